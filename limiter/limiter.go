@@ -1,0 +1,19 @@
+// Package limiter reads and writes the two files that the preload library
+// libvgpu.so (limiter/*.c, beside this package) shares with the host: the
+// limits file, which the host writes and a container maps read-only, and the
+// usage file, which the container's processes account in and the host reads.
+//
+// The layouts are defined once, in limiter/layout.h; a test asserts that the Go
+// side agrees. It imports nothing of ours.
+package limiter
+
+// Paths of the limiter's files inside a container.
+const (
+	ContainerLibraryPath = "/usr/local/vgpu/libvgpu.so"
+	ContainerLimitsPath  = "/usr/local/vgpu/limits"
+	ContainerUsagePath   = "/usr/local/vgpu/usage"
+	ContainerPreloadPath = "/etc/ld.so.preload"
+)
+
+// MaxDevices is the number of cards that one container can be limited on.
+const MaxDevices = 16
