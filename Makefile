@@ -1,0 +1,49 @@
+# gpuslice. `make help` lists the targets.
+SHELL       := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+BUILD := $(CURDIR)/build
+# Drops the WebAssembly engine that NRI can carry; gpuslice runs no wasm plugins.
+export GOFLAGS := -tags=nri_no_wasm -buildvcs=false
+SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
+
+.PHONY: help setup build native demo test test-go test-native bench fuzz lint generate clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Install what the demo and the tests need (Debian packages, containerd and linters built once)
+	@test/setup.sh
+
+build: native ## Build the binaries, the limiter and the simulated driver into build/
+	go build -trimpath -o $(BUILD)/bin/ ./cmd/...
+
+native:
+	@$(MAKE) --no-print-directory -C limiter/src OUT=$(BUILD)
+	@$(MAKE) --no-print-directory -C testdata/simdriver OUT=$(BUILD)
+	@$(MAKE) --no-print-directory -C testdata/workloads OUT=$(BUILD)
+
+demo: setup build ## Show two containers sharing one (simulated) card on a real containerd, each inside its limits
+	go run ./test/demo
+
+test: setup lint build ## Run every test that belongs to a change (as root; with the race detector and the sanitizers)
+	go test -race -timeout 9m ./...
+
+bench: setup build ## Run the benchmarks; ratios come from one run
+	go test -run '^$$' -bench . -benchmem ./...
+
+fuzz: build ## Fuzz each decoder of foreign data for FUZZTIME (default 30s)
+	test/fuzz.sh $(or $(FUZZTIME),30s)
+
+lint: setup ## Check the format and run go vet, staticcheck and shellcheck
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	go vet ./...
+	"$$(test/setup.sh --where)/staticcheck" ./...
+	shellcheck $(SHELL_SCRIPTS)
+
+generate: ## Regenerate golden files from the code (look at the diff)
+	go test ./oci/... -update
+
+clean: ## Remove what was built
+	rm -rf $(BUILD)

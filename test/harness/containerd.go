@@ -1,0 +1,185 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"text/template"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// containerdConfig is the whole configuration of the test's containerd. Out of the
+// ordinary are the private paths and restrict_oom_score_adj: where the machine
+// lacks CAP_SYS_RESOURCE, runc dies on a lower oom_score_adj.
+var containerdConfig = template.Must(template.New("config.toml").Parse(`version = 3
+root = "{{.Dir}}/root"
+state = "{{.Dir}}/state"
+
+[grpc]
+  address = "{{.Dir}}/c.sock"
+
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = "{{.PauseImage}}"
+
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+  cdi_spec_dirs = ["{{.Dir}}/no-cdi"]
+
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+  bin_dirs = ["/usr/lib/cni"]
+  conf_dir = "{{.Dir}}/cni"
+
+[plugins.'io.containerd.nri.v1.nri']
+  disable = {{.DisableNRI}}
+  socket_path = "{{.Dir}}/nri/nri.sock"
+  plugin_path = "{{.Dir}}/nri/plugins"
+  plugin_config_path = "{{.Dir}}/nri/conf.d"
+  plugin_request_timeout = "{{.RequestTimeout}}"
+
+[plugins.'io.containerd.nri.v1.nri'.default_validator]
+  enable = true
+
+[plugins.'io.containerd.internal.v1.opt']
+  path = "{{.Dir}}/opt"
+`))
+
+// ContainerdOptions are the differences between the test's containerds.
+type ContainerdOptions struct {
+	// DisableNRI makes a containerd without NRI, for comparison.
+	DisableNRI bool
+	// RequestTimeout is NRI's plugin_request_timeout; 2 s when it is zero, as in containerd.
+	RequestTimeout time.Duration
+}
+
+// Containerd is a real containerd under a folder of its own.
+type Containerd struct {
+	Dir string
+	CRI cri.RuntimeServiceClient
+
+	process *Process
+	conn    *grpc.ClientConn
+}
+
+// NRISocket is where plugins connect.
+func (c *Containerd) NRISocket() string { return filepath.Join(c.Dir, "nri", "nri.sock") }
+
+// NewContainerd writes the configuration and starts containerd. dir must be short:
+// a unix socket's path has at most 107 bytes.
+func NewContainerd(ctx context.Context, dir string, o ContainerdOptions) (*Containerd, error) {
+	if o.RequestTimeout == 0 {
+		o.RequestTimeout = 2 * time.Second
+	}
+	for _, sub := range []string{"", "cni", "nri", "nri/plugins", "nri/conf.d"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o711); err != nil {
+			return nil, err
+		}
+	}
+	file, err := os.Create(filepath.Join(dir, "config.toml"))
+	if err != nil {
+		return nil, err
+	}
+	err = containerdConfig.Execute(file, map[string]any{
+		"Dir": dir, "PauseImage": PauseImage, "DisableNRI": o.DisableNRI, "RequestTimeout": o.RequestTimeout,
+	})
+	if err := errors.Join(err, file.Close()); err != nil {
+		return nil, fmt.Errorf("write containerd's configuration: %w", err)
+	}
+	c := &Containerd{Dir: dir}
+	return c, c.Start(ctx)
+}
+
+// Start starts containerd (again) and waits until CRI answers.
+func (c *Containerd) Start(ctx context.Context) error {
+	path, err := Tool("containerd")
+	if err != nil {
+		return err
+	}
+	// containerd finds the shim and runc by PATH.
+	env := []string{"PATH=" + filepath.Dir(path) + ":/usr/sbin:/usr/bin:/sbin:/bin"}
+	c.process, err = StartProcess(c.Dir, "containerd", env, path, "--config", filepath.Join(c.Dir, "config.toml"))
+	if err != nil {
+		return err
+	}
+	c.conn, err = grpc.NewClient("unix://"+filepath.Join(c.Dir, "c.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return errors.Join(err, c.Stop())
+	}
+	c.CRI = cri.NewRuntimeServiceClient(c.conn)
+	err = Until(ctx, 20*time.Second, func(ctx context.Context) error {
+		select {
+		case <-c.process.Exited():
+			return errors.New("containerd exited")
+		default:
+		}
+		_, err := c.CRI.Status(ctx, &cri.StatusRequest{})
+		return err
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("containerd does not answer: %w\n%s", err, c.process.LogTail(20)), c.Stop())
+	}
+	return nil
+}
+
+// Stop stops the daemon; containers go on, as in real life.
+func (c *Containerd) Stop() error {
+	var err error
+	if c.conn != nil {
+		err = c.conn.Close()
+		c.conn = nil
+	}
+	return errors.Join(err, c.process.Stop(10*time.Second))
+}
+
+// Kill ends the daemon with SIGKILL; containers go on.
+func (c *Containerd) Kill() {
+	if c.conn != nil {
+		_ = c.conn.Close()
+		c.conn = nil
+	}
+	c.process.Kill()
+}
+
+// LogTail returns the last lines of containerd's log.
+func (c *Containerd) LogTail(lines int) string { return c.process.LogTail(lines) }
+
+// Import loads an image archive.
+func (c *Containerd) Import(ctx context.Context, archive string) error {
+	ctr, err := Tool("ctr")
+	if err != nil {
+		return err
+	}
+	_, err = Run(ctx, nil, ctr, "--address", filepath.Join(c.Dir, "c.sock"), "--namespace", "k8s.io", "images", "import", archive)
+	return err
+}
+
+// Close removes every pod, stops the daemon, and unmounts what is left below its folder.
+func (c *Containerd) Close(ctx context.Context) error {
+	var errs []error
+	if c.conn != nil {
+		errs = append(errs, c.RemoveAllPods(ctx))
+	}
+	errs = append(errs, c.Stop())
+	errs = append(errs, unmountBelow(c.Dir))
+	return errors.Join(errs...)
+}
+
+// RemoveAllPods stops and removes all that CRI lists.
+func (c *Containerd) RemoveAllPods(ctx context.Context) error {
+	pods, err := c.CRI.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	var errs []error
+	for _, p := range pods.Items {
+		_, stopErr := c.CRI.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: p.Id})
+		_, removeErr := c.CRI.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: p.Id})
+		errs = append(errs, stopErr, removeErr)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,175 @@
+// Package harness brings up what gpuslice's demo and end-to-end tests run on: a
+// real containerd with NRI, a node with a simulated card, the agent, and
+// containers made through CRI.
+//
+// Everything lives under one temporary folder and every process is stopped by
+// its pid, so that two runs never meet. The functions return errors; they know
+// nothing of *testing.T, because the demo uses them too.
+package harness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Repository returns the root folder of the source tree: the closest parent of
+// the working directory that has a go.mod.
+func Repository() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("no go.mod in this folder or above it: run inside the gpuslice source tree")
+		}
+		dir = parent
+	}
+}
+
+// Artefact returns the path of something that `make build` makes, below build/.
+func Artefact(elem ...string) (string, error) {
+	root, err := Repository()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(append([]string{root, "build"}, elem...)...)
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("%s is not built: run `make build` first", filepath.Join(elem...))
+	}
+	return path, nil
+}
+
+// Tool returns the path of a program of the tools-only module (containerd, ctr …).
+func Tool(name string) (string, error) {
+	root, err := Repository()
+	if err != nil {
+		return "", err
+	}
+	where, err := exec.Command(filepath.Join(root, "test", "setup.sh"), "--where").Output()
+	if err != nil {
+		return "", fmt.Errorf("ask test/setup.sh for the tools: %w", err)
+	}
+	path := filepath.Join(strings.TrimSpace(string(where)), name)
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("%s is not built: run `make setup` first", name)
+	}
+	return path, nil
+}
+
+// Run runs a program to its end and returns its standard output. The error
+// holds what it wrote to standard error.
+func Run(ctx context.Context, env []string, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), env...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("%s %s: %w: %s", filepath.Base(name), strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
+}
+
+// Process is a daemon that the harness started.
+type Process struct {
+	Name    string
+	LogPath string
+
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error
+}
+
+// StartProcess starts a daemon whose output goes to <dir>/<name>.log. The daemon
+// is told to die with the harness, so that a killed test run leaves nothing.
+func StartProcess(dir, name string, env []string, path string, args ...string) (*Process, error) {
+	log, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+
+	cmd := exec.Command(path, args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = log, log
+	// Its own process group: a Ctrl-C at the demo's terminal must reach the
+	// harness alone, which then stops everything in order.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	p := &Process{Name: name, LogPath: log.Name(), cmd: cmd, done: make(chan struct{})}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// PID is the process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Signal sends a signal.
+func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
+
+// Exited is closed when the process has ended.
+func (p *Process) Exited() <-chan struct{} { return p.done }
+
+// Kill ends the process with SIGKILL and waits for it.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+// Stop ends the process with SIGTERM, and with SIGKILL when it doesn't listen.
+func (p *Process) Stop(patience time.Duration) error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(patience):
+		p.Kill()
+		return fmt.Errorf("%s did not stop within %v of SIGTERM and was killed; its log is %s", p.Name, patience, p.LogPath)
+	}
+}
+
+// LogTail returns the last lines that the process wrote.
+func (p *Process) LogTail(lines int) string {
+	data, err := os.ReadFile(p.LogPath)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimRight(string(data), "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// Until calls probe until it returns nil, and gives up with its last error.
+func Until(ctx context.Context, patience time.Duration, probe func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	pause := time.Millisecond
+	for {
+		err := probe(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not within %v: %w", patience, err)
+		case <-time.After(pause):
+			pause = min(2*pause, 50*time.Millisecond)
+		}
+	}
+}

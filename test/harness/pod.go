@@ -1,0 +1,183 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Pod is a sandbox to run, as the kubelet would ask for it.
+type Pod struct {
+	Name        string
+	Namespace   string // "default" when empty
+	UID         string // derived from the name when empty
+	Annotations map[string]string
+}
+
+// Container is a container to create in a pod.
+type Container struct {
+	Name       string
+	Attempt    uint32
+	Image      string // WorkloadImage when empty
+	Command    []string
+	Env        []string // KEY=value
+	Mounts     []*cri.Mount
+	Devices    []*cri.Device
+	Privileged bool
+	User       int64
+	ReadOnly   bool
+}
+
+// Sandbox is a running pod.
+type Sandbox struct {
+	ID     string
+	Pod    Pod
+	config *cri.PodSandboxConfig
+	c      *Containerd
+}
+
+// RunPod starts a sandbox with the host's network, which needs no CNI.
+func (c *Containerd) RunPod(ctx context.Context, p Pod) (*Sandbox, error) {
+	if p.Namespace == "" {
+		p.Namespace = "default"
+	}
+	if p.UID == "" {
+		p.UID = "uid-" + p.Name
+	}
+	logs := filepath.Join(c.Dir, "logs", p.UID)
+	if err := os.MkdirAll(logs, 0o700); err != nil {
+		return nil, err
+	}
+	config := &cri.PodSandboxConfig{
+		Metadata:     &cri.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: p.UID},
+		Annotations:  p.Annotations,
+		LogDirectory: logs,
+		Labels:       map[string]string{"io.kubernetes.pod.name": p.Name, "io.kubernetes.pod.namespace": p.Namespace, "io.kubernetes.pod.uid": p.UID},
+		Linux: &cri.LinuxPodSandboxConfig{
+			CgroupParent: "/" + filepath.Base(filepath.Dir(c.Dir)),
+			SecurityContext: &cri.LinuxSandboxSecurityContext{
+				Privileged: true, // of the sandbox: lets single containers be privileged
+				NamespaceOptions: &cri.NamespaceOption{
+					Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_POD,
+				},
+			},
+		},
+	}
+	r, err := c.CRI.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})
+	if err != nil {
+		return nil, fmt.Errorf("run pod %s: %w", p.Name, err)
+	}
+	return &Sandbox{ID: r.PodSandboxId, Pod: p, config: config, c: c}, nil
+}
+
+// Create creates a container and returns its id.
+func (s *Sandbox) Create(ctx context.Context, k Container) (string, error) {
+	if k.Image == "" {
+		k.Image = WorkloadImage
+	}
+	var env []*cri.KeyValue
+	for _, e := range k.Env {
+		key, value, _ := strings.Cut(e, "=")
+		env = append(env, &cri.KeyValue{Key: key, Value: []byte(value)})
+	}
+	r, err := s.c.CRI.CreateContainer(ctx, &cri.CreateContainerRequest{
+		PodSandboxId:  s.ID,
+		SandboxConfig: s.config,
+		Config: &cri.ContainerConfig{
+			Metadata: &cri.ContainerMetadata{Name: k.Name, Attempt: k.Attempt},
+			Image:    &cri.ImageSpec{Image: k.Image},
+			Command:  k.Command,
+			Envs:     env,
+			Mounts:   k.Mounts,
+			Devices:  k.Devices,
+			LogPath:  fmt.Sprintf("%s_%d.log", k.Name, k.Attempt),
+			Labels:   map[string]string{"io.kubernetes.container.name": k.Name},
+			Linux: &cri.LinuxContainerConfig{
+				SecurityContext: &cri.LinuxContainerSecurityContext{
+					Privileged:     k.Privileged,
+					ReadonlyRootfs: k.ReadOnly,
+					RunAsUser:      &cri.Int64Value{Value: k.User},
+					NamespaceOptions: &cri.NamespaceOption{
+						Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_POD,
+					},
+				},
+			},
+		},
+	})
+	if err != nil {
+		return "", err
+	}
+	return r.ContainerId, nil
+}
+
+// Start creates and starts a container and returns its id.
+func (s *Sandbox) Start(ctx context.Context, k Container) (string, error) {
+	id, err := s.Create(ctx, k)
+	if err != nil {
+		return "", err
+	}
+	_, err = s.c.CRI.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: id})
+	return id, err
+}
+
+// Remove stops and removes the pod and its containers.
+func (s *Sandbox) Remove(ctx context.Context) error {
+	_, stopErr := s.c.CRI.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: s.ID})
+	_, removeErr := s.c.CRI.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: s.ID})
+	return errors.Join(stopErr, removeErr)
+}
+
+// RemoveContainer stops (at once) and removes a container.
+func (c *Containerd) RemoveContainer(ctx context.Context, id string) error {
+	_, stopErr := c.CRI.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: id})
+	_, removeErr := c.CRI.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: id})
+	return errors.Join(stopErr, removeErr)
+}
+
+// Exec runs a command in a container. A non-zero exit status is not an error.
+func (c *Containerd) Exec(ctx context.Context, id string, command ...string) (stdout, stderr string, exitCode int, err error) {
+	r, err := c.CRI.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: 60})
+	if err != nil {
+		return "", "", 0, fmt.Errorf("exec %s: %w", strings.Join(command, " "), err)
+	}
+	return string(r.Stdout), string(r.Stderr), int(r.ExitCode), nil
+}
+
+// Logs returns what a container wrote, of both streams, without CRI's line heads.
+func (s *Sandbox) Logs(k Container) (string, error) {
+	data, err := os.ReadFile(filepath.Join(s.config.LogDirectory, fmt.Sprintf("%s_%d.log", k.Name, k.Attempt)))
+	if err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	for line := range strings.Lines(string(data)) {
+		// CRI's log line: <RFC 3339 time> <stream> <tag> <text>.
+		if parts := strings.SplitN(line, " ", 4); len(parts) == 4 {
+			out.WriteString(parts[3])
+		}
+	}
+	return out.String(), nil
+}
+
+// WaitExit waits until a container has exited and returns its exit code.
+func (c *Containerd) WaitExit(ctx context.Context, id string, patience time.Duration) (int, error) {
+	var code int
+	err := Until(ctx, patience, func(ctx context.Context) error {
+		r, err := c.CRI.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
+		if err != nil {
+			return err
+		}
+		if r.Status.State != cri.ContainerState_CONTAINER_EXITED {
+			return fmt.Errorf("container %s is %s", id, r.Status.State)
+		}
+		code = int(r.Status.ExitCode)
+		return nil
+	})
+	return code, err
+}
