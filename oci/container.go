@@ -1,0 +1,90 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Container is what is known of a container before it is created: the facts that
+// the runtime tells, with nothing of ours in them yet.
+type Container struct {
+	// ID is the runtime's identifier of the container.
+	ID string
+	// Env is the final environment (image, device plugins and pod spec merged by
+	// the runtime), each "NAME=value". A name may come more than once.
+	Env []string
+	// RuntimeHandler is the RuntimeClass handler of its sandbox; empty is the
+	// runtime's default.
+	RuntimeHandler string
+	// Dir is the host's folder of its claim, which holds its limits and usage
+	// files. It is needed for a container with a grant only.
+	Dir string
+	// Mounts are its mounts, as an OCI spec has them.
+	Mounts []rspec.Mount
+	// Devices are its device nodes, as an OCI spec has them.
+	Devices []rspec.LinuxDevice
+	// Annotations are the container's own annotations (not its pod's).
+	Annotations map[string]string
+	// CDIDevices are the qualified CDI names that were asked for by others.
+	CDIDevices []string
+	// Privileged says that its device cgroup allows every device. Such a
+	// container is root of the node: it has every device node, and no edit of
+	// ours can hold it.
+	Privileged bool
+}
+
+// getenv returns the value that a variable has for a process, as glibc's getenv
+// finds it: the first one of that name.
+func (c Container) getenv(name string) (value string, set bool) {
+	for _, e := range c.Env {
+		if k, v, ok := strings.Cut(e, "="); ok && k == name {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// allenv returns every value that a variable has: readers differ on which of
+// several counts (glibc the first, NVIDIA's runtime the last).
+func (c Container) allenv(name string) []string {
+	var values []string
+	for _, e := range c.Env {
+		if k, v, ok := strings.Cut(e, "="); ok && k == name {
+			values = append(values, v)
+		}
+	}
+	return values
+}
+
+// checkDir refuses a claim folder that can't be a mount's source.
+func (c Container) checkDir() error {
+	if c.Dir == "" {
+		return errors.New("its claim has no folder: book the grant in the ledger first")
+	}
+	if !filepath.IsAbs(c.Dir) || filepath.Clean(c.Dir) != c.Dir {
+		return fmt.Errorf("its claim's folder %q is not an absolute, clean path", c.Dir)
+	}
+	return nil
+}
+
+// AllowsAllDevices says whether cgroup rules allow every device, which is how a
+// privileged container looks in an OCI spec and in NRI's facts.
+func AllowsAllDevices(rules []rspec.LinuxDeviceCgroup) bool {
+	all := false
+	for _, r := range rules {
+		wild := (r.Type == "" || r.Type == "a") && anyNumber(r.Major) && anyNumber(r.Minor)
+		if wild && (r.Access == "" || strings.Trim("rwm", r.Access) == "") {
+			all = r.Allow
+		}
+	}
+	return all
+}
+
+// anyNumber says whether a cgroup rule's device number means any.
+func anyNumber(n *int64) bool {
+	return n == nil || *n == -1
+}

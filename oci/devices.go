@@ -1,0 +1,87 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+)
+
+// DeviceEdits resolves cards to the edits that make them visible. [Registry] is
+// the node's; tests have their own.
+type DeviceEdits interface {
+	// DeviceEdits returns the merged edits of all the cards, which the caller may
+	// change, or an error that names the cards that are missing and what to do.
+	DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error)
+}
+
+// injectDevices chooses how the cards become visible. The edits are empty where
+// NVIDIA's runtime does it.
+func injectDevices(uuids []string, s Settings, c Container, devices DeviceEdits) (Injection, *cdispec.ContainerEdits, error) {
+	switch way := s.injection(); way {
+	case InjectCDI:
+		edits, err := resolve(uuids, devices)
+		if err != nil {
+			return "", nil, fmt.Errorf("device injection is %s: %w", way, err)
+		}
+		return InjectCDI, edits, nil
+
+	case InjectEnvvar:
+		if err := wantNvidiaRuntime(s, c); err != nil {
+			return "", nil, fmt.Errorf("device injection is %s: %w", way, err)
+		}
+		return InjectEnvvar, &cdispec.ContainerEdits{}, nil
+
+	case InjectAuto:
+		edits, cdiErr := resolve(uuids, devices)
+		if cdiErr == nil {
+			return InjectCDI, edits, nil
+		}
+		if err := wantNvidiaRuntime(s, c); err != nil {
+			return "", nil, fmt.Errorf("device injection is %s, and neither way works: %w", way, errors.Join(cdiErr, err))
+		}
+		return InjectEnvvar, &cdispec.ContainerEdits{}, nil
+
+	default:
+		return "", nil, fmt.Errorf("device injection %q is not known: use auto, cdi or envvar", way)
+	}
+}
+
+// resolve asks the registry, where the node has one.
+func resolve(uuids []string, devices DeviceEdits) (*cdispec.ContainerEdits, error) {
+	if devices == nil {
+		return nil, errors.New("no CDI registry is configured on this node: set the CDI spec folders")
+	}
+	edits, err := devices.DeviceEdits(uuids)
+	if err != nil {
+		return nil, err
+	}
+	if edits == nil || len(edits.DeviceNodes)+len(edits.Mounts)+len(edits.Env)+len(edits.Hooks) == 0 {
+		return nil, fmt.Errorf("the CDI specs have no edits for %s: generate them anew", strings.Join(uuids, ", "))
+	}
+	return edits, nil
+}
+
+// wantNvidiaRuntime refuses a container that nobody would give its cards to:
+// with a plain runtime NVIDIA_VISIBLE_DEVICES does nothing.
+func wantNvidiaRuntime(s Settings, c Container) error {
+	if s.nvidiaRuntime(c.RuntimeHandler) {
+		return nil
+	}
+	handler := c.RuntimeHandler
+	if handler == "" {
+		handler = "(default)"
+	}
+	return fmt.Errorf("the runtime handler %s does not run NVIDIA's container runtime, so nothing would inject the card: "+
+		"set the pod's runtimeClassName to one that does (known here: %s), or generate a CDI spec",
+		handler, orNone(s.NvidiaHandlers))
+}
+
+// orNone lists names for a person.
+func orNone(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,42 @@
+// Package oci says what a container gets: it turns a grant into edits of the
+// container, and applies edits to an OCI runtime spec.
+//
+// # What it does
+//
+// [Edits] is a pure function of the shares that a container was granted, the
+// node's [Settings] and the facts about the [Container]. It answers with CDI
+// ContainerEdits, the one language of edits of this project: the NRI plugin
+// translates them to an adjustment, the runtime wrapper applies them with
+// [Apply]; neither decides anything. A container without a grant gets what
+// [Void] says, unless [HoldsGPU] finds that it has a GPU already: then it is
+// refused.
+//
+//	res, err := oci.Edits(shares, settings, container, registry)
+//	if err != nil { refuse the container with this message }
+//	oci.Populate(container.Dir, shares, settings)   // its limits and usage files
+//	adjust with res.Edits, remove what res.Replaced.Mounts names
+//
+// What the edits hold:
+//
+//   - variables with HAMi's names and units (env.go), for people and for
+//     programs that read them; the limiter believes the limits file only;
+//   - the limiter's four mounts (mounts.go): the library, its limits (read-only),
+//     its usage file and /etc/ld.so.preload;
+//   - the cards: either the edits of the CDI spec of nvidia.com/gpu, resolved
+//     here by a [Registry] so that it works where the runtime drops CDI names,
+//     or NVIDIA_VISIBLE_DEVICES for nodes with NVIDIA's runtime (devices.go).
+//
+// # What is always true
+//
+// A container never gets a card without its limits, nor starts silently without
+// the card it was granted: what can't be done is an error that says what was
+// tried and what to do. Ours win over what the user or the image set for the same
+// variable or the same path. Nothing here asks NVML, an API server or a disk,
+// but for what is named as an edge: the [Registry] (reads CDI specs, by its own
+// goroutine), [Populate] and [InstallLibrary].
+//
+// # What it may import
+//
+// grant and limiter. It is called by the NRI plugin, the agent (library and
+// registry at start) and, later, the OCI runtime wrapper.
+package oci

@@ -1,0 +1,169 @@
+package oci
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	"tags.cncf.io/container-device-interface/pkg/parser"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+)
+
+// nvidiaMajor is the character device major of the driver's card and control
+// nodes (Linux' devices.txt: 195). Those of nvidia-uvm and nvidia-caps are
+// dynamic, so they are known by their names only.
+const nvidiaMajor = 195
+
+// nvidiaControlMinor is the first of the minors, 254 (modeset) and 255 (ctl),
+// that are no card.
+const nvidiaControlMinor = 254
+
+// requestMounts are where a mount is a request for a card to NVIDIA's runtime
+// (accept-nvidia-visible-devices-as-volume-mounts); the last part names it.
+var requestMounts = []string{"/var/run/nvidia-container-devices", "/run/nvidia-container-devices"}
+
+// HoldsGPU says whether a container's facts hold a card without any edit of ours,
+// or ask for one in a way that no variable can take back, and which. Such a
+// container is refused unless it has a grant; with one, [Edits] makes the check.
+//
+// Looked at are device nodes (by name and by the driver's major), mounts of
+// device nodes, CDI names, CDI annotations, and the mounts by which NVIDIA's
+// runtime is asked. Not looked at: /dev/dri, whose nodes run no CUDA, and a mount
+// of the whole of /dev, which gives no access past the device cgroup.
+//
+// A privileged container's device nodes are no finding: it has all the node's,
+// whoever it is (kube-proxy, a CNI), can make them anew, and is root of the node
+// anyway. What it asked for by name still is.
+func HoldsGPU(c Container) (reason string, holds bool) {
+	if !c.Privileged {
+		for _, d := range c.Devices {
+			if gpuNode(d.Path) || driverDevice(d) {
+				return fmt.Sprintf("it has the device node %s", d.Path), true
+			}
+		}
+	}
+	return asksFirmly(c, nil)
+}
+
+// AsksForGPU says whether a container's environment asks NVIDIA's runtime for
+// cards, or for the driver alone ("none").
+func AsksForGPU(c Container) bool {
+	values := c.allenv(EnvVisibleDevices)
+	if len(values) == 0 {
+		return legacyImage(c)
+	}
+	return slices.ContainsFunc(values, func(v string) bool { return v != "" && v != visibleVoid })
+}
+
+// legacyImage says whether NVIDIA's runtime would read an unset
+// NVIDIA_VISIBLE_DEVICES as "all": it does for images of the first CUDA
+// generation, which set CUDA_VERSION and not NVIDIA_REQUIRE_CUDA.
+func legacyImage(c Container) bool {
+	_, version := c.getenv("CUDA_VERSION")
+	require, _ := c.getenv("NVIDIA_REQUIRE_CUDA")
+	return version && require == ""
+}
+
+// Void is what a container without a grant gets: where it asks for cards, they
+// are denied. It is nil where there is nothing to do.
+func Void(c Container) *cdispec.ContainerEdits {
+	if !AsksForGPU(c) {
+		return nil
+	}
+	return &cdispec.ContainerEdits{Env: []string{EnvVisibleDevices + "=" + visibleVoid}}
+}
+
+// checkForeign refuses a container with a grant that has, or firmly asks for,
+// cards beyond it: those would have no limits of their own.
+func checkForeign(uuids []string, c Container, visible *cdispec.ContainerEdits) error {
+	if reason, holds := foreignNode(c, visible); holds {
+		return fmt.Errorf("%s, which is not of its grant: remove it from the pod, or the other device plugin that adds it from the node", reason)
+	}
+	if reason, holds := asksFirmly(c, uuids); holds {
+		return fmt.Errorf("%s beside its grant: a container gets cards by its grant only; remove the request", reason)
+	}
+	return nil
+}
+
+// foreignNode finds a card's node that the edits don't add themselves.
+func foreignNode(c Container, visible *cdispec.ContainerEdits) (string, bool) {
+	if c.Privileged {
+		return "", false
+	}
+	added := map[string]bool{}
+	for _, d := range visible.DeviceNodes {
+		added[path.Clean(d.Path)] = true
+	}
+	for _, d := range c.Devices {
+		if (cardNode(d.Path) || cardDevice(d)) && !added[path.Clean(d.Path)] {
+			return fmt.Sprintf("it has the device node %s", d.Path), true
+		}
+	}
+	return "", false
+}
+
+// asksFirmly finds requests that no variable takes back. CDI names of granted
+// cards are ours to make, so they are no finding.
+func asksFirmly(c Container, granted []string) (string, bool) {
+	for _, m := range c.Mounts {
+		dest := cleanDestination(m.Destination)
+		if slices.ContainsFunc(requestMounts, func(root string) bool { return within(dest, root) }) {
+			return fmt.Sprintf("it asks NVIDIA's runtime for a card by the mount %s", m.Destination), true
+		}
+		if !c.Privileged && (cardNode(dest) || cardNode(m.Source)) {
+			return fmt.Sprintf("it mounts the device node %s at %s", m.Source, m.Destination), true
+		}
+	}
+	for _, name := range c.CDIDevices {
+		if foreignCDI(name, granted) {
+			return fmt.Sprintf("it asks for the CDI device %s", name), true
+		}
+	}
+	for key, value := range c.Annotations {
+		if !strings.HasPrefix(key, "cdi.k8s.io/") && !strings.HasPrefix(key, "nvidia.cdi.k8s.io/") {
+			continue
+		}
+		for name := range strings.SplitSeq(value, ",") {
+			if foreignCDI(strings.TrimSpace(name), granted) {
+				return fmt.Sprintf("it asks for the CDI device %s by the annotation %s", name, key), true
+			}
+		}
+	}
+	return "", false
+}
+
+// foreignCDI says whether a CDI name is one of NVIDIA's cards that isn't granted.
+func foreignCDI(name string, granted []string) bool {
+	vendor, _, device, err := parser.ParseQualifiedName(name)
+	if err != nil || vendor != "nvidia.com" && !strings.HasSuffix(vendor, ".nvidia.com") {
+		return false
+	}
+	return !slices.Contains(granted, device)
+}
+
+// gpuNode says whether a path is one of the driver's nodes, by its name.
+func gpuNode(p string) bool {
+	return strings.HasPrefix(path.Clean(p), "/dev/nvidia")
+}
+
+// cardNode says whether a path is a card's node or a MIG capability's, by name.
+func cardNode(p string) bool {
+	p = path.Clean(p)
+	if within(p, "/dev/nvidia-caps") {
+		return true
+	}
+	digits, ok := strings.CutPrefix(p, "/dev/nvidia")
+	return ok && digits != "" && strings.Trim(digits, "0123456789") == ""
+}
+
+// driverDevice says whether a node is the driver's, whatever its name.
+func driverDevice(d rspec.LinuxDevice) bool {
+	return (d.Type == "c" || d.Type == "u") && d.Major == nvidiaMajor
+}
+
+// cardDevice says whether a node is a card's, whatever its name.
+func cardDevice(d rspec.LinuxDevice) bool {
+	return driverDevice(d) && d.Minor < nvidiaControlMinor
+}

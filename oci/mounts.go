@@ -1,0 +1,92 @@
+package oci
+
+import (
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+// The limiter's files in the folder of a claim, on the host.
+const (
+	limitsFile = "limits"
+	usageFile  = "usage"
+)
+
+// limiterDir is the container's folder of the limiter. Nobody else mounts there.
+var limiterDir = path.Dir(limiter.ContainerLibraryPath)
+
+// OwnedMountDestinations are the paths inside a container that are ours alone.
+func OwnedMountDestinations() []string {
+	return []string{
+		limiter.ContainerLibraryPath,
+		limiter.ContainerLimitsPath,
+		limiter.ContainerUsagePath,
+		limiter.ContainerPreloadPath,
+	}
+}
+
+// limiterMounts are the four files of the limiter. None is a device, none gains
+// privileges; the library alone is mapped as code, so it alone may be executed.
+func limiterMounts(s Settings, c Container) []*cdispec.Mount {
+	bind := func(host, container string, options ...string) *cdispec.Mount {
+		return &cdispec.Mount{
+			HostPath:      host,
+			ContainerPath: container,
+			Type:          "bind",
+			Options:       append([]string{"bind", "nosuid", "nodev"}, options...),
+		}
+	}
+	return []*cdispec.Mount{
+		bind(s.LibraryPath, limiter.ContainerLibraryPath, "ro"),
+		bind(filepath.Join(c.Dir, limitsFile), limiter.ContainerLimitsPath, "ro", "noexec"),
+		bind(filepath.Join(c.Dir, usageFile), limiter.ContainerUsagePath, "rw", "noexec"),
+		bind(s.PreloadPath, limiter.ContainerPreloadPath, "ro", "noexec"),
+	}
+}
+
+// replacedMounts are the destinations, as the container spells them, of mounts
+// that have to go so that the edits' win: those on the same path, and those on
+// or below the limiter's own.
+//
+// A mount above (/etc, /usr/local) stays: ours are deeper, and a runtime mounts
+// by depth.
+func replacedMounts(mounts []rspec.Mount, edits *cdispec.ContainerEdits) []string {
+	taken := map[string]bool{}
+	limited := false
+	for _, m := range edits.Mounts {
+		dest := cleanDestination(m.ContainerPath)
+		taken[dest] = true
+		limited = limited || dest == limiter.ContainerLimitsPath
+	}
+	var replaced []string
+	for _, m := range mounts {
+		dest := cleanDestination(m.Destination)
+		if taken[dest] || limited && ownedDestination(dest) {
+			replaced = append(replaced, m.Destination)
+		}
+	}
+	slices.Sort(replaced)
+	return slices.Compact(replaced)
+}
+
+// ownedDestination says whether a clean path is the limiter's or below it.
+func ownedDestination(dest string) bool {
+	return within(dest, limiterDir) || within(dest, limiter.ContainerPreloadPath)
+}
+
+// within says whether a clean path is root or below it.
+func within(dest, root string) bool {
+	return dest == root || strings.HasPrefix(dest, strings.TrimSuffix(root, "/")+"/")
+}
+
+// cleanDestination is a path inside a container as a runtime resolves it: a
+// relative one starts at the root.
+func cleanDestination(dest string) string {
+	return path.Clean("/" + dest)
+}

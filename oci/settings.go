@@ -1,0 +1,140 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Injection says how the granted cards are made visible in a container.
+type Injection string
+
+// The ways to make cards visible (--device-injection).
+const (
+	// InjectAuto takes InjectCDI where the registry has every granted card, and
+	// InjectEnvvar where it doesn't and the container runs with NVIDIA's runtime.
+	InjectAuto Injection = "auto"
+	// InjectCDI puts the edits of the node's CDI spec into the container.
+	InjectCDI Injection = "cdi"
+	// InjectEnvvar leaves it to NVIDIA's container runtime, which reads
+	// NVIDIA_VISIBLE_DEVICES after us.
+	InjectEnvvar Injection = "envvar"
+)
+
+// CorePolicy is HAMi's GPU_CORE_UTILIZATION_POLICY: when a share of compute time
+// is enforced.
+type CorePolicy string
+
+// The policies, with HAMi's meanings.
+const (
+	// CoreDefault enforces a share when somebody else wants the card.
+	CoreDefault CorePolicy = "default"
+	// CoreForce enforces it always.
+	CoreForce CorePolicy = "force"
+	// CoreDisable doesn't enforce it (--disable-core-limit).
+	CoreDisable CorePolicy = "disable"
+)
+
+// Settings are a node's: the operator's, never a user's.
+type Settings struct {
+	// Injection is how cards are made visible; empty reads as auto.
+	Injection Injection
+	// LibraryPath is the host's content-addressed library, as InstallLibrary
+	// returns it.
+	LibraryPath string
+	// PreloadPath is the host's file that is mounted as /etc/ld.so.preload.
+	PreloadPath string
+	// NvidiaHandlers are the runtime handlers (RuntimeClass handlers) that run
+	// NVIDIA's container runtime, such as "nvidia".
+	NvidiaHandlers []string
+	// DefaultRuntimeIsNvidia says that the empty handler is one of those.
+	DefaultRuntimeIsNvidia bool
+	// Oversubscribe lets an allocation beyond the card's memory spill to the
+	// host's (CUDA_OVERSUBSCRIBE).
+	Oversubscribe bool
+	// CorePolicy is when compute shares are enforced; empty reads as default.
+	CorePolicy CorePolicy
+	// TrustPriority believes a container's CUDA_TASK_PRIORITY=0 (high). Without
+	// it a container can only make itself low: a variable is the user's to write,
+	// and a high priority is paid by the neighbours.
+	TrustPriority bool
+	// LogLevel is the limiter's LIBCUDA_LOG_LEVEL, "0" to "4"; empty leaves it to
+	// the container.
+	LogLevel string
+	// ContextMiB is the memory, in MiB, that a CUDA context of a card is expected
+	// to take, by UUID; a missing one is unknown.
+	ContextMiB map[string]int64
+}
+
+// Validate reports every field that can't be worked with.
+func (s Settings) Validate() error {
+	var errs []error
+	switch s.Injection {
+	case "", InjectAuto, InjectCDI, InjectEnvvar:
+	default:
+		errs = append(errs, fmt.Errorf("device injection %q is not known: use auto, cdi or envvar", s.Injection))
+	}
+	switch s.CorePolicy {
+	case "", CoreDefault, CoreForce, CoreDisable:
+	default:
+		errs = append(errs, fmt.Errorf("core policy %q is not known: use default, force or disable", s.CorePolicy))
+	}
+	errs = append(errs,
+		checkHostPath("library", s.LibraryPath),
+		checkHostPath("ld.so.preload", s.PreloadPath),
+		checkHandlers(s.NvidiaHandlers),
+	)
+	if len(s.LogLevel) > 1 || strings.Trim(s.LogLevel, "01234") != "" {
+		errs = append(errs, fmt.Errorf("log level %q is not known: use 0 (errors) to 4 (everything), or leave it empty", s.LogLevel))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("node settings: %w", err)
+	}
+	return nil
+}
+
+// injection is the chosen way, with the empty value read.
+func (s Settings) injection() Injection {
+	if s.Injection == "" {
+		return InjectAuto
+	}
+	return s.Injection
+}
+
+// corePolicy is the chosen policy, with the empty value read.
+func (s Settings) corePolicy() CorePolicy {
+	if s.CorePolicy == "" {
+		return CoreDefault
+	}
+	return s.CorePolicy
+}
+
+// nvidiaRuntime says whether a runtime handler runs NVIDIA's runtime.
+func (s Settings) nvidiaRuntime(handler string) bool {
+	if handler == "" {
+		return s.DefaultRuntimeIsNvidia
+	}
+	return slices.Contains(s.NvidiaHandlers, handler)
+}
+
+// checkHostPath wants an absolute, clean path of the host: a mount source that
+// is relative would be searched in the bundle.
+func checkHostPath(what, path string) error {
+	switch {
+	case path == "":
+		return fmt.Errorf("%s path is empty: install the library first (gpuslice-agent does at start)", what)
+	case !filepath.IsAbs(path) || filepath.Clean(path) != path:
+		return fmt.Errorf("%s path %q is not an absolute, clean path", what, path)
+	}
+	return nil
+}
+
+// checkHandlers refuses the empty handler, which has its own field.
+func checkHandlers(handlers []string) error {
+	if slices.Contains(handlers, "") {
+		return errors.New("an nvidia runtime handler is empty: say that the default runtime is nvidia instead")
+	}
+	return nil
+}
