@@ -2,10 +2,13 @@
 // may use, how that decision is written on a pod, and the node's ledger of the
 // decisions in force.
 //
-// It reads three wire formats (HAMi's positional annotation, gpuslice's own JSON
-// keyed by container name, later gpu-manager's requests) into one type, checks
-// them, and books them. It imports nothing of ours but gpu types, and it is called by the
-// NRI plugin, the OCI runtime wrapper and the CLI.
+// It reads two wire formats into one type, HAMi's positional annotation
+// (DecodeHAMi) and gpuslice's own JSON keyed by container name (DecodeGrant),
+// ties them to a container (FromPod), and books them (Ledger). It imports
+// nothing of ours but gpu types, and it is called by the NRI plugin, the OCI
+// runtime wrapper and the CLI. What needs gRPC, the kubelet's answer to "which
+// containers does this pod have", is in the folder podresources, so that a
+// short-lived caller does not carry it.
 package grant
 
 // Share is one container's part of one card.
@@ -19,10 +22,25 @@ type Share struct {
 	CorePercent int `json:"cores"`
 }
 
+// Source says which wire format a grant was read from.
+type Source string
+
+const (
+	// SourceNamed is gpuslice.io/grant, keyed by container name.
+	SourceNamed Source = "gpuslice"
+	// SourceHAMi is HAMi's positional annotation.
+	SourceHAMi Source = "hami"
+)
+
 // Grant is everything one container was given. The order of the shares is the
 // order of the cards inside the container.
 type Grant struct {
 	// Container is the container's name inside its pod.
 	Container string  `json:"container"`
 	Shares    []Share `json:"shares"`
+	// Source is the format the grant was read from.
+	Source Source `json:"source,omitempty"`
+	// Slot is the position in HAMi's annotation, from 0; nil for a grant that
+	// is keyed by name. Two containers never hold the same slot of a pod.
+	Slot *int `json:"slot,omitempty"`
 }

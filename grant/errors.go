@@ -1,0 +1,54 @@
+package grant
+
+import (
+	"errors"
+	"fmt"
+)
+
+// What a caller may branch on with errors.Is. The text of every refusal says
+// what was read, what is wrong with it and what to do; these only classify it.
+var (
+	// ErrMalformed: an annotation, a share or an id is not written as it must be.
+	ErrMalformed = errors.New("malformed grant")
+	// ErrUnknownCard: the grant names a card that this node does not have.
+	ErrUnknownCard = errors.New("unknown card")
+	// ErrWrongNode: the grant was made for another node.
+	ErrWrongNode = errors.New("grant for another node")
+	// ErrAmbiguous: a positional grant can't be tied to one container.
+	ErrAmbiguous = errors.New("ambiguous grant")
+	// ErrOverbooked: the card has not enough memory, compute time or slots left.
+	ErrOverbooked = errors.New("card overbooked")
+	// ErrSlotTaken: another container of the pod already has this slot of the
+	// positional grant. A caller may let such a container run without a GPU.
+	ErrSlotTaken = errors.New("slot taken")
+	// ErrConflict: the container id is already booked with another content.
+	ErrConflict = errors.New("conflicting claim")
+	// ErrCorrupt: an entry of the ledger can't be read, so what is free is not known.
+	ErrCorrupt = errors.New("corrupt ledger")
+)
+
+// refusal is an error whose text is free of its kind's, so that messages read
+// well and errors.Is still finds the kind.
+type refusal struct {
+	kind error
+	err  error
+}
+
+func (r *refusal) Error() string   { return r.err.Error() }
+func (r *refusal) Unwrap() []error { return []error{r.kind, r.err} }
+
+// refuse makes an error of the given kind. The format may wrap a cause with %w.
+func refuse(kind error, format string, args ...any) error {
+	return &refusal{kind: kind, err: fmt.Errorf(format, args...)}
+}
+
+// shownBytes bounds what a message repeats of its input, which a tenant writes.
+const shownBytes = 64
+
+// show quotes input for a message, shortened.
+func show(input string) string {
+	if len(input) <= shownBytes {
+		return fmt.Sprintf("%q", input)
+	}
+	return fmt.Sprintf("%q… (%d bytes)", input[:shownBytes], len(input))
+}

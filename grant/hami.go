@@ -1,0 +1,142 @@
+package grant
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// HAMi's annotations. Its scheduler writes all three in one patch before the
+// bind.
+const (
+	// AnnotationToAllocate is erased slot by slot by HAMi's own device plugin.
+	AnnotationToAllocate = "hami.io/vgpu-devices-to-allocate"
+	// AnnotationAllocated is the same value, never erased.
+	AnnotationAllocated = "hami.io/vgpu-devices-allocated"
+	// AnnotationNode names the node that the devices were chosen on.
+	AnnotationNode = "hami.io/vgpu-node"
+)
+
+// hamiType is the device type that HAMi writes for every NVIDIA card.
+const hamiType = "NVIDIA"
+
+// Positional is a grant keyed by position: one slot a container of the pod,
+// init containers first, then the others, each in the order of the pod's spec.
+// A slot without shares is a container without a card.
+type Positional [][]Share
+
+// Empty says whether no slot has a share.
+func (p Positional) Empty() bool {
+	for _, slot := range p {
+		if len(slot) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// DecodeHAMi reads the value of HAMi's annotation:
+//
+//	pod    := slot ";" slot ";" …
+//	slot   := "" | device ":" device ":" …
+//	device := UUID "," "NVIDIA" "," MiB "," cores
+//
+// Every slot ends with ";" and every device with ":", so that a value that was
+// cut short is refused. HAMi 2.4 wrote ",,0,0:" into a slot without a card; it
+// reads as an empty slot. An empty value has no slots. (Grammar: HAMi's
+// pkg/device/devices.go, EncodePodSingleDevice.)
+func DecodeHAMi(value string) (Positional, error) {
+	if len(value) > MaxAnnotationBytes {
+		return nil, refuse(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
+	}
+	if value == "" {
+		return Positional{}, nil
+	}
+	body, ended := strings.CutSuffix(value, ";")
+	if !ended {
+		return nil, refuse(ErrMalformed, `%s: must end with ";" as every slot does: was it cut short?`, show(value))
+	}
+	if n := strings.Count(body, ";") + 1; n > MaxContainers {
+		return nil, refuse(ErrMalformed, "%d slots: at most %d are read", n, MaxContainers)
+	}
+	var positional Positional
+	for i, text := range strings.Split(body, ";") {
+		shares, err := decodeSlot(text)
+		if err != nil {
+			return nil, fmt.Errorf("slot %d %w", i, err)
+		}
+		positional = append(positional, shares)
+	}
+	return positional, nil
+}
+
+// decodeSlot reads one slot, without its ";".
+func decodeSlot(text string) ([]Share, error) {
+	if text == "" || strings.ReplaceAll(text, ",,0,0:", "") == "" {
+		return nil, nil
+	}
+	body, ended := strings.CutSuffix(text, ":")
+	if !ended {
+		return nil, refuse(ErrMalformed, `%s: must end with ":" as every device does: was it cut short?`, show(text))
+	}
+	if n := strings.Count(body, ":") + 1; n > MaxShares {
+		return nil, refuse(ErrMalformed, "%d devices: a container may have at most %d", n, MaxShares)
+	}
+	var shares []Share
+	for i, device := range strings.Split(body, ":") {
+		share, err := decodeDevice(device)
+		if err != nil {
+			return nil, fmt.Errorf("device %d %w", i, err)
+		}
+		if j := indexOfCard(shares, share.UUID); j >= 0 {
+			return nil, refuse(ErrMalformed, "device %d uuid %q: is already device %d: a card may be named once in a slot", i, share.UUID, j)
+		}
+		shares = append(shares, share)
+	}
+	return shares, nil
+}
+
+// decodeDevice reads one device, without its ":".
+func decodeDevice(text string) (Share, error) {
+	fields := strings.SplitN(text, ",", 5)
+	if len(fields) != 4 {
+		return Share{}, refuse(ErrMalformed, "%s: must be UUID,%s,MiB,cores", show(text), hamiType)
+	}
+	if err := ValidateUUID(fields[0]); err != nil {
+		return Share{}, fmt.Errorf("uuid %s: %w", show(fields[0]), err)
+	}
+	if fields[1] != hamiType {
+		return Share{}, refuse(ErrMalformed, "type %s: must be %q: this node grants no other vendor's cards", show(fields[1]), hamiType)
+	}
+	memory, err := parseNumber(fields[2], 1, MaxMemoryMiB)
+	if err != nil {
+		return Share{}, fmt.Errorf("memory %s: %w (MiB)", show(fields[2]), err)
+	}
+	cores, err := parseNumber(fields[3], 0, MaxCorePercent)
+	if err != nil {
+		return Share{}, fmt.Errorf("cores %s: %w (percent)", show(fields[3]), err)
+	}
+	return Share{UUID: fields[0], MemoryMiB: memory, CorePercent: int(cores)}, nil
+}
+
+// EncodeHAMi writes the value that HAMi's scheduler would. DecodeHAMi reads it
+// back equal.
+func EncodeHAMi(positional Positional) (string, error) {
+	if len(positional) > MaxContainers {
+		return "", refuse(ErrMalformed, "%d slots: at most %d can be written", len(positional), MaxContainers)
+	}
+	var b strings.Builder
+	for i, slot := range positional {
+		if len(slot) > 0 {
+			if err := ValidateShares(slot); err != nil {
+				return "", fmt.Errorf("slot %d %w", i, err)
+			}
+		}
+		for _, share := range slot {
+			b.WriteString(share.UUID + "," + hamiType + "," +
+				strconv.FormatInt(share.MemoryMiB, 10) + "," + strconv.Itoa(share.CorePercent) + ":")
+		}
+		b.WriteByte(';')
+	}
+	return b.String(), nil
+}

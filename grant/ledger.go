@@ -1,0 +1,378 @@
+package grant
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Ledger is the node's book of claims: one folder a container under
+// <dir>/containers, on a tmpfs, shared by every process that opens it.
+//
+//	<dir>/lock                        flock'ed by whoever reads or changes
+//	<dir>/generation                  counts changes; odd: one is under way
+//	<dir>/containers/<id>/grant.json      the claim counts
+//	<dir>/containers/<id>/released.json   the same file, renamed: it counts no more
+//	<dir>/containers/<id>/…               what populate put there
+//	<dir>/containers/.new-…, .old-…       a change that is under way
+//
+// Each change becomes true by one rename. A process killed before it leaves a
+// hidden folder and an odd generation, which the next one cleans up; a process
+// killed after it has made the change. Nothing is synced to a disk: after a
+// reboot the containers are gone, and so is their ledger.
+//
+// A Ledger keeps the content in memory and reads only what others changed since
+// its last look, which the generation tells. It may be used by several goroutines.
+type Ledger struct {
+	dir     string
+	recover func(dir string) ([]Share, error)
+
+	// turn is the process's own lock: flock works between open files only, and
+	// a mutex can't be given up when a context ends.
+	turn  chan struct{}
+	files *ledgerFiles
+	index *index
+	// seen is the generation that index is of; current says that it is.
+	seen    uint64
+	current bool
+}
+
+// Option changes how a ledger is opened.
+type Option func(*Ledger)
+
+// WithRecovery gives a second source for what a container holds, asked when its
+// grant.json is unreadable: the folder's limits file says it too. Without one, or
+// where it fails, claims are refused until the entry is written again or removed.
+func WithRecovery(shares func(dir string) ([]Share, error)) Option {
+	return func(l *Ledger) { l.recover = shares }
+}
+
+// OpenLedger opens the ledger in dir, which it makes if it is not there. It
+// neither waits for the lock nor reads the entries.
+func OpenLedger(dir string, options ...Option) (*Ledger, error) {
+	l := &Ledger{dir: dir, turn: make(chan struct{}, 1), index: newIndex()}
+	for _, option := range options {
+		option(l)
+	}
+	files, err := openFiles(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open ledger %s: %w", dir, err)
+	}
+	l.files = files
+	return l, nil
+}
+
+// Close gives the ledger's files back. What it holds stays.
+func (l *Ledger) Close() error {
+	l.turn <- struct{}{}
+	defer func() { <-l.turn }()
+	return l.files.close()
+}
+
+// Claim books the claim and returns its folder. It refuses what does not fit
+// into cards, the node's cards by UUID (ErrOverbooked, ErrUnknownCard), a slot
+// that another container of the pod has (ErrSlotTaken), and everything as long
+// as an entry can't be read (ErrCorrupt).
+//
+// populate, which may be nil, writes the container's other files into the folder
+// it is given. The folder has another name then, so that nothing in it may
+// depend on its path. If populate fails, or anything else before the folder
+// gets its name, the ledger is as before.
+//
+// The same claim again is answered with the folder that is there, without
+// populate; another claim of the same container is ErrConflict. A claim takes
+// the place of earlier attempts of its container (the same owner, pod UID and
+// container name): they count no more, and their folders stay until Remove.
+//
+// A context that ends before the commit refuses the claim.
+func (l *Ledger) Claim(ctx context.Context, claim Claim, cards map[string]Card, populate func(dir string) error) (dir string, err error) {
+	if err := claim.validate(); err != nil {
+		return "", fmt.Errorf("%s: %w", claim.holder(), err)
+	}
+	err = l.locked(ctx, func() error {
+		old := l.index.entries[claim.ContainerID]
+		if old != nil && old.state == StateActive {
+			return checkSame(&claim, &old.Claim)
+		}
+		if err := l.index.admit(&claim, cards); err != nil {
+			return err
+		}
+		return l.change(func(sequence uint64) error {
+			r := &record{Version: recordVersion, Sequence: sequence, Claim: claim}
+			if err := l.build(ctx, r, populate); err != nil {
+				return err
+			}
+			l.supersede(r)
+			return nil
+		})
+	})
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", claim.holder(), err)
+	}
+	return l.Folder(claim.ContainerID), nil
+}
+
+// checkSame refuses a claim that differs from the one that is booked already.
+func checkSame(claim, booked *Claim) error {
+	if !claim.sameAs(booked) {
+		return refuse(ErrConflict, "container id %s is already booked for %s with %d shares: remove it first", claim.ContainerID, booked.holder(), len(booked.Shares))
+	}
+	return nil
+}
+
+// Release makes the container's claim count no more. Its folder stays, since
+// the container may still map it. An unknown id is fine.
+func (l *Ledger) Release(ctx context.Context, id string) error {
+	return l.forEntry(ctx, "release", id, func(e *entry) error {
+		if e.state == StateReleased {
+			return nil
+		}
+		return l.change(func(uint64) error {
+			if err := l.markReleased(id); err != nil {
+				return err
+			}
+			l.index.release(e)
+			return nil
+		})
+	})
+}
+
+// Remove takes the container's folder away, and its claim with it. An unknown
+// id is fine.
+func (l *Ledger) Remove(ctx context.Context, id string) error {
+	return l.forEntry(ctx, "remove", id, func(*entry) error {
+		return l.change(func(uint64) error { return l.discard(id) })
+	})
+}
+
+// forEntry calls fn with the entry of the id, under the lock, if there is one.
+func (l *Ledger) forEntry(ctx context.Context, what, id string, fn func(*entry) error) error {
+	err := ValidateContainerID(id)
+	if err == nil {
+		err = l.locked(ctx, func() error {
+			if e, ok := l.index.entries[id]; ok {
+				return fn(e)
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("%s claim of container %s: %w", what, show(id), err)
+	}
+	return nil
+}
+
+// Snapshot is the ledger's content at one moment.
+type Snapshot struct {
+	// Entries are all folders, in the order of their ids.
+	Entries []Entry
+	// Cards is what is booked by card UUID; a card without claims is not in it.
+	Cards map[string]Usage
+}
+
+// Claims returns the claims that count.
+func (s *Snapshot) Claims() (claims []Claim) {
+	for _, e := range s.Entries {
+		if e.State == StateActive {
+			claims = append(claims, e.Claim)
+		}
+	}
+	return claims
+}
+
+// Snapshot reads the ledger. The shares in it are the ledger's own: read only.
+func (l *Ledger) Snapshot(ctx context.Context) (*Snapshot, error) {
+	snapshot := &Snapshot{Cards: map[string]Usage{}}
+	err := l.locked(ctx, func() error {
+		for _, e := range l.index.entries {
+			snapshot.Entries = append(snapshot.Entries, Entry{Claim: e.Claim, State: e.state, Problem: e.problem})
+		}
+		for uuid, usage := range l.index.cards {
+			snapshot.Cards[uuid] = usage
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read ledger %s: %w", l.dir, err)
+	}
+	sort.Slice(snapshot.Entries, func(i, j int) bool {
+		return snapshot.Entries[i].ContainerID < snapshot.Entries[j].ContainerID
+	})
+	return snapshot, nil
+}
+
+// Folder is where the container's files are, whether it has any or not.
+func (l *Ledger) Folder(id string) string {
+	return filepath.Join(l.dir, containersName, id)
+}
+
+// locked calls fn when this process and goroutine alone has the ledger and the
+// index is current. It waits no longer than the context.
+func (l *Ledger) locked(ctx context.Context, fn func() error) error {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the ledger: %w", context.Cause(ctx))
+	}
+	defer func() { <-l.turn }()
+	if err := l.acquire(ctx); err != nil {
+		return err
+	}
+	defer l.files.unlock()
+	if err := l.refresh(); err != nil {
+		return err
+	}
+	return fn()
+}
+
+// acquire takes the flock. If the ledger's files are not those under its path
+// any more (somebody removed the directory), it opens the new ones: two
+// processes must never hold two different locks.
+func (l *Ledger) acquire(ctx context.Context) error {
+	for {
+		if err := l.files.flock(ctx); err != nil {
+			return err
+		}
+		if l.files.inPlace() {
+			return nil
+		}
+		files, err := openFiles(l.dir)
+		if err != nil {
+			l.files.unlock()
+			return fmt.Errorf("open ledger %s again: %w", l.dir, err)
+		}
+		l.files.close() // an old file that nobody else sees: nothing is lost
+		l.files, l.current = files, false
+	}
+}
+
+// refresh reads what others changed.
+func (l *Ledger) refresh() error {
+	generation, err := l.files.generation()
+	if err != nil {
+		return err
+	}
+	if l.current && generation == l.seen {
+		return nil
+	}
+	l.current = false
+	interrupted := generation%2 == 1
+	if err := l.scan(interrupted); err != nil {
+		return err
+	}
+	// Even, and above every sequence in use, also if the counter was lost.
+	next := generation
+	for _, e := range l.index.entries {
+		next = max(next, e.Sequence)
+	}
+	next += next % 2
+	if next != generation {
+		if err := l.files.setGeneration(next); err != nil {
+			return err
+		}
+	}
+	l.seen, l.current = next, true
+	return nil
+}
+
+// errUnfinished marks an error after which the files are not as the index says;
+// the generation stays odd, and the next one to come cleans up.
+var errUnfinished = errors.New("the change is not finished")
+
+// change calls fn between an odd and an even generation. If fn fails it must
+// have left everything as before, or answer errUnfinished.
+func (l *Ledger) change(fn func(sequence uint64) error) error {
+	odd := l.seen + 1
+	l.current = false
+	if err := l.files.setGeneration(odd); err != nil {
+		return err
+	}
+	if err := fn(odd); err != nil {
+		if !errors.Is(err, errUnfinished) {
+			l.finish(odd + 1)
+		}
+		return err
+	}
+	l.finish(odd + 1)
+	return nil
+}
+
+// finish marks the end of a change. If it can't, the generation is odd and the
+// next look reads everything again, which costs time and loses nothing.
+func (l *Ledger) finish(even uint64) {
+	if err := l.files.setGeneration(even); err == nil {
+		l.seen, l.current = even, true
+	}
+}
+
+// build makes the record's folder and enters it into the index.
+func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string) error) (err error) {
+	if r.CreatedAt.IsZero() {
+		r.CreatedAt = time.Now().UTC()
+	}
+	hidden := l.hidden(newPrefix, r.ContainerID)
+	defer func() {
+		if err != nil {
+			if cleanup := os.RemoveAll(hidden); cleanup != nil {
+				err = fmt.Errorf("%w; %w: %w", err, errUnfinished, cleanup)
+			}
+		}
+	}()
+	if err := makeFolder(hidden); err != nil {
+		return err
+	}
+	if populate != nil {
+		if err := populate(hidden); err != nil {
+			return fmt.Errorf("write the container's files: %w", err)
+		}
+	}
+	if err := writeRecord(filepath.Join(hidden, recordName), r); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("give the claim up: %w", context.Cause(ctx))
+	}
+	if err := l.discard(r.ContainerID); err != nil {
+		return err
+	}
+	if err := unix.Rename(hidden, l.Folder(r.ContainerID)); err != nil {
+		return fmt.Errorf("name the folder of container %s: %w", r.ContainerID, err)
+	}
+	e := &entry{record: *r, state: StateActive}
+	e.stamp, _ = readStamp(filepath.Join(l.Folder(r.ContainerID), recordName)) // a failure leaves none: it is read again
+	l.index.put(e)
+	return nil
+}
+
+// supersede makes earlier attempts of the claim's container count no more. A
+// record that can't be marked is not a fault: the rule says the same of it.
+func (l *Ledger) supersede(r *record) {
+	for _, old := range l.index.predecessors(&r.Claim) {
+		_ = l.markReleased(old.ContainerID)
+		l.index.release(old)
+	}
+}
+
+// discard takes the container's folder away, if there is one, and its entry
+// with it.
+func (l *Ledger) discard(id string) error {
+	hidden := l.hidden(oldPrefix, id)
+	err := unix.Rename(l.Folder(id), hidden)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("take the folder of container %s away: %w", id, err)
+	}
+	l.index.drop(id)
+	if err != nil {
+		return nil
+	}
+	if err := os.RemoveAll(hidden); err != nil {
+		return fmt.Errorf("%w: remove the folder of container %s: %w", errUnfinished, id, err)
+	}
+	return nil
+}

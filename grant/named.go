@@ -1,0 +1,196 @@
+package grant
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// AnnotationGrant is gpuslice's own annotation, keyed by container name. Where
+// it is present it is the only one read.
+const AnnotationGrant = "gpuslice.io/grant"
+
+// namedVersion is the only version of the annotation there is.
+const namedVersion = 1
+
+// PodGrant is a pod's grant keyed by container name.
+type PodGrant struct {
+	// Node is the node that the grant was made for. Empty if the annotation
+	// names none, which is allowed: a card's UUID exists on one node only, so
+	// that a grant that strays is refused there as an unknown card.
+	Node string
+	// Containers are the shares by container name. A container that is not
+	// here has no grant.
+	Containers map[string][]Share
+}
+
+// DecodeGrant reads the value of gpuslice.io/grant:
+//
+//	{"version":1,"node":N,"containers":{NAME:[{"uuid":U,"memoryMiB":M,"cores":C}]}}
+//
+// It is strict: every field but node is required (cores too, since a forgotten
+// one would mean "not limited"), and an unknown version or field, a key that
+// comes twice, a value of another type, or data after the object is refused.
+func DecodeGrant(value string) (*PodGrant, error) {
+	if len(value) > MaxAnnotationBytes {
+		return nil, refuse(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
+	}
+	reader, err := newJSONReader(value)
+	if err != nil {
+		return nil, err
+	}
+	pod := &PodGrant{}
+	version := int64(0)
+	err = reader.object(func(key string) (err error) {
+		switch key {
+		case "version":
+			if version, err = reader.number(1, namedVersion); err != nil {
+				return fmt.Errorf("version: %w (this agent reads version %d)", err, namedVersion)
+			}
+		case "node":
+			if pod.Node, err = reader.text(); err != nil {
+				return fmt.Errorf("node: %w", err)
+			}
+			if pod.Node == "" {
+				return refuse(ErrMalformed, "node: must not be empty: name the node or leave the field out")
+			}
+		case "containers":
+			if pod.Containers, err = decodeContainers(reader); err != nil {
+				return fmt.Errorf("containers%w", err)
+			}
+		default:
+			return refuse(ErrMalformed, "field %s is not known: version, node and containers are", show(key))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if version == 0 {
+		return nil, refuse(ErrMalformed, "version is missing: write \"version\":%d", namedVersion)
+	}
+	if len(pod.Containers) == 0 {
+		return nil, refuse(ErrMalformed, "containers is missing or empty: name a container, or remove the annotation")
+	}
+	return pod, nil
+}
+
+// decodeContainers reads the object that is keyed by container name. Its errors
+// go on after the word "containers".
+func decodeContainers(reader *jsonReader) (map[string][]Share, error) {
+	containers := map[string][]Share{}
+	name := ""
+	err := reader.object(func(key string) error {
+		name = key
+		if err := validateContainerName(key); err != nil {
+			return err
+		}
+		if len(containers) == MaxContainers {
+			return refuse(ErrMalformed, "more than %d containers", MaxContainers)
+		}
+		shares, err := decodeShares(reader)
+		if err != nil {
+			return err
+		}
+		containers[key] = shares
+		return nil
+	})
+	if err != nil && name != "" {
+		return nil, fmt.Errorf(" %s: %w", show(name), err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf(": %w", err)
+	}
+	return containers, nil
+}
+
+// decodeShares reads one container's array.
+func decodeShares(reader *jsonReader) ([]Share, error) {
+	var shares []Share
+	err := reader.array(func(i int) error {
+		if i == MaxShares {
+			return refuse(ErrMalformed, "more than %d shares: a container may have at most %d", MaxShares, MaxShares)
+		}
+		share, err := decodeShare(reader)
+		if err != nil {
+			return fmt.Errorf("share %d: %w", i, err)
+		}
+		shares = append(shares, share)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return shares, ValidateShares(shares)
+}
+
+// decodeShare reads one share's object.
+func decodeShare(reader *jsonReader) (share Share, err error) {
+	missing := map[string]bool{"uuid": true, "memoryMiB": true, "cores": true}
+	err = reader.object(func(key string) (err error) {
+		var n int64
+		switch key {
+		case "uuid":
+			share.UUID, err = reader.text()
+		case "memoryMiB":
+			share.MemoryMiB, err = reader.number(1, MaxMemoryMiB)
+		case "cores":
+			n, err = reader.number(0, MaxCorePercent)
+			share.CorePercent = int(n)
+		default:
+			return refuse(ErrMalformed, "field %s is not known: uuid, memoryMiB and cores are", show(key))
+		}
+		delete(missing, key)
+		if err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return Share{}, err
+	}
+	for _, field := range []string{"uuid", "memoryMiB", "cores"} {
+		if missing[field] {
+			return Share{}, refuse(ErrMalformed, "%s is missing: a share has uuid, memoryMiB and cores (0: not limited)", field)
+		}
+	}
+	return share, nil
+}
+
+// validateContainerName checks a Kubernetes container name: an RFC 1123 label.
+func validateContainerName(name string) error {
+	ok := 1 <= len(name) && len(name) <= 63 && !strings.HasPrefix(name, "-") && !strings.HasSuffix(name, "-")
+	for i := 0; ok && i < len(name); i++ {
+		c := name[i]
+		ok = 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-'
+	}
+	if !ok {
+		return refuse(ErrMalformed, "container name %s: must be an RFC 1123 label as in the pod's spec", show(name))
+	}
+	return nil
+}
+
+// EncodeGrant writes the value of gpuslice.io/grant, always the same text for
+// the same grant. DecodeGrant reads it back equal.
+func EncodeGrant(pod *PodGrant) (string, error) {
+	if len(pod.Containers) == 0 || len(pod.Containers) > MaxContainers {
+		return "", refuse(ErrMalformed, "%d containers: must be from 1 to %d", len(pod.Containers), MaxContainers)
+	}
+	for name, shares := range pod.Containers {
+		if err := validateContainerName(name); err != nil {
+			return "", err
+		}
+		if err := ValidateShares(shares); err != nil {
+			return "", fmt.Errorf("container %q: %w", name, err)
+		}
+	}
+	value, err := json.Marshal(struct {
+		Version    int                `json:"version"`
+		Node       string             `json:"node,omitempty"`
+		Containers map[string][]Share `json:"containers"`
+	}{namedVersion, pod.Node, pod.Containers})
+	if err != nil {
+		return "", fmt.Errorf("encode %s: %w", AnnotationGrant, err)
+	}
+	return string(value), nil
+}

@@ -1,0 +1,244 @@
+package grant
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	recordName   = "grant.json"
+	releasedName = "released.json"
+	newPrefix    = ".new-"
+	oldPrefix    = ".old-"
+)
+
+// stamp tells one grant.json from another without reading it. A record is
+// never written in place, so that another content is another inode.
+type stamp struct {
+	inode   uint64
+	seconds int64
+	nanos   int64
+	size    int64
+}
+
+// readStamp returns the file's stamp.
+func readStamp(path string) (stamp, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return stamp{}, err
+	}
+	return stamp{inode: st.Ino, seconds: int64(st.Mtim.Sec), nanos: int64(st.Mtim.Nsec), size: st.Size}, nil
+}
+
+// hidden is the name of a folder that is on its way in or out.
+func (l *Ledger) hidden(prefix, id string) string {
+	return filepath.Join(l.dir, containersName, prefix+id)
+}
+
+// scan brings the index up to date with the folders. It looks at each one and
+// reads only those that are not as the index knows them. With repair it also
+// removes what an interrupted change left.
+func (l *Ledger) scan(repair bool) error {
+	names, err := l.folders()
+	if err != nil {
+		return err
+	}
+	found := make(map[string]bool, len(names))
+	for _, name := range names {
+		if strings.HasPrefix(name, ".") {
+			if repair {
+				if err := os.RemoveAll(filepath.Join(l.dir, containersName, name)); err != nil {
+					return fmt.Errorf("remove what an interrupted change left: %w", err)
+				}
+			}
+			continue
+		}
+		if ValidateContainerID(name) != nil {
+			continue // no container has such an id
+		}
+		if l.scanFolder(name) {
+			found[name] = true
+		}
+	}
+	for id := range l.index.entries {
+		if !found[id] {
+			l.index.drop(id)
+		}
+	}
+	for _, old := range l.index.superseded() {
+		if repair {
+			_ = l.markReleased(old.ContainerID) // as in supersede
+		}
+		l.index.release(old)
+	}
+	return nil
+}
+
+// folders lists the names under containers.
+func (l *Ledger) folders() ([]string, error) {
+	folder, err := os.Open(filepath.Join(l.dir, containersName))
+	if err != nil {
+		return nil, fmt.Errorf("read the ledger's folders: %w", err)
+	}
+	defer folder.Close()
+	names, err := folder.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("read the ledger's folders: %w", err)
+	}
+	return names, nil
+}
+
+// scanFolder brings one folder's entry up to date and says whether there is one.
+func (l *Ledger) scanFolder(id string) bool {
+	known := l.index.entries[id]
+	now, err := readStamp(filepath.Join(l.Folder(id), recordName))
+	if known != nil && known.problem == nil {
+		if err == nil && now == known.stamp {
+			return true
+		}
+		if _, e := readStamp(filepath.Join(l.Folder(id), releasedName)); e == nil && err != nil && known.state == StateReleased {
+			return true
+		}
+	}
+	e := l.load(id, known)
+	if e == nil {
+		return false
+	}
+	e.stamp = now
+	l.index.put(e)
+	return true
+}
+
+// load reads one folder. known is what the index had of it, or nil.
+//
+// A record that can't be read was damaged by somebody else: ours appear by
+// rename, whole. It is not passed over, since its container may be running.
+// Known claims count on and are written again; else the shares come from the
+// recovery; else they are not known and nothing is granted until they are.
+func (l *Ledger) load(id string, known *entry) *entry {
+	data, err := os.ReadFile(filepath.Join(l.Folder(id), recordName))
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return l.loadReleased(id)
+	}
+	var r *record
+	if err == nil {
+		r, err = decodeRecord(data, id)
+	}
+	if err == nil {
+		return &entry{record: *r, state: StateActive}
+	}
+	err = fmt.Errorf("read %s of container %s: %w", recordName, id, err)
+	if known != nil && known.state == StateActive {
+		if e := l.replaceRecord(&known.record); e == nil {
+			return &entry{record: known.record, state: StateActive}
+		}
+		return &entry{record: known.record, state: StateActive, problem: err}
+	}
+	return l.corrupt(id, err)
+}
+
+// loadReleased reads a folder that has no grant.json. The content of
+// released.json is for people: it counts for nothing.
+func (l *Ledger) loadReleased(id string) *entry {
+	path := filepath.Join(l.Folder(id), releasedName)
+	data, err := os.ReadFile(path)
+	if err == nil {
+		r, err := decodeRecord(data, id)
+		if err != nil {
+			return &entry{record: record{Claim: Claim{ContainerID: id}}, state: StateReleased, problem: fmt.Errorf("read %s of container %s: %w", releasedName, id, err)}
+		}
+		return &entry{record: *r, state: StateReleased}
+	}
+	// Some runtimes make the source of a mount when it is missing: an empty
+	// folder holds nothing and goes. A plain file was never ours.
+	if gone := unix.Rmdir(l.Folder(id)); gone == nil || errors.Is(gone, unix.ENOTDIR) || errors.Is(gone, unix.ENOENT) {
+		return nil
+	}
+	return l.corrupt(id, fmt.Errorf("read %s of container %s: %w", recordName, id, err))
+}
+
+// corrupt makes the entry of a folder whose record can't be read.
+func (l *Ledger) corrupt(id string, problem error) *entry {
+	e := &entry{record: record{Claim: Claim{ContainerID: id}}, state: StateCorrupt, problem: problem}
+	if l.recover == nil {
+		return e
+	}
+	shares, err := l.recover(l.Folder(id))
+	if err == nil {
+		err = ValidateShares(shares)
+	}
+	if err != nil {
+		e.problem = fmt.Errorf("%w; recover its shares: %w", problem, err)
+		return e
+	}
+	e.Shares = shares
+	return e
+}
+
+// markReleased makes the record on disk say that it counts no more. A rename
+// needs no space, so that it works on a full disk.
+func (l *Ledger) markReleased(id string) error {
+	from, to := filepath.Join(l.Folder(id), recordName), filepath.Join(l.Folder(id), releasedName)
+	err := unix.Rename(from, to)
+	if errors.Is(err, unix.ENOENT) {
+		err = os.WriteFile(to, nil, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("mark container %s as released: %w", id, err)
+	}
+	return nil
+}
+
+// replaceRecord puts another grant.json into a folder that is there.
+func (l *Ledger) replaceRecord(r *record) error {
+	folder := l.Folder(r.ContainerID)
+	next := filepath.Join(folder, "."+recordName)
+	if err := os.RemoveAll(next); err != nil {
+		return fmt.Errorf("write %s of container %s: %w", recordName, r.ContainerID, err)
+	}
+	if err := writeRecord(next, r); err != nil {
+		os.Remove(next) // the first error is the one to tell
+		return err
+	}
+	if err := unix.Rename(next, filepath.Join(folder, recordName)); err != nil {
+		return fmt.Errorf("write %s of container %s: %w", recordName, r.ContainerID, err)
+	}
+	return nil
+}
+
+// writeRecord writes the record to a file that is not there yet.
+func writeRecord(path string, r *record) error {
+	data, err := r.encode()
+	if err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return fmt.Errorf("write the claim: %w", err)
+	}
+	_, err = file.Write(data)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("write the claim: %w", err)
+	}
+	return nil
+}
+
+// makeFolder makes an empty folder, in the place of one that an interrupted
+// change left.
+func makeFolder(path string) error {
+	err := os.Mkdir(path, 0o755)
+	if errors.Is(err, os.ErrExist) {
+		if err = os.RemoveAll(path); err == nil {
+			err = os.Mkdir(path, 0o755)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("make the container's folder: %w", err)
+	}
+	return nil
+}

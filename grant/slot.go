@@ -1,0 +1,149 @@
+package grant
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// noSlot says that a container surely has no slot with shares.
+const noSlot = -1
+
+// findSlot returns the slot of the container, or noSlot.
+func findSlot(ctx context.Context, positional Positional, pod Pod, container string, names ContainerNames) (int, error) {
+	if len(positional) == 1 {
+		return 0, nil
+	}
+	const fix = "write the grant by name into " + AnnotationGrant
+	if names == nil {
+		return 0, refuse(ErrAmbiguous, "%d slots, and the order of the pod's containers is not known here (no kubelet to ask): %s", len(positional), fix)
+	}
+	listed, err := names.ContainerNames(ctx, pod)
+	if err != nil {
+		return 0, refuse(ErrAmbiguous, "%d slots, and the kubelet did not tell the order of the pod's containers: %w; %s", len(positional), err, fix)
+	}
+	slot, reason := matchSlot(slotSizes(positional), listed, container)
+	if reason != "" {
+		return 0, refuse(ErrAmbiguous, "%d slots: %s; %s", len(positional), reason, fix)
+	}
+	return slot, nil
+}
+
+// slotSizes returns how many devices each slot has.
+func slotSizes(positional Positional) []int {
+	sizes := make([]int, len(positional))
+	for i, slot := range positional {
+		sizes[i] = len(slot)
+	}
+	return sizes
+}
+
+// matchSlot ties a container to its slot by what the kubelet lists, or gives
+// the reason why it can't.
+//
+// The annotation has a slot for every init and app container; the list lacks
+// the plain init containers, of which there may be any number. So the list is
+// laid into the slots in order, a container with k devices into a slot of k.
+// The last container listed is the pod's last app container and thereby the
+// last slot's. If the leftmost and the rightmost of all ways to do that put
+// the container into the same slot, every way does, and the slot is its own.
+// A container without devices has an empty slot in every way.
+//
+// A container that is not listed is a plain init or an ephemeral one. If the
+// listed containers take up every slot that has devices, it has none (noSlot).
+// If not, it could be one of several, and is refused: nobody is given a slot
+// that may be another's.
+func matchSlot(sizes []int, listed []ContainerDevices, container string) (slot int, reason string) {
+	asked := slices.IndexFunc(listed, func(c ContainerDevices) bool { return c.Name == container })
+	leftmost := embed(sizes, listed)
+	if leftmost == nil {
+		return 0, fmt.Sprintf("they have %v devices, which does not fit the containers that the kubelet lists (%s)", sizes, describeListed(listed))
+	}
+	if asked < 0 {
+		if countHolders(sizes) == countHolders(deviceCounts(listed)) {
+			return noSlot, ""
+		}
+		return 0, "the kubelet does not list this container (it lists no init and no ephemeral containers), and slots are left that could be another's"
+	}
+	if listed[asked].Devices == 0 {
+		return noSlot, ""
+	}
+	rightmost := embedFromEnd(sizes, listed)
+	if leftmost[asked] != rightmost[asked] {
+		return 0, fmt.Sprintf("this container could be slot %d or slot %d, as the pod has init containers that the kubelet does not list", leftmost[asked], rightmost[asked])
+	}
+	return leftmost[asked], ""
+}
+
+// embed lays the containers into the slots in order, each as far to the left
+// as it goes and the last one at the last slot, and returns each one's slot.
+// It returns nil if there is no way.
+func embed(sizes []int, listed []ContainerDevices) []int {
+	last := len(listed) - 1
+	if last < 0 || len(sizes) == 0 || sizes[len(sizes)-1] != listed[last].Devices {
+		return nil
+	}
+	slots := make([]int, 0, len(listed))
+	next := 0
+	for _, container := range listed[:last] {
+		for next < len(sizes)-1 && sizes[next] != container.Devices {
+			next++
+		}
+		if next >= len(sizes)-1 {
+			return nil
+		}
+		slots = append(slots, next)
+		next++
+	}
+	return append(slots, len(sizes)-1)
+}
+
+// embedFromEnd is embed with each container as far to the right as it goes. It
+// is called only where embed found a way, so that there is one.
+func embedFromEnd(sizes []int, listed []ContainerDevices) []int {
+	slots := make([]int, len(listed))
+	next := len(sizes) - 1
+	for i := len(listed) - 1; i >= 0; i-- {
+		for next > 0 && sizes[next] != listed[i].Devices {
+			next--
+		}
+		slots[i] = next
+		next--
+	}
+	return slots
+}
+
+// deviceCounts returns how many devices each listed container has.
+func deviceCounts(listed []ContainerDevices) []int {
+	counts := make([]int, len(listed))
+	for i, container := range listed {
+		counts[i] = container.Devices
+	}
+	return counts
+}
+
+// countHolders counts those that have devices.
+func countHolders(counts []int) (n int) {
+	for _, count := range counts {
+		if count > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// describeListed names a few of the containers for a message.
+func describeListed(listed []ContainerDevices) string {
+	const most = 8
+	text := ""
+	for i, container := range listed {
+		if i == most {
+			return fmt.Sprintf("%s, and %d more", text, len(listed)-most)
+		}
+		if i > 0 {
+			text += ", "
+		}
+		text += fmt.Sprintf("%s: %d", show(container.Name), container.Devices)
+	}
+	return text
+}

@@ -1,0 +1,137 @@
+package grant
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"unicode/utf8"
+)
+
+// jsonReader reads JSON whose shape is known, token by token. encoding/json's
+// Unmarshal is too kind for a grant: it takes a key twice and keeps the last,
+// matches keys in any case, and takes null for anything.
+type jsonReader struct {
+	decoder *json.Decoder
+}
+
+// newJSONReader checks the syntax of the whole input (one value, nothing after
+// it, valid UTF-8) and returns a reader of it.
+func newJSONReader(input string) (*jsonReader, error) {
+	if !utf8.ValidString(input) {
+		return nil, refuse(ErrMalformed, "not valid UTF-8")
+	}
+	data := []byte(input)
+	var whole json.RawMessage
+	if err := json.Unmarshal(data, &whole); err != nil {
+		return nil, refuse(ErrMalformed, "not valid JSON: %w", err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	return &jsonReader{decoder: decoder}, nil
+}
+
+// token returns the next token. The syntax was checked before, so that an error
+// here is the reader's own fault and is still passed on.
+func (r *jsonReader) token() (json.Token, error) {
+	token, err := r.decoder.Token()
+	if err != nil {
+		return nil, refuse(ErrMalformed, "not valid JSON: %w", err)
+	}
+	return token, nil
+}
+
+// object reads an object. For each key field must read its value; a key that
+// comes twice is refused.
+func (r *jsonReader) object(field func(key string) error) error {
+	token, err := r.token()
+	if err != nil {
+		return err
+	}
+	if token != json.Delim('{') {
+		return refuse(ErrMalformed, "must be an object, not %s", describe(token))
+	}
+	seen := map[string]bool{}
+	for r.decoder.More() {
+		token, err := r.token()
+		if err != nil {
+			return err
+		}
+		key, _ := token.(string)
+		if seen[key] {
+			return refuse(ErrMalformed, "key %s is there twice: keep one", show(key))
+		}
+		seen[key] = true
+		if err := field(key); err != nil {
+			return err
+		}
+	}
+	_, err = r.token()
+	return err
+}
+
+// array reads an array. For each element, element must read it.
+func (r *jsonReader) array(element func(i int) error) error {
+	token, err := r.token()
+	if err != nil {
+		return err
+	}
+	if token != json.Delim('[') {
+		return refuse(ErrMalformed, "must be an array, not %s", describe(token))
+	}
+	for i := 0; r.decoder.More(); i++ {
+		if err := element(i); err != nil {
+			return err
+		}
+	}
+	_, err = r.token()
+	return err
+}
+
+// text reads a string.
+func (r *jsonReader) text() (string, error) {
+	token, err := r.token()
+	if err != nil {
+		return "", err
+	}
+	text, ok := token.(string)
+	if !ok {
+		return "", refuse(ErrMalformed, "must be a string, not %s", describe(token))
+	}
+	return text, nil
+}
+
+// number reads a whole number in plain digits, from least to most.
+func (r *jsonReader) number(least, most int64) (int64, error) {
+	token, err := r.token()
+	if err != nil {
+		return 0, err
+	}
+	digits, ok := token.(json.Number)
+	if !ok {
+		return 0, refuse(ErrMalformed, "must be a number, not %s", describe(token))
+	}
+	n, err := parseNumber(digits.String(), least, most)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", show(digits.String()), err)
+	}
+	return n, nil
+}
+
+// describe names a token for a message.
+func describe(token json.Token) string {
+	switch token := token.(type) {
+	case nil:
+		return "null"
+	case string:
+		return "the string " + show(token)
+	case json.Delim:
+		if token == '{' {
+			return "an object"
+		}
+		return "an array"
+	case json.Number:
+		return "the number " + show(token.String())
+	default:
+		return fmt.Sprintf("%v", token)
+	}
+}

@@ -1,0 +1,122 @@
+package grant
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Bounds on what is accepted. They keep a hostile annotation from costing the
+// node anything, and every product of them inside an int64.
+const (
+	// MaxAnnotationBytes is the longest annotation read: all annotations of a
+	// pod together may have 256 KiB (Kubernetes' TotalAnnotationSizeLimitB).
+	MaxAnnotationBytes = 256 << 10
+	// MaxContainers is the most slots or container names in one annotation.
+	MaxContainers = 128
+	// MaxShares is the most cards of one container: the limits file has 16 records.
+	MaxShares = 16
+	// MaxMemoryMiB is the most memory of one share, 16 TiB; as bytes it fits an int64.
+	MaxMemoryMiB = 16 << 20
+	// MaxCorePercent is the whole compute time of a card.
+	MaxCorePercent = 100
+)
+
+// ValidateUUID says whether a card's name is written as NVML writes it:
+// "GPU-" or "MIG-" and an RFC 9562 UUID in lower-case hexadecimal. One spelling
+// only, because names are compared as text: a second spelling of a card
+// would be a second card.
+func ValidateUUID(uuid string) error {
+	const form = `must be a card's UUID as "nvidia-smi -L" prints it, GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx (or MIG-…) in lower-case hexadecimal`
+	rest, ok := strings.CutPrefix(uuid, "GPU-")
+	if !ok {
+		rest, ok = strings.CutPrefix(uuid, "MIG-")
+	}
+	if !ok || len(rest) != 36 {
+		return refuse(ErrMalformed, "%s", form)
+	}
+	for i := range len(rest) {
+		c := rest[i]
+		switch i {
+		case 8, 13, 18, 23:
+			ok = c == '-'
+		default:
+			ok = '0' <= c && c <= '9' || 'a' <= c && c <= 'f'
+		}
+		if !ok {
+			return refuse(ErrMalformed, "%s", form)
+		}
+	}
+	return nil
+}
+
+// parseNumber reads a whole decimal number written in the one plain way: no
+// sign, no leading zero, no space, no exponent.
+func parseNumber(text string, least, most int64) (int64, error) {
+	plain := len(text) > 0 && len(text) <= 18 && (text[0] != '0' || text == "0")
+	for i := 0; plain && i < len(text); i++ {
+		plain = '0' <= text[i] && text[i] <= '9'
+	}
+	if plain {
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil && least <= n && n <= most {
+			return n, nil
+		}
+	}
+	return 0, refuse(ErrMalformed, "must be a whole number from %d to %d in plain digits", least, most)
+}
+
+// Validate checks the share by itself; whether the node has the card is
+// CheckCards' to say.
+func (s Share) Validate() error {
+	if err := ValidateUUID(s.UUID); err != nil {
+		return fmt.Errorf("uuid %s: %w", show(s.UUID), err)
+	}
+	if s.MemoryMiB < 1 || s.MemoryMiB > MaxMemoryMiB {
+		return refuse(ErrMalformed, "memory %d MiB: must be from 1 to %d", s.MemoryMiB, MaxMemoryMiB)
+	}
+	if s.CorePercent < 0 || s.CorePercent > MaxCorePercent {
+		return refuse(ErrMalformed, "cores %d: must be a percentage from 0 to %d (0: not limited)", s.CorePercent, MaxCorePercent)
+	}
+	return nil
+}
+
+// ValidateShares checks one container's shares: at least one, at most MaxShares,
+// each valid, no card twice.
+func ValidateShares(shares []Share) error {
+	if len(shares) == 0 {
+		return refuse(ErrMalformed, "no share: a grant names at least one card")
+	}
+	if len(shares) > MaxShares {
+		return refuse(ErrMalformed, "%d shares: a container may have at most %d", len(shares), MaxShares)
+	}
+	for i, share := range shares {
+		if err := share.Validate(); err != nil {
+			return fmt.Errorf("share %d: %w", i, err)
+		}
+		if j := indexOfCard(shares[:i], share.UUID); j >= 0 {
+			return refuse(ErrMalformed, "share %d: card %s is already share %d: name a card once and add the amounts up", i, share.UUID, j)
+		}
+	}
+	return nil
+}
+
+// Validate checks the grant by itself.
+func (g *Grant) Validate() error {
+	if g.Container == "" {
+		return refuse(ErrMalformed, "grant without a container name")
+	}
+	if g.Slot != nil && (*g.Slot < 0 || *g.Slot >= MaxContainers) {
+		return refuse(ErrMalformed, "slot %d: must be from 0 to %d", *g.Slot, MaxContainers-1)
+	}
+	return ValidateShares(g.Shares)
+}
+
+// indexOfCard returns the position of the card's share, or -1.
+func indexOfCard(shares []Share, uuid string) int {
+	for i, share := range shares {
+		if share.UUID == uuid {
+			return i
+		}
+	}
+	return -1
+}
