@@ -1,0 +1,91 @@
+package oci
+
+import (
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+)
+
+// nodeInfo is what a device node of the host says of itself.
+type nodeInfo struct {
+	kind         string // "c", "b" or "p"
+	major, minor int64
+	mode         fs.FileMode
+}
+
+// complete fills in what a CDI spec left out of a device node, by the host's node.
+// CDI does so too when it applies edits; NRI's adjustment needs it before. It is
+// done at each lookup, as major numbers change when a module is loaded again.
+func complete(d *cdispec.DeviceNode, stat func(string) (nodeInfo, error)) error {
+	if d.HostPath == "" {
+		d.HostPath = d.Path
+	}
+	specified := d.Type == "p" || d.Type != "" && d.Major != 0
+	if specified && d.FileMode != nil {
+		return nil
+	}
+	info, err := stat(d.HostPath)
+	if err != nil {
+		if specified {
+			return nil // its spec says all that is needed
+		}
+		return fmt.Errorf("device node %s of the host: %w: %s", d.HostPath, err, missingNodeAdvice(d.HostPath))
+	}
+	if d.FileMode == nil {
+		mode := info.mode
+		d.FileMode = &mode
+	}
+	if specified {
+		return nil
+	}
+	if d.Type != "" && d.Type != info.kind && !(d.Type == "u" && info.kind == "c") {
+		return fmt.Errorf("device node %s of the host is of type %q, and its CDI spec says %q: generate the spec anew", d.HostPath, info.kind, d.Type)
+	}
+	if d.Type == "" {
+		d.Type = info.kind
+	}
+	if d.Type != "p" {
+		d.Major, d.Minor = info.major, info.minor
+	}
+	return nil
+}
+
+// missingNodeAdvice says how a missing node of the driver is made.
+func missingNodeAdvice(path string) string {
+	switch base := filepath.Base(path); {
+	case strings.HasPrefix(base, "nvidia-uvm"):
+		return "load the module: nvidia-modprobe -u -c 0 (or modprobe nvidia-uvm)"
+	case strings.HasPrefix(base, "nvidia-modeset"):
+		return "load the module: nvidia-modprobe -m"
+	default:
+		return "is the driver loaded? run nvidia-smi, then generate the CDI spec anew"
+	}
+}
+
+// statNode reads a device node of the host.
+func statNode(path string) (nodeInfo, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return nodeInfo{}, err
+	}
+	info := nodeInfo{
+		major: int64(unix.Major(uint64(st.Rdev))),
+		minor: int64(unix.Minor(uint64(st.Rdev))),
+		mode:  fs.FileMode(st.Mode &^ unix.S_IFMT & 0o777),
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFCHR:
+		info.kind = "c"
+	case unix.S_IFBLK:
+		info.kind = "b"
+	case unix.S_IFIFO:
+		info.kind = "p"
+	default:
+		return nodeInfo{}, fmt.Errorf("%s is not a device node", path)
+	}
+	return info, nil
+}

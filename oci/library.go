@@ -1,0 +1,158 @@
+package oci
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+// preloadFile is the host's file that is mounted as /etc/ld.so.preload.
+const preloadFile = "ld.so.preload"
+
+// elfMachines are the machines that the library can be built for, by Go's names.
+var elfMachines = map[string]elf.Machine{
+	"amd64":   elf.EM_X86_64,
+	"arm64":   elf.EM_AARCH64,
+	"ppc64le": elf.EM_PPC64,
+}
+
+// InstallLibrary puts the limiter's library into a folder of the host, under a
+// name made of its content ("libvgpu-<16 hex of its SHA-256>.so"), with the
+// ld.so.preload file beside it, and returns both paths.
+//
+// Nothing is overwritten in place: containers map the library as code. A new
+// version gets a new name, an old one stays for the containers that use it. It
+// may be called again, and by several at once.
+func InstallLibrary(src, dir string) (libPath, preloadPath string, err error) {
+	data, err := os.ReadFile(src)
+	if err != nil {
+		return "", "", fmt.Errorf("install the limiter's library: %w: build it (make build), or name it (--library)", err)
+	}
+	if err := checkLibrary(data); err != nil {
+		return "", "", fmt.Errorf("install the limiter's library: %s %w", src, err)
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return "", "", fmt.Errorf("install the limiter's library: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", "", fmt.Errorf("install the limiter's library: make its folder: %w", err)
+	}
+	if err := checkExecutable(dir); err != nil {
+		return "", "", fmt.Errorf("install the limiter's library: %w", err)
+	}
+
+	sum := sha256.Sum256(data)
+	libPath = filepath.Join(dir, "libvgpu-"+hex.EncodeToString(sum[:8])+".so")
+	if err := place(libPath, data, 0o755); err != nil {
+		return "", "", fmt.Errorf("install the limiter's library: %w", err)
+	}
+	preloadPath = filepath.Join(dir, preloadFile)
+	if err := place(preloadPath, []byte(limiter.ContainerLibraryPath+"\n"), 0o644); err != nil {
+		return "", "", fmt.Errorf("install the limiter's library: %w", err)
+	}
+	return libPath, preloadPath, nil
+}
+
+// checkLibrary wants a shared object that containers of this machine can load.
+func checkLibrary(data []byte) error {
+	f, err := elf.NewFile(bytes.NewReader(data))
+	if err != nil {
+		return fmt.Errorf("is not an ELF file: %w", err)
+	}
+	defer f.Close()
+	if f.Type != elf.ET_DYN {
+		return fmt.Errorf("is not a shared object (its ELF type is %v)", f.Type)
+	}
+	want, known := elfMachines[runtime.GOARCH]
+	if known && f.Machine != want {
+		return fmt.Errorf("is for %v, and this machine is %v: build it for %s", f.Machine, want, runtime.GOARCH)
+	}
+	if f.Section(".dynsym") == nil {
+		return errors.New("exports no symbols: it is not the limiter's library")
+	}
+	return nil
+}
+
+// checkExecutable refuses a folder whose mount forbids to map files as code: a
+// bind mount of it would forbid it in every container, and the loader would go on
+// without the limiter.
+func checkExecutable(dir string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("look at the mount of %s: %w", dir, err)
+	}
+	return checkMountFlags(dir, int64(st.Flags))
+}
+
+// checkMountFlags is checkExecutable of what statfs says.
+func checkMountFlags(dir string, flags int64) error {
+	if flags&unix.ST_NOEXEC != 0 {
+		return fmt.Errorf("%s is on a filesystem mounted noexec, and containers have to map the library as code: "+
+			"choose another folder (--library-dir), or remount that one with exec", dir)
+	}
+	return nil
+}
+
+// place makes a file of that content and mode exist, by a rename. A file that is
+// there already and right is left alone.
+func place(path string, data []byte, mode fs.FileMode) error {
+	if isPlaced(path, data, mode) {
+		return nil
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	defer os.Remove(tmp.Name()) // gone already once renamed
+	if err := errors.Join(fill(tmp, data, mode), tmp.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// isPlaced says whether a file is there, whole, and of that mode.
+func isPlaced(path string, data []byte, mode fs.FileMode) bool {
+	info, err := os.Lstat(path)
+	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != mode || info.Size() != int64(len(data)) {
+		return false
+	}
+	have, err := os.ReadFile(path)
+	return err == nil && bytes.Equal(have, data)
+}
+
+// fill writes a file to its end and onto the disk.
+func fill(f *os.File, data []byte, mode fs.FileMode) error {
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	if err := f.Chmod(mode); err != nil { // not open's mode, which the umask cuts
+		return err
+	}
+	return f.Sync()
+}
+
+// syncDir makes a rename last over a power cut.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	return nil
+}
