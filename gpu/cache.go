@@ -1,0 +1,168 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// DefaultInterval is how often a Cache reads the node.
+const DefaultInterval = 30 * time.Second
+
+// CacheOptions are what a Cache can be told.
+type CacheOptions struct {
+	// Interval is how often Run reads the node; 0 is DefaultInterval.
+	Interval time.Duration
+	// Log is told of failures, of cards that come and go; nil is silence.
+	Log *slog.Logger
+}
+
+// Snapshot is a node as it was read last.
+type Snapshot struct {
+	// Node is the last one that could be read; empty before the first.
+	Node Node
+	// Taken is when that was; zero before the first.
+	Taken time.Time
+	// Err is why the newest attempt failed, nil if it didn't.
+	Err error
+}
+
+// Cache holds the last snapshot of a node. Readers never wait and never call NVML;
+// the goroutine in Run does, alone: NVML may hang with a card that hangs.
+type Cache struct {
+	reader   reader
+	interval time.Duration
+	log      *slog.Logger
+	now      func() time.Time
+
+	current atomic.Pointer[Snapshot]
+
+	mu   sync.Mutex // held while NVML is called
+	open bool       // NVML is open
+}
+
+// NewCache makes an empty cache. Nothing is opened before Run or Refresh.
+func NewCache(lib nvml.Interface, o CacheOptions) *Cache {
+	c := &Cache{
+		reader:   reader{lib: lib, numa: sysfsNUMA(hostSysfs())},
+		interval: o.Interval,
+		log:      o.Log,
+		now:      time.Now,
+	}
+	if c.interval <= 0 {
+		c.interval = DefaultInterval
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	c.current.Store(&Snapshot{})
+	return c
+}
+
+// Snapshot is what was read last.
+func (c *Cache) Snapshot() Snapshot { return *c.current.Load() }
+
+// Node is the last node that could be read. It is not to be changed.
+func (c *Cache) Node() Node { return c.current.Load().Node }
+
+// Run reads the node at once and then at every interval, until the context ends;
+// then it closes NVML. It has one owner, which waits for it.
+func (c *Cache) Run(ctx context.Context) error {
+	tick := time.NewTicker(c.interval)
+	defer tick.Stop()
+	for {
+		_ = c.Refresh(ctx) // the snapshot has its error
+		select {
+		case <-ctx.Done():
+			return c.Close()
+		case <-tick.C:
+		}
+	}
+}
+
+// Refresh reads the node now. Where that fails the last node stays, and the
+// snapshot has the error. NVML is opened when it isn't, and closed after a failure,
+// so that a driver that comes later, or anew, is found.
+func (c *Cache) Refresh(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	last := c.current.Load()
+	node, err := c.read(ctx)
+	if err != nil {
+		c.current.Store(&Snapshot{Node: last.Node, Taken: last.Taken, Err: err})
+		c.logFailure(last.Err, err)
+		return err
+	}
+	c.current.Store(&Snapshot{Node: node, Taken: c.now()})
+	c.logChanges(last.Node, node)
+	return nil
+}
+
+// Close closes NVML if it is open. Refresh opens it again.
+func (c *Cache) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.close()
+}
+
+// read opens NVML where needed and reads the node.
+func (c *Cache) read(ctx context.Context) (Node, error) {
+	if !c.open {
+		if err := c.reader.open(); err != nil {
+			return Node{}, err
+		}
+		c.open = true
+	}
+	node, err := c.reader.read(ctx)
+	if err != nil {
+		return Node{}, errors.Join(err, c.close())
+	}
+	return node, nil
+}
+
+// close closes NVML once.
+func (c *Cache) close() error {
+	if !c.open {
+		return nil
+	}
+	c.open = false
+	return c.reader.close()
+}
+
+// logFailure says a failure once, not at every interval.
+func (c *Cache) logFailure(last, err error) {
+	if last == nil || last.Error() != err.Error() {
+		c.log.Error("cards can't be read", "error", err)
+	}
+}
+
+// logChanges says which cards came, went, or failed.
+func (c *Cache) logChanges(last, node Node) {
+	for _, card := range node.Cards {
+		if _, known := last.Card(card.UUID); !known {
+			c.log.Info("card found", "gpu", card.UUID, "index", card.Index, "model", card.Model, "memoryMiB", card.MemoryMiB)
+		}
+	}
+	for _, card := range last.Cards {
+		if _, known := node.Card(card.UUID); !known {
+			c.log.Warn("card gone", "gpu", card.UUID, "model", card.Model)
+		}
+	}
+	known := map[string]bool{}
+	for _, f := range last.Faults {
+		known[f.Message] = true
+	}
+	for _, f := range node.Faults {
+		if !known[f.Message] {
+			c.log.Error("card can't be read", "gpu", f.UUID, "index", f.Index, "error", f.Err)
+		}
+	}
+}

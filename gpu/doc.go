@@ -1,0 +1,29 @@
+// Package gpu says what a node has: its cards, read by NVML.
+//
+// [Discover] reads once; a [Cache] keeps what was read last, so that nobody who
+// creates containers ever waits for NVML. Both take go-nvml's nvml.Interface, so
+// that the real driver, the simulated one (testdata/simdriver) and go-nvml's mocks
+// do alike:
+//
+//	cache := gpu.NewCache(nvml.New(), gpu.CacheOptions{Interval: 30 * time.Second})
+//	go cache.Run(ctx)                     // the one owner: opens NVML, reads, closes it
+//	card, ok := cache.Node().Card(uuid)   // any goroutine, no NVML
+//
+// A card that can't be read is a [Fault] of the node, never left out in silence. A
+// refresh that fails keeps the last node that was read and says so.
+//
+// # Files
+//
+//   - card.go: the types Node, Card and Fault
+//   - discover.go: NVML opened, the node read, NVML closed
+//   - read.go: one card, one function a fact
+//   - errors.go: what an NVML error means and what to do
+//   - numa.go: the NUMA node, by sysfs or NVML
+//   - cache.go: the snapshot and its owner
+//
+// MIG instances, topology and health are to come as files beside read.go: facts of
+// a card that Discover adds.
+//
+// It imports nothing of ours. It is called by the agent and the CLI; its types are
+// read by grant and the schedulers.
+package gpu
