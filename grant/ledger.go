@@ -32,6 +32,7 @@ import (
 type Ledger struct {
 	dir     string
 	recover func(dir string) ([]Share, error)
+	damage  func(error)
 
 	// turn is the process's own lock: flock works between open files only, and
 	// a mutex can't be given up when a context ends.
@@ -53,10 +54,16 @@ func WithRecovery(shares func(dir string) ([]Share, error)) Option {
 	return func(l *Ledger) { l.recover = shares }
 }
 
+// WithDamage is told of each record that was found damaged, whether it could be
+// written again or not. It is called under the lock and must be quick.
+func WithDamage(report func(error)) Option {
+	return func(l *Ledger) { l.damage = report }
+}
+
 // OpenLedger opens the ledger in dir, which it makes if it is not there. It
 // neither waits for the lock nor reads the entries.
 func OpenLedger(dir string, options ...Option) (*Ledger, error) {
-	l := &Ledger{dir: dir, turn: make(chan struct{}, 1), index: newIndex()}
+	l := &Ledger{dir: dir, turn: make(chan struct{}, 1), index: newIndex(), damage: func(error) {}}
 	for _, option := range options {
 		option(l)
 	}
@@ -247,7 +254,7 @@ func (l *Ledger) acquire(ctx context.Context) error {
 			l.files.unlock()
 			return fmt.Errorf("open ledger %s again: %w", l.dir, err)
 		}
-		l.files.close() // an old file that nobody else sees: nothing is lost
+		_ = l.files.close() // old files that nobody else sees: nothing is lost
 		l.files, l.current = files, false
 	}
 }
@@ -338,11 +345,8 @@ func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string)
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("give the claim up: %w", context.Cause(ctx))
 	}
-	if err := l.discard(r.ContainerID); err != nil {
+	if err := l.name(hidden, r.ContainerID); err != nil {
 		return err
-	}
-	if err := unix.Rename(hidden, l.Folder(r.ContainerID)); err != nil {
-		return fmt.Errorf("name the folder of container %s: %w", r.ContainerID, err)
 	}
 	e := &entry{record: *r, state: StateActive}
 	e.stamp, _ = readStamp(filepath.Join(l.Folder(r.ContainerID), recordName)) // a failure leaves none: it is read again
@@ -357,6 +361,21 @@ func (l *Ledger) supersede(r *record) {
 		_ = l.markReleased(old.ContainerID)
 		l.index.release(old)
 	}
+}
+
+// name gives the hidden folder its container's name: the moment from which the
+// claim counts. A folder of that name, released or corrupt, goes.
+func (l *Ledger) name(hidden, id string) error {
+	folder, old := l.Folder(id), l.hidden(oldPrefix, id)
+	if err := unix.Rename(folder, old); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("take the old folder of container %s away: %w", id, err)
+	}
+	if err := unix.Rename(hidden, folder); err != nil {
+		_ = unix.Rename(old, folder) // there is none but for a container that is created again
+		return fmt.Errorf("name the folder of container %s: %w", id, err)
+	}
+	_ = os.RemoveAll(old) // what stays is hidden, counts for nothing, and goes with the next reconciliation
+	return nil
 }
 
 // discard takes the container's folder away, if there is one, and its entry

@@ -20,9 +20,15 @@ const (
 
 // ledgerFiles are the two files that processes agree by.
 type ledgerFiles struct {
-	dir     string
 	lock    *os.File
 	counter *os.File
+	// lockID and counterID are which files were opened.
+	lockID, counterID fileID
+}
+
+// fileID tells two files of the same name apart.
+type fileID struct {
+	device, inode uint64
 }
 
 // openFiles opens the two files, and makes them and the folders where they are
@@ -41,10 +47,26 @@ func openFiles(dir string) (*ledgerFiles, error) {
 	}
 	counter, err := os.OpenFile(filepath.Join(dir, generationName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		lock.Close() // the first error is the one to tell
+		_ = lock.Close() // the first error is the one to tell
 		return nil, fmt.Errorf("open the generation: %w", err)
 	}
-	return &ledgerFiles{dir: dir, lock: lock, counter: counter}, nil
+	files := &ledgerFiles{lock: lock, counter: counter}
+	if err := files.identify(); err != nil {
+		_ = files.close() // the first error is the one to tell
+		return nil, err
+	}
+	return files, nil
+}
+
+// identify remembers which files are open.
+func (f *ledgerFiles) identify() error {
+	var lock, counter unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(f.lock.Fd()), &lock), unix.Fstat(int(f.counter.Fd()), &counter)); err != nil {
+		return fmt.Errorf("look at the lock and the generation: %w", err)
+	}
+	f.lockID = fileID{uint64(lock.Dev), lock.Ino}
+	f.counterID = fileID{uint64(counter.Dev), counter.Ino}
+	return nil
 }
 
 func (f *ledgerFiles) close() error {
@@ -89,14 +111,11 @@ func (f *ledgerFiles) unlock() {
 
 // inPlace says whether the open files are still those under the ledger's path.
 func (f *ledgerFiles) inPlace() bool {
-	for _, file := range []*os.File{f.lock, f.counter} {
-		var open, named unix.Stat_t
-		if unix.Fstat(int(file.Fd()), &open) != nil || unix.Stat(file.Name(), &named) != nil ||
-			open.Dev != named.Dev || open.Ino != named.Ino {
-			return false
-		}
+	var lock, counter unix.Stat_t
+	if unix.Stat(f.lock.Name(), &lock) != nil || unix.Stat(f.counter.Name(), &counter) != nil {
+		return false
 	}
-	return true
+	return f.lockID == fileID{uint64(lock.Dev), lock.Ino} && f.counterID == fileID{uint64(counter.Dev), counter.Ino}
 }
 
 // generation reads the counter. A new file is generation 0; one that was cut
@@ -117,16 +136,12 @@ func (f *ledgerFiles) generation() (uint64, error) {
 func (f *ledgerFiles) setGeneration(generation uint64) error {
 	var cell [8]byte
 	binary.LittleEndian.PutUint64(cell[:], generation)
-	if n, err := unix.Pwrite(int(f.counter.Fd()), cell[:], 0); err != nil || n != len(cell) {
-		return fmt.Errorf("write %s: %w", f.counter.Name(), errors.Join(err, shortWrite(n)))
+	n, err := unix.Pwrite(int(f.counter.Fd()), cell[:], 0)
+	if err == nil && n != len(cell) {
+		err = unix.ENOSPC
 	}
-	return nil
-}
-
-// shortWrite is the error of a counter that was not written whole.
-func shortWrite(n int) error {
-	if n >= 0 && n < 8 {
-		return unix.ENOSPC
+	if err != nil {
+		return fmt.Errorf("write %s: %w", f.counter.Name(), err)
 	}
 	return nil
 }

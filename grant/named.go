@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // AnnotationGrant is gpuslice's own annotation, keyed by container name. Where
@@ -175,6 +176,9 @@ func validateContainerName(name string) error {
 func EncodeGrant(pod *PodGrant) (string, error) {
 	if len(pod.Containers) == 0 || len(pod.Containers) > MaxContainers {
 		return "", refuse(ErrMalformed, "%d containers: must be from 1 to %d", len(pod.Containers), MaxContainers)
+	}
+	if !utf8.ValidString(pod.Node) {
+		return "", refuse(ErrMalformed, "node %s: not valid UTF-8", show(pod.Node))
 	}
 	for name, shares := range pod.Containers {
 		if err := validateContainerName(name); err != nil {

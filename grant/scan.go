@@ -133,6 +133,7 @@ func (l *Ledger) load(id string, known *entry) *entry {
 		return &entry{record: *r, state: StateActive}
 	}
 	err = fmt.Errorf("read %s of container %s: %w", recordName, id, err)
+	l.damage(err)
 	if known != nil && known.state == StateActive {
 		if e := l.replaceRecord(&known.record); e == nil {
 			return &entry{record: known.record, state: StateActive}
@@ -150,7 +151,8 @@ func (l *Ledger) loadReleased(id string) *entry {
 	if err == nil {
 		r, err := decodeRecord(data, id)
 		if err != nil {
-			return &entry{record: record{Claim: Claim{ContainerID: id}}, state: StateReleased, problem: fmt.Errorf("read %s of container %s: %w", releasedName, id, err)}
+			problem := fmt.Errorf("read %s of container %s: %w", releasedName, id, err)
+			return &entry{record: record{Claim: Claim{ContainerID: id}}, state: StateReleased, problem: problem}
 		}
 		return &entry{record: *r, state: StateReleased}
 	}
@@ -159,7 +161,9 @@ func (l *Ledger) loadReleased(id string) *entry {
 	if gone := unix.Rmdir(l.Folder(id)); gone == nil || errors.Is(gone, unix.ENOTDIR) || errors.Is(gone, unix.ENOENT) {
 		return nil
 	}
-	return l.corrupt(id, fmt.Errorf("read %s of container %s: %w", recordName, id, err))
+	err = fmt.Errorf("read %s of container %s: %w", recordName, id, err)
+	l.damage(err)
+	return l.corrupt(id, err)
 }
 
 // corrupt makes the entry of a folder whose record can't be read.
@@ -202,7 +206,7 @@ func (l *Ledger) replaceRecord(r *record) error {
 		return fmt.Errorf("write %s of container %s: %w", recordName, r.ContainerID, err)
 	}
 	if err := writeRecord(next, r); err != nil {
-		os.Remove(next) // the first error is the one to tell
+		_ = os.Remove(next) // the first error is the one to tell
 		return err
 	}
 	if err := unix.Rename(next, filepath.Join(folder, recordName)); err != nil {

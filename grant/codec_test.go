@@ -1,0 +1,178 @@
+package grant_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/granttest"
+)
+
+const (
+	cardA = "GPU-0a000000-1111-2222-3333-444455556666"
+	cardB = "GPU-0b000000-1111-2222-3333-444455556666"
+	cardC = "MIG-0c000000-1111-2222-3333-444455556666"
+	cardX = "GPU-0d000000-1111-2222-3333-444455556666"
+)
+
+// testCards are a node with three cards of 100,000 MiB.
+func testCards() map[string]grant.Card {
+	cards := map[string]grant.Card{}
+	for _, uuid := range []string{cardA, cardB, cardC} {
+		cards[uuid] = grant.Card{UUID: uuid, MemoryMiB: 100_000, CorePercent: 100, Slots: 10}
+	}
+	return cards
+}
+
+func TestMalformedAnnotationsAreRefused(t *testing.T) {
+	cases := granttest.MalformedCases(granttest.Node{
+		Name: "node-1", Card: cardA, Other: cardB, Missing: cardX, CardMiB: 100_000,
+	})
+	require.GreaterOrEqual(t, len(cases), 40)
+	ledger, err := grant.OpenLedger(t.TempDir())
+	require.NoError(t, err)
+	defer ledger.Close()
+	ctx := context.Background()
+	for _, test := range cases {
+		t.Run(test.Description, func(t *testing.T) {
+			pod := grant.Pod{UID: "u-1", Namespace: "ns", Name: "name", Annotations: test.Annotations}
+			g, err := grant.FromPod(ctx, pod, "main", "node-1", nil)
+			if err == nil {
+				require.NotNil(t, g, "must be refused, not passed over")
+				_, err = ledger.Claim(ctx, grant.Claim{
+					ContainerID: "c1", Owner: grant.OwnerNRI, PodUID: pod.UID, PodNamespace: pod.Namespace, PodName: pod.Name,
+					Container: g.Container, Shares: g.Shares, Source: g.Source, Slot: g.Slot,
+				}, testCards(), nil)
+			}
+			require.ErrorIs(t, err, test.Kind)
+			for _, part := range append(test.Says, "pod ns/name", `container "main"`) {
+				assert.Contains(t, err.Error(), part)
+			}
+			assert.Less(t, len(err.Error()), 1000, "what a tenant writes must not fill the log")
+		})
+	}
+}
+
+func TestDecodeHAMi(t *testing.T) {
+	tests := []struct {
+		description, value string
+		want               grant.Positional
+	}{
+		{"nothing", "", grant.Positional{}},
+		{"one empty slot", ";", grant.Positional{nil}},
+		{"one card", cardA + ",NVIDIA,3000,30:;", grant.Positional{{{cardA, 3000, 30}}}},
+		{"a MIG device", cardC + ",NVIDIA,3000,0:;", grant.Positional{{{cardC, 3000, 0}}}},
+		{"two cards", cardA + ",NVIDIA,3000,30:" + cardB + ",NVIDIA,5000,100:;", grant.Positional{{{cardA, 3000, 30}, {cardB, 5000, 100}}}},
+		{"empty slots keep their place", ";" + cardA + ",NVIDIA,3000,30:;;" + cardA + ",NVIDIA,5000,0:;;",
+			grant.Positional{nil, {{cardA, 3000, 30}}, nil, {{cardA, 5000, 0}}, nil}},
+		{"placeholder of HAMi 2.4", ",,0,0:;" + cardA + ",NVIDIA,3000,30:;", grant.Positional{nil, {{cardA, 3000, 30}}}},
+		{"several placeholders in a slot", ",,0,0:,,0,0:;", grant.Positional{nil}},
+	}
+	for _, test := range tests {
+		t.Run(test.description, func(t *testing.T) {
+			got, err := grant.DecodeHAMi(test.value)
+			require.NoError(t, err)
+			assert.Equal(t, test.want, got)
+			again, err := grant.EncodeHAMi(got)
+			require.NoError(t, err)
+			assert.Equal(t, strings.ReplaceAll(test.value, ",,0,0:", ""), again)
+		})
+	}
+}
+
+func TestEncodeRefusesWhatDecodeWould(t *testing.T) {
+	bad := []grant.Share{{"GPU-aaa", 1, 1}}
+	_, err := grant.EncodeHAMi(grant.Positional{bad})
+	require.ErrorIs(t, err, grant.ErrMalformed)
+	_, err = grant.EncodeHAMi(make(grant.Positional, grant.MaxContainers+1))
+	require.ErrorIs(t, err, grant.ErrMalformed)
+	_, err = grant.EncodeGrant(&grant.PodGrant{Containers: map[string][]grant.Share{"main": bad}})
+	require.ErrorIs(t, err, grant.ErrMalformed)
+	_, err = grant.EncodeGrant(&grant.PodGrant{})
+	require.ErrorIs(t, err, grant.ErrMalformed)
+	_, err = grant.EncodeGrant(&grant.PodGrant{Containers: map[string][]grant.Share{"Main": {{cardA, 1, 1}}}})
+	require.ErrorIs(t, err, grant.ErrMalformed)
+	_, err = grant.EncodeGrant(&grant.PodGrant{Node: "n\xff", Containers: map[string][]grant.Share{"main": {{cardA, 1, 1}}}})
+	require.ErrorIs(t, err, grant.ErrMalformed)
+}
+
+func TestGrantRoundTrip(t *testing.T) {
+	pod := &grant.PodGrant{Node: "node-1", Containers: map[string][]grant.Share{
+		"main": {{cardA, 8000, 30}, {cardC, 1, 0}},
+		"side": {{cardB, grant.MaxMemoryMiB, 100}},
+	}}
+	value, err := grant.EncodeGrant(pod)
+	require.NoError(t, err)
+	got, err := grant.DecodeGrant(value)
+	require.NoError(t, err)
+	assert.Equal(t, pod, got)
+	assert.Equal(t, `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"`+cardA+`","memoryMiB":8000,"cores":30},{"uuid":"`+cardC+
+		`","memoryMiB":1,"cores":0}],"side":[{"uuid":"`+cardB+`","memoryMiB":16777216,"cores":100}]}}`, value)
+}
+
+// FuzzDecodeHAMi: no input panics, what is accepted is valid and is read back
+// equal after it was written.
+func FuzzDecodeHAMi(f *testing.F) {
+	for _, test := range granttest.MalformedCases(granttest.Node{Name: "node-1", Card: cardA, Other: cardB, Missing: cardX, CardMiB: 100_000}) {
+		if value, ok := test.Annotations[grant.AnnotationToAllocate]; ok && len(value) < 1000 {
+			f.Add(value)
+		}
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		positional, err := grant.DecodeHAMi(value)
+		if err != nil {
+			require.ErrorIs(t, err, grant.ErrMalformed)
+			return
+		}
+		for i, shares := range positional {
+			if len(shares) > 0 {
+				g := grant.Grant{Container: "c", Shares: shares, Source: grant.SourceHAMi, Slot: &i}
+				require.NoError(t, g.Validate())
+			}
+		}
+		again, err := grant.EncodeHAMi(positional)
+		require.NoError(t, err)
+		twice, err := grant.DecodeHAMi(again)
+		require.NoError(t, err)
+		require.Equal(t, positional, twice)
+	})
+}
+
+// FuzzDecodeGrant is FuzzDecodeHAMi for our own annotation.
+func FuzzDecodeGrant(f *testing.F) {
+	for _, test := range granttest.MalformedCases(granttest.Node{Name: "node-1", Card: cardA, Other: cardB, Missing: cardX, CardMiB: 100_000}) {
+		if value, ok := test.Annotations[grant.AnnotationGrant]; ok && len(value) < 1000 {
+			f.Add(value)
+		}
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		pod, err := grant.DecodeGrant(value)
+		if err != nil {
+			require.ErrorIs(t, err, grant.ErrMalformed)
+			return
+		}
+		for name, shares := range pod.Containers {
+			g := grant.Grant{Container: name, Shares: shares, Source: grant.SourceNamed}
+			require.NoError(t, g.Validate())
+		}
+		again, err := grant.EncodeGrant(pod)
+		require.NoError(t, err)
+		twice, err := grant.DecodeGrant(again)
+		require.NoError(t, err)
+		require.Equal(t, pod, twice)
+	})
+}
+
+func TestFuzzCorpusIsThere(t *testing.T) {
+	for _, name := range []string{"FuzzDecodeHAMi", "FuzzDecodeGrant"} {
+		files, err := os.ReadDir(filepath.Join("testdata", "fuzz", name))
+		require.NoError(t, err)
+		assert.NotEmpty(t, files)
+	}
+}

@@ -1,0 +1,224 @@
+// Package granttest holds grants for tests: what a node must refuse. It imports
+// grant, and it is called by tests only, grant's own and the NRI plugin's.
+package granttest
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+// Node is where a case is played: its name and the cards it names.
+type Node struct {
+	// Name is the node's name.
+	Name string
+	// Card and Other are UUIDs of two of the node's cards.
+	Card, Other string
+	// Missing is a well-formed UUID of a card that the node does not have.
+	Missing string
+	// CardMiB is the memory of Card, in MiB.
+	CardMiB int64
+}
+
+// Malformed is an annotation that must be refused for the container "main".
+type Malformed struct {
+	// Description says what is wrong.
+	Description string
+	Annotations map[string]string
+	// Kind is the error's sentinel.
+	Kind error
+	// Says are the parts that the message must have beside the pod's and the
+	// container's names.
+	Says []string
+}
+
+// MalformedCases returns annotations that are refused by grant.FromPod or, where
+// the grant is well written but not this node's, by the ledger's Claim.
+func MalformedCases(node Node) []Malformed {
+	cases := append(hamiCases(node), namedCases(node)...)
+	return append(cases, pairCases(node)...)
+}
+
+// hamiCases are faults of HAMi's annotation.
+func hamiCases(node Node) []Malformed {
+	device := func(fields ...string) string { return strings.Join(fields, ",") + ":;" }
+	of := func(memory, cores string) string { return device(node.Card, "NVIDIA", memory, cores) }
+	table := []struct {
+		description, value string
+		kind               error
+		says               string
+	}{
+		{"slot not ended", strings.TrimSuffix(of("1000", "30"), ";"), grant.ErrMalformed, `";"`},
+		{"device not ended", node.Card + ",NVIDIA,1000,30;", grant.ErrMalformed, `slot 0`},
+		{"cut short inside a number", node.Card + ",NVIDIA,10", grant.ErrMalformed, `";"`},
+		{"not the format at all", "all", grant.ErrMalformed, `";"`},
+		{"only a colon", ":;", grant.ErrMalformed, "slot 0 device 0"},
+		{"empty device between two", node.Card + ",NVIDIA,1,1::" + node.Other + ",NVIDIA,1,1:;", grant.ErrMalformed, "device 1"},
+		{"three fields", device(node.Card, "NVIDIA", "1000"), grant.ErrMalformed, "device 0"},
+		{"five fields", device(node.Card, "NVIDIA", "1000", "30", "1"), grant.ErrMalformed, "device 0"},
+		{"placeholder beside a device", ",,0,0:" + of("1000", "30"), grant.ErrMalformed, "slot 0 device 0 uuid"},
+		{"no uuid", device("", "NVIDIA", "1000", "30"), grant.ErrMalformed, `uuid ""`},
+		{"uuid is an index", device("0", "NVIDIA", "1000", "30"), grant.ErrMalformed, `uuid "0"`},
+		{"uuid is all", device("all", "NVIDIA", "1000", "30"), grant.ErrMalformed, `uuid "all"`},
+		{"uuid not hexadecimal", device("GPU-aaa", "NVIDIA", "1000", "30"), grant.ErrMalformed, `uuid "GPU-aaa"`},
+		{"uuid in upper case", device(upper(node.Card), "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
+		{"uuid without its prefix", device(node.Card[4:], "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
+		{"uuid of another prefix", device("TPU"+node.Card[3:], "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
+		{"uuid with a space", device(" "+node.Card, "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
+		{"uuid with a MIG template of old HAMi", device(node.Card+"[0-1]", "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
+		{"uuid that is a path", device("GPU-../../../../../../../../../etc/passwd", "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
+		{"unknown card", device(node.Missing, "NVIDIA", "1000", "30"), grant.ErrUnknownCard, node.Missing},
+		{"another vendor", device(node.Card, "Ascend910", "1000", "30"), grant.ErrMalformed, `type "Ascend910"`},
+		{"no type", device(node.Card, "", "1000", "30"), grant.ErrMalformed, `type ""`},
+		{"type in lower case", device(node.Card, "nvidia", "1000", "30"), grant.ErrMalformed, `type "nvidia"`},
+		{"no memory", of("", "30"), grant.ErrMalformed, `memory ""`},
+		{"no memory at all", of("0", "30"), grant.ErrMalformed, `memory "0"`},
+		{"negative memory", of("-5", "30"), grant.ErrMalformed, `slot 0 device 0 memory "-5"`},
+		{"memory with a sign", of("+1000", "30"), grant.ErrMalformed, `memory "+1000"`},
+		{"memory with a leading zero", of("01000", "30"), grant.ErrMalformed, `memory "01000"`},
+		{"memory with a space", of(" 1000", "30"), grant.ErrMalformed, `memory " 1000"`},
+		{"memory with a unit", of("1000Mi", "30"), grant.ErrMalformed, `memory "1000Mi"`},
+		{"memory with a fraction", of("1000.5", "30"), grant.ErrMalformed, `memory "1000.5"`},
+		{"memory with an exponent", of("1e3", "30"), grant.ErrMalformed, `memory "1e3"`},
+		{"memory in hexadecimal", of("0x10", "30"), grant.ErrMalformed, `memory "0x10"`},
+		{"memory is not a number", of("NaN", "30"), grant.ErrMalformed, `memory "NaN"`},
+		{"memory with other digits", of("١٠", "30"), grant.ErrMalformed, "memory"},
+		{"memory beyond an int64", of("9223372036854775808", "30"), grant.ErrMalformed, "memory"},
+		{"memory whose bytes overflow an int64", of("8796093022208", "30"), grant.ErrMalformed, "memory"},
+		{"memory that wraps to a small number", of("18446744073709551617", "30"), grant.ErrMalformed, "memory"},
+		{"more memory than the card has", of(fmt.Sprint(node.CardMiB+1), "30"), grant.ErrOverbooked, "memory"},
+		{"no cores", of("1000", ""), grant.ErrMalformed, `cores ""`},
+		{"negative cores", of("1000", "-1"), grant.ErrMalformed, `cores "-1"`},
+		{"cores above a whole card", of("1000", "101"), grant.ErrMalformed, `cores "101"`},
+		{"cores with a percent sign", of("1000", "30%"), grant.ErrMalformed, `cores "30%"`},
+		{"a card twice", strings.Repeat(node.Card+",NVIDIA,1000,30:", 2) + ";", grant.ErrMalformed, "slot 0 device 1 uuid"},
+		{"more cards than a container may have", manyDevices(grant.MaxShares+1) + ";", grant.ErrMalformed, "slot 0"},
+		{"more slots than a pod may have", strings.Repeat(";", grant.MaxContainers+1), grant.ErrMalformed, "slots"},
+		{"longer than an annotation can be", strings.Repeat(";", grant.MaxAnnotationBytes+1), grant.ErrMalformed, "bytes"},
+		{"a fault in another container's slot", of("1000", "30") + of("-5", "30"), grant.ErrMalformed, `slot 1 device 0 memory "-5"`},
+		{"a line feed", of("1000\n", "30"), grant.ErrMalformed, `memory "1000\n"`},
+		{"a NUL", of("1000\x00", "30"), grant.ErrMalformed, "memory"},
+	}
+	cases := make([]Malformed, 0, len(table))
+	for _, t := range table {
+		says := []string{t.says}
+		if t.kind == grant.ErrMalformed {
+			says = append(says, grant.AnnotationToAllocate)
+		}
+		cases = append(cases, Malformed{"hami: " + t.description, map[string]string{grant.AnnotationToAllocate: t.value}, t.kind, says})
+	}
+	return cases
+}
+
+// namedCases are faults of gpuslice.io/grant.
+func namedCases(node Node) []Malformed {
+	share := func(uuid, memory, cores string) string {
+		return fmt.Sprintf(`{"uuid":%s,"memoryMiB":%s,"cores":%s}`, uuid, memory, cores)
+	}
+	card := `"` + node.Card + `"`
+	good := share(card, "1000", "30")
+	pod := func(shares ...string) string {
+		return `{"version":1,"containers":{"main":[` + strings.Join(shares, ",") + `]}}`
+	}
+	table := []struct {
+		description, value string
+		kind               error
+		says               string
+	}{
+		{"empty", ``, grant.ErrMalformed, "JSON"},
+		{"cut short", pod(good)[:40], grant.ErrMalformed, "JSON"},
+		{"data after it", pod(good) + `{}`, grant.ErrMalformed, "JSON"},
+		{"not UTF-8", strings.Replace(pod(good), "main", "m\xffain", 1), grant.ErrMalformed, "UTF-8"},
+		{"an array", `[]`, grant.ErrMalformed, "object"},
+		{"null", `null`, grant.ErrMalformed, "null"},
+		{"nested without an end", strings.Repeat(`[`, 100000), grant.ErrMalformed, "JSON"},
+		{"no version", `{"containers":{"main":[` + good + `]}}`, grant.ErrMalformed, "version"},
+		{"another version", `{"version":2,"containers":{"main":[` + good + `]}}`, grant.ErrMalformed, "version"},
+		{"version as text", `{"version":"1","containers":{"main":[` + good + `]}}`, grant.ErrMalformed, "version"},
+		{"unknown field", `{"version":1,"admin":true,"containers":{"main":[` + good + `]}}`, grant.ErrMalformed, `"admin"`},
+		{"field in another case", `{"Version":1,"containers":{"main":[` + good + `]}}`, grant.ErrMalformed, `"Version"`},
+		{"key twice", `{"version":1,"containers":{"main":[` + good + `]},"containers":{}}`, grant.ErrMalformed, "twice"},
+		{"container twice", `{"version":1,"containers":{"main":[` + good + `],"main":[` + good + `]}}`, grant.ErrMalformed, "twice"},
+		{"key twice, once escaped", pod(`{"uuid":` + card + `,"memoryMiB":1,"cores":1,"\u0063ores":2}`), grant.ErrMalformed, "twice"},
+		{"no containers", `{"version":1}`, grant.ErrMalformed, "containers"},
+		{"containers empty", `{"version":1,"containers":{}}`, grant.ErrMalformed, "containers"},
+		{"containers null", `{"version":1,"containers":null}`, grant.ErrMalformed, "containers"},
+		{"container name that is a path", `{"version":1,"containers":{"../main":[` + good + `]}}`, grant.ErrMalformed, "containers"},
+		{"empty container name", `{"version":1,"containers":{"":[` + good + `]}}`, grant.ErrMalformed, "containers"},
+		{"no share", pod(), grant.ErrMalformed, `containers "main"`},
+		{"share null", pod(`null`), grant.ErrMalformed, "share 0"},
+		{"share is text", pod(`"` + node.Card + `"`), grant.ErrMalformed, "share 0"},
+		{"share with an unknown field", pod(`{"uuid":` + card + `,"memoryMiB":1000,"cores":1,"priority":0}`), grant.ErrMalformed, `"priority"`},
+		{"share without uuid", pod(`{"memoryMiB":1000,"cores":30}`), grant.ErrMalformed, "uuid"},
+		{"share without memory", pod(`{"uuid":` + card + `,"cores":30}`), grant.ErrMalformed, "memoryMiB"},
+		{"share without cores", pod(`{"uuid":` + card + `,"memoryMiB":1000}`), grant.ErrMalformed, "cores"},
+		{"uuid not hexadecimal", pod(share(`"GPU-aaa"`, "1000", "30")), grant.ErrMalformed, "uuid"},
+		{"uuid is a number", pod(share(`0`, "1000", "30")), grant.ErrMalformed, "uuid"},
+		{"memory as text", pod(share(card, `"1000"`, "30")), grant.ErrMalformed, "share 0: memoryMiB"},
+		{"memory zero", pod(share(card, "0", "30")), grant.ErrMalformed, "memoryMiB"},
+		{"memory negative", pod(share(card, "-5", "30")), grant.ErrMalformed, "memoryMiB"},
+		{"memory with an exponent", pod(share(card, "1e3", "30")), grant.ErrMalformed, "memoryMiB"},
+		{"memory with a fraction", pod(share(card, "1000.0", "30")), grant.ErrMalformed, "memoryMiB"},
+		{"memory huge", pod(share(card, "99999999999999999999", "30")), grant.ErrMalformed, "memoryMiB"},
+		{"memory null", pod(share(card, "null", "30")), grant.ErrMalformed, "memoryMiB"},
+		{"cores above a whole card", pod(share(card, "1000", "101")), grant.ErrMalformed, "cores"},
+		{"cores negative", pod(share(card, "1000", "-1")), grant.ErrMalformed, "cores"},
+		{"cores true", pod(share(card, "1000", "true")), grant.ErrMalformed, "cores"},
+		{"a card twice", pod(good, good), grant.ErrMalformed, "share 1"},
+		{"a fault in another container", `{"version":1,"containers":{"main":[` + good + `],"side":[{}]}}`, grant.ErrMalformed, `containers "side"`},
+		{"another node", strings.Replace(pod(good), `{"version":1`, `{"version":1,"node":"elsewhere"`, 1), grant.ErrWrongNode, `"elsewhere"`},
+		{"node empty", strings.Replace(pod(good), `{"version":1`, `{"version":1,"node":""`, 1), grant.ErrMalformed, "node"},
+		{"longer than an annotation can be", pod(good) + strings.Repeat(" ", grant.MaxAnnotationBytes), grant.ErrMalformed, "bytes"},
+		{"unknown card", pod(share(`"`+node.Missing+`"`, "1000", "30")), grant.ErrUnknownCard, node.Missing},
+	}
+	cases := make([]Malformed, 0, len(table))
+	for _, t := range table {
+		says := []string{t.says}
+		if t.kind != grant.ErrUnknownCard {
+			says = append(says, grant.AnnotationGrant)
+		}
+		cases = append(cases, Malformed{"named: " + t.description, map[string]string{grant.AnnotationGrant: t.value}, t.kind, says})
+	}
+	return cases
+}
+
+// pairCases are faults between annotations.
+func pairCases(node Node) []Malformed {
+	good := node.Card + ",NVIDIA,1000,30:;"
+	return []Malformed{
+		{"pair: a malformed grant of ours beside a good one of HAMi",
+			map[string]string{grant.AnnotationGrant: `{}`, grant.AnnotationToAllocate: good},
+			grant.ErrMalformed, []string{grant.AnnotationGrant}},
+		{"pair: HAMi's two annotations contradict",
+			map[string]string{grant.AnnotationToAllocate: good, grant.AnnotationAllocated: node.Other + ",NVIDIA,1000,30:;"},
+			grant.ErrMalformed, []string{grant.AnnotationToAllocate, grant.AnnotationAllocated}},
+		{"pair: HAMi's pending annotation has another number of slots",
+			map[string]string{grant.AnnotationToAllocate: good + ";", grant.AnnotationAllocated: good},
+			grant.ErrMalformed, []string{grant.AnnotationToAllocate}},
+		{"pair: a malformed pending annotation beside a good one",
+			map[string]string{grant.AnnotationToAllocate: "x", grant.AnnotationAllocated: good},
+			grant.ErrMalformed, []string{grant.AnnotationToAllocate}},
+		{"pair: a malformed allocated annotation beside a good one",
+			map[string]string{grant.AnnotationToAllocate: good, grant.AnnotationAllocated: "x"},
+			grant.ErrMalformed, []string{grant.AnnotationAllocated}},
+		{"pair: chosen on another node",
+			map[string]string{grant.AnnotationToAllocate: good, grant.AnnotationNode: "elsewhere"},
+			grant.ErrWrongNode, []string{grant.AnnotationNode, `"elsewhere"`}},
+	}
+}
+
+// upper writes a UUID's digits in upper case, and one of them as a letter, so
+// that the case shows.
+func upper(uuid string) string {
+	return uuid[:4] + "A" + strings.ToUpper(uuid[5:])
+}
+
+// manyDevices writes n devices, each of another card.
+func manyDevices(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "GPU-%08x-0000-0000-0000-000000000000,NVIDIA,1000,1:", i)
+	}
+	return b.String()
+}

@@ -1,0 +1,162 @@
+package podresources_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	api "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/podresources"
+)
+
+// kubelet is a PodResources service with fixed answers. Without get it has List
+// only, as a kubelet older than Get.
+type kubelet struct {
+	api.UnimplementedPodResourcesListerServer
+	get  func() (*api.PodResources, error)
+	list []*api.PodResources
+	slow time.Duration
+}
+
+func (k *kubelet) Get(ctx context.Context, request *api.GetPodResourcesRequest) (*api.GetPodResourcesResponse, error) {
+	if k.get == nil {
+		return k.UnimplementedPodResourcesListerServer.Get(ctx, request)
+	}
+	pod, err := k.get()
+	return &api.GetPodResourcesResponse{PodResources: pod}, err
+}
+
+func (k *kubelet) List(ctx context.Context, _ *api.ListPodResourcesRequest) (*api.ListPodResourcesResponse, error) {
+	select {
+	case <-time.After(k.slow):
+	case <-ctx.Done():
+	}
+	return &api.ListPodResourcesResponse{PodResources: k.list}, nil
+}
+
+// serve runs the kubelet on a socket until the test ends.
+func serve(t testing.TB, k *kubelet) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	listener, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	server := grpc.NewServer()
+	api.RegisterPodResourcesListerServer(server, k)
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		assert.NoError(t, <-done)
+	})
+	return socket
+}
+
+func container(name string, devices ...*api.ContainerDevices) *api.ContainerResources {
+	return &api.ContainerResources{Name: name, Devices: devices}
+}
+
+func devices(resource string, ids ...string) *api.ContainerDevices {
+	return &api.ContainerDevices{ResourceName: resource, DeviceIds: ids}
+}
+
+func pod(namespace, name string, containers ...*api.ContainerResources) *api.PodResources {
+	return &api.PodResources{Namespace: namespace, Name: name, Containers: containers}
+}
+
+func TestContainerNames(t *testing.T) {
+	mine := pod("ns", "mine",
+		container("side"),
+		container("main", devices("nvidia.com/gpu", "a::0", "a::1"), devices("example.com/nic", "n0"), devices("nvidia.com/gpu", "b::0")))
+	want := []grant.ContainerDevices{{Name: "side"}, {Name: "main", Devices: 3}}
+	answer := func(p *api.PodResources, err error) func() (*api.PodResources, error) {
+		return func() (*api.PodResources, error) { return p, err }
+	}
+	tests := []struct {
+		description string
+		kubelet     *kubelet
+		want        []grant.ContainerDevices
+		says        string
+	}{
+		{"by Get", &kubelet{get: answer(mine, nil)}, want, ""},
+		{"by List where Get is not known", &kubelet{list: []*api.PodResources{pod("ns", "other"), mine}}, want, ""},
+		{"by List where Get is switched off", &kubelet{get: answer(nil, fmt.Errorf("PodResources API Get method disabled")), list: []*api.PodResources{mine}}, want, ""},
+		{"another pod by Get", &kubelet{get: answer(pod("ns", "other"), nil)}, nil, "answered for pod ns/other"},
+		{"no pod by Get", &kubelet{get: answer(nil, nil)}, nil, "answered for"},
+		{"same name in another namespace", &kubelet{list: []*api.PodResources{pod("other", "mine", container("main"))}}, nil, "lists the pod 0 times"},
+		{"two pods of the name", &kubelet{list: []*api.PodResources{mine, mine}}, nil, "lists the pod 2 times"},
+		{"a container twice", &kubelet{list: []*api.PodResources{pod("ns", "mine", container("main"), container("main"))}}, nil, `container "main" of pod ns/mine twice`},
+	}
+	for _, test := range tests {
+		t.Run(test.description, func(t *testing.T) {
+			client := podresources.New(serve(t, test.kubelet))
+			got, err := client.ContainerNames(context.Background(), grant.Pod{Namespace: "ns", Name: "mine"})
+			if test.says != "" {
+				require.ErrorContains(t, err, test.says)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, test.want, got)
+		})
+	}
+}
+
+func TestResourceNamesAreSettings(t *testing.T) {
+	k := &kubelet{list: []*api.PodResources{pod("ns", "mine", container("main", devices("nvidia.com/gpu", "x"), devices("example.com/a", "1"), devices("example.com/b", "2", "3")))}}
+	got, err := podresources.New(serve(t, k), "example.com/a", "example.com/b").ContainerNames(context.Background(), grant.Pod{Namespace: "ns", Name: "mine"})
+	require.NoError(t, err)
+	assert.Equal(t, []grant.ContainerDevices{{Name: "main", Devices: 3}}, got)
+}
+
+func TestSlowKubeletEndsWithTheContext(t *testing.T) {
+	client := podresources.New(serve(t, &kubelet{slow: time.Minute}))
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := client.ContainerNames(ctx, grant.Pod{Namespace: "ns", Name: "mine"})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.Less(t, time.Since(start), 5*time.Second)
+}
+
+func TestAbsentSocketIsToldAtOnce(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	start := time.Now()
+	_, err := podresources.New(socket).ContainerNames(ctx, grant.Pod{Namespace: "ns", Name: "mine"})
+	require.ErrorContains(t, err, socket)
+	assert.Less(t, time.Since(start), 5*time.Second, "it must not wait for the context")
+}
+
+// TestPositionalGrantByTheKubelet is the whole way: two containers, order from
+// the kubelet.
+func TestPositionalGrantByTheKubelet(t *testing.T) {
+	const cardA, cardB = "GPU-0a000000-1111-2222-3333-444455556666", "GPU-0b000000-1111-2222-3333-444455556666"
+	client := podresources.New(serve(t, &kubelet{list: []*api.PodResources{
+		pod("ns", "mine", container("first", devices("nvidia.com/gpu", "a")), container("second", devices("nvidia.com/gpu", "b")))}}))
+	p := grant.Pod{UID: "u", Namespace: "ns", Name: "mine", Annotations: map[string]string{
+		grant.AnnotationToAllocate: cardA + ",NVIDIA,1000,10:;" + cardB + ",NVIDIA,2000,20:;"}}
+	got, err := grant.FromPod(context.Background(), p, "second", "node-1", client)
+	require.NoError(t, err)
+	assert.Equal(t, []grant.Share{{UUID: cardB, MemoryMiB: 2000, CorePercent: 20}}, got.Shares)
+}
+
+func BenchmarkContainerNames(b *testing.B) {
+	var all []*api.PodResources
+	for i := range 100 {
+		all = append(all, pod("ns", fmt.Sprint("pod-", i), container("main", devices("nvidia.com/gpu", "a"))))
+	}
+	client := podresources.New(serve(b, &kubelet{list: all}))
+	for b.Loop() {
+		if _, err := client.ContainerNames(context.Background(), grant.Pod{Namespace: "ns", Name: "pod-50"}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
