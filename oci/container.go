@@ -37,6 +37,22 @@ type Container struct {
 	Privileged bool
 }
 
+// ContainerOf reads the facts out of an OCI spec. The spec knows neither the
+// runtime handler nor the claim's folder.
+func ContainerOf(id string, spec *rspec.Spec) Container {
+	c := Container{ID: id, Mounts: spec.Mounts, Annotations: spec.Annotations}
+	if spec.Process != nil {
+		c.Env = spec.Process.Env
+	}
+	if spec.Linux != nil {
+		c.Devices = spec.Linux.Devices
+		if spec.Linux.Resources != nil {
+			c.Privileged = AllowsAllDevices(spec.Linux.Resources.Devices)
+		}
+	}
+	return c
+}
+
 // getenv returns the value that a variable has for a process, as glibc's getenv
 // finds it: the first one of that name.
 func (c Container) getenv(name string) (value string, set bool) {

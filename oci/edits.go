@@ -88,8 +88,8 @@ func compose(visible, limits *cdispec.ContainerEdits) (*cdispec.ContainerEdits, 
 	return edits, nil
 }
 
-// checkShares refuses what can't be limited. The codecs of package grant check
-// the same at their doors; this is the last one.
+// checkShares refuses what can't be limited, by the rules of package grant. Its
+// codecs check the same at their doors; this is the last one.
 func checkShares(shares []grant.Share) error {
 	if len(shares) == 0 {
 		return errors.New("the grant has no shares: a container without a card gets no grant")
@@ -99,44 +99,20 @@ func checkShares(shares []grant.Share) error {
 	}
 	seen := map[string]bool{}
 	for i, share := range shares {
-		uuid := strings.ToLower(share.UUID)
-		switch {
-		case !validUUID(share.UUID):
-			return fmt.Errorf("share %d: %q is not a card's UUID: want GPU-<uuid> or MIG-<uuid>, as nvidia-smi -L prints them", i, share.UUID)
-		case seen[uuid]:
-			return fmt.Errorf("share %d: card %s is granted twice", i, share.UUID)
-		case share.MemoryMiB <= 0:
-			return fmt.Errorf("share %d of card %s: %d MiB of memory is not a limit", i, share.UUID, share.MemoryMiB)
-		case share.MemoryMiB > maxMemoryMiB:
-			return fmt.Errorf("share %d of card %s: %d MiB of memory is more than any card has", i, share.UUID, share.MemoryMiB)
-		case share.CorePercent < 0 || share.CorePercent > 100:
-			return fmt.Errorf("share %d of card %s: %d %% of compute time is not between 0 and 100", i, share.UUID, share.CorePercent)
+		if err := grant.ValidateUUID(share.UUID); err != nil {
+			return fmt.Errorf("share %d: %q: %w", i, share.UUID, err)
 		}
-		seen[uuid] = true
+		switch {
+		case seen[share.UUID]:
+			return fmt.Errorf("share %d: card %s is granted twice", i, share.UUID)
+		case share.MemoryMiB < 1 || share.MemoryMiB > grant.MaxMemoryMiB:
+			return fmt.Errorf("share %d of card %s: memory of %d MiB is not between 1 and %d", i, share.UUID, share.MemoryMiB, grant.MaxMemoryMiB)
+		case share.CorePercent < 0 || share.CorePercent > grant.MaxCorePercent:
+			return fmt.Errorf("share %d of card %s: compute time of %d %% is not between 0 and %d", i, share.UUID, share.CorePercent, grant.MaxCorePercent)
+		}
+		seen[share.UUID] = true
 	}
 	return nil
-}
-
-// maxMemoryMiB keeps a limit in bytes within 63 bits.
-const maxMemoryMiB = 1<<43 - 1
-
-// validUUID wants the form that NVML gives since driver 470: "GPU-" or "MIG-"
-// and a UUID of 8-4-4-4-12 hexadecimal digits.
-func validUUID(name string) bool {
-	hex, ok := strings.CutPrefix(name, "GPU-")
-	if !ok {
-		hex, ok = strings.CutPrefix(name, "MIG-")
-	}
-	if !ok || len(hex) != 36 {
-		return false
-	}
-	for i, r := range hex {
-		dash := i == 8 || i == 13 || i == 18 || i == 23
-		if dash != (r == '-') || !dash && !strings.ContainsRune("0123456789abcdefABCDEF", r) {
-			return false
-		}
-	}
-	return true
 }
 
 // replacedEnv are the names that a container had set to something else.

@@ -41,11 +41,11 @@ const (
 // do nothing at all ("none" still injects the driver).
 const visibleVoid = "void"
 
-// Priorities of a container, as CUDA_TASK_PRIORITY and the limits file have them.
-const (
-	priorityHigh = 0
-	priorityLow  = 1
-)
+// taskPriority is every container's, as CUDA_TASK_PRIORITY and the limits file
+// have it: low, as HAMi-core reads an unset one. What a container says of itself
+// is not believed, as a high priority is paid by its neighbours; a grant that
+// carries one is to replace this.
+const taskPriority = 1
 
 // OwnedEnv says whether a variable is ours in a container with a grant: what the
 // user or the image set for it is replaced.
@@ -86,7 +86,7 @@ func environment(shares []grant.Share, s Settings, c Container, way Injection) [
 
 	for _, name := range strayEnv(c.Env) {
 		if _, done := v.index[name]; !done {
-			v.set(name, neutral(name, shares, s, c))
+			v.set(name, neutral(name, shares, s))
 		}
 	}
 	return v.list
@@ -107,7 +107,7 @@ func strayEnv(env []string) []string {
 // neutral is the value that a variable gets which the container set and the
 // grant has nothing for. It is overwritten rather than removed: NRI hands no
 // removal to the runtime without an addition.
-func neutral(name string, shares []grant.Share, s Settings, c Container) string {
+func neutral(name string, shares []grant.Share, s Settings) string {
 	switch name {
 	case EnvMemoryLimit:
 		// Every card's limit where no indexed one is read: no more than any has.
@@ -115,21 +115,12 @@ func neutral(name string, shares []grant.Share, s Settings, c Container) string 
 	case EnvCorePolicy:
 		return string(s.corePolicy())
 	case EnvTaskPriority:
-		return strconv.Itoa(priority(s, c))
+		return strconv.Itoa(taskPriority)
 	case EnvOversubscribe, EnvDisableControl:
 		return "false"
 	}
 	// The limit of a card that the container doesn't have, another libcuda: unset.
 	return ""
-}
-
-// priority is the container's: low unless it says "high" and the operator
-// believes it. HAMi-core reads an unset one as low too.
-func priority(s Settings, c Container) int {
-	if value, _ := c.getenv(EnvTaskPriority); value == strconv.Itoa(priorityHigh) && s.TrustPriority {
-		return priorityHigh
-	}
-	return priorityLow
 }
 
 // visibleDevices is what NVIDIA's runtime is told: the cards where it injects

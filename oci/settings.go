@@ -56,10 +56,6 @@ type Settings struct {
 	Oversubscribe bool
 	// CorePolicy is when compute shares are enforced; empty reads as default.
 	CorePolicy CorePolicy
-	// TrustPriority believes a container's CUDA_TASK_PRIORITY=0 (high). Without
-	// it a container can only make itself low: a variable is the user's to write,
-	// and a high priority is paid by the neighbours.
-	TrustPriority bool
 	// LogLevel is the limiter's LIBCUDA_LOG_LEVEL, "0" to "4"; empty leaves it to
 	// the container.
 	LogLevel string

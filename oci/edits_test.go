@@ -1,0 +1,279 @@
+package oci
+
+import (
+	"testing"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+// bind is a user's volume.
+func bind(source, destination string) rspec.Mount {
+	return rspec.Mount{Source: source, Destination: destination, Type: "bind", Options: []string{"rbind", "rprivate", "rw"}}
+}
+
+// editsCase is a container with a grant.
+type editsCase struct {
+	name        string // of the golden file
+	description string
+	base        string // of testdata/specs; empty is containerd
+	handler     string
+	shares      []grant.Share
+	settings    func(*Settings)
+	container   func(*rspec.Spec)
+	noRegistry  bool
+}
+
+func editsCases() []editsCase {
+	env := func(entries ...string) func(*rspec.Spec) {
+		return func(s *rspec.Spec) { s.Process.Env = append(s.Process.Env, entries...) }
+	}
+	mounts := func(m ...rspec.Mount) func(*rspec.Spec) {
+		return func(s *rspec.Spec) { s.Mounts = append(s.Mounts, m...) }
+	}
+	mode := func(i Injection) func(*Settings) { return func(s *Settings) { s.Injection = i } }
+
+	return []editsCase{
+		{name: "one-card", description: "one card, memory and cores", shares: one(8000, 30)},
+		{name: "one-card-cdi", description: "the same, CDI asked for", shares: one(8000, 30), settings: mode(InjectCDI)},
+		{name: "one-card-cdi-nvidia-runtime", description: "CDI wins on a node with NVIDIA's runtime, which is kept out", shares: one(8000, 30), handler: "nvidia"},
+		{name: "memory-only", description: "no cores is not limited, as HAMi's 0", shares: one(8000, 0)},
+		{name: "whole-cores", description: "all of the compute time", shares: one(8000, 100)},
+		{name: "smallest-share", description: "1 MiB and 1 %", shares: one(1, 1)},
+		{
+			name: "two-cards", description: "two cards: common edits once, one limit each",
+			shares: []grant.Share{{UUID: gpu1, MemoryMiB: 20000, CorePercent: 50}, {UUID: gpu0, MemoryMiB: 10000, CorePercent: 25}},
+		},
+		{
+			name: "three-cards-mixed-cores", description: "a card without a core limit beside ones with",
+			shares: []grant.Share{{UUID: gpu0, MemoryMiB: 1000, CorePercent: 30}, {UUID: gpu1, MemoryMiB: 2000}, {UUID: gpu2, MemoryMiB: 3000, CorePercent: 70}},
+		},
+		{name: "mig", description: "a MIG device by its UUID, with its capabilities", shares: []grant.Share{{UUID: mig0, MemoryMiB: 9856}}},
+		{
+			name: "mig-and-its-card", description: "a device node that two share comes once",
+			shares: []grant.Share{{UUID: mig0, MemoryMiB: 9856}, {UUID: gpu2, MemoryMiB: 1000, CorePercent: 10}},
+		},
+		{name: "envvar", description: "NVIDIA's runtime asked for", shares: one(8000, 30), settings: mode(InjectEnvvar), handler: "nvidia"},
+		{
+			name: "envvar-default-runtime", description: "NVIDIA's runtime is the default", shares: one(8000, 30),
+			settings: func(s *Settings) { s.Injection = InjectEnvvar; s.DefaultRuntimeIsNvidia = true },
+		},
+		{
+			name: "envvar-two-cards", description: "a list of UUIDs in the grant's order", settings: mode(InjectEnvvar), handler: "nvidia",
+			shares: []grant.Share{{UUID: gpu1, MemoryMiB: 20000, CorePercent: 50}, {UUID: gpu0, MemoryMiB: 10000}},
+		},
+		{name: "envvar-mig", description: "NVIDIA's runtime takes MIG UUIDs too", settings: mode(InjectEnvvar), handler: "nvidia", shares: []grant.Share{{UUID: mig0, MemoryMiB: 9856}}},
+		{name: "auto-falls-to-envvar", description: "auto, the card in no spec, NVIDIA's runtime", shares: []grant.Share{{UUID: gpuX, MemoryMiB: 8000}}, handler: "nvidia"},
+		{name: "auto-without-registry", description: "auto, no registry at all, NVIDIA's runtime", shares: one(8000, 30), handler: "nvidia", noRegistry: true},
+		{name: "oversubscribe", description: "the node oversubscribes", shares: one(8000, 30), settings: func(s *Settings) { s.Oversubscribe = true }},
+		{name: "cores-disabled", description: "the node enforces no cores", shares: one(8000, 30), settings: func(s *Settings) { s.CorePolicy = CoreDisable }},
+		{name: "cores-forced", description: "the node always enforces cores", shares: one(8000, 30), settings: func(s *Settings) { s.CorePolicy = CoreForce }},
+		{name: "log-level", description: "the node sets a log level", shares: one(8000, 30), settings: func(s *Settings) { s.LogLevel = "3" }},
+		{name: "log-level-user", description: "the user's own log level stays", shares: one(8000, 30), settings: func(s *Settings) { s.LogLevel = "3" }, container: env("LIBCUDA_LOG_LEVEL=4")},
+		{name: "user-asks-for-all", description: "the image asks for every card", shares: one(8000, 30), container: env("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")},
+		{name: "user-asks-for-all-envvar", description: "and NVIDIA's runtime is told the grant's", shares: one(8000, 30), settings: mode(InjectEnvvar), handler: "nvidia", container: env("NVIDIA_VISIBLE_DEVICES=all")},
+		{
+			name: "user-sets-limits", description: "every limit variable set by the user is overwritten", shares: one(8000, 30),
+			container: env("CUDA_DEVICE_MEMORY_LIMIT=80g", "CUDA_DEVICE_MEMORY_LIMIT_0=80g", "CUDA_DEVICE_MEMORY_LIMIT_7=80g", "CUDA_DEVICE_MEMORY_LIMIT_=1",
+				"CUDA_DEVICE_SM_LIMIT=100", "CUDA_DEVICE_SM_LIMIT_0=100", "CUDA_DEVICE_SM_LIMIT_1=100",
+				"CUDA_DEVICE_MEMORY_SHARED_CACHE=/tmp/x", "CUDA_OVERSUBSCRIBE=true", "GPU_CORE_UTILIZATION_POLICY=disable", "CUDA_TASK_PRIORITY=0"),
+		},
+		{name: "user-switches-off", description: "the switches of HAMi's limiter", shares: one(8000, 30), container: env("CUDA_DISABLE_CONTROL=true", "CUDA_REDIRECT=/tmp/libcuda.so")},
+		{name: "user-duplicates", description: "a variable twice, as kubelet passes it", shares: one(8000, 30), container: env("NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES")},
+		{name: "user-visible-order", description: "CUDA_VISIBLE_DEVICES and LD_PRELOAD are the user's", shares: one(8000, 30), container: env("CUDA_VISIBLE_DEVICES=0", "LD_PRELOAD=/usr/lib/libjemalloc.so")},
+		{name: "user-mount-etc", description: "a volume on /etc: ours is deeper", shares: one(8000, 30), container: mounts(bind("/srv/etc", "/etc"))},
+		{name: "user-mount-preload", description: "a volume on /etc/ld.so.preload goes", shares: one(8000, 30), container: mounts(bind("/srv/empty", "/etc/ld.so.preload"))},
+		{name: "user-mount-preload-spelled", description: "also when it is spelled otherwise", shares: one(8000, 30), container: mounts(bind("/srv/empty", "/etc/../etc//ld.so.preload/"))},
+		{name: "user-mount-vgpu", description: "a volume on the limiter's folder goes", shares: one(8000, 30), container: mounts(bind("/srv/vgpu", "/usr/local/vgpu"))},
+		{
+			name: "user-mounts-in-vgpu", description: "so do those in it", shares: one(8000, 30),
+			container: mounts(bind("/srv/limits", "/usr/local/vgpu/limits"), bind("/srv/x", "/usr/local/vgpu/x/y/z"), bind("/srv/limits", "/usr/local/vgpu/limits")),
+		},
+		{name: "user-mount-local", description: "a volume on /usr/local stays below ours", shares: one(8000, 30), container: mounts(bind("/srv/local", "/usr/local"))},
+		{name: "user-mount-neighbour", description: "a folder of a like name is nobody's", shares: one(8000, 30), container: mounts(bind("/srv/x", "/usr/local/vgpu-data"), bind("/srv/y", "/etc/ld.so.preload.d"))},
+		{name: "user-mount-deep", description: "ours come last, also after deeper ones", shares: one(8000, 30), container: mounts(bind("/srv/x", "/a/b/c/d/e/f/g"))},
+		{name: "user-mount-driver", description: "a volume on a driver's library goes", shares: one(8000, 30), container: mounts(bind("/srv/smi", "/usr/bin/nvidia-smi"))},
+		{name: "read-only-rootfs", description: "a read-only root changes nothing", shares: one(8000, 30), container: func(s *rspec.Spec) { s.Root.Readonly = true }},
+		{name: "non-root-user", description: "device nodes go to the user", shares: one(8000, 30), container: func(s *rspec.Spec) { s.Process.User = rspec.User{UID: 1000, GID: 1000} }},
+		{name: "privileged", description: "a privileged container has all nodes, and its limits", base: "privileged", shares: one(8000, 30)},
+		{name: "userns", description: "a user namespace: ours are mapped", base: "userns", shares: one(8000, 30)},
+		{
+			name: "device-plugin-gave-it", description: "a node of its own card, given by a device plugin, is ours once", shares: one(8000, 30),
+			container: func(s *rspec.Spec) {
+				s.Linux.Devices = []rspec.LinuxDevice{{Path: "/dev/nvidia0", Type: "c", Major: 195, Minor: 0}, {Path: "/dev/nvidiactl", Type: "c", Major: 195, Minor: 255}}
+			},
+		},
+		{name: "no-env", description: "a container without a variable", shares: one(8000, 30), container: func(s *rspec.Spec) { s.Process.Env = nil }},
+	}
+}
+
+func TestEditsGolden(t *testing.T) {
+	registry := testRegistry(t)
+	for _, tt := range editsCases() {
+		t.Run(tt.name, func(t *testing.T) {
+			base := tt.base
+			if base == "" {
+				base = "containerd"
+			}
+			spec := testSpec(t, base)
+			if tt.container != nil {
+				tt.container(spec)
+			}
+			settings := testSettings()
+			if tt.settings != nil {
+				tt.settings(&settings)
+			}
+			var devices DeviceEdits
+			if !tt.noRegistry {
+				devices = registry
+			}
+
+			result, err := Edits(tt.shares, settings, factsOf(spec, tt.handler), devices)
+			require.NoError(t, err, tt.description)
+			again, err := Edits(tt.shares, settings, factsOf(spec, tt.handler), devices)
+			require.NoError(t, err)
+			assert.Equal(t, result, again, "the same arguments give the same answer")
+
+			require.NoError(t, Apply(spec, result.Edits))
+			checkSpec(t, spec)
+			twice, err := cloneSpec(spec)
+			require.NoError(t, err)
+			require.NoError(t, Apply(twice, result.Edits))
+			assert.Equal(t, spec, twice, "applying twice changes nothing more")
+
+			golden(t, tt.name, struct {
+				Description string                  `json:"description"`
+				Injection   Injection               `json:"injection"`
+				Replaced    Replaced                `json:"replaced"`
+				Edits       *cdispec.ContainerEdits `json:"edits"`
+				Spec        *rspec.Spec             `json:"spec"`
+			}{tt.description, result.Injection, result.Replaced, result.Edits, spec})
+		})
+	}
+}
+
+func TestEditsRefuses(t *testing.T) {
+	registry := testRegistry(t)
+	device := func(path string, major, minor int64) func(*Container) {
+		return func(c *Container) {
+			c.Devices = append(c.Devices, rspec.LinuxDevice{Path: path, Type: "c", Major: major, Minor: minor})
+		}
+	}
+	mount := func(source, destination string) func(*Container) {
+		return func(c *Container) { c.Mounts = append(c.Mounts, bind(source, destination)) }
+	}
+	sixteen := make([]grant.Share, 17)
+	tests := []struct {
+		description string
+		shares      []grant.Share
+		settings    func(*Settings)
+		container   func(*Container)
+		texts       []string
+	}{
+		{"no shares", nil, nil, nil, []string{"no shares"}},
+		{"too many cards", sixteen, nil, nil, []string{"17 cards", "16 at most"}},
+		{"no UUID", []grant.Share{{MemoryMiB: 1}}, nil, nil, []string{"share 0", "UUID"}},
+		{"an index for a UUID", []grant.Share{{UUID: "0", MemoryMiB: 1}}, nil, nil, []string{`"0"`, "nvidia-smi -L"}},
+		{"all for a UUID", []grant.Share{{UUID: "all", MemoryMiB: 1}}, nil, nil, []string{`"all"`}},
+		{"two UUIDs in one", []grant.Share{{UUID: gpu0 + "," + gpu1, MemoryMiB: 1}}, nil, nil, []string{"share 0"}},
+		{"a card twice", []grant.Share{{UUID: gpu0, MemoryMiB: 1}, {UUID: gpu0, MemoryMiB: 1}}, nil, nil, []string{"share 1", gpu0, "twice"}},
+		{"no memory", one(0, 0), nil, nil, []string{"memory of 0 MiB"}},
+		{"negative memory", one(-5, 0), nil, nil, []string{"memory of -5 MiB"}},
+		{"huge memory", one(1<<60, 0), nil, nil, []string{"memory of"}},
+		{"negative cores", one(1, -1), nil, nil, []string{"compute time of -1 %"}},
+		{"more cores than there are", one(1, 101), nil, nil, []string{"compute time of 101 %"}},
+		{"bad settings", one(1, 1), func(s *Settings) { s.LibraryPath = "" }, nil, []string{"node settings", "library path is empty"}},
+		{"no claim", one(1, 1), nil, func(c *Container) { c.Dir = "" }, []string{"no folder"}},
+		{"a relative claim", one(1, 1), nil, func(c *Container) { c.Dir = "run/x" }, []string{"run/x", "absolute"}},
+		{
+			"cdi, unknown card", []grant.Share{{UUID: gpuX, MemoryMiB: 1}}, func(s *Settings) { s.Injection = InjectCDI }, nil,
+			[]string{"injection is cdi", "nvidia.com/gpu=" + gpuX, "testdata/cdi", "nvidia-ctk cdi generate"},
+		},
+		{"cdi, one of two unknown", []grant.Share{{UUID: gpu0, MemoryMiB: 1}, {UUID: gpuX, MemoryMiB: 1}}, func(s *Settings) { s.Injection = InjectCDI }, nil, []string{"no CDI device nvidia.com/gpu=" + gpuX}},
+		{"cdi doesn't fall to NVIDIA's runtime", []grant.Share{{UUID: gpuX, MemoryMiB: 1}}, func(s *Settings) { s.Injection = InjectCDI }, func(c *Container) { c.RuntimeHandler = "nvidia" }, []string{"no CDI device"}},
+		{"envvar with a plain runtime", one(1, 1), func(s *Settings) { s.Injection = InjectEnvvar }, nil, []string{"injection is envvar", "runtimeClassName", "nvidia"}},
+		{"envvar with another handler", one(1, 1), func(s *Settings) { s.Injection = InjectEnvvar }, func(c *Container) { c.RuntimeHandler = "kata" }, []string{"kata"}},
+		{"auto, neither way", []grant.Share{{UUID: gpuX, MemoryMiB: 1}}, nil, nil, []string{"neither way works", gpuX, "nvidia-ctk cdi generate", "runtimeClassName"}},
+		{"another card's node", one(1, 1), nil, device("/dev/nvidia1", 195, 1), []string{"/dev/nvidia1", "not of its grant"}},
+		{"another card's node by another name", one(1, 1), nil, device("/dev/innocent", 195, 1), []string{"/dev/innocent"}},
+		{"a MIG capability", one(1, 1), nil, device("/dev/nvidia-caps/nvidia-cap3", 236, 3), []string{"nvidia-cap3"}},
+		{"a card's node where NVIDIA's runtime injects", one(1, 1), func(s *Settings) { s.Injection = InjectEnvvar; s.DefaultRuntimeIsNvidia = true }, device("/dev/nvidia0", 195, 0), []string{"/dev/nvidia0"}},
+		{"another card's node as a volume", one(1, 1), nil, mount("/dev/nvidia1", "/dev/nvidia1"), []string{"mounts the device node /dev/nvidia1"}},
+		{"another card's node as a volume elsewhere", one(1, 1), nil, mount("/dev/nvidia1", "/tmp/x"), []string{"/tmp/x"}},
+		{"a request by a mount", one(1, 1), nil, mount("/dev/null", "/var/run/nvidia-container-devices/all"), []string{"nvidia-container-devices/all", "beside its grant"}},
+		{"another card by CDI", one(1, 1), nil, func(c *Container) { c.CDIDevices = []string{"nvidia.com/gpu=all"} }, []string{"nvidia.com/gpu=all"}},
+		{"another card by a CDI annotation", one(1, 1), nil, func(c *Container) {
+			c.Annotations = map[string]string{"cdi.k8s.io/x": "vendor.com/nic=0, nvidia.com/gpu=" + gpu1}
+		}, []string{gpu1, "cdi.k8s.io/x"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.description, func(t *testing.T) {
+			settings := testSettings()
+			if tt.settings != nil {
+				tt.settings(&settings)
+			}
+			c := factsOf(testSpec(t, "containerd"), "")
+			if tt.container != nil {
+				tt.container(&c)
+			}
+			result, err := Edits(tt.shares, settings, c, registry)
+			require.Error(t, err)
+			assert.Equal(t, Result{}, result)
+			for _, text := range tt.texts {
+				assert.ErrorContains(t, err, text)
+			}
+		})
+	}
+}
+
+// fixedEdits is a registry with one answer.
+type fixedEdits struct{ edits *cdispec.ContainerEdits }
+
+func (f fixedEdits) DeviceEdits([]string) (*cdispec.ContainerEdits, error) { return f.edits, nil }
+
+func TestEditsRefusesBadCDIEdits(t *testing.T) {
+	tests := []struct {
+		description string
+		edits       *cdispec.ContainerEdits
+		text        string
+	}{
+		{"nothing", nil, "no edits"},
+		{"empty", &cdispec.ContainerEdits{}, "no edits"},
+		{"a mount over the limiter's", &cdispec.ContainerEdits{Mounts: []*cdispec.Mount{{HostPath: "/x", ContainerPath: "/etc/../etc/ld.so.preload"}}}, "limiter's files"},
+		{"a mount in the limiter's folder", &cdispec.ContainerEdits{Mounts: []*cdispec.Mount{{HostPath: "/x", ContainerPath: "/usr/local/vgpu/y"}}}, "limiter's files"},
+		{"not valid", &cdispec.ContainerEdits{Env: []string{"=x"}}, "not valid CDI"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.description, func(t *testing.T) {
+			_, err := Edits(one(1, 1), testSettings(), factsOf(testSpec(t, "containerd"), ""), fixedEdits{tt.edits})
+			assert.ErrorContains(t, err, tt.text)
+		})
+	}
+}
+
+func TestUnsafeDuplicates(t *testing.T) {
+	edits := &cdispec.ContainerEdits{Env: []string{"A=ours", "B=ours"}}
+	tests := []struct {
+		description string
+		env         []string
+		want        []string
+	}{
+		{"none", nil, nil},
+		{"once each", []string{"A=x", "B=y", "C=z"}, nil},
+		{"twice, not ours", []string{"C=1", "C=2"}, nil},
+		{"twice, another wins", []string{"A=x", "A=y"}, []string{"A"}},
+		{"twice, ours wins", []string{"A=x", "A=ours"}, nil},
+		{"without a value", []string{"A=x", "A"}, nil},
+		{"both", []string{"B=1", "A=1", "A=2", "B=3", "B=4"}, []string{"A", "B"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.description, func(t *testing.T) {
+			assert.Equal(t, tt.want, UnsafeDuplicates(tt.env, edits))
+		})
+	}
+	assert.Nil(t, UnsafeDuplicates([]string{"A=1", "A=2"}, nil))
+}

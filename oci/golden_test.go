@@ -1,0 +1,103 @@
+package oci
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files of testdata")
+
+// The cards of testdata/cdi/nvidia.yaml.
+const (
+	gpu0 = "GPU-11111111-1111-1111-1111-111111111111"
+	gpu1 = "GPU-22222222-2222-2222-2222-222222222222"
+	gpu2 = "GPU-33333333-3333-3333-3333-333333333333"
+	mig0 = "MIG-44444444-4444-4444-4444-444444444444"
+	// gpuX is a card that no spec has.
+	gpuX = "GPU-99999999-9999-9999-9999-999999999999"
+)
+
+// testSettings are a plain node's.
+func testSettings() Settings {
+	return Settings{
+		LibraryPath:    "/var/lib/gpuslice/lib/libvgpu-0123456789abcdef.so",
+		PreloadPath:    "/var/lib/gpuslice/lib/ld.so.preload",
+		NvidiaHandlers: []string{"nvidia"},
+	}
+}
+
+// testRegistry reads testdata/cdi.
+func testRegistry(t testing.TB) *Registry {
+	dir, err := filepath.Abs("testdata/cdi")
+	require.NoError(t, err)
+	r, err := NewRegistry(RegistryConfig{Dirs: []string{dir}})
+	require.NoError(t, err)
+	require.NoError(t, r.Err())
+	return r
+}
+
+// testSpec reads one of testdata/specs.
+func testSpec(t testing.TB, name string) *rspec.Spec {
+	data, err := os.ReadFile(filepath.Join("testdata/specs", name+".json"))
+	require.NoError(t, err)
+	spec := &rspec.Spec{}
+	require.NoError(t, json.Unmarshal(data, spec))
+	return spec
+}
+
+// factsOf are a spec's, with a claim and a runtime handler.
+func factsOf(spec *rspec.Spec, handler string) Container {
+	c := ContainerOf("c0ffee", spec)
+	c.Dir = "/run/gpuslice/containers/c0ffee"
+	c.RuntimeHandler = handler
+	return c
+}
+
+// one is a share of the first card.
+func one(mib int64, cores int) []grant.Share {
+	return []grant.Share{{UUID: gpu0, MemoryMiB: mib, CorePercent: cores}}
+}
+
+// golden compares what was made with a file, or writes it.
+func golden(t testing.TB, name string, made any) {
+	t.Helper()
+	var text strings.Builder
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	require.NoError(t, enc.Encode(made))
+
+	path := filepath.Join("testdata/golden", name+".json")
+	if *update {
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(text.String()), 0o644))
+		return
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err, "go test ./oci -update writes it")
+	if diff := cmp.Diff(string(want), text.String()); diff != "" {
+		t.Errorf("%s differs (go test ./oci -update rewrites it):\n%s", path, diff)
+	}
+}
+
+// checkSpec validates an OCI spec against the runtime-spec's own schema.
+func checkSpec(t testing.TB, spec *rspec.Spec) {
+	t.Helper()
+	data, err := json.Marshal(spec)
+	require.NoError(t, err)
+	schema, err := ociSchema()
+	require.NoError(t, err)
+	for _, bad := range schema.checkConfig(data) {
+		t.Errorf("the OCI spec is not valid: %s", bad)
+	}
+}
