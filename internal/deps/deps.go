@@ -24,6 +24,8 @@ import (
 	_ "k8s.io/cri-api/pkg/apis/runtime/v1"
 	_ "k8s.io/kubelet/pkg/apis/podresources/v1"
 	_ "sigs.k8s.io/yaml"
+	_ "go.yaml.in/yaml/v3"
+	_ "golang.org/x/mod/semver"
 	_ "tags.cncf.io/container-device-interface/pkg/cdi"
 	_ "tags.cncf.io/container-device-interface/pkg/parser"
 	_ "tags.cncf.io/container-device-interface/specs-go"

@@ -1,0 +1,97 @@
+package nriplugin
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/containerd/nri/pkg/api"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+// adjustment translates edits to NRI's language. Each thing is removed before it
+// is added: that takes it over from plugins that ran before, which would
+// otherwise be a conflict, and a later plugin that only adds conflicts with us.
+func adjustment(edits *cdispec.ContainerEdits, replaced oci.Replaced) (*api.ContainerAdjustment, error) {
+	if err := expressible(edits); err != nil {
+		return nil, err
+	}
+	adjust := &api.ContainerAdjustment{}
+	for _, e := range edits.Env {
+		name, value, _ := strings.Cut(e, "=")
+		adjust.RemoveEnv(name)
+		adjust.AddEnv(name, value)
+	}
+	for _, destination := range replaced.Mounts {
+		adjust.RemoveMount(destination)
+	}
+	for _, m := range edits.Mounts {
+		adjust.RemoveMount(m.ContainerPath)
+		adjust.AddMount(&api.Mount{
+			Source: m.HostPath, Destination: m.ContainerPath, Type: mountType(m), Options: m.Options,
+		})
+	}
+	for _, d := range edits.DeviceNodes {
+		adjust.RemoveDevice(d.Path)
+		adjust.AddDevice(&api.LinuxDevice{
+			Path: d.Path, Type: d.Type, Major: d.Major, Minor: d.Minor,
+			FileMode: api.FileMode(d.FileMode), Uid: api.UInt32(d.UID), Gid: api.UInt32(d.GID),
+		})
+	}
+	adjust.AddHooks(hooks(edits.Hooks))
+	return adjust, nil
+}
+
+// expressible refuses edits that NRI has no words for: leaving them out silently
+// would give a container less, or more, than its CDI spec says.
+func expressible(edits *cdispec.ContainerEdits) error {
+	var errs []error
+	if len(edits.NetDevices) > 0 {
+		errs = append(errs, errors.New("the CDI spec adds network devices, which gpuslice does not pass on by NRI: take them out of the nvidia.com/gpu spec"))
+	}
+	if edits.IntelRdt != nil {
+		errs = append(errs, errors.New("the CDI spec sets Intel RDT, which gpuslice does not pass on by NRI: take it out of the nvidia.com/gpu spec"))
+	}
+	for _, d := range edits.DeviceNodes {
+		if d.Type == "" {
+			errs = append(errs, fmt.Errorf("the CDI spec's device node %s has no type and is not on the host: is the driver loaded?", d.Path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// mountType is a CDI mount's type. CDI leaves it out for the usual bind mount.
+func mountType(m *cdispec.Mount) string {
+	if m.Type == "" {
+		return "bind"
+	}
+	return m.Type
+}
+
+// hooks sorts a CDI spec's hooks by the moment that they run.
+func hooks(list []*cdispec.Hook) *api.Hooks {
+	h := &api.Hooks{}
+	for _, c := range list {
+		hook := &api.Hook{Path: c.Path, Args: c.Args, Env: c.Env}
+		if c.Timeout != nil {
+			hook.Timeout = api.Int(*c.Timeout)
+		}
+		switch c.HookName {
+		case "prestart":
+			h.Prestart = append(h.Prestart, hook)
+		case "createRuntime":
+			h.CreateRuntime = append(h.CreateRuntime, hook)
+		case "createContainer":
+			h.CreateContainer = append(h.CreateContainer, hook)
+		case "startContainer":
+			h.StartContainer = append(h.StartContainer, hook)
+		case "poststart":
+			h.Poststart = append(h.Poststart, hook)
+		case "poststop":
+			h.Poststop = append(h.Poststop, hook)
+		}
+	}
+	return h
+}

@@ -1,0 +1,233 @@
+package nriplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
+	"golang.org/x/mod/semver"
+)
+
+// The plugin's identity towards the runtime. The index is high, so that the plugin
+// sees what others did to a container and has the last word on what it owns.
+const (
+	PluginName  = "gpuslice"
+	PluginIndex = "90"
+)
+
+// Variables for the tests' sake alone.
+var (
+	// startPatience is how long connecting, registering and being configured may
+	// take together. The runtime itself waits 5 s by default for a registration.
+	startPatience = 10 * time.Second
+	// syncPatience is how long the runtime may take to synchronise a configured
+	// plugin. Runtimes before NRI 0.12 leave a plugin whose synchronisation
+	// failed half registered: connected, and asked about nothing.
+	syncPatience = 15 * time.Second
+)
+
+const (
+	firstBackoff = 100 * time.Millisecond
+	lastBackoff  = 5 * time.Second
+	// settled is how long a connection must have lasted for the next failure
+	// to start again from the first backoff.
+	settled = 10 * time.Second
+)
+
+// Run keeps one connection to the runtime's NRI socket until ctx ends. It is the
+// only place that connects, so there are never two connections: two would set the
+// same variables of one container and conflict with each other.
+func (p *Plugin) Run(ctx context.Context, socket string) error {
+	p.health.set(notConnected)
+	var background sync.WaitGroup
+	background.Go(func() { p.payOwed(ctx) })
+	defer func() {
+		background.Wait()
+		p.Wait()
+	}()
+	backoff := firstBackoff
+	for {
+		since := time.Now()
+		err := p.session(ctx, socket)
+		if ctx.Err() != nil {
+			return nil
+		}
+		p.health.set(notConnected + ": " + err.Error())
+		if time.Since(since) > settled {
+			backoff = firstBackoff
+		}
+		p.Log.Warn("NRI connection lost or not made; trying again", "socket", socket, "error", err, "in", backoff)
+		select {
+		case <-ctx.Done():
+		case <-time.After(backoff):
+		}
+		backoff = min(2*backoff, lastBackoff)
+	}
+}
+
+// session is one connection. It holds the handlers that the stub calls, so that a
+// late event of an old connection can be told from one of the present one.
+type session struct {
+	*Plugin
+	ended  atomic.Bool
+	once   sync.Once
+	synced chan struct{}
+	stub   stub.Stub
+}
+
+func (p *Plugin) session(ctx context.Context, socket string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	dialer := net.Dialer{Timeout: startPatience}
+	conn, err := dialer.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return fmt.Errorf("connect to NRI (is it enabled in the runtime's configuration?): %w", err)
+	}
+	defer conn.Close()
+
+	s := &session{Plugin: p, synced: make(chan struct{})}
+	defer s.ended.Store(true)
+	s.stub, err = stub.New(s,
+		stub.WithPluginName(PluginName), stub.WithPluginIdx(PluginIndex),
+		stub.WithConnection(conn), stub.WithOnClose(func() {}),
+		stub.WithLogger(stubLogger{p.Log}),
+	)
+	if err != nil {
+		return fmt.Errorf("make the NRI stub: %w", err)
+	}
+
+	if err := s.start(ctx, conn); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.stub.Wait()
+	}()
+	// Stop after the last handler: the stub's Stop waits for its server.
+	defer func() {
+		s.stub.Stop()
+		<-ended
+	}()
+
+	select {
+	case <-s.synced:
+		p.Log.Info("guarding the node", "socket", socket, "nri", s.stub.RuntimeNRIVersion())
+	case <-ended:
+		return errors.New("the runtime closed the connection before it synchronised")
+	case <-time.After(syncPatience):
+		return fmt.Errorf("the runtime did not synchronise within %v", syncPatience)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-ended:
+		return errors.New("the runtime closed the connection")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// start runs the stub's Start under a watchdog. Start waits for the runtime's
+// Configure request without a deadline, and ignores its context: when the runtime
+// hangs up between Register and Configure, it would wait for ever. The watchdog
+// sends that request itself, and s.Configure answers it with an error.
+func (s *session) start(ctx context.Context, conn net.Conn) error {
+	started := make(chan error, 1)
+	go func() { started <- s.stub.Start(ctx) }()
+
+	select {
+	case err := <-started:
+		return err
+	case <-ctx.Done():
+	case <-time.After(startPatience):
+	}
+	s.ended.Store(true)
+	_ = conn.Close()
+	if waiting, ok := s.stub.(api.PluginService); ok {
+		go func() { _, _ = waiting.Configure(context.Background(), &api.ConfigureRequest{}) }()
+	}
+	if err := <-started; ctx.Err() == nil && err == nil {
+		s.stub.Stop()
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("the runtime did not configure the plugin within %v", startPatience)
+}
+
+// Configure subscribes to the events that this runtime has.
+func (s *session) Configure(_ context.Context, _, runtime, version string) (api.EventMask, error) {
+	if s.ended.Load() {
+		return 0, errors.New("this connection was given up")
+	}
+	s.health.setTimeout(s.stub.RequestTimeout())
+
+	events := api.EventMask(0)
+	events.Set(api.Event_CREATE_CONTAINER, api.Event_STOP_CONTAINER, api.Event_REMOVE_CONTAINER)
+	validates := hasValidators(s.stub.RuntimeNRIVersion())
+	if validates {
+		events.Set(api.Event_VALIDATE_CONTAINER_ADJUSTMENT)
+	} else {
+		s.Log.Warn("this runtime has no NRI validators: a request that is lost on the way to gpuslice creates a container without a GPU, and is not rejected; containerd 2.2 or CRI-O 1.34 have them",
+			"runtime", runtime, "version", version, "nri", s.stub.RuntimeNRIVersion())
+	}
+	s.intents.enable(validates)
+	return events, nil
+}
+
+// hasValidators tells whether the runtime's NRI calls validators. A plugin that
+// subscribes to them with an older one is refused at registration.
+func hasValidators(nriVersion string) bool {
+	if nriVersion != "" && !strings.HasPrefix(nriVersion, "v") {
+		nriVersion = "v" + nriVersion
+	}
+	return semver.IsValid(nriVersion) && semver.Compare(nriVersion, "v0.10.0") >= 0
+}
+
+// CreateContainer refuses events of a connection that was given up.
+func (s *session) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	if s.ended.Load() {
+		return nil, nil, errors.New("gpuslice gave this connection up; the container will be tried again")
+	}
+	return s.Plugin.CreateContainer(ctx, pod, ctr)
+}
+
+// Synchronize reconciles, and makes the plugin ready.
+func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, ctrs []*api.Container) ([]*api.ContainerUpdate, error) {
+	if s.ended.Load() {
+		return nil, errors.New("gpuslice gave this connection up")
+	}
+	if err := s.reconcile(ctx, pods, ctrs); err != nil {
+		// Failing here would only make the runtime drop the plugin, and the node's
+		// containers would be created unguarded until the next attempt.
+		s.Log.Error("reconcile", "error", err)
+	}
+	s.health.set("")
+	s.once.Do(func() { close(s.synced) })
+	return nil, nil
+}
+
+// stubLogger sends the stub's own log lines to ours, one level down: its
+// information is our detail.
+type stubLogger struct{ log *slog.Logger }
+
+func (l stubLogger) Debugf(context.Context, string, ...any) {}
+func (l stubLogger) Infof(_ context.Context, format string, args ...any) {
+	l.log.Debug(fmt.Sprintf(format, args...))
+}
+func (l stubLogger) Warnf(_ context.Context, format string, args ...any) {
+	l.log.Warn(fmt.Sprintf(format, args...))
+}
+func (l stubLogger) Errorf(_ context.Context, format string, args ...any) {
+	l.log.Error(fmt.Sprintf(format, args...))
+}

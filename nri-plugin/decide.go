@@ -1,0 +1,129 @@
+package nriplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+// ModeAnnotation is set on a container that has a card: how its limits are
+// enforced, for people and for the monitor.
+const ModeAnnotation = "gpuslice.io/enforcement"
+
+// modePreload is the limiter loaded by /etc/ld.so.preload.
+const modePreload = "preload"
+
+// create decides about one container and books what it gets. Everything that can
+// be refused is refused before anything is booked.
+func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, error) {
+	if p.exempt[pod.GetNamespace()] {
+		return nil, nil
+	}
+	adjust, err := p.decide(ctx, pod, ctr)
+	if err != nil {
+		return nil, err
+	}
+	p.intents.record(ctr.GetId(), adjust)
+	return adjust, nil
+}
+
+func (p *Plugin) decide(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, error) {
+	g, err := grant.FromPod(ctx, podFacts(pod), ctr.GetName(), p.NodeName, p.Names)
+	if err != nil {
+		return nil, err
+	}
+	if g == nil {
+		return p.withoutGrant(pod, ctr)
+	}
+	adjust, err := p.withGrant(ctx, pod, ctr, g)
+	if errors.Is(err, grant.ErrSlotTaken) {
+		// Another container of the pod has it: this one was added later (an
+		// ephemeral container), and gets what any container without a grant gets.
+		return p.withoutGrant(pod, ctr)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pod %s container %q: %w", podName(pod), ctr.GetName(), err)
+	}
+	return adjust, nil
+}
+
+func (p *Plugin) withGrant(ctx context.Context, pod *api.PodSandbox, ctr *api.Container, g *grant.Grant) (*api.ContainerAdjustment, error) {
+	cards := p.Cards()
+	if err := grant.CheckCards(g.Shares, cards); err != nil {
+		return nil, err
+	}
+	c := facts(pod, ctr)
+	c.Dir = p.Ledger.Folder(c.ID)
+	result, err := oci.Edits(g.Shares, p.Settings, c, p.Devices)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkDuplicates(oci.UnsafeDuplicates(c.Env, result.Edits)); err != nil {
+		return nil, err
+	}
+	adjust, err := adjustment(result.Edits, result.Replaced)
+	if err != nil {
+		return nil, err
+	}
+	adjust.RemoveAnnotation(ModeAnnotation)
+	adjust.AddAnnotation(ModeAnnotation, modePreload)
+
+	_, err = p.Ledger.Claim(ctx, p.claim(pod, ctr, g), cards, func(dir string) error {
+		return p.Populate(dir, g.Shares)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return adjust, nil
+}
+
+// withoutGrant answers for a container that has no grant: it gets no card,
+// whatever it, its image or another device plugin asks for.
+func (p *Plugin) withoutGrant(pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, error) {
+	c := facts(pod, ctr)
+	refuse := func(err error) error {
+		return fmt.Errorf("pod %s container %q has no gpuslice grant: %w", podName(pod), ctr.GetName(), err)
+	}
+	if reason, holds := oci.HoldsGPU(c); holds {
+		return nil, refuse(fmt.Errorf("%s: request a share (nvidia.com/gpu, nvidia.com/gpumem) in its place", reason))
+	}
+	void := oci.Void(c)
+	if void == nil {
+		return nil, nil
+	}
+	if err := checkDuplicates(oci.UnsafeDuplicates(c.Env, void)); err != nil {
+		return nil, refuse(err)
+	}
+	return adjustment(void, oci.Replaced{})
+}
+
+// claim is what the ledger writes down.
+func (p *Plugin) claim(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant) grant.Claim {
+	return grant.Claim{
+		ContainerID:  ctr.GetId(),
+		Owner:        grant.OwnerNRI,
+		PodUID:       pod.GetUid(),
+		PodNamespace: pod.GetNamespace(),
+		PodName:      pod.GetName(),
+		Container:    ctr.GetName(),
+		Shares:       g.Shares,
+		Source:       g.Source,
+		Slot:         g.Slot,
+		Mode:         modePreload,
+	}
+}
+
+// checkDuplicates refuses what NRI can't edit: of a variable that is named twice
+// (an image can do that), the runtime replaces the first and lets the second win.
+func checkDuplicates(names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("its environment sets %s more than once, so that no one value can be enforced: name it once in the image and the pod", strings.Join(names, ", "))
+}

@@ -1,0 +1,13 @@
+package nriplugin
+
+import "time"
+
+// HasValidators is hasValidators, for the table of versions.
+var HasValidators = hasValidators
+
+// SetPatience shortens the connection's timeouts for a test.
+func SetPatience(start, sync time.Duration) (restore func()) {
+	oldStart, oldSync := startPatience, syncPatience
+	startPatience, syncPatience = start, sync
+	return func() { startPatience, syncPatience = oldStart, oldSync }
+}

@@ -1,0 +1,73 @@
+package nriplugin
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// health is what /healthz and /readyz are asked about.
+type health struct {
+	mu       sync.Mutex
+	now      func() time.Time
+	state    string // why the plugin is not ready, or empty
+	timeout  time.Duration
+	inFlight map[string]time.Time
+}
+
+const notConnected = "not connected to the container runtime's NRI socket"
+
+func (h *health) set(state string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.state = state
+}
+
+func (h *health) setTimeout(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.timeout = d
+}
+
+// begin notes the start of a request and returns what notes its end.
+func (h *health) begin(id string) func() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.inFlight == nil {
+		h.inFlight = map[string]time.Time{}
+	}
+	h.inFlight[id] = h.now()
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.inFlight, id)
+	}
+}
+
+// Ready returns nil while the plugin guards the node: it is connected, and it
+// has reconciled its ledger with the runtime's containers.
+func (p *Plugin) Ready() error {
+	p.health.mu.Lock()
+	defer p.health.mu.Unlock()
+	if p.health.state != "" {
+		return errors.New(p.health.state)
+	}
+	return nil
+}
+
+// Live returns an error when a request has been at work for more than twice the
+// runtime's timeout: something hangs that only a restart mends.
+func (p *Plugin) Live() error {
+	p.health.mu.Lock()
+	defer p.health.mu.Unlock()
+	if p.health.timeout == 0 {
+		return nil
+	}
+	for id, since := range p.health.inFlight {
+		if age := p.health.now().Sub(since); age > 2*p.health.timeout {
+			return fmt.Errorf("the request for container %s has been at work for %v", id, age)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+// Package nriplugin is the only place where a grant becomes access to a card. It
+// connects to the container runtime by NRI, is asked about every container
+// before it is created, and answers with edits of its OCI spec, with nothing,
+// or with an error that refuses the container.
+//
+// What breaks must leave the door shut. NRI itself fails open: a request that
+// is lost, late or cut off is treated as "no adjustment", and the container is
+// created. So the plugin (see docs/ARCHITECTURE.md, "Fail closed")
+//
+//   - answers before the runtime's deadline, with an error when it isn't ready (deadline.go);
+//   - validates its own adjustment, where the runtime has validators (validate.go);
+//   - voids GPU requests of containers that have no grant (decide.go);
+//   - holds one connection, owned by one goroutine, and makes a new one when it breaks (connection.go);
+//   - trusts the runtime's list of containers over its own memory (sync.go).
+//
+// It imports grant and oci, decides nothing about what a container gets, and is
+// wired up by cmd/gpuslice-agent.
+package nriplugin
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+// Config is what the plugin needs. All fields but the ones marked optional are required.
+type Config struct {
+	// NodeName is this node's name in grants.
+	NodeName string
+	// Ledger books what is granted.
+	Ledger *grant.Ledger
+	// Cards returns the cards that can be granted, by UUID. It must not block:
+	// it is called while the runtime waits.
+	Cards func() map[string]grant.Card
+	// Populate writes the limiter's files into a new claim's folder.
+	Populate func(dir string, shares []grant.Share) error
+	// Settings say how a container gets its cards.
+	Settings oci.Settings
+	// Devices resolves cards to the edits that make them visible.
+	Devices oci.DeviceEdits
+	// Names orders a pod's containers, for HAMi's positional annotation; optional.
+	// Without it such an annotation with several containers is refused.
+	Names grant.ContainerNames
+	// ExemptNamespaces are left alone: their containers get neither grant nor void.
+	ExemptNamespaces []string
+	// Log is where refusals and connection changes go.
+	Log *slog.Logger
+}
+
+// Plugin handles NRI's events. It is safe for concurrent use.
+type Plugin struct {
+	Config
+
+	exempt  map[string]bool
+	intents intents
+	health  health
+	owed    owed
+	// work counts handlers that outlived their request, so that Close can wait for them.
+	work sync.WaitGroup
+}
+
+// New checks the configuration.
+func New(c Config) (*Plugin, error) {
+	var errs []error
+	for _, required := range []struct {
+		name string
+		ok   bool
+	}{
+		{"NodeName", c.NodeName != ""},
+		{"Ledger", c.Ledger != nil},
+		{"Cards", c.Cards != nil},
+		{"Populate", c.Populate != nil},
+		{"Devices", c.Devices != nil},
+		{"Log", c.Log != nil},
+	} {
+		if !required.ok {
+			errs = append(errs, errors.New("nri plugin: "+required.name+" is not set"))
+		}
+	}
+	if err := c.Settings.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	p := &Plugin{Config: c, exempt: map[string]bool{}}
+	for _, namespace := range c.ExemptNamespaces {
+		p.exempt[namespace] = true
+	}
+	p.health.now = time.Now
+	p.health.set(notConnected)
+	return p, nil
+}
+
+// Wait returns when no handler is at work any more.
+func (p *Plugin) Wait() { p.work.Wait() }
+
+// CreateContainer answers the question what a container may have. An error
+// refuses the container; its text is what the user reads in the pod's events.
+func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	defer p.health.begin(ctr.GetId())()
+	adjust, err := p.beforeDeadline(ctx, ctr.GetId(), func(ctx context.Context) (*api.ContainerAdjustment, error) {
+		return p.create(ctx, pod, ctr)
+	})
+	if err != nil {
+		p.Log.Warn("container refused", "pod", podName(pod), "container", ctr.GetName(), "id", ctr.GetId(), "reason", err)
+		return nil, nil, err
+	}
+	return adjust, nil, nil
+}
+
+// StopContainer gives back what the container held: its task has ended. The
+// folder stays, because the container that maps it still exists.
+func (p *Plugin) StopContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.Container) ([]*api.ContainerUpdate, error) {
+	p.giveBack(ctx, ctr.GetId(), p.Ledger.Release)
+	return nil, nil
+}
+
+// RemoveContainer removes the container's folder. It is also the undo of a
+// creation that failed after CreateContainer, and then has an id and nothing else.
+func (p *Plugin) RemoveContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.Container) error {
+	p.intents.forget(ctr.GetId())
+	p.giveBack(ctx, ctr.GetId(), p.Ledger.Remove)
+	return nil
+}
+
+// podName is "namespace/name", also of a pod that the runtime no longer knows.
+func podName(pod *api.PodSandbox) string {
+	if pod == nil {
+		return "(unknown)"
+	}
+	return pod.GetNamespace() + "/" + pod.GetName()
+}

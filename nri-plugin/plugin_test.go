@@ -1,0 +1,304 @@
+package nriplugin_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+)
+
+func TestContainerWithGrantGetsItsShare(t *testing.T) {
+	for _, test := range []struct {
+		description string
+		annotations map[string]string
+	}{
+		{"HAMi's annotation", hami(cardB, 8000, 30)},
+		{"our annotation", named("main", cardB, 8000, 30)},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			f := newFixture(t)
+			pod := newPod("p", test.annotations)
+			ctr := newContainer("main", "NVIDIA_VISIBLE_DEVICES=all", "CUDA_DEVICE_MEMORY_LIMIT_0=999999m", "CUDA_DISABLE_CONTROL=true")
+			ctr.Mounts = []*api.Mount{
+				{Destination: "/etc/ld.so.preload", Source: "/mine/preload", Type: "bind", Options: []string{"bind"}},
+				{Destination: "/usr/local/vgpu/../vgpu/limits", Source: "/mine/limits", Type: "bind", Options: []string{"bind"}},
+				{Destination: "/usr/local/vgpu", Source: "/mine/vgpu", Type: "bind", Options: []string{"bind"}},
+				{Destination: "/data", Source: "/mine/data", Type: "bind", Options: []string{"bind"}},
+			}
+			spec, err := f.runtime.create(pod, ctr)
+			require.NoError(t, err)
+
+			for name, want := range map[string]string{
+				"NVIDIA_VISIBLE_DEVICES":          "void", // the CDI spec's edits make the card visible
+				"CUDA_DEVICE_MEMORY_LIMIT_0":      "8000m",
+				"CUDA_DEVICE_SM_LIMIT":            "30",
+				"CUDA_DEVICE_SM_LIMIT_0":          "30",
+				"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/usage",
+				"CUDA_DISABLE_CONTROL":            "false",
+				"PATH":                            "/bin",
+			} {
+				got, times := envOf(spec, name)
+				require.Equal(t, want, got, name)
+				require.Equal(t, 1, times, name)
+			}
+			folder := f.ledger.Folder(ctr.Id)
+			require.Equal(t, filepath.Join(folder, "limits"), sourceOf(spec, "/usr/local/vgpu/limits"))
+			require.Equal(t, filepath.Join(folder, "usage"), sourceOf(spec, "/usr/local/vgpu/usage"))
+			require.Equal(t, f.config.Settings.LibraryPath, sourceOf(spec, "/usr/local/vgpu/libvgpu.so"))
+			require.Equal(t, f.config.Settings.PreloadPath, sourceOf(spec, "/etc/ld.so.preload"))
+			require.Equal(t, "/mine/data", sourceOf(spec, "/data"))
+			require.Empty(t, sourceOf(spec, "/usr/local/vgpu"), "the pod's own mount on the limiter's folder has to go")
+			require.Equal(t, "preload", spec.Annotations[nriplugin.ModeAnnotation])
+			require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia1"}, cardNodes(spec))
+			require.Len(t, spec.Hooks.CreateContainer, 1)
+			require.NotEmpty(t, spec.Linux.Resources.Devices, "the cgroup must allow the card")
+			for _, m := range spec.Mounts {
+				if m.Destination == "/usr/local/vgpu/limits" {
+					require.Contains(t, m.Options, "ro")
+				}
+			}
+
+			require.Equal(t, []string{ctr.Id}, f.claims())
+			f.runtime.stop(pod, ctr)
+			require.Empty(t, f.claims())
+			require.Equal(t, []string{ctr.Id}, f.folders(), "the container still maps its files")
+			f.runtime.remove(pod, ctr)
+			require.Empty(t, f.folders())
+		})
+	}
+}
+
+func TestContainerWithoutGrantGetsNothing(t *testing.T) {
+	nvidia0 := &api.LinuxDevice{Path: "/dev/nvidia0", Type: "c", Major: 195}
+	for _, test := range []struct {
+		description string
+		container   *api.Container
+		wantVoid    bool
+		wantRefused string
+	}{
+		{description: "asks for nothing", container: &api.Container{}},
+		{description: "its image asks for all", container: &api.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=all"}}, wantVoid: true},
+		{description: "it names a card", container: &api.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=" + cardA}}, wantVoid: true},
+		{description: "already void", container: &api.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=void"}}},
+		{description: "an image that sets it twice", container: &api.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_VISIBLE_DEVICES=all"}}, wantRefused: "more than once"},
+		{description: "a device node from elsewhere", container: &api.Container{Linux: &api.LinuxContainer{Devices: []*api.LinuxDevice{nvidia0}}}, wantRefused: "/dev/nvidia0"},
+		{description: "a CDI device from elsewhere", container: &api.Container{CDIDevices: []*api.CDIDevice{{Name: "nvidia.com/gpu=all"}}}, wantRefused: "nvidia.com/gpu=all"},
+		{description: "asks the nvidia runtime by a mount", container: &api.Container{Mounts: []*api.Mount{{Destination: "/var/run/nvidia-container-devices/all", Source: "/dev/null"}}}, wantRefused: "nvidia-container-devices"},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			f := newFixture(t)
+			ctr := newContainer("main")
+			ctr.Env, ctr.Linux, ctr.CDIDevices, ctr.Mounts = test.container.Env, test.container.Linux, test.container.CDIDevices, test.container.Mounts
+			spec, err := f.runtime.create(newPod("p", nil), ctr)
+			if test.wantRefused != "" {
+				require.ErrorContains(t, err, test.wantRefused)
+				require.ErrorContains(t, err, "default/p")
+				require.ErrorContains(t, err, `"main"`)
+				return
+			}
+			require.NoError(t, err)
+			value, times := envOf(spec, "NVIDIA_VISIBLE_DEVICES")
+			if test.wantVoid {
+				require.Equal(t, "void", value)
+				require.Equal(t, 1, times)
+			}
+			require.NotEqual(t, "all", value)
+			require.Empty(t, cardNodes(spec))
+			require.Empty(t, f.folders())
+		})
+	}
+}
+
+func TestRefusedGrants(t *testing.T) {
+	for _, test := range []struct {
+		description string
+		annotations map[string]string
+		want        []string
+	}{
+		{"a malformed annotation", map[string]string{"gpuslice.io/grant": "{"}, []string{"gpuslice.io/grant"}},
+		{"a malformed HAMi annotation", hami(cardA, -5, 30), []string{"hami.io/vgpu-devices-to-allocate"}},
+		{"our malformed one is not replaced by HAMi's good one", map[string]string{
+			"gpuslice.io/grant": "{}", "hami.io/vgpu-devices-to-allocate": hami(cardA, 1000, 10)["hami.io/vgpu-devices-to-allocate"],
+		}, []string{"gpuslice.io/grant"}},
+		{"an unknown card", hami("GPU-cccccccc-0000-4000-8000-000000000003", 1000, 10), []string{"GPU-cccccccc", "no such card"}},
+		{"more than the card", hami(cardA, 81921, 10), []string{"81921"}},
+		{"another node", map[string]string{"gpuslice.io/grant": `{"version":1,"node":"other","containers":{"main":[{"uuid":"` + cardA + `","memoryMiB":1,"cores":1}]}}`}, []string{"other"}},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			f := newFixture(t)
+			_, err := f.runtime.create(newPod("p", test.annotations), newContainer("main"))
+			require.Error(t, err)
+			for _, want := range append(test.want, "default/p", `"main"`) {
+				require.ErrorContains(t, err, want)
+			}
+			require.Empty(t, f.folders())
+			require.NoError(t, f.plugin.Ready(), "a refusal must not cost the connection")
+		})
+	}
+}
+
+func TestOverbookedCardIsRefused(t *testing.T) {
+	f := newFixture(t)
+	first := newPod("first", hami(cardA, 50000, 50))
+	main := newContainer("main")
+	_, err := f.runtime.create(first, main)
+	require.NoError(t, err)
+	_, err = f.runtime.create(newPod("second", hami(cardA, 50000, 50)), newContainer("main"))
+	require.ErrorIs(t, errors.Join(err), err)
+	require.ErrorContains(t, err, "default/second")
+	require.ErrorContains(t, err, cardA)
+	_, err = f.runtime.create(newPod("third", hami(cardB, 50000, 50)), newContainer("main"))
+	require.NoError(t, err)
+
+	f.runtime.stop(first, main)
+	_, err = f.runtime.create(newPod("second", hami(cardA, 50000, 50)), newContainer("main"))
+	require.NoError(t, err, "what a stopped container held is free at once")
+}
+
+// The kubelet creates attempt N+1 of a container before it removes attempt N, and
+// N's Stop may be delivered late.
+func TestNextAttemptTakesItsPredecessorsPlace(t *testing.T) {
+	f := newFixture(t)
+	pod := newPod("p", hami(cardA, 81920, 100))
+	first, second := newContainer("main"), newContainer("main")
+	_, err := f.runtime.create(pod, first)
+	require.NoError(t, err)
+	_, err = f.runtime.create(pod, second)
+	require.NoError(t, err)
+	f.runtime.stop(pod, first)
+	f.runtime.remove(pod, first)
+	require.Equal(t, []string{second.Id}, f.claims())
+	require.Equal(t, []string{second.Id}, f.folders())
+}
+
+// A one-slot annotation is the one container's that the scheduler saw. A container
+// that is added later (kubectl debug) must not double the grant.
+func TestEphemeralContainerDoesNotShareTheSlot(t *testing.T) {
+	f := newFixture(t)
+	pod := newPod("p", hami(cardA, 1000, 10))
+	_, err := f.runtime.create(pod, newContainer("main"))
+	require.NoError(t, err)
+	spec, err := f.runtime.create(pod, newContainer("debugger", "NVIDIA_VISIBLE_DEVICES=all"))
+	require.NoError(t, err)
+	value, _ := envOf(spec, "NVIDIA_VISIBLE_DEVICES")
+	require.Equal(t, "void", value)
+	require.Len(t, f.claims(), 1)
+}
+
+type namesFunc func(context.Context, grant.Pod) ([]grant.ContainerDevices, error)
+
+func (f namesFunc) ContainerNames(ctx context.Context, pod grant.Pod) ([]grant.ContainerDevices, error) {
+	return f(ctx, pod)
+}
+
+func TestPositionalAnnotationOfSeveralContainers(t *testing.T) {
+	annotations := map[string]string{"hami.io/vgpu-devices-to-allocate": cardA + ",NVIDIA,1000,10:;;" + cardB + ",NVIDIA,2000,20:;"}
+	t.Run("refused without anybody who knows the order", func(t *testing.T) {
+		f := newFixture(t)
+		_, err := f.runtime.create(newPod("p", annotations), newContainer("b"))
+		require.ErrorContains(t, err, "default/p")
+	})
+	t.Run("resolved by the kubelet's order", func(t *testing.T) {
+		f := newFixture(t, func(c *nriplugin.Config) {
+			c.Names = namesFunc(func(context.Context, grant.Pod) ([]grant.ContainerDevices, error) {
+				return []grant.ContainerDevices{{Name: "a", Devices: 1}, {Name: "sidecar"}, {Name: "b", Devices: 1}}, nil
+			})
+		})
+		pod := newPod("p", annotations)
+		spec, err := f.runtime.create(pod, newContainer("b"))
+		require.NoError(t, err)
+		value, _ := envOf(spec, "CUDA_DEVICE_MEMORY_LIMIT_0")
+		require.Equal(t, "2000m", value)
+		spec, err = f.runtime.create(pod, newContainer("sidecar"))
+		require.NoError(t, err)
+		require.Empty(t, cardNodes(spec))
+	})
+}
+
+func TestExemptNamespaceIsLeftAlone(t *testing.T) {
+	f := newFixture(t, func(c *nriplugin.Config) { c.ExemptNamespaces = []string{"gpu-operator"} })
+	pod := newPod("p", nil)
+	pod.Namespace = "gpu-operator"
+	spec, err := f.runtime.create(pod, newContainer("dcgm", "NVIDIA_VISIBLE_DEVICES=all"))
+	require.NoError(t, err)
+	value, _ := envOf(spec, "NVIDIA_VISIBLE_DEVICES")
+	require.Equal(t, "all", value)
+}
+
+func TestCreationThatFailsLaterLeavesNothing(t *testing.T) {
+	f := newFixture(t)
+	ctr := newContainer("main")
+	_, err := f.runtime.create(newPod("p", hami(cardA, 1000, 10)), ctr)
+	require.NoError(t, err)
+	// containerd's undo: the id and nothing else.
+	f.runtime.remove(nil, &api.Container{Id: ctr.Id})
+	require.Empty(t, f.folders())
+}
+
+func TestPopulateThatFailsLeavesNothing(t *testing.T) {
+	f := newFixture(t, func(c *nriplugin.Config) {
+		c.Populate = func(string, []grant.Share) error { return errors.New("no space left on device") }
+	})
+	_, err := f.runtime.create(newPod("p", hami(cardA, 1000, 10)), newContainer("main"))
+	require.ErrorContains(t, err, "no space left on device")
+	require.Empty(t, f.folders())
+}
+
+func TestNewChecksItsConfiguration(t *testing.T) {
+	_, err := nriplugin.New(nriplugin.Config{})
+	for _, field := range []string{"NodeName", "Ledger", "Cards", "Populate", "Devices", "Log"} {
+		require.ErrorContains(t, err, field)
+	}
+}
+
+// What could not be given back when the runtime said so is given back later.
+func TestOwedClaimsArePaid(t *testing.T) {
+	f := newFixture(t)
+	pod, ctr := newPod("p", hami(cardA, 1000, 10)), newContainer("main")
+	_, err := f.runtime.create(pod, ctr)
+	require.NoError(t, err)
+
+	// Another process keeps the ledger's lock for longer than the runtime waits.
+	release := holdLedger(t, f.ledger)
+	f.runtime.remove(pod, ctr)
+	release()
+	require.Eventually(t, func() bool { return len(f.folders()) == 0 }, 20*time.Second, 50*time.Millisecond)
+}
+
+func TestEditedSpecIsComplete(t *testing.T) {
+	f := newFixture(t)
+	spec, err := f.runtime.create(newPod("p", hami(cardA, 1000, 0)), newContainer("main"))
+	require.NoError(t, err)
+	for _, d := range spec.Linux.Devices {
+		require.NotEmpty(t, d.Type, d.Path)
+		require.Equal(t, int64(195), d.Major, d.Path)
+	}
+	require.Condition(t, func() bool { return hasRule(spec.Linux.Resources.Devices, 195, 0) })
+	require.Condition(t, func() bool { return !hasRule(spec.Linux.Resources.Devices, 195, 1) }, "only the granted card")
+}
+
+func hasRule(rules []rspec.LinuxDeviceCgroup, major, minor int64) bool {
+	for _, r := range rules {
+		if r.Allow && r.Major != nil && *r.Major == major && r.Minor != nil && *r.Minor == minor {
+			return true
+		}
+	}
+	return false
+}
+
+// holdLedger takes the ledger's lock as another process would.
+func holdLedger(t *testing.T, l *grant.Ledger) (release func()) {
+	lock, err := os.OpenFile(filepath.Join(filepath.Dir(filepath.Dir(l.Folder("x"))), "lock"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	flock(t, lock)
+	return func() { lock.Close() }
+}

@@ -1,0 +1,314 @@
+package nriplugin_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/api"
+	nrilog "github.com/containerd/nri/pkg/log"
+	"github.com/containerd/nri/pkg/runtime-tools/generate"
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	rgen "github.com/opencontainers/runtime-tools/generate"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpuslice/gpuslice/grant"
+	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+func TestMain(m *testing.M) {
+	nrilog.Set(quietLogger{}) // the adaptation logs each event
+	os.Exit(m.Run())
+}
+
+type quietLogger struct{}
+
+func (quietLogger) Debugf(context.Context, string, ...any) {}
+func (quietLogger) Infof(context.Context, string, ...any)  {}
+func (quietLogger) Warnf(context.Context, string, ...any)  {}
+func (quietLogger) Errorf(context.Context, string, ...any) {}
+
+// nodeName is the node of the tests' grants.
+const nodeName = "node-1"
+
+// The tests' cards: two of 80 GiB with 10 slots.
+const (
+	cardA = "GPU-aaaaaaaa-0000-4000-8000-000000000001"
+	cardB = "GPU-bbbbbbbb-0000-4000-8000-000000000002"
+)
+
+// runtime plays containerd: it holds containers, relays their events to plugins by
+// the real NRI adaptation and the real socket, and edits their OCI specs as
+// containerd does.
+type runtime struct {
+	*adaptation.Adaptation
+	socket  string // where plugins connect
+	proxy   *proxy
+	mu      sync.Mutex
+	pods    map[string]*api.PodSandbox
+	running map[string]*api.Container
+}
+
+// newRuntime starts an adaptation that calls itself containerd of the given version.
+func newRuntime(t testing.TB, version string) *runtime {
+	dir, err := os.MkdirTemp("", "nri") // t.TempDir's path is too long for a socket
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	r := &runtime{
+		socket: filepath.Join(dir, "nri.sock"),
+		pods:   map[string]*api.PodSandbox{}, running: map[string]*api.Container{},
+	}
+	r.proxy = newProxy(t, r.socket, r.socket+".backend")
+	r.start(t, version)
+	return r
+}
+
+// shutDown ends the runtime as the end of its process does.
+func (r *runtime) shutDown() {
+	r.Stop()
+	r.proxy.cut()
+}
+
+func (r *runtime) start(t testing.TB, version string) {
+	var err error
+	none := filepath.Join(filepath.Dir(r.socket), "none")
+	r.Adaptation, err = adaptation.New("containerd", version, r.synchronize,
+		func(context.Context, []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) { return nil, nil },
+		adaptation.WithSocketPath(r.socket+".backend"), adaptation.WithPluginPath(none), adaptation.WithPluginConfigPath(none),
+	)
+	require.NoError(t, err)
+	require.NoError(t, r.Start())
+	t.Cleanup(r.Stop)
+}
+
+func (r *runtime) synchronize(ctx context.Context, cb adaptation.SyncCB) error {
+	r.mu.Lock()
+	var pods []*api.PodSandbox
+	for _, p := range r.pods {
+		pods = append(pods, p)
+	}
+	var ctrs []*api.Container
+	for _, c := range r.running {
+		ctrs = append(ctrs, c)
+	}
+	r.mu.Unlock()
+	_, err := cb(ctx, pods, ctrs)
+	return err
+}
+
+// create relays a creation and returns the edited spec, as containerd would hand it to runc.
+func (r *runtime) create(pod *api.PodSandbox, ctr *api.Container) (*rspec.Spec, error) {
+	defer r.BlockPluginSync().Unblock()
+	ctr.PodSandboxId = pod.GetId()
+	response, err := r.CreateContainer(context.Background(), &api.CreateContainerRequest{Pod: pod, Container: ctr})
+	if err != nil {
+		r.remove(pod, ctr) // containerd's UndoCreateContainer
+		return nil, err
+	}
+	spec := &rspec.Spec{Process: &rspec.Process{Env: ctr.Env}, Linux: &rspec.Linux{Resources: &rspec.LinuxResources{}}}
+	for _, m := range ctr.Mounts {
+		spec.Mounts = append(spec.Mounts, m.ToOCI(nil))
+	}
+	if err := generate.SpecGenerator(&rgen.Generator{Config: spec}).Adjust(response.GetAdjust()); err != nil {
+		return nil, err
+	}
+	ctr.Mounts = api.FromOCIMounts(spec.Mounts)
+	ctr.Env = spec.Process.Env
+	ctr.State = api.ContainerState_CONTAINER_RUNNING
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pods[pod.GetId()], r.running[ctr.GetId()] = pod, ctr
+	return spec, nil
+}
+
+func (r *runtime) stop(pod *api.PodSandbox, ctr *api.Container) {
+	r.mu.Lock()
+	delete(r.running, ctr.GetId())
+	r.mu.Unlock()
+	_, _ = r.StopContainer(context.Background(), &api.StopContainerRequest{Pod: pod, Container: ctr})
+}
+
+func (r *runtime) remove(pod *api.PodSandbox, ctr *api.Container) {
+	r.stop(pod, ctr)
+	_ = r.RemoveContainer(context.Background(), &api.RemoveContainerRequest{Pod: pod, Container: ctr})
+}
+
+// fixture is a plugin that is connected to a runtime, and what it works with.
+type fixture struct {
+	t       testing.TB
+	runtime *runtime
+	plugin  *nriplugin.Plugin
+	ledger  *grant.Ledger
+	config  nriplugin.Config
+	stop    func()
+}
+
+// newConfig is a plugin's configuration with two cards, resolved by a CDI registry
+// of two lines.
+func newConfig(t testing.TB) nriplugin.Config {
+	ledger, err := grant.OpenLedger(t.TempDir())
+	require.NoError(t, err)
+	cards := map[string]grant.Card{
+		cardA: {UUID: cardA, MemoryMiB: 81920, CorePercent: 100, Slots: 10},
+		cardB: {UUID: cardB, MemoryMiB: 81920, CorePercent: 100, Slots: 10},
+	}
+	settings := oci.Settings{LibraryPath: "/var/lib/gpuslice/lib/libvgpu-0.so", PreloadPath: "/var/lib/gpuslice/lib/ld.so.preload"}
+	return nriplugin.Config{
+		NodeName: nodeName,
+		Ledger:   ledger,
+		Cards:    func() map[string]grant.Card { return cards },
+		Populate: func(dir string, _ []grant.Share) error { return os.WriteFile(filepath.Join(dir, "limits"), nil, 0o444) },
+		Settings: settings,
+		Devices:  fakeDevices{},
+		Log:      slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+}
+
+// newFixture connects a plugin and waits until it guards.
+func newFixture(t testing.TB, change ...func(*nriplugin.Config)) *fixture {
+	return connect(t, newRuntime(t, "v2.4.2"), change...)
+}
+
+func connect(t testing.TB, r *runtime, change ...func(*nriplugin.Config)) *fixture {
+	f := &fixture{t: t, runtime: r, config: newConfig(t)}
+	for _, c := range change {
+		c(&f.config)
+	}
+	f.ledger = f.config.Ledger
+	f.start()
+	return f
+}
+
+func (f *fixture) start() {
+	var err error
+	f.plugin, err = nriplugin.New(f.config)
+	require.NoError(f.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- f.plugin.Run(ctx, f.runtime.socket) }()
+	var once sync.Once
+	f.stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-ended; err != nil {
+				f.t.Errorf("plugin: %v", err)
+			}
+		})
+	}
+	f.t.Cleanup(f.stop)
+	f.waitReady()
+}
+
+func (f *fixture) waitReady() {
+	require.EventuallyWithT(f.t, func(c *assert.CollectT) { require.NoError(c, f.plugin.Ready()) }, 10*time.Second, time.Millisecond)
+}
+
+// fakeDevices is a CDI registry of the two cards.
+type fakeDevices struct{}
+
+func (fakeDevices) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) {
+	edits := &cdispec.ContainerEdits{
+		Env:         []string{"NVIDIA_VISIBLE_DEVICES=void"},
+		DeviceNodes: []*cdispec.DeviceNode{{Path: "/dev/nvidiactl", Type: "c", Major: 195, Minor: 255}},
+		Mounts:      []*cdispec.Mount{{HostPath: "/usr/lib/libcuda.so.1", ContainerPath: "/usr/lib/libcuda.so.1", Options: []string{"ro", "bind"}}},
+		Hooks:       []*cdispec.Hook{{HookName: "createContainer", Path: "/usr/bin/nvidia-cdi-hook", Args: []string{"nvidia-cdi-hook", "update-ldcache"}}},
+	}
+	for _, uuid := range uuids {
+		minor, ok := map[string]int64{cardA: 0, cardB: 1}[uuid]
+		if !ok {
+			return nil, fmt.Errorf("no CDI spec names %s", uuid)
+		}
+		edits.DeviceNodes = append(edits.DeviceNodes, &cdispec.DeviceNode{Path: fmt.Sprintf("/dev/nvidia%d", minor), Type: "c", Major: 195, Minor: minor})
+	}
+	return edits, nil
+}
+
+// newPod is a pod with annotations.
+func newPod(name string, annotations map[string]string) *api.PodSandbox {
+	return &api.PodSandbox{Id: "sandbox-" + name, Uid: "uid-" + name, Name: name, Namespace: "default", Annotations: annotations}
+}
+
+var lastID atomic.Int64
+
+// newContainer is a container with an id of its own.
+func newContainer(name string, env ...string) *api.Container {
+	return &api.Container{Id: fmt.Sprintf("c%d-%s", lastID.Add(1), name), Name: name, Env: append([]string{"PATH=/bin"}, env...)}
+}
+
+// hami is HAMi's annotation for a pod with one container.
+func hami(uuid string, memoryMiB, cores int) map[string]string {
+	return map[string]string{"hami.io/vgpu-devices-to-allocate": fmt.Sprintf("%s,NVIDIA,%d,%d:;", uuid, memoryMiB, cores)}
+}
+
+// named is our annotation for one container of a pod.
+func named(container, uuid string, memoryMiB, cores int) map[string]string {
+	return map[string]string{"gpuslice.io/grant": fmt.Sprintf(
+		`{"version":1,"node":%q,"containers":{%q:[{"uuid":%q,"memoryMiB":%d,"cores":%d}]}}`, nodeName, container, uuid, memoryMiB, cores)}
+}
+
+// claims are the ids of the containers that hold something.
+func (f *fixture) claims() []string {
+	snapshot, err := f.ledger.Snapshot(context.Background())
+	require.NoError(f.t, err)
+	ids := []string{}
+	for _, c := range snapshot.Claims() {
+		ids = append(ids, c.ContainerID)
+	}
+	return ids
+}
+
+// folders are the names in the ledger's containers folder.
+func (f *fixture) folders() []string {
+	entries, err := os.ReadDir(filepath.Dir(f.ledger.Folder("x")))
+	require.NoError(f.t, err)
+	names := []string{}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// envOf is a variable of a spec, and how often it is there.
+func envOf(spec *rspec.Spec, name string) (value string, times int) {
+	for _, e := range spec.Process.Env {
+		if k, v, _ := strings.Cut(e, "="); k == name {
+			value = v
+			times++
+		}
+	}
+	return value, times
+}
+
+// sourceOf is where a mount of a spec comes from.
+func sourceOf(spec *rspec.Spec, destination string) string {
+	source := ""
+	for _, m := range spec.Mounts {
+		if filepath.Clean(m.Destination) == destination {
+			source = m.Source
+		}
+	}
+	return source
+}
+
+// cardNodes are the device nodes of cards in a spec.
+func cardNodes(spec *rspec.Spec) []string {
+	var nodes []string
+	for _, d := range spec.Linux.Devices {
+		if strings.HasPrefix(d.Path, "/dev/nvidia") {
+			nodes = append(nodes, d.Path)
+		}
+	}
+	return nodes
+}

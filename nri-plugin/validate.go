@@ -1,0 +1,156 @@
+package nriplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+// intents remembers, from CreateContainer to the validation that follows it, what
+// this process answered. A container without an intent was never answered
+// for: its request was lost, or it went to a connection that is gone.
+type intents struct {
+	mu      sync.Mutex
+	enabled bool // only where the runtime will ask for validation and so collect them
+	byID    map[string]*api.ContainerAdjustment
+}
+
+func (i *intents) enable(on bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.enabled, i.byID = on, map[string]*api.ContainerAdjustment{}
+}
+
+func (i *intents) record(id string, adjust *api.ContainerAdjustment) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.enabled {
+		i.byID[id] = adjust
+	}
+}
+
+func (i *intents) take(id string) (*api.ContainerAdjustment, bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	adjust, ok := i.byID[id]
+	delete(i.byID, id)
+	return adjust, ok
+}
+
+func (i *intents) forget(id string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.byID, id)
+}
+
+// ValidateContainerAdjustment is called by runtimes with NRI 0.10 or newer after
+// all plugins have answered. Being subscribed is half of its use: when the
+// CreateContainer request was lost (a timeout, a crash), the runtime still calls
+// it on the closed connection, fails, and rejects the container.
+func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.ValidateContainerAdjustmentRequest) error {
+	pod, ctr := req.GetPod(), req.GetContainer()
+	if p.exempt[pod.GetNamespace()] {
+		return nil
+	}
+	intent, ok := p.intents.take(ctr.GetId())
+	if !ok {
+		return fmt.Errorf("gpuslice was not asked about container %s of pod %s and rejects it; it will be tried again", ctr.GetName(), podName(pod))
+	}
+	if err := compare(intent, req.GetAdjust()); err != nil {
+		return fmt.Errorf("gpuslice rejects container %s of pod %s: another NRI plugin changed what was granted: %w", ctr.GetName(), podName(pod), err)
+	}
+	return nil
+}
+
+// compare reports what of the intent is missing from or changed in the final
+// adjustment, and what of it gives access to a card that was not intended.
+func compare(intent, final *api.ContainerAdjustment) error {
+	return errors.Join(append(changed(intent, final), foreign(intent, final)...)...)
+}
+
+// changed lists what we asked for and the container would not get.
+func changed(intent, final *api.ContainerAdjustment) []error {
+	var errs []error
+
+	env := map[string]string{}
+	for _, e := range final.GetEnv() {
+		env[e.GetKey()] = e.GetValue()
+	}
+	for _, e := range intent.GetEnv() {
+		if _, removal := e.IsMarkedForRemoval(); removal {
+			continue
+		}
+		if got, ok := env[e.GetKey()]; !ok || got != e.GetValue() {
+			errs = append(errs, fmt.Errorf("variable %s is %q, not %q", e.GetKey(), got, e.GetValue()))
+		}
+	}
+
+	mounts := map[string]string{}
+	for _, m := range final.GetMounts() {
+		mounts[m.GetDestination()] = m.GetSource()
+	}
+	for _, m := range intent.GetMounts() {
+		if _, removal := m.IsMarkedForRemoval(); removal {
+			continue
+		}
+		if got := mounts[m.GetDestination()]; got != m.GetSource() {
+			errs = append(errs, fmt.Errorf("mount %s is from %q, not %q", m.GetDestination(), got, m.GetSource()))
+		}
+	}
+
+	devices := deviceNumbers(final)
+	for path, want := range deviceNumbers(intent) {
+		if got := devices[path]; got != want {
+			errs = append(errs, fmt.Errorf("device %s is %q, not %q", path, got, want))
+		}
+	}
+	return errs
+}
+
+// foreign lists what reaches a card and is not of our intent.
+func foreign(intent, final *api.ContainerAdjustment) []error {
+	c := oci.Container{}
+	intended := deviceNumbers(intent)
+	for _, d := range final.GetLinux().GetDevices() {
+		if _, removal := d.IsMarkedForRemoval(); !removal && intended[d.GetPath()] == "" {
+			c.Devices = append(c.Devices, d.ToOCI())
+		}
+	}
+	for _, d := range final.GetCDIDevices() {
+		c.CDIDevices = append(c.CDIDevices, d.GetName())
+	}
+	ours := map[string]bool{}
+	for _, e := range intent.GetEnv() {
+		ours[e.GetKey()] = true
+	}
+	for _, e := range final.GetEnv() {
+		if _, removal := e.IsMarkedForRemoval(); !removal && !ours[e.GetKey()] {
+			c.Env = append(c.Env, e.ToOCI())
+		}
+	}
+
+	var errs []error
+	if reason, holds := oci.HoldsGPU(c); holds {
+		errs = append(errs, errors.New(reason+", which was not granted"))
+	}
+	if oci.AsksForGPU(c) {
+		errs = append(errs, errors.New("it asks for cards by its environment, which were not granted"))
+	}
+	return errs
+}
+
+// deviceNumbers are type and numbers of the nodes that an adjustment adds, by path.
+func deviceNumbers(a *api.ContainerAdjustment) map[string]string {
+	numbers := map[string]string{}
+	for _, d := range a.GetLinux().GetDevices() {
+		if _, removal := d.IsMarkedForRemoval(); !removal {
+			numbers[d.GetPath()] = fmt.Sprintf("%s %d:%d", d.GetType(), d.GetMajor(), d.GetMinor())
+		}
+	}
+	return numbers
+}
