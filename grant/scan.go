@@ -109,21 +109,26 @@ func (l *Ledger) scanFolder(id string) bool {
 	if e == nil {
 		return false
 	}
-	e.stamp = now
+	if e.problem == nil && e.state == StateActive && err == nil {
+		e.stamp = now
+	}
 	l.index.put(e)
 	return true
 }
 
-// load reads one folder. known is what the index had of it, or nil.
-//
-// A record that can't be read was damaged by somebody else: ours appear by
-// rename, whole. It is not passed over, since its container may be running.
-// Known claims count on and are written again; else the shares come from the
-// recovery; else they are not known and nothing is granted until they are.
+// load reads one folder. known is what the index had of it, or nil. It returns
+// nil if the folder is no container's.
 func (l *Ledger) load(id string, known *entry) *entry {
 	data, err := os.ReadFile(filepath.Join(l.Folder(id), recordName))
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		return l.loadReleased(id)
+		if _, gone := readStamp(filepath.Join(l.Folder(id), releasedName)); gone == nil {
+			return l.loadReleased(id)
+		}
+		// Some runtimes make the source of a mount when it is missing: an empty
+		// folder holds nothing and goes. A plain file was never ours.
+		if gone := unix.Rmdir(l.Folder(id)); gone == nil || errors.Is(gone, unix.ENOTDIR) || errors.Is(gone, unix.ENOENT) {
+			return nil
+		}
 	}
 	var r *record
 	if err == nil {
@@ -132,38 +137,40 @@ func (l *Ledger) load(id string, known *entry) *entry {
 	if err == nil {
 		return &entry{record: *r, state: StateActive}
 	}
-	err = fmt.Errorf("read %s of container %s: %w", recordName, id, err)
-	l.damage(err)
-	if known != nil && known.state == StateActive {
-		if e := l.replaceRecord(&known.record); e == nil {
-			return &entry{record: known.record, state: StateActive}
-		}
-		return &entry{record: known.record, state: StateActive, problem: err}
-	}
-	return l.corrupt(id, err)
+	return l.loadDamaged(id, known, fmt.Errorf("read %s of container %s: %w", recordName, id, err))
 }
 
-// loadReleased reads a folder that has no grant.json. The content of
-// released.json is for people: it counts for nothing.
+// loadReleased reads a folder whose record is released. Its content is for
+// people: it counts for nothing, so that damage to it does no harm.
 func (l *Ledger) loadReleased(id string) *entry {
-	path := filepath.Join(l.Folder(id), releasedName)
-	data, err := os.ReadFile(path)
+	data, err := os.ReadFile(filepath.Join(l.Folder(id), releasedName))
+	var r *record
 	if err == nil {
-		r, err := decodeRecord(data, id)
-		if err != nil {
-			problem := fmt.Errorf("read %s of container %s: %w", releasedName, id, err)
-			return &entry{record: record{Claim: Claim{ContainerID: id}}, state: StateReleased, problem: problem}
-		}
+		r, err = decodeRecord(data, id)
+	}
+	if err == nil {
 		return &entry{record: *r, state: StateReleased}
 	}
-	// Some runtimes make the source of a mount when it is missing: an empty
-	// folder holds nothing and goes. A plain file was never ours.
-	if gone := unix.Rmdir(l.Folder(id)); gone == nil || errors.Is(gone, unix.ENOTDIR) || errors.Is(gone, unix.ENOENT) {
-		return nil
-	}
-	err = fmt.Errorf("read %s of container %s: %w", recordName, id, err)
+	err = fmt.Errorf("read %s of container %s: %w", releasedName, id, err)
 	l.damage(err)
-	return l.corrupt(id, err)
+	return &entry{record: record{Claim: Claim{ContainerID: id}}, state: StateReleased, problem: err}
+}
+
+// loadDamaged makes the entry of a record that can't be read. Somebody else
+// damaged it: ours appear by rename, whole. It is not passed over, since its
+// container may be running. A claim that this process knows counts on and is
+// written again; else the shares come from the recovery; else they are not known
+// and nothing is granted until they are.
+func (l *Ledger) loadDamaged(id string, known *entry, problem error) *entry {
+	l.damage(problem)
+	if known != nil && known.state == StateActive {
+		e := &entry{record: known.record, state: StateActive}
+		if err := l.replaceRecord(&known.record); err != nil {
+			e.problem = fmt.Errorf("%w; write it again: %w", problem, err)
+		}
+		return e
+	}
+	return l.corrupt(id, problem)
 }
 
 // corrupt makes the entry of a folder whose record can't be read.
@@ -209,7 +216,14 @@ func (l *Ledger) replaceRecord(r *record) error {
 		_ = os.Remove(next) // the first error is the one to tell
 		return err
 	}
-	if err := unix.Rename(next, filepath.Join(folder, recordName)); err != nil {
+	path := filepath.Join(folder, recordName)
+	err := unix.Rename(next, path)
+	if errors.Is(err, unix.EISDIR) {
+		if err = os.RemoveAll(path); err == nil {
+			err = unix.Rename(next, path)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("write %s of container %s: %w", recordName, r.ContainerID, err)
 	}
 	return nil

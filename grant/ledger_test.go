@@ -1,0 +1,366 @@
+package grant_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+var background = context.Background()
+
+// openLedger opens a ledger that is closed with the test.
+func openLedger(t testing.TB, dir string, options ...grant.Option) *grant.Ledger {
+	t.Helper()
+	ledger, err := grant.OpenLedger(dir, options...)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, ledger.Close()) })
+	return ledger
+}
+
+// claimOf is a claim of container "main" of a pod of its own.
+func claimOf(id string, shares ...grant.Share) grant.Claim {
+	return grant.Claim{
+		ContainerID: id, Owner: grant.OwnerNRI, PodUID: "uid-" + id, PodNamespace: "ns", PodName: "pod-" + id,
+		Container: "main", Shares: shares, Source: grant.SourceNamed, Mode: "preload",
+	}
+}
+
+// share is a share of card A.
+func share(memoryMiB int64, cores int) grant.Share {
+	return grant.Share{UUID: cardA, MemoryMiB: memoryMiB, CorePercent: cores}
+}
+
+// snapshot reads the ledger.
+func snapshot(t testing.TB, ledger *grant.Ledger) *grant.Snapshot {
+	t.Helper()
+	s, err := ledger.Snapshot(background)
+	require.NoError(t, err)
+	return s
+}
+
+// states returns the state of each entry by id.
+func states(s *grant.Snapshot) map[string]grant.State {
+	out := map[string]grant.State{}
+	for _, e := range s.Entries {
+		out[e.ContainerID] = e.State
+	}
+	return out
+}
+
+// folders lists what is under containers, hidden ones too.
+func folders(t testing.TB, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(dir, "containers"))
+	require.NoError(t, err)
+	names := []string{}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// writeFiles is a populate that writes two files as the limiter's writer does.
+func writeFiles(folder string) error {
+	return errors.Join(
+		os.WriteFile(filepath.Join(folder, "limits"), make([]byte, 4096), 0o444),
+		os.WriteFile(filepath.Join(folder, "usage"), make([]byte, 4096), 0o666))
+}
+
+func TestClaimIsReadableInItsFolder(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	folder, err := ledger.Claim(background, claimOf("c1", share(8000, 30)), testCards(), writeFiles)
+	require.NoError(t, err)
+	assert.Equal(t, filepath.Join(dir, "containers", "c1"), folder)
+	assert.Equal(t, folder, ledger.Folder("c1"))
+	for _, name := range []string{"grant.json", "limits", "usage"} {
+		assert.FileExists(t, filepath.Join(folder, name))
+	}
+	data, err := os.ReadFile(filepath.Join(folder, "grant.json"))
+	require.NoError(t, err)
+	assert.Contains(t, string(data), `"memoryMiB": 8000`)
+	assert.Equal(t, []string{"c1"}, folders(t, dir))
+
+	again := openLedger(t, dir)
+	s := snapshot(t, again)
+	require.Len(t, s.Claims(), 1)
+	assert.Equal(t, map[string]grant.Usage{cardA: {MemoryMiB: 8000, CorePercent: 30, Slots: 1}}, s.Cards)
+	assert.WithinDuration(t, time.Now(), s.Claims()[0].CreatedAt, time.Minute)
+}
+
+func TestClaimAgain(t *testing.T) {
+	ledger := openLedger(t, t.TempDir())
+	first, err := ledger.Claim(background, claimOf("c1", share(8000, 30)), testCards(), nil)
+	require.NoError(t, err)
+	second, err := ledger.Claim(background, claimOf("c1", share(8000, 30)), testCards(), func(string) error { return errors.New("must not be called") })
+	require.NoError(t, err)
+	assert.Equal(t, first, second)
+
+	_, err = ledger.Claim(background, claimOf("c1", share(8001, 30)), testCards(), nil)
+	require.ErrorIs(t, err, grant.ErrConflict)
+	assert.EqualValues(t, 8000, snapshot(t, ledger).Cards[cardA].MemoryMiB)
+}
+
+func TestOverbooking(t *testing.T) {
+	cards := map[string]grant.Card{
+		cardA: {UUID: cardA, MemoryMiB: 1000, CorePercent: 100, Slots: 3},
+		cardB: {UUID: cardB, MemoryMiB: 1000, CorePercent: 100, Slots: 0},
+	}
+	tests := []struct {
+		description string
+		booked      []grant.Share
+		asked       []grant.Share
+		says        string
+	}{
+		{"exactly what is left", []grant.Share{share(600, 60)}, []grant.Share{share(400, 40)}, ""},
+		{"memory", []grant.Share{share(600, 10)}, []grant.Share{share(401, 10)}, "memory 401 MiB asked, 400 of 1000 MiB free"},
+		{"cores", []grant.Share{share(100, 60)}, []grant.Share{share(100, 41)}, "cores 41 % asked, 40 of 100 % free"},
+		{"no cores asked of a card without any", []grant.Share{share(100, 100)}, []grant.Share{share(100, 0)}, ""},
+		{"slots", []grant.Share{share(1, 1), share(1, 1), share(1, 1)}, []grant.Share{share(1, 1)}, "no slot free, 3 of 3 taken"},
+		{"a card without slots", nil, []grant.Share{{cardB, 1, 1}}, "no slot free, 0 of 0 taken; held by nobody"},
+		{"more than the card", nil, []grant.Share{share(1001, 1)}, "may be booked for 1000 MiB"},
+		{"the second card", nil, []grant.Share{share(1, 1), {cardB, 1, 1}}, cardB},
+	}
+	for _, test := range tests {
+		t.Run(test.description, func(t *testing.T) {
+			dir := t.TempDir()
+			ledger := openLedger(t, dir)
+			for i, s := range test.booked {
+				_, err := ledger.Claim(background, claimOf(fmt.Sprint("c", i), s), cards, nil)
+				require.NoError(t, err)
+			}
+			before := snapshot(t, ledger)
+			_, err := ledger.Claim(background, claimOf("new", test.asked...), cards, nil)
+			if test.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, grant.ErrOverbooked)
+			assert.ErrorContains(t, err, test.says)
+			assert.ErrorContains(t, err, `pod ns/pod-new container "main": card `)
+			assert.Equal(t, before, snapshot(t, ledger))
+			assert.Equal(t, before, snapshot(t, openLedger(t, dir)))
+		})
+	}
+}
+
+func TestOverbookingNamesAFewHolders(t *testing.T) {
+	ledger := openLedger(t, t.TempDir())
+	for i := range 8 {
+		_, err := ledger.Claim(background, claimOf(fmt.Sprint("c", i), share(int64(1000+i), 1)), testCards(), nil)
+		require.NoError(t, err)
+	}
+	_, err := ledger.Claim(background, claimOf("new", share(100_000, 1)), testCards(), nil)
+	require.ErrorIs(t, err, grant.ErrOverbooked)
+	assert.ErrorContains(t, err, `pod ns/pod-c7 container "main" (1007 MiB, 1 %), `)
+	assert.ErrorContains(t, err, "3 more")
+	assert.Equal(t, 5, strings.Count(err.Error(), "(10"))
+}
+
+func TestReleaseAndRemove(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	_, err := ledger.Claim(background, claimOf("c1", share(60_000, 30)), testCards(), writeFiles)
+	require.NoError(t, err)
+	for range 2 { // idempotent
+		require.NoError(t, ledger.Release(background, "c1"))
+		assert.Equal(t, map[string]grant.State{"c1": grant.StateReleased}, states(snapshot(t, ledger)))
+		assert.Equal(t, map[string]grant.State{"c1": grant.StateReleased}, states(snapshot(t, openLedger(t, dir))))
+		assert.Empty(t, snapshot(t, ledger).Cards)
+		assert.FileExists(t, filepath.Join(ledger.Folder("c1"), "usage"), "the container may still map it")
+	}
+	_, err = ledger.Claim(background, claimOf("c2", share(60_000, 30)), testCards(), nil)
+	require.NoError(t, err, "what was released can be booked")
+	for range 2 {
+		require.NoError(t, ledger.Remove(background, "c1"))
+		assert.Equal(t, []string{"c2"}, folders(t, dir))
+	}
+	require.NoError(t, ledger.Remove(background, "c2"), "without a release")
+	assert.Empty(t, folders(t, dir))
+	assert.Empty(t, snapshot(t, ledger).Cards)
+	require.NoError(t, ledger.Release(background, "never-seen"))
+	require.NoError(t, ledger.Remove(background, "never-seen"))
+}
+
+func TestReleasedContainerIsCreatedAgain(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	_, err := ledger.Claim(background, claimOf("c1", share(1000, 30)), testCards(), writeFiles)
+	require.NoError(t, err)
+	require.NoError(t, ledger.Release(background, "c1"))
+	_, err = ledger.Claim(background, claimOf("c1", share(2000, 30)), testCards(), writeFiles)
+	require.NoError(t, err)
+	assert.EqualValues(t, 2000, snapshot(t, openLedger(t, dir)).Cards[cardA].MemoryMiB)
+	assert.Equal(t, []string{"c1"}, folders(t, dir))
+	assert.NoFileExists(t, filepath.Join(ledger.Folder("c1"), "released.json"))
+}
+
+func TestNextAttemptTakesThePlace(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	attempt := func(id string) grant.Claim {
+		c := claimOf(id, share(80_000, 80))
+		c.PodUID = "uid"
+		return c
+	}
+	_, err := ledger.Claim(background, attempt("n0"), testCards(), writeFiles)
+	require.NoError(t, err)
+	_, err = ledger.Claim(background, attempt("n1"), testCards(), writeFiles)
+	require.NoError(t, err, "the predecessor's Stop may come later")
+
+	want := map[string]grant.State{"n0": grant.StateReleased, "n1": grant.StateActive}
+	assert.Equal(t, want, states(snapshot(t, ledger)))
+	assert.Equal(t, want, states(snapshot(t, openLedger(t, dir))), "another process knows too")
+	assert.FileExists(t, filepath.Join(ledger.Folder("n0"), "usage"))
+
+	require.NoError(t, ledger.Release(background, "n0"), "the late Stop")
+	require.NoError(t, ledger.Remove(background, "n0"))
+	assert.EqualValues(t, 80_000, snapshot(t, ledger).Cards[cardA].MemoryMiB)
+
+	for _, other := range []func(*grant.Claim){
+		func(c *grant.Claim) { c.PodUID = "other" },
+		func(c *grant.Claim) { c.Container = "other" },
+		func(c *grant.Claim) { c.Owner = grant.OwnerRuntime },
+		func(c *grant.Claim) { c.PodUID = "" },
+	} {
+		c := attempt("x")
+		other(&c)
+		_, err := ledger.Claim(background, c, testCards(), nil)
+		require.ErrorIs(t, err, grant.ErrOverbooked, "only an attempt of the same container takes the place")
+	}
+}
+
+func TestRefusedAttemptLeavesThePredecessor(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	first, second := claimOf("n0", share(80_000, 80)), claimOf("n1", share(80_000, 80))
+	second.PodUID = first.PodUID
+	_, err := ledger.Claim(background, first, testCards(), nil)
+	require.NoError(t, err)
+	_, err = ledger.Claim(background, second, testCards(), func(string) error { return errors.New("no") })
+	require.Error(t, err)
+	assert.Equal(t, map[string]grant.State{"n0": grant.StateActive}, states(snapshot(t, openLedger(t, dir))))
+}
+
+func TestSlotBelongsToOneContainer(t *testing.T) {
+	ledger := openLedger(t, t.TempDir())
+	inPod := func(id, container string, slot *int) grant.Claim {
+		c := claimOf(id, share(100, 1))
+		c.PodUID, c.Container, c.Slot, c.Source = "uid", container, slot, grant.SourceHAMi
+		return c
+	}
+	_, err := ledger.Claim(background, inPod("c1", "main", ptr(0)), testCards(), nil)
+	require.NoError(t, err)
+	_, err = ledger.Claim(background, inPod("c2", "debugger", ptr(0)), testCards(), nil)
+	require.ErrorIs(t, err, grant.ErrSlotTaken)
+	assert.ErrorContains(t, err, `slot 0 of the pod's grant belongs to container "main"`)
+	_, err = ledger.Claim(background, inPod("c2", "side", ptr(1)), testCards(), nil)
+	require.NoError(t, err)
+	_, err = ledger.Claim(background, inPod("c3", "named", nil), testCards(), nil)
+	require.NoError(t, err)
+
+	require.NoError(t, ledger.Release(background, "c1"))
+	_, err = ledger.Claim(background, inPod("c4", "debugger", ptr(0)), testCards(), nil)
+	require.ErrorIs(t, err, grant.ErrSlotTaken, "main may come back as long as it is not removed")
+	_, err = ledger.Claim(background, inPod("c5", "main", ptr(0)), testCards(), nil)
+	require.NoError(t, err)
+}
+
+func TestContainerIDs(t *testing.T) {
+	ledger := openLedger(t, t.TempDir())
+	for _, id := range []string{"", ".", "..", ".new-x", "-x", "a/b", "../x", "a b", "a\x00b", "ä", strings.Repeat("a", 129)} {
+		_, err := ledger.Claim(background, claimOf(id, share(1, 1)), testCards(), nil)
+		require.ErrorIs(t, err, grant.ErrMalformed, "%q", id)
+		require.ErrorIs(t, ledger.Release(background, id), grant.ErrMalformed, "%q", id)
+		require.ErrorIs(t, ledger.Remove(background, id), grant.ErrMalformed, "%q", id)
+	}
+	for _, id := range []string{"a", "A.b_c-9", strings.Repeat("f", 64), strings.Repeat("a", 128)} {
+		_, err := ledger.Claim(background, claimOf(id, share(1, 1)), testCards(), nil)
+		require.NoError(t, err, "%q", id)
+	}
+}
+
+func TestFailedPopulateLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	broken := errors.New("broken")
+	_, err := ledger.Claim(background, claimOf("c1", share(1, 1)), testCards(), func(folder string) error {
+		return errors.Join(writeFiles(folder), broken)
+	})
+	require.ErrorIs(t, err, broken)
+	assert.Empty(t, folders(t, dir))
+	assert.Empty(t, snapshot(t, ledger).Entries)
+}
+
+func TestContextEndsBeforeTheCommit(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	ctx, cancel := context.WithCancel(background)
+	_, err := ledger.Claim(ctx, claimOf("c1", share(1, 1)), testCards(), func(string) error { cancel(); return nil })
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Empty(t, folders(t, dir))
+	assert.Empty(t, snapshot(t, ledger).Entries)
+}
+
+func TestLockHeldByAnotherProcess(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	other, err := os.Open(filepath.Join(dir, "lock"))
+	require.NoError(t, err)
+	defer other.Close()
+	require.NoError(t, unix.Flock(int(other.Fd()), unix.LOCK_EX))
+
+	ctx, cancel := context.WithTimeout(background, 30*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err = ledger.Claim(ctx, claimOf("c1", share(1, 1)), testCards(), nil)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.ErrorContains(t, err, filepath.Join(dir, "lock"))
+	assert.Less(t, time.Since(start), 5*time.Second)
+
+	require.NoError(t, unix.Flock(int(other.Fd()), unix.LOCK_UN))
+	_, err = ledger.Claim(background, claimOf("c1", share(1, 1)), testCards(), nil)
+	require.NoError(t, err)
+}
+
+func TestTwoLedgersOfOneDirectory(t *testing.T) {
+	dir := t.TempDir()
+	agent, wrapper := openLedger(t, dir), openLedger(t, dir)
+	_, err := agent.Claim(background, claimOf("c1", share(60_000, 1)), testCards(), nil)
+	require.NoError(t, err)
+	_, err = wrapper.Claim(background, claimOf("c2", share(60_000, 1)), testCards(), nil)
+	require.ErrorIs(t, err, grant.ErrOverbooked)
+	require.NoError(t, agent.Release(background, "c1"))
+	_, err = wrapper.Claim(background, claimOf("c2", share(60_000, 1)), testCards(), nil)
+	require.NoError(t, err)
+	_, err = agent.Claim(background, claimOf("c3", share(60_000, 1)), testCards(), nil)
+	require.ErrorIs(t, err, grant.ErrOverbooked)
+	require.NoError(t, wrapper.Remove(background, "c2"))
+	_, err = agent.Claim(background, claimOf("c3", share(60_000, 1)), testCards(), nil)
+	require.NoError(t, err)
+	assert.Equal(t, snapshot(t, agent), snapshot(t, wrapper))
+}
+
+func TestDirectoryIsLost(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	agent, wrapper := openLedger(t, dir), openLedger(t, dir)
+	_, err := agent.Claim(background, claimOf("c1", share(60_000, 1)), testCards(), nil)
+	require.NoError(t, err)
+	require.NoError(t, os.RemoveAll(dir))
+	_, err = agent.Claim(background, claimOf("c2", share(70_000, 1)), testCards(), nil)
+	require.NoError(t, err)
+	_, err = wrapper.Claim(background, claimOf("c3", share(70_000, 1)), testCards(), nil)
+	require.ErrorIs(t, err, grant.ErrOverbooked, "both must use the new lock and the new folders")
+	assert.Equal(t, []string{"c2"}, folders(t, dir))
+}

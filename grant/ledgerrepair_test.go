@@ -1,0 +1,287 @@
+package grant_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+// interrupt makes the ledger look as if a holder of the lock was killed.
+func interrupt(t *testing.T, dir string) {
+	t.Helper()
+	path := filepath.Join(dir, "generation")
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Len(t, data, 8)
+	generation := binary.LittleEndian.Uint64(data)
+	require.Zero(t, generation%2, "nobody was killed yet")
+	require.NoError(t, os.WriteFile(path, binary.LittleEndian.AppendUint64(nil, generation+1), 0o600))
+}
+
+func TestInterruptedChangeIsCleanedUp(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	_, err := ledger.Claim(background, claimOf("c1", share(1000, 1)), testCards(), nil)
+	require.NoError(t, err)
+	for _, name := range []string{".new-c2", ".old-c3"} {
+		folder := filepath.Join(dir, "containers", name)
+		require.NoError(t, os.Mkdir(folder, 0o755))
+		require.NoError(t, writeFiles(folder))
+	}
+	interrupt(t, dir)
+	_, err = ledger.Claim(background, claimOf("c4", share(1000, 1)), testCards(), nil)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"c1", "c4"}, folders(t, dir))
+	assert.EqualValues(t, 2000, snapshot(t, ledger).Cards[cardA].MemoryMiB)
+}
+
+// TestKilledBetweenNamingAndReleasing: the new attempt has its name, the old
+// one is not marked yet.
+func TestKilledBetweenNamingAndReleasing(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	first, second := claimOf("n0", share(80_000, 80)), claimOf("n1", share(80_000, 80))
+	second.PodUID = first.PodUID
+	_, err := ledger.Claim(background, first, testCards(), nil)
+	require.NoError(t, err)
+	_, err = ledger.Claim(background, second, testCards(), nil)
+	require.NoError(t, err)
+	old := ledger.Folder("n0")
+	require.NoError(t, os.Rename(filepath.Join(old, "released.json"), filepath.Join(old, "grant.json")))
+	interrupt(t, dir)
+
+	s := snapshot(t, openLedger(t, dir))
+	assert.Equal(t, map[string]grant.State{"n0": grant.StateReleased, "n1": grant.StateActive}, states(s))
+	assert.FileExists(t, filepath.Join(old, "released.json"))
+}
+
+func TestLostGenerationIsFoundAgain(t *testing.T) {
+	dir := t.TempDir()
+	first, second := claimOf("n0", share(80_000, 80)), claimOf("n1", share(80_000, 80))
+	second.PodUID = first.PodUID
+	_, err := openLedger(t, dir).Claim(background, first, testCards(), nil)
+	require.NoError(t, err)
+	for _, left := range [][]byte{nil, {1, 2, 3}} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "generation"), left, 0o600))
+		assert.Equal(t, map[string]grant.State{"n0": grant.StateActive}, states(snapshot(t, openLedger(t, dir))))
+	}
+	_, err = openLedger(t, dir).Claim(background, second, testCards(), nil)
+	require.NoError(t, err)
+	assert.Equal(t, map[string]grant.State{"n0": grant.StateReleased, "n1": grant.StateActive}, states(snapshot(t, openLedger(t, dir))),
+		"the later attempt must have the higher sequence")
+}
+
+// damage is a way to make a record unreadable.
+var damage = map[string]func(path string) error{
+	"garbage":     func(path string) error { return os.WriteFile(path, []byte("\x00\xffgarbage"), 0o644) },
+	"truncated":   func(path string) error { return os.Truncate(path, 20) },
+	"empty":       func(path string) error { return os.Truncate(path, 0) },
+	"gone":        os.Remove,
+	"a directory": func(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o755)) },
+	"another's": func(path string) error {
+		return os.WriteFile(path, []byte(`{"version":1,"containerID":"other"}`), 0o644)
+	},
+	"a later format": func(path string) error { return os.WriteFile(path, []byte(`{"version":2}`), 0o644) },
+}
+
+func TestDamagedRecord(t *testing.T) {
+	for name, hurt := range damage {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			_, err := openLedger(t, dir).Claim(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+			require.NoError(t, err)
+			require.NoError(t, hurt(filepath.Join(dir, "containers", "c1", "grant.json")))
+
+			var told []error
+			ledger := openLedger(t, dir, grant.WithDamage(func(err error) { told = append(told, err) }))
+			s := snapshot(t, ledger)
+			require.Equal(t, map[string]grant.State{"c1": grant.StateCorrupt}, states(s))
+			require.Error(t, s.Entries[0].Problem)
+			require.NotEmpty(t, told)
+
+			_, err = ledger.Claim(background, claimOf("c2", share(1, 1)), testCards(), nil)
+			require.ErrorIs(t, err, grant.ErrCorrupt, "what is free is not known")
+			assert.ErrorContains(t, err, "c1")
+
+			report, err := ledger.Reconcile(background, grant.OwnerNRI, []string{"c1"})
+			require.NoError(t, err)
+			assert.Equal(t, []string{"c1"}, report.Corrupt)
+			restored, err := ledger.Restore(background, claimOf("c1", share(60_000, 1)), testCards(), func(string) error {
+				return errors.New("must not be called: the container maps the files that are there")
+			})
+			require.NoError(t, err)
+			require.NoError(t, restored.Overbooked)
+			assert.FileExists(t, filepath.Join(restored.Dir, "usage"))
+
+			_, err = ledger.Claim(background, claimOf("c2", share(60_000, 1)), testCards(), nil)
+			require.ErrorIs(t, err, grant.ErrOverbooked)
+			_, err = ledger.Claim(background, claimOf("c2", share(1, 1)), testCards(), nil)
+			require.NoError(t, err)
+			assert.EqualValues(t, 60_001, snapshot(t, openLedger(t, dir)).Cards[cardA].MemoryMiB)
+		})
+	}
+}
+
+func TestDamagedRecordEndsWithItsContainer(t *testing.T) {
+	ends := map[string]func(*grant.Ledger) error{
+		"removed":  func(l *grant.Ledger) error { return l.Remove(background, "c1") },
+		"released": func(l *grant.Ledger) error { return l.Release(background, "c1") },
+	}
+	for name, hurt := range damage {
+		for how, end := range ends {
+			t.Run(name+" then "+how, func(t *testing.T) {
+				dir := t.TempDir()
+				_, err := openLedger(t, dir).Claim(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+				require.NoError(t, err)
+				require.NoError(t, hurt(filepath.Join(dir, "containers", "c1", "grant.json")))
+				ledger := openLedger(t, dir)
+				require.NoError(t, end(ledger))
+				for _, l := range []*grant.Ledger{ledger, openLedger(t, dir)} {
+					assert.Empty(t, snapshot(t, l).Cards)
+				}
+				_, err = openLedger(t, dir).Claim(background, claimOf("c2", share(100_000, 1)), testCards(), nil)
+				require.NoError(t, err)
+			})
+		}
+	}
+}
+
+func TestDamagedRecordThatThisProcessKnows(t *testing.T) {
+	for name, hurt := range damage {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			agent, wrapper := openLedger(t, dir), openLedger(t, dir)
+			_, err := agent.Claim(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+			require.NoError(t, err)
+			require.NoError(t, hurt(filepath.Join(dir, "containers", "c1", "grant.json")))
+			interrupt(t, dir) // so that the agent looks
+
+			_, err = agent.Claim(background, claimOf("c2", share(60_000, 1)), testCards(), nil)
+			require.ErrorIs(t, err, grant.ErrOverbooked)
+			assert.Equal(t, map[string]grant.State{"c1": grant.StateActive}, states(snapshot(t, agent)))
+			assert.Equal(t, map[string]grant.State{"c1": grant.StateActive}, states(snapshot(t, wrapper)), "it was written again")
+		})
+	}
+}
+
+func TestDamagedRecordWithRecovery(t *testing.T) {
+	dir := t.TempDir()
+	_, err := openLedger(t, dir).Claim(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+	require.NoError(t, err)
+	require.NoError(t, os.Truncate(filepath.Join(dir, "containers", "c1", "grant.json"), 10))
+
+	ledger := openLedger(t, dir, grant.WithRecovery(func(folder string) ([]grant.Share, error) {
+		assert.FileExists(t, filepath.Join(folder, "limits"))
+		return []grant.Share{share(60_000, 1)}, nil
+	}))
+	_, err = ledger.Claim(background, claimOf("c2", share(60_000, 1)), testCards(), nil)
+	require.ErrorIs(t, err, grant.ErrOverbooked)
+	_, err = ledger.Claim(background, claimOf("c2", share(40_000, 1)), testCards(), nil)
+	require.NoError(t, err)
+	assert.EqualValues(t, 100_000, snapshot(t, ledger).Cards[cardA].MemoryMiB)
+
+	failing := openLedger(t, dir, grant.WithRecovery(func(string) ([]grant.Share, error) { return nil, errors.New("no limits") }))
+	_, err = failing.Claim(background, claimOf("c3", share(1, 1)), testCards(), nil)
+	require.ErrorIs(t, err, grant.ErrCorrupt)
+	assert.ErrorContains(t, err, "no limits")
+}
+
+func TestStrangersInTheDirectory(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	containers := filepath.Join(dir, "containers")
+	require.NoError(t, os.Mkdir(filepath.Join(containers, "empty"), 0o755))
+	require.NoError(t, os.Mkdir(filepath.Join(containers, "lost+found"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(containers, "README"), []byte("hello"), 0o644))
+	_, err := ledger.Claim(background, claimOf("c1", share(1, 1)), testCards(), nil)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"README", "c1", "lost+found"}, folders(t, dir))
+	assert.Len(t, snapshot(t, ledger).Entries, 1)
+}
+
+func TestReconcile(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	for _, c := range []grant.Claim{claimOf("n1", share(1, 1)), claimOf("n2", share(1, 1)), claimOf("n3", share(1, 1)), claimOf("r1", share(1, 1))} {
+		if c.ContainerID == "r1" {
+			c.Owner = grant.OwnerRuntime
+		}
+		_, err := ledger.Claim(background, c, testCards(), writeFiles)
+		require.NoError(t, err)
+	}
+	require.NoError(t, ledger.Release(background, "n3"))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "containers", ".new-x"), 0o755))
+	report, err := ledger.Reconcile(background, grant.OwnerNRI, []string{"n1", "without-a-gpu"})
+	require.NoError(t, err)
+	assert.Equal(t, &grant.Report{Kept: []string{"n1"}, Removed: []string{"n2", "n3"}, Leftovers: []string{".new-x"}}, report)
+	assert.Equal(t, []string{"n1", "r1"}, folders(t, dir))
+	assert.Equal(t, 2, snapshot(t, ledger).Cards[cardA].Slots)
+
+	report, err = ledger.Reconcile(background, grant.OwnerRuntime, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"r1"}, report.Removed)
+}
+
+func TestRestore(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	_, err := ledger.Claim(background, claimOf("c1", share(60_000, 1)), testCards(), nil)
+	require.NoError(t, err)
+
+	restored, err := ledger.Restore(background, claimOf("c2", share(60_000, 1)), testCards(), writeFiles)
+	require.NoError(t, err, "it is there, so it counts")
+	require.ErrorIs(t, restored.Overbooked, grant.ErrOverbooked)
+	assert.FileExists(t, filepath.Join(restored.Dir, "usage"))
+	restored, err = ledger.Restore(background, claimOf("c3", grant.Share{UUID: cardX, MemoryMiB: 1}), testCards(), nil)
+	require.NoError(t, err)
+	require.ErrorIs(t, restored.Overbooked, grant.ErrUnknownCard)
+	assert.EqualValues(t, 120_000, snapshot(t, openLedger(t, dir)).Cards[cardA].MemoryMiB)
+	_, err = ledger.Claim(background, claimOf("c4", share(1, 1)), testCards(), nil)
+	require.ErrorIs(t, err, grant.ErrOverbooked)
+	assert.ErrorContains(t, err, "0 of 100000 MiB free")
+
+	restored, err = ledger.Restore(background, claimOf("c1", share(60_000, 1)), testCards(), nil)
+	require.NoError(t, err, "idempotent")
+	require.NoError(t, restored.Overbooked)
+	_, err = ledger.Restore(background, claimOf("c1", share(1, 1)), testCards(), nil)
+	require.ErrorIs(t, err, grant.ErrConflict)
+}
+
+func TestRestoreOfAReleasedContainerThatIsLive(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	_, err := ledger.Claim(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+	require.NoError(t, err)
+	require.NoError(t, ledger.Release(background, "c1"))
+	_, err = ledger.Restore(background, claimOf("c1", share(60_000, 1)), testCards(), nil)
+	require.NoError(t, err)
+	for _, l := range []*grant.Ledger{ledger, openLedger(t, dir)} {
+		assert.Equal(t, map[string]grant.State{"c1": grant.StateActive}, states(snapshot(t, l)))
+	}
+}
+
+// TestRestoreTakesNobodysPlace: two live attempts of one container both count,
+// in whichever order they are restored.
+func TestRestoreTakesNobodysPlace(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	for _, id := range []string{"n1", "n0"} {
+		c := claimOf(id, share(10_000, 1))
+		c.PodUID = "uid"
+		_, err := ledger.Restore(background, c, testCards(), nil)
+		require.NoError(t, err)
+	}
+	assert.EqualValues(t, 20_000, snapshot(t, openLedger(t, dir)).Cards[cardA].MemoryMiB)
+	next := claimOf("n2", share(90_000, 1))
+	next.PodUID = "uid"
+	_, err := ledger.Claim(background, next, testCards(), nil)
+	require.NoError(t, err)
+	assert.EqualValues(t, 90_000, snapshot(t, openLedger(t, dir)).Cards[cardA].MemoryMiB)
+}
