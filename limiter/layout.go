@@ -1,0 +1,71 @@
+package limiter
+
+// Sizes and offsets of src/layout.h, in bytes. TestLayout compares the two.
+const (
+	layoutNumber = 1
+
+	limitsMagic       = "GPUSLIM1"
+	limitsSize        = 4096
+	limitsHeaderSize  = 128
+	limitsRecordSize  = 128
+	limitsOffLayout   = 8
+	limitsOffHeader   = 12
+	limitsOffRecord   = 16
+	limitsOffCount    = 20
+	limitsOffGen      = 24
+	limitsOffFlags    = 32
+	limitsOffCRC      = 36
+	flagOversubscribe = 1
+
+	recordOffSequence    = 0
+	recordOffCRC         = 4
+	recordOffUUID        = 8
+	recordOffMemory      = 24
+	recordOffCore        = 32
+	recordOffCoreSoft    = 36
+	recordOffPolicy      = 40
+	recordOffPriority    = 44
+	recordOffFlags       = 48
+	recordOffContext     = 56
+	recordOffName        = 64
+	recordFlagMIG        = 1
+	uuidSize             = 16
+	maxMemoryLimitBytes  = 1 << 56 // the library's ceiling: keeps sums far from 2^64
+	maxRecordCorePercent = 100
+
+	usageMagic         = "GPUSUSE1"
+	usageHeaderSize    = 4096
+	usageSlots         = 1024
+	usageSlotSize      = 1280
+	usageCellOffset    = 128
+	usageCellSize      = 64
+	usageSize          = usageHeaderSize + usageSlots*usageSlotSize
+	usageOffLayout     = 8
+	usageOffHeader     = 12
+	usageOffSlot       = 16
+	usageOffSlots      = 20
+	usageOffCellOffset = 24
+	usageOffCell       = 28
+	usageOffCells      = 32
+	usageOffDevices    = 36
+	usageOffMIG        = 40
+	usageOffUUID       = 64
+	usageOffHighWater  = 1024
+
+	slotOffOwner     = 0
+	slotOffPID       = 4
+	slotOffStart     = 8
+	slotOffNamespace = 16
+
+	cellOffCommitted = 0
+	cellOffTentative = 8
+	cellOffContext   = 16
+	cellOffPool      = 24
+	cellOffVMM       = 32
+	cellOffGraph     = 40
+	cellOffArray     = 48
+
+	usageLockSlow = 1 << 40 // the bytes past the file's end that processes lock
+
+	futexOwnerDied = 0x40000000 // linux/futex.h
+)

@@ -1,0 +1,139 @@
+package limiter
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// WriteLimits makes a limits file: complete or not at all, mode 0444, its mode
+// not subject to the umask. It replaces a file at path; a container that has the
+// old one mapped keeps the old one, use UpdateLimits for that.
+func WriteLimits(path string, l Limits) error {
+	if err := l.validate(); err != nil {
+		return fmt.Errorf("write limits %s: %w", path, err)
+	}
+	file, err := encodeLimits(l, 1)
+	if err != nil {
+		return fmt.Errorf("write limits %s: %w", path, err)
+	}
+	if err := place(path, 0o444, func(f *os.File) error {
+		_, err := f.Write(file)
+		return err
+	}); err != nil {
+		return fmt.Errorf("write limits %s: %w", path, err)
+	}
+	return nil
+}
+
+// ReadLimits reads a limits file and checks all of it.
+func ReadLimits(path string) (Limits, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Limits{}, fmt.Errorf("read limits: %w", err)
+	}
+	defer f.Close()
+	file, err := io.ReadAll(io.LimitReader(f, limitsSize+1))
+	if err != nil {
+		return Limits{}, fmt.Errorf("read limits %s: %w", path, err)
+	}
+	l, err := decodeLimits(file)
+	if err != nil {
+		return Limits{}, fmt.Errorf("read limits %s: %w", path, err)
+	}
+	return l, nil
+}
+
+// UpdateLimits changes the numbers of a limits file in place, so that running
+// containers follow. The cards, their order and Oversubscribe stay as they are.
+// The file may come from a writer that was killed half-way.
+func UpdateLimits(path string, l Limits) error {
+	if err := updateLimits(path, l); err != nil {
+		return fmt.Errorf("update limits %s: %w", path, err)
+	}
+	return nil
+}
+
+func updateLimits(path string, l Limits) error {
+	if err := l.validate(); err != nil {
+		return err
+	}
+	want, err := encodeLimits(l, 0)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil { // released with f
+		return fmt.Errorf("lock: %w", err)
+	}
+	if info, err := f.Stat(); err != nil || info.Size() != limitsSize {
+		return errors.Join(err, fmt.Errorf("it is not %d bytes long", limitsSize))
+	}
+	file, err := unix.Mmap(int(f.Fd()), 0, limitsSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map: %w", err)
+	}
+	defer unix.Munmap(file) //nolint:errcheck // of a mapping made above
+	return rewrite(file, want, len(l.Devices))
+}
+
+// rewrite brings the records of a mapped file to those of want.
+func rewrite(file, want []byte, count int) error {
+	if string(file[:limitsOffGen]) != string(want[:limitsOffGen]) ||
+		string(file[limitsOffFlags:limitsHeaderSize]) != string(want[limitsOffFlags:limitsHeaderSize]) {
+		return errors.New("its header is wrong, or it has another number of cards or another oversubscription")
+	}
+	for i := range count {
+		is, be := recordAt(file, i)[recordOffUUID:recordOffMemory], recordAt(want, i)[recordOffUUID:recordOffMemory]
+		if string(is) != string(be) {
+			return fmt.Errorf("record %d is of card %s, not %s", i, formatUUID(is, false), formatUUID(be, false))
+		}
+	}
+	for i := range count {
+		rewriteRecord(recordAt(file, i), recordAt(want, i))
+	}
+	atomic.AddUint64((*uint64)(unsafe.Pointer(&file[limitsOffGen])), 1)
+	return nil
+}
+
+// rewriteRecord follows the protocol that the library reads by: the sequence is
+// odd while the bytes change. One that is odd already is a dead writer's.
+func rewriteRecord(r, want []byte) {
+	sequence := (*uint32)(unsafe.Pointer(&r[recordOffSequence]))
+	now := atomic.LoadUint32(sequence)
+	if now%2 == 0 && string(r[recordOffCRC:]) == string(want[recordOffCRC:]) {
+		return
+	}
+	odd := now | 1
+	atomic.StoreUint32(sequence, odd)
+	copy(r[recordOffCRC:], want[recordOffCRC:])
+	atomic.StoreUint32(sequence, odd+1)
+}
+
+// place writes a file beside path and renames it there.
+func place(path string, mode os.FileMode, fill func(*os.File) error) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	err = errors.Join(fill(f), f.Chmod(mode), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

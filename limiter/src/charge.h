@@ -1,0 +1,41 @@
+/* One allocation's way: begin before the driver is asked; then keep or cancel. */
+#ifndef GPUSLICE_CHARGE_H
+#define GPUSLICE_CHARGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "device.h"
+#include "ledger.h"
+#include "process.h"
+
+struct charge {
+	struct process *process;
+	struct here here;
+	uint64_t bytes;
+};
+
+/* Charges bytes to the current context's card. On an error the driver must not
+ * be asked. */
+CUresult charge_begin(struct charge *charge, uint64_t bytes);
+/* Makes it so many bytes instead. False: that many don't fit. */
+bool charge_resize(struct charge *charge, uint64_t bytes);
+/* Writes it down under the driver's address or handle. False: no memory to. */
+bool charge_keep(struct charge *charge, enum ledger_kind kind, uint64_t key);
+void charge_cancel(struct charge *charge);
+
+/* For a free: takes what is known of the key out of the ledger before the driver
+ * is asked, for right after it the driver may hand the same address out again. */
+struct discharge {
+	struct process *process; /* NULL: not ours, nothing is charged for it */
+	struct ledger_entry entry;
+};
+
+void discharge_begin(struct discharge *discharge, enum ledger_kind kind, uint64_t key);
+/* Gives the bytes back, or puts the entry back where the driver has refused. */
+CUresult discharge_end(struct discharge *discharge, CUresult result);
+
+/* The context is gone, and with it all that was allocated in it up to stamp. */
+void discharge_context(struct process *process, CUcontext context, uint64_t stamp);
+
+#endif

@@ -1,0 +1,169 @@
+#include "hooks.h"
+
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "loader.h"
+
+enum library { CUDA, NVML, LIBRARIES };
+enum what { PLAIN, TAKES, GIVES, VIEW, CONTEXT, SEAM };
+
+static const struct hook {
+	const char *name;
+	void *wrapper; /* NULL: only called */
+	enum library library;
+	enum what what;
+} hooks[HOOK_COUNT] = {
+#define HOOK(library, name, what) { #name, (void *)name, library, what },
+#define HELPER(library, name) { #name, NULL, library, PLAIN },
+#include "hooks.def"
+#undef HOOK
+#undef HELPER
+};
+
+static const char *const sonames[LIBRARIES] = { "libcuda.so.1", "libnvidia-ml.so.1" };
+
+/* The driver's functions. They are filled from a library that is pinned by then,
+ * and every thread that fills them fills in the same: no lock. */
+static _Atomic(void *) real[HOOK_COUNT];
+static _Atomic bool resolved[LIBRARIES];
+static _Atomic(void *) hint[LIBRARIES]; /* an address inside the library */
+
+static CUresult no_cuda(void)
+{
+	return CUDA_ERROR_NOT_INITIALIZED;
+}
+
+static nvmlReturn_t no_nvml(void)
+{
+	return NVML_ERROR_UNINITIALIZED;
+}
+
+static void *find_in(void *handle, enum hook_id id)
+{
+	void *found = loader_dlsym(handle, hooks[id].name);
+
+	return found == hooks[id].wrapper ? NULL : found;
+}
+
+static void *open_library(enum library library)
+{
+	void *handle = loader_loaded(sonames[library]);
+	void *seen = atomic_load_explicit(&hint[library], memory_order_relaxed);
+
+	if (!handle && seen)
+		handle = loader_holding(seen);
+	return handle; /* kept: the addresses below stay valid for ever */
+}
+
+static void resolve(enum library library)
+{
+	void *handle = open_library(library);
+	bool any = false;
+
+	for (enum hook_id id = 0; id < HOOK_COUNT; id++) {
+		if (hooks[id].library != library)
+			continue;
+		void *found = find_in(handle ? handle : RTLD_NEXT, id);
+		atomic_store_explicit(&real[id], found, memory_order_relaxed);
+		any = any || found;
+	}
+	/* Release: whoever sees it resolved sees the addresses. */
+	if (any)
+		atomic_store_explicit(&resolved[library], true, memory_order_release);
+}
+
+static void *address(enum hook_id id)
+{
+	enum library library = hooks[id].library;
+
+	/* Acquire: pairs with the release in resolve(). */
+	if (__builtin_expect(!atomic_load_explicit(&resolved[library], memory_order_acquire), 0))
+		resolve(library);
+	return atomic_load_explicit(&real[id], memory_order_relaxed);
+}
+
+void *hook_real(enum hook_id id)
+{
+	void *found = address(id);
+
+	if (__builtin_expect(found != NULL, 1))
+		return found;
+	return hooks[id].library == CUDA ? (void *)no_cuda : (void *)no_nvml;
+}
+
+bool hook_exists(enum hook_id id)
+{
+	return address(id) != NULL;
+}
+
+enum hook_id hook_named(const char *name)
+{
+	enum hook_id id = 0;
+
+	while (id < HOOK_COUNT && (!hooks[id].wrapper || strcmp(hooks[id].name, name)))
+		id++;
+	return id;
+}
+
+void *hook_wrapper(enum hook_id id)
+{
+	return hooks[id].wrapper;
+}
+
+void *hook_loaded(enum hook_id id)
+{
+	void *found = find_in(RTLD_NEXT, id);
+	void *handle = found ? NULL : loader_loaded(sonames[hooks[id].library]);
+
+	if (handle) {
+		found = find_in(handle, id);
+		loader_close(handle);
+	}
+	return found;
+}
+
+void hook_seen(enum hook_id id, void *seen)
+{
+	atomic_store_explicit(&hint[hooks[id].library], seen, memory_order_relaxed);
+}
+
+void *hook_swap(void *seen)
+{
+	for (enum hook_id id = 0; id < HOOK_COUNT; id++)
+		if (hooks[id].wrapper && address(id) == seen)
+			return hooks[id].wrapper;
+	return seen;
+}
+
+bool hook_is_wrapper(const void *seen)
+{
+	for (enum hook_id id = 0; id < HOOK_COUNT; id++)
+		if (hooks[id].wrapper && hooks[id].wrapper == seen)
+			return true;
+	return false;
+}
+
+/* The length of a name without _v2, _ptsz, _ptds and the like. */
+static size_t base_length(const char *name)
+{
+	size_t length = strlen(name);
+
+	if (length > 5 && (!strcmp(name + length - 5, "_ptsz") || !strcmp(name + length - 5, "_ptds")))
+		length -= 5;
+	if (length > 3 && name[length - 3] == '_' && name[length - 2] == 'v')
+		length -= 3;
+	return length;
+}
+
+bool hook_takes_memory(const char *base)
+{
+	size_t length = base_length(base);
+
+	for (enum hook_id id = 0; id < HOOK_COUNT; id++)
+		if (hooks[id].what == TAKES && base_length(hooks[id].name) == length && !memcmp(hooks[id].name, base, length))
+			return true;
+	return false;
+}

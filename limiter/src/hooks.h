@@ -1,0 +1,43 @@
+/* The table of hooked names: for each its wrapper (the exported function of the
+ * same name) and the driver's own function. */
+#ifndef GPUSLICE_HOOKS_H
+#define GPUSLICE_HOOKS_H
+
+#include <stdbool.h>
+
+#include "api.h"
+
+enum hook_id {
+#define HOOK(library, name, what) HOOK_##name,
+#define HELPER(library, name) HOOK_##name,
+#include "hooks.def"
+#undef HOOK
+#undef HELPER
+	HOOK_COUNT,
+};
+
+/* The driver's own function, typed as the wrapper is. Where the driver has no
+ * such function it is one that returns an error. */
+#define REAL(name) ((__typeof__(&name))hook_real(HOOK_##name))
+
+void *hook_real(enum hook_id id);
+/* Whether the driver has the function at all. */
+bool hook_exists(enum hook_id id);
+
+/* The hook of that name, or HOOK_COUNT. */
+enum hook_id hook_named(const char *name);
+void *hook_wrapper(enum hook_id id);
+/* The driver's function of that name if its library is loaded, else NULL. */
+void *hook_loaded(enum hook_id id);
+/* Someone found the driver's function here: a hint where the driver is. */
+void hook_seen(enum hook_id id, void *address);
+
+/* The wrapper of the driver's function at this address; the address itself if
+ * it is not hooked. */
+void *hook_swap(void *address);
+/* Whether some form of this name (without version and stream suffix) takes memory. */
+bool hook_takes_memory(const char *base);
+/* Whether this is the address of a wrapper. */
+bool hook_is_wrapper(const void *address);
+
+#endif

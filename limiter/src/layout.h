@@ -1,0 +1,153 @@
+/* The two files that the limiter shares with the host. This header is their
+ * definition; limiter/layout.go repeats it and a test compares the two.
+ *
+ * All numbers are little-endian, all fields naturally aligned. Layouts only
+ * ever grow a new layout number: a reader refuses a number it does not know.
+ *
+ *   limits, 4096 bytes, written by the host only (mapped read-only here):
+ *
+ *      0 ┌──────────────┐
+ *        │ header, 128  │  crc over 0..24 and 32..36
+ *    128 ├──────────────┤
+ *        │ 16 records   │  each 128, guarded by its own sequence and crc
+ *        │ of 128       │
+ *   2176 ├──────────────┤
+ *        │ zeros        │
+ *   4096 └──────────────┘
+ *
+ *   usage, 4096 + 1024 * 1280 bytes, created by the host, then written by the
+ *   CUDA processes of one container:
+ *
+ *      0 ┌──────────────┐
+ *        │ header, 1024 │  by the host, once
+ *   1024 │ high_water   │  by whoever claims a slot; it only rises
+ *   4096 ├──────────────┤
+ *        │ slot 0, 1280 │    0 header, 128: owner word by the kernel and the
+ *        │              │      helper thread, the rest by the claiming process
+ *        │              │  128 16 cells of 64: by the slot's own process only,
+ *        │              │      zeroed by a reaper after that process is gone
+ *        │              │ 1152 spare, 128
+ *   5376 ├──────────────┤
+ *        │ slot 1 …     │
+ *
+ * Cell i belongs to record i of the limits file. A slot never moves. */
+#ifndef GPUSLICE_LAYOUT_H
+#define GPUSLICE_LAYOUT_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	VGPU_LAYOUT = 1,
+	VGPU_MAX_DEVICES = 16,
+
+	VGPU_LIMITS_BYTES = 4096,
+	VGPU_LIMITS_HEADER_BYTES = 128,
+	VGPU_LIMITS_RECORD_BYTES = 128,
+	VGPU_LIMITS_OVERSUBSCRIBE = 1, /* header flags, bit 0 */
+	VGPU_RECORD_MIG = 1,           /* record flags, bit 0 */
+
+	VGPU_USAGE_HEADER_BYTES = 4096,
+	VGPU_SLOT_COUNT = 1024,
+	VGPU_SLOT_BYTES = 1280,
+	VGPU_SLOT_HEADER_BYTES = 128,
+	VGPU_CELL_BYTES = 64,
+	VGPU_USAGE_BYTES = VGPU_USAGE_HEADER_BYTES + VGPU_SLOT_COUNT * VGPU_SLOT_BYTES,
+};
+
+#define VGPU_LIMITS_MAGIC "GPUSLIM1"
+#define VGPU_USAGE_MAGIC "GPUSUSE1"
+
+struct vgpu_record {
+	_Atomic uint32_t sequence; /* even: stable; odd: being rewritten */
+	uint32_t crc32;            /* IEEE, of bytes 8 to 128 */
+	uint8_t uuid[16];
+	uint64_t memory_limit_bytes; /* never 0 */
+	uint32_t core_percent;       /* 0: not limited */
+	uint32_t core_soft_percent;  /* 0: none */
+	uint32_t policy;             /* 0 default, 1 force, 2 disable */
+	uint32_t priority;           /* 0 high, 1 low */
+	uint32_t flags;
+	uint32_t reserved;
+	uint64_t context_bytes; /* 0: unknown */
+	char name[64];          /* the UUID as text */
+};
+
+struct vgpu_limits {
+	uint8_t magic[8];
+	uint32_t layout;
+	uint32_t header_bytes;
+	uint32_t record_bytes;
+	uint32_t record_count;
+	_Atomic uint64_t generation;
+	uint32_t flags;
+	uint32_t crc32;
+	uint8_t reserved[88];
+	struct vgpu_record records[VGPU_MAX_DEVICES];
+};
+
+struct vgpu_cell {
+	_Atomic uint64_t committed; /* all that is charged, the splits below included */
+	_Atomic uint64_t tentative; /* announced, not yet decided */
+	_Atomic uint64_t context;   /* splits of committed, for people; what no split */
+	_Atomic uint64_t pool;      /* names is linear memory                        */
+	_Atomic uint64_t vmm;
+	_Atomic uint64_t graph;
+	_Atomic uint64_t array;
+	uint64_t reserved;
+};
+
+struct vgpu_slot {
+	_Atomic uint32_t owner; /* robust futex: 0 free, TID alive, FUTEX_OWNER_DIED dead */
+	uint32_t pid;           /* as its own PID namespace names it */
+	uint64_t start_time;    /* /proc/<pid>/stat field 22; 0: not known */
+	uint64_t pid_ns;        /* inode of its PID namespace; 0: not known */
+	uint8_t reserved[104];
+	struct vgpu_cell cells[VGPU_MAX_DEVICES];
+	uint8_t spare[128];
+};
+
+struct vgpu_usage {
+	uint8_t magic[8];
+	uint32_t layout;
+	uint32_t header_bytes;
+	uint32_t slot_bytes;
+	uint32_t slot_count;
+	uint32_t cell_offset;
+	uint32_t cell_bytes;
+	uint32_t cell_count;
+	uint32_t device_count;
+	uint32_t mig_cells; /* bit i: cell i is of a MIG device */
+	uint8_t reserved[20];
+	uint8_t uuid[VGPU_MAX_DEVICES][16]; /* of cell i */
+	uint8_t reserved2[704];
+	_Atomic uint32_t high_water; /* slots 0 to high_water-1 were ever claimed */
+	uint8_t reserved3[3068];
+	struct vgpu_slot slots[VGPU_SLOT_COUNT];
+};
+
+/* The bytes of the usage file that are locked (open-file-description locks);
+ * they lie past its end, so that a lock is never confused with data. */
+#define VGPU_LOCK_SLOW ((int64_t)1 << 40)             /* who is in the slow path */
+#define VGPU_LOCK_SLOT(i) (VGPU_LOCK_SLOW + 1 + (i)) /* who holds slot i */
+
+_Static_assert(sizeof(struct vgpu_record) == VGPU_LIMITS_RECORD_BYTES, "record");
+_Static_assert(offsetof(struct vgpu_record, uuid) == 8, "record.uuid");
+_Static_assert(offsetof(struct vgpu_record, memory_limit_bytes) == 24, "record.memory_limit_bytes");
+_Static_assert(offsetof(struct vgpu_record, context_bytes) == 56, "record.context_bytes");
+_Static_assert(offsetof(struct vgpu_record, name) == 64, "record.name");
+_Static_assert(offsetof(struct vgpu_limits, generation) == 24, "limits.generation");
+_Static_assert(offsetof(struct vgpu_limits, crc32) == 36, "limits.crc32");
+_Static_assert(offsetof(struct vgpu_limits, records) == VGPU_LIMITS_HEADER_BYTES, "limits.records");
+_Static_assert(sizeof(struct vgpu_cell) == VGPU_CELL_BYTES, "cell");
+_Static_assert(offsetof(struct vgpu_slot, cells) == VGPU_SLOT_HEADER_BYTES, "slot.cells");
+_Static_assert(sizeof(struct vgpu_slot) == VGPU_SLOT_BYTES, "slot");
+_Static_assert(offsetof(struct vgpu_usage, uuid) == 64, "usage.uuid");
+_Static_assert(offsetof(struct vgpu_usage, high_water) == 1024, "usage.high_water");
+_Static_assert(offsetof(struct vgpu_usage, slots) == VGPU_USAGE_HEADER_BYTES, "usage.slots");
+_Static_assert(sizeof(struct vgpu_usage) == VGPU_USAGE_BYTES, "usage");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the files are little-endian");
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "shared atomics must be lock-free");
+
+#endif

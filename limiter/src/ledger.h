@@ -1,0 +1,47 @@
+/* What this process has from the driver: address or handle → how much, on which
+ * card, in which context. Private memory, constant time, grows. */
+#ifndef GPUSLICE_LEDGER_H
+#define GPUSLICE_LEDGER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lock.h"
+
+enum ledger_kind { LEDGER_LINEAR = 1, LEDGER_ARRAY, LEDGER_MIPMAP };
+
+struct ledger_entry {
+	uint64_t key; /* address or handle, unique within its kind */
+	uint64_t size;
+	uint64_t context;
+	uint64_t stamp : 48; /* rises with each entry; see ledger_drop */
+	uint64_t kind : 8;   /* 0: this place is empty */
+	uint64_t cell : 8;
+};
+
+enum { LEDGER_SHARDS = 64, LEDGER_FIRST_PLACES = 32 };
+
+struct ledger_shard {
+	lock_t lock;
+	uint32_t count;
+	uint64_t places; /* a power of two; 0: `first` is used */
+	struct ledger_entry *entries;
+	struct ledger_entry first[LEDGER_FIRST_PLACES];
+};
+
+struct ledger { /* fresh zeroed memory is an empty ledger */
+	_Atomic uint64_t stamp;
+	struct ledger_shard shards[LEDGER_SHARDS];
+};
+
+/* False: no memory for it. The entry's stamp is set here. */
+bool ledger_put(struct ledger *ledger, struct ledger_entry entry);
+/* Takes the entry out. False: there is none. */
+bool ledger_take(struct ledger *ledger, enum ledger_kind kind, uint64_t key, struct ledger_entry *out);
+
+uint64_t ledger_stamp(struct ledger *ledger);
+/* Takes out all entries of a context that are not younger than stamp. */
+void ledger_drop(struct ledger *ledger, uint64_t context, uint64_t stamp,
+                 void (*each)(const struct ledger_entry *, void *), void *data);
+
+#endif

@@ -1,0 +1,205 @@
+#include "limits.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "crc32.h"
+#include "envlimits.h"
+#include "layout.h"
+#include "paths.h"
+#include "say.h"
+
+/* Mapped once and never unmapped; a forked child inherits it. */
+static _Atomic(const struct vgpu_limits *) mapped;
+static _Atomic bool from_environment;
+
+/* Per cell: the sequence at which the record's CRC was last found right, plus 1
+ * (0: never), and the limit it had then, for when a rewrite goes wrong. */
+static _Atomic uint64_t checked[VGPU_MAX_DEVICES];
+static _Atomic uint64_t last_good[VGPU_MAX_DEVICES];
+
+/* A limit that no card reaches; keeps sums of limits and sizes far from 2^64. */
+static const uint64_t CEILING = (uint64_t)1 << 56;
+
+static bool deny(const char *path, const char *why)
+{
+	static _Atomic unsigned once;
+
+	say(&once, "CUDA is denied in this process: limits file %s: %s", path, why);
+	return false;
+}
+
+static const char *wrong_header(const struct vgpu_limits *l)
+{
+	uint32_t crc = crc32_add(crc32_add(0, l, offsetof(struct vgpu_limits, generation)), &l->flags, sizeof(l->flags));
+
+	if (memcmp(l->magic, VGPU_LIMITS_MAGIC, sizeof(l->magic)))
+		return "wrong magic number";
+	if (l->layout != VGPU_LAYOUT)
+		return "unknown layout number";
+	if (l->header_bytes != VGPU_LIMITS_HEADER_BYTES || l->record_bytes != VGPU_LIMITS_RECORD_BYTES)
+		return "wrong header or record size";
+	if (l->record_count < 1 || l->record_count > VGPU_MAX_DEVICES)
+		return "record count is not 1 to 16";
+	if (l->crc32 != crc)
+		return "wrong checksum of the header";
+	return NULL;
+}
+
+/* Reads record i as it was at one moment. False: it is being rewritten all the
+ * time, or it is wrong. */
+static bool read_record(const struct vgpu_limits *l, int i, struct vgpu_record *out)
+{
+	const struct vgpu_record *r = &l->records[i];
+
+	for (int tries = 0; tries < 1000; tries++) {
+		/* Acquire: the bytes below are read after the sequence. */
+		uint32_t before = atomic_load_explicit(&r->sequence, memory_order_acquire);
+
+		if (before & 1) {
+			usleep(10);
+			continue;
+		}
+		memcpy(out, r, sizeof(*out));
+		/* The fence keeps the copy above the second look at the sequence. */
+		atomic_thread_fence(memory_order_acquire);
+		if (atomic_load_explicit(&r->sequence, memory_order_relaxed) != before)
+			continue;
+		atomic_store_explicit(&out->sequence, before, memory_order_relaxed);
+		return crc32_add(0, out->uuid, sizeof(*out) - offsetof(struct vgpu_record, uuid)) == out->crc32 &&
+		       out->memory_limit_bytes > 0;
+	}
+	return false;
+}
+
+static bool check_record(const struct vgpu_limits *l, int i)
+{
+	struct vgpu_record r;
+
+	if (!read_record(l, i, &r))
+		return false;
+	uint64_t limit = r.memory_limit_bytes < CEILING ? r.memory_limit_bytes : CEILING;
+	/* Release on the second: who sees this sequence checked sees this limit. */
+	atomic_store_explicit(&last_good[i], limit, memory_order_relaxed);
+	atomic_store_explicit(&checked[i], (uint64_t)atomic_load(&r.sequence) + 1, memory_order_release);
+	return true;
+}
+
+static const char *check(const struct vgpu_limits *l)
+{
+	const char *why = wrong_header(l);
+
+	for (int i = 0; !why && i < (int)l->record_count; i++)
+		if (!check_record(l, i))
+			why = "a record has a wrong checksum or no limit";
+	return why;
+}
+
+static bool publish(const struct vgpu_limits *l)
+{
+	const struct vgpu_limits *none = NULL;
+
+	/* Release: the content that was checked. A second thread's mapping of the
+	 * same file is as good; it is dropped. */
+	if (!atomic_compare_exchange_strong_explicit(&mapped, &none, l, memory_order_release, memory_order_relaxed))
+		munmap((void *)l, VGPU_LIMITS_BYTES);
+	return true;
+}
+
+static bool map_file(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return deny(path, strerror(errno));
+	off_t size = lseek(fd, 0, SEEK_END);
+	void *at = size == VGPU_LIMITS_BYTES ? mmap(NULL, VGPU_LIMITS_BYTES, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
+	close(fd);
+	if (size != VGPU_LIMITS_BYTES)
+		return deny(path, "not 4096 bytes long");
+	if (at == MAP_FAILED)
+		return deny(path, strerror(errno));
+	const char *why = check(at);
+	if (!why)
+		return publish(at);
+	munmap(at, VGPU_LIMITS_BYTES);
+	return deny(path, why);
+}
+
+/* Only a bare process, with no mount of ours, may name its limits itself. */
+static bool use_environment(void)
+{
+	if (!envlimits_read())
+		return deny(VGPU_LIMITS_FILE, "there is none, and no CUDA_DEVICE_MEMORY_LIMIT either");
+	atomic_store_explicit(&from_environment, true, memory_order_release);
+	return true;
+}
+
+bool limits_ready(void)
+{
+	/* Acquire: pairs with publish(). */
+	if (atomic_load_explicit(&mapped, memory_order_acquire) || limits_from_environment())
+		return true;
+	const char *path = path_or(VGPU_LIMITS_FILE, "VGPU_LIMITS_PATH");
+	if (!strcmp(path, VGPU_LIMITS_FILE) && path_missing(VGPU_FOLDER))
+		return use_environment();
+	return map_file(path);
+}
+
+bool limits_from_environment(void)
+{
+	return atomic_load_explicit(&from_environment, memory_order_acquire);
+}
+
+static void say_unlisted(const uint8_t u[16])
+{
+	static _Atomic unsigned once;
+
+	say(&once, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x is denied: %s", u[0], u[1], u[2],
+	    u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15],
+	    limits_from_environment() ? "the environment gives it no memory limit"
+	                              : "this container's limits file has no record of it");
+}
+
+int limits_cell(const uint8_t uuid[16], int ordinal)
+{
+	if (!limits_ready())
+		return -1;
+	const struct vgpu_limits *l = atomic_load_explicit(&mapped, memory_order_acquire);
+	if (!l && ordinal >= 0 && ordinal < VGPU_MAX_DEVICES && envlimits_bytes(ordinal))
+		return ordinal;
+	for (int i = 0; l && i < (int)l->record_count; i++)
+		if (!memcmp(l->records[i].uuid, uuid, 16))
+			return i;
+	say_unlisted(uuid);
+	return -1;
+}
+
+uint64_t limits_bytes(int cell)
+{
+	const struct vgpu_limits *l = atomic_load_explicit(&mapped, memory_order_acquire);
+
+	if (!l)
+		return envlimits_bytes(cell);
+	uint64_t now = (uint64_t)atomic_load_explicit(&l->records[cell].sequence, memory_order_acquire) + 1;
+	/* Acquire: pairs with the release in check_record(). A record whose rewrite
+	 * is wrong or never ends keeps the limit that was last good. */
+	if (__builtin_expect(now != atomic_load_explicit(&checked[cell], memory_order_acquire), 0))
+		check_record(l, cell);
+	return atomic_load_explicit(&last_good[cell], memory_order_relaxed);
+}
+
+int limits_count(void)
+{
+	const struct vgpu_limits *l = atomic_load_explicit(&mapped, memory_order_acquire);
+
+	return l ? (int)l->record_count : 0;
+}
+
+const uint8_t *limits_uuid(int cell)
+{
+	return atomic_load_explicit(&mapped, memory_order_acquire)->records[cell].uuid;
+}

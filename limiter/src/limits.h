@@ -1,0 +1,28 @@
+/* What the host allows, read from the limits file. */
+#ifndef GPUSLICE_LIMITS_H
+#define GPUSLICE_LIMITS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Maps and checks the file, once in a process. False: everything is denied, and
+ * one line on stderr has said why. */
+bool limits_ready(void);
+
+/* The cell (record index) of a card, or -1: not granted, which has been said.
+ * ordinal is the driver's number of the card; it counts only in a process that
+ * has no limits file and takes its limits from the environment. */
+int limits_cell(const uint8_t uuid[16], int ordinal);
+
+/* The memory limit of a cell as it is now. */
+uint64_t limits_bytes(int cell);
+
+/* Whether there is no file and the environment is used; then nothing is shared
+ * with other processes unless a usage file is named. */
+bool limits_from_environment(void);
+
+/* How many cells there are, and whose cell i is. */
+int limits_count(void);
+const uint8_t *limits_uuid(int cell);
+
+#endif

@@ -1,0 +1,211 @@
+#include "loader.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+/* The loader's functions are looked up in the ELF tables of the loaded objects:
+ * the first object after this one that defines the name, as RTLD_NEXT would. */
+
+struct tables {
+	const ElfW(Sym) *symbols;
+	const char *strings;
+	const uint32_t *gnu_hash;
+	const uint32_t *sysv_hash;
+	const uint16_t *versions;
+	ElfW(Addr) base;
+};
+
+/* glibc relocates the pointers of a dynamic section in place; others don't. */
+static const void *pointer_in(const struct tables *t, ElfW(Addr) value)
+{
+	return (const void *)(value < t->base ? value + t->base : value);
+}
+
+static bool read_tables(struct tables *t, const struct dl_phdr_info *info)
+{
+	const ElfW(Dyn) *dyn = NULL;
+
+	memset(t, 0, sizeof(*t));
+	t->base = info->dlpi_addr;
+	for (int i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+			dyn = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+	for (; dyn && dyn->d_tag != DT_NULL; dyn++) {
+		const void *at = pointer_in(t, dyn->d_un.d_ptr);
+
+		switch (dyn->d_tag) {
+		case DT_SYMTAB: t->symbols = at; break;
+		case DT_STRTAB: t->strings = at; break;
+		case DT_GNU_HASH: t->gnu_hash = at; break;
+		case DT_HASH: t->sysv_hash = at; break;
+		case DT_VERSYM: t->versions = at; break;
+		}
+	}
+	return t->symbols && t->strings;
+}
+
+/* The function if symbol i is a definition of name; *hidden: not its default version. */
+static void *match(const struct tables *t, uint32_t i, const char *name, bool *hidden)
+{
+	const ElfW(Sym) *sym = &t->symbols[i];
+
+	if (sym->st_shndx == SHN_UNDEF || ELF64_ST_TYPE(sym->st_info) != STT_FUNC || strcmp(t->strings + sym->st_name, name))
+		return NULL;
+	*hidden = t->versions && (t->versions[i] & 0x8000);
+	return (void *)(t->base + sym->st_value);
+}
+
+static void *find_gnu(const struct tables *t, const char *name)
+{
+	const uint32_t *head = t->gnu_hash;
+	uint32_t buckets = head[0], first = head[1], bloom_words = head[2];
+	const uint32_t *bucket = head + 4 + bloom_words * (sizeof(ElfW(Addr)) / 4);
+	const uint32_t *chain = bucket + buckets;
+	uint32_t hash = 5381;
+	void *old = NULL;
+
+	for (const unsigned char *c = (const unsigned char *)name; *c; c++)
+		hash = hash * 33 + *c;
+	uint32_t i = buckets ? bucket[hash % buckets] : 0;
+	if (i < first)
+		return NULL;
+	for (;; i++) {
+		uint32_t link = chain[i - first];
+		bool hidden = false;
+		void *found = (link | 1) == (hash | 1) ? match(t, i, name, &hidden) : NULL;
+
+		if (found && !hidden)
+			return found;
+		if (found)
+			old = found;
+		if (link & 1)
+			return old;
+	}
+}
+
+static void *find_sysv(const struct tables *t, const char *name)
+{
+	uint32_t count = t->sysv_hash[1];
+	void *old = NULL;
+
+	for (uint32_t i = 1; i < count; i++) {
+		bool hidden = false;
+		void *found = match(t, i, name, &hidden);
+
+		if (found && !hidden)
+			return found;
+		if (found)
+			old = found;
+	}
+	return old;
+}
+
+struct search {
+	const char *name;
+	void *found;
+	bool passed_us;
+};
+
+extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+
+static int look_into(struct dl_phdr_info *info, size_t size, void *data)
+{
+	struct search *search = data;
+	struct tables t;
+	void *found = NULL;
+
+	(void)size;
+	if (info->dlpi_addr == (ElfW(Addr))__ehdr_start) {
+		search->passed_us = true;
+		return 0;
+	}
+	if (read_tables(&t, info))
+		found = t.gnu_hash ? find_gnu(&t, search->name) : t.sysv_hash ? find_sysv(&t, search->name) : NULL;
+	if (!found)
+		return 0;
+	search->found = found;
+	return search->passed_us; /* in front of us: only if nobody behind us has it */
+}
+
+static void *search_for(const char *name)
+{
+	struct search search = { .name = name };
+
+	dl_iterate_phdr(look_into, &search);
+	return search.found;
+}
+
+static void *once(_Atomic(void *) *slot, const char *name)
+{
+	/* Relaxed: the pointer itself is all there is, and every thread finds the same. */
+	void *found = atomic_load_explicit(slot, memory_order_relaxed);
+
+	if (!found) {
+		found = search_for(name);
+		atomic_store_explicit(slot, found, memory_order_relaxed);
+	}
+	return found;
+}
+
+void *loader_dlsym_address(void)
+{
+	static _Atomic(void *) slot;
+
+	return once(&slot, "dlsym");
+}
+
+void *loader_dlvsym_address(void)
+{
+	static _Atomic(void *) slot;
+
+	return once(&slot, "dlvsym");
+}
+
+void *loader_dlsym(void *handle, const char *name)
+{
+	void *(*real)(void *, const char *) = loader_dlsym_address();
+
+	return real ? real(handle, name) : NULL;
+}
+
+void *loader_dlvsym(void *handle, const char *name, const char *version)
+{
+	void *(*real)(void *, const char *, const char *) = loader_dlvsym_address();
+
+	return real ? real(handle, name, version) : NULL;
+}
+
+void *loader_function(const char *name)
+{
+	return loader_dlsym(RTLD_DEFAULT, name);
+}
+
+void *loader_loaded(const char *soname)
+{
+	void *(*open)(const char *, int) = loader_function("dlopen");
+
+	return open ? open(soname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+}
+
+void *loader_holding(void *address)
+{
+	int (*where)(const void *, Dl_info *) = loader_function("dladdr");
+	Dl_info info;
+
+	if (!where || !where(address, &info) || !info.dli_fname)
+		return NULL;
+	return loader_loaded(info.dli_fname);
+}
+
+void loader_close(void *handle)
+{
+	int (*close)(void *) = loader_function("dlclose");
+
+	if (handle && close)
+		close(handle);
+}

@@ -1,0 +1,65 @@
+/* What the trampolines of dlsym and dlvsym ask. A name that is not hooked goes
+ * to the real function untouched; nothing is initialised here, ever. */
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "hooks.h"
+#include "loader.h"
+
+struct pick {
+	void *jump;  /* the real function, to be jumped to; or NULL, and then */
+	void *value; /* the answer */
+};
+
+struct pick vgpu_pick_dlsym(void *handle, const char *name);
+struct pick vgpu_pick_dlvsym(void *handle, const char *name, const char *version);
+
+static bool capital(char c)
+{
+	return c >= 'A' && c <= 'Z';
+}
+
+static enum hook_id hooked(const char *name)
+{
+	if (!name)
+		return HOOK_COUNT;
+	if (name[0] == 'c' ? name[1] == 'u' && capital(name[2])
+	                   : name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l' && capital(name[4]))
+		return hook_named(name);
+	return HOOK_COUNT;
+}
+
+/* Through a global look-up this library always comes first, so the answer is
+ * whether the driver is there at all. */
+static struct pick answer(enum hook_id id, void *found)
+{
+	if (found == hook_wrapper(id))
+		found = hook_loaded(id);
+	if (!found)
+		return (struct pick){ NULL, NULL };
+	hook_seen(id, found);
+	return (struct pick){ NULL, hook_wrapper(id) };
+}
+
+struct pick vgpu_pick_dlsym(void *handle, const char *name)
+{
+	enum hook_id id = hooked(name);
+
+	if (id == HOOK_COUNT)
+		return (struct pick){ loader_dlsym_address(), NULL };
+	if (handle == RTLD_DEFAULT || handle == RTLD_NEXT)
+		return answer(id, hook_loaded(id));
+	return answer(id, loader_dlsym(handle, name));
+}
+
+struct pick vgpu_pick_dlvsym(void *handle, const char *name, const char *version)
+{
+	enum hook_id id = hooked(name);
+
+	if (id == HOOK_COUNT)
+		return (struct pick){ loader_dlvsym_address(), NULL };
+	if (handle == RTLD_DEFAULT || handle == RTLD_NEXT)
+		return answer(id, hook_loaded(id));
+	return answer(id, loader_dlvsym(handle, name, version));
+}

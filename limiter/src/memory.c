@@ -1,0 +1,115 @@
+/* Linear memory: cuMemAlloc, Managed, Pitch and cuMemFree, in both forms. An
+ * address that is not in the ledger goes to the driver untouched. */
+#include "charge.h"
+#include "hooks.h"
+
+/* The driver has answered: keeps the charge, or takes it back. Where it can't be
+ * written down the memory goes back to the driver. */
+static CUresult settle(struct charge *charge, CUresult result, CUdeviceptr ptr)
+{
+	if (result == CUDA_SUCCESS && charge_keep(charge, LEDGER_LINEAR, ptr))
+		return CUDA_SUCCESS;
+	if (result == CUDA_SUCCESS) {
+		REAL(cuMemFree_v2)(ptr);
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	charge_cancel(charge);
+	return result;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
+{
+	struct charge charge;
+	CUresult result = ptr ? charge_begin(&charge, size) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuMemAlloc_v2)(ptr, size);
+	return settle(&charge, result, *ptr);
+}
+
+CUresult cuMemAlloc(CUdeviceptr_v1 *ptr, unsigned int size)
+{
+	struct charge charge;
+	CUresult result = ptr ? charge_begin(&charge, size) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuMemAlloc)(ptr, size);
+	return settle(&charge, result, *ptr);
+}
+
+/* Managed memory is charged in full: all of it may come to the card. */
+CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t size, unsigned int flags)
+{
+	struct charge charge;
+	CUresult result = ptr ? charge_begin(&charge, size) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuMemAllocManaged)(ptr, size, flags);
+	return settle(&charge, result, *ptr);
+}
+
+static uint64_t times(uint64_t a, uint64_t b)
+{
+	uint64_t product;
+
+	return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+
+/* What a pitched allocation is expected to take; the driver alone knows its
+ * pitch. Drivers align rows to 512 bytes; where one takes more, the rest is
+ * charged as soon as it has told, or the memory goes back to it. */
+static uint64_t pitched(uint64_t width, uint64_t height)
+{
+	return width > UINT64_MAX - 511 ? UINT64_MAX : times((width + 511) & ~(uint64_t)511, height);
+}
+
+static CUresult settle_pitch(struct charge *charge, CUresult result, CUdeviceptr ptr, uint64_t bytes)
+{
+	if (result == CUDA_SUCCESS && !charge_resize(charge, bytes)) {
+		REAL(cuMemFree_v2)(ptr);
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return settle(charge, result, ptr);
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned int element)
+{
+	struct charge charge;
+	CUresult result = ptr && pitch ? charge_begin(&charge, pitched(width, height)) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
+	return settle_pitch(&charge, result, *ptr, times(*pitch, height));
+}
+
+CUresult cuMemAllocPitch(CUdeviceptr_v1 *ptr, unsigned int *pitch, unsigned int width, unsigned int height,
+                         unsigned int element)
+{
+	struct charge charge;
+	CUresult result = ptr && pitch ? charge_begin(&charge, pitched(width, height)) : CUDA_ERROR_INVALID_VALUE;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuMemAllocPitch)(ptr, pitch, width, height, element);
+	return settle_pitch(&charge, result, *ptr, times(*pitch, height));
+}
+
+CUresult cuMemFree_v2(CUdeviceptr ptr)
+{
+	struct discharge discharge;
+
+	discharge_begin(&discharge, LEDGER_LINEAR, ptr);
+	return discharge_end(&discharge, REAL(cuMemFree_v2)(ptr));
+}
+
+CUresult cuMemFree(CUdeviceptr_v1 ptr)
+{
+	struct discharge discharge;
+
+	discharge_begin(&discharge, LEDGER_LINEAR, ptr);
+	return discharge_end(&discharge, REAL(cuMemFree)(ptr));
+}

@@ -1,0 +1,17 @@
+/* Where the two files are. */
+#ifndef GPUSLICE_PATHS_H
+#define GPUSLICE_PATHS_H
+
+#include <stdbool.h>
+
+#define VGPU_FOLDER "/usr/local/vgpu"
+#define VGPU_LIMITS_FILE VGPU_FOLDER "/limits"
+#define VGPU_USAGE_FILE VGPU_FOLDER "/usage"
+
+/* The path to use: the fixed one. A variable of that name may redirect it only
+ * where the fixed path does not exist, which in a container it always does. */
+const char *path_or(const char *fixed, const char *variable);
+
+bool path_missing(const char *path);
+
+#endif

@@ -1,0 +1,43 @@
+/* cuGetProcAddress: the real driver is asked with the caller's version and
+ * flags, then its answer is swapped by address. So versions, per-thread-stream
+ * variants and unknown names are right by construction. */
+#include "hooks.h"
+#include "say.h"
+
+/* A driver newer than this library may answer with a variant that it does not
+ * know. Of a function that takes memory that would be a way around the limit. */
+static bool unknown_variant(const char *symbol, void *swapped)
+{
+	static _Atomic unsigned once;
+
+	if (!symbol || hook_is_wrapper(swapped) || !hook_takes_memory(symbol))
+		return false;
+	say(&once, "%s: the driver has a variant that this limiter does not know; refused", symbol);
+	return true;
+}
+
+static CUresult swap(CUresult result, const char *symbol, void **pfn)
+{
+	if (result != CUDA_SUCCESS || !pfn || !*pfn)
+		return result;
+	*pfn = hook_swap(*pfn);
+	if (!unknown_variant(symbol, *pfn))
+		return CUDA_SUCCESS;
+	*pfn = NULL;
+	return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags)
+{
+	return swap(REAL(cuGetProcAddress)(symbol, pfn, version, flags), symbol, pfn);
+}
+
+CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *status)
+{
+	CUresult result = REAL(cuGetProcAddress_v2)(symbol, pfn, version, flags, status);
+	CUresult swapped = swap(result, symbol, pfn);
+
+	if (swapped != result && status)
+		*status = 1; /* CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND */
+	return swapped;
+}

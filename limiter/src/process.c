@@ -1,0 +1,132 @@
+#include "process.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "limits.h"
+#include "say.h"
+#include "slot.h"
+#include "usage.h"
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
+/* One page that the kernel zeroes in a forked child: so the child has no process
+ * state and its join lock is free, without an atfork handler. */
+struct guard {
+	_Atomic(struct process *) process;
+	lock_t joining;
+	pid_t pid;   /* of who made the page; 0 in a child where the kernel wipes it */
+	bool wiped;  /* the kernel wipes it; where not, pid is compared at each call */
+};
+
+enum { PAGE = 4096 };
+
+static _Atomic(struct guard *) guard;
+
+static struct guard *new_guard(struct guard *old)
+{
+	struct guard *g = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (g == MAP_FAILED)
+		return NULL;
+	g->pid = getpid();
+	g->wiped = madvise(g, PAGE, MADV_WIPEONFORK) == 0;
+	if (!atomic_compare_exchange_strong_explicit(&guard, &old, g, memory_order_acq_rel, memory_order_acquire)) {
+		munmap(g, PAGE);
+		return old;
+	}
+	return g;
+}
+
+/* The page of this very process. */
+static struct guard *own_guard(void)
+{
+	/* Acquire: its fields were written before it was published. */
+	struct guard *g = atomic_load_explicit(&guard, memory_order_acquire);
+
+	if (g && (g->wiped || g->pid == getpid()))
+		return g;
+	return new_guard(g); /* the first one, or a forked child's: a page of its own */
+}
+
+static bool deny(const char *why)
+{
+	static _Atomic unsigned once;
+
+	say(&once, "CUDA is denied in this process: %s", why);
+	return false;
+}
+
+static bool take_slot(struct process *p)
+{
+	p->fd = usage_open();
+	if (p->fd < 0)
+		return deny(strerror(errno));
+	p->slot_index = slot_claim(p->usage, p->fd);
+	if (p->slot_index < 0) {
+		close(p->fd);
+		return deny("all 1024 process slots of this container are taken, or the usage file can't be locked");
+	}
+	p->slot = &p->usage->slots[p->slot_index];
+	if (owner_start(&p->owner, &p->slot->owner))
+		return true;
+	slot_unclaim(p->usage, p->fd, p->slot_index);
+	close(p->fd);
+	return deny("no thread could be started to own its process slot");
+}
+
+static struct process *join(void)
+{
+	if (!limits_ready())
+		return NULL;
+	struct vgpu_usage *usage = usage_map();
+	if (!usage)
+		return NULL;
+	struct process *p = mmap(NULL, sizeof(*p), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		return NULL;
+	p->pid = getpid();
+	p->usage = usage;
+	if (take_slot(p))
+		return p;
+	munmap(p, sizeof(*p));
+	return NULL;
+}
+
+static struct process *join_once(void)
+{
+	struct guard *g = own_guard();
+
+	if (!g)
+		return NULL;
+	lock_take(&g->joining);
+	struct process *p = atomic_load_explicit(&g->process, memory_order_relaxed);
+	if (!p) {
+		p = join();
+		/* Release: the state is complete for whoever loads the pointer. */
+		atomic_store_explicit(&g->process, p, memory_order_release);
+	}
+	lock_give(&g->joining);
+	return p;
+}
+
+struct process *process_peek(void)
+{
+	struct guard *g = atomic_load_explicit(&guard, memory_order_acquire);
+	/* Acquire: pairs with the release in join_once(). */
+	struct process *p = g ? atomic_load_explicit(&g->process, memory_order_acquire) : NULL;
+
+	/* After a fork `wiped` is wiped too, but then so is the pointer. */
+	return p && (g->wiped || p->pid == getpid()) ? p : NULL;
+}
+
+struct process *process_get(void)
+{
+	struct process *p = process_peek();
+
+	return __builtin_expect(p != NULL, 1) ? p : join_once();
+}

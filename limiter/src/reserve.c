@@ -1,0 +1,107 @@
+/* Announce, then look. A process adds what it wants to its own `tentative`, and
+ * only then sums what everybody has and wants. Of two that race, the one whose
+ * announcement is second in the single order of all seq_cst operations sees the
+ * other's bytes, as tentative or as committed: both can't pass where one fits.
+ * Both may fail; the slow path lets them try again one after the other.
+ *
+ * A reservation is committed before the driver is asked, so what is tentative is
+ * so for nanoseconds, or until its process is scheduled again. */
+#include "reserve.h"
+
+#include <unistd.h>
+
+#include "clock.h"
+#include "filelock.h"
+#include "limits.h"
+#include "slot.h"
+#include "usage.h"
+
+enum outcome {
+	FITS,
+	CROWDED, /* it would fit if nobody else were trying */
+	FULL,
+};
+
+static uint64_t add(uint64_t a, uint64_t b)
+{
+	uint64_t sum;
+
+	return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
+}
+
+static enum outcome try(struct process *p, int cell, uint64_t bytes, uint64_t limit, struct usage_sum *sum)
+{
+	struct vgpu_cell *own = &p->slot->cells[cell];
+
+	if (bytes > limit)
+		return FULL; /* and not announced: no sum may overflow for its sake */
+	atomic_fetch_add(&own->tentative, bytes); /* seq_cst: see above */
+	*sum = usage_sum(p->usage, cell);
+	if (add(sum->committed, sum->tentative) > limit) {
+		atomic_fetch_sub(&own->tentative, bytes);
+		return add(sum->committed, bytes) > limit ? FULL : CROWDED;
+	}
+	/* In this order: seen from elsewhere the bytes count twice for a moment,
+	 * never not at all. */
+	atomic_fetch_add(&own->committed, bytes);
+	atomic_fetch_sub(&own->tentative, bytes);
+	return FITS;
+}
+
+/* The waits below are bounded; a stopped process can cost time, never a hang. */
+enum {
+	SLOW_LOCK_US = 1000000,
+	CROWD_US = 100000,
+	CROWD_PAUSE_US = 20,
+	FULL_LOOKS = 3, /* a sum is no snapshot: full must be seen so often in a row */
+};
+
+static bool try_alone(struct process *p, int cell, uint64_t bytes)
+{
+	uint64_t until = clock_us() + CROWD_US;
+	int full = 0;
+
+	for (;;) {
+		struct usage_sum sum = { 0 };
+		enum outcome outcome = try(p, cell, bytes, limits_bytes(cell), &sum);
+
+		if (outcome == FITS)
+			return true;
+		full = outcome == FULL ? full + 1 : 0;
+		if (full == FULL_LOOKS || clock_us() > until)
+			return false;
+		if (outcome == CROWDED)
+			clock_sleep_us(CROWD_PAUSE_US);
+	}
+}
+
+/* One at a time, on a description of its own, so that the kernel ends the lock
+ * with the process. Who does not get it in time tries all the same, unserialised. */
+static bool reserve_slow(struct process *p, int cell, uint64_t bytes)
+{
+	int fd = usage_open();
+	bool locked = fd >= 0 && filelock_wait(fd, VGPU_LOCK_SLOW, SLOW_LOCK_US);
+
+	if (locked)
+		slot_reap(p->usage, fd);
+	bool fits = try_alone(p, cell, bytes);
+	if (fd >= 0)
+		close(fd);
+	return fits;
+}
+
+bool reserve(struct process *p, int cell, uint64_t bytes)
+{
+	struct usage_sum sum = { 0 };
+	uint64_t limit = limits_bytes(cell);
+
+	if (__builtin_expect(try(p, cell, bytes, limit, &sum) == FITS, 1))
+		return true;
+	return bytes <= limit && reserve_slow(p, cell, bytes);
+}
+
+void reserve_undo(struct process *p, int cell, uint64_t bytes)
+{
+	/* seq_cst: not before the driver has the memory back, nor late. */
+	atomic_fetch_sub(&p->slot->cells[cell].committed, bytes);
+}

@@ -1,0 +1,14 @@
+/* Taking bytes of a cell from the container's limit, and giving them back. */
+#ifndef GPUSLICE_RESERVE_H
+#define GPUSLICE_RESERVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "process.h"
+
+/* True: the bytes are this process's; they fit with what everybody has. */
+bool reserve(struct process *p, int cell, uint64_t bytes);
+void reserve_undo(struct process *p, int cell, uint64_t bytes);
+
+#endif

@@ -1,0 +1,126 @@
+/* A slot is arbitrated by the kernel: who holds the lock on its byte may claim
+ * it, or clear it. The lock belongs to an open file description, so it ends when
+ * the last process that holds that description is gone, however it died.
+ *
+ * States, by owner word and lock:
+ *   owner 0,    free    nobody's; whoever takes the lock may claim it
+ *   owner 0,    locked  being claimed; its cells are zero
+ *   owner TID,  locked  alive
+ *   owner TID,  free    alive, and it closed the descriptor (closefrom)
+ *   OWNER_DIED, locked  dying, or a forked child keeps the driver's files
+ *   OWNER_DIED, free    gone, if the process is gone as well; see witness.c */
+#include "slot.h"
+
+#include <linux/futex.h>
+#include <unistd.h>
+
+#include "filelock.h"
+#include "witness.h"
+
+static uint32_t owner_of(const struct vgpu_usage *usage, uint32_t slot)
+{
+	/* Acquire: pairs with the release that frees a slot after zeroing it. */
+	return atomic_load_explicit(&usage->slots[slot].owner, memory_order_acquire);
+}
+
+static uint32_t high_water(const struct vgpu_usage *usage)
+{
+	uint32_t high = atomic_load(&usage->high_water);
+
+	return high < VGPU_SLOT_COUNT ? high : VGPU_SLOT_COUNT;
+}
+
+/* Witnesses one and three; the caller has taken or tested the lock, witness two. */
+static bool owner_gone(const struct vgpu_usage *usage, uint32_t slot)
+{
+	const struct vgpu_slot *s = &usage->slots[slot];
+
+	return (owner_of(usage, slot) & FUTEX_OWNER_DIED) && witness_process_gone(s->pid, s->start_time, s->pid_ns);
+}
+
+bool slot_is_dead(const struct vgpu_usage *usage, int fd, uint32_t slot)
+{
+	return (owner_of(usage, slot) & FUTEX_OWNER_DIED) && !filelock_taken(fd, VGPU_LOCK_SLOT(slot)) &&
+	       owner_gone(usage, slot);
+}
+
+/* Only with the slot's lock held. */
+static void clear(struct vgpu_usage *usage, uint32_t slot)
+{
+	struct vgpu_slot *s = &usage->slots[slot];
+
+	for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
+		struct vgpu_cell *c = &s->cells[i];
+
+		/* Relaxed: the release on the owner word below orders them. */
+		atomic_store_explicit(&c->committed, 0, memory_order_relaxed);
+		atomic_store_explicit(&c->tentative, 0, memory_order_relaxed);
+		atomic_store_explicit(&c->context, 0, memory_order_relaxed);
+		atomic_store_explicit(&c->pool, 0, memory_order_relaxed);
+		atomic_store_explicit(&c->vmm, 0, memory_order_relaxed);
+		atomic_store_explicit(&c->graph, 0, memory_order_relaxed);
+		atomic_store_explicit(&c->array, 0, memory_order_relaxed);
+	}
+	atomic_store_explicit(&s->owner, 0, memory_order_release);
+}
+
+/* Takes the lock of a slot that is free or whose owner is gone, and keeps it. */
+static bool seize(struct vgpu_usage *usage, int fd, uint32_t slot)
+{
+	uint32_t owner = owner_of(usage, slot);
+
+	if (owner != 0 && !(owner & FUTEX_OWNER_DIED))
+		return false;
+	if (!filelock_try(fd, VGPU_LOCK_SLOT(slot)))
+		return false;
+	if (owner_of(usage, slot) == 0 || owner_gone(usage, slot)) {
+		clear(usage, slot);
+		return true;
+	}
+	filelock_give(fd, VGPU_LOCK_SLOT(slot));
+	return false;
+}
+
+static void raise_high_water(struct vgpu_usage *usage, uint32_t to)
+{
+	uint32_t high = atomic_load(&usage->high_water);
+
+	/* seq_cst: it must be visible before the first announcement in this slot. */
+	while (high < to && !atomic_compare_exchange_weak(&usage->high_water, &high, to))
+		;
+}
+
+int slot_claim(struct vgpu_usage *usage, int fd)
+{
+	for (uint32_t i = 0; i < VGPU_SLOT_COUNT; i++) {
+		if (!seize(usage, fd, i))
+			continue;
+		struct vgpu_slot *s = &usage->slots[i];
+		s->pid = (uint32_t)getpid();
+		s->start_time = witness_start_time();
+		s->pid_ns = witness_pid_namespace();
+		raise_high_water(usage, i + 1);
+		return (int)i;
+	}
+	return -1;
+}
+
+void slot_unclaim(struct vgpu_usage *usage, int fd, int slot)
+{
+	clear(usage, (uint32_t)slot);
+	filelock_give(fd, VGPU_LOCK_SLOT(slot));
+}
+
+bool slot_reap(struct vgpu_usage *usage, int fd)
+{
+	uint32_t high = high_water(usage);
+	bool any = false;
+
+	for (uint32_t i = 0; i < high; i++) {
+		if (!(owner_of(usage, i) & FUTEX_OWNER_DIED) || !seize(usage, fd, i))
+			continue;
+		filelock_give(fd, VGPU_LOCK_SLOT(i));
+		any = true;
+	}
+	return any;
+}

@@ -1,0 +1,23 @@
+/* A process's slot in the usage file: taking one, and clearing those of the dead. */
+#ifndef GPUSLICE_SLOT_H
+#define GPUSLICE_SLOT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "layout.h"
+
+/* Takes a free slot and locks its byte through fd, which must stay open as long
+ * as the slot is used. Its owner word is still 0. -1: there is none. */
+int slot_claim(struct vgpu_usage *usage, int fd);
+/* Gives back a slot whose owner word was never set. */
+void slot_unclaim(struct vgpu_usage *usage, int fd, int slot);
+
+/* Whether the kernel's witnesses agree that a slot's owner and its memory are
+ * gone. fd is any description of the file that holds no slot; read-only will do. */
+bool slot_is_dead(const struct vgpu_usage *usage, int fd, uint32_t slot);
+
+/* Clears the slots of the dead. True if there was one. */
+bool slot_reap(struct vgpu_usage *usage, int fd);
+
+#endif

@@ -1,0 +1,180 @@
+#include "usage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "limits.h"
+#include "paths.h"
+#include "say.h"
+#include "slot.h"
+
+static _Atomic(struct vgpu_usage *) mapped;
+
+static void *deny(const char *path, const char *why)
+{
+	static _Atomic unsigned once;
+
+	say(&once, "CUDA is denied in this process: usage file %s: %s", path, why);
+	return NULL;
+}
+
+static const char *usage_path(void)
+{
+	return path_or(VGPU_USAGE_FILE, "VGPU_USAGE_PATH");
+}
+
+/* Nothing to share and nothing named to share it in. */
+static bool stands_alone(const char *path)
+{
+	return limits_from_environment() && path_missing(path);
+}
+
+static const char *wrong_header(const struct vgpu_usage *u)
+{
+	if (memcmp(u->magic, VGPU_USAGE_MAGIC, sizeof(u->magic)))
+		return "wrong magic number";
+	if (u->layout != VGPU_LAYOUT)
+		return "unknown layout number";
+	if (u->header_bytes != VGPU_USAGE_HEADER_BYTES || u->slot_bytes != VGPU_SLOT_BYTES ||
+	    u->slot_count != VGPU_SLOT_COUNT || u->cell_offset != VGPU_SLOT_HEADER_BYTES ||
+	    u->cell_bytes != VGPU_CELL_BYTES || u->cell_count != VGPU_MAX_DEVICES)
+		return "wrong sizes in its header";
+	if (limits_from_environment())
+		return NULL;
+	if (u->device_count != (uint32_t)limits_count())
+		return "not as many cards as the limits file has";
+	for (int i = 0; i < limits_count(); i++)
+		if (memcmp(u->uuid[i], limits_uuid(i), 16))
+			return "other cards than the limits file has";
+	return NULL;
+}
+
+static struct vgpu_usage *map_alone(void)
+{
+	void *at = mmap(NULL, VGPU_USAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	return at == MAP_FAILED ? deny("(none)", strerror(errno)) : at;
+}
+
+static struct vgpu_usage *map_file(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return deny(path, strerror(errno));
+	off_t size = lseek(fd, 0, SEEK_END);
+	void *at = size == VGPU_USAGE_BYTES ? mmap(NULL, VGPU_USAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+	                                    : MAP_FAILED;
+	close(fd);
+	if (size != VGPU_USAGE_BYTES)
+		return deny(path, "wrong length");
+	if (at == MAP_FAILED)
+		return deny(path, strerror(errno));
+	const char *why = wrong_header(at);
+	if (!why)
+		return at;
+	munmap(at, VGPU_USAGE_BYTES);
+	return deny(path, why);
+}
+
+struct vgpu_usage *usage_map(void)
+{
+	/* Acquire: pairs with the release below; the header was checked before it. */
+	struct vgpu_usage *usage = atomic_load_explicit(&mapped, memory_order_acquire);
+	if (usage)
+		return usage;
+	const char *path = usage_path();
+	usage = stands_alone(path) ? map_alone() : map_file(path);
+	struct vgpu_usage *other = NULL;
+	if (usage &&
+	    !atomic_compare_exchange_strong_explicit(&mapped, &other, usage, memory_order_acq_rel, memory_order_acquire)) {
+		munmap(usage, VGPU_USAGE_BYTES);
+		usage = other;
+	}
+	return usage;
+}
+
+int usage_open(void)
+{
+	const char *path = usage_path();
+
+	if (stands_alone(path)) /* nobody to lock out: a file of its own */
+		return (int)syscall(SYS_memfd_create, "gpuslice", 1u /* MFD_CLOEXEC */);
+	return open(path, O_RDWR | O_CLOEXEC);
+}
+
+static uint64_t add(uint64_t a, uint64_t b)
+{
+	uint64_t sum;
+
+	return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
+}
+
+static uint32_t high_water(const struct vgpu_usage *usage)
+{
+	/* seq_cst: read after this process's own announcement, see reserve.c. */
+	uint32_t high = atomic_load(&usage->high_water);
+
+	return high < VGPU_SLOT_COUNT ? high : VGPU_SLOT_COUNT;
+}
+
+struct usage_sum usage_sum(struct vgpu_usage *usage, int cell)
+{
+	struct usage_sum sum = { 0 };
+	uint32_t high = high_water(usage);
+
+	for (uint32_t i = 0; i < high; i++) {
+		struct vgpu_cell *c = &usage->slots[i].cells[cell];
+
+		/* seq_cst, and in this order: a writer commits before it withdraws its
+		 * announcement, so a reader in the middle counts twice, never not at all. */
+		sum.tentative = add(sum.tentative, atomic_load(&c->tentative));
+		sum.committed = add(sum.committed, atomic_load(&c->committed));
+		/* Relaxed: only a hint that reaping may help. */
+		sum.deaths |= (atomic_load_explicit(&usage->slots[i].owner, memory_order_relaxed) & FUTEX_OWNER_DIED) != 0;
+	}
+	return sum;
+}
+
+static const struct vgpu_usage *map_to_read(const char *path, int *fd)
+{
+	*fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (*fd < 0)
+		return deny(path, strerror(errno));
+	void *at = lseek(*fd, 0, SEEK_END) == VGPU_USAGE_BYTES
+	                   ? mmap(NULL, VGPU_USAGE_BYTES, PROT_READ, MAP_SHARED, *fd, 0)
+	                   : MAP_FAILED;
+	if (at != MAP_FAILED && !wrong_header(at))
+		return at;
+	if (at != MAP_FAILED)
+		munmap(at, VGPU_USAGE_BYTES);
+	close(*fd);
+	return deny(path, "it is not a usage file of this container");
+}
+
+bool usage_read(int cell, uint64_t *used)
+{
+	const char *path = usage_path();
+	int fd;
+
+	*used = 0;
+	if (stands_alone(path))
+		return true;
+	const struct vgpu_usage *usage = map_to_read(path, &fd);
+	if (!usage)
+		return false;
+	uint32_t high = high_water(usage);
+	for (uint32_t i = 0; i < high; i++) {
+		uint64_t bytes = atomic_load_explicit(&usage->slots[i].cells[cell].committed, memory_order_relaxed);
+
+		if (bytes && !slot_is_dead(usage, fd, i))
+			*used = add(*used, bytes);
+	}
+	munmap((void *)usage, VGPU_USAGE_BYTES);
+	close(fd);
+	return true;
+}

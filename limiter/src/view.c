@@ -1,0 +1,108 @@
+/* What a program is told of its card's memory: the slice. The driver is asked
+ * first, with the caller's own pointers, so what it makes of NULL stays true. */
+#include <stdbool.h>
+
+#include "device.h"
+#include "hooks.h"
+#include "limits.h"
+#include "process.h"
+#include "slot.h"
+#include "usage.h"
+
+#include <unistd.h>
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Someone died: clears what is certainly gone before it is counted. */
+static uint64_t used_after_deaths(struct process *p, int cell)
+{
+	int fd = usage_open();
+
+	if (fd >= 0) {
+		slot_reap(p->usage, fd);
+		close(fd);
+	}
+	return usage_sum(p->usage, cell).committed;
+}
+
+struct slice { uint64_t total, left; };
+
+static CUresult slice_here(struct slice *slice)
+{
+	struct here here;
+	CUresult result = device_here(&here);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct process *p = process_get();
+	if (!p || here.cell < 0)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	struct usage_sum sum = usage_sum(p->usage, here.cell);
+	uint64_t used = __builtin_expect(sum.deaths, 0) ? used_after_deaths(p, here.cell) : sum.committed;
+	slice->total = limits_bytes(here.cell);
+	slice->left = used < slice->total ? slice->total - used : 0;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+	struct slice slice;
+	CUresult result = REAL(cuMemGetInfo_v2)(free, total);
+
+	if (result == CUDA_SUCCESS)
+		result = slice_here(&slice);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (free)
+		*free = least(*free, slice.left);
+	if (total)
+		*total = least(*total, slice.total);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
+{
+	struct slice slice;
+	CUresult result = REAL(cuMemGetInfo)(free, total);
+
+	if (result == CUDA_SUCCESS)
+		result = slice_here(&slice);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (free)
+		*free = (unsigned int)least(*free, slice.left);
+	if (total)
+		*total = (unsigned int)least(*total, slice.total);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
+{
+	CUresult result = REAL(cuDeviceTotalMem_v2)(bytes, dev);
+	int cell = result == CUDA_SUCCESS ? device_cell(dev) : -1;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (cell < 0)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (bytes)
+		*bytes = least(*bytes, limits_bytes(cell));
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev)
+{
+	CUresult result = REAL(cuDeviceTotalMem)(bytes, dev);
+	int cell = result == CUDA_SUCCESS ? device_cell(dev) : -1;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (cell < 0)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (bytes)
+		*bytes = (unsigned int)least(*bytes, limits_bytes(cell));
+	return CUDA_SUCCESS;
+}

@@ -1,0 +1,151 @@
+#include "witness.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+struct stat_line { /* of /proc/<pid>/stat, see proc_pid_stat(5) */
+	char state;             /* field 3 */
+	uint64_t flags;         /* 9 */
+	uint64_t threads;       /* 20 */
+	uint64_t start_time;    /* 22 */
+	uint64_t pending;       /* 31: signals of the first thread, as a bitmap */
+};
+
+enum { PF_EXITING = 0x4 }; /* the kernel's flag of a task inside do_exit() */
+
+static bool parse(const char *text, struct stat_line *out)
+{
+	const char *at = strrchr(text, ')'); /* the name before it may hold anything */
+
+	memset(out, 0, sizeof(*out));
+	if (!at || at[1] != ' ')
+		return false;
+	out->state = at[2];
+	at += 3;
+	for (int field = 4; *at == ' ' && field <= 31; field++) {
+		uint64_t value = 0;
+
+		at++;
+		if (*at == '-')
+			at++;
+		for (; *at >= '0' && *at <= '9'; at++)
+			value = value * 10 + (uint64_t)(*at - '0');
+		switch (field) {
+		case 9: out->flags = value; break;
+		case 20: out->threads = value; break;
+		case 22: out->start_time = value; break;
+		case 31: out->pending = value; break;
+		}
+	}
+	return true;
+}
+
+/* Returns 1: read; 0: there is no such process; -1: can't tell. */
+static int read_stat(const char *path, struct stat_line *out)
+{
+	char text[1024];
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return errno == ENOENT ? 0 : -1;
+	ssize_t n = read(fd, text, sizeof(text) - 1);
+	int error = errno;
+	close(fd);
+	if (n <= 0)
+		return n < 0 && error == ESRCH ? 0 : -1;
+	text[n] = 0;
+	return parse(text, out) ? 1 : -1;
+}
+
+uint64_t witness_start_time(void)
+{
+	struct stat_line line;
+
+	return read_stat("/proc/self/stat", &line) == 1 ? line.start_time : 0;
+}
+
+/* The number at the end of a link such as "pid:[4026531836]" or "1234". */
+static uint64_t number_in_link(const char *path)
+{
+	char text[64];
+	uint64_t number = 0;
+	ssize_t n = readlink(path, text, sizeof(text));
+
+	for (ssize_t i = 0; i < n; i++)
+		if (text[i] >= '0' && text[i] <= '9')
+			number = number * 10 + (uint64_t)(text[i] - '0');
+	return number;
+}
+
+uint64_t witness_pid_namespace(void)
+{
+	return number_in_link("/proc/self/ns/pid");
+}
+
+/* Whether the mounted /proc numbers processes as the recorded namespace does. */
+static bool can_see(uint64_t pid_ns)
+{
+	return pid_ns && pid_ns == witness_pid_namespace() && number_in_link("/proc/self") == (uint64_t)getpid();
+}
+
+enum fate { GONE, HERE, NOT_TOLD };
+
+static enum fate fate_of(uint32_t pid, uint64_t start_time)
+{
+	char path[32];
+	struct stat_line line;
+
+	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
+	switch (read_stat(path, &line)) {
+	case 0: /* with hidepid it may be there all the same */
+		return kill((pid_t)pid, 0) != 0 && errno == ESRCH ? GONE : NOT_TOLD;
+	case 1:
+		break;
+	default:
+		return NOT_TOLD;
+	}
+	if (start_time && line.start_time != start_time)
+		return GONE;
+	if (line.state == 'Z' || line.state == 'X' || line.state == 'x')
+		return line.threads <= 1 ? GONE : HERE;
+	return HERE;
+}
+
+/* The owner thread is dead and yet the process runs on, and is not dying: it has
+ * called exec, and its memory of the card went with the old program. A dying
+ * process is told apart by its flag or its pending SIGKILL, and by time. */
+static bool became_another_program(uint32_t pid, uint64_t start_time)
+{
+	char path[32];
+	struct stat_line line;
+
+	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
+	for (int look = 0; look < 2; look++) {
+		if (look)
+			clock_sleep_us(2000);
+		if (read_stat(path, &line) != 1 || line.start_time != start_time || line.state == 'Z' || line.state == 'X' ||
+		    (line.flags & PF_EXITING) || (line.pending & 1u << (SIGKILL - 1)))
+			return false;
+	}
+	return true;
+}
+
+bool witness_process_gone(uint32_t pid, uint64_t start_time, uint64_t pid_ns)
+{
+	if (!pid || !can_see(pid_ns))
+		return true; /* no witness: the other two decide */
+	switch (fate_of(pid, start_time)) {
+	case GONE:
+	case NOT_TOLD:
+		return true;
+	case HERE:
+		break;
+	}
+	return start_time && became_another_program(pid, start_time);
+}

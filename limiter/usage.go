@@ -1,0 +1,195 @@
+package limiter
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrUsage marks a usage file that is not one, or that a tenant has spoilt.
+var ErrUsage = errors.New("not a usage file")
+
+// Usage is what a container's processes say that they use. A tenant can write
+// the file: the numbers are bounded, not believed.
+type Usage struct {
+	// Processes is the number of slots that live processes hold.
+	Processes int
+	// Devices are in the order of the limits file, as CreateUsage was given them.
+	Devices []DeviceUsage
+}
+
+// DeviceUsage is the use of one card. The parts are within UsedBytes; what is in
+// none of them is linear memory.
+type DeviceUsage struct {
+	UUID         string // as the file has it: compare by index with your own
+	UsedBytes    uint64
+	ContextBytes uint64
+	PoolBytes    uint64
+	VMMBytes     uint64
+	GraphBytes   uint64
+	ArrayBytes   uint64
+	Processes    int // that have something on this card
+}
+
+// CreateUsage makes the usage file of a container for the cards of its limits
+// file, in that order: of fixed size, sparse, mode 0666 whatever the umask, for
+// the container's processes may run as anyone. Its folder must be private. It
+// refuses to replace a file: processes may have it mapped.
+func CreateUsage(path string, uuids []string) error {
+	header, err := usageHeader(uuids)
+	if err != nil {
+		return fmt.Errorf("create usage %s: %w", path, err)
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return fmt.Errorf("create usage %s: %w", path, os.ErrExist)
+	}
+	if err := place(path, 0o666, func(f *os.File) error {
+		_, err := f.Write(header)
+		return errors.Join(err, f.Truncate(usageSize))
+	}); err != nil {
+		return fmt.Errorf("create usage %s: %w", path, err)
+	}
+	return nil
+}
+
+func usageHeader(uuids []string) ([]byte, error) {
+	if len(uuids) < 1 || len(uuids) > MaxDevices {
+		return nil, fmt.Errorf("%w: %d cards, not 1 to %d", ErrLimits, len(uuids), MaxDevices)
+	}
+	h := make([]byte, usageHeaderSize)
+	copy(h, usageMagic)
+	for _, f := range usageConstants {
+		le.PutUint32(h[f.off:], f.want)
+	}
+	le.PutUint32(h[usageOffDevices:], uint32(len(uuids)))
+	for i, text := range uuids {
+		id, mig, err := parseUUID(text)
+		if err != nil {
+			return nil, fmt.Errorf("%w: card %d: %w", ErrLimits, i, err)
+		}
+		if mig {
+			le.PutUint32(h[usageOffMIG:], le.Uint32(h[usageOffMIG:])|1<<i)
+		}
+		copy(h[usageOffUUID+i*uuidSize:], id[:])
+	}
+	return h, nil
+}
+
+var usageConstants = []struct {
+	name string
+	off  int
+	want uint32
+}{
+	{"layout", usageOffLayout, layoutNumber},
+	{"header_bytes", usageOffHeader, usageHeaderSize},
+	{"slot_bytes", usageOffSlot, usageSlotSize},
+	{"slot_count", usageOffSlots, usageSlots},
+	{"cell_offset", usageOffCellOffset, usageCellOffset},
+	{"cell_bytes", usageOffCell, usageCellSize},
+	{"cell_count", usageOffCells, MaxDevices},
+}
+
+// ReadUsage reads a usage file as it is at the moment. Slots of processes that
+// are gone, by the kernel's word, don't count, whether or not somebody has
+// cleared them. Sums saturate.
+func ReadUsage(path string) (Usage, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return Usage{}, fmt.Errorf("read usage: %w", err)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return Usage{}, errors.Join(err, fmt.Errorf("read usage %s: %w: it is not a regular file", path, ErrUsage))
+	}
+	gone := func(slot int) bool { return !locked(f, usageLockSlow+1+int64(slot)) }
+	u, err := decodeUsage(f, gone)
+	if err != nil {
+		return Usage{}, fmt.Errorf("read usage %s: %w", path, err)
+	}
+	return u, nil
+}
+
+// decodeUsage reads with bounds from anything. gone tells of a slot whose owner
+// died whether its lock is free, so that its memory is back too.
+func decodeUsage(file io.ReaderAt, gone func(slot int) bool) (Usage, error) {
+	header := make([]byte, usageHeaderSize)
+	if _, err := file.ReadAt(header, 0); err != nil {
+		return Usage{}, fmt.Errorf("%w: header: %w", ErrUsage, err)
+	}
+	u, err := decodeUsageHeader(header)
+	if err != nil {
+		return Usage{}, err
+	}
+	count := min(le.Uint32(header[usageOffHighWater:]), usageSlots)
+	slots := make([]byte, int(count)*usageSlotSize)
+	if _, err := file.ReadAt(slots, usageHeaderSize); err != nil && len(slots) > 0 {
+		return Usage{}, fmt.Errorf("%w: slots: %w", ErrUsage, err)
+	}
+	for i := range int(count) {
+		slot := slots[i*usageSlotSize:][:usageSlotSize]
+		owner := le.Uint32(slot[slotOffOwner:])
+		if owner == 0 || owner&futexOwnerDied != 0 && gone(i) {
+			continue
+		}
+		u.Processes++
+		for d := range u.Devices {
+			u.Devices[d].add(slot[usageCellOffset+d*usageCellSize:][:usageCellSize])
+		}
+	}
+	return u, nil
+}
+
+func decodeUsageHeader(h []byte) (Usage, error) {
+	if !bytes.HasPrefix(h, []byte(usageMagic)) {
+		return Usage{}, fmt.Errorf("%w: magic number %q, not %q", ErrUsage, h[:8], usageMagic)
+	}
+	for _, f := range usageConstants {
+		if got := le.Uint32(h[f.off:]); got != f.want {
+			return Usage{}, fmt.Errorf("%w: header %s is %d, not %d", ErrUsage, f.name, got, f.want)
+		}
+	}
+	count := le.Uint32(h[usageOffDevices:])
+	if count < 1 || count > MaxDevices {
+		return Usage{}, fmt.Errorf("%w: header device_count is %d, not 1 to %d", ErrUsage, count, MaxDevices)
+	}
+	u := Usage{Devices: make([]DeviceUsage, count)}
+	for i := range u.Devices {
+		mig := le.Uint32(h[usageOffMIG:])>>i&1 == 1
+		u.Devices[i].UUID = formatUUID(h[usageOffUUID+i*uuidSize:][:uuidSize], mig)
+	}
+	return u, nil
+}
+
+func (d *DeviceUsage) add(cell []byte) {
+	used := le.Uint64(cell[cellOffCommitted:])
+	if used > 0 {
+		d.Processes++
+	}
+	for _, f := range []struct {
+		sum *uint64
+		off int
+	}{
+		{&d.UsedBytes, cellOffCommitted},
+		{&d.ContextBytes, cellOffContext},
+		{&d.PoolBytes, cellOffPool},
+		{&d.VMMBytes, cellOffVMM},
+		{&d.GraphBytes, cellOffGraph},
+		{&d.ArrayBytes, cellOffArray},
+	} {
+		if *f.sum += le.Uint64(cell[f.off:]); *f.sum < le.Uint64(cell[f.off:]) {
+			*f.sum = ^uint64(0)
+		}
+	}
+}
+
+// locked says whether some process holds an open-file-description lock on a byte.
+// Where that can't be told, it may.
+func locked(f *os.File, at int64) bool {
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: at, Len: 1}
+	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock)
+	return err != nil || lock.Type != unix.F_UNLCK
+}

@@ -1,0 +1,279 @@
+/* Calls the driver as its arguments say and prints what came of it, one line a
+ * call: `probe init ctx 0 alloc 4096 info free 0`. How it finds the driver's
+ * functions is $PROBE_ROUTE, so that one script can be run by every route. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void *handle;
+static const char *route = "dlsym";
+static int version = 12000;
+static uint64_t flags;
+
+#ifdef DIRECT
+/* Linked against libcuda.so.1: the names that a direct caller uses. */
+#define NAMES(X) X(cuInit) X(cuDeviceGet) X(cuDeviceGetCount) X(cuDeviceGetUuid_v2) X(cuDevicePrimaryCtxRetain) \
+	X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) \
+	X(cuCtxSetCurrent) X(cuMemAlloc_v2) X(cuMemAllocManaged) X(cuMemAllocPitch_v2) X(cuMemFree_v2) \
+	X(cuMemGetInfo_v2) X(cuDeviceTotalMem_v2) X(cuMemAlloc) X(cuMemFree) X(cuMemGetInfo) X(cuDeviceTotalMem) \
+	X(cuDeviceGetAttribute)
+#define DECLARE(name) extern int name();
+NAMES(DECLARE)
+static void *direct(const char *name)
+{
+#define COMPARE(n) if (!strcmp(name, #n)) return (void *)n;
+	NAMES(COMPARE)
+	fprintf(stderr, "probe: %s is not linked\n", name);
+	exit(3);
+}
+#endif
+
+/* The name that cuGetProcAddress knows: without version suffix. */
+static const char *base(const char *name)
+{
+	static char text[64];
+	size_t n = strlen(name);
+
+	snprintf(text, sizeof(text), "%s", name);
+	if (n > 3 && text[n - 3] == '_' && text[n - 2] == 'v')
+		text[n - 3] = 0;
+	return text;
+}
+
+/* The first versions of some functions are only given to callers of API 3.1. */
+static int version_for(const char *name)
+{
+	static const char *const old[] = { "cuMemAlloc", "cuMemFree", "cuMemGetInfo", "cuDeviceTotalMem" };
+
+	for (int i = 0; i < 4; i++)
+		if (!strcmp(name, old[i]))
+			return 3010;
+	return version;
+}
+
+static void *find(const char *name)
+{
+	void *found = NULL;
+
+	if (!handle)
+		handle = dlopen("libcuda.so.1", strcmp(route, "default") && strcmp(route, "next") ? RTLD_NOW : RTLD_NOW | RTLD_GLOBAL);
+	if (!handle) {
+		fprintf(stderr, "probe: %s\n", dlerror());
+		exit(3);
+	}
+#ifdef DIRECT
+	return direct(name);
+#endif
+	if (!strcmp(route, "default"))
+		return dlsym(RTLD_DEFAULT, name);
+	if (!strcmp(route, "next"))
+		return dlsym(RTLD_NEXT, name);
+	if (!strcmp(route, "dlvsym"))
+		return dlvsym(handle, name, "libcuda.so.1");
+	if (!strcmp(route, "proc1")) {
+		int (*ask)(const char *, void **, int, uint64_t) = dlsym(handle, "cuGetProcAddress");
+		ask(base(name), &found, version_for(name), flags);
+		return found;
+	}
+	if (!strcmp(route, "proc2")) {
+		int (*ask)(const char *, void **, int, uint64_t, int *) = dlsym(handle, "cuGetProcAddress_v2");
+		ask(base(name), &found, version_for(name), flags, NULL);
+		return found;
+	}
+	if (!strcmp(route, "proc3")) { /* cuGetProcAddress by itself, as the runtime does */
+		int (*first)(const char *, void **, int, uint64_t, int *) = dlsym(handle, "cuGetProcAddress_v2"), (*ask)(const char *, void **, int, uint64_t, int *);
+		first("cuGetProcAddress", (void **)&ask, 12000, flags, NULL);
+		ask(base(name), &found, version_for(name), flags, NULL);
+		return found;
+	}
+	return dlsym(handle, name);
+}
+
+#define CALL(name, ...) ({ int (*f_)() = (int (*)())find(name); f_ ? f_(__VA_ARGS__) : -1; })
+
+static unsigned long long pointers[100000];
+static int count;
+static char **args;
+
+static unsigned long long number(void)
+{
+	return *args ? strtoull(*args++, NULL, 0) : 0;
+}
+
+static void allocated(const char *what, int r, unsigned long long p)
+{
+	printf("%s %d\n", what, r);
+	if (r == 0)
+		pointers[count++] = p;
+}
+
+static void nvml(unsigned long long index)
+{
+	void *h = dlopen("libnvidia-ml.so.1", RTLD_NOW), *dev = NULL;
+	unsigned long long m[3] = { 0 };
+	struct { unsigned version; unsigned long long m[4]; } v2 = { .version = sizeof(v2) | 2u << 24 };
+
+	if (!h) {
+		printf("nvml none\n");
+		return;
+	}
+	int (*init)(void) = dlsym(h, "nvmlInit_v2");
+	int (*get)(unsigned, void **) = dlsym(h, "nvmlDeviceGetHandleByIndex_v2");
+	int (*info)(void *, void *) = dlsym(h, "nvmlDeviceGetMemoryInfo"), (*info2)(void *, void *) = dlsym(h, "nvmlDeviceGetMemoryInfo_v2");
+	init();
+	int r = get((unsigned)index, &dev);
+	if (!r)
+		r = info(dev, m);
+	printf("nvml %d total %llu free %llu used %llu\n", r, m[0], m[1], m[2]);
+	r = info2(dev, &v2);
+	printf("nvml2 %d total %llu free %llu used %llu\n", r, v2.m[0], v2.m[2], v2.m[3]);
+}
+
+static void split(const char *how)
+{
+	pid_t child;
+
+	fflush(stdout);
+	child = fork();
+	if (child) {
+		int status;
+		waitpid(child, &status, 0);
+		printf("child %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
+		if (!strcmp(how, "fork")) { /* the rest was the child's */
+			while (*args && strcmp(*args, "join"))
+				args++;
+			if (*args)
+				args++;
+		}
+	}
+}
+
+static void run(const char *what)
+{
+	unsigned long long p = 0, a, b;
+	size_t x = 0, y = 0;
+	int dev = 0, r;
+
+	if (!strcmp(what, "init"))
+		printf("init %d\n", CALL("cuInit", 0));
+	else if (!strcmp(what, "ctx")) {
+		void *ctx = NULL;
+		r = CALL("cuDeviceGet", &dev, (int)number());
+		if (!r)
+			r = CALL("cuDevicePrimaryCtxRetain", &ctx, dev);
+		if (!r)
+			r = CALL("cuCtxSetCurrent", ctx);
+		printf("ctx %d\n", r);
+	} else if (!strcmp(what, "newctx")) {
+		static void *ctx;
+		if (ctx) {
+			printf("destroy %d\n", CALL("cuCtxDestroy_v2", ctx));
+			ctx = NULL;
+			return;
+		}
+		printf("newctx %d\n", CALL("cuCtxCreate_v2", &ctx, 0u, (int)number()));
+	} else if (!strcmp(what, "release")) {
+		printf("release %d\n", CALL("cuDevicePrimaryCtxRelease_v2", (int)number()));
+	} else if (!strcmp(what, "reset")) {
+		printf("reset %d\n", CALL("cuDevicePrimaryCtxReset_v2", (int)number()));
+	} else if (!strcmp(what, "alloc")) {
+		r = CALL("cuMemAlloc_v2", &p, (size_t)number());
+		allocated("alloc", r, p);
+	} else if (!strcmp(what, "alloc1")) {
+		unsigned q = 0;
+		r = CALL("cuMemAlloc", &q, (unsigned)number());
+		allocated("alloc1", r, q);
+	} else if (!strcmp(what, "managed")) {
+		r = CALL("cuMemAllocManaged", &p, (size_t)number(), 1u);
+		allocated("managed", r, p);
+	} else if (!strcmp(what, "pitch")) {
+		a = number();
+		b = number();
+		r = CALL("cuMemAllocPitch_v2", &p, &x, (size_t)a, (size_t)b, 16u);
+		printf("pitch %zu ", x);
+		allocated("", r, p);
+	} else if (!strcmp(what, "free"))
+		printf("free %d\n", CALL("cuMemFree_v2", pointers[number()]));
+	else if (!strcmp(what, "free1"))
+		printf("free1 %d\n", CALL("cuMemFree", (unsigned)pointers[number()]));
+	else if (!strcmp(what, "freeptr"))
+		printf("freeptr %d\n", CALL("cuMemFree_v2", number()));
+	else if (!strcmp(what, "info")) {
+		r = CALL("cuMemGetInfo_v2", &x, &y);
+		printf("info %d free %zu total %zu\n", r, x, y);
+	} else if (!strcmp(what, "info1")) {
+		unsigned m = 0, n = 0;
+		r = CALL("cuMemGetInfo", &m, &n);
+		printf("info1 %d free %u total %u\n", r, m, n);
+	} else if (!strcmp(what, "infonull"))
+		printf("infonull %d\n", CALL("cuMemGetInfo_v2", NULL, NULL));
+	else if (!strcmp(what, "total")) {
+		r = CALL("cuDeviceTotalMem_v2", &x, (int)number());
+		printf("total %d %zu\n", r, x);
+	} else if (!strcmp(what, "total1")) {
+		unsigned m = 0;
+		r = CALL("cuDeviceTotalMem", &m, (int)number());
+		printf("total1 %d %u\n", r, m);
+	} else if (!strcmp(what, "uuid")) {
+		unsigned char u[16] = { 0 };
+		r = CALL("cuDeviceGetUuid_v2", u, (int)number());
+		printf("uuid %d ", r);
+		for (int i = 0; i < 16; i++)
+			printf("%02x", u[i]);
+		printf("\n");
+	} else if (!strcmp(what, "nvml"))
+		nvml(number());
+	else if (!strcmp(what, "has")) { /* whether a name is found, by $PROBE_ROUTE */
+		printf("has %s %d\n", *args, find(*args) != NULL);
+		args++;
+	} else if (!strcmp(what, "threads"))
+		fflush(stdout), r = system("true"), printf("threads %d\n", system("exit $(ls /proc/$PPID/task | wc -l)") >> 8);
+	else if (!strcmp(what, "sleep"))
+		fflush(stdout), usleep((unsigned)number() * 1000);
+	else if (!strcmp(what, "fork"))
+		split("fork");
+	else if (!strcmp(what, "exit"))
+		exit((int)number());
+	else if (!strcmp(what, "join"))
+		exit(0);
+	else if (!strcmp(what, "closefds"))
+		for (int fd = 3; fd < 256; fd++)
+			close(fd);
+	else if (!strcmp(what, "exec")) {
+		fflush(stdout);
+		execvp(args[0], args);
+		exit(4);
+	} else if (!strcmp(what, "orphan")) { /* the parent dies, the child lives on with its descriptors */
+		fflush(stdout);
+		if (fork() != 0)
+			kill(getpid(), SIGKILL);
+	} else if (!strcmp(what, "kill"))
+		fflush(stdout), kill(getpid(), SIGKILL);
+	else {
+		fprintf(stderr, "probe: %s?\n", what);
+		exit(2);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	if (getenv("PROBE_ROUTE"))
+		route = getenv("PROBE_ROUTE");
+	if (getenv("PROBE_VERSION"))
+		version = atoi(getenv("PROBE_VERSION"));
+	if (getenv("PROBE_FLAGS"))
+		flags = strtoull(getenv("PROBE_FLAGS"), NULL, 0);
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	for (args = argv + 1; *args;)
+		run(*args++);
+	return 0;
+}
