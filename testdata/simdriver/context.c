@@ -1,0 +1,419 @@
+/* Contexts: one primary per device and process, any number of plain ones; a stack of current ones per thread. */
+#include "driver.h"
+
+#include <stdlib.h>
+
+#define STACK_DEPTH 64
+#define FLAGS_MASK 0x7fu
+
+static _Thread_local CUcontext stack[STACK_DEPTH];
+static _Thread_local unsigned depth;
+
+CUresult current_context(CUcontext *ctx)
+{
+	CUcontext top = depth ? stack[depth - 1] : NULL;
+
+	*ctx = top;
+	if (!top)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	return top->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+/* Process lock held. */
+static CUresult activate(CUcontext ctx)
+{
+	uint64_t bytes = process.view.s->cards[ctx->card].context_bytes;
+	CUresult r = from_errno(charge_take(&process.view, ctx->card, CHARGE_CONTEXT, bytes));
+
+	if (r)
+		return r;
+	if (!object_add(OBJECT_CONTEXT, ctx)) {
+		charge_return(&process.view, ctx->card, CHARGE_CONTEXT, bytes);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	ctx->charged = bytes;
+	ctx->alive = true;
+	ctx->legacy_tail = ctx->blocking_tail = ctx->any_tail = 0;
+	return CUDA_SUCCESS;
+}
+
+/* Process lock held. */
+static void deactivate(CUcontext ctx)
+{
+	if (!ctx->alive)
+		return;
+	streams_drop_context(ctx);
+	modules_drop_context(ctx);
+	memory_drop_context(ctx);
+	object_remove(ctx);
+	charge_return(&process.view, ctx->card, CHARGE_CONTEXT, ctx->charged);
+	ctx->charged = 0;
+	ctx->alive = false;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
+{
+	CUcontext primary;
+	CUresult r = CUDA_SUCCESS;
+
+	ENTER();
+	if (!ctx)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!device_card(dev))
+		return CUDA_ERROR_INVALID_DEVICE;
+	primary = &process.devices[dev].primary;
+	process_lock();
+	if (!primary->alive)
+		r = activate(primary);
+	if (!r) {
+		primary->retained++;
+		*ctx = primary;
+	}
+	process_unlock();
+	return r;
+}
+
+static CUresult primary_release(CUdevice dev)
+{
+	CUcontext primary;
+	CUresult r = CUDA_SUCCESS;
+
+	if (!device_card(dev))
+		return CUDA_ERROR_INVALID_DEVICE;
+	primary = &process.devices[dev].primary;
+	process_lock();
+	if (!primary->retained)
+		r = CUDA_ERROR_INVALID_CONTEXT;
+	else if (--primary->retained == 0)
+		deactivate(primary);
+	process_unlock();
+	return r;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
+{
+	ENTER();
+	return primary_release(dev);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+	ENTER();
+	return primary_release(dev);
+}
+
+static CUresult primary_reset(CUdevice dev)
+{
+	if (!device_card(dev))
+		return CUDA_ERROR_INVALID_DEVICE;
+	process_lock();
+	deactivate(&process.devices[dev].primary);
+	process_unlock();
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice dev)
+{
+	ENTER();
+	return primary_reset(dev);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+	ENTER();
+	return primary_reset(dev);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
+{
+	ENTER();
+	if (!flags || !active)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!device_card(dev))
+		return CUDA_ERROR_INVALID_DEVICE;
+	process_lock();
+	*flags = process.devices[dev].primary.flags;
+	*active = process.devices[dev].primary.alive;
+	process_unlock();
+	return CUDA_SUCCESS;
+}
+
+static CUresult primary_set_flags(CUdevice dev, unsigned int flags)
+{
+	if (!device_card(dev))
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (flags & ~FLAGS_MASK)
+		return CUDA_ERROR_INVALID_VALUE;
+	process_lock();
+	process.devices[dev].primary.flags = flags;
+	process_unlock();
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
+{
+	ENTER();
+	return primary_set_flags(dev, flags);
+}
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
+{
+	ENTER();
+	return primary_set_flags(dev, flags);
+}
+
+static CUresult create(CUcontext *out, unsigned int flags, CUdevice dev)
+{
+	CUcontext ctx;
+	CUresult r;
+
+	if (!out || (flags & ~FLAGS_MASK))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!device_card(dev))
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (depth == STACK_DEPTH)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	ctx = calloc(1, sizeof(*ctx));
+	if (!ctx)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	ctx->device = dev;
+	ctx->card = process.devices[dev].card;
+	ctx->flags = flags;
+	process_lock();
+	r = activate(ctx);
+	process_unlock();
+	if (r) {
+		free(ctx);
+		return r;
+	}
+	stack[depth++] = ctx;
+	*out = ctx;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice dev)
+{
+	ENTER();
+	return create(ctx, flags, dev);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice dev)
+{
+	ENTER();
+	return create(ctx, flags, dev);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *ctx, void *affinity, int count, unsigned int flags, CUdevice dev)
+{
+	ENTER();
+	if (affinity || count)
+		return CUDA_ERROR_NOT_SUPPORTED; /* execution affinity needs MPS */
+	return create(ctx, flags, dev);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned int flags, CUdevice dev)
+{
+	ENTER();
+	if (params)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	return create(ctx, flags, dev);
+}
+
+/* The struct itself stays: other threads may have it on their stacks and must be told that it is destroyed. */
+static struct graveyard {
+	CUcontext ctx;
+	struct graveyard *next;
+} *destroyed;
+
+static CUresult destroy(CUcontext ctx)
+{
+	struct graveyard *grave = malloc(sizeof(*grave));
+	CUresult r = CUDA_SUCCESS;
+
+	if (!grave)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	process_lock();
+	if (!object_is(OBJECT_CONTEXT, ctx) || ctx->primary) {
+		r = CUDA_ERROR_INVALID_CONTEXT;
+		free(grave);
+	} else {
+		deactivate(ctx);
+		grave->ctx = ctx;
+		grave->next = destroyed;
+		destroyed = grave;
+	}
+	process_unlock();
+	if (!r && depth && stack[depth - 1] == ctx)
+		depth--;
+	return r;
+}
+
+CUresult cuCtxDestroy(CUcontext ctx)
+{
+	ENTER();
+	return destroy(ctx);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext ctx)
+{
+	ENTER();
+	return destroy(ctx);
+}
+
+static bool is_context(CUcontext ctx)
+{
+	bool known;
+
+	process_lock();
+	known = object_is(OBJECT_CONTEXT, ctx);
+	process_unlock();
+	return known;
+}
+
+static CUresult push(CUcontext ctx)
+{
+	if (!is_context(ctx))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (depth == STACK_DEPTH)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	stack[depth++] = ctx;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent(CUcontext ctx)
+{
+	ENTER();
+	return push(ctx);
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext ctx)
+{
+	ENTER();
+	return push(ctx);
+}
+
+static CUresult pop(CUcontext *ctx)
+{
+	if (!depth)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	depth--;
+	if (ctx)
+		*ctx = stack[depth];
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent(CUcontext *ctx)
+{
+	ENTER();
+	return pop(ctx);
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *ctx)
+{
+	ENTER();
+	return pop(ctx);
+}
+
+CUresult cuCtxSetCurrent(CUcontext ctx)
+{
+	ENTER();
+	if (!ctx) {
+		if (depth)
+			depth--;
+		return CUDA_SUCCESS;
+	}
+	if (!is_context(ctx))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (!depth)
+		depth = 1;
+	stack[depth - 1] = ctx;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *ctx)
+{
+	ENTER();
+	if (!ctx)
+		return CUDA_ERROR_INVALID_VALUE;
+	*ctx = depth ? stack[depth - 1] : NULL;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice *dev)
+{
+	CUcontext ctx;
+	CUresult r;
+
+	ENTER();
+	if (!dev)
+		return CUDA_ERROR_INVALID_VALUE;
+	r = current_context(&ctx);
+	if (!r)
+		*dev = ctx->device;
+	return r;
+}
+
+CUresult cuCtxGetFlags(unsigned int *flags)
+{
+	CUcontext ctx;
+	CUresult r;
+
+	ENTER();
+	if (!flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	r = current_context(&ctx);
+	if (!r)
+		*flags = ctx->flags;
+	return r;
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	CUcontext ctx;
+	CUresult r;
+	uint64_t tail;
+
+	ENTER();
+	r = current_context(&ctx);
+	if (r)
+		return r;
+	process_lock();
+	tail = ctx->any_tail;
+	process_unlock();
+	wait_until(tail);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
+{
+	CUresult r;
+
+	ENTER();
+	if (!version)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!ctx) {
+		r = current_context(&ctx);
+		if (r)
+			return r;
+	}
+	if (!is_context(ctx))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	*version = 3020; /* the context ABI of all _v2 functions */
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+	CUcontext ctx;
+	CUresult r;
+
+	ENTER();
+	r = current_context(&ctx);
+	if (r)
+		return r;
+	if (least)
+		*least = 0;
+	if (greatest)
+		*greatest = -5;
+	return CUDA_SUCCESS;
+}

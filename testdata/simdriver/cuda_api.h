@@ -1,0 +1,217 @@
+/*
+ * The part of the CUDA driver API that the simulated driver answers and the workloads use: types, numbers and prototypes
+ * as NVIDIA's public API documentation gives them (docs.nvidia.com/cuda/cuda-driver-api). No CUDA header is needed.
+ */
+#ifndef SIMDRIVER_CUDA_API_H
+#define SIMDRIVER_CUDA_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#pragma GCC visibility push(default)
+
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef unsigned int CUdeviceptr_v1;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef uint64_t cuuint64_t;
+
+typedef struct {
+	char bytes[16];
+} CUuuid;
+
+#define CU_STREAM_LEGACY ((CUstream)0x1)
+#define CU_STREAM_PER_THREAD ((CUstream)0x2)
+#define CU_STREAM_NON_BLOCKING 1u
+#define CU_EVENT_DISABLE_TIMING 2u
+#define CU_MEM_ATTACH_GLOBAL 1u
+#define CU_GET_PROC_ADDRESS_LEGACY_STREAM 1u
+#define CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM 2u
+
+typedef enum {
+	CU_GET_PROC_ADDRESS_SUCCESS = 0,
+	CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
+	CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2
+} CUdriverProcAddressQueryResult;
+
+/* Number, name without CUDA_ or CUDA_ERROR_, text. */
+#define CUDA_RESULTS(R)                                                                 \
+	R(0, SUCCESS, "no error")                                                       \
+	R(1, ERROR_INVALID_VALUE, "invalid argument")                                   \
+	R(2, ERROR_OUT_OF_MEMORY, "out of memory")                                      \
+	R(3, ERROR_NOT_INITIALIZED, "initialization error")                             \
+	R(4, ERROR_DEINITIALIZED, "driver shutting down")                               \
+	R(34, ERROR_STUB_LIBRARY, "CUDA driver is a stub library")                      \
+	R(46, ERROR_DEVICE_UNAVAILABLE, "CUDA-capable device(s) is/are busy or unavailable") \
+	R(100, ERROR_NO_DEVICE, "no CUDA-capable device is detected")                   \
+	R(101, ERROR_INVALID_DEVICE, "invalid device ordinal")                          \
+	R(200, ERROR_INVALID_IMAGE, "device kernel image is invalid")                   \
+	R(201, ERROR_INVALID_CONTEXT, "invalid device context")                         \
+	R(208, ERROR_ALREADY_ACQUIRED, "resource already acquired")                     \
+	R(209, ERROR_NO_BINARY_FOR_GPU, "no kernel image is available for execution on the device") \
+	R(214, ERROR_ECC_UNCORRECTABLE, "uncorrectable ECC error encountered")          \
+	R(218, ERROR_INVALID_PTX, "a PTX JIT compilation failed")                       \
+	R(301, ERROR_FILE_NOT_FOUND, "file not found")                                  \
+	R(304, ERROR_OPERATING_SYSTEM, "OS call failed or operation not supported on this OS") \
+	R(400, ERROR_INVALID_HANDLE, "invalid resource handle")                         \
+	R(401, ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state") \
+	R(500, ERROR_NOT_FOUND, "named symbol not found")                               \
+	R(600, ERROR_NOT_READY, "device not ready")                                     \
+	R(700, ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered")       \
+	R(701, ERROR_LAUNCH_OUT_OF_RESOURCES, "too many resources requested for launch") \
+	R(702, ERROR_LAUNCH_TIMEOUT, "the launch timed out and was terminated")         \
+	R(708, ERROR_PRIMARY_CONTEXT_ACTIVE, "cannot set while device is active in this process") \
+	R(709, ERROR_CONTEXT_IS_DESTROYED, "context is destroyed")                      \
+	R(719, ERROR_LAUNCH_FAILED, "unspecified launch failure")                       \
+	R(800, ERROR_NOT_PERMITTED, "operation not permitted")                          \
+	R(803, ERROR_SYSTEM_DRIVER_MISMATCH, "system has unsupported display driver / cuda driver combination") \
+	R(801, ERROR_NOT_SUPPORTED, "operation not supported")                          \
+	R(802, ERROR_SYSTEM_NOT_READY, "system not yet initialized")                    \
+	R(999, ERROR_UNKNOWN, "unknown error")
+
+#define CUDA_RESULT_ENUM(number, name, text) CUDA_##name = number,
+typedef enum { CUDA_RESULTS(CUDA_RESULT_ENUM) CUDA_RESULT_MAX = 0x7fffffff } CUresult;
+
+typedef struct {
+	unsigned int gridDimX, gridDimY, gridDimZ;
+	unsigned int blockDimX, blockDimY, blockDimZ;
+	unsigned int sharedMemBytes;
+	CUstream hStream;
+	void *attrs;
+	unsigned int numAttrs;
+} CUlaunchConfig;
+
+/* Driver. */
+CUresult cuInit(unsigned int flags);
+CUresult cuDriverGetVersion(int *version);
+CUresult cuGetErrorString(CUresult error, const char **text);
+CUresult cuGetErrorName(CUresult error, const char **name);
+CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags);
+CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,
+			     CUdriverProcAddressQueryResult *status);
+CUresult cuGetExportTable(const void **table, const CUuuid *id);
+
+/* Devices. */
+CUresult cuDeviceGet(CUdevice *device, int ordinal);
+CUresult cuDeviceGetCount(int *count);
+CUresult cuDeviceGetName(char *name, int len, CUdevice dev);
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev);
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev);
+CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev);
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev);
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice dev);
+CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev);
+CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *id);
+CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice dev);
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice dev, CUdevice peer);
+
+/* Contexts. */
+CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev);
+CUresult cuDevicePrimaryCtxRelease(CUdevice dev);
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev);
+CUresult cuDevicePrimaryCtxReset(CUdevice dev);
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev);
+CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active);
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags);
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags);
+CUresult cuCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice dev);
+CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice dev);
+CUresult cuCtxCreate_v3(CUcontext *ctx, void *affinity, int count, unsigned int flags, CUdevice dev);
+CUresult cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned int flags, CUdevice dev);
+CUresult cuCtxDestroy(CUcontext ctx);
+CUresult cuCtxDestroy_v2(CUcontext ctx);
+CUresult cuCtxPushCurrent(CUcontext ctx);
+CUresult cuCtxPushCurrent_v2(CUcontext ctx);
+CUresult cuCtxPopCurrent(CUcontext *ctx);
+CUresult cuCtxPopCurrent_v2(CUcontext *ctx);
+CUresult cuCtxSetCurrent(CUcontext ctx);
+CUresult cuCtxGetCurrent(CUcontext *ctx);
+CUresult cuCtxGetDevice(CUdevice *dev);
+CUresult cuCtxGetFlags(unsigned int *flags);
+CUresult cuCtxSynchronize(void);
+CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version);
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest);
+
+/* Memory. */
+CUresult cuMemGetInfo(unsigned int *free, unsigned int *total);
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total);
+CUresult cuMemAlloc(CUdeviceptr_v1 *ptr, unsigned int bytes);
+CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes);
+CUresult cuMemAllocPitch(CUdeviceptr_v1 *ptr, unsigned int *pitch, unsigned int width, unsigned int height,
+			 unsigned int element);
+CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned int element);
+CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned int flags);
+CUresult cuMemFree(CUdeviceptr_v1 ptr);
+CUresult cuMemFree_v2(CUdeviceptr ptr);
+CUresult cuMemGetAddressRange(CUdeviceptr_v1 *base, unsigned int *size, CUdeviceptr_v1 ptr);
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr);
+CUresult cuMemAllocHost(void **pp, unsigned int bytes);
+CUresult cuMemAllocHost_v2(void **pp, size_t bytes);
+CUresult cuMemHostAlloc(void **pp, size_t bytes, unsigned int flags);
+CUresult cuMemFreeHost(void *p);
+CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *dptr, void *p, unsigned int flags);
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *dptr, void *p, unsigned int flags);
+CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr ptr);
+
+/* A function that takes a stream, or that works on the default stream, has a twin for per-thread default streams. */
+#define STREAM_TWIN(name, suffix, ...)      \
+	CUresult name(__VA_ARGS__);         \
+	CUresult name##suffix(__VA_ARGS__);
+
+STREAM_TWIN(cuMemcpy, _ptds, CUdeviceptr dst, CUdeviceptr src, size_t bytes)
+STREAM_TWIN(cuMemcpyHtoD_v2, _ptds, CUdeviceptr dst, const void *src, size_t bytes)
+STREAM_TWIN(cuMemcpyDtoH_v2, _ptds, void *dst, CUdeviceptr src, size_t bytes)
+STREAM_TWIN(cuMemcpyDtoD_v2, _ptds, CUdeviceptr dst, CUdeviceptr src, size_t bytes)
+STREAM_TWIN(cuMemcpyAsync, _ptsz, CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
+STREAM_TWIN(cuMemcpyHtoDAsync_v2, _ptsz, CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)
+STREAM_TWIN(cuMemcpyDtoHAsync_v2, _ptsz, void *dst, CUdeviceptr src, size_t bytes, CUstream stream)
+STREAM_TWIN(cuMemcpyDtoDAsync_v2, _ptsz, CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
+STREAM_TWIN(cuMemsetD8_v2, _ptds, CUdeviceptr dst, unsigned char value, size_t count)
+STREAM_TWIN(cuMemsetD16_v2, _ptds, CUdeviceptr dst, unsigned short value, size_t count)
+STREAM_TWIN(cuMemsetD32_v2, _ptds, CUdeviceptr dst, unsigned int value, size_t count)
+STREAM_TWIN(cuMemsetD8Async, _ptsz, CUdeviceptr dst, unsigned char value, size_t count, CUstream stream)
+STREAM_TWIN(cuMemsetD16Async, _ptsz, CUdeviceptr dst, unsigned short value, size_t count, CUstream stream)
+STREAM_TWIN(cuMemsetD32Async, _ptsz, CUdeviceptr dst, unsigned int value, size_t count, CUstream stream)
+
+/* Modules and functions. */
+CUresult cuModuleLoad(CUmodule *module, const char *path);
+CUresult cuModuleLoadData(CUmodule *module, const void *image);
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, int *options, void **values);
+CUresult cuModuleUnload(CUmodule module);
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
+CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function);
+CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value);
+CUresult cuFuncSetCacheConfig(CUfunction function, int config);
+
+STREAM_TWIN(cuLaunchKernel, _ptsz, CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
+	    unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **params, void **extra)
+STREAM_TWIN(cuLaunchCooperativeKernel, _ptsz, CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
+	    unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **params)
+STREAM_TWIN(cuLaunchKernelEx, _ptsz, const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
+
+/* Streams and events. */
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority);
+CUresult cuStreamDestroy(CUstream stream);
+CUresult cuStreamDestroy_v2(CUstream stream);
+STREAM_TWIN(cuStreamQuery, _ptsz, CUstream stream)
+STREAM_TWIN(cuStreamSynchronize, _ptsz, CUstream stream)
+STREAM_TWIN(cuStreamWaitEvent, _ptsz, CUstream stream, CUevent event, unsigned int flags)
+STREAM_TWIN(cuStreamGetFlags, _ptsz, CUstream stream, unsigned int *flags)
+STREAM_TWIN(cuStreamGetPriority, _ptsz, CUstream stream, int *priority)
+STREAM_TWIN(cuStreamGetCtx, _ptsz, CUstream stream, CUcontext *ctx)
+CUresult cuEventCreate(CUevent *event, unsigned int flags);
+CUresult cuEventDestroy(CUevent event);
+CUresult cuEventDestroy_v2(CUevent event);
+CUresult cuEventQuery(CUevent event);
+CUresult cuEventSynchronize(CUevent event);
+CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end);
+STREAM_TWIN(cuEventRecord, _ptsz, CUevent event, CUstream stream)
+STREAM_TWIN(cuEventRecordWithFlags, _ptsz, CUevent event, CUstream stream, unsigned int flags)
+
+#pragma GCC visibility pop
+#endif

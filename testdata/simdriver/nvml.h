@@ -1,0 +1,39 @@
+/* Inside libnvidia-ml.so.1: what its files share. */
+#ifndef SIMDRIVER_NVML_H
+#define SIMDRIVER_NVML_H
+
+#include "nvml_api.h"
+#include "state.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+struct nvmlDevice_st {
+	unsigned index; /* in order of PCI address, over the visible cards */
+	unsigned card;
+};
+
+struct nvml {
+	struct view view;
+	unsigned references; /* of nvmlInit */
+	unsigned device_count;
+	struct nvmlDevice_st devices[MAX_CARDS];
+};
+
+extern struct nvml nvml;
+
+/* Start of nearly every call: initialised, no fault injected; in a forked child, the state opened anew. */
+nvmlReturn_t nvml_enter(const char *symbol);
+#define ENTER()                                         \
+	do {                                            \
+		nvmlReturn_t r_ = nvml_enter(__func__); \
+		if (r_)                                 \
+			return r_;                      \
+	} while (0)
+
+struct card *nvml_card(nvmlDevice_t device); /* NULL: not a handle of ours */
+nvmlReturn_t copy_out(char *out, unsigned room, const char *text);
+
+/* The client's PID as this process can see it; 0 if it can't. */
+unsigned visible_pid(const struct client *cl);
+
+#endif

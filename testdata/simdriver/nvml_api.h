@@ -1,0 +1,102 @@
+/*
+ * The part of NVML that the simulated library answers: numbers and struct layouts as NVIDIA's public API reference gives
+ * them (docs.nvidia.com/deploy/nvml-api).
+ */
+#ifndef SIMDRIVER_NVML_API_H
+#define SIMDRIVER_NVML_API_H
+
+#include <stddef.h>
+
+typedef struct nvmlDevice_st *nvmlDevice_t;
+typedef struct nvmlEventSet_st *nvmlEventSet_t;
+typedef unsigned long long nvmlU64;
+
+#define NVML_RESULTS(R)                                            \
+	R(0, SUCCESS, "Success")                                   \
+	R(1, ERROR_UNINITIALIZED, "Uninitialized")                 \
+	R(2, ERROR_INVALID_ARGUMENT, "Invalid Argument")           \
+	R(3, ERROR_NOT_SUPPORTED, "Not Supported")                 \
+	R(4, ERROR_NO_PERMISSION, "Insufficient Permissions")      \
+	R(6, ERROR_NOT_FOUND, "Not Found")                         \
+	R(7, ERROR_INSUFFICIENT_SIZE, "Insufficient Size")         \
+	R(9, ERROR_DRIVER_NOT_LOADED, "Driver Not Loaded")         \
+	R(10, ERROR_TIMEOUT, "Timeout")                            \
+	R(12, ERROR_LIBRARY_NOT_FOUND, "NVML Shared Library Not Found") \
+	R(13, ERROR_FUNCTION_NOT_FOUND, "Function Not Found")      \
+	R(15, ERROR_GPU_IS_LOST, "GPU is lost")                    \
+	R(17, ERROR_OPERATING_SYSTEM, "GPU access blocked by the operating system") \
+	R(18, ERROR_LIB_RM_VERSION_MISMATCH, "Driver/library version mismatch") \
+	R(20, ERROR_MEMORY, "Insufficient Memory")                 \
+	R(25, ERROR_ARGUMENT_VERSION_MISMATCH, "Argument version mismatch") \
+	R(999, ERROR_UNKNOWN, "Unknown Error")
+
+#define NVML_RESULT_ENUM(number, name, text) NVML_##name = number,
+typedef enum { NVML_RESULTS(NVML_RESULT_ENUM) NVML_RESULT_MAX = 0x7fffffff } nvmlReturn_t;
+
+#define NVML_STRUCT_VERSION(type, version) ((unsigned)(sizeof(type) | ((version) << 24)))
+
+typedef struct {
+	nvmlU64 total, free, used;
+} nvmlMemory_t;
+
+typedef struct {
+	unsigned int version;
+	nvmlU64 total, reserved, free, used;
+} nvmlMemory_v2_t;
+
+typedef struct {
+	char busIdLegacy[16];
+	unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
+	char busId[32];
+} nvmlPciInfo_t;
+
+typedef struct {
+	unsigned int pid;
+	nvmlU64 usedGpuMemory;
+} nvmlProcessInfo_v1_t;
+
+typedef struct {
+	unsigned int pid;
+	nvmlU64 usedGpuMemory;
+	unsigned int gpuInstanceId, computeInstanceId;
+} nvmlProcessInfo_t;
+
+typedef struct {
+	unsigned int gpu, memory;
+} nvmlUtilization_t;
+
+typedef struct {
+	unsigned int pid;
+	nvmlU64 timeStamp;
+	unsigned int smUtil, memUtil, encUtil, decUtil;
+} nvmlProcessUtilizationSample_t;
+
+typedef struct {
+	unsigned int multiprocessorCount;
+	unsigned int sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+	unsigned int gpuInstanceSliceCount, computeInstanceSliceCount;
+	nvmlU64 memorySizeMB;
+} nvmlDeviceAttributes_t;
+
+typedef struct {
+	nvmlDevice_t device;
+	nvmlU64 eventType, eventData;
+	unsigned int gpuInstanceId, computeInstanceId;
+} nvmlEventData_t;
+
+_Static_assert(sizeof(nvmlMemory_v2_t) == 40 && sizeof(nvmlPciInfo_t) == 68, "NVML's layout");
+_Static_assert(sizeof(nvmlProcessInfo_t) == 24 && sizeof(nvmlProcessInfo_v1_t) == 16, "NVML's layout");
+_Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32 && sizeof(nvmlEventData_t) == 32, "NVML's layout");
+
+enum {
+	NVML_TOPOLOGY_INTERNAL = 0,
+	NVML_TOPOLOGY_SINGLE = 10,
+	NVML_TOPOLOGY_HOSTBRIDGE = 30,
+	NVML_TOPOLOGY_NODE = 40,
+	NVML_TOPOLOGY_SYSTEM = 50
+};
+
+#define NVML_EVENT_XID 8ull
+#define NVML_EVENTS_SUPPORTED 0x1full /* ECC, P-state, XID, clock; only XID events ever come */
+
+#endif

@@ -1,0 +1,396 @@
+/* NVML: devices, found and described. */
+#define _GNU_SOURCE
+#include "nvml.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#define CARD_OR_RETURN(c, device)                       \
+	struct card *c;                                 \
+	ENTER();                                        \
+	c = nvml_card(device);                          \
+	if (!c)                                         \
+	return NVML_ERROR_INVALID_ARGUMENT
+
+static nvmlReturn_t get_count(unsigned int *count)
+{
+	if (!count)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*count = nvml.device_count;
+	return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetCount(unsigned int *count)
+{
+	ENTER();
+	return get_count(count);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
+{
+	ENTER();
+	return get_count(count);
+}
+
+static nvmlReturn_t by_index(unsigned int index, nvmlDevice_t *device)
+{
+	if (!device || index >= nvml.device_count)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*device = &nvml.devices[index];
+	return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device)
+{
+	ENTER();
+	return by_index(index, device);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
+{
+	ENTER();
+	return by_index(index, device);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
+{
+	char text[UUID_TEXT];
+
+	ENTER();
+	if (!uuid || !device)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned i = 0; i < nvml.device_count; i++) {
+		uuid_format(nvml.view.s->cards[nvml.devices[i].card].uuid, text);
+		if (!strcmp(text, uuid))
+			return by_index(i, device);
+	}
+	return strncmp(uuid, "GPU-", 4) ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_FOUND;
+}
+
+static nvmlReturn_t by_pci(const char *id, nvmlDevice_t *device)
+{
+	unsigned domain = 0, bus, dev;
+
+	if (!id || !device)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (sscanf(id, "%x:%x:%x", &domain, &bus, &dev) != 3) {
+		domain = 0;
+		if (sscanf(id, "%x:%x", &bus, &dev) != 2)
+			return NVML_ERROR_INVALID_ARGUMENT;
+	}
+	for (unsigned i = 0; i < nvml.device_count; i++) {
+		const struct card *c = &nvml.view.s->cards[nvml.devices[i].card];
+
+		if (c->pci_domain == domain && c->pci_bus == bus && c->pci_device == dev)
+			return by_index(i, device);
+	}
+	return NVML_ERROR_NOT_FOUND;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t *device)
+{
+	ENTER();
+	return by_pci(id, device);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *device)
+{
+	ENTER();
+	return by_pci(id, device);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
+{
+	char text[UUID_TEXT];
+
+	CARD_OR_RETURN(c, device);
+	uuid_format(c->uuid, text);
+	return copy_out(uuid, length, text);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
+{
+	CARD_OR_RETURN(c, device);
+	return copy_out(name, length, c->name);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned int length)
+{
+	char text[32];
+
+	CARD_OR_RETURN(c, device);
+	snprintf(text, sizeof(text), "51510000%04u", c->minor);
+	return copy_out(serial, length, text);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsigned int length)
+{
+	CARD_OR_RETURN(c, device);
+	return copy_out(version, length, "96.00.00.00.01");
+}
+
+/* Functions that give one number of a card. */
+#define NUMBER(name, type, value)                                              \
+	EXPORT nvmlReturn_t name(nvmlDevice_t device, type *out)               \
+	{                                                                      \
+		CARD_OR_RETURN(c, device);                                     \
+		if (!out)                                                      \
+			return NVML_ERROR_INVALID_ARGUMENT;                    \
+		*out = (type)(value);                                          \
+		return NVML_SUCCESS;                                           \
+	}
+
+NUMBER(nvmlDeviceGetIndex, unsigned int, (c ? device->index : 0))
+NUMBER(nvmlDeviceGetMinorNumber, unsigned int, c->minor)
+NUMBER(nvmlDeviceGetBrand, int, c->brand)
+NUMBER(nvmlDeviceGetArchitecture, unsigned int, c->architecture)
+NUMBER(nvmlDeviceGetNumGpuCores, unsigned int, c->sm_count *c->cores_per_sm)
+NUMBER(nvmlDeviceGetMemoryBusWidth, unsigned int, c->bus_width)
+NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, c->max_mig)
+NUMBER(nvmlDeviceIsMigDeviceHandle, unsigned int, c ? 0 : 1)
+NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned int, c->power_mw)
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, c->power_mw)
+NUMBER(nvmlDeviceGetComputeMode, int, c ? 0 : 1)
+NUMBER(nvmlDeviceGetPersistenceMode, int, c ? 1 : 0)
+NUMBER(nvmlDeviceGetDisplayActive, int, c ? 0 : 1)
+NUMBER(nvmlDeviceGetSupportedEventTypes, nvmlU64, c ? NVML_EVENTS_SUPPORTED : 0)
+NUMBER(nvmlDeviceGetPowerUsage, unsigned int, c->power_mw / 10 + c->power_mw / 100 *
+	busy_percent(c->busy, now_ns() - 1000000000u, now_ns()) * 8 / 10)
+
+EXPORT nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned int *node)
+{
+	CARD_OR_RETURN(c, device);
+	if (!node)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (c->numa_node < 0)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*node = (unsigned)c->numa_node;
+	return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
+{
+	CARD_OR_RETURN(c, device);
+	if (!major || !minor)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*major = (int)c->cc_major;
+	*minor = (int)c->cc_minor;
+	return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned int *degrees)
+{
+	CARD_OR_RETURN(c, device);
+	if (!degrees || sensor)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*degrees = 30 + busy_percent(c->busy, now_ns() - 1000000000u, now_ns()) / 3;
+	return NVML_SUCCESS;
+}
+
+static void fill_bus_id(const struct card *c, char legacy[16], char full[32])
+{
+	snprintf(legacy, 16, "%04X:%02X:%02X.0", c->pci_domain & 0xffff, c->pci_bus & 0xff, c->pci_device & 0x1f);
+	if (full)
+		snprintf(full, 32, "%08X:%02X:%02X.0", c->pci_domain, c->pci_bus & 0xff, c->pci_device & 0x1f);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+	CARD_OR_RETURN(c, device);
+	if (!pci)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	memset(pci, 0, sizeof(*pci));
+	fill_bus_id(c, pci->busIdLegacy, pci->busId);
+	pci->domain = c->pci_domain;
+	pci->bus = c->pci_bus;
+	pci->device = c->pci_device;
+	pci->pciDeviceId = c->pci_device_id;
+	pci->pciSubSystemId = c->pci_subsystem_id;
+	return NVML_SUCCESS;
+}
+
+/* The older struct is shorter and has the short bus id only; what lies behind it is the caller's. */
+static void fill_old_pci(const struct card *c, nvmlPciInfo_t *pci)
+{
+	fill_bus_id(c, pci->busIdLegacy, NULL);
+	pci->domain = c->pci_domain;
+	pci->bus = c->pci_bus;
+	pci->device = c->pci_device;
+	pci->pciDeviceId = c->pci_device_id;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+	CARD_OR_RETURN(c, device);
+	if (!pci)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	fill_old_pci(c, pci);
+	pci->pciSubSystemId = c->pci_subsystem_id;
+	return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+	CARD_OR_RETURN(c, device);
+	if (!pci)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	fill_old_pci(c, pci);
+	return NVML_SUCCESS;
+}
+
+/* Bytes used by processes, dead ones reaped. */
+static nvmlU64 used_now(const struct card *c)
+{
+	nvmlU64 used = 0;
+
+	state_reap(&nvml.view);
+	if (!state_lock(&nvml.view)) {
+		used = card_used(c);
+		state_unlock(&nvml.view);
+	}
+	return used;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
+{
+	CARD_OR_RETURN(c, device);
+	if (!memory)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	memory->total = c->memory_bytes;
+	memory->used = used_now(c) + c->reserved_bytes;
+	memory->free = memory->total - memory->used;
+	return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
+{
+	CARD_OR_RETURN(c, device);
+	if (!memory)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (memory->version != NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2))
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	memory->total = c->memory_bytes;
+	memory->reserved = c->reserved_bytes;
+	memory->used = used_now(c);
+	memory->free = memory->total - memory->reserved - memory->used;
+	return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
+{
+	CARD_OR_RETURN(c, device);
+	(void)attributes;
+	return NVML_ERROR_NOT_SUPPORTED; /* of MIG devices only */
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending)
+{
+	CARD_OR_RETURN(c, device);
+	if (!current || !pending)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (!c->max_mig)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*current = *pending = 0;
+	return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *mig)
+{
+	CARD_OR_RETURN(c, device);
+	if (!mig)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	(void)index;
+	return c->max_mig ? NVML_ERROR_NOT_FOUND : NVML_ERROR_NOT_SUPPORTED;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link, int *active)
+{
+	CARD_OR_RETURN(c, device);
+	(void)link;
+	return active ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+static int level(const struct card *a, const struct card *b)
+{
+	if (a == b)
+		return NVML_TOPOLOGY_INTERNAL;
+	if (a->numa_node != b->numa_node)
+		return NVML_TOPOLOGY_SYSTEM;
+	if (a->pci_switch == b->pci_switch)
+		return NVML_TOPOLOGY_SINGLE;
+	return a->pci_root == b->pci_root ? NVML_TOPOLOGY_HOSTBRIDGE : NVML_TOPOLOGY_NODE;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice_t other, int *out)
+{
+	CARD_OR_RETURN(c, device);
+	if (!out || !nvml_card(other))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*out = level(c, nvml_card(other));
+	return NVML_SUCCESS;
+}
+
+/* All devices that are that near or nearer; count alone when the array is NULL. */
+EXPORT nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, int wanted, unsigned int *count,
+						     nvmlDevice_t *out)
+{
+	unsigned n = 0;
+
+	CARD_OR_RETURN(c, device);
+	if (!count)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned i = 0; i < nvml.device_count; i++) {
+		const struct card *other = &nvml.view.s->cards[nvml.devices[i].card];
+
+		if (other == c || level(c, other) > wanted)
+			continue;
+		if (out && n < *count)
+			out[n] = &nvml.devices[i];
+		n++;
+	}
+	*count = n;
+	return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t other, int which, int *status)
+{
+	CARD_OR_RETURN(c, device);
+	(void)which;
+	if (!status || !nvml_card(other))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*status = 5; /* NVML_P2P_STATUS_NOT_SUPPORTED */
+	return NVML_SUCCESS;
+}
+
+static nvmlReturn_t set_bits(unsigned long *set, unsigned words, unsigned from, unsigned count)
+{
+	if (!set || !words)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	memset(set, 0, words * sizeof(*set));
+	for (unsigned bit = from; bit < from + count && bit < words * 64; bit++)
+		set[bit / 64] |= 1ul << bit % 64;
+	return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned int words, unsigned long *set, unsigned scope)
+{
+	CARD_OR_RETURN(c, device);
+	if (scope > 1)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	return c->numa_node < 0 ? NVML_ERROR_NOT_SUPPORTED : set_bits(set, words, (unsigned)c->numa_node, 1);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int words, unsigned long *set)
+{
+	CARD_OR_RETURN(c, device);
+	return set_bits(set, words, 0, (unsigned)sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned int words, unsigned long *set,
+							unsigned scope)
+{
+	CARD_OR_RETURN(c, device);
+	return scope > 1 ? NVML_ERROR_INVALID_ARGUMENT : set_bits(set, words, 0, (unsigned)sysconf(_SC_NPROCESSORS_ONLN));
+}

@@ -1,0 +1,78 @@
+/*
+ * The cards that simctl knows by name. Sizes and counts are those of NVIDIA's data sheets and of nvidia-smi on such cards;
+ * reserved and context memory vary with driver and program and are typical values.
+ */
+#include "simctl.h"
+
+#include <string.h>
+#include <strings.h>
+
+#define MIB (1ull << 20)
+#define NVIDIA_VENDOR 0x10deu
+
+struct profile {
+	const char *id;
+	struct card card;
+};
+
+static const struct profile profiles[] = {
+	{"H200",
+	 {.name = "NVIDIA H200", .memory_bytes = 143771 * MIB, .reserved_bytes = 606 * MIB, .context_bytes = 520 * MIB,
+	  .pci_device_id = 0x2335u << 16 | NVIDIA_VENDOR, .pci_subsystem_id = 0x18be10deu, .sm_count = 132,
+	  .cores_per_sm = 128, .cc_major = 9, .threads_per_sm = 2048, .shared_per_sm = 233472, .shared_optin = 232448,
+	  .clock_khz = 1980000, .memory_clock_khz = 3201000, .bus_width = 6144, .l2_bytes = 62914560, .architecture = 9,
+	  .brand = 14, .power_mw = 700000, .max_mig = 7}},
+	{"H100",
+	 {.name = "NVIDIA H100 80GB HBM3", .memory_bytes = 81559 * MIB, .reserved_bytes = 470 * MIB,
+	  .context_bytes = 520 * MIB, .pci_device_id = 0x2330u << 16 | NVIDIA_VENDOR, .pci_subsystem_id = 0x16c110deu,
+	  .sm_count = 132, .cores_per_sm = 128, .cc_major = 9, .threads_per_sm = 2048, .shared_per_sm = 233472,
+	  .shared_optin = 232448, .clock_khz = 1980000, .memory_clock_khz = 2619000, .bus_width = 5120,
+	  .l2_bytes = 52428800, .architecture = 9, .brand = 14, .power_mw = 700000, .max_mig = 7}},
+	{"A100-80GB",
+	 {.name = "NVIDIA A100-SXM4-80GB", .memory_bytes = 81920 * MIB, .reserved_bytes = 640 * MIB,
+	  .context_bytes = 420 * MIB, .pci_device_id = 0x20b2u << 16 | NVIDIA_VENDOR, .pci_subsystem_id = 0x146310deu,
+	  .sm_count = 108, .cores_per_sm = 64, .cc_major = 8, .threads_per_sm = 2048, .shared_per_sm = 167936,
+	  .shared_optin = 166912, .clock_khz = 1410000, .memory_clock_khz = 1593000, .bus_width = 5120,
+	  .l2_bytes = 41943040, .architecture = 7, .brand = 14, .power_mw = 400000, .max_mig = 7}},
+	{"T4",
+	 {.name = "Tesla T4", .memory_bytes = 15360 * MIB, .reserved_bytes = 430 * MIB, .context_bytes = 105 * MIB,
+	  .pci_device_id = 0x1eb8u << 16 | NVIDIA_VENDOR, .pci_subsystem_id = 0x12a210deu, .sm_count = 40,
+	  .cores_per_sm = 64, .cc_major = 7, .cc_minor = 5, .threads_per_sm = 1024, .shared_per_sm = 65536,
+	  .shared_optin = 65536, .clock_khz = 1590000, .memory_clock_khz = 5001000, .bus_width = 256, .l2_bytes = 4194304,
+	  .architecture = 6, .brand = 14, .power_mw = 70000}},
+};
+
+#define PROFILE_COUNT (sizeof(profiles) / sizeof(profiles[0]))
+
+void list_profiles(FILE *out)
+{
+	for (size_t i = 0; i < PROFILE_COUNT; i++)
+		fprintf(out, "%s%s", i ? ", " : "", profiles[i].id);
+}
+
+/* GPU-0000000n-5151-4000-8000-00000000000n for minor n - 1: easy to name in a test, distinct in its first digits. */
+static void default_uuid(uint8_t uuid[16], unsigned n)
+{
+	static const uint8_t middle[6] = {0x51, 0x51, 0x40, 0x00, 0x80, 0x00};
+
+	memset(uuid, 0, 16);
+	memcpy(uuid + 4, middle, sizeof(middle));
+	uuid[3] = uuid[15] = (uint8_t)(n + 1);
+}
+
+bool card_from_profile(struct card *c, const char *id, unsigned position)
+{
+	for (size_t i = 0; i < PROFILE_COUNT; i++) {
+		if (strcasecmp(profiles[i].id, id) != 0)
+			continue;
+		memcpy(c, &profiles[i].card, sizeof(*c));
+		snprintf(c->profile, sizeof(c->profile), "%s", profiles[i].id);
+		c->kernel_ns = 10000;
+		c->minor = position;
+		c->pci_bus = 0x10 + position;
+		c->pci_root = c->pci_switch = position;
+		default_uuid(c->uuid, position);
+		return true;
+	}
+	return false;
+}

@@ -1,0 +1,198 @@
+/* simctl status: the state as a table for people and as JSON for tests. */
+#define _GNU_SOURCE
+#include "simctl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB (1ull << 20)
+
+void json_string(FILE *out, const char *text)
+{
+	fputc('"', out);
+	for (; *text; text++) {
+		unsigned char c = (unsigned char)*text;
+
+		if (c == '"' || c == '\\')
+			fprintf(out, "\\%c", c);
+		else if (c < 0x20)
+			fprintf(out, "\\u%04x", c);
+		else
+			fputc(c, out);
+	}
+	fputc('"', out);
+}
+
+static unsigned card_busy(const struct card *c)
+{
+	uint64_t now = now_ns();
+
+	return busy_percent(c->busy, now > 1000000000u ? now - 1000000000u : 0, now);
+}
+
+static void json_card(FILE *out, const struct card *c, unsigned index)
+{
+	char uuid[UUID_TEXT];
+
+	uuid_format(c->uuid, uuid);
+	fprintf(out, "{\"index\":%u,\"minor\":%u,\"uuid\":\"%s\",\"name\":", index, c->minor, uuid);
+	json_string(out, c->name);
+	fprintf(out, ",\"profile\":");
+	json_string(out, c->profile);
+	fprintf(out, ",\"pci_bus_id\":\"%08x:%02x:%02x.0\"", c->pci_domain, c->pci_bus, c->pci_device);
+	fprintf(out, ",\"memory_total_bytes\":%llu,\"memory_reserved_bytes\":%llu",
+		(unsigned long long)c->memory_bytes, (unsigned long long)c->reserved_bytes);
+	fprintf(out, ",\"memory_used_bytes\":%llu,\"memory_context_bytes\":%llu,\"memory_data_bytes\":%llu",
+		(unsigned long long)card_used(c), (unsigned long long)c->used[CHARGE_CONTEXT],
+		(unsigned long long)c->used[CHARGE_DATA]);
+	fprintf(out, ",\"memory_peak_bytes\":%llu,\"context_bytes\":%llu", (unsigned long long)c->peak_used,
+		(unsigned long long)c->context_bytes);
+	fprintf(out, ",\"busy_percent\":%u,\"busy_ns\":%llu,\"launches\":%llu}", card_busy(c),
+		(unsigned long long)atomic_load(&c->busy_ns), (unsigned long long)atomic_load(&c->launches));
+}
+
+static void json_group(FILE *out, const struct state *s, const struct group *g)
+{
+	fprintf(out, "{\"id\":%llu,\"clients\":%u,\"cards\":[", (unsigned long long)g->id, g->clients);
+	for (unsigned c = 0; c < s->card_count; c++) {
+		const struct group_card *gc = &g->cards[c];
+
+		fprintf(out, "%s{\"index\":%u,\"context_bytes\":%llu,\"data_bytes\":%llu,", c ? "," : "", c,
+			(unsigned long long)gc->used[CHARGE_CONTEXT], (unsigned long long)gc->used[CHARGE_DATA]);
+		fprintf(out, "\"peak_context_bytes\":%llu,\"peak_data_bytes\":%llu,\"peak_total_bytes\":%llu}",
+			(unsigned long long)gc->peak[CHARGE_CONTEXT], (unsigned long long)gc->peak[CHARGE_DATA],
+			(unsigned long long)gc->peak_total);
+	}
+	fprintf(out, "]}");
+}
+
+static void json_client(FILE *out, const struct view *v, unsigned slot)
+{
+	const struct state *s = v->s;
+	const struct client *cl = &s->clients[slot];
+
+	fprintf(out, "{\"slot\":%u,\"pid\":%u,\"pid_namespace\":%llu,\"group\":%llu,\"live\":%s,\"cards\":[", slot, cl->pid,
+		(unsigned long long)cl->pid_namespace, (unsigned long long)s->groups[cl->group % MAX_GROUPS].id,
+		client_lives(v, slot) ? "true" : "false");
+	for (unsigned c = 0; c < s->card_count; c++) {
+		const struct client_card *cc = &cl->cards[c];
+
+		fprintf(out, "%s{\"index\":%u,\"context_bytes\":%llu,\"data_bytes\":%llu,", c ? "," : "", c,
+			(unsigned long long)cc->used[CHARGE_CONTEXT], (unsigned long long)cc->used[CHARGE_DATA]);
+		fprintf(out, "\"busy_ns\":%llu,\"launches\":%llu}", (unsigned long long)atomic_load(&cc->busy_ns),
+			(unsigned long long)atomic_load(&cc->launches));
+	}
+	fprintf(out, "]}");
+}
+
+static void json_fails(FILE *out, const struct state *s)
+{
+	bool first = true;
+
+	for (unsigned i = 0; i < MAX_FAILS; i++) {
+		const struct fail *f = &s->fails[i];
+
+		if (atomic_load(&f->left) <= 0)
+			continue;
+		fprintf(out, "%s{\"symbol\":", first ? "" : ",");
+		json_string(out, f->symbol);
+		fprintf(out, ",\"left\":%lld,\"error\":%d}", (long long)atomic_load(&f->left), f->error);
+		first = false;
+	}
+}
+
+static void print_json(FILE *out, const struct view *v, const char *path)
+{
+	const struct state *s = v->s;
+	bool first = true;
+
+	fprintf(out, "{\"state\":");
+	json_string(out, path);
+	fprintf(out, ",\"driver_version\":");
+	json_string(out, s->driver_version);
+	fprintf(out, ",\"cuda_version\":%u,\"cards\":[", s->cuda_version);
+	for (unsigned c = 0; c < s->card_count; c++) {
+		fprintf(out, "%s", c ? "," : "");
+		json_card(out, &s->cards[c], c);
+	}
+	fprintf(out, "],\"groups\":[");
+	for (unsigned g = 0; g < MAX_GROUPS; g++) {
+		if (!s->groups[g].id)
+			continue;
+		fprintf(out, "%s", first ? "" : ",");
+		json_group(out, s, &s->groups[g]);
+		first = false;
+	}
+	fprintf(out, "],\"clients\":[");
+	first = true;
+	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {
+		if (!atomic_load(&s->clients[i].taken))
+			continue;
+		fprintf(out, "%s", first ? "" : ",");
+		json_client(out, v, i);
+		first = false;
+	}
+	fprintf(out, "],\"fails\":[");
+	json_fails(out, s);
+	fprintf(out, "]}\n");
+}
+
+static void print_table(FILE *out, const struct view *v)
+{
+	const struct state *s = v->s;
+	char uuid[UUID_TEXT];
+
+	fprintf(out, "driver %s, CUDA %u.%u\n\n", s->driver_version, s->cuda_version / 1000, s->cuda_version % 1000 / 10);
+	fprintf(out, "%-4s %-40s %-24s %10s %10s %10s %5s\n", "CARD", "UUID", "NAME", "TOTAL MiB", "USED MiB", "PEAK MiB",
+		"BUSY");
+	for (unsigned c = 0; c < s->card_count; c++) {
+		uuid_format(s->cards[c].uuid, uuid);
+		fprintf(out, "%-4u %-40s %-24s %10llu %10llu %10llu %4u%%\n", c, uuid, s->cards[c].name,
+			(unsigned long long)(s->cards[c].memory_bytes / MIB),
+			(unsigned long long)(card_used(&s->cards[c]) / MIB),
+			(unsigned long long)(s->cards[c].peak_used / MIB), card_busy(&s->cards[c]));
+	}
+	fprintf(out, "\n%-8s %-12s %-4s %12s %12s %10s\n", "PID", "GROUP", "CARD", "CONTEXT MiB", "DATA MiB", "LAUNCHES");
+	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {
+		const struct client *cl = &s->clients[i];
+
+		for (unsigned c = 0; atomic_load(&cl->taken) && c < s->card_count; c++) {
+			const struct client_card *cc = &cl->cards[c];
+
+			if (!cc->used[CHARGE_CONTEXT] && !cc->used[CHARGE_DATA])
+				continue;
+			fprintf(out, "%-8u %-12llu %-4u %12llu %12llu %10llu\n", cl->pid,
+				(unsigned long long)s->groups[cl->group % MAX_GROUPS].id, c,
+				(unsigned long long)(cc->used[CHARGE_CONTEXT] / MIB),
+				(unsigned long long)(cc->used[CHARGE_DATA] / MIB),
+				(unsigned long long)atomic_load(&cc->launches));
+		}
+	}
+}
+
+/* Written to memory under the lock and printed after it, so that a slow reader holds up no one. */
+int show_status(struct view *v, const char *path, bool json)
+{
+	char *text = NULL;
+	size_t length = 0;
+	FILE *out = open_memstream(&text, &length);
+	int failed;
+
+	if (!out)
+		return !complain("out of memory");
+	state_reap(v);
+	if (state_lock(v)) {
+		fclose(out);
+		free(text);
+		return !complain("lock %s: failed", path);
+	}
+	if (json)
+		print_json(out, v, path);
+	else
+		print_table(out, v);
+	state_unlock(v);
+	fclose(out);
+	failed = fwrite(text, 1, length, stdout) != length || fflush(stdout);
+	free(text);
+	return failed ? !complain("write to stdout: failed") : 0;
+}

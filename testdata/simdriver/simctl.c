@@ -1,0 +1,443 @@
+/* simctl: makes, shows and disturbs the simulated cards. */
+#define _GNU_SOURCE
+#include "simctl.h"
+#include "cuda_api.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define MAX_WORDS 64
+
+struct options {
+	const char *state, *config, *lib_dir, *dev_dir, *out, *format;
+	const char *cards[MAX_CARDS];
+	const char *words[MAX_WORDS]; /* the command and its arguments */
+	unsigned card_count, word_count;
+	bool force;
+};
+
+static const char usage_text[] =
+	"usage: simctl [--state FILE] COMMAND\n"
+	"  init [--config FILE | --card PROFILE[:key=value,…] …] [--force]   make the state file\n"
+	"  status [-o table|json]                     cards, groups, clients; returns the memory of dead clients\n"
+	"  reset-peak                                 forget all peaks, and groups without clients\n"
+	"  xid CARD CODE                              an XID event on a card\n"
+	"  fail SYMBOL N [ERROR]                      the next N calls of SYMBOL fail (default OUT_OF_MEMORY)\n"
+	"  unfail [SYMBOL]                            no more of that\n"
+	"  set CARD key=value … | set driver key=value …\n"
+	"  cdi --lib-dir DIR --dev-dir DIR [--out FILE]   the CDI spec of the cards\n"
+	"  devnodes --dev-dir DIR                     device nodes by mknod (root)\n"
+	"  symbols                                    the functions of libcuda.so.1\n"
+	"FILE is $SIMGPU_STATE or " STATE_DEFAULT_PATH " if not given. CARD is an index or a UUID.\n"
+	"Exit status: 0 fine, 1 failed, 2 usage.\n";
+
+bool complain(const char *format, ...)
+{
+	va_list args;
+
+	fprintf(stderr, "simctl: ");
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fputc('\n', stderr);
+	return false;
+}
+
+int open_state(struct view *v, const char *path)
+{
+	int err = state_open(v, path);
+
+	if (err == EPROTO)
+		complain("open %s: not a state file of this version; make it with simctl init --force", path);
+	else if (err)
+		complain("open %s: %s; make it with simctl init", path, strerror(err));
+	return err ? 1 : 0;
+}
+
+static bool same_identity(const struct card *a, const struct card *b)
+{
+	return a->minor == b->minor || !memcmp(a->uuid, b->uuid, 16) ||
+	       (a->pci_domain == b->pci_domain && a->pci_bus == b->pci_bus && a->pci_device == b->pci_device);
+}
+
+static bool check_cards(const struct state *s)
+{
+	for (unsigned i = 0; i < s->card_count; i++) {
+		if (s->cards[i].reserved_bytes >= s->cards[i].memory_bytes)
+			return complain("card %u: reserved memory is all of its memory", i);
+		if (s->cards[i].minor >= NVIDIACTL_MINOR)
+			return complain("card %u: minor %u is not below %u", i, s->cards[i].minor, NVIDIACTL_MINOR);
+		for (unsigned j = 0; j < i; j++) {
+			if (same_identity(&s->cards[i], &s->cards[j]))
+				return complain("cards %u and %u have the same uuid, minor or pci address", j, i);
+		}
+	}
+	return true;
+}
+
+static bool fill_state(struct state *s, const struct options *o)
+{
+	s->layout = STATE_LAYOUT;
+	s->size = sizeof(*s);
+	driver_set(s, "version", "570.172.08");
+	driver_set(s, "cuda", "12.8");
+	if (o->config && !config_read(s, o->config))
+		return false;
+	for (unsigned i = 0; i < o->card_count; i++) {
+		if (!card_from_text(s, o->cards[i]))
+			return false;
+	}
+	if (!s->card_count && !o->config && !card_from_text(s, "H200"))
+		return false;
+	if (!check_cards(s))
+		return false;
+	s->magic = STATE_MAGIC;
+	return true;
+}
+
+static bool write_state(const struct options *o, const char *path)
+{
+	struct state *s;
+	bool ok;
+	int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+
+	if (fd < 0)
+		return complain("create %s: %s", path, strerror(errno));
+	ok = !fchmod(fd, 0666) && !ftruncate(fd, sizeof(*s));
+	s = ok ? mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+	if (s == MAP_FAILED) {
+		complain("make %s: %s", path, strerror(errno));
+		close(fd);
+		return false;
+	}
+	ok = fill_state(s, o);
+	munmap(s, sizeof(*s));
+	close(fd);
+	return ok;
+}
+
+/* Made beside its place and linked in, so that no one ever opens half a state. */
+static int command_init(const struct options *o)
+{
+	char temporary[PATH_MAX];
+	int err;
+
+	if (o->config && o->card_count)
+		return 2 * !complain("init takes --config or --card, not both");
+	if (snprintf(temporary, sizeof(temporary), "%s.%d.tmp", o->state, (int)getpid()) >= (int)sizeof(temporary))
+		return !complain("%s: name too long", o->state);
+	if (!write_state(o, temporary)) {
+		unlink(temporary);
+		return 1;
+	}
+	err = o->force ? rename(temporary, o->state) : link(temporary, o->state);
+	err = err ? errno : 0;
+	unlink(temporary);
+	if (err == EEXIST)
+		return !complain("%s exists; --force replaces it (running clients keep the old one)", o->state);
+	return err ? !complain("make %s: %s", o->state, strerror(err)) : 0;
+}
+
+static int find_card(const struct state *s, const char *text)
+{
+	char uuid[UUID_TEXT];
+	char *end;
+	unsigned long index = strtoul(text, &end, 10);
+
+	if (end != text && !*end && index < s->card_count)
+		return (int)index;
+	for (unsigned i = 0; i < s->card_count; i++) {
+		uuid_format(s->cards[i].uuid, uuid);
+		if (!strcasecmp(uuid, text))
+			return (int)i;
+	}
+	complain("no such card: %s", text);
+	return -1;
+}
+
+static int command_reset_peak(struct view *v)
+{
+	struct state *s = v->s;
+
+	state_reap(v);
+	if (state_lock(v))
+		return !complain("lock the state: failed");
+	for (unsigned c = 0; c < s->card_count; c++)
+		s->cards[c].peak_used = card_used(&s->cards[c]);
+	for (unsigned g = 0; g < MAX_GROUPS; g++) {
+		struct group *group = &s->groups[g];
+
+		for (unsigned c = 0; c < s->card_count; c++) {
+			struct group_card *gc = &group->cards[c];
+
+			memcpy(gc->peak, gc->used, sizeof(gc->peak));
+			gc->peak_total = gc->used[CHARGE_CONTEXT] + gc->used[CHARGE_DATA];
+		}
+		if (!group->clients)
+			group->id = 0;
+	}
+	state_unlock(v);
+	return 0;
+}
+
+static int command_xid(struct view *v, const char *card_text, const char *code_text)
+{
+	int card = find_card(v->s, card_text);
+	char *end;
+	unsigned long code = strtoul(code_text, &end, 10);
+	struct event *e;
+
+	if (card < 0)
+		return 1;
+	if (end == code_text || *end || !code || code > 9999)
+		return 2 * !complain("not an XID: %s", code_text);
+	if (state_lock(v))
+		return !complain("lock the state: failed");
+	e = &v->s->events[(v->s->next_event + 1) % MAX_EVENTS];
+	e->card = (uint32_t)card;
+	e->data = code;
+	e->sequence = ++v->s->next_event;
+	atomic_store(&v->s->event_seq, (uint32_t)v->s->next_event);
+	state_unlock(v);
+	syscall(SYS_futex, &v->s->event_seq, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	return 0;
+}
+
+static bool known_symbol(const char *name)
+{
+#define SYM(symbol, base, version, kind)  \
+	if (!strcmp(name, #symbol))       \
+		return true;
+#include "symbols.def"
+#undef SYM
+	return !strncmp(name, "nvml", 4);
+}
+
+static bool parse_error(const char *text, int32_t *error)
+{
+#define ROW(number, name, text) {number, #name},
+	static const struct {
+		int number;
+		const char *name;
+	} rows[] = {CUDA_RESULTS(ROW)};
+#undef ROW
+	char *end;
+	long n = strtol(text, &end, 10);
+
+	if (end != text && !*end && n > 0 && n < 10000) {
+		*error = (int32_t)n;
+		return true;
+	}
+	if (!strncmp(text, "CUDA_", 5))
+		text += 5;
+	if (!strncmp(text, "ERROR_", 6))
+		text += 6;
+	for (size_t i = 1; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		if (!strcmp(rows[i].name + strlen("ERROR_"), text)) {
+			*error = rows[i].number;
+			return true;
+		}
+	}
+	return complain("not an error: %s", text);
+}
+
+static int command_fail(struct view *v, const char *symbol, const char *count_text, const char *error_text)
+{
+	char *end;
+	long long count = strtoll(count_text, &end, 10);
+	int32_t error = CUDA_ERROR_OUT_OF_MEMORY;
+	struct fail *f = NULL;
+
+	if (!known_symbol(symbol))
+		return 2 * !complain("no such function: %s (simctl symbols lists them)", symbol);
+	if (end == count_text || *end || count <= 0)
+		return 2 * !complain("not a count: %s", count_text);
+	if (error_text && !parse_error(error_text, &error))
+		return 2;
+	if (state_lock(v))
+		return !complain("lock the state: failed");
+	for (unsigned i = 0; i < MAX_FAILS && !f; i++) {
+		if (atomic_load(&v->s->fails[i].left) <= 0)
+			f = &v->s->fails[i];
+	}
+	if (f) {
+		memset(f->symbol, 0, sizeof(f->symbol));
+		memccpy(f->symbol, symbol, 0, sizeof(f->symbol) - 1);
+		f->error = error;
+		atomic_store(&f->left, count);
+		atomic_store(&v->s->fail_count, 1);
+	}
+	state_unlock(v);
+	return f ? 0 : !complain("more than %u failures at once", MAX_FAILS);
+}
+
+static int command_unfail(struct view *v, const char *symbol)
+{
+	bool any = false;
+
+	if (state_lock(v))
+		return !complain("lock the state: failed");
+	for (unsigned i = 0; i < MAX_FAILS; i++) {
+		struct fail *f = &v->s->fails[i];
+
+		if (!symbol || !strcmp(f->symbol, symbol))
+			atomic_store(&f->left, 0);
+		any |= atomic_load(&f->left) > 0;
+	}
+	atomic_store(&v->s->fail_count, any);
+	state_unlock(v);
+	return 0;
+}
+
+static int command_set(struct view *v, const struct options *o)
+{
+	bool driver = !strcmp(o->words[1], "driver");
+	int card = driver ? 0 : find_card(v->s, o->words[1]);
+	bool ok = card >= 0;
+
+	if (!ok || state_lock(v))
+		return 1;
+	for (unsigned i = 2; ok && i < o->word_count; i++) {
+		char *key = strdup(o->words[i]);
+		char *value = strchr(key, '=');
+
+		if (value)
+			*value++ = 0;
+		if (!value)
+			ok = complain("want key=value: %s", key);
+		else
+			ok = driver ? driver_set(v->s, key, value) : card_set(&v->s->cards[card], key, value);
+		free(key);
+	}
+	state_unlock(v);
+	return !ok;
+}
+
+static int list_symbols(void)
+{
+#define SYM(name, base, version, kind) printf("%s %s %d %s\n", #name, #base, version, #kind);
+#include "symbols.def"
+#undef SYM
+	return 0;
+}
+
+/* An option with a value: --name VALUE or --name=VALUE. */
+static const char *option_value(char **argv, int *i, const char *name)
+{
+	size_t length = strlen(name);
+
+	if (strncmp(argv[*i], name, length) != 0)
+		return NULL;
+	if (argv[*i][length] == '=')
+		return argv[*i] + length + 1;
+	return argv[*i][length] || !argv[*i + 1] ? NULL : argv[++*i];
+}
+
+static bool parse_option(struct options *o, char **argv, int *i)
+{
+	const char *value;
+	const struct {
+		const char *name;
+		const char **to;
+	} known[] = {{"--state", &o->state},     {"--config", &o->config}, {"--lib-dir", &o->lib_dir},
+		     {"--dev-dir", &o->dev_dir}, {"--out", &o->out},	   {"-o", &o->format}};
+
+	for (size_t k = 0; k < sizeof(known) / sizeof(known[0]); k++) {
+		value = option_value(argv, i, known[k].name);
+		if (value) {
+			*known[k].to = value;
+			return true;
+		}
+	}
+	value = option_value(argv, i, "--card");
+	if (value) {
+		if (o->card_count == MAX_CARDS)
+			return complain("more than %u cards", MAX_CARDS);
+		o->cards[o->card_count++] = value;
+		return true;
+	}
+	if (!strcmp(argv[*i], "--force"))
+		return o->force = true;
+	return complain("unknown option, or no value for it: %s", argv[*i]);
+}
+
+static bool parse(struct options *o, int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++) {
+		if (argv[i][0] == '-') {
+			if (!parse_option(o, argv, &i))
+				return false;
+		} else if (o->word_count == MAX_WORDS) {
+			return complain("too many arguments");
+		} else {
+			o->words[o->word_count++] = argv[i];
+		}
+	}
+	return true;
+}
+
+static int run(const struct options *o, struct view *v)
+{
+	const char *command = o->words[0];
+	unsigned n = o->word_count - 1;
+
+	if (!strcmp(command, "status") && !n) {
+		if (o->format && strcmp(o->format, "json") != 0 && strcmp(o->format, "table") != 0)
+			return 2 * !complain("-o table or -o json");
+		return show_status(v, o->state, o->format && !strcmp(o->format, "json"));
+	}
+	if (!strcmp(command, "reset-peak") && !n)
+		return command_reset_peak(v);
+	if (!strcmp(command, "xid") && n == 2)
+		return command_xid(v, o->words[1], o->words[2]);
+	if (!strcmp(command, "fail") && (n == 2 || n == 3))
+		return command_fail(v, o->words[1], o->words[2], n == 3 ? o->words[3] : NULL);
+	if (!strcmp(command, "unfail") && n <= 1)
+		return command_unfail(v, n ? o->words[1] : NULL);
+	if (!strcmp(command, "set") && n >= 2)
+		return command_set(v, o);
+	if (!strcmp(command, "cdi") && !n) {
+		struct cdi_options c = {o->state, o->lib_dir, o->dev_dir, o->out};
+
+		return write_cdi(v, &c);
+	}
+	if (!strcmp(command, "devnodes") && !n)
+		return make_devnodes(v, o->dev_dir);
+	fputs(usage_text, stderr);
+	return 2;
+}
+
+int main(int argc, char **argv)
+{
+	struct options o = {.state = getenv("SIMGPU_STATE")};
+	struct view v;
+	int status;
+
+	if (!o.state || !*o.state)
+		o.state = STATE_DEFAULT_PATH;
+	if (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "help")))
+		return fputs(usage_text, stdout) < 0;
+	if (!parse(&o, argc, argv) || !o.word_count) {
+		fputs(usage_text, stderr);
+		return 2;
+	}
+	if (!strcmp(o.words[0], "init") && o.word_count == 1)
+		return command_init(&o);
+	if (!strcmp(o.words[0], "symbols"))
+		return list_symbols();
+	status = open_state(&v, o.state);
+	if (status)
+		return status;
+	status = run(&o, &v);
+	state_close(&v);
+	return status;
+}

@@ -1,0 +1,31 @@
+/* Inside simctl: what its files share. */
+#ifndef SIMDRIVER_SIMCTL_H
+#define SIMDRIVER_SIMCTL_H
+
+#include "state.h"
+
+#include <stdio.h>
+
+/* Says what went wrong on stderr and returns false, so that a caller can `return complain(…)`. */
+bool complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+int open_state(struct view *v, const char *path); /* 0, or the exit status after a message */
+
+/* A card as the profile has it, with the uuid, minor number and PCI address that its position gives. */
+bool card_from_profile(struct card *c, const char *profile, unsigned position);
+void list_profiles(FILE *out);
+/* key = value, as in the config file's [card] section. */
+bool card_set(struct card *c, const char *key, const char *value);
+bool card_from_text(struct state *s, const char *text); /* PROFILE[:key=value[,key=value…]] */
+bool driver_set(struct state *s, const char *key, const char *value);
+bool config_read(struct state *s, const char *path);
+
+int show_status(struct view *v, const char *path, bool json);
+void json_string(FILE *out, const char *text);
+
+struct cdi_options {
+	const char *state, *lib_dir, *dev_dir, *out;
+};
+int write_cdi(struct view *v, const struct cdi_options *o);
+int make_devnodes(struct view *v, const char *dev_dir);
+
+#endif

@@ -1,0 +1,419 @@
+/* Opening, locking and repairing the state file. See state.h. */
+#define _GNU_SOURCE
+#include "state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* OFD locks don't exclude threads that share a descriptor; this does. */
+static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
+
+static int map_state(struct view *v)
+{
+	struct stat st;
+
+	if (fstat(v->fd, &st))
+		return errno;
+	if ((uint64_t)st.st_size != sizeof(struct state))
+		return EPROTO;
+	v->s = mmap(NULL, sizeof(struct state), PROT_READ | PROT_WRITE, MAP_SHARED, v->fd, 0);
+	if (v->s == MAP_FAILED)
+		return errno;
+	if (v->s->magic == STATE_MAGIC && v->s->layout == STATE_LAYOUT && v->s->size == sizeof(struct state) &&
+	    v->s->card_count <= MAX_CARDS)
+		return 0;
+	munmap(v->s, sizeof(struct state));
+	return EPROTO;
+}
+
+int state_open(struct view *v, const char *path)
+{
+	int err;
+
+	v->self = -1;
+	v->s = NULL;
+	if (!path)
+		path = getenv("SIMGPU_STATE");
+	if (!path || !*path)
+		path = STATE_DEFAULT_PATH;
+	v->fd = open(path, O_RDWR | O_CLOEXEC);
+	if (v->fd < 0)
+		return errno;
+	err = map_state(v);
+	if (err) {
+		close(v->fd);
+		v->fd = -1;
+		v->s = NULL;
+	}
+	return err;
+}
+
+void state_close(struct view *v)
+{
+	if (v->s)
+		munmap(v->s, sizeof(struct state));
+	if (v->fd >= 0)
+		close(v->fd);
+	v->s = NULL;
+	v->fd = -1;
+}
+
+static int byte_lock(int fd, int command, short type, off_t byte)
+{
+	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+
+	while (fcntl(fd, command, &lock)) {
+		if (errno != EINTR)
+			return errno;
+	}
+	return 0;
+}
+
+/* The last holder was killed: compute all totals anew from the clients' cells. */
+static void repair(struct state *s)
+{
+	for (unsigned c = 0; c < MAX_CARDS; c++)
+		memset(s->cards[c].used, 0, sizeof(s->cards[c].used));
+	for (unsigned g = 0; g < MAX_GROUPS; g++) {
+		s->groups[g].clients = 0;
+		for (unsigned c = 0; c < MAX_CARDS; c++)
+			memset(s->groups[g].cards[c].used, 0, sizeof(s->groups[g].cards[c].used));
+	}
+	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {
+		struct client *cl = &s->clients[i];
+		struct group *g = &s->groups[cl->group % MAX_GROUPS];
+
+		if (!atomic_load(&cl->taken))
+			continue;
+		g->clients++;
+		for (unsigned c = 0; c < MAX_CARDS; c++) {
+			for (unsigned k = 0; k < CHARGE_KINDS; k++) {
+				s->cards[c].used[k] += cl->cards[c].used[k];
+				g->cards[c].used[k] += cl->cards[c].used[k];
+			}
+		}
+	}
+}
+
+int state_lock(struct view *v)
+{
+	int err;
+
+	pthread_mutex_lock(&threads);
+	err = byte_lock(v->fd, F_OFD_SETLKW, F_WRLCK, LOCK_BYTE);
+	if (err) {
+		pthread_mutex_unlock(&threads);
+		return err;
+	}
+	if (atomic_load(&v->s->dirty)) {
+		repair(v->s);
+		atomic_store(&v->s->dirty, 0);
+	}
+	return 0;
+}
+
+void state_unlock(struct view *v)
+{
+	byte_lock(v->fd, F_OFD_SETLK, F_UNLCK, LOCK_BYTE);
+	pthread_mutex_unlock(&threads);
+}
+
+void state_lock_before_fork(void)
+{
+	pthread_mutex_lock(&threads);
+}
+
+void state_unlock_after_fork(void)
+{
+	pthread_mutex_unlock(&threads);
+}
+
+bool client_lives(const struct view *v, unsigned slot)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LIFE_BYTE + slot, .l_len = 1};
+
+	if ((int)slot == v->self)
+		return true;
+	return fcntl(v->fd, F_OFD_GETLK, &lock) || lock.l_type != F_UNLCK;
+}
+
+/* Lock held, dirty set. */
+static void clear_client(struct state *s, struct client *cl)
+{
+	struct group *g = &s->groups[cl->group % MAX_GROUPS];
+
+	for (unsigned c = 0; c < s->card_count; c++) {
+		for (unsigned k = 0; k < CHARGE_KINDS; k++) {
+			uint64_t bytes = cl->cards[c].used[k];
+
+			s->cards[c].used[k] -= bytes;
+			g->cards[c].used[k] -= bytes;
+		}
+	}
+	g->clients--;
+	atomic_store(&cl->taken, 0);
+}
+
+static void reap_locked(struct view *v)
+{
+	struct state *s = v->s;
+
+	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {
+		if (!atomic_load(&s->clients[i].taken) || client_lives(v, i))
+			continue;
+		atomic_store(&s->dirty, 1);
+		clear_client(s, &s->clients[i]);
+		atomic_store(&s->dirty, 0);
+	}
+}
+
+void state_reap(struct view *v)
+{
+	if (state_lock(v))
+		return;
+	reap_locked(v);
+	state_unlock(v);
+}
+
+uint64_t card_used(const struct card *c)
+{
+	return c->used[CHARGE_CONTEXT] + c->used[CHARGE_DATA];
+}
+
+uint64_t card_capacity(const struct card *c)
+{
+	return c->memory_bytes - c->reserved_bytes;
+}
+
+static void raise_to(uint64_t *peak, uint64_t value)
+{
+	if (value > *peak)
+		*peak = value;
+}
+
+static bool would_peak(const struct card *c, const struct group_card *g, enum charge kind, uint64_t bytes)
+{
+	return card_used(c) + bytes > c->peak_used || g->used[kind] + bytes > g->peak[kind] ||
+	       g->used[CHARGE_CONTEXT] + g->used[CHARGE_DATA] + bytes > g->peak_total;
+}
+
+int charge_take(struct view *v, unsigned card, enum charge kind, uint64_t bytes)
+{
+	struct state *s = v->s;
+	struct card *c = &s->cards[card];
+	struct client *cl = &s->clients[v->self];
+	struct group_card *g = &s->groups[cl->group].cards[card];
+	int err = state_lock(v);
+
+	if (err)
+		return err;
+	/* A dead client's bytes must neither refuse this one nor count towards a peak. */
+	if (would_peak(c, g, kind, bytes))
+		reap_locked(v);
+	if (bytes > card_capacity(c) || card_used(c) > card_capacity(c) - bytes) {
+		state_unlock(v);
+		return ENOMEM;
+	}
+	atomic_store(&s->dirty, 1);
+	cl->cards[card].used[kind] += bytes;
+	c->used[kind] += bytes;
+	g->used[kind] += bytes;
+	raise_to(&c->peak_used, card_used(c));
+	raise_to(&g->peak[kind], g->used[kind]);
+	raise_to(&g->peak_total, g->used[CHARGE_CONTEXT] + g->used[CHARGE_DATA]);
+	atomic_store(&s->dirty, 0);
+	state_unlock(v);
+	return 0;
+}
+
+void charge_return(struct view *v, unsigned card, enum charge kind, uint64_t bytes)
+{
+	struct state *s = v->s;
+	struct client *cl = &s->clients[v->self];
+
+	if (state_lock(v))
+		return;
+	atomic_store(&s->dirty, 1);
+	cl->cards[card].used[kind] -= bytes;
+	s->cards[card].used[kind] -= bytes;
+	s->groups[cl->group].cards[card].used[kind] -= bytes;
+	atomic_store(&s->dirty, 0);
+	state_unlock(v);
+}
+
+static uint64_t own_group_id(void)
+{
+	const char *text = getenv("SIMGPU_GROUP");
+	uint64_t id = text ? strtoull(text, NULL, 0) : 0;
+	struct stat st;
+
+	if (!id && !stat("/proc/self/ns/mnt", &st))
+		id = st.st_ino;
+	return id ? id : 1;
+}
+
+/* The group of that id, else a free one, else the one without clients that was joined longest ago. Lock held. */
+static unsigned find_group(struct state *s, uint64_t id)
+{
+	unsigned best = 0;
+	uint64_t oldest = UINT64_MAX;
+
+	for (unsigned i = 0; i < MAX_GROUPS; i++) {
+		struct group *g = &s->groups[i];
+
+		if (g->id == id)
+			return i;
+		if (!g->clients && g->last_join < oldest) {
+			oldest = g->last_join;
+			best = i;
+		}
+	}
+	if (oldest != UINT64_MAX) {
+		memset(&s->groups[best], 0, sizeof(s->groups[best]));
+		s->groups[best].id = id;
+	}
+	return best;
+}
+
+static uint64_t own_start_time(void)
+{
+	char text[1024];
+	char *at;
+	ssize_t n;
+	int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return 0;
+	n = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	if (n <= 0)
+		return 0;
+	text[n] = 0;
+	at = strrchr(text, ')'); /* the name may hold anything; field 3 follows it */
+	for (int field = 2; at && field < 22; field++)
+		at = strchr(at + 1, ' ');
+	return at ? strtoull(at, NULL, 10) : 0;
+}
+
+static void fill_client(struct state *s, struct client *cl)
+{
+	struct stat st;
+
+	memset(cl->cards, 0, sizeof(cl->cards[0]) * s->card_count);
+	cl->pid = (uint32_t)getpid();
+	cl->pid_namespace = stat("/proc/self/ns/pid", &st) ? 0 : st.st_ino;
+	cl->start_time = own_start_time();
+	cl->joined = ++s->next_client;
+	cl->group = find_group(s, own_group_id());
+	s->groups[cl->group].clients++;
+	s->groups[cl->group].last_join = cl->joined;
+}
+
+static int take_slot(struct view *v)
+{
+	struct state *s = v->s;
+
+	for (unsigned i = 0; i < MAX_CLIENTS; i++) {
+		struct client *cl = &s->clients[i];
+
+		if (atomic_load(&cl->taken) || byte_lock(v->fd, F_OFD_SETLK, F_WRLCK, LIFE_BYTE + i))
+			continue;
+		atomic_store(&s->dirty, 1);
+		fill_client(s, cl);
+		if (i >= s->client_limit)
+			s->client_limit = i + 1;
+		atomic_store(&cl->taken, 1);
+		atomic_store(&s->dirty, 0);
+		v->self = (int)i;
+		return 0;
+	}
+	return EAGAIN;
+}
+
+int client_join(struct view *v)
+{
+	int err = state_lock(v);
+
+	if (err)
+		return err;
+	reap_locked(v);
+	err = take_slot(v);
+	state_unlock(v);
+	return err;
+}
+
+bool fail_consume(struct view *v, const char *symbol, int *error)
+{
+	struct state *s = v->s;
+
+	if (!atomic_load_explicit(&s->fail_count, memory_order_relaxed))
+		return false;
+	for (unsigned i = 0; i < MAX_FAILS; i++) {
+		struct fail *f = &s->fails[i];
+
+		if (atomic_load(&f->left) <= 0 || strncmp(f->symbol, symbol, sizeof(f->symbol)) != 0)
+			continue;
+		if (atomic_fetch_sub(&f->left, 1) > 0) {
+			*error = f->error;
+			return true;
+		}
+		atomic_fetch_add(&f->left, 1);
+	}
+	return false;
+}
+
+uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void bucket_add(struct busy_bucket *b, uint64_t epoch, uint64_t ns)
+{
+	uint64_t old = atomic_load(&b->epoch_and_ns);
+	uint64_t new;
+
+	do {
+		if ((uint32_t)(old >> 32) == (uint32_t)epoch)
+			new = old + ns;
+		else
+			new = epoch << 32 | ns;
+	} while (!atomic_compare_exchange_weak(&b->epoch_and_ns, &old, new));
+}
+
+void busy_add(struct busy_bucket *ring, uint64_t start_ns, uint64_t end_ns)
+{
+	while (start_ns < end_ns) {
+		uint64_t epoch = start_ns / BUSY_BUCKET_NS;
+		uint64_t next = (epoch + 1) * BUSY_BUCKET_NS;
+		uint64_t stop = end_ns < next ? end_ns : next;
+
+		bucket_add(&ring[epoch % BUSY_BUCKETS], epoch, stop - start_ns);
+		start_ns = stop;
+	}
+}
+
+unsigned busy_percent(const struct busy_bucket *ring, uint64_t from_ns, uint64_t to_ns)
+{
+	uint64_t busy = 0, span = 0;
+
+	for (uint64_t e = from_ns / BUSY_BUCKET_NS; e < to_ns / BUSY_BUCKET_NS; e++) {
+		uint64_t word = atomic_load(&ring[e % BUSY_BUCKETS].epoch_and_ns);
+
+		span += BUSY_BUCKET_NS;
+		if ((uint32_t)(word >> 32) == (uint32_t)e)
+			busy += (uint32_t)word;
+	}
+	if (!span)
+		return 0;
+	return busy >= span ? 100 : (unsigned)((busy * 100 + span / 2) / span);
+}

@@ -1,0 +1,211 @@
+/*
+ * The state file: the one thing that all processes of all containers share.
+ *
+ * It is a plain file, mapped read-write by libcuda.so.1, libnvidia-ml.so.1 and simctl. Its path is $SIMGPU_STATE, else
+ * /run/simgpu/state. Fixed size, fixed layout, little-endian, sparse (pages that no one uses take no memory):
+ *
+ *   struct state
+ *   +-----------------------------+  written by
+ *   | header                      |  simctl init; `dirty`, counters: holder of the lock
+ *   | fails[32]    injected faults|  simctl fail (lock); `left`: whoever consumes one (atomic)
+ *   | events[256]  XID ring       |  simctl xid (lock); readers wait on `event_seq` (a shared futex)
+ *   | cards[32]    facts + totals |  facts: simctl; totals and peaks: holder of the lock; busy time: atomics
+ *   | groups[256]  per container  |  holder of the lock
+ *   | clients[2048] per process   |  owner process, and whoever reaps it; both hold the lock
+ *   +-----------------------------+
+ *
+ * The truth about memory is in the cells of the clients. The totals of cards and groups are sums over those cells, kept
+ * beside them for speed. Whoever changes either sets `dirty` first and clears it last; whoever finds `dirty` set on
+ * taking the lock (its last holder was killed) computes the totals anew. So SIGKILL at any instruction is harmless.
+ *
+ * Locks are open-file-description locks on bytes behind the end of the file. The kernel drops them when the last copy of
+ * the descriptor is closed, which is also when a real driver takes a process's memory back:
+ *
+ *   LOCK_BYTE            the state lock, held for microseconds
+ *   LIFE_BYTE + slot     held by the client of that slot for as long as it lives
+ */
+#ifndef SIMDRIVER_STATE_H
+#define SIMDRIVER_STATE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define STATE_MAGIC 0x31555047534d4953ULL /* "SIMSGPU1" */
+#define STATE_LAYOUT 1u
+#define STATE_DEFAULT_PATH "/run/simgpu/state"
+
+#define MAX_CARDS 32u
+#define MAX_CLIENTS 2048u
+#define MAX_GROUPS 256u
+#define MAX_FAILS 32u
+#define MAX_EVENTS 256u
+#define BUSY_BUCKETS 32u
+#define BUSY_BUCKET_NS 250000000ull /* 32 buckets of 250 ms: 2 s of history, 6 s of queue */
+
+#define LOCK_BYTE ((off_t)1 << 40)
+#define LIFE_BYTE (((off_t)1 << 40) + 1)
+
+#define NVIDIA_MAJOR 195u
+#define NVIDIACTL_MINOR 255u
+
+enum charge { CHARGE_CONTEXT = 0, CHARGE_DATA = 1, CHARGE_KINDS = 2 };
+
+/*
+ * Time that kernels took, in buckets of BUSY_BUCKET_NS: high half the epoch (time / BUSY_BUCKET_NS) that the bucket
+ * stands for, low half the busy nanoseconds of it. One word, so that both change at once.
+ */
+struct busy_bucket {
+	_Atomic uint64_t epoch_and_ns;
+};
+
+struct fail {
+	char symbol[64];
+	_Atomic int64_t left;
+	int32_t error;
+	uint32_t pad;
+};
+
+struct event {
+	uint64_t sequence; /* 0: never used */
+	uint64_t data;     /* XID */
+	uint32_t card;
+	uint32_t pad;
+};
+
+struct card {
+	/* Facts, written by `simctl init` and `simctl set`. */
+	char name[96];
+	char profile[32];
+	uint8_t uuid[16];
+	uint64_t memory_bytes;   /* what NVML calls total */
+	uint64_t reserved_bytes; /* of which the driver keeps this much */
+	uint64_t context_bytes;  /* what one context takes */
+	uint64_t kernel_ns;      /* a kernel that says nothing takes this long */
+	uint32_t minor;
+	uint32_t pci_domain, pci_bus, pci_device;
+	uint32_t pci_device_id, pci_subsystem_id;
+	int32_t numa_node;
+	uint32_t pci_root, pci_switch; /* equal numbers: shared host bridge, shared switch */
+	uint32_t sm_count, cores_per_sm;
+	uint32_t cc_major, cc_minor;
+	uint32_t threads_per_sm, shared_per_sm, shared_optin;
+	uint32_t clock_khz, memory_clock_khz, bus_width, l2_bytes;
+	uint32_t architecture, brand, power_mw, max_mig;
+	uint32_t pad0;
+
+	/* Sums over the clients' cells, and their highest value since the last reset. Lock. */
+	uint64_t used[CHARGE_KINDS];
+	uint64_t peak_used;
+
+	/* Time. Atomics. */
+	_Alignas(64) _Atomic uint64_t busy_until; /* CLOCK_MONOTONIC, ns */
+	_Atomic uint64_t busy_ns;                 /* all kernel time ever */
+	_Atomic uint64_t launches;
+	struct busy_bucket busy[BUSY_BUCKETS];
+};
+
+struct group_card {
+	uint64_t used[CHARGE_KINDS];
+	uint64_t peak[CHARGE_KINDS];
+	uint64_t peak_total;
+};
+
+struct group {
+	uint64_t id; /* inode of the mount namespace, or $SIMGPU_GROUP; 0: free */
+	uint64_t last_join;
+	uint32_t clients;
+	uint32_t pad;
+	struct group_card cards[MAX_CARDS];
+};
+
+struct client_card {
+	uint64_t used[CHARGE_KINDS];
+	_Atomic uint64_t busy_ns;
+	_Atomic uint64_t launches;
+	struct busy_bucket busy[BUSY_BUCKETS];
+};
+
+struct client {
+	_Atomic uint32_t taken; /* 0: free. Set after, cleared while the life byte is not held by another */
+	uint32_t group;         /* index into groups */
+	uint32_t pid;           /* as the client itself sees it */
+	uint32_t pad;
+	uint64_t pid_namespace; /* inode */
+	uint64_t start_time;    /* /proc/self/stat field 22 */
+	uint64_t joined;        /* rises with each client */
+	uint64_t spare[2];
+	struct client_card cards[MAX_CARDS];
+};
+
+struct state {
+	uint64_t magic;
+	uint32_t layout;
+	uint32_t card_count;
+	uint64_t size;
+	char driver_version[80];
+	uint32_t cuda_version; /* 1000 * major + 10 * minor */
+	_Atomic uint32_t dirty;
+	_Atomic uint32_t fail_count; /* entries of fails[] in use; 0 makes the check one load */
+	_Atomic uint32_t event_seq;  /* futex: low half of the newest event's sequence */
+	uint64_t next_event;
+	uint64_t next_client;
+	uint32_t client_limit; /* no slot at or above this was ever used */
+	uint32_t pad;
+	struct fail fails[MAX_FAILS];
+	struct event events[MAX_EVENTS];
+	struct card cards[MAX_CARDS];
+	struct group groups[MAX_GROUPS];
+	struct client clients[MAX_CLIENTS];
+};
+
+_Static_assert(offsetof(struct state, driver_version) == 24, "the header is part of the contract");
+_Static_assert(sizeof(struct fail) == 80 && sizeof(struct event) == 24, "no hidden padding");
+_Static_assert(sizeof(struct client_card) == 32 + 8 * BUSY_BUCKETS, "no hidden padding");
+_Static_assert(sizeof(struct group_card) == 40, "no hidden padding");
+
+/* One process's view of the state file. */
+struct view {
+	int fd;
+	struct state *s;
+	int self; /* own client slot, -1: none */
+};
+
+/* All return 0 or an errno value. */
+int state_open(struct view *v, const char *path); /* NULL: $SIMGPU_STATE, else the default path */
+void state_close(struct view *v);
+int state_lock(struct view *v);
+void state_unlock(struct view *v);
+/* Keeps the forking thread's child from inheriting a state lock that another thread holds (pthread_atfork). */
+void state_lock_before_fork(void);
+void state_unlock_after_fork(void);
+
+/* Takes a client slot for this process. */
+int client_join(struct view *v);
+bool client_lives(const struct view *v, unsigned slot);
+
+/* Takes bytes of a card for the own client, or returns ENOMEM. Takes the lock. */
+int charge_take(struct view *v, unsigned card, enum charge kind, uint64_t bytes);
+void charge_return(struct view *v, unsigned card, enum charge kind, uint64_t bytes);
+/* Gives back what dead clients held. Takes the lock. */
+void state_reap(struct view *v);
+uint64_t card_used(const struct card *c);
+uint64_t card_capacity(const struct card *c);
+
+/* An injected failure of that symbol: true, and the error that it shall return. */
+bool fail_consume(struct view *v, const char *symbol, int *error);
+
+uint64_t now_ns(void);
+void busy_add(struct busy_bucket *ring, uint64_t start_ns, uint64_t end_ns);
+/* Percent of the time from..to in which kernels ran. */
+unsigned busy_percent(const struct busy_bucket *ring, uint64_t from_ns, uint64_t to_ns);
+
+/* Whether this process may see that card: its device node is there and the devices cgroup lets it be opened. */
+bool card_visible(const struct card *c);
+
+#define UUID_TEXT 41
+void uuid_format(const uint8_t uuid[16], char text[UUID_TEXT]);
+bool uuid_parse(const char *text, uint8_t uuid[16]);
+
+#endif

@@ -1,0 +1,331 @@
+/*
+ * Streams: queues in time. A stream is the moment when all that was put into it will be done; work starts when its stream
+ * and the card are free. The legacy default stream waits for all blocking streams of its context, and they for it.
+ */
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+static _Thread_local struct {
+	CUcontext ctx;
+	CUstream stream;
+} own[8]; /* this thread's default streams, by context */
+static _Thread_local unsigned own_next;
+
+void wait_until(uint64_t ns)
+{
+	struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+
+	if (ns <= now_ns())
+		return;
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
+		;
+}
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static CUstream new_stream(CUcontext ctx, unsigned flags, int priority)
+{
+	CUstream s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return NULL;
+	s->ctx = ctx;
+	s->flags = flags;
+	s->priority = priority;
+	if (!object_add(OBJECT_STREAM, s)) {
+		free(s);
+		return NULL;
+	}
+	return s;
+}
+
+static CUresult own_stream(CUcontext ctx, CUstream *stream)
+{
+	for (unsigned i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
+		*stream = own[i].stream;
+		if (own[i].ctx == ctx && object_is(OBJECT_STREAM, *stream) && (*stream)->ctx == ctx)
+			return CUDA_SUCCESS;
+	}
+	*stream = new_stream(ctx, 0, 0);
+	if (!*stream)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	own[own_next].ctx = ctx;
+	own[own_next].stream = *stream;
+	own_next = (own_next + 1) % (sizeof(own) / sizeof(own[0]));
+	return CUDA_SUCCESS;
+}
+
+CUresult stream_find(CUstream handle, CUcontext ctx, CUstream *stream)
+{
+	*stream = NULL;
+	if (!handle || handle == CU_STREAM_LEGACY)
+		return CUDA_SUCCESS;
+	if (handle == CU_STREAM_PER_THREAD)
+		return own_stream(ctx, stream);
+	if (!object_is(OBJECT_STREAM, handle))
+		return CUDA_ERROR_INVALID_HANDLE;
+	*stream = handle;
+	return CUDA_SUCCESS;
+}
+
+uint64_t stream_ready(CUcontext ctx, CUstream s)
+{
+	if (!s)
+		return later(ctx->legacy_tail, ctx->blocking_tail);
+	if (s->flags & CU_STREAM_NON_BLOCKING)
+		return s->tail;
+	return later(s->tail, s->ctx->legacy_tail);
+}
+
+void stream_advance(CUcontext ctx, CUstream s, uint64_t tail)
+{
+	if (s)
+		ctx = s->ctx;
+	if (!s)
+		ctx->legacy_tail = later(ctx->legacy_tail, tail);
+	else
+		s->tail = later(s->tail, tail);
+	if (s && !(s->flags & CU_STREAM_NON_BLOCKING))
+		ctx->blocking_tail = later(ctx->blocking_tail, tail);
+	ctx->any_tail = later(ctx->any_tail, tail);
+}
+
+static CUresult ready_at(CUstream handle, uint64_t *ns)
+{
+	CUcontext ctx;
+	CUstream s;
+	CUresult r = current_context(&ctx);
+
+	if (r)
+		return r;
+	process_lock();
+	r = stream_find(handle, ctx, &s);
+	if (!r)
+		*ns = stream_ready(ctx, s);
+	process_unlock();
+	return r;
+}
+
+CUresult stream_wait(CUstream handle)
+{
+	uint64_t ns;
+	CUresult r = ready_at(handle, &ns);
+
+	if (!r)
+		wait_until(ns);
+	return r;
+}
+
+static CUresult query(CUstream handle)
+{
+	uint64_t ns;
+	CUresult r = ready_at(handle, &ns);
+
+	if (r)
+		return r;
+	return ns > now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+static CUresult create(CUstream *stream, unsigned flags, int priority)
+{
+	CUcontext ctx;
+	CUresult r = current_context(&ctx);
+
+	if (r)
+		return r;
+	if (!stream || (flags & ~CU_STREAM_NON_BLOCKING))
+		return CUDA_ERROR_INVALID_VALUE;
+	process_lock();
+	*stream = new_stream(ctx, flags, priority);
+	process_unlock();
+	return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
+{
+	ENTER();
+	return create(stream, flags, 0);
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)
+{
+	ENTER();
+	if (priority > 0)
+		priority = 0;
+	return create(stream, flags, priority < -5 ? -5 : priority);
+}
+
+/* Its work goes on: the context's tails remember it. */
+static CUresult destroy(CUstream stream)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	process_lock();
+	if (object_is(OBJECT_STREAM, stream)) {
+		object_remove(stream);
+		free(stream);
+	} else {
+		r = CUDA_ERROR_INVALID_HANDLE;
+	}
+	process_unlock();
+	return r;
+}
+
+CUresult cuStreamDestroy(CUstream stream)
+{
+	ENTER();
+	return destroy(stream);
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream)
+{
+	ENTER();
+	return destroy(stream);
+}
+
+static bool drop_stream(void *object, CUcontext ctx)
+{
+	CUstream s = object;
+
+	if (s->ctx != ctx)
+		return false;
+	free(s);
+	return true;
+}
+
+static bool drop_event(void *object, CUcontext ctx)
+{
+	CUevent e = object;
+
+	if (e->ctx != ctx)
+		return false;
+	free(e);
+	return true;
+}
+
+void streams_drop_context(CUcontext ctx)
+{
+	object_sweep(OBJECT_STREAM, drop_stream, ctx);
+	object_sweep(OBJECT_EVENT, drop_event, ctx);
+}
+
+CUresult cuStreamQuery(CUstream stream)
+{
+	ENTER();
+	return query(stream);
+}
+
+CUresult cuStreamQuery_ptsz(CUstream stream)
+{
+	ENTER();
+	return query(per_thread(stream));
+}
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+	ENTER();
+	return stream_wait(stream);
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream stream)
+{
+	ENTER();
+	return stream_wait(per_thread(stream));
+}
+
+static CUresult wait_event(CUstream handle, CUevent event, unsigned flags)
+{
+	CUcontext ctx;
+	CUstream s;
+	CUresult r = current_context(&ctx);
+
+	if (r)
+		return r;
+	if (flags > 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	process_lock();
+	r = stream_find(handle, ctx, &s);
+	if (!r && !object_is(OBJECT_EVENT, event))
+		r = CUDA_ERROR_INVALID_HANDLE;
+	if (!r && event->recorded)
+		stream_advance(ctx, s, event->time);
+	process_unlock();
+	return r;
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
+{
+	ENTER();
+	return wait_event(stream, event, flags);
+}
+
+CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags)
+{
+	ENTER();
+	return wait_event(per_thread(stream), event, flags);
+}
+
+static CUresult facts(CUstream handle, unsigned *flags, int *priority, CUcontext *owner)
+{
+	CUcontext ctx;
+	CUstream s;
+	CUresult r = current_context(&ctx);
+
+	if (r)
+		return r;
+	if (!flags && !priority && !owner)
+		return CUDA_ERROR_INVALID_VALUE;
+	process_lock();
+	r = stream_find(handle, ctx, &s);
+	if (!r && flags)
+		*flags = s ? s->flags : 0;
+	if (!r && priority)
+		*priority = s ? s->priority : 0;
+	if (!r && owner)
+		*owner = s ? s->ctx : ctx;
+	process_unlock();
+	return r;
+}
+
+CUresult cuStreamGetFlags(CUstream stream, unsigned int *flags)
+{
+	ENTER();
+	return facts(stream, flags, NULL, NULL);
+}
+
+CUresult cuStreamGetFlags_ptsz(CUstream stream, unsigned int *flags)
+{
+	ENTER();
+	return facts(per_thread(stream), flags, NULL, NULL);
+}
+
+CUresult cuStreamGetPriority(CUstream stream, int *priority)
+{
+	ENTER();
+	return facts(stream, NULL, priority, NULL);
+}
+
+CUresult cuStreamGetPriority_ptsz(CUstream stream, int *priority)
+{
+	ENTER();
+	return facts(per_thread(stream), NULL, priority, NULL);
+}
+
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *ctx)
+{
+	ENTER();
+	return facts(stream, NULL, NULL, ctx);
+}
+
+CUresult cuStreamGetCtx_ptsz(CUstream stream, CUcontext *ctx)
+{
+	ENTER();
+	return facts(per_thread(stream), NULL, NULL, ctx);
+}
