@@ -349,7 +349,7 @@ func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string)
 		return err
 	}
 	e := &entry{record: *r, state: StateActive}
-	e.stamp, _ = readStamp(filepath.Join(l.Folder(r.ContainerID), recordName)) // a failure leaves none: it is read again
+	e.stamp, _ = readStamp(unix.AT_FDCWD, filepath.Join(l.Folder(r.ContainerID), recordName)) // a failure leaves none: it is read again
 	l.index.put(e)
 	return nil
 }
@@ -364,17 +364,19 @@ func (l *Ledger) supersede(r *record) {
 }
 
 // name gives the hidden folder its container's name: the moment from which the
-// claim counts. A folder of that name, released or corrupt, goes.
+// claim counts. A folder that has the name already, released or corrupt, changes
+// places with it, so that there is always one of the two.
 func (l *Ledger) name(hidden, id string) error {
-	folder, old := l.Folder(id), l.hidden(oldPrefix, id)
-	if err := unix.Rename(folder, old); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("take the old folder of container %s away: %w", id, err)
+	flags := uint(0)
+	if l.index.entries[id] != nil {
+		flags = unix.RENAME_EXCHANGE
 	}
-	if err := unix.Rename(hidden, folder); err != nil {
-		_ = unix.Rename(old, folder) // there is none but for a container that is created again
+	if err := unix.Renameat2(unix.AT_FDCWD, hidden, unix.AT_FDCWD, l.Folder(id), flags); err != nil {
 		return fmt.Errorf("name the folder of container %s: %w", id, err)
 	}
-	_ = os.RemoveAll(old) // what stays is hidden, counts for nothing, and goes with the next reconciliation
+	if flags != 0 {
+		_ = os.RemoveAll(hidden) // what stays is hidden, counts for nothing, and goes with the next reconciliation
+	}
 	return nil
 }
 

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Report says what a reconciliation found and did. Ids are in order.
@@ -61,11 +63,12 @@ func (l *Ledger) sweep(report *Report) error {
 	for _, id := range report.Removed {
 		failed = errors.Join(failed, l.discard(id))
 	}
-	names, err := l.folders()
+	folders, err := os.ReadDir(filepath.Join(l.dir, containersName))
 	if err != nil {
-		return errors.Join(failed, err)
+		return errors.Join(failed, fmt.Errorf("read the ledger's folders: %w", err))
 	}
-	for _, name := range names {
+	for _, folder := range folders {
+		name := folder.Name()
 		if !strings.HasPrefix(name, ".") {
 			continue
 		}
@@ -138,7 +141,7 @@ func (l *Ledger) reactivate(r *record) error {
 		return fmt.Errorf("%w: %w", errUnfinished, err)
 	}
 	e := &entry{record: *r, state: StateActive}
-	e.stamp, _ = readStamp(filepath.Join(l.Folder(r.ContainerID), recordName)) // a failure leaves none: it is read again
+	e.stamp, _ = readStamp(unix.AT_FDCWD, filepath.Join(l.Folder(r.ContainerID), recordName)) // a failure leaves none: it is read again
 	l.index.put(e)
 	return nil
 }

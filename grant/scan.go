@@ -26,10 +26,11 @@ type stamp struct {
 	size    int64
 }
 
-// readStamp returns the file's stamp.
-func readStamp(path string) (stamp, error) {
+// readStamp returns the stamp of a file below the open directory at, or below
+// the working directory for unix.AT_FDCWD.
+func readStamp(at int, path string) (stamp, error) {
 	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
+	if err := unix.Fstatat(at, path, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return stamp{}, err
 	}
 	return stamp{inode: st.Ino, seconds: int64(st.Mtim.Sec), nanos: int64(st.Mtim.Nsec), size: st.Size}, nil
@@ -44,9 +45,14 @@ func (l *Ledger) hidden(prefix, id string) string {
 // reads only those that are not as the index knows them. With repair it also
 // removes what an interrupted change left.
 func (l *Ledger) scan(repair bool) error {
-	names, err := l.folders()
+	containers, err := os.Open(filepath.Join(l.dir, containersName))
 	if err != nil {
-		return err
+		return fmt.Errorf("read the ledger's folders: %w", err)
+	}
+	defer containers.Close()
+	names, err := containers.Readdirnames(-1)
+	if err != nil {
+		return fmt.Errorf("read the ledger's folders: %w", err)
 	}
 	found := make(map[string]bool, len(names))
 	for _, name := range names {
@@ -61,7 +67,7 @@ func (l *Ledger) scan(repair bool) error {
 		if ValidateContainerID(name) != nil {
 			continue // no container has such an id
 		}
-		if l.scanFolder(name) {
+		if l.scanFolder(int(containers.Fd()), name) {
 			found[name] = true
 		}
 	}
@@ -79,30 +85,19 @@ func (l *Ledger) scan(repair bool) error {
 	return nil
 }
 
-// folders lists the names under containers.
-func (l *Ledger) folders() ([]string, error) {
-	folder, err := os.Open(filepath.Join(l.dir, containersName))
-	if err != nil {
-		return nil, fmt.Errorf("read the ledger's folders: %w", err)
-	}
-	defer folder.Close()
-	names, err := folder.Readdirnames(-1)
-	if err != nil {
-		return nil, fmt.Errorf("read the ledger's folders: %w", err)
-	}
-	return names, nil
-}
-
-// scanFolder brings one folder's entry up to date and says whether there is one.
-func (l *Ledger) scanFolder(id string) bool {
+// scanFolder brings the entry of one folder of the open directory up to date,
+// and says whether there is one.
+func (l *Ledger) scanFolder(containers int, id string) bool {
 	known := l.index.entries[id]
-	now, err := readStamp(filepath.Join(l.Folder(id), recordName))
+	now, err := readStamp(containers, id+"/"+recordName)
 	if known != nil && known.problem == nil {
 		if err == nil && now == known.stamp {
 			return true
 		}
-		if _, e := readStamp(filepath.Join(l.Folder(id), releasedName)); e == nil && err != nil && known.state == StateReleased {
-			return true
+		if err != nil && known.state == StateReleased {
+			if _, err := readStamp(containers, id+"/"+releasedName); err == nil {
+				return true
+			}
 		}
 	}
 	e := l.load(id, known)
@@ -121,7 +116,7 @@ func (l *Ledger) scanFolder(id string) bool {
 func (l *Ledger) load(id string, known *entry) *entry {
 	data, err := os.ReadFile(filepath.Join(l.Folder(id), recordName))
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		if _, gone := readStamp(filepath.Join(l.Folder(id), releasedName)); gone == nil {
+		if _, gone := readStamp(unix.AT_FDCWD, filepath.Join(l.Folder(id), releasedName)); gone == nil {
 			return l.loadReleased(id)
 		}
 		// Some runtimes make the source of a mount when it is missing: an empty

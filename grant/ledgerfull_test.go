@@ -1,0 +1,123 @@
+package grant_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+// mountTmpfs mounts a tmpfs until the test ends. It needs root.
+func mountTmpfs(t *testing.T, options string) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, unix.Mount("gpuslice-test", dir, "tmpfs", 0, options), "mount a tmpfs: this test needs root")
+	t.Cleanup(func() { assert.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	return dir
+}
+
+// claimUntilRefused claims until it fails, and returns how many went well.
+func claimUntilRefused(t *testing.T, ledger *grant.Ledger, populate func(string) error) (int, error) {
+	t.Helper()
+	for i := range 1000 {
+		c := claimOf(fmt.Sprint("c", i), share(1, 0))
+		cards := map[string]grant.Card{cardA: {UUID: cardA, MemoryMiB: 100_000, CorePercent: 100, Slots: 10_000}}
+		if _, err := ledger.Claim(background, c, cards, populate); err != nil {
+			return i, err
+		}
+	}
+	require.Fail(t, "the disk never filled up")
+	return 0, nil
+}
+
+// TestFullDisk fills the ledger's disk, by data and by files, at every stage of
+// a claim: each size ends in another one.
+func TestFullDisk(t *testing.T) {
+	for _, options := range []string{"size=48k", "size=52k", "size=56k", "size=60k", "nr_inodes=20", "nr_inodes=21", "nr_inodes=22", "nr_inodes=23"} {
+		t.Run(options, func(t *testing.T) {
+			dir := mountTmpfs(t, options)
+			ledger := openLedger(t, dir)
+			n, err := claimUntilRefused(t, ledger, writeFiles)
+			require.ErrorIs(t, err, unix.ENOSPC)
+			assert.ErrorContains(t, err, fmt.Sprintf("pod ns/pod-c%d", n))
+			require.Positive(t, n)
+
+			for _, l := range []*grant.Ledger{ledger, openLedger(t, dir)} {
+				s := snapshot(t, l)
+				requireConsistent(t, dir, s)
+				require.Len(t, s.Claims(), n)
+			}
+			require.NoError(t, ledger.Release(background, "c0"), "a full disk must not keep a claim in force")
+			require.NoError(t, ledger.Remove(background, "c0"))
+			_, err = ledger.Claim(background, claimOf("again", share(1, 0)), testCards(), writeFiles)
+			require.NoError(t, err, "there is room again")
+			report, err := ledger.Reconcile(background, grant.OwnerNRI, nil)
+			require.NoError(t, err)
+			assert.Empty(t, report.Leftovers)
+			assert.Empty(t, folders(t, dir))
+		})
+	}
+}
+
+func TestFullDiskFromTheStart(t *testing.T) {
+	dir := mountTmpfs(t, "size=16k")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 16<<10), 0o644))
+	ledger := openLedger(t, dir)
+	_, err := ledger.Claim(background, claimOf("c1", share(1, 1)), testCards(), nil)
+	require.ErrorIs(t, err, unix.ENOSPC)
+	require.NoError(t, os.Remove(filepath.Join(dir, "filler")))
+	_, err = ledger.Claim(background, claimOf("c1", share(1, 1)), testCards(), nil)
+	require.NoError(t, err)
+}
+
+func TestReadOnlyDirectory(t *testing.T) {
+	dir := mountTmpfs(t, "size=1m")
+	_, err := openLedger(t, dir).Claim(background, claimOf("c1", share(1000, 1)), testCards(), writeFiles)
+	require.NoError(t, err)
+
+	readOnly := t.TempDir()
+	require.NoError(t, unix.Mount(dir, readOnly, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { assert.NoError(t, unix.Unmount(readOnly, unix.MNT_DETACH)) })
+	require.NoError(t, unix.Mount("", readOnly, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	_, err = grant.OpenLedger(readOnly)
+	require.ErrorIs(t, err, unix.EROFS)
+	assert.ErrorContains(t, err, readOnly)
+}
+
+// TestDirectoryThatCannotChange has an open ledger whose directory refuses every
+// change from then on.
+func TestDirectoryThatCannotChange(t *testing.T) {
+	dir := mountTmpfs(t, "size=1m")
+	ledger := openLedger(t, dir)
+	_, err := ledger.Claim(background, claimOf("c1", share(1000, 1)), testCards(), writeFiles)
+	require.NoError(t, err)
+	containers, err := os.Open(filepath.Join(dir, "containers"))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, containers.Close()) })
+	setFlags := func(flags int) {
+		err := unix.IoctlSetPointerInt(int(containers.Fd()), unix.FS_IOC_SETFLAGS, flags)
+		if flags != 0 && err != nil {
+			t.Skipf("tmpfs has no immutable flag before Linux 6.6: %v", err)
+		}
+		require.NoError(t, err)
+	}
+	setFlags(unix.STATX_ATTR_IMMUTABLE)
+	t.Cleanup(func() { setFlags(0) })
+
+	_, err = ledger.Claim(background, claimOf("c2", share(1000, 1)), testCards(), writeFiles)
+	require.ErrorIs(t, err, unix.EPERM)
+	require.ErrorIs(t, ledger.Remove(background, "c1"), unix.EPERM)
+	_, err = ledger.Reconcile(background, grant.OwnerNRI, nil)
+	require.ErrorIs(t, err, unix.EPERM)
+	assert.EqualValues(t, 1000, snapshot(t, ledger).Cards[cardA].MemoryMiB, "what could not be removed counts")
+	require.NoError(t, ledger.Release(background, "c1"))
+	setFlags(0)
+	require.NoError(t, ledger.Remove(background, "c1"))
+	assert.Empty(t, folders(t, dir))
+}
