@@ -45,7 +45,7 @@ const visibleVoid = "void"
 // have it: low, as HAMi-core reads an unset one. What a container says of itself
 // is not believed, as a high priority is paid by its neighbours; a grant that
 // carries one is to replace this.
-const taskPriority = 1
+const taskPriority = limiter.PriorityLow
 
 // OwnedEnv says whether a variable is ours in a container with a grant: what the
 // user or the image set for it is replaced.
@@ -115,7 +115,7 @@ func neutral(name string, shares []grant.Share, s Settings) string {
 	case EnvCorePolicy:
 		return string(s.corePolicy())
 	case EnvTaskPriority:
-		return strconv.Itoa(taskPriority)
+		return strconv.Itoa(int(taskPriority))
 	case EnvOversubscribe, EnvDisableControl:
 		return "false"
 	}

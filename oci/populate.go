@@ -1,0 +1,71 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+const bytesPerMiB = 1 << 20
+
+// Populate makes the limiter's two files in the folder of a claim: what the
+// container may use, and where it accounts what it uses.
+//
+// It may be called again. Files that are there are kept, as containers map them:
+// limits of the same cards are updated in place where their numbers differ, limits
+// of other cards are an error.
+func Populate(dir string, shares []grant.Share, s Settings) error {
+	if err := checkShares(shares); err != nil {
+		return fmt.Errorf("limits for %s: %w", dir, err)
+	}
+	limits := limitsOf(shares, s)
+	// The limits come last: with them the folder is whole.
+	err := limiter.CreateUsage(filepath.Join(dir, usageFile), limits.UUIDs())
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return ensureLimits(filepath.Join(dir, limitsFile), limits)
+}
+
+// ensureLimits writes a limits file, or brings one that is there to the same.
+func ensureLimits(path string, want limiter.Limits) error {
+	have, err := limiter.ReadLimits(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return limiter.WriteLimits(path, want)
+	case err != nil:
+		return fmt.Errorf("%w: remove the container, its limits can't be trusted", err)
+	case have.Oversubscribe == want.Oversubscribe && slices.Equal(have.Devices, want.Devices):
+		return nil
+	default:
+		return limiter.UpdateLimits(path, want)
+	}
+}
+
+// limitsOf are shares as the limiter counts: in bytes.
+func limitsOf(shares []grant.Share, s Settings) limiter.Limits {
+	limits := limiter.Limits{Oversubscribe: s.Oversubscribe}
+	for _, share := range shares {
+		limits.Devices = append(limits.Devices, limiter.DeviceLimit{
+			UUID:             share.UUID,
+			MemoryLimitBytes: uint64(share.MemoryMiB) * bytesPerMiB,
+			CorePercent:      uint32(share.CorePercent),
+			Policy:           limiterPolicies[s.corePolicy()],
+			Priority:         taskPriority,
+			ContextBytes:     uint64(max(s.ContextMiB[share.UUID], 0)) * bytesPerMiB,
+		})
+	}
+	return limits
+}
+
+// limiterPolicies are the policies as the limits file has them.
+var limiterPolicies = map[CorePolicy]limiter.Policy{
+	CoreDefault: limiter.PolicyDefault,
+	CoreForce:   limiter.PolicyForce,
+	CoreDisable: limiter.PolicyDisable,
+}

@@ -1,0 +1,90 @@
+package oci
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+func TestPopulate(t *testing.T) {
+	dir := t.TempDir()
+	shares := []grant.Share{{UUID: gpu1, MemoryMiB: 8000, CorePercent: 30}, {UUID: mig0, MemoryMiB: 9856}}
+	s := testSettings()
+	s.CorePolicy, s.Oversubscribe = CoreForce, true
+	s.ContextMiB = map[string]int64{gpu1: 300}
+	require.NoError(t, Populate(dir, shares, s))
+
+	limits, err := limiter.ReadLimits(filepath.Join(dir, "limits"))
+	require.NoError(t, err)
+	assert.Equal(t, limiter.Limits{
+		Generation:    1,
+		Oversubscribe: true,
+		Devices: []limiter.DeviceLimit{
+			{UUID: gpu1, MemoryLimitBytes: 8000 << 20, CorePercent: 30, Policy: limiter.PolicyForce, Priority: limiter.PriorityLow, ContextBytes: 300 << 20},
+			{UUID: mig0, MemoryLimitBytes: 9856 << 20, Policy: limiter.PolicyForce, Priority: limiter.PriorityLow},
+		},
+	}, limits)
+	usage, err := limiter.ReadUsage(filepath.Join(dir, "usage"))
+	require.NoError(t, err)
+	assert.Zero(t, usage.Processes)
+	require.Len(t, usage.Devices, 2)
+	assert.Equal(t, gpu1, usage.Devices[0].UUID)
+	assert.Equal(t, 2, countFiles(t, dir))
+}
+
+// Files that a container may have mapped are the same files afterwards.
+func TestPopulateAgain(t *testing.T) {
+	dir := t.TempDir()
+	limits, usage := filepath.Join(dir, "limits"), filepath.Join(dir, "usage")
+	require.NoError(t, Populate(dir, one(8000, 30), testSettings()))
+	before := [2]uint64{inode(t, limits), inode(t, usage)}
+
+	require.NoError(t, Populate(dir, one(8000, 30), testSettings()))
+	require.NoError(t, Populate(dir, one(4000, 20), testSettings()))
+	assert.Equal(t, before, [2]uint64{inode(t, limits), inode(t, usage)})
+	now, err := limiter.ReadLimits(limits)
+	require.NoError(t, err)
+	assert.Equal(t, uint64(2), now.Generation, "changed once")
+	assert.Equal(t, uint64(4000<<20), now.Devices[0].MemoryLimitBytes)
+
+	require.ErrorContains(t, Populate(dir, []grant.Share{{UUID: gpu1, MemoryMiB: 1}}, testSettings()), gpu1, "another card")
+	other := testSettings()
+	other.Oversubscribe = true
+	require.Error(t, Populate(dir, one(4000, 20), other))
+
+	require.NoError(t, os.Remove(limits))
+	require.NoError(t, Populate(dir, one(8000, 30), testSettings()), "a folder left half-made")
+	require.NoError(t, os.WriteFile(limits, []byte("spoilt"), 0o600))
+	require.ErrorContains(t, Populate(dir, one(8000, 30), testSettings()), "can't be trusted")
+}
+
+func TestPopulateRefuses(t *testing.T) {
+	dir := t.TempDir()
+	require.ErrorContains(t, Populate(dir, nil, testSettings()), "no shares")
+	require.ErrorContains(t, Populate(dir, one(0, 0), testSettings()), "memory of 0 MiB")
+	assert.Zero(t, countFiles(t, dir), "nothing is written")
+	require.ErrorIs(t, Populate(filepath.Join(dir, "none"), one(1, 1), testSettings()), os.ErrNotExist)
+}
+
+func BenchmarkPopulate(b *testing.B) {
+	root := b.TempDir()
+	s, shares := testSettings(), one(8000, 30)
+	n := 0
+	for b.Loop() {
+		n++
+		dir := filepath.Join(root, strconv.Itoa(n))
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			b.Fatal(err)
+		}
+		if err := Populate(dir, shares, s); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
