@@ -72,6 +72,17 @@ func (c *Claim) isAttemptOf(other *Claim) bool {
 	return c.PodUID != "" && c.PodUID == other.PodUID && c.Owner == other.Owner && c.Container == other.Container
 }
 
+// clone returns a copy that shares no memory with the claim.
+func (c *Claim) clone() Claim {
+	own := *c
+	own.Shares = slices.Clone(c.Shares)
+	if c.Slot != nil {
+		slot := *c.Slot
+		own.Slot = &slot
+	}
+	return own
+}
+
 // ValidateContainerID checks an id that is to become a folder's name: 1 to 128
 // letters, digits, "_", "." and "-", not beginning with "." or "-".
 func ValidateContainerID(id string) error {
@@ -88,6 +99,10 @@ func ValidateContainerID(id string) error {
 
 // recordVersion is the version of grant.json.
 const recordVersion = 1
+
+// maxSequence is beyond what a node can reach, and far from where the counter
+// would begin again.
+const maxSequence = 1 << 62
 
 // record is grant.json: a claim and what the ledger adds to it.
 type record struct {
@@ -125,6 +140,9 @@ func decodeRecord(data []byte, id string) (*record, error) {
 	}
 	if r.Version != recordVersion {
 		return nil, fmt.Errorf("version %d is not known, only %d is", r.Version, recordVersion)
+	}
+	if r.Sequence > maxSequence {
+		return nil, fmt.Errorf("sequence %d is above %d", r.Sequence, uint64(maxSequence))
 	}
 	if r.ContainerID != id {
 		return nil, fmt.Errorf("is of container %s", show(r.ContainerID))

@@ -111,7 +111,7 @@ func (l *Ledger) Claim(ctx context.Context, claim Claim, cards map[string]Card, 
 			return err
 		}
 		return l.change(func(sequence uint64) error {
-			r := &record{Version: recordVersion, Sequence: sequence, Claim: claim}
+			r := &record{Version: recordVersion, Sequence: sequence, Claim: claim.clone()}
 			if err := l.build(ctx, r, populate); err != nil {
 				return err
 			}
@@ -269,6 +269,9 @@ func (l *Ledger) refresh() error {
 		return nil
 	}
 	l.current = false
+	if generation > maxSequence {
+		generation = 1 // not a count of ours: as if it was lost
+	}
 	interrupted := generation%2 == 1
 	if err := l.scan(interrupted); err != nil {
 		return err

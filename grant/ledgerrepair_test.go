@@ -1,6 +1,7 @@
 package grant_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"os"
@@ -68,7 +69,7 @@ func TestLostGenerationIsFoundAgain(t *testing.T) {
 	second.PodUID = first.PodUID
 	_, err := openLedger(t, dir).Claim(background, first, testCards(), nil)
 	require.NoError(t, err)
-	for _, left := range [][]byte{nil, {1, 2, 3}} {
+	for _, left := range [][]byte{nil, {1, 2, 3}, bytes.Repeat([]byte{0xff}, 8), bytes.Repeat([]byte{0xfe}, 8)} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "generation"), left, 0o600))
 		assert.Equal(t, map[string]grant.State{"n0": grant.StateActive}, states(snapshot(t, openLedger(t, dir))))
 	}
@@ -87,6 +88,11 @@ var damage = map[string]func(path string) error{
 	"a directory": func(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o755)) },
 	"another's": func(path string) error {
 		return os.WriteFile(path, []byte(`{"version":1,"containerID":"other"}`), 0o644)
+	},
+	"a sequence that overflows": func(path string) error {
+		data, err := os.ReadFile(path)
+		data = bytes.Replace(data, []byte(`"sequence": `), []byte(`"sequence": 1844674407370955161`), 1)
+		return errors.Join(err, os.WriteFile(path, data, 0o644))
 	},
 	"a later format": func(path string) error { return os.WriteFile(path, []byte(`{"version":2}`), 0o644) },
 }

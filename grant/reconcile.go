@@ -107,7 +107,7 @@ func (l *Ledger) Restore(ctx context.Context, claim Claim, cards map[string]Card
 			return checkSame(&claim, &old.Claim)
 		}
 		return l.change(func(sequence uint64) error {
-			r := &record{Version: recordVersion, Sequence: sequence, Restored: true, Claim: claim}
+			r := &record{Version: recordVersion, Sequence: sequence, Restored: true, Claim: claim.clone()}
 			if old == nil {
 				restored.Overbooked = l.wouldRefuse(&claim, cards)
 				return l.build(ctx, r, populate)

@@ -59,7 +59,7 @@ func (l *Ledger) scan(repair bool) error {
 		if strings.HasPrefix(name, ".") {
 			if repair {
 				if err := os.RemoveAll(filepath.Join(l.dir, containersName, name)); err != nil {
-					return fmt.Errorf("remove what an interrupted change left: %w", err)
+					l.damage(fmt.Errorf("remove what an interrupted change left: %w", err)) // it counts for nothing
 				}
 			}
 			continue

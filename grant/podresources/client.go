@@ -94,13 +94,20 @@ func (c *Client) find(ctx context.Context, kubelet api.PodResourcesListerClient,
 	return matching[0], nil
 }
 
-// withCause adds the context's error where there is one, which gRPC's status
-// does not carry.
+// withCause adds the context's error where the call ended by it: gRPC's status
+// does not carry it, and may come before the context itself says so.
 func withCause(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return fmt.Errorf("%w: %w", cause, err)
+	cause := context.Cause(ctx)
+	switch {
+	case cause != nil:
+	case status.Code(err) == codes.DeadlineExceeded:
+		cause = context.DeadlineExceeded
+	case status.Code(err) == codes.Canceled:
+		cause = context.Canceled
+	default:
+		return err
 	}
-	return err
+	return fmt.Errorf("%w: %w", cause, err)
 }
 
 // isPod says whether the resources are the pod's.
