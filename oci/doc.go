@@ -35,6 +35,21 @@
 // but for what is named as an edge: the [Registry] (reads CDI specs, by its own
 // goroutine), [Populate] and [InstallLibrary].
 //
+// What no edit can hold: a privileged container is root of its node (it has every
+// device node already), and a program that doesn't load libraries by ld.so runs
+// without the limiter. An image that makes /usr/local/vgpu a link into a volume
+// can hide the limiter's files where mounts are ordered by depth, as NRI does;
+// [Apply] mounts them last.
+//
+// # Files
+//
+//   - settings.go, container.go: what is given
+//   - edits.go: the function; env.go, mounts.go, devices.go: its three parts
+//   - holds.go: cards that a container has or asks for without a grant
+//   - merge.go, apply.go: edits put together, and put into an OCI spec
+//   - registry.go, devnode.go: CDI specs, and the host's device nodes
+//   - populate.go, library.go: the files of a claim, and of the node
+//
 // # What it may import
 //
 // grant and limiter. It is called by the NRI plugin, the agent (library and
