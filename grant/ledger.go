@@ -107,7 +107,7 @@ func (l *Ledger) Claim(ctx context.Context, claim Claim, cards map[string]Card, 
 		if old != nil && old.state == StateActive {
 			return checkSame(&claim, &old.Claim)
 		}
-		if err := l.index.admit(&claim, cards); err != nil {
+		if err := l.admit(&claim, cards); err != nil {
 			return err
 		}
 		return l.change(func(sequence uint64) error {
@@ -123,6 +123,23 @@ func (l *Ledger) Claim(ctx context.Context, claim Claim, cards map[string]Card, 
 		return "", fmt.Errorf("%s: %w", claim.holder(), err)
 	}
 	return l.Folder(claim.ContainerID), nil
+}
+
+// admit says whether the claim may be booked. Before it refuses for want of room
+// it looks at the folders again: an administrator may have removed one by hand,
+// which no generation tells.
+func (l *Ledger) admit(claim *Claim, cards map[string]Card) error {
+	if err := CheckCards(claim.Shares, cards); err != nil {
+		return err
+	}
+	if l.index.admit(claim, cards) == nil {
+		return nil
+	}
+	l.current = false
+	if err := l.refresh(); err != nil {
+		return err
+	}
+	return l.index.admit(claim, cards)
 }
 
 // checkSame refuses a claim that differs from the one that is booked already.
@@ -303,14 +320,14 @@ func (l *Ledger) change(fn func(sequence uint64) error) error {
 	if err := l.files.setGeneration(odd); err != nil {
 		return err
 	}
-	if err := fn(odd); err != nil {
-		if !errors.Is(err, errUnfinished) {
-			l.finish(odd + 1)
-		}
-		return err
+	err := fn(odd)
+	if !errors.Is(err, errUnfinished) {
+		l.finish(odd + 1)
 	}
-	l.finish(odd + 1)
-	return nil
+	if err != nil {
+		l.current = false // the folders may not be as this process thinks
+	}
+	return err
 }
 
 // finish marks the end of a change. If it can't, the generation is odd and the

@@ -34,12 +34,8 @@ type fileID struct {
 // openFiles opens the two files, and makes them and the folders where they are
 // missing.
 func openFiles(dir string) (*ledgerFiles, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the directory: %w", err)
-	}
-	// Only root looks inside: a container's usage file is writable by its user.
-	if err := os.MkdirAll(filepath.Join(dir, containersName), 0o700); err != nil {
-		return nil, fmt.Errorf("make the directory: %w", err)
+	if err := makeDirectories(dir); err != nil {
+		return nil, err
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -56,6 +52,18 @@ func openFiles(dir string) (*ledgerFiles, error) {
 		return nil, err
 	}
 	return files, nil
+}
+
+// makeDirectories makes the ledger's two directories where they are missing.
+func makeDirectories(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make the directory: %w", err)
+	}
+	// Only root looks inside: a container's usage file is writable by its user.
+	if err := os.MkdirAll(filepath.Join(dir, containersName), 0o700); err != nil {
+		return fmt.Errorf("make the directory: %w", err)
+	}
+	return nil
 }
 
 // identify remembers which files are open.

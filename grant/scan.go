@@ -46,6 +46,11 @@ func (l *Ledger) hidden(prefix, id string) string {
 // removes what an interrupted change left.
 func (l *Ledger) scan(repair bool) error {
 	containers, err := os.Open(filepath.Join(l.dir, containersName))
+	if errors.Is(err, unix.ENOENT) { // somebody removed it: there are none
+		if err = makeDirectories(l.dir); err == nil {
+			containers, err = os.Open(filepath.Join(l.dir, containersName))
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("read the ledger's folders: %w", err)
 	}
