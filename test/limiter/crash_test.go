@@ -1,0 +1,232 @@
+package limiter_test
+
+import (
+	"bufio"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+const waitLong = 20 * time.Second
+
+// 64 processes of one container allocate at random and are killed at random.
+// The simulated driver keeps the exact peak of what the container had.
+func TestKillsNeverExceedTheLimit(t *testing.T) {
+	const processes, limit = 64, 8*giB + 12345
+	length := 30 * time.Second
+	if testing.Short() {
+		length = 5 * time.Second
+	}
+	c := newContainer(t, newMachine(t, "H200:context_mib=1"), card{gpuIDs[0], limit})
+	deadline := time.Now().Add(length)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	kills, given, refused := 0, 0, 0
+	for i := range processes {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			random := rand.New(rand.NewPCG(1, uint64(i)))
+			for time.Now().Before(deadline) {
+				killed, g, r := churnOnce(t, c, random, time.Until(deadline))
+				mu.Lock()
+				given, refused = given+g, refused+r
+				if killed {
+					kills++
+				}
+				mu.Unlock()
+			}
+		}()
+	}
+	wg.Wait()
+	peak, now := c.peak(t)
+	t.Logf("%d kills; given %d, refused %d (of those who lived to tell); peak %d of %d", kills, given, refused, peak, limit)
+	assert.LessOrEqual(t, peak, uint64(limit))
+	assert.Greater(t, peak, uint64(limit)*9/10, "the limit was never approached: the test tests nothing")
+	assert.Greater(t, kills, 20)
+	assert.Zero(t, now)
+	assert.Zero(t, c.used(t), "all are gone")
+	lines, _ := c.probe(t, fmt.Sprintf("init ctx 0 info alloc %d alloc 1", uint64(limit)))
+	assert.Equal(t, []string{"init 0", "ctx 0", fmt.Sprintf("info 0 free %d total %d", uint64(limit), uint64(limit)),
+		"alloc 0", "alloc 2"}, lines)
+}
+
+// churnOnce runs one process and may kill it on its way.
+func churnOnce(t *testing.T, c *container, random *rand.Rand, left time.Duration) (killed bool, given, refused int) {
+	life := time.Duration(random.Int64N(int64(4 * time.Second)))
+	cmd := c.command(filepath.Join(bin, "churn"), fmt.Sprint(min(left, 3*time.Second).Seconds()),
+		fmt.Sprint(random.IntN(1e6)), fmt.Sprint(512*miB), "2")
+	out, err := cmd.StdoutPipe()
+	if !assert.NoError(t, err) || !assert.NoError(t, cmd.Start()) {
+		return
+	}
+	timer := time.AfterFunc(life, func() { cmd.Process.Kill() })
+	defer timer.Stop()
+	line, _ := bufio.NewReader(out).ReadString('\n')
+	err = cmd.Wait()
+	if line == "" {
+		return true, 0, 0
+	}
+	var wrong int
+	fmt.Sscanf(line, "given %d refused %d wrong %d", &given, &refused, &wrong)
+	assert.Zero(t, wrong)
+	return err != nil, given, refused
+}
+
+// A single process that just fits is never refused, however often it tries, while
+// others come, look and go.
+func TestNoSpuriousRefusal(t *testing.T) {
+	c := oneCard(t, giB)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				c.probe(t, "init ctx 0 alloc 2000000000 alloc 2000000000 info alloc 0")
+			}
+		}()
+	}
+	script := "init ctx 0" + strings.Repeat(" alloc 1073741824 free 0", 1)
+	for range 40 {
+		lines, _ := c.probe(t, script)
+		require.Equal(t, []string{"init 0", "ctx 0", "alloc 0", "free 0"}, lines)
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// Two ask for more than half each, at the same moment, again and again: one gets
+// it, every time.
+func TestRaceForTheLast(t *testing.T) {
+	const limit = 100 * miB
+	c := newContainer(t, newMachine(t, "H200:context_mib=1"), card{gpuIDs[0], limit})
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			cmd := c.command(filepath.Join(bin, "churn"), "2", fmt.Sprint(i), fmt.Sprint(limit), "2")
+			out, err := cmd.CombinedOutput()
+			assert.NoError(t, err, "%s", out)
+		}()
+	}
+	wg.Wait()
+	peak, _ := c.peak(t)
+	assert.LessOrEqual(t, peak, uint64(limit))
+	assert.Zero(t, c.used(t))
+}
+
+// hold starts a process that has all the memory and waits.
+func hold(t *testing.T, c *container, script string) *exec.Cmd {
+	t.Helper()
+	before := c.used(t)
+	cmd := c.command(filepath.Join(bin, "probe"), strings.Fields(script)...)
+	cmd.Stderr = os.Stderr
+	require.NoError(t, cmd.Start())
+	eventually(t, waitLong, "the holder has its memory", func() bool { return c.used(t) > before })
+	return cmd
+}
+
+func TestKilledMemoryIsReusable(t *testing.T) {
+	c := oneCard(t, giB)
+	for range 10 {
+		cmd := hold(t, c, "init ctx 0 alloc 1073741824 sleep 60000")
+		lines, _ := c.probe(t, "init ctx 0 alloc 1")
+		require.Equal(t, "alloc 2", lines[2], "while it lives")
+		require.NoError(t, cmd.Process.Kill())
+		cmd.Wait()
+		lines, _ = c.probe(t, "init ctx 0 alloc 1073741824")
+		require.Equal(t, "alloc 0", lines[2], "at once after its death")
+	}
+}
+
+// One that is dead but that its parent has not waited for is dead.
+func TestZombieIsDead(t *testing.T) {
+	c := oneCard(t, giB)
+	cmd := hold(t, c, "init ctx 0 alloc 1073741824 sleep 60000")
+	require.NoError(t, cmd.Process.Kill())
+	eventually(t, waitLong, "a zombie", func() bool {
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+		return strings.Contains(string(stat), ") Z ")
+	})
+	lines, _ := c.probe(t, "init ctx 0 alloc 1073741824")
+	cmd.Wait()
+	assert.Equal(t, "alloc 0", lines[2])
+}
+
+// closefrom() takes the slot's lock away; the process lives, and so does its memory.
+func TestClosedDescriptors(t *testing.T) {
+	c := oneCard(t, giB)
+	cmd := hold(t, c, "init ctx 0 alloc 1073741824 closefds sleep 60000")
+	defer func() { cmd.Process.Kill(); cmd.Wait() }()
+	time.Sleep(50 * time.Millisecond)
+	for range 5 {
+		lines, _ := c.probe(t, "init ctx 0 alloc 1")
+		require.Equal(t, "alloc 2", lines[2])
+	}
+	assert.Equal(t, uint64(giB), c.used(t))
+}
+
+// After exec the old program's memory is gone, though the process is there.
+func TestExec(t *testing.T) {
+	c := oneCard(t, giB)
+	cmd := c.command(filepath.Join(bin, "probe"), strings.Fields("init ctx 0 alloc 1073741824 sleep 300 exec sleep 60")...)
+	require.NoError(t, cmd.Start())
+	defer func() { cmd.Process.Kill(); cmd.Wait() }()
+	eventually(t, waitLong, "its memory", func() bool { return c.used(t) == giB })
+	eventually(t, waitLong, "another program", func() bool { return c.used(t) == 0 })
+	lines, _ := c.probe(t, "init ctx 0 alloc 1073741824")
+	assert.Equal(t, "alloc 0", lines[2])
+}
+
+// A forked child neither uses nor frees its parent's slot, and as long as it keeps
+// the driver's descriptors the dead parent's memory is not given to others.
+func TestFork(t *testing.T) {
+	c := oneCard(t, giB)
+	lines, stderr := c.probe(t, "init ctx 0 alloc 1000000000 fork alloc 5 free 0 init join info alloc 73741825 alloc 73741824")
+	assert.Empty(t, stderr)
+	assert.Contains(t, lines, "child 0")
+	assert.Equal(t, []string{"info 0 free 73741824 total 1073741824", "alloc 2", "alloc 0"}, lines[len(lines)-3:])
+	assert.Zero(t, c.used(t))
+
+	cmd := c.command(filepath.Join(bin, "probe"), strings.Fields("init ctx 0 alloc 1073741824 orphan sleep 1000")...)
+	cmd.Run()
+	lines, _ = c.probe(t, "init ctx 0 alloc 1")
+	assert.Equal(t, "alloc 2", lines[2], "the orphan still has the driver's files")
+	eventually(t, waitLong, "the orphan is gone", func() bool { return c.used(t) == 0 })
+	lines, _ = c.probe(t, "init ctx 0 alloc 1073741824")
+	assert.Equal(t, "alloc 0", lines[2])
+}
+
+// All 1,024 slots taken: the next one is told so, and has nothing.
+func TestSlotsRunOut(t *testing.T) {
+	c := oneCard(t, giB)
+	f, err := os.OpenFile(c.usage(), os.O_RDWR, 0)
+	require.NoError(t, err)
+	for i := range int64(limiter.MaxProcesses) { // slots with an owner that is alive
+		_, err = f.WriteAt([]byte{1, 0, 0, 0, 1, 0, 0, 0}, 4096+i*1280)
+		require.NoError(t, err)
+	}
+	require.NoError(t, f.Close())
+	lines, stderr := c.probe(t, "init ctx 0 alloc 1")
+	assert.Equal(t, []string{"init 3", "ctx 3", "alloc 201"}, lines)
+	assert.Contains(t, stderr, "slots")
+}

@@ -1,0 +1,252 @@
+// Package limiter_test runs the preload library on the simulated driver: what it
+// lets through, what it hides, and what it does when processes die. The tests
+// need a C compiler and make; they build what they run.
+package limiter_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+const (
+	kiB = 1 << 10
+	miB = 1 << 20
+	giB = 1 << 30
+)
+
+var (
+	root   string // of the repository
+	built  string // library and simulated driver
+	bin    string // the programs of testdata
+	gpuIDs = []string{
+		"GPU-00000001-5151-4000-8000-000000000001",
+		"GPU-00000002-5151-4000-8000-000000000002",
+		"GPU-00000003-5151-4000-8000-000000000003",
+	}
+)
+
+func TestMain(m *testing.M) {
+	code, err := withBuild(m.Run)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(code)
+}
+
+func withBuild(run func() int) (int, error) {
+	if _, err := os.Stat("/usr/local/vgpu"); err == nil {
+		return 0, fmt.Errorf("/usr/local/vgpu exists here, and so the library would not look at the tests' files")
+	}
+	var err error
+	if root, err = filepath.Abs("../.."); err != nil {
+		return 0, err
+	}
+	built = filepath.Join(root, "build")
+	if bin, err = os.MkdirTemp("", "limiter-test-"); err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(bin)
+	if err := buildNative(""); err != nil {
+		return 0, err
+	}
+	for _, name := range []string{"probe", "churn"} {
+		if err := compile(filepath.Join(bin, name), "testdata/"+name+".c", "-pthread"); err != nil {
+			return 0, err
+		}
+	}
+	return run(), nil
+}
+
+// buildNative builds the library and the simulated driver, one test binary at a time.
+func buildNative(sanitizer string) error {
+	if err := os.MkdirAll(built, 0o755); err != nil {
+		return err
+	}
+	lock, err := os.Create(filepath.Join(built, ".lock"))
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return err
+	}
+	for _, dir := range []string{"limiter/src", "testdata/simdriver"} {
+		out, err := exec.Command("make", "-s", "-C", filepath.Join(root, dir), "OUT="+built, "SAN="+sanitizer).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("make -C %s: %w\n%s", dir, err, out)
+		}
+	}
+	return nil
+}
+
+// compile builds one C file of the tests; warnings of the old-style calls in it are off.
+func compile(out, source string, flags ...string) error {
+	args := append([]string{"-w", "-O1", "-g", "-o", out, source}, flags...)
+	if text, err := exec.Command("cc", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("cc %s: %w\n%s", source, err, text)
+	}
+	return nil
+}
+
+// card is a simulated card that a container is granted some memory of.
+type card struct {
+	uuid  string
+	limit uint64
+}
+
+// container is the two files of one container, on a simulated machine.
+type container struct {
+	dir     string
+	state   string
+	group   string
+	library string
+	sim     string
+	env     []string
+}
+
+// newMachine makes the state of a simulated machine with these cards.
+func newMachine(tb testing.TB, cards ...string) string {
+	tb.Helper()
+	state := filepath.Join(tb.TempDir(), "state")
+	args := []string{"--state", state, "init"}
+	for _, c := range cards {
+		args = append(args, "--card", c)
+	}
+	out, err := exec.Command(filepath.Join(built, "sim", "simctl"), args...).CombinedOutput()
+	require.NoError(tb, err, "%s", out)
+	return state
+}
+
+// newContainer writes the two files as the host does.
+func newContainer(tb testing.TB, state string, cards ...card) *container {
+	tb.Helper()
+	c := &container{
+		dir: tb.TempDir(), state: state, group: "7",
+		library: filepath.Join(built, "lib", "libvgpu.so"),
+		sim:     filepath.Join(built, "sim"),
+	}
+	var limits limiter.Limits
+	for _, one := range cards {
+		limits.Devices = append(limits.Devices, limiter.DeviceLimit{UUID: one.uuid, MemoryLimitBytes: one.limit})
+	}
+	require.NoError(tb, limiter.WriteLimits(c.limits(), limits))
+	require.NoError(tb, limiter.CreateUsage(c.usage(), limits.UUIDs()))
+	return c
+}
+
+func (c *container) limits() string { return filepath.Join(c.dir, "limits") }
+func (c *container) usage() string  { return filepath.Join(c.dir, "usage") }
+
+// bare is the same machine without the library.
+func (c *container) bare() *container {
+	b := *c
+	b.library = ""
+	return &b
+}
+
+func (c *container) with(env ...string) *container {
+	w := *c
+	w.env = append(append([]string{}, c.env...), env...)
+	return &w
+}
+
+func (c *container) command(program string, args ...string) *exec.Cmd {
+	cmd := exec.Command(program, args...)
+	cmd.Env = append(os.Environ(),
+		"SIMGPU_STATE="+c.state, "SIMGPU_GROUP="+c.group, "LD_LIBRARY_PATH="+c.sim,
+		"VGPU_LIMITS_PATH="+c.limits(), "VGPU_USAGE_PATH="+c.usage())
+	if c.library != "" {
+		cmd.Env = append(cmd.Env, "LD_PRELOAD="+c.library)
+	}
+	cmd.Env = append(cmd.Env, c.env...)
+	return cmd
+}
+
+// probe runs testdata/probe.c with a script of words and returns its lines and
+// what came on stderr.
+func (c *container) probe(tb testing.TB, script string) (lines []string, stderr string) {
+	tb.Helper()
+	return c.run(tb, filepath.Join(bin, "probe"), strings.Fields(script)...)
+}
+
+func (c *container) run(tb testing.TB, program string, args ...string) (lines []string, stderr string) {
+	tb.Helper()
+	cmd := c.command(program, args...)
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	err := cmd.Run()
+	if err != nil && cmd.ProcessState == nil {
+		require.NoError(tb, err)
+	}
+	return strings.Split(strings.TrimRight(out.String(), "\n"), "\n"), complaint.String()
+}
+
+func (c *container) used(tb testing.TB) uint64 {
+	tb.Helper()
+	u, err := limiter.ReadUsage(c.usage())
+	require.NoError(tb, err)
+	var sum uint64
+	for _, d := range u.Devices {
+		sum += d.UsedBytes
+	}
+	return sum
+}
+
+// simStatus is what the simulated driver knows to be true.
+type simStatus struct {
+	Clients []json.RawMessage
+	Groups  []struct {
+		ID    uint64
+		Cards []struct {
+			Index         int
+			DataBytes     uint64 `json:"data_bytes"`
+			PeakDataBytes uint64 `json:"peak_data_bytes"`
+		}
+	}
+}
+
+func (c *container) truth(tb testing.TB) simStatus {
+	tb.Helper()
+	out, err := exec.Command(filepath.Join(built, "sim", "simctl"), "--state", c.state, "status", "-o", "json").Output()
+	require.NoError(tb, err)
+	var s simStatus
+	require.NoError(tb, json.Unmarshal(out, &s))
+	return s
+}
+
+// peak is the most data bytes that the container ever had on card 0, exactly.
+func (c *container) peak(tb testing.TB) (peak, now uint64) {
+	tb.Helper()
+	for _, g := range c.truth(tb).Groups {
+		if fmt.Sprint(g.ID) == c.group {
+			for _, one := range g.Cards {
+				if one.Index == 0 {
+					return one.PeakDataBytes, one.DataBytes
+				}
+			}
+		}
+	}
+	return 0, 0
+}
+
+func eventually(tb testing.TB, within time.Duration, what string, holds func() bool) {
+	tb.Helper()
+	for end := time.Now().Add(within); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			require.FailNow(tb, "not within "+within.String()+": "+what)
+		}
+	}
+}
