@@ -125,18 +125,19 @@ func (l *Ledger) Claim(ctx context.Context, claim Claim, cards map[string]Card, 
 	return l.Folder(claim.ContainerID), nil
 }
 
-// admit says whether the claim may be booked. Before it refuses for want of room
-// it looks at the folders again: an administrator may have removed one by hand,
-// which no generation tells.
+// admit says whether the claim may be booked. Before it refuses for an entry that
+// can't be read, it looks at the folders again: the refusal advises to remove one
+// by hand, which no generation tells. For want of room it does not: a folder that
+// somebody removed while its container runs would be given away.
 func (l *Ledger) admit(claim *Claim, cards map[string]Card) error {
 	if err := CheckCards(claim.Shares, cards); err != nil {
 		return err
 	}
-	if l.index.admit(claim, cards) == nil {
-		return nil
+	err := l.index.admit(claim, cards)
+	if !errors.Is(err, ErrCorrupt) {
+		return err
 	}
-	l.current = false
-	if err := l.refresh(); err != nil {
+	if err := l.look(); err != nil {
 		return err
 	}
 	return l.index.admit(claim, cards)
@@ -306,6 +307,12 @@ func (l *Ledger) refresh() error {
 	}
 	l.seen, l.current = next, true
 	return nil
+}
+
+// look reads every folder again, whether the generation tells of a change or not.
+func (l *Ledger) look() error {
+	l.current = false
+	return l.refresh()
 }
 
 // errUnfinished marks an error after which the files are not as the index says;

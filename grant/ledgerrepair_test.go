@@ -212,38 +212,55 @@ func TestStrangersInTheDirectory(t *testing.T) {
 	assert.Len(t, snapshot(t, ledger).Entries, 1)
 }
 
-// TestFolderRemovedByHand: what the message of a refusal advises must help
-// without a restart.
-func TestFolderRemovedByHand(t *testing.T) {
+// TestCorruptFolderRemovedByHand: what the message of the refusal advises must
+// help without a restart.
+func TestCorruptFolderRemovedByHand(t *testing.T) {
+	dir := t.TempDir()
+	_, err := openLedger(t, dir).Claim(background, claimOf("c1", share(1, 1)), testCards(), writeFiles)
+	require.NoError(t, err)
+	ledger := openLedger(t, dir)
+	require.NoError(t, os.Truncate(filepath.Join(ledger.Folder("c1"), "grant.json"), 10))
+	_, err = ledger.Claim(background, claimOf("c2", share(1, 1)), testCards(), nil)
+	require.ErrorIs(t, err, grant.ErrCorrupt)
+	require.NoError(t, os.RemoveAll(ledger.Folder("c1")))
+	_, err = ledger.Claim(background, claimOf("c2", share(1, 1)), testCards(), nil)
+	require.NoError(t, err)
+}
+
+// TestLostFolderOfALiveContainer: this process's memory must neither give its
+// card away nor keep it from being restored.
+func TestLostFolderOfALiveContainer(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
 	_, err := ledger.Claim(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
 	require.NoError(t, err)
-	_, err = ledger.Claim(background, claimOf("c2", share(60_000, 1)), testCards(), writeFiles)
-	require.ErrorIs(t, err, grant.ErrOverbooked)
 	require.NoError(t, os.RemoveAll(ledger.Folder("c1")))
 	_, err = ledger.Claim(background, claimOf("c2", share(60_000, 1)), testCards(), writeFiles)
-	require.NoError(t, err)
+	require.ErrorIs(t, err, grant.ErrOverbooked)
 
-	require.NoError(t, os.Truncate(filepath.Join(ledger.Folder("c2"), "grant.json"), 10))
-	again := openLedger(t, dir)
-	_, err = again.Claim(background, claimOf("c3", share(1, 1)), testCards(), nil)
-	require.ErrorIs(t, err, grant.ErrCorrupt)
-	require.NoError(t, os.RemoveAll(ledger.Folder("c2")))
-	_, err = again.Claim(background, claimOf("c3", share(1, 1)), testCards(), nil)
+	_, err = ledger.Reconcile(background, grant.OwnerNRI, []string{"c1"})
 	require.NoError(t, err)
+	require.Empty(t, snapshot(t, ledger).Claims(), "the caller sees that it has to restore")
+	_, err = ledger.Restore(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+	require.NoError(t, err)
+	require.NoError(t, os.RemoveAll(ledger.Folder("c1")))
+	restored, err := ledger.Restore(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+	require.NoError(t, err)
+	assert.FileExists(t, filepath.Join(restored.Dir, "usage"), "restored although this process remembers it")
+	assert.EqualValues(t, 60_000, snapshot(t, openLedger(t, dir)).Cards[cardA].MemoryMiB)
+}
 
+func TestContainersDirectoryRemoved(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "containers")))
-	_, err = ledger.Claim(background, claimOf("c4", share(100_000, 1)), testCards(), nil)
-	require.NoError(t, err)
+	_, err := ledger.Claim(background, claimOf("c1", share(1, 0)), testCards(), nil)
+	require.NoError(t, err, "its first look makes it again")
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "containers")))
-	_, err = ledger.Claim(background, claimOf("c5", share(1, 0)), testCards(), nil)
-	require.NoError(t, err)
-	require.NoError(t, os.RemoveAll(filepath.Join(dir, "containers")))
-	_, err = ledger.Claim(background, claimOf("c6", share(1, 0)), testCards(), nil)
+	_, err = ledger.Claim(background, claimOf("c2", share(1, 0)), testCards(), nil)
 	require.ErrorIs(t, err, os.ErrNotExist)
-	_, err = ledger.Claim(background, claimOf("c6", share(1, 0)), testCards(), nil)
-	require.NoError(t, err, "one failure is enough to look again")
+	_, err = ledger.Claim(background, claimOf("c2", share(1, 0)), testCards(), nil)
+	require.NoError(t, err, "a failure makes it look again")
 }
 
 func TestReconcile(t *testing.T) {

@@ -27,7 +27,9 @@ type Report struct {
 
 // Reconcile removes every entry of the owner that is not in live, the ids of
 // all containers that its runtime has, with a GPU or without. Other owners'
-// entries are not touched. On an error the rest was still tried.
+// entries are not touched. It trusts nothing that it remembers, so that the
+// Snapshot after it tells which folders are there. On an error the rest was still
+// tried.
 func (l *Ledger) Reconcile(ctx context.Context, owner string, live []string) (*Report, error) {
 	isLive := make(map[string]bool, len(live))
 	for _, id := range live {
@@ -35,6 +37,9 @@ func (l *Ledger) Reconcile(ctx context.Context, owner string, live []string) (*R
 	}
 	report := &Report{}
 	err := l.locked(ctx, func() error {
+		if err := l.look(); err != nil {
+			return err
+		}
 		for id, e := range l.index.entries {
 			switch {
 			case e.Owner == owner && isLive[id]:
@@ -102,6 +107,9 @@ func (l *Ledger) Restore(ctx context.Context, claim Claim, cards map[string]Card
 	}
 	restored := &Restored{Dir: l.Folder(claim.ContainerID)}
 	err := l.locked(ctx, func() error {
+		if err := l.look(); err != nil {
+			return err
+		}
 		old := l.index.entries[claim.ContainerID]
 		if old != nil && old.state == StateActive {
 			return checkSame(&claim, &old.Claim)
