@@ -6,6 +6,8 @@ SHELL       := /usr/bin/env bash
 BUILD := $(CURDIR)/build
 # Drops the WebAssembly engine that NRI can carry; gpuslice runs no wasm plugins.
 export GOFLAGS := -tags=nri_no_wasm -buildvcs=false
+# go-nvml declares every function of NVML, the deprecated ones too.
+export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
 .PHONY: help setup build native demo test test-go test-native bench fuzz lint generate clean

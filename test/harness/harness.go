@@ -173,3 +173,14 @@ func Until(ctx context.Context, patience time.Duration, probe func(context.Conte
 		}
 	}
 }
+
+// KeyValues reads the key=value lines that the workloads print.
+func KeyValues(text string) map[string]string {
+	values := map[string]string{}
+	for line := range strings.Lines(text) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			values[key] = value
+		}
+	}
+	return values
+}

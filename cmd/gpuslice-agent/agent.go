@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/node"
+	"github.com/gpuslice/gpuslice/cmd/internal/version"
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/podresources"
+	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+// run wires the agent and runs it until ctx ends.
+func run(ctx context.Context, o options, log *slog.Logger) error {
+	unlock, err := prepareStateDir(o.StateDir, log)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	libraryPath, preloadPath, err := oci.InstallLibrary(o.Library, o.LibraryDir)
+	if err != nil {
+		return err
+	}
+	settings := o.settings(libraryPath, preloadPath)
+
+	ledger, err := grant.OpenLedger(o.StateDir, grant.WithRecovery(oci.RecoverShares))
+	if err != nil {
+		return err
+	}
+	defer ledger.Close()
+
+	registry, err := oci.NewRegistry(oci.RegistryConfig{Dirs: o.CDISpecDirs, Log: log})
+	if err != nil {
+		return err
+	}
+
+	inventory := gpu.NewCache(nvml.New(nvml.WithLibraryPath(o.NVMLLibrary)), gpu.CacheOptions{Interval: o.InventoryInterval, Log: log})
+	// Before the NRI socket: the runtime's first question may come at once. A node
+	// whose driver isn't there yet is guarded all the same; its grants are refused.
+	_ = inventory.Refresh(ctx)
+	scaling := node.Scaling{Slots: o.SplitCount, Memory: o.MemoryScaling, Cores: o.CoresScaling}
+
+	config := nriplugin.Config{
+		NodeName:         o.NodeName,
+		Ledger:           ledger,
+		Cards:            func() map[string]grant.Card { return scaling.Capacities(inventory.Node()) },
+		Populate:         func(dir string, shares []grant.Share) error { return oci.Populate(dir, shares, settings) },
+		Settings:         settings,
+		Devices:          registry,
+		ExemptNamespaces: o.ExemptNamespaces,
+		Log:              log,
+	}
+	if o.PodResourcesSocket != "" {
+		config.Names = podresources.New(o.PodResourcesSocket, o.ResourceNames...)
+	}
+	plugin, err := nriplugin.New(config)
+	if err != nil {
+		return err
+	}
+
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error { return inventory.Run(ctx) })
+	tasks.Go(func() error { registry.Run(ctx); return nil })
+	tasks.Go(func() error { return plugin.Run(ctx, o.NRISocket) })
+	tasks.Go(func() error {
+		publish(ctx, o, scaling, inventory, log)
+		return nil
+	})
+	if o.HealthAddress != "" {
+		listener, err := net.Listen("tcp", o.HealthAddress)
+		if err != nil {
+			return fmt.Errorf("--health-address: %w", err)
+		}
+		tasks.Go(func() error { return serve(ctx, listener, healthServer(checks(plugin, inventory))) })
+	}
+	log.Info("started", "version", version.String(), "node", o.NodeName, "library", libraryPath, "cards", len(inventory.Node().Cards))
+	err = tasks.Wait()
+	log.Info("stopped", "error", err)
+	return err
+}
+
+// checks are the agent's conditions of health.
+func checks(plugin *nriplugin.Plugin, inventory *gpu.Cache) (live, ready []check) {
+	live = []check{{"nri", plugin.Live}}
+	ready = append([]check{{"nri", plugin.Ready}, {"cards", func() error {
+		return inventory.Snapshot().Err
+	}}}, live...)
+	return live, ready
+}
+
+// publish writes node.json when what it says has changed.
+func publish(ctx context.Context, o options, scaling node.Scaling, inventory *gpu.Cache, log *slog.Logger) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var written time.Time
+	for {
+		if s := inventory.Snapshot(); s.Taken.After(written) {
+			err := node.Write(o.StateDir, node.File{
+				Name: o.NodeName, AgentVersion: version.String(), WrittenAt: s.Taken, Scaling: scaling, Node: s.Node,
+			})
+			if err != nil {
+				log.Error("node not published", "error", err)
+			} else {
+				written = s.Taken
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// prepareStateDir makes the state folder and takes its agent's lock: two agents of
+// one node would answer each container twice.
+func prepareStateDir(dir string, log *slog.Logger) (unlock func(), err error) {
+	// Others may pass through, to what is mounted from here; nobody may list it.
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return nil, fmt.Errorf("--state-dir: %w", err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return nil, fmt.Errorf("--state-dir %s: %w", dir, err)
+	}
+	if fs.Type != unix.TMPFS_MAGIC && fs.Type != unix.RAMFS_MAGIC {
+		log.Warn("the state folder is not on a tmpfs: its content outlives a reboot for nothing, and every container's creation waits for a disk", "dir", dir)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "agent.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("--state-dir: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("--state-dir %s: another gpuslice-agent works with it: stop that one first", dir)
+		}
+		return nil, fmt.Errorf("--state-dir %s: %w", dir, err)
+	}
+	return func() { lock.Close() }, nil
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// check is one condition of the agent's health. It returns nil while it holds.
+type check struct {
+	name string
+	fail func() error
+}
+
+// healthServer answers /healthz (is the process of use, or should it be restarted?)
+// and /readyz (is the node guarded right now?) with 200 or 503 and the reasons.
+func healthServer(live, ready []check) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", answer(live))
+	mux.HandleFunc("GET /readyz", answer(ready))
+	return mux
+}
+
+func answer(checks []check) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		var errs []error
+		for _, c := range checks {
+			if err := c.fail(); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", c.name, err))
+			}
+		}
+		if err := errors.Join(errs...); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	}
+}
+
+// serve serves until ctx ends.
+func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		<-ctx.Done()
+		grace, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = server.Shutdown(grace)
+	}()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	<-stopped
+	return nil
+}

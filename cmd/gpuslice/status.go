@@ -1,0 +1,105 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/status"
+)
+
+func statusCommand() *cobra.Command {
+	var output string
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Show this node's cards, what of them is granted, and what is in use",
+		Long: `Shows this node's cards and the containers that have a share of them.
+
+The numbers come from the agent's state folder and the containers' own accounting;
+no daemon is asked. A container is "active" while its share is booked, "released"
+when it has ended and its runtime has not removed it yet, and "corrupt" when its
+record can't be read.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if output != "table" && output != "json" {
+				return fmt.Errorf("--output: want table or json, not %q", output)
+			}
+			stateDir, err := c.Flags().GetString("state-dir")
+			if err != nil {
+				return err
+			}
+			n, err := status.Read(c.Context(), stateDir)
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				encoder := json.NewEncoder(c.OutOrStdout())
+				encoder.SetIndent("", "  ")
+				return encoder.Encode(n)
+			}
+			return table(c.OutOrStdout(), n)
+		},
+	}
+	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	return c
+}
+
+// table prints a status for people.
+func table(out io.Writer, n status.Node) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "GPU\tMODEL\tUUID\tCONTAINERS\tMEMORY GRANTED\tCORES GRANTED\tMEMORY USED")
+	for _, c := range n.Cards {
+		fmt.Fprintf(w, "%d\t%s\t%s\t%d/%d\t%d/%d MiB\t%d/%d %%\t%d MiB\n", c.Index, c.Model, c.UUID,
+			c.GrantedContainers, c.GrantableSlots, c.GrantedMemoryMiB, c.GrantableMiB, c.GrantedCores, c.GrantableCores, mebibytes(c.UsedBytes))
+	}
+	if len(n.Cards) == 0 {
+		fmt.Fprintln(w, "(no cards)")
+	}
+	fmt.Fprintln(w)
+	fmt.Fprintln(w, "POD\tCONTAINER\tSTATE\tGPU\tMEMORY USED\tCORES\tPROCESSES\tENFORCEMENT")
+	index := map[string]int{}
+	for _, c := range n.Cards {
+		index[c.UUID] = c.Index
+	}
+	for _, c := range n.Containers {
+		for _, s := range c.Shares {
+			card := s.UUID
+			if i, ok := index[s.UUID]; ok {
+				card = fmt.Sprint(i)
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d MiB\t%s\t%d\t%s\n", orDash(c.Pod), orDash(c.Name), c.State, card,
+				mebibytes(s.UsedBytes), s.MemoryMiB, cores(s.CorePercent), s.Processes, c.Enforcement)
+		}
+		if len(c.Shares) == 0 {
+			fmt.Fprintf(w, "%s\t%s\t%s\t-\t-\t-\t-\t%s\n", orDash(c.Pod), c.ContainerID, c.State, c.Enforcement)
+		}
+	}
+	if len(n.Containers) == 0 {
+		fmt.Fprintln(w, "(none)")
+	}
+	for _, p := range n.Problems {
+		fmt.Fprintln(w, "\nproblem:", p)
+	}
+	return w.Flush()
+}
+
+// mebibytes rounds up: a byte too much must not look like none.
+func mebibytes(bytes uint64) uint64 { return bytes/(1<<20) + min(bytes%(1<<20), 1) }
+
+// cores is a share of compute time; 0 is one that is not limited.
+func cores(percent int) string {
+	if percent == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d %%", percent)
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,102 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/config"
+)
+
+func TestFillPrecedence(t *testing.T) {
+	for _, test := range []struct {
+		description string
+		args        []string
+		env         map[string]string
+		file        string
+		wantNode    string
+		wantCount   int
+		wantDirs    []string
+	}{
+		{"defaults", nil, nil, "", "", 10, []string{"/a"}},
+		{"the file over the default", nil, nil, "node-name: f\nslots: 3\ndirs: [/x, /y]\n", "f", 3, []string{"/x", "/y"}},
+		{"the environment over the file", nil, map[string]string{"GPUSLICE_SLOTS": "4"}, "slots: 3\n", "", 4, []string{"/a"}},
+		{"the command line over all", []string{"--slots=5"}, map[string]string{"GPUSLICE_SLOTS": "4"}, "slots: 3\n", "", 5, []string{"/a"}},
+		{"an alias", nil, map[string]string{"NODE_NAME": "k"}, "node-name: f\n", "k", 10, []string{"/a"}},
+		{"our own name over an alias", nil, map[string]string{"NODE_NAME": "k", "GPUSLICE_NODE_NAME": "g"}, "", "g", 10, []string{"/a"}},
+		{"an empty file", nil, nil, "\n# nothing\n", "", 10, []string{"/a"}},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			flags := newFlags(t, test.args)
+			err := config.Fill(flags.FlagSet, writeFile(t, test.file), config.Aliases{"node-name": {"NODE_NAME"}}, lookup(test.env))
+			require.NoError(t, err)
+			require.Equal(t, test.wantNode, flags.node)
+			require.Equal(t, test.wantCount, flags.slots)
+			require.Equal(t, test.wantDirs, flags.dirs)
+		})
+	}
+}
+
+func TestFillErrors(t *testing.T) {
+	for _, test := range []struct {
+		description string
+		env         map[string]string
+		file        string
+		want        []string
+	}{
+		{"a bad value in the environment", map[string]string{"GPUSLICE_SLOTS": "many"}, "", []string{"variable GPUSLICE_SLOTS", "slots", "many"}},
+		{"a bad value in the file", nil, "\nslots: many\n", []string{"line 2", "slots", "many"}},
+		{"an unknown option", nil, "slot: 3\n", []string{"line 1", `"slot" is not an option`, "slots"}},
+		{"a file inside the file", nil, "config: other.yaml\n", []string{`"config" is not an option`}},
+		{"not a mapping", nil, "- slots\n", []string{"line 1", "mapping"}},
+		{"nested", nil, "dirs:\n  a: b\n", []string{"line 2", "dirs"}},
+		{"a list of lists", nil, "dirs: [[a]]\n", []string{"line 1", "dirs", "plain values"}},
+		{"not YAML", nil, "slots: [\n", []string{"read the configuration"}},
+		{"two at once", map[string]string{"GPUSLICE_SLOTS": "x"}, "nope: 1\n", []string{"GPUSLICE_SLOTS", "nope"}},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			flags := newFlags(t, nil)
+			err := config.Fill(flags.FlagSet, writeFile(t, test.file), nil, lookup(test.env))
+			require.Error(t, err)
+			for _, want := range test.want {
+				require.ErrorContains(t, err, want)
+			}
+		})
+	}
+	t.Run("no such file", func(t *testing.T) {
+		require.ErrorIs(t, config.Fill(newFlags(t, nil).FlagSet, "/nonexistent.yaml", nil, lookup(nil)), os.ErrNotExist)
+	})
+}
+
+type testFlags struct {
+	*pflag.FlagSet
+	node  string
+	slots int
+	dirs  []string
+}
+
+func newFlags(t *testing.T, args []string) *testFlags {
+	f := &testFlags{FlagSet: pflag.NewFlagSet("test", pflag.ContinueOnError)}
+	f.StringVar(&f.node, "node-name", "", "")
+	f.IntVar(&f.slots, "slots", 10, "")
+	f.StringSliceVar(&f.dirs, "dirs", []string{"/a"}, "")
+	f.String("config", "", "")
+	require.NoError(t, f.Parse(args))
+	return f
+}
+
+func lookup(env map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		v, ok := env[name]
+		return v, ok
+	}
+}
+
+func writeFile(t *testing.T, text string) string {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}

@@ -1,0 +1,148 @@
+// Package status puts together what a node's cards are granted and used for, out
+// of the node's own files: node.json, the ledger and the containers' usage files.
+// It asks no daemon.
+package status
+
+import (
+	"context"
+	"path/filepath"
+	"sort"
+	"time"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/node"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+// Node is everything that `gpuslice status` shows. Field names are those of its JSON.
+type Node struct {
+	Name          string      `json:"name"`
+	DriverVersion string      `json:"driverVersion"`
+	CUDAVersion   string      `json:"cudaVersion"`
+	CardsReadAt   time.Time   `json:"cardsReadAt"`
+	Cards         []Card      `json:"cards"`
+	Containers    []Container `json:"containers"`
+	// Problems are what could not be read, for people.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// Card is one card: what it has and what of it is granted.
+type Card struct {
+	UUID              string `json:"uuid"`
+	Index             int    `json:"index"`
+	Model             string `json:"model"`
+	MemoryMiB         int64  `json:"memoryMiB"`
+	GrantableMiB      int64  `json:"grantableMemoryMiB"`
+	GrantedMemoryMiB  int64  `json:"grantedMemoryMiB"`
+	GrantableCores    int    `json:"grantableCores"`
+	GrantedCores      int    `json:"grantedCores"`
+	GrantableSlots    int    `json:"grantableContainers"`
+	GrantedContainers int    `json:"containers"`
+	// UsedBytes is what the containers account for, not what NVML sees.
+	UsedBytes uint64 `json:"usedBytes"`
+}
+
+// Container is one entry of the ledger.
+type Container struct {
+	ContainerID string    `json:"containerID"`
+	Pod         string    `json:"pod,omitempty"` // namespace/name
+	PodUID      string    `json:"podUID,omitempty"`
+	Name        string    `json:"container"`
+	Owner       string    `json:"owner"`
+	State       string    `json:"state"`
+	Enforcement string    `json:"enforcement"`
+	CreatedAt   time.Time `json:"createdAt"`
+	Shares      []Share   `json:"shares"`
+}
+
+// Share is a container's part of one card, and what it uses of it.
+type Share struct {
+	UUID        string `json:"uuid"`
+	MemoryMiB   int64  `json:"memoryMiB"`
+	CorePercent int    `json:"cores"`
+	UsedBytes   uint64 `json:"usedBytes"`
+	Processes   int    `json:"processes"`
+}
+
+// Read reads the node's files. The cards are optional, since the ledger says
+// something without them; an unreadable ledger is an error.
+func Read(ctx context.Context, stateDir string) (Node, error) {
+	var n Node
+	ledger, err := grant.OpenLedger(stateDir)
+	if err != nil {
+		return n, err
+	}
+	defer ledger.Close()
+	snapshot, err := ledger.Snapshot(ctx)
+	if err != nil {
+		return n, err
+	}
+	file, err := node.Read(stateDir)
+	if err != nil {
+		n.Problems = append(n.Problems, "cards: "+err.Error())
+	}
+	n.Name, n.DriverVersion, n.CUDAVersion, n.CardsReadAt = file.Name, file.Node.DriverVersion, file.Node.CUDAVersion, file.WrittenAt
+	for _, fault := range file.Node.Faults {
+		n.Problems = append(n.Problems, fault.Message)
+	}
+
+	used := map[string]uint64{}
+	n.Containers = []Container{}
+	for _, e := range snapshot.Entries {
+		c, problem := container(e, ledger.Folder(e.ContainerID))
+		if problem != "" {
+			n.Problems = append(n.Problems, problem)
+		}
+		for _, s := range c.Shares {
+			used[s.UUID] += s.UsedBytes
+		}
+		n.Containers = append(n.Containers, c)
+	}
+	sort.SliceStable(n.Containers, func(i, j int) bool {
+		a, b := n.Containers[i], n.Containers[j]
+		if a.Pod != b.Pod {
+			return a.Pod < b.Pod
+		}
+		return a.Name < b.Name
+	})
+
+	n.Cards = []Card{}
+	for _, c := range file.Node.Cards {
+		capacity, booked := file.Scaling.Capacity(c), snapshot.Cards[c.UUID]
+		n.Cards = append(n.Cards, Card{
+			UUID: c.UUID, Index: c.Index, Model: c.Model, MemoryMiB: c.MemoryMiB,
+			GrantableMiB: capacity.MemoryMiB, GrantedMemoryMiB: booked.MemoryMiB,
+			GrantableCores: capacity.CorePercent, GrantedCores: booked.CorePercent,
+			GrantableSlots: capacity.Slots, GrantedContainers: booked.Slots,
+			UsedBytes: used[c.UUID],
+		})
+	}
+	return n, nil
+}
+
+// container is a ledger's entry with what its usage file says.
+func container(e grant.Entry, folder string) (c Container, problem string) {
+	c = Container{
+		ContainerID: e.ContainerID, PodUID: e.PodUID, Name: e.Container, Owner: e.Owner,
+		State: string(e.State), Enforcement: e.Mode, CreatedAt: e.CreatedAt, Shares: []Share{},
+	}
+	if e.PodName != "" {
+		c.Pod = e.PodNamespace + "/" + e.PodName
+	}
+	if e.Problem != nil {
+		problem = "container " + e.ContainerID + ": " + e.Problem.Error()
+	}
+	usage, err := limiter.ReadUsage(filepath.Join(folder, "usage"))
+	if err != nil && e.State == grant.StateActive {
+		problem = "container " + e.ContainerID + ": " + err.Error()
+	}
+	for i, s := range e.Shares {
+		share := Share{UUID: s.UUID, MemoryMiB: s.MemoryMiB, CorePercent: s.CorePercent}
+		// By position: what the file itself says of its cards is the tenant's to write.
+		if i < len(usage.Devices) {
+			share.UsedBytes, share.Processes = usage.Devices[i].UsedBytes, usage.Devices[i].Processes
+		}
+		c.Shares = append(c.Shares, share)
+	}
+	return c, problem
+}

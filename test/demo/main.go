@@ -1,0 +1,295 @@
+// Command demo shows gpuslice's main job on this machine: a real containerd, runc
+// and NRI, a simulated card, and containers that share it inside their limits. It
+// says what it does, shows what each container sees, checks every expectation,
+// and takes everything down. Its exit status is 0 only if all of them held.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	started := time.Now()
+	d := &demo{}
+	if err := d.run(ctx); err != nil {
+		fmt.Fprintf(os.Stderr, "\ndemo: %v\n", err)
+		os.Exit(1)
+	}
+	if d.failed > 0 {
+		fmt.Printf("\n%d of %d expectations did NOT hold.\n", d.failed, d.checked)
+		os.Exit(1)
+	}
+	fmt.Printf("\nAll %d expectations held. Everything is stopped and removed (%.0f s).\n", d.checked, time.Since(started).Seconds())
+}
+
+type demo struct {
+	node            *harness.Node
+	checked, failed int
+}
+
+// expect checks one expectation and shows it.
+func (d *demo) expect(ok bool, format string, args ...any) {
+	d.checked++
+	mark := "ok  "
+	if !ok {
+		d.failed++
+		mark = "FAIL"
+	}
+	fmt.Printf("  %s %s\n", mark, fmt.Sprintf(format, args...))
+}
+
+func step(format string, args ...any) { fmt.Printf("\n"+format+"\n", args...) }
+
+func (d *demo) run(ctx context.Context) (err error) {
+	step("Bringing up a node with one simulated H200 …")
+	d.node, err = harness.NewNode(ctx, harness.NodeOptions{
+		Progress: func(format string, args ...any) { fmt.Printf("  … "+format+"\n", args...) },
+	})
+	defer func() {
+		step("Taking everything down …")
+		// Not ctx: after a Ctrl-C, too, everything has to go.
+		closing, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if closeErr := d.node.Close(closing); closeErr != nil && err == nil {
+			err = fmt.Errorf("take the node down: %w", closeErr)
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	return d.show(ctx)
+}
+
+// The demo's two tenants. Together they leave 20891 MiB of an H200's 143771.
+const (
+	trainMiB, trainCores = 40960, 30
+	inferMiB, inferCores = 81920, 60
+)
+
+func (d *demo) show(ctx context.Context) error {
+	status, err := d.node.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if len(status.Cards) != 1 {
+		return fmt.Errorf("the agent found %d cards, not 1", len(status.Cards))
+	}
+	card := status.Cards[0].UUID
+
+	step("Two pods share the card, annotated as HAMi's scheduler does it:")
+	train, err := d.start(ctx, "train", card, trainMiB, trainCores)
+	if err != nil {
+		return err
+	}
+	infer, err := d.start(ctx, "infer", card, inferMiB, inferCores)
+	if err != nil {
+		return err
+	}
+
+	step("A third asks for all GPUs by its image (NVIDIA_VISIBLE_DEVICES=all) and has no grant:")
+	none, err := d.node.RunPod(ctx, harness.Pod{Name: "no-grant"})
+	if err != nil {
+		return err
+	}
+	noneID, err := none.Start(ctx, harness.Container{Name: "main", Image: harness.GreedyImage})
+	if err != nil {
+		return err
+	}
+	_, _, code, err := d.node.Exec(ctx, noneID, harness.WorkloadDir+"/meminfo")
+	if err != nil {
+		return err
+	}
+	d.expect(code == 4, "it runs, and finds no driver and no card")
+
+	step("A fourth asks for 30000 MiB, more than is left:")
+	late, err := d.node.RunPod(ctx, gpuPod("late", card, 30000, 5))
+	if err != nil {
+		return err
+	}
+	_, err = late.Start(ctx, harness.Container{Name: "main"})
+	d.expect(err != nil && strings.Contains(err.Error(), "default/late"), "it is refused, and the pod's event says why:")
+	if err != nil {
+		fmt.Printf("       %s\n", reason(err))
+	}
+
+	step("What each container sees of the card (asked inside it):")
+	if err := d.views(ctx, train, infer); err != nil {
+		return err
+	}
+
+	step("\"train\" allocates until it is refused, while \"infer\" computes:")
+	if err := d.pressure(ctx, train, infer); err != nil {
+		return err
+	}
+
+	step("The node's own view (gpuslice status):")
+	table, err := d.node.CLI(ctx, "status")
+	if err != nil {
+		return err
+	}
+	fmt.Print(indent(table))
+
+	step("What is granted after each is removed:")
+	return d.remove(ctx, []*harness.Sandbox{infer.sandbox, train.sandbox, none, late})
+}
+
+// tenant is a running pod with one container.
+type tenant struct {
+	name    string
+	id      string
+	sandbox *harness.Sandbox
+	mib     int64
+}
+
+func gpuPod(name, card string, mib, cores int) harness.Pod {
+	return harness.Pod{Name: name, Annotations: map[string]string{
+		"hami.io/vgpu-devices-to-allocate": fmt.Sprintf("%s,NVIDIA,%d,%d:;", card, mib, cores),
+	}}
+}
+
+func (d *demo) start(ctx context.Context, name, card string, mib, cores int) (tenant, error) {
+	pod := gpuPod(name, card, mib, cores)
+	for key, value := range pod.Annotations {
+		fmt.Printf("  pod %-6s %s: %s\n", name, key, value)
+	}
+	sandbox, err := d.node.RunPod(ctx, pod)
+	if err != nil {
+		return tenant{}, err
+	}
+	id, err := sandbox.Start(ctx, harness.Container{Name: "main", Image: harness.GreedyImage})
+	return tenant{name: name, id: id, sandbox: sandbox, mib: int64(mib)}, err
+}
+
+// views shows and checks what the driver and NVML say inside each container.
+func (d *demo) views(ctx context.Context, tenants ...tenant) error {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "  POD\tCARD\tcuDeviceTotalMem\tcuMemGetInfo free\tNVML total\tNVML used")
+	views := map[string]map[string]string{}
+	for _, t := range tenants {
+		v, err := d.workload(ctx, t, "meminfo")
+		if err != nil {
+			return err
+		}
+		views[t.name] = v
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%s\n", t.name, v["device.0.name"],
+			mib(v["device.0.total_bytes"]), mib(v["device.0.info_free_bytes"]), mib(v["nvml.0.total_bytes"]), mib(v["nvml.0.used_bytes"]))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, t := range tenants {
+		v, limit := views[t.name], strconv.FormatInt(t.mib<<20, 10)
+		d.expect(v["device_count"] == "1" && v["device.0.total_bytes"] == limit && v["nvml.0.total_bytes"] == limit,
+			"%q sees one card of %d MiB", t.name, t.mib)
+	}
+	return nil
+}
+
+// pressure runs one container into its limit while the other computes.
+func (d *demo) pressure(ctx context.Context, train, infer tenant) error {
+	type answer struct {
+		values map[string]string
+		err    error
+	}
+	computing := make(chan answer, 1)
+	go func() {
+		v, err := d.workload(ctx, infer, "launch", "--seconds=3")
+		computing <- answer{v, err}
+	}()
+	v, err := d.workload(ctx, train, "alloc", "--chunk-mib=64")
+	if err != nil {
+		return err
+	}
+	got, _ := strconv.ParseInt(v["allocated_bytes"], 10, 64)
+	fmt.Printf("       train: %s allocated, then %s\n", mib(v["allocated_bytes"]), v["error"])
+	d.expect(v["error"] == "CUDA_ERROR_OUT_OF_MEMORY", "\"train\" is told CUDA_ERROR_OUT_OF_MEMORY")
+	d.expect(got <= train.mib<<20 && got > (train.mib-64)<<20, "it got its %d MiB and not a byte more", train.mib)
+
+	neighbour := <-computing
+	if neighbour.err != nil {
+		return neighbour.err
+	}
+	launches, _ := strconv.Atoi(neighbour.values["launches"])
+	fmt.Printf("       infer: %d kernels in 3 s\n", launches)
+	d.expect(launches > 0, "\"infer\" went on without an error")
+
+	// The card is not full: the refusal was the limit's, not the card's.
+	state, err := d.node.Simctl(ctx, "status", "-o", "json")
+	if err != nil {
+		return err
+	}
+	d.expect(strings.Contains(state, `"memory_used_bytes":`), "the driver answers")
+	return nil
+}
+
+// remove removes the pods one after the other and shows what stays granted.
+func (d *demo) remove(ctx context.Context, pods []*harness.Sandbox) error {
+	for _, p := range pods {
+		if err := p.Remove(ctx); err != nil {
+			return err
+		}
+		status, err := d.node.Status(ctx)
+		if err != nil {
+			return err
+		}
+		c := status.Cards[0]
+		fmt.Printf("  %-9s removed: %6d MiB and %2d %% of the card granted, %d containers in the ledger\n",
+			p.Pod.Name, c.GrantedMemoryMiB, c.GrantedCores, len(status.Containers))
+	}
+	status, err := d.node.Status(ctx)
+	if err != nil {
+		return err
+	}
+	d.expect(status.Cards[0].GrantedMemoryMiB == 0 && len(status.Containers) == 0, "the ledger is empty")
+	return nil
+}
+
+// workload runs a CUDA workload in a container and returns its key=value lines.
+func (d *demo) workload(ctx context.Context, t tenant, name string, args ...string) (map[string]string, error) {
+	stdout, stderr, code, err := d.node.Exec(ctx, t.id, append([]string{harness.WorkloadDir + "/" + name}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	if code != 0 {
+		return nil, fmt.Errorf("%s in %s: exit status %d: %s", name, t.name, code, stderr)
+	}
+	return harness.KeyValues(stdout), nil
+}
+
+// reason is a refusal without the CRI's frame around it.
+func reason(err error) string {
+	text := err.Error()
+	if i := strings.Index(text, "pod default/"); i >= 0 {
+		return text[i:]
+	}
+	return text
+}
+
+// mib formats a number of bytes.
+func mib(bytes string) string {
+	n, err := strconv.ParseInt(bytes, 10, 64)
+	if err != nil {
+		return bytes
+	}
+	return fmt.Sprintf("%d MiB", n>>20)
+}
+
+func indent(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString("  " + line)
+	}
+	return b.String()
+}

@@ -1,0 +1,262 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// NodeName is the node of the tests' grants.
+const NodeName = "node-1"
+
+// Node is a machine with simulated cards: a containerd, and an agent that guards it.
+type Node struct {
+	*Containerd
+	// Dir holds everything; it is short, and removed at Close.
+	Dir string
+	// Agent is the running agent, or nil.
+	Agent *Process
+
+	options NodeOptions
+	simctl  string
+}
+
+// NodeOptions are the differences between the tests' nodes.
+type NodeOptions struct {
+	// Cards are the simulated cards' profiles; one H200 when empty.
+	Cards []string
+	// Containerd are containerd's options.
+	Containerd ContainerdOptions
+	// AgentArgs are further arguments of the agent.
+	AgentArgs []string
+	// NoAgent leaves the agent to be started later.
+	NoAgent bool
+	// Progress is told each step; it may be nil.
+	Progress func(format string, args ...any)
+}
+
+// NewNode brings a node up. It has to be closed also after an error.
+func NewNode(ctx context.Context, o NodeOptions) (*Node, error) {
+	if len(o.Cards) == 0 {
+		o.Cards = []string{"H200"}
+	}
+	if o.Progress == nil {
+		o.Progress = func(string, ...any) {}
+	}
+	if os.Geteuid() != 0 {
+		return nil, errors.New("containers are made as root: run this as root")
+	}
+	dir, err := os.MkdirTemp("", "gs")
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{Dir: dir, options: o}
+	return n, n.start(ctx)
+}
+
+func (n *Node) start(ctx context.Context) error {
+	// containerd's sockets and the agent's libraries are reached from containers' runtimes.
+	if err := os.Chmod(n.Dir, 0o711); err != nil {
+		return err
+	}
+	n.options.Progress("simulated card: %s", strings.Join(n.options.Cards, ", "))
+	if err := n.makeCards(ctx); err != nil {
+		return err
+	}
+	if err := MountTmpfs(n.StateDir(), 256); err != nil {
+		return err
+	}
+	n.options.Progress("containerd with NRI")
+	var err error
+	n.Containerd, err = NewContainerd(ctx, filepath.Join(n.Dir, "c"), n.options.Containerd)
+	if err != nil {
+		return err
+	}
+	n.options.Progress("container images")
+	archive := filepath.Join(n.Dir, "images.tar")
+	if err := WriteImages(archive); err != nil {
+		return err
+	}
+	if err := n.Import(ctx, archive); err != nil {
+		return err
+	}
+	if n.options.NoAgent {
+		return nil
+	}
+	n.options.Progress("gpuslice-agent")
+	return n.StartAgent(ctx)
+}
+
+// makeCards makes the simulated driver's state, device nodes and CDI spec.
+func (n *Node) makeCards(ctx context.Context) error {
+	var err error
+	if n.simctl, err = Artefact("sim", "simctl"); err != nil {
+		return err
+	}
+	for _, sub := range []string{"sim", "dev", "cdi"} {
+		if err := os.Mkdir(filepath.Join(n.Dir, sub), 0o755); err != nil {
+			return err
+		}
+	}
+	initArgs := []string{"init"}
+	for _, c := range n.options.Cards {
+		initArgs = append(initArgs, "--card", c)
+	}
+	for _, args := range [][]string{
+		initArgs,
+		{"devnodes", "--dev-dir", filepath.Join(n.Dir, "dev")},
+		{"cdi", "--lib-dir", filepath.Dir(n.simctl), "--dev-dir", filepath.Join(n.Dir, "dev"), "--out", filepath.Join(n.Dir, "cdi", "nvidia.yaml")},
+	} {
+		if _, err := n.Simctl(ctx, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SimState is the simulated driver's state file.
+func (n *Node) SimState() string { return filepath.Join(n.Dir, "sim", "state") }
+
+// StateDir is the agent's state folder, on a tmpfs.
+func (n *Node) StateDir() string { return filepath.Join(n.Dir, "run") }
+
+// Simctl runs simctl on the node's cards.
+func (n *Node) Simctl(ctx context.Context, args ...string) (string, error) {
+	return Run(ctx, nil, n.simctl, append([]string{"--state", n.SimState()}, args...)...)
+}
+
+// StartAgent starts the agent and waits until it guards the node.
+func (n *Node) StartAgent(ctx context.Context) error {
+	path, err := Artefact("bin", "gpuslice-agent")
+	if err != nil {
+		return err
+	}
+	library, err := Artefact("lib", "libvgpu.so")
+	if err != nil {
+		return err
+	}
+	nvml, err := Artefact("sim", "libnvidia-ml.so.1")
+	if err != nil {
+		return err
+	}
+	args := append([]string{
+		"--node-name=" + NodeName,
+		"--state-dir=" + n.StateDir(),
+		"--library-dir=" + filepath.Join(n.Dir, "lib"),
+		"--library=" + library,
+		"--nri-socket=" + n.NRISocket(),
+		"--nvml-library=" + nvml,
+		"--cdi-spec-dirs=" + filepath.Join(n.Dir, "cdi"),
+		"--pod-resources-socket=" + filepath.Join(n.Dir, "kubelet.sock"),
+		"--health-address=" + n.healthAddress(),
+	}, n.options.AgentArgs...)
+	n.Agent, err = StartProcess(n.Dir, "agent", []string{"SIMGPU_STATE=" + n.SimState()}, path, args...)
+	if err != nil {
+		return err
+	}
+	if err := n.WaitGuarded(ctx); err != nil {
+		return fmt.Errorf("the agent does not guard the node: %w\n%s", err, n.Agent.LogTail(20))
+	}
+	return nil
+}
+
+// healthAddress is a loopback address of this node's own, made of its folder's
+// random name, so that two runs do not meet on one port.
+func (n *Node) healthAddress() string {
+	sum := 0
+	for _, b := range []byte(n.Dir) {
+		sum = (sum*31 + int(b)) & 0xffff
+	}
+	return fmt.Sprintf("127.77.%d.%d:9396", sum>>8, sum&0xff)
+}
+
+// WaitGuarded waits until /readyz says that the node is guarded.
+func (n *Node) WaitGuarded(ctx context.Context) error {
+	return Until(ctx, 20*time.Second, func(ctx context.Context) error {
+		select {
+		case <-n.Agent.Exited():
+			return errors.New("the agent exited")
+		default:
+		}
+		return n.Health(ctx, "/readyz")
+	})
+}
+
+// Health asks the agent's /healthz or /readyz.
+func (n *Node) Health(ctx context.Context, path string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.healthAddress()+path, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", path, response.Status)
+	}
+	return nil
+}
+
+// Status is what `gpuslice status -o json` prints, as far as tests look at it.
+type Status struct {
+	Cards []struct {
+		UUID             string `json:"uuid"`
+		MemoryMiB        int64  `json:"memoryMiB"`
+		GrantedMemoryMiB int64  `json:"grantedMemoryMiB"`
+		GrantedCores     int    `json:"grantedCores"`
+		Containers       int    `json:"containers"`
+	} `json:"cards"`
+	Containers []struct {
+		ContainerID string `json:"containerID"`
+		Pod         string `json:"pod"`
+		Container   string `json:"container"`
+		State       string `json:"state"`
+		Shares      []struct {
+			UUID      string `json:"uuid"`
+			MemoryMiB int64  `json:"memoryMiB"`
+			Cores     int    `json:"cores"`
+			UsedBytes uint64 `json:"usedBytes"`
+			Processes int    `json:"processes"`
+		} `json:"shares"`
+	} `json:"containers"`
+}
+
+// Status runs gpuslice status.
+func (n *Node) Status(ctx context.Context) (Status, error) {
+	out, err := n.CLI(ctx, "status", "-o", "json")
+	if err != nil {
+		return Status{}, err
+	}
+	var s Status
+	return s, json.Unmarshal([]byte(out), &s)
+}
+
+// CLI runs gpuslice on the node's state folder.
+func (n *Node) CLI(ctx context.Context, args ...string) (string, error) {
+	path, err := Artefact("bin", "gpuslice")
+	if err != nil {
+		return "", err
+	}
+	return Run(ctx, nil, path, append(args, "--state-dir", n.StateDir())...)
+}
+
+// Close takes everything down and reports what did not go.
+func (n *Node) Close(ctx context.Context) error {
+	var errs []error
+	if n.Containerd != nil {
+		errs = append(errs, n.Containerd.Close(ctx))
+	}
+	if n.Agent != nil {
+		errs = append(errs, n.Agent.Stop(5*time.Second))
+	}
+	errs = append(errs, unmountBelow(n.Dir), os.RemoveAll(n.Dir))
+	return errors.Join(errs...)
+}
