@@ -1,0 +1,148 @@
+package limiter
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func TestCreateAndReadUsage(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o077))
+	path := filepath.Join(t.TempDir(), "usage")
+	require.NoError(t, CreateUsage(path, []string{testGPU, testMIG}))
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o666), info.Mode(), "whatever the umask")
+	assert.Equal(t, int64(usageSize), info.Size())
+	assert.Less(t, info.Sys().(*syscall.Stat_t).Blocks*512, int64(64<<10), "sparse")
+	u, err := ReadUsage(path)
+	require.NoError(t, err)
+	assert.Empty(t, cmp.Diff(Usage{Devices: []DeviceUsage{{UUID: testGPU}, {UUID: testMIG}}}, u))
+
+	assert.ErrorIs(t, CreateUsage(path, []string{testGPU}), os.ErrExist)
+	assert.ErrorIs(t, CreateUsage(path+"2", nil), ErrLimits)
+	assert.ErrorIs(t, CreateUsage(path+"2", []string{"GPU-1"}), ErrLimits)
+	assert.ErrorIs(t, CreateUsage(path+"2", make([]string, 17)), ErrLimits)
+	assert.NoFileExists(t, path+"2")
+}
+
+// slot writes what a process would.
+func slot(file []byte, i int, owner uint32, committed ...uint64) {
+	at := file[usageHeaderSize+i*usageSlotSize:]
+	le.PutUint32(at[slotOffOwner:], owner)
+	for d, v := range committed {
+		le.PutUint64(at[usageCellOffset+d*usageCellSize+cellOffCommitted:], v)
+	}
+	le.PutUint32(file[usageOffHighWater:], max(le.Uint32(file[usageOffHighWater:]), uint32(i+1)))
+}
+
+func usageImage(t testing.TB) []byte {
+	t.Helper()
+	header, err := usageHeader([]string{testGPU, testMIG})
+	require.NoError(t, err)
+	return append(header, make([]byte, usageSize-usageHeaderSize)...)
+}
+
+func TestReadUsageSums(t *testing.T) {
+	file := usageImage(t)
+	slot(file, 0, 100, 5, 7)
+	slot(file, 1, 0, 1000)                 // never owned: garbage of a claim that died
+	slot(file, 3, futexOwnerDied, 30)      // died, its lock is held by a child
+	slot(file, 4, futexOwnerDied, 300)     // died, gone
+	slot(file, 9, 101, ^uint64(0)-2, 1<<3) // nonsense, saturates
+	slot(file, 1023, 102)
+	u, err := decodeUsage(bytes.NewReader(file), func(i int) bool { return i == 4 })
+	require.NoError(t, err)
+	assert.Equal(t, 4, u.Processes)
+	assert.Equal(t, ^uint64(0), u.Devices[0].UsedBytes)
+	assert.Equal(t, 3, u.Devices[0].Processes)
+	assert.Equal(t, uint64(15), u.Devices[1].UsedBytes)
+}
+
+func TestReadUsageLocks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "usage")
+	file := usageImage(t)
+	slot(file, 0, futexOwnerDied, 30)
+	slot(file, 1, futexOwnerDied, 300)
+	require.NoError(t, os.WriteFile(path, file, 0o666))
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: usageLockSlow + 1, Len: 1}
+	require.NoError(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock))
+	u, err := ReadUsage(path)
+	require.NoError(t, err)
+	assert.Equal(t, uint64(30), u.Devices[0].UsedBytes, "a child still has the driver's files")
+}
+
+func TestReadSpoiltUsage(t *testing.T) {
+	for name, spoil := range map[string]func([]byte) []byte{
+		"empty":        func(b []byte) []byte { return nil },
+		"header only":  func(b []byte) []byte { b[usageOffHighWater] = 1; return b[:usageHeaderSize] },
+		"short header": func(b []byte) []byte { return b[:1000] },
+		"magic":        func(b []byte) []byte { b[3] = 0; return b },
+		"layout":       func(b []byte) []byte { b[usageOffLayout] = 9; return b },
+		"slot size":    func(b []byte) []byte { b[usageOffSlot] = 1; return b },
+		"no cards":     func(b []byte) []byte { b[usageOffDevices] = 0; return b },
+		"many cards":   func(b []byte) []byte { b[usageOffDevices] = 0xff; return b },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "usage")
+			require.NoError(t, os.WriteFile(path, spoil(usageImage(t)), 0o666))
+			_, err := ReadUsage(path)
+			require.ErrorIs(t, err, ErrUsage)
+			assert.ErrorContains(t, err, path)
+		})
+	}
+	t.Run("a high water above all slots", func(t *testing.T) {
+		file := usageImage(t)
+		slot(file, 1000, 1, 5)
+		le.PutUint32(file[usageOffHighWater:], ^uint32(0))
+		u, err := decodeUsage(bytes.NewReader(file), func(int) bool { return true })
+		require.NoError(t, err)
+		assert.Equal(t, uint64(5), u.Devices[0].UsedBytes)
+	})
+	t.Run("a pipe", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "usage")
+		require.NoError(t, syscall.Mkfifo(path, 0o666))
+		_, err := ReadUsage(path)
+		assert.ErrorIs(t, err, ErrUsage)
+	})
+	t.Run("a link", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "usage")
+		require.NoError(t, os.WriteFile(path, usageImage(t), 0o666))
+		require.NoError(t, os.Symlink(path, path+"2"))
+		_, err := ReadUsage(path + "2")
+		assert.Error(t, err)
+	})
+	_, err := ReadUsage(filepath.Join(t.TempDir(), "none"))
+	assert.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func FuzzReadUsage(f *testing.F) {
+	file := usageImage(f)
+	slot(file, 0, 100, 5, 7)
+	slot(file, 1, futexOwnerDied, 30)
+	f.Add(file[:usageHeaderSize+4*usageSlotSize], uint32(3))
+	f.Add(file[:100], uint32(0))
+	f.Fuzz(func(t *testing.T, file []byte, high uint32) {
+		if len(file) >= usageHeaderSize {
+			le.PutUint32(file[usageOffHighWater:], high)
+		}
+		u, err := decodeUsage(io.NewSectionReader(bytes.NewReader(file), 0, int64(len(file))), func(i int) bool { return i%2 == 0 })
+		if err != nil {
+			require.ErrorIs(t, err, ErrUsage)
+			return
+		}
+		require.LessOrEqual(t, len(u.Devices), MaxDevices)
+		require.LessOrEqual(t, u.Processes, MaxProcesses)
+	})
+}
