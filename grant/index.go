@@ -214,37 +214,8 @@ func (x *index) checkCapacity(claim *Claim, cards map[string]Card, own []*entry)
 		default:
 			continue
 		}
-		return refuse(ErrOverbooked, "card %s: %s; held by %s; wait until one of them ends, or ask for less",
-			share.UUID, lack, x.holders(share.UUID, own))
+		return refuse(ErrOverbooked, "card %s: %s; containers that hold it: %d (gpuslice status on the node lists them); wait until one of them ends, or ask for less",
+			share.UUID, lack, used.Slots)
 	}
 	return nil
-}
-
-// holders names who has the most of a card, but for the entries in except.
-func (x *index) holders(uuid string, except []*entry) string {
-	const most = 5
-	var found []*entry
-	for _, e := range x.entries {
-		if e.state != StateReleased && indexOfCard(e.Shares, uuid) >= 0 && !slices.Contains(except, e) {
-			found = append(found, e)
-		}
-	}
-	amount := func(e *entry) Share { return e.Shares[indexOfCard(e.Shares, uuid)] }
-	sort.Slice(found, func(i, j int) bool {
-		if a, b := amount(found[i]).MemoryMiB, amount(found[j]).MemoryMiB; a != b {
-			return a > b
-		}
-		return found[i].ContainerID < found[j].ContainerID
-	})
-	var parts []string
-	for _, e := range found[:min(len(found), most)] {
-		parts = append(parts, fmt.Sprintf("%s (%d MiB, %d %%)", e.holder(), amount(e).MemoryMiB, amount(e).CorePercent))
-	}
-	if len(found) == 0 {
-		return "nobody"
-	}
-	if len(found) > most {
-		parts = append(parts, fmt.Sprintf("%d more", len(found)-most))
-	}
-	return strings.Join(parts, ", ")
 }

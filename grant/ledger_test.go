@@ -128,7 +128,7 @@ func TestOverbooking(t *testing.T) {
 		{"cores", []grant.Share{share(100, 60)}, []grant.Share{share(100, 41)}, "cores 41 % asked, 40 of 100 % free"},
 		{"no cores asked of a card without any", []grant.Share{share(100, 100)}, []grant.Share{share(100, 0)}, ""},
 		{"slots", []grant.Share{share(1, 1), share(1, 1), share(1, 1)}, []grant.Share{share(1, 1)}, "no slot free, 3 of 3 taken"},
-		{"a card without slots", nil, []grant.Share{{cardB, 1, 1}}, "no slot free, 0 of 0 taken; held by nobody"},
+		{"a card without slots", nil, []grant.Share{{cardB, 1, 1}}, "no slot free, 0 of 0 taken; containers that hold it: 0"},
 		{"more than the card", nil, []grant.Share{share(1001, 1)}, "may be booked for 1000 MiB"},
 		{"the second card", nil, []grant.Share{share(1, 1), {cardB, 1, 1}}, cardB},
 	}

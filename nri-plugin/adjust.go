@@ -45,7 +45,8 @@ func adjustment(edits *cdispec.ContainerEdits, replaced oci.Replaced) (*api.Cont
 }
 
 // expressible refuses edits that NRI has no words for: leaving them out silently
-// would give a container less, or more, than its CDI spec says.
+// would give a container less, or more, than its CDI spec says. Additional groups
+// alone are left out: NRI can't set them, and NVIDIA's nodes are everybody's.
 func expressible(edits *cdispec.ContainerEdits) error {
 	var errs []error
 	if len(edits.NetDevices) > 0 {
@@ -57,6 +58,10 @@ func expressible(edits *cdispec.ContainerEdits) error {
 	for _, d := range edits.DeviceNodes {
 		if d.Type == "" {
 			errs = append(errs, fmt.Errorf("the CDI spec's device node %s has no type and is not on the host: is the driver loaded?", d.Path))
+		}
+		// NRI gives every device read and write (LinuxDevice.AccessString of nri v0.12).
+		if p := d.Permissions; p != "" && strings.Trim(p, "m") != "rw" {
+			errs = append(errs, fmt.Errorf("the CDI spec gives the device node %s the permissions %q, and NRI knows rw alone", d.Path, p))
 		}
 	}
 	return errors.Join(errs...)

@@ -45,16 +45,31 @@ func (p *Plugin) decide(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 	if errors.Is(err, grant.ErrSlotTaken) {
 		// Another container of the pod has it: this one was added later (an
 		// ephemeral container), and gets what any container without a grant gets.
+		p.Log.Warn("container goes without a card: its slot of the positional grant is taken", "pod", podName(pod), "container", ctr.GetName(), "reason", err)
 		return p.withoutGrant(pod, ctr)
 	}
+	return adjust, err
+}
+
+// withGrant answers for a container that has a grant. Its errors name the pod and
+// the container, as those of grant.FromPod and of the ledger's Claim do.
+func (p *Plugin) withGrant(ctx context.Context, pod *api.PodSandbox, ctr *api.Container, g *grant.Grant) (*api.ContainerAdjustment, error) {
+	cards := p.Cards()
+	adjust, err := p.edit(pod, ctr, g, cards)
 	if err != nil {
 		return nil, fmt.Errorf("pod %s container %q: %w", podName(pod), ctr.GetName(), err)
+	}
+	_, err = p.Ledger.Claim(ctx, p.claim(pod, ctr, g), cards, func(dir string) error {
+		return p.Populate(dir, g.Shares)
+	})
+	if err != nil {
+		return nil, err
 	}
 	return adjust, nil
 }
 
-func (p *Plugin) withGrant(ctx context.Context, pod *api.PodSandbox, ctr *api.Container, g *grant.Grant) (*api.ContainerAdjustment, error) {
-	cards := p.Cards()
+// edit translates a grant to an adjustment.
+func (p *Plugin) edit(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, cards map[string]grant.Card) (*api.ContainerAdjustment, error) {
 	if err := grant.CheckCards(g.Shares, cards); err != nil {
 		return nil, err
 	}
@@ -73,13 +88,6 @@ func (p *Plugin) withGrant(ctx context.Context, pod *api.PodSandbox, ctr *api.Co
 	}
 	adjust.RemoveAnnotation(ModeAnnotation)
 	adjust.AddAnnotation(ModeAnnotation, modePreload)
-
-	_, err = p.Ledger.Claim(ctx, p.claim(pod, ctr, g), cards, func(dir string) error {
-		return p.Populate(dir, g.Shares)
-	})
-	if err != nil {
-		return nil, err
-	}
 	return adjust, nil
 }
 
