@@ -2,13 +2,10 @@
  * Copies and fills. They validate their ranges and keep the order of their stream; they take no time of their own. What is
  * written to device memory is not kept; reading it gives zeros. Managed memory is real and is copied.
  */
-#include "driver.h"
+#include "allocation.h"
 
 #include <stdint.h>
 #include <string.h>
-
-#define FAKE_BASE 0x0a0000000000ull
-#define FAKE_END 0x0b0000000000ull
 
 enum end { HOST_SIDE, DEVICE_SIDE, EITHER_SIDE };
 

@@ -59,7 +59,7 @@ struct device {
 
 struct process {
 	struct view view;
-	bool ready;
+	atomic_bool ready; /* cuInit succeeded once; stays true in a forked child */
 	unsigned device_count;
 	struct device devices[MAX_CARDS];
 };

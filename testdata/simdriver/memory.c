@@ -1,237 +1,24 @@
-/*
- * Allocations. Device memory has addresses and sizes, nothing behind them: no one but a kernel could read it, and kernels
- * are only time here. The addresses lie where no Linux process has its own, so that a stray access faults. Managed and
- * host memory is real memory.
- */
-#define _GNU_SOURCE
-#include "driver.h"
+/* Memory: allocating, freeing, asking. */
+#include "allocation.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-
-#define ALIGN_SMALL 512ull
-#define ALIGN_LARGE (2ull << 20)
 #define PITCH_ALIGN 512ull
-#define BASE_64 0x0a0000000000ull
-#define BASE_32 0x10000000ull
-#define END_32 0xf0000000ull
-#define REUSE_SLOTS 64
-
-enum place { DEVICE, MANAGED, HOST };
-
-struct allocation {
-	CUdeviceptr base;
-	size_t size;
-	CUcontext ctx;
-	enum place place;
-};
-
-static struct allocation *table; /* sorted by base */
-static size_t table_count, table_room;
-
-/* A real driver gives a freed address out again, which is where ledgers keyed by address go wrong. So do we. */
-static struct {
-	CUdeviceptr base;
-	size_t size;
-} reuse[REUSE_SLOTS];
-static unsigned reuse_next;
-
-static CUdeviceptr next_64 = BASE_64;
-static CUdeviceptr next_32 = BASE_32;
 
 static uint64_t align_up(uint64_t n, uint64_t to)
 {
 	return (n + to - 1) / to * to;
 }
 
-/* Index of the first allocation whose base is above ptr. */
-static size_t upper(CUdeviceptr ptr)
-{
-	size_t low = 0, high = table_count;
-
-	while (low < high) {
-		size_t mid = (low + high) / 2;
-
-		if (table[mid].base <= ptr)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	return low;
-}
-
-static struct allocation *find(CUdeviceptr ptr)
-{
-	size_t i = upper(ptr);
-
-	if (!i || ptr - table[i - 1].base >= table[i - 1].size)
-		return NULL;
-	return &table[i - 1];
-}
-
-static bool insert(struct allocation a)
-{
-	size_t i;
-
-	if (table_count == table_room) {
-		size_t room = table_room ? table_room * 2 : 256;
-		struct allocation *bigger = realloc(table, room * sizeof(*table));
-
-		if (!bigger)
-			return false;
-		table = bigger;
-		table_room = room;
-	}
-	i = upper(a.base);
-	memmove(&table[i + 1], &table[i], (table_count - i) * sizeof(*table));
-	table[i] = a;
-	table_count++;
-	return true;
-}
-
-static CUdeviceptr pick_address(size_t size, bool narrow)
-{
-	uint64_t align = size >= ALIGN_LARGE ? ALIGN_LARGE : ALIGN_SMALL;
-	CUdeviceptr *next = narrow ? &next_32 : &next_64;
-	CUdeviceptr base;
-
-	for (unsigned i = 0; i < REUSE_SLOTS && !narrow; i++) {
-		if (reuse[i].size == size) {
-			reuse[i].size = 0;
-			return reuse[i].base;
-		}
-	}
-	base = align_up(*next, align);
-	if (narrow && base + size > END_32)
-		return 0;
-	*next = base + size;
-	return base;
-}
-
-static void forget_address(const struct allocation *a)
-{
-	if (a->base < BASE_64)
-		return;
-	reuse[reuse_next].base = a->base;
-	reuse[reuse_next].size = a->size;
-	reuse_next = (reuse_next + 1) % REUSE_SLOTS;
-}
-
-static CUdeviceptr map_host(size_t bytes)
-{
-	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	return p == MAP_FAILED ? 0 : (CUdeviceptr)(uintptr_t)p;
-}
-
-/* Returns the place behind an allocation and its bytes of the card. */
-static void give_back(const struct allocation *a)
-{
-	if (a->place == DEVICE)
-		forget_address(a);
-	else
-		munmap((void *)(uintptr_t)a->base, a->size);
-	if (a->place != HOST)
-		charge_return(&process.view, a->ctx->card, CHARGE_DATA, a->size);
-}
-
-static CUresult allocate_locked(CUcontext ctx, enum place place, size_t bytes, bool narrow, CUdeviceptr *out)
-{
-	struct allocation a = {.size = bytes, .ctx = ctx, .place = place};
-	CUresult r = CUDA_SUCCESS;
-
-	if (place != HOST)
-		r = from_errno(charge_take(&process.view, ctx->card, CHARGE_DATA, bytes));
-	if (r)
-		return r;
-	a.base = place == DEVICE ? pick_address(bytes, narrow) : map_host(bytes);
-	if (!a.base) {
-		if (place != HOST)
-			charge_return(&process.view, ctx->card, CHARGE_DATA, bytes);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	if (!insert(a)) {
-		give_back(&a);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*out = a.base;
-	return CUDA_SUCCESS;
-}
-
-static CUresult allocate(enum place place, size_t bytes, bool narrow, CUdeviceptr *out)
-{
-	CUcontext ctx;
-	CUresult r = current_context(&ctx);
-
-	if (r)
-		return r;
-	if (!bytes)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (bytes > SIZE_MAX / 2)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	process_lock();
-	r = ctx->alive ? allocate_locked(ctx, place, bytes, narrow, out) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
-	process_unlock();
-	return r;
-}
-
-static CUresult release(CUdeviceptr ptr, bool host)
-{
-	struct allocation *a;
-	CUcontext ctx;
-	CUresult r = current_context(&ctx);
-
-	if (r)
-		return r;
-	process_lock();
-	a = find(ptr);
-	if (!a || a->base != ptr || (a->place == HOST) != host) {
-		r = CUDA_ERROR_INVALID_VALUE;
-	} else {
-		give_back(a);
-		memmove(a, a + 1, (size_t)(&table[--table_count] - a) * sizeof(*a));
-	}
-	process_unlock();
-	return r;
-}
-
-void memory_drop_context(CUcontext ctx)
-{
-	size_t kept = 0;
-
-	for (size_t i = 0; i < table_count; i++) {
-		if (table[i].ctx == ctx)
-			give_back(&table[i]);
-		else
-			table[kept++] = table[i];
-	}
-	table_count = kept;
-}
-
-bool memory_covers(CUdeviceptr ptr, size_t bytes)
-{
-	const struct allocation *a = find(ptr);
-
-	return a && a->place != HOST && bytes <= a->size - (ptr - a->base);
-}
-
 static CUresult get_info(uint64_t *free_bytes, uint64_t *total)
 {
-	const struct card *c;
 	uint64_t used;
 	CUcontext ctx;
 	CUresult r = current_context(&ctx);
 
+	if (!r)
+		r = from_errno(card_used_now(&process.view, ctx->card, &used));
 	if (r)
 		return r;
-	c = &process.view.s->cards[ctx->card];
-	state_reap(&process.view);
-	if (state_lock(&process.view))
-		return CUDA_ERROR_OPERATING_SYSTEM;
-	used = card_used(c);
-	state_unlock(&process.view);
-	*total = card_capacity(c);
+	*total = card_capacity(&process.view.s->cards[ctx->card]);
 	*free_bytes = used < *total ? *total - used : 0;
 	return CUDA_SUCCESS;
 }
@@ -345,13 +132,13 @@ CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned int flags)
 CUresult cuMemFree_v2(CUdeviceptr ptr)
 {
 	ENTER();
-	return ptr ? release(ptr, false) : CUDA_SUCCESS;
+	return ptr ? allocation_free(ptr, false) : CUDA_SUCCESS;
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 ptr)
 {
 	ENTER();
-	return ptr ? release(ptr, false) : CUDA_SUCCESS;
+	return ptr ? allocation_free(ptr, false) : CUDA_SUCCESS;
 }
 
 static CUresult address_range(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
@@ -363,7 +150,7 @@ static CUresult address_range(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
 	if (r)
 		return r;
 	process_lock();
-	a = find(ptr);
+	a = allocation_find(ptr);
 	if (!a) {
 		r = CUDA_ERROR_NOT_FOUND;
 	} else {
@@ -444,7 +231,7 @@ CUresult cuMemHostAlloc(void **pp, size_t bytes, unsigned int flags)
 CUresult cuMemFreeHost(void *p)
 {
 	ENTER();
-	return release((CUdeviceptr)(uintptr_t)p, true);
+	return allocation_free((CUdeviceptr)(uintptr_t)p, true);
 }
 
 static CUresult host_pointer(CUdeviceptr *dptr, void *p, unsigned flags)
@@ -454,7 +241,7 @@ static CUresult host_pointer(CUdeviceptr *dptr, void *p, unsigned flags)
 	if (!dptr || flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	process_lock();
-	a = find((CUdeviceptr)(uintptr_t)p);
+	a = allocation_find((CUdeviceptr)(uintptr_t)p);
 	process_unlock();
 	*dptr = (CUdeviceptr)(uintptr_t)p; /* unified addressing */
 	return a ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -514,7 +301,7 @@ CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr ptr)
 	if (!data)
 		return CUDA_ERROR_INVALID_VALUE;
 	process_lock();
-	a = find(ptr);
+	a = allocation_find(ptr);
 	r = a ? pointer_attribute(data, attribute, a) : CUDA_ERROR_INVALID_VALUE;
 	process_unlock();
 	return r;

@@ -240,40 +240,35 @@ EXPORT nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *pci
 	return NVML_SUCCESS;
 }
 
-/* Bytes used by processes, dead ones reaped. */
-static nvmlU64 used_now(const struct card *c)
-{
-	nvmlU64 used = 0;
-
-	state_reap(&nvml.view);
-	if (!state_lock(&nvml.view)) {
-		used = card_used(c);
-		state_unlock(&nvml.view);
-	}
-	return used;
-}
-
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
+	uint64_t used;
+
 	CARD_OR_RETURN(c, device);
 	if (!memory)
 		return NVML_ERROR_INVALID_ARGUMENT;
+	if (card_used_now(&nvml.view, device->card, &used))
+		return NVML_ERROR_UNKNOWN;
 	memory->total = c->memory_bytes;
-	memory->used = used_now(c) + c->reserved_bytes;
+	memory->used = used + c->reserved_bytes;
 	memory->free = memory->total - memory->used;
 	return NVML_SUCCESS;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
+	uint64_t used;
+
 	CARD_OR_RETURN(c, device);
 	if (!memory)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (memory->version != NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	if (card_used_now(&nvml.view, device->card, &used))
+		return NVML_ERROR_UNKNOWN;
 	memory->total = c->memory_bytes;
 	memory->reserved = c->reserved_bytes;
-	memory->used = used_now(c);
+	memory->used = used;
 	memory->free = memory->total - memory->reserved - memory->used;
 	return NVML_SUCCESS;
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,6 +15,15 @@
 
 /* OFD locks don't exclude threads that share a descriptor; this does. */
 static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
+
+/* $SIMGPU_CRASH=N: die by SIGKILL at the Nth crash point that this process reaches. For the tests of repair(). */
+static long crash_countdown;
+
+static void crash_point(void)
+{
+	if (crash_countdown > 0 && --crash_countdown == 0)
+		raise(SIGKILL);
+}
 
 static int map_state(struct view *v)
 {
@@ -36,9 +46,12 @@ static int map_state(struct view *v)
 int state_open(struct view *v, const char *path)
 {
 	int err;
+	const char *crash = getenv("SIMGPU_CRASH");
 
 	v->self = -1;
 	v->s = NULL;
+	if (crash && !crash_countdown)
+		crash_countdown = strtol(crash, NULL, 10);
 	if (!path)
 		path = getenv("SIMGPU_STATE");
 	if (!path || !*path)
@@ -154,11 +167,14 @@ static void clear_client(struct state *s, struct client *cl)
 			uint64_t bytes = cl->cards[c].used[k];
 
 			s->cards[c].used[k] -= bytes;
+			crash_point();
 			g->cards[c].used[k] -= bytes;
 		}
 	}
 	g->clients--;
+	crash_point();
 	atomic_store(&cl->taken, 0);
+	crash_point();
 }
 
 static void reap_locked(struct view *v)
@@ -180,6 +196,18 @@ void state_reap(struct view *v)
 		return;
 	reap_locked(v);
 	state_unlock(v);
+}
+
+int card_used_now(struct view *v, unsigned card, uint64_t *bytes)
+{
+	int err = state_lock(v);
+
+	if (err)
+		return err;
+	reap_locked(v);
+	*bytes = card_used(&v->s->cards[card]);
+	state_unlock(v);
+	return 0;
 }
 
 uint64_t card_used(const struct card *c)
@@ -222,9 +250,13 @@ int charge_take(struct view *v, unsigned card, enum charge kind, uint64_t bytes)
 		return ENOMEM;
 	}
 	atomic_store(&s->dirty, 1);
+	crash_point();
 	cl->cards[card].used[kind] += bytes;
+	crash_point();
 	c->used[kind] += bytes;
+	crash_point();
 	g->used[kind] += bytes;
+	crash_point();
 	raise_to(&c->peak_used, card_used(c));
 	raise_to(&g->peak[kind], g->used[kind]);
 	raise_to(&g->peak_total, g->used[CHARGE_CONTEXT] + g->used[CHARGE_DATA]);
@@ -242,7 +274,9 @@ void charge_return(struct view *v, unsigned card, enum charge kind, uint64_t byt
 		return;
 	atomic_store(&s->dirty, 1);
 	cl->cards[card].used[kind] -= bytes;
+	crash_point();
 	s->cards[card].used[kind] -= bytes;
+	crash_point();
 	s->groups[cl->group].cards[card].used[kind] -= bytes;
 	atomic_store(&s->dirty, 0);
 	state_unlock(v);
@@ -326,10 +360,13 @@ static int take_slot(struct view *v)
 		if (atomic_load(&cl->taken) || byte_lock(v->fd, F_OFD_SETLK, F_WRLCK, LIFE_BYTE + i))
 			continue;
 		atomic_store(&s->dirty, 1);
+		crash_point();
 		fill_client(s, cl);
+		crash_point();
 		if (i >= s->client_limit)
 			s->client_limit = i + 1;
 		atomic_store(&cl->taken, 1);
+		crash_point();
 		atomic_store(&s->dirty, 0);
 		v->self = (int)i;
 		return 0;

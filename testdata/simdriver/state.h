@@ -190,7 +190,9 @@ int charge_take(struct view *v, unsigned card, enum charge kind, uint64_t bytes)
 void charge_return(struct view *v, unsigned card, enum charge kind, uint64_t bytes);
 /* Gives back what dead clients held. Takes the lock. */
 void state_reap(struct view *v);
-uint64_t card_used(const struct card *c);
+/* What all living clients hold of a card. Takes the lock. */
+int card_used_now(struct view *v, unsigned card, uint64_t *bytes);
+uint64_t card_used(const struct card *c); /* lock held */
 uint64_t card_capacity(const struct card *c);
 
 /* An injected failure of that symbol: true, and the error that it shall return. */

@@ -1,0 +1,26 @@
+/* Inside libcuda.so.1: the allocations of this process. */
+#ifndef SIMDRIVER_ALLOCATION_H
+#define SIMDRIVER_ALLOCATION_H
+
+#include "driver.h"
+
+/* Device memory of 64-bit calls is given out from here on; that of the old 32-bit calls below 4 GiB. */
+#define FAKE_BASE 0x0a0000000000ull
+#define FAKE_END 0x0b0000000000ull
+
+enum place { DEVICE, MANAGED, HOST };
+
+struct allocation {
+	CUdeviceptr base;
+	size_t size;
+	CUcontext ctx;
+	enum place place;
+};
+
+/* The allocation that holds this address, or NULL. Process lock held. */
+struct allocation *allocation_find(CUdeviceptr ptr);
+/* In the current context. narrow: an address below 4 GiB. */
+CUresult allocate(enum place place, size_t bytes, bool narrow, CUdeviceptr *out);
+CUresult allocation_free(CUdeviceptr ptr, bool host);
+
+#endif

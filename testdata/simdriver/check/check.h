@@ -1,0 +1,48 @@
+/* The driver's own checks, one topic a function. A failed CHECK says where and ends the program with status 1. */
+#ifndef SIMDRIVER_CHECK_H
+#define SIMDRIVER_CHECK_H
+
+#include "../cuda_api.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define CHECK(condition)                                                                   \
+	do {                                                                               \
+		if (!(condition)) {                                                        \
+			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+			exit(1);                                                           \
+		}                                                                          \
+	} while (0)
+
+#define GIVES(call, wanted)                                                                       \
+	do {                                                                                      \
+		CUresult got_ = (call);                                                           \
+		if (got_ != (wanted)) {                                                           \
+			fprintf(stderr, "%s:%d: %s gives %d, not %s\n", __FILE__, __LINE__, #call, \
+				(int)got_, #wanted);                                              \
+			exit(1);                                                                  \
+		}                                                                                 \
+	} while (0)
+
+#define FINE(call) GIVES(call, CUDA_SUCCESS)
+
+/* cuInit and the primary context of device 0. */
+CUcontext start(void);
+extern const char spin_ptx[]; /* entries spin (500 us) and quick (10 us) */
+
+void check_uninitialised(void);
+void check_devices(void);
+void check_contexts(void);
+void check_memory(void);
+void check_copies(void);
+void check_lookup(void);
+void check_modules(void);
+void check_time(void);
+void check_streams(void);
+void check_fork(void);
+void check_threads(void);
+void check_orphan(void); /* not in the list: ends by SIGKILL */
+
+#endif

@@ -1,0 +1,128 @@
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB ((size_t)1 << 20)
+
+static size_t free_now(void)
+{
+	size_t free_bytes, total;
+
+	FINE(cuMemGetInfo_v2(&free_bytes, &total));
+	return free_bytes;
+}
+
+/* A child that didn't exec can't use CUDA, and doesn't disturb the parent. */
+void check_fork(void)
+{
+	CUdeviceptr p;
+	size_t before;
+	int status, version, count;
+	pid_t child;
+
+	start();
+	before = free_now();
+	FINE(cuMemAlloc_v2(&p, MIB));
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		GIVES(cuDeviceGetCount(&count), CUDA_ERROR_NOT_INITIALIZED);
+		GIVES(cuInit(0), CUDA_ERROR_NOT_INITIALIZED);
+		GIVES(cuMemAlloc_v2(&p, 1), CUDA_ERROR_NOT_INITIALIZED);
+		GIVES(cuMemFree_v2(p), CUDA_ERROR_NOT_INITIALIZED);
+		FINE(cuDriverGetVersion(&version));
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	CHECK(before - free_now() == MIB);
+	FINE(cuMemFree_v2(p));
+	CHECK(before == free_now());
+}
+
+/* Dies and leaves a forked child that keeps the driver's descriptor: the memory stays until the child goes too. */
+void check_orphan(void)
+{
+	CUdeviceptr p;
+	pid_t child;
+
+	start();
+	FINE(cuMemAlloc_v2(&p, 64 * MIB));
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		close(STDOUT_FILENO); /* whoever waits for the parent must not wait for us */
+		close(STDERR_FILENO);
+		for (;;)
+			pause();
+	}
+	printf("child=%d\n", (int)child);
+	fflush(stdout);
+	raise(SIGKILL);
+}
+
+static CUcontext shared;
+static CUfunction quick;
+
+static void *work(void *argument)
+{
+	CUdeviceptr held[8];
+	CUstream s;
+	CUevent e;
+
+	(void)argument;
+	FINE(cuCtxSetCurrent(shared));
+	FINE(cuStreamCreate(&s, 0));
+	for (int i = 0; i < 200; i++) {
+		for (int k = 0; k < 8; k++)
+			FINE(cuMemAlloc_v2(&held[k], 4096u << (i % 4)));
+		FINE(cuEventCreate(&e, 0));
+		FINE(cuLaunchKernel_ptsz(quick, 1, 1, 1, 1, 1, 1, 0, i % 2 ? s : NULL, NULL, NULL));
+		FINE(cuEventRecord(e, s));
+		FINE(cuMemsetD8Async(held[0], 0, 4096, s));
+		FINE(cuEventDestroy_v2(e));
+		for (int k = 0; k < 8; k++)
+			FINE(cuMemFree_v2(held[k]));
+	}
+	FINE(cuStreamSynchronize(s));
+	FINE(cuStreamDestroy_v2(s));
+	return NULL;
+}
+
+static void *fork_often(void *argument)
+{
+	int status;
+
+	(void)argument;
+	for (int i = 0; i < 20; i++) {
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (!child)
+			_exit(0);
+		CHECK(waitpid(child, &status, 0) == child);
+	}
+	return NULL;
+}
+
+/* Eight threads at all of it, while another forks: nothing lost, nothing stuck. */
+void check_threads(void)
+{
+	pthread_t threads[9];
+	CUmodule module;
+	size_t before;
+
+	shared = start();
+	FINE(cuModuleLoadData(&module, spin_ptx));
+	FINE(cuModuleGetFunction(&quick, module, "quick"));
+	before = free_now();
+	for (int i = 0; i < 9; i++)
+		CHECK(!pthread_create(&threads[i], NULL, i < 8 ? work : fork_often, NULL));
+	for (int i = 0; i < 9; i++)
+		CHECK(!pthread_join(threads[i], NULL));
+	FINE(cuCtxSynchronize());
+	CHECK(free_now() == before);
+}
