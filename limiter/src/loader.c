@@ -5,11 +5,17 @@
 #include <link.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
-#include <string.h>
+#include <sys/auxv.h>
 
 /* The loader's functions are looked up in the ELF tables of the loaded objects:
- * the first object after this one that defines the name, as RTLD_NEXT would. */
+ * the first object after this one that defines the name, as RTLD_NEXT would.
+ *
+ * This runs inside a program's first dlsym, which may be a sanitizer's runtime or
+ * an allocator that is not ready itself and that has replaced functions of libc.
+ * So it calls none on its way, but getauxval: the objects are those of the list
+ * that the loader keeps for debuggers. */
 
 struct tables {
 	const ElfW(Sym) *symbols;
@@ -26,15 +32,9 @@ static const void *pointer_in(const struct tables *t, ElfW(Addr) value)
 	return (const void *)(value < t->base ? value + t->base : value);
 }
 
-static bool read_tables(struct tables *t, const struct dl_phdr_info *info)
+static bool read_tables(struct tables *t, ElfW(Addr) base, const ElfW(Dyn) *dyn)
 {
-	const ElfW(Dyn) *dyn = NULL;
-
-	memset(t, 0, sizeof(*t));
-	t->base = info->dlpi_addr;
-	for (int i = 0; i < info->dlpi_phnum; i++)
-		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-			dyn = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+	*t = (struct tables){ .base = base };
 	for (; dyn && dyn->d_tag != DT_NULL; dyn++) {
 		const void *at = pointer_in(t, dyn->d_un.d_ptr);
 
@@ -49,12 +49,19 @@ static bool read_tables(struct tables *t, const struct dl_phdr_info *info)
 	return t->symbols && t->strings;
 }
 
+static bool same(const char *a, const char *b)
+{
+	while (*a && *a == *b)
+		a++, b++;
+	return *a == *b;
+}
+
 /* The function if symbol i is a definition of name; *hidden: not its default version. */
 static void *match(const struct tables *t, uint32_t i, const char *name, bool *hidden)
 {
 	const ElfW(Sym) *sym = &t->symbols[i];
 
-	if (sym->st_shndx == SHN_UNDEF || ELF64_ST_TYPE(sym->st_info) != STT_FUNC || strcmp(t->strings + sym->st_name, name))
+	if (sym->st_shndx == SHN_UNDEF || ELF64_ST_TYPE(sym->st_info) != STT_FUNC || !same(t->strings + sym->st_name, name))
 		return NULL;
 	*hidden = t->versions && (t->versions[i] & 0x8000);
 	return (void *)(t->base + sym->st_value);
@@ -105,39 +112,52 @@ static void *find_sysv(const struct tables *t, const char *name)
 	return old;
 }
 
-struct search {
-	const char *name;
-	void *found;
-	bool passed_us;
-};
+/* The program's dynamic section, by the headers that the kernel has mapped. */
+static const ElfW(Dyn) *program_dynamic(void)
+{
+	const ElfW(Phdr) *headers = (const void *)getauxval(AT_PHDR);
+	unsigned long count = getauxval(AT_PHNUM);
+	ElfW(Addr) base = 0;
+
+	for (unsigned long i = 0; headers && i < count; i++)
+		if (headers[i].p_type == PT_PHDR)
+			base = (ElfW(Addr))headers - headers[i].p_vaddr;
+	for (unsigned long i = 0; headers && i < count; i++)
+		if (headers[i].p_type == PT_DYNAMIC)
+			return (const void *)(base + headers[i].p_vaddr);
+	return NULL;
+}
+
+static const struct link_map *first_object(void)
+{
+	for (const ElfW(Dyn) *dyn = program_dynamic(); dyn && dyn->d_tag != DT_NULL; dyn++)
+		if (dyn->d_tag == DT_DEBUG && dyn->d_un.d_ptr)
+			return ((const struct r_debug *)dyn->d_un.d_ptr)->r_map;
+	return NULL;
+}
 
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 
-static int look_into(struct dl_phdr_info *info, size_t size, void *data)
-{
-	struct search *search = data;
-	struct tables t;
-	void *found = NULL;
-
-	(void)size;
-	if (info->dlpi_addr == (ElfW(Addr))__ehdr_start) {
-		search->passed_us = true;
-		return 0;
-	}
-	if (read_tables(&t, info))
-		found = t.gnu_hash ? find_gnu(&t, search->name) : t.sysv_hash ? find_sysv(&t, search->name) : NULL;
-	if (!found)
-		return 0;
-	search->found = found;
-	return search->passed_us; /* in front of us: only if nobody behind us has it */
-}
-
 static void *search_for(const char *name)
 {
-	struct search search = { .name = name };
+	void *in_front = NULL; /* of us: only if nobody behind us has it */
+	bool passed_us = false;
 
-	dl_iterate_phdr(look_into, &search);
-	return search.found;
+	for (const struct link_map *object = first_object(); object; object = object->l_next) {
+		struct tables t;
+
+		if (object->l_addr == (ElfW(Addr))__ehdr_start) {
+			passed_us = true;
+			continue;
+		}
+		if (!read_tables(&t, object->l_addr, object->l_ld))
+			continue;
+		void *found = t.gnu_hash ? find_gnu(&t, name) : t.sysv_hash ? find_sysv(&t, name) : NULL;
+		if (found && passed_us)
+			return found;
+		in_front = found ? found : in_front;
+	}
+	return in_front;
 }
 
 static void *once(_Atomic(void *) *slot, const char *name)

@@ -42,15 +42,21 @@ static struct pick answer(enum hook_id id, void *found)
 	return (struct pick){ NULL, hook_wrapper(id) };
 }
 
+static bool is_global(void *handle)
+{
+	return handle == RTLD_DEFAULT || handle == RTLD_NEXT;
+}
+
 struct pick vgpu_pick_dlsym(void *handle, const char *name)
 {
 	enum hook_id id = hooked(name);
 
 	if (id == HOOK_COUNT)
 		return (struct pick){ loader_dlsym_address(), NULL };
-	if (handle == RTLD_DEFAULT || handle == RTLD_NEXT)
-		return answer(id, hook_loaded(id));
-	return answer(id, loader_dlsym(handle, name));
+	struct pick pick = answer(id, is_global(handle) ? hook_loaded(id) : loader_dlsym(handle, name));
+	if (!pick.value) /* once more behind us, where it is not either: dlerror() must say so */
+		loader_dlsym(is_global(handle) || loader_dlsym(handle, name) ? RTLD_NEXT : handle, name);
+	return pick;
 }
 
 struct pick vgpu_pick_dlvsym(void *handle, const char *name, const char *version)
@@ -59,7 +65,8 @@ struct pick vgpu_pick_dlvsym(void *handle, const char *name, const char *version
 
 	if (id == HOOK_COUNT)
 		return (struct pick){ loader_dlvsym_address(), NULL };
-	if (handle == RTLD_DEFAULT || handle == RTLD_NEXT)
-		return answer(id, hook_loaded(id));
-	return answer(id, loader_dlvsym(handle, name, version));
+	struct pick pick = answer(id, loader_dlvsym(is_global(handle) ? RTLD_NEXT : handle, name, version));
+	if (!pick.value)
+		loader_dlvsym(is_global(handle) || loader_dlvsym(handle, name, version) ? RTLD_NEXT : handle, name, version);
+	return pick;
 }

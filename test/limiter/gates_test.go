@@ -1,0 +1,146 @@
+package limiter_test
+
+import (
+	"debug/elf"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func openLibrary(t *testing.T) *elf.File {
+	t.Helper()
+	f, err := elf.Open(filepath.Join(built, "lib", "libvgpu.so"))
+	require.NoError(t, err)
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// Every program of a container has this library in front of it: only what is
+// hooked may be visible.
+func TestExports(t *testing.T) {
+	symbols, err := openLibrary(t).DynamicSymbols()
+	require.NoError(t, err)
+	names := hookedNames(t)
+	allowed := regexp.MustCompile(`^(cu[A-Z]\w*|nvml[A-Z]\w*|dlsym|dlvsym)$`)
+	exported := map[string]bool{}
+	for _, s := range symbols {
+		if s.Section == elf.SHN_UNDEF {
+			continue
+		}
+		exported[s.Name] = true
+		assert.Regexp(t, allowed, s.Name)
+		assert.True(t, names[s.Name] || s.Name == "dlsym" || s.Name == "dlvsym", "%s is exported but not in hooks.def", s.Name)
+	}
+	for name, hooked := range names {
+		assert.Equal(t, hooked, exported[name], "%s: hooked and exported must be the same", name)
+	}
+}
+
+// The library must load on every glibc from 2.17 on, and ask for nothing else.
+func TestNeeds(t *testing.T) {
+	f := openLibrary(t)
+	libraries, err := f.ImportedLibraries()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"libc.so.6"}, libraries)
+	symbols, err := f.ImportedSymbols()
+	require.NoError(t, err)
+	for _, s := range symbols {
+		version, ok := strings.CutPrefix(s.Version, "GLIBC_")
+		require.True(t, ok, "%s has version %q", s.Name, s.Version)
+		parts := strings.Split(version, ".")
+		minor, err := strconv.Atoi(parts[1])
+		require.NoError(t, err, "%s has version %q", s.Name, s.Version)
+		assert.True(t, parts[0] == "2" && minor <= 17, "%s needs GLIBC_%s", s.Name, version)
+		assert.NotRegexp(t, `^(_?exit|atexit|__cxa_atexit|signal|sigaction|umask|sem_\w+|pthread_atfork|fork|dlsym|dlopen)$`, s.Name)
+	}
+}
+
+// Nothing runs when it is loaded or unloaded, and it is small.
+func TestNoConstructorsAndSize(t *testing.T) {
+	f := openLibrary(t)
+	for _, tag := range []elf.DynTag{elf.DT_INIT, elf.DT_FINI, elf.DT_INIT_ARRAY, elf.DT_FINI_ARRAY, elf.DT_PREINIT_ARRAY, elf.DT_TEXTREL} {
+		values, err := f.DynValue(tag)
+		require.NoError(t, err)
+		assert.Empty(t, values, "%v", tag)
+	}
+	for _, s := range f.Sections {
+		assert.NotRegexp(t, `^\.(init|fini|ctors|dtors|init_array|fini_array|tdata|tbss)$`, s.Name)
+		assert.NotEqual(t, elf.SHT_SYMTAB, s.Type, "not stripped")
+	}
+	for _, p := range f.Progs {
+		assert.NotEqual(t, elf.PF_W|elf.PF_X, p.Flags&(elf.PF_W|elf.PF_X), "writable and executable")
+	}
+	info, err := os.Stat(filepath.Join(built, "lib", "libvgpu.so"))
+	require.NoError(t, err)
+	t.Logf("%d bytes", info.Size())
+	assert.LessOrEqual(t, info.Size(), int64(200*kiB))
+}
+
+func TestSourcesStaySmall(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(root, "limiter/src/*.[ch]"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		assert.Less(t, strings.Count(string(text), "\n"), 500, "%s", file)
+	}
+}
+
+// Programs that never use CUDA: nothing visible changes.
+func TestOtherProgramsAreLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	source := filepath.Join(dir, "hello.c")
+	require.NoError(t, os.WriteFile(source, []byte("#include <stdio.h>\nint main(void) { puts(\"hello\"); return 7; }\n"), 0o644))
+	require.NoError(t, compile(filepath.Join(dir, "hello"), source))
+	c := oneCard(t, giB)
+	for _, command := range [][]string{
+		{"bash", "-c", "for i in 1 2 3; do (echo $i; exit $i) | cat; done; ls / | wc -l; echo $((6*7)); ulimit -n"},
+		{"python3", "-c", "import ctypes, threading, ssl, json, subprocess; print(ctypes.CDLL(None).getpid() > 0, threading.active_count(), subprocess.run(['true']).returncode)"},
+		{"python3", "-c", "import ctypes; print(hasattr(ctypes.CDLL(None), 'cuInit'), hasattr(ctypes.CDLL(None), 'strlen'))"},
+		{"perl", "-e", "use POSIX; print join(',', map { $_ * 2 } 1..5), \"\\n\"; exit 3"},
+		{"busybox", "echo", "hello"},
+		{"gcc", "-E", "-P", "-x", "c", "/dev/null"},
+		{"gcc", "-O1", "-o", filepath.Join(dir, "hello2"), source},
+		{filepath.Join(dir, "hello")},
+		{"node", "-e", "console.log([1,2,3].map(x => x * 2).join())"},
+		{"java", "-version"},
+		{"git", "--version"},
+		{"go", "version"},
+		{"ldd", "/bin/true"},
+		{"su", "nobody", "-s", "/bin/sh", "-c", "id -u"},
+	} {
+		t.Run(strings.Join(command[:min(2, len(command))], " "), func(t *testing.T) {
+			t.Parallel()
+			bare, bareComplaint, bareCode, ok := output(c.bare(), command)
+			if !ok {
+				t.Skip("not installed here")
+			}
+			with, complaint, code, _ := output(c, command)
+			assert.Equal(t, bare, with)
+			assert.Equal(t, bareComplaint, complaint)
+			assert.Equal(t, bareCode, code)
+		})
+	}
+	assert.Zero(t, c.used(t))
+}
+
+// ldd prints the library itself, and addresses.
+var variable = regexp.MustCompile(`(?m)^.*libvgpu\.so.*\n|0x[0-9a-f]{8,}`)
+
+func output(c *container, command []string) (out, complaint string, code int, ok bool) {
+	var o, e strings.Builder
+	cmd := c.command(command[0], command[1:]...)
+	cmd.Stdout, cmd.Stderr = &o, &e
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		return fmt.Sprint(err), "", 0, false
+	}
+	return variable.ReplaceAllString(o.String(), ""), variable.ReplaceAllString(e.String(), ""), cmd.ProcessState.ExitCode(), true
+}

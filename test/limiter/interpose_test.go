@@ -1,0 +1,169 @@
+package limiter_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var hookLine = regexp.MustCompile(`(?m)^(HOOK|HELPER)\((CUDA|NVML), (\w+)`)
+
+// hookedNames reads the library's own table.
+func hookedNames(t *testing.T) map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "limiter/src/hooks.def"))
+	require.NoError(t, err)
+	names := map[string]bool{}
+	for _, m := range hookLine.FindAllStringSubmatch(string(text), -1) {
+		names[m[3]] = m[1] == "HOOK"
+	}
+	require.NotEmpty(t, names)
+	return names
+}
+
+// fakeDriver builds a driver that has every hooked function, with symbol versions.
+func fakeDriver(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	script := filepath.Join(dir, "map")
+	require.NoError(t, os.WriteFile(script, []byte("FAKE_1 { global: *; };\n"), 0o644))
+	for _, name := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
+		require.NoError(t, compile(filepath.Join(dir, name), "testdata/fake_all.c", "testdata/fake_some.c", "-shared", "-fPIC",
+			"-Wl,-Bsymbolic", "-Wl,-soname,"+name, "-Wl,--version-script,"+script))
+	}
+	return dir
+}
+
+// Every name by every route, with the library and without it: what the driver has
+// not got stays so; what is hooked and only that comes from the library, and it is
+// the wrapper of the very variant that the driver gives.
+func TestEveryNameByEveryRoute(t *testing.T) {
+	names := hookedNames(t)
+	program := filepath.Join(t.TempDir(), "routes")
+	require.NoError(t, compile(program, "testdata/routes.c"))
+	sim := oneCard(t, giB)
+	fake := *sim
+	fake.sim = fakeDriver(t)
+	symbols, err := exec.Command(filepath.Join(built, "sim", "simctl"), "symbols").Output()
+	require.NoError(t, err)
+	all := strings.Fields(string(symbols))
+	for name := range names {
+		all = append(all, name)
+	}
+	all = append(all, "cuNoSuchThing", "cublasCreate_v2", "curl_easy_init", "nvmlNoSuchThing", "cu", "nvml", "strlen",
+		"cuMemAllocAsync", "cuMemcpy", "cuGraphAddNode")
+	for _, test := range []struct {
+		name    string
+		c       *container
+		library string
+	}{
+		{"simulated driver", sim, "libcuda.so.1"},
+		{"simulated NVML", sim, "libnvidia-ml.so.1"},
+		{"driver with everything", &fake, "libcuda.so.1"},
+		{"NVML with everything", &fake, "libnvidia-ml.so.1"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := test.c.with("ROUTES_LIBRARY="+test.library, "ROUTES_VERSION=FAKE_1")
+			if test.c == &fake { // its cuGetProcAddress is another test's
+				c = c.with("ROUTES_NO_PROC=1")
+			}
+			bare, _ := c.bare().run(t, program, all...)
+			with, stderr := c.run(t, program, all...)
+			assert.Empty(t, stderr)
+			require.Equal(t, len(bare), len(with))
+			swapped := 0
+			for i := range bare {
+				b, w := strings.Fields(bare[i]), strings.Fields(with[i])
+				require.Len(t, b, 4)
+				if strings.HasPrefix(b[2], "lib") && names[b[3]] && b[2] != "libvgpu.so" {
+					b[2] = "libvgpu.so"
+					swapped++
+				}
+				assert.Equal(t, strings.Join(b, " "), strings.Join(w, " "))
+			}
+			t.Logf("%d look-ups, %d answered by the library", len(bare), swapped)
+			assert.NotZero(t, swapped)
+		})
+	}
+}
+
+// One script by every route, a program that links the driver among them.
+func TestSameByEveryRoute(t *testing.T) {
+	const script = "init ctx 0 alloc 1073741825 alloc 1073741824 alloc 1 info total 0 free 0 alloc1 512 info1 total1 0 free1 1 managed 5 pitch 5 5 info"
+	want := []string{
+		"init 0", "ctx 0", "alloc 2", "alloc 0", "alloc 2", "info 0 free 0 total 1073741824", "total 0 1073741824", "free 0",
+		"alloc1 0", "info1 0 free 1073741312 total 1073741824", "total1 0 1073741824", "free1 0", "managed 0", "pitch 512  0",
+		"info 0 free 1073739259 total 1073741824",
+	}
+	for _, route := range []string{"dlsym", "default", "next", "proc1", "proc2", "proc3"} {
+		t.Run(route, func(t *testing.T) {
+			lines, stderr := oneCard(t, giB).with("PROBE_ROUTE="+route).probe(t, script)
+			assert.Equal(t, want, lines)
+			assert.Empty(t, stderr)
+		})
+	}
+	t.Run("direct", func(t *testing.T) {
+		direct := filepath.Join(t.TempDir(), "direct")
+		require.NoError(t, compile(direct, "testdata/probe.c", "-DDIRECT", "-fno-builtin", filepath.Join(built, "sim", "libcuda.so.1")))
+		lines, stderr := oneCard(t, giB).run(t, direct, strings.Fields(script)...)
+		assert.Equal(t, want, lines)
+		assert.Empty(t, stderr)
+	})
+	for _, version := range []string{"3020", "12000", "12080"} {
+		for _, flags := range []string{"0", "1", "2"} {
+			t.Run("proc2 version "+version+" flags "+flags, func(t *testing.T) {
+				c := oneCard(t, giB).with("PROBE_ROUTE=proc2", "PROBE_FLAGS="+flags)
+				lines, _ := c.probe(t, script)
+				assert.Equal(t, want, lines)
+			})
+		}
+	}
+}
+
+// What is metered, what is refused and what goes to the driver.
+func TestKindsOfMemory(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "kinds")
+	require.NoError(t, compile(program, "testdata/kinds.c"))
+	c := oneCard(t, giB)
+	c.sim = fakeDriver(t)
+	lines, stderr := c.run(t, program)
+	assert.Equal(t, []string{
+		"alloc 0 1000", "free 0 -1000",
+		"1D u8 0 1024", "destroy 0 -1024",
+		"2D float4 0 65536", "3D half2 0 8192", "destroy 0 -8192", "layered 0 20480", "destroy 0 -20480", "destroy 0 -65536",
+		"sparse 0 0", "mipmapped 0 21504", "destroy 0 -21504",
+		"too large 2 0", "overflow 2 0", "no descriptor 1 0",
+		"async 801 0", "async_ptsz 801 0", "pool 801 0", "pool_ptsz 801 0",
+		"graph node 801 0", "any node, alloc 801 0", "any node, kernel 0 0", "any node v2, alloc 801 0",
+		"create on device 801 0", "create on host 0 0", "create anywhere 801 0",
+		"pools 0", "vmm 0", "others 1",
+		"unknown variant 500 1 0", "unknown name 0 0 1",
+	}, lines)
+	assert.Equal(t, 2, strings.Count(stderr, "\n"), stderr)
+	assert.Contains(t, stderr, "cuMemAllocAsync is not supported inside a memory limit")
+	assert.Contains(t, stderr, "cuMemAlloc: the driver has a variant")
+	assert.Zero(t, c.used(t))
+}
+
+// dlsym and dlvsym of ours must not change who is asking.
+func TestCallerIsKept(t *testing.T) {
+	dir := t.TempDir()
+	for i, name := range []string{"libfirst.so", "libsecond.so"} {
+		require.NoError(t, compile(filepath.Join(dir, name), "testdata/caller.c", "-shared", "-fPIC", "-DWHO="+[]string{"2", "3"}[i]))
+	}
+	program := filepath.Join(dir, "caller")
+	require.NoError(t, compile(program, "testdata/caller.c", "-DWHO=1", "-rdynamic", "-L"+dir, "-Wl,--no-as-needed", "-lfirst",
+		"-lsecond", "-Wl,-rpath,"+dir))
+	c := oneCard(t, giB)
+	bare, _ := c.bare().run(t, program)
+	with, stderr := c.run(t, program)
+	assert.Equal(t, bare, with)
+	assert.Equal(t, "2 3 0", bare[0])
+	assert.Empty(t, stderr)
+}

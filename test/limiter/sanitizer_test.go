@@ -1,0 +1,54 @@
+package limiter_test
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The library under the sanitizers, with a program of eight threads that allocate
+// and free, and the scripts that go through its corners.
+func TestSanitizers(t *testing.T) {
+	for _, test := range []struct{ sanitizer, quiet string }{
+		{"address,undefined", "ASAN_OPTIONS=detect_leaks=0:abort_on_error=0:exitcode=99"},
+		{"thread", "TSAN_OPTIONS=exitcode=99"},
+	} {
+		t.Run(test.sanitizer, func(t *testing.T) {
+			if out, err := exec.Command("sh", "-c", "echo 'int main(void){return 0;}' | cc -x c -fsanitize="+test.sanitizer+" -o /dev/null -").CombinedOutput(); err != nil {
+				t.Skipf("no runtime: %s", out)
+			}
+			require.NoError(t, buildNative(test.sanitizer))
+			dir := t.TempDir()
+			lib := filepath.Join(built, test.sanitizer, "lib", "libvgpu.so")
+			for _, program := range []string{"churn", "probe"} {
+				// Linked first rather than preloaded: the sanitizer's runtime must be in front.
+				require.NoError(t, compile(filepath.Join(dir, program), "testdata/"+program+".c", "-pthread",
+					"-fsanitize="+test.sanitizer, "-Wl,--no-as-needed", lib, "-Xlinker", "-rpath", "-Xlinker", filepath.Dir(lib)))
+			}
+			c := oneCard(t, giB).with(test.quiet)
+			c.library = ""
+			c.sim = filepath.Join(built, test.sanitizer, "sim")
+			out, err := c.command(filepath.Join(dir, "churn"), "2", "1", fmt.Sprint(300*miB), "8").CombinedOutput()
+			assert.NoError(t, err, "%s", out)
+			assert.NotContains(t, string(out), "anitizer")
+			for _, script := range []string{
+				"init ctx 0 alloc 4096 alloc1 512 managed 100 pitch 100 10 info info1 infonull total 0 free 0 free1 1 free 2 nvml 0 reset 0",
+				"init newctx 0 alloc 1073741824 alloc 1 newctx newctx 0 alloc 1073741824 closefds",
+				"alloc 1 init alloc 1 freeptr 1",
+				"init ctx 0 alloc 1 exec true",
+			} {
+				out, err := c.command(filepath.Join(dir, "probe"), strings.Fields(script)...).CombinedOutput()
+				assert.NoError(t, err, "%s", out)
+				assert.NotContains(t, string(out), "anitizer")
+				assert.NotContains(t, string(out), "runtime error")
+			}
+			peak, _ := c.peak(t)
+			assert.LessOrEqual(t, peak, uint64(giB))
+		})
+	}
+}
