@@ -6,8 +6,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sort"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -155,17 +157,20 @@ func TestLaunchesTakeTimeAndShareTheCard(t *testing.T) {
 	s := New(t, Plain, "H200")
 	values, code := s.Run("workloads/launch", "--count=40", "--duration-us=1000", "--in-flight=10")
 	require.Zero(t, code)
-	require.GreaterOrEqual(t, values["event_ms"], "40")
+	milliseconds, err := strconv.ParseFloat(values["event_ms"], 64)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, milliseconds, 40.0)
 	card := s.Status().Cards[0]
 	require.EqualValues(t, 40, card.Launches)
 	require.EqualValues(t, 40e6, card.BusyNanoseconds)
 
-	// Two processes with 100 ms of work each are done no sooner than after 200 ms of the card.
-	first := s.Start("workloads/launch", "--count=100", "--duration-us=1000", "--in-flight=100")
-	values, code = s.Run("workloads/launch", "--count=100", "--duration-us=1000", "--in-flight=100")
+	// Two processes with 300 ms of work each are done no sooner than after 600 ms.
+	begin := time.Now()
+	first := s.Start("workloads/launch", "--count=300", "--duration-us=1000", "--in-flight=300")
+	values, code = s.Run("workloads/launch", "--count=300", "--duration-us=1000", "--in-flight=300")
 	require.Zero(t, code)
 	require.NoError(t, first.Wait())
-	card = s.Status().Cards[0]
-	require.EqualValues(t, 240e6, card.BusyNanoseconds)
-	require.GreaterOrEqual(t, values.Int("launches"), int64(100))
+	require.GreaterOrEqual(t, time.Since(begin), 600*time.Millisecond)
+	require.EqualValues(t, 300, values.Int("launches"))
+	require.EqualValues(t, 640e6, s.Status().Cards[0].BusyNanoseconds)
 }

@@ -90,11 +90,10 @@ func New(tb testing.TB, v Variant, cards ...string) *Sim {
 // Command is a program of the build, as "workloads/alloc", set up to use these cards.
 func (s *Sim) Command(program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(s.Dir, program), args...)
-	cmd.Env = append(os.Environ(),
-		"SIMGPU_STATE="+s.State,
-		"LD_LIBRARY_PATH="+filepath.Join(s.Dir, "sim"),
-		"ASAN_OPTIONS=detect_leaks=0", // leak detection needs ptrace
-	)
+	cmd.Env = append(os.Environ(), "SIMGPU_STATE="+s.State, "LD_LIBRARY_PATH="+filepath.Join(s.Dir, "sim"))
+	if os.Getenv("ASAN_OPTIONS") == "" {
+		cmd.Env = append(cmd.Env, "ASAN_OPTIONS=detect_leaks=0") // leak detection needs ptrace, which not all places have
+	}
 	cmd.Env = append(cmd.Env, s.Env...)
 	return cmd
 }

@@ -60,6 +60,8 @@ struct device {
 struct process {
 	struct view view;
 	atomic_bool ready; /* cuInit succeeded once; stays true in a forked child */
+	bool kernel_ns_set; /* by $SIMGPU_KERNEL_US */
+	uint64_t kernel_ns;
 	unsigned device_count;
 	struct device devices[MAX_CARDS];
 };

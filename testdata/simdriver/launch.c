@@ -1,8 +1,6 @@
 /* Launches: a kernel takes the whole card for its duration, after the work that is queued on the card before it. */
 #include "driver.h"
 
-#include <stdlib.h>
-
 #define MAX_THREADS 1024u
 #define QUEUE_NS 4000000000ull /* a launch blocks while its stream has more than this queued, as a full queue does */
 
@@ -27,12 +25,9 @@ static uint64_t take_card(struct card *c, uint64_t from, uint64_t ns)
 
 static uint64_t duration_of(CUfunction f, const struct card *c)
 {
-	const char *text;
-
 	if (f->duration_ns)
 		return f->duration_ns;
-	text = getenv("SIMGPU_KERNEL_US");
-	return text ? strtoull(text, NULL, 10) * 1000 : c->kernel_ns;
+	return process.kernel_ns_set ? process.kernel_ns : c->kernel_ns;
 }
 
 static void run(CUcontext ctx, CUstream s, uint64_t ns)

@@ -194,6 +194,14 @@ static CUresult find_devices(void)
 	return n ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
+static void read_kernel_time(void)
+{
+	const char *text = getenv("SIMGPU_KERNEL_US");
+
+	process.kernel_ns_set = text != NULL;
+	process.kernel_ns = text ? strtoull(text, NULL, 10) * 1000 : 0;
+}
+
 static CUresult initialise(void)
 {
 	int error;
@@ -211,6 +219,7 @@ static CUresult initialise(void)
 		state_close(&process.view);
 		return r;
 	}
+	read_kernel_time();
 	pthread_once(&fork_once, watch_forks);
 	process.ready = true;
 	atomic_store_explicit(&usable, true, memory_order_release);

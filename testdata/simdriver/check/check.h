@@ -42,6 +42,7 @@ void check_modules(void);
 void check_time(void);
 void check_streams(void);
 void check_fork(void);
+void check_nvml_fork(void);
 void check_threads(void);
 void check_orphan(void); /* not in the list: ends by SIGKILL */
 

@@ -28,7 +28,7 @@ static const struct {
 	{"uninitialised", check_uninitialised}, {"devices", check_devices}, {"contexts", check_contexts},
 	{"memory", check_memory},		{"copies", check_copies},   {"lookup", check_lookup},
 	{"modules", check_modules},		{"time", check_time},	    {"streams", check_streams},
-	{"fork", check_fork},			{"threads", check_threads},
+	{"fork", check_fork},			{"nvml-fork", check_nvml_fork}, {"threads", check_threads},
 };
 
 int main(int argc, char **argv)

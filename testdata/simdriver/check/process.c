@@ -1,6 +1,9 @@
 #define _GNU_SOURCE
 #include "check.h"
 
+#include "../nvml_api.h"
+
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -41,6 +44,42 @@ void check_fork(void)
 	CHECK(before - free_now() == MIB);
 	FINE(cuMemFree_v2(p));
 	CHECK(before == free_now());
+}
+
+static struct {
+	nvmlReturn_t (*init)(void);
+	nvmlReturn_t (*handle)(unsigned, nvmlDevice_t *);
+	nvmlReturn_t (*memory)(nvmlDevice_t, nvmlMemory_t *);
+} nvml;
+
+static void ask_often(void)
+{
+	nvmlDevice_t device;
+	nvmlMemory_t memory;
+
+	CHECK(!nvml.handle(0, &device));
+	for (int i = 0; i < 300; i++)
+		CHECK(!nvml.memory(device, &memory) && memory.used + memory.free == memory.total);
+}
+
+/* NVML goes on in a forked child, beside its parent. */
+void check_nvml_fork(void)
+{
+	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+	int status;
+	pid_t child;
+
+	CHECK(library);
+	*(void **)&nvml.init = dlsym(library, "nvmlInit_v2");
+	*(void **)&nvml.handle = dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
+	*(void **)&nvml.memory = dlsym(library, "nvmlDeviceGetMemoryInfo");
+	CHECK(nvml.init && nvml.handle && nvml.memory && !nvml.init());
+	child = fork();
+	CHECK(child >= 0);
+	ask_often();
+	if (!child)
+		_exit(0);
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 /* Dies and leaves a forked child that keeps the driver's descriptor: the memory stays until the child goes too. */

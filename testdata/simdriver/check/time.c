@@ -99,6 +99,8 @@ void check_streams(void)
 	CUcontext ctx, owner;
 	unsigned flags;
 	int least, greatest;
+	bool in_time;
+	double begin;
 
 	ctx = start();
 	slow = function("slow");
@@ -115,13 +117,16 @@ void check_streams(void)
 	FINE(cuEventCreate(&a, 0));
 	FINE(cuEventCreate(&b, 0));
 	FINE(cuEventCreate(&c, 0));
+	begin = now();
 	FINE(cuEventRecord(zero, free_running));
 	launch(slow, blocking);
 	FINE(cuEventRecord(a, NULL)); /* the default stream waits for blocking streams … */
 	FINE(cuEventRecord(b, free_running)); /* … a non-blocking one for nothing */
+	in_time = now() - begin < 0.019; /* else this machine was too slow to see it */
 	FINE(cuStreamWaitEvent(free_running, a, 0)); /* … unless told to */
 	FINE(cuEventRecord(c, free_running));
-	CHECK(at(zero, a) >= 20.0 && at(zero, b) < at(zero, a) && at(zero, c) >= at(zero, a));
+	CHECK(at(zero, a) >= 20.0 && at(zero, c) >= at(zero, a));
+	CHECK(!in_time || at(zero, b) < at(zero, a));
 	launch(slow, NULL);
 	FINE(cuEventRecord(b, other)); /* blocking streams wait for the default stream */
 	CHECK(at(zero, b) >= 40.0);
