@@ -138,6 +138,8 @@ func TestNoStateIsNoDriver(t *testing.T) {
 	values, code := s.Run("workloads/meminfo")
 	require.Equal(t, 3, code)
 	require.Equal(t, "CUDA_ERROR_NO_DEVICE", values["error"])
+	text, err := s.Command("sim/check", "lookup").CombinedOutput()
+	require.NoError(t, err, "functions are found without a driver: %s", text)
 	require.NoError(t, os.WriteFile(s.State, []byte(strings.Repeat("x", 5000)), 0o666))
 	values, _ = s.Run("workloads/meminfo")
 	require.Equal(t, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", values["error"])

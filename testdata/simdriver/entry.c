@@ -41,19 +41,31 @@ static const struct symbol *look_up(const char *base, int version, bool per_thre
 	return best;
 }
 
+/* The driver's version, 0 if there is none. Asked once: programs look hundreds of functions up before cuInit. */
+static int driver_version(void)
+{
+	static atomic_int known;
+	int version = atomic_load(&known);
+
+	if (!version) {
+		cuDriverGetVersion(&version);
+		atomic_store(&known, version);
+	}
+	return version;
+}
+
 static CUresult get_proc(const char *symbol, void **pfn, int version, cuuint64_t flags,
 			 CUdriverProcAddressQueryResult *status)
 {
 	const struct symbol *s;
-	int driver = 0;
+	int driver = driver_version();
 	bool known;
 
 	if (!symbol || !pfn || version < 0 || flags > 2)
 		return CUDA_ERROR_INVALID_VALUE;
-	cuDriverGetVersion(&driver);
 	if (driver >= 13000 && version > driver)
 		return CUDA_ERROR_INVALID_VALUE; /* documented since CUDA 13 */
-	s = look_up(symbol, version < driver ? version : driver, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+	s = look_up(symbol, driver && version > driver ? driver : version, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
 		    &known);
 	*pfn = s ? (void *)s->function : NULL;
 	if (s)
