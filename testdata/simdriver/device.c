@@ -97,113 +97,93 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 	return CUDA_SUCCESS;
 }
 
-/* Numbers of CUdevice_attribute. -1: not known. Everything that needs pools, VMM, IPC or graphs says no in this version. */
+/*
+ * Numbers of CUdevice_attribute. What is in neither table is 0: everything that needs pools, VMM, IPC, graphs or peers says
+ * no in this version.
+ */
+#define LAST_ATTRIBUTE 149
+
+static const struct {
+	int which, value;
+} fixed[] = {
+	{1, 1024},	  /* MAX_THREADS_PER_BLOCK */
+	{2, 1024},	  /* MAX_BLOCK_DIM_X */
+	{3, 1024},	  /* MAX_BLOCK_DIM_Y */
+	{4, 64},	  /* MAX_BLOCK_DIM_Z */
+	{5, 2147483647},  /* MAX_GRID_DIM_X */
+	{6, 65535},	  /* MAX_GRID_DIM_Y */
+	{7, 65535},	  /* MAX_GRID_DIM_Z */
+	{8, 49152},	  /* MAX_SHARED_MEMORY_PER_BLOCK */
+	{9, 65536},	  /* TOTAL_CONSTANT_MEMORY */
+	{10, 32},	  /* WARP_SIZE */
+	{11, 2147483647}, /* MAX_PITCH */
+	{12, 65536},	  /* MAX_REGISTERS_PER_BLOCK */
+	{14, 512},	  /* TEXTURE_ALIGNMENT */
+	{15, 1},	  /* GPU_OVERLAP */
+	{19, 1},	  /* CAN_MAP_HOST_MEMORY */
+	{31, 1},	  /* CONCURRENT_KERNELS */
+	{32, 1},	  /* ECC_ENABLED */
+	{40, 3},	  /* ASYNC_ENGINE_COUNT */
+	{41, 1},	  /* UNIFIED_ADDRESSING */
+	{78, 1},	  /* STREAM_PRIORITIES_SUPPORTED */
+	{79, 1},	  /* GLOBAL_L1_CACHE_SUPPORTED */
+	{80, 1},	  /* LOCAL_L1_CACHE_SUPPORTED */
+	{82, 65536},	  /* MAX_REGISTERS_PER_MULTIPROCESSOR */
+	{83, 1},	  /* MANAGED_MEMORY */
+	{89, 1},	  /* CONCURRENT_MANAGED_ACCESS */
+	{90, 1},	  /* COMPUTE_PREEMPTION_SUPPORTED */
+	{91, 1},	  /* CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM */
+	{95, 1},	  /* COOPERATIVE_LAUNCH */
+};
+
+static const struct {
+	int which;
+	size_t offset; /* of a 32-bit field of struct card */
+} of_card[] = {
+	{13, offsetof(struct card, clock_khz)},
+	{16, offsetof(struct card, sm_count)},
+	{33, offsetof(struct card, pci_bus)},
+	{34, offsetof(struct card, pci_device)},
+	{36, offsetof(struct card, memory_clock_khz)},
+	{37, offsetof(struct card, bus_width)},
+	{38, offsetof(struct card, l2_bytes)},
+	{39, offsetof(struct card, threads_per_sm)},
+	{50, offsetof(struct card, pci_domain)},
+	{75, offsetof(struct card, cc_major)},
+	{76, offsetof(struct card, cc_minor)},
+	{81, offsetof(struct card, shared_per_sm)},
+	{85, offsetof(struct card, minor)}, /* MULTI_GPU_BOARD_GROUP_ID */
+	{97, offsetof(struct card, shared_optin)},
+	{134, offsetof(struct card, numa_node)},
+};
+
 static int attribute(const struct card *c, int which)
 {
-	switch (which) {
-	case 1: /* MAX_THREADS_PER_BLOCK */
-	case 2: /* MAX_BLOCK_DIM_X */
-	case 3: /* MAX_BLOCK_DIM_Y */
-		return 1024;
-	case 4: /* MAX_BLOCK_DIM_Z */
-		return 64;
-	case 5: /* MAX_GRID_DIM_X */
-		return 2147483647;
-	case 6: /* MAX_GRID_DIM_Y */
-	case 7: /* MAX_GRID_DIM_Z */
-		return 65535;
-	case 8: /* MAX_SHARED_MEMORY_PER_BLOCK */
-		return 49152;
-	case 9: /* TOTAL_CONSTANT_MEMORY */
-		return 65536;
-	case 10: /* WARP_SIZE */
-		return 32;
-	case 11: /* MAX_PITCH */
-		return 2147483647;
-	case 12: /* MAX_REGISTERS_PER_BLOCK */
-	case 82: /* MAX_REGISTERS_PER_MULTIPROCESSOR */
-		return 65536;
-	case 13: /* CLOCK_RATE */
-		return (int)c->clock_khz;
-	case 14: /* TEXTURE_ALIGNMENT */
-		return 512;
-	case 15: /* GPU_OVERLAP */
-	case 19: /* CAN_MAP_HOST_MEMORY */
-	case 31: /* CONCURRENT_KERNELS */
-	case 32: /* ECC_ENABLED */
-	case 41: /* UNIFIED_ADDRESSING */
-	case 78: /* STREAM_PRIORITIES_SUPPORTED */
-	case 79: /* GLOBAL_L1_CACHE_SUPPORTED */
-	case 80: /* LOCAL_L1_CACHE_SUPPORTED */
-	case 83: /* MANAGED_MEMORY */
-	case 89: /* CONCURRENT_MANAGED_ACCESS */
-	case 90: /* COMPUTE_PREEMPTION_SUPPORTED */
-	case 91: /* CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM */
-	case 95: /* COOPERATIVE_LAUNCH */
-		return 1;
-	case 16: /* MULTIPROCESSOR_COUNT */
-		return (int)c->sm_count;
-	case 17: /* KERNEL_EXEC_TIMEOUT */
-	case 18: /* INTEGRATED */
-	case 20: /* COMPUTE_MODE: default */
-	case 35: /* TCC_DRIVER */
-	case 84: /* MULTI_GPU_BOARD */
-	case 86: /* HOST_NATIVE_ATOMIC_SUPPORTED */
-	case 88: /* PAGEABLE_MEMORY_ACCESS */
-	case 102: /* VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
-	case 103: /* HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED */
-	case 115: /* MEMORY_POOLS_SUPPORTED */
-	case 116: /* GPU_DIRECT_RDMA_SUPPORTED */
-	case 132: /* MULTICAST_SUPPORTED */
-		return 0;
-	case 33: /* PCI_BUS_ID */
-		return (int)c->pci_bus;
-	case 34: /* PCI_DEVICE_ID */
-		return (int)c->pci_device;
-	case 36: /* MEMORY_CLOCK_RATE */
-		return (int)c->memory_clock_khz;
-	case 37: /* GLOBAL_MEMORY_BUS_WIDTH */
-		return (int)c->bus_width;
-	case 38: /* L2_CACHE_SIZE */
-		return (int)c->l2_bytes;
-	case 39: /* MAX_THREADS_PER_MULTIPROCESSOR */
-		return (int)c->threads_per_sm;
-	case 40: /* ASYNC_ENGINE_COUNT */
-		return 3;
-	case 50: /* PCI_DOMAIN_ID */
-		return (int)c->pci_domain;
-	case 75: /* COMPUTE_CAPABILITY_MAJOR */
-		return (int)c->cc_major;
-	case 76: /* COMPUTE_CAPABILITY_MINOR */
-		return (int)c->cc_minor;
-	case 81: /* MAX_SHARED_MEMORY_PER_MULTIPROCESSOR */
-		return (int)c->shared_per_sm;
-	case 85: /* MULTI_GPU_BOARD_GROUP_ID */
-		return (int)c->minor;
-	case 97: /* MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
-		return (int)c->shared_optin;
-	case 106: /* MAX_BLOCKS_PER_MULTIPROCESSOR */
+	int value;
+
+	if (which == 106) /* MAX_BLOCKS_PER_MULTIPROCESSOR */
 		return c->threads_per_sm >= 2048 ? 32 : 16;
-	case 134: /* NUMA_ID of host memory */
-		return c->numa_node;
-	default:
-		return which > 0 && which < 150 ? 0 : -1;
+	for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++) {
+		if (fixed[i].which == which)
+			return fixed[i].value;
 	}
+	for (size_t i = 0; i < sizeof(of_card) / sizeof(of_card[0]); i++) {
+		if (of_card[i].which != which)
+			continue;
+		memcpy(&value, (const char *)c + of_card[i].offset, sizeof(value));
+		return value;
+	}
+	return 0;
 }
 
 CUresult cuDeviceGetAttribute(int *value, int which, CUdevice dev)
 {
-	int v;
-
 	ENTER();
-	if (!value)
+	if (!value || which < 1 || which > LAST_ATTRIBUTE)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!device_card(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
-	v = attribute(device_card(dev), which);
-	if (v == -1 && which != 134)
-		return CUDA_ERROR_INVALID_VALUE;
-	*value = v;
+	*value = attribute(device_card(dev), which);
 	return CUDA_SUCCESS;
 }
 

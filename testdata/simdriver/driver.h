@@ -90,6 +90,8 @@ CUresult current_context(CUcontext *ctx);
 bool object_add(enum object_kind kind, void *object);
 bool object_is(enum object_kind kind, const void *object);
 void object_remove(const void *object);
+/* Removes and frees one, or says INVALID_HANDLE. Takes the process lock. */
+CUresult object_destroy(enum object_kind kind, void *object);
 /* Calls drop for every object of that kind; those for which it returns true are removed. */
 void object_sweep(enum object_kind kind, bool (*drop)(void *object, CUcontext ctx), CUcontext ctx);
 

@@ -30,31 +30,16 @@ CUresult cuEventCreate(CUevent *event, unsigned int flags)
 	return e ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult destroy(CUevent event)
-{
-	CUresult r = CUDA_SUCCESS;
-
-	process_lock();
-	if (object_is(OBJECT_EVENT, event)) {
-		object_remove(event);
-		free(event);
-	} else {
-		r = CUDA_ERROR_INVALID_HANDLE;
-	}
-	process_unlock();
-	return r;
-}
-
 CUresult cuEventDestroy(CUevent event)
 {
 	ENTER();
-	return destroy(event);
+	return object_destroy(OBJECT_EVENT, event);
 }
 
 CUresult cuEventDestroy_v2(CUevent event)
 {
 	ENTER();
-	return destroy(event);
+	return object_destroy(OBJECT_EVENT, event);
 }
 
 static CUresult record(CUevent event, CUstream handle, unsigned flags)

@@ -1,4 +1,7 @@
-/* The handles that were given out: an open-addressing hash of pointers. Process lock held by every caller. */
+/*
+ * The handles that were given out: an open-addressing hash of pointers. Every caller holds the process lock, except that
+ * of object_destroy.
+ */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -60,7 +63,7 @@ bool object_add(enum object_kind kind, void *object)
 
 	if ((slots_filled + 1) * 2 > slot_count && !grow())
 		return false;
-	s = probe(object);
+	s = probe(object); /* there is always an empty slot */
 	if (!s->object)
 		slots_filled++;
 	s->object = object;
@@ -89,4 +92,19 @@ void object_sweep(enum object_kind kind, bool (*drop)(void *object, CUcontext ct
 		if (slots[i].kind == kind && drop(slots[i].object, ctx))
 			slots[i].kind = 0;
 	}
+}
+
+CUresult object_destroy(enum object_kind kind, void *object)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	process_lock();
+	if (object_is(kind, object)) {
+		object_remove(object);
+		free(object);
+	} else {
+		r = CUDA_ERROR_INVALID_HANDLE;
+	}
+	process_unlock();
+	return r;
 }

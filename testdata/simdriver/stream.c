@@ -162,32 +162,17 @@ CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int pr
 	return create(stream, flags, priority < -5 ? -5 : priority);
 }
 
-/* Its work goes on: the context's tails remember it. */
-static CUresult destroy(CUstream stream)
-{
-	CUresult r = CUDA_SUCCESS;
-
-	process_lock();
-	if (object_is(OBJECT_STREAM, stream)) {
-		object_remove(stream);
-		free(stream);
-	} else {
-		r = CUDA_ERROR_INVALID_HANDLE;
-	}
-	process_unlock();
-	return r;
-}
-
+/* The work of a destroyed stream goes on: the tails of its context remember it. */
 CUresult cuStreamDestroy(CUstream stream)
 {
 	ENTER();
-	return destroy(stream);
+	return object_destroy(OBJECT_STREAM, stream);
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
 	ENTER();
-	return destroy(stream);
+	return object_destroy(OBJECT_STREAM, stream);
 }
 
 static bool drop_stream(void *object, CUcontext ctx)
