@@ -12,12 +12,13 @@ enum what { PLAIN, TAKES, GIVES, VIEW, CONTEXT, SEAM };
 
 static const struct hook {
 	const char *name;
+	size_t length;
 	void *wrapper; /* NULL: only called */
 	enum library library;
 	enum what what;
 } hooks[HOOK_COUNT] = {
-#define HOOK(library, name, what) { #name, (void *)name, library, what },
-#define HELPER(library, name) { #name, NULL, library, PLAIN },
+#define HOOK(library, name, what) { #name, sizeof(#name) - 1, (void *)name, library, what },
+#define HELPER(library, name) { #name, sizeof(#name) - 1, NULL, library, PLAIN },
 #include "hooks.def"
 #undef HOOK
 #undef HELPER
@@ -101,9 +102,10 @@ bool hook_exists(enum hook_id id)
 
 enum hook_id hook_named(const char *name)
 {
+	size_t length = strlen(name);
 	enum hook_id id = 0;
 
-	while (id < HOOK_COUNT && (!hooks[id].wrapper || strcmp(hooks[id].name, name)))
+	while (id < HOOK_COUNT && (hooks[id].length != length || !hooks[id].wrapper || memcmp(hooks[id].name, name, length)))
 		id++;
 	return id;
 }

@@ -15,19 +15,13 @@
 #include <unistd.h>
 
 #include "filelock.h"
+#include "usage.h"
 #include "witness.h"
 
 static uint32_t owner_of(const struct vgpu_usage *usage, uint32_t slot)
 {
 	/* Acquire: pairs with the release that frees a slot after zeroing it. */
 	return atomic_load_explicit(&usage->slots[slot].owner, memory_order_acquire);
-}
-
-static uint32_t high_water(const struct vgpu_usage *usage)
-{
-	uint32_t high = atomic_load(&usage->high_water);
-
-	return high < VGPU_SLOT_COUNT ? high : VGPU_SLOT_COUNT;
 }
 
 /* Witnesses one and three; the caller has taken or tested the lock, witness two. */
@@ -113,7 +107,7 @@ void slot_unclaim(struct vgpu_usage *usage, int fd, int slot)
 
 bool slot_reap(struct vgpu_usage *usage, int fd)
 {
-	uint32_t high = high_water(usage);
+	uint32_t high = usage_high_water(usage);
 	bool any = false;
 
 	for (uint32_t i = 0; i < high; i++) {

@@ -114,7 +114,7 @@ static uint64_t add(uint64_t a, uint64_t b)
 	return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
-static uint32_t high_water(const struct vgpu_usage *usage)
+uint32_t usage_high_water(const struct vgpu_usage *usage)
 {
 	/* seq_cst: read after this process's own announcement, see reserve.c. */
 	uint32_t high = atomic_load(&usage->high_water);
@@ -125,7 +125,7 @@ static uint32_t high_water(const struct vgpu_usage *usage)
 struct usage_sum usage_sum(struct vgpu_usage *usage, int cell)
 {
 	struct usage_sum sum = { 0 };
-	uint32_t high = high_water(usage);
+	uint32_t high = usage_high_water(usage);
 
 	for (uint32_t i = 0; i < high; i++) {
 		struct vgpu_cell *c = &usage->slots[i].cells[cell];
@@ -167,7 +167,7 @@ bool usage_read(int cell, uint64_t *used)
 	const struct vgpu_usage *usage = map_to_read(path, &fd);
 	if (!usage)
 		return false;
-	uint32_t high = high_water(usage);
+	uint32_t high = usage_high_water(usage);
 	for (uint32_t i = 0; i < high; i++) {
 		uint64_t bytes = atomic_load_explicit(&usage->slots[i].cells[cell].committed, memory_order_relaxed);
 

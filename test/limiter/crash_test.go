@@ -216,6 +216,53 @@ func TestFork(t *testing.T) {
 	assert.Equal(t, "alloc 0", lines[2])
 }
 
+// A process of another PID namespace can't be looked up; the other witnesses do.
+func TestOtherNamespace(t *testing.T) {
+	if err := exec.Command("unshare", "-pf", "true").Run(); err != nil {
+		t.Skip("no PID namespaces here")
+	}
+	c := oneCard(t, giB)
+	cmd := c.command("unshare", "-pf", "--kill-child", "--mount-proc", filepath.Join(bin, "probe"))
+	cmd.Args = append(cmd.Args, strings.Fields("init ctx 0 alloc 1073741824 sleep 60000")...)
+	require.NoError(t, cmd.Start())
+	eventually(t, waitLong, "its memory", func() bool { return c.used(t) == giB })
+	lines, _ := c.probe(t, "init ctx 0 alloc 1")
+	assert.Equal(t, "alloc 2", lines[2])
+	require.NoError(t, cmd.Process.Kill())
+	cmd.Wait()
+	eventually(t, time.Second, "reusable", func() bool {
+		lines, _ = c.probe(t, "init ctx 0 alloc 1073741824")
+		return lines[2] == "alloc 0"
+	})
+}
+
+// The helper thread must not stand in the way of setuid, and the slow path works
+// without root.
+func TestSetuid(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("not root")
+	}
+	c := oneCard(t, giB)
+	for _, dir := range []string{c.dir, filepath.Dir(c.dir)} {
+		require.NoError(t, os.Chmod(dir, 0o755))
+	}
+	cmd := hold(t, c, "init ctx 0 alloc 1073741824 sleep 500 kill")
+	defer cmd.Wait()
+	lines, stderr := c.probe(t, "init ctx 0 setuid 65534 alloc 1 sleep 1000 alloc 1073741824 info")
+	assert.Equal(t, []string{"init 0", "ctx 0", "setuid 0", "alloc 2", "alloc 0", "info 0 free 0 total 1073741824"}, lines)
+	assert.Empty(t, stderr)
+}
+
+// A daemon's first process goes, and with it what it had, after its child closes
+// the driver's files.
+func TestDaemon(t *testing.T) {
+	c := oneCard(t, giB)
+	c.probe(t, "init ctx 0 alloc 1073741824 daemon closefds sleep 60")
+	eventually(t, waitLong, "the parent's memory is back", func() bool { return c.used(t) == 0 })
+	lines, _ := c.probe(t, "init ctx 0 alloc 1073741824")
+	assert.Equal(t, "alloc 0", lines[2])
+}
+
 // All 1,024 slots taken: the next one is told so, and has nothing.
 func TestSlotsRunOut(t *testing.T) {
 	c := oneCard(t, giB)

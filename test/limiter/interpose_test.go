@@ -28,13 +28,13 @@ func hookedNames(t *testing.T) map[string]bool {
 }
 
 // fakeDriver builds a driver that has every hooked function, with symbol versions.
-func fakeDriver(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
+func fakeDriver(tb testing.TB) string {
+	tb.Helper()
+	dir := tb.TempDir()
 	script := filepath.Join(dir, "map")
-	require.NoError(t, os.WriteFile(script, []byte("FAKE_1 { global: *; };\n"), 0o644))
+	require.NoError(tb, os.WriteFile(script, []byte("FAKE_1 { global: *; };\n"), 0o644))
 	for _, name := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
-		require.NoError(t, compile(filepath.Join(dir, name), "testdata/fake_all.c", "testdata/fake_some.c", "-shared", "-fPIC",
+		require.NoError(tb, compile(filepath.Join(dir, name), "testdata/fake_all.c", "testdata/fake_some.c", "-shared", "-fPIC",
 			"-Wl,-Bsymbolic", "-Wl,-soname,"+name, "-Wl,--version-script,"+script))
 	}
 	return dir

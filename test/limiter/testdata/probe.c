@@ -238,6 +238,10 @@ static void run(const char *what)
 		fflush(stdout), r = system("true"), printf("threads %d\n", system("exit $(ls /proc/$PPID/task | wc -l)") >> 8);
 	else if (!strcmp(what, "sleep"))
 		fflush(stdout), usleep((unsigned)number() * 1000);
+	else if (!strcmp(what, "setuid"))
+		printf("setuid %d\n", setgid(65534) || setuid((unsigned)number()));
+	else if (!strcmp(what, "daemon"))
+		printf("daemon %d\n", daemon(1, 1));
 	else if (!strcmp(what, "fork"))
 		split("fork");
 	else if (!strcmp(what, "exit"))
