@@ -33,7 +33,7 @@ static uint64_t parse_size(const char *text)
 static uint64_t read_variable(const char *name, uint64_t otherwise)
 {
 	static _Atomic unsigned once;
-	const char *text = getenv(name);
+	const char *text = secure_getenv(name);
 
 	if (!text)
 		return otherwise;

@@ -99,10 +99,10 @@ struct vgpu_cell {
 };
 
 struct vgpu_slot {
-	_Atomic uint32_t owner; /* robust futex: 0 free, TID alive, FUTEX_OWNER_DIED dead */
-	uint32_t pid;           /* as its own PID namespace names it */
-	uint64_t start_time;    /* /proc/<pid>/stat field 22; 0: not known */
-	uint64_t pid_ns;        /* inode of its PID namespace; 0: not known */
+	_Atomic uint32_t owner;      /* robust futex: 0 free, TID alive, FUTEX_OWNER_DIED dead */
+	uint32_t pid;                /* as its own PID namespace names it */
+	_Atomic uint64_t start_time; /* /proc/<pid>/stat field 22; 0: not known (yet) */
+	uint64_t pid_ns;             /* inode of its PID namespace; 0: not known */
 	uint8_t reserved[104];
 	struct vgpu_cell cells[VGPU_MAX_DEVICES];
 	uint8_t spare[128];

@@ -11,6 +11,7 @@
 
 #include "clock.h"
 #include "loader.h"
+#include "witness.h"
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t while_value, const struct timespec *timeout)
 {
@@ -23,12 +24,12 @@ static bool register_word(struct owner *o)
 {
 	o->element.next = &o->head.list;
 	o->head.list.next = &o->element;
-	o->head.futex_offset = (long)((uintptr_t)o->word - (uintptr_t)&o->element);
+	o->head.futex_offset = (long)((uintptr_t)&o->slot->owner - (uintptr_t)&o->element);
 	o->head.list_op_pending = NULL;
 	if (syscall(SYS_set_robust_list, &o->head, sizeof(o->head)) != 0)
 		return false;
 	/* seq_cst: set before any announcement in the slot. */
-	atomic_store(o->word, (uint32_t)syscall(SYS_gettid));
+	atomic_store(&o->slot->owner, (uint32_t)syscall(SYS_gettid));
 	return true;
 }
 
@@ -41,6 +42,8 @@ static void *own(void *argument)
 	/* Release: the word is set for whoever sees it ready. */
 	atomic_store_explicit(&o->ready, 1, memory_order_release);
 	syscall(SYS_futex, &o->ready, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+	if (owns) /* meanwhile the program goes on: reading /proc takes a while */
+		atomic_store(&o->slot->start_time, witness_start_time());
 	while (owns)
 		futex_wait(&o->ready, 1, NULL);
 	return NULL;
@@ -72,13 +75,13 @@ static bool create(struct owner *o)
 	return !failed;
 }
 
-bool owner_start(struct owner *o, _Atomic uint32_t *word)
+bool owner_start(struct owner *o, struct vgpu_slot *slot)
 {
 	sigmask_fn *mask = loader_function("pthread_sigmask");
 	struct timespec patience = { 5, 0 };
 	sigset_t all, before;
 
-	o->word = word;
+	o->slot = slot;
 	sigfillset(&all);
 	/* libc's mask leaves out its own two signals, or setuid would wait for ever. */
 	if (!mask || mask(SIG_SETMASK, &all, &before) != 0)
@@ -88,5 +91,5 @@ bool owner_start(struct owner *o, _Atomic uint32_t *word)
 	/* Acquire: pairs with the release in own(). */
 	while (created && !atomic_load_explicit(&o->ready, memory_order_acquire))
 		futex_wait(&o->ready, 0, &patience);
-	return created && atomic_load(word) != 0;
+	return created && atomic_load(&slot->owner) != 0;
 }

@@ -72,7 +72,7 @@ static bool take_slot(struct process *p)
 		return deny("all 1024 process slots of this container are taken, or the usage file can't be locked");
 	}
 	p->slot = &p->usage->slots[p->slot_index];
-	if (owner_start(&p->owner, &p->slot->owner))
+	if (owner_start(&p->owner, p->slot))
 		return true;
 	slot_unclaim(p->usage, p->fd, p->slot_index);
 	close(p->fd);

@@ -17,7 +17,7 @@
 struct owner {
 	struct robust_list_head head;
 	struct robust_list element;
-	_Atomic uint32_t *word;
+	struct vgpu_slot *slot;
 	_Atomic uint32_t ready; /* 1: the word is set; a futex */
 };
 
@@ -38,6 +38,6 @@ struct process *process_get(void);
 struct process *process_peek(void);
 
 /* Starts the thread that owns the slot for as long as this process lives. */
-bool owner_start(struct owner *owner, _Atomic uint32_t *word);
+bool owner_start(struct owner *owner, struct vgpu_slot *slot);
 
 #endif

@@ -29,7 +29,7 @@ static bool owner_gone(const struct vgpu_usage *usage, uint32_t slot)
 {
 	const struct vgpu_slot *s = &usage->slots[slot];
 
-	return (owner_of(usage, slot) & FUTEX_OWNER_DIED) && witness_process_gone(s->pid, s->start_time, s->pid_ns);
+	return (owner_of(usage, slot) & FUTEX_OWNER_DIED) && witness_process_gone(s->pid, atomic_load(&s->start_time), s->pid_ns);
 }
 
 bool slot_is_dead(const struct vgpu_usage *usage, int fd, uint32_t slot)
@@ -91,7 +91,7 @@ int slot_claim(struct vgpu_usage *usage, int fd)
 			continue;
 		struct vgpu_slot *s = &usage->slots[i];
 		s->pid = (uint32_t)getpid();
-		s->start_time = witness_start_time();
+		atomic_store(&s->start_time, 0); /* the helper thread reads it up */
 		s->pid_ns = witness_pid_namespace();
 		raise_high_water(usage, i + 1);
 		return (int)i;
