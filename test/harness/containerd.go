@@ -106,7 +106,7 @@ func (c *Containerd) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.conn, err = grpc.NewClient("unix://"+filepath.Join(c.Dir, "c.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	c.conn, err = grpc.NewClient("unix://"+filepath.Join(c.Dir, "c.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUnaryInterceptor(impatient))
 	if err != nil {
 		return errors.Join(err, c.Stop())
 	}
@@ -177,9 +177,17 @@ func (c *Containerd) RemoveAllPods(ctx context.Context) error {
 	}
 	var errs []error
 	for _, p := range pods.Items {
-		_, stopErr := c.CRI.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: p.Id})
-		_, removeErr := c.CRI.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: p.Id})
-		errs = append(errs, stopErr, removeErr)
+		errs = append(errs, c.removePod(ctx, p.Id))
 	}
 	return errors.Join(errs...)
+}
+
+// callPatience is how long one CRI call may take: a runtime that hangs fails a test
+// and does not stop it.
+const callPatience = time.Minute
+
+func impatient(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	ctx, cancel := context.WithTimeout(ctx, callPatience)
+	defer cancel()
+	return invoke(ctx, method, request, reply, conn, options...)
 }

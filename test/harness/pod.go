@@ -2,13 +2,17 @@ package harness
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -122,15 +126,48 @@ func (s *Sandbox) Start(ctx context.Context, k Container) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = s.c.CRI.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: id})
-	return id, err
+	return id, s.c.StartContainer(ctx, id)
 }
 
-// Remove stops and removes the pod and its containers.
-func (s *Sandbox) Remove(ctx context.Context) error {
-	_, stopErr := s.c.CRI.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: s.ID})
-	_, removeErr := s.c.CRI.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: s.ID})
-	return errors.Join(stopErr, removeErr)
+// Remove stops and removes the pod and its containers, in the kubelet's order.
+func (s *Sandbox) Remove(ctx context.Context) error { return s.c.removePod(ctx, s.ID) }
+
+// removePod removes a pod's containers before the pod, as the kubelet does. To leave
+// them to RemovePodSandbox can hang containerd 2.4.2 for good: it takes the lock
+// against plugin synchronisation a second time for each container, and when a
+// plugin connects between the two, both wait for each other.
+func (c *Containerd) removePod(ctx context.Context, id string) error {
+	_, stopErr := c.CRI.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
+	errs := []error{stopErr}
+	list, err := c.CRI.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{PodSandboxId: id}})
+	errs = append(errs, err)
+	for _, k := range list.GetContainers() {
+		_, err := c.CRI.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: k.Id})
+		errs = append(errs, err)
+	}
+	_, removeErr := c.CRI.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id})
+	return errors.Join(append(errs, removeErr)...)
+}
+
+// StartContainer starts a created container.
+func (c *Containerd) StartContainer(ctx context.Context, id string) error {
+	_, err := c.CRI.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: id})
+	return err
+}
+
+// ReadBundle reads the OCI spec that runc was given for a container whose task is there.
+func ReadBundle(c *Containerd, id string) (*rspec.Spec, error) {
+	data, err := os.ReadFile(filepath.Join(c.bundle(id), "config.json"))
+	if err != nil {
+		return nil, err
+	}
+	var spec rspec.Spec
+	return &spec, json.Unmarshal(data, &spec)
+}
+
+// bundle is the folder of a container's task.
+func (c *Containerd) bundle(id string) string {
+	return filepath.Join(c.Dir, "state", "io.containerd.runtime.v2.task", "k8s.io", id)
 }
 
 // RemoveContainer stops (at once) and removes a container.
@@ -180,4 +217,17 @@ func (c *Containerd) WaitExit(ctx context.Context, id string, patience time.Dura
 		return nil
 	})
 	return code, err
+}
+
+// KillContainer kills a container's first process, past containerd.
+func KillContainer(c *Containerd, id string) error {
+	data, err := os.ReadFile(filepath.Join(c.bundle(id), "init.pid"))
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(pid, syscall.SIGKILL)
 }

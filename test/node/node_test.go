@@ -112,11 +112,9 @@ func waitReady(t testing.TB, s *harness.Sandbox, c harness.Container) {
 
 // bundle reads the OCI spec that runc was given.
 func bundle(t testing.TB, n *harness.Node, id string) *rspec.Spec {
-	data, err := os.ReadFile(filepath.Join(n.Containerd.Dir, "state", "io.containerd.runtime.v2.task", "k8s.io", id, "config.json"))
+	spec, err := harness.ReadBundle(n.Containerd, id)
 	require.NoError(t, err)
-	var spec rspec.Spec
-	require.NoError(t, json.Unmarshal(data, &spec))
-	return &spec
+	return spec
 }
 
 // requireNothingLeft checks that no container of gpuslice's is left anywhere.
