@@ -40,6 +40,7 @@ func TestTwoContainersShareACard(t *testing.T) {
 		require.Equal(t, int64(1000*mib), number(t, v[key]), key)
 	}
 	require.Equal(t, int64(0), number(t, v["nvml.0.used_bytes"]))
+	require.Equal(t, "1", v["nvml.0.processes"], "itself, and not its neighbour")
 
 	v = exec(t, n, smallID, workload("alloc"), "--chunk-mib=1")
 	require.Equal(t, int64(1000*mib), number(t, v["allocated_bytes"]), "all of its slice")
