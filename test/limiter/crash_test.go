@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -261,6 +262,49 @@ func TestDaemon(t *testing.T) {
 	eventually(t, waitLong, "the parent's memory is back", func() bool { return c.used(t) == 0 })
 	lines, _ := c.probe(t, "init ctx 0 alloc 1073741824")
 	assert.Equal(t, "alloc 0", lines[2])
+}
+
+// A stopped process (a debugger, a freezer) may cost the others time, never more,
+// whatever it was in the middle of. On the fake driver, which has no locks: those of
+// the simulated one, which a stopped process may hold, are not what is asked about.
+func TestStoppedProcessHoldsNobodyUp(t *testing.T) {
+	c := oneCard(t, giB)
+	c.sim = fakeDriver(t)
+	for round := range 10 {
+		var stopped []*exec.Cmd
+		for i := range 4 {
+			cmd := c.command(filepath.Join(bin, "churn"), "20", fmt.Sprint(round*10+i), fmt.Sprint(512*miB), "2")
+			require.NoError(t, cmd.Start())
+			t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+			stopped = append(stopped, cmd)
+		}
+		eventually(t, waitLong, "they are at it", func() bool { return c.used(t) > giB/2 })
+		time.Sleep(time.Duration(round*7) * time.Millisecond)
+		for _, cmd := range stopped {
+			require.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
+		}
+		start := time.Now()
+		lines := within(t, 10*time.Second, c, "init ctx 0 alloc 1073741824 alloc 1 info")
+		assert.Less(t, time.Since(start), 5*time.Second)
+		require.Equal(t, []string{"init 0", "ctx 0", "alloc 2"}, lines[:3])
+		for _, cmd := range stopped {
+			cmd.Process.Kill()
+			cmd.Wait()
+		}
+		lines = within(t, 10*time.Second, c, "init ctx 0 alloc 1073741824 alloc 1")
+		require.Equal(t, []string{"init 0", "ctx 0", "alloc 0", "alloc 2"}, lines)
+	}
+}
+
+// within runs a script that must not take longer.
+func within(t *testing.T, limit time.Duration, c *container, script string) []string {
+	t.Helper()
+	cmd := c.command(filepath.Join(bin, "probe"), strings.Fields(script)...)
+	timer := time.AfterFunc(limit, func() { cmd.Process.Kill() })
+	defer timer.Stop()
+	out, err := cmd.Output()
+	require.NoError(t, err, "it hangs")
+	return strings.Split(strings.TrimRight(string(out), "\n"), "\n")
 }
 
 // All 1,024 slots taken: the next one is told so, and has nothing.
