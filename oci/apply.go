@@ -136,7 +136,8 @@ func hooksOf(spec *rspec.Spec, name string) []rspec.Hook {
 	}
 	switch name {
 	case cdi.PrestartHook:
-		return spec.Hooks.Prestart //nolint:staticcheck // deprecated, and CDI specs still name it
+		//lint:ignore SA1019 it is deprecated, and CDI specs still name it
+		return spec.Hooks.Prestart
 	case cdi.CreateRuntimeHook:
 		return spec.Hooks.CreateRuntime
 	case cdi.CreateContainerHook:

@@ -10,6 +10,7 @@ import (
 	oci "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/stretchr/testify/require"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
 func TestConfigFile(t *testing.T) {
@@ -140,7 +141,7 @@ func TestCDISpec(t *testing.T) {
 
 	spec, err := cdi.ReadSpec(path, 0)
 	require.NoError(t, err)
-	minimum, err := cdi.MinimumRequiredVersion(spec.Spec)
+	minimum, err := cdispec.MinimumRequiredVersion(spec.Spec)
 	require.NoError(t, err)
 	require.Equal(t, minimum, spec.Version, "as low as its features need")
 
