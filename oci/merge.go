@@ -13,6 +13,9 @@ import (
 func Merge(all ...*cdispec.ContainerEdits) *cdispec.ContainerEdits {
 	merged := &cdispec.ContainerEdits{}
 	env := variables{index: map[string]int{}}
+	nodes := unique(func(d *cdispec.DeviceNode) string { return path.Clean(d.Path) })
+	mounts := unique(func(m *cdispec.Mount) string { return cleanDestination(m.ContainerPath) })
+	interfaces := unique(func(d *cdispec.LinuxNetDevice) string { return d.HostInterfaceName })
 	for _, e := range all {
 		if e == nil {
 			continue
@@ -20,15 +23,9 @@ func Merge(all ...*cdispec.ContainerEdits) *cdispec.ContainerEdits {
 		for _, entry := range e.Env {
 			env.add(entry)
 		}
-		for _, d := range e.DeviceNodes {
-			merged.DeviceNodes = put(merged.DeviceNodes, d, func(d *cdispec.DeviceNode) string { return path.Clean(d.Path) })
-		}
-		for _, m := range e.Mounts {
-			merged.Mounts = put(merged.Mounts, m, func(m *cdispec.Mount) string { return cleanDestination(m.ContainerPath) })
-		}
-		for _, d := range e.NetDevices {
-			merged.NetDevices = put(merged.NetDevices, d, func(d *cdispec.LinuxNetDevice) string { return d.HostInterfaceName })
-		}
+		nodes.put(e.DeviceNodes)
+		mounts.put(e.Mounts)
+		interfaces.put(e.NetDevices)
 		for _, h := range e.Hooks {
 			if !slices.ContainsFunc(merged.Hooks, func(o *cdispec.Hook) bool { return sameHook(o, h) }) {
 				merged.Hooks = append(merged.Hooks, h)
@@ -43,22 +40,35 @@ func Merge(all ...*cdispec.ContainerEdits) *cdispec.ContainerEdits {
 			merged.IntelRdt = e.IntelRdt
 		}
 	}
-	merged.Env = env.list
+	merged.Env, merged.DeviceNodes, merged.Mounts, merged.NetDevices = env.list, nodes.list, mounts.list, interfaces.list
 	return clone(merged)
 }
 
-// put adds an item, or replaces the one of the same key.
-func put[T any](list []*T, item *T, key func(*T) string) []*T {
-	if item == nil {
-		return list
-	}
-	for i := range list {
-		if key(list[i]) == key(item) {
-			list[i] = item
-			return list
+// uniqueList is a list in which a key comes once, in the order of the first of each.
+type uniqueList[T any] struct {
+	key   func(*T) string
+	list  []*T
+	index map[string]int
+}
+
+func unique[T any](key func(*T) string) *uniqueList[T] {
+	return &uniqueList[T]{key: key, index: map[string]int{}}
+}
+
+// put adds items, each in the place of the one of the same key if there is one.
+func (u *uniqueList[T]) put(items []*T) {
+	for _, item := range items {
+		if item == nil {
+			continue
 		}
+		key := u.key(item)
+		if i, ok := u.index[key]; ok {
+			u.list[i] = item
+			continue
+		}
+		u.index[key] = len(u.list)
+		u.list = append(u.list, item)
 	}
-	return append(list, item)
 }
 
 // sameHook says whether two hooks would do the same.
