@@ -11,14 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The real go-nvml on the simulated driver's libnvidia-ml.so.1, where that is
-// built: make -C testdata/simdriver OUT=$PWD/build.
+// The real go-nvml on the simulated driver's libnvidia-ml.so.1.
 func TestDiscoverSimulatedDriver(t *testing.T) {
 	dir, err := filepath.Abs("../build/sim")
 	require.NoError(t, err)
 	library, simctl := filepath.Join(dir, "libnvidia-ml.so.1"), filepath.Join(dir, "simctl")
 	if _, err := os.Stat(library); err != nil {
-		t.Skip("the simulated driver isn't built: make -C testdata/simdriver OUT=$PWD/build")
+		t.Fatal("the simulated driver isn't built: run `make build` first")
 	}
 	t.Setenv("SIMGPU_STATE", filepath.Join(t.TempDir(), "state"))
 	out, err := exec.Command(simctl, "init", "--card", "H200", "--card", "T4").CombinedOutput()
