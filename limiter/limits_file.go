@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -122,7 +123,7 @@ func rewriteRecord(r, want []byte) {
 
 // place writes a file beside path and renames it there.
 func place(path string, mode os.FileMode, fill func(*os.File) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	f, err := createBeside(path)
 	if err != nil {
 		return err
 	}
@@ -135,5 +136,22 @@ func place(path string, mode os.FileMode, fill func(*os.File) error) (err error)
 	if err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), path)
+	// Not os.Rename, which looks at the target first: a container's creation waits.
+	if err := unix.Rename(f.Name(), path); err != nil {
+		return fmt.Errorf("rename: %w", err)
+	}
+	return nil
+}
+
+// createBeside makes a hidden file of a new name in the folder of path.
+// O_NONBLOCK means nothing to the kernel for a regular file, and spares the five
+// calls by which package os finds out that it can't poll one.
+func createBeside(path string) (*os.File, error) {
+	for {
+		name := fmt.Sprintf("%s/.%s-%08x", filepath.Dir(path), filepath.Base(path), rand.Uint32())
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NONBLOCK, 0o600)
+		if !errors.Is(err, os.ErrExist) {
+			return f, err
+		}
+	}
 }
