@@ -35,6 +35,9 @@ var (
 )
 
 const (
+	// registerGrace is how long a registration may take to notice a closed connection.
+	registerGrace = time.Second
+
 	firstBackoff = 100 * time.Millisecond
 	lastBackoff  = 5 * time.Second
 	// settled is how long a connection must have lasted for the next failure
@@ -88,10 +91,11 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 	defer cancel()
 
 	dialer := net.Dialer{Timeout: startPatience}
-	conn, err := dialer.DialContext(ctx, "unix", socket)
+	dialed, err := dialer.DialContext(ctx, "unix", socket)
 	if err != nil {
 		return fmt.Errorf("connect to NRI (is it enabled in the runtime's configuration?): %w", err)
 	}
+	conn := &countingConn{Conn: dialed}
 	defer conn.Close()
 
 	s := &session{Plugin: p, synced: make(chan struct{})}
@@ -140,8 +144,8 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 // start runs the stub's Start under a watchdog. Start waits for the runtime's
 // Configure request without a deadline, and ignores its context: when the runtime
 // hangs up between Register and Configure, it would wait for ever. The watchdog
-// sends that request itself, and s.Configure answers it with an error.
-func (s *session) start(ctx context.Context, conn net.Conn) error {
+// then sends that request itself, and s.Configure answers it with an error.
+func (s *session) start(ctx context.Context, conn *countingConn) error {
 	started := make(chan error, 1)
 	go func() { started <- s.stub.Start(ctx) }()
 
@@ -153,16 +157,39 @@ func (s *session) start(ctx context.Context, conn net.Conn) error {
 	}
 	s.ended.Store(true)
 	_ = conn.Close()
-	if waiting, ok := s.stub.(api.PluginService); ok {
-		go func() { _, _ = waiting.Configure(context.Background(), &api.ConfigureRequest{}) }()
+	select {
+	case err := <-started: // it was registering, which a closed connection ends
+		return s.givenUp(ctx, err)
+	case <-time.After(registerGrace):
 	}
-	if err := <-started; ctx.Err() == nil && err == nil {
+	// It wrote its registration, and waits for what comes after it.
+	if waiting, ok := s.stub.(api.PluginService); ok && conn.writes.Load() > 0 {
+		_, _ = waiting.Configure(context.Background(), &api.ConfigureRequest{})
+	}
+	return s.givenUp(ctx, <-started)
+}
+
+// givenUp is why a connection that was not made in time was given up.
+func (s *session) givenUp(ctx context.Context, err error) error {
+	if err == nil { // configured after all, and too late
 		s.stub.Stop()
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return fmt.Errorf("the runtime did not configure the plugin within %v", startPatience)
+	return fmt.Errorf("the runtime did not register and configure the plugin within %v", startPatience)
+}
+
+// countingConn counts what is written. The count also orders memory: who has seen a
+// write has seen what its writer did before.
+type countingConn struct {
+	net.Conn
+	writes atomic.Int64
+}
+
+func (c *countingConn) Write(b []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(b)
 }
 
 // Configure subscribes to the events that this runtime has.

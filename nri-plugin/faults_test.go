@@ -4,12 +4,15 @@ import (
 	"context"
 	"net"
 	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/net/multiplex"
+	"github.com/containerd/ttrpc"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
@@ -143,43 +146,81 @@ func TestLostLedgerIsRestored(t *testing.T) {
 	require.Error(t, err, "what runs is not given away a second time")
 }
 
-// A runtime that hangs up between Register and Configure, or never synchronises,
-// must not stop the plugin from trying again.
+// A runtime that accepts and says nothing, or answers the registration and never
+// configures the plugin, must not stop it from trying again.
 func TestHangingRegistrationIsGivenUp(t *testing.T) {
-	r := newRuntime(t, "v2.4.2")
-	r.proxy.listener.Close()
-	listener, err := net.Listen("unix", r.socket)
-	require.NoError(t, err)
-	accepted := make(chan net.Conn, 16)
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			accepted <- conn // and never a word
-		}
-	}()
+	for _, test := range []struct {
+		description string
+		serve       func(net.Conn)
+	}{
+		{"never answers", func(net.Conn) {}},
+		{"registers and never configures", serveRegistration},
+		{"registers and hangs up", func(c net.Conn) {
+			serveRegistration(c)
+			time.AfterFunc(50*time.Millisecond, func() { c.Close() })
+		}},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			socket := filepath.Join(t.TempDir(), "s")
+			listener, err := net.Listen("unix", socket)
+			require.NoError(t, err)
+			accepted := make(chan net.Conn, 16)
+			go func() {
+				for {
+					conn, err := listener.Accept()
+					if err != nil {
+						return
+					}
+					test.serve(conn)
+					accepted <- conn
+				}
+			}()
 
-	restore := nriplugin.SetPatience(200*time.Millisecond, time.Second)
-	t.Cleanup(restore)
-	plugin, err := nriplugin.New(newConfig(t))
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- plugin.Run(ctx, r.socket) }()
-	for range 3 {
-		select {
-		case conn := <-accepted:
-			defer conn.Close()
-		case <-time.After(20 * time.Second):
-			t.Fatal("the plugin did not try again")
-		}
+			t.Cleanup(nriplugin.SetPatience(200*time.Millisecond, time.Second))
+			plugin, err := nriplugin.New(newConfig(t))
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() { ended <- plugin.Run(ctx, socket) }()
+			for range 3 {
+				select {
+				case conn := <-accepted:
+					defer conn.Close()
+				case <-time.After(20 * time.Second):
+					t.Fatal("the plugin did not try again")
+				}
+			}
+			require.Error(t, plugin.Ready())
+			listener.Close()
+			cancel()
+			require.NoError(t, <-ended)
+		})
 	}
-	require.Error(t, plugin.Ready())
-	listener.Close()
-	cancel()
-	require.NoError(t, <-ended)
+}
+
+// serveRegistration answers a plugin's registration as a runtime does, and no more.
+func serveRegistration(conn net.Conn) {
+	mux := multiplex.Multiplex(conn)
+	listener, err := mux.Listen(multiplex.RuntimeServiceConn)
+	if err != nil {
+		return
+	}
+	server, err := ttrpc.NewServer()
+	if err != nil {
+		return
+	}
+	api.RegisterRuntimeService(server, registrar{})
+	go func() { _ = server.Serve(context.Background(), listener) }()
+}
+
+type registrar struct{}
+
+func (registrar) RegisterPlugin(context.Context, *api.RegisterPluginRequest) (*api.Empty, error) {
+	return &api.Empty{}, nil
+}
+
+func (registrar) UpdateContainers(context.Context, *api.UpdateContainersRequest) (*api.UpdateContainersResponse, error) {
+	return &api.UpdateContainersResponse{}, nil
 }
 
 func TestSecondPluginCannotWidenAGrant(t *testing.T) {
