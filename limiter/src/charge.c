@@ -9,7 +9,7 @@ CUresult charge_begin(struct charge *c, uint64_t bytes)
 	if (result != CUDA_SUCCESS)
 		return result; /* the driver has no context here, so it would refuse too */
 	c->process = process_get();
-	if (!c->process || c->here.cell < 0)
+	if (!c->process || c->here.cell < 0 || !owner_wait(&c->process->owner))
 		return CUDA_ERROR_NOT_INITIALIZED;
 	c->bytes = bytes;
 	return reserve(c->process, c->here.cell, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;

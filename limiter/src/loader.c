@@ -138,26 +138,49 @@ static const struct link_map *first_object(void)
 
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 
+struct search {
+	const char *name;
+	void *in_front; /* of us: only if nobody behind us has it */
+	void *behind;
+	bool passed_us;
+};
+
+/* True: the search is over. */
+static bool look_into(struct search *search, ElfW(Addr) base, const ElfW(Dyn) *dyn)
+{
+	struct tables t;
+
+	if (base == (ElfW(Addr))__ehdr_start) {
+		search->passed_us = true;
+		return false;
+	}
+	if (!read_tables(&t, base, dyn))
+		return false;
+	void *found = t.gnu_hash ? find_gnu(&t, search->name) : t.sysv_hash ? find_sysv(&t, search->name) : NULL;
+	if (found)
+		*(search->passed_us ? &search->behind : &search->in_front) = found;
+	return found && search->passed_us;
+}
+
+static int look_into_each(struct dl_phdr_info *info, size_t size, void *search)
+{
+	(void)size;
+	for (int i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+			return look_into(search, info->dlpi_addr, (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr));
+	return 0;
+}
+
 static void *search_for(const char *name)
 {
-	void *in_front = NULL; /* of us: only if nobody behind us has it */
-	bool passed_us = false;
+	struct search search = { .name = name };
+	const struct link_map *object = first_object();
 
-	for (const struct link_map *object = first_object(); object; object = object->l_next) {
-		struct tables t;
-
-		if (object->l_addr == (ElfW(Addr))__ehdr_start) {
-			passed_us = true;
-			continue;
-		}
-		if (!read_tables(&t, object->l_addr, object->l_ld))
-			continue;
-		void *found = t.gnu_hash ? find_gnu(&t, name) : t.sysv_hash ? find_sysv(&t, name) : NULL;
-		if (found && passed_us)
-			return found;
-		in_front = found ? found : in_front;
-	}
-	return in_front;
+	if (!object) /* a program linked without the debuggers' entry */
+		dl_iterate_phdr(look_into_each, &search);
+	while (object && !look_into(&search, object->l_addr, object->l_ld))
+		object = object->l_next;
+	return search.behind ? search.behind : search.in_front;
 }
 
 static void *once(_Atomic(void *) *slot, const char *name)

@@ -9,13 +9,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "clock.h"
 #include "loader.h"
 #include "witness.h"
 
-static void futex_wait(_Atomic uint32_t *word, uint32_t while_value, const struct timespec *timeout)
+static void futex_wait(_Atomic uint32_t *word, uint32_t while_value)
 {
-	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, while_value, timeout, NULL, 0);
+	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, while_value, NULL, NULL, 0);
 }
 
 /* Replaces the thread's robust list by ours: this thread holds no other robust
@@ -45,7 +44,7 @@ static void *own(void *argument)
 	if (owns) /* meanwhile the program goes on: reading /proc takes a while */
 		atomic_store(&o->slot->start_time, witness_start_time());
 	while (owns)
-		futex_wait(&o->ready, 1, NULL);
+		futex_wait(&o->ready, 1);
 	return NULL;
 }
 
@@ -78,7 +77,6 @@ static bool create(struct owner *o)
 bool owner_start(struct owner *o, struct vgpu_slot *slot)
 {
 	sigmask_fn *mask = loader_function("pthread_sigmask");
-	struct timespec patience = { 5, 0 };
 	sigset_t all, before;
 
 	o->slot = slot;
@@ -88,8 +86,13 @@ bool owner_start(struct owner *o, struct vgpu_slot *slot)
 		return false;
 	bool created = create(o);
 	mask(SIG_SETMASK, &before, NULL);
+	return created;
+}
+
+bool owner_wait(struct owner *o)
+{
 	/* Acquire: pairs with the release in own(). */
-	while (created && !atomic_load_explicit(&o->ready, memory_order_acquire))
-		futex_wait(&o->ready, 0, &patience);
-	return created && atomic_load(&slot->owner) != 0;
+	while (!atomic_load_explicit(&o->ready, memory_order_acquire))
+		futex_wait(&o->ready, 0);
+	return atomic_load(&o->slot->owner) != 0;
 }

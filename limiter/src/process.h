@@ -37,7 +37,12 @@ struct process *process_get(void);
 /* The same, but does not make one. */
 struct process *process_peek(void);
 
-/* Starts the thread that owns the slot for as long as this process lives. */
+/* Starts the thread that owns the slot for as long as this process lives. It does
+ * not wait for the thread to run: on a busy machine that would be the longest part
+ * of cuInit. Until it has run the slot's byte alone is locked. */
 bool owner_start(struct owner *owner, struct vgpu_slot *slot);
+/* Returns once the thread owns the slot: before that nothing may be charged in it.
+ * False: the kernel has no robust futexes. */
+bool owner_wait(struct owner *owner);
 
 #endif

@@ -102,9 +102,18 @@ func TestOtherProgramsAreLeftAlone(t *testing.T) {
 	require.NoError(t, compile(filepath.Join(dir, "hello"), source))
 	// A sanitizer's runtime inside the program looks libc up before it is ready.
 	require.NoError(t, compile(filepath.Join(dir, "sanitized"), source, "-fsanitize=address", "-static-libasan"))
+	lookup := filepath.Join(dir, "lookup.c")
+	require.NoError(t, os.WriteFile(lookup, []byte("#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n#include <stdlib.h>\n"+
+		"const char interp[] __attribute__((section(\".interp\"), used)) = \"/lib64/ld-linux-x86-64.so.2\";\n"+
+		"__attribute__((force_align_arg_pointer)) void run(void) { printf(\"%d %d\\n\", dlsym(RTLD_NEXT, \"getpid\") != NULL, dlsym(RTLD_DEFAULT, \"no such\") != NULL); exit(0); }\n"+
+		"#ifndef SHARED\nint main(void) { run(); }\n#endif\n"), 0o644))
+	require.NoError(t, compile(filepath.Join(dir, "lookup"), lookup))
+	require.NoError(t, compile(filepath.Join(dir, "runnable.so"), lookup, "-DSHARED", "-shared", "-fPIC", "-Wl,-e,run"))
 	c := oneCard(t, giB)
 	for _, command := range [][]string{
 		{filepath.Join(dir, "sanitized")},
+		{"/lib64/ld-linux-x86-64.so.2", filepath.Join(dir, "lookup")},
+		{filepath.Join(dir, "runnable.so")}, // has no DT_DEBUG
 		{"bash", "-c", "for i in 1 2 3; do (echo $i; exit $i) | cat; done; ls / | wc -l; echo $((6*7)); ulimit -n"},
 		{"python3", "-c", "import ctypes, threading, ssl, json, subprocess; print(ctypes.CDLL(None).getpid() > 0, threading.active_count(), subprocess.run(['true']).returncode)"},
 		{"python3", "-c", "import ctypes; print(hasattr(ctypes.CDLL(None), 'cuInit'), hasattr(ctypes.CDLL(None), 'strlen'))"},
