@@ -2,6 +2,8 @@
  * size is computed: elements by format, rows to 64 bytes and, where there are
  * rows, their number to 8 (the blocks in which a card stores them), the whole to
  * 512. A sparse or deferred one takes nothing by itself: memory is mapped in. */
+#include <string.h>
+
 #include "charge.h"
 #include "hooks.h"
 
@@ -55,8 +57,13 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int level
 	return sum;
 }
 
-static CUresult settle(struct charge *charge, CUresult result, enum ledger_kind kind, void *handle)
+/* out is where the driver has put the new handle, CUarray or CUmipmappedArray. */
+static CUresult settle(struct charge *charge, CUresult result, enum ledger_kind kind, void *out)
 {
+	void *handle = NULL;
+
+	if (result == CUDA_SUCCESS)
+		memcpy(&handle, out, sizeof(handle));
 	if (result == CUDA_SUCCESS && charge_keep(charge, kind, (uintptr_t)handle))
 		return CUDA_SUCCESS;
 	if (result == CUDA_SUCCESS) {
@@ -75,22 +82,16 @@ static CUresult begin(struct charge *charge, const void *out, const CUDA_ARRAY3D
 	return out ? charge_begin(charge, array_bytes(desc, levels)) : CUDA_ERROR_INVALID_VALUE;
 }
 
-#define CREATE(function, kind, array, size_desc, levels, ...)                              \
-	do {                                                                               \
-		struct charge charge;                                                      \
-		CUresult result = begin(&charge, array, size_desc, levels);                \
-		if (result != CUDA_SUCCESS)                                                \
-			return result;                                                     \
-		result = REAL(function)(__VA_ARGS__);                                      \
-		return settle(&charge, result, kind, *(array));                            \
-	} while (0)
-
 CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
 {
 	if (!desc)
 		return CUDA_ERROR_INVALID_VALUE;
 	CUDA_ARRAY3D_DESCRIPTOR same = { desc->Width, desc->Height, 0, desc->Format, desc->NumChannels, 0 };
-	CREATE(cuArrayCreate, LEDGER_ARRAY, array, &same, 1, array, desc);
+	struct charge charge;
+	CUresult result = begin(&charge, array, &same, 1);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return settle(&charge, REAL(cuArrayCreate)(array, desc), LEDGER_ARRAY, array);
 }
 
 CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *desc)
@@ -98,7 +99,11 @@ CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *desc)
 	if (!desc)
 		return CUDA_ERROR_INVALID_VALUE;
 	CUDA_ARRAY3D_DESCRIPTOR same = { desc->Width, desc->Height, 0, desc->Format, desc->NumChannels, 0 };
-	CREATE(cuArrayCreate_v2, LEDGER_ARRAY, array, &same, 1, array, desc);
+	struct charge charge;
+	CUresult result = begin(&charge, array, &same, 1);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return settle(&charge, REAL(cuArrayCreate_v2)(array, desc), LEDGER_ARRAY, array);
 }
 
 CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc)
@@ -107,21 +112,33 @@ CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc)
 		return CUDA_ERROR_INVALID_VALUE;
 	CUDA_ARRAY3D_DESCRIPTOR same = { desc->Width,       desc->Height, desc->Depth, desc->Format,
 		                         desc->NumChannels, desc->Flags };
-	CREATE(cuArray3DCreate, LEDGER_ARRAY, array, &same, 1, array, desc);
+	struct charge charge;
+	CUresult result = begin(&charge, array, &same, 1);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return settle(&charge, REAL(cuArray3DCreate)(array, desc), LEDGER_ARRAY, array);
 }
 
 CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc)
 {
 	if (!desc)
 		return CUDA_ERROR_INVALID_VALUE;
-	CREATE(cuArray3DCreate_v2, LEDGER_ARRAY, array, desc, 1, array, desc);
+	struct charge charge;
+	CUresult result = begin(&charge, array, desc, 1);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return settle(&charge, REAL(cuArray3DCreate_v2)(array, desc), LEDGER_ARRAY, array);
 }
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels)
 {
 	if (!desc)
 		return CUDA_ERROR_INVALID_VALUE;
-	CREATE(cuMipmappedArrayCreate, LEDGER_MIPMAP, array, desc, levels, array, desc, levels);
+	struct charge charge;
+	CUresult result = begin(&charge, array, desc, levels);
+	if (result != CUDA_SUCCESS)
+		return result;
+	return settle(&charge, REAL(cuMipmappedArrayCreate)(array, desc, levels), LEDGER_MIPMAP, array);
 }
 
 CUresult cuArrayDestroy(CUarray array)

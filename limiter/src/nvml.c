@@ -6,16 +6,23 @@
 #include "limits.h"
 #include "usage.h"
 
+static int digit(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	c |= 0x20;
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
 /* The 16 bytes of "GPU-8-4-4-4-12" or "MIG-…" in hexadecimal. */
 static bool parse_uuid(const char *text, uint8_t out[16])
 {
 	int digits = 0;
 
 	for (text += 4; *text; text++) {
-		char c = *text;
-		int value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+		int value = digit(*text);
 
-		if (c == '-')
+		if (*text == '-')
 			continue;
 		if (value < 0 || digits == 32)
 			return false;
