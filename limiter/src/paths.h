@@ -9,7 +9,7 @@
 #define VGPU_USAGE_FILE VGPU_FOLDER "/usage"
 
 /* The path to use: the fixed one. A variable of that name may redirect it only
- * where the fixed path does not exist, which in a container it always does, and
+ * where the fixed folder does not exist, which in a container it always does, and
  * never in a setuid program. */
 const char *path_or(const char *fixed, const char *variable);
 

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -232,6 +234,35 @@ func TestBadFiles(t *testing.T) {
 			assert.Contains(t, lines[1], "nvml2 1 ")
 		})
 	}
+}
+
+// Where the fixed paths exist, as in every container, the environment can't name
+// others: a tenant would give itself a larger limit.
+func TestEnvironmentCannotRedirect(t *testing.T) {
+	if out, err := exec.Command("unshare", "-m", "mount", "-t", "tmpfs", "none", "/usr/local").CombinedOutput(); err != nil {
+		t.Skipf("no mount namespaces here: %s", out)
+	}
+	state := newMachine(t, "H200")
+	mine, larger := newContainer(t, state, card{gpuIDs[0], miB}), newContainer(t, state, card{gpuIDs[0], giB})
+	script := `mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && cd /usr/local/vgpu && touch limits usage &&
+		mount --bind "$1/limits" limits && mount --bind "$1/usage" usage && mount -o remount,bind,ro limits &&
+		shift && export LD_PRELOAD="$1" && shift && exec "$@"`
+	args := append([]string{"-m", "sh", "-c", script, "sh", mine.dir, mine.library, filepath.Join(bin, "probe")},
+		strings.Fields("nvml 0 init ctx 0 total 0 alloc 1048577 alloc 1048576 info nvml 0")...)
+	c := larger.bare().with("CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_DEVICE_MEMORY_LIMIT_0=1g")
+	lines, stderr := c.run(t, "unshare", args...)
+	assert.Empty(t, stderr)
+	assert.Equal(t, []string{
+		"nvml 0 total 1048576 free 1048576 used 0", "nvml2 0 total 1048576 free 1048576 used 0",
+		"init 0", "ctx 0", "total 0 1048576", "alloc 2", "alloc 0", "info 0 free 0 total 1048576",
+		"nvml 0 total 1048576 free 0 used 1048576", "nvml2 0 total 1048576 free 0 used 1048576",
+	}, lines)
+
+	// Nor does taking the limits file away help, where the folder is left.
+	args[3] = `mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && shift && export LD_PRELOAD="$1" && shift && exec "$@"`
+	lines, _ = larger.bare().with("CUDA_DEVICE_MEMORY_LIMIT=1g").run(t, "unshare", args...)
+	assert.Contains(t, lines, "init 3")
+	assert.Contains(t, lines, "alloc 3")
 }
 
 // A card without a record is denied, and the one with a record is not.
