@@ -25,10 +25,7 @@ const waitLong = 20 * time.Second
 // The simulated driver keeps the exact peak of what the container had.
 func TestKillsNeverExceedTheLimit(t *testing.T) {
 	const processes, limit = 64, 8*giB + 12345
-	length := 30 * time.Second
-	if testing.Short() {
-		length = 5 * time.Second
-	}
+	const length = 30 * time.Second
 	c := newContainer(t, newMachine(t, "H200:context_mib=1"), card{gpuIDs[0], limit})
 	deadline := time.Now().Add(length)
 	var wg sync.WaitGroup
@@ -219,9 +216,7 @@ func TestFork(t *testing.T) {
 
 // A process of another PID namespace can't be looked up; the other witnesses do.
 func TestOtherNamespace(t *testing.T) {
-	if err := exec.Command("unshare", "-pf", "true").Run(); err != nil {
-		t.Skip("no PID namespaces here")
-	}
+	require.NoError(t, exec.Command("unshare", "-pf", "true").Run(), "PID namespaces, as root")
 	c := oneCard(t, giB)
 	cmd := c.command("unshare", "-pf", "--kill-child", "--mount-proc", filepath.Join(bin, "probe"))
 	cmd.Args = append(cmd.Args, strings.Fields("init ctx 0 alloc 1073741824 sleep 60000")...)
@@ -240,9 +235,7 @@ func TestOtherNamespace(t *testing.T) {
 // The helper thread must not stand in the way of setuid, and the slow path works
 // without root.
 func TestSetuid(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("not root")
-	}
+	require.Zero(t, os.Getuid(), "run the tests as root")
 	c := oneCard(t, giB)
 	for _, dir := range []string{c.dir, filepath.Dir(c.dir)} {
 		require.NoError(t, os.Chmod(dir, 0o755))

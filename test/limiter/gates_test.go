@@ -4,6 +4,7 @@ import (
 	"debug/elf"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -110,31 +111,37 @@ func TestOtherProgramsAreLeftAlone(t *testing.T) {
 	require.NoError(t, compile(filepath.Join(dir, "lookup"), lookup))
 	require.NoError(t, compile(filepath.Join(dir, "runnable.so"), lookup, "-DSHARED", "-shared", "-fPIC", "-Wl,-e,run"))
 	c := oneCard(t, giB)
-	for _, command := range [][]string{
+	commands := [][]string{
 		{filepath.Join(dir, "sanitized")},
 		{"/lib64/ld-linux-x86-64.so.2", filepath.Join(dir, "lookup")},
 		{filepath.Join(dir, "runnable.so")}, // has no DT_DEBUG
 		{"bash", "-c", "for i in 1 2 3; do (echo $i; exit $i) | cat; done; ls / | wc -l; echo $((6*7)); ulimit -n"},
-		{"python3", "-c", "import ctypes, threading, ssl, json, subprocess; print(ctypes.CDLL(None).getpid() > 0, threading.active_count(), subprocess.run(['true']).returncode)"},
-		{"python3", "-c", "import ctypes; print(hasattr(ctypes.CDLL(None), 'cuInit'), hasattr(ctypes.CDLL(None), 'strlen'))"},
 		{"perl", "-e", "use POSIX; print join(',', map { $_ * 2 } 1..5), \"\\n\"; exit 3"},
 		{"busybox", "echo", "hello"},
 		{"gcc", "-E", "-P", "-x", "c", "/dev/null"},
 		{"gcc", "-O1", "-o", filepath.Join(dir, "hello2"), source},
 		{filepath.Join(dir, "hello")},
-		{"node", "-e", "console.log([1,2,3].map(x => x * 2).join())"},
-		{"java", "-version"},
 		{"git", "--version"},
 		{"go", "version"},
 		{"ldd", "/bin/true"},
 		{"su", "nobody", "-s", "/bin/sh", "-c", "id -u"},
+	}
+	// More of them where the machine has them; the set-up doesn't install these.
+	for _, command := range [][]string{
+		{"python3", "-c", "import ctypes, threading, ssl, json, subprocess; print(ctypes.CDLL(None).getpid() > 0, threading.active_count(), subprocess.run(['true']).returncode)"},
+		{"python3", "-c", "import ctypes; print(hasattr(ctypes.CDLL(None), 'cuInit'), hasattr(ctypes.CDLL(None), 'strlen'))"},
+		{"node", "-e", "console.log([1,2,3].map(x => x * 2).join())"},
+		{"java", "-version"},
 	} {
+		if _, err := exec.LookPath(command[0]); err == nil {
+			commands = append(commands, command)
+		}
+	}
+	for _, command := range commands {
 		t.Run(strings.Join(command[:min(2, len(command))], " "), func(t *testing.T) {
 			t.Parallel()
 			bare, bareComplaint, bareCode, ok := output(c.bare(), command)
-			if !ok {
-				t.Skip("not installed here")
-			}
+			require.True(t, ok, "it is not on this machine: test/setup.sh installs what the tests need")
 			with, complaint, code, _ := output(c, command)
 			assert.Equal(t, bare, with)
 			assert.Equal(t, bareComplaint, complaint)
