@@ -4,6 +4,7 @@
 package config
 
 import (
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"os"
@@ -26,6 +27,12 @@ func EnvName(flag string) string {
 // names that users of other systems have in their manifests.
 type Aliases map[string][]string
 
+// notAnOption says of a flag that it is an order to the program and not an option
+// of it: GPUSLICE_VERSION in a container's environment must not print the version.
+func notAnOption(flag string) bool {
+	return flag == "help" || flag == "version"
+}
+
 // Fill sets every flag that the command line didn't set. file may be empty.
 // All errors are reported at once, each with where its value came from.
 func Fill(flags *pflag.FlagSet, file string, aliases Aliases, lookupEnv func(string) (string, bool)) error {
@@ -35,7 +42,7 @@ func Fill(flags *pflag.FlagSet, file string, aliases Aliases, lookupEnv func(str
 		errs = append(errs, err)
 	}
 	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Changed {
+		if f.Changed || notAnOption(f.Name) {
 			return
 		}
 		for _, name := range append([]string{EnvName(f.Name)}, aliases[f.Name]...) {
@@ -70,11 +77,11 @@ func readFile(flags *pflag.FlagSet, path string) (map[string]value, error) {
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read the configuration: %w", err)
+		return nil, fmt.Errorf("--config: %w", err)
 	}
 	var doc yaml.Node
 	if err := yaml.Unmarshal(data, &doc); err != nil {
-		return nil, fmt.Errorf("read the configuration %s: %w", path, err)
+		return nil, fmt.Errorf("--config %s: %w", path, err)
 	}
 	if len(doc.Content) == 0 {
 		return nil, nil // an empty file
@@ -87,32 +94,57 @@ func readFile(flags *pflag.FlagSet, path string) (map[string]value, error) {
 	var errs []error
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		key, node := root.Content[i], root.Content[i+1]
-		switch {
-		case flags.Lookup(key.Value) == nil || key.Value == "config" || key.Value == "help":
-			errs = append(errs, fmt.Errorf("%s line %d: %q is not an option (there are %s)", path, key.Line, key.Value, names(flags)))
-			continue
-		case node.Kind == yaml.ScalarNode:
-			values[key.Value] = value{node.Value, node.Line}
-		case node.Kind == yaml.SequenceNode:
-			var items []string
-			for _, item := range node.Content {
-				if item.Kind != yaml.ScalarNode {
-					errs = append(errs, fmt.Errorf("%s line %d: %s: want a list of plain values", path, item.Line, key.Value))
-				}
-				items = append(items, item.Value)
-			}
-			values[key.Value] = value{strings.Join(items, ","), node.Line}
-		default:
-			errs = append(errs, fmt.Errorf("%s line %d: %s: want a value or a list of values", path, node.Line, key.Value))
+		bad := func(at *yaml.Node, format string, args ...any) {
+			errs = append(errs, fmt.Errorf("%s line %d: %s", path, at.Line, fmt.Sprintf(format, args...)))
 		}
+		if flags.Lookup(key.Value) == nil || key.Value == "config" || notAnOption(key.Value) {
+			bad(key, "%q is not an option (there are %s)", key.Value, names(flags))
+			continue
+		}
+		if first, twice := values[key.Value]; twice {
+			bad(key, "%s is already on line %d", key.Value, first.line)
+			continue
+		}
+		text, err := plain(node)
+		if err != nil {
+			bad(node, "%s: %v", key.Value, err)
+		}
+		values[key.Value] = value{text, node.Line}
 	}
 	return values, errors.Join(errs...)
+}
+
+// plain is a scalar, or a list of scalars as a flag of several values takes it.
+func plain(node *yaml.Node) (string, error) {
+	if node.Kind == yaml.ScalarNode {
+		return node.Value, nil
+	}
+	if node.Kind != yaml.SequenceNode {
+		return "", errors.New("want a value or a list of values")
+	}
+	var items []string
+	for _, item := range node.Content {
+		if item.Kind != yaml.ScalarNode {
+			return "", errors.New("want a list of plain values")
+		}
+		items = append(items, item.Value)
+	}
+	if len(items) == 0 {
+		return "", nil
+	}
+	var text strings.Builder
+	w := csv.NewWriter(&text) // pflag reads it as one record: an item may hold a comma
+	if err := w.Write(items); err != nil {
+		return "", err
+	}
+	w.Flush()
+	return strings.TrimSuffix(text.String(), "\n"), w.Error()
 }
 
 func names(flags *pflag.FlagSet) string {
 	var all []string
 	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Name != "config" && f.Name != "help" {
+		if f.Name != "config" && !notAnOption(f.Name) {
 			all = append(all, f.Name)
 		}
 	})

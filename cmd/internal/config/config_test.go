@@ -28,6 +28,10 @@ func TestFillPrecedence(t *testing.T) {
 		{"an alias", nil, map[string]string{"NODE_NAME": "k"}, "node-name: f\n", "k", 10, []string{"/a"}},
 		{"our own name over an alias", nil, map[string]string{"NODE_NAME": "k", "GPUSLICE_NODE_NAME": "g"}, "", "g", 10, []string{"/a"}},
 		{"an empty file", nil, nil, "\n# nothing\n", "", 10, []string{"/a"}},
+		{"an empty list", nil, nil, "dirs: []\n", "", 10, []string{}},
+		{"a list's item with a comma", nil, nil, "dirs: ['/x,y', /z]\n", "", 10, []string{"/x,y", "/z"}},
+		{"an empty variable is a value", nil, map[string]string{"GPUSLICE_NODE_NAME": ""}, "node-name: f\n", "", 10, []string{"/a"}},
+		{"variables that are orders", nil, map[string]string{"GPUSLICE_HELP": "x", "GPUSLICE_VERSION": "v1.2"}, "", "", 10, []string{"/a"}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			flags := newFlags(t, test.args)
@@ -51,10 +55,12 @@ func TestFillErrors(t *testing.T) {
 		{"a bad value in the file", nil, "\nslots: many\n", []string{"line 2", "slots", "many"}},
 		{"an unknown option", nil, "slot: 3\n", []string{"line 1", `"slot" is not an option`, "slots"}},
 		{"a file inside the file", nil, "config: other.yaml\n", []string{`"config" is not an option`}},
+		{"an order in the file", nil, "version: true\n", []string{`"version" is not an option`}},
+		{"an option twice", nil, "slots: 1\ndirs: []\nslots: 2\n", []string{"line 3", "slots is already on line 1"}},
 		{"not a mapping", nil, "- slots\n", []string{"line 1", "mapping"}},
 		{"nested", nil, "dirs:\n  a: b\n", []string{"line 2", "dirs"}},
 		{"a list of lists", nil, "dirs: [[a]]\n", []string{"line 1", "dirs", "plain values"}},
-		{"not YAML", nil, "slots: [\n", []string{"read the configuration"}},
+		{"not YAML", nil, "slots: [\n", []string{"--config"}},
 		{"two at once", map[string]string{"GPUSLICE_SLOTS": "x"}, "nope: 1\n", []string{"GPUSLICE_SLOTS", "nope"}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -84,6 +90,8 @@ func newFlags(t *testing.T, args []string) *testFlags {
 	f.IntVar(&f.slots, "slots", 10, "")
 	f.StringSliceVar(&f.dirs, "dirs", []string{"/a"}, "")
 	f.String("config", "", "")
+	f.Bool("help", false, "")
+	f.Bool("version", false, "")
 	require.NoError(t, f.Parse(args))
 	return f
 }
@@ -99,4 +107,31 @@ func writeFile(t *testing.T, text string) string {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
+}
+
+func TestUsage(t *testing.T) {
+	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	f.SortFlags = false
+	f.Int("slots", 10, "`containers` that may share one card, which is said here at such a length that it takes two lines of the manual")
+	f.StringSliceP("dirs", "d", nil, "folders")
+	f.Bool("quiet", false, "say nothing")
+	f.String("name", "n", "name")
+	f.Bool("help", false, "help for test")
+	require.Equal(t, `  --slots containers
+        containers that may share one card, which is said here at such a length
+        that it takes two lines of the manual
+        (GPUSLICE_SLOTS or SLOTS; 10 if not given)
+
+  -d, --dirs strings
+        folders
+        (GPUSLICE_DIRS)
+
+  --quiet
+        say nothing
+        (GPUSLICE_QUIET)
+
+  --name string
+        name
+        (GPUSLICE_NAME; "n" if not given)
+`, config.Usage(f, config.Aliases{"slots": {"SLOTS"}}))
 }

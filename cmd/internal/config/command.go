@@ -1,0 +1,29 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Manual makes a command, and those below it, print their options as [Usage] does.
+func Manual(c *cobra.Command, aliases Aliases) {
+	c.SetUsageFunc(func(c *cobra.Command) error {
+		out := c.OutOrStderr()
+		fmt.Fprintf(out, "Usage:\n  %s\n", c.UseLine())
+		if c.HasAvailableSubCommands() {
+			fmt.Fprintln(out, "\nCommands:")
+			for _, sub := range c.Commands() {
+				if sub.IsAvailableCommand() {
+					fmt.Fprintf(out, "  %-12s %s\n", sub.Name(), sub.Short)
+				}
+			}
+		}
+		if c.Example != "" {
+			fmt.Fprintf(out, "\nExamples:\n%s\n", strings.TrimRight(c.Example, "\n"))
+		}
+		fmt.Fprintf(out, "\nOptions:\n%s", Usage(c.Flags(), aliases))
+		return nil
+	})
+}
