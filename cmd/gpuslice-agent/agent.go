@@ -23,6 +23,12 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
+// firstLook is how long the agent waits for its first look at the cards before it
+// guards the node without them. It should be short: until the agent is connected,
+// nothing guards the node. NVML takes seconds where no persistence daemon runs, and
+// may hang with a card that hangs.
+const firstLook = 10 * time.Second
+
 // run wires the agent and runs it until ctx ends.
 func run(ctx context.Context, o options, log *slog.Logger) error {
 	unlock, err := prepareStateDir(o.StateDir, log)
@@ -35,25 +41,19 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	settings := o.settings(libraryPath, preloadPath)
-
 	ledger, err := grant.OpenLedger(o.StateDir, grant.WithRecovery(oci.RecoverShares))
 	if err != nil {
 		return err
 	}
 	defer ledger.Close()
-
 	registry, err := oci.NewRegistry(oci.RegistryConfig{Dirs: o.CDISpecDirs, Log: log})
 	if err != nil {
 		return err
 	}
-
 	inventory := gpu.NewCache(nvml.New(nvml.WithLibraryPath(o.NVMLLibrary)), gpu.CacheOptions{Interval: o.InventoryInterval, Log: log})
-	// Before the NRI socket: the runtime's first question may come at once. A node
-	// whose driver isn't there yet is guarded all the same; its grants are refused.
-	_ = inventory.Refresh(ctx)
 	scaling := node.Scaling{Slots: o.SplitCount, Memory: o.MemoryScaling, Cores: o.CoresScaling}
 
+	settings := o.settings(libraryPath, preloadPath)
 	config := nriplugin.Config{
 		NodeName:         o.NodeName,
 		Ledger:           ledger,
@@ -71,34 +71,77 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	listener, err := listen(o.HealthAddress)
+	if err != nil {
+		return err
+	}
 
+	// From here on nothing returns but the tasks' end.
 	tasks, ctx := errgroup.WithContext(ctx)
+	if listener != nil {
+		tasks.Go(func() error { return serve(ctx, listener, healthServer(conditions(plugin, inventory))) })
+	}
 	tasks.Go(func() error { return inventory.Run(ctx) })
 	tasks.Go(func() error { registry.Run(ctx); return nil })
-	tasks.Go(func() error { return plugin.Run(ctx, o.NRISocket) })
+	tasks.Go(func() error { publish(ctx, o, scaling, inventory, log); return nil })
 	tasks.Go(func() error {
-		publish(ctx, o, scaling, inventory, log)
-		return nil
+		// Before the NRI socket: the runtime's first question may come at once. A node
+		// whose driver isn't there yet is guarded all the same; its grants are refused.
+		waitForCards(ctx, inventory, firstLook)
+		log.Info("started", "version", version.String(), "node", o.NodeName, "library", libraryPath, "cards", len(inventory.Node().Cards))
+		return plugin.Run(ctx, o.NRISocket)
 	})
-	if o.HealthAddress != "" {
-		listener, err := net.Listen("tcp", o.HealthAddress)
-		if err != nil {
-			return fmt.Errorf("--health-address: %w", err)
-		}
-		tasks.Go(func() error { return serve(ctx, listener, healthServer(checks(plugin, inventory))) })
+	if err := tasks.Wait(); err != nil {
+		return err
 	}
-	log.Info("started", "version", version.String(), "node", o.NodeName, "library", libraryPath, "cards", len(inventory.Node().Cards))
-	err = tasks.Wait()
-	log.Info("stopped", "error", err)
-	return err
+	log.Info("stopped")
+	return nil
 }
 
-// checks are the agent's conditions of health.
-func checks(plugin *nriplugin.Plugin, inventory *gpu.Cache) (live, ready []check) {
-	live = []check{{"nri", plugin.Live}}
-	ready = append([]check{{"nri", plugin.Ready}, {"cards", func() error {
-		return inventory.Snapshot().Err
-	}}}, live...)
+// listen opens the health server's address; empty is none.
+func listen(address string) (net.Listener, error) {
+	if address == "" {
+		return nil, nil
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("--health-address: %w", err)
+	}
+	return listener, nil
+}
+
+// waitForCards waits until the cards were read once, or could not be.
+func waitForCards(ctx context.Context, inventory *gpu.Cache, patience time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for errors.Is(cardsKnown(inventory), errNotRead) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// errNotRead is the state of an inventory before its first look at the cards.
+var errNotRead = errors.New("not read yet: NVML has not answered")
+
+// cardsKnown says whether the newest look at the cards succeeded.
+func cardsKnown(inventory *gpu.Cache) error {
+	s := inventory.Snapshot()
+	if s.Err == nil && s.Taken.IsZero() {
+		return errNotRead
+	}
+	return s.Err
+}
+
+// conditions are those of the agent's health.
+func conditions(plugin *nriplugin.Plugin, inventory *gpu.Cache) (live, ready []condition) {
+	live = []condition{{"nri", plugin.Live}}
+	ready = append([]condition{
+		{"nri", plugin.Ready},
+		{"cards", func() error { return cardsKnown(inventory) }},
+	}, live...)
 	return live, ready
 }
 

@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// check is one condition of the agent's health. It returns nil while it holds.
-type check struct {
-	name string
-	fail func() error
+// condition is one of the agent's health. failure is nil while it holds.
+type condition struct {
+	name    string
+	failure func() error
 }
 
 // healthServer answers /healthz (is the process of use, or should it be restarted?)
 // and /readyz (is the node guarded right now?) with 200 or 503 and the reasons.
-func healthServer(live, ready []check) http.Handler {
+func healthServer(live, ready []condition) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", answer(live))
 	mux.HandleFunc("GET /readyz", answer(ready))
 	return mux
 }
 
-func answer(checks []check) http.HandlerFunc {
+func answer(conditions []condition) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		var errs []error
-		for _, c := range checks {
-			if err := c.fail(); err != nil {
+		for _, c := range conditions {
+			if err := c.failure(); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", c.name, err))
 			}
 		}

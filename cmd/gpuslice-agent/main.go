@@ -5,6 +5,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -15,28 +17,77 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 )
 
+// The exit statuses, as the manual has them.
+const (
+	exitStopped = 0
+	exitFailed  = 1
+	exitUsage   = 2
+)
+
+const manual = `gpuslice-agent runs on every GPU node, as root. It connects to the container
+runtime by NRI and answers for every container before it is created: one that
+its pod's annotations grant a share gets the card with its limits, every other
+one gets no card at all. What it booked is in --state-dir, readable with ls;
+"gpuslice status" prints it.
+
+Every option can be given on the command line, as a variable, or by its name in
+the YAML file that --config names. The first of these that has it wins. A bad
+value anywhere stops the agent at its start.
+
+The agent answers on --health-address: /healthz is 200 unless it hangs and a
+restart would help, /readyz is 200 while the node is guarded and its cards are
+known. Both say why when they are 503.
+
+It ends at SIGTERM and SIGINT; containers go on, each with its limits. At its
+next start it takes its books up again.
+
+Exit status: 0 it was told to end; 1 it failed; 2 an option is wrong.`
+
+const examples = `  gpuslice-agent
+  gpuslice-agent --config /etc/gpuslice/agent.yaml --log-level debug
+  GPUSLICE_EXEMPT_NAMESPACES=kube-system,monitoring gpuslice-agent
+
+  # agent.yaml
+  device-split-count: 4
+  exempt-namespaces: [kube-system, monitoring]`
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := command().ExecuteContext(ctx); err != nil {
-		fmt.Fprintf(os.Stderr, "gpuslice-agent: %v\n", err)
-		os.Exit(1)
-	}
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr, run))
 }
 
-func command() *cobra.Command {
+// starter is run, or what a test has in its place.
+type starter func(ctx context.Context, o options, log *slog.Logger) error
+
+// execute is the program: it returns its exit status.
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer, start starter) int {
+	started := false
+	c := command(stderr, func(ctx context.Context, o options, log *slog.Logger) error {
+		started = true
+		return start(ctx, o, log)
+	})
+	c.SetArgs(args)
+	c.SetOut(stdout)
+	c.SetErr(stderr)
+	err := c.ExecuteContext(ctx)
+	if err == nil {
+		return exitStopped
+	}
+	fmt.Fprintf(stderr, "gpuslice-agent: %v\n", err)
+	if !started {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func command(logs io.Writer, start starter) *cobra.Command {
 	var o options
 	c := &cobra.Command{
-		Use:   "gpuslice-agent",
-		Short: "Guards the node's GPUs: turns grants into limited access, and everything else into none",
-		Long: `gpuslice-agent runs on every GPU node. It connects to the container runtime by NRI
-and answers for every container before it is created: one that its pod's
-annotations grant a share gets the card with its limits, every other one gets no
-card at all. What it booked is in --state-dir, readable with ls.
-
-Every option can be given on the command line, as a variable (--nri-socket is
-` + config.EnvName("nri-socket") + `), or in the file that --config names; the first of
-these that has it wins. A bad value anywhere stops the agent at its start.`,
+		Use:           "gpuslice-agent",
+		Short:         "Guards the node's GPUs: turns grants into limited access, and everything else into none",
+		Long:          manual,
+		Example:       examples,
 		Version:       version.String(),
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
@@ -51,13 +102,10 @@ these that has it wins. A bad value anywhere stops the agent at its start.`,
 			if err := o.validate(); err != nil {
 				return err
 			}
-			log, err := o.logger(os.Stderr)
-			if err != nil {
-				return err
-			}
-			return run(c.Context(), o, log)
+			return start(c.Context(), o, o.logger(logs))
 		},
 	}
 	o.bind(c.Flags())
+	config.Manual(c, aliases)
 	return c
 }

@@ -3,11 +3,15 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -52,104 +56,134 @@ var aliases = config.Aliases{
 }
 
 func (o *options) bind(f *pflag.FlagSet) {
-	host, _ := os.Hostname()
-	f.StringVar(&o.ConfigFile, "config", "", "YAML file with these options by name; the command line and the environment win over it")
-	f.StringVar(&o.NodeName, "node-name", host, "this node's name, as grants name it")
-	f.StringVar(&o.StateDir, "state-dir", "/run/gpuslice", "folder of the ledger and of the containers' limits and usage files; should be a tmpfs")
-	f.StringVar(&o.LibraryDir, "library-dir", "/var/lib/gpuslice/lib", "folder that the limiter is installed to; not on a noexec mount")
-	f.StringVar(&o.Library, "library", "/usr/lib/gpuslice/libvgpu.so", "the limiter to install")
+	f.SortFlags = false // the manual has them in this order
+	f.StringVar(&o.ConfigFile, "config", "", "YAML `file` with these options by name")
+	f.StringVar(&o.NodeName, "node-name", hostName(), "this node's `name` in Kubernetes, as grants name it")
+	f.StringVar(&o.StateDir, "state-dir", "/run/gpuslice", "`folder` of the ledger and of the containers' limits and usage files; should be on a tmpfs")
+	f.StringVar(&o.LibraryDir, "library-dir", "/var/lib/gpuslice/lib", "`folder` that the limiter is installed to; not on a noexec mount")
+	f.StringVar(&o.Library, "library", "/usr/lib/gpuslice/libvgpu.so", "the limiter's `file`, to be installed")
 
-	f.StringVar(&o.NRISocket, "nri-socket", "/var/run/nri/nri.sock", "the container runtime's NRI socket")
-	f.StringVar(&o.PodResourcesSocket, "pod-resources-socket", "/var/lib/kubelet/pod-resources/kubelet.sock", "the kubelet's PodResources socket, asked for the order of a pod's containers when several have HAMi's positional grants; empty refuses such pods")
-	f.StringVar(&o.NVMLLibrary, "nvml-library", "libnvidia-ml.so.1", "the driver's management library")
-	f.DurationVar(&o.InventoryInterval, "inventory-interval", 30*time.Second, "time between two looks at the cards")
+	f.StringVar(&o.NRISocket, "nri-socket", "/var/run/nri/nri.sock", "the container runtime's NRI `socket`")
+	f.StringVar(&o.PodResourcesSocket, "pod-resources-socket", "/var/lib/kubelet/pod-resources/kubelet.sock", "the kubelet's PodResources `socket`, asked for the order of a pod's containers when several have HAMi's positional grants; empty refuses such pods")
+	f.StringVar(&o.NVMLLibrary, "nvml-library", "libnvidia-ml.so.1", "the driver's management library, a `name` or a path")
+	f.DurationVar(&o.InventoryInterval, "inventory-interval", 30*time.Second, "time between two looks at the cards, at least 1s")
 
-	f.StringVar(&o.DeviceInjection, "device-injection", string(oci.InjectAuto), "how a container gets its cards: cdi (by the nvidia.com/gpu CDI spec), envvar (by the nvidia runtime) or auto")
-	f.StringSliceVar(&o.CDISpecDirs, "cdi-spec-dirs", []string{"/etc/cdi", "/var/run/cdi"}, "folders of CDI specs, later ones first in rank")
-	f.StringSliceVar(&o.NvidiaRuntimeHandlers, "nvidia-runtime-handlers", []string{"nvidia"}, "runtime handlers that are nvidia-container-runtime")
+	f.StringVar(&o.DeviceInjection, "device-injection", string(oci.InjectAuto), "`how` a container gets its cards: cdi (by the nvidia.com/gpu CDI spec), envvar (by the nvidia runtime) or auto (the first of these that works)")
+	f.StringSliceVar(&o.CDISpecDirs, "cdi-spec-dirs", []string{"/etc/cdi", "/var/run/cdi"}, "`folders` of CDI specs; a later one wins over an earlier one")
+	f.StringSliceVar(&o.NvidiaRuntimeHandlers, "nvidia-runtime-handlers", []string{"nvidia"}, "runtime handlers (of RuntimeClasses) that are nvidia-container-runtime, by `name`")
 	f.BoolVar(&o.DefaultRuntimeIsNvidia, "default-runtime-is-nvidia", false, "the default runtime is nvidia-container-runtime")
 
-	f.StringSliceVar(&o.ResourceNames, "resource-names", []string{"nvidia.com/gpu"}, "extended resources whose devices count as a container's cards")
-	f.IntVar(&o.SplitCount, "device-split-count", 10, "containers that may share one card")
-	f.Float64Var(&o.MemoryScaling, "device-memory-scaling", 1, "grantable memory as a multiple of the card's; above 1 oversubscribes")
-	f.Float64Var(&o.CoresScaling, "device-cores-scaling", 1, "grantable compute time as a multiple of the card's")
+	f.StringSliceVar(&o.ResourceNames, "resource-names", []string{"nvidia.com/gpu"}, "extended resources whose devices count as a container's cards, by `name`")
+	f.IntVar(&o.SplitCount, "device-split-count", 10, "`containers` that may share one card, 1 to 1000")
+	f.Float64Var(&o.MemoryScaling, "device-memory-scaling", 1, "grantable memory as a multiple of the card's, 0.01 to 100; above 1 oversubscribes")
+	f.Float64Var(&o.CoresScaling, "device-cores-scaling", 1, "grantable compute time as a multiple of the card's, 0.01 to 100")
 	f.BoolVar(&o.DisableCoreLimit, "disable-core-limit", false, "do not enforce shares of compute time")
-	f.StringSliceVar(&o.ExemptNamespaces, "exempt-namespaces", nil, "namespaces whose pods are left alone: they may use whole cards without a grant")
-	f.StringVar(&o.LimiterLogLevel, "limiter-log-level", "", "what the limiter logs to a container's stderr, 0 (errors) to 4; empty leaves it to the container")
-	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "address of /healthz and /readyz; empty serves none")
-	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
-	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
+	f.StringSliceVar(&o.ExemptNamespaces, "exempt-namespaces", nil, "`namespaces` whose pods are left alone: they may use whole cards without a grant")
+	f.StringVar(&o.LimiterLogLevel, "limiter-log-level", "", "what the limiter logs to a container's stderr, a `level` of 0 (errors) to 4; empty leaves it to the container")
+	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`host:port` of /healthz and /readyz; empty serves none")
+	f.StringVar(&o.LogLevel, "log-level", "info", "the least `level` of the agent's own log: debug, info, warn or error")
+	f.StringVar(&o.LogFormat, "log-format", "text", "the log's `format`: text or json")
 }
 
-// validate reports every bad value at once, each with its flag.
+// hostName is the machine's name as the kubelet makes it the node's.
+func hostName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		return "" // --node-name is refused then
+	}
+	return strings.ToLower(strings.TrimSpace(host))
+}
+
+// What names may look like: Kubernetes' documentation, "Object Names and IDs" (RFC
+// 1123), and "Extended resources" (a domain, a slash, a name).
+var (
+	subdomainPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
+	labelPattern     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	resourcePattern  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
+)
+
+// The logs that can be asked for.
+var (
+	logLevels = map[string]slog.Level{
+		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
+	}
+	logHandlers = map[string]func(io.Writer, *slog.HandlerOptions) slog.Handler{
+		"text": func(w io.Writer, o *slog.HandlerOptions) slog.Handler { return slog.NewTextHandler(w, o) },
+		"json": func(w io.Writer, o *slog.HandlerOptions) slog.Handler { return slog.NewJSONHandler(w, o) },
+	}
+)
+
+// logger makes the log that the options, which are valid, ask for.
+func (o *options) logger(w io.Writer) *slog.Logger {
+	return slog.New(logHandlers[o.LogFormat](w, &slog.HandlerOptions{Level: logLevels[o.LogLevel]}))
+}
+
+// validate reports every bad value at once, each with its flag, in the manual's order.
 func (o *options) validate() error {
-	var errs []error
-	bad := func(flag, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("--%s: %s", flag, fmt.Sprintf(format, args...)))
+	var c checks
+	c.matches("node-name", subdomainPattern, "the node's name in Kubernetes (lower-case letters, digits, '-' and '.')", o.NodeName)
+	c.absolute("state-dir", o.StateDir)
+	c.absolute("library-dir", o.LibraryDir)
+	c.absolute("library", o.Library)
+
+	c.absolute("nri-socket", o.NRISocket)
+	if o.PodResourcesSocket != "" {
+		c.absolute("pod-resources-socket", o.PodResourcesSocket)
 	}
-	if o.NodeName == "" {
-		bad("node-name", "is empty and the machine has no host name")
-	}
-	for flag, path := range map[string]string{"state-dir": o.StateDir, "library-dir": o.LibraryDir, "library": o.Library, "nri-socket": o.NRISocket} {
-		if !filepath.IsAbs(path) {
-			bad(flag, "want an absolute path, not %q", path)
-		}
-	}
-	if o.PodResourcesSocket != "" && !filepath.IsAbs(o.PodResourcesSocket) {
-		bad("pod-resources-socket", "want an absolute path or nothing, not %q", o.PodResourcesSocket)
-	}
-	for _, dir := range o.CDISpecDirs {
-		if !filepath.IsAbs(dir) {
-			bad("cdi-spec-dirs", "want absolute paths, not %q", dir)
-		}
-	}
-	if o.InventoryInterval < time.Second {
-		bad("inventory-interval", "want at least 1s, not %v", o.InventoryInterval)
-	}
-	if !slices.Contains([]string{"auto", "cdi", "envvar"}, o.DeviceInjection) {
-		bad("device-injection", "want auto, cdi or envvar, not %q", o.DeviceInjection)
-	}
-	if o.SplitCount < 1 || o.SplitCount > 1000 {
-		bad("device-split-count", "want 1 to 1000 containers a card, not %d", o.SplitCount)
-	}
-	// Written so that NaN fails too.
-	if !(o.MemoryScaling >= 0.01 && o.MemoryScaling <= 100) {
-		bad("device-memory-scaling", "want 0.01 to 100, not %v", o.MemoryScaling)
-	}
-	if !(o.CoresScaling >= 0.01 && o.CoresScaling <= 100) {
-		bad("device-cores-scaling", "want 0.01 to 100, not %v", o.CoresScaling)
-	}
-	if len(o.ResourceNames) == 0 {
-		bad("resource-names", "want at least one resource")
-	}
-	if o.LimiterLogLevel != "" && !slices.Contains([]string{"0", "1", "2", "3", "4"}, o.LimiterLogLevel) {
-		bad("limiter-log-level", "want 0 to 4 or nothing, not %q", o.LimiterLogLevel)
-	}
-	if o.HealthAddress != "" {
-		if _, _, err := net.SplitHostPort(o.HealthAddress); err != nil {
-			bad("health-address", "want host:port, not %q", o.HealthAddress)
-		}
-	}
-	if _, err := o.logger(nil); err != nil {
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	c.want("nvml-library", o.NVMLLibrary != "", "a library's name or path", o.NVMLLibrary)
+	c.want("inventory-interval", o.InventoryInterval >= time.Second, "at least 1s", o.InventoryInterval)
+
+	c.want("device-injection", slices.Contains([]oci.Injection{oci.InjectAuto, oci.InjectCDI, oci.InjectEnvvar}, oci.Injection(o.DeviceInjection)), "auto, cdi or envvar", o.DeviceInjection)
+	c.absolute("cdi-spec-dirs", o.CDISpecDirs...)
+	c.want("cdi-spec-dirs", len(o.CDISpecDirs) > 0 || o.DeviceInjection == string(oci.InjectEnvvar), "at least one folder, or --device-injection=envvar", o.CDISpecDirs)
+	c.matches("nvidia-runtime-handlers", labelPattern, "names of runtime handlers", o.NvidiaRuntimeHandlers...)
+
+	c.want("resource-names", len(o.ResourceNames) > 0, "at least one resource", o.ResourceNames)
+	c.matches("resource-names", resourcePattern, "resources such as nvidia.com/gpu", o.ResourceNames...)
+	c.want("device-split-count", o.SplitCount >= 1 && o.SplitCount <= 1000, "1 to 1000 containers a card", o.SplitCount)
+	// NaN is in no range.
+	c.want("device-memory-scaling", o.MemoryScaling >= 0.01 && o.MemoryScaling <= 100, "0.01 to 100", o.MemoryScaling)
+	c.want("device-cores-scaling", o.CoresScaling >= 0.01 && o.CoresScaling <= 100, "0.01 to 100", o.CoresScaling)
+	c.matches("exempt-namespaces", labelPattern, "names of namespaces", o.ExemptNamespaces...)
+	c.want("limiter-log-level", slices.Contains([]string{"", "0", "1", "2", "3", "4"}, o.LimiterLogLevel), "0 to 4 or nothing", o.LimiterLogLevel)
+	c.want("health-address", o.HealthAddress == "" || isAddress(o.HealthAddress), "host:port or nothing", o.HealthAddress)
+	_, known := logLevels[o.LogLevel]
+	c.want("log-level", known, "debug, info, warn or error", o.LogLevel)
+	_, known = logHandlers[o.LogFormat]
+	c.want("log-format", known, "text or json", o.LogFormat)
+	return errors.Join(c.errs...)
 }
 
-// logger makes the log that the options ask for.
-func (o *options) logger(w *os.File) (*slog.Logger, error) {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(o.LogLevel)); err != nil {
-		return nil, fmt.Errorf("--log-level: want debug, info, warn or error, not %q", o.LogLevel)
+// checks gathers what is wrong with options.
+type checks struct{ errs []error }
+
+// want reports a value that is not as wanted.
+func (c *checks) want(flag string, ok bool, want string, got any) {
+	if !ok {
+		c.errs = append(c.errs, fmt.Errorf("--%s: want %s, not %q", flag, want, fmt.Sprint(got)))
 	}
-	handler := &slog.HandlerOptions{Level: level}
-	switch o.LogFormat {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, handler)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, handler)), nil
+}
+
+func (c *checks) absolute(flag string, paths ...string) {
+	for _, path := range paths {
+		c.want(flag, filepath.IsAbs(path), "an absolute path", path)
 	}
-	return nil, fmt.Errorf("--log-format: want text or json, not %q", o.LogFormat)
+}
+
+func (c *checks) matches(flag string, pattern *regexp.Regexp, want string, values ...string) {
+	for _, value := range values {
+		c.want(flag, pattern.MatchString(value), want, value)
+	}
+}
+
+// isAddress says whether a text is host:port with a port by number.
+func isAddress(text string) bool {
+	_, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
 }
 
 // settings are how containers get their cards.

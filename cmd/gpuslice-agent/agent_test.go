@@ -1,0 +1,307 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/api"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/node"
+)
+
+// The simulated driver and the limiter, built once.
+var built = sync.OnceValues(func() (string, error) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return "", err
+	}
+	out := filepath.Join(root, "build")
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return "", err
+	}
+	lock, err := os.Create(filepath.Join(out, ".lock")) // one test program builds at a time
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return "", err
+	}
+	for _, dir := range []string{"limiter/src", "testdata/simdriver"} {
+		cmd := exec.Command("make", "-s", "-C", filepath.Join(root, dir), "OUT="+out)
+		cmd.Stderr = os.Stderr
+		if err := cmd.Run(); err != nil {
+			return "", err
+		}
+	}
+	return out, nil
+})
+
+type testAgent struct{ options }
+
+// testOptions are an agent's options with everything in a folder of the test's, the
+// simulated driver, and no container runtime.
+func testOptions(t *testing.T) testAgent {
+	build, err := built()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	t.Setenv("SIMGPU_STATE", filepath.Join(dir, "sim"))
+	out, err := exec.Command(filepath.Join(build, "sim", "simctl"), "init", "--card", "H200").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+
+	o, started, _, _, stderr := agent("--node-name=node-1", "--state-dir="+filepath.Join(dir, "run"),
+		"--library-dir="+filepath.Join(dir, "lib"), "--library="+filepath.Join(build, "lib", "libvgpu.so"),
+		"--nvml-library="+filepath.Join(build, "sim", "libnvidia-ml.so.1"), "--nri-socket="+shortDir(t)+"/nri.sock",
+		"--cdi-spec-dirs="+dir, "--health-address="+freeAddress(t))
+	require.True(t, started, stderr)
+	return testAgent{o}
+}
+
+// args are the options on a command line.
+func (o testAgent) args() []string {
+	return []string{
+		"--node-name=" + o.NodeName, "--state-dir=" + o.StateDir, "--library-dir=" + o.LibraryDir, "--library=" + o.Library,
+		"--nvml-library=" + o.NVMLLibrary, "--nri-socket=" + o.NRISocket, "--cdi-spec-dirs=" + o.CDISpecDirs[0], "--health-address=" + o.HealthAddress,
+	}
+}
+
+// run runs the agent in this process; stop ends it and returns its error.
+func (o testAgent) run(t *testing.T) (stop func() error, log *logBuffer) {
+	ctx, cancel := context.WithCancel(context.Background())
+	log = &logBuffer{}
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, o.options, slog.New(slog.NewTextHandler(log, nil))) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(20 * time.Second):
+			t.Errorf("the agent does not end; its log:\n%s", log)
+			return nil
+		}
+	})
+	t.Cleanup(func() { _ = stop() })
+	return stop, log
+}
+
+// logBuffer is a log that can be read while it is written.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+type answered struct {
+	status int
+	body   string
+}
+
+func get(address, path string) answered {
+	response, err := http.Get("http://" + address + path)
+	if err != nil {
+		return answered{body: err.Error()}
+	}
+	defer response.Body.Close()
+	body, _ := io.ReadAll(response.Body)
+	return answered{response.StatusCode, string(body)}
+}
+
+// shortDir is a folder whose path leaves room for a socket's name.
+func shortDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "gsa")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func freeAddress(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// startRuntime plays the container runtime: a socket that plugins connect to.
+func startRuntime(t *testing.T, socket string) {
+	none := filepath.Join(filepath.Dir(socket), "none")
+	r, err := adaptation.New("containerd", "v2.4.2",
+		func(ctx context.Context, cb adaptation.SyncCB) error { _, err := cb(ctx, nil, nil); return err },
+		func(context.Context, []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) { return nil, nil },
+		adaptation.WithSocketPath(socket), adaptation.WithPluginPath(none), adaptation.WithPluginConfigPath(none))
+	require.NoError(t, err)
+	require.NoError(t, r.Start())
+	t.Cleanup(r.Stop)
+}
+
+type quiet struct{}
+
+func (quiet) Debugf(context.Context, string, ...any) {}
+func (quiet) Infof(context.Context, string, ...any)  {}
+func (quiet) Warnf(context.Context, string, ...any)  {}
+func (quiet) Errorf(context.Context, string, ...any) {}
+
+// An agent's life: it waits for the runtime and says so, guards, publishes its
+// cards, keeps a second one out, and ends when it is told to, leaving nothing held.
+func TestAgentsLife(t *testing.T) {
+	o := testOptions(t)
+	stop, log := o.run(t)
+	require.Eventually(t, func() bool { return get(o.HealthAddress, "/healthz").status == 200 }, 20*time.Second, 5*time.Millisecond, "%v", log)
+	ready := get(o.HealthAddress, "/readyz")
+	assert.Equal(t, 503, ready.status)
+	assert.Contains(t, ready.body, "nri: not connected to the container runtime's NRI socket")
+
+	startRuntime(t, o.NRISocket)
+	require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, 20*time.Second, 5*time.Millisecond, "%v", log)
+	var published node.File
+	require.Eventually(t, func() bool {
+		var err error
+		published, err = node.Read(o.StateDir)
+		return err == nil
+	}, 10*time.Second, 5*time.Millisecond)
+	assert.Equal(t, "node-1", published.Name)
+	assert.Equal(t, node.Scaling{Slots: 10, Memory: 1, Cores: 1}, published.Scaling)
+	require.Len(t, published.Node.Cards, 1)
+	assert.Equal(t, int64(143771), published.Node.Cards[0].MemoryMiB)
+
+	second := o
+	second.HealthAddress = freeAddress(t)
+	err := run(context.Background(), second.options, slog.New(slog.DiscardHandler))
+	require.ErrorContains(t, err, "another gpuslice-agent works with it")
+	assert.Equal(t, 200, get(o.HealthAddress, "/readyz").status, "the first one is not disturbed")
+
+	require.NoError(t, stop())
+	assert.Contains(t, log.String(), "msg=stopped")
+	unlock, err := prepareStateDir(o.StateDir, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	unlock()
+	l, err := net.Listen("tcp", o.HealthAddress)
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+}
+
+// A node without a driver is guarded all the same, and says what it lacks.
+func TestAgentWithoutADriver(t *testing.T) {
+	o := testOptions(t)
+	o.NVMLLibrary = "/nonexistent/libnvidia-ml.so.1"
+	startRuntime(t, o.NRISocket)
+	stop, log := o.run(t)
+	require.Eventually(t, func() bool {
+		ready := get(o.HealthAddress, "/readyz")
+		return ready.status == 503 && bytes.HasPrefix([]byte(ready.body), []byte("cards: "))
+	}, 20*time.Second, 5*time.Millisecond, "%v", log)
+	assert.Contains(t, get(o.HealthAddress, "/readyz").body, "NVIDIA's driver")
+	assert.Equal(t, 200, get(o.HealthAddress, "/healthz").status, "a restart would not help")
+	require.NoError(t, stop())
+}
+
+// What can't work is said before anything guards, and nothing is left running.
+func TestAgentRefusesToStart(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	notALibrary := filepath.Join(t.TempDir(), "libvgpu.so")
+	require.NoError(t, os.WriteFile(notALibrary, []byte("not ELF"), 0o600))
+	for _, test := range []struct {
+		description string
+		change      func(*testAgent)
+		want        string
+	}{
+		{"the address is taken", func(o *testAgent) { o.HealthAddress = taken.Addr().String() }, "--health-address: listen tcp"},
+		{"no library", func(o *testAgent) { o.Library = "/nonexistent.so" }, "--library"},
+		{"not a library", func(o *testAgent) { o.Library = notALibrary }, notALibrary + " is not an ELF file"},
+		{"the state folder is a file", func(o *testAgent) { o.StateDir = notALibrary }, "--state-dir"},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			o := testOptions(t)
+			test.change(&o)
+			require.ErrorContains(t, run(context.Background(), o.options, slog.New(slog.DiscardHandler)), test.want)
+		})
+	}
+}
+
+func TestPrepareStateDir(t *testing.T) {
+	silent := slog.New(slog.DiscardHandler)
+	t.Run("makes it, and others may only pass", func(t *testing.T) {
+		defer syscall.Umask(syscall.Umask(0))
+		dir := filepath.Join(t.TempDir(), "a", "b")
+		unlock, err := prepareStateDir(dir, silent)
+		require.NoError(t, err)
+		defer unlock()
+		info, err := os.Stat(dir)
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(0o711), info.Mode().Perm())
+	})
+	t.Run("one agent at a time", func(t *testing.T) {
+		dir := t.TempDir()
+		unlock, err := prepareStateDir(dir, silent)
+		require.NoError(t, err)
+		_, err = prepareStateDir(dir, silent)
+		require.EqualError(t, err, "--state-dir "+dir+": another gpuslice-agent works with it: stop that one first")
+		unlock()
+		unlock, err = prepareStateDir(dir, silent)
+		require.NoError(t, err)
+		unlock()
+	})
+	t.Run("not a folder", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "file")
+		require.NoError(t, os.WriteFile(file, nil, 0o600))
+		_, err := prepareStateDir(file, silent)
+		require.ErrorContains(t, err, "--state-dir")
+		require.ErrorIs(t, err, unix.ENOTDIR)
+	})
+	t.Run("read-only", func(t *testing.T) {
+		dir := t.TempDir()
+		require.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_RDONLY, "size=1m"))
+		t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+		for _, path := range []string{dir, filepath.Join(dir, "run")} {
+			_, err := prepareStateDir(path, silent)
+			require.ErrorContains(t, err, "--state-dir")
+			require.ErrorIs(t, err, unix.EROFS)
+		}
+	})
+	t.Run("a disk is warned of, a tmpfs is not", func(t *testing.T) {
+		dir := t.TempDir()
+		require.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
+		t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+		for path, want := range map[string]bool{dir: false, shortDir(t): !onTmpfs(t, os.TempDir())} {
+			log := &logBuffer{}
+			unlock, err := prepareStateDir(path, slog.New(slog.NewTextHandler(log, nil)))
+			require.NoError(t, err)
+			unlock()
+			assert.Equal(t, want, bytes.Contains([]byte(log.String()), []byte("not on a tmpfs")), path)
+		}
+	})
+}
+
+func onTmpfs(t *testing.T, dir string) bool {
+	var fs unix.Statfs_t
+	require.NoError(t, unix.Statfs(dir, &fs))
+	return fs.Type == unix.TMPFS_MAGIC
+}
