@@ -3,7 +3,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -14,19 +16,60 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 )
 
+// The exit statuses, as the manual has them.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+const manual = `gpuslice shows what a node's GPUs are granted and used for. It runs on the node,
+as root, and asks no daemon.
+
+Exit status: 0 it is done (what of it could not be read is printed as problems);
+1 it failed; 2 the call is wrong.`
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := command().ExecuteContext(ctx); err != nil {
-		fmt.Fprintf(os.Stderr, "gpuslice: %v\n", err)
-		os.Exit(1)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// execute is the program: it returns its exit status.
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	c := command()
+	c.SetArgs(args)
+	c.SetOut(stdout)
+	c.SetErr(stderr)
+	err := c.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
 	}
+	fmt.Fprintf(stderr, "gpuslice: %v\n", err)
+	if errors.As(err, new(failure)) {
+		return exitFailed
+	}
+	return exitUsage
+}
+
+// failure is an error of the work itself. All others are of the call.
+type failure struct{ error }
+
+func (f failure) Unwrap() error { return f.error }
+
+// work marks an error, which may be nil, as one of the work.
+func work(err error) error {
+	if err == nil {
+		return nil
+	}
+	return failure{err}
 }
 
 func command() *cobra.Command {
 	c := &cobra.Command{
 		Use:           "gpuslice",
 		Short:         "Shows what a node's GPUs are granted and used for",
+		Long:          manual,
 		Version:       version.String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -34,7 +77,8 @@ func command() *cobra.Command {
 			return config.Fill(c.Flags(), "", nil, os.LookupEnv)
 		},
 	}
-	c.PersistentFlags().String("state-dir", "/run/gpuslice", "the agent's state folder")
+	c.PersistentFlags().String("state-dir", "/run/gpuslice", "the agent's state `folder`")
 	c.AddCommand(statusCommand())
+	config.Manual(c, nil)
 	return c
 }

@@ -15,16 +15,26 @@ func statusCommand() *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show this node's cards, what of them is granted, and what is in use",
+		Short: "Show this node's cards: what is granted, and what is in use",
 		Long: `Shows this node's cards and the containers that have a share of them.
 
-The numbers come from the agent's state folder and the containers' own accounting;
-no daemon is asked. A container is "active" while its share is booked, "released"
-when it has ended and its runtime has not removed it yet, and "corrupt" when its
-record can't be read.`,
+The numbers come from the agent's state folder and the containers' own
+accounting; no daemon is asked. Memory is what containers account for, rounded
+up to MiB, beside what they are granted.
+
+A container is "active" while its share is booked, "released" when it has ended
+and its runtime has not removed it yet, and "corrupt" when its record can't be
+read: what is known of it is shown with its container's id, and why is printed
+below.
+
+Exit status: 0 it is shown (what could not be read is among the problems);
+1 nothing could be read; 2 the call is wrong.`,
+		Example: `  gpuslice status
+  gpuslice status -o json | jq '.containers[] | {pod, container, shares}'`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if output != "table" && output != "json" {
+			print, known := outputs[output]
+			if !known {
 				return fmt.Errorf("--output: want table or json, not %q", output)
 			}
 			stateDir, err := c.Flags().GetString("state-dir")
@@ -33,18 +43,23 @@ record can't be read.`,
 			}
 			n, err := status.Read(c.Context(), stateDir)
 			if err != nil {
-				return err
+				return work(err)
 			}
-			if output == "json" {
-				encoder := json.NewEncoder(c.OutOrStdout())
-				encoder.SetIndent("", "  ")
-				return encoder.Encode(n)
-			}
-			return table(c.OutOrStdout(), n)
+			return work(print(c.OutOrStdout(), n))
 		},
 	}
-	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	c.Flags().StringVarP(&output, "output", "o", "table", "`form` of the output: table or json")
 	return c
+}
+
+// outputs are the forms of --output.
+var outputs = map[string]func(io.Writer, status.Node) error{"table": table, "json": asJSON}
+
+// asJSON prints a status for programs.
+func asJSON(out io.Writer, n status.Node) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(n)
 }
 
 // table prints a status for people.
@@ -70,20 +85,33 @@ func table(out io.Writer, n status.Node) error {
 			if i, ok := index[s.UUID]; ok {
 				card = fmt.Sprint(i)
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d MiB\t%s\t%d\t%s\n", orDash(c.Pod), orDash(c.Name), c.State, card,
-				mebibytes(s.UsedBytes), s.MemoryMiB, cores(s.CorePercent), s.Processes, c.Enforcement)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d MiB\t%s\t%d\t%s\n", orDash(c.Pod), name(c), c.State, card,
+				mebibytes(s.UsedBytes), s.MemoryMiB, cores(s.CorePercent), s.Processes, orDash(c.Enforcement))
 		}
 		if len(c.Shares) == 0 {
-			fmt.Fprintf(w, "%s\t%s\t%s\t-\t-\t-\t-\t%s\n", orDash(c.Pod), c.ContainerID, c.State, c.Enforcement)
+			fmt.Fprintf(w, "%s\t%s\t%s\t-\t-\t-\t-\t%s\n", orDash(c.Pod), name(c), c.State, orDash(c.Enforcement))
 		}
 	}
 	if len(n.Containers) == 0 {
 		fmt.Fprintln(w, "(none)")
 	}
-	for _, p := range n.Problems {
-		fmt.Fprintln(w, "\nproblem:", p)
+	if err := w.Flush(); err != nil {
+		return err
 	}
-	return w.Flush()
+	for _, p := range n.Problems {
+		if _, err := fmt.Fprintf(out, "\nproblem: %s\n", p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// name is a container's name, or its id where its record doesn't tell the name.
+func name(c status.Container) string {
+	if c.Name == "" {
+		return c.ContainerID
+	}
+	return c.Name
 }
 
 // mebibytes rounds up: a byte too much must not look like none.

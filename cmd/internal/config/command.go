@@ -11,7 +11,11 @@ import (
 func Manual(c *cobra.Command, aliases Aliases) {
 	c.SetUsageFunc(func(c *cobra.Command) error {
 		out := c.OutOrStderr()
-		fmt.Fprintf(out, "Usage:\n  %s\n", c.UseLine())
+		use := c.UseLine()
+		if !c.Runnable() {
+			use = c.CommandPath() + " COMMAND [flags]"
+		}
+		fmt.Fprintf(out, "Usage:\n  %s\n", use)
 		if c.HasAvailableSubCommands() {
 			fmt.Fprintln(out, "\nCommands:")
 			for _, sub := range c.Commands() {

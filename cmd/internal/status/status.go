@@ -5,13 +5,20 @@ package status
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
 	"path/filepath"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/node"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/oci"
 )
 
 // Node is everything that `gpuslice status` shows. Field names are those of its JSON.
@@ -68,7 +75,13 @@ type Share struct {
 // something without them; an unreadable ledger is an error.
 func Read(ctx context.Context, stateDir string) (Node, error) {
 	var n Node
-	ledger, err := grant.OpenLedger(stateDir)
+	if err := isStateDir(stateDir); err != nil {
+		return n, err
+	}
+	ledger, err := grant.OpenLedger(stateDir, grant.WithRecovery(oci.RecoverShares))
+	if errors.Is(err, fs.ErrPermission) {
+		return n, fmt.Errorf("%w: run it as root", err)
+	}
 	if err != nil {
 		return n, err
 	}
@@ -94,7 +107,7 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 			n.Problems = append(n.Problems, problem)
 		}
 		for _, s := range c.Shares {
-			used[s.UUID] += s.UsedBytes
+			used[s.UUID] = add(used[s.UUID], s.UsedBytes)
 		}
 		n.Containers = append(n.Containers, c)
 	}
@@ -120,6 +133,34 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 	return n, nil
 }
 
+// isStateDir wants a folder that an agent has worked with: to open a ledger where
+// there is none would make one.
+func isStateDir(dir string) error {
+	info, err := os.Stat(filepath.Join(dir, "containers"))
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && !info.IsDir():
+		return fmt.Errorf("%s is no state folder of gpuslice-agent: start the agent on this node, or name its folder with --state-dir", dir)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("look for the agent's state folder: %w: run it as root", err)
+	case err != nil:
+		return fmt.Errorf("look for the agent's state folder: %w: name it with --state-dir", err)
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// add is a sum of what tenants say, which ends at the largest number.
+func add(a, b uint64) uint64 {
+	if sum := a + b; sum >= a {
+		return sum
+	}
+	return math.MaxUint64
+}
+
 // container is a ledger's entry with what its usage file says.
 func container(e grant.Entry, folder string) (c Container, problem string) {
 	c = Container{
@@ -129,12 +170,16 @@ func container(e grant.Entry, folder string) (c Container, problem string) {
 	if e.PodName != "" {
 		c.Pod = e.PodNamespace + "/" + e.PodName
 	}
+	var errs []error
 	if e.Problem != nil {
-		problem = "container " + e.ContainerID + ": " + e.Problem.Error()
+		errs = append(errs, e.Problem)
 	}
 	usage, err := limiter.ReadUsage(filepath.Join(folder, "usage"))
-	if err != nil && e.State == grant.StateActive {
-		problem = "container " + e.ContainerID + ": " + err.Error()
+	if err != nil && e.State != grant.StateReleased && exists(folder) { // it may have been removed since
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		problem = "container " + e.ContainerID + ": " + strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 	for i, s := range e.Shares {
 		share := Share{UUID: s.UUID, MemoryMiB: s.MemoryMiB, CorePercent: s.CorePercent}

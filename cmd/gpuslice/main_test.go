@@ -1,0 +1,230 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/config"
+	"github.com/gpuslice/gpuslice/cmd/internal/nodetest"
+	"github.com/gpuslice/gpuslice/cmd/internal/version"
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+func TestMain(m *testing.M) {
+	for _, e := range os.Environ() { // of whoever runs the tests
+		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, config.EnvPrefix) {
+			os.Unsetenv(name)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+func gpuslice(args ...string) (status int, stdout, stderr string) {
+	var out, complaint bytes.Buffer
+	status = execute(context.Background(), args, &out, &complaint)
+	return status, out.String(), complaint.String()
+}
+
+// busyNode is a node with a container of each sort.
+func busyNode(t *testing.T) *nodetest.StateDir {
+	s := nodetest.NewStateDir(t)
+	s.Claim("c-train", "train", grant.Share{UUID: nodetest.H200, MemoryMiB: 40960, CorePercent: 30}, grant.Share{UUID: nodetest.T4, MemoryMiB: 8000})
+	s.Use("c-train", 0, 30000<<20, 1)
+	s.Use("c-train", 1, 1<<20)
+	s.Claim("c-hostile", "hostile", grant.Share{UUID: nodetest.T4, MemoryMiB: 1000, CorePercent: 50})
+	s.Use("c-hostile", 0, math.MaxUint64)
+	s.Claim("c-done", "done", grant.Share{UUID: nodetest.H200, MemoryMiB: 10000, CorePercent: 10})
+	require.NoError(t, s.Ledger.Release(context.Background(), "c-done"))
+	s.Claim("c-corrupt", "corrupt", grant.Share{UUID: nodetest.H200, MemoryMiB: 2000, CorePercent: 5})
+	require.NoError(t, os.WriteFile(s.Path("c-corrupt", "grant.json"), []byte("{"), 0o600))
+	return s
+}
+
+func TestStatusTable(t *testing.T) {
+	status, out, stderr := gpuslice("status", "--state-dir", busyNode(t).Dir)
+	assert.Equal(t, exitDone, status)
+	assert.Empty(t, stderr)
+	table, problems, _ := strings.Cut(out, "\nproblem: ")
+	assert.Equal(t, `GPU  MODEL        UUID                                      CONTAINERS  MEMORY GRANTED    CORES GRANTED  MEMORY USED
+0    NVIDIA H200  GPU-00000001-5151-4000-8000-000000000001  2/10        42960/143771 MiB  35/100 %       30001 MiB
+1    Tesla T4     GPU-00000002-5151-4000-8000-000000000002  2/10        9000/15360 MiB    50/100 %       17592186044416 MiB
+
+POD              CONTAINER  STATE     GPU  MEMORY USED              CORES  PROCESSES  ENFORCEMENT
+-                c-corrupt  corrupt   0    0/2000 MiB               5 %    0          -
+default/done     main       released  0    0/10000 MiB              10 %   0          preload
+default/hostile  main       active    1    17592186044416/1000 MiB  50 %   1          preload
+default/train    main       active    0    30001/40960 MiB          30 %   2          preload
+default/train    main       active    1    1/8000 MiB               -      1          preload
+`, table)
+	assert.Contains(t, problems, "container c-corrupt: read grant.json of container c-corrupt: ")
+	assert.Equal(t, 1, strings.Count(problems, "\n"))
+}
+
+func TestStatusTableOfAnEmptyNode(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	require.NoError(t, os.Remove(filepath.Join(s.Dir, "node.json")))
+	status, out, _ := gpuslice("status", "--state-dir", s.Dir)
+	assert.Equal(t, exitDone, status)
+	assert.Contains(t, out, "\n(no cards)\n")
+	assert.Contains(t, out, "\n(none)\n")
+	assert.Contains(t, out, "\nproblem: cards: ")
+	assert.Contains(t, out, "has gpuslice-agent run on this node")
+}
+
+func TestStatusJSON(t *testing.T) {
+	s := busyNode(t)
+	status, out, stderr := gpuslice("status", "-o", "json", "--state-dir", s.Dir)
+	assert.Equal(t, exitDone, status)
+	assert.Empty(t, stderr)
+	var got map[string]any
+	require.NoError(t, json.Unmarshal([]byte(out), &got))
+	assert.Len(t, got["problems"], 1)
+	delete(got, "problems")
+	text, err := json.Marshal(got)
+	require.NoError(t, err)
+	assert.JSONEq(t, `{
+		"name": "node-1", "driverVersion": "575.57.08", "cudaVersion": "12.9", "cardsReadAt": "2026-01-02T03:04:05Z",
+		"cards": [
+			{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "index": 0, "model": "NVIDIA H200", "memoryMiB": 143771,
+			 "grantableMemoryMiB": 143771, "grantedMemoryMiB": 42960, "grantableCores": 100, "grantedCores": 35,
+			 "grantableContainers": 10, "containers": 2, "usedBytes": 31458328576},
+			{"uuid": "GPU-00000002-5151-4000-8000-000000000002", "index": 1, "model": "Tesla T4", "memoryMiB": 15360,
+			 "grantableMemoryMiB": 15360, "grantedMemoryMiB": 9000, "grantableCores": 100, "grantedCores": 50,
+			 "grantableContainers": 10, "containers": 2, "usedBytes": 18446744073709551615}],
+		"containers": [
+			{"containerID": "c-corrupt", "container": "", "owner": "", "state": "corrupt", "enforcement": "", "createdAt": "0001-01-01T00:00:00Z",
+			 "shares": [{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "memoryMiB": 2000, "cores": 5, "usedBytes": 0, "processes": 0}]},
+			{"containerID": "c-done", "pod": "default/done", "podUID": "uid-done", "container": "main", "owner": "nri", "state": "released", "enforcement": "preload", "createdAt": "2026-01-02T03:04:05Z",
+			 "shares": [{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "memoryMiB": 10000, "cores": 10, "usedBytes": 0, "processes": 0}]},
+			{"containerID": "c-hostile", "pod": "default/hostile", "podUID": "uid-hostile", "container": "main", "owner": "nri", "state": "active", "enforcement": "preload", "createdAt": "2026-01-02T03:04:05Z",
+			 "shares": [{"uuid": "GPU-00000002-5151-4000-8000-000000000002", "memoryMiB": 1000, "cores": 50, "usedBytes": 18446744073709551615, "processes": 1}]},
+			{"containerID": "c-train", "pod": "default/train", "podUID": "uid-train", "container": "main", "owner": "nri", "state": "active", "enforcement": "preload", "createdAt": "2026-01-02T03:04:05Z",
+			 "shares": [
+				{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "memoryMiB": 40960, "cores": 30, "usedBytes": 31458328576, "processes": 2},
+				{"uuid": "GPU-00000002-5151-4000-8000-000000000002", "memoryMiB": 8000, "cores": 0, "usedBytes": 1, "processes": 1}]}]
+	}`, string(text))
+}
+
+// A folder that is mistyped is an error that says what to do, and is not made.
+func TestStatusWithoutAStateDir(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "gpuslice")
+	status, out, stderr := gpuslice("status", "--state-dir", dir)
+	assert.Equal(t, exitFailed, status)
+	assert.Empty(t, out)
+	assert.Equal(t, "gpuslice: "+dir+" is no state folder of gpuslice-agent: start the agent on this node, or name its folder with --state-dir\n", stderr)
+	assert.NoDirExists(t, dir)
+
+	t.Setenv("GPUSLICE_STATE_DIR", dir)
+	status, _, stderr = gpuslice("status")
+	assert.Equal(t, exitFailed, status, "the variable is read")
+	assert.Contains(t, stderr, dir)
+}
+
+// Who may not look is told to be root, and changes nothing.
+func TestStatusOfAUser(t *testing.T) {
+	dir, err := os.MkdirTemp("", "gs") // t.TempDir's parent lets nobody pass
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o711))
+	open, closed := filepath.Join(dir, "open"), filepath.Join(dir, "closed")
+	for _, path := range []string{open, closed} {
+		ledger, err := grant.OpenLedger(path)
+		require.NoError(t, err)
+		require.NoError(t, ledger.Close())
+	}
+	require.NoError(t, os.Chmod(closed, 0o700))
+	for _, path := range []string{open, closed} {
+		asUser(t, func() {
+			status, out, stderr := gpuslice("status", "--state-dir", path)
+			assert.Equal(t, exitFailed, status)
+			assert.Empty(t, out)
+			assert.Contains(t, stderr, "permission denied: run it as root")
+		})
+	}
+}
+
+// asUser calls fn with the rights on files of a user who isn't root.
+func asUser(t *testing.T, fn func()) {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with its goroutine
+		if err := syscall.Setfsuid(65534); err != nil {
+			done <- err
+			return
+		}
+		fn()
+		done <- nil
+	}()
+	require.NoError(t, <-done)
+}
+
+func TestWrongCalls(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"status", "-o", "yaml"}, `--output: want table or json, not "yaml"`},
+		{[]string{"status", "-o", ""}, `--output: want table or json, not ""`},
+		{[]string{"status", "--nope"}, "--nope"},
+		{[]string{"status", "node-1"}, "node-1"},
+		{[]string{"stats"}, "stats"},
+	} {
+		status, out, stderr := gpuslice(test.args...)
+		assert.Equal(t, exitUsage, status, "%v", test.args)
+		assert.Empty(t, out)
+		assert.Contains(t, stderr, test.want)
+	}
+	t.Setenv("GPUSLICE_OUTPUT", "xml")
+	status, _, stderr := gpuslice("status")
+	assert.Equal(t, exitUsage, status)
+	assert.Contains(t, stderr, "xml")
+}
+
+// A reader that went away is a failure, not a success with half the output.
+func TestStatusToNobody(t *testing.T) {
+	dir := busyNode(t).Dir
+	for _, form := range []string{"table", "json"} {
+		var stderr bytes.Buffer
+		assert.Equal(t, exitFailed, execute(context.Background(), []string{"status", "-o", form, "--state-dir", dir}, nobody{}, &stderr))
+		assert.Contains(t, stderr.String(), "nobody reads")
+	}
+}
+
+type nobody struct{}
+
+func (nobody) Write([]byte) (int, error) { return 0, errors.New("nobody reads") }
+
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{{}, {"--help"}, {"status", "--help"}} {
+		status, out, stderr := gpuslice(args...)
+		assert.Equal(t, exitDone, status, "%v", args)
+		assert.Empty(t, stderr)
+		assert.Contains(t, out, "Exit status:")
+		assert.Contains(t, out, "  --state-dir folder\n        the agent's state folder\n        (GPUSLICE_STATE_DIR; \"/run/gpuslice\" if not given)\n")
+		for line := range strings.Lines(out) {
+			assert.LessOrEqual(t, len(strings.TrimSuffix(line, "\n")), 80, line)
+		}
+	}
+	_, out, _ := gpuslice("--help")
+	assert.Contains(t, out, "\n  status ")
+	_, out, _ = gpuslice("status", "--help")
+	assert.Contains(t, out, "  -o, --output form\n        form of the output: table or json\n        (GPUSLICE_OUTPUT; \"table\" if not given)\n")
+}
+
+func TestVersion(t *testing.T) {
+	status, out, _ := gpuslice("--version")
+	assert.Equal(t, exitDone, status)
+	assert.Equal(t, "gpuslice version "+version.String()+"\n", out)
+}

@@ -1,0 +1,94 @@
+// Package nodetest makes an agent's state folder for tests, by the same functions
+// as the agent.
+package nodetest
+
+import (
+	"context"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/node"
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+// The node's two cards.
+const (
+	H200 = "GPU-00000001-5151-4000-8000-000000000001"
+	T4   = "GPU-00000002-5151-4000-8000-000000000002"
+)
+
+// Time is when everything on the node happened.
+var Time = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// File is the node's node.json.
+func File() node.File {
+	return node.File{
+		Name: "node-1", AgentVersion: "v1.0.0", WrittenAt: Time,
+		Scaling: node.Scaling{Slots: 10, Memory: 1, Cores: 1},
+		Node: gpu.Node{DriverVersion: "575.57.08", CUDAVersion: "12.9", Cards: []gpu.Card{
+			{UUID: H200, Index: 0, Model: "NVIDIA H200", MemoryMiB: 143771},
+			{UUID: T4, Index: 1, Model: "Tesla T4", MemoryMiB: 15360},
+		}},
+	}
+}
+
+// StateDir is a state folder with a ledger.
+type StateDir struct {
+	Dir    string
+	Ledger *grant.Ledger
+	tb     testing.TB
+}
+
+// NewStateDir makes a state folder with a node.json and an empty ledger.
+func NewStateDir(tb testing.TB) *StateDir {
+	s := &StateDir{Dir: filepath.Join(tb.TempDir(), "gpuslice"), tb: tb}
+	var err error
+	s.Ledger, err = grant.OpenLedger(s.Dir)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { s.Ledger.Close() })
+	require.NoError(tb, node.Write(s.Dir, File()))
+	return s
+}
+
+// Claim books shares for a container "<pod>/main" of the namespace default.
+func (s *StateDir) Claim(id, pod string, shares ...grant.Share) {
+	settings := oci.Settings{LibraryPath: "/lib/libvgpu.so", PreloadPath: "/lib/ld.so.preload"}
+	_, err := s.Ledger.Claim(context.Background(), grant.Claim{
+		ContainerID: id, Owner: grant.OwnerNRI, PodUID: "uid-" + pod, PodNamespace: "default", PodName: pod,
+		Container: "main", Shares: shares, Mode: "preload", CreatedAt: Time,
+	}, File().Scaling.Capacities(File().Node), func(dir string) error { return oci.Populate(dir, shares, settings) })
+	require.NoError(s.tb, err)
+}
+
+// Path is a file of a container's.
+func (s *StateDir) Path(id, file string) string { return filepath.Join(s.Ledger.Folder(id), file) }
+
+// Use writes into a usage file, as a container may, that a process holds so many
+// bytes of each of its cards. The offsets are those of docs/ARCHITECTURE.md.
+func (s *StateDir) Use(id string, process int, bytes ...uint64) {
+	const (
+		highWater            = 1024
+		header, slot, cells  = 4096, 1280, 128
+		cellSize, ownerAlive = 64, 1
+	)
+	file, err := os.OpenFile(s.Path(id, "usage"), os.O_RDWR, 0)
+	require.NoError(s.tb, err)
+	defer file.Close()
+	write := func(at int, data []byte) {
+		_, err := file.WriteAt(data, int64(at))
+		require.NoError(s.tb, err)
+	}
+	le := binary.LittleEndian
+	write(highWater, le.AppendUint32(nil, uint32(process+1)))
+	write(header+process*slot, le.AppendUint32(nil, ownerAlive))
+	for i, n := range bytes {
+		write(header+process*slot+cells+i*cellSize, le.AppendUint64(nil, n))
+	}
+}

@@ -1,0 +1,216 @@
+package status_test
+
+import (
+	"context"
+	"math"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/node"
+	"github.com/gpuslice/gpuslice/cmd/internal/nodetest"
+	"github.com/gpuslice/gpuslice/cmd/internal/status"
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+func read(t *testing.T, dir string) status.Node {
+	n, err := status.Read(context.Background(), dir)
+	require.NoError(t, err)
+	return n
+}
+
+func share(uuid string, mib int64, cores int) grant.Share {
+	return grant.Share{UUID: uuid, MemoryMiB: mib, CorePercent: cores}
+}
+
+func TestReadAnEmptyNode(t *testing.T) {
+	n := read(t, nodetest.NewStateDir(t).Dir)
+	assert.Equal(t, "node-1", n.Name)
+	assert.Equal(t, "575.57.08", n.DriverVersion)
+	assert.Equal(t, "12.9", n.CUDAVersion)
+	assert.Equal(t, nodetest.Time, n.CardsReadAt)
+	assert.Equal(t, []status.Container{}, n.Containers, "an empty list, and no null in JSON")
+	assert.Empty(t, n.Problems)
+	require.Len(t, n.Cards, 2)
+	assert.Equal(t, status.Card{
+		UUID: nodetest.H200, Model: "NVIDIA H200", MemoryMiB: 143771, GrantableMiB: 143771, GrantableCores: 100, GrantableSlots: 10,
+	}, n.Cards[0])
+}
+
+func TestReadGrantsAndUsage(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	s.Claim("c2", "second", share(nodetest.H200, 2000, 20), share(nodetest.T4, 1000, 0))
+	s.Claim("c1", "first", share(nodetest.H200, 1000, 10))
+	s.Use("c2", 0, 5, 7)
+	s.Use("c2", 3, 10, 0)
+	s.Use("c1", 0, 100)
+
+	n := read(t, s.Dir)
+	require.Len(t, n.Containers, 2)
+	assert.Equal(t, "default/first", n.Containers[0].Pod, "by pod, then by container")
+	second := n.Containers[1]
+	assert.Equal(t, status.Container{
+		ContainerID: "c2", Pod: "default/second", PodUID: "uid-second", Name: "main", Owner: "nri", State: "active",
+		Enforcement: "preload", CreatedAt: nodetest.Time, Shares: []status.Share{
+			{UUID: nodetest.H200, MemoryMiB: 2000, CorePercent: 20, UsedBytes: 15, Processes: 2},
+			{UUID: nodetest.T4, MemoryMiB: 1000, UsedBytes: 7, Processes: 1},
+		},
+	}, second)
+	assert.Equal(t, uint64(115), n.Cards[0].UsedBytes)
+	assert.Equal(t, int64(3000), n.Cards[0].GrantedMemoryMiB)
+	assert.Equal(t, 30, n.Cards[0].GrantedCores)
+	assert.Equal(t, 2, n.Cards[0].GrantedContainers)
+	assert.Equal(t, uint64(7), n.Cards[1].UsedBytes)
+	assert.Empty(t, n.Problems)
+}
+
+// What a tenant writes into its own usage file stays its own.
+func TestReadAHostileUsageFile(t *testing.T) {
+	for _, test := range []struct {
+		description string
+		spoil       func(t *testing.T, s *nodetest.StateDir)
+		wantUsed    uint64
+		wantProblem string
+	}{
+		{"the largest numbers, twice", func(_ *testing.T, s *nodetest.StateDir) {
+			s.Use("bad", 0, math.MaxUint64)
+			s.Use("bad", 1, math.MaxUint64)
+		}, math.MaxUint64, ""},
+		{"garbage", func(t *testing.T, s *nodetest.StateDir) {
+			require.NoError(t, os.WriteFile(s.Path("bad", "usage"), []byte("garbage\x1b[2J\nproblem: none"), 0o600))
+		}, 100, "container bad: read usage"},
+		{"cut short", func(t *testing.T, s *nodetest.StateDir) {
+			require.NoError(t, os.Truncate(s.Path("bad", "usage"), 10))
+		}, 100, "container bad: read usage"},
+		{"a card of another name", func(t *testing.T, s *nodetest.StateDir) {
+			file, err := os.OpenFile(s.Path("bad", "usage"), os.O_WRONLY, 0)
+			require.NoError(t, err)
+			defer file.Close()
+			_, err = file.WriteAt(make([]byte, 16), 64)
+			require.NoError(t, err)
+		}, 100, ""},
+		{"a link to another's", func(t *testing.T, s *nodetest.StateDir) {
+			require.NoError(t, os.Remove(s.Path("bad", "usage")))
+			require.NoError(t, os.Symlink(s.Path("good", "usage"), s.Path("bad", "usage")))
+		}, 100, "container bad: read usage"},
+		{"a pipe that nobody writes to", func(t *testing.T, s *nodetest.StateDir) {
+			require.NoError(t, os.Remove(s.Path("bad", "usage")))
+			require.NoError(t, syscall.Mkfifo(s.Path("bad", "usage"), 0o600))
+		}, 100, "not a regular file"},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			s := nodetest.NewStateDir(t)
+			s.Claim("bad", "bad", share(nodetest.H200, 1000, 10))
+			s.Claim("good", "good", share(nodetest.H200, 1000, 10))
+			s.Use("good", 0, 100)
+			test.spoil(t, s)
+			n := read(t, s.Dir)
+			assert.Equal(t, test.wantUsed, n.Cards[0].UsedBytes)
+			assert.Equal(t, uint64(100), n.Containers[1].Shares[0].UsedBytes)
+			assert.Equal(t, int64(2000), n.Cards[0].GrantedMemoryMiB)
+			if test.wantProblem == "" {
+				assert.Empty(t, n.Problems)
+				return
+			}
+			require.Len(t, n.Problems, 1)
+			assert.Contains(t, n.Problems[0], test.wantProblem)
+			assert.NotContains(t, n.Problems[0], "\x1b")
+			assert.NotContains(t, n.Problems[0], "\n")
+		})
+	}
+}
+
+func TestReadReleasedAndCorrupt(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	s.Claim("released", "a", share(nodetest.H200, 1000, 10))
+	s.Claim("recovered", "b", share(nodetest.H200, 2000, 20))
+	s.Claim("unknown", "c", share(nodetest.H200, 4000, 40))
+	require.NoError(t, s.Ledger.Release(context.Background(), "released"))
+	require.NoError(t, os.Remove(s.Path("released", "usage")))
+	for _, id := range []string{"recovered", "unknown"} {
+		require.NoError(t, os.WriteFile(s.Path(id, "grant.json"), []byte("{"), 0o600))
+	}
+	require.NoError(t, os.Remove(s.Path("unknown", "limits")))
+
+	n := read(t, s.Dir)
+	states := map[string]status.Container{}
+	for _, c := range n.Containers {
+		states[c.ContainerID] = c
+	}
+	assert.Equal(t, "released", states["released"].State)
+	assert.Equal(t, "corrupt", states["recovered"].State)
+	require.Len(t, states["recovered"].Shares, 1, "of its limits file, as the agent books it")
+	assert.Equal(t, int64(2000), states["recovered"].Shares[0].MemoryMiB)
+	assert.Equal(t, "corrupt", states["unknown"].State)
+	assert.Equal(t, []status.Share{}, states["unknown"].Shares)
+	assert.Equal(t, int64(2000), n.Cards[0].GrantedMemoryMiB)
+	require.Len(t, n.Problems, 2, "the released one's missing file is none")
+	assert.Contains(t, n.Problems[0], "container recovered: read grant.json")
+	assert.Contains(t, n.Problems[1], "container unknown: read grant.json")
+}
+
+func TestReadWithoutCards(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	s.Claim("c", "p", share(nodetest.H200, 1000, 10))
+	t.Run("cards that have faults", func(t *testing.T) {
+		file := nodetest.File()
+		file.Node.Faults = []gpu.Fault{{Index: 2, Message: "card 2: nvmlDeviceGetUUID: GPU is lost"}}
+		require.NoError(t, node.Write(s.Dir, file))
+		n := read(t, s.Dir)
+		assert.Len(t, n.Cards, 2)
+		assert.Equal(t, []string{"card 2: nvmlDeviceGetUUID: GPU is lost"}, n.Problems)
+	})
+	for description, spoil := range map[string]func(path string) error{
+		"no node.json":           os.Remove,
+		"a node.json of no sort": func(path string) error { return os.WriteFile(path, []byte("{"), 0o600) },
+		"another version":        func(path string) error { return os.WriteFile(path, []byte(`{"version":99}`), 0o600) },
+	} {
+		t.Run(description, func(t *testing.T) {
+			require.NoError(t, node.Write(s.Dir, nodetest.File()))
+			require.NoError(t, spoil(filepath.Join(s.Dir, "node.json")))
+			n := read(t, s.Dir)
+			assert.Equal(t, []status.Card{}, n.Cards)
+			assert.Len(t, n.Containers, 1, "the ledger says something without them")
+			require.Len(t, n.Problems, 1)
+			assert.Contains(t, n.Problems[0], "cards: ")
+		})
+	}
+}
+
+// To look makes nothing: a mistyped folder is an error that says what to do.
+func TestReadMakesNothing(t *testing.T) {
+	empty := t.TempDir()
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	odd := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(odd, "containers"), nil, 0o600))
+	for description, dir := range map[string]string{
+		"absent": filepath.Join(empty, "none"), "empty": empty, "a file": file, "a file in the ledger's place": odd,
+	} {
+		_, err := status.Read(context.Background(), dir)
+		require.ErrorContains(t, err, "--state-dir", description)
+	}
+	entries, err := os.ReadDir(empty)
+	require.NoError(t, err)
+	assert.Empty(t, entries)
+	entries, err = os.ReadDir(odd)
+	require.NoError(t, err)
+	assert.Len(t, entries, 1)
+}
+
+func TestReadEndsWithItsContext(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	lock, err := os.OpenFile(filepath.Join(s.Dir, "lock"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer lock.Close()
+	require.NoError(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = status.Read(ctx, s.Dir)
+	require.ErrorIs(t, err, context.Canceled)
+}
