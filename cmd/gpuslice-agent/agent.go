@@ -83,11 +83,13 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	tasks.Go(func() error { return inventory.Run(ctx) })
 	tasks.Go(func() error { registry.Run(ctx); return nil })
-	tasks.Go(func() error { publish(ctx, o, scaling, inventory, log); return nil })
 	tasks.Go(func() error {
 		// Before the NRI socket: the runtime's first question may come at once. A node
 		// whose driver isn't there yet is guarded all the same; its grants are refused.
 		waitForCards(ctx, inventory, firstLook)
+		published := publisher{options: o, scaling: scaling, inventory: inventory, log: log}
+		published.update() // who finds the node guarded finds its cards too
+		tasks.Go(func() error { published.run(ctx); return nil })
 		log.Info("started", "version", version.String(), "node", o.NodeName, "library", libraryPath, "cards", len(inventory.Node().Cards))
 		return plugin.Run(ctx, o.NRISocket)
 	})
@@ -145,28 +147,43 @@ func conditions(plugin *nriplugin.Plugin, inventory *gpu.Cache) (live, ready []c
 	return live, ready
 }
 
-// publish writes node.json when what it says has changed.
-func publish(ctx context.Context, o options, scaling node.Scaling, inventory *gpu.Cache, log *slog.Logger) {
+// publisher keeps node.json current.
+type publisher struct {
+	options   options
+	scaling   node.Scaling
+	inventory *gpu.Cache
+	log       *slog.Logger
+	written   time.Time // when the cards that it has were read
+}
+
+// run looks every second whether the cards were read anew, until ctx ends.
+func (p *publisher) run(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	var written time.Time
 	for {
-		if s := inventory.Snapshot(); s.Taken.After(written) {
-			err := node.Write(o.StateDir, node.File{
-				Name: o.NodeName, AgentVersion: version.String(), WrittenAt: s.Taken, Scaling: scaling, Node: s.Node,
-			})
-			if err != nil {
-				log.Error("node not published", "error", err)
-			} else {
-				written = s.Taken
-			}
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			p.update()
 		}
 	}
+}
+
+// update writes node.json if the cards were read since it was written.
+func (p *publisher) update() {
+	s := p.inventory.Snapshot()
+	if !s.Taken.After(p.written) {
+		return
+	}
+	err := node.Write(p.options.StateDir, node.File{
+		Name: p.options.NodeName, AgentVersion: version.String(), WrittenAt: s.Taken, Scaling: p.scaling, Node: s.Node,
+	})
+	if err != nil {
+		p.log.Error("node not published", "error", err)
+		return
+	}
+	p.written = s.Taken
 }
 
 // prepareStateDir makes the state folder and takes its agent's lock: two agents of

@@ -179,12 +179,8 @@ func TestAgentsLife(t *testing.T) {
 
 	startRuntime(t, o.NRISocket)
 	require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, 20*time.Second, 5*time.Millisecond, "%v", log)
-	var published node.File
-	require.Eventually(t, func() bool {
-		var err error
-		published, err = node.Read(o.StateDir)
-		return err == nil
-	}, 10*time.Second, 5*time.Millisecond)
+	published, err := node.Read(o.StateDir)
+	require.NoError(t, err, "who finds the node guarded finds its cards too")
 	assert.Equal(t, "node-1", published.Name)
 	assert.Equal(t, node.Scaling{Slots: 10, Memory: 1, Cores: 1}, published.Scaling)
 	require.Len(t, published.Node.Cards, 1)
@@ -192,7 +188,7 @@ func TestAgentsLife(t *testing.T) {
 
 	second := o
 	second.HealthAddress = freeAddress(t)
-	err := run(context.Background(), second.options, slog.New(slog.DiscardHandler))
+	err = run(context.Background(), second.options, slog.New(slog.DiscardHandler))
 	require.ErrorContains(t, err, "another gpuslice-agent works with it")
 	assert.Equal(t, 200, get(o.HealthAddress, "/readyz").status, "the first one is not disturbed")
 
