@@ -24,7 +24,7 @@ func WriteLimits(path string, l Limits) error {
 	if err != nil {
 		return fmt.Errorf("write limits %s: %w", path, err)
 	}
-	if err := place(path, 0o444, func(f *os.File) error {
+	if err := place(path, 0o444, 0, func(f *os.File) error {
 		_, err := f.Write(file)
 		return err
 	}); err != nil {
@@ -121,8 +121,8 @@ func rewriteRecord(r, want []byte) {
 	atomic.StoreUint32(sequence, odd+1)
 }
 
-// place writes a file beside path and renames it there.
-func place(path string, mode os.FileMode, fill func(*os.File) error) (err error) {
+// place writes a file beside path and renames it there; flags are renameat2's.
+func place(path string, mode os.FileMode, flags uint, fill func(*os.File) error) (err error) {
 	f, err := createBeside(path)
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func place(path string, mode os.FileMode, fill func(*os.File) error) (err error)
 		return err
 	}
 	// Not os.Rename, which looks at the target first: a container's creation waits.
-	if err := unix.Rename(f.Name(), path); err != nil {
+	if err := unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, path, flags); err != nil {
 		return fmt.Errorf("rename: %w", err)
 	}
 	return nil

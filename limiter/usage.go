@@ -44,10 +44,7 @@ func CreateUsage(path string, uuids []string) error {
 	if err != nil {
 		return fmt.Errorf("create usage %s: %w", path, err)
 	}
-	if _, err := os.Lstat(path); err == nil {
-		return fmt.Errorf("create usage %s: %w", path, os.ErrExist)
-	}
-	if err := place(path, 0o666, func(f *os.File) error {
+	if err := place(path, 0o666, unix.RENAME_NOREPLACE, func(f *os.File) error {
 		_, err := f.Write(header)
 		return errors.Join(err, f.Truncate(usageSize))
 	}); err != nil {

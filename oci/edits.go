@@ -74,14 +74,14 @@ func Edits(shares []grant.Share, s Settings, c Container, devices DeviceEdits) (
 	}, nil
 }
 
-// compose puts the limiter's edits over those of the cards.
+// compose puts the limiter's edits over those of the cards. Both are used up.
 func compose(visible, limits *cdispec.ContainerEdits) (*cdispec.ContainerEdits, error) {
 	for _, m := range visible.Mounts {
 		if ownedDestination(cleanDestination(m.ContainerPath)) {
 			return nil, fmt.Errorf("the CDI spec mounts %s, where the limiter's files go: remove that mount from the spec", m.ContainerPath)
 		}
 	}
-	edits := Merge(visible, limits)
+	edits := merge(visible, limits)
 	if err := (&cdi.ContainerEdits{ContainerEdits: edits}).Validate(); err != nil {
 		return nil, fmt.Errorf("the container's edits are not valid CDI: %w", err)
 	}

@@ -11,6 +11,11 @@ import (
 // two say different things of the same variable, path, interface or hook, the
 // later wins, as when CDI applies them one after the other.
 func Merge(all ...*cdispec.ContainerEdits) *cdispec.ContainerEdits {
+	return clone(merge(all...))
+}
+
+// merge is Merge of edits that are the caller's own: what is in them is not copied.
+func merge(all ...*cdispec.ContainerEdits) *cdispec.ContainerEdits {
 	merged := &cdispec.ContainerEdits{}
 	env := variables{index: map[string]int{}}
 	nodes := unique(func(d *cdispec.DeviceNode) string { return path.Clean(d.Path) })
@@ -41,7 +46,7 @@ func Merge(all ...*cdispec.ContainerEdits) *cdispec.ContainerEdits {
 		}
 	}
 	merged.Env, merged.DeviceNodes, merged.Mounts, merged.NetDevices = env.list, nodes.list, mounts.list, interfaces.list
-	return clone(merged)
+	return merged
 }
 
 // uniqueList is a list in which a key comes once, in the order of the first of each.
