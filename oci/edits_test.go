@@ -72,8 +72,6 @@ func editsCases() []editsCase {
 		{name: "oversubscribe", description: "the node oversubscribes", shares: one(8000, 30), settings: func(s *Settings) { s.Oversubscribe = true }},
 		{name: "cores-disabled", description: "the node enforces no cores", shares: one(8000, 30), settings: func(s *Settings) { s.CorePolicy = CoreDisable }},
 		{name: "cores-forced", description: "the node always enforces cores", shares: one(8000, 30), settings: func(s *Settings) { s.CorePolicy = CoreForce }},
-		{name: "log-level", description: "the node sets a log level", shares: one(8000, 30), settings: func(s *Settings) { s.LogLevel = "3" }},
-		{name: "log-level-user", description: "the user's own log level stays", shares: one(8000, 30), settings: func(s *Settings) { s.LogLevel = "3" }, container: env("LIBCUDA_LOG_LEVEL=4")},
 		{name: "user-asks-for-all", description: "the image asks for every card", shares: one(8000, 30), container: env("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")},
 		{name: "user-asks-for-all-envvar", description: "and NVIDIA's runtime is told the grant's", shares: one(8000, 30), settings: mode(InjectEnvvar), handler: "nvidia", container: env("NVIDIA_VISIBLE_DEVICES=all")},
 		{

@@ -29,8 +29,6 @@ const (
 	EnvCorePolicy = "GPU_CORE_UTILIZATION_POLICY"
 	// EnvTaskPriority is "0" (high) or "1" (low).
 	EnvTaskPriority = "CUDA_TASK_PRIORITY"
-	// EnvLogLevel is the limiter's, "0" to "4".
-	EnvLogLevel = "LIBCUDA_LOG_LEVEL"
 	// EnvDisableControl switched HAMi's limiter off. Here a user can't.
 	EnvDisableControl = "CUDA_DISABLE_CONTROL"
 	// EnvRedirect made HAMi-core load another libcuda.
@@ -79,9 +77,6 @@ func environment(shares []grant.Share, s Settings, c Container, way Injection) [
 	}
 	if s.corePolicy() != CoreDefault {
 		v.set(EnvCorePolicy, string(s.corePolicy()))
-	}
-	if _, set := c.getenv(EnvLogLevel); s.LogLevel != "" && !set {
-		v.set(EnvLogLevel, s.LogLevel)
 	}
 
 	for _, name := range strayEnv(c.Env) {

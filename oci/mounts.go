@@ -80,6 +80,12 @@ func ownedDestination(dest string) bool {
 	return within(dest, limiterDir) || within(dest, limiter.ContainerPreloadPath)
 }
 
+// OwnedDestination says whether a mount's destination, however it is spelled, is
+// where the limiter's files are, or below.
+func OwnedDestination(destination string) bool {
+	return ownedDestination(cleanDestination(destination))
+}
+
 // within says whether a clean path is root or below it.
 func within(dest, root string) bool {
 	return dest == root || strings.HasPrefix(dest, strings.TrimSuffix(root, "/")+"/")

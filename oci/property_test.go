@@ -137,7 +137,6 @@ func randomSettings(rnd *rand.Rand) Settings {
 	s.Injection = pick(rnd, InjectAuto, InjectCDI, InjectEnvvar, "")
 	s.Oversubscribe = rnd.IntN(2) == 0
 	s.CorePolicy = pick(rnd, CoreDefault, CoreForce, CoreDisable, "")
-	s.LogLevel = pick(rnd, "", "0", "4")
 	return s
 }
 
@@ -145,7 +144,7 @@ func randomEnv(rnd *rand.Rand) []string {
 	names := []string{
 		"NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_DEVICE_MEMORY_LIMIT_1", "CUDA_DEVICE_MEMORY_LIMIT_15",
 		"CUDA_DEVICE_MEMORY_LIMIT_x", "CUDA_DEVICE_SM_LIMIT", "CUDA_DEVICE_SM_LIMIT_0", "CUDA_DEVICE_SM_LIMIT_9", "CUDA_DEVICE_MEMORY_SHARED_CACHE",
-		"CUDA_DISABLE_CONTROL", "CUDA_REDIRECT", "CUDA_OVERSUBSCRIBE", "CUDA_TASK_PRIORITY", "GPU_CORE_UTILIZATION_POLICY", "LIBCUDA_LOG_LEVEL",
+		"CUDA_DISABLE_CONTROL", "CUDA_REDIRECT", "CUDA_OVERSUBSCRIBE", "CUDA_TASK_PRIORITY", "GPU_CORE_UTILIZATION_POLICY",
 		"CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "PATH", "CUDA_VERSION",
 	}
 	values := []string{"", "0", "1", "true", "all", "none", "void", "80g", "100", "/tmp/x", "disable", gpu1, "a=b", "=", "\x00", "-1", "ü"}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 )
 
 // Injection says how the granted cards are made visible in a container.
@@ -56,9 +55,6 @@ type Settings struct {
 	Oversubscribe bool
 	// CorePolicy is when compute shares are enforced; empty reads as default.
 	CorePolicy CorePolicy
-	// LogLevel is the limiter's LIBCUDA_LOG_LEVEL, "0" to "4"; empty leaves it to
-	// the container.
-	LogLevel string
 	// ContextMiB is the memory, in MiB, that a CUDA context of a card is expected
 	// to take, by UUID; a missing one is unknown.
 	ContextMiB map[string]int64
@@ -82,9 +78,6 @@ func (s Settings) Validate() error {
 		checkHostPath("ld.so.preload", s.PreloadPath),
 		checkHandlers(s.NvidiaHandlers),
 	)
-	if len(s.LogLevel) > 1 || strings.Trim(s.LogLevel, "01234") != "" {
-		errs = append(errs, fmt.Errorf("log level %q is not known: use 0 (errors) to 4 (everything), or leave it empty", s.LogLevel))
-	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("node settings: %w", err)
 	}

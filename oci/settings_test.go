@@ -14,7 +14,7 @@ func TestSettingsValidate(t *testing.T) {
 	}{
 		{"plain", func(*Settings) {}, nil},
 		{"every field", func(s *Settings) {
-			s.Injection, s.CorePolicy, s.LogLevel = InjectCDI, CoreForce, "4"
+			s.Injection, s.CorePolicy = InjectCDI, CoreForce
 		}, nil},
 		{"unknown injection", func(s *Settings) { s.Injection = "legacy" }, []string{`"legacy"`, "auto, cdi or envvar"}},
 		{"unknown policy", func(s *Settings) { s.CorePolicy = "strict" }, []string{`"strict"`, "default, force or disable"}},
@@ -23,9 +23,6 @@ func TestSettingsValidate(t *testing.T) {
 		{"library with dots", func(s *Settings) { s.LibraryPath = "/var/../etc/lib.so" }, []string{"clean"}},
 		{"no preload file", func(s *Settings) { s.PreloadPath = "" }, []string{"ld.so.preload path is empty"}},
 		{"empty handler", func(s *Settings) { s.NvidiaHandlers = []string{"nvidia", ""} }, []string{"handler is empty"}},
-		{"log level too high", func(s *Settings) { s.LogLevel = "5" }, []string{`"5"`}},
-		{"log level in words", func(s *Settings) { s.LogLevel = "debug" }, []string{`"debug"`}},
-		{"log level of two digits", func(s *Settings) { s.LogLevel = "11" }, []string{`"11"`}},
 		{"everything at once", func(s *Settings) { *s = Settings{Injection: "x", CorePolicy: "y"} }, []string{`"x"`, `"y"`, "library path", "preload path"}},
 	}
 	for _, tt := range tests {
