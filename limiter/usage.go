@@ -110,6 +110,32 @@ func ReadUsage(path string) (Usage, error) {
 	return u, nil
 }
 
+// TrimUsage gives a usage file back its fixed size, and says whether it had
+// another. A container may write its file, and so may grow it until the folder that
+// holds all containers' files is full; or cut it, and then its processes fault where
+// they have mapped what is gone. What was cut off comes back as zeros. Processes that
+// use the file go on.
+func TrimUsage(path string) (trimmed bool, err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false, fmt.Errorf("trim usage: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("trim usage: %w", err)
+	case !info.Mode().IsRegular():
+		return false, fmt.Errorf("trim usage %s: %w: it is not a regular file", path, ErrUsage)
+	case info.Size() == usageSize:
+		return false, nil
+	}
+	if err := f.Truncate(usageSize); err != nil {
+		return false, fmt.Errorf("trim usage: %w", err)
+	}
+	return true, nil
+}
+
 // decodeUsage reads with bounds from anything. gone tells of a slot whose owner
 // died whether its lock is free, so that its memory is back too.
 func decodeUsage(file io.ReaderAt, gone func(slot int) bool) (Usage, error) {

@@ -127,6 +127,104 @@ func TestReadSpoiltUsage(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
+// A tenant could fill the node's state folder by growing its own file.
+func TestTrimUsage(t *testing.T) {
+	blocks := func(path string) int64 {
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		return info.Sys().(*syscall.Stat_t).Blocks * 512
+	}
+	const header = 64 << 10 // of blocks, at most
+	for _, test := range []struct {
+		name    string
+		bend    func(*os.File) error
+		trimmed bool
+	}{
+		{"as it was made", func(*os.File) error { return nil }, false},
+		{"grown by one byte", func(f *os.File) error { return f.Truncate(usageSize + 1) }, true},
+		{"grown by what takes room", func(f *os.File) error {
+			_, err := f.WriteAt(make([]byte, 4<<20), usageSize)
+			return err
+		}, true},
+		{"grown and sparse", func(f *os.File) error { return f.Truncate(1 << 40) }, true},
+		{"a byte far behind its end", func(f *os.File) error {
+			_, err := f.WriteAt([]byte{1}, 1<<40)
+			return err
+		}, true},
+		{"shrunk by one byte", func(f *os.File) error { return f.Truncate(usageSize - 1) }, true},
+		{"shrunk to its header", func(f *os.File) error { return f.Truncate(usageHeaderSize) }, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "usage")
+			require.NoError(t, CreateUsage(path, []string{testGPU}))
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			require.NoError(t, err)
+			defer f.Close()
+			require.NoError(t, test.bend(f))
+			trimmed, err := TrimUsage(path)
+			require.NoError(t, err)
+			assert.Equal(t, test.trimmed, trimmed)
+			info, err := os.Stat(path)
+			require.NoError(t, err)
+			assert.Equal(t, int64(usageSize), info.Size())
+			assert.Less(t, blocks(path), int64(header), "sparse again")
+			_, err = ReadUsage(path)
+			assert.NoError(t, err, "and still what it was")
+			trimmed, err = TrimUsage(path)
+			require.NoError(t, err)
+			assert.False(t, trimmed, "a second time")
+		})
+	}
+	t.Run("emptied", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "usage")
+		require.NoError(t, os.WriteFile(path, nil, 0o666))
+		trimmed, err := TrimUsage(path)
+		require.NoError(t, err)
+		assert.True(t, trimmed)
+		_, err = ReadUsage(path)
+		assert.ErrorIs(t, err, ErrUsage, "its header is gone")
+	})
+	t.Run("in use", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "usage")
+		file := usageImage(t)
+		slot(file, 0, 100, 5, 7)
+		require.NoError(t, os.WriteFile(path, append(file, 1), 0o666))
+		trimmed, err := TrimUsage(path)
+		require.NoError(t, err)
+		assert.True(t, trimmed)
+		u, err := ReadUsage(path)
+		require.NoError(t, err)
+		assert.Equal(t, uint64(5), u.Devices[0].UsedBytes)
+	})
+	t.Run("missing", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "usage")
+		_, err := TrimUsage(path)
+		assert.ErrorIs(t, err, os.ErrNotExist)
+		assert.NoFileExists(t, path)
+	})
+	t.Run("a link", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "usage")
+		require.NoError(t, os.WriteFile(path, []byte("another's"), 0o666))
+		require.NoError(t, os.Symlink(path, path+"2"))
+		trimmed, err := TrimUsage(path + "2")
+		assert.Error(t, err)
+		assert.False(t, trimmed)
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		assert.Equal(t, "another's", string(text))
+	})
+	t.Run("a pipe", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "usage")
+		require.NoError(t, syscall.Mkfifo(path, 0o666))
+		_, err := TrimUsage(path)
+		assert.ErrorIs(t, err, ErrUsage)
+	})
+	t.Run("a folder", func(t *testing.T) {
+		_, err := TrimUsage(t.TempDir())
+		assert.Error(t, err)
+	})
+}
+
 func FuzzReadUsage(f *testing.F) {
 	file := usageImage(f)
 	slot(file, 0, 100, 5, 7)

@@ -1,8 +1,11 @@
 #include "charge.h"
 
+#include "limits.h"
 #include "reserve.h"
+#include "say.h"
+#include "usage.h"
 
-CUresult charge_begin(struct charge *c, uint64_t bytes)
+static CUresult begin_here(struct charge *c, uint64_t bytes, bool everywhere)
 {
 	CUresult result = device_here(&c->here);
 
@@ -11,8 +14,41 @@ CUresult charge_begin(struct charge *c, uint64_t bytes)
 	c->process = process_get();
 	if (!c->process || c->here.cell < 0 || !owner_wait(&c->process->owner))
 		return CUDA_ERROR_NOT_INITIALIZED;
+	if (everywhere)
+		c->here.cell = LEDGER_EVERY_CELL;
 	c->bytes = bytes;
 	return reserve(c->process, c->here.cell, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult charge_begin(struct charge *c, uint64_t bytes)
+{
+	return begin_here(c, bytes, false);
+}
+
+CUresult charge_begin_everywhere(struct charge *c, uint64_t bytes)
+{
+	return begin_here(c, bytes, true);
+}
+
+static CUresult no_room(struct charge *c)
+{
+	static _Atomic unsigned once;
+	unsigned long long mib = 1 << 20, limit = limits_bytes(c->here.cell);
+	unsigned long long used = usage_sum(c->process->usage, c->here.cell).committed;
+
+	say(&once, "the memory limit leaves no room for a context, which takes %llu MiB: %llu of %llu MiB are in use",
+	    (c->bytes + mib - 1) / mib, (used + mib - 1) / mib, limit / mib);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult charge_begin_context(struct charge *c, CUdevice dev)
+{
+	c->here = (struct here){ NULL, device_cell(dev) };
+	c->process = c->here.cell < 0 ? NULL : process_get();
+	if (!c->process || !owner_wait(&c->process->owner))
+		return CUDA_ERROR_NOT_INITIALIZED;
+	c->bytes = limits_context_bytes(c->here.cell);
+	return !c->bytes || reserve(c->process, c->here.cell, c->bytes) ? CUDA_SUCCESS : no_room(c);
 }
 
 bool charge_resize(struct charge *c, uint64_t bytes)
@@ -28,7 +64,14 @@ bool charge_resize(struct charge *c, uint64_t bytes)
 /* The split of a kind within committed; NULL: linear memory has none. */
 static _Atomic uint64_t *split(struct process *p, int cell, enum ledger_kind kind)
 {
-	return kind == LEDGER_LINEAR ? NULL : &p->slot->cells[cell].array;
+	switch (kind) {
+	case LEDGER_LINEAR:
+		return NULL;
+	case LEDGER_CONTEXT:
+		return &p->owner.slot->cells[cell].context;
+	default:
+		return &p->owner.slot->cells[cell].array;
+	}
 }
 
 bool charge_keep(struct charge *c, enum ledger_kind kind, uint64_t key)
@@ -46,6 +89,18 @@ bool charge_keep(struct charge *c, enum ledger_kind kind, uint64_t key)
 	return true;
 }
 
+bool charge_keep_context(struct charge *c, CUcontext context)
+{
+	c->here.context = context;
+	return !c->bytes || charge_keep(c, LEDGER_CONTEXT, (uintptr_t)context);
+}
+
+void charge_hold_context(struct charge *c)
+{
+	/* Relaxed: as in charge_keep. */
+	atomic_fetch_add_explicit(split(c->process, c->here.cell, LEDGER_CONTEXT), c->bytes, memory_order_relaxed);
+}
+
 void charge_cancel(struct charge *c)
 {
 	reserve_undo(c->process, c->here.cell, c->bytes);
@@ -58,6 +113,11 @@ static void give_back(struct process *p, const struct ledger_entry *entry)
 	if (part)
 		atomic_fetch_sub_explicit(part, entry->size, memory_order_relaxed);
 	reserve_undo(p, entry->cell, entry->size);
+}
+
+void charge_give_context(struct process *p, int cell, uint64_t bytes)
+{
+	give_back(p, &(struct ledger_entry){ .size = bytes, .kind = LEDGER_CONTEXT, .cell = (uint64_t)cell });
 }
 
 void discharge_begin(struct discharge *d, enum ledger_kind kind, uint64_t key)

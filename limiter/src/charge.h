@@ -18,10 +18,20 @@ struct charge {
 /* Charges bytes to the current context's card. On an error the driver must not
  * be asked. */
 CUresult charge_begin(struct charge *charge, uint64_t bytes);
+/* The same on every card that is granted: the memory may move between them. */
+CUresult charge_begin_everywhere(struct charge *charge, uint64_t bytes);
+/* The same on this card, for a context that is to be made there: what the limits
+ * file says that one takes. A refusal for lack of room is said on stderr. */
+CUresult charge_begin_context(struct charge *charge, CUdevice dev);
 /* Makes it so many bytes instead. False: that many don't fit. */
 bool charge_resize(struct charge *charge, uint64_t bytes);
 /* Writes it down under the driver's address or handle. False: no memory to. */
 bool charge_keep(struct charge *charge, enum ledger_kind kind, uint64_t key);
+/* The same for a context, whose own charge it is that ends with it. */
+bool charge_keep_context(struct charge *charge, CUcontext context);
+/* The same where the caller remembers it itself, and gives it back with the next. */
+void charge_hold_context(struct charge *charge);
+void charge_give_context(struct process *process, int cell, uint64_t bytes);
 void charge_cancel(struct charge *charge);
 
 /* For a free: takes what is known of the key out of the ledger before the driver

@@ -1,37 +1,86 @@
-/* Contexts: refused on a card that is not granted; and the end of one frees, in
- * the driver, all that was allocated in it, so it does here. What a context
- * takes by itself is not charged yet (the cell's `context` is reserved for it). */
+/* Contexts: refused on a card that is not granted. What one takes by itself is
+ * charged before the driver is asked for it (primary.c knows about the primary
+ * one); and its end frees, in the driver, all that was allocated in it, so it does
+ * here. */
 #include "charge.h"
 #include "hooks.h"
 
-static bool granted(CUdevice dev)
+/* The driver has answered: keeps the charge, or takes it back. Where it can't be
+ * written down the context ends again. */
+static CUresult settle(struct charge *charge, CUresult result, CUcontext *ctx)
 {
-	return device_cell(dev) >= 0 && process_get();
+	if (result == CUDA_SUCCESS && charge_keep_context(charge, *ctx))
+		return CUDA_SUCCESS;
+	if (result == CUDA_SUCCESS) {
+		REAL(cuCtxDestroy_v2)(*ctx);
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	charge_cancel(charge);
+	return result;
 }
 
 CUresult cuCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice dev)
 {
-	return granted(dev) ? REAL(cuCtxCreate)(ctx, flags, dev) : CUDA_ERROR_NOT_INITIALIZED;
+	struct charge charge;
+	CUresult result = charge_begin_context(&charge, dev);
+
+	return result != CUDA_SUCCESS ? result : settle(&charge, REAL(cuCtxCreate)(ctx, flags, dev), ctx);
 }
 
 CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice dev)
 {
-	return granted(dev) ? REAL(cuCtxCreate_v2)(ctx, flags, dev) : CUDA_ERROR_NOT_INITIALIZED;
+	struct charge charge;
+	CUresult result = charge_begin_context(&charge, dev);
+
+	return result != CUDA_SUCCESS ? result : settle(&charge, REAL(cuCtxCreate_v2)(ctx, flags, dev), ctx);
 }
 
 CUresult cuCtxCreate_v3(CUcontext *ctx, void *params, int count, unsigned int flags, CUdevice dev)
 {
-	return granted(dev) ? REAL(cuCtxCreate_v3)(ctx, params, count, flags, dev) : CUDA_ERROR_NOT_INITIALIZED;
+	struct charge charge;
+	CUresult result = charge_begin_context(&charge, dev);
+
+	return result != CUDA_SUCCESS ? result : settle(&charge, REAL(cuCtxCreate_v3)(ctx, params, count, flags, dev), ctx);
 }
 
 CUresult cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned int flags, CUdevice dev)
 {
-	return granted(dev) ? REAL(cuCtxCreate_v4)(ctx, params, flags, dev) : CUDA_ERROR_NOT_INITIALIZED;
+	struct charge charge;
+	CUresult result = charge_begin_context(&charge, dev);
+
+	return result != CUDA_SUCCESS ? result : settle(&charge, REAL(cuCtxCreate_v4)(ctx, params, flags, dev), ctx);
 }
 
-CUresult cuGreenCtxCreate(void **ctx, void *desc, CUdevice dev, unsigned int flags)
+CUresult cuGLCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice dev)
 {
-	return granted(dev) ? REAL(cuGreenCtxCreate)(ctx, desc, dev, flags) : CUDA_ERROR_NOT_INITIALIZED;
+	struct charge charge;
+	CUresult result = charge_begin_context(&charge, dev);
+
+	return result != CUDA_SUCCESS ? result : settle(&charge, REAL(cuGLCtxCreate)(ctx, flags, dev), ctx);
+}
+
+CUresult cuGLCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice dev)
+{
+	struct charge charge;
+	CUresult result = charge_begin_context(&charge, dev);
+
+	return result != CUDA_SUCCESS ? result : settle(&charge, REAL(cuGLCtxCreate_v2)(ctx, flags, dev), ctx);
+}
+
+CUresult cuVDPAUCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice dev, uint32_t vdp, void *get_proc_address)
+{
+	struct charge charge;
+	CUresult result = charge_begin_context(&charge, dev);
+
+	return result != CUDA_SUCCESS ? result : settle(&charge, REAL(cuVDPAUCtxCreate)(ctx, flags, dev, vdp, get_proc_address), ctx);
+}
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice dev, uint32_t vdp, void *get_proc_address)
+{
+	struct charge charge;
+	CUresult result = charge_begin_context(&charge, dev);
+
+	return result != CUDA_SUCCESS ? result : settle(&charge, REAL(cuVDPAUCtxCreate_v2)(ctx, flags, dev, vdp, get_proc_address), ctx);
 }
 
 /* The process, and in *stamp the age up to which entries belong to the past. */
@@ -68,26 +117,55 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 {
-	struct process *p = granted(dev) ? process_get() : NULL;
+	struct process *p;
+	CUresult result = primary_begin(&p, dev);
 
-	if (!p)
-		return CUDA_ERROR_NOT_INITIALIZED;
-	CUresult result = REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
 	if (result == CUDA_SUCCESS && ctx) /* Relaxed: a handle, the same for every thread. */
-		atomic_store_explicit(&p->primary[device_cell(dev)], *ctx, memory_order_relaxed);
+		atomic_store_explicit(&p->primary[device_cell(dev)].handle, *ctx, memory_order_relaxed);
+	return primary_end(p, dev, result);
+}
+
+/* A green context is a share of the primary one, which the driver retains for it
+ * and releases with it: it is charged with that, and costs no more by itself. */
+CUresult cuGreenCtxCreate(void **ctx, void *desc, CUdevice dev, unsigned int flags)
+{
+	struct process *p;
+	CUresult result = primary_begin(&p, dev);
+
+	return result != CUDA_SUCCESS ? result : primary_end(p, dev, REAL(cuGreenCtxCreate)(ctx, desc, dev, flags));
+}
+
+/* All that was allocated in the primary context is gone with it. */
+static void primary_gone(struct process *p, CUdevice dev, uint64_t stamp)
+{
+	CUcontext primary = atomic_load_explicit(&p->primary[device_cell(dev)].handle, memory_order_relaxed);
+
+	discharge_context(p, primary, stamp);
+	primary_may_have_ended(p, dev);
+}
+
+/* It ends with its last release, which only the driver counts. */
+static CUresult after_release(CUresult result, CUdevice dev, struct process *p, uint64_t stamp)
+{
+	if (result == CUDA_SUCCESS && p && device_cell(dev) >= 0 && !primary_active(dev))
+		primary_gone(p, dev, stamp);
 	return result;
 }
 
-/* The primary context ends with its last release, which only the driver counts. */
-static CUresult after_release(CUresult result, CUdevice dev, struct process *p, uint64_t stamp)
+/* Nothing tells of which card it was: each that has a primary context is asked. */
+CUresult cuGreenCtxDestroy(void *ctx)
 {
-	unsigned int flags;
-	int active = 1, cell = device_cell(dev);
+	uint64_t stamp;
+	struct process *p = before_end(&stamp);
+	CUresult result = REAL(cuGreenCtxDestroy)(ctx);
+	CUdevice dev;
 
-	if (result != CUDA_SUCCESS || !p || cell < 0)
-		return result;
-	if (REAL(cuDevicePrimaryCtxGetState)(dev, &flags, &active) == CUDA_SUCCESS && !active)
-		discharge_context(p, atomic_load_explicit(&p->primary[cell], memory_order_relaxed), stamp);
+	for (int cell = 0; result == CUDA_SUCCESS && p && cell < VGPU_MAX_DEVICES; cell++)
+		if (primary_held(p, cell, &dev))
+			after_release(CUDA_SUCCESS, dev, p, stamp);
 	return result;
 }
 
@@ -110,11 +188,9 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 /* A reset frees everything, whoever else has retained the context. */
 static CUresult after_reset(CUresult result, CUdevice dev, struct process *p, uint64_t stamp)
 {
-	int cell = device_cell(dev);
-
-	if (cell < 0 || !p)
-		return result;
-	return after_end(result, p, atomic_load_explicit(&p->primary[cell], memory_order_relaxed), stamp);
+	if (result == CUDA_SUCCESS && p && device_cell(dev) >= 0)
+		primary_gone(p, dev, stamp);
+	return result;
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice dev)

@@ -8,7 +8,10 @@
 
 #include "lock.h"
 
-enum ledger_kind { LEDGER_LINEAR = 1, LEDGER_ARRAY, LEDGER_MIPMAP };
+enum ledger_kind { LEDGER_LINEAR = 1, LEDGER_ARRAY, LEDGER_MIPMAP, LEDGER_CONTEXT };
+
+/* In place of a cell: every card that is granted. */
+enum { LEDGER_EVERY_CELL = 255 };
 
 struct ledger_entry {
 	uint64_t key; /* address or handle, unique within its kind */
@@ -16,7 +19,7 @@ struct ledger_entry {
 	uint64_t context;
 	uint64_t stamp : 48; /* rises with each entry; see ledger_drop */
 	uint64_t kind : 8;   /* 0: this place is empty */
-	uint64_t cell : 8;
+	uint64_t cell : 8; /* or LEDGER_EVERY_CELL */
 };
 
 enum { LEDGER_SHARDS = 64, LEDGER_FIRST_PLACES = 32 };

@@ -18,9 +18,10 @@ static _Atomic(const struct vgpu_limits *) mapped;
 static _Atomic bool from_environment;
 
 /* Per cell: the sequence at which the record's CRC was last found right, plus 1
- * (0: never), and the limit it had then, for when a rewrite goes wrong. */
+ * (0: never), and what it said then, for when a rewrite goes wrong. */
 static _Atomic uint64_t checked[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_good[VGPU_MAX_DEVICES];
+static _Atomic uint64_t last_context[VGPU_MAX_DEVICES];
 
 /* A limit that no card reaches; keeps sums of limits and sizes far from 2^64. */
 static const uint64_t CEILING = (uint64_t)1 << 56;
@@ -83,8 +84,10 @@ static bool check_record(const struct vgpu_limits *l, int i)
 	if (!read_record(l, i, &r))
 		return false;
 	uint64_t limit = r.memory_limit_bytes < CEILING ? r.memory_limit_bytes : CEILING;
-	/* Release on the second: who sees this sequence checked sees this limit. */
+	uint64_t context = r.context_bytes < CEILING ? r.context_bytes : CEILING;
+	/* Release on the last: who sees this sequence checked sees these numbers. */
 	atomic_store_explicit(&last_good[i], limit, memory_order_relaxed);
+	atomic_store_explicit(&last_context[i], context, memory_order_relaxed);
 	atomic_store_explicit(&checked[i], (uint64_t)atomic_load(&r.sequence) + 1, memory_order_release);
 	return true;
 }
@@ -190,6 +193,19 @@ uint64_t limits_bytes(int cell)
 	if (__builtin_expect(now != atomic_load_explicit(&checked[cell], memory_order_acquire), 0))
 		check_record(l, cell);
 	return atomic_load_explicit(&last_good[cell], memory_order_relaxed);
+}
+
+uint64_t limits_context_bytes(int cell)
+{
+	if (limits_from_environment())
+		return 0;
+	limits_bytes(cell); /* reads the record again where it has changed */
+	return atomic_load_explicit(&last_context[cell], memory_order_relaxed);
+}
+
+bool limits_granted(int cell)
+{
+	return limits_from_environment() ? envlimits_bytes(cell) > 0 : cell < limits_count();
 }
 
 int limits_count(void)

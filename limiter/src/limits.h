@@ -17,11 +17,18 @@ int limits_cell(const uint8_t uuid[16], int ordinal);
 /* The memory limit of a cell as it is now. */
 uint64_t limits_bytes(int cell);
 
+/* What one context on the card of a cell takes, as the host expects it now; 0:
+ * it does not know, and nothing is charged. */
+uint64_t limits_context_bytes(int cell);
+
 /* Whether there is no file and the environment is used; then nothing is shared
  * with other processes unless a usage file is named. */
 bool limits_from_environment(void);
 
-/* How many cells there are, and whose cell i is. */
+/* Whether cell i, 0 to VGPU_MAX_DEVICES - 1, is of a card that is granted. */
+bool limits_granted(int cell);
+
+/* How many records the file has, and of which card record i is. */
 int limits_count(void);
 const uint8_t *limits_uuid(int cell);
 

@@ -39,11 +39,13 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *ptr, unsigned int size)
 	return settle(&charge, result, *ptr);
 }
 
-/* Managed memory is charged in full: all of it may come to the card. */
+/* Managed memory is charged in full on every granted card: all of it may come to
+ * any of them, and move without a call that is seen here. That is the upper bound;
+ * with one card it is what the card may have to hold. */
 CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t size, unsigned int flags)
 {
 	struct charge charge;
-	CUresult result = ptr ? charge_begin(&charge, size) : CUDA_ERROR_INVALID_VALUE;
+	CUresult result = ptr ? charge_begin_everywhere(&charge, size) : CUDA_ERROR_INVALID_VALUE;
 
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -3,14 +3,22 @@
  * it; only one of our own is sure to live exactly as long as the process. */
 #include "process.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "filelock.h"
 #include "loader.h"
+#include "say.h"
+#include "slot.h"
+#include "usage.h"
 #include "witness.h"
+
+enum state { STARTING, OWNS, DENIED };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t while_value)
 {
@@ -18,33 +26,72 @@ static void futex_wait(_Atomic uint32_t *word, uint32_t while_value)
 }
 
 /* Replaces the thread's robust list by ours: this thread holds no other robust
- * mutex, and so no assumption about libc's layout is needed. */
+ * mutex, and so no assumption about libc's layout is needed. A word that has
+ * another thread's number in it the kernel leaves alone. */
 static bool register_word(struct owner *o)
 {
 	o->element.next = &o->head.list;
 	o->head.list.next = &o->element;
 	o->head.futex_offset = (long)((uintptr_t)&o->slot->owner - (uintptr_t)&o->element);
 	o->head.list_op_pending = NULL;
-	if (syscall(SYS_set_robust_list, &o->head, sizeof(o->head)) != 0)
+	return syscall(SYS_set_robust_list, &o->head, sizeof(o->head)) == 0;
+}
+
+static bool same_file(int a, int b)
+{
+	struct stat x, y;
+
+	return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* The slot became another process's after the program had closed fd. Its byte must
+ * not stay locked by us, or it would outlive its owner; but fd may be another file
+ * by now, which is nothing of ours. */
+static bool claim_another(struct owner *o)
+{
+	int fresh = usage_open();
+
+	if (fresh < 0)
 		return false;
-	/* seq_cst: set before any announcement in the slot. */
-	atomic_store(&o->slot->owner, (uint32_t)syscall(SYS_gettid));
+	if (same_file(o->fd, fresh))
+		filelock_give(o->fd, VGPU_LOCK_SLOT(o->slot - o->usage->slots));
+	o->fd = fresh;
+	int slot = slot_claim(o->usage, fresh);
+	if (slot < 0) {
+		close(fresh);
+		return false;
+	}
+	o->slot = &o->usage->slots[slot];
 	return true;
+}
+
+static bool own_some_slot(struct owner *o)
+{
+	/* In this order: who owns a word dies with it on its list. */
+	while (register_word(o)) {
+		if (slot_own(o->slot))
+			return true;
+		if (!claim_another(o))
+			return false;
+	}
+	return false;
 }
 
 static void *own(void *argument)
 {
+	static _Atomic unsigned once;
 	struct owner *o = argument;
+	bool owns = own_some_slot(o);
 
-	bool owns = register_word(o);
-
-	/* Release: the word is set for whoever sees it ready. */
-	atomic_store_explicit(&o->ready, 1, memory_order_release);
-	syscall(SYS_futex, &o->ready, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+	if (!owns)
+		say(&once, "CUDA is denied in this process: it could not own a process slot of this container");
+	/* Release: word and slot are set for whoever sees it. */
+	atomic_store_explicit(&o->state, owns ? OWNS : DENIED, memory_order_release);
+	syscall(SYS_futex, &o->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 	if (owns) /* meanwhile the program goes on: reading /proc takes a while */
 		atomic_store(&o->slot->start_time, witness_start_time());
 	while (owns)
-		futex_wait(&o->ready, 1);
+		futex_wait(&o->state, OWNS);
 	return NULL;
 }
 
@@ -74,12 +121,14 @@ static bool create(struct owner *o)
 	return !failed;
 }
 
-bool owner_start(struct owner *o, struct vgpu_slot *slot)
+bool owner_start(struct owner *o, struct vgpu_usage *usage, int fd, int slot)
 {
 	sigmask_fn *mask = loader_function("pthread_sigmask");
 	sigset_t all, before;
 
-	o->slot = slot;
+	o->usage = usage;
+	o->slot = &usage->slots[slot];
+	o->fd = fd;
 	sigfillset(&all);
 	/* libc's mask leaves out its own two signals, or setuid would wait for ever. */
 	if (!mask || mask(SIG_SETMASK, &all, &before) != 0)
@@ -91,8 +140,10 @@ bool owner_start(struct owner *o, struct vgpu_slot *slot)
 
 bool owner_wait(struct owner *o)
 {
+	uint32_t state;
+
 	/* Acquire: pairs with the release in own(). */
-	while (!atomic_load_explicit(&o->ready, memory_order_acquire))
-		futex_wait(&o->ready, 0);
-	return atomic_load(&o->slot->owner) != 0;
+	while ((state = atomic_load_explicit(&o->state, memory_order_acquire)) == STARTING)
+		futex_wait(&o->state, STARTING);
+	return state == OWNS;
 }

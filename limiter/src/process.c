@@ -63,19 +63,17 @@ static bool deny(const char *why)
 
 static bool take_slot(struct process *p)
 {
-	p->fd = usage_open();
-	if (p->fd < 0)
+	int fd = usage_open();
+	if (fd < 0)
 		return deny(strerror(errno));
-	p->slot_index = slot_claim(p->usage, p->fd);
-	if (p->slot_index < 0) {
-		close(p->fd);
+	int slot = slot_claim(p->usage, fd);
+	if (slot < 0) {
+		close(fd);
 		return deny("all 1024 process slots of this container are taken, or the usage file can't be locked");
 	}
-	p->slot = &p->usage->slots[p->slot_index];
-	if (owner_start(&p->owner, p->slot))
+	if (owner_start(&p->owner, p->usage, fd, slot))
 		return true;
-	slot_unclaim(p->usage, p->fd, p->slot_index);
-	close(p->fd);
+	close(fd); /* and with it ends the lock: the slot is nobody's again */
 	return deny("no thread could be started to own its process slot");
 }
 

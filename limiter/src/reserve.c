@@ -31,7 +31,7 @@ static uint64_t add(uint64_t a, uint64_t b)
 
 static enum outcome try(struct process *p, int cell, uint64_t bytes, uint64_t limit, struct usage_sum *sum)
 {
-	struct vgpu_cell *own = &p->slot->cells[cell];
+	struct vgpu_cell *own = &p->owner.slot->cells[cell];
 
 	if (bytes > limit)
 		return FULL; /* and not announced: no sum may overflow for its sake */
@@ -90,7 +90,7 @@ static bool reserve_slow(struct process *p, int cell, uint64_t bytes)
 	return fits;
 }
 
-bool reserve(struct process *p, int cell, uint64_t bytes)
+static bool reserve_on(struct process *p, int cell, uint64_t bytes)
 {
 	struct usage_sum sum = { 0 };
 	uint64_t limit = limits_bytes(cell);
@@ -100,8 +100,42 @@ bool reserve(struct process *p, int cell, uint64_t bytes)
 	return bytes <= limit && reserve_slow(p, cell, bytes);
 }
 
-void reserve_undo(struct process *p, int cell, uint64_t bytes)
+static void undo_on(struct process *p, int cell, uint64_t bytes)
 {
 	/* seq_cst: not before the driver has the memory back, nor late. */
-	atomic_fetch_sub(&p->slot->cells[cell].committed, bytes);
+	atomic_fetch_sub(&p->owner.slot->cells[cell].committed, bytes);
+}
+
+static void undo_below(struct process *p, int end, uint64_t bytes)
+{
+	for (int cell = 0; cell < end; cell++)
+		if (limits_granted(cell))
+			undo_on(p, cell, bytes);
+}
+
+/* Card after card. While the last is being asked the first ones are taken, so
+ * another process may be refused bytes that are free again a moment later: on one
+ * of the cards there was not room for both. */
+static bool reserve_everywhere(struct process *p, uint64_t bytes)
+{
+	for (int cell = 0; cell < VGPU_MAX_DEVICES; cell++) {
+		if (!limits_granted(cell) || reserve_on(p, cell, bytes))
+			continue;
+		undo_below(p, cell, bytes);
+		return false;
+	}
+	return true;
+}
+
+bool reserve(struct process *p, int cell, uint64_t bytes)
+{
+	return __builtin_expect(cell != LEDGER_EVERY_CELL, 1) ? reserve_on(p, cell, bytes) : reserve_everywhere(p, bytes);
+}
+
+void reserve_undo(struct process *p, int cell, uint64_t bytes)
+{
+	if (__builtin_expect(cell != LEDGER_EVERY_CELL, 1))
+		undo_on(p, cell, bytes);
+	else
+		undo_below(p, VGPU_MAX_DEVICES, bytes);
 }

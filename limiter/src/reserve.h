@@ -7,7 +7,8 @@
 
 #include "process.h"
 
-/* True: the bytes are this process's; they fit with what everybody has. */
+/* True: the bytes are this process's; they fit with what everybody has. cell may
+ * be LEDGER_EVERY_CELL: then they are so on every granted card, or on none. */
 bool reserve(struct process *p, int cell, uint64_t bytes);
 void reserve_undo(struct process *p, int cell, uint64_t bytes);
 

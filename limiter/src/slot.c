@@ -5,6 +5,8 @@
  * States, by owner word and lock:
  *   owner 0,    free    nobody's; whoever takes the lock may claim it
  *   owner 0,    locked  being claimed; its cells are zero
+ *               (where the claimant's program has closed the descriptor, two may
+ *               claim one slot: whose TID comes first into the word has it)
  *   owner TID,  locked  alive
  *   owner TID,  free    alive, and it closed the descriptor (closefrom)
  *   OWNER_DIED, locked  dying, or a forked child keeps the driver's files
@@ -12,6 +14,7 @@
 #include "slot.h"
 
 #include <linux/futex.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "filelock.h"
@@ -38,7 +41,7 @@ bool slot_is_dead(const struct vgpu_usage *usage, int fd, uint32_t slot)
 	       owner_gone(usage, slot);
 }
 
-/* Only with the slot's lock held. */
+/* Only with the slot's lock held, and the owner gone. */
 static void clear(struct vgpu_usage *usage, uint32_t slot)
 {
 	struct vgpu_slot *s = &usage->slots[slot];
@@ -55,6 +58,9 @@ static void clear(struct vgpu_usage *usage, uint32_t slot)
 		atomic_store_explicit(&c->graph, 0, memory_order_relaxed);
 		atomic_store_explicit(&c->array, 0, memory_order_relaxed);
 	}
+	s->pid = 0;
+	atomic_store_explicit(&s->start_time, 0, memory_order_relaxed);
+	s->pid_ns = 0;
 	atomic_store_explicit(&s->owner, 0, memory_order_release);
 }
 
@@ -67,7 +73,9 @@ static bool seize(struct vgpu_usage *usage, int fd, uint32_t slot)
 		return false;
 	if (!filelock_try(fd, VGPU_LOCK_SLOT(slot)))
 		return false;
-	if (owner_of(usage, slot) == 0 || owner_gone(usage, slot)) {
+	if (owner_of(usage, slot) == 0)
+		return true; /* and not to be touched: it may become another's in this moment */
+	if (owner_gone(usage, slot)) {
 		clear(usage, slot);
 		return true;
 	}
@@ -89,20 +97,24 @@ int slot_claim(struct vgpu_usage *usage, int fd)
 	for (uint32_t i = 0; i < VGPU_SLOT_COUNT; i++) {
 		if (!seize(usage, fd, i))
 			continue;
-		struct vgpu_slot *s = &usage->slots[i];
-		s->pid = (uint32_t)getpid();
-		atomic_store(&s->start_time, 0); /* the helper thread reads it up */
-		s->pid_ns = witness_pid_namespace();
 		raise_high_water(usage, i + 1);
 		return (int)i;
 	}
 	return -1;
 }
 
-void slot_unclaim(struct vgpu_usage *usage, int fd, int slot)
+bool slot_own(struct vgpu_slot *s)
 {
-	clear(usage, (uint32_t)slot);
-	filelock_give(fd, VGPU_LOCK_SLOT(slot));
+	uint32_t nobody = 0;
+
+	/* seq_cst: set before any announcement in the slot. What is told of the
+	 * process comes after it, from who has the slot and nobody else; who dies in
+	 * between has charged nothing. */
+	if (!atomic_compare_exchange_strong(&s->owner, &nobody, (uint32_t)syscall(SYS_gettid)))
+		return false;
+	s->pid = (uint32_t)getpid();
+	s->pid_ns = witness_pid_namespace();
+	return true;
 }
 
 bool slot_reap(struct vgpu_usage *usage, int fd)

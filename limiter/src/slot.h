@@ -7,11 +7,13 @@
 
 #include "layout.h"
 
-/* Takes a free slot and locks its byte through fd, which must stay open as long
- * as the slot is used. Its owner word is still 0. -1: there is none. */
+/* Locks the byte of a free slot through fd, which must stay open as long as the
+ * slot is used. Its owner word is still 0, and it is the caller's only once that
+ * has become its TID by slot_own: the program may close fd in between. -1: there
+ * is none, or the file can't be locked. */
 int slot_claim(struct vgpu_usage *usage, int fd);
-/* Gives back a slot whose owner word was never set. */
-void slot_unclaim(struct vgpu_usage *usage, int fd, int slot);
+/* Makes the slot this thread's. False: another process was faster. */
+bool slot_own(struct vgpu_slot *slot);
 
 /* Whether the kernel's witnesses agree that a slot's owner and its memory are
  * gone. fd is any description of the file that holds no slot; read-only will do. */

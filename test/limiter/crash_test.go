@@ -21,12 +21,14 @@ import (
 
 const waitLong = 20 * time.Second
 
-// 64 processes of one container allocate at random and are killed at random.
-// The simulated driver keeps the exact peak of what the container had.
+// 64 processes of one container make contexts and allocate at random and are killed
+// at random. The simulated driver keeps the exact peak of what the container had,
+// and its contexts take exactly what the limits file says.
 func TestKillsNeverExceedTheLimit(t *testing.T) {
 	const processes, limit = 64, 8*giB + 12345
 	const length = 30 * time.Second
-	c := newContainer(t, newMachine(t, "H200:context_mib=1"), card{gpuIDs[0], limit})
+	const context = 24 * miB
+	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=24"), context, card{gpuIDs[0], limit})
 	deadline := time.Now().Add(length)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -48,15 +50,16 @@ func TestKillsNeverExceedTheLimit(t *testing.T) {
 		}()
 	}
 	wg.Wait()
-	peak, now := c.peak(t)
+	peak, now := c.peakTotal(t)
 	t.Logf("%d kills; given %d, refused %d (of those who lived to tell); peak %d of %d", kills, given, refused, peak, limit)
 	assert.LessOrEqual(t, peak, uint64(limit))
 	assert.Greater(t, peak, uint64(limit)*9/10, "the limit was never approached: the test tests nothing")
 	assert.Greater(t, kills, 20)
 	assert.Zero(t, now)
 	assert.Zero(t, c.used(t), "all are gone")
-	lines, _ := c.probe(t, fmt.Sprintf("init ctx 0 info alloc %d alloc 1", uint64(limit)))
-	assert.Equal(t, []string{"init 0", "ctx 0", fmt.Sprintf("info 0 free %d total %d", uint64(limit), uint64(limit)),
+	left := uint64(limit - context)
+	lines, _ := c.probe(t, fmt.Sprintf("init ctx 0 info alloc %d alloc 1", left))
+	assert.Equal(t, []string{"init 0", "ctx 0", fmt.Sprintf("info 0 free %d total %d", left, uint64(limit)),
 		"alloc 0", "alloc 2"}, lines)
 }
 

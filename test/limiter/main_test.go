@@ -62,7 +62,7 @@ func withBuild(run func() int) (int, error) {
 	if err := buildNative(""); err != nil {
 		return 0, err
 	}
-	for _, name := range []string{"probe", "churn"} {
+	for _, name := range []string{"probe", "churn", "primary"} {
 		if err := compile(filepath.Join(bin, name), "testdata/"+name+".c", "-pthread"); err != nil {
 			return 0, err
 		}
@@ -130,8 +130,15 @@ func newMachine(tb testing.TB, cards ...string) string {
 	return state
 }
 
-// newContainer writes the two files as the host does.
+// newContainer writes the two files as the host does where it does not know what
+// a context takes.
 func newContainer(tb testing.TB, state string, cards ...card) *container {
+	tb.Helper()
+	return newContainerKnowing(tb, state, 0, cards...)
+}
+
+// newContainerKnowing is a container on whose cards a context is known to take so much.
+func newContainerKnowing(tb testing.TB, state string, contextBytes uint64, cards ...card) *container {
 	tb.Helper()
 	c := &container{
 		dir: tb.TempDir(), state: state, group: "7",
@@ -140,7 +147,9 @@ func newContainer(tb testing.TB, state string, cards ...card) *container {
 	}
 	var limits limiter.Limits
 	for _, one := range cards {
-		limits.Devices = append(limits.Devices, limiter.DeviceLimit{UUID: one.uuid, MemoryLimitBytes: one.limit})
+		limits.Devices = append(limits.Devices, limiter.DeviceLimit{
+			UUID: one.uuid, MemoryLimitBytes: one.limit, ContextBytes: contextBytes,
+		})
 	}
 	require.NoError(tb, limiter.WriteLimits(c.limits(), limits))
 	require.NoError(tb, limiter.CreateUsage(c.usage(), limits.UUIDs()))
@@ -211,9 +220,11 @@ type simStatus struct {
 	Groups  []struct {
 		ID    uint64
 		Cards []struct {
-			Index         int
-			DataBytes     uint64 `json:"data_bytes"`
-			PeakDataBytes uint64 `json:"peak_data_bytes"`
+			Index          int
+			ContextBytes   uint64 `json:"context_bytes"`
+			DataBytes      uint64 `json:"data_bytes"`
+			PeakDataBytes  uint64 `json:"peak_data_bytes"`
+			PeakTotalBytes uint64 `json:"peak_total_bytes"`
 		}
 	}
 }
@@ -235,6 +246,22 @@ func (c *container) peak(tb testing.TB) (peak, now uint64) {
 			for _, one := range g.Cards {
 				if one.Index == 0 {
 					return one.PeakDataBytes, one.DataBytes
+				}
+			}
+		}
+	}
+	return 0, 0
+}
+
+// peakTotal is the most that the container ever had on card 0, contexts and data
+// together, exactly.
+func (c *container) peakTotal(tb testing.TB) (peak, now uint64) {
+	tb.Helper()
+	for _, g := range c.truth(tb).Groups {
+		if fmt.Sprint(g.ID) == c.group {
+			for _, one := range g.Cards {
+				if one.Index == 0 {
+					return one.PeakTotalBytes, one.ContextBytes + one.DataBytes
 				}
 			}
 		}

@@ -239,9 +239,8 @@ func TestBadFiles(t *testing.T) {
 // Where the fixed paths exist, as in every container, the environment can't name
 // others: a tenant would give itself a larger limit.
 func TestEnvironmentCannotRedirect(t *testing.T) {
-	if out, err := exec.Command("unshare", "-m", "mount", "-t", "tmpfs", "none", "/usr/local").CombinedOutput(); err != nil {
-		t.Skipf("no mount namespaces here: %s", out)
-	}
+	out, err := exec.Command("unshare", "-m", "mount", "-t", "tmpfs", "none", "/usr/local").CombinedOutput()
+	require.NoError(t, err, "mount namespaces, as root: %s", out)
 	state := newMachine(t, "H200")
 	mine, larger := newContainer(t, state, card{gpuIDs[0], miB}), newContainer(t, state, card{gpuIDs[0], giB})
 	script := `mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && cd /usr/local/vgpu && touch limits usage &&

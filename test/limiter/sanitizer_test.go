@@ -21,12 +21,13 @@ func TestSanitizers(t *testing.T) {
 			require.NoError(t, buildNative(test.sanitizer))
 			dir := t.TempDir()
 			lib := filepath.Join(built, test.sanitizer, "lib", "libvgpu.so")
-			for _, program := range []string{"churn", "probe"} {
+			for _, program := range []string{"churn", "probe", "primary"} {
 				// Linked first rather than preloaded: the sanitizer's runtime must be in front.
 				require.NoError(t, compile(filepath.Join(dir, program), "testdata/"+program+".c", "-pthread",
 					"-fsanitize="+test.sanitizer, "-Wl,--no-as-needed", lib, "-Xlinker", "-rpath", "-Xlinker", filepath.Dir(lib)))
 			}
-			c := oneCard(t, giB).with(test.quiet)
+			const context = 30 * miB
+			c := newContainerKnowing(t, newMachine(t, "H200:context_mib=30"), context, card{gpuIDs[0], giB}).with(test.quiet)
 			c.library = ""
 			c.sim = filepath.Join(built, test.sanitizer, "sim")
 			out, err := c.command(filepath.Join(dir, "churn"), "2", "1", fmt.Sprint(300*miB), "8").CombinedOutput()
@@ -34,7 +35,7 @@ func TestSanitizers(t *testing.T) {
 			assert.NotContains(t, string(out), "anitizer")
 			for _, script := range []string{
 				"init ctx 0 alloc 4096 alloc1 512 managed 100 pitch 100 10 info info1 infonull total 0 free 0 free1 1 free 2 nvml 0 reset 0",
-				"init newctx 0 alloc 1073741824 alloc 1 newctx newctx 0 alloc 1073741824 closefds",
+				"init newctx 0 alloc 1042284544 alloc 1 newctx newctx 0 alloc 1042284544 ctx 0 closefds",
 				"alloc 1 init alloc 1 freeptr 1",
 				"init ctx 0 alloc 1 exec true",
 			} {
@@ -43,7 +44,10 @@ func TestSanitizers(t *testing.T) {
 				assert.NotContains(t, string(out), "anitizer")
 				assert.NotContains(t, string(out), "runtime error")
 			}
-			peak, _ := c.peak(t)
+			one := newContainerKnowing(t, newMachine(t, "H200:context_mib=30"), context, card{gpuIDs[0], context}).with(test.quiet)
+			one.library, one.sim = "", c.sim
+			racePrimary(t, one, filepath.Join(dir, "primary"), 1, "1", "8", "reset")
+			peak, _ := c.peakTotal(t)
 			assert.LessOrEqual(t, peak, uint64(giB))
 		})
 	}

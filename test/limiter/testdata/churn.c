@@ -1,5 +1,5 @@
 /* Allocates and frees at random until it is stopped: `churn SECONDS SEED LARGEST
- * THREADS`. Prints how often it was given memory and how often refused. */
+ * THREADS`. Prints how often it was given memory or a context and how often refused. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,6 +12,7 @@
 typedef unsigned long long ptr_t;
 
 static int (*init)(unsigned), (*device)(int *, int), (*retain)(void **, int), (*current)(void *);
+static int (*create)(void **, unsigned, int), (*destroy)(void *), (*let_go)(int), device_number;
 static int (*alloc)(ptr_t *, size_t), (*managed)(ptr_t *, size_t, unsigned);
 static int (*pitched)(ptr_t *, size_t *, size_t, size_t, unsigned), (*release)(ptr_t), (*info)(size_t *, size_t *);
 
@@ -50,6 +51,27 @@ static int take(unsigned *seed, ptr_t *out)
 	}
 }
 
+/* A context more, with something in it that ends with it; or the primary again. */
+static int visit(unsigned *seed)
+{
+	void *other;
+	ptr_t in_it;
+	int r;
+
+	if (rand_r(seed) % 2) {
+		if ((r = retain(&other, device_number)) == 0 && let_go(device_number))
+			atomic_fetch_add(&wrong, 1);
+		return r;
+	}
+	if ((r = create(&other, 0, device_number)))
+		return r;
+	take(seed, &in_it);
+	if (destroy(other))
+		atomic_fetch_add(&wrong, 1);
+	current(context);
+	return 0;
+}
+
 static void *work(void *argument)
 {
 	unsigned seed = (unsigned)(uintptr_t)argument;
@@ -65,7 +87,7 @@ static void *work(void *argument)
 			if (release(*place))
 				atomic_fetch_add(&wrong, 1);
 			*place = 0;
-		} else if (take(&seed, place) == 0) {
+		} else if ((rand_r(&seed) % 8 ? take(&seed, place) : visit(&seed)) == 0) {
 			atomic_fetch_add(&given, 1);
 		} else {
 			atomic_fetch_add(&refused, 1);
@@ -99,9 +121,23 @@ int main(int argc, char **argv)
 	alloc = must(h, "cuMemAlloc_v2");
 	managed = must(h, "cuMemAllocManaged");
 	pitched = must(h, "cuMemAllocPitch_v2");
+	create = must(h, "cuCtxCreate_v2");
+	destroy = must(h, "cuCtxDestroy_v2");
+	let_go = must(h, "cuDevicePrimaryCtxRelease_v2");
 	release = must(h, "cuMemFree_v2");
 	info = must(h, "cuMemGetInfo_v2");
-	if ((r = init(0)) || (r = device(&dev, 0)) || (r = retain(&context, dev))) {
+	double until = now() + seconds;
+	if ((r = init(0)) == 0 && (r = device(&dev, 0)) == 0)
+		while ((r = retain(&context, dev)) == 2 && now() < until) { /* no room: others have it all */
+			atomic_fetch_add(&refused, 1);
+			usleep(1000);
+		}
+	device_number = dev;
+	if (r == 2) {
+		printf("given 0 refused %lu wrong 0\n", refused);
+		return 0;
+	}
+	if (r) {
 		fprintf(stderr, "churn: no context: %d\n", r);
 		return 4;
 	}

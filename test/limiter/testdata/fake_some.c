@@ -12,7 +12,7 @@ int cuDeviceGetUuid_v2(unsigned char *uuid, int dev)
 	static const unsigned char id[16] = { 0, 0, 0, 1, 0x51, 0x51, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, 1 };
 
 	memcpy(uuid, id, 16);
-	(void)dev;
+	uuid[3] += dev;
 	return 0;
 }
 int cuArrayCreate(void **out, void *desc) { (void)desc; *out = (void *)(next += 16); return 0; }
@@ -34,7 +34,22 @@ int cuMemAllocPitch_v2(unsigned long long *ptr, size_t *pitch, size_t width, siz
 }
 int cuDeviceGet(int *dev, int ordinal) { *dev = ordinal; return 0; }
 int cuCtxSetCurrent(void *ctx) { (void)ctx; return 0; }
-int cuDevicePrimaryCtxRetain(void **ctx, int dev) { (void)dev; return cuCtxGetCurrent(ctx); }
+/* The primary context, which green ones retain. */
+static int retained;
+int cuDevicePrimaryCtxRetain(void **ctx, int dev) { (void)dev; retained++; return cuCtxGetCurrent(ctx); }
+int cuDevicePrimaryCtxRelease(int dev) { (void)dev; return retained-- > 0 ? 0 : 201; }
+int cuDevicePrimaryCtxGetState(int dev, unsigned *flags, int *active) { (void)dev; *flags = 0; *active = retained > 0; return 0; }
+int cuGreenCtxCreate(void **ctx, void *desc, int dev, unsigned flags) { (void)desc, (void)flags; return cuDevicePrimaryCtxRetain(ctx, dev); }
+int cuGreenCtxDestroy(void *ctx) { (void)ctx; return cuDevicePrimaryCtxRelease(0); }
+static int new_context(void **ctx) { *ctx = (void *)(next += 16); return 0; }
+int cuCtxCreate(void **ctx) { return new_context(ctx); }
+int cuCtxCreate_v2(void **ctx) { return new_context(ctx); }
+int cuCtxCreate_v3(void **ctx) { return new_context(ctx); }
+int cuCtxCreate_v4(void **ctx) { return new_context(ctx); }
+int cuGLCtxCreate(void **ctx) { return new_context(ctx); }
+int cuGLCtxCreate_v2(void **ctx) { return new_context(ctx); }
+int cuVDPAUCtxCreate(void **ctx) { return new_context(ctx); }
+int cuVDPAUCtxCreate_v2(void **ctx) { return new_context(ctx); }
 /* A driver of tomorrow: it gives out a variant that nobody knows. */
 static int tomorrow(void) { return 0; }
 int cuGetProcAddress_v2(const char *name, void **pfn, int version, uint64_t flags, int *status)
