@@ -55,10 +55,14 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 
 	settings := o.settings(libraryPath, preloadPath)
 	config := nriplugin.Config{
-		NodeName:         o.NodeName,
-		Ledger:           ledger,
-		Cards:            func() map[string]grant.Card { return scaling.Capacities(inventory.Node()) },
-		Populate:         func(dir string, shares []grant.Share) error { return oci.Populate(dir, shares, settings) },
+		NodeName: o.NodeName,
+		Ledger:   ledger,
+		Cards:    func() map[string]grant.Card { return scaling.Capacities(inventory.Node()) },
+		Populate: func(dir string, shares []grant.Share) error {
+			settings := settings
+			settings.ContextMiB = o.contextMiB(inventory.Node())
+			return oci.Populate(dir, shares, settings)
+		},
 		Settings:         settings,
 		Devices:          registry,
 		ExemptNamespaces: o.ExemptNamespaces,

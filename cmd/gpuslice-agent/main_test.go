@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/gpu"
+
 	"github.com/gpuslice/gpuslice/cmd/internal/config"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 )
@@ -67,10 +69,10 @@ var badValues = map[string][]string{
 	"resource-names":            {"", "nvidia.com/gpu,", "gpu", "nvidia.com/"},
 	"device-split-count":        {"", "0", "-1", "1001", "2.5", "99999999999999999999"},
 	"device-memory-scaling":     {"", "0", "-1", "101", "NaN", "Inf", "much"},
+	"context-memory-mib":        {"", "-2", "16385", "1.5", "much"},
 	"device-cores-scaling":      {"", "0", "-1", "101", "NaN", "-Inf", "much"},
 	"disable-core-limit":        {"", "maybe"},
 	"exempt-namespaces":         {"a,,b", "Kube", "a/b", strings.Repeat("n", 64)},
-	"limiter-log-level":         {"5", "-1", "debug"},
 	"health-address":            {"9396", "localhost", "localhost:http", "127.0.0.1:65536"},
 	"log-level":                 {"", "loud", "INFO+1"},
 	"log-format":                {"", "yaml"},
@@ -129,8 +131,6 @@ func TestEveryBadValueIsReported(t *testing.T) {
 func TestGoodValues(t *testing.T) {
 	for _, args := range [][]string{
 		{},
-		{"--pod-resources-socket=", "--health-address=", "--limiter-log-level=", "--exempt-namespaces=", "--nvidia-runtime-handlers="},
-		{"--health-address=[::1]:0", "--log-level=debug", "--log-format=json", "--limiter-log-level=4"},
 		{"--health-address=:9396", "--device-injection=envvar", "--cdi-spec-dirs="},
 		{"--device-memory-scaling=0.01", "--device-cores-scaling=100", "--device-split-count=1000", "--inventory-interval=1s"},
 		{"--node-name=node-1.example.com", "--resource-names=nvidia.com/gpu,example.com/A100_80GB"},
@@ -184,12 +184,11 @@ func TestPrecedence(t *testing.T) {
 }
 
 func TestSettings(t *testing.T) {
-	o, _, _, _, _ := agent("--node-name=n", "--device-memory-scaling=2", "--disable-core-limit", "--limiter-log-level=3", "--device-injection=envvar", "--default-runtime-is-nvidia")
+	o, _, _, _, _ := agent("--node-name=n", "--device-memory-scaling=2", "--disable-core-limit", "--device-injection=envvar", "--default-runtime-is-nvidia")
 	s := o.settings("/lib.so", "/preload")
 	require.NoError(t, s.Validate())
 	assert.True(t, s.Oversubscribe)
 	assert.Equal(t, "disable", string(s.CorePolicy))
-	assert.Equal(t, "3", s.LogLevel)
 	assert.Equal(t, "envvar", string(s.Injection))
 	assert.True(t, s.DefaultRuntimeIsNvidia)
 	assert.Equal(t, []string{"nvidia"}, s.NvidiaHandlers)
@@ -267,5 +266,20 @@ func TestProcess(t *testing.T) {
 			require.NoError(t, cmd.Wait(), stderr)
 			assert.Contains(t, stderr.String(), "stopped")
 		})
+	}
+}
+
+func TestContextMemory(t *testing.T) {
+	n := gpu.Node{Cards: []gpu.Card{{UUID: "GPU-1", Model: "NVIDIA H200"}, {UUID: "GPU-2", Model: "Tesla T4"}}}
+	for _, test := range []struct {
+		args []string
+		want map[string]int64
+	}{
+		{nil, map[string]int64{"GPU-1": 520, "GPU-2": 105}},
+		{[]string{"--context-memory-mib=0"}, map[string]int64{"GPU-1": 0, "GPU-2": 0}},
+		{[]string{"--context-memory-mib=300"}, map[string]int64{"GPU-1": 300, "GPU-2": 300}},
+	} {
+		o, _, _, _, _ := agent(append(test.args, "--node-name=n")...)
+		assert.Equal(t, test.want, o.contextMiB(n))
 	}
 }

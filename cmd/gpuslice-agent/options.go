@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/config"
+	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -42,9 +43,9 @@ type options struct {
 	SplitCount          int
 	MemoryScaling       float64
 	CoresScaling        float64
+	ContextMemoryMiB    int
 	DisableCoreLimit    bool
 	ExemptNamespaces    []string
-	LimiterLogLevel     string
 	HealthAddress       string
 	LogLevel, LogFormat string
 }
@@ -77,9 +78,9 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.IntVar(&o.SplitCount, "device-split-count", 10, "`containers` that may share one card, 1 to 1000")
 	f.Float64Var(&o.MemoryScaling, "device-memory-scaling", 1, "grantable memory as a multiple of the card's, 0.01 to 100; above 1 oversubscribes")
 	f.Float64Var(&o.CoresScaling, "device-cores-scaling", 1, "grantable compute time as a multiple of the card's, 0.01 to 100")
+	f.IntVar(&o.ContextMemoryMiB, "context-memory-mib", -1, "device memory that a CUDA context is charged with, in MiB; -1 goes by the card's model, 0 charges none")
 	f.BoolVar(&o.DisableCoreLimit, "disable-core-limit", false, "do not enforce shares of compute time")
 	f.StringSliceVar(&o.ExemptNamespaces, "exempt-namespaces", nil, "`namespaces` whose pods are left alone: they may use whole cards without a grant")
-	f.StringVar(&o.LimiterLogLevel, "limiter-log-level", "", "what the limiter logs to a container's stderr, a `level` of 0 (errors) to 4; empty leaves it to the container")
 	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`host:port` of /healthz and /readyz; empty serves none")
 	f.StringVar(&o.LogLevel, "log-level", "info", "the least `level` of the agent's own log: debug, info, warn or error")
 	f.StringVar(&o.LogFormat, "log-format", "text", "the log's `format`: text or json")
@@ -144,8 +145,8 @@ func (o *options) validate() error {
 	// NaN is in no range.
 	c.want("device-memory-scaling", o.MemoryScaling >= 0.01 && o.MemoryScaling <= 100, "0.01 to 100", o.MemoryScaling)
 	c.want("device-cores-scaling", o.CoresScaling >= 0.01 && o.CoresScaling <= 100, "0.01 to 100", o.CoresScaling)
+	c.want("context-memory-mib", o.ContextMemoryMiB >= -1 && o.ContextMemoryMiB <= 16384, "-1 to 16384", o.ContextMemoryMiB)
 	c.matches("exempt-namespaces", labelPattern, "names of namespaces", o.ExemptNamespaces...)
-	c.want("limiter-log-level", slices.Contains([]string{"", "0", "1", "2", "3", "4"}, o.LimiterLogLevel), "0 to 4 or nothing", o.LimiterLogLevel)
 	c.want("health-address", o.HealthAddress == "" || isAddress(o.HealthAddress), "host:port or nothing", o.HealthAddress)
 	_, known := logLevels[o.LogLevel]
 	c.want("log-level", known, "debug, info, warn or error", o.LogLevel)
@@ -186,6 +187,18 @@ func isAddress(text string) bool {
 	return err == nil
 }
 
+// contextMiB is what a context takes of each card, in MiB, by UUID.
+func (o *options) contextMiB(n gpu.Node) map[string]int64 {
+	sizes := make(map[string]int64, len(n.Cards))
+	for _, c := range n.Cards {
+		sizes[c.UUID] = int64(o.ContextMemoryMiB)
+		if o.ContextMemoryMiB < 0 {
+			sizes[c.UUID] = c.ContextMiB()
+		}
+	}
+	return sizes
+}
+
 // settings are how containers get their cards.
 func (o *options) settings(libraryPath, preloadPath string) oci.Settings {
 	s := oci.Settings{
@@ -195,7 +208,6 @@ func (o *options) settings(libraryPath, preloadPath string) oci.Settings {
 		NvidiaHandlers:         o.NvidiaRuntimeHandlers,
 		DefaultRuntimeIsNvidia: o.DefaultRuntimeIsNvidia,
 		Oversubscribe:          o.MemoryScaling > 1,
-		LogLevel:               o.LimiterLogLevel,
 	}
 	if o.DisableCoreLimit {
 		s.CorePolicy = oci.CoreDisable

@@ -78,6 +78,8 @@ const (
 	inferMiB, inferCores = 81920, 60
 	// heldMiB is what each of them holds from its start on.
 	heldMiB = 10000
+	// contextMiB is what each of their CUDA processes takes besides: its context.
+	contextMiB = 520
 )
 
 func (d *demo) show(ctx context.Context) error {
@@ -210,8 +212,9 @@ func (d *demo) views(ctx context.Context, tenants ...tenant) error {
 		v, limit := views[t.name], strconv.FormatInt(t.mib<<20, 10)
 		d.expect(v["device_count"] == "1" && v["device.0.total_bytes"] == limit && v["nvml.0.total_bytes"] == limit,
 			"%q sees one card of %d MiB", t.name, t.mib)
-		used := strconv.FormatInt(heldMiB<<20, 10)
-		d.expect(v["nvml.0.used_bytes"] == used, "%q sees its own %d MiB in use and none of its neighbour's", t.name, heldMiB)
+		// Two processes: the one that holds memory, and the one that looks.
+		used := strconv.FormatInt((heldMiB+2*contextMiB)<<20, 10)
+		d.expect(v["nvml.0.used_bytes"] == used, "%q sees its own %d MiB and two contexts in use, and nothing of its neighbour's", t.name, heldMiB)
 	}
 	return nil
 }
@@ -232,9 +235,9 @@ func (d *demo) pressure(ctx context.Context, train, infer tenant) error {
 		return err
 	}
 	got, _ := strconv.ParseInt(v["allocated_bytes"], 10, 64)
-	fmt.Printf("       train: %d MiB held + %s allocated, then %s\n", heldMiB, mib(v["allocated_bytes"]), v["result"])
+	fmt.Printf("       train: %d MiB held + %s allocated + two contexts of %d MiB, then %s\n", heldMiB, mib(v["allocated_bytes"]), contextMiB, v["result"])
 	d.expect(v["result"] == "CUDA_ERROR_OUT_OF_MEMORY", "\"train\" is told CUDA_ERROR_OUT_OF_MEMORY")
-	all := got + heldMiB<<20
+	all := got + (heldMiB+2*contextMiB)<<20
 	d.expect(all <= train.mib<<20 && all > (train.mib-64)<<20, "it got its %d MiB (to less than a chunk of 64 MiB) and not a byte more", train.mib)
 
 	neighbour := <-computing
@@ -250,6 +253,8 @@ func (d *demo) pressure(ctx context.Context, train, infer tenant) error {
 
 // remove removes the pods one after the other and shows what stays granted.
 func (d *demo) remove(ctx context.Context, pods []*harness.Sandbox) error {
+	shares := map[string]int64{"train": trainMiB, "infer": inferMiB}
+	granted := int64(trainMiB + inferMiB)
 	for _, p := range pods {
 		if err := p.Remove(ctx); err != nil {
 			return err
@@ -259,14 +264,12 @@ func (d *demo) remove(ctx context.Context, pods []*harness.Sandbox) error {
 			return err
 		}
 		c := status.Cards[0]
-		fmt.Printf("  %-9s removed: %6d MiB and %2d %% of the card granted, %d containers in the ledger\n",
+		granted -= shares[p.Pod.Name]
+		d.expect(c.GrantedMemoryMiB == granted && len(status.Containers) == c.Containers,
+			"%-8s removed: %6d MiB and %2d %% of the card granted, %d containers in the ledger",
 			p.Pod.Name, c.GrantedMemoryMiB, c.GrantedCores, len(status.Containers))
 	}
-	status, err := d.node.Status(ctx)
-	if err != nil {
-		return err
-	}
-	d.expect(status.Cards[0].GrantedMemoryMiB == 0 && len(status.Containers) == 0, "the ledger is empty")
+	d.expect(granted == 0, "the ledger is empty")
 	return nil
 }
 

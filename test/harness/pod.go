@@ -155,14 +155,22 @@ func (c *Containerd) StartContainer(ctx context.Context, id string) error {
 	return err
 }
 
-// ReadBundle reads the OCI spec that runc was given for a container whose task is there.
-func ReadBundle(c *Containerd, id string) (*rspec.Spec, error) {
-	data, err := os.ReadFile(filepath.Join(c.bundle(id), "config.json"))
+// Spec is the OCI spec of a container, as runc is or was given it.
+func (c *Containerd) Spec(ctx context.Context, id string) (*rspec.Spec, error) {
+	r, err := c.CRI.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
 	if err != nil {
 		return nil, err
 	}
-	var spec rspec.Spec
-	return &spec, json.Unmarshal(data, &spec)
+	var info struct {
+		RuntimeSpec *rspec.Spec `json:"runtimeSpec"`
+	}
+	if err := json.Unmarshal([]byte(r.Info["info"]), &info); err != nil {
+		return nil, fmt.Errorf("read the verbose status of container %s: %w", id, err)
+	}
+	if info.RuntimeSpec == nil {
+		return nil, fmt.Errorf("the verbose status of container %s has no spec", id)
+	}
+	return info.RuntimeSpec, nil
 }
 
 // bundle is the folder of a container's task.

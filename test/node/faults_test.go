@@ -87,7 +87,7 @@ func TestAgentRestart(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, s.Containers, 1)
 	require.Equal(t, staysID, s.Containers[0].ContainerID)
-	require.Equal(t, uint64(50*mib), s.Containers[0].Shares[0].UsedBytes, "its accounting went on")
+	require.Equal(t, uint64((50+contextMiB)*mib), s.Containers[0].Shares[0].UsedBytes, "its accounting went on")
 	v := exec(t, n, staysID, workload("meminfo"))
 	require.Equal(t, int64(70000*mib), number(t, v["device.0.total_bytes"]))
 
@@ -113,7 +113,7 @@ func TestLostStateFolder(t *testing.T) {
 	require.Len(t, s.Containers, 1)
 	require.Equal(t, int64(70000), s.Cards[0].GrantedMemoryMiB)
 	v := exec(t, n, id, workload("alloc"), "--chunk-mib=1000")
-	require.Equal(t, int64(70000*mib), number(t, v["allocated_bytes"]), "the container still has its limit")
+	require.Equal(t, int64(69000*mib), number(t, v["allocated_bytes"]), "the container still has its limit: a context and 69 chunks")
 	require.NoError(t, pod.Remove(ctx))
 	requireNothingLeft(t, n)
 }
@@ -125,7 +125,7 @@ func TestContainerdRestart(t *testing.T) {
 	ctx := context.Background()
 	uuid := card(t, n, 0)
 	stays := harness.Container{Name: "main", Command: []string{workload("hold"), "--mib=50"}}
-	staysPod := run(t, n, harness.Pod{Name: "stays", Annotations: hami(uuid, 1000, 10)})
+	staysPod := run(t, n, harness.Pod{Name: "stays", Annotations: hami(uuid, 3000, 10)})
 	staysID := start(t, staysPod, stays)
 	waitReady(t, staysPod, stays)
 	goesPod := run(t, n, harness.Pod{Name: "goes", Annotations: hami(uuid, 1000, 10)})
@@ -142,7 +142,7 @@ func TestContainerdRestart(t *testing.T) {
 	require.NoError(t, harness.KillContainer(n.Containerd, goesID))
 	require.NoError(t, n.Containerd.Start(ctx))
 	require.NoError(t, n.WaitGuarded(ctx))
-	require.Equal(t, int64(1000*mib), number(t, exec(t, n, staysID, workload("meminfo"))["device.0.total_bytes"]))
+	require.Equal(t, int64(3000*mib), number(t, exec(t, n, staysID, workload("meminfo"))["device.0.total_bytes"]))
 	s, err := n.Status(ctx)
 	require.NoError(t, err)
 	require.Len(t, s.Containers, 1, "what ended meanwhile is given back")

@@ -145,10 +145,12 @@ func lifecycle(ctx context.Context, t testing.TB, n *harness.Node, k kind, annot
 		if err := n.StartContainer(ctx, id); err != nil {
 			return err
 		}
-		if spec, err := harness.ReadBundle(n.Containerd, id); err == nil { // gone if it has ended already
-			if limited := requireLimitedOrNone(t, spec, n.StateDir()); limited != (k.limitMiB > 0) {
-				return fmt.Errorf("limited: %v", limited)
-			}
+		spec, err := n.Spec(ctx, id)
+		if err != nil {
+			return err
+		}
+		if limited := requireLimitedOrNone(t, spec, n.StateDir()); limited != (k.limitMiB > 0) {
+			return fmt.Errorf("limited: %v", limited)
 		}
 		code, err := n.WaitExit(ctx, id, 30*time.Second)
 		if err != nil {

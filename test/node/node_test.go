@@ -112,7 +112,7 @@ func waitReady(t testing.TB, s *harness.Sandbox, c harness.Container) {
 
 // bundle reads the OCI spec that runc was given.
 func bundle(t testing.TB, n *harness.Node, id string) *rspec.Spec {
-	spec, err := harness.ReadBundle(n.Containerd, id)
+	spec, err := n.Spec(context.Background(), id)
 	require.NoError(t, err)
 	return spec
 }
@@ -136,3 +136,7 @@ func requireNothingLeft(t testing.TB, n *harness.Node) {
 }
 
 const mib = 1 << 20
+
+// contextMiB is what a CUDA context takes of an H200: by the simulated driver, and by
+// what the agent charges for it.
+const contextMiB = 520

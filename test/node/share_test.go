@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,36 +27,37 @@ func TestTwoContainersShareACard(t *testing.T) {
 	bigID := start(t, bigPod, big)
 	waitReady(t, bigPod, big)
 
-	smallPod := run(t, n, harness.Pod{Name: "small", Annotations: named(map[string]string{"main": share(h200, 1000, 30)})})
+	smallPod := run(t, n, harness.Pod{Name: "small", Annotations: named(map[string]string{"main": share(h200, 3000, 30)})})
 	smallID := start(t, smallPod, harness.Container{Name: "main"})
 
 	v := exec(t, n, smallID, workload("meminfo"))
 	require.Equal(t, "1", v["device_count"], "the node's other card is not there")
 	require.Equal(t, h200, v["device.0.uuid"])
-	require.Equal(t, int64(1000*mib), number(t, v["device.0.total_bytes"]))
-	require.Equal(t, int64(1000*mib), number(t, v["device.0.info_total_bytes"]))
-	require.Equal(t, int64(1000*mib), number(t, v["device.0.info_free_bytes"]))
+	require.Equal(t, int64(3000*mib), number(t, v["device.0.total_bytes"]))
+	require.Equal(t, int64(3000*mib), number(t, v["device.0.info_total_bytes"]))
+	require.Equal(t, int64((3000-contextMiB)*mib), number(t, v["device.0.info_free_bytes"]))
 	require.Equal(t, "1", v["nvml.device_count"])
 	for _, key := range []string{"nvml.0.total_bytes", "nvml.0.v2.total_bytes"} {
-		require.Equal(t, int64(1000*mib), number(t, v[key]), key)
+		require.Equal(t, int64(3000*mib), number(t, v[key]), key)
 	}
-	require.Equal(t, int64(0), number(t, v["nvml.0.used_bytes"]))
+	require.Equal(t, int64(contextMiB*mib), number(t, v["nvml.0.used_bytes"]))
 	require.Equal(t, "1", v["nvml.0.processes"], "itself, and not its neighbour")
 
 	v = exec(t, n, smallID, workload("alloc"), "--chunk-mib=1")
-	require.Equal(t, int64(1000*mib), number(t, v["allocated_bytes"]), "all of its slice")
+	require.Equal(t, int64((3000-contextMiB)*mib), number(t, v["allocated_bytes"]), "all of its slice")
 	require.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY", v["result"], "and no more")
 
 	v = exec(t, n, bigID, workload("meminfo"))
 	require.Equal(t, int64(81920*mib), number(t, v["nvml.0.total_bytes"]))
-	require.Equal(t, int64(70000*mib), number(t, v["nvml.0.used_bytes"]))
-	require.Equal(t, int64((81920-70000)*mib), number(t, v["device.0.info_free_bytes"]))
+	// Two processes of it: the one that holds memory, and the one that looks.
+	require.Equal(t, int64((70000+2*contextMiB)*mib), number(t, v["nvml.0.used_bytes"]))
+	require.Equal(t, int64((81920-70000-2*contextMiB)*mib), number(t, v["device.0.info_free_bytes"]))
 
 	s, err := n.Status(ctx)
 	require.NoError(t, err)
 	require.Len(t, s.Containers, 2)
 	require.Equal(t, "default/big", s.Containers[0].Pod)
-	require.Equal(t, uint64(70000*mib), s.Containers[0].Shares[0].UsedBytes)
+	require.Equal(t, uint64((70000+contextMiB)*mib), s.Containers[0].Shares[0].UsedBytes)
 	require.Equal(t, 1, s.Containers[0].Shares[0].Processes)
 
 	require.NoError(t, bigPod.Remove(ctx))
@@ -85,7 +87,7 @@ func TestLimitHoldsHoweverTheContainerIsMade(t *testing.T) {
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			name := "p" + strings.ReplaceAll(strings.ToLower(strings.Map(plain, test.description)), " ", "-")
-			pod := run(t, n, harness.Pod{Name: name, Annotations: hami(uuid, 500, 10)})
+			pod := run(t, n, harness.Pod{Name: name, Annotations: hami(uuid, 2000, 10)})
 			defer func() { require.NoError(t, pod.Remove(context.Background())) }()
 			c := test.container
 			c.Name = "main"
@@ -95,13 +97,13 @@ func TestLimitHoldsHoweverTheContainerIsMade(t *testing.T) {
 				{workload("meminfo"), "--lookup=getproc"}, {workload("meminfo"), "--lookup=getproc_v2"},
 			} {
 				v := exec(t, n, id, command...)
-				require.Equal(t, int64(500*mib), number(t, v["device.0.total_bytes"]), command)
+				require.Equal(t, int64(2000*mib), number(t, v["device.0.total_bytes"]), command)
 			}
 			for _, kind := range []string{"alloc", "managed", "pitch"} {
 				v := exec(t, n, id, workload("alloc"), "--chunk-mib=10", "--kind="+kind)
 				require.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY", v["result"], kind)
-				require.LessOrEqual(t, number(t, v["allocated_bytes"]), int64(500*mib), kind)
-				require.Greater(t, number(t, v["allocated_bytes"]), int64(470*mib), kind)
+				require.LessOrEqual(t, number(t, v["allocated_bytes"]), int64((2000-contextMiB)*mib), kind)
+				require.Greater(t, number(t, v["allocated_bytes"]), int64((1950-contextMiB)*mib), kind)
 			}
 			// What is in the container can't be written.
 			_, _, code, err := n.Exec(context.Background(), id, "/bin/sh", "-c", "echo > /usr/local/vgpu/limits || echo > /etc/ld.so.preload || echo > /usr/local/vgpu/libvgpu.so")
@@ -232,7 +234,10 @@ func TestPodOfSeveralContainers(t *testing.T) {
 	a := start(t, pod, harness.Container{Name: "a"})
 	// The init container has ended: what it held is free, before it is removed.
 	require.NoError(t, harness.Until(ctx, 20*time.Second, func(ctx context.Context) error {
-		_, err := n.Status(ctx)
+		s, err := n.Status(ctx)
+		if err == nil && s.Cards[1].GrantedMemoryMiB != 0 {
+			err = fmt.Errorf("%d MiB of the T4 are granted", s.Cards[1].GrantedMemoryMiB)
+		}
 		return err
 	}))
 	b := start(t, pod, harness.Container{Name: "b"})
