@@ -113,7 +113,17 @@ type record struct {
 	// Restored says that the claim was written down again for a container that
 	// was already there; it replaces no other attempt.
 	Restored bool `json:"restored,omitempty"`
+	// Blocking is there in place of shares, which are not known. (A reader that
+	// does not know the field finds a claim without shares, and grants nothing.)
+	Blocking *blocking `json:"blocking,omitempty"`
 	Claim
+}
+
+// stampTime sets the time of booking where it is not set.
+func (r *record) stampTime() {
+	if r.CreatedAt.IsZero() {
+		r.CreatedAt = time.Now().UTC()
+	}
 }
 
 // supersedes says whether r takes the place of old: a later attempt of the same
@@ -147,7 +157,11 @@ func decodeRecord(data []byte, id string) (*record, error) {
 	if r.ContainerID != id {
 		return nil, fmt.Errorf("is of container %s", show(r.ContainerID))
 	}
-	if err := r.validate(); err != nil {
+	validate := r.validate
+	if r.Blocking != nil {
+		validate = r.validateBlocking
+	}
+	if err := validate(); err != nil {
 		return nil, err
 	}
 	return &r, nil

@@ -25,6 +25,9 @@ var (
 	ErrConflict = errors.New("conflicting claim")
 	// ErrCorrupt: an entry of the ledger can't be read, so what is free is not known.
 	ErrCorrupt = errors.New("corrupt ledger")
+	// ErrBlocked: a container that is there may hold the card, and its grant is not
+	// known (Ledger.Block), so what is free isn't either.
+	ErrBlocked = errors.New("blocked by a container whose grant is not known")
 )
 
 // refusal is an error whose text is free of its kind's, so that messages read

@@ -19,6 +19,9 @@ const (
 	// StateCorrupt is a folder whose record can't be read and which may be an
 	// active container's.
 	StateCorrupt State = "corrupt"
+	// StateBlocking is a container that is there and whose grant is not known:
+	// nothing is booked on the cards that it may hold.
+	StateBlocking State = "blocking"
 )
 
 // Entry is one folder of the ledger.
@@ -26,8 +29,12 @@ type Entry struct {
 	Claim
 	// State says whether it counts.
 	State State
-	// Problem is why the record could not be read; nil if it could.
+	// Problem is why the record could not be read, or why the entry blocks; nil
+	// if its shares are known.
 	Problem error
+	// Blocks are the cards that a blocking entry keeps from being booked; none
+	// means all cards of the node.
+	Blocks []string
 }
 
 // Usage is what is booked of one card.
@@ -45,6 +52,40 @@ type entry struct {
 	stamp   stamp
 }
 
+// newEntry is the entry of a record that counts.
+func newEntry(r *record) *entry {
+	if r.Blocking != nil {
+		return &entry{record: *r, state: StateBlocking}
+	}
+	return &entry{record: *r, state: StateActive}
+}
+
+// public is the entry as a snapshot has it.
+func (e *entry) public() Entry {
+	out := Entry{Claim: e.Claim, State: e.state, Problem: e.problem}
+	if e.state == StateBlocking {
+		out.Problem, out.Blocks = e.Blocking.problem(), e.Blocking.Cards
+	}
+	return out
+}
+
+// counts says whether the entry is known to hold something.
+func (e *entry) counts() bool { return e.state == StateActive || e.state == StateBlocking }
+
+// unknown says whether the entry may hold more than its shares say.
+func (e *entry) unknown() bool {
+	return e.state == StateBlocking || e.state == StateCorrupt && len(e.Shares) == 0
+}
+
+// mayHold says whether an entry whose shares are not known may hold one of the
+// shares' cards.
+func (e *entry) mayHold(shares []Share) bool {
+	if e.state != StateBlocking || len(e.Blocking.Cards) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(e.Blocking.Cards, func(uuid string) bool { return indexOfCard(shares, uuid) >= 0 })
+}
+
 // index is the ledger's content in memory. It makes every decision and does no
 // input or output. Sums are kept up to date, so that a decision costs the same
 // with any number of containers.
@@ -52,8 +93,8 @@ type index struct {
 	entries map[string]*entry
 	cards   map[string]Usage
 	pods    map[string][]*entry
-	// corrupt are the entries whose shares are not known.
-	corrupt map[string]*entry
+	// unknown are the entries whose shares are not known.
+	unknown map[string]*entry
 }
 
 func newIndex() *index {
@@ -61,7 +102,7 @@ func newIndex() *index {
 		entries: map[string]*entry{},
 		cards:   map[string]Usage{},
 		pods:    map[string][]*entry{},
-		corrupt: map[string]*entry{},
+		unknown: map[string]*entry{},
 	}
 }
 
@@ -103,11 +144,11 @@ func (x *index) count(e *entry, sign int) {
 	if e.state == StateReleased {
 		return
 	}
-	if e.state == StateCorrupt && len(e.Shares) == 0 {
+	if e.unknown() {
 		if sign > 0 {
-			x.corrupt[e.ContainerID] = e
+			x.unknown[e.ContainerID] = e
 		} else {
-			delete(x.corrupt, e.ContainerID)
+			delete(x.unknown, e.ContainerID)
 		}
 		return
 	}
@@ -149,7 +190,7 @@ func (x *index) superseded() (found []*entry) {
 
 // admit says whether the claim, which CheckCards has passed, may be booked.
 func (x *index) admit(claim *Claim, cards map[string]Card) error {
-	if err := x.checkReadable(); err != nil {
+	if err := x.checkKnown(claim.Shares); err != nil {
 		return err
 	}
 	if err := x.checkSlot(claim); err != nil {
@@ -158,21 +199,52 @@ func (x *index) admit(claim *Claim, cards map[string]Card) error {
 	return x.checkCapacity(claim, cards, x.predecessors(claim))
 }
 
-// checkReadable refuses when there is an entry whose shares are not known:
-// what is free isn't either.
-func (x *index) checkReadable() error {
-	if len(x.corrupt) == 0 {
+// checkKnown refuses when there is an entry whose shares are not known and may be
+// of the same cards: what is free isn't known either. It names no pod and no
+// reason, for the refused pod's tenant reads it.
+func (x *index) checkKnown(shares []Share) error {
+	if len(x.unknown) == 0 {
 		return nil
 	}
-	const most = 3
-	ids := make([]string, 0, len(x.corrupt))
-	for id := range x.corrupt {
-		ids = append(ids, id)
+	var corrupt, blocking []string
+	for id, e := range x.unknown {
+		switch {
+		case e.state == StateCorrupt:
+			corrupt = append(corrupt, id)
+		case e.mayHold(shares):
+			blocking = append(blocking, id)
+		}
 	}
-	sort.Strings(ids)
-	first := x.corrupt[ids[0]]
-	return refuse(ErrCorrupt, "the ledger can't be trusted: %d unreadable entries, %s: %w; restart gpuslice-agent, which writes them again, or remove the folder if the container is gone",
-		len(ids), strings.Join(ids[:min(len(ids), most)], ", "), first.problem)
+	if len(corrupt) > 0 {
+		sort.Strings(corrupt)
+		return refuse(ErrCorrupt, "the ledger can't be trusted: %d unreadable entries, %s: %w; restart gpuslice-agent, which writes them again, or remove the folder if the container is gone",
+			len(corrupt), few(corrupt), x.unknown[corrupt[0]].problem)
+	}
+	if len(blocking) > 0 {
+		sort.Strings(blocking)
+		return refuse(ErrBlocked, "it is not known what %d containers on the node hold, %s: gpuslice status on the node says why; wait until gpuslice-agent can read their grants, or remove the containers",
+			len(blocking), few(blocking))
+	}
+	return nil
+}
+
+// few joins the first of the ids.
+func few(ids []string) string {
+	const most = 3
+	return strings.Join(ids[:min(len(ids), most)], ", ")
+}
+
+// snapshot copies the index.
+func (x *index) snapshot() *Snapshot {
+	s := &Snapshot{Cards: map[string]Usage{}}
+	for _, e := range x.entries {
+		s.Entries = append(s.Entries, e.public())
+	}
+	sort.Slice(s.Entries, func(i, j int) bool { return s.Entries[i].ContainerID < s.Entries[j].ContainerID })
+	for uuid, usage := range x.cards {
+		s.Cards[uuid] = usage
+	}
+	return s
 }
 
 // checkSlot refuses a positional grant whose slot another container of the pod

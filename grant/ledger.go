@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sort"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,6 +31,8 @@ type Ledger struct {
 	dir     string
 	recover func(dir string) ([]Share, error)
 	damage  func(error)
+	// readOnly makes scan change nothing: it is a Reader's.
+	readOnly bool
 
 	// turn is the process's own lock: flock works between open files only, and
 	// a mutex can't be given up when a context ends.
@@ -84,8 +84,9 @@ func (l *Ledger) Close() error {
 
 // Claim books the claim and returns its folder. It refuses what does not fit
 // into cards, the node's cards by UUID (ErrOverbooked, ErrUnknownCard), a slot
-// that another container of the pod has (ErrSlotTaken), and everything as long
-// as an entry can't be read (ErrCorrupt).
+// that another container of the pod has (ErrSlotTaken), everything as long as an
+// entry can't be read (ErrCorrupt), and what a container may hold whose grant is
+// not known (ErrBlocked).
 //
 // populate, which may be nil, writes the container's other files into the folder
 // it is given. The folder has another name then, so that nothing in it may
@@ -126,15 +127,15 @@ func (l *Ledger) Claim(ctx context.Context, claim Claim, cards map[string]Card, 
 }
 
 // admit says whether the claim may be booked. Before it refuses for an entry that
-// can't be read, it looks at the folders again: the refusal advises to remove one
-// by hand, which no generation tells. For want of room it does not: a folder that
+// can't be read or blocks, it looks at the folders again: the refusal advises to
+// remove one by hand, which no generation tells. For want of room it does not: a folder that
 // somebody removed while its container runs would be given away.
 func (l *Ledger) admit(claim *Claim, cards map[string]Card) error {
 	if err := CheckCards(claim.Shares, cards); err != nil {
 		return err
 	}
 	err := l.index.admit(claim, cards)
-	if !errors.Is(err, ErrCorrupt) {
+	if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrBlocked) {
 		return err
 	}
 	if err := l.look(); err != nil {
@@ -199,6 +200,9 @@ type Snapshot struct {
 	Entries []Entry
 	// Cards is what is booked by card UUID; a card without claims is not in it.
 	Cards map[string]Usage
+	// Unsettled says that a change was under way all the while, or was interrupted
+	// and not cleaned up: entries may be of different moments. Only a Reader's is.
+	Unsettled bool
 }
 
 // Claims returns the claims that count.
@@ -213,22 +217,14 @@ func (s *Snapshot) Claims() (claims []Claim) {
 
 // Snapshot reads the ledger. The shares in it are the ledger's own: read only.
 func (l *Ledger) Snapshot(ctx context.Context) (*Snapshot, error) {
-	snapshot := &Snapshot{Cards: map[string]Usage{}}
+	var snapshot *Snapshot
 	err := l.locked(ctx, func() error {
-		for _, e := range l.index.entries {
-			snapshot.Entries = append(snapshot.Entries, Entry{Claim: e.Claim, State: e.state, Problem: e.problem})
-		}
-		for uuid, usage := range l.index.cards {
-			snapshot.Cards[uuid] = usage
-		}
+		snapshot = l.index.snapshot()
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read ledger %s: %w", l.dir, err)
 	}
-	sort.Slice(snapshot.Entries, func(i, j int) bool {
-		return snapshot.Entries[i].ContainerID < snapshot.Entries[j].ContainerID
-	})
 	return snapshot, nil
 }
 
@@ -347,9 +343,7 @@ func (l *Ledger) finish(even uint64) {
 
 // build makes the record's folder and enters it into the index.
 func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string) error) (err error) {
-	if r.CreatedAt.IsZero() {
-		r.CreatedAt = time.Now().UTC()
-	}
+	r.stampTime()
 	hidden := l.hidden(newPrefix, r.ContainerID)
 	defer func() {
 		if err != nil {
@@ -375,7 +369,7 @@ func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string)
 	if err := l.name(hidden, r.ContainerID); err != nil {
 		return err
 	}
-	e := &entry{record: *r, state: StateActive}
+	e := newEntry(r)
 	e.stamp, _ = readStamp(unix.AT_FDCWD, filepath.Join(l.Folder(r.ContainerID), recordName)) // a failure leaves none: it is read again
 	l.index.put(e)
 	return nil

@@ -38,6 +38,10 @@ func TestMain(m *testing.M) {
 		err = churn(dir, os.Getenv("GRANT_TEST_NAME"))
 	case "crowd":
 		err = crowd(dir, os.Getenv("GRANT_TEST_NAME"))
+	case "block":
+		err = blockAndUnblock(dir)
+	case "suspended reader":
+		err = readAndSuspend(dir)
 	default:
 		err = fmt.Errorf("no such helper: %q", helper)
 	}

@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -16,74 +17,141 @@ import (
 type Report struct {
 	// Kept are the owner's entries that are live.
 	Kept []string
-	// Removed are the owner's entries that were not.
+	// Unlisted are the owner's entries that the runtime does not list and whose
+	// container lives all the same. They count on.
+	Unlisted []string
+	// Removed are the owner's entries that were neither.
 	Removed []string
+	// Failed are the entries that should have been removed and could not be. The
+	// error says why; they are as they were.
+	Failed []string
 	// Leftovers are the hidden folders of interrupted changes, removed.
 	Leftovers []string
 	// Corrupt are the entries that can't be read, whoever's they are. A live
 	// one is for Restore. Another is left alone: it may be another owner's.
 	Corrupt []string
+	// CorruptRemoved are the unreadable entries of containers that are gone, removed.
+	// Only a reconciliation for the whole node removes them.
+	CorruptRemoved []string
+}
+
+// ReconcileOption says more of what a reconciliation knows.
+type ReconcileOption func(*reconciliation)
+
+// WithLiveness gives a second opinion on entries that count and are not listed,
+// asked by the container's folder before they are removed: containerd lists no
+// container whose state it can't find out, and that may be running. It is called
+// under the lock and must be quick.
+func WithLiveness(alive func(dir string) bool) ReconcileOption {
+	return func(r *reconciliation) { r.alive = alive }
+}
+
+// ForWholeNode says that the list has all containers of the node that can hold a
+// card, whoever's they are. Unreadable entries, whose owner nobody knows, are then
+// removed if their containers are not listed and, by WithLiveness, not alive;
+// without that one they stay.
+func ForWholeNode() ReconcileOption {
+	return func(r *reconciliation) { r.wholeNode = true }
+}
+
+// reconciliation is one call of Reconcile.
+type reconciliation struct {
+	owner     string
+	live      map[string]bool
+	alive     func(dir string) bool // may be nil
+	wholeNode bool
+	report    Report
 }
 
 // Reconcile removes every entry of the owner that is not in live, the ids of
-// all containers that its runtime has, with a GPU or without. Other owners'
-// entries are not touched. It trusts nothing that it remembers, so that the
-// Snapshot after it tells which folders are there. On an error the rest was still
-// tried.
-func (l *Ledger) Reconcile(ctx context.Context, owner string, live []string) (*Report, error) {
-	isLive := make(map[string]bool, len(live))
-	for _, id := range live {
-		isLive[id] = true
+// all containers that its runtime has, with a GPU or without, and not alive by
+// WithLiveness. Other owners' entries are not touched. It trusts nothing that it
+// remembers, so that the Snapshot after it tells which folders are there. An error
+// on one entry keeps no other from being handled: all are reported.
+func (l *Ledger) Reconcile(ctx context.Context, owner string, live []string, options ...ReconcileOption) (*Report, error) {
+	r := &reconciliation{owner: owner, live: make(map[string]bool, len(live))}
+	for _, option := range options {
+		option(r)
 	}
-	report := &Report{}
+	for _, id := range live {
+		r.live[id] = true
+	}
 	err := l.locked(ctx, func() error {
 		if err := l.look(); err != nil {
 			return err
 		}
-		for id, e := range l.index.entries {
-			switch {
-			case e.Owner == owner && isLive[id]:
-				report.Kept = append(report.Kept, id)
-			case e.Owner == owner:
-				report.Removed = append(report.Removed, id)
-			case e.state == StateCorrupt:
-				report.Corrupt = append(report.Corrupt, id)
-			}
-		}
-		sort.Strings(report.Kept)
-		sort.Strings(report.Removed)
-		sort.Strings(report.Corrupt)
-		return l.change(func(uint64) error { return l.sweep(report) })
+		doomed := l.judge(r)
+		return l.change(func(uint64) error { return l.sweep(r, doomed) })
 	})
 	if err != nil {
-		return report, fmt.Errorf("reconcile the claims of %q: %w", owner, err)
+		return &r.report, fmt.Errorf("reconcile the claims of %q: %w", owner, err)
 	}
-	return report, nil
+	return &r.report, nil
 }
 
-// sweep removes what the report says, and all hidden folders: whoever makes one
-// holds the lock as long as it is there.
-func (l *Ledger) sweep(report *Report) error {
-	var failed error
-	for _, id := range report.Removed {
-		failed = errors.Join(failed, l.discard(id))
+// judge reports the entries that stay and returns those that go.
+func (l *Ledger) judge(r *reconciliation) (doomed []*entry) {
+	for _, id := range slices.Sorted(maps.Keys(l.index.entries)) {
+		e := l.index.entries[id]
+		nobodys := e.Owner == "" // its record can't be read
+		switch {
+		case e.state == StateCorrupt && !r.isGone(e, l.Folder(id)):
+			r.report.Corrupt = append(r.report.Corrupt, id)
+		case nobodys && (r.live[id] || !r.wholeNode), !nobodys && e.Owner != r.owner:
+			// It counts for nothing, or is another's.
+		case r.live[id]:
+			r.report.Kept = append(r.report.Kept, id)
+		case e.counts() && r.alive != nil && r.alive(l.Folder(id)):
+			r.report.Unlisted = append(r.report.Unlisted, id)
+		default:
+			doomed = append(doomed, e)
+		}
 	}
+	return doomed
+}
+
+// isGone says whether the container of an unreadable entry is surely gone.
+func (r *reconciliation) isGone(e *entry, folder string) bool {
+	return r.wholeNode && !r.live[e.ContainerID] && r.alive != nil && !r.alive(folder)
+}
+
+// sweep removes all hidden folders, for whoever makes one holds the lock as long
+// as it is there, and then the entries.
+func (l *Ledger) sweep(r *reconciliation, doomed []*entry) error {
+	failed := l.sweepHidden(&r.report)
+	for _, e := range doomed {
+		err := l.discard(e.ContainerID)
+		failed = errors.Join(failed, err)
+		switch {
+		case err != nil && !errors.Is(err, errUnfinished):
+			r.report.Failed = append(r.report.Failed, e.ContainerID)
+		case e.state == StateCorrupt:
+			r.report.CorruptRemoved = append(r.report.CorruptRemoved, e.ContainerID)
+		default:
+			r.report.Removed = append(r.report.Removed, e.ContainerID)
+		}
+	}
+	return failed
+}
+
+// sweepHidden removes the hidden folders.
+func (l *Ledger) sweepHidden(report *Report) error {
 	folders, err := os.ReadDir(filepath.Join(l.dir, containersName))
 	if err != nil {
-		return errors.Join(failed, fmt.Errorf("read the ledger's folders: %w", err))
+		return fmt.Errorf("read the ledger's folders: %w", err)
 	}
+	var failed error
 	for _, folder := range folders {
 		name := folder.Name()
 		if !strings.HasPrefix(name, ".") {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(l.dir, containersName, name)); err != nil {
-			failed = errors.Join(failed, errUnfinished, err)
+			failed = errors.Join(failed, fmt.Errorf("%w: remove %s: %w", errUnfinished, name, err))
 			continue
 		}
 		report.Leftovers = append(report.Leftovers, name)
 	}
-	sort.Strings(report.Leftovers)
 	return failed
 }
 
@@ -97,9 +165,9 @@ type Restored struct {
 }
 
 // Restore books the claim of a container that is live already: its folder was
-// lost, or its record, or it was taken for stopped. It counts in any case, fits
+// lost, or its record, or it was taken for stopped, or blocks. It counts in any case, fits
 // or not, and takes no other attempt's place. populate is called, as by Claim,
-// if the folder is gone; the container itself still maps the files of the old one.
+// if the folder is gone or Block made it; the container itself still maps the files of the old one.
 // A record that is there and says something else is ErrConflict.
 func (l *Ledger) Restore(ctx context.Context, claim Claim, cards map[string]Card, populate func(dir string) error) (*Restored, error) {
 	if err := claim.validate(); err != nil {
@@ -116,7 +184,7 @@ func (l *Ledger) Restore(ctx context.Context, claim Claim, cards map[string]Card
 		}
 		return l.change(func(sequence uint64) error {
 			r := &record{Version: recordVersion, Sequence: sequence, Restored: true, Claim: claim.clone()}
-			if old == nil {
+			if old == nil || old.state == StateBlocking && old.Blocking.Bare {
 				restored.Overbooked = l.wouldRefuse(&claim, cards)
 				return l.build(ctx, r, populate)
 			}
@@ -139,16 +207,17 @@ func (l *Ledger) wouldRefuse(claim *Claim, cards map[string]Card) error {
 	return l.index.checkCapacity(claim, cards, nil)
 }
 
-// reactivate writes the record into the folder that is there, released or
-// corrupt. A grant.json counts more than a released.json beside it.
+// reactivate writes the record into the folder that is there, released, corrupt
+// or blocking. A grant.json counts more than a released.json beside it.
 func (l *Ledger) reactivate(r *record) error {
+	r.stampTime()
 	if err := l.replaceRecord(r); err != nil {
 		return fmt.Errorf("%w: %w", errUnfinished, err)
 	}
 	if err := os.RemoveAll(filepath.Join(l.Folder(r.ContainerID), releasedName)); err != nil {
 		return fmt.Errorf("%w: %w", errUnfinished, err)
 	}
-	e := &entry{record: *r, state: StateActive}
+	e := newEntry(r)
 	e.stamp, _ = readStamp(unix.AT_FDCWD, filepath.Join(l.Folder(r.ContainerID), recordName)) // a failure leaves none: it is read again
 	l.index.put(e)
 	return nil

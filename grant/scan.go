@@ -46,7 +46,7 @@ func (l *Ledger) hidden(prefix, id string) string {
 // removes what an interrupted change left.
 func (l *Ledger) scan(repair bool) error {
 	containers, err := os.Open(filepath.Join(l.dir, containersName))
-	if errors.Is(err, unix.ENOENT) { // somebody removed it: there are none
+	if errors.Is(err, unix.ENOENT) && !l.readOnly { // somebody removed it: there are none
 		if err = makeDirectories(l.dir); err == nil {
 			containers, err = os.Open(filepath.Join(l.dir, containersName))
 		}
@@ -109,7 +109,7 @@ func (l *Ledger) scanFolder(containers int, id string) bool {
 	if e == nil {
 		return false
 	}
-	if e.problem == nil && e.state == StateActive && err == nil {
+	if e.problem == nil && e.counts() && err == nil {
 		e.stamp = now
 	}
 	l.index.put(e)
@@ -124,9 +124,7 @@ func (l *Ledger) load(id string, known *entry) *entry {
 		if _, gone := readStamp(unix.AT_FDCWD, filepath.Join(l.Folder(id), releasedName)); gone == nil {
 			return l.loadReleased(id)
 		}
-		// Some runtimes make the source of a mount when it is missing: an empty
-		// folder holds nothing and goes. A plain file was never ours.
-		if gone := unix.Rmdir(l.Folder(id)); gone == nil || errors.Is(gone, unix.ENOTDIR) || errors.Is(gone, unix.ENOENT) {
+		if l.clearEmpty(id) {
 			return nil
 		}
 	}
@@ -135,9 +133,25 @@ func (l *Ledger) load(id string, known *entry) *entry {
 		r, err = decodeRecord(data, id)
 	}
 	if err == nil {
-		return &entry{record: *r, state: StateActive}
+		return newEntry(r)
 	}
 	return l.loadDamaged(id, known, fmt.Errorf("read %s of container %s: %w", recordName, id, err))
+}
+
+// clearEmpty says whether the folder without a record is no container's. Some
+// runtimes make the source of a mount when it is missing: an empty folder holds
+// nothing and goes. A plain file was never ours.
+func (l *Ledger) clearEmpty(id string) bool {
+	var err error
+	if l.readOnly {
+		var names []os.DirEntry
+		if names, err = os.ReadDir(l.Folder(id)); len(names) > 0 {
+			return false
+		}
+	} else {
+		err = unix.Rmdir(l.Folder(id))
+	}
+	return err == nil || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENOENT)
 }
 
 // loadReleased reads a folder whose record is released. Its content is for
@@ -163,8 +177,8 @@ func (l *Ledger) loadReleased(id string) *entry {
 // and nothing is granted until they are.
 func (l *Ledger) loadDamaged(id string, known *entry, problem error) *entry {
 	l.damage(problem)
-	if known != nil && known.state == StateActive {
-		e := &entry{record: known.record, state: StateActive}
+	if known != nil && known.counts() {
+		e := &entry{record: known.record, state: known.state}
 		if err := l.replaceRecord(&known.record); err != nil {
 			e.problem = fmt.Errorf("%w; write it again: %w", problem, err)
 		}
