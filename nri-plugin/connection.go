@@ -32,6 +32,9 @@ var (
 	// plugin. Runtimes before NRI 0.12 leave a plugin whose synchronisation
 	// failed half registered: connected, and asked about nothing.
 	syncPatience = 15 * time.Second
+	// reconcilePause is how long a plugin that could not reconcile waits before it
+	// connects again.
+	reconcilePause = 5 * time.Second
 )
 
 const (
@@ -125,7 +128,6 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 
 	select {
 	case <-s.synced:
-		p.Log.Info("guarding the node", "socket", socket, "nri", s.stub.RuntimeNRIVersion())
 	case <-ended:
 		return errors.New("the runtime closed the connection before it synchronised")
 	case <-time.After(syncPatience):
@@ -133,9 +135,17 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	var again <-chan time.Time
+	if why := p.unreconciled.Load(); why != nil {
+		again = time.After(reconcilePause)
+	} else {
+		p.Log.Info("guarding the node", "socket", socket, "nri", s.stub.RuntimeNRIVersion())
+	}
 	select {
 	case <-ended:
 		return errors.New("the runtime closed the connection")
+	case <-again:
+		return fmt.Errorf("the ledger was not reconciled: %w", *p.unreconciled.Load())
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -229,17 +239,26 @@ func (s *session) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr 
 	return s.Plugin.CreateContainer(ctx, pod, ctr)
 }
 
-// Synchronize reconciles, and makes the plugin ready.
+// Synchronize reconciles, and makes the plugin ready. Where it can't, the plugin
+// stays connected, for it still keeps cards from containers without a grant; it
+// gives no grant itself, and session connects again to be told anew what runs.
 func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, ctrs []*api.Container) ([]*api.ContainerUpdate, error) {
 	if s.ended.Load() {
 		return nil, errors.New("gpuslice gave this connection up")
 	}
-	if err := s.reconcile(ctx, pods, ctrs); err != nil {
-		// Failing here would only make the runtime drop the plugin, and the node's
-		// containers would be created unguarded until the next attempt.
-		s.Log.Error("reconcile", "error", err)
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, innerDeadline(time.Now(), deadline))
+		defer cancel()
 	}
-	s.health.set("")
+	if err := s.reconcile(ctx, pods, ctrs); err != nil {
+		s.Log.Error("ledger not reconciled; no grant is given until it is", "error", err)
+		s.unreconciled.Store(&err)
+		s.health.set("the ledger is not reconciled with the runtime: " + err.Error())
+	} else {
+		s.unreconciled.Store(nil)
+		s.health.set("")
+	}
 	s.once.Do(func() { close(s.synced) })
 	return nil, nil
 }

@@ -52,6 +52,7 @@ func (p *Plugin) beforeDeadline(ctx context.Context, id string, work func(contex
 	go func() {
 		defer p.work.Done()
 		defer cancel()
+		defer p.health.begin(id)()
 		adjust, err := work(inner)
 		if state.CompareAndSwap(pending, delivered) {
 			done <- outcome{adjust, err}
@@ -78,5 +79,5 @@ func (p *Plugin) beforeDeadline(ctx context.Context, id string, work func(contex
 // undo gives back a claim that no container came of.
 func (p *Plugin) undo(id string) {
 	p.intents.forget(id)
-	p.giveBack(context.Background(), id, p.Ledger.Remove)
+	p.giveBack(context.Background(), id, remove)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 
 	"github.com/containerd/nri/pkg/api"
 
@@ -54,18 +55,33 @@ func (p *Plugin) decide(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 // withGrant answers for a container that has a grant. Its errors name the pod and
 // the container, as those of grant.FromPod and of the ledger's Claim do.
 func (p *Plugin) withGrant(ctx context.Context, pod *api.PodSandbox, ctr *api.Container, g *grant.Grant) (*api.ContainerAdjustment, error) {
+	if why := p.unreconciled.Load(); why != nil {
+		return nil, fmt.Errorf("pod %s container %q: gpuslice gives no grant until it knows what runs on this node: %w", podName(pod), ctr.GetName(), *why)
+	}
 	cards := p.Cards()
 	adjust, err := p.edit(pod, ctr, g, cards)
 	if err != nil {
 		return nil, fmt.Errorf("pod %s container %q: %w", podName(pod), ctr.GetName(), err)
 	}
-	_, err = p.Ledger.Claim(ctx, p.claim(pod, ctr, g), cards, func(dir string) error {
-		return p.Populate(dir, g.Shares)
-	})
-	if err != nil {
+	if err := p.book(ctx, p.claim(pod, ctr, g), cards); err != nil {
 		return nil, err
 	}
 	return adjust, nil
+}
+
+// book makes the claim. A full state folder is cleared of what containers wrote past
+// the end of their usage files, and tried once more.
+func (p *Plugin) book(ctx context.Context, claim grant.Claim, cards map[string]grant.Card) error {
+	claimOnce := func() error {
+		_, err := p.Ledger.Claim(ctx, claim, cards, func(dir string) error { return p.Populate(dir, claim.Shares) })
+		return err
+	}
+	err := claimOnce()
+	if errors.Is(err, syscall.ENOSPC) {
+		p.trim(ctx)
+		err = claimOnce()
+	}
+	return err
 }
 
 // edit translates a grant to an adjustment.

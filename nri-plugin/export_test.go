@@ -11,3 +11,11 @@ func SetPatience(start, sync time.Duration) (restore func()) {
 	startPatience, syncPatience = start, sync
 	return func() { startPatience, syncPatience = oldStart, oldSync }
 }
+
+// Reconciled is why the last reconciliation failed, or nil.
+func (p *Plugin) Reconciled() error {
+	if why := p.unreconciled.Load(); why != nil {
+		return *why
+	}
+	return nil
+}

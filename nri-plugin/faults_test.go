@@ -2,9 +2,11 @@ package nriplugin_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -14,9 +16,11 @@ import (
 	"github.com/containerd/nri/pkg/net/multiplex"
 	"github.com/containerd/ttrpc"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+	"github.com/gpuslice/gpuslice/oci"
 )
 
 func flock(t *testing.T, f *os.File) {
@@ -34,7 +38,6 @@ func setRequestTimeout(t *testing.T, d time.Duration) {
 // keeps its connection. What its late work claims is given back.
 func TestSlowDecisionIsRefusedInTime(t *testing.T) {
 	setRequestTimeout(t, 500*time.Millisecond)
-	annotations := map[string]string{"hami.io/vgpu-devices-to-allocate": cardA + ",NVIDIA,1000,10:;" + cardB + ",NVIDIA,2000,20:;"}
 	names := []grant.ContainerDevices{{Name: "a", Devices: 1}, {Name: "b", Devices: 1}}
 	slow := make(chan struct{})
 	f := newFixture(t, func(c *nriplugin.Config) {
@@ -44,7 +47,7 @@ func TestSlowDecisionIsRefusedInTime(t *testing.T) {
 		})
 	})
 	ctr := newContainer("a")
-	_, err := f.runtime.create(newPod("p", annotations), ctr)
+	_, err := f.runtime.create(newPod("p", twoSlots), ctr)
 	require.ErrorContains(t, err, "within the runtime's NRI timeout")
 	require.NoError(t, f.plugin.Ready())
 
@@ -52,9 +55,100 @@ func TestSlowDecisionIsRefusedInTime(t *testing.T) {
 	f.plugin.Wait()
 	require.Empty(t, f.folders(), "the late claim is undone")
 
-	spec, err := f.runtime.create(newPod("p", annotations), newContainer("a"))
+	spec, err := f.runtime.create(newPod("p", twoSlots), newContainer("a"))
 	require.NoError(t, err, "the plugin is still connected")
 	require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia0"}, cardNodes(spec))
+}
+
+// A handler that hangs for good makes the process unhealthy, though each of its
+// requests was answered in time.
+func TestHangingHandlerIsNotLive(t *testing.T) {
+	setRequestTimeout(t, 300*time.Millisecond)
+	hang := make(chan struct{})
+	f := newFixture(t, func(c *nriplugin.Config) {
+		c.Names = namesFunc(func(context.Context, grant.Pod) ([]grant.ContainerDevices, error) {
+			<-hang
+			return nil, errors.New("too late")
+		})
+	})
+	require.NoError(t, f.plugin.Live())
+	_, err := f.runtime.create(newPod("p", twoSlots), newContainer("a"))
+	require.Error(t, err)
+	require.Eventually(t, func() bool { return f.plugin.Live() != nil }, 10*time.Second, time.Millisecond)
+	close(hang)
+	require.Eventually(t, func() bool { return f.plugin.Live() == nil }, 10*time.Second, time.Millisecond)
+}
+
+// twoSlots is a positional annotation that can be read only by somebody who knows
+// the order of the pod's containers.
+var twoSlots = map[string]string{"hami.io/vgpu-devices-to-allocate": cardA + ",NVIDIA,80000,10:;" + cardB + ",NVIDIA,2000,20:;"}
+
+// What runs can't be found out: nothing is granted until it can, for the card may be
+// taken. Containers without a grant go on.
+func TestNothingIsGrantedWhileWhatRunsIsUnknown(t *testing.T) {
+	var known atomic.Bool
+	known.Store(true)
+	f := newFixture(t, func(c *nriplugin.Config) {
+		c.Names = namesFunc(func(context.Context, grant.Pod) ([]grant.ContainerDevices, error) {
+			if !known.Load() {
+				return nil, errors.New("the kubelet is away")
+			}
+			return []grant.ContainerDevices{{Name: "a", Devices: 1}, {Name: "b", Devices: 1}}, nil
+		})
+	})
+	ctr := newContainer("a")
+	_, err := f.runtime.create(newPod("p", twoSlots), ctr)
+	require.NoError(t, err)
+	f.stop()
+	require.NoError(t, os.RemoveAll(f.ledger.Folder(ctr.Id)))
+	known.Store(false)
+
+	f.run()
+	require.Eventually(t, func() bool { return f.runtime.proxy.connections() == 2 && f.plugin.Reconciled() != nil }, 10*time.Second, time.Millisecond)
+	require.Error(t, f.plugin.Ready())
+	_, err = f.runtime.create(newPod("second", hami(cardA, 80000, 10)), newContainer("main"))
+	require.ErrorContains(t, err, "the kubelet is away")
+	spec, err := f.runtime.create(newPod("none", nil), newContainer("main", "NVIDIA_VISIBLE_DEVICES=all"))
+	require.NoError(t, err)
+	value, _ := envOf(spec, "NVIDIA_VISIBLE_DEVICES")
+	require.Equal(t, "void", value)
+
+	known.Store(true)
+	f.waitReady()
+	require.Equal(t, []string{ctr.Id}, f.claims())
+	_, err = f.runtime.create(newPod("second", hami(cardA, 80000, 10)), newContainer("main"))
+	require.ErrorContains(t, err, cardA, "the card is taken")
+}
+
+// A container fills the state folder by writing past the end of its usage file: the
+// next one is created all the same.
+func TestStateFolderFilledByATenant(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"), "as root")
+	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+	f := newFixture(t, func(c *nriplugin.Config) {
+		var err error
+		c.Ledger, err = grant.OpenLedger(dir)
+		require.NoError(t, err)
+		settings := c.Settings
+		c.Populate = func(dir string, shares []grant.Share) error { return oci.Populate(dir, shares, settings) }
+	})
+	first := newContainer("main")
+	_, err := f.runtime.create(newPod("first", hami(cardA, 1000, 10)), first)
+	require.NoError(t, err)
+	usage, err := os.OpenFile(filepath.Join(f.ledger.Folder(first.Id), "usage"), os.O_WRONLY|os.O_APPEND, 0)
+	require.NoError(t, err)
+	defer usage.Close()
+	for err == nil {
+		_, err = usage.Write(make([]byte, 1<<16))
+	}
+	require.ErrorIs(t, err, syscall.ENOSPC)
+
+	_, err = f.runtime.create(newPod("second", hami(cardA, 1000, 10)), newContainer("main"))
+	require.NoError(t, err)
+	info, err := usage.Stat()
+	require.NoError(t, err)
+	require.Less(t, info.Size(), int64(2<<20))
 }
 
 // hangingPlugin is a real NRI plugin of our name that never answers: what the
@@ -126,6 +220,34 @@ func TestReconnectAfterTheRuntimeRestarts(t *testing.T) {
 	require.Equal(t, []string{kept.Id}, f.folders())
 	_, err = f.runtime.create(newPod("new", hami(cardA, 1000, 10)), newContainer("main"))
 	require.NoError(t, err)
+}
+
+// A runtime lists no container whose state it can't find out after its restart. Such
+// a container may go on, with its card, and keeps its claim as long as it does.
+func TestUnlistedContainerThatRunsKeepsItsClaim(t *testing.T) {
+	f := newFixture(t, func(c *nriplugin.Config) {
+		settings := c.Settings
+		c.Populate = func(dir string, shares []grant.Share) error { return oci.Populate(dir, shares, settings) }
+	})
+	ctr := newContainer("main")
+	_, err := f.runtime.create(newPod("p", hami(cardA, 80000, 10)), ctr)
+	require.NoError(t, err)
+	// What a process of it does: it locks its slot's byte of the usage file.
+	usage, err := os.OpenFile(filepath.Join(f.ledger.Folder(ctr.Id), "usage"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.FcntlFlock(usage.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: 1<<40 + 1, Len: 1}))
+	f.stop()
+	delete(f.runtime.running, ctr.Id)
+
+	f.start()
+	require.Equal(t, []string{ctr.Id}, f.claims())
+	_, err = f.runtime.create(newPod("second", hami(cardA, 80000, 10)), newContainer("main"))
+	require.ErrorContains(t, err, cardA)
+
+	f.stop()
+	require.NoError(t, usage.Close())
+	f.start()
+	require.Empty(t, f.claims())
 }
 
 // The state folder was wiped while containers ran: their claims come back from the
@@ -227,21 +349,46 @@ func TestSecondPluginCannotWidenAGrant(t *testing.T) {
 	for _, test := range []struct {
 		description string
 		annotations map[string]string
-		change      func(*api.ContainerAdjustment)
+		change      func(*api.ContainerAdjustment, *api.Container)
 	}{
-		{"another card", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment) {
+		{"another card", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
 			a.AddDevice(&api.LinuxDevice{Path: "/dev/nvidia1", Type: "c", Major: 195, Minor: 1})
 		}},
-		{"a card without a grant", nil, func(a *api.ContainerAdjustment) {
+		{"a card without a grant", nil, func(a *api.ContainerAdjustment, _ *api.Container) {
 			a.AddDevice(&api.LinuxDevice{Path: "/dev/nvidia1", Type: "c", Major: 195, Minor: 1})
 		}},
-		{"a CDI device without a grant", nil, func(a *api.ContainerAdjustment) { a.AddCDIDevice(&api.CDIDevice{Name: "nvidia.com/gpu=0"}) }},
-		{"the variable without a grant", nil, func(a *api.ContainerAdjustment) { a.AddEnv("NVIDIA_VISIBLE_DEVICES", "all") }},
-		{"other limits", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment) {
+		{"a CDI device without a grant", nil, func(a *api.ContainerAdjustment, _ *api.Container) {
+			a.AddCDIDevice(&api.CDIDevice{Name: "nvidia.com/gpu=0"})
+		}},
+		{"the variable without a grant", nil, func(a *api.ContainerAdjustment, _ *api.Container) { a.AddEnv("NVIDIA_VISIBLE_DEVICES", "all") }},
+		{"other limits", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
 			a.RemoveMount("/usr/local/vgpu/limits")
 			a.AddMount(&api.Mount{Destination: "/usr/local/vgpu/limits", Source: "/etc/passwd", Type: "bind", Options: []string{"bind"}})
 		}},
-		{"another variable of ours", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment) {
+		{"a request to NVIDIA's runtime by a mount", nil, func(a *api.ContainerAdjustment, _ *api.Container) {
+			a.AddMount(&api.Mount{Destination: "/var/run/nvidia-container-devices/all", Source: "/dev/null", Type: "bind", Options: []string{"bind"}})
+		}},
+		{"a request by an annotation", nil, func(a *api.ContainerAdjustment, _ *api.Container) {
+			a.AddAnnotation("cdi.k8s.io/x", "nvidia.com/gpu=all")
+		}},
+		{"its limits, writable", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, ctr *api.Container) {
+			for _, m := range ctr.GetMounts() { // as the first plugin has adjusted them
+				if m.GetDestination() == "/usr/local/vgpu/limits" {
+					a.RemoveMount(m.GetDestination())
+					a.AddMount(&api.Mount{Destination: m.GetDestination(), Source: m.GetSource(), Type: "bind", Options: []string{"bind", "rw"}})
+				}
+			}
+		}},
+		{"other limits by another spelling", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
+			a.AddMount(&api.Mount{Destination: "/usr/local/vgpu/../vgpu/limits", Source: "/etc/passwd", Type: "bind", Options: []string{"bind"}})
+		}},
+		{"another preload by another spelling", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
+			a.AddMount(&api.Mount{Destination: "/etc/../etc/ld.so.preload", Source: "/etc/passwd", Type: "bind", Options: []string{"bind"}})
+		}},
+		{"a folder over the limiter's", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
+			a.AddMount(&api.Mount{Destination: "/usr/local/vgpu", Source: "/etc", Type: "bind", Options: []string{"bind"}})
+		}},
+		{"another variable of ours", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
 			a.RemoveEnv("NVIDIA_VISIBLE_DEVICES")
 			a.AddEnv("NVIDIA_VISIBLE_DEVICES", "all")
 		}},
@@ -258,11 +405,11 @@ func TestSecondPluginCannotWidenAGrant(t *testing.T) {
 
 type adjustingPlugin struct {
 	synced
-	change func(*api.ContainerAdjustment)
+	change func(*api.ContainerAdjustment, *api.Container)
 }
 
-func (p *adjustingPlugin) CreateContainer(context.Context, *api.PodSandbox, *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+func (p *adjustingPlugin) CreateContainer(_ context.Context, _ *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	a := &api.ContainerAdjustment{}
-	p.change(a)
+	p.change(a, ctr)
 	return a, nil, nil
 }

@@ -13,7 +13,13 @@ type health struct {
 	now      func() time.Time
 	state    string // why the plugin is not ready, or empty
 	timeout  time.Duration
-	inFlight map[string]time.Time
+	inFlight map[*work]struct{}
+}
+
+// work is a handler that has not ended, whether or not it has answered.
+type work struct {
+	container string
+	since     time.Time
 }
 
 const notConnected = "not connected to the container runtime's NRI socket"
@@ -30,18 +36,19 @@ func (h *health) setTimeout(d time.Duration) {
 	h.timeout = d
 }
 
-// begin notes the start of a request and returns what notes its end.
+// begin notes the start of work for a container and returns what notes its end.
 func (h *health) begin(id string) func() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.inFlight == nil {
-		h.inFlight = map[string]time.Time{}
+		h.inFlight = map[*work]struct{}{}
 	}
-	h.inFlight[id] = h.now()
+	w := &work{id, h.now()}
+	h.inFlight[w] = struct{}{}
 	return func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		delete(h.inFlight, id)
+		delete(h.inFlight, w)
 	}
 }
 
@@ -56,17 +63,18 @@ func (p *Plugin) Ready() error {
 	return nil
 }
 
-// Live returns an error when a request has been at work for more than twice the
-// runtime's timeout: something hangs that only a restart mends.
+// Live returns an error when a handler has been at work for more than twice the
+// runtime's timeout, though its request was answered (with a refusal) long before:
+// something hangs that only a restart mends.
 func (p *Plugin) Live() error {
 	p.health.mu.Lock()
 	defer p.health.mu.Unlock()
 	if p.health.timeout == 0 {
 		return nil
 	}
-	for id, since := range p.health.inFlight {
-		if age := p.health.now().Sub(since); age > 2*p.health.timeout {
-			return fmt.Errorf("the request for container %s has been at work for %v", id, age)
+	for w := range p.health.inFlight {
+		if age := p.health.now().Sub(w.since); age > 2*p.health.timeout {
+			return fmt.Errorf("a handler for container %s has been at work for %v", w.container, age)
 		}
 	}
 	return nil

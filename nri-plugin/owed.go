@@ -9,8 +9,11 @@ import (
 // owedInterval is how often what could not be given back is tried again.
 const owedInterval = 5 * time.Second
 
-// giveBackFunc is the ledger's Release or Remove.
-type giveBackFunc func(ctx context.Context, id string) error
+// What may be given back of a container. A removal takes a release with it.
+const (
+	release = false
+	remove  = true
+)
 
 // owed are claims that could not be given back when the runtime said so: the
 // state folder was full or read-only, the lock was taken for too long. The runtime
@@ -18,24 +21,64 @@ type giveBackFunc func(ctx context.Context, id string) error
 // restart is found by the next Synchronize.
 type owed struct {
 	mu   sync.Mutex
-	byID map[string]giveBackFunc
+	byID map[string]bool // release or remove
+}
+
+// add remembers a debt. A release never takes the place of a removal.
+func (o *owed) add(id string, what bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.byID == nil {
+		o.byID = map[string]bool{}
+	}
+	o.byID[id] = o.byID[id] || what
+}
+
+// paid forgets a debt that what has settled: a release does not settle a removal.
+func (o *owed) paid(id string, what bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if due, ok := o.byID[id]; ok && (what || !due) {
+		delete(o.byID, id)
+	}
+}
+
+// due is a copy of all debts.
+func (o *owed) due() map[string]bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	due := make(map[string]bool, len(o.byID))
+	for id, what := range o.byID {
+		due[id] = what
+	}
+	return due
+}
+
+// giveBackInTime gives back before the runtime's deadline, or later: to be late
+// would cost the connection.
+func (p *Plugin) giveBackInTime(ctx context.Context, id string, what bool) {
+	defer p.health.begin(id)()
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, innerDeadline(time.Now(), deadline))
+		defer cancel()
+	}
+	p.giveBack(ctx, id, what)
 }
 
 // giveBack releases or removes a claim, now or later. It never fails the
 // runtime's event: the container is gone in any case.
-func (p *Plugin) giveBack(ctx context.Context, id string, do giveBackFunc) {
-	err := do(ctx, id)
-	p.owed.mu.Lock()
-	defer p.owed.mu.Unlock()
-	if err == nil {
-		delete(p.owed.byID, id)
+func (p *Plugin) giveBack(ctx context.Context, id string, what bool) {
+	do := p.Ledger.Release
+	if what == remove {
+		do = p.Ledger.Remove
+	}
+	if err := do(ctx, id); err != nil {
+		p.Log.Error("claim not given back; it is tried again", "id", id, "error", err)
+		p.owed.add(id, what)
 		return
 	}
-	p.Log.Error("claim not given back; it is tried again", "id", id, "error", err)
-	if p.owed.byID == nil {
-		p.owed.byID = map[string]giveBackFunc{}
-	}
-	p.owed.byID[id] = do
+	p.owed.paid(id, what)
 }
 
 // payOwed tries again until ctx ends.
@@ -48,14 +91,9 @@ func (p *Plugin) payOwed(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		p.owed.mu.Lock()
-		due := make(map[string]giveBackFunc, len(p.owed.byID))
-		for id, do := range p.owed.byID {
-			due[id] = do
+		for id, what := range p.owed.due() {
+			p.giveBack(ctx, id, what)
 		}
-		p.owed.mu.Unlock()
-		for id, do := range due {
-			p.giveBack(ctx, id, do)
-		}
+		p.trim(ctx)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
@@ -62,6 +63,8 @@ type Plugin struct {
 	intents intents
 	health  health
 	owed    owed
+	// unreconciled is why no grant is given at present; nil: none.
+	unreconciled atomic.Pointer[error]
 	// work counts handlers that outlived their request, so that Close can wait for them.
 	work sync.WaitGroup
 }
@@ -105,7 +108,6 @@ func (p *Plugin) Wait() { p.work.Wait() }
 // CreateContainer answers the question what a container may have. An error
 // refuses the container; its text is what the user reads in the pod's events.
 func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-	defer p.health.begin(ctr.GetId())()
 	adjust, err := p.beforeDeadline(ctx, ctr.GetId(), func(ctx context.Context) (*api.ContainerAdjustment, error) {
 		return p.create(ctx, pod, ctr)
 	})
@@ -119,7 +121,7 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr *
 // StopContainer gives back what the container held: its task has ended. The
 // folder stays, because the container that maps it still exists.
 func (p *Plugin) StopContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.Container) ([]*api.ContainerUpdate, error) {
-	p.giveBack(ctx, ctr.GetId(), p.Ledger.Release)
+	p.giveBackInTime(ctx, ctr.GetId(), release)
 	return nil, nil
 }
 
@@ -127,7 +129,7 @@ func (p *Plugin) StopContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.
 // creation that failed after CreateContainer, and then has an id and nothing else.
 func (p *Plugin) RemoveContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.Container) error {
 	p.intents.forget(ctr.GetId())
-	p.giveBack(ctx, ctr.GetId(), p.Ledger.Remove)
+	p.giveBackInTime(ctx, ctr.GetId(), remove)
 	return nil
 }
 

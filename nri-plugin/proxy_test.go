@@ -17,6 +17,7 @@ type proxy struct {
 	backend  string
 	mu       sync.Mutex
 	open     []net.Conn
+	accepted int // connections so far
 }
 
 func newProxy(t testing.TB, socket, backend string) *proxy {
@@ -41,6 +42,7 @@ func (p *proxy) accept() {
 		}
 		p.mu.Lock()
 		p.open = append(p.open, front, back)
+		p.accepted++
 		p.mu.Unlock()
 		for _, pair := range [][2]net.Conn{{front, back}, {back, front}} {
 			go func() {
@@ -59,4 +61,11 @@ func (p *proxy) cut() {
 		c.Close()
 	}
 	p.open = nil
+}
+
+// connections is how many there were so far.
+func (p *proxy) connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.accepted
 }

@@ -192,6 +192,12 @@ func connect(t testing.TB, r *runtime, change ...func(*nriplugin.Config)) *fixtu
 }
 
 func (f *fixture) start() {
+	f.run()
+	f.waitReady()
+}
+
+// run starts the plugin and does not wait for it.
+func (f *fixture) run() {
 	var err error
 	f.plugin, err = nriplugin.New(f.config)
 	require.NoError(f.t, err)
@@ -208,7 +214,6 @@ func (f *fixture) start() {
 		})
 	}
 	f.t.Cleanup(f.stop)
-	f.waitReady()
 }
 
 func (f *fixture) waitReady() {

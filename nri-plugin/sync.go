@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/oci"
 )
 
 // reconcile makes the ledger say what is true: the runtime's list of created and
@@ -28,19 +30,17 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 	for _, ctr := range ctrs {
 		live = append(live, ctr.GetId())
 	}
-	report, err := p.Ledger.Reconcile(ctx, grant.OwnerNRI, live)
-	if err != nil {
-		return err
-	}
+	// An entry that can't be swept keeps no other from being swept or restored.
+	report, err := p.Ledger.Reconcile(ctx, grant.OwnerNRI, live, grant.WithLiveness(p.inUse), grant.ForWholeNode())
+	errs := []error{err}
 	snapshot, err := p.Ledger.Snapshot(ctx)
 	if err != nil {
-		return err
+		return errors.Join(append(errs, err)...)
 	}
 	booked := map[string]bool{}
 	for _, c := range snapshot.Claims() {
 		booked[c.ContainerID] = true
 	}
-	var errs []error
 	for _, ctr := range ctrs {
 		if booked[ctr.GetId()] || !p.limitedByUs(ctr) {
 			continue
@@ -50,8 +50,18 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 		}
 	}
 	p.Log.Info("ledger reconciled", "containers", len(ctrs), "claims", len(snapshot.Claims()),
-		"removed", len(report.Removed), "leftovers", len(report.Leftovers), "corrupt", len(report.Corrupt))
+		"removed", len(report.Removed), "unlisted", len(report.Unlisted), "leftovers", len(report.Leftovers), "corrupt", len(report.Corrupt))
 	return errors.Join(errs...)
+}
+
+// inUse says whether a process of a container that the runtime does not list has a
+// card open. The runtime leaves out a container whose state it can't find out.
+func (p *Plugin) inUse(folder string) bool {
+	used, err := limiter.UsageInUse(filepath.Join(folder, "usage"))
+	if err != nil {
+		p.Log.Debug("no processes looked for", "folder", folder, "error", err)
+	}
+	return used
 }
 
 // limitedByUs tells whether a container was created with our edits, by the one
@@ -66,25 +76,40 @@ func (p *Plugin) limitedByUs(ctr *api.Container) bool {
 	return false
 }
 
-// restore books again what a running container holds, from the same annotations
-// that it was created by. It can't be refused: the container is there.
+// restore books again what a running container holds. It can't be refused: the
+// container is there.
 func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) error {
-	if pod == nil {
-		return fmt.Errorf("container %s holds a card, but the runtime lists no pod of it", ctr.GetId())
-	}
-	g, err := grant.FromPod(ctx, podFacts(pod), ctr.GetName(), p.NodeName, p.Names)
+	g, err := p.held(ctx, pod, ctr)
 	if err != nil {
-		return fmt.Errorf("restore the claim of a running container: %w", err)
-	}
-	if g == nil {
-		return fmt.Errorf("restore the claim of a running container: pod %s container %q has no grant any more", podName(pod), ctr.GetName())
+		return fmt.Errorf("restore the claim of running container %s: %w", ctr.GetId(), err)
 	}
 	restored, err := p.Ledger.Restore(ctx, p.claim(pod, ctr, g), p.Cards(), func(dir string) error {
 		return p.Populate(dir, g.Shares)
 	})
 	if err != nil {
-		return fmt.Errorf("restore the claim of a running container: %w", err)
+		return fmt.Errorf("restore the claim of running container %s: %w", ctr.GetId(), err)
 	}
 	p.Log.Warn("claim of a running container restored", "pod", podName(pod), "container", ctr.GetName(), "id", ctr.GetId(), "overbooked", restored.Overbooked)
 	return nil
+}
+
+// held is what a running container holds: by the annotations that it was created by
+// or, where those can't be read any more, by the limits file that it has mounted.
+func (p *Plugin) held(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*grant.Grant, error) {
+	g, err := grant.FromPod(ctx, podFacts(pod), ctr.GetName(), p.NodeName, p.Names)
+	if err == nil && g != nil {
+		return g, nil
+	}
+	if err == nil {
+		err = fmt.Errorf("pod %s container %q has no grant any more", podName(pod), ctr.GetName())
+	}
+	if ctr.GetPid() == 0 {
+		return nil, err
+	}
+	mounted := filepath.Join("/proc", strconv.FormatUint(uint64(ctr.GetPid()), 10), "root", filepath.Dir(limiter.ContainerLimitsPath))
+	shares, mountedErr := oci.RecoverShares(mounted)
+	if mountedErr != nil {
+		return nil, errors.Join(err, mountedErr)
+	}
+	return &grant.Grant{Container: ctr.GetName(), Shares: shares}, nil
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/containerd/nri/pkg/api"
@@ -90,16 +93,10 @@ func changed(intent, final *api.ContainerAdjustment) []error {
 		}
 	}
 
-	mounts := map[string]string{}
-	for _, m := range final.GetMounts() {
-		mounts[m.GetDestination()] = m.GetSource()
-	}
-	for _, m := range intent.GetMounts() {
-		if _, removal := m.IsMarkedForRemoval(); removal {
-			continue
-		}
-		if got := mounts[m.GetDestination()]; got != m.GetSource() {
-			errs = append(errs, fmt.Errorf("mount %s is from %q, not %q", m.GetDestination(), got, m.GetSource()))
+	mounts := mountsByPath(final)
+	for path, want := range mountsByPath(intent) {
+		if got := mounts[path]; !slices.Equal(got, want) {
+			errs = append(errs, fmt.Errorf("mount %s is %q, not %q", path, got, want))
 		}
 	}
 
@@ -124,6 +121,13 @@ func foreign(intent, final *api.ContainerAdjustment) []error {
 	for _, d := range final.GetCDIDevices() {
 		c.CDIDevices = append(c.CDIDevices, d.GetName())
 	}
+	intendedMounts := mountsByPath(intent)
+	for _, m := range final.GetMounts() {
+		if _, removal := m.IsMarkedForRemoval(); !removal && intendedMounts[cleanPath(m.GetDestination())] == nil {
+			c.Mounts = append(c.Mounts, m.ToOCI(nil))
+		}
+	}
+	c.Annotations = final.GetAnnotations()
 	ours := map[string]bool{}
 	for _, e := range intent.GetEnv() {
 		ours[e.GetKey()] = true
@@ -138,11 +142,33 @@ func foreign(intent, final *api.ContainerAdjustment) []error {
 	if reason, holds := oci.HoldsGPU(c); holds {
 		errs = append(errs, errors.New(reason+", which was not granted"))
 	}
+	for _, m := range c.Mounts {
+		if len(intendedMounts) > 0 && oci.OwnedDestination(m.Destination) {
+			errs = append(errs, fmt.Errorf("it mounts %s over the limiter's files", m.Destination))
+		}
+	}
 	if oci.AsksForGPU(c) {
 		errs = append(errs, errors.New("it asks for cards by its environment, which were not granted"))
 	}
 	return errs
 }
+
+// mountsByPath are the mounts that an adjustment adds, each as text, by the path
+// that they really are on. Two on one path are both there.
+func mountsByPath(a *api.ContainerAdjustment) map[string][]string {
+	mounts := map[string][]string{}
+	for _, m := range a.GetMounts() {
+		if _, removal := m.IsMarkedForRemoval(); removal {
+			continue
+		}
+		path := cleanPath(m.GetDestination())
+		mounts[path] = append(mounts[path], fmt.Sprintf("%s %s %s", m.GetType(), m.GetSource(), strings.Join(m.GetOptions(), ",")))
+	}
+	return mounts
+}
+
+// cleanPath is a path inside a container as a runtime resolves it.
+func cleanPath(destination string) string { return path.Clean("/" + destination) }
 
 // deviceNumbers are type and numbers of the nodes that an adjustment adds, by path.
 func deviceNumbers(a *api.ContainerAdjustment) map[string]string {

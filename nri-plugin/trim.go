@@ -1,0 +1,29 @@
+package nriplugin
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+// trim cuts usage files back to their size. Their containers can write them, and so
+// can write past their end and fill the state folder; what is cut off is nothing
+// that a limiter maps.
+func (p *Plugin) trim(ctx context.Context) {
+	snapshot, err := p.Ledger.Snapshot(ctx)
+	if err != nil {
+		p.Log.Error("usage files not looked at", "error", err)
+		return
+	}
+	for _, e := range snapshot.Entries {
+		trimmed, err := limiter.TrimUsage(filepath.Join(p.Ledger.Folder(e.ContainerID), "usage"))
+		switch {
+		case trimmed:
+			p.Log.Warn("a container changed the size of its usage file, which is cut back",
+				"pod", e.PodNamespace+"/"+e.PodName, "container", e.Container, "id", e.ContainerID)
+		case err != nil:
+			p.Log.Debug("usage file not looked at", "id", e.ContainerID, "error", err)
+		}
+	}
+}
