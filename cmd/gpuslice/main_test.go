@@ -83,6 +83,26 @@ func TestStatusTableOfAnEmptyNode(t *testing.T) {
 	assert.Contains(t, out, "has gpuslice-agent run on this node")
 }
 
+// A container that keeps cards from others is shown with them, and with the reason.
+func TestStatusOfABlockingContainer(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	require.NoError(t, s.Ledger.Block(context.Background(), "c-all", grant.OwnerNRI, "the kubelet is down"))
+	require.NoError(t, s.Ledger.Block(context.Background(), "c-two", grant.OwnerNRI, "no annotation", nodetest.H200, nodetest.T4))
+	status, out, _ := gpuslice("status", "--state-dir", s.Dir)
+	assert.Equal(t, exitDone, status)
+	assert.Contains(t, out, `
+POD  CONTAINER  STATE     GPU  MEMORY USED  CORES  PROCESSES  ENFORCEMENT
+-    c-all      blocking  all  -            -      -          -
+-    c-two      blocking  0,1  -            -      -          -
+
+problem: container c-all: it is there and its grant is not known, so nothing more is granted on this node: the kubelet is down
+
+problem: container c-two: it is there and its grant is not known, so nothing more is granted on `+nodetest.H200+", "+nodetest.T4+": no annotation\n")
+	_, out, _ = gpuslice("status", "-o", "json", "--state-dir", s.Dir)
+	assert.Contains(t, out, `"state": "blocking"`)
+	assert.Contains(t, out, `"blocks": [`)
+}
+
 func TestStatusJSON(t *testing.T) {
 	s := busyNode(t)
 	status, out, stderr := gpuslice("status", "-o", "json", "--state-dir", s.Dir)
@@ -123,7 +143,7 @@ func TestStatusWithoutAStateDir(t *testing.T) {
 	status, out, stderr := gpuslice("status", "--state-dir", dir)
 	assert.Equal(t, exitFailed, status)
 	assert.Empty(t, out)
-	assert.Equal(t, "gpuslice: "+dir+" is no state folder of gpuslice-agent: start the agent on this node, or name its folder with --state-dir\n", stderr)
+	assert.Equal(t, "gpuslice: read ledger "+dir+": open "+dir+"/containers: no such file or directory: has gpuslice-agent run on this node? (--state-dir names its folder)\n", stderr)
 	assert.NoDirExists(t, dir)
 
 	t.Setenv("GPUSLICE_STATE_DIR", dir)

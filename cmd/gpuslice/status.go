@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/status"
+	"github.com/gpuslice/gpuslice/grant"
 )
 
 func statusCommand() *cobra.Command {
@@ -25,7 +27,10 @@ up to MiB, beside what they are granted.
 A container is "active" while its share is booked, "released" when it has ended
 and its runtime has not removed it yet, and "corrupt" when its record can't be
 read: what is known of it is shown with its container's id, and why is printed
-below.
+below. It is "blocking" when it is there and its grant can't be found out: as
+long as it is, nothing more is granted on the cards that it may hold.
+
+To look changes nothing and keeps no container waiting.
 
 Exit status: 0 it is shown (what could not be read is among the problems);
 1 nothing could be read; 2 the call is wrong.`,
@@ -81,15 +86,11 @@ func table(out io.Writer, n status.Node) error {
 	}
 	for _, c := range n.Containers {
 		for _, s := range c.Shares {
-			card := s.UUID
-			if i, ok := index[s.UUID]; ok {
-				card = fmt.Sprint(i)
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d MiB\t%s\t%d\t%s\n", orDash(c.Pod), name(c), c.State, card,
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d MiB\t%s\t%d\t%s\n", orDash(c.Pod), name(c), c.State, card(s.UUID, index),
 				mebibytes(s.UsedBytes), s.MemoryMiB, cores(s.CorePercent), s.Processes, orDash(c.Enforcement))
 		}
 		if len(c.Shares) == 0 {
-			fmt.Fprintf(w, "%s\t%s\t%s\t-\t-\t-\t-\t%s\n", orDash(c.Pod), name(c), c.State, orDash(c.Enforcement))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t-\t-\t-\t%s\n", orDash(c.Pod), name(c), c.State, blocked(c, index), orDash(c.Enforcement))
 		}
 	}
 	if len(n.Containers) == 0 {
@@ -112,6 +113,29 @@ func name(c status.Container) string {
 		return c.ContainerID
 	}
 	return c.Name
+}
+
+// card is a card's index, or its UUID where the node has no such card.
+func card(uuid string, index map[string]int) string {
+	if i, ok := index[uuid]; ok {
+		return fmt.Sprint(i)
+	}
+	return uuid
+}
+
+// blocked are the cards that a container without known shares keeps from others.
+func blocked(c status.Container, index map[string]int) string {
+	if c.State != string(grant.StateBlocking) {
+		return "-"
+	}
+	if len(c.Blocks) == 0 {
+		return "all"
+	}
+	var cards []string
+	for _, uuid := range c.Blocks {
+		cards = append(cards, card(uuid, index))
+	}
+	return strings.Join(cards, ",")
 }
 
 // mebibytes rounds up: a byte too much must not look like none.

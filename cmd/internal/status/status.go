@@ -1,6 +1,6 @@
 // Package status puts together what a node's cards are granted and used for, out
 // of the node's own files: node.json, the ledger and the containers' usage files.
-// It asks no daemon.
+// It asks no daemon, changes nothing and takes no lock: nobody waits for who looks.
 package status
 
 import (
@@ -60,6 +60,9 @@ type Container struct {
 	Enforcement string    `json:"enforcement"`
 	CreatedAt   time.Time `json:"createdAt"`
 	Shares      []Share   `json:"shares"`
+	// Blocks are the cards that nothing is granted on because of this container, whose
+	// grant is not known. It is there with State "blocking" only; empty: all cards.
+	Blocks []string `json:"blocks,omitempty"`
 }
 
 // Share is a container's part of one card, and what it uses of it.
@@ -75,20 +78,19 @@ type Share struct {
 // something without them; an unreadable ledger is an error.
 func Read(ctx context.Context, stateDir string) (Node, error) {
 	var n Node
-	if err := isStateDir(stateDir); err != nil {
-		return n, err
-	}
-	ledger, err := grant.OpenLedger(stateDir, grant.WithRecovery(oci.RecoverShares))
+	ledger, err := grant.OpenReadOnly(stateDir, grant.WithRecovery(oci.RecoverShares))
 	if errors.Is(err, fs.ErrPermission) {
 		return n, fmt.Errorf("%w: run it as root", err)
 	}
 	if err != nil {
-		return n, err
+		return n, fmt.Errorf("%w (--state-dir names its folder)", err)
 	}
-	defer ledger.Close()
 	snapshot, err := ledger.Snapshot(ctx)
 	if err != nil {
 		return n, err
+	}
+	if snapshot.Unsettled {
+		n.Problems = append(n.Problems, "the ledger is being changed, or gpuslice-agent was killed while it changed it: what is shown may be of different moments")
 	}
 	file, err := node.Read(stateDir)
 	if err != nil {
@@ -133,21 +135,6 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 	return n, nil
 }
 
-// isStateDir wants a folder that an agent has worked with: to open a ledger where
-// there is none would make one.
-func isStateDir(dir string) error {
-	info, err := os.Stat(filepath.Join(dir, "containers"))
-	switch {
-	case errors.Is(err, fs.ErrNotExist), err == nil && !info.IsDir():
-		return fmt.Errorf("%s is no state folder of gpuslice-agent: start the agent on this node, or name its folder with --state-dir", dir)
-	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("look for the agent's state folder: %w: run it as root", err)
-	case err != nil:
-		return fmt.Errorf("look for the agent's state folder: %w: name it with --state-dir", err)
-	}
-	return nil
-}
-
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
@@ -165,7 +152,7 @@ func add(a, b uint64) uint64 {
 func container(e grant.Entry, folder string) (c Container, problem string) {
 	c = Container{
 		ContainerID: e.ContainerID, PodUID: e.PodUID, Name: e.Container, Owner: e.Owner,
-		State: string(e.State), Enforcement: e.Mode, CreatedAt: e.CreatedAt, Shares: []Share{},
+		State: string(e.State), Enforcement: e.Mode, CreatedAt: e.CreatedAt, Shares: []Share{}, Blocks: e.Blocks,
 	}
 	if e.PodName != "" {
 		c.Pod = e.PodNamespace + "/" + e.PodName
@@ -175,7 +162,8 @@ func container(e grant.Entry, folder string) (c Container, problem string) {
 		errs = append(errs, e.Problem)
 	}
 	usage, err := limiter.ReadUsage(filepath.Join(folder, "usage"))
-	if err != nil && e.State != grant.StateReleased && exists(folder) { // it may have been removed since
+	// It may have been removed since, and has none where it is made again to block.
+	if err != nil && e.State != grant.StateReleased && e.State != grant.StateBlocking && exists(folder) {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {

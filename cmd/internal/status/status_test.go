@@ -2,9 +2,12 @@ package status_test
 
 import (
 	"context"
+	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -203,14 +206,59 @@ func TestReadMakesNothing(t *testing.T) {
 	assert.Len(t, entries, 1)
 }
 
-func TestReadEndsWithItsContext(t *testing.T) {
+// Nothing is made, repaired or locked by who looks, and no lock keeps them out.
+func TestReadChangesNothing(t *testing.T) {
 	s := nodetest.NewStateDir(t)
+	s.Claim("c", "p", share(nodetest.H200, 1000, 10))
+	s.Claim("corrupt", "q", share(nodetest.H200, 1000, 10))
+	require.NoError(t, os.WriteFile(s.Path("corrupt", "grant.json"), []byte("{"), 0o600))
+	require.NoError(t, os.Mkdir(s.Ledger.Folder("empty"), 0o755)) // a ledger would remove it
+	require.NoError(t, os.Remove(filepath.Join(s.Dir, "lock")))   // a ledger would make it
+	before := tree(t, s.Dir)
+	assert.Len(t, read(t, s.Dir).Containers, 2)
+	assert.Equal(t, before, tree(t, s.Dir))
+}
+
+func TestReadWhileTheLedgerIsLocked(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	s.Claim("c", "p", share(nodetest.H200, 1000, 10))
 	lock, err := os.OpenFile(filepath.Join(s.Dir, "lock"), os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer lock.Close()
 	require.NoError(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+	assert.Len(t, read(t, s.Dir).Containers, 1)
+}
+
+// A change that was interrupted is told, and keeps nobody from looking.
+func TestReadAnInterruptedChange(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	s.Claim("c", "p", share(nodetest.H200, 1000, 10))
+	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "generation"), []byte{9, 0, 0, 0, 0, 0, 0, 0}, 0o600))
+	n := read(t, s.Dir)
+	assert.Len(t, n.Containers, 1)
+	require.Len(t, n.Problems, 1)
+	assert.Contains(t, n.Problems[0], "may be of different moments")
+
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err = status.Read(ctx, s.Dir)
+	_, err := status.Read(ctx, s.Dir)
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// tree is everything below a folder that a change would change.
+func tree(t *testing.T, dir string) string {
+	t.Helper()
+	var text strings.Builder
+	require.NoError(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st syscall.Stat_t
+		if err := syscall.Lstat(path, &st); err != nil {
+			return err
+		}
+		fmt.Fprintln(&text, path, st.Ino, st.Mode, st.Size, st.Mtim, st.Ctim)
+		return nil
+	}))
+	return text.String()
 }
