@@ -9,10 +9,12 @@ import (
 // owedInterval is how often what could not be given back is tried again.
 const owedInterval = 5 * time.Second
 
-// What may be given back of a container. A removal takes a release with it.
+// debt is what is to be given back of a container. A removal takes a release with it.
+type debt int
+
 const (
-	release = false
-	remove  = true
+	release debt = iota + 1
+	remove
 )
 
 // owed are claims that could not be given back when the runtime said so: the
@@ -21,33 +23,33 @@ const (
 // restart is found by the next Synchronize.
 type owed struct {
 	mu   sync.Mutex
-	byID map[string]bool // release or remove
+	byID map[string]debt
 }
 
 // add remembers a debt. A release never takes the place of a removal.
-func (o *owed) add(id string, what bool) {
+func (o *owed) add(id string, what debt) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.byID == nil {
-		o.byID = map[string]bool{}
+		o.byID = map[string]debt{}
 	}
-	o.byID[id] = o.byID[id] || what
+	o.byID[id] = max(o.byID[id], what)
 }
 
 // paid forgets a debt that what has settled: a release does not settle a removal.
-func (o *owed) paid(id string, what bool) {
+func (o *owed) paid(id string, what debt) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if due, ok := o.byID[id]; ok && (what || !due) {
+	if what >= o.byID[id] {
 		delete(o.byID, id)
 	}
 }
 
 // due is a copy of all debts.
-func (o *owed) due() map[string]bool {
+func (o *owed) due() map[string]debt {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	due := make(map[string]bool, len(o.byID))
+	due := make(map[string]debt, len(o.byID))
 	for id, what := range o.byID {
 		due[id] = what
 	}
@@ -56,7 +58,7 @@ func (o *owed) due() map[string]bool {
 
 // giveBackInTime gives back before the runtime's deadline, or later: to be late
 // would cost the connection.
-func (p *Plugin) giveBackInTime(ctx context.Context, id string, what bool) {
+func (p *Plugin) giveBackInTime(ctx context.Context, id string, what debt) {
 	defer p.health.begin(id)()
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
@@ -68,7 +70,7 @@ func (p *Plugin) giveBackInTime(ctx context.Context, id string, what bool) {
 
 // giveBack releases or removes a claim, now or later. It never fails the
 // runtime's event: the container is gone in any case.
-func (p *Plugin) giveBack(ctx context.Context, id string, what bool) {
+func (p *Plugin) giveBack(ctx context.Context, id string, what debt) {
 	do := p.Ledger.Release
 	if what == remove {
 		do = p.Ledger.Remove

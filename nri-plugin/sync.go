@@ -46,7 +46,9 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 			continue
 		}
 		if err := p.restore(ctx, podByID[ctr.GetPodSandboxId()], ctr); err != nil {
-			errs = append(errs, err)
+			// Written down, so that others who book on this node refuse too.
+			blockErr := p.Ledger.Block(ctx, ctr.GetId(), grant.OwnerNRI, err.Error())
+			errs = append(errs, err, blockErr)
 		}
 	}
 	p.Log.Info("ledger reconciled", "containers", len(ctrs), "claims", len(snapshot.Claims()),
