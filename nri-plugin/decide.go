@@ -102,7 +102,8 @@ func (p *Plugin) edit(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, c
 	if err != nil {
 		return nil, err
 	}
-	adjust.RemoveAnnotation(ModeAnnotation)
+	// Not removed first, as everything else is: NRI keeps annotations in a map, and
+	// removes and adds them in whatever order it comes upon them.
 	adjust.AddAnnotation(ModeAnnotation, modePreload)
 	return adjust, nil
 }
