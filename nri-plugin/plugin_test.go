@@ -5,14 +5,17 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/granttest"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 )
 
@@ -144,6 +147,35 @@ func TestRefusedGrants(t *testing.T) {
 			require.NoError(t, f.plugin.Ready(), "a refusal must not cost the connection")
 		})
 	}
+}
+
+// Every malformed annotation that the grant's codecs know of, through the whole of
+// NRI: refused with a message that names pod, container and field, and nothing kept.
+func TestMalformedAnnotations(t *testing.T) {
+	f := newFixture(t, func(c *nriplugin.Config) {
+		// One that orders two containers, so that slots are looked at at all.
+		c.Names = namesFunc(func(context.Context, grant.Pod) ([]grant.ContainerDevices, error) {
+			return []grant.ContainerDevices{{Name: "main", Devices: 1}}, nil
+		})
+	})
+	cases := granttest.MalformedCases(granttest.Node{
+		Name: nodeName, Card: cardA, Other: cardB, Missing: "GPU-cccccccc-0000-4000-8000-000000000003", CardMiB: 81920,
+	})
+	require.GreaterOrEqual(t, len(cases), 40)
+	for _, test := range cases {
+		_, err := f.runtime.create(newPod("p", test.Annotations), newContainer("main"))
+		if !assert.Error(t, err, test.Description) {
+			continue
+		}
+		assert.Empty(t, f.folders(), test.Description)
+		if strings.Contains(err.Error(), "invalid UTF-8") {
+			continue // NRI's own wire refuses it before we see it
+		}
+		for _, want := range append(test.Says, "default/p", `"main"`) {
+			assert.ErrorContains(t, err, want, test.Description)
+		}
+	}
+	require.Equal(t, 1, f.runtime.proxy.connections())
 }
 
 func TestOverbookedCardIsRefused(t *testing.T) {
