@@ -1,7 +1,6 @@
 package oci
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -88,31 +87,13 @@ func compose(visible, limits *cdispec.ContainerEdits) (*cdispec.ContainerEdits, 
 	return edits, nil
 }
 
-// checkShares refuses what can't be limited, by the rules of package grant. Its
-// codecs check the same at their doors; this is the last one.
+// checkShares refuses what can't be limited. The codecs of package grant check the
+// same at their doors; this is the last one.
 func checkShares(shares []grant.Share) error {
-	if len(shares) == 0 {
-		return errors.New("the grant has no shares: a container without a card gets no grant")
-	}
 	if len(shares) > limiter.MaxDevices {
 		return fmt.Errorf("the grant has %d cards, and a container can be limited on %d at most", len(shares), limiter.MaxDevices)
 	}
-	seen := map[string]bool{}
-	for i, share := range shares {
-		if err := grant.ValidateUUID(share.UUID); err != nil {
-			return fmt.Errorf("share %d: %q: %w", i, share.UUID, err)
-		}
-		switch {
-		case seen[share.UUID]:
-			return fmt.Errorf("share %d: card %s is granted twice", i, share.UUID)
-		case share.MemoryMiB < 1 || share.MemoryMiB > grant.MaxMemoryMiB:
-			return fmt.Errorf("share %d of card %s: memory of %d MiB is not between 1 and %d", i, share.UUID, share.MemoryMiB, grant.MaxMemoryMiB)
-		case share.CorePercent < 0 || share.CorePercent > grant.MaxCorePercent:
-			return fmt.Errorf("share %d of card %s: compute time of %d %% is not between 0 and %d", i, share.UUID, share.CorePercent, grant.MaxCorePercent)
-		}
-		seen[share.UUID] = true
-	}
-	return nil
+	return grant.ValidateShares(shares)
 }
 
 // replacedEnv are the names that a container had set to something else.

@@ -67,8 +67,8 @@ func TestPopulateAgain(t *testing.T) {
 
 func TestPopulateRefuses(t *testing.T) {
 	dir := t.TempDir()
-	require.ErrorContains(t, Populate(dir, nil, testSettings()), "no shares")
-	require.ErrorContains(t, Populate(dir, one(0, 0), testSettings()), "memory of 0 MiB")
+	require.ErrorContains(t, Populate(dir, nil, testSettings()), "no share")
+	require.ErrorContains(t, Populate(dir, one(0, 0), testSettings()), "memory 0 MiB")
 	assert.Zero(t, countFiles(t, dir), "nothing is written")
 	require.ErrorIs(t, Populate(filepath.Join(dir, "none"), one(1, 1), testSettings()), os.ErrNotExist)
 }
