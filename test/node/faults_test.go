@@ -26,7 +26,7 @@ func requireNoUnlimitedCard(t testing.TB, n *harness.Node, s *harness.Sandbox, c
 	_, _, code, err := n.Exec(context.Background(), id, workload("meminfo"))
 	require.NoError(t, err)
 	require.Equal(t, 4, code, "no driver")
-	for _, d := range bundle(t, n, id).Linux.Devices {
+	for _, d := range spec(t, n, id).Linux.Devices {
 		require.NotContains(t, d.Path, "nvidia")
 	}
 }
@@ -183,7 +183,8 @@ func TestAgentKilledAtRandomMoments(t *testing.T) {
 			refused++
 		} else {
 			created++
-			requireLimitedOrNone(t, bundle(t, n, id), n.StateDir())
+			_, err := harness.LimitedOrNone(spec(t, n, id), n.StateDir())
+			require.NoError(t, err)
 		}
 		require.NoError(t, pod.Remove(ctx))
 	}

@@ -6,45 +6,15 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/test/harness"
 )
-
-// requireLimitedOrNone checks an OCI spec: a card with all of its limits, or no card.
-func requireLimitedOrNone(t testing.TB, spec *rspec.Spec, stateDir string) (limited bool) {
-	hasCard := false
-	for _, d := range spec.Linux.Devices {
-		hasCard = hasCard || strings.HasPrefix(d.Path, "/dev/nvidia") || d.Major == 195
-	}
-	for _, r := range spec.Linux.Resources.Devices {
-		hasCard = hasCard || r.Allow && r.Major != nil && *r.Major == 195
-	}
-	sources := map[string]string{}
-	for _, m := range spec.Mounts {
-		sources[m.Destination] = m.Source
-		if m.Destination == "/usr/local/vgpu/limits" || m.Destination == "/etc/ld.so.preload" {
-			assert.Contains(t, m.Options, "ro", m.Destination)
-		}
-	}
-	_, limits := sources["/usr/local/vgpu/limits"]
-	assert.Equal(t, hasCard, limits, "a card and its limits come together")
-	if !hasCard {
-		return false
-	}
-	assert.True(t, strings.HasPrefix(sources["/usr/local/vgpu/limits"], stateDir+"/containers/"), sources["/usr/local/vgpu/limits"])
-	assert.Equal(t, filepath.Dir(sources["/usr/local/vgpu/limits"]), filepath.Dir(sources["/usr/local/vgpu/usage"]))
-	assert.Contains(t, sources["/usr/local/vgpu/libvgpu.so"], "/libvgpu-")
-	assert.Contains(t, sources["/etc/ld.so.preload"], "/ld.so.preload")
-	return true
-}
 
 // kind is one way to ask for a card, and what comes of it.
 type kind struct {
@@ -99,7 +69,7 @@ func TestThousandContainers(t *testing.T) {
 					made += attempts
 				}
 				mu.Unlock()
-				if err := lifecycle(ctx, t, n, k, k.annotations(uuid), fmt.Sprintf("w%d-%d", worker, pods)); !assert.NoError(t, err, k.description) {
+				if err := lifecycle(ctx, n, k, k.annotations(uuid), fmt.Sprintf("w%d-%d", worker, pods)); !assert.NoError(t, err, k.description) {
 					return
 				}
 				mu.Lock()
@@ -124,7 +94,7 @@ func TestThousandContainers(t *testing.T) {
 const attempts = 4
 
 // lifecycle runs one pod through its attempts and removes it.
-func lifecycle(ctx context.Context, t testing.TB, n *harness.Node, k kind, annotations map[string]string, name string) error {
+func lifecycle(ctx context.Context, n *harness.Node, k kind, annotations map[string]string, name string) error {
 	pod, err := n.RunPod(ctx, harness.Pod{Name: name, Annotations: annotations})
 	if err != nil {
 		return err
@@ -149,8 +119,9 @@ func lifecycle(ctx context.Context, t testing.TB, n *harness.Node, k kind, annot
 		if err != nil {
 			return err
 		}
-		if limited := requireLimitedOrNone(t, spec, n.StateDir()); limited != (k.limitMiB > 0) {
-			return fmt.Errorf("limited: %v", limited)
+		limited, err := harness.LimitedOrNone(spec, n.StateDir())
+		if err != nil || limited != (k.limitMiB > 0) {
+			return fmt.Errorf("limited: %v, %w", limited, err)
 		}
 		code, err := n.WaitExit(ctx, id, 30*time.Second)
 		if err != nil {

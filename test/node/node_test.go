@@ -110,8 +110,8 @@ func waitReady(t testing.TB, s *harness.Sandbox, c harness.Container) {
 	require.NoError(t, err)
 }
 
-// bundle reads the OCI spec that runc was given.
-func bundle(t testing.TB, n *harness.Node, id string) *rspec.Spec {
+// spec reads the OCI spec that runc was given.
+func spec(t testing.TB, n *harness.Node, id string) *rspec.Spec {
 	spec, err := n.Spec(context.Background(), id)
 	require.NoError(t, err)
 	return spec

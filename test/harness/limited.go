@@ -1,0 +1,55 @@
+package harness
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// nvidiaMajor is the major number of the driver's device nodes.
+const nvidiaMajor = 195
+
+// LimitedOrNone checks an OCI spec for what must never be: a card without all of its
+// limits, or limits without a card. It says whether there is a card.
+func LimitedOrNone(spec *rspec.Spec, stateDir string) (limited bool, err error) {
+	for _, d := range spec.Linux.Devices {
+		limited = limited || strings.HasPrefix(d.Path, "/dev/nvidia") || d.Major == nvidiaMajor
+	}
+	for _, r := range spec.Linux.Resources.Devices {
+		limited = limited || r.Allow && r.Major != nil && *r.Major == nvidiaMajor
+	}
+	mounts := map[string]rspec.Mount{}
+	for _, m := range spec.Mounts {
+		mounts[filepath.Clean(m.Destination)] = m // the last one is what the container sees
+	}
+	limits, ours := mounts["/usr/local/vgpu/limits"]
+	ours = ours && strings.HasPrefix(limits.Source, stateDir+"/containers/")
+	if limited != ours {
+		return limited, fmt.Errorf("a card: %v, its limits: %v", limited, ours)
+	}
+	if !limited {
+		return false, nil
+	}
+	var errs []error
+	for destination, ok := range map[string]func(rspec.Mount) bool{
+		"/usr/local/vgpu/limits": func(m rspec.Mount) bool { return slices.Contains(m.Options, "ro") },
+		"/usr/local/vgpu/usage": func(m rspec.Mount) bool {
+			return filepath.Dir(m.Source) == filepath.Dir(limits.Source)
+		},
+		"/usr/local/vgpu/libvgpu.so": func(m rspec.Mount) bool {
+			return strings.HasPrefix(filepath.Base(m.Source), "libvgpu-") && slices.Contains(m.Options, "ro")
+		},
+		"/etc/ld.so.preload": func(m rspec.Mount) bool {
+			return filepath.Base(m.Source) == "ld.so.preload" && slices.Contains(m.Options, "ro")
+		},
+	} {
+		if m := mounts[destination]; !ok(m) {
+			errs = append(errs, fmt.Errorf("%s is mounted from %q with %v", destination, m.Source, m.Options))
+		}
+	}
+	return true, errors.Join(errs...)
+}
