@@ -14,6 +14,8 @@ var (
 	ErrUnknownCard = errors.New("unknown card")
 	// ErrWrongNode: the grant was made for another node.
 	ErrWrongNode = errors.New("grant for another node")
+	// ErrSignature: a grant that must be signed isn't, or not for this pod and node.
+	ErrSignature = errors.New("grant not signed")
 	// ErrAmbiguous: a positional grant can't be tied to one container.
 	ErrAmbiguous = errors.New("ambiguous grant")
 	// ErrOverbooked: the card has not enough memory, compute time or slots left.

@@ -38,21 +38,30 @@ type ContainerNames interface {
 // with several is tied to the container by names, which is asked only then and
 // may be nil (such an annotation is then refused with ErrAmbiguous).
 //
+// Who wrote the annotations is Authenticate's to say.
+//
 // Errors name the pod, the container and the field. They are ErrMalformed,
 // ErrWrongNode or ErrAmbiguous, and wrap what names answered.
 func FromPod(ctx context.Context, pod Pod, container, node string, names ContainerNames) (*Grant, error) {
 	grant, err := fromPod(ctx, pod, container, node, names)
 	if err != nil {
-		return nil, fmt.Errorf("pod %s/%s container %q: %w", pod.Namespace, pod.Name, container, err)
+		return nil, inPod(pod, container, err)
 	}
 	return grant, nil
 }
+
+// inPod and inAnnotation say where a fault is.
+func inPod(pod Pod, container string, err error) error {
+	return fmt.Errorf("pod %s/%s container %q: %w", pod.Namespace, pod.Name, container, err)
+}
+
+func inAnnotation(key string, err error) error { return fmt.Errorf("annotation %s: %w", key, err) }
 
 func fromPod(ctx context.Context, pod Pod, container, node string, names ContainerNames) (*Grant, error) {
 	if value, ok := pod.Annotations[AnnotationGrant]; ok {
 		grant, err := fromNamed(value, container, node)
 		if err != nil {
-			return nil, fmt.Errorf("annotation %s: %w", AnnotationGrant, err)
+			return nil, inAnnotation(AnnotationGrant, err)
 		}
 		return grant, nil
 	}
@@ -69,7 +78,7 @@ func fromPod(ctx context.Context, pod Pod, container, node string, names Contain
 	}
 	slot, err := findSlot(ctx, positional, pod, container, names)
 	if err != nil {
-		return nil, fmt.Errorf("annotation %s: %w", key, err)
+		return nil, inAnnotation(key, err)
 	}
 	if slot == noSlot || len(positional[slot]) == 0 {
 		return nil, nil
@@ -109,14 +118,14 @@ func readPositional(annotations map[string]string) (key string, positional Posit
 	var left, whole Positional
 	if isPending {
 		if left, err = DecodeHAMi(pending); err != nil {
-			return "", nil, fmt.Errorf("annotation %s: %w", AnnotationToAllocate, err)
+			return "", nil, inAnnotation(AnnotationToAllocate, err)
 		}
 	}
 	if !isAllocated {
 		return AnnotationToAllocate, left, nil
 	}
 	if whole, err = DecodeHAMi(allocated); err != nil {
-		return "", nil, fmt.Errorf("annotation %s: %w", AnnotationAllocated, err)
+		return "", nil, inAnnotation(AnnotationAllocated, err)
 	}
 	if isPending && !isRemainder(left, whole) {
 		return "", nil, refuse(ErrMalformed, "annotation %s: contradicts %s: it must be the same but for emptied slots; delete the pod so that it is scheduled again",
