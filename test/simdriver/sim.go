@@ -224,6 +224,7 @@ type Card struct {
 	MemoryDataBytes     uint64 `json:"memory_data_bytes"`
 	MemoryPeakBytes     uint64 `json:"memory_peak_bytes"`
 	ContextBytes        uint64 `json:"context_bytes"` // of one context
+	Presence            string `json:"presence"`      // present, lost, removed
 	BusyPercent         int    `json:"busy_percent"`
 	BusyNanoseconds     uint64 `json:"busy_ns"`
 	Launches            uint64 `json:"launches"`

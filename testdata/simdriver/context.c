@@ -16,15 +16,20 @@ CUresult current_context(CUcontext *ctx)
 	*ctx = top;
 	if (!top)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	return top->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	if (!top->alive)
+		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	return card_lost(top->card, process.devices[top->device].epoch) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
 }
 
 /* Process lock held. */
 static CUresult activate(CUcontext ctx)
 {
 	uint64_t bytes = process.view.s->cards[ctx->card].context_bytes;
-	CUresult r = from_errno(charge_take(&process.view, ctx->card, CHARGE_CONTEXT, bytes));
+	CUresult r;
 
+	if (card_lost(ctx->card, process.devices[ctx->device].epoch))
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
+	r = from_errno(charge_take(&process.view, ctx->card, CHARGE_CONTEXT, bytes));
 	if (r)
 		return r;
 	if (!object_add(OBJECT_CONTEXT, ctx)) {

@@ -54,6 +54,7 @@ struct CUmod_st {
 
 struct device {
 	unsigned card;
+	uint32_t epoch; /* the card's at cuInit */
 	struct CUctx_st primary;
 };
 
@@ -81,6 +82,7 @@ CUresult enter(const char *symbol);
 	} while (0)
 
 struct card *device_card(CUdevice dev); /* NULL: no such device */
+bool card_lost(unsigned card, uint32_t epoch); /* gone, or gone and back since that epoch */
 CUresult from_errno(int err);
 
 /* The calling thread's context: alive, or an error. */

@@ -85,8 +85,12 @@ static void find_devices(void)
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < nvml.view.s->card_count; i++) {
-		if (card_visible(&nvml.view.s->cards[i]))
-			nvml.devices[n++].card = i;
+		struct card *c = &nvml.view.s->cards[i];
+
+		if (!card_visible(c) || atomic_load(&c->presence) == CARD_REMOVED)
+			continue;
+		nvml.devices[n].epoch = atomic_load(&c->epoch);
+		nvml.devices[n++].card = i;
 	}
 	qsort(nvml.devices, n, sizeof(nvml.devices[0]), by_pci);
 	for (unsigned i = 0; i < n; i++)
@@ -186,6 +190,22 @@ struct card *nvml_card(nvmlDevice_t device)
 	    (at - first) % sizeof(nvml.devices[0]))
 		return NULL;
 	return &nvml.view.s->cards[device->card];
+}
+
+/* Lost now, or since it was found: only a new init finds it again. */
+bool nvml_lost(const struct nvmlDevice_st *device)
+{
+	struct card *c = &nvml.view.s->cards[device->card];
+
+	return atomic_load(&c->presence) != CARD_PRESENT || atomic_load(&c->epoch) != device->epoch;
+}
+
+nvmlReturn_t nvml_find(nvmlDevice_t device, struct card **card)
+{
+	*card = nvml_card(device);
+	if (!*card)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	return nvml_lost(device) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
 nvmlReturn_t copy_out(char *out, unsigned room, const char *text)

@@ -10,6 +10,7 @@
 struct nvmlDevice_st {
 	unsigned index; /* in order of PCI address, over the visible cards */
 	unsigned card;
+	uint32_t epoch; /* the card's when it was found */
 };
 
 struct nvml {
@@ -31,6 +32,9 @@ nvmlReturn_t nvml_enter(const char *symbol);
 	} while (0)
 
 struct card *nvml_card(nvmlDevice_t device); /* NULL: not a handle of ours */
+/* The card of a handle, or why there is none: INVALID_ARGUMENT, GPU_IS_LOST. */
+nvmlReturn_t nvml_find(nvmlDevice_t device, struct card **card);
+bool nvml_lost(const struct nvmlDevice_st *device);
 nvmlReturn_t copy_out(char *out, unsigned room, const char *text);
 
 /* The client's PID as this process can see it; 0 if it can't. */

@@ -9,10 +9,11 @@
 
 #define CARD_OR_RETURN(c, device)                       \
 	struct card *c;                                 \
+	nvmlReturn_t found_;                            \
 	ENTER();                                        \
-	c = nvml_card(device);                          \
-	if (!c)                                         \
-	return NVML_ERROR_INVALID_ARGUMENT
+	found_ = nvml_find(device, &c);                 \
+	if (found_)                                     \
+	return found_
 
 static nvmlReturn_t get_count(unsigned int *count)
 {
@@ -38,6 +39,8 @@ static nvmlReturn_t by_index(unsigned int index, nvmlDevice_t *device)
 {
 	if (!device || index >= nvml.device_count)
 		return NVML_ERROR_INVALID_ARGUMENT;
+	if (nvml_lost(&nvml.devices[index]))
+		return NVML_ERROR_GPU_IS_LOST;
 	*device = &nvml.devices[index];
 	return NVML_SUCCESS;
 }

@@ -41,9 +41,13 @@ EXPORT nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
 
 EXPORT nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, nvmlU64 types, nvmlEventSet_t set)
 {
+	struct card *c;
+	nvmlReturn_t r;
+
 	ENTER();
-	if (!nvml_card(device) || !set)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	r = nvml_find(device, &c);
+	if (r || !set)
+		return r ? r : NVML_ERROR_INVALID_ARGUMENT;
 	if (types & ~NVML_EVENTS_SUPPORTED)
 		return NVML_ERROR_NOT_SUPPORTED;
 	set->wanted[device->card] |= types;
@@ -80,6 +84,16 @@ static nvmlDevice_t device_of(unsigned card)
 	return NULL;
 }
 
+/* A card of the set fell off the bus. */
+static bool lost_one(const struct nvmlEventSet_st *set)
+{
+	for (unsigned i = 0; i < nvml.device_count; i++) {
+		if (set->wanted[nvml.devices[i].card] && nvml_lost(&nvml.devices[i]))
+			return true;
+	}
+	return false;
+}
+
 static nvmlReturn_t wait_event(nvmlEventSet_t set, struct event *e, unsigned timeout_ms)
 {
 	uint64_t end = now_ns() + timeout_ms * 1000000ull;
@@ -91,6 +105,8 @@ static nvmlReturn_t wait_event(nvmlEventSet_t set, struct event *e, unsigned tim
 
 		if (next_event(set, e))
 			return NVML_SUCCESS;
+		if (lost_one(set))
+			return NVML_ERROR_GPU_IS_LOST;
 		now = now_ns();
 		if (now >= end)
 			return NVML_ERROR_TIMEOUT;

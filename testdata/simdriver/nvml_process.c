@@ -105,10 +105,12 @@ static unsigned list_clients(unsigned card, nvmlProcessInfo_t *list)
 static nvmlReturn_t get_processes(nvmlDevice_t device, unsigned int *count, void *out, bool old)
 {
 	nvmlProcessInfo_t *list;
+	struct card *c;
+	nvmlReturn_t r = nvml_find(device, &c);
 	unsigned n, room;
 
-	if (!nvml_card(device) || !count || (*count && !out))
-		return NVML_ERROR_INVALID_ARGUMENT;
+	if (r || !count || (*count && !out))
+		return r ? r : NVML_ERROR_INVALID_ARGUMENT;
 	list = calloc(MAX_CLIENTS, sizeof(*list));
 	if (!list)
 		return NVML_ERROR_MEMORY;
@@ -147,8 +149,11 @@ EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device,
 
 static nvmlReturn_t none(nvmlDevice_t device, unsigned int *count)
 {
-	if (!nvml_card(device) || !count)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	struct card *c;
+	nvmlReturn_t r = nvml_find(device, &c);
+
+	if (r || !count)
+		return r ? r : NVML_ERROR_INVALID_ARGUMENT;
 	*count = 0;
 	return NVML_SUCCESS;
 }
@@ -171,13 +176,14 @@ NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
 
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *out)
 {
-	const struct card *c;
+	struct card *c;
+	nvmlReturn_t r;
 	uint64_t now = now_ns();
 
 	ENTER();
-	c = nvml_card(device);
-	if (!c || !out)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	r = nvml_find(device, &c);
+	if (r || !out)
+		return r ? r : NVML_ERROR_INVALID_ARGUMENT;
 	out->gpu = busy_percent(c->busy, now - SECOND, now);
 	out->memory = out->gpu / 2;
 	return NVML_SUCCESS;
@@ -234,11 +240,14 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 {
 	nvmlProcessUtilizationSample_t *list;
 	struct window w = sample_window(last_seen);
+	struct card *c;
+	nvmlReturn_t r;
 	unsigned n, room;
 
 	ENTER();
-	if (!nvml_card(device) || !count)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	r = nvml_find(device, &c);
+	if (r || !count)
+		return r ? r : NVML_ERROR_INVALID_ARGUMENT;
 	list = calloc(MAX_CLIENTS, sizeof(*list));
 	if (!list)
 		return NVML_ERROR_MEMORY;

@@ -85,6 +85,13 @@ struct card *device_card(CUdevice dev)
 	return &process.view.s->cards[process.devices[dev].card];
 }
 
+bool card_lost(unsigned card, uint32_t epoch)
+{
+	struct card *c = &process.view.s->cards[card];
+
+	return atomic_load(&c->presence) != CARD_PRESENT || atomic_load(&c->epoch) != epoch;
+}
+
 struct candidate {
 	unsigned card;
 	uint64_t speed;
@@ -110,7 +117,7 @@ static unsigned list_visible(const struct state *s, struct candidate *list)
 	for (unsigned i = 0; i < s->card_count; i++) {
 		const struct card *c = &s->cards[i];
 
-		if (!card_visible(c))
+		if (!card_visible(c) || atomic_load(&s->cards[i].presence) != CARD_PRESENT)
 			continue;
 		list[n].card = i;
 		list[n].speed = by_bus ? 0 : (uint64_t)c->sm_count * c->cores_per_sm * c->clock_khz;
@@ -186,6 +193,7 @@ static CUresult find_devices(void)
 
 		memset(d, 0, sizeof(*d));
 		d->card = cards[i];
+		d->epoch = atomic_load(&process.view.s->cards[cards[i]].epoch);
 		d->primary.card = cards[i];
 		d->primary.device = (CUdevice)i;
 		d->primary.primary = true;

@@ -30,6 +30,18 @@ static unsigned card_busy(const struct card *c)
 	return busy_percent(c->busy, now > 1000000000u ? now - 1000000000u : 0, now);
 }
 
+static const char *presence_name(const struct card *c)
+{
+	switch (atomic_load(&c->presence)) {
+	case CARD_PRESENT:
+		return "present";
+	case CARD_LOST:
+		return "lost";
+	default:
+		return "removed";
+	}
+}
+
 static void json_card(FILE *out, const struct card *c, unsigned index)
 {
 	char uuid[UUID_TEXT];
@@ -47,6 +59,7 @@ static void json_card(FILE *out, const struct card *c, unsigned index)
 		(unsigned long long)c->used[CHARGE_DATA]);
 	fprintf(out, ",\"memory_peak_bytes\":%llu,\"context_bytes\":%llu", (unsigned long long)c->peak_used,
 		(unsigned long long)c->context_bytes);
+	fprintf(out, ",\"presence\":\"%s\"", presence_name(c));
 	fprintf(out, ",\"busy_percent\":%u,\"busy_ns\":%llu,\"launches\":%llu}", card_busy(c),
 		(unsigned long long)atomic_load(&c->busy_ns), (unsigned long long)atomic_load(&c->launches));
 }

@@ -31,6 +31,8 @@ static const char usage_text[] =
 	"  status [-o table|json]                     cards, groups, clients; returns the memory of dead clients\n"
 	"  reset-peak                                 forget all peaks, and groups without clients\n"
 	"  xid CARD CODE                              an XID event on a card\n"
+	"  lose CARD [removed]                        the card falls off the bus (with XID 79), or is removed\n"
+	"  restore CARD                               it is back; what had it open does not get it back\n"
 	"  fail SYMBOL N [ERROR]                      the next N calls of SYMBOL fail (default OUT_OF_MEMORY)\n"
 	"  unfail [SYMBOL]                            no more of that\n"
 	"  set CARD key=value … | set driver key=value …\n"
@@ -189,12 +191,59 @@ static int command_reset_peak(struct view *v)
 	return 0;
 }
 
+/* An event of a card; all who wait wake up. Lock held. */
+static void post_event(struct state *s, int card, uint64_t xid)
+{
+	struct event *e = &s->events[(s->next_event + 1) % MAX_EVENTS];
+
+	e->card = (uint32_t)card;
+	e->data = xid;
+	e->sequence = ++s->next_event;
+}
+
+static void wake_waiters(struct state *s)
+{
+	atomic_fetch_add(&s->event_seq, 1);
+	syscall(SYS_futex, &s->event_seq, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static int command_presence(struct view *v, const char *card_text, enum presence presence)
+{
+	int card = find_card(v->s, card_text);
+	struct card *c;
+	bool change;
+
+	if (card < 0)
+		return 1;
+	if (state_lock(v))
+		return !complain("lock the state: failed");
+	c = &v->s->cards[card];
+	change = (atomic_load(&c->presence) == CARD_PRESENT) != (presence == CARD_PRESENT);
+	if (change) {
+		atomic_store(&c->presence, presence);
+		atomic_fetch_add(&c->epoch, 1);
+		if (presence == CARD_LOST)
+			post_event(v->s, card, 79);
+	}
+	state_unlock(v);
+	wake_waiters(v->s);
+	if (!change)
+		return !complain("card %d is %s already", card, presence == CARD_PRESENT ? "there" : "lost");
+	return 0;
+}
+
+static int command_lose(struct view *v, const char *card_text, const char *how)
+{
+	if (how && strcmp(how, "removed") != 0)
+		return 2 * !complain("lose CARD, or lose CARD removed: %s", how);
+	return command_presence(v, card_text, how ? CARD_REMOVED : CARD_LOST);
+}
+
 static int command_xid(struct view *v, const char *card_text, const char *code_text)
 {
 	int card = find_card(v->s, card_text);
 	char *end;
 	unsigned long code = strtoul(code_text, &end, 10);
-	struct event *e;
 
 	if (card < 0)
 		return 1;
@@ -202,13 +251,9 @@ static int command_xid(struct view *v, const char *card_text, const char *code_t
 		return 2 * !complain("not an XID: %s", code_text);
 	if (state_lock(v))
 		return !complain("lock the state: failed");
-	e = &v->s->events[(v->s->next_event + 1) % MAX_EVENTS];
-	e->card = (uint32_t)card;
-	e->data = code;
-	e->sequence = ++v->s->next_event;
-	atomic_store(&v->s->event_seq, (uint32_t)v->s->next_event);
+	post_event(v->s, card, code);
 	state_unlock(v);
-	syscall(SYS_futex, &v->s->event_seq, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	wake_waiters(v->s);
 	return 0;
 }
 
@@ -399,6 +444,10 @@ static int run(const struct options *o, struct view *v)
 		return command_reset_peak(v);
 	if (!strcmp(command, "xid") && n == 2)
 		return command_xid(v, o->words[1], o->words[2]);
+	if (!strcmp(command, "lose") && (n == 1 || n == 2))
+		return command_lose(v, o->words[1], n == 2 ? o->words[2] : NULL);
+	if (!strcmp(command, "restore") && n == 1)
+		return command_presence(v, o->words[1], CARD_PRESENT);
 	if (!strcmp(command, "fail") && (n == 2 || n == 3))
 		return command_fail(v, o->words[1], o->words[2], n == 3 ? o->words[3] : NULL);
 	if (!strcmp(command, "unfail") && n <= 1)

@@ -33,7 +33,7 @@
 #include <stdint.h>
 
 #define STATE_MAGIC 0x31555047534d4953ULL /* "SIMSGPU1" */
-#define STATE_LAYOUT 1u
+#define STATE_LAYOUT 2u
 #define STATE_DEFAULT_PATH "/run/simgpu/state"
 
 #define MAX_CARDS 32u
@@ -49,6 +49,9 @@
 
 #define NVIDIA_MAJOR 195u
 #define NVIDIACTL_MINOR 255u
+
+/* LOST: the driver still lists the card and can't reach it (it fell off the bus). REMOVED: the driver lists it no more. */
+enum presence { CARD_PRESENT = 0, CARD_LOST = 1, CARD_REMOVED = 2 };
 
 enum charge { CHARGE_CONTEXT = 0, CHARGE_DATA = 1, CHARGE_KINDS = 2 };
 
@@ -93,6 +96,10 @@ struct card {
 	uint32_t threads_per_sm, shared_per_sm, shared_optin;
 	uint32_t clock_khz, memory_clock_khz, bus_width, l2_bytes;
 	uint32_t architecture, brand, power_mw, max_mig;
+
+	/* Written by `simctl lose` and `simctl restore` (lock). Each adds one to epoch: what was opened before stays lost. */
+	_Atomic uint32_t presence;
+	_Atomic uint32_t epoch;
 	uint32_t pad0;
 
 	/* Sums over the clients' cells, and their highest value since the last reset. Lock. */
@@ -148,7 +155,7 @@ struct state {
 	uint32_t cuda_version; /* 1000 * major + 10 * minor */
 	_Atomic uint32_t dirty;
 	_Atomic uint32_t fail_count; /* entries of fails[] in use; 0 makes the check one load */
-	_Atomic uint32_t event_seq;  /* futex: low half of the newest event's sequence */
+	_Atomic uint32_t event_seq;  /* futex: rises with each event, and when a card comes or goes */
 	uint64_t next_event;
 	uint64_t next_client;
 	uint32_t client_limit; /* no slot at or above this was ever used */
