@@ -1,0 +1,172 @@
+package deviceplugin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// Source knows the node's cards.
+type Source interface {
+	// Cards are the cards, ordered by UUID, not to be changed, and a channel that is
+	// closed when they are no longer true.
+	Cards() ([]Card, <-chan struct{})
+}
+
+// Condition says whether the node is guarded.
+type Condition interface {
+	// Guarded says it, and has a channel that is closed when it is no longer true.
+	Guarded() (bool, <-chan struct{})
+}
+
+// Config is what a Plugin works with.
+type Config struct {
+	Resource Resource
+	Cards    Source
+	Guard    Condition
+	// Policy is how devices are chosen; empty is Packed.
+	Policy Policy
+	// Links know how well two cards are connected; nil: nobody does.
+	Links Links
+	// Env are variables for every container that gets a device, beside
+	// NVIDIA_VISIBLE_DEVICES.
+	Env map[string]string
+}
+
+// Plugin answers the kubelet for one resource. It keeps no state of containers.
+type Plugin struct {
+	v1beta1.UnimplementedDevicePluginServer
+	Config
+}
+
+var _ v1beta1.DevicePluginServer = (*Plugin)(nil)
+
+// New returns a plugin.
+func New(c Config) *Plugin { return &Plugin{Config: c} }
+
+// GetDevicePluginOptions says which of the optional questions the plugin answers.
+func (p *Plugin) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (*v1beta1.DevicePluginOptions, error) {
+	return &v1beta1.DevicePluginOptions{GetPreferredAllocationAvailable: true}, nil
+}
+
+// ListAndWatch sends the devices at once and then whenever they change, until the
+// kubelet hangs up.
+func (p *Plugin) ListAndWatch(_ *v1beta1.Empty, stream grpc.ServerStreamingServer[v1beta1.ListAndWatchResponse]) error {
+	for {
+		cards, cardsChanged := p.Cards.Cards()
+		guarded, guardChanged := p.Guard.Guarded()
+		if err := stream.Send(&v1beta1.ListAndWatchResponse{Devices: p.devices(cards, guarded)}); err != nil {
+			return fmt.Errorf("send the devices of %s to the kubelet: %w", p.Resource.Name, err)
+		}
+		select {
+		case <-stream.Context().Done():
+			return nil
+		case <-cardsChanged:
+		case <-guardChanged:
+		}
+	}
+}
+
+// devices are all devices of the cards, in their order. Where nobody guards the node
+// none is healthy: no pod shall be sent to it.
+func (p *Plugin) devices(cards []Card, guarded bool) []*v1beta1.Device {
+	devices := make([]*v1beta1.Device, 0, len(cards)*p.Resource.count)
+	for _, c := range cards {
+		health := v1beta1.Unhealthy
+		if c.Healthy && guarded {
+			health = v1beta1.Healthy
+		}
+		var topology *v1beta1.TopologyInfo
+		if c.NUMANode >= 0 {
+			topology = &v1beta1.TopologyInfo{Nodes: []*v1beta1.NUMANode{{ID: int64(c.NUMANode)}}}
+		}
+		for n := range p.Resource.count {
+			devices = append(devices, &v1beta1.Device{ID: device{c.UUID, n}.id(), Health: health, Topology: topology})
+		}
+	}
+	return devices
+}
+
+// Allocate passes the devices' ids along, and gives the containers nothing: see the
+// package's manual. It asks nobody.
+func (p *Plugin) Allocate(_ context.Context, request *v1beta1.AllocateRequest) (*v1beta1.AllocateResponse, error) {
+	cards, _ := p.Cards.Cards()
+	response := &v1beta1.AllocateResponse{}
+	for _, r := range request.GetContainerRequests() {
+		devices, err := p.known(cards, r.GetDevicesIds())
+		if err != nil {
+			return nil, status.Errorf(codes.InvalidArgument, "allocate: %v", err)
+		}
+		env := map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}
+		maps.Copy(env, p.Env)
+		response.ContainerResponses = append(response.ContainerResponses, &v1beta1.ContainerAllocateResponse{
+			Envs:        env,
+			Annotations: map[string]string{p.Resource.Annotation: strings.Join(sortedIDs(devices), ",")},
+		})
+	}
+	return response, nil
+}
+
+// known reads the ids of a container's devices, which must be of cards that are there.
+func (p *Plugin) known(cards []Card, ids []string) ([]device, error) {
+	if len(ids) == 0 {
+		return nil, fmt.Errorf("a container without a device of %s", p.Resource.Name)
+	}
+	devices, err := p.Resource.parseAll(ids)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range devices {
+		if !slices.ContainsFunc(cards, func(c Card) bool { return c.UUID == d.uuid }) {
+			return nil, fmt.Errorf("%q: this node has no card %s", d.id(), d.uuid)
+		}
+	}
+	return devices, nil
+}
+
+// GetPreferredAllocation says which of the free devices are best together.
+func (p *Plugin) GetPreferredAllocation(_ context.Context, request *v1beta1.PreferredAllocationRequest) (*v1beta1.PreferredAllocationResponse, error) {
+	response := &v1beta1.PreferredAllocationResponse{}
+	for _, r := range request.GetContainerRequests() {
+		ids, err := p.preferred(r)
+		if err != nil {
+			return nil, status.Errorf(codes.InvalidArgument, "preferred allocation: %v", err)
+		}
+		response.ContainerResponses = append(response.ContainerResponses, &v1beta1.ContainerPreferredAllocationResponse{DeviceIDs: ids})
+	}
+	return response, nil
+}
+
+// preferred chooses for one container.
+func (p *Plugin) preferred(r *v1beta1.ContainerPreferredAllocationRequest) ([]string, error) {
+	available, err := p.Resource.parseAll(r.GetAvailableDeviceIDs())
+	if err != nil {
+		return nil, err
+	}
+	must, err := p.Resource.parseAll(r.GetMustIncludeDeviceIDs())
+	if err != nil {
+		return nil, err
+	}
+	chosen, err := prefer(available, must, int(r.GetAllocationSize()), p.Policy, p.Links)
+	if err != nil {
+		return nil, err
+	}
+	return sortedIDs(chosen), nil
+}
+
+// sortedIDs are the ids of devices, in their order.
+func sortedIDs(devices []device) []string {
+	sorted := slices.SortedFunc(slices.Values(devices), device.compare)
+	ids := make([]string, len(sorted))
+	for i, d := range sorted {
+		ids[i] = d.id()
+	}
+	return ids
+}

@@ -1,0 +1,258 @@
+package deviceplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpuslice/gpuslice/gpu"
+)
+
+// snapshot is a look at cards that are all right.
+func snapshot(uuids ...string) gpu.Snapshot {
+	s := gpu.Snapshot{Taken: time.Unix(1, 0)}
+	for i, uuid := range uuids {
+		s.Node.Cards = append(s.Node.Cards, gpu.Card{UUID: uuid, Index: i, NUMANode: i % 2})
+	}
+	return s
+}
+
+// testPlugin is a plugin of a guarded node.
+func testPlugin(split int, uuids ...string) (*Plugin, *Inventory, *Guard) {
+	inventory := NewInventory()
+	inventory.Update(snapshot(uuids...))
+	guard := NewGuard(func() error { return nil }, silence)
+	guard.look(time.Unix(0, 0))
+	return New(Config{Resource: Replicas("nvidia.com/gpu", split), Cards: inventory, Guard: guard}), inventory, guard
+}
+
+// connected is a plugin's client, over its socket.
+func connected(t testing.TB, plugin *Plugin) v1beta1.DevicePluginClient {
+	dir := shortDir(t)
+	k := newKubelet(t, dir)
+	serve(t, dir, plugin)
+	_, client := k.plugin(t)
+	return client
+}
+
+// The ids and their order are the same whatever order NVML gives the cards.
+func TestReplicas(t *testing.T) {
+	ids := func(uuids ...string) (ids []string) {
+		plugin, inventory, _ := testPlugin(2, uuids...)
+		cards, _ := inventory.Cards()
+		for _, d := range plugin.devices(cards, true) {
+			ids = append(ids, d.GetID())
+		}
+		return ids
+	}
+	want := []string{"GPU-a::0", "GPU-a::1", "GPU-b::0", "GPU-b::1"}
+	assert.Equal(t, want, ids("GPU-a", "GPU-b"))
+	assert.Equal(t, want, ids("GPU-b", "GPU-a"))
+	assert.Empty(t, ids())
+
+	plugin, inventory, _ := testPlugin(1, "GPU-a", "GPU-b")
+	inventory.Update(gpu.Snapshot{Node: gpu.Node{Cards: []gpu.Card{{UUID: "GPU-a", NUMANode: 1}, {UUID: "GPU-b", NUMANode: gpu.NUMAUnknown}}}})
+	cards, _ := inventory.Cards()
+	devices := plugin.devices(cards, true)
+	assert.Equal(t, int64(1), devices[0].GetTopology().GetNodes()[0].GetID())
+	assert.Nil(t, devices[1].GetTopology())
+}
+
+func TestInventory(t *testing.T) {
+	i := NewInventory()
+	step := func(s gpu.Snapshot, want ...Card) {
+		t.Helper()
+		last, changed := i.Cards()
+		i.Update(s)
+		now, _ := i.Cards()
+		assert.Equal(t, want, now)
+		select {
+		case <-changed:
+			assert.NotEqual(t, last, now, "nobody is woken for nothing")
+		default:
+			assert.Equal(t, last, now)
+		}
+	}
+	step(gpu.Snapshot{})
+	step(snapshot("GPU-b", "GPU-a"), Card{"GPU-a", true, 1}, Card{"GPU-b", true, 0})
+	step(snapshot("GPU-b", "GPU-a"), Card{"GPU-a", true, 1}, Card{"GPU-b", true, 0})
+
+	lost := snapshot("GPU-b")
+	step(lost, Card{"GPU-a", false, 1}, Card{"GPU-b", true, 0})
+	lost.Node.Faults = []gpu.Fault{{Index: 1}, {Index: 2, UUID: "GPU-c"}}
+	step(lost, Card{"GPU-a", false, 1}, Card{"GPU-b", true, 0}, Card{"GPU-c", false, -1})
+	step(snapshot("GPU-b", "GPU-a", "GPU-c"), Card{"GPU-a", true, 1}, Card{"GPU-b", true, 0}, Card{"GPU-c", true, 0})
+
+	unread := snapshot("GPU-b", "GPU-a", "GPU-c")
+	unread.Err = errors.New("the driver is not loaded")
+	step(unread, Card{"GPU-a", false, 1}, Card{"GPU-b", false, 0}, Card{"GPU-c", false, 0})
+	step(snapshot("GPU-b", "GPU-a", "GPU-c"), Card{"GPU-a", true, 1}, Card{"GPU-b", true, 0}, Card{"GPU-c", true, 0})
+}
+
+func TestGuard(t *testing.T) {
+	down := errors.New("not connected")
+	for _, test := range []struct {
+		description string
+		at          map[time.Duration]error // what is found when
+		want        []time.Duration         // when it changes
+	}{
+		{"never guarded", map[time.Duration]error{0: down, time.Second: down, time.Hour: down}, nil},
+		{"guarded at once", map[time.Duration]error{0: nil, time.Second: nil}, []time.Duration{0}},
+		{"guarded later", map[time.Duration]error{0: down, time.Second: nil}, []time.Duration{time.Second}},
+		{"a gap that is short", map[time.Duration]error{0: nil, time.Second: down, 4 * time.Second: down, 5 * time.Second: nil, 9 * time.Second: down}, []time.Duration{0}},
+		{"a gap that is long", map[time.Duration]error{0: nil, time.Second: down, 5 * time.Second: down, 6 * time.Second: down}, []time.Duration{0, 5 * time.Second}},
+		{"back after a long gap", map[time.Duration]error{0: nil, 5 * time.Second: down, 6 * time.Second: nil, 10 * time.Second: down}, []time.Duration{0, 5 * time.Second, 6 * time.Second}},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			var found error
+			g := NewGuard(func() error { return found }, silence)
+			var changes []time.Duration
+			for at := time.Duration(0); at <= time.Hour; at += time.Second {
+				var known bool
+				if found, known = test.at[at]; !known {
+					continue
+				}
+				_, changed := g.Guarded()
+				g.look(time.Unix(1000, 0).Add(at))
+				select {
+				case <-changed:
+					changes = append(changes, at)
+				default:
+				}
+			}
+			assert.Equal(t, test.want, changes)
+			guarded, _ := g.Guarded()
+			assert.Equal(t, len(test.want)%2 == 1, guarded)
+		})
+	}
+}
+
+func TestGuardRun(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	g := NewGuard(func() error { return nil }, silence)
+	_, changed := g.Guarded()
+	go func() { defer close(ended); g.Run(ctx) }()
+	<-changed
+	cancel()
+	<-ended
+}
+
+// Health goes both ways, over the socket; two who watch are both told.
+func TestHealthStreams(t *testing.T) {
+	plugin, inventory, guard := testPlugin(1, "GPU-a", "GPU-b")
+	client := connected(t, plugin)
+	watchers := []list{watchDevices(t, client), watchDevices(t, client)}
+	step := func(change func(), a, b string) {
+		t.Helper()
+		change()
+		for _, w := range watchers {
+			assert.Equal(t, map[string]string{"GPU-a::0": a, "GPU-b::0": b}, w.health(t))
+		}
+	}
+	step(func() {}, "Healthy", "Healthy")
+	step(func() { inventory.Update(snapshot("GPU-a")) }, "Healthy", "Unhealthy")
+	step(func() { inventory.Update(snapshot("GPU-a", "GPU-b")) }, "Healthy", "Healthy")
+
+	ready := guard.ready
+	guard.ready = func() error { return errors.New("the runtime is gone") }
+	step(func() { guard.look(time.Unix(3, 0)); guard.look(time.Unix(60, 0)) }, "Unhealthy", "Unhealthy")
+	guard.ready = ready
+	step(func() { guard.look(time.Unix(61, 0)) }, "Healthy", "Healthy")
+}
+
+func TestAllocate(t *testing.T) {
+	plugin, _, _ := testPlugin(12, "GPU-a", "GPU-b")
+	plugin.Env = map[string]string{"NVIDIA_GDS": "enabled"}
+	client := connected(t, plugin)
+	allocate := func(containers ...[]string) (*v1beta1.AllocateResponse, error) {
+		r := &v1beta1.AllocateRequest{}
+		for _, ids := range containers {
+			r.ContainerRequests = append(r.ContainerRequests, &v1beta1.ContainerAllocateRequest{DevicesIds: ids})
+		}
+		return client.Allocate(context.Background(), r)
+	}
+
+	response, err := allocate([]string{"GPU-b::1", "GPU-a::10", "GPU-a::2"}, []string{"GPU-b::0"})
+	require.NoError(t, err)
+	require.Len(t, response.GetContainerResponses(), 2)
+	for i, want := range []string{"GPU-a::2,GPU-a::10,GPU-b::1", "GPU-b::0"} {
+		got := response.GetContainerResponses()[i]
+		assert.Equal(t, map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_GDS": "enabled"}, got.GetEnvs())
+		assert.Equal(t, map[string]string{"gpuslice.io/replicas": want}, got.GetAnnotations())
+		assert.Empty(t, got.GetDevices(), "nothing is granted")
+		assert.Empty(t, got.GetMounts(), "nothing is granted")
+		assert.Empty(t, got.GetCdiDevices(), "nothing is granted")
+	}
+	assert.Equal(t, map[string]string{"NVIDIA_GDS": "enabled"}, maps.Clone(plugin.Env), "the settings stay as they are")
+
+	for _, test := range []struct {
+		description string
+		ids         []string
+		want        string
+	}{
+		{"none", nil, "a container without a device of nvidia.com/gpu"},
+		{"another node's card", []string{"GPU-a::0", "GPU-z::0"}, `"GPU-z::0": this node has no card GPU-z`},
+		{"no number", []string{"GPU-a"}, `"GPU-a" is no device of nvidia.com/gpu: want <UUID>::<n>`},
+		{"HAMi's", []string{"GPU-a-0"}, `"GPU-a-0" is no device`},
+		{"no card", []string{"::0"}, `"::0" is no device`},
+		{"empty", []string{""}, `"" is no device`},
+		{"not as it is written", []string{"GPU-a::01"}, `"GPU-a::01" is no device`},
+		{"something behind it", []string{"GPU-a::0::0"}, `"GPU-a::0::0" is no device`},
+		{"past the last", []string{"GPU-a::12"}, "a card has 12 of them"},
+		{"before the first", []string{"GPU-a::-1"}, "a card has 12 of them"},
+		{"a number that is too large", []string{"GPU-a::99999999999999999999"}, "is no device"},
+		{"twice", []string{"GPU-a::0", "GPU-a::0"}, `"GPU-a::0" is named twice`},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			_, err := allocate([]string{"GPU-b::5"}, test.ids)
+			require.ErrorContains(t, err, test.want)
+			assert.Equal(t, codes.InvalidArgument, status.Code(err))
+		})
+	}
+}
+
+// largePlugin is a plugin of 16 cards with 20 replicas each.
+func largePlugin() *Plugin {
+	var uuids []string
+	for i := range 16 {
+		uuids = append(uuids, fmt.Sprintf("GPU-%08d-5151-4000-8000-000000000000", i))
+	}
+	plugin, _, _ := testPlugin(20, uuids...)
+	return plugin
+}
+
+// From the server's start to the first message of its devices; 50 ms are allowed.
+func BenchmarkFirstMessage(b *testing.B) {
+	dir := shortDir(b)
+	k := newKubelet(b, dir)
+	for b.Loop() {
+		stop := serve(b, dir, largePlugin())
+		_, client := k.plugin(b)
+		require.Len(b, watchDevices(b, client).next(b), 320)
+		stop()
+	}
+}
+
+// One container's Allocate over the socket; 1 ms is allowed.
+func BenchmarkAllocate(b *testing.B) {
+	plugin := largePlugin()
+	client := connected(b, plugin)
+	cards, _ := plugin.Cards.Cards()
+	r := &v1beta1.AllocateRequest{ContainerRequests: []*v1beta1.ContainerAllocateRequest{{DevicesIds: []string{
+		device{cards[3].UUID, 7}.id(), device{cards[15].UUID, 19}.id(),
+	}}}}
+	for b.Loop() {
+		_, err := client.Allocate(context.Background(), r)
+		require.NoError(b, err)
+	}
+}

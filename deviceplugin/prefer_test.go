@@ -1,0 +1,115 @@
+package deviceplugin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// pairs are links by "a-b", the UUIDs' last letters.
+type pairs map[string]int
+
+func (p pairs) Link(a, b string) int {
+	a, b = strings.TrimPrefix(a, "GPU-"), strings.TrimPrefix(b, "GPU-")
+	return p[min(a, b)+"-"+max(a, b)]
+}
+
+func TestPreferredAllocation(t *testing.T) {
+	const all = "a0 a1 a2 b0 b1 b2 c0 c1 c2"
+	for _, test := range []struct {
+		description     string
+		policy          Policy
+		links           Links
+		available, must string
+		size            int32
+		want            string
+	}{
+		{"one of equal ones: the first", Packed, nil, all, "", 1, "a0"},
+		{"packed: the fullest card", Packed, nil, "a0 a1 a2 b1 c0 c1", "", 1, "b1"},
+		{"spread: the emptiest card", Spread, nil, "a1 b1 c0 c1", "", 1, "c0"},
+		{"no policy is packed", "", nil, "a0 a1 b1", "", 1, "b1"},
+		{"the kubelet's order doesn't matter", Packed, nil, "c2 b1 b0 a2 c1 a1 a0 c0 b2", "", 2, "a0 b0"},
+		{"two are of two cards", Packed, nil, all, "", 2, "a0 b0"},
+		{"two are of two cards, packed", Packed, nil, "a0 a1 a2 b0 b1 c0", "", 2, "b0 c0"},
+		{"two are of two cards, spread", Spread, nil, "a0 a1 a2 b0 b1 c0", "", 2, "a0 b0"},
+		{"more than there are cards", Packed, nil, all, "", 5, "a0 a1 b0 b1 c0"},
+		{"all of them", Packed, nil, all, "", 9, all},
+		{"one card alone", Packed, nil, "b0 b1 b2", "", 2, "b0 b1"},
+		{"what must be, and nothing else", Packed, nil, all, "c2 c1", 2, "c1 c2"},
+		{"what must be, and another card", Packed, nil, all, "a1", 2, "a1 b0"},
+		{"what must be and is not free", Packed, nil, "b0 b1", "a1", 2, "a1 b0"},
+		{"connected cards", Packed, pairs{"b-c": 2, "a-b": 1}, all, "", 2, "b0 c0"},
+		{"connected cards before full ones", Packed, pairs{"b-c": 1}, "a0 b0 b1 c0 c1", "", 2, "b0 c0"},
+		{"unknown words are no links", Packed, pairs{}, all, "", 2, "a0 b0"},
+		{"connected to what must be", Packed, pairs{"a-c": 1, "a-b": 0, "b-c": 9}, all, "a2", 2, "a2 c0"},
+		{"connected, yet distinct", Packed, pairs{"b-c": 1}, all, "", 4, "a0 b0 b1 c0"},
+		{"one needs no link", Packed, pairs{"b-c": 1}, all, "", 1, "a0"},
+		{"the best of both pairs", Spread, pairs{"a-b": 4, "c-d": 5}, "a0 a1 b0 b1 c0 d0", "", 2, "c0 d0"},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			plugin, _, _ := testPlugin(3, "GPU-a", "GPU-b", "GPU-c")
+			plugin.Policy, plugin.Links = test.policy, test.links
+			got, err := plugin.GetPreferredAllocation(context.Background(), preferredRequest(test.available, test.must, test.size))
+			require.NoError(t, err)
+			require.Len(t, got.GetContainerResponses(), 1)
+			assert.Equal(t, replicaIDs(test.want), got.GetContainerResponses()[0].GetDeviceIDs())
+		})
+	}
+}
+
+func TestPreferredAllocationErrors(t *testing.T) {
+	for _, test := range []struct {
+		description     string
+		available, must string
+		size            int32
+		want            string
+	}{
+		{"none", "a0", "", 0, "0 devices can't be chosen of 1"},
+		{"fewer than none", "a0", "", -1, "-1 devices"},
+		{"more than there are", "a0 a1", "", 3, "3 devices can't be chosen of 2"},
+		{"fewer than there must be", "a0 a1", "a0 a1", 1, "1 devices can't be chosen of 2, 2 of which must be among them"},
+		{"nothing free", "", "", 1, "1 devices can't be chosen of 0"},
+		{"malformed", "a0 a9", "", 1, `"GPU-a::9" is no device`},
+		{"malformed in what must be", "a0", "a9", 1, `"GPU-a::9" is no device`},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			plugin, _, _ := testPlugin(3, "GPU-a")
+			_, err := plugin.GetPreferredAllocation(context.Background(), preferredRequest(test.available, test.must, test.size))
+			require.ErrorContains(t, err, test.want)
+		})
+	}
+}
+
+func preferredRequest(available, must string, size int32) *v1beta1.PreferredAllocationRequest {
+	return &v1beta1.PreferredAllocationRequest{ContainerRequests: []*v1beta1.ContainerPreferredAllocationRequest{{
+		AvailableDeviceIDs: replicaIDs(available), MustIncludeDeviceIDs: replicaIDs(must), AllocationSize: size,
+	}}}
+}
+
+// replicaIDs are ids of "a0 b1": card GPU-a's replica 0, GPU-b's 1.
+func replicaIDs(short string) (ids []string) {
+	for _, s := range strings.Fields(short) {
+		ids = append(ids, fmt.Sprintf("GPU-%s::%s", s[:1], s[1:]))
+	}
+	return ids
+}
+
+// Eight replicas among 16 cards of 20, every pair of which is connected.
+func BenchmarkPreferredAllocation(b *testing.B) {
+	plugin := largePlugin()
+	plugin.Links = pairs{}
+	cards, _ := plugin.Cards.Cards()
+	r := &v1beta1.ContainerPreferredAllocationRequest{AllocationSize: 8}
+	for _, d := range plugin.devices(cards, true) {
+		r.AvailableDeviceIDs = append(r.AvailableDeviceIDs, d.GetID())
+	}
+	for b.Loop() {
+		_, err := plugin.preferred(r)
+		require.NoError(b, err)
+	}
+}

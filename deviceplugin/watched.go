@@ -1,0 +1,30 @@
+package deviceplugin
+
+import "sync"
+
+// watched is a value that tells its readers when it is no longer true.
+type watched[T any] struct {
+	mu      sync.Mutex
+	value   T
+	changed chan struct{}
+}
+
+func newWatched[T any](value T) *watched[T] {
+	return &watched[T]{value: value, changed: make(chan struct{})}
+}
+
+// get returns the value, and a channel that is closed when there is another one.
+func (w *watched[T]) get() (T, <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.value, w.changed
+}
+
+// set replaces the value, and wakes whoever waits for that.
+func (w *watched[T]) set(value T) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.value = value
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
