@@ -35,7 +35,13 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 }
 
 func (p *Plugin) decide(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, error) {
-	g, err := grant.FromPod(ctx, podFacts(pod), ctr.GetName(), p.NodeName, p.Names)
+	asked := podFacts(pod)
+	if p.Keys != nil {
+		if err := grant.Authenticate(asked, ctr.GetName(), p.NodeName, p.Keys); err != nil {
+			return nil, err
+		}
+	}
+	g, err := grant.FromPod(ctx, asked, ctr.GetName(), p.NodeName, p.Names)
 	if err != nil {
 		return nil, err
 	}

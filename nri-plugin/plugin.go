@@ -49,6 +49,9 @@ type Config struct {
 	// Names orders a pod's containers, for HAMi's positional annotation; optional.
 	// Without it such an annotation with several containers is refused.
 	Names grant.ContainerNames
+	// Keys verify grants; optional. Without them a grant needs no signature, and one
+	// that it has is not looked at. A container that runs is not judged again.
+	Keys grant.Verifier
 	// ExemptNamespaces are left alone: their containers get neither grant nor void.
 	ExemptNamespaces []string
 	// Log is where refusals and connection changes go.

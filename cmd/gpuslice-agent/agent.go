@@ -71,6 +71,13 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if o.PodResourcesSocket != "" {
 		config.Names = podresources.New(o.PodResourcesSocket, o.ResourceNames...)
 	}
+	var keys *grant.KeyFile
+	if o.GrantKeyFile != "" {
+		if keys, err = grant.OpenKeyFile(o.GrantKeyFile, log); err != nil {
+			return fmt.Errorf("--grant-key-file: %w", err)
+		}
+		config.Keys = keys
+	}
 	plugin, err := nriplugin.New(config)
 	if err != nil {
 		return err
@@ -87,6 +94,9 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	tasks.Go(func() error { return inventory.Run(ctx) })
 	tasks.Go(func() error { registry.Run(ctx); return nil })
+	if keys != nil {
+		tasks.Go(func() error { keys.Run(ctx); return nil })
+	}
 	tasks.Go(func() error {
 		// Before the NRI socket: the runtime's first question may come at once. A node
 		// whose driver isn't there yet is guarded all the same; its grants are refused.

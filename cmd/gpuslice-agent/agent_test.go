@@ -149,7 +149,7 @@ func freeAddress(t *testing.T) string {
 }
 
 // startRuntime plays the container runtime: a socket that plugins connect to.
-func startRuntime(t *testing.T, socket string) {
+func startRuntime(t *testing.T, socket string) *adaptation.Adaptation {
 	none := filepath.Join(filepath.Dir(socket), "none")
 	r, err := adaptation.New("containerd", "v2.4.2",
 		func(ctx context.Context, cb adaptation.SyncCB) error { _, err := cb(ctx, nil, nil); return err },
@@ -158,6 +158,7 @@ func startRuntime(t *testing.T, socket string) {
 	require.NoError(t, err)
 	require.NoError(t, r.Start())
 	t.Cleanup(r.Stop)
+	return r
 }
 
 type quiet struct{}
@@ -232,6 +233,8 @@ func TestAgentRefusesToStart(t *testing.T) {
 		{"the address is taken", func(o *testAgent) { o.HealthAddress = taken.Addr().String() }, "--health-address: listen tcp"},
 		{"no library", func(o *testAgent) { o.Library = "/nonexistent.so" }, "--library"},
 		{"not a library", func(o *testAgent) { o.Library = notALibrary }, notALibrary + " is not an ELF file"},
+		{"no grant keys", func(o *testAgent) { o.GrantKeyFile = "/nonexistent/keys" }, "--grant-key-file: grant keys: open /nonexistent/keys"},
+		{"bad grant keys", func(o *testAgent) { o.GrantKeyFile = "/dev/null" }, "--grant-key-file: grant keys: /dev/null"},
 		{"the state folder is a file", func(o *testAgent) { o.StateDir = notALibrary }, "--state-dir"},
 	} {
 		t.Run(test.description, func(t *testing.T) {

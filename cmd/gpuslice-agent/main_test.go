@@ -72,6 +72,7 @@ var badValues = map[string][]string{
 	"context-memory-mib":        {"", "-2", "16385", "1.5", "much"},
 	"device-cores-scaling":      {"", "0", "-1", "101", "NaN", "-Inf", "much"},
 	"disable-core-limit":        {"", "maybe"},
+	"grant-key-file":            {"keys", "./keys"},
 	"exempt-namespaces":         {"a,,b", "Kube", "a/b", strings.Repeat("n", 64)},
 	"health-address":            {"9396", "localhost", "localhost:http", "127.0.0.1:65536"},
 	"log-level":                 {"", "loud", "INFO+1"},

@@ -45,6 +45,7 @@ type options struct {
 	CoresScaling        float64
 	ContextMemoryMiB    int
 	DisableCoreLimit    bool
+	GrantKeyFile        string
 	ExemptNamespaces    []string
 	HealthAddress       string
 	LogLevel, LogFormat string
@@ -80,6 +81,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.Float64Var(&o.CoresScaling, "device-cores-scaling", 1, "grantable compute time as a multiple of the card's, 0.01 to 100")
 	f.IntVar(&o.ContextMemoryMiB, "context-memory-mib", -1, "device memory that a CUDA context is charged with, in MiB; -1 goes by the card's model, 0 charges none")
 	f.BoolVar(&o.DisableCoreLimit, "disable-core-limit", false, "do not enforce shares of compute time")
+	f.StringVar(&o.GrantKeyFile, "grant-key-file", "", "`file` of the keys that grants must be signed with: one or two, each on a line of its own in hexadecimal or base64, at least 32 bytes; mode 0440 or less, followed when it changes; HAMi's annotations can't be signed and are refused then; empty takes grants unsigned")
 	f.StringSliceVar(&o.ExemptNamespaces, "exempt-namespaces", nil, "`namespaces` whose pods are left alone: they may use whole cards without a grant")
 	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`host:port` of /healthz and /readyz; empty serves none")
 	f.StringVar(&o.LogLevel, "log-level", "info", "the least `level` of the agent's own log: debug, info, warn or error")
@@ -146,6 +148,9 @@ func (o *options) validate() error {
 	c.want("device-memory-scaling", o.MemoryScaling >= 0.01 && o.MemoryScaling <= 100, "0.01 to 100", o.MemoryScaling)
 	c.want("device-cores-scaling", o.CoresScaling >= 0.01 && o.CoresScaling <= 100, "0.01 to 100", o.CoresScaling)
 	c.want("context-memory-mib", o.ContextMemoryMiB >= -1 && o.ContextMemoryMiB <= 16384, "-1 to 16384", o.ContextMemoryMiB)
+	if o.GrantKeyFile != "" {
+		c.absolute("grant-key-file", o.GrantKeyFile)
+	}
 	c.matches("exempt-namespaces", labelPattern, "names of namespaces", o.ExemptNamespaces...)
 	c.want("health-address", o.HealthAddress == "" || isAddress(o.HealthAddress), "host:port or nothing", o.HealthAddress)
 	_, known := logLevels[o.LogLevel]

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+// The agent's key file reaches its decisions, and is followed. The grant names a card
+// that is not there, so that one which verifies is refused for that.
+func TestGrantKeyFile(t *testing.T) {
+	const (
+		oldKey  = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+		newKey  = "ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100"
+		payload = `{"version":1,"containers":{"main":[{"uuid":"GPU-0a000000-1111-2222-3333-444455556666","memoryMiB":1,"cores":1}]}}`
+	)
+	o := testOptions(t)
+	o.GrantKeyFile = filepath.Join(t.TempDir(), "keys")
+	require.NoError(t, os.WriteFile(o.GrantKeyFile, []byte(oldKey), 0o400))
+	runtime := startRuntime(t, o.NRISocket)
+	stop, log := o.run(t)
+	require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, 20*time.Second, 5*time.Millisecond, "%v", log)
+
+	key, err := grant.ParseKey(newKey)
+	require.NoError(t, err)
+	signature, err := grant.Sign(key, "u-1", o.NodeName, payload)
+	require.NoError(t, err)
+	refusal := func(annotations map[string]string) string {
+		_, err := runtime.CreateContainer(context.Background(), &api.CreateContainerRequest{
+			Pod:       &api.PodSandbox{Id: "s", Uid: "u-1", Name: "p", Namespace: "ns", Annotations: annotations},
+			Container: &api.Container{Id: "c", PodSandboxId: "s", Name: "main"},
+		})
+		require.Error(t, err)
+		return err.Error()
+	}
+	signed := map[string]string{grant.AnnotationGrant: payload, grant.AnnotationSignature: signature}
+	require.Contains(t, refusal(map[string]string{grant.AnnotationGrant: payload}), "signed grants only")
+	require.Contains(t, refusal(signed), "was made with key "+key.ID())
+
+	require.NoError(t, os.WriteFile(o.GrantKeyFile+".new", []byte(oldKey+"\n"+newKey), 0o400))
+	require.NoError(t, os.Rename(o.GrantKeyFile+".new", o.GrantKeyFile))
+	require.Eventually(t, func() bool { return strings.Contains(refusal(signed), "no such card") }, 20*time.Second, 100*time.Millisecond)
+	require.NoError(t, stop())
+	require.NotContains(t, log.String(), oldKey[:8])
+	require.NotContains(t, log.String(), newKey[:8])
+}

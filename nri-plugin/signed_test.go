@@ -1,0 +1,120 @@
+package nriplugin_test
+
+import (
+	"maps"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+)
+
+// ringOf is a keyring of keys in hexadecimal.
+func ringOf(t testing.TB, keys ...string) grant.Keyring {
+	ring, err := grant.ParseKeyring([]byte(strings.Join(keys, "\n")))
+	require.NoError(t, err)
+	return ring
+}
+
+const (
+	firstKey  = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+	secondKey = "ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100"
+)
+
+// signedFor is our annotation for one container, signed for a pod of newPod.
+func signedFor(t testing.TB, key grant.Key, pod, container, uuid string, memoryMiB, cores int) map[string]string {
+	annotations := named(container, uuid, memoryMiB, cores)
+	signature, err := grant.Sign(key, newPod(pod, nil).GetUid(), nodeName, annotations[grant.AnnotationGrant])
+	require.NoError(t, err)
+	annotations[grant.AnnotationSignature] = signature
+	return annotations
+}
+
+func TestSignedGrants(t *testing.T) {
+	ring := ringOf(t, firstKey)
+	f := newFixture(t, func(c *nriplugin.Config) { c.Keys = ring })
+	signed := signedFor(t, ring.Current(), "p", "main", cardA, 1000, 10)
+	changed := maps.Clone(signed)
+	changed[grant.AnnotationGrant] = strings.Replace(changed[grant.AnnotationGrant], "1000", "9000", 1)
+	for _, test := range []struct {
+		description, pod, container string
+		annotations                 map[string]string
+		want                        string
+	}{
+		{"not signed", "p", "main", named("main", cardA, 1000, 10), "signed grants only"},
+		{"changed", "p", "main", changed, "not for this grant"},
+		{"copied to another pod", "thief", "main", signed, "not for this grant"},
+		{"signed with another key", "p", "main", signedFor(t, ringOf(t, secondKey).Current(), "p", "main", cardA, 1000, 10), "does not have"},
+		{"another container of such a pod", "p", "side", changed, "not for this grant"},
+		{"HAMi's annotation", "p", "main", hami(cardA, 1000, 10), "HAMi's annotations can't be signed"},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			_, err := f.runtime.create(newPod(test.pod, test.annotations), newContainer(test.container))
+			require.ErrorContains(t, err, test.want)
+			require.ErrorContains(t, err, "default/"+test.pod)
+			require.ErrorContains(t, err, `"`+test.container+`"`)
+			require.NotContains(t, err.Error(), firstKey[:8])
+			require.Empty(t, f.folders())
+		})
+	}
+
+	ctr := newContainer("main")
+	spec, err := f.runtime.create(newPod("p", signed), ctr)
+	require.NoError(t, err)
+	require.Contains(t, cardNodes(spec), "/dev/nvidia0")
+	spec, err = f.runtime.create(newPod("p", signed), newContainer("side", "NVIDIA_VISIBLE_DEVICES=all"))
+	require.NoError(t, err, "the grant is good and has nothing for this one")
+	require.Empty(t, cardNodes(spec))
+	spec, err = f.runtime.create(newPod("none", nil), newContainer("main", "NVIDIA_VISIBLE_DEVICES=all"))
+	require.NoError(t, err, "no grant needs no signature")
+	require.Empty(t, cardNodes(spec))
+	require.Equal(t, []string{ctr.Id}, f.claims())
+	require.Equal(t, 1, f.runtime.proxy.connections(), "a refusal must not cost the connection")
+}
+
+// Without keys a signature is not looked at: the scheduler may sign before the nodes
+// have its key.
+func TestSignatureWithoutKeys(t *testing.T) {
+	f := newFixture(t)
+	annotations := named("main", cardA, 1000, 10)
+	annotations[grant.AnnotationSignature] = "what nobody reads"
+	_, err := f.runtime.create(newPod("p", annotations), newContainer("main"))
+	require.NoError(t, err)
+}
+
+// What runs was accepted by the keys of its day. A node that gets keys, or other
+// keys, and loses its state folder too, still knows what is taken.
+func TestKeysDoNotLoseWhatRuns(t *testing.T) {
+	for _, test := range []struct {
+		description string
+		before      grant.Verifier
+		annotations map[string]string
+	}{
+		{"named, from before there were keys", nil, named("main", cardA, 50000, 50)},
+		{"HAMi's, from before there were keys", nil, hami(cardA, 50000, 50)},
+		{"signed with a key that is gone", ringOf(t, secondKey), signedFor(t, ringOf(t, secondKey).Current(), "p", "main", cardA, 50000, 50)},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			f := newFixture(t, func(c *nriplugin.Config) { c.Keys = test.before })
+			pod, ctr := newPod("p", test.annotations), newContainer("main")
+			_, err := f.runtime.create(pod, ctr)
+			require.NoError(t, err)
+			f.stop()
+			require.NoError(t, os.RemoveAll(f.ledger.Folder(ctr.Id)))
+
+			ring := ringOf(t, firstKey)
+			f.config.Keys = ring
+			f.start()
+			require.Equal(t, []string{ctr.Id}, f.claims())
+			second := signedFor(t, ring.Current(), "second", "main", cardA, 50000, 50)
+			_, err = f.runtime.create(newPod("second", second), newContainer("main"))
+			require.ErrorContains(t, err, "31920 of 81920 MiB free", "what runs is not given away a second time")
+
+			_, err = f.runtime.create(pod, newContainer("main"))
+			require.Error(t, err, "its next attempt is a new container")
+		})
+	}
+}
