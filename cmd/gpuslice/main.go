@@ -1,4 +1,5 @@
-// Command gpuslice shows people what a node's GPUs are granted and used for.
+// Command gpuslice shows people what a node's GPUs are granted and used for, and
+// what a node lacks.
 package main
 
 import (
@@ -23,8 +24,8 @@ const (
 	exitUsage  = 2
 )
 
-const manual = `gpuslice shows what a node's GPUs are granted and used for. It runs on the node,
-as root, and asks no daemon.
+const manual = `gpuslice shows what a node's GPUs are granted and used for, and whether the node
+has what it needs for that. It runs on the node, as root, and changes nothing.
 
 Exit status: 0 it is done (what of it could not be read is printed as problems);
 1 it failed; 2 the call is wrong.`
@@ -78,7 +79,7 @@ func command() *cobra.Command {
 		},
 	}
 	c.PersistentFlags().String("state-dir", "/run/gpuslice", "the agent's state `folder`")
-	c.AddCommand(statusCommand())
+	c.AddCommand(statusCommand(), doctorCommand())
 	config.Manual(c, nil)
 	return c
 }

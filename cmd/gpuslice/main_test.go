@@ -200,6 +200,13 @@ func TestWrongCalls(t *testing.T) {
 		{[]string{"status", "--nope"}, "--nope"},
 		{[]string{"status", "node-1"}, "node-1"},
 		{[]string{"stats"}, "stats"},
+		{[]string{"doctor", "-o", "yaml"}, `--output: want text or json, not "yaml"`},
+		{[]string{"doctor", "node-1"}, "node-1"},
+		{[]string{"doctor", "--root", "/no/such/folder"}, "--root: open /no/such/folder"},
+		{[]string{"doctor", "--root", "a", "--state-dir", "b", "--runtime-socket", "c", "--cdi-spec-dirs", "/d,e"}, `--runtime-socket: want an absolute path, not "c"`},
+		{[]string{"doctor", "--runtime-config", ""}, `--runtime-config: want an absolute path, not ""`},
+		{[]string{"doctor", "--kubelet-dir", "x"}, `--kubelet-dir: want`},
+		{[]string{"doctor", "--library-dir", "x"}, `--library-dir: want`},
 	} {
 		status, out, stderr := gpuslice(test.args...)
 		assert.Equal(t, exitUsage, status, "%v", test.args)
@@ -227,7 +234,7 @@ type nobody struct{}
 func (nobody) Write([]byte) (int, error) { return 0, errors.New("nobody reads") }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{}, {"--help"}, {"status", "--help"}} {
+	for _, args := range [][]string{{}, {"--help"}, {"status", "--help"}, {"doctor", "--help"}} {
 		status, out, stderr := gpuslice(args...)
 		assert.Equal(t, exitDone, status, "%v", args)
 		assert.Empty(t, stderr)
@@ -239,6 +246,7 @@ func TestHelp(t *testing.T) {
 	}
 	_, out, _ := gpuslice("--help")
 	assert.Contains(t, out, "\n  status ")
+	assert.Contains(t, out, "\n  doctor ")
 	_, out, _ = gpuslice("status", "--help")
 	assert.Contains(t, out, "  -o, --output form\n        form of the output: table or json\n        (GPUSLICE_OUTPUT; \"table\" if not given)\n")
 }

@@ -1,0 +1,153 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"path"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A state folder with less than this left will soon refuse containers.
+const (
+	littleBytes  = 64 << 20
+	littleInodes = 1000
+)
+
+// stateMount is how the state folder becomes a tmpfs of its own.
+var stateMount = []string{
+	"on a node without GPU containers (the ledger of those that run would be hidden):",
+	"  cp install/run-gpuslice.mount /etc/systemd/system/",
+	"  systemctl daemon-reload && systemctl enable --now run-gpuslice.mount",
+}
+
+func checkStateDir(_ context.Context, e *exam, v *verdict) {
+	dir := e.o.StateDir
+	info, err := e.stat(dir)
+	if err != nil {
+		v.fail(oneLine(err), append([]string{"the agent makes it at its start; let it be a tmpfs of its own first,"}, stateMount...)...)
+		return
+	}
+	f, err := e.Filesystem(dir)
+	if err != nil {
+		v.fail(oneLine(err), "run gpuslice doctor as root")
+		return
+	}
+	if f.Type != unix.TMPFS_MAGIC && f.Type != unix.RAMFS_MAGIC {
+		v.warn(dir+" is not on a tmpfs: every container's creation waits for a disk", stateMount...)
+	} else if sameFilesystem(e, dir, path.Dir(dir)) {
+		v.warn(dir+" shares a tmpfs with "+path.Dir(dir)+": a tenant that fills its usage file fills that too, for the whole node", stateMount...)
+	} else {
+		v.ok(dir + " is a tmpfs of its own")
+	}
+	if mode := info.Mode().Perm(); mode&0o022 != 0 {
+		v.fail(fmt.Sprintf("others may write into it (mode %#o)", mode), "chmod 0711 "+dir)
+	} else if mode&0o044 != 0 {
+		v.warn(fmt.Sprintf("others may list it (mode %#o)", mode), "chmod 0711 "+dir)
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); ok && owner.Uid != 0 {
+		v.fail(fmt.Sprintf("it belongs to user %d", owner.Uid), "chown root: "+dir)
+	}
+	switch left := fmt.Sprintf("%d MiB and %d inodes are free", f.FreeBytes>>20, f.FreeInodes); {
+	case f.FreeBytes == 0 || f.FreeInodes == 0:
+		v.fail(left+": no container can be granted a card", "mount -o remount,size=1G,nr_inodes=64k "+dir)
+	case f.FreeBytes < littleBytes || f.FreeInodes < littleInodes:
+		v.warn(left, "mount -o remount,size=1G,nr_inodes=64k "+dir)
+	default:
+		v.ok(left)
+	}
+}
+
+// sameFilesystem says whether two folders are known to be on one file system.
+func sameFilesystem(e *exam, a, b string) bool {
+	deviceA, knownA := device(e, a)
+	deviceB, knownB := device(e, b)
+	return knownA && knownB && deviceA == deviceB
+}
+
+func device(e *exam, path string) (uint64, bool) {
+	info, err := e.stat(path)
+	if err != nil {
+		return 0, false
+	}
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return s.Dev, true
+}
+
+func checkLibraryDir(_ context.Context, e *exam, v *verdict) {
+	dir := e.o.LibraryDir
+	f, err := e.Filesystem(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		v.fail(dir+" is not there", "start gpuslice-agent, which makes it, or name its --library-dir")
+		return
+	case err != nil:
+		v.fail(oneLine(err), "run gpuslice doctor as root")
+		return
+	case f.NoExec:
+		v.fail(dir+" is on a noexec mount: containers can't load the limiter from it", "mount -o remount,exec  the file system, or give the agent another --library-dir")
+	}
+	libraries, _ := fs.Glob(e.Host, name(dir)+"/libvgpu-*.so") // the pattern is right
+	if len(libraries) == 0 || !e.exists(path.Join(dir, "ld.so.preload")) {
+		v.fail(dir+" has no limiter", "start gpuslice-agent, which installs it (--library)")
+		return
+	}
+	if len(v.found) == 0 {
+		v.ok(dir + " has " + path.Base(libraries[len(libraries)-1]))
+	}
+}
+
+func checkAgent(ctx context.Context, e *exam, v *verdict) {
+	const start = "systemctl start gpuslice-agent, or see why it ended: journalctl -u gpuslice-agent"
+	if !e.agentRuns() {
+		v.fail("no gpuslice-agent holds "+path.Join(e.o.StateDir, "agent.lock"), start)
+		return
+	}
+	if e.o.HealthAddress == "" {
+		v.ok("it runs; its health is not asked for")
+		return
+	}
+	url := "http://" + e.o.HealthAddress + "/readyz"
+	status, body, err := e.Get(ctx, url)
+	switch {
+	case err != nil:
+		v.fail("it runs and does not answer: "+oneLine(err), "restart it, or name its --health-address here too")
+	case status != http.StatusOK:
+		v.fail(fmt.Sprintf("it runs and is not ready: %s", strings.ReplaceAll(body, "\n", "; ")), "see what it says above, and its log")
+	default:
+		v.ok("it runs and is ready")
+	}
+}
+
+// agentRuns says whether a process holds the agent's lock. It looks the lock up,
+// for to try it would keep an agent that starts right now from starting.
+func (e *exam) agentRuns() bool {
+	info, err := e.stat(path.Join(e.o.StateDir, "agent.lock"))
+	if err != nil {
+		return false
+	}
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return false
+	}
+	locks, err := fs.ReadFile(e.Host, "proc/locks")
+	if err != nil {
+		return false
+	}
+	// "1: FLOCK  ADVISORY  WRITE 1234 00:1a:5678 0 EOF", proc_locks(5)
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(s.Dev), unix.Minor(s.Dev), s.Ino)
+	for line := range strings.Lines(string(locks)) {
+		if fields := strings.Fields(line); len(fields) > 5 && fields[1] == "FLOCK" && fields[5] == file {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,365 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/nodetest"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+var options = Options{
+	RuntimeSocket: "/run/containerd/containerd.sock",
+	RuntimeConfig: "/etc/containerd/config.toml",
+	KubeletDir:    "/var/lib/kubelet",
+	StateDir:      "/run/gpuslice",
+	LibraryDir:    "/var/lib/gpuslice/lib",
+	CDISpecDirs:   []string{"/etc/cdi", "/var/run/cdi"},
+	HealthAddress: "127.0.0.1:9396",
+}
+
+// host is a node on paper.
+type host struct {
+	fstest.MapFS
+	filesystems     map[string]Filesystem
+	name, version   string // what CRI answers; no name: it doesn't
+	containerdPrint string // what `containerd --version` prints; empty: there is none
+	status          int    // of /readyz; 0: nobody answers
+	body            string
+}
+
+func (h *host) Filesystem(path string) (Filesystem, error) {
+	f, ok := h.filesystems[path]
+	if !ok {
+		return f, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+	}
+	return f, nil
+}
+
+func (h *host) RuntimeVersion(context.Context, string) (string, string, error) {
+	if h.name == "" {
+		return "", "", errors.New("connection refused")
+	}
+	return h.name, h.version, nil
+}
+
+func (h *host) Output(context.Context, string, ...string) (string, error) {
+	if h.containerdPrint == "" {
+		return "", errors.New("containerd: not found")
+	}
+	return h.containerdPrint, nil
+}
+
+func (h *host) Get(_ context.Context, url string) (int, string, error) {
+	if h.status == 0 || url != "http://127.0.0.1:9396/readyz" {
+		return 0, "", errors.New("connection refused")
+	}
+	return h.status, h.body, nil
+}
+
+// put writes a file of the host.
+func (h *host) put(path, content string) {
+	h.MapFS[name(path)] = &fstest.MapFile{Data: []byte(content)}
+}
+
+func (h *host) remove(paths ...string) {
+	for _, path := range paths {
+		delete(h.MapFS, name(path))
+	}
+}
+
+const (
+	validatorOn = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\n  enable = true\n"
+	nvidiaV3    = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\n  BinaryName = '/usr/bin/nvidia-container-runtime'\n"
+	spec        = `{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "containerEdits": {"mounts": [{"hostPath": "/usr/lib/libcuda.so.575", "containerPath": "/usr/lib/libcuda.so.575"}]},
+	"devices": [{"name": "` + nodetest.H200 + `", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}, {"name": "` + nodetest.T4 + `", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}]}}]}`
+)
+
+// goodHost has all that gpuslice wants.
+func goodHost(t *testing.T) *host {
+	n := nodetest.File()
+	n.Node.Cards[1].Minor = 1
+	published, err := json.Marshal(n)
+	require.NoError(t, err)
+	device, socket := &fstest.MapFile{Mode: fs.ModeDevice | fs.ModeCharDevice}, &fstest.MapFile{Mode: fs.ModeSocket}
+	folder := func(mode fs.FileMode, dev uint64) *fstest.MapFile {
+		return &fstest.MapFile{Mode: fs.ModeDir | mode, Sys: &syscall.Stat_t{Dev: dev}}
+	}
+	h := &host{
+		MapFS: fstest.MapFS{
+			"var/run/nri/nri.sock":                         socket,
+			"var/lib/kubelet/device-plugins/kubelet.sock":  socket,
+			"var/lib/kubelet/pod-resources/kubelet.sock":   socket,
+			"dev/nvidiactl":                                device,
+			"dev/nvidia-uvm":                               device,
+			"dev/nvidia0":                                  device,
+			"dev/nvidia1":                                  device,
+			"run":                                          folder(0o755, 24),
+			"run/gpuslice":                                 folder(0o711, 0x1a),
+			"run/gpuslice/agent.lock":                      {Sys: &syscall.Stat_t{Dev: unix.Mkdev(0, 0x1a), Ino: 5678}},
+			"var/lib/gpuslice/lib/ld.so.preload":           {},
+			"var/lib/gpuslice/lib/libvgpu-0123456789ab.so": {},
+			"usr/lib/libcuda.so.575":                       {},
+			"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1":   {},
+		},
+		filesystems: map[string]Filesystem{
+			"/sys/fs/cgroup":        {Type: unix.CGROUP2_SUPER_MAGIC},
+			"/run/gpuslice":         {Type: unix.TMPFS_MAGIC, FreeBytes: 1 << 30, FreeInodes: 65000},
+			"/var/lib/gpuslice/lib": {Type: unix.EXT4_SUPER_MAGIC},
+		},
+		name: "containerd", version: "v2.4.2", status: 200, body: "ok",
+	}
+	h.put("/etc/containerd/config.toml", "version = 3\n"+validatorOn)
+	h.put("/etc/cdi/nvidia.yaml", spec)
+	h.put("/run/gpuslice/node.json", string(published))
+	h.put("/proc/modules", "xfs 1 0 - Live 0x0\nnvidia_uvm 1 0 - Live 0x0\nnvidia 2 1 nvidia_uvm, Live 0x0\n")
+	h.put("/proc/locks", "1: POSIX  ADVISORY  READ 12 00:1a:5678 0 EOF\n2: FLOCK  ADVISORY  WRITE 1234 00:1a:5678 0 EOF\n")
+	h.put("/etc/ld.so.cache", "glibc-ld.so.cache1.1\x00libnvidia-ml.so.1\x00/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1\x00")
+	return h
+}
+
+// badHost has what a freshly set up node with the GPU operator may have.
+func badHost(t *testing.T) *host {
+	h := goodHost(t)
+	h.version = "1.7.24~ds1"
+	h.put("/etc/containerd/config.toml", "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  default_runtime_name = \"nvidia\"\n")
+	h.put("/proc/modules", "xfs 1 0 - Live 0x0\n")
+	h.remove("/dev/nvidia-uvm", "/proc/locks", "/var/lib/gpuslice/lib/ld.so.preload", "/etc/cdi/nvidia.yaml")
+	h.filesystems["/sys/fs/cgroup"] = Filesystem{Type: unix.TMPFS_MAGIC}
+	h.MapFS["run"].Sys = &syscall.Stat_t{Dev: 0x1a}
+	return h
+}
+
+// The whole report, as people and programs see it.
+func TestPrint(t *testing.T) {
+	for description, h := range map[string]*host{"good": goodHost(t), "bad": badHost(t)} {
+		t.Run(description, func(t *testing.T) {
+			report := Examine(t.Context(), h, options)
+			var out bytes.Buffer
+			require.NoError(t, report.Print(&out))
+			golden := filepath.Join("testdata", description+".txt")
+			if *update {
+				require.NoError(t, os.WriteFile(golden, out.Bytes(), 0o644))
+			}
+			want, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			assert.Equal(t, string(want), out.String(), "if it is meant: go test ./cmd/internal/doctor -update")
+		})
+	}
+}
+
+// Every check, by what is wrong with the node.
+func TestChecks(t *testing.T) {
+	type edit func(*host)
+	config := func(text string) edit { return func(h *host) { h.put("/etc/containerd/config.toml", text) } }
+	runtime := func(version string) edit { return func(h *host) { h.version = version } }
+	without := func(paths ...string) edit { return func(h *host) { h.remove(paths...) } }
+	put := func(path, text string) edit { return func(h *host) { h.put(path, text) } }
+	filesystem := func(path string, f Filesystem) edit { return func(h *host) { h.filesystems[path] = f } }
+	mode := func(path string, mode fs.FileMode) edit {
+		return func(h *host) { h.MapFS[name(path)].Mode = mode }
+	}
+	both := func(edits ...edit) edit {
+		return func(h *host) {
+			for _, e := range edits {
+				e(h)
+			}
+		}
+	}
+	defaults := without("/etc/containerd/config.toml")
+	nvidiaDefault := "[plugins.'io.containerd.cri.v1.runtime'.containerd]\n  default_runtime_name = 'nvidia'\n"
+	crio := func(version string) edit { return func(h *host) { h.name, h.version = "cri-o", version } }
+	toolkit := func(text string) edit {
+		return both(config("version = 3\n"+nvidiaV3), put("/etc/nvidia-container-runtime/config.toml", text))
+	}
+
+	for _, test := range []struct {
+		description string
+		check       string
+		edit        edit
+		state       State
+		found       string // a part of it
+		fix         string // a part of it
+	}{
+		{"no runtime", "runtime", func(h *host) { h.name = "" }, Fail, "connection refused; containerd: not found", "--runtime-socket"},
+		{"by its program", "runtime", func(h *host) {
+			h.name, h.containerdPrint = "", "containerd github.com/containerd/containerd/v2 v2.2.1 dea7da592f5d"
+		}, OK, "containerd v2.2.1: every", ""},
+		{"no version", "runtime", runtime("unknown"), Fail, `can't be read: "unknown"`, ""},
+		{"1.6", "runtime", runtime("1.6.20"), Fail, "has no NRI", "2.2"},
+		{"1.7 before its synchronisation was mended", "runtime", runtime("1.7.25"), Warn, "while the agent connects", "1.7.26"},
+		{"2.0 before its synchronisation was mended", "runtime", runtime("2.0.2"), Warn, "while the agent connects", "2.0.3"},
+		{"1.7", "runtime", runtime("1.7.34"), Warn, "without validation", "2.2"},
+		{"2.1", "runtime", runtime("v2.1.4"), Warn, "without validation", "2.2"},
+		{"2.2", "runtime", runtime("2.2.0"), OK, "containerd 2.2.0", ""},
+		{"an old CRI-O", "runtime", crio("1.33.2"), Warn, "CRI-O 1.33.2", "1.34"},
+		{"CRI-O", "runtime", crio("1.34.0"), OK, "CRI-O 1.34.0", ""},
+		{"another runtime", "runtime", func(h *host) { h.name = "docker" }, Fail, "docker", "containerd"},
+
+		{"defaults", "runtime-config", defaults, OK, "runs on its defaults", ""},
+		{"CRI-O's configuration", "runtime-config", crio("1.34.0"), OK, "not checked", ""},
+		{"not TOML", "runtime-config", config("version = \n"), Fail, "/etc/containerd/config.toml: toml", "mend"},
+		{"a missing import", "runtime-config", config("version = 3\nimports = ['nope.toml']\n"), Fail, "etc/containerd/nope.toml", "mend"},
+		{"imports", "runtime-config", both(config("version = 3\nimports = ['conf.d/*.toml', '/etc/containerd/config.toml']\n"), put("/etc/containerd/conf.d/a.toml", "version = 3\n")),
+			OK, "/etc/containerd/config.toml, /etc/containerd/conf.d/a.toml (version 3)", ""},
+		{"version 1", "runtime-config", config("oom_score = 0\n"), Fail, "version 0", "config migrate"},
+		{"docker's package", "runtime-config", config("version = 2\ndisabled_plugins = ['cri']\n"), Fail, "cri is disabled", "disabled_plugins in /etc"},
+
+		{"1.7's default", "nri", both(runtime("1.7.34"), defaults), Fail, "NRI is off", "version = 2"},
+		{"1.7, switched on", "nri", both(runtime("1.7.34"), config("version = 2\n[plugins.\"io.containerd.nri.v1.nri\"]\n  disable = false\n")), OK, "/var/run/nri/nri.sock", ""},
+		{"2.x's default", "nri", defaults, OK, "/var/run/nri/nri.sock", ""},
+		{"switched off", "nri", config("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  disable = true\n"), Fail, "NRI is off", "  disable = false"},
+		{"a disabled plugin", "nri", config("version = 3\ndisabled_plugins = ['io.containerd.nri.v1.nri']\n"), Fail, "NRI is off", ""},
+		{"no connections", "nri", config("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  disable_connections = true\n"), Fail, "takes no connections", "disable_connections = false"},
+		{"no socket", "nri", without("/var/run/nri/nri.sock"), Fail, "not there", "restart"},
+		{"not a socket", "nri", put("/var/run/nri/nri.sock", ""), Fail, "not a socket", "remove"},
+		{"another socket", "nri", both(config("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  socket_path = '/run/x.sock'\n"), func(h *host) { h.MapFS["run/x.sock"] = &fstest.MapFile{Mode: fs.ModeSocket} }), OK, "/run/x.sock", ""},
+		{"CRI-O's socket", "nri", both(crio("1.34.0"), without("/var/run/nri/nri.sock")), Fail, "not there", ""},
+		{"an unreadable configuration", "nri", config("="), Fail, "unknown", "runtime-config"},
+
+		{"short", "nri-timeout", config("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  plugin_request_timeout = '200ms'\n"), Warn, "200ms", "2s"},
+		{"long", "nri-timeout", config("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  plugin_request_timeout = '1m'\n"), Warn, "1m0s", "2s"},
+		{"not a time", "nri-timeout", config("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  plugin_request_timeout = 'soon'\n"), Fail, "soon", "2s"},
+		{"CRI-O's timeout", "nri-timeout", crio("1.34.0"), OK, "not checked", ""},
+
+		{"off", "nri-validator", defaults, Warn, "is off", "enable = true"},
+		{"in a drop-in", "nri-validator", both(config("version = 2\nimports = ['conf.d/*.toml']\n"), put("/etc/containerd/conf.d/nri.toml", "version = 3\n"+validatorOn)), OK, "is on", ""},
+		{"too old", "nri-validator", runtime("2.1.0"), Warn, "before 2.2", "2.2"},
+		{"everybody needs us", "nri-validator", config("version = 3\n" + validatorOn + "required_plugins = ['gpuslice']\n"), Warn, "the agent's own too", "tolerate_missing_plugins_annotation"},
+		{"all but some need us", "nri-validator", config("version = 3\n" + validatorOn + "required_plugins = ['gpuslice']\ntolerate_missing_plugins_annotation = 'a/b'\n"), OK, "without the annotation a/b", ""},
+
+		{"nvidia by default", "runtime-handlers", config("version = 3\n" + nvidiaDefault), Warn, "whose image asks", "io.containerd.cri.v1.runtime'.containerd"},
+		{"nvidia by default, by its program", "runtime-handlers", config("version = 3\n" + nvidiaV3 + "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\n  BinaryName = '/usr/bin/nvidia-container-runtime'\n"), Warn, "default runtime is runc", ""},
+		{"nvidia by default, in version 2", "runtime-handlers", config("version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\n  default_runtime_name = 'nvidia'\n"), Warn, "whose image asks", "io.containerd.grpc.v1.cri"},
+		{"nvidia by default, guarded", "runtime-handlers", config("version = 3\n" + nvidiaDefault + validatorOn + "required_plugins = ['gpuslice']\n"), OK, "no container starts without", ""},
+		{"a handler", "runtime-handlers", config("version = 3\n" + nvidiaV3), OK, "of NVIDIA are nvidia", ""},
+
+		{"the toolkit's default", "nvidia-toolkit", toolkit("#accept = 1\n"), Warn, "is true", "unprivileged = false"},
+		{"no file", "nvidia-toolkit", config("version = 3\n" + nvidiaV3), Warn, "is true", "unprivileged = false"},
+		{"true", "nvidia-toolkit", toolkit("accept-nvidia-visible-devices-envvar-when-unprivileged = true\n"), Warn, "is true", ""},
+		{"false", "nvidia-toolkit", toolkit("accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"), OK, "is false", ""},
+		{"not TOML", "nvidia-toolkit", toolkit("=\n"), Fail, "toml", "mend"},
+
+		{"version 1", "cgroup", filesystem("/sys/fs/cgroup", Filesystem{Type: unix.TMPFS_MAGIC}), Warn, "version 1", "unified_cgroup_hierarchy"},
+		{"none", "cgroup", func(h *host) { delete(h.filesystems, "/sys/fs/cgroup") }, Warn, "unknown", "mount"},
+
+		{"no kubelet", "kubelet", without("/var/lib/kubelet/device-plugins/kubelet.sock"), Fail, "does not run", "--kubelet-dir"},
+		{"no PodResources", "kubelet", without("/var/lib/kubelet/pod-resources/kubelet.sock"), Warn, "positional grants", "KubeletPodResources"},
+
+		{"uvm is missing", "driver-modules", put("/proc/modules", "nvidia 2 1 - Live 0x0\n"), Fail, "not loaded: nvidia_uvm", "modprobe -a nvidia nvidia_uvm"},
+		{"a like name", "driver-modules", put("/proc/modules", "nvidia_uvm 2\nnvidia_drm 2\n"), Fail, "not loaded: nvidia", ""},
+		{"a kernel without modules", "driver-modules", without("/proc/modules"), Fail, "not loaded: nvidia, nvidia_uvm", ""},
+		{"built in", "driver-modules", both(without("/proc/modules"), put("/sys/module/nvidia/x", ""), put("/sys/module/nvidia_uvm/x", "")), OK, "are loaded", ""},
+
+		{"no control node", "driver-devices", without("/dev/nvidiactl"), Fail, "/dev/nvidiactl", "nvidia-modprobe"},
+		{"no uvm", "driver-devices", without("/dev/nvidia-uvm"), Fail, "/dev/nvidia-uvm", "nvidia-modprobe -u -c 0"},
+		{"a card of node.json", "driver-devices", without("/dev/nvidia1"), Fail, "no character device: /dev/nvidia1", "nvidia-modprobe -c 1"},
+		{"a file in a device's place", "driver-devices", put("/dev/nvidia0", ""), Fail, "/dev/nvidia0", "nvidia-modprobe -c 0"},
+		{"before the agent's first run", "driver-devices", without("/run/gpuslice/node.json"), OK, "/dev/nvidiactl, /dev/nvidia-uvm, /dev/nvidia0, /dev/nvidia1", ""},
+		{"no card at all", "driver-devices", without("/run/gpuslice/node.json", "/dev/nvidia0", "/dev/nvidia1"), Fail, "/dev/nvidia0", "nvidia-modprobe -c 0"},
+
+		{"not in the loader's cache", "driver-library", without("/etc/ld.so.cache"), OK, "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", ""},
+		{"none", "driver-library", without("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"), Fail, "not found", "ldconfig"},
+		{"a driver container's", "driver-library", both(without("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"), put("/run/nvidia/driver/usr/lib64/libnvidia-ml.so.1", "")), Warn, "driver container", "--nvml-library /run/nvidia/driver/usr/lib64/libnvidia-ml.so.1"},
+
+		{"no spec", "cdi", without("/etc/cdi/nvidia.yaml"), Fail, "no nvidia.com/gpu devices", "nvidia-ctk cdi generate"},
+		{"no spec, with NVIDIA's runtime", "cdi", both(without("/etc/cdi/nvidia.yaml"), config("version = 3\n"+nvidiaV3)), Warn, "NVIDIA's runtime alone", "nvidia-ctk cdi generate"},
+		{"another vendor's", "cdi", put("/etc/cdi/nvidia.yaml", strings.ReplaceAll(spec, "nvidia.com/gpu", "example.com/gpu")), Fail, "no nvidia.com/gpu devices", ""},
+		{"a card is missing", "cdi", put("/etc/cdi/nvidia.yaml", strings.ReplaceAll(spec, nodetest.T4, "1")), Fail, "no device of " + nodetest.T4, "nvidia-ctk"},
+		{"another driver's", "cdi", without("/usr/lib/libcuda.so.575"), Fail, "not of this driver: it mounts /usr/lib/libcuda.so.575", "--output /etc/cdi/nvidia.yaml"},
+		{"not a spec", "cdi", put("/var/run/cdi/x.json", "{"), Fail, "/var/run/cdi/x.json", "mend or remove"},
+		{"before the agent's first run", "cdi", without("/run/gpuslice/node.json"), OK, "2 nvidia.com/gpu devices", ""},
+		{"off in containerd", "cdi", config("version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = false\n"), OK, "containerd's own CDI is off", ""},
+		{"1.7's default", "cdi", runtime("1.7.34"), OK, "containerd's own CDI is off", ""},
+		{"CRI-O's", "cdi", crio("1.34.0"), OK, "CRI-O's own CDI is on", ""},
+
+		{"missing", "state-dir", without("/run/gpuslice", "/run/gpuslice/agent.lock", "/run/gpuslice/node.json"), Fail, "run/gpuslice", "run-gpuslice.mount"},
+		{"on a disk", "state-dir", filesystem("/run/gpuslice", Filesystem{Type: unix.EXT4_SUPER_MAGIC, FreeBytes: 1 << 30, FreeInodes: 65000}), Warn, "not on a tmpfs", "run-gpuslice.mount"},
+		{"in /run's tmpfs", "state-dir", func(h *host) { h.MapFS["run"].Sys = &syscall.Stat_t{Dev: 0x1a} }, Warn, "shares a tmpfs with /run", "run-gpuslice.mount"},
+		{"others write", "state-dir", mode("/run/gpuslice", fs.ModeDir|0o777), Fail, "mode 0777", "chmod 0711 /run/gpuslice"},
+		{"others list", "state-dir", mode("/run/gpuslice", fs.ModeDir|0o755), Warn, "mode 0755", "chmod 0711 /run/gpuslice"},
+		{"somebody else's", "state-dir", func(h *host) { h.MapFS["run/gpuslice"].Sys = &syscall.Stat_t{Uid: 1000} }, Fail, "user 1000", "chown"},
+		{"nearly full", "state-dir", filesystem("/run/gpuslice", Filesystem{Type: unix.TMPFS_MAGIC, FreeBytes: 1 << 20, FreeInodes: 65000}), Warn, "1 MiB", "remount"},
+		{"few inodes", "state-dir", filesystem("/run/gpuslice", Filesystem{Type: unix.TMPFS_MAGIC, FreeBytes: 1 << 30, FreeInodes: 10}), Warn, "10 inodes", "remount"},
+		{"full", "state-dir", filesystem("/run/gpuslice", Filesystem{Type: unix.TMPFS_MAGIC, FreeInodes: 10}), Fail, "no container can be granted", "remount"},
+
+		{"missing", "library-dir", func(h *host) { delete(h.filesystems, "/var/lib/gpuslice/lib") }, Fail, "not there", "--library-dir"},
+		{"noexec", "library-dir", filesystem("/var/lib/gpuslice/lib", Filesystem{NoExec: true}), Fail, "noexec", "remount,exec"},
+		{"empty", "library-dir", without("/var/lib/gpuslice/lib/libvgpu-0123456789ab.so"), Fail, "no limiter", "start gpuslice-agent"},
+
+		{"not there", "agent", without("/run/gpuslice/agent.lock"), Fail, "no gpuslice-agent holds", "journalctl"},
+		{"has ended", "agent", put("/proc/locks", "1: FLOCK  ADVISORY  WRITE 1234 00:1a:9999 0 EOF\n"), Fail, "no gpuslice-agent holds", "journalctl"},
+		{"hangs", "agent", func(h *host) { h.status = 0 }, Fail, "does not answer", "--health-address"},
+		{"not ready", "agent", func(h *host) { h.status, h.body = 503, "nri: not connected\ncards: none" }, Fail, "not ready: nri: not connected; cards: none", "log"},
+	} {
+		t.Run(test.check+"/"+test.description, func(t *testing.T) {
+			h := goodHost(t)
+			test.edit(h)
+			for _, r := range Examine(t.Context(), h, options).Results {
+				if r.Check != test.check {
+					continue
+				}
+				fix := strings.Join(r.Fix, "\n")
+				assert.Equal(t, test.state, r.State, "%s\n%s", r.Found, fix)
+				assert.Contains(t, r.Found, test.found)
+				assert.Contains(t, fix, test.fix)
+				assert.Equal(t, r.State == OK, fix == "", "what is amiss has a remedy, and nothing else: %q", fix)
+			}
+		})
+	}
+}
+
+func TestNoHealthAddress(t *testing.T) {
+	o := options
+	o.HealthAddress = ""
+	report := Examine(t.Context(), goodHost(t), o)
+	assert.Equal(t, OK, report.State)
+	assert.Contains(t, report.Results[len(report.Results)-1].Found, "not asked for")
+}
+
+// The report's state is its worst check's.
+func TestReportState(t *testing.T) {
+	h := goodHost(t)
+	assert.Equal(t, OK, Examine(t.Context(), h, options).State)
+	h.filesystems["/sys/fs/cgroup"] = Filesystem{}
+	assert.Equal(t, Warn, Examine(t.Context(), h, options).State)
+	h.status = 0
+	assert.Equal(t, Fail, Examine(t.Context(), h, options).State)
+}
+
+func TestParseVersion(t *testing.T) {
+	for text, want := range map[string]version{
+		"v2.4.2": {2, 4, 2}, "2.4.2+unknown": {2, 4, 2}, "1.7.24~ds1": {1, 7, 24}, "v2.2.0-rc.1": {2, 2, 0}, "v2.2.1-k3s1": {2, 2, 1},
+		"containerd github.com/containerd/containerd/v2 2.4.2+unknown ": {2, 4, 2},
+		"containerd github.com/containerd/containerd 1.7.28 b98a3aace6": {1, 7, 28},
+		"": {}, "2.4": {}, "99999.1.1": {},
+	} {
+		_, got := parseVersion(text)
+		assert.Equal(t, want, got, "%q", text)
+	}
+}
+
+// containerd 1.7 replaces a plugin's section by an import's, newer ones merge them.
+func TestImportOfASection(t *testing.T) {
+	files := fstest.MapFS{
+		"etc/config.toml": {Data: []byte("version = 2\nimports = ['b.toml']\n[plugins.'io.containerd.nri.v1.nri']\n  disable = false\n  socket_path = '/a'\n")},
+		"etc/b.toml":      {Data: []byte("version = 2\n[plugins.'io.containerd.nri.v1.nri']\n  disable = false\n")},
+	}
+	assert.Equal(t, "/a", readRuntimeConfig(files, "/etc/config.toml", version{2, 0, 0}).nriSocket())
+	assert.Equal(t, "/var/run/nri/nri.sock", readRuntimeConfig(files, "/etc/config.toml", version{1, 7, 28}).nriSocket())
+}

@@ -1,0 +1,144 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// patience is how long a daemon or a program may take to answer.
+const patience = 5 * time.Second
+
+// Machine is the real host, or the host whose root folder is mounted somewhere.
+type Machine struct {
+	root     *os.File
+	isNative bool
+}
+
+var _ Host = (*Machine)(nil)
+
+// NewMachine opens the host whose root folder is given; "/" is this one.
+func NewMachine(root string) (*Machine, error) {
+	f, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &Machine{root: f, isNative: root == "/"}, nil
+}
+
+// Close forgets the host.
+func (m *Machine) Close() error { return m.root.Close() }
+
+// open opens a path as a process of the host would: symbolic links, absolute ones
+// too, lead nowhere but below its root.
+func (m *Machine) open(path string, flags int) (*os.File, error) {
+	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: unix.RESOLVE_IN_ROOT}
+	fd, err := unix.Openat2(int(m.root.Fd()), name(path), &how)
+	if err == unix.ENOSYS && m.isNative { // Linux before 5.6
+		fd, err = unix.Open("/"+name(path), flags|unix.O_CLOEXEC, 0)
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// Open is [fs.FS]'s. Devices and sockets can't be opened by it, only looked at.
+func (m *Machine) Open(name string) (fs.File, error) {
+	return m.open("/"+name, unix.O_RDONLY|unix.O_NONBLOCK)
+}
+
+// Stat is [fs.StatFS]'s. It opens no device.
+func (m *Machine) Stat(name string) (fs.FileInfo, error) {
+	f, err := m.open("/"+name, unix.O_PATH)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Stat()
+}
+
+// Filesystem implements [Host].
+func (m *Machine) Filesystem(path string) (Filesystem, error) {
+	f, err := m.open(path, unix.O_PATH)
+	if err != nil {
+		return Filesystem{}, err
+	}
+	defer f.Close()
+	var s unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &s); err != nil {
+		return Filesystem{}, &fs.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	return Filesystem{
+		Type: int64(s.Type), NoExec: s.Flags&unix.ST_NOEXEC != 0,
+		FreeBytes: s.Bavail * uint64(s.Bsize), FreeInodes: s.Ffree,
+	}, nil
+}
+
+// RuntimeVersion implements [Host].
+func (m *Machine) RuntimeVersion(ctx context.Context, socket string) (string, string, error) {
+	f, err := m.open(socket, unix.O_PATH)
+	if err != nil {
+		return "", "", err
+	}
+	defer f.Close()
+	dial := func(ctx context.Context, _ string) (net.Conn, error) {
+		// By its descriptor: it may be below another root, and its path long.
+		return new(net.Dialer).DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	}
+	conn, err := grpc.NewClient("passthrough:///runtime", grpc.WithContextDialer(dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return "", "", err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	v, err := cri.NewRuntimeServiceClient(conn).Version(ctx, &cri.VersionRequest{})
+	if err != nil {
+		return "", "", fmt.Errorf("ask %s for its version: %w", socket, err)
+	}
+	return v.RuntimeName, v.RuntimeVersion, nil
+}
+
+// Output implements [Host]. Programs of another root are not run.
+func (m *Machine) Output(ctx context.Context, program string, args ...string) (string, error) {
+	if !m.isNative {
+		return "", fmt.Errorf("%s is not run: it is below another root", program)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, program, args...).Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w", program, strings.Join(args, " "), err)
+	}
+	return string(out), nil
+}
+
+// Get implements [Host].
+func (m *Machine) Get(ctx context.Context, url string) (int, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
+	return response.StatusCode, strings.TrimSpace(string(body)), err
+}

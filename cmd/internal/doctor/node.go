@@ -1,0 +1,223 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/node"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+func checkCgroup(_ context.Context, e *exam, v *verdict) {
+	const root = "/sys/fs/cgroup"
+	f, err := e.Filesystem(root)
+	switch {
+	case err != nil:
+		v.warn("unknown: "+oneLine(err), "mount cgroup2 on "+root)
+	case f.Type == unix.CGROUP2_SUPER_MAGIC:
+		v.ok("version 2")
+	default:
+		v.warn("version 1: gpuslice works with it, but the kubelet refuses it from Kubernetes 1.35 on (failCgroupV1)",
+			"on the kernel's command line, then reboot: systemd.unified_cgroup_hierarchy=1")
+	}
+}
+
+func checkKubelet(_ context.Context, e *exam, v *verdict) {
+	plugins := path.Join(e.o.KubeletDir, "device-plugins", "kubelet.sock")
+	if e.exists(plugins) {
+		v.ok("device plugins register at " + plugins)
+	} else {
+		v.fail("no "+plugins+": the kubelet does not run, or has another folder", "systemctl start kubelet, or name its --root-dir: --kubelet-dir")
+	}
+	resources := path.Join(e.o.KubeletDir, "pod-resources", "kubelet.sock")
+	if e.exists(resources) {
+		v.ok("PodResources answers at " + resources)
+	} else {
+		v.warn("no "+resources+": pods with several containers under HAMi's positional grants are refused",
+			"systemctl start kubelet (its feature gate KubeletPodResources, on since 1.15, must not be off)")
+	}
+}
+
+func checkModules(_ context.Context, e *exam, v *verdict) {
+	data, err := fs.ReadFile(e.Host, "proc/modules")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without modules has no such file
+		v.fail("unknown: "+oneLine(err), "run gpuslice doctor as root")
+		return
+	}
+	var missing []string
+	for _, module := range []string{"nvidia", "nvidia_uvm"} {
+		// A driver that is built into the kernel has a folder there all the same.
+		if !bytes.HasPrefix(data, []byte(module+" ")) && !bytes.Contains(data, []byte("\n"+module+" ")) && !e.exists("/sys/module/"+module) {
+			missing = append(missing, module)
+		}
+	}
+	if len(missing) == 0 {
+		v.ok("nvidia and nvidia_uvm are loaded")
+		return
+	}
+	v.fail("not loaded: "+strings.Join(missing, ", "), "modprobe -a nvidia nvidia_uvm  # if there are no such modules, install NVIDIA's driver", "printf 'nvidia\\nnvidia_uvm\\n' > /etc/modules-load.d/nvidia.conf  # at every boot")
+}
+
+func checkDevices(_ context.Context, e *exam, v *verdict) {
+	wanted := []string{"/dev/nvidiactl", "/dev/nvidia-uvm"}
+	if n, err := e.readNode(); err == nil && len(n.Node.Cards) > 0 {
+		for _, c := range n.Node.Cards {
+			wanted = append(wanted, c.DevicePath())
+		}
+	} else if cards, _ := fs.Glob(e.Host, "dev/nvidia[0-9]*"); len(cards) == 0 { // the pattern is right
+		wanted = append(wanted, "/dev/nvidia0")
+	} else {
+		for _, c := range cards {
+			wanted = append(wanted, "/"+c)
+		}
+	}
+	var missing, fix []string
+	for _, device := range wanted {
+		info, err := e.stat(device)
+		if err == nil && info.Mode()&fs.ModeCharDevice != 0 {
+			continue
+		}
+		missing = append(missing, device)
+		switch device {
+		case "/dev/nvidiactl":
+			fix = append(fix, "nvidia-modprobe")
+		case "/dev/nvidia-uvm":
+			fix = append(fix, "nvidia-modprobe -u -c 0")
+		default:
+			fix = append(fix, "nvidia-modprobe -c "+strings.TrimPrefix(device, "/dev/nvidia"))
+		}
+	}
+	if len(missing) > 0 {
+		v.fail("no character device: "+strings.Join(missing, ", "), append(fix, "systemctl enable --now nvidia-persistenced  # keeps them")...)
+		return
+	}
+	v.ok(strings.Join(wanted, ", "))
+}
+
+// managementLibrary is NVML, which the agent loads by this name.
+const managementLibrary = "libnvidia-ml.so.1"
+
+func checkDriverLibrary(_ context.Context, e *exam, v *verdict) {
+	// The loader's cache has every path as text that ends with a NUL.
+	cache, _ := fs.ReadFile(e.Host, "etc/ld.so.cache") // missing: the folders below
+	for entry := range bytes.SplitSeq(cache, []byte{0}) {
+		if found := string(entry); strings.HasPrefix(found, "/") && path.Base(found) == managementLibrary && e.exists(found) {
+			v.ok(found)
+			return
+		}
+	}
+	for _, pattern := range []string{"usr/lib*/" + managementLibrary, "usr/lib/*/" + managementLibrary} {
+		if found, _ := fs.Glob(e.Host, pattern); len(found) > 0 { // the patterns are right
+			v.ok("/" + found[0])
+			return
+		}
+	}
+	for _, pattern := range []string{"run/nvidia/driver/usr/lib*/" + managementLibrary, "run/nvidia/driver/usr/lib/*/" + managementLibrary} {
+		if found, _ := fs.Glob(e.Host, pattern); len(found) > 0 {
+			v.warn("only in a driver container: /"+found[0], "start the agent with --nvml-library /"+found[0])
+			return
+		}
+	}
+	v.fail(managementLibrary+" is not found", "install the driver's libraries (Debian: libnvidia-ml1; RHEL: nvidia-driver-cuda-libs), then run ldconfig; or start the agent with --nvml-library PATH")
+}
+
+// cdiGenerate makes the spec of the cards.
+const cdiGenerate = "nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml"
+
+func checkCDI(_ context.Context, e *exam, v *verdict) {
+	devices, broken := e.cdiDevices(v)
+	cri := "containerd's own CDI is on"
+	if e.runtime.name == "cri-o" {
+		cri = "CRI-O's own CDI is on"
+	} else if !setting(e.config, !e.runtime.version.before(2, 0, 0), pluginCRI, "enable_cdi") {
+		cri = "containerd's own CDI is off, and gpuslice needs none: it reads the specs itself"
+	}
+	where := strings.Join(e.o.CDISpecDirs, ", ")
+	if len(devices) == 0 {
+		if !broken && len(e.config.nvidiaHandlers()) > 0 {
+			v.warn("no "+oci.DefaultKind+" devices in "+where+": containers get cards by NVIDIA's runtime alone, under its handler", cdiGenerate)
+			return
+		}
+		v.fail("no "+oci.DefaultKind+" devices in "+where, cdiGenerate)
+		return
+	}
+	n, err := e.readNode()
+	if err != nil {
+		v.ok(fmt.Sprintf("%d %s devices in %s; which cards there are is known when the agent has run; %s", len(devices), oci.DefaultKind, where, cri))
+		return
+	}
+	var missing []string
+	for _, c := range n.Node.Cards {
+		if !slices.Contains(devices, c.UUID) {
+			missing = append(missing, c.UUID)
+		}
+	}
+	if len(missing) > 0 {
+		v.fail("no device of "+strings.Join(missing, ", ")+" in "+where, cdiGenerate+" --device-name-strategy=uuid --device-name-strategy=index")
+		return
+	}
+	v.ok(fmt.Sprintf("every card (%d) has a device in %s; %s", len(n.Node.Cards), where, cri))
+}
+
+// cdiDevices are the names of the cards in CDI specs. Specs that can't be used are
+// put into the verdict.
+func (e *exam) cdiDevices(v *verdict) (devices []string, broken bool) {
+	for _, dir := range e.o.CDISpecDirs {
+		entries, err := fs.ReadDir(e.Host, name(dir))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			v.fail(oneLine(err), "run gpuslice doctor as root")
+			broken = true
+		}
+		for _, entry := range entries {
+			file := path.Join(dir, entry.Name())
+			if extension := path.Ext(file); extension != ".yaml" && extension != ".json" {
+				continue
+			}
+			data, err := fs.ReadFile(e.Host, name(file))
+			if err != nil {
+				v.fail(oneLine(err), "run gpuslice doctor as root")
+				broken = true
+				continue
+			}
+			spec, err := cdi.ParseSpec(data)
+			if err != nil {
+				v.fail(file+": "+oneLine(err), "mend or remove "+file)
+				broken = true
+				continue
+			}
+			if spec.Kind != oci.DefaultKind {
+				continue
+			}
+			for _, m := range spec.ContainerEdits.Mounts {
+				if !e.exists(m.HostPath) {
+					v.fail(file+" is not of this driver: it mounts "+m.HostPath+", which is not there", "nvidia-ctk cdi generate --output "+file)
+					broken = true
+					break
+				}
+			}
+			for _, d := range spec.Devices {
+				devices = append(devices, d.Name)
+			}
+		}
+	}
+	return devices, broken
+}
+
+// readNode is what the agent has published of the node's cards.
+func (e *exam) readNode() (n node.File, err error) {
+	data, err := fs.ReadFile(e.Host, name(path.Join(e.o.StateDir, "node.json")))
+	if err != nil {
+		return n, err
+	}
+	return n, json.Unmarshal(data, &n)
+}
