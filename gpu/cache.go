@@ -18,6 +18,15 @@ const DefaultInterval = 30 * time.Second
 type CacheOptions struct {
 	// Interval is how often Run reads the node; 0 is DefaultInterval.
 	Interval time.Duration
+	// Events has Run listen for critical XIDs between the readings. Without it, or
+	// where the driver has no events, a card's health is only what reading it tells.
+	Events bool
+	// IgnoreXIDs are XIDs that say nothing about a card's health, besides those that
+	// programs cause (13, 31, 43, 45, 68, 109).
+	IgnoreXIDs []uint64
+	// Settle is how long a card has to be well before it is Healthy again; 0 is
+	// DefaultSettle.
+	Settle time.Duration
 	// Log is told of failures, of cards that come and go; nil is silence.
 	Log *slog.Logger
 }
@@ -28,6 +37,9 @@ type Snapshot struct {
 	Node Node
 	// Taken is when that was; zero before the first.
 	Taken time.Time
+	// Health is that of every card ever seen, by UUID, also of those that are gone.
+	// It is not to be changed.
+	Health map[string]Health
 	// Err is why the newest attempt failed, nil if it didn't.
 	Err error
 }
@@ -37,13 +49,21 @@ type Snapshot struct {
 type Cache struct {
 	reader   reader
 	interval time.Duration
+	listen   bool
 	log      *slog.Logger
 	now      func() time.Time
+	kernel   func() string
 
-	current atomic.Pointer[Snapshot]
+	current     atomic.Pointer[Snapshot]
+	subscribers subscribers
 
-	mu   sync.Mutex // held while NVML is called
-	open bool       // NVML is open
+	mu     sync.Mutex // held while NVML is called
+	open   bool       // NVML is open
+	opened string     // what the kernel listed then
+	ward   *ward
+	events *events // nil: none are to be had
+	silent bool    // the last attempt at events failed, which was said
+	broken bool    // the last wait for an event failed
 }
 
 // NewCache makes an empty cache. Nothing is opened before Run or Refresh.
@@ -51,9 +71,15 @@ func NewCache(lib nvml.Interface, o CacheOptions) *Cache {
 	c := &Cache{
 		reader:   reader{lib: lib, numa: sysfsNUMA(hostSysfs())},
 		interval: o.Interval,
+		listen:   o.Events,
 		log:      o.Log,
 		now:      time.Now,
+		kernel:   kernelCards(hostProc()),
 	}
+	if o.Settle <= 0 {
+		o.Settle = DefaultSettle
+	}
+	c.ward = newWard(o.Settle, o.IgnoreXIDs)
 	if c.interval <= 0 {
 		c.interval = DefaultInterval
 	}
@@ -70,24 +96,35 @@ func (c *Cache) Snapshot() Snapshot { return *c.current.Load() }
 // Node is the last node that could be read. It is not to be changed.
 func (c *Cache) Node() Node { return c.current.Load().Node }
 
+// Health is that of a card; known is false for one that was never seen.
+func (c *Cache) Health(uuid string) (h Health, known bool) {
+	h, known = c.current.Load().Health[uuid]
+	return h, known
+}
+
+// Subscribe gives a channel that gets a value after each change of the cards, of
+// their health, or of the error. Changes in quick succession are one value. The
+// channel is never closed; cancel ends it.
+func (c *Cache) Subscribe() (changed <-chan struct{}, cancel func()) {
+	return c.subscribers.add()
+}
+
 // Run reads the node at once and then at every interval, until the context ends;
-// then it closes NVML. It has one owner, which waits for it.
+// then it closes NVML. In between it listens for XIDs. It has one owner, which waits
+// for it.
 func (c *Cache) Run(ctx context.Context) error {
-	tick := time.NewTicker(c.interval)
-	defer tick.Stop()
-	for {
+	for ctx.Err() == nil {
 		_ = c.Refresh(ctx) // the snapshot has its error
-		select {
-		case <-ctx.Done():
-			return c.Close()
-		case <-tick.C:
-		}
+		c.watch(ctx, c.now().Add(c.interval))
 	}
+	return c.Close()
 }
 
 // Refresh reads the node now. Where that fails the last node stays, and the
 // snapshot has the error. NVML is opened when it isn't, and closed after a failure,
-// so that a driver that comes later, or anew, is found.
+// so that a driver that comes later, or anew, is found. It is also opened anew while
+// a card is missing, and when the kernel's list of cards has changed: NVML lists the
+// cards when it is opened, and never again.
 func (c *Cache) Refresh(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,13 +133,19 @@ func (c *Cache) Refresh(ctx context.Context) error {
 	}
 	last := c.current.Load()
 	node, err := c.read(ctx)
-	if err != nil {
-		c.current.Store(&Snapshot{Node: last.Node, Taken: last.Taken, Err: err})
+	switch {
+	case ctx.Err() != nil:
+		return errors.Join(err, ctx.Err())
+	case err != nil:
+		c.ward.unreadable(err, c.now())
 		c.logFailure(last.Err, err)
+		c.publish(Snapshot{Node: last.Node, Taken: last.Taken, Err: err})
 		return err
 	}
-	c.current.Store(&Snapshot{Node: node, Taken: c.now()})
+	c.ward.seen(node, c.now())
 	c.logChanges(last.Node, node)
+	c.publish(Snapshot{Node: node, Taken: c.now()})
+	c.listenTo(node.Cards)
 	return nil
 }
 
@@ -115,11 +158,17 @@ func (c *Cache) Close() error {
 
 // read opens NVML where needed and reads the node.
 func (c *Cache) read(ctx context.Context) (Node, error) {
+	kernel := c.kernel()
+	if c.open && (c.ward.missing() || kernel != c.opened) {
+		if err := c.close(); err != nil {
+			return Node{}, err
+		}
+	}
 	if !c.open {
 		if err := c.reader.open(); err != nil {
 			return Node{}, err
 		}
-		c.open = true
+		c.open, c.opened = true, kernel
 	}
 	node, err := c.reader.read(ctx)
 	if err != nil {
@@ -128,13 +177,13 @@ func (c *Cache) read(ctx context.Context) (Node, error) {
 	return node, nil
 }
 
-// close closes NVML once.
+// close closes NVML once, and the events with it.
 func (c *Cache) close() error {
 	if !c.open {
 		return nil
 	}
 	c.open = false
-	return c.reader.close()
+	return errors.Join(c.closeEvents(), c.reader.close())
 }
 
 // logFailure says a failure once, not at every interval.

@@ -9,6 +9,14 @@
 //	go cache.Run(ctx)                     // the one owner: opens NVML, reads, closes it
 //	card, ok := cache.Node().Card(uuid)   // any goroutine, no NVML
 //
+// A cache knows each card's [Health] and tells of changes:
+//
+//	changed, cancel := cache.Subscribe()  // a value after each change, cards or health
+//	health, known := cache.Health(uuid)   // also of a card that is gone
+//
+// An XID makes a card Unhealthy within a fraction of a second; XIDs that come in the
+// moment in which NVML is opened anew, because a card is missing, are not heard.
+//
 // A card that can't be read is a [Fault] of the node, never left out in silence. A
 // refresh that fails keeps the last node that was read and says so.
 //
@@ -20,9 +28,11 @@
 //   - errors.go: what an NVML error means and what to do
 //   - numa.go: the NUMA node, by sysfs or NVML
 //   - cache.go: the snapshot and its owner
+//   - watch.go: what the owner does between readings: events, who is told
+//   - events.go: NVML's event set
+//   - health.go: what makes a card unhealthy and well again
 //
-// MIG instances, topology and health are to come as files beside read.go: facts of
-// a card that Discover adds.
+// MIG instances are to come as a file beside read.go.
 //
 // It imports nothing of ours. It is called by the agent and the CLI; its types are
 // read by grant and the schedulers.

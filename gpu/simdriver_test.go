@@ -1,27 +1,45 @@
 package gpu
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// The real go-nvml on the simulated driver's libnvidia-ml.so.1.
-func TestDiscoverSimulatedDriver(t *testing.T) {
+// simulated makes cards for the real go-nvml on the simulated driver's libnvidia-ml.so.1.
+func simulated(t *testing.T, cards ...string) (library string, simctl func(args ...string)) {
+	t.Helper()
 	dir, err := filepath.Abs("../build/sim")
 	require.NoError(t, err)
-	library, simctl := filepath.Join(dir, "libnvidia-ml.so.1"), filepath.Join(dir, "simctl")
+	library = filepath.Join(dir, "libnvidia-ml.so.1")
 	if _, err := os.Stat(library); err != nil {
 		t.Fatal("the simulated driver isn't built: run `make build` first")
 	}
 	t.Setenv("SIMGPU_STATE", filepath.Join(t.TempDir(), "state"))
-	out, err := exec.Command(simctl, "init", "--card", "H200", "--card", "T4").CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	simctl = func(args ...string) {
+		t.Helper()
+		out, err := exec.Command(filepath.Join(dir, "simctl"), args...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	args := []string{"init"}
+	for _, card := range cards {
+		args = append(args, "--card", card)
+	}
+	simctl(args...)
+	return library, simctl
+}
+
+func TestDiscoverSimulatedDriver(t *testing.T) {
+	library, _ := simulated(t, "H200", "T4")
 
 	node, err := Discover(nvml.New(nvml.WithLibraryPath(library)))
 	require.NoError(t, err)
@@ -47,4 +65,46 @@ func TestDiscoverWithoutLibrary(t *testing.T) {
 	_, err := Discover(nvml.New(nvml.WithLibraryPath("/none/libnvidia-ml.so.1")))
 	require.ErrorIs(t, err, nvml.ERROR_LIBRARY_NOT_FOUND)
 	assert.ErrorContains(t, err, "install NVIDIA's driver")
+}
+
+// Health by a library that a process really has loaded: XIDs wake Run up, and cards
+// are lost, removed, and come back.
+func TestHealthOnTheSimulatedDriver(t *testing.T) {
+	const first = "GPU-00000001-5151-4000-8000-000000000001"
+	library, simctl := simulated(t, "T4", "T4")
+	c := NewCache(nvml.New(nvml.WithLibraryPath(library)), CacheOptions{
+		Interval: 20 * time.Millisecond, Events: true, Settle: time.Millisecond,
+	})
+	changed, cancel := c.Subscribe()
+	defer cancel()
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { assert.NoError(t, c.Run(ctx)) })
+	defer wg.Wait()
+	defer stop()
+	until := func(healthy bool, reason string, cards int) {
+		t.Helper()
+		deadline := time.After(20 * time.Second)
+		for {
+			h, known := c.Health(first)
+			if known && h.Healthy == healthy && strings.Contains(h.Reason, reason) && len(c.Node().Cards) == cards {
+				return
+			}
+			select {
+			case <-changed:
+			case <-deadline:
+				t.Fatalf("health is %+v, %d cards", h, len(c.Node().Cards))
+			}
+		}
+	}
+	until(true, "", 2)
+	for _, lose := range [][]string{{"lose", "0"}, {"lose", "0", "removed"}} {
+		simctl(lose...)
+		until(false, "the driver no longer lists the card", 1)
+		simctl("restore", "0")
+		until(true, "", 2)
+	}
+	simctl("xid", "0", "13")
+	simctl("xid", "0", "48")
+	until(false, "XID 48, which needs a reset", 2)
 }

@@ -1,0 +1,82 @@
+package gpu
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// eventSymbols are the NVML functions for events. go-nvml's call of a function that
+// the library doesn't have ends the process, so they are looked up first.
+var eventSymbols = []string{"nvmlEventSetCreate", "nvmlEventSetFree", "nvmlEventSetWait", "nvmlDeviceRegisterEvents"}
+
+// events is an NVML event set that the cards report critical XIDs to.
+type events struct {
+	set   nvml.EventSet
+	cards []Card                 // that it was made for
+	uuids map[nvml.Device]string // of the cards that report: one that is lost can't be asked
+}
+
+// openEvents makes an event set and registers the cards with it. An error says which
+// cards report nothing: those that are not in the set; without a set, none does.
+func (r reader) openEvents(cards []Card) (*events, error) {
+	for _, symbol := range eventSymbols {
+		if r.lib.Extensions().LookupSymbol(symbol) != nil {
+			return nil, check(theDriver, symbol, nvml.ERROR_FUNCTION_NOT_FOUND)
+		}
+	}
+	set, ret := r.lib.EventSetCreate()
+	if err := check(theDriver, "nvmlEventSetCreate", ret); err != nil {
+		return nil, err
+	}
+	e := &events{set: set, cards: cards, uuids: map[nvml.Device]string{}}
+	var failed error
+	for _, card := range cards {
+		failed = errors.Join(failed, e.register(r.lib, card))
+	}
+	if len(e.uuids) == 0 {
+		return nil, errors.Join(failed, e.close())
+	}
+	return e, failed
+}
+
+// register has a card report its critical XIDs.
+func (e *events) register(lib nvml.Interface, card Card) error {
+	what := fmt.Sprintf("card %d (%s)", card.Index, card.UUID)
+	dev, ret := lib.DeviceGetHandleByIndex(card.Index)
+	if err := check(what, "nvmlDeviceGetHandleByIndex", ret); err != nil {
+		return err
+	}
+	if err := check(what, "nvmlDeviceRegisterEvents", dev.RegisterEvents(nvml.EventTypeXidCriticalError, e.set)); err != nil {
+		return err
+	}
+	e.uuids[dev] = card.UUID
+	return nil
+}
+
+// xid is a critical error that the driver reported.
+type xid struct {
+	uuid string // empty: of all cards
+	code uint64
+}
+
+// wait waits so many milliseconds for an XID; found is false if none came.
+func (e *events) wait(milliseconds uint32) (x xid, found bool, err error) {
+	data, ret := e.set.Wait(milliseconds)
+	if ret == nvml.ERROR_TIMEOUT {
+		return xid{}, false, nil
+	}
+	if err := check(theDriver, "nvmlEventSetWait", ret); err != nil {
+		return xid{}, false, err
+	}
+	if data.EventType != nvml.EventTypeXidCriticalError {
+		return xid{}, false, nil
+	}
+	return xid{code: data.EventData, uuid: e.uuids[data.Device]}, true, nil
+}
+
+// close frees the set.
+func (e *events) close() error {
+	return check(theDriver, "nvmlEventSetFree", e.set.Free())
+}
