@@ -7,6 +7,9 @@ import (
 	"strings"
 )
 
+// DefaultResource is the resource that NVIDIA's and HAMi's users ask for.
+const DefaultResource = "nvidia.com/gpu"
+
 // idSeparator stands between a card's UUID and the rest of a device's id.
 const idSeparator = "::"
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/cmd/internal/node"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
+	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/podresources"
@@ -69,7 +70,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		Log:              log,
 	}
 	if o.PodResourcesSocket != "" {
-		config.Names = podresources.New(o.PodResourcesSocket, o.ResourceNames...)
+		config.Names = podresources.New(o.PodResourcesSocket, o.countedResources()...)
 	}
 	var keys *grant.KeyFile
 	if o.GrantKeyFile != "" {
@@ -101,9 +102,10 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		// Before the NRI socket: the runtime's first question may come at once. A node
 		// whose driver isn't there yet is guarded all the same; its grants are refused.
 		waitForCards(ctx, inventory, firstLook)
-		published := publisher{options: o, scaling: scaling, inventory: inventory, log: log}
+		published := publisher{options: o, scaling: scaling, inventory: inventory, offered: deviceplugin.NewInventory(), log: log}
 		published.update() // who finds the node guarded finds its cards too
 		tasks.Go(func() error { published.run(ctx); return nil })
+		tasks.Go(func() error { o.offer(ctx, published.offered, plugin.Ready, log); return nil })
 		log.Info("started", "version", version.String(), "node", o.NodeName, "library", libraryPath, "cards", len(inventory.Node().Cards))
 		return plugin.Run(ctx, o.NRISocket)
 	})
@@ -161,11 +163,12 @@ func conditions(plugin *nriplugin.Plugin, inventory *gpu.Cache) (live, ready []c
 	return live, ready
 }
 
-// publisher keeps node.json current.
+// publisher keeps node.json current, and what the kubelet is told.
 type publisher struct {
 	options   options
 	scaling   node.Scaling
 	inventory *gpu.Cache
+	offered   *deviceplugin.Inventory
 	log       *slog.Logger
 	written   time.Time // when the cards that it has were read
 }
@@ -184,9 +187,11 @@ func (p *publisher) run(ctx context.Context) {
 	}
 }
 
-// update writes node.json if the cards were read since it was written.
+// update tells of the newest look at the cards, and writes node.json if they were read
+// since it was written.
 func (p *publisher) update() {
 	s := p.inventory.Snapshot()
+	p.offered.Update(s)
 	if !s.Taken.After(p.written) {
 		return
 	}

@@ -67,7 +67,7 @@ func testOptions(t *testing.T) testAgent {
 	o, started, _, _, stderr := agent("--node-name=node-1", "--state-dir="+filepath.Join(dir, "run"),
 		"--library-dir="+filepath.Join(dir, "lib"), "--library="+filepath.Join(build, "lib", "libvgpu.so"),
 		"--nvml-library="+filepath.Join(build, "sim", "libnvidia-ml.so.1"), "--nri-socket="+shortDir(t)+"/nri.sock",
-		"--cdi-spec-dirs="+dir, "--health-address="+freeAddress(t))
+		"--cdi-spec-dirs="+dir, "--health-address="+freeAddress(t), "--device-plugin-dir=")
 	require.True(t, started, stderr)
 	return testAgent{o}
 }
@@ -77,6 +77,7 @@ func (o testAgent) args() []string {
 	return []string{
 		"--node-name=" + o.NodeName, "--state-dir=" + o.StateDir, "--library-dir=" + o.LibraryDir, "--library=" + o.Library,
 		"--nvml-library=" + o.NVMLLibrary, "--nri-socket=" + o.NRISocket, "--cdi-spec-dirs=" + o.CDISpecDirs[0], "--health-address=" + o.HealthAddress,
+		"--device-plugin-dir=" + o.DevicePluginDir,
 	}
 }
 

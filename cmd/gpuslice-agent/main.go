@@ -1,5 +1,6 @@
 // Command gpuslice-agent is the one daemon of a node: it guards every container's
-// way to the node's cards as an NRI plugin, and keeps their inventory.
+// way to the node's cards as an NRI plugin, keeps their inventory, and offers shares of
+// them to the kubelet.
 package main
 
 import (
@@ -33,6 +34,10 @@ runtime by NRI and answers for every container before it is created: one that
 its pod's annotations grant a share gets the card with its limits, every other
 one gets no card at all. What it booked is in --state-dir, readable with ls;
 "gpuslice status" prints it.
+
+It is also the kubelet's device plugin of --resource-name, so that pods that ask
+for it are sent here. That grants nothing. Replicas of a card that is lost, and
+all of them while the node is not guarded, are reported as unhealthy.
 
 Every option can be given on the command line, as a variable, or by its name in
 the YAML file that --config names. The first of these that has it wins. A bad

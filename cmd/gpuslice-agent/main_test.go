@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,9 +32,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(beAgent) != "" {
 		main()
 	}
+	others := slices.Concat(slices.Collect(maps.Values(aliases))...)
 	for _, e := range os.Environ() { // of whoever runs the tests
 		name, _, _ := strings.Cut(e, "=")
-		if strings.HasPrefix(name, config.EnvPrefix) || name == "NODE_NAME" || name == "NodeName" || name == "DEVICE_SPLIT_COUNT" {
+		if strings.HasPrefix(name, config.EnvPrefix) || slices.Contains(others, name) {
 			os.Unsetenv(name)
 		}
 	}
@@ -66,6 +69,12 @@ var badValues = map[string][]string{
 	"cdi-spec-dirs":             {"", "cdi", "/etc/cdi,", "/etc/cdi,cdi"},
 	"nvidia-runtime-handlers":   {"nvidia,", "a b"},
 	"default-runtime-is-nvidia": {"", "maybe"},
+	"device-plugin-dir":         {"device-plugins", "/" + strings.Repeat("d", 80)},
+	"resource-name":             {"", "gpu", "nvidia.com/", "nvidia.com/gpu,nvidia.com/other", "/gpu"},
+	"allocation-policy":         {"", "Packed", "binpack"},
+	"gds-enabled":               {"", "maybe"},
+	"mofed-enabled":             {"", "maybe"},
+	"gdrcopy-enabled":           {"", "maybe"},
 	"resource-names":            {"", "nvidia.com/gpu,", "gpu", "nvidia.com/"},
 	"device-split-count":        {"", "0", "-1", "1001", "2.5", "99999999999999999999"},
 	"device-memory-scaling":     {"", "0", "-1", "101", "NaN", "Inf", "much"},
@@ -132,6 +141,7 @@ func TestEveryBadValueIsReported(t *testing.T) {
 func TestGoodValues(t *testing.T) {
 	for _, args := range [][]string{
 		{},
+		{"--device-plugin-dir=", "--allocation-policy=spread", "--resource-name=example.com/A100_80GB"},
 		{"--health-address=:9396", "--device-injection=envvar", "--cdi-spec-dirs="},
 		{"--device-memory-scaling=0.01", "--device-cores-scaling=100", "--device-split-count=1000", "--inventory-interval=1s"},
 		{"--node-name=node-1.example.com", "--resource-names=nvidia.com/gpu,example.com/A100_80GB"},

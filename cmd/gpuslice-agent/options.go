@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/config"
+	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -39,6 +40,13 @@ type options struct {
 	NvidiaRuntimeHandlers  []string
 	DefaultRuntimeIsNvidia bool
 
+	DevicePluginDir  string
+	ResourceName     string
+	AllocationPolicy string
+	GDSEnabled       bool
+	MOFEDEnabled     bool
+	GDRCopyEnabled   bool
+
 	ResourceNames       []string
 	SplitCount          int
 	MemoryScaling       float64
@@ -55,6 +63,10 @@ type options struct {
 var aliases = config.Aliases{
 	"node-name":          {"NODE_NAME", "NodeName"},
 	"device-split-count": {"DEVICE_SPLIT_COUNT"},
+	"resource-name":      {"RESOURCE_NAME"},
+	"gds-enabled":        {"GDS_ENABLED"},
+	"mofed-enabled":      {"MOFED_ENABLED"},
+	"gdrcopy-enabled":    {"GDRCOPY_ENABLED"},
 }
 
 func (o *options) bind(f *pflag.FlagSet) {
@@ -75,7 +87,14 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.NvidiaRuntimeHandlers, "nvidia-runtime-handlers", []string{"nvidia"}, "runtime handlers (of RuntimeClasses) that are nvidia-container-runtime, by `name`")
 	f.BoolVar(&o.DefaultRuntimeIsNvidia, "default-runtime-is-nvidia", false, "the default runtime is nvidia-container-runtime")
 
-	f.StringSliceVar(&o.ResourceNames, "resource-names", []string{"nvidia.com/gpu"}, "extended resources whose devices count as a container's cards, by `name`")
+	f.StringVar(&o.DevicePluginDir, "device-plugin-dir", "/var/lib/kubelet/device-plugins", "the kubelet's `folder` of device plugins; empty offers the cards to no kubelet")
+	f.StringVar(&o.ResourceName, "resource-name", deviceplugin.DefaultResource, "extended resource that the kubelet is offered, by `name`: --device-split-count of it for each card")
+	f.StringVar(&o.AllocationPolicy, "allocation-policy", string(deviceplugin.Packed), "`which` cards the kubelet is to take first: packed (the fullest) or spread (the emptiest); several are of distinct cards")
+	f.BoolVar(&o.GDSEnabled, "gds-enabled", false, "containers that ask for a card get NVIDIA_GDS=enabled (GPUDirect Storage)")
+	f.BoolVar(&o.MOFEDEnabled, "mofed-enabled", false, "containers that ask for a card get NVIDIA_MOFED=enabled (Mellanox OFED)")
+	f.BoolVar(&o.GDRCopyEnabled, "gdrcopy-enabled", false, "containers that ask for a card get NVIDIA_GDRCOPY=enabled (GDRCopy)")
+
+	f.StringSliceVar(&o.ResourceNames, "resource-names", []string{deviceplugin.DefaultResource}, "extended resources whose devices count as a container's cards, by `name`; --resource-name always does")
 	f.IntVar(&o.SplitCount, "device-split-count", 10, "`containers` that may share one card, 1 to 1000")
 	f.Float64Var(&o.MemoryScaling, "device-memory-scaling", 1, "grantable memory as a multiple of the card's, 0.01 to 100; above 1 oversubscribes")
 	f.Float64Var(&o.CoresScaling, "device-cores-scaling", 1, "grantable compute time as a multiple of the card's, 0.01 to 100")
@@ -87,6 +106,9 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.LogLevel, "log-level", "info", "the least `level` of the agent's own log: debug, info, warn or error")
 	f.StringVar(&o.LogFormat, "log-format", "text", "the log's `format`: text or json")
 }
+
+// maxSocketPath is the length of the longest path of a Unix socket (unix(7)).
+const maxSocketPath = 107
 
 // hostName is the machine's name as the kubelet makes it the node's.
 func hostName() string {
@@ -140,6 +162,14 @@ func (o *options) validate() error {
 	c.absolute("cdi-spec-dirs", o.CDISpecDirs...)
 	c.want("cdi-spec-dirs", len(o.CDISpecDirs) > 0 || o.DeviceInjection == string(oci.InjectEnvvar), "at least one folder, or --device-injection=envvar", o.CDISpecDirs)
 	c.matches("nvidia-runtime-handlers", labelPattern, "names of runtime handlers", o.NvidiaRuntimeHandlers...)
+
+	if o.DevicePluginDir != "" {
+		c.absolute("device-plugin-dir", o.DevicePluginDir)
+		socket := deviceplugin.SocketPath(o.DevicePluginDir, o.ResourceName)
+		c.want("device-plugin-dir", len(socket) <= maxSocketPath, "a folder and a --resource-name that leave room for a socket's path", socket)
+	}
+	c.matches("resource-name", resourcePattern, "a resource such as nvidia.com/gpu", o.ResourceName)
+	c.want("allocation-policy", slices.Contains(deviceplugin.Policies, deviceplugin.Policy(o.AllocationPolicy)), "packed or spread", o.AllocationPolicy)
 
 	c.want("resource-names", len(o.ResourceNames) > 0, "at least one resource", o.ResourceNames)
 	c.matches("resource-names", resourcePattern, "resources such as nvidia.com/gpu", o.ResourceNames...)

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpuslice/gpuslice/deviceplugin"
+)
+
+// registration plays the kubelet, as far as its being told of a plugin.
+type registration struct {
+	v1beta1.UnimplementedRegistrationServer
+	requests chan *v1beta1.RegisterRequest
+}
+
+func (r registration) Register(_ context.Context, request *v1beta1.RegisterRequest) (*v1beta1.Empty, error) {
+	r.requests <- request
+	return &v1beta1.Empty{}, nil
+}
+
+func startKubelet(t *testing.T, dir string) registration {
+	l, err := net.Listen("unix", filepath.Join(dir, "kubelet.sock"))
+	require.NoError(t, err)
+	kubelet := registration{requests: make(chan *v1beta1.RegisterRequest, 16)}
+	server := grpc.NewServer()
+	v1beta1.RegisterRegistrationServer(server, kubelet)
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = server.Serve(l) }()
+	t.Cleanup(func() { server.Stop(); <-ended })
+	return kubelet
+}
+
+// The agent registers its cards; they are healthy once the runtime is there.
+func TestAgentOffersItsCards(t *testing.T) {
+	o := testOptions(t)
+	o.DevicePluginDir, o.ResourceName, o.SplitCount, o.GDSEnabled = shortDir(t), "example.com/slice", 2, true
+	kubelet := startKubelet(t, o.DevicePluginDir)
+	stop, log := o.run(t)
+	var r *v1beta1.RegisterRequest
+	select {
+	case r = <-kubelet.requests:
+	case <-time.After(20 * time.Second):
+		require.FailNow(t, "not registered", "%v", log)
+	}
+	assert.Equal(t, "example.com/slice", r.GetResourceName())
+
+	conn, err := grpc.NewClient("unix:"+filepath.Join(o.DevicePluginDir, r.GetEndpoint()), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	plugin := v1beta1.NewDevicePluginClient(conn)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	stream, err := plugin.ListAndWatch(ctx, &v1beta1.Empty{})
+	require.NoError(t, err)
+	health := func() map[string]string {
+		message, err := stream.Recv()
+		require.NoError(t, err, "%v", log)
+		health := map[string]string{}
+		for _, d := range message.GetDevices() {
+			health[d.GetID()] = d.GetHealth()
+		}
+		return health
+	}
+	const card = "GPU-00000001-5151-4000-8000-000000000001"
+	assert.Equal(t, map[string]string{card + "::0": "Unhealthy", card + "::1": "Unhealthy"}, health(), "nothing guards the node")
+	startRuntime(t, o.NRISocket)
+	assert.Equal(t, map[string]string{card + "::0": "Healthy", card + "::1": "Healthy"}, health())
+
+	allocated, err := plugin.Allocate(ctx, &v1beta1.AllocateRequest{ContainerRequests: []*v1beta1.ContainerAllocateRequest{{DevicesIds: []string{card + "::1"}}}})
+	require.NoError(t, err)
+	assert.Equal(t, map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_GDS": "enabled"}, allocated.GetContainerResponses()[0].GetEnvs())
+
+	require.NoError(t, stop())
+	assert.NoFileExists(t, deviceplugin.SocketPath(o.DevicePluginDir, "example.com/slice"))
+}
+
+func TestFeatures(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want map[string]string
+	}{
+		{nil, map[string]string{}},
+		{[]string{"--gds-enabled"}, map[string]string{"NVIDIA_GDS": "enabled"}},
+		{[]string{"--mofed-enabled", "--gdrcopy-enabled"}, map[string]string{"NVIDIA_MOFED": "enabled", "NVIDIA_GDRCOPY": "enabled"}},
+	} {
+		o, started, _, _, stderr := agent(append(test.args, "--node-name=n")...)
+		require.True(t, started, stderr)
+		assert.Equal(t, test.want, o.features(), test.args)
+	}
+}
+
+func TestCountedResources(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want []string
+	}{
+		{nil, []string{"nvidia.com/gpu"}},
+		{[]string{"--resource-name=example.com/slice"}, []string{"nvidia.com/gpu", "example.com/slice"}},
+		{[]string{"--resource-name=example.com/slice", "--device-plugin-dir="}, []string{"nvidia.com/gpu"}},
+	} {
+		o, started, _, _, stderr := agent(append(test.args, "--node-name=n")...)
+		require.True(t, started, stderr)
+		assert.Equal(t, test.want, o.countedResources(), test.args)
+	}
+}
