@@ -170,7 +170,7 @@ func FuzzDecodeGrant(f *testing.F) {
 }
 
 func TestFuzzCorpusIsThere(t *testing.T) {
-	for _, name := range []string{"FuzzDecodeHAMi", "FuzzDecodeGrant", "FuzzVerify"} {
+	for _, name := range []string{"FuzzDecodeHAMi", "FuzzDecodeGrant", "FuzzVerify", "FuzzFromReplicas"} {
 		files, err := os.ReadDir(filepath.Join("testdata", "fuzz", name))
 		require.NoError(t, err)
 		assert.NotEmpty(t, files)

@@ -22,7 +22,7 @@ type Share struct {
 	CorePercent int `json:"cores"`
 }
 
-// Source says which wire format a grant was read from.
+// Source says what a grant was read from.
 type Source string
 
 const (
@@ -30,6 +30,9 @@ const (
 	SourceNamed Source = "gpuslice"
 	// SourceHAMi is HAMi's positional annotation.
 	SourceHAMi Source = "hami"
+	// SourceReplicas is no scheduler's: the equal share of the replicas that the
+	// kubelet chose (FromReplicas).
+	SourceReplicas Source = "replicas"
 )
 
 // Grant is everything one container was given. The order of the shares is the

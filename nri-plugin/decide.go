@@ -42,6 +42,9 @@ func (p *Plugin) decide(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 		}
 	}
 	g, err := grant.FromPod(ctx, asked, ctr.GetName(), p.NodeName, p.Names)
+	if err == nil && g == nil && p.Unscheduled == UnscheduledShare {
+		g, err = grant.FromReplicas(asked, ctr.GetName(), ctr.GetAnnotations(), p.Cards())
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,9 @@ package nriplugin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,11 +54,25 @@ type Config struct {
 	// Keys verify grants; optional. Without them a grant needs no signature, and one
 	// that it has is not looked at. A container that runs is not judged again.
 	Keys grant.Verifier
+	// Unscheduled says what a container gets that no scheduler spoke of; empty is
+	// UnscheduledDeny.
+	Unscheduled UnscheduledPolicy
 	// ExemptNamespaces are left alone: their containers get neither grant nor void.
 	ExemptNamespaces []string
 	// Log is where refusals and connection changes go.
 	Log *slog.Logger
 }
+
+// UnscheduledPolicy is what a container gets that the kubelet gave devices to, and
+// in whose pod no scheduler wrote anything about cards.
+type UnscheduledPolicy string
+
+const (
+	// UnscheduledDeny gives it no card.
+	UnscheduledDeny UnscheduledPolicy = "deny"
+	// UnscheduledShare gives it the equal share of its replicas (grant.FromReplicas).
+	UnscheduledShare UnscheduledPolicy = "share"
+)
 
 // Plugin handles NRI's events. It is safe for concurrent use.
 type Plugin struct {
@@ -89,6 +105,9 @@ func New(c Config) (*Plugin, error) {
 		if !required.ok {
 			errs = append(errs, errors.New("nri plugin: "+required.name+" is not set"))
 		}
+	}
+	if !slices.Contains([]UnscheduledPolicy{"", UnscheduledDeny, UnscheduledShare}, c.Unscheduled) {
+		errs = append(errs, fmt.Errorf("nri plugin: Unscheduled is %q, not %s or %s", c.Unscheduled, UnscheduledDeny, UnscheduledShare))
 	}
 	if err := c.Settings.Validate(); err != nil {
 		errs = append(errs, err)

@@ -286,8 +286,8 @@ func TestPopulateThatFailsLeavesNothing(t *testing.T) {
 }
 
 func TestNewChecksItsConfiguration(t *testing.T) {
-	_, err := nriplugin.New(nriplugin.Config{})
-	for _, field := range []string{"NodeName", "Ledger", "Cards", "Populate", "Devices", "Log"} {
+	_, err := nriplugin.New(nriplugin.Config{Unscheduled: "Share"})
+	for _, field := range []string{"NodeName", "Ledger", "Cards", "Populate", "Devices", "Log", "Unscheduled"} {
 		require.ErrorContains(t, err, field)
 	}
 }

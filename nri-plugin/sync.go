@@ -98,7 +98,8 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 // held is what a running container holds: by the annotations that it was created by
 // or, where those can't be read any more, by the limits file that it has mounted.
 // Signatures are not looked at: the container is there, whatever the keys have become
-// since it was created, and what it holds must not be given away.
+// since it was created, and what it holds must not be given away. Nor are its replicas:
+// what they are worth may have changed.
 func (p *Plugin) held(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*grant.Grant, error) {
 	g, err := grant.FromPod(ctx, podFacts(pod), ctr.GetName(), p.NodeName, p.Names)
 	if err == nil && g != nil {

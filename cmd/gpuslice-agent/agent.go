@@ -66,6 +66,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		},
 		Settings:         settings,
 		Devices:          registry,
+		Unscheduled:      nriplugin.UnscheduledPolicy(o.UnscheduledPolicy),
 		ExemptNamespaces: o.ExemptNamespaces,
 		Log:              log,
 	}

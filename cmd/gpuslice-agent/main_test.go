@@ -82,6 +82,7 @@ var badValues = map[string][]string{
 	"device-cores-scaling":      {"", "0", "-1", "101", "NaN", "-Inf", "much"},
 	"disable-core-limit":        {"", "maybe"},
 	"grant-key-file":            {"keys", "./keys"},
+	"unscheduled-policy":        {"", "Share", "allow"},
 	"exempt-namespaces":         {"a,,b", "Kube", "a/b", strings.Repeat("n", 64)},
 	"health-address":            {"9396", "localhost", "localhost:http", "127.0.0.1:65536"},
 	"log-level":                 {"", "loud", "INFO+1"},
@@ -144,12 +145,22 @@ func TestGoodValues(t *testing.T) {
 		{"--device-plugin-dir=", "--allocation-policy=spread", "--resource-name=example.com/A100_80GB"},
 		{"--health-address=:9396", "--device-injection=envvar", "--cdi-spec-dirs="},
 		{"--device-memory-scaling=0.01", "--device-cores-scaling=100", "--device-split-count=1000", "--inventory-interval=1s"},
+		{"--unscheduled-policy=share", "--device-split-count=100"},
+		{"--unscheduled-policy=share", "--device-split-count=200", "--device-cores-scaling=2"},
 		{"--node-name=node-1.example.com", "--resource-names=nvidia.com/gpu,example.com/A100_80GB"},
 	} {
 		_, started, status, _, stderr := agent(append([]string{"--node-name=node-1"}, args...)...)
 		assert.True(t, started, "%v: %s", args, stderr)
 		assert.Equal(t, exitStopped, status, "%v", args)
 	}
+}
+
+// An equal share of a card is one that can be limited.
+func TestSharesThatAreTooSmall(t *testing.T) {
+	_, started, status, _, stderr := agent("--node-name=n", "--unscheduled-policy=share", "--device-split-count=101")
+	assert.False(t, started)
+	assert.Equal(t, exitUsage, status)
+	assert.Contains(t, stderr, "--unscheduled-policy: want deny, or a --device-split-count")
 }
 
 func TestArgumentsThatAreNone(t *testing.T) {

@@ -19,6 +19,8 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/config"
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/grant"
+	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -54,6 +56,7 @@ type options struct {
 	ContextMemoryMiB    int
 	DisableCoreLimit    bool
 	GrantKeyFile        string
+	UnscheduledPolicy   string
 	ExemptNamespaces    []string
 	HealthAddress       string
 	LogLevel, LogFormat string
@@ -101,6 +104,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.IntVar(&o.ContextMemoryMiB, "context-memory-mib", -1, "device memory that a CUDA context is charged with, in MiB; -1 goes by the card's model, 0 charges none")
 	f.BoolVar(&o.DisableCoreLimit, "disable-core-limit", false, "do not enforce shares of compute time")
 	f.StringVar(&o.GrantKeyFile, "grant-key-file", "", "`file` of the keys that grants must be signed with: one or two, each on a line of its own in hexadecimal or base64, at least 32 bytes; mode 0440 or less, followed when it changes; HAMi's annotations can't be signed and are refused then; empty takes grants unsigned")
+	f.StringVar(&o.UnscheduledPolicy, "unscheduled-policy", string(nriplugin.UnscheduledDeny), "`what` a container gets whose pod no GPU scheduler annotated: deny (no card) or share (for each device that the kubelet gave it, the card's memory and compute time divided by --device-split-count)")
 	f.StringSliceVar(&o.ExemptNamespaces, "exempt-namespaces", nil, "`namespaces` whose pods are left alone: they may use whole cards without a grant")
 	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`host:port` of /healthz and /readyz; empty serves none")
 	f.StringVar(&o.LogLevel, "log-level", "info", "the least `level` of the agent's own log: debug, info, warn or error")
@@ -181,6 +185,11 @@ func (o *options) validate() error {
 	if o.GrantKeyFile != "" {
 		c.absolute("grant-key-file", o.GrantKeyFile)
 	}
+	share := o.UnscheduledPolicy == string(nriplugin.UnscheduledShare)
+	c.want("unscheduled-policy", share || o.UnscheduledPolicy == string(nriplugin.UnscheduledDeny), "deny or share", o.UnscheduledPolicy)
+	// A share of no compute time would not be limited.
+	c.want("unscheduled-policy", !share || int(grant.MaxCorePercent*o.CoresScaling) >= o.SplitCount,
+		"deny, or a --device-split-count that leaves each share at least 1 % of compute time", o.UnscheduledPolicy)
 	c.matches("exempt-namespaces", labelPattern, "names of namespaces", o.ExemptNamespaces...)
 	c.want("health-address", o.HealthAddress == "" || isAddress(o.HealthAddress), "host:port or nothing", o.HealthAddress)
 	_, known := logLevels[o.LogLevel]

@@ -1,0 +1,102 @@
+package grant
+
+import "strings"
+
+// AnnotationReplicas is a container's annotation, not a pod's: the replicas that
+// the kubelet chose for it, "<UUID>::<n>,<UUID>::<n>,…", n from 0 to the card's
+// slots less one. The device plugin answers it in Allocate; the author of a pod can't
+// write annotations of containers.
+const AnnotationReplicas = "gpuslice.io/replicas"
+
+// replicaSeparator is between a replica's card and its number.
+const replicaSeparator = "::"
+
+// Scheduled says whether a scheduler has written anything about cards on the pod,
+// be it nothing for a container, or what can't be read.
+func (p Pod) Scheduled() bool {
+	for _, key := range []string{AnnotationGrant, AnnotationSignature, AnnotationToAllocate, AnnotationAllocated, AnnotationNode} {
+		if _, ok := p.Annotations[key]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// FromReplicas returns the equal share of a container's replicas, or nil where it has
+// none or its pod is a scheduler's: for a replica of a card the card's memory
+// and compute time divided by its slots, both rounded down, so that all replicas of a
+// card fit. Those of one card add up, to no more than one whole card's compute time
+// (which a scaled card has more of). The cards are in the order of the annotation.
+//
+// The annotations are the container's. A runtime may be set up to copy a pod's to
+// its containers (containerd's pod_annotations), so that a pod which has one of
+// this name is refused.
+//
+// Errors name the pod, the container and the replica, and are ErrMalformed,
+// ErrUnknownCard, or ErrOverbooked for a card that is too small to be divided.
+func FromReplicas(pod Pod, container string, annotations map[string]string, cards map[string]Card) (*Grant, error) {
+	if pod.Scheduled() {
+		return nil, nil
+	}
+	if _, ok := pod.Annotations[AnnotationReplicas]; ok {
+		return nil, inPod(pod, container, inAnnotation(AnnotationReplicas, refuse(ErrMalformed, "is on the pod: the device plugin alone writes it, on containers: take it away")))
+	}
+	value, ok := annotations[AnnotationReplicas]
+	if !ok {
+		return nil, nil
+	}
+	shares, err := equalShares(value, cards)
+	if err != nil {
+		return nil, inPod(pod, container, inAnnotation(AnnotationReplicas, err))
+	}
+	return &Grant{Container: container, Shares: shares, Source: SourceReplicas}, nil
+}
+
+// equalShares adds up what each replica is worth.
+func equalShares(value string, cards map[string]Card) ([]Share, error) {
+	if len(value) > MaxAnnotationBytes {
+		return nil, refuse(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
+	}
+	seen := map[string]bool{}
+	var shares []Share
+	for id := range strings.SplitSeq(value, ",") {
+		if seen[id] {
+			return nil, refuse(ErrMalformed, "replica %s: is there twice", show(id))
+		}
+		seen[id] = true
+		part, err := equalShare(id, cards)
+		if err != nil {
+			return nil, err
+		}
+		i := indexOfCard(shares, part.UUID)
+		if i < 0 {
+			shares = append(shares, part)
+			continue
+		}
+		shares[i].MemoryMiB += part.MemoryMiB
+		shares[i].CorePercent = min(shares[i].CorePercent+part.CorePercent, MaxCorePercent)
+	}
+	return shares, ValidateShares(shares)
+}
+
+// equalShare is what one replica is worth.
+func equalShare(id string, cards map[string]Card) (Share, error) {
+	uuid, digits, ok := strings.Cut(id, replicaSeparator)
+	if !ok || ValidateUUID(uuid) != nil {
+		return Share{}, refuse(ErrMalformed, "replica %s: must be <UUID>%s<n>", show(id), replicaSeparator)
+	}
+	card, ok := cards[uuid]
+	if !ok {
+		return Share{}, refuse(ErrUnknownCard, "replica %s: this node has no such card", show(id))
+	}
+	if _, err := parseNumber(digits, 0, int64(card.Slots)-1); err != nil {
+		return Share{}, refuse(ErrMalformed, "replica %s: the card has %d replicas, numbered from 0 in plain digits", show(id), card.Slots)
+	}
+	share := Share{UUID: uuid, MemoryMiB: card.MemoryMiB / int64(card.Slots), CorePercent: min(card.CorePercent/card.Slots, MaxCorePercent)}
+	// No compute time would mean that it isn't limited.
+	if share.MemoryMiB == 0 || share.CorePercent == 0 {
+		return Share{}, refuse(ErrOverbooked, "replica %s: of %d MiB and %d percent of compute time nothing is left for one of %d replicas: use a smaller --device-split-count",
+			show(id), card.MemoryMiB, card.CorePercent, card.Slots)
+	}
+	return share, nil
+}

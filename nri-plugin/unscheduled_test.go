@@ -1,0 +1,200 @@
+package nriplugin_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+func shareUnscheduled(c *nriplugin.Config) { c.Unscheduled = nriplugin.UnscheduledShare }
+
+// withReplicas is a container as the kubelet makes it of the device plugin's answer.
+func withReplicas(name, replicas string) *api.Container {
+	ctr := newContainer(name, "NVIDIA_VISIBLE_DEVICES=void")
+	ctr.Annotations = map[string]string{grant.AnnotationReplicas: replicas}
+	return ctr
+}
+
+// The replicas of a card fill it exactly, and nothing goes beside them.
+func TestReplicasFillACard(t *testing.T) {
+	f := newFixture(t, shareUnscheduled)
+	pods, ctrs := make([]*api.PodSandbox, 10), make([]*api.Container, 10)
+	for i := range ctrs {
+		pods[i], ctrs[i] = newPod(fmt.Sprint("p", i), nil), withReplicas("main", fmt.Sprintf("%s::%d", cardA, i))
+		spec, err := f.runtime.create(pods[i], ctrs[i])
+		require.NoError(t, err)
+		memory, _ := envOf(spec, "CUDA_DEVICE_MEMORY_LIMIT_0")
+		require.Equal(t, "8192m", memory)
+		cores, _ := envOf(spec, "CUDA_DEVICE_SM_LIMIT_0")
+		require.Equal(t, "10", cores)
+		require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia0"}, cardNodes(spec))
+	}
+	snapshot, err := f.ledger.Snapshot(context.Background())
+	require.NoError(t, err)
+	memory, cores := int64(0), 0
+	for _, c := range snapshot.Claims() {
+		require.Equal(t, grant.SourceReplicas, c.Source)
+		memory, cores = memory+c.Shares[0].MemoryMiB, cores+c.Shares[0].CorePercent
+	}
+	require.Equal(t, int64(81920), memory)
+	require.Equal(t, 100, cores)
+
+	_, err = f.runtime.create(newPod("eleventh", nil), withReplicas("main", cardA+"::0"))
+	require.ErrorContains(t, err, "default/eleventh", "a replica that is held already fits no more than any other claim")
+	require.ErrorContains(t, err, cardA)
+	_, err = f.runtime.create(newPod("granted", hami(cardA, 1, 0)), newContainer("main"))
+	require.ErrorContains(t, err, cardA, "nor does a scheduler's")
+
+	f.runtime.stop(pods[3], ctrs[3])
+	_, err = f.runtime.create(newPod("next", nil), withReplicas("main", cardA+"::3"))
+	require.NoError(t, err)
+}
+
+func TestReplicasAddUp(t *testing.T) {
+	f := newFixture(t, shareUnscheduled)
+	spec, err := f.runtime.create(newPod("p", nil), withReplicas("main", cardB+"::1,"+cardB+"::8,"+cardA+"::0"))
+	require.NoError(t, err)
+	for name, want := range map[string]string{
+		"CUDA_DEVICE_MEMORY_LIMIT_0": "16384m", "CUDA_DEVICE_SM_LIMIT_0": "20",
+		"CUDA_DEVICE_MEMORY_LIMIT_1": "8192m", "CUDA_DEVICE_SM_LIMIT_1": "10",
+	} {
+		got, _ := envOf(spec, name)
+		require.Equal(t, want, got, name)
+	}
+}
+
+// Who gets no share, and is not refused for it.
+func TestReplicasThatGiveNothing(t *testing.T) {
+	share := []func(*nriplugin.Config){shareUnscheduled}
+	replica := withReplicas("main", cardA+"::0").Annotations
+	for _, test := range []struct {
+		description    string
+		config         []func(*nriplugin.Config)
+		pod, container map[string]string
+	}{
+		{"denied unless asked for", nil, nil, replica},
+		{"denied unless asked for, nonsense not read", nil, nil, map[string]string{grant.AnnotationReplicas: "all"}},
+		{"no replicas", share, nil, nil},
+		{"a scheduler granted to another container", share, named("side", cardA, 1000, 10), replica},
+		{"a scheduler granted nothing", share, map[string]string{grant.AnnotationAllocated: ";"}, replica},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			f := newFixture(t, test.config...)
+			ctr := newContainer("main", "NVIDIA_VISIBLE_DEVICES=all")
+			ctr.Annotations = test.container
+			spec, err := f.runtime.create(newPod("p", test.pod), ctr)
+			require.NoError(t, err)
+			value, _ := envOf(spec, "NVIDIA_VISIBLE_DEVICES")
+			require.Equal(t, "void", value)
+			require.Empty(t, cardNodes(spec))
+			require.Empty(t, f.claims())
+		})
+	}
+}
+
+func TestReplicasRefused(t *testing.T) {
+	f := newFixture(t, shareUnscheduled)
+	for _, test := range []struct {
+		description, replicas string
+		pod                   map[string]string
+		want                  string
+	}{
+		{"malformed", "all", nil, "must be <UUID>::<n>"},
+		{"out of range", cardA + "::10", nil, "10 replicas"},
+		{"twice", cardA + "::1," + cardA + "::1", nil, "there twice"},
+		{"an unknown card", "GPU-cccccccc-0000-4000-8000-000000000003::0", nil, "no such card"},
+		{"copied from the pod by the runtime", cardA + "::0", map[string]string{grant.AnnotationReplicas: cardA + "::0"}, "is on the pod"},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			_, err := f.runtime.create(newPod("p", test.pod), withReplicas("main", test.replicas))
+			for _, want := range []string{test.want, "default/p", `"main"`, grant.AnnotationReplicas} {
+				require.ErrorContains(t, err, want)
+			}
+			require.Empty(t, f.folders())
+		})
+	}
+	require.Equal(t, 1, f.runtime.proxy.connections())
+}
+
+// A scheduler's grant is all that a container gets, whatever the kubelet chose.
+func TestReplicasAreNotAddedToAGrant(t *testing.T) {
+	f := newFixture(t, shareUnscheduled)
+	spec, err := f.runtime.create(newPod("p", hami(cardB, 500, 5)), withReplicas("main", cardA+"::0"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia1"}, cardNodes(spec))
+	value, _ := envOf(spec, "CUDA_DEVICE_MEMORY_LIMIT_0")
+	require.Equal(t, "500m", value)
+}
+
+// Keys are for grants; the kubelet's replicas come from the node itself.
+func TestReplicasNeedNoSignature(t *testing.T) {
+	f := newFixture(t, shareUnscheduled, func(c *nriplugin.Config) { c.Keys = ringOf(t, firstKey) })
+	_, err := f.runtime.create(newPod("p", nil), withReplicas("main", cardA+"::0"))
+	require.NoError(t, err)
+	_, err = f.runtime.create(newPod("forged", named("main", cardA, 1000, 10)), withReplicas("main", cardA+"::1"))
+	require.ErrorContains(t, err, "signed grants only", "a forged grant is not passed over for the share")
+}
+
+// The state folder was wiped, and a card has been divided differently since: what a
+// container holds is what its limits file says. One whose file can't be seen yet
+// blocks the node; its annotation is not calculated anew.
+func TestLostLedgerOfReplicas(t *testing.T) {
+	f := newFixture(t, shareUnscheduled, func(c *nriplugin.Config) {
+		c.Populate = func(dir string, shares []grant.Share) error { return oci.Populate(dir, shares, c.Settings) }
+	})
+	pod, ctr := newPod("p", nil), withReplicas("main", cardA+"::0,"+cardA+"::1")
+	_, err := f.runtime.create(pod, ctr)
+	require.NoError(t, err)
+	process := runWithLimits(t, filepath.Join(f.ledger.Folder(ctr.Id), "limits"))
+	f.stop()
+	require.NoError(t, os.RemoveAll(f.ledger.Folder(ctr.Id)))
+	cards := map[string]grant.Card{cardA: {UUID: cardA, MemoryMiB: 81920, CorePercent: 100, Slots: 100}}
+	f.config.Cards = func() map[string]grant.Card { return cards }
+	f.config.Unscheduled = nriplugin.UnscheduledDeny
+
+	f.run()
+	require.Eventually(t, func() bool {
+		_, err := f.runtime.create(newPod("other", hami(cardA, 1, 0)), newContainer("main"))
+		return err != nil && strings.Contains(err.Error(), "until it knows what runs")
+	}, 10*time.Second, 10*time.Millisecond, "nothing is granted while it is not known what runs")
+	f.stop()
+
+	ctr.Pid = uint32(process)
+	f.start()
+	snapshot, err := f.ledger.Snapshot(context.Background())
+	require.NoError(t, err)
+	claims := snapshot.Claims()
+	require.Len(t, claims, 1)
+	require.Equal(t, ctr.Id, claims[0].ContainerID)
+	require.Equal(t, []grant.Share{{UUID: cardA, MemoryMiB: 16384, CorePercent: 20}}, claims[0].Shares)
+}
+
+// runWithLimits runs a process that sees a limits file where containers have theirs,
+// and returns its id.
+func runWithLimits(t *testing.T, limits string) int {
+	ready, wrote, err := os.Pipe()
+	require.NoError(t, err)
+	defer ready.Close()
+	cmd := exec.Command("sh", "-ec", `exec 4<"$1"; mount -t tmpfs none /usr/local; mkdir /usr/local/vgpu; cat <&4 >/usr/local/vgpu/limits; echo >&3; exec sleep 60`, "sh", limits)
+	cmd.ExtraFiles = []*os.File{wrote}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	require.NoError(t, wrote.Close())
+	_, err = ready.Read(make([]byte, 1))
+	require.NoError(t, err)
+	return cmd.Process.Pid
+}
