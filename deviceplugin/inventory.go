@@ -1,8 +1,8 @@
 package deviceplugin
 
 import (
+	"maps"
 	"slices"
-	"strings"
 
 	"github.com/gpuslice/gpuslice/gpu"
 )
@@ -27,29 +27,26 @@ func NewInventory() *Inventory { return &Inventory{newWatched[[]Card](nil)} }
 // Cards implements Source.
 func (i *Inventory) Cards() ([]Card, <-chan struct{}) { return i.cards.get() }
 
-// Update takes a look at the cards over. A card that was there once and is not, or can't
-// be read, is unhealthy until it is back. All are while the node can't be read.
+// Update takes a look at the cards over. A card that is gone is unhealthy until it is
+// back.
 func (i *Inventory) Update(s gpu.Snapshot) {
 	last, _ := i.cards.get()
-	cards := make(map[string]Card, len(last))
+	numa := make(map[string]int, len(last))
 	for _, c := range last {
-		c.Healthy = false
-		cards[c.UUID] = c
-	}
-	for _, f := range s.Node.Faults {
-		if _, known := cards[f.UUID]; !known && f.UUID != "" {
-			cards[f.UUID] = Card{UUID: f.UUID, NUMANode: gpu.NUMAUnknown}
-		}
+		numa[c.UUID] = c.NUMANode
 	}
 	for _, c := range s.Node.Cards {
-		cards[c.UUID] = Card{UUID: c.UUID, Healthy: s.Err == nil, NUMANode: c.NUMANode}
+		numa[c.UUID] = c.NUMANode
 	}
-	list := make([]Card, 0, len(cards))
-	for _, c := range cards {
-		list = append(list, c)
+	cards := make([]Card, 0, len(s.Health))
+	for _, uuid := range slices.Sorted(maps.Keys(s.Health)) {
+		c := Card{UUID: uuid, Healthy: s.Health[uuid].Healthy, NUMANode: gpu.NUMAUnknown}
+		if node, known := numa[uuid]; known {
+			c.NUMANode = node
+		}
+		cards = append(cards, c)
 	}
-	slices.SortFunc(list, func(a, b Card) int { return strings.Compare(a.UUID, b.UUID) })
-	if !slices.Equal(list, last) {
-		i.cards.set(list)
+	if !slices.Equal(cards, last) {
+		i.cards.set(cards)
 	}
 }

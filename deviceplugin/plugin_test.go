@@ -19,10 +19,17 @@ import (
 
 // snapshot is a look at cards that are all right.
 func snapshot(uuids ...string) gpu.Snapshot {
-	s := gpu.Snapshot{Taken: time.Unix(1, 0)}
+	s := gpu.Snapshot{Taken: time.Unix(1, 0), Health: map[string]gpu.Health{}}
 	for i, uuid := range uuids {
 		s.Node.Cards = append(s.Node.Cards, gpu.Card{UUID: uuid, Index: i, NUMANode: i % 2})
+		s.Health[uuid] = gpu.Health{Healthy: true}
 	}
+	return s
+}
+
+// ill makes a card of a look unhealthy.
+func ill(s gpu.Snapshot, uuid string) gpu.Snapshot {
+	s.Health[uuid] = gpu.Health{Reason: "XID 79"}
 	return s
 }
 
@@ -60,7 +67,9 @@ func TestReplicas(t *testing.T) {
 	assert.Empty(t, ids())
 
 	plugin, inventory, _ := testPlugin(1, "GPU-a", "GPU-b")
-	inventory.Update(gpu.Snapshot{Node: gpu.Node{Cards: []gpu.Card{{UUID: "GPU-a", NUMANode: 1}, {UUID: "GPU-b", NUMANode: gpu.NUMAUnknown}}}})
+	s := snapshot("GPU-a", "GPU-b")
+	s.Node.Cards[0].NUMANode, s.Node.Cards[1].NUMANode = 1, gpu.NUMAUnknown
+	inventory.Update(s)
 	cards, _ := inventory.Cards()
 	devices := plugin.devices(cards, true)
 	assert.Equal(t, int64(1), devices[0].GetTopology().GetNodes()[0].GetID())
@@ -79,22 +88,15 @@ func TestInventory(t *testing.T) {
 		case <-changed:
 			assert.NotEqual(t, last, now, "nobody is woken for nothing")
 		default:
-			assert.Equal(t, last, now)
+			assert.Equal(t, last, now, "everybody is woken")
 		}
 	}
 	step(gpu.Snapshot{})
 	step(snapshot("GPU-b", "GPU-a"), Card{"GPU-a", true, 1}, Card{"GPU-b", true, 0})
 	step(snapshot("GPU-b", "GPU-a"), Card{"GPU-a", true, 1}, Card{"GPU-b", true, 0})
-
-	lost := snapshot("GPU-b")
-	step(lost, Card{"GPU-a", false, 1}, Card{"GPU-b", true, 0})
-	lost.Node.Faults = []gpu.Fault{{Index: 1}, {Index: 2, UUID: "GPU-c"}}
-	step(lost, Card{"GPU-a", false, 1}, Card{"GPU-b", true, 0}, Card{"GPU-c", false, -1})
-	step(snapshot("GPU-b", "GPU-a", "GPU-c"), Card{"GPU-a", true, 1}, Card{"GPU-b", true, 0}, Card{"GPU-c", true, 0})
-
-	unread := snapshot("GPU-b", "GPU-a", "GPU-c")
-	unread.Err = errors.New("the driver is not loaded")
-	step(unread, Card{"GPU-a", false, 1}, Card{"GPU-b", false, 0}, Card{"GPU-c", false, 0})
+	step(ill(snapshot("GPU-b", "GPU-a"), "GPU-b"), Card{"GPU-a", true, 1}, Card{"GPU-b", false, 0})
+	step(ill(snapshot("GPU-b"), "GPU-a"), Card{"GPU-a", false, 1}, Card{"GPU-b", true, 0}) // gone
+	step(ill(snapshot("GPU-b", "GPU-a"), "GPU-c"), Card{"GPU-a", true, 1}, Card{"GPU-b", true, 0}, Card{"GPU-c", false, -1})
 	step(snapshot("GPU-b", "GPU-a", "GPU-c"), Card{"GPU-a", true, 1}, Card{"GPU-b", true, 0}, Card{"GPU-c", true, 0})
 }
 
@@ -160,7 +162,7 @@ func TestHealthStreams(t *testing.T) {
 		}
 	}
 	step(func() {}, "Healthy", "Healthy")
-	step(func() { inventory.Update(snapshot("GPU-a")) }, "Healthy", "Unhealthy")
+	step(func() { inventory.Update(ill(snapshot("GPU-a"), "GPU-b")) }, "Healthy", "Unhealthy")
 	step(func() { inventory.Update(snapshot("GPU-a", "GPU-b")) }, "Healthy", "Healthy")
 
 	ready := guard.ready

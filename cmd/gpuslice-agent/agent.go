@@ -51,7 +51,9 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	inventory := gpu.NewCache(nvml.New(nvml.WithLibraryPath(o.NVMLLibrary)), gpu.CacheOptions{Interval: o.InventoryInterval, Log: log})
+	inventory := gpu.NewCache(nvml.New(nvml.WithLibraryPath(o.NVMLLibrary)), gpu.CacheOptions{
+		Interval: o.InventoryInterval, Events: true, IgnoreXIDs: o.ignoredXIDs(), Log: log,
+	})
 	scaling := node.Scaling{Slots: o.SplitCount, Memory: o.MemoryScaling, Cores: o.CoresScaling}
 
 	settings := o.settings(libraryPath, preloadPath)
@@ -174,8 +176,11 @@ type publisher struct {
 	written   time.Time // when the cards that it has were read
 }
 
-// run looks every second whether the cards were read anew, until ctx ends.
+// run looks every second whether the cards were read anew, and at once when something
+// has changed, until ctx ends.
 func (p *publisher) run(ctx context.Context) {
+	changed, cancel := p.inventory.Subscribe()
+	defer cancel()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -183,8 +188,9 @@ func (p *publisher) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			p.update()
+		case <-changed:
 		}
+		p.update()
 	}
 }
 

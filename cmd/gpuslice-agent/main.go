@@ -36,7 +36,7 @@ one gets no card at all. What it booked is in --state-dir, readable with ls;
 "gpuslice status" prints it.
 
 It is also the kubelet's device plugin of --resource-name, so that pods that ask
-for it are sent here. That grants nothing. Replicas of a card that is lost, and
+for it are sent here. That grants nothing. Replicas of a card that is ill, and
 all of them while the node is not guarded, are reported as unhealthy.
 
 Every option can be given on the command line, as a variable, or by its name in

@@ -65,6 +65,7 @@ var badValues = map[string][]string{
 	"pod-resources-socket":      {"kubelet.sock"},
 	"nvml-library":              {""},
 	"inventory-interval":        {"", "30", "999ms", "-1s", "often"},
+	"ignore-xids":               {"", "-1", "79,", "all", "79,x"},
 	"device-injection":          {"", "CDI", "both"},
 	"cdi-spec-dirs":             {"", "cdi", "/etc/cdi,", "/etc/cdi,cdi"},
 	"nvidia-runtime-handlers":   {"nvidia,", "a b"},
@@ -142,6 +143,7 @@ func TestEveryBadValueIsReported(t *testing.T) {
 func TestGoodValues(t *testing.T) {
 	for _, args := range [][]string{
 		{},
+		{"--ignore-xids=79,119"},
 		{"--device-plugin-dir=", "--allocation-policy=spread", "--resource-name=example.com/A100_80GB"},
 		{"--health-address=:9396", "--device-injection=envvar", "--cdi-spec-dirs="},
 		{"--device-memory-scaling=0.01", "--device-cores-scaling=100", "--device-split-count=1000", "--inventory-interval=1s"},

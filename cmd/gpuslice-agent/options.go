@@ -36,6 +36,7 @@ type options struct {
 	PodResourcesSocket string
 	NVMLLibrary        string
 	InventoryInterval  time.Duration
+	IgnoreXIDs         []uint
 
 	DeviceInjection        string
 	CDISpecDirs            []string
@@ -84,6 +85,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.PodResourcesSocket, "pod-resources-socket", "/var/lib/kubelet/pod-resources/kubelet.sock", "the kubelet's PodResources `socket`, asked for the order of a pod's containers when several have HAMi's positional grants; empty refuses such pods")
 	f.StringVar(&o.NVMLLibrary, "nvml-library", "libnvidia-ml.so.1", "the driver's management library, a `name` or a path")
 	f.DurationVar(&o.InventoryInterval, "inventory-interval", 30*time.Second, "time between two looks at the cards, at least 1s")
+	f.UintSliceVar(&o.IgnoreXIDs, "ignore-xids", nil, "XIDs that don't make a card unhealthy, by `number`, besides those that programs cause (13, 31, 43, 45, 68, 109)")
 
 	f.StringVar(&o.DeviceInjection, "device-injection", string(oci.InjectAuto), "`how` a container gets its cards: cdi (by the nvidia.com/gpu CDI spec), envvar (by the nvidia runtime) or auto (the first of these that works)")
 	f.StringSliceVar(&o.CDISpecDirs, "cdi-spec-dirs", []string{"/etc/cdi", "/var/run/cdi"}, "`folders` of CDI specs; a later one wins over an earlier one")
@@ -241,6 +243,15 @@ func (o *options) contextMiB(n gpu.Node) map[string]int64 {
 		}
 	}
 	return sizes
+}
+
+// ignoredXIDs are the XIDs that say nothing about a card.
+func (o *options) ignoredXIDs() []uint64 {
+	xids := make([]uint64, len(o.IgnoreXIDs))
+	for i, xid := range o.IgnoreXIDs {
+		xids[i] = uint64(xid)
+	}
+	return xids
 }
 
 // settings are how containers get their cards.
