@@ -1,0 +1,21 @@
+package nodeconfig
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Fields are the JSON names of an entry's fields.
+func Fields() []string {
+	var names []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[entry]()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Update is one look of Run's.
+func (w *Watcher) Update() { w.update() }
