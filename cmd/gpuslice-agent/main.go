@@ -32,8 +32,9 @@ const gcPercent = 400
 const manual = `gpuslice-agent runs on every GPU node, as root. It connects to the container
 runtime by NRI and answers for every container before it is created: one that
 its pod's annotations grant a share gets the card with its limits, every other
-one gets no card at all. What it booked is in --state-dir, readable with ls;
-"gpuslice status" prints it.
+one gets no card at all, unless --unscheduled-policy says otherwise. With
+--grant-key-file a grant must be signed. What it booked is in --state-dir,
+readable with ls; "gpuslice status" prints it.
 
 It is also the kubelet's device plugin of --resource-name, so that pods that ask
 for it are sent here. That grants nothing. Replicas of a card that is ill, and
