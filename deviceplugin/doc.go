@@ -31,5 +31,5 @@
 // container is refused by nri-plugin (oci.UnsafeDuplicates) with an error that names the
 // variable: the pod's own entry has to go. It never had a meaning beside a grant.
 //
-// It imports gpu, and nothing else of ours. It is called by the agent.
+// It imports gpu, and grant for the annotation. It is called by the agent.
 package deviceplugin

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpuslice/gpuslice/grant"
 )
 
 // Source knows the node's cards.
@@ -108,7 +110,7 @@ func (p *Plugin) Allocate(_ context.Context, request *v1beta1.AllocateRequest) (
 		maps.Copy(env, p.Env)
 		response.ContainerResponses = append(response.ContainerResponses, &v1beta1.ContainerAllocateResponse{
 			Envs:        env,
-			Annotations: map[string]string{p.Resource.Annotation: strings.Join(sortedIDs(devices), ",")},
+			Annotations: map[string]string{grant.AnnotationReplicas: strings.Join(sortedIDs(devices), ",")},
 		})
 	}
 	return response, nil

@@ -18,20 +18,13 @@ const idSeparator = "::"
 type Resource struct {
 	// Name is the resource's, "nvidia.com/gpu".
 	Name string
-	// Annotation is the container annotation that has the ids of what it was given.
-	Annotation string
 
-	count int
+	count int // of each card
 }
-
-// AnnotationReplicas is the container annotation with the ids of a container's
-// replicas, separated by commas. The kubelet writes it as Allocate says; a pod's
-// author can't, as it is no annotation of the pod.
-const AnnotationReplicas = "gpuslice.io/replicas"
 
 // Replicas is a resource of which each card has as many as containers may share it.
 func Replicas(name string, splitCount int) Resource {
-	return Resource{Name: name, Annotation: AnnotationReplicas, count: splitCount}
+	return Resource{Name: name, count: splitCount}
 }
 
 // device is one device of a resource: the n-th of a card.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -39,7 +40,15 @@ func startKubelet(t *testing.T, dir string) registration {
 	return kubelet
 }
 
-// The agent registers its cards; they are healthy once the runtime is there.
+// simctl changes the simulated driver's state.
+func simctl(t *testing.T, args ...string) {
+	build, err := built()
+	require.NoError(t, err)
+	out, err := exec.Command(filepath.Join(build, "sim", "simctl"), args...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// The agent registers its cards; they are healthy once the runtime is there, and until they are ill.
 func TestAgentOffersItsCards(t *testing.T) {
 	o := testOptions(t)
 	o.DevicePluginDir, o.ResourceName, o.SplitCount, o.GDSEnabled = shortDir(t), "example.com/slice", 2, true
@@ -74,6 +83,10 @@ func TestAgentOffersItsCards(t *testing.T) {
 	assert.Equal(t, map[string]string{card + "::0": "Unhealthy", card + "::1": "Unhealthy"}, health(), "nothing guards the node")
 	startRuntime(t, o.NRISocket)
 	assert.Equal(t, map[string]string{card + "::0": "Healthy", card + "::1": "Healthy"}, health())
+
+	simctl(t, "xid", "0", "13") // a program's own fault
+	simctl(t, "xid", "0", "79")
+	assert.Equal(t, map[string]string{card + "::0": "Unhealthy", card + "::1": "Unhealthy"}, health())
 
 	allocated, err := plugin.Allocate(ctx, &v1beta1.AllocateRequest{ContainerRequests: []*v1beta1.ContainerAllocateRequest{{DevicesIds: []string{card + "::1"}}}})
 	require.NoError(t, err)
