@@ -45,7 +45,7 @@ state); 1 a check failed; 2 the call is wrong.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			print, known := reports[output]
 			if !known {
-				return fmt.Errorf("--output: want text or json, not %q", output)
+				return fmt.Errorf("--output: want table or json, not %q", output)
 			}
 			stateDir, err := c.Flags().GetString("state-dir")
 			if err != nil {
@@ -72,7 +72,7 @@ state); 1 a check failed; 2 the call is wrong.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringVarP(&output, "output", "o", "text", "`form` of the output: text or json")
+	f.StringVarP(&output, "output", "o", "table", "`form` of the output: table or json")
 	f.StringVar(&o.RuntimeSocket, "runtime-socket", "/run/containerd/containerd.sock", "the container runtime's CRI `socket`")
 	f.StringVar(&o.RuntimeConfig, "runtime-config", "/etc/containerd/config.toml", "containerd's configuration `file`")
 	f.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's `folder`")
@@ -105,7 +105,7 @@ func absolute(o doctor.Options, root string) error {
 
 // reports are the forms of --output.
 var reports = map[string]func(io.Writer, doctor.Report) error{
-	"text": func(out io.Writer, r doctor.Report) error { return r.Print(out) },
+	"table": func(out io.Writer, r doctor.Report) error { return r.Print(out) },
 	"json": func(out io.Writer, r doctor.Report) error {
 		encoder := json.NewEncoder(out)
 		encoder.SetIndent("", "  ")

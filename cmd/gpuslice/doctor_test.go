@@ -36,7 +36,7 @@ func TestDoctorOfAnEmptyNode(t *testing.T) {
 
 // A reader that went away is a failure of the work.
 func TestDoctorToNobody(t *testing.T) {
-	for _, form := range []string{"text", "json"} {
+	for _, form := range []string{"table", "json"} {
 		var stderr bytes.Buffer
 		assert.Equal(t, exitFailed, execute(context.Background(), []string{"doctor", "-o", form, "--root", t.TempDir()}, nobody{}, &stderr))
 		assert.Contains(t, stderr.String(), "nobody reads")

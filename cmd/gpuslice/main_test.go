@@ -200,7 +200,7 @@ func TestWrongCalls(t *testing.T) {
 		{[]string{"status", "--nope"}, "--nope"},
 		{[]string{"status", "node-1"}, "node-1"},
 		{[]string{"stats"}, "stats"},
-		{[]string{"doctor", "-o", "yaml"}, `--output: want text or json, not "yaml"`},
+		{[]string{"doctor", "-o", "yaml"}, `--output: want table or json, not "yaml"`},
 		{[]string{"doctor", "node-1"}, "node-1"},
 		{[]string{"doctor", "--root", "/no/such/folder"}, "--root: open /no/such/folder"},
 		{[]string{"doctor", "--root", "a", "--state-dir", "b", "--runtime-socket", "c", "--cdi-spec-dirs", "/d,e"}, `--runtime-socket: want an absolute path, not "c"`},

@@ -25,7 +25,7 @@ type WatcherConfig struct {
 	Labels func() map[string]string
 	// Interval is the time between two looks at the file; 0 is a second.
 	Interval time.Duration
-	// Log is told of every change, and once of each bad file.
+	// Log is told of every change, and once of each bad file; nil is silence.
 	Log *slog.Logger
 	// Changed is called by Run with settings that differ from those before.
 	Changed func(Settings)
@@ -51,6 +51,9 @@ type Watcher struct {
 func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 	if cfg.Interval == 0 {
 		cfg.Interval = time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Labels == nil {
 		cfg.Labels = func() map[string]string { return nil }

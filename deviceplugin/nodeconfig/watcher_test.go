@@ -97,7 +97,7 @@ func TestWatcherFollowsLabels(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, split("1"), 0o644))
 	labels := map[string]string{}
 	w, err := nodeconfig.NewWatcher(nodeconfig.WatcherConfig{
-		Path: path, NodeName: "other", Log: slog.New(slog.DiscardHandler), Labels: func() map[string]string { return labels },
+		Path: path, NodeName: "other", Labels: func() map[string]string { return labels },
 	})
 	require.NoError(t, err)
 	assert.Zero(t, w.Current())
