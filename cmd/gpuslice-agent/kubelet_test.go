@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/gpuslice/gpuslice/deviceplugin"
+	"github.com/gpuslice/gpuslice/grant"
 )
 
 // registration plays the kubelet, as far as its being told of a plugin.
@@ -91,6 +92,7 @@ func TestAgentOffersItsCards(t *testing.T) {
 	allocated, err := plugin.Allocate(ctx, &v1beta1.AllocateRequest{ContainerRequests: []*v1beta1.ContainerAllocateRequest{{DevicesIds: []string{card + "::1"}}}})
 	require.NoError(t, err)
 	assert.Equal(t, map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_GDS": "enabled"}, allocated.GetContainerResponses()[0].GetEnvs())
+	assert.Equal(t, card+"::1", allocated.GetContainerResponses()[0].GetAnnotations()[grant.AnnotationReplicas])
 
 	require.NoError(t, stop())
 	assert.NoFileExists(t, deviceplugin.SocketPath(o.DevicePluginDir, "example.com/slice"))

@@ -9,14 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/grant"
 )
-
-// What the device plugin writes is what the NRI plugin reads.
-func TestReplicasAnnotationIsOne(t *testing.T) {
-	assert.Equal(t, grant.AnnotationReplicas, deviceplugin.Replicas("nvidia.com/gpu", 1).Annotation)
-}
 
 // The policy reaches the decisions: with "share" a container's replicas are read, and
 // one of a card that is not there refuses it.
