@@ -1,6 +1,7 @@
 package simdriver
 
 import (
+	"fmt"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -106,15 +107,37 @@ func text(chars []int8) string {
 }
 
 func TestNVMLTopology(t *testing.T) {
-	library := openNVML(t, New(t, Plain, "T4", "T4:pci_switch=0", "T4:pci_root=0", "T4", "T4:numa=1"))
+	library := openNVML(t, New(t, Plain, "T4", "T4:pci_switch=0", "T4:pci_root=0", "T4", "T4:numa=1",
+		"T4:pci_upper=0", "T4:pci_board=0"))
 	want := []nvml.GpuTopologyLevel{nvml.TOPOLOGY_INTERNAL, nvml.TOPOLOGY_SINGLE, nvml.TOPOLOGY_HOSTBRIDGE,
-		nvml.TOPOLOGY_NODE, nvml.TOPOLOGY_SYSTEM}
+		nvml.TOPOLOGY_NODE, nvml.TOPOLOGY_SYSTEM, nvml.TOPOLOGY_MULTIPLE, nvml.TOPOLOGY_INTERNAL}
 	zero := device(t, library, 0)
 	for i, level := range want {
 		require.Equal(t, level, good(zero.GetTopologyCommonAncestor(device(t, library, i)))(t), "card %d", i)
 	}
 	nearest := good(zero.GetTopologyNearestGpus(nvml.TOPOLOGY_HOSTBRIDGE))(t)
-	require.Len(t, nearest, 2)
+	require.Len(t, nearest, 4)
+}
+
+func TestNVLinks(t *testing.T) {
+	s := New(t, Plain, "T4:nvlink=1:1,nvlink=2:1", "T4:nvlink=0:1,nvswitch=1", "T4", "T4")
+	library := openNVML(t, s)
+	d := device(t, library, 0)
+	for link, bus := range []uint32{0x11, 0x11, 0x12} {
+		require.Equal(t, nvml.FEATURE_ENABLED, good(d.GetNvLinkState(link))(t))
+		require.Equal(t, nvml.NVLINK_DEVICE_TYPE_GPU, good(d.GetNvLinkRemoteDeviceType(link))(t))
+		pci := good(d.GetNvLinkRemotePciInfo(link))(t)
+		require.Equal(t, bus, pci.Bus)
+		require.Equal(t, fmt.Sprintf("00000000:%02X:00.0", bus), text(pci.BusId[:]))
+	}
+	_, ret := d.GetNvLinkState(3)
+	require.Equal(t, nvml.ERROR_INVALID_ARGUMENT, ret)
+	require.Equal(t, nvml.NVLINK_DEVICE_TYPE_SWITCH, good(device(t, library, 1).GetNvLinkRemoteDeviceType(2))(t))
+	require.EqualValues(t, 0x22a310de, good(device(t, library, 1).GetNvLinkRemotePciInfo(2))(t).PciDeviceId)
+	_, ret = device(t, library, 3).GetNvLinkState(0)
+	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)
+	s.Ctl("lose", "2")
+	require.Equal(t, nvml.FEATURE_DISABLED, good(d.GetNvLinkState(2))(t))
 }
 
 func TestNVMLAndCUDAAgreeOnMemory(t *testing.T) {

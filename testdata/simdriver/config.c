@@ -34,7 +34,10 @@ static const struct {
 	{"minor", offsetof(struct card, minor), PLAIN32},
 	{"numa", offsetof(struct card, numa_node), PLAIN32},
 	{"pci_root", offsetof(struct card, pci_root), PLAIN32},
+	{"pci_upper", offsetof(struct card, pci_upper), PLAIN32},
 	{"pci_switch", offsetof(struct card, pci_switch), PLAIN32},
+	{"pci_board", offsetof(struct card, pci_board), PLAIN32},
+	{"nvswitch", offsetof(struct card, nvswitch_links), PLAIN32},
 	{"sm", offsetof(struct card, sm_count), PLAIN32},
 };
 
@@ -75,6 +78,17 @@ static bool set_pci(struct card *c, const char *value)
 	return true;
 }
 
+static bool set_nvlink(struct card *c, const char *value)
+{
+	unsigned card, count;
+	char rest;
+
+	if (sscanf(value, "%u:%u%c", &card, &count, &rest) != 2 || card >= MAX_CARDS || count > MAX_NVLINKS)
+		return complain("nvlink: want CARD:COUNT with at most %u: %s", MAX_NVLINKS, value);
+	c->nvlinks[card] = (uint8_t)count;
+	return true;
+}
+
 bool card_set(struct card *c, const char *key, const char *value)
 {
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
@@ -83,6 +97,8 @@ bool card_set(struct card *c, const char *key, const char *value)
 	}
 	if (!strcmp(key, "pci"))
 		return set_pci(c, value);
+	if (!strcmp(key, "nvlink"))
+		return set_nvlink(c, value);
 	if (!strcmp(key, "name")) {
 		if (!*value || strlen(value) >= sizeof(c->name))
 			return complain("name: want 1 to %zu characters", sizeof(c->name) - 1);

@@ -31,6 +31,17 @@ nvmlReturn_t nvml_enter(const char *symbol);
 			return r_;                      \
 	} while (0)
 
+/* Declares the card of a handle, or returns why there is none. */
+#define CARD_OR_RETURN(c, device)                       \
+	struct card *c;                                 \
+	nvmlReturn_t found_;                            \
+	ENTER();                                        \
+	found_ = nvml_find(device, &c);                 \
+	if (found_)                                     \
+	return found_
+
+void fill_bus_id(const struct card *c, char legacy[16], char full[32]);
+
 struct card *nvml_card(nvmlDevice_t device); /* NULL: not a handle of ours */
 /* The card of a handle, or why there is none: INVALID_ARGUMENT, GPU_IS_LOST. */
 nvmlReturn_t nvml_find(nvmlDevice_t device, struct card **card);

@@ -91,10 +91,13 @@ _Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32 && sizeof(nvmlEventD
 enum {
 	NVML_TOPOLOGY_INTERNAL = 0,
 	NVML_TOPOLOGY_SINGLE = 10,
+	NVML_TOPOLOGY_MULTIPLE = 20,
 	NVML_TOPOLOGY_HOSTBRIDGE = 30,
 	NVML_TOPOLOGY_NODE = 40,
 	NVML_TOPOLOGY_SYSTEM = 50
 };
+
+enum { NVML_NVLINK_DEVICE_GPU = 0, NVML_NVLINK_DEVICE_SWITCH = 2 };
 
 #define NVML_EVENT_XID 8ull
 #define NVML_EVENTS_SUPPORTED 0x1full /* ECC, P-state, XID, clock; only XID events ever come */

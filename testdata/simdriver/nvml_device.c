@@ -7,14 +7,6 @@
 #include <strings.h>
 #include <unistd.h>
 
-#define CARD_OR_RETURN(c, device)                       \
-	struct card *c;                                 \
-	nvmlReturn_t found_;                            \
-	ENTER();                                        \
-	found_ = nvml_find(device, &c);                 \
-	if (found_)                                     \
-	return found_
-
 static nvmlReturn_t get_count(unsigned int *count)
 {
 	if (!count)
@@ -192,7 +184,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, un
 	return NVML_SUCCESS;
 }
 
-static void fill_bus_id(const struct card *c, char legacy[16], char full[32])
+void fill_bus_id(const struct card *c, char legacy[16], char full[32])
 {
 	snprintf(legacy, 16, "%04X:%02X:%02X.0", c->pci_domain & 0xffff, c->pci_bus & 0xff, c->pci_device & 0x1f);
 	if (full)
@@ -303,21 +295,16 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, uns
 	return c->max_mig ? NVML_ERROR_NOT_FOUND : NVML_ERROR_NOT_SUPPORTED;
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link, int *active)
-{
-	CARD_OR_RETURN(c, device);
-	(void)link;
-	return active ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
-}
-
 static int level(const struct card *a, const struct card *b)
 {
-	if (a == b)
+	if (a->pci_board == b->pci_board)
 		return NVML_TOPOLOGY_INTERNAL;
 	if (a->numa_node != b->numa_node)
 		return NVML_TOPOLOGY_SYSTEM;
 	if (a->pci_switch == b->pci_switch)
 		return NVML_TOPOLOGY_SINGLE;
+	if (a->pci_upper == b->pci_upper)
+		return NVML_TOPOLOGY_MULTIPLE;
 	return a->pci_root == b->pci_root ? NVML_TOPOLOGY_HOSTBRIDGE : NVML_TOPOLOGY_NODE;
 }
 

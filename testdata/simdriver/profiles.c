@@ -70,7 +70,7 @@ bool card_from_profile(struct card *c, const char *id, unsigned position)
 		c->kernel_ns = 10000;
 		c->minor = position;
 		c->pci_bus = 0x10 + position;
-		c->pci_root = c->pci_switch = position;
+		c->pci_root = c->pci_upper = c->pci_switch = c->pci_board = position;
 		default_uuid(c->uuid, position);
 		return true;
 	}

@@ -71,6 +71,18 @@ static bool same_identity(const struct card *a, const struct card *b)
 	       (a->pci_domain == b->pci_domain && a->pci_bus == b->pci_bus && a->pci_device == b->pci_device);
 }
 
+static bool check_nvlinks(const struct state *s, unsigned card)
+{
+	uint64_t links = s->cards[card].nvswitch_links;
+
+	for (unsigned i = 0; i < MAX_CARDS; i++) {
+		if (s->cards[card].nvlinks[i] && (i == card || i >= s->card_count))
+			return complain("card %u: nvlink to card %u, which is itself or not there", card, i);
+		links += nvlinks_between(s, card, i);
+	}
+	return links <= MAX_NVLINKS || complain("card %u: more than %u NVLinks", card, MAX_NVLINKS);
+}
+
 static bool check_cards(const struct state *s)
 {
 	for (unsigned i = 0; i < s->card_count; i++) {
@@ -78,6 +90,8 @@ static bool check_cards(const struct state *s)
 			return complain("card %u: reserved memory is all of its memory", i);
 		if (s->cards[i].minor >= NVIDIACTL_MINOR)
 			return complain("card %u: minor %u is not below %u", i, s->cards[i].minor, NVIDIACTL_MINOR);
+		if (!check_nvlinks(s, i))
+			return false;
 		for (unsigned j = 0; j < i; j++) {
 			if (same_identity(&s->cards[i], &s->cards[j]))
 				return complain("cards %u and %u have the same uuid, minor or pci address", j, i);

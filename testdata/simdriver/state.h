@@ -33,7 +33,7 @@
 #include <stdint.h>
 
 #define STATE_MAGIC 0x31555047534d4953ULL /* "SIMSGPU1" */
-#define STATE_LAYOUT 2u
+#define STATE_LAYOUT 3u
 #define STATE_DEFAULT_PATH "/run/simgpu/state"
 
 #define MAX_CARDS 32u
@@ -41,6 +41,7 @@
 #define MAX_GROUPS 256u
 #define MAX_FAILS 32u
 #define MAX_EVENTS 256u
+#define MAX_NVLINKS 18u /* of a card, as on the largest so far */
 #define BUSY_BUCKETS 32u
 #define BUSY_BUCKET_NS 250000000ull /* 32 buckets of 250 ms: 2 s of history, 6 s of queue */
 
@@ -90,7 +91,9 @@ struct card {
 	uint32_t pci_domain, pci_bus, pci_device;
 	uint32_t pci_device_id, pci_subsystem_id;
 	int32_t numa_node;
-	uint32_t pci_root, pci_switch; /* equal numbers: shared host bridge, shared switch */
+	uint32_t pci_root, pci_upper, pci_switch, pci_board; /* equal numbers: shared host bridge, upper switch, switch, board */
+	uint32_t nvswitch_links;     /* to switches that connect all such cards */
+	uint8_t nvlinks[MAX_CARDS];  /* to that card; the pair's links are the sum of what both have */
 	uint32_t sm_count, cores_per_sm;
 	uint32_t cc_major, cc_minor;
 	uint32_t threads_per_sm, shared_per_sm, shared_optin;
@@ -212,6 +215,9 @@ unsigned busy_percent(const struct busy_bucket *ring, uint64_t from_ns, uint64_t
 
 /* Whether this process may see that card: its device node is there and the devices cgroup lets it be opened. */
 bool card_visible(const struct card *c);
+
+/* The NVLinks between two cards, as configured. */
+unsigned nvlinks_between(const struct state *s, unsigned a, unsigned b);
 
 #define UUID_TEXT 41
 void uuid_format(const uint8_t uuid[16], char text[UUID_TEXT]);

@@ -39,6 +39,11 @@ bool card_visible(const struct card *c)
 	return node_allowed(path, c->minor);
 }
 
+unsigned nvlinks_between(const struct state *s, unsigned a, unsigned b)
+{
+	return a == b ? 0 : (unsigned)s->cards[a].nvlinks[b] + s->cards[b].nvlinks[a];
+}
+
 void uuid_format(const uint8_t u[16], char text[UUID_TEXT])
 {
 	char *at = text + sprintf(text, "GPU-");

@@ -1,0 +1,97 @@
+/*
+ * NVML: NVLinks. A card's links are numbered by the card that they lead to, those to switches last. A link to a card that
+ * is lost is down.
+ */
+#include "nvml.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define TO_SWITCH MAX_CARDS
+
+/* The card at the far end of a link, or TO_SWITCH; what a card without such a link answers otherwise. */
+static nvmlReturn_t far_end(unsigned card, unsigned link, unsigned *remote)
+{
+	const struct state *s = nvml.view.s;
+	unsigned total = 0;
+
+	for (unsigned i = 0; i < s->card_count; i++) {
+		total += nvlinks_between(s, card, i);
+		if (link < total) {
+			*remote = i;
+			return NVML_SUCCESS;
+		}
+	}
+	total += s->cards[card].nvswitch_links;
+	*remote = TO_SWITCH;
+	if (link < total)
+		return NVML_SUCCESS;
+	return total ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link, int *active)
+{
+	unsigned remote;
+	nvmlReturn_t r;
+
+	CARD_OR_RETURN(c, device);
+	(void)c;
+	if (!active)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	r = far_end(device->card, link, &remote);
+	if (!r)
+		*active = remote == TO_SWITCH || atomic_load(&nvml.view.s->cards[remote].presence) == CARD_PRESENT;
+	return r;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link, int *type)
+{
+	unsigned remote;
+	nvmlReturn_t r;
+
+	CARD_OR_RETURN(c, device);
+	(void)c;
+	if (!type)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	r = far_end(device->card, link, &remote);
+	if (!r)
+		*type = remote == TO_SWITCH ? NVML_NVLINK_DEVICE_SWITCH : NVML_NVLINK_DEVICE_GPU;
+	return r;
+}
+
+static nvmlReturn_t remote_pci(unsigned card, unsigned link, nvmlPciInfo_t *pci, bool full)
+{
+	static const struct card nvswitch = {.pci_bus = 0xfe, .pci_device_id = 0x22a310deu};
+	const struct card *to;
+	unsigned remote;
+	nvmlReturn_t r;
+
+	if (!pci)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	r = far_end(card, link, &remote);
+	if (r)
+		return r;
+	to = remote == TO_SWITCH ? &nvswitch : &nvml.view.s->cards[remote];
+	fill_bus_id(to, pci->busIdLegacy, full ? pci->busId : NULL);
+	pci->domain = to->pci_domain;
+	pci->bus = to->pci_bus;
+	pci->device = to->pci_device;
+	pci->pciDeviceId = to->pci_device_id;
+	pci->pciSubSystemId = to->pci_subsystem_id;
+	return NVML_SUCCESS;
+}
+
+/* The first version's struct has the short bus id only. */
+EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t *pci)
+{
+	CARD_OR_RETURN(c, device);
+	(void)c;
+	return remote_pci(device->card, link, pci, false);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t *pci)
+{
+	CARD_OR_RETURN(c, device);
+	(void)c;
+	return remote_pci(device->card, link, pci, true);
+}
