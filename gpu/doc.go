@@ -17,6 +17,9 @@
 // An XID makes a card Unhealthy within a fraction of a second; XIDs that come in the
 // moment in which NVML is opened anew, because a card is missing, are not heard.
 //
+// How cards are connected is a [Topology], from NVML ([DiscoverTopology]) or from what
+// nvidia-smi topo -m prints ([ParseTopology]).
+//
 // A card that can't be read is a [Fault] of the node, never left out in silence. A
 // refresh that fails keeps the last node that was read and says so.
 //
@@ -30,6 +33,8 @@
 //   - cache.go: the snapshot and its owner
 //   - watch.go: what the owner does between readings: events, who is told
 //   - events.go: NVML's event set
+//   - topology.go: the pairs of cards: level, NVLinks, score
+//   - topo_nvml.go, topo_text.go: the topology by NVML and by nvidia-smi's text
 //   - health.go: what makes a card unhealthy and well again
 //
 // MIG instances are to come as a file beside read.go.
