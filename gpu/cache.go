@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,9 @@ type CacheOptions struct {
 	// Events has Run listen for critical XIDs between the readings. Without it, or
 	// where the driver has no events, a card's health is only what reading it tells.
 	Events bool
+	// Topology has the cache read how the cards are connected, whenever NVML is
+	// opened and when the cards change.
+	Topology bool
 	// IgnoreXIDs are XIDs that say nothing about a card's health, besides those that
 	// programs cause (13, 31, 43, 45, 68, 109).
 	IgnoreXIDs []uint64
@@ -37,6 +41,9 @@ type Snapshot struct {
 	Node Node
 	// Taken is when that was; zero before the first.
 	Taken time.Time
+	// Topology is how the cards are connected; empty unless it was asked for. It is
+	// not to be changed.
+	Topology Topology
 	// Health is that of every card ever seen, by UUID, also of those that are gone.
 	// It is not to be changed.
 	Health map[string]Health
@@ -50,6 +57,7 @@ type Cache struct {
 	reader   reader
 	interval time.Duration
 	listen   bool
+	connect  bool
 	log      *slog.Logger
 	now      func() time.Time
 	kernel   func() string
@@ -60,6 +68,7 @@ type Cache struct {
 	mu     sync.Mutex // held while NVML is called
 	open   bool       // NVML is open
 	opened string     // what the kernel listed then
+	joined bool       // the topology was read since
 	ward   *ward
 	events *events // nil: none are to be had
 	silent bool    // the last attempt at events failed, which was said
@@ -72,6 +81,7 @@ func NewCache(lib nvml.Interface, o CacheOptions) *Cache {
 		reader:   reader{lib: lib, numa: sysfsNUMA(hostSysfs())},
 		interval: o.Interval,
 		listen:   o.Events,
+		connect:  o.Topology,
 		log:      o.Log,
 		now:      time.Now,
 		kernel:   kernelCards(hostProc()),
@@ -139,12 +149,13 @@ func (c *Cache) Refresh(ctx context.Context) error {
 	case err != nil:
 		c.ward.unreadable(err, c.now())
 		c.logFailure(last.Err, err)
-		c.publish(Snapshot{Node: last.Node, Taken: last.Taken, Err: err})
+		c.publish(Snapshot{Node: last.Node, Taken: last.Taken, Topology: last.Topology, Err: err})
 		return err
 	}
+	topology := c.topology(last, node)
 	c.ward.seen(node, c.now())
 	c.logChanges(last.Node, node)
-	c.publish(Snapshot{Node: node, Taken: c.now()})
+	c.publish(Snapshot{Node: node, Taken: c.now(), Topology: topology})
 	c.listenTo(node.Cards)
 	return nil
 }
@@ -177,12 +188,31 @@ func (c *Cache) read(ctx context.Context) (Node, error) {
 	return node, nil
 }
 
+// topology reads how the cards are connected if that isn't known, and gives the last
+// that is.
+func (c *Cache) topology(last *Snapshot, node Node) Topology {
+	if !c.connect || (c.joined && sameCards(last.Node, node)) {
+		return last.Topology
+	}
+	t, err := c.reader.topology()
+	if err != nil {
+		c.log.Warn("how the cards are connected can't be read", "error", err)
+		return last.Topology
+	}
+	c.joined = true
+	return t
+}
+
+func sameCards(a, b Node) bool {
+	return slices.EqualFunc(a.Cards, b.Cards, func(x, y Card) bool { return x.UUID == y.UUID })
+}
+
 // close closes NVML once, and the events with it.
 func (c *Cache) close() error {
 	if !c.open {
 		return nil
 	}
-	c.open = false
+	c.open, c.joined = false, false
 	return errors.Join(c.closeEvents(), c.reader.close())
 }
 

@@ -140,3 +140,40 @@ func TestCacheReadersDontWait(t *testing.T) {
 	close(hang)
 	wg.Wait()
 }
+
+func TestCacheReadsTheTopologyWhenCardsChange(t *testing.T) {
+	var log strings.Builder
+	s := dgxa100.New()
+	asked := 0
+	for _, d := range s.Devices {
+		d.(*server.Device).GetTopologyCommonAncestorFunc = func(nvml.Device) (nvml.GpuTopologyLevel, nvml.Return) {
+			asked++
+			return nvml.TOPOLOGY_NODE, nvml.SUCCESS
+		}
+		d.(*server.Device).GetNvLinkStateFunc = func(int) (nvml.EnableState, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
+	}
+	c := NewCache(s, CacheOptions{Topology: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	for range 3 {
+		require.NoError(t, c.Refresh(t.Context()))
+	}
+	assert.Equal(t, 8*7/2, asked, "read once")
+	require.Len(t, c.Snapshot().Topology.UUIDs, 8)
+
+	s.DeviceGetCountFunc = func() (int, nvml.Return) { return 5, nvml.SUCCESS }
+	require.NoError(t, c.Refresh(t.Context()))
+	require.Len(t, c.Snapshot().Topology.UUIDs, 5)
+
+	s.DeviceGetCountFunc = func() (int, nvml.Return) { return 0, nvml.ERROR_UNKNOWN }
+	require.Error(t, c.Refresh(t.Context()))
+	require.Len(t, c.Snapshot().Topology.UUIDs, 5, "the last that could be read")
+
+	calls := 0
+	s.DeviceGetCountFunc = func() (int, nvml.Return) {
+		calls++
+		return 5, []nvml.Return{nvml.SUCCESS, nvml.ERROR_UNKNOWN}[(calls+1)%2]
+	}
+	require.NoError(t, c.Refresh(t.Context()), "the cards can be read, how they are connected can't")
+	require.Len(t, c.Snapshot().Topology.UUIDs, 5)
+	assert.Contains(t, log.String(), "how the cards are connected can't be read")
+	require.NoError(t, c.Close())
+}

@@ -17,7 +17,8 @@
 // An XID makes a card Unhealthy within a fraction of a second; XIDs that come in the
 // moment in which NVML is opened anew, because a card is missing, are not heard.
 //
-// How cards are connected is a [Topology], from NVML ([DiscoverTopology]) or from what
+// How cards are connected is a [Topology], from NVML ([DiscoverTopology], or a cache
+// that is told to) or from what
 // nvidia-smi topo -m prints ([ParseTopology]).
 //
 // A card that can't be read is a [Fault] of the node, never left out in silence. A

@@ -71,9 +71,9 @@ func TestDiscoverWithoutLibrary(t *testing.T) {
 // are lost, removed, and come back.
 func TestHealthOnTheSimulatedDriver(t *testing.T) {
 	const first = "GPU-00000001-5151-4000-8000-000000000001"
-	library, simctl := simulated(t, "T4", "T4")
+	library, simctl := simulated(t, "T4", "T4:pci_switch=0")
 	c := NewCache(nvml.New(nvml.WithLibraryPath(library)), CacheOptions{
-		Interval: 20 * time.Millisecond, Events: true, Settle: time.Millisecond,
+		Interval: 20 * time.Millisecond, Events: true, Topology: true, Settle: time.Millisecond,
 	})
 	changed, cancel := c.Subscribe()
 	defer cancel()
@@ -98,11 +98,14 @@ func TestHealthOnTheSimulatedDriver(t *testing.T) {
 		}
 	}
 	until(true, "", 2)
+	require.Equal(t, LevelSwitch, c.Snapshot().Topology.Pairs[0][1].Level)
 	for _, lose := range [][]string{{"lose", "0"}, {"lose", "0", "removed"}} {
 		simctl(lose...)
 		until(false, "the driver no longer lists the card", 1)
+		require.Len(t, c.Snapshot().Topology.UUIDs, 1)
 		simctl("restore", "0")
 		until(true, "", 2)
+		require.Len(t, c.Snapshot().Topology.UUIDs, 2)
 	}
 	simctl("xid", "0", "13")
 	simctl("xid", "0", "48")

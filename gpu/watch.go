@@ -78,7 +78,7 @@ func (c *Cache) listenOnce(d time.Duration) (listened, failed bool) {
 func (c *Cache) settle() {
 	c.ward.settled(c.now())
 	last := c.current.Load()
-	c.publish(Snapshot{Node: last.Node, Taken: last.Taken, Err: last.Err})
+	c.publish(*last)
 }
 
 // listenTo has the cards report to an event set. Where they can't, that is said once.
@@ -117,7 +117,8 @@ func (c *Cache) publish(next Snapshot) {
 	last := c.current.Load()
 	next.Health = c.ward.health
 	c.current.Store(&next)
-	if maps.Equal(last.Health, next.Health) && reflect.DeepEqual(last.Node, next.Node) && sameText(last.Err, next.Err) {
+	if maps.Equal(last.Health, next.Health) && reflect.DeepEqual(last.Node, next.Node) &&
+		reflect.DeepEqual(last.Topology, next.Topology) && sameText(last.Err, next.Err) {
 		return
 	}
 	c.logHealth(last.Health, next.Health)
