@@ -18,8 +18,7 @@
 // moment in which NVML is opened anew, because a card is missing, are not heard.
 //
 // How cards are connected is a [Topology], from NVML ([DiscoverTopology], or a cache
-// that is told to) or from what
-// nvidia-smi topo -m prints ([ParseTopology]).
+// that is told to) or from what nvidia-smi topo -m prints ([ParseTopology]).
 //
 // A card that can't be read is a [Fault] of the node, never left out in silence. A
 // refresh that fails keeps the last node that was read and says so.
