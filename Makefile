@@ -10,7 +10,7 @@ export GOFLAGS := -tags=nri_no_wasm -buildvcs=false
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup build native demo test test-go test-native bench fuzz lint generate clean
+.PHONY: help setup build native demo test test-faults bench fuzz lint generate clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ demo: setup build ## Show two containers sharing one (simulated) card on a real 
 test: setup lint build ## Run every test that belongs to a change (as root; with the race detector and the sanitizers)
 	go test -race -timeout 9m ./...
 
+test-faults: setup build ## Try to get a card past a broken agent: the whole matrix of faults on a real containerd (minutes, as root)
+	go test -tags nri_no_wasm,faults -timeout 30m -v ./test/faults
+
 bench: setup build ## Run the benchmarks; ratios come from one run
 	go test -run '^$$' -bench . -benchmem ./...
 
@@ -41,6 +44,7 @@ fuzz: build ## Fuzz each decoder of foreign data for FUZZTIME (default 30s)
 lint: setup ## Check the format and run go vet, staticcheck and shellcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	go vet ./...
+	go vet -tags nri_no_wasm,faults ./test/faults
 	"$$(test/setup.sh --where)/staticcheck" ./...
 	shellcheck $(SHELL_SCRIPTS)
 

@@ -133,37 +133,58 @@ func (n *Node) Simctl(ctx context.Context, args ...string) (string, error) {
 
 // StartAgent starts the agent and waits until it guards the node.
 func (n *Node) StartAgent(ctx context.Context) error {
-	path, err := Artefact("bin", "gpuslice-agent")
-	if err != nil {
-		return err
-	}
-	library, err := Artefact("lib", "libvgpu.so")
-	if err != nil {
-		return err
-	}
-	nvml, err := Artefact("sim", "libnvidia-ml.so.1")
-	if err != nil {
-		return err
-	}
-	args := append([]string{
-		"--node-name=" + NodeName,
-		"--state-dir=" + n.StateDir(),
-		"--library-dir=" + filepath.Join(n.Dir, "lib"),
-		"--library=" + library,
-		"--nri-socket=" + n.NRISocket(),
-		"--nvml-library=" + nvml,
-		"--cdi-spec-dirs=" + filepath.Join(n.Dir, "cdi"),
-		"--pod-resources-socket=" + filepath.Join(n.Dir, "kubelet.sock"),
-		"--health-address=" + n.healthAddress(),
-	}, n.options.AgentArgs...)
-	n.Agent, err = StartProcess(n.Dir, "agent", []string{"SIMGPU_STATE=" + n.SimState()}, path, args...)
-	if err != nil {
+	var err error
+	if n.Agent, err = n.agent("agent", n.StateDir(), n.healthAddress()); err != nil {
 		return err
 	}
 	if err := n.WaitGuarded(ctx); err != nil {
 		return fmt.Errorf("the agent does not guard the node: %w\n%s", err, n.Agent.LogTail(20))
 	}
 	return nil
+}
+
+// StartSecondAgent starts another agent beside the node's, with a state folder of its
+// own, as a careless operator could. It is the caller's to stop.
+func (n *Node) StartSecondAgent(ctx context.Context) (*Process, error) {
+	p, err := n.agent("agent2", filepath.Join(n.Dir, "run2"), "")
+	if err != nil {
+		return nil, err
+	}
+	err = Until(ctx, 20*time.Second, func(context.Context) error {
+		if !strings.Contains(p.LogTail(5), "guarding the node") {
+			return errors.New("the second agent is not connected")
+		}
+		return nil
+	})
+	return p, err
+}
+
+// agent starts an agent process.
+func (n *Node) agent(name, stateDir, healthAddress string) (*Process, error) {
+	path, err := Artefact("bin", "gpuslice-agent")
+	if err != nil {
+		return nil, err
+	}
+	library, err := Artefact("lib", "libvgpu.so")
+	if err != nil {
+		return nil, err
+	}
+	nvml, err := Artefact("sim", "libnvidia-ml.so.1")
+	if err != nil {
+		return nil, err
+	}
+	args := append([]string{
+		"--node-name=" + NodeName,
+		"--state-dir=" + stateDir,
+		"--library-dir=" + filepath.Join(n.Dir, "lib"),
+		"--library=" + library,
+		"--nri-socket=" + n.NRISocket(),
+		"--nvml-library=" + nvml,
+		"--cdi-spec-dirs=" + filepath.Join(n.Dir, "cdi"),
+		"--pod-resources-socket=" + filepath.Join(n.Dir, "kubelet.sock"),
+		"--health-address=" + healthAddress,
+	}, n.options.AgentArgs...)
+	return StartProcess(n.Dir, name, []string{"SIMGPU_STATE=" + n.SimState()}, path, args...)
 }
 
 // healthAddress is a loopback address of this node's own, made of its folder's
