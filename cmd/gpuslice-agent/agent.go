@@ -52,7 +52,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	inventory := gpu.NewCache(nvml.New(nvml.WithLibraryPath(o.NVMLLibrary)), gpu.CacheOptions{
-		Interval: o.InventoryInterval, Events: true, IgnoreXIDs: o.ignoredXIDs(), Log: log,
+		Interval: o.InventoryInterval, Events: true, IgnoreXIDs: o.ignoredXIDs(), Topology: true, Log: log,
 	})
 	scaling := node.Scaling{Slots: o.SplitCount, Memory: o.MemoryScaling, Cores: o.CoresScaling}
 
@@ -108,7 +108,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		published := publisher{options: o, scaling: scaling, inventory: inventory, offered: deviceplugin.NewInventory(), log: log}
 		published.update() // who finds the node guarded finds its cards too
 		tasks.Go(func() error { published.run(ctx); return nil })
-		tasks.Go(func() error { o.offer(ctx, published.offered, plugin.Ready, log); return nil })
+		tasks.Go(func() error { o.offer(ctx, published.offered, links{inventory}, plugin.Ready, log); return nil })
 		log.Info("started", "version", version.String(), "node", o.NodeName, "library", libraryPath, "cards", len(inventory.Node().Cards))
 		return plugin.Run(ctx, o.NRISocket)
 	})

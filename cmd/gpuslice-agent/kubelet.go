@@ -7,11 +7,12 @@ import (
 	"sync"
 
 	"github.com/gpuslice/gpuslice/deviceplugin"
+	"github.com/gpuslice/gpuslice/gpu"
 )
 
 // offer offers the cards to the kubelet until ctx ends, as healthy while ready says
 // that the node is guarded.
-func (o *options) offer(ctx context.Context, cards *deviceplugin.Inventory, ready func() error, log *slog.Logger) {
+func (o *options) offer(ctx context.Context, cards *deviceplugin.Inventory, connections deviceplugin.Links, ready func() error, log *slog.Logger) {
 	if o.DevicePluginDir == "" {
 		return
 	}
@@ -21,6 +22,7 @@ func (o *options) offer(ctx context.Context, cards *deviceplugin.Inventory, read
 		Cards:    cards,
 		Guard:    guard,
 		Policy:   deviceplugin.Policy(o.AllocationPolicy),
+		Links:    connections,
 		Env:      o.features(),
 	})
 	server := deviceplugin.NewServer(o.DevicePluginDir, o.ResourceName, plugin, log)
@@ -29,6 +31,12 @@ func (o *options) offer(ctx context.Context, cards *deviceplugin.Inventory, read
 	running.Go(func() { server.Run(ctx) })
 	running.Wait()
 }
+
+// links are how the cards are connected, by the newest look at them.
+type links struct{ inventory *gpu.Cache }
+
+// Link implements deviceplugin.Links.
+func (l links) Link(a, b string) int { return l.inventory.Snapshot().Topology.Link(a, b) }
 
 // features are the variables by which NVIDIA's container toolkit adds more than the
 // card ("Environment variables" in its documentation, "Specialized Configurations").

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os/exec"
 	"path/filepath"
@@ -41,6 +42,21 @@ func startKubelet(t *testing.T, dir string) registration {
 	return kubelet
 }
 
+// plugin waits for a registration, and connects to who registered.
+func (r registration) plugin(t *testing.T, dir string) (*v1beta1.RegisterRequest, v1beta1.DevicePluginClient) {
+	t.Helper()
+	select {
+	case request := <-r.requests:
+		conn, err := grpc.NewClient("unix:"+filepath.Join(dir, request.GetEndpoint()), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		return request, v1beta1.NewDevicePluginClient(conn)
+	case <-time.After(20 * time.Second):
+		require.FailNow(t, "nobody registered")
+		return nil, nil
+	}
+}
+
 // simctl changes the simulated driver's state.
 func simctl(t *testing.T, args ...string) {
 	build, err := built()
@@ -55,18 +71,9 @@ func TestAgentOffersItsCards(t *testing.T) {
 	o.DevicePluginDir, o.ResourceName, o.SplitCount, o.GDSEnabled = shortDir(t), "example.com/slice", 2, true
 	kubelet := startKubelet(t, o.DevicePluginDir)
 	stop, log := o.run(t)
-	var r *v1beta1.RegisterRequest
-	select {
-	case r = <-kubelet.requests:
-	case <-time.After(20 * time.Second):
-		require.FailNow(t, "not registered", "%v", log)
-	}
+	r, plugin := kubelet.plugin(t, o.DevicePluginDir)
 	assert.Equal(t, "example.com/slice", r.GetResourceName())
 
-	conn, err := grpc.NewClient("unix:"+filepath.Join(o.DevicePluginDir, r.GetEndpoint()), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
-	defer conn.Close()
-	plugin := v1beta1.NewDevicePluginClient(conn)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	stream, err := plugin.ListAndWatch(ctx, &v1beta1.Empty{})
@@ -96,6 +103,24 @@ func TestAgentOffersItsCards(t *testing.T) {
 
 	require.NoError(t, stop())
 	assert.NoFileExists(t, deviceplugin.SocketPath(o.DevicePluginDir, "example.com/slice"))
+}
+
+// Two replicas are of the cards that NVML says are linked.
+func TestAgentPrefersLinkedCards(t *testing.T) {
+	o := testOptions(t)
+	simctl(t, "init", "--force", "--card", "H200", "--card", "H200:nvlink=2:4", "--card", "H200")
+	o.DevicePluginDir, o.SplitCount = shortDir(t), 1
+	kubelet := startKubelet(t, o.DevicePluginDir)
+	o.run(t)
+	_, plugin := kubelet.plugin(t, o.DevicePluginDir)
+	id := func(n int) string { return fmt.Sprintf("GPU-%08d-5151-4000-8000-%012d::0", n, n) }
+	preferred, err := plugin.GetPreferredAllocation(context.Background(), &v1beta1.PreferredAllocationRequest{
+		ContainerRequests: []*v1beta1.ContainerPreferredAllocationRequest{{
+			AvailableDeviceIDs: []string{id(1), id(2), id(3)}, AllocationSize: 2,
+		}},
+	})
+	require.NoError(t, err)
+	assert.Equal(t, []string{id(2), id(3)}, preferred.GetContainerResponses()[0].GetDeviceIDs())
 }
 
 func TestFeatures(t *testing.T) {
