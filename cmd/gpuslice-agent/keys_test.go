@@ -34,6 +34,8 @@ func TestGrantKeyFile(t *testing.T) {
 	signature, err := grant.Sign(key, "u-1", o.NodeName, payload)
 	require.NoError(t, err)
 	refusal := func(annotations map[string]string) string {
+		// As containerd does: a plugin is asked from the end of its synchronisation on.
+		defer runtime.BlockPluginSync().Unblock()
 		_, err := runtime.CreateContainer(context.Background(), &api.CreateContainerRequest{
 			Pod:       &api.PodSandbox{Id: "s", Uid: "u-1", Name: "p", Namespace: "ns", Annotations: annotations},
 			Container: &api.Container{Id: "c", PodSandboxId: "s", Name: "main"},

@@ -22,12 +22,15 @@ func TestUnscheduledPolicy(t *testing.T) {
 			runtime := startRuntime(t, o.NRISocket)
 			stop, log := o.run(t)
 			require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, 20*time.Second, 5*time.Millisecond, "%v", log)
+			// As containerd does: a plugin is asked from the end of its synchronisation on.
+			block := runtime.BlockPluginSync()
 			_, err := runtime.CreateContainer(context.Background(), &api.CreateContainerRequest{
 				Pod: &api.PodSandbox{Id: "s", Uid: "u-1", Name: "p", Namespace: "ns"},
 				Container: &api.Container{Id: "c", PodSandboxId: "s", Name: "main", Annotations: map[string]string{
 					grant.AnnotationReplicas: "GPU-0a000000-1111-2222-3333-444455556666::0",
 				}},
 			})
+			block.Unblock()
 			if refused {
 				require.ErrorContains(t, err, "no such card")
 			} else {
