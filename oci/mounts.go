@@ -21,16 +21,6 @@ const (
 // limiterDir is the container's folder of the limiter. Nobody else mounts there.
 var limiterDir = path.Dir(limiter.ContainerLibraryPath)
 
-// OwnedMountDestinations are the paths inside a container that are ours alone.
-func OwnedMountDestinations() []string {
-	return []string{
-		limiter.ContainerLibraryPath,
-		limiter.ContainerLimitsPath,
-		limiter.ContainerUsagePath,
-		limiter.ContainerPreloadPath,
-	}
-}
-
 // limiterMounts are the four files of the limiter. None is a device, none gains
 // privileges; the library alone is mapped as code, so it alone may be executed.
 func limiterMounts(s Settings, c Container) []*cdispec.Mount {

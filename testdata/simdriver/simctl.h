@@ -19,6 +19,9 @@ bool card_from_text(struct state *s, const char *text); /* PROFILE[:key=value[,k
 bool driver_set(struct state *s, const char *key, const char *value);
 bool config_read(struct state *s, const char *path);
 
+int fail_symbol(struct view *v, const char *symbol, const char *count_text, const char *error_text);
+int unfail_symbol(struct view *v, const char *symbol);
+
 int show_status(struct view *v, const char *path, bool json);
 void json_string(FILE *out, const char *text);
 
