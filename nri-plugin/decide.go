@@ -17,8 +17,13 @@ import (
 // enforced, for people and for the monitor.
 const ModeAnnotation = "gpuslice.io/enforcement"
 
-// modePreload is the limiter loaded by /etc/ld.so.preload.
-const modePreload = "preload"
+// What ModeAnnotation, and a claim's Mode, may be.
+const (
+	// modePreload is the limiter loaded by /etc/ld.so.preload.
+	modePreload = "preload"
+	// modeNone is no limiter: its user switched it off, and the operator lets him.
+	modeNone = "none"
+)
 
 // create decides about one container and books what it gets. Everything that can
 // be refused is refused before anything is booked.
@@ -75,6 +80,7 @@ func (p *Plugin) withGrant(ctx context.Context, pod *api.PodSandbox, ctr *api.Co
 	if err := p.book(ctx, p.claim(pod, ctr, g), cards); err != nil {
 		return nil, err
 	}
+	p.noteSwitch(pod, ctr)
 	return adjust, nil
 }
 
@@ -100,6 +106,7 @@ func (p *Plugin) edit(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, c
 	}
 	c := facts(pod, ctr)
 	c.Dir = p.Ledger.Folder(c.ID)
+	c.Uncontrolled = p.mode(pod, ctr) == modeNone
 	result, err := oci.Edits(g.Shares, p.Settings, c, p.Devices)
 	if err != nil {
 		return nil, err
@@ -113,7 +120,7 @@ func (p *Plugin) edit(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, c
 	}
 	// Not removed first, as everything else is: NRI keeps annotations in a map, and
 	// removes and adds them in whatever order it comes upon them.
-	adjust.AddAnnotation(ModeAnnotation, modePreload)
+	adjust.AddAnnotation(ModeAnnotation, p.mode(pod, ctr))
 	return adjust, nil
 }
 
@@ -149,7 +156,7 @@ func (p *Plugin) claim(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant) 
 		Shares:       g.Shares,
 		Source:       g.Source,
 		Slot:         g.Slot,
-		Mode:         modePreload,
+		Mode:         p.mode(pod, ctr),
 	}
 }
 

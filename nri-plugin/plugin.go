@@ -59,6 +59,10 @@ type Config struct {
 	Unscheduled UnscheduledPolicy
 	// ExemptNamespaces are left alone: their containers get neither grant nor void.
 	ExemptNamespaces []string
+	// SwitchNamespaces are those whose pods may switch their limiter off by
+	// CUDA_DISABLE_CONTROL=true, "*" all. Elsewhere the variable does nothing. Such a
+	// container is booked like any other, and nothing holds it to what is booked.
+	SwitchNamespaces []string
 	// Log is where refusals and connection changes go.
 	Log *slog.Logger
 }
@@ -82,6 +86,8 @@ type Plugin struct {
 	intents intents
 	health  health
 	owed    owed
+	// switchedOff and switchRefused are Switches' counts.
+	switchedOff, switchRefused atomic.Uint64
 	// unreconciled is why no grant is given at present; nil: none.
 	unreconciled atomic.Pointer[error]
 	// work counts handlers that outlived their request, so that Close can wait for them.

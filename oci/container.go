@@ -31,6 +31,9 @@ type Container struct {
 	Annotations map[string]string
 	// CDIDevices are the qualified CDI names that were asked for by others.
 	CDIDevices []string
+	// Uncontrolled says that its user switched the limiter off, which the operator
+	// lets him do: it gets its cards without the library. See AsksForNoControl.
+	Uncontrolled bool
 	// Privileged says that its device cgroup allows every device. Such a
 	// container is root of the node: it has every device node, and no edit of
 	// ours can hold it.

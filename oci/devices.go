@@ -31,7 +31,8 @@ func injectDevices(uuids []string, s Settings, c Container, devices DeviceEdits)
 		if err := wantNvidiaRuntime(s, c); err != nil {
 			return "", nil, fmt.Errorf("device injection is %s: %w", way, err)
 		}
-		return InjectEnvvar, &cdispec.ContainerEdits{}, nil
+		edits, err := s.nodes(uuids)
+		return InjectEnvvar, edits, err
 
 	case InjectAuto:
 		edits, cdiErr := resolve(uuids, devices)
@@ -41,7 +42,8 @@ func injectDevices(uuids []string, s Settings, c Container, devices DeviceEdits)
 		if err := wantNvidiaRuntime(s, c); err != nil {
 			return "", nil, fmt.Errorf("device injection is %s, and neither way works: %w", way, errors.Join(cdiErr, err))
 		}
-		return InjectEnvvar, &cdispec.ContainerEdits{}, nil
+		edits, err := s.nodes(uuids)
+		return InjectEnvvar, edits, err
 
 	default:
 		return "", nil, fmt.Errorf("device injection %q is not known: use auto, cdi or envvar", way)

@@ -26,6 +26,8 @@ type editsCase struct {
 	settings    func(*Settings)
 	container   func(*rspec.Spec)
 	noRegistry  bool
+	// uncontrolled: its user switched the limiter off, and may.
+	uncontrolled bool
 }
 
 func editsCases() []editsCase {
@@ -81,6 +83,10 @@ func editsCases() []editsCase {
 				"CUDA_DEVICE_MEMORY_SHARED_CACHE=/tmp/x", "CUDA_OVERSUBSCRIBE=true", "GPU_CORE_UTILIZATION_POLICY=disable", "CUDA_TASK_PRIORITY=0"),
 		},
 		{name: "user-switches-off", description: "the switches of HAMi's limiter", shares: one(8000, 30), container: env("CUDA_DISABLE_CONTROL=true", "CUDA_REDIRECT=/tmp/libcuda.so")},
+		{
+			name: "user-switches-off-and-may", description: "where the operator lets him: the card, and no library", shares: one(8000, 30),
+			uncontrolled: true, container: env("CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_LIMIT_0=1g"),
+		},
 		{name: "user-duplicates", description: "a variable twice, as kubelet passes it", shares: one(8000, 30), container: env("NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES")},
 		{name: "user-visible-order", description: "CUDA_VISIBLE_DEVICES and LD_PRELOAD are the user's", shares: one(8000, 30), container: env("CUDA_VISIBLE_DEVICES=0", "LD_PRELOAD=/usr/lib/libjemalloc.so")},
 		{name: "user-mount-etc", description: "a volume on /etc: ours is deeper", shares: one(8000, 30), container: mounts(bind("/srv/etc", "/etc"))},
@@ -130,9 +136,11 @@ func TestEditsGolden(t *testing.T) {
 				devices = registry
 			}
 
-			result, err := Edits(tt.shares, settings, factsOf(spec, tt.handler), devices)
+			facts := factsOf(spec, tt.handler)
+			facts.Uncontrolled = tt.uncontrolled
+			result, err := Edits(tt.shares, settings, facts, devices)
 			require.NoError(t, err, tt.description)
-			again, err := Edits(tt.shares, settings, factsOf(spec, tt.handler), devices)
+			again, err := Edits(tt.shares, settings, facts, devices)
 			require.NoError(t, err)
 			assert.Equal(t, result, again, "the same arguments give the same answer")
 

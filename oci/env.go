@@ -29,7 +29,8 @@ const (
 	EnvCorePolicy = "GPU_CORE_UTILIZATION_POLICY"
 	// EnvTaskPriority is "0" (high) or "1" (low).
 	EnvTaskPriority = "CUDA_TASK_PRIORITY"
-	// EnvDisableControl switched HAMi's limiter off. Here a user can't.
+	// EnvDisableControl switched HAMi's limiter off. Here a user can do that only
+	// where the operator lets him (Container.Uncontrolled).
 	EnvDisableControl = "CUDA_DISABLE_CONTROL"
 	// EnvRedirect made HAMi-core load another libcuda.
 	EnvRedirect = "CUDA_REDIRECT"
@@ -81,7 +82,7 @@ func environment(shares []grant.Share, s Settings, c Container, way Injection) [
 
 	for _, name := range strayEnv(c.Env) {
 		if _, done := v.index[name]; !done {
-			v.set(name, neutral(name, shares, s))
+			v.set(name, neutral(name, shares, s, c))
 		}
 	}
 	return v.list
@@ -102,7 +103,7 @@ func strayEnv(env []string) []string {
 // neutral is the value that a variable gets which the container set and the
 // grant has nothing for. It is overwritten rather than removed: NRI hands no
 // removal to the runtime without an addition.
-func neutral(name string, shares []grant.Share, s Settings) string {
+func neutral(name string, shares []grant.Share, s Settings, c Container) string {
 	switch name {
 	case EnvMemoryLimit:
 		// Every card's limit where no indexed one is read: no more than any has.
@@ -111,11 +112,20 @@ func neutral(name string, shares []grant.Share, s Settings) string {
 		return string(s.corePolicy())
 	case EnvTaskPriority:
 		return strconv.Itoa(int(taskPriority))
-	case EnvOversubscribe, EnvDisableControl:
+	case EnvDisableControl:
+		return strconv.FormatBool(c.Uncontrolled)
+	case EnvOversubscribe:
 		return "false"
 	}
 	// The limit of a card that the container doesn't have, another libcuda: unset.
 	return ""
+}
+
+// AsksForNoControl says whether a container's user wants it without the limiter, by
+// the variable that HAMi's users know: it is "true", wherever it is set.
+func AsksForNoControl(c Container) bool {
+	values := c.allenv(EnvDisableControl)
+	return len(values) > 0 && !slices.ContainsFunc(values, func(v string) bool { return v != "true" })
 }
 
 // visibleDevices is what NVIDIA's runtime is told: the cards where it injects

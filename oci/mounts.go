@@ -22,7 +22,9 @@ const (
 var limiterDir = path.Dir(limiter.ContainerLibraryPath)
 
 // limiterMounts are the four files of the limiter. None is a device, none gains
-// privileges; the library alone is mapped as code, so it alone may be executed.
+// privileges; the library alone is mapped as code, so it alone may be executed. An
+// uncontrolled container lacks the one that has the library loaded. It keeps the
+// others: they say what it was granted, to people and to who rebuilds the ledger.
 func limiterMounts(s Settings, c Container) []*cdispec.Mount {
 	bind := func(host, container string, options ...string) *cdispec.Mount {
 		return &cdispec.Mount{
@@ -32,12 +34,15 @@ func limiterMounts(s Settings, c Container) []*cdispec.Mount {
 			Options:       append([]string{"bind", "nosuid", "nodev"}, options...),
 		}
 	}
-	return []*cdispec.Mount{
+	mounts := []*cdispec.Mount{
 		bind(s.LibraryPath, limiter.ContainerLibraryPath, "ro"),
 		bind(filepath.Join(c.Dir, limitsFile), limiter.ContainerLimitsPath, "ro", "noexec"),
 		bind(filepath.Join(c.Dir, usageFile), limiter.ContainerUsagePath, "rw", "noexec"),
-		bind(s.PreloadPath, limiter.ContainerPreloadPath, "ro", "noexec"),
 	}
+	if !c.Uncontrolled {
+		mounts = append(mounts, bind(s.PreloadPath, limiter.ContainerPreloadPath, "ro", "noexec"))
+	}
+	return mounts
 }
 
 // replacedMounts are the destinations, as the container spells them, of mounts

@@ -50,6 +50,9 @@ type Settings struct {
 	NvidiaHandlers []string
 	// DefaultRuntimeIsNvidia says that the empty handler is one of those.
 	DefaultRuntimeIsNvidia bool
+	// Nodes, where it is set, resolves cards to their device nodes, for containers
+	// whose cards NVIDIA's runtime injects (--pass-device-specs): see [NodeFiles].
+	Nodes DeviceEdits
 	// Oversubscribe lets an allocation beyond the card's memory spill to the
 	// host's (CUDA_OVERSUBSCRIBE).
 	Oversubscribe bool
