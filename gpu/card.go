@@ -48,6 +48,10 @@ type Card struct {
 	NUMANode int `json:"numaNode"`
 	// ComputeCapability is "major.minor"; empty if unknown.
 	ComputeCapability string `json:"computeCapability,omitempty"`
+	// MIGEnabled says that the card is in MIG mode: CUDA sees its MIG devices alone.
+	MIGEnabled bool `json:"migEnabled,omitempty"`
+	// MIG are its MIG devices that could be read, in NVML's order.
+	MIG []MIGDevice `json:"mig,omitempty"`
 }
 
 // DevicePath is the path of the card's device node on the host.
