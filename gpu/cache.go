@@ -235,6 +235,8 @@ func (c *Cache) logChanges(last, node Node) {
 			c.log.Warn("card gone", "gpu", card.UUID, "model", card.Model)
 		}
 	}
+	c.logMIG(node, last, "MIG device found")
+	c.logMIG(last, node, "MIG device gone")
 	known := map[string]bool{}
 	for _, f := range last.Faults {
 		known[f.Message] = true
@@ -242,6 +244,15 @@ func (c *Cache) logChanges(last, node Node) {
 	for _, f := range node.Faults {
 		if !known[f.Message] {
 			c.log.Error("card can't be read", "gpu", f.UUID, "index", f.Index, "error", f.Err)
+		}
+	}
+}
+
+// logMIG says which MIG devices one node has and another doesn't.
+func (c *Cache) logMIG(has, lacks Node, message string) {
+	for _, d := range devices(has.Cards) {
+		if _, _, both := lacks.MIGDevice(d.UUID); !both {
+			c.log.Info(message, "gpu", d.Card, "mig", d.UUID, "profile", d.Profile, "memoryMiB", d.MemoryMiB)
 		}
 	}
 }

@@ -59,12 +59,14 @@ func (c Card) DevicePath() string {
 	return fmt.Sprintf("/dev/nvidia%d", c.Minor)
 }
 
-// Fault is a card that is there and can't be read.
+// Fault is a card, or a MIG device, that is there and can't be read.
 type Fault struct {
-	// Index is NVML's.
+	// Index is NVML's, of the card.
 	Index int `json:"index"`
-	// UUID is the card's, empty where not even that could be read.
+	// UUID is the card's or the MIG device's, empty where not even that could be read.
 	UUID string `json:"uuid,omitempty"`
+	// Card is the UUID of a MIG device's card; empty of a card.
+	Card string `json:"card,omitempty"`
 	// Err is an *Error that names the call.
 	Err error `json:"-"`
 	// Message is Err's text, for those who read JSON.

@@ -63,11 +63,16 @@ func (r reader) read(ctx context.Context) (Node, error) {
 		if err == nil {
 			err = unique(node.Cards, card)
 		}
+		var faults []Fault
+		if err == nil {
+			faults, err = r.readMIG(&card)
+		}
 		if err != nil {
 			node.Faults = append(node.Faults, Fault{Index: i, UUID: card.UUID, Err: err, Message: err.Error()})
 			continue
 		}
 		node.Cards = append(node.Cards, card)
+		node.Faults = append(node.Faults, faults...)
 	}
 	return node, nil
 }

@@ -17,6 +17,10 @@
 // An XID makes a card Unhealthy within a fraction of a second; XIDs that come in the
 // moment in which NVML is opened anew, because a card is missing, are not heard.
 //
+// A card in MIG mode has [MIGDevice]s, which come and go between readings; what of a
+// node is to be offered is a [Partition] of it, by a [MIGStrategy]. The health of MIG
+// devices is told by their UUIDs, like that of cards.
+//
 // How cards are connected is a [Topology], from NVML ([DiscoverTopology], or a cache
 // that is told to) or from what nvidia-smi topo -m prints ([ParseTopology]).
 //
@@ -35,9 +39,10 @@
 //   - events.go: NVML's event set
 //   - topology.go: the pairs of cards: level, NVLinks, score
 //   - topo_nvml.go, topo_text.go: the topology by NVML and by nvidia-smi's text
-//   - health.go: what makes a card unhealthy and well again
-//
-// MIG instances are to come as a file beside read.go.
+//   - health.go, mighealth.go: what makes a card, a MIG device unhealthy and well again
+//   - xids.go: which XIDs are a program's, and which need a reset
+//   - mig.go, migread.go: MIG devices, and how NVML tells of them
+//   - partition.go: what a node offers, by the MIG strategy
 //
 // It imports nothing of ours. It is called by the agent and the CLI; its types are
 // read by grant and the schedulers.

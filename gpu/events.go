@@ -2,7 +2,6 @@ package gpu
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -22,7 +21,7 @@ type events struct {
 // cards report nothing: those that are not in the set; without a set, none does.
 func (r reader) openEvents(cards []Card) (*events, error) {
 	for _, symbol := range eventSymbols {
-		if r.lib.Extensions().LookupSymbol(symbol) != nil {
+		if !r.has(symbol) {
 			return nil, check(theDriver, symbol, nvml.ERROR_FUNCTION_NOT_FOUND)
 		}
 	}
@@ -43,7 +42,7 @@ func (r reader) openEvents(cards []Card) (*events, error) {
 
 // register has a card report its critical XIDs.
 func (e *events) register(lib nvml.Interface, card Card) error {
-	what := fmt.Sprintf("card %d (%s)", card.Index, card.UUID)
+	what := card.label()
 	dev, ret := lib.DeviceGetHandleByIndex(card.Index)
 	if err := check(what, "nvmlDeviceGetHandleByIndex", ret); err != nil {
 		return err
@@ -57,9 +56,21 @@ func (e *events) register(lib nvml.Interface, card Card) error {
 
 // xid is a critical error that the driver reported.
 type xid struct {
-	uuid string // empty: of all cards
-	code uint64
+	uuid     string   // empty: of all cards
+	instance instance // of a card in MIG mode
+	code     uint64
 }
+
+// instance is the part of a card that an XID is of, by NVML's ids.
+type instance struct {
+	gpu, compute uint32
+}
+
+// allInstances is what NVML says in an id's place for an error that is not of one
+// instance alone.
+const allInstances = 0xFFFFFFFF
+
+var wholeCard = instance{allInstances, allInstances}
 
 // wait waits so many milliseconds for an XID; found is false if none came.
 func (e *events) wait(milliseconds uint32) (x xid, found bool, err error) {
@@ -73,7 +84,11 @@ func (e *events) wait(milliseconds uint32) (x xid, found bool, err error) {
 	if data.EventType != nvml.EventTypeXidCriticalError {
 		return xid{}, false, nil
 	}
-	return xid{code: data.EventData, uuid: e.uuids[data.Device]}, true, nil
+	return xid{
+		uuid:     e.uuids[data.Device],
+		instance: instance{data.GpuInstanceId, data.ComputeInstanceId},
+		code:     data.EventData,
+	}, true, nil
 }
 
 // close frees the set.

@@ -24,34 +24,6 @@ type Health struct {
 	Since time.Time `json:"since"`
 }
 
-// applicationXIDs are what programs do to themselves: the card is well. The list is
-// that of NVIDIA's device plugin, which HAMi took over; the meanings are those of
-// NVIDIA's XID reference (docs.nvidia.com/deploy/xid-errors).
-var applicationXIDs = []uint64{
-	13,  // graphics engine exception
-	31,  // memory page fault
-	43,  // a program's channel stopped
-	45,  // preemptive cleanup of channels, after another error
-	68,  // video processor exception
-	109, // context switch timeout
-}
-
-// resetXIDs leave a card unusable until it is reset or the machine is restarted, as
-// we read NVIDIA's XID reference (see [applicationXIDs]): its actions for these are a
-// reset of the card or a restart. All other XIDs pass by themselves once the
-// program is gone: they settle.
-var resetXIDs = []uint64{
-	48,  // double-bit ECC error
-	62,  // the card's own microcontroller halted
-	64,  // a memory row could not be remapped
-	79,  // fallen off the bus
-	95,  // uncontained memory error
-	110, // security fault
-	119, // GSP does not answer
-	120, // GSP error
-	140, // unrecovered ECC error
-}
-
 // ailment is what is known of one card.
 type ailment struct {
 	absent  string    // why it can't be read, empty if it can
@@ -70,59 +42,77 @@ type ailment struct {
 // critical XID comes. It is Healthy again when it has been readable and without a
 // critical XID for the settle time. After an XID that needs a reset this counts only
 // from when the card was lost or no longer listed, or the driver not loaded, and came
-// back: that is what a reset looks like. All of this is forgotten when the program
+// back: that is what a reset looks like. MIG devices: see mighealth.go. All of this is
+// forgotten when the program
 // restarts, as it has to where a reset needs it out of the way (nvidia-smi refuses to
 // reset a card that a program has open).
 type ward struct {
 	settle  time.Duration
 	ignored []uint64
-	cards   map[string]*ailment
-	health  map[string]Health // never changed, only replaced
+	cards   map[string]*ailment  // and MIG devices
+	mig     map[string]MIGDevice // those that are MIG devices, as they were last
+	health  map[string]Health    // never changed, only replaced
 }
 
 func newWard(settle time.Duration, ignore []uint64) *ward {
-	return &ward{settle: settle, ignored: slices.Concat(applicationXIDs, ignore), cards: map[string]*ailment{}}
+	return &ward{settle: settle, ignored: slices.Concat(applicationXIDs, ignore), cards: map[string]*ailment{}, mig: map[string]MIGDevice{}}
 }
 
 // seen takes a reading of the node.
 func (w *ward) seen(node Node, now time.Time) {
-	var unnamed []error // faults whose UUID can't be read: one may be a card that is missing
-	named := map[string]error{}
-	for _, f := range node.Faults {
-		if f.UUID == "" {
-			unnamed = append(unnamed, f)
-			continue
-		}
-		named[f.UUID] = f
-		if w.cards[f.UUID] == nil {
-			w.cards[f.UUID] = &ailment{}
+	faults := sortFaults(node.Faults)
+	for uuid := range faults.named {
+		if w.cards[uuid] == nil {
+			w.cards[uuid] = &ailment{}
 		}
 	}
 	for _, c := range node.Cards {
 		w.present(c.UUID, now)
 	}
 	for uuid, a := range w.cards {
-		if _, ok := node.Card(uuid); ok {
-			continue
+		if _, ok := node.Card(uuid); !ok && !w.isMIG(uuid) && faults.cardOf[uuid] == "" {
+			a.miss(faults.of(uuid, "", errUnlisted))
 		}
-		err := named[uuid]
-		if err == nil {
-			err = unlisted(unnamed)
-		}
-		a.miss(err)
 	}
+	w.seenMIG(node, faults, now)
 	w.settled(now)
 }
 
-var errUnlisted = errors.New("the driver no longer lists the card")
-
-// unlisted is the error of a card that is gone, given the faults that may be its.
-func unlisted(unnamed []error) error {
-	if len(unnamed) == 0 {
-		return errUnlisted
-	}
-	return fmt.Errorf("%v, but has cards that can't be read: %w", errUnlisted, errors.Join(unnamed...))
+// faultsByName are a reading's faults.
+type faultsByName struct {
+	named   map[string]error   // by the UUID of the card or MIG device
+	cardOf  map[string]string  // the card of a named MIG device
+	unnamed map[string][]error // whose UUID can't be read: by card for a MIG device's, "" for a card's
 }
+
+func sortFaults(faults []Fault) faultsByName {
+	f := faultsByName{map[string]error{}, map[string]string{}, map[string][]error{}}
+	for _, fault := range faults {
+		if fault.UUID == "" {
+			f.unnamed[fault.Card] = append(f.unnamed[fault.Card], fault)
+			continue
+		}
+		f.named[fault.UUID] = fault
+		if fault.Card != "" {
+			f.cardOf[fault.UUID] = fault.Card
+		}
+	}
+	return f
+}
+
+// of is the error of what is not among those that could be read: its own, or that it
+// is missing, with the faults that may be its.
+func (f faultsByName) of(uuid, card string, missing error) error {
+	if err := f.named[uuid]; err != nil {
+		return err
+	}
+	if unnamed := f.unnamed[card]; len(unnamed) > 0 {
+		return fmt.Errorf("%v, but has some that can't be read: %w", missing, errors.Join(unnamed...))
+	}
+	return missing
+}
+
+var errUnlisted = errors.New("the driver no longer lists the card")
 
 // absences are the errors of a card that is being reset, or was.
 var absences = []error{errUnlisted, nvml.ERROR_GPU_IS_LOST, nvml.ERROR_RESET_REQUIRED, nvml.ERROR_DRIVER_NOT_LOADED}
@@ -150,10 +140,11 @@ func (w *ward) present(uuid string, now time.Time) {
 	a.wellAt, a.settles = now.Add(w.settle), a.reset == 0
 }
 
-// missing says whether a card can't be read.
+// missing says whether a card can't be read. MIG devices don't count: a driver that is
+// open lists those that come and go.
 func (w *ward) missing() bool {
-	for _, a := range w.cards {
-		if a.absent != "" {
+	for uuid, a := range w.cards {
+		if a.absent != "" && !w.isMIG(uuid) {
 			return true
 		}
 	}
@@ -168,19 +159,16 @@ func (w *ward) unreadable(err error, now time.Time) {
 	w.settled(now)
 }
 
-// critical takes an XID of a card, of all cards if the UUID is empty. It says
-// whether it counts.
-func (w *ward) critical(uuid string, xid uint64, now time.Time) bool {
-	if slices.Contains(w.ignored, xid) {
+// critical takes an XID: of a card, of all cards, or of an instance, whose MIG devices
+// alone are ill then. It says whether it counts.
+func (w *ward) critical(x xid, now time.Time) bool {
+	if slices.Contains(w.ignored, x.code) {
 		return false
 	}
-	for id, a := range w.cards {
-		if uuid != "" && uuid != id {
-			continue
-		}
-		a.xid = xid
-		if slices.Contains(resetXIDs, xid) {
-			a.reset = xid
+	for _, a := range w.struck(x) {
+		a.xid = x.code
+		if slices.Contains(resetXIDs, x.code) {
+			a.reset = x.code
 		}
 		a.wellAt, a.settles = now.Add(w.settle), a.absent == "" && a.reset == 0
 	}
@@ -188,14 +176,29 @@ func (w *ward) critical(uuid string, xid uint64, now time.Time) bool {
 	return true
 }
 
+// struck are those that an XID makes ill by themselves.
+func (w *ward) struck(x xid) (found []*ailment) {
+	if found = w.struckMIG(x); len(found) > 0 {
+		return found
+	}
+	for uuid, a := range w.cards {
+		if !w.isMIG(uuid) && (x.uuid == "" || x.uuid == uuid) {
+			found = append(found, a)
+		}
+	}
+	return found
+}
+
 // settled works the health out anew.
 func (w *ward) settled(now time.Time) {
-	health := make(map[string]Health, len(w.cards))
-	for uuid, a := range w.cards {
+	for _, a := range w.cards {
 		if a.settles && !now.Before(a.wellAt) {
 			*a = ailment{}
 		}
-		h := Health{Reason: a.reason(w.settle)}
+	}
+	health := make(map[string]Health, len(w.cards))
+	for uuid, a := range w.cards {
+		h := Health{Reason: w.reason(uuid, a)}
 		h.Healthy = h.Reason == ""
 		h.Since = now
 		if last, known := w.health[uuid]; known && last.Healthy == h.Healthy {

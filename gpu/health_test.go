@@ -34,8 +34,8 @@ func seesFault(uuid string, ret nvml.Return) func(*ward, time.Time) {
 	return func(w *ward, now time.Time) { w.seen(node, now) }
 }
 
-func reports(uuid string, xid uint64) func(*ward, time.Time) {
-	return func(w *ward, now time.Time) { w.critical(uuid, xid, now) }
+func reports(uuid string, code uint64) func(*ward, time.Time) {
+	return func(w *ward, now time.Time) { w.critical(xid{uuid, wholeCard, code}, now) }
 }
 
 func fails(err error) func(*ward, time.Time) {
@@ -93,7 +93,7 @@ func TestHealth(t *testing.T) {
 		}},
 		{"one that can't say who it is any more", []healthStep{
 			{0, both, true, "", true},
-			{0, seesFault("", nvml.ERROR_GPU_IS_LOST), false, "but has cards that can't be read: card 0", true},
+			{0, seesFault("", nvml.ERROR_GPU_IS_LOST), false, "but has some that can't be read: card 0", true},
 		}},
 		{"a card that never could be read", []healthStep{
 			{0, seesFault("A", nvml.ERROR_UNKNOWN), false, "nvmlDeviceGetMemoryInfo", true},
@@ -118,7 +118,7 @@ func TestHealth(t *testing.T) {
 		{"a reset is seen by the card being away", []healthStep{
 			{0, both, true, "", true},
 			{0, reports("A", 79), false, "XID 79", true},
-			{0, seesFault("", nvml.ERROR_GPU_IS_LOST), false, "but has cards that can't be read", true},
+			{0, seesFault("", nvml.ERROR_GPU_IS_LOST), false, "but has some that can't be read", true},
 			{0, sees("B"), false, "no longer lists", true},
 			{0, both, false, "XID 79: well again after 10s", true},
 			{settle, both, true, "", true},

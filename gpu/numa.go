@@ -27,7 +27,7 @@ func (r reader) readNUMA(card *Card, dev nvml.Device, what string) error {
 		card.NUMANode = node
 		return nil
 	}
-	if r.lib.Extensions().LookupSymbol(numaSymbol) != nil {
+	if !r.has(numaSymbol) {
 		return nil
 	}
 	node, ret := dev.GetNumaNodeId()

@@ -25,7 +25,7 @@ func (r reader) card(index int) (Card, error) {
 		return card, fmt.Errorf("%s: nvmlDeviceGetUUID: it has no UUID, which everything is keyed by", what)
 	}
 	card.UUID = uuid
-	what = fmt.Sprintf("card %d (%s)", index, uuid)
+	what = card.label()
 
 	if card.Model, ret = dev.GetName(); ret != nvml.SUCCESS {
 		return card, check(what, "nvmlDeviceGetName", ret)

@@ -68,8 +68,8 @@ func (c *Cache) listenOnce(d time.Duration) (listened, failed bool) {
 	}
 	c.broken = false
 	if found {
-		counts := c.ward.critical(x.uuid, x.code, c.now())
-		c.log.Warn("XID", "xid", x.code, "gpu", x.uuid, "ignored", !counts)
+		counts := c.ward.critical(x, c.now())
+		c.log.Warn("XID", "xid", x.code, "gpu", x.uuid, "gpuInstance", int32(x.instance.gpu), "computeInstance", int32(x.instance.compute), "ignored", !counts)
 	}
 	return true, false
 }
