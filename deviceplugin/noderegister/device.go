@@ -1,0 +1,65 @@
+package noderegister
+
+import "github.com/gpuslice/gpuslice/gpu"
+
+// The modes of a device, in HAMi's words.
+const (
+	ModeShared = "hami-core" // shared by limits
+	ModeMIG    = "mig"       // partitioned by the card
+)
+
+// Node is what is told of a node.
+type Node struct {
+	// Devices are the cards that are offered, in any order.
+	Devices []Device
+	// Topology is how cards are connected; cards that aren't offered may be in it.
+	Topology gpu.Topology
+	// DriverVersion and CUDAVersion are those of gpu.Node; empty if unknown.
+	DriverVersion string
+	CUDAVersion   string
+	// MIGStrategy is "none", "single" or "mixed"; empty is none.
+	MIGStrategy string
+}
+
+// Device is a card that is offered.
+type Device struct {
+	// Card is the card as it is: UUID, index, model, NUMA node, all of its memory.
+	Card gpu.Card
+	// Slots is how many containers may share it.
+	Slots int
+	// MemoryMiB and CorePercent are what may be given out of it, scaling included.
+	MemoryMiB   int64
+	CorePercent int
+	// Mode is ModeShared or ModeMIG; empty is ModeShared.
+	Mode string
+	// Healthy says that it may be given out now.
+	Healthy bool
+	// MIGCapable and MIGEnabled say whether the card could be partitioned, and is.
+	MIGCapable bool
+	MIGEnabled bool
+	// MIGProfiles are what a scheduler that partitions cards may choose from.
+	MIGProfiles []MIGProfile
+}
+
+// MIGProfile is a kind of MIG instance, as HAMi's annotation has it.
+type MIGProfile struct {
+	Name       string         `json:"name"`
+	MemoryMiB  int32          `json:"memoryMB"`
+	Core       int32          `json:"core"`
+	Slices     uint32         `json:"sliceCount"`
+	Placements []MIGPlacement `json:"placements"`
+}
+
+// MIGPlacement is where an instance may lie on a card.
+type MIGPlacement struct {
+	Start uint32 `json:"start"`
+	Size  uint32 `json:"size"`
+}
+
+// mode is the device's mode, never empty.
+func (d Device) mode() string {
+	if d.Mode == "" {
+		return ModeShared
+	}
+	return d.Mode
+}
