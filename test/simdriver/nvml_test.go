@@ -84,7 +84,7 @@ func TestNVMLDescribesACard(t *testing.T) {
 	require.Zero(t, current+pending)
 	_, _, ret = t4.GetMigMode()
 	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)
-	require.Equal(t, 7, good(h200.GetMaxMigDeviceCount())(t))
+	require.Zero(t, good(h200.GetMaxMigDeviceCount())(t), "MIG is off")
 	require.False(t, good(h200.IsMigDeviceHandle())(t))
 	_, ret = h200.GetNvLinkState(0)
 	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)

@@ -228,6 +228,29 @@ type Card struct {
 	BusyPercent         int    `json:"busy_percent"`
 	BusyNanoseconds     uint64 `json:"busy_ns"`
 	Launches            uint64 `json:"launches"`
+	MIGEnabled          bool   `json:"mig_enabled"`
+	MIG                 []MIG  `json:"mig"` // in order of GPU instance id, as NVML numbers them
+}
+
+// MIG is a MIG device of a card.
+type MIG struct {
+	Index              int    `json:"index"`
+	UUID               string `json:"uuid"`
+	Profile            string `json:"profile"`
+	GPUInstance        int    `json:"gpu_instance"`
+	ComputeInstance    int    `json:"compute_instance"`
+	Start              int    `json:"start"` // memory slice
+	Size               int    `json:"size"`
+	SMCount            int    `json:"sm_count"`
+	CapMinors          []int  `json:"cap_minors"` // of the nodes in /dev/nvidia-caps: GPU instance, compute instance
+	MemoryTotalBytes   uint64 `json:"memory_total_bytes"`
+	MemoryUsedBytes    uint64 `json:"memory_used_bytes"`
+	MemoryContextBytes uint64 `json:"memory_context_bytes"`
+	MemoryDataBytes    uint64 `json:"memory_data_bytes"`
+	MemoryPeakBytes    uint64 `json:"memory_peak_bytes"`
+	BusyPercent        int    `json:"busy_percent"`
+	BusyNanoseconds    uint64 `json:"busy_ns"`
+	Launches           uint64 `json:"launches"`
 }
 
 // CapacityBytes is what processes can have of the card.

@@ -10,6 +10,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#define CAPS_DIR "nvidia-caps"
 #define CONTAINER_LIB_DIR "/usr/lib/x86_64-linux-gnu"
 
 static void print_mount(FILE *out, const char *host_dir, const char *name, const char *container, const char *mode)
@@ -22,14 +23,15 @@ static void print_mount(FILE *out, const char *host_dir, const char *name, const
 	fprintf(out, ",\"containerPath\":\"%s\",\"options\":[\"%s\",\"nosuid\",\"nodev\",\"bind\"]}", container, mode);
 }
 
-static void print_node(FILE *out, const char *dev_dir, const char *name, unsigned minor_number)
+static void print_node(FILE *out, const char *dev_dir, const char *name, unsigned major_number, unsigned minor_number)
 {
 	char host[PATH_MAX + 64];
 
 	snprintf(host, sizeof(host), "%s/%s", dev_dir, name);
 	fprintf(out, "{\"path\":\"/dev/%s\",\"hostPath\":", name);
 	json_string(out, host);
-	fprintf(out, ",\"type\":\"c\",\"major\":%u,\"minor\":%u,\"permissions\":\"rw\"}", NVIDIA_MAJOR, minor_number);
+	fprintf(out, ",\"type\":\"c\",\"major\":%u,\"minor\":%u,\"permissions\":\"%s\"}", major_number, minor_number,
+		major_number == NVIDIA_CAPS_MAJOR ? "r" : "rw");
 }
 
 static void print_card_node(FILE *out, const char *dev_dir, const struct card *c)
@@ -37,14 +39,64 @@ static void print_card_node(FILE *out, const char *dev_dir, const struct card *c
 	char name[32];
 
 	snprintf(name, sizeof(name), "nvidia%u", c->minor);
-	print_node(out, dev_dir, name, c->minor);
+	print_node(out, dev_dir, name, NVIDIA_MAJOR, c->minor);
 }
 
-static void print_device(FILE *out, const char *dev_dir, const char *name, const struct card *c)
+/* The two nodes that a MIG device has beside its card's. */
+static void print_cap_nodes(FILE *out, const char *dev_dir, const struct card *c, const struct instance *in)
+{
+	char name[48];
+
+	for (unsigned which = CAP_GPU_INSTANCE; which <= CAP_COMPUTE_INSTANCE; which++) {
+		unsigned minor_number = cap_minor(c, in->id, which);
+
+		snprintf(name, sizeof(name), CAPS_DIR "/nvidia-cap%u", minor_number);
+		fputc(',', out);
+		print_node(out, dev_dir, name, NVIDIA_CAPS_MAJOR, minor_number);
+	}
+}
+
+static void print_device(FILE *out, const char *dev_dir, const char *name, const struct card *c, const struct instance *in)
 {
 	fprintf(out, "{\"name\":\"%s\",\"containerEdits\":{\"deviceNodes\":[", name);
 	print_card_node(out, dev_dir, c);
+	if (in)
+		print_cap_nodes(out, dev_dir, c, in);
 	fprintf(out, "]}},\n");
+}
+
+static void print_mig_devices(FILE *out, const char *dev_dir, const struct card *c, unsigned card)
+{
+	unsigned slots[MAX_INSTANCES];
+	unsigned n = instances_in_order(c, slots);
+	char name[UUID_TEXT];
+
+	for (unsigned i = 0; i < n; i++) {
+		const struct instance *in = &c->instances[slots[i] - 1];
+
+		snprintf(name, sizeof(name), "%u:%u", card, i);
+		print_device(out, dev_dir, name, c, in);
+		mig_uuid_format(c, in, name);
+		print_device(out, dev_dir, name, c, in);
+	}
+}
+
+/* What all devices have together, as nvidia-ctk does it. */
+static void print_all(FILE *out, const struct state *s, const char *dev_dir)
+{
+	unsigned slots[MAX_INSTANCES];
+
+	fprintf(out, "{\"name\":\"all\",\"containerEdits\":{\"deviceNodes\":[");
+	for (unsigned i = 0; i < s->card_count; i++) {
+		const struct card *c = &s->cards[i];
+		unsigned n = instances_in_order(c, slots);
+
+		fprintf(out, "%s", i ? "," : "");
+		print_card_node(out, dev_dir, c);
+		for (unsigned k = 0; k < n; k++)
+			print_cap_nodes(out, dev_dir, c, &c->instances[slots[k] - 1]);
+	}
+	fprintf(out, "]}}");
 }
 
 /* 0.5.0 is the first version with device names that begin with a digit and with hostPath of a device node. */
@@ -55,17 +107,14 @@ static void print_spec(FILE *out, const struct state *s, const struct cdi_option
 	fprintf(out, "{\"cdiVersion\":\"0.5.0\",\"kind\":\"nvidia.com/gpu\",\n\"devices\":[\n");
 	for (unsigned i = 0; i < s->card_count; i++) {
 		snprintf(name, sizeof(name), "%u", i);
-		print_device(out, o->dev_dir, name, &s->cards[i]);
+		print_device(out, o->dev_dir, name, &s->cards[i], NULL);
 		uuid_format(s->cards[i].uuid, name);
-		print_device(out, o->dev_dir, name, &s->cards[i]);
+		print_device(out, o->dev_dir, name, &s->cards[i], NULL);
+		print_mig_devices(out, o->dev_dir, &s->cards[i], i);
 	}
-	fprintf(out, "{\"name\":\"all\",\"containerEdits\":{\"deviceNodes\":[");
-	for (unsigned i = 0; i < s->card_count; i++) {
-		fprintf(out, "%s", i ? "," : "");
-		print_card_node(out, o->dev_dir, &s->cards[i]);
-	}
-	fprintf(out, "]}}],\n\"containerEdits\":{\"env\":[\"NVIDIA_VISIBLE_DEVICES=void\"],\n\"deviceNodes\":[");
-	print_node(out, o->dev_dir, "nvidiactl", NVIDIACTL_MINOR);
+	print_all(out, s, o->dev_dir);
+	fprintf(out, "],\n\"containerEdits\":{\"env\":[\"NVIDIA_VISIBLE_DEVICES=void\"],\n\"deviceNodes\":[");
+	print_node(out, o->dev_dir, "nvidiactl", NVIDIA_MAJOR, NVIDIACTL_MINOR);
 	fprintf(out, "],\n\"mounts\":[");
 	print_mount(out, o->lib_dir, "libcuda.so.1", CONTAINER_LIB_DIR "/libcuda.so.1", "ro");
 	fprintf(out, ",\n");
@@ -116,32 +165,72 @@ int write_cdi(struct view *v, const struct cdi_options *given)
 	return fflush(stdout) ? !complain("write to stdout: %s", strerror(errno)) : 0;
 }
 
-static bool make_node(const char *dev_dir, const char *name, unsigned minor_number)
+static bool make_node(const char *dev_dir, const char *name, dev_t number, mode_t mode)
 {
 	char path[PATH_MAX];
 	struct stat st;
 
 	snprintf(path, sizeof(path), "%s/%s", dev_dir, name);
-	if (!mknod(path, S_IFCHR | 0666, makedev(NVIDIA_MAJOR, minor_number)))
-		return !chmod(path, 0666) || complain("chmod %s: %s", path, strerror(errno));
-	if (errno == EEXIST && !stat(path, &st) && S_ISCHR(st.st_mode) &&
-	    st.st_rdev == makedev(NVIDIA_MAJOR, minor_number))
+	if (!mknod(path, S_IFCHR | mode, number))
+		return !chmod(path, mode) || complain("chmod %s: %s", path, strerror(errno));
+	if (errno == EEXIST && !stat(path, &st) && S_ISCHR(st.st_mode) && st.st_rdev == number)
 		return true;
-	return complain("mknod %s c %u %u: %s (needs root)", path, NVIDIA_MAJOR, minor_number, strerror(errno));
+	return complain("mknod %s c %u %u: %s (needs root)", path, major(number), minor(number), strerror(errno));
+}
+
+static bool make_dir(const char *path)
+{
+	return !mkdir(path, 0755) || errno == EEXIST || complain("mkdir %s: %s", path, strerror(errno));
+}
+
+static bool remove_node(const char *dev_dir, const char *name)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/%s", dev_dir, name);
+	return !unlink(path) || errno == ENOENT || complain("remove %s: %s", path, strerror(errno));
+}
+
+/* Those of the MIG devices that there are; those of others go. */
+static bool make_cap_nodes(const char *dev_dir, const struct card *c)
+{
+	bool there[CAP_INSTANCE_IDS] = {false};
+	unsigned slots[MAX_INSTANCES];
+	unsigned n = instances_in_order(c, slots);
+	bool ok = true;
+	char name[48];
+
+	for (unsigned i = 0; i < n; i++)
+		there[c->instances[slots[i] - 1].id] = true;
+	for (unsigned id = 0; ok && id < CAP_INSTANCE_IDS; id++) {
+		for (unsigned which = CAP_GPU_INSTANCE; ok && which <= CAP_COMPUTE_INSTANCE; which++) {
+			unsigned minor_number = cap_minor(c, id, which);
+
+			snprintf(name, sizeof(name), CAPS_DIR "/nvidia-cap%u", minor_number);
+			ok = there[id] ? make_node(dev_dir, name, makedev(NVIDIA_CAPS_MAJOR, minor_number), 0444)
+				       : remove_node(dev_dir, name);
+		}
+	}
+	return ok;
 }
 
 int make_devnodes(struct view *v, const char *dev_dir)
 {
-	char name[32];
+	char name[32], caps[PATH_MAX];
 
 	if (!dev_dir)
 		return 2 * !complain("devnodes needs --dev-dir");
-	if (mkdir(dev_dir, 0755) && errno != EEXIST)
-		return !complain("mkdir %s: %s", dev_dir, strerror(errno));
+	snprintf(caps, sizeof(caps), "%s/" CAPS_DIR, dev_dir);
+	if (!make_dir(dev_dir))
+		return 1;
 	for (unsigned i = 0; i < v->s->card_count; i++) {
-		snprintf(name, sizeof(name), "nvidia%u", v->s->cards[i].minor);
-		if (!make_node(dev_dir, name, v->s->cards[i].minor))
+		const struct card *c = &v->s->cards[i];
+
+		if (atomic_load(&c->mig_enabled) && !make_dir(caps))
+			return 1;
+		snprintf(name, sizeof(name), "nvidia%u", c->minor);
+		if (!make_node(dev_dir, name, makedev(NVIDIA_MAJOR, c->minor), 0666) || !make_cap_nodes(dev_dir, c))
 			return 1;
 	}
-	return !make_node(dev_dir, "nvidiactl", NVIDIACTL_MINOR);
+	return !make_node(dev_dir, "nvidiactl", makedev(NVIDIA_MAJOR, NVIDIACTL_MINOR), 0666);
 }

@@ -8,6 +8,7 @@
  *   [card]
  *   profile = H200          # first key of a card
  *   uuid = GPU-…            # the rest is optional
+ *   mig = 1g.18gb           # once for each MIG device; on: MIG without one
  *
  * The same keys work in `simctl init --card H200:uuid=…,minor=3` and in `simctl set 0 kernel_us=50`.
  */
@@ -130,6 +131,12 @@ bool driver_set(struct state *s, const char *key, const char *value)
 	return complain("unknown key of the driver: %s", key);
 }
 
+/* Of a card that is being made; a running one has simctl mig. */
+static bool new_card_set(struct card *c, const char *key, const char *value)
+{
+	return strcmp(key, "mig") ? card_set(c, key, value) : mig_key(c, value);
+}
+
 static bool card_add(struct state *s, const char *profile)
 {
 	if (s->card_count == MAX_CARDS)
@@ -159,7 +166,7 @@ bool card_from_text(struct state *s, const char *text)
 			break;
 		}
 		*value++ = 0;
-		ok = card_set(&s->cards[s->card_count - 1], pair, value);
+		ok = new_card_set(&s->cards[s->card_count - 1], pair, value);
 	}
 	free(copy);
 	return ok;
@@ -190,7 +197,7 @@ static bool set_line(struct state *s, const char *section, bool *card_open, cons
 	}
 	if (!*card_open)
 		return complain("profile must be a card's first key");
-	return card_set(&s->cards[s->card_count - 1], key, value);
+	return new_card_set(&s->cards[s->card_count - 1], key, value);
 }
 
 static bool read_line(struct state *s, char *line, char *section, size_t room, bool *card_open)

@@ -18,7 +18,7 @@ CUresult current_context(CUcontext *ctx)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (!top->alive)
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-	return card_lost(top->card, process.devices[top->device].epoch) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+	return device_lost(top->device) ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
 }
 
 /* Process lock held. */
@@ -27,7 +27,7 @@ static CUresult activate(CUcontext ctx)
 	uint64_t bytes = process.view.s->cards[ctx->card].context_bytes;
 	CUresult r;
 
-	if (card_lost(ctx->card, process.devices[ctx->device].epoch))
+	if (device_lost(ctx->device))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	r = from_errno(charge_take(&process.view, ctx->card, CHARGE_CONTEXT, bytes));
 	if (r)

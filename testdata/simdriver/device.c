@@ -35,12 +35,16 @@ static CUresult copy_text(char *out, int len, const char *text)
 
 CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
 {
+	char text[DEVICE_NAME];
+
 	ENTER();
 	if (!device_card(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
-	return copy_text(name, len, device_card(dev)->name);
+	instance_name(device_card(dev), device_instance(dev), text);
+	return copy_text(name, len, text);
 }
 
+/* The card's, also of a MIG device. */
 static CUresult get_uuid(CUuuid *uuid, CUdevice dev)
 {
 	if (!uuid)
@@ -57,10 +61,16 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
 	return get_uuid(uuid, dev);
 }
 
+/* The MIG device's own, where it is one. */
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 {
+	CUresult r;
+
 	ENTER();
-	return get_uuid(uuid, dev);
+	r = get_uuid(uuid, dev);
+	if (!r && device_instance(dev))
+		instance_uuid(device_card(dev), device_instance(dev), (uint8_t *)uuid->bytes);
+	return r;
 }
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
@@ -70,7 +80,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!device_card(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
-	*bytes = card_capacity(device_card(dev));
+	*bytes = device_capacity(dev);
 	return CUDA_SUCCESS;
 }
 
@@ -81,7 +91,7 @@ CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!device_card(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
-	*bytes = card_capacity(device_card(dev)) > UINT32_MAX ? UINT32_MAX : (unsigned)card_capacity(device_card(dev));
+	*bytes = device_capacity(dev) > UINT32_MAX ? UINT32_MAX : (unsigned)device_capacity(dev);
 	return CUDA_SUCCESS;
 }
 
@@ -157,10 +167,29 @@ static const struct {
 	{134, offsetof(struct card, numa_node)},
 };
 
-static int attribute(const struct card *c, int which)
+/* What a MIG device has less of than its card; -1: nothing. An eighth of the memory comes with an eighth of cache and bus. */
+static int instance_attribute(const struct card *c, const struct instance *in, int which)
 {
-	int value;
+	switch (which) {
+	case 16:
+		return (int)in->profile.sm_count;
+	case 37:
+		return (int)(c->bus_width * in->profile.size / 8);
+	case 38:
+		return (int)(c->l2_bytes / 8 * in->profile.size);
+	case 40:
+		return (int)in->profile.copy_engines;
+	default:
+		return -1;
+	}
+}
 
+static int attribute(const struct card *c, const struct instance *in, int which)
+{
+	int value = in ? instance_attribute(c, in, which) : -1;
+
+	if (value >= 0)
+		return value;
 	if (which == 106) /* MAX_BLOCKS_PER_MULTIPROCESSOR */
 		return c->threads_per_sm >= 2048 ? 32 : 16;
 	for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++) {
@@ -183,7 +212,7 @@ CUresult cuDeviceGetAttribute(int *value, int which, CUdevice dev)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!device_card(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
-	*value = attribute(device_card(dev), which);
+	*value = attribute(device_card(dev), device_instance(dev), which);
 	return CUDA_SUCCESS;
 }
 

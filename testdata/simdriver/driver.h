@@ -55,6 +55,7 @@ struct CUmod_st {
 struct device {
 	unsigned card;
 	uint32_t epoch; /* the card's at cuInit */
+	struct mig mig; /* slot 0: the whole card */
 	struct CUctx_st primary;
 };
 
@@ -72,6 +73,9 @@ extern struct process process;
 void process_lock(void);
 void process_unlock(void);
 
+/* What CUDA numbers in this process, in that order: whole cards, or one MIG device. */
+unsigned visible_devices(struct state *s, struct mig found[MAX_CARDS]);
+
 /* Start of nearly every call: initialised, not a forked child, no fault injected. */
 CUresult enter(const char *symbol);
 #define ENTER()                                \
@@ -82,7 +86,9 @@ CUresult enter(const char *symbol);
 	} while (0)
 
 struct card *device_card(CUdevice dev); /* NULL: no such device */
-bool card_lost(unsigned card, uint32_t epoch); /* gone, or gone and back since that epoch */
+struct instance *device_instance(CUdevice dev); /* NULL: a whole card, or its instance was destroyed */
+bool device_lost(CUdevice dev); /* since cuInit: its card gone, or gone and back; cut up by MIG, or its instance destroyed */
+uint64_t device_capacity(CUdevice dev);
 CUresult from_errno(int err);
 
 /* The calling thread's context: alive, or an error. */

@@ -1,4 +1,7 @@
-/* Launches: a kernel takes the whole card for its duration, after the work that is queued on the card before it. */
+/*
+ * Launches: a kernel takes the whole card, or the whole MIG device, for its duration, after the work that is queued there
+ * before it.
+ */
 #include "driver.h"
 
 #define MAX_THREADS 1024u
@@ -11,15 +14,15 @@ struct launch {
 	void **params, **extra;
 };
 
-/* The card's next free span of that length, not before `from`. Any process may be doing the same: no lock. */
-static uint64_t take_card(struct card *c, uint64_t from, uint64_t ns)
+/* The next free span of that length, not before `from`. Any process may be doing the same: no lock. */
+static uint64_t take_engine(struct engine *e, uint64_t from, uint64_t ns)
 {
-	uint64_t busy = atomic_load(&c->busy_until);
+	uint64_t busy = atomic_load(&e->busy_until);
 	uint64_t start;
 
 	do {
 		start = busy > from ? busy : from;
-	} while (!atomic_compare_exchange_weak(&c->busy_until, &busy, start + ns));
+	} while (!atomic_compare_exchange_weak(&e->busy_until, &busy, start + ns));
 	return start;
 }
 
@@ -32,18 +35,19 @@ static uint64_t duration_of(CUfunction f, const struct card *c)
 
 static void run(CUcontext ctx, CUstream s, uint64_t ns)
 {
-	struct card *c = &process.view.s->cards[ctx->card];
+	struct instance *in = device_instance(ctx->device);
+	struct engine *e = in ? &in->engine : &process.view.s->cards[ctx->card].engine;
 	struct client_card *mine = &process.view.s->clients[process.view.self].cards[ctx->card];
 	uint64_t now = now_ns();
 	uint64_t ready = stream_ready(ctx, s);
-	uint64_t start = take_card(c, ready > now ? ready : now, ns);
+	uint64_t start = take_engine(e, ready > now ? ready : now, ns);
 
 	stream_advance(ctx, s, start + ns);
-	busy_add(c->busy, start, start + ns);
+	busy_add(e->busy, start, start + ns);
 	busy_add(mine->busy, start, start + ns);
-	atomic_fetch_add(&c->busy_ns, ns);
+	atomic_fetch_add(&e->busy_ns, ns);
 	atomic_fetch_add(&mine->busy_ns, ns);
-	atomic_fetch_add(&c->launches, 1);
+	atomic_fetch_add(&e->launches, 1);
 	atomic_fetch_add(&mine->launches, 1);
 }
 

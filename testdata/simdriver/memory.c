@@ -15,10 +15,10 @@ static CUresult get_info(uint64_t *free_bytes, uint64_t *total)
 	CUresult r = current_context(&ctx);
 
 	if (!r)
-		r = from_errno(card_used_now(&process.view, ctx->card, &used));
+		r = from_errno(card_used_now(&process.view, ctx->card, device_instance(ctx->device), &used));
 	if (r)
 		return r;
-	*total = card_capacity(&process.view.s->cards[ctx->card]);
+	*total = device_capacity(ctx->device);
 	*free_bytes = used < *total ? *total - used : 0;
 	return CUDA_SUCCESS;
 }

@@ -95,6 +95,10 @@ static void find_devices(void)
 	qsort(nvml.devices, n, sizeof(nvml.devices[0]), by_pci);
 	for (unsigned i = 0; i < n; i++)
 		nvml.devices[i].index = i;
+	for (unsigned i = 0; i < n; i++) {
+		for (unsigned m = 0; m < MAX_INSTANCES; m++)
+			nvml.migs[i][m] = (struct nvmlDevice_st){i, nvml.devices[i].card, 0, m + 1, &nvml.devices[i]};
+	}
 	nvml.device_count = n;
 }
 
@@ -192,6 +196,14 @@ struct card *nvml_card(nvmlDevice_t device)
 	return &nvml.view.s->cards[device->card];
 }
 
+bool nvml_is_mig(nvmlDevice_t device)
+{
+	uintptr_t at = (uintptr_t)device, first = (uintptr_t)nvml.migs;
+
+	return at >= first && at < first + nvml.device_count * sizeof(nvml.migs[0]) &&
+	       (at - first) % sizeof(struct nvmlDevice_st) == 0;
+}
+
 /* Lost now, or since it was found: only a new init finds it again. */
 bool nvml_lost(const struct nvmlDevice_st *device)
 {
@@ -204,8 +216,22 @@ nvmlReturn_t nvml_find(nvmlDevice_t device, struct card **card)
 {
 	*card = nvml_card(device);
 	if (!*card)
-		return NVML_ERROR_INVALID_ARGUMENT;
+		return nvml_is_mig(device) ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
 	return nvml_lost(device) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+}
+
+nvmlReturn_t nvml_find_any(nvmlDevice_t device, struct card **card, struct instance **in)
+{
+	nvmlReturn_t r;
+
+	*in = NULL;
+	if (!nvml_is_mig(device))
+		return nvml_find(device, card);
+	r = nvml_find(device->parent, card);
+	if (r)
+		return r;
+	*in = instance_at(*card, device->slot);
+	return *in ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 nvmlReturn_t copy_out(char *out, unsigned room, const char *text)

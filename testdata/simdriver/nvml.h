@@ -11,6 +11,8 @@ struct nvmlDevice_st {
 	unsigned index; /* in order of PCI address, over the visible cards */
 	unsigned card;
 	uint32_t epoch; /* the card's when it was found */
+	unsigned slot;  /* of a MIG device, from 1. Its handle stands for whatever the slot holds, as documented */
+	nvmlDevice_t parent; /* of a MIG device */
 };
 
 struct nvml {
@@ -18,6 +20,7 @@ struct nvml {
 	unsigned references; /* of nvmlInit */
 	unsigned device_count;
 	struct nvmlDevice_st devices[MAX_CARDS];
+	struct nvmlDevice_st migs[MAX_CARDS][MAX_INSTANCES];
 };
 
 extern struct nvml nvml;
@@ -31,7 +34,7 @@ nvmlReturn_t nvml_enter(const char *symbol);
 			return r_;                      \
 	} while (0)
 
-/* Declares the card of a handle, or returns why there is none. */
+/* Declares the card of a handle, or returns why there is none. Not for MIG devices. */
 #define CARD_OR_RETURN(c, device)                       \
 	struct card *c;                                 \
 	nvmlReturn_t found_;                            \
@@ -40,11 +43,26 @@ nvmlReturn_t nvml_enter(const char *symbol);
 	if (found_)                                     \
 	return found_
 
+/* The same, and the MIG device, NULL for a whole card. */
+#define CARD_AND_MIG_OR_RETURN(c, in, device)           \
+	struct card *c;                                 \
+	struct instance *in;                            \
+	nvmlReturn_t found_;                            \
+	ENTER();                                        \
+	found_ = nvml_find_any(device, &c, &in);        \
+	if (found_)                                     \
+	return found_
+
 void fill_bus_id(const struct card *c, char legacy[16], char full[32]);
 
-struct card *nvml_card(nvmlDevice_t device); /* NULL: not a handle of ours */
-/* The card of a handle, or why there is none: INVALID_ARGUMENT, GPU_IS_LOST. */
+struct card *nvml_card(nvmlDevice_t device); /* NULL: not a card's handle of ours */
+/* The card of a handle, or why there is none: INVALID_ARGUMENT, GPU_IS_LOST, NOT_SUPPORTED for a MIG device. */
 nvmlReturn_t nvml_find(nvmlDevice_t device, struct card **card);
+/* Also of a MIG device; INVALID_ARGUMENT when it was destroyed. */
+nvmlReturn_t nvml_find_any(nvmlDevice_t device, struct card **card, struct instance **in);
+bool nvml_is_mig(nvmlDevice_t device);
+/* The MIG devices of a card that may be seen, in order of GPU instance id: their number and handles. */
+unsigned nvml_migs(nvmlDevice_t parent, nvmlDevice_t migs[MAX_INSTANCES]);
 bool nvml_lost(const struct nvmlDevice_st *device);
 nvmlReturn_t copy_out(char *out, unsigned room, const char *text);
 

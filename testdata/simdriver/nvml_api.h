@@ -84,6 +84,7 @@ typedef struct {
 	unsigned int gpuInstanceId, computeInstanceId;
 } nvmlEventData_t;
 
+_Static_assert(sizeof(nvmlDeviceAttributes_t) == 40, "NVML's layout");
 _Static_assert(sizeof(nvmlMemory_v2_t) == 40 && sizeof(nvmlPciInfo_t) == 68, "NVML's layout");
 _Static_assert(sizeof(nvmlProcessInfo_t) == 24 && sizeof(nvmlProcessInfo_v1_t) == 16, "NVML's layout");
 _Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32 && sizeof(nvmlEventData_t) == 32, "NVML's layout");
@@ -98,6 +99,8 @@ enum {
 };
 
 enum { NVML_NVLINK_DEVICE_GPU = 0, NVML_NVLINK_DEVICE_SWITCH = 2 };
+
+#define NO_INSTANCE 0xffffffffu /* as an id: MIG is off, or it concerns no instance */
 
 #define NVML_EVENT_XID 8ull
 #define NVML_EVENTS_SUPPORTED 0x1full /* ECC, P-state, XID, clock; only XID events ever come */

@@ -49,6 +49,26 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice
 	return by_index(index, device);
 }
 
+static nvmlReturn_t mig_by_uuid(const char *uuid, nvmlDevice_t *device)
+{
+	nvmlDevice_t migs[MAX_INSTANCES];
+	char text[UUID_TEXT];
+
+	for (unsigned i = 0; i < nvml.device_count; i++) {
+		struct card *c = &nvml.view.s->cards[nvml.devices[i].card];
+		unsigned n = nvml_migs(&nvml.devices[i], migs);
+
+		for (unsigned m = 0; m < n; m++) {
+			mig_uuid_format(c, &c->instances[migs[m]->slot - 1], text);
+			if (strcmp(text, uuid) != 0)
+				continue;
+			*device = migs[m];
+			return nvml_lost(&nvml.devices[i]) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+		}
+	}
+	return NVML_ERROR_NOT_FOUND;
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
 	char text[UUID_TEXT];
@@ -61,6 +81,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *de
 		if (!strcmp(text, uuid))
 			return by_index(i, device);
 	}
+	if (!strncmp(uuid, "MIG-", 4))
+		return mig_by_uuid(uuid, device);
 	return strncmp(uuid, "GPU-", 4) ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_FOUND;
 }
 
@@ -100,15 +122,21 @@ EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned 
 {
 	char text[UUID_TEXT];
 
-	CARD_OR_RETURN(c, device);
-	uuid_format(c->uuid, text);
+	CARD_AND_MIG_OR_RETURN(c, in, device);
+	if (in)
+		mig_uuid_format(c, in, text);
+	else
+		uuid_format(c->uuid, text);
 	return copy_out(uuid, length, text);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
 {
-	CARD_OR_RETURN(c, device);
-	return copy_out(name, length, c->name);
+	char text[DEVICE_NAME];
+
+	CARD_AND_MIG_OR_RETURN(c, in, device);
+	instance_name(c, in, text);
+	return copy_out(name, length, text);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned int length)
@@ -137,14 +165,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version
 		return NVML_SUCCESS;                                           \
 	}
 
-NUMBER(nvmlDeviceGetIndex, unsigned int, (c ? device->index : 0))
 NUMBER(nvmlDeviceGetMinorNumber, unsigned int, c->minor)
 NUMBER(nvmlDeviceGetBrand, int, c->brand)
 NUMBER(nvmlDeviceGetArchitecture, unsigned int, c->architecture)
-NUMBER(nvmlDeviceGetNumGpuCores, unsigned int, c->sm_count *c->cores_per_sm)
 NUMBER(nvmlDeviceGetMemoryBusWidth, unsigned int, c->bus_width)
-NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, c->max_mig)
-NUMBER(nvmlDeviceIsMigDeviceHandle, unsigned int, c ? 0 : 1)
 NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned int, c->power_mw)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, c->power_mw)
 NUMBER(nvmlDeviceGetComputeMode, int, c ? 0 : 1)
@@ -152,7 +176,35 @@ NUMBER(nvmlDeviceGetPersistenceMode, int, c ? 1 : 0)
 NUMBER(nvmlDeviceGetDisplayActive, int, c ? 0 : 1)
 NUMBER(nvmlDeviceGetSupportedEventTypes, nvmlU64, c ? NVML_EVENTS_SUPPORTED : 0)
 NUMBER(nvmlDeviceGetPowerUsage, unsigned int, c->power_mw / 10 + c->power_mw / 100 *
-	busy_percent(c->busy, now_ns() - 1000000000u, now_ns()) * 8 / 10)
+	busy_percent(c->engine.busy, now_ns() - 1000000000u, now_ns()) * 8 / 10)
+
+/* A MIG device's is the one that finds it under its card. */
+EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
+{
+	nvmlDevice_t migs[MAX_INSTANCES];
+
+	CARD_AND_MIG_OR_RETURN(c, in, device);
+	(void)c;
+	if (!index)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*index = device->index;
+	for (unsigned i = in ? nvml_migs(device->parent, migs) : 0; i > 0; i--) {
+		if (migs[i - 1] == device)
+			*index = i - 1;
+	}
+	return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetNumGpuCores(nvmlDevice_t device, unsigned int *cores)
+{
+	CARD_OR_RETURN(c, device);
+	if (!cores)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (atomic_load(&c->mig_enabled))
+		return NVML_ERROR_NOT_SUPPORTED;
+	*cores = c->sm_count * c->cores_per_sm;
+	return NVML_SUCCESS;
+}
 
 EXPORT nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned int *node)
 {
@@ -180,7 +232,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, un
 	CARD_OR_RETURN(c, device);
 	if (!degrees || sensor)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*degrees = 30 + busy_percent(c->busy, now_ns() - 1000000000u, now_ns()) / 3;
+	*degrees = 30 + busy_percent(c->engine.busy, now_ns() - 1000000000u, now_ns()) / 3;
 	return NVML_SUCCESS;
 }
 
@@ -235,17 +287,18 @@ EXPORT nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *pci
 	return NVML_SUCCESS;
 }
 
+/* A card's numbers are the sums over its MIG devices, too. */
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
 	uint64_t used;
 
-	CARD_OR_RETURN(c, device);
+	CARD_AND_MIG_OR_RETURN(c, in, device);
 	if (!memory)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	if (card_used_now(&nvml.view, device->card, &used))
+	if (card_used_now(&nvml.view, device->card, in, &used))
 		return NVML_ERROR_UNKNOWN;
-	memory->total = c->memory_bytes;
-	memory->used = used + c->reserved_bytes;
+	memory->total = in ? in->profile.memory_bytes : c->memory_bytes;
+	memory->used = used + (in ? 0 : c->reserved_bytes);
 	memory->free = memory->total - memory->used;
 	return NVML_SUCCESS;
 }
@@ -254,45 +307,18 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v
 {
 	uint64_t used;
 
-	CARD_OR_RETURN(c, device);
+	CARD_AND_MIG_OR_RETURN(c, in, device);
 	if (!memory)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (memory->version != NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	if (card_used_now(&nvml.view, device->card, &used))
+	if (card_used_now(&nvml.view, device->card, in, &used))
 		return NVML_ERROR_UNKNOWN;
-	memory->total = c->memory_bytes;
-	memory->reserved = c->reserved_bytes;
+	memory->total = in ? in->profile.memory_bytes : c->memory_bytes;
+	memory->reserved = in ? 0 : c->reserved_bytes;
 	memory->used = used;
 	memory->free = memory->total - memory->reserved - memory->used;
 	return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes)
-{
-	CARD_OR_RETURN(c, device);
-	(void)attributes;
-	return NVML_ERROR_NOT_SUPPORTED; /* of MIG devices only */
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending)
-{
-	CARD_OR_RETURN(c, device);
-	if (!current || !pending)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (!c->max_mig)
-		return NVML_ERROR_NOT_SUPPORTED;
-	*current = *pending = 0;
-	return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *mig)
-{
-	CARD_OR_RETURN(c, device);
-	if (!mig)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	(void)index;
-	return c->max_mig ? NVML_ERROR_NOT_FOUND : NVML_ERROR_NOT_SUPPORTED;
 }
 
 static int level(const struct card *a, const struct card *b)

@@ -131,7 +131,8 @@ EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *dat
 	data->device = device_of(e.card);
 	data->eventType = NVML_EVENT_XID;
 	data->eventData = e.data;
-	data->gpuInstanceId = data->computeInstanceId = 0xffffffffu;
+	data->gpuInstanceId = e.instance ? e.instance - 1 : NO_INSTANCE;
+	data->computeInstanceId = e.instance ? 0 : NO_INSTANCE;
 	return NVML_SUCCESS;
 }
 

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #define SECOND 1000000000ull
-#define NO_INSTANCE 0xffffffffu
 
 static uint64_t pid_namespace(const char *pid)
 {
@@ -72,8 +71,17 @@ static uint64_t client_bytes(const struct client *cl, unsigned card)
 	return cl->cards[card].used[CHARGE_CONTEXT] + cl->cards[card].used[CHARGE_DATA];
 }
 
-/* Copies what is asked of the live clients of a card; identities are resolved after the lock is dropped. */
-static unsigned list_clients(unsigned card, nvmlProcessInfo_t *list)
+/* The MIG device of that card that the client uses, in the ids of NVML. */
+static void fill_instance(const struct client *cl, unsigned card, nvmlProcessInfo_t *info)
+{
+	const struct instance *in = cl->mig.card == card ? instance_of(nvml.view.s, &cl->mig) : NULL;
+
+	info->gpuInstanceId = in ? in->id : NO_INSTANCE;
+	info->computeInstanceId = in ? 0 : NO_INSTANCE;
+}
+
+/* Copies what is asked of the live clients of a card, or of one MIG device (slot not 0); identities are resolved after the lock is dropped. */
+static unsigned list_clients(unsigned card, unsigned slot, nvmlProcessInfo_t *list)
 {
 	const struct state *s = nvml.view.s;
 	unsigned slots[MAX_CLIENTS];
@@ -85,7 +93,10 @@ static unsigned list_clients(unsigned card, nvmlProcessInfo_t *list)
 	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {
 		if (!atomic_load(&s->clients[i].taken) || !client_bytes(&s->clients[i], card))
 			continue;
+		if (slot && (s->clients[i].mig.card != card || s->clients[i].mig.slot != slot))
+			continue;
 		slots[n] = i;
+		fill_instance(&s->clients[i], card, &list[n]);
 		list[n++].usedGpuMemory = client_bytes(&s->clients[i], card);
 	}
 	state_unlock(&nvml.view);
@@ -96,7 +107,8 @@ static unsigned list_clients(unsigned card, nvmlProcessInfo_t *list)
 			continue;
 		list[kept].pid = pid;
 		list[kept].usedGpuMemory = list[i].usedGpuMemory;
-		list[kept].gpuInstanceId = list[kept].computeInstanceId = NO_INSTANCE;
+		list[kept].gpuInstanceId = list[i].gpuInstanceId;
+		list[kept].computeInstanceId = list[i].computeInstanceId;
 		kept++;
 	}
 	return kept;
@@ -106,7 +118,8 @@ static nvmlReturn_t get_processes(nvmlDevice_t device, unsigned int *count, void
 {
 	nvmlProcessInfo_t *list;
 	struct card *c;
-	nvmlReturn_t r = nvml_find(device, &c);
+	struct instance *in;
+	nvmlReturn_t r = nvml_find_any(device, &c, &in);
 	unsigned n, room;
 
 	if (r || !count || (*count && !out))
@@ -114,7 +127,7 @@ static nvmlReturn_t get_processes(nvmlDevice_t device, unsigned int *count, void
 	list = calloc(MAX_CLIENTS, sizeof(*list));
 	if (!list)
 		return NVML_ERROR_MEMORY;
-	n = list_clients(device->card, list);
+	n = list_clients(device->card, device->slot, list);
 	room = *count;
 	*count = n;
 	for (unsigned i = 0; i < n && n <= room; i++) {
@@ -150,7 +163,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device,
 static nvmlReturn_t none(nvmlDevice_t device, unsigned int *count)
 {
 	struct card *c;
-	nvmlReturn_t r = nvml_find(device, &c);
+	struct instance *in;
+	nvmlReturn_t r = nvml_find_any(device, &c, &in);
 
 	if (r || !count)
 		return r ? r : NVML_ERROR_INVALID_ARGUMENT;
@@ -184,7 +198,9 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtili
 	r = nvml_find(device, &c);
 	if (r || !out)
 		return r ? r : NVML_ERROR_INVALID_ARGUMENT;
-	out->gpu = busy_percent(c->busy, now - SECOND, now);
+	if (atomic_load(&c->mig_enabled))
+		return NVML_ERROR_NOT_SUPPORTED;
+	out->gpu = busy_percent(c->engine.busy, now - SECOND, now);
 	out->memory = out->gpu / 2;
 	return NVML_SUCCESS;
 }
@@ -248,6 +264,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 	r = nvml_find(device, &c);
 	if (r || !count)
 		return r ? r : NVML_ERROR_INVALID_ARGUMENT;
+	if (atomic_load(&c->mig_enabled))
+		return NVML_ERROR_NOT_SUPPORTED;
 	list = calloc(MAX_CLIENTS, sizeof(*list));
 	if (!list)
 		return NVML_ERROR_MEMORY;

@@ -59,6 +59,7 @@ CUresult from_errno(int err)
 	case ENOMEM:
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	case ENOENT:
+	case ENODEV:
 		return CUDA_ERROR_NO_DEVICE;
 	case EPROTO:
 		return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
@@ -85,116 +86,41 @@ struct card *device_card(CUdevice dev)
 	return &process.view.s->cards[process.devices[dev].card];
 }
 
-bool card_lost(unsigned card, uint32_t epoch)
+struct instance *device_instance(CUdevice dev)
 {
-	struct card *c = &process.view.s->cards[card];
-
-	return atomic_load(&c->presence) != CARD_PRESENT || atomic_load(&c->epoch) != epoch;
+	return instance_of(process.view.s, &process.devices[dev].mig);
 }
 
-struct candidate {
-	unsigned card;
-	uint64_t speed;
-	uint64_t pci;
-};
-
-static int faster_first(const void *a, const void *b)
+bool device_lost(CUdevice dev)
 {
-	const struct candidate *x = a, *y = b;
+	const struct device *d = &process.devices[dev];
+	struct card *c = &process.view.s->cards[d->card];
 
-	if (x->speed != y->speed)
-		return x->speed < y->speed ? 1 : -1;
-	return x->pci < y->pci ? -1 : x->pci > y->pci;
+	if (atomic_load(&c->presence) != CARD_PRESENT || atomic_load(&c->epoch) != d->epoch)
+		return true;
+	return d->mig.slot ? !device_instance(dev) : atomic_load(&c->mig_enabled);
 }
 
-/* CUDA numbers the fastest card 0 unless $CUDA_DEVICE_ORDER is PCI_BUS_ID. NVML always goes by PCI bus. */
-static unsigned list_visible(const struct state *s, struct candidate *list)
+uint64_t device_capacity(CUdevice dev)
 {
-	const char *order = getenv("CUDA_DEVICE_ORDER");
-	bool by_bus = order && !strcmp(order, "PCI_BUS_ID");
-	unsigned n = 0;
+	const struct instance *in = device_instance(dev);
 
-	for (unsigned i = 0; i < s->card_count; i++) {
-		const struct card *c = &s->cards[i];
-
-		if (!card_visible(c) || atomic_load(&s->cards[i].presence) != CARD_PRESENT)
-			continue;
-		list[n].card = i;
-		list[n].speed = by_bus ? 0 : (uint64_t)c->sm_count * c->cores_per_sm * c->clock_khz;
-		list[n].pci = (uint64_t)c->pci_domain << 32 | c->pci_bus << 8 | c->pci_device;
-		n++;
-	}
-	qsort(list, n, sizeof(*list), faster_first);
-	return n;
-}
-
-/* Index of the one card that the token names, or -1. */
-static int find_candidate(const struct state *s, const struct candidate *list, unsigned n, const char *token)
-{
-	char uuid[UUID_TEXT];
-	char *end;
-	long index;
-	int found = -1;
-
-	if (strncmp(token, "GPU-", 4) != 0) {
-		index = strtol(token, &end, 10);
-		return end != token && !*end && index >= 0 && index < (long)n ? (int)index : -1;
-	}
-	for (unsigned i = 0; i < n; i++) {
-		uuid_format(s->cards[list[i].card].uuid, uuid);
-		if (strncmp(uuid, token, strlen(token)) != 0)
-			continue;
-		if (found >= 0)
-			return -1;
-		found = (int)i;
-	}
-	return found;
-}
-
-/* A token that names no card ends the list; one that names a card again makes all of it void. */
-static unsigned apply_visible_devices(const struct state *s, const struct candidate *list, unsigned n, unsigned *cards)
-{
-	const char *text = getenv("CUDA_VISIBLE_DEVICES");
-	char *copy = text ? strdup(text) : NULL;
-	char *rest = copy, *token;
-	unsigned count = 0;
-
-	if (!copy) {
-		for (; count < n; count++)
-			cards[count] = list[count].card;
-		return n;
-	}
-	while ((token = strsep(&rest, ","))) {
-		int i = find_candidate(s, list, n, token + strspn(token, " "));
-
-		if (i < 0)
-			break;
-		for (unsigned j = 0; j < count; j++) {
-			if (cards[j] == list[i].card) {
-				free(copy);
-				return 0;
-			}
-		}
-		cards[count++] = list[i].card;
-	}
-	free(copy);
-	return count;
+	return in ? in->profile.memory_bytes : card_capacity(&process.view.s->cards[process.devices[dev].card]);
 }
 
 static CUresult find_devices(void)
 {
-	struct candidate list[MAX_CARDS];
-	unsigned cards[MAX_CARDS];
-	unsigned n = list_visible(process.view.s, list);
+	struct mig found[MAX_CARDS];
+	unsigned n = visible_devices(process.view.s, found);
 
-	n = apply_visible_devices(process.view.s, list, n, cards);
 	for (unsigned i = 0; i < n; i++) {
 		struct device *d = &process.devices[i];
 
 		memset(d, 0, sizeof(*d));
-		d->card = cards[i];
-		d->epoch = atomic_load(&process.view.s->cards[cards[i]].epoch);
-		d->primary.card = cards[i];
+		d->card = found[i].card;
+		d->mig = found[i];
+		d->epoch = atomic_load(&process.view.s->cards[d->card].epoch);
+		d->primary.card = d->card;
 		d->primary.device = (CUdevice)i;
 		d->primary.primary = true;
 	}
@@ -222,7 +148,7 @@ static CUresult initialise(void)
 	if (!r)
 		r = find_devices();
 	if (!r)
-		r = from_errno(client_join(&process.view));
+		r = from_errno(client_join(&process.view, process.devices[0].mig));
 	if (r) {
 		state_close(&process.view);
 		return r;

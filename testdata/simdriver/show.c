@@ -23,11 +23,11 @@ void json_string(FILE *out, const char *text)
 	fputc('"', out);
 }
 
-static unsigned card_busy(const struct card *c)
+static unsigned engine_busy(const struct engine *e)
 {
 	uint64_t now = now_ns();
 
-	return busy_percent(c->busy, now > 1000000000u ? now - 1000000000u : 0, now);
+	return busy_percent(e->busy, now > 1000000000u ? now - 1000000000u : 0, now);
 }
 
 static const char *presence_name(const struct card *c)
@@ -42,8 +42,34 @@ static const char *presence_name(const struct card *c)
 	}
 }
 
+static void json_engine(FILE *out, const struct engine *e)
+{
+	fprintf(out, ",\"busy_percent\":%u,\"busy_ns\":%llu,\"launches\":%llu", engine_busy(e),
+		(unsigned long long)atomic_load(&e->busy_ns), (unsigned long long)atomic_load(&e->launches));
+}
+
+static void json_instance(FILE *out, const struct card *c, const struct instance *in, unsigned index)
+{
+	char uuid[UUID_TEXT];
+
+	mig_uuid_format(c, in, uuid);
+	fprintf(out, "{\"index\":%u,\"uuid\":\"%s\",\"profile\":\"%s\"", index, uuid, in->profile.name);
+	fprintf(out, ",\"gpu_instance\":%u,\"compute_instance\":0,\"start\":%u,\"size\":%u,\"sm_count\":%u", in->id, in->start,
+		in->profile.size, in->profile.sm_count);
+	fprintf(out, ",\"cap_minors\":[%u,%u]", cap_minor(c, in->id, CAP_GPU_INSTANCE),
+		cap_minor(c, in->id, CAP_COMPUTE_INSTANCE));
+	fprintf(out, ",\"memory_total_bytes\":%llu,\"memory_used_bytes\":%llu,\"memory_context_bytes\":%llu",
+		(unsigned long long)in->profile.memory_bytes, (unsigned long long)instance_used(in),
+		(unsigned long long)in->used[CHARGE_CONTEXT]);
+	fprintf(out, ",\"memory_data_bytes\":%llu,\"memory_peak_bytes\":%llu", (unsigned long long)in->used[CHARGE_DATA],
+		(unsigned long long)in->peak_used);
+	json_engine(out, &in->engine);
+	fputc('}', out);
+}
+
 static void json_card(FILE *out, const struct card *c, unsigned index)
 {
+	unsigned n, slots[MAX_INSTANCES];
 	char uuid[UUID_TEXT];
 
 	uuid_format(c->uuid, uuid);
@@ -60,8 +86,14 @@ static void json_card(FILE *out, const struct card *c, unsigned index)
 	fprintf(out, ",\"memory_peak_bytes\":%llu,\"context_bytes\":%llu", (unsigned long long)c->peak_used,
 		(unsigned long long)c->context_bytes);
 	fprintf(out, ",\"presence\":\"%s\"", presence_name(c));
-	fprintf(out, ",\"busy_percent\":%u,\"busy_ns\":%llu,\"launches\":%llu}", card_busy(c),
-		(unsigned long long)atomic_load(&c->busy_ns), (unsigned long long)atomic_load(&c->launches));
+	json_engine(out, &c->engine);
+	fprintf(out, ",\"mig_enabled\":%s,\"mig\":[", atomic_load(&c->mig_enabled) ? "true" : "false");
+	n = instances_in_order(c, slots);
+	for (unsigned i = 0; i < n; i++) {
+		fprintf(out, "%s", i ? "," : "");
+		json_instance(out, c, &c->instances[slots[i] - 1], i);
+	}
+	fprintf(out, "]}");
 }
 
 static void json_group(FILE *out, const struct state *s, const struct group *g)
@@ -163,7 +195,7 @@ static void print_table(FILE *out, const struct view *v)
 		fprintf(out, "%-4u %-40s %-24s %10llu %10llu %10llu %4u%%\n", c, uuid, s->cards[c].name,
 			(unsigned long long)(s->cards[c].memory_bytes / MIB),
 			(unsigned long long)(card_used(&s->cards[c]) / MIB),
-			(unsigned long long)(s->cards[c].peak_used / MIB), card_busy(&s->cards[c]));
+			(unsigned long long)(s->cards[c].peak_used / MIB), engine_busy(&s->cards[c].engine));
 	}
 	fprintf(out, "\n%-8s %-12s %-4s %12s %12s %10s\n", "PID", "GROUP", "CARD", "CONTEXT MiB", "DATA MiB", "LAUNCHES");
 	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {

@@ -30,7 +30,11 @@ static const char usage_text[] =
 	"  init [--config FILE | --card PROFILE[:key=value,…] …] [--force]   make the state file\n"
 	"  status [-o table|json]                     cards, groups, clients; returns the memory of dead clients\n"
 	"  reset-peak                                 forget all peaks, and groups without clients\n"
-	"  xid CARD CODE                              an XID event on a card\n"
+	"  mig CARD enable|disable                    MIG mode; not while something runs on the card\n"
+	"  mig CARD create PROFILE[:START] …          MIG devices, at a memory slice or where most room is left\n"
+	"  mig CARD destroy UUID|INDEX|all            not while something runs on it\n"
+	"  mig CARD list|profiles                     what there is, what there could be\n"
+	"  xid CARD|MIG CODE                          an XID event on a card, or on a MIG device\n"
 	"  lose CARD [removed]                        the card falls off the bus (with XID 79), or is removed\n"
 	"  restore CARD                               it is back; what had it open does not get it back\n"
 	"  fail SYMBOL N [ERROR]                      the next N calls of SYMBOL fail (default OUT_OF_MEMORY)\n"
@@ -39,7 +43,7 @@ static const char usage_text[] =
 	"  cdi --lib-dir DIR --dev-dir DIR [--out FILE]   the CDI spec of the cards\n"
 	"  devnodes --dev-dir DIR                     device nodes by mknod (root)\n"
 	"  symbols                                    the functions of libcuda.so.1\n"
-	"FILE is $SIMGPU_STATE or " STATE_DEFAULT_PATH " if not given. CARD is an index or a UUID.\n"
+	"FILE is $SIMGPU_STATE or " STATE_DEFAULT_PATH " if not given. CARD is an index or a UUID, MIG a UUID or CARD:INDEX.\n"
 	"Exit status: 0 fine, 1 failed, 2 usage.\n";
 
 bool complain(const char *format, ...)
@@ -90,6 +94,8 @@ static bool check_cards(const struct state *s)
 			return complain("card %u: reserved memory is all of its memory", i);
 		if (s->cards[i].minor >= NVIDIACTL_MINOR)
 			return complain("card %u: minor %u is not below %u", i, s->cards[i].minor, NVIDIACTL_MINOR);
+		if (!mig_memory_fits(&s->cards[i]))
+			return complain("card %u: its MIG devices have more memory than it has", i);
 		if (!check_nvlinks(s, i))
 			return false;
 		for (unsigned j = 0; j < i; j++) {
@@ -180,6 +186,13 @@ static int find_card(const struct state *s, const char *text)
 	return -1;
 }
 
+static void reset_card_peak(struct card *c)
+{
+	c->peak_used = card_used(c);
+	for (unsigned i = 0; i < MAX_INSTANCES; i++)
+		c->instances[i].peak_used = instance_used(&c->instances[i]);
+}
+
 static int command_reset_peak(struct view *v)
 {
 	struct state *s = v->s;
@@ -188,7 +201,7 @@ static int command_reset_peak(struct view *v)
 	if (state_lock(v))
 		return !complain("lock the state: failed");
 	for (unsigned c = 0; c < s->card_count; c++)
-		s->cards[c].peak_used = card_used(&s->cards[c]);
+		reset_card_peak(&s->cards[c]);
 	for (unsigned g = 0; g < MAX_GROUPS; g++) {
 		struct group *group = &s->groups[g];
 
@@ -205,12 +218,13 @@ static int command_reset_peak(struct view *v)
 	return 0;
 }
 
-/* An event of a card; all who wait wake up. Lock held. */
-static void post_event(struct state *s, int card, uint64_t xid)
+/* An event of a card, or of a MIG device of it (slot not 0); all who wait wake up. Lock held. */
+static void post_event(struct state *s, int card, unsigned slot, uint64_t xid)
 {
 	struct event *e = &s->events[(s->next_event + 1) % MAX_EVENTS];
 
 	e->card = (uint32_t)card;
+	e->instance = slot ? s->cards[card].instances[slot - 1].id + 1 : 0;
 	e->data = xid;
 	e->sequence = ++s->next_event;
 }
@@ -237,7 +251,7 @@ static int command_presence(struct view *v, const char *card_text, enum presence
 		atomic_store(&c->presence, presence);
 		atomic_fetch_add(&c->epoch, 1);
 		if (presence == CARD_LOST)
-			post_event(v->s, card, 79);
+			post_event(v->s, card, 0, 79);
 	}
 	state_unlock(v);
 	wake_waiters(v->s);
@@ -255,7 +269,9 @@ static int command_lose(struct view *v, const char *card_text, const char *how)
 
 static int command_xid(struct view *v, const char *card_text, const char *code_text)
 {
-	int card = find_card(v->s, card_text);
+	unsigned slot = 0, parent;
+	bool mig = find_instance(v->s, card_text, &parent, &slot);
+	int card = mig ? (int)parent : find_card(v->s, card_text);
 	char *end;
 	unsigned long code = strtoul(code_text, &end, 10);
 
@@ -265,7 +281,7 @@ static int command_xid(struct view *v, const char *card_text, const char *code_t
 		return 2 * !complain("not an XID: %s", code_text);
 	if (state_lock(v))
 		return !complain("lock the state: failed");
-	post_event(v->s, card, code);
+	post_event(v->s, card, slot, code);
 	state_unlock(v);
 	wake_waiters(v->s);
 	return 0;
@@ -382,6 +398,11 @@ static int run(const struct options *o, struct view *v)
 		return unfail_symbol(v, n ? o->words[1] : NULL);
 	if (!strcmp(command, "set") && n >= 2)
 		return command_set(v, o);
+	if (!strcmp(command, "mig") && n >= 2) {
+		int card = find_card(v->s, o->words[1]);
+
+		return card < 0 ? 1 : command_mig(v, (unsigned)card, o->words + 2, n - 1);
+	}
 	if (!strcmp(command, "cdi") && !n) {
 		struct cdi_options c = {o->state, o->lib_dir, o->dev_dir, o->out};
 

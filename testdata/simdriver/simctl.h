@@ -22,6 +22,14 @@ bool config_read(struct state *s, const char *path);
 int fail_symbol(struct view *v, const char *symbol, const char *count_text, const char *error_text);
 int unfail_symbol(struct view *v, const char *symbol);
 
+/* The MIG profiles of a card; NULL and 0 if it has none. */
+const struct mig_profile *mig_profiles(const struct card *c, unsigned *count);
+bool mig_key(struct card *c, const char *value); /* of --card and the config file: on, or PROFILE[:START] to make */
+bool mig_memory_fits(const struct card *c);
+/* A MIG device by UUID or CARD:INDEX. */
+bool find_instance(const struct state *s, const char *text, unsigned *card, unsigned *slot);
+int command_mig(struct view *v, unsigned card, const char *const *words, unsigned count);
+
 int show_status(struct view *v, const char *path, bool json);
 void json_string(FILE *out, const char *text);
 

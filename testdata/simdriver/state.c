@@ -89,11 +89,20 @@ static int byte_lock(int fd, int command, short type, off_t byte)
 	return 0;
 }
 
+/* The MIG device of that card that the client's bytes are charged to; NULL: to the card alone. */
+static struct instance *client_instance(struct state *s, const struct client *cl, unsigned card)
+{
+	return cl->mig.card == card ? instance_of(s, &cl->mig) : NULL;
+}
+
 /* The last holder was killed: compute all totals anew from the clients' cells. */
 static void repair(struct state *s)
 {
-	for (unsigned c = 0; c < MAX_CARDS; c++)
+	for (unsigned c = 0; c < MAX_CARDS; c++) {
 		memset(s->cards[c].used, 0, sizeof(s->cards[c].used));
+		for (unsigned i = 0; i < MAX_INSTANCES; i++)
+			memset(s->cards[c].instances[i].used, 0, sizeof(s->cards[c].instances[i].used));
+	}
 	for (unsigned g = 0; g < MAX_GROUPS; g++) {
 		s->groups[g].clients = 0;
 		for (unsigned c = 0; c < MAX_CARDS; c++)
@@ -107,7 +116,11 @@ static void repair(struct state *s)
 			continue;
 		g->clients++;
 		for (unsigned c = 0; c < MAX_CARDS; c++) {
+			struct instance *in = client_instance(s, cl, c);
+
 			for (unsigned k = 0; k < CHARGE_KINDS; k++) {
+				if (in)
+					in->used[k] += cl->cards[c].used[k];
 				s->cards[c].used[k] += cl->cards[c].used[k];
 				g->cards[c].used[k] += cl->cards[c].used[k];
 			}
@@ -163,9 +176,14 @@ static void clear_client(struct state *s, struct client *cl)
 	struct group *g = &s->groups[cl->group % MAX_GROUPS];
 
 	for (unsigned c = 0; c < s->card_count; c++) {
+		struct instance *in = client_instance(s, cl, c);
+
 		for (unsigned k = 0; k < CHARGE_KINDS; k++) {
 			uint64_t bytes = cl->cards[c].used[k];
 
+			if (in)
+				in->used[k] -= bytes;
+			crash_point();
 			s->cards[c].used[k] -= bytes;
 			crash_point();
 			g->cards[c].used[k] -= bytes;
@@ -198,14 +216,14 @@ void state_reap(struct view *v)
 	state_unlock(v);
 }
 
-int card_used_now(struct view *v, unsigned card, uint64_t *bytes)
+int card_used_now(struct view *v, unsigned card, const struct instance *in, uint64_t *bytes)
 {
 	int err = state_lock(v);
 
 	if (err)
 		return err;
 	reap_locked(v);
-	*bytes = card_used(&v->s->cards[card]);
+	*bytes = in ? instance_used(in) : card_used(&v->s->cards[card]);
 	state_unlock(v);
 	return 0;
 }
@@ -213,6 +231,11 @@ int card_used_now(struct view *v, unsigned card, uint64_t *bytes)
 uint64_t card_used(const struct card *c)
 {
 	return c->used[CHARGE_CONTEXT] + c->used[CHARGE_DATA];
+}
+
+uint64_t instance_used(const struct instance *in)
+{
+	return in->used[CHARGE_CONTEXT] + in->used[CHARGE_DATA];
 }
 
 uint64_t card_capacity(const struct card *c)
@@ -226,10 +249,18 @@ static void raise_to(uint64_t *peak, uint64_t value)
 		*peak = value;
 }
 
-static bool would_peak(const struct card *c, const struct group_card *g, enum charge kind, uint64_t bytes)
+static bool would_peak(const struct card *c, const struct instance *in, const struct group_card *g, enum charge kind,
+		       uint64_t bytes)
 {
+	if (in && instance_used(in) + bytes > in->peak_used)
+		return true;
 	return card_used(c) + bytes > c->peak_used || g->used[kind] + bytes > g->peak[kind] ||
 	       g->used[CHARGE_CONTEXT] + g->used[CHARGE_DATA] + bytes > g->peak_total;
+}
+
+static bool fits(uint64_t capacity, uint64_t used, uint64_t bytes)
+{
+	return bytes <= capacity && used <= capacity - bytes;
 }
 
 int charge_take(struct view *v, unsigned card, enum charge kind, uint64_t bytes)
@@ -238,14 +269,17 @@ int charge_take(struct view *v, unsigned card, enum charge kind, uint64_t bytes)
 	struct card *c = &s->cards[card];
 	struct client *cl = &s->clients[v->self];
 	struct group_card *g = &s->groups[cl->group].cards[card];
+	struct instance *in;
 	int err = state_lock(v);
 
 	if (err)
 		return err;
+	in = client_instance(s, cl, card);
 	/* A dead client's bytes must neither refuse this one nor count towards a peak. */
-	if (would_peak(c, g, kind, bytes))
+	if (would_peak(c, in, g, kind, bytes))
 		reap_locked(v);
-	if (bytes > card_capacity(c) || card_used(c) > card_capacity(c) - bytes) {
+	if (!fits(card_capacity(c), card_used(c), bytes) ||
+	    (in && !fits(in->profile.memory_bytes, instance_used(in), bytes))) {
 		state_unlock(v);
 		return ENOMEM;
 	}
@@ -255,9 +289,14 @@ int charge_take(struct view *v, unsigned card, enum charge kind, uint64_t bytes)
 	crash_point();
 	c->used[kind] += bytes;
 	crash_point();
+	if (in)
+		in->used[kind] += bytes;
+	crash_point();
 	g->used[kind] += bytes;
 	crash_point();
 	raise_to(&c->peak_used, card_used(c));
+	if (in)
+		raise_to(&in->peak_used, instance_used(in));
 	raise_to(&g->peak[kind], g->used[kind]);
 	raise_to(&g->peak_total, g->used[CHARGE_CONTEXT] + g->used[CHARGE_DATA]);
 	atomic_store(&s->dirty, 0);
@@ -276,6 +315,9 @@ void charge_return(struct view *v, unsigned card, enum charge kind, uint64_t byt
 	cl->cards[card].used[kind] -= bytes;
 	crash_point();
 	s->cards[card].used[kind] -= bytes;
+	crash_point();
+	if (client_instance(s, cl, card))
+		client_instance(s, cl, card)->used[kind] -= bytes;
 	crash_point();
 	s->groups[cl->group].cards[card].used[kind] -= bytes;
 	atomic_store(&s->dirty, 0);
@@ -336,7 +378,7 @@ static uint64_t own_start_time(void)
 	return at ? strtoull(at, NULL, 10) : 0;
 }
 
-static void fill_client(struct state *s, struct client *cl)
+static void fill_client(struct state *s, struct client *cl, struct mig mig)
 {
 	struct stat st;
 
@@ -345,12 +387,13 @@ static void fill_client(struct state *s, struct client *cl)
 	cl->pid_namespace = stat("/proc/self/ns/pid", &st) ? 0 : st.st_ino;
 	cl->start_time = own_start_time();
 	cl->joined = ++s->next_client;
+	cl->mig = mig;
 	cl->group = find_group(s, own_group_id());
 	s->groups[cl->group].clients++;
 	s->groups[cl->group].last_join = cl->joined;
 }
 
-static int take_slot(struct view *v)
+static int take_slot(struct view *v, struct mig mig)
 {
 	struct state *s = v->s;
 
@@ -361,7 +404,7 @@ static int take_slot(struct view *v)
 			continue;
 		atomic_store(&s->dirty, 1);
 		crash_point();
-		fill_client(s, cl);
+		fill_client(s, cl, mig);
 		crash_point();
 		if (i >= s->client_limit)
 			s->client_limit = i + 1;
@@ -374,14 +417,14 @@ static int take_slot(struct view *v)
 	return EAGAIN;
 }
 
-int client_join(struct view *v)
+int client_join(struct view *v, struct mig mig)
 {
 	int err = state_lock(v);
 
 	if (err)
 		return err;
 	reap_locked(v);
-	err = take_slot(v);
+	err = mig.slot && !instance_of(v->s, &mig) ? ENODEV : take_slot(v, mig);
 	state_unlock(v);
 	return err;
 }

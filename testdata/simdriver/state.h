@@ -10,11 +10,12 @@
  *   | fails[32]    injected faults|  simctl fail (lock); `left`: whoever consumes one (atomic)
  *   | events[256]  XID ring       |  simctl xid (lock); readers wait on `event_seq` (a shared futex)
  *   | cards[32]    facts + totals |  facts: simctl; totals and peaks: holder of the lock; busy time: atomics
+ *   |   instances[7]  MIG         |  the same
  *   | groups[256]  per container  |  holder of the lock
  *   | clients[2048] per process   |  owner process, and whoever reaps it; both hold the lock
  *   +-----------------------------+
  *
- * The truth about memory is in the cells of the clients. The totals of cards and groups are sums over those cells, kept
+ * The truth about memory is in the cells of the clients. The totals of cards, instances and groups are sums over those cells, kept
  * beside them for speed. Whoever changes either sets `dirty` first and clears it last; whoever finds `dirty` set on
  * taking the lock (its last holder was killed) computes the totals anew. So SIGKILL at any instruction is harmless.
  *
@@ -33,7 +34,7 @@
 #include <stdint.h>
 
 #define STATE_MAGIC 0x31555047534d4953ULL /* "SIMSGPU1" */
-#define STATE_LAYOUT 3u
+#define STATE_LAYOUT 4u
 #define STATE_DEFAULT_PATH "/run/simgpu/state"
 
 #define MAX_CARDS 32u
@@ -41,6 +42,7 @@
 #define MAX_GROUPS 256u
 #define MAX_FAILS 32u
 #define MAX_EVENTS 256u
+#define MAX_INSTANCES 7u /* MIG devices of a card */
 #define MAX_NVLINKS 18u /* of a card, as on the largest so far */
 #define BUSY_BUCKETS 32u
 #define BUSY_BUCKET_NS 250000000ull /* 32 buckets of 250 ms: 2 s of history, 6 s of queue */
@@ -50,6 +52,7 @@
 
 #define NVIDIA_MAJOR 195u
 #define NVIDIACTL_MINOR 255u
+#define NVIDIA_CAPS_MAJOR 120u /* of the local numbers, which the kernel gives to no driver; the real one is dynamic */
 
 /* LOST: the driver still lists the card and can't reach it (it fell off the bus). REMOVED: the driver lists it no more. */
 enum presence { CARD_PRESENT = 0, CARD_LOST = 1, CARD_REMOVED = 2 };
@@ -75,7 +78,39 @@ struct event {
 	uint64_t sequence; /* 0: never used */
 	uint64_t data;     /* XID */
 	uint32_t card;
+	uint32_t instance; /* 1 + GPU instance id; 0: of the whole card */
+};
+
+/* What runs kernels: a card, or each MIG device of one. Atomics. */
+struct engine {
+	_Alignas(64) _Atomic uint64_t busy_until; /* CLOCK_MONOTONIC, ns */
+	_Atomic uint64_t busy_ns;                 /* all kernel time ever */
+	_Atomic uint64_t launches;
+	struct busy_bucket busy[BUSY_BUCKETS];
+};
+
+/* What a MIG profile gives. */
+struct mig_profile {
+	char name[16];             /* as 1g.5gb */
+	uint32_t slices, size;     /* of compute; of memory, which is what a placement takes */
+	uint32_t starts;           /* bit n: may begin at memory slice n */
+	uint32_t most;             /* instances of it on one card */
+	uint32_t sm_count;
+	uint32_t copy_engines, decoders, jpegs, ofas;
 	uint32_t pad;
+	uint64_t memory_bytes;
+};
+
+/* A MIG device: a GPU instance with its one compute instance (id 0), which has all of it. */
+struct instance {
+	_Atomic uint32_t serial; /* 0: free. Another at each creation, so that what had the former one open notices */
+	uint32_t id;             /* of the GPU instance, as the placement gives it */
+	uint32_t start;          /* first memory slice */
+	uint32_t pad;
+	struct mig_profile profile;
+	uint64_t used[CHARGE_KINDS]; /* part of the card's. Lock. */
+	uint64_t peak_used;
+	struct engine engine;
 };
 
 struct card {
@@ -103,17 +138,17 @@ struct card {
 	/* Written by `simctl lose` and `simctl restore` (lock). Each adds one to epoch: what was opened before stays lost. */
 	_Atomic uint32_t presence;
 	_Atomic uint32_t epoch;
-	uint32_t pad0;
+
+	/* Written by `simctl mig` (lock). */
+	_Atomic uint32_t mig_enabled;
+	uint32_t mig_serial; /* of the newest instance */
 
 	/* Sums over the clients' cells, and their highest value since the last reset. Lock. */
 	uint64_t used[CHARGE_KINDS];
 	uint64_t peak_used;
 
-	/* Time. Atomics. */
-	_Alignas(64) _Atomic uint64_t busy_until; /* CLOCK_MONOTONIC, ns */
-	_Atomic uint64_t busy_ns;                 /* all kernel time ever */
-	_Atomic uint64_t launches;
-	struct busy_bucket busy[BUSY_BUCKETS];
+	struct engine engine; /* of the whole card; what its MIG devices do is in theirs */
+	struct instance instances[MAX_INSTANCES];
 };
 
 struct group_card {
@@ -137,6 +172,11 @@ struct client_card {
 	struct busy_bucket busy[BUSY_BUCKETS];
 };
 
+/* A MIG device as a process remembers it; slot counts from 1, 0: none, the card as a whole. */
+struct mig {
+	uint32_t card, slot, serial;
+};
+
 struct client {
 	_Atomic uint32_t taken; /* 0: free. Set after, cleared while the life byte is not held by another */
 	uint32_t group;         /* index into groups */
@@ -145,7 +185,8 @@ struct client {
 	uint64_t pid_namespace; /* inode */
 	uint64_t start_time;    /* /proc/self/stat field 22 */
 	uint64_t joined;        /* rises with each client */
-	uint64_t spare[2];
+	struct mig mig; /* the one MIG device that it has */
+	uint32_t pad2;
 	struct client_card cards[MAX_CARDS];
 };
 
@@ -172,6 +213,7 @@ struct state {
 
 _Static_assert(offsetof(struct state, driver_version) == 24, "the header is part of the contract");
 _Static_assert(sizeof(struct fail) == 80 && sizeof(struct event) == 24, "no hidden padding");
+_Static_assert(sizeof(struct mig_profile) == 64, "no hidden padding");
 _Static_assert(sizeof(struct client_card) == 32 + 8 * BUSY_BUCKETS, "no hidden padding");
 _Static_assert(sizeof(struct group_card) == 40, "no hidden padding");
 
@@ -191,8 +233,8 @@ void state_unlock(struct view *v);
 void state_lock_before_fork(void);
 void state_unlock_after_fork(void);
 
-/* Takes a client slot for this process. */
-int client_join(struct view *v);
+/* Takes a client slot for this process, whose work goes to that MIG device. ENODEV: it is gone. */
+int client_join(struct view *v, struct mig mig);
 bool client_lives(const struct view *v, unsigned slot);
 
 /* Takes bytes of a card for the own client, or returns ENOMEM. Takes the lock. */
@@ -200,10 +242,11 @@ int charge_take(struct view *v, unsigned card, enum charge kind, uint64_t bytes)
 void charge_return(struct view *v, unsigned card, enum charge kind, uint64_t bytes);
 /* Gives back what dead clients held. Takes the lock. */
 void state_reap(struct view *v);
-/* What all living clients hold of a card. Takes the lock. */
-int card_used_now(struct view *v, unsigned card, uint64_t *bytes);
+/* What all living clients hold of a card, or of an instance of it that is not NULL. Takes the lock. */
+int card_used_now(struct view *v, unsigned card, const struct instance *in, uint64_t *bytes);
 uint64_t card_used(const struct card *c); /* lock held */
 uint64_t card_capacity(const struct card *c);
+uint64_t instance_used(const struct instance *in);
 
 /* An injected failure of that symbol: true, and the error that it shall return. */
 bool fail_consume(struct view *v, const char *symbol, int *error);
@@ -216,11 +259,30 @@ unsigned busy_percent(const struct busy_bucket *ring, uint64_t from_ns, uint64_t
 /* Whether this process may see that card: its device node is there and the devices cgroup lets it be opened. */
 bool card_visible(const struct card *c);
 
+/* That instance, or NULL: no MIG device at that slot (which counts from 1), or it is another now. */
+struct instance *instance_at(struct card *c, unsigned slot);
+struct instance *instance_of(struct state *s, const struct mig *mig);
+/* The instances in order of GPU instance id, as NVML and simctl number them: slots (from 1), and how many. */
+unsigned instances_in_order(const struct card *c, unsigned slots[MAX_INSTANCES]);
+/* Fixed by the card and the instance's id, as on a real card. */
+void instance_uuid(const struct card *c, const struct instance *in, uint8_t uuid[16]);
+/* Minor numbers of the two /dev/nvidia-caps nodes: of the GPU instance and of its compute instance. */
+#define CAP_GPU_INSTANCE 0
+#define CAP_COMPUTE_INSTANCE 1
+#define CAP_INSTANCE_IDS 15u
+unsigned cap_minor(const struct card *c, unsigned id, unsigned which);
+/* "NVIDIA A100-SXM4-40GB MIG 1g.5gb"; in NULL: the card's own. */
+#define DEVICE_NAME 128
+void instance_name(const struct card *c, const struct instance *in, char text[DEVICE_NAME]);
+/* The card may be seen, and both nodes are there and may be opened. */
+bool instance_visible(const struct card *c, const struct instance *in);
+
 /* The NVLinks between two cards, as configured. */
 unsigned nvlinks_between(const struct state *s, unsigned a, unsigned b);
 
 #define UUID_TEXT 41
 void uuid_format(const uint8_t uuid[16], char text[UUID_TEXT]);
+void mig_uuid_format(const struct card *c, const struct instance *in, char text[UUID_TEXT]);
 bool uuid_parse(const char *text, uint8_t uuid[16]);
 
 #endif

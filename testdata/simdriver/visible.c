@@ -1,4 +1,4 @@
-/* Which cards a process may see, and the text form of their UUIDs. */
+/* Which cards and MIG devices a process may see, and the text form of their UUIDs. */
 #define _GNU_SOURCE
 #include "state.h"
 
@@ -12,31 +12,59 @@
 #include <unistd.h>
 
 /* The node exists and the devices cgroup lets us open it. That no driver stands behind it (ENXIO) is as it should be. */
-static bool node_allowed(const char *path, unsigned minor_number)
+static bool node_allowed(const char *path, unsigned major_number, unsigned minor_number, int access)
 {
 	struct stat st;
 	int fd;
 
 	if (stat(path, &st) || !S_ISCHR(st.st_mode))
 		return false;
-	if (major(st.st_rdev) != NVIDIA_MAJOR || minor(st.st_rdev) != minor_number)
+	if (major(st.st_rdev) != major_number || minor(st.st_rdev) != minor_number)
 		return false;
-	fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+	fd = open(path, access | O_NONBLOCK | O_CLOEXEC);
 	if (fd >= 0)
 		close(fd);
 	return fd >= 0 || errno == ENXIO || errno == ENODEV;
 }
 
-bool card_visible(const struct card *c)
+/* Where the nodes are; NULL: none are needed. */
+static const char *node_dir(void)
 {
 	const char *dir = getenv("SIMGPU_DEV_DIR");
 	const char *state = getenv("SIMGPU_STATE");
-	char path[512];
 
 	if (!dir && state && *state)
+		return NULL;
+	return dir ? dir : "/dev";
+}
+
+bool card_visible(const struct card *c)
+{
+	const char *dir = node_dir();
+	char path[512];
+
+	if (!dir)
 		return true;
-	snprintf(path, sizeof(path), "%s/nvidia%u", dir ? dir : "/dev", c->minor);
-	return node_allowed(path, c->minor);
+	snprintf(path, sizeof(path), "%s/nvidia%u", dir, c->minor);
+	return node_allowed(path, NVIDIA_MAJOR, c->minor, O_RDWR);
+}
+
+static bool cap_allowed(const char *dir, unsigned minor_number)
+{
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/nvidia-caps/nvidia-cap%u", dir, minor_number);
+	return node_allowed(path, NVIDIA_CAPS_MAJOR, minor_number, O_RDONLY);
+}
+
+bool instance_visible(const struct card *c, const struct instance *in)
+{
+	const char *dir = node_dir();
+
+	if (!dir)
+		return true;
+	return card_visible(c) && cap_allowed(dir, cap_minor(c, in->id, CAP_GPU_INSTANCE)) &&
+	       cap_allowed(dir, cap_minor(c, in->id, CAP_COMPUTE_INSTANCE));
 }
 
 unsigned nvlinks_between(const struct state *s, unsigned a, unsigned b)
@@ -44,15 +72,28 @@ unsigned nvlinks_between(const struct state *s, unsigned a, unsigned b)
 	return a == b ? 0 : (unsigned)s->cards[a].nvlinks[b] + s->cards[b].nvlinks[a];
 }
 
-void uuid_format(const uint8_t u[16], char text[UUID_TEXT])
+static void format(const char *prefix, const uint8_t u[16], char text[UUID_TEXT])
 {
-	char *at = text + sprintf(text, "GPU-");
+	char *at = text + sprintf(text, "%s-", prefix);
 
 	for (int i = 0; i < 16; i++) {
 		if (i == 4 || i == 6 || i == 8 || i == 10)
 			*at++ = '-';
 		at += sprintf(at, "%02x", u[i]);
 	}
+}
+
+void uuid_format(const uint8_t uuid[16], char text[UUID_TEXT])
+{
+	format("GPU", uuid, text);
+}
+
+void mig_uuid_format(const struct card *c, const struct instance *in, char text[UUID_TEXT])
+{
+	uint8_t uuid[16];
+
+	instance_uuid(c, in, uuid);
+	format("MIG", uuid, text);
 }
 
 static int hex(char c)

@@ -1,0 +1,344 @@
+/* simctl mig: MIG mode, and MIG devices made, destroyed and listed. */
+#define _GNU_SOURCE
+#include "simctl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB (1ull << 20)
+#define MEMORY_SLICES 8u
+
+/* Instance ids are those of a full binary tree over the memory slices: 0 all of them, 1 and 2 the halves, 3 to 6, 7 to 14. */
+static unsigned instance_id(const struct mig_profile *p, unsigned start)
+{
+	return MEMORY_SLICES / p->size - 1 + start / p->size;
+}
+
+static unsigned slices_from(unsigned start, unsigned size)
+{
+	return ((1u << size) - 1) << start;
+}
+
+static unsigned taken_slices(const struct card *c)
+{
+	unsigned taken = 0;
+
+	for (unsigned i = 0; i < MAX_INSTANCES; i++) {
+		if (atomic_load(&c->instances[i].serial))
+			taken |= slices_from(c->instances[i].start, c->instances[i].profile.size);
+	}
+	return taken;
+}
+
+static bool may_start(const struct mig_profile *p, unsigned start, unsigned taken)
+{
+	return start < MEMORY_SLICES && p->starts & 1u << start && !(taken & slices_from(start, p->size));
+}
+
+/* The memory slices of all placements that would still be open. */
+static unsigned left_open(const struct card *c, unsigned taken)
+{
+	unsigned count, open = 0;
+	const struct mig_profile *p = mig_profiles(c, &count);
+
+	for (unsigned i = 0; i < count; i++) {
+		for (unsigned start = 0; start < MEMORY_SLICES; start++)
+			open += may_start(&p[i], start, taken) ? p[i].size : 0;
+	}
+	return open;
+}
+
+/* Where it takes least from what could come after it; MEMORY_SLICES: nowhere. */
+static unsigned best_start(const struct card *c, const struct mig_profile *p)
+{
+	unsigned taken = taken_slices(c), best = MEMORY_SLICES, most = 0;
+
+	for (unsigned start = 0; start < MEMORY_SLICES; start++) {
+		unsigned open;
+
+		if (!may_start(p, start, taken))
+			continue;
+		open = left_open(c, taken | slices_from(start, p->size)) + 1;
+		if (open > most) {
+			most = open;
+			best = start;
+		}
+	}
+	return best;
+}
+
+static unsigned count_of(const struct card *c, const char *profile)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < MAX_INSTANCES; i++)
+		n += atomic_load(&c->instances[i].serial) && !strcmp(c->instances[i].profile.name, profile);
+	return n;
+}
+
+static const struct mig_profile *find_profile(const struct card *c, const char *name)
+{
+	unsigned count;
+	const struct mig_profile *p = mig_profiles(c, &count);
+
+	for (unsigned i = 0; i < count; i++) {
+		if (!strcmp(p[i].name, name))
+			return &p[i];
+	}
+	fprintf(stderr, "simctl: MIG profiles of %s:", c->profile);
+	for (unsigned i = 0; i < count; i++)
+		fprintf(stderr, " %s", p[i].name);
+	fputc('\n', stderr);
+	complain("unknown MIG profile: %s", name);
+	return NULL;
+}
+
+bool mig_memory_fits(const struct card *c)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < MAX_INSTANCES; i++) {
+		if (atomic_load(&c->instances[i].serial))
+			sum += c->instances[i].profile.memory_bytes;
+	}
+	return sum <= card_capacity(c);
+}
+
+/* The card may be smaller than a real one of its kind, by --card …:memory_mib. */
+static bool put_instance(struct card *c, const struct mig_profile *p, unsigned start)
+{
+	struct instance *in = NULL;
+
+	for (unsigned i = 0; i < MAX_INSTANCES && !in; i++) {
+		if (!atomic_load(&c->instances[i].serial))
+			in = &c->instances[i];
+	}
+	if (!in)
+		return complain("%s: more than %u MIG devices", p->name, MAX_INSTANCES);
+	memset(in, 0, sizeof(*in));
+	in->id = instance_id(p, start);
+	in->start = start;
+	in->profile = *p;
+	if (in->profile.memory_bytes > card_capacity(c))
+		in->profile.memory_bytes = card_capacity(c);
+	atomic_store(&in->serial, ++c->mig_serial);
+	if (mig_memory_fits(c))
+		return true;
+	atomic_store(&in->serial, 0);
+	return complain("%s: the card has less than its %llu MiB left", p->name, (unsigned long long)(p->memory_bytes / MIB));
+}
+
+static bool create_named(struct card *c, const char *name, long start)
+{
+	const struct mig_profile *p = find_profile(c, name);
+
+	if (!p)
+		return false;
+	if (count_of(c, name) >= p->most)
+		return complain("%s: a card has %u of it at most", name, p->most);
+	if (start < 0)
+		start = best_start(c, p);
+	if (!may_start(p, (unsigned)start, taken_slices(c)))
+		return complain("%s: no room left at a place where it may begin (simctl mig CARD profiles lists them)", name);
+	return put_instance(c, p, (unsigned)start);
+}
+
+/* PROFILE[:START] */
+static bool create(struct card *c, const char *text)
+{
+	char name[64];
+	const char *colon = strchr(text, ':');
+	size_t length = colon ? (size_t)(colon - text) : strlen(text);
+	char *end = NULL;
+	long start = colon ? strtol(colon + 1, &end, 10) : -1;
+
+	if (length >= sizeof(name) || (colon && (end == colon + 1 || *end || start < 0 || start >= (long)MEMORY_SLICES)))
+		return complain("want PROFILE or PROFILE:START, START from 0 to %u: %s", MEMORY_SLICES - 1, text);
+	memcpy(name, text, length);
+	name[length] = 0;
+	return create_named(c, name, start);
+}
+
+bool mig_key(struct card *c, const char *value)
+{
+	if (!c->max_mig)
+		return complain("%s has no MIG", c->profile);
+	atomic_store(&c->mig_enabled, 1);
+	return !strcmp(value, "on") || create(c, value);
+}
+
+/* The process that keeps a card, or one MIG device of it (slot not 0), from being changed; NULL: none. Lock held. */
+static const struct client *user_of(const struct state *s, unsigned card, unsigned slot)
+{
+	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {
+		const struct client *cl = &s->clients[i];
+		bool has_mig = cl->mig.slot && cl->mig.card == card;
+
+		if (!atomic_load(&cl->taken))
+			continue;
+		if (slot ? has_mig && cl->mig.slot == slot
+			 : has_mig || cl->cards[card].used[CHARGE_CONTEXT] || cl->cards[card].used[CHARGE_DATA])
+			return cl;
+	}
+	return NULL;
+}
+
+static bool unused(const struct state *s, unsigned card, unsigned slot)
+{
+	const struct client *cl = user_of(s, card, slot);
+
+	return !cl || complain("card %u is in use by process %u", card, cl->pid);
+}
+
+static bool set_mode(struct state *s, unsigned card, bool on)
+{
+	struct card *c = &s->cards[card];
+
+	if (!c->max_mig)
+		return complain("card %u: %s has no MIG", card, c->profile);
+	if (atomic_load(&c->mig_enabled) == on)
+		return true;
+	if (!unused(s, card, 0))
+		return false;
+	for (unsigned i = 0; i < MAX_INSTANCES; i++)
+		atomic_store(&c->instances[i].serial, 0);
+	atomic_store(&c->mig_enabled, on);
+	return true;
+}
+
+/* All of them or none. */
+static bool create_all(struct card *c, const char *const *texts, unsigned count)
+{
+	uint32_t before = c->mig_serial;
+
+	for (unsigned k = 0; k < count; k++) {
+		if (create(c, texts[k]))
+			continue;
+		for (unsigned i = 0; i < MAX_INSTANCES; i++) {
+			if (atomic_load(&c->instances[i].serial) > before)
+				atomic_store(&c->instances[i].serial, 0);
+		}
+		return false;
+	}
+	return true;
+}
+
+/* The slot of INDEX, as simctl and NVML on the host count, or of a UUID; 0: none. */
+static unsigned find_slot(const struct card *c, const char *text)
+{
+	unsigned slots[MAX_INSTANCES];
+	unsigned n = instances_in_order(c, slots);
+	char *end, uuid[UUID_TEXT];
+	unsigned long index = strtoul(text, &end, 10);
+
+	if (end != text && !*end)
+		return index < n ? slots[index] : 0;
+	for (unsigned i = 0; i < n; i++) {
+		mig_uuid_format(c, &c->instances[slots[i] - 1], uuid);
+		if (!strcasecmp(uuid, text))
+			return slots[i];
+	}
+	return 0;
+}
+
+bool find_instance(const struct state *s, const char *text, unsigned *card, unsigned *slot)
+{
+	char *end;
+	unsigned long index = strtoul(text, &end, 10);
+
+	if (end != text && *end == ':') {
+		*card = (unsigned)index;
+		*slot = index < s->card_count ? find_slot(&s->cards[index], end + 1) : 0;
+		return *slot != 0;
+	}
+	for (*card = 0; !strncasecmp(text, "MIG-", 4) && *card < s->card_count; ++*card) {
+		*slot = find_slot(&s->cards[*card], text);
+		if (*slot)
+			return true;
+	}
+	return false;
+}
+
+static bool destroy(struct state *s, unsigned card, const char *text)
+{
+	struct card *c = &s->cards[card];
+	bool all = !strcmp(text, "all");
+	unsigned slot = all ? 0 : find_slot(c, text);
+
+	if (!all && !slot)
+		return complain("card %u: no such MIG device: %s", card, text);
+	if (!unused(s, card, slot))
+		return false;
+	for (unsigned i = 0; i < MAX_INSTANCES; i++) {
+		if (all || i + 1 == slot)
+			atomic_store(&c->instances[i].serial, 0);
+	}
+	return true;
+}
+
+static bool list_instances(const struct card *c)
+{
+	unsigned slots[MAX_INSTANCES];
+	unsigned n = instances_in_order(c, slots);
+	char uuid[UUID_TEXT];
+
+	printf("%-5s %-40s %-12s %4s %4s %-10s %10s\n", "INDEX", "UUID", "PROFILE", "GI", "CI", "START:SIZE", "MEMORY MiB");
+	for (unsigned i = 0; i < n; i++) {
+		const struct instance *in = &c->instances[slots[i] - 1];
+
+		mig_uuid_format(c, in, uuid);
+		printf("%-5u %-40s %-12s %4u %4u %u:%-8u %10llu\n", i, uuid, in->profile.name, in->id, 0u, in->start,
+		       in->profile.size, (unsigned long long)(in->profile.memory_bytes / MIB));
+	}
+	return true;
+}
+
+static bool list_mig_profiles(const struct card *c)
+{
+	unsigned count, taken = taken_slices(c);
+	const struct mig_profile *p = mig_profiles(c, &count);
+
+	printf("%-12s %10s %4s %7s %s\n", "PROFILE", "MEMORY MiB", "SM", "MADE/OF", "STARTS (FREE)");
+	for (unsigned i = 0; i < count; i++) {
+		printf("%-12s %10llu %4u %5u/%u", p[i].name, (unsigned long long)(p[i].memory_bytes / MIB), p[i].sm_count,
+		       count_of(c, p[i].name), p[i].most);
+		for (unsigned start = 0; start < MEMORY_SLICES; start++) {
+			if (p[i].starts & 1u << start)
+				printf(may_start(&p[i], start, taken) ? " %u" : " (%u)", start);
+		}
+		putchar('\n');
+	}
+	return true;
+}
+
+static int usage(void)
+{
+	complain("mig CARD enable | disable | create PROFILE[:START] … | destroy UUID|INDEX|all | list | profiles");
+	return 2;
+}
+
+int command_mig(struct view *v, unsigned card, const char *const *words, unsigned count)
+{
+	struct card *c = &v->s->cards[card];
+	const char *what = words[0];
+	bool ok;
+
+	state_reap(v);
+	if (state_lock(v))
+		return !complain("lock the state: failed");
+	if (count == 1 && !strcmp(what, "list"))
+		ok = list_instances(c);
+	else if (count == 1 && !strcmp(what, "profiles"))
+		ok = c->max_mig ? list_mig_profiles(c) : complain("card %u: %s has no MIG", card, c->profile);
+	else if (count == 1 && (!strcmp(what, "enable") || !strcmp(what, "disable")))
+		ok = set_mode(v->s, card, *what == 'e');
+	else if (count > 1 && !strcmp(what, "create"))
+		ok = atomic_load(&c->mig_enabled) ? create_all(c, words + 1, count - 1)
+						  : complain("card %u: MIG is off; simctl mig %u enable", card, card);
+	else if (count == 2 && !strcmp(what, "destroy"))
+		ok = destroy(v->s, card, words[1]);
+	else
+		ok = false, what = NULL;
+	state_unlock(v);
+	return what ? !ok : usage();
+}
