@@ -1,6 +1,7 @@
 package grant
 
-// Card is what one card may be booked for, after the node's scaling.
+// Card is what one card may be booked for, after the node's scaling. A MIG device is a
+// card too: with its own memory, all of its compute time, and one slot.
 type Card struct {
 	// UUID names the card as NVML does.
 	UUID string

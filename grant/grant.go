@@ -33,6 +33,8 @@ const (
 	// SourceReplicas is no scheduler's: the equal share of the replicas that the
 	// kubelet chose (FromReplicas).
 	SourceReplicas Source = "replicas"
+	// SourceMIG is no scheduler's: the MIG devices that the kubelet chose (FromMIG).
+	SourceMIG Source = "mig"
 )
 
 // Grant is everything one container was given. The order of the shares is the

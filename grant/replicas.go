@@ -39,7 +39,7 @@ func FromReplicas(pod Pod, container string, annotations map[string]string, card
 		return nil, nil
 	}
 	if _, ok := pod.Annotations[AnnotationReplicas]; ok {
-		return nil, inPod(pod, container, inAnnotation(AnnotationReplicas, refuse(ErrMalformed, "is on the pod: the device plugin alone writes it, on containers: take it away")))
+		return nil, inPod(pod, container, onPod(AnnotationReplicas))
 	}
 	value, ok := annotations[AnnotationReplicas]
 	if !ok {
@@ -87,7 +87,7 @@ func equalShare(id string, cards map[string]Card) (Share, error) {
 	}
 	card, ok := cards[uuid]
 	if !ok {
-		return Share{}, refuse(ErrUnknownCard, "replica %s: this node has no such card", show(id))
+		return Share{}, refuse(ErrUnknownCard, "replica %s: this node has no such card, or offers it no longer: delete the pod so that the kubelet chooses again", show(id))
 	}
 	if _, err := parseNumber(digits, 0, int64(card.Slots)-1); err != nil {
 		return Share{}, refuse(ErrMalformed, "replica %s: the card has %d replicas, numbered from 0 in plain digits", show(id), card.Slots)

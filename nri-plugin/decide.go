@@ -46,10 +46,7 @@ func (p *Plugin) decide(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 			return nil, err
 		}
 	}
-	g, err := grant.FromPod(ctx, asked, ctr.GetName(), p.NodeName, p.Names)
-	if err == nil && g == nil && p.Unscheduled == UnscheduledShare {
-		g, err = grant.FromReplicas(asked, ctr.GetName(), ctr.GetAnnotations(), p.Cards())
-	}
+	g, err := p.granted(ctx, asked, ctr)
 	if err != nil {
 		return nil, err
 	}
@@ -64,6 +61,26 @@ func (p *Plugin) decide(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 		return p.withoutGrant(pod, ctr)
 	}
 	return adjust, err
+}
+
+// granted is what a container gets: by its pod's scheduler, by the MIG devices that the
+// kubelet gave it or, where the policy says so, by its replicas.
+func (p *Plugin) granted(ctx context.Context, pod grant.Pod, ctr *api.Container) (*grant.Grant, error) {
+	g, err := grant.FromPod(ctx, pod, ctr.GetName(), p.NodeName, p.Names)
+	if err != nil {
+		return nil, err
+	}
+	cards := p.Cards()
+	mig, err := grant.FromMIG(pod, ctr.GetName(), ctr.GetAnnotations(), cards, g)
+	switch {
+	case err != nil:
+		return nil, err
+	case mig != nil:
+		return mig, nil
+	case g == nil && p.Unscheduled == UnscheduledShare:
+		return grant.FromReplicas(pod, ctr.GetName(), ctr.GetAnnotations(), cards)
+	}
+	return g, nil
 }
 
 // withGrant answers for a container that has a grant. Its errors name the pod and

@@ -231,7 +231,7 @@ func (fakeDevices) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) 
 		Hooks:       []*cdispec.Hook{{HookName: "createContainer", Path: "/usr/bin/nvidia-cdi-hook", Args: []string{"nvidia-cdi-hook", "update-ldcache"}}},
 	}
 	for _, uuid := range uuids {
-		minor, ok := map[string]int64{cardA: 0, cardB: 1}[uuid]
+		minor, ok := map[string]int64{cardA: 0, cardB: 1, migA: 2, migB: 2}[uuid]
 		if !ok {
 			return nil, fmt.Errorf("no CDI spec names %s", uuid)
 		}

@@ -99,9 +99,13 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 // or, where those can't be read any more, by the limits file that it has mounted.
 // Signatures are not looked at: the container is there, whatever the keys have become
 // since it was created, and what it holds must not be given away. Nor are its replicas:
-// what they are worth may have changed.
+// what they are worth may have changed. A MIG device is worth what it is.
 func (p *Plugin) held(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*grant.Grant, error) {
-	g, err := grant.FromPod(ctx, podFacts(pod), ctr.GetName(), p.NodeName, p.Names)
+	asked := podFacts(pod)
+	g, err := grant.FromPod(ctx, asked, ctr.GetName(), p.NodeName, p.Names)
+	if err == nil && g == nil {
+		g, err = grant.FromMIG(asked, ctr.GetName(), ctr.GetAnnotations(), p.Cards(), nil)
+	}
 	if err == nil && g != nil {
 		return g, nil
 	}

@@ -233,13 +233,17 @@ func isAddress(text string) bool {
 	return err == nil
 }
 
-// contextMiB is what a context takes of each card, in MiB, by UUID.
+// contextMiB is what a context takes of each card, in MiB, by UUID; of a MIG device what
+// it takes of such a card.
 func (o *options) contextMiB(n gpu.Node) map[string]int64 {
 	sizes := make(map[string]int64, len(n.Cards))
 	for _, c := range n.Cards {
 		sizes[c.UUID] = int64(o.ContextMemoryMiB)
 		if o.ContextMemoryMiB < 0 {
 			sizes[c.UUID] = c.ContextMiB()
+		}
+		for _, d := range c.MIG {
+			sizes[d.UUID] = sizes[c.UUID]
 		}
 	}
 	return sizes

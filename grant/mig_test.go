@@ -1,0 +1,120 @@
+package grant_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+const (
+	mig1 = "MIG-11111111-0000-4000-8000-000000000001"
+	mig2 = "MIG-2222abcd-0000-4000-8000-000000000002"
+	migX = "MIG-99999999-0000-4000-8000-000000000009" // taken away
+	r1g  = "gpuslice.io/mig-1g.10gb"
+	r2g  = "gpuslice.io/mig-2g.20gb"
+)
+
+func migCards() map[string]grant.Card {
+	return map[string]grant.Card{
+		cardA: {UUID: cardA, MemoryMiB: 81_559, CorePercent: 100, Slots: 10},
+		mig1:  {UUID: mig1, MemoryMiB: 9_856, CorePercent: 100, Slots: 1},
+		mig2:  {UUID: mig2, MemoryMiB: 20_096, CorePercent: 100, Slots: 1},
+	}
+}
+
+func TestFromMIG(t *testing.T) {
+	one, two := mig1+"::0", mig2+"::0"
+	whole1, whole2 := grant.Share{UUID: mig1, MemoryMiB: 9856, CorePercent: 100}, grant.Share{UUID: mig2, MemoryMiB: 20096, CorePercent: 100}
+	replicas := grant.AnnotationReplicas
+	for _, test := range []struct {
+		description string
+		annotations map[string]string
+		pod         map[string]string
+		scheduled   bool
+		want        []grant.Share
+		kind        error
+		says        string
+	}{
+		{description: "none"},
+		{description: "replicas of a card are not ours", annotations: map[string]string{replicas: cardA + "::0"}},
+		{description: "nonsense there isn't either", annotations: map[string]string{replicas: "all"}},
+		{description: "nor in an annotation of another name", annotations: map[string]string{"gpuslice.io/mig": one, "nvidia.com/mig-1g.10gb": one}},
+		{description: "a scheduler's grant alone", scheduled: true},
+		{description: "one", annotations: map[string]string{r1g: one}, want: []grant.Share{whole1}},
+		{description: "two of one resource, in this order", annotations: map[string]string{r1g: two + "," + one}, want: []grant.Share{whole2, whole1}},
+		{description: "two resources, by their names", annotations: map[string]string{r2g: two, r1g: one}, want: []grant.Share{whole1, whole2}},
+		{description: "as if it were a card", annotations: map[string]string{replicas: one}, want: []grant.Share{whole1}},
+		{description: "a pod of which a scheduler spoke", annotations: map[string]string{r1g: one}, pod: map[string]string{grant.AnnotationGrant: "{}"}, want: []grant.Share{whole1}},
+
+		{description: "a grant too", annotations: map[string]string{r1g: one}, scheduled: true, kind: grant.ErrMalformed, says: "a scheduler's grant too"},
+		{description: "a grant too, as if it were a card", annotations: map[string]string{replicas: one}, scheduled: true, kind: grant.ErrMalformed, says: "a scheduler's grant too"},
+		{description: "cards too", annotations: map[string]string{r1g: one, replicas: cardA + "::0"}, kind: grant.ErrMalformed, says: "replicas of cards too"},
+		{description: "cards in the same", annotations: map[string]string{replicas: cardA + "::0," + one}, kind: grant.ErrMalformed, says: "don't go with cards"},
+		{description: "a card in a MIG resource", annotations: map[string]string{r1g: cardA + "::0"}, kind: grant.ErrMalformed, says: "must be MIG-"},
+		{description: "on the pod", pod: map[string]string{r1g: one}, kind: grant.ErrMalformed, says: "is on the pod"},
+		{description: "another one on the pod", annotations: map[string]string{r1g: one}, pod: map[string]string{r2g: ""}, kind: grant.ErrMalformed, says: "is on the pod"},
+		{description: "on the pod too, as if it were a card", annotations: map[string]string{replicas: one}, pod: map[string]string{replicas: one}, kind: grant.ErrMalformed, says: "is on the pod"},
+
+		{description: "empty", annotations: map[string]string{r1g: ""}, kind: grant.ErrMalformed, says: "must be MIG-"},
+		{description: "an empty one behind", annotations: map[string]string{r1g: one + ","}, kind: grant.ErrMalformed, says: "must be MIG-"},
+		{description: "a space", annotations: map[string]string{r1g: one + ", " + two}, kind: grant.ErrMalformed, says: "must be MIG-"},
+		{description: "no number", annotations: map[string]string{r1g: mig1}, kind: grant.ErrMalformed, says: "must be <UUID>::<n>"},
+		{description: "a second replica", annotations: map[string]string{r1g: mig1 + "::1"}, kind: grant.ErrMalformed, says: "1 replicas"},
+		{description: "a second spelling", annotations: map[string]string{r1g: mig1 + "::00"}, kind: grant.ErrMalformed, says: "1 replicas"},
+		{description: "capitals", annotations: map[string]string{r1g: strings.ToUpper(mig2) + "::0"}, kind: grant.ErrMalformed, says: "must be <UUID>::<n>"},
+		{description: "an old driver's name", annotations: map[string]string{r1g: "MIG-" + cardA + "/1/0::0"}, kind: grant.ErrMalformed, says: "must be <UUID>::<n>"},
+		{description: "twice", annotations: map[string]string{r1g: one + "," + one}, kind: grant.ErrMalformed, says: "there twice"},
+		{description: "twice, of two resources", annotations: map[string]string{r1g: one, r2g: one}, kind: grant.ErrMalformed, says: "there twice"},
+		{description: "one that was taken away", annotations: map[string]string{r1g: migX + "::0"}, kind: grant.ErrUnknownCard, says: "the kubelet chooses again"},
+		{description: "too long", annotations: map[string]string{r1g: "MIG-" + strings.Repeat("x", grant.MaxAnnotationBytes)}, kind: grant.ErrMalformed, says: "at most"},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			pod := grant.Pod{Namespace: "ns", Name: "name", Annotations: test.pod}
+			var scheduled *grant.Grant
+			if test.scheduled {
+				scheduled = &grant.Grant{Container: "main", Shares: []grant.Share{{UUID: cardA, MemoryMiB: 1}}}
+			}
+			got, err := grant.FromMIG(pod, "main", test.annotations, migCards(), scheduled)
+			if test.kind != nil {
+				require.ErrorIs(t, err, test.kind)
+				for _, part := range []string{"pod ns/name", `container "main"`, "annotation gpuslice.io/", test.says} {
+					assert.Contains(t, err.Error(), part)
+				}
+				assert.Less(t, len(err.Error()), 500)
+				return
+			}
+			require.NoError(t, err)
+			if test.want == nil {
+				assert.Nil(t, got)
+				return
+			}
+			assert.Equal(t, &grant.Grant{Container: "main", Shares: test.want, Source: grant.SourceMIG}, got)
+			require.NoError(t, got.Validate())
+			require.NoError(t, grant.CheckCards(got.Shares, migCards()))
+		})
+	}
+	assert.Equal(t, r1g, grant.MIGAnnotation("mig-1g.10gb"))
+}
+
+// A MIG device is one container's, whatever is left of it.
+func TestLedgerOfMIG(t *testing.T) {
+	ledger, err := grant.OpenLedger(t.TempDir())
+	require.NoError(t, err)
+	claim := func(id string, memory int64, cores int) error {
+		_, err := ledger.Claim(t.Context(), grant.Claim{
+			ContainerID: id, Owner: grant.OwnerNRI, PodUID: id, Container: "main",
+			Shares: []grant.Share{{UUID: mig1, MemoryMiB: memory, CorePercent: cores}},
+		}, migCards(), nil)
+		return err
+	}
+	require.NoError(t, claim("first", 1000, 0))
+	err = claim("second", 1, 0)
+	require.ErrorIs(t, err, grant.ErrOverbooked)
+	require.ErrorContains(t, err, "no slot free, 1 of 1 taken")
+	require.NoError(t, ledger.Release(t.Context(), "first"))
+	require.NoError(t, claim("second", 9856, 100))
+}

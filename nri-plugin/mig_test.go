@@ -1,0 +1,144 @@
+package nriplugin_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+const (
+	migA = "MIG-aaaaaaaa-0000-4000-8000-00000000000a"
+	migB = "MIG-bbbbbbbb-0000-4000-8000-00000000000b"
+)
+
+// cutUp is a node with two MIG devices beside its cards.
+func cutUp(c *nriplugin.Config) {
+	cards := c.Cards()
+	cards[migA] = grant.Card{UUID: migA, MemoryMiB: 9856, CorePercent: 100, Slots: 1}
+	cards[migB] = grant.Card{UUID: migB, MemoryMiB: 9856, CorePercent: 100, Slots: 1}
+}
+
+// withMIG is a container as the kubelet makes it of the device plugin's answer.
+func withMIG(annotations map[string]string) *api.Container {
+	ctr := newContainer("main", "NVIDIA_VISIBLE_DEVICES=void")
+	ctr.Annotations = annotations
+	return ctr
+}
+
+var (
+	mixed  = map[string]string{"gpuslice.io/mig-1g.10gb": migA + "::0"}
+	single = map[string]string{grant.AnnotationReplicas: migA + "::0"}
+)
+
+func booked(f *fixture) []grant.Claim {
+	snapshot, err := f.ledger.Snapshot(context.Background())
+	require.NoError(f.t, err)
+	return snapshot.Claims()
+}
+
+// The kubelet's choice is the grant, whatever becomes of others' containers, and
+// needs no signature.
+func TestMIGIsGrantedByTheKubelet(t *testing.T) {
+	signed := func(c *nriplugin.Config) { c.Keys = ringOf(t, firstKey) }
+	for _, test := range []struct {
+		description string
+		config      []func(*nriplugin.Config)
+		annotations map[string]string
+		pod         map[string]string
+	}{
+		{"a resource of its own, denied to the unscheduled", nil, mixed, nil},
+		{"a resource of its own, shared with the unscheduled", []func(*nriplugin.Config){shareUnscheduled}, mixed, nil},
+		{"as if it were a card", nil, single, nil},
+		{"as if it were a card, shared", []func(*nriplugin.Config){shareUnscheduled}, single, nil},
+		{"with keys", []func(*nriplugin.Config){signed}, mixed, nil},
+		{"another container of the pod has a grant", nil, mixed, named("side", cardA, 1000, 10)},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			f := newFixture(t, append(test.config, cutUp)...)
+			spec, err := f.runtime.create(newPod("p", test.pod), withMIG(test.annotations))
+			require.NoError(t, err)
+			memory, _ := envOf(spec, "CUDA_DEVICE_MEMORY_LIMIT_0")
+			require.Equal(t, "9856m", memory)
+			claims := booked(f)
+			require.Len(t, claims, 1)
+			require.Equal(t, grant.SourceMIG, claims[0].Source)
+			require.Equal(t, []grant.Share{{UUID: migA, MemoryMiB: 9856, CorePercent: 100}}, claims[0].Shares)
+
+			_, err = f.runtime.create(newPod("second", nil), withMIG(test.annotations))
+			require.ErrorContains(t, err, migA, "it is one container's")
+		})
+	}
+}
+
+func TestMIGRefused(t *testing.T) {
+	f := newFixture(t, cutUp)
+	both := map[string]string{"gpuslice.io/mig-1g.10gb": migA + "::0", grant.AnnotationReplicas: cardA + "::0"}
+	for _, test := range []struct {
+		description      string
+		annotations, pod map[string]string
+		want             string
+	}{
+		{"malformed", map[string]string{"gpuslice.io/mig-1g.10gb": "all"}, nil, "must be MIG-"},
+		{"taken away since", map[string]string{"gpuslice.io/mig-1g.10gb": "MIG-cccccccc-0000-4000-8000-000000000003::0"}, nil, "no such card"},
+		{"a scheduler's grant too", mixed, hami(cardA, 1000, 10), "a scheduler's grant too"},
+		{"cards too", both, nil, "replicas of cards too"},
+		{"copied from the pod by the runtime", mixed, mixed, "is on the pod"},
+		{"copied from the pod, as if it were a card", single, single, "is on the pod"},
+		{"on the pod of a container without any", nil, mixed, "is on the pod"},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			_, err := f.runtime.create(newPod("p", test.pod), withMIG(test.annotations))
+			for _, want := range []string{test.want, "default/p", `"main"`, "gpuslice.io/"} {
+				require.ErrorContains(t, err, want)
+			}
+			require.Empty(t, f.folders())
+		})
+	}
+}
+
+// The state folder was wiped: what a container has is booked again, by its annotation
+// or, where the device is gone meanwhile, by the limits file that it has mounted.
+func TestLostLedgerOfMIG(t *testing.T) {
+	for _, test := range []struct {
+		description string
+		gone        bool
+	}{
+		{"the device is there", false},
+		{"the device is gone", true},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			f := newFixture(t, cutUp, func(c *nriplugin.Config) {
+				c.Populate = func(dir string, shares []grant.Share) error { return oci.Populate(dir, shares, c.Settings) }
+			})
+			ctr := withMIG(mixed)
+			_, err := f.runtime.create(newPod("p", nil), ctr)
+			require.NoError(t, err)
+			if test.gone {
+				ctr.Pid = uint32(runWithLimits(t, filepath.Join(f.ledger.Folder(ctr.Id), "limits")))
+			}
+			f.stop()
+			require.NoError(t, os.RemoveAll(f.ledger.Folder(ctr.Id)))
+			if test.gone {
+				delete(f.config.Cards(), migA)
+			}
+			f.start()
+			claims := booked(f)
+			require.Len(t, claims, 1)
+			require.Equal(t, ctr.Id, claims[0].ContainerID)
+			require.Equal(t, []grant.Share{{UUID: migA, MemoryMiB: 9856, CorePercent: 100}}, claims[0].Shares)
+
+			_, err = f.runtime.create(newPod("next", nil), withMIG(mixed))
+			require.ErrorContains(t, err, migA, "what is held is not given twice")
+			_, err = f.runtime.create(newPod("other", nil), withMIG(map[string]string{"gpuslice.io/mig-1g.10gb": migB + "::0"}))
+			require.NoError(t, err, "the node is not blocked")
+		})
+	}
+}
