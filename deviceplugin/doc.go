@@ -8,7 +8,7 @@
 //	inventory := deviceplugin.NewInventory()        // told of every look at the cards
 //	guard := deviceplugin.NewGuard(nri.Ready, log)  // whether the node's door is guarded
 //	plugin := deviceplugin.New(deviceplugin.Config{
-//		Resource: deviceplugin.Replicas("nvidia.com/gpu", 10), Cards: inventory, Guard: guard,
+//		Resource: deviceplugin.Replicas("nvidia.com/gpu"), Cards: inventory, Guard: guard,
 //	})
 //	err := deviceplugin.NewServer(dir, "nvidia.com/gpu", plugin, log).Run(ctx)
 //
@@ -19,6 +19,7 @@
 //   - guard.go: whether the node is guarded, short gaps left out
 //   - plugin.go: the API's five questions
 //   - prefer.go: which replicas are best together
+//   - parts.go: the same where a device is a part of a card
 //   - server.go: the kubelet's side of life: sockets, registration, restarts
 //   - watched.go: a value that says when it is no longer true
 //

@@ -1,22 +1,22 @@
 package deviceplugin
 
 import (
-	"maps"
+	"cmp"
 	"slices"
-
-	"github.com/gpuslice/gpuslice/gpu"
 )
 
-// Card is what the kubelet is told of a card.
+// Card is what the kubelet is told of a card, or of a MIG device.
 type Card struct {
 	UUID    string
 	Healthy bool
 	// NUMANode is the memory node that the card is next to, or gpu.NUMAUnknown.
 	NUMANode int
+	// Devices is how many devices of the resource the card has.
+	Devices int
 }
 
-// Inventory is a Source that is fed with looks at the node's cards. It has one
-// writer, and any number of readers.
+// Inventory is a Source that is told of the node's cards. It has one writer, and any
+// number of readers.
 type Inventory struct {
 	cards *watched[[]Card]
 }
@@ -27,26 +27,10 @@ func NewInventory() *Inventory { return &Inventory{newWatched[[]Card](nil)} }
 // Cards implements Source.
 func (i *Inventory) Cards() ([]Card, <-chan struct{}) { return i.cards.get() }
 
-// Update takes a look at the cards over. A card that is gone is unhealthy until it is
-// back.
-func (i *Inventory) Update(s gpu.Snapshot) {
-	last, _ := i.cards.get()
-	numa := make(map[string]int, len(last))
-	for _, c := range last {
-		numa[c.UUID] = c.NUMANode
-	}
-	for _, c := range s.Node.Cards {
-		numa[c.UUID] = c.NUMANode
-	}
-	cards := make([]Card, 0, len(s.Health))
-	for _, uuid := range slices.Sorted(maps.Keys(s.Health)) {
-		c := Card{UUID: uuid, Healthy: s.Health[uuid].Healthy, NUMANode: gpu.NUMAUnknown}
-		if node, known := numa[uuid]; known {
-			c.NUMANode = node
-		}
-		cards = append(cards, c)
-	}
-	if !slices.Equal(cards, last) {
-		i.cards.set(cards)
+// Set replaces the cards, and tells the readers where that changes anything.
+func (i *Inventory) Set(cards []Card) {
+	sorted := slices.SortedFunc(slices.Values(cards), func(a, b Card) int { return cmp.Compare(a.UUID, b.UUID) })
+	if last, _ := i.cards.get(); !slices.Equal(sorted, last) {
+		i.cards.set(sorted)
 	}
 }

@@ -5,14 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
-
-	"github.com/gpuslice/gpuslice/grant"
 )
 
 // Source knows the node's cards.
@@ -33,8 +30,8 @@ type Config struct {
 	Resource Resource
 	Cards    Source
 	Guard    Condition
-	// Policy is how devices are chosen; empty is Packed.
-	Policy Policy
+	// Policy is how devices are chosen; nil is Packed.
+	Policy func() Policy
 	// Links know how well two cards are connected; nil: nobody does.
 	Links Links
 	// Env are variables for every container that gets a device, beside
@@ -79,7 +76,11 @@ func (p *Plugin) ListAndWatch(_ *v1beta1.Empty, stream grpc.ServerStreamingServe
 // devices are all devices of the cards, in their order. Where nobody guards the node
 // none is healthy: no pod shall be sent to it.
 func (p *Plugin) devices(cards []Card, guarded bool) []*v1beta1.Device {
-	devices := make([]*v1beta1.Device, 0, len(cards)*p.Resource.count)
+	count := 0
+	for _, c := range cards {
+		count += c.Devices
+	}
+	devices := make([]*v1beta1.Device, 0, count)
 	for _, c := range cards {
 		health := v1beta1.Unhealthy
 		if c.Healthy && guarded {
@@ -89,7 +90,7 @@ func (p *Plugin) devices(cards []Card, guarded bool) []*v1beta1.Device {
 		if c.NUMANode >= 0 {
 			topology = &v1beta1.TopologyInfo{Nodes: []*v1beta1.NUMANode{{ID: int64(c.NUMANode)}}}
 		}
-		for n := range p.Resource.count {
+		for n := range c.Devices {
 			devices = append(devices, &v1beta1.Device{ID: device{c.UUID, n}.id(), Health: health, Topology: topology})
 		}
 	}
@@ -102,7 +103,7 @@ func (p *Plugin) Allocate(_ context.Context, request *v1beta1.AllocateRequest) (
 	cards, _ := p.Cards.Cards()
 	response := &v1beta1.AllocateResponse{}
 	for _, r := range request.GetContainerRequests() {
-		devices, err := p.known(cards, r.GetDevicesIds())
+		devices, err := p.known(r.GetDevicesIds(), cards)
 		if err != nil {
 			return nil, status.Errorf(codes.InvalidArgument, "allocate: %v", err)
 		}
@@ -110,34 +111,26 @@ func (p *Plugin) Allocate(_ context.Context, request *v1beta1.AllocateRequest) (
 		maps.Copy(env, p.Env)
 		response.ContainerResponses = append(response.ContainerResponses, &v1beta1.ContainerAllocateResponse{
 			Envs:        env,
-			Annotations: map[string]string{grant.AnnotationReplicas: strings.Join(sortedIDs(devices), ",")},
+			Annotations: map[string]string{p.Resource.Annotation: p.Resource.list(devices)},
 		})
 	}
 	return response, nil
 }
 
-// known reads the ids of a container's devices, which must be of cards that are there.
-func (p *Plugin) known(cards []Card, ids []string) ([]device, error) {
+// known reads the ids of a container's devices.
+func (p *Plugin) known(ids []string, cards []Card) ([]device, error) {
 	if len(ids) == 0 {
 		return nil, fmt.Errorf("a container without a device of %s", p.Resource.Name)
 	}
-	devices, err := p.Resource.parseAll(ids)
-	if err != nil {
-		return nil, err
-	}
-	for _, d := range devices {
-		if !slices.ContainsFunc(cards, func(c Card) bool { return c.UUID == d.uuid }) {
-			return nil, fmt.Errorf("%q: this node has no card %s", d.id(), d.uuid)
-		}
-	}
-	return devices, nil
+	return p.Resource.parseAll(ids, cards)
 }
 
 // GetPreferredAllocation says which of the free devices are best together.
 func (p *Plugin) GetPreferredAllocation(_ context.Context, request *v1beta1.PreferredAllocationRequest) (*v1beta1.PreferredAllocationResponse, error) {
+	cards, _ := p.Cards.Cards()
 	response := &v1beta1.PreferredAllocationResponse{}
 	for _, r := range request.GetContainerRequests() {
-		ids, err := p.preferred(r)
+		ids, err := p.preferred(r, cards)
 		if err != nil {
 			return nil, status.Errorf(codes.InvalidArgument, "preferred allocation: %v", err)
 		}
@@ -147,16 +140,30 @@ func (p *Plugin) GetPreferredAllocation(_ context.Context, request *v1beta1.Pref
 }
 
 // preferred chooses for one container.
-func (p *Plugin) preferred(r *v1beta1.ContainerPreferredAllocationRequest) ([]string, error) {
-	available, err := p.Resource.parseAll(r.GetAvailableDeviceIDs())
+func (p *Plugin) preferred(r *v1beta1.ContainerPreferredAllocationRequest, cards []Card) ([]string, error) {
+	available, err := p.Resource.parseAll(r.GetAvailableDeviceIDs(), cards)
 	if err != nil {
 		return nil, err
 	}
-	must, err := p.Resource.parseAll(r.GetMustIncludeDeviceIDs())
+	must, err := p.Resource.parseAll(r.GetMustIncludeDeviceIDs(), cards)
 	if err != nil {
 		return nil, err
 	}
-	chosen, err := prefer(available, must, int(r.GetAllocationSize()), p.Policy, p.Links)
+	policy := Packed
+	if p.Policy != nil {
+		policy = p.Policy()
+	}
+	choose := func(available, must []device, size int) ([]device, error) {
+		switch {
+		case policy == InOrder:
+			return inOrder(available, must, size)
+		case p.Resource.Parts:
+			return preferParts(available, must, size, policy, p.Links)
+		default:
+			return prefer(available, must, size, policy, p.Links)
+		}
+	}
+	chosen, err := choose(available, must, int(r.GetAllocationSize()))
 	if err != nil {
 		return nil, err
 	}

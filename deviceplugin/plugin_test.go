@@ -17,29 +17,27 @@ import (
 	"github.com/gpuslice/gpuslice/gpu"
 )
 
-// snapshot is a look at cards that are all right.
-func snapshot(uuids ...string) gpu.Snapshot {
-	s := gpu.Snapshot{Taken: time.Unix(1, 0), Health: map[string]gpu.Health{}}
+// cards are cards that are all right, of so many devices each.
+func cards(devices int, uuids ...string) []Card {
+	var cards []Card
 	for i, uuid := range uuids {
-		s.Node.Cards = append(s.Node.Cards, gpu.Card{UUID: uuid, Index: i, NUMANode: i % 2})
-		s.Health[uuid] = gpu.Health{Healthy: true}
+		cards = append(cards, Card{UUID: uuid, Healthy: true, NUMANode: i % 2, Devices: devices})
 	}
-	return s
+	return cards
 }
 
-// ill makes a card of a look unhealthy.
-func ill(s gpu.Snapshot, uuid string) gpu.Snapshot {
-	s.Health[uuid] = gpu.Health{Reason: "XID 79"}
-	return s
+// ill adds a card that is not.
+func ill(cards []Card, uuid string, devices int) []Card {
+	return append(cards, Card{UUID: uuid, NUMANode: gpu.NUMAUnknown, Devices: devices})
 }
 
 // testPlugin is a plugin of a guarded node.
 func testPlugin(split int, uuids ...string) (*Plugin, *Inventory, *Guard) {
 	inventory := NewInventory()
-	inventory.Update(snapshot(uuids...))
+	inventory.Set(cards(split, uuids...))
 	guard := NewGuard(func() error { return nil }, silence)
 	guard.look(time.Unix(0, 0))
-	return New(Config{Resource: Replicas("nvidia.com/gpu", split), Cards: inventory, Guard: guard}), inventory, guard
+	return New(Config{Resource: Replicas("nvidia.com/gpu"), Cards: inventory, Guard: guard}), inventory, guard
 }
 
 // connected is a plugin's client, over its socket.
@@ -55,8 +53,8 @@ func connected(t testing.TB, plugin *Plugin) v1beta1.DevicePluginClient {
 func TestReplicas(t *testing.T) {
 	ids := func(uuids ...string) (ids []string) {
 		plugin, inventory, _ := testPlugin(2, uuids...)
-		cards, _ := inventory.Cards()
-		for _, d := range plugin.devices(cards, true) {
+		all, _ := inventory.Cards()
+		for _, d := range plugin.devices(all, true) {
 			ids = append(ids, d.GetID())
 		}
 		return ids
@@ -67,21 +65,20 @@ func TestReplicas(t *testing.T) {
 	assert.Empty(t, ids())
 
 	plugin, inventory, _ := testPlugin(1, "GPU-a", "GPU-b")
-	s := snapshot("GPU-a", "GPU-b")
-	s.Node.Cards[0].NUMANode, s.Node.Cards[1].NUMANode = 1, gpu.NUMAUnknown
-	inventory.Update(s)
-	cards, _ := inventory.Cards()
-	devices := plugin.devices(cards, true)
+	inventory.Set([]Card{{"GPU-a", true, 1, 1}, {"GPU-b", true, gpu.NUMAUnknown, 2}})
+	all, _ := inventory.Cards()
+	devices := plugin.devices(all, true)
+	require.Len(t, devices, 3)
 	assert.Equal(t, int64(1), devices[0].GetTopology().GetNodes()[0].GetID())
 	assert.Nil(t, devices[1].GetTopology())
 }
 
 func TestInventory(t *testing.T) {
 	i := NewInventory()
-	step := func(s gpu.Snapshot, want ...Card) {
+	step := func(set []Card, want ...Card) {
 		t.Helper()
 		last, changed := i.Cards()
-		i.Update(s)
+		i.Set(set)
 		now, _ := i.Cards()
 		assert.Equal(t, want, now)
 		select {
@@ -91,13 +88,11 @@ func TestInventory(t *testing.T) {
 			assert.Equal(t, last, now, "everybody is woken")
 		}
 	}
-	step(gpu.Snapshot{})
-	step(snapshot("GPU-b", "GPU-a"), Card{"GPU-a", true, 1}, Card{"GPU-b", true, 0})
-	step(snapshot("GPU-b", "GPU-a"), Card{"GPU-a", true, 1}, Card{"GPU-b", true, 0})
-	step(ill(snapshot("GPU-b", "GPU-a"), "GPU-b"), Card{"GPU-a", true, 1}, Card{"GPU-b", false, 0})
-	step(ill(snapshot("GPU-b"), "GPU-a"), Card{"GPU-a", false, 1}, Card{"GPU-b", true, 0}) // gone
-	step(ill(snapshot("GPU-b", "GPU-a"), "GPU-c"), Card{"GPU-a", true, 1}, Card{"GPU-b", true, 0}, Card{"GPU-c", false, -1})
-	step(snapshot("GPU-b", "GPU-a", "GPU-c"), Card{"GPU-a", true, 1}, Card{"GPU-b", true, 0}, Card{"GPU-c", true, 0})
+	step(nil)
+	step(cards(2, "GPU-b", "GPU-a"), Card{"GPU-a", true, 1, 2}, Card{"GPU-b", true, 0, 2})
+	step(cards(2, "GPU-b", "GPU-a"), Card{"GPU-a", true, 1, 2}, Card{"GPU-b", true, 0, 2})
+	step(ill(cards(2, "GPU-b"), "GPU-a", 2), Card{"GPU-a", false, -1, 2}, Card{"GPU-b", true, 0, 2})
+	step(cards(4, "GPU-b"), Card{"GPU-b", true, 0, 4})
 }
 
 func TestGuard(t *testing.T) {
@@ -162,8 +157,8 @@ func TestHealthStreams(t *testing.T) {
 		}
 	}
 	step(func() {}, "Healthy", "Healthy")
-	step(func() { inventory.Update(ill(snapshot("GPU-a"), "GPU-b")) }, "Healthy", "Unhealthy")
-	step(func() { inventory.Update(snapshot("GPU-a", "GPU-b")) }, "Healthy", "Healthy")
+	step(func() { inventory.Set(ill(cards(1, "GPU-a"), "GPU-b", 1)) }, "Healthy", "Unhealthy")
+	step(func() { inventory.Set(cards(1, "GPU-a", "GPU-b")) }, "Healthy", "Healthy")
 
 	ready := guard.ready
 	guard.ready = func() error { return errors.New("the runtime is gone") }
@@ -210,8 +205,8 @@ func TestAllocate(t *testing.T) {
 		{"empty", []string{""}, `"" is no device`},
 		{"not as it is written", []string{"GPU-a::01"}, `"GPU-a::01" is no device`},
 		{"something behind it", []string{"GPU-a::0::0"}, `"GPU-a::0::0" is no device`},
-		{"past the last", []string{"GPU-a::12"}, "a card has 12 of them"},
-		{"before the first", []string{"GPU-a::-1"}, "a card has 12 of them"},
+		{"past the last", []string{"GPU-a::12"}, "the card has 12 of them"},
+		{"before the first", []string{"GPU-a::-1"}, "the card has 12 of them"},
 		{"a number that is too large", []string{"GPU-a::99999999999999999999"}, "is no device"},
 		{"twice", []string{"GPU-a::0", "GPU-a::0"}, `"GPU-a::0" is named twice`},
 	} {

@@ -16,9 +16,12 @@ const (
 	Packed Policy = "packed"
 	// Spread takes the cards that are emptiest.
 	Spread Policy = "spread"
+	// InOrder takes the devices by their ids, as the kubelet does where a device plugin
+	// has no preference.
+	InOrder Policy = "in-order"
 )
 
-// Policies are all of them.
+// Policies are those that an operator chooses from.
 var Policies = []Policy{Packed, Spread}
 
 // Links know how well cards are connected.
@@ -31,20 +34,13 @@ type Links interface {
 // are of as many cards as there are, for who asks for two replicas asks for two
 // cards; of these, the best connected; of these, as the policy says.
 func prefer(available, must []device, size int, policy Policy, links Links) ([]device, error) {
-	free := map[string][]device{} // by card
-	for _, d := range slices.SortedFunc(slices.Values(available), device.compare) {
-		if !slices.Contains(must, d) {
-			free[d.uuid] = append(free[d.uuid], d)
-		}
+	if err := checkSize(available, must, size); err != nil {
+		return nil, err
 	}
+	free := freeByCard(available, must)
 	fill := make(map[string]int, len(free)) // how many are free
-	total := len(must)
 	for uuid, devices := range free {
 		fill[uuid] = len(devices)
-		total += len(devices)
-	}
-	if size < max(1, len(must)) || size > total {
-		return nil, fmt.Errorf("%d devices can't be chosen of %d, %d of which must be among them", size, total, len(must))
 	}
 
 	// Cards in the policy's order.
@@ -70,6 +66,34 @@ func prefer(available, must []device, size int, policy Policy, links Links) ([]d
 		}
 	}
 	return best, nil
+}
+
+// inOrder adds the first devices to those that must be among them.
+func inOrder(available, must []device, size int) ([]device, error) {
+	if err := checkSize(available, must, size); err != nil {
+		return nil, err
+	}
+	chosen := slices.Clone(must)
+	for _, d := range slices.SortedFunc(slices.Values(available), device.compare) {
+		if len(chosen) < size && !slices.Contains(must, d) {
+			chosen = append(chosen, d)
+		}
+	}
+	return chosen, nil
+}
+
+// checkSize refuses a number of devices that can't be chosen.
+func checkSize(available, must []device, size int) error {
+	total := len(must)
+	for _, d := range available {
+		if !slices.Contains(must, d) {
+			total++
+		}
+	}
+	if size < max(1, len(must)) || size > total {
+		return fmt.Errorf("%d devices can't be chosen of %d, %d of which must be among them", size, total, len(must))
+	}
+	return nil
 }
 
 // chooser chooses among the free devices of cards, which are in the order in which

@@ -49,11 +49,16 @@ func TestPreferredAllocation(t *testing.T) {
 		{"connected to what must be", Packed, pairs{"a-c": 1, "a-b": 0, "b-c": 9}, all, "a2", 2, "a2 c0"},
 		{"connected, yet distinct", Packed, pairs{"b-c": 1}, all, "", 4, "a0 b0 b1 c0"},
 		{"one needs no link", Packed, pairs{"b-c": 1}, all, "", 1, "a0"},
+		{"no preference: by id", InOrder, pairs{"b-c": 2}, "c0 b2 b0 a2 a1", "", 3, "a1 a2 b0"},
+		{"no preference, and what must be", InOrder, nil, "a0 a1 b0", "b0", 2, "a0 b0"},
 		{"the best of both pairs", Spread, pairs{"a-b": 4, "c-d": 5}, "a0 a1 b0 b1 c0 d0", "", 2, "c0 d0"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
-			plugin, _, _ := testPlugin(3, "GPU-a", "GPU-b", "GPU-c")
-			plugin.Policy, plugin.Links = test.policy, test.links
+			plugin, _, _ := testPlugin(3, "GPU-a", "GPU-b", "GPU-c", "GPU-d")
+			plugin.Links = test.links
+			if test.policy != "" {
+				plugin.Policy = func() Policy { return test.policy }
+			}
 			got, err := plugin.GetPreferredAllocation(context.Background(), preferredRequest(test.available, test.must, test.size))
 			require.NoError(t, err)
 			require.Len(t, got.GetContainerResponses(), 1)
@@ -109,7 +114,7 @@ func BenchmarkPreferredAllocation(b *testing.B) {
 		r.AvailableDeviceIDs = append(r.AvailableDeviceIDs, d.GetID())
 	}
 	for b.Loop() {
-		_, err := plugin.preferred(r)
+		_, err := plugin.preferred(r, cards)
 		require.NoError(b, err)
 	}
 }

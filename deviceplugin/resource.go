@@ -3,28 +3,65 @@ package deviceplugin
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpuslice/gpuslice/grant"
 )
 
-// DefaultResource is the resource that NVIDIA's and HAMi's users ask for.
-const DefaultResource = "nvidia.com/gpu"
+// The resources that users of NVIDIA's and HAMi's device plugins ask for, and those of
+// gpu-manager's.
+const (
+	DefaultResource     = "nvidia.com/gpu"
+	VcudaCoreResource   = "tencent.com/vcuda-core"
+	VcudaMemoryResource = "tencent.com/vcuda-memory"
+)
+
+// VcudaMemoryMiB is what one of gpu-manager's memory devices stands for.
+const VcudaMemoryMiB = 256
+
+// VcudaCores is how many of gpu-manager's core devices a card has.
+const VcudaCores = 100
 
 // idSeparator stands between a card's UUID and the rest of a device's id.
 const idSeparator = "::"
 
-// Resource is an extended resource: how cards are cut into the devices that the
-// kubelet counts.
+// Resource is an extended resource of which each card has some devices that the kubelet
+// counts.
 type Resource struct {
 	// Name is the resource's, "nvidia.com/gpu".
 	Name string
-
-	count int // of each card
+	// Annotation is the container's that Allocate passes the devices' ids along in,
+	// separated by commas. Two resources have two: the kubelet drops the second of two
+	// values that differ.
+	Annotation string
+	// Parts says that a device is a part of a card, of which a container wants many: of
+	// as few cards as will do. Ids that follow each other are passed along as one,
+	// "<UUID>::<first>-<last>". Otherwise a device stands for the card, and who wants two
+	// wants two cards.
+	Parts bool
 }
 
-// Replicas is a resource of which each card has as many as containers may share it.
-func Replicas(name string, splitCount int) Resource {
-	return Resource{Name: name, count: splitCount}
+// Replicas is a resource of which each card has as many devices as containers may share
+// it.
+func Replicas(name string) Resource {
+	return Resource{Name: name, Annotation: grant.AnnotationReplicas}
+}
+
+// Whole is a resource of devices that are one container's alone (MIG devices of one
+// profile), by the last part of its name.
+func Whole(name, last string) Resource {
+	return Resource{Name: name, Annotation: "gpuslice.io/" + last}
+}
+
+// Vcuda are gpu-manager's two resources: of each card 100 cores, and its memory in
+// blocks of 256 MiB. The kubelet chooses the devices of one without looking at those of
+// the other, so that its choice says nothing of the card.
+func Vcuda() (core, memory Resource) {
+	core = Resource{Name: VcudaCoreResource, Annotation: "gpuslice.io/vcuda-core", Parts: true}
+	memory = Resource{Name: VcudaMemoryResource, Annotation: "gpuslice.io/vcuda-memory", Parts: true}
+	return core, memory
 }
 
 // device is one device of a resource: the n-th of a card.
@@ -41,26 +78,54 @@ func (d device) compare(other device) int {
 	return cmp.Or(cmp.Compare(d.uuid, other.uuid), cmp.Compare(d.n, other.n))
 }
 
-// parse reads a device's id, of any card.
-func (r Resource) parse(id string) (device, error) {
+// list writes devices as the annotation has them.
+func (r Resource) list(devices []device) string {
+	if !r.Parts {
+		return strings.Join(sortedIDs(devices), ",")
+	}
+	var text strings.Builder
+	sorted := slices.SortedFunc(slices.Values(devices), device.compare)
+	for i := 0; i < len(sorted); {
+		last := i
+		for last+1 < len(sorted) && sorted[last+1] == (device{sorted[i].uuid, sorted[last].n + 1}) {
+			last++
+		}
+		if i > 0 {
+			text.WriteByte(',')
+		}
+		text.WriteString(sorted[i].id())
+		if last > i {
+			fmt.Fprintf(&text, "-%d", sorted[last].n)
+		}
+		i = last + 1
+	}
+	return text.String()
+}
+
+// parse reads a device's id. It must be of one of the cards.
+func (r Resource) parse(id string, cards []Card) (device, error) {
 	uuid, number, _ := strings.Cut(id, idSeparator)
 	n, err := strconv.Atoi(number)
 	d := device{uuid, n}
 	if err != nil || uuid == "" || d.id() != id {
 		return device{}, fmt.Errorf("%q is no device of %s: want <UUID>::<n>", id, r.Name)
 	}
-	if n < 0 || n >= r.count {
-		return device{}, fmt.Errorf("%q is no device of %s: a card has %d of them, numbered from 0", id, r.Name, r.count)
+	i, known := slices.BinarySearchFunc(cards, uuid, func(c Card, uuid string) int { return cmp.Compare(c.UUID, uuid) })
+	if !known {
+		return device{}, fmt.Errorf("%q: this node has no card %s", id, uuid)
+	}
+	if n < 0 || n >= cards[i].Devices {
+		return device{}, fmt.Errorf("%q is no device of %s: the card has %d of them, numbered from 0", id, r.Name, cards[i].Devices)
 	}
 	return d, nil
 }
 
 // parseAll reads the ids of devices, none of them twice.
-func (r Resource) parseAll(ids []string) ([]device, error) {
+func (r Resource) parseAll(ids []string, cards []Card) ([]device, error) {
 	devices := make([]device, 0, len(ids))
 	seen := make(map[device]bool, len(ids))
 	for _, id := range ids {
-		d, err := r.parse(id)
+		d, err := r.parse(id, cards)
 		if err != nil {
 			return nil, err
 		}

@@ -124,7 +124,7 @@ func (p *Plugin) edit(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, c
 	c := facts(pod, ctr)
 	c.Dir = p.Ledger.Folder(c.ID)
 	c.Uncontrolled = p.mode(pod, ctr) == modeNone
-	result, err := oci.Edits(g.Shares, p.Settings, c, p.Devices)
+	result, err := oci.Edits(g.Shares, p.Settings(), c, p.Devices)
 	if err != nil {
 		return nil, err
 	}

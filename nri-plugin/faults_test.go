@@ -130,7 +130,7 @@ func TestStateFolderFilledByATenant(t *testing.T) {
 		var err error
 		c.Ledger, err = grant.OpenLedger(dir)
 		require.NoError(t, err)
-		settings := c.Settings
+		settings := c.Settings()
 		c.Populate = func(dir string, shares []grant.Share) error { return oci.Populate(dir, shares, settings) }
 	})
 	first := newContainer("main")
@@ -226,7 +226,7 @@ func TestReconnectAfterTheRuntimeRestarts(t *testing.T) {
 // a container may go on, with its card, and keeps its claim as long as it does.
 func TestUnlistedContainerThatRunsKeepsItsClaim(t *testing.T) {
 	f := newFixture(t, func(c *nriplugin.Config) {
-		settings := c.Settings
+		settings := c.Settings()
 		c.Populate = func(dir string, shares []grant.Share) error { return oci.Populate(dir, shares, settings) }
 	})
 	ctr := newContainer("main")

@@ -44,8 +44,8 @@ type Config struct {
 	Cards func() map[string]grant.Card
 	// Populate writes the limiter's files into a new claim's folder.
 	Populate func(dir string, shares []grant.Share) error
-	// Settings say how a container gets its cards.
-	Settings oci.Settings
+	// Settings say how a container gets its cards. It must not block.
+	Settings func() oci.Settings
 	// Devices resolves cards to the edits that make them visible.
 	Devices oci.DeviceEdits
 	// Names orders a pod's containers, for HAMi's positional annotation; optional.
@@ -106,6 +106,7 @@ func New(c Config) (*Plugin, error) {
 		{"Cards", c.Cards != nil},
 		{"Populate", c.Populate != nil},
 		{"Devices", c.Devices != nil},
+		{"Settings", c.Settings != nil},
 		{"Log", c.Log != nil},
 	} {
 		if !required.ok {
@@ -115,8 +116,8 @@ func New(c Config) (*Plugin, error) {
 	if !slices.Contains([]UnscheduledPolicy{"", UnscheduledDeny, UnscheduledShare}, c.Unscheduled) {
 		errs = append(errs, fmt.Errorf("nri plugin: Unscheduled is %q, not %s or %s", c.Unscheduled, UnscheduledDeny, UnscheduledShare))
 	}
-	if err := c.Settings.Validate(); err != nil {
-		errs = append(errs, err)
+	if c.Settings != nil {
+		errs = append(errs, c.Settings().Validate())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

@@ -14,9 +14,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/node"
+	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/deviceplugin"
+	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/podresources"
@@ -51,25 +52,38 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	machine, err := doctor.NewMachine("/")
+	if err != nil {
+		return err
+	}
+	defer machine.Close()
 	inventory := gpu.NewCache(nvml.New(nvml.WithLibraryPath(o.NVMLLibrary)), gpu.CacheOptions{
 		Interval: o.InventoryInterval, Events: true, IgnoreXIDs: o.ignoredXIDs(), Topology: true, Log: log,
 	})
-	scaling := node.Scaling{Slots: o.SplitCount, Memory: o.MemoryScaling, Cores: o.CoresScaling}
+	published := newPublisher(&o, inventory, func() nodeconfig.Settings { return nodeconfig.Settings{} }, log)
+	watcher, err := o.followNodeConfig(published, log)
+	if err != nil {
+		return err
+	}
 
 	settings := o.settings(libraryPath, preloadPath)
+	if o.PassDeviceSpecs {
+		settings.Nodes = oci.NodeFiles{Paths: func(uuid string) ([]string, error) {
+			return devicePaths(published.now().Cards.Node, os.DirFS("/proc"), uuid)
+		}}
+	}
 	config := nriplugin.Config{
 		NodeName: o.NodeName,
 		Ledger:   ledger,
-		Cards:    func() map[string]grant.Card { return scaling.Capacities(inventory.Node()) },
+		Cards:    published.capacities,
 		Populate: func(dir string, shares []grant.Share) error {
-			settings := settings
-			settings.ContextMiB = o.contextMiB(inventory.Node())
-			return oci.Populate(dir, shares, settings)
+			return oci.Populate(dir, shares, published.ociSettings(settings))
 		},
-		Settings:         settings,
+		Settings:         func() oci.Settings { return published.ociSettings(settings) },
 		Devices:          registry,
 		Unscheduled:      nriplugin.UnscheduledPolicy(o.UnscheduledPolicy),
 		ExemptNamespaces: o.ExemptNamespaces,
+		SwitchNamespaces: o.SwitchNamespaces,
 		Log:              log,
 	}
 	if o.PodResourcesSocket != "" {
@@ -86,6 +100,12 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	var offers *kubelet
+	if o.DevicePluginDir != "" {
+		policy := func() deviceplugin.Policy { return o.policy(published.now().Settings) }
+		offers = newKubelet(&o, links{inventory}, policy, plugin.Ready, log)
+		published.offered = offers.set
+	}
 	listener, err := listen(o.HealthAddress)
 	if err != nil {
 		return err
@@ -101,14 +121,19 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if keys != nil {
 		tasks.Go(func() error { keys.Run(ctx); return nil })
 	}
+	if watcher != nil {
+		tasks.Go(func() error { watcher.Run(ctx); return nil })
+	}
 	tasks.Go(func() error {
 		// Before the NRI socket: the runtime's first question may come at once. A node
 		// whose driver isn't there yet is guarded all the same; its grants are refused.
 		waitForCards(ctx, inventory, firstLook)
-		published := publisher{options: o, scaling: scaling, inventory: inventory, offered: deviceplugin.NewInventory(), log: log}
 		published.update() // who finds the node guarded finds its cards too
 		tasks.Go(func() error { published.run(ctx); return nil })
-		tasks.Go(func() error { o.offer(ctx, published.offered, links{inventory}, plugin.Ready, log); return nil })
+		if offers != nil {
+			tasks.Go(func() error { offers.run(ctx); return nil })
+		}
+		sayWhatTheDriverLacks(ctx, machine, o, log)
 		log.Info("started", "version", version.String(), "node", o.NodeName, "library", libraryPath, "cards", len(inventory.Node().Cards))
 		return plugin.Run(ctx, o.NRISocket)
 	})
@@ -117,6 +142,32 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	log.Info("stopped")
 	return nil
+}
+
+// followNodeConfig has the publisher follow the node's configuration; nil: there is no
+// file to follow.
+func (o *options) followNodeConfig(p *publisher, log *slog.Logger) (*nodeconfig.Watcher, error) {
+	if o.NodeConfigFile == "" {
+		return nil, nil
+	}
+	watcher, err := nodeconfig.NewWatcher(nodeconfig.WatcherConfig{
+		Path: o.NodeConfigFile, Optional: o.NodeConfigFile == nodeconfig.DefaultPath,
+		NodeName: o.NodeName, Check: o.checkSettings, Log: log,
+		Changed: func(s nodeconfig.Settings) { o.sayUnused(s, log); p.reconfigure(s) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("--node-config-file: %w", err)
+	}
+	o.sayUnused(watcher.Current(), log)
+	p.settings = watcher.Current
+	return watcher, nil
+}
+
+// sayUnused logs the settings that change nothing here.
+func (o *options) sayUnused(s nodeconfig.Settings, log *slog.Logger) {
+	if fields := unused(s); len(fields) > 0 {
+		log.Warn("the node's configuration sets what changes nothing here", "file", o.NodeConfigFile, "fields", fields)
+	}
 }
 
 // listen opens the health server's address; empty is none.
@@ -164,52 +215,6 @@ func conditions(plugin *nriplugin.Plugin, inventory *gpu.Cache) (live, ready []c
 		{"cards", func() error { return cardsKnown(inventory) }},
 	}, live...)
 	return live, ready
-}
-
-// publisher keeps node.json current, and what the kubelet is told.
-type publisher struct {
-	options   options
-	scaling   node.Scaling
-	inventory *gpu.Cache
-	offered   *deviceplugin.Inventory
-	log       *slog.Logger
-	written   time.Time // when the cards that it has were read
-}
-
-// run looks every second whether the cards were read anew, and at once when something
-// has changed, until ctx ends.
-func (p *publisher) run(ctx context.Context) {
-	changed, cancel := p.inventory.Subscribe()
-	defer cancel()
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-changed:
-		}
-		p.update()
-	}
-}
-
-// update tells of the newest look at the cards, and writes node.json if they were read
-// since it was written.
-func (p *publisher) update() {
-	s := p.inventory.Snapshot()
-	p.offered.Update(s)
-	if !s.Taken.After(p.written) {
-		return
-	}
-	err := node.Write(p.options.StateDir, node.File{
-		Name: p.options.NodeName, AgentVersion: version.String(), WrittenAt: s.Taken, Scaling: p.scaling, Node: s.Node,
-	})
-	if err != nil {
-		p.log.Error("node not published", "error", err)
-		return
-	}
-	p.written = s.Taken
 }
 
 // prepareStateDir makes the state folder and takes its agent's lock: two agents of

@@ -67,7 +67,7 @@ func testOptions(t *testing.T) testAgent {
 	o, started, _, _, stderr := agent("--node-name=node-1", "--state-dir="+filepath.Join(dir, "run"),
 		"--library-dir="+filepath.Join(dir, "lib"), "--library="+filepath.Join(build, "lib", "libvgpu.so"),
 		"--nvml-library="+filepath.Join(build, "sim", "libnvidia-ml.so.1"), "--nri-socket="+shortDir(t)+"/nri.sock",
-		"--cdi-spec-dirs="+dir, "--health-address="+freeAddress(t), "--device-plugin-dir=")
+		"--cdi-spec-dirs="+dir, "--health-address="+freeAddress(t), "--device-plugin-dir=", "--node-config-file=")
 	require.True(t, started, stderr)
 	return testAgent{o}
 }
@@ -77,7 +77,7 @@ func (o testAgent) args() []string {
 	return []string{
 		"--node-name=" + o.NodeName, "--state-dir=" + o.StateDir, "--library-dir=" + o.LibraryDir, "--library=" + o.Library,
 		"--nvml-library=" + o.NVMLLibrary, "--nri-socket=" + o.NRISocket, "--cdi-spec-dirs=" + o.CDISpecDirs[0], "--health-address=" + o.HealthAddress,
-		"--device-plugin-dir=" + o.DevicePluginDir,
+		"--device-plugin-dir=" + o.DevicePluginDir, "--node-config-file=" + o.NodeConfigFile,
 	}
 }
 
@@ -184,8 +184,9 @@ func TestAgentsLife(t *testing.T) {
 	published, err := node.Read(o.StateDir)
 	require.NoError(t, err, "who finds the node guarded finds its cards too")
 	assert.Equal(t, "node-1", published.Name)
-	assert.Equal(t, node.Scaling{Slots: 10, Memory: 1, Cores: 1}, published.Scaling)
 	require.Len(t, published.Node.Cards, 1)
+	uuid := published.Node.Cards[0].UUID
+	assert.Equal(t, []node.Device{{UUID: uuid, Card: uuid, MemoryMiB: 143771, CorePercent: 100, Slots: 10}}, published.Devices)
 	assert.Equal(t, int64(143771), published.Node.Cards[0].MemoryMiB)
 
 	second := o
@@ -235,6 +236,7 @@ func TestAgentRefusesToStart(t *testing.T) {
 		{"no library", func(o *testAgent) { o.Library = "/nonexistent.so" }, "--library"},
 		{"not a library", func(o *testAgent) { o.Library = notALibrary }, notALibrary + " is not an ELF file"},
 		{"no grant keys", func(o *testAgent) { o.GrantKeyFile = "/nonexistent/keys" }, "--grant-key-file: grant keys: open /nonexistent/keys"},
+		{"no node configuration", func(o *testAgent) { o.NodeConfigFile = "/nonexistent/config.json" }, "--node-config-file: node configuration: open /nonexistent/config.json"},
 		{"bad grant keys", func(o *testAgent) { o.GrantKeyFile = "/dev/null" }, "--grant-key-file: grant keys: /dev/null"},
 		{"the state folder is a file", func(o *testAgent) { o.StateDir = notALibrary }, "--state-dir"},
 	} {

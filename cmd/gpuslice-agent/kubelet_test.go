@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/podresources"
 )
 
 // registration plays the kubelet, as far as its being told of a plugin.
@@ -139,13 +140,15 @@ func TestFeatures(t *testing.T) {
 }
 
 func TestCountedResources(t *testing.T) {
+	one := func(name string) podresources.Resource { return podresources.Resource{Name: name, PerCard: 1} }
 	for _, test := range []struct {
 		args []string
-		want []string
+		want []podresources.Resource
 	}{
-		{nil, []string{"nvidia.com/gpu"}},
-		{[]string{"--resource-name=example.com/slice"}, []string{"nvidia.com/gpu", "example.com/slice"}},
-		{[]string{"--resource-name=example.com/slice", "--device-plugin-dir="}, []string{"nvidia.com/gpu"}},
+		{nil, []podresources.Resource{one("nvidia.com/gpu")}},
+		{[]string{"--resource-name=example.com/slice"}, []podresources.Resource{one("nvidia.com/gpu"), one("example.com/slice")}},
+		{[]string{"--resource-name=example.com/slice", "--device-plugin-dir="}, []podresources.Resource{one("nvidia.com/gpu")}},
+		{[]string{"--resource-profile=tencent"}, []podresources.Resource{one("nvidia.com/gpu"), {Name: "tencent.com/vcuda-core", PerCard: 100}}},
 	} {
 		o, started, _, _, stderr := agent(append(test.args, "--node-name=n")...)
 		require.True(t, started, stderr)

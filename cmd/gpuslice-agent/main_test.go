@@ -19,8 +19,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/gpu"
-
 	"github.com/gpuslice/gpuslice/cmd/internal/config"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 )
@@ -56,38 +54,47 @@ func agent(args ...string) (o options, started bool, status int, stdout, stderr 
 
 // badValues are values of each flag that the agent must not start with.
 var badValues = map[string][]string{
-	"config":                    {"/nonexistent/agent.yaml"},
-	"node-name":                 {"", "Node", "node 1", "-n", strings.Repeat("n", 254)},
-	"state-dir":                 {"", "run/gpuslice"},
-	"library-dir":               {"", "lib"},
-	"library":                   {"", "libvgpu.so"},
-	"nri-socket":                {"", "nri.sock"},
-	"pod-resources-socket":      {"kubelet.sock"},
-	"nvml-library":              {""},
-	"inventory-interval":        {"", "30", "999ms", "-1s", "often"},
-	"ignore-xids":               {"", "-1", "79,", "all", "79,x"},
-	"device-injection":          {"", "CDI", "both"},
-	"cdi-spec-dirs":             {"", "cdi", "/etc/cdi,", "/etc/cdi,cdi"},
-	"nvidia-runtime-handlers":   {"nvidia,", "a b"},
-	"default-runtime-is-nvidia": {"", "maybe"},
-	"device-plugin-dir":         {"device-plugins", "/" + strings.Repeat("d", 80)},
-	"resource-name":             {"", "gpu", "nvidia.com/", "nvidia.com/gpu,nvidia.com/other", "/gpu"},
-	"allocation-policy":         {"", "Packed", "binpack"},
-	"gds-enabled":               {"", "maybe"},
-	"mofed-enabled":             {"", "maybe"},
-	"gdrcopy-enabled":           {"", "maybe"},
-	"resource-names":            {"", "nvidia.com/gpu,", "gpu", "nvidia.com/"},
-	"device-split-count":        {"", "0", "-1", "1001", "2.5", "99999999999999999999"},
-	"device-memory-scaling":     {"", "0", "-1", "101", "NaN", "Inf", "much"},
-	"context-memory-mib":        {"", "-2", "16385", "1.5", "much"},
-	"device-cores-scaling":      {"", "0", "-1", "101", "NaN", "-Inf", "much"},
-	"disable-core-limit":        {"", "maybe"},
-	"grant-key-file":            {"keys", "./keys"},
-	"unscheduled-policy":        {"", "Share", "allow"},
-	"exempt-namespaces":         {"a,,b", "Kube", "a/b", strings.Repeat("n", 64)},
-	"health-address":            {"9396", "localhost", "localhost:http", "127.0.0.1:65536"},
-	"log-level":                 {"", "loud", "INFO+1"},
-	"log-format":                {"", "yaml"},
+	"config":                     {"/nonexistent/agent.yaml"},
+	"node-name":                  {"", "Node", "node 1", "-n", strings.Repeat("n", 254)},
+	"state-dir":                  {"", "run/gpuslice"},
+	"library-dir":                {"", "lib"},
+	"library":                    {"", "libvgpu.so"},
+	"nri-socket":                 {"", "nri.sock"},
+	"pod-resources-socket":       {"kubelet.sock"},
+	"nvml-library":               {""},
+	"inventory-interval":         {"", "30", "999ms", "-1s", "often"},
+	"ignore-xids":                {"", "-1", "79,", "all", "79,x"},
+	"device-injection":           {"", "CDI", "both"},
+	"cdi-spec-dirs":              {"", "cdi", "/etc/cdi,", "/etc/cdi,cdi"},
+	"nvidia-runtime-handlers":    {"nvidia,", "a b"},
+	"default-runtime-is-nvidia":  {"", "maybe"},
+	"device-plugin-dir":          {"device-plugins", "/" + strings.Repeat("d", 80)},
+	"resource-name":              {"", "gpu", "nvidia.com/", "nvidia.com/gpu,nvidia.com/other", "/gpu"},
+	"allocation-policy":          {"", "Packed", "binpack"},
+	"gds-enabled":                {"", "maybe"},
+	"mofed-enabled":              {"", "maybe"},
+	"gdrcopy-enabled":            {"", "maybe"},
+	"pass-device-specs":          {"", "maybe"},
+	"resource-profile":           {"", "HAMi", "hami,tencent"},
+	"mig-strategy":               {"", "Mixed", "both"},
+	"node-config-file":           {"config.json"},
+	"kubernetes-api":             {"", "true", "maybe"},
+	"kubeconfig":                 {"config"},
+	"register-format":            {"", "JSON", "yaml"},
+	"gaia-model-label":           {"", "maybe"},
+	"resource-names":             {"", "nvidia.com/gpu,", "gpu", "nvidia.com/"},
+	"device-split-count":         {"", "0", "-1", "1001", "2.5", "99999999999999999999"},
+	"device-memory-scaling":      {"", "0", "-1", "101", "NaN", "Inf", "much"},
+	"context-memory-mib":         {"", "-2", "16385", "1.5", "much"},
+	"device-cores-scaling":       {"", "0", "-1", "101", "NaN", "-Inf", "much"},
+	"disable-core-limit":         {"", "maybe"},
+	"grant-key-file":             {"keys", "./keys"},
+	"unscheduled-policy":         {"", "Share", "allow"},
+	"exempt-namespaces":          {"a,,b", "Kube", "a/b", strings.Repeat("n", 64)},
+	"disable-control-namespaces": {"a,,b", "Kube", "a/b", "a*", "**"},
+	"health-address":             {"9396", "localhost", "localhost:http", "127.0.0.1:65536"},
+	"log-level":                  {"", "loud", "INFO+1"},
+	"log-format":                 {"", "yaml"},
 }
 
 func eachFlag(visit func(f *pflag.Flag)) {
@@ -149,6 +156,8 @@ func TestGoodValues(t *testing.T) {
 		{"--device-memory-scaling=0.01", "--device-cores-scaling=100", "--device-split-count=1000", "--inventory-interval=1s"},
 		{"--unscheduled-policy=share", "--device-split-count=100"},
 		{"--unscheduled-policy=share", "--device-split-count=200", "--device-cores-scaling=2"},
+		{"--resource-profile=tencent", "--mig-strategy=mixed", "--pass-device-specs", "--node-config-file=", "--disable-control-namespaces=lab,*"},
+		{"--kubernetes-api=off", "--kubeconfig=", "--register-format=csv", "--gaia-model-label"},
 		{"--node-name=node-1.example.com", "--resource-names=nvidia.com/gpu,example.com/A100_80GB"},
 	} {
 		_, started, status, _, stderr := agent(append([]string{"--node-name=node-1"}, args...)...)
@@ -157,12 +166,24 @@ func TestGoodValues(t *testing.T) {
 	}
 }
 
-// An equal share of a card is one that can be limited.
-func TestSharesThatAreTooSmall(t *testing.T) {
-	_, started, status, _, stderr := agent("--node-name=n", "--unscheduled-policy=share", "--device-split-count=101")
-	assert.False(t, started)
-	assert.Equal(t, exitUsage, status)
-	assert.Contains(t, stderr, "--unscheduled-policy: want deny, or a --device-split-count")
+// Options that are good alone and not together.
+func TestOptionsThatDoNotGoTogether(t *testing.T) {
+	for _, test := range []struct {
+		description string
+		args        []string
+		want        string
+	}{
+		{"an equal share that can't be limited", []string{"--unscheduled-policy=share", "--device-split-count=101"}, "--unscheduled-policy: want deny, or a --device-split-count"},
+		{"cores and memory of different cards", []string{"--unscheduled-policy=share", "--resource-profile=tencent"}, "--unscheduled-policy: want deny with --resource-profile=tencent"},
+		{"whole devices as cores and memory", []string{"--mig-strategy=single", "--resource-profile=tencent"}, "--mig-strategy: want none or mixed with --resource-profile=tencent"},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			_, started, status, _, stderr := agent(append(test.args, "--node-name=n")...)
+			assert.False(t, started)
+			assert.Equal(t, exitUsage, status)
+			assert.Contains(t, stderr, test.want)
+		})
+	}
 }
 
 func TestArgumentsThatAreNone(t *testing.T) {
@@ -208,10 +229,9 @@ func TestPrecedence(t *testing.T) {
 }
 
 func TestSettings(t *testing.T) {
-	o, _, _, _, _ := agent("--node-name=n", "--device-memory-scaling=2", "--disable-core-limit", "--device-injection=envvar", "--default-runtime-is-nvidia")
+	o, _, _, _, _ := agent("--node-name=n", "--disable-core-limit", "--device-injection=envvar", "--default-runtime-is-nvidia")
 	s := o.settings("/lib.so", "/preload")
 	require.NoError(t, s.Validate())
-	assert.True(t, s.Oversubscribe)
 	assert.Equal(t, "disable", string(s.CorePolicy))
 	assert.Equal(t, "envvar", string(s.Injection))
 	assert.True(t, s.DefaultRuntimeIsNvidia)
@@ -290,20 +310,5 @@ func TestProcess(t *testing.T) {
 			require.NoError(t, cmd.Wait(), stderr)
 			assert.Contains(t, stderr.String(), "stopped")
 		})
-	}
-}
-
-func TestContextMemory(t *testing.T) {
-	n := gpu.Node{Cards: []gpu.Card{{UUID: "GPU-1", Model: "NVIDIA H200"}, {UUID: "GPU-2", Model: "Tesla T4"}}}
-	for _, test := range []struct {
-		args []string
-		want map[string]int64
-	}{
-		{nil, map[string]int64{"GPU-1": 520, "GPU-2": 105}},
-		{[]string{"--context-memory-mib=0"}, map[string]int64{"GPU-1": 0, "GPU-2": 0}},
-		{[]string{"--context-memory-mib=300"}, map[string]int64{"GPU-1": 300, "GPU-2": 300}},
-	} {
-		o, _, _, _, _ := agent(append(test.args, "--node-name=n")...)
-		assert.Equal(t, test.want, o.contextMiB(n))
 	}
 }

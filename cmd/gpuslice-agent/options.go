@@ -2,15 +2,11 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +14,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/cmd/internal/config"
 	"github.com/gpuslice/gpuslice/deviceplugin"
+	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
@@ -49,6 +46,16 @@ type options struct {
 	GDSEnabled       bool
 	MOFEDEnabled     bool
 	GDRCopyEnabled   bool
+	PassDeviceSpecs  bool
+
+	ResourceProfile string
+	MIGStrategy     string
+	NodeConfigFile  string
+
+	KubernetesAPI  string
+	Kubeconfig     string
+	RegisterFormat string
+	GaiaModelLabel bool
 
 	ResourceNames       []string
 	SplitCount          int
@@ -59,6 +66,7 @@ type options struct {
 	GrantKeyFile        string
 	UnscheduledPolicy   string
 	ExemptNamespaces    []string
+	SwitchNamespaces    []string
 	HealthAddress       string
 	LogLevel, LogFormat string
 }
@@ -71,6 +79,9 @@ var aliases = config.Aliases{
 	"gds-enabled":        {"GDS_ENABLED"},
 	"mofed-enabled":      {"MOFED_ENABLED"},
 	"gdrcopy-enabled":    {"GDRCOPY_ENABLED"},
+	"pass-device-specs":  {"PASS_DEVICE_SPECS"},
+	"mig-strategy":       {"MIG_STRATEGY"},
+	"kubeconfig":         {"KUBECONFIG"},
 }
 
 func (o *options) bind(f *pflag.FlagSet) {
@@ -98,6 +109,15 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.BoolVar(&o.GDSEnabled, "gds-enabled", false, "containers that ask for a card get NVIDIA_GDS=enabled (GPUDirect Storage)")
 	f.BoolVar(&o.MOFEDEnabled, "mofed-enabled", false, "containers that ask for a card get NVIDIA_MOFED=enabled (Mellanox OFED)")
 	f.BoolVar(&o.GDRCopyEnabled, "gdrcopy-enabled", false, "containers that ask for a card get NVIDIA_GDRCOPY=enabled (GDRCopy)")
+	f.BoolVar(&o.PassDeviceSpecs, "pass-device-specs", false, "where NVIDIA's runtime injects the cards, name their device nodes in the container's spec too, so that an update of the container (the kubelet's CPU manager makes one) does not take them away; the device plugin itself passes none: that would give a card without its limits")
+	f.StringVar(&o.ResourceProfile, "resource-profile", string(profileHAMi), "`which` resources the kubelet is offered: hami (--resource-name) or tencent (tencent.com/vcuda-core, 100 a card, and tencent.com/vcuda-memory, blocks of 256 MiB)")
+	f.StringVar(&o.MIGStrategy, "mig-strategy", string(gpu.MIGNone), "`how` MIG devices are offered: none (not at all), single (as --resource-name; all cards of the node need one profile) or mixed (each profile as a resource of its own, such as nvidia.com/mig-1g.10gb)")
+	f.StringVar(&o.NodeConfigFile, "node-config-file", nodeconfig.DefaultPath, "HAMi's JSON `file` of options by node, followed when it changes; what it sets for this node wins over the options here; the default one need not be there; empty reads none")
+
+	f.StringVar(&o.KubernetesAPI, "kubernetes-api", string(apiAuto), "`whether` schedulers are told of the cards by annotations and labels of the node: on, off, or auto (on with --kubeconfig or in a pod with a service account); the node is guarded all the same")
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server; empty is the pod's service account")
+	f.StringVar(&o.RegisterFormat, "register-format", registerJSON, "`form` of the annotation hami.io/node-nvidia-register: json (as HAMi has it now) or csv (as its older schedulers read it)")
+	f.BoolVar(&o.GaiaModelLabel, "gaia-model-label", false, "label the node with gaia.tencent.com/gpu-model, as gpu-manager does")
 
 	f.StringSliceVar(&o.ResourceNames, "resource-names", []string{deviceplugin.DefaultResource}, "extended resources whose devices count as a container's cards, by `name`; --resource-name always does")
 	f.IntVar(&o.SplitCount, "device-split-count", 10, "`containers` that may share one card, 1 to 1000")
@@ -108,6 +128,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.GrantKeyFile, "grant-key-file", "", "`file` of the keys that grants must be signed with: one or two, each on a line of its own in hexadecimal or base64, at least 32 bytes; mode 0440 or less, followed when it changes; HAMi's annotations can't be signed and are refused then; empty takes grants unsigned")
 	f.StringVar(&o.UnscheduledPolicy, "unscheduled-policy", string(nriplugin.UnscheduledDeny), "`what` a container gets whose pod no GPU scheduler annotated: deny (no card) or share (for each device that the kubelet gave it, the card's memory and compute time divided by --device-split-count)")
 	f.StringSliceVar(&o.ExemptNamespaces, "exempt-namespaces", nil, "`namespaces` whose pods are left alone: they may use whole cards without a grant")
+	f.StringSliceVar(&o.SwitchNamespaces, "disable-control-namespaces", nil, "`namespaces` whose pods may switch their limiter off by CUDA_DISABLE_CONTROL=true, * for all; such a container gets the cards of its grant and is held to nothing; each is logged")
 	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`host:port` of /healthz and /readyz; empty serves none")
 	f.StringVar(&o.LogLevel, "log-level", "info", "the least `level` of the agent's own log: debug, info, warn or error")
 	f.StringVar(&o.LogFormat, "log-format", "text", "the log's `format`: text or json")
@@ -187,66 +208,24 @@ func (o *options) validate() error {
 	if o.GrantKeyFile != "" {
 		c.absolute("grant-key-file", o.GrantKeyFile)
 	}
+	o.validateOffer(&c)
 	share := o.UnscheduledPolicy == string(nriplugin.UnscheduledShare)
 	c.want("unscheduled-policy", share || o.UnscheduledPolicy == string(nriplugin.UnscheduledDeny), "deny or share", o.UnscheduledPolicy)
 	// A share of no compute time would not be limited.
 	c.want("unscheduled-policy", !share || int(grant.MaxCorePercent*o.CoresScaling) >= o.SplitCount,
 		"deny, or a --device-split-count that leaves each share at least 1 % of compute time", o.UnscheduledPolicy)
+	c.want("unscheduled-policy", !share || o.ResourceProfile != string(profileTencent),
+		"deny with --resource-profile=tencent: the kubelet chooses cores and memory apart, maybe of different cards", o.UnscheduledPolicy)
 	c.matches("exempt-namespaces", labelPattern, "names of namespaces", o.ExemptNamespaces...)
+	for _, namespace := range o.SwitchNamespaces {
+		c.want("disable-control-namespaces", namespace == "*" || labelPattern.MatchString(namespace), "names of namespaces, or *", namespace)
+	}
 	c.want("health-address", o.HealthAddress == "" || isAddress(o.HealthAddress), "host:port or nothing", o.HealthAddress)
 	_, known := logLevels[o.LogLevel]
 	c.want("log-level", known, "debug, info, warn or error", o.LogLevel)
 	_, known = logHandlers[o.LogFormat]
 	c.want("log-format", known, "text or json", o.LogFormat)
 	return errors.Join(c.errs...)
-}
-
-// checks gathers what is wrong with options.
-type checks struct{ errs []error }
-
-// want reports a value that is not as wanted.
-func (c *checks) want(flag string, ok bool, want string, got any) {
-	if !ok {
-		c.errs = append(c.errs, fmt.Errorf("--%s: want %s, not %q", flag, want, fmt.Sprint(got)))
-	}
-}
-
-func (c *checks) absolute(flag string, paths ...string) {
-	for _, path := range paths {
-		c.want(flag, filepath.IsAbs(path), "an absolute path", path)
-	}
-}
-
-func (c *checks) matches(flag string, pattern *regexp.Regexp, want string, values ...string) {
-	for _, value := range values {
-		c.want(flag, pattern.MatchString(value), want, value)
-	}
-}
-
-// isAddress says whether a text is host:port with a port by number.
-func isAddress(text string) bool {
-	_, port, err := net.SplitHostPort(text)
-	if err != nil {
-		return false
-	}
-	_, err = strconv.ParseUint(port, 10, 16)
-	return err == nil
-}
-
-// contextMiB is what a context takes of each card, in MiB, by UUID; of a MIG device what
-// it takes of such a card.
-func (o *options) contextMiB(n gpu.Node) map[string]int64 {
-	sizes := make(map[string]int64, len(n.Cards))
-	for _, c := range n.Cards {
-		sizes[c.UUID] = int64(o.ContextMemoryMiB)
-		if o.ContextMemoryMiB < 0 {
-			sizes[c.UUID] = c.ContextMiB()
-		}
-		for _, d := range c.MIG {
-			sizes[d.UUID] = sizes[c.UUID]
-		}
-	}
-	return sizes
 }
 
 // ignoredXIDs are the XIDs that say nothing about a card.
@@ -266,7 +245,6 @@ func (o *options) settings(libraryPath, preloadPath string) oci.Settings {
 		PreloadPath:            preloadPath,
 		NvidiaHandlers:         o.NvidiaRuntimeHandlers,
 		DefaultRuntimeIsNvidia: o.DefaultRuntimeIsNvidia,
-		Oversubscribe:          o.MemoryScaling > 1,
 	}
 	if o.DisableCoreLimit {
 		s.CorePolicy = oci.CoreDisable

@@ -72,7 +72,7 @@ func table(out io.Writer, n status.Node) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "GPU\tMODEL\tUUID\tCONTAINERS\tMEMORY GRANTED\tCORES GRANTED\tMEMORY USED")
 	for _, c := range n.Cards {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%d/%d\t%d/%d MiB\t%d/%d %%\t%d MiB\n", c.Index, c.Model, c.UUID,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%d/%d MiB\t%d/%d %%\t%d MiB\n", label(c), c.Model, c.UUID,
 			c.GrantedContainers, c.GrantableSlots, c.GrantedMemoryMiB, c.GrantableMiB, c.GrantedCores, c.GrantableCores, mebibytes(c.UsedBytes))
 	}
 	if len(n.Cards) == 0 {
@@ -80,17 +80,17 @@ func table(out io.Writer, n status.Node) error {
 	}
 	fmt.Fprintln(w)
 	fmt.Fprintln(w, "POD\tCONTAINER\tSTATE\tGPU\tMEMORY USED\tCORES\tPROCESSES\tENFORCEMENT")
-	index := map[string]int{}
+	labels := map[string]string{}
 	for _, c := range n.Cards {
-		index[c.UUID] = c.Index
+		labels[c.UUID] = label(c)
 	}
 	for _, c := range n.Containers {
 		for _, s := range c.Shares {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d MiB\t%s\t%d\t%s\n", orDash(c.Pod), name(c), c.State, card(s.UUID, index),
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d MiB\t%s\t%d\t%s\n", orDash(c.Pod), name(c), c.State, card(s.UUID, labels),
 				mebibytes(s.UsedBytes), s.MemoryMiB, cores(s.CorePercent), s.Processes, orDash(c.Enforcement))
 		}
 		if len(c.Shares) == 0 {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t-\t-\t-\t%s\n", orDash(c.Pod), name(c), c.State, blocked(c, index), orDash(c.Enforcement))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t-\t-\t-\t%s\n", orDash(c.Pod), name(c), c.State, blocked(c, labels), orDash(c.Enforcement))
 		}
 	}
 	if len(n.Containers) == 0 {
@@ -115,16 +115,24 @@ func name(c status.Container) string {
 	return c.Name
 }
 
-// card is a card's index, or its UUID where the node has no such card.
-func card(uuid string, index map[string]int) string {
-	if i, ok := index[uuid]; ok {
-		return fmt.Sprint(i)
+// label is a card's index, with the profile of a MIG device.
+func label(c status.Card) string {
+	if c.MIGProfile == "" {
+		return fmt.Sprint(c.Index)
+	}
+	return fmt.Sprintf("%d/%s", c.Index, c.MIGProfile)
+}
+
+// card is a card's label, or its UUID where the node has no such card.
+func card(uuid string, labels map[string]string) string {
+	if l, ok := labels[uuid]; ok {
+		return l
 	}
 	return uuid
 }
 
 // blocked are the cards that a container without known shares keeps from others.
-func blocked(c status.Container, index map[string]int) string {
+func blocked(c status.Container, labels map[string]string) string {
 	if c.State != string(grant.StateBlocking) {
 		return "-"
 	}
@@ -133,7 +141,7 @@ func blocked(c status.Container, index map[string]int) string {
 	}
 	var cards []string
 	for _, uuid := range c.Blocks {
-		cards = append(cards, card(uuid, index))
+		cards = append(cards, card(uuid, labels))
 	}
 	return strings.Join(cards, ",")
 }

@@ -27,6 +27,9 @@ type WatcherConfig struct {
 	Interval time.Duration
 	// Log is told of every change, and once of each bad file; nil is silence.
 	Log *slog.Logger
+	// Check refuses settings that this node can't have, as a bad file is refused; nil
+	// takes all.
+	Check func(Settings) error
 	// Changed is called by Run with settings that differ from those before.
 	Changed func(Settings)
 }
@@ -125,6 +128,11 @@ func (w *Watcher) look() (changed bool, err error) {
 	s, err := Resolve(f, w.cfg.NodeName, labels)
 	if err != nil {
 		return false, fmt.Errorf("node configuration %s: %w", w.cfg.Path, err)
+	}
+	if w.cfg.Check != nil {
+		if err := w.cfg.Check(s); err != nil {
+			return false, fmt.Errorf("node configuration %s: %w", w.cfg.Path, err)
+		}
 	}
 	w.data, w.labels = data, maps.Clone(labels)
 	changed = !reflect.DeepEqual(s, w.Current())

@@ -32,16 +32,25 @@ const (
 // of the kubelet is nothing to it.
 type Client struct {
 	socket    string
-	resources []string
+	resources []Resource
+}
+
+// Resource is one whose devices count as a container's cards.
+type Resource struct {
+	// Name is the extended resource's, "nvidia.com/gpu".
+	Name string
+	// PerCard is how many devices stand for one card, or for a part of one: 1 of HAMi's
+	// and NVIDIA's resource, 100 of gpu-manager's cores.
+	PerCard int
 }
 
 var _ grant.ContainerNames = (*Client)(nil)
 
 // New returns a client of the socket, which counts the devices of the given
 // resources: DefaultResource if there are none.
-func New(socket string, resources ...string) *Client {
+func New(socket string, resources ...Resource) *Client {
 	if len(resources) == 0 {
-		resources = []string{DefaultResource}
+		resources = []Resource{{DefaultResource, 1}}
 	}
 	return &Client{socket: socket, resources: resources}
 }
@@ -124,10 +133,14 @@ func (c *Client) count(pod *api.PodResources) ([]grant.ContainerDevices, error) 
 			return nil, fmt.Errorf("the kubelet lists container %q of pod %s/%s twice", name, pod.GetNamespace(), pod.GetName())
 		}
 		devices := 0
-		for _, d := range container.GetDevices() {
-			if slices.Contains(c.resources, d.GetResourceName()) {
-				devices += len(d.GetDeviceIds())
+		for _, r := range c.resources {
+			ids := 0 // the kubelet lists a resource once for each NUMA node
+			for _, d := range container.GetDevices() {
+				if d.GetResourceName() == r.Name {
+					ids += len(d.GetDeviceIds())
+				}
 			}
+			devices += (ids + r.PerCard - 1) / r.PerCard
 		}
 		listed = append(listed, grant.ContainerDevices{Name: name, Devices: devices})
 	}

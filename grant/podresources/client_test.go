@@ -110,9 +110,9 @@ func TestContainerNames(t *testing.T) {
 
 func TestResourceNamesAreSettings(t *testing.T) {
 	k := &kubelet{list: []*api.PodResources{pod("ns", "mine", container("main", devices("nvidia.com/gpu", "x"), devices("example.com/a", "1"), devices("example.com/b", "2", "3")))}}
-	got, err := podresources.New(serve(t, k), "example.com/a", "example.com/b").ContainerNames(context.Background(), grant.Pod{Namespace: "ns", Name: "mine"})
+	got, err := podresources.New(serve(t, k), podresources.Resource{Name: "example.com/a", PerCard: 1}, podresources.Resource{Name: "example.com/b", PerCard: 2}).ContainerNames(context.Background(), grant.Pod{Namespace: "ns", Name: "mine"})
 	require.NoError(t, err)
-	assert.Equal(t, []grant.ContainerDevices{{Name: "main", Devices: 3}}, got)
+	assert.Equal(t, []grant.ContainerDevices{{Name: "main", Devices: 2}}, got)
 }
 
 func TestSlowKubeletEndsWithTheContext(t *testing.T) {

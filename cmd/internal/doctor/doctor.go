@@ -116,9 +116,23 @@ var checks = []struct {
 
 // Examine runs every check.
 func Examine(ctx context.Context, h Host, o Options) Report {
-	e := newExam(ctx, h, o)
+	return newExam(ctx, h, o).examine(ctx, func(string) bool { return true })
+}
+
+// ExamineDriver runs the checks of what the driver needs of the kernel: its modules and
+// its device nodes. It asks no other program.
+func ExamineDriver(ctx context.Context, h Host, o Options) Report {
+	e := &exam{Host: h, o: o}
+	return e.examine(ctx, func(name string) bool { return name == "driver-modules" || name == "driver-devices" })
+}
+
+// examine runs the checks that are wanted.
+func (e *exam) examine(ctx context.Context, wanted func(name string) bool) Report {
 	report := Report{State: OK}
 	for _, c := range checks {
+		if !wanted(c.name) {
+			continue
+		}
 		var v verdict
 		c.run(ctx, e, &v)
 		r := Result{Check: c.name, State: v.worst(), Found: strings.Join(v.found, "; "), Fix: v.remedy}

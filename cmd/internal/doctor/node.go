@@ -157,16 +157,16 @@ func checkCDI(_ context.Context, e *exam, v *verdict) {
 		return
 	}
 	var missing []string
-	for _, c := range n.Node.Cards {
-		if !slices.Contains(devices, c.UUID) {
-			missing = append(missing, c.UUID)
+	for _, d := range n.Devices {
+		if !slices.Contains(devices, d.UUID) {
+			missing = append(missing, d.UUID)
 		}
 	}
 	if len(missing) > 0 {
 		v.fail("no device of "+strings.Join(missing, ", ")+" in "+where, cdiGenerate+" --device-name-strategy=uuid --device-name-strategy=index")
 		return
 	}
-	v.ok(fmt.Sprintf("every card (%d) has a device in %s; %s", len(n.Node.Cards), where, cri))
+	v.ok(fmt.Sprintf("every card (%d) has a device in %s; %s", len(n.Devices), where, cri))
 }
 
 // cdiDevices are the names of the cards in CDI specs. Specs that can't be used are

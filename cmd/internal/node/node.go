@@ -10,17 +10,17 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/gpuslice/gpuslice/gpu"
-	"github.com/gpuslice/gpuslice/grant"
 )
 
 // fileName is the file's name in the state folder.
 const fileName = "node.json"
 
 // fileVersion is the version of the format.
-const fileVersion = 1
+const fileVersion = 2
 
 // File is node.json.
 type File struct {
@@ -28,37 +28,18 @@ type File struct {
 	Name         string    `json:"name"`
 	AgentVersion string    `json:"agentVersion"`
 	WrittenAt    time.Time `json:"writtenAt"`
-	// Scaling is how much of a card may be booked.
-	Scaling Scaling  `json:"scaling"`
+	// Devices are what may be granted, and how much of each.
+	Devices []Device `json:"devices"`
 	Node    gpu.Node `json:"node"`
 }
 
-// Scaling is how much of a card may be booked, and by how many.
-type Scaling struct {
-	// Slots is the number of containers that may share one card.
-	Slots int `json:"slots"`
-	// Memory and Cores are multiples of what the card has.
-	Memory float64 `json:"memory"`
-	Cores  float64 `json:"cores"`
-}
-
-// Capacity is what may be booked of a card.
-func (s Scaling) Capacity(c gpu.Card) grant.Card {
-	return grant.Card{
-		UUID:        c.UUID,
-		MemoryMiB:   int64(float64(c.MemoryMiB) * s.Memory),
-		CorePercent: int(grant.MaxCorePercent * s.Cores),
-		Slots:       s.Slots,
+// Device finds a device by its UUID.
+func (f File) Device(uuid string) (Device, bool) {
+	i := slices.IndexFunc(f.Devices, func(d Device) bool { return d.UUID == uuid })
+	if i < 0 {
+		return Device{}, false
 	}
-}
-
-// Capacities is what may be booked of each card of a node, by UUID.
-func (s Scaling) Capacities(n gpu.Node) map[string]grant.Card {
-	cards := make(map[string]grant.Card, len(n.Cards))
-	for _, c := range n.Cards {
-		cards[c.UUID] = s.Capacity(c)
-	}
-	return cards
+	return f.Devices[i], true
 }
 
 // Write publishes the file. Readers see the old one or the new one, never a part.

@@ -10,21 +10,25 @@ import (
 
 	"github.com/gpuslice/gpuslice/cmd/internal/node"
 	"github.com/gpuslice/gpuslice/gpu"
-	"github.com/gpuslice/gpuslice/grant"
 )
 
 func TestWriteAndRead(t *testing.T) {
 	dir := t.TempDir()
 	want := node.File{
 		Name: "n", AgentVersion: "v1", WrittenAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
-		Scaling: node.Scaling{Slots: 10, Memory: 1, Cores: 1},
+		Devices: []node.Device{{UUID: "GPU-1", Card: "GPU-1", MemoryMiB: 1000, CorePercent: 100, Slots: 10}},
 		Node:    gpu.Node{DriverVersion: "575", Cards: []gpu.Card{{UUID: "GPU-1", MemoryMiB: 1000}}},
 	}
 	require.NoError(t, node.Write(dir, want))
 	got, err := node.Read(dir)
 	require.NoError(t, err)
-	want.Version = 1
+	want.Version = 2
 	require.Equal(t, want, got)
+	device, known := got.Device("GPU-1")
+	require.True(t, known)
+	require.Equal(t, want.Devices[0], device)
+	_, known = got.Device("GPU-2")
+	require.False(t, known)
 
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -50,12 +54,4 @@ func TestReadErrors(t *testing.T) {
 
 func TestWriteToAFolderThatIsNotThere(t *testing.T) {
 	require.ErrorContains(t, node.Write("/nonexistent", node.File{}), "node.json")
-}
-
-func TestCapacities(t *testing.T) {
-	n := gpu.Node{Cards: []gpu.Card{{UUID: "GPU-1", MemoryMiB: 1000}, {UUID: "GPU-2", MemoryMiB: 333}}}
-	require.Equal(t, map[string]grant.Card{
-		"GPU-1": {UUID: "GPU-1", MemoryMiB: 1500, CorePercent: 200, Slots: 3},
-		"GPU-2": {UUID: "GPU-2", MemoryMiB: 499, CorePercent: 200, Slots: 3},
-	}, node.Scaling{Slots: 3, Memory: 1.5, Cores: 2}.Capacities(n))
 }

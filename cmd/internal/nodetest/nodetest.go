@@ -31,7 +31,10 @@ var Time = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func File() node.File {
 	return node.File{
 		Name: "node-1", AgentVersion: "v1.0.0", WrittenAt: Time,
-		Scaling: node.Scaling{Slots: 10, Memory: 1, Cores: 1},
+		Devices: []node.Device{
+			{UUID: H200, Card: H200, MemoryMiB: 143771, CorePercent: 100, Slots: 10},
+			{UUID: T4, Card: T4, MemoryMiB: 15360, CorePercent: 100, Slots: 10},
+		},
 		Node: gpu.Node{DriverVersion: "575.57.08", CUDAVersion: "12.9", Cards: []gpu.Card{
 			{UUID: H200, Index: 0, Model: "NVIDIA H200", MemoryMiB: 143771},
 			{UUID: T4, Index: 1, Model: "Tesla T4", MemoryMiB: 15360},
@@ -63,7 +66,7 @@ func (s *StateDir) Claim(id, pod string, shares ...grant.Share) {
 	_, err := s.Ledger.Claim(context.Background(), grant.Claim{
 		ContainerID: id, Owner: grant.OwnerNRI, PodUID: "uid-" + pod, PodNamespace: "default", PodName: pod,
 		Container: "main", Shares: shares, Mode: "preload", CreatedAt: Time,
-	}, File().Scaling.Capacities(File().Node), func(dir string) error { return oci.Populate(dir, shares, settings) })
+	}, node.Capacities(File().Devices), func(dir string) error { return oci.Populate(dir, shares, settings) })
 	require.NoError(s.tb, err)
 }
 

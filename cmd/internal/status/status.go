@@ -33,11 +33,13 @@ type Node struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
-// Card is one card: what it has and what of it is granted.
+// Card is one card, or one MIG device: what it has and what of it is granted.
 type Card struct {
-	UUID              string `json:"uuid"`
-	Index             int    `json:"index"`
-	Model             string `json:"model"`
+	UUID  string `json:"uuid"`
+	Index int    `json:"index"` // the card's, also of its MIG devices
+	Model string `json:"model"`
+	// MIGProfile is there of MIG devices.
+	MIGProfile        string `json:"migProfile,omitempty"`
 	MemoryMiB         int64  `json:"memoryMiB"`
 	GrantableMiB      int64  `json:"grantableMemoryMiB"`
 	GrantedMemoryMiB  int64  `json:"grantedMemoryMiB"`
@@ -122,15 +124,20 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 	})
 
 	n.Cards = []Card{}
+	row := func(c Card) {
+		device, _ := file.Device(c.UUID) // one that isn't offered has nothing to grant
+		booked := snapshot.Cards[c.UUID]
+		c.GrantableMiB, c.GrantedMemoryMiB = device.MemoryMiB, booked.MemoryMiB
+		c.GrantableCores, c.GrantedCores = device.CorePercent, booked.CorePercent
+		c.GrantableSlots, c.GrantedContainers = device.Slots, booked.Slots
+		c.UsedBytes = used[c.UUID]
+		n.Cards = append(n.Cards, c)
+	}
 	for _, c := range file.Node.Cards {
-		capacity, booked := file.Scaling.Capacity(c), snapshot.Cards[c.UUID]
-		n.Cards = append(n.Cards, Card{
-			UUID: c.UUID, Index: c.Index, Model: c.Model, MemoryMiB: c.MemoryMiB,
-			GrantableMiB: capacity.MemoryMiB, GrantedMemoryMiB: booked.MemoryMiB,
-			GrantableCores: capacity.CorePercent, GrantedCores: booked.CorePercent,
-			GrantableSlots: capacity.Slots, GrantedContainers: booked.Slots,
-			UsedBytes: used[c.UUID],
-		})
+		row(Card{UUID: c.UUID, Index: c.Index, Model: c.Model, MemoryMiB: c.MemoryMiB})
+		for _, d := range c.MIG {
+			row(Card{UUID: d.UUID, Index: c.Index, MIGProfile: d.Profile, Model: c.Model + " MIG " + d.Profile, MemoryMiB: d.MemoryMiB})
+		}
 	}
 	return n, nil
 }

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"regexp"
+	"strconv"
+)
+
+// checks gathers what is wrong with options.
+type checks struct{ errs []error }
+
+// want reports a value that is not as wanted.
+func (c *checks) want(flag string, ok bool, want string, got any) {
+	if !ok {
+		c.errs = append(c.errs, fmt.Errorf("--%s: want %s, not %q", flag, want, fmt.Sprint(got)))
+	}
+}
+
+func (c *checks) absolute(flag string, paths ...string) {
+	for _, path := range paths {
+		c.want(flag, filepath.IsAbs(path), "an absolute path", path)
+	}
+}
+
+func (c *checks) matches(flag string, pattern *regexp.Regexp, want string, values ...string) {
+	for _, value := range values {
+		c.want(flag, pattern.MatchString(value), want, value)
+	}
+}
+
+// isAddress says whether a text is host:port with a port by number.
+func isAddress(text string) bool {
+	_, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
+	"github.com/gpuslice/gpuslice/gpu"
+)
+
+// devicePaths are the device nodes of a card, or of a MIG device: its card's, and those
+// of its two capabilities.
+func devicePaths(n gpu.Node, proc fs.FS, uuid string) ([]string, error) {
+	if c, known := n.Card(uuid); known {
+		return []string{c.DevicePath()}, nil
+	}
+	d, c, known := n.MIGDevice(uuid)
+	if !known {
+		return nil, fmt.Errorf("this node has no card %s", uuid)
+	}
+	instance := fmt.Sprintf("driver/nvidia/capabilities/gpu%d/mig/gi%d", c.Minor, d.GPUInstance)
+	paths := []string{c.DevicePath()}
+	for _, dir := range []string{instance, fmt.Sprintf("%s/ci%d", instance, d.ComputeInstance)} {
+		minor, err := capabilityMinor(proc, path.Join(dir, "access"))
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", minor))
+	}
+	return paths, nil
+}
+
+// capabilityMinor reads the number of a capability's device node, as the driver says it
+// ("DeviceFileMinor: 12", NVIDIA's MIG user guide, "Device Nodes and Capabilities").
+func capabilityMinor(proc fs.FS, name string) (int, error) {
+	data, err := fs.ReadFile(proc, name)
+	if err != nil {
+		return 0, fmt.Errorf("capability of a MIG device: %w", err)
+	}
+	lines := bufio.NewScanner(bytes.NewReader(data))
+	for lines.Scan() {
+		value, found := strings.CutPrefix(lines.Text(), "DeviceFileMinor:")
+		if !found {
+			continue
+		}
+		minor, err := strconv.ParseUint(strings.TrimSpace(value), 10, 20)
+		if err != nil {
+			return 0, fmt.Errorf("capability of a MIG device: /proc/%s: %w", name, err)
+		}
+		return int(minor), nil
+	}
+	return 0, fmt.Errorf("capability of a MIG device: /proc/%s names no DeviceFileMinor", name)
+}
+
+// sayWhatTheDriverLacks logs the modules and device nodes that containers will need and
+// that aren't there, each with what to do. The agent goes on: they may come.
+func sayWhatTheDriverLacks(ctx context.Context, host doctor.Host, o options, log *slog.Logger) {
+	for _, r := range doctor.ExamineDriver(ctx, host, doctor.Options{StateDir: o.StateDir}).Results {
+		if r.State != doctor.OK {
+			log.Warn("the driver is not all there", "check", r.Check, "found", r.Found, "fix", strings.Join(r.Fix, "; "))
+		}
+	}
+}

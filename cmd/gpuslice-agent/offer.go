@@ -1,0 +1,136 @@
+package main
+
+import (
+	"cmp"
+	"strings"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/node"
+	"github.com/gpuslice/gpuslice/deviceplugin"
+	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+// offer is what the node offers at one moment. It is not changed once it is made.
+type offer struct {
+	// Cards is the look at the cards that it is of, and Settings the node's
+	// configuration.
+	Cards    gpu.Snapshot
+	Settings nodeconfig.Settings
+	Sharing  node.Sharing
+	// Devices may be granted; Problem says why there are none.
+	Devices []node.Device
+	Problem error
+	// Gone are devices that were offered and whose card has vanished: the kubelet is
+	// told that they are unhealthy, and nothing is granted of them.
+	Gone []node.Device
+
+	capacities map[string]grant.Card
+	contextMiB map[string]int64
+}
+
+// offerOf makes the next offer. last is the one before, for what has vanished.
+func (o *options) offerOf(cards gpu.Snapshot, settings nodeconfig.Settings, last *offer) *offer {
+	next := &offer{Cards: cards, Settings: settings, Sharing: o.sharing(settings)}
+	next.Devices, next.Problem = next.Sharing.Devices(cards.Node)
+	next.capacities = node.Capacities(next.Devices)
+	next.contextMiB = make(map[string]int64, len(next.Devices))
+	for _, d := range next.Devices {
+		next.contextMiB[d.UUID] = int64(o.ContextMemoryMiB)
+		if card, known := cards.Node.Card(d.Card); known && o.ContextMemoryMiB < 0 {
+			next.contextMiB[d.UUID] = card.ContextMiB()
+		}
+	}
+	if last == nil {
+		return next
+	}
+	for _, list := range [][]node.Device{last.Devices, last.Gone} {
+		for _, d := range list {
+			_, there := cards.Node.Card(d.Card)
+			if _, known := cards.Health[d.Card]; !there && known && !settings.Excludes(d.Card, last.index(d.Card)) {
+				next.Gone = append(next.Gone, d)
+			}
+		}
+	}
+	return next
+}
+
+// index is NVML's index of a card, or -1 of one that isn't there.
+func (o *offer) index(uuid string) int {
+	if c, known := o.Cards.Node.Card(uuid); known {
+		return c.Index
+	}
+	return -1
+}
+
+// oversubscribed says whether more memory may be granted than a card has.
+func (o *offer) oversubscribed() bool {
+	for _, d := range o.Devices {
+		if c, known := o.Cards.Node.Card(d.UUID); known && d.MemoryMiB > c.MemoryMiB {
+			return true
+		}
+	}
+	return false
+}
+
+// healthy says whether a device can be used: it and its card are well.
+func (o *offer) healthy(d node.Device) bool {
+	own, known := o.Cards.Health[d.UUID]
+	return o.Cards.Health[d.Card].Healthy && (!known || own.Healthy)
+}
+
+// forKubelet are the cards of each resource, as the kubelet is told of them.
+func (o *options) forKubelet(now *offer) map[deviceplugin.Resource][]deviceplugin.Card {
+	offered := map[deviceplugin.Resource][]deviceplugin.Card{}
+	for _, resource := range o.ordinaryResources() {
+		offered[resource] = nil // also where there are no cards
+	}
+	add := func(d node.Device, healthy bool) {
+		card := deviceplugin.Card{UUID: d.UUID, Healthy: healthy, NUMANode: gpu.NUMAUnknown}
+		if c, known := now.Cards.Node.Card(d.Card); known && (now.Settings.NUMATopology == nil || *now.Settings.NUMATopology) {
+			card.NUMANode = c.NUMANode
+		}
+		for resource, count := range o.resourcesOf(d) {
+			card.Devices = count
+			offered[resource] = append(offered[resource], card)
+		}
+	}
+	for _, d := range now.Devices {
+		add(d, now.healthy(d))
+	}
+	for _, d := range now.Gone {
+		add(d, false)
+	}
+	return offered
+}
+
+// ordinaryResources are those that cards are offered as.
+func (o *options) ordinaryResources() []deviceplugin.Resource {
+	if o.ResourceProfile == string(profileTencent) {
+		core, memory := deviceplugin.Vcuda()
+		return []deviceplugin.Resource{core, memory}
+	}
+	return []deviceplugin.Resource{deviceplugin.Replicas(o.ResourceName)}
+}
+
+// resourcesOf are the resources that a device is offered as, and how many of each.
+func (o *options) resourcesOf(d node.Device) map[deviceplugin.Resource]int {
+	switch {
+	case d.Resource != "":
+		domain, _, _ := strings.Cut(o.ResourceName, "/")
+		return map[deviceplugin.Resource]int{deviceplugin.Whole(domain+"/"+d.Resource, d.Resource): 1}
+	case o.ResourceProfile == string(profileTencent):
+		core, memory := deviceplugin.Vcuda()
+		return map[deviceplugin.Resource]int{core: d.CorePercent, memory: int(d.MemoryMiB / deviceplugin.VcudaMemoryMiB)}
+	default:
+		return map[deviceplugin.Resource]int{deviceplugin.Replicas(o.ResourceName): d.Slots}
+	}
+}
+
+// policy is how the kubelet is told to choose.
+func (o *options) policy(s nodeconfig.Settings) deviceplugin.Policy {
+	if s.PreferredAllocation != nil && !*s.PreferredAllocation {
+		return deviceplugin.InOrder
+	}
+	return cmp.Or(deviceplugin.Policy(o.AllocationPolicy), deviceplugin.Packed)
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/node"
+	"github.com/gpuslice/gpuslice/cmd/internal/version"
+	"github.com/gpuslice/gpuslice/deviceplugin"
+	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+// publisher keeps the node's offer current, and tells of it: node.json, the kubelet,
+// and whoever waits for changes.
+type publisher struct {
+	options   *options
+	inventory *gpu.Cache
+	// settings are the node's configuration.
+	settings func() nodeconfig.Settings
+	// reconfigured gets a value when they change.
+	reconfigured chan struct{}
+	// offered is told of each resource's cards; nil: no kubelet.
+	offered func(map[deviceplugin.Resource][]deviceplugin.Card)
+	// changed gets a value when there is another offer, one for several.
+	changed chan struct{}
+	log     *slog.Logger
+
+	current atomic.Pointer[offer]
+
+	// Of run's goroutine.
+	written time.Time // when the cards that node.json has were read
+	said    string    // the problem that was logged last
+}
+
+func newPublisher(o *options, inventory *gpu.Cache, settings func() nodeconfig.Settings, log *slog.Logger) *publisher {
+	p := &publisher{
+		options: o, inventory: inventory, settings: settings, log: log,
+		reconfigured: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+	}
+	p.current.Store(&offer{})
+	return p
+}
+
+// now is the offer. It never blocks.
+func (p *publisher) now() *offer { return p.current.Load() }
+
+// capacities are what may be booked, by UUID.
+func (p *publisher) capacities() map[string]grant.Card { return p.now().capacities }
+
+// ociSettings are the node's settings with what follows from the offer.
+func (p *publisher) ociSettings(base oci.Settings) oci.Settings {
+	now := p.now()
+	base.Oversubscribe = now.oversubscribed()
+	base.ContextMiB = now.contextMiB
+	return base
+}
+
+// reconfigure has the offer made anew.
+func (p *publisher) reconfigure(nodeconfig.Settings) { poke(p.reconfigured) }
+
+// poke wakes who waits, if he isn't woken already.
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// run looks every second whether the cards were read anew, and at once when something
+// has changed, until ctx ends.
+func (p *publisher) run(ctx context.Context) {
+	cards, cancel := p.inventory.Subscribe()
+	defer cancel()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if p.inventory.Snapshot().Taken.Equal(p.written) {
+				continue
+			}
+		case <-cards:
+		case <-p.reconfigured:
+		}
+		p.update()
+	}
+}
+
+// update makes the offer anew and tells of it.
+func (p *publisher) update() {
+	settings := p.settings()
+	last := p.now()
+	next := p.options.offerOf(p.inventory.Snapshot(), settings, last)
+	p.current.Store(next)
+	p.sayProblem(next.Problem)
+	if p.offered != nil {
+		p.offered(p.options.forKubelet(next))
+	}
+	poke(p.changed)
+	p.writeNode(last, next)
+}
+
+// writeNode writes node.json if the cards were read since it was written, or are
+// shared otherwise.
+func (p *publisher) writeNode(last, next *offer) {
+	if !next.Cards.Taken.After(p.written) && slices.Equal(last.Devices, next.Devices) {
+		return
+	}
+	err := node.Write(p.options.StateDir, node.File{
+		Name: p.options.NodeName, AgentVersion: version.String(), WrittenAt: next.Cards.Taken, Devices: next.Devices, Node: next.Cards.Node,
+	})
+	if err != nil {
+		p.log.Error("node not published", "error", err)
+		return
+	}
+	p.written = next.Cards.Taken
+}
+
+// sayProblem logs once why nothing is offered.
+func (p *publisher) sayProblem(problem error) {
+	text := ""
+	if problem != nil {
+		text = problem.Error()
+	}
+	if text == p.said {
+		return
+	}
+	p.said = text
+	if problem != nil {
+		p.log.Error("no cards are offered", "error", problem)
+	} else {
+		p.log.Info("cards are offered again", "devices", slices.Sorted(maps.Keys(p.capacities())))
+	}
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/node"
+	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+// profile is a set of resources that cards are offered as.
+type profile string
+
+const (
+	// profileHAMi is one resource, of which a card has as many as containers may share it.
+	profileHAMi profile = "hami"
+	// profileTencent is gpu-manager's pair: compute time and memory.
+	profileTencent profile = "tencent"
+)
+
+// The forms of the register annotation, and whether there is an API server to write to.
+const (
+	registerJSON = "json"
+	registerCSV  = "csv"
+
+	apiAuto = "auto"
+	apiOn   = "on"
+	apiOff  = "off"
+)
+
+// validateOffer checks the options of what is offered, and to whom.
+func (o *options) validateOffer(c *checks) {
+	c.want("resource-profile", slices.Contains([]profile{profileHAMi, profileTencent}, profile(o.ResourceProfile)), "hami or tencent", o.ResourceProfile)
+	_, err := gpu.ParseMIGStrategy(o.MIGStrategy)
+	c.want("mig-strategy", err == nil && o.MIGStrategy != "", "none, single or mixed", o.MIGStrategy)
+	c.want("mig-strategy", o.ResourceProfile != string(profileTencent) || o.MIGStrategy != string(gpu.MIGSingle),
+		"none or mixed with --resource-profile=tencent, which has no resource for whole devices", o.MIGStrategy)
+	if o.NodeConfigFile != "" {
+		c.absolute("node-config-file", o.NodeConfigFile)
+	}
+	c.want("kubernetes-api", slices.Contains([]string{apiAuto, apiOn, apiOff}, o.KubernetesAPI), "auto, on or off", o.KubernetesAPI)
+	if o.Kubeconfig != "" {
+		c.absolute("kubeconfig", o.Kubeconfig)
+	}
+	c.want("register-format", slices.Contains([]string{registerJSON, registerCSV}, o.RegisterFormat), "json or csv", o.RegisterFormat)
+}
+
+// sharing is how the cards are shared: as the options say, but for what the node's
+// configuration sets.
+func (o *options) sharing(s nodeconfig.Settings) node.Sharing {
+	sharing := node.Sharing{
+		Slots: o.SplitCount, Memory: o.MemoryScaling, Cores: o.CoresScaling,
+		MIG: gpu.MIGStrategy(o.MIGStrategy), Excludes: s.Excludes,
+	}
+	if o.ResourceProfile == string(profileTencent) {
+		// A container of the smallest share has 1 of 100 cores: no other count is known.
+		sharing.Slots = grant.MaxCorePercent
+	} else if s.SplitCount != nil {
+		sharing.Slots = *s.SplitCount
+	}
+	if s.MemoryScaling != nil {
+		sharing.Memory = *s.MemoryScaling
+	}
+	if s.CoresScaling != nil {
+		sharing.Cores = *s.CoresScaling
+	}
+	if s.MemoryMiB != nil {
+		sharing.MemoryMiB = *s.MemoryMiB
+	}
+	if s.MIGStrategy != "" {
+		sharing.MIG = gpu.MIGStrategy(s.MIGStrategy)
+	}
+	return sharing
+}
+
+// checkSettings refuses settings of the node's configuration that this agent can't
+// follow.
+func (o *options) checkSettings(s nodeconfig.Settings) error {
+	sharing := o.sharing(s)
+	var errs []error
+	if s.OperatingMode == "mig" && sharing.MIG == gpu.MIGNone {
+		errs = append(errs, errors.New("operatingmode mig: gpuslice does not partition cards: make the instances (nvidia-smi mig) and set migstrategy to single or mixed"))
+	}
+	if o.ResourceProfile == string(profileTencent) && sharing.MIG == gpu.MIGSingle {
+		errs = append(errs, errors.New("migstrategy single: not with --resource-profile=tencent"))
+	}
+	if o.UnscheduledPolicy == "share" && int(grant.MaxCorePercent*sharing.Cores) < sharing.Slots {
+		errs = append(errs, fmt.Errorf("devicesplitcount %d: leaves a share less than 1 %% of compute time, which --unscheduled-policy=share can't give", sharing.Slots))
+	}
+	return errors.Join(errs...)
+}
+
+// unused are the settings that change nothing here, for the log.
+func unused(s nodeconfig.Settings) []string {
+	var fields []string
+	if s.OperatingMode == "mps" {
+		fields = append(fields, "operatingmode mps (shared by limits, as hami-core)")
+	}
+	if s.LogLevel != nil {
+		fields = append(fields, "libcudaloglevel (the limiter has no log but its errors)")
+	}
+	return fields
+}

@@ -1,0 +1,62 @@
+package deviceplugin
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// preferParts chooses devices that are parts of a card: as few cards as will do. Where
+// one card has all that is still wanted, the policy says which; else the emptiest gives
+// what it has, of equal ones that which is best connected to those already taken.
+func preferParts(available, must []device, size int, policy Policy, links Links) ([]device, error) {
+	if err := checkSize(available, must, size); err != nil {
+		return nil, err
+	}
+	free := freeByCard(available, must)
+	chosen := slices.Clone(must)
+	taken := map[string]int{}
+	for _, d := range must {
+		taken[d.uuid]++
+	}
+	for len(chosen) < size {
+		want := size - len(chosen)
+		uuid := nextCard(free, taken, want, policy, chooser{links: links})
+		n := min(want, len(free[uuid]))
+		chosen = append(chosen, free[uuid][:n]...)
+		taken[uuid] += n
+		delete(free, uuid)
+	}
+	return chosen, nil
+}
+
+// nextCard is the card to take from next. There is one.
+func nextCard(free map[string][]device, taken map[string]int, want int, policy Policy, c chooser) string {
+	return slices.MinFunc(slices.Collect(maps.Keys(free)), func(a, b string) int {
+		has := func(uuid string) int { return min(len(free[uuid]), want) }
+		fill := 0
+		if has(a) == want && has(b) == want { // both would do
+			if fill = cmp.Compare(len(free[a]), len(free[b])); policy == Spread {
+				fill = -fill
+			}
+		}
+		return cmp.Or(
+			cmp.Compare(min(taken[b], 1), min(taken[a], 1)), // what is taken from already
+			cmp.Compare(has(b), has(a)),
+			cmp.Compare(c.linked(b, taken), c.linked(a, taken)),
+			fill,
+			cmp.Compare(a, b))
+	})
+}
+
+// freeByCard are the devices that may be chosen, in their order, without those that are
+// chosen anyway.
+func freeByCard(available, must []device) map[string][]device {
+	free := map[string][]device{}
+	for _, d := range slices.SortedFunc(slices.Values(available), device.compare) {
+		if !slices.Contains(must, d) {
+			free[d.uuid] = append(free[d.uuid], d)
+		}
+	}
+	return free
+}
