@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -307,3 +308,5 @@ func onTmpfs(t *testing.T, dir string) bool {
 	require.NoError(t, unix.Statfs(dir, &fs))
 	return fs.Type == unix.TMPFS_MAGIC
 }
+
+func contains(log *logBuffer, text string) bool { return strings.Contains(log.String(), text) }

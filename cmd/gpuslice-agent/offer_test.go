@@ -1,0 +1,208 @@
+package main
+
+import (
+	"log/slog"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/deviceplugin"
+	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+// look is a look at cards that are all right, by their UUIDs' last letters: capitals are
+// in MIG mode, with one instance.
+func look(letters string) gpu.Snapshot {
+	s := gpu.Snapshot{Health: map[string]gpu.Health{}}
+	for i, letter := range letters {
+		c := gpu.Card{UUID: "GPU-" + string(letter), Index: i, Minor: i, NUMANode: i % 2, MemoryMiB: 1000, Model: "NVIDIA H200"}
+		if letter < 'a' {
+			c.MIGEnabled = true
+			c.MIG = []gpu.MIGDevice{{UUID: "MIG-" + string(letter), Card: c.UUID, Profile: "1g.5gb", MemoryMiB: 100, GPUInstance: 3}}
+			s.Health["MIG-"+string(letter)] = gpu.Health{Healthy: true}
+		}
+		s.Node.Cards = append(s.Node.Cards, c)
+		s.Health[c.UUID] = gpu.Health{Healthy: true}
+	}
+	return s
+}
+
+func without(s gpu.Snapshot, uuid string) gpu.Snapshot {
+	for i, c := range s.Node.Cards {
+		if c.UUID == uuid {
+			s.Node.Cards = append(s.Node.Cards[:i:i], s.Node.Cards[i+1:]...)
+		}
+	}
+	s.Health[uuid] = gpu.Health{Reason: "gone"}
+	return s
+}
+
+func parsed(t *testing.T, args ...string) *options {
+	o, started, _, _, stderr := agent(append(args, "--node-name=n", "--device-split-count=2")...)
+	require.True(t, started, stderr)
+	return &o
+}
+
+func row(uuid string, healthy bool, numa, devices int) deviceplugin.Card {
+	return deviceplugin.Card{UUID: uuid, Healthy: healthy, NUMANode: numa, Devices: devices}
+}
+
+// What the kubelet is offered, by resource.
+func TestForKubelet(t *testing.T) {
+	replicas := deviceplugin.Replicas("nvidia.com/gpu")
+	core, memory := deviceplugin.Vcuda()
+	small := deviceplugin.Whole("nvidia.com/mig-1g.5gb", "mig-1g.5gb")
+	type cards = map[deviceplugin.Resource][]deviceplugin.Card
+	disabled, split, scaled := false, 5, 0.5
+	for _, test := range []struct {
+		description string
+		args        []string
+		settings    nodeconfig.Settings
+		looks       []gpu.Snapshot
+		want        cards
+	}{
+		{"no cards", nil, nodeconfig.Settings{}, []gpu.Snapshot{look("")}, cards{replicas: nil}},
+		{"two cards", nil, nodeconfig.Settings{}, []gpu.Snapshot{look("ab")}, cards{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", true, 1, 2)}}},
+		{"another resource", []string{"--resource-name=example.com/x"}, nodeconfig.Settings{}, []gpu.Snapshot{look("a")}, cards{deviceplugin.Replicas("example.com/x"): {row("GPU-a", true, 0, 2)}}},
+		{"no NUMA nodes", nil, nodeconfig.Settings{NUMATopology: &disabled}, []gpu.Snapshot{look("a")}, cards{replicas: {row("GPU-a", true, -1, 2)}}},
+		{"another split count", nil, nodeconfig.Settings{SplitCount: &split}, []gpu.Snapshot{look("a")}, cards{replicas: {row("GPU-a", true, 0, 5)}}},
+		{"one excluded", nil, nodeconfig.Settings{ExcludedIndices: []int{0}}, []gpu.Snapshot{look("ab")}, cards{replicas: {row("GPU-b", true, 1, 2)}}},
+		{"one vanishes", nil, nodeconfig.Settings{}, []gpu.Snapshot{look("ab"), without(look("ab"), "GPU-b")}, cards{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", false, -1, 2)}}},
+		{"one vanishes for long", nil, nodeconfig.Settings{}, []gpu.Snapshot{look("ab"), without(look("ab"), "GPU-b"), without(look("ab"), "GPU-b")}, cards{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", false, -1, 2)}}},
+		{"one comes back", nil, nodeconfig.Settings{}, []gpu.Snapshot{look("ab"), without(look("ab"), "GPU-b"), look("ab")}, cards{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", true, 1, 2)}}},
+		{"one that was never offered vanishes", nil, nodeconfig.Settings{ExcludedIndices: []int{1}}, []gpu.Snapshot{look("ab"), without(look("ab"), "GPU-b")}, cards{replicas: {row("GPU-a", true, 0, 2)}}},
+		{"gpu-manager's", []string{"--resource-profile=tencent"}, nodeconfig.Settings{}, []gpu.Snapshot{look("a")}, cards{core: {row("GPU-a", true, 0, 100)}, memory: {row("GPU-a", true, 0, 3)}}},
+		{"gpu-manager's, scaled", []string{"--resource-profile=tencent"}, nodeconfig.Settings{MemoryScaling: &scaled, CoresScaling: &scaled}, []gpu.Snapshot{look("a")}, cards{core: {row("GPU-a", true, 0, 50)}, memory: {row("GPU-a", true, 0, 1)}}},
+		{"MIG, none", nil, nodeconfig.Settings{}, []gpu.Snapshot{look("aB")}, cards{replicas: {row("GPU-a", true, 0, 2)}}},
+		{"MIG, mixed", []string{"--mig-strategy=mixed"}, nodeconfig.Settings{}, []gpu.Snapshot{look("aB")}, cards{replicas: {row("GPU-a", true, 0, 2)}, small: {row("MIG-B", true, 1, 1)}}},
+		{"MIG, mixed by the node's configuration", nil, nodeconfig.Settings{MIGStrategy: "mixed"}, []gpu.Snapshot{look("aB")}, cards{replicas: {row("GPU-a", true, 0, 2)}, small: {row("MIG-B", true, 1, 1)}}},
+		{"MIG, single", []string{"--mig-strategy=single"}, nodeconfig.Settings{}, []gpu.Snapshot{look("AB")}, cards{replicas: {row("MIG-A", true, 0, 1), row("MIG-B", true, 1, 1)}}},
+		{"MIG, single on a mixed node: nothing", []string{"--mig-strategy=single"}, nodeconfig.Settings{}, []gpu.Snapshot{look("aB")}, cards{replicas: nil}},
+		{"a MIG device's card vanishes", []string{"--mig-strategy=mixed"}, nodeconfig.Settings{}, []gpu.Snapshot{look("aB"), without(look("aB"), "GPU-B")}, cards{replicas: {row("GPU-a", true, 0, 2)}, small: {row("MIG-B", false, -1, 1)}}},
+		{"a MIG device is destroyed", []string{"--mig-strategy=mixed"}, nodeconfig.Settings{}, []gpu.Snapshot{look("aB"), look("ab")}, cards{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", true, 1, 2)}}},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			o := parsed(t, test.args...)
+			var now *offer
+			for _, s := range test.looks {
+				now = o.offerOf(s, test.settings, now)
+			}
+			got := o.forKubelet(now)
+			assert.Equal(t, test.want, got)
+			for _, d := range now.Gone {
+				assert.NotContains(t, now.capacities, d.UUID, "nothing is granted of what is gone")
+			}
+		})
+	}
+}
+
+func TestOfferHealth(t *testing.T) {
+	o := parsed(t, "--mig-strategy=mixed")
+	health := func(ill ...string) map[string]bool {
+		s := look("aB")
+		for _, uuid := range ill {
+			s.Health[uuid] = gpu.Health{Reason: "XID 79"}
+		}
+		got := map[string]bool{}
+		for _, cards := range o.forKubelet(o.offerOf(s, nodeconfig.Settings{}, nil)) {
+			for _, c := range cards {
+				got[c.UUID] = c.Healthy
+			}
+		}
+		return got
+	}
+	assert.Equal(t, map[string]bool{"GPU-a": true, "MIG-B": true}, health())
+	assert.Equal(t, map[string]bool{"GPU-a": false, "MIG-B": true}, health("GPU-a"))
+	assert.Equal(t, map[string]bool{"GPU-a": true, "MIG-B": false}, health("GPU-B"), "with its card")
+	assert.Equal(t, map[string]bool{"GPU-a": true, "MIG-B": false}, health("MIG-B"), "by itself")
+}
+
+// What may be granted, and how its containers are set up.
+func TestOfferCapacities(t *testing.T) {
+	o := parsed(t, "--mig-strategy=mixed")
+	now := o.offerOf(look("aB"), nodeconfig.Settings{}, nil)
+	assert.Equal(t, map[string]grant.Card{
+		"GPU-a": {UUID: "GPU-a", MemoryMiB: 1000, CorePercent: 100, Slots: 2},
+		"MIG-B": {UUID: "MIG-B", MemoryMiB: 100, CorePercent: 100, Slots: 1},
+	}, now.capacities)
+	assert.Equal(t, map[string]int64{"GPU-a": 520, "MIG-B": 520}, now.contextMiB, "by the card's model")
+	assert.False(t, now.oversubscribed())
+
+	assert.Equal(t, int64(0), parsed(t, "--context-memory-mib=0").offerOf(look("a"), nodeconfig.Settings{}, nil).contextMiB["GPU-a"])
+	assert.Equal(t, int64(300), parsed(t, "--context-memory-mib=300").offerOf(look("a"), nodeconfig.Settings{}, nil).contextMiB["GPU-a"])
+
+	more, much := 1.5, int64(2000)
+	assert.True(t, o.offerOf(look("a"), nodeconfig.Settings{MemoryScaling: &more}, nil).oversubscribed())
+	assert.True(t, o.offerOf(look("a"), nodeconfig.Settings{MemoryMiB: &much}, nil).oversubscribed())
+
+	assert.Equal(t, deviceplugin.Packed, o.policy(nodeconfig.Settings{}))
+	no := false
+	assert.Equal(t, deviceplugin.InOrder, o.policy(nodeconfig.Settings{PreferredAllocation: &no}))
+}
+
+func TestCheckSettings(t *testing.T) {
+	many, half := 60, 0.5
+	for _, test := range []struct {
+		description string
+		args        []string
+		settings    nodeconfig.Settings
+		want        string
+	}{
+		{"nothing", nil, nodeconfig.Settings{}, ""},
+		{"mps", nil, nodeconfig.Settings{OperatingMode: "mps"}, ""},
+		{"mig without instances", nil, nodeconfig.Settings{OperatingMode: "mig"}, "operatingmode mig: gpuslice does not partition cards"},
+		{"mig with a strategy", nil, nodeconfig.Settings{OperatingMode: "mig", MIGStrategy: "mixed"}, ""},
+		{"mig with the agent's strategy", []string{"--mig-strategy=single"}, nodeconfig.Settings{OperatingMode: "mig"}, ""},
+		{"single as cores and memory", []string{"--resource-profile=tencent"}, nodeconfig.Settings{MIGStrategy: "single"}, "migstrategy single"},
+		{"shares too small", []string{"--unscheduled-policy=share"}, nodeconfig.Settings{SplitCount: &many, CoresScaling: &half}, "devicesplitcount 60"},
+		{"small shares that a scheduler makes", nil, nodeconfig.Settings{SplitCount: &many, CoresScaling: &half}, ""},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			err := parsed(t, test.args...).checkSettings(test.settings)
+			if test.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, test.want)
+		})
+	}
+	level := 3
+	assert.Empty(t, unused(nodeconfig.Settings{SplitCount: &many}))
+	assert.Len(t, unused(nodeconfig.Settings{OperatingMode: "mps", LogLevel: &level}), 2)
+}
+
+func TestDevicePaths(t *testing.T) {
+	proc := fstest.MapFS{
+		"driver/nvidia/capabilities/gpu1/mig/gi3/access":     {Data: []byte("DeviceFileMinor: 30\nDeviceFileMode: 256\n")},
+		"driver/nvidia/capabilities/gpu1/mig/gi3/ci0/access": {Data: []byte("DeviceFileMinor: 31\n")},
+	}
+	paths, err := devicePaths(look("aB").Node, proc, "GPU-a")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"/dev/nvidia0"}, paths)
+	paths, err = devicePaths(look("aB").Node, proc, "MIG-B")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31"}, paths)
+
+	_, err = devicePaths(look("a").Node, proc, "GPU-x")
+	require.ErrorContains(t, err, "no card GPU-x")
+	_, err = devicePaths(look("B").Node, proc, "MIG-B")
+	require.ErrorContains(t, err, "gpu0/mig/gi3/access")
+	for _, text := range []string{"", "DeviceFileMinor: x\n", "DeviceFileMinor: -1\n"} {
+		proc["driver/nvidia/capabilities/gpu1/mig/gi3/access"].Data = []byte(text)
+		_, err = devicePaths(look("aB").Node, proc, "MIG-B")
+		require.ErrorContains(t, err, "capability of a MIG device", text)
+	}
+}
+
+// What the driver lacks is said once, with its remedy; the agent goes on.
+func TestSayWhatTheDriverLacks(t *testing.T) {
+	log := &logBuffer{}
+	sayWhatTheDriverLacks(t.Context(), emptyHost{fstest.MapFS{}}, options{}, slog.New(slog.NewTextHandler(log, nil)))
+	for _, want := range []string{"driver-modules", "modprobe -a nvidia nvidia_uvm", "driver-devices", "/dev/nvidiactl", "nvidia-modprobe -u -c 0"} {
+		assert.Contains(t, log.String(), want)
+	}
+}
