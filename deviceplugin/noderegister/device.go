@@ -17,8 +17,8 @@ type Node struct {
 	// DriverVersion and CUDAVersion are those of gpu.Node; empty if unknown.
 	DriverVersion string
 	CUDAVersion   string
-	// MIGStrategy is "none", "single" or "mixed"; empty is none.
-	MIGStrategy string
+	// MIGStrategy is how MIG devices are offered; empty is gpu.MIGNone.
+	MIGStrategy gpu.MIGStrategy
 }
 
 // Device is a card that is offered.
@@ -34,9 +34,8 @@ type Device struct {
 	Mode string
 	// Healthy says that it may be given out now.
 	Healthy bool
-	// MIGCapable and MIGEnabled say whether the card could be partitioned, and is.
+	// MIGCapable says that the card is known to be one that can be partitioned.
 	MIGCapable bool
-	MIGEnabled bool
 	// MIGProfiles are what a scheduler that partitions cards may choose from.
 	MIGProfiles []MIGProfile
 }

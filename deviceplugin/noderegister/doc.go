@@ -48,8 +48,10 @@
 //	cuda-version                 12.4, and .major, .minor: the newest that the driver runs
 //	compute-capability           9.0, and .major, .minor: what each card has at least
 //	nvlink                       all, some, none: the pairs of cards that are linked
-//	mig.capable, mig.enabled     true, false; "mixed"
+//	mig.capable                  true, if all are known to be
+//	mig.enabled                  true, false; "mixed"
 //	mig.strategy                 none, single, mixed
+//	mig-<profile>                how many MIG devices there are of each
 //
 // So a selector never gets a card that it didn't mean: numbers are what every card has,
 // and "mixed" matches no model. A pod that is content with a node that has some H200

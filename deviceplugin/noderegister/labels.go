@@ -1,7 +1,9 @@
 package noderegister
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -57,13 +59,20 @@ func labels(n Node, o Options) map[string]string {
 	version(ours, "compute-capability", lowestCapability(n.Devices))
 	ours("nvlink", nvlink(n.Devices, n.Topology))
 
-	ours("mig.capable", common(n.Devices, func(d Device) string { return strconv.FormatBool(d.MIGCapable) }))
-	ours("mig.enabled", common(n.Devices, func(d Device) string { return strconv.FormatBool(d.MIGEnabled) }))
-	strategy := n.MIGStrategy
-	if strategy == "" {
-		strategy = "none"
+	if !slices.ContainsFunc(n.Devices, func(d Device) bool { return !d.MIGCapable && !d.Card.MIGEnabled }) {
+		ours("mig.capable", "true") // otherwise nobody knows
 	}
-	ours("mig.strategy", strategy)
+	ours("mig.enabled", common(n.Devices, func(d Device) string { return strconv.FormatBool(d.Card.MIGEnabled) }))
+	ours("mig.strategy", cmp.Or(string(n.MIGStrategy), string(gpu.MIGNone)))
+	profiles := map[string]int{}
+	for _, d := range n.Devices {
+		for _, instance := range d.Card.MIG {
+			profiles[instance.ResourceName()]++
+		}
+	}
+	for profile, count := range profiles {
+		ours(cut(profile, maxLabel-len("gpu.")), strconv.Itoa(count))
+	}
 	return l
 }
 
