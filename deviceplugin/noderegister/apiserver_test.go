@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/client-go/rest"
 )
 
@@ -90,8 +92,16 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		require.Equal(s.t, "application/merge-patch+json", r.Header.Get("Content-Type"))
 		s.apply(body, r.URL.Query().Get("fieldManager"))
 	}
+	// As an API server does, by the first type that is accepted.
+	if strings.HasPrefix(r.Header.Get("Accept"), runtime.ContentTypeProtobuf) {
+		w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+		require.NoError(s.t, inProtobuf.Encode(s.node, w))
+		return
+	}
 	s.reply(w, http.StatusOK, s.node)
 }
+
+var inProtobuf = protobuf.NewSerializer(runtime.NewScheme(), runtime.NewScheme())
 
 var codes = map[metav1.StatusReason]int{
 	metav1.StatusReasonUnauthorized: 401, metav1.StatusReasonForbidden: 403, metav1.StatusReasonNotFound: 404,

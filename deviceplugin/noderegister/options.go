@@ -20,8 +20,8 @@ type Format int
 
 // The formats.
 const (
-	FormatJSON Format = iota // HAMi since 2.5
-	FormatCSV                // HAMi before, and forks of it
+	FormatJSON Format = iota // current HAMi
+	FormatCSV                // older ones, which read no JSON
 	FormatNone               // the annotation isn't written: no HAMi in this cluster
 )
 
