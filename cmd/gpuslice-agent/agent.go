@@ -18,6 +18,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
+	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/podresources"
@@ -61,7 +62,11 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		Interval: o.InventoryInterval, Events: true, IgnoreXIDs: o.ignoredXIDs(), Topology: true, Log: log,
 	})
 	published := newPublisher(&o, inventory, func() nodeconfig.Settings { return nodeconfig.Settings{} }, log)
-	watcher, err := o.followNodeConfig(published, log)
+	registered, err := o.register(published, log)
+	if err != nil {
+		return err
+	}
+	watcher, err := o.followNodeConfig(published, registered, log)
 	if err != nil {
 		return err
 	}
@@ -133,6 +138,9 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		if offers != nil {
 			tasks.Go(func() error { offers.run(ctx); return nil })
 		}
+		if registered != nil {
+			tasks.Go(func() error { registered.Run(ctx); return nil })
+		}
 		sayWhatTheDriverLacks(ctx, machine, o, log)
 		log.Info("started", "version", version.String(), "node", o.NodeName, "library", libraryPath, "cards", len(inventory.Node().Cards))
 		return plugin.Run(ctx, o.NRISocket)
@@ -146,12 +154,16 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 
 // followNodeConfig has the publisher follow the node's configuration; nil: there is no
 // file to follow.
-func (o *options) followNodeConfig(p *publisher, log *slog.Logger) (*nodeconfig.Watcher, error) {
+func (o *options) followNodeConfig(p *publisher, registered *noderegister.Publisher, log *slog.Logger) (*nodeconfig.Watcher, error) {
 	if o.NodeConfigFile == "" {
 		return nil, nil
 	}
+	labels := func() map[string]string { return nil } // without an API server
+	if registered != nil {
+		labels = registered.Labels
+	}
 	watcher, err := nodeconfig.NewWatcher(nodeconfig.WatcherConfig{
-		Path: o.NodeConfigFile, Optional: o.NodeConfigFile == nodeconfig.DefaultPath,
+		Path: o.NodeConfigFile, Labels: labels, Optional: o.NodeConfigFile == nodeconfig.DefaultPath,
 		NodeName: o.NodeName, Check: o.checkSettings, Log: log,
 		Changed: func(s nodeconfig.Settings) { o.sayUnused(s, log); p.reconfigure(s) },
 	})

@@ -309,4 +309,6 @@ func onTmpfs(t *testing.T, dir string) bool {
 	return fs.Type == unix.TMPFS_MAGIC
 }
 
+var quietLog = slog.New(slog.DiscardHandler)
+
 func contains(log *logBuffer, text string) bool { return strings.Contains(log.String(), text) }

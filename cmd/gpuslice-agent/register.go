@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/node"
+	"github.com/gpuslice/gpuslice/cmd/internal/version"
+	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
+	"github.com/gpuslice/gpuslice/gpu"
+)
+
+// register makes the publisher of the node's annotations and labels; nil: there is no
+// API server to tell.
+func (o *options) register(p *publisher, log *slog.Logger) (*noderegister.Publisher, error) {
+	// What client-go calls being in a cluster (rest.InClusterConfig).
+	inPod := os.Getenv("KUBERNETES_SERVICE_HOST") != "" && os.Getenv("KUBERNETES_SERVICE_PORT") != ""
+	switch {
+	case o.KubernetesAPI == apiOff:
+		return nil, nil
+	case o.KubernetesAPI == apiAuto && o.Kubeconfig == "" && !inPod:
+		log.Info("schedulers are not told of the cards: no --kubeconfig, and no service account of a pod")
+		return nil, nil
+	}
+	client, err := noderegister.NewClient(noderegister.ClientConfig{Kubeconfig: o.Kubeconfig, UserAgent: "gpuslice-agent/" + version.String()})
+	if err != nil {
+		return nil, fmt.Errorf("--kubernetes-api=%s: %w", o.KubernetesAPI, err)
+	}
+	options := noderegister.Options{TencentModel: o.GaiaModelLabel}
+	if o.RegisterFormat == registerCSV {
+		options.Register = noderegister.FormatCSV
+	}
+	return noderegister.New(noderegister.Config{
+		Client: client, NodeName: o.NodeName, Options: options, Changed: p.changed, Log: log,
+		Node: func() (noderegister.Node, bool) { return toldOf(p.now()) },
+	})
+}
+
+// toldOf is what schedulers are told of an offer. Nothing is known before the cards were
+// read once.
+func toldOf(now *offer) (noderegister.Node, bool) {
+	n := noderegister.Node{
+		Topology:      now.Cards.Topology,
+		DriverVersion: now.Cards.Node.DriverVersion,
+		CUDAVersion:   now.Cards.Node.CUDAVersion,
+		MIGStrategy:   string(now.Sharing.MIG),
+	}
+	told := map[string]int{} // by card, its place in n.Devices
+	for _, d := range now.Devices {
+		card, known := now.Cards.Node.Card(d.Card)
+		if !known {
+			continue
+		}
+		if i, again := told[d.Card]; again { // another MIG device of the card
+			n.Devices[i].Slots++
+			n.Devices[i].MemoryMiB += d.MemoryMiB
+			continue
+		}
+		told[d.Card] = len(n.Devices)
+		n.Devices = append(n.Devices, toldOfCard(now, d, card))
+	}
+	return n, !now.Cards.Taken.IsZero()
+}
+
+// toldOfCard is what is told of a card, by the device that is it or is the first of it.
+func toldOfCard(now *offer, d node.Device, card gpu.Card) noderegister.Device {
+	mode := noderegister.ModeShared
+	if d.MIG() {
+		mode = noderegister.ModeMIG
+	}
+	return noderegister.Device{
+		Card: card, Slots: d.Slots, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent,
+		Mode: mode, Healthy: now.Cards.Health[d.Card].Healthy, MIGEnabled: card.MIGEnabled,
+	}
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/node"
+	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
+	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
+	"github.com/gpuslice/gpuslice/gpu"
+)
+
+// apiServer is an API server with one node, as far as its metadata.
+type apiServer struct {
+	*httptest.Server
+	mu     sync.Mutex
+	object metav1.PartialObjectMetadata
+}
+
+func newAPIServer(t *testing.T, name string, labels map[string]string) *apiServer {
+	s := &apiServer{}
+	s.object.APIVersion, s.object.Kind = "meta.k8s.io/v1", "PartialObjectMetadata"
+	s.object.Name, s.object.Labels, s.object.Annotations = name, labels, map[string]string{}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if r.URL.Path != "/api/v1/nodes/"+name {
+			http.NotFound(w, r)
+			return
+		}
+		if r.Method == http.MethodPatch {
+			body, err := io.ReadAll(r.Body)
+			if err == nil {
+				err = json.Unmarshal(body, &s.object) // adds to maps: nothing is removed in these tests
+			}
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(s.object)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *apiServer) kubeconfig(t *testing.T) string {
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c","clusters":[{"name":"c","cluster":{"server":%q}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u","user":{}}]}`, s.URL)
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func (s *apiServer) read(key string) (annotation, label string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.object.Annotations[key], s.object.Labels[key]
+}
+
+// Schedulers are told of the cards, and the node's own labels choose its configuration.
+func TestAgentRegistersItsNode(t *testing.T) {
+	o := testOptions(t)
+	server := newAPIServer(t, "node-1", map[string]string{"pool": "infer"})
+	o.KubernetesAPI, o.Kubeconfig, o.GaiaModelLabel = apiOn, server.kubeconfig(t), true
+	o.NodeConfigFile = filepath.Join(t.TempDir(), "config.json")
+	require.NoError(t, os.WriteFile(o.NodeConfigFile, []byte(`{"nodeconfig":[{"matchlabels":{"pool":"infer"},"devicesplitcount":7}]}`), 0o600))
+	stop, log := o.run(t)
+
+	var devices []struct {
+		ID     string `json:"id"`
+		Count  int    `json:"count"`
+		Memory int    `json:"devmem"`
+		Health bool   `json:"health"`
+	}
+	require.Eventually(t, func() bool {
+		text, _ := server.read(noderegister.AnnotationRegister)
+		return json.Unmarshal([]byte(text), &devices) == nil && len(devices) == 1 && devices[0].Count == 7
+	}, 60*time.Second, 5*time.Millisecond, "%v", log)
+	assert.Equal(t, 143771, devices[0].Memory)
+	assert.True(t, devices[0].Health)
+	_, model := server.read("gaia.tencent.com/gpu-model")
+	assert.Equal(t, "H200", model)
+	require.NoError(t, stop())
+	text, _ := server.read(noderegister.AnnotationRegister)
+	devices = nil
+	require.NoError(t, json.Unmarshal([]byte(text), &devices))
+	assert.False(t, devices[0].Health, "one that is stopped takes no more containers")
+}
+
+// It guards the node without an API server: one that it isn't told of, and one that
+// isn't there.
+func TestAgentWithoutAnAPIServer(t *testing.T) {
+	for _, test := range []struct {
+		description, api, kubeconfig string
+		want                         string // of an error at the start
+	}{
+		{"none", apiAuto, "", ""},
+		{"off", apiOff, "/nonexistent", ""},
+		{"on and none known", apiOn, "", "--kubernetes-api=on: no kubeconfig is given"},
+		{"a kubeconfig that is missing", apiAuto, "/nonexistent", "--kubernetes-api=auto: kubeconfig /nonexistent"},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			o := testOptions(t)
+			o.KubernetesAPI, o.Kubeconfig = test.api, test.kubeconfig
+			p := newPublisher(&o.options, nil, nil, quietLog)
+			registered, err := o.register(p, quietLog)
+			if test.want != "" {
+				require.ErrorContains(t, err, test.want)
+				return
+			}
+			require.NoError(t, err)
+			assert.Nil(t, registered)
+		})
+	}
+	t.Run("one that doesn't answer", func(t *testing.T) {
+		o := testOptions(t)
+		server := newAPIServer(t, "node-1", nil)
+		o.KubernetesAPI, o.Kubeconfig = apiOn, server.kubeconfig(t)
+		server.Close()
+		startRuntime(t, o.NRISocket)
+		stop, log := o.run(t)
+		require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, 20*time.Second, 5*time.Millisecond, "%v", log)
+		require.NoError(t, stop())
+	})
+}
+
+func TestToldOf(t *testing.T) {
+	o := parsed(t, "--mig-strategy=mixed")
+	_, known := toldOf(&offer{})
+	assert.False(t, known, "before the cards were read")
+
+	s := look("aB")
+	s.Taken = time.Unix(1, 0)
+	s.Node.Cards[1].MIG = append(s.Node.Cards[1].MIG, gpu.MIGDevice{UUID: "MIG-C", Card: "GPU-B", Profile: "1g.5gb", MemoryMiB: 100, GPUInstance: 4})
+	told, known := toldOf(o.offerOf(s, nodeconfig.Settings{}, nil))
+	require.True(t, known)
+	assert.Equal(t, []noderegister.Device{
+		{Card: s.Node.Cards[0], Slots: 2, MemoryMiB: 1000, CorePercent: 100, Mode: "hami-core", Healthy: true},
+		{Card: s.Node.Cards[1], Slots: 2, MemoryMiB: 200, CorePercent: 100, Mode: "mig", Healthy: true, MIGEnabled: true},
+	}, told.Devices, "a card once, whatever it is cut into")
+	assert.Equal(t, "mixed", told.MIGStrategy)
+	assert.Equal(t, node.Device{UUID: "MIG-C", Card: "GPU-B", Resource: "mig-1g.5gb", MemoryMiB: 100, CorePercent: 100, Slots: 1},
+		o.offerOf(s, nodeconfig.Settings{}, nil).Devices[2])
+}
