@@ -44,7 +44,7 @@ func toldOf(now *offer) (noderegister.Node, bool) {
 		Topology:      now.Cards.Topology,
 		DriverVersion: now.Cards.Node.DriverVersion,
 		CUDAVersion:   now.Cards.Node.CUDAVersion,
-		MIGStrategy:   string(now.Sharing.MIG),
+		MIGStrategy:   now.Sharing.MIG,
 	}
 	told := map[string]int{} // by card, its place in n.Devices
 	for _, d := range now.Devices {
@@ -71,6 +71,6 @@ func toldOfCard(now *offer, d node.Device, card gpu.Card) noderegister.Device {
 	}
 	return noderegister.Device{
 		Card: card, Slots: d.Slots, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent,
-		Mode: mode, Healthy: now.Cards.Health[d.Card].Healthy, MIGEnabled: card.MIGEnabled,
+		Mode: mode, Healthy: now.Cards.Health[d.Card].Healthy,
 	}
 }

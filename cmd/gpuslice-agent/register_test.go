@@ -149,9 +149,9 @@ func TestToldOf(t *testing.T) {
 	require.True(t, known)
 	assert.Equal(t, []noderegister.Device{
 		{Card: s.Node.Cards[0], Slots: 2, MemoryMiB: 1000, CorePercent: 100, Mode: "hami-core", Healthy: true},
-		{Card: s.Node.Cards[1], Slots: 2, MemoryMiB: 200, CorePercent: 100, Mode: "mig", Healthy: true, MIGEnabled: true},
+		{Card: s.Node.Cards[1], Slots: 2, MemoryMiB: 200, CorePercent: 100, Mode: "mig", Healthy: true},
 	}, told.Devices, "a card once, whatever it is cut into")
-	assert.Equal(t, "mixed", told.MIGStrategy)
+	assert.Equal(t, gpu.MIGMixed, told.MIGStrategy)
 	assert.Equal(t, node.Device{UUID: "MIG-C", Card: "GPU-B", Resource: "mig-1g.5gb", MemoryMiB: 100, CorePercent: 100, Slots: 1},
 		o.offerOf(s, nodeconfig.Settings{}, nil).Devices[2])
 }
