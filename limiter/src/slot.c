@@ -13,6 +13,7 @@
  *   OWNER_DIED, free    gone, if the process is gone as well; see witness.c */
 #include "slot.h"
 
+#include <errno.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -92,14 +93,34 @@ static void raise_high_water(struct vgpu_usage *usage, uint32_t to)
 		;
 }
 
+/* The file is sparse: the page of a slot that was never used comes into being when
+ * it is first touched, read or written, and where the file system is full that is
+ * a SIGBUS. So it is asked for beforehand. A kernel or a filter that knows no such
+ * question leaves things as they are. */
+static bool has_page(int fd, uint32_t slot)
+{
+	long at = VGPU_USAGE_HEADER_BYTES + (long)slot * VGPU_SLOT_BYTES;
+
+	do {
+		if (syscall(SYS_fallocate, fd, 1 /* FALLOC_FL_KEEP_SIZE */, at, (long)VGPU_SLOT_BYTES) == 0)
+			return true;
+	} while (errno == EINTR);
+	return errno != ENOSPC && errno != EDQUOT;
+}
+
 int slot_claim(struct vgpu_usage *usage, int fd)
 {
 	for (uint32_t i = 0; i < VGPU_SLOT_COUNT; i++) {
+		if (i >= usage_high_water(usage) && !has_page(fd, i)) {
+			errno = ENOSPC;
+			return -1;
+		}
 		if (!seize(usage, fd, i))
 			continue;
 		raise_high_water(usage, i + 1);
 		return (int)i;
 	}
+	errno = EAGAIN;
 	return -1;
 }
 

@@ -10,7 +10,7 @@
 /* Locks the byte of a free slot through fd, which must stay open as long as the
  * slot is used. Its owner word is still 0, and it is the caller's only once that
  * has become its TID by slot_own: the program may close fd in between. -1: there
- * is none, or the file can't be locked. */
+ * is none, the file can't be locked or (errno is ENOSPC) its file system is full. */
 int slot_claim(struct vgpu_usage *usage, int fd);
 /* Makes the slot this thread's. False: another process was faster. */
 bool slot_own(struct vgpu_slot *slot);
