@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -106,11 +107,11 @@ func (c *Containerd) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.conn, err = grpc.NewClient("unix://"+filepath.Join(c.Dir, "c.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUnaryInterceptor(impatient))
-	if err != nil {
-		return errors.Join(err, c.Stop())
+	if c.conn == nil {
+		if err := c.dial(); err != nil {
+			return errors.Join(err, c.Stop())
+		}
 	}
-	c.CRI = cri.NewRuntimeServiceClient(c.conn)
 	err = Until(ctx, 20*time.Second, func(ctx context.Context) error {
 		select {
 		case <-c.process.Exited():
@@ -126,24 +127,27 @@ func (c *Containerd) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop stops the daemon; containers go on, as in real life.
-func (c *Containerd) Stop() error {
-	var err error
-	if c.conn != nil {
-		err = c.conn.Close()
-		c.conn = nil
+// dial makes the client of CRI. It outlives the daemon, as the kubelet's does, and
+// finds the next one soon.
+func (c *Containerd) dial() error {
+	soon := backoff.DefaultConfig
+	soon.BaseDelay, soon.MaxDelay = 10*time.Millisecond, 100*time.Millisecond
+	conn, err := grpc.NewClient("unix://"+filepath.Join(c.Dir, "c.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUnaryInterceptor(impatient),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: soon, MinConnectTimeout: 5 * time.Second}))
+	if err != nil {
+		return err
 	}
-	return errors.Join(err, c.process.Stop(10*time.Second))
+	c.conn, c.CRI = conn, cri.NewRuntimeServiceClient(conn)
+	return nil
 }
 
+// Stop stops the daemon; containers go on, as in real life. Calls that are under way,
+// and those until the next Start, fail.
+func (c *Containerd) Stop() error { return c.process.Stop(10 * time.Second) }
+
 // Kill ends the daemon with SIGKILL; containers go on.
-func (c *Containerd) Kill() {
-	if c.conn != nil {
-		_ = c.conn.Close()
-		c.conn = nil
-	}
-	c.process.Kill()
-}
+func (c *Containerd) Kill() { c.process.Kill() }
 
 // LogTail returns the last lines of containerd's log.
 func (c *Containerd) LogTail(lines int) string { return c.process.LogTail(lines) }
@@ -160,12 +164,19 @@ func (c *Containerd) Import(ctx context.Context, archive string) error {
 
 // Close removes every pod, stops the daemon, and unmounts what is left below its folder.
 func (c *Containerd) Close(ctx context.Context) error {
-	var errs []error
-	if c.conn != nil {
-		errs = append(errs, c.RemoveAllPods(ctx))
+	if c.process == nil {
+		return nil // it was never there
 	}
-	errs = append(errs, c.Stop())
-	errs = append(errs, unmountBelow(c.Dir))
+	var errs []error
+	select {
+	case <-c.process.Exited():
+	default:
+		errs = append(errs, c.RemoveAllPods(ctx), c.Stop())
+	}
+	if c.conn != nil {
+		errs = append(errs, c.conn.Close())
+	}
+	errs = append(errs, c.killShims(), unmountBelow(c.Dir))
 	return errors.Join(errs...)
 }
 

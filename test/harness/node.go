@@ -133,14 +133,19 @@ func (n *Node) Simctl(ctx context.Context, args ...string) (string, error) {
 
 // StartAgent starts the agent and waits until it guards the node.
 func (n *Node) StartAgent(ctx context.Context) error {
-	var err error
-	if n.Agent, err = n.agent("agent", n.StateDir(), n.healthAddress()); err != nil {
+	if err := n.LaunchAgent(); err != nil {
 		return err
 	}
 	if err := n.WaitGuarded(ctx); err != nil {
 		return fmt.Errorf("the agent does not guard the node: %w\n%s", err, n.Agent.LogTail(20))
 	}
 	return nil
+}
+
+// LaunchAgent starts the agent and doesn't wait for it.
+func (n *Node) LaunchAgent() (err error) {
+	n.Agent, err = n.agent("agent", n.StateDir(), n.healthAddress())
+	return err
 }
 
 // StartSecondAgent starts another agent beside the node's, with a state folder of its

@@ -34,8 +34,10 @@ type Container struct {
 	Mounts     []*cri.Mount
 	Devices    []*cri.Device
 	Privileged bool
-	User       int64
-	ReadOnly   bool
+	// Annotations are what the kubelet adds of a device plugin's answer.
+	Annotations map[string]string
+	User        int64
+	ReadOnly    bool
 }
 
 // Sandbox is a running pod.
@@ -94,14 +96,15 @@ func (s *Sandbox) Create(ctx context.Context, k Container) (string, error) {
 		PodSandboxId:  s.ID,
 		SandboxConfig: s.config,
 		Config: &cri.ContainerConfig{
-			Metadata: &cri.ContainerMetadata{Name: k.Name, Attempt: k.Attempt},
-			Image:    &cri.ImageSpec{Image: k.Image},
-			Command:  k.Command,
-			Envs:     env,
-			Mounts:   k.Mounts,
-			Devices:  k.Devices,
-			LogPath:  fmt.Sprintf("%s_%d.log", k.Name, k.Attempt),
-			Labels:   map[string]string{"io.kubernetes.container.name": k.Name},
+			Metadata:    &cri.ContainerMetadata{Name: k.Name, Attempt: k.Attempt},
+			Image:       &cri.ImageSpec{Image: k.Image},
+			Command:     k.Command,
+			Envs:        env,
+			Mounts:      k.Mounts,
+			Devices:     k.Devices,
+			LogPath:     fmt.Sprintf("%s_%d.log", k.Name, k.Attempt),
+			Labels:      map[string]string{"io.kubernetes.container.name": k.Name},
+			Annotations: k.Annotations,
 			Linux: &cri.LinuxContainerConfig{
 				SecurityContext: &cri.LinuxContainerSecurityContext{
 					Privileged:     k.Privileged,
@@ -135,18 +138,21 @@ func (s *Sandbox) Remove(ctx context.Context) error { return s.c.removePod(ctx, 
 // removePod removes a pod's containers before the pod, as the kubelet does. To leave
 // them to RemovePodSandbox can hang containerd 2.4.2 for good: it takes the lock
 // against plugin synchronisation a second time for each container, and when a
-// plugin connects between the two, both wait for each other.
+// plugin connects between the two, both wait for each other. So the pod stays
+// until all of them are gone, and may be removed again.
 func (c *Containerd) removePod(ctx context.Context, id string) error {
 	_, stopErr := c.CRI.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
-	errs := []error{stopErr}
 	list, err := c.CRI.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{PodSandboxId: id}})
-	errs = append(errs, err)
+	errs := []error{stopErr, err}
 	for _, k := range list.GetContainers() {
 		_, err := c.CRI.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: k.Id})
 		errs = append(errs, err)
 	}
-	_, removeErr := c.CRI.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id})
-	return errors.Join(append(errs, removeErr)...)
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove pod %s: %w", id, err)
+	}
+	_, err = c.CRI.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id})
+	return err
 }
 
 // StartContainer starts a created container.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -161,52 +159,5 @@ func TestContainerdRestart(t *testing.T) {
 	require.Equal(t, staysID, s.Containers[0].ContainerID)
 	require.NoError(t, goesPod.Remove(ctx))
 	require.NoError(t, staysPod.Remove(ctx))
-	requireNothingLeft(t, n)
-}
-
-// kill -9 of the agent at random moments while containers come and go: afterwards
-// the ledger is the truth, and nobody had a card without limits.
-func TestAgentKilledAtRandomMoments(t *testing.T) {
-	n := newNode(t, harness.NodeOptions{})
-	ctx := context.Background()
-	uuid := card(t, n, 0)
-
-	stop := make(chan struct{})
-	var killer sync.WaitGroup
-	killer.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(time.Duration(20+rand.IntN(250)) * time.Millisecond):
-			}
-			n.Agent.Kill()
-			if err := n.StartAgent(ctx); err != nil {
-				t.Errorf("start the agent again: %v", err)
-				return
-			}
-		}
-	})
-	created, refused := 0, 0
-	for i := range 100 {
-		pod := run(t, n, harness.Pod{Name: fmt.Sprintf("p%d", i), Annotations: hami(uuid, 1000, 10)})
-		id, err := pod.Start(ctx, harness.Container{Name: "main", Image: harness.GreedyImage})
-		if err != nil {
-			refused++
-		} else {
-			created++
-			_, err := harness.LimitedOrNone(spec(t, n, id), n.StateDir())
-			require.NoError(t, err)
-		}
-		require.NoError(t, pod.Remove(ctx))
-	}
-	close(stop)
-	killer.Wait()
-	t.Logf("%d created, %d refused", created, refused)
-	require.NotZero(t, created)
-
-	// One reconcile later.
-	n.Agent.Kill()
-	require.NoError(t, n.StartAgent(ctx))
 	requireNothingLeft(t, n)
 }

@@ -1,0 +1,107 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Held is what the containers hold that containerd says are created or running: MiB
+// of their first card by container id. It is of their specs, and of nobody's memory. A
+// container that has a card without all of its limits is an error.
+func (n *Node) Held(ctx context.Context) (map[string]int64, error) {
+	list, err := n.CRI.ListContainers(ctx, &cri.ListContainersRequest{})
+	if err != nil {
+		return nil, err
+	}
+	held := map[string]int64{}
+	for _, c := range list.Containers {
+		if c.State != cri.ContainerState_CONTAINER_CREATED && c.State != cri.ContainerState_CONTAINER_RUNNING {
+			continue
+		}
+		spec, err := n.Spec(ctx, c.Id)
+		if err != nil {
+			return nil, err
+		}
+		limited, err := LimitedOrNone(spec, n.StateDir())
+		if err != nil {
+			return nil, fmt.Errorf("container %s: %w", c.Id, err)
+		}
+		if !limited {
+			continue
+		}
+		text := KeyValues(strings.Join(spec.Process.Env, "\n"))["CUDA_DEVICE_MEMORY_LIMIT_0"]
+		if held[c.Id], err = strconv.ParseInt(strings.TrimSuffix(text, "m"), 10, 64); err != nil {
+			return nil, fmt.Errorf("container %s: its memory limit: %w", c.Id, err)
+		}
+	}
+	return held, nil
+}
+
+// Booked is what the ledger has, in the words of Held, of entries that count.
+func (n *Node) Booked(ctx context.Context) (map[string]int64, error) {
+	s, err := n.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	booked := map[string]int64{}
+	for _, c := range s.Containers {
+		switch {
+		case c.State == "released":
+		case c.State != "active" || len(c.Shares) == 0:
+			return nil, fmt.Errorf("the entry of container %s is %s", c.ContainerID, c.State)
+		default:
+			booked[c.ContainerID] = c.Shares[0].MemoryMiB
+		}
+	}
+	return booked, nil
+}
+
+// StateFolders are the names of all that is in the ledger's folder, hidden or not.
+func (n *Node) StateFolders() ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(n.StateDir(), "containers"))
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
+
+// RestartAgent kills the agent and starts it again: one reconciliation.
+func (n *Node) RestartAgent(ctx context.Context) error {
+	n.Agent.Kill()
+	return n.StartAgent(ctx)
+}
+
+// killShims ends the shims that a daemon which was killed at the wrong moment has lost
+// track of. They are known by the daemon's socket in their command line.
+func (c *Containerd) killShims() error {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, file := range files {
+		line, _ := os.ReadFile(file) // it may be gone
+		args := bytes.Split(line, []byte{0})
+		if !strings.HasPrefix(filepath.Base(string(args[0])), "containerd-shim") || !bytes.Contains(line, []byte("\x00"+filepath.Join(c.Dir, "c.sock")+"\x00")) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err == nil {
+			err = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if !errors.Is(err, syscall.ESRCH) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
