@@ -1,0 +1,264 @@
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+// storageFault is something that is wrong with the state folder.
+type storageFault struct {
+	name string
+	// arm brings it about, while the agent runs or not, and returns what ends it.
+	arm func(t *testing.T, n *harness.Node, running bool) (heal func())
+	// reason is what a refused container's message says.
+	reason string
+	// givesBack says that what goes is given back at once, and not only afterwards.
+	givesBack bool
+}
+
+var storageFaults = []storageFault{
+	{"not a byte free", fillBytes, "no space left on device", true},
+	{"no inode free", fillInodes, "no space left on device", true},
+	{"read-only", makeReadOnly, "read-only file system", false},
+}
+
+// remount changes the options of the state folder's tmpfs.
+func remount(t *testing.T, n *harness.Node, flags uintptr, options string) {
+	require.NoError(t, unix.Mount("", n.StateDir(), "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV|flags, options))
+}
+
+// roomy is a state folder that lacks nothing.
+const roomy = "size=256m,nr_inodes=100000"
+
+// fillBytes makes the folder small and fills it to the last byte.
+func fillBytes(t *testing.T, n *harness.Node, _ bool) func() {
+	remount(t, n, 0, "size=2m")
+	path := filepath.Join(n.StateDir(), "filler")
+	filler, err := os.Create(path)
+	require.NoError(t, err)
+	defer filler.Close()
+	for err == nil {
+		_, err = filler.Write(make([]byte, os.Getpagesize()))
+	}
+	require.ErrorIs(t, err, unix.ENOSPC)
+	return func() {
+		require.NoError(t, os.Remove(path))
+		remount(t, n, 0, roomy)
+	}
+}
+
+// fillInodes takes every inode.
+func fillInodes(t *testing.T, n *harness.Node, _ bool) func() {
+	remount(t, n, 0, "nr_inodes=200")
+	dir := filepath.Join(n.StateDir(), "filler")
+	err := os.Mkdir(dir, 0o700)
+	for i := 0; err == nil; i++ {
+		err = os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600)
+	}
+	require.ErrorIs(t, err, unix.ENOSPC)
+	return func() {
+		require.NoError(t, os.RemoveAll(dir))
+		remount(t, n, 0, roomy)
+	}
+}
+
+// makeReadOnly makes the file system read-only or, where the kernel refuses that for
+// files that the agent has open, the folder under its path.
+func makeReadOnly(t *testing.T, n *harness.Node, running bool) func() {
+	if !running {
+		remount(t, n, unix.MS_RDONLY, "")
+		return func() { remount(t, n, 0, "") }
+	}
+	dir := n.StateDir()
+	require.NoError(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""))
+	require.NoError(t, unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	return func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) }
+}
+
+// storagePatience is how long a thing may take that only has to happen.
+const storagePatience = time.Minute
+
+// requireTrueLedger waits until the ledger is what containerd runs, and checks that
+// there are no other folders.
+func requireTrueLedger(t *testing.T, n *harness.Node) {
+	ctx := context.Background()
+	held, err := n.Held(ctx)
+	require.NoError(t, err)
+	require.NoError(t, harness.Until(ctx, storagePatience, func(ctx context.Context) error {
+		booked, err := n.Booked(ctx)
+		if err != nil {
+			return err
+		}
+		folders, err := n.StateFolders()
+		if err == nil && (fmt.Sprint(booked) != fmt.Sprint(held) || len(folders) != len(held)) {
+			err = fmt.Errorf("containers hold %v, booked are %v, folders are %v", held, booked, folders)
+		}
+		return err
+	}))
+}
+
+// driverMiB is more than a driver keeps for itself of a card that is granted whole.
+const driverMiB = 1000
+
+// requireWorks checks that grants and containers without one do, with almost all that
+// is free, and removes the pods again.
+func requireWorks(t *testing.T, n *harness.Node, name string) {
+	ctx := context.Background()
+	s, err := n.Status(ctx)
+	require.NoError(t, err)
+	free := s.Cards[0].MemoryMiB - s.Cards[0].GrantedMemoryMiB - driverMiB
+	granted := run(t, n, harness.Pod{Name: name + "-granted", Annotations: hami(s.Cards[0].UUID, int(free), 0)})
+	v := exec(t, n, start(t, granted, harness.Container{Name: "main"}), workload("meminfo"))
+	require.Equal(t, free*mib, number(t, v["device.0.total_bytes"]))
+	requireUngranted(t, n, name)
+	require.NoError(t, granted.Remove(ctx))
+}
+
+// requireUngranted checks that a container without a grant is created, and has no card.
+func requireUngranted(t *testing.T, n *harness.Node, name string) {
+	ctx := context.Background()
+	pod := run(t, n, harness.Pod{Name: name + "-ungranted"})
+	_, _, code, err := n.Exec(ctx, start(t, pod, harness.Container{Name: "main", Image: harness.GreedyImage}), workload("meminfo"))
+	require.NoError(t, err)
+	require.Equal(t, 4, code, "no driver")
+	require.NoError(t, pod.Remove(ctx))
+}
+
+// The state folder is full, has no inode left, or can't be written, while containers
+// come and go: grants are refused with the reason, nothing else is, and what went
+// meanwhile is given back as soon as it can be.
+func TestStateFolderThatTakesNothing(t *testing.T) {
+	n := newNode(t, harness.NodeOptions{})
+	ctx := context.Background()
+	uuid := card(t, n, 0)
+	for i, f := range storageFaults {
+		t.Run(f.name, func(t *testing.T) {
+			name := func(what string) string { return fmt.Sprintf("%s%d", what, i) }
+			stays := run(t, n, harness.Pod{Name: name("stays"), Annotations: hami(uuid, 2000, 10)})
+			staysID := start(t, stays, harness.Container{Name: "main"})
+			exec(t, n, staysID, workload("meminfo"))
+			goes := run(t, n, harness.Pod{Name: name("goes"), Annotations: hami(uuid, 90000, 50)})
+			start(t, goes, harness.Container{Name: "main"})
+
+			heal := f.arm(t, n, true)
+			refused := run(t, n, harness.Pod{Name: name("refused"), Annotations: hami(uuid, 1000, 0)})
+			for attempt := range uint32(3) {
+				_, err := refused.Create(ctx, harness.Container{Name: "main", Attempt: attempt, Image: harness.GreedyImage})
+				require.ErrorContains(t, err, f.reason)
+				require.ErrorContains(t, err, refused.Pod.Name)
+				require.ErrorContains(t, err, n.StateDir())
+			}
+			requireUngranted(t, n, name("during"))
+			v := exec(t, n, staysID, workload("meminfo"))
+			require.Equal(t, int64(2000*mib), number(t, v["device.0.total_bytes"]), "what runs, runs on")
+			require.NoError(t, goes.Remove(ctx))
+			require.NoError(t, n.Health(ctx, "/healthz"))
+			require.NoError(t, n.WaitGuarded(ctx))
+			if f.givesBack {
+				requireTrueLedger(t, n)
+			} else {
+				booked, err := n.Booked(ctx)
+				require.NoError(t, err)
+				require.Len(t, booked, 2, "what can't be given back counts on")
+			}
+			heal()
+
+			requireTrueLedger(t, n)
+			start(t, refused, harness.Container{Name: "main", Attempt: 3})
+			requireWorks(t, n, name("after"))
+			require.NoError(t, refused.Remove(ctx))
+			require.NoError(t, stays.Remove(ctx))
+			requireTrueLedger(t, n)
+		})
+	}
+	requireNothingLeft(t, n)
+}
+
+// An agent that starts on such a folder guards the node or, where it can't work at
+// all, says why and ends; and finds the truth when it can.
+func TestAgentStartsOnAStateFolderThatTakesNothing(t *testing.T) {
+	n := newNode(t, harness.NodeOptions{})
+	ctx := context.Background()
+	uuid := card(t, n, 0)
+	for i, f := range storageFaults {
+		t.Run(f.name, func(t *testing.T) {
+			name := func(what string) string { return fmt.Sprintf("%s%d", what, i) }
+			stays := run(t, n, harness.Pod{Name: name("stays"), Annotations: hami(uuid, 2000, 10)})
+			staysID := start(t, stays, harness.Container{Name: "main"})
+			goes := run(t, n, harness.Pod{Name: name("goes"), Annotations: hami(uuid, 90000, 50)})
+			start(t, goes, harness.Container{Name: "main"})
+			n.Agent.Kill()
+			require.NoError(t, goes.Remove(ctx))
+
+			heal := f.arm(t, n, false)
+			if f.givesBack {
+				require.NoError(t, n.StartAgent(ctx))
+				requireTrueLedger(t, n)
+				requireUngranted(t, n, name("during"))
+				heal()
+			} else {
+				require.NoError(t, n.LaunchAgent())
+				select {
+				case <-n.Agent.Exited():
+				case <-time.After(storagePatience):
+					require.Fail(t, "the agent runs")
+				}
+				log := n.Agent.LogTail(1)
+				for _, want := range []string{"--state-dir", n.StateDir(), f.reason} {
+					require.Contains(t, log, want)
+				}
+				orphan := run(t, n, harness.Pod{Name: name("orphan"), Annotations: hami(uuid, 1000, 0)})
+				requireNoUnlimitedCard(t, n, orphan, harness.Container{Name: "main", Image: harness.GreedyImage})
+				require.NoError(t, orphan.Remove(ctx))
+				heal()
+				require.NoError(t, n.StartAgent(ctx))
+			}
+			requireTrueLedger(t, n)
+			v := exec(t, n, staysID, workload("meminfo"))
+			require.Equal(t, int64(2000*mib), number(t, v["device.0.total_bytes"]))
+			requireWorks(t, n, name("after"))
+			require.NoError(t, stays.Remove(ctx))
+		})
+	}
+	requireNothingLeft(t, n)
+}
+
+// A process that begins to use CUDA when the state folder is full can't be accounted
+// for: it has no card and says why. It doesn't crash.
+func TestFirstUseOnAFullStateFolder(t *testing.T) {
+	n := newNode(t, harness.NodeOptions{})
+	ctx := context.Background()
+	pod := run(t, n, harness.Pod{Name: "p", Annotations: hami(card(t, n, 0), 2000, 10)})
+	id := start(t, pod, harness.Container{Name: "main"})
+	heal := fillBytes(t, n, true)
+	for _, program := range []string{"meminfo", "alloc", "hold"} {
+		stdout, stderr, code, err := n.Exec(ctx, id, workload(program))
+		require.NoError(t, err)
+		require.Equal(t, 3, code, "%s: %s%s", program, stdout, stderr)
+		require.Contains(t, stderr, "no space left in the node's folder of usage files", program)
+	}
+	heal()
+	v := exec(t, n, id, workload("meminfo"))
+	require.Equal(t, int64(2000*mib), number(t, v["device.0.total_bytes"]))
+	require.NoError(t, pod.Remove(ctx))
+	requireNothingLeft(t, n)
+}
+
+// The folder that the library is in may be read-only once it is there.
+func TestReadOnlyLibraryFolder(t *testing.T) {
+	n := newNode(t, harness.NodeOptions{})
+	dir := filepath.Join(n.Dir, "lib")
+	require.NoError(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""))
+	require.NoError(t, unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	require.NoError(t, n.RestartAgent(context.Background()))
+	requireWorks(t, n, "p")
+}
