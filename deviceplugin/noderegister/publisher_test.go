@@ -236,6 +236,7 @@ func TestLeaving(t *testing.T) {
 		assert.Contains(t, now.Annotations[AnnotationRegister], "GPU-a")
 		assert.Equal(t, overdue, now.Annotations[AnnotationHandshake])
 		assert.Equal(t, labels, now.Labels, "the cards are still what they are")
+		assert.True(t, p.node.Devices[0].Healthy, "what is the caller's is left alone")
 	})
 }
 
