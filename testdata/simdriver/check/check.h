@@ -44,6 +44,9 @@ void check_streams(void);
 void check_fork(void);
 void check_nvml_fork(void);
 void check_threads(void);
-void check_orphan(void); /* not in the list: ends by SIGKILL */
+/* Not in the list: */
+void check_orphan(void); /* ends by SIGKILL */
+void check_mig(void);
+void check_mig_late(void);
 
 #endif

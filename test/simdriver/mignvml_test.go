@@ -1,0 +1,233 @@
+package simdriver
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/stretchr/testify/require"
+)
+
+// migDevice is a MIG device of a card by the number that NVML gives it.
+func migDevice(t *testing.T, library nvml.Interface, card, index int) nvml.Device {
+	t.Helper()
+	return good(device(t, library, card).GetMigDeviceHandleByIndex(index))(t)
+}
+
+// Figures of NVIDIA's MIG user guide and of `nvidia-smi mig -lgip` on such cards.
+func TestMIGProfiles(t *testing.T) {
+	type profile struct {
+		name                    string
+		mib, sm, slices, engine int // engines: of the kind that copies
+	}
+	for card, profiles := range map[string][]profile{
+		"A100-40GB": {{"1g.5gb", 4864, 14, 1, 1}, {"1g.5gb+me", 4864, 14, 1, 1}, {"1g.10gb", 9984, 14, 1, 1},
+			{"2g.10gb", 9984, 28, 2, 2}, {"3g.20gb", 20096, 42, 3, 3}, {"4g.20gb", 20096, 56, 4, 4},
+			{"7g.40gb", 40320, 98, 7, 7}},
+		"A100-80GB": {{"1g.10gb", 9728, 14, 1, 1}, {"1g.10gb+me", 9728, 14, 1, 1}, {"1g.20gb", 19968, 14, 1, 1},
+			{"2g.20gb", 19968, 28, 2, 2}, {"3g.40gb", 40192, 42, 3, 3}, {"4g.40gb", 40192, 56, 4, 4},
+			{"7g.80gb", 80896, 98, 7, 7}},
+		"H100": {{"1g.10gb", 9984, 16, 1, 1}, {"1g.10gb+me", 9984, 16, 1, 1}, {"1g.20gb", 20096, 26, 1, 1},
+			{"2g.20gb", 20096, 32, 2, 2}, {"3g.40gb", 40448, 60, 3, 3}, {"4g.40gb", 40448, 64, 4, 4},
+			{"7g.80gb", 81559 - 470, 132, 7, 8}}, // all that this card gives out
+		"H200": {{"1g.18gb", 16384, 16, 1, 1}, {"1g.18gb+me", 16384, 16, 1, 1}, {"1g.35gb", 33024, 26, 1, 1},
+			{"2g.35gb", 33024, 32, 2, 2}, {"3g.71gb", 71168, 60, 3, 3}, {"4g.71gb", 71168, 64, 4, 4},
+			{"7g.141gb", 143104, 132, 7, 8}},
+	} {
+		t.Run(card, func(t *testing.T) {
+			s := New(t, Plain, card+":mig=on")
+			library := openNVML(t, s)
+			name := good(device(t, library, 0).GetName())(t)
+			for _, p := range profiles {
+				s.Ctl("mig", "0", "create", p.name)
+				mig := migDevice(t, library, 0, 0)
+				require.Equal(t, name+" MIG "+p.name, good(mig.GetName())(t))
+				attributes := good(mig.GetAttributes())(t)
+				require.EqualValues(t, p.mib, attributes.MemorySizeMB, p.name)
+				require.EqualValues(t, p.mib*mib, good(mig.GetMemoryInfo())(t).Total, p.name)
+				require.EqualValues(t, p.sm, attributes.MultiprocessorCount, p.name)
+				require.EqualValues(t, p.slices, attributes.GpuInstanceSliceCount, p.name)
+				require.EqualValues(t, p.slices, attributes.ComputeInstanceSliceCount, p.name)
+				require.EqualValues(t, p.engine, attributes.SharedCopyEngineCount, p.name)
+				s.Ctl("mig", "0", "destroy", "all")
+			}
+		})
+	}
+}
+
+func TestNVMLListsMIGDevices(t *testing.T) {
+	s := New(t, Plain, "T4", "H200:mig=1g.18gb,mig=3g.71gb,mig=1g.18gb+me")
+	library := openNVML(t, s)
+	card := device(t, library, 1)
+	require.Equal(t, 2, good(library.DeviceGetCount())(t), "cards only")
+	current, pending, ret := card.GetMigMode()
+	require.Equal(t, nvml.SUCCESS, ret)
+	require.Equal(t, []int{nvml.DEVICE_MIG_ENABLE, nvml.DEVICE_MIG_ENABLE}, []int{current, pending})
+	require.Equal(t, 7, good(card.GetMaxMigDeviceCount())(t))
+	require.False(t, good(card.IsMigDeviceHandle())(t))
+
+	want := s.Status().Cards[1].MIG
+	require.Len(t, want, 3)
+	for i, w := range want {
+		mig := migDevice(t, library, 1, i)
+		require.True(t, good(mig.IsMigDeviceHandle())(t))
+		require.Equal(t, w.UUID, good(mig.GetUUID())(t))
+		require.Equal(t, i, good(mig.GetIndex())(t))
+		require.Equal(t, w.GPUInstance, good(mig.GetGpuInstanceId())(t))
+		require.Zero(t, good(mig.GetComputeInstanceId())(t))
+		require.Equal(t, second, good(good(mig.GetDeviceHandleFromMigDeviceHandle())(t).GetUUID())(t))
+		require.Equal(t, w.GPUInstance, good(good(library.DeviceGetHandleByUUID(w.UUID))(t).GetGpuInstanceId())(t))
+	}
+	_, ret = card.GetMigDeviceHandleByIndex(3)
+	require.Equal(t, nvml.ERROR_NOT_FOUND, ret)
+	_, ret = card.GetMigDeviceHandleByIndex(7)
+	require.Equal(t, nvml.ERROR_INVALID_ARGUMENT, ret)
+	_, ret = device(t, library, 0).GetMigDeviceHandleByIndex(0)
+	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)
+
+	last := migDevice(t, library, 1, 2)
+	s.Ctl("mig", "1", "destroy", want[2].UUID)
+	_, ret = last.GetUUID()
+	require.Equal(t, nvml.ERROR_INVALID_ARGUMENT, ret, "the handle of what is gone")
+	_, ret = library.DeviceGetHandleByUUID(want[2].UUID)
+	require.Equal(t, nvml.ERROR_NOT_FOUND, ret)
+	s.Ctl("mig", "1", "disable")
+	require.Zero(t, good(card.GetMaxMigDeviceCount())(t))
+	_, ret = card.GetMigDeviceHandleByIndex(0)
+	require.Equal(t, nvml.ERROR_NOT_FOUND, ret)
+}
+
+// What only a card, or only a MIG device, can be asked.
+func TestNVMLErrorsWithMIG(t *testing.T) {
+	s := New(t, Plain, "T4", "H200:mig=3g.71gb")
+	library := openNVML(t, s)
+	t4, card, mig := device(t, library, 0), device(t, library, 1), migDevice(t, library, 1, 0)
+	set := good(library.EventSetCreate())(t)
+	defer func() { require.Equal(t, nvml.SUCCESS, set.Free()) }()
+	require.Equal(t, 1, good(card.GetMinorNumber())(t))
+	for name, ask := range map[string]func(nvml.Device) nvml.Return{
+		"GetMinorNumber":         func(d nvml.Device) nvml.Return { _, ret := d.GetMinorNumber(); return ret },
+		"GetPciInfo":             func(d nvml.Device) nvml.Return { _, ret := d.GetPciInfo(); return ret },
+		"GetTemperature":         func(d nvml.Device) nvml.Return { _, ret := d.GetTemperature(nvml.TEMPERATURE_GPU); return ret },
+		"GetNumaNodeId":          func(d nvml.Device) nvml.Return { _, ret := d.GetNumaNodeId(); return ret },
+		"GetMigMode":             func(d nvml.Device) nvml.Return { _, _, ret := d.GetMigMode(); return ret },
+		"GetUtilizationRates":    func(d nvml.Device) nvml.Return { _, ret := d.GetUtilizationRates(); return ret },
+		"GetProcessUtilization":  func(d nvml.Device) nvml.Return { _, ret := d.GetProcessUtilization(0); return ret },
+		"GetNumGpuCores":         func(d nvml.Device) nvml.Return { _, ret := d.GetNumGpuCores(); return ret },
+		"RegisterEvents":         func(d nvml.Device) nvml.Return { return d.RegisterEvents(nvml.EventTypeXidCriticalError, set) },
+		"GetNvLinkState":         func(d nvml.Device) nvml.Return { _, ret := d.GetNvLinkState(0); return ret },
+		"GetSupportedEventTypes": func(d nvml.Device) nvml.Return { _, ret := d.GetSupportedEventTypes(); return ret },
+	} {
+		require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ask(mig), name)
+	}
+	_, ret := card.GetUtilizationRates()
+	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret, "not of a card with MIG on")
+	_, ret = card.GetNumGpuCores()
+	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)
+	for want, d := range map[nvml.Return]nvml.Device{nvml.ERROR_INVALID_ARGUMENT: card, nvml.ERROR_NOT_SUPPORTED: t4} {
+		_, ret = d.GetGpuInstanceId()
+		require.Equal(t, want, ret)
+		_, ret = d.GetComputeInstanceId()
+		require.Equal(t, want, ret)
+		_, ret = d.GetDeviceHandleFromMigDeviceHandle()
+		require.Equal(t, want, ret)
+		_, ret = d.GetAttributes()
+		require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)
+	}
+	s.Ctl("lose", "1")
+	_, ret = mig.GetUUID()
+	require.Equal(t, nvml.ERROR_GPU_IS_LOST, ret)
+}
+
+func TestNVMLMemoryAndProcessesOfMIGDevices(t *testing.T) {
+	s := New(t, Plain, "A100-40GB:mig=3g.20gb,mig=1g.5gb")
+	library := openNVML(t, s)
+	card, large, small := device(t, library, 0), migDevice(t, library, 0, 0), migDevice(t, library, 0, 1)
+	holder := s.Start("workloads/hold", "--mib=1000") // on the first
+	s.Env = []string{"CUDA_VISIBLE_DEVICES=" + good(small.GetUUID())(t)}
+	other := s.Start("workloads/hold", "--mib=2000")
+	const one, two = 1000*mib + a100Context, 2000*mib + a100Context
+	require.EqualValues(t, one, good(large.GetMemoryInfo())(t).Used)
+	require.EqualValues(t, 4864*mib-two, good(small.GetMemoryInfo_v2())(t).Free)
+	require.Zero(t, good(small.GetMemoryInfo_v2())(t).Reserved)
+	require.EqualValues(t, one+two, good(card.GetMemoryInfo_v2())(t).Used, "the card's is the sum")
+
+	processes := good(small.GetComputeRunningProcesses())(t)
+	require.Len(t, processes, 1)
+	require.EqualValues(t, other.Process.Pid, processes[0].Pid)
+	require.EqualValues(t, good(small.GetGpuInstanceId())(t), processes[0].GpuInstanceId)
+	require.Zero(t, processes[0].ComputeInstanceId)
+	require.Empty(t, good(small.GetGraphicsRunningProcesses())(t))
+	ids := map[uint32]uint32{}
+	for _, p := range good(card.GetComputeRunningProcesses())(t) {
+		ids[p.Pid] = p.GpuInstanceId
+	}
+	require.Equal(t, map[uint32]uint32{
+		uint32(holder.Process.Pid): uint32(good(large.GetGpuInstanceId())(t)),
+		uint32(other.Process.Pid):  uint32(good(small.GetGpuInstanceId())(t)),
+	}, ids)
+}
+
+// Events come to the card and say which instance they are of.
+func TestNVMLEventsOfMIGDevices(t *testing.T) {
+	s := New(t, Plain, "T4", "H200:mig=3g.71gb,mig=1g.18gb")
+	library := openNVML(t, s)
+	set := good(library.EventSetCreate())(t)
+	defer func() { require.Equal(t, nvml.SUCCESS, set.Free()) }()
+	require.Equal(t, nvml.SUCCESS, device(t, library, 1).RegisterEvents(nvml.EventTypeXidCriticalError, set))
+	devices := s.Status().Cards[1].MIG
+	s.Ctl("xid", devices[1].UUID, "43")
+	s.Ctl("xid", "1:0", "13")
+	s.Ctl("xid", "1", "48")
+	const none = 0xffffffff
+	for _, want := range []struct {
+		xid              uint64
+		instance, shared uint32
+	}{{43, uint32(devices[1].GPUInstance), 0}, {13, uint32(devices[0].GPUInstance), 0}, {48, none, none}} {
+		data := good(set.Wait(5000))(t)
+		require.Equal(t, want.xid, data.EventData)
+		require.Equal(t, want.instance, data.GpuInstanceId)
+		require.Equal(t, want.shared, data.ComputeInstanceId)
+		require.Equal(t, second, good(data.Device.GetUUID())(t))
+	}
+	require.Contains(t, ctlFails(t, s, "xid", "1:2", "13"), "no such card: 1:2")
+}
+
+// In a container NVML shows the MIG device whose nodes are there, as the first of its card, and CUDA takes it.
+func TestMIGDeviceInAContainer(t *testing.T) {
+	s := New(t, Plain, "A100-40GB:mig=3g.20gb,mig=1g.5gb", "T4")
+	nodes := t.TempDir()
+	s.Ctl("devnodes", "--dev-dir", nodes)
+	small := s.Status().Cards[0].MIG[1]
+	for _, minor := range s.Status().Cards[0].MIG[0].CapMinors {
+		require.NoError(t, os.Remove(filepath.Join(nodes, "nvidia-caps", capName(minor))))
+	}
+	script := `set -e
+mount --make-rprivate /
+mount -t tmpfs none /run
+mkdir /run/simgpu
+touch /run/simgpu/state
+mount --bind "$1" /run/simgpu/state
+mount -t tmpfs none /mnt
+cp -a "$2/nvidia0" "$2/nvidia-caps" /mnt
+mount --move /mnt /dev
+exec "$3"`
+	cmd := exec.Command("unshare", "-m", "sh", "-c", script, "sh", s.State, nodes, filepath.Join(s.Dir, "workloads/meminfo"))
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LD_LIBRARY_PATH=" + filepath.Join(s.Dir, "sim")}
+	text, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	values := Parse(string(text))
+	require.Equal(t, "1", values["device_count"])
+	require.Equal(t, "NVIDIA A100-SXM4-40GB MIG 1g.5gb", values["device.0.name"])
+	require.EqualValues(t, small.MemoryTotalBytes, values.Int("device.0.total_bytes"))
+	require.Equal(t, "1", values["nvml.device_count"])
+
+	t.Setenv("SIMGPU_DEV_DIR", nodes)
+	library := openNVML(t, s)
+	require.Equal(t, small.UUID, good(migDevice(t, library, 0, 0).GetUUID())(t))
+	require.Zero(t, good(good(library.DeviceGetHandleByUUID(small.UUID))(t).GetIndex())(t))
+	_, ret := device(t, library, 0).GetMigDeviceHandleByIndex(1)
+	require.Equal(t, nvml.ERROR_NOT_FOUND, ret)
+}
