@@ -49,7 +49,7 @@ lint: setup ## Check the format and run go vet, staticcheck and shellcheck
 	shellcheck $(SHELL_SCRIPTS)
 
 generate: ## Regenerate golden files from the code (look at the diff)
-	go test ./oci/... ./cmd/internal/doctor -update
+	go test ./oci/... ./cmd/internal/doctor ./cmd/gpuslice-agent -update
 
 clean: ## Remove what was built
 	rm -rf $(BUILD)

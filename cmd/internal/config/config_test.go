@@ -1,9 +1,11 @@
 package config_test
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
@@ -134,4 +136,25 @@ func TestUsage(t *testing.T) {
         name
         (GPUSLICE_NAME; "n" if not given)
 `, config.Usage(f, config.Aliases{"slots": {"SLOTS"}}))
+}
+
+func TestSchema(t *testing.T) {
+	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	f.Int("slots", 10, "`containers` of a card")
+	f.Float64("scaling", 0.5, "a factor")
+	f.Bool("quiet", true, "say nothing")
+	f.Duration("every", time.Minute, "a time")
+	f.StringSlice("dirs", []string{"/a", "/b,c"}, "folders")
+	f.UintSlice("numbers", nil, "numbers")
+	f.String("config", "", "a file")
+	f.Bool("help", false, "help")
+	got, err := json.Marshal(config.Schema(f, "t", map[string]map[string]any{"slots": {"maximum": 20}}))
+	require.NoError(t, err)
+	require.JSONEq(t, `{"$schema":"https://json-schema.org/draft/2020-12/schema","title":"t","type":"object","additionalProperties":false,"properties":{
+		"slots":{"type":"integer","default":10,"maximum":20,"description":"containers of a card"},
+		"scaling":{"type":"number","default":0.5,"description":"a factor"},
+		"quiet":{"type":"boolean","default":true,"description":"say nothing"},
+		"every":{"type":"string","default":"1m0s","description":"a time"},
+		"dirs":{"type":"array","items":{"type":"string"},"default":["/a","/b,c"],"description":"folders"},
+		"numbers":{"type":"array","items":{"type":"integer","minimum":0},"default":[],"description":"numbers"}}}`, string(got))
 }

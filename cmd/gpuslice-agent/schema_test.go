@@ -1,0 +1,100 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/config"
+)
+
+var update = flag.Bool("update", false, "write the schema")
+
+const (
+	schemaFile  = "../../install/agent.schema.json"
+	exampleFile = "../../install/agent.example.yaml"
+)
+
+// limits are what the schema says of values beside their types.
+var limits = map[string]map[string]any{
+	"node-config-file":           {"pattern": "^(/.*)?$"},
+	"inventory-interval":         {"pattern": `^([0-9.]+(ns|us|µs|ms|s|m|h))+$`},
+	"device-injection":           {"enum": []string{"auto", "cdi", "envvar"}},
+	"allocation-policy":          {"enum": []string{"packed", "spread"}},
+	"resource-profile":           {"enum": []string{"hami", "tencent"}},
+	"mig-strategy":               {"enum": []string{"none", "single", "mixed"}},
+	"kubernetes-api":             {"enum": []string{"auto", "on", "off"}},
+	"register-format":            {"enum": []string{"json", "csv"}},
+	"unscheduled-policy":         {"enum": []string{"deny", "share"}},
+	"log-level":                  {"enum": []string{"debug", "info", "warn", "error"}},
+	"log-format":                 {"enum": []string{"text", "json"}},
+	"device-split-count":         {"minimum": 1, "maximum": 1000},
+	"device-memory-scaling":      {"minimum": 0.01, "maximum": 100.0},
+	"device-cores-scaling":       {"minimum": 0.01, "maximum": 100.0},
+	"context-memory-mib":         {"minimum": -1, "maximum": 16384},
+	"disable-control-namespaces": {"examples": [][]string{{"lab"}, {"*"}}},
+}
+
+// The schema that is shipped is that of the options: `make generate` writes it.
+func TestSchema(t *testing.T) {
+	var o options
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.bind(flags)
+	// A default that is the machine's own is none.
+	require.NoError(t, flags.Lookup("node-name").Value.Set(""))
+	flags.Lookup("node-name").DefValue = ""
+	schema := config.Schema(flags, "gpuslice-agent's file of options (--config), in YAML", limits)
+	data, err := json.MarshalIndent(schema, "", "  ")
+	require.NoError(t, err)
+	if *update {
+		require.NoError(t, os.WriteFile(schemaFile, append(data, '\n'), 0o644))
+	}
+	shipped, err := os.ReadFile(schemaFile)
+	require.NoError(t, err)
+	assert.Equal(t, string(data)+"\n", string(shipped), "if it is meant: make generate")
+	for name := range limits {
+		assert.NotNil(t, flags.Lookup(name), "--%s is no option", name)
+	}
+}
+
+// What the schema says of values is what the agent does with them.
+func TestSchemaSaysWhatIsTaken(t *testing.T) {
+	taken := func(flag string, value any) bool {
+		_, started, _, _, _ := agent("--node-name=n", fmt.Sprintf("--%s=%v", flag, value))
+		return started
+	}
+	for name, limit := range limits {
+		if words, ok := limit["enum"].([]string); ok {
+			for _, word := range words {
+				assert.True(t, taken(name, word), "--%s=%s", name, word)
+			}
+			assert.False(t, taken(name, "another"), name)
+		}
+		if limit["minimum"] != nil {
+			assert.True(t, taken(name, limit["minimum"]), name)
+			assert.True(t, taken(name, limit["maximum"]), name)
+			for _, beyond := range beyond(limit["minimum"], limit["maximum"]) {
+				assert.False(t, taken(name, beyond), "--%s=%v", name, beyond)
+			}
+		}
+	}
+}
+
+func beyond(low, high any) []any {
+	if n, ok := low.(int); ok {
+		return []any{n - 1, high.(int) + 1}
+	}
+	return []any{low.(float64) / 2, high.(float64) + 1}
+}
+
+func TestExample(t *testing.T) {
+	o, started, _, _, stderr := agent("--config="+exampleFile, "--node-name=n")
+	require.True(t, started, stderr)
+	assert.Equal(t, 10, o.SplitCount)
+}
