@@ -67,7 +67,8 @@ func (r reader) migDevice(card *Card, parent nvml.Device, place int) (d MIGDevic
 	d.Card = card.UUID
 	what := fmt.Sprintf("MIG device %d of %s", place, card.label())
 	dev, ret := parent.GetMigDeviceHandleByIndex(place)
-	if ret == nvml.ERROR_NOT_FOUND {
+	switch ret {
+	case nvml.ERROR_NOT_FOUND, nvml.ERROR_INVALID_ARGUMENT: // drivers say the one or the other
 		return d, false, nil
 	}
 	if err := check(what, "nvmlDeviceGetMigDeviceHandleByIndex", ret); err != nil {

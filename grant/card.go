@@ -1,5 +1,7 @@
 package grant
 
+import "strings"
+
 // Card is what one card may be booked for, after the node's scaling. A MIG device is a
 // card too: with its own memory, all of its compute time, and one slot.
 type Card struct {
@@ -13,11 +15,18 @@ type Card struct {
 	Slots int
 }
 
-// CheckCards says whether the node has every card of the shares, and whether
-// each card is large enough when it is empty. What is left of it is the
-// ledger's to say.
+// IsMIG says whether a UUID is a MIG device's.
+func IsMIG(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }
+
+// CheckCards says whether the node has every card of the shares, whether each card is
+// large enough when it is empty, and whether they are of one kind: a program sees either
+// cards or a MIG device, so that who was given both was limited on one of them by
+// chance. What is left of a card is the ledger's to say.
 func CheckCards(shares []Share, cards map[string]Card) error {
 	for _, share := range shares {
+		if IsMIG(share.UUID) != IsMIG(shares[0].UUID) {
+			return refuse(ErrMalformed, "cards and MIG devices (%s, %s) don't go together in one container: grant one or the other", shares[0].UUID, share.UUID)
+		}
 		card, ok := cards[share.UUID]
 		if !ok {
 			return refuse(ErrUnknownCard, `card %s: this node has no such card: check the grant against "nvidia-smi -L" on the node`, share.UUID)

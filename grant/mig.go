@@ -19,8 +19,6 @@ func MIGAnnotation(resource string) string {
 	return AnnotationMIGPrefix + strings.TrimPrefix(resource, "mig-")
 }
 
-const migPrefix = "MIG-"
-
 // FromMIG returns the MIG devices that the kubelet chose for a container, or nil where
 // it chose none. A MIG device is whole and one container's, and no scheduler of ours
 // gives them out, so that the kubelet's choice is the grant, whatever becomes of
@@ -72,7 +70,7 @@ func FromMIG(pod Pod, container string, annotations map[string]string, cards map
 func migKeys(annotations map[string]string) (keys []string) {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		value := annotations[key]
-		single := key == AnnotationReplicas && (strings.HasPrefix(value, migPrefix) || strings.Contains(value, ","+migPrefix))
+		single := key == AnnotationReplicas && (IsMIG(value) || strings.Contains(value, ",MIG-"))
 		if single || strings.HasPrefix(key, AnnotationMIGPrefix) {
 			keys = append(keys, key)
 		}
@@ -86,7 +84,7 @@ func checkMIG(value string) error {
 		return refuse(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
 	}
 	for id := range strings.SplitSeq(value, ",") {
-		if !strings.HasPrefix(id, migPrefix) {
+		if !IsMIG(id) {
 			return refuse(ErrMalformed, "device %s: must be MIG-<UUID>%s0, for MIG devices don't go with cards", show(id), replicaSeparator)
 		}
 	}

@@ -100,6 +100,17 @@ func TestFromMIG(t *testing.T) {
 	assert.Equal(t, r1g, grant.MIGAnnotation("mig-1g.10gb"))
 }
 
+// A scheduler's grant of both is refused too.
+func TestCardsAndMIGDontMix(t *testing.T) {
+	card, mig := grant.Share{UUID: cardA, MemoryMiB: 1}, grant.Share{UUID: mig1, MemoryMiB: 1}
+	for _, shares := range [][]grant.Share{{card, mig}, {mig, card}} {
+		err := grant.CheckCards(shares, migCards())
+		require.ErrorIs(t, err, grant.ErrMalformed)
+		require.ErrorContains(t, err, "don't go together")
+	}
+	require.NoError(t, grant.CheckCards([]grant.Share{mig, {UUID: mig2, MemoryMiB: 1}}, migCards()))
+}
+
 // A MIG device is one container's, whatever is left of it.
 func TestLedgerOfMIG(t *testing.T) {
 	ledger, err := grant.OpenLedger(t.TempDir())

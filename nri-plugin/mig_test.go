@@ -104,8 +104,8 @@ func TestMIGRefused(t *testing.T) {
 	}
 }
 
-// The state folder was wiped: what a container has is booked again, by its annotation
-// or, where the device is gone meanwhile, by the limits file that it has mounted.
+// The state folder was wiped: what a container has is booked again, by the limits file
+// that it has mounted or, where that can't be seen, by its annotation.
 func TestLostLedgerOfMIG(t *testing.T) {
 	for _, test := range []struct {
 		description string

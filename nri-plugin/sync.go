@@ -99,26 +99,28 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 // or, where those can't be read any more, by the limits file that it has mounted.
 // Signatures are not looked at: the container is there, whatever the keys have become
 // since it was created, and what it holds must not be given away. Nor are its replicas:
-// what they are worth may have changed. A MIG device is worth what it is.
+// what they are worth may have changed. Its MIG devices are, where the file can't be seen:
+// they are worth what they are.
 func (p *Plugin) held(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*grant.Grant, error) {
 	asked := podFacts(pod)
 	g, err := grant.FromPod(ctx, asked, ctr.GetName(), p.NodeName, p.Names)
-	if err == nil && g == nil {
-		g, err = grant.FromMIG(asked, ctr.GetName(), ctr.GetAnnotations(), p.Cards(), nil)
-	}
 	if err == nil && g != nil {
 		return g, nil
 	}
 	if err == nil {
 		err = fmt.Errorf("pod %s container %q has no grant any more", podName(pod), ctr.GetName())
 	}
-	if ctr.GetPid() == 0 {
-		return nil, err
+	if ctr.GetPid() != 0 {
+		mounted := filepath.Join("/proc", strconv.FormatUint(uint64(ctr.GetPid()), 10), "root", filepath.Dir(limiter.ContainerLimitsPath))
+		shares, mountedErr := oci.RecoverShares(mounted)
+		if mountedErr == nil {
+			return &grant.Grant{Container: ctr.GetName(), Shares: shares}, nil
+		}
+		err = errors.Join(err, mountedErr)
 	}
-	mounted := filepath.Join("/proc", strconv.FormatUint(uint64(ctr.GetPid()), 10), "root", filepath.Dir(limiter.ContainerLimitsPath))
-	shares, mountedErr := oci.RecoverShares(mounted)
-	if mountedErr != nil {
-		return nil, errors.Join(err, mountedErr)
+	mig, migErr := grant.FromMIG(asked, ctr.GetName(), ctr.GetAnnotations(), p.Cards(), nil)
+	if mig != nil {
+		return mig, nil
 	}
-	return &grant.Grant{Container: ctr.GetName(), Shares: shares}, nil
+	return nil, errors.Join(err, migErr)
 }

@@ -10,6 +10,7 @@
 enum { KNOWN = 64 };
 static _Atomic unsigned char known[KNOWN];
 
+/* Of a MIG device the first version gives the card's UUID, which has no record then. */
 static int look_up(CUdevice dev)
 {
 	CUuuid uuid;

@@ -9,6 +9,7 @@
 
 #include "crc32.h"
 #include "envlimits.h"
+#include "hooks.h"
 #include "layout.h"
 #include "paths.h"
 #include "say.h"
@@ -157,14 +158,30 @@ bool limits_from_environment(void)
 	return atomic_load_explicit(&from_environment, memory_order_acquire);
 }
 
+bool limits_mig(void)
+{
+	const struct vgpu_limits *l = atomic_load_explicit(&mapped, memory_order_acquire);
+
+	/* The host never grants both. */
+	return l && l->records[0].flags & VGPU_RECORD_MIG;
+}
+
+static const char *why_unlisted(void)
+{
+	if (limits_from_environment())
+		return "the environment gives it no memory limit";
+	if (limits_mig() && !hook_exists(HOOK_cuDeviceGetUuid_v2))
+		return "this container has a MIG device, which only a driver of CUDA 11.4 or newer can tell from its card";
+	return "this container's limits file has no record of it";
+}
+
 static void say_unlisted(const uint8_t u[16])
 {
 	static _Atomic unsigned once;
 
 	say(&once, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x is denied: %s", u[0], u[1], u[2],
 	    u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15],
-	    limits_from_environment() ? "the environment gives it no memory limit"
-	                              : "this container's limits file has no record of it");
+	    why_unlisted());
 }
 
 int limits_cell(const uint8_t uuid[16], int ordinal)

@@ -25,6 +25,9 @@ uint64_t limits_context_bytes(int cell);
  * with other processes unless a usage file is named. */
 bool limits_from_environment(void);
 
+/* Whether the container has MIG devices, and so no whole card. */
+bool limits_mig(void);
+
 /* Whether cell i, 0 to VGPU_MAX_DEVICES - 1, is of a card that is granted. */
 bool limits_granted(int cell);
 

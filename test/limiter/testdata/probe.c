@@ -115,7 +115,8 @@ static void allocated(const char *what, int r, unsigned long long p)
 		pointers[count++] = p;
 }
 
-static void nvml(unsigned long long index)
+/* Of a card or, with mig 0 or more, of one of its MIG devices. */
+static void nvml(unsigned long long index, int mig)
 {
 	void *h = dlopen("libnvidia-ml.so.1", RTLD_NOW), *dev = NULL;
 	unsigned long long m[3] = { 0 };
@@ -128,8 +129,11 @@ static void nvml(unsigned long long index)
 	int (*init)(void) = dlsym(h, "nvmlInit_v2");
 	int (*get)(unsigned, void **) = dlsym(h, "nvmlDeviceGetHandleByIndex_v2");
 	int (*info)(void *, void *) = dlsym(h, "nvmlDeviceGetMemoryInfo"), (*info2)(void *, void *) = dlsym(h, "nvmlDeviceGetMemoryInfo_v2");
+	int (*get_mig)(void *, unsigned, void **) = dlsym(h, "nvmlDeviceGetMigDeviceHandleByIndex");
 	init();
 	int r = get((unsigned)index, &dev);
+	if (!r && mig >= 0)
+		r = get_mig(dev, (unsigned)mig, &dev);
 	if (!r)
 		r = info(dev, m);
 	printf("nvml %d total %llu free %llu used %llu\n", r, m[0], m[1], m[2]);
@@ -230,7 +234,11 @@ static void run(const char *what)
 			printf("%02x", u[i]);
 		printf("\n");
 	} else if (!strcmp(what, "nvml"))
-		nvml(number());
+		nvml(number(), -1);
+	else if (!strcmp(what, "nvmlmig")) {
+		a = number();
+		nvml(a, (int)number());
+	}
 	else if (!strcmp(what, "has")) { /* whether a name is found, by $PROBE_ROUTE */
 		printf("has %s %d\n", *args, find(*args) != NULL);
 		args++;
