@@ -61,7 +61,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	inventory := gpu.NewCache(nvml.New(nvml.WithLibraryPath(o.NVMLLibrary)), gpu.CacheOptions{
 		Interval: o.InventoryInterval, Events: true, IgnoreXIDs: o.ignoredXIDs(), Topology: true, Log: log,
 	})
-	published := newPublisher(&o, inventory, func() nodeconfig.Settings { return nodeconfig.Settings{} }, log)
+	published := newPublisher(&o, inventory, log)
 	registered, err := o.register(published, log)
 	if err != nil {
 		return err
@@ -105,10 +105,12 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	guard := deviceplugin.NewGuard(plugin.Ready, log)
+	published.guard = guard
 	var offers *kubelet
 	if o.DevicePluginDir != "" {
 		policy := func() deviceplugin.Policy { return o.policy(published.now().Settings) }
-		offers = newKubelet(&o, links{inventory}, policy, plugin.Ready, log)
+		offers = newKubelet(&o, links{inventory}, policy, guard, log)
 		published.offered = offers.set
 	}
 	listener, err := listen(o.HealthAddress)
@@ -134,6 +136,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		// whose driver isn't there yet is guarded all the same; its grants are refused.
 		waitForCards(ctx, inventory, firstLook)
 		published.update() // who finds the node guarded finds its cards too
+		tasks.Go(func() error { guard.Run(ctx); return nil })
 		tasks.Go(func() error { published.run(ctx); return nil })
 		if offers != nil {
 			tasks.Go(func() error { offers.run(ctx); return nil })

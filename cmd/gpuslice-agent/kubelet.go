@@ -15,7 +15,7 @@ import (
 // no cards any more (a MIG profile) is kept, with none.
 type kubelet struct {
 	options *options
-	guard   *deviceplugin.Guard
+	guard   deviceplugin.Condition
 	links   deviceplugin.Links
 	policy  func() deviceplugin.Policy
 	log     *slog.Logger
@@ -26,9 +26,9 @@ type kubelet struct {
 	serving sync.WaitGroup
 }
 
-func newKubelet(o *options, links deviceplugin.Links, policy func() deviceplugin.Policy, ready func() error, log *slog.Logger) *kubelet {
+func newKubelet(o *options, links deviceplugin.Links, policy func() deviceplugin.Policy, guard deviceplugin.Condition, log *slog.Logger) *kubelet {
 	return &kubelet{
-		options: o, guard: deviceplugin.NewGuard(ready, log), links: links, policy: policy, log: log,
+		options: o, guard: guard, links: links, policy: policy, log: log,
 		offered: map[deviceplugin.Resource]*deviceplugin.Inventory{},
 	}
 }
@@ -61,7 +61,7 @@ func (k *kubelet) run(ctx context.Context) {
 		k.serve(resource, inventory)
 	}
 	k.mu.Unlock()
-	k.guard.Run(ctx)
+	<-ctx.Done()
 	k.mu.Lock()
 	k.ctx = nil // nothing is served any more
 	k.mu.Unlock()

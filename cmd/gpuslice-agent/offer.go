@@ -18,6 +18,9 @@ type offer struct {
 	Cards    gpu.Snapshot
 	Settings nodeconfig.Settings
 	Sharing  node.Sharing
+	// Guarded says that containers' ways to the cards are guarded. Where they aren't,
+	// schedulers are to send none.
+	Guarded bool
 	// Devices may be granted; Problem says why there are none.
 	Devices []node.Device
 	Problem error

@@ -24,6 +24,8 @@ type publisher struct {
 	inventory *gpu.Cache
 	// settings are the node's configuration.
 	settings func() nodeconfig.Settings
+	// guard says whether the node is guarded.
+	guard deviceplugin.Condition
 	// reconfigured gets a value when they change.
 	reconfigured chan struct{}
 	// offered is told of each resource's cards; nil: no kubelet.
@@ -39,9 +41,10 @@ type publisher struct {
 	said    string    // the problem that was logged last
 }
 
-func newPublisher(o *options, inventory *gpu.Cache, settings func() nodeconfig.Settings, log *slog.Logger) *publisher {
+func newPublisher(o *options, inventory *gpu.Cache, log *slog.Logger) *publisher {
 	p := &publisher{
-		options: o, inventory: inventory, settings: settings, log: log,
+		options: o, inventory: inventory, log: log,
+		settings:     func() nodeconfig.Settings { return nodeconfig.Settings{} },
 		reconfigured: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 	}
 	p.current.Store(&offer{})
@@ -81,9 +84,15 @@ func (p *publisher) run(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
+		guarded, guardChanged := p.guard.Guarded()
+		if guarded != p.now().Guarded { // since the update
+			p.update()
+			continue
+		}
 		select {
 		case <-ctx.Done():
 			return
+		case <-guardChanged:
 		case <-tick.C:
 			if p.inventory.Snapshot().Taken.Equal(p.written) {
 				continue
@@ -97,9 +106,10 @@ func (p *publisher) run(ctx context.Context) {
 
 // update makes the offer anew and tells of it.
 func (p *publisher) update() {
-	settings := p.settings()
 	last := p.now()
-	next := p.options.offerOf(p.inventory.Snapshot(), settings, last)
+	guarded, _ := p.guard.Guarded()
+	next := p.options.offerOf(p.inventory.Snapshot(), p.settings(), last)
+	next.Guarded = guarded
 	p.current.Store(next)
 	p.sayProblem(next.Problem)
 	if p.offered != nil {

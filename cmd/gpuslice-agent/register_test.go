@@ -77,6 +77,7 @@ func TestAgentRegistersItsNode(t *testing.T) {
 	o.KubernetesAPI, o.Kubeconfig, o.GaiaModelLabel = apiOn, server.kubeconfig(t), true
 	o.NodeConfigFile = filepath.Join(t.TempDir(), "config.json")
 	require.NoError(t, os.WriteFile(o.NodeConfigFile, []byte(`{"nodeconfig":[{"matchlabels":{"pool":"infer"},"devicesplitcount":7}]}`), 0o600))
+	startRuntime(t, o.NRISocket)
 	stop, log := o.run(t)
 
 	var devices []struct {
@@ -87,10 +88,9 @@ func TestAgentRegistersItsNode(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		text, _ := server.read(noderegister.AnnotationRegister)
-		return json.Unmarshal([]byte(text), &devices) == nil && len(devices) == 1 && devices[0].Count == 7
+		return json.Unmarshal([]byte(text), &devices) == nil && len(devices) == 1 && devices[0].Count == 7 && devices[0].Health
 	}, 60*time.Second, 5*time.Millisecond, "%v", log)
 	assert.Equal(t, 143771, devices[0].Memory)
-	assert.True(t, devices[0].Health)
 	_, model := server.read("gaia.tencent.com/gpu-model")
 	assert.Equal(t, "H200", model)
 	require.NoError(t, stop())
@@ -115,7 +115,7 @@ func TestAgentWithoutAnAPIServer(t *testing.T) {
 		t.Run(test.description, func(t *testing.T) {
 			o := testOptions(t)
 			o.KubernetesAPI, o.Kubeconfig = test.api, test.kubeconfig
-			p := newPublisher(&o.options, nil, nil, quietLog)
+			p := newPublisher(&o.options, nil, quietLog)
 			registered, err := o.register(p, quietLog)
 			if test.want != "" {
 				require.ErrorContains(t, err, test.want)
@@ -145,7 +145,11 @@ func TestToldOf(t *testing.T) {
 	s := look("aB")
 	s.Taken = time.Unix(1, 0)
 	s.Node.Cards[1].MIG = append(s.Node.Cards[1].MIG, gpu.MIGDevice{UUID: "MIG-C", Card: "GPU-B", Profile: "1g.5gb", MemoryMiB: 100, GPUInstance: 4})
-	told, known := toldOf(o.offerOf(s, nodeconfig.Settings{}, nil))
+	now := o.offerOf(s, nodeconfig.Settings{}, nil)
+	told, _ := toldOf(now)
+	assert.False(t, told.Devices[0].Healthy, "nobody guards the node")
+	now.Guarded = true
+	told, known = toldOf(now)
 	require.True(t, known)
 	assert.Equal(t, []noderegister.Device{
 		{Card: s.Node.Cards[0], Slots: 2, MemoryMiB: 1000, CorePercent: 100, Mode: "hami-core", Healthy: true},

@@ -28,6 +28,7 @@ func Render(n Node, o Options) Metadata {
 		return cmp.Or(cmp.Compare(a.Card.Index, b.Card.Index), cmp.Compare(a.Card.UUID, b.Card.UUID))
 	})
 	m := Metadata{Labels: labels(n, o), Annotations: map[string]string{}}
+	n.Devices = slices.DeleteFunc(n.Devices, Device.partitioned)
 	// HAMi has no word for a node without devices: an empty list is an error to it, and
 	// an absent one the same error.
 	if o.Register == FormatNone || len(n.Devices) == 0 {
@@ -43,6 +44,10 @@ func Render(n Node, o Options) Metadata {
 	}
 	return m
 }
+
+// partitioned says whether a device is none for a scheduler: its card was partitioned by
+// its operator, and the kubelet counts the parts.
+func (d Device) partitioned() bool { return d.mode() == ModeMIG && len(d.MIGProfiles) == 0 }
 
 // registered is a device as HAMi's JSON has it. Zero values are left out, as HAMi does:
 // a device without "health" is not healthy.

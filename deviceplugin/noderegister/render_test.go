@@ -66,6 +66,19 @@ func TestRegisterOmitsZeroes(t *testing.T) {
 		Render(n, Options{}).Annotations[AnnotationRegister])
 }
 
+// The kubelet counts a partitioned card's devices; a scheduler is not to give them away.
+func TestRegisterLeavesPartitionedCardsOut(t *testing.T) {
+	n := v100s(1)
+	n.Devices[0].Mode = ModeMIG
+	got := Render(n, Options{})
+	assert.NotContains(t, got.Annotations[AnnotationRegister], n.Devices[0].Card.UUID)
+	assert.Contains(t, got.Annotations[AnnotationRegister], n.Devices[1].Card.UUID)
+	assert.NotContains(t, got.Annotations[AnnotationScore], n.Devices[0].Card.UUID)
+	assert.Equal(t, "2", got.Labels[LabelPrefix+"count"], "people see it all the same")
+	n.Devices[1].Mode = ModeMIG
+	assert.NotContains(t, Render(n, Options{}).Annotations, AnnotationRegister)
+}
+
 // A reader of each form, by HAMi's grammar, gets what was told.
 func TestRegisterReadsBack(t *testing.T) {
 	n := example()
