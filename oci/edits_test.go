@@ -54,7 +54,7 @@ func editsCases() []editsCase {
 			name: "three-cards-mixed-cores", description: "a card without a core limit beside ones with",
 			shares: []grant.Share{{UUID: gpu0, MemoryMiB: 1000, CorePercent: 30}, {UUID: gpu1, MemoryMiB: 2000}, {UUID: gpu2, MemoryMiB: 3000, CorePercent: 70}},
 		},
-		{name: "mig", description: "a MIG device by its UUID, with its capabilities", shares: []grant.Share{{UUID: mig0, MemoryMiB: 9856}}},
+		{name: "mig", description: "a MIG device by its UUID, with its capabilities", shares: []grant.Share{{UUID: mig0, MemoryMiB: 9856, CorePercent: 100}}},
 		{
 			name: "mig-and-its-card", description: "a device node that two share comes once",
 			shares: []grant.Share{{UUID: mig0, MemoryMiB: 9856}, {UUID: gpu2, MemoryMiB: 1000, CorePercent: 10}},
@@ -68,7 +68,7 @@ func editsCases() []editsCase {
 			name: "envvar-two-cards", description: "a list of UUIDs in the grant's order", settings: mode(InjectEnvvar), handler: "nvidia",
 			shares: []grant.Share{{UUID: gpu1, MemoryMiB: 20000, CorePercent: 50}, {UUID: gpu0, MemoryMiB: 10000}},
 		},
-		{name: "envvar-mig", description: "NVIDIA's runtime takes MIG UUIDs too", settings: mode(InjectEnvvar), handler: "nvidia", shares: []grant.Share{{UUID: mig0, MemoryMiB: 9856}}},
+		{name: "envvar-mig", description: "NVIDIA's runtime takes MIG UUIDs too", settings: mode(InjectEnvvar), handler: "nvidia", shares: []grant.Share{{UUID: mig0, MemoryMiB: 9856, CorePercent: 100}}},
 		{name: "auto-falls-to-envvar", description: "auto, the card in no spec, NVIDIA's runtime", shares: []grant.Share{{UUID: gpuX, MemoryMiB: 8000}}, handler: "nvidia"},
 		{name: "auto-without-registry", description: "auto, no registry at all, NVIDIA's runtime", shares: one(8000, 30), handler: "nvidia", noRegistry: true},
 		{name: "oversubscribe", description: "the node oversubscribes", shares: one(8000, 30), settings: func(s *Settings) { s.Oversubscribe = true }},
