@@ -274,6 +274,10 @@ int charge_take(struct view *v, unsigned card, enum charge kind, uint64_t bytes)
 	if (err)
 		return err;
 	in = client_instance(s, cl, card);
+	if (!in && atomic_load(&c->mig_enabled)) { /* switched on since the caller looked */
+		state_unlock(v);
+		return ENODEV;
+	}
 	/* A dead client's bytes must neither refuse this one nor count towards a peak. */
 	if (would_peak(c, in, g, kind, bytes))
 		reap_locked(v);
