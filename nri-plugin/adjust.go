@@ -3,6 +3,7 @@ package nriplugin
 import (
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/containerd/nri/pkg/api"
@@ -60,8 +61,14 @@ func expressible(edits *cdispec.ContainerEdits) error {
 			errs = append(errs, fmt.Errorf("the CDI spec's device node %s has no type and is not on the host: is the driver loaded?", d.Path))
 		}
 		// NRI gives every device read and write (LinuxDevice.AccessString of nri v0.12).
-		if p := d.Permissions; p != "" && strings.Trim(p, "m") != "rw" {
-			errs = append(errs, fmt.Errorf("the CDI spec gives the device node %s the permissions %q, and NRI knows rw alone", d.Path, p))
+		// That is no more where a node is a capability: there is nothing to be written, to
+		// open it is all it is for.
+		permissions := strings.Trim(d.Permissions, "m")
+		if permissions == "r" && strings.HasPrefix(path.Clean(d.Path), "/dev/nvidia-caps/") {
+			continue
+		}
+		if d.Permissions != "" && permissions != "rw" {
+			errs = append(errs, fmt.Errorf("the CDI spec gives the device node %s the permissions %q, and NRI knows rw alone", d.Path, d.Permissions))
 		}
 	}
 	return errors.Join(errs...)
