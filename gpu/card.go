@@ -48,6 +48,8 @@ type Card struct {
 	NUMANode int `json:"numaNode"`
 	// ComputeCapability is "major.minor"; empty if unknown.
 	ComputeCapability string `json:"computeCapability,omitempty"`
+	// MIGCapable says that the card has a MIG mode, on or off.
+	MIGCapable bool `json:"migCapable,omitempty"`
 	// MIGEnabled says that the card is in MIG mode: CUDA sees its MIG devices alone.
 	MIGEnabled bool `json:"migEnabled,omitempty"`
 	// MIG are its MIG devices that could be read, in NVML's order.

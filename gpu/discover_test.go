@@ -42,7 +42,7 @@ func TestDiscoverMocks(t *testing.T) {
 					Model:             tt.model,
 					MemoryMiB:         tt.memoryMiB,
 					NUMANode:          NUMAUnknown,
-					ComputeCapability: tt.capability,
+					ComputeCapability: tt.capability, MIGCapable: true,
 				}
 				assert.Equal(t, want, card)
 				found, ok := node.Card(card.UUID)

@@ -38,7 +38,8 @@ func (r reader) readMIG(card *Card) ([]Fault, error) {
 	if err := optional(what, "nvmlDeviceGetMigMode", ret); err != nil {
 		return nil, err
 	}
-	if ret != nvml.SUCCESS || current != nvml.DEVICE_MIG_ENABLE {
+	card.MIGCapable = ret == nvml.SUCCESS
+	if !card.MIGCapable || current != nvml.DEVICE_MIG_ENABLE {
 		return nil, nil
 	}
 	card.MIGEnabled = true
@@ -75,8 +76,8 @@ func (r reader) migDevice(card *Card, parent nvml.Device, place int) (d MIGDevic
 		return d, false, err
 	}
 	err = r.migFacts(&d, dev, card.MemoryMiB, what)
-	if errors.Is(err, nvml.ERROR_NOT_FOUND) {
-		return d, false, nil
+	if errors.Is(err, nvml.ERROR_NOT_FOUND) || errors.Is(err, nvml.ERROR_INVALID_ARGUMENT) {
+		return d, false, nil // emptied: its handle is none any more
 	}
 	return d, err == nil, err
 }

@@ -67,6 +67,7 @@ func TestReadMIG(t *testing.T) {
 	assert.True(t, node.Cards[2].MIGEnabled)
 	assert.Empty(t, node.Cards[2].MIG)
 	assert.False(t, node.Cards[0].MIGEnabled)
+	assert.True(t, node.Cards[0].MIGCapable)
 }
 
 // What a driver or card lacks is no MIG, and no fault.

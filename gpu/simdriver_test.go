@@ -52,6 +52,8 @@ func TestDiscoverSimulatedDriver(t *testing.T) {
 	assert.Equal(t, int64(143771), h200.MemoryMiB)
 	assert.Equal(t, "9.0", h200.ComputeCapability)
 	assert.Equal(t, "7.5", t4.ComputeCapability)
+	assert.True(t, h200.MIGCapable)
+	assert.False(t, t4.MIGCapable)
 	for i, card := range node.Cards {
 		assert.Equal(t, i, card.Index)
 		assert.Regexp(t, `^GPU-[0-9a-f-]{36}$`, card.UUID)

@@ -73,15 +73,18 @@ type options struct {
 
 // aliases are variables that HAMi's manifests set.
 var aliases = config.Aliases{
-	"node-name":          {"NODE_NAME", "NodeName"},
-	"device-split-count": {"DEVICE_SPLIT_COUNT"},
-	"resource-name":      {"RESOURCE_NAME"},
-	"gds-enabled":        {"GDS_ENABLED"},
-	"mofed-enabled":      {"MOFED_ENABLED"},
-	"gdrcopy-enabled":    {"GDRCOPY_ENABLED"},
-	"pass-device-specs":  {"PASS_DEVICE_SPECS"},
-	"mig-strategy":       {"MIG_STRATEGY"},
-	"kubeconfig":         {"KUBECONFIG"},
+	"node-name":             {"NODE_NAME", "NodeName"},
+	"device-split-count":    {"DEVICE_SPLIT_COUNT"},
+	"device-memory-scaling": {"DEVICE_MEMORY_SCALING"},
+	"device-cores-scaling":  {"DEVICE_CORES_SCALING"},
+	"disable-core-limit":    {"DISABLE_CORE_LIMIT"},
+	"resource-name":         {"RESOURCE_NAME"},
+	"gds-enabled":           {"GDS_ENABLED"},
+	"mofed-enabled":         {"MOFED_ENABLED"},
+	"gdrcopy-enabled":       {"GDRCOPY_ENABLED"},
+	"pass-device-specs":     {"PASS_DEVICE_SPECS"},
+	"mig-strategy":          {"MIG_STRATEGY"},
+	"kubeconfig":            {"KUBECONFIG"},
 }
 
 func (o *options) bind(f *pflag.FlagSet) {

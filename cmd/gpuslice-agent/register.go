@@ -71,6 +71,6 @@ func toldOfCard(now *offer, d node.Device, card gpu.Card) noderegister.Device {
 	}
 	return noderegister.Device{
 		Card: card, Slots: d.Slots, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent,
-		Mode: mode, Healthy: now.Guarded && now.Cards.Health[d.Card].Healthy,
+		Mode: mode, MIGCapable: card.MIGCapable, Healthy: now.Guarded && now.Cards.Health[d.Card].Healthy,
 	}
 }
