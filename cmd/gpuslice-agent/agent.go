@@ -18,7 +18,6 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
-	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/podresources"
@@ -39,79 +38,43 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	defer unlock()
-
-	libraryPath, preloadPath, err := oci.InstallLibrary(o.Library, o.LibraryDir)
-	if err != nil {
-		return err
-	}
 	ledger, err := grant.OpenLedger(o.StateDir, grant.WithRecovery(oci.RecoverShares))
 	if err != nil {
 		return err
 	}
 	defer ledger.Close()
-	registry, err := oci.NewRegistry(oci.RegistryConfig{Dirs: o.CDISpecDirs, Log: log})
-	if err != nil {
-		return err
-	}
 	machine, err := doctor.NewMachine("/")
 	if err != nil {
 		return err
 	}
 	defer machine.Close()
+	registry, err := oci.NewRegistry(oci.RegistryConfig{Dirs: o.CDISpecDirs, Log: log})
+	if err != nil {
+		return err
+	}
 	inventory := gpu.NewCache(nvml.New(nvml.WithLibraryPath(o.NVMLLibrary)), gpu.CacheOptions{
 		Interval: o.InventoryInterval, Events: true, IgnoreXIDs: o.ignoredXIDs(), Topology: true, Log: log,
 	})
-	published := newPublisher(&o, inventory, log)
-	registered, err := o.register(published, log)
-	if err != nil {
-		return err
-	}
-	watcher, err := o.followNodeConfig(published, registered, log)
-	if err != nil {
-		return err
-	}
 
-	settings := o.settings(libraryPath, preloadPath)
-	if o.PassDeviceSpecs {
-		settings.Nodes = oci.NodeFiles{Paths: func(uuid string) ([]string, error) {
-			return devicePaths(published.now().Cards.Node, os.DirFS("/proc"), uuid)
-		}}
+	// What runs from the start, and what runs once the cards were looked at.
+	first := background{registry.Run}
+	var then background
+	published := newPublisher(&o, inventory, log)
+	if err := o.tell(published, &first, &then, log); err != nil {
+		return err
 	}
-	config := nriplugin.Config{
-		NodeName: o.NodeName,
-		Ledger:   ledger,
-		Cards:    published.capacities,
-		Populate: func(dir string, shares []grant.Share) error {
-			return oci.Populate(dir, shares, published.ociSettings(settings))
-		},
-		Settings:         func() oci.Settings { return published.ociSettings(settings) },
-		Devices:          registry,
-		Unscheduled:      nriplugin.UnscheduledPolicy(o.UnscheduledPolicy),
-		ExemptNamespaces: o.ExemptNamespaces,
-		SwitchNamespaces: o.SwitchNamespaces,
-		Log:              log,
-	}
-	if o.PodResourcesSocket != "" {
-		config.Names = podresources.New(o.PodResourcesSocket, o.countedResources()...)
-	}
-	var keys *grant.KeyFile
-	if o.GrantKeyFile != "" {
-		if keys, err = grant.OpenKeyFile(o.GrantKeyFile, log); err != nil {
-			return fmt.Errorf("--grant-key-file: %w", err)
-		}
-		config.Keys = keys
-	}
-	plugin, err := nriplugin.New(config)
+	plugin, err := o.guardian(ledger, registry, published, &first, log)
 	if err != nil {
 		return err
 	}
 	guard := deviceplugin.NewGuard(plugin.Ready, log)
 	published.guard = guard
-	var offers *kubelet
+	then = append(then, guard.Run, published.run)
 	if o.DevicePluginDir != "" {
 		policy := func() deviceplugin.Policy { return o.policy(published.now().Settings) }
-		offers = newKubelet(&o, links{inventory}, policy, guard, log)
+		offers := newKubelet(&o, links{inventory}, policy, guard, log)
 		published.offered = offers.set
+		then = append(then, offers.run)
 	}
 	listener, err := listen(o.HealthAddress)
 	if err != nil {
@@ -124,28 +87,15 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		tasks.Go(func() error { return serve(ctx, listener, healthServer(conditions(plugin, inventory))) })
 	}
 	tasks.Go(func() error { return inventory.Run(ctx) })
-	tasks.Go(func() error { registry.Run(ctx); return nil })
-	if keys != nil {
-		tasks.Go(func() error { keys.Run(ctx); return nil })
-	}
-	if watcher != nil {
-		tasks.Go(func() error { watcher.Run(ctx); return nil })
-	}
+	first.start(ctx, tasks)
 	tasks.Go(func() error {
 		// Before the NRI socket: the runtime's first question may come at once. A node
 		// whose driver isn't there yet is guarded all the same; its grants are refused.
 		waitForCards(ctx, inventory, firstLook)
 		published.update() // who finds the node guarded finds its cards too
-		tasks.Go(func() error { guard.Run(ctx); return nil })
-		tasks.Go(func() error { published.run(ctx); return nil })
-		if offers != nil {
-			tasks.Go(func() error { offers.run(ctx); return nil })
-		}
-		if registered != nil {
-			tasks.Go(func() error { registered.Run(ctx); return nil })
-		}
+		then.start(ctx, tasks)
 		sayWhatTheDriverLacks(ctx, machine, o, log)
-		log.Info("started", "version", version.String(), "node", o.NodeName, "library", libraryPath, "cards", len(inventory.Node().Cards))
+		log.Info("started", "version", version.String(), "node", o.NodeName, "cards", len(inventory.Node().Cards))
 		return plugin.Run(ctx, o.NRISocket)
 	})
 	if err := tasks.Wait(); err != nil {
@@ -155,15 +105,79 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	return nil
 }
 
-// followNodeConfig has the publisher follow the node's configuration; nil: there is no
-// file to follow.
-func (o *options) followNodeConfig(p *publisher, registered *noderegister.Publisher, log *slog.Logger) (*nodeconfig.Watcher, error) {
-	if o.NodeConfigFile == "" {
-		return nil, nil
+// background is what runs until a context ends, and can't fail.
+type background []func(context.Context)
+
+func (b background) start(ctx context.Context, tasks *errgroup.Group) {
+	for _, run := range b {
+		tasks.Go(func() error { run(ctx); return nil })
+	}
+}
+
+// guardian is the NRI plugin, with the limiter's library installed for it.
+func (o *options) guardian(ledger *grant.Ledger, registry *oci.Registry, p *publisher, first *background, log *slog.Logger) (*nriplugin.Plugin, error) {
+	libraryPath, preloadPath, err := oci.InstallLibrary(o.Library, o.LibraryDir)
+	if err != nil {
+		return nil, err
+	}
+	log.Info("limiter installed", "library", libraryPath)
+	settings := o.settings(libraryPath, preloadPath)
+	if o.PassDeviceSpecs {
+		settings.Nodes = oci.NodeFiles{Paths: func(uuid string) ([]string, error) {
+			return devicePaths(p.now().Cards.Node, os.DirFS("/proc"), uuid)
+		}}
+	}
+	config := nriplugin.Config{
+		NodeName: o.NodeName,
+		Ledger:   ledger,
+		Cards:    p.capacities,
+		Populate: func(dir string, shares []grant.Share) error {
+			return oci.Populate(dir, shares, p.ociSettings(settings))
+		},
+		Settings:         func() oci.Settings { return p.ociSettings(settings) },
+		Devices:          registry,
+		Unscheduled:      nriplugin.UnscheduledPolicy(o.UnscheduledPolicy),
+		ExemptNamespaces: o.ExemptNamespaces,
+		SwitchNamespaces: o.SwitchNamespaces,
+		Log:              log,
+	}
+	if o.PodResourcesSocket != "" {
+		config.Names = podresources.New(o.PodResourcesSocket, o.countedResources()...)
+	}
+	if o.GrantKeyFile != "" {
+		keys, err := grant.OpenKeyFile(o.GrantKeyFile, log)
+		if err != nil {
+			return nil, fmt.Errorf("--grant-key-file: %w", err)
+		}
+		config.Keys = keys
+		*first = append(*first, keys.Run)
+	}
+	return nriplugin.New(config)
+}
+
+// tell has the API server told of the node, and the node's configuration followed.
+func (o *options) tell(p *publisher, first, then *background, log *slog.Logger) error {
+	registered, err := o.register(p, log)
+	if err != nil {
+		return err
 	}
 	labels := func() map[string]string { return nil } // without an API server
 	if registered != nil {
 		labels = registered.Labels
+		*then = append(*then, registered.Run)
+	}
+	watcher, err := o.followNodeConfig(p, labels, log)
+	if watcher != nil {
+		*first = append(*first, watcher.Run)
+	}
+	return err
+}
+
+// followNodeConfig has the publisher follow the node's configuration; nil: there is no
+// file to follow.
+func (o *options) followNodeConfig(p *publisher, labels func() map[string]string, log *slog.Logger) (*nodeconfig.Watcher, error) {
+	if o.NodeConfigFile == "" {
+		return nil, nil
 	}
 	watcher, err := nodeconfig.NewWatcher(nodeconfig.WatcherConfig{
 		Path: o.NodeConfigFile, Labels: labels, Optional: o.NodeConfigFile == nodeconfig.DefaultPath,
