@@ -87,7 +87,7 @@ func (p *Plugin) giveBack(ctx context.Context, id string, what debt) {
 func (p *Plugin) payOwed(ctx context.Context) {
 	tick := time.NewTicker(owedInterval)
 	defer tick.Stop()
-	for {
+	for looks := 1; ; looks++ {
 		select {
 		case <-ctx.Done():
 			return
@@ -96,6 +96,8 @@ func (p *Plugin) payOwed(ctx context.Context) {
 		for id, what := range p.owed.due() {
 			p.giveBack(ctx, id, what)
 		}
-		p.trim(ctx)
+		if looks%trimEvery == 0 || p.crowded() {
+			p.trim(ctx)
+		}
 	}
 }

@@ -4,8 +4,22 @@ import (
 	"context"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpuslice/gpuslice/limiter"
 )
+
+// trimEvery is how many looks at what is owed go by between two looks at the usage
+// files of a state folder that has room: a node has hundreds of them.
+const trimEvery = 6
+
+// crowded says whether less than a quarter of the state folder's file system is free,
+// or nobody knows.
+func (p *Plugin) crowded() bool {
+	var fs unix.Statfs_t
+	err := unix.Statfs(filepath.Dir(p.Ledger.Folder("any")), &fs)
+	return err != nil || fs.Bavail < fs.Blocks/4
+}
 
 // trim cuts usage files back to their size. Their containers can write them, and so
 // can write past their end and fill the state folder; what is cut off is nothing
