@@ -253,6 +253,34 @@ func TestFirstUseOnAFullStateFolder(t *testing.T) {
 	requireNothingLeft(t, n)
 }
 
+// A container that writes past the end of its usage file until the state folder is full
+// keeps nobody from a card for long: what it wrote is cut off.
+func TestTenantFillsTheStateFolder(t *testing.T) {
+	n := newNode(t, harness.NodeOptions{})
+	ctx := context.Background()
+	remount(t, n, 0, "size=4m")
+	uuid := card(t, n, 0)
+	quiet := run(t, n, harness.Pod{Name: "quiet", Annotations: hami(uuid, 2000, 10)})
+	quietID := start(t, quiet, harness.Container{Name: "main"})
+	greedy := run(t, n, harness.Pod{Name: "greedy", Annotations: hami(uuid, 1000, 10)})
+	id := start(t, greedy, harness.Container{Name: "main"})
+	_, stderr, code, err := n.Exec(ctx, id, "/bin/sh", "-c", "cat /dev/zero >> /usr/local/vgpu/usage")
+	require.NoError(t, err)
+	require.NotZero(t, code)
+	require.Contains(t, stderr, "No space left")
+	require.NoError(t, harness.Until(ctx, storagePatience, func(ctx context.Context) error {
+		_, stderr, code, err := n.Exec(ctx, quietID, workload("meminfo"))
+		if err == nil && code != 0 {
+			err = fmt.Errorf("exit status %d: %s", code, stderr)
+		}
+		return err
+	}))
+	requireWorks(t, n, "next")
+	require.Contains(t, n.Agent.LogTail(100), "default/greedy")
+	require.NoError(t, n.RemoveAllPods(ctx))
+	requireNothingLeft(t, n)
+}
+
 // The folder that the library is in may be read-only once it is there.
 func TestReadOnlyLibraryFolder(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
