@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -106,7 +107,10 @@ func TestChaos(t *testing.T) {
 	requireNothingLeft(t, c.Node)
 	tasks, err := os.ReadDir(filepath.Join(c.Containerd.Dir, "state", "io.containerd.runtime.v2.task", "k8s.io"))
 	require.NoError(t, err)
-	require.Empty(t, tasks)
+	for _, task := range tasks {
+		// A containerd that is killed while it deletes a task's folder leaves it hidden.
+		require.True(t, strings.HasPrefix(task.Name(), "."), "task %s is left", task.Name())
+	}
 }
 
 // requireTruth checks that the ledger is what containerd runs, and the folders too.
