@@ -33,7 +33,7 @@ test: setup lint build ## Run every test that belongs to a change (as root; with
 	go test -race -timeout 9m ./...
 
 test-faults: setup build ## Try to get a card past a broken agent: the whole matrix of faults on a real containerd (minutes, as root)
-	go test -tags nri_no_wasm,faults -timeout 30m -v ./test/faults
+	go test -tags nri_no_wasm,faults -timeout 30m -parallel 4 -v ./test/faults
 
 bench: setup build ## Run the benchmarks; ratios come from one run
 	go test -run '^$$' -bench . -benchmem ./...

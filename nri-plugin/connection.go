@@ -231,8 +231,11 @@ func hasValidators(nriVersion string) bool {
 	return semver.IsValid(nriVersion) && semver.Compare(nriVersion, "v0.10.0") >= 0
 }
 
-// CreateContainer refuses events of a connection that was given up.
+// CreateContainer refuses events of a connection that was given up. It counts as work
+// before it looks, so that Run waits for it or it sees that Run has ended.
 func (s *session) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	s.work.begin()
+	defer s.work.end()
 	if s.ended.Load() {
 		return nil, nil, errors.New("gpuslice gave this connection up; the container will be tried again")
 	}

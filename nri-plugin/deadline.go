@@ -48,9 +48,9 @@ func (p *Plugin) beforeDeadline(ctx context.Context, id string, work func(contex
 		state atomic.Int32
 		done  = make(chan outcome, 1)
 	)
-	p.work.Add(1)
+	p.work.begin()
 	go func() {
-		defer p.work.Done()
+		defer p.work.end()
 		defer cancel()
 		defer p.health.begin(id)()
 		adjust, err := work(inner)

@@ -23,7 +23,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -91,7 +90,7 @@ type Plugin struct {
 	// unreconciled is why no grant is given at present; nil: none.
 	unreconciled atomic.Pointer[error]
 	// work counts handlers that outlived their request, so that Close can wait for them.
-	work sync.WaitGroup
+	work handlers
 }
 
 // New checks the configuration.
@@ -132,7 +131,7 @@ func New(c Config) (*Plugin, error) {
 }
 
 // Wait returns when no handler is at work any more.
-func (p *Plugin) Wait() { p.work.Wait() }
+func (p *Plugin) Wait() { p.work.wait() }
 
 // CreateContainer answers the question what a container may have. An error
 // refuses the container; its text is what the user reads in the pod's events.

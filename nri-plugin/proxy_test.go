@@ -1,7 +1,6 @@
 package nriplugin_test
 
 import (
-	"io"
 	"net"
 	"sync"
 	"testing"
@@ -11,19 +10,22 @@ import (
 
 // proxy relays connections to the adaptation's socket, so that a test can cut them
 // all, as the end of containerd's process does: the adaptation's own Stop leaves
-// them open.
+// them open. Its gates hold what is sent, as a process that is stopped does.
 type proxy struct {
-	listener net.Listener
-	backend  string
-	mu       sync.Mutex
-	open     []net.Conn
-	accepted int // connections so far
+	toPlugin, toRuntime *gate
+	listener            net.Listener
+	backend             string
+	mu                  sync.Mutex
+	open                []net.Conn
+	accepted            int // connections so far
+	// toPlugins changes what is sent to plugins; nil: nothing.
+	toPlugins func([]byte) []byte
 }
 
 func newProxy(t testing.TB, socket, backend string) *proxy {
 	listener, err := net.Listen("unix", socket)
 	require.NoError(t, err)
-	p := &proxy{listener: listener, backend: backend}
+	p := &proxy{listener: listener, backend: backend, toPlugin: newGate(), toRuntime: newGate()}
 	t.Cleanup(func() { listener.Close() })
 	go p.accept()
 	return p
@@ -43,14 +45,39 @@ func (p *proxy) accept() {
 		p.mu.Lock()
 		p.open = append(p.open, front, back)
 		p.accepted++
+		edit := p.toPlugins
 		p.mu.Unlock()
-		for _, pair := range [][2]net.Conn{{front, back}, {back, front}} {
-			go func() {
-				_, _ = io.Copy(pair[0], pair[1])
-				pair[0].Close()
-			}()
+		go relay(back, front, p.toRuntime, nil)
+		go relay(front, back, p.toPlugin, edit)
+	}
+}
+
+// relay copies until either end closes, and then closes both.
+func relay(to, from net.Conn, through *gate, edit func([]byte) []byte) {
+	defer to.Close()
+	defer from.Close()
+	buffer := make([]byte, 1<<16)
+	for {
+		n, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		through.pass()
+		sent := buffer[:n]
+		if edit != nil {
+			sent = edit(sent)
+		}
+		if _, err := to.Write(sent); err != nil {
+			return
 		}
 	}
+}
+
+// edit changes what is sent to plugins that connect from now on.
+func (p *proxy) edit(change func([]byte) []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.toPlugins = change
 }
 
 // cut breaks every connection.
@@ -68,4 +95,51 @@ func (p *proxy) connections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.accepted
+}
+
+// gate lets everything pass while it is open, and holds it while it is shut.
+type gate struct {
+	mu     sync.Mutex
+	opened chan struct{} // closed: the gate is open
+	// held is sent to when something arrives at the shut gate.
+	held chan struct{}
+}
+
+func newGate() *gate {
+	opened := make(chan struct{})
+	close(opened)
+	return &gate{opened: opened, held: make(chan struct{}, 1)}
+}
+
+// close shuts the gate.
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.opened = make(chan struct{})
+	select {
+	case <-g.held:
+	default:
+	}
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	close(g.opened)
+}
+
+func (g *gate) pass() {
+	g.mu.Lock()
+	opened := g.opened
+	g.mu.Unlock()
+	select {
+	case <-opened:
+		return
+	default:
+	}
+	select {
+	case g.held <- struct{}{}:
+	default:
+	}
+	<-opened
 }

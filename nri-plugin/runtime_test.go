@@ -59,6 +59,8 @@ type runtime struct {
 	mu      sync.Mutex
 	pods    map[string]*api.PodSandbox
 	running map[string]*api.Container
+	// onSync is called when the runtime is about to synchronise a plugin; nil: nothing.
+	onSync func()
 }
 
 // newRuntime starts an adaptation that calls itself containerd of the given version.
@@ -93,6 +95,13 @@ func (r *runtime) start(t testing.TB, version string) {
 	t.Cleanup(r.Stop)
 }
 
+// setOnSync sets what is called when the runtime is about to synchronise a plugin.
+func (r *runtime) setOnSync(do func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.onSync = do
+}
+
 func (r *runtime) synchronize(ctx context.Context, cb adaptation.SyncCB) error {
 	r.mu.Lock()
 	var pods []*api.PodSandbox
@@ -103,7 +112,11 @@ func (r *runtime) synchronize(ctx context.Context, cb adaptation.SyncCB) error {
 	for _, c := range r.running {
 		ctrs = append(ctrs, c)
 	}
+	onSync := r.onSync
 	r.mu.Unlock()
+	if onSync != nil {
+		onSync()
+	}
 	_, err := cb(ctx, pods, ctrs)
 	return err
 }

@@ -4,265 +4,199 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"math/rand/v2"
+	"maps"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// perCell is how many containers each cell of the matrix tries.
-const perCell = 50
-
-// rearmed is how many containers of a cell share one fault: then the agent is made
-// whole, and the fault is made again.
-const rearmed = 10
-
-// limitMiB is the memory that the granted containers have.
-const limitMiB = 2000
-
-// requestTimeout is short, for many cells wait for it.
-const requestTimeout = 500 * time.Millisecond
-
-// shape is a kind of container.
-type shape struct {
-	name        string
-	annotations func(uuid string) map[string]string
-	container   func(uuid, dir string) harness.Container
-}
-
-func granted(uuid string) map[string]string {
-	return map[string]string{"hami.io/vgpu-devices-to-allocate": fmt.Sprintf("%s,NVIDIA,%d,2:;", uuid, limitMiB)}
-}
-
-func none(string) map[string]string { return nil }
-
-var shapes = []shape{
-	{"with a grant", granted, func(string, string) harness.Container { return harness.Container{} }},
-	{"without one, its image says all", none, func(string, string) harness.Container {
-		return harness.Container{Image: harness.GreedyImage}
-	}},
-	{"without one, names a card's UUID", none, func(uuid, _ string) harness.Container {
-		return harness.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=" + uuid}}
-	}},
-	{"with a grant and its own ld.so.preload", granted, func(_, dir string) harness.Container {
-		return harness.Container{Mounts: []*cri.Mount{{HostPath: filepath.Join(dir, "empty"), ContainerPath: "/etc/ld.so.preload"}}}
-	}},
-	{"with a grant, switches limits off", granted, func(string, string) harness.Container {
-		return harness.Container{Env: []string{"CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_LIMIT_0=0", "CUDA_DEVICE_SM_LIMIT=0"}}
-	}},
-	{"without one, privileged", none, func(string, string) harness.Container {
-		return harness.Container{Image: harness.GreedyImage, Privileged: true}
-	}},
-	{"with a grant, privileged", granted, func(string, string) harness.Container {
-		return harness.Container{Privileged: true}
-	}},
-}
-
-// fault is a state of the plugin. arm brings it about and returns what ends it.
-type fault struct {
-	name string
-	// mustWork says that containers have to be created all the same.
-	mustWork bool
-	// single makes the fault anew for each container, for it is about one request.
-	single bool
-	arm    func(t *testing.T, n *harness.Node) (heal func())
-	// during is called when a creation has begun.
-	during func(n *harness.Node)
-}
-
-var faults = []fault{
-	{name: "answers in time", mustWork: true, arm: func(*testing.T, *harness.Node) func() { return func() {} }},
-	{name: "answers with an error", arm: func(t *testing.T, n *harness.Node) func() {
-		// Its entries can't be changed: every grant is refused.
-		dir := filepath.Join(n.StateDir(), "containers")
-		require.NoError(t, syscall.Mount(dir, dir, "", syscall.MS_BIND, ""))
-		require.NoError(t, syscall.Mount("", dir, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
-		return func() { require.NoError(t, syscall.Unmount(dir, syscall.MNT_DETACH)) }
-	}},
-	{name: "slower than the runtime's timeout", arm: func(t *testing.T, n *harness.Node) func() {
-		lock, err := os.OpenFile(filepath.Join(n.StateDir(), "lock"), os.O_RDWR, 0)
-		require.NoError(t, err)
-		require.NoError(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
-		return func() { lock.Close() }
-	}},
-	{name: "SIGSTOP", arm: func(t *testing.T, n *harness.Node) func() {
-		require.NoError(t, n.Agent.Signal(syscall.SIGSTOP))
-		return func() {
-			require.NoError(t, n.Agent.Signal(syscall.SIGCONT))
-			require.NoError(t, n.WaitGuarded(context.Background()))
-		}
-	}},
-	{name: "SIGKILL in the middle of the request", single: true, arm: func(t *testing.T, n *harness.Node) func() {
-		return func() {
-			n.Agent.Kill()
-			require.NoError(t, n.StartAgent(context.Background()))
-		}
-	}, during: func(n *harness.Node) { _ = n.Agent.Signal(syscall.SIGKILL) }},
-	{name: "absent", arm: func(t *testing.T, n *harness.Node) func() {
-		n.Agent.Kill()
-		return func() { require.NoError(t, n.StartAgent(context.Background())) }
-	}},
-	{name: "absent after a restart of containerd", arm: func(t *testing.T, n *harness.Node) func() {
-		n.Agent.Kill()
-		n.Containerd.Kill()
-		require.NoError(t, n.Containerd.Start(context.Background()))
-		return func() { require.NoError(t, n.StartAgent(context.Background())) }
-	}},
-	{name: "connected twice", arm: func(t *testing.T, n *harness.Node) func() {
-		second, err := n.StartSecondAgent(context.Background())
-		require.NoError(t, err)
-		return func() {
-			second.Kill()
-			require.NoError(t, n.WaitGuarded(context.Background()))
-		}
-	}},
-	{name: "connected and not yet synchronised", single: true, arm: func(t *testing.T, n *harness.Node) func() {
-		n.Agent.Kill()
-		started := make(chan error, 1)
-		go func() { started <- n.StartAgent(context.Background()) }()
-		return func() { require.NoError(t, <-started) }
-	}},
-}
-
-func TestMatrix(t *testing.T) {
-	ctx := context.Background()
-	n, err := harness.NewNode(ctx, harness.NodeOptions{Containerd: harness.ContainerdOptions{RequestTimeout: requestTimeout}})
-	t.Cleanup(func() { require.NoError(t, n.Close(ctx)) })
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(n.Dir, "empty"), nil, 0o644))
-	status, err := n.Status(ctx)
-	require.NoError(t, err)
-	uuid := status.Cards[0].UUID
-
-	pod := 0
-	for _, f := range faults {
-		for _, s := range shapes {
-			t.Run(f.name+"/"+s.name, func(t *testing.T) {
-				var counts tally
-				together := rearmed
-				if f.single {
-					together = 1
-				}
-				for range perCell / together {
-					heal := f.arm(t, n)
-					var wg sync.WaitGroup
-					for range together {
-						pod++
-						name := "p" + strconv.Itoa(pod)
-						wg.Go(func() { counts.add(attempt(ctx, t, n, f, s, uuid, name)) })
-					}
-					wg.Wait()
-					heal()
-				}
-				t.Logf("%d refused, %d without a card, %d with its limits", counts.refused, counts.none, counts.limited)
-				if f.mustWork {
-					require.Zero(t, counts.refused)
-				}
-				if f.mustWork && s.annotations(uuid) != nil {
-					require.Equal(t, perCell, counts.limited)
-				}
-			})
-		}
-	}
-	// One reconciliation later the ledger is the truth again.
-	n.Agent.Kill()
-	require.NoError(t, n.StartAgent(ctx))
-	status, err = n.Status(ctx)
-	require.NoError(t, err)
-	require.Empty(t, status.Containers)
-}
-
-// outcome is what became of one container.
-type outcome int
-
 const (
-	refused outcome = iota
-	noCard
-	limited
+	// perCell is how many containers each cell of the matrix tries.
+	perCell = 50
+	// perPod is how many of them share a pod.
+	perPod = 10
+	// patience is longer than any request waits on a machine that is not stuck.
+	patience = 10 * time.Second
 )
 
-type tally struct {
-	mu                     sync.Mutex
-	refused, none, limited int
-}
-
-func (c *tally) add(o outcome) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch o {
-	case refused:
-		c.refused++
-	case noCard:
-		c.none++
-	case limited:
-		c.limited++
+func TestMatrix(t *testing.T) {
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRow(t, f)
+			for _, s := range shapes {
+				t.Run(s.name, func(t *testing.T) { r.cell(t, s) })
+			}
+		})
 	}
 }
 
-// attempt makes one container and looks what it has: by its spec, and by its own word.
-func attempt(ctx context.Context, t *testing.T, n *harness.Node, f fault, s shape, uuid, name string) outcome {
-	sandbox, err := n.RunPod(ctx, harness.Pod{Name: name, Annotations: s.annotations(uuid)})
-	if err != nil {
-		t.Errorf("run the pod: %v", err)
-		return refused
+// row is a node in one state of the plugin.
+type row struct {
+	fault
+	node  *harness.Node
+	place place
+	pods  int
+}
+
+func newRow(t *testing.T, f fault) *row {
+	ctx := context.Background()
+	if f.timeout == 0 {
+		f.timeout = patience
 	}
-	defer func() {
-		if err := sandbox.Remove(ctx); err != nil {
-			t.Errorf("remove the pod: %v", err)
+	n, err := harness.NewNode(ctx, harness.NodeOptions{
+		Cards:      []string{"H200", "H200"},
+		Containerd: harness.ContainerdOptions{RequestTimeout: f.timeout},
+		// A claim that is given back a little late keeps nobody out.
+		AgentArgs: []string{"--device-split-count=100"},
+		NoAgent:   f.noAgent,
+	})
+	t.Cleanup(func() {
+		if t.Failed() && n.Agent != nil {
+			t.Logf("the agent's log:\n%s", n.Agent.LogTail(60))
 		}
-	}()
-	c := s.container(uuid, n.Dir)
-	c.Name = "main"
-	c.Command = []string{harness.WorkloadDir + "/meminfo"}
-	if f.during != nil {
-		// Somewhere in the request, which takes some milliseconds.
-		defer time.AfterFunc(time.Duration(rand.IntN(8000))*time.Microsecond, func() { f.during(n) }).Stop()
+		if err := n.Close(ctx); err != nil {
+			t.Errorf("close the node: %v", err)
+		}
+	})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(n.Dir, "empty"), nil, 0o644))
+	// The simulated driver's first and second card.
+	return &row{fault: f, node: n, place: place{
+		own: "GPU-00000001-5151-4000-8000-000000000001", other: "GPU-00000002-5151-4000-8000-000000000002", dir: n.Dir,
+	}}
+}
+
+// cell tries one kind of container, a pod of them at a time.
+func (r *row) cell(t *testing.T, s shape) {
+	ctx := context.Background()
+	var counts tally
+	for range perCell / perPod {
+		if err := r.pod(ctx, s, &counts); err != nil {
+			t.Error(err)
+		}
 	}
-	id, err := sandbox.Create(ctx, c)
+	t.Log(&counts)
+	want := r.without
+	if s.granted {
+		want = r.granted
+	}
+	require.NoError(t, counts.check(want))
+	require.NoError(t, harness.Until(ctx, 30*time.Second, func(context.Context) error { return nothingLeft(r.node) }))
+}
+
+// pod makes a pod's containers while the plugin is broken, and looks at what they
+// are when it is whole again: a container's spec is made once.
+func (r *row) pod(ctx context.Context, s shape, counts *tally) error {
+	r.pods++
+	annotations := maps.Clone(r.fault.pods)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	if s.granted {
+		maps.Copy(annotations, grants(r.place.own, perPod))
+	}
+	sandbox, err := r.node.RunPod(ctx, harness.Pod{Name: fmt.Sprintf("p%d", r.pods), Annotations: annotations})
 	if err != nil {
-		return refused
+		return err
 	}
-	spec, err := n.Spec(ctx, id)
+	ids := make([]string, perPod)
+	refused := make([]error, perPod)
+	container := func(i int) harness.Container {
+		c := s.container(r.place)
+		c.Name, c.Command = containerName(i), []string{harness.WorkloadDir + "/meminfo"}
+		return c
+	}
+	var errs []error
+	for first := 0; first < perPod; first += r.together {
+		heal, err := r.arm(ctx, r.node)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("break the plugin: %w", err))
+			break
+		}
+		each(first, r.together, func(i int) {
+			create := func() { ids[i], refused[i] = sandbox.Create(ctx, container(i)) }
+			if r.around == nil {
+				create()
+				return
+			}
+			r.around(ctx, r.node, i-first, create)
+		})
+		if err := heal(); err != nil {
+			errs = append(errs, fmt.Errorf("make the plugin whole: %w", err))
+			break
+		}
+	}
+	found := make([]error, perPod)
+	each(0, perPod, func(i int) {
+		if ids[i] == "" && refused[i] == nil {
+			return // never tried, which is told above
+		}
+		var o outcome
+		if refused[i] != nil {
+			o, found[i] = refusal(refused[i])
+		} else {
+			o, found[i] = r.look(ctx, sandbox, container(i), ids[i])
+		}
+		if found[i] == nil {
+			counts.add(o)
+		} else {
+			found[i] = fmt.Errorf("container %d of pod %s: %w", i, sandbox.Pod.Name, found[i])
+		}
+	})
+	return errors.Join(append(append(errs, found...), sandbox.Remove(ctx))...)
+}
+
+// look runs a container to its end, and says what it is.
+func (r *row) look(ctx context.Context, sandbox *harness.Sandbox, c harness.Container, id string) (outcome, error) {
+	spec, err := r.node.Spec(ctx, id)
 	if err != nil {
-		t.Errorf("read the spec: %v", err)
-		return refused
+		return "", err
 	}
-	hasCard, err := harness.LimitedOrNone(spec, n.StateDir())
+	if err := r.node.StartContainer(ctx, id); err != nil {
+		return "", fmt.Errorf("start: %w", err)
+	}
+	code, err := r.node.WaitExit(ctx, id, time.Minute)
 	if err != nil {
-		t.Errorf("container %s: %v", name, err)
-	}
-	if err := n.StartContainer(ctx, id); err != nil {
-		t.Errorf("start: %v", err)
-		return refused
-	}
-	code, err := n.WaitExit(ctx, id, 30*time.Second)
-	if err != nil {
-		t.Errorf("wait: %v", err)
-		return refused
+		return "", err
 	}
 	log, err := sandbox.Logs(c)
 	if err != nil {
-		t.Errorf("read its log: %v", err)
-		return refused
+		return "", err
 	}
-	v := harness.KeyValues(log)
-	switch {
-	case !hasCard && code == 4:
-		return noCard
-	case hasCard && code == 0 && v["device_count"] == "1" && v["device.0.total_bytes"] == strconv.Itoa(limitMiB<<20):
-		return limited
+	return created(spec, r.node.StateDir(), r.place.own, code, log)
+}
+
+// nothingLeft returns an error while the ledger has a folder: all containers are gone.
+func nothingLeft(n *harness.Node) error {
+	entries, err := os.ReadDir(filepath.Join(n.StateDir(), "containers"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // there never was an agent
 	}
-	t.Errorf("a card: %v, exit status %d: %s", hasCard, code, strings.TrimSpace(log))
-	return refused
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if err == nil && len(names) > 0 {
+		err = fmt.Errorf("the ledger still has %s", strings.Join(names, ", "))
+	}
+	return err
+}
+
+// each calls do for some numbers at once, and waits.
+func each(first, count int, do func(i int)) {
+	var wg sync.WaitGroup
+	for i := first; i < first+count; i++ {
+		wg.Go(func() { do(i) })
+	}
+	wg.Wait()
 }

@@ -151,6 +151,10 @@ func (n *Node) LaunchAgent() (err error) {
 // StartSecondAgent starts another agent beside the node's, with a state folder of its
 // own, as a careless operator could. It is the caller's to stop.
 func (n *Node) StartSecondAgent(ctx context.Context) (*Process, error) {
+	// An earlier one's log would say at once what is waited for.
+	if err := os.RemoveAll(filepath.Join(n.Dir, "agent2.log")); err != nil {
+		return nil, err
+	}
 	p, err := n.agent("agent2", filepath.Join(n.Dir, "run2"), "")
 	if err != nil {
 		return nil, err

@@ -1,0 +1,258 @@
+package nriplugin_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	nriversion "github.com/containerd/nri/pkg/version"
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+)
+
+// faultNode is a runtime and a plugin that something happens to.
+type faultNode struct {
+	*fixture
+	row faultRow
+	// second is another plugin, where there is one.
+	second *fixture
+	// stays is the number of containers that are there all the time.
+	stays int
+	// hang is what a decision waits for; known says that the kubelet tells names.
+	hang  atomic.Pointer[chan struct{}]
+	known atomic.Bool
+	// shut is the gate that holds something.
+	shut *gate
+}
+
+func newFaultNode(t *testing.T, row faultRow) *faultNode {
+	r := newRuntime(t, "v2.4.2")
+	if row.before010 {
+		r.proxy.edit(olderNRI(t))
+	}
+	n := &faultNode{fixture: &fixture{t: t, runtime: r, config: newConfig(t)}, row: row}
+	if row.config != nil {
+		row.config(n, &n.config)
+	}
+	n.ledger = n.config.Ledger
+	n.start()
+	n.settle()
+	if row.setUp != nil {
+		row.setUp(n)
+	}
+	return n
+}
+
+// faultTry is a creation and what came of it.
+type faultTry struct {
+	pod  *api.PodSandbox
+	ctr  *api.Container
+	spec *rspec.Spec
+	err  error
+}
+
+// try creates a container.
+func (n *faultNode) try(s faultShape) faultTry {
+	var annotations map[string]string
+	if s.granted {
+		annotations = named("main", cardA, faultMiB, faultCores)
+		if n.row.asksNames {
+			annotations = map[string]string{grant.AnnotationAllocated: fmt.Sprintf("%s,NVIDIA,%d,%d:;%s,NVIDIA,1,1:;", cardA, faultMiB, faultCores, cardB)}
+		}
+	}
+	ctr := newContainer("main")
+	s.change(ctr)
+	pod := newPod("p-"+ctr.Id, annotations)
+	create := n.row.create
+	if create == nil {
+		create = (*faultNode).just
+	}
+	spec, err := create(n, pod, ctr)
+	return faultTry{pod, ctr, spec, err}
+}
+
+// outcome ends the fault and says what the container is, and whether the ledger is
+// empty after it.
+func (n *faultNode) outcome(tried faultTry) (faultOutcome, error) {
+	if n.row.heal != nil {
+		n.row.heal(n)
+	}
+	folders := []string{n.ledger.Folder(tried.ctr.Id)}
+	if n.second != nil {
+		folders = append(folders, n.second.ledger.Folder(tried.ctr.Id))
+	}
+	outcome, err := faultOutcomeOf(tried.spec, tried.err, folders)
+	n.runtime.remove(tried.pod, tried.ctr)
+	return outcome, errors.Join(err, n.nothingLeft())
+}
+
+// nothingLeft returns an error when the ledger has more than what is there.
+func (n *faultNode) nothingLeft() error {
+	n.plugin.Wait()
+	got := n.folders()
+	if n.second != nil {
+		n.second.plugin.Wait()
+		got = append(got, n.second.folders()...)
+	}
+	if len(got) != n.stays {
+		return fmt.Errorf("the ledger has %q, and there are %d containers", got, n.stays)
+	}
+	return nil
+}
+
+func (n *faultNode) just(pod *api.PodSandbox, ctr *api.Container) (*rspec.Spec, error) {
+	return n.runtime.create(pod, ctr)
+}
+
+// settle returns when the runtime has no synchronisation under way.
+func (n *faultNode) settle() { n.runtime.BlockPluginSync().Unblock() }
+
+// openAndAgain opens the gate that is shut, and starts a new plugin on the same ledger.
+func openAndAgain(n *faultNode) {
+	n.shut.open()
+	n.stop()
+	n.start()
+	n.settle()
+}
+
+// olderNRI makes plugins believe that the runtime's NRI is 0.8, which has no
+// validators: they don't subscribe to them, and the runtime asks none.
+func olderNRI(t *testing.T) func([]byte) []byte {
+	now := nriversion.GetFromBuildInfo()
+	older := "v0.8." + strings.Repeat("9", max(1, len(now)-len("v0.8.")))
+	if len(now) != len(older) { // the message has the length in front
+		t.Errorf("no version of the length of %q is before 0.10", now)
+	}
+	return func(sent []byte) []byte { return bytes.ReplaceAll(sent, []byte(now), []byte(older)) }
+}
+
+func populateFails(_ *faultNode, c *nriplugin.Config) {
+	c.Populate = func(string, []grant.Share) error { return errPopulate }
+}
+
+var errPopulate = errors.New("the library is not installed")
+
+// faultNames is the kubelet's answer for a pod of the matrix.
+var faultNames = []grant.ContainerDevices{{Name: "main", Devices: 1}, {Name: "side", Devices: 1}}
+
+// namesHang makes decisions wait for n.hang, deaf to their context.
+func namesHang(n *faultNode, c *nriplugin.Config) {
+	c.Names = namesFunc(func(context.Context, grant.Pod) ([]grant.ContainerDevices, error) {
+		<-*n.hang.Load()
+		return faultNames, nil
+	})
+}
+
+func hanging(n *faultNode, pod *api.PodSandbox, ctr *api.Container) (*rspec.Spec, error) {
+	hang := make(chan struct{})
+	n.hang.Store(&hang)
+	return n.runtime.create(pod, ctr)
+}
+
+func letGo(n *faultNode) { close(*n.hang.Load()) }
+
+// stopped holds what is sent for as long as the runtime waits.
+func (n *faultNode) stopped(g *gate, pod *api.PodSandbox, ctr *api.Container) (*rspec.Spec, error) {
+	n.shut = g
+	g.close()
+	return n.runtime.create(pod, ctr)
+}
+
+func stoppedBefore(n *faultNode, pod *api.PodSandbox, ctr *api.Container) (*rspec.Spec, error) {
+	return n.stopped(n.runtime.proxy.toPlugin, pod, ctr)
+}
+
+func stoppedAfter(n *faultNode, pod *api.PodSandbox, ctr *api.Container) (*rspec.Spec, error) {
+	return n.stopped(n.runtime.proxy.toRuntime, pod, ctr)
+}
+
+// killed cuts the connection when a gate holds the request, or its answer.
+func (n *faultNode) killed(g *gate, pod *api.PodSandbox, ctr *api.Container) (spec *rspec.Spec, err error) {
+	n.shut = g
+	g.close()
+	created := make(chan struct{})
+	go func() {
+		defer close(created)
+		spec, err = n.runtime.create(pod, ctr)
+	}()
+	<-g.held
+	n.runtime.proxy.cut()
+	<-created
+	return spec, err
+}
+
+func killedBefore(n *faultNode, pod *api.PodSandbox, ctr *api.Container) (*rspec.Spec, error) {
+	return n.killed(n.runtime.proxy.toPlugin, pod, ctr)
+}
+
+func killedAfter(n *faultNode, pod *api.PodSandbox, ctr *api.Container) (*rspec.Spec, error) {
+	return n.killed(n.runtime.proxy.toRuntime, pod, ctr)
+}
+
+// absent: the plugin ended, and the runtime has noticed.
+func absent(n *faultNode) {
+	n.stop()
+	n.runtime.remove(newPod("none", nil), newContainer("none"))
+}
+
+func absentAfterRestart(n *faultNode) {
+	n.stop()
+	n.runtime.shutDown()
+	n.runtime.start(n.t, "v2.4.2")
+}
+
+func connectedTwice(n *faultNode) {
+	n.second = connect(n.t, n.runtime)
+	n.settle()
+}
+
+// syncLost creates a container while a new plugin is synchronised, which comes to no
+// end: the request does not reach it.
+func syncLost(n *faultNode, pod *api.PodSandbox, ctr *api.Container) (*rspec.Spec, error) {
+	absent(n)
+	n.shut = n.runtime.proxy.toPlugin
+	began := make(chan struct{})
+	n.runtime.setOnSync(func() {
+		n.runtime.setOnSync(nil)
+		n.shut.close()
+		close(began)
+	})
+	n.run()
+	<-began
+	return n.runtime.create(pod, ctr)
+}
+
+// namesUnknown makes the kubelet tell names as long as n.known.
+func namesUnknown(n *faultNode, c *nriplugin.Config) {
+	n.known.Store(true)
+	c.Names = namesFunc(func(context.Context, grant.Pod) ([]grant.ContainerDevices, error) {
+		if !n.known.Load() {
+			return nil, errors.New("the kubelet is away")
+		}
+		return faultNames, nil
+	})
+}
+
+// unreconciled: a container runs, and nobody can say what it holds.
+func unreconciled(n *faultNode) {
+	ctr := newContainer("main")
+	_, err := n.runtime.create(newPod("stays", twoSlots), ctr)
+	require.NoError(n.t, err)
+	n.stop()
+	require.NoError(n.t, os.RemoveAll(n.ledger.Folder(ctr.Id)))
+	n.known.Store(false)
+	n.run()
+	require.Eventually(n.t, func() bool { return n.plugin.Reconciled() != nil }, time.Minute, time.Millisecond)
+	n.settle()
+	n.stays = 1
+}

@@ -1,0 +1,136 @@
+package nriplugin_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/nri/pkg/api"
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// faultShape is a kind of container, a column of the matrix.
+type faultShape struct {
+	name    string
+	granted bool
+	// change makes the container of an ordinary one.
+	change func(*api.Container)
+}
+
+// The share of card A that a granted container of the matrix has.
+const faultMiB, faultCores = 1000, 10
+
+// faultShapes are the columns. Each without a grant asks for a card.
+var faultShapes = []faultShape{
+	{"with a grant", true, func(*api.Container) {}},
+	{"with a grant, names another's card", true, setsEnv("NVIDIA_VISIBLE_DEVICES=" + cardB)},
+	{"with a grant, mounts its own ld.so.preload", true, func(c *api.Container) {
+		c.Mounts = append(c.Mounts, &api.Mount{Destination: "/etc/ld.so.preload", Source: "/dev/null", Type: "bind", Options: []string{"bind"}})
+	}},
+	{"with a grant, sets its own limits", true, setsEnv("CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_LIMIT=0", "CUDA_DEVICE_MEMORY_LIMIT_0=0", "CUDA_DEVICE_SM_LIMIT=0")},
+	{"with a grant, privileged", true, privileged},
+	{"without a grant, its image says all", false, setsEnv("NVIDIA_VISIBLE_DEVICES=all")},
+	{"without a grant, names another's card", false, setsEnv("NVIDIA_VISIBLE_DEVICES=" + cardB)},
+	{"without a grant, privileged, its image says all", false, func(c *api.Container) {
+		privileged(c)
+		setsEnv("NVIDIA_VISIBLE_DEVICES=all")(c)
+	}},
+}
+
+func setsEnv(env ...string) func(*api.Container) {
+	return func(c *api.Container) { c.Env = append(c.Env, env...) }
+}
+
+func privileged(c *api.Container) {
+	c.Linux = &api.LinuxContainer{Resources: &api.LinuxResources{Devices: []*api.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}}}
+}
+
+// faultOutcome is what became of a container.
+type faultOutcome string
+
+const (
+	limited faultOutcome = "limited"
+	voided  faultOutcome = "no card, voided"
+	// bare: it has no card, and what it asks for itself still stands in its spec.
+	bare faultOutcome = "no card, nobody asked"
+
+	byDeadline  faultOutcome = "refused: inner deadline"
+	byError     faultOutcome = "refused: plugin's error"
+	byReconcile faultOutcome = "refused: not reconciled"
+	byLost      faultOutcome = "refused: validator, request lost"
+	byConflict  faultOutcome = "refused: NRI, two plugins in conflict"
+)
+
+// faultRefusals are the texts that refusals are known by.
+var faultRefusals = []struct {
+	text string
+	faultOutcome
+}{
+	{"gives no grant until it knows what runs", byReconcile}, // and then why
+	{errPopulate.Error(), byError},
+	{"did not decide within the runtime's NRI timeout", byDeadline},
+	{`plugins "90-gpuslice" and "90-gpuslice" both tried to set`, byConflict},
+	{"validator plugin 90-gpuslice failed: ttrpc: closed", byLost},
+	{"validator plugin 90-gpuslice failed: context deadline exceeded", byLost},
+}
+
+// faultOutcomeOf says what a creation's result is. What it doesn't know is an error:
+// a container that is refused for another reason proves nothing.
+func faultOutcomeOf(spec *rspec.Spec, err error, folders []string) (faultOutcome, error) {
+	if err != nil {
+		for _, r := range faultRefusals {
+			if strings.Contains(err.Error(), r.text) {
+				return r.faultOutcome, nil
+			}
+		}
+		return "", fmt.Errorf("refused for another reason: %w", err)
+	}
+	nodes := cardNodes(spec)
+	limits := sourceOf(spec, "/usr/local/vgpu/limits")
+	visible, _ := envOf(spec, "NVIDIA_VISIBLE_DEVICES")
+	if len(nodes) == 0 && limits == "" {
+		if visible == "" || visible == "void" {
+			return voided, nil
+		}
+		return bare, nil
+	}
+	memory, times := envOf(spec, "CUDA_DEVICE_MEMORY_LIMIT_0")
+	control, _ := envOf(spec, "CUDA_DISABLE_CONTROL")
+	if slices.Equal(nodes, []string{"/dev/nvidiactl", "/dev/nvidia0"}) && visible == "void" &&
+		slices.ContainsFunc(folders, func(folder string) bool { return limits == folder+"/limits" }) &&
+		sourceOf(spec, "/etc/ld.so.preload") == "/var/lib/gpuslice/lib/ld.so.preload" &&
+		memory == fmt.Sprintf("%dm", faultMiB) && times == 1 && control != "true" {
+		return limited, nil
+	}
+	return "", fmt.Errorf("a card that is not limited: nodes %v, limits from %q, mounts %v, environment %v", nodes, limits, spec.Mounts, spec.Process.Env)
+}
+
+// faultTally counts a cell's outcomes.
+type faultTally struct {
+	mu     sync.Mutex
+	counts map[faultOutcome]int
+	errs   []error
+}
+
+func (c *faultTally) add(o faultOutcome, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.errs = append(c.errs, err)
+		return
+	}
+	if c.counts == nil {
+		c.counts = map[faultOutcome]int{}
+	}
+	c.counts[o]++
+}
+
+func (c *faultTally) String() string {
+	var parts []string
+	for _, o := range slices.Sorted(maps.Keys(c.counts)) {
+		parts = append(parts, fmt.Sprintf("%d %s", c.counts[o], o))
+	}
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,76 @@
+//go:build faults
+
+package faults
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strconv"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+// limitMiB is the memory that a granted container has.
+const limitMiB = 2000
+
+// place is what the shapes need to know of their node.
+type place struct {
+	own, other string // the UUID of the granted card and of another
+	dir        string // the node's folder, which has an empty file "empty"
+}
+
+// shape is a kind of container.
+type shape struct {
+	name      string
+	granted   bool
+	container func(place) harness.Container
+}
+
+// shapes are the columns of the matrix. Each without a grant asks for a card.
+var shapes = []shape{
+	{"with a grant", true, func(place) harness.Container { return harness.Container{} }},
+	{"with a grant, names another's card", true, func(p place) harness.Container {
+		return harness.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=" + p.other}}
+	}},
+	{"with a grant, mounts its own ld.so.preload", true, func(p place) harness.Container {
+		return harness.Container{Mounts: []*cri.Mount{{HostPath: filepath.Join(p.dir, "empty"), ContainerPath: "/etc/ld.so.preload"}}}
+	}},
+	{"with a grant, sets its own limits", true, func(place) harness.Container {
+		return harness.Container{Env: []string{"CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_LIMIT=0", "CUDA_DEVICE_MEMORY_LIMIT_0=0", "CUDA_DEVICE_SM_LIMIT=0"}}
+	}},
+	{"with a grant, privileged", true, func(place) harness.Container {
+		return harness.Container{Privileged: true}
+	}},
+	{"without a grant, its image says all", false, func(place) harness.Container {
+		return harness.Container{Image: harness.GreedyImage}
+	}},
+	{"without a grant, names another's card", false, func(p place) harness.Container {
+		return harness.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=" + p.other}}
+	}},
+	{"without a grant, privileged, its image says all", false, func(place) harness.Container {
+		return harness.Container{Image: harness.GreedyImage, Privileged: true}
+	}},
+}
+
+// containerName is the name of a pod's i-th container.
+func containerName(i int) string { return "c" + strconv.Itoa(i) }
+
+// grants annotates a pod whose containers each get a share of a card.
+func grants(uuid string, containers int) map[string]string {
+	type share struct {
+		UUID      string `json:"uuid"`
+		MemoryMiB int    `json:"memoryMiB"`
+		Cores     int    `json:"cores"`
+	}
+	byName := map[string][]share{}
+	for i := range containers {
+		byName[containerName(i)] = []share{{uuid, limitMiB, 2}}
+	}
+	value, err := json.Marshal(map[string]any{"version": 1, "node": harness.NodeName, "containers": byName})
+	if err != nil {
+		panic(err) // numbers and strings
+	}
+	return map[string]string{"gpuslice.io/grant": string(value)}
+}
