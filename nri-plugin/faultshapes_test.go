@@ -52,9 +52,10 @@ type faultOutcome string
 
 const (
 	limited faultOutcome = "limited"
-	voided  faultOutcome = "no card, voided"
+	// voided: it has no card, and asks for none (any more).
+	voided faultOutcome = "no card"
 	// bare: it has no card, and what it asks for itself still stands in its spec.
-	bare faultOutcome = "no card, nobody asked"
+	bare faultOutcome = "no card, its request stands"
 
 	byDeadline  faultOutcome = "refused: inner deadline"
 	byError     faultOutcome = "refused: plugin's error"

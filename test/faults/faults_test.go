@@ -92,7 +92,7 @@ var faults = []fault{
 		granted: expected{byConflict: perCell}, without: expected{voided: perCell},
 	},
 	{
-		name: "connected and not yet synchronised", timeout: 500 * time.Millisecond, together: perPod, arm: connecting.arm, around: connecting.around,
+		name: "connected and not yet synchronised", timeout: 200 * time.Millisecond, together: perPod, arm: connecting.arm, around: connecting.around,
 		granted: expected{byReconcile: perCell / 4, byLost: 0, bare: 0, voided: 0},
 		without: expected{voided: perCell / 4, byLost: 0, bare: 0},
 	},

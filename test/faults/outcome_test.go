@@ -21,11 +21,11 @@ type outcome string
 const (
 	// limited: it has its card and its limits, by its spec and by its own word.
 	limited outcome = "limited"
-	// voided: it has no card, and its own request was taken back.
-	voided outcome = "no card, voided"
+	// voided: it has no card, and asks for none: it never did, or that was taken back.
+	voided outcome = "no card"
 	// bare: it has no card, and what it asks for itself still stands in its spec:
 	// nobody but the rule that only the plugin grants was in its way.
-	bare outcome = "no card, nobody asked"
+	bare outcome = "no card, its request stands"
 )
 
 // The refusals, by who refused and why. Any other error of a creation fails the test.
