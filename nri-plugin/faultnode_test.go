@@ -117,10 +117,18 @@ func (n *faultNode) just(pod *api.PodSandbox, ctr *api.Container) (*rspec.Spec, 
 // settle returns when the runtime has no synchronisation under way.
 func (n *faultNode) settle() { n.runtime.BlockPluginSync().Unblock() }
 
-// openAndAgain opens the gate that is shut, and starts a new plugin on the same ledger.
+// openAndAgain opens the gate that is shut, and takes a new plugin.
 func openAndAgain(n *faultNode) {
 	n.shut.open()
+	n.again()
+}
+
+// again starts a new plugin on the same ledger. The old one must not come back before
+// that, as a process that was killed does not (and NRI's adaptation has a data race
+// where a plugin goes while it registers).
+func (n *faultNode) again() {
 	n.stop()
+	n.runtime.proxy.refuse(false)
 	n.start()
 	n.settle()
 }
@@ -156,13 +164,19 @@ func namesHang(n *faultNode, c *nriplugin.Config) {
 func hanging(n *faultNode, pod *api.PodSandbox, ctr *api.Container) (*rspec.Spec, error) {
 	hang := make(chan struct{})
 	n.hang.Store(&hang)
+	n.runtime.proxy.refuse(true)
 	return n.runtime.create(pod, ctr)
 }
 
-func letGo(n *faultNode) { close(*n.hang.Load()) }
+// letGo ends the hanging, and connects again: on a slow machine the plugin was cut off.
+func letGo(n *faultNode) {
+	close(*n.hang.Load())
+	n.again()
+}
 
 // stopped holds what is sent for as long as the runtime waits.
 func (n *faultNode) stopped(g *gate, pod *api.PodSandbox, ctr *api.Container) (*rspec.Spec, error) {
+	n.runtime.proxy.refuse(true)
 	n.shut = g
 	g.close()
 	return n.runtime.create(pod, ctr)
@@ -178,6 +192,7 @@ func stoppedAfter(n *faultNode, pod *api.PodSandbox, ctr *api.Container) (*rspec
 
 // killed cuts the connection when a gate holds the request, or its answer.
 func (n *faultNode) killed(g *gate, pod *api.PodSandbox, ctr *api.Container) (spec *rspec.Spec, err error) {
+	n.runtime.proxy.refuse(true)
 	n.shut = g
 	g.close()
 	created := make(chan struct{})
@@ -224,6 +239,7 @@ func syncLost(n *faultNode, pod *api.PodSandbox, ctr *api.Container) (*rspec.Spe
 	began := make(chan struct{})
 	n.runtime.setOnSync(func() {
 		n.runtime.setOnSync(nil)
+		n.runtime.proxy.refuse(true)
 		n.shut.close()
 		close(began)
 	})

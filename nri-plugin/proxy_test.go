@@ -20,6 +20,7 @@ type proxy struct {
 	accepted            int // connections so far
 	// toPlugins changes what is sent to plugins; nil: nothing.
 	toPlugins func([]byte) []byte
+	refuses   bool
 }
 
 func newProxy(t testing.TB, socket, backend string) *proxy {
@@ -36,6 +37,10 @@ func (p *proxy) accept() {
 		front, err := p.listener.Accept()
 		if err != nil {
 			return
+		}
+		if p.refusing() {
+			front.Close()
+			continue
 		}
 		back, err := net.Dial("unix", p.backend)
 		if err != nil {
@@ -78,6 +83,26 @@ func (p *proxy) edit(change func([]byte) []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.toPlugins = change
+}
+
+// refuse makes who connects from now on be hung up on, or no more. Who is still in
+// the queue from before is hung up on first.
+func (p *proxy) refuse(on bool) {
+	if !on && p.refusing() {
+		if last, err := net.Dial("unix", p.listener.Addr().String()); err == nil {
+			_, _ = last.Read(make([]byte, 1))
+			last.Close()
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refuses = on
+}
+
+func (p *proxy) refusing() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refuses
 }
 
 // cut breaks every connection.
