@@ -10,7 +10,7 @@
 //	plugin := deviceplugin.New(deviceplugin.Config{
 //		Resource: deviceplugin.Replicas("nvidia.com/gpu"), Cards: inventory, Guard: guard,
 //	})
-//	err := deviceplugin.NewServer(dir, "nvidia.com/gpu", plugin, log).Run(ctx)
+//	deviceplugin.NewServer(dir, "nvidia.com/gpu", plugin, log).Run(ctx)
 //
 // # Files
 //
@@ -32,5 +32,5 @@
 // container is refused by nri-plugin (oci.UnsafeDuplicates) with an error that names the
 // variable: the pod's own entry has to go. It never had a meaning beside a grant.
 //
-// It imports gpu, and grant for the annotation. It is called by the agent.
+// It imports grant, for the annotations. It is called by the agent.
 package deviceplugin

@@ -141,10 +141,7 @@ func (p *Plugin) GetPreferredAllocation(_ context.Context, request *v1beta1.Pref
 
 // preferred chooses for one container.
 func (p *Plugin) preferred(r *v1beta1.ContainerPreferredAllocationRequest, cards []Card) ([]string, error) {
-	available, err := p.Resource.parseAll(r.GetAvailableDeviceIDs(), cards)
-	if err != nil {
-		return nil, err
-	}
+	available := p.Resource.parseKnown(r.GetAvailableDeviceIDs(), cards)
 	must, err := p.Resource.parseAll(r.GetMustIncludeDeviceIDs(), cards)
 	if err != nil {
 		return nil, err

@@ -51,6 +51,7 @@ func TestPreferredAllocation(t *testing.T) {
 		{"one needs no link", Packed, pairs{"b-c": 1}, all, "", 1, "a0"},
 		{"no preference: by id", InOrder, pairs{"b-c": 2}, "c0 b2 b0 a2 a1", "", 3, "a1 a2 b0"},
 		{"no preference, and what must be", InOrder, nil, "a0 a1 b0", "b0", 2, "a0 b0"},
+		{"some are gone", Packed, nil, "a7 a8 b2 c1", "", 2, "b2 c1"},
 		{"the best of both pairs", Spread, pairs{"a-b": 4, "c-d": 5}, "a0 a1 b0 b1 c0 d0", "", 2, "c0 d0"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -79,7 +80,7 @@ func TestPreferredAllocationErrors(t *testing.T) {
 		{"more than there are", "a0 a1", "", 3, "3 devices can't be chosen of 2"},
 		{"fewer than there must be", "a0 a1", "a0 a1", 1, "1 devices can't be chosen of 2, 2 of which must be among them"},
 		{"nothing free", "", "", 1, "1 devices can't be chosen of 0"},
-		{"malformed", "a0 a9", "", 1, `"GPU-a::9" is no device`},
+		{"none that is left", "a9 b0", "", 1, "1 devices can't be chosen of 0"},
 		{"malformed in what must be", "a0", "a9", 1, `"GPU-a::9" is no device`},
 	} {
 		t.Run(test.description, func(t *testing.T) {

@@ -52,7 +52,7 @@ func Replicas(name string) Resource {
 // Whole is a resource of devices that are one container's alone (MIG devices of one
 // profile), by the last part of its name.
 func Whole(name, last string) Resource {
-	return Resource{Name: name, Annotation: "gpuslice.io/" + last}
+	return Resource{Name: name, Annotation: grant.MIGAnnotation(last)}
 }
 
 // Vcuda are gpu-manager's two resources: of each card 100 cores, and its memory in
@@ -136,4 +136,16 @@ func (r Resource) parseAll(ids []string, cards []Card) ([]device, error) {
 		devices = append(devices, d)
 	}
 	return devices, nil
+}
+
+// parseKnown reads the ids that are of the cards. The kubelet may not have heard yet that
+// others are gone.
+func (r Resource) parseKnown(ids []string, cards []Card) []device {
+	devices := make([]device, 0, len(ids))
+	for _, id := range ids {
+		if d, err := r.parse(id, cards); err == nil {
+			devices = append(devices, d)
+		}
+	}
+	return devices
 }

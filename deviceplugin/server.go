@@ -87,7 +87,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 func (s *Server) session(ctx context.Context) (err error) {
 	watch, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", s.dir, err)
+		return fmt.Errorf("watch %s: %w (too many open files: raise fs.inotify.max_user_instances)", s.dir, err)
 	}
 	defer watch.Close()
 	// Before the socket is there, so that nothing is missed.

@@ -89,6 +89,12 @@ func (n Node) Partition(s MIGStrategy) (Partition, error) {
 		if len(cut) == 0 {
 			return Partition{Cards: whole}, nil
 		}
+		// Which instances a card has that can't be read now, nobody knows: it is no reason
+		// to take the others away.
+		cut = slices.DeleteFunc(cut, func(c Card) bool { return len(c.MIG) == 0 && n.unreadMIG(c.UUID) })
+		if len(cut) == 0 && len(whole) == 0 {
+			return Partition{}, nil
+		}
 		if err := uniform(whole, cut); err != nil {
 			return Partition{}, err
 		}
@@ -97,6 +103,11 @@ func (n Node) Partition(s MIGStrategy) (Partition, error) {
 		_, err := ParseMIGStrategy(string(s))
 		return Partition{}, fmt.Errorf("partition: %w", err)
 	}
+}
+
+// unreadMIG says whether a MIG device of a card could not be read.
+func (n Node) unreadMIG(card string) bool {
+	return slices.ContainsFunc(n.Faults, func(f Fault) bool { return f.Card == card })
 }
 
 func devices(cards []Card) []MIGDevice {
@@ -128,7 +139,7 @@ func uniform(whole, cut []Card) error {
 		}
 		kinds[kind] = append(kinds[kind], c.label())
 	}
-	if len(kinds) == 1 && len(cut[0].profiles()) == 1 {
+	if len(kinds) == 1 && len(cut) > 0 && len(cut[0].profiles()) == 1 {
 		return nil
 	}
 	var differ []string

@@ -29,7 +29,7 @@ func CheckCards(shares []Share, cards map[string]Card) error {
 		}
 		card, ok := cards[share.UUID]
 		if !ok {
-			return refuse(ErrUnknownCard, `card %s: this node has no such card: check the grant against "nvidia-smi -L" on the node`, share.UUID)
+			return refuse(ErrUnknownCard, "card %s: this node has no such card to share: compare the grant with gpuslice status on the node", share.UUID)
 		}
 		if share.MemoryMiB > card.MemoryMiB {
 			return refuse(ErrOverbooked, "card %s: memory %d MiB asked, but the whole card may be booked for %d MiB: ask for less",

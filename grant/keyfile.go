@@ -25,6 +25,7 @@ type KeyFile struct {
 	path string
 	log  *slog.Logger
 	ring atomic.Pointer[Keyring]
+	why  atomic.Pointer[string] // the last look's problem, for Ready
 	// What the last look found, so that it is reported once.
 	content []byte
 	problem string
@@ -32,19 +33,21 @@ type KeyFile struct {
 
 // OpenKeyFile reads the keys (see ParseKeyring). The file must be a regular file of
 // root's or of the caller's own that nobody else can write and only its group may
-// read: 0400, 0440, 0600, 0640.
-func OpenKeyFile(path string, log *slog.Logger) (*KeyFile, error) {
-	content, err := readSecret(path)
-	if err != nil {
-		return nil, fmt.Errorf("grant keys: %w", err)
+// read: 0400, 0440, 0600, 0640. One that is bad or gone leaves a KeyFile that verifies
+// nothing, until it is good: Ready says why.
+func OpenKeyFile(path string, log *slog.Logger) *KeyFile {
+	f := &KeyFile{path: path, log: log}
+	f.ring.Store(&Keyring{})
+	f.Reload()
+	return f
+}
+
+// Ready is nil once there are keys.
+func (f *KeyFile) Ready() error {
+	if len(f.ring.Load().keys) > 0 {
+		return nil
 	}
-	ring, err := ParseKeyring(content)
-	if err != nil {
-		return nil, fmt.Errorf("grant keys: %s: %w", path, err)
-	}
-	f := &KeyFile{path: path, log: log, content: content}
-	f.ring.Store(&ring)
-	return f, nil
+	return fmt.Errorf("no grant is believed, for there are no keys: %s", *f.why.Load())
 }
 
 // Verify implements Verifier by the keys that were read last.
@@ -70,7 +73,7 @@ func (f *KeyFile) Run(ctx context.Context) {
 // Reload looks at the file now. Run calls it; it must not run twice at once.
 func (f *KeyFile) Reload() {
 	content, err := readSecret(f.path)
-	if err == nil && f.problem == "" && bytes.Equal(content, f.content) {
+	if err == nil && f.problem == "" && f.content != nil && bytes.Equal(content, f.content) {
 		return
 	}
 	var ring Keyring
@@ -82,7 +85,8 @@ func (f *KeyFile) Reload() {
 	if err != nil {
 		if problem := err.Error(); problem != f.problem {
 			f.problem = problem
-			f.log.Error("grant keys not taken over: the ones before stay in force", "reason", err)
+			f.why.Store(&problem)
+			f.log.Error("grant keys not taken over: the ones before stay in force, and without any no grant is believed", "reason", err)
 		}
 		return
 	}

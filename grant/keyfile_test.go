@@ -58,14 +58,20 @@ func TestOpenKeyFile(t *testing.T) {
 		t.Run(test.description, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "keys")
 			test.make(t, path)
-			keys, err := grant.OpenKeyFile(path, slog.New(slog.DiscardHandler))
+			keys := grant.OpenKeyFile(path, slog.New(slog.DiscardHandler))
 			if test.says == "" {
-				require.NoError(t, err)
+				require.NoError(t, keys.Ready())
 				require.NoError(t, keys.Verify("u-1", "node-1", signedPayload, signedOne))
 				return
 			}
-			require.ErrorContains(t, err, test.says)
-			require.ErrorContains(t, err, path)
+			require.ErrorContains(t, keys.Ready(), test.says)
+			require.ErrorContains(t, keys.Ready(), path)
+			require.ErrorIs(t, keys.Verify("u-1", "node-1", signedPayload, signedOne), grant.ErrSignature, "nothing is believed")
+			require.NoError(t, os.RemoveAll(path))
+			writeKeys(t, path, good, 0o400)
+			keys.Reload()
+			require.NoError(t, keys.Ready(), "until it is good")
+			require.NoError(t, keys.Verify("u-1", "node-1", signedPayload, signedOne))
 		})
 	}
 }
@@ -79,8 +85,9 @@ func TestKeyFileIsFollowed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	writeKeys(t, path, one, 0o400)
 	var log bytes.Buffer
-	keys, err := grant.OpenKeyFile(path, slog.New(slog.NewTextHandler(&log, nil)))
-	require.NoError(t, err)
+	keys := grant.OpenKeyFile(path, slog.New(slog.NewTextHandler(&log, nil)))
+	require.NoError(t, keys.Ready())
+	log.Reset()
 
 	for _, step := range []struct {
 		description  string

@@ -8,6 +8,9 @@ import "strings"
 // write annotations of containers.
 const AnnotationReplicas = "gpuslice.io/replicas"
 
+// maxReplica is more than any card has.
+const maxReplica = 1 << 20
+
 // replicaSeparator is between a replica's card and its number.
 const replicaSeparator = "::"
 
@@ -89,8 +92,12 @@ func equalShare(id string, cards map[string]Card) (Share, error) {
 	if !ok {
 		return Share{}, refuse(ErrUnknownCard, "replica %s: this node has no such card, or offers it no longer: delete the pod so that the kubelet chooses again", show(id))
 	}
-	if _, err := parseNumber(digits, 0, int64(card.Slots)-1); err != nil {
-		return Share{}, refuse(ErrMalformed, "replica %s: the card has %d replicas, numbered from 0 in plain digits", show(id), card.Slots)
+	number, err := parseNumber(digits, 0, maxReplica)
+	if err != nil {
+		return Share{}, refuse(ErrMalformed, "replica %s: must be numbered in plain digits from 0", show(id))
+	}
+	if number >= int64(card.Slots) {
+		return Share{}, refuse(ErrUnknownCard, "replica %s: the card has %d replicas now, numbered from 0: delete the pod so that the kubelet chooses again", show(id), card.Slots)
 	}
 	share := Share{UUID: uuid, MemoryMiB: card.MemoryMiB / int64(card.Slots), CorePercent: min(card.CorePercent/card.Slots, MaxCorePercent)}
 	// No compute time would mean that it isn't limited.

@@ -51,13 +51,13 @@ func TestFromReplicas(t *testing.T) {
 		{description: "an empty one behind", value: one + ",", kind: grant.ErrMalformed, says: `replica ""`},
 		{description: "a space", value: one + ", " + cardA + "::1", kind: grant.ErrMalformed, says: "must be <UUID>::<n>"},
 		{description: "no number", value: cardA, kind: grant.ErrMalformed, says: "must be <UUID>::<n>"},
-		{description: "an empty number", value: cardA + "::", kind: grant.ErrMalformed, says: "10 replicas"},
-		{description: "a number too large", value: cardA + "::10", kind: grant.ErrMalformed, says: "10 replicas"},
-		{description: "below zero", value: cardA + "::-1", kind: grant.ErrMalformed, says: "10 replicas"},
-		{description: "a second spelling", value: cardA + "::00", kind: grant.ErrMalformed, says: "10 replicas"},
-		{description: "a plus", value: cardA + "::+1", kind: grant.ErrMalformed, says: "10 replicas"},
-		{description: "more than an int", value: cardA + "::18446744073709551616", kind: grant.ErrMalformed, says: "10 replicas"},
-		{description: "one more part", value: one + "::0", kind: grant.ErrMalformed, says: "10 replicas"},
+		{description: "an empty number", value: cardA + "::", kind: grant.ErrMalformed, says: "plain digits"},
+		{description: "one that there is no longer", value: cardA + "::10", kind: grant.ErrUnknownCard, says: "10 replicas now, numbered from 0: delete the pod"},
+		{description: "below zero", value: cardA + "::-1", kind: grant.ErrMalformed, says: "plain digits"},
+		{description: "a second spelling", value: cardA + "::00", kind: grant.ErrMalformed, says: "plain digits"},
+		{description: "a plus", value: cardA + "::+1", kind: grant.ErrMalformed, says: "plain digits"},
+		{description: "more than an int", value: cardA + "::18446744073709551616", kind: grant.ErrMalformed, says: "plain digits"},
+		{description: "one more part", value: one + "::0", kind: grant.ErrMalformed, says: "plain digits"},
 		{description: "twice the same", value: one + "," + one, kind: grant.ErrMalformed, says: "there twice"},
 		{description: "a card in capitals", value: strings.ToUpper(one), kind: grant.ErrMalformed, says: "must be <UUID>::<n>"},
 		{description: "no card's name", value: "all::0", kind: grant.ErrMalformed, says: "must be <UUID>::<n>"},
@@ -94,7 +94,7 @@ func TestFromReplicas(t *testing.T) {
 	t.Run("a card that nobody may share", func(t *testing.T) {
 		cards := map[string]grant.Card{cardA: {UUID: cardA, MemoryMiB: 1000, CorePercent: 100}}
 		_, err := grant.FromReplicas(grant.Pod{}, "main", map[string]string{grant.AnnotationReplicas: one}, cards)
-		require.ErrorIs(t, err, grant.ErrMalformed)
+		require.ErrorIs(t, err, grant.ErrUnknownCard)
 	})
 }
 

@@ -94,7 +94,7 @@ func (p *Plugin) withGrant(ctx context.Context, pod *api.PodSandbox, ctr *api.Co
 	if err != nil {
 		return nil, fmt.Errorf("pod %s container %q: %w", podName(pod), ctr.GetName(), err)
 	}
-	if err := p.book(ctx, p.claim(pod, ctr, g), cards); err != nil {
+	if err := p.book(ctx, p.claim(pod, ctr, g, p.mode(pod, ctr)), cards); err != nil {
 		return nil, err
 	}
 	p.noteSwitch(pod, ctr)
@@ -119,7 +119,7 @@ func (p *Plugin) book(ctx context.Context, claim grant.Claim, cards map[string]g
 // edit translates a grant to an adjustment.
 func (p *Plugin) edit(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, cards map[string]grant.Card) (*api.ContainerAdjustment, error) {
 	if err := grant.CheckCards(g.Shares, cards); err != nil {
-		return nil, err
+		return nil, p.because(err, g.Shares, cards)
 	}
 	c := facts(pod, ctr)
 	c.Dir = p.Ledger.Folder(c.ID)
@@ -139,6 +139,19 @@ func (p *Plugin) edit(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, c
 	// removes and adds them in whatever order it comes upon them.
 	adjust.AddAnnotation(ModeAnnotation, p.mode(pod, ctr))
 	return adjust, nil
+}
+
+// because adds why the node does not offer a card that the shares name.
+func (p *Plugin) because(err error, shares []grant.Share, cards map[string]grant.Card) error {
+	for _, s := range shares {
+		if _, offered := cards[s.UUID]; offered || p.Missing == nil {
+			continue
+		}
+		if reason := p.Missing(s.UUID); reason != "" {
+			return fmt.Errorf("%w: %s", err, reason)
+		}
+	}
+	return err
 }
 
 // withoutGrant answers for a container that has no grant: it gets no card,
@@ -162,7 +175,7 @@ func (p *Plugin) withoutGrant(pod *api.PodSandbox, ctr *api.Container) (*api.Con
 }
 
 // claim is what the ledger writes down.
-func (p *Plugin) claim(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant) grant.Claim {
+func (p *Plugin) claim(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, mode string) grant.Claim {
 	return grant.Claim{
 		ContainerID:  ctr.GetId(),
 		Owner:        grant.OwnerNRI,
@@ -173,7 +186,7 @@ func (p *Plugin) claim(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant) 
 		Shares:       g.Shares,
 		Source:       g.Source,
 		Slot:         g.Slot,
-		Mode:         p.mode(pod, ctr),
+		Mode:         mode,
 	}
 }
 

@@ -41,6 +41,9 @@ type Config struct {
 	// Cards returns the cards that can be granted, by UUID. It must not block:
 	// it is called while the runtime waits.
 	Cards func() map[string]grant.Card
+	// Missing says why the node does not offer a card, empty if it knows nothing of it;
+	// optional. It must not block.
+	Missing func(uuid string) string
 	// Populate writes the limiter's files into a new claim's folder.
 	Populate func(dir string, shares []grant.Share) error
 	// Settings say how a container gets its cards. It must not block.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -42,4 +43,15 @@ func (p *Plugin) noteSwitch(pod *api.PodSandbox, ctr *api.Container) {
 // made: those that got none, and those that were limited all the same.
 func (p *Plugin) Switches() (switchedOff, refused uint64) {
 	return p.switchedOff.Load(), p.switchRefused.Load()
+}
+
+// modeOf is how the limits of a container that was made before are enforced: by what it
+// has mounted, for what its namespace may do can have changed since.
+func (p *Plugin) modeOf(ctr *api.Container) string {
+	for _, m := range ctr.GetMounts() {
+		if cleanPath(m.GetDestination()) == limiter.ContainerPreloadPath && m.GetSource() == p.Settings().PreloadPath {
+			return modePreload
+		}
+	}
+	return modeNone
 }

@@ -85,7 +85,7 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 	if err != nil {
 		return fmt.Errorf("restore the claim of running container %s: %w", ctr.GetId(), err)
 	}
-	restored, err := p.Ledger.Restore(ctx, p.claim(pod, ctr, g), p.Cards(), func(dir string) error {
+	restored, err := p.Ledger.Restore(ctx, p.claim(pod, ctr, g, p.modeOf(ctr)), p.Cards(), func(dir string) error {
 		return p.Populate(dir, g.Shares)
 	})
 	if err != nil {

@@ -253,6 +253,11 @@ func (r *Registry) unresolved(missing []string, now *snapshot) error {
 	if broken := errors.Join(now.errs...); broken != nil {
 		err = fmt.Errorf("%w; %w", err, broken)
 	}
+	if r.kind != DefaultKind {
+		_, class := parser.ParseQualifier(r.kind)
+		return fmt.Errorf("%w: generate its spec: nvidia-ctk cdi generate --mode=%s --output=%s",
+			err, class, filepath.Join(r.dirs[len(r.dirs)-1], "nvidia-"+class+".yaml"))
+	}
 	return fmt.Errorf("%w: generate the node's spec with cards named by UUID: "+
 		"nvidia-ctk cdi generate --device-name-strategy=uuid --output=%s",
 		err, filepath.Join(r.dirs[len(r.dirs)-1], "nvidia.yaml"))

@@ -28,8 +28,8 @@ import (
 // firstLook is how long the agent waits for its first look at the cards before it
 // guards the node without them. It should be short: until the agent is connected,
 // nothing guards the node. NVML takes seconds where no persistence daemon runs, and
-// may hang with a card that hangs.
-const firstLook = 10 * time.Second
+// may hang with a card that hangs; meanwhile grants are refused, and tried again.
+const firstLook = time.Second
 
 // run wires the agent and runs it until ctx ends.
 func run(ctx context.Context, o options, log *slog.Logger) error {
@@ -84,7 +84,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	// From here on nothing returns but the tasks' end.
 	tasks, ctx := errgroup.WithContext(ctx)
 	if listener != nil {
-		tasks.Go(func() error { return serve(ctx, listener, healthServer(conditions(plugin, inventory))) })
+		tasks.Go(func() error { return serve(ctx, listener, healthServer(o.conditions(plugin, published))) })
 	}
 	tasks.Go(func() error { return inventory.Run(ctx) })
 	first.start(ctx, tasks)
@@ -127,15 +127,20 @@ func (o *options) guardian(ledger *grant.Ledger, registry *oci.Registry, p *publ
 			return devicePaths(p.now().Cards.Node, os.DirFS("/proc"), uuid)
 		}}
 	}
+	devices, err := o.devices(registry, first, log)
+	if err != nil {
+		return nil, err
+	}
 	config := nriplugin.Config{
 		NodeName: o.NodeName,
 		Ledger:   ledger,
 		Cards:    p.capacities,
+		Missing:  func(uuid string) string { return p.now().missing(uuid) },
 		Populate: func(dir string, shares []grant.Share) error {
 			return oci.Populate(dir, shares, p.ociSettings(settings))
 		},
 		Settings:         func() oci.Settings { return p.ociSettings(settings) },
-		Devices:          registry,
+		Devices:          devices,
 		Unscheduled:      nriplugin.UnscheduledPolicy(o.UnscheduledPolicy),
 		ExemptNamespaces: o.ExemptNamespaces,
 		SwitchNamespaces: o.SwitchNamespaces,
@@ -145,11 +150,9 @@ func (o *options) guardian(ledger *grant.Ledger, registry *oci.Registry, p *publ
 		config.Names = podresources.New(o.PodResourcesSocket, o.countedResources()...)
 	}
 	if o.GrantKeyFile != "" {
-		keys, err := grant.OpenKeyFile(o.GrantKeyFile, log)
-		if err != nil {
-			return nil, fmt.Errorf("--grant-key-file: %w", err)
-		}
+		keys := grant.OpenKeyFile(o.GrantKeyFile, log)
 		config.Keys = keys
+		p.ready = append(p.ready, condition{"grant-keys", keys.Ready})
 		*first = append(*first, keys.Run)
 	}
 	return nriplugin.New(config)
@@ -161,39 +164,37 @@ func (o *options) tell(p *publisher, first, then *background, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
-	labels := func() map[string]string { return nil } // without an API server
+	var labels func() (map[string]string, bool) // without an API server there are none
 	if registered != nil {
-		labels = registered.Labels
+		labels = func() (map[string]string, bool) {
+			known := registered.Labels()
+			return known, known != nil
+		}
 		*then = append(*then, registered.Run)
 	}
-	watcher, err := o.followNodeConfig(p, labels, log)
-	if watcher != nil {
-		*first = append(*first, watcher.Run)
+	if o.NodeConfigFile != "" {
+		*first = append(*first, o.followNodeConfig(p, labels, log).Run)
 	}
-	return err
+	return nil
 }
 
-// followNodeConfig has the publisher follow the node's configuration; nil: there is no
-// file to follow.
-func (o *options) followNodeConfig(p *publisher, labels func() map[string]string, log *slog.Logger) (*nodeconfig.Watcher, error) {
-	if o.NodeConfigFile == "" {
-		return nil, nil
-	}
-	watcher, err := nodeconfig.NewWatcher(nodeconfig.WatcherConfig{
+// followNodeConfig has the publisher follow the node's configuration.
+func (o *options) followNodeConfig(p *publisher, labels func() (map[string]string, bool), log *slog.Logger) *nodeconfig.Watcher {
+	var watcher *nodeconfig.Watcher
+	watcher = nodeconfig.NewWatcher(nodeconfig.WatcherConfig{
 		Path: o.NodeConfigFile, Labels: labels, Optional: o.NodeConfigFile == nodeconfig.DefaultPath,
 		NodeName: o.NodeName, Check: o.checkSettings, Log: log,
-		Changed: func(s nodeconfig.Settings) { o.sayUnused(s, log); p.reconfigure(s) },
+		Changed: func() { o.sayUnused(watcher.Current, log); p.reconfigure() },
 	})
-	if err != nil {
-		return nil, fmt.Errorf("--node-config-file: %w", err)
-	}
-	o.sayUnused(watcher.Current(), log)
+	o.sayUnused(watcher.Current, log)
 	p.settings = watcher.Current
-	return watcher, nil
+	p.ready = append(p.ready, condition{"node-config", func() error { _, err := watcher.Current(); return err }})
+	return watcher
 }
 
 // sayUnused logs the settings that change nothing here.
-func (o *options) sayUnused(s nodeconfig.Settings, log *slog.Logger) {
+func (o *options) sayUnused(current func() (nodeconfig.Settings, error), log *slog.Logger) {
+	s, _ := current() // none sets nothing
 	if fields := unused(s); len(fields) > 0 {
 		log.Warn("the node's configuration sets what changes nothing here", "file", o.NodeConfigFile, "fields", fields)
 	}
@@ -237,13 +238,15 @@ func cardsKnown(inventory *gpu.Cache) error {
 }
 
 // conditions are those of the agent's health.
-func conditions(plugin *nriplugin.Plugin, inventory *gpu.Cache) (live, ready []condition) {
+func (o *options) conditions(plugin *nriplugin.Plugin, p *publisher) (live, ready []condition) {
 	live = []condition{{"nri", plugin.Live}}
 	ready = append([]condition{
 		{"nri", plugin.Ready},
-		{"cards", func() error { return cardsKnown(inventory) }},
-	}, live...)
-	return live, ready
+		{"cards", func() error {
+			return errors.Join(cardsKnown(p.inventory), o.stale(p.inventory.Snapshot(), time.Now()))
+		}},
+	}, p.ready...)
+	return live, append(ready, live...)
 }
 
 // prepareStateDir makes the state folder and takes its agent's lock: two agents of

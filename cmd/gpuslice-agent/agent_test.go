@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/node"
+	"github.com/gpuslice/gpuslice/grant"
 )
 
 // The simulated driver and the limiter, built once.
@@ -236,15 +237,50 @@ func TestAgentRefusesToStart(t *testing.T) {
 		{"the address is taken", func(o *testAgent) { o.HealthAddress = taken.Addr().String() }, "--health-address: listen tcp"},
 		{"no library", func(o *testAgent) { o.Library = "/nonexistent.so" }, "--library"},
 		{"not a library", func(o *testAgent) { o.Library = notALibrary }, notALibrary + " is not an ELF file"},
-		{"no grant keys", func(o *testAgent) { o.GrantKeyFile = "/nonexistent/keys" }, "--grant-key-file: grant keys: open /nonexistent/keys"},
-		{"no node configuration", func(o *testAgent) { o.NodeConfigFile = "/nonexistent/config.json" }, "--node-config-file: node configuration: open /nonexistent/config.json"},
-		{"bad grant keys", func(o *testAgent) { o.GrantKeyFile = "/dev/null" }, "--grant-key-file: grant keys: /dev/null"},
 		{"the state folder is a file", func(o *testAgent) { o.StateDir = notALibrary }, "--state-dir"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			o := testOptions(t)
 			test.change(&o)
 			require.ErrorContains(t, run(context.Background(), o.options, slog.New(slog.DiscardHandler)), test.want)
+		})
+	}
+}
+
+// A file that is followed may be bad at the start, as later: the node is guarded, grants
+// are refused, and what is wrong is said where readiness is asked.
+func TestAgentStartsWithBadFiles(t *testing.T) {
+	for _, test := range []struct {
+		description string
+		change      func(*testAgent)
+		want        string
+	}{
+		{"no node configuration", func(o *testAgent) { o.NodeConfigFile = "/nonexistent/config.json" }, "node-config: node configuration: open /nonexistent/config.json"},
+		{"a bad node configuration", func(o *testAgent) { o.NodeConfigFile = "/dev/null" }, "node-config: node configuration /dev/null"},
+		{"no grant keys", func(o *testAgent) { o.GrantKeyFile = "/nonexistent/keys" }, "grant-keys: no grant is believed, for there are no keys: open /nonexistent/keys"},
+		{"bad grant keys", func(o *testAgent) { o.GrantKeyFile = "/dev/null" }, "grant-keys: no grant is believed"},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			o := testOptions(t)
+			test.change(&o)
+			runtime := startRuntime(t, o.NRISocket)
+			stop, log := o.run(t)
+			require.Eventually(t, func() bool { return contains(log, "guarding the node") }, 20*time.Second, 5*time.Millisecond, "%v", log)
+			ready := get(o.HealthAddress, "/readyz")
+			assert.Equal(t, 503, ready.status)
+			assert.Contains(t, ready.body, test.want)
+			assert.Equal(t, 200, get(o.HealthAddress, "/healthz").status, "a restart would not help")
+
+			block := runtime.BlockPluginSync()
+			_, err := runtime.CreateContainer(context.Background(), &api.CreateContainerRequest{
+				Pod: &api.PodSandbox{Id: "s", Uid: "u-1", Name: "p", Namespace: "ns", Annotations: map[string]string{
+					grant.AnnotationGrant: `{"version":1,"containers":{"main":[{"uuid":"GPU-00000001-5151-4000-8000-000000000001","memoryMiB":1,"cores":1}]}}`,
+				}},
+				Container: &api.Container{Id: "c", PodSandboxId: "s", Name: "main"},
+			})
+			block.Unblock()
+			require.Error(t, err, "no grant")
+			require.NoError(t, stop())
 		})
 	}
 }

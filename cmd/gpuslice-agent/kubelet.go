@@ -4,11 +4,13 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant/podresources"
+	"github.com/gpuslice/gpuslice/oci"
 )
 
 // kubelet is the kubelet's side: a device plugin for each resource. A resource that has
@@ -71,7 +73,7 @@ func (k *kubelet) run(ctx context.Context) {
 // serve serves one resource. The lock is held.
 func (k *kubelet) serve(resource deviceplugin.Resource, inventory *deviceplugin.Inventory) {
 	plugin := deviceplugin.New(deviceplugin.Config{
-		Resource: resource, Cards: inventory, Guard: k.guard, Policy: k.policy, Links: k.links, Env: k.options.features(),
+		Resource: resource, Cards: inventory, Guard: k.guard, Policy: k.policy, Links: k.links, Env: k.options.featureEnv(),
 	})
 	server := deviceplugin.NewServer(k.options.DevicePluginDir, resource.Name, plugin, k.log)
 	ctx := k.ctx
@@ -84,20 +86,44 @@ type links struct{ inventory *gpu.Cache }
 // Link implements deviceplugin.Links.
 func (l links) Link(a, b string) int { return l.inventory.Snapshot().Topology.Link(a, b) }
 
-// features are the variables by which NVIDIA's container toolkit adds more than the
-// card ("Environment variables" in its documentation, "Specialized Configurations").
-func (o *options) features() map[string]string {
-	env := map[string]string{}
-	for name, enabled := range map[string]bool{
-		"NVIDIA_GDS":     o.GDSEnabled,
-		"NVIDIA_MOFED":   o.MOFEDEnabled,
-		"NVIDIA_GDRCOPY": o.GDRCopyEnabled,
-	} {
-		if enabled {
-			env[name] = "enabled"
+// features are what NVIDIA's container toolkit adds beside the card, by the last part of
+// its CDI kind and of its variable's name ("Environment variables" in its documentation,
+// "Specialized Configurations").
+func (o *options) features() []string {
+	var features []string
+	for _, f := range []struct {
+		name    string
+		enabled bool
+	}{{"gds", o.GDSEnabled}, {"mofed", o.MOFEDEnabled}, {"gdrcopy", o.GDRCopyEnabled}} {
+		if f.enabled {
+			features = append(features, f.name)
 		}
 	}
+	return features
+}
+
+// featureEnv are the variables by which NVIDIA's runtime adds the features. Where CDI
+// makes the cards visible it is kept out, and oci.Featured adds them.
+func (o *options) featureEnv() map[string]string {
+	env := map[string]string{}
+	for _, name := range o.features() {
+		env["NVIDIA_"+strings.ToUpper(name)] = "enabled"
+	}
 	return env
+}
+
+// devices resolve cards to edits, with the features that are enabled.
+func (o *options) devices(cards *oci.Registry, first *background, log *slog.Logger) (oci.DeviceEdits, error) {
+	featured := oci.Featured{Cards: cards}
+	for _, name := range o.features() {
+		registry, err := oci.NewRegistry(oci.RegistryConfig{Kind: "nvidia.com/" + name, Dirs: o.CDISpecDirs, Log: log})
+		if err != nil {
+			return nil, err
+		}
+		featured.Features = append(featured.Features, registry)
+		*first = append(*first, registry.Run)
+	}
+	return featured, nil
 }
 
 // countedResources are the resources whose devices count as a container's cards.

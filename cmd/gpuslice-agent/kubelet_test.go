@@ -135,7 +135,7 @@ func TestFeatures(t *testing.T) {
 	} {
 		o, started, _, _, stderr := agent(append(test.args, "--node-name=n")...)
 		require.True(t, started, stderr)
-		assert.Equal(t, test.want, o.features(), test.args)
+		assert.Equal(t, test.want, o.featureEnv(), test.args)
 	}
 }
 

@@ -81,6 +81,7 @@ var badValues = map[string][]string{
 	"kubernetes-api":             {"", "true", "maybe"},
 	"kubeconfig":                 {"config"},
 	"register-format":            {"", "JSON", "yaml"},
+	"answer-handshake":           {"", "maybe"},
 	"gaia-model-label":           {"", "maybe"},
 	"resource-names":             {"", "nvidia.com/gpu,", "gpu", "nvidia.com/"},
 	"device-split-count":         {"", "0", "-1", "1001", "2.5", "99999999999999999999"},

@@ -2,6 +2,8 @@ package main
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/node"
@@ -28,14 +30,27 @@ type offer struct {
 	// told that they are unhealthy, and nothing is granted of them.
 	Gone []node.Device
 
+	// Stale is why what is known of the cards can't be relied on any more; nil: it can.
+	Stale error
+
 	capacities map[string]grant.Card
 	contextMiB map[string]int64
+	// indices are NVML's of the cards, as they were when the settings came into force:
+	// NVML numbers them anew when one vanishes, and who wrote an index meant a card.
+	indices map[string]int
 }
 
 // offerOf makes the next offer. last is the one before, for what has vanished.
-func (o *options) offerOf(cards gpu.Snapshot, settings nodeconfig.Settings, last *offer) *offer {
-	next := &offer{Cards: cards, Settings: settings, Sharing: o.sharing(settings)}
-	next.Devices, next.Problem = next.Sharing.Devices(cards.Node)
+// unsettled is why there are no settings yet: then nothing is offered.
+func (o *options) offerOf(cards gpu.Snapshot, settings nodeconfig.Settings, unsettled error, last *offer) *offer {
+	if last == nil {
+		last = &offer{}
+	}
+	next := &offer{Cards: cards, Settings: settings, Sharing: o.sharing(settings), indices: indicesOf(cards, settings, last)}
+	next.Sharing.Excludes = next.excludes
+	if next.Problem = unsettled; unsettled == nil {
+		next.Devices, next.Problem = next.Sharing.Devices(cards.Node)
+	}
 	next.capacities = node.Capacities(next.Devices)
 	next.contextMiB = make(map[string]int64, len(next.Devices))
 	for _, d := range next.Devices {
@@ -44,13 +59,10 @@ func (o *options) offerOf(cards gpu.Snapshot, settings nodeconfig.Settings, last
 			next.contextMiB[d.UUID] = card.ContextMiB()
 		}
 	}
-	if last == nil {
-		return next
-	}
 	for _, list := range [][]node.Device{last.Devices, last.Gone} {
 		for _, d := range list {
-			_, there := cards.Node.Card(d.Card)
-			if _, known := cards.Health[d.Card]; !there && known && !settings.Excludes(d.Card, last.index(d.Card)) {
+			_, known := cards.Health[d.UUID] // a MIG device that was destroyed is forgotten
+			if known && !present(cards.Node, d.UUID) && !next.excludes(d.Card, -1) && !next.excludes(d.UUID, -1) {
 				next.Gone = append(next.Gone, d)
 			}
 		}
@@ -58,12 +70,52 @@ func (o *options) offerOf(cards gpu.Snapshot, settings nodeconfig.Settings, last
 	return next
 }
 
-// index is NVML's index of a card, or -1 of one that isn't there.
-func (o *offer) index(uuid string) int {
-	if c, known := o.Cards.Node.Card(uuid); known {
-		return c.Index
+// present says whether a card or a MIG device was read.
+func present(n gpu.Node, uuid string) bool {
+	_, card := n.Card(uuid)
+	_, _, mig := n.MIGDevice(uuid)
+	return card || mig
+}
+
+// indicesOf are the cards' indices: those of before while the settings have not changed,
+// and of cards that are new.
+func indicesOf(cards gpu.Snapshot, settings nodeconfig.Settings, last *offer) map[string]int {
+	indices := map[string]int{}
+	if slices.Equal(settings.ExcludedIndices, last.Settings.ExcludedIndices) {
+		maps.Copy(indices, last.indices)
 	}
-	return -1
+	for _, c := range cards.Node.Cards {
+		if _, known := indices[c.UUID]; !known {
+			indices[c.UUID] = c.Index
+		}
+	}
+	return indices
+}
+
+// excludes says whether a card is not to be shared. What NVML numbers it now is nothing.
+func (o *offer) excludes(uuid string, _ int) bool {
+	index, known := o.indices[uuid]
+	if !known {
+		index = -1
+	}
+	return o.Settings.Excludes(uuid, index)
+}
+
+// missing says why the node doesn't offer a card that somebody has a grant of.
+func (o *offer) missing(uuid string) string {
+	c, listed := o.Cards.Node.Card(uuid)
+	switch {
+	case o.Problem != nil:
+		return "no card is offered: " + o.Problem.Error()
+	case o.Cards.Taken.IsZero():
+		return "the cards have not been read yet; it will be tried again"
+	case o.excludes(uuid, -1):
+		return "the node's configuration keeps it from being shared (filterdevices)"
+	case listed && c.MIGEnabled:
+		return "it is in MIG mode: the kubelet gives out its MIG devices (--mig-strategy)"
+	default:
+		return ""
+	}
 }
 
 // oversubscribed says whether more memory may be granted than a card has.
@@ -79,7 +131,7 @@ func (o *offer) oversubscribed() bool {
 // healthy says whether a device can be used: it and its card are well.
 func (o *offer) healthy(d node.Device) bool {
 	own, known := o.Cards.Health[d.UUID]
-	return o.Cards.Health[d.Card].Healthy && (!known || own.Healthy)
+	return o.Stale == nil && o.Cards.Health[d.Card].Healthy && (!known || own.Healthy)
 }
 
 // forKubelet are the cards of each resource, as the kubelet is told of them.

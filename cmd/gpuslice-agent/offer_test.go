@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -41,6 +42,26 @@ func without(s gpu.Snapshot, uuid string) gpu.Snapshot {
 	return s
 }
 
+// unread is a look in which a MIG device could not be read.
+func unread(s gpu.Snapshot, uuid string) gpu.Snapshot {
+	for i, c := range s.Node.Cards {
+		if len(c.MIG) == 1 && c.MIG[0].UUID == uuid {
+			s.Node.Cards[i].MIG = nil
+			s.Node.Faults = append(s.Node.Faults, gpu.Fault{UUID: uuid, Card: c.UUID})
+		}
+	}
+	s.Health[uuid] = gpu.Health{Reason: "unreadable"}
+	return s
+}
+
+// renumbered gives the cards that are left NVML's numbers from 0.
+func renumbered(s gpu.Snapshot) gpu.Snapshot {
+	for i := range s.Node.Cards {
+		s.Node.Cards[i].Index = i
+	}
+	return s
+}
+
 func parsed(t *testing.T, args ...string) *options {
 	o, started, _, _, stderr := agent(append(args, "--node-name=n", "--device-split-count=2")...)
 	require.True(t, started, stderr)
@@ -73,6 +94,10 @@ func TestForKubelet(t *testing.T) {
 		{"one excluded", nil, nodeconfig.Settings{ExcludedIndices: []int{0}}, []gpu.Snapshot{look("ab")}, cards{replicas: {row("GPU-b", true, 1, 2)}}},
 		{"one vanishes", nil, nodeconfig.Settings{}, []gpu.Snapshot{look("ab"), without(look("ab"), "GPU-b")}, cards{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", false, -1, 2)}}},
 		{"one vanishes for long", nil, nodeconfig.Settings{}, []gpu.Snapshot{look("ab"), without(look("ab"), "GPU-b"), without(look("ab"), "GPU-b")}, cards{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", false, -1, 2)}}},
+		{
+			"another vanishes, and NVML numbers the rest anew", nil, nodeconfig.Settings{ExcludedIndices: []int{1}},
+			[]gpu.Snapshot{look("abc"), renumbered(without(look("abc"), "GPU-a"))}, cards{replicas: {row("GPU-c", true, 0, 2), row("GPU-a", false, -1, 2)}},
+		},
 		{"one comes back", nil, nodeconfig.Settings{}, []gpu.Snapshot{look("ab"), without(look("ab"), "GPU-b"), look("ab")}, cards{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", true, 1, 2)}}},
 		{"one that was never offered vanishes", nil, nodeconfig.Settings{ExcludedIndices: []int{1}}, []gpu.Snapshot{look("ab"), without(look("ab"), "GPU-b")}, cards{replicas: {row("GPU-a", true, 0, 2)}}},
 		{"gpu-manager's", []string{"--resource-profile=tencent"}, nodeconfig.Settings{}, []gpu.Snapshot{look("a")}, cards{core: {row("GPU-a", true, 0, 100)}, memory: {row("GPU-a", true, 0, 3)}}},
@@ -83,13 +108,15 @@ func TestForKubelet(t *testing.T) {
 		{"MIG, single", []string{"--mig-strategy=single"}, nodeconfig.Settings{}, []gpu.Snapshot{look("AB")}, cards{replicas: {row("MIG-A", true, 0, 1), row("MIG-B", true, 1, 1)}}},
 		{"MIG, single on a mixed node: nothing", []string{"--mig-strategy=single"}, nodeconfig.Settings{}, []gpu.Snapshot{look("aB")}, cards{replicas: nil}},
 		{"a MIG device's card vanishes", []string{"--mig-strategy=mixed"}, nodeconfig.Settings{}, []gpu.Snapshot{look("aB"), without(look("aB"), "GPU-B")}, cards{replicas: {row("GPU-a", true, 0, 2)}, small: {row("MIG-B", false, -1, 1)}}},
+		{"a MIG device can't be read", []string{"--mig-strategy=mixed"}, nodeconfig.Settings{}, []gpu.Snapshot{look("aB"), unread(look("aB"), "MIG-B")}, cards{replicas: {row("GPU-a", true, 0, 2)}, small: {row("MIG-B", false, 1, 1)}}},
+		{"one of two can't be read, single", []string{"--mig-strategy=single"}, nodeconfig.Settings{}, []gpu.Snapshot{look("AB"), unread(look("AB"), "MIG-B")}, cards{replicas: {row("MIG-A", true, 0, 1), row("MIG-B", false, 1, 1)}}},
 		{"a MIG device is destroyed", []string{"--mig-strategy=mixed"}, nodeconfig.Settings{}, []gpu.Snapshot{look("aB"), look("ab")}, cards{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", true, 1, 2)}}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			o := parsed(t, test.args...)
 			var now *offer
 			for _, s := range test.looks {
-				now = o.offerOf(s, test.settings, now)
+				now = o.offerOf(s, test.settings, nil, now)
 			}
 			got := o.forKubelet(now)
 			assert.Equal(t, test.want, got)
@@ -108,7 +135,7 @@ func TestOfferHealth(t *testing.T) {
 			s.Health[uuid] = gpu.Health{Reason: "XID 79"}
 		}
 		got := map[string]bool{}
-		for _, cards := range o.forKubelet(o.offerOf(s, nodeconfig.Settings{}, nil)) {
+		for _, cards := range o.forKubelet(o.offerOf(s, nodeconfig.Settings{}, nil, nil)) {
 			for _, c := range cards {
 				got[c.UUID] = c.Healthy
 			}
@@ -124,7 +151,7 @@ func TestOfferHealth(t *testing.T) {
 // What may be granted, and how its containers are set up.
 func TestOfferCapacities(t *testing.T) {
 	o := parsed(t, "--mig-strategy=mixed")
-	now := o.offerOf(look("aB"), nodeconfig.Settings{}, nil)
+	now := o.offerOf(look("aB"), nodeconfig.Settings{}, nil, nil)
 	assert.Equal(t, map[string]grant.Card{
 		"GPU-a": {UUID: "GPU-a", MemoryMiB: 1000, CorePercent: 100, Slots: 2},
 		"MIG-B": {UUID: "MIG-B", MemoryMiB: 100, CorePercent: 100, Slots: 1},
@@ -132,16 +159,49 @@ func TestOfferCapacities(t *testing.T) {
 	assert.Equal(t, map[string]int64{"GPU-a": 520, "MIG-B": 520}, now.contextMiB, "by the card's model")
 	assert.False(t, now.oversubscribed())
 
-	assert.Equal(t, int64(0), parsed(t, "--context-memory-mib=0").offerOf(look("a"), nodeconfig.Settings{}, nil).contextMiB["GPU-a"])
-	assert.Equal(t, int64(300), parsed(t, "--context-memory-mib=300").offerOf(look("a"), nodeconfig.Settings{}, nil).contextMiB["GPU-a"])
+	assert.Equal(t, int64(0), parsed(t, "--context-memory-mib=0").offerOf(look("a"), nodeconfig.Settings{}, nil, nil).contextMiB["GPU-a"])
+	assert.Equal(t, int64(300), parsed(t, "--context-memory-mib=300").offerOf(look("a"), nodeconfig.Settings{}, nil, nil).contextMiB["GPU-a"])
 
 	more, much := 1.5, int64(2000)
-	assert.True(t, o.offerOf(look("a"), nodeconfig.Settings{MemoryScaling: &more}, nil).oversubscribed())
-	assert.True(t, o.offerOf(look("a"), nodeconfig.Settings{MemoryMiB: &much}, nil).oversubscribed())
+	assert.True(t, o.offerOf(look("a"), nodeconfig.Settings{MemoryScaling: &more}, nil, nil).oversubscribed())
+	assert.True(t, o.offerOf(look("a"), nodeconfig.Settings{MemoryMiB: &much}, nil, nil).oversubscribed())
 
 	assert.Equal(t, deviceplugin.Packed, o.policy(nodeconfig.Settings{}))
 	no := false
 	assert.Equal(t, deviceplugin.InOrder, o.policy(nodeconfig.Settings{PreferredAllocation: &no}))
+}
+
+// A grant of a card that isn't offered is refused with the reason.
+func TestOfferMissing(t *testing.T) {
+	o := parsed(t)
+	read := look("aB")
+	read.Taken = time.Unix(1, 0)
+	now := o.offerOf(read, nodeconfig.Settings{ExcludedUUIDs: []string{"GPU-a"}}, nil, nil)
+	assert.Contains(t, now.missing("GPU-a"), "filterdevices")
+	assert.Contains(t, now.missing("GPU-B"), "MIG mode")
+	assert.Empty(t, now.missing("GPU-x"))
+	assert.Contains(t, (&offer{}).missing("GPU-a"), "not been read yet")
+	unsettled := o.offerOf(read, nodeconfig.Settings{}, nodeconfig.ErrLabelsUnknown, now)
+	assert.Empty(t, unsettled.capacities, "nothing is granted by settings that aren't known")
+	assert.Contains(t, unsettled.missing("GPU-a"), "labels")
+}
+
+// An NVML that hangs reports nothing: cards that weren't looked at for long are ill.
+func TestStale(t *testing.T) {
+	o := parsed(t, "--inventory-interval=10s")
+	s := look("a")
+	s.Taken = time.Unix(1000, 0)
+	assert.NoError(t, o.stale(s, time.Unix(1049, 0)))
+	assert.ErrorContains(t, o.stale(s, time.Unix(1051, 0)), "NVML has not answered")
+	s.Err = errNotRead
+	assert.NoError(t, o.stale(s, time.Unix(9999, 0)), "it answers, with an error")
+	assert.NoError(t, o.stale(gpu.Snapshot{}, time.Unix(9999, 0)), "before the first")
+
+	now := o.offerOf(look("a"), nodeconfig.Settings{}, nil, nil)
+	now.Stale = errNotRead
+	for _, cards := range o.forKubelet(now) {
+		assert.False(t, cards[0].Healthy)
+	}
 }
 
 func TestCheckSettings(t *testing.T) {

@@ -52,10 +52,11 @@ type options struct {
 	MIGStrategy     string
 	NodeConfigFile  string
 
-	KubernetesAPI  string
-	Kubeconfig     string
-	RegisterFormat string
-	GaiaModelLabel bool
+	KubernetesAPI   string
+	Kubeconfig      string
+	RegisterFormat  string
+	GaiaModelLabel  bool
+	AnswerHandshake bool
 
 	ResourceNames       []string
 	SplitCount          int
@@ -109,9 +110,9 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.DevicePluginDir, "device-plugin-dir", "/var/lib/kubelet/device-plugins", "the kubelet's `folder` of device plugins; empty offers the cards to no kubelet")
 	f.StringVar(&o.ResourceName, "resource-name", deviceplugin.DefaultResource, "extended resource that the kubelet is offered, by `name`: --device-split-count of it for each card")
 	f.StringVar(&o.AllocationPolicy, "allocation-policy", string(deviceplugin.Packed), "`which` cards the kubelet is to take first: packed (the fullest) or spread (the emptiest); several are of distinct cards")
-	f.BoolVar(&o.GDSEnabled, "gds-enabled", false, "containers that ask for a card get NVIDIA_GDS=enabled (GPUDirect Storage)")
-	f.BoolVar(&o.MOFEDEnabled, "mofed-enabled", false, "containers that ask for a card get NVIDIA_MOFED=enabled (Mellanox OFED)")
-	f.BoolVar(&o.GDRCopyEnabled, "gdrcopy-enabled", false, "containers that ask for a card get NVIDIA_GDRCOPY=enabled (GDRCopy)")
+	f.BoolVar(&o.GDSEnabled, "gds-enabled", false, "containers that get a card get GPUDirect Storage too: by the CDI device nvidia.com/gds=all or, with the nvidia runtime, NVIDIA_GDS=enabled")
+	f.BoolVar(&o.MOFEDEnabled, "mofed-enabled", false, "containers that get a card get Mellanox OFED too: by the CDI device nvidia.com/mofed=all or, with the nvidia runtime, NVIDIA_MOFED=enabled")
+	f.BoolVar(&o.GDRCopyEnabled, "gdrcopy-enabled", false, "containers that get a card get GDRCopy too: by the CDI device nvidia.com/gdrcopy=all or, with the nvidia runtime, NVIDIA_GDRCOPY=enabled")
 	f.BoolVar(&o.PassDeviceSpecs, "pass-device-specs", false, "where NVIDIA's runtime injects the cards, name their device nodes in the container's spec too, so that an update of the container (the kubelet's CPU manager makes one) does not take them away; the device plugin itself passes none: that would give a card without its limits")
 	f.StringVar(&o.ResourceProfile, "resource-profile", string(profileHAMi), "`which` resources the kubelet is offered: hami (--resource-name) or tencent (tencent.com/vcuda-core, 100 a card, and tencent.com/vcuda-memory, blocks of 256 MiB)")
 	f.StringVar(&o.MIGStrategy, "mig-strategy", string(gpu.MIGNone), "`how` MIG devices are offered: none (not at all), single (as --resource-name; all cards of the node need one profile) or mixed (each profile as a resource of its own, such as nvidia.com/mig-1g.10gb)")
@@ -120,6 +121,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.KubernetesAPI, "kubernetes-api", string(apiAuto), "`whether` schedulers are told of the cards by annotations and labels of the node: on, off, or auto (on with --kubeconfig or in a pod with a service account); the node is guarded all the same")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server; empty is the pod's service account")
 	f.StringVar(&o.RegisterFormat, "register-format", registerJSON, "`form` of the annotation hami.io/node-nvidia-register: json (as HAMi has it now) or csv (as its older schedulers read it)")
+	f.BoolVar(&o.AnswerHandshake, "answer-handshake", true, "answer the question in hami.io/node-handshake that HAMi's older schedulers drop a node without; newer ones look at the node's devices, and without answers write and are written to less")
 	f.BoolVar(&o.GaiaModelLabel, "gaia-model-label", false, "label the node with gaia.tencent.com/gpu-model, as gpu-manager does")
 
 	f.StringSliceVar(&o.ResourceNames, "resource-names", []string{deviceplugin.DefaultResource}, "extended resources whose devices count as a container's cards, by `name`; --resource-name always does")
@@ -195,8 +197,10 @@ func (o *options) validate() error {
 
 	if o.DevicePluginDir != "" {
 		c.absolute("device-plugin-dir", o.DevicePluginDir)
-		socket := deviceplugin.SocketPath(o.DevicePluginDir, o.ResourceName)
-		c.want("device-plugin-dir", len(socket) <= maxSocketPath, "a folder and a --resource-name that leave room for a socket's path", socket)
+		for _, resource := range o.ordinaryResources() {
+			socket := deviceplugin.SocketPath(o.DevicePluginDir, resource.Name)
+			c.want("device-plugin-dir", len(socket) <= maxSocketPath, "a folder and a --resource-name that leave room for a socket's path", socket)
+		}
 	}
 	c.matches("resource-name", resourcePattern, "a resource such as nvidia.com/gpu", o.ResourceName)
 	c.want("allocation-policy", slices.Contains(deviceplugin.Policies, deviceplugin.Policy(o.AllocationPolicy)), "packed or spread", o.AllocationPolicy)

@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -22,14 +22,16 @@ import (
 type publisher struct {
 	options   *options
 	inventory *gpu.Cache
-	// settings are the node's configuration.
-	settings func() nodeconfig.Settings
+	// settings are the node's configuration; an error says why there is none yet.
+	settings func() (nodeconfig.Settings, error)
 	// guard says whether the node is guarded.
 	guard deviceplugin.Condition
 	// reconfigured gets a value when they change.
 	reconfigured chan struct{}
 	// offered is told of each resource's cards; nil: no kubelet.
 	offered func(map[deviceplugin.Resource][]deviceplugin.Card)
+	// ready are what the agent's being ready needs besides, by who follows a file.
+	ready []condition
 	// changed gets a value when there is another offer, one for several.
 	changed chan struct{}
 	log     *slog.Logger
@@ -38,13 +40,14 @@ type publisher struct {
 
 	// Of run's goroutine.
 	written time.Time // when the cards that node.json has were read
-	said    string    // the problem that was logged last
+	// The problems that were logged last.
+	saidProblem, saidStale, saidWrite string
 }
 
 func newPublisher(o *options, inventory *gpu.Cache, log *slog.Logger) *publisher {
 	p := &publisher{
 		options: o, inventory: inventory, log: log,
-		settings:     func() nodeconfig.Settings { return nodeconfig.Settings{} },
+		settings:     func() (nodeconfig.Settings, error) { return nodeconfig.Settings{}, nil },
 		reconfigured: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 	}
 	p.current.Store(&offer{})
@@ -66,7 +69,7 @@ func (p *publisher) ociSettings(base oci.Settings) oci.Settings {
 }
 
 // reconfigure has the offer made anew.
-func (p *publisher) reconfigure(nodeconfig.Settings) { poke(p.reconfigured) }
+func (p *publisher) reconfigure() { poke(p.reconfigured) }
 
 // poke wakes who waits, if he isn't woken already.
 func poke(c chan struct{}) {
@@ -94,7 +97,8 @@ func (p *publisher) run(ctx context.Context) {
 			return
 		case <-guardChanged:
 		case <-tick.C:
-			if p.inventory.Snapshot().Taken.Equal(p.written) {
+			stale := p.options.stale(p.inventory.Snapshot(), time.Now()) != nil
+			if p.inventory.Snapshot().Taken.Equal(p.written) && stale == (p.now().Stale != nil) {
 				continue
 			}
 		case <-cards:
@@ -108,10 +112,13 @@ func (p *publisher) run(ctx context.Context) {
 func (p *publisher) update() {
 	last := p.now()
 	guarded, _ := p.guard.Guarded()
-	next := p.options.offerOf(p.inventory.Snapshot(), p.settings(), last)
-	next.Guarded = guarded
+	settings, unsettled := p.settings()
+	cards := p.inventory.Snapshot()
+	next := p.options.offerOf(cards, settings, unsettled, last)
+	next.Guarded, next.Stale = guarded, p.options.stale(cards, time.Now())
 	p.current.Store(next)
-	p.sayProblem(next.Problem)
+	p.sayOnce("no cards are offered", "cards are offered again", &p.saidProblem, next.Problem)
+	p.sayOnce("the cards are unhealthy", "the cards are looked at again", &p.saidStale, next.Stale)
 	if p.offered != nil {
 		p.offered(p.options.forKubelet(next))
 	}
@@ -128,26 +135,40 @@ func (p *publisher) writeNode(last, next *offer) {
 	err := node.Write(p.options.StateDir, node.File{
 		Name: p.options.NodeName, AgentVersion: version.String(), WrittenAt: next.Cards.Taken, Devices: next.Devices, Node: next.Cards.Node,
 	})
+	p.sayOnce("node not published", "node published again", &p.saidWrite, err)
 	if err != nil {
-		p.log.Error("node not published", "error", err)
 		return
 	}
 	p.written = next.Cards.Taken
 }
 
-// sayProblem logs once why nothing is offered.
-func (p *publisher) sayProblem(problem error) {
+// sayOnce logs a problem when it comes, or becomes another, and when it is gone.
+func (p *publisher) sayOnce(bad, good string, said *string, problem error) {
 	text := ""
 	if problem != nil {
 		text = problem.Error()
 	}
-	if text == p.said {
+	if text == *said {
 		return
 	}
-	p.said = text
+	*said = text
 	if problem != nil {
-		p.log.Error("no cards are offered", "error", problem)
+		p.log.Error(bad, "error", problem)
 	} else {
-		p.log.Info("cards are offered again", "devices", slices.Sorted(maps.Keys(p.capacities())))
+		p.log.Info(good)
 	}
 }
+
+// stale says that the cards were not looked at for so long that the driver must hang:
+// NVML may, with a card that hangs, and then reports nothing.
+func (o *options) stale(cards gpu.Snapshot, now time.Time) error {
+	age := now.Sub(cards.Taken)
+	if cards.Taken.IsZero() || cards.Err != nil || age <= 2*o.InventoryInterval+staleAfter {
+		return nil
+	}
+	return fmt.Errorf("NVML has not answered since %s: it hangs, maybe with a card: look into dmesg for XIDs", cards.Taken.Format(time.RFC3339))
+}
+
+// staleAfter is how long a look at the cards may take: seconds where no persistence
+// daemon runs.
+const staleAfter = 30 * time.Second

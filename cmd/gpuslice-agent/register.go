@@ -24,10 +24,18 @@ func (o *options) register(p *publisher, log *slog.Logger) (*noderegister.Publis
 		return nil, nil
 	}
 	client, err := noderegister.NewClient(noderegister.ClientConfig{Kubeconfig: o.Kubeconfig, UserAgent: "gpuslice-agent/" + version.String()})
+	if err != nil && o.KubernetesAPI == apiAuto {
+		// The node is guarded without.
+		log.Warn("schedulers are not told of the cards; --kubernetes-api=off says that it is meant", "error", err)
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes-api=%s: %w", o.KubernetesAPI, err)
 	}
 	options := noderegister.Options{TencentModel: o.GaiaModelLabel}
+	if !o.AnswerHandshake {
+		options.Handshake = noderegister.HandshakeIgnore
+	}
 	if o.RegisterFormat == registerCSV {
 		options.Register = noderegister.FormatCSV
 	}
@@ -71,6 +79,6 @@ func toldOfCard(now *offer, d node.Device, card gpu.Card) noderegister.Device {
 	}
 	return noderegister.Device{
 		Card: card, Slots: d.Slots, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent,
-		Mode: mode, MIGCapable: card.MIGCapable, Healthy: now.Guarded && now.Cards.Health[d.Card].Healthy,
+		Mode: mode, MIGCapable: card.MIGCapable, Healthy: now.Guarded && now.Stale == nil && now.Cards.Health[d.Card].Healthy,
 	}
 }

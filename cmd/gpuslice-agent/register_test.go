@@ -110,7 +110,8 @@ func TestAgentWithoutAnAPIServer(t *testing.T) {
 		{"none", apiAuto, "", ""},
 		{"off", apiOff, "/nonexistent", ""},
 		{"on and none known", apiOn, "", "--kubernetes-api=on: no kubeconfig is given"},
-		{"a kubeconfig that is missing", apiAuto, "/nonexistent", "--kubernetes-api=auto: kubeconfig /nonexistent"},
+		{"a kubeconfig that is missing", apiAuto, "/nonexistent", ""},
+		{"on and a kubeconfig that is missing", apiOn, "/nonexistent", "--kubernetes-api=on: kubeconfig /nonexistent"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			o := testOptions(t)
@@ -125,6 +126,15 @@ func TestAgentWithoutAnAPIServer(t *testing.T) {
 			assert.Nil(t, registered)
 		})
 	}
+	t.Run("a pod without a token", func(t *testing.T) {
+		t.Setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+		t.Setenv("KUBERNETES_SERVICE_PORT", "1")
+		o := testOptions(t)
+		o.KubernetesAPI = apiAuto
+		registered, err := o.register(newPublisher(&o.options, nil, quietLog), quietLog)
+		require.NoError(t, err)
+		assert.Nil(t, registered)
+	})
 	t.Run("one that doesn't answer", func(t *testing.T) {
 		o := testOptions(t)
 		server := newAPIServer(t, "node-1", nil)
@@ -145,7 +155,7 @@ func TestToldOf(t *testing.T) {
 	s := look("aB")
 	s.Taken = time.Unix(1, 0)
 	s.Node.Cards[1].MIG = append(s.Node.Cards[1].MIG, gpu.MIGDevice{UUID: "MIG-C", Card: "GPU-B", Profile: "1g.5gb", MemoryMiB: 100, GPUInstance: 4})
-	now := o.offerOf(s, nodeconfig.Settings{}, nil)
+	now := o.offerOf(s, nodeconfig.Settings{}, nil, nil)
 	told, _ := toldOf(now)
 	assert.False(t, told.Devices[0].Healthy, "nobody guards the node")
 	now.Guarded = true
@@ -157,5 +167,5 @@ func TestToldOf(t *testing.T) {
 	}, told.Devices, "a card once, whatever it is cut into")
 	assert.Equal(t, gpu.MIGMixed, told.MIGStrategy)
 	assert.Equal(t, node.Device{UUID: "MIG-C", Card: "GPU-B", Resource: "mig-1g.5gb", MemoryMiB: 100, CorePercent: 100, Slots: 1},
-		o.offerOf(s, nodeconfig.Settings{}, nil).Devices[2])
+		o.offerOf(s, nodeconfig.Settings{}, nil, nil).Devices[2])
 }

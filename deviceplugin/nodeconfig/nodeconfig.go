@@ -42,6 +42,9 @@ const maxSize = 1 << 20
 // maxDepth is more than the format's nesting.
 const maxDepth = 8
 
+// ownLabels begins the labels that the agent puts on its node.
+const ownLabels = "gpuslice.io/gpu."
+
 // The ranges of values, those of the agent's own options.
 const (
 	minScaling, maxScaling = 0.01, 100
@@ -111,31 +114,42 @@ type filter struct {
 
 // Decode reads a file. The error has every mistake, by entry and field.
 func Decode(data []byte) (File, error) {
+	f, others, err := DecodeFor(data, "")
+	return f, errors.Join(err, others)
+}
+
+// DecodeFor reads a file for a node: mistakes in entries that name another node are
+// apart, in others, and those entries are left out of the file.
+func DecodeFor(data []byte, node string) (f File, others, err error) {
 	if len(data) > maxSize {
-		return File{}, fmt.Errorf("the file has more than %d bytes", maxSize)
+		return File{}, nil, fmt.Errorf("the file has more than %d bytes", maxSize)
 	}
 	if err := checkJSON(data); err != nil {
-		return File{}, err
+		return File{}, nil, err
 	}
 	var raw struct {
 		NodeConfig []json.RawMessage `json:"nodeconfig"`
 	}
 	if err := strict(data, &raw); err != nil {
-		return File{}, err
+		return File{}, nil, err
 	}
 	if raw.NodeConfig == nil {
-		return File{}, errors.New(`want {"nodeconfig": [...]}`)
+		return File{}, nil, errors.New(`want {"nodeconfig": [...]}`)
 	}
-	var f File
-	var errs []error
+	var errs, otherErrs []error
 	seen := map[string]string{} // where a match was seen first
 	for i, text := range raw.NodeConfig {
 		var e entry
 		where := fmt.Sprintf("nodeconfig[%d]", i)
 		if err := strict(text, &e); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", where, err))
+			if e = named(text); node != "" && e.Name != "" && e.Name != node {
+				otherErrs = append(otherErrs, fmt.Errorf("%s (name %s): %w", where, e.Name, err))
+			} else {
+				errs = append(errs, fmt.Errorf("%s: %w", where, err))
+			}
 			continue
 		}
+		mistakes := len(errs)
 		if match := e.match(); match != "" {
 			where += " (" + match + ")"
 			if first, twice := seen[match]; twice {
@@ -147,12 +161,25 @@ func Decode(data []byte) (File, error) {
 		for _, err := range e.validate() {
 			errs = append(errs, fmt.Errorf("%s: %w", where, err))
 		}
+		if node != "" && e.Name != "" && e.Name != node { // whatever is wrong with it
+			otherErrs, errs = append(otherErrs, errs[mistakes:]...), errs[:mistakes]
+			continue
+		}
 		f.entries = append(f.entries, e)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return File{}, err
+		return File{}, nil, err
 	}
-	return f, nil
+	return f, errors.Join(otherErrs...), nil
+}
+
+// named reads the name alone of an entry that has a mistake elsewhere.
+func named(text []byte) entry {
+	var e struct {
+		Name string `json:"name"`
+	}
+	_ = json.Unmarshal(text, &e) // no name: it may be any node's
+	return entry{Name: e.Name}
 }
 
 // strict decodes JSON, which is valid, and knows every field.
@@ -277,6 +304,7 @@ func (e entry) validate() []error {
 	}
 	for _, key := range slices.Sorted(maps.Keys(e.MatchLabels)) {
 		want(labelKeyPattern.MatchString(key), "matchlabels", "labels' keys", key)
+		want(!strings.HasPrefix(key, ownLabels), "matchlabels", "no label that gpuslice writes itself, which depends on this file", key)
 		want(labelValuePattern.MatchString(e.MatchLabels[key]), "matchlabels."+key, "a label's value", e.MatchLabels[key])
 	}
 	want(slices.Contains([]string{"", "hami-core", "mig", "mps"}, e.OperatingMode), "operatingmode", "hami-core, mig or mps", e.OperatingMode)
@@ -339,6 +367,18 @@ func (e entry) match() string {
 		parts = append(parts, "label "+key+"="+e.MatchLabels[key])
 	}
 	return strings.Join(parts, ", ")
+}
+
+// NeedsLabels says whether a node's labels may decide which entry is its.
+func (f File) NeedsLabels(node string) bool {
+	for _, e := range f.entries {
+		bare := e
+		bare.MatchLabels = nil
+		if len(e.MatchLabels) > 0 && bare.matches(node, nil) {
+			return true
+		}
+	}
+	return false
 }
 
 // matches says whether an entry, which is valid, is for a node.

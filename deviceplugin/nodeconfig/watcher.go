@@ -21,8 +21,9 @@ type WatcherConfig struct {
 	// Optional says that a file that isn't there sets nothing until it is.
 	Optional bool
 	NodeName string
-	// Labels are the node's current ones; nil is none.
-	Labels func() map[string]string
+	// Labels are the node's current ones, and whether they are known yet; nil: the node
+	// has none, and never will.
+	Labels func() (labels map[string]string, known bool)
 	// Interval is the time between two looks at the file; 0 is a second.
 	Interval time.Duration
 	// Log is told of every change, and once of each bad file; nil is silence.
@@ -30,8 +31,8 @@ type WatcherConfig struct {
 	// Check refuses settings that this node can't have, as a bad file is refused; nil
 	// takes all.
 	Check func(Settings) error
-	// Changed is called by Run with settings that differ from those before.
-	Changed func(Settings)
+	// Changed is called by Run when Current's answer is another.
+	Changed func()
 }
 
 // Watcher has a node's current settings.
@@ -39,38 +40,49 @@ type WatcherConfig struct {
 // It reads the file, which is small, at every look: that sees a ConfigMap's links
 // swapped, a file renamed over another and one written in place alike, and needs no
 // inotify instance, which are short on many nodes. A file that is bad or gone changes
-// nothing: the settings stay those of the last good one.
+// nothing: the settings stay those of the last good one. Before the first good one
+// there are none, which [Watcher.Current] says: who shares cards must not share those
+// that the file would have kept back. So it is while the node's labels decide and
+// aren't known.
 type Watcher struct {
 	cfg     WatcherConfig
-	current atomic.Pointer[Settings]
+	current atomic.Pointer[state]
 
 	// Of Run's goroutine.
 	data   []byte
 	labels map[string]string
 	failed string // the last failure that was logged
+	others string // the mistakes in other nodes' entries that were logged
 }
 
-// NewWatcher reads the file once; a bad one is an error.
-func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
+// state is what is known of the settings.
+type state struct {
+	settings Settings
+	err      error // why there are none yet
+}
+
+// ErrLabelsUnknown is why a node has no settings yet whose labels decide.
+var ErrLabelsUnknown = errors.New("an entry may match by the node's labels, which are not known before the API server has answered")
+
+// NewWatcher looks at the file once.
+func NewWatcher(cfg WatcherConfig) *Watcher {
 	if cfg.Interval == 0 {
 		cfg.Interval = time.Second
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Labels == nil {
-		cfg.Labels = func() map[string]string { return nil }
-	}
 	w := &Watcher{cfg: cfg}
-	w.current.Store(&Settings{})
-	if _, err := w.look(); err != nil && (!cfg.Optional || !errors.Is(err, fs.ErrNotExist)) {
-		return nil, err
-	}
-	return w, nil
+	w.current.Store(&state{err: errors.New("the node's configuration was not read yet")})
+	w.refresh()
+	return w
 }
 
-// Current is what the last good file sets.
-func (w *Watcher) Current() Settings { return *w.current.Load() }
+// Current is what the last good file sets; an error says why there has been none yet.
+func (w *Watcher) Current() (Settings, error) {
+	now := w.current.Load()
+	return now.settings, now.err
+}
 
 // Run follows the file until ctx ends.
 func (w *Watcher) Run(ctx context.Context) {
@@ -88,56 +100,90 @@ func (w *Watcher) Run(ctx context.Context) {
 
 // update looks once and tells of what it finds.
 func (w *Watcher) update() {
-	changed, err := w.look()
-	if err != nil {
-		if w.data == nil && w.cfg.Optional && errors.Is(err, fs.ErrNotExist) {
-			return // there never was one
-		}
-		if err.Error() != w.failed {
-			w.failed = err.Error()
-			w.cfg.Log.Error("node configuration refused: the last good one stays", "error", err)
-		}
+	if !w.refresh() {
 		return
 	}
-	if w.failed != "" {
-		w.failed = ""
-		w.cfg.Log.Info("node configuration is good again", "file", w.cfg.Path)
-	}
-	if changed {
-		w.cfg.Log.Info("node configuration changed", "file", w.cfg.Path)
-		if w.cfg.Changed != nil {
-			w.cfg.Changed(w.Current())
-		}
+	w.cfg.Log.Info("node configuration changed", "file", w.cfg.Path)
+	if w.cfg.Changed != nil {
+		w.cfg.Changed()
 	}
 }
 
-// look reads the file and says whether it sets something else than before.
-func (w *Watcher) look() (changed bool, err error) {
-	data, err := read(w.cfg.Path)
-	if err != nil {
-		return false, fmt.Errorf("node configuration: %w", err)
-	}
-	labels := w.cfg.Labels()
-	if w.data != nil && bytes.Equal(data, w.data) && maps.Equal(labels, w.labels) {
-		return false, nil // as the last good one
-	}
-	f, err := Decode(data)
-	if err != nil {
-		return false, fmt.Errorf("node configuration %s: %w", w.cfg.Path, err)
-	}
-	s, err := Resolve(f, w.cfg.NodeName, labels)
-	if err != nil {
-		return false, fmt.Errorf("node configuration %s: %w", w.cfg.Path, err)
-	}
-	if w.cfg.Check != nil {
-		if err := w.cfg.Check(s); err != nil {
-			return false, fmt.Errorf("node configuration %s: %w", w.cfg.Path, err)
+// refresh looks once, and says whether Current's answer is another.
+func (w *Watcher) refresh() bool {
+	before := w.current.Load()
+	err := w.look()
+	now := w.current.Load()
+	switch {
+	case err == nil:
+	case w.data == nil && w.cfg.Optional && errors.Is(err, fs.ErrNotExist):
+		now = &state{} // there never was one
+		w.current.Store(now)
+	default:
+		if before.err != nil {
+			now = &state{err: err}
+			w.current.Store(now)
+		}
+		if err.Error() != w.failed {
+			w.failed = err.Error()
+			w.cfg.Log.Error("node configuration refused: the last good one stays, and where there is none no card is offered", "error", err)
 		}
 	}
+	if err == nil && w.failed != "" {
+		w.failed = ""
+		w.cfg.Log.Info("node configuration is good again", "file", w.cfg.Path)
+	}
+	return !now.same(before)
+}
+
+func (s *state) same(other *state) bool {
+	if s.err != nil || other.err != nil {
+		return s.err != nil && other.err != nil && s.err.Error() == other.err.Error()
+	}
+	return reflect.DeepEqual(s.settings, other.settings)
+}
+
+// look reads the file, and takes over what it sets if it is good.
+func (w *Watcher) look() error {
+	data, err := read(w.cfg.Path)
+	if err != nil {
+		return fmt.Errorf("node configuration: %w", err)
+	}
+	var labels map[string]string
+	known := true
+	if w.cfg.Labels != nil {
+		labels, known = w.cfg.Labels()
+	}
+	if w.data != nil && bytes.Equal(data, w.data) && maps.Equal(labels, w.labels) {
+		return nil // as the last good one
+	}
+	s, err := w.decide(data, labels, known)
+	if err != nil {
+		return fmt.Errorf("node configuration %s: %w", w.cfg.Path, err)
+	}
 	w.data, w.labels = data, maps.Clone(labels)
-	changed = !reflect.DeepEqual(s, w.Current())
-	w.current.Store(&s)
-	return changed, nil
+	w.current.Store(&state{settings: s})
+	return nil
+}
+
+// decide says what a file sets for the node.
+func (w *Watcher) decide(data []byte, labels map[string]string, known bool) (Settings, error) {
+	f, others, err := DecodeFor(data, w.cfg.NodeName)
+	if err != nil {
+		return Settings{}, err
+	}
+	if others != nil && others.Error() != w.others {
+		w.others = others.Error()
+		w.cfg.Log.Warn("node configuration has mistakes in entries of other nodes", "file", w.cfg.Path, "error", others)
+	}
+	if !known && f.NeedsLabels(w.cfg.NodeName) {
+		return Settings{}, ErrLabelsUnknown
+	}
+	s, err := Resolve(f, w.cfg.NodeName, labels)
+	if err == nil && w.cfg.Check != nil {
+		err = w.cfg.Check(s)
+	}
+	return s, err
 }
 
 // read reads a file, and no more of it than Decode takes.

@@ -3,7 +3,6 @@ package doctor
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -219,5 +218,5 @@ func (e *exam) readNode() (n node.File, err error) {
 	if err != nil {
 		return n, err
 	}
-	return n, json.Unmarshal(data, &n)
+	return node.Decode(data)
 }

@@ -76,12 +76,21 @@ func Read(stateDir string) (File, error) {
 	if err != nil {
 		return File{}, err
 	}
-	var f File
-	if err := json.Unmarshal(data, &f); err != nil {
+	f, err := Decode(data)
+	if err != nil {
 		return File{}, fmt.Errorf("read %s: %w", path, err)
 	}
+	return f, nil
+}
+
+// Decode reads a file's content.
+func Decode(data []byte) (File, error) {
+	var f File
+	if err := json.Unmarshal(data, &f); err != nil {
+		return File{}, err
+	}
 	if f.Version != fileVersion {
-		return File{}, fmt.Errorf("read %s: its version is %d, and this program knows %d: use the agent's own version", path, f.Version, fileVersion)
+		return File{}, fmt.Errorf("its version is %d, and this program knows %d: use the agent's own version", f.Version, fileVersion)
 	}
 	return f, nil
 }
