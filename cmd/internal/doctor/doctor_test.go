@@ -3,7 +3,6 @@ package doctor
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"io/fs"
@@ -18,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/cmd/internal/node"
 	"github.com/gpuslice/gpuslice/cmd/internal/nodetest"
 )
 
@@ -94,7 +94,9 @@ const (
 func goodHost(t *testing.T) *host {
 	n := nodetest.File()
 	n.Node.Cards[1].Minor = 1
-	published, err := json.Marshal(n)
+	dir := t.TempDir()
+	require.NoError(t, node.Write(dir, n))
+	published, err := os.ReadFile(filepath.Join(dir, "node.json"))
 	require.NoError(t, err)
 	device, socket := &fstest.MapFile{Mode: fs.ModeDevice | fs.ModeCharDevice}, &fstest.MapFile{Mode: fs.ModeSocket}
 	folder := func(mode fs.FileMode, dev uint64) *fstest.MapFile {
@@ -283,6 +285,7 @@ func TestChecks(t *testing.T) {
 		{"a card is missing", "cdi", put("/etc/cdi/nvidia.yaml", strings.ReplaceAll(spec, nodetest.T4, "1")), Fail, "no device of " + nodetest.T4, "nvidia-ctk"},
 		{"another driver's", "cdi", without("/usr/lib/libcuda.so.575"), Fail, "not of this driver: it mounts /usr/lib/libcuda.so.575", "--output /etc/cdi/nvidia.yaml"},
 		{"not a spec", "cdi", put("/var/run/cdi/x.json", "{"), Fail, "/var/run/cdi/x.json", "mend or remove"},
+		{"another version's node.json", "cdi", func(h *host) { h.put("/run/gpuslice/node.json", `{"version":1}`) }, Warn, "its version is 1", "restart gpuslice-agent"},
 		{"before the agent's first run", "cdi", without("/run/gpuslice/node.json"), OK, "2 nvidia.com/gpu devices", ""},
 		{"off in containerd", "cdi", config("version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = false\n"), OK, "containerd's own CDI is off", ""},
 		{"1.7's default", "cdi", runtime("1.7.34"), OK, "containerd's own CDI is off", ""},

@@ -151,6 +151,10 @@ func checkCDI(_ context.Context, e *exam, v *verdict) {
 		return
 	}
 	n, err := e.readNode()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		v.warn("node.json: "+oneLine(err), "restart gpuslice-agent: it writes the file anew")
+		return
+	}
 	if err != nil {
 		v.ok(fmt.Sprintf("%d %s devices in %s; which cards there are is known when the agent has run; %s", len(devices), oci.DefaultKind, where, cri))
 		return
