@@ -230,7 +230,10 @@ func (f *fixture) run() {
 }
 
 func (f *fixture) waitReady() {
-	require.EventuallyWithT(f.t, func(c *assert.CollectT) { require.NoError(c, f.plugin.Ready()) }, 10*time.Second, time.Millisecond)
+	// Fifty do this at once in the matrix, on a machine that may be busy.
+	if !assert.Eventually(f.t, func() bool { return f.plugin.Ready() == nil }, time.Minute, 2*time.Millisecond) {
+		require.NoError(f.t, f.plugin.Ready())
+	}
 }
 
 // fakeDevices is a CDI registry of the two cards.
