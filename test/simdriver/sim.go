@@ -271,6 +271,8 @@ type GroupCard struct {
 	PeakContextBytes uint64 `json:"peak_context_bytes"`
 	PeakDataBytes    uint64 `json:"peak_data_bytes"`
 	PeakTotalBytes   uint64 `json:"peak_total_bytes"`
+	BusyNanoseconds  uint64 `json:"busy_ns"` // of all its processes, also of those that ended
+	Launches         uint64 `json:"launches"`
 }
 
 // Client is one process.
@@ -285,11 +287,12 @@ type Client struct {
 
 // ClientCard is what a process has of one card.
 type ClientCard struct {
-	Index           int    `json:"index"`
-	ContextBytes    uint64 `json:"context_bytes"`
-	DataBytes       uint64 `json:"data_bytes"`
-	BusyNanoseconds uint64 `json:"busy_ns"`
-	Launches        uint64 `json:"launches"`
+	Index             int    `json:"index"`
+	ContextBytes      uint64 `json:"context_bytes"`
+	DataBytes         uint64 `json:"data_bytes"`
+	QueuedNanoseconds uint64 `json:"queued_ns"` // of all kernels launched
+	BusyNanoseconds   uint64 `json:"busy_ns"`
+	Launches          uint64 `json:"launches"`
 }
 
 // Fail is an injected failure.

@@ -24,14 +24,19 @@ static void bucket_add(struct busy_bucket *b, uint64_t epoch, uint64_t ns)
 	} while (!atomic_compare_exchange_weak(&b->epoch_and_ns, &old, new));
 }
 
-void busy_add(struct busy_bucket *ring, uint64_t start_ns, uint64_t end_ns)
+void busy_add(struct busy_bucket *ring, uint64_t start_ns, uint64_t end_ns, uint64_t busy_ns)
 {
+	uint64_t span = end_ns - start_ns;
+
 	while (start_ns < end_ns) {
 		uint64_t epoch = start_ns / BUSY_BUCKET_NS;
 		uint64_t next = (epoch + 1) * BUSY_BUCKET_NS;
 		uint64_t stop = end_ns < next ? end_ns : next;
+		uint64_t part = stop - start_ns;
 
-		bucket_add(&ring[epoch % BUSY_BUCKETS], epoch, stop - start_ns);
+		if (end_ns - start_ns <= BUSY_BUCKETS * BUSY_BUCKET_NS) /* else it is forgotten before the end */
+			bucket_add(&ring[epoch % BUSY_BUCKETS], epoch,
+				   busy_ns == span ? part : (uint64_t)((double)part * (double)busy_ns / (double)span));
 		start_ns = stop;
 	}
 }

@@ -32,6 +32,9 @@ static const struct {
 	{"reserved_mib", offsetof(struct card, reserved_bytes), MIB64},
 	{"context_mib", offsetof(struct card, context_bytes), MIB64},
 	{"kernel_us", offsetof(struct card, kernel_ns), US64},
+	{"slice_us", offsetof(struct card, slice_ns), US64},
+	{"queue", offsetof(struct card, queue_depth), PLAIN32},
+	{"sample_ms", offsetof(struct card, sample_ms), PLAIN32},
 	{"minor", offsetof(struct card, minor), PLAIN32},
 	{"numa", offsetof(struct card, numa_node), PLAIN32},
 	{"pci_root", offsetof(struct card, pci_root), PLAIN32},
@@ -111,6 +114,8 @@ bool card_set(struct card *c, const char *key, const char *value)
 	return complain("unknown key of a card: %s", key);
 }
 
+static const char *const pid_kinds[] = {[PIDS_OWN] = "own", [PIDS_HOST] = "host", [PIDS_MIXED] = "mixed"};
+
 bool driver_set(struct state *s, const char *key, const char *value)
 {
 	unsigned major, minor;
@@ -127,6 +132,15 @@ bool driver_set(struct state *s, const char *key, const char *value)
 			return complain("cuda: want MAJOR.MINOR, as 12.8: %s", value);
 		s->cuda_version = major * 1000 + minor * 10;
 		return true;
+	}
+	if (!strcmp(key, "pids")) {
+		for (unsigned i = 0; i < sizeof(pid_kinds) / sizeof(pid_kinds[0]); i++) {
+			if (!strcmp(value, pid_kinds[i])) {
+				s->nvml_pids = i;
+				return true;
+			}
+		}
+		return complain("pids: want own, host or mixed: %s", value);
 	}
 	return complain("unknown key of the driver: %s", key);
 }

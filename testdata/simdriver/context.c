@@ -52,6 +52,8 @@ static void deactivate(CUcontext ctx)
 	memory_drop_context(ctx);
 	object_remove(ctx);
 	charge_return(&process.view, ctx->card, CHARGE_CONTEXT, ctx->charged);
+	free(ctx->backlog.tails);
+	ctx->backlog = (struct backlog){0};
 	ctx->charged = 0;
 	ctx->alive = false;
 }
@@ -377,6 +379,7 @@ CUresult cuCtxSynchronize(void)
 	CUcontext ctx;
 	CUresult r;
 	uint64_t tail;
+	struct queue *q;
 
 	ENTER();
 	r = current_context(&ctx);
@@ -384,8 +387,9 @@ CUresult cuCtxSynchronize(void)
 		return r;
 	process_lock();
 	tail = ctx->any_tail;
+	q = queue_of(ctx);
 	process_unlock();
-	wait_until(tail);
+	queue_wait(q, tail);
 	return CUDA_SUCCESS;
 }
 

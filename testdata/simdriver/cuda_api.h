@@ -85,6 +85,15 @@ typedef struct {
 	unsigned int numAttrs;
 } CUlaunchConfig;
 
+typedef struct {
+	CUfunction function;
+	unsigned int gridDimX, gridDimY, gridDimZ;
+	unsigned int blockDimX, blockDimY, blockDimZ;
+	unsigned int sharedMemBytes;
+	CUstream hStream;
+	void **kernelParams;
+} CUDA_LAUNCH_PARAMS;
+
 /* Driver. */
 CUresult cuInit(unsigned int flags);
 CUresult cuDriverGetVersion(int *version);
@@ -192,6 +201,19 @@ STREAM_TWIN(cuLaunchKernel, _ptsz, CUfunction f, unsigned int gx, unsigned int g
 STREAM_TWIN(cuLaunchCooperativeKernel, _ptsz, CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
 	    unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **params)
 STREAM_TWIN(cuLaunchKernelEx, _ptsz, const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
+
+/* As before CUDA 4, and deprecated since; drivers still have them. */
+CUresult cuFuncSetBlockShape(CUfunction f, int x, int y, int z);
+CUresult cuFuncSetSharedSize(CUfunction f, unsigned int bytes);
+CUresult cuParamSetSize(CUfunction f, unsigned int bytes);
+CUresult cuParamSeti(CUfunction f, int offset, unsigned int value);
+CUresult cuParamSetf(CUfunction f, int offset, float value);
+CUresult cuParamSetv(CUfunction f, int offset, void *data, unsigned int bytes);
+CUresult cuLaunch(CUfunction f);
+CUresult cuLaunchGrid(CUfunction f, int width, int height);
+CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream);
+
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count, unsigned int flags);
 
 /* Streams and events. */
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags);

@@ -13,6 +13,27 @@
 
 enum object_kind { OBJECT_CONTEXT = 1, OBJECT_STREAM, OBJECT_EVENT, OBJECT_MODULE, OBJECT_FUNCTION };
 
+#define MAX_QUEUE 1024u
+
+/* The last launches into a stream, so that no more than the card's queue_depth wait in it. */
+struct backlog {
+	uint64_t *tails; /* MAX_QUEUE of them; NULL: none yet */
+	uint64_t count;  /* ever */
+};
+
+/*
+ * What this process has queued on a card. Moments are told as kernel time of this queue: a kernel that was queued when
+ * queued_ns became v is done when the card has spent v on the queue.
+ */
+struct queue {
+	unsigned card;
+	struct engine *engine;       /* NULL: not used yet */
+	struct client_card *mine;
+	uint64_t queued_ns;          /* as in *mine */
+	uint64_t busy_ns, looked_at; /* what the card had spent on it at that time, when it was last computed */
+	CUevent pending;             /* recorded events that had not happened by then */
+};
+
 struct CUctx_st {
 	CUdevice device;
 	unsigned card;
@@ -21,29 +42,37 @@ struct CUctx_st {
 	atomic_bool alive; /* read by other threads without the lock */
 	unsigned retained;     /* primary only */
 	uint64_t charged;      /* context bytes, as charged */
-	uint64_t legacy_tail;  /* when the work of the legacy default stream is done */
+	uint64_t legacy_tail;  /* what the queue's kernel time is when the work of the legacy default stream is done */
 	uint64_t blocking_tail; /* the same over all its blocking streams */
 	uint64_t any_tail;     /* the same over all streams */
+	struct backlog backlog; /* of the legacy default stream */
 };
 
 struct CUstream_st {
 	CUcontext ctx;
 	unsigned flags;
 	int priority;
-	uint64_t tail;
+	uint64_t tail; /* as legacy_tail */
+	struct backlog backlog;
 };
 
 struct CUevent_st {
 	CUcontext ctx;
 	unsigned flags;
 	bool recorded;
-	uint64_t time;
+	bool waits;          /* in the list of its queue: happens when the card has spent `tail` on it. Else at `time` */
+	struct queue *queue; /* of its last record */
+	uint64_t tail;
+	uint64_t time;       /* CLOCK_MONOTONIC, ns */
+	CUevent next, *link; /* in that list */
 };
 
 struct CUfunc_st {
 	CUmodule module;
 	char *name;
-	uint64_t duration_ns; /* 0: the card's default */
+	uint64_t duration_ns; /* 0, and nothing per block: the card's default */
+	uint64_t block_ns;    /* more for each block of the grid */
+	uint32_t shape[3];    /* cuFuncSetBlockShape */
 	struct CUfunc_st *next;
 };
 
@@ -66,6 +95,7 @@ struct process {
 	uint64_t kernel_ns;
 	unsigned device_count;
 	struct device devices[MAX_CARDS];
+	struct queue queues[MAX_CARDS]; /* by card */
 };
 
 extern struct process process;
@@ -113,9 +143,30 @@ bool memory_covers(CUdeviceptr ptr, size_t bytes);
 
 /* NULL and the two special handles included. Process lock held. */
 CUresult stream_find(CUstream handle, CUcontext ctx, CUstream *stream);
-uint64_t stream_ready(CUcontext ctx, CUstream stream); /* NULL stream: legacy default */
+/* What is in a stream is done when its queue's kernel time is that. NULL stream: legacy default. Process lock held. */
+uint64_t stream_ready(CUcontext ctx, CUstream stream);
 void stream_advance(CUcontext ctx, CUstream stream, uint64_t tail);
+/* Whether all that is in it is done. Process lock held. */
+bool stream_done(CUcontext ctx, CUstream stream);
+/* Returns when it is. Takes the process lock. */
 CUresult stream_wait(CUstream handle);
+
+/*
+ * Puts work that takes that long on the card into a stream (any handle) of the current context, counted as so many launches.
+ * Returns at once unless the stream is full. For whatever runs kernels: launches, graphs. Takes the process lock.
+ */
+CUresult stream_run(CUstream handle, uint64_t ns, unsigned launches);
+/* How long a launch of that function takes. Process lock held. */
+uint64_t kernel_time(CUfunction f, unsigned card, const unsigned grid[3]);
+
+/* The queue of a context. Process lock held in all of these but queue_wait. */
+struct queue *queue_of(CUcontext ctx);
+uint64_t queue_put(struct queue *q, uint64_t ns, unsigned launches);
+bool queue_done(struct queue *q, uint64_t tail);
+/* An event happens when the card has spent that much on the queue. */
+void queue_mark(struct queue *q, CUevent event, uint64_t tail);
+void queue_unmark(CUevent event);
+void queue_wait(struct queue *q, uint64_t tail);
 void wait_until(uint64_t ns);
 
 static inline CUstream per_thread(CUstream s)

@@ -1,4 +1,7 @@
-/* Events: the moment at which what was in a stream when it was recorded is done. */
+/*
+ * Events: the moment at which what was in a stream when it was recorded is done, on the clock of the wall: what the card did
+ * for other processes in between counts.
+ */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -30,16 +33,31 @@ CUresult cuEventCreate(CUevent *event, unsigned int flags)
 	return e ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+static CUresult destroy(CUevent event)
+{
+	CUresult r = CUDA_ERROR_INVALID_HANDLE;
+
+	process_lock();
+	if (object_is(OBJECT_EVENT, event)) {
+		object_remove(event);
+		queue_unmark(event);
+		free(event);
+		r = CUDA_SUCCESS;
+	}
+	process_unlock();
+	return r;
+}
+
 CUresult cuEventDestroy(CUevent event)
 {
 	ENTER();
-	return object_destroy(OBJECT_EVENT, event);
+	return destroy(event);
 }
 
 CUresult cuEventDestroy_v2(CUevent event)
 {
 	ENTER();
-	return object_destroy(OBJECT_EVENT, event);
+	return destroy(event);
 }
 
 static CUresult record(CUevent event, CUstream handle, unsigned flags)
@@ -56,13 +74,8 @@ static CUresult record(CUevent event, CUstream handle, unsigned flags)
 	r = stream_find(handle, ctx, &s);
 	if (!r && (!object_is(OBJECT_EVENT, event) || event->ctx != (s ? s->ctx : ctx)))
 		r = CUDA_ERROR_INVALID_HANDLE;
-	if (!r) {
-		uint64_t ready = stream_ready(ctx, s);
-		uint64_t now = now_ns();
-
-		event->recorded = true;
-		event->time = ready > now ? ready : now;
-	}
+	if (!r)
+		queue_mark(queue_of(s ? s->ctx : ctx), event, stream_ready(ctx, s));
 	process_unlock();
 	return r;
 }
@@ -91,47 +104,54 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned in
 	return record(event, per_thread(stream), flags);
 }
 
-/* When the event happens; 0 if it was never recorded. */
-static CUresult time_of(CUevent event, uint64_t *ns)
+/* Whether it has happened by now. Process lock held. */
+static bool happened(CUevent event)
 {
-	CUresult r = CUDA_SUCCESS;
-
-	process_lock();
-	if (object_is(OBJECT_EVENT, event))
-		*ns = event->recorded ? event->time : 0;
-	else
-		r = CUDA_ERROR_INVALID_HANDLE;
-	process_unlock();
-	return r;
+	if (event->waits)
+		queue_done(event->queue, event->tail);
+	return !event->waits && event->time <= now_ns();
 }
 
 CUresult cuEventQuery(CUevent event)
 {
-	uint64_t ns;
-	CUresult r;
+	CUresult r = CUDA_SUCCESS;
 
 	ENTER();
-	r = time_of(event, &ns);
-	if (r)
-		return r;
-	return ns > now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+	process_lock();
+	if (!object_is(OBJECT_EVENT, event))
+		r = CUDA_ERROR_INVALID_HANDLE;
+	else if (event->recorded && !happened(event))
+		r = CUDA_ERROR_NOT_READY;
+	process_unlock();
+	return r;
 }
 
 CUresult cuEventSynchronize(CUevent event)
 {
-	uint64_t ns;
-	CUresult r;
+	struct queue *q = NULL;
+	uint64_t tail = 0, time = 0;
+	CUresult r = CUDA_SUCCESS;
 
 	ENTER();
-	r = time_of(event, &ns);
-	if (!r)
-		wait_until(ns);
+	process_lock();
+	if (!object_is(OBJECT_EVENT, event)) {
+		r = CUDA_ERROR_INVALID_HANDLE;
+	} else if (event->waits) {
+		q = event->queue;
+		tail = event->tail;
+	} else {
+		time = event->time; /* 0: never recorded */
+	}
+	process_unlock();
+	if (q)
+		queue_wait(q, tail);
+	else
+		wait_until(time);
 	return r;
 }
 
 static CUresult elapsed(float *ms, CUevent start, CUevent end)
 {
-	uint64_t now = now_ns();
 	CUresult r = CUDA_SUCCESS;
 
 	process_lock();
@@ -139,7 +159,7 @@ static CUresult elapsed(float *ms, CUevent start, CUevent end)
 		r = CUDA_ERROR_INVALID_HANDLE;
 	else if (!start->recorded || !end->recorded || ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING))
 		r = CUDA_ERROR_INVALID_HANDLE;
-	else if (start->time > now || end->time > now)
+	else if (!happened(start) || !happened(end))
 		r = CUDA_ERROR_NOT_READY;
 	else
 		*ms = (float)((double)(int64_t)(end->time - start->time) / 1e6);

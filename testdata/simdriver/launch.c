@@ -1,57 +1,70 @@
-/*
- * Launches: a kernel takes the whole card, or the whole MIG device, for its duration, after the work that is queued there
- * before it.
- */
-#include "driver.h"
+/* Launches: a kernel is put into the process's queue on the card, where it takes its time. See queue.c and engine.c. */
+#include "launch.h"
+
+#include <stdlib.h>
 
 #define MAX_THREADS 1024u
-#define QUEUE_NS 4000000000ull /* a launch blocks while its stream has more than this queued, as a full queue does */
 
-struct launch {
-	CUfunction f;
-	unsigned grid[3], block[3];
-	CUstream stream;
-	void **params, **extra;
-};
-
-/* The next free span of that length, not before `from`. Any process may be doing the same: no lock. */
-static uint64_t take_engine(struct engine *e, uint64_t from, uint64_t ns)
+uint64_t kernel_time(CUfunction f, unsigned card, const unsigned grid[3])
 {
-	uint64_t busy = atomic_load(&e->busy_until);
-	uint64_t start;
-
-	do {
-		start = busy > from ? busy : from;
-	} while (!atomic_compare_exchange_weak(&e->busy_until, &busy, start + ns));
-	return start;
+	if (f->duration_ns || f->block_ns)
+		return f->duration_ns + f->block_ns * grid[0] * grid[1] * grid[2];
+	return process.kernel_ns_set ? process.kernel_ns : process.view.s->cards[card].kernel_ns;
 }
 
-static uint64_t duration_of(CUfunction f, const struct card *c)
+/* Room for one more, or what must be done before there is some: a quarter of the queue, so as not to wake for each. */
+static uint64_t full(struct queue *q, struct backlog *b)
 {
-	if (f->duration_ns)
-		return f->duration_ns;
-	return process.kernel_ns_set ? process.kernel_ns : c->kernel_ns;
+	uint64_t depth = process.view.s->cards[q->card].queue_depth;
+
+	depth = depth < 1 ? 1 : depth > MAX_QUEUE ? MAX_QUEUE : depth;
+	if (b->count < depth || queue_done(q, b->tails[(b->count - depth) % MAX_QUEUE]))
+		return 0;
+	return b->tails[(b->count - depth + depth / 4) % MAX_QUEUE];
 }
 
-static void run(CUcontext ctx, CUstream s, uint64_t ns)
+/* Process lock held. *wait_for: nothing was done, as the stream is full; try again when the queue *q has come to that. */
+static CUresult put(CUcontext ctx, CUstream s, uint64_t ns, unsigned launches, struct queue **q, uint64_t *wait_for)
 {
-	struct instance *in = device_instance(ctx->device);
-	struct engine *e = in ? &in->engine : &process.view.s->cards[ctx->card].engine;
-	struct client_card *mine = &process.view.s->clients[process.view.self].cards[ctx->card];
-	uint64_t now = now_ns();
-	uint64_t ready = stream_ready(ctx, s);
-	uint64_t start = take_engine(e, ready > now ? ready : now, ns);
+	struct backlog *b = s ? &s->backlog : &ctx->backlog;
+	uint64_t tail;
 
-	stream_advance(ctx, s, start + ns);
-	busy_add(e->busy, start, start + ns);
-	busy_add(mine->busy, start, start + ns);
-	atomic_fetch_add(&e->busy_ns, ns);
-	atomic_fetch_add(&mine->busy_ns, ns);
-	atomic_fetch_add(&e->launches, 1);
-	atomic_fetch_add(&mine->launches, 1);
+	*q = queue_of(s ? s->ctx : ctx);
+	if (!b->tails)
+		b->tails = calloc(MAX_QUEUE, sizeof(*b->tails));
+	if (!b->tails)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*wait_for = full(*q, b);
+	if (*wait_for)
+		return CUDA_SUCCESS;
+	tail = queue_put(*q, ns, launches);
+	stream_advance(ctx, s, tail);
+	b->tails[b->count++ % MAX_QUEUE] = tail;
+	return CUDA_SUCCESS;
 }
 
-static bool bad_shape(const struct launch *l)
+CUresult stream_run(CUstream handle, uint64_t ns, unsigned launches)
+{
+	CUcontext ctx;
+	CUstream s;
+	struct queue *q = NULL;
+	uint64_t wait_for = 0;
+	CUresult r = current_context(&ctx);
+
+	while (!r) {
+		process_lock();
+		r = stream_find(handle, ctx, &s);
+		if (!r)
+			r = put(ctx, s, ns, launches, &q, &wait_for);
+		process_unlock();
+		if (!wait_for)
+			break;
+		queue_wait(q, wait_for);
+	}
+	return r;
+}
+
+bool bad_shape(const struct launch *l)
 {
 	for (int i = 0; i < 3; i++) {
 		if (!l->grid[i] || !l->block[i] || l->block[i] > MAX_THREADS)
@@ -62,29 +75,30 @@ static bool bad_shape(const struct launch *l)
 	return l->block[0] * l->block[1] > MAX_THREADS || l->block[0] * l->block[1] * l->block[2] > MAX_THREADS;
 }
 
-static CUresult launch(const struct launch *l)
+CUresult launch(const struct launch *l)
 {
 	CUcontext ctx;
 	CUstream s;
-	uint64_t ready = 0;
+	struct queue *q = NULL;
+	uint64_t wait_for = 0;
 	CUresult r = current_context(&ctx);
 
 	if (r)
 		return r;
 	if (bad_shape(l) || (l->params && l->extra))
 		return CUDA_ERROR_INVALID_VALUE;
-	process_lock();
-	r = stream_find(l->stream, ctx, &s);
-	if (!r && !object_is(OBJECT_FUNCTION, l->f))
-		r = CUDA_ERROR_INVALID_HANDLE;
-	if (!r) {
-		ctx = s ? s->ctx : ctx;
-		run(ctx, s, duration_of(l->f, &process.view.s->cards[ctx->card]));
-		ready = stream_ready(ctx, s);
+	while (!r) {
+		process_lock();
+		r = stream_find(l->stream, ctx, &s);
+		if (!r && !object_is(OBJECT_FUNCTION, l->f))
+			r = CUDA_ERROR_INVALID_HANDLE;
+		if (!r)
+			r = put(ctx, s, kernel_time(l->f, s ? s->ctx->card : ctx->card, l->grid), 1, &q, &wait_for);
+		process_unlock();
+		if (!wait_for)
+			break;
+		queue_wait(q, wait_for);
 	}
-	process_unlock();
-	if (ready > QUEUE_NS)
-		wait_until(ready - QUEUE_NS);
 	return r;
 }
 

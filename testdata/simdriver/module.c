@@ -1,6 +1,7 @@
 /*
- * Modules. An image is PTX text; its entries are found by name. A line `// sim-duration-us: N` says how long every launch
- * of the next entry takes. To a real driver that is a comment.
+ * Modules. An image is PTX text; its entries are found by name. Lines `// sim-duration-us: N`
+ * and `// sim-duration-per-block-ns: N` say how long every launch of the next entry takes: the sum of both. To a real driver
+ * they are comments.
  */
 #define _GNU_SOURCE
 #include "driver.h"
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #define DURATION_TAG "sim-duration-us:"
+#define BLOCK_TAG "sim-duration-per-block-ns:"
 
 static void free_module(CUmodule m)
 {
@@ -42,7 +44,7 @@ void modules_drop_context(CUcontext ctx)
 	object_sweep(OBJECT_MODULE, drop_module, ctx);
 }
 
-static bool add_function(CUmodule m, const char *name, size_t length, uint64_t duration_ns)
+static bool add_function(CUmodule m, const char *name, size_t length, uint64_t duration_ns, uint64_t block_ns)
 {
 	struct CUfunc_st *f = calloc(1, sizeof(*f));
 
@@ -51,6 +53,8 @@ static bool add_function(CUmodule m, const char *name, size_t length, uint64_t d
 	f->name = strndup(name, length);
 	f->module = m;
 	f->duration_ns = duration_ns;
+	f->block_ns = block_ns;
+	f->shape[0] = f->shape[1] = f->shape[2] = 1;
 	if (!f->name || !object_add(OBJECT_FUNCTION, f)) {
 		free(f->name);
 		free(f);
@@ -66,10 +70,10 @@ static bool name_char(char c)
 	return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '%';
 }
 
-/* `.entry NAME` outside of comments, with the last duration tag before it. */
+/* `.entry NAME` outside of comments, with the last duration tags before it. */
 static CUresult parse_entries(CUmodule m, const char *text)
 {
-	uint64_t duration = 0;
+	uint64_t duration = 0, per_block = 0;
 
 	for (const char *at = text; *at; at++) {
 		if (at[0] == '/' && at[1] == '/') {
@@ -78,6 +82,9 @@ static CUresult parse_entries(CUmodule m, const char *text)
 
 			if (tag)
 				duration = strtoull(tag + strlen(DURATION_TAG), NULL, 10) * 1000;
+			tag = memmem(at, (size_t)(end - at), BLOCK_TAG, strlen(BLOCK_TAG));
+			if (tag)
+				per_block = strtoull(tag + strlen(BLOCK_TAG), NULL, 10);
 			at = *end ? end : end - 1;
 		} else if (!strncmp(at, ".entry", 6) && isspace((unsigned char)at[6])) {
 			size_t length = 0;
@@ -88,9 +95,9 @@ static CUresult parse_entries(CUmodule m, const char *text)
 				length++;
 			if (!length)
 				return CUDA_ERROR_INVALID_PTX;
-			if (!add_function(m, at, length, duration))
+			if (!add_function(m, at, length, duration, per_block))
 				return CUDA_ERROR_OUT_OF_MEMORY;
-			duration = 0;
+			duration = per_block = 0;
 			at += length - 1;
 		}
 	}

@@ -200,6 +200,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtili
 		return r ? r : NVML_ERROR_INVALID_ARGUMENT;
 	if (atomic_load(&c->mig_enabled))
 		return NVML_ERROR_NOT_SUPPORTED;
+	card_advance(&nvml.view, device->card);
 	out->gpu = busy_percent(c->engine.busy, now - SECOND, now);
 	out->memory = out->gpu / 2;
 	return NVML_SUCCESS;
@@ -270,6 +271,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 	if (!list)
 		return NVML_ERROR_MEMORY;
 	state_reap(&nvml.view);
+	card_advance(&nvml.view, device->card);
 	n = list_samples(device->card, &w, list);
 	room = out ? *count : 0;
 	*count = n;

@@ -74,6 +74,9 @@ bool card_from_profile(struct card *c, const char *id, unsigned position)
 		memcpy(c, &profiles[i].card, sizeof(*c));
 		snprintf(c->profile, sizeof(c->profile), "%s", profiles[i].id);
 		c->kernel_ns = 10000;
+		c->slice_ns = 2000000;
+		c->queue_depth = 1024;
+		c->sample_ms = 167;
 		c->minor = position;
 		c->pci_bus = 0x10 + position;
 		c->pci_root = c->pci_upper = c->pci_switch = c->pci_board = position;

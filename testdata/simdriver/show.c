@@ -104,9 +104,11 @@ static void json_group(FILE *out, const struct state *s, const struct group *g)
 
 		fprintf(out, "%s{\"index\":%u,\"context_bytes\":%llu,\"data_bytes\":%llu,", c ? "," : "", c,
 			(unsigned long long)gc->used[CHARGE_CONTEXT], (unsigned long long)gc->used[CHARGE_DATA]);
-		fprintf(out, "\"peak_context_bytes\":%llu,\"peak_data_bytes\":%llu,\"peak_total_bytes\":%llu}",
+		fprintf(out, "\"peak_context_bytes\":%llu,\"peak_data_bytes\":%llu,\"peak_total_bytes\":%llu",
 			(unsigned long long)gc->peak[CHARGE_CONTEXT], (unsigned long long)gc->peak[CHARGE_DATA],
 			(unsigned long long)gc->peak_total);
+		fprintf(out, ",\"busy_ns\":%llu,\"launches\":%llu}", (unsigned long long)atomic_load(&gc->busy_ns),
+			(unsigned long long)atomic_load(&gc->launches));
 	}
 	fprintf(out, "]}");
 }
@@ -124,7 +126,8 @@ static void json_client(FILE *out, const struct view *v, unsigned slot)
 
 		fprintf(out, "%s{\"index\":%u,\"context_bytes\":%llu,\"data_bytes\":%llu,", c ? "," : "", c,
 			(unsigned long long)cc->used[CHARGE_CONTEXT], (unsigned long long)cc->used[CHARGE_DATA]);
-		fprintf(out, "\"busy_ns\":%llu,\"launches\":%llu}", (unsigned long long)atomic_load(&cc->busy_ns),
+		fprintf(out, "\"queued_ns\":%llu,\"busy_ns\":%llu,\"launches\":%llu}",
+			(unsigned long long)atomic_load(&cc->queued_ns), (unsigned long long)atomic_load(&cc->busy_ns),
 			(unsigned long long)atomic_load(&cc->launches));
 	}
 	fprintf(out, "]}");
@@ -225,6 +228,8 @@ int show_status(struct view *v, const char *path, bool json)
 
 	if (!out)
 		return !complain("out of memory");
+	for (unsigned c = 0; c < v->s->card_count; c++)
+		card_advance(v, c);
 	state_reap(v);
 	if (state_lock(v)) {
 		fclose(out);

@@ -122,6 +122,7 @@ static bool fill_state(struct state *s, const struct options *o)
 		return false;
 	if (!check_cards(s))
 		return false;
+	engine_locks_init(s);
 	s->magic = STATE_MAGIC;
 	return true;
 }

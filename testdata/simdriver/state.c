@@ -201,6 +201,7 @@ static void reap_locked(struct view *v)
 	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {
 		if (!atomic_load(&s->clients[i].taken) || client_lives(v, i))
 			continue;
+		engines_forget(v, i);
 		atomic_store(&s->dirty, 1);
 		clear_client(s, &s->clients[i]);
 		atomic_store(&s->dirty, 0);
@@ -405,6 +406,7 @@ static int take_slot(struct view *v, struct mig mig)
 
 		if (atomic_load(&cl->taken) || byte_lock(v->fd, F_OFD_SETLK, F_WRLCK, LIFE_BYTE + i))
 			continue;
+		engines_forget(v, i); /* the slot's last owner */
 		atomic_store(&s->dirty, 1);
 		crash_point();
 		fill_client(s, cl, mig);

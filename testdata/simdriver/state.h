@@ -9,10 +9,12 @@
  *   | header                      |  simctl init; `dirty`, counters: holder of the lock
  *   | fails[32]    injected faults|  simctl fail (lock); `left`: whoever consumes one (atomic)
  *   | events[256]  XID ring       |  simctl xid (lock); readers wait on `event_seq` (a shared futex)
- *   | cards[32]    facts + totals |  facts: simctl; totals and peaks: holder of the lock; busy time: atomics
+ *   | cards[32]    facts + totals |  facts: simctl; totals and peaks: holder of the lock; engine: holder of the card's
+ *   |                             |    engine lock
  *   |   instances[7]  MIG         |  the same
  *   | groups[256]  per container  |  holder of the lock
- *   | clients[2048] per process   |  owner process, and whoever reaps it; both hold the lock
+ *   | clients[2048] per process   |  owner process, and whoever reaps it; both hold the lock. queued_ns: the owner;
+ *   |                             |    busy time and segments: holder of the card's engine lock
  *   +-----------------------------+
  *
  * The truth about memory is in the cells of the clients. The totals of cards, instances and groups are sums over those cells, kept
@@ -24,17 +26,20 @@
  *
  *   LOCK_BYTE            the state lock, held for microseconds
  *   LIFE_BYTE + slot     held by the client of that slot for as long as it lives
+ *
+ * Time on a card has a lock of its own, a robust mutex per card, as it is taken with nearly every launch. See engine.c.
  */
 #ifndef SIMDRIVER_STATE_H
 #define SIMDRIVER_STATE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #define STATE_MAGIC 0x31555047534d4953ULL /* "SIMSGPU1" */
-#define STATE_LAYOUT 4u
+#define STATE_LAYOUT 5u
 #define STATE_DEFAULT_PATH "/run/simgpu/state"
 
 #define MAX_CARDS 32u
@@ -44,8 +49,9 @@
 #define MAX_EVENTS 256u
 #define MAX_INSTANCES 7u /* MIG devices of a card */
 #define MAX_NVLINKS 18u /* of a card, as on the largest so far */
-#define BUSY_BUCKETS 32u
-#define BUSY_BUCKET_NS 250000000ull /* 32 buckets of 250 ms: 2 s of history, 6 s of queue */
+#define BUSY_BUCKETS 128u
+#define BUSY_BUCKET_NS 41666666ull /* 1/24 s, of which NVML's windows are made; 5 s of history */
+#define SEGMENTS 64u
 
 #define LOCK_BYTE ((off_t)1 << 40)
 #define LIFE_BYTE (((off_t)1 << 40) + 1)
@@ -56,6 +62,9 @@
 
 /* LOST: the driver still lists the card and can't reach it (it fell off the bus). REMOVED: the driver lists it no more. */
 enum presence { CARD_PRESENT = 0, CARD_LOST = 1, CARD_REMOVED = 2 };
+
+/* Which PIDs NVML gives a process that lives in a PID namespace. */
+enum nvml_pids { PIDS_OWN = 0, PIDS_HOST = 1, PIDS_MIXED = 2 };
 
 enum charge { CHARGE_CONTEXT = 0, CHARGE_DATA = 1, CHARGE_KINDS = 2 };
 
@@ -81,11 +90,34 @@ struct event {
 	uint32_t instance; /* 1 + GPU instance id; 0: of the whole card */
 };
 
-/* What runs kernels: a card, or each MIG device of one. Atomics. */
+/* A stretch in which a client had the engine: its kernel time went from v_begin to v_end while the clock ran. */
+struct segment {
+	uint64_t v_begin, v_end; /* of client_card.busy_ns */
+	uint64_t t_begin, t_end; /* CLOCK_MONOTONIC, ns. Longer than the first two differ: several turns taken together */
+};
+
+/* The next change of an engine, written down before it is made: whoever finds its writer dead makes it (again). */
+struct step {
+	_Atomic uint32_t valid;
+	uint32_t slot;
+	uint64_t clock, slice_left, engine_busy, client_busy, group_busy, segment_count;
+	struct segment segment;
+};
+
+/*
+ * What runs kernels: a card, or each MIG device of one. Engine lock of the card, but for the atomics. Nothing here runs by
+ * itself: whoever wants to know something computes what happened since `clock`.
+ */
 struct engine {
-	_Alignas(64) _Atomic uint64_t busy_until; /* CLOCK_MONOTONIC, ns */
+	_Alignas(64) uint64_t clock;              /* CLOCK_MONOTONIC up to which it is computed, ns */
+	uint64_t slice_left;                      /* of the turn of the client in `current` */
+	uint64_t looked_for_dead;                 /* when */
+	uint32_t current;                         /* 1 + slot of who has it, or had it last; 0: no one yet */
+	uint32_t pad;
+	_Atomic uint64_t waiting[MAX_CLIENTS / 64]; /* bit per slot: has work queued. Set by the client, cleared by whoever computes */
 	_Atomic uint64_t busy_ns;                 /* all kernel time ever */
 	_Atomic uint64_t launches;
+	struct step step;
 	struct busy_bucket busy[BUSY_BUCKETS];
 };
 
@@ -122,6 +154,9 @@ struct card {
 	uint64_t reserved_bytes; /* of which the driver keeps this much */
 	uint64_t context_bytes;  /* what one context takes */
 	uint64_t kernel_ns;      /* a kernel that says nothing takes this long */
+	uint64_t slice_ns;       /* turn of a process while others have work queued */
+	uint32_t queue_depth;    /* launches that a stream holds before the next one blocks */
+	uint32_t sample_ms;      /* NVML's sampling period of utilisation */
 	uint32_t minor;
 	uint32_t pci_domain, pci_bus, pci_device;
 	uint32_t pci_device_id, pci_subsystem_id;
@@ -155,6 +190,8 @@ struct group_card {
 	uint64_t used[CHARGE_KINDS];
 	uint64_t peak[CHARGE_KINDS];
 	uint64_t peak_total;
+	_Atomic uint64_t busy_ns;  /* of all its processes ever, also of those that are gone. Engine lock. */
+	_Atomic uint64_t launches;
 };
 
 struct group {
@@ -165,10 +202,18 @@ struct group {
 	struct group_card cards[MAX_CARDS];
 };
 
+/*
+ * A client's kernels run one after the other, in order of launch. So its queue is two numbers: the time of all kernels that
+ * it ever launched, and how much of that the card has spent on them. A kernel is done when the second reaches what the
+ * first was with it.
+ */
 struct client_card {
 	uint64_t used[CHARGE_KINDS];
+	_Atomic uint64_t queued_ns; /* written by the client only */
 	_Atomic uint64_t busy_ns;
 	_Atomic uint64_t launches;
+	uint64_t segment_count; /* ever; the last SEGMENTS are kept */
+	struct segment segments[SEGMENTS];
 	struct busy_bucket busy[BUSY_BUCKETS];
 };
 
@@ -203,7 +248,8 @@ struct state {
 	uint64_t next_event;
 	uint64_t next_client;
 	uint32_t client_limit; /* no slot at or above this was ever used */
-	uint32_t pad;
+	uint32_t nvml_pids;    /* enum nvml_pids */
+	pthread_mutex_t engine_locks[MAX_CARDS]; /* robust, shared between processes */
 	struct fail fails[MAX_FAILS];
 	struct event events[MAX_EVENTS];
 	struct card cards[MAX_CARDS];
@@ -214,8 +260,8 @@ struct state {
 _Static_assert(offsetof(struct state, driver_version) == 24, "the header is part of the contract");
 _Static_assert(sizeof(struct fail) == 80 && sizeof(struct event) == 24, "no hidden padding");
 _Static_assert(sizeof(struct mig_profile) == 64, "no hidden padding");
-_Static_assert(sizeof(struct client_card) == 32 + 8 * BUSY_BUCKETS, "no hidden padding");
-_Static_assert(sizeof(struct group_card) == 40, "no hidden padding");
+_Static_assert(sizeof(struct client_card) == 48 + 32 * SEGMENTS + 8 * BUSY_BUCKETS, "no hidden padding");
+_Static_assert(sizeof(struct group_card) == 56 && sizeof(struct step) == 88, "no hidden padding");
 
 /* One process's view of the state file. */
 struct view {
@@ -251,8 +297,27 @@ uint64_t instance_used(const struct instance *in);
 /* An injected failure of that symbol: true, and the error that it shall return. */
 bool fail_consume(struct view *v, const char *symbol, int *error);
 
+/* The engine lock of a card. 0 or an errno value. Taken after the state lock, never before it. */
+void engine_locks_init(struct state *s);
+int engine_lock(struct view *v, unsigned card);
+void engine_unlock(struct view *v, unsigned card);
+/* The engine that runs a client's kernels. */
+struct engine *engine_of(struct state *s, const struct client *cl, unsigned card);
+/* The rest with the engine lock held. Computes what happened up to now. */
+void engine_advance(struct view *v, unsigned card, struct engine *e);
+/* That client has work queued from now on. Advanced. */
+void engine_wake(struct engine *e, unsigned slot);
+bool engine_waiting(const struct engine *e, unsigned slot);
+/* When the client's kernel time will be v if no other process launches anything more. Advanced. */
+uint64_t engine_eta(struct state *s, unsigned card, const struct engine *e, unsigned slot, uint64_t v);
+/* Nothing of that client runs any more, on any card. Takes the engine locks. */
+void engines_forget(struct view *v, unsigned slot);
+/* Computes what happened on a card and its MIG devices up to now. Takes the engine lock. */
+void card_advance(struct view *v, unsigned card);
+
 uint64_t now_ns(void);
-void busy_add(struct busy_bucket *ring, uint64_t start_ns, uint64_t end_ns);
+/* Spreads that much kernel time over start..end. */
+void busy_add(struct busy_bucket *ring, uint64_t start_ns, uint64_t end_ns, uint64_t busy_ns);
 /* Percent of the time from..to in which kernels ran. */
 unsigned busy_percent(const struct busy_bucket *ring, uint64_t from_ns, uint64_t to_ns);
 

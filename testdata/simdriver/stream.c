@@ -1,29 +1,16 @@
 /*
- * Streams: queues in time. A stream is the moment when all that was put into it will be done; work starts when its stream
- * and the card are free. The legacy default stream waits for all blocking streams of its context, and they for it.
+ * Streams: moments of this process's queue on the card. A stream is the moment when all that was put into it is done. The
+ * legacy default stream waits for all blocking streams of its context, and they for it.
  */
-#define _GNU_SOURCE
 #include "driver.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
 static _Thread_local struct {
 	CUcontext ctx;
 	CUstream stream;
 } own[8]; /* this thread's default streams, by context */
 static _Thread_local unsigned own_next;
-
-void wait_until(uint64_t ns)
-{
-	struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
-
-	if (ns <= now_ns())
-		return;
-	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
-		;
-}
 
 static uint64_t later(uint64_t a, uint64_t b)
 {
@@ -97,7 +84,34 @@ void stream_advance(CUcontext ctx, CUstream s, uint64_t tail)
 	ctx->any_tail = later(ctx->any_tail, tail);
 }
 
-static CUresult ready_at(CUstream handle, uint64_t *ns)
+bool stream_done(CUcontext ctx, CUstream s)
+{
+	return queue_done(queue_of(s ? s->ctx : ctx), stream_ready(ctx, s));
+}
+
+CUresult stream_wait(CUstream handle)
+{
+	struct queue *q = NULL;
+	uint64_t tail = 0;
+	CUcontext ctx;
+	CUstream s;
+	CUresult r = current_context(&ctx);
+
+	if (r)
+		return r;
+	process_lock();
+	r = stream_find(handle, ctx, &s);
+	if (!r) {
+		q = queue_of(s ? s->ctx : ctx);
+		tail = stream_ready(ctx, s);
+	}
+	process_unlock();
+	if (!r)
+		queue_wait(q, tail);
+	return r;
+}
+
+static CUresult query(CUstream handle)
 {
 	CUcontext ctx;
 	CUstream s;
@@ -107,30 +121,10 @@ static CUresult ready_at(CUstream handle, uint64_t *ns)
 		return r;
 	process_lock();
 	r = stream_find(handle, ctx, &s);
-	if (!r)
-		*ns = stream_ready(ctx, s);
+	if (!r && !stream_done(ctx, s))
+		r = CUDA_ERROR_NOT_READY;
 	process_unlock();
 	return r;
-}
-
-CUresult stream_wait(CUstream handle)
-{
-	uint64_t ns;
-	CUresult r = ready_at(handle, &ns);
-
-	if (!r)
-		wait_until(ns);
-	return r;
-}
-
-static CUresult query(CUstream handle)
-{
-	uint64_t ns;
-	CUresult r = ready_at(handle, &ns);
-
-	if (r)
-		return r;
-	return ns > now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 static CUresult create(CUstream *stream, unsigned flags, int priority)
@@ -163,16 +157,31 @@ CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int pr
 }
 
 /* The work of a destroyed stream goes on: the tails of its context remember it. */
+static CUresult destroy(CUstream stream)
+{
+	CUresult r = CUDA_ERROR_INVALID_HANDLE;
+
+	process_lock();
+	if (object_is(OBJECT_STREAM, stream)) {
+		object_remove(stream);
+		free(stream->backlog.tails);
+		free(stream);
+		r = CUDA_SUCCESS;
+	}
+	process_unlock();
+	return r;
+}
+
 CUresult cuStreamDestroy(CUstream stream)
 {
 	ENTER();
-	return object_destroy(OBJECT_STREAM, stream);
+	return destroy(stream);
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
 	ENTER();
-	return object_destroy(OBJECT_STREAM, stream);
+	return destroy(stream);
 }
 
 static bool drop_stream(void *object, CUcontext ctx)
@@ -181,6 +190,7 @@ static bool drop_stream(void *object, CUcontext ctx)
 
 	if (s->ctx != ctx)
 		return false;
+	free(s->backlog.tails);
 	free(s);
 	return true;
 }
@@ -191,6 +201,7 @@ static bool drop_event(void *object, CUcontext ctx)
 
 	if (e->ctx != ctx)
 		return false;
+	queue_unmark(e);
 	free(e);
 	return true;
 }
@@ -225,10 +236,13 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream)
 	return stream_wait(per_thread(stream));
 }
 
+/* The kernels of one card run in order of launch anyway. For an event of another card the caller waits, as nothing here runs by itself. */
 static CUresult wait_event(CUstream handle, CUevent event, unsigned flags)
 {
 	CUcontext ctx;
 	CUstream s;
+	struct queue *other = NULL;
+	uint64_t tail = 0;
 	CUresult r = current_context(&ctx);
 
 	if (r)
@@ -239,9 +253,15 @@ static CUresult wait_event(CUstream handle, CUevent event, unsigned flags)
 	r = stream_find(handle, ctx, &s);
 	if (!r && !object_is(OBJECT_EVENT, event))
 		r = CUDA_ERROR_INVALID_HANDLE;
-	if (!r && event->recorded)
-		stream_advance(ctx, s, event->time);
+	if (!r && event->waits && event->queue == queue_of(s ? s->ctx : ctx)) {
+		stream_advance(ctx, s, event->tail);
+	} else if (!r && event->waits) {
+		other = event->queue;
+		tail = event->tail;
+	}
 	process_unlock();
+	if (other)
+		queue_wait(other, tail);
 	return r;
 }
 

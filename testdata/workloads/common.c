@@ -20,7 +20,7 @@ struct lookup {
 	__typeof__(&cuGetProcAddress_v2) v2;
 };
 
-static void *find(const struct lookup *l, const char *name, const char *base, int version)
+static void *look_up(const struct lookup *l, const char *name, const char *base, int version)
 {
 	CUdriverProcAddressQueryResult status;
 	void *p = NULL;
@@ -31,6 +31,13 @@ static void *find(const struct lookup *l, const char *name, const char *base, in
 		l->v1(base, &p, version, 0);
 	else
 		p = dlsym(l->handle, name);
+	return p;
+}
+
+static void *find(const struct lookup *l, const char *name, const char *base, int version)
+{
+	void *p = look_up(l, name, base, version);
+
 	if (!p) {
 		fprintf(stderr, "the driver has no %s\n", name);
 		exit(EXIT_DRIVER);
@@ -63,6 +70,9 @@ void cuda_load(const char *lookup)
 	}
 #define LOAD(name, base, version) *(void **)&cu.name = find(&l, #name, #base, version);
 	CUDA_CALLS(LOAD)
+#undef LOAD
+#define LOAD(name, base, version) *(void **)&cu.name = look_up(&l, #name, #base, version);
+	CUDA_OPTIONAL_CALLS(LOAD)
 #undef LOAD
 }
 

@@ -34,14 +34,24 @@ enum { EXIT_FINE = 0, EXIT_USAGE = 2, EXIT_CUDA = 3, EXIT_DRIVER = 4 };
 	F(cuModuleLoadData, cuModuleLoadData, 2000)                \
 	F(cuModuleGetFunction, cuModuleGetFunction, 2000)          \
 	F(cuLaunchKernel, cuLaunchKernel, 4000)                    \
+	F(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel, 9000) \
 	F(cuEventCreate, cuEventCreate, 2000)                      \
 	F(cuEventRecord, cuEventRecord, 2000)                      \
 	F(cuEventSynchronize, cuEventSynchronize, 2000)            \
 	F(cuEventElapsedTime, cuEventElapsedTime, 2000)
 
+/* Not every driver has these: NULL there, found when they are needed. */
+#define CUDA_OPTIONAL_CALLS(F)                                     \
+	F(cuLaunchKernelEx, cuLaunchKernelEx, 11060)               \
+	F(cuFuncSetBlockShape, cuFuncSetBlockShape, 2000)          \
+	F(cuParamSetSize, cuParamSetSize, 2000)                    \
+	F(cuParamSetv, cuParamSetv, 2000)                          \
+	F(cuLaunchGridAsync, cuLaunchGridAsync, 2000)
+
 struct cuda {
 #define FIELD(name, base, version) __typeof__(&name) name;
 	CUDA_CALLS(FIELD)
+	CUDA_OPTIONAL_CALLS(FIELD)
 #undef FIELD
 };
 

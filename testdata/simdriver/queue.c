@@ -1,0 +1,209 @@
+/*
+ * This process's queue on each card, and waiting for what is in it. The queue's kernels run one after the other; see
+ * client_card in state.h for the two numbers that it is.
+ */
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#define YIELD_NS 20000ull      /* shorter waits give the processor away again and again; a timer would take as long */
+#define KILLED_NS 10000000ull  /* a wait looks that often whether the processes that it waits behind are still there */
+#define TIMER_SLACK_NS 1000ul
+
+void wait_until(uint64_t ns)
+{
+	static _Thread_local bool exact;
+	struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+	uint64_t now;
+
+	while ((now = now_ns()) < ns) {
+		if (ns - now < YIELD_NS) {
+			sched_yield();
+			continue;
+		}
+		if (!exact)
+			exact = !prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0);
+		while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
+			;
+	}
+}
+
+struct queue *queue_of(CUcontext ctx)
+{
+	struct queue *q = &process.queues[ctx->card];
+	struct client *self = &process.view.s->clients[process.view.self];
+
+	if (!q->engine) {
+		q->card = ctx->card;
+		q->mine = &self->cards[ctx->card];
+		q->engine = engine_of(process.view.s, self, ctx->card);
+	}
+	return q;
+}
+
+/* When the card had spent v on the queue. Where the segments no longer tell, it is taken to have gone on evenly. Lock held. */
+static uint64_t time_at(const struct queue *q, uint64_t v)
+{
+	const struct client_card *mine = q->mine;
+	uint64_t kept = mine->segment_count < SEGMENTS ? mine->segment_count : SEGMENTS;
+	struct segment s = {0};
+
+	for (uint64_t i = 1; i <= kept; i++) {
+		s = mine->segments[(mine->segment_count - i) % SEGMENTS];
+		if (s.v_begin < v)
+			break;
+	}
+	if (s.v_begin >= v) {
+		s.v_end = s.v_begin;
+		s.t_end = s.t_begin;
+		s.v_begin = q->busy_ns;
+		s.t_begin = q->looked_at;
+	}
+	if (v >= s.v_end || s.v_end <= s.v_begin || s.t_end <= s.t_begin)
+		return s.t_end;
+	if (s.t_end - s.t_begin == s.v_end - s.v_begin)
+		return s.t_begin + (v - s.v_begin);
+	return s.t_begin + (uint64_t)((double)(v - s.v_begin) * (double)(s.t_end - s.t_begin) / (double)(s.v_end - s.v_begin));
+}
+
+void queue_unmark(CUevent event)
+{
+	if (!event->waits)
+		return;
+	*event->link = event->next;
+	if (event->next)
+		event->next->link = event->link;
+	event->waits = false;
+}
+
+/* Engine lock held. */
+static void look(struct queue *q)
+{
+	uint64_t busy;
+	CUevent next;
+
+	engine_advance(&process.view, q->card, q->engine);
+	busy = atomic_load_explicit(&q->mine->busy_ns, memory_order_relaxed);
+	for (CUevent e = q->pending; e; e = next) {
+		next = e->next;
+		if (e->tail > busy)
+			continue;
+		e->time = time_at(q, e->tail);
+		queue_unmark(e);
+	}
+	q->busy_ns = busy;
+	q->looked_at = q->engine->clock;
+}
+
+static bool lock_and_look(struct queue *q)
+{
+	if (engine_lock(&process.view, q->card))
+		return false;
+	look(q);
+	return true;
+}
+
+static void unlock(struct queue *q)
+{
+	engine_unlock(&process.view, q->card);
+}
+
+/* Even alone on the card it would not be that far yet. */
+static bool surely_before(const struct queue *q, uint64_t tail)
+{
+	uint64_t now = now_ns();
+
+	return tail > q->busy_ns && (now <= q->looked_at || tail - q->busy_ns > now - q->looked_at);
+}
+
+static void add(struct queue *q, uint64_t ns)
+{
+	q->queued_ns += ns;
+	atomic_store(&q->mine->queued_ns, q->queued_ns);
+}
+
+/*
+ * While there is surely something in the queue, more is simply added. Else it must be known up to now what happened, so that
+ * the new work doesn't begin before it was launched.
+ */
+uint64_t queue_put(struct queue *q, uint64_t ns, unsigned launches)
+{
+	struct group_card *group = &process.view.s->groups[process.view.s->clients[process.view.self].group].cards[q->card];
+	bool added = false;
+
+	atomic_fetch_add_explicit(&q->mine->launches, launches, memory_order_relaxed);
+	atomic_fetch_add_explicit(&q->engine->launches, launches, memory_order_relaxed);
+	atomic_fetch_add_explicit(&group->launches, launches, memory_order_relaxed);
+	if (!ns)
+		return q->queued_ns;
+	if (surely_before(q, q->queued_ns)) {
+		add(q, ns);
+		added = true;
+		if (engine_waiting(q->engine, (unsigned)process.view.self))
+			return q->queued_ns;
+	}
+	if (lock_and_look(q)) {
+		if (!added)
+			add(q, ns);
+		engine_wake(q->engine, (unsigned)process.view.self);
+		unlock(q);
+	}
+	return q->queued_ns;
+}
+
+bool queue_done(struct queue *q, uint64_t tail)
+{
+	if (tail <= q->busy_ns)
+		return true;
+	if (surely_before(q, tail))
+		return false;
+	if (lock_and_look(q))
+		unlock(q);
+	return tail <= q->busy_ns;
+}
+
+/* An event without work before it happens when the process has the card next. */
+void queue_mark(struct queue *q, CUevent event, uint64_t tail)
+{
+	queue_unmark(event);
+	event->recorded = true;
+	event->queue = q;
+	event->tail = tail;
+	if (!surely_before(q, tail) && lock_and_look(q)) {
+		if (tail <= q->busy_ns) {
+			event->time = engine_eta(process.view.s, q->card, q->engine, (unsigned)process.view.self, 0);
+			unlock(q);
+			return;
+		}
+		unlock(q);
+	}
+	event->waits = true;
+	event->next = q->pending;
+	event->link = &q->pending;
+	if (q->pending)
+		q->pending->link = &event->next;
+	q->pending = event;
+}
+
+void queue_wait(struct queue *q, uint64_t tail)
+{
+	for (;;) {
+		uint64_t eta, patience;
+
+		process_lock();
+		if (tail <= q->busy_ns || !lock_and_look(q)) {
+			process_unlock();
+			return;
+		}
+		eta = engine_eta(process.view.s, q->card, q->engine, (unsigned)process.view.self, tail);
+		patience = tail > q->busy_ns ? tail - q->busy_ns : 0;
+		patience = q->looked_at + (patience > KILLED_NS ? patience : KILLED_NS);
+		unlock(q);
+		process_unlock();
+		wait_until(eta < patience ? eta : patience);
+	}
+}
