@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include "allocation.h"
+#include "vmm.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -114,14 +115,24 @@ static CUdeviceptr map_host(size_t bytes)
 	return p == MAP_FAILED ? 0 : (CUdeviceptr)(uintptr_t)p;
 }
 
+static bool is_charged(enum place place)
+{
+	return place == DEVICE || place == MANAGED;
+}
+
+static bool is_real(enum place place)
+{
+	return place == MANAGED || place == HOST;
+}
+
 /* Returns the place behind an allocation and its bytes of the card. */
 static void give_back(const struct allocation *a)
 {
-	if (a->place == DEVICE)
-		forget_address(a);
-	else
+	if (is_real(a->place))
 		munmap((void *)(uintptr_t)a->base, a->size);
-	if (a->place != HOST)
+	else if (a->place != REGISTERED)
+		forget_address(a);
+	if (is_charged(a->place))
 		charge_return(&process.view, a->ctx->card, CHARGE_DATA, a->size);
 }
 
@@ -130,13 +141,13 @@ static CUresult allocate_locked(CUcontext ctx, enum place place, size_t bytes, b
 	struct allocation a = {.size = bytes, .ctx = ctx, .place = place};
 	CUresult r = CUDA_SUCCESS;
 
-	if (place != HOST)
+	if (is_charged(place))
 		r = from_errno(charge_take(&process.view, ctx->card, CHARGE_DATA, bytes));
 	if (r)
 		return r;
-	a.base = place == DEVICE ? pick_address(bytes, narrow) : map_host(bytes);
+	a.base = is_real(place) ? map_host(bytes) : pick_address(bytes, narrow);
 	if (!a.base) {
-		if (place != HOST)
+		if (is_charged(place))
 			charge_return(&process.view, ctx->card, CHARGE_DATA, bytes);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -165,7 +176,27 @@ CUresult allocate(enum place place, size_t bytes, bool narrow, CUdeviceptr *out)
 	return r;
 }
 
-CUresult allocation_free(CUdeviceptr ptr, bool host)
+static bool host_frees(enum place place)
+{
+	return place == HOST;
+}
+
+static bool device_frees(enum place place)
+{
+	return place == DEVICE || place == MANAGED || place == EXTERNAL;
+}
+
+static bool closes(enum place place)
+{
+	return place == PEER;
+}
+
+static bool unregisters(enum place place)
+{
+	return place == REGISTERED;
+}
+
+static CUresult end(CUdeviceptr ptr, bool (*may)(enum place))
 {
 	struct allocation *a;
 	CUcontext ctx;
@@ -175,12 +206,38 @@ CUresult allocation_free(CUdeviceptr ptr, bool host)
 		return r;
 	process_lock();
 	a = allocation_find(ptr);
-	if (!a || a->base != ptr || (a->place == HOST) != host) {
+	if (!a || a->base != ptr || !may(a->place)) {
 		r = CUDA_ERROR_INVALID_VALUE;
 	} else {
 		give_back(a);
 		memmove(a, a + 1, (size_t)(&table[--table_count] - a) * sizeof(*a));
 	}
+	process_unlock();
+	return r;
+}
+
+CUresult allocation_free(CUdeviceptr ptr, bool host)
+{
+	return end(ptr, host ? host_frees : device_frees);
+}
+
+CUresult allocation_end(CUdeviceptr ptr, enum place place)
+{
+	return end(ptr, place == PEER ? closes : unregisters);
+}
+
+CUresult allocation_register(CUdeviceptr ptr, size_t bytes)
+{
+	CUcontext ctx;
+	CUresult r = current_context(&ctx);
+
+	if (r)
+		return r;
+	process_lock();
+	if (allocation_find(ptr) || allocation_find(ptr + bytes - 1))
+		r = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+	else if (!insert((struct allocation){.base = ptr, .size = bytes, .ctx = ctx, .place = REGISTERED}))
+		r = CUDA_ERROR_OUT_OF_MEMORY;
 	process_unlock();
 	return r;
 }
@@ -202,5 +259,7 @@ bool memory_covers(CUdeviceptr ptr, size_t bytes)
 {
 	const struct allocation *a = allocation_find(ptr);
 
-	return a && a->place != HOST && bytes <= a->size - (ptr - a->base);
+	if (!a)
+		return vmm_covers(ptr, bytes);
+	return a->place != HOST && a->place != REGISTERED && bytes <= a->size - (ptr - a->base);
 }

@@ -8,7 +8,8 @@
 #define FAKE_BASE 0x0a0000000000ull
 #define FAKE_END 0x0b0000000000ull
 
-enum place { DEVICE, MANAGED, HOST };
+/* PEER: another process's, EXTERNAL: another interface's, REGISTERED: the program's own; nothing is charged for these. */
+enum place { DEVICE, MANAGED, HOST, PEER, EXTERNAL, REGISTERED };
 
 struct allocation {
 	CUdeviceptr base;
@@ -22,5 +23,9 @@ struct allocation *allocation_find(CUdeviceptr ptr);
 /* In the current context. narrow: an address below 4 GiB. */
 CUresult allocate(enum place place, size_t bytes, bool narrow, CUdeviceptr *out);
 CUresult allocation_free(CUdeviceptr ptr, bool host);
+/* Ends one of exactly that place, by its first address. */
+CUresult allocation_end(CUdeviceptr ptr, enum place place);
+/* Memory of the program becomes REGISTERED. */
+CUresult allocation_register(CUdeviceptr ptr, size_t bytes);
 
 #endif

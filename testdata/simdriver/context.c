@@ -50,6 +50,7 @@ static void deactivate(CUcontext ctx)
 	streams_drop_context(ctx);
 	modules_drop_context(ctx);
 	memory_drop_context(ctx);
+	arrays_drop_context(ctx);
 	object_remove(ctx);
 	charge_return(&process.view, ctx->card, CHARGE_CONTEXT, ctx->charged);
 	free(ctx->backlog.tails);

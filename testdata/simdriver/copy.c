@@ -3,6 +3,7 @@
  * written to device memory is not kept; reading it gives zeros. Managed memory is real and is copied.
  */
 #include "allocation.h"
+#include "vmm.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -11,7 +12,7 @@ enum end { HOST_SIDE, DEVICE_SIDE, EITHER_SIDE };
 
 static bool is_fake(CUdeviceptr p)
 {
-	return (p >= FAKE_BASE && p < FAKE_END) || p < 0x100000000ull;
+	return (p >= FAKE_BASE && p < FAKE_END) || (p >= VMM_BASE && p < VMM_END) || p < 0x100000000ull;
 }
 
 /* Process lock held. */

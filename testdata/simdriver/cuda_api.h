@@ -61,6 +61,7 @@ typedef enum {
 	R(401, ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state") \
 	R(500, ERROR_NOT_FOUND, "named symbol not found")                               \
 	R(600, ERROR_NOT_READY, "device not ready")                                     \
+	R(712, ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped") \
 	R(700, ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered")       \
 	R(701, ERROR_LAUNCH_OUT_OF_RESOURCES, "too many resources requested for launch") \
 	R(702, ERROR_LAUNCH_TIMEOUT, "the launch timed out and was terminated")         \
@@ -236,4 +237,6 @@ STREAM_TWIN(cuEventRecord, _ptsz, CUevent event, CUstream stream)
 STREAM_TWIN(cuEventRecordWithFlags, _ptsz, CUevent event, CUstream stream, unsigned int flags)
 
 #pragma GCC visibility pop
+
+#include "cuda_memory_api.h"
 #endif

@@ -108,7 +108,7 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 }
 
 /*
- * Numbers of CUdevice_attribute. What is in neither table is 0: everything that needs pools, VMM, IPC, graphs or peers says
+ * Numbers of CUdevice_attribute. What is in neither table is 0: everything that needs pools, graphs or peers says
  * no in this version.
  */
 #define LAST_ATTRIBUTE 149
@@ -144,6 +144,11 @@ static const struct {
 	{90, 1},	  /* COMPUTE_PREEMPTION_SUPPORTED */
 	{91, 1},	  /* CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM */
 	{95, 1},	  /* COOPERATIVE_LAUNCH */
+	{99, 1},	  /* HOST_REGISTER_SUPPORTED */
+	{102, 1},	  /* VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
+	{103, 1},	  /* HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED */
+	{112, 1},	  /* SPARSE_CUDA_ARRAY_SUPPORTED */
+	{121, 1},	  /* DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED */
 };
 
 static const struct {

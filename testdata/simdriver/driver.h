@@ -11,7 +11,8 @@
 
 #include <stdbool.h>
 
-enum object_kind { OBJECT_CONTEXT = 1, OBJECT_STREAM, OBJECT_EVENT, OBJECT_MODULE, OBJECT_FUNCTION };
+enum object_kind { OBJECT_CONTEXT = 1, OBJECT_STREAM, OBJECT_EVENT, OBJECT_MODULE, OBJECT_FUNCTION,
+	OBJECT_PHYSICAL, OBJECT_ARRAY, OBJECT_MIPMAP, OBJECT_EXTERNAL };
 
 #define MAX_QUEUE 1024u
 
@@ -137,6 +138,10 @@ void object_sweep(enum object_kind kind, bool (*drop)(void *object, CUcontext ct
 void memory_drop_context(CUcontext ctx);
 void modules_drop_context(CUcontext ctx);
 void streams_drop_context(CUcontext ctx);
+void arrays_drop_context(CUcontext ctx);
+
+/* Of memory of its own, or of some that is charged elsewhere. */
+CUresult mipmap_create(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels, bool own_memory);
 
 /* The range lies in one allocation that the device can reach. Process lock held. */
 bool memory_covers(CUdeviceptr ptr, size_t bytes);

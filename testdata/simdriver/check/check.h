@@ -44,6 +44,9 @@ void check_streams(void);
 void check_fork(void);
 void check_nvml_fork(void);
 void check_threads(void);
+void check_vmm(void);
+void check_arrays(void);
+void check_shared(void);
 /* Not in the list: */
 void check_orphan(void); /* ends by SIGKILL */
 void check_mig(void);

@@ -36,6 +36,7 @@ static const struct check checks[] = {
 	{"memory", check_memory},		{"copies", check_copies},   {"lookup", check_lookup},
 	{"modules", check_modules},		{"time", check_time},	    {"streams", check_streams},
 	{"fork", check_fork},			{"nvml-fork", check_nvml_fork}, {"threads", check_threads},
+	{"vmm", check_vmm},			{"arrays", check_arrays},   {"shared", check_shared},
 };
 
 int main(int argc, char **argv)

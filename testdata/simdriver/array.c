@@ -1,0 +1,496 @@
+/*
+ * Arrays and mipmapped arrays. NVIDIA documents no size; here they take what blocks of 64 bytes by 8 rows take, to 512
+ * bytes, charged when they are made. Sparse ones and those with deferred mapping take nothing: memory is mapped in.
+ */
+#include "vmm.h"
+
+#include <stdlib.h>
+
+#define LEVELS 16
+
+struct CUarray_st {
+	CUcontext ctx;
+	CUDA_ARRAY3D_DESCRIPTOR desc;
+	uint64_t needs, charged;
+	CUmipmappedArray of; /* it is a level of that one */
+};
+
+struct CUmipmappedArray_st {
+	CUcontext ctx;
+	CUDA_ARRAY3D_DESCRIPTOR desc;
+	uint64_t needs, charged;
+	unsigned levels;
+	CUarray level[LEVELS]; /* those that were asked for */
+};
+
+/* A piece of a sparse array that has memory. */
+static struct tile {
+	const void *resource;
+	int kind;
+	unsigned long long place[5];
+	struct physical *of;
+	struct tile *next;
+} *tiles;
+
+/* Bytes of one element; 0: no such format. */
+static unsigned element(int format, unsigned channels)
+{
+	switch (format) {
+	case 0x01: case 0x08:
+		return channels;
+	case 0x02: case 0x09: case 0x10:
+		return 2 * channels;
+	case 0x03: case 0x0a: case 0x20:
+		return 4 * channels;
+	case 0xc0: case 0xc1: case 0xc2: case 0xc6: case 0xc7: case 0xc8: /* (S|U)NORM_INT8X(1|2|4) */
+		return channels;
+	case 0xc3: case 0xc4: case 0xc5: case 0xc9: case 0xca: case 0xcb: /* …16X… */
+		return 2 * channels;
+	default:
+		return 0;
+	}
+}
+
+static uint64_t up(uint64_t n, uint64_t to)
+{
+	return (n + to - 1) / to * to;
+}
+
+static uint64_t at_level(uint64_t n, unsigned level)
+{
+	return n >> level ? n >> level : 1;
+}
+
+static uint64_t level_needs(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned level)
+{
+	uint64_t row = up(at_level(d->Width, level) * element(d->Format, d->NumChannels), 64);
+	uint64_t rows = d->Height ? up(at_level(d->Height, level), 8) : 1;
+	uint64_t planes = !d->Depth ? 1 : d->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) ? d->Depth : at_level(d->Depth, level);
+
+	return up(row * rows * planes, 512);
+}
+
+static CUresult check(const CUDA_ARRAY3D_DESCRIPTOR *d)
+{
+	if (!d->Width || !element(d->Format, d->NumChannels))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (d->NumChannels != 1 && d->NumChannels != 2 && d->NumChannels != 4)
+		return CUDA_ERROR_INVALID_VALUE;
+	return d->Width > 131072 || d->Height > 131072 || d->Depth > 131072 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+static uint64_t to_charge(const CUDA_ARRAY3D_DESCRIPTOR *d, uint64_t needs)
+{
+	return d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) ? 0 : needs;
+}
+
+/* Process lock held. */
+static CUresult add(enum object_kind kind, void *object, CUcontext ctx, uint64_t bytes)
+{
+	CUresult r = ctx->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+
+	if (!r && bytes)
+		r = from_errno(charge_take(&process.view, ctx->card, CHARGE_DATA, bytes));
+	if (!r && !object_add(kind, object)) {
+		if (bytes)
+			charge_return(&process.view, ctx->card, CHARGE_DATA, bytes);
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return r;
+}
+
+static CUresult create(CUarray *out, CUDA_ARRAY3D_DESCRIPTOR d)
+{
+	CUcontext ctx;
+	CUarray a;
+	CUresult r = current_context(&ctx);
+
+	if (!r)
+		r = check(&d);
+	if (r)
+		return r;
+	a = calloc(1, sizeof(*a));
+	if (!a)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	a->ctx = ctx;
+	a->desc = d;
+	a->needs = level_needs(&d, 0);
+	a->charged = to_charge(&d, a->needs);
+	process_lock();
+	r = add(OBJECT_ARRAY, a, ctx, a->charged);
+	process_unlock();
+	if (r)
+		free(a);
+	else
+		*out = a;
+	return r;
+}
+
+CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *d)
+{
+	ENTER();
+	if (!array || !d)
+		return CUDA_ERROR_INVALID_VALUE;
+	return create(array, (CUDA_ARRAY3D_DESCRIPTOR){d->Width, d->Height, 0, d->Format, d->NumChannels, 0});
+}
+
+CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d)
+{
+	ENTER();
+	if (!array || !d)
+		return CUDA_ERROR_INVALID_VALUE;
+	return create(array, (CUDA_ARRAY3D_DESCRIPTOR){d->Width, d->Height, 0, d->Format, d->NumChannels, 0});
+}
+
+CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *d)
+{
+	ENTER();
+	if (!array || !d)
+		return CUDA_ERROR_INVALID_VALUE;
+	return create(array, (CUDA_ARRAY3D_DESCRIPTOR){d->Width, d->Height, d->Depth, d->Format, d->NumChannels, d->Flags});
+}
+
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d)
+{
+	ENTER();
+	if (!array || !d)
+		return CUDA_ERROR_INVALID_VALUE;
+	return create(array, *d);
+}
+
+/* Process lock held. */
+static void drop_tiles(const void *resource)
+{
+	for (struct tile **at = &tiles; *at;) {
+		struct tile *t = *at;
+
+		if (t->resource != resource) {
+			at = &t->next;
+			continue;
+		}
+		*at = t->next;
+		physical_unuse(t->of);
+		free(t);
+	}
+}
+
+static void end_array(CUarray a)
+{
+	drop_tiles(a);
+	if (a->charged)
+		charge_return(&process.view, a->ctx->card, CHARGE_DATA, a->charged);
+	free(a);
+}
+
+static void end_mipmap(CUmipmappedArray m)
+{
+	drop_tiles(m);
+	if (m->charged)
+		charge_return(&process.view, m->ctx->card, CHARGE_DATA, m->charged);
+	free(m);
+}
+
+CUresult cuArrayDestroy(CUarray array)
+{
+	CUresult r = CUDA_ERROR_INVALID_HANDLE;
+
+	ENTER();
+	process_lock();
+	if (object_is(OBJECT_ARRAY, array) && !array->of) {
+		object_remove(array);
+		end_array(array);
+		r = CUDA_SUCCESS;
+	}
+	process_unlock();
+	return r;
+}
+
+static CUresult describe(CUDA_ARRAY3D_DESCRIPTOR *d, CUarray array)
+{
+	CUresult r = CUDA_ERROR_INVALID_HANDLE;
+
+	process_lock();
+	if (object_is(OBJECT_ARRAY, array)) {
+		*d = array->desc;
+		r = CUDA_SUCCESS;
+	}
+	process_unlock();
+	return r;
+}
+
+CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *d, CUarray array)
+{
+	ENTER();
+	return d ? describe(d, array) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1 *d, CUarray array)
+{
+	CUDA_ARRAY3D_DESCRIPTOR w;
+	CUresult r;
+
+	ENTER();
+	r = d ? describe(&w, array) : CUDA_ERROR_INVALID_VALUE;
+	if (!r)
+		*d = (CUDA_ARRAY3D_DESCRIPTOR_v1){(unsigned)w.Width, (unsigned)w.Height, (unsigned)w.Depth, w.Format, w.NumChannels, w.Flags};
+	return r;
+}
+
+CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *d, CUarray array)
+{
+	CUDA_ARRAY3D_DESCRIPTOR w;
+	CUresult r;
+
+	ENTER();
+	r = d ? describe(&w, array) : CUDA_ERROR_INVALID_VALUE;
+	if (!r)
+		*d = (CUDA_ARRAY_DESCRIPTOR){w.Width, w.Height, w.Format, w.NumChannels};
+	return r;
+}
+
+CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1 *d, CUarray array)
+{
+	CUDA_ARRAY3D_DESCRIPTOR w;
+	CUresult r;
+
+	ENTER();
+	r = d ? describe(&w, array) : CUDA_ERROR_INVALID_VALUE;
+	if (!r)
+		*d = (CUDA_ARRAY_DESCRIPTOR_v1){(unsigned)w.Width, (unsigned)w.Height, w.Format, w.NumChannels};
+	return r;
+}
+
+/* Documented: only those with deferred mapping are answered for. */
+static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, uint64_t needs, unsigned flags, CUdevice dev)
+{
+	if (!device_card(dev))
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (!(flags & CUDA_ARRAY3D_DEFERRED_MAPPING))
+		return CUDA_ERROR_INVALID_VALUE;
+	*out = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = needs, .alignment = 512};
+	return CUDA_SUCCESS;
+}
+
+CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, CUarray array, CUdevice dev)
+{
+	CUresult r = CUDA_ERROR_INVALID_VALUE;
+
+	ENTER();
+	process_lock();
+	if (needs && object_is(OBJECT_ARRAY, array))
+		r = requirements(needs, array->needs, array->desc.Flags, dev);
+	process_unlock();
+	return r;
+}
+
+CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, CUmipmappedArray array, CUdevice dev)
+{
+	CUresult r = CUDA_ERROR_INVALID_VALUE;
+
+	ENTER();
+	process_lock();
+	if (needs && object_is(OBJECT_MIPMAP, array))
+		r = requirements(needs, array->needs, array->desc.Flags, dev);
+	process_unlock();
+	return r;
+}
+
+CUresult mipmap_create(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels, bool own_memory)
+{
+	CUmipmappedArray m;
+	CUcontext ctx;
+	CUresult r = current_context(&ctx);
+
+	if (!r)
+		r = check(d);
+	if (r)
+		return r;
+	if (!levels || levels > LEVELS)
+		return CUDA_ERROR_INVALID_VALUE;
+	m = calloc(1, sizeof(*m));
+	if (!m)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	m->ctx = ctx;
+	m->desc = *d;
+	m->levels = levels;
+	for (unsigned i = 0; i < levels; i++)
+		m->needs += level_needs(d, i);
+	m->charged = own_memory ? to_charge(d, m->needs) : 0;
+	process_lock();
+	r = add(OBJECT_MIPMAP, m, ctx, m->charged);
+	process_unlock();
+	if (r)
+		free(m);
+	else
+		*out = m;
+	return r;
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int levels)
+{
+	ENTER();
+	if (!array || !d)
+		return CUDA_ERROR_INVALID_VALUE;
+	return mipmap_create(array, d, levels, true);
+}
+
+/* A level is an array of its own without memory of its own; it ends with the whole. Process lock held. */
+static CUresult level_of(CUarray *out, CUmipmappedArray m, unsigned level)
+{
+	CUarray a;
+
+	if (level >= m->levels)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!m->level[level]) {
+		a = calloc(1, sizeof(*a));
+		if (!a || !object_add(OBJECT_ARRAY, a)) {
+			free(a);
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		}
+		a->ctx = m->ctx;
+		a->of = m;
+		a->desc = m->desc;
+		a->desc.Width = at_level(m->desc.Width, level);
+		a->desc.Height = m->desc.Height ? at_level(m->desc.Height, level) : 0;
+		m->level[level] = a;
+	}
+	*out = m->level[level];
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMipmappedArrayGetLevel(CUarray *level_array, CUmipmappedArray array, unsigned int level)
+{
+	CUresult r = CUDA_ERROR_INVALID_HANDLE;
+
+	ENTER();
+	if (!level_array)
+		return CUDA_ERROR_INVALID_VALUE;
+	process_lock();
+	if (object_is(OBJECT_MIPMAP, array))
+		r = level_of(level_array, array, level);
+	process_unlock();
+	return r;
+}
+
+static void end_levels(CUmipmappedArray m)
+{
+	for (unsigned i = 0; i < m->levels; i++) {
+		if (!m->level[i])
+			continue;
+		object_remove(m->level[i]);
+		end_array(m->level[i]);
+	}
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
+{
+	CUresult r = CUDA_ERROR_INVALID_HANDLE;
+
+	ENTER();
+	process_lock();
+	if (object_is(OBJECT_MIPMAP, array)) {
+		end_levels(array);
+		object_remove(array);
+		end_mipmap(array);
+		r = CUDA_SUCCESS;
+	}
+	process_unlock();
+	return r;
+}
+
+/* Process lock held. */
+static CUresult map_tile(const CUarrayMapInfo *info)
+{
+	const void *resource = info->resourceType ? (const void *)info->resource.mipmap : info->resource.array;
+	struct tile wanted = {.resource = resource, .kind = info->subresourceType}, **at = &tiles, *t;
+	struct physical *p = NULL;
+
+	if (!object_is(info->resourceType ? OBJECT_MIPMAP : OBJECT_ARRAY, resource))
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (info->memOperationType == 1) {
+		p = physical_find(info->memHandle.memHandle);
+		if (!p)
+			return CUDA_ERROR_INVALID_VALUE;
+	}
+	wanted.place[0] = wanted.kind ? info->subresource.miptail.layer : info->subresource.sparseLevel.level;
+	wanted.place[1] = wanted.kind ? info->subresource.miptail.offset : info->subresource.sparseLevel.layer;
+	wanted.place[2] = wanted.kind ? 0 : info->subresource.sparseLevel.offsetX;
+	wanted.place[3] = wanted.kind ? 0 : info->subresource.sparseLevel.offsetY;
+	wanted.place[4] = wanted.kind ? 0 : info->subresource.sparseLevel.offsetZ;
+	while (*at && ((*at)->resource != resource || (*at)->kind != wanted.kind || (*at)->place[0] != wanted.place[0] ||
+		       (*at)->place[1] != wanted.place[1] || (*at)->place[2] != wanted.place[2] ||
+		       (*at)->place[3] != wanted.place[3] || (*at)->place[4] != wanted.place[4]))
+		at = &(*at)->next;
+	t = *at;
+	if (p) {
+		struct tile *fresh = malloc(sizeof(*fresh));
+
+		if (!fresh)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		*fresh = wanted;
+		fresh->of = p;
+		physical_use(p);
+		fresh->next = t ? t->next : NULL;
+		*at = fresh;
+	} else if (t) {
+		*at = t->next;
+	}
+	if (t) {
+		physical_unuse(t->of);
+		free(t);
+	}
+	return CUDA_SUCCESS;
+}
+
+static CUresult map_tiles(const CUarrayMapInfo *list, unsigned count)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	if (!list || !count)
+		return CUDA_ERROR_INVALID_VALUE;
+	process_lock();
+	for (unsigned i = 0; i < count && !r; i++)
+		r = map_tile(&list[i]);
+	process_unlock();
+	return r;
+}
+
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream)
+{
+	ENTER();
+	(void)stream;
+	return map_tiles(list, count);
+}
+
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream)
+{
+	ENTER();
+	(void)stream;
+	return map_tiles(list, count);
+}
+
+static bool drop_array(void *object, CUcontext ctx)
+{
+	CUarray a = object;
+
+	if (a->ctx != ctx)
+		return false;
+	end_array(a);
+	return true;
+}
+
+static bool drop_mipmap(void *object, CUcontext ctx)
+{
+	CUmipmappedArray m = object;
+
+	if (m->ctx != ctx)
+		return false;
+	end_mipmap(m);
+	return true;
+}
+
+void arrays_drop_context(CUcontext ctx)
+{
+	object_sweep(OBJECT_ARRAY, drop_array, ctx); /* levels too */
+	object_sweep(OBJECT_MIPMAP, drop_mipmap, ctx);
+}

@@ -1,0 +1,219 @@
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define MIB ((size_t)1 << 20)
+
+static const CUmemAllocationProp on_card = {
+	.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+	.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+	.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
+};
+static const CUmemAccessDesc access_all = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+
+static size_t used(void)
+{
+	size_t free_bytes, total;
+
+	FINE(cuMemGetInfo_v2(&free_bytes, &total));
+	return total - free_bytes;
+}
+
+/* What is released stays while it is mapped. */
+static void check_life(void)
+{
+	CUmemGenericAllocationHandle h, again;
+	CUdeviceptr p;
+	size_t before = used();
+
+	FINE(cuMemAddressReserve(&p, 64 * MIB, 0, 0, 0));
+	FINE(cuMemCreate(&h, 4 * MIB, &on_card, 0));
+	CHECK(used() == before + 4 * MIB);
+	FINE(cuMemMap(p, 4 * MIB, 0, h, 0));
+	GIVES(cuMemMap(p + 2 * MIB, 4 * MIB, 0, h, 0), CUDA_ERROR_INVALID_VALUE);
+	GIVES(cuMemsetD8_v2(p, 0, 4 * MIB), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuMemSetAccess(p, 4 * MIB, &access_all, 1));
+	FINE(cuMemsetD8_v2(p, 0, 4 * MIB));
+	FINE(cuMemRelease(h));
+	GIVES(cuMemRelease(h), CUDA_ERROR_INVALID_VALUE);
+	CHECK(used() == before + 4 * MIB);
+	FINE(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(p + 3 * MIB)));
+	CHECK(again == h);
+	GIVES(cuMemUnmap(p, 2 * MIB), CUDA_ERROR_INVALID_VALUE);
+	GIVES(cuMemAddressFree(p, 64 * MIB), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuMemUnmap(p, 4 * MIB));
+	CHECK(used() == before + 4 * MIB);
+	FINE(cuMemRelease(again));
+	CHECK(used() == before);
+	FINE(cuMemAddressFree(p, 64 * MIB));
+	GIVES(cuMemMap(p, 4 * MIB, 0, h, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
+/* Chunks beside each other are unmapped by one call. */
+static void check_chunks(void)
+{
+	CUmemGenericAllocationHandle h[8];
+	CUdeviceptr p, wish;
+	size_t before = used();
+
+	FINE(cuMemAddressReserve(&p, 1024 * MIB, 0, 0, 0));
+	FINE(cuMemAddressReserve(&wish, 2 * MIB, 0, p + 2048 * MIB, 0));
+	CHECK(wish == p + 2048 * MIB);
+	for (int i = 0; i < 8; i++) {
+		FINE(cuMemCreate(&h[i], 2 * MIB, &on_card, 0));
+		FINE(cuMemMap(p + (size_t)i * 2 * MIB, 2 * MIB, 0, h[i], 0));
+		FINE(cuMemRelease(h[i]));
+	}
+	FINE(cuMemSetAccess(p, 16 * MIB, &access_all, 1));
+	FINE(cuMemsetD8_v2(p + MIB, 0, 14 * MIB));
+	CHECK(used() == before + 16 * MIB);
+	FINE(cuMemUnmap(p + 4 * MIB, 4 * MIB));
+	CHECK(used() == before + 12 * MIB);
+	GIVES(cuMemUnmap(p, 16 * MIB), CUDA_ERROR_INVALID_VALUE); /* it has a gap */
+	FINE(cuMemUnmap(p + 8 * MIB, 8 * MIB));
+	FINE(cuMemUnmap(p, 4 * MIB));
+	CHECK(used() == before);
+	FINE(cuMemAddressFree(p, 1024 * MIB));
+	FINE(cuMemAddressFree(wish, 2 * MIB));
+}
+
+static void check_refusals(void)
+{
+	CUmemGenericAllocationHandle h;
+	CUmemAllocationProp prop = on_card;
+	size_t granularity, before = used();
+
+	FINE(cuMemGetAllocationGranularity(&granularity, &prop, 0));
+	CHECK(granularity == 2 * MIB);
+	GIVES(cuMemCreate(&h, MIB, &prop, 0), CUDA_ERROR_INVALID_VALUE);
+	GIVES(cuMemCreate(&h, (size_t)1 << 40, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+	prop.location.id = 99;
+	GIVES(cuMemCreate(&h, 2 * MIB, &prop, 0), CUDA_ERROR_INVALID_DEVICE);
+	prop.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST, 0};
+	FINE(cuMemCreate(&h, 2 * MIB, &prop, 0));
+	CHECK(used() == before);
+	FINE(cuMemRelease(h));
+}
+
+static void check_export(void)
+{
+	CUmemGenericAllocationHandle h, other;
+	CUmemAllocationProp prop;
+	size_t before = used();
+	int fd;
+
+	FINE(cuMemCreate(&h, 2 * MIB, &on_card, 0));
+	FINE(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	FINE(cuMemImportFromShareableHandle(&other, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	FINE(cuMemGetAllocationPropertiesFromHandle(&prop, other));
+	CHECK(prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE);
+	CHECK(used() == before + 2 * MIB);
+	FINE(cuMemRelease(other));
+	FINE(cuMemRelease(h));
+	CHECK(used() == before);
+	close(fd);
+}
+
+void check_vmm(void)
+{
+	int yes = 0;
+
+	start();
+	FINE(cuDeviceGetAttribute(&yes, 102, 0));
+	CHECK(yes);
+	check_life();
+	check_chunks();
+	check_refusals();
+	check_export();
+}
+
+static void check_sparse(void)
+{
+	CUDA_ARRAY3D_DESCRIPTOR desc = {1024, 1024, 0, 0x20, 1, CUDA_ARRAY3D_SPARSE};
+	CUarrayMapInfo info = {.memOperationType = 1};
+	CUmemGenericAllocationHandle h;
+	size_t before = used();
+
+	FINE(cuArray3DCreate_v2(&info.resource.array, &desc));
+	CHECK(used() == before);
+	FINE(cuMemCreate(&h, 2 * MIB, &on_card, 0));
+	info.memHandle.memHandle = h;
+	FINE(cuMemMapArrayAsync(&info, 1, NULL));
+	FINE(cuMemRelease(h));
+	CHECK(used() == before + 2 * MIB);
+	info.memOperationType = 2;
+	FINE(cuMemMapArrayAsync(&info, 1, NULL));
+	CHECK(used() == before);
+	FINE(cuArrayDestroy(info.resource.array));
+}
+
+void check_arrays(void)
+{
+	CUDA_ARRAY_DESCRIPTOR flat = {100, 100, 0x20, 4};
+	CUDA_ARRAY3D_DESCRIPTOR deep = {64, 64, 4, 0x10, 2, 0}, told;
+	CUDA_ARRAY_MEMORY_REQUIREMENTS needs;
+	CUarray a, level;
+	CUmipmappedArray m;
+	size_t before;
+
+	start();
+	before = used();
+	FINE(cuArrayCreate_v2(&a, &flat));
+	CHECK(used() == before + 1600 / 64 * 64 * 104);
+	GIVES(cuArrayGetMemoryRequirements(&needs, a, 0), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuArrayDestroy(a));
+	GIVES(cuArrayDestroy(a), CUDA_ERROR_INVALID_HANDLE);
+	FINE(cuArray3DCreate_v2(&a, &deep));
+	FINE(cuArray3DGetDescriptor_v2(&told, a));
+	CHECK(told.Depth == 4 && told.NumChannels == 2);
+	CHECK(used() == before + 256 * 64 * 4);
+	FINE(cuArrayDestroy(a));
+	FINE(cuMipmappedArrayCreate(&m, &deep, 3));
+	CHECK(used() == before + 256 * 64 * 4 + 128 * 32 * 2 + 64 * 16);
+	FINE(cuMipmappedArrayGetLevel(&level, m, 1));
+	GIVES(cuArrayDestroy(level), CUDA_ERROR_INVALID_HANDLE);
+	FINE(cuMipmappedArrayDestroy(m));
+	deep.Flags = CUDA_ARRAY3D_DEFERRED_MAPPING;
+	FINE(cuArray3DCreate_v2(&a, &deep));
+	CHECK(used() == before);
+	FINE(cuArrayGetMemoryRequirements(&needs, a, 0));
+	CHECK(needs.size == 256 * 64 * 4);
+	FINE(cuArrayDestroy(a));
+	flat.NumChannels = 3;
+	GIVES(cuArrayCreate_v2(&a, &flat), CUDA_ERROR_INVALID_VALUE);
+	check_sparse();
+	CHECK(used() == before);
+}
+
+void check_shared(void)
+{
+	CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc = {.type = 1, .size = MIB};
+	CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer = {.offset = 0, .size = MIB};
+	CUexternalMemory memory;
+	CUipcMemHandle handle;
+	CUdeviceptr p, other;
+	static char text[4096];
+	size_t before;
+
+	start();
+	before = used();
+	FINE(cuMemAlloc_v2(&p, MIB));
+	FINE(cuIpcGetMemHandle(&handle, p));
+	GIVES(cuIpcOpenMemHandle_v2(&other, handle, 1), CUDA_ERROR_INVALID_CONTEXT);
+	FINE(cuMemFree_v2(p));
+	desc.handle.fd = memfd_create("vulkan", 0);
+	FINE(cuImportExternalMemory(&memory, &desc));
+	FINE(cuExternalMemoryGetMappedBuffer(&p, memory, &buffer));
+	FINE(cuMemsetD8_v2(p, 0, MIB));
+	CHECK(used() == before);
+	FINE(cuMemFree_v2(p));
+	FINE(cuDestroyExternalMemory(memory));
+	FINE(cuMemHostRegister_v2(text, sizeof(text), 0));
+	GIVES(cuMemHostRegister_v2(text, sizeof(text), 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+	GIVES(cuMemFreeHost(text), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuMemHostUnregister(text));
+	GIVES(cuMemHostUnregister(text), CUDA_ERROR_INVALID_VALUE);
+}
