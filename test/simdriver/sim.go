@@ -228,6 +228,7 @@ type Card struct {
 	BusyPercent         int    `json:"busy_percent"`
 	BusyNanoseconds     uint64 `json:"busy_ns"`
 	Launches            uint64 `json:"launches"`
+	ClockNanoseconds    uint64 `json:"clock_ns"` // up to which busy_ns is computed; CLOCK_MONOTONIC
 	MIGEnabled          bool   `json:"mig_enabled"`
 	MIG                 []MIG  `json:"mig"` // in order of GPU instance id, as NVML numbers them
 }
@@ -279,6 +280,7 @@ type GroupCard struct {
 type Client struct {
 	Slot         int          `json:"slot"`
 	PID          int          `json:"pid"` // in its own namespace
+	HostPID      int          `json:"host_pid"`
 	PIDNamespace uint64       `json:"pid_namespace"`
 	Group        uint64       `json:"group"`
 	Live         bool         `json:"live"`

@@ -34,15 +34,20 @@ static void make_step(struct state *s, unsigned card, struct engine *e)
 	struct client *cl = &s->clients[p->slot % MAX_CLIENTS];
 	struct client_card *mine = &cl->cards[card];
 
+	crash_point();
 	mine->segments[(p->segment_count - 1) % SEGMENTS] = p->segment;
 	mine->segment_count = p->segment_count;
+	crash_point();
 	atomic_store_explicit(&mine->busy_ns, p->client_busy, memory_order_relaxed);
 	atomic_store_explicit(&s->groups[cl->group % MAX_GROUPS].cards[card].busy_ns, p->group_busy, memory_order_relaxed);
 	atomic_store_explicit(&e->busy_ns, p->engine_busy, memory_order_relaxed);
+	crash_point();
 	e->clock = p->clock;
 	e->slice_left = p->slice_left;
 	e->current = p->slot + 1;
+	crash_point();
 	atomic_store_explicit(&e->step.valid, 0, memory_order_release);
+	crash_point();
 }
 
 int engine_lock(struct view *v, unsigned card)
@@ -89,6 +94,7 @@ void engine_wake(struct engine *e, unsigned slot)
 
 static void engine_sleep(struct engine *e, unsigned slot)
 {
+	crash_point();
 	atomic_fetch_and(&e->waiting[slot / 64], ~(1ull << slot % 64));
 }
 
@@ -191,6 +197,7 @@ static void run(struct state *s, unsigned card, struct engine *e, unsigned slot,
 	p->client_busy = v + ns;
 	p->group_busy = atomic_load_explicit(&s->groups[cl->group % MAX_GROUPS].cards[card].busy_ns, memory_order_relaxed) + ns;
 	fill_segment(p, mine, v, ns, e->clock, span);
+	crash_point();
 	atomic_store_explicit(&p->valid, 1, memory_order_release);
 	make_step(s, card, e);
 }

@@ -21,8 +21,11 @@ static const struct symbol symbols[] = {
 
 #define SYMBOL_COUNT (sizeof(symbols) / sizeof(symbols[0]))
 
-/* The newest variant of that name which the version already has; one for per-thread streams first, if asked for. */
-static const struct symbol *look_up(const char *base, int version, bool per_thread_wanted, bool *known)
+/*
+ * The newest variant of that name which the version already has; one for per-thread streams first, if asked for. What came
+ * after the driver's own version, the driver does not know.
+ */
+static const struct symbol *look_up(const char *base, int version, int driver, bool per_thread_wanted, bool *known)
 {
 	const struct symbol *best = NULL;
 
@@ -30,7 +33,7 @@ static const struct symbol *look_up(const char *base, int version, bool per_thre
 	for (size_t i = 0; i < SYMBOL_COUNT; i++) {
 		const struct symbol *s = &symbols[i];
 
-		if (strcmp(s->base, base) != 0)
+		if ((driver && s->version > driver) || strcmp(s->base, base) != 0)
 			continue;
 		*known = true;
 		if (s->version > version || (s->kind == PER_THREAD && !per_thread_wanted))
@@ -65,8 +68,7 @@ static CUresult get_proc(const char *symbol, void **pfn, int version, cuuint64_t
 		return CUDA_ERROR_INVALID_VALUE;
 	if (driver >= 13000 && version > driver)
 		return CUDA_ERROR_INVALID_VALUE; /* documented since CUDA 13 */
-	s = look_up(symbol, driver && version > driver ? driver : version, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
-		    &known);
+	s = look_up(symbol, version, driver, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &known);
 	*pfn = s ? (void *)s->function : NULL;
 	if (s)
 		*status = CU_GET_PROC_ADDRESS_SUCCESS;

@@ -66,7 +66,4 @@ unsigned nvml_migs(nvmlDevice_t parent, nvmlDevice_t migs[MAX_INSTANCES]);
 bool nvml_lost(const struct nvmlDevice_st *device);
 nvmlReturn_t copy_out(char *out, unsigned room, const char *text);
 
-/* The client's PID as this process can see it; 0 if it can't. */
-unsigned visible_pid(const struct client *cl);
-
 #endif

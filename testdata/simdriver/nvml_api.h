@@ -72,6 +72,15 @@ typedef struct {
 } nvmlProcessUtilizationSample_t;
 
 typedef struct {
+	nvmlU64 timeStamp;
+	union {
+		double dVal;
+		unsigned int uiVal;
+		nvmlU64 ullVal;
+	} sampleValue;
+} nvmlSample_t;
+
+typedef struct {
 	unsigned int multiprocessorCount;
 	unsigned int sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
 	unsigned int gpuInstanceSliceCount, computeInstanceSliceCount;

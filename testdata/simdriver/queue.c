@@ -123,7 +123,9 @@ static bool surely_before(const struct queue *q, uint64_t tail)
 static void add(struct queue *q, uint64_t ns)
 {
 	q->queued_ns += ns;
+	crash_point();
 	atomic_store(&q->mine->queued_ns, q->queued_ns);
+	crash_point();
 }
 
 /*
@@ -192,18 +194,21 @@ void queue_mark(struct queue *q, CUevent event, uint64_t tail)
 void queue_wait(struct queue *q, uint64_t tail)
 {
 	for (;;) {
-		uint64_t eta, patience;
+		uint64_t eta = 0, patience = 0;
+		bool looked;
 
 		process_lock();
-		if (tail <= q->busy_ns || !lock_and_look(q)) {
-			process_unlock();
-			return;
+		looked = tail > q->busy_ns && lock_and_look(q);
+		if (looked && tail > q->busy_ns) {
+			eta = engine_eta(process.view.s, q->card, q->engine, (unsigned)process.view.self, tail);
+			patience = tail - q->busy_ns;
+			patience = q->looked_at + (patience > KILLED_NS ? patience : KILLED_NS);
 		}
-		eta = engine_eta(process.view.s, q->card, q->engine, (unsigned)process.view.self, tail);
-		patience = tail > q->busy_ns ? tail - q->busy_ns : 0;
-		patience = q->looked_at + (patience > KILLED_NS ? patience : KILLED_NS);
-		unlock(q);
+		if (looked)
+			unlock(q);
 		process_unlock();
+		if (!eta)
+			return;
 		wait_until(eta < patience ? eta : patience);
 	}
 }

@@ -85,7 +85,7 @@ static void json_card(FILE *out, const struct card *c, unsigned index)
 		(unsigned long long)c->used[CHARGE_DATA]);
 	fprintf(out, ",\"memory_peak_bytes\":%llu,\"context_bytes\":%llu", (unsigned long long)c->peak_used,
 		(unsigned long long)c->context_bytes);
-	fprintf(out, ",\"presence\":\"%s\"", presence_name(c));
+	fprintf(out, ",\"presence\":\"%s\",\"clock_ns\":%llu", presence_name(c), (unsigned long long)c->engine.clock);
 	json_engine(out, &c->engine);
 	fprintf(out, ",\"mig_enabled\":%s,\"mig\":[", atomic_load(&c->mig_enabled) ? "true" : "false");
 	n = instances_in_order(c, slots);
@@ -118,7 +118,8 @@ static void json_client(FILE *out, const struct view *v, unsigned slot)
 	const struct state *s = v->s;
 	const struct client *cl = &s->clients[slot];
 
-	fprintf(out, "{\"slot\":%u,\"pid\":%u,\"pid_namespace\":%llu,\"group\":%llu,\"live\":%s,\"cards\":[", slot, cl->pid,
+	fprintf(out, "{\"slot\":%u,\"pid\":%u,\"host_pid\":%u,\"pid_namespace\":%llu,\"group\":%llu,\"live\":%s,\"cards\":[", slot, cl->pid,
+		atomic_load(&cl->host_pid),
 		(unsigned long long)cl->pid_namespace, (unsigned long long)s->groups[cl->group % MAX_GROUPS].id,
 		client_lives(v, slot) ? "true" : "false");
 	for (unsigned c = 0; c < s->card_count; c++) {
@@ -230,6 +231,10 @@ int show_status(struct view *v, const char *path, bool json)
 		return !complain("out of memory");
 	for (unsigned c = 0; c < v->s->card_count; c++)
 		card_advance(v, c);
+	for (unsigned i = 0; i < v->s->client_limit && i < MAX_CLIENTS; i++) {
+		if (atomic_load(&v->s->clients[i].taken))
+			client_pid(v, i, false);
+	}
 	state_reap(v);
 	if (state_lock(v)) {
 		fclose(out);

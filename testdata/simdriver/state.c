@@ -18,7 +18,7 @@ static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
 /* $SIMGPU_CRASH=N: die by SIGKILL at the Nth crash point that this process reaches. For the tests of repair(). */
 static long crash_countdown;
 
-static void crash_point(void)
+void crash_point(void)
 {
 	if (crash_countdown > 0 && --crash_countdown == 0)
 		raise(SIGKILL);
@@ -388,6 +388,7 @@ static void fill_client(struct state *s, struct client *cl, struct mig mig)
 
 	memset(cl->cards, 0, sizeof(cl->cards[0]) * s->card_count);
 	cl->pid = (uint32_t)getpid();
+	atomic_store(&cl->host_pid, cl->pid);
 	cl->pid_namespace = stat("/proc/self/ns/pid", &st) ? 0 : st.st_ino;
 	cl->start_time = own_start_time();
 	cl->joined = ++s->next_client;

@@ -64,7 +64,11 @@
 enum presence { CARD_PRESENT = 0, CARD_LOST = 1, CARD_REMOVED = 2 };
 
 /* Which PIDs NVML gives a process that lives in a PID namespace. */
-enum nvml_pids { PIDS_OWN = 0, PIDS_HOST = 1, PIDS_MIXED = 2 };
+enum nvml_pids {
+	PIDS_OWN = 0,  /* its own namespace's */
+	PIDS_HOST = 1, /* the host's */
+	PIDS_MIXED = 2 /* its own in lists of processes, the host's with utilisation, as some drivers do */
+};
 
 enum charge { CHARGE_CONTEXT = 0, CHARGE_DATA = 1, CHARGE_KINDS = 2 };
 
@@ -226,7 +230,7 @@ struct client {
 	_Atomic uint32_t taken; /* 0: free. Set after, cleared while the life byte is not held by another */
 	uint32_t group;         /* index into groups */
 	uint32_t pid;           /* as the client itself sees it */
-	uint32_t pad;
+	_Atomic uint32_t host_pid; /* the same until a process of an outer PID namespace looks (see pids.c) */
 	uint64_t pid_namespace; /* inode */
 	uint64_t start_time;    /* /proc/self/stat field 22 */
 	uint64_t joined;        /* rises with each client */
@@ -297,6 +301,9 @@ uint64_t instance_used(const struct instance *in);
 /* An injected failure of that symbol: true, and the error that it shall return. */
 bool fail_consume(struct view *v, const char *symbol, int *error);
 
+/* For the tests of what a killed process leaves behind: see $SIMGPU_CRASH. */
+void crash_point(void);
+
 /* The engine lock of a card. 0 or an errno value. Taken after the state lock, never before it. */
 void engine_locks_init(struct state *s);
 int engine_lock(struct view *v, unsigned card);
@@ -320,6 +327,9 @@ uint64_t now_ns(void);
 void busy_add(struct busy_bucket *ring, uint64_t start_ns, uint64_t end_ns, uint64_t busy_ns);
 /* Percent of the time from..to in which kernels ran. */
 unsigned busy_percent(const struct busy_bucket *ring, uint64_t from_ns, uint64_t to_ns);
+
+/* The client's PID as this process sees it, 0 if it can't; or the host's. Not in libcuda.so.1. */
+unsigned client_pid(struct view *v, unsigned slot, bool host);
 
 /* Whether this process may see that card: its device node is there and the devices cgroup lets it be opened. */
 bool card_visible(const struct card *c);

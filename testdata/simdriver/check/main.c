@@ -9,7 +9,12 @@ const char spin_ptx[] = ".version 6.3\n"
 			".visible .entry spin(.param .u64 ns) { ret; }\n"
 			".visible .entry quick() { ret; }\n"
 			"// sim-duration-us: 20000\n"
-			".entry slow(\n) { ret; }\n";
+			".entry slow(\n) { ret; }\n"
+			"// sim-duration-us: 100\n"
+			"// sim-duration-per-block-ns: 1000\n"
+			".entry blocks() { ret; }\n"
+			"// sim-duration-us: 1000000\n"
+			".entry second() { ret; }\n";
 
 CUcontext start(void)
 {
@@ -28,13 +33,14 @@ struct check {
 
 /* What the list of checks leaves out: the test has to set things up for them. */
 static const struct check unlisted[] = {
-	{"orphan", check_orphan}, {"mig", check_mig}, {"mig-late", check_mig_late},
+	{"orphan", check_orphan}, {"mig", check_mig}, {"mig-late", check_mig_late}, {"devices-together", check_devices_together},
 };
 
 static const struct check checks[] = {
 	{"uninitialised", check_uninitialised}, {"devices", check_devices}, {"contexts", check_contexts},
 	{"memory", check_memory},		{"copies", check_copies},   {"lookup", check_lookup},
 	{"modules", check_modules},		{"time", check_time},	    {"streams", check_streams},
+	{"queue", check_queue},			{"legacy", check_legacy},
 	{"fork", check_fork},			{"nvml-fork", check_nvml_fork}, {"threads", check_threads},
 	{"vmm", check_vmm},			{"arrays", check_arrays},   {"shared", check_shared},
 };

@@ -1,0 +1,169 @@
+/*
+ * NVML: utilisation. Time is cut into sampling periods of the card's sample_ms, rounded to whole buckets. Only periods that
+ * are over are told; the buffer has five seconds of them.
+ */
+#include "nvml.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define BUFFER_BUCKETS (BUSY_BUCKETS - 8) /* the newest may still be written */
+#define SAME_NS 1000000ull /* the two clocks drift between two calls; periods are far longer */
+#define TYPE_GPU 1
+#define TYPE_MEMORY 2
+#define VALUE_UNSIGNED_INT 1
+
+/* A card has periods of that length, up to which one may be asked now, and how far CLOCK_REALTIME is ahead of the others. */
+struct clocks {
+	uint64_t period, last; /* CLOCK_MONOTONIC, ns */
+	uint64_t ahead;
+};
+
+static struct clocks clocks_of(const struct card *c)
+{
+	struct clocks k;
+	struct timespec wall;
+	uint64_t now = now_ns();
+	uint64_t buckets = ((uint64_t)c->sample_ms * 1000000 + BUSY_BUCKET_NS / 2) / BUSY_BUCKET_NS;
+
+	clock_gettime(CLOCK_REALTIME, &wall);
+	buckets = buckets < 1 ? 1 : buckets > BUFFER_BUCKETS ? BUFFER_BUCKETS : buckets;
+	k.period = buckets * BUSY_BUCKET_NS;
+	k.last = now / k.period * k.period;
+	k.ahead = (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec - now;
+	return k;
+}
+
+/* The end of the last period that ended by then (a CPU timestamp in microseconds), or the oldest that is kept. */
+static uint64_t period_after(const struct clocks *k, nvmlU64 last_seen)
+{
+	uint64_t kept = BUFFER_BUCKETS * BUSY_BUCKET_NS / k->period * k->period;
+	uint64_t oldest = k->last > kept ? k->last - kept : 0;
+	uint64_t seen;
+
+	if (last_seen > UINT64_MAX / 1000 || last_seen * 1000 < k->ahead)
+		return last_seen < k->ahead / 1000 ? oldest : k->last;
+	seen = (last_seen * 1000 - k->ahead + SAME_NS) / k->period * k->period;
+	return seen < oldest ? oldest : seen;
+}
+
+static nvmlU64 timestamp(const struct clocks *k, uint64_t monotonic)
+{
+	return (monotonic + k->ahead) / 1000;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *out)
+{
+	struct card *c;
+	struct clocks k;
+	nvmlReturn_t r;
+
+	ENTER();
+	r = nvml_find(device, &c);
+	if (r || !out)
+		return r ? r : NVML_ERROR_INVALID_ARGUMENT;
+	if (atomic_load(&c->mig_enabled))
+		return NVML_ERROR_NOT_SUPPORTED;
+	k = clocks_of(c);
+	card_advance(&nvml.view, device->card);
+	out->gpu = busy_percent(c->engine.busy, k.last - k.period, k.last);
+	out->memory = out->gpu / 2;
+	return NVML_SUCCESS;
+}
+
+/* One for each process that had the card in that time, with its share of all of it. */
+static unsigned list_samples(unsigned card, const struct clocks *k, uint64_t from, nvmlProcessUtilizationSample_t *list)
+{
+	const struct state *s = nvml.view.s;
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {
+		const struct client *cl = &s->clients[i];
+		unsigned percent;
+
+		if (!atomic_load(&cl->taken))
+			continue;
+		percent = busy_percent(cl->cards[card].busy, from, k->last);
+		if (!percent)
+			continue;
+		memset(&list[n], 0, sizeof(list[n]));
+		list[n].pid = client_pid(&nvml.view, i, s->nvml_pids != PIDS_OWN);
+		list[n].timeStamp = timestamp(k, k->last);
+		list[n].smUtil = percent;
+		list[n].memUtil = percent / 2;
+		n += list[n].pid != 0;
+	}
+	return n;
+}
+
+/*
+ * As documented: NULL asks for the room that is needed; last_seen 0 is all that the buffer has, else what came after it; no
+ * sample since then is NOT_FOUND.
+ */
+EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *out,
+						    unsigned int *count, nvmlU64 last_seen)
+{
+	nvmlProcessUtilizationSample_t *list;
+	struct clocks k;
+	struct card *c;
+	nvmlReturn_t r;
+	unsigned n, room;
+
+	ENTER();
+	r = nvml_find(device, &c);
+	if (r || !count)
+		return r ? r : NVML_ERROR_INVALID_ARGUMENT;
+	if (atomic_load(&c->mig_enabled))
+		return NVML_ERROR_NOT_SUPPORTED;
+	list = calloc(MAX_CLIENTS, sizeof(*list));
+	if (!list)
+		return NVML_ERROR_MEMORY;
+	state_reap(&nvml.view);
+	k = clocks_of(c);
+	card_advance(&nvml.view, device->card);
+	n = list_samples(device->card, &k, period_after(&k, last_seen), list);
+	room = out ? *count : 0;
+	*count = n;
+	if (out && n <= room)
+		memcpy(out, list, n * sizeof(*list));
+	free(list);
+	if (!n)
+		return NVML_ERROR_NOT_FOUND;
+	return n <= room ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
+}
+
+/* One sample for each period, oldest first. */
+EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, nvmlU64 last_seen, int *value_type,
+					 unsigned int *count, nvmlSample_t *samples)
+{
+	struct clocks k;
+	struct card *c;
+	nvmlReturn_t r;
+	uint64_t from;
+	unsigned n = 0, room;
+
+	ENTER();
+	r = nvml_find(device, &c);
+	if (r || !count || !value_type || (samples && !*count))
+		return r ? r : NVML_ERROR_INVALID_ARGUMENT;
+	if ((type != TYPE_GPU && type != TYPE_MEMORY) || atomic_load(&c->mig_enabled))
+		return NVML_ERROR_NOT_SUPPORTED;
+	*value_type = VALUE_UNSIGNED_INT;
+	k = clocks_of(c);
+	card_advance(&nvml.view, device->card);
+	from = period_after(&k, last_seen);
+	room = samples ? *count : 0;
+	for (uint64_t t = from + k.period; t <= k.last; t += k.period, n++) {
+		unsigned percent = busy_percent(c->engine.busy, t - k.period, t);
+
+		if (n >= room && samples)
+			break;
+		if (samples) {
+			samples[n].timeStamp = timestamp(&k, t);
+			samples[n].sampleValue.ullVal = type == TYPE_GPU ? percent : percent / 2;
+		}
+	}
+	*count = n;
+	return n ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+}
