@@ -228,7 +228,7 @@ type Card struct {
 	BusyPercent         int    `json:"busy_percent"`
 	BusyNanoseconds     uint64 `json:"busy_ns"`
 	Launches            uint64 `json:"launches"`
-	ClockNanoseconds    uint64 `json:"clock_ns"` // up to which busy_ns is computed; CLOCK_MONOTONIC
+	ClockNanoseconds    uint64 `json:"clock_ns"` // up to which busy_ns is computed; CLOCK_MONOTONIC; 0 before the first launch
 	MIGEnabled          bool   `json:"mig_enabled"`
 	MIG                 []MIG  `json:"mig"` // in order of GPU instance id, as NVML numbers them
 }

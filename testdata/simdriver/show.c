@@ -85,7 +85,9 @@ static void json_card(FILE *out, const struct card *c, unsigned index)
 		(unsigned long long)c->used[CHARGE_DATA]);
 	fprintf(out, ",\"memory_peak_bytes\":%llu,\"context_bytes\":%llu", (unsigned long long)c->peak_used,
 		(unsigned long long)c->context_bytes);
-	fprintf(out, ",\"presence\":\"%s\",\"clock_ns\":%llu", presence_name(c), (unsigned long long)c->engine.clock);
+	/* 0 on a card that never ran anything: so its status changes with what happens to it only. */
+	fprintf(out, ",\"presence\":\"%s\",\"clock_ns\":%llu", presence_name(c),
+		(unsigned long long)(atomic_load(&c->engine.launches) ? c->engine.clock : 0));
 	json_engine(out, &c->engine);
 	fprintf(out, ",\"mig_enabled\":%s,\"mig\":[", atomic_load(&c->mig_enabled) ? "true" : "false");
 	n = instances_in_order(c, slots);
