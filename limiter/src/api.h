@@ -32,10 +32,10 @@ enum {
 };
 
 enum {
-	CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
 	CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115,
 };
 
+enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
 enum { /* HOST, HOST_NUMA, HOST_NUMA_CURRENT */
 	CU_MEM_LOCATION_TYPE_HOST = 2,
 	CU_MEM_LOCATION_TYPE_HOST_LAST = 4,
@@ -76,6 +76,22 @@ typedef struct { /* the beginning of CUmemAllocationProp */
 	int requestedHandleTypes;
 	struct { int type, id; } location;
 } CUmemAllocationProp;
+
+enum { CU_MEM_OPERATION_TYPE_MAP = 1, CU_MEM_HANDLE_TYPE_GENERIC = 0 };
+
+typedef struct {
+	int resourceType;
+	void *resource; /* array or mipmapped array */
+	int subresourceType;
+	union {
+		unsigned int level[8];
+		unsigned long long miptail[3];
+	} subresource;
+	int memOperationType, memHandleType;
+	CUmemGenericAllocationHandle memHandle;
+	unsigned long long offset;
+	unsigned int deviceBitMask, flags, reserved[2];
+} CUarrayMapInfo;
 
 typedef struct { int type; } CUgraphNodeParams; /* its beginning */
 
@@ -123,6 +139,13 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t size, CUmemoryPool poo
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream stream);
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
                      unsigned long long flags);
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size);
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream);
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream);
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr);
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable, int type);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t count, void *params);
 CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t count,
                         CUgraphNodeParams *params);

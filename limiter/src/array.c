@@ -24,8 +24,10 @@ static uint64_t element(int format, unsigned int channels)
 {
 	switch (format) {
 	case 0x01: case 0x08: /* (un)signed int8 */
+	case 0xc0: case 0xc1: case 0xc2: case 0xc6: case 0xc7: case 0xc8: /* the same, normalised */
 		return channels;
 	case 0x02: case 0x09: case 0x10: /* (un)signed int16, half */
+	case 0xc3: case 0xc4: case 0xc5: case 0xc9: case 0xca: case 0xcb:
 		return 2 * (uint64_t)channels;
 	case 0x03: case 0x0a: case 0x20: /* (un)signed int32, float */
 		return 4 * (uint64_t)channels;

@@ -51,6 +51,16 @@ CUresult charge_begin_context(struct charge *c, CUdevice dev)
 	return !c->bytes || reserve(c->process, c->here.cell, c->bytes) ? CUDA_SUCCESS : no_room(c);
 }
 
+CUresult charge_begin_on(struct charge *c, CUdevice dev, uint64_t bytes)
+{
+	c->here = (struct here){ NULL, device_cell(dev) };
+	c->process = c->here.cell < 0 ? NULL : process_get();
+	if (!c->process || !owner_wait(&c->process->owner))
+		return CUDA_ERROR_NOT_INITIALIZED;
+	c->bytes = bytes;
+	return reserve(c->process, c->here.cell, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 bool charge_resize(struct charge *c, uint64_t bytes)
 {
 	if (bytes > c->bytes && !reserve(c->process, c->here.cell, bytes - c->bytes))
@@ -69,6 +79,8 @@ static _Atomic uint64_t *split(struct process *p, int cell, enum ledger_kind kin
 		return NULL;
 	case LEDGER_CONTEXT:
 		return &p->owner.slot->cells[cell].context;
+	case LEDGER_VMM:
+		return &p->owner.slot->cells[cell].vmm;
 	default:
 		return &p->owner.slot->cells[cell].array;
 	}
@@ -120,17 +132,40 @@ void charge_give_context(struct process *p, int cell, uint64_t bytes)
 	give_back(p, &(struct ledger_entry){ .size = bytes, .kind = LEDGER_CONTEXT, .cell = (uint64_t)cell });
 }
 
+void charge_hold_vmm(struct charge *c)
+{
+	/* Relaxed: as in charge_keep. */
+	atomic_fetch_add_explicit(split(c->process, c->here.cell, LEDGER_VMM), c->bytes, memory_order_relaxed);
+}
+
+void charge_give_vmm(struct process *p, int cell, uint64_t bytes)
+{
+	give_back(p, &(struct ledger_entry){ .size = bytes, .kind = LEDGER_VMM, .cell = (uint64_t)cell });
+}
+
+static bool is_array(enum ledger_kind kind)
+{
+	return kind == LEDGER_ARRAY || kind == LEDGER_MIPMAP;
+}
+
+static uint32_t held_in(struct process *p, enum ledger_kind kind, uint64_t key)
+{
+	return is_array(kind) ? backing_unmap_begin(p, BACKING_ARRAY, key, 1) : 0;
+}
+
 void discharge_begin(struct discharge *d, enum ledger_kind kind, uint64_t key)
 {
 	d->process = process_peek();
 	if (d->process && !ledger_take(&d->process->ledger, kind, key, &d->entry))
 		d->process = NULL;
+	d->held = d->process ? held_in(d->process, kind, key) : 0;
 }
 
 CUresult discharge_end(struct discharge *d, CUresult result)
 {
 	if (!d->process)
 		return result;
+	backing_unmap_end(d->process, d->held, result == CUDA_SUCCESS);
 	if (result == CUDA_SUCCESS)
 		give_back(d->process, &d->entry);
 	else /* without memory for the entry the bytes stay charged: the safe side */
@@ -141,6 +176,7 @@ CUresult discharge_end(struct discharge *d, CUresult result)
 static void give_back_each(const struct ledger_entry *entry, void *process)
 {
 	give_back(process, entry);
+	backing_unmap_end(process, held_in(process, entry->kind, entry->key), true);
 }
 
 void discharge_context(struct process *p, CUcontext context, uint64_t stamp)

@@ -23,6 +23,8 @@ CUresult charge_begin_everywhere(struct charge *charge, uint64_t bytes);
 /* The same on this card, for a context that is to be made there: what the limits
  * file says that one takes. A refusal for lack of room is said on stderr. */
 CUresult charge_begin_context(struct charge *charge, CUdevice dev);
+/* The same on this card, whatever is current. */
+CUresult charge_begin_on(struct charge *charge, CUdevice dev, uint64_t bytes);
 /* Makes it so many bytes instead. False: that many don't fit. */
 bool charge_resize(struct charge *charge, uint64_t bytes);
 /* Writes it down under the driver's address or handle. False: no memory to. */
@@ -32,6 +34,9 @@ bool charge_keep_context(struct charge *charge, CUcontext context);
 /* The same where the caller remembers it itself, and gives it back with the next. */
 void charge_hold_context(struct charge *charge);
 void charge_give_context(struct process *process, int cell, uint64_t bytes);
+/* Virtual memory, which backing.h remembers. */
+void charge_hold_vmm(struct charge *charge);
+void charge_give_vmm(struct process *process, int cell, uint64_t bytes);
 void charge_cancel(struct charge *charge);
 
 /* For a free: takes what is known of the key out of the ledger before the driver
@@ -39,6 +44,7 @@ void charge_cancel(struct charge *charge);
 struct discharge {
 	struct process *process; /* NULL: not ours, nothing is charged for it */
 	struct ledger_entry entry;
+	uint32_t held; /* of an array: what was mapped into it */
 };
 
 void discharge_begin(struct discharge *discharge, enum ledger_kind kind, uint64_t key);

@@ -8,7 +8,7 @@
 #include "loader.h"
 
 enum library { CUDA, NVML, LIBRARIES };
-enum what { PLAIN, TAKES, GIVES, VIEW, CONTEXT, SEAM };
+enum what { PLAIN, TAKES, HOLDS, GIVES, VIEW, CONTEXT, SEAM };
 
 static const struct hook {
 	const char *name;
@@ -165,7 +165,7 @@ bool hook_takes_memory(const char *base)
 	size_t length = base_length(base);
 
 	for (enum hook_id id = 0; id < HOOK_COUNT; id++)
-		if (hooks[id].what == TAKES && base_length(hooks[id].name) == length && !memcmp(hooks[id].name, base, length))
+		if ((hooks[id].what == TAKES || hooks[id].what == HOLDS) && base_length(hooks[id].name) == length && !memcmp(hooks[id].name, base, length))
 			return true;
 	return false;
 }

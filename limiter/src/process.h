@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include "api.h"
+#include "backing.h"
 #include "layout.h"
 #include "ledger.h"
 #include "primary.h"
@@ -30,6 +31,7 @@ struct process {
 	struct owner owner;
 	struct primary primary[VGPU_MAX_DEVICES]; /* per cell */
 	struct ledger ledger;
+	struct backing backing;
 };
 
 /* NULL: this process may not use CUDA, which has been said. */

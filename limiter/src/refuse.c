@@ -3,10 +3,9 @@
  *
  *   cuMemAllocAsync, FromPoolAsync  a pool reserves more than its pointers, and keeps it
  *   cuGraphAddMemAllocNode, AddNode memory belongs to the graph's executions
- *   cuMemCreate on a device         lives on in mappings and exported handles
  *
  * Programs that ask first are told that the card can't (cuDeviceGetAttribute:
- * memory pools, virtual memory management) and use cuMemAlloc. */
+ * memory pools) and use cuMemAlloc. */
 #include "device.h"
 #include "hooks.h"
 #include "say.h"
@@ -43,15 +42,6 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t size, CUmemoryPoo
 	return refuse("cuMemAllocFromPoolAsync");
 }
 
-/* Host memory (the other locations) is not limited. */
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
-                     unsigned long long flags)
-{
-	if (prop && (prop->location.type < CU_MEM_LOCATION_TYPE_HOST || prop->location.type > CU_MEM_LOCATION_TYPE_HOST_LAST))
-		return refuse("cuMemCreate");
-	return REAL(cuMemCreate)(handle, size, prop, flags);
-}
-
 CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t count, void *params)
 {
 	(void)node, (void)graph, (void)deps, (void)count, (void)params;
@@ -79,8 +69,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
 	CUresult result = REAL(cuDeviceGetAttribute)(value, attribute, dev);
 
 	if (result == CUDA_SUCCESS && value &&
-	    (attribute == CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED ||
-	     attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
+	    attribute == CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)
 		*value = 0;
 	return result;
 }

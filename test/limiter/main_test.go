@@ -277,3 +277,10 @@ func eventually(tb testing.TB, within time.Duration, what string, holds func() b
 		}
 	}
 }
+
+// fail makes the next call of a symbol return OUT_OF_MEMORY.
+func fail(tb testing.TB, c *container, symbol string) {
+	tb.Helper()
+	out, err := exec.Command(filepath.Join(built, "sim", "simctl"), "--state", c.state, "fail", symbol, "1").CombinedOutput()
+	require.NoError(tb, err, "%s", out)
+}

@@ -21,7 +21,7 @@ func TestSanitizers(t *testing.T) {
 			require.NoError(t, buildNative(test.sanitizer))
 			dir := t.TempDir()
 			lib := filepath.Join(built, test.sanitizer, "lib", "libvgpu.so")
-			for _, program := range []string{"churn", "probe", "primary"} {
+			for _, program := range []string{"churn", "probe", "primary", "segments"} {
 				// Linked first rather than preloaded: the sanitizer's runtime must be in front.
 				require.NoError(t, compile(filepath.Join(dir, program), "testdata/"+program+".c", "-pthread",
 					"-fsanitize="+test.sanitizer, "-Wl,--no-as-needed", lib, "-Xlinker", "-rpath", "-Xlinker", filepath.Dir(lib)))
@@ -33,7 +33,11 @@ func TestSanitizers(t *testing.T) {
 			out, err := c.command(filepath.Join(dir, "churn"), "2", "1", fmt.Sprint(300*miB), "8").CombinedOutput()
 			assert.NoError(t, err, "%s", out)
 			assert.NotContains(t, string(out), "anitizer")
+			out, err = c.command(filepath.Join(dir, "segments"), "2", "1", "6").CombinedOutput()
+			assert.NoError(t, err, "%s", out)
+			assert.NotContains(t, string(out), "anitizer")
 			for _, script := range []string{
+				"init ctx 0 vreserve 9000 vcreate 0 4 vmap 0 0 4 0 vretain 0 2 vrelease 0 vunmap 0 0 4 vunmap 0 0 4 vrelease 1 vmany 300 2 vunmap 0 0 600",
 				"init ctx 0 alloc 4096 alloc1 512 managed 100 pitch 100 10 info info1 infonull total 0 free 0 free1 1 free 2 nvml 0 reset 0",
 				"init newctx 0 alloc 1042284544 alloc 1 newctx newctx 0 alloc 1042284544 ctx 0 closefds",
 				"alloc 1 init alloc 1 freeptr 1",

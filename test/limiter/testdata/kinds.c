@@ -64,10 +64,15 @@ int main(void)
 	show("any node, kernel", CALL(cuGraphAddNode, &a, NULL, NULL, (size_t)0, &(int){ 0 }));
 	show("any node v2, alloc", CALL(cuGraphAddNode_v2, &a, NULL, NULL, NULL, (size_t)0, &(int){ 10 }));
 	show("create on device", CALL(cuMemCreate, &p, (size_t)1, &(struct prop){ 1, 0, 1, 0 }, 0ull));
+	show("import what is known", CALL(cuMemImportFromShareableHandle, &p, NULL, 1));
+	show("release", CALL(cuMemRelease, p));
+	show("release again", CALL(cuMemRelease, p));
+	show("release what is unknown", CALL(cuMemRelease, p));
 	show("create on host", CALL(cuMemCreate, &p, (size_t)1, &(struct prop){ 1, 0, 2, 0 }, 0ull));
 	show("create anywhere", CALL(cuMemCreate, &p, (size_t)1, &(struct prop){ 1, 0, 9, 0 }, 0ull));
 	CALL(cuDeviceGetAttribute, &value, 115, 0);
 	printf("pools %d\n", value);
+	value = -1;
 	CALL(cuDeviceGetAttribute, &value, 102, 0);
 	printf("vmm %d\n", value);
 	CALL(cuDeviceGetAttribute, &value, 16, 0);

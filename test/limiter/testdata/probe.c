@@ -24,7 +24,8 @@ static uint64_t flags;
 	X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) \
 	X(cuCtxSetCurrent) X(cuMemAlloc_v2) X(cuMemAllocManaged) X(cuMemAllocPitch_v2) X(cuMemFree_v2) \
 	X(cuMemGetInfo_v2) X(cuDeviceTotalMem_v2) X(cuMemAlloc) X(cuMemFree) X(cuMemGetInfo) X(cuDeviceTotalMem) \
-	X(cuDeviceGetAttribute)
+	X(cuDeviceGetAttribute) X(cuMemAddressReserve) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) \
+	X(cuMemRetainAllocationHandle)
 #define DECLARE(name) extern int name();
 NAMES(DECLARE)
 static void *direct(const char *name)
@@ -160,12 +161,69 @@ static void split(const char *how)
 	}
 }
 
+/* Virtual memory, sizes in MiB: vreserve SIZE, vcreate CARD SIZE (card -2: the host's),
+ * vlocation KIND of what is created, vmap RANGE AT SIZE HANDLE, vunmap RANGE AT SIZE,
+ * vretain RANGE AT, vrelease HANDLE, vmany COUNT SIZE: created, mapped, released. */
+struct prop { int type, requested, kind, id; void *more; unsigned char flags[8]; };
+
+static int location = 1;
+
+static int create(unsigned long long *handle, long long where, unsigned long long mib)
+{
+	struct prop prop = { 1, 0, where == -2 ? 2 : location, where == -2 ? 0 : (int)where };
+
+	return CALL("cuMemCreate", handle, (size_t)(mib << 20), &prop, 0ull);
+}
+
+static int run_virtual(const char *what)
+{
+	static unsigned long long ranges[16], handles[64];
+	static int range_count, handle_count;
+	unsigned long long a, b, size, i = 0;
+	int r = 0;
+
+	if (!strcmp(what, "vreserve"))
+		r = CALL("cuMemAddressReserve", &ranges[range_count++], (size_t)(number() << 20), (size_t)0, 0ull, 0ull);
+	else if (!strcmp(what, "vlocation")) {
+		location = (int)number();
+		return 1;
+	} else if (!strcmp(what, "vcreate")) {
+		long long where = strtoll(*args++, NULL, 0);
+		r = create(&handles[handle_count], where, number());
+		handle_count += r == 0;
+	} else if (!strcmp(what, "vrelease"))
+		r = CALL("cuMemRelease", handles[number()]);
+	else if (!strcmp(what, "vmap")) {
+		a = ranges[number()], b = number() << 20, size = number() << 20;
+		r = CALL("cuMemMap", a + b, (size_t)size, (size_t)0, handles[number()], 0ull);
+	} else if (!strcmp(what, "vunmap")) {
+		a = ranges[number()], b = number() << 20, size = number() << 20;
+		r = CALL("cuMemUnmap", a + b, (size_t)size);
+	} else if (!strcmp(what, "vretain")) {
+		a = ranges[number()];
+		r = CALL("cuMemRetainAllocationHandle", &handles[handle_count], (void *)(a + (number() << 20)));
+		handle_count += r == 0;
+	} else if (!strcmp(what, "vmany")) {
+		a = number(), size = number();
+		for (; i < a && !r; i++)
+			r = create(&b, 0, size) || CALL("cuMemMap", ranges[0] + i * (size << 20), (size_t)(size << 20), (size_t)0, b, 0ull) ||
+			    CALL("cuMemRelease", b);
+		printf("vmany %llu", i);
+		what = "";
+	} else
+		return 0;
+	printf("%s %d\n", what, r);
+	return 1;
+}
+
 static void run(const char *what)
 {
 	unsigned long long p = 0, a, b;
 	size_t x = 0, y = 0;
 	int dev = 0, r;
 
+	if (run_virtual(what))
+		return;
 	if (!strcmp(what, "init"))
 		printf("init %d\n", CALL("cuInit", 0));
 	else if (!strcmp(what, "ctx")) {

@@ -1,0 +1,50 @@
+/* Physical memory that a program has by handle (cuMemCreate): how much, on which
+ * card, and what keeps it: references by handle, mappings, sparse arrays. It ends,
+ * and is given back, when nothing of that is left. Private memory, constant time
+ * per handle and per mapping, grows.
+ *
+ * Each call is bracketed: what it takes away is taken out of the tables before the
+ * driver is asked, for right after it the driver may give the same handle or
+ * address out again; it counts until the driver has done it. What it adds is held
+ * before the driver is asked, so that no release beside it can end the memory. */
+#ifndef GPUSLICE_BACKING_H
+#define GPUSLICE_BACKING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lock.h"
+
+struct process;
+struct backing_node;
+
+struct backing { /* fresh zeroed memory is an empty one */
+	lock_t lock;   /* of the rest; never held across a driver call */
+	uint32_t free; /* the first free node, 0: none */
+	uint64_t used; /* nodes that were ever given out, of */
+	uint64_t room; /* a power of two, also that of buckets; 0: nothing is there yet */
+	struct backing_node *nodes;
+	uint32_t *buckets;
+};
+
+enum backing_place { BACKING_ADDRESS = 1, BACKING_ARRAY };
+
+/* The driver has made it. False: no memory to write it down. */
+bool backing_add(struct process *p, uint64_t handle, uint64_t size, int cell);
+
+/* cuMemRelease; 0: no reference of ours. */
+uint32_t backing_release_begin(struct process *p, uint64_t handle);
+void backing_release_end(struct process *p, uint32_t memory, bool done);
+
+/* It will be mapped: in *mapping what to end with. False: no memory. */
+bool backing_map_begin(struct process *p, uint64_t handle, uint32_t *mapping);
+void backing_map_end(struct process *p, uint32_t mapping, enum backing_place place, uint64_t at, uint64_t size, bool done);
+
+/* All mappings of a range, or all in an array, as a chain; 0: none. */
+uint32_t backing_unmap_begin(struct process *p, enum backing_place place, uint64_t at, uint64_t size);
+void backing_unmap_end(struct process *p, uint32_t chain, bool done);
+
+/* The driver has given another reference to that handle. */
+void backing_retained(struct process *p, uint64_t handle);
+
+#endif

@@ -1,0 +1,146 @@
+/* Virtual memory: charged when it is made, to the card where it lies, whatever is
+ * current; given back when the last handle and the last mapping are gone. Host
+ * memory is not limited. What is imported is charged to who made it. */
+#include "charge.h"
+#include "hooks.h"
+#include "say.h"
+
+static bool on_host(const CUmemAllocationProp *prop)
+{
+	return prop->location.type >= CU_MEM_LOCATION_TYPE_HOST && prop->location.type <= CU_MEM_LOCATION_TYPE_HOST_LAST;
+}
+
+/* Memory of which it can't be told what to charge it to. */
+static CUresult nowhere(void)
+{
+	static _Atomic unsigned once;
+
+	say(&once, "cuMemCreate: memory at a kind of location that this limiter does not know; refused");
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult settle(struct charge *charge, CUresult result, CUmemGenericAllocationHandle handle)
+{
+	if (result == CUDA_SUCCESS && backing_add(charge->process, handle, charge->bytes, charge->here.cell)) {
+		charge_hold_vmm(charge);
+		return CUDA_SUCCESS;
+	}
+	if (result == CUDA_SUCCESS) {
+		REAL(cuMemRelease)(handle);
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	charge_cancel(charge);
+	return result;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+                     unsigned long long flags)
+{
+	struct charge charge;
+
+	if (!handle || !prop)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (on_host(prop))
+		return REAL(cuMemCreate)(handle, size, prop, flags);
+	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return nowhere();
+	CUresult result = charge_begin_on(&charge, prop->location.id, size);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuMemCreate)(handle, size, prop, flags);
+	return settle(&charge, result, *handle);
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	struct process *p = process_peek();
+	uint32_t memory = p ? backing_release_begin(p, handle) : 0;
+	CUresult result = REAL(cuMemRelease)(handle);
+
+	if (p)
+		backing_release_end(p, memory, result == CUDA_SUCCESS);
+	return result;
+}
+
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+	struct process *p = process_peek();
+	uint32_t mapping = 0;
+
+	if (p && !backing_map_begin(p, handle, &mapping))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = REAL(cuMemMap)(ptr, size, offset, handle, flags);
+	if (p)
+		backing_map_end(p, mapping, BACKING_ADDRESS, ptr, size, result == CUDA_SUCCESS);
+	return result;
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+	struct process *p = process_peek();
+	uint32_t chain = p ? backing_unmap_begin(p, BACKING_ADDRESS, ptr, size) : 0;
+	CUresult result = REAL(cuMemUnmap)(ptr, size);
+
+	if (p)
+		backing_unmap_end(p, chain, result == CUDA_SUCCESS);
+	return result;
+}
+
+/* Documented: the handle has the value with which the memory was mapped. */
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
+{
+	struct process *p = process_peek();
+	CUresult result = REAL(cuMemRetainAllocationHandle)(handle, addr);
+
+	if (result == CUDA_SUCCESS && p && handle)
+		backing_retained(p, *handle);
+	return result;
+}
+
+/* Not charged. Where the driver knows its own memory again and gives the handle
+ * that this process has, that has a reference more. */
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable, int type)
+{
+	struct process *p = process_peek();
+	CUresult result = REAL(cuMemImportFromShareableHandle)(handle, shareable, type);
+
+	if (result == CUDA_SUCCESS && p && handle)
+		backing_retained(p, *handle);
+	return result;
+}
+
+/* A sparse array keeps what is mapped into it. When a piece of one is unmapped is
+ * for the stream to tell; so its memory stays charged until the array ends. */
+static bool hold_in_array(struct process *p, const CUarrayMapInfo *info)
+{
+	uint32_t mapping;
+
+	if (info->memOperationType != CU_MEM_OPERATION_TYPE_MAP || info->memHandleType != CU_MEM_HANDLE_TYPE_GENERIC)
+		return true;
+	if (!backing_map_begin(p, info->memHandle, &mapping))
+		return false;
+	backing_map_end(p, mapping, BACKING_ARRAY, (uintptr_t)info->resource, 1, true);
+	return true;
+}
+
+/* Held before the driver is asked, and also if it refuses: how many of the list it
+ * has mapped by then it does not say. */
+static bool hold_in_arrays(const CUarrayMapInfo *list, unsigned int count)
+{
+	struct process *p = process_peek();
+
+	for (unsigned int i = 0; p && list && i < count; i++)
+		if (!hold_in_array(p, &list[i]))
+			return false;
+	return true;
+}
+
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream)
+{
+	return hold_in_arrays(list, count) ? REAL(cuMemMapArrayAsync)(list, count, stream) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream)
+{
+	return hold_in_arrays(list, count) ? REAL(cuMemMapArrayAsync_ptsz)(list, count, stream) : CUDA_ERROR_OUT_OF_MEMORY;
+}
