@@ -97,6 +97,8 @@ func TestBadInputSaysWhatIsWrong(t *testing.T) {
 		{[]string{"fail", "cuMemAlloc_v2", "0"}, 2, "not a count: 0"},
 		{[]string{"fail", "cuMemAlloc_v2", "1", "BAD_LUCK"}, 2, "not an error: BAD_LUCK"},
 		{[]string{"set", "0", "minor"}, 1, "want key=value: minor"},
+		{[]string{"set", "0", "slice_us=0"}, 1, "slice_us: not a number in range: 0"},
+		{[]string{"set", "driver", "pids=any"}, 1, "pids: want own, host or mixed: any"},
 		{[]string{"cdi"}, 2, "needs --lib-dir and --dev-dir"},
 		{[]string{"cdi", "--lib-dir", "/nowhere", "--dev-dir", "/dev"}, 1, "/nowhere: No such file"},
 		{[]string{"devnodes"}, 2, "needs --dev-dir"},

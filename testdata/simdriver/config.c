@@ -54,13 +54,19 @@ static bool parse_number(const char *text, uint64_t *n)
 	return isdigit((unsigned char)*text) && !*end && !errno;
 }
 
+/* Keys that must not be 0. */
+static bool needs_some(const char *key)
+{
+	return !strcmp(key, "slice_us") || !strcmp(key, "queue") || !strcmp(key, "sample_ms");
+}
+
 static bool set_number(struct card *c, size_t i, const char *value)
 {
 	char *at = (char *)c + numbers[i].offset;
 	uint64_t n;
 	uint64_t scale = numbers[i].unit == MIB64 ? 1ull << 20 : numbers[i].unit == US64 ? 1000 : 1;
 
-	if (!parse_number(value, &n) || n > (numbers[i].unit == PLAIN32 ? INT32_MAX : INT64_MAX / scale))
+	if (!parse_number(value, &n) || (!n && needs_some(numbers[i].key)) || n > (numbers[i].unit == PLAIN32 ? INT32_MAX : INT64_MAX / scale))
 		return complain("%s: not a number in range: %s", numbers[i].key, value);
 	if (numbers[i].unit == PLAIN32)
 		*(uint32_t *)at = (uint32_t)n;

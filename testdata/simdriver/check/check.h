@@ -51,6 +51,7 @@ void check_vmm(void);
 void check_arrays(void);
 void check_shared(void);
 /* Not in the list: */
+void check_nvml_pids(void);
 void check_orphan(void); /* ends by SIGKILL */
 void check_mig(void);
 void check_mig_late(void);

@@ -165,3 +165,39 @@ void check_threads(void)
 	FINE(cuCtxSynchronize());
 	CHECK(free_now() == before);
 }
+
+/*
+ * Whether NVML tells this process's own PID: exit status 10, plus 1 if the list of processes has it, plus 2 if the
+ * utilisation has it. Once the card has been busy for a while it says ready=1 and waits for the end of its input.
+ */
+void check_nvml_pids(void)
+{
+	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+	nvmlReturn_t (*list)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *);
+	nvmlReturn_t (*utilisation)(nvmlDevice_t, nvmlProcessUtilizationSample_t *, unsigned *, nvmlU64);
+	nvmlProcessUtilizationSample_t sample = {0};
+	nvmlProcessInfo_t process = {0};
+	unsigned own = (unsigned)getpid(), count = 1;
+	nvmlDevice_t device;
+	CUmodule module;
+	CUfunction f;
+
+	CHECK(library);
+	*(void **)&nvml.init = dlsym(library, "nvmlInit_v2");
+	*(void **)&nvml.handle = dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
+	*(void **)&list = dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3");
+	*(void **)&utilisation = dlsym(library, "nvmlDeviceGetProcessUtilization");
+	CHECK(!nvml.init() && !nvml.handle(0, &device));
+	start();
+	FINE(cuModuleLoadData(&module, spin_ptx));
+	FINE(cuModuleGetFunction(&f, module, "second"));
+	FINE(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+	FINE(cuCtxSynchronize());
+	printf("ready=1\n");
+	fflush(stdout);
+	while (getchar() != EOF)
+		;
+	CHECK(!list(device, &count, &process) && count == 1);
+	CHECK(!utilisation(device, &sample, &count, 0) && count == 1);
+	exit(10 + (process.pid == own) + 2 * (sample.pid == own));
+}
