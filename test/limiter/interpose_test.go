@@ -2,7 +2,6 @@ package limiter_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -25,72 +24,6 @@ func hookedNames(t *testing.T) map[string]bool {
 	}
 	require.NotEmpty(t, names)
 	return names
-}
-
-// fakeDriver builds a driver that has every hooked function, with symbol versions.
-func fakeDriver(tb testing.TB) string {
-	tb.Helper()
-	dir := tb.TempDir()
-	script := filepath.Join(dir, "map")
-	require.NoError(tb, os.WriteFile(script, []byte("FAKE_1 { global: *; };\n"), 0o644))
-	for _, name := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
-		require.NoError(tb, compile(filepath.Join(dir, name), "testdata/fake_all.c", "testdata/fake_some.c", "-shared", "-fPIC",
-			"-Wl,-Bsymbolic", "-Wl,-soname,"+name, "-Wl,--version-script,"+script))
-	}
-	return dir
-}
-
-// Every name by every route, with the library and without it: what the driver has
-// not got stays so; what is hooked and only that comes from the library, and it is
-// the wrapper of the very variant that the driver gives.
-func TestEveryNameByEveryRoute(t *testing.T) {
-	names := hookedNames(t)
-	program := filepath.Join(t.TempDir(), "routes")
-	require.NoError(t, compile(program, "testdata/routes.c"))
-	sim := oneCard(t, giB)
-	fake := *sim
-	fake.sim = fakeDriver(t)
-	symbols, err := exec.Command(filepath.Join(built, "sim", "simctl"), "symbols").Output()
-	require.NoError(t, err)
-	all := strings.Fields(string(symbols))
-	for name := range names {
-		all = append(all, name)
-	}
-	all = append(all, "cuNoSuchThing", "cublasCreate_v2", "curl_easy_init", "nvmlNoSuchThing", "cu", "nvml", "strlen",
-		"cuMemAllocAsync", "cuMemcpy", "cuGraphAddNode")
-	for _, test := range []struct {
-		name    string
-		c       *container
-		library string
-	}{
-		{"simulated driver", sim, "libcuda.so.1"},
-		{"simulated NVML", sim, "libnvidia-ml.so.1"},
-		{"driver with everything", &fake, "libcuda.so.1"},
-		{"NVML with everything", &fake, "libnvidia-ml.so.1"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			c := test.c.with("ROUTES_LIBRARY="+test.library, "ROUTES_VERSION=FAKE_1")
-			if test.c == &fake { // its cuGetProcAddress is another test's
-				c = c.with("ROUTES_NO_PROC=1")
-			}
-			bare, _ := c.bare().run(t, program, all...)
-			with, stderr := c.run(t, program, all...)
-			assert.Empty(t, stderr)
-			require.Equal(t, len(bare), len(with))
-			swapped := 0
-			for i := range bare {
-				b, w := strings.Fields(bare[i]), strings.Fields(with[i])
-				require.Len(t, b, 4)
-				if strings.HasPrefix(b[2], "lib") && names[b[3]] && b[2] != "libvgpu.so" {
-					b[2] = "libvgpu.so"
-					swapped++
-				}
-				assert.Equal(t, strings.Join(b, " "), strings.Join(w, " "))
-			}
-			t.Logf("%d look-ups, %d answered by the library", len(bare), swapped)
-			assert.NotZero(t, swapped)
-		})
-	}
 }
 
 // One script by every route, a program that links the driver among them.

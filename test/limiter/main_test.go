@@ -284,3 +284,14 @@ func fail(tb testing.TB, c *container, symbol string) {
 	out, err := exec.Command(filepath.Join(built, "sim", "simctl"), "--state", c.state, "fail", symbol, "1").CombinedOutput()
 	require.NoError(tb, err, "%s", out)
 }
+
+// simSymbols are the functions of the simulated driver.
+func simSymbols(tb testing.TB) (names []string) {
+	tb.Helper()
+	out, err := exec.Command(filepath.Join(built, "sim", "simctl"), "symbols").Output()
+	require.NoError(tb, err)
+	for _, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+		names = append(names, strings.Fields(line)[0])
+	}
+	return names
+}

@@ -20,7 +20,8 @@ static void show(const char *name, const char *route, void *found, int status)
 
 static void by_proc_address(void *handle, const char *name)
 {
-	static const int versions[] = { 2000, 3010, 3020, 4000, 7000, 11000, 11020, 11040, 11060, 12000, 12050, 12080, 13000 };
+	static const int versions[] = { 2000, 3010, 3020, 4000, 5000, 6050, 7000, 11000, 11020, 11030, 11040, 11060, 12000, 12010,
+		12050, 12080, 13000, 13010 };
 	int (*v1)(const char *, void **, int, uint64_t) = dlsym(handle, "cuGetProcAddress");
 	int (*v2)(const char *, void **, int, uint64_t, int *) = dlsym(handle, "cuGetProcAddress_v2");
 
