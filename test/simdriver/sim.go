@@ -249,6 +249,7 @@ type MIG struct {
 	MemoryContextBytes uint64 `json:"memory_context_bytes"`
 	MemoryDataBytes    uint64 `json:"memory_data_bytes"`
 	MemoryPeakBytes    uint64 `json:"memory_peak_bytes"`
+	ClockNanoseconds   uint64 `json:"clock_ns"`
 	BusyPercent        int    `json:"busy_percent"`
 	BusyNanoseconds    uint64 `json:"busy_ns"`
 	Launches           uint64 `json:"launches"`

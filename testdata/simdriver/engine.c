@@ -13,7 +13,7 @@
 #include <errno.h>
 
 #define NO_CLIENT MAX_CLIENTS
-#define DEAD_CHECK_NS 1000000ull
+#define DEAD_CHECK_NS 5000000ull
 #define MANY_TURNS 64u /* more are taken together */
 
 void engine_locks_init(struct state *s)
@@ -98,11 +98,17 @@ static void engine_sleep(struct engine *e, unsigned slot)
 	atomic_fetch_and(&e->waiting[slot / 64], ~(1ull << slot % 64));
 }
 
+/*
+ * Never negative, even if two computed at the same time: the kernel hands the lock on when a thread is killed that waits for
+ * it and has, in a PID namespace of its own, the number that the holder has in its.
+ */
 static uint64_t work_left(const struct state *s, unsigned card, unsigned slot)
 {
 	const struct client_card *c = &s->clients[slot].cards[card];
+	uint64_t busy = atomic_load_explicit(&c->busy_ns, memory_order_relaxed);
+	uint64_t queued = atomic_load(&c->queued_ns);
 
-	return atomic_load(&c->queued_ns) - atomic_load_explicit(&c->busy_ns, memory_order_relaxed);
+	return queued > busy ? queued - busy : 0;
 }
 
 /* The first client with its bit set, from that slot on; NO_CLIENT: none up to the end. */

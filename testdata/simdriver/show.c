@@ -42,10 +42,14 @@ static const char *presence_name(const struct card *c)
 	}
 }
 
+/* The clock of one that never ran anything is told as 0: so a status changes with what happens only. */
 static void json_engine(FILE *out, const struct engine *e)
 {
+	uint64_t launches = atomic_load(&e->launches);
+
+	fprintf(out, ",\"clock_ns\":%llu", (unsigned long long)(launches ? e->clock : 0));
 	fprintf(out, ",\"busy_percent\":%u,\"busy_ns\":%llu,\"launches\":%llu", engine_busy(e),
-		(unsigned long long)atomic_load(&e->busy_ns), (unsigned long long)atomic_load(&e->launches));
+		(unsigned long long)atomic_load(&e->busy_ns), (unsigned long long)launches);
 }
 
 static void json_instance(FILE *out, const struct card *c, const struct instance *in, unsigned index)
@@ -85,9 +89,7 @@ static void json_card(FILE *out, const struct card *c, unsigned index)
 		(unsigned long long)c->used[CHARGE_DATA]);
 	fprintf(out, ",\"memory_peak_bytes\":%llu,\"context_bytes\":%llu", (unsigned long long)c->peak_used,
 		(unsigned long long)c->context_bytes);
-	/* 0 on a card that never ran anything: so its status changes with what happens to it only. */
-	fprintf(out, ",\"presence\":\"%s\",\"clock_ns\":%llu", presence_name(c),
-		(unsigned long long)(atomic_load(&c->engine.launches) ? c->engine.clock : 0));
+	fprintf(out, ",\"presence\":\"%s\"", presence_name(c));
 	json_engine(out, &c->engine);
 	fprintf(out, ",\"mig_enabled\":%s,\"mig\":[", atomic_load(&c->mig_enabled) ? "true" : "false");
 	n = instances_in_order(c, slots);

@@ -107,11 +107,48 @@ static void check_depth(void)
 	FINE(cuStreamDestroy_v2(other));
 }
 
+static void *launch_and_wait(void *unused)
+{
+	CUevent begin, end;
+	CUstream s;
+
+	(void)unused;
+	FINE(cuCtxSetCurrent(context));
+	FINE(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+	FINE(cuEventCreate(&begin, 0));
+	FINE(cuEventCreate(&end, 0));
+	for (int i = 0; i < 50; i++) {
+		FINE(cuEventRecord(begin, s));
+		FINE(cuLaunchKernel(slow_one, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
+		FINE(cuEventRecord(end, s));
+		if (i % 3)
+			FINE(cuStreamSynchronize(s));
+		CHECK(elapsed(begin, end) > 0.0099);
+	}
+	FINE(cuEventDestroy_v2(begin));
+	FINE(cuEventDestroy_v2(end));
+	FINE(cuStreamDestroy_v2(s));
+	return NULL;
+}
+
+static void check_threads_launch(void)
+{
+	pthread_t threads[4];
+
+	slow_one = function("quick");
+	for (int i = 0; i < 4; i++)
+		CHECK(!pthread_create(&threads[i], NULL, launch_and_wait, NULL));
+	for (int i = 0; i < 4; i++)
+		CHECK(!pthread_join(threads[i], NULL));
+	FINE(cuCtxSynchronize());
+}
+
 void check_queue(void)
 {
 	context = start();
 	check_blocks();
 	check_depth();
+	check_threads_launch();
 }
 
 void check_legacy(void)
