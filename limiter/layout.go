@@ -28,7 +28,11 @@ const (
 	recordOffFlags       = 48
 	recordOffContext     = 56
 	recordOffName        = 64
+	recordOffCorrection  = 52
+	recordOffElastic     = 54
 	recordFlagMIG        = 1
+	recordFlagContended  = 2
+	recordFlagBlocked    = 4
 	uuidSize             = 16
 	maxMemoryLimitBytes  = 1 << 56 // the library's ceiling: keeps sums far from 2^64
 	maxRecordCorePercent = 100
@@ -51,6 +55,8 @@ const (
 	usageOffMIG        = 40
 	usageOffUUID       = 64
 	usageOffHighWater  = 1024
+	usageOffBuckets    = 2048
+	usageBucketSize    = 128
 
 	slotOffOwner     = 0
 	slotOffPID       = 4
@@ -64,6 +70,13 @@ const (
 	cellOffVMM       = 32
 	cellOffGraph     = 40
 	cellOffArray     = 48
+
+	bucketOffEarned     = 0
+	bucketOffSpent      = 8
+	bucketOffRefilled   = 16
+	bucketOffThrottled  = 24
+	bucketOffLaunches   = 32
+	bucketOffLastLaunch = 40
 
 	usageLockSlow = 1 << 40 // the bytes past the file's end that processes lock
 

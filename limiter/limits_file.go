@@ -52,7 +52,8 @@ func ReadLimits(path string) (Limits, error) {
 }
 
 // UpdateLimits changes the numbers of a limits file in place, so that running
-// containers follow. The cards, their order and Oversubscribe stay as they are.
+// containers follow. The cards, their order, Oversubscribe and what UpdateCores has
+// written stay as they are.
 // The file may come from a writer that was killed half-way.
 func UpdateLimits(path string, l Limits) error {
 	if err := updateLimits(path, l); err != nil {
@@ -69,6 +70,11 @@ func updateLimits(path string, l Limits) error {
 	if err != nil {
 		return err
 	}
+	return withMapped(path, func(file []byte) error { return rewrite(file, want, len(l.Devices)) })
+}
+
+// withMapped gives change a limits file as it is mapped by others too, one writer at a time.
+func withMapped(path string, change func(file []byte) error) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -85,7 +91,7 @@ func updateLimits(path string, l Limits) error {
 		return fmt.Errorf("map: %w", err)
 	}
 	defer unix.Munmap(file) //nolint:errcheck // of a mapping made above
-	return rewrite(file, want, len(l.Devices))
+	return change(file)
 }
 
 // rewrite brings the records of a mapped file to those of want.
@@ -101,6 +107,7 @@ func rewrite(file, want []byte, count int) error {
 		}
 	}
 	for i := range count {
+		keepCores(recordAt(want, i), recordAt(file, i))
 		rewriteRecord(recordAt(file, i), recordAt(want, i))
 	}
 	atomic.AddUint64((*uint64)(unsafe.Pointer(&file[limitsOffGen])), 1)

@@ -33,6 +33,7 @@ type DeviceUsage struct {
 	GraphBytes   uint64
 	ArrayBytes   uint64
 	Processes    int // that have something on this card
+	Cores        CoreUsage
 }
 
 // CreateUsage makes the usage file of a container for the cards of its limits
@@ -94,20 +95,30 @@ var usageConstants = []struct {
 // are gone, by the kernel's word, don't count, whether or not somebody has
 // cleared them. Sums saturate.
 func ReadUsage(path string) (Usage, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := openUsage(path)
 	if err != nil {
-		return Usage{}, fmt.Errorf("read usage: %w", err)
+		return Usage{}, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return Usage{}, errors.Join(err, fmt.Errorf("read usage %s: %w: it is not a regular file", path, ErrUsage))
-	}
 	gone := func(slot int) bool { return !locked(f, usageLockSlow+1+int64(slot)) }
 	u, err := decodeUsage(f, gone)
 	if err != nil {
 		return Usage{}, fmt.Errorf("read usage %s: %w", path, err)
 	}
 	return u, nil
+}
+
+// openUsage opens a usage file to read: no link, and no pipe that would keep us.
+func openUsage(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("read usage: %w", err)
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		f.Close()
+		return nil, errors.Join(err, fmt.Errorf("read usage %s: %w: it is not a regular file", path, ErrUsage))
+	}
+	return f, nil
 }
 
 // TrimUsage gives a usage file back its fixed size, and says whether it had
@@ -188,6 +199,7 @@ func decodeUsageHeader(h []byte) (Usage, error) {
 	for i := range u.Devices {
 		mig := le.Uint32(h[usageOffMIG:])>>i&1 == 1
 		u.Devices[i].UUID = formatUUID(h[usageOffUUID+i*uuidSize:][:uuidSize], mig)
+		u.Devices[i].Cores = decodeBucket(h, i)
 	}
 	return u, nil
 }

@@ -4,6 +4,8 @@
  * here. */
 #include "charge.h"
 #include "hooks.h"
+#include "pace.h"
+#include "sample.h"
 
 /* The driver has answered: keeps the charge, or takes it back. Where it can't be
  * written down the context ends again. */
@@ -88,6 +90,8 @@ static struct process *before_end(uint64_t *stamp)
 {
 	struct process *p = process_peek();
 
+	sample_drop_all(); /* our events must not outlive their context */
+	pace_forget_contexts();
 	*stamp = p ? ledger_stamp(&p->ledger) : 0;
 	return p;
 }

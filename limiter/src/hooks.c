@@ -8,7 +8,7 @@
 #include "loader.h"
 
 enum library { CUDA, NVML, LIBRARIES };
-enum what { PLAIN, TAKES, HOLDS, GIVES, VIEW, CONTEXT, SEAM };
+enum what { PLAIN, TAKES, HOLDS, GIVES, VIEW, CONTEXT, LAUNCH, CAPTURE, SEAM };
 
 static const struct hook {
 	const char *name;

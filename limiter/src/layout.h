@@ -21,6 +21,8 @@
  *      0 ┌──────────────┐
  *        │ header, 1024 │  by the host, once
  *   1024 │ high_water   │  by whoever claims a slot; it only rises
+ *   2048 │ 16 buckets   │  of compute time, 128 each, one a cell: by every process
+ *        │ of 128       │      that launches (bucket.c); zero is a fresh one
  *   4096 ├──────────────┤
  *        │ slot 0, 1280 │    0 header, 128: owner word by the kernel and the
  *        │              │      helper thread, the rest by the claiming process
@@ -47,12 +49,15 @@ enum {
 	VGPU_LIMITS_RECORD_BYTES = 128,
 	VGPU_LIMITS_OVERSUBSCRIBE = 1, /* header flags, bit 0 */
 	VGPU_RECORD_MIG = 1,           /* record flags, bit 0 */
+	VGPU_RECORD_CONTENDED = 2,     /* others use the card now */
+	VGPU_RECORD_BLOCKED = 4,       /* a container of higher priority uses it now */
 
 	VGPU_USAGE_HEADER_BYTES = 4096,
 	VGPU_SLOT_COUNT = 1024,
 	VGPU_SLOT_BYTES = 1280,
 	VGPU_SLOT_HEADER_BYTES = 128,
 	VGPU_CELL_BYTES = 64,
+	VGPU_BUCKET_BYTES = 128,
 	VGPU_USAGE_BYTES = VGPU_USAGE_HEADER_BYTES + VGPU_SLOT_COUNT * VGPU_SLOT_BYTES,
 };
 
@@ -69,7 +74,8 @@ struct vgpu_record {
 	uint32_t policy;             /* 0 default, 1 force, 2 disable */
 	uint32_t priority;           /* 0 high, 1 low */
 	uint32_t flags;
-	uint32_t reserved;
+	uint16_t core_correction;      /* thousandths, 250 to 4000; 0: none, as 1000 */
+	uint16_t core_elastic_percent; /* of a soft share, what it is now; 0: the hard share */
 	uint64_t context_bytes; /* 0: unknown */
 	char name[64];          /* the UUID as text */
 };
@@ -98,6 +104,18 @@ struct vgpu_cell {
 	uint64_t reserved;
 };
 
+/* Compute time of one card, in nanoseconds of it. The first two only rise and may
+ * wrap; what counts is their difference. */
+struct vgpu_bucket {
+	_Atomic uint64_t earned;    /* may have been used so far */
+	_Atomic uint64_t spent;     /* charged so far */
+	_Atomic uint64_t refilled;  /* CLOCK_MONOTONIC, until when time was turned into earned; 0: never */
+	_Atomic uint64_t throttled; /* from here on for people: wall time that launches waited */
+	_Atomic uint64_t launches;
+	_Atomic uint64_t last_launch; /* CLOCK_MONOTONIC, to some milliseconds */
+	uint8_t reserved[80];
+};
+
 struct vgpu_slot {
 	_Atomic uint32_t owner;      /* robust futex: 0 free, TID alive, FUTEX_OWNER_DIED dead */
 	uint32_t pid;                /* as its own PID namespace names it */
@@ -123,7 +141,8 @@ struct vgpu_usage {
 	uint8_t uuid[VGPU_MAX_DEVICES][16]; /* of cell i */
 	uint8_t reserved2[704];
 	_Atomic uint32_t high_water; /* slots 0 to high_water-1 were ever claimed */
-	uint8_t reserved3[3068];
+	uint8_t reserved3[1020];
+	struct vgpu_bucket buckets[VGPU_MAX_DEVICES]; /* of cell i */
 	struct vgpu_slot slots[VGPU_SLOT_COUNT];
 };
 
@@ -141,6 +160,9 @@ _Static_assert(offsetof(struct vgpu_limits, generation) == 24, "limits.generatio
 _Static_assert(offsetof(struct vgpu_limits, crc32) == 36, "limits.crc32");
 _Static_assert(offsetof(struct vgpu_limits, records) == VGPU_LIMITS_HEADER_BYTES, "limits.records");
 _Static_assert(sizeof(struct vgpu_cell) == VGPU_CELL_BYTES, "cell");
+_Static_assert(sizeof(struct vgpu_bucket) == VGPU_BUCKET_BYTES, "bucket");
+_Static_assert(offsetof(struct vgpu_usage, buckets) == 2048, "usage.buckets");
+_Static_assert(offsetof(struct vgpu_record, core_correction) == 52, "record.core_correction");
 _Static_assert(offsetof(struct vgpu_slot, cells) == VGPU_SLOT_HEADER_BYTES, "slot.cells");
 _Static_assert(sizeof(struct vgpu_slot) == VGPU_SLOT_BYTES, "slot");
 _Static_assert(offsetof(struct vgpu_usage, uuid) == 64, "usage.uuid");

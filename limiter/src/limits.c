@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "cores.h"
 #include "crc32.h"
 #include "envlimits.h"
 #include "hooks.h"
@@ -23,6 +24,7 @@ static _Atomic bool from_environment;
 static _Atomic uint64_t checked[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_good[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_context[VGPU_MAX_DEVICES];
+static _Atomic uint32_t last_rate[VGPU_MAX_DEVICES];
 
 /* A limit that no card reaches; keeps sums of limits and sizes far from 2^64. */
 static const uint64_t CEILING = (uint64_t)1 << 56;
@@ -89,6 +91,7 @@ static bool check_record(const struct vgpu_limits *l, int i)
 	/* Release on the last: who sees this sequence checked sees these numbers. */
 	atomic_store_explicit(&last_good[i], limit, memory_order_relaxed);
 	atomic_store_explicit(&last_context[i], context, memory_order_relaxed);
+	atomic_store_explicit(&last_rate[i], cores_rate_of(&r), memory_order_relaxed);
 	atomic_store_explicit(&checked[i], (uint64_t)atomic_load(&r.sequence) + 1, memory_order_release);
 	return true;
 }
@@ -218,6 +221,21 @@ uint64_t limits_context_bytes(int cell)
 		return 0;
 	limits_bytes(cell); /* reads the record again where it has changed */
 	return atomic_load_explicit(&last_context[cell], memory_order_relaxed);
+}
+
+uint32_t limits_core_rate(int cell)
+{
+	if (limits_from_environment())
+		return 0;
+	limits_bytes(cell); /* reads the record again where it has changed */
+	return atomic_load_explicit(&last_rate[cell], memory_order_relaxed);
+}
+
+const _Atomic uint64_t *limits_generation(void)
+{
+	const struct vgpu_limits *l = atomic_load_explicit(&mapped, memory_order_acquire);
+
+	return l ? &l->generation : NULL;
 }
 
 bool limits_granted(int cell)

@@ -2,6 +2,7 @@
 #ifndef GPUSLICE_LIMITS_H
 #define GPUSLICE_LIMITS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -20,6 +21,11 @@ uint64_t limits_bytes(int cell);
 /* What one context on the card of a cell takes, as the host expects it now; 0:
  * it does not know, and nothing is charged. */
 uint64_t limits_context_bytes(int cell);
+
+/* The share of compute time of a cell as it is now (cores.h); 0: not limited. */
+uint32_t limits_core_rate(int cell);
+/* What the host counts up after each rewrite; NULL: there is no file. */
+const _Atomic uint64_t *limits_generation(void);
 
 /* Whether there is no file and the environment is used; then nothing is shared
  * with other processes unless a usage file is named. */

@@ -1,0 +1,178 @@
+package limiter
+
+import (
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Bounds of CoreState.Correction.
+const (
+	MinCorrection = 250
+	MaxCorrection = 4000
+)
+
+// CoreState is what the host finds out about a container's compute time on a card
+// while it runs. It is in the limits file beside the share itself, and the library
+// follows it within 100 ms.
+type CoreState struct {
+	// Contended: others use the card now, so that a share of the default policy is enforced.
+	Contended bool
+	// Blocked: somebody of higher priority uses the card, and the container gets next to nothing.
+	Blocked bool
+	// Correction is a factor of the share in thousandths, for what launches are estimated
+	// to cost and what they cost differ. 0 is none, as 1000.
+	Correction uint16
+	// ElasticPercent is what a share with a soft ceiling is now, while others use the card
+	// too. 0 is the hard share.
+	ElasticPercent uint16
+}
+
+func (s CoreState) validate() error {
+	switch {
+	case s.Correction != 0 && (s.Correction < MinCorrection || s.Correction > MaxCorrection):
+		return fmt.Errorf("correction %d is not 0 and not %d to %d", s.Correction, MinCorrection, MaxCorrection)
+	case s.ElasticPercent > maxRecordCorePercent:
+		return fmt.Errorf("elastic core percent %d is above 100", s.ElasticPercent)
+	}
+	return nil
+}
+
+// UpdateCores writes the state of each card of a limits file, in the file's order.
+// Records that say it already are left alone, and so is the file where all do.
+func UpdateCores(path string, states []CoreState) error {
+	for i, s := range states {
+		if err := s.validate(); err != nil {
+			return fmt.Errorf("update cores of %s: card %d: %w", path, i, err)
+		}
+	}
+	if err := withMapped(path, func(file []byte) error { return rewriteCores(file, states) }); err != nil {
+		return fmt.Errorf("update cores of %s: %w", path, err)
+	}
+	return nil
+}
+
+func rewriteCores(file []byte, states []CoreState) error {
+	if le.Uint32(file[limitsOffCRC:]) != headerCRC(file) || int(le.Uint32(file[limitsOffCount:])) != len(states) {
+		return fmt.Errorf("its header is wrong, or it does not have %d cards", len(states))
+	}
+	changed := false
+	for i, s := range states {
+		record := recordAt(file, i)
+		// One that is being rewritten by nobody, for the file is locked, has a dead
+		// writer: UpdateLimits, which knows all of it, has to write it again.
+		if !intact(record) {
+			return fmt.Errorf("record %d was left half-way by a writer that died: write the limits again", i)
+		}
+		want := make([]byte, limitsRecordSize)
+		copy(want, record)
+		encodeCores(want, s)
+		changed = changed || string(want) != string(record)
+		rewriteRecord(record, want)
+	}
+	if changed {
+		atomic.AddUint64((*uint64)(unsafe.Pointer(&file[limitsOffGen])), 1)
+	}
+	return nil
+}
+
+func intact(record []byte) bool {
+	return le.Uint32(record[recordOffSequence:])%2 == 0 &&
+		le.Uint32(record[recordOffCRC:]) == crc32.ChecksumIEEE(record[recordOffUUID:])
+}
+
+// encodeCores changes a record that is not the file's own.
+func encodeCores(record []byte, s CoreState) {
+	flags := le.Uint32(record[recordOffFlags:]) &^ (recordFlagContended | recordFlagBlocked)
+	if s.Contended {
+		flags |= recordFlagContended
+	}
+	if s.Blocked {
+		flags |= recordFlagBlocked
+	}
+	le.PutUint32(record[recordOffFlags:], flags)
+	le.PutUint16(record[recordOffCorrection:], s.Correction)
+	le.PutUint16(record[recordOffElastic:], s.ElasticPercent)
+	le.PutUint32(record[recordOffCRC:], crc32.ChecksumIEEE(record[recordOffUUID:]))
+}
+
+func decodeCores(record []byte) CoreState {
+	flags := le.Uint32(record[recordOffFlags:])
+	return CoreState{
+		Contended:      flags&recordFlagContended != 0,
+		Blocked:        flags&recordFlagBlocked != 0,
+		Correction:     le.Uint16(record[recordOffCorrection:]),
+		ElasticPercent: le.Uint16(record[recordOffElastic:]),
+	}
+}
+
+// keepCores takes the state of an old record over into a new one.
+func keepCores(record, old []byte) {
+	if intact(old) {
+		encodeCores(record, decodeCores(old))
+	}
+}
+
+// ReadCores reads the state of each card of a limits file, in the file's order.
+func ReadCores(path string) ([]CoreState, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read cores: %w", err)
+	}
+	defer f.Close()
+	file, err := io.ReadAll(io.LimitReader(f, limitsSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read cores of %s: %w", path, err)
+	}
+	l, err := decodeLimits(file)
+	if err != nil {
+		return nil, fmt.Errorf("read cores of %s: %w", path, err)
+	}
+	states := make([]CoreState, len(l.Devices))
+	for i := range states {
+		states[i] = decodeCores(recordAt(file, i))
+	}
+	return states, nil
+}
+
+// CoreUsage is what a container says of its compute time on a card: a tenant's word,
+// good for showing people and for what concerns that container alone.
+type CoreUsage struct {
+	ChargedNanoseconds   uint64 // of the card, as estimated
+	ThrottledNanoseconds uint64 // that launches waited
+	Launches             uint64 // while the share was enforced
+}
+
+func decodeBucket(header []byte, i int) CoreUsage {
+	b := header[usageOffBuckets+i*usageBucketSize:][:usageBucketSize]
+	return CoreUsage{
+		ChargedNanoseconds:   le.Uint64(b[bucketOffSpent:]),
+		ThrottledNanoseconds: le.Uint64(b[bucketOffThrottled:]),
+		Launches:             le.Uint64(b[bucketOffLaunches:]),
+	}
+}
+
+// ReadCoreUsage reads the header of a usage file alone, for who looks often.
+func ReadCoreUsage(path string) ([]CoreUsage, error) {
+	f, err := openUsage(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	header := make([]byte, usageHeaderSize)
+	if _, err := f.ReadAt(header, 0); err != nil {
+		return nil, fmt.Errorf("read usage %s: %w: header: %w", path, ErrUsage, err)
+	}
+	u, err := decodeUsageHeader(header)
+	if err != nil {
+		return nil, fmt.Errorf("read usage %s: %w", path, err)
+	}
+	cores := make([]CoreUsage, len(u.Devices))
+	for i, d := range u.Devices {
+		cores[i] = d.Cores
+	}
+	return cores, nil
+}

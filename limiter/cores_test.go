@@ -1,0 +1,123 @@
+package limiter
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func coresFile(t *testing.T) (path string, limits Limits) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "limits")
+	limits = Limits{Devices: []DeviceLimit{
+		{UUID: testGPU, MemoryLimitBytes: 1 << 30, CorePercent: 30, CoreSoftPercent: 80},
+		{UUID: testMIG, MemoryLimitBytes: 1 << 31, CorePercent: 100, Policy: PolicyForce},
+	}}
+	require.NoError(t, WriteLimits(path, limits))
+	return path, limits
+}
+
+func TestUpdateCores(t *testing.T) {
+	path, limits := coresFile(t)
+	states, err := ReadCores(path)
+	require.NoError(t, err)
+	require.Equal(t, []CoreState{{}, {}}, states)
+
+	want := []CoreState{{Contended: true, Correction: 1250, ElasticPercent: 44}, {Blocked: true}}
+	require.NoError(t, UpdateCores(path, want))
+	states, err = ReadCores(path)
+	require.NoError(t, err)
+	assert.Equal(t, want, states)
+	is, err := ReadLimits(path)
+	require.NoError(t, err)
+	assert.Equal(t, uint64(2), is.Generation)
+	assert.Equal(t, limits.Devices, is.Devices, "and the limits are what they were")
+
+	require.NoError(t, UpdateCores(path, want))
+	is, err = ReadLimits(path)
+	require.NoError(t, err)
+	assert.Equal(t, uint64(2), is.Generation, "nobody need look at what has not changed")
+
+	limits.Devices[0].CorePercent = 50
+	require.NoError(t, UpdateLimits(path, limits))
+	states, err = ReadCores(path)
+	require.NoError(t, err)
+	assert.Equal(t, want, states, "new limits keep the state")
+
+	require.NoError(t, UpdateCores(path, []CoreState{{}, {}}))
+	states, err = ReadCores(path)
+	require.NoError(t, err)
+	assert.Equal(t, []CoreState{{}, {}}, states)
+}
+
+func TestUpdateCoresRefuses(t *testing.T) {
+	for name, test := range map[string]struct {
+		states []CoreState
+		spoil  func(file []byte)
+		says   string
+	}{
+		"too few":              {[]CoreState{{}}, nil, "does not have 1 cards"},
+		"correction too large": {[]CoreState{{Correction: 4001}, {}}, nil, "card 0: correction 4001"},
+		"correction too small": {[]CoreState{{}, {Correction: 249}}, nil, "card 1: correction 249"},
+		"elastic too large":    {[]CoreState{{ElasticPercent: 101}, {}}, nil, "elastic core percent 101"},
+		"dead writer":          {make([]CoreState, 2), func(f []byte) { f[limitsHeaderSize] |= 1 }, "record 0 was left half-way"},
+		"spoilt record":        {make([]CoreState, 2), func(f []byte) { f[limitsHeaderSize+limitsRecordSize+30]++ }, "record 1"},
+		"spoilt header":        {make([]CoreState, 2), func(f []byte) { f[limitsOffFlags]++ }, "header"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path, _ := coresFile(t)
+			before, err := os.ReadFile(path)
+			require.NoError(t, err)
+			if test.spoil != nil {
+				test.spoil(before)
+				require.NoError(t, os.WriteFile(path, before, 0o644))
+			}
+			assert.ErrorContains(t, UpdateCores(path, test.states), test.says)
+			after, err := os.ReadFile(path)
+			require.NoError(t, err)
+			assert.Equal(t, before[:limitsOffGen], after[:limitsOffGen])
+		})
+	}
+	assert.ErrorIs(t, UpdateCores(filepath.Join(t.TempDir(), "none"), nil), os.ErrNotExist)
+}
+
+// A writer of limits repairs what another left half-way; the state was lost with it.
+func TestUpdateLimitsAfterADeadWriterOfCores(t *testing.T) {
+	path, limits := coresFile(t)
+	require.NoError(t, UpdateCores(path, []CoreState{{Contended: true}, {Contended: true}}))
+	file, err := os.ReadFile(path)
+	require.NoError(t, err)
+	file[limitsHeaderSize] |= 1
+	require.NoError(t, os.WriteFile(path, file, 0o644))
+	require.NoError(t, UpdateLimits(path, limits))
+	states, err := ReadCores(path)
+	require.NoError(t, err)
+	assert.Equal(t, []CoreState{{}, {Contended: true}}, states)
+}
+
+func TestReadCoreUsage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "usage")
+	file := usageImage(t)
+	b := file[usageOffBuckets+usageBucketSize:]
+	le.PutUint64(b[bucketOffSpent:], 5)
+	le.PutUint64(b[bucketOffThrottled:], ^uint64(0))
+	le.PutUint64(b[bucketOffLaunches:], 7)
+	require.NoError(t, os.WriteFile(path, file, 0o666))
+	want := []CoreUsage{{}, {ChargedNanoseconds: 5, ThrottledNanoseconds: ^uint64(0), Launches: 7}}
+	cores, err := ReadCoreUsage(path)
+	require.NoError(t, err)
+	assert.Equal(t, want, cores)
+	u, err := ReadUsage(path)
+	require.NoError(t, err)
+	assert.Equal(t, want[1], u.Devices[1].Cores)
+
+	require.NoError(t, os.Truncate(path, 2000))
+	_, err = ReadCoreUsage(path)
+	assert.ErrorIs(t, err, ErrUsage)
+	require.NoError(t, os.Symlink(path, path+"2"))
+	_, err = ReadCoreUsage(path + "2")
+	assert.Error(t, err)
+}

@@ -1,0 +1,130 @@
+#include "capture.h"
+
+#include "clock.h"
+#include "hooks.h"
+
+/* Counted so that launches need not ask the driver. It may stay too high (a stream
+ * destroyed in the middle of its capture): then launches ask. */
+_Atomic unsigned captures_open;
+
+/* Threads that are making calls that no capture may meet. */
+static _Atomic unsigned measuring;
+
+enum { PATIENCE_US = 2000, PAUSE_US = 20 };
+
+bool capture_stay_away(void)
+{
+	/* seq_cst, as in begin(): each says what it does and then looks at the other,
+	 * so that at least one of the two sees the other. */
+	atomic_fetch_add(&measuring, 1);
+	if (__builtin_expect(atomic_load(&captures_open) == 0, 1))
+		return true;
+	capture_leave();
+	return false;
+}
+
+void capture_leave(void)
+{
+	atomic_fetch_sub(&measuring, 1);
+}
+
+bool capture_of(CUstream stream)
+{
+	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	if (!hook_exists(HOOK_cuStreamIsCapturing))
+		return false; /* older than captures */
+	/* The legacy stream can't be asked while another one is captured; a launch
+	 * into it then is an error, which is the driver's to say. */
+	return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* Counted before it begins: from its first moment on nothing of ours happens. */
+static void begin(void)
+{
+	atomic_fetch_add(&captures_open, 1);
+	/* Bounded: a thread may be stopped, or forked away, in the middle. */
+	for (int waited = 0; atomic_load(&measuring) && waited < PATIENCE_US; waited += PAUSE_US)
+		clock_nap_ns(PAUSE_US * 1000);
+}
+
+static void end(void)
+{
+	unsigned open = atomic_load(&captures_open);
+
+	while (open && !atomic_compare_exchange_weak(&captures_open, &open, open - 1))
+		;
+}
+
+static CUresult begun(CUresult result)
+{
+	if (result != CUDA_SUCCESS)
+		end();
+	return result;
+}
+
+/* Some errors end a capture and some don't: it has ended if it was there before
+ * and is not after. */
+static CUresult ended(CUresult result, bool captured, CUstream stream)
+{
+	if (captured && !capture_of(stream))
+		end();
+	return result;
+}
+
+static CUstream per_thread(CUstream stream)
+{
+	return stream ? stream : CU_STREAM_PER_THREAD;
+}
+
+CUresult cuStreamBeginCapture(CUstream stream)
+{
+	begin();
+	return begun(REAL(cuStreamBeginCapture)(stream));
+}
+
+CUresult cuStreamBeginCapture_ptsz(CUstream stream)
+{
+	begin();
+	return begun(REAL(cuStreamBeginCapture_ptsz)(stream));
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
+{
+	begin();
+	return begun(REAL(cuStreamBeginCapture_v2)(stream, mode));
+}
+
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
+{
+	begin();
+	return begun(REAL(cuStreamBeginCapture_v2_ptsz)(stream, mode));
+}
+
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges,
+                                     size_t count, int mode)
+{
+	begin();
+	return begun(REAL(cuStreamBeginCaptureToGraph)(stream, graph, deps, edges, count, mode));
+}
+
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges,
+                                          size_t count, int mode)
+{
+	begin();
+	return begun(REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, deps, edges, count, mode));
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+	bool captured = capture_of(stream);
+
+	return ended(REAL(cuStreamEndCapture)(stream, graph), captured, stream);
+}
+
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
+{
+	bool captured = capture_of(per_thread(stream));
+
+	return ended(REAL(cuStreamEndCapture_ptsz)(stream, graph), captured, per_thread(stream));
+}

@@ -1,0 +1,71 @@
+#include "cores.h"
+
+#include "limits.h"
+
+struct cores cores;
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+/* The percentage that holds now; 0 or 100 and more: none does.
+ *
+ *                     alone       contended
+ *   default           -           hard
+ *   force             hard        hard
+ *   with a soft one   soft        what the host has found room for, hard to soft */
+static uint32_t percent_of(const struct vgpu_record *r)
+{
+	uint32_t hard = r->core_percent, soft = least(r->core_soft_percent, 100), elastic = r->core_elastic_percent;
+	int contended = (r->flags & VGPU_RECORD_CONTENDED) != 0;
+
+	if (r->policy == 2 || hard == 0 || hard >= 100)
+		return 0;
+	if (soft > hard)
+		return !contended ? soft : elastic > hard ? least(elastic, soft) : hard;
+	return r->policy == 1 || contended ? hard : 0;
+}
+
+/* A blocked container keeps one percent: a launch that never returned would hang
+ * whoever waits for that process, and a host that died after it had set the flag
+ * must not stop anybody for ever. */
+uint32_t cores_rate_of(const struct vgpu_record *r)
+{
+	uint32_t percent = percent_of(r), thousandths = r->core_correction ? r->core_correction : 1000;
+
+	if (r->flags & VGPU_RECORD_BLOCKED)
+		return RATE_ONE / 100;
+	if (percent == 0 || percent >= 100)
+		return 0;
+	thousandths = thousandths < 250 ? 250 : least(thousandths, 4000);
+	return (uint32_t)((uint64_t)RATE_ONE * percent * thousandths / 100000);
+}
+
+/* Reads the rates anew: one thread at a time, so that an older reading is never
+ * stored over a newer one's; the others go on with what is there. The word is not a
+ * lock: nobody waits for it. A forked child may find it set for ever, but no
+ * child of a process that has launched can launch. */
+uint32_t cores_refresh(void)
+{
+	const _Atomic uint64_t *generation = limits_generation();
+	uint32_t limited = 0;
+
+	/* Acquire and release: what the last one stored is seen by the next. */
+	if (!generation || atomic_exchange_explicit(&cores.busy, 1, memory_order_acquire))
+		return atomic_load_explicit(&cores.limited, memory_order_relaxed);
+	/* Acquire: the records are read after it, so they are as new or newer. */
+	uint64_t now = atomic_load_explicit(generation, memory_order_acquire);
+	atomic_store_explicit(&cores.cells, (uint32_t)limits_count(), memory_order_relaxed);
+	for (int i = 0; i < limits_count() && i < VGPU_MAX_DEVICES; i++) {
+		uint32_t rate = limits_core_rate(i);
+
+		atomic_store_explicit(&cores.rates[i], rate, memory_order_relaxed);
+		limited |= (uint32_t)(rate != 0) << i;
+	}
+	atomic_store_explicit(&cores.limited, limited, memory_order_relaxed);
+	atomic_store_explicit(&cores.seen, now, memory_order_relaxed);
+	atomic_store_explicit(&cores.generation, generation, memory_order_release);
+	atomic_store_explicit(&cores.busy, 0, memory_order_release);
+	return limited;
+}

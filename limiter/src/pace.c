@@ -1,0 +1,217 @@
+#include "pace.h"
+
+#include "bucket.h"
+#include "capture.h"
+#include "clock.h"
+#include "cores.h"
+#include "cost.h"
+#include "device.h"
+#include "hooks.h"
+#include "sample.h"
+#include "usage.h"
+
+/* Contexts and their cells, for a container with several cards: the handle in the
+ * high 56 bits, the cell + 1 in the low 8, in one word that is read at once. */
+enum { CONTEXTS = 16 };
+static _Atomic uint64_t contexts[CONTEXTS];
+
+static _Atomic uint64_t *place_of(CUcontext context)
+{
+	return &contexts[((uintptr_t)context >> 4 ^ (uintptr_t)context >> 12) % CONTEXTS];
+}
+
+/* -1: not known, or no granted card's. */
+static int remembered(CUcontext context)
+{
+	/* Relaxed: the word is all there is. */
+	uint64_t word = atomic_load_explicit(place_of(context), memory_order_relaxed);
+
+	return word >> 8 == ((uint64_t)(uintptr_t)context & UINT64_MAX >> 8) ? (int)(word & 0xff) - 1 : -1;
+}
+
+static int cell_current(void)
+{
+	struct here here = { NULL, -1 };
+	CUcontext context = NULL;
+
+	if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context)
+		return -1;
+	int cell = remembered(context);
+	if (__builtin_expect(cell >= 0, 1))
+		return cell;
+	if (device_here(&here) != CUDA_SUCCESS || here.cell < 0)
+		return -1;
+	atomic_store_explicit(place_of(here.context), (uint64_t)(uintptr_t)here.context << 8 | (uint64_t)(here.cell + 1),
+	                      memory_order_relaxed);
+	return here.cell;
+}
+
+/* With one granted card a launch can be on no other: the driver is not asked. */
+static int cell_here(void)
+{
+	return __builtin_expect(atomic_load_explicit(&cores.cells, memory_order_relaxed) == 1, 1) ? 0 : cell_current();
+}
+
+static int cell_of_stream(CUstream stream)
+{
+	CUcontext context = NULL;
+
+	if (atomic_load_explicit(&cores.cells, memory_order_relaxed) == 1)
+		return 0;
+	if (REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS || !context)
+		return -1;
+	int cell = remembered(context);
+	if (cell >= 0 || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+		return cell;
+	cell = cell_current();
+	REAL(cuCtxPopCurrent_v2)(&context);
+	return cell;
+}
+
+void pace_forget_contexts(void)
+{
+	for (int i = 0; i < CONTEXTS; i++)
+		atomic_store_explicit(&contexts[i], 0, memory_order_relaxed);
+}
+
+/* What this process has to do once a tick of the coarse clock, per cell. */
+static struct local {
+	_Atomic uint64_t tick;
+	_Atomic uint64_t launches; /* not yet told */
+} locals[VGPU_MAX_DEVICES];
+
+static void tick(struct vgpu_bucket *b, struct local *local, int cell, uint64_t now)
+{
+	/* Relaxed: two threads that both see a new tick both look, which is harmless. */
+	atomic_store_explicit(&local->tick, now, memory_order_relaxed);
+	bucket_refill(b, now, cores_rate(cell));
+	atomic_fetch_add_explicit(&b->launches, atomic_exchange_explicit(&local->launches, 0, memory_order_relaxed),
+	                          memory_order_relaxed);
+	atomic_store_explicit(&b->last_launch, now, memory_order_relaxed);
+}
+
+static void came(const struct sampled *sampled)
+{
+	struct vgpu_usage *usage = usage_map();
+	int64_t more = 0;
+
+	if (atomic_load_explicit(&sampled->cost->key, memory_order_relaxed) == sampled->key)
+		more = cost_learn(sampled->cost, sampled->ns, clock_coarse_ns());
+	if (usage && more)
+		bucket_settle(&usage->buckets[sampled->cell], more, cores_rate(sampled->cell));
+}
+
+enum {
+	BLIND_LAUNCHES = 3,        /* of one kernel before its first sample is in */
+	BLIND_NAP_NS = 50000,
+	BLIND_WAIT_NS = 20000000,
+	MEASURE_AGAIN_NS = 2000000,
+};
+
+/* Of unknown cost: it is charged something small, and the rest when the first sample
+ * comes. Some may be under way like that; further ones wait for it, for an
+ * asynchronous program could put seconds of work into the queue within a millisecond. */
+static uint64_t charge_blindly(struct cost *cost, CUstream stream)
+{
+	uint64_t waited = 0, ns, guess;
+
+	for (;;) {
+		bool under_way = sample_poll(stream, came);
+
+		ns = atomic_load_explicit(&cost->ns, memory_order_relaxed);
+		if (ns)
+			return ns & ~COST_NEW;
+		if (!under_way || waited >= BLIND_WAIT_NS ||
+		    atomic_load_explicit(&cost->launches, memory_order_relaxed) < BLIND_LAUNCHES)
+			break;
+		clock_nap_ns(BLIND_NAP_NS);
+		waited += BLIND_NAP_NS;
+	}
+	guess = cost_typical();
+	return guess > waited ? guess : waited;
+}
+
+static void charge(struct pace *p, struct vgpu_bucket *b, uint64_t ns)
+{
+	struct local *local = &locals[p->cell];
+	uint64_t turn;
+
+	p->charged = ns;
+	/* Not an atomic addition: two threads may lose one count, which people can bear. */
+	atomic_store_explicit(&local->launches, atomic_load_explicit(&local->launches, memory_order_relaxed) + 1,
+	                      memory_order_relaxed);
+	if (!bucket_charge(b, ns, &turn))
+		bucket_wait(b, p->cell, turn);
+}
+
+static void measured(struct pace *p, struct vgpu_bucket *b, struct cost *cost, uint64_t key, uint64_t ns)
+{
+	uint64_t due = atomic_load_explicit(&cost->due, memory_order_relaxed), now;
+
+	if (!ns)
+		ns = charge_blindly(cost, p->stream);
+	else if (clock_coarse_ns() >= due)
+		sample_poll(p->stream, came);
+	if (cost_unsure(atomic_load_explicit(&cost->ns, memory_order_relaxed)))
+		cost_note(cost, ns & ~COST_NEW);
+	charge(p, b, ns & ~COST_NEW);
+	now = clock_coarse_ns();
+	due = atomic_load_explicit(&cost->due, memory_order_relaxed);
+	if (now < due && atomic_load_explicit(&cost->ns, memory_order_relaxed))
+		return;
+	atomic_store_explicit(&cost->due, now + MEASURE_AGAIN_NS, memory_order_relaxed);
+	p->sample = sample_begin(cost, key, p->cell, p->stream, now);
+}
+
+static struct vgpu_bucket *bucket_of(struct pace *p, uint32_t limited, CUstream stream, uint64_t now)
+{
+	p->charged = 0;
+	p->sample = SAMPLE_NONE;
+	p->stream = stream;
+	if (p->cell < 0 || !(limited >> p->cell & 1) || (capture_any() && capture_of(stream)))
+		return NULL;
+	struct vgpu_usage *usage = usage_map();
+	if (!usage)
+		return NULL;
+	struct vgpu_bucket *b = &usage->buckets[p->cell];
+	if (atomic_load_explicit(&locals[p->cell].tick, memory_order_relaxed) != now)
+		tick(b, &locals[p->cell], p->cell, now);
+	return b;
+}
+
+void pace_begin(struct pace *p, uint32_t limited, const void *what, uint64_t volume, CUstream stream)
+{
+	uint64_t now = clock_coarse_ns();
+
+	p->cell = cell_here();
+	struct vgpu_bucket *b = bucket_of(p, limited, stream, now);
+	if (!b)
+		return;
+	uint64_t key = cost_key(what, volume, p->cell);
+	struct cost *cost = cost_find(key);
+	uint64_t ns = cost ? atomic_load_explicit(&cost->ns, memory_order_relaxed) : cost_typical();
+	if (__builtin_expect(cost && (cost_unsure(ns) || now >= atomic_load_explicit(&cost->due, memory_order_relaxed)), 0))
+		measured(p, b, cost, key, ns);
+	else
+		charge(p, b, ns);
+}
+
+void pace_begin_elsewhere(struct pace *p, uint32_t limited, const void *what, uint64_t volume, CUstream stream)
+{
+	p->cell = cell_of_stream(stream);
+	struct vgpu_bucket *b = bucket_of(p, limited, stream, clock_coarse_ns());
+	struct cost *cost = b ? cost_find(cost_key(what, volume, p->cell)) : NULL;
+	uint64_t ns = cost ? atomic_load_explicit(&cost->ns, memory_order_relaxed) : 0;
+
+	if (b)
+		charge(p, b, ns ? ns & ~COST_NEW : cost_typical());
+}
+
+CUresult pace_end(struct pace *p, CUresult result)
+{
+	if (__builtin_expect(p->sample != SAMPLE_NONE, 0))
+		sample_end(p->sample, p->stream, result == CUDA_SUCCESS);
+	if (__builtin_expect(result != CUDA_SUCCESS && p->charged, 0))
+		bucket_settle(&usage_map()->buckets[p->cell], -(int64_t)p->charged, cores_rate(p->cell));
+	return result;
+}

@@ -1,0 +1,102 @@
+/* Launches kernels for some time and says what came of it:
+ *
+ *   pace <seconds> <sync|async|queue> <us>[,<us>...] [threads] [first-ms]
+ *
+ * sync waits for each launch, async for none, queue after every 16. Prints launches,
+ * the card's time that they took, the wall time until all was done (both ns), and the
+ * longest that one call of cuLaunchKernel took, in the first milliseconds if given. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef void *CUcontext, *CUmodule, *CUfunction, *CUstream;
+int cuInit(unsigned), cuDevicePrimaryCtxRetain(CUcontext *, int), cuCtxSetCurrent(CUcontext), cuCtxSynchronize(void);
+int cuModuleLoadData(CUmodule *, const void *), cuModuleGetFunction(CUfunction *, CUmodule, const char *);
+int cuStreamCreate(CUstream *, unsigned), cuStreamSynchronize(CUstream);
+int cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+
+enum { MOST = 8 };
+static CUcontext context;
+static CUfunction functions[MOST];
+static uint64_t durations[MOST], end_ns, first_ns;
+static int kinds;
+static const char *how;
+static _Atomic uint64_t launches, busy, longest;
+
+static uint64_t now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static void must(int result, const char *what)
+{
+	if (result) {
+		fprintf(stderr, "%s: %d\n", what, result);
+		exit(1);
+	}
+}
+
+static void load(char *list)
+{
+	for (char *one = strtok(list, ","); one; one = strtok(NULL, ","), kinds++) {
+		char text[256];
+		CUmodule module;
+
+		durations[kinds] = strtoull(one, NULL, 10) * 1000;
+		snprintf(text, sizeof(text), "//\n.version 6.3\n.target sm_75\n// sim-duration-us: %s\n.visible .entry k()\n{ ret; }\n", one);
+		must(cuModuleLoadData(&module, text), "cuModuleLoadData");
+		must(cuModuleGetFunction(&functions[kinds], module, "k"), "cuModuleGetFunction");
+	}
+}
+
+static void *run(void *arg)
+{
+	CUstream stream;
+
+	(void)arg;
+	must(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+	must(cuStreamCreate(&stream, 1), "cuStreamCreate");
+	for (uint64_t i = 0, begin = now(), start; (start = now()) < end_ns; i++) {
+		int kind = (int)(i % (uint64_t)kinds);
+
+		must(cuLaunchKernel(functions[kind], 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL), "cuLaunchKernel");
+		uint64_t took = now() - start, seen = longest;
+		while ((!first_ns || start - begin < first_ns) && took > seen && !atomic_compare_exchange_weak(&longest, &seen, took))
+			;
+		launches++;
+		busy += durations[kind];
+		if (how[0] == 's' || (how[0] == 'q' && i % 16 == 15))
+			must(cuStreamSynchronize(stream), "cuStreamSynchronize");
+	}
+	must(cuStreamSynchronize(stream), "cuStreamSynchronize");
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	pthread_t threads[64];
+	int count = argc > 4 ? atoi(argv[4]) : 1;
+
+	how = argv[2];
+	first_ns = argc > 5 ? strtoull(argv[5], NULL, 10) * 1000000 : 0;
+	must(cuInit(0), "cuInit");
+	must(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
+	must(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+	load(argv[3]);
+	uint64_t begin = now();
+	end_ns = begin + (uint64_t)(atof(argv[1]) * 1e9);
+	for (int i = 0; i < count; i++)
+		pthread_create(&threads[i], NULL, run, NULL);
+	for (int i = 0; i < count; i++)
+		pthread_join(threads[i], NULL);
+	printf("%llu %llu %llu %llu\n", (unsigned long long)launches, (unsigned long long)busy,
+	       (unsigned long long)(now() - begin), (unsigned long long)longest);
+	return 0;
+}
