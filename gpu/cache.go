@@ -73,6 +73,8 @@ type Cache struct {
 	events *events // nil: none are to be had
 	silent bool    // the last attempt at events failed, which was said
 	broken bool    // the last wait for an event failed
+
+	sampled map[string]uint64 // by card: the newest sample of process times that was read, microseconds
 }
 
 // NewCache makes an empty cache. Nothing is opened before Run or Refresh.

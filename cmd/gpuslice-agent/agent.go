@@ -70,6 +70,9 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	guard := deviceplugin.NewGuard(plugin.Ready, log)
 	published.guard = guard
 	then = append(then, guard.Run, published.run)
+	if !o.DisableCoreLimit {
+		then = append(then, coreLoop(ledger, inventory, log).Run)
+	}
 	if o.DevicePluginDir != "" {
 		policy := func() deviceplugin.Policy { return o.policy(published.now().Settings) }
 		offers := newKubelet(&o, links{inventory}, policy, guard, log)

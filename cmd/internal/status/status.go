@@ -74,6 +74,11 @@ type Share struct {
 	CorePercent int    `json:"cores"`
 	UsedBytes   uint64 `json:"usedBytes"`
 	Processes   int    `json:"processes"`
+	// Compute time while the share was enforced, in all: what launches were charged, how
+	// long they waited for it, and how many they were.
+	ComputeNanoseconds   uint64 `json:"computeNs"`
+	ThrottledNanoseconds uint64 `json:"throttledNs"`
+	Launches             uint64 `json:"launches"`
 }
 
 // Read reads the node's files. The cards are optional, since the ledger says
@@ -181,6 +186,8 @@ func container(e grant.Entry, folder string) (c Container, problem string) {
 		// By position: what the file itself says of its cards is the tenant's to write.
 		if i < len(usage.Devices) {
 			share.UsedBytes, share.Processes = usage.Devices[i].UsedBytes, usage.Devices[i].Processes
+			cores := usage.Devices[i].Cores
+			share.ComputeNanoseconds, share.ThrottledNanoseconds, share.Launches = cores.ChargedNanoseconds, cores.ThrottledNanoseconds, cores.Launches
 		}
 		c.Shares = append(c.Shares, share)
 	}

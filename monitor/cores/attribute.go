@@ -1,0 +1,140 @@
+package cores
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+// Owners says which container a process is of. It remembers what it found out.
+type Owners struct {
+	proc  fs.FS                                       // /proc
+	inode func(name string) (file fileID, known bool) // of a file below /proc
+	known map[int]owner
+}
+
+type owner struct {
+	started   string // a PID may come again
+	container string
+}
+
+// fileID is what a file is, whatever its path.
+type fileID struct{ device, inode uint64 }
+
+// NewOwners looks at processes in a folder such as /proc.
+func NewOwners(proc string) *Owners {
+	return &Owners{
+		proc: os.DirFS(proc), known: map[int]owner{},
+		inode: func(name string) (fileID, bool) { return stat(path.Join(proc, name)) },
+	}
+}
+
+func stat(name string) (fileID, bool) {
+	info, err := os.Lstat(name)
+	if err != nil {
+		return fileID{}, false
+	}
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fileID{}, false
+	}
+	return fileID{uint64(s.Dev), s.Ino}, true
+}
+
+// Find names the container of each process, of those whose ids and usage files are
+// given; a process of none of them is not in the answer.
+//
+// A process is known by its control group, of which version soever, whose path has the
+// container's id in it. Where a runtime names groups otherwise, it is known by the
+// usage file that is mounted in its root: no other container has that one.
+func (o *Owners) Find(pids []int, usageFiles map[string]string) map[int]string {
+	var mounted map[fileID]string
+	found := make(map[int]string, len(pids))
+	known := make(map[int]owner, len(pids))
+	for _, pid := range pids {
+		started, alive := o.started(pid)
+		if !alive {
+			continue
+		}
+		is, seen := o.known[pid]
+		_, there := usageFiles[is.container]
+		if !seen || is.started != started || !there {
+			if mounted == nil {
+				mounted = inodes(usageFiles)
+			}
+			is = owner{started, o.look(pid, usageFiles, mounted)}
+		}
+		if is.container != "" {
+			known[pid] = is
+			found[pid] = is.container
+		}
+	}
+	o.known = known
+	return found
+}
+
+func inodes(files map[string]string) map[fileID]string {
+	ids := make(map[fileID]string, len(files))
+	for container, file := range files {
+		if id, ok := stat(file); ok {
+			ids[id] = container
+		}
+	}
+	return ids
+}
+
+// started is when the process began, in the kernel's words.
+func (o *Owners) started(pid int) (string, bool) {
+	text, err := fs.ReadFile(o.proc, strconv.Itoa(pid)+"/stat")
+	if err != nil {
+		return "", false
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 20 {
+		return "", false
+	}
+	return fields[19], true
+}
+
+func (o *Owners) look(pid int, containers map[string]string, mounted map[fileID]string) string {
+	text, err := fs.ReadFile(o.proc, strconv.Itoa(pid)+"/cgroup")
+	if err == nil {
+		if id := fromCgroup(string(text), containers); id != "" {
+			return id
+		}
+	}
+	if id, ok := o.inode(path.Join(strconv.Itoa(pid), "root", limiter.ContainerUsagePath)); ok {
+		return mounted[id]
+	}
+	return ""
+}
+
+// fromCgroup finds a container's id in /proc/<pid>/cgroup. The outermost that
+// matches counts: what is below a container's own group it may have named itself.
+//
+//	0::/kubepods.slice/kubepods-pod1234.slice/cri-containerd-<id>.scope
+//	4:devices:/kubepods/burstable/pod1234/<id>
+func fromCgroup(text string, containers map[string]string) string {
+	for line := range strings.Lines(text) {
+		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		_, group, _ := strings.Cut(rest, ":")
+		for part := range strings.SplitSeq(group, "/") {
+			id := strings.TrimSuffix(part, ".scope")
+			if _, ok := containers[id]; ok && id != "" {
+				return id
+			}
+			// crio-<id>, cri-containerd-<id>, docker-<id>, and k8s.io:…:<id> as runc's own
+			id = id[strings.LastIndexAny(id, "-:")+1:]
+			if _, ok := containers[id]; ok && id != "" {
+				return id
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,191 @@
+package cores
+
+import (
+	"math"
+
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+// Tenant is a container on one card, as it was seen over the last step.
+type Tenant struct {
+	ID    string
+	Limit limiter.DeviceLimit
+	// Busy is what NVML saw of it, in percent of the card's time.
+	Busy float64
+	// Wants says that launches waited for their share: its own word.
+	Wants bool
+}
+
+// Past is what Decide remembers of a container on a card from step to step.
+type Past struct {
+	// Busy is the busy percentage smoothed over some steps.
+	Busy float64
+	// Idle is how many steps ago it was last seen at work.
+	Idle int
+	// Correction is the factor of its share, and Elastic its share under contention in
+	// percent if it has a soft ceiling.
+	Correction, Elastic float64
+	// Contended is what was last decided.
+	Contended bool
+}
+
+// stranger is whoever uses a card without being a container of ours.
+const stranger = ""
+
+const (
+	activePercent = 0.5 // NVML says whole percents, and a mean of several
+	activeSteps   = 5   // so long after its last work a container still counts as active
+	smoothing     = 0.4 // the weight of the newest step
+	deadBand      = 1.0 // percent of the card
+	gain          = 0.5 // of the relative error, a step
+	mostChange    = 0.3 // a step
+	fullPercent   = 95.0
+)
+
+const (
+	leastCorrection = limiter.MinCorrection / 1000.0
+	mostCorrection  = limiter.MaxCorrection / 1000.0
+)
+
+// Decide is one step on one card: what it remembers, and what each tenant is told.
+// strangers is how much of the card's time processes had that are of no tenant.
+func Decide(past map[string]Past, tenants []Tenant, strangers float64) (map[string]Past, map[string]limiter.CoreState) {
+	next := make(map[string]Past, len(tenants)+1)
+	total := strangers
+	next[stranger] = see(past, stranger, strangers)
+	for _, t := range tenants {
+		next[t.ID] = see(past, t.ID, t.Busy)
+		total += t.Busy
+	}
+	states := make(map[string]limiter.CoreState, len(tenants))
+	for _, t := range tenants {
+		p := next[t.ID]
+		others := othersOf(t, tenants, next)
+		p.Elastic = elastic(p, t, others, total)
+		p.Correction = correction(p, t, others.active)
+		p.Contended = others.active
+		next[t.ID] = p
+		states[t.ID] = state(p, t, others)
+	}
+	return next, states
+}
+
+// see takes one step's observation in.
+func see(past map[string]Past, id string, busy float64) Past {
+	p, known := past[id]
+	if !known {
+		p = Past{Idle: activeSteps + 1, Correction: 1, Busy: busy}
+	}
+	p.Busy += smoothing * (busy - p.Busy)
+	p.Idle++
+	if busy >= activePercent {
+		p.Idle = 0
+	}
+	return p
+}
+
+func (p Past) active() bool { return p.Idle <= activeSteps }
+
+// others are all but one tenant.
+type others struct {
+	active bool // somebody
+	higher bool // somebody of higher priority
+	hungry bool // somebody who has less than he may have at any time
+}
+
+func othersOf(t Tenant, tenants []Tenant, now map[string]Past) others {
+	o := others{active: now[stranger].active()}
+	for _, other := range tenants {
+		p := now[other.ID]
+		if other.ID == t.ID || !p.active() {
+			continue
+		}
+		o.active = true
+		o.higher = o.higher || other.Limit.Priority < t.Limit.Priority
+		o.hungry = o.hungry || p.Busy < entitled(other.Limit)-2*deadBand
+	}
+	return o
+}
+
+// entitled is a container's hard share; whoever has no limit may have all.
+func entitled(l limiter.DeviceLimit) float64 {
+	if !limited(l) {
+		return 100
+	}
+	return float64(l.CorePercent)
+}
+
+func limited(l limiter.DeviceLimit) bool {
+	return l.Policy != limiter.PolicyDisable && l.CorePercent > 0 && l.CorePercent < 100
+}
+
+func soft(l limiter.DeviceLimit) bool {
+	return limited(l) && l.CoreSoftPercent > l.CorePercent
+}
+
+// target is the share that is enforced now; false: none is. It is what the library's
+// cores.c makes of the same record.
+func target(p Past, t Tenant, contended bool) (percent float64, enforced bool) {
+	switch {
+	case !limited(t.Limit):
+		return 0, false
+	case soft(t.Limit) && !contended:
+		return float64(t.Limit.CoreSoftPercent), t.Limit.CoreSoftPercent < 100
+	case soft(t.Limit):
+		return p.Elastic, p.Elastic < 100
+	default:
+		return float64(t.Limit.CorePercent), contended || t.Limit.Policy == limiter.PolicyForce
+	}
+}
+
+// elastic is additive increase while there is room that the tenant wants, and
+// multiplicative decrease as soon as somebody else lacks what is his: the way to
+// share what nobody owns. It begins at the hard share whenever others come.
+func elastic(p Past, t Tenant, o others, total float64) float64 {
+	hard, ceiling := float64(t.Limit.CorePercent), float64(t.Limit.CoreSoftPercent)
+	if !soft(t.Limit) || !o.active || !p.Contended || p.Elastic < hard {
+		return hard
+	}
+	switch {
+	case o.hungry && total >= fullPercent:
+		return math.Floor(hard + (p.Elastic-hard)/2)
+	case t.Wants && total < fullPercent:
+		return min(ceiling, p.Elastic+max(1, math.Floor(hard/10)))
+	default:
+		return min(ceiling, p.Elastic)
+	}
+}
+
+// correction integrates the error of what the tenant had against what it may have,
+// relative to it, so that the gain hangs on no card's size. It stands still within
+// the dead band, where nothing is enforced, and where the tenant has less because it
+// wants less: that would wind it up.
+func correction(p Past, t Tenant, contended bool) float64 {
+	if p.Contended && !contended {
+		p.Correction = min(p.Correction, 1) // what others' turns inflated is gone with them
+	}
+	percent, enforced := target(p, t, contended)
+	lack := percent - p.Busy
+	if !enforced || math.Abs(lack) <= deadBand || (lack > 0 && !t.Wants) {
+		return p.Correction
+	}
+	change := min(max(gain*lack/percent, -mostChange), mostChange)
+	return min(max(p.Correction*(1+change), leastCorrection), mostCorrection)
+}
+
+// state is what is written; differences that mean nothing are rounded away, so that
+// the file is left alone.
+func state(p Past, t Tenant, o others) limiter.CoreState {
+	s := limiter.CoreState{Blocked: o.higher}
+	if !limited(t.Limit) {
+		return s
+	}
+	s.Contended = o.active
+	if thousandths := uint16(math.Round(p.Correction*100) * 10); thousandths != 1000 {
+		s.Correction = min(max(thousandths, limiter.MinCorrection), limiter.MaxCorrection)
+	}
+	if soft(t.Limit) && o.active {
+		s.ElasticPercent = uint16(p.Elastic)
+	}
+	return s
+}

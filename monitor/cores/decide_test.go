@@ -1,0 +1,176 @@
+package cores
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+func tenant(id string, hard, soft uint32, busy float64, wants bool) Tenant {
+	return Tenant{ID: id, Busy: busy, Wants: wants, Limit: limiter.DeviceLimit{
+		CorePercent: hard, CoreSoftPercent: soft, Priority: limiter.PriorityLow,
+	}}
+}
+
+// steps runs the same look so many times.
+func steps(n int, past map[string]Past, strangers float64, tenants ...Tenant) (map[string]Past, map[string]limiter.CoreState) {
+	var states map[string]limiter.CoreState
+	for range n {
+		past, states = Decide(past, tenants, strangers)
+	}
+	return past, states
+}
+
+func TestContended(t *testing.T) {
+	a, b := tenant("a", 30, 0, 30, false), tenant("b", 50, 0, 50, false)
+	idle := func(t Tenant) Tenant { t.Busy = 0; return t }
+	_, states := steps(1, nil, 0, a, idle(b))
+	assert.Equal(t, map[string]limiter.CoreState{"a": {}, "b": {Contended: true}}, states, "b is alone to see that a works")
+	past, states := steps(1, nil, 0, a, b)
+	assert.True(t, states["a"].Contended)
+	assert.True(t, states["b"].Contended)
+	past, states = steps(activeSteps, past, 0, a, idle(b))
+	assert.True(t, states["a"].Contended, "a pause is no end")
+	_, states = steps(1, past, 0, a, idle(b))
+	assert.False(t, states["a"].Contended)
+
+	_, states = steps(1, nil, 40, a)
+	assert.True(t, states["a"].Contended, "a stranger counts too")
+	_, states = steps(1, nil, 0.4, a)
+	assert.False(t, states["a"].Contended, "next to nothing doesn't")
+
+	a.Wants, b.Wants = true, true
+	_, states = steps(20, nil, 0, a, idle(b))
+	assert.False(t, states["a"].Contended, "what a container says of itself contends with nobody")
+
+	for name, limit := range map[string]limiter.DeviceLimit{
+		"no limit": {}, "the whole card": {CorePercent: 100}, "disabled": {CorePercent: 30, Policy: limiter.PolicyDisable},
+	} {
+		free := Tenant{ID: "free", Limit: limit, Busy: 50, Wants: true}
+		_, states = steps(20, nil, 0, a, free)
+		assert.Equal(t, limiter.CoreState{}, states["free"], "%s: nothing to tell", name)
+		assert.True(t, states["a"].Contended)
+	}
+}
+
+func TestBlocked(t *testing.T) {
+	low, high := tenant("low", 50, 0, 50, false), tenant("high", 50, 0, 50, false)
+	high.Limit.Priority = limiter.PriorityHigh
+	unlimited := tenant("unlimited", 0, 0, 10, false)
+	disabled := tenant("disabled", 50, 0, 10, false)
+	disabled.Limit.Policy = limiter.PolicyDisable
+	past, states := steps(1, nil, 0, low, high, unlimited, disabled)
+	assert.True(t, states["low"].Blocked)
+	assert.False(t, states["high"].Blocked)
+	assert.True(t, states["unlimited"].Blocked, "whatever its share")
+	assert.True(t, states["disabled"].Blocked, "and its policy")
+	high.Busy = 0
+	past, states = steps(activeSteps, past, 0, low, high)
+	assert.True(t, states["low"].Blocked)
+	_, states = steps(1, past, 0, low, high)
+	assert.False(t, states["low"].Blocked)
+	_, states = steps(1, nil, 50, low)
+	assert.False(t, states["low"].Blocked, "a stranger has no priority")
+}
+
+// card is a model of two tenants whose estimates are wrong by a factor: what a
+// tenant gets is its share times its correction over that.
+func TestCorrectionConverges(t *testing.T) {
+	for _, test := range []struct {
+		share  uint32
+		factor float64 // estimate over truth
+	}{{30, 1}, {30, 2}, {30, 3.5}, {30, 0.5}, {30, 0.3}, {70, 1.4}, {5, 2}, {5, 0.5}, {10, 3}, {90, 1.1}, {50, 2}} {
+		var past map[string]Past
+		var states map[string]limiter.CoreState
+		k, got := 1.0, 0.0
+		for range 60 {
+			got = min(100, float64(test.share)*k/test.factor)
+			past, states = Decide(past, []Tenant{tenant("a", test.share, 0, math.Round(got), true)}, 20)
+			k = 1
+			if c := states["a"].Correction; c != 0 {
+				k = float64(c) / 1000
+			}
+		}
+		assert.InDelta(t, float64(test.share), got, 2, "share %d, factor %v, correction %v", test.share, test.factor, k)
+	}
+}
+
+func TestCorrectionStandsStill(t *testing.T) {
+	force := tenant("a", 30, 0, 10, false)
+	force.Limit.Policy = limiter.PolicyForce
+	wants := func(t Tenant) Tenant { t.Wants = true; return t }
+	for name, test := range map[string]struct {
+		tenant    Tenant
+		strangers float64
+		want      uint16
+	}{
+		"it wants no more":          {tenant("a", 30, 0, 10, false), 50, 0},
+		"within the dead band":      {tenant("a", 30, 0, 29, true), 50, 0},
+		"nothing is enforced":       {tenant("a", 30, 0, 90, true), 0, 0},
+		"forced, and wants no more": {force, 0, 0},
+		"wound up as far as it may": {wants(force), 0, limiter.MaxCorrection},
+		"down as far as it may":     {tenant("a", 5, 0, 100, true), 50, limiter.MinCorrection},
+	} {
+		_, states := steps(100, nil, test.strangers, test.tenant)
+		assert.Equal(t, test.want, states["a"].Correction, name)
+	}
+	// What others' turns had inflated is forgotten with the others.
+	past, states := steps(100, nil, 50, wants(force))
+	require.EqualValues(t, limiter.MaxCorrection, states["a"].Correction)
+	force.Busy = 30
+	_, states = steps(activeSteps+2, past, 0, force)
+	assert.Zero(t, states["a"].Correction)
+}
+
+func TestElastic(t *testing.T) {
+	a := tenant("a", 30, 80, 80, true)
+	_, states := steps(1, nil, 0, a)
+	assert.Equal(t, limiter.CoreState{}, states["a"], "alone its ceiling is the soft one")
+
+	a.Busy = 30
+	b := tenant("b", 20, 0, 20, false)
+	past, states := steps(1, nil, 0, a, b)
+	assert.EqualValues(t, 30, states["a"].ElasticPercent, "it begins at the hard share")
+	past, states = steps(3, past, 0, a, b)
+	assert.EqualValues(t, 39, states["a"].ElasticPercent, "and grows where there is room")
+	a.Busy = 39
+	_, states = steps(100, past, 0, a, b)
+	assert.EqualValues(t, 80, states["a"].ElasticPercent, "up to the soft one")
+	past, states = steps(100, past, 0, a, b)
+	require.EqualValues(t, 80, states["a"].ElasticPercent)
+
+	a.Busy, b.Busy = 88, 8 // b comes back and lacks what is its
+	past, states = steps(3, past, 0, a, b)
+	assert.LessOrEqual(t, states["a"].ElasticPercent, uint16(55))
+	_, states = steps(10, past, 0, a, b)
+	assert.EqualValues(t, 30, states["a"].ElasticPercent, "down to the hard share and no further")
+
+	a.Busy, b.Busy = 78, 20
+	_, states = steps(10, past, 0, a, b)
+	assert.GreaterOrEqual(t, states["a"].ElasticPercent, uint16(30), "b has its share: nobody is hungry")
+
+	free := tenant("free", 0, 0, 10, false)
+	past, _ = steps(20, nil, 0, tenant("a", 30, 80, 40, true), free)
+	a.Busy = 88
+	_, states = steps(20, past, 0, a, free)
+	assert.EqualValues(t, 30, states["a"].ElasticPercent, "whoever has no limit may have all")
+}
+
+// What is decided can always be written, whatever NVML and the containers say.
+func TestStatesAreValid(t *testing.T) {
+	path := t.TempDir() + "/limits"
+	require.NoError(t, limiter.WriteLimits(path, limiter.Limits{Devices: []limiter.DeviceLimit{
+		{UUID: "GPU-00000001-5151-4000-8000-000000000001", MemoryLimitBytes: 1, CorePercent: 30, CoreSoftPercent: 80},
+	}}))
+	var past map[string]Past
+	var states map[string]limiter.CoreState
+	for i := range 2000 {
+		busy := []float64{0, 100, 1e9, 30, 5}[i%5]
+		past, states = Decide(past, []Tenant{tenant("a", 30, 80, busy, i%3 == 0)}, float64(i%7)*20)
+		require.NoError(t, limiter.UpdateCores(path, []limiter.CoreState{states["a"]}))
+	}
+}

@@ -1,0 +1,200 @@
+package cores
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+// Step is the time between two looks.
+const Step = time.Second
+
+// wantsPart is the part of a step that launches must have waited for a container to
+// want more than it has.
+const wantsPart = 0.02
+
+// Container is one that has a limits and a usage file.
+type Container struct {
+	ID                    string
+	LimitsFile, UsageFile string
+}
+
+// Config is what a Loop works with.
+type Config struct {
+	// Containers are those that run now.
+	Containers func(context.Context) ([]Container, error)
+	// Times says what each process had of each card since it was last asked.
+	Times func(context.Context) (map[string][]gpu.ProcessTime, error)
+	// Owners says which container processes are of, by the containers' usage files.
+	Owners func(pids []int, usageFiles map[string]string) map[int]string
+	Log    *slog.Logger
+}
+
+// Loop follows the containers of a node.
+type Loop struct {
+	config  Config
+	past    map[string]map[string]Past // by card and container
+	waited  map[string][]uint64        // by container: what its launches had waited in all, by card
+	written map[string][]limiter.CoreState
+	said    string
+}
+
+// New makes a loop.
+func New(c Config) *Loop {
+	return &Loop{config: c, past: map[string]map[string]Past{}, waited: map[string][]uint64{}, written: map[string][]limiter.CoreState{}}
+}
+
+// Run looks and writes until the context ends. Then the containers keep what they were
+// last told: a factor and flags that were right; the next agent goes on from there.
+func (l *Loop) Run(ctx context.Context) {
+	ticker := time.NewTicker(Step)
+	defer ticker.Stop()
+	for {
+		l.say(l.Once(ctx))
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// say logs a failure once, not at every step.
+func (l *Loop) say(err error) {
+	text := ""
+	if err != nil && !errors.Is(err, context.Canceled) {
+		text = err.Error()
+	}
+	if text != l.said && text != "" {
+		l.config.Log.Warn("shares of compute time are not corrected for some containers", "error", err)
+	}
+	l.said = text
+}
+
+// member is a container with what was read of it in this step.
+type member struct {
+	Container
+	limits limiter.Limits
+	wants  []bool
+	states []limiter.CoreState
+}
+
+// Once is one step.
+func (l *Loop) Once(ctx context.Context) error {
+	containers, err := l.config.Containers(ctx)
+	if err != nil || len(containers) == 0 {
+		l.forget(nil)
+		return err
+	}
+	times, failed := l.config.Times(ctx)
+	members := make(map[string]*member, len(containers))
+	files := make(map[string]string, len(containers))
+	for _, c := range containers {
+		m, err := l.read(c)
+		failed = errors.Join(failed, err)
+		if m != nil {
+			members[c.ID], files[c.ID] = m, c.UsageFile
+		}
+	}
+	busy := l.attribute(times, files)
+	for card := range times {
+		l.decide(card, members, busy[card])
+	}
+	for _, id := range slices.Sorted(maps.Keys(members)) {
+		failed = errors.Join(failed, l.write(members[id]))
+	}
+	l.forget(members)
+	return failed
+}
+
+// read looks at the files of a container. One without limits is going away.
+func (l *Loop) read(c Container) (*member, error) {
+	limits, err := limiter.ReadLimits(c.LimitsFile)
+	if err != nil {
+		return nil, err
+	}
+	m := &member{Container: c, limits: limits, wants: make([]bool, len(limits.Devices))}
+	if m.states, err = limiter.ReadCores(c.LimitsFile); err != nil {
+		return nil, err
+	}
+	usage, err := limiter.ReadCoreUsage(c.UsageFile)
+	if err != nil {
+		return m, nil // spoilt by its container, which then never wants more
+	}
+	last := l.waited[c.ID]
+	waited := make([]uint64, len(usage))
+	for i, u := range usage {
+		waited[i] = u.ThrottledNanoseconds
+		if i < len(last) && i < len(m.wants) {
+			m.wants[i] = waited[i]-last[i] > uint64(wantsPart*float64(Step)) && waited[i] > last[i]
+		}
+	}
+	l.waited[c.ID] = waited
+	return m, nil
+}
+
+// attribute adds up what NVML saw, by card and container; processes of no container
+// are strangers.
+func (l *Loop) attribute(times map[string][]gpu.ProcessTime, files map[string]string) map[string]map[string]float64 {
+	var pids []int
+	for _, of := range times {
+		for _, t := range of {
+			pids = append(pids, t.PID)
+		}
+	}
+	slices.Sort(pids)
+	owners := l.config.Owners(slices.Compact(pids), files)
+	busy := make(map[string]map[string]float64, len(times))
+	for card, of := range times {
+		busy[card] = map[string]float64{}
+		for _, t := range of {
+			id := owners[t.PID] // or the stranger
+			busy[card][id] = min(100, busy[card][id]+t.Percent)
+		}
+	}
+	return busy
+}
+
+// decide makes one step on a card, into the members' states.
+func (l *Loop) decide(card string, members map[string]*member, busy map[string]float64) {
+	var tenants []Tenant
+	for _, id := range slices.Sorted(maps.Keys(members)) {
+		m := members[id]
+		if i := m.card(card); i >= 0 {
+			tenants = append(tenants, Tenant{ID: id, Limit: m.limits.Devices[i], Busy: busy[id], Wants: m.wants[i]})
+		}
+	}
+	next, states := Decide(l.past[card], tenants, busy[stranger])
+	l.past[card] = next
+	for id, s := range states {
+		members[id].states[members[id].card(card)] = s
+	}
+}
+
+func (m *member) card(uuid string) int {
+	return slices.IndexFunc(m.limits.Devices, func(d limiter.DeviceLimit) bool { return d.UUID == uuid })
+}
+
+// write tells a container what has changed.
+func (l *Loop) write(m *member) error {
+	if slices.Equal(l.written[m.ID], m.states) {
+		return nil
+	}
+	if err := limiter.UpdateCores(m.LimitsFile, m.states); err != nil {
+		return err
+	}
+	l.written[m.ID] = m.states
+	return nil
+}
+
+// forget drops what is known of containers that are gone.
+func (l *Loop) forget(members map[string]*member) {
+	maps.DeleteFunc(l.waited, func(id string, _ []uint64) bool { return members[id] == nil })
+	maps.DeleteFunc(l.written, func(id string, _ []limiter.CoreState) bool { return members[id] == nil })
+}

@@ -1,0 +1,128 @@
+package cores
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+const card0 = "GPU-00000001-5151-4000-8000-000000000001"
+
+// scene is a node with two containers on a card, PIDs 1 and 2, and a loop.
+type scene struct {
+	*Loop
+	containers []Container
+	times      map[string][]gpu.ProcessTime
+	failure    error
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	s := &scene{}
+	for _, id := range []string{"a", "b"} {
+		dir := t.TempDir()
+		c := Container{id, filepath.Join(dir, "limits"), filepath.Join(dir, "usage")}
+		limits := limiter.Limits{Devices: []limiter.DeviceLimit{{UUID: card0, MemoryLimitBytes: 1, CorePercent: 40}}}
+		require.NoError(t, limiter.WriteLimits(c.LimitsFile, limits))
+		require.NoError(t, limiter.CreateUsage(c.UsageFile, limits.UUIDs()))
+		s.containers = append(s.containers, c)
+	}
+	s.Loop = New(Config{
+		Containers: func(context.Context) ([]Container, error) { return s.containers, nil },
+		Times:      func(context.Context) (map[string][]gpu.ProcessTime, error) { return s.times, s.failure },
+		Owners: func(pids []int, files map[string]string) map[int]string {
+			owners := map[int]string{}
+			for pid, id := range map[int]string{1: "a", 2: "b", 3: "a"} {
+				if _, ok := files[id]; ok {
+					owners[pid] = id
+				}
+			}
+			return owners
+		},
+		Log: slog.New(slog.DiscardHandler),
+	})
+	return s
+}
+
+func (s *scene) state(t *testing.T, i int) limiter.CoreState {
+	t.Helper()
+	states, err := limiter.ReadCores(s.containers[i].LimitsFile)
+	require.NoError(t, err)
+	return states[0]
+}
+
+// wait has a container say that its launches waited so long in all.
+func (s *scene) wait(t *testing.T, i int, ns uint64) {
+	t.Helper()
+	f, err := os.OpenFile(s.containers[i].UsageFile, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, ns), 2048+24)
+	require.NoError(t, err)
+}
+
+func TestLoop(t *testing.T) {
+	s := newScene(t)
+	ctx := context.Background()
+	s.times = map[string][]gpu.ProcessTime{card0: {{PID: 1, Percent: 15}, {PID: 3, Percent: 5}, {PID: 2, Percent: 40}}}
+	require.NoError(t, s.Once(ctx))
+	assert.Equal(t, limiter.CoreState{Contended: true}, s.state(t, 0))
+	assert.Equal(t, limiter.CoreState{Contended: true}, s.state(t, 1))
+
+	for step := range uint64(5) {
+		s.wait(t, 0, (step+1)*uint64(Step)/2)
+		require.NoError(t, s.Once(ctx))
+	}
+	assert.Greater(t, s.state(t, 0).Correction, uint16(1500), "it waits and has half of its share")
+	assert.Zero(t, s.state(t, 1).Correction)
+
+	// Nothing is written where nothing has changed.
+	before, err := os.ReadFile(s.containers[1].LimitsFile)
+	require.NoError(t, err)
+	require.NoError(t, s.Once(ctx))
+	after, err := os.ReadFile(s.containers[1].LimitsFile)
+	require.NoError(t, err)
+	assert.Equal(t, before, after)
+
+	// One whose files are spoilt or gone does not keep the others.
+	require.NoError(t, os.Remove(s.containers[0].LimitsFile))
+	s.times[card0] = []gpu.ProcessTime{{PID: 2, Percent: 40}}
+	var failed error
+	for range activeSteps + 2 {
+		failed = s.Once(ctx)
+	}
+	assert.ErrorContains(t, failed, s.containers[0].LimitsFile)
+	assert.False(t, s.state(t, 1).Contended)
+	require.NoError(t, os.WriteFile(s.containers[1].UsageFile, []byte("spoilt"), 0o644))
+	s.containers = s.containers[1:]
+	s.times[card0] = []gpu.ProcessTime{{PID: 2, Percent: 40}, {PID: 99, Percent: 40}}
+	require.NoError(t, s.Once(ctx))
+	assert.True(t, s.state(t, 0).Contended, "a stranger works")
+
+	s.containers, s.failure = nil, errors.New("no NVML")
+	assert.NoError(t, s.Once(ctx), "nobody to look for")
+	assert.Empty(t, s.waited)
+	assert.Empty(t, s.written)
+}
+
+// Where NVML can't be asked nothing is decided, and what was stays.
+func TestLoopWithoutNVML(t *testing.T) {
+	s := newScene(t)
+	s.times = map[string][]gpu.ProcessTime{card0: {{PID: 1, Percent: 20}, {PID: 2, Percent: 40}}}
+	require.NoError(t, s.Once(context.Background()))
+	s.times, s.failure = nil, errors.New("no NVML")
+	for range 20 {
+		assert.ErrorContains(t, s.Once(context.Background()), "no NVML")
+	}
+	assert.True(t, s.state(t, 0).Contended)
+}
