@@ -8,7 +8,6 @@
 
 typedef int CUresult;
 typedef int CUdevice;
-typedef int CUdevice_attribute;
 typedef unsigned int CUdeviceptr_v1;
 typedef unsigned long long CUdeviceptr;
 typedef struct CUctx_st *CUcontext;
@@ -20,6 +19,8 @@ typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUevent_st *CUevent;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct { uint8_t bytes[16]; } CUuuid;
@@ -35,16 +36,19 @@ enum {
 	CUDA_ERROR_NOT_SUPPORTED = 801,
 };
 
-enum {
-	CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115,
-};
+#define CU_STREAM_PER_THREAD ((CUstream)0x2)
 
-enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
 enum { /* HOST, HOST_NUMA, HOST_NUMA_CURRENT */
+	CU_MEM_LOCATION_TYPE_DEVICE = 1,
 	CU_MEM_LOCATION_TYPE_HOST = 2,
 	CU_MEM_LOCATION_TYPE_HOST_LAST = 4,
 };
-enum { CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
+enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };
+enum { CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
+enum { CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2 };
+enum { CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5 };
+enum { CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2 };
+enum { CU_STREAM_CAPTURE_STATUS_NONE = 0, CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 
 typedef struct {
 	unsigned int Width, Height;
@@ -97,7 +101,31 @@ typedef struct {
 	unsigned int deviceBitMask, flags, reserved[2];
 } CUarrayMapInfo;
 
-typedef struct { int type; } CUgraphNodeParams; /* its beginning */
+typedef struct {
+	int allocType;
+	int handleTypes;
+	struct { int type, id; } location;
+	void *win32SecurityAttributes;
+	size_t maxSize;
+	unsigned short usage;
+	unsigned char reserved[54];
+} CUmemPoolProps;
+
+typedef struct {
+	CUmemPoolProps poolProps;
+	const void *accessDescs;
+	size_t accessDescCount;
+	size_t bytesize;
+	CUdeviceptr dptr;
+	uint64_t spare[8]; /* for a driver that knows more fields */
+} CUDA_MEM_ALLOC_NODE_PARAMS;
+
+typedef struct {
+	uint64_t flags;
+	CUstream hUploadStream;
+	CUgraphNode hErrNode_out;
+	int result_out;
+} CUDA_GRAPH_INSTANTIATE_PARAMS;
 
 typedef struct {
 	unsigned int gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
@@ -160,6 +188,26 @@ CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t size, CUstream stream);
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t size, CUstream stream);
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream stream);
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream stream);
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props);
+CUresult cuMemPoolDestroy(CUmemoryPool pool);
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep);
+CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t size);
+CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t size);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
+CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params);
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params);
+CUresult cuGraphUpload(CUgraphExec exec, CUstream stream);
+CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream);
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
+CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream);
+CUresult cuGraphExecDestroy(CUgraphExec exec);
+CUresult cuDeviceGraphMemTrim(CUdevice dev);
+CUresult cuCtxSynchronize(void);
+CUresult cuCtxSynchronize_v2(CUcontext ctx);
+CUresult cuStreamSynchronize(CUstream stream);
+CUresult cuStreamSynchronize_ptsz(CUstream stream);
+CUresult cuEventSynchronize(CUevent event);
+
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
                      unsigned long long flags);
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
@@ -169,11 +217,6 @@ CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream s
 CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream);
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr);
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable, int type);
-CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t count, void *params);
-CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t count,
-                        CUgraphNodeParams *params);
-CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t count,
-                           CUgraphNodeParams *params);
 
 CUresult cuCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice dev);
 CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice dev);
@@ -197,7 +240,6 @@ CUresult cuMemGetInfo(unsigned int *free, unsigned int *total);
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total);
 CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev);
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev);
-CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice dev);
 
 #define LAUNCH_SHAPE                                                                                               \
 	CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,          \
@@ -233,6 +275,22 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 /* Called, never defined here: these prototypes only give REAL() its types. */
 CUresult cuCtxGetCurrent(CUcontext *ctx);
 CUresult cuCtxGetDevice(CUdevice *dev);
+CUresult cuCtxPushCurrent_v2(CUcontext ctx);
+CUresult cuCtxPopCurrent_v2(CUcontext *ctx);
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *ctx);
+CUresult cuStreamIsCapturing(CUstream stream, int *status);
+CUresult cuThreadExchangeStreamCaptureMode(int *mode);
+CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream);
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value);
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value);
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice dev);
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev);
+CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool);
+CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, int attribute, void *value);
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
+CUresult cuGraphNodeGetType(CUgraphNode node, int *type);
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph);
+CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *params);
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev);
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev);
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active);

@@ -5,6 +5,18 @@
 #include "say.h"
 #include "usage.h"
 
+/* What pools and graphs keep idle goes first, as it does for a driver whose card is full. */
+static bool take(struct process *p, int cell, uint64_t bytes)
+{
+	if (__builtin_expect(reserve(p, cell, bytes), 1))
+		return true;
+	bool room = false;
+	for (int i = 0; i < VGPU_MAX_DEVICES; i++)
+		if (cell == i || (cell == LEDGER_EVERY_CELL && limits_granted(i)))
+			room |= pools_make_room(p, i, bytes);
+	return room && reserve(p, cell, bytes);
+}
+
 static CUresult begin_here(struct charge *c, uint64_t bytes, bool everywhere)
 {
 	CUresult result = device_here(&c->here);
@@ -17,7 +29,7 @@ static CUresult begin_here(struct charge *c, uint64_t bytes, bool everywhere)
 	if (everywhere)
 		c->here.cell = LEDGER_EVERY_CELL;
 	c->bytes = bytes;
-	return reserve(c->process, c->here.cell, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return take(c->process, c->here.cell, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult charge_begin(struct charge *c, uint64_t bytes)
@@ -58,12 +70,12 @@ CUresult charge_begin_on(struct charge *c, CUdevice dev, uint64_t bytes)
 	if (!c->process || !owner_wait(&c->process->owner))
 		return CUDA_ERROR_NOT_INITIALIZED;
 	c->bytes = bytes;
-	return reserve(c->process, c->here.cell, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return take(c->process, c->here.cell, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 bool charge_resize(struct charge *c, uint64_t bytes)
 {
-	if (bytes > c->bytes && !reserve(c->process, c->here.cell, bytes - c->bytes))
+	if (bytes > c->bytes && !take(c->process, c->here.cell, bytes - c->bytes))
 		return false;
 	if (bytes < c->bytes)
 		reserve_undo(c->process, c->here.cell, c->bytes - bytes);

@@ -148,6 +148,7 @@ static void primary_gone(struct process *p, CUdevice dev, uint64_t stamp)
 	CUcontext primary = atomic_load_explicit(&p->primary[device_cell(dev)].handle, memory_order_relaxed);
 
 	discharge_context(p, primary, stamp);
+	pools_look(p, -1);
 	primary_may_have_ended(p, dev);
 }
 

@@ -92,7 +92,7 @@ static void erase(struct ledger_shard *s, uint64_t i)
 	s->count--;
 }
 
-bool ledger_take(struct ledger *ledger, enum ledger_kind kind, uint64_t key, struct ledger_entry *out)
+static bool seek(struct ledger *ledger, enum ledger_kind kind, uint64_t key, struct ledger_entry *out, bool take)
 {
 	uint64_t hash = hash_of(kind, key);
 	struct ledger_shard *s = shard_of(ledger, hash);
@@ -105,12 +105,23 @@ bool ledger_take(struct ledger *ledger, enum ledger_kind kind, uint64_t key, str
 		if (table[i].key != key || table[i].kind != kind)
 			continue;
 		*out = table[i];
-		erase(s, i);
+		if (take)
+			erase(s, i);
 		found = true;
 		break;
 	}
 	lock_give(&s->lock);
 	return found;
+}
+
+bool ledger_take(struct ledger *ledger, enum ledger_kind kind, uint64_t key, struct ledger_entry *out)
+{
+	return seek(ledger, kind, key, out, true);
+}
+
+bool ledger_find(struct ledger *ledger, enum ledger_kind kind, uint64_t key, struct ledger_entry *out)
+{
+	return seek(ledger, kind, key, out, false);
 }
 
 uint64_t ledger_stamp(struct ledger *ledger)

@@ -8,7 +8,7 @@
 
 #include "lock.h"
 
-enum ledger_kind { LEDGER_LINEAR = 1, LEDGER_ARRAY, LEDGER_MIPMAP, LEDGER_CONTEXT, LEDGER_VMM };
+enum ledger_kind { LEDGER_LINEAR = 1, LEDGER_ARRAY, LEDGER_MIPMAP, LEDGER_CONTEXT, LEDGER_VMM, LEDGER_GRAPH, LEDGER_GRAPH_RUN };
 
 /* In place of a cell: every card that is granted. */
 enum { LEDGER_EVERY_CELL = 255 };
@@ -41,6 +41,9 @@ struct ledger { /* fresh zeroed memory is an empty ledger */
 bool ledger_put(struct ledger *ledger, struct ledger_entry entry);
 /* Takes the entry out. False: there is none. */
 bool ledger_take(struct ledger *ledger, enum ledger_kind kind, uint64_t key, struct ledger_entry *out);
+
+/* The same, but leaves it there. */
+bool ledger_find(struct ledger *ledger, enum ledger_kind kind, uint64_t key, struct ledger_entry *out);
 
 uint64_t ledger_stamp(struct ledger *ledger);
 /* Takes out all entries of a context that are not younger than stamp. */

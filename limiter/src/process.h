@@ -12,6 +12,7 @@
 #include "backing.h"
 #include "layout.h"
 #include "ledger.h"
+#include "pool.h"
 #include "primary.h"
 
 /* What the kernel walks when the helper thread dies: a list of one element, the
@@ -30,6 +31,7 @@ struct process {
 	struct vgpu_usage *usage;
 	struct owner owner;
 	struct primary primary[VGPU_MAX_DEVICES]; /* per cell */
+	struct pools pools;
 	struct ledger ledger;
 	struct backing backing;
 };

@@ -100,6 +100,12 @@ static bool reserve_on(struct process *p, int cell, uint64_t bytes)
 	return bytes <= limit && reserve_slow(p, cell, bytes);
 }
 
+void reserve_force(struct process *p, int cell, uint64_t bytes)
+{
+	/* seq_cst: as in try(), but nothing is decided. */
+	atomic_fetch_add(&p->owner.slot->cells[cell].committed, bytes);
+}
+
 static void undo_on(struct process *p, int cell, uint64_t bytes)
 {
 	/* seq_cst: not before the driver has the memory back, nor late. */

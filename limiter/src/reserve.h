@@ -10,6 +10,8 @@
 /* True: the bytes are this process's; they fit with what everybody has. cell may
  * be LEDGER_EVERY_CELL: then they are so on every granted card, or on none. */
 bool reserve(struct process *p, int cell, uint64_t bytes);
+/* The same of one cell, whether they fit or not: the driver has taken them already. */
+void reserve_force(struct process *p, int cell, uint64_t bytes);
 void reserve_undo(struct process *p, int cell, uint64_t bytes);
 
 #endif

@@ -40,6 +40,7 @@ static CUresult slice_here(struct slice *slice)
 	struct process *p = process_get();
 	if (!p || here.cell < 0)
 		return CUDA_ERROR_NOT_INITIALIZED;
+	pools_look(p, here.cell); /* what pools have let go meanwhile is free */
 	struct usage_sum sum = usage_sum(p->usage, here.cell);
 	uint64_t used = __builtin_expect(sum.deaths, 0) ? used_after_deaths(p, here.cell) : sum.committed;
 	slice->total = limits_bytes(here.cell);

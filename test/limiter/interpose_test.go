@@ -72,15 +72,16 @@ func TestKindsOfMemory(t *testing.T) {
 		"2D float4 0 65536", "3D half2 0 8192", "destroy 0 -8192", "layered 0 20480", "destroy 0 -20480", "destroy 0 -65536",
 		"sparse 0 0", "mipmapped 0 21504", "destroy 0 -21504",
 		"too large 2 0", "overflow 2 0", "no descriptor 1 0",
-		"async 801 0", "async_ptsz 801 0", "pool 801 0", "pool_ptsz 801 0",
-		"graph node 801 0", "any node, alloc 801 0", "any node, kernel 0 0", "any node v2, alloc 801 0",
+		"async 0 33554432", "async_ptsz 0 0", "unknown pool 801 0", "unknown pool_ptsz 801 0",
+		"managed pool 801 0", "pool nowhere 801 0",
 		"create on device 0 1", "import what is known 0 0", "release 0 0", "release again 0 -1", "release what is unknown 0 0",
 		"create on host 0 0", "create anywhere 801 0",
-		"pools 0", "vmm 1", "others 1",
+		"pools 1", "vmm 1", "others 1",
 		"unknown variant 500 1 0", "unknown name 0 0 1",
 	}, lines)
-	assert.Equal(t, 3, strings.Count(stderr, "\n"), stderr)
-	assert.Contains(t, stderr, "cuMemAllocAsync is not supported inside a memory limit")
+	assert.Equal(t, 4, strings.Count(stderr, "\n"), stderr)
+	assert.Contains(t, stderr, "a memory pool that this limiter does not know")
+	assert.Contains(t, stderr, "a memory pool of managed memory")
 	assert.Contains(t, stderr, "cuMemAlloc: the driver has a variant")
 	assert.Zero(t, c.used(t))
 }

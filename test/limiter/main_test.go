@@ -62,7 +62,7 @@ func withBuild(run func() int) (int, error) {
 	if err := buildNative(""); err != nil {
 		return 0, err
 	}
-	for _, name := range []string{"probe", "churn", "primary"} {
+	for _, name := range []string{"probe", "churn", "primary", "pools"} {
 		if err := compile(filepath.Join(bin, name), "testdata/"+name+".c", "-pthread"); err != nil {
 			return 0, err
 		}

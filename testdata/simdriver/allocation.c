@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include "allocation.h"
+#include "pool.h"
 #include "vmm.h"
 
 #include <stdlib.h>
@@ -132,7 +133,9 @@ static void give_back(const struct allocation *a)
 		munmap((void *)(uintptr_t)a->base, a->size);
 	else if (a->place != REGISTERED)
 		forget_address(a);
-	if (is_charged(a->place))
+	if (a->pool)
+		pool_freed(a->pool, a->size, NULL, NULL, 0);
+	else if (is_charged(a->place))
 		charge_return(&process.view, a->ctx->card, CHARGE_DATA, a->size);
 }
 
@@ -143,6 +146,10 @@ static CUresult allocate_locked(CUcontext ctx, enum place place, size_t bytes, b
 
 	if (is_charged(place))
 		r = from_errno(charge_take(&process.view, ctx->card, CHARGE_DATA, bytes));
+	if (r == CUDA_ERROR_OUT_OF_MEMORY) { /* as documented, what pools keep unused is let go first */
+		pools_trim(ctx->card);
+		r = from_errno(charge_take(&process.view, ctx->card, CHARGE_DATA, bytes));
+	}
 	if (r)
 		return r;
 	a.base = is_real(place) ? map_host(bytes) : pick_address(bytes, narrow);
@@ -170,6 +177,9 @@ CUresult allocate(enum place place, size_t bytes, bool narrow, CUdeviceptr *out)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (bytes > SIZE_MAX / 2)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	r = capture_forbids_unsafe();
+	if (r)
+		return r;
 	process_lock();
 	r = ctx->alive ? allocate_locked(ctx, place, bytes, narrow, out) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	process_unlock();
@@ -202,10 +212,16 @@ static CUresult end(CUdeviceptr ptr, bool (*may)(enum place))
 	CUcontext ctx;
 	CUresult r = current_context(&ctx);
 
+	if (!r)
+		r = capture_forbids_unsafe();
 	if (r)
 		return r;
 	process_lock();
 	a = allocation_find(ptr);
+	if (may(DEVICE) && graph_memory_freed(ptr)) {
+		process_unlock();
+		return CUDA_SUCCESS;
+	}
 	if (!a || a->base != ptr || !may(a->place)) {
 		r = CUDA_ERROR_INVALID_VALUE;
 	} else {
@@ -240,6 +256,35 @@ CUresult allocation_register(CUdeviceptr ptr, size_t bytes)
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	process_unlock();
 	return r;
+}
+
+CUdeviceptr allocation_addresses(size_t bytes)
+{
+	return pick_address(bytes, false);
+}
+
+CUresult allocation_add(CUcontext ctx, size_t bytes, CUmemoryPool pool, CUdeviceptr *out)
+{
+	struct allocation a = {.base = pick_address(bytes, false), .size = bytes, .ctx = ctx, .place = DEVICE, .pool = pool};
+
+	if (!a.base || !insert(a))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*out = a.base;
+	return CUDA_SUCCESS;
+}
+
+CUresult allocation_free_async(CUdeviceptr ptr, CUcontext ctx, CUstream stream)
+{
+	struct allocation *a = allocation_find(ptr);
+
+	if (graph_memory_freed(ptr))
+		return CUDA_SUCCESS;
+	if (!a || a->base != ptr || !a->pool)
+		return CUDA_ERROR_INVALID_VALUE;
+	forget_address(a);
+	pool_freed(a->pool, a->size, stream, queue_of(stream ? stream->ctx : ctx), stream_ready(ctx, stream));
+	memmove(a, a + 1, (size_t)(&table[--table_count] - a) * sizeof(*a));
+	return CUDA_SUCCESS;
 }
 
 void memory_drop_context(CUcontext ctx)

@@ -16,6 +16,7 @@ struct allocation {
 	size_t size;
 	CUcontext ctx;
 	enum place place;
+	CUmemoryPool pool; /* that it came from; NULL: none */
 };
 
 /* The allocation that holds this address, or NULL. Process lock held. */
@@ -23,6 +24,8 @@ struct allocation *allocation_find(CUdeviceptr ptr);
 /* In the current context. narrow: an address below 4 GiB. */
 CUresult allocate(enum place place, size_t bytes, bool narrow, CUdeviceptr *out);
 CUresult allocation_free(CUdeviceptr ptr, bool host);
+/* The same in stream order, of an allocation that came from a pool or a graph. Process lock held. */
+CUresult allocation_free_async(CUdeviceptr ptr, CUcontext ctx, CUstream stream);
 /* Ends one of exactly that place, by its first address. */
 CUresult allocation_end(CUdeviceptr ptr, enum place place);
 /* Memory of the program becomes REGISTERED. */

@@ -1,5 +1,6 @@
 /* Contexts: one primary per device and process, any number of plain ones; a stack of current ones per thread. */
 #include "driver.h"
+#include "pool.h"
 
 #include <stdlib.h>
 
@@ -384,6 +385,8 @@ CUresult cuCtxSynchronize(void)
 
 	ENTER();
 	r = current_context(&ctx);
+	if (!r)
+		r = capture_forbids_wait(ctx, NULL);
 	if (r)
 		return r;
 	process_lock();
@@ -391,6 +394,7 @@ CUresult cuCtxSynchronize(void)
 	q = queue_of(ctx);
 	process_unlock();
 	queue_wait(q, tail);
+	pools_synchronised();
 	return CUDA_SUCCESS;
 }
 

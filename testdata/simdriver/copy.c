@@ -36,7 +36,7 @@ static void move(CUdeviceptr dst, CUdeviceptr src, size_t bytes, enum end to, en
 		memmove((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes);
 }
 
-static CUresult check(CUdeviceptr dst, CUdeviceptr src, size_t bytes, enum end to, enum end from, CUstream stream)
+static CUresult check(CUdeviceptr dst, CUdeviceptr src, size_t bytes, enum end to, enum end from, CUstream stream, bool *captured)
 {
 	CUcontext ctx;
 	CUstream s;
@@ -48,29 +48,35 @@ static CUresult check(CUdeviceptr dst, CUdeviceptr src, size_t bytes, enum end t
 	r = stream_find(stream, ctx, &s);
 	if (!r && (!valid(dst, bytes, to) || !valid(src, bytes, from)))
 		r = CUDA_ERROR_INVALID_VALUE;
+	if (!r)
+		r = capture_check(s ? s->ctx : ctx, s, captured);
+	if (!r && *captured)
+		r = capture_work(s, CU_GRAPH_NODE_MEMCPY, 0);
 	process_unlock();
 	return r;
 }
 
 static CUresult copy_async(CUdeviceptr dst, CUdeviceptr src, size_t bytes, enum end to, enum end from, CUstream stream)
 {
+	bool captured = false;
 	CUresult r;
 
 	if (!bytes)
 		return CUDA_SUCCESS;
-	r = check(dst, src, bytes, to, from, stream);
-	if (!r)
+	r = check(dst, src, bytes, to, from, stream, &captured);
+	if (!r && !captured)
 		move(dst, src, bytes, to, from);
 	return r;
 }
 
 static CUresult copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes, enum end to, enum end from, CUstream stream)
 {
+	bool captured = false;
 	CUresult r;
 
 	if (!bytes)
 		return CUDA_SUCCESS;
-	r = check(dst, src, bytes, to, from, stream);
+	r = check(dst, src, bytes, to, from, stream, &captured);
 	if (!r)
 		r = stream_wait(stream);
 	if (!r)
@@ -118,6 +124,7 @@ COPY_ASYNC_TWIN(cuMemcpyDtoDAsync_v2, CUdeviceptr, CUdeviceptr, dst, src, DEVICE
 
 static CUresult fill(CUdeviceptr dst, uint32_t value, size_t width, size_t count, CUstream stream)
 {
+	bool captured = false;
 	CUcontext ctx;
 	CUstream s;
 	CUresult r = current_context(&ctx);
@@ -132,8 +139,12 @@ static CUresult fill(CUdeviceptr dst, uint32_t value, size_t width, size_t count
 	r = stream_find(stream, ctx, &s);
 	if (!r && !memory_covers(dst, count * width))
 		r = CUDA_ERROR_INVALID_VALUE;
+	if (!r)
+		r = capture_check(s ? s->ctx : ctx, s, &captured);
+	if (!r && captured)
+		r = capture_work(s, CU_GRAPH_NODE_MEMSET, 0);
 	process_unlock();
-	for (size_t i = 0; !r && !is_fake(dst) && i < count; i++)
+	for (size_t i = 0; !r && !captured && !is_fake(dst) && i < count; i++)
 		memcpy((char *)(uintptr_t)dst + i * width, &value, width); /* little-endian */
 	return r;
 }

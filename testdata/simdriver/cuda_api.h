@@ -68,6 +68,15 @@ typedef enum {
 	R(708, ERROR_PRIMARY_CONTEXT_ACTIVE, "cannot set while device is active in this process") \
 	R(709, ERROR_CONTEXT_IS_DESTROYED, "context is destroyed")                      \
 	R(719, ERROR_LAUNCH_FAILED, "unspecified launch failure")                       \
+	R(900, ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing") \
+	R(901, ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture") \
+	R(902, ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences") \
+	R(903, ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began") \
+	R(904, ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work") \
+	R(905, ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream") \
+	R(906, ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a capturing blocking stream") \
+	R(907, ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream") \
+	R(908, ERROR_STREAM_CAPTURE_WRONG_THREAD, "attempt to terminate a thread-local capture sequence from another thread") \
 	R(800, ERROR_NOT_PERMITTED, "operation not permitted")                          \
 	R(803, ERROR_SYSTEM_DRIVER_MISMATCH, "system has unsupported display driver / cuda driver combination") \
 	R(801, ERROR_NOT_SUPPORTED, "operation not supported")                          \
@@ -239,4 +248,5 @@ STREAM_TWIN(cuEventRecordWithFlags, _ptsz, CUevent event, CUstream stream, unsig
 #pragma GCC visibility pop
 
 #include "cuda_memory_api.h"
+#include "graph_api.h"
 #endif

@@ -108,8 +108,8 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 }
 
 /*
- * Numbers of CUdevice_attribute. What is in neither table is 0: everything that needs pools, graphs or peers says
- * no in this version.
+ * Numbers of CUdevice_attribute. What is in neither table is 0: everything that needs peers says no in this
+ * version.
  */
 #define LAST_ATTRIBUTE 149
 
@@ -147,6 +147,8 @@ static const struct {
 	{99, 1},	  /* HOST_REGISTER_SUPPORTED */
 	{102, 1},	  /* VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
 	{103, 1},	  /* HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED */
+	{115, 1},	  /* MEMORY_POOLS_SUPPORTED */
+	{119, 1},	  /* MEMPOOL_SUPPORTED_HANDLE_TYPES: a file descriptor */
 	{112, 1},	  /* SPARSE_CUDA_ARRAY_SUPPORTED */
 	{121, 1},	  /* DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED */
 };

@@ -12,7 +12,8 @@
 #include <stdbool.h>
 
 enum object_kind { OBJECT_CONTEXT = 1, OBJECT_STREAM, OBJECT_EVENT, OBJECT_MODULE, OBJECT_FUNCTION,
-	OBJECT_PHYSICAL, OBJECT_ARRAY, OBJECT_MIPMAP, OBJECT_EXTERNAL };
+	OBJECT_PHYSICAL, OBJECT_ARRAY, OBJECT_MIPMAP, OBJECT_EXTERNAL,
+	OBJECT_POOL, OBJECT_GRAPH, OBJECT_NODE, OBJECT_EXEC };
 
 #define MAX_QUEUE 1024u
 
@@ -55,6 +56,8 @@ struct CUstream_st {
 	int priority;
 	uint64_t tail; /* as legacy_tail */
 	struct backlog backlog;
+	struct capture *capture; /* that it takes part in; see capture.c */
+	struct nodes *captured;	 /* what its next node will depend on */
 };
 
 struct CUevent_st {
@@ -66,6 +69,8 @@ struct CUevent_st {
 	uint64_t tail;
 	uint64_t time;       /* CLOCK_MONOTONIC, ns */
 	CUevent next, *link; /* in that list */
+	uint64_t capture_id; /* it was recorded in that capture; 0: in none */
+	struct nodes *captured;
 };
 
 struct CUfunc_st {
@@ -173,6 +178,20 @@ void queue_mark(struct queue *q, CUevent event, uint64_t tail);
 void queue_unmark(CUevent event);
 void queue_wait(struct queue *q, uint64_t tail);
 void wait_until(uint64_t ns);
+
+/* Before work is put into a stream: whether it is captured instead, or may not be put there. Process lock held. */
+CUresult capture_check(CUcontext ctx, CUstream stream, bool *captured);
+/* A node for what the stream was given: of that type, and so long. Process lock held. */
+CUresult capture_work(CUstream stream, int type, uint64_t ns);
+/* Before a call that waits for a stream, or (NULL) for all of the context: not while it is captured. Takes the lock. */
+CUresult capture_forbids_wait(CUcontext ctx, CUstream handle);
+/* Before a call that is unsafe while this thread, or a global capture, captures. Takes the lock. */
+CUresult capture_forbids_unsafe(void);
+/* Process lock held. */
+CUresult capture_record(CUevent event, CUstream stream);
+CUresult capture_wait(CUstream stream, CUevent event, bool *captured);
+void capture_event_forbidden(CUevent event);
+void captures_drop_stream(CUstream stream);
 
 static inline CUstream per_thread(CUstream s)
 {

@@ -3,6 +3,7 @@
  * for other processes in between counts.
  */
 #include "driver.h"
+#include "pool.h"
 
 #include <stdlib.h>
 
@@ -41,6 +42,7 @@ static CUresult destroy(CUevent event)
 	if (object_is(OBJECT_EVENT, event)) {
 		object_remove(event);
 		queue_unmark(event);
+		free(event->captured);
 		free(event);
 		r = CUDA_SUCCESS;
 	}
@@ -62,6 +64,7 @@ CUresult cuEventDestroy_v2(CUevent event)
 
 static CUresult record(CUevent event, CUstream handle, unsigned flags)
 {
+	bool captured = false;
 	CUcontext ctx;
 	CUstream s;
 	CUresult r = current_context(&ctx);
@@ -75,7 +78,13 @@ static CUresult record(CUevent event, CUstream handle, unsigned flags)
 	if (!r && (!object_is(OBJECT_EVENT, event) || event->ctx != (s ? s->ctx : ctx)))
 		r = CUDA_ERROR_INVALID_HANDLE;
 	if (!r)
+		r = capture_check(s ? s->ctx : ctx, s, &captured);
+	if (!r && captured) {
+		r = capture_record(event, s);
+	} else if (!r) {
+		event->capture_id = 0;
 		queue_mark(queue_of(s ? s->ctx : ctx), event, stream_ready(ctx, s));
+	}
 	process_unlock();
 	return r;
 }
@@ -120,8 +129,12 @@ CUresult cuEventQuery(CUevent event)
 	process_lock();
 	if (!object_is(OBJECT_EVENT, event))
 		r = CUDA_ERROR_INVALID_HANDLE;
+	else if (event->capture_id)
+		r = CUDA_ERROR_CAPTURED_EVENT;
 	else if (event->recorded && !happened(event))
 		r = CUDA_ERROR_NOT_READY;
+	if (r == CUDA_ERROR_CAPTURED_EVENT)
+		capture_event_forbidden(event);
 	process_unlock();
 	return r;
 }
@@ -136,6 +149,9 @@ CUresult cuEventSynchronize(CUevent event)
 	process_lock();
 	if (!object_is(OBJECT_EVENT, event)) {
 		r = CUDA_ERROR_INVALID_HANDLE;
+	} else if (event->capture_id) {
+		capture_event_forbidden(event);
+		r = CUDA_ERROR_CAPTURED_EVENT;
 	} else if (event->waits) {
 		q = event->queue;
 		tail = event->tail;
@@ -147,6 +163,8 @@ CUresult cuEventSynchronize(CUevent event)
 		queue_wait(q, tail);
 	else
 		wait_until(time);
+	if (!r)
+		pools_synchronised();
 	return r;
 }
 

@@ -80,7 +80,8 @@ CUresult launch(const struct launch *l)
 	CUcontext ctx;
 	CUstream s;
 	struct queue *q = NULL;
-	uint64_t wait_for = 0;
+	uint64_t wait_for = 0, ns;
+	bool captured = false;
 	CUresult r = current_context(&ctx);
 
 	if (r)
@@ -93,7 +94,10 @@ CUresult launch(const struct launch *l)
 		if (!r && !object_is(OBJECT_FUNCTION, l->f))
 			r = CUDA_ERROR_INVALID_HANDLE;
 		if (!r)
-			r = put(ctx, s, kernel_time(l->f, s ? s->ctx->card : ctx->card, l->grid), 1, &q, &wait_for);
+			r = capture_check(s ? s->ctx : ctx, s, &captured);
+		ns = r ? 0 : kernel_time(l->f, s ? s->ctx->card : ctx->card, l->grid);
+		if (!r)
+			r = captured ? capture_work(s, CU_GRAPH_NODE_KERNEL, ns) : put(ctx, s, ns, 1, &q, &wait_for);
 		process_unlock();
 		if (!wait_for)
 			break;

@@ -3,6 +3,7 @@
  * legacy default stream waits for all blocking streams of its context, and they for it.
  */
 #include "driver.h"
+#include "pool.h"
 
 #include <stdlib.h>
 
@@ -91,16 +92,21 @@ bool stream_done(CUcontext ctx, CUstream s)
 
 CUresult stream_wait(CUstream handle)
 {
+	bool captured = false;
 	struct queue *q = NULL;
 	uint64_t tail = 0;
 	CUcontext ctx;
 	CUstream s;
 	CUresult r = current_context(&ctx);
 
+	if (!r && handle && handle != CU_STREAM_LEGACY)
+		r = capture_forbids_wait(ctx, handle);
 	if (r)
 		return r;
 	process_lock();
 	r = stream_find(handle, ctx, &s);
+	if (!r)
+		r = capture_check(ctx, s, &captured); /* of the legacy stream: by what captures another one */
 	if (!r) {
 		q = queue_of(s ? s->ctx : ctx);
 		tail = stream_ready(ctx, s);
@@ -108,19 +114,26 @@ CUresult stream_wait(CUstream handle)
 	process_unlock();
 	if (!r)
 		queue_wait(q, tail);
+	if (!r)
+		pools_synchronised();
 	return r;
 }
 
 static CUresult query(CUstream handle)
 {
+	bool captured;
 	CUcontext ctx;
 	CUstream s;
 	CUresult r = current_context(&ctx);
 
+	if (!r && handle && handle != CU_STREAM_LEGACY)
+		r = capture_forbids_wait(ctx, handle);
 	if (r)
 		return r;
 	process_lock();
 	r = stream_find(handle, ctx, &s);
+	if (!r)
+		r = capture_check(ctx, s, &captured);
 	if (!r && !stream_done(ctx, s))
 		r = CUDA_ERROR_NOT_READY;
 	process_unlock();
@@ -163,6 +176,7 @@ static CUresult destroy(CUstream stream)
 
 	process_lock();
 	if (object_is(OBJECT_STREAM, stream)) {
+		captures_drop_stream(stream);
 		object_remove(stream);
 		free(stream->backlog.tails);
 		free(stream);
@@ -191,6 +205,7 @@ static bool drop_stream(void *object, CUcontext ctx)
 	if (s->ctx != ctx)
 		return false;
 	free(s->backlog.tails);
+	captures_drop_stream(s);
 	free(s);
 	return true;
 }
@@ -202,6 +217,7 @@ static bool drop_event(void *object, CUcontext ctx)
 	if (e->ctx != ctx)
 		return false;
 	queue_unmark(e);
+	free(e->captured);
 	free(e);
 	return true;
 }
@@ -239,6 +255,7 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream)
 /* The kernels of one card run in order of launch anyway. For an event of another card the caller waits, as nothing here runs by itself. */
 static CUresult wait_event(CUstream handle, CUevent event, unsigned flags)
 {
+	bool captured = false;
 	CUcontext ctx;
 	CUstream s;
 	struct queue *other = NULL;
@@ -253,6 +270,12 @@ static CUresult wait_event(CUstream handle, CUevent event, unsigned flags)
 	r = stream_find(handle, ctx, &s);
 	if (!r && !object_is(OBJECT_EVENT, event))
 		r = CUDA_ERROR_INVALID_HANDLE;
+	if (!r)
+		r = capture_wait(s, event, &captured);
+	if (r || captured) {
+		process_unlock();
+		return r;
+	}
 	if (!r && event->waits && event->queue == queue_of(s ? s->ctx : ctx)) {
 		stream_advance(ctx, s, event->tail);
 	} else if (!r && event->waits) {

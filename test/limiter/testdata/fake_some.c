@@ -32,6 +32,26 @@ int cuMemAllocPitch_v2(unsigned long long *ptr, size_t *pitch, size_t width, siz
 	*pitch = (width + 511) & ~(size_t)511;
 	return cuMemAlloc_v2(ptr, *pitch * height);
 }
+/* One pool, which grows by a chunk and keeps it. */
+static unsigned long long reserved;
+int cuDeviceGetMemPool(void **pool, int dev) { (void)dev; *pool = &reserved; return 0; }
+int cuDeviceGetDefaultMemPool(void **pool, int dev) { return cuDeviceGetMemPool(pool, dev); }
+int cuMemPoolGetAttribute(void *pool, int which, unsigned long long *value)
+{
+	(void)pool, (void)which;
+	*value = __atomic_load_n(&reserved, __ATOMIC_RELAXED);
+	return 0;
+}
+int cuMemAllocAsync(unsigned long long *ptr, size_t size, void *stream)
+{
+	(void)size, (void)stream;
+	__atomic_store_n(&reserved, 32 << 20, __ATOMIC_RELAXED);
+	*ptr = address();
+	return 0;
+}
+int cuMemAllocAsync_ptsz(unsigned long long *ptr, size_t size, void *stream) { return cuMemAllocAsync(ptr, size, stream); }
+int cuStreamIsCapturing(void *stream, int *status) { (void)stream; *status = 0; return 0; }
+int cuStreamGetCtx(void *stream, void **ctx) { (void)stream; return cuCtxGetCurrent(ctx); }
 int cuDeviceGet(int *dev, int ordinal) { *dev = ordinal; return 0; }
 int cuCtxSetCurrent(void *ctx) { (void)ctx; return 0; }
 /* The primary context, which green ones retain. */

@@ -56,13 +56,11 @@ int main(void)
 	show("overflow", CALL(cuArrayCreate_v2, &a, &(struct d2){ SIZE_MAX, SIZE_MAX, 0x20, 4 }));
 	show("no descriptor", CALL(cuArrayCreate_v2, &a, NULL));
 	show("async", CALL(cuMemAllocAsync, &p, (size_t)1, NULL));
-	show("async_ptsz", CALL(cuMemAllocAsync_ptsz, &p, (size_t)1, NULL));
-	show("pool", CALL(cuMemAllocFromPoolAsync, &p, (size_t)1, NULL, NULL));
-	show("pool_ptsz", CALL(cuMemAllocFromPoolAsync_ptsz, &p, (size_t)1, NULL, NULL));
-	show("graph node", CALL(cuGraphAddMemAllocNode, &a, NULL, NULL, (size_t)0, &p));
-	show("any node, alloc", CALL(cuGraphAddNode, &a, NULL, NULL, (size_t)0, &(int){ 10 }));
-	show("any node, kernel", CALL(cuGraphAddNode, &a, NULL, NULL, (size_t)0, &(int){ 0 }));
-	show("any node v2, alloc", CALL(cuGraphAddNode_v2, &a, NULL, NULL, NULL, (size_t)0, &(int){ 10 }));
+	show("async_ptsz", CALL(cuMemAllocAsync_ptsz, &p, (size_t)1 << 20, NULL));
+	show("unknown pool", CALL(cuMemAllocFromPoolAsync, &p, (size_t)1, (void *)0x77, NULL));
+	show("unknown pool_ptsz", CALL(cuMemAllocFromPoolAsync_ptsz, &p, (size_t)1, (void *)0x77, NULL));
+	show("managed pool", CALL(cuMemPoolCreate, &b, &(struct prop){ 2, 0, 1, 0 }));
+	show("pool nowhere", CALL(cuMemPoolCreate, &b, &(struct prop){ 1, 0, 0, 0 }));
 	show("create on device", CALL(cuMemCreate, &p, (size_t)1, &(struct prop){ 1, 0, 1, 0 }, 0ull));
 	show("import what is known", CALL(cuMemImportFromShareableHandle, &p, NULL, 1));
 	show("release", CALL(cuMemRelease, p));

@@ -70,7 +70,7 @@ void check_devices(void)
 	FINE(cuDeviceComputeCapability(&major, &minor, 0));
 	CHECK(major == 9 && minor == 0 && attribute(75) == 9 && attribute(76) == 0);
 	CHECK(attribute(16) == 132 && attribute(1) == 1024 && attribute(10) == 32);
-	CHECK(attribute(102) == 1 && attribute(115) == 0);
+	CHECK(attribute(102) == 1 && attribute(115) == 1);
 	GIVES(cuDeviceGetAttribute(&major, 0, 0), CUDA_ERROR_INVALID_VALUE);
 	GIVES(cuDeviceGetAttribute(&major, 16, 7), CUDA_ERROR_INVALID_DEVICE);
 	FINE(cuDeviceGetPCIBusId(bus, sizeof(bus), 0));

@@ -1,0 +1,175 @@
+/* Stream-ordered allocation. A pool takes memory of its card in chunks and keeps
+ * it, so it is what the pool has reserved that is charged (account.h) and not the
+ * allocations; cuMemFreeAsync changes nothing of that and is not hooked. A pool
+ * gets smaller when it is trimmed, and when something is waited for; then, or when
+ * the next allocation comes, it is looked at.
+ *
+ * In a stream that is being captured nothing is taken: it becomes a graph's node,
+ * and graph.c charges when that is launched. */
+#include "hooks.h"
+#include "pool.h"
+#include "process.h"
+#include "say.h"
+
+static uint64_t round_up(uint64_t value, uint64_t unit)
+{
+	return value > UINT64_MAX - unit ? UINT64_MAX : (value + unit - 1) / unit * unit;
+}
+
+/* Its own device's pool is taken from, whatever context is current. */
+static CUresult device_of(CUstream stream, CUdevice *dev)
+{
+	CUcontext here = NULL, own = NULL;
+
+	if ((uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD)
+		return REAL(cuCtxGetDevice)(dev);
+	CUresult result = REAL(cuCtxGetCurrent)(&here);
+	if (result == CUDA_SUCCESS)
+		result = REAL(cuStreamGetCtx)(stream, &own);
+	if (result != CUDA_SUCCESS || own == here)
+		return result != CUDA_SUCCESS ? result : REAL(cuCtxGetDevice)(dev);
+	result = REAL(cuCtxPushCurrent_v2)(own);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuCtxGetDevice)(dev);
+	REAL(cuCtxPopCurrent_v2)(&own);
+	return result;
+}
+
+struct taking {
+	struct process *process;
+	struct pool *pool; /* NULL: nothing is charged */
+	uint64_t size, bytes;
+	CUstream stream;
+};
+
+/* A chunk more for a small allocation, else whole chunks. */
+static uint64_t worst(const struct taking *t)
+{
+	return round_up(t->size, atomic_load_explicit(&t->pool->chunk, memory_order_relaxed));
+}
+
+/* Where it does not fit the pools let go what is idle; and then what the stream
+ * was told to free, once it has come so far. */
+static bool charge(struct taking *t)
+{
+	struct account *a = &t->pool->account;
+
+	t->bytes = worst(t);
+	if (__builtin_expect(account_begin(t->process, a, t->bytes), 1))
+		return true;
+	if (!pools_make_room(t->process, a->cell, t->bytes))
+		return false;
+	if (account_begin(t->process, a, t->bytes))
+		return true;
+	if (REAL(cuStreamSynchronize)(t->stream) != CUDA_SUCCESS)
+		return false;
+	pools_make_room(t->process, a->cell, UINT64_MAX);
+	return account_begin(t->process, a, t->bytes);
+}
+
+static CUresult unknown_pool(void)
+{
+	static _Atomic unsigned once;
+
+	say(&once, "a memory pool that this limiter does not know can't be allocated from inside a memory limit");
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult find_pool(struct taking *t, CUmemoryPool handle, bool current)
+{
+	CUdevice dev = -1;
+	CUresult result = CUDA_SUCCESS;
+
+	if (current || !(t->pool = pool_find(t->process, handle)))
+		result = device_of(t->stream, &dev);
+	if (result == CUDA_SUCCESS && current)
+		result = REAL(cuDeviceGetMemPool)(&handle, dev);
+	if (result == CUDA_SUCCESS && !t->pool)
+		t->pool = pool_known(t->process, handle, dev);
+	if (result == CUDA_SUCCESS && !t->pool && !current) /* another device's default pool */
+		for (dev = 0; dev < VGPU_MAX_DEVICES && !t->pool; dev++)
+			t->pool = pool_known(t->process, handle, dev);
+	return result != CUDA_SUCCESS ? result : t->pool ? CUDA_SUCCESS : unknown_pool();
+}
+
+/* On an error the driver must not be asked. */
+static CUresult begin(struct taking *t, CUmemoryPool handle, bool current)
+{
+	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	if (REAL(cuStreamIsCapturing)(t->stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE)
+		return CUDA_SUCCESS; /* a node of a graph, or the driver's to refuse */
+	t->process = process_get();
+	if (!t->process || !owner_wait(&t->process->owner))
+		return CUDA_ERROR_NOT_INITIALIZED;
+	CUresult result = find_pool(t, handle, current);
+	if (result != CUDA_SUCCESS)
+		return result;
+	switch (atomic_load_explicit(&t->pool->state, memory_order_relaxed)) {
+	case POOL_CHARGED:
+		return charge(t) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	case POOL_FREE_OF_CHARGE:
+		t->pool = NULL;
+		return CUDA_SUCCESS;
+	default:
+		return CUDA_ERROR_INVALID_VALUE; /* it is destroyed */
+	}
+}
+
+/* It grew by more than its chunk: the next time more is charged beforehand. */
+static void learn(struct taking *t, uint64_t more)
+{
+	uint64_t chunk = atomic_load_explicit(&t->pool->chunk, memory_order_relaxed);
+
+	while (round_up(t->size, chunk) < t->bytes + more && chunk < (uint64_t)1 << 40)
+		chunk *= 2;
+	atomic_store_explicit(&t->pool->chunk, chunk, memory_order_relaxed);
+}
+
+static CUresult end(struct taking *t, CUresult result, CUdeviceptr *ptr)
+{
+	uint64_t more;
+
+	if (!t->pool)
+		return result;
+	bool fits = account_end(t->process, &t->pool->account, t->bytes, &more);
+	if (__builtin_expect(more != 0, 0))
+		learn(t, more);
+	if (fits || result != CUDA_SUCCESS)
+		return result;
+	REAL(cuMemFreeAsync)(*ptr, t->stream);
+	pools_make_room(t->process, t->pool->account.cell, UINT64_MAX);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+#define TAKE(handle, current, as, call)                                                                \
+	struct taking t = { .size = size, .stream = as };                                              \
+	CUresult result = ptr && size ? begin(&t, handle, current) : CUDA_ERROR_INVALID_VALUE;         \
+                                                                                                       \
+	return result != CUDA_SUCCESS ? result : end(&t, call, ptr)
+
+static CUstream per_thread(CUstream stream)
+{
+	return stream ? stream : CU_STREAM_PER_THREAD;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t size, CUstream stream)
+{
+	TAKE(NULL, true, stream, REAL(cuMemAllocAsync)(ptr, size, stream));
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t size, CUstream stream)
+{
+	TAKE(NULL, true, per_thread(stream), REAL(cuMemAllocAsync_ptsz)(ptr, size, stream));
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream stream)
+{
+	TAKE(pool, false, stream, REAL(cuMemAllocFromPoolAsync)(ptr, size, pool, stream));
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream stream)
+{
+	TAKE(pool, false, per_thread(stream), REAL(cuMemAllocFromPoolAsync_ptsz)(ptr, size, pool, stream));
+}

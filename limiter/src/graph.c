@@ -1,0 +1,302 @@
+/* Memory of graphs. A node that allocates takes nothing by itself; a launch does,
+ * of the card's memory for graphs (account.h), which executable graphs share and
+ * the driver keeps until it is trimmed.
+ *
+ * Each executable graph has all its memory at most once, for its launches run one
+ * after the other. So a launch can't make the driver need more than what all those
+ * that were ever launched take together, and one that was is launched again for
+ * nothing. One that is destroyed may still run: it counts until the driver says that
+ * it has no memory for graphs left. */
+#include <string.h>
+#include <sys/mman.h>
+
+#include "graph.h"
+
+#include "device.h"
+#include "hooks.h"
+#include "limits.h"
+#include "pool.h"
+#include "process.h"
+#include "reserve.h"
+
+enum { PAGE = 2 << 20, DEPTH = 16 };
+
+/* Executable graphs are in the ledger, once per card of which they take memory:
+ * LEDGER_GRAPH before their first launch, LEDGER_GRAPH_RUN since. */
+static uint64_t key_of(CUgraphExec exec, int cell)
+{
+	return (uint64_t)(uintptr_t)exec ^ (uint64_t)(cell + 1) << 52;
+}
+
+enum { NO_CONTEXT = 1 }; /* what a ledger's entry has that ends with no context */
+
+static struct ledger_entry entry_of(CUgraphExec exec, int cell, uint64_t bytes, enum ledger_kind kind)
+{
+	return (struct ledger_entry){
+		.key = key_of(exec, cell), .size = bytes, .context = NO_CONTEXT, .kind = kind, .cell = (uint64_t)cell
+	};
+}
+
+static CUresult add_graph(CUgraph graph, struct graph_need *need, int depth);
+
+static CUresult add_node(CUgraphNode node, struct graph_need *need, int depth)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS params;
+	CUgraph child = NULL;
+	int type = -1;
+	CUresult result = REAL(cuGraphNodeGetType)(node, &type);
+
+	if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_GRAPH) {
+		result = REAL(cuGraphChildGraphNodeGetGraph)(node, &child);
+		return result == CUDA_SUCCESS && child ? add_graph(child, need, depth + 1) : result;
+	}
+	if (result != CUDA_SUCCESS || type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+		return result;
+	memset(&params, 0, sizeof(params));
+	result = REAL(cuGraphMemAllocNodeGetParams)(node, &params);
+	if (result != CUDA_SUCCESS || params.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return result;
+	CUdevice dev = params.poolProps.location.id;
+	int cell = device_cell(dev);
+	if (cell < 0)
+		return CUDA_ERROR_NOT_INITIALIZED; /* of a card that is not granted */
+	uint64_t bytes = (params.bytesize + PAGE - 1) & ~(uint64_t)(PAGE - 1), sum;
+	need->any = true;
+	need->dev[cell] = dev;
+	need->bytes[cell] = params.bytesize > UINT64_MAX - PAGE || __builtin_add_overflow(need->bytes[cell], bytes, &sum)
+	                            ? UINT64_MAX
+	                            : sum;
+	return CUDA_SUCCESS;
+}
+
+static CUresult add_graph(CUgraph graph, struct graph_need *need, int depth)
+{
+	CUgraphNode few[64], *nodes = few;
+	size_t count = 0, room = sizeof(few) / sizeof(*few);
+	CUresult result = depth < DEPTH ? REAL(cuGraphGetNodes)(graph, NULL, &count) : CUDA_ERROR_NOT_SUPPORTED;
+
+	if (result != CUDA_SUCCESS || !count)
+		return result;
+	if (count > room) {
+		nodes = mmap(NULL, count * sizeof(*nodes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (nodes == MAP_FAILED)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	size_t all = count;
+	result = REAL(cuGraphGetNodes)(graph, nodes, &count);
+	for (size_t i = 0; result == CUDA_SUCCESS && i < count && i < all; i++)
+		result = add_node(nodes[i], need, depth);
+	if (nodes != few)
+		munmap(nodes, all * sizeof(*nodes));
+	return result;
+}
+
+CUresult graph_needs(CUgraph graph, struct graph_need *need)
+{
+	memset(need, 0, sizeof(*need));
+	return graph ? add_graph(graph, need, 0) : CUDA_SUCCESS; /* without one it is the driver's to refuse */
+}
+
+/* Only with the account's lock held: by how much a launch can make it grow. */
+static uint64_t growth(struct account *a, uint64_t bytes)
+{
+	uint64_t most, has = atomic_load_explicit(&a->settled, memory_order_relaxed) + a->flying;
+
+	if (__builtin_add_overflow(a->live, a->gone, &most))
+		most = UINT64_MAX;
+	if (has >= most)
+		return 0;
+	return bytes < most - has ? bytes : most - has;
+}
+
+/* The lock is held across the reservation, or two launches would count on the same. */
+static bool try_take(struct process *p, struct account *a, uint64_t bytes, uint64_t *taken)
+{
+	lock_take(&a->lock);
+	*taken = growth(a, bytes);
+	bool fits = !*taken || reserve(p, a->cell, *taken);
+	if (fits)
+		a->flying += *taken;
+	lock_give(&a->lock);
+	if (fits)
+		atomic_fetch_add_explicit(&p->owner.slot->cells[a->cell].graph, *taken, memory_order_relaxed);
+	return fits;
+}
+
+static void count_in(struct account *a, uint64_t bytes)
+{
+	lock_take(&a->lock);
+	a->live += bytes;
+	lock_give(&a->lock);
+}
+
+static void count_out(struct account *a, uint64_t bytes, bool may_run)
+{
+	lock_take(&a->lock);
+	a->live -= bytes;
+	a->gone += may_run ? bytes : 0;
+	lock_give(&a->lock);
+}
+
+/* Where it does not fit: what pools and graphs have idle goes first; then what this
+ * stream still uses, once it has come so far. */
+static bool take(struct process *p, struct account *a, uint64_t bytes, CUstream stream, uint64_t *taken)
+{
+	if (__builtin_expect(try_take(p, a, bytes, taken), 1))
+		return true;
+	pools_make_room(p, a->cell, *taken);
+	if (try_take(p, a, bytes, taken))
+		return true;
+	if (REAL(cuStreamSynchronize)(stream) != CUDA_SUCCESS)
+		return false;
+	pools_make_room(p, a->cell, UINT64_MAX);
+	return try_take(p, a, bytes, taken);
+}
+
+static void finish(struct graph_call *call)
+{
+	for (int cell = 0; cell < VGPU_MAX_DEVICES; cell++)
+		if (call->taking & 1u << cell)
+			account_end(call->process, &call->process->pools.graph[cell], call->taken[cell], NULL);
+	call->taking = 0;
+}
+
+static CUresult begin_on(struct graph_call *call, int cell, CUgraphExec exec, CUstream stream)
+{
+	struct account *a = &call->process->pools.graph[cell];
+	struct ledger *ledger = &call->process->ledger;
+	struct ledger_entry entry;
+	bool first = false;
+
+	if (!ledger_find(ledger, LEDGER_GRAPH_RUN, key_of(exec, cell), &entry)) {
+		first = ledger_take(ledger, LEDGER_GRAPH, key_of(exec, cell), &entry);
+		if (!first)
+			return CUDA_SUCCESS; /* it takes none of this card */
+		count_in(a, entry.size);
+	}
+	bool fits = take(call->process, a, entry.size, stream, &call->taken[cell]);
+	if (first) {
+		entry.kind = fits ? LEDGER_GRAPH_RUN : LEDGER_GRAPH;
+		ledger_put(ledger, entry); /* there was room for it a moment ago */
+		if (!fits)
+			count_out(a, entry.size, false);
+	}
+	if (fits)
+		call->taking |= 1u << cell;
+	return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult graph_begin(struct graph_call *call, CUgraphExec exec, CUstream stream)
+{
+	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	call->process = process_peek();
+	call->taking = 0;
+	/* Relaxed: who launches a graph has been handed it by who made it. */
+	if (!call->process || !atomic_load_explicit(&call->process->pools.graphs, memory_order_relaxed))
+		return CUDA_SUCCESS;
+	if (REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE)
+		return CUDA_SUCCESS; /* it becomes a node, or is the driver's to refuse */
+	if (!owner_wait(&call->process->owner))
+		return CUDA_ERROR_NOT_INITIALIZED;
+	CUresult result = CUDA_SUCCESS;
+	for (int cell = 0; cell < VGPU_MAX_DEVICES && result == CUDA_SUCCESS; cell++)
+		if (limits_granted(cell))
+			result = begin_on(call, cell, exec, stream);
+	if (result != CUDA_SUCCESS)
+		finish(call);
+	return result;
+}
+
+CUresult graph_end(struct graph_call *call, CUresult result)
+{
+	if (__builtin_expect(call->taking != 0, 0))
+		finish(call);
+	return result;
+}
+
+CUresult graph_begin_upload(struct graph_call *call, const struct graph_need *need, CUstream stream)
+{
+	call->process = process_get();
+	call->taking = 0;
+	if (!call->process || !owner_wait(&call->process->owner))
+		return CUDA_ERROR_NOT_INITIALIZED;
+	for (int cell = 0; cell < VGPU_MAX_DEVICES; cell++) {
+		if (!need->bytes[cell])
+			continue;
+		struct account *a = graph_account(call->process, need->dev[cell]);
+		count_in(a, need->bytes[cell]);
+		if (!take(call->process, a, need->bytes[cell], stream, &call->taken[cell])) {
+			count_out(a, need->bytes[cell], false);
+			for (int before = 0; before < cell; before++)
+				if (call->taking & 1u << before)
+					count_out(&call->process->pools.graph[before], need->bytes[before], false);
+			finish(call);
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		}
+		call->taking |= 1u << cell;
+	}
+	return CUDA_SUCCESS;
+}
+
+void graph_upload_failed(struct graph_call *call, const struct graph_need *need)
+{
+	for (int cell = 0; cell < VGPU_MAX_DEVICES; cell++)
+		if (need->bytes[cell])
+			count_out(&call->process->pools.graph[cell], need->bytes[cell], true);
+}
+
+bool graph_made(CUgraphExec exec, const struct graph_need *need, bool uploaded)
+{
+	struct process *p = process_get();
+
+	for (int cell = 0; p && cell < VGPU_MAX_DEVICES; cell++) {
+		if (!need->bytes[cell])
+			continue;
+		graph_account(p, need->dev[cell]);
+		if (!ledger_put(&p->ledger, entry_of(exec, cell, need->bytes[cell], uploaded ? LEDGER_GRAPH_RUN : LEDGER_GRAPH)))
+			return false;
+		atomic_fetch_add_explicit(&p->pools.graphs, 1, memory_order_relaxed);
+	}
+	return p != NULL;
+}
+
+/* Takes it out of the ledger before the driver is asked, which may give the handle
+ * to another one right after. */
+CUresult cuGraphExecDestroy(CUgraphExec exec)
+{
+	struct process *p = process_peek();
+	struct ledger_entry found[VGPU_MAX_DEVICES];
+	uint32_t had = 0;
+
+	for (int cell = 0; p && atomic_load_explicit(&p->pools.graphs, memory_order_relaxed) && cell < VGPU_MAX_DEVICES; cell++)
+		if (ledger_take(&p->ledger, LEDGER_GRAPH_RUN, key_of(exec, cell), &found[cell]) ||
+		    ledger_take(&p->ledger, LEDGER_GRAPH, key_of(exec, cell), &found[cell]))
+			had |= 1u << cell;
+	CUresult result = REAL(cuGraphExecDestroy)(exec);
+	for (int cell = 0; cell < VGPU_MAX_DEVICES; cell++) {
+		if (!(had & 1u << cell))
+			continue;
+		if (result != CUDA_SUCCESS) {
+			ledger_put(&p->ledger, found[cell]);
+			continue;
+		}
+		atomic_fetch_sub_explicit(&p->pools.graphs, 1, memory_order_relaxed);
+		if (found[cell].kind == LEDGER_GRAPH_RUN) {
+			count_out(&p->pools.graph[cell], found[cell].size, true);
+			account_look(p, &p->pools.graph[cell]);
+		}
+	}
+	return result;
+}
+
+CUresult cuDeviceGraphMemTrim(CUdevice dev)
+{
+	CUresult result = REAL(cuDeviceGraphMemTrim)(dev);
+	struct process *p = process_peek();
+	struct account *a = p ? graph_account(p, dev) : NULL;
+
+	if (a && !account_empty(a))
+		account_look(p, a);
+	return result;
+}

@@ -1,0 +1,161 @@
+#include "pool.h"
+
+#include "device.h"
+#include "hooks.h"
+#include "process.h"
+
+enum { GONE = 1, FIRST_CHUNK = 32 << 20 };
+
+struct pool *pool_find(struct process *p, CUmemoryPool handle)
+{
+	/* Acquire, both: what is told of a pool was written before its handle. */
+	uint32_t high = atomic_load_explicit(&p->pools.high, memory_order_acquire);
+
+	for (uint32_t i = 0; i < high; i++)
+		if (atomic_load_explicit(&p->pools.pool[i].handle, memory_order_acquire) == (uintptr_t)handle)
+			return (uintptr_t)handle > GONE ? &p->pools.pool[i] : NULL;
+	return NULL;
+}
+
+static struct pool *free_place(struct pools *all)
+{
+	uint32_t high = atomic_load_explicit(&all->high, memory_order_relaxed);
+
+	for (uint32_t i = 0; i < high; i++)
+		if (atomic_load_explicit(&all->pool[i].handle, memory_order_relaxed) == GONE)
+			return &all->pool[i];
+	if (high == POOLS)
+		return NULL;
+	/* Release: pairs with pool_find; the place itself is still nobody's. */
+	atomic_store_explicit(&all->high, high + 1, memory_order_release);
+	return &all->pool[high];
+}
+
+struct pool *pool_add(struct process *p, CUmemoryPool handle, enum pool_state state, int cell)
+{
+	lock_take(&p->pools.lock);
+	struct pool *pool = pool_find(p, handle); /* another thread may have been faster */
+	bool fresh = !pool && (pool = free_place(&p->pools));
+	if (fresh) {
+		account_open(&pool->account, ACCOUNT_POOL, (uintptr_t)handle, cell);
+		/* Relaxed: the release below orders them. */
+		atomic_store_explicit(&pool->chunk, FIRST_CHUNK, memory_order_relaxed);
+		atomic_store_explicit(&pool->state, state, memory_order_relaxed);
+		atomic_store_explicit(&pool->handle, (uintptr_t)handle, memory_order_release);
+	}
+	lock_give(&p->pools.lock);
+	return pool;
+}
+
+struct pool *pool_known(struct process *p, CUmemoryPool handle, CUdevice dev)
+{
+	struct pool *pool = pool_find(p, handle);
+	CUmemoryPool fixed = NULL;
+
+	if (__builtin_expect(pool != NULL, 1))
+		return pool;
+	if (!handle || REAL(cuDeviceGetDefaultMemPool)(&fixed, dev) != CUDA_SUCCESS || fixed != handle || device_cell(dev) < 0)
+		return NULL;
+	return pool_add(p, handle, POOL_CHARGED, device_cell(dev));
+}
+
+struct account *graph_account(struct process *p, CUdevice dev)
+{
+	int cell = device_cell(dev);
+
+	if (cell < 0)
+		return NULL;
+	account_open(&p->pools.graph[cell], ACCOUNT_GRAPH, (uintptr_t)dev, cell);
+	return &p->pools.graph[cell];
+}
+
+void pool_bury(struct process *p, struct pool *pool)
+{
+	CUmemoryPool handle = (CUmemoryPool)atomic_load_explicit(&pool->handle, memory_order_acquire);
+
+	if (atomic_load_explicit(&pool->state, memory_order_acquire) != POOL_ENDED || !account_close(&pool->account))
+		return;
+	/* First, for the driver may give the handle to another one. */
+	lock_take(&p->pools.lock);
+	atomic_store_explicit(&pool->handle, GONE, memory_order_release);
+	lock_give(&p->pools.lock);
+	REAL(cuMemPoolDestroy)(handle);
+}
+
+static bool worth_a_look(struct pool *pool)
+{
+	uint32_t state = atomic_load_explicit(&pool->state, memory_order_relaxed);
+
+	return atomic_load_explicit(&pool->handle, memory_order_acquire) > GONE &&
+	       (state == POOL_ENDED || (state == POOL_CHARGED && !account_empty(&pool->account)));
+}
+
+static void look(struct process *p, struct pool *pool)
+{
+	account_look(p, &pool->account);
+	pool_bury(p, pool);
+}
+
+void pools_look(struct process *p, int cell)
+{
+	uint32_t high = atomic_load_explicit(&p->pools.high, memory_order_acquire);
+
+	for (uint32_t i = 0; i < high; i++) {
+		struct pool *pool = &p->pools.pool[i];
+
+		if (worth_a_look(pool) && (cell < 0 || pool->account.cell == cell))
+			look(p, pool);
+	}
+}
+
+void pools_may_have_shrunk(void)
+{
+	struct process *p = process_peek();
+
+	if (p)
+		pools_look(p, -1);
+}
+
+static void trim(struct process *p, struct pool *pool, uint64_t bytes)
+{
+	uint64_t has = atomic_load_explicit(&pool->account.settled, memory_order_relaxed);
+
+	if (account_hold(&pool->account)) {
+		REAL(cuMemPoolTrimTo)((CUmemoryPool)pool->account.whose, has > bytes ? has - bytes : 0);
+		account_release(&pool->account);
+	}
+	look(p, pool);
+}
+
+/* Between these two the driver lets this thread do what would otherwise end a
+ * capture that is under way somewhere. */
+static int relax(int mode)
+{
+	return REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS ? mode : CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+
+bool pools_make_room(struct process *p, int cell, uint64_t bytes)
+{
+	uint32_t high = atomic_load_explicit(&p->pools.high, memory_order_acquire);
+	struct account *graph = &p->pools.graph[cell];
+	bool any = false;
+
+	if (!high && account_empty(graph))
+		return false;
+	int mode = relax(CU_STREAM_CAPTURE_MODE_RELAXED);
+	for (uint32_t i = 0; i < high; i++) {
+		struct pool *pool = &p->pools.pool[i];
+
+		if (!worth_a_look(pool) || pool->account.cell != cell)
+			continue;
+		trim(p, pool, bytes);
+		any = true;
+	}
+	if (!account_empty(graph)) {
+		REAL(cuDeviceGraphMemTrim)((CUdevice)graph->whose);
+		account_look(p, graph);
+		any = true;
+	}
+	relax(mode);
+	return any;
+}

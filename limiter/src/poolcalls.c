@@ -1,0 +1,131 @@
+/* Making and ending pools, and the calls after which one may be smaller. */
+#include "device.h"
+#include "hooks.h"
+#include "pool.h"
+#include "process.h"
+#include "say.h"
+
+static bool of_host(int type)
+{
+	return type >= CU_MEM_LOCATION_TYPE_HOST && type <= CU_MEM_LOCATION_TYPE_HOST_LAST;
+}
+
+static CUresult refuse(void)
+{
+	static _Atomic unsigned once;
+
+	say(&once, "a memory pool of managed memory is not supported inside a memory limit");
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
+{
+	if (!pool || !props)
+		return REAL(cuMemPoolCreate)(pool, props);
+	bool host = of_host(props->location.type);
+	if (!host && props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return refuse();
+	if (props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED && !host)
+		return refuse();
+	struct process *p = process_get();
+	int cell = host ? 0 : device_cell(props->location.id);
+	if (!p || cell < 0)
+		return CUDA_ERROR_NOT_INITIALIZED;
+	CUresult result = REAL(cuMemPoolCreate)(pool, props);
+	if (result != CUDA_SUCCESS || pool_add(p, *pool, host ? POOL_FREE_OF_CHARGE : POOL_CHARGED, cell))
+		return result;
+	REAL(cuMemPoolDestroy)(*pool);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* As the driver does for one that is destroyed: the default pool is current again. */
+static void make_default_current(CUmemoryPool pool)
+{
+	for (CUdevice dev = 0; dev < VGPU_MAX_DEVICES; dev++) {
+		CUmemoryPool current, fixed;
+
+		if (REAL(cuDeviceGetMemPool)(&current, dev) == CUDA_SUCCESS && current == pool &&
+		    REAL(cuDeviceGetDefaultMemPool)(&fixed, dev) == CUDA_SUCCESS)
+			REAL(cuDeviceSetMemPool)(dev, fixed);
+	}
+}
+
+/* The driver lets a destroyed pool go with its last allocation, and tells nothing of
+ * it until then. So as long as it has memory it is only said to be destroyed: it
+ * keeps nothing that it need not, and the driver destroys it when it is empty. */
+CUresult cuMemPoolDestroy(CUmemoryPool handle)
+{
+	struct process *p = process_peek();
+	struct pool *pool = p ? pool_find(p, handle) : NULL;
+	uint32_t state = pool ? atomic_load_explicit(&pool->state, memory_order_acquire) : 0;
+	CUmemoryPool fixed = NULL;
+	uint64_t none = 0;
+
+	if (state == POOL_ENDED)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (CUdevice dev = 0; pool && dev < VGPU_MAX_DEVICES; dev++)
+		if (REAL(cuDeviceGetDefaultMemPool)(&fixed, dev) == CUDA_SUCCESS && fixed == handle)
+			pool = NULL; /* it is the driver's to say that this can't be */
+	if (!pool)
+		return REAL(cuMemPoolDestroy)(handle);
+	make_default_current(handle);
+	if (state == POOL_CHARGED)
+		REAL(cuMemPoolSetAttribute)(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none);
+	/* One thread destroys it; who is late is told that it is gone. */
+	if (!atomic_compare_exchange_strong_explicit(&pool->state, &state, POOL_ENDED, memory_order_acq_rel,
+	                                             memory_order_relaxed))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!account_empty(&pool->account))
+		pools_make_room(p, pool->account.cell, UINT64_MAX);
+	pool_bury(p, pool);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+	CUresult result = REAL(cuMemPoolTrimTo)(pool, keep);
+
+	pools_may_have_shrunk();
+	return result;
+}
+
+/* A synchronisation is when pools let go what is above their release threshold. */
+CUresult cuCtxSynchronize(void)
+{
+	CUresult result = REAL(cuCtxSynchronize)();
+
+	pools_may_have_shrunk();
+	return result;
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext ctx)
+{
+	CUresult result = REAL(cuCtxSynchronize_v2)(ctx);
+
+	pools_may_have_shrunk();
+	return result;
+}
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+	CUresult result = REAL(cuStreamSynchronize)(stream);
+
+	pools_may_have_shrunk();
+	return result;
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream stream)
+{
+	CUresult result = REAL(cuStreamSynchronize_ptsz)(stream);
+
+	pools_may_have_shrunk();
+	return result;
+}
+
+CUresult cuEventSynchronize(CUevent event)
+{
+	CUresult result = REAL(cuEventSynchronize)(event);
+
+	pools_may_have_shrunk();
+	return result;
+}

@@ -1,0 +1,441 @@
+/*
+ * Stream capture: what is put into a capturing stream becomes nodes of a graph. A stream joins by waiting for an event
+ * that was recorded in a capturing one. Calls that would need the captured work to be done, now, end the capture.
+ */
+#include "graph.h"
+
+#include "pool.h"
+
+#include <stdlib.h>
+
+struct capture {
+	struct capture *next;
+	uint64_t id;
+	int mode;
+	bool invalid;
+	const void *thread;
+	CUstream origin;
+	CUgraph graph;
+};
+
+static struct capture *captures; /* process lock */
+static atomic_uint capture_count;
+static uint64_t last_id;
+static _Thread_local char this_thread; /* its address stands for the thread */
+static _Thread_local int thread_mode;
+
+static void remember(struct nodes *set, CUgraphNode node)
+{
+	for (size_t i = 0; i < set->count; i++) {
+		if (set->node[i] == node)
+			return;
+	}
+	if (set->count == MAX_DEPENDENCIES)
+		set->count--;
+	set->node[set->count++] = node;
+}
+
+static bool join_capture(CUstream s, struct capture *c)
+{
+	if (!s->captured)
+		s->captured = calloc(1, sizeof(*s->captured));
+	if (!s->captured)
+		return false;
+	s->captured->count = 0;
+	s->capture = c;
+	return true;
+}
+
+CUresult capture_check(CUcontext ctx, CUstream s, bool *captured)
+{
+	*captured = s && s->capture;
+	if (!atomic_load(&capture_count))
+		return CUDA_SUCCESS;
+	if (*captured)
+		return s->capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+	for (struct capture *c = captures; c && !s; c = c->next) {
+		if (c->origin->ctx != ctx || (c->origin->flags & CU_STREAM_NON_BLOCKING))
+			continue;
+		c->invalid = true;
+		return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+	}
+	return CUDA_SUCCESS;
+}
+
+static CUresult added(CUstream s, CUgraphNode node)
+{
+	if (!node)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	s->captured->count = 0;
+	remember(s->captured, node);
+	return CUDA_SUCCESS;
+}
+
+CUresult capture_work(CUstream s, int type, uint64_t ns)
+{
+	CUgraphNode node = graph_add(s->capture->graph, type, s->captured->node, s->captured->count);
+
+	if (node)
+		node->ns = ns;
+	return added(s, node);
+}
+
+CUresult graph_capture_alloc(CUstream s, CUdevice dev, size_t bytes, CUdeviceptr *out)
+{
+	CUgraphNode node = graph_add_alloc(s->capture->graph, dev, bytes, s->captured->node, s->captured->count);
+
+	if (node)
+		*out = node->ptr;
+	return added(s, node);
+}
+
+CUresult graph_capture_free(CUstream s, CUdeviceptr ptr)
+{
+	CUgraphNode node = graph_add(s->capture->graph, CU_GRAPH_NODE_MEM_FREE, s->captured->node, s->captured->count);
+
+	if (node)
+		node->ptr = ptr;
+	return added(s, node);
+}
+
+CUresult capture_forbids_wait(CUcontext ctx, CUstream handle)
+{
+	CUresult r = CUDA_SUCCESS;
+	CUstream s = NULL;
+
+	if (!atomic_load(&capture_count))
+		return CUDA_SUCCESS;
+	process_lock();
+	if (handle && stream_find(handle, ctx, &s) == CUDA_SUCCESS && s && s->capture) {
+		s->capture->invalid = true;
+		r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	for (struct capture *c = captures; c && !handle && !r; c = c->next) {
+		if (c->origin->ctx == ctx) {
+			c->invalid = true;
+			r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+		}
+	}
+	process_unlock();
+	return r;
+}
+
+static bool forbids(const struct capture *c)
+{
+	if (c->mode == CU_CAPTURE_MODE_RELAXED || thread_mode == CU_CAPTURE_MODE_RELAXED)
+		return false;
+	return c->thread == &this_thread || (c->mode == CU_CAPTURE_MODE_GLOBAL && thread_mode == CU_CAPTURE_MODE_GLOBAL);
+}
+
+CUresult capture_forbids_unsafe(void)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	if (!atomic_load(&capture_count))
+		return CUDA_SUCCESS;
+	process_lock();
+	for (struct capture *c = captures; c; c = c->next) {
+		if (!forbids(c))
+			continue;
+		c->invalid = true;
+		r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	process_unlock();
+	return r;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	int old = thread_mode;
+
+	ENTER();
+	if (!mode || *mode < CU_CAPTURE_MODE_GLOBAL || *mode > CU_CAPTURE_MODE_RELAXED)
+		return CUDA_ERROR_INVALID_VALUE;
+	thread_mode = *mode;
+	*mode = old;
+	return CUDA_SUCCESS;
+}
+
+/* Process lock held. */
+static struct capture *capture_with(uint64_t id)
+{
+	struct capture *c = captures;
+
+	while (c && c->id != id)
+		c = c->next;
+	return c;
+}
+
+CUresult capture_record(CUevent event, CUstream s)
+{
+	if (!event->captured)
+		event->captured = calloc(1, sizeof(*event->captured));
+	if (!event->captured)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	event->capture_id = s->capture->id;
+	*event->captured = *s->captured;
+	return CUDA_SUCCESS;
+}
+
+CUresult capture_wait(CUstream s, CUevent event, bool *captured)
+{
+	struct capture *c = event->capture_id ? capture_with(event->capture_id) : NULL;
+
+	*captured = c || (s && s->capture);
+	if (!*captured)
+		return CUDA_SUCCESS;
+	if (!c) { /* work that is not captured can't be waited for */
+		s->capture->invalid = event->recorded;
+		return event->recorded ? CUDA_ERROR_STREAM_CAPTURE_ISOLATION : CUDA_SUCCESS;
+	}
+	if (!s || (s->capture && s->capture != c)) {
+		c->invalid = true;
+		return s ? CUDA_ERROR_STREAM_CAPTURE_MERGE : CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+	}
+	if (!s->capture && !join_capture(s, c))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	for (size_t i = 0; i < event->captured->count; i++)
+		remember(s->captured, event->captured->node[i]);
+	return c->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+}
+
+void capture_event_forbidden(CUevent event)
+{
+	struct capture *c = capture_with(event->capture_id);
+
+	if (c)
+		c->invalid = true;
+}
+
+static CUresult begin(CUstream handle, int mode)
+{
+	struct capture *c = calloc(1, sizeof(*c));
+	CUcontext ctx;
+	CUstream s = NULL;
+	CUresult r = current_context(&ctx);
+
+	if (!c)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	process_lock();
+	if (!r && (mode < CU_CAPTURE_MODE_GLOBAL || mode > CU_CAPTURE_MODE_RELAXED))
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (!r)
+		r = stream_find(handle, ctx, &s);
+	if (!r && !s)
+		r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	if (!r && s->capture)
+		r = CUDA_ERROR_ILLEGAL_STATE;
+	if (!r) {
+		*c = (struct capture){.next = captures, .id = ++last_id, .mode = mode, .thread = &this_thread, .origin = s};
+		c->graph = graph_new();
+		r = c->graph && join_capture(s, c) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	if (!r) {
+		captures = c;
+		atomic_fetch_add(&capture_count, 1);
+	}
+	process_unlock();
+	if (r)
+		free(c);
+	return r;
+}
+
+/* Whether some other stream of the capture has work that the origin does not wait for; and with `leave` it is out of it. */
+static struct capture *asked;
+static bool unjoined, leave;
+
+static bool look_at(void *object, CUcontext ctx)
+{
+	CUstream s = object;
+
+	(void)ctx;
+	if (s->capture != asked)
+		return false;
+	for (size_t i = 0; s != asked->origin && i < s->captured->count; i++) {
+		bool seen = s->captured->node[i]->leads;
+
+		for (size_t j = 0; j < asked->origin->captured->count; j++)
+			seen |= asked->origin->captured->node[j] == s->captured->node[i];
+		unjoined |= !seen;
+	}
+	if (leave)
+		s->capture = NULL;
+	return false;
+}
+
+/* Process lock held. */
+static void drop(struct capture *c)
+{
+	struct capture **at = &captures;
+
+	while (*at != c)
+		at = &(*at)->next;
+	*at = c->next;
+	asked = c;
+	leave = true;
+	object_sweep(OBJECT_STREAM, look_at, NULL);
+	c->origin->capture = NULL;
+	leave = false;
+	atomic_fetch_sub(&capture_count, 1);
+	free(c);
+}
+
+void captures_drop_stream(CUstream s)
+{
+	if (s->capture && s->capture->origin == s) {
+		graph_free(s->capture->graph);
+		drop(s->capture);
+	}
+	free(s->captured);
+}
+
+static CUresult end(CUstream handle, CUgraph *graph)
+{
+	struct capture *c = NULL;
+	CUcontext ctx;
+	CUstream s = NULL;
+	CUresult r = current_context(&ctx);
+
+	if (r)
+		return r;
+	if (!graph)
+		return CUDA_ERROR_INVALID_VALUE;
+	*graph = NULL;
+	process_lock();
+	r = stream_find(handle, ctx, &s);
+	if (!r && (!s || !s->capture))
+		r = CUDA_ERROR_ILLEGAL_STATE;
+	if (!r)
+		c = s->capture;
+	if (c && c->origin != s) {
+		c->invalid = true;
+		r = CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+	} else if (c && c->mode != CU_CAPTURE_MODE_RELAXED && c->thread != &this_thread) {
+		r = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+	} else if (c) {
+		asked = c;
+		unjoined = false;
+		object_sweep(OBJECT_STREAM, look_at, NULL);
+		r = c->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+			       : unjoined ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED : CUDA_SUCCESS;
+		if (r)
+			graph_free(c->graph);
+		else
+			*graph = c->graph;
+		drop(c);
+	}
+	process_unlock();
+	return r;
+}
+
+struct info {
+	int *status;
+	cuuint64_t *id;
+	CUgraph *graph;
+	const CUgraphNode **deps;
+	const CUgraphEdgeData **edges;
+	size_t *count;
+};
+
+static CUresult info(CUstream handle, struct info i)
+{
+	CUcontext ctx;
+	CUstream s = NULL;
+	CUresult r = current_context(&ctx);
+
+	if (r)
+		return r;
+	if (!i.status)
+		return CUDA_ERROR_INVALID_VALUE;
+	process_lock();
+	r = stream_find(handle, ctx, &s);
+	for (struct capture *c = captures; c && !r && !s; c = c->next) {
+		if (c->origin->ctx == ctx && !(c->origin->flags & CU_STREAM_NON_BLOCKING))
+			r = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT; /* and, as documented, that capture goes on */
+	}
+	if (!r) {
+		const struct capture *c = s ? s->capture : NULL;
+
+		*i.status = !c ? CU_CAPTURE_NONE : c->invalid ? CU_CAPTURE_INVALIDATED : CU_CAPTURE_ACTIVE;
+		if (c && i.id)
+			*i.id = c->id;
+		if (c && i.graph)
+			*i.graph = c->graph;
+		if (c && i.deps)
+			*i.deps = s->captured->node;
+		if (c && i.edges)
+			*i.edges = NULL;
+		if (c && i.count)
+			*i.count = s->captured->count;
+	}
+	process_unlock();
+	return r;
+}
+
+CUresult cuStreamBeginCapture(CUstream stream)
+{
+	ENTER();
+	return begin(stream, CU_CAPTURE_MODE_GLOBAL);
+}
+
+CUresult cuStreamBeginCapture_ptsz(CUstream stream)
+{
+	ENTER();
+	return begin(per_thread(stream), CU_CAPTURE_MODE_GLOBAL);
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
+{
+	ENTER();
+	return begin(stream, mode);
+}
+
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
+{
+	ENTER();
+	return begin(per_thread(stream), mode);
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+	ENTER();
+	return end(stream, graph);
+}
+
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
+{
+	ENTER();
+	return end(per_thread(stream), graph);
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, int *status)
+{
+	ENTER();
+	return info(stream, (struct info){.status = status});
+}
+
+CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status)
+{
+	ENTER();
+	return info(per_thread(stream), (struct info){.status = status});
+}
+
+#define INFO_TWIN(name, fields, ...)                                   \
+	CUresult name(CUstream stream, __VA_ARGS__)                    \
+	{                                                              \
+		ENTER();                                               \
+		return info(stream, (struct info)fields);              \
+	}                                                              \
+	CUresult name##_ptsz(CUstream stream, __VA_ARGS__)             \
+	{                                                              \
+		ENTER();                                               \
+		return info(per_thread(stream), (struct info)fields);  \
+	}
+#define FIELDS(...) {__VA_ARGS__}
+
+INFO_TWIN(cuStreamGetCaptureInfo, FIELDS(.status = status, .id = id), int *status, cuuint64_t *id)
+INFO_TWIN(cuStreamGetCaptureInfo_v2, FIELDS(.status = status, .id = id, .graph = graph, .deps = deps, .count = count),
+	  int *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **deps, size_t *count)
+INFO_TWIN(cuStreamGetCaptureInfo_v3,
+	  FIELDS(.status = status, .id = id, .graph = graph, .deps = deps, .edges = edges, .count = count), int *status,
+	  cuuint64_t *id, CUgraph *graph, const CUgraphNode **deps, const CUgraphEdgeData **edges, size_t *count)

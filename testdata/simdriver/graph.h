@@ -1,0 +1,40 @@
+/* Inside libcuda.so.1: graphs. */
+#ifndef SIMDRIVER_GRAPH_H
+#define SIMDRIVER_GRAPH_H
+
+#include "driver.h"
+
+#define MAX_DEPENDENCIES 16u
+
+struct nodes { /* that something depends on; the newest, where it is on more */
+	size_t count;
+	CUgraphNode node[MAX_DEPENDENCIES];
+};
+
+struct CUgraphNode_st {
+	CUgraph graph;
+	CUgraphNode next; /* in the order in which they were added, which is one that they can run in */
+	int type;
+	bool leads; /* something depends on it */
+	struct nodes after;
+	uint64_t ns;	 /* that a kernel takes */
+	CUgraph child;	 /* graph: its own copy */
+	CUdeviceptr ptr; /* memory */
+	size_t bytes;
+	CUdevice device;
+};
+
+struct CUgraph_st {
+	CUgraphNode first, *last;
+	size_t count;
+	bool owned; /* by a node */
+};
+
+/* All with the process lock held. */
+CUgraph graph_new(void);
+void graph_free(CUgraph graph);
+CUgraphNode graph_add(CUgraph graph, int type, const CUgraphNode *deps, size_t count);
+/* A node that takes memory of the device from here on, in each execution. */
+CUgraphNode graph_add_alloc(CUgraph graph, CUdevice dev, size_t bytes, const CUgraphNode *deps, size_t count);
+
+#endif
