@@ -19,6 +19,8 @@
 #include "process.h"
 #include "reserve.h"
 
+_Atomic uint32_t graphs_with_memory; /* a forked child's is too large, which does no harm */
+
 enum { PAGE = 2 << 20, DEPTH = 16 };
 
 /* Executable graphs are in the ledger, once per card of which they take memory:
@@ -192,8 +194,7 @@ CUresult graph_begin(struct graph_call *call, CUgraphExec exec, CUstream stream)
 
 	call->process = process_peek();
 	call->taking = 0;
-	/* Relaxed: who launches a graph has been handed it by who made it. */
-	if (!call->process || !atomic_load_explicit(&call->process->pools.graphs, memory_order_relaxed))
+	if (!call->process || !graphs_take_memory())
 		return CUDA_SUCCESS;
 	if (REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE)
 		return CUDA_SUCCESS; /* it becomes a node, or is the driver's to refuse */
@@ -256,7 +257,7 @@ bool graph_made(CUgraphExec exec, const struct graph_need *need, bool uploaded)
 		graph_account(p, need->dev[cell]);
 		if (!ledger_put(&p->ledger, entry_of(exec, cell, need->bytes[cell], uploaded ? LEDGER_GRAPH_RUN : LEDGER_GRAPH)))
 			return false;
-		atomic_fetch_add_explicit(&p->pools.graphs, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&graphs_with_memory, 1, memory_order_relaxed);
 	}
 	return p != NULL;
 }
@@ -269,7 +270,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 	struct ledger_entry found[VGPU_MAX_DEVICES];
 	uint32_t had = 0;
 
-	for (int cell = 0; p && atomic_load_explicit(&p->pools.graphs, memory_order_relaxed) && cell < VGPU_MAX_DEVICES; cell++)
+	for (int cell = 0; p && graphs_take_memory() && cell < VGPU_MAX_DEVICES; cell++)
 		if (ledger_take(&p->ledger, LEDGER_GRAPH_RUN, key_of(exec, cell), &found[cell]) ||
 		    ledger_take(&p->ledger, LEDGER_GRAPH, key_of(exec, cell), &found[cell]))
 			had |= 1u << cell;
@@ -281,7 +282,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 			ledger_put(&p->ledger, found[cell]);
 			continue;
 		}
-		atomic_fetch_sub_explicit(&p->pools.graphs, 1, memory_order_relaxed);
+		atomic_fetch_sub_explicit(&graphs_with_memory, 1, memory_order_relaxed);
 		if (found[cell].kind == LEDGER_GRAPH_RUN) {
 			count_out(&p->pools.graph[cell], found[cell].size, true);
 			account_look(p, &p->pools.graph[cell]);

@@ -2,6 +2,7 @@
 #ifndef GPUSLICE_GRAPH_H
 #define GPUSLICE_GRAPH_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -23,6 +24,15 @@ struct graph_call {
 };
 
 CUresult graph_needs(CUgraph graph, struct graph_need *need);
+
+/* Whether this process has any executable graph that takes memory. */
+extern _Atomic uint32_t graphs_with_memory;
+
+static inline bool graphs_take_memory(void)
+{
+	/* Relaxed: who launches a graph has been handed it by who made it. */
+	return atomic_load_explicit(&graphs_with_memory, memory_order_relaxed) != 0;
+}
 
 /* Around a launch or an upload; stream as the driver's plain functions take it. On an
  * error the driver must not be asked. */

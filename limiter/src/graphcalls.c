@@ -1,4 +1,4 @@
-/* Instantiating graphs, and launching them. */
+/* Instantiating graphs, and uploading them; launches are in launch.c. */
 #include "graph.h"
 #include "hooks.h"
 
@@ -86,20 +86,4 @@ CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
 	CUresult result = graph_begin(&call, exec, per_thread(stream));
 
 	return result != CUDA_SUCCESS ? result : graph_end(&call, REAL(cuGraphUpload_ptsz)(exec, stream));
-}
-
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
-{
-	struct graph_call call;
-	CUresult result = graph_begin(&call, exec, stream);
-
-	return result != CUDA_SUCCESS ? result : graph_end(&call, REAL(cuGraphLaunch)(exec, stream));
-}
-
-CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
-{
-	struct graph_call call;
-	CUresult result = graph_begin(&call, exec, per_thread(stream));
-
-	return result != CUDA_SUCCESS ? result : graph_end(&call, REAL(cuGraphLaunch_ptsz)(exec, stream));
 }

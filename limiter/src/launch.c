@@ -2,6 +2,7 @@
  * two loads say so. Copies and fills are not charged; the driver's own share of what
  * a call takes is not either. */
 #include "cores.h"
+#include "graph.h"
 #include "hooks.h"
 #include "pace.h"
 
@@ -90,15 +91,36 @@ CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream)
 	PACED(f, area(width, height), stream, REAL(cuLaunchGridAsync)(f, width, height, stream));
 }
 
-/* A graph's execution is measured as a whole, the work of all its nodes. */
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+/* A graph's execution is measured as a whole, the work of all its nodes. Its memory
+ * is charged first: what is refused for want of it does not wait for its turn. */
+static CUresult launch_graph(CUgraphExec exec, CUstream stream)
 {
 	PACED(exec, 0, stream, REAL(cuGraphLaunch)(exec, stream));
 }
 
-CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
+static CUresult launch_graph_ptsz(CUgraphExec exec, CUstream stream)
 {
 	PACED(exec, 0, per_thread(stream), REAL(cuGraphLaunch_ptsz)(exec, stream));
+}
+
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+{
+	struct graph_call call;
+
+	if (__builtin_expect(!graphs_take_memory(), 1))
+		return launch_graph(exec, stream);
+	CUresult result = graph_begin(&call, exec, stream);
+	return result != CUDA_SUCCESS ? result : graph_end(&call, launch_graph(exec, stream));
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
+{
+	struct graph_call call;
+
+	if (__builtin_expect(!graphs_take_memory(), 1))
+		return launch_graph_ptsz(exec, stream);
+	CUresult result = graph_begin(&call, exec, per_thread(stream));
+	return result != CUDA_SUCCESS ? result : graph_end(&call, launch_graph_ptsz(exec, stream));
 }
 
 /* One kernel on several cards, each charged on its own. CUDA 13 has it no more; it

@@ -27,7 +27,6 @@ struct pools { /* fresh zeroed memory: there are none */
 	_Atomic uint32_t high; /* places below it were ever used */
 	struct pool pool[POOLS];
 	struct account graph[VGPU_MAX_DEVICES]; /* per cell */
-	_Atomic uint32_t graphs; /* executable graphs that take memory */
 };
 
 /* The pool of that handle, or NULL. */

@@ -124,7 +124,7 @@ func TestExportRules(t *testing.T) {
 	rows := exportRows(t)
 	for name, class := range map[string]string{
 		"cuMemAlloc_v2": "metered", "cuMemAllocHost_v2": "through", "cuMemAllocAsync_ptsz": "metered", "cuMemPoolGetAttribute": "query",
-		"cuMemHostGetFlags": "query", "cuMemHostAlloc": "through", "cuGraphLaunch_ptsz": "launch", "cuGraphAddNode_v2": "metered",
+		"cuMemHostGetFlags": "query", "cuMemHostAlloc": "through", "cuGraphLaunch_ptsz": "launch", "cuGraphAddNode_v2": "through",
 		"cuGraphGetNodes": "query", "cuCtxCreate_v4": "metered", "cuCtxGetDevice": "query", "nvmlDeviceGetMemoryInfo_v2": "view",
 		"nvmlDeviceGetMemoryBusWidth": "query", "cuLaunchHostFunc": "through", "cuStreamGetCaptureInfo_v2_ptsz": "query",
 	} {
