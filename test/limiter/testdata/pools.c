@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 typedef unsigned long long u64;
-struct props { int type, handles, location, id; void *security; size_t max; char rest[64]; };
+struct props { int type, handles, location, id; void *security; size_t max; unsigned short usage; char rest[54]; };
 struct alloc { struct props props; void *access; size_t accesses, size; u64 ptr; u64 spare[8]; };
 struct any { int type, zero[3]; union { struct alloc alloc; u64 free; long long room[40]; }; };
 struct params { u64 flags; void *stream, *node; int result; };
