@@ -6,6 +6,7 @@
  *
  * In a stream that is being captured nothing is taken: it becomes a graph's node,
  * and graph.c charges when that is launched. */
+#include "capture.h"
 #include "hooks.h"
 #include "pool.h"
 #include "process.h"
@@ -96,9 +97,7 @@ static CUresult find_pool(struct taking *t, CUmemoryPool handle, bool current)
 /* On an error the driver must not be asked. */
 static CUresult begin(struct taking *t, CUmemoryPool handle, bool current)
 {
-	int status = CU_STREAM_CAPTURE_STATUS_NONE;
-
-	if (REAL(cuStreamIsCapturing)(t->stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE)
+	if (capture_any() && capture_of(t->stream))
 		return CUDA_SUCCESS; /* a node of a graph, or the driver's to refuse */
 	t->process = process_get();
 	if (!t->process || !owner_wait(&t->process->owner))

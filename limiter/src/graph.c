@@ -12,6 +12,7 @@
 
 #include "graph.h"
 
+#include "capture.h"
 #include "device.h"
 #include "hooks.h"
 #include "limits.h"
@@ -190,13 +191,11 @@ static CUresult begin_on(struct graph_call *call, int cell, CUgraphExec exec, CU
 
 CUresult graph_begin(struct graph_call *call, CUgraphExec exec, CUstream stream)
 {
-	int status = CU_STREAM_CAPTURE_STATUS_NONE;
-
 	call->process = process_peek();
 	call->taking = 0;
 	if (!call->process || !graphs_take_memory())
 		return CUDA_SUCCESS;
-	if (REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE)
+	if (capture_any() && capture_of(stream))
 		return CUDA_SUCCESS; /* it becomes a node, or is the driver's to refuse */
 	if (!owner_wait(&call->process->owner))
 		return CUDA_ERROR_NOT_INITIALIZED;
