@@ -206,6 +206,12 @@ static bool unregisters(enum place place)
 	return place == REGISTERED;
 }
 
+static void remove_from_table(struct allocation *a)
+{
+	give_back(a);
+	memmove(a, a + 1, (size_t)(&table[--table_count] - a) * sizeof(*a));
+}
+
 static CUresult end(CUdeviceptr ptr, bool (*may)(enum place))
 {
 	struct allocation *a;
@@ -225,11 +231,20 @@ static CUresult end(CUdeviceptr ptr, bool (*may)(enum place))
 	if (!a || a->base != ptr || !may(a->place)) {
 		r = CUDA_ERROR_INVALID_VALUE;
 	} else {
-		give_back(a);
-		memmove(a, a + 1, (size_t)(&table[--table_count] - a) * sizeof(*a));
+		remove_from_table(a);
 	}
 	process_unlock();
 	return r;
+}
+
+CUresult allocation_take(CUcontext ctx, enum place place, size_t bytes, CUdeviceptr *out)
+{
+	return allocate_locked(ctx, place, bytes, false, out);
+}
+
+void allocation_drop(CUdeviceptr ptr)
+{
+	remove_from_table(allocation_find(ptr));
 }
 
 CUresult allocation_free(CUdeviceptr ptr, bool host)

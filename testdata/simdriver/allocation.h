@@ -8,8 +8,8 @@
 #define FAKE_BASE 0x0a0000000000ull
 #define FAKE_END 0x0b0000000000ull
 
-/* PEER: another process's, EXTERNAL: another interface's, REGISTERED: the program's own; nothing is charged for these. */
-enum place { DEVICE, MANAGED, HOST, PEER, EXTERNAL, REGISTERED };
+/* PEER: another process's, EXTERNAL: another interface's, REGISTERED: the program's own, MODULE: data of a module; nothing is charged here for these. */
+enum place { DEVICE, MANAGED, HOST, PEER, EXTERNAL, REGISTERED, MODULE };
 
 struct allocation {
 	CUdeviceptr base;
@@ -26,6 +26,9 @@ CUresult allocate(enum place place, size_t bytes, bool narrow, CUdeviceptr *out)
 CUresult allocation_free(CUdeviceptr ptr, bool host);
 /* The same in stream order, of an allocation that came from a pool or a graph. Process lock held. */
 CUresult allocation_free_async(CUdeviceptr ptr, CUcontext ctx, CUstream stream);
+/* The same with the process lock held, in any context; and its end. */
+CUresult allocation_take(CUcontext ctx, enum place place, size_t bytes, CUdeviceptr *out);
+void allocation_drop(CUdeviceptr ptr);
 /* Ends one of exactly that place, by its first address. */
 CUresult allocation_end(CUdeviceptr ptr, enum place place);
 /* Memory of the program becomes REGISTERED. */

@@ -23,15 +23,6 @@ struct CUmipmappedArray_st {
 	CUarray level[LEVELS]; /* those that were asked for */
 };
 
-/* A piece of a sparse array that has memory. */
-static struct tile {
-	const void *resource;
-	int kind;
-	unsigned long long place[5];
-	struct physical *of;
-	struct tile *next;
-} *tiles;
-
 /* Bytes of one element; 0: no such format. */
 static unsigned element(int format, unsigned channels)
 {
@@ -158,25 +149,9 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d)
 	return create(array, *d);
 }
 
-/* Process lock held. */
-static void drop_tiles(const void *resource)
-{
-	for (struct tile **at = &tiles; *at;) {
-		struct tile *t = *at;
-
-		if (t->resource != resource) {
-			at = &t->next;
-			continue;
-		}
-		*at = t->next;
-		physical_unuse(t->of);
-		free(t);
-	}
-}
-
 static void end_array(CUarray a)
 {
-	drop_tiles(a);
+	tiles_drop(a);
 	if (a->charged)
 		charge_return(&process.view, a->ctx->card, CHARGE_DATA, a->charged);
 	free(a);
@@ -184,7 +159,7 @@ static void end_array(CUarray a)
 
 static void end_mipmap(CUmipmappedArray m)
 {
-	drop_tiles(m);
+	tiles_drop(m);
 	if (m->charged)
 		charge_return(&process.view, m->ctx->card, CHARGE_DATA, m->charged);
 	free(m);
@@ -396,77 +371,6 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
 	}
 	process_unlock();
 	return r;
-}
-
-/* Process lock held. */
-static CUresult map_tile(const CUarrayMapInfo *info)
-{
-	const void *resource = info->resourceType ? (const void *)info->resource.mipmap : info->resource.array;
-	struct tile wanted = {.resource = resource, .kind = info->subresourceType}, **at = &tiles, *t;
-	struct physical *p = NULL;
-
-	if (!object_is(info->resourceType ? OBJECT_MIPMAP : OBJECT_ARRAY, resource))
-		return CUDA_ERROR_INVALID_HANDLE;
-	if (info->memOperationType == 1) {
-		p = physical_find(info->memHandle.memHandle);
-		if (!p)
-			return CUDA_ERROR_INVALID_VALUE;
-	}
-	wanted.place[0] = wanted.kind ? info->subresource.miptail.layer : info->subresource.sparseLevel.level;
-	wanted.place[1] = wanted.kind ? info->subresource.miptail.offset : info->subresource.sparseLevel.layer;
-	wanted.place[2] = wanted.kind ? 0 : info->subresource.sparseLevel.offsetX;
-	wanted.place[3] = wanted.kind ? 0 : info->subresource.sparseLevel.offsetY;
-	wanted.place[4] = wanted.kind ? 0 : info->subresource.sparseLevel.offsetZ;
-	while (*at && ((*at)->resource != resource || (*at)->kind != wanted.kind || (*at)->place[0] != wanted.place[0] ||
-		       (*at)->place[1] != wanted.place[1] || (*at)->place[2] != wanted.place[2] ||
-		       (*at)->place[3] != wanted.place[3] || (*at)->place[4] != wanted.place[4]))
-		at = &(*at)->next;
-	t = *at;
-	if (p) {
-		struct tile *fresh = malloc(sizeof(*fresh));
-
-		if (!fresh)
-			return CUDA_ERROR_OUT_OF_MEMORY;
-		*fresh = wanted;
-		fresh->of = p;
-		physical_use(p);
-		fresh->next = t ? t->next : NULL;
-		*at = fresh;
-	} else if (t) {
-		*at = t->next;
-	}
-	if (t) {
-		physical_unuse(t->of);
-		free(t);
-	}
-	return CUDA_SUCCESS;
-}
-
-static CUresult map_tiles(const CUarrayMapInfo *list, unsigned count)
-{
-	CUresult r = CUDA_SUCCESS;
-
-	if (!list || !count)
-		return CUDA_ERROR_INVALID_VALUE;
-	process_lock();
-	for (unsigned i = 0; i < count && !r; i++)
-		r = map_tile(&list[i]);
-	process_unlock();
-	return r;
-}
-
-CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream)
-{
-	ENTER();
-	(void)stream;
-	return map_tiles(list, count);
-}
-
-CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream)
-{
-	ENTER();
-	(void)stream;
-	return map_tiles(list, count);
 }
 
 static bool drop_array(void *object, CUcontext ctx)

@@ -106,6 +106,10 @@ typedef struct {
 } CUipcMemHandle;
 
 typedef struct {
+	char reserved[CU_IPC_HANDLE_SIZE];
+} CUipcEventHandle;
+
+typedef struct {
 	int type; /* 1: opaque file descriptor */
 	union {
 		int fd;
@@ -169,11 +173,25 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr);
 CUresult cuIpcOpenMemHandle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags);
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags);
 CUresult cuIpcCloseMemHandle(CUdeviceptr ptr);
+CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event);
+CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle);
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const void *prop);
+CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice dev);
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset, CUmemGenericAllocationHandle memory,
+			    size_t memory_offset, size_t size, unsigned long long flags);
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr ptr, size_t size,
+			     unsigned long long flags);
+CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice dev, size_t offset, size_t size);
+CUresult cuMulticastGetGranularity(size_t *granularity, const void *prop, int option);
 CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc);
 CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *ptr, CUexternalMemory memory, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *desc);
 CUresult cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *array, CUexternalMemory memory,
 						 const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *desc);
 CUresult cuDestroyExternalMemory(CUexternalMemory memory);
+
+/* Data of modules. */
+CUresult cuModuleGetGlobal(CUdeviceptr_v1 *ptr, unsigned int *bytes, CUmodule module, const char *name);
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name);
 
 /* The host's memory. */
 CUresult cuMemHostRegister(void *p, size_t bytes, unsigned int flags);

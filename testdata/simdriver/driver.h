@@ -85,6 +85,7 @@ struct CUfunc_st {
 struct CUmod_st {
 	CUcontext ctx;
 	struct CUfunc_st *functions;
+	struct module_data *data;
 };
 
 struct device {
@@ -144,6 +145,10 @@ void memory_drop_context(CUcontext ctx);
 void modules_drop_context(CUcontext ctx);
 void streams_drop_context(CUcontext ctx);
 void arrays_drop_context(CUcontext ctx);
+
+/* The global data of a module. Process lock held. */
+CUresult module_data_load(CUmodule m, const char *text);
+void module_data_free(CUmodule m);
 
 /* Of memory of its own, or of some that is charged elsewhere. */
 CUresult mipmap_create(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels, bool own_memory);

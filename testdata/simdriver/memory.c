@@ -273,7 +273,7 @@ static CUresult pointer_attribute(void *data, int which, const struct allocation
 		*(CUcontext *)data = a->ctx;
 		return CUDA_SUCCESS;
 	case 2: /* MEMORY_TYPE: HOST 1, DEVICE 2 */
-		*(unsigned *)data = a->place == HOST ? 1 : 2;
+		*(unsigned *)data = a->place == HOST || a->place == REGISTERED ? 1 : 2;
 		return CUDA_SUCCESS;
 	case 8: /* IS_MANAGED */
 		*(unsigned *)data = a->place == MANAGED;

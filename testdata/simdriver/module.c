@@ -26,6 +26,7 @@ static void free_module(CUmodule m)
 		free(f);
 		f = next;
 	}
+	module_data_free(m);
 	free(m);
 }
 
@@ -138,6 +139,8 @@ static CUresult load(CUmodule *out, const void *image)
 	m->ctx = ctx;
 	process_lock();
 	r = parse_entries(m, image);
+	if (!r)
+		r = module_data_load(m, image);
 	if (!r && !object_add(OBJECT_MODULE, m))
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	if (r)

@@ -23,6 +23,9 @@ struct physical *physical_find(CUmemGenericAllocationHandle handle); /* one that
 void physical_use(struct physical *p);
 void physical_unuse(struct physical *p);
 
+/* What is mapped into an array, or a mipmapped one, is no more. */
+void tiles_drop(const void *resource);
+
 /* All of it is mapped, and its device may use it. */
 bool vmm_covers(CUdeviceptr ptr, size_t bytes);
 /* The mapping that holds the address. */

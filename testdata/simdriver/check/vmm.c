@@ -188,6 +188,28 @@ void check_arrays(void)
 	CHECK(used() == before);
 }
 
+static void check_module_data(void)
+{
+	static const char ptx[] = ".version 6.3\n.target sm_75\n.visible .global .align 4 .b8 table[1000000];\n"
+				  "// .global .u32 not_this;\n.global .u64 counter;\n.visible .entry run() { ld.global.u32 %r1, [x]; ret; }\n";
+	size_t size, before = used();
+	CUmodule module;
+	CUdeviceptr p, q;
+
+	FINE(cuModuleLoadData(&module, ptx));
+	CHECK(used() == before + 1000192 + 256);
+	FINE(cuModuleGetGlobal_v2(&p, &size, module, "table"));
+	CHECK(size == 1000000);
+	FINE(cuMemsetD8_v2(p, 0, size));
+	GIVES(cuMemFree_v2(p), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuModuleGetGlobal_v2(&q, &size, module, "counter"));
+	CHECK(size == 8 && q != p);
+	GIVES(cuModuleGetGlobal_v2(&q, &size, module, "not_this"), CUDA_ERROR_NOT_FOUND);
+	FINE(cuModuleUnload(module));
+	CHECK(used() == before);
+	GIVES(cuMemsetD8_v2(p, 0, 8), CUDA_ERROR_INVALID_VALUE);
+}
+
 void check_shared(void)
 {
 	CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc = {.type = 1, .size = MIB};
@@ -216,4 +238,5 @@ void check_shared(void)
 	GIVES(cuMemFreeHost(text), CUDA_ERROR_INVALID_VALUE);
 	FINE(cuMemHostUnregister(text));
 	GIVES(cuMemHostUnregister(text), CUDA_ERROR_INVALID_VALUE);
+	check_module_data();
 }

@@ -1,0 +1,60 @@
+/* What the cards here have not got; their attributes say so. A program that does not ask first is told. */
+#include "driver.h"
+
+CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
+{
+	ENTER();
+	(void)handle, (void)event;
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle)
+{
+	ENTER();
+	(void)event, (void)handle;
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const void *prop)
+{
+	ENTER();
+	(void)handle, (void)prop;
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice dev)
+{
+	ENTER();
+	(void)handle, (void)dev;
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset, CUmemGenericAllocationHandle memory,
+			    size_t memory_offset, size_t size, unsigned long long flags)
+{
+	ENTER();
+	(void)handle, (void)offset, (void)memory, (void)memory_offset, (void)size, (void)flags;
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr ptr, size_t size,
+			     unsigned long long flags)
+{
+	ENTER();
+	(void)handle, (void)offset, (void)ptr, (void)size, (void)flags;
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice dev, size_t offset, size_t size)
+{
+	ENTER();
+	(void)handle, (void)dev, (void)offset, (void)size;
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMulticastGetGranularity(size_t *granularity, const void *prop, int option)
+{
+	ENTER();
+	(void)granularity, (void)prop, (void)option;
+	return CUDA_ERROR_NOT_SUPPORTED;
+}

@@ -1,0 +1,193 @@
+/*
+ * Global data of modules: `.global .align 4 .b8 name[SIZE];` of the PTX text. It takes memory of the context, which no call
+ * but the loading itself tells of. Its addresses are fixed while the module is loaded.
+ */
+#define _GNU_SOURCE
+#include "allocation.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ALIGN 256ull
+
+struct variable {
+	char *name;
+	uint64_t offset, size;
+	struct variable *next;
+};
+
+struct module_data {
+	CUdeviceptr base;
+	uint64_t size;
+	struct variable *variables;
+};
+
+static size_t name_length(const char *at)
+{
+	size_t n = 0;
+
+	while (isalnum((unsigned char)at[n]) || at[n] == '_' || at[n] == '$')
+		n++;
+	return n;
+}
+
+/* One declaration, at the first of its words after `.global`. False: no memory. */
+static bool declare(struct module_data *d, const char *at)
+{
+	uint64_t element = 1, count = 1;
+	struct variable *v;
+	size_t length;
+
+	for (;;) {
+		at += strspn(at, " \t");
+		if (*at != '.')
+			break;
+		if (!strncmp(at, ".align", 6)) {
+			at += 6 + strspn(at + 6, " \t0123456789");
+		} else {
+			element = strtoull(at + 2, NULL, 10) / 8; /* .b8, .u32, .f64 */
+			at += 1 + name_length(at + 1);
+		}
+	}
+	length = name_length(at);
+	if (!length || !element)
+		return true;
+	if (at[length] == '[')
+		count = strtoull(at + length + 1, NULL, 10);
+	v = calloc(1, sizeof(*v));
+	if (!v || !(v->name = strndup(at, length))) {
+		free(v);
+		return false;
+	}
+	v->offset = d->size;
+	v->size = element * count;
+	v->next = d->variables;
+	d->variables = v;
+	d->size += (v->size + ALIGN - 1) / ALIGN * ALIGN;
+	return true;
+}
+
+static bool in_comment(const char *text, const char *at)
+{
+	while (at > text && at[-1] != '\n') {
+		at--;
+		if (at[0] == '/' && at[1] == '/')
+			return true;
+	}
+	return false;
+}
+
+static bool parse(struct module_data *d, const char *text)
+{
+	for (const char *at = text; (at = strstr(at, ".global ")) != NULL;) {
+		const char *found = at;
+
+		at += strlen(".global ");
+		if (!in_comment(text, found) && !declare(d, at))
+			return false;
+	}
+	return true;
+}
+
+static CUresult place(struct module_data *d, CUcontext ctx)
+{
+	CUresult r;
+
+	if (!d->size)
+		return CUDA_SUCCESS;
+	r = from_errno(charge_take(&process.view, ctx->card, CHARGE_CONTEXT, d->size));
+	if (r)
+		return r;
+	r = allocation_take(ctx, MODULE, d->size, &d->base);
+	if (r)
+		charge_return(&process.view, ctx->card, CHARGE_CONTEXT, d->size);
+	return r;
+}
+
+static void free_data(struct module_data *d)
+{
+	for (struct variable *v = d->variables, *next; v; v = next) {
+		next = v->next;
+		free(v->name);
+		free(v);
+	}
+	free(d);
+}
+
+CUresult module_data_load(CUmodule m, const char *text)
+{
+	struct module_data *d = calloc(1, sizeof(*d));
+	CUresult r;
+
+	if (!d)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	r = parse(d, text) ? place(d, m->ctx) : CUDA_ERROR_OUT_OF_MEMORY;
+	if (r)
+		free_data(d);
+	else
+		m->data = d;
+	return r;
+}
+
+void module_data_free(CUmodule m)
+{
+	if (!m->data)
+		return;
+	if (m->data->size) {
+		allocation_drop(m->data->base);
+		charge_return(&process.view, m->ctx->card, CHARGE_CONTEXT, m->data->size);
+	}
+	free_data(m->data);
+}
+
+static CUresult find(CUdeviceptr *ptr, size_t *bytes, CUmodule m, const char *name)
+{
+	CUresult r = CUDA_ERROR_NOT_FOUND;
+
+	if (!name)
+		return CUDA_ERROR_INVALID_VALUE;
+	process_lock();
+	if (!object_is(OBJECT_MODULE, m))
+		r = CUDA_ERROR_INVALID_HANDLE;
+	for (struct variable *v = r == CUDA_ERROR_NOT_FOUND ? m->data->variables : NULL; v; v = v->next) {
+		if (strcmp(v->name, name) != 0)
+			continue;
+		*ptr = m->data->base + v->offset;
+		*bytes = v->size;
+		r = CUDA_SUCCESS;
+	}
+	process_unlock();
+	return r;
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name)
+{
+	CUdeviceptr at = 0;
+	size_t size = 0;
+	CUresult r;
+
+	ENTER();
+	r = find(&at, &size, module, name);
+	if (!r && ptr)
+		*ptr = at;
+	if (!r && bytes)
+		*bytes = size;
+	return r;
+}
+
+/* Its addresses would have to lie below 4 GiB; they do not. */
+CUresult cuModuleGetGlobal(CUdeviceptr_v1 *ptr, unsigned int *bytes, CUmodule module, const char *name)
+{
+	CUdeviceptr at = 0;
+	size_t size = 0;
+	CUresult r;
+
+	ENTER();
+	r = find(&at, &size, module, name);
+	if (!r && ptr)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (!r && bytes)
+		*bytes = (unsigned)size;
+	return r;
+}
