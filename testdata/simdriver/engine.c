@@ -315,12 +315,9 @@ void card_advance(struct view *v, unsigned card)
 {
 	struct card *c = &v->s->cards[card];
 
-	if (engine_lock(v, card))
-		return;
 	engine_advance(v, card, &c->engine);
 	for (unsigned i = 0; i < MAX_INSTANCES; i++) {
 		if (atomic_load(&c->instances[i].serial))
 			engine_advance(v, card, &c->instances[i].engine);
 	}
-	engine_unlock(v, card);
 }

@@ -53,6 +53,14 @@ static nvmlU64 timestamp(const struct clocks *k, uint64_t monotonic)
 	return (monotonic + k->ahead) / 1000;
 }
 
+static void bring_up_to_date(unsigned card)
+{
+	if (engine_lock(&nvml.view, card))
+		return;
+	card_advance(&nvml.view, card);
+	engine_unlock(&nvml.view, card);
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *out)
 {
 	struct card *c;
@@ -66,7 +74,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtili
 	if (atomic_load(&c->mig_enabled))
 		return NVML_ERROR_NOT_SUPPORTED;
 	k = clocks_of(c);
-	card_advance(&nvml.view, device->card);
+	bring_up_to_date(device->card);
 	out->gpu = busy_percent(c->engine.busy, k.last - k.period, k.last);
 	out->memory = out->gpu / 2;
 	return NVML_SUCCESS;
@@ -121,7 +129,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 		return NVML_ERROR_MEMORY;
 	state_reap(&nvml.view);
 	k = clocks_of(c);
-	card_advance(&nvml.view, device->card);
+	bring_up_to_date(device->card);
 	n = list_samples(device->card, &k, period_after(&k, last_seen), list);
 	room = out ? *count : 0;
 	*count = n;
@@ -151,7 +159,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, nvmlU64 
 		return NVML_ERROR_NOT_SUPPORTED;
 	*value_type = VALUE_UNSIGNED_INT;
 	k = clocks_of(c);
-	card_advance(&nvml.view, device->card);
+	bring_up_to_date(device->card);
 	from = period_after(&k, last_seen);
 	room = samples ? *count : 0;
 	for (uint64_t t = from + k.period; t <= k.last; t += k.period, n++) {

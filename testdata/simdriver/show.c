@@ -223,6 +223,17 @@ static void print_table(FILE *out, const struct view *v)
 	}
 }
 
+/* All that is printed about time is of one moment. */
+static void stop_clocks(struct view *v, bool stop)
+{
+	for (unsigned c = 0; c < v->s->card_count; c++) {
+		if (!stop)
+			engine_unlock(v, c);
+		else if (!engine_lock(v, c))
+			card_advance(v, c);
+	}
+}
+
 /* Written to memory under the lock and printed after it, so that a slow reader holds up no one. */
 int show_status(struct view *v, const char *path, bool json)
 {
@@ -233,8 +244,6 @@ int show_status(struct view *v, const char *path, bool json)
 
 	if (!out)
 		return !complain("out of memory");
-	for (unsigned c = 0; c < v->s->card_count; c++)
-		card_advance(v, c);
 	for (unsigned i = 0; i < v->s->client_limit && i < MAX_CLIENTS; i++) {
 		if (atomic_load(&v->s->clients[i].taken))
 			client_pid(v, i, false);
@@ -245,10 +254,12 @@ int show_status(struct view *v, const char *path, bool json)
 		free(text);
 		return !complain("lock %s: failed", path);
 	}
+	stop_clocks(v, true);
 	if (json)
 		print_json(out, v, path);
 	else
 		print_table(out, v);
+	stop_clocks(v, false);
 	state_unlock(v);
 	fclose(out);
 	failed = fwrite(text, 1, length, stdout) != length || fflush(stdout);

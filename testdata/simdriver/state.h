@@ -317,10 +317,10 @@ void engine_wake(struct engine *e, unsigned slot);
 bool engine_waiting(const struct engine *e, unsigned slot);
 /* When the client's kernel time will be v if no other process launches anything more. Advanced. */
 uint64_t engine_eta(struct state *s, unsigned card, const struct engine *e, unsigned slot, uint64_t v);
+/* The same for a card and its MIG devices. */
+void card_advance(struct view *v, unsigned card);
 /* Nothing of that client runs any more, on any card. Takes the engine locks. */
 void engines_forget(struct view *v, unsigned slot);
-/* Computes what happened on a card and its MIG devices up to now. Takes the engine lock. */
-void card_advance(struct view *v, unsigned card);
 
 uint64_t now_ns(void);
 /* Spreads that much kernel time over start..end. */
