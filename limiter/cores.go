@@ -15,9 +15,9 @@ const (
 	MaxCorrection = 4000
 )
 
-// CoreState is what the host finds out about a container's compute time on a card
-// while it runs. It is in the limits file beside the share itself, and the library
-// follows it within 100 ms.
+// CoreState is what the host finds out about a container's use of a card while it runs.
+// It is in the limits file beside the limits themselves, and the library follows it
+// within 100 ms.
 type CoreState struct {
 	// Contended: others use the card now, so that a share of the default policy is enforced.
 	Contended bool
@@ -29,6 +29,10 @@ type CoreState struct {
 	// ElasticPercent is what a share with a soft ceiling is now, while others use the card
 	// too. 0 is the hard share.
 	ElasticPercent uint16
+	// ResidueBytes is the memory that the driver says the container has beyond what its
+	// processes have charged: what contexts grow by, modules, libraries' own. It is taken
+	// off what they may still charge.
+	ResidueBytes uint64
 }
 
 func (s CoreState) validate() error {
@@ -96,6 +100,7 @@ func encodeCores(record []byte, s CoreState) {
 	le.PutUint32(record[recordOffFlags:], flags)
 	le.PutUint16(record[recordOffCorrection:], s.Correction)
 	le.PutUint16(record[recordOffElastic:], s.ElasticPercent)
+	le.PutUint64(record[recordOffResidue:], s.ResidueBytes)
 	le.PutUint32(record[recordOffCRC:], crc32.ChecksumIEEE(record[recordOffUUID:]))
 }
 
@@ -106,6 +111,7 @@ func decodeCores(record []byte) CoreState {
 		Blocked:        flags&recordFlagBlocked != 0,
 		Correction:     le.Uint16(record[recordOffCorrection:]),
 		ElasticPercent: le.Uint16(record[recordOffElastic:]),
+		ResidueBytes:   le.Uint64(record[recordOffResidue:]),
 	}
 }
 

@@ -28,6 +28,9 @@ const (
 	recordOffFlags       = 48
 	recordOffContext     = 56
 	recordOffName        = 64
+	recordNameSize       = 48
+	recordOffResidue     = 112
+	recordOffPhysical    = 120
 	recordOffCorrection  = 52
 	recordOffElastic     = 54
 	recordFlagMIG        = 1

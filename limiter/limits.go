@@ -46,6 +46,7 @@ type DeviceLimit struct {
 	CoreSoftPercent  uint32 // ceiling of borrowed time, 0 to 100; 0: none
 	Policy           Policy
 	Priority         Priority
+	PhysicalBytes    uint64 // of the limit, what may lie on the card; 0: all of it
 	ContextBytes     uint64 // what a context on this model is expected to take; 0: unknown
 }
 
@@ -85,6 +86,8 @@ func (d DeviceLimit) validate() error {
 		return errors.New("memory limit is 0")
 	case d.MemoryLimitBytes > maxMemoryLimitBytes:
 		return fmt.Errorf("memory limit %d is above 2^56", d.MemoryLimitBytes)
+	case d.PhysicalBytes > d.MemoryLimitBytes:
+		return fmt.Errorf("physical memory %d is above the limit %d", d.PhysicalBytes, d.MemoryLimitBytes)
 	case d.CorePercent > maxRecordCorePercent:
 		return fmt.Errorf("core percent %d is above 100", d.CorePercent)
 	case d.CoreSoftPercent > maxRecordCorePercent:

@@ -47,7 +47,8 @@ func encodeRecord(r []byte, d DeviceLimit) error {
 		le.PutUint32(r[recordOffFlags:], recordFlagMIG)
 	}
 	le.PutUint64(r[recordOffContext:], d.ContextBytes)
-	copy(r[recordOffName:], formatUUID(id[:], mig))
+	copy(r[recordOffName:recordOffName+recordNameSize], formatUUID(id[:], mig))
+	le.PutUint64(r[recordOffPhysical:], d.PhysicalBytes)
 	le.PutUint32(r[recordOffCRC:], crc32.ChecksumIEEE(r[recordOffUUID:]))
 	return nil
 }
@@ -101,7 +102,7 @@ func decodeRecord(r []byte) (DeviceLimit, error) {
 	}
 	mig := le.Uint32(r[recordOffFlags:])&recordFlagMIG != 0
 	uuid := formatUUID(r[recordOffUUID:recordOffUUID+uuidSize], mig)
-	if name := string(bytes.TrimRight(r[recordOffName:], "\x00")); name != uuid {
+	if name := string(bytes.TrimRight(r[recordOffName:recordOffName+recordNameSize], "\x00")); name != uuid {
 		return DeviceLimit{}, fmt.Errorf("name %q does not say %s", name, uuid)
 	}
 	return DeviceLimit{
@@ -112,6 +113,7 @@ func decodeRecord(r []byte) (DeviceLimit, error) {
 		Policy:           Policy(le.Uint32(r[recordOffPolicy:])),
 		Priority:         Priority(le.Uint32(r[recordOffPriority:])),
 		ContextBytes:     le.Uint64(r[recordOffContext:]),
+		PhysicalBytes:    le.Uint64(r[recordOffPhysical:]),
 	}, nil
 }
 

@@ -20,9 +20,10 @@ func coreLoop(ledger *grant.Ledger, inventory *gpu.Cache, log *slog.Logger) *cor
 			}
 			return coreContainers(snapshot, ledger.Folder), nil
 		},
-		Times:  inventory.ProcessTimes,
-		Owners: cores.NewOwners("/proc").Find,
-		Log:    log,
+		Times:    inventory.ProcessTimes,
+		Memories: inventory.ProcessMemories,
+		Owners:   cores.NewOwners("/proc").Find,
+		Log:      log,
 	})
 }
 

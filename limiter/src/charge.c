@@ -46,7 +46,7 @@ static CUresult no_room(struct charge *c)
 {
 	static _Atomic unsigned once;
 	unsigned long long mib = 1 << 20, limit = limits_bytes(c->here.cell);
-	unsigned long long used = usage_sum(c->process->usage, c->here.cell).committed;
+	unsigned long long used = usage_sum(c->process->usage, c->here.cell).committed + limits_residue_bytes(c->here.cell);
 
 	say(&once, "the memory limit leaves no room for a context, which takes %llu MiB: %llu of %llu MiB are in use",
 	    (c->bytes + mib - 1) / mib, (used + mib - 1) / mib, limit / mib);

@@ -77,7 +77,9 @@ struct vgpu_record {
 	uint16_t core_correction;      /* thousandths, 250 to 4000; 0: none, as 1000 */
 	uint16_t core_elastic_percent; /* of a soft share, what it is now; 0: the hard share */
 	uint64_t context_bytes; /* 0: unknown */
-	char name[64];          /* the UUID as text */
+	char name[48];          /* the UUID as text */
+	uint64_t residue_bytes; /* that the host sees beyond what is charged */
+	uint64_t physical_bytes; /* of the limit, what may lie on the card; 0: all of it */
 };
 
 struct vgpu_limits {
@@ -156,6 +158,8 @@ _Static_assert(offsetof(struct vgpu_record, uuid) == 8, "record.uuid");
 _Static_assert(offsetof(struct vgpu_record, memory_limit_bytes) == 24, "record.memory_limit_bytes");
 _Static_assert(offsetof(struct vgpu_record, context_bytes) == 56, "record.context_bytes");
 _Static_assert(offsetof(struct vgpu_record, name) == 64, "record.name");
+_Static_assert(offsetof(struct vgpu_record, residue_bytes) == 112, "record.residue_bytes");
+_Static_assert(offsetof(struct vgpu_record, physical_bytes) == 120, "record.physical_bytes");
 _Static_assert(offsetof(struct vgpu_limits, generation) == 24, "limits.generation");
 _Static_assert(offsetof(struct vgpu_limits, crc32) == 36, "limits.crc32");
 _Static_assert(offsetof(struct vgpu_limits, records) == VGPU_LIMITS_HEADER_BYTES, "limits.records");

@@ -24,6 +24,7 @@ static _Atomic bool from_environment;
 static _Atomic uint64_t checked[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_good[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_context[VGPU_MAX_DEVICES];
+static _Atomic uint64_t last_residue[VGPU_MAX_DEVICES];
 static _Atomic uint32_t last_rate[VGPU_MAX_DEVICES];
 
 /* A limit that no card reaches; keeps sums of limits and sizes far from 2^64. */
@@ -91,6 +92,7 @@ static bool check_record(const struct vgpu_limits *l, int i)
 	/* Release on the last: who sees this sequence checked sees these numbers. */
 	atomic_store_explicit(&last_good[i], limit, memory_order_relaxed);
 	atomic_store_explicit(&last_context[i], context, memory_order_relaxed);
+	atomic_store_explicit(&last_residue[i], r.residue_bytes < CEILING ? r.residue_bytes : CEILING, memory_order_relaxed);
 	atomic_store_explicit(&last_rate[i], cores_rate_of(&r), memory_order_relaxed);
 	atomic_store_explicit(&checked[i], (uint64_t)atomic_load(&r.sequence) + 1, memory_order_release);
 	return true;
@@ -221,6 +223,21 @@ uint64_t limits_context_bytes(int cell)
 		return 0;
 	limits_bytes(cell); /* reads the record again where it has changed */
 	return atomic_load_explicit(&last_context[cell], memory_order_relaxed);
+}
+
+uint64_t limits_residue_bytes(int cell)
+{
+	if (limits_from_environment())
+		return 0;
+	limits_bytes(cell); /* reads the record again where it has changed */
+	return atomic_load_explicit(&last_residue[cell], memory_order_relaxed);
+}
+
+uint64_t limits_room(int cell)
+{
+	uint64_t limit = limits_bytes(cell), residue = limits_residue_bytes(cell);
+
+	return residue < limit ? limit - residue : 0;
 }
 
 uint32_t limits_core_rate(int cell)

@@ -22,6 +22,12 @@ uint64_t limits_bytes(int cell);
  * it does not know, and nothing is charged. */
 uint64_t limits_context_bytes(int cell);
 
+/* What the host sees this container have of the card beyond what is charged here:
+ * modules, what contexts grow by, what libraries take without us. */
+uint64_t limits_residue_bytes(int cell);
+/* What may be charged: the limit without that. */
+uint64_t limits_room(int cell);
+
 /* The share of compute time of a cell as it is now (cores.h); 0: not limited. */
 uint32_t limits_core_rate(int cell);
 /* What the host counts up after each rewrite; NULL: there is no file. */

@@ -53,6 +53,7 @@ static nvmlReturn_t slice_of(nvmlDevice_t device, uint64_t total, uint64_t free,
 	slice->total = limit < total ? limit : total;
 	if (!usage_read(cell, &slice->used))
 		return NVML_ERROR_UNINITIALIZED;
+	slice->used += limits_residue_bytes(cell);
 	slice->free = slice->used < slice->total ? slice->total - slice->used : 0;
 	if (slice->free > free)
 		slice->free = free;

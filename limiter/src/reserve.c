@@ -63,7 +63,7 @@ static bool try_alone(struct process *p, int cell, uint64_t bytes)
 
 	for (;;) {
 		struct usage_sum sum = { 0 };
-		enum outcome outcome = try(p, cell, bytes, limits_bytes(cell), &sum);
+		enum outcome outcome = try(p, cell, bytes, limits_room(cell), &sum);
 
 		if (outcome == FITS)
 			return true;
@@ -93,7 +93,7 @@ static bool reserve_slow(struct process *p, int cell, uint64_t bytes)
 static bool reserve_on(struct process *p, int cell, uint64_t bytes)
 {
 	struct usage_sum sum = { 0 };
-	uint64_t limit = limits_bytes(cell);
+	uint64_t limit = limits_room(cell);
 
 	if (__builtin_expect(try(p, cell, bytes, limit, &sum) == FITS, 1))
 		return true;

@@ -43,6 +43,7 @@ static CUresult slice_here(struct slice *slice)
 	pools_look(p, here.cell); /* what pools have let go meanwhile is free */
 	struct usage_sum sum = usage_sum(p->usage, here.cell);
 	uint64_t used = __builtin_expect(sum.deaths, 0) ? used_after_deaths(p, here.cell) : sum.committed;
+	used += limits_residue_bytes(here.cell);
 	slice->total = limits_bytes(here.cell);
 	slice->left = used < slice->total ? slice->total - used : 0;
 	return CUDA_SUCCESS;

@@ -12,8 +12,12 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Step is the time between two looks.
-const Step = time.Second
+// Step is the time between two looks, and idlePause that where no process of a container
+// has a card open.
+const (
+	Step      = time.Second
+	idlePause = 3 * time.Second
+)
 
 // wantsPart is the part of a step that launches must have waited for a container to
 // want more than it has.
@@ -31,6 +35,9 @@ type Config struct {
 	Containers func(context.Context) ([]Container, error)
 	// Times says what each process had of each card since it was last asked.
 	Times func(context.Context) (map[string][]gpu.ProcessTime, error)
+	// Memories says what each process has of each card now. Whoever has a card open is
+	// listed, be it without memory.
+	Memories func(context.Context) (map[string][]gpu.ProcessMemory, error)
 	// Owners says which container processes are of, by the containers' usage files.
 	Owners func(pids []int, usageFiles map[string]string) map[int]string
 	Log    *slog.Logger
@@ -42,25 +49,29 @@ type Loop struct {
 	past    map[string]map[string]Past // by card and container
 	waited  map[string][]uint64        // by container: what its launches had waited in all, by card
 	written map[string][]limiter.CoreState
+	beyond  residues
 	said    string
 }
 
 // New makes a loop.
 func New(c Config) *Loop {
-	return &Loop{config: c, past: map[string]map[string]Past{}, waited: map[string][]uint64{}, written: map[string][]limiter.CoreState{}}
+	return &Loop{config: c, past: map[string]map[string]Past{}, waited: map[string][]uint64{}, written: map[string][]limiter.CoreState{}, beyond: residues{}}
 }
 
 // Run looks and writes until the context ends. Then the containers keep what they were
 // last told: a factor and flags that were right; the next agent goes on from there.
 func (l *Loop) Run(ctx context.Context) {
-	ticker := time.NewTicker(Step)
-	defer ticker.Stop()
 	for {
-		l.say(l.Once(ctx))
+		atWork, err := l.Once(ctx)
+		l.say(err)
+		pause := Step
+		if !atWork {
+			pause = idlePause
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-time.After(pause):
 		}
 	}
 }
@@ -85,32 +96,81 @@ type member struct {
 	states []limiter.CoreState
 }
 
-// Once is one step.
-func (l *Loop) Once(ctx context.Context) error {
+// Once is one step. atWork says whether any process of any container has a card open: a
+// node where none has is looked at less often, and none of its containers' files are.
+func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 	containers, err := l.config.Containers(ctx)
 	if err != nil || len(containers) == 0 {
 		l.forget(nil)
-		return err
+		return false, err
 	}
-	times, failed := l.config.Times(ctx)
-	members := make(map[string]*member, len(containers))
+	memories, failed := l.config.Memories(ctx)
+	var times map[string][]gpu.ProcessTime
+	if anybody(memories) {
+		times, err = l.config.Times(ctx)
+		failed = errors.Join(failed, err)
+	} else {
+		times = nobody(memories)
+	}
 	files := make(map[string]string, len(containers))
 	for _, c := range containers {
+		files[c.ID] = c.UsageFile
+	}
+	owners := l.owners(times, memories, files)
+	members := map[string]*member{}
+	for _, c := range containers {
+		if !l.concerned(c.ID, owners) {
+			continue
+		}
 		m, err := l.read(c)
 		failed = errors.Join(failed, err)
 		if m != nil {
-			members[c.ID], files[c.ID] = m, c.UsageFile
+			members[c.ID] = m
 		}
 	}
-	busy := l.attribute(times, files)
+	busy := attribute(times, owners)
 	for card := range times {
 		l.decide(card, members, busy[card])
+	}
+	observed := observe(memories, owners)
+	for _, m := range members {
+		l.residue(m, observed)
 	}
 	for _, id := range slices.Sorted(maps.Keys(members)) {
 		failed = errors.Join(failed, l.write(members[id]))
 	}
 	l.forget(members)
-	return failed
+	return len(owners) > 0, failed
+}
+
+// concerned says whether a container's files are to be looked at: a process of it has a
+// card, or it was told something that may have to be taken back.
+func (l *Loop) concerned(id string, owners map[int]string) bool {
+	for _, owner := range owners {
+		if owner == id {
+			return true
+		}
+	}
+	return slices.ContainsFunc(l.written[id], func(s limiter.CoreState) bool { return s != limiter.CoreState{} })
+}
+
+// nobody is the time that processes had of cards which none has open.
+func nobody(memories map[string][]gpu.ProcessMemory) map[string][]gpu.ProcessTime {
+	times := make(map[string][]gpu.ProcessTime, len(memories))
+	for card := range memories {
+		times[card] = nil
+	}
+	return times
+}
+
+// anybody says whether a process has a card open.
+func anybody(memories map[string][]gpu.ProcessMemory) bool {
+	for _, of := range memories {
+		if len(of) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // read looks at the files of a container. One without limits is going away.
@@ -139,17 +199,26 @@ func (l *Loop) read(c Container) (*member, error) {
 	return m, nil
 }
 
-// attribute adds up what NVML saw, by card and container; processes of no container
-// are strangers.
-func (l *Loop) attribute(times map[string][]gpu.ProcessTime, files map[string]string) map[string]map[string]float64 {
+// owners says whose the processes are that NVML knows of.
+func (l *Loop) owners(times map[string][]gpu.ProcessTime, memories map[string][]gpu.ProcessMemory, files map[string]string) map[int]string {
 	var pids []int
 	for _, of := range times {
 		for _, t := range of {
 			pids = append(pids, t.PID)
 		}
 	}
+	for _, of := range memories {
+		for _, m := range of {
+			pids = append(pids, m.PID)
+		}
+	}
 	slices.Sort(pids)
-	owners := l.config.Owners(slices.Compact(pids), files)
+	return l.config.Owners(slices.Compact(pids), files)
+}
+
+// attribute adds up what NVML saw, by card and container; processes of no container
+// are strangers.
+func attribute(times map[string][]gpu.ProcessTime, owners map[int]string) map[string]map[string]float64 {
 	busy := make(map[string]map[string]float64, len(times))
 	for card, of := range times {
 		busy[card] = map[string]float64{}
@@ -173,7 +242,9 @@ func (l *Loop) decide(card string, members map[string]*member, busy map[string]f
 	next, states := Decide(l.past[card], tenants, busy[stranger])
 	l.past[card] = next
 	for id, s := range states {
-		members[id].states[members[id].card(card)] = s
+		now := &members[id].states[members[id].card(card)]
+		s.ResidueBytes = now.ResidueBytes
+		*now = s
 	}
 }
 
@@ -196,5 +267,6 @@ func (l *Loop) write(m *member) error {
 // forget drops what is known of containers that are gone.
 func (l *Loop) forget(members map[string]*member) {
 	maps.DeleteFunc(l.waited, func(id string, _ []uint64) bool { return members[id] == nil })
+	maps.DeleteFunc(l.beyond, func(id string, _ map[string][]uint64) bool { return members[id] == nil })
 	maps.DeleteFunc(l.written, func(id string, _ []limiter.CoreState) bool { return members[id] == nil })
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -23,6 +24,8 @@ type scene struct {
 	*Loop
 	containers []Container
 	times      map[string][]gpu.ProcessTime
+	memories   map[string][]gpu.ProcessMemory // nil: none of those that have time
+	seen       map[string][]gpu.ProcessMemory
 	failure    error
 }
 
@@ -40,10 +43,11 @@ func newScene(t *testing.T) *scene {
 	s.Loop = New(Config{
 		Containers: func(context.Context) ([]Container, error) { return s.containers, nil },
 		Times:      func(context.Context) (map[string][]gpu.ProcessTime, error) { return s.times, s.failure },
+		Memories:   func(context.Context) (map[string][]gpu.ProcessMemory, error) { return s.seen, nil },
 		Owners: func(pids []int, files map[string]string) map[int]string {
 			owners := map[int]string{}
 			for pid, id := range map[int]string{1: "a", 2: "b", 3: "a"} {
-				if _, ok := files[id]; ok {
+				if _, ok := files[id]; ok && slices.Contains(pids, pid) {
 					owners[pid] = id
 				}
 			}
@@ -52,6 +56,22 @@ func newScene(t *testing.T) *scene {
 		Log: slog.New(slog.DiscardHandler),
 	})
 	return s
+}
+
+// once is one step; whoever has time has a card open.
+func (s *scene) once() error {
+	if s.memories == nil {
+		s.seen = map[string][]gpu.ProcessMemory{card0: {{PID: 98}}}
+		for _, times := range s.times {
+			for _, p := range times {
+				s.seen[card0] = append(s.seen[card0], gpu.ProcessMemory{PID: p.PID})
+			}
+		}
+	} else {
+		s.seen = s.memories
+	}
+	_, err := s.Once(context.Background())
+	return err
 }
 
 func (s *scene) state(t *testing.T, i int) limiter.CoreState {
@@ -73,15 +93,14 @@ func (s *scene) wait(t *testing.T, i int, ns uint64) {
 
 func TestLoop(t *testing.T) {
 	s := newScene(t)
-	ctx := context.Background()
 	s.times = map[string][]gpu.ProcessTime{card0: {{PID: 1, Percent: 15}, {PID: 3, Percent: 5}, {PID: 2, Percent: 40}}}
-	require.NoError(t, s.Once(ctx))
+	require.NoError(t, s.once())
 	assert.Equal(t, limiter.CoreState{Contended: true}, s.state(t, 0))
 	assert.Equal(t, limiter.CoreState{Contended: true}, s.state(t, 1))
 
 	for step := range uint64(5) {
 		s.wait(t, 0, (step+1)*uint64(Step)/2)
-		require.NoError(t, s.Once(ctx))
+		require.NoError(t, s.once())
 	}
 	assert.Greater(t, s.state(t, 0).Correction, uint16(1500), "it waits and has half of its share")
 	assert.Zero(t, s.state(t, 1).Correction)
@@ -89,7 +108,7 @@ func TestLoop(t *testing.T) {
 	// Nothing is written where nothing has changed.
 	before, err := os.ReadFile(s.containers[1].LimitsFile)
 	require.NoError(t, err)
-	require.NoError(t, s.Once(ctx))
+	require.NoError(t, s.once())
 	after, err := os.ReadFile(s.containers[1].LimitsFile)
 	require.NoError(t, err)
 	assert.Equal(t, before, after)
@@ -99,18 +118,18 @@ func TestLoop(t *testing.T) {
 	s.times[card0] = []gpu.ProcessTime{{PID: 2, Percent: 40}}
 	var failed error
 	for range activeSteps + 2 {
-		failed = s.Once(ctx)
+		failed = errors.Join(failed, s.once())
 	}
 	assert.ErrorContains(t, failed, s.containers[0].LimitsFile)
 	assert.False(t, s.state(t, 1).Contended)
 	require.NoError(t, os.WriteFile(s.containers[1].UsageFile, []byte("spoilt"), 0o644))
 	s.containers = s.containers[1:]
 	s.times[card0] = []gpu.ProcessTime{{PID: 2, Percent: 40}, {PID: 99, Percent: 40}}
-	require.NoError(t, s.Once(ctx))
+	require.NoError(t, s.once())
 	assert.True(t, s.state(t, 0).Contended, "a stranger works")
 
 	s.containers, s.failure = nil, errors.New("no NVML")
-	assert.NoError(t, s.Once(ctx), "nobody to look for")
+	assert.NoError(t, s.once(), "nobody to look for")
 	assert.Empty(t, s.waited)
 	assert.Empty(t, s.written)
 }
@@ -119,10 +138,10 @@ func TestLoop(t *testing.T) {
 func TestLoopWithoutNVML(t *testing.T) {
 	s := newScene(t)
 	s.times = map[string][]gpu.ProcessTime{card0: {{PID: 1, Percent: 20}, {PID: 2, Percent: 40}}}
-	require.NoError(t, s.Once(context.Background()))
+	require.NoError(t, s.once())
 	s.times, s.failure = nil, errors.New("no NVML")
 	for range 20 {
-		assert.ErrorContains(t, s.Once(context.Background()), "no NVML")
+		assert.ErrorContains(t, s.once(), "no NVML")
 	}
 	assert.True(t, s.state(t, 0).Contended)
 }

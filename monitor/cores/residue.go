@@ -1,0 +1,79 @@
+package cores
+
+import (
+	"slices"
+
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+// residueLooks is in how many looks in a row the driver has to see more than is charged:
+// the two are not read at one moment, and what is allocated or freed between them is
+// no residue. What is gone is believed at once.
+const residueLooks = 3
+
+// residues remembers, by container and card, what was seen beyond what is charged.
+type residues map[string]map[string][]uint64
+
+// see takes a look at a container on a card in: what the driver says that its processes
+// have, and what they have charged. The answer is the residue.
+func (r residues) see(container, card string, observed, charged uint64) uint64 {
+	cards := r[container]
+	if cards == nil {
+		cards = map[string][]uint64{}
+		r[container] = cards
+	}
+	beyond := uint64(0)
+	if observed > charged {
+		beyond = observed - charged
+	}
+	looks := append(cards[card], beyond)
+	if len(looks) > residueLooks {
+		looks = looks[len(looks)-residueLooks:]
+	}
+	cards[card] = looks
+	if len(looks) < residueLooks {
+		return 0
+	}
+	return slices.Min(looks)
+}
+
+// observe adds up what the driver says of processes, by card and container. Of processes
+// that are nobody's it says nothing here: they are on nobody's account.
+func observe(memories map[string][]gpu.ProcessMemory, owners map[int]string) map[string]map[string]uint64 {
+	sums := make(map[string]map[string]uint64, len(memories))
+	for card, of := range memories {
+		sums[card] = map[string]uint64{}
+		for _, m := range of {
+			if id := owners[m.PID]; id != "" {
+				sums[card][id] += m.Bytes
+			}
+		}
+	}
+	return sums
+}
+
+// residue sets what of each card a container has beyond what it has charged. Cards that
+// the driver tells nothing of keep what was last written.
+func (l *Loop) residue(m *member, observed map[string]map[string]uint64) {
+	var usage limiter.Usage
+	for i, d := range m.limits.Devices {
+		of, told := observed[d.UUID]
+		if !told {
+			continue
+		}
+		if of[m.ID] > 0 && usage.Devices == nil {
+			var err error
+			if usage, err = limiter.ReadUsage(m.UsageFile); err != nil {
+				// Spoilt by its container. Its own limiter counts nothing then either, or
+				// denies: the driver's word is all there is.
+				usage.Devices = make([]limiter.DeviceUsage, len(m.limits.Devices))
+			}
+		}
+		charged := uint64(0)
+		if i < len(usage.Devices) {
+			charged = usage.Devices[i].UsedBytes
+		}
+		m.states[i].ResidueBytes = l.beyond.see(m.ID, d.UUID, of[m.ID], charged)
+	}
+}

@@ -1,0 +1,72 @@
+package cores
+
+import (
+	"encoding/binary"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/gpu"
+)
+
+// charge has a container's first process say that it has charged so much.
+func (s *scene) charge(t *testing.T, i int, bytes uint64) {
+	t.Helper()
+	f, err := os.OpenFile(s.containers[i].UsageFile, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	le := binary.LittleEndian
+	for at, data := range map[int64][]byte{
+		1024:       le.AppendUint32(nil, 1),     // one slot was ever claimed
+		4096:       le.AppendUint32(nil, 77),    // its owner lives
+		4096 + 128: le.AppendUint64(nil, bytes), // what it has charged of the first card
+	} {
+		_, err = f.WriteAt(data, at)
+		require.NoError(t, err)
+	}
+}
+
+func TestResidue(t *testing.T) {
+	s := newScene(t)
+	look := func(a, b uint64) {
+		t.Helper()
+		s.memories = map[string][]gpu.ProcessMemory{card0: {{PID: 1, Bytes: a / 2}, {PID: 3, Bytes: a - a/2}, {PID: 2, Bytes: b}, {PID: 99, Bytes: 1 << 40}}}
+		require.NoError(t, s.once())
+	}
+	s.charge(t, 0, 1000)
+	s.charge(t, 1, 5000)
+	for range residueLooks {
+		assert.Zero(t, s.state(t, 0).ResidueBytes, "one look proves nothing")
+		look(1400, 4000)
+	}
+	assert.Equal(t, uint64(400), s.state(t, 0).ResidueBytes, "two processes together have more than is charged")
+	assert.Zero(t, s.state(t, 1).ResidueBytes, "less than is charged is no residue, and the stranger's is nobody's")
+
+	look(9000, 4000)
+	assert.Equal(t, uint64(400), s.state(t, 0).ResidueBytes, "what is allocated meanwhile is none")
+	look(1100, 4000)
+	assert.Equal(t, uint64(100), s.state(t, 0).ResidueBytes, "what is gone is believed at once")
+	look(0, 4000)
+	assert.Zero(t, s.state(t, 0).ResidueBytes)
+
+	// A container that spoils its file is held to what the driver sees.
+	require.NoError(t, os.WriteFile(s.containers[1].UsageFile, []byte("spoilt"), 0o600))
+	for range residueLooks {
+		look(0, 4000)
+	}
+	assert.Equal(t, uint64(4000), s.state(t, 1).ResidueBytes)
+
+	// All processes are gone: what was told is taken back, and then nobody is looked at.
+	s.memories = map[string][]gpu.ProcessMemory{card0: {}}
+	require.NoError(t, s.once())
+	assert.Zero(t, s.state(t, 1).ResidueBytes)
+	for range activeSteps + 2 { // and that others were at work
+		require.NoError(t, s.once())
+	}
+	for _, c := range s.containers {
+		require.NoError(t, os.Remove(c.LimitsFile))
+	}
+	require.NoError(t, s.once(), "no file of an idle container is read")
+}
