@@ -1,6 +1,7 @@
 /* Virtual memory: charged when it is made, to the card where it lies, whatever is
  * current; given back when the last handle and the last mapping are gone. Host
- * memory is not limited. What is imported is charged to who made it. */
+ * memory is not limited. What is imported is charged to who made it, as long as that
+ * has it: what outlives it in an importer, or in a descriptor, only the host sees. */
 #include "charge.h"
 #include "hooks.h"
 #include "say.h"
