@@ -12,19 +12,19 @@ static CUresult ask(const struct account *a, uint64_t *reserved)
 }
 
 /* The split of the cell, for people: relaxed, no decision hangs on it. */
-static _Atomic uint64_t *split(struct process *p, const struct account *a)
+static _Atomic uint64_t *split(struct process *p, int cell, int kind)
 {
-	struct vgpu_cell *cell = &p->owner.slot->cells[a->cell];
+	struct vgpu_cell *c = &p->owner.slot->cells[cell];
 
-	return a->kind == ACCOUNT_POOL ? &cell->pool : &cell->graph;
+	return kind == ACCOUNT_POOL ? &c->pool : &c->graph;
 }
 
-static void give_back(struct process *p, const struct account *a, uint64_t bytes)
+static void give_back(struct process *p, int cell, int kind, uint64_t bytes)
 {
 	if (!bytes)
 		return;
-	atomic_fetch_sub_explicit(split(p, a), bytes, memory_order_relaxed);
-	reserve_undo(p, a->cell, bytes);
+	atomic_fetch_sub_explicit(split(p, cell, kind), bytes, memory_order_relaxed);
+	reserve_undo(p, cell, bytes);
 }
 
 /* Only with the lock held. */
@@ -43,7 +43,7 @@ bool account_begin(struct process *p, struct account *a, uint64_t bytes)
 	if (bytes && !reserve(p, a->cell, bytes))
 		return false;
 	if (bytes)
-		atomic_fetch_add_explicit(split(p, a), bytes, memory_order_relaxed);
+		atomic_fetch_add_explicit(split(p, a->cell, a->kind), bytes, memory_order_relaxed);
 	lock_take(&a->lock);
 	a->flying += bytes;
 	lock_give(&a->lock);
@@ -59,16 +59,18 @@ static bool catch_up(struct process *p, struct account *a, uint64_t bytes)
 
 	if (!fits)
 		reserve_force(p, a->cell, bytes);
-	atomic_fetch_add_explicit(split(p, a), bytes, memory_order_relaxed);
+	atomic_fetch_add_explicit(split(p, a->cell, a->kind), bytes, memory_order_relaxed);
 	return fits;
 }
 
 void account_open(struct account *a, enum account_kind kind, uintptr_t whose, int cell)
 {
 	lock_take(&a->lock);
-	a->kind = kind;
-	a->whose = whose;
-	a->cell = cell;
+	if (a->kind != (int)kind || a->whose != whose || a->cell != cell) {
+		a->kind = kind;
+		a->whose = whose;
+		a->cell = cell;
+	}
 	a->closed = false;
 	lock_give(&a->lock);
 }
@@ -107,8 +109,9 @@ static uint64_t look(struct process *p, struct account *a, uint64_t ended)
 	bool told = ask(a, &reserved) == CUDA_SUCCESS; /* if not, it stays charged: the safe side */
 
 	lock_take(&a->lock);
+	int cell = a->cell, kind = a->kind;
 	a->asking--;
-	if (told && a->ended == ended) {
+	if (told && a->ended == ended && !a->leaning) {
 		uint64_t had = settled(a);
 
 		if (reserved < had)
@@ -120,7 +123,7 @@ static uint64_t look(struct process *p, struct account *a, uint64_t ended)
 			a->gone = 0;
 	}
 	lock_give(&a->lock);
-	give_back(p, a, back);
+	give_back(p, cell, kind, back);
 	return more;
 }
 
@@ -129,6 +132,8 @@ bool account_end(struct process *p, struct account *a, uint64_t bytes, uint64_t 
 	lock_take(&a->lock);
 	settle(a, settled(a) + bytes);
 	a->flying -= bytes;
+	if (a->kind == ACCOUNT_GRAPH)
+		a->leaning--;
 	uint64_t ended = ++a->ended;
 	a->asking++;
 	lock_give(&a->lock);

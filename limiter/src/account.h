@@ -8,7 +8,9 @@
  * what the driver said or more, and what is flying for calls under way. A look asks
  * the driver without the lock. Its answer counts if no call has ended since it was
  * asked: a call that grew it meanwhile is still flying with all that it may take.
- * Each call looks when it has ended, so the last one of those that race is heard. */
+ * Each call looks when it has ended, so the last one of those that race is heard.
+ * A launch of a graph counts on what is settled besides (graph.c): while one is under
+ * way nothing of that is given back. */
 #ifndef GPUSLICE_ACCOUNT_H
 #define GPUSLICE_ACCOUNT_H
 
@@ -27,12 +29,15 @@ struct account { /* fresh zeroed memory: the driver has nothing there */
 	_Atomic uint64_t settled; /* written under the lock, peeked at without it */
 	uint64_t flying;
 	uint64_t ended;  /* calls so far */
+	uint32_t leaning; /* calls under way that take what is settled for granted: launches */
 	uint32_t asking; /* threads that use the driver's handle outside of the lock */
 	bool closed;     /* the handle is the driver's again */
 	uint64_t live, gone; /* of graphs: see graph.c */
-	uintptr_t whose; /* the pool's handle, or the card's number */
-	int cell;
-	enum account_kind kind;
+	/* Which one it is; a place in the table becomes another pool's in time, so these
+	 * are read under the lock where that may be, else while it can't be. */
+	_Atomic uintptr_t whose; /* the pool's handle, or the card's number */
+	_Atomic int cell;
+	_Atomic int kind; /* enum account_kind */
 };
 
 /* Charges so much for a call. False: it does not fit. */

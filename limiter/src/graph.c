@@ -112,14 +112,17 @@ static uint64_t growth(struct account *a, uint64_t bytes)
 	return bytes < most - has ? bytes : most - has;
 }
 
-/* The lock is held across the reservation, or two launches would count on the same. */
+/* The lock is held across the reservation, or two launches would count on the same.
+ * What it counts on besides must not be given back while it is under way. */
 static bool try_take(struct process *p, struct account *a, uint64_t bytes, uint64_t *taken)
 {
 	lock_take(&a->lock);
 	*taken = growth(a, bytes);
 	bool fits = !*taken || reserve(p, a->cell, *taken);
-	if (fits)
+	if (fits) {
 		a->flying += *taken;
+		a->leaning++;
+	}
 	lock_give(&a->lock);
 	if (fits)
 		atomic_fetch_add_explicit(&p->owner.slot->cells[a->cell].graph, *taken, memory_order_relaxed);

@@ -50,6 +50,15 @@ int cuMemAllocAsync(unsigned long long *ptr, size_t size, void *stream)
 	return 0;
 }
 int cuMemAllocAsync_ptsz(unsigned long long *ptr, size_t size, void *stream) { return cuMemAllocAsync(ptr, size, stream); }
+int cuMemAllocFromPoolAsync(unsigned long long *ptr, size_t size, void *pool, void *stream) { (void)pool; return cuMemAllocAsync(ptr, size, stream); }
+int cuMemPoolCreate(void **pool, void *props) { (void)props; *pool = (void *)(next += 16); return 0; }
+int cuStreamCreate(void **stream) { *stream = NULL; return 0; }
+int cuMemPoolDestroy(void *pool) { (void)pool; return 0; }
+int cuGraphCreate(void **graph) { return cuMemPoolCreate(graph, NULL); }
+int cuGraphAddMemAllocNode(void **node) { return cuMemPoolCreate(node, NULL); }
+int cuGraphAddMemFreeNode(void **node) { return cuMemPoolCreate(node, NULL); }
+int cuGraphDestroy(void *graph) { (void)graph; return 0; }
+int cuGraphInstantiateWithFlags(void **exec) { return cuMemPoolCreate(exec, NULL); }
 int cuStreamIsCapturing(void *stream, int *status) { (void)stream; *status = 0; return 0; }
 int cuStreamGetCtx(void *stream, void **ctx) { (void)stream; return cuCtxGetCurrent(ctx); }
 int cuDeviceGet(int *dev, int ordinal) { *dev = ordinal; return 0; }
