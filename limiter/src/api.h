@@ -97,6 +97,7 @@ typedef struct {
 	unsigned long long offset;
 	unsigned int deviceBitMask, flags, reserved[2];
 } CUarrayMapInfo;
+_Static_assert(sizeof(CUarrayMapInfo) == 96, "they lie in a list");
 
 typedef struct {
 	int allocType;

@@ -16,7 +16,9 @@ struct backing_node {
 	uint32_t uses;    /* of memory: handles, mappings, and calls under way */
 	uint32_t handles; /* of memory: references by handle, of which */
 	uint32_t leaving; /* are being released */
+	uint32_t parked;  /* of memory that is parked: the next one */
 	uint8_t kind;     /* MEMORY or a place */
+	bool is_parked;
 	uint8_t cell;     /* of memory */
 };
 
@@ -129,16 +131,44 @@ static uint32_t find_live(struct backing *b, uint64_t handle)
 	return node;
 }
 
+static void end_memory(struct process *p, uint32_t memory)
+{
+	struct backing *b = &p->backing;
+
+	unlink_node(b, memory);
+	charge_give_vmm(p, b->nodes[memory].cell, b->nodes[memory].size);
+	free_node(b, memory);
+}
+
+/* While a call is under way that may have got a reference before the last one that
+ * is known here went, it can't be told whether this was the last. */
 static void drop_use(struct process *p, uint32_t memory)
 {
 	struct backing *b = &p->backing;
 	struct backing_node *m = &b->nodes[memory];
 
-	if (--m->uses)
+	if (--m->uses || m->is_parked)
 		return;
-	unlink_node(b, memory);
-	charge_give_vmm(p, m->cell, m->size);
-	free_node(b, memory);
+	if (!b->retaining) {
+		end_memory(p, memory);
+		return;
+	}
+	m->is_parked = true;
+	m->parked = b->parked;
+	b->parked = memory;
+}
+
+static void end_parked(struct process *p)
+{
+	struct backing *b = &p->backing;
+
+	for (uint32_t memory = b->parked, next; memory; memory = next) {
+		next = b->nodes[memory].parked;
+		b->nodes[memory].is_parked = false;
+		if (!b->nodes[memory].uses)
+			end_memory(p, memory);
+	}
+	b->parked = 0;
 }
 
 bool backing_add(struct process *p, uint64_t handle, uint64_t size, int cell)
@@ -269,15 +299,24 @@ void backing_unmap_end(struct process *p, uint32_t chain, bool done)
 	lock_give(&b->lock);
 }
 
-void backing_retained(struct process *p, uint64_t handle)
+void backing_retain_begin(struct process *p)
+{
+	lock_take(&p->backing.lock);
+	p->backing.retaining++;
+	lock_give(&p->backing.lock);
+}
+
+void backing_retain_end(struct process *p, bool done, uint64_t handle)
 {
 	struct backing *b = &p->backing;
 
 	lock_take(&b->lock);
-	uint32_t memory = find(b, MEMORY, handle);
+	uint32_t memory = done ? find(b, MEMORY, handle) : 0;
 	if (memory) {
 		b->nodes[memory].handles++;
 		b->nodes[memory].uses++;
 	}
+	if (!--b->retaining)
+		end_parked(p);
 	lock_give(&b->lock);
 }

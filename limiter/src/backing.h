@@ -20,7 +20,9 @@ struct backing_node;
 
 struct backing { /* fresh zeroed memory is an empty one */
 	lock_t lock;   /* of the rest; never held across a driver call */
-	uint32_t free; /* the first free node, 0: none */
+	uint32_t free;      /* the first free node, 0: none */
+	uint32_t retaining; /* calls under way that may give a reference */
+	uint32_t parked;    /* the first memory of which one of them may yet tell */
 	uint64_t used; /* nodes that were ever given out, of */
 	uint64_t room; /* a power of two, also that of buckets; 0: nothing is there yet */
 	struct backing_node *nodes;
@@ -44,7 +46,8 @@ void backing_map_end(struct process *p, uint32_t mapping, enum backing_place pla
 uint32_t backing_unmap_begin(struct process *p, enum backing_place place, uint64_t at, uint64_t size);
 void backing_unmap_end(struct process *p, uint32_t chain, bool done);
 
-/* The driver has given another reference to that handle. */
-void backing_retained(struct process *p, uint64_t handle);
+/* Around a call that may give another reference: done, and to which handle. */
+void backing_retain_begin(struct process *p);
+void backing_retain_end(struct process *p, bool done, uint64_t handle);
 
 #endif

@@ -87,27 +87,39 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 	return result;
 }
 
+static CUresult retained(struct process *p, CUresult result, const CUmemGenericAllocationHandle *handle)
+{
+	bool done = result == CUDA_SUCCESS && handle;
+
+	if (p)
+		backing_retain_end(p, done, done ? *handle : 0);
+	return result;
+}
+
+static struct process *retain(void)
+{
+	struct process *p = process_peek();
+
+	if (p)
+		backing_retain_begin(p);
+	return p;
+}
+
 /* Documented: the handle has the value with which the memory was mapped. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
-	struct process *p = process_peek();
-	CUresult result = REAL(cuMemRetainAllocationHandle)(handle, addr);
+	struct process *p = retain();
 
-	if (result == CUDA_SUCCESS && p && handle)
-		backing_retained(p, *handle);
-	return result;
+	return retained(p, REAL(cuMemRetainAllocationHandle)(handle, addr), handle);
 }
 
 /* Not charged. Where the driver knows its own memory again and gives the handle
  * that this process has, that has a reference more. */
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable, int type)
 {
-	struct process *p = process_peek();
-	CUresult result = REAL(cuMemImportFromShareableHandle)(handle, shareable, type);
+	struct process *p = retain();
 
-	if (result == CUDA_SUCCESS && p && handle)
-		backing_retained(p, *handle);
-	return result;
+	return retained(p, REAL(cuMemImportFromShareableHandle)(handle, shareable, type), handle);
 }
 
 /* A sparse array keeps what is mapped into it. When a piece of one is unmapped is

@@ -75,6 +75,8 @@ func TestKindsOfMemory(t *testing.T) {
 		"async 0 33554432", "async_ptsz 0 0", "unknown pool 801 0", "unknown pool_ptsz 801 0",
 		"managed pool 801 0", "pool nowhere 801 0",
 		"create on device 0 1", "import what is known 0 0", "release 0 0", "release again 0 -1", "release what is unknown 0 0",
+		"create 0 1", "release 0 0", "unmapped meanwhile 0 0", "retain 0 0", "release 0 -1",
+		"create 0 1", "release 0 0", "unmapped meanwhile 0 0", "retain 0 -1", "release 0 0",
 		"create on host 0 0", "create anywhere 801 0",
 		"pools 1", "vmm 1", "others 1",
 		"unknown variant 500 1 0", "unknown name 0 0 1",

@@ -152,3 +152,16 @@ func TestVirtualMemoryUnderKills(t *testing.T) {
 	lines, _ := c.probe(t, "init ctx 0 vcreate 0 400 vcreate 0 2 info")
 	assert.Equal(t, []string{"vcreate 0", "vcreate 2", fmt.Sprintf("info 0 free 0 total %d", limit)}, lines[2:])
 }
+
+// A reference that is got while the last known one goes.
+func TestRetainRacesUnmap(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "retain")
+	require.NoError(t, compile(program, "testdata/retain.c", "-pthread"))
+	c := oneCard(t, 2*miB)
+	lines, stderr := c.run(t, program, "20000")
+	t.Log(lines)
+	assert.Empty(t, stderr)
+	assert.Contains(t, lines[0], "wrong 0")
+	peak, _ := c.peak(t)
+	assert.EqualValues(t, 2*miB, peak)
+}

@@ -79,6 +79,15 @@ int cuGLCtxCreate(void **ctx) { return new_context(ctx); }
 int cuGLCtxCreate_v2(void **ctx) { return new_context(ctx); }
 int cuVDPAUCtxCreate(void **ctx) { return new_context(ctx); }
 int cuVDPAUCtxCreate_v2(void **ctx) { return new_context(ctx); }
+/* What happens in other threads while this one is in the driver. */
+void (*fake_meanwhile)(void);
+int cuMemRetainAllocationHandle(unsigned long long *handle)
+{
+	if (fake_meanwhile)
+		fake_meanwhile();
+	(*handle)++; /* the program says one less than it shall be */
+	return 0;
+}
 #ifndef PROC_TABLE /* fake_proc.c has another one */
 /* A driver of tomorrow: it gives out a variant that nobody knows. */
 static int tomorrow(void) { return 0; }

@@ -30,6 +30,26 @@ struct d31 { unsigned w, h, d; int f; unsigned n, flags; };
 struct d3 { size_t w, h, d; int f; unsigned n, flags; };
 struct prop { int type, handles, location, id; };
 
+static void unmap(void)
+{
+	show("unmapped meanwhile", CALL(cuMemUnmap, 0x200000ull, (size_t)1));
+}
+
+/* A reference that is got while the last known one goes: to the same memory, or not. */
+static void retains(unsigned long long got)
+{
+	unsigned long long p = 5;
+	void (**meanwhile)(void) = dlsym(handle, "fake_meanwhile");
+
+	show("create", CALL(cuMemCreate, &p, (size_t)1, &(struct prop){ 1, 0, 1, 0 }, 0ull));
+	CALL(cuMemMap, 0x200000ull, (size_t)1, (size_t)0, p, 0ull);
+	show("release", CALL(cuMemRelease, p));
+	*meanwhile = unmap;
+	p = got - 1;
+	show("retain", CALL(cuMemRetainAllocationHandle, &p, NULL));
+	show("release", CALL(cuMemRelease, p));
+}
+
 int main(void)
 {
 	void *a = NULL, *b = NULL, *m = NULL;
@@ -66,6 +86,8 @@ int main(void)
 	show("release", CALL(cuMemRelease, p));
 	show("release again", CALL(cuMemRelease, p));
 	show("release what is unknown", CALL(cuMemRelease, p));
+	retains(5);
+	retains(6);
 	show("create on host", CALL(cuMemCreate, &p, (size_t)1, &(struct prop){ 1, 0, 2, 0 }, 0ull));
 	show("create anywhere", CALL(cuMemCreate, &p, (size_t)1, &(struct prop){ 1, 0, 9, 0 }, 0ull));
 	CALL(cuDeviceGetAttribute, &value, 115, 0);
