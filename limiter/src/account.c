@@ -11,20 +11,14 @@ static CUresult ask(const struct account *a, uint64_t *reserved)
 	return REAL(cuDeviceGetGraphMemAttribute)((CUdevice)a->whose, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, reserved);
 }
 
-/* The split of the cell, for people: relaxed, no decision hangs on it. */
-static _Atomic uint64_t *split(struct process *p, int cell, int kind)
+/* The split of the cell is for people: relaxed, no decision hangs on it, and it has
+ * what is settled and not what is flying. */
+static void tell(struct process *p, int cell, int kind, uint64_t more, uint64_t less)
 {
 	struct vgpu_cell *c = &p->owner.slot->cells[cell];
 
-	return kind == ACCOUNT_POOL ? &c->pool : &c->graph;
-}
-
-static void give_back(struct process *p, int cell, int kind, uint64_t bytes)
-{
-	if (!bytes)
-		return;
-	atomic_fetch_sub_explicit(split(p, cell, kind), bytes, memory_order_relaxed);
-	reserve_undo(p, cell, bytes);
+	if (more != less)
+		atomic_fetch_add_explicit(kind == ACCOUNT_POOL ? &c->pool : &c->graph, more - less, memory_order_relaxed);
 }
 
 /* Only with the lock held. */
@@ -40,13 +34,11 @@ static void settle(struct account *a, uint64_t bytes)
 
 bool account_begin(struct process *p, struct account *a, uint64_t bytes)
 {
-	if (bytes && !reserve(p, a->cell, bytes))
+	if (!reserve(p, a->cell, bytes))
 		return false;
-	if (bytes)
-		atomic_fetch_add_explicit(split(p, a->cell, a->kind), bytes, memory_order_relaxed);
-	lock_take(&a->lock);
-	a->flying += bytes;
-	lock_give(&a->lock);
+	/* Relaxed: who finds the driver's memory grown by this call has it from the
+	 * driver, which was asked after this. */
+	atomic_fetch_add_explicit(&a->flying, bytes, memory_order_relaxed);
 	return true;
 }
 
@@ -59,7 +51,7 @@ static bool catch_up(struct process *p, struct account *a, uint64_t bytes)
 
 	if (!fits)
 		reserve_force(p, a->cell, bytes);
-	atomic_fetch_add_explicit(split(p, a->cell, a->kind), bytes, memory_order_relaxed);
+	tell(p, a->cell, a->kind, bytes, 0);
 	return fits;
 }
 
@@ -101,29 +93,37 @@ bool account_close(struct account *a)
 }
 
 /* Asks, and settles by the answer if no call has ended since it was asked. The
- * caller has said so under the lock (asking), and how many had ended then. Returns
- * by how much the driver has more than is charged. */
-static uint64_t look(struct process *p, struct account *a, uint64_t ended)
+ * caller has said so under the lock (asking), and how many had ended then, and has
+ * settled so much just now. Returns by how much the driver has more than is charged. */
+static uint64_t look(struct process *p, struct account *a, uint64_t ended, uint64_t settled_now)
 {
 	uint64_t reserved = 0, back = 0, more = 0;
-	bool told = ask(a, &reserved) == CUDA_SUCCESS; /* if not, it stays charged: the safe side */
+	int cell = a->cell, kind = a->kind; /* as long as it is held it is this one */
 
-	lock_take(&a->lock);
-	int cell = a->cell, kind = a->kind;
-	a->asking--;
-	if (told && a->ended == ended && !a->leaning) {
-		uint64_t had = settled(a);
+	for (bool sure = false;; sure = true) {
+		bool told = ask(a, &reserved) == CUDA_SUCCESS; /* if not, it stays charged: the safe side */
 
-		if (reserved < had)
+		lock_take(&a->lock);
+		uint64_t had = settled(a), flying = atomic_load_explicit(&a->flying, memory_order_relaxed);
+		bool counts = told && a->ended == ended && !a->leaning;
+		if (counts && reserved > had && !flying && !sure) {
+			lock_give(&a->lock); /* or it was let go since by another thread: once more */
+			continue;
+		}
+		if (counts && reserved < had)
 			back = had - reserved;
-		else if (!a->flying)
+		if (counts && reserved > had && !flying)
 			more = reserved - had;
-		settle(a, had - back + more);
-		if (!reserved && !a->flying)
+		if (counts && !reserved && !flying)
 			a->gone = 0;
+		settle(a, had - back + more);
+		a->asking--;
+		lock_give(&a->lock);
+		break;
 	}
-	lock_give(&a->lock);
-	give_back(p, cell, kind, back);
+	if (back)
+		reserve_undo(p, cell, back);
+	tell(p, cell, kind, settled_now, back);
 	return more;
 }
 
@@ -131,13 +131,13 @@ bool account_end(struct process *p, struct account *a, uint64_t bytes, uint64_t 
 {
 	lock_take(&a->lock);
 	settle(a, settled(a) + bytes);
-	a->flying -= bytes;
+	atomic_fetch_sub_explicit(&a->flying, bytes, memory_order_relaxed);
 	if (a->kind == ACCOUNT_GRAPH)
 		a->leaning--;
 	uint64_t ended = ++a->ended;
 	a->asking++;
 	lock_give(&a->lock);
-	uint64_t unexpected = look(p, a, ended);
+	uint64_t unexpected = look(p, a, ended, bytes);
 	if (more)
 		*more = unexpected;
 	return !unexpected || catch_up(p, a, unexpected);
@@ -150,7 +150,7 @@ void account_look(struct process *p, struct account *a)
 	bool open = !a->closed;
 	a->asking += open;
 	lock_give(&a->lock);
-	uint64_t more = open ? look(p, a, ended) : 0;
+	uint64_t more = open ? look(p, a, ended, 0) : 0;
 	if (more)
 		catch_up(p, a, more);
 }

@@ -27,7 +27,7 @@ enum account_kind { ACCOUNT_POOL = 1, ACCOUNT_GRAPH };
 struct account { /* fresh zeroed memory: the driver has nothing there */
 	lock_t lock; /* of the rest; never held across a driver call */
 	_Atomic uint64_t settled; /* written under the lock, peeked at without it */
-	uint64_t flying;
+	_Atomic uint64_t flying; /* added to without the lock, before the driver is asked */
 	uint64_t ended;  /* calls so far */
 	uint32_t leaning; /* calls under way that take what is settled for granted: launches */
 	uint32_t asking; /* threads that use the driver's handle outside of the lock */

@@ -124,8 +124,6 @@ static bool try_take(struct process *p, struct account *a, uint64_t bytes, uint6
 		a->leaning++;
 	}
 	lock_give(&a->lock);
-	if (fits)
-		atomic_fetch_add_explicit(&p->owner.slot->cells[a->cell].graph, *taken, memory_order_relaxed);
 	return fits;
 }
 

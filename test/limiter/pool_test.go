@@ -1,6 +1,8 @@
 package limiter_test
 
 import (
+	"encoding/binary"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -179,4 +181,74 @@ func TestCapturesGoOn(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A driver whose pools grow by more than is expected: what it has taken is charged all
+// the same, what does not fit is undone, and the next time it is known beforehand.
+func TestPoolsThatGrowByMore(t *testing.T) {
+	for _, test := range []struct {
+		name, script string
+		limit        uint64
+		want         []string
+	}{
+		{"it fits", "async 1 info async 1 mk 0 pick 1 from 1 info", giB,
+			[]string{"async 0", "info 1006632960 0", "async 0", "mk 0", "pick 0", "from 0", "info 939524096 0"}},
+		{"it does not", "async 1 info async 1 alloc 50331648 info", 48 * miB,
+			[]string{"async 2", "info 50331648 0", "async 2", "alloc 0", "info 0 0"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := oneCard(t, test.limit).with("SIMGPU_POOL_CHUNK=67108864")
+			lines, stderr := c.pools(t, "init ctx 0 "+test.script)
+			assert.Equal(t, test.want, lines[2:])
+			assert.Empty(t, stderr)
+			assert.Zero(t, c.used(t))
+		})
+	}
+}
+
+// What a process's pool has let go is another process's at once.
+func TestPoolsBetweenProcesses(t *testing.T) {
+	c := oneCard(t, giB)
+	cmd := c.command(filepath.Join(bin, "pools"), strings.Fields("init ctx 0 async 1073741824 sleep 300 afree 0 sync sleep 60000")...)
+	require.NoError(t, cmd.Start())
+	defer func() { cmd.Process.Kill(); cmd.Wait() }()
+	eventually(t, waitLong, "it has all of it", func() bool { return c.used(t) == giB })
+	lines, _ := c.pools(t, "init ctx 0 async 1 alloc 1")
+	assert.Equal(t, []string{"async 2", "alloc 2"}, lines[2:])
+	eventually(t, waitLong, "it has let go", func() bool { return c.used(t) == 0 })
+	lines, _ = c.pools(t, "init ctx 0 async 1073741824")
+	assert.Equal(t, []string{"async 0"}, lines[2:])
+}
+
+// A killed process's pools and graphs are gone with it.
+func TestPoolsOfTheKilled(t *testing.T) {
+	c := oneCard(t, giB)
+	c.pools(t, "init ctx 0 async 536870912 graph node 536870912 inst 2 launch 0 kill")
+	lines, _ := c.pools(t, "init ctx 0 async 1073741824 info")
+	assert.Equal(t, []string{"async 0", "info 0 0"}, lines[2:])
+}
+
+// The splits of what is charged, for people.
+func TestPoolAndGraphAreTold(t *testing.T) {
+	c := oneCard(t, giB)
+	cmd := c.command(filepath.Join(bin, "pools"), strings.Fields("init ctx 0 async 1 graph node 4194304 inst 2 launch 0 alloc 7 sleep 60000")...)
+	require.NoError(t, cmd.Start())
+	defer func() { cmd.Process.Kill(); cmd.Wait() }()
+	eventually(t, waitLong, "it has its memory", func() bool { return c.used(t) == 36*miB+7 })
+	f, err := os.ReadFile(c.usage())
+	require.NoError(t, err)
+	cell := func(at int) uint64 { return binary.LittleEndian.Uint64(f[4096+128+at:]) }
+	assert.Equal(t, []uint64{36*miB + 7, 0, 32 * miB, 4 * miB}, []uint64{cell(0), cell(8), cell(24), cell(40)})
+}
+
+// Each card's pools are its own, whichever context is current.
+func TestPoolsOfTwoCards(t *testing.T) {
+	state := newMachine(t, "H200", "H200")
+	c := newContainer(t, state, card{gpuIDs[0], 64 * miB}, card{gpuIDs[1], 128 * miB})
+	lines, stderr := c.pools(t, "init ctx 0 stream ctx 1 stream use 1 async 67108865 async 67108864 use 2 async 134217729 async 134217728 "+
+		"use 0 info ctx 0 info mk 1 pick 1 from 1 use 2 afree 1 sync from 134217728 use 1 async 1 info ctx 1 info")
+	assert.Empty(t, stderr)
+	assert.Equal(t, []string{"init 0", "ctx 0", "stream 0", "ctx 0", "stream 0", "use 0", "async 2", "async 0", "use 0", "async 2", "async 0",
+		"use 0", "info 0 0", "ctx 0", "info 0 0", "mk 0", "pick 0", "from 2", "use 0", "afree 0", "sync 0", "from 0", "use 0", "async 2",
+		"info 0 0", "ctx 0", "info 0 0"}, lines)
 }

@@ -29,6 +29,22 @@ static void pair(void)
 		release(p);
 }
 
+static int (*alloc_async)(ptr_t *, size_t, void *), (*release_async)(ptr_t, void *), (*synchronise)(void *);
+
+/* Of a pool that has it: as the fake driver's always does after the first. */
+static void pair_async(void)
+{
+	ptr_t p;
+
+	if (alloc_async(&p, 4096, NULL) == 0)
+		release_async(p, NULL);
+}
+
+static void wait_for(void)
+{
+	synchronise(NULL);
+}
+
 static void look(void)
 {
 	size_t f, t;
@@ -70,6 +86,9 @@ int main(int argc, char **argv)
 	alloc = dlsym(handle, "cuMemAlloc_v2");
 	release = dlsym(handle, "cuMemFree_v2");
 	info = dlsym(handle, "cuMemGetInfo_v2");
+	alloc_async = dlsym(handle, "cuMemAllocAsync");
+	release_async = dlsym(handle, "cuMemFreeAsync");
+	synchronise = dlsym(handle, "cuStreamSynchronize");
 	if (init(0))
 		return 1;
 	printf("init %.1f\n", now() - start);
@@ -92,5 +111,8 @@ int main(int argc, char **argv)
 	}
 	measure("meminfo", look, 32);
 	measure("dlsym", symbol, 32);
+	measure("synchronise", wait_for, 32);
+	measure("allocasync+freeasync", pair_async, 32);
+	measure("synchronise/pool", wait_for, 32);
 	return 0;
 }
