@@ -283,8 +283,10 @@ static void drop(struct capture *c)
 void captures_drop_stream(CUstream s)
 {
 	if (s->capture && s->capture->origin == s) {
-		graph_free(s->capture->graph);
+		CUgraph graph = s->capture->graph;
+
 		drop(s->capture);
+		graph_free(graph);
 	}
 	free(s->captured);
 }
@@ -318,11 +320,12 @@ static CUresult end(CUstream handle, CUgraph *graph)
 		object_sweep(OBJECT_STREAM, look_at, NULL);
 		r = c->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
 			       : unjoined ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED : CUDA_SUCCESS;
-		if (r)
-			graph_free(c->graph);
-		else
-			*graph = c->graph;
+		*graph = c->graph;
 		drop(c);
+		if (r) {
+			graph_free(*graph);
+			*graph = NULL;
+		}
 	}
 	process_unlock();
 	return r;

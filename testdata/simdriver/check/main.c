@@ -40,7 +40,7 @@ static const struct check unlisted[] = {
 static const struct check checks[] = {
 	{"uninitialised", check_uninitialised}, {"devices", check_devices}, {"contexts", check_contexts},
 	{"memory", check_memory},		{"copies", check_copies},   {"lookup", check_lookup},
-	{"modules", check_modules},		{"time", check_time},	    {"streams", check_streams},
+	{"modules", check_modules},		{"time", check_time},	    {"streams", check_streams}, {"pools", check_pools}, {"graphs", check_graphs}, {"capture", check_capture},
 	{"queue", check_queue},			{"legacy", check_legacy},
 	{"fork", check_fork},			{"nvml-fork", check_nvml_fork}, {"threads", check_threads},
 	{"vmm", check_vmm},			{"arrays", check_arrays},   {"shared", check_shared},
