@@ -73,6 +73,7 @@ const (
 	cellOffVMM       = 32
 	cellOffGraph     = 40
 	cellOffArray     = 48
+	cellOffSpilled   = 56
 
 	bucketOffEarned     = 0
 	bucketOffSpent      = 8

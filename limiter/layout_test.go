@@ -85,6 +85,7 @@ func TestLayout(t *testing.T) {
 		{"offsetof(struct vgpu_cell, vmm)", cellOffVMM},
 		{"offsetof(struct vgpu_cell, graph)", cellOffGraph},
 		{"offsetof(struct vgpu_cell, array)", cellOffArray},
+		{"offsetof(struct vgpu_cell, spilled)", cellOffSpilled},
 		{"VGPU_LOCK_SLOW", usageLockSlow},
 		{"VGPU_LOCK_SLOT(0)", usageLockSlow + 1},
 		{"FUTEX_OWNER_DIED", futexOwnerDied},

@@ -32,7 +32,8 @@ type DeviceUsage struct {
 	VMMBytes     uint64
 	GraphBytes   uint64
 	ArrayBytes   uint64
-	Processes    int // that have something on this card
+	SpilledBytes uint64 // that may lie in the host's memory; not one of the parts
+	Processes    int    // that have something on this card
 	Cores        CoreUsage
 }
 
@@ -219,6 +220,7 @@ func (d *DeviceUsage) add(cell []byte) {
 		{&d.VMMBytes, cellOffVMM},
 		{&d.GraphBytes, cellOffGraph},
 		{&d.ArrayBytes, cellOffArray},
+		{&d.SpilledBytes, cellOffSpilled},
 	} {
 		if *f.sum += le.Uint64(cell[f.off:]); *f.sum < le.Uint64(cell[f.off:]) {
 			*f.sum = ^uint64(0)

@@ -71,7 +71,7 @@ func editsCases() []editsCase {
 		{name: "envvar-mig", description: "NVIDIA's runtime takes MIG UUIDs too", settings: mode(InjectEnvvar), handler: "nvidia", shares: []grant.Share{{UUID: mig0, MemoryMiB: 9856, CorePercent: 100}}},
 		{name: "auto-falls-to-envvar", description: "auto, the card in no spec, NVIDIA's runtime", shares: []grant.Share{{UUID: gpuX, MemoryMiB: 8000}}, handler: "nvidia"},
 		{name: "auto-without-registry", description: "auto, no registry at all, NVIDIA's runtime", shares: one(8000, 30), handler: "nvidia", noRegistry: true},
-		{name: "oversubscribe", description: "the node oversubscribes", shares: one(8000, 30), settings: func(s *Settings) { s.Oversubscribe = true }},
+		{name: "oversubscribe", description: "the node oversubscribes", shares: one(8000, 30), settings: func(s *Settings) { s.Oversubscription = map[string]float64{gpu0: 1.5} }},
 		{name: "cores-disabled", description: "the node enforces no cores", shares: one(8000, 30), settings: func(s *Settings) { s.CorePolicy = CoreDisable }},
 		{name: "cores-forced", description: "the node always enforces cores", shares: one(8000, 30), settings: func(s *Settings) { s.CorePolicy = CoreForce }},
 		{name: "user-asks-for-all", description: "the image asks for every card", shares: one(8000, 30), container: env("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")},

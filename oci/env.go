@@ -73,7 +73,7 @@ func environment(shares []grant.Share, s Settings, c Container, way Injection) [
 		v.set(indexed(EnvCoreLimit, i), strconv.Itoa(share.CorePercent))
 	}
 	v.set(EnvSharedCache, limiter.ContainerUsagePath)
-	if s.Oversubscribe {
+	if slices.ContainsFunc(shares, func(share grant.Share) bool { return s.oversubscribed(share.UUID) }) {
 		v.set(EnvOversubscribe, "true")
 	}
 	if s.corePolicy() != CoreDefault {

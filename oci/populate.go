@@ -49,11 +49,17 @@ func ensureLimits(path string, want limiter.Limits) error {
 
 // limitsOf are shares as the limiter counts: in bytes.
 func limitsOf(shares []grant.Share, s Settings) limiter.Limits {
-	limits := limiter.Limits{Oversubscribe: s.Oversubscribe}
+	limits := limiter.Limits{}
 	for _, share := range shares {
+		memory, physical := uint64(share.MemoryMiB)*bytesPerMiB, uint64(0)
+		if s.oversubscribed(share.UUID) {
+			limits.Oversubscribe = true
+			physical = uint64(float64(memory) / s.Oversubscription[share.UUID])
+		}
 		limits.Devices = append(limits.Devices, limiter.DeviceLimit{
 			UUID:             share.UUID,
-			MemoryLimitBytes: uint64(share.MemoryMiB) * bytesPerMiB,
+			MemoryLimitBytes: memory,
+			PhysicalBytes:    physical,
 			CorePercent:      uint32(share.CorePercent),
 			Policy:           limiterPolicies[s.corePolicy()],
 			Priority:         taskPriority,

@@ -17,7 +17,7 @@ func TestPopulate(t *testing.T) {
 	dir := t.TempDir()
 	shares := []grant.Share{{UUID: gpu1, MemoryMiB: 8000, CorePercent: 30}, {UUID: mig0, MemoryMiB: 9856}}
 	s := testSettings()
-	s.CorePolicy, s.Oversubscribe = CoreForce, true
+	s.CorePolicy, s.Oversubscription = CoreForce, map[string]float64{gpu1: 2, mig0: 1}
 	s.ContextMiB = map[string]int64{gpu1: 300}
 	require.NoError(t, Populate(dir, shares, s))
 
@@ -27,7 +27,7 @@ func TestPopulate(t *testing.T) {
 		Generation:    1,
 		Oversubscribe: true,
 		Devices: []limiter.DeviceLimit{
-			{UUID: gpu1, MemoryLimitBytes: 8000 << 20, CorePercent: 30, Policy: limiter.PolicyForce, Priority: limiter.PriorityLow, ContextBytes: 300 << 20},
+			{UUID: gpu1, MemoryLimitBytes: 8000 << 20, PhysicalBytes: 4000 << 20, CorePercent: 30, Policy: limiter.PolicyForce, Priority: limiter.PriorityLow, ContextBytes: 300 << 20},
 			{UUID: mig0, MemoryLimitBytes: 9856 << 20, Policy: limiter.PolicyForce, Priority: limiter.PriorityLow},
 		},
 	}, limits)
@@ -56,7 +56,7 @@ func TestPopulateAgain(t *testing.T) {
 
 	require.ErrorContains(t, Populate(dir, []grant.Share{{UUID: gpu1, MemoryMiB: 1}}, testSettings()), gpu1, "another card")
 	other := testSettings()
-	other.Oversubscribe = true
+	other.Oversubscription = map[string]float64{gpu0: 2}
 	require.Error(t, Populate(dir, one(4000, 20), other))
 
 	require.NoError(t, os.Remove(limits))

@@ -55,7 +55,7 @@ func contradictions(spec *rspec.Spec, shares []grant.Share, s Settings, c Contai
 		"CUDA_TASK_PRIORITY":              {"1"},
 		"GPU_CORE_UTILIZATION_POLICY":     {string(s.corePolicy())},
 	}
-	if s.Oversubscribe {
+	if slices.ContainsFunc(shares, func(share grant.Share) bool { return s.Oversubscription[share.UUID] > 1 }) {
 		allowed["CUDA_OVERSUBSCRIBE"] = []string{"true"}
 	}
 	least := shares[0].MemoryMiB
@@ -135,7 +135,7 @@ func randomSettings(rnd *rand.Rand) Settings {
 	s := testSettings()
 	// In a privileged container all nodes are there, so every way goes.
 	s.Injection = pick(rnd, InjectAuto, InjectCDI, InjectEnvvar, "")
-	s.Oversubscribe = rnd.IntN(2) == 0
+	s.Oversubscription = map[string]float64{pick(rnd, gpu0, gpu1, gpu2): pick(rnd, 0.5, 1, 1.5)}
 	s.CorePolicy = pick(rnd, CoreDefault, CoreForce, CoreDisable, "")
 	return s
 }

@@ -53,9 +53,11 @@ type Settings struct {
 	// Nodes, where it is set, resolves cards to their device nodes, for containers
 	// whose cards NVIDIA's runtime injects (--pass-device-specs): see [NodeFiles].
 	Nodes DeviceEdits
-	// Oversubscribe lets an allocation beyond the card's memory spill to the
-	// host's (CUDA_OVERSUBSCRIBE).
-	Oversubscribe bool
+	// Oversubscription is, by UUID, how much more memory is granted of a card than it
+	// has: 1.5 is half as much again, 1 or nothing none. Of a container's memory its part
+	// lies on the card, and what is beyond that may spill to the host's
+	// (CUDA_OVERSUBSCRIBE).
+	Oversubscription map[string]float64
 	// CorePolicy is when compute shares are enforced; empty reads as default.
 	CorePolicy CorePolicy
 	// ContextMiB is the memory, in MiB, that a CUDA context of a card is expected
@@ -86,6 +88,9 @@ func (s Settings) Validate() error {
 	}
 	return nil
 }
+
+// oversubscribed says whether more of a card's memory is granted than it has.
+func (s Settings) oversubscribed(uuid string) bool { return s.Oversubscription[uuid] > 1 }
 
 // injection is the chosen way, with the empty value read.
 func (s Settings) injection() Injection {

@@ -36,6 +36,8 @@ enum {
 	CUDA_ERROR_NOT_SUPPORTED = 801,
 };
 
+enum { CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ADVISE_SET_PREFERRED_LOCATION = 3 };
+
 enum { /* HOST, HOST_NUMA, HOST_NUMA_CURRENT */
 	CU_MEM_LOCATION_TYPE_DEVICE = 1,
 	CU_MEM_LOCATION_TYPE_HOST = 2,
@@ -269,6 +271,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 #pragma GCC visibility pop
 
 /* Called, never defined here: these prototypes only give REAL() its types. */
+CUresult cuMemAdvise(CUdeviceptr ptr, size_t size, int advice, CUdevice dev);
 CUresult cuCtxGetCurrent(CUcontext *ctx);
 CUresult cuCtxGetDevice(CUdevice *dev);
 CUresult cuCtxPushCurrent_v2(CUcontext ctx);

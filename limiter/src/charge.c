@@ -17,7 +17,7 @@ static bool take(struct process *p, int cell, uint64_t bytes)
 	return room && reserve(p, cell, bytes);
 }
 
-static CUresult begin_here(struct charge *c, uint64_t bytes, bool everywhere)
+static CUresult begin_here(struct charge *c, uint64_t bytes, bool everywhere, bool spilling)
 {
 	CUresult result = device_here(&c->here);
 
@@ -29,17 +29,23 @@ static CUresult begin_here(struct charge *c, uint64_t bytes, bool everywhere)
 	if (everywhere)
 		c->here.cell = LEDGER_EVERY_CELL;
 	c->bytes = bytes;
-	return take(c->process, c->here.cell, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	bool taken = spilling ? reserve_spilling(c->process, c->here.cell, bytes) : take(c->process, c->here.cell, bytes);
+	return taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult charge_begin(struct charge *c, uint64_t bytes)
 {
-	return begin_here(c, bytes, false);
+	return begin_here(c, bytes, false, false);
 }
 
 CUresult charge_begin_everywhere(struct charge *c, uint64_t bytes)
 {
-	return begin_here(c, bytes, true);
+	return begin_here(c, bytes, true, false);
+}
+
+CUresult charge_begin_spilling(struct charge *c, uint64_t bytes, bool everywhere)
+{
+	return begin_here(c, bytes, everywhere, true);
 }
 
 static CUresult no_room(struct charge *c)
@@ -88,6 +94,7 @@ static _Atomic uint64_t *split(struct process *p, int cell, enum ledger_kind kin
 {
 	switch (kind) {
 	case LEDGER_LINEAR:
+	case LEDGER_SPILLED:
 		return NULL;
 	case LEDGER_CONTEXT:
 		return &p->owner.slot->cells[cell].context;
@@ -108,6 +115,8 @@ bool charge_keep(struct charge *c, enum ledger_kind kind, uint64_t key)
 	                                                            .kind = kind,
 	                                                            .cell = (uint64_t)c->here.cell }))
 		return false;
+	if (kind == LEDGER_SPILLED)
+		reserve_spilled(c->process, c->here.cell, c->bytes);
 	if (part) /* Relaxed: for people to read; no decision hangs on it. */
 		atomic_fetch_add_explicit(part, c->bytes, memory_order_relaxed);
 	return true;
@@ -136,6 +145,8 @@ static void give_back(struct process *p, const struct ledger_entry *entry)
 
 	if (part)
 		atomic_fetch_sub_explicit(part, entry->size, memory_order_relaxed);
+	if (entry->kind == LEDGER_SPILLED)
+		reserve_spilled_undo(p, entry->cell, entry->size);
 	reserve_undo(p, entry->cell, entry->size);
 }
 

@@ -20,6 +20,9 @@ struct charge {
 CUresult charge_begin(struct charge *charge, uint64_t bytes);
 /* The same on every card that is granted: the memory may move between them. */
 CUresult charge_begin_everywhere(struct charge *charge, uint64_t bytes);
+/* The same, of one card or of all, for memory that may lie in the host's: kept as
+ * LEDGER_SPILLED. */
+CUresult charge_begin_spilling(struct charge *charge, uint64_t bytes, bool everywhere);
 /* The same on this card, for a context that is to be made there: what the limits
  * file says that one takes. A refusal for lack of room is said on stderr. */
 CUresult charge_begin_context(struct charge *charge, CUdevice dev);

@@ -103,7 +103,7 @@ struct vgpu_cell {
 	_Atomic uint64_t vmm;
 	_Atomic uint64_t graph;
 	_Atomic uint64_t array;
-	uint64_t reserved;
+	_Atomic uint64_t spilled; /* may lie in the host's memory; not a split, but decides (reserve.c) */
 };
 
 /* Compute time of one card, in nanoseconds of it. The first two only rise and may

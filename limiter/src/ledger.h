@@ -8,7 +8,7 @@
 
 #include "lock.h"
 
-enum ledger_kind { LEDGER_LINEAR = 1, LEDGER_ARRAY, LEDGER_MIPMAP, LEDGER_CONTEXT, LEDGER_VMM, LEDGER_GRAPH, LEDGER_GRAPH_RUN };
+enum ledger_kind { LEDGER_LINEAR = 1, LEDGER_ARRAY, LEDGER_MIPMAP, LEDGER_CONTEXT, LEDGER_VMM, LEDGER_GRAPH, LEDGER_GRAPH_RUN, LEDGER_SPILLED };
 
 /* In place of a cell: every card that is granted. */
 enum { LEDGER_EVERY_CELL = 255 };

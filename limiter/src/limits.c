@@ -25,6 +25,7 @@ static _Atomic uint64_t checked[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_good[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_context[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_residue[VGPU_MAX_DEVICES];
+static _Atomic uint64_t last_physical[VGPU_MAX_DEVICES];
 static _Atomic uint32_t last_rate[VGPU_MAX_DEVICES];
 
 /* A limit that no card reaches; keeps sums of limits and sizes far from 2^64. */
@@ -92,6 +93,7 @@ static bool check_record(const struct vgpu_limits *l, int i)
 	/* Release on the last: who sees this sequence checked sees these numbers. */
 	atomic_store_explicit(&last_good[i], limit, memory_order_relaxed);
 	atomic_store_explicit(&last_context[i], context, memory_order_relaxed);
+	atomic_store_explicit(&last_physical[i], r.physical_bytes < limit ? r.physical_bytes : 0, memory_order_relaxed);
 	atomic_store_explicit(&last_residue[i], r.residue_bytes < CEILING ? r.residue_bytes : CEILING, memory_order_relaxed);
 	atomic_store_explicit(&last_rate[i], cores_rate_of(&r), memory_order_relaxed);
 	atomic_store_explicit(&checked[i], (uint64_t)atomic_load(&r.sequence) + 1, memory_order_release);
@@ -231,6 +233,14 @@ uint64_t limits_residue_bytes(int cell)
 		return 0;
 	limits_bytes(cell); /* reads the record again where it has changed */
 	return atomic_load_explicit(&last_residue[cell], memory_order_relaxed);
+}
+
+uint64_t limits_physical_bytes(int cell)
+{
+	if (limits_from_environment() || cell < 0 || cell >= VGPU_MAX_DEVICES)
+		return 0;
+	limits_bytes(cell); /* reads the record again where it has changed */
+	return atomic_load_explicit(&last_physical[cell], memory_order_relaxed);
 }
 
 uint64_t limits_room(int cell)

@@ -28,6 +28,10 @@ uint64_t limits_residue_bytes(int cell);
 /* What may be charged: the limit without that. */
 uint64_t limits_room(int cell);
 
+/* Of the limit, what may lie on the card, where the node grants more memory than its
+ * cards have; the rest may be in the host's memory. 0: all of it is the card's. */
+uint64_t limits_physical_bytes(int cell);
+
 /* The share of compute time of a cell as it is now (cores.h); 0: not limited. */
 uint32_t limits_core_rate(int cell);
 /* What the host counts up after each rewrite; NULL: there is no file. */

@@ -2,12 +2,13 @@
  * address that is not in the ledger goes to the driver untouched. */
 #include "charge.h"
 #include "hooks.h"
+#include "limits.h"
 
 /* The driver has answered: keeps the charge, or takes it back. Where it can't be
  * written down the memory goes back to the driver. */
-static CUresult settle(struct charge *charge, CUresult result, CUdeviceptr ptr)
+static CUresult settle_as(struct charge *charge, CUresult result, CUdeviceptr ptr, enum ledger_kind kind)
 {
-	if (result == CUDA_SUCCESS && charge_keep(charge, LEDGER_LINEAR, ptr))
+	if (result == CUDA_SUCCESS && charge_keep(charge, kind, ptr))
 		return CUDA_SUCCESS;
 	if (result == CUDA_SUCCESS) {
 		REAL(cuMemFree_v2)(ptr);
@@ -17,7 +18,32 @@ static CUresult settle(struct charge *charge, CUresult result, CUdeviceptr ptr)
 	return result;
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
+static CUresult settle(struct charge *charge, CUresult result, CUdeviceptr ptr)
+{
+	return settle_as(charge, result, ptr, LEDGER_LINEAR);
+}
+
+/* Where the node grants more than its cards have: what does not go on the card any
+ * more is managed memory, which the driver moves between card and host as it is used.
+ * It is told that the card is where it is wanted. */
+static CUresult spill(CUdeviceptr *ptr, size_t size, CUresult refusal)
+{
+	struct charge charge;
+	CUdevice device;
+
+	if (refusal != CUDA_ERROR_OUT_OF_MEMORY || !ptr || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS ||
+	    !limits_physical_bytes(device_cell(device)))
+		return refusal;
+	CUresult result = charge_begin_spilling(&charge, size, false);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuMemAllocManaged)(ptr, size, CU_MEM_ATTACH_GLOBAL);
+	if (result == CUDA_SUCCESS && hook_exists(HOOK_cuMemAdvise)) /* advice: no matter if it is not taken */
+		REAL(cuMemAdvise)(*ptr, size, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, device);
+	return settle_as(&charge, result, *ptr, LEDGER_SPILLED);
+}
+
+static CUresult allocate(CUdeviceptr *ptr, size_t size)
 {
 	struct charge charge;
 	CUresult result = ptr ? charge_begin(&charge, size) : CUDA_ERROR_INVALID_VALUE;
@@ -26,6 +52,13 @@ CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
 		return result;
 	result = REAL(cuMemAlloc_v2)(ptr, size);
 	return settle(&charge, result, *ptr);
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t size)
+{
+	CUresult result = allocate(ptr, size);
+
+	return __builtin_expect(result == CUDA_SUCCESS, 1) ? result : spill(ptr, size, result);
 }
 
 CUresult cuMemAlloc(CUdeviceptr_v1 *ptr, unsigned int size)
@@ -39,18 +72,30 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *ptr, unsigned int size)
 	return settle(&charge, result, *ptr);
 }
 
+/* Whether any granted card's memory is. */
+static bool oversubscribed(void)
+{
+	for (int cell = 0; cell < limits_count(); cell++)
+		if (limits_physical_bytes(cell))
+			return true;
+	return false;
+}
+
 /* Managed memory is charged in full on every granted card: all of it may come to
  * any of them, and move without a call that is seen here. That is the upper bound;
  * with one card it is what the card may have to hold. */
 CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t size, unsigned int flags)
 {
 	struct charge charge;
-	CUresult result = ptr ? charge_begin_everywhere(&charge, size) : CUDA_ERROR_INVALID_VALUE;
+	bool spills = oversubscribed();
+	CUresult result = !ptr   ? CUDA_ERROR_INVALID_VALUE :
+			  spills ? charge_begin_spilling(&charge, size, true) :
+				   charge_begin_everywhere(&charge, size);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocManaged)(ptr, size, flags);
-	return settle(&charge, result, *ptr);
+	return settle_as(&charge, result, *ptr, spills ? LEDGER_SPILLED : LEDGER_LINEAR);
 }
 
 static uint64_t times(uint64_t a, uint64_t b)
@@ -105,6 +150,8 @@ CUresult cuMemFree_v2(CUdeviceptr ptr)
 	struct discharge discharge;
 
 	discharge_begin(&discharge, LEDGER_LINEAR, ptr);
+	if (!discharge.process && oversubscribed())
+		discharge_begin(&discharge, LEDGER_SPILLED, ptr);
 	return discharge_end(&discharge, REAL(cuMemFree_v2)(ptr));
 }
 
@@ -113,5 +160,7 @@ CUresult cuMemFree(CUdeviceptr_v1 ptr)
 	struct discharge discharge;
 
 	discharge_begin(&discharge, LEDGER_LINEAR, ptr);
+	if (!discharge.process && oversubscribed())
+		discharge_begin(&discharge, LEDGER_SPILLED, ptr);
 	return discharge_end(&discharge, REAL(cuMemFree)(ptr));
 }

@@ -50,12 +50,13 @@ static nvmlReturn_t slice_of(nvmlDevice_t device, uint64_t total, uint64_t free,
 	if (cell < 0)
 		return NVML_ERROR_NO_PERMISSION;
 	uint64_t limit = limits_bytes(cell);
-	slice->total = limit < total ? limit : total;
+	bool beyond = limits_physical_bytes(cell) != 0;
+	slice->total = limit < total || beyond ? limit : total;
 	if (!usage_read(cell, &slice->used))
 		return NVML_ERROR_UNINITIALIZED;
 	slice->used += limits_residue_bytes(cell);
 	slice->free = slice->used < slice->total ? slice->total - slice->used : 0;
-	if (slice->free > free)
+	if (slice->free > free && !beyond)
 		slice->free = free;
 	return NVML_SUCCESS;
 }

@@ -5,7 +5,13 @@
  * Both may fail; the slow path lets them try again one after the other.
  *
  * A reservation is committed before the driver is asked, so what is tentative is
- * so for nanoseconds, or until its process is scheduled again. */
+ * so for nanoseconds, or until its process is scheduled again.
+ *
+ * Where the node grants more memory than its cards have, a container has a second
+ * bound: of what it has, only so much may lie on the card. Memory that may lie in the
+ * host's (spilled) counts towards the limit alone. The sum of what is spilled is read
+ * apart from the others, so that for a moment more may be on the card than its share:
+ * that moves memory, it takes none beyond the limit. */
 #include "reserve.h"
 
 #include <unistd.h>
@@ -29,17 +35,37 @@ static uint64_t add(uint64_t a, uint64_t b)
 	return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
-static enum outcome try(struct process *p, int cell, uint64_t bytes, uint64_t limit, struct usage_sum *sum)
+struct room {
+	uint64_t limit;
+	uint64_t card; /* 0: no less than the limit */
+};
+
+static struct room room_of(int cell, bool spilling)
+{
+	return (struct room){ limits_room(cell), spilling ? 0 : limits_physical_bytes(cell) };
+}
+
+static bool over(struct process *p, int cell, uint64_t sum, struct room room)
+{
+	if (sum > room.limit)
+		return true;
+	if (__builtin_expect(!room.card, 1))
+		return false;
+	uint64_t spilled = usage_spilled(p->usage, cell);
+	return sum > spilled && sum - spilled > room.card;
+}
+
+static enum outcome try(struct process *p, int cell, uint64_t bytes, struct room room, struct usage_sum *sum)
 {
 	struct vgpu_cell *own = &p->owner.slot->cells[cell];
 
-	if (bytes > limit)
+	if (bytes > room.limit)
 		return FULL; /* and not announced: no sum may overflow for its sake */
 	atomic_fetch_add(&own->tentative, bytes); /* seq_cst: see above */
 	*sum = usage_sum(p->usage, cell);
-	if (add(sum->committed, sum->tentative) > limit) {
+	if (over(p, cell, add(sum->committed, sum->tentative), room)) {
 		atomic_fetch_sub(&own->tentative, bytes);
-		return add(sum->committed, bytes) > limit ? FULL : CROWDED;
+		return over(p, cell, add(sum->committed, bytes), room) ? FULL : CROWDED;
 	}
 	/* In this order: seen from elsewhere the bytes count twice for a moment,
 	 * never not at all. */
@@ -56,14 +82,14 @@ enum {
 	FULL_LOOKS = 3, /* a sum is no snapshot: full must be seen so often in a row */
 };
 
-static bool try_alone(struct process *p, int cell, uint64_t bytes)
+static bool try_alone(struct process *p, int cell, uint64_t bytes, bool spilling)
 {
 	uint64_t until = clock_us() + CROWD_US;
 	int full = 0;
 
 	for (;;) {
 		struct usage_sum sum = { 0 };
-		enum outcome outcome = try(p, cell, bytes, limits_room(cell), &sum);
+		enum outcome outcome = try(p, cell, bytes, room_of(cell, spilling), &sum);
 
 		if (outcome == FITS)
 			return true;
@@ -77,27 +103,27 @@ static bool try_alone(struct process *p, int cell, uint64_t bytes)
 
 /* One at a time, on a description of its own, so that the kernel ends the lock
  * with the process. Who does not get it in time tries all the same, unserialised. */
-static bool reserve_slow(struct process *p, int cell, uint64_t bytes)
+static bool reserve_slow(struct process *p, int cell, uint64_t bytes, bool spilling)
 {
 	int fd = usage_open();
 	bool locked = fd >= 0 && filelock_wait(fd, VGPU_LOCK_SLOW, SLOW_LOCK_US);
 
 	if (locked)
 		slot_reap(p->usage, fd);
-	bool fits = try_alone(p, cell, bytes);
+	bool fits = try_alone(p, cell, bytes, spilling);
 	if (fd >= 0)
 		close(fd);
 	return fits;
 }
 
-static bool reserve_on(struct process *p, int cell, uint64_t bytes)
+static bool reserve_on(struct process *p, int cell, uint64_t bytes, bool spilling)
 {
 	struct usage_sum sum = { 0 };
-	uint64_t limit = limits_room(cell);
+	struct room room = room_of(cell, spilling);
 
-	if (__builtin_expect(try(p, cell, bytes, limit, &sum) == FITS, 1))
+	if (__builtin_expect(try(p, cell, bytes, room, &sum) == FITS, 1))
 		return true;
-	return bytes <= limit && reserve_slow(p, cell, bytes);
+	return bytes <= room.limit && reserve_slow(p, cell, bytes, spilling);
 }
 
 void reserve_force(struct process *p, int cell, uint64_t bytes)
@@ -122,10 +148,10 @@ static void undo_below(struct process *p, int end, uint64_t bytes)
 /* Card after card. While the last is being asked the first ones are taken, so
  * another process may be refused bytes that are free again a moment later: on one
  * of the cards there was not room for both. */
-static bool reserve_everywhere(struct process *p, uint64_t bytes)
+static bool reserve_everywhere(struct process *p, uint64_t bytes, bool spilling)
 {
 	for (int cell = 0; cell < VGPU_MAX_DEVICES; cell++) {
-		if (!limits_granted(cell) || reserve_on(p, cell, bytes))
+		if (!limits_granted(cell) || reserve_on(p, cell, bytes, spilling))
 			continue;
 		undo_below(p, cell, bytes);
 		return false;
@@ -135,7 +161,32 @@ static bool reserve_everywhere(struct process *p, uint64_t bytes)
 
 bool reserve(struct process *p, int cell, uint64_t bytes)
 {
-	return __builtin_expect(cell != LEDGER_EVERY_CELL, 1) ? reserve_on(p, cell, bytes) : reserve_everywhere(p, bytes);
+	return __builtin_expect(cell != LEDGER_EVERY_CELL, 1) ? reserve_on(p, cell, bytes, false) :
+								reserve_everywhere(p, bytes, false);
+}
+
+bool reserve_spilling(struct process *p, int cell, uint64_t bytes)
+{
+	return cell != LEDGER_EVERY_CELL ? reserve_on(p, cell, bytes, true) : reserve_everywhere(p, bytes, true);
+}
+
+/* After the bytes are committed, and undone before they are: in between they seem to
+ * be on the card. seq_cst: with the sums of try(). */
+static void spill(struct process *p, int cell, uint64_t bytes)
+{
+	for (int i = 0; i < VGPU_MAX_DEVICES; i++)
+		if (i == cell || (cell == LEDGER_EVERY_CELL && limits_granted(i)))
+			atomic_fetch_add(&p->owner.slot->cells[i].spilled, bytes);
+}
+
+void reserve_spilled(struct process *p, int cell, uint64_t bytes)
+{
+	spill(p, cell, bytes);
+}
+
+void reserve_spilled_undo(struct process *p, int cell, uint64_t bytes)
+{
+	spill(p, cell, 0 - bytes);
 }
 
 void reserve_undo(struct process *p, int cell, uint64_t bytes)

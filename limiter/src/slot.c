@@ -58,6 +58,7 @@ static void clear(struct vgpu_usage *usage, uint32_t slot)
 		atomic_store_explicit(&c->vmm, 0, memory_order_relaxed);
 		atomic_store_explicit(&c->graph, 0, memory_order_relaxed);
 		atomic_store_explicit(&c->array, 0, memory_order_relaxed);
+		atomic_store_explicit(&c->spilled, 0, memory_order_relaxed);
 	}
 	s->pid = 0;
 	atomic_store_explicit(&s->start_time, 0, memory_order_relaxed);

@@ -156,6 +156,16 @@ static const struct vgpu_usage *map_to_read(const char *path, int *fd)
 	return deny(path, "it is not a usage file of this container");
 }
 
+uint64_t usage_spilled(struct vgpu_usage *usage, int cell)
+{
+	uint64_t spilled = 0;
+	uint32_t high = usage_high_water(usage);
+
+	for (uint32_t i = 0; i < high; i++) /* seq_cst: with the sums of try() */
+		spilled = add(spilled, atomic_load(&usage->slots[i].cells[cell].spilled));
+	return spilled;
+}
+
 bool usage_read(int cell, uint64_t *used)
 {
 	const char *path = usage_path();

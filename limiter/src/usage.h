@@ -25,6 +25,9 @@ struct usage_sum {
 /* The sums over all claimed slots; they saturate. */
 struct usage_sum usage_sum(struct vgpu_usage *usage, int cell);
 
+/* What of that may lie in the host's memory (reserve.c). */
+uint64_t usage_spilled(struct vgpu_usage *usage, int cell);
+
 /* What the container has of a cell, without the slots of the dead, for a process
  * that need not have a slot itself. False: the file is missing or wrong. */
 bool usage_read(int cell, uint64_t *used);

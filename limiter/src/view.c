@@ -28,7 +28,15 @@ static uint64_t used_after_deaths(struct process *p, int cell)
 	return usage_sum(p->usage, cell).committed;
 }
 
-struct slice { uint64_t total, left; };
+struct slice {
+	uint64_t total, left;
+	bool beyond; /* it may be more than the card has */
+};
+
+static uint64_t shown(uint64_t slice, bool beyond, uint64_t real)
+{
+	return beyond ? slice : least(slice, real);
+}
 
 static CUresult slice_here(struct slice *slice)
 {
@@ -45,6 +53,7 @@ static CUresult slice_here(struct slice *slice)
 	uint64_t used = __builtin_expect(sum.deaths, 0) ? used_after_deaths(p, here.cell) : sum.committed;
 	used += limits_residue_bytes(here.cell);
 	slice->total = limits_bytes(here.cell);
+	slice->beyond = limits_physical_bytes(here.cell) != 0;
 	slice->left = used < slice->total ? slice->total - used : 0;
 	return CUDA_SUCCESS;
 }
@@ -59,9 +68,9 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (free)
-		*free = least(*free, slice.left);
+		*free = shown(slice.left, slice.beyond, *free);
 	if (total)
-		*total = least(*total, slice.total);
+		*total = shown(slice.total, slice.beyond, *total);
 	return CUDA_SUCCESS;
 }
 
@@ -75,9 +84,9 @@ CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (free)
-		*free = (unsigned int)least(*free, slice.left);
+		*free = (unsigned int)shown(slice.left, slice.beyond, *free);
 	if (total)
-		*total = (unsigned int)least(*total, slice.total);
+		*total = (unsigned int)shown(slice.total, slice.beyond, *total);
 	return CUDA_SUCCESS;
 }
 
@@ -91,7 +100,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 	if (cell < 0)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (bytes)
-		*bytes = least(*bytes, limits_bytes(cell));
+		*bytes = shown(limits_bytes(cell), limits_physical_bytes(cell) != 0, *bytes);
 	return CUDA_SUCCESS;
 }
 
@@ -105,6 +114,6 @@ CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev)
 	if (cell < 0)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (bytes)
-		*bytes = (unsigned int)least(*bytes, limits_bytes(cell));
+		*bytes = (unsigned int)shown(limits_bytes(cell), limits_physical_bytes(cell) != 0, *bytes);
 	return CUDA_SUCCESS;
 }
