@@ -35,6 +35,7 @@ type offer struct {
 
 	capacities map[string]grant.Card
 	contextMiB map[string]int64
+	beyond     map[string]float64 // oversubscription's
 	// indices are NVML's of the cards, as they were when the settings came into force:
 	// NVML numbers them anew when one vanishes, and who wrote an index meant a card.
 	indices map[string]int
@@ -52,6 +53,7 @@ func (o *options) offerOf(cards gpu.Snapshot, settings nodeconfig.Settings, unse
 		next.Devices, next.Problem = next.Sharing.Devices(cards.Node)
 	}
 	next.capacities = node.Capacities(next.Devices)
+	next.beyond = next.oversubscription()
 	next.contextMiB = make(map[string]int64, len(next.Devices))
 	for _, d := range next.Devices {
 		next.contextMiB[d.UUID] = int64(o.ContextMemoryMiB)
@@ -118,14 +120,15 @@ func (o *offer) missing(uuid string) string {
 	}
 }
 
-// oversubscribed says whether more memory may be granted than a card has.
-func (o *offer) oversubscribed() bool {
+// oversubscription is how much more of each card's memory may be granted than it has.
+func (o *offer) oversubscription() map[string]float64 {
+	factors := map[string]float64{}
 	for _, d := range o.Devices {
 		if c, known := o.Cards.Node.Card(d.UUID); known && d.MemoryMiB > c.MemoryMiB {
-			return true
+			factors[d.UUID] = float64(d.MemoryMiB) / float64(c.MemoryMiB)
 		}
 	}
-	return false
+	return factors
 }
 
 // healthy says whether a device can be used: it and its card are well.

@@ -157,14 +157,14 @@ func TestOfferCapacities(t *testing.T) {
 		"MIG-B": {UUID: "MIG-B", MemoryMiB: 100, CorePercent: 100, Slots: 1},
 	}, now.capacities)
 	assert.Equal(t, map[string]int64{"GPU-a": 520, "MIG-B": 520}, now.contextMiB, "by the card's model")
-	assert.False(t, now.oversubscribed())
+	assert.Empty(t, now.beyond)
 
 	assert.Equal(t, int64(0), parsed(t, "--context-memory-mib=0").offerOf(look("a"), nodeconfig.Settings{}, nil, nil).contextMiB["GPU-a"])
 	assert.Equal(t, int64(300), parsed(t, "--context-memory-mib=300").offerOf(look("a"), nodeconfig.Settings{}, nil, nil).contextMiB["GPU-a"])
 
 	more, much := 1.5, int64(2000)
-	assert.True(t, o.offerOf(look("a"), nodeconfig.Settings{MemoryScaling: &more}, nil, nil).oversubscribed())
-	assert.True(t, o.offerOf(look("a"), nodeconfig.Settings{MemoryMiB: &much}, nil, nil).oversubscribed())
+	assert.Equal(t, map[string]float64{"GPU-a": 1.5}, o.offerOf(look("a"), nodeconfig.Settings{MemoryScaling: &more}, nil, nil).beyond)
+	assert.Equal(t, map[string]float64{"GPU-a": 2}, o.offerOf(look("a"), nodeconfig.Settings{MemoryMiB: &much}, nil, nil).beyond)
 
 	assert.Equal(t, deviceplugin.Packed, o.policy(nodeconfig.Settings{}))
 	no := false

@@ -63,7 +63,7 @@ func (p *publisher) capacities() map[string]grant.Card { return p.now().capaciti
 // ociSettings are the node's settings with what follows from the offer.
 func (p *publisher) ociSettings(base oci.Settings) oci.Settings {
 	now := p.now()
-	base.Oversubscribe = now.oversubscribed()
+	base.Oversubscription = now.beyond
 	base.ContextMiB = now.contextMiB
 	return base
 }

@@ -166,6 +166,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_
 CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned int flags);
 CUresult cuMemFree(CUdeviceptr_v1 ptr);
 CUresult cuMemFree_v2(CUdeviceptr ptr);
+CUresult cuMemAdvise(CUdeviceptr ptr, size_t bytes, int advice, CUdevice dev);
 CUresult cuMemGetAddressRange(CUdeviceptr_v1 *base, unsigned int *size, CUdeviceptr_v1 ptr);
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr);
 CUresult cuMemAllocHost(void **pp, unsigned int bytes);

@@ -268,6 +268,12 @@ static void run(const char *what)
 		printf("free1 %d\n", CALL("cuMemFree", (unsigned)pointers[number()]));
 	else if (!strcmp(what, "freeptr"))
 		printf("freeptr %d\n", CALL("cuMemFree_v2", number()));
+	else if (!strcmp(what, "where")) { /* 1: managed memory */
+		unsigned managed = 9;
+
+		r = CALL("cuPointerGetAttribute", &managed, 8, pointers[number()]);
+		printf("where %d %u\n", r, managed);
+	}
 	else if (!strcmp(what, "info")) {
 		r = CALL("cuMemGetInfo_v2", &x, &y);
 		printf("info %d free %zu total %zu\n", r, x, y);

@@ -1,0 +1,69 @@
+package limiter_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+// oversubscribed is a container whose limit is 1 GiB, half of which may lie on the card.
+func oversubscribed(t *testing.T) *container {
+	c := oneCard(t, 1<<30)
+	limits, err := limiter.ReadLimits(c.limits())
+	require.NoError(t, err)
+	limits.Devices[0].PhysicalBytes = 1 << 29
+	require.NoError(t, limiter.UpdateLimits(c.limits(), limits))
+	return c
+}
+
+// Beyond its part of the card a container's memory is managed, up to its limit and no
+// further; it is told of all of it, and what is freed comes back to where it was.
+func TestOversubscription(t *testing.T) {
+	const half = "536870912"
+	for _, test := range []struct {
+		name, script string
+		want         []string
+	}{
+		{"the first half is the card's, the second may be the host's, and there is no third", "init ctx 0 alloc " + half + " where 0 alloc " + half + " where 1 alloc 1 info",
+			[]string{"init 0", "ctx 0", "alloc 0", "where 0 0", "alloc 0", "where 0 1", "alloc 2", "info 0 free 0 total 1073741824"}},
+		{"one byte more than the card's part", "init ctx 0 alloc 536870913 where 0 alloc 536870911 where 1 alloc 1",
+			[]string{"init 0", "ctx 0", "alloc 0", "where 0 1", "alloc 0", "where 0 0", "alloc 2"}},
+		{"what is freed of the card is the card's again", "init ctx 0 alloc " + half + " alloc " + half + " free 0 alloc " + half + " where 2 free 1 free 2 info",
+			[]string{"init 0", "ctx 0", "alloc 0", "alloc 0", "free 0", "alloc 0", "where 0 0", "free 0", "free 0", "info 0 free 1073741824 total 1073741824"}},
+		{"what is freed of the host's is the limit's", "init ctx 0 alloc " + half + " alloc " + half + " free 1 alloc " + half + " where 2 alloc 1",
+			[]string{"init 0", "ctx 0", "alloc 0", "alloc 0", "free 0", "alloc 0", "where 0 1", "alloc 2"}},
+		{"managed memory takes none of the card's part", "init ctx 0 managed " + half + " alloc " + half + " where 1 managed 1",
+			[]string{"init 0", "ctx 0", "managed 0", "alloc 0", "where 0 0", "managed 2"}},
+		{"more than the limit at once", "init ctx 0 alloc 1073741825 alloc 1073741824 where 0",
+			[]string{"init 0", "ctx 0", "alloc 2", "alloc 0", "where 0 1"}},
+		{"virtual memory is the card's", "init ctx 0 vcreate 0 512 vcreate 0 2",
+			[]string{"init 0", "ctx 0", "vcreate 0", "vcreate 2"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			c := oversubscribed(t)
+			lines, _ := c.probe(t, test.script)
+			assert.Equal(t, test.want, lines)
+			assert.Zero(t, c.used(t), "all is given back")
+			usage, err := limiter.ReadUsage(c.usage())
+			require.NoError(t, err)
+			assert.Zero(t, usage.Devices[0].SpilledBytes)
+		})
+	}
+	t.Run("pools are the card's", func(t *testing.T) {
+		t.Parallel()
+		lines, _ := oversubscribed(t).run(t, filepath.Join(bin, "pools"), "init", "ctx", "async", half, "async", "1", "alloc", half)
+		assert.Equal(t, []string{"async 0", "async 2", "alloc 0"}, lines[len(lines)-3:])
+	})
+	t.Run("a full card", func(t *testing.T) {
+		t.Parallel()
+		c := oversubscribed(t)
+		fail(t, c, "cuMemAlloc_v2")
+		lines, _ := c.probe(t, "init ctx 0 alloc 4096 where 0 alloc 4096 where 1")
+		assert.Equal(t, []string{"init 0", "ctx 0", "alloc 0", "where 0 1", "alloc 0", "where 0 0"}, lines, "others have its part: the host has room")
+	})
+}
