@@ -56,7 +56,7 @@ func TestOversubscription(t *testing.T) {
 	}
 	t.Run("pools are the card's", func(t *testing.T) {
 		t.Parallel()
-		lines, _ := oversubscribed(t).run(t, filepath.Join(bin, "pools"), "init", "ctx", "async", half, "async", "1", "alloc", half)
+		lines, _ := oversubscribed(t).run(t, filepath.Join(bin, "pools"), "init", "ctx", "0", "async", half, "async", "1", "alloc", half)
 		assert.Equal(t, []string{"async 0", "async 2", "alloc 0"}, lines[len(lines)-3:])
 	})
 	t.Run("a full card", func(t *testing.T) {
