@@ -71,15 +71,17 @@ struct account *graph_account(struct process *p, CUdevice dev)
 
 void pool_bury(struct process *p, struct pool *pool)
 {
-	CUmemoryPool handle = (CUmemoryPool)atomic_load_explicit(&pool->handle, memory_order_acquire);
-
-	if (atomic_load_explicit(&pool->state, memory_order_acquire) != POOL_ENDED || !account_close(&pool->account))
-		return;
-	/* First, for the driver may give the handle to another one. */
+	/* All under the lock, for since the caller looked the place may have become another
+	 * pool's. And before the driver is asked, for it may give the handle out again. */
 	lock_take(&p->pools.lock);
-	atomic_store_explicit(&pool->handle, GONE, memory_order_release);
+	uintptr_t handle = atomic_load_explicit(&pool->handle, memory_order_relaxed);
+	bool ends = handle > GONE && atomic_load_explicit(&pool->state, memory_order_relaxed) == POOL_ENDED &&
+	            account_close(&pool->account);
+	if (ends)
+		atomic_store_explicit(&pool->handle, GONE, memory_order_release);
 	lock_give(&p->pools.lock);
-	REAL(cuMemPoolDestroy)(handle);
+	if (ends)
+		REAL(cuMemPoolDestroy)((CUmemoryPool)handle);
 }
 
 static bool worth_a_look(struct pool *pool)
