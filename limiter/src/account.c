@@ -1,14 +1,27 @@
 #include "account.h"
 
+#include "capture.h"
 #include "hooks.h"
+#include "pool.h"
 #include "process.h"
 #include "reserve.h"
 
-static CUresult ask(const struct account *a, uint64_t *reserved)
+static CUresult ask_driver(const struct account *a, uint64_t *reserved)
 {
 	if (a->kind == ACCOUNT_POOL)
 		return REAL(cuMemPoolGetAttribute)((CUmemoryPool)a->whose, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved);
 	return REAL(cuDeviceGetGraphMemAttribute)((CUdevice)a->whose, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, reserved);
+}
+
+/* No manual says that asking is safe while something is captured. */
+static CUresult ask(const struct account *a, uint64_t *reserved)
+{
+	if (!capture_any())
+		return ask_driver(a, reserved);
+	int mode = driver_relax(CU_STREAM_CAPTURE_MODE_RELAXED);
+	CUresult result = ask_driver(a, reserved);
+	driver_relax(mode);
+	return result;
 }
 
 /* The split of the cell is for people: relaxed, no decision hangs on it, and it has

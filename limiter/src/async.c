@@ -47,7 +47,7 @@ struct taking {
 /* A chunk more for a small allocation, else whole chunks. */
 static uint64_t worst(const struct taking *t)
 {
-	return round_up(t->size, atomic_load_explicit(&t->pool->chunk, memory_order_relaxed));
+	return round_up(t->size ? t->size : 1, atomic_load_explicit(&t->pool->chunk, memory_order_relaxed));
 }
 
 /* Where it does not fit the pools let go what is idle; and then what the stream
@@ -63,7 +63,7 @@ static bool charge(struct taking *t)
 		return false;
 	if (account_begin(t->process, a, t->bytes))
 		return true;
-	if (REAL(cuStreamSynchronize)(t->stream) != CUDA_SUCCESS)
+	if (driver_wait(t->stream) != CUDA_SUCCESS)
 		return false;
 	pools_make_room(t->process, a->cell, UINT64_MAX);
 	return account_begin(t->process, a, t->bytes);
@@ -99,7 +99,15 @@ static CUresult begin(struct taking *t, CUmemoryPool handle, bool current)
 {
 	if (capture_any() && capture_of(t->stream))
 		return CUDA_SUCCESS; /* a node of a graph, or the driver's to refuse */
-	t->process = process_get();
+	t->process = process_peek();
+	if (__builtin_expect(!t->process, 0)) {
+		CUdevice dev;
+		CUresult none = REAL(cuCtxGetDevice)(&dev);
+
+		if (none != CUDA_SUCCESS)
+			return none; /* no context, so the driver would refuse too */
+		t->process = process_get();
+	}
 	if (!t->process || !owner_wait(&t->process->owner))
 		return CUDA_ERROR_NOT_INITIALIZED;
 	CUresult result = find_pool(t, handle, current);
@@ -144,7 +152,7 @@ static CUresult end(struct taking *t, CUresult result, CUdeviceptr *ptr)
 
 #define TAKE(handle, current, as, call)                                                                \
 	struct taking t = { .size = size, .stream = as };                                              \
-	CUresult result = ptr && size ? begin(&t, handle, current) : CUDA_ERROR_INVALID_VALUE;         \
+	CUresult result = ptr ? begin(&t, handle, current) : CUDA_ERROR_INVALID_VALUE;         \
                                                                                                        \
 	return result != CUDA_SUCCESS ? result : end(&t, call, ptr)
 

@@ -129,11 +129,18 @@ static void trim(struct process *p, struct pool *pool, uint64_t bytes)
 	look(p, pool);
 }
 
-/* Between these two the driver lets this thread do what would otherwise end a
- * capture that is under way somewhere. */
-static int relax(int mode)
+int driver_relax(int mode)
 {
 	return REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS ? mode : CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+
+CUresult driver_wait(CUstream stream)
+{
+	int mode = driver_relax(CU_STREAM_CAPTURE_MODE_RELAXED);
+	CUresult result = REAL(cuStreamSynchronize)(stream);
+
+	driver_relax(mode);
+	return result;
 }
 
 bool pools_make_room(struct process *p, int cell, uint64_t bytes)
@@ -144,7 +151,7 @@ bool pools_make_room(struct process *p, int cell, uint64_t bytes)
 
 	if (!high && account_empty(graph))
 		return false;
-	int mode = relax(CU_STREAM_CAPTURE_MODE_RELAXED);
+	int mode = driver_relax(CU_STREAM_CAPTURE_MODE_RELAXED);
 	for (uint32_t i = 0; i < high; i++) {
 		struct pool *pool = &p->pools.pool[i];
 
@@ -158,6 +165,6 @@ bool pools_make_room(struct process *p, int cell, uint64_t bytes)
 		account_look(p, graph);
 		any = true;
 	}
-	relax(mode);
+	driver_relax(mode);
 	return any;
 }

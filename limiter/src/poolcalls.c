@@ -27,12 +27,14 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 		return refuse();
 	if (props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED && !host)
 		return refuse();
-	struct process *p = process_get();
 	int cell = host ? 0 : device_cell(props->location.id);
-	if (!p || cell < 0)
+	if (cell < 0) /* of a card that there is not, or that is not granted */
 		return CUDA_ERROR_NOT_INITIALIZED;
 	CUresult result = REAL(cuMemPoolCreate)(pool, props);
-	if (result != CUDA_SUCCESS || pool_add(p, *pool, host ? POOL_FREE_OF_CHARGE : POOL_CHARGED, cell))
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct process *p = process_get();
+	if (p && pool_add(p, *pool, host ? POOL_FREE_OF_CHARGE : POOL_CHARGED, cell))
 		return result;
 	REAL(cuMemPoolDestroy)(*pool);
 	return CUDA_ERROR_OUT_OF_MEMORY;

@@ -252,3 +252,12 @@ func TestPoolsOfTwoCards(t *testing.T) {
 		"use 0", "info 0 0", "ctx 0", "info 0 0", "mk 0", "pick 0", "from 2", "use 0", "afree 0", "sync 0", "from 0", "use 0", "async 2",
 		"info 0 0", "ctx 0", "info 0 0"}, lines)
 }
+
+// Before cuInit and without a context it is the driver's to refuse, and takes no slot.
+func TestPoolsBeforeAnything(t *testing.T) {
+	c := oneCard(t, giB)
+	lines, stderr := c.pools(t, "async 1 mk 0 init async 1 sync ctxsync gtrim")
+	bare, _ := c.bare().pools(t, "async 1 mk 0 init async 1 sync ctxsync gtrim")
+	assert.Equal(t, bare, lines)
+	assert.Empty(t, stderr)
+}
