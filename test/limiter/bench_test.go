@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // BenchmarkAdded says what the library adds to a call, in nanoseconds, over a
@@ -28,6 +30,24 @@ func BenchmarkAdded(b *testing.B) {
 				b.ReportMetric(limited["alloc+free"]/bare["alloc+free"], "ratio/alloc+free")
 				b.ReportMetric(limited["meminfo"]/bare["meminfo"], "ratio/meminfo")
 			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// BenchmarkLaunch is what a launch costs more where compute time is not limited, and
+// where it is and there is enough of it.
+func BenchmarkLaunch(b *testing.B) {
+	for _, share := range []uint32{0, 50} {
+		b.Run(fmt.Sprintf("share=%d", share), func(b *testing.B) {
+			program, c := benchProgram(b)
+			c.share(b, share, limiter.PolicyForce)
+			for range b.N {
+				bare, limited := timings(b, c.bare(), program), timings(b, c, program)
+				b.ReportMetric(limited["launch"]-bare["launch"], "added-ns/launch")
+				b.ReportMetric(bare["launch"], "bare-ns/launch")
+			}
+			require.Zero(b, c.cores(b).ThrottledNanoseconds)
 			b.ReportMetric(0, "ns/op")
 		})
 	}

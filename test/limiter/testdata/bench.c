@@ -10,6 +10,7 @@
 
 typedef unsigned long long ptr_t;
 
+static int (*kernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 static int (*alloc)(ptr_t *, size_t), (*release)(ptr_t), (*info)(size_t *, size_t *);
 static void *handle;
 
@@ -52,6 +53,11 @@ static void look(void)
 	info(&f, &t);
 }
 
+static void launch(void)
+{
+	kernel(&kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+}
+
 static void symbol(void)
 {
 	dlsym(handle, "cuMemcpyHtoD_v2");
@@ -89,6 +95,7 @@ int main(int argc, char **argv)
 	alloc_async = dlsym(handle, "cuMemAllocAsync");
 	release_async = dlsym(handle, "cuMemFreeAsync");
 	synchronise = dlsym(handle, "cuStreamSynchronize");
+	kernel = dlsym(handle, "cuLaunchKernel");
 	if (init(0))
 		return 1;
 	printf("init %.1f\n", now() - start);
@@ -99,6 +106,7 @@ int main(int argc, char **argv)
 		fflush(stdout);
 		pause();
 	}
+	measure("launch", launch, 256);
 	measure("alloc+free", pair, 32);
 	for (int live = 0, i = 0; i < 2; i++) {
 		ptr_t p;

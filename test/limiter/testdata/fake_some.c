@@ -100,3 +100,18 @@ int cuGetProcAddress_v2(const char *name, void **pfn, int version, uint64_t flag
 	return *pfn ? 0 : 500;
 }
 #endif
+/* Events that take no time, and captures in the strictest mode: any call of an event,
+ * in whatever stream and thread, breaks the one that is open. */
+float fakeMilliseconds;
+static void *captured;
+static int launches, broken;
+int cuEventCreate(void **event) { broken += captured != NULL; *event = (void *)(next += 16); return 0; }
+int cuEventRecord(void *event, void *stream) { (void)event, (void)stream; broken += captured != NULL; return 0; }
+int cuEventQuery(void *event) { (void)event; broken += captured != NULL; return 0; }
+int cuEventElapsedTime(float *ms) { broken += captured != NULL; *ms = fakeMilliseconds; return 0; }
+int cuStreamBeginCapture_v2(void *stream) { if (captured) return 401; captured = stream; return 0; }
+int cuStreamEndCapture(void *stream, void **graph) { *graph = NULL; if (captured != stream) return 401; captured = NULL; return 0; }
+int cuStreamIsCapturing(void *stream, int *status) { *status = stream && stream == captured; return stream ? 0 : captured ? 906 : 0; }
+int cuLaunchKernel(void) { launches++; return 0; }
+int fakeLaunches(void) { return launches; }
+int fakeBroken(void) { return broken; }

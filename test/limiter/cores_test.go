@@ -1,0 +1,339 @@
+package limiter_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+// The tests of shares measure the card's time, of which the simulated driver keeps
+// account, against the wall's: how long calls take does not matter.
+
+// sharing is a container that has a share of the first card's compute time.
+func sharing(tb testing.TB, state, group string, percent uint32, policy limiter.Policy) *container {
+	tb.Helper()
+	c := newContainer(tb, state, card{gpuIDs[0], 8 * giB})
+	c.group = group
+	c.share(tb, percent, policy)
+	return c
+}
+
+// share gives the container another share while it runs.
+func (c *container) share(tb testing.TB, percent uint32, policy limiter.Policy) {
+	tb.Helper()
+	limits, err := limiter.ReadLimits(c.limits())
+	require.NoError(tb, err)
+	for i := range limits.Devices {
+		limits.Devices[i].CorePercent, limits.Devices[i].Policy = percent, policy
+	}
+	require.NoError(tb, limiter.UpdateLimits(c.limits(), limits))
+}
+
+func (c *container) told(tb testing.TB, states ...limiter.CoreState) {
+	tb.Helper()
+	require.NoError(tb, limiter.UpdateCores(c.limits(), states))
+}
+
+func (c *container) cores(tb testing.TB) limiter.CoreUsage {
+	tb.Helper()
+	usage, err := limiter.ReadCoreUsage(c.usage())
+	require.NoError(tb, err)
+	return usage[0]
+}
+
+// busy is the time of card 0 that the container has had in all, in seconds.
+func (c *container) busy(tb testing.TB) float64 {
+	tb.Helper()
+	out, err := exec.Command(filepath.Join(built, "sim", "simctl"), "--state", c.state, "status", "-o", "json").Output()
+	require.NoError(tb, err)
+	var s struct {
+		Groups []struct {
+			ID    uint64
+			Cards []struct {
+				Index  int
+				BusyNs uint64 `json:"busy_ns"`
+			}
+		}
+	}
+	require.NoError(tb, json.Unmarshal(out, &s))
+	for _, g := range s.Groups {
+		if fmt.Sprint(g.ID) == c.group {
+			for _, one := range g.Cards {
+				if one.Index == 0 {
+					return float64(one.BusyNs) / 1e9
+				}
+			}
+		}
+	}
+	return 0
+}
+
+// ran is what testdata/pace.c says.
+type ran struct {
+	launches, busy, wall, longest uint64
+}
+
+// percent is the part of the card's time that it had.
+func (r ran) percent() float64 { return 100 * float64(r.busy) / float64(r.wall) }
+
+func pace(tb testing.TB) string {
+	tb.Helper()
+	program := filepath.Join(tb.TempDir(), "pace")
+	require.NoError(tb, compile(program, "testdata/pace.c", "-pthread", filepath.Join(built, "sim", "libcuda.so.1")))
+	return program
+}
+
+// start runs testdata/pace.c; the answer comes when it has ended.
+func (c *container) start(tb testing.TB, program string, seconds float64, how, kernels string, more ...string) (*exec.Cmd, <-chan ran) {
+	tb.Helper()
+	cmd := c.command(program, append([]string{fmt.Sprint(seconds), how, kernels}, more...)...)
+	out, err := cmd.StdoutPipe()
+	require.NoError(tb, err)
+	cmd.Stderr = os.Stderr
+	require.NoError(tb, cmd.Start())
+	tb.Cleanup(func() { cmd.Process.Kill() })
+	done := make(chan ran, 1)
+	go func() {
+		var r ran
+		fmt.Fscan(out, &r.launches, &r.busy, &r.wall, &r.longest)
+		cmd.Wait()
+		done <- r
+	}()
+	return cmd, done
+}
+
+// A share holds for kernels of any length, for programs that wait for each kernel and
+// for such that wait for none.
+func TestShare(t *testing.T) {
+	program := pace(t)
+	for _, test := range []struct {
+		percent      uint32
+		how, kernels string
+	}{
+		{10, "async", "500"}, {30, "sync", "500"}, {50, "async", "5"}, {70, "queue", "500"},
+		{90, "async", "500"}, {30, "async", "5,500,5000"}, {50, "sync", "50000"}, {30, "async", "50000"},
+	} {
+		t.Run(fmt.Sprintf("%d %s %s", test.percent, test.how, test.kernels), func(t *testing.T) {
+			t.Parallel()
+			c := sharing(t, newMachine(t, "H200"), "7", test.percent, limiter.PolicyForce)
+			_, done := c.start(t, program, 3, test.how, test.kernels)
+			r := <-done
+			assert.InDelta(t, float64(test.percent), r.percent(), 5, "%+v", r)
+			usage := c.cores(t)
+			assert.NotZero(t, usage.ThrottledNanoseconds)
+			assert.LessOrEqual(t, usage.Launches, r.launches)
+			assert.InEpsilon(t, float64(r.busy), float64(usage.ChargedNanoseconds), 0.3, "what is charged is what it took")
+		})
+	}
+}
+
+// It is the container's share, however many processes and threads it has.
+func TestShareIsTheContainers(t *testing.T) {
+	program := pace(t)
+	c := sharing(t, newMachine(t, "H200"), "7", 30, limiter.PolicyForce)
+	var all []<-chan ran
+	for range 3 {
+		_, done := c.start(t, program, 3, "sync", "300", "4")
+		all = append(all, done)
+	}
+	var sum float64
+	least, most := 100.0, 0.0
+	for _, done := range all {
+		p := (<-done).percent()
+		sum, least, most = sum+p, min(least, p), max(most, p)
+	}
+	assert.InDelta(t, 30, sum, 5)
+	assert.Greater(t, least, most/3, "and none of them starves")
+}
+
+func TestSharesOfTwo(t *testing.T) {
+	program := pace(t)
+	for _, test := range []struct {
+		a, b         uint32
+		how, kernels string
+	}{{30, 70, "async", "500"}, {10, 90, "async", "50"}, {50, 50, "queue", "500"}} {
+		t.Run(fmt.Sprintf("%d %d %s %s", test.a, test.b, test.how, test.kernels), func(t *testing.T) {
+			t.Parallel()
+			state := newMachine(t, "H200")
+			_, a := sharing(t, state, "1", test.a, limiter.PolicyForce).start(t, program, 3, test.how, test.kernels)
+			_, b := sharing(t, state, "2", test.b, limiter.PolicyForce).start(t, program, 3, test.how, test.kernels)
+			assert.InDelta(t, float64(test.a), (<-a).percent(), 6)
+			assert.InDelta(t, float64(test.b), (<-b).percent(), 8)
+		})
+	}
+}
+
+// The default policy leaves a container alone while nobody else is there, and a
+// blocked one gets next to nothing, limited or not; the host's word is followed.
+func TestPolicies(t *testing.T) {
+	program := pace(t)
+	for name, test := range map[string]struct {
+		percent uint32
+		policy  limiter.Policy
+		soft    uint32
+		state   limiter.CoreState
+		want    float64
+	}{
+		"default, alone":          {30, limiter.PolicyDefault, 0, limiter.CoreState{}, 99},
+		"default, contended":      {30, limiter.PolicyDefault, 0, limiter.CoreState{Contended: true}, 30},
+		"force, alone":            {30, limiter.PolicyForce, 0, limiter.CoreState{}, 30},
+		"disabled":                {30, limiter.PolicyDisable, 0, limiter.CoreState{Contended: true}, 99},
+		"no limit":                {0, limiter.PolicyForce, 0, limiter.CoreState{Contended: true}, 99},
+		"corrected":               {30, limiter.PolicyForce, 0, limiter.CoreState{Correction: 2000}, 60},
+		"soft, alone":             {30, limiter.PolicyForce, 60, limiter.CoreState{}, 60},
+		"soft, contended":         {30, limiter.PolicyDefault, 60, limiter.CoreState{Contended: true}, 30},
+		"soft, found room":        {30, limiter.PolicyDefault, 60, limiter.CoreState{Contended: true, ElasticPercent: 45}, 45},
+		"blocked":                 {30, limiter.PolicyDefault, 0, limiter.CoreState{Blocked: true}, 1},
+		"blocked without a limit": {0, limiter.PolicyDisable, 0, limiter.CoreState{Blocked: true}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := sharing(t, newMachine(t, "H200"), "7", test.percent, test.policy)
+			limits, err := limiter.ReadLimits(c.limits())
+			require.NoError(t, err)
+			limits.Devices[0].CoreSoftPercent = test.soft
+			require.NoError(t, limiter.UpdateLimits(c.limits(), limits))
+			c.told(t, test.state)
+			_, done := c.start(t, program, 3, "queue", "2000")
+			got := (<-done).percent()
+			if test.want > 90 {
+				assert.Greater(t, got, 70.0)
+				assert.Zero(t, c.cores(t).ThrottledNanoseconds)
+			} else {
+				assert.InDelta(t, test.want, got, 5)
+			}
+		})
+	}
+}
+
+// Who has not used up what an idle container has at once does not wait at all.
+func TestNoStallAtTheStart(t *testing.T) {
+	program := pace(t)
+	for _, kernels := range []string{"5", "500", "5,10,20,50,100,200,500"} {
+		c := sharing(t, newMachine(t, "H200"), "7", 50, limiter.PolicyForce)
+		_, done := c.start(t, program, 0.015, "sync", kernels)
+		r := <-done
+		require.NotZero(t, r.launches)
+		assert.Zero(t, c.cores(t).ThrottledNanoseconds, "%+v", r)
+	}
+}
+
+// Running programs follow new limits: one that sleeps off a debt wakes up, and one
+// that was free is held back.
+func TestShareChangesWhileItRuns(t *testing.T) {
+	program := pace(t)
+	c := sharing(t, newMachine(t, "H200"), "7", 1, limiter.PolicyForce)
+	c.start(t, program, 60, "sync", "50000") // each costs 5 s of its share
+	eventually(t, waitLong, "it has a debt", func() bool { return c.cores(t).ChargedNanoseconds >= uint64(100*time.Millisecond) })
+	c.share(t, 0, limiter.PolicyForce)
+	had := c.busy(t)
+	eventually(t, 4*time.Second, "it does not sleep on", func() bool { return c.busy(t) > had+0.5 })
+
+	c.share(t, 20, limiter.PolicyForce)
+	time.Sleep(500 * time.Millisecond)
+	had, from := c.busy(t), time.Now()
+	time.Sleep(3 * time.Second)
+	assert.InDelta(t, 20, 100*(c.busy(t)-had)/time.Since(from).Seconds(), 6)
+}
+
+// Processes that are killed at any moment neither stop the others nor give them more.
+func TestShareUnderKills(t *testing.T) {
+	program := pace(t)
+	c := sharing(t, newMachine(t, "H200"), "7", 40, limiter.PolicyForce)
+	running := make([]*exec.Cmd, 6)
+	launch := func(i int) { running[i], _ = c.start(t, program, 60, []string{"sync", "async", "queue"}[i%3], "500") }
+	for i := range running {
+		launch(i)
+	}
+	time.Sleep(500 * time.Millisecond)
+	had, from, kills := c.busy(t), time.Now(), 0
+	for time.Since(from) < 5*time.Second {
+		i := rand.IntN(len(running))
+		require.NoError(t, running[i].Process.Kill())
+		launch(i)
+		kills++
+		time.Sleep(time.Duration(10+rand.IntN(40)) * time.Millisecond)
+	}
+	got := 100 * (c.busy(t) - had) / time.Since(from).Seconds()
+	t.Logf("%d kills, %.1f %%", kills, got)
+	assert.Less(t, got, 48.0)
+	for _, cmd := range running {
+		require.NoError(t, cmd.Process.Kill())
+	}
+	time.Sleep(100 * time.Millisecond)
+	_, done := c.start(t, program, 2, "sync", "500")
+	assert.InDelta(t, 40, (<-done).percent(), 6, "and who comes after has the whole share")
+}
+
+// A container that writes nonsense where its time is accounted harms itself at most,
+// and is not held up for ever.
+func TestSpoiltBucket(t *testing.T) {
+	program := pace(t)
+	state := newMachine(t, "H200")
+	c, neighbour := sharing(t, state, "1", 90, limiter.PolicyForce), sharing(t, state, "2", 20, limiter.PolicyForce)
+	_, done := c.start(t, program, 1, "async", "500", "4")
+	_, other := neighbour.start(t, program, 2, "async", "500")
+	f, err := os.OpenFile(c.usage(), os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	for range 200 {
+		var garbage [24]byte
+		for i := range garbage {
+			garbage[i] = byte(rand.Uint32())
+		}
+		if rand.IntN(3) == 0 {
+			garbage = [24]byte{}
+		}
+		_, err := f.WriteAt(garbage[:], 2048)
+		require.NoError(t, err)
+		time.Sleep(5 * time.Millisecond)
+	}
+	select {
+	case r := <-done:
+		assert.NotZero(t, r.launches)
+	case <-time.After(50 * time.Second): // 10 s of the card, the largest debt that there is
+		require.Fail(t, "it hangs")
+	}
+	assert.InDelta(t, 20, (<-other).percent(), 6)
+}
+
+// A stopped process keeps its place in the line, and nobody else's.
+func TestStoppedLauncherHoldsNobodyUp(t *testing.T) {
+	program := pace(t)
+	c := sharing(t, newMachine(t, "H200"), "7", 40, limiter.PolicyForce)
+	for range 3 {
+		cmd, _ := c.start(t, program, 60, "sync", "500", "2")
+		time.Sleep(150 * time.Millisecond)
+		require.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
+	}
+	_, done := c.start(t, program, 2, "sync", "500")
+	assert.InDelta(t, 40, (<-done).percent(), 6)
+}
+
+// What is launched into a capture does not run: it costs nothing, waits for nothing,
+// and nothing of the library's own is called that would break the capture. Launches
+// elsewhere wait as ever.
+func TestCaptureIsLeftAlone(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "captures")
+	require.NoError(t, compile(program, "testdata/captures.c", "-pthread"))
+	c := sharing(t, newMachine(t, "H200"), "7", 50, limiter.PolicyForce)
+	c.sim = fakeDriver(t)
+	lines, stderr := c.run(t, program)
+	assert.Equal(t, []string{"begin 0", "captured 50000", "nested 401", "end of another 401", "end 0", "broken 0", "launched 50008"}, lines)
+	assert.Empty(t, stderr)
+	usage := c.cores(t)
+	// 12 kernels of 20 ms, and three of unknown cost in another thread.
+	assert.InDelta(t, 240, float64(usage.ChargedNanoseconds)/1e6, 40)
+	assert.NotZero(t, usage.ThrottledNanoseconds)
+}
