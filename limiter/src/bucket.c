@@ -105,5 +105,6 @@ void bucket_wait(struct vgpu_bucket *b, int cell, uint64_t turn)
 		clock_nap_ns(least(wait, NAP_NS));
 		now = clock_ns();
 	}
-	atomic_fetch_add_explicit(&b->throttled, now - begin, memory_order_relaxed);
+	if (now != begin)
+		atomic_fetch_add_explicit(&b->throttled, now - begin, memory_order_relaxed);
 }

@@ -1,6 +1,7 @@
 #include "cores.h"
 
 #include "limits.h"
+#include "usage.h"
 
 struct cores cores;
 
@@ -56,6 +57,8 @@ uint32_t cores_refresh(void)
 		return atomic_load_explicit(&cores.limited, memory_order_relaxed);
 	/* Acquire: the records are read after it, so they are as new or newer. */
 	uint64_t now = atomic_load_explicit(generation, memory_order_acquire);
+	struct vgpu_usage *usage = usage_map();
+	atomic_store_explicit(&cores.buckets, usage ? usage->buckets : NULL, memory_order_relaxed);
 	atomic_store_explicit(&cores.cells, (uint32_t)limits_count(), memory_order_relaxed);
 	for (int i = 0; i < limits_count() && i < VGPU_MAX_DEVICES; i++) {
 		uint32_t rate = limits_core_rate(i);

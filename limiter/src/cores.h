@@ -19,6 +19,7 @@ struct cores {
 	_Atomic uint32_t limited;                     /* bit i: cell i */
 	_Atomic uint32_t cells;                       /* how many there are */
 	_Atomic uint32_t busy;                        /* somebody reads them anew */
+	_Atomic(struct vgpu_bucket *) buckets;        /* of the usage file; NULL: it is not mapped */
 	_Atomic uint32_t rates[VGPU_MAX_DEVICES];
 };
 extern struct cores cores;

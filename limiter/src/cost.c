@@ -5,49 +5,29 @@
 
 #include "bucket.h"
 
-enum { PLACES = 4096, PROBES = 4 };
-
-/* Made by the first limited launch, never freed. All of it is relaxed atomics: each
- * number stands for itself, and what two threads make of one entry at once is at
- * worst a poor estimate until the next sample. */
-static _Atomic(struct cost *) table;
+_Atomic(struct cost *) cost_table;
 
 static struct cost *make_table(void)
 {
-	struct cost *none = NULL, *made = mmap(NULL, PLACES * sizeof(*made), PROT_READ | PROT_WRITE,
+	struct cost *none = NULL, *made = mmap(NULL, COST_PLACES * sizeof(*made), PROT_READ | PROT_WRITE,
 	                                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (made == MAP_FAILED)
 		return NULL;
 	/* Release: fresh zeroes are there before the pointer. */
-	if (atomic_compare_exchange_strong_explicit(&table, &none, made, memory_order_acq_rel, memory_order_acquire))
+	if (atomic_compare_exchange_strong_explicit(&cost_table, &none, made, memory_order_acq_rel, memory_order_acquire))
 		return made;
-	munmap(made, PLACES * sizeof(*made));
+	munmap(made, COST_PLACES * sizeof(*made));
 	return none;
-}
-
-static uint64_t rounded(uint64_t volume)
-{
-	int above = volume >> 3 ? 60 - __builtin_clzll(volume) : 0; /* keeps the four highest bits */
-
-	return volume >> above << above;
-}
-
-uint64_t cost_key(const void *what, uint64_t volume, int cell)
-{
-	uint64_t key = (uint64_t)(uintptr_t)what * 0x9e3779b97f4a7c15u;
-
-	key = (key ^ key >> 29 ^ rounded(volume) ^ (uint64_t)cell << 60) * 0xbf58476d1ce4e5b9u;
-	return (key ^ key >> 32) | 1;
 }
 
 /* A free place among the key's; where there is none, one of them is taken over. */
 static struct cost *claim(struct cost *all, uint64_t key)
 {
-	struct cost *victim = &all[((key >> 40) + (key >> 8) % PROBES) % PLACES];
+	struct cost *victim = &all[((key >> 40) + (key >> 8) % COST_PROBES) % COST_PLACES];
 
-	for (uint64_t i = 0; i < PROBES; i++) {
-		struct cost *c = &all[((key >> 40) + i) % PLACES];
+	for (uint64_t i = 0; i < COST_PROBES; i++) {
+		struct cost *c = &all[((key >> 40) + i) % COST_PLACES];
 		uint64_t empty = 0;
 
 		if (atomic_compare_exchange_strong_explicit(&c->key, &empty, key, memory_order_relaxed, memory_order_relaxed) ||
@@ -65,19 +45,13 @@ static struct cost *claim(struct cost *all, uint64_t key)
 	return victim;
 }
 
-struct cost *cost_find(uint64_t key)
+struct cost *cost_claim(uint64_t key)
 {
-	struct cost *all = atomic_load_explicit(&table, memory_order_acquire);
+	struct cost *all = atomic_load_explicit(&cost_table, memory_order_acquire);
 
-	if (__builtin_expect(!all, 0) && !(all = make_table()))
-		return NULL;
-	for (uint64_t i = 0; i < PROBES; i++) {
-		struct cost *c = &all[((key >> 40) + i) % PLACES];
-
-		if (atomic_load_explicit(&c->key, memory_order_relaxed) == key)
-			return c;
-	}
-	return claim(all, key);
+	if (!all)
+		all = make_table();
+	return all ? claim(all, key) : NULL;
 }
 
 enum {

@@ -28,7 +28,7 @@ static const char *const sonames[LIBRARIES] = { "libcuda.so.1", "libnvidia-ml.so
 
 /* The driver's functions. They are filled from a library that is pinned by then,
  * and every thread that fills them fills in the same: no lock. */
-static _Atomic(void *) real[HOOK_COUNT];
+_Atomic(void *) hook_reals[HOOK_COUNT];
 static _Atomic bool resolved[LIBRARIES];
 static _Atomic(void *) hint[LIBRARIES]; /* an address inside the library */
 
@@ -68,7 +68,7 @@ static void resolve(enum library library)
 		if (hooks[id].library != library)
 			continue;
 		void *found = find_in(handle ? handle : RTLD_NEXT, id);
-		atomic_store_explicit(&real[id], found, memory_order_relaxed);
+		atomic_store_explicit(&hook_reals[id], found, memory_order_relaxed);
 		any = any || found;
 	}
 	/* Release: whoever sees it resolved sees the addresses. */
@@ -83,14 +83,14 @@ static void *address(enum hook_id id)
 	/* Acquire: pairs with the release in resolve(). */
 	if (__builtin_expect(!atomic_load_explicit(&resolved[library], memory_order_acquire), 0))
 		resolve(library);
-	return atomic_load_explicit(&real[id], memory_order_relaxed);
+	return atomic_load_explicit(&hook_reals[id], memory_order_relaxed);
 }
 
-void *hook_real(enum hook_id id)
+void *hook_real_slow(enum hook_id id)
 {
 	void *found = address(id);
 
-	if (__builtin_expect(found != NULL, 1))
+	if (found)
 		return found;
 	return hooks[id].library == CUDA ? (void *)no_cuda : (void *)no_nvml;
 }

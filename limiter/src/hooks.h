@@ -3,6 +3,7 @@
 #ifndef GPUSLICE_HOOKS_H
 #define GPUSLICE_HOOKS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "api.h"
@@ -20,9 +21,21 @@ enum hook_id {
  * such function it is one that returns an error. */
 #define REAL(name) ((__typeof__(&name))hook_real(HOOK_##name))
 
-void *hook_real(enum hook_id id);
+static inline void *hook_real(enum hook_id id);
 /* Whether the driver has the function at all. */
 bool hook_exists(enum hook_id id);
+
+/* The driver's functions, NULL where it has none or was not looked for yet. */
+extern _Atomic(void *) hook_reals[HOOK_COUNT];
+void *hook_real_slow(enum hook_id id);
+
+static inline void *hook_real(enum hook_id id)
+{
+	/* Relaxed: the address is all there is; the library that holds it is pinned. */
+	void *found = atomic_load_explicit(&hook_reals[id], memory_order_relaxed);
+
+	return __builtin_expect(found != NULL, 1) ? found : hook_real_slow(id);
+}
 
 /* The hook of that name, or HOOK_COUNT. */
 enum hook_id hook_named(const char *name);

@@ -1,6 +1,5 @@
 /* Launches. Where compute time is not limited now they go straight to the driver:
- * two loads say so. Copies and fills are not charged; the driver's own share of what
- * a call takes is not either. */
+ * three loads say so. Copies and fills are not charged. */
 #include "cores.h"
 #include "graph.h"
 #include "hooks.h"
@@ -12,105 +11,82 @@ static CUstream per_thread(CUstream stream)
 	return stream ? stream : CU_STREAM_PER_THREAD;
 }
 
-#define PACED(what, volume, stream, call)                               \
-	do {                                                             \
-		uint32_t limited_ = cores_limited();                     \
-		struct pace pace_;                                       \
-		if (__builtin_expect(!limited_, 1))                      \
-			return call;                                     \
-		pace_begin(&pace_, limited_, (what), (volume), (stream)); \
-		return pace_end(&pace_, call);                           \
-	} while (0)
+/* Two functions, so that the unlimited one needs no frame of its own. */
+#define PACED(name, parameters, arguments, what, volume, stream)                    \
+	static __attribute__((noinline)) CUresult limited_##name parameters          \
+	{                                                                            \
+		struct pace pace;                                                    \
+		pace_begin(&pace, cores_limited(), (what), (volume), (stream));      \
+		return pace_end(&pace, REAL(name) arguments);                        \
+	}                                                                            \
+	static inline CUresult paced_##name parameters                               \
+	{                                                                            \
+		if (__builtin_expect(cores_limited() != 0, 0))                       \
+			return limited_##name arguments;                             \
+		return REAL(name) arguments;                                         \
+	}
+#define LAUNCH(name, parameters, arguments, what, volume, stream)                   \
+	PACED(name, parameters, arguments, what, volume, stream)                     \
+	CUresult name parameters                                                     \
+	{                                                                            \
+		return paced_##name arguments;                                       \
+	}
 
 static uint64_t volume_of(unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz)
 {
 	return (uint64_t)gx * gy * gz * ((uint64_t)bx * by * bz); /* what overflows is refused by the driver */
 }
 
-CUresult cuLaunchKernel(LAUNCH_SHAPE, void **extra)
-{
-	PACED(f, volume_of(gx, gy, gz, bx, by, bz), stream,
-	      REAL(cuLaunchKernel)(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra));
-}
+#define VOLUME volume_of(gx, gy, gz, bx, by, bz)
+LAUNCH(cuLaunchKernel, (LAUNCH_SHAPE, void **extra),
+       (f, gx, gy, gz, bx, by, bz, shared, stream, params, extra), f, VOLUME, stream)
+LAUNCH(cuLaunchKernel_ptsz, (LAUNCH_SHAPE, void **extra),
+       (f, gx, gy, gz, bx, by, bz, shared, stream, params, extra), f, VOLUME, per_thread(stream))
+LAUNCH(cuLaunchCooperativeKernel, (LAUNCH_SHAPE),
+       (f, gx, gy, gz, bx, by, bz, shared, stream, params), f, VOLUME, stream)
+LAUNCH(cuLaunchCooperativeKernel_ptsz, (LAUNCH_SHAPE),
+       (f, gx, gy, gz, bx, by, bz, shared, stream, params), f, VOLUME, per_thread(stream))
 
-CUresult cuLaunchKernel_ptsz(LAUNCH_SHAPE, void **extra)
-{
-	PACED(f, volume_of(gx, gy, gz, bx, by, bz), per_thread(stream),
-	      REAL(cuLaunchKernel_ptsz)(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra));
-}
-
-CUresult cuLaunchCooperativeKernel(LAUNCH_SHAPE)
-{
-	PACED(f, volume_of(gx, gy, gz, bx, by, bz), stream,
-	      REAL(cuLaunchCooperativeKernel)(f, gx, gy, gz, bx, by, bz, shared, stream, params));
-}
-
-CUresult cuLaunchCooperativeKernel_ptsz(LAUNCH_SHAPE)
-{
-	PACED(f, volume_of(gx, gy, gz, bx, by, bz), per_thread(stream),
-	      REAL(cuLaunchCooperativeKernel_ptsz)(f, gx, gy, gz, bx, by, bz, shared, stream, params));
-}
-
+/* Without a configuration the driver says what is wrong. */
 static uint64_t volume_in(const CUlaunchConfig *c)
 {
-	return volume_of(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ);
+	return c ? volume_of(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ) : 0;
 }
 
-CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
+static CUstream stream_in(const CUlaunchConfig *c)
 {
-	if (!config)
-		return REAL(cuLaunchKernelEx)(config, f, params, extra);
-	PACED(f, volume_in(config), config->hStream, REAL(cuLaunchKernelEx)(config, f, params, extra));
+	return c ? c->hStream : NULL;
 }
 
-CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
-{
-	if (!config)
-		return REAL(cuLaunchKernelEx_ptsz)(config, f, params, extra);
-	PACED(f, volume_in(config), per_thread(config->hStream), REAL(cuLaunchKernelEx_ptsz)(config, f, params, extra));
-}
-
-/* The old calls have the block's shape in the function; a NULL stream is theirs. */
-CUresult cuLaunch(CUfunction f)
-{
-	PACED(f, 1, NULL, REAL(cuLaunch)(f));
-}
+LAUNCH(cuLaunchKernelEx, (const CUlaunchConfig *config, CUfunction f, void **params, void **extra),
+       (config, f, params, extra), f, volume_in(config), stream_in(config))
+LAUNCH(cuLaunchKernelEx_ptsz, (const CUlaunchConfig *config, CUfunction f, void **params, void **extra),
+       (config, f, params, extra), f, volume_in(config), per_thread(stream_in(config)))
 
 static uint64_t area(int width, int height)
 {
 	return (uint64_t)(unsigned)width * (unsigned)height;
 }
 
-CUresult cuLaunchGrid(CUfunction f, int width, int height)
-{
-	PACED(f, area(width, height), NULL, REAL(cuLaunchGrid)(f, width, height));
-}
-
-CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream)
-{
-	PACED(f, area(width, height), stream, REAL(cuLaunchGridAsync)(f, width, height, stream));
-}
+/* The old calls have the block's shape in the function; the first two are in stream 0. */
+LAUNCH(cuLaunch, (CUfunction f), (f), f, 1, NULL)
+LAUNCH(cuLaunchGrid, (CUfunction f, int width, int height), (f, width, height), f, area(width, height), NULL)
+LAUNCH(cuLaunchGridAsync, (CUfunction f, int width, int height, CUstream stream), (f, width, height, stream), f,
+       area(width, height), stream)
 
 /* A graph's execution is measured as a whole, the work of all its nodes. Its memory
  * is charged first: what is refused for want of it does not wait for its turn. */
-static CUresult launch_graph(CUgraphExec exec, CUstream stream)
-{
-	PACED(exec, 0, stream, REAL(cuGraphLaunch)(exec, stream));
-}
-
-static CUresult launch_graph_ptsz(CUgraphExec exec, CUstream stream)
-{
-	PACED(exec, 0, per_thread(stream), REAL(cuGraphLaunch_ptsz)(exec, stream));
-}
+PACED(cuGraphLaunch, (CUgraphExec exec, CUstream stream), (exec, stream), exec, 0, stream)
+PACED(cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream), (exec, stream), exec, 0, per_thread(stream))
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
 	struct graph_call call;
 
 	if (__builtin_expect(!graphs_take_memory(), 1))
-		return launch_graph(exec, stream);
+		return paced_cuGraphLaunch(exec, stream);
 	CUresult result = graph_begin(&call, exec, stream);
-	return result != CUDA_SUCCESS ? result : graph_end(&call, launch_graph(exec, stream));
+	return result != CUDA_SUCCESS ? result : graph_end(&call, paced_cuGraphLaunch(exec, stream));
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
@@ -118,9 +94,9 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 	struct graph_call call;
 
 	if (__builtin_expect(!graphs_take_memory(), 1))
-		return launch_graph_ptsz(exec, stream);
+		return paced_cuGraphLaunch_ptsz(exec, stream);
 	CUresult result = graph_begin(&call, exec, per_thread(stream));
-	return result != CUDA_SUCCESS ? result : graph_end(&call, launch_graph_ptsz(exec, stream));
+	return result != CUDA_SUCCESS ? result : graph_end(&call, paced_cuGraphLaunch_ptsz(exec, stream));
 }
 
 /* One kernel on several cards, each charged on its own. CUDA 13 has it no more; it

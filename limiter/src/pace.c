@@ -8,7 +8,6 @@
 #include "device.h"
 #include "hooks.h"
 #include "sample.h"
-#include "usage.h"
 
 /* Contexts and their cells, for a container with several cards: the handle in the
  * high 56 bits, the cell + 1 in the low 8, in one word that is read at once. */
@@ -90,15 +89,23 @@ static void tick(struct vgpu_bucket *b, struct local *local, int cell, uint64_t 
 	atomic_store_explicit(&b->last_launch, now, memory_order_relaxed);
 }
 
+static struct vgpu_bucket *bucket_of(int cell)
+{
+	/* Relaxed: the mapping is older than whatever says that a cell is limited. */
+	struct vgpu_bucket *buckets = atomic_load_explicit(&cores.buckets, memory_order_relaxed);
+
+	return buckets ? &buckets[cell] : NULL;
+}
+
 static void came(const struct sampled *sampled)
 {
-	struct vgpu_usage *usage = usage_map();
+	struct vgpu_bucket *b = bucket_of(sampled->cell);
 	int64_t more = 0;
 
 	if (atomic_load_explicit(&sampled->cost->key, memory_order_relaxed) == sampled->key)
 		more = cost_learn(sampled->cost, sampled->ns, clock_coarse_ns());
-	if (usage && more)
-		bucket_settle(&usage->buckets[sampled->cell], more, cores_rate(sampled->cell));
+	if (b && more)
+		bucket_settle(b, more, cores_rate(sampled->cell));
 }
 
 enum {
@@ -106,6 +113,8 @@ enum {
 	BLIND_NAP_NS = 50000,
 	BLIND_WAIT_NS = 20000000,
 	MEASURE_AGAIN_NS = 2000000,
+	CHEAP_NS = 50000,          /* of kernels that are shorter every eighth looks at the */
+	CHEAP_LAUNCHES = 8,        /* clock: a bucket that is empty is looked at anyway */
 };
 
 /* Of unknown cost: it is charged something small, and the rest when the first sample
@@ -133,13 +142,9 @@ static uint64_t charge_blindly(struct cost *cost, CUstream stream)
 
 static void charge(struct pace *p, struct vgpu_bucket *b, uint64_t ns)
 {
-	struct local *local = &locals[p->cell];
 	uint64_t turn;
 
 	p->charged = ns;
-	/* Not an atomic addition: two threads may lose one count, which people can bear. */
-	atomic_store_explicit(&local->launches, atomic_load_explicit(&local->launches, memory_order_relaxed) + 1,
-	                      memory_order_relaxed);
 	if (!bucket_charge(b, ns, &turn))
 		bucket_wait(b, p->cell, turn);
 }
@@ -163,55 +168,73 @@ static void measured(struct pace *p, struct vgpu_bucket *b, struct cost *cost, u
 	p->sample = sample_begin(cost, key, p->cell, p->stream, now);
 }
 
-static struct vgpu_bucket *bucket_of(struct pace *p, uint32_t limited, CUstream stream, uint64_t now)
+static struct vgpu_bucket *starts(struct pace *p, uint32_t limited, CUstream stream, int cell)
 {
 	p->charged = 0;
 	p->sample = SAMPLE_NONE;
 	p->stream = stream;
-	if (p->cell < 0 || !(limited >> p->cell & 1) || (capture_any() && capture_of(stream)))
+	p->cell = cell;
+	if (cell < 0 || !(limited >> cell & 1) || (capture_any() && capture_of(stream)))
 		return NULL;
-	struct vgpu_usage *usage = usage_map();
-	if (!usage)
-		return NULL;
-	struct vgpu_bucket *b = &usage->buckets[p->cell];
-	if (atomic_load_explicit(&locals[p->cell].tick, memory_order_relaxed) != now)
-		tick(b, &locals[p->cell], p->cell, now);
-	return b;
+	return bucket_of(cell);
 }
 
-void pace_begin(struct pace *p, uint32_t limited, const void *what, uint64_t volume, CUstream stream)
+static uint64_t count(struct local *local)
+{
+	/* Not an atomic addition: two threads may lose one count, which people can bear. */
+	uint64_t launches = atomic_load_explicit(&local->launches, memory_order_relaxed) + 1;
+
+	atomic_store_explicit(&local->launches, launches, memory_order_relaxed);
+	return launches;
+}
+
+/* All but the cheap ones' way. */
+static __attribute__((noinline)) void begin_with_clock(struct pace *p, struct vgpu_bucket *b, struct cost *cost,
+                                                       uint64_t key, uint64_t ns)
 {
 	uint64_t now = clock_coarse_ns();
 
-	p->cell = cell_here();
-	struct vgpu_bucket *b = bucket_of(p, limited, stream, now);
-	if (!b)
-		return;
-	uint64_t key = cost_key(what, volume, p->cell);
-	struct cost *cost = cost_find(key);
-	uint64_t ns = cost ? atomic_load_explicit(&cost->ns, memory_order_relaxed) : cost_typical();
-	if (__builtin_expect(cost && (cost_unsure(ns) || now >= atomic_load_explicit(&cost->due, memory_order_relaxed)), 0))
+	if (atomic_load_explicit(&locals[p->cell].tick, memory_order_relaxed) != now)
+		tick(b, &locals[p->cell], p->cell, now);
+	if (cost && (cost_unsure(ns) || now >= atomic_load_explicit(&cost->due, memory_order_relaxed)))
 		measured(p, b, cost, key, ns);
 	else
 		charge(p, b, ns);
 }
 
-void pace_begin_elsewhere(struct pace *p, uint32_t limited, const void *what, uint64_t volume, CUstream stream)
+void pace_begin(struct pace *p, uint32_t limited, const void *what, uint64_t volume, CUstream stream)
 {
-	p->cell = cell_of_stream(stream);
-	struct vgpu_bucket *b = bucket_of(p, limited, stream, clock_coarse_ns());
-	struct cost *cost = b ? cost_find(cost_key(what, volume, p->cell)) : NULL;
-	uint64_t ns = cost ? atomic_load_explicit(&cost->ns, memory_order_relaxed) : 0;
+	struct vgpu_bucket *b = starts(p, limited, stream, cell_here());
 
-	if (b)
-		charge(p, b, ns ? ns & ~COST_NEW : cost_typical());
+	if (!b)
+		return;
+	uint64_t key = cost_key(what, volume, p->cell);
+	struct cost *cost = cost_find(key);
+	uint64_t ns = cost ? atomic_load_explicit(&cost->ns, memory_order_relaxed) : cost_typical();
+	uint64_t launches = count(&locals[p->cell]);
+	if (__builtin_expect(ns - 1 < CHEAP_NS && launches % CHEAP_LAUNCHES, 1))
+		charge(p, b, ns);
+	else
+		begin_with_clock(p, b, cost, key, ns);
 }
 
-CUresult pace_end(struct pace *p, CUresult result)
+void pace_begin_elsewhere(struct pace *p, uint32_t limited, const void *what, uint64_t volume, CUstream stream)
 {
-	if (__builtin_expect(p->sample != SAMPLE_NONE, 0))
+	struct vgpu_bucket *b = starts(p, limited, stream, cell_of_stream(stream));
+
+	if (!b)
+		return;
+	struct cost *cost = cost_find(cost_key(what, volume, p->cell));
+	uint64_t ns = cost ? atomic_load_explicit(&cost->ns, memory_order_relaxed) : 0;
+	count(&locals[p->cell]);
+	begin_with_clock(p, b, NULL, 0, ns ? ns & ~COST_NEW : cost_typical());
+}
+
+CUresult pace_end_slow(struct pace *p, CUresult result)
+{
+	if (p->sample != SAMPLE_NONE)
 		sample_end(p->sample, p->stream, result == CUDA_SUCCESS);
-	if (__builtin_expect(result != CUDA_SUCCESS && p->charged, 0))
-		bucket_settle(&usage_map()->buckets[p->cell], -(int64_t)p->charged, cores_rate(p->cell));
+	if (result != CUDA_SUCCESS && p->charged)
+		bucket_settle(bucket_of(p->cell), -(int64_t)p->charged, cores_rate(p->cell));
 	return result;
 }

@@ -19,7 +19,13 @@ void pace_begin(struct pace *pace, uint32_t limited, const void *what, uint64_t 
 /* The same for a stream of any context; never measured. */
 void pace_begin_elsewhere(struct pace *pace, uint32_t limited, const void *what, uint64_t volume, CUstream stream);
 /* Returns the driver's result; a launch that has failed costs nothing. */
-CUresult pace_end(struct pace *pace, CUresult result);
+CUresult pace_end_slow(struct pace *pace, CUresult result);
+static inline CUresult pace_end(struct pace *pace, CUresult result)
+{
+	if (__builtin_expect(pace->sample < 0 && result == CUDA_SUCCESS, 1))
+		return result;
+	return pace_end_slow(pace, result);
+}
 
 /* A context ends: its handle may come again as another card's. */
 void pace_forget_contexts(void);
