@@ -59,7 +59,6 @@ int cuGraphAddMemAllocNode(void **node) { return cuMemPoolCreate(node, NULL); }
 int cuGraphAddMemFreeNode(void **node) { return cuMemPoolCreate(node, NULL); }
 int cuGraphDestroy(void *graph) { (void)graph; return 0; }
 int cuGraphInstantiateWithFlags(void **exec) { return cuMemPoolCreate(exec, NULL); }
-int cuStreamIsCapturing(void *stream, int *status) { (void)stream; *status = 0; return 0; }
 int cuStreamGetCtx(void *stream, void **ctx) { (void)stream; return cuCtxGetCurrent(ctx); }
 int cuDeviceGet(int *dev, int ordinal) { *dev = ordinal; return 0; }
 int cuCtxSetCurrent(void *ctx) { (void)ctx; return 0; }
