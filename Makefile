@@ -10,7 +10,7 @@ export GOFLAGS := -tags=nri_no_wasm -buildvcs=false
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup build native demo test test-faults gpu-test bench fuzz lint generate clean
+.PHONY: help setup build native demo test test-faults test-steps gpu-test bench fuzz lint generate clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test: setup lint build ## Run every test that belongs to a change (as root; with
 
 test-faults: setup build ## Try to get a card past a broken agent: the whole matrix of faults on a real containerd (minutes, as root)
 	go test -tags nri_no_wasm,faults -timeout 30m -parallel 4 -v ./test/faults
+
+test-steps: setup build ## Kill a process at every step of the limiter that another can see (STEPS=instructions: at every instruction)
+	VGPU_EVERY_STEP=$(or $(STEPS),stores) go test -count=1 -timeout 5h -v -run TestKilledAtEveryStep ./test/limiter
 
 gpu-test: ## Run the limiter on this machine's card (needs gcc and NVIDIA's driver, and neither Go nor containers)
 	test/gpu/gpu-test.sh $(GPU_TEST_ARGS)

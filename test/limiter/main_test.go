@@ -217,7 +217,11 @@ func (c *container) used(tb testing.TB) uint64 {
 // simStatus is what the simulated driver knows to be true.
 type simStatus struct {
 	Clients []json.RawMessage
-	Groups  []struct {
+	Cards   []struct {
+		ClockNs uint64 `json:"clock_ns"`
+		BusyNs  uint64 `json:"busy_ns"`
+	}
+	Groups []struct {
 		ID    uint64
 		Cards []struct {
 			Index          int

@@ -1,0 +1,205 @@
+package limiter_test
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+const (
+	stepLimit   = giB
+	stepContext = 8 * miB
+	stepPercent = 30
+	survivors   = 3
+	stepBurst   = 50 * time.Millisecond * stepPercent / 100
+	stepKernel  = 200 * time.Microsecond
+	// Nothing that a survivor calls may take longer, whatever the machine is busy with.
+	// A bounded wait is 1.1 s; a hang is for ever.
+	stepHang = 20 * time.Second
+)
+
+// A process is killed at each step of what it does with the shared file, beside
+// others that live on. In `make test` at an even sample of the steps that somebody
+// else can see; `make test-steps` sets VGPU_EVERY_STEP to "stores", all of those, or to
+// "instructions", every one that the library executes.
+func TestKilledAtEveryStep(t *testing.T) {
+	most := map[string]int{"join": 24, "launch": 24, "wait": 12, "graph": 16}
+	require.NoError(t, compile(filepath.Join(bin, "steps"), "testdata/steps.c", "-pthread", "-I"+filepath.Join(root, "limiter/src")))
+	for _, section := range []string{"join", "alloc", "refused", "full", "reap", "first-launch", "launch", "wait", "pool", "vmm", "array", "context", "graph"} {
+		t.Run(section, func(t *testing.T) {
+			t.Parallel()
+			if by := os.Getenv("VGPU_EVERY_STEP"); by != "" {
+				killAtSteps(t, section, by, 0)
+			} else {
+				killAtSteps(t, section, "stores", max(most[section], 20))
+			}
+		})
+	}
+}
+
+// talker is a program that is told lines and answers with lines.
+type talker struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+func talk(t *testing.T, cmd *exec.Cmd) *talker {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	cmd.Stderr = os.Stderr
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return &talker{cmd, in, bufio.NewReader(out)}
+}
+
+func (p *talker) tell(t *testing.T, line string) {
+	t.Helper()
+	_, err := io.WriteString(p.in, line+"\n")
+	require.NoError(t, err)
+}
+
+// hear reads a line; one that doesn't come is a hang.
+func (p *talker) hear(t *testing.T) string {
+	t.Helper()
+	timer := time.AfterFunc(stepHang, func() { p.cmd.Process.Kill() })
+	line, err := p.out.ReadString('\n')
+	require.True(t, timer.Stop() && err == nil, "%s hangs or has ended: %v", p.cmd.Args, err)
+	return strings.TrimSpace(line)
+}
+
+// answer is what a survivor says of what it was told.
+func (p *talker) answer(t *testing.T, what string) (result int) {
+	t.Helper()
+	var us int
+	_, err := fmt.Sscanf(p.hear(t), what+" %d %d", &result, &us)
+	require.NoError(t, err)
+	return result
+}
+
+func newStepContainer(t *testing.T) *container {
+	t.Helper()
+	c := newContainerKnowing(t, newMachine(t, fmt.Sprintf("H200:context_mib=%d", stepContext/miB)), stepContext, card{gpuIDs[0], stepLimit})
+	require.NoError(t, os.Remove(c.limits()))
+	require.NoError(t, limiter.WriteLimits(c.limits(), limiter.Limits{Devices: []limiter.DeviceLimit{{
+		UUID: gpuIDs[0], MemoryLimitBytes: stepLimit, ContextBytes: stepContext,
+		CorePercent: stepPercent, Policy: limiter.PolicyForce,
+	}}}))
+	return c
+}
+
+func killAtSteps(t *testing.T, section, by string, most int) {
+	c := newStepContainer(t)
+	var living []*talker
+	for range survivors {
+		p := talk(t, c.command(filepath.Join(bin, "steps"), "survive"))
+		require.Zero(t, p.answer(t, "ready"))
+		living = append(living, p)
+	}
+	living[0].tell(t, "l") // the card's clock begins with the first work
+	require.Zero(t, living[0].answer(t, "l"))
+	begin := c.clock(t)
+	goOn(t, living)
+	killer := talk(t, c.command(filepath.Join(bin, "steps"), "kill", c.usage(), strconv.Itoa(survivors), by, strconv.Itoa(most), section))
+	var steps, kills int
+	_, err := fmt.Sscanf(killer.hear(t), "steps %d", &steps)
+	require.NoError(t, err)
+	require.Positive(t, steps, "the section is none: nothing would be tested")
+	for line := killer.hear(t); line != "done"; line = killer.hear(t) {
+		require.Contains(t, line, "killed at ")
+		kills++
+		checkAfterKill(t, c, living, section+" "+line)
+		goOn(t, living)
+		killer.tell(t, "")
+	}
+	checkRate(t, begin, c.clock(t), kills+1, section)
+	t.Logf("%d kills among %d %s", kills, steps, by)
+}
+
+func goOn(t *testing.T, living []*talker) {
+	t.Helper()
+	for _, p := range living {
+		p.tell(t, "g")
+		require.Zero(t, p.answer(t, "g"))
+	}
+}
+
+// checkAfterKill: the dead is reaped by the first who needs its bytes, all that it
+// had can be had again, not a byte more, and everybody has what it should have.
+func checkAfterKill(t *testing.T, c *container, living []*talker, at string) {
+	t.Helper()
+	for _, p := range living {
+		p.tell(t, "p")
+	}
+	for _, p := range living {
+		require.Zero(t, p.answer(t, "p"), at)
+	}
+	const room = stepLimit - survivors*stepContext
+	one := living[0]
+	one.tell(t, fmt.Sprintf("f %d", room))
+	require.Zero(t, one.answer(t, "f"), "what the dead had is free at once; %s", at)
+	one.tell(t, fmt.Sprintf("f %d", room+1))
+	require.Equal(t, 2, one.answer(t, "f"), "and not a byte more; %s", at)
+	peak, now := c.peakTotal(t)
+	require.LessOrEqual(t, peak, uint64(stepLimit), at)
+	require.Equal(t, uint64(survivors*stepContext), now, at)
+	require.Equal(t, now, c.used(t), at)
+	require.LessOrEqual(t, c.credit(t), stepBurst, "more is earned than may be; %s", at)
+	for _, p := range living {
+		p.tell(t, "l")
+		require.Zero(t, p.answer(t, "l"), at)
+	}
+}
+
+// credit is what card 0's bucket has to give: earned less spent.
+func (c *container) credit(t *testing.T) time.Duration {
+	t.Helper()
+	f, err := os.Open(c.usage())
+	require.NoError(t, err)
+	defer f.Close()
+	var b [16]byte
+	_, err = f.ReadAt(b[:], 2048)
+	require.NoError(t, err)
+	return time.Duration(binary.LittleEndian.Uint64(b[:]) - binary.LittleEndian.Uint64(b[8:]))
+}
+
+// cardTime is card 0's clock, and how much of it was worked.
+type cardTime struct{ Clock, Busy uint64 }
+
+func (c *container) clock(t *testing.T) cardTime {
+	t.Helper()
+	s := c.truth(t)
+	require.NotEmpty(t, s.Cards)
+	return cardTime{s.Cards[0].ClockNs, s.Cards[0].BusyNs}
+}
+
+// checkRate: over all the kills the card gave the container its share. Who dies
+// can have had what it launched before its cost was known and charged, and no more.
+func checkRate(t *testing.T, from, to cardTime, dead int, section string) {
+	t.Helper()
+	const launches = 6
+	kernel := stepKernel
+	if section == "wait" {
+		kernel = 20 * time.Millisecond
+	}
+	busy, length := time.Duration(to.Busy-from.Busy), time.Duration(to.Clock-from.Clock)
+	fair := length*stepPercent/100 + stepBurst + time.Duration(dead+survivors)*launches*kernel
+	assert.LessOrEqual(t, busy, fair, "of %s", length)
+	t.Logf("%s of %s worked (%.1f %%)", busy, length, 100*float64(busy)/float64(length))
+}
