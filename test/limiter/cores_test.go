@@ -55,6 +55,11 @@ func (c *container) cores(tb testing.TB) limiter.CoreUsage {
 // busy is the time of card 0 that the container has had in all, in seconds.
 func (c *container) busy(tb testing.TB) float64 {
 	tb.Helper()
+	return c.busyOn(tb, 0)
+}
+
+func (c *container) busyOn(tb testing.TB, index int) float64 {
+	tb.Helper()
 	out, err := exec.Command(filepath.Join(built, "sim", "simctl"), "--state", c.state, "status", "-o", "json").Output()
 	require.NoError(tb, err)
 	var s struct {
@@ -70,7 +75,7 @@ func (c *container) busy(tb testing.TB) float64 {
 	for _, g := range s.Groups {
 		if fmt.Sprint(g.ID) == c.group {
 			for _, one := range g.Cards {
-				if one.Index == 0 {
+				if one.Index == index {
 					return float64(one.BusyNs) / 1e9
 				}
 			}

@@ -1,0 +1,136 @@
+package limiter_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/monitor/cores"
+)
+
+// BenchmarkShare says how exact shares are of a container alone, the worst of eight, in
+// percent of the card's time: error is the distance from the share (or from what the
+// program has without one, if that is less), loss what is missing of it, in percent of it.
+// No agent corrects anything. It wants a machine at rest.
+func BenchmarkShare(b *testing.B) {
+	program := pace(b)
+	for _, kernels := range []string{"5", "500", "50000", "5,500,50000"} {
+		for _, how := range []string{"sync", "async"} {
+			b.Run(how+"/kernels="+kernels, func(b *testing.B) {
+				_, solo := newContainer(b, newMachine(b, "H200"), card{gpuIDs[0], giB}).bare().start(b, program, 1, how, kernels)
+				most := (<-solo).percent()
+				var worst, loss float64
+				for range b.N {
+					for _, batch := range [][]uint32{{5, 30, 90}, {10, 25, 50}, {70, 95}} {
+						var all []<-chan ran
+						for _, share := range batch {
+							_, done := sharing(b, newMachine(b, "H200"), "7", share, limiter.PolicyForce).start(b, program, 6, how, kernels)
+							all = append(all, done)
+						}
+						for i, done := range all {
+							want := min(float64(batch[i]), most)
+							got := (<-done).percent()
+							b.Logf("%d: %.2f of %.2f", batch[i], got, want)
+							worst = max(worst, math.Abs(got-want))
+							loss = max(loss, 100*(want-got)/want)
+						}
+					}
+				}
+				b.ReportMetric(worst, "error-points")
+				b.ReportMetric(loss, "loss-%")
+				b.ReportMetric(most, "solo-%")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
+
+// BenchmarkSharesOfTwo is the same for two containers on a card, with the agent's loop at
+// work: what they have in the six seconds after the first ten.
+func BenchmarkSharesOfTwo(b *testing.B) {
+	program := pace(b)
+	pairs := [][2]uint32{{30, 70}, {10, 90}, {50, 50}} // each on a card of its own
+	for _, kernels := range []string{"500", "50000", "5,500,50000"} {
+		b.Run("kernels="+kernels, func(b *testing.B) {
+			var worst, loss float64
+			for range b.N {
+				state := newMachine(b, "H200", "H200", "H200")
+				b.Setenv("SIMGPU_STATE", state)
+				owners := map[int]string{}
+				var containers []cores.Container
+				var all []*container
+				for i, pair := range pairs {
+					for j, share := range pair {
+						c := newContainer(b, state, card{gpuIDs[i], giB})
+						c.group = fmt.Sprint(10*i + j + 1)
+						c.share(b, share, limiter.PolicyDefault)
+						cmd, _ := c.with("CUDA_VISIBLE_DEVICES="+gpuIDs[i]).start(b, program, 17, "async", kernels)
+						owners[cmd.Process.Pid] = c.group
+						containers = append(containers, cores.Container{ID: c.group, LimitsFile: c.limits(), UsageFile: c.usage()})
+						all = append(all, c)
+					}
+				}
+				stop := agentLoop(b, containers, owners)
+				time.Sleep(10 * time.Second)
+				from, before := time.Now(), busyOf(b, all)
+				time.Sleep(6 * time.Second)
+				seconds, after := time.Since(from).Seconds(), busyOf(b, all)
+				stop()
+				for i, c := range all {
+					want := float64(pairs[i/2][i%2])
+					got := 100 * (after[i] - before[i]) / seconds
+					states, err := limiter.ReadCores(c.limits())
+					require.NoError(b, err)
+					b.Logf("%v: %.2f of %.2f, %+v", pairs[i/2], got, want, states[0])
+					worst = max(worst, math.Abs(got-want))
+					loss = max(loss, 100*(want-got)/want)
+				}
+			}
+			b.ReportMetric(worst, "error-points")
+			b.ReportMetric(loss, "loss-%")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+func busyOf(tb testing.TB, all []*container) (seconds []float64) {
+	tb.Helper()
+	for i, c := range all {
+		seconds = append(seconds, c.busyOn(tb, i/2))
+	}
+	return seconds
+}
+
+// agentLoop runs the agent's half of the shares on the simulated driver's NVML.
+func agentLoop(tb testing.TB, containers []cores.Container, owners map[int]string) (stop func()) {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	inventory := gpu.NewCache(nvml.New(nvml.WithLibraryPath(filepath.Join(built, "sim", "libnvidia-ml.so.1"))), gpu.CacheOptions{})
+	require.NoError(tb, inventory.Refresh(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		cores.New(cores.Config{
+			Containers: func(context.Context) ([]cores.Container, error) { return containers, nil },
+			Times:      inventory.ProcessTimes,
+			Memories:   inventory.ProcessMemories,
+			Owners:     func([]int, map[string]string) map[int]string { return owners },
+			Log:        slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		}).Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-done
+		require.NoError(tb, inventory.Close())
+	}
+}
