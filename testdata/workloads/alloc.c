@@ -1,6 +1,7 @@
 /* Allocates chunks until it is refused. */
 #include "common.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,16 +16,67 @@ static const struct option_def options[] = {
 	{"device", &device, NULL, "CUDA ordinal (0)"},
 	{"chunk-mib", &chunk, NULL, "size of a chunk (64)"},
 	{"max-mib", &max, NULL, "stop at that much; 0: only when refused. Managed memory on a real card is never refused"},
-	{"kind", &kind, NULL, "alloc, managed or pitch"},
+	{"kind", &kind, NULL, "alloc, managed, pitch, async (stream-ordered) or vmm (cuMemCreate)"},
 	{"hold", &hold, NULL, "keep it for that many seconds, 0: until SIGTERM"},
 	{"keep", NULL, &keep, "end without freeing"},
 	{0},
 };
 
+/* Functions that a driver of before CUDA 11.2 may lack. */
+static void *newer(const char *name)
+{
+	void *function = dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
+
+	if (!function) {
+		fprintf(stderr, "this driver has no %s\n", name);
+		exit(EXIT_DRIVER);
+	}
+	return function;
+}
+
+static CUresult allocate_async(CUdeviceptr *p, size_t bytes)
+{
+	CUresult (*alloc_async)(CUdeviceptr *, size_t, void *) = newer("cuMemAllocAsync");
+	CUresult r = alloc_async(p, bytes, NULL);
+
+	return r ? r : cu.cuCtxSynchronize();
+}
+
+static CUresult create(CUdeviceptr *handle, size_t bytes)
+{
+	/* The beginning of CUmemAllocationProp: pinned, no export, on the device. */
+	struct { int type, exported, location, device; void *windows; unsigned char flags[8]; } prop = {.type = 1, .location = 1};
+	CUresult (*mem_create)(CUdeviceptr *, size_t, const void *, unsigned long long) = newer("cuMemCreate");
+
+	prop.device = (int)number("device", device, 0, 1023);
+	return mem_create(handle, bytes, &prop, 0);
+}
+
+static CUresult give_back(CUdeviceptr p)
+{
+	if (!strcmp(kind, "vmm"))
+		return ((CUresult(*)(CUdeviceptr))newer("cuMemRelease"))(p);
+	return cu.cuMemFree_v2(p); /* stream-ordered memory too */
+}
+
+static bool known(const char *name)
+{
+	static const char *const kinds[] = {"alloc", "managed", "pitch", "async", "vmm"};
+
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		if (!strcmp(name, kinds[i]))
+			return true;
+	return false;
+}
+
 static CUresult allocate(CUdeviceptr *p, size_t bytes)
 {
 	size_t pitch;
 
+	if (!strcmp(kind, "async"))
+		return allocate_async(p, bytes);
+	if (!strcmp(kind, "vmm"))
+		return create(p, bytes);
 	if (!strcmp(kind, "managed"))
 		return cu.cuMemAllocManaged(p, bytes, CU_MEM_ATTACH_GLOBAL);
 	if (!strcmp(kind, "pitch"))
@@ -37,7 +89,7 @@ static void release(const CUdeviceptr *chunks, size_t count)
 	size_t free_bytes, total;
 
 	for (size_t i = 0; i < count; i++)
-		must(cu.cuMemFree_v2(chunks[i]), "cuMemFree");
+		must(give_back(chunks[i]), "free");
 	must(cu.cuMemGetInfo_v2(&free_bytes, &total), "cuMemGetInfo");
 	printf("freed_chunks=%zu\nfree_bytes=%zu\n", count, free_bytes);
 }
@@ -51,8 +103,8 @@ int main(int argc, char **argv)
 	parse_options(argc, argv, "allocates chunks until it is refused", options);
 	bytes = (size_t)number("chunk-mib", chunk, 1, 1 << 20) * MIB;
 	limit = (size_t)number("max-mib", max, 0, 1 << 24) * MIB;
-	if (strcmp(kind, "alloc") != 0 && strcmp(kind, "managed") != 0 && strcmp(kind, "pitch") != 0) {
-		fprintf(stderr, "--kind: alloc, managed or pitch\n");
+	if (!known(kind)) {
+		fprintf(stderr, "--kind: alloc, managed, pitch, async or vmm\n");
 		return EXIT_USAGE;
 	}
 	catch_term();
