@@ -119,7 +119,9 @@ static enum fate fate_of(uint32_t pid, uint64_t start_time)
 
 /* The owner thread is dead and yet the process runs on, and is not dying: it has
  * called exec, and its memory of the card went with the old program. A dying
- * process is told apart by its flag or its pending SIGKILL, and by time. */
+ * process is told apart by its flag or its pending SIGKILL, and by time. Where it
+ * called exec before its start time was recorded (0), the first look's stands for it:
+ * another process of that number would be no less a sign that the owner is gone. */
 static bool became_another_program(uint32_t pid, uint64_t start_time)
 {
 	char path[32];
@@ -129,7 +131,10 @@ static bool became_another_program(uint32_t pid, uint64_t start_time)
 	for (int look = 0; look < 2; look++) {
 		if (look)
 			clock_sleep_us(2000);
-		if (read_stat(path, &line) != 1 || line.start_time != start_time || line.state == 'Z' || line.state == 'X' ||
+		if (read_stat(path, &line) != 1)
+			return false;
+		start_time = start_time ? start_time : line.start_time;
+		if (line.start_time != start_time || line.state == 'Z' || line.state == 'X' ||
 		    (line.flags & PF_EXITING) || (line.pending & 1u << (SIGKILL - 1)))
 			return false;
 	}
@@ -147,5 +152,5 @@ bool witness_process_gone(uint32_t pid, uint64_t start_time, uint64_t pid_ns)
 	case HERE:
 		break;
 	}
-	return start_time && became_another_program(pid, start_time);
+	return became_another_program(pid, start_time);
 }
