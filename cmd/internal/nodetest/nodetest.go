@@ -74,7 +74,7 @@ func (s *StateDir) Claim(id, pod string, shares ...grant.Share) {
 func (s *StateDir) Path(id, file string) string { return filepath.Join(s.Ledger.Folder(id), file) }
 
 // Use writes into a usage file, as a container may, that a process holds so many
-// bytes of each of its cards. The offsets are those of docs/ARCHITECTURE.md.
+// bytes of each of its cards. The offsets are those of docs/LIMITER.md.
 func (s *StateDir) Use(id string, process int, bytes ...uint64) {
 	const (
 		highWater            = 1024
