@@ -12,6 +12,7 @@
 #include "paths.h"
 #include "say.h"
 #include "slot.h"
+#include "witness.h"
 
 static _Atomic(struct vgpu_usage *) mapped;
 
@@ -187,4 +188,28 @@ bool usage_read(int cell, uint64_t *used)
 	munmap((void *)usage, VGPU_USAGE_BYTES);
 	close(fd);
 	return true;
+}
+
+int usage_pids(unsigned int *pids, int room)
+{
+	const char *path = usage_path();
+	uint64_t here = witness_pid_namespace();
+	int fd, count = 0;
+
+	if (stands_alone(path))
+		return 0;
+	const struct vgpu_usage *usage = map_to_read(path, &fd);
+	if (!usage)
+		return 0;
+	uint32_t high = usage_high_water(usage);
+	for (uint32_t i = 0; i < high && count < room; i++) {
+		const struct vgpu_slot *s = &usage->slots[i];
+		uint32_t owner = atomic_load_explicit(&s->owner, memory_order_acquire);
+
+		if (owner && !(owner & FUTEX_OWNER_DIED) && s->pid_ns == here)
+			pids[count++] = s->pid;
+	}
+	munmap((void *)usage, VGPU_USAGE_BYTES);
+	close(fd);
+	return count;
 }

@@ -32,4 +32,8 @@ uint64_t usage_spilled(struct vgpu_usage *usage, int cell);
  * that need not have a slot itself. False: the file is missing or wrong. */
 bool usage_read(int cell, uint64_t *used);
 
+/* The PIDs of the container's processes that have a slot and live, as this process's
+ * PID namespace has them; at most room of them. */
+int usage_pids(unsigned int *pids, int room);
+
 #endif

@@ -161,6 +161,23 @@ static void split(const char *how)
 	}
 }
 
+/* "processes RESULT COUNT: PID PID … " */
+static void show_processes(void)
+{
+	static struct { unsigned pid; unsigned long long used; unsigned gi, ci; } list[64];
+	unsigned count = 64;
+	void *h = dlopen("libnvidia-ml.so.1", RTLD_NOW), *device = NULL;
+	int (*init)(void) = dlsym(h, "nvmlInit_v2"), (*get)(unsigned, void **) = dlsym(h, "nvmlDeviceGetHandleByIndex_v2");
+	int (*ask)(void *, unsigned *, void *) = dlsym(h, "nvmlDeviceGetComputeRunningProcesses_v3");
+	int r = init() || get(0, &device) ? -1 : ask(device, &count, list);
+
+	printf("processes %d %u: ", r, count);
+	for (unsigned i = 0; !r && i < count; i++)
+		printf("%u ", list[i].pid);
+	printf("\n");
+}
+
+
 /* Virtual memory, sizes in MiB: vreserve SIZE, vcreate CARD SIZE (card -2: the host's),
  * vlocation KIND of what is created, vmap RANGE AT SIZE HANDLE, vunmap RANGE AT SIZE,
  * vretain RANGE AT, vrelease HANDLE, vmany COUNT SIZE: created, mapped, released. */
@@ -299,6 +316,8 @@ static void run(const char *what)
 		printf("\n");
 	} else if (!strcmp(what, "nvml"))
 		nvml(number(), -1);
+	else if (!strcmp(what, "processes"))
+		show_processes();
 	else if (!strcmp(what, "nvmlmig")) {
 		a = number();
 		nvml(a, (int)number());
