@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // The library under the sanitizers, with a program of eight threads that allocate
@@ -25,6 +27,16 @@ func TestSanitizers(t *testing.T) {
 				// Linked first rather than preloaded: the sanitizer's runtime must be in front.
 				require.NoError(t, compile(filepath.Join(dir, program), "testdata/"+program+".c", "-pthread",
 					"-fsanitize="+test.sanitizer, "-Wl,--no-as-needed", lib, "-Xlinker", "-rpath", "-Xlinker", filepath.Dir(lib)))
+			}
+			require.NoError(t, compile(filepath.Join(dir, "pace"), "testdata/pace.c", "-pthread", "-fsanitize="+test.sanitizer,
+				"-Wl,--no-as-needed", lib, filepath.Join(built, test.sanitizer, "sim", "libcuda.so.1"), "-Xlinker", "-rpath", "-Xlinker", filepath.Dir(lib)))
+			for _, how := range []string{"sync", "async"} {
+				c := sharing(t, newMachine(t, "H200"), "7", 30, limiter.PolicyForce).with(test.quiet)
+				c.library, c.sim = "", filepath.Join(built, test.sanitizer, "sim")
+				out, err := c.command(filepath.Join(dir, "pace"), "0.5", how, "5,50,500", "8").CombinedOutput()
+				assert.NoError(t, err, "%s", out)
+				assert.NotContains(t, string(out), "anitizer")
+				assert.NotZero(t, c.cores(t).ThrottledNanoseconds)
 			}
 			const context = 30 * miB
 			c := newContainerKnowing(t, newMachine(t, "H200:context_mib=30"), context, card{gpuIDs[0], giB}).with(test.quiet)
