@@ -4,6 +4,7 @@
 #   1. Debian packages (as root; otherwise the missing one is named and the script fails):
 #        gcc libc6-dev make  the C parts            runc            the container runtime
 #        busybox-static      the test images        shellcheck      lint of the scripts
+#        python3-minimal ripgrep (in Rust)          programs that must not notice the limiter
 #   2. Tools from the module test/tools (containerd, ctr, the runc shim, staticcheck), built once into
 #        ${GPUSLICE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuslice/tools}/<hash of that module>
 #
@@ -24,7 +25,7 @@ say() { echo "setup: $*" >&2; }
 
 install_packages() {
   local missing=() package
-  for package in gcc libc6-dev make runc busybox-static shellcheck; do
+  for package in gcc libc6-dev make runc busybox-static shellcheck python3-minimal ripgrep; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
   done
   [ ${#missing[@]} -eq 0 ] && return 0
