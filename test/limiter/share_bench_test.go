@@ -31,10 +31,10 @@ func BenchmarkShare(b *testing.B) {
 				most := (<-solo).percent()
 				var worst, loss float64
 				for range b.N {
-					for _, batch := range [][]uint32{{5, 30, 90}, {10, 25, 50}, {70, 95}} {
+					for _, batch := range [][]uint32{{5}, {10}, {25}, {30}, {50}, {70}, {90}, {95}} {
 						var all []<-chan ran
 						for _, share := range batch {
-							_, done := sharing(b, newMachine(b, "H200"), "7", share, limiter.PolicyForce).start(b, program, 6, how, kernels)
+							_, done := sharing(b, newMachine(b, "H200"), "7", share, limiter.PolicyForce).start(b, program, 4, how, kernels)
 							all = append(all, done)
 						}
 						for i, done := range all {
