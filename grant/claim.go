@@ -32,6 +32,10 @@ type Claim struct {
 	// Source and Slot are the grant's.
 	Source Source `json:"source,omitempty"`
 	Slot   *int   `json:"slot,omitempty"`
+	// CoreCeiling is the soft ceiling of compute time, in percent; 0: none.
+	CoreCeiling int `json:"coreCeiling,omitempty"`
+	// HighPriority says that others stand back while it is at work.
+	HighPriority bool `json:"highPriority,omitempty"`
 	// Mode is how the limits are enforced, for people to read.
 	Mode string `json:"mode,omitempty"`
 	// CreatedAt is when it was booked. The ledger sets it where it is zero.

@@ -81,7 +81,7 @@ func newBenchNode(b *testing.B) (*runtime, *timedPlugin) {
 		cards[benchCard(i)] = grant.Card{UUID: benchCard(i), MemoryMiB: 143_771, CorePercent: 100, Slots: 100}
 	}
 	config.Cards = func() map[string]grant.Card { return cards }
-	config.Populate = func(dir string, shares []grant.Share) error { return oci.Populate(dir, shares, config.Settings()) }
+	config.Populate = func(dir string, claim grant.Claim) error { return oci.Populate(dir, claim, config.Settings()) }
 	plugin := connectTimed(b, r, config)
 	for i := range benchContainers {
 		pod := newPod(fmt.Sprintf("pod%d", i), named("main", benchCard(i%benchCards), 1000, 1))

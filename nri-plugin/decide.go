@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -89,6 +90,9 @@ func (p *Plugin) withGrant(ctx context.Context, pod *api.PodSandbox, ctr *api.Co
 	if why := p.unreconciled.Load(); why != nil {
 		return nil, fmt.Errorf("pod %s container %q: gpuslice gives no grant until it knows what runs on this node: %w", podName(pod), ctr.GetName(), *why)
 	}
+	if _, err := grant.CoreCeiling(podFacts(pod), ctr.GetName()); err != nil {
+		return nil, err
+	}
 	cards := p.Cards()
 	adjust, err := p.edit(pod, ctr, g, cards)
 	if err != nil {
@@ -105,7 +109,7 @@ func (p *Plugin) withGrant(ctx context.Context, pod *api.PodSandbox, ctr *api.Co
 // the end of their usage files, and tried once more.
 func (p *Plugin) book(ctx context.Context, claim grant.Claim, cards map[string]grant.Card) error {
 	claimOnce := func() error {
-		_, err := p.Ledger.Claim(ctx, claim, cards, func(dir string) error { return p.Populate(dir, claim.Shares) })
+		_, err := p.Ledger.Claim(ctx, claim, cards, func(dir string) error { return p.Populate(dir, claim) })
 		return err
 	}
 	err := claimOnce()
@@ -176,7 +180,11 @@ func (p *Plugin) withoutGrant(pod *api.PodSandbox, ctr *api.Container) (*api.Con
 
 // claim is what the ledger writes down.
 func (p *Plugin) claim(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, mode string) grant.Claim {
+	// A container that runs has no bad one: it was refused.
+	ceiling, _ := grant.CoreCeiling(podFacts(pod), ctr.GetName())
 	return grant.Claim{
+		CoreCeiling:  ceiling,
+		HighPriority: slices.Contains(p.HighPriorityNamespaces, pod.GetNamespace()),
 		ContainerID:  ctr.GetId(),
 		Owner:        grant.OwnerNRI,
 		PodUID:       pod.GetUid(),

@@ -145,7 +145,7 @@ func olderNRI(t *testing.T) func([]byte) []byte {
 }
 
 func populateFails(_ *faultNode, c *nriplugin.Config) {
-	c.Populate = func(string, []grant.Share) error { return errPopulate }
+	c.Populate = func(string, grant.Claim) error { return errPopulate }
 }
 
 var errPopulate = errors.New("the library is not installed")

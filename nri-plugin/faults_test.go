@@ -131,7 +131,7 @@ func TestStateFolderFilledByATenant(t *testing.T) {
 		c.Ledger, err = grant.OpenLedger(dir)
 		require.NoError(t, err)
 		settings := c.Settings()
-		c.Populate = func(dir string, shares []grant.Share) error { return oci.Populate(dir, shares, settings) }
+		c.Populate = func(dir string, claim grant.Claim) error { return oci.Populate(dir, claim, settings) }
 	})
 	first := newContainer("main")
 	_, err := f.runtime.create(newPod("first", hami(cardA, 1000, 10)), first)
@@ -227,7 +227,7 @@ func TestReconnectAfterTheRuntimeRestarts(t *testing.T) {
 func TestUnlistedContainerThatRunsKeepsItsClaim(t *testing.T) {
 	f := newFixture(t, func(c *nriplugin.Config) {
 		settings := c.Settings()
-		c.Populate = func(dir string, shares []grant.Share) error { return oci.Populate(dir, shares, settings) }
+		c.Populate = func(dir string, claim grant.Claim) error { return oci.Populate(dir, claim, settings) }
 	})
 	ctr := newContainer("main")
 	_, err := f.runtime.create(newPod("p", hami(cardA, 80000, 10)), ctr)

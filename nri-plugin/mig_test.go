@@ -116,7 +116,7 @@ func TestLostLedgerOfMIG(t *testing.T) {
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			f := newFixture(t, cutUp, func(c *nriplugin.Config) {
-				c.Populate = func(dir string, shares []grant.Share) error { return oci.Populate(dir, shares, c.Settings()) }
+				c.Populate = func(dir string, claim grant.Claim) error { return oci.Populate(dir, claim, c.Settings()) }
 			})
 			ctr := withMIG(mixed)
 			_, err := f.runtime.create(newPod("p", nil), ctr)

@@ -45,7 +45,10 @@ type Config struct {
 	// optional. It must not block.
 	Missing func(uuid string) string
 	// Populate writes the limiter's files into a new claim's folder.
-	Populate func(dir string, shares []grant.Share) error
+	Populate func(dir string, claim grant.Claim) error
+	// HighPriorityNamespaces are those whose containers others stand back for on a card
+	// that they share; optional. What a container says of itself is not believed.
+	HighPriorityNamespaces []string
 	// Settings say how a container gets its cards. It must not block.
 	Settings func() oci.Settings
 	// Devices resolves cards to the edits that make them visible.

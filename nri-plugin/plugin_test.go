@@ -278,7 +278,7 @@ func TestCreationThatFailsLaterLeavesNothing(t *testing.T) {
 
 func TestPopulateThatFailsLeavesNothing(t *testing.T) {
 	f := newFixture(t, func(c *nriplugin.Config) {
-		c.Populate = func(string, []grant.Share) error { return errors.New("no space left on device") }
+		c.Populate = func(string, grant.Claim) error { return errors.New("no space left on device") }
 	})
 	_, err := f.runtime.create(newPod("p", hami(cardA, 1000, 10)), newContainer("main"))
 	require.ErrorContains(t, err, "no space left on device")

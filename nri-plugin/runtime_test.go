@@ -182,7 +182,7 @@ func newConfig(t testing.TB) nriplugin.Config {
 		NodeName: nodeName,
 		Ledger:   ledger,
 		Cards:    func() map[string]grant.Card { return cards },
-		Populate: func(dir string, _ []grant.Share) error { return os.WriteFile(filepath.Join(dir, "limits"), nil, 0o444) },
+		Populate: func(dir string, _ grant.Claim) error { return os.WriteFile(filepath.Join(dir, "limits"), nil, 0o444) },
 		Settings: func() oci.Settings { return settings },
 		Devices:  fakeDevices{},
 		Log:      slog.New(slog.NewTextHandler(io.Discard, nil)),

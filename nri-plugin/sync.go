@@ -85,8 +85,9 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 	if err != nil {
 		return fmt.Errorf("restore the claim of running container %s: %w", ctr.GetId(), err)
 	}
-	restored, err := p.Ledger.Restore(ctx, p.claim(pod, ctr, g, p.modeOf(ctr)), p.Cards(), func(dir string) error {
-		return p.Populate(dir, g.Shares)
+	claim := p.claim(pod, ctr, g, p.modeOf(ctr))
+	restored, err := p.Ledger.Restore(ctx, claim, p.Cards(), func(dir string) error {
+		return p.Populate(dir, claim)
 	})
 	if err != nil {
 		return fmt.Errorf("restore the claim of running container %s: %w", ctr.GetId(), err)

@@ -153,7 +153,7 @@ func TestReplicasNeedNoSignature(t *testing.T) {
 // blocks the node; its annotation is not calculated anew.
 func TestLostLedgerOfReplicas(t *testing.T) {
 	f := newFixture(t, shareUnscheduled, func(c *nriplugin.Config) {
-		c.Populate = func(dir string, shares []grant.Share) error { return oci.Populate(dir, shares, c.Settings()) }
+		c.Populate = func(dir string, claim grant.Claim) error { return oci.Populate(dir, claim, c.Settings()) }
 	})
 	pod, ctr := newPod("p", nil), withReplicas("main", cardA+"::0,"+cardA+"::1")
 	_, err := f.runtime.create(pod, ctr)

@@ -13,7 +13,7 @@
 //
 //	res, err := oci.Edits(shares, settings, container, registry)
 //	if err != nil { refuse the container with this message }
-//	oci.Populate(container.Dir, shares, settings)   // its limits and usage files
+//	oci.Populate(container.Dir, claim, settings)    // its limits and usage files
 //	adjust with res.Edits, remove what res.Replaced.Mounts names
 //
 // What the edits hold:

@@ -19,11 +19,11 @@ const bytesPerMiB = 1 << 20
 // It may be called again. Files that are there are kept, as containers map them:
 // limits of the same cards are updated in place where their numbers differ, limits
 // of other cards are an error.
-func Populate(dir string, shares []grant.Share, s Settings) error {
-	if err := checkShares(shares); err != nil {
+func Populate(dir string, claim grant.Claim, s Settings) error {
+	if err := checkShares(claim.Shares); err != nil {
 		return fmt.Errorf("limits for %s: %w", dir, err)
 	}
-	limits := limitsOf(shares, s)
+	limits := limitsOf(claim, s)
 	// The limits come last: with them the folder is whole.
 	err := limiter.CreateUsage(filepath.Join(dir, usageFile), limits.UUIDs())
 	if err != nil && !errors.Is(err, fs.ErrExist) {
@@ -48,9 +48,9 @@ func ensureLimits(path string, want limiter.Limits) error {
 }
 
 // limitsOf are shares as the limiter counts: in bytes.
-func limitsOf(shares []grant.Share, s Settings) limiter.Limits {
+func limitsOf(claim grant.Claim, s Settings) limiter.Limits {
 	limits := limiter.Limits{}
-	for _, share := range shares {
+	for _, share := range claim.Shares {
 		memory, physical := uint64(share.MemoryMiB)*bytesPerMiB, uint64(0)
 		if s.oversubscribed(share.UUID) {
 			limits.Oversubscribe = true
@@ -62,11 +62,27 @@ func limitsOf(shares []grant.Share, s Settings) limiter.Limits {
 			PhysicalBytes:    physical,
 			CorePercent:      uint32(share.CorePercent),
 			Policy:           limiterPolicies[s.corePolicy()],
-			Priority:         taskPriority,
+			CoreSoftPercent:  softPercent(share, claim.CoreCeiling),
+			Priority:         priority(claim),
 			ContextBytes:     uint64(max(s.ContextMiB[share.UUID], 0)) * bytesPerMiB,
 		})
 	}
 	return limits
+}
+
+// softPercent is the soft ceiling of a share: above it, and of one that is limited.
+func softPercent(share grant.Share, ceiling int) uint32 {
+	if share.CorePercent == 0 || ceiling <= share.CorePercent {
+		return 0
+	}
+	return uint32(ceiling)
+}
+
+func priority(claim grant.Claim) limiter.Priority {
+	if claim.HighPriority {
+		return limiter.PriorityHigh
+	}
+	return taskPriority
 }
 
 // limiterPolicies are the policies as the limits file has them.

@@ -139,15 +139,17 @@ func (o *options) guardian(ledger *grant.Ledger, registry *oci.Registry, p *publ
 		Ledger:   ledger,
 		Cards:    p.capacities,
 		Missing:  func(uuid string) string { return p.now().missing(uuid) },
-		Populate: func(dir string, shares []grant.Share) error {
-			return oci.Populate(dir, shares, p.ociSettings(settings))
+		Populate: func(dir string, claim grant.Claim) error {
+			return oci.Populate(dir, claim, p.ociSettings(settings))
 		},
 		Settings:         func() oci.Settings { return p.ociSettings(settings) },
 		Devices:          devices,
 		Unscheduled:      nriplugin.UnscheduledPolicy(o.UnscheduledPolicy),
 		ExemptNamespaces: o.ExemptNamespaces,
 		SwitchNamespaces: o.SwitchNamespaces,
-		Log:              log,
+
+		HighPriorityNamespaces: o.HighPriorityNamespaces,
+		Log:                    log,
 	}
 	if o.PodResourcesSocket != "" {
 		config.Names = podresources.New(o.PodResourcesSocket, o.countedResources()...)

@@ -92,6 +92,7 @@ var badValues = map[string][]string{
 	"grant-key-file":             {"keys", "./keys"},
 	"unscheduled-policy":         {"", "Share", "allow"},
 	"exempt-namespaces":          {"a,,b", "Kube", "a/b", strings.Repeat("n", 64)},
+	"high-priority-namespaces":   {"a,,b", "Kube", "a/b", "*"},
 	"disable-control-namespaces": {"a,,b", "Kube", "a/b", "a*", "**"},
 	"health-address":             {"9396", "localhost", "localhost:http", "127.0.0.1:65536"},
 	"log-level":                  {"", "loud", "INFO+1"},

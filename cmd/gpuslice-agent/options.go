@@ -58,18 +58,19 @@ type options struct {
 	GaiaModelLabel  bool
 	AnswerHandshake bool
 
-	ResourceNames       []string
-	SplitCount          int
-	MemoryScaling       float64
-	CoresScaling        float64
-	ContextMemoryMiB    int
-	DisableCoreLimit    bool
-	GrantKeyFile        string
-	UnscheduledPolicy   string
-	ExemptNamespaces    []string
-	SwitchNamespaces    []string
-	HealthAddress       string
-	LogLevel, LogFormat string
+	ResourceNames          []string
+	SplitCount             int
+	MemoryScaling          float64
+	CoresScaling           float64
+	ContextMemoryMiB       int
+	DisableCoreLimit       bool
+	GrantKeyFile           string
+	UnscheduledPolicy      string
+	ExemptNamespaces       []string
+	SwitchNamespaces       []string
+	HighPriorityNamespaces []string
+	HealthAddress          string
+	LogLevel, LogFormat    string
 }
 
 // aliases are variables that HAMi's manifests set.
@@ -134,6 +135,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.UnscheduledPolicy, "unscheduled-policy", string(nriplugin.UnscheduledDeny), "`what` a container gets whose pod no GPU scheduler annotated: deny (no card) or share (for each device that the kubelet gave it, the card's memory and compute time divided by --device-split-count)")
 	f.StringSliceVar(&o.ExemptNamespaces, "exempt-namespaces", nil, "`namespaces` whose pods are left alone: they may use whole cards without a grant")
 	f.StringSliceVar(&o.SwitchNamespaces, "disable-control-namespaces", nil, "`namespaces` whose pods may switch their limiter off by CUDA_DISABLE_CONTROL=true, * for all; such a container gets the cards of its grant and is held to nothing; each is logged")
+	f.StringSliceVar(&o.HighPriorityNamespaces, "high-priority-namespaces", nil, "`namespaces` whose containers others stand back for while they are at work on a card; what a container says of its own priority is not believed")
 	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`host:port` of /healthz and /readyz; empty serves none")
 	f.StringVar(&o.LogLevel, "log-level", "info", "the least `level` of the agent's own log: debug, info, warn or error")
 	f.StringVar(&o.LogFormat, "log-format", "text", "the log's `format`: text or json")
@@ -227,6 +229,7 @@ func (o *options) validate() error {
 	for _, namespace := range o.SwitchNamespaces {
 		c.want("disable-control-namespaces", namespace == "*" || labelPattern.MatchString(namespace), "names of namespaces, or *", namespace)
 	}
+	c.matches("high-priority-namespaces", labelPattern, "names of namespaces", o.HighPriorityNamespaces...)
 	c.want("health-address", o.HealthAddress == "" || isAddress(o.HealthAddress), "host:port or nothing", o.HealthAddress)
 	_, known := logLevels[o.LogLevel]
 	c.want("log-level", known, "debug, info, warn or error", o.LogLevel)

@@ -66,7 +66,7 @@ func (s *StateDir) Claim(id, pod string, shares ...grant.Share) {
 	_, err := s.Ledger.Claim(context.Background(), grant.Claim{
 		ContainerID: id, Owner: grant.OwnerNRI, PodUID: "uid-" + pod, PodNamespace: "default", PodName: pod,
 		Container: "main", Shares: shares, Mode: "preload", CreatedAt: Time,
-	}, node.Capacities(File().Devices), func(dir string) error { return oci.Populate(dir, shares, settings) })
+	}, node.Capacities(File().Devices), func(dir string) error { return oci.Populate(dir, grant.Claim{Shares: shares}, settings) })
 	require.NoError(s.tb, err)
 }
 

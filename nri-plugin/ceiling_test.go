@@ -1,0 +1,43 @@
+package nriplugin_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+)
+
+// What a pod may ask for and what the operator says reach the limiter's files.
+func TestCeilingAndPriorityReachTheClaim(t *testing.T) {
+	claims := map[string]grant.Claim{}
+	f := newFixture(t, func(c *nriplugin.Config) {
+		c.HighPriorityNamespaces = []string{"default"}
+		populate := c.Populate
+		c.Populate = func(dir string, claim grant.Claim) error {
+			claims[claim.ContainerID] = claim
+			return populate(dir, claim)
+		}
+	})
+	annotations := named("main", cardB, 8000, 30)
+	annotations[grant.AnnotationVcudaCoreCeiling] = "70"
+	ctr := newContainer("main", "CUDA_TASK_PRIORITY=0")
+	_, err := f.runtime.create(newPod("p", annotations), ctr)
+	require.NoError(t, err)
+	assert.Equal(t, 70, claims[ctr.Id].CoreCeiling)
+	assert.True(t, claims[ctr.Id].HighPriority)
+
+	annotations = named("main", cardB, 8000, 30)
+	annotations[grant.AnnotationCoreCeiling] = "much"
+	_, err = f.runtime.create(newPod("q", annotations), newContainer("main"))
+	require.ErrorContains(t, err, grant.AnnotationCoreCeiling)
+
+	elsewhere := newPod("r", named("main", cardA, 8000, 30))
+	elsewhere.Namespace = "other"
+	ctr = newContainer("main", "CUDA_TASK_PRIORITY=0")
+	_, err = f.runtime.create(elsewhere, ctr)
+	require.NoError(t, err)
+	assert.False(t, claims[ctr.Id].HighPriority, "its own word is not believed")
+}
