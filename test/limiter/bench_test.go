@@ -3,85 +3,95 @@ package limiter_test
 import (
 	"bufio"
 	"fmt"
+	"maps"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
+// rounds is how often bare and limited alternate in one benchmark. What is reported
+// are medians over the rounds: the machine may have something else to do in some.
+const rounds = 9
+
 // BenchmarkAdded says what the library adds to a call, in nanoseconds, over a
-// driver that does nothing, bare and limited in the same run.
+// driver that does nothing, bare and limited in the same run: without a share of
+// compute time, and with one that is never used up.
 func BenchmarkAdded(b *testing.B) {
-	for _, others := range []int{0, 63} {
-		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
-			program, c := benchProgram(b)
-			holdSlots(b, c, program, others)
-			for range b.N {
-				bare, limited := timings(b, c.bare(), program), timings(b, c, program)
-				for name, ns := range limited {
-					b.ReportMetric(ns-bare[name], "added-ns/"+name)
-				}
-				b.ReportMetric(limited["alloc+free"]/bare["alloc+free"], "ratio/alloc+free")
-				b.ReportMetric(limited["meminfo"]/bare["meminfo"], "ratio/meminfo")
-			}
-			b.ReportMetric(0, "ns/op")
-		})
-	}
-}
-
-// BenchmarkLaunch is what a launch costs more where compute time is not limited, and
-// where it is and there is enough of it.
-func BenchmarkLaunch(b *testing.B) {
 	for _, share := range []uint32{0, 50} {
-		b.Run(fmt.Sprintf("share=%d", share), func(b *testing.B) {
-			program, c := benchProgram(b)
-			c.share(b, share, limiter.PolicyForce)
-			for range b.N {
-				bare, limited := timings(b, c.bare(), program), timings(b, c, program)
-				b.ReportMetric(limited["launch"]-bare["launch"], "added-ns/launch")
-				b.ReportMetric(bare["launch"], "bare-ns/launch")
-			}
-			require.Zero(b, c.cores(b).ThrottledNanoseconds)
-			b.ReportMetric(0, "ns/op")
-		})
+		for _, others := range []int{0, 63} {
+			b.Run(fmt.Sprintf("share=%d/others=%d", share, others), func(b *testing.B) {
+				program, c := benchProgram(b)
+				c.share(b, share, limiter.PolicyForce)
+				holdSlots(b, c, program, others)
+				for range b.N {
+					addedByCall(b, program, c)
+				}
+				require.Zero(b, c.cores(b).ThrottledNanoseconds)
+				b.ReportMetric(0, "ns/op")
+			})
+		}
 	}
 }
 
-// BenchmarkStart is what a program that never uses CUDA pays for the preload.
-func BenchmarkStart(b *testing.B) {
-	_, c := benchProgram(b)
-	start := func(c *container) time.Duration {
-		var all []time.Duration
-		for range 301 {
-			cmd := c.command("/bin/true")
-			from := time.Now()
-			require.NoError(b, cmd.Run())
-			all = append(all, time.Since(from))
+func addedByCall(b *testing.B, program string, c *container) {
+	b.Helper()
+	bare, limited := map[string][]spread{}, map[string][]spread{}
+	for range rounds {
+		for name, s := range timings(b, c.bare(), program) {
+			bare[name] = append(bare[name], s)
 		}
-		slices.Sort(all)
-		return all[len(all)/2]
+		for name, s := range timings(b, c, program) {
+			limited[name] = append(limited[name], s)
+		}
 	}
-	for range b.N {
-		bare := start(c.bare())
-		b.ReportMetric(float64((start(c)-bare).Nanoseconds())/1e3, "added-us/start")
-		b.ReportMetric(float64(bare.Nanoseconds())/1e3, "bare-us/start")
+	b.Logf("%-30s %10s %10s %10s %10s %8s", "ns", "bare p50", "added p50", "bare p99", "added p99", "ratio")
+	for _, name := range slices.Sorted(maps.Keys(bare)) {
+		without, with := middle(bare[name]), middle(limited[name])
+		b.Logf("%-30s %10.1f %10.1f %10.1f %10.1f %8.2f", name, without.p50, with.p50-without.p50,
+			without.p99, with.p99-without.p99, with.p50/without.p50)
+		b.ReportMetric(with.p50-without.p50, "added-ns/"+name)
+		b.ReportMetric(with.p99-without.p99, "p99-added-ns/"+name)
+		b.ReportMetric(with.p50/without.p50, "ratio/"+name)
 	}
-	b.ReportMetric(0, "ns/op")
+}
+
+// spread is the median and the 99th percentile of one run.
+type spread struct{ p50, p99 float64 }
+
+// middle is the median of each over several runs.
+func middle(all []spread) spread {
+	var p50, p99 []float64
+	for _, s := range all {
+		p50, p99 = append(p50, s.p50), append(p99, s.p99)
+	}
+	return spread{median(p50), median(p99)}
+}
+
+func median(all []float64) float64 { return percentile(all, 50) }
+
+func percentile(all []float64, p int) float64 {
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[min(len(sorted)*p/100, len(sorted)-1)]
 }
 
 func benchProgram(tb testing.TB) (string, *container) {
 	tb.Helper()
-	program := filepath.Join(tb.TempDir(), "bench")
-	require.NoError(tb, compile(program, "testdata/bench.c", "-O2"))
 	c := oneCard(tb, 40*giB)
 	c.sim = fakeDriver(tb)
-	return program, c
+	return benchC(tb, "bench"), c
+}
+
+func benchC(tb testing.TB, name string) string {
+	tb.Helper()
+	program := filepath.Join(tb.TempDir(), name)
+	require.NoError(tb, compile(program, "testdata/"+name+".c", "-O2"))
+	return program
 }
 
 func holdSlots(b *testing.B, c *container, program string, count int) {
@@ -94,21 +104,22 @@ func holdSlots(b *testing.B, c *container, program string, count int) {
 	eventually(b, waitLong, "all hold their slots", func() bool { return c.used(b) == uint64(count)*4096 })
 }
 
-func timings(b *testing.B, c *container, program string) map[string]float64 {
+// timings are the lines of testdata/bench.c, pinned to one core where that can be.
+func timings(b *testing.B, c *container, program string, args ...string) map[string]spread {
 	b.Helper()
-	cmd := c.command("taskset", "-c", "1", program)
+	cmd := c.command("taskset", append([]string{"-c", "1", program}, args...)...)
 	if _, err := exec.LookPath("taskset"); err != nil {
-		cmd = c.command(program)
+		cmd = c.command(program, args...)
 	}
 	out, err := cmd.Output()
 	require.NoError(b, err)
-	result := map[string]float64{}
+	result := map[string]spread{}
 	for lines := bufio.NewScanner(strings.NewReader(string(out))); lines.Scan(); {
 		var name string
-		var ns float64
-		_, err := fmt.Sscan(lines.Text(), &name, &ns)
+		var s spread
+		_, err := fmt.Sscan(lines.Text(), &name, &s.p50, &s.p99)
 		require.NoError(b, err)
-		result[name] = ns
+		result[name] = s
 	}
 	return result
 }

@@ -25,7 +25,7 @@ import (
 func BenchmarkShare(b *testing.B) {
 	program := pace(b)
 	for _, kernels := range []string{"5", "500", "50000", "5,500,50000"} {
-		for _, how := range []string{"sync", "async"} {
+		for _, how := range []string{"sync", "async", "graph"} {
 			b.Run(how+"/kernels="+kernels, func(b *testing.B) {
 				_, solo := newContainer(b, newMachine(b, "H200"), card{gpuIDs[0], giB}).bare().start(b, program, 1, how, kernels)
 				most := (<-solo).percent()
@@ -59,50 +59,59 @@ func BenchmarkShare(b *testing.B) {
 // work: what they have in the six seconds after the first ten.
 func BenchmarkSharesOfTwo(b *testing.B) {
 	program := pace(b)
-	pairs := [][2]uint32{{30, 70}, {10, 90}, {50, 50}} // each on a card of its own
-	for _, kernels := range []string{"500", "50000", "5,500,50000"} {
-		b.Run("kernels="+kernels, func(b *testing.B) {
-			var worst, loss float64
-			for range b.N {
-				state := newMachine(b, "H200", "H200", "H200")
-				b.Setenv("SIMGPU_STATE", state)
-				owners := map[int]string{}
-				var containers []cores.Container
-				var all []*container
-				for i, pair := range pairs {
-					for j, share := range pair {
-						c := newContainer(b, state, card{gpuIDs[i], giB})
-						c.group = fmt.Sprint(10*i + j + 1)
-						// What a container queued while it was alone still runs: of kernels of
-						// 50 ms that can be a minute's work.
-						c.share(b, share, map[bool]limiter.Policy{true: limiter.PolicyDefault, false: limiter.PolicyForce}[kernels == "500"])
-						cmd, _ := c.with("CUDA_VISIBLE_DEVICES="+gpuIDs[i]).start(b, program, 17, "async", kernels)
-						owners[cmd.Process.Pid] = c.group
-						containers = append(containers, cores.Container{ID: c.group, LimitsFile: c.limits(), UsageFile: c.usage()})
-						all = append(all, c)
-					}
+	for _, kernels := range []string{"5", "500", "50000", "5,500,50000"} {
+		for _, how := range []string{"sync", "async", "graph"} {
+			b.Run(how+"/kernels="+kernels, func(b *testing.B) {
+				var worst, loss float64
+				for range b.N {
+					off, lost := sharesOfTwo(b, program, how, kernels)
+					worst, loss = max(worst, off), max(loss, lost)
 				}
-				stop := agentLoop(b, containers, owners)
-				time.Sleep(10 * time.Second)
-				from, before := time.Now(), busyOf(b, all)
-				time.Sleep(6 * time.Second)
-				seconds, after := time.Since(from).Seconds(), busyOf(b, all)
-				stop()
-				for i, c := range all {
-					want := float64(pairs[i/2][i%2])
-					got := 100 * (after[i] - before[i]) / seconds
-					states, err := limiter.ReadCores(c.limits())
-					require.NoError(b, err)
-					b.Logf("%v: %.2f of %.2f, %+v", pairs[i/2], got, want, states[0])
-					worst = max(worst, math.Abs(got-want))
-					loss = max(loss, 100*(want-got)/want)
-				}
-			}
-			b.ReportMetric(worst, "error-points")
-			b.ReportMetric(loss, "loss-%")
-			b.ReportMetric(0, "ns/op")
-		})
+				b.ReportMetric(worst, "error-points")
+				b.ReportMetric(loss, "loss-%")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
 	}
+}
+
+func sharesOfTwo(b *testing.B, program, how, kernels string) (worst, loss float64) {
+	b.Helper()
+	pairs := [][2]uint32{{30, 70}, {10, 90}, {50, 50}} // each on a card of its own
+	state := newMachine(b, "H200", "H200", "H200")
+	b.Setenv("SIMGPU_STATE", state)
+	owners := map[int]string{}
+	var containers []cores.Container
+	var all []*container
+	for i, pair := range pairs {
+		for j, share := range pair {
+			c := newContainer(b, state, card{gpuIDs[i], giB})
+			c.group = fmt.Sprint(10*i + j + 1)
+			// What a container queued while it was alone still runs: of kernels of
+			// 50 ms that can be a minute's work.
+			c.share(b, share, map[bool]limiter.Policy{true: limiter.PolicyDefault, false: limiter.PolicyForce}[len(kernels) <= 3])
+			cmd, _ := c.with("CUDA_VISIBLE_DEVICES="+gpuIDs[i]).start(b, program, 17, how, kernels)
+			owners[cmd.Process.Pid] = c.group
+			containers = append(containers, cores.Container{ID: c.group, LimitsFile: c.limits(), UsageFile: c.usage()})
+			all = append(all, c)
+		}
+	}
+	stop := agentLoop(b, containers, owners)
+	time.Sleep(10 * time.Second)
+	from, before := time.Now(), busyOf(b, all)
+	time.Sleep(6 * time.Second)
+	seconds, after := time.Since(from).Seconds(), busyOf(b, all)
+	stop()
+	for i, c := range all {
+		want := float64(pairs[i/2][i%2])
+		got := 100 * (after[i] - before[i]) / seconds
+		states, err := limiter.ReadCores(c.limits())
+		require.NoError(b, err)
+		b.Logf("%v: %.2f of %.2f, %+v", pairs[i/2], got, want, states[0])
+		worst = max(worst, math.Abs(got-want))
+		loss = max(loss, 100*(want-got)/want)
+	}
+	return worst, loss
 }
 
 func busyOf(tb testing.TB, all []*container) (seconds []float64) {

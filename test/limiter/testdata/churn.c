@@ -1,11 +1,14 @@
 /* Allocates and frees at random until it is stopped: `churn SECONDS SEED LARGEST
- * THREADS`. Prints how often it was given memory or a context and how often refused. */
+ * THREADS [COUNT]`. Prints how often it was given memory or a context and how often
+ * refused. COUNT is a file whose first 8 bytes count the operations of all, also of those that are killed. */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,7 +29,7 @@ static int (*make)(void **, void *, unsigned long long), (*launch)(void *, void 
 static void *context;
 static double seconds;
 static size_t largest;
-static atomic_ulong given, refused, wrong;
+static atomic_ulong given, refused, wrong, own_count, *operations = &own_count;
 
 static void *must(void *handle, const char *name)
 {
@@ -148,6 +151,7 @@ static void *work(void *argument)
 		ptr_t *place = &held[i];
 		size_t left, total;
 
+		atomic_fetch_add(operations, 1);
 		if (*place) {
 			if (in_stream[i] ? release_async(*place, mine.stream) : release(*place))
 				atomic_fetch_add(&wrong, 1);
@@ -184,6 +188,10 @@ int main(int argc, char **argv)
 		fprintf(stderr, "churn: %s\n", h ? "SECONDS SEED LARGEST THREADS" : dlerror());
 		return 3;
 	}
+	if (argc > 5)
+		operations = mmap(NULL, sizeof(*operations), PROT_READ | PROT_WRITE, MAP_SHARED, open(argv[5], O_RDWR), 0);
+	if (operations == MAP_FAILED)
+		return 3;
 	seconds = atof(argv[1]);
 	largest = strtoull(argv[3], NULL, 0);
 	init = must(h, "cuInit");

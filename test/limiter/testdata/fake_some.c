@@ -1,6 +1,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 static int contexts = 1;
 static uintptr_t next = 0x1000;
@@ -25,6 +26,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int dev) { (void)attribute, 
 /* Addresses are unique within a process, whatever the thread. */
 static unsigned long long address(void) { return 0x100000 + 512 * __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED); }
 int cuMemAlloc_v2(unsigned long long *ptr, size_t size) { (void)size; *ptr = address(); return 0; }
+int cuMemCreate(unsigned long long *handle) { *handle = address(); return 0; }
 int cuMemAllocManaged(unsigned long long *ptr, size_t size, unsigned flags) { (void)flags; return cuMemAlloc_v2(ptr, size); }
 int cuMemAllocPitch_v2(unsigned long long *ptr, size_t *pitch, size_t width, size_t height, unsigned element)
 {
@@ -63,8 +65,17 @@ int cuStreamGetCtx(void *stream, void **ctx) { (void)stream; return cuCtxGetCurr
 int cuDeviceGet(int *dev, int ordinal) { *dev = ordinal; return 0; }
 int cuCtxSetCurrent(void *ctx) { (void)ctx; return 0; }
 /* The primary context, which green ones retain. */
+#ifndef CONTEXT_US
+#define CONTEXT_US 0 /* what the first one takes */
+#endif
 static int retained;
-int cuDevicePrimaryCtxRetain(void **ctx, int dev) { (void)dev; retained++; return cuCtxGetCurrent(ctx); }
+int cuDevicePrimaryCtxRetain(void **ctx, int dev)
+{
+	(void)dev;
+	if (!retained++ && CONTEXT_US)
+		usleep(CONTEXT_US);
+	return cuCtxGetCurrent(ctx);
+}
 int cuDevicePrimaryCtxRelease(int dev) { (void)dev; return retained-- > 0 ? 0 : 201; }
 int cuDevicePrimaryCtxGetState(int dev, unsigned *flags, int *active) { (void)dev; *flags = 0; *active = retained > 0; return 0; }
 int cuGreenCtxCreate(void **ctx, void *desc, int dev, unsigned flags) { (void)desc, (void)flags; return cuDevicePrimaryCtxRetain(ctx, dev); }

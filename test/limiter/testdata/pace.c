@@ -1,8 +1,9 @@
 /* Launches kernels for some time and says what came of it:
  *
- *   pace <seconds> <sync|async|queue> <us>[,<us>...] [threads] [first-ms]
+ *   pace <seconds> <sync|async|queue|graph> <us>[,<us>...] [threads] [first-ms]
  *
- * sync waits for each launch, async for none, queue after every 16. Prints launches,
+ * sync waits for each launch, async for none, queue after every 16; graph launches graphs
+ * of all the kernels (eight times each if they are short) and waits for none. Prints launches,
  * the card's time that they took, the wall time until all was done (both ns), and the
  * longest that one call of cuLaunchKernel took, in the first milliseconds if given. */
 #include <pthread.h>
@@ -13,13 +14,15 @@
 #include <string.h>
 #include <time.h>
 
-typedef void *CUcontext, *CUmodule, *CUfunction, *CUstream;
+typedef void *CUcontext, *CUmodule, *CUfunction, *CUstream, *CUgraph, *CUgraphExec;
 int cuInit(unsigned), cuDevicePrimaryCtxRetain(CUcontext *, int), cuCtxSetCurrent(CUcontext), cuCtxSynchronize(void);
 int cuModuleLoadData(CUmodule *, const void *), cuModuleGetFunction(CUfunction *, CUmodule, const char *);
 int cuStreamCreate(CUstream *, unsigned), cuStreamSynchronize(CUstream);
 int cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+int cuStreamBeginCapture_v2(CUstream, int), cuStreamEndCapture(CUstream, CUgraph *), cuGraphLaunch(CUgraphExec, CUstream);
+int cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
 
-enum { MOST = 8 };
+enum { MOST = 8, SHORT_NS = 1000000 };
 static CUcontext context;
 static CUfunction functions[MOST];
 static uint64_t durations[MOST], end_ns, first_ns;
@@ -56,22 +59,47 @@ static void load(char *list)
 	}
 }
 
+static int launch(int kind, CUstream stream)
+{
+	return cuLaunchKernel(functions[kind], 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+}
+
+/* A graph of all kernels; *ns is what it takes. */
+static CUgraphExec make_graph(CUstream stream, uint64_t *ns)
+{
+	CUgraphExec exec;
+	CUgraph graph;
+
+	*ns = 0;
+	must(cuStreamBeginCapture_v2(stream, 2), "cuStreamBeginCapture_v2");
+	for (int kind = 0; kind < kinds; kind++)
+		for (int i = durations[kind] < SHORT_NS ? 8 : 1; i > 0; i--, *ns += durations[kind])
+			must(launch(kind, stream), "cuLaunchKernel");
+	must(cuStreamEndCapture(stream, &graph), "cuStreamEndCapture");
+	must(cuGraphInstantiateWithFlags(&exec, graph, 0), "cuGraphInstantiateWithFlags");
+	return exec;
+}
+
 static void *run(void *arg)
 {
+	CUgraphExec exec = NULL;
+	uint64_t graph_ns = 0;
 	CUstream stream;
 
 	(void)arg;
 	must(cuCtxSetCurrent(context), "cuCtxSetCurrent");
 	must(cuStreamCreate(&stream, 1), "cuStreamCreate");
+	if (how[0] == 'g')
+		exec = make_graph(stream, &graph_ns);
 	for (uint64_t i = 0, begin = now(), start; (start = now()) < end_ns; i++) {
 		int kind = (int)(i % (uint64_t)kinds);
 
-		must(cuLaunchKernel(functions[kind], 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL), "cuLaunchKernel");
+		must(exec ? cuGraphLaunch(exec, stream) : launch(kind, stream), "launch");
 		uint64_t took = now() - start, seen = longest;
 		while ((!first_ns || start - begin < first_ns) && took > seen && !atomic_compare_exchange_weak(&longest, &seen, took))
 			;
 		launches++;
-		busy += durations[kind];
+		busy += exec ? graph_ns : durations[kind];
 		if (how[0] == 's' || (how[0] == 'q' && i % 16 == 15))
 			must(cuStreamSynchronize(stream), "cuStreamSynchronize");
 	}
