@@ -16,7 +16,7 @@ func TestMeanTimes(t *testing.T) {
 	}
 	times, newest := meanTimes([]nvml.ProcessUtilizationSample{
 		sample(7, 101, 10), sample(8, 102, 50), sample(7, 103, 20),
-		sample(9, 100, 90), // as old as what was seen
+		sample(9, 100, 90),                        // as old as what was seen
 		sample(0, 104, 90), sample(10, 105, 4000), // of no process, and nonsense
 	}, 100)
 	assert.Equal(t, []ProcessTime{{7, 15}, {8, 50}}, times)

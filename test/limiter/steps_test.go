@@ -52,9 +52,10 @@ func TestKilledAtEveryStep(t *testing.T) {
 
 // talker is a program that is told lines and answers with lines.
 type talker struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	out     *bufio.Reader
+	longest time.Duration // that a survivor's call took
 }
 
 func talk(t *testing.T, cmd *exec.Cmd) *talker {
@@ -66,7 +67,7 @@ func talk(t *testing.T, cmd *exec.Cmd) *talker {
 	cmd.Stderr = os.Stderr
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	return &talker{cmd, in, bufio.NewReader(out)}
+	return &talker{cmd: cmd, in: in, out: bufio.NewReader(out)}
 }
 
 func (p *talker) tell(t *testing.T, line string) {
@@ -90,6 +91,7 @@ func (p *talker) answer(t *testing.T, what string) (result int) {
 	var us int
 	_, err := fmt.Sscanf(p.hear(t), what+" %d %d", &result, &us)
 	require.NoError(t, err)
+	p.longest = max(p.longest, time.Duration(us)*time.Microsecond)
 	return result
 }
 
@@ -129,7 +131,11 @@ func killAtSteps(t *testing.T, section, by string, most int) {
 		killer.tell(t, "")
 	}
 	checkRate(t, begin, c.clock(t), kills+1, section)
-	t.Logf("%d kills among %d %s", kills, steps, by)
+	var longest time.Duration
+	for _, p := range living {
+		longest = max(longest, p.longest)
+	}
+	t.Logf("%d kills among %d %s; the longest call of a survivor took %s", kills, steps, by, longest)
 }
 
 func goOn(t *testing.T, living []*talker) {

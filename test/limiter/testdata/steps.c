@@ -39,7 +39,23 @@ typedef unsigned long long u64;
 enum { MIB = 1 << 20 };
 
 static void *driver;
-#define CALL(name, ...) ({ int (*f_)() = (int (*)())dlsym(driver, #name); f_ ? f_(__VA_ARGS__) : -1; })
+static struct known_name { const char *name; void *function; } names[64];
+
+/* Looked up once, by set_up() all of them: only the join is stepped through look-ups. */
+static void *find(const char *name)
+{
+	struct known_name *n = names;
+
+	while (n->name && strcmp(n->name, name))
+		n++;
+	if (!n->name) {
+		n->function = dlsym(driver, name);
+		n->name = name;
+	}
+	return n->function;
+}
+
+#define CALL(name, ...) ({ int (*f_)() = (int (*)())find(#name); f_ ? f_(__VA_ARGS__) : -1; })
 #define MUST(name, ...) must(CALL(name, __VA_ARGS__), #name)
 
 static void must(int r, const char *what)
@@ -54,8 +70,13 @@ static void *function;
 
 static void set_up(void)
 {
+	static const char *const all[] = { "cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocManaged", "cuLaunchKernel", "cuCtxSynchronize",
+		"cuMemAllocAsync", "cuMemFreeAsync", "cuMemPoolTrimTo", "cuMemCreate", "cuMemMap", "cuMemRelease", "cuMemUnmap",
+		"cuArrayCreate_v2", "cuArrayDestroy", "cuCtxCreate_v2", "cuCtxDestroy_v2", "cuGraphLaunch", "cuDeviceGraphMemTrim" };
 	void *context, *module;
 
+	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+		find(all[i]);
 	MUST(cuInit, 0);
 	MUST(cuDevicePrimaryCtxRetain, &context, 0);
 	MUST(cuCtxSetCurrent, context);
