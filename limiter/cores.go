@@ -69,7 +69,7 @@ func rewriteCores(file []byte, states []CoreState) error {
 		// One that is being rewritten by nobody, for the file is locked, has a dead
 		// writer: UpdateLimits, which knows all of it, has to write it again.
 		if !intact(record) {
-			return fmt.Errorf("record %d was left half-way by a writer that died: write the limits again", i)
+			return fmt.Errorf("record %d: %w: write the limits again", i, ErrHalfWritten)
 		}
 		want := make([]byte, limitsRecordSize)
 		copy(want, record)

@@ -63,7 +63,7 @@ func TestUpdateCoresRefuses(t *testing.T) {
 		"correction too large": {[]CoreState{{Correction: 4001}, {}}, nil, "card 0: correction 4001"},
 		"correction too small": {[]CoreState{{}, {Correction: 249}}, nil, "card 1: correction 249"},
 		"elastic too large":    {[]CoreState{{ElasticPercent: 101}, {}}, nil, "elastic core percent 101"},
-		"dead writer":          {make([]CoreState, 2), func(f []byte) { f[limitsHeaderSize] |= 1 }, "record 0 was left half-way"},
+		"dead writer":          {make([]CoreState, 2), func(f []byte) { f[limitsHeaderSize] |= 1 }, "record 0: its writer was killed half-way"},
 		"spoilt record":        {make([]CoreState, 2), func(f []byte) { f[limitsHeaderSize+limitsRecordSize+30]++ }, "record 1"},
 		"spoilt header":        {make([]CoreState, 2), func(f []byte) { f[limitsOffFlags]++ }, "header"},
 	} {

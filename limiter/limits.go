@@ -27,6 +27,10 @@ const (
 // ErrLimits marks limits that can't be: no cards, no memory, a card twice.
 var ErrLimits = errors.New("invalid limits")
 
+// ErrHalfWritten marks a limits file with a record whose writer was killed half-way. Who
+// knows the limits mends it with UpdateLimits.
+var ErrHalfWritten = errors.New("its writer was killed half-way")
+
 // Limits is what one container may use.
 type Limits struct {
 	// Generation rises with each update of a file. It is set by ReadLimits and

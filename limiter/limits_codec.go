@@ -95,7 +95,7 @@ func decodeLimits(file []byte) (Limits, error) {
 
 func decodeRecord(r []byte) (DeviceLimit, error) {
 	if seq := le.Uint32(r[recordOffSequence:]); seq%2 != 0 {
-		return DeviceLimit{}, fmt.Errorf("sequence %d is odd: its writer died, write it again", seq)
+		return DeviceLimit{}, fmt.Errorf("sequence %d is odd: %w", seq, ErrHalfWritten)
 	}
 	if got, want := le.Uint32(r[recordOffCRC:]), crc32.ChecksumIEEE(r[recordOffUUID:]); got != want {
 		return DeviceLimit{}, fmt.Errorf("crc32 is %#x, not %#x", got, want)

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -248,6 +249,33 @@ func TestUnlistedContainerThatRunsKeepsItsClaim(t *testing.T) {
 	require.NoError(t, usage.Close())
 	f.start()
 	require.Empty(t, f.claims())
+}
+
+// An agent that was killed while it wrote a container's limits again: the next one writes
+// them as it starts.
+func TestHalfWrittenLimitsAreMended(t *testing.T) {
+	f := newFixture(t, func(c *nriplugin.Config) {
+		settings := c.Settings()
+		c.Populate = func(dir string, claim grant.Claim) error { return oci.Populate(dir, claim, settings) }
+	})
+	ctr := newContainer("main")
+	_, err := f.runtime.create(newPod("p", hami(cardA, 80000, 10)), ctr)
+	require.NoError(t, err)
+	path := filepath.Join(f.ledger.Folder(ctr.Id), "limits")
+	want, err := limiter.ReadLimits(path)
+	require.NoError(t, err)
+	f.stop()
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = file.WriteAt([]byte{1}, 128) // the first record's sequence
+	require.NoError(t, errors.Join(err, file.Close()))
+	_, err = limiter.ReadLimits(path)
+	require.ErrorIs(t, err, limiter.ErrHalfWritten)
+
+	f.start()
+	got, err := limiter.ReadLimits(path)
+	require.NoError(t, err)
+	require.Equal(t, want.Devices, got.Devices)
 }
 
 // The state folder was wiped while containers ran: their claims come back from the

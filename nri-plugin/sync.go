@@ -40,6 +40,7 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 	booked := map[string]bool{}
 	for _, c := range snapshot.Claims() {
 		booked[c.ContainerID] = true
+		errs = append(errs, p.mend(c))
 	}
 	for _, ctr := range ctrs {
 		if booked[ctr.GetId()] || !p.limitedByUs(ctr) {
@@ -54,6 +55,20 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 	p.Log.Info("ledger reconciled", "containers", len(ctrs), "claims", len(snapshot.Claims()),
 		"removed", len(report.Removed), "unlisted", len(report.Unlisted), "leftovers", len(report.Leftovers), "corrupt", len(report.Corrupt))
 	return errors.Join(errs...)
+}
+
+// mend writes limits again that an agent which was killed left half-way. Until then the
+// container's processes keep to what they last read, and new ones are denied.
+func (p *Plugin) mend(claim grant.Claim) error {
+	folder := p.Ledger.Folder(claim.ContainerID)
+	if _, err := limiter.ReadLimits(filepath.Join(folder, "limits")); !errors.Is(err, limiter.ErrHalfWritten) {
+		return nil
+	}
+	if err := p.Populate(folder, claim); err != nil {
+		return fmt.Errorf("mend the limits of container %s: %w", claim.ContainerID, err)
+	}
+	p.Log.Warn("limits that a killed agent left half-way are written again", "id", claim.ContainerID)
+	return nil
 }
 
 // inUse says whether a process of a container that the runtime does not list has a

@@ -17,8 +17,8 @@ const bytesPerMiB = 1 << 20
 // container may use, and where it accounts what it uses.
 //
 // It may be called again. Files that are there are kept, as containers map them:
-// limits of the same cards are updated in place where their numbers differ, limits
-// of other cards are an error.
+// limits of the same cards are updated in place where their numbers differ or their
+// writer was killed half-way, limits of other cards are an error.
 func Populate(dir string, claim grant.Claim, s Settings) error {
 	if err := checkShares(claim.Shares); err != nil {
 		return fmt.Errorf("limits for %s: %w", dir, err)
@@ -38,6 +38,8 @@ func ensureLimits(path string, want limiter.Limits) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return limiter.WriteLimits(path, want)
+	case errors.Is(err, limiter.ErrHalfWritten):
+		return limiter.UpdateLimits(path, want)
 	case err != nil:
 		return fmt.Errorf("%w: remove the container, its limits can't be trusted", err)
 	case have.Oversubscribe == want.Oversubscribe && slices.Equal(have.Devices, want.Devices):

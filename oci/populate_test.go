@@ -61,6 +61,13 @@ func TestPopulateAgain(t *testing.T) {
 
 	require.NoError(t, os.Remove(limits))
 	require.NoError(t, Populate(dir, grant.Claim{Shares: one(8000, 30)}, testSettings()), "a folder left half-made")
+	file, err := os.ReadFile(limits)
+	require.NoError(t, err)
+	file[128]++ // the first record's sequence: an agent was killed while it wrote
+	require.NoError(t, os.WriteFile(limits, file, 0o600))
+	require.NoError(t, Populate(dir, grant.Claim{Shares: one(8000, 30)}, testSettings()))
+	_, err = limiter.ReadLimits(limits)
+	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(limits, []byte("spoilt"), 0o600))
 	require.ErrorContains(t, Populate(dir, grant.Claim{Shares: one(8000, 30)}, testSettings()), "can't be trusted")
 }

@@ -1,5 +1,5 @@
 /* Launches. Where compute time is not limited now they go straight to the driver:
- * three loads say so. Copies and fills are not charged. */
+ * four loads say so. Copies and fills are not charged. */
 #include "cores.h"
 #include "graph.h"
 #include "hooks.h"

@@ -20,13 +20,17 @@ static _Atomic(const struct vgpu_limits *) mapped;
 static _Atomic bool from_environment;
 
 /* Per cell: the sequence at which the record's CRC was last found right, plus 1
- * (0: never), and what it said then, for when a rewrite goes wrong. */
+ * (0: never), and what it said then, for when a rewrite goes wrong. Threads that check
+ * at the same time would mix what two rewrites said: begun and ended count them, and
+ * who was not alone leaves checked as it is, so that the next call looks again. */
 static _Atomic uint64_t checked[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_good[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_context[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_residue[VGPU_MAX_DEVICES];
 static _Atomic uint64_t last_physical[VGPU_MAX_DEVICES];
 static _Atomic uint32_t last_rate[VGPU_MAX_DEVICES];
+static _Atomic uint32_t begun[VGPU_MAX_DEVICES];
+static _Atomic uint32_t ended[VGPU_MAX_DEVICES];
 
 /* A limit that no card reaches; keeps sums of limits and sizes far from 2^64. */
 static const uint64_t CEILING = (uint64_t)1 << 56;
@@ -82,22 +86,38 @@ static bool read_record(const struct vgpu_limits *l, int i, struct vgpu_record *
 	return false;
 }
 
+static void keep_record(int i, const struct vgpu_record *r)
+{
+	uint64_t limit = r->memory_limit_bytes < CEILING ? r->memory_limit_bytes : CEILING;
+	uint64_t context = r->context_bytes < CEILING ? r->context_bytes : CEILING;
+
+	/* Relaxed: check_record() publishes them. */
+	atomic_store_explicit(&last_good[i], limit, memory_order_relaxed);
+	atomic_store_explicit(&last_context[i], context, memory_order_relaxed);
+	atomic_store_explicit(&last_physical[i], r->physical_bytes < limit ? r->physical_bytes : 0, memory_order_relaxed);
+	atomic_store_explicit(&last_residue[i], r->residue_bytes < CEILING ? r->residue_bytes : CEILING, memory_order_relaxed);
+	atomic_store_explicit(&last_rate[i], cores_rate_of(r), memory_order_relaxed);
+}
+
 static bool check_record(const struct vgpu_limits *l, int i)
 {
 	struct vgpu_record r;
 
-	if (!read_record(l, i, &r))
-		return false;
-	uint64_t limit = r.memory_limit_bytes < CEILING ? r.memory_limit_bytes : CEILING;
-	uint64_t context = r.context_bytes < CEILING ? r.context_bytes : CEILING;
-	/* Release on the last: who sees this sequence checked sees these numbers. */
-	atomic_store_explicit(&last_good[i], limit, memory_order_relaxed);
-	atomic_store_explicit(&last_context[i], context, memory_order_relaxed);
-	atomic_store_explicit(&last_physical[i], r.physical_bytes < limit ? r.physical_bytes : 0, memory_order_relaxed);
-	atomic_store_explicit(&last_residue[i], r.residue_bytes < CEILING ? r.residue_bytes : CEILING, memory_order_relaxed);
-	atomic_store_explicit(&last_rate[i], cores_rate_of(&r), memory_order_relaxed);
-	atomic_store_explicit(&checked[i], (uint64_t)atomic_load(&r.sequence) + 1, memory_order_release);
-	return true;
+	/* seq_cst, all four: nobody was at it when this thread began, and nobody began
+	 * before it was done. Who vanishes in between (another thread, at a fork) leaves
+	 * the child to look at each call, which is slow and right. */
+	uint32_t before = atomic_load(&ended[i]);
+	bool alone = atomic_fetch_add(&begun[i], 1) == before;
+	bool right = read_record(l, i, &r);
+
+	if (right)
+		keep_record(i, &r);
+	alone &= atomic_load(&begun[i]) == before + 1;
+	/* Release: who sees this sequence checked sees these numbers. */
+	if (right && alone)
+		atomic_store_explicit(&checked[i], (uint64_t)r.sequence + 1, memory_order_release);
+	atomic_fetch_add(&ended[i], 1);
+	return right;
 }
 
 static const char *check(const struct vgpu_limits *l)
@@ -212,9 +232,10 @@ uint64_t limits_bytes(int cell)
 	if (!l)
 		return envlimits_bytes(cell);
 	uint64_t now = (uint64_t)atomic_load_explicit(&l->records[cell].sequence, memory_order_acquire) + 1;
-	/* Acquire: pairs with the release in check_record(). A record whose rewrite
-	 * is wrong or never ends keeps the limit that was last good. */
-	if (__builtin_expect(now != atomic_load_explicit(&checked[cell], memory_order_acquire), 0))
+	/* Acquire: pairs with the release in check_record(). A record whose rewrite is
+	 * wrong or has not ended keeps the limit that was last good: the writer may be
+	 * dead, and then nobody waits for it until the agent has mended the record. */
+	if (__builtin_expect(now != atomic_load_explicit(&checked[cell], memory_order_acquire), 0) && now & 1)
 		check_record(l, cell);
 	return atomic_load_explicit(&last_good[cell], memory_order_relaxed);
 }

@@ -83,7 +83,9 @@ static bool oversubscribed(void)
 
 /* Managed memory is charged in full on every granted card: all of it may come to
  * any of them, and move without a call that is seen here. That is the upper bound;
- * with one card it is what the card may have to hold. */
+ * with one card it is what the card may have to hold. It may lie in the host's memory
+ * always, and is marked so: the driver has it on no process's account, which the
+ * agent has to know that compares. */
 CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t size, unsigned int flags)
 {
 	struct charge charge;
@@ -95,7 +97,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t size, unsigned int flags)
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemAllocManaged)(ptr, size, flags);
-	return settle_as(&charge, result, *ptr, spills ? LEDGER_SPILLED : LEDGER_LINEAR);
+	return settle_as(&charge, result, *ptr, LEDGER_SPILLED);
 }
 
 static uint64_t times(uint64_t a, uint64_t b)
@@ -150,7 +152,7 @@ CUresult cuMemFree_v2(CUdeviceptr ptr)
 	struct discharge discharge;
 
 	discharge_begin(&discharge, LEDGER_LINEAR, ptr);
-	if (!discharge.process && oversubscribed())
+	if (!discharge.process)
 		discharge_begin(&discharge, LEDGER_SPILLED, ptr);
 	return discharge_end(&discharge, REAL(cuMemFree_v2)(ptr));
 }
@@ -160,7 +162,7 @@ CUresult cuMemFree(CUdeviceptr_v1 ptr)
 	struct discharge discharge;
 
 	discharge_begin(&discharge, LEDGER_LINEAR, ptr);
-	if (!discharge.process && oversubscribed())
+	if (!discharge.process)
 		discharge_begin(&discharge, LEDGER_SPILLED, ptr);
 	return discharge_end(&discharge, REAL(cuMemFree)(ptr));
 }

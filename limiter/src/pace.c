@@ -113,6 +113,9 @@ enum {
 	BLIND_NAP_NS = 50000,
 	BLIND_WAIT_NS = 20000000,
 	MEASURE_AGAIN_NS = 2000000,
+	FLIGHT_NS = 100000000,     /* of work that is under way, then launches wait for it, */
+	FLIGHT_NAP_NS = 1000000,
+	FLIGHT_WAIT_NS = 250000000, /* but not longer: it may itself wait for this launch */
 	CHEAP_NS = 50000,          /* of kernels that are shorter every eighth looks at the */
 	CHEAP_LAUNCHES = 8,        /* clock: a bucket that is empty is looked at anyway */
 };
@@ -188,14 +191,25 @@ static uint64_t count(struct local *local)
 	return launches;
 }
 
+/* Work that is queued runs whatever the share has become: so there is never much of it.
+ * The wait is for the card, not for the share, and does not count as throttled: it says
+ * nothing about whether the share is too small. */
+static void keep_up(struct pace *p, uint64_t now)
+{
+	for (uint64_t waited = 0; waited < FLIGHT_WAIT_NS && sample_late(p->stream, now - FLIGHT_NS, came); waited += FLIGHT_NAP_NS)
+		clock_nap_ns(FLIGHT_NAP_NS);
+}
+
 /* All but the cheap ones' way. */
 static __attribute__((noinline)) void begin_with_clock(struct pace *p, struct vgpu_bucket *b, struct cost *cost,
                                                        uint64_t key, uint64_t ns)
 {
 	uint64_t now = clock_coarse_ns();
 
-	if (atomic_load_explicit(&locals[p->cell].tick, memory_order_relaxed) != now)
+	if (atomic_load_explicit(&locals[p->cell].tick, memory_order_relaxed) != now) {
 		tick(b, &locals[p->cell], p->cell, now);
+		keep_up(p, now);
+	}
 	if (cost && (cost_unsure(ns) || now >= atomic_load_explicit(&cost->due, memory_order_relaxed)))
 		measured(p, b, cost, key, ns);
 	else

@@ -10,8 +10,9 @@
  * Where the node grants more memory than its cards have, a container has a second
  * bound: of what it has, only so much may lie on the card. Memory that may lie in the
  * host's (spilled) counts towards the limit alone. The sum of what is spilled is read
- * apart from the others, so that for a moment more may be on the card than its share:
- * that moves memory, it takes none beyond the limit. */
+ * apart from the others and after them, so that memory that is spilled meanwhile may be
+ * taken for the card's room: as long as it lives more than the share may lie on the card.
+ * That moves memory, it takes none beyond the limit. */
 #include "reserve.h"
 
 #include <unistd.h>

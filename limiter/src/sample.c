@@ -1,5 +1,7 @@
 #include "sample.h"
 
+#include "clock.h"
+
 #include <stdatomic.h>
 
 #include "capture.h"
@@ -13,6 +15,7 @@ static struct sample {
 	CUcontext context;      /* of the events; NULL: there are none */
 	CUevent start, stop;
 	CUstream stream;
+	_Atomic uint64_t sent;  /* when it became PENDING; for a first look also of who does not own it */
 	struct sampled about;
 } samples[SAMPLES];
 
@@ -104,9 +107,14 @@ static bool done(struct sample *s, void (*came)(const struct sampled *))
 	return true;
 }
 
-static bool poll(CUcontext context, CUstream stream, void (*came)(const struct sampled *))
+struct under_way {
+	bool here; /* one of this stream's */
+	bool late; /* one that was sent before that moment */
+};
+
+static struct under_way poll(CUcontext context, CUstream stream, uint64_t since, void (*came)(const struct sampled *))
 {
-	bool under_way = false;
+	struct under_way under_way = { 0 };
 
 	for (int i = 0; i < SAMPLES; i++) {
 		struct sample *s = &samples[i];
@@ -117,27 +125,44 @@ static bool poll(CUcontext context, CUstream stream, void (*came)(const struct s
 			give(s, FREE);
 			continue;
 		}
-		under_way = under_way || (s->context == context && s->stream == stream);
+		under_way.here |= s->context == context && s->stream == stream;
+		under_way.late |= s->context == context && atomic_load_explicit(&s->sent, memory_order_relaxed) < since;
 		give(s, PENDING);
 	}
 	return under_way;
 }
 
-bool sample_poll(CUstream stream, void (*came)(const struct sampled *))
+static struct under_way poll_current(CUstream stream, uint64_t since, void (*came)(const struct sampled *))
 {
-	bool under_way = false;
+	struct under_way under_way = { 0 };
 
 	if (!capture_stay_away())
-		return false;
+		return under_way;
 	CUcontext context = current();
 	if (context) {
 		int mode = relaxed_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
 
-		under_way = poll(context, stream, came);
+		under_way = poll(context, stream, since, came);
 		relaxed_mode(mode);
 	}
 	capture_leave();
 	return under_way;
+}
+
+bool sample_poll(CUstream stream, void (*came)(const struct sampled *))
+{
+	return poll_current(stream, 0, came).here;
+}
+
+bool sample_late(CUstream stream, uint64_t since, void (*came)(const struct sampled *))
+{
+	bool some = false;
+
+	/* Relaxed: a look that costs next to nothing; poll() is the one that counts. */
+	for (int i = 0; i < SAMPLES && !some; i++)
+		some = atomic_load_explicit(&samples[i].state, memory_order_relaxed) == PENDING &&
+		       atomic_load_explicit(&samples[i].sent, memory_order_relaxed) < since;
+	return some && poll_current(stream, since, came).late;
 }
 
 /* About one a millisecond in all, and as many as there is room for of what is not
@@ -207,6 +232,7 @@ void sample_end(int sample, CUstream stream, bool launched)
 	struct sample *s = &samples[sample];
 	bool quiet = capture_stay_away();
 
+	atomic_store_explicit(&s->sent, clock_coarse_ns(), memory_order_relaxed);
 	give(s, quiet && launched && REAL(cuEventRecord)(s->stop, stream) == CUDA_SUCCESS ? PENDING : FREE);
 	if (quiet)
 		capture_leave();

@@ -25,8 +25,9 @@ type Past struct {
 	// Correction is the factor of its share, and Elastic its share under contention in
 	// percent if it has a soft ceiling.
 	Correction, Elastic float64
-	// Contended is what was last decided.
+	// Contended is what was last decided, and Settling for how many steps it has been.
 	Contended bool
+	Settling  int
 }
 
 // stranger is whoever uses a card without being a container of ours.
@@ -39,6 +40,7 @@ const (
 	deadBand      = 1.0 // percent of the card
 	gain          = 0.5 // of the relative error, a step
 	mostChange    = 0.3 // a step
+	settlingSteps = 3   // after others have come: what was queued before still runs
 	fullPercent   = 95.0
 )
 
@@ -63,6 +65,7 @@ func Decide(past map[string]Past, tenants []Tenant, strangers float64) (map[stri
 		others := othersOf(t, tenants, next)
 		p.Elastic = elastic(p, t, others, total)
 		p.Correction = correction(p, t, others.active)
+		p.Settling = settling(p, others.active)
 		p.Contended = others.active
 		next[t.ID] = p
 		states[t.ID] = state(p, t, others)
@@ -156,6 +159,15 @@ func elastic(p Past, t Tenant, o others, total float64) float64 {
 	}
 }
 
+// settling counts the steps since others came. A container that was forced to its share
+// all the time has nothing queued that it had not a right to, but others have.
+func settling(p Past, contended bool) int {
+	if p.Contended != contended {
+		return 0
+	}
+	return min(p.Settling+1, settlingSteps)
+}
+
 // correction integrates the error of what the tenant had against what it may have,
 // relative to it, so that the gain hangs on no card's size. It stands still within
 // the dead band, where nothing is enforced, and where the tenant has less because it
@@ -166,8 +178,12 @@ func correction(p Past, t Tenant, contended bool) float64 {
 	}
 	percent, enforced := target(p, t, contended)
 	lack := percent - p.Busy
-	if !enforced || math.Abs(lack) <= deadBand || (lack > 0 && !t.Wants) {
+	if !enforced || p.Settling < settlingSteps || math.Abs(lack) <= deadBand || (lack > 0 && !t.Wants) {
 		return p.Correction
+	}
+	if lack > percent/2 && p.Correction < 1 {
+		// It was lowered for what was queued before, mostly: back to what is right by itself.
+		return min(2*p.Correction, 1)
 	}
 	change := min(max(gain*lack/percent, -mostChange), mostChange)
 	return min(max(p.Correction*(1+change), leastCorrection), mostCorrection)

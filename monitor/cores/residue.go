@@ -72,7 +72,8 @@ func (l *Loop) residue(m *member, observed map[string]map[string]uint64) {
 		}
 		charged := uint64(0)
 		if i < len(usage.Devices) {
-			charged = usage.Devices[i].UsedBytes
+			// Managed memory is on no process's account with the driver, wherever it lies.
+			charged = usage.Devices[i].UsedBytes - min(usage.Devices[i].SpilledBytes, usage.Devices[i].UsedBytes)
 		}
 		m.states[i].ResidueBytes = l.beyond.see(m.ID, d.UUID, of[m.ID], charged)
 	}

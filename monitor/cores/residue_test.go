@@ -14,6 +14,12 @@ import (
 // charge has a container's first process say that it has charged so much.
 func (s *scene) charge(t *testing.T, i int, bytes uint64) {
 	t.Helper()
+	s.chargeManaged(t, i, bytes, 0)
+}
+
+// chargeManaged is the same where a part of it is managed memory.
+func (s *scene) chargeManaged(t *testing.T, i int, bytes, managed uint64) {
+	t.Helper()
 	f, err := os.OpenFile(s.containers[i].UsageFile, os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer f.Close()
@@ -22,6 +28,8 @@ func (s *scene) charge(t *testing.T, i int, bytes uint64) {
 		1024:       le.AppendUint32(nil, 1),     // one slot was ever claimed
 		4096:       le.AppendUint32(nil, 77),    // its owner lives
 		4096 + 128: le.AppendUint64(nil, bytes), // what it has charged of the first card
+		// and what of it the driver has on no process's account
+		4096 + 128 + 56: le.AppendUint64(nil, managed),
 	} {
 		_, err = f.WriteAt(data, at)
 		require.NoError(t, err)
@@ -50,6 +58,13 @@ func TestResidue(t *testing.T) {
 	assert.Equal(t, uint64(100), s.state(t, 0).ResidueBytes, "what is gone is believed at once")
 	look(0, 4000)
 	assert.Zero(t, s.state(t, 0).ResidueBytes)
+
+	s.chargeManaged(t, 0, 1000, 700)
+	for range residueLooks {
+		look(500, 4000)
+	}
+	assert.Equal(t, uint64(200), s.state(t, 0).ResidueBytes, "of 500 bytes 300 are charged: the driver has managed memory on nobody's account")
+	look(0, 4000)
 
 	// A container that spoils its file is held to what the driver sees.
 	require.NoError(t, os.WriteFile(s.containers[1].UsageFile, []byte("spoilt"), 0o600))

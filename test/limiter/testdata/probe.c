@@ -329,7 +329,11 @@ static void run(const char *what)
 		fflush(stdout), r = system("true"), printf("threads %d\n", system("exit $(ls /proc/$PPID/task | wc -l)") >> 8);
 	else if (!strcmp(what, "sleep"))
 		fflush(stdout), usleep((unsigned)number() * 1000);
-	else if (!strcmp(what, "setuid"))
+	else if (!strcmp(what, "line")) {
+		fflush(stdout);
+		while (getchar() != '\n' && !feof(stdin))
+			;
+	} else if (!strcmp(what, "setuid"))
 		printf("setuid %d\n", setgid(65534) || setuid((unsigned)number()));
 	else if (!strcmp(what, "daemon"))
 		printf("daemon %d\n", daemon(1, 1));
