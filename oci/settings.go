@@ -32,9 +32,12 @@ const (
 	CoreDefault CorePolicy = "default"
 	// CoreForce enforces it always.
 	CoreForce CorePolicy = "force"
-	// CoreDisable doesn't enforce it (--disable-core-limit).
+	// CoreDisable doesn't enforce it.
 	CoreDisable CorePolicy = "disable"
 )
+
+// Known says whether it is one of them.
+func (p CorePolicy) Known() bool { return p == CoreDefault || p == CoreForce || p == CoreDisable }
 
 // Settings are a node's: the operator's, never a user's.
 type Settings struct {
@@ -73,9 +76,7 @@ func (s Settings) Validate() error {
 	default:
 		errs = append(errs, fmt.Errorf("device injection %q is not known: use auto, cdi or envvar", s.Injection))
 	}
-	switch s.CorePolicy {
-	case "", CoreDefault, CoreForce, CoreDisable:
-	default:
+	if s.CorePolicy != "" && !s.CorePolicy.Known() {
 		errs = append(errs, fmt.Errorf("core policy %q is not known: use default, force or disable", s.CorePolicy))
 	}
 	errs = append(errs,

@@ -69,10 +69,8 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	guard := deviceplugin.NewGuard(plugin.Ready, log)
 	published.guard = guard
-	then = append(then, guard.Run, published.run)
-	if !o.DisableCoreLimit {
-		then = append(then, coreLoop(ledger, inventory, log).Run)
-	}
+	// Also where shares of compute time are not enforced: it finds memory that is not charged.
+	then = append(then, guard.Run, published.run, coreLoop(ledger, inventory, log).Run)
 	if o.DevicePluginDir != "" {
 		policy := func() deviceplugin.Policy { return o.policy(published.now().Settings) }
 		offers := newKubelet(&o, links{inventory}, policy, guard, log)

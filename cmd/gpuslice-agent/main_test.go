@@ -89,6 +89,7 @@ var badValues = map[string][]string{
 	"context-memory-mib":         {"", "-2", "16385", "1.5", "much"},
 	"device-cores-scaling":       {"", "0", "-1", "101", "NaN", "-Inf", "much"},
 	"disable-core-limit":         {"", "maybe"},
+	"core-policy":                {"", "Force", "always"},
 	"grant-key-file":             {"keys", "./keys"},
 	"unscheduled-policy":         {"", "Share", "allow"},
 	"exempt-namespaces":          {"a,,b", "Kube", "a/b", strings.Repeat("n", 64)},
@@ -235,6 +236,11 @@ func TestSettings(t *testing.T) {
 	s := o.settings("/lib.so", "/preload")
 	require.NoError(t, s.Validate())
 	assert.Equal(t, "disable", string(s.CorePolicy))
+	forced, _, _, _, _ := agent("--node-name=n", "--core-policy=force")
+	assert.Equal(t, "force", string(forced.settings("", "").CorePolicy))
+	_, started, _, _, stderr := agent("--node-name=n", "--core-policy=force", "--disable-core-limit")
+	assert.False(t, started)
+	assert.Contains(t, stderr, "core-policy")
 	assert.Equal(t, "envvar", string(s.Injection))
 	assert.True(t, s.DefaultRuntimeIsNvidia)
 	assert.Equal(t, []string{"nvidia"}, s.NvidiaHandlers)

@@ -64,6 +64,7 @@ type options struct {
 	CoresScaling           float64
 	ContextMemoryMiB       int
 	DisableCoreLimit       bool
+	CorePolicy             string
 	GrantKeyFile           string
 	UnscheduledPolicy      string
 	ExemptNamespaces       []string
@@ -130,7 +131,8 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.Float64Var(&o.MemoryScaling, "device-memory-scaling", 1, "grantable memory as a multiple of the card's, 0.01 to 100; above 1 oversubscribes")
 	f.Float64Var(&o.CoresScaling, "device-cores-scaling", 1, "grantable compute time as a multiple of the card's, 0.01 to 100")
 	f.IntVar(&o.ContextMemoryMiB, "context-memory-mib", -1, "device memory that a CUDA context is charged with, in MiB; -1 goes by the card's model, 0 charges none")
-	f.BoolVar(&o.DisableCoreLimit, "disable-core-limit", false, "do not enforce shares of compute time")
+	f.StringVar(&o.CorePolicy, "core-policy", string(oci.CoreDefault), "`when` shares of compute time are enforced: default (while others use the card), force (always) or disable (never)")
+	f.BoolVar(&o.DisableCoreLimit, "disable-core-limit", false, "do not enforce shares of compute time, as --core-policy=disable")
 	f.StringVar(&o.GrantKeyFile, "grant-key-file", "", "`file` of the keys that grants must be signed with: one or two, each on a line of its own in hexadecimal or base64, at least 32 bytes; mode 0440 or less, followed when it changes; HAMi's annotations can't be signed and are refused then; empty takes grants unsigned")
 	f.StringVar(&o.UnscheduledPolicy, "unscheduled-policy", string(nriplugin.UnscheduledDeny), "`what` a container gets whose pod no GPU scheduler annotated: deny (no card) or share (for each device that the kubelet gave it, the card's memory and compute time divided by --device-split-count)")
 	f.StringSliceVar(&o.ExemptNamespaces, "exempt-namespaces", nil, "`namespaces` whose pods are left alone: they may use whole cards without a grant")
@@ -225,6 +227,8 @@ func (o *options) validate() error {
 		"deny, or a --device-split-count that leaves each share at least 1 % of compute time", o.UnscheduledPolicy)
 	c.want("unscheduled-policy", !share || o.ResourceProfile != string(profileTencent),
 		"deny with --resource-profile=tencent: the kubelet chooses cores and memory apart, maybe of different cards", o.UnscheduledPolicy)
+	c.want("core-policy", oci.CorePolicy(o.CorePolicy).Known(), "default, force or disable", o.CorePolicy)
+	c.want("core-policy", !o.DisableCoreLimit || o.CorePolicy != string(oci.CoreForce), "another than force with --disable-core-limit", o.CorePolicy)
 	c.matches("exempt-namespaces", labelPattern, "names of namespaces", o.ExemptNamespaces...)
 	for _, namespace := range o.SwitchNamespaces {
 		c.want("disable-control-namespaces", namespace == "*" || labelPattern.MatchString(namespace), "names of namespaces, or *", namespace)
@@ -255,6 +259,7 @@ func (o *options) settings(libraryPath, preloadPath string) oci.Settings {
 		PreloadPath:            preloadPath,
 		NvidiaHandlers:         o.NvidiaRuntimeHandlers,
 		DefaultRuntimeIsNvidia: o.DefaultRuntimeIsNvidia,
+		CorePolicy:             oci.CorePolicy(o.CorePolicy),
 	}
 	if o.DisableCoreLimit {
 		s.CorePolicy = oci.CoreDisable

@@ -125,15 +125,15 @@ func TestStatusJSON(t *testing.T) {
 			 "grantableContainers": 10, "containers": 2, "usedBytes": 18446744073709551615}],
 		"containers": [
 			{"containerID": "c-corrupt", "container": "", "owner": "", "state": "corrupt", "enforcement": "", "createdAt": "0001-01-01T00:00:00Z",
-			 "shares": [{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "memoryMiB": 2000, "cores": 5, "usedBytes": 0, "processes": 0, "computeNs": 0, "throttledNs": 0, "launches": 0}]},
+			 "shares": [{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "memoryMiB": 2000, "cores": 5, "usedBytes": 0, "residueBytes": 0, "processes": 0, "computeNs": 0, "throttledNs": 0, "launches": 0}]},
 			{"containerID": "c-done", "pod": "default/done", "podUID": "uid-done", "container": "main", "owner": "nri", "state": "released", "enforcement": "preload", "createdAt": "2026-01-02T03:04:05Z",
-			 "shares": [{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "memoryMiB": 10000, "cores": 10, "usedBytes": 0, "processes": 0, "computeNs": 0, "throttledNs": 0, "launches": 0}]},
+			 "shares": [{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "memoryMiB": 10000, "cores": 10, "usedBytes": 0, "residueBytes": 0, "processes": 0, "computeNs": 0, "throttledNs": 0, "launches": 0}]},
 			{"containerID": "c-hostile", "pod": "default/hostile", "podUID": "uid-hostile", "container": "main", "owner": "nri", "state": "active", "enforcement": "preload", "createdAt": "2026-01-02T03:04:05Z",
-			 "shares": [{"uuid": "GPU-00000002-5151-4000-8000-000000000002", "memoryMiB": 1000, "cores": 50, "usedBytes": 18446744073709551615, "processes": 1, "computeNs": 0, "throttledNs": 0, "launches": 0}]},
+			 "shares": [{"uuid": "GPU-00000002-5151-4000-8000-000000000002", "memoryMiB": 1000, "cores": 50, "usedBytes": 18446744073709551615, "residueBytes": 0, "processes": 1, "computeNs": 0, "throttledNs": 0, "launches": 0}]},
 			{"containerID": "c-train", "pod": "default/train", "podUID": "uid-train", "container": "main", "owner": "nri", "state": "active", "enforcement": "preload", "createdAt": "2026-01-02T03:04:05Z",
 			 "shares": [
-				{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "memoryMiB": 40960, "cores": 30, "usedBytes": 31458328576, "processes": 2, "computeNs": 0, "throttledNs": 0, "launches": 0},
-				{"uuid": "GPU-00000002-5151-4000-8000-000000000002", "memoryMiB": 8000, "cores": 0, "usedBytes": 1, "processes": 1, "computeNs": 0, "throttledNs": 0, "launches": 0}]}]
+				{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "memoryMiB": 40960, "cores": 30, "usedBytes": 31458328576, "residueBytes": 0, "processes": 2, "computeNs": 0, "throttledNs": 0, "launches": 0},
+				{"uuid": "GPU-00000002-5151-4000-8000-000000000002", "memoryMiB": 8000, "cores": 0, "usedBytes": 1, "residueBytes": 0, "processes": 1, "computeNs": 0, "throttledNs": 0, "launches": 0}]}]
 	}`, string(text))
 }
 

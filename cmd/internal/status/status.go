@@ -73,7 +73,9 @@ type Share struct {
 	MemoryMiB   int64  `json:"memoryMiB"`
 	CorePercent int    `json:"cores"`
 	UsedBytes   uint64 `json:"usedBytes"`
-	Processes   int    `json:"processes"`
+	// ResidueBytes is what the driver sees of the container beyond that.
+	ResidueBytes uint64 `json:"residueBytes"`
+	Processes    int    `json:"processes"`
 	// Compute time while the share was enforced, in all: what launches were charged, how
 	// long they waited for it, and how many they were.
 	ComputeNanoseconds   uint64 `json:"computeNs"`
@@ -181,6 +183,8 @@ func container(e grant.Entry, folder string) (c Container, problem string) {
 	if err := errors.Join(errs...); err != nil {
 		problem = "container " + e.ContainerID + ": " + strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
+	// A file that can't be read is reported by who enforces it; here it is a number less.
+	states, _ := limiter.ReadCores(filepath.Join(folder, "limits"))
 	for i, s := range e.Shares {
 		share := Share{UUID: s.UUID, MemoryMiB: s.MemoryMiB, CorePercent: s.CorePercent}
 		// By position: what the file itself says of its cards is the tenant's to write.
@@ -188,6 +192,9 @@ func container(e grant.Entry, folder string) (c Container, problem string) {
 			share.UsedBytes, share.Processes = usage.Devices[i].UsedBytes, usage.Devices[i].Processes
 			cores := usage.Devices[i].Cores
 			share.ComputeNanoseconds, share.ThrottledNanoseconds, share.Launches = cores.ChargedNanoseconds, cores.ThrottledNanoseconds, cores.Launches
+		}
+		if i < len(states) {
+			share.ResidueBytes = states[i].ResidueBytes
 		}
 		c.Shares = append(c.Shares, share)
 	}
