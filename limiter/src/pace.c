@@ -113,9 +113,9 @@ enum {
 	BLIND_NAP_NS = 50000,
 	BLIND_WAIT_NS = 20000000,
 	MEASURE_AGAIN_NS = 2000000,
-	FLIGHT_NS = 100000000,     /* of work that is under way, then launches wait for it, */
+	FLIGHT_NS = 300000000,     /* of work that is under way, then launches wait for it, */
 	FLIGHT_NAP_NS = 1000000,
-	FLIGHT_WAIT_NS = 250000000, /* but not longer: it may itself wait for this launch */
+	FLIGHT_WAIT_NS = 300000000, /* but not longer: it may itself wait for this launch */
 	CHEAP_NS = 50000,          /* of kernels that are shorter every eighth looks at the */
 	CHEAP_LAUNCHES = 8,        /* clock: a bucket that is empty is looked at anyway */
 };
