@@ -64,8 +64,8 @@ func Decide(past map[string]Past, tenants []Tenant, strangers float64) (map[stri
 		p := next[t.ID]
 		others := othersOf(t, tenants, next)
 		p.Elastic = elastic(p, t, others, total)
-		p.Correction = correction(p, t, others.active)
 		p.Settling = settling(p, others.active)
+		p.Correction = correction(p, t, others.active)
 		p.Contended = others.active
 		next[t.ID] = p
 		states[t.ID] = state(p, t, others)

@@ -126,6 +126,21 @@ func TestCorrectionStandsStill(t *testing.T) {
 	assert.Zero(t, states["a"].Correction)
 }
 
+// What it had while it was alone says nothing of its share, and what it had queued then
+// still runs for some steps.
+func TestCorrectionWaitsForOldWork(t *testing.T) {
+	a := tenant("a", 30, 0, 90, true)
+	past, _ := steps(10, nil, 0, a)
+	for i := range settlingSteps {
+		var states map[string]limiter.CoreState
+		past, states = steps(1, past, 50, a)
+		require.True(t, states["a"].Contended)
+		assert.Zero(t, states["a"].Correction, "step %d after others came", i)
+	}
+	_, states := steps(1, past, 50, a)
+	assert.NotZero(t, states["a"].Correction, "then it is corrected")
+}
+
 func TestElastic(t *testing.T) {
 	a := tenant("a", 30, 80, 80, true)
 	_, states := steps(1, nil, 0, a)
