@@ -192,11 +192,15 @@ static uint64_t count(struct local *local)
 }
 
 /* Work that is queued runs whatever the share has become: so there is never much of it.
- * The wait is for the card, not for the share, and does not count as throttled: it says
- * nothing about whether the share is too small. */
+ * In this stream: another one may stand still for long, behind a kernel that waits for
+ * another process, and is no reason to wait. The wait is for the card, not for the share,
+ * and does not count as throttled: it says nothing about whether the share is too small.
+ * It ends where the share does. */
 static void keep_up(struct pace *p, uint64_t now)
 {
-	for (uint64_t waited = 0; waited < FLIGHT_WAIT_NS && sample_late(p->stream, now - FLIGHT_NS, came); waited += FLIGHT_NAP_NS)
+	uint64_t until = clock_ns() + FLIGHT_WAIT_NS;
+
+	while (sample_late(p->stream, now - FLIGHT_NS, came) && cores_limited() >> p->cell & 1 && clock_ns() < until)
 		clock_nap_ns(FLIGHT_NAP_NS);
 }
 

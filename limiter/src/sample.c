@@ -109,7 +109,7 @@ static bool done(struct sample *s, void (*came)(const struct sampled *))
 
 struct under_way {
 	bool here; /* one of this stream's */
-	bool late; /* one that was sent before that moment */
+	bool late; /* one of this stream's that was sent before that moment */
 };
 
 static struct under_way poll(CUcontext context, CUstream stream, uint64_t since, void (*came)(const struct sampled *))
@@ -125,8 +125,10 @@ static struct under_way poll(CUcontext context, CUstream stream, uint64_t since,
 			give(s, FREE);
 			continue;
 		}
-		under_way.here |= s->context == context && s->stream == stream;
-		under_way.late |= s->context == context && atomic_load_explicit(&s->sent, memory_order_relaxed) < since;
+		bool here = s->context == context && s->stream == stream;
+
+		under_way.here |= here;
+		under_way.late |= here && atomic_load_explicit(&s->sent, memory_order_relaxed) < since;
 		give(s, PENDING);
 	}
 	return under_way;

@@ -26,8 +26,8 @@ void sample_end(int sample, CUstream stream, bool launched);
 /* Looks at those that are under way in the current context; calls came for each
  * that has come in. True: one of this stream is still under way. */
 bool sample_poll(CUstream stream, void (*came)(const struct sampled *));
-/* The same for all streams: whether a launch that was measured before that moment has
- * still not run. Next to free where there is none. */
+/* The same, and whether one of this stream that was measured before that moment has
+ * still not run. Next to free where there is none, in any stream. */
 bool sample_late(CUstream stream, uint64_t since, void (*came)(const struct sampled *));
 /* Before a context ends: gives all events back that no thread is using. */
 void sample_drop_all(void);

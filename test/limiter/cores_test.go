@@ -355,3 +355,20 @@ func TestCaptureIsLeftAlone(t *testing.T) {
 	assert.InDelta(t, 240, float64(usage.ChargedNanoseconds)/1e6, 40)
 	assert.NotZero(t, usage.ThrottledNanoseconds)
 }
+
+// A stream that stands still, behind a kernel that waits for another process, say, holds
+// up who launches more into it, for a while, and nobody else.
+func TestStillStreamHoldsNobodyUp(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "still")
+	require.NoError(t, compile(program, "testdata/still.c"))
+	c := sharing(t, newMachine(t, "H200"), "7", 50, limiter.PolicyForce)
+	c.sim = fakeDriver(t)
+	lines, stderr := c.run(t, program)
+	assert.Empty(t, stderr)
+	require.Len(t, lines, 2)
+	var other, still int
+	_, err := fmt.Sscanf(lines[0]+" "+lines[1], "another %d still %d", &other, &still)
+	require.NoError(t, err)
+	assert.Less(t, other, 100, "ms")
+	assert.InDelta(t, 300, still, 150, "ms")
+}

@@ -110,14 +110,17 @@ int cuGetProcAddress_v2(const char *name, void **pfn, int version, uint64_t flag
 	return *pfn ? 0 : 500;
 }
 #endif
-/* Events that take no time, and captures in the strictest mode: any call of an event,
- * in whatever stream and thread, breaks the one that is open. */
+/* Events that take no time, but in a stream that stands still, where they never come;
+ * and captures in the strictest mode: any call of an event, in whatever stream and
+ * thread, breaks the one that is open. */
 float fakeMilliseconds;
+void *fakeStill;
+static void *recorded[64];
 static void *captured;
 static int launches, broken;
 int cuEventCreate(void **event) { broken += captured != NULL; *event = (void *)(next += 16); return 0; }
-int cuEventRecord(void *event, void *stream) { (void)event, (void)stream; broken += captured != NULL; return 0; }
-int cuEventQuery(void *event) { (void)event; broken += captured != NULL; return 0; }
+int cuEventRecord(void *event, void *stream) { recorded[(uintptr_t)event / 16 % 64] = stream; broken += captured != NULL; return 0; }
+int cuEventQuery(void *event) { broken += captured != NULL; return fakeStill && recorded[(uintptr_t)event / 16 % 64] == fakeStill ? 600 : 0; }
 int cuEventElapsedTime(float *ms) { broken += captured != NULL; *ms = fakeMilliseconds; return 0; }
 int cuStreamBeginCapture_v2(void *stream) { if (captured) return 401; captured = stream; return 0; }
 int cuStreamEndCapture(void *stream, void **graph) { *graph = NULL; if (captured != stream) return 401; captured = NULL; return 0; }
