@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "hooks.h"
 #include "loader.h"
@@ -47,12 +48,27 @@ static bool is_global(void *handle)
 	return handle == RTLD_DEFAULT || handle == RTLD_NEXT;
 }
 
+/* Looked up in libc itself, dlsym and dlvsym are libc's, and would find the driver's
+ * functions: they are given as ours if they are what ours jump to. What RTLD_NEXT means
+ * hangs on the caller, so that stays. */
+static void *own_lookup(void *found)
+{
+	return !found ? NULL : found == loader_dlsym_address() ? (void *)dlsym : found == loader_dlvsym_address() ? (void *)dlvsym : NULL;
+}
+
+static bool looks_up(void *handle, const char *name)
+{
+	return name && name[0] == 'd' && name[1] == 'l' && handle != RTLD_NEXT && (!strcmp(name, "dlsym") || !strcmp(name, "dlvsym"));
+}
+
 struct pick vgpu_pick_dlsym(void *handle, const char *name)
 {
 	enum hook_id id = hooked(name);
 
-	if (id == HOOK_COUNT)
-		return (struct pick){ loader_dlsym_address(), NULL };
+	if (id == HOOK_COUNT) {
+		void *own = looks_up(handle, name) ? own_lookup(loader_dlsym(handle, name)) : NULL;
+		return (struct pick){ own ? NULL : loader_dlsym_address(), own };
+	}
 	struct pick pick = answer(id, is_global(handle) ? hook_loaded(id) : loader_dlsym(handle, name));
 	if (!pick.value) /* once more behind us, where it is not either: dlerror() must say so */
 		loader_dlsym(is_global(handle) || loader_dlsym(handle, name) ? RTLD_NEXT : handle, name);
@@ -63,8 +79,10 @@ struct pick vgpu_pick_dlvsym(void *handle, const char *name, const char *version
 {
 	enum hook_id id = hooked(name);
 
-	if (id == HOOK_COUNT)
-		return (struct pick){ loader_dlvsym_address(), NULL };
+	if (id == HOOK_COUNT) {
+		void *own = looks_up(handle, name) ? own_lookup(loader_dlvsym(handle, name, version)) : NULL;
+		return (struct pick){ own ? NULL : loader_dlvsym_address(), own };
+	}
 	struct pick pick = answer(id, loader_dlvsym(is_global(handle) ? RTLD_NEXT : handle, name, version));
 	if (!pick.value)
 		loader_dlvsym(is_global(handle) || loader_dlvsym(handle, name, version) ? RTLD_NEXT : handle, name, version);

@@ -34,7 +34,7 @@ func TestSameByEveryRoute(t *testing.T) {
 		"alloc1 0", "info1 0 free 1073741312 total 1073741824", "total1 0 1073741824", "free1 0", "managed 0", "pitch 512  0",
 		"info 0 free 1073739259 total 1073741824",
 	}
-	for _, route := range []string{"dlsym", "default", "next", "proc1", "proc2", "proc3"} {
+	for _, route := range []string{"dlsym", "default", "next", "libc", "libcv", "proc1", "proc2", "proc3"} {
 		t.Run(route, func(t *testing.T) {
 			lines, stderr := oneCard(t, giB).with("PROBE_ROUTE="+route).probe(t, script)
 			assert.Equal(t, want, lines)

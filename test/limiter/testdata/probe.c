@@ -77,6 +77,13 @@ static void *find(const char *name)
 		return dlsym(RTLD_DEFAULT, name);
 	if (!strcmp(route, "next"))
 		return dlsym(RTLD_NEXT, name);
+	if (!strcmp(route, "libc") || !strcmp(route, "libcv")) { /* by libc's own dlsym, as ctypes.CDLL("libc.so.6").dlsym */
+		void *libc = dlopen("libc.so.6", RTLD_NOW);
+		void *(*look)(void *, const char *) = strcmp(route, "libc") ? dlvsym(libc, "dlsym", "GLIBC_2.34") : dlsym(libc, "dlsym");
+		if (!look) /* before 2.34 it is in libdl */
+			look = dlsym(libc = dlopen("libdl.so.2", RTLD_NOW), "dlsym");
+		return look(handle, name);
+	}
 	if (!strcmp(route, "dlvsym"))
 		return dlvsym(handle, name, "libcuda.so.1");
 	if (!strcmp(route, "proc1")) {
