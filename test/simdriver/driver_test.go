@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -64,6 +65,7 @@ func TestLibrariesExportTheirTableAndNeedOnlyLibc(t *testing.T) {
 		table = append(table, strings.Fields(line)[0])
 	}
 	sort.Strings(table)
+	table = slices.Compact(table) // a function may have several names to look it up by
 	require.Equal(t, table, exports(t, filepath.Join(s.Dir, "sim/libcuda.so.1")))
 	for _, name := range exports(t, filepath.Join(s.Dir, "sim/libnvidia-ml.so.1")) {
 		require.True(t, strings.HasPrefix(name, "nvml"), name)

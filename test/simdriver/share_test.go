@@ -48,6 +48,16 @@ func measure(s *Sim, during time.Duration) gain {
 
 func (g gain) share(p *Process) float64 { return float64(g.clients[p.Process.Pid]) / float64(g.clock) }
 
+func waitAllBusy(t *testing.T, s *Sim, processes int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		status := s.Status()
+		return len(status.Clients) == processes && !slices.ContainsFunc(status.Clients, func(c Client) bool {
+			return c.Cards[0].BusyNanoseconds < 10e6
+		})
+	}, 30*time.Second, 20*time.Millisecond)
+}
+
 func TestProcessesThatAreBusyShareACardEqually(t *testing.T) {
 	for _, test := range []struct {
 		description string
@@ -67,12 +77,7 @@ func TestProcessesThatAreBusyShareACardEqually(t *testing.T) {
 			for _, us := range test.kernels {
 				list = append(list, s.Start("workloads/spin", "--seconds=60", "--window-ms=1000", "--kernels-us="+us))
 			}
-			require.Eventually(t, func() bool {
-				status := s.Status()
-				return len(status.Clients) == len(list) && !slices.ContainsFunc(status.Clients, func(c Client) bool {
-					return c.Cards[0].BusyNanoseconds < 10e6
-				})
-			}, 30*time.Second, 20*time.Millisecond)
+			waitAllBusy(t, s, len(list))
 			g := measure(s, 700*time.Millisecond)
 			for _, p := range list {
 				require.InDelta(t, 1/float64(len(list)), g.share(p), 0.02, "%v", g)
@@ -141,6 +146,7 @@ func TestAKilledProcessLeavesTheCardToTheOthers(t *testing.T) {
 	s := New(t, Plain, "H200")
 	survivor := s.Start("workloads/spin", "--seconds=60", "--window-ms=1000", "--kernels-us=500")
 	victim := s.Start("workloads/spin", "--seconds=60", "--window-ms=10000", "--kernels-us=50000")
+	waitAllBusy(t, s, 2)
 	require.InDelta(t, 0.5, measure(s, 300*time.Millisecond).share(survivor), 0.03)
 	victim.Kill()
 	s.Status()
