@@ -34,13 +34,6 @@ static inline uint64_t clock_coarse_ns(void)
 	return clock_of(CLOCK_MONOTONIC_COARSE);
 }
 
-static inline void clock_sleep_us(long microseconds)
-{
-	struct timespec pause = { microseconds / 1000000, microseconds % 1000000 * 1000 };
-
-	nanosleep(&pause, NULL);
-}
-
 /* Less than a second, inside a function in which the program expects no wait: by the
  * system call, for libc's is a place where a thread may be cancelled. */
 static inline void clock_nap_ns(uint64_t ns)
@@ -50,6 +43,11 @@ static inline void clock_nap_ns(uint64_t ns)
 
 	syscall(SYS_nanosleep, &pause, NULL);
 	errno = saved;
+}
+
+static inline void clock_sleep_us(long microseconds)
+{
+	clock_nap_ns((uint64_t)microseconds * 1000);
 }
 
 #endif

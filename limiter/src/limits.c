@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "cores.h"
 #include "crc32.h"
 #include "envlimits.h"
@@ -71,7 +72,7 @@ static bool read_record(const struct vgpu_limits *l, int i, struct vgpu_record *
 		uint32_t before = atomic_load_explicit(&r->sequence, memory_order_acquire);
 
 		if (before & 1) {
-			usleep(10);
+			clock_nap_ns(10000);
 			continue;
 		}
 		memcpy(out, r, sizeof(*out));
