@@ -25,7 +25,8 @@ type Past struct {
 	// Correction is the factor of its share, and Elastic its share under contention in
 	// percent if it has a soft ceiling.
 	Correction, Elastic float64
-	// Contended is what was last decided, and Settling for how many steps it has been.
+	// Contended is what was last decided, and Settling for how many steps it has been so
+	// without being blocked.
 	Contended bool
 	Settling  int
 }
@@ -64,7 +65,7 @@ func Decide(past map[string]Past, tenants []Tenant, strangers float64) (map[stri
 		p := next[t.ID]
 		others := othersOf(t, tenants, next)
 		p.Elastic = elastic(p, t, others, total)
-		p.Settling = settling(p, others.active)
+		p.Settling = settling(p, others)
 		p.Correction = correction(p, t, others.active)
 		p.Contended = others.active
 		next[t.ID] = p
@@ -143,10 +144,11 @@ func target(p Past, t Tenant, contended bool) (percent float64, enforced bool) {
 
 // elastic is additive increase while there is room that the tenant wants, and
 // multiplicative decrease as soon as somebody else lacks what is his: the way to
-// share what nobody owns. It begins at the hard share whenever others come.
+// share what nobody owns. It begins at the hard share whenever others come, and after
+// it was blocked.
 func elastic(p Past, t Tenant, o others, total float64) float64 {
 	hard, ceiling := float64(t.Limit.CorePercent), float64(t.Limit.CoreSoftPercent)
-	if !soft(t.Limit) || !o.active || !p.Contended || p.Elastic < hard {
+	if !soft(t.Limit) || !o.active || o.higher || !p.Contended || p.Elastic < hard {
 		return hard
 	}
 	switch {
@@ -160,9 +162,10 @@ func elastic(p Past, t Tenant, o others, total float64) float64 {
 }
 
 // settling counts the steps since others came. A container that was forced to its share
-// all the time has nothing queued that it had not a right to, but others have.
-func settling(p Past, contended bool) int {
-	if p.Contended != contended {
+// all the time has nothing queued that it had not a right to, but others have. One that
+// is blocked has next to nothing for another reason than what its share is worth.
+func settling(p Past, o others) int {
+	if p.Contended != o.active || o.higher {
 		return 0
 	}
 	return min(p.Settling+1, settlingSteps)

@@ -141,6 +141,21 @@ func TestCorrectionWaitsForOldWork(t *testing.T) {
 	assert.NotZero(t, states["a"].Correction, "then it is corrected")
 }
 
+// Of a container that is held back for one of higher priority its share says nothing:
+// afterwards it has no more than that.
+func TestCorrectionStandsStillWhileBlocked(t *testing.T) {
+	a, b, high := tenant("a", 30, 0, 1, true), tenant("b", 60, 0, 1, true), tenant("high", 0, 0, 80, false)
+	high.Limit.Priority = limiter.PriorityHigh
+	past, states := steps(30, nil, 0, a, b, high, tenant("soft", 20, 80, 1, true))
+	require.True(t, states["a"].Blocked)
+	assert.Zero(t, states["a"].Correction)
+	assert.EqualValues(t, 20, states["soft"].ElasticPercent)
+	a.Busy, b.Busy, high.Busy = 30, 60, 0
+	_, states = steps(activeSteps+settlingSteps, past, 0, a, b, high)
+	require.Equal(t, limiter.CoreState{Contended: true}, states["a"])
+	require.Equal(t, limiter.CoreState{Contended: true}, states["b"])
+}
+
 func TestElastic(t *testing.T) {
 	a := tenant("a", 30, 80, 80, true)
 	_, states := steps(1, nil, 0, a)
