@@ -1,8 +1,12 @@
 package limiter_test
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -66,4 +70,40 @@ func TestOversubscription(t *testing.T) {
 		lines, _ := c.probe(t, "init ctx 0 alloc 4096 where 0 alloc 4096 where 1")
 		assert.Equal(t, []string{"init 0", "ctx 0", "alloc 0", "where 0 1", "alloc 0", "where 0 0"}, lines, "others have its part: the host has room")
 	})
+}
+
+// Of processes that are killed while they spill nothing stays: neither of the limit nor
+// of the card's part is there less or more than before.
+func TestOversubscriptionUnderKills(t *testing.T) {
+	c := oversubscribed(t)
+	running := make([]*exec.Cmd, 6)
+	start := func(i int) {
+		running[i] = c.command(filepath.Join(bin, "churn"), "60", fmt.Sprint(rand.IntN(1e6)), fmt.Sprint(300*miB), "4")
+		require.NoError(t, running[i].Start())
+		t.Cleanup(func() { running[i].Process.Kill(); running[i].Wait() })
+	}
+	for i := range running {
+		start(i)
+	}
+	spilled := uint64(0)
+	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		usage, err := limiter.ReadUsage(c.usage())
+		require.NoError(t, err)
+		spilled = max(spilled, usage.Devices[0].SpilledBytes)
+		i := rand.IntN(len(running))
+		require.NoError(t, running[i].Process.Kill())
+		running[i].Wait()
+		start(i)
+	}
+	for _, cmd := range running {
+		require.NoError(t, cmd.Process.Kill())
+		cmd.Wait()
+	}
+	assert.NotZero(t, spilled, "nothing ever was: the test tests nothing")
+	peak, now := c.peak(t)
+	assert.LessOrEqual(t, peak, uint64(giB))
+	assert.Zero(t, now)
+	lines, _ := c.probe(t, "init ctx 0 alloc 536870912 where 0 alloc 536870912 where 1 alloc 1 free 0 free 1 info")
+	assert.Equal(t, []string{"init 0", "ctx 0", "alloc 0", "where 0 0", "alloc 0", "where 0 1", "alloc 2", "free 0", "free 0",
+		"info 0 free 1073741824 total 1073741824"}, lines)
 }
