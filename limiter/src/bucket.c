@@ -91,7 +91,7 @@ static uint64_t left(struct vgpu_bucket *b, uint64_t turn, uint32_t rate)
 
 void bucket_wait(struct vgpu_bucket *b, int cell, uint64_t turn)
 {
-	uint64_t begin = clock_ns(), now = begin, wait;
+	uint64_t now = clock_ns(), wait;
 
 	for (;;) {
 		cores_limited(); /* follows the host */
@@ -103,8 +103,9 @@ void bucket_wait(struct vgpu_bucket *b, int cell, uint64_t turn)
 		if (!wait)
 			break;
 		clock_nap_ns(least(wait, NAP_NS));
+		/* Told while it lasts: it may take minutes, and the host goes by it each second. */
+		uint64_t before = now;
 		now = clock_ns();
+		atomic_fetch_add_explicit(&b->throttled, now - before, memory_order_relaxed);
 	}
-	if (now != begin)
-		atomic_fetch_add_explicit(&b->throttled, now - begin, memory_order_relaxed);
 }
