@@ -38,7 +38,7 @@ const (
 func TestKilledAtEveryStep(t *testing.T) {
 	most := map[string]int{"join": 24, "launch": 24, "wait": 12, "graph": 16}
 	require.NoError(t, compile(filepath.Join(bin, "steps"), "testdata/steps.c", "-pthread", "-I"+filepath.Join(root, "limiter/src")))
-	for _, section := range []string{"join", "alloc", "refused", "full", "reap", "first-launch", "launch", "wait", "pool", "vmm", "array", "context", "graph"} {
+	for _, section := range []string{"join", "alloc", "refused", "full", "reap", "first-launch", "launch", "wait", "pool", "vmm", "array", "context", "graph", "managed"} {
 		t.Run(section, func(t *testing.T) {
 			t.Parallel()
 			if by := os.Getenv("VGPU_EVERY_STEP"); by != "" {
@@ -166,11 +166,24 @@ func checkAfterKill(t *testing.T, c *container, living []*talker, at string) {
 	require.LessOrEqual(t, peak, uint64(stepLimit), at)
 	require.Equal(t, uint64(survivors*stepContext), now, at)
 	require.Equal(t, now, c.used(t), at)
+	require.Zero(t, c.spilled(t), at)
 	require.LessOrEqual(t, c.credit(t), stepBurst, "more is earned than may be; %s", at)
 	for _, p := range living {
 		p.tell(t, "l")
 		require.Zero(t, p.answer(t, "l"), at)
 	}
+}
+
+// spilled is what all slots of card 0 say that may lie in the host's memory, those that
+// are nobody's included: whoever claims one next would have it.
+func (c *container) spilled(t *testing.T) (sum uint64) {
+	t.Helper()
+	file, err := os.ReadFile(c.usage())
+	require.NoError(t, err)
+	for slot := 4096; slot < len(file); slot += 1280 {
+		sum += binary.LittleEndian.Uint64(file[slot+128+56:])
+	}
+	return sum
 }
 
 // credit is what card 0's bucket has to give: earned less spent.

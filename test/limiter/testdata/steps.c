@@ -115,6 +115,17 @@ static void alloc_section(void)
 	mark();
 }
 
+static void managed_section(void) /* which may lie in the host's memory */
+{
+	u64 p = 0;
+
+	set_up();
+	mark();
+	CALL(cuMemAllocManaged, &p, (size_t)64 * MIB, 1u);
+	CALL(cuMemFree_v2, p);
+	mark();
+}
+
 static void refused_section(void) /* by the driver: the reservation is undone */
 {
 	u64 p = 0;
@@ -256,7 +267,7 @@ static const struct section { const char *name; void (*run)(void); } sections[] 
 	{ "join", join_section }, { "alloc", alloc_section }, { "refused", refused_section }, { "full", full_section },
 	{ "reap", reap_section }, { "launch", launch_section }, { "first-launch", first_launch_section },
 	{ "wait", wait_section }, { "pool", pool_section }, { "vmm", vmm_section }, { "array", array_section },
-	{ "context", context_section }, { "graph", graph_section },
+	{ "context", context_section }, { "graph", graph_section }, { "managed", managed_section },
 };
 
 static const struct section *section_of(const char *name)
