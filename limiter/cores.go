@@ -59,6 +59,18 @@ func UpdateCores(path string, states []CoreState) error {
 	return nil
 }
 
+// Wake has the container's processes look at the limits again, as a change does: a writer
+// that was killed after its change may not have told them.
+func Wake(path string) error {
+	if err := withMapped(path, func(file []byte) error {
+		atomic.AddUint64((*uint64)(unsafe.Pointer(&file[limitsOffGen])), 1)
+		return nil
+	}); err != nil {
+		return fmt.Errorf("wake the processes of %s: %w", path, err)
+	}
+	return nil
+}
+
 func rewriteCores(file []byte, states []CoreState) error {
 	if le.Uint32(file[limitsOffCRC:]) != headerCRC(file) || int(le.Uint32(file[limitsOffCount:])) != len(states) {
 		return fmt.Errorf("its header is wrong, or it does not have %d cards", len(states))

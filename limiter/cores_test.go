@@ -40,6 +40,10 @@ func TestUpdateCores(t *testing.T) {
 	is, err = ReadLimits(path)
 	require.NoError(t, err)
 	assert.Equal(t, uint64(2), is.Generation, "nobody need look at what has not changed")
+	require.NoError(t, Wake(path))
+	is, err = ReadLimits(path)
+	require.NoError(t, err)
+	assert.Equal(t, uint64(3), is.Generation)
 
 	limits.Devices[0].CorePercent = 50
 	require.NoError(t, UpdateLimits(path, limits))

@@ -43,6 +43,7 @@ const (
 	mostChange    = 0.3 // a step
 	settlingSteps = 3   // after others have come: what was queued before still runs
 	fullPercent   = 95.0
+	brimPercent   = 97.0 // NVML's whole percents are rounded down
 )
 
 const (
@@ -66,7 +67,7 @@ func Decide(past map[string]Past, tenants []Tenant, strangers float64) (map[stri
 		others := othersOf(t, tenants, next)
 		p.Elastic = elastic(p, t, others, total)
 		p.Settling = settling(p, others)
-		p.Correction = correction(p, t, others.active)
+		p.Correction = correction(p, t, others, total)
 		p.Contended = others.active
 		next[t.ID] = p
 		states[t.ID] = state(p, t, others)
@@ -95,16 +96,18 @@ type others struct {
 	active bool // somebody
 	higher bool // somebody of higher priority
 	hungry bool // somebody who has less than he may have at any time
+	free   bool // somebody whose use no share bounds
 }
 
 func othersOf(t Tenant, tenants []Tenant, now map[string]Past) others {
-	o := others{active: now[stranger].active()}
+	o := others{active: now[stranger].active(), free: now[stranger].active()}
 	for _, other := range tenants {
 		p := now[other.ID]
 		if other.ID == t.ID || !p.active() {
 			continue
 		}
 		o.active = true
+		o.free = o.free || !limited(other.Limit)
 		o.higher = o.higher || other.Limit.Priority < t.Limit.Priority
 		o.hungry = o.hungry || p.Busy < entitled(other.Limit)-2*deadBand
 	}
@@ -174,13 +177,18 @@ func settling(p Past, o others) int {
 // correction integrates the error of what the tenant had against what it may have,
 // relative to it, so that the gain hangs on no card's size. It stands still within
 // the dead band, where nothing is enforced, and where the tenant has less because it
-// wants less: that would wind it up.
-func correction(p Past, t Tenant, contended bool) float64 {
-	if p.Contended && !contended {
+// wants less: that would wind it up. And it does not rise on a card that is full of others
+// who are held to their shares: what one of them has too much his own correction takes,
+// and if none has, both would rise for ever.
+func correction(p Past, t Tenant, o others, total float64) float64 {
+	if p.Contended && !o.active {
 		p.Correction = min(p.Correction, 1) // what others' turns inflated is gone with them
 	}
-	percent, enforced := target(p, t, contended)
+	percent, enforced := target(p, t, o.active)
 	lack := percent - p.Busy
+	if lack > 0 && o.active && !o.free && total >= brimPercent {
+		return p.Correction
+	}
 	if !enforced || p.Settling < settlingSteps || math.Abs(lack) <= deadBand || (lack > 0 && !t.Wants) {
 		return p.Correction
 	}

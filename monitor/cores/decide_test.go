@@ -99,6 +99,24 @@ func TestCorrectionConverges(t *testing.T) {
 	}
 }
 
+// Two that have a full card between them, and want more: neither rises, for there is
+// nothing to be had, and what one has too much is taken from him alone.
+func TestCorrectionsDoNotWindUpTogether(t *testing.T) {
+	_, states := steps(200, nil, 0, tenant("a", 50, 0, 48, true), tenant("b", 50, 0, 49, true))
+	assert.Zero(t, states["a"].Correction)
+	assert.Zero(t, states["b"].Correction)
+	_, states = steps(10, nil, 0, tenant("a", 50, 0, 41, true), tenant("b", 50, 0, 57, true))
+	assert.Zero(t, states["a"].Correction)
+	assert.Less(t, states["b"].Correction, uint16(1000))
+	_, states = steps(10, nil, 0, tenant("a", 50, 0, 41, true), tenant("b", 50, 0, 50, true))
+	assert.Greater(t, states["a"].Correction, uint16(1000), "there is room")
+	free := tenant("b", 0, 0, 59, true)
+	_, states = steps(10, nil, 0, tenant("a", 50, 0, 41, true), free)
+	assert.Greater(t, states["a"].Correction, uint16(1000), "whoever has no share gives way")
+	_, states = steps(10, nil, 59, tenant("a", 50, 0, 41, true))
+	assert.Greater(t, states["a"].Correction, uint16(1000), "and so does a stranger")
+}
+
 func TestCorrectionStandsStill(t *testing.T) {
 	force := tenant("a", 30, 0, 10, false)
 	force.Limit.Policy = limiter.PolicyForce

@@ -260,6 +260,11 @@ func (l *Loop) write(m *member) error {
 	if err := limiter.UpdateCores(m.LimitsFile, m.states); err != nil {
 		return err
 	}
+	if _, known := l.written[m.ID]; !known { // the last agent may have been killed half-way
+		if err := limiter.Wake(m.LimitsFile); err != nil {
+			return err
+		}
+	}
 	l.written[m.ID] = m.states
 	return nil
 }
