@@ -23,6 +23,7 @@ build: native ## Build the binaries, the limiter and the simulated driver into b
 
 native:
 	@$(MAKE) --no-print-directory -C limiter/src OUT=$(BUILD)
+	@$(MAKE) --no-print-directory -C limiter/front OUT=$(BUILD)
 	@$(MAKE) --no-print-directory -C testdata/simdriver OUT=$(BUILD)
 	@$(MAKE) --no-print-directory -C testdata/workloads OUT=$(BUILD)
 

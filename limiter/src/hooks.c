@@ -49,9 +49,42 @@ static void *find_in(void *handle, enum hook_id id)
 	return found == hooks[id].wrapper ? NULL : found;
 }
 
-static void *open_library(enum library library)
+/* Where this library was brought in by the front (limiter/front) the driver's soname is the
+ * front's, in whose scope the wrappers come first. The driver is then the library that has
+ * what is not hooked: a helper. */
+static void *behind_front(enum library library, void *front)
+{
+	for (enum hook_id id = 0; front && id < HOOK_COUNT; id++) {
+		void *found = hooks[id].library == library && !hooks[id].wrapper ? loader_dlsym(front, hooks[id].name) : NULL;
+
+		if (found)
+			return loader_holding(found);
+	}
+	return NULL;
+}
+
+static bool is_front(enum library library, void *handle)
+{
+	enum hook_id id = library == CUDA ? HOOK_cuInit : HOOK_nvmlDeviceGetMemoryInfo;
+
+	return handle && loader_dlsym(handle, hooks[id].name) == hooks[id].wrapper;
+}
+
+/* The driver's library, if it is loaded. */
+static void *open_driver(enum library library)
 {
 	void *handle = loader_loaded(sonames[library]);
+
+	if (!is_front(library, handle))
+		return handle;
+	void *driver = behind_front(library, handle);
+	loader_close(handle);
+	return driver;
+}
+
+static void *open_library(enum library library)
+{
+	void *handle = open_driver(library);
 	void *seen = atomic_load_explicit(&hint[library], memory_order_relaxed);
 
 	if (!handle && seen)
@@ -118,7 +151,7 @@ void *hook_wrapper(enum hook_id id)
 void *hook_loaded(enum hook_id id)
 {
 	void *found = find_in(RTLD_NEXT, id);
-	void *handle = found ? NULL : loader_loaded(sonames[hooks[id].library]);
+	void *handle = found ? NULL : open_driver(hooks[id].library);
 
 	if (handle) {
 		found = find_in(handle, id);

@@ -83,7 +83,7 @@ func buildNative(sanitizer string) error {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return err
 	}
-	for _, dir := range []string{"limiter/src", "testdata/simdriver"} {
+	for _, dir := range []string{"limiter/src", "limiter/front", "testdata/simdriver"} {
 		out, err := exec.Command("make", "-s", "-C", filepath.Join(root, dir), "OUT="+built, "SAN="+sanitizer).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("make -C %s: %w\n%s", dir, err, out)
@@ -114,6 +114,7 @@ type container struct {
 	group   string
 	library string
 	sim     string
+	front   string // in mode library: the folder of the fronts
 	env     []string
 }
 
@@ -162,7 +163,7 @@ func (c *container) usage() string  { return filepath.Join(c.dir, "usage") }
 // bare is the same machine without the library.
 func (c *container) bare() *container {
 	b := *c
-	b.library = ""
+	b.library, b.front = "", ""
 	return &b
 }
 
@@ -177,6 +178,9 @@ func (c *container) command(program string, args ...string) *exec.Cmd {
 	cmd.Env = append(os.Environ(),
 		"SIMGPU_STATE="+c.state, "SIMGPU_GROUP="+c.group, "LD_LIBRARY_PATH="+c.sim,
 		"VGPU_LIMITS_PATH="+c.limits(), "VGPU_USAGE_PATH="+c.usage())
+	if c.front != "" {
+		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+c.front)
+	}
 	if c.library != "" {
 		cmd.Env = append(cmd.Env, "LD_PRELOAD="+c.library)
 	}

@@ -16,12 +16,18 @@ import (
 // fakeDriver builds a driver that has every hooked function, with symbol versions.
 func fakeDriver(tb testing.TB, flags ...string) string {
 	tb.Helper()
-	dir := tb.TempDir()
-	script := filepath.Join(dir, "map")
+	script := filepath.Join(tb.TempDir(), "map")
 	require.NoError(tb, os.WriteFile(script, []byte("FAKE_1 { global: *; };\n"), 0o644))
+	return plainDriver(tb, append(flags, "-Wl,--version-script,"+script)...)
+}
+
+// plainDriver builds one without symbol versions, as NVIDIA's is.
+func plainDriver(tb testing.TB, flags ...string) string {
+	tb.Helper()
+	dir := tb.TempDir()
 	for _, name := range []string{"libcuda.so.1", "libnvidia-ml.so.1"} {
 		require.NoError(tb, compile(filepath.Join(dir, name), "testdata/fake_all.c", append([]string{"testdata/fake_some.c", "-shared", "-fPIC",
-			"-Wl,-Bsymbolic", "-Wl,-soname," + name, "-Wl,--version-script," + script}, flags...)...))
+			"-Wl,-Bsymbolic", "-Wl,-soname," + name}, flags...)...))
 	}
 	return dir
 }
