@@ -1,0 +1,157 @@
+package cdihook
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// The files of the container that ld.so and ldconfig know.
+const (
+	ldConf      = "/etc/ld.so.conf"
+	ldConfDir   = "/etc/ld.so.conf.d"
+	ldConfOurs  = ldConfDir + "/00-gpuslice.conf" // before an image's own, after 00-cuda-compat.conf
+	ldCache     = "/etc/ld.so.cache"
+	debianIssue = "/etc/debian_version"
+)
+
+// systemFolders are those that ldconfig looks into by itself, here or there.
+var systemFolders = []string{"/lib", "/usr/lib", "/lib64", "/usr/lib64"}
+
+// updateLDCache makes the container's /etc/ld.so.cache anew, so that its programs find
+// the driver's libraries that were mounted. The host's ldconfig does it: the image may
+// have none, and nothing of the image is run. The folders are written down in
+// /etc/ld.so.conf.d too, so that they are found after the container runs ldconfig itself.
+type updateLDCache struct {
+	folders  []string
+	ldconfig string
+	host     ldconfigHost
+}
+
+// ldconfigHost is the host as far as its ldconfig goes.
+type ldconfigHost interface {
+	// find is the program's path, fs.ErrNotExist where there is none.
+	find(path string) (string, error)
+	// run runs it in the root folder.
+	run(program, root string, args []string) error
+	// debian says whether the host is a Debian, whose ldconfig has other folders.
+	debian() bool
+}
+
+func (h *updateLDCache) flags(f *pflag.FlagSet) {
+	f.StringSliceVar(&h.folders, "folder", nil, "a `folder` of libraries")
+	f.StringVar(&h.ldconfig, "ldconfig-path", "/sbin/ldconfig", "the host's `ldconfig`")
+}
+
+func (h *updateLDCache) run(r *root, log *slog.Logger) error {
+	for _, folder := range h.folders {
+		if !path.IsAbs(folder) || strings.ContainsAny(folder, "\n\x00") {
+			return fmt.Errorf("--folder %q is not an absolute path", folder)
+		}
+	}
+	program, err := h.host.find(h.ldconfig)
+	if errors.Is(err, fs.ErrNotExist) {
+		log.Warn("the host has no ldconfig: the container's programs find libraries in ld.so's own folders only", "ldconfig", h.ldconfig)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+
+	conf, includes := readConf(r)
+	missing := newFolders(h.folders, conf)
+	if len(missing) > 0 {
+		if err := r.write(ldConfOurs, []byte(strings.Join(missing, "\n")+"\n")); err != nil {
+			return err
+		}
+	}
+	if err := r.writable(path.Dir(ldCache)); err != nil { // ldconfig doesn't make it
+		return err
+	}
+
+	args := []string{"-f", ldConf, "-C", ldCache}
+	if !includes {
+		args = append(args, missing...)
+	}
+	if h.host.debian() && !r.exists(debianIssue) {
+		for _, folder := range []string{"/lib64", "/usr/lib64"} { // which Debian's ldconfig doesn't look into
+			if r.exists(folder) && !slices.Contains(conf, folder) {
+				args = append(args, folder)
+			}
+		}
+	}
+	return h.host.run(program, r.dir, args)
+}
+
+// newFolders are those, each once, that ldconfig wouldn't look into anyway. The others
+// keep the rank that the image gave them.
+func newFolders(folders, conf []string) []string {
+	var missing []string
+	for _, folder := range folders {
+		folder = path.Clean(folder)
+		if !slices.Contains(conf, folder) && !slices.Contains(systemFolders, folder) && !slices.Contains(missing, folder) {
+			missing = append(missing, folder)
+		}
+	}
+	return missing
+}
+
+// readConf reads the container's ld.so.conf and what it includes: the folders that it
+// names, our own file's aside, and whether it includes our file.
+func readConf(r *root) (folders []string, includesOurs bool) {
+	seen := map[string]bool{}
+	for todo := []string{ldConf}; len(todo) > 0; todo = todo[1:] {
+		name := todo[0]
+		if name == ldConfOurs {
+			continue
+		}
+		data, err := r.read(name)
+		if seen[name] || err != nil {
+			continue // as ldconfig goes on
+		}
+		seen[name] = true
+		lines := bufio.NewScanner(bytes.NewReader(data))
+		for lines.Scan() {
+			line, _, _ := strings.Cut(lines.Text(), "#")
+			fields := strings.Fields(line)
+			switch {
+			case len(fields) == 0 || fields[0] == "hwcap":
+			case fields[0] == "include":
+				for _, pattern := range fields[1:] {
+					if !path.IsAbs(pattern) {
+						pattern = path.Join(path.Dir(name), pattern)
+					}
+					ours, _ := path.Match(pattern, ldConfOurs)
+					includesOurs = includesOurs || ours
+					todo = append(todo, matching(r, pattern)...)
+				}
+			default:
+				for _, folder := range strings.FieldsFunc(line, func(c rune) bool { return strings.ContainsRune(" \t,:", c) }) {
+					folders = append(folders, path.Clean(folder))
+				}
+			}
+		}
+	}
+	return folders, includesOurs
+}
+
+// matching are the container's files of a pattern, whose last part alone has wildcards.
+func matching(r *root, pattern string) []string {
+	dir, last := path.Split(pattern)
+	var files []string
+	for _, name := range r.list(dir) {
+		if ok, _ := path.Match(last, name); ok {
+			files = append(files, path.Join(dir, name))
+		}
+	}
+	slices.Sort(files)
+	return files
+}

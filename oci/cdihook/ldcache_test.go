@@ -1,0 +1,175 @@
+package cdihook
+
+import (
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// fakeHost notes how ldconfig is called.
+type fakeHost struct {
+	isDebian bool
+	none     bool
+	args     []string
+	root     string
+}
+
+func (f *fakeHost) find(path string) (string, error) {
+	if f.none {
+		return "", fs.ErrNotExist
+	}
+	return path, nil
+}
+func (f *fakeHost) run(_, root string, args []string) error {
+	f.root, f.args = root, args
+	return nil
+}
+func (f *fakeHost) debian() bool { return f.isDebian }
+
+func TestUpdateLDCacheCall(t *testing.T) {
+	const include = "include /etc/ld.so.conf.d/*.conf\n"
+	base := []string{"-f", "/etc/ld.so.conf", "-C", "/etc/ld.so.cache"}
+	for _, test := range []struct {
+		name    string
+		host    fakeHost
+		files   map[string]string
+		folders []string
+		args    []string // after base
+		conf    string   // of our file; empty: none
+	}{
+		{
+			name:    "an image without /etc is given one, and the folder by argument",
+			folders: []string{"/opt/driver"}, args: []string{"/opt/driver"}, conf: "/opt/driver\n",
+		},
+		{
+			name: "an image that includes ld.so.conf.d gets a file there", files: map[string]string{"etc/ld.so.conf": include},
+			folders: []string{"/opt/driver", "/opt/driver/", "/opt/other"}, conf: "/opt/driver\n/opt/other\n",
+		},
+		{
+			name: "a relative include", files: map[string]string{"etc/ld.so.conf": "include ld.so.conf.d/*.conf"},
+			folders: []string{"/opt/driver"}, conf: "/opt/driver\n",
+		},
+		{
+			name: "what the image names keeps its rank",
+			files: map[string]string{
+				"etc/ld.so.conf":                         include,
+				"etc/ld.so.conf.d/x86_64-linux-gnu.conf": "# Multiarch support\n/usr/local/lib/x86_64-linux-gnu\n/usr/lib/x86_64-linux-gnu/ # the driver too\n",
+			},
+			folders: []string{"/usr/lib/x86_64-linux-gnu"},
+		},
+		{name: "system folders are looked into anyway", folders: []string{"/usr/lib64", "/lib"}},
+		{
+			name: "includes that include one another end", files: map[string]string{"etc/ld.so.conf": "include /etc/ld.so.conf"},
+			folders: []string{"/opt/driver"}, args: []string{"/opt/driver"}, conf: "/opt/driver\n",
+		},
+		{
+			name:    "our own file of the last start changes nothing",
+			files:   map[string]string{"etc/ld.so.conf": include, "etc/ld.so.conf.d/00-gpuslice.conf": "/opt/driver\n"},
+			folders: []string{"/opt/driver"}, conf: "/opt/driver\n",
+		},
+		{
+			name: "Debian's ldconfig in a Fedora", host: fakeHost{isDebian: true}, files: map[string]string{"usr/lib64/": "", "lib64": "->/usr/lib64"},
+			folders: []string{"/usr/lib64"}, args: []string{"/lib64", "/usr/lib64"},
+		},
+		{
+			name: "Debian's ldconfig in a Debian", host: fakeHost{isDebian: true}, files: map[string]string{"etc/debian_version": "12.1", "lib64/": ""},
+		},
+		{
+			name: "Debian's ldconfig in a distroless image without lib64", host: fakeHost{isDebian: true},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := image(t, test.files)
+			r, err := openRoot(dir)
+			require.NoError(t, err)
+			defer r.close()
+			host := test.host
+			require.NoError(t, (&updateLDCache{folders: test.folders, ldconfig: "/sbin/ldconfig", host: &host}).run(r, slog.Default()))
+			require.Equal(t, append(base[:len(base):len(base)], test.args...), host.args)
+			require.Equal(t, dir, host.root)
+			conf, err := os.ReadFile(filepath.Join(dir, ldConfOurs))
+			if test.conf == "" {
+				require.ErrorIs(t, err, fs.ErrNotExist)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, test.conf, string(conf))
+			require.Equal(t, fs.FileMode(0o644), mode(t, filepath.Join(dir, ldConfOurs)))
+		})
+	}
+}
+
+func TestHostWithoutLdconfig(t *testing.T) {
+	root := image(t, nil)
+	status, stderr := call(state(t, root), "update-ldcache", "--ldconfig-path", "/nowhere/ldconfig", "--folder", "/opt")
+	require.Zero(t, status)
+	require.Contains(t, stderr, "no ldconfig")
+	left, err := os.ReadDir(root)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// The host's own ldconfig, on an image that has nothing but a library.
+func TestHostsLdconfig(t *testing.T) {
+	libs, err := filepath.Glob("/lib/x86_64-linux-gnu/libc.so.6")
+	require.NoError(t, err)
+	require.NotEmpty(t, libs, "the host's libc is the library of this test")
+	library, err := os.ReadFile(libs[0])
+	require.NoError(t, err)
+	outside := t.TempDir()
+
+	for _, test := range []struct {
+		name  string
+		files map[string]string
+		in    string
+	}{
+		{"distroless", nil, "opt/driver"},
+		{"an image whose folder is a link out of the root", map[string]string{"opt/driver": "->" + outside}, outside},
+		{"an image whose /etc is a link", map[string]string{"etc": "->/private/etc", "private/etc/": ""}, "opt/driver"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			root := image(t, test.files)
+			at := filepath.Join(root, test.in)
+			require.NoError(t, os.MkdirAll(at, 0o755))
+			require.NoError(t, os.WriteFile(filepath.Join(at, "libc-1.so"), library, 0o755))
+			for range 2 {
+				status, stderr := call(state(t, root), "update-ldcache", "--folder", "/opt/driver")
+				require.Zero(t, status, stderr)
+			}
+			target, err := os.Readlink(filepath.Join(at, "libc.so.6"))
+			require.NoError(t, err, "the library's soname is a link")
+			require.Equal(t, "libc-1.so", target)
+			r, err := openRoot(root)
+			require.NoError(t, err)
+			defer r.close()
+			cache, err := r.read(ldCache)
+			require.NoError(t, err)
+			require.Contains(t, string(cache), "/opt/driver/libc.so.6")
+		})
+	}
+	left, err := os.ReadDir(outside)
+	require.NoError(t, err)
+	require.Empty(t, left, "nothing is made outside the root folder")
+}
+
+func TestReadOnlyRootIsLeftAlone(t *testing.T) {
+	root := image(t, map[string]string{"etc/": "", "lib/": ""})
+	require.NoError(t, unix.Mount(root, root, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(root, 0)) })
+	require.NoError(t, unix.Mount("", root, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	for _, args := range [][]string{
+		{"create-symlinks", "--link", "a.so.1::/lib/a.so"},
+		{"update-ldcache", "--folder", "/opt/driver"},
+		{"update-ldcache", "--folder", "/lib"},
+		{"chmod", "--mode", "700", "--path", "/lib"},
+	} {
+		status, stderr := call(state(t, root), args...)
+		require.Zero(t, status, stderr)
+		require.Contains(t, stderr, "can't be written")
+	}
+}

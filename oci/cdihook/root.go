@@ -1,0 +1,220 @@
+package cdihook
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+
+	"github.com/cyphar/filepath-securejoin/pathrs-lite"
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// maxInput bounds what is read of a state or a configuration file.
+const maxInput = 16 << 20
+
+// rootDir is the container's root folder, as the bundle of its state says.
+func rootDir(stateFile string, stdin io.Reader) (string, error) {
+	input := stdin
+	if stateFile != "" && stateFile != "-" {
+		f, err := os.Open(stateFile)
+		if err != nil {
+			return "", fmt.Errorf("read the container's state: %w", err)
+		}
+		defer f.Close()
+		input = f
+	}
+	var state rspec.State
+	if err := json.NewDecoder(io.LimitReader(input, maxInput)).Decode(&state); err != nil {
+		return "", fmt.Errorf("read the container's state: %w", err)
+	}
+	if !filepath.IsAbs(state.Bundle) {
+		return "", fmt.Errorf("the container's state names no bundle (%q): is this called by a runtime?", state.Bundle)
+	}
+	data, err := os.ReadFile(filepath.Join(state.Bundle, "config.json"))
+	if err != nil {
+		return "", fmt.Errorf("read the container's bundle: %w", err)
+	}
+	var spec struct {
+		Root *struct {
+			Path string `json:"path"`
+		} `json:"root"`
+	}
+	if err := json.Unmarshal(data, &spec); err != nil {
+		return "", fmt.Errorf("read the bundle %s: %w", state.Bundle, err)
+	}
+	if spec.Root == nil || spec.Root.Path == "" {
+		return "", fmt.Errorf("the bundle %s names no root folder", state.Bundle)
+	}
+	dir := spec.Root.Path
+	if !filepath.IsAbs(dir) {
+		dir = filepath.Join(state.Bundle, dir)
+	}
+	if dir = filepath.Clean(dir); dir == "/" {
+		return "", fmt.Errorf("the root folder of bundle %s is the host's own: nothing is changed there", state.Bundle)
+	}
+	return dir, nil
+}
+
+// root is a container's root folder. Paths in it are the container's: none leads out
+// of it, whatever links an image has.
+type root struct {
+	dir  string
+	file *os.File
+}
+
+func openRoot(dir string) (*root, error) {
+	file, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the container's root: %w", err)
+	}
+	return &root{dir: dir, file: file}, nil
+}
+
+func (r *root) close() { r.file.Close() }
+
+// open opens what is at a path, for naming it only (O_PATH).
+func (r *root) open(name string) (*os.File, error) {
+	return pathrs.OpenatInRoot(r.file, name)
+}
+
+// folder opens a folder, which it makes where it isn't there.
+func (r *root) folder(name string) (*os.File, error) {
+	f, err := r.open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		f, err = pathrs.MkdirAllHandle(r.file, name, 0o755)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("folder %s of the container: %w", name, err)
+	}
+	return f, nil
+}
+
+// writable makes a folder where it isn't there, and says whether files can be made in it.
+func (r *root) writable(name string) error {
+	f, err := r.folder(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Access("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), unix.W_OK); err != nil {
+		return fmt.Errorf("folder %s of the container: %w", name, err)
+	}
+	return nil
+}
+
+// exists says whether there is something at a path.
+func (r *root) exists(name string) bool {
+	f, err := r.open(name)
+	if err != nil {
+		return false
+	}
+	f.Close()
+	return true
+}
+
+// list are the names in a folder; none where it can't be read.
+func (r *root) list(name string) []string {
+	f, err := r.open(name)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	dir, err := pathrs.Reopen(f, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1) // what could be read of it
+	return names
+}
+
+// read reads a regular file.
+func (r *root) read(name string) ([]byte, error) {
+	f, err := r.open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s of the container is not a file", name)
+	}
+	file, err := pathrs.Reopen(f, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, maxInput))
+}
+
+// write puts a file into a folder of the container by a rename. One that is there with
+// that content stays.
+func (r *root) write(name string, data []byte) error {
+	if have, err := r.read(name); err == nil && bytes.Equal(have, data) {
+		return nil
+	}
+	return r.replace(name, func(dir int, temp string) error {
+		fd, err := unix.Openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+		if err != nil {
+			return err
+		}
+		f := os.NewFile(uintptr(fd), name)
+		_, err = f.Write(data)
+		return errors.Join(err, f.Chmod(0o644), f.Close()) // whoever the container runs as reads it
+	})
+}
+
+// symlink makes a link to a target, by a rename. One that is there already stays.
+func (r *root) symlink(target, name string) error {
+	if have, err := r.readlink(name); err == nil && have == target {
+		return nil
+	}
+	return r.replace(name, func(dir int, temp string) error { return unix.Symlinkat(target, dir, temp) })
+}
+
+// readlink is what the link at a path says.
+func (r *root) readlink(name string) (string, error) {
+	dir, err := r.open(path.Dir(name))
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	buffer := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(int(dir.Fd()), path.Base(name), buffer)
+	if err != nil {
+		return "", err
+	}
+	return string(buffer[:n]), nil
+}
+
+// replace makes something beside a path, and gives it the path's name.
+func (r *root) replace(name string, create func(dir int, temp string) error) error {
+	base := path.Base(name)
+	dir, err := r.folder(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	fd := int(dir.Fd())
+	temp := "." + base + "." + strconv.Itoa(os.Getpid())
+	_ = unix.Unlinkat(fd, temp, 0) // of a process of that number that was killed
+	if err := create(fd, temp); err != nil {
+		return fmt.Errorf("make %s of the container: %w", name, err)
+	}
+	if err := unix.Renameat(fd, temp, fd, base); err != nil {
+		_ = unix.Unlinkat(fd, temp, 0)
+		return fmt.Errorf("make %s of the container: %w", name, err)
+	}
+	return nil
+}
