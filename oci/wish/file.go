@@ -1,0 +1,129 @@
+package wish
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxConfigBytes is more than any config has.
+const maxConfigBytes = 1 << 20
+
+// maxLinks bounds how many symbolic links a path may have, as the kernel does.
+const maxLinks = 40
+
+// sticky says that in a folder everybody's files are his own.
+const sticky = fs.ModeSticky
+
+// readTrusted reads a file that nobody but its owner, and the group 0, can change: not
+// the file, and no folder or link on the way to it. Who could would set his own limits.
+// The owner of all is root, or owner (for tests).
+func readTrusted(path string, owner uint32) ([]byte, error) {
+	if !filepath.IsAbs(path) {
+		return nil, errors.New("is not an absolute path")
+	}
+	real, err := walk(path, owner)
+	if err != nil {
+		return nil, err
+	}
+	// O_NONBLOCK: a FIFO must not stop everybody's containers.
+	file, err := os.OpenFile(real, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("is not a plain file")
+	}
+	if err := checkOwner(real, info, owner); err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(file, maxConfigBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxConfigBytes {
+		return nil, fmt.Errorf("has more than %d bytes", maxConfigBytes)
+	}
+	return data, nil
+}
+
+// walk follows a path as the kernel would, and returns it without symbolic links. Every
+// folder on the way is checked.
+func walk(path string, owner uint32) (string, error) {
+	current, rest := "/", split(path)
+	for links := 0; ; {
+		info, err := os.Lstat(current)
+		if err != nil {
+			return "", err
+		}
+		if len(rest) == 0 {
+			return current, nil
+		}
+		if !info.IsDir() {
+			return "", fmt.Errorf("%s is not a folder", current)
+		}
+		if err := checkOwner(current, info, owner); err != nil {
+			return "", err
+		}
+		next := filepath.Join(current, rest[0]) // ".." too: current has no links
+		rest = rest[1:]
+		info, err = os.Lstat(next)
+		if err != nil {
+			return "", err
+		}
+		if info.Mode()&fs.ModeSymlink == 0 {
+			current = next
+			continue
+		}
+		target, err := os.Readlink(next)
+		if err != nil {
+			return "", err
+		}
+		if links++; links > maxLinks {
+			return "", errors.New("has too many symbolic links")
+		}
+		if filepath.IsAbs(target) {
+			current = "/"
+		}
+		rest = append(split(target), rest...)
+	}
+}
+
+func split(path string) []string {
+	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
+}
+
+// checkOwner refuses what others can change. In a sticky folder nobody can take the place
+// of another's file.
+func checkOwner(path string, info fs.FileInfo, owner uint32) error {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fmt.Errorf("%s: its owner is not known", path)
+	}
+	if stat.Uid != 0 && stat.Uid != owner {
+		return fmt.Errorf("%s belongs to user %d, who could set his own limits: chown root %s", path, stat.Uid, path)
+	}
+	if info.IsDir() && info.Mode()&sticky != 0 {
+		return nil
+	}
+	mode := info.Mode().Perm()
+	if mode&0o002 != 0 {
+		return fmt.Errorf("%s can be written by everybody (mode %04o), who could set their own limits: chmod o-w %s", path, mode, path)
+	}
+	if mode&0o020 != 0 && stat.Gid != 0 {
+		return fmt.Errorf("%s can be written by group %d (mode %04o), who could set their own limits: chmod g-w %s", path, stat.Gid, mode, path)
+	}
+	return nil
+}
