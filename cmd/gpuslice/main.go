@@ -1,5 +1,5 @@
 // Command gpuslice shows people what a node's GPUs are granted and used for, and
-// what a node lacks.
+// what a node lacks, and installs gpuslice into container engines.
 package main
 
 import (
@@ -25,7 +25,8 @@ const (
 )
 
 const manual = `gpuslice shows what a node's GPUs are granted and used for, and whether the node
-has what it needs for that. It runs on the node, as root, and changes nothing.
+has what it needs for that, and puts gpuslice into the node's container engines. It
+runs on the node, as root. Only install and uninstall change something.
 
 Exit status: 0 it is done (what of it could not be read is printed as problems);
 1 it failed; 2 the call is wrong.`
@@ -79,7 +80,7 @@ func command() *cobra.Command {
 		},
 	}
 	c.PersistentFlags().String("state-dir", "/run/gpuslice", "the agent's state `folder`")
-	c.AddCommand(statusCommand(), doctorCommand())
+	c.AddCommand(statusCommand(), doctorCommand(), installCommand(), uninstallCommand())
 	config.Manual(c, nil)
 	return c
 }

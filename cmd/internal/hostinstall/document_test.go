@@ -1,0 +1,178 @@
+package hostinstall
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/pelletier/go-toml/v2/unstable"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Every way in which a document can hold a key, and the text that it becomes.
+func TestSet(t *testing.T) {
+	toml, json := format(tomlFormat{}), format(jsonFormat{})
+	for _, test := range []struct {
+		description  string
+		format       format
+		before, want string
+		key          []string
+		value        any
+	}{
+		{"a value is there: its comment stays", toml, "a = 1 # one\n", "a = 2 # one\n", []string{"a"}, 2},
+		{"in its section", toml, "[s]\n  a = 1 # one\n\n[t]\n", "[s]\n  a = 1 # one\n  b = true\n\n[t]\n", []string{"s", "b"}, true},
+		{"an empty section", toml, "  [s] # mine\n", "  [s] # mine\n    b = true\n", []string{"s", "b"}, true},
+		{"an inline table", toml, "s = { a = 1 } # mine\n", "s = { a = 1, b.c = true } # mine\n", []string{"s", "b", "c"}, true},
+		{"an empty inline table", toml, "s = {}\n", "s = { b = true }\n", []string{"s", "b"}, true},
+		{"a table made by keys with dots", toml, "[s]\n a.b = 1\n c = 2\n", "[s]\n a.b = 1\n a.d = 3\n c = 2\n", []string{"s", "a", "d"}, 3},
+		{"below a table made by keys with dots", toml, "a.b.c = 1\n", "a.b.c = 1\na.b.d.e = 3\n", []string{"a", "b", "d", "e"}, 3},
+		{"no table at all", toml, "a = 1", "a = 1\n\n[s.'x.y']\n  b = 'z'\n", []string{"s", "x.y", "b"}, "z"},
+		{"an empty file", toml, "", "[s]\n  b = true\n", []string{"s", "b"}, true},
+		{"a section of a table of that", toml, "[s.t]\n", "[s.t]\n\n[s]\n  b = true\n", []string{"s", "b"}, true},
+		{"before the first section", toml, "[s]\n", "a = 1\n[s]\n", []string{"a"}, 1},
+		{"among the first settings", toml, "# c\nb = 1\n\n[s]\n", "# c\nb = 1\na = 1\n\n[s]\n", []string{"a"}, 1},
+		{"a value of several lines", toml, "a = [\n 1, # one\n]\nb = 1\n", "a = [2]\nb = 1\n", []string{"a"}, []any{2}},
+		{"lines that end as Windows has them", toml, "[s]\r\na = 1\r\n", "[s]\r\na = 1\r\nb = true\r\n", []string{"s", "b"}, true},
+
+		{"a member is there", json, `{"a": 1, "b": 2}`, `{"a": 3, "b": 2}`, []string{"a"}, 3},
+		{"on one line", json, `{"a":1,"b":2}`, `{"a":1,"b":2,"c": {"d": true}}`, []string{"c", "d"}, true},
+		{"on lines", json, "{\n\t\"a\": 1\n}\n", "{\n\t\"a\": 1,\n\t\"c\": {\n\t\t\"d\": true\n\t}\n}\n", []string{"c", "d"}, true},
+		{"in an object on lines", json, "{\n  \"a\": {\n    \"b\": 1\n  }\n}", "{\n  \"a\": {\n    \"b\": 1,\n    \"c\": \"<\"\n  }\n}", []string{"a", "c"}, "<"},
+		{"in an empty object on lines", json, "{\n \"a\": {},\n \"b\": 1\n}", "{\n \"a\": {\n  \"c\": 1\n },\n \"b\": 1\n}", []string{"a", "c"}, 1},
+		{"an object", json, "{}", "{\n  \"a\": 1\n}", []string{"a"}, 1},
+		{"nothing", json, " \n", "{\n  \"a\": 1\n}\n", []string{"a"}, 1},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			d, err := test.format.parse([]byte(test.before))
+			require.NoError(t, err)
+			changes, err := apply(test.format, d, []setting{{key: test.key, value: test.value}})
+			require.NoError(t, err)
+			assert.Equal(t, test.want, string(d.text()))
+
+			before, err := test.format.parse([]byte(test.before))
+			require.NoError(t, err)
+			kept, err := undo(test.format, d, changes)
+			require.NoError(t, err)
+			assert.Empty(t, kept)
+			assert.Equal(t, before.tree(), d.tree())
+		})
+	}
+}
+
+// What can't be read or edited is refused, with its place where it has one.
+func TestRefused(t *testing.T) {
+	for _, test := range []struct {
+		description, text string
+		format            format
+		key               []string
+		want              string
+	}{
+		{"no JSON", "{\n  \"a\": 1,\n}\n", jsonFormat{}, nil, "line 3, column 1: invalid character '}' looking"},
+		{"a comment in JSON", "{\n  // c\n}", jsonFormat{}, nil, "line 2, column 3: invalid character '/'"},
+		{"cut off", "{\"a\": [1", jsonFormat{}, nil, "line 1, column 8: unexpected end"},
+		{"no object", "[]", jsonFormat{}, nil, "no JSON object"},
+		{"two objects", "{}\n{}", jsonFormat{}, nil, "line 2, column 1: invalid character '{' after top-level value"},
+		{"a name twice", "{\"a\": 1,\n\"a\": 2}", jsonFormat{}, nil, `line 2, column 4: "a" is there twice`},
+		{"no TOML", "a = 1\nb = \n", tomlFormat{}, nil, "line 2, column 5"},
+		{"a table twice", "[a]\n[a]\n", tomlFormat{}, nil, "line 2"},
+		{"a value where a table is wanted", "a = 1\n", tomlFormat{}, []string{"a", "b"}, "a is not a table"},
+		{"a table where a value is wanted", "[a]\n", tomlFormat{}, []string{"a"}, "there is a table of that name"},
+		{"an array of tables", "[[a]]\n", tomlFormat{}, []string{"a", "b"}, "a is not a table"},
+		{"null", `{"a": null}`, jsonFormat{}, []string{"a", "b"}, "a is not a table"},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			d, err := test.format.parse([]byte(test.text))
+			if test.key != nil {
+				require.NoError(t, err)
+				_, err = apply(test.format, d, []setting{{key: test.key, value: 1}})
+				assert.Equal(t, test.text, string(d.text()))
+			}
+			assert.ErrorContains(t, err, test.want)
+		})
+	}
+}
+
+// fuzzSettings are of all kinds: values, tables beside others, lists.
+func fuzzSettings() []setting {
+	return []setting{
+		{key: []string{"runtimes", Name, "path"}, value: "/usr/bin/gpuslice-runtime"},
+		{key: []string{"default-runtime"}, value: Name},
+		{key: []string{"plugins", "io.containerd.cri.v1.runtime", "containerd", "runtimes", Name, "options", "BinaryName"}, value: "/x"},
+		{key: []string{"plugins", "io.containerd.nri.v1.nri", "disable"}, value: false},
+		{key: []string{"plugins", "io.containerd.nri.v1.nri", "default_validator", "enable"}, value: true},
+		{key: []string{"engine", "runtimes", Name}, value: []any{"/x"}},
+		{key: []string{"disabled_plugins"}, value: []any{}},
+	}
+}
+
+// install then uninstall gives back what the text meant, and its comments.
+func roundTrip(t *testing.T, f format, text []byte) {
+	before, err := f.parse(text)
+	if err != nil {
+		return // the engine can't read it either
+	}
+	for _, s := range fuzzSettings() {
+		d, err := f.parse(text)
+		require.NoError(t, err)
+		changes, err := apply(f, d, []setting{s})
+		if err != nil {
+			assert.NotErrorIs(t, err, errUnproven, "a shape that is not edited rightly")
+			continue
+		}
+		again, err := apply(f, d, []setting{s})
+		require.NoError(t, err)
+		assert.Empty(t, again, "the second time changes nothing")
+		kept, err := undo(f, d, changes)
+		require.NoError(t, err)
+		assert.Empty(t, kept)
+		assert.True(t, equal(before.tree(), d.tree()), "%s\nbecame\n%s", text, d.text())
+		assert.Equal(t, comments(text), comments(d.text()))
+	}
+}
+
+// comments are the comments of a TOML text, in order.
+func comments(text []byte) (found []string) {
+	var p unstable.Parser
+	p.KeepComments = true
+	p.Reset(text)
+	var walk func(n *unstable.Node)
+	walk = func(n *unstable.Node) {
+		for ; n.Valid(); n = n.Next() {
+			if n.Kind == unstable.Comment {
+				found = append(found, string(n.Data))
+			}
+			walk(n.Child())
+		}
+	}
+	for p.NextExpression() {
+		walk(p.Expression())
+	}
+	return found
+}
+
+func addFixtures(f *testing.F, pattern string) {
+	files, err := filepath.Glob(pattern)
+	require.NoError(f, err)
+	require.NotEmpty(f, files)
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		require.NoError(f, err)
+		f.Add(data)
+	}
+}
+
+func FuzzTOML(f *testing.F) {
+	addFixtures(f, "testdata/containerd/*.toml")
+	addFixtures(f, "testdata/podman/*.conf")
+	f.Add([]byte("plugins = {'io.containerd.nri.v1.nri' = {}} # c"))
+	f.Add([]byte("[[plugins]]\n[engine]\nruntimes.x = ['a']\n[plugins.x]"))
+	f.Add([]byte("engine.runtimes = {\n a = 1, # one\n b = nan,\n}"))
+	f.Fuzz(func(t *testing.T, text []byte) { roundTrip(t, tomlFormat{}, text) })
+}
+
+func FuzzJSON(f *testing.F) {
+	addFixtures(f, "testdata/docker/*.json")
+	f.Add([]byte(`{"runtimes":{"gpuslice":{"path":"x","args":[{"a":{}}]}},"plugins":{}}`))
+	f.Fuzz(func(t *testing.T, text []byte) { roundTrip(t, jsonFormat{}, text) })
+}
