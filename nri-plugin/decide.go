@@ -18,14 +18,6 @@ import (
 // enforced, for people and for the monitor.
 const ModeAnnotation = "gpuslice.io/enforcement"
 
-// What ModeAnnotation, and a claim's Mode, may be.
-const (
-	// modePreload is the limiter loaded by /etc/ld.so.preload.
-	modePreload = "preload"
-	// modeNone is no limiter: its user switched it off, and the operator lets him.
-	modeNone = "none"
-)
-
 // create decides about one container and books what it gets. Everything that can
 // be refused is refused before anything is booked.
 func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, error) {
@@ -94,11 +86,11 @@ func (p *Plugin) withGrant(ctx context.Context, pod *api.PodSandbox, ctr *api.Co
 		return nil, err
 	}
 	cards := p.Cards()
-	adjust, err := p.edit(pod, ctr, g, cards)
+	adjust, how, err := p.edit(pod, ctr, g, cards)
 	if err != nil {
 		return nil, fmt.Errorf("pod %s container %q: %w", podName(pod), ctr.GetName(), err)
 	}
-	if err := p.book(ctx, p.claim(pod, ctr, g, p.mode(pod, ctr)), cards); err != nil {
+	if err := p.book(ctx, p.claim(pod, ctr, g, how), cards); err != nil {
 		return nil, err
 	}
 	p.noteSwitch(pod, ctr)
@@ -120,29 +112,29 @@ func (p *Plugin) book(ctx context.Context, claim grant.Claim, cards map[string]g
 	return err
 }
 
-// edit translates a grant to an adjustment.
-func (p *Plugin) edit(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, cards map[string]grant.Card) (*api.ContainerAdjustment, error) {
+// edit translates a grant to an adjustment, and says how its limits are enforced.
+func (p *Plugin) edit(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, cards map[string]grant.Card) (*api.ContainerAdjustment, oci.Enforcement, error) {
 	if err := grant.CheckCards(g.Shares, cards); err != nil {
-		return nil, p.because(err, g.Shares, cards)
+		return nil, "", p.because(err, g.Shares, cards)
 	}
 	c := facts(pod, ctr)
 	c.Dir = p.Ledger.Folder(c.ID)
-	c.Uncontrolled = p.mode(pod, ctr) == modeNone
+	c.Uncontrolled = p.switchesOff(pod, ctr)
 	result, err := oci.Edits(g.Shares, p.Settings(), c, p.Devices)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if err := checkDuplicates(oci.UnsafeDuplicates(c.Env, result.Edits)); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	adjust, err := adjustment(result.Edits, result.Replaced)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	// Not removed first, as everything else is: NRI keeps annotations in a map, and
 	// removes and adds them in whatever order it comes upon them.
-	adjust.AddAnnotation(ModeAnnotation, p.mode(pod, ctr))
-	return adjust, nil
+	adjust.AddAnnotation(ModeAnnotation, string(result.Enforcement))
+	return adjust, result.Enforcement, nil
 }
 
 // because adds why the node does not offer a card that the shares name.
@@ -179,7 +171,7 @@ func (p *Plugin) withoutGrant(pod *api.PodSandbox, ctr *api.Container) (*api.Con
 }
 
 // claim is what the ledger writes down.
-func (p *Plugin) claim(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, mode string) grant.Claim {
+func (p *Plugin) claim(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, how oci.Enforcement) grant.Claim {
 	// A container that runs has no bad one: it was refused.
 	ceiling, _ := grant.CoreCeiling(podFacts(pod), ctr.GetName())
 	return grant.Claim{
@@ -194,7 +186,7 @@ func (p *Plugin) claim(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, 
 		Shares:       g.Shares,
 		Source:       g.Source,
 		Slot:         g.Slot,
-		Mode:         mode,
+		Mode:         string(how),
 	}
 }
 

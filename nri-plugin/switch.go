@@ -5,19 +5,16 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
-	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
 // anyNamespace in SwitchNamespaces lets every pod switch its limiter off.
 const anyNamespace = "*"
 
-// mode is how the limits of a container that has a card are enforced.
-func (p *Plugin) mode(pod *api.PodSandbox, ctr *api.Container) string {
-	if oci.AsksForNoControl(oci.Container{Env: ctr.GetEnv()}) && p.maySwitch(pod.GetNamespace()) {
-		return modeNone
-	}
-	return modePreload
+// switchesOff says whether a container goes without its limiter: its user wants it so,
+// and may.
+func (p *Plugin) switchesOff(pod *api.PodSandbox, ctr *api.Container) bool {
+	return oci.AsksForNoControl(oci.Container{Env: ctr.GetEnv()}) && p.maySwitch(pod.GetNamespace())
 }
 
 // maySwitch says whether the operator lets the pods of a namespace switch their
@@ -46,12 +43,8 @@ func (p *Plugin) Switches() (switchedOff, refused uint64) {
 }
 
 // modeOf is how the limits of a container that was made before are enforced: by what it
-// has mounted, for what its namespace may do can have changed since.
-func (p *Plugin) modeOf(ctr *api.Container) string {
-	for _, m := range ctr.GetMounts() {
-		if cleanPath(m.GetDestination()) == limiter.ContainerPreloadPath && m.GetSource() == p.Settings().PreloadPath {
-			return modePreload
-		}
-	}
-	return modeNone
+// has mounted, for what its namespace may do, and the node's limiter mode, can have
+// changed since.
+func (p *Plugin) modeOf(ctr *api.Container) oci.Enforcement {
+	return oci.EnforcementOf(facts(nil, ctr).Mounts, p.Settings())
 }

@@ -38,6 +38,9 @@ type Container struct {
 	// container is root of the node: it has every device node, and no edit of
 	// ours can hold it.
 	Privileged bool
+	// Rootfs is what its root file system has, or nil where nobody can look (NRI asks
+	// before it is there). See RootfsFacts.
+	Rootfs *Rootfs
 }
 
 // ContainerOf reads the facts out of an OCI spec. The spec knows neither the

@@ -18,6 +18,8 @@ type Result struct {
 	Edits *cdispec.ContainerEdits
 	// Injection is the way that was chosen: InjectCDI or InjectEnvvar.
 	Injection Injection
+	// Enforcement is how its limits are enforced, for its annotation and its claim.
+	Enforcement Enforcement
 	// Replaced is what the container had in our places.
 	Replaced Replaced
 }
@@ -56,16 +58,21 @@ func Edits(shares []grant.Share, s Settings, c Container, devices DeviceEdits) (
 		return Result{}, err
 	}
 
-	edits, err := compose(visible, &cdispec.ContainerEdits{
+	how, err := enforcement(s.limiterMode(), c, frontable(visible, way))
+	if err != nil {
+		return Result{}, err
+	}
+	edits, err := compose(visible, s.Fronts, how, &cdispec.ContainerEdits{
 		Env:    environment(shares, s, c, way),
-		Mounts: limiterMounts(s, c),
+		Mounts: limiterMounts(s, c, how),
 	})
 	if err != nil {
 		return Result{}, err
 	}
 	return Result{
-		Edits:     edits,
-		Injection: way,
+		Edits:       edits,
+		Injection:   way,
+		Enforcement: how,
 		Replaced: Replaced{
 			Env:    replacedEnv(c.Env, edits.Env),
 			Mounts: replacedMounts(c.Mounts, edits),
@@ -74,11 +81,17 @@ func Edits(shares []grant.Share, s Settings, c Container, devices DeviceEdits) (
 }
 
 // compose puts the limiter's edits over those of the cards. Both are used up.
-func compose(visible, limits *cdispec.ContainerEdits) (*cdispec.ContainerEdits, error) {
+func compose(visible *cdispec.ContainerEdits, f Fronts, how Enforcement, limits *cdispec.ContainerEdits) (*cdispec.ContainerEdits, error) {
 	for _, m := range visible.Mounts {
 		if ownedDestination(cleanDestination(m.ContainerPath)) {
 			return nil, fmt.Errorf("the CDI spec mounts %s, where the limiter's files go: remove that mount from the spec", m.ContainerPath)
 		}
+	}
+	if how.fronts() {
+		limits.Mounts = append(limits.Mounts, putFronts(visible, f)...)
+	}
+	if how == EnforceLibrary {
+		withoutCompat(visible)
 	}
 	edits := merge(visible, limits)
 	if err := (&cdi.ContainerEdits{ContainerEdits: edits}).Validate(); err != nil {

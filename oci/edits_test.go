@@ -28,6 +28,7 @@ type editsCase struct {
 	noRegistry  bool
 	// uncontrolled: its user switched the limiter off, and may.
 	uncontrolled bool
+	rootfs       *Rootfs
 }
 
 func editsCases() []editsCase {
@@ -38,6 +39,9 @@ func editsCases() []editsCase {
 		return func(s *rspec.Spec) { s.Mounts = append(s.Mounts, m...) }
 	}
 	mode := func(i Injection) func(*Settings) { return func(s *Settings) { s.Injection = i } }
+	limiter := func(m LimiterMode) func(*Settings) {
+		return func(s *Settings) { s.LimiterMode, s.Fronts = m, testFronts }
+	}
 
 	return []editsCase{
 		{name: "one-card", description: "one card, memory and cores", shares: one(8000, 30)},
@@ -87,6 +91,18 @@ func editsCases() []editsCase {
 			name: "user-switches-off-and-may", description: "where the operator lets him: the card, and no library", shares: one(8000, 30),
 			uncontrolled: true, container: env("CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_LIMIT_0=1g"),
 		},
+		{name: "library", description: "the limiter in front of the driver's libraries, and no preload", shares: one(8000, 30), settings: limiter(LimiterLibrary)},
+		{
+			name: "library-switched-off", description: "and not where the user switched it off, and may", shares: one(8000, 30), settings: limiter(LimiterLibrary),
+			uncontrolled: true, container: env("CUDA_DISABLE_CONTROL=true"),
+		},
+		{
+			name: "library-user-mounts-driver", description: "a volume on a driver's library goes, also where it now is", shares: one(8000, 30), settings: limiter(LimiterLibrary),
+			container: mounts(bind("/srv/a", "/usr/local/vgpu/driver/libcuda.so.1"), bind("/srv/b", "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15")),
+		},
+		{name: "auto-unknown-image", description: "auto takes both ways where nobody can look into the image", shares: one(8000, 30), settings: limiter(LimiterAuto)},
+		{name: "auto-musl", description: "an alpine-like image: in front alone", shares: one(8000, 30), settings: limiter(LimiterAuto), rootfs: &Rootfs{Musl: true}},
+		{name: "auto-own-preload", description: "an image with a preload of its own keeps it, after ours", shares: one(8000, 30), settings: limiter(LimiterAuto), rootfs: &Rootfs{Glibc: true, Preload: "/lib/libfaketime.so\n"}},
 		{name: "user-duplicates", description: "a variable twice, as kubelet passes it", shares: one(8000, 30), container: env("NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES")},
 		{name: "user-visible-order", description: "CUDA_VISIBLE_DEVICES and LD_PRELOAD are the user's", shares: one(8000, 30), container: env("CUDA_VISIBLE_DEVICES=0", "LD_PRELOAD=/usr/lib/libjemalloc.so")},
 		{name: "user-mount-etc", description: "a volume on /etc: ours is deeper", shares: one(8000, 30), container: mounts(bind("/srv/etc", "/etc"))},
@@ -137,7 +153,7 @@ func TestEditsGolden(t *testing.T) {
 			}
 
 			facts := factsOf(spec, tt.handler)
-			facts.Uncontrolled = tt.uncontrolled
+			facts.Uncontrolled, facts.Rootfs = tt.uncontrolled, tt.rootfs
 			result, err := Edits(tt.shares, settings, facts, devices)
 			require.NoError(t, err, tt.description)
 			again, err := Edits(tt.shares, settings, facts, devices)
@@ -154,10 +170,11 @@ func TestEditsGolden(t *testing.T) {
 			golden(t, tt.name, struct {
 				Description string                  `json:"description"`
 				Injection   Injection               `json:"injection"`
+				Enforcement Enforcement             `json:"enforcement"`
 				Replaced    Replaced                `json:"replaced"`
 				Edits       *cdispec.ContainerEdits `json:"edits"`
 				Spec        *rspec.Spec             `json:"spec"`
-			}{tt.description, result.Injection, result.Replaced, result.Edits, spec})
+			}{tt.description, result.Injection, result.Enforcement, result.Replaced, result.Edits, spec})
 		})
 	}
 }

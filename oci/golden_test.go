@@ -36,6 +36,12 @@ func testSettings() Settings {
 	}
 }
 
+// testFronts are installed on a node whose limiter mode is not preload.
+var testFronts = Fronts{
+	CUDA: "/var/lib/gpuslice/lib/libvgpu-cuda-0123456789abcdef.so",
+	NVML: "/var/lib/gpuslice/lib/libvgpu-nvml-0123456789abcdef.so",
+}
+
 // testRegistry reads testdata/cdi.
 func testRegistry(t testing.TB) *Registry {
 	dir, err := filepath.Abs("testdata/cdi")

@@ -42,26 +42,65 @@ func InstallLibrary(src, dir string) (libPath, preloadPath string, err error) {
 	if err := checkLibrary(data); err != nil {
 		return "", "", fmt.Errorf("install the limiter's library: %s %w", src, err)
 	}
-	if dir, err = filepath.Abs(dir); err != nil {
+	if libPath, err = placeByContent(dir, "libvgpu", data); err != nil {
 		return "", "", fmt.Errorf("install the limiter's library: %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", "", fmt.Errorf("install the limiter's library: make its folder: %w", err)
-	}
-	if err := checkExecutable(dir); err != nil {
-		return "", "", fmt.Errorf("install the limiter's library: %w", err)
-	}
-
-	sum := sha256.Sum256(data)
-	libPath = filepath.Join(dir, "libvgpu-"+hex.EncodeToString(sum[:8])+".so")
-	if err := place(libPath, data, 0o755); err != nil {
-		return "", "", fmt.Errorf("install the limiter's library: %w", err)
-	}
-	preloadPath = filepath.Join(dir, preloadFile)
+	preloadPath = filepath.Join(filepath.Dir(libPath), preloadFile)
 	if err := place(preloadPath, []byte(limiter.ContainerLibraryPath+"\n"), 0o644); err != nil {
 		return "", "", fmt.Errorf("install the limiter's library: %w", err)
 	}
 	return libPath, preloadPath, nil
+}
+
+// The fronts, beside the library where it is built and by their content where it is
+// installed.
+const (
+	cudaFront = "libvgpu-cuda"
+	nvmlFront = "libvgpu-nvml"
+)
+
+// InstallFronts puts the libraries of mode library beside the limiter's, as
+// InstallLibrary does with that. They are looked for where the limiter's (src) is.
+func InstallFronts(src, dir string) (Fronts, error) {
+	cuda, err := installFront(src, dir, cudaFront)
+	if err != nil {
+		return Fronts{}, err
+	}
+	nvml, err := installFront(src, dir, nvmlFront)
+	return Fronts{CUDA: cuda, NVML: nvml}, err
+}
+
+func installFront(library, dir, name string) (string, error) {
+	src := filepath.Join(filepath.Dir(library), name+".so")
+	data, err := os.ReadFile(src)
+	if err != nil {
+		return "", fmt.Errorf("install the limiter's front: %w: build it (make build), or set limiter mode to preload", err)
+	}
+	if err := checkLibrary(data); err != nil {
+		return "", fmt.Errorf("install the limiter's front: %s %w", src, err)
+	}
+	path, err := placeByContent(dir, name, data)
+	if err != nil {
+		return "", fmt.Errorf("install the limiter's front: %w", err)
+	}
+	return path, nil
+}
+
+// placeByContent places a library in a folder under "NAME-<16 hex of its SHA-256>.so".
+func placeByContent(dir, name string, data []byte) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("make its folder: %w", err)
+	}
+	if err := checkExecutable(dir); err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(data)
+	path := filepath.Join(dir, name+"-"+hex.EncodeToString(sum[:8])+".so")
+	return path, place(path, data, 0o755)
 }
 
 // checkLibrary wants a shared object that containers of this machine can load.

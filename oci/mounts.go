@@ -21,26 +21,32 @@ const (
 // limiterDir is the container's folder of the limiter. Nobody else mounts there.
 var limiterDir = path.Dir(limiter.ContainerLibraryPath)
 
-// limiterMounts are the four files of the limiter. None is a device, none gains
-// privileges; the library alone is mapped as code, so it alone may be executed. An
-// uncontrolled container lacks the one that has the library loaded. It keeps the
-// others: they say what it was granted, to people and to who rebuilds the ledger.
-func limiterMounts(s Settings, c Container) []*cdispec.Mount {
-	bind := func(host, container string, options ...string) *cdispec.Mount {
-		return &cdispec.Mount{
-			HostPath:      host,
-			ContainerPath: container,
-			Type:          "bind",
-			Options:       append([]string{"bind", "nosuid", "nodev"}, options...),
-		}
+// bindMount is a mount that gains no privileges and makes no device.
+func bindMount(host, container string, options ...string) *cdispec.Mount {
+	return &cdispec.Mount{
+		HostPath:      host,
+		ContainerPath: container,
+		Type:          "bind",
+		Options:       append([]string{"bind", "nosuid", "nodev"}, options...),
 	}
+}
+
+// limiterMounts are the files of the limiter. The library alone is mapped as code, so
+// it alone may be executed. A container that is not held by a preload lacks the one
+// that has the library loaded so. An uncontrolled one keeps the others: they say what
+// it was granted, to people and to who rebuilds the ledger.
+func limiterMounts(s Settings, c Container, how Enforcement) []*cdispec.Mount {
 	mounts := []*cdispec.Mount{
-		bind(s.LibraryPath, limiter.ContainerLibraryPath, "ro"),
-		bind(filepath.Join(c.Dir, limitsFile), limiter.ContainerLimitsPath, "ro", "noexec"),
-		bind(filepath.Join(c.Dir, usageFile), limiter.ContainerUsagePath, "rw", "noexec"),
+		bindMount(s.LibraryPath, limiter.ContainerLibraryPath, "ro"),
+		bindMount(filepath.Join(c.Dir, limitsFile), limiter.ContainerLimitsPath, "ro", "noexec"),
+		bindMount(filepath.Join(c.Dir, usageFile), limiter.ContainerUsagePath, "rw", "noexec"),
 	}
-	if !c.Uncontrolled {
-		mounts = append(mounts, bind(s.PreloadPath, limiter.ContainerPreloadPath, "ro", "noexec"))
+	if how.preloads() {
+		preload := s.PreloadPath
+		if c.Rootfs != nil && c.Rootfs.Preload != "" {
+			preload = mergedPreload(c.Dir)
+		}
+		mounts = append(mounts, bindMount(preload, limiter.ContainerPreloadPath, "ro", "noexec"))
 	}
 	return mounts
 }

@@ -48,6 +48,10 @@ type Settings struct {
 	LibraryPath string
 	// PreloadPath is the host's file that is mounted as /etc/ld.so.preload.
 	PreloadPath string
+	// LimiterMode is how the limiter is brought into containers; empty reads as preload.
+	LimiterMode LimiterMode
+	// Fronts are the host's libraries for every mode but preload.
+	Fronts Fronts
 	// NvidiaHandlers are the runtime handlers (RuntimeClass handlers) that run
 	// NVIDIA's container runtime, such as "nvidia".
 	NvidiaHandlers []string
@@ -82,6 +86,7 @@ func (s Settings) Validate() error {
 	errs = append(errs,
 		checkHostPath("library", s.LibraryPath),
 		checkHostPath("ld.so.preload", s.PreloadPath),
+		s.checkMode(),
 		checkHandlers(s.NvidiaHandlers),
 	)
 	if err := errors.Join(errs...); err != nil {

@@ -121,8 +121,14 @@ func (o *options) guardian(ledger *grant.Ledger, registry *oci.Registry, p *publ
 	if err != nil {
 		return nil, err
 	}
-	log.Info("limiter installed", "library", libraryPath)
-	settings := o.settings(libraryPath, preloadPath)
+	var fronts oci.Fronts
+	if o.LimiterMode != string(oci.LimiterPreload) {
+		if fronts, err = oci.InstallFronts(o.Library, o.LibraryDir); err != nil {
+			return nil, err
+		}
+	}
+	log.Info("limiter installed", "library", libraryPath, "mode", o.LimiterMode)
+	settings := o.settings(libraryPath, preloadPath, fronts)
 	if o.PassDeviceSpecs {
 		settings.Nodes = oci.NodeFiles{Paths: func(uuid string) ([]string, error) {
 			return devicePaths(p.now().Cards.Node, os.DirFS("/proc"), uuid)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/cmd/internal/config"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
+	"github.com/gpuslice/gpuslice/oci"
 )
 
 // beAgent makes the test program the agent, for tests of its process.
@@ -59,6 +60,7 @@ var badValues = map[string][]string{
 	"state-dir":                  {"", "run/gpuslice"},
 	"library-dir":                {"", "lib"},
 	"library":                    {"", "libvgpu.so"},
+	"limiter-mode":               {"", "Library", "preload,library"},
 	"nri-socket":                 {"", "nri.sock"},
 	"pod-resources-socket":       {"kubelet.sock"},
 	"nvml-library":               {""},
@@ -233,7 +235,7 @@ func TestPrecedence(t *testing.T) {
 
 func TestSettings(t *testing.T) {
 	o, _, _, _, _ := agent("--node-name=n", "--disable-core-limit", "--device-injection=envvar", "--default-runtime-is-nvidia")
-	s := o.settings("/lib.so", "/preload")
+	s := o.settings("/lib.so", "/preload", oci.Fronts{})
 	require.NoError(t, s.Validate())
 	assert.Equal(t, "disable", string(s.CorePolicy))
 	forced, _, _, _, _ := agent("--node-name=n", "--core-policy=force")

@@ -23,11 +23,12 @@ import (
 
 // options are the agent's flags.
 type options struct {
-	ConfigFile string
-	NodeName   string
-	StateDir   string
-	LibraryDir string
-	Library    string
+	ConfigFile  string
+	NodeName    string
+	StateDir    string
+	LibraryDir  string
+	Library     string
+	LimiterMode string
 
 	NRISocket          string
 	PodResourcesSocket string
@@ -97,6 +98,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.StateDir, "state-dir", "/run/gpuslice", "`folder` of the ledger and of the containers' limits and usage files; should be on a tmpfs")
 	f.StringVar(&o.LibraryDir, "library-dir", "/var/lib/gpuslice/lib", "`folder` that the limiter is installed to; not on a noexec mount")
 	f.StringVar(&o.Library, "library", "/usr/lib/gpuslice/libvgpu.so", "the limiter's `file`, to be installed")
+	f.StringVar(&o.LimiterMode, "limiter-mode", string(oci.LimiterPreload), "`how` the limiter comes into containers: preload (by /etc/ld.so.preload, which glibc reads), library (in front of the driver's libraries, for every libc; needs the CDI spec) or auto (both where both can be)")
 
 	f.StringVar(&o.NRISocket, "nri-socket", "/var/run/nri/nri.sock", "the container runtime's NRI `socket`")
 	f.StringVar(&o.PodResourcesSocket, "pod-resources-socket", "/var/lib/kubelet/pod-resources/kubelet.sock", "the kubelet's PodResources `socket`, asked for the order of a pod's containers when several have HAMi's positional grants; empty refuses such pods")
@@ -186,6 +188,9 @@ func (o *options) validate() error {
 	c.absolute("state-dir", o.StateDir)
 	c.absolute("library-dir", o.LibraryDir)
 	c.absolute("library", o.Library)
+	c.want("limiter-mode", slices.Contains(oci.LimiterModes, oci.LimiterMode(o.LimiterMode)), "preload, library or auto", o.LimiterMode)
+	c.want("limiter-mode", o.LimiterMode != string(oci.LimiterLibrary) || o.DeviceInjection != string(oci.InjectEnvvar),
+		"preload or auto with --device-injection=envvar: the nvidia runtime mounts the driver's libraries itself", o.LimiterMode)
 
 	c.absolute("nri-socket", o.NRISocket)
 	if o.PodResourcesSocket != "" {
@@ -252,11 +257,13 @@ func (o *options) ignoredXIDs() []uint64 {
 }
 
 // settings are how containers get their cards.
-func (o *options) settings(libraryPath, preloadPath string) oci.Settings {
+func (o *options) settings(libraryPath, preloadPath string, fronts oci.Fronts) oci.Settings {
 	s := oci.Settings{
 		Injection:              oci.Injection(o.DeviceInjection),
 		LibraryPath:            libraryPath,
 		PreloadPath:            preloadPath,
+		LimiterMode:            oci.LimiterMode(o.LimiterMode),
+		Fronts:                 fronts,
 		NvidiaHandlers:         o.NvidiaRuntimeHandlers,
 		DefaultRuntimeIsNvidia: o.DefaultRuntimeIsNvidia,
 		CorePolicy:             oci.CorePolicy(o.CorePolicy),

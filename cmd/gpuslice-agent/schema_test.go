@@ -25,6 +25,7 @@ const (
 var limits = map[string]map[string]any{
 	"node-config-file":           {"pattern": "^(/.*)?$"},
 	"inventory-interval":         {"pattern": `^([0-9.]+(ns|us|µs|ms|s|m|h))+$`},
+	"limiter-mode":               {"enum": []string{"preload", "library", "auto"}},
 	"device-injection":           {"enum": []string{"auto", "cdi", "envvar"}},
 	"allocation-policy":          {"enum": []string{"packed", "spread"}},
 	"resource-profile":           {"enum": []string{"hami", "tencent"}},

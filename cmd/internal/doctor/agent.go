@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -96,6 +97,9 @@ func checkLibraryDir(_ context.Context, e *exam, v *verdict) {
 		v.fail(dir+" is on a noexec mount: containers can't load the limiter from it", "mount -o remount,exec  the file system, or give the agent another --library-dir")
 	}
 	libraries, _ := fs.Glob(e.Host, name(dir)+"/libvgpu-*.so") // the pattern is right
+	libraries = slices.DeleteFunc(libraries, func(file string) bool { // the fronts of mode library
+		return strings.Count(path.Base(file), "-") > 1
+	})
 	if len(libraries) == 0 || !e.exists(path.Join(dir, "ld.so.preload")) {
 		v.fail(dir+" has no limiter", "start gpuslice-agent, which installs it (--library)")
 		return

@@ -116,8 +116,9 @@ func goodHost(t *testing.T) *host {
 			"run/gpuslice/agent.lock":                      {Sys: &syscall.Stat_t{Dev: unix.Mkdev(0, 0x1a), Ino: 5678}},
 			"var/lib/gpuslice/lib/ld.so.preload":           {},
 			"var/lib/gpuslice/lib/libvgpu-0123456789ab.so": {},
-			"usr/lib/libcuda.so.575":                       {},
-			"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1":   {},
+			"var/lib/gpuslice/lib/libvgpu-cuda-0123456789ab.so": {},
+			"usr/lib/libcuda.so.575":                            {},
+			"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1":        {},
 		},
 		filesystems: map[string]Filesystem{
 			"/sys/fs/cgroup":        {Type: unix.CGROUP2_SUPER_MAGIC},

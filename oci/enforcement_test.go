@@ -1,0 +1,164 @@
+package oci
+
+import (
+	"errors"
+	"testing"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+)
+
+func TestEnforcement(t *testing.T) {
+	noFront := errors.New("no front")
+	glibc, musl, neither := &Rootfs{Glibc: true}, &Rootfs{Musl: true}, &Rootfs{}
+	standIn := &Rootfs{Glibc: true, Musl: true}
+	tests := []struct {
+		description string
+		mode        LimiterMode
+		rootfs      *Rootfs
+		noFront     error
+		want        Enforcement
+		refused     []string
+	}{
+		{"preload, unknown image", LimiterPreload, nil, nil, EnforcePreload, nil},
+		{"preload, glibc", LimiterPreload, glibc, nil, EnforcePreload, nil},
+		{"preload needs no front", LimiterPreload, glibc, noFront, EnforcePreload, nil},
+		{"preload, musl", LimiterPreload, musl, nil, "", []string{"limiter mode is preload", "musl", "auto or library"}},
+		{"preload, musl with a stand-in for glibc's loader", LimiterPreload, standIn, nil, "", []string{"musl"}},
+		{"preload, no loader at all", LimiterPreload, neither, nil, "", []string{"no loader of glibc's", "auto or library"}},
+		{"library, unknown image", LimiterLibrary, nil, nil, EnforceLibrary, nil},
+		{"library, glibc", LimiterLibrary, glibc, nil, EnforceLibrary, nil},
+		{"library, musl", LimiterLibrary, musl, nil, EnforceLibrary, nil},
+		{"library doesn't fall to preload", LimiterLibrary, glibc, noFront, "", []string{"limiter mode is library", "no front"}},
+		{"auto, unknown image", LimiterAuto, nil, nil, EnforceBoth, nil},
+		{"auto, glibc", LimiterAuto, glibc, nil, EnforceBoth, nil},
+		{"auto, glibc and musl", LimiterAuto, standIn, nil, EnforceBoth, nil},
+		{"auto, musl", LimiterAuto, musl, nil, EnforceLibrary, nil},
+		{"auto, static programs alone", LimiterAuto, neither, nil, EnforceLibrary, nil},
+		{"auto, unknown image, no front", LimiterAuto, nil, noFront, EnforcePreload, nil},
+		{"auto, glibc, no front", LimiterAuto, glibc, noFront, EnforcePreload, nil},
+		{"auto, musl, no front", LimiterAuto, musl, noFront, "", []string{"neither way", "musl", "no front"}},
+		{"auto, glibc and musl, no front", LimiterAuto, standIn, noFront, "", []string{"neither way"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.description, func(t *testing.T) {
+			got, err := enforcement(tt.mode, Container{Rootfs: tt.rootfs}, tt.noFront)
+			assert.Equal(t, tt.want, got)
+			if tt.refused == nil {
+				require.NoError(t, err)
+			}
+			for _, text := range tt.refused {
+				assert.ErrorContains(t, err, text)
+			}
+			off, err := enforcement(tt.mode, Container{Rootfs: tt.rootfs, Uncontrolled: true}, tt.noFront)
+			require.NoError(t, err)
+			assert.Equal(t, EnforceNone, off, "where the user switched it off, and may")
+		})
+	}
+}
+
+// What was made is recognised by its mounts, in every mode and with or without a
+// preload of the image's own.
+func TestEnforcementOf(t *testing.T) {
+	registry := testRegistry(t)
+	for _, rootfs := range []*Rootfs{nil, {Glibc: true}, {Musl: true}, {Glibc: true, Preload: "/x.so\n"}} {
+		for _, mode := range LimiterModes {
+			for _, off := range []bool{false, true} {
+				s := testSettings()
+				s.LimiterMode, s.Fronts = mode, testFronts
+				spec := testSpec(t, "containerd")
+				spec.Mounts = append(spec.Mounts, bind("/etc/mine", "/etc/ld.so.preload"), bind("/srv/x", "/usr/local/vgpu/driver/libcuda.so.1"))
+				c := factsOf(spec, "")
+				c.Rootfs, c.Uncontrolled = rootfs, off
+				result, err := Edits(one(1000, 10), s, c, registry)
+				if err != nil {
+					require.ErrorContains(t, err, "limiter mode")
+					continue
+				}
+				require.NoError(t, Apply(spec, result.Edits))
+				assert.Equal(t, result.Enforcement, EnforcementOf(spec.Mounts, s), "%s %+v", mode, rootfs)
+			}
+		}
+	}
+	assert.Equal(t, EnforceNone, EnforcementOf(nil, testSettings()))
+	assert.Equal(t, EnforceNone, EnforcementOf([]rspec.Mount{bind("/etc/mine", "/etc/ld.so.preload")}, testSettings()), "somebody else's")
+}
+
+// mount is a driver's file in a CDI spec.
+func mount(host string) *cdispec.Mount {
+	return &cdispec.Mount{HostPath: "/host" + host, ContainerPath: host}
+}
+
+func TestFrontsFindTheDriver(t *testing.T) {
+	tests := []struct {
+		description string
+		files       []string
+		want        string
+		text        string
+	}{
+		{"NVIDIA's way", []string{"/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15", "/usr/lib/x86_64-linux-gnu/libcudadebugger.so.550.54.15"}, "/host/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15", ""},
+		{"by soname", []string{"/usr/lib64/libcuda.so.1"}, "/host/usr/lib64/libcuda.so.1", ""},
+		{"a file and its links", []string{"/usr/lib64/libcuda.so", "/usr/lib64/libcuda.so.550.54.15", "/usr/lib64/libcuda.so.1"}, "/host/usr/lib64/libcuda.so.550.54.15", ""},
+		{"Debian's 32-bit", []string{"/usr/lib/i386-linux-gnu/libcuda.so.550.54.15", "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15"}, "/host/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15", ""},
+		{"Red Hat's 32-bit", []string{"/usr/lib/libcuda.so.550.54.15", "/usr/lib64/libcuda.so.550.54.15"}, "/host/usr/lib64/libcuda.so.550.54.15", ""},
+		{"Arch's 32-bit", []string{"/usr/lib32/libcuda.so.550.54.15", "/usr/lib/libcuda.so.550.54.15"}, "/host/usr/lib/libcuda.so.550.54.15", ""},
+		{"only 32-bit", []string{"/usr/lib32/libcuda.so.550.54.15"}, "", "only for 32-bit"},
+		{"two drivers", []string{"/opt/a/libcuda.so.1", "/opt/b/libcuda.so.1"}, "", "can't be told"},
+		{"none", []string{"/usr/lib64/libcudart.so.12", "/usr/lib64/mylibcuda.so.1", "/usr/lib64/libcuda.sorry"}, "", "mounts no libcuda.so"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.description, func(t *testing.T) {
+			visible := &cdispec.ContainerEdits{Mounts: []*cdispec.Mount{mount("/usr/bin/nvidia-smi"), mount("/usr/lib64/libnvidia-ml.so.550.54.15")}}
+			for _, file := range tt.files {
+				visible.Mounts = append(visible.Mounts, mount(file))
+			}
+			if tt.text != "" {
+				require.ErrorContains(t, frontable(visible, InjectCDI), tt.text)
+				return
+			}
+			require.NoError(t, frontable(visible, InjectCDI))
+			behind := putFronts(visible, testFronts)
+			require.Len(t, behind, 2)
+			assert.Equal(t, tt.want, behind[0].HostPath)
+			assert.Equal(t, "/usr/local/vgpu/driver/libcuda.so.1", behind[0].ContainerPath)
+			assert.Equal(t, "/host/usr/lib64/libnvidia-ml.so.550.54.15", behind[1].HostPath)
+			assert.Equal(t, "/usr/local/vgpu/driver/libnvidia-ml.so.1", behind[1].ContainerPath)
+			for _, m := range visible.Mounts {
+				if drivers[0].is(m.ContainerPath) {
+					assert.Equal(t, testFronts.CUDA, m.HostPath, "no name of it finds the driver's own: %s", m.ContainerPath)
+				}
+			}
+			assert.Equal(t, "/host/usr/bin/nvidia-smi", visible.Mounts[0].HostPath)
+			assert.Equal(t, testFronts.NVML, visible.Mounts[1].HostPath)
+		})
+	}
+	assert.ErrorContains(t, frontable(&cdispec.ContainerEdits{}, InjectEnvvar), "NVIDIA's runtime")
+}
+
+// A container that has no preload must not be told of another libcuda.so.1 than the front.
+func TestFrontsLeaveNoOtherDriver(t *testing.T) {
+	compat := &cdispec.Hook{HookName: "createContainer", Path: "/usr/bin/nvidia-cdi-hook", Args: []string{"nvidia-cdi-hook", "enable-cuda-compat", "--host-driver-version=550.54.15"}}
+	cache := &cdispec.Hook{HookName: "createContainer", Path: "/usr/bin/nvidia-cdi-hook", Args: []string{"nvidia-cdi-hook", "update-ldcache"}}
+	for mode, want := range map[LimiterMode]int{LimiterPreload: 2, LimiterAuto: 2, LimiterLibrary: 1} {
+		s := testSettings()
+		s.LimiterMode, s.Fronts = mode, testFronts
+		edits := &cdispec.ContainerEdits{Mounts: []*cdispec.Mount{mount("/usr/lib64/libcuda.so.1")}, Hooks: []*cdispec.Hook{compat, cache}}
+		result, err := Edits(one(1000, 10), s, factsOf(testSpec(t, "containerd"), ""), fixedEdits{edits})
+		require.NoError(t, err)
+		assert.Len(t, result.Edits.Hooks, want, "%s", mode)
+	}
+}
+
+func TestModeNeedsItsFiles(t *testing.T) {
+	s := testSettings()
+	s.LimiterMode = "both"
+	assert.ErrorContains(t, s.Validate(), `limiter mode "both" is not known`)
+	for _, mode := range []LimiterMode{LimiterLibrary, LimiterAuto} {
+		s.LimiterMode, s.Fronts = mode, Fronts{}
+		assert.ErrorContains(t, s.Validate(), "CUDA front path is empty")
+		s.Fronts = testFronts
+		assert.NoError(t, s.Validate())
+	}
+}

@@ -1,0 +1,131 @@
+package oci
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+)
+
+// Fronts are the host's files that are mounted in place of the driver's libraries in
+// mode library, as [InstallFronts] returns them. Each brings the limiter with it and
+// then the driver's own library, which is mounted in the limiter's folder.
+type Fronts struct {
+	CUDA string
+	NVML string
+}
+
+// driver is one of the driver's libraries that have a front.
+type driver struct {
+	soname string
+	stem   string // what all names of its file begin with
+	front  func(Fronts) string
+}
+
+// drivers are all of them, the one that every program needs first.
+var drivers = []driver{
+	{"libcuda.so.1", "libcuda.so", func(f Fronts) string { return f.CUDA }},
+	{"libnvidia-ml.so.1", "libnvidia-ml.so", func(f Fronts) string { return f.NVML }},
+}
+
+// driverPath is where the driver's own library goes. The fronts have it built in.
+func driverPath(d driver) string { return path.Join(limiterDir, "driver", d.soname) }
+
+// cudaCompatHook is the name of NVIDIA's hook that has programs find the image's own
+// libcuda.so.1 (cuda-compat) before the one that is mounted.
+const cudaCompatHook = "enable-cuda-compat"
+
+// frontable says why the fronts can't be put before what makes the cards visible.
+func frontable(visible *cdispec.ContainerEdits, way Injection) error {
+	if way == InjectEnvvar {
+		return errors.New("NVIDIA's runtime mounts the driver's libraries after gpuslice, so that nothing can be put in front of them: " +
+			"generate a CDI spec and set device injection to cdi or auto, or set limiter mode to preload")
+	}
+	for _, d := range drivers {
+		if _, err := d.find(visible.Mounts); err != nil {
+			return err
+		}
+	}
+	if real, _ := drivers[0].find(visible.Mounts); real == "" {
+		return errors.New("the CDI spec mounts no libcuda.so, so that nothing can be put in front of it: " +
+			"generate the spec anew, or set limiter mode to preload")
+	}
+	return nil
+}
+
+// putFronts mounts the fronts where the edits mount the driver's libraries, in place,
+// and returns the mounts of those. The edits are frontable.
+func putFronts(visible *cdispec.ContainerEdits, f Fronts) []*cdispec.Mount {
+	var behind []*cdispec.Mount
+	for _, d := range drivers {
+		real, _ := d.find(visible.Mounts)
+		if real == "" {
+			continue // no program of this container finds it
+		}
+		behind = append(behind, bindMount(real, driverPath(d), "ro"))
+		for i, m := range visible.Mounts {
+			if d.is(m.ContainerPath) {
+				visible.Mounts[i] = bindMount(d.front(f), m.ContainerPath, "ro")
+			}
+		}
+	}
+	return behind
+}
+
+// withoutCompat takes out the hook by which programs would find another libcuda.so.1
+// than the front. A preload holds that one too.
+func withoutCompat(visible *cdispec.ContainerEdits) {
+	visible.Hooks = slices.DeleteFunc(visible.Hooks, func(h *cdispec.Hook) bool {
+		return slices.Contains(h.Args, cudaCompatHook)
+	})
+}
+
+// is says whether a path is the library's, with whatever version.
+func (d driver) is(file string) bool {
+	base := path.Base(file)
+	return base == d.stem || strings.HasPrefix(base, d.stem+".")
+}
+
+// find returns the host's file of the library, or nothing. A spec can have it under
+// several names, and for 32-bit programs, which the limiter can't be loaded into: they
+// get the front all the same, and so no card.
+func (d driver) find(mounts []*cdispec.Mount) (string, error) {
+	var files []string
+	for _, m := range mounts {
+		if d.is(m.ContainerPath) {
+			files = append(files, m.HostPath)
+		}
+	}
+	in64 := slices.DeleteFunc(slices.Clone(files), func(file string) bool { return is32(path.Dir(file), files) })
+	if len(in64) == 0 {
+		if len(files) > 0 {
+			return "", fmt.Errorf("the CDI spec has %s only for 32-bit programs (%s), which the limiter can't hold: generate the spec anew", d.stem, files[0])
+		}
+		return "", nil
+	}
+	// The longest name is the file itself, and the others are links to it.
+	real := slices.MaxFunc(in64, func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
+	})
+	for _, file := range in64 {
+		if path.Dir(file) != path.Dir(real) {
+			return "", fmt.Errorf("the CDI spec mounts two of %s, %s and %s, and it can't be told which is the driver's: leave one in it, or set limiter mode to preload", d.stem, file, real)
+		}
+	}
+	return real, nil
+}
+
+// is32 says whether a folder, beside those of the other files, is that of 32-bit libraries.
+func is32(dir string, files []string) bool {
+	for _, part := range strings.Split(dir, "/") {
+		if part == "lib32" || part == "i386-linux-gnu" {
+			return true
+		}
+	}
+	// As Red Hat, SUSE and their relatives have it: /usr/lib beside /usr/lib64.
+	return path.Base(dir) == "lib" && slices.ContainsFunc(files, func(file string) bool { return path.Dir(file) == dir+"64" })
+}

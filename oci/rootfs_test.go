@@ -1,0 +1,113 @@
+package oci
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// image makes a root file system: a name that ends in / is a folder, "link -> target"
+// a link, and what follows a = is a file's content.
+func image(t testing.TB, entries ...string) string {
+	t.Helper()
+	root := t.TempDir()
+	for _, e := range entries {
+		name, target, isLink := strings.Cut(e, " -> ")
+		name, content, _ := strings.Cut(name, "=")
+		path := filepath.Join(root, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		switch {
+		case isLink:
+			require.NoError(t, os.Symlink(target, path))
+		case strings.HasSuffix(name, "/"):
+			require.NoError(t, os.MkdirAll(path, 0o755))
+		default:
+			require.NoError(t, os.WriteFile(path, []byte(content), 0o644))
+		}
+	}
+	return root
+}
+
+func TestRootfsFacts(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(outside, []byte("/secret.so\n"), 0o644))
+	tests := []struct {
+		description string
+		entries     []string
+		want        Rootfs
+	}{
+		{"empty", nil, Rootfs{}},
+		{"debian", []string{"usr/lib64/ld-linux-x86-64.so.2", "lib64 -> usr/lib64", "etc/"}, Rootfs{Glibc: true}},
+		{"absolute links are the image's", []string{"usr/lib64/ld-2.36.so", "usr/lib64/ld-linux-x86-64.so.2 -> /usr/lib64/ld-2.36.so", "lib64 -> /usr/lib64"}, Rootfs{Glibc: true}},
+		{"arm", []string{"lib/ld-linux-aarch64.so.1"}, Rootfs{Glibc: true}},
+		{"alpine", []string{"lib/ld-musl-x86_64.so.1", "etc/passwd"}, Rootfs{Musl: true}},
+		{"alpine with gcompat", []string{"lib/ld-musl-x86_64.so.1", "lib/ld-linux-x86-64.so.2 -> libgcompat.so.0", "lib/libgcompat.so.0"}, Rootfs{Glibc: true, Musl: true}},
+		{"a loader that is a folder", []string{"lib64/ld-linux-x86-64.so.2/"}, Rootfs{}},
+		{"a loader that is a dangling link", []string{"lib64/ld-linux-x86-64.so.2 -> /nowhere"}, Rootfs{}},
+		{"links in a circle", []string{"lib64 -> lib", "lib -> lib64"}, Rootfs{}},
+		{"a file for a folder", []string{"lib64=", "etc="}, Rootfs{}},
+		{"its own preload", []string{"lib64/ld-linux-x86-64.so.2", "etc/ld.so.preload=/lib/a.so"}, Rootfs{Glibc: true, Preload: "/lib/a.so\n"}},
+		{"as glibc reads it", []string{"etc/ld.so.preload=# ours\n/lib/a.so:/lib/b.so\t c.so # and\n\n\n/lib/$LIB/d.so"}, Rootfs{Preload: "/lib/a.so\n/lib/b.so\nc.so\n/lib/$LIB/d.so\n"}},
+		{"an empty one", []string{"etc/ld.so.preload=\n# none\n"}, Rootfs{}},
+		{"a limiter's left in an image", []string{"etc/ld.so.preload=/usr/local/vgpu/libvgpu.so\n"}, Rootfs{}},
+		{"a preload that is a link out of the image", []string{"etc/ld.so.preload -> ../../../../../../../.." + outside}, Rootfs{}},
+		{"a preload that is an absolute link", []string{"etc/ld.so.preload -> /opt/list", "opt/list=/opt/x.so"}, Rootfs{Preload: "/opt/x.so\n"}},
+		{"a preload that is a folder", []string{"etc/ld.so.preload/"}, Rootfs{}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.description, func(t *testing.T) {
+			got, err := RootfsFacts(image(t, tt.entries...))
+			require.NoError(t, err)
+			assert.Equal(t, tt.want, *got)
+		})
+	}
+
+	pipe := image(t, "etc/")
+	require.NoError(t, syscall.Mkfifo(filepath.Join(pipe, "etc/ld.so.preload"), 0o644))
+	got, err := RootfsFacts(pipe)
+	require.NoError(t, err, "a pipe is not waited for")
+	assert.Equal(t, Rootfs{}, *got)
+
+	_, err = RootfsFacts(image(t, "etc/ld.so.preload="+strings.Repeat("/lib/a.so\n", 10_000)))
+	assert.ErrorContains(t, err, "make it shorter")
+	_, err = RootfsFacts(filepath.Join(t.TempDir(), "nothing"))
+	assert.ErrorContains(t, err, "root file system")
+}
+
+func TestPopulatePreload(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, PopulatePreload(dir, nil))
+	require.NoError(t, PopulatePreload(dir, &Rootfs{Glibc: true}))
+	files, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, files, "the node's file does")
+	for range 2 {
+		require.NoError(t, PopulatePreload(dir, &Rootfs{Glibc: true, Preload: "/lib/a.so\n"}))
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "ld.so.preload"))
+	require.NoError(t, err)
+	assert.Equal(t, "/usr/local/vgpu/libvgpu.so\n/lib/a.so\n", string(text), "the limiter first")
+}
+
+func TestInstallFronts(t *testing.T) {
+	src, dir := library(t, "limiter"), filepath.Join(t.TempDir(), "lib")
+	_, err := InstallFronts(src, dir)
+	require.ErrorContains(t, err, "limiter mode to preload")
+	for _, name := range []string{"libvgpu-cuda.so", "libvgpu-nvml.so"} {
+		require.NoError(t, os.Rename(library(t, name), filepath.Join(filepath.Dir(src), name)))
+	}
+	fronts, err := InstallFronts(src, dir)
+	require.NoError(t, err)
+	assert.Regexp(t, `/libvgpu-cuda-[0-9a-f]{16}\.so$`, fronts.CUDA)
+	assert.Regexp(t, `/libvgpu-nvml-[0-9a-f]{16}\.so$`, fronts.NVML)
+	sameFile(t, filepath.Join(filepath.Dir(src), "libvgpu-cuda.so"), fronts.CUDA)
+	sameFile(t, filepath.Join(filepath.Dir(src), "libvgpu-nvml.so"), fronts.NVML)
+	again, err := InstallFronts(src, dir)
+	require.NoError(t, err)
+	assert.Equal(t, fronts, again)
+}
