@@ -16,6 +16,7 @@ import (
 // for which the others may change theirs (Kuhn's augmenting paths).
 func bestFit(amounts []Amount, list []candidate, c Config) []grant.Share {
 	m := matching{amounts: amounts, list: slices.Clone(list), c: c, cardOf: make([]int, len(amounts))}
+	m.alike = !slices.ContainsFunc(amounts, func(a Amount) bool { return a != amounts[0] })
 	m.sort()
 	for i := range m.cardOf {
 		m.cardOf[i] = none
@@ -29,7 +30,7 @@ func bestFit(amounts []Amount, list []candidate, c Config) []grant.Share {
 	if taken < len(amounts) {
 		return nil
 	}
-	if m.alike() {
+	if m.alike {
 		// Any of them has any amount: the container sees them as the node does.
 		slices.SortFunc(m.cardOf, func(a, b int) int { return inOrder(m.list[a], m.list[b]) })
 	}
@@ -49,11 +50,7 @@ type matching struct {
 	list    []candidate
 	c       Config
 	cardOf  []int // of each amount, or none
-}
-
-// alike says whether all amounts are the same.
-func (m *matching) alike() bool {
-	return len(slices.Compact(slices.Clone(m.amounts))) == 1
+	alike   bool  // all amounts are the same
 }
 
 // sort puts the cards that have the least left first. What is left where amounts differ is
@@ -65,7 +62,7 @@ func (m *matching) sort() {
 		switch {
 		case d.mig():
 			return d.MemoryMiB
-		case m.alike():
+		case m.alike:
 			return d.MemoryMiB - d.used.MemoryMiB - m.amounts[0].Memory.Of(d.Card)
 		default:
 			return d.MemoryMiB - d.used.MemoryMiB

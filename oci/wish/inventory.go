@@ -15,6 +15,7 @@ type candidate struct {
 	grant.Card
 	used  grant.Usage
 	index string // NVML's; empty: not known
+	order []int  // the numbers of the index
 	// allowed says that the operator lets such containers use it.
 	allowed bool
 }
@@ -25,7 +26,8 @@ func inventory(cards map[string]grant.Card, booked map[string]grant.Usage, c Con
 	list := make([]candidate, 0, len(cards))
 	for uuid, card := range cards {
 		card.UUID = uuid
-		list = append(list, candidate{Card: card, used: booked[uuid], index: c.Indices[uuid], allowed: c.allows(uuid)})
+		index := c.Indices[uuid]
+		list = append(list, candidate{Card: card, used: booked[uuid], index: index, order: numbers(index), allowed: c.allows(uuid)})
 	}
 	slices.SortFunc(list, inOrder)
 	return list
@@ -39,7 +41,7 @@ func (c Config) allows(uuid string) bool {
 
 // inOrder sorts cards by index and UUID.
 func inOrder(a, b candidate) int {
-	if n := slices.Compare(numbers(a.index), numbers(b.index)); n != 0 {
+	if n := slices.Compare(a.order, b.order); n != 0 {
 		return n
 	}
 	return cmp.Compare(a.UUID, b.UUID)
