@@ -31,6 +31,22 @@ type File struct {
 	// Devices are what may be granted, and how much of each.
 	Devices []Device `json:"devices"`
 	Node    gpu.Node `json:"node"`
+	// ContextMiB is what a CUDA context of each device is expected to take, by UUID. It
+	// follows from the others, for readers that don't know the models.
+	ContextMiB map[string]int64 `json:"contextMiB,omitempty"`
+}
+
+// Encode is the file's content.
+func (f File) Encode() ([]byte, error) {
+	f.Version = fileVersion
+	f.ContextMiB = make(map[string]int64, len(f.Devices))
+	for _, d := range f.Devices {
+		if card, known := f.Node.Card(d.Card); known {
+			f.ContextMiB[d.UUID] = card.ContextMiB()
+		}
+	}
+	data, err := json.MarshalIndent(f, "", "  ")
+	return append(data, '\n'), err
 }
 
 // Device finds a device by its UUID.
@@ -44,8 +60,7 @@ func (f File) Device(uuid string) (Device, bool) {
 
 // Write publishes the file. Readers see the old one or the new one, never a part.
 func Write(stateDir string, f File) (err error) {
-	f.Version = fileVersion
-	data, err := json.MarshalIndent(f, "", "  ")
+	data, err := f.Encode()
 	if err != nil {
 		return fmt.Errorf("write %s: %w", fileName, err)
 	}
@@ -59,7 +74,7 @@ func Write(stateDir string, f File) (err error) {
 			err = fmt.Errorf("write %s: %w", fileName, err)
 		}
 	}()
-	_, err = temp.Write(append(data, '\n'))
+	_, err = temp.Write(data)
 	if err := errors.Join(err, temp.Chmod(0o644), temp.Close()); err != nil {
 		return err
 	}

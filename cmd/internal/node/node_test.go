@@ -22,7 +22,7 @@ func TestWriteAndRead(t *testing.T) {
 	require.NoError(t, node.Write(dir, want))
 	got, err := node.Read(dir)
 	require.NoError(t, err)
-	want.Version = 2
+	want.Version, want.ContextMiB = 2, map[string]int64{"GPU-1": 520}
 	require.Equal(t, want, got)
 	device, known := got.Device("GPU-1")
 	require.True(t, known)
