@@ -1,0 +1,60 @@
+// Command gpuslice-runtime is an OCI runtime for docker, podman, nerdctl and ctr: it gives
+// a container the share of a GPU that it asks for and has a low-level runtime (runc, crun)
+// make it. Its command line is the low-level runtime's. `gpuslice-runtime hook` is for
+// runtimes that only take hooks. Package ociruntime is its manual.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
+	"github.com/gpuslice/gpuslice/oci/wish"
+)
+
+// configEnv names another config than wish.DefaultPath.
+const configEnv = "GPUSLICE_RUNTIME_CONFIG"
+
+func main() {
+	// It lives for milliseconds, and collecting what it leaves would take some of them.
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(256 << 20) // but for a config of monstrous size
+
+	self, err := os.Executable()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "gpuslice: find this program: %v\n", err)
+		os.Exit(1)
+	}
+	config, problem := wish.Load(configPath(os.Args[1:]))
+	if problem != nil {
+		config = wish.DefaultConfig() // for the containers that are there
+	}
+	r := &ociruntime.Runtime{
+		Config: config, ConfigProblem: problem, Self: self, Env: os.Environ(),
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Cards:   ociruntime.NewInventory(config, self).Cards,
+		Library: func() (string, string, error) { return ociruntime.Library(config.LibraryDir, self) },
+		Exec:    syscall.Exec,
+	}
+	os.Exit(r.Main(context.Background(), os.Args[1:]))
+}
+
+// configPath is the config's: that of a hook's command line, the environment's, or the
+// usual one.
+func configPath(args []string) string {
+	if len(args) > 0 && args[0] == "hook" {
+		for _, arg := range args[1:] {
+			if path, ok := strings.CutPrefix(arg, "--config="); ok {
+				return path
+			}
+		}
+	}
+	if path := os.Getenv(configEnv); path != "" {
+		return path
+	}
+	return wish.DefaultPath
+}

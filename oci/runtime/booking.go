@@ -1,0 +1,180 @@
+package ociruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/wish"
+)
+
+// booking is how one container gets its share.
+type booking struct {
+	runtime   *Runtime
+	order     order
+	container oci.Container
+	request   *wish.Request
+	cards     Cards
+	settings  oci.Settings
+	releaser  releaser
+	record    record
+}
+
+// book chooses cards, books them and edits the spec. Between choice and claim others may
+// be faster; then it chooses again, as long as there is room. Each time somebody else
+// got a share, so that this comes to an end.
+func (b *booking) book(ctx context.Context, spec *rspec.Spec) error {
+	var err error
+	b.record, err = newRecord(b.releaser.judge.proc, b.order.creator, b.order.call, b.order.lowLevel)
+	if err != nil {
+		return err
+	}
+	registry, err := oci.NewRegistry(oci.RegistryConfig{Dirs: b.runtime.Config.CDISpecDirs})
+	if err != nil {
+		return err
+	}
+	config := b.runtime.Config
+	config.Indices = b.cards.Indices
+	for {
+		booked, err := b.booked(ctx)
+		if err != nil {
+			return err
+		}
+		shares, err := wish.Choose(b.request, b.cards.Capacity, booked, config)
+		if err != nil {
+			return err
+		}
+		edits, err := oci.Edits(shares, b.settings, b.container, registry)
+		if err != nil {
+			return err
+		}
+		err = b.claim(ctx, shares)
+		if errors.Is(err, grant.ErrOverbooked) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		b.runtime.at("claimed")
+		if err := b.edit(spec, edits); err != nil {
+			return errors.Join(err, b.runtime.giveUp(b.container.ID, b.record.Nonce))
+		}
+		return nil
+	}
+}
+
+// booked is what is booked of the cards once what is gone was given back.
+func (b *booking) booked(ctx context.Context) (map[string]grant.Usage, error) {
+	for {
+		now, err := b.releaser.ledger.Snapshot(ctx)
+		if err != nil {
+			return nil, err
+		}
+		changed, err := b.releaser.sweep(ctx, now)
+		if err != nil {
+			return nil, err
+		}
+		b.runtime.at("swept")
+		if changed {
+			continue
+		}
+		for _, e := range now.Entries {
+			if e.ContainerID == b.container.ID && e.State != grant.StateReleased {
+				return nil, b.taken(e)
+			}
+		}
+		return now.Cards, nil
+	}
+}
+
+// taken says that a live container of the same id has a claim.
+func (b *booking) taken(e grant.Entry) error {
+	where := ""
+	if r, err := readRecord(b.releaser.ledger.Folder(e.ContainerID)); err == nil {
+		where = fmt.Sprintf(" (bundle %s)", r.Bundle)
+	}
+	return fmt.Errorf("a container with the id %s has a share of a GPU already%s: remove it, or choose another id", e.ContainerID, where)
+}
+
+// claim books the shares.
+func (b *booking) claim(ctx context.Context, shares []grant.Share) error {
+	claim := grant.Claim{
+		ContainerID:  b.container.ID,
+		Owner:        grant.OwnerRuntime,
+		Container:    nameOf(b.container),
+		Shares:       shares,
+		HighPriority: b.request.HighPriority,
+		Mode:         b.mode(),
+	}
+	ours := false
+	_, err := b.releaser.ledger.Claim(ctx, claim, b.cards.Capacity, func(dir string) error {
+		ours = true
+		if err := oci.Populate(dir, claim, b.settings); err != nil {
+			return err
+		}
+		return b.record.write(dir)
+	})
+	if err == nil && !ours { // the same shares under the same id, by somebody else a moment ago
+		return fmt.Errorf("a container with the id %s is being made: choose another id", b.container.ID)
+	}
+	return err
+}
+
+// edit puts the share into the container's spec.
+func (b *booking) edit(spec *rspec.Spec, result oci.Result) error {
+	if err := oci.Apply(spec, result.Edits); err != nil {
+		return err
+	}
+	if spec.Annotations == nil {
+		spec.Annotations = map[string]string{}
+	}
+	spec.Annotations[enforcementAnnotation] = b.mode()
+	if spec.Hooks == nil {
+		spec.Hooks = &rspec.Hooks{}
+	}
+	timeout := hookTimeoutSeconds
+	spec.Hooks.Poststop = append(spec.Hooks.Poststop, rspec.Hook{
+		Path:    b.runtime.Self,
+		Args:    b.runtime.hookArgs("poststop", "--claim="+b.record.Nonce),
+		Timeout: &timeout,
+	})
+	return nil
+}
+
+// mode is how the limits are enforced.
+func (b *booking) mode() string {
+	if b.container.Uncontrolled {
+		return modeNone
+	}
+	return modePreload
+}
+
+// nameAnnotations are where runtimes write the name that people know a container by.
+var nameAnnotations = []string{"io.kubernetes.cri.container-name", "nerdctl/name", "io.podman.annotations.container.name"}
+
+// nameOf is the name of a container for people; its id where it has none.
+func nameOf(c oci.Container) string {
+	for _, key := range nameAnnotations {
+		if name := c.Annotations[key]; name != "" && len(name) <= 253 {
+			return name
+		}
+	}
+	return c.ID
+}
+
+// hookTimeoutSeconds is more than a hook takes, and less than people wait.
+const hookTimeoutSeconds = 30
+
+// hookArgs are the arguments of a hook of ours.
+func (r *Runtime) hookArgs(stage string, args ...string) []string {
+	words := []string{filepath.Base(r.Self), "hook", stage}
+	if r.Config.Path != "" && r.Config.Path != wish.DefaultPath {
+		words = append(words, "--config="+r.Config.Path)
+	}
+	return append(words, args...)
+}

@@ -1,0 +1,240 @@
+package ociruntime
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+// otherContextMiB is what a CUDA context is expected to take where nobody has said:
+// rather too much than too little.
+const otherContextMiB = 520
+
+// Cards is what a node has to share.
+type Cards struct {
+	// Capacity is what may be booked of each card, by UUID.
+	Capacity map[string]grant.Card
+	// Indices are NVML's indices by UUID: "0", and "0:1" of a MIG device.
+	Indices map[string]string
+	// ContextMiB is what a context of each is expected to take.
+	ContextMiB map[string]int64
+	// Oversubscription is how much more of a card's memory is granted than it has.
+	Oversubscription map[string]float64
+}
+
+// nodeFile is what is read of node.json, which the agent writes (cmd/internal/node) and
+// `gpuslice cards` prints. That package knows NVML, which this program does without.
+type nodeFile struct {
+	Version   int       `json:"version"`
+	WrittenAt time.Time `json:"writtenAt"`
+	Devices   []struct {
+		UUID        string `json:"uuid"`
+		Card        string `json:"card"`
+		MemoryMiB   int64  `json:"memoryMiB"`
+		CorePercent int    `json:"cores"`
+		Slots       int    `json:"slots"`
+	} `json:"devices"`
+	Node struct {
+		Cards []struct {
+			UUID      string `json:"uuid"`
+			Index     int    `json:"index"`
+			MemoryMiB int64  `json:"memoryMiB"`
+			MIG       []struct {
+				UUID string `json:"uuid"`
+			} `json:"mig"`
+		} `json:"cards"`
+	} `json:"node"`
+	ContextMiB map[string]int64 `json:"contextMiB"`
+}
+
+// nodeFileVersion is that of cmd/internal/node.
+const nodeFileVersion = 2
+
+// decodeNode reads a node.json.
+func decodeNode(data []byte) (nodeFile, error) {
+	var f nodeFile
+	if err := json.Unmarshal(data, &f); err != nil {
+		return f, err
+	}
+	if f.Version != nodeFileVersion {
+		return f, fmt.Errorf("its version is %d, and this program knows %d: install gpuslice's programs of one version", f.Version, nodeFileVersion)
+	}
+	return f, nil
+}
+
+// cards is what the file says.
+func (f nodeFile) cards() Cards {
+	c := Cards{
+		Capacity: map[string]grant.Card{}, Indices: map[string]string{},
+		ContextMiB: map[string]int64{}, Oversubscription: map[string]float64{},
+	}
+	memory := map[string]int64{}
+	for _, card := range f.Node.Cards {
+		memory[card.UUID] = card.MemoryMiB
+		c.Indices[card.UUID] = strconv.Itoa(card.Index)
+		for i, d := range card.MIG { // in NVML's order
+			c.Indices[d.UUID] = fmt.Sprintf("%d:%d", card.Index, i)
+		}
+	}
+	for _, d := range f.Devices {
+		c.Capacity[d.UUID] = grant.Card{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Slots: d.Slots}
+		if c.ContextMiB[d.UUID] = f.ContextMiB[d.UUID]; c.ContextMiB[d.UUID] == 0 {
+			c.ContextMiB[d.UUID] = otherContextMiB
+		}
+		if has := memory[d.UUID]; has > 0 && d.MemoryMiB > has {
+			c.Oversubscription[d.UUID] = float64(d.MemoryMiB) / float64(has)
+		}
+	}
+	return c
+}
+
+// Inventory finds out the node's cards without asking the driver each time.
+type Inventory struct {
+	// NodePath is the agent's account of the cards. It counts if it was written since the
+	// machine's boot.
+	NodePath string
+	// CachePath is where what Ask said is kept, for as long as the machine and the driver
+	// run.
+	CachePath string
+	// Ask asks the driver, and answers with what node.json holds.
+	Ask func(ctx context.Context) ([]byte, error)
+
+	// boot identifies this run of the machine and its driver; nil: the host's.
+	boot func() (bootState, error)
+}
+
+// bootState is what has to be the same for the cards to be.
+type bootState struct {
+	// ID is the kernel's boot_id, and Since when it booted.
+	ID    string    `json:"bootID"`
+	Since time.Time `json:"-"`
+	// Driver is the kernel module's version, and GPUs the cards and MIG devices it has.
+	Driver string `json:"driver"`
+	GPUs   string `json:"gpus"`
+}
+
+// cardCache is the cache's file.
+type cardCache struct {
+	bootState
+	Node json.RawMessage `json:"node"`
+}
+
+// Cards answers with the agent's account, the cache's, or the driver's.
+func (i Inventory) Cards(ctx context.Context) (Cards, error) {
+	bootOf := i.boot
+	if bootOf == nil {
+		bootOf = hostBoot
+	}
+	boot, err := bootOf()
+	if err != nil {
+		return Cards{}, fmt.Errorf("find out the node's cards: %w", err)
+	}
+	data, err := os.ReadFile(i.NodePath)
+	if err == nil {
+		f, err := decodeNode(data)
+		if err != nil {
+			return Cards{}, fmt.Errorf("read the agent's account of the cards %s: %w", i.NodePath, err)
+		}
+		if f.WrittenAt.After(boot.Since) {
+			return f.cards(), nil
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return Cards{}, fmt.Errorf("read the agent's account of the cards: %w", err)
+	}
+	if c, ok := i.cached(boot); ok {
+		return c, nil
+	}
+	return i.ask(ctx, boot)
+}
+
+// cached is what the cache says. One that is damaged or of another boot says nothing.
+func (i Inventory) cached(boot bootState) (Cards, bool) {
+	data, err := os.ReadFile(i.CachePath)
+	var cache cardCache
+	if err != nil || json.Unmarshal(data, &cache) != nil {
+		return Cards{}, false
+	}
+	if cache.ID != boot.ID || cache.Driver != boot.Driver || cache.GPUs != boot.GPUs {
+		return Cards{}, false
+	}
+	f, err := decodeNode(cache.Node)
+	return f.cards(), err == nil
+}
+
+// ask asks the driver: one process at a time, for it may take seconds.
+func (i Inventory) ask(ctx context.Context, boot bootState) (Cards, error) {
+	if err := os.MkdirAll(filepath.Dir(i.CachePath), 0o711); err != nil {
+		return Cards{}, fmt.Errorf("find out the node's cards: %w", err)
+	}
+	lock, err := os.OpenFile(i.CachePath+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return Cards{}, fmt.Errorf("find out the node's cards: %w", err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return Cards{}, fmt.Errorf("find out the node's cards: wait for another process: %w", err)
+	}
+	if c, ok := i.cached(boot); ok { // the other one has asked
+		return c, nil
+	}
+	data, err := i.Ask(ctx)
+	if err != nil {
+		return Cards{}, fmt.Errorf("find out the node's cards, as no gpuslice-agent says them: %w", err)
+	}
+	f, err := decodeNode(data)
+	if err != nil {
+		return Cards{}, fmt.Errorf("find out the node's cards: %w", err)
+	}
+	if len(f.Devices) > 0 { // none: the driver may come yet
+		if err := i.save(cardCache{boot, data}); err != nil {
+			return Cards{}, fmt.Errorf("keep what the driver says of the cards: %w", err)
+		}
+	}
+	return f.cards(), nil
+}
+
+// save writes the cache, under the lock.
+func (i Inventory) save(cache cardCache) error {
+	data, err := json.Marshal(cache)
+	if err != nil {
+		return err
+	}
+	temp := i.CachePath + ".new"
+	if err := os.WriteFile(temp, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temp, i.CachePath)
+}
+
+// hostBoot is this machine's.
+func hostBoot() (bootState, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return bootState{}, err
+	}
+	var up unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
+		return bootState{}, fmt.Errorf("ask how long the machine runs: %w", err)
+	}
+	driver, _ := os.ReadFile("/sys/module/nvidia/version") // a simulated driver has none
+	gpus, _ := filepath.Glob("/proc/driver/nvidia/gpus/*")
+	mig, _ := filepath.Glob("/proc/driver/nvidia/capabilities/gpu*/mig/gi*/ci*")
+	return bootState{
+		ID:     string(bytes.TrimSpace(id)),
+		Since:  time.Now().Add(-time.Duration(up.Nano())),
+		Driver: string(bytes.TrimSpace(driver)),
+		GPUs:   strings.Join(append(gpus, mig...), " "),
+	}, nil
+}

@@ -1,0 +1,177 @@
+package ociruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"time"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/wish"
+)
+
+// claimPatience bounds how long a creation waits for the ledger and the cards. It is
+// less than what daemons wait for a runtime.
+const claimPatience = 30 * time.Second
+
+// enforcementAnnotation says how a container's limits are enforced, as the NRI plugin's.
+const enforcementAnnotation = "gpuslice.io/enforcement"
+
+// What enforcementAnnotation, and a claim's Mode, may be.
+const (
+	modePreload = "preload"
+	modeNone    = "none"
+)
+
+// order is one container that is to be made.
+type order struct {
+	call Call
+	// lowLevel is the runtime that will make it, and creator the process.
+	lowLevel string
+	creator  int
+}
+
+// admit decides about a container and changes its spec. For one that gets a share of a
+// card the claim is booked when it returns; undo gives it back. An error leaves nothing
+// booked, and the container must not be made.
+func (r *Runtime) admit(ctx context.Context, o order, spec *rspec.Spec) (undo func() error, err error) {
+	undo = func() error { return nil }
+	if r.ConfigProblem != nil {
+		return undo, r.ConfigProblem
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, claimPatience,
+		fmt.Errorf("it took longer than %v", claimPatience))
+	defer cancel()
+
+	c := oci.ContainerOf(o.call.ID, spec)
+	if done, err := r.limitedByNRI(ctx, c); done || err != nil {
+		return undo, err
+	}
+	request, err := wish.FromContainer(c.Env, c.Annotations, r.Config)
+	if err != nil {
+		return undo, err
+	}
+	if request == nil {
+		return undo, withoutRequest(spec, c)
+	}
+	return r.withRequest(ctx, o, spec, c, request)
+}
+
+// withoutRequest takes back what a container that asks for no share has of cards, or
+// refuses it.
+func withoutRequest(spec *rspec.Spec, c oci.Container) error {
+	if reason, holds := oci.HoldsGPU(c); holds {
+		return fmt.Errorf("the container asks for no share of a GPU, and %s, which has no limits: ask for a share in its place (-e GPUSLICE_MEMORY=8GiB)", reason)
+	}
+	return oci.Apply(spec, oci.Void(c))
+}
+
+// limitedByNRI says whether the NRI plugin has limited the container, which then is
+// Kubernetes' and goes by as it is. The word of its spec is not enough.
+func (r *Runtime) limitedByNRI(ctx context.Context, c oci.Container) (bool, error) {
+	if !r.mountsLimits(c) {
+		return false, nil
+	}
+	reader, err := grant.OpenReadOnly(r.Config.StateDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	now, err := reader.Snapshot(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, e := range now.Entries {
+		if e.ContainerID == c.ID && e.Owner == grant.OwnerNRI && e.State == grant.StateActive {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// mountsLimits says whether a container mounts the limits of the claim of its own id.
+func (r *Runtime) mountsLimits(c oci.Container) bool {
+	limits := filepath.Join(r.Config.StateDir, "containers", c.ID, "limits")
+	return slices.ContainsFunc(c.Mounts, func(m rspec.Mount) bool {
+		return filepath.Clean(m.Destination) == limiter.ContainerLimitsPath && m.Source == limits
+	})
+}
+
+// withRequest gives a container its share: chooses the cards, books them, and edits the
+// spec. Everything that can be refused is refused before anything is booked.
+func (r *Runtime) withRequest(ctx context.Context, o order, spec *rspec.Spec, c oci.Container, request *wish.Request) (func() error, error) {
+	undo := func() error { return nil }
+	if err := grant.ValidateContainerID(c.ID); err != nil {
+		return undo, err
+	}
+	cards, err := r.Cards(ctx)
+	if err != nil {
+		return undo, err
+	}
+	library, preload, err := r.Library()
+	if err != nil {
+		return undo, err
+	}
+	ledger, err := grant.OpenLedger(r.Config.StateDir, grant.WithRecovery(oci.RecoverShares))
+	if errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w: shares of a GPU are booked as root, in the node's one ledger: start the container with a daemon that runs as root", err)
+	}
+	if err != nil {
+		return undo, err
+	}
+	defer ledger.Close()
+
+	b := booking{
+		runtime: r, order: o, cards: cards, request: request,
+		settings: r.settings(o.lowLevel, library, preload, cards),
+		releaser: releaser{ledger, newJudge()},
+	}
+	b.container = c
+	b.container.Dir = ledger.Folder(c.ID)
+	b.container.Uncontrolled = r.Config.AllowControlSwitch && oci.AsksForNoControl(c)
+	if err := b.book(ctx, spec); err != nil {
+		return undo, err
+	}
+	return func() error { return r.giveUp(c.ID, b.record.Nonce) }, nil
+}
+
+// settings are the node's, as package oci wants them.
+func (r *Runtime) settings(lowLevel, library, preload string, cards Cards) oci.Settings {
+	s := oci.Settings{
+		Injection:              oci.Injection(r.Config.DeviceInjection),
+		LibraryPath:            library,
+		PreloadPath:            preload,
+		DefaultRuntimeIsNvidia: isNvidia(lowLevel),
+		CorePolicy:             oci.CorePolicy(r.Config.CorePolicy),
+		Oversubscription:       cards.Oversubscription,
+		ContextMiB:             cards.ContextMiB,
+	}
+	if r.Config.ContextMemoryMiB >= 0 {
+		s.ContextMiB = map[string]int64{}
+		for uuid := range cards.Capacity {
+			s.ContextMiB[uuid] = int64(r.Config.ContextMemoryMiB)
+		}
+	}
+	return s
+}
+
+// giveUp gives back a claim whose container was not made.
+func (r *Runtime) giveUp(id, nonce string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), claimPatience)
+	defer cancel()
+	ledger, err := grant.OpenLedger(r.Config.StateDir)
+	if err != nil {
+		return err
+	}
+	defer ledger.Close()
+	return releaser{ledger, newJudge()}.drop(ctx, id, nonce)
+}

@@ -1,0 +1,49 @@
+// Package ociruntime is gpuslice-runtime: an OCI runtime in front of another one, for
+// containers that no Kubernetes speaks for.
+//
+//	docker ──► containerd's shim ──► gpuslice-runtime create ──► exec runc create
+//	                                 │ config.json: what the container asks for  (wish)
+//	                                 │ the node's ledger: which cards, booked    (grant)
+//	                                 │ config.json: the edits, by a rename       (oci)
+//
+// # What it does
+//
+// It reads the command line as runc does ([Parse]) and passes every command on, by exec,
+// to the first of the operator's low-level runtimes that is there. Two of them get more:
+//
+//   - create, run and restore: the container's request is read from its variables and
+//     annotations. With a request it gets cards, chosen by best fit and booked as one
+//     claim of grant.OwnerRuntime, and the edits of package oci. Without one it gets none,
+//     whatever its image says, and is refused where it holds one that no edit takes back.
+//     One that the NRI plugin has limited goes by untouched. Any error refuses the
+//     container.
+//   - delete: run as a child; when it has ended, the claim is given back.
+//
+// What is refused is told as runc tells it: on stderr and in --log, in its format, with
+// exit status 1. So docker, podman and kubectl show it.
+//
+// # Giving back
+//
+// A claim ends with its container, whoever is killed on the way. Four give it back, each
+// of which may come first or not at all: an error after the claim, delete, the poststop
+// hook that is written into the container's config, and the next creation, which sweeps
+// what is gone. None does so while a process of the container is there: see judge. A
+// claim is known by its nonce, so that none takes away another's of the same id.
+//
+// # Hooks
+//
+// `gpuslice-runtime hook precreate|createRuntime|poststop` is for runtimes that take
+// hooks only: see hooks.go, and install/hooks.d for the files. precreate is podman's and
+// does what create does. A createRuntime hook can't change a container: it refuses one
+// that has a card without limits, or asks for a share in vain.
+//
+// # Cards
+//
+// The agent's node.json says what cards there are. Where there is no agent, `gpuslice
+// cards` asks the driver once a boot, and the answer is kept in the state folder.
+//
+// # What it may import
+//
+// grant, oci, oci/wish, limiter; no cgo, so that it starts in a millisecond. It is called by
+// cmd/gpuslice-runtime.
+package ociruntime

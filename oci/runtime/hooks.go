@@ -1,0 +1,195 @@
+package ociruntime
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/wish"
+)
+
+// hookUsage is how hooks are called.
+const hookUsage = "gpuslice-runtime hook {precreate|createRuntime|poststop} [--config=FILE]"
+
+// maxInput bounds what is read of a hook's input.
+const maxInput = 16 << 20
+
+// hookMain runs one hook and returns its exit status.
+//
+//   - precreate (podman's hooks.d only) gives a container its share: config.json comes on
+//     stdin and goes to stdout.
+//   - createRuntime can't change the container. It refuses one that has a card without
+//     limits, or asks for a share that nobody gave it.
+//   - poststop gives the share back.
+//
+// The last two get the container's state on stdin (runtime-spec, runtime.md, "State").
+func (r *Runtime) hookMain(ctx context.Context, args []string) int {
+	stage, claim := "", ""
+	for _, arg := range args {
+		if nonce, ok := strings.CutPrefix(arg, "--claim="); ok {
+			claim = nonce
+		} else if !strings.HasPrefix(arg, "-") {
+			stage = arg
+		}
+	}
+	var err error
+	switch stage {
+	case "precreate":
+		err = r.precreate(ctx)
+	case "createRuntime":
+		err = r.withState(func(s rspec.State) error { return r.verify(ctx, s) })
+	case "poststop":
+		err = r.withState(func(s rspec.State) error { return r.poststop(ctx, s, claim) })
+	default:
+		err = fmt.Errorf("hook %q is not known: %s", stage, hookUsage)
+	}
+	if err != nil {
+		_ = report(r.Stderr, Call{}, err, time.Now()) // there is nowhere else to tell
+		return exitFailed
+	}
+	return exitDone
+}
+
+// withState reads the container's state.
+func (r *Runtime) withState(do func(rspec.State) error) error {
+	var state rspec.State
+	if err := json.NewDecoder(io.LimitReader(r.Stdin, maxInput)).Decode(&state); err != nil {
+		return fmt.Errorf("read the container's state on stdin: %w", err)
+	}
+	if err := do(state); err != nil {
+		return fmt.Errorf("container %s: %w", short(state.ID), err)
+	}
+	return nil
+}
+
+// poststop gives back what a container had. Without the claim's nonce, as in hooks.d,
+// the container is known by its bundle.
+func (r *Runtime) poststop(ctx context.Context, state rspec.State, nonce string) error {
+	claim, booked := r.claimOf(state.ID)
+	if !booked {
+		return nil
+	}
+	if nonce == "" && claim.Bundle == state.Bundle {
+		nonce = claim.Nonce
+	}
+	return r.giveBack(ctx, state.ID, nonce, true)
+}
+
+// verify refuses a container that has, or asks for, what it was not given.
+func (r *Runtime) verify(ctx context.Context, state rspec.State) error {
+	bundle, err := OpenBundle(filepath.Join(state.Bundle, configName))
+	if err != nil {
+		return err
+	}
+	c := oci.ContainerOf(state.ID, bundle.Spec)
+	limited, err := r.limited(ctx, c)
+	if limited || err != nil {
+		return err
+	}
+	if reason, holds := oci.HoldsGPU(c); holds {
+		return fmt.Errorf("%s, and it has no limits: start the container with --runtime gpuslice-runtime and -e GPUSLICE_MEMORY=8GiB in place of the device", reason)
+	}
+	if oci.AsksForGPU(c) && callsNvidia(bundle.Spec) {
+		return errors.New("NVIDIA's hook is to give it a GPU (NVIDIA_VISIBLE_DEVICES), and it has no limits: start the container with --runtime gpuslice-runtime")
+	}
+	if r.ConfigProblem != nil {
+		return r.ConfigProblem
+	}
+	request, err := wish.FromContainer(c.Env, c.Annotations, r.Config)
+	if err != nil {
+		return err
+	}
+	if request != nil {
+		return errors.New("it asks for a share of a GPU, and a hook of this stage can't give it one: start the container with --runtime gpuslice-runtime")
+	}
+	return nil
+}
+
+// limited says whether a container's limits are in place: it mounts them from a claim's
+// folder under its own id, which is there.
+func (r *Runtime) limited(ctx context.Context, c oci.Container) (bool, error) {
+	if done, err := r.limitedByNRI(ctx, c); done || err != nil {
+		return done, err
+	}
+	if _, ours := r.claimOf(c.ID); !ours {
+		return false, nil
+	}
+	return r.mountsLimits(c), nil
+}
+
+// callsNvidia says whether a spec has the hook by which NVIDIA's runtime injects cards.
+func callsNvidia(spec *rspec.Spec) bool {
+	if spec.Hooks == nil {
+		return false
+	}
+	//lint:ignore SA1019 it is deprecated, and NVIDIA's hook is one
+	for _, h := range append(spec.Hooks.Prestart, spec.Hooks.CreateRuntime...) {
+		switch filepath.Base(h.Path) {
+		case "nvidia-container-runtime-hook", "nvidia-container-toolkit":
+			return true
+		}
+	}
+	return false
+}
+
+// precreate gives a container its share before podman writes its config.
+func (r *Runtime) precreate(ctx context.Context) error {
+	data, err := io.ReadAll(io.LimitReader(r.Stdin, maxInput))
+	if err != nil {
+		return fmt.Errorf("read the container's config on stdin: %w", err)
+	}
+	bundle, err := decodeBundle(data)
+	if err != nil {
+		return fmt.Errorf("read the container's config on stdin: %w", err)
+	}
+	id, folder := podmanContainer(bundle.Spec)
+	o := order{
+		call: Call{Command: "create", ID: id, Bundle: folder}, lowLevel: "podman's", creator: os.Getppid(),
+	}
+	undo, err := r.admit(ctx, o, bundle.Spec)
+	if err != nil {
+		return fmt.Errorf("container %s: %w", short(id), err)
+	}
+	data, _, err = bundle.encode()
+	if err == nil {
+		_, err = r.Stdout.Write(data)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write the container's config to stdout: %w", err), undo())
+	}
+	return nil
+}
+
+// What podman's configs say of the container's id, which they don't name: a cgroup
+// (libpod-<id>, libpod:<id>) and files of its folder.
+var (
+	podmanCgroup = regexp.MustCompile(`libpod[-:]([0-9a-f]{64})(\.scope)?(/|$)`)
+	podmanFile   = regexp.MustCompile(`^(.*/[a-z0-9]+-containers/([0-9a-f]{64})/userdata)/`)
+)
+
+// podmanContainer finds out the id and the bundle of one of podman's containers; empty
+// where it can't, so that a claim is refused.
+func podmanContainer(spec *rspec.Spec) (id, bundle string) {
+	if spec.Linux != nil {
+		if m := podmanCgroup.FindStringSubmatch(spec.Linux.CgroupsPath); m != nil {
+			id = m[1]
+		}
+	}
+	for _, mount := range spec.Mounts {
+		m := podmanFile.FindStringSubmatch(mount.Source)
+		if m != nil && (id == "" || id == m[2]) {
+			return m[2], m[1]
+		}
+	}
+	return id, ""
+}

@@ -1,0 +1,121 @@
+package ociruntime
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// process identifies a process: its number may come again, not with the same start.
+type process struct {
+	PID int `json:"pid"`
+	// Start is when it started, in clock ticks since boot: field 22 of proc_pid_stat(5).
+	// An exec doesn't change it.
+	Start uint64 `json:"start"`
+}
+
+// procfs is /proc, or a test's.
+type procfs string
+
+// identify finds out a process' start.
+func (p procfs) identify(pid int) (process, error) {
+	start, dead, err := p.stat(pid)
+	if err == nil && dead {
+		err = unix.ESRCH
+	}
+	if err != nil {
+		return process{}, fmt.Errorf("look at process %d: %w", pid, err)
+	}
+	return process{pid, start}, nil
+}
+
+// lives says whether the process is there and no zombie.
+func (p procfs) lives(of process) bool {
+	start, dead, err := p.stat(of.PID)
+	return err == nil && !dead && start == of.Start
+}
+
+// stat reads a process' start and whether it has ended.
+func (p procfs) stat(pid int) (start uint64, dead bool, err error) {
+	if pid <= 0 {
+		return 0, true, unix.ESRCH
+	}
+	data, err := os.ReadFile(filepath.Join(string(p), strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return 0, false, err
+	}
+	// The second field is the name, in parentheses; it may hold any character.
+	_, after, found := strings.Cut(string(data[max(0, bytes.LastIndexByte(data, ')')):]), ") ")
+	fields := strings.Fields(after)
+	if !found || len(fields) < 20 {
+		return 0, false, errors.New("its stat file has too few fields")
+	}
+	start, err = strconv.ParseUint(fields[19], 10, 64)
+	return start, strings.ContainsAny(fields[0], "ZXx"), err
+}
+
+// namespace is the number of this process' PID namespace. Numbers of processes mean
+// something in one such namespace only.
+func (p procfs) namespace() (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(string(p), "self/ns/pid"), &st); err != nil {
+		return 0, fmt.Errorf("look at the PID namespace: %w", err)
+	}
+	return st.Ino, nil
+}
+
+// mounted says whether a process has a file of a claim's folder mounted in its mount
+// namespace. One that can't be looked at, which only a process of another's making can't,
+// counts if its cgroup names the container.
+func (p procfs) mounted(dir string) bool {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return !errors.Is(err, unix.ENOENT)
+	}
+	device := fmt.Sprintf("%d:%d", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)))
+	// mountinfo tells a mount's source by its path below its file system's root.
+	source := "/" + filepath.Base(filepath.Dir(dir)) + "/" + filepath.Base(dir) + "/"
+
+	processes, err := os.ReadDir(string(p))
+	if err != nil {
+		return true
+	}
+	seen := map[string]bool{}
+	for _, entry := range processes {
+		if name := entry.Name(); name[0] < '0' || name[0] > '9' {
+			continue
+		}
+		namespace, err := os.Readlink(filepath.Join(string(p), entry.Name(), "ns/mnt"))
+		if err == nil && seen[namespace] {
+			continue
+		}
+		var table []byte
+		if err == nil {
+			table, err = os.ReadFile(filepath.Join(string(p), entry.Name(), "mountinfo"))
+		}
+		switch {
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL):
+			continue // it has ended meanwhile, or is a zombie
+		case err != nil:
+			groups, err := os.ReadFile(filepath.Join(string(p), entry.Name(), "cgroup"))
+			if err == nil && strings.Contains(string(groups), filepath.Base(dir)) {
+				return true
+			}
+			continue
+		}
+		seen[namespace] = true
+		for line := range strings.Lines(string(table)) {
+			// 36 35 98:0 /root /mount/point options…: see proc_pid_mountinfo(5)
+			if fields := strings.SplitN(line, " ", 5); len(fields) == 5 && fields[2] == device && strings.Contains(fields[3], source) {
+				return true
+			}
+		}
+	}
+	return false
+}
