@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -81,6 +80,3 @@ func readRecord(dir string) (record, error) {
 	}
 	return r, nil
 }
-
-// isMissing says whether a record is not there.
-func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
