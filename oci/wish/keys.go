@@ -147,7 +147,7 @@ func checkDevice(name string) error {
 
 func checkPath(path string) error {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
-		return fmt.Errorf("%s must be an absolute path without . and ..", show(path))
+		return fmt.Errorf("%s must be an absolute path with neither . nor .. in it", show(path))
 	}
 	return nil
 }

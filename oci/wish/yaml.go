@@ -67,7 +67,7 @@ func (d *decoder) parse(data []byte) *yaml.Node {
 		d.fail(line, "", "not valid YAML: %s", text)
 		return nil
 	}
-	if len(document.Content) == 0 {
+	if len(document.Content) == 0 || document.Content[0].Tag == "!!null" {
 		return nil
 	}
 	return document.Content[0]

@@ -1,0 +1,338 @@
+package wish
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func TestParse(t *testing.T) {
+	changed := func(change func(*Config)) Config {
+		c := DefaultConfig()
+		c.Path = "f"
+		change(&c)
+		return c
+	}
+	for _, tt := range []struct {
+		description, text string
+		want              Config
+	}{
+		{"empty", "", changed(func(*Config) {})},
+		{"nothing but comments", "# none\n\n", changed(func(*Config) {})},
+		{"an empty document", "---\n...\n", changed(func(*Config) {})},
+		{"no keys", "{}\n", changed(func(*Config) {})},
+		{"everything", `
+devices: [0, "1", 2:1, ` + gpu3 + `]
+maximum: {memory: 20GiB, cores: 50%, devices: 2}
+default:
+  memory: 10%
+  cores: 20
+  devices: device=0
+allowHighPriority: true
+allowControlSwitch: true
+slices:
+  small: {memory: 4g, cores: 10}
+  big.one: {memory: 20480 MiB, devices: 2, priority: 0}
+limiterMode: library
+corePolicy: force
+deviceInjection: envvar
+cdiSpecDirs: []
+deviceSplitCount: 4
+memoryScaling: 1.5
+contextMemoryMiB: 300
+runtimes: [/usr/sbin/runc, nvidia-container-runtime]
+stateDir: /run/other
+libraryDir: /opt/lib
+nodeFile: /run/node.json
+nvmlLibrary: /usr/lib/libnvidia-ml.so.1
+`, changed(func(c *Config) {
+			*c = Config{
+				Path: "f", Devices: []string{"0", "1", "2:1", gpu3},
+				Maximum:           Limit{Memory: Size{MiB: 20480}, CorePercent: 50, Devices: 2},
+				Default:           Slice{Amount: percent(10, 20), Devices: names("0")},
+				AllowHighPriority: true, AllowControlSwitch: true,
+				Slices: map[string]Slice{
+					"small":   {Amount: mib(4096, 10)},
+					"big.one": {Amount: mib(20480, 0), Devices: Devices{Count: 2}, HighPriority: true},
+				},
+				LimiterMode: "library", CorePolicy: "force", DeviceInjection: "envvar", CDISpecDirs: []string{},
+				DeviceSplitCount: 4, MemoryScaling: 1.5, ContextMemoryMiB: 300,
+				Runtimes: []string{"/usr/sbin/runc", "nvidia-container-runtime"},
+				StateDir: "/run/other", LibraryDir: "/opt/lib", NodeFile: "/run/node.json", NVMLLibrary: "/usr/lib/libnvidia-ml.so.1",
+			}
+		})},
+		{"whole cards beside a maximum of devices", "allowWholeCards: true\nmaximum: {devices: 1, memory: 100%, cores: 100}\n", changed(func(c *Config) {
+			c.AllowWholeCards = true
+			c.Maximum = Limit{Memory: Size{Percent: 100}, CorePercent: 100, Devices: 1}
+		})},
+		{"a slice whose size can't be compared yet", "maximum: {memory: 10%}\nslices: {a: {memory: 1t, priority: 1}}\n", changed(func(c *Config) {
+			c.Maximum.Memory.Percent = 10
+			c.Slices = map[string]Slice{"a": {Amount: mib(1<<20, 0)}}
+		})},
+		{"a whole number for a factor", "memoryScaling: 2\n", changed(func(c *Config) { c.MemoryScaling = 2 })},
+	} {
+		t.Run(tt.description, func(t *testing.T) {
+			got, err := Parse("f", []byte(tt.text))
+			require.NoError(t, err)
+			assert.Equal(t, tt.want, got)
+		})
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for _, tt := range []struct {
+		description, text string
+		says              []string
+	}{
+		{"an unknown key", "devices: []\nlimit: 3\n", []string{"f:2: limit: no such key: there are devices, maximum"}},
+		{"an unknown key inside", "maximum:\n  memory: 1g\n  gpus: 3\n", []string{"f:3: maximum.gpus: no such key: there are memory, cores, devices"}},
+		{"an unknown key in a slice", "slices:\n  a: {memory: 1g, size: 2}\n", []string{"f:2: slices.a.size: no such key: there are memory, cores, devices, priority"}},
+		{"a priority where there is none", "default: {priority: 0}\n", []string{"f:1: default.priority: no such key"}},
+		{"a key of another case", "Devices: []\n", []string{"f:1: Devices: no such key"}},
+		{"a key twice", "stateDir: /a\n\nstateDir: /b\n", []string{"f:3: stateDir: is on line 1 already"}},
+		{"a key twice inside", "slices:\n  a: {memory: 1g}\n  a: {memory: 2g}\n", []string{"f:3: slices.a: is on line 2 already"}},
+		{"a key that is no name", "? [a]\n: b\n7: c\n", []string{"f:1: a key is a list", `f:3: a key is the number "7"`}},
+		{"a merge", "<<: {stateDir: /a}\n", []string{"f:1: a key is a value of the type"}},
+		{"not a mapping", "- devices\n", []string{"f:1: is a list, and must be keys with values"}},
+		{"a text", "devices\n", []string{`f:1: is the text "devices"`}},
+		{"two documents", "stateDir: /a\n---\nstateDir: /b\n", []string{"f:2: a second document"}},
+		{"no YAML", "devices: [\n", []string{"f:", "not valid YAML"}},
+		{"tabs", "maximum:\n\tmemory: 1g\n", []string{"f:2: not valid YAML"}},
+		{"a bad character", "stateDir: \x01\n", []string{"f:1: not valid YAML"}},
+		{"an alias", "cdiSpecDirs: &a [/etc/cdi]\nruntimes: *a\n", []string{"f:2: runtimes: is an alias (*a)"}},
+
+		{"a maximum of nothing", "maximum:\n", []string{"f:1: maximum: is nothing, and must be keys with values"}},
+		{"a list for a size", "maximum:\n  memory: [1g]\n", []string{"f:2: maximum.memory: is a list, and must be a single value"}},
+		{"a size without a unit", "maximum:\n  memory: 8192\n", []string{`f:2: maximum.memory: "8192" has no unit`}},
+		{"a size of 0", "maximum: {memory: 0g}\n", []string{`f:1: maximum.memory: "0g" is less than 1 MiB`}},
+		{"a size that is a truth value", "maximum: {memory: true}\n", []string{"f:1: maximum.memory: is the truth value"}},
+		{"cores", "default: {cores: 101}\n", []string{`f:1: default.cores: "101"`, "from 1 to 100"}},
+		{"cores of 0", "maximum: {cores: 0}\n", []string{`f:1: maximum.cores: "0"`}},
+		{"devices of 0", "maximum: {devices: 0}\n", []string{`f:1: maximum.devices: "0" must be a whole number from 1 to 16`}},
+		{"a text for a number", "deviceSplitCount: '4'\n", []string{`f:1: deviceSplitCount: is the text "4", and must be a whole number from 1 to 1000`}},
+		{"a number that isn't whole", "deviceSplitCount: 4.0\n", []string{`f:1: deviceSplitCount: is the number "4.0"`}},
+		{"a number in another base", "deviceSplitCount: 0x10\n", []string{`f:1: deviceSplitCount: "0x10" must be`}},
+		{"an octal number", "deviceSplitCount: 010\n", []string{`f:1: deviceSplitCount: "010" must be`}},
+		{"a number that is too large", "deviceSplitCount: 99999999999999999999\n", []string{"f:1: deviceSplitCount: is the number"}},
+		{"a context's memory", "contextMemoryMiB: -2\n", []string{`f:1: contextMemoryMiB: "-2" must be a whole number from -1 to 16384`}},
+		{"no number", "memoryScaling: .nan\n", []string{`f:1: memoryScaling: ".nan" must be`}},
+		{"too large a factor", "memoryScaling: 1e3\n", []string{`f:1: memoryScaling: "1e3" must be a number from 0.01 to 100`}},
+		{"a truth value as people say it", "allowWholeCards: yes\n", []string{`f:1: allowWholeCards: is the text "yes", and must be true or false`}},
+		{"a quoted truth value", "allowWholeCards: \"true\"\n", []string{"f:1: allowWholeCards: is the text"}},
+		{"a word", "limiterMode: preloaded\n", []string{`f:1: limiterMode: "preloaded" must be one of auto, preload, library`}},
+		{"a policy", "corePolicy: ''\n", []string{`f:1: corePolicy: "" must be one of`}},
+		{"a relative path", "stateDir: run\n", []string{`f:1: stateDir: "run" must be an absolute path`}},
+		{"a path with ..", "libraryDir: /var/../lib\n", []string{"f:1: libraryDir:"}},
+		{"a text for a list", "devices: all\n", []string{`f:1: devices: is the text "all", and must be a list`}},
+		{"a list in a list", "devices: [[0]]\n", []string{"f:1: devices: is a list, and must be a list of texts"}},
+		{"a device that is none", "devices:\n  - 0\n  - gpu1\n", []string{`f:3: devices: "gpu1" names the card`}},
+		{"a device twice", "devices: [0, 0]\n", []string{`f:1: devices: "0" is there twice`}},
+		{"a runtime that is ourselves", "runtimes: [/usr/bin/gpuslice-runtime]\n", []string{"f:1: runtimes:", "would call itself"}},
+		{"a relative runtime", "runtimes: [bin/runc]\n", []string{"f:1: runtimes:", "absolute"}},
+		{"no runtime", "runtimes: []\n", []string{"f:1: runtimes: is empty"}},
+		{"no folder of specs", "\ncdiSpecDirs: []\n", []string{"f:2: cdiSpecDirs: is empty"}},
+		{"no NVML", "nvmlLibrary: ''\n", []string{"f:1: nvmlLibrary: is empty"}},
+		{"a slice's name", "slices:\n  a b: {memory: 1g}\n", []string{`f:2: slices.a b: "a b" is no name of a slice`}},
+		{"a slice of nothing", "slices:\n  a:\n", []string{"f:2: slices.a: is nothing"}},
+		{"a slice without memory", "slices:\n  a: {cores: 3}\n", []string{"f:2: slices.a: says no memory"}},
+		{"a slice's priority", "slices:\n  a: {memory: 1g, priority: 2}\n", []string{`f:2: slices.a.priority: "2" must be a whole number from 0 to 1`}},
+		{"a slice's devices", "slices:\n  a: {memory: 1g, devices: 0}\n", []string{`f:2: slices.a.devices: "0"`, "device=0"}},
+
+		{"a slice beyond the maximum", "maximum:\n  memory: 8g\n  cores: 10\n  devices: 1\nslices:\n  a:\n    memory: 9g\n    cores: 11\n    devices: 0,1\n",
+			[]string{"f:7: slices.a.memory: 9GiB is more than maximum.memory, which is 8GiB (line 2)", "f:8: slices.a.cores: 11 is more than maximum.cores", "f:9: slices.a.devices: device=0,1 is more than maximum.devices, which is 1 (line 4)"}},
+		{"a default beyond the maximum", "maximum: {memory: 10%}\ndefault: {memory: 11%}\n", []string{"f:2: default.memory: 11% is more than maximum.memory, which is 10% (line 1)"}},
+		{"a slice of a card that is kept for others", "devices: [0, 1]\nslices:\n  a: {memory: 1g, devices: 'device=2'}\n", []string{"f:3: slices.a.devices: card 2 is not in devices (line 1)"}},
+		{"whole cards beside a maximum", "allowWholeCards: true\nmaximum: {memory: 8g}\n", []string{"f:1: allowWholeCards: is true, and maximum (line 2)"}},
+		{"whole cards beside a maximum of compute time", "maximum: {cores: 99}\nallowWholeCards: true\n", []string{"f:2: allowWholeCards"}},
+
+		{"several at once", "a: 1\nstateDir: 3\nmaximum: {memory: x}\n", []string{"f:1: a: no such key", "f:2: stateDir: is the number", "f:3: maximum.memory"}},
+	} {
+		t.Run(tt.description, func(t *testing.T) {
+			_, err := Parse("f", []byte(tt.text))
+			require.Error(t, err)
+			for _, says := range tt.says {
+				assert.ErrorContains(t, err, says)
+			}
+			for line := range strings.SplitSeq(err.Error(), "\n") {
+				assert.Regexp(t, `^f:[1-9][0-9]*: `, line)
+			}
+		})
+	}
+}
+
+// file writes a config in a folder of its own.
+func file(t *testing.T, text string) string {
+	path := filepath.Join(t.TempDir(), "gpuslice", "runtime.yaml")
+	require.NoError(t, os.Mkdir(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+	return path
+}
+
+// own is the owner of what a test writes.
+func own() uint32 { return uint32(os.Getuid()) }
+
+func TestLoad(t *testing.T) {
+	path := file(t, "deviceSplitCount: 4\n")
+	c, err := load(path, own())
+	require.NoError(t, err)
+	assert.Equal(t, 4, c.DeviceSplitCount)
+	assert.Equal(t, path, c.Path)
+	assert.Equal(t, "/run/gpuslice/node.json", c.NodePath())
+
+	_, err = load(file(t, "a: b\n"), own())
+	assert.ErrorContains(t, err, "runtime.yaml:1: a: no such key")
+
+	missing := filepath.Join(t.TempDir(), "none", "runtime.yaml")
+	c, err = Load(missing)
+	require.NoError(t, err)
+	want := DefaultConfig()
+	want.Path = missing
+	assert.Equal(t, want, c)
+}
+
+func TestLoadFollowsLinks(t *testing.T) {
+	path := file(t, "deviceSplitCount: 4\n")
+	dir := filepath.Dir(path)
+	link := filepath.Join(filepath.Dir(dir), "link")
+	require.NoError(t, os.Symlink("gpuslice/../gpuslice", link))
+	require.NoError(t, os.Symlink(path, filepath.Join(dir, "absolute")))
+	c, err := load(filepath.Join(link, "absolute"), own())
+	require.NoError(t, err)
+	assert.Equal(t, 4, c.DeviceSplitCount)
+}
+
+// Whoever can change the file, or put another in its place, could set his own limits.
+func TestLoadRefusesWhatOthersCanChange(t *testing.T) {
+	for _, tt := range []struct {
+		description string
+		change      func(t *testing.T, path string) string
+		says        string
+	}{
+		{"a file that everybody can write", func(t *testing.T, path string) string {
+			return chmod(t, path, path, 0o646)
+		}, "can be written by everybody (mode 0646)"},
+		{"a folder that everybody can write", func(t *testing.T, path string) string {
+			return chmod(t, path, filepath.Dir(path), 0o757)
+		}, "can be written by everybody"},
+		{"a folder above that everybody can write", func(t *testing.T, path string) string {
+			return chmod(t, path, filepath.Dir(filepath.Dir(path)), 0o777)
+		}, "can be written by everybody"},
+		{"a link in a folder that everybody can write", func(t *testing.T, path string) string {
+			dir := t.TempDir()
+			link := filepath.Join(dir, "runtime.yaml")
+			require.NoError(t, os.Symlink(path, link))
+			return chmod(t, link, dir, 0o777)
+		}, "can be written by everybody"},
+		{"a link that leads through such a folder", func(t *testing.T, path string) string {
+			open := filepath.Join(t.TempDir(), "open")
+			require.NoError(t, os.Mkdir(open, 0o777))
+			require.NoError(t, os.Chmod(open, 0o777))
+			require.NoError(t, os.Symlink(path, filepath.Join(open, "there")))
+			link := filepath.Join(t.TempDir(), "runtime.yaml")
+			require.NoError(t, os.Symlink(filepath.Join(open, "there"), link))
+			return link
+		}, "open can be written by everybody"},
+		{"a folder", func(_ *testing.T, path string) string { return filepath.Dir(path) }, "is not a plain file"},
+		{"a FIFO", func(t *testing.T, path string) string {
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, unix.Mkfifo(path, 0o644))
+			return path
+		}, "is not a plain file"},
+		{"a file for a folder", func(_ *testing.T, path string) string { return filepath.Join(path, "x") }, "is not a folder"},
+		{"a link to nowhere", func(t *testing.T, path string) string {
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, os.Symlink("/nonexistent/runtime.yaml", path))
+			return path
+		}, "no such file"},
+		{"a link to itself", func(t *testing.T, path string) string {
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, os.Symlink(path, path))
+			return path
+		}, "too many symbolic links"},
+		{"a file that is too long", func(t *testing.T, path string) string {
+			require.NoError(t, os.Truncate(path, maxConfigBytes+1))
+			return path
+		}, "more than 1048576 bytes"},
+	} {
+		t.Run(tt.description, func(t *testing.T) {
+			path := tt.change(t, file(t, ""))
+			_, err := load(path, own())
+			require.ErrorContains(t, err, tt.says)
+			assert.ErrorContains(t, err, "config "+path)
+		})
+	}
+	_, err := Load("runtime.yaml")
+	require.NoError(t, err, "no file there")
+	_, err = Load("config.go")
+	require.ErrorContains(t, err, "not an absolute path")
+}
+
+func chmod(t *testing.T, path, changed string, mode os.FileMode) string {
+	require.NoError(t, os.Chmod(changed, mode))
+	return path
+}
+
+// owned is a file's facts with another owner.
+type owned struct {
+	os.FileInfo
+	mode os.FileMode
+	stat syscall.Stat_t
+}
+
+func (o owned) Mode() os.FileMode { return o.mode }
+func (o owned) IsDir() bool       { return o.mode.IsDir() }
+func (o owned) Sys() any          { return &o.stat }
+
+func TestCheckOwner(t *testing.T) {
+	for _, tt := range []struct {
+		description string
+		mode        os.FileMode
+		uid, gid    uint32
+		says        string
+	}{
+		{"root's", 0o644, 0, 0, ""},
+		{"root's own group may write", 0o664, 0, 0, ""},
+		{"another group may write", 0o664, 0, 100, "can be written by group 100 (mode 0664)"},
+		{"another's", 0o600, 1000, 0, "belongs to user 1000"},
+		{"everybody's", 0o666, 0, 0, "can be written by everybody"},
+		{"a folder of another group", os.ModeDir | 0o775, 0, 100, "can be written by group 100"},
+		{"a sticky folder", os.ModeDir | os.ModeSticky | 0o777, 0, 0, ""},
+		{"a sticky file", os.ModeSticky | 0o666, 0, 0, "can be written by everybody"},
+		{"another's sticky folder", os.ModeDir | os.ModeSticky | 0o755, 7, 0, "belongs to user 7"},
+	} {
+		t.Run(tt.description, func(t *testing.T) {
+			err := checkOwner("/x", owned{mode: tt.mode, stat: syscall.Stat_t{Uid: tt.uid, Gid: tt.gid}}, 0)
+			if tt.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, "/x "+tt.says)
+		})
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	example, err := os.ReadFile(exampleFile)
+	require.NoError(f, err)
+	f.Add(example)
+	f.Add(uncommented(example))
+	f.Add([]byte("maximum: {memory: 8g}\nslices: {a: {memory: 1g, devices: device=0}}\ndevices: [0]\n"))
+	f.Add([]byte("a: &a [*a]\n---\n? b\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := Parse("f", data)
+		if err != nil {
+			require.True(t, strings.HasPrefix(err.Error(), "f:"), "%v", err)
+			return
+		}
+		require.NotEmpty(t, c.Runtimes)
+		for name, slice := range c.Slices {
+			require.False(t, slice.Memory.IsZero(), name)
+		}
+	})
+}
