@@ -61,12 +61,14 @@ func dotted(key []string) string { return strings.Join(key, ".") }
 
 // apply makes a document have the settings. What it has already is left alone.
 func apply(f format, d document, settings []setting) (changes []change, err error) {
+	before := d.tree()
 	for _, s := range settings {
 		c, changed, err := applyOne(f, d, s)
 		if err != nil {
 			return nil, fmt.Errorf("set %s: %w", dotted(s.key), err)
 		}
 		if changed {
+			c.Tables = tablesOf(before, s.key) // not those that another setting has made
 			changes = append(changes, c)
 		}
 	}
@@ -89,10 +91,10 @@ func applyOne(f format, d document, s setting) (c change, changed bool, err erro
 	if _, isTable := have.(map[string]any); isTable {
 		return c, false, errors.New("there is a table of that name")
 	}
-	c = change{Key: s.key, Set: raw, Tables: tablesOf(d.tree(), s.key), Alone: s.alone}
-	if c.Tables < len(s.key)-1 {
-		if _, taken := lookup(d.tree(), s.key[:c.Tables+1]); taken {
-			return c, false, fmt.Errorf("%s is not a table", dotted(s.key[:c.Tables+1]))
+	c = change{Key: s.key, Set: raw, Alone: s.alone}
+	if n := tablesOf(d.tree(), s.key); n < len(s.key)-1 {
+		if _, taken := lookup(d.tree(), s.key[:n+1]); taken {
+			return c, false, fmt.Errorf("%s is not a table", dotted(s.key[:n+1]))
 		}
 	}
 	if was, ok := d.raw(s.key); ok {

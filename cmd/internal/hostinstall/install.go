@@ -176,6 +176,9 @@ func Uninstall(ctx context.Context, o Options, out io.Writer) error {
 		if err != nil {
 			return err
 		}
+		if !hasRecord {
+			e.kept = nil // what isn't as we would have set it was never ours
+		}
 		for _, key := range e.kept {
 			notes = append(notes, strings.TrimSpace(f.Path+" "+dotted(key))+" was changed since, and is left as it is")
 		}

@@ -80,11 +80,27 @@ func (r *record) add(f fileRecord) {
 	for _, c := range f.Changes {
 		at := slices.IndexFunc(have.Changes, func(old change) bool { return slices.Equal(old.Key, c.Key) })
 		if at < 0 {
+			c.Tables = have.theirs(c)
 			have.Changes = append(have.Changes, c)
 			continue
 		}
 		have.Changes[at].Set = c.Set // what was there first stays known
 	}
+}
+
+// theirs is how many of the tables that lead to a new value we have not made earlier.
+func (f fileRecord) theirs(c change) int {
+	tables := c.Tables
+	for _, old := range append(slices.Clone(f.Changes), change{Key: f.Own, Tables: f.OwnTables}) {
+		shared := 0
+		for shared < min(len(old.Key), len(c.Key)) && old.Key[shared] == c.Key[shared] {
+			shared++
+		}
+		if old.Tables < shared {
+			tables = min(tables, old.Tables)
+		}
+	}
+	return tables
 }
 
 // assumed is the record of a plan whose record is lost: what has our name is ours.
@@ -96,13 +112,16 @@ func assumed(engine string, p plan, h fs.FS) record {
 			f.SHA256 = sum(t.whole)
 		} else {
 			f.Format = formatName(t.format)
+			// Tables around what is ours are left, but in a file that we have made.
+			tables := func(key []string) int { return max(len(key)-1, 0) }
 			if data, err := readFile(h, t.path); err == nil && t.isSeeded(data) {
 				f.Seed = &t.seed
+				tables = func([]string) int { return 0 }
 			}
-			f.Own, f.OwnTables = t.own, max(len(t.own)-1, 0)
+			f.Own, f.OwnTables = t.own, tables(t.own)
 			for _, s := range t.settings {
 				if raw, err := t.format.encode(s.value); err == nil && t.isNamed(s) {
-					f.Changes = append(f.Changes, change{Key: s.key, Set: raw, Tables: len(s.key) - 1})
+					f.Changes = append(f.Changes, change{Key: s.key, Set: raw, Tables: tables(s.key)})
 				}
 			}
 		}

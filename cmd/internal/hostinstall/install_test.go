@@ -1,0 +1,333 @@
+package hostinstall
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// mainFiles are what the engines' configuration is usually called.
+var mainFiles = map[string]string{
+	"docker":     "/etc/docker/daemon.json",
+	"containerd": "/etc/containerd/config.toml",
+	"podman":     "/etc/containers/containers.conf.d/gpuslice.conf",
+}
+
+// testHost is a host's root folder with the programs in it.
+type testHost struct {
+	t    *testing.T
+	root string
+}
+
+func newTestHost(t *testing.T) testHost {
+	h := testHost{t, t.TempDir()}
+	h.put("/usr/bin/gpuslice-runtime", "#!/bin/sh\n")
+	require.NoError(t, os.Chmod(h.path("/usr/bin/gpuslice-runtime"), 0o755))
+	h.put("/var/lib/gpuslice/lib/libvgpu-0123456789abcdef.so", "")
+	return h
+}
+
+func (h testHost) path(file string) string { return filepath.Join(h.root, file) }
+
+func (h testHost) put(file, text string) {
+	require.NoError(h.t, os.MkdirAll(filepath.Dir(h.path(file)), 0o755))
+	require.NoError(h.t, os.WriteFile(h.path(file), []byte(text), 0o644))
+}
+
+func (h testHost) read(file string) string {
+	data, err := os.ReadFile(h.path(file))
+	require.NoError(h.t, err)
+	return string(data)
+}
+
+// files are all files of the host with their content.
+func (h testHost) files() map[string]string {
+	all := map[string]string{}
+	require.NoError(h.t, filepath.WalkDir(h.root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		all[strings.TrimPrefix(path, h.root)] = string(data)
+		return err
+	}))
+	return all
+}
+
+func (h testHost) backups(file string) []string {
+	found, err := filepath.Glob(h.path(file) + ".gpuslice-backup-*")
+	require.NoError(h.t, err)
+	return found
+}
+
+func (h testHost) options(engine string) Options {
+	return Options{
+		Engine: engine, Root: h.root, RuntimePath: "/usr/bin/gpuslice-runtime", ContainerdVersion: "2.4.2",
+		Library: h.path("/none.so"), LibraryDir: "/var/lib/gpuslice/lib", Hooks: true,
+		HookFiles: fstest.MapFS{"gpuslice-precreate.json": {Data: []byte("{\n  \"version\": \"1.0.0\",\n  \"hook\": {\"path\": \"/usr/bin/gpuslice-runtime\", \"args\": [\"gpuslice-runtime\", \"hook\"]}\n}\n")}},
+	}
+}
+
+func (h testHost) install(o Options) (string, error) {
+	var out bytes.Buffer
+	err := Install(h.t.Context(), o, &out)
+	return out.String(), err
+}
+
+func (h testHost) uninstall(o Options) (string, error) {
+	var out bytes.Buffer
+	err := Uninstall(h.t.Context(), o, &out)
+	return out.String(), err
+}
+
+// Every fixture: installed it has our runtime and means else what it meant; a second
+// time changes nothing; uninstalled it is what it was, to the byte.
+func TestRoundTrip(t *testing.T) {
+	for engine, main := range mainFiles {
+		fixtures, err := filepath.Glob(filepath.Join("testdata", engine, "*"))
+		require.NoError(t, err)
+		require.NotEmpty(t, fixtures)
+		for _, fixture := range fixtures {
+			for _, setDefault := range []bool{false, true} {
+				t.Run(engine+"/"+filepath.Base(fixture), func(t *testing.T) {
+					text, err := os.ReadFile(fixture)
+					require.NoError(t, err)
+					h := newTestHost(t)
+					h.put(main, string(text))
+					o := h.options(engine)
+					o.SetDefault = setDefault
+					before := h.files()
+
+					dry := o
+					dry.DryRun = true
+					shown, err := h.install(dry)
+					require.NoError(t, err)
+					assert.Contains(t, shown, "+")
+					assert.Equal(t, before, h.files(), "--dry-run changes nothing")
+
+					_, err = h.install(o)
+					require.NoError(t, err)
+					installed := h.files()
+					for path, content := range before {
+						if path != main {
+							assert.Equal(t, content, installed[path])
+						}
+					}
+					out, err := h.install(o)
+					require.NoError(t, err)
+					assert.Contains(t, out, "unchanged")
+					assert.Equal(t, installed, h.files(), "the second time changes nothing")
+
+					_, err = h.uninstall(o)
+					require.NoError(t, err)
+					if want := string(text); strings.Contains(want, "{}") { // white space in it may go
+						assert.Equal(t, string(squeeze(text)), string(squeeze([]byte(h.read(main)))))
+					} else {
+						assert.Equal(t, want, h.read(main))
+					}
+					for path := range h.files() {
+						if _, was := before[path]; !was {
+							assert.Contains(t, path, ".gpuslice-backup-")
+						}
+					}
+					out, err = h.uninstall(o)
+					require.NoError(t, err)
+					assert.NotRegexp(t, `(?m)^(changed|made|removed|note)`, out)
+				})
+			}
+		}
+	}
+}
+
+// A host without any configuration gets it, and is without again.
+func TestNothingThere(t *testing.T) {
+	for engine, main := range mainFiles {
+		for description, forget := range map[string]bool{"with the record": false, "the record is lost": true} {
+			t.Run(engine+" "+description, func(t *testing.T) {
+				h := newTestHost(t)
+				before := h.files()
+				o := h.options(engine)
+				out, err := h.install(o)
+				require.NoError(t, err)
+				assert.Contains(t, out, "made       "+main)
+				assert.Empty(t, h.backups(main))
+				if forget {
+					require.NoError(t, os.RemoveAll(h.path(recordDir)))
+				}
+				_, err = h.uninstall(o)
+				require.NoError(t, err)
+				if forget && engine != "podman" {
+					assert.NotContains(t, h.read(main), "/usr/bin/gpuslice-runtime")
+					return // what isn't named after us could be somebody else's
+				}
+				assert.Equal(t, before, h.files())
+			})
+		}
+	}
+}
+
+// What somebody has changed since is theirs.
+func TestLaterEditsStay(t *testing.T) {
+	h := newTestHost(t)
+	h.put(mainFiles["docker"], `{"default-runtime": "runc"}`)
+	o := h.options("docker")
+	o.SetDefault = true
+	_, err := h.install(o)
+	require.NoError(t, err)
+	text := strings.Replace(h.read(mainFiles["docker"]), `"default-runtime": "gpuslice"`, `"default-runtime": "crun", "debug": true`, 1)
+	text = strings.Replace(text, `"gpuslice": {`, `"crun": {"path": "crun"}, "gpuslice": {"runtimeArgs": ["--debug"], `, 1)
+	h.put(mainFiles["docker"], text)
+	out, err := h.uninstall(o)
+	require.NoError(t, err)
+	assert.Contains(t, out, "daemon.json default-runtime was changed since, and is left as it is")
+	assert.JSONEq(t, `{"default-runtime": "crun", "debug": true, "runtimes": {"crun": {"path": "crun"}}}`, h.read(mainFiles["docker"]))
+}
+
+// A rewrite by another tool, which keeps neither comments nor order, takes nothing
+// from uninstall.
+func TestRewrittenByAnotherTool(t *testing.T) {
+	h := newTestHost(t)
+	h.put(mainFiles["containerd"], "version = 2\n[plugins.\"io.containerd.nri.v1.nri\"]\ndisable = true # off\n")
+	o := h.options("containerd")
+	_, err := h.install(o)
+	require.NoError(t, err)
+	h.put(mainFiles["containerd"], `version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd]
+default_runtime_name = "nvidia"
+runtimes.nvidia.runtime_type = "io.containerd.runc.v2"
+runtimes.runc = { runtime_type = "io.containerd.runc.v2", options.SystemdCgroup = true }
+runtimes.gpuslice = { runtime_type = "io.containerd.runc.v2", options.BinaryName = "/usr/bin/gpuslice-runtime" }
+[plugins."io.containerd.nri.v1.nri"]
+disable = false
+plugin_request_timeout = "2s"
+`)
+	out, err := h.uninstall(o)
+	require.NoError(t, err)
+	assert.Contains(t, out, "runtimes.runc.runtime_type was changed since", "others rely on the handler by now")
+	assert.Equal(t, `version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd]
+default_runtime_name = "nvidia"
+runtimes.nvidia.runtime_type = "io.containerd.runc.v2"
+runtimes.runc = { runtime_type = "io.containerd.runc.v2", options.SystemdCgroup = true }
+[plugins."io.containerd.nri.v1.nri"]
+disable = true
+`, h.read(mainFiles["containerd"]))
+}
+
+// Another path for the runtime keeps what is known of the time before the first.
+func TestInstalledAgainWithOtherOptions(t *testing.T) {
+	h := newTestHost(t)
+	h.put(mainFiles["docker"], `{"runtimes": {"gpuslice": {"path": "/old"}}}`)
+	o := h.options("docker")
+	for _, path := range []string{"/usr/bin/gpuslice-runtime", "/opt/gpuslice-runtime"} {
+		h.put(path, "")
+		require.NoError(t, os.Chmod(h.path(path), 0o755))
+		o.RuntimePath = path
+		_, err := h.install(o)
+		require.NoError(t, err)
+		assert.Contains(t, h.read(mainFiles["docker"]), path)
+	}
+	_, err := h.uninstall(o)
+	require.NoError(t, err)
+	assert.Equal(t, `{"runtimes": {"gpuslice": {"path": "/old"}}}`, h.read(mainFiles["docker"]))
+}
+
+// An option that is added later leaves nothing behind either.
+func TestInstalledInTwoSteps(t *testing.T) {
+	for engine, main := range mainFiles {
+		h := newTestHost(t)
+		before := h.files()
+		o := h.options(engine)
+		_, err := h.install(o)
+		require.NoError(t, err)
+		o.SetDefault = true
+		_, err = h.install(o)
+		require.NoError(t, err)
+		assert.Regexp(t, `default.runtime|runtime =`, h.read(main))
+		_, err = h.uninstall(o)
+		require.NoError(t, err)
+		after := h.files()
+		for _, backup := range h.backups(main) {
+			delete(after, strings.TrimPrefix(backup, h.root))
+		}
+		assert.Equal(t, before, after, engine)
+	}
+}
+
+// podman's hooks run the program where it is, and one that somebody wrote stays.
+func TestHooks(t *testing.T) {
+	const hook = "/usr/share/containers/oci/hooks.d/gpuslice-precreate.json"
+	h := newTestHost(t)
+	o := h.options("podman")
+	o.RuntimePath = "/opt/gpuslice-runtime"
+	h.put(o.RuntimePath, "")
+	require.NoError(t, os.Chmod(h.path(o.RuntimePath), 0o755))
+	_, err := h.install(o)
+	require.NoError(t, err)
+	assert.Contains(t, h.read(hook), `"hook": {"path": "/opt/gpuslice-runtime", "args"`)
+	h.put(hook, "{}\n")
+	out, err := h.uninstall(o)
+	require.NoError(t, err)
+	assert.Contains(t, out, hook+" was changed since")
+	assert.Equal(t, "{}\n", h.read(hook))
+
+	h = newTestHost(t)
+	o = h.options("podman")
+	o.Hooks = false
+	_, err = h.install(o)
+	require.NoError(t, err)
+	assert.NoFileExists(t, h.path(hook))
+}
+
+// The programs and the library are installed from a folder, and the host's own
+// preload file is not touched, nor looked for.
+func TestFrom(t *testing.T) {
+	h := newTestHost(t)
+	require.NoError(t, os.RemoveAll(h.path("/usr")))
+	require.NoError(t, os.RemoveAll(h.path("/var")))
+	h.put("/etc/ld.so.preload", "/usr/lib/other.so\n")
+	before, err := os.Stat(h.path("/etc/ld.so.preload"))
+	require.NoError(t, err)
+	from := t.TempDir()
+	self, err := os.ReadFile("/proc/self/exe")
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(filepath.Join(from, "bin"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(from, "bin", "gpuslice-runtime"), self[:4096], 0o600))
+	libm, err := filepath.Glob("/lib/*/libm.so.6")
+	require.NoError(t, err)
+	require.NotEmpty(t, libm, "any shared object of this machine does")
+	library, err := os.ReadFile(libm[0])
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(from, "libvgpu.so"), library, 0o600))
+
+	for engine := range mainFiles {
+		o := h.options(engine)
+		_, err := h.install(o)
+		assert.ErrorContains(t, err, "/usr/bin/gpuslice-runtime is not a program of this host: install it, name it by --runtime-path, or copy it by --from")
+		o.From = from
+		_, err = h.install(o)
+		require.NoError(t, err)
+		info, err := os.Stat(h.path("/usr/bin/gpuslice-runtime"))
+		require.NoError(t, err)
+		assert.Equal(t, fs.FileMode(0o755), info.Mode())
+		installed, err := filepath.Glob(h.path("/var/lib/gpuslice/lib/libvgpu-*.so"))
+		require.NoError(t, err)
+		assert.Len(t, installed, 1)
+		_, err = h.uninstall(o)
+		require.NoError(t, err)
+		assert.FileExists(t, h.path("/usr/bin/gpuslice-runtime"), "containers that run need it to end")
+		require.NoError(t, os.Remove(h.path("/usr/bin/gpuslice-runtime")))
+	}
+	after, err := os.Stat(h.path("/etc/ld.so.preload"))
+	require.NoError(t, err)
+	assert.True(t, os.SameFile(before, after))
+	assert.Equal(t, before.ModTime(), after.ModTime())
+	assert.Equal(t, "/usr/lib/other.so\n", h.read("/etc/ld.so.preload"))
+}

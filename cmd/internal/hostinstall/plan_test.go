@@ -1,0 +1,150 @@
+package hostinstall
+
+import (
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const containerdTOML = "/etc/containerd/config.toml"
+
+// containerd's versions and shapes: which file is changed, and what it says then.
+func TestContainerd(t *testing.T) {
+	const (
+		v2 = "version = 2\n"
+		v3 = "version = 3\nimports = [\"conf.d/*.toml\"]\n"
+	)
+	for _, test := range []struct {
+		description, version string
+		files                map[string]string
+		changed              string // the file
+		contains             []string
+		lacks                []string
+		out                  string
+	}{
+		{"nothing there, containerd 2", "2.1.0", nil, containerdTOML,
+			[]string{"version = 3\n", "'io.containerd.cri.v1.runtime'.containerd.runtimes.gpuslice.options]\n  BinaryName = '/usr/bin/gpuslice-runtime'"},
+			[]string{"default_validator", "runtimes.runc"}, "made"},
+		{"nothing there, containerd 1.7", "containerd containerd.io 1.7.24", nil, containerdTOML,
+			[]string{"version = 2\n", "'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\n", "[plugins.'io.containerd.nri.v1.nri']\n  disable = false"},
+			[]string{"default_validator"}, "RuntimeClass"},
+		{"no NRI before 1.7", "1.6.20~ds1", nil, containerdTOML, []string{"version = 2\n"}, []string{"nri"}, "containerd 1.6.20~ds1 has no NRI"},
+		{"a folder is imported", "2.4.2", map[string]string{containerdTOML: v3}, "/etc/containerd/conf.d/99-gpuslice.toml",
+			[]string{"version = 3\n", "runtimes.gpuslice.options]"}, nil, "made"},
+		{"version 2 imports a folder: 1.x would drop the main file's section", "", map[string]string{containerdTOML: v2 + "imports = [\"/etc/containerd/conf.d/*.toml\"]\n"}, containerdTOML,
+			[]string{"runtimes.gpuslice.options]"}, nil, "changed"},
+		{"one file is imported", "2.4.2", map[string]string{containerdTOML: "version = 3\nimports = [\"/etc/containerd/other.toml\"]\n", "/etc/containerd/other.toml": "version = 3\n"}, containerdTOML,
+			[]string{"runtimes.gpuslice.options]"}, nil, "changed"},
+		{"the handler has the default runtime's settings", "1.7.24", map[string]string{containerdTOML: v2 + "[plugins.'io.containerd.grpc.v1.cri'.containerd]\n default_runtime_name = 'nvidia'\n" +
+			"[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.nvidia]\n runtime_type = 'io.containerd.runc.v2'\n pod_annotations = ['a/*']\n runtime_engine = 'x'\n options = { BinaryName = '/n', SystemdCgroup = true, IoUid = 0 }\n"}, containerdTOML,
+			[]string{"pod_annotations = ['a/*']\n\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.gpuslice.options]\n  BinaryName = '/usr/bin/gpuslice-runtime'\n  SystemdCgroup = true\n"},
+			[]string{"runtime_engine = 'x'\n\n", "IoUid = 0\n", "runtimes.runc"}, "changed"},
+		{"a default of another shim is not taken after", "2.4.2", map[string]string{containerdTOML: "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\n default_runtime_name = 'kata'\n" +
+			"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.kata]\n runtime_type = 'io.containerd.kata.v2'\n pod_annotations = ['a']\n" +
+			"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n runtime_type = 'io.containerd.runc.v2'\n snapshotter = 'zfs'\n"}, containerdTOML,
+			[]string{"runtimes.gpuslice]\n  runtime_type = 'io.containerd.runc.v2'\n  snapshotter = 'zfs'\n\n"}, nil, "changed"},
+		{"a timeout that works is left", "2.4.2", map[string]string{containerdTOML: "version = 3\n[plugins.'io.containerd.nri.v1.nri']\n plugin_request_timeout = '9s' # slow\n"}, containerdTOML,
+			[]string{"'9s' # slow"}, []string{"2s"}, "changed"},
+		{"one that doesn't is not", "2.4.2", map[string]string{containerdTOML: "version = 3\n[plugins.'io.containerd.nri.v1.nri']\n plugin_request_timeout = '90s' # slow\n disable_connections = true\n"}, containerdTOML,
+			[]string{"'2s' # slow", "disable_connections = false"}, nil, "changed"},
+		{"CRI is disabled", "2.4.2", map[string]string{containerdTOML: "version = 2\ndisabled_plugins = ['io.containerd.grpc.v1.cri', 'io.containerd.nri.v1.nri']\n"}, containerdTOML,
+			[]string{"disabled_plugins = ['io.containerd.grpc.v1.cri']\n"}, nil, "disables CRI (disabled_plugins)"},
+		{"NRI is disabled where no drop-in can help", "2.4.2", map[string]string{containerdTOML: v3 + "disabled_plugins = ['io.containerd.nri.v1.nri'] # off\n"}, containerdTOML,
+			[]string{"disabled_plugins = [] # off\n"}, []string{"gpuslice"}, "made       /etc/containerd/conf.d/99-gpuslice.toml"},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			h := newTestHost(t)
+			for file, text := range test.files {
+				h.put(file, text)
+			}
+			before := h.files()
+			o := h.options("containerd")
+			o.ContainerdVersion = test.version
+			out, err := h.install(o)
+			require.NoError(t, err)
+			assert.Contains(t, out, test.out)
+			text := h.read(test.changed)
+			for _, part := range test.contains {
+				assert.Contains(t, text, part)
+			}
+			for _, part := range test.lacks {
+				assert.NotContains(t, text, part)
+			}
+			_, err = h.uninstall(o)
+			require.NoError(t, err)
+			for file, content := range before {
+				assert.Equal(t, content, h.read(file))
+			}
+			assert.Len(t, h.files(), len(before)+len(h.backups(test.changed))+len(h.backups("/none")))
+		})
+	}
+}
+
+// Configurations that can't be changed rightly are left alone, with what to do.
+func TestContainerdRefused(t *testing.T) {
+	for _, test := range []struct {
+		description, version, want string
+		files                      map[string]string
+	}{
+		{"version 1", "1.7.0", "is of version 1, and gpuslice edits 2 and newer: `containerd --config /etc/containerd/config.toml config migrate`", map[string]string{containerdTOML: "root = '/x'\n"}},
+		{"an unknown version", "9.0.0", "is of version 5, and gpuslice knows none after 4", map[string]string{containerdTOML: "version = 5\n"}},
+		{"no TOML", "2.4.2", "read containerd's configuration: /etc/containerd/config.toml: toml", map[string]string{containerdTOML: "version = \n"}},
+		{"generated", "1.7.0", "says that it is generated", map[string]string{containerdTOML: "# File generated by k3s. DO NOT EDIT. Use config.toml.tmpl instead.\nversion = 2\n"}},
+		{"a later file wins", "2.4.2", "would be written to /etc/containerd/config.toml, and a file that is read later (/etc/containerd/config.toml, /etc/containerd/z.toml) says true: change that file, or name it by --config",
+			map[string]string{containerdTOML: "version = 3\nimports = ['z.toml']\n", "/etc/containerd/z.toml": "version = 3\n[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n"}},
+		{"in 1.7 a later file's section wins as a whole", "1.7.24", "and a file that is read later",
+			map[string]string{containerdTOML: "version = 2\nimports = ['z.toml']\n", "/etc/containerd/z.toml": "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\n"}},
+		{"an import that isn't there", "2.4.2", "read containerd's configuration", map[string]string{containerdTOML: "version = 3\nimports = ['none.toml']\n"}},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			h := newTestHost(t)
+			for file, text := range test.files {
+				h.put(file, text)
+			}
+			before := h.files()
+			o := h.options("containerd")
+			o.ContainerdVersion = test.version
+			_, err := h.install(o)
+			assert.ErrorContains(t, err, test.want)
+			assert.Equal(t, before, h.files())
+		})
+	}
+}
+
+// docker refuses what dockerd would not start with, and says what it can't see to.
+func TestDocker(t *testing.T) {
+	h := newTestHost(t)
+	h.put(daemonJSON, `{"runtimes": {"gpuslice": {"runtimeType": "io.containerd.kata.v2"}}}`)
+	_, err := h.install(h.options("docker"))
+	assert.ErrorContains(t, err, `has a runtime "gpuslice" of another kind (runtimeType)`)
+
+	p, err := planDocker(fstest.MapFS{
+		"proc/1/cmdline": {Data: []byte("/sbin/init\x00--add-runtime\x00")},
+		"proc/7/cmdline": {Data: []byte("/usr/sbin/dockerd\x00--add-runtime\x00nvidia=/x\x00--config-file=/etc/d.json\x00")},
+		"proc/8/cmdline": {Data: []byte("dockerd\x00--config-file\x00/etc/docker/daemon.json\x00--default-runtime=x\x00")},
+	}, Options{RuntimePath: "/x", SetDefault: true})
+	require.NoError(t, err)
+	assert.Equal(t, []string{
+		"dockerd (process 7) was started with --add-runtime, and starts no more when /etc/docker/daemon.json says the same thing: move the flag from its unit into the file",
+		"dockerd (process 7) reads /etc/d.json, not /etc/docker/daemon.json: name it by --config",
+		"dockerd (process 8) was started with --default-runtime, and starts no more when /etc/docker/daemon.json says the same thing: move the flag from its unit into the file",
+		"run `systemctl reload docker`: dockerd takes up new runtimes without a restart",
+	}, p.notes)
+}
+
+// Calls that can't be right.
+func TestBadCalls(t *testing.T) {
+	h := newTestHost(t)
+	_, err := h.install(h.options("cri-o"))
+	assert.ErrorContains(t, err, `unknown engine "cri-o": want docker, containerd, podman`)
+	o := h.options("docker")
+	o.Root = h.path("/none")
+	_, err = h.install(o)
+	assert.ErrorContains(t, err, "the host's root folder")
+	o = h.options("docker")
+	o.From = h.path("/none")
+	_, err = h.install(o)
+	assert.ErrorContains(t, err, "has neither gpuslice-runtime nor bin/gpuslice-runtime: name the folder")
+}
