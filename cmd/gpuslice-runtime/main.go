@@ -37,7 +37,7 @@ func main() {
 		Config: config, ConfigProblem: problem, Self: self, Env: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Cards:   ociruntime.NewInventory(config, self).Cards,
-		Library: func() (string, string, error) { return ociruntime.Library(config.LibraryDir, self) },
+		Limiter: func() (ociruntime.Limiter, error) { return ociruntime.FindLimiter(config, self) },
 		Exec:    syscall.Exec,
 	}
 	os.Exit(r.Main(context.Background(), os.Args[1:]))

@@ -53,7 +53,7 @@ func (b *booking) book(ctx context.Context, spec *rspec.Spec) error {
 		if err != nil {
 			return err
 		}
-		err = b.claim(ctx, shares)
+		err = b.claim(ctx, shares, edits.Enforcement)
 		if errors.Is(err, grant.ErrOverbooked) {
 			continue
 		}
@@ -102,22 +102,23 @@ func (b *booking) taken(e grant.Entry) error {
 }
 
 // claim books the shares.
-func (b *booking) claim(ctx context.Context, shares []grant.Share) error {
+func (b *booking) claim(ctx context.Context, shares []grant.Share, how oci.Enforcement) error {
 	claim := grant.Claim{
 		ContainerID:  b.container.ID,
 		Owner:        grant.OwnerRuntime,
 		Container:    nameOf(b.container),
 		Shares:       shares,
 		HighPriority: b.request.HighPriority,
-		Mode:         b.mode(),
+		Mode:         string(how),
 	}
 	ours := false
 	_, err := b.releaser.ledger.Claim(ctx, claim, b.cards.Capacity, func(dir string) error {
 		ours = true
-		if err := oci.Populate(dir, claim, b.settings); err != nil {
-			return err
-		}
-		return b.record.write(dir)
+		return errors.Join(
+			oci.Populate(dir, claim, b.settings),
+			oci.PopulatePreload(dir, b.container.Rootfs),
+			b.record.write(dir),
+		)
 	})
 	if err == nil && !ours { // the same shares under the same id, by somebody else a moment ago
 		return fmt.Errorf("a container with the id %s is being made: choose another id", b.container.ID)
@@ -133,7 +134,7 @@ func (b *booking) edit(spec *rspec.Spec, result oci.Result) error {
 	if spec.Annotations == nil {
 		spec.Annotations = map[string]string{}
 	}
-	spec.Annotations[enforcementAnnotation] = b.mode()
+	spec.Annotations[enforcementAnnotation] = string(result.Enforcement)
 	if spec.Hooks == nil {
 		spec.Hooks = &rspec.Hooks{}
 	}
@@ -144,14 +145,6 @@ func (b *booking) edit(spec *rspec.Spec, result oci.Result) error {
 		Timeout: &timeout,
 	})
 	return nil
-}
-
-// mode is how the limits are enforced.
-func (b *booking) mode() string {
-	if b.container.Uncontrolled {
-		return modeNone
-	}
-	return modePreload
 }
 
 // nameAnnotations are where runtimes write the name that people know a container by.

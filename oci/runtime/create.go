@@ -24,12 +24,6 @@ const claimPatience = 30 * time.Second
 // enforcementAnnotation says how a container's limits are enforced, as the NRI plugin's.
 const enforcementAnnotation = "gpuslice.io/enforcement"
 
-// What enforcementAnnotation, and a claim's Mode, may be.
-const (
-	modePreload = "preload"
-	modeNone    = "none"
-)
-
 // order is one container that is to be made.
 type order struct {
 	call Call
@@ -117,7 +111,7 @@ func (r *Runtime) withRequest(ctx context.Context, o order, spec *rspec.Spec, c 
 	if err != nil {
 		return undo, err
 	}
-	library, preload, err := r.Library()
+	limiter, err := r.Limiter()
 	if err != nil {
 		return undo, err
 	}
@@ -132,10 +126,13 @@ func (r *Runtime) withRequest(ctx context.Context, o order, spec *rspec.Spec, c 
 
 	b := booking{
 		runtime: r, order: o, cards: cards, request: request,
-		settings: r.settings(o.lowLevel, library, preload, cards),
+		settings: r.settings(o.lowLevel, limiter, cards),
 		releaser: releaser{ledger, newJudge()},
 	}
 	b.container = c
+	if b.container.Rootfs, err = rootfsFacts(o.call.Bundle, spec); err != nil {
+		return undo, err
+	}
 	b.container.Dir = ledger.Folder(c.ID)
 	b.container.Uncontrolled = r.Config.AllowControlSwitch && oci.AsksForNoControl(c)
 	if err := b.book(ctx, spec); err != nil {
@@ -145,11 +142,13 @@ func (r *Runtime) withRequest(ctx context.Context, o order, spec *rspec.Spec, c 
 }
 
 // settings are the node's, as package oci wants them.
-func (r *Runtime) settings(lowLevel, library, preload string, cards Cards) oci.Settings {
+func (r *Runtime) settings(lowLevel string, limiter Limiter, cards Cards) oci.Settings {
 	s := oci.Settings{
 		Injection:              oci.Injection(r.Config.DeviceInjection),
-		LibraryPath:            library,
-		PreloadPath:            preload,
+		LibraryPath:            limiter.Library,
+		PreloadPath:            limiter.Preload,
+		LimiterMode:            oci.LimiterMode(r.Config.LimiterMode),
+		Fronts:                 limiter.Fronts,
 		DefaultRuntimeIsNvidia: isNvidia(lowLevel),
 		CorePolicy:             oci.CorePolicy(r.Config.CorePolicy),
 		Oversubscription:       cards.Oversubscription,
@@ -162,6 +161,18 @@ func (r *Runtime) settings(lowLevel, library, preload string, cards Cards) oci.S
 		}
 	}
 	return s
+}
+
+// rootfsFacts looks into the container's root file system, which is mounted by now.
+func rootfsFacts(bundle string, spec *rspec.Spec) (*oci.Rootfs, error) {
+	if spec.Root == nil {
+		return nil, errors.New("its config names no root file system")
+	}
+	path := spec.Root.Path
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(bundle, path)
+	}
+	return oci.RootfsFacts(path)
 }
 
 // giveUp gives back a claim whose container was not made.

@@ -26,9 +26,20 @@ func NewInventory(c wish.Config, self string) Inventory {
 		NodePath:  c.NodePath(),
 		CachePath: filepath.Join(c.StateDir, "cards.json"),
 		Ask: func(ctx context.Context) ([]byte, error) {
-			return askDriver(ctx, filepath.Join(filepath.Dir(self), "gpuslice"), c)
+			return askDriver(ctx, companion(self), c)
 		},
 	}
+}
+
+// companion is the path of gpuslice: beside this program, or as programs are found.
+func companion(self string) string {
+	beside := filepath.Join(filepath.Dir(self), "gpuslice")
+	if _, err := os.Stat(beside); err != nil {
+		if found, err := findLowLevel([]string{"gpuslice"}, os.Getenv("PATH"), self); err == nil {
+			return found
+		}
+	}
+	return beside
 }
 
 // askDriver runs `gpuslice cards`.
@@ -49,10 +60,20 @@ func askDriver(ctx context.Context, program string, c wish.Config) ([]byte, erro
 	return out, nil
 }
 
-// Library finds the limiter's library and installs it if it isn't yet: that which came
-// with this program (lib/gpuslice or lib beside its bin, /usr/lib/gpuslice), or else the
-// newest that was installed before.
-func Library(dir, self string) (library, preload string, err error) {
+// Limiter is where the limiter's files are on the host.
+type Limiter struct {
+	Library string
+	// Preload is mounted as /etc/ld.so.preload.
+	Preload string
+	// Fronts are there in every mode but preload.
+	Fronts oci.Fronts
+}
+
+// FindLimiter finds the limiter's files and installs them where they aren't yet: those
+// that came with this program (lib/gpuslice or lib beside its bin, /usr/lib/gpuslice), or
+// else the newest that were installed before.
+func FindLimiter(c wish.Config, self string) (Limiter, error) {
+	fronts := c.LimiterMode != string(oci.LimiterPreload)
 	prefix := filepath.Dir(filepath.Dir(self))
 	for _, source := range []string{
 		filepath.Join(prefix, "lib/gpuslice/libvgpu.so"),
@@ -60,15 +81,37 @@ func Library(dir, self string) (library, preload string, err error) {
 		"/usr/lib/gpuslice/libvgpu.so",
 	} {
 		if _, err := os.Stat(source); err == nil {
-			return oci.InstallLibrary(source, dir)
+			return installLimiter(source, c.LibraryDir, fronts)
 		}
 	}
-	installed, err := filepath.Glob(filepath.Join(dir, "libvgpu-*.so"))
-	if err != nil || len(installed) == 0 {
-		return "", "", fmt.Errorf("find the limiter's library: none came with %s, and none is in %s: install gpuslice anew (gpuslice install)", self, dir)
+	l := Limiter{Library: newest(c.LibraryDir, "libvgpu"), Preload: filepath.Join(c.LibraryDir, "ld.so.preload")}
+	missing := l.Library == ""
+	if fronts {
+		l.Fronts = oci.Fronts{CUDA: newest(c.LibraryDir, "libvgpu-cuda"), NVML: newest(c.LibraryDir, "libvgpu-nvml")}
+		missing = missing || l.Fronts.CUDA == "" || l.Fronts.NVML == ""
 	}
-	newest := slices.MaxFunc(installed, func(a, b string) int { return modified(a).Compare(modified(b)) })
-	return newest, filepath.Join(dir, "ld.so.preload"), nil
+	if missing {
+		return l, fmt.Errorf("find the limiter's libraries for the limiter mode %s: none came with %s, and %s lacks them: install gpuslice anew (gpuslice install)", c.LimiterMode, self, c.LibraryDir)
+	}
+	return l, nil
+}
+
+// installLimiter installs the files that are beside source.
+func installLimiter(source, dir string, fronts bool) (l Limiter, err error) {
+	if l.Library, l.Preload, err = oci.InstallLibrary(source, dir); err == nil && fronts {
+		l.Fronts, err = oci.InstallFronts(source, dir)
+	}
+	return l, err
+}
+
+// newest is the newest library of a name that is installed in a folder, empty if none is.
+func newest(dir, name string) string {
+	const content = "????????????????" // 16 digits of its SHA-256
+	installed, err := filepath.Glob(filepath.Join(dir, name+"-"+content+".so"))
+	if err != nil || len(installed) == 0 {
+		return ""
+	}
+	return slices.MaxFunc(installed, func(a, b string) int { return modified(a).Compare(modified(b)) })
 }
 
 // modified is when a file was; the beginning of time if it isn't there.

@@ -35,9 +35,8 @@ type Runtime struct {
 	Stdout, Stderr io.Writer
 	// Cards says what the node has. It is asked only where a container wants a share.
 	Cards func(ctx context.Context) (Cards, error)
-	// Library says where the limiter's library and its ld.so.preload file are, and
-	// installs them where they aren't there.
-	Library func() (library, preload string, err error)
+	// Limiter says where the limiter's files are. It is asked as Cards is.
+	Limiter func() (Limiter, error)
 	// Exec replaces this process (syscall.Exec).
 	Exec func(path string, argv, env []string) error
 
