@@ -25,7 +25,7 @@ say() { echo "setup: $*" >&2; }
 
 install_packages() {
   local missing=() package
-  for package in gcc libc6-dev make runc busybox-static shellcheck python3-minimal ripgrep; do
+  for package in gcc libc6-dev make runc busybox-static musl-tools shellcheck python3-minimal ripgrep; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
   done
   [ ${#missing[@]} -eq 0 ] && return 0

@@ -7,9 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
-	"strings"
 )
 
 // The images that WriteImages makes. Nothing is pulled: they hold Debian's static
@@ -36,9 +34,34 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
+// image is one image of an archive.
+type image struct {
+	name string
+	env  []string
+	cmd  []string
+}
+
 // WriteImages writes an OCI image archive with all the test images to path.
 func WriteImages(path string) error {
-	layer, err := rootLayer()
+	root, err := GlibcRoot()
+	if err != nil {
+		return fmt.Errorf("make the test images: %w", err)
+	}
+	return writeArchive(path, root, []image{
+		{PauseImage, nil, []string{"/bin/sleep", "2147483647"}},
+		{WorkloadImage, nil, []string{"/bin/sleep", "2147483647"}},
+		{GreedyImage, []string{"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"}, []string{"/bin/sleep", "2147483647"}},
+		{TwiceImage, []string{"NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_VISIBLE_DEVICES=all"}, []string{"/bin/sleep", "2147483647"}},
+	})
+}
+
+// WriteImage writes an OCI image archive with one image of that root to path.
+func WriteImage(path, name string, root Root) error {
+	return writeArchive(path, root, []image{{name, nil, []string{"/bin/sleep", "2147483647"}}})
+}
+
+func writeArchive(path string, root Root, images []image) error {
+	layer, err := root.layer()
 	if err != nil {
 		return fmt.Errorf("make the test image's layer: %w", err)
 	}
@@ -56,16 +79,7 @@ func WriteImages(path string) error {
 	}
 
 	var manifests []descriptor
-	for _, image := range []struct {
-		name string
-		env  []string
-		cmd  []string
-	}{
-		{PauseImage, nil, []string{"/bin/sleep", "2147483647"}},
-		{WorkloadImage, nil, []string{"/bin/sleep", "2147483647"}},
-		{GreedyImage, []string{"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"}, []string{"/bin/sleep", "2147483647"}},
-		{TwiceImage, []string{"NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_VISIBLE_DEVICES=all"}, []string{"/bin/sleep", "2147483647"}},
-	} {
+	for _, image := range images {
 		config, err := json.Marshal(map[string]any{
 			"architecture": runtime.GOARCH, "os": "linux",
 			"config": map[string]any{"Env": append([]string{"PATH=/bin:" + WorkloadDir}, image.env...), "Cmd": image.cmd},
@@ -107,61 +121,6 @@ func WriteImages(path string) error {
 		return err
 	}
 	return os.WriteFile(path, archive.Bytes(), 0o600)
-}
-
-// rootLayer is the one layer of the images: a root file system small enough to read.
-func rootLayer() ([]byte, error) {
-	var layer bytes.Buffer
-	w := tar.NewWriter(&layer)
-	for _, dir := range []string{"bin", "dev", "etc", "lib", "lib64", "lib/x86_64-linux-gnu", "opt", "opt/workloads", "proc", "run", "sys", "tmp", "usr", "usr/lib", "usr/lib/x86_64-linux-gnu", "usr/local", "var"} {
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755}); err != nil {
-			return nil, err
-		}
-	}
-	for _, applet := range busyboxApplets {
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: "bin/" + applet, Linkname: "busybox", Mode: 0o777}); err != nil {
-			return nil, err
-		}
-	}
-	files := map[string]string{
-		"bin/busybox":                          "/bin/busybox",
-		"lib64/ld-linux-x86-64.so.2":           "/lib64/ld-linux-x86-64.so.2",
-		"lib/x86_64-linux-gnu/libc.so.6":       "/lib/x86_64-linux-gnu/libc.so.6",
-		"lib/x86_64-linux-gnu/libm.so.6":       "/lib/x86_64-linux-gnu/libm.so.6",
-		"lib/x86_64-linux-gnu/libdl.so.2":      "/lib/x86_64-linux-gnu/libdl.so.2",
-		"lib/x86_64-linux-gnu/libpthread.so.0": "/lib/x86_64-linux-gnu/libpthread.so.0",
-		// A dynamic program of the distribution: it shows that the preload reaches what is not ours.
-		"bin/dynamic-env": "/usr/bin/env",
-	}
-	workloads, err := Artefact("workloads")
-	if err != nil {
-		return nil, err
-	}
-	programs, err := os.ReadDir(workloads)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range programs {
-		if p.Type().IsRegular() && !strings.Contains(p.Name(), ".") {
-			files["opt/workloads/"+p.Name()] = filepath.Join(workloads, p.Name())
-		}
-	}
-	for name, source := range files {
-		data, err := os.ReadFile(source)
-		if err != nil {
-			return nil, err
-		}
-		if err := writeFile(w, name, data, 0o755); err != nil {
-			return nil, err
-		}
-	}
-	if err := writeFile(w, "etc/passwd", []byte("root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000:user:/:/bin/sh\n"), 0o644); err != nil {
-		return nil, err
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return layer.Bytes(), nil
 }
 
 func writeFile(w *tar.Writer, name string, data []byte, mode int64) error {

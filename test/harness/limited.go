@@ -35,6 +35,9 @@ func LimitedOrNone(spec *rspec.Spec, stateDir string) (limited bool, err error) 
 		return false, nil
 	}
 	var errs []error
+	// It is loaded by the preload, or in front of the driver's library.
+	front := strings.HasPrefix(filepath.Base(mounts[driverDir+"/libcuda.so.1"].Source), "libvgpu-cuda-") &&
+		mounts["/usr/local/vgpu/driver/libcuda.so.1"].Source != ""
 	for destination, ok := range map[string]func(rspec.Mount) bool{
 		"/usr/local/vgpu/limits": func(m rspec.Mount) bool { return slices.Contains(m.Options, "ro") },
 		"/usr/local/vgpu/usage": func(m rspec.Mount) bool {
@@ -44,7 +47,7 @@ func LimitedOrNone(spec *rspec.Spec, stateDir string) (limited bool, err error) 
 			return strings.HasPrefix(filepath.Base(m.Source), "libvgpu-") && slices.Contains(m.Options, "ro")
 		},
 		"/etc/ld.so.preload": func(m rspec.Mount) bool {
-			return filepath.Base(m.Source) == "ld.so.preload" && slices.Contains(m.Options, "ro")
+			return front && m.Source == "" || filepath.Base(m.Source) == "ld.so.preload" && slices.Contains(m.Options, "ro")
 		},
 	} {
 		if m := mounts[destination]; !ok(m) {
