@@ -174,8 +174,8 @@ func file(t *testing.T, text string) string {
 	return path
 }
 
-// own is the owner of what a test writes.
-func own() uint32 { return uint32(os.Getuid()) }
+// own are the owners of what a test writes.
+func own() owners { return append(rootOf("/proc"), uint32(os.Getuid())) }
 
 func TestLoad(t *testing.T) {
 	path := file(t, "deviceSplitCount: 4\n")
@@ -267,10 +267,10 @@ func TestLoadRefusesWhatOthersCanChange(t *testing.T) {
 			assert.ErrorContains(t, err, "config "+path)
 		})
 	}
-	_, err := Load("runtime.yaml")
-	require.NoError(t, err, "no file there")
-	_, err = Load("config.go")
-	require.ErrorContains(t, err, "not an absolute path")
+	for _, path := range []string{"runtime.yaml", "config.go", ""} {
+		_, err := Load(path)
+		require.ErrorContains(t, err, "not an absolute path")
+	}
 }
 
 func chmod(t *testing.T, path, changed string, mode os.FileMode) string {
@@ -300,6 +300,7 @@ func TestCheckOwner(t *testing.T) {
 		{"root's own group may write", 0o664, 0, 0, ""},
 		{"another group may write", 0o664, 0, 100, "can be written by group 100 (mode 0664)"},
 		{"another's", 0o600, 1000, 0, "belongs to user 1000"},
+		{"of the machine's root, seen from a user namespace", 0o664, 65534, 65534, ""},
 		{"everybody's", 0o666, 0, 0, "can be written by everybody"},
 		{"a folder of another group", os.ModeDir | 0o775, 0, 100, "can be written by group 100"},
 		{"a sticky folder", os.ModeDir | os.ModeSticky | 0o777, 0, 0, ""},
@@ -307,7 +308,7 @@ func TestCheckOwner(t *testing.T) {
 		{"another's sticky folder", os.ModeDir | os.ModeSticky | 0o755, 7, 0, "belongs to user 7"},
 	} {
 		t.Run(tt.description, func(t *testing.T) {
-			err := checkOwner("/x", owned{mode: tt.mode, stat: syscall.Stat_t{Uid: tt.uid, Gid: tt.gid}}, 0)
+			err := checkOwner("/x", owned{mode: tt.mode, stat: syscall.Stat_t{Uid: tt.uid, Gid: tt.gid}}, owners{0, 65534})
 			if tt.says == "" {
 				require.NoError(t, err)
 				return
@@ -315,6 +316,28 @@ func TestCheckOwner(t *testing.T) {
 			require.ErrorContains(t, err, "/x "+tt.says)
 		})
 	}
+}
+
+func TestRootOf(t *testing.T) {
+	for _, tt := range []struct {
+		description, uids, overflow string
+		want                        owners
+	}{
+		{"the machine's own namespace", "         0          0 4294967295\n", "65534\n", owners{0}},
+		{"rootless", "0 1000 1\n1 100000 65536\n", "65534\n", owners{0, 65534}},
+		{"another nobody", "0 1000 1\n", "99\n", owners{0, 99}},
+		{"no nobody", "0 1000 1\n", "?", owners{0}},
+	} {
+		t.Run(tt.description, func(t *testing.T) {
+			proc := t.TempDir()
+			for name, text := range map[string]string{"self/uid_map": tt.uids, "sys/kernel/overflowuid": tt.overflow} {
+				require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(proc, name)), 0o755))
+				require.NoError(t, os.WriteFile(filepath.Join(proc, name), []byte(text), 0o644))
+			}
+			assert.Equal(t, tt.want, rootOf(proc))
+		})
+	}
+	assert.Equal(t, owners{0}, rootOf(t.TempDir()))
 }
 
 func FuzzParse(f *testing.F) {

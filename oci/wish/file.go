@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -22,14 +24,34 @@ const maxLinks = 40
 // sticky says that in a folder everybody's files are his own.
 const sticky = fs.ModeSticky
 
+// owners are users and groups that may write the config.
+type owners []uint32
+
+func (o owners) has(id uint32) bool { return slices.Contains(o, id) }
+
+// rootOf is root, as this process sees it. In a user namespace (rootless podman and docker)
+// the machine's root is nobody: an id that is not mapped.
+func rootOf(proc string) owners {
+	root := owners{0}
+	mapped, err := os.ReadFile(filepath.Join(proc, "self/uid_map"))
+	if err != nil || strings.Join(strings.Fields(string(mapped)), " ") == "0 0 4294967295" {
+		return root // not in one; without the file root alone is trusted
+	}
+	text, err := os.ReadFile(filepath.Join(proc, "sys/kernel/overflowuid"))
+	if err != nil {
+		return root
+	}
+	nobody, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32)
+	if err != nil {
+		return root
+	}
+	return append(root, uint32(nobody))
+}
+
 // readTrusted reads a file that nobody but its owner, and the group 0, can change: not
 // the file, and no folder or link on the way to it. Who could would set his own limits.
-// The owner of all is root, or owner (for tests).
-func readTrusted(path string, owner uint32) ([]byte, error) {
-	if !filepath.IsAbs(path) {
-		return nil, errors.New("is not an absolute path")
-	}
-	real, err := walk(path, owner)
+func readTrusted(path string, root owners) ([]byte, error) {
+	real, err := walk(path, root)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +68,7 @@ func readTrusted(path string, owner uint32) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, errors.New("is not a plain file")
 	}
-	if err := checkOwner(real, info, owner); err != nil {
+	if err := checkOwner(real, info, root); err != nil {
 		return nil, err
 	}
 	data, err := io.ReadAll(io.LimitReader(file, maxConfigBytes+1))
@@ -61,7 +83,7 @@ func readTrusted(path string, owner uint32) ([]byte, error) {
 
 // walk follows a path as the kernel would, and returns it without symbolic links. Every
 // folder on the way is checked.
-func walk(path string, owner uint32) (string, error) {
+func walk(path string, root owners) (string, error) {
 	current, rest := "/", split(path)
 	for links := 0; ; {
 		info, err := os.Lstat(current)
@@ -74,7 +96,7 @@ func walk(path string, owner uint32) (string, error) {
 		if !info.IsDir() {
 			return "", fmt.Errorf("%s is not a folder", current)
 		}
-		if err := checkOwner(current, info, owner); err != nil {
+		if err := checkOwner(current, info, root); err != nil {
 			return "", err
 		}
 		next := filepath.Join(current, rest[0]) // ".." too: current has no links
@@ -107,12 +129,12 @@ func split(path string) []string {
 
 // checkOwner refuses what others can change. In a sticky folder nobody can take the place
 // of another's file.
-func checkOwner(path string, info fs.FileInfo, owner uint32) error {
+func checkOwner(path string, info fs.FileInfo, root owners) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return fmt.Errorf("%s: its owner is not known", path)
 	}
-	if stat.Uid != 0 && stat.Uid != owner {
+	if !root.has(stat.Uid) {
 		return fmt.Errorf("%s belongs to user %d, who could set his own limits: chown root %s", path, stat.Uid, path)
 	}
 	if info.IsDir() && info.Mode()&sticky != 0 {
@@ -122,7 +144,7 @@ func checkOwner(path string, info fs.FileInfo, owner uint32) error {
 	if mode&0o002 != 0 {
 		return fmt.Errorf("%s can be written by everybody (mode %04o), who could set their own limits: chmod o-w %s", path, mode, path)
 	}
-	if mode&0o020 != 0 && stat.Gid != 0 {
+	if mode&0o020 != 0 && !root.has(stat.Gid) {
 		return fmt.Errorf("%s can be written by group %d (mode %04o), who could set their own limits: chmod g-w %s", path, stat.Gid, mode, path)
 	}
 	return nil

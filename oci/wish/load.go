@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 )
 
 // Load reads the operator's config. Where there is no file the config is the default one.
@@ -14,17 +15,20 @@ import (
 // another type, values that are impossible by themselves or beside others. A file that
 // others than root can write, or put another in the place of, is refused: they would set
 // their own limits.
-func Load(path string) (Config, error) { return load(path, 0) }
+func Load(path string) (Config, error) { return load(path, rootOf("/proc")) }
 
-// load is Load with files of another owner beside root's.
-func load(path string, owner uint32) (Config, error) {
+// load is Load with the owners that are as good as root.
+func load(path string, root owners) (Config, error) {
+	if !filepath.IsAbs(path) {
+		return Config{}, fmt.Errorf("config %s: is not an absolute path", path)
+	}
 	// A link that leads nowhere is a mistake, and no file is none.
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		c := DefaultConfig()
 		c.Path = path
 		return c, nil
 	}
-	data, err := readTrusted(path, owner)
+	data, err := readTrusted(path, root)
 	if err != nil {
 		return Config{}, fmt.Errorf("config %s: %w", path, err)
 	}
