@@ -1,0 +1,17 @@
+package cdispec
+
+import (
+	"fmt"
+
+	"go.yaml.in/yaml/v3"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+)
+
+// Encode writes a spec as YAML, for people to look at.
+func Encode(spec *cdispec.Spec) ([]byte, error) {
+	data, err := yaml.Marshal(spec)
+	if err != nil {
+		return nil, fmt.Errorf("write the CDI spec: %w", err)
+	}
+	return data, nil
+}

@@ -1,0 +1,111 @@
+package cdispec
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"tags.cncf.io/container-device-interface/pkg/parser"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci/slice"
+	"github.com/gpuslice/gpuslice/oci/wish"
+)
+
+// Planned is a slice and its cards.
+type Planned struct {
+	Name string
+	// Asked is the operator's definition, to tell whether it changed.
+	Asked        string
+	Shares       []grant.Share
+	HighPriority bool
+}
+
+// Plan gives every slice of a config its cards. It is pure.
+//
+// A slice that is there already keeps its cards as long as its definition is the same and
+// the node has them, so that one more slice moves none of the others. The others are put,
+// in the order of their names, where the slices together fit; what doesn't fit beside the
+// others is put where it would fit alone: the ledger decides when a container comes. The
+// slices of which not even that is so are left out, and the error names each.
+func Plan(config wish.Config, cards map[string]grant.Card, there map[string]slice.Slice) ([]Planned, error) {
+	var (
+		planned []Planned
+		errs    []error
+	)
+	booked := map[string]grant.Usage{}
+	names := slices.Sorted(maps.Keys(config.Slices))
+	kept := map[string]bool{}
+	for _, name := range names {
+		old, is := there[name]
+		if p := asked(config, name); is && p.Asked == old.Asked && grant.CheckCards(old.Shares, cards) == nil {
+			p.Shares = old.Shares
+			planned, kept[name] = append(planned, p), true
+			book(booked, p.Shares)
+		}
+	}
+	for _, name := range names {
+		if kept[name] {
+			continue
+		}
+		p, err := place(config, name, cards, booked)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("slice %s: %w", name, err))
+			continue
+		}
+		planned = append(planned, p)
+		book(booked, p.Shares)
+	}
+	slices.SortFunc(planned, func(a, b Planned) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	return planned, errors.Join(errs...)
+}
+
+// asked is a slice's definition.
+func asked(config wish.Config, name string) Planned {
+	s := config.Slices[name]
+	data, err := json.Marshal(struct {
+		Slice   wish.Slice
+		Default wish.Slice
+		Maximum wish.Limit
+		Devices []string
+	}{s, config.Default, config.Maximum, config.Devices})
+	if err != nil {
+		data = []byte(err.Error()) // plain data: it can't be
+	}
+	return Planned{Name: name, Asked: string(data), HighPriority: s.HighPriority}
+}
+
+// place chooses a slice's cards.
+func place(config wish.Config, name string, cards map[string]grant.Card, booked map[string]grant.Usage) (Planned, error) {
+	p := asked(config, name)
+	if err := parser.ValidateDeviceName(name); err != nil {
+		return p, fmt.Errorf("it can't be the name of a CDI device: %w", err)
+	}
+	request, err := wish.FromContainer([]string{wish.EnvSlice + "=" + name}, nil, config)
+	if err != nil {
+		return p, err
+	}
+	p.Shares, err = wish.Choose(request, cards, booked, config)
+	if err != nil {
+		p.Shares, err = wish.Choose(request, cards, nil, config)
+	}
+	return p, err
+}
+
+// book adds shares to what the slices take.
+func book(booked map[string]grant.Usage, shares []grant.Share) {
+	for _, s := range shares {
+		u := booked[s.UUID]
+		u.MemoryMiB += s.MemoryMiB
+		u.CorePercent += s.CorePercent
+		u.Slots++
+		booked[s.UUID] = u
+	}
+}

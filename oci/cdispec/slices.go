@@ -1,0 +1,175 @@
+package cdispec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/slice"
+	"github.com/gpuslice/gpuslice/oci/wish"
+)
+
+// SliceKind is the CDI kind of slices.
+const SliceKind = "gpuslice.io/slice"
+
+// SliceFile is the file name of their spec.
+const SliceFile = "gpuslice.yaml"
+
+// Node is what slices are made of.
+type Node struct {
+	// StateDir is the node's state folder.
+	StateDir string
+	// Program is gpuslice-runtime's path, which the hooks name.
+	Program string
+	// Cards are what may be booked, by UUID.
+	Cards map[string]grant.Card
+	// Settings are the node's. Its injection is of no matter: a slice names its nodes.
+	Settings oci.Settings
+	// Devices resolves cards to edits: the node's nvidia.com/gpu.
+	Devices oci.DeviceEdits
+}
+
+// Spec is the CDI spec of slices, and the slices as their folders have to be. It is pure
+// but for Devices.
+func Spec(planned []Planned, n Node) (*cdispec.Spec, []slice.Slice, error) {
+	spec := &cdispec.Spec{Kind: SliceKind}
+	var made []slice.Slice
+	var errs []error
+	for _, p := range planned {
+		device, s, err := sliceDevice(p, n)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("slice %s: %w", p.Name, err))
+			continue
+		}
+		spec.Devices = append(spec.Devices, device)
+		made = append(made, s)
+	}
+	return spec, made, errors.Join(errs...)
+}
+
+// sliceDevice is one slice: what a container with that grant gets (oci.Edits), with the
+// slice's folder for the claim's, and the hooks.
+func sliceDevice(p Planned, n Node) (cdispec.Device, slice.Slice, error) {
+	settings := n.Settings
+	settings.Injection = oci.InjectCDI
+	folder := slice.Folder(n.StateDir, p.Name)
+	result, err := oci.Edits(p.Shares, settings, oci.Container{ID: p.Name, Dir: folder}, n.Devices)
+	if err != nil {
+		return cdispec.Device{}, slice.Slice{}, err
+	}
+	edits := result.Edits
+	edits.Env = append(edits.Env, wish.EnvSlice+"="+p.Name)
+	edits.Hooks = append(slice.Hooks(n.Program, n.StateDir, p.Name), edits.Hooks...)
+	if err := (&cdi.ContainerEdits{ContainerEdits: edits}).Validate(); err != nil {
+		return cdispec.Device{}, slice.Slice{}, err
+	}
+	s := slice.Slice{
+		Name: p.Name, Asked: p.Asked, Shares: p.Shares, HighPriority: p.HighPriority, Mode: "preload",
+	}
+	for _, share := range p.Shares {
+		s.Cards = append(s.Cards, n.Cards[share.UUID])
+	}
+	for _, d := range edits.DeviceNodes {
+		s.Nodes = append(s.Nodes, path.Clean(d.Path))
+	}
+	library := filepath.Dir(settings.LibraryPath)
+	for _, m := range edits.Mounts {
+		if below(m.HostPath, folder) || below(m.HostPath, library) {
+			s.Files = append(s.Files, slice.File{Host: m.HostPath, Container: m.ContainerPath})
+		}
+	}
+	return cdispec.Device{Name: p.Name, ContainerEdits: *edits}, s, nil
+}
+
+// below says whether a clean path is in a folder.
+func below(path, folder string) bool {
+	return strings.HasPrefix(path, strings.TrimSuffix(folder, "/")+"/")
+}
+
+// Outcome says what was done.
+type Outcome struct {
+	// Path is the spec's, and Changed says that it was written.
+	Path    string
+	Changed bool
+	// Slices are those that the spec has.
+	Slices []slice.Slice
+	// InUse are the slices whose change waits until their container is gone.
+	InUse []string
+}
+
+// Slices makes the config's slices and writes their spec into a folder. A slice that
+// can't be made is an error, and keeps no other from being made; one that a container has
+// stays as it is until a later call.
+func Slices(ctx context.Context, config wish.Config, n Node, dir string) (Outcome, error) {
+	out := Outcome{Path: filepath.Join(dir, SliceFile)}
+	there, err := thereNow(n.StateDir)
+	if err != nil {
+		return out, err
+	}
+	planned, planErr := Plan(config, n.Cards, there)
+	_, wanted, specErr := Spec(planned, n)
+	errs := []error{planErr, specErr}
+	var now []Planned
+	for _, s := range wanted {
+		s, inUse, err := slice.Put(ctx, n.StateDir, s, n.Settings)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if inUse {
+			out.InUse = append(out.InUse, s.Name)
+		}
+		now = append(now, Planned{Name: s.Name, Asked: s.Asked, Shares: s.Shares, HighPriority: s.HighPriority})
+		out.Slices = append(out.Slices, s)
+	}
+	// Again, for slices in use are as they were.
+	spec, _, err := Spec(now, n)
+	errs = append(errs, err)
+	switch {
+	case len(spec.Devices) > 0:
+		out.Changed, err = Write(dir, SliceFile, spec)
+	default: // CDI knows no spec without devices
+		out.Changed, err = Remove(dir, SliceFile)
+	}
+	errs = append(errs, err, removeOthers(ctx, n.StateDir, there, out.Slices))
+	return out, errors.Join(errs...)
+}
+
+// thereNow are the slices that have folders. One that can't be read is made anew.
+func thereNow(stateDir string) (map[string]slice.Slice, error) {
+	names, err := slice.List(stateDir)
+	if err != nil {
+		return nil, err
+	}
+	there := map[string]slice.Slice{}
+	for _, name := range names {
+		s, err := slice.Read(stateDir, name)
+		if err != nil {
+			s = slice.Slice{Name: name}
+		}
+		there[name] = s
+	}
+	return there, nil
+}
+
+// removeOthers takes away the slices that the spec has no more: after it, so that no
+// container gets one whose files are gone.
+func removeOthers(ctx context.Context, stateDir string, there map[string]slice.Slice, now []slice.Slice) error {
+	var errs []error
+	for name := range there {
+		if !slices.ContainsFunc(now, func(s slice.Slice) bool { return s.Name == name }) {
+			_, err := slice.Remove(ctx, stateDir, name)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,86 @@
+package cdispec
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+)
+
+// Write writes a spec into a folder under a name (gpuslice.yaml), and says whether it had
+// to: one that is there and says the same stays. Its version is set here.
+func Write(dir, name string, spec *cdispec.Spec) (changed bool, err error) {
+	path := filepath.Join(dir, name)
+	version, err := cdi.MinimumRequiredVersion(spec)
+	if err != nil {
+		return false, fmt.Errorf("CDI spec %s: %w", path, err)
+	}
+	spec.Version = version
+	// As it will be read: without what YAML leaves out.
+	if same(path, spec) {
+		return false, nil
+	}
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(dir), cdi.WithAutoRefresh(false))
+	if err != nil {
+		return false, fmt.Errorf("CDI spec %s: %w", path, err)
+	}
+	if err := cache.WriteSpec(spec, name); err != nil {
+		return false, fmt.Errorf("CDI spec %s: %w", path, err)
+	}
+	// Rootless programs read it too, and learn then what they lack.
+	if err := os.Chmod(path, 0o644); err != nil {
+		return true, fmt.Errorf("CDI spec %s: %w", path, err)
+	}
+	return true, nil
+}
+
+// same says whether a file holds that spec, and may be read by everybody.
+func same(path string, spec *cdispec.Spec) bool {
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o644 {
+		return false
+	}
+	have, err := cdi.ReadSpec(path, 0)
+	if err != nil {
+		return false
+	}
+	want, err := Encode(spec)
+	if err != nil {
+		return false
+	}
+	normal, err := cdi.ParseSpec(want)
+	return err == nil && reflect.DeepEqual(have.Spec, normal)
+}
+
+// Remove takes a spec away, and says whether there was one.
+func Remove(dir, name string) (removed bool, err error) {
+	err = os.Remove(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Others are the spec files of a kind in folders that are not the one of that path.
+func Others(dirs []string, kind, but string) ([]string, error) {
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(dirs...), cdi.WithAutoRefresh(false))
+	if err != nil {
+		return nil, fmt.Errorf("read the CDI specs in %s: %w", strings.Join(dirs, ", "), err)
+	}
+	vendor, class, _ := strings.Cut(kind, "/")
+	var paths []string
+	for _, spec := range cache.GetVendorSpecs(vendor) {
+		if spec.GetClass() == class && filepath.Clean(spec.GetPath()) != filepath.Clean(but) {
+			paths = append(paths, spec.GetPath())
+		}
+	}
+	slices.Sort(paths)
+	return paths, nil
+}

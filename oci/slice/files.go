@@ -1,0 +1,172 @@
+package slice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+// lock takes the lock of all slices of a state folder, which it makes.
+func lock(ctx context.Context, stateDir string) (unlock func(), err error) {
+	dir := filepath.Join(stateDir, foldersName)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("lock the slices: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the slices: %w", err)
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock the slices: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("wait for the lock of the slices: %w", context.Cause(ctx))
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// Put makes a slice, or brings one that is there to the same. One that a container has
+// stays as it is: then it is returned with inUse, and the change takes a Put when the
+// container is gone.
+func Put(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (now Slice, inUse bool, err error) {
+	unlock, err := lock(ctx, stateDir)
+	if err != nil {
+		return s, false, err
+	}
+	defer unlock()
+	s.Version = recordVersion
+	dir := Folder(stateDir, s.Name)
+	old, err := Read(stateDir, s.Name)
+	if err == nil && whole(dir) {
+		if old.equal(s) && samePattern(dir, s, settings) {
+			return s, false, s.write(dir)
+		}
+		holder, err := holderOf(ctx, stateDir, s.Name)
+		if err != nil {
+			return s, false, err
+		}
+		if holder != nil && holder.alive() {
+			return old, true, nil
+		}
+	}
+	return s, false, build(dir, s, settings)
+}
+
+// samePattern says whether the limits of a slice are what they would be now.
+func samePattern(dir string, s Slice, settings oci.Settings) bool {
+	temp, err := os.MkdirTemp(filepath.Dir(dir), ".new-")
+	if err != nil {
+		return false
+	}
+	defer os.RemoveAll(temp)
+	if err := oci.Populate(temp, s.claim(""), settings); err != nil {
+		return false
+	}
+	want, err := os.ReadFile(filepath.Join(temp, limitsName))
+	have, haveErr := os.ReadFile(filepath.Join(dir, patternName))
+	return err == nil && haveErr == nil && string(want) == string(have)
+}
+
+// build makes a slice's folder anew and gives it its name.
+func build(dir string, s Slice, settings oci.Settings) error {
+	temp, err := os.MkdirTemp(filepath.Dir(dir), ".new-")
+	if err != nil {
+		return fmt.Errorf("make slice %s: %w", s.Name, err)
+	}
+	defer os.RemoveAll(temp) // the old folder, once they have changed places
+	if err := fill(temp, s, settings); err != nil {
+		return fmt.Errorf("make slice %s: %w", s.Name, err)
+	}
+	err = unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE)
+	if errors.Is(err, unix.ENOENT) {
+		err = os.Rename(temp, dir)
+	}
+	if err != nil {
+		return fmt.Errorf("make slice %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+// fill puts a slice's files into a folder that nobody knows yet.
+func fill(dir string, s Slice, settings oci.Settings) error {
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	if err := oci.Populate(dir, s.claim(""), settings); err != nil {
+		return err
+	}
+	if err := os.Rename(filepath.Join(dir, limitsName), filepath.Join(dir, patternName)); err != nil {
+		return err
+	}
+	if err := renew(dir); err != nil {
+		return err
+	}
+	return s.write(dir)
+}
+
+// renew gives a slice new limits and usage files: what its last container wrote into the
+// usage file is not the next one's. The old files stay with who has them mounted.
+func renew(dir string) error {
+	limits, err := limiter.ReadLimits(filepath.Join(dir, patternName))
+	if err != nil {
+		return fmt.Errorf("renew the slice's files: %w", err)
+	}
+	fresh, err := os.MkdirTemp(dir, ".new-")
+	if err != nil {
+		return fmt.Errorf("renew the slice's files: %w", err)
+	}
+	defer os.RemoveAll(fresh)
+	err = errors.Join(
+		limiter.CreateUsage(filepath.Join(fresh, usageName), limits.UUIDs()),
+		limiter.WriteLimits(filepath.Join(fresh, limitsName), limits))
+	for _, name := range []string{usageName, limitsName} {
+		if err == nil {
+			err = os.Rename(filepath.Join(fresh, name), filepath.Join(dir, name))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("renew the slice's files: %w", err)
+	}
+	return nil
+}
+
+// Remove takes a slice away that is no more wanted. One that a container has stays, and
+// that is said.
+func Remove(ctx context.Context, stateDir, name string) (inUse bool, err error) {
+	unlock, err := lock(ctx, stateDir)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	holder, err := holderOf(ctx, stateDir, name)
+	if err != nil {
+		return false, err
+	}
+	if holder != nil && holder.alive() {
+		return true, nil
+	}
+	dir := Folder(stateDir, name)
+	gone := filepath.Join(filepath.Dir(dir), ".old-"+name)
+	if err := os.Rename(dir, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("remove slice %s: %w", name, err)
+	}
+	return false, os.RemoveAll(gone)
+}

@@ -1,0 +1,141 @@
+package slice
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+// The names in a state folder, and in a slice's.
+const (
+	foldersName = "slices"
+	lockName    = "lock" // in slices: one for all
+	recordName  = "slice.json"
+	limitsName  = "limits"
+	usageName   = "usage"
+	patternName = "limits.pattern" // what limits is made of; nobody mounts it
+)
+
+// recordVersion is the version of slice.json.
+const recordVersion = 1
+
+// Slice is slice.json.
+type Slice struct {
+	Version int `json:"version"`
+	// Name is the operator's, and the CDI device's.
+	Name string `json:"name"`
+	// Asked is the operator's definition: another one makes the slice anew.
+	Asked string `json:"asked"`
+	// Shares are what a container gets, one a card.
+	Shares []grant.Share `json:"shares"`
+	// HighPriority says that others stand back while the container is at work.
+	HighPriority bool `json:"highPriority,omitempty"`
+	// Cards are the cards of the shares, as the ledger wants them.
+	Cards []grant.Card `json:"cards"`
+	// Nodes are the device nodes that the spec gives, as paths in the container.
+	Nodes []string `json:"nodes"`
+	// Files are the limiter's, which have to be in the container.
+	Files []File `json:"files"`
+	// Mode is how the limits are enforced, for people.
+	Mode string `json:"mode,omitempty"`
+}
+
+// File is a file of the host that a container mounts.
+type File struct {
+	Host      string `json:"host"`
+	Container string `json:"container"`
+}
+
+// Folder is a slice's folder in a state folder. It is a path only.
+func Folder(stateDir, name string) string { return filepath.Join(stateDir, foldersName, name) }
+
+// claim is what a container of that id books.
+func (s Slice) claim(id string) grant.Claim {
+	return grant.Claim{
+		ContainerID: id, Owner: grant.OwnerRuntime, Container: "slice " + s.Name,
+		Shares: s.Shares, HighPriority: s.HighPriority, Mode: s.Mode,
+	}
+}
+
+// capacities are the slice's cards by UUID.
+func (s Slice) capacities() map[string]grant.Card {
+	cards := make(map[string]grant.Card, len(s.Cards))
+	for _, c := range s.Cards {
+		cards[c.UUID] = c
+	}
+	return cards
+}
+
+// Read reads a slice; fs.ErrNotExist where there is none of that name.
+func Read(stateDir, name string) (Slice, error) {
+	path := filepath.Join(Folder(stateDir, name), recordName)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Slice{}, fmt.Errorf("read slice %s: %w", name, err)
+	}
+	var s Slice
+	if err := json.Unmarshal(data, &s); err != nil {
+		return Slice{}, fmt.Errorf("read slice %s: %s: %w", name, path, err)
+	}
+	if s.Version != recordVersion || s.Name != name {
+		return Slice{}, fmt.Errorf("read slice %s: %s is of version %d and slice %q, not %d and %q: run gpuslice cdi generate",
+			name, path, s.Version, s.Name, recordVersion, name)
+	}
+	return s, nil
+}
+
+// List are the names of the slices that are there, sorted.
+func List(stateDir string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(stateDir, foldersName))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list slices: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() && e.Name()[0] != '.' {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// equal says whether two slices are the same to containers.
+func (s Slice) equal(other Slice) bool {
+	return s.Name == other.Name && s.Asked == other.Asked && s.HighPriority == other.HighPriority && s.Mode == other.Mode &&
+		slices.Equal(s.Shares, other.Shares) && slices.Equal(s.Files, other.Files)
+}
+
+// write puts slice.json into the slice's folder by a rename.
+func (s Slice) write(dir string) error {
+	s.Version = recordVersion
+	data, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	temp := filepath.Join(dir, "."+recordName)
+	if err := os.WriteFile(temp, append(data, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(temp, filepath.Join(dir, recordName))
+}
+
+// whole says whether a slice's files are there.
+func whole(dir string) bool {
+	for _, name := range []string{limitsName, usageName, patternName} {
+		var st unix.Stat_t
+		if unix.Lstat(filepath.Join(dir, name), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+			return false
+		}
+	}
+	return true
+}
