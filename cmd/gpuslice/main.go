@@ -80,7 +80,7 @@ func command() *cobra.Command {
 		},
 	}
 	c.PersistentFlags().String("state-dir", "/run/gpuslice", "the agent's state `folder`")
-	c.AddCommand(statusCommand(), doctorCommand(), cardsCommand(), installCommand(), uninstallCommand())
+	c.AddCommand(statusCommand(), doctorCommand(), cardsCommand(), cdiCommand(), installCommand(), uninstallCommand())
 	config.Manual(c, nil)
 	return c
 }

@@ -2,9 +2,9 @@
 // for docker run --device, podman run --device and nerdctl; and nvidia.com/gpu, the
 // driver's files, where no toolkit of NVIDIA's has written it (folder nvdriver).
 //
-//	specs.Driver(…)           writes nvidia.com/gpu, or says whose spec is there
-//	plan, err := Plan(…)      which cards each slice gets: pure
-//	Slices(…)                 makes the slices' folders and writes their spec
+//	Driver    writes nvidia.com/gpu, unless somebody else has: then that one is used
+//	Plan      which cards each slice gets: pure
+//	Slices    makes the slices' folders and writes their spec
 //
 // A spec is written by CDI's own library, by a rename, with the lowest version that has
 // what it says (old runtimes refuse newer ones), and only where it differs from what is

@@ -73,7 +73,7 @@ func sliceDevice(p Planned, n Node) (cdispec.Device, slice.Slice, error) {
 		return cdispec.Device{}, slice.Slice{}, err
 	}
 	s := slice.Slice{
-		Name: p.Name, Asked: p.Asked, Shares: p.Shares, HighPriority: p.HighPriority, Mode: "preload",
+		Name: p.Name, Asked: p.Asked, Shares: p.Shares, HighPriority: p.HighPriority, Mode: string(result.Enforcement),
 	}
 	for _, share := range p.Shares {
 		s.Cards = append(s.Cards, n.Cards[share.UUID])

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/node"
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/cdihook"
+	specs "github.com/gpuslice/gpuslice/oci/cdispec"
+	"github.com/gpuslice/gpuslice/oci/cdispec/nvdriver"
+	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
+	"github.com/gpuslice/gpuslice/oci/wish"
+)
+
+// nvidiaHooks are NVIDIA's programs that have the hooks of the driver's spec.
+var nvidiaHooks = []string{"nvidia-cdi-hook", "nvidia-ctk"}
+
+// generateDriver makes the driver's spec.
+func (o *cdiOptions) generateDriver() (*cdispec.Spec, error) {
+	g := nvdriver.Options{Root: o.driverRoot, DevRoot: o.devRoot, HookPath: o.hookPath}
+	for _, program := range nvidiaHooks {
+		if path, err := exec.LookPath(program); err == nil && g.HookPath == "" {
+			g.HookPath = path
+		}
+	}
+	if g.HookPath == "" {
+		program, err := o.runtimePath()
+		if err != nil {
+			return nil, err
+		}
+		g.HookPath, g.Hooks = program, cdihook.Supported
+	}
+	return nvdriver.Generate(g)
+}
+
+// runtimePath is gpuslice-runtime's, which has to be there: containers whose hook is
+// missing are refused.
+func (o *cdiOptions) runtimePath() (string, error) {
+	path := o.runtime
+	if path == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return "", fmt.Errorf("find this program: %w", err)
+		}
+		path = filepath.Join(filepath.Dir(self), "gpuslice-runtime")
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("find the program of the hooks: %w: install gpuslice-runtime beside gpuslice, or name it (--runtime)", err)
+	}
+	return path, nil
+}
+
+// slices writes the slices' spec.
+func (o *cdiOptions) slices(ctx context.Context, out io.Writer) error {
+	config, err := wish.Load(o.config)
+	if err != nil {
+		return err
+	}
+	n, indices, err := o.node(ctx, config)
+	if err != nil {
+		return err
+	}
+	config.Indices = indices
+	if o.dryRun {
+		planned, planErr := specs.Plan(config, n.Cards, nil)
+		spec, _, err := specs.Spec(planned, n)
+		if err := errors.Join(planErr, err); err != nil {
+			return err
+		}
+		return printSpec(out, spec)
+	}
+	done, err := specs.Slices(ctx, config, n, o.output)
+	var devices []string
+	for _, s := range done.Slices {
+		devices = append(devices, specs.SliceKind+"="+s.Name)
+	}
+	if len(devices) == 0 {
+		devices = []string{"no slices"}
+	}
+	err = errors.Join(err, wrote(out, done.Path, devices))
+	if len(done.InUse) > 0 {
+		fmt.Fprintf(out, "in use, and as before until the container is gone: %s\n", strings.Join(done.InUse, " "))
+	}
+	return err
+}
+
+// node is what slices are made of on this machine, and the cards' indices.
+func (o *cdiOptions) node(ctx context.Context, config wish.Config) (specs.Node, map[string]string, error) {
+	program, err := o.runtimePath()
+	if err != nil {
+		return specs.Node{}, nil, err
+	}
+	inventory := ociruntime.NewInventory(config, program)
+	inventory.Ask = func(context.Context) ([]byte, error) { // as gpuslice cards, which this program is
+		var cards bytes.Buffer
+		err := printCards(&cards, cardsOptions{library: config.NVMLLibrary, sharing: node.Sharing{
+			Cores: 1, MIG: gpu.MIGMixed, Slots: config.DeviceSplitCount, Memory: config.MemoryScaling,
+		}})
+		return cards.Bytes(), err
+	}
+	cards, err := inventory.Cards(ctx)
+	if err != nil {
+		return specs.Node{}, nil, err
+	}
+	settings, err := sliceSettings(config, cards, program)
+	if err != nil {
+		return specs.Node{}, nil, err
+	}
+	registry, err := oci.NewRegistry(oci.RegistryConfig{Dirs: append(config.CDISpecDirs[:len(config.CDISpecDirs):len(config.CDISpecDirs)], o.output)})
+	if err != nil {
+		return specs.Node{}, nil, err
+	}
+	return specs.Node{
+		StateDir: config.StateDir, Program: program, Cards: cards.Capacity, Settings: settings, Devices: registry,
+	}, cards.Indices, nil
+}
+
+// sliceSettings are the node's, as the operator's config has them for the wrapper too.
+func sliceSettings(config wish.Config, cards ociruntime.Cards, program string) (oci.Settings, error) {
+	library, preload, err := ociruntime.Library(config.LibraryDir, program)
+	if err != nil {
+		return oci.Settings{}, err
+	}
+	s := oci.Settings{
+		Injection: oci.InjectCDI, LibraryPath: library, PreloadPath: preload,
+		CorePolicy: oci.CorePolicy(config.CorePolicy), LimiterMode: oci.LimiterMode(config.LimiterMode),
+		Oversubscription: cards.Oversubscription, ContextMiB: cards.ContextMiB,
+	}
+	if config.ContextMemoryMiB >= 0 {
+		s.ContextMiB = map[string]int64{}
+		for uuid := range cards.Capacity {
+			s.ContextMiB[uuid] = int64(config.ContextMemoryMiB)
+		}
+	}
+	return s, nil
+}
+
+// printSpec prints a spec, of the version that it would be written with.
+func printSpec(out io.Writer, spec *cdispec.Spec) error {
+	version, err := cdi.MinimumRequiredVersion(spec)
+	if err != nil {
+		return err
+	}
+	spec.Version = version
+	data, err := specs.Encode(spec)
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(data)
+	return err
+}
+
+// names are the qualified names of a spec's devices.
+func names(spec *cdispec.Spec) []string {
+	var all []string
+	for _, d := range spec.Devices {
+		all = append(all, spec.Kind+"="+d.Name)
+	}
+	return all
+}
