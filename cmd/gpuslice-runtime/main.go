@@ -12,7 +12,9 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/gpuslice/gpuslice/oci/cdihook"
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
+	"github.com/gpuslice/gpuslice/oci/slice"
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
@@ -23,6 +25,15 @@ func main() {
 	// It lives for milliseconds, and collecting what it leaves would take some of them.
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(256 << 20) // but for a config of monstrous size
+
+	if len(os.Args) > 1 {
+		switch os.Args[1] { // hooks of CDI specs, which need no config
+		case "cdi-hook":
+			os.Exit(cdihook.Main(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
+		case slice.Command:
+			os.Exit(slice.Main(context.Background(), os.Args[2:], os.Stdin, os.Stderr))
+		}
+	}
 
 	self, err := os.Executable()
 	if err != nil {

@@ -129,12 +129,12 @@ func (o *cdiOptions) node(ctx context.Context, config wish.Config) (specs.Node, 
 
 // sliceSettings are the node's, as the operator's config has them for the wrapper too.
 func sliceSettings(config wish.Config, cards ociruntime.Cards, program string) (oci.Settings, error) {
-	library, preload, err := ociruntime.Library(config.LibraryDir, program)
+	limiter, err := ociruntime.FindLimiter(config, program)
 	if err != nil {
 		return oci.Settings{}, err
 	}
 	s := oci.Settings{
-		Injection: oci.InjectCDI, LibraryPath: library, PreloadPath: preload,
+		Injection: oci.InjectCDI, LibraryPath: limiter.Library, PreloadPath: limiter.Preload, Fronts: limiter.Fronts,
 		CorePolicy: oci.CorePolicy(config.CorePolicy), LimiterMode: oci.LimiterMode(config.LimiterMode),
 		Oversubscription: cards.Oversubscription, ContextMiB: cards.ContextMiB,
 	}

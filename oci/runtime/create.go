@@ -14,6 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/slice"
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
@@ -44,6 +45,9 @@ func (r *Runtime) admit(ctx context.Context, o order, spec *rspec.Spec) (undo fu
 		fmt.Errorf("it took longer than %v", claimPatience))
 	defer cancel()
 
+	if slice.Of(spec) != "" {
+		return undo, nil // its hook checks and books it
+	}
 	c := oci.ContainerOf(o.call.ID, spec)
 	if done, err := r.limitedByNRI(ctx, c); done || err != nil {
 		return undo, err

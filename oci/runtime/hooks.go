@@ -15,6 +15,7 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/slice"
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
@@ -90,6 +91,9 @@ func (r *Runtime) verify(ctx context.Context, state rspec.State) error {
 	bundle, err := OpenBundle(filepath.Join(state.Bundle, configName))
 	if err != nil {
 		return err
+	}
+	if slice.Of(bundle.Spec) != "" {
+		return nil // its own hook checks and books it
 	}
 	c := oci.ContainerOf(state.ID, bundle.Spec)
 	limited, err := r.limited(ctx, c)
