@@ -235,7 +235,7 @@ func TestPrecedence(t *testing.T) {
 
 func TestSettings(t *testing.T) {
 	o, _, _, _, _ := agent("--node-name=n", "--disable-core-limit", "--device-injection=envvar", "--default-runtime-is-nvidia")
-	s := o.settings("/lib.so", "/preload", oci.Fronts{})
+	s := o.settings("/lib.so", "/preload", oci.Fronts{CUDA: "/cuda.so", NVML: "/nvml.so"})
 	require.NoError(t, s.Validate())
 	assert.Equal(t, "disable", string(s.CorePolicy))
 	forced, _, _, _, _ := agent("--node-name=n", "--core-policy=force")

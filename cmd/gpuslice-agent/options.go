@@ -98,7 +98,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.StateDir, "state-dir", "/run/gpuslice", "`folder` of the ledger and of the containers' limits and usage files; should be on a tmpfs")
 	f.StringVar(&o.LibraryDir, "library-dir", "/var/lib/gpuslice/lib", "`folder` that the limiter is installed to; not on a noexec mount")
 	f.StringVar(&o.Library, "library", "/usr/lib/gpuslice/libvgpu.so", "the limiter's `file`, to be installed")
-	f.StringVar(&o.LimiterMode, "limiter-mode", string(oci.LimiterPreload), "`how` the limiter comes into containers: preload (by /etc/ld.so.preload, which glibc reads), library (in front of the driver's libraries, for every libc; needs the CDI spec) or auto (both where both can be)")
+	f.StringVar(&o.LimiterMode, "limiter-mode", string(oci.LimiterAuto), "`how` the limiter comes into containers: preload (by /etc/ld.so.preload, which glibc alone reads), library (in front of the driver's libraries, for every libc; needs the CDI spec) or auto (both, or the one that can be)")
 
 	f.StringVar(&o.NRISocket, "nri-socket", "/var/run/nri/nri.sock", "the container runtime's NRI `socket`")
 	f.StringVar(&o.PodResourcesSocket, "pod-resources-socket", "/var/lib/kubelet/pod-resources/kubelet.sock", "the kubelet's PodResources `socket`, asked for the order of a pod's containers when several have HAMi's positional grants; empty refuses such pods")

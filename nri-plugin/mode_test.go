@@ -1,0 +1,66 @@
+package nriplugin_test
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+// How a container is held is decided by the node's limiter mode, is in its annotation and
+// in its claim, and is known again after the claim was lost, whatever the mode is then.
+func TestLimiterModeIsPublished(t *testing.T) {
+	for _, test := range []struct {
+		mode           oci.LimiterMode
+		want           string
+		preload, front bool
+	}{
+		{"", "preload", true, false},
+		{oci.LimiterPreload, "preload", true, false},
+		{oci.LimiterLibrary, "library", false, true},
+		{oci.LimiterAuto, "preload+library", true, true},
+	} {
+		t.Run("mode "+string(test.mode), func(t *testing.T) {
+			mode := test.mode
+			f := newFixture(t, func(c *nriplugin.Config) {
+				settings := c.Settings()
+				settings.Fronts = oci.Fronts{CUDA: "/var/lib/gpuslice/lib/libvgpu-cuda-0.so", NVML: "/var/lib/gpuslice/lib/libvgpu-nvml-0.so"}
+				c.Settings = func() oci.Settings { settings.LimiterMode = mode; return settings }
+			})
+			pod, ctr := newPod("p", named("main", cardB, 8000, 30)), newContainer("main")
+			spec, err := f.runtime.create(pod, ctr)
+			require.NoError(t, err)
+			require.Equal(t, test.want, spec.Annotations[nriplugin.ModeAnnotation])
+			require.Equal(t, test.preload, sourceOf(spec, "/etc/ld.so.preload") != "")
+			driver := "/usr/lib/libcuda.so.1"
+			if test.front {
+				require.Equal(t, driver, sourceOf(spec, "/usr/local/vgpu/driver/libcuda.so.1"))
+				driver = "/var/lib/gpuslice/lib/libvgpu-cuda-0.so"
+			}
+			require.Equal(t, driver, sourceOf(spec, "/usr/lib/libcuda.so.1"))
+			require.Equal(t, test.want, f.claimedMode(ctr.Id))
+
+			f.stop()
+			require.NoError(t, os.RemoveAll(f.ledger.Folder(ctr.Id)))
+			mode = oci.LimiterPreload
+			f.start()
+			require.Equal(t, test.want, f.claimedMode(ctr.Id))
+		})
+	}
+}
+
+// claimedMode is what a container's claim says of how it is held.
+func (f *fixture) claimedMode(id string) string {
+	now, err := f.ledger.Snapshot(context.Background())
+	require.NoError(f.t, err)
+	for _, e := range now.Entries {
+		if e.ContainerID == id {
+			return e.Mode
+		}
+	}
+	return ""
+}
