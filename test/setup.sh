@@ -5,6 +5,7 @@
 #        gcc libc6-dev make  the C parts            runc            the container runtime
 #        busybox-static      the test images        shellcheck      lint of the scripts
 #        python3-minimal ripgrep (in Rust)          programs that must not notice the limiter
+#        docker.io podman            the other engines  containerd   an old one (1.6), beside the one of 2.
 #   2. Tools from the module test/tools (containerd, ctr, the runc shim, staticcheck), built once into
 #        ${GPUSLICE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuslice/tools}/<hash of that module>
 #
@@ -25,7 +26,7 @@ say() { echo "setup: $*" >&2; }
 
 install_packages() {
   local missing=() package
-  for package in gcc libc6-dev make runc busybox-static musl-tools shellcheck python3-minimal ripgrep; do
+  for package in gcc libc6-dev make runc busybox-static musl-tools shellcheck python3-minimal ripgrep docker.io podman containerd; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
   done
   [ ${#missing[@]} -eq 0 ] && return 0

@@ -186,7 +186,7 @@ func Uninstall(ctx context.Context, o Options, out io.Writer) error {
 		edits = append(edits, e)
 	}
 	if changed {
-		notes = append(notes, afterUninstall[o.Engine]...)
+		notes = append(notes, afterUninstall(o.Engine, edits)...)
 		notes = append(notes, j.RuntimePath+" and "+j.LibraryDir+" stay: containers that run can't be ended without the one, and have the other mounted")
 	}
 	if err := j.finish(edits, notes); err != nil || j.DryRun || !hasRecord {
@@ -195,9 +195,32 @@ func Uninstall(ctx context.Context, o Options, out io.Writer) error {
 	return j.forget()
 }
 
-var afterUninstall = map[string][]string{
-	"docker":     {"run `systemctl reload docker`; remove the containers of this runtime first: they can't be started again"},
-	"containerd": {"run `systemctl restart containerd` (containers go on running)"},
+// afterUninstall says what makes an engine see that something is gone.
+func afterUninstall(engine string, edits []edit) []string {
+	switch engine {
+	case "docker":
+		const first = "; remove the containers of this runtime first: they can't be started again"
+		if slices.ContainsFunc(edits, losesDefault) {
+			return []string{"run `systemctl restart docker`, not reload, which would keep gpuslice as the default runtime (and docker 20.10 ends itself over that)" + first}
+		}
+		return []string{"run `systemctl reload docker`" + first}
+	case "containerd":
+		return []string{"run `systemctl restart containerd` (containers go on running)"}
+	}
+	return nil
+}
+
+// losesDefault says whether daemon.json names a default runtime no more.
+func losesDefault(e edit) bool {
+	names := func(text []byte) bool {
+		d, err := jsonFormat{}.parse(text)
+		if err != nil {
+			return false
+		}
+		_, ok := d.tree()["default-runtime"]
+		return ok
+	}
+	return e.changes() && names(e.before) && !names(e.after)
 }
 
 // finish does the edits, or shows them.

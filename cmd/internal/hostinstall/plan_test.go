@@ -134,6 +134,25 @@ func TestDocker(t *testing.T) {
 	}, p.notes)
 }
 
+// A dockerd that is reloaded keeps its default runtime where the file names none: one of
+// 20.10 then ends itself, for it has no such runtime any more.
+func TestDockerDefaultNeedsRestart(t *testing.T) {
+	for text, want := range map[string]string{
+		"{}":                           "systemctl restart docker`, not reload",
+		`{"default-runtime": "other"}`: "systemctl reload docker`;",
+	} {
+		h := newTestHost(t)
+		h.put(daemonJSON, text)
+		o := h.options("docker")
+		o.SetDefault = true
+		_, err := h.install(o)
+		require.NoError(t, err)
+		out, err := h.uninstall(o)
+		require.NoError(t, err)
+		assert.Contains(t, out, want)
+	}
+}
+
 // Calls that can't be right.
 func TestBadCalls(t *testing.T) {
 	h := newTestHost(t)

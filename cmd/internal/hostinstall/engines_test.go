@@ -1,0 +1,238 @@
+package hostinstall
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+// dump is the configuration as a containerd reads it.
+func dump(t *testing.T, containerd, file string) map[string]any {
+	var config map[string]any
+	text, err := harness.Run(t.Context(), nil, containerd, "--config", file, "config", "dump")
+	require.NoError(t, err)
+	require.NoError(t, toml.Unmarshal([]byte(text), &config))
+	return config
+}
+
+// Real containerds of both lines read what was written, in every shape that they can
+// read at all, and keep their other handlers.
+func TestRealContainerd(t *testing.T) {
+	newest, err := harness.Tool("containerd")
+	require.NoError(t, err)
+	const old = "/usr/bin/containerd" // Debian's
+	fixtures, err := filepath.Glob("testdata/containerd/*.toml")
+	require.NoError(t, err)
+	// They are not told of the test's root folder: imports are relative to the file.
+	local := strings.NewReplacer("/etc/containerd/conf.d", "conf.d", "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d", "conf.d")
+	for _, fixture := range append(fixtures, "none") {
+		for _, c := range []struct{ path, version, cri string }{{newest, "2.4.2", doctor.PluginCRI}, {old, "1.6.20", doctor.PluginCRIv2}} {
+			text, err := os.ReadFile(fixture)
+			if err == nil && c.path == old && !strings.Contains(string(text), "version = 2") {
+				continue // it reads no newer version
+			}
+			t.Run(filepath.Base(fixture)+" "+c.version, func(t *testing.T) {
+				h := newTestHost(t)
+				main := h.path(containerdTOML)
+				var before map[string]any
+				if err == nil {
+					h.put(containerdTOML, local.Replace(string(text)))
+					before = dump(t, c.path, main)
+				}
+				o := h.options("containerd")
+				o.ContainerdVersion = c.version
+				_, err = h.install(o)
+				require.NoError(t, err)
+				after := dump(t, c.path, main)
+				at := func(keys ...string) any {
+					v, _ := lookup(after, append([]string{"plugins"}, keys...))
+					return v
+				}
+				assert.Equal(t, o.RuntimePath, at(c.cri, "containerd", "runtimes", "gpuslice", "options", "BinaryName"))
+				assert.Equal(t, shim, at(c.cri, "containerd", "runtimes", "gpuslice", "runtime_type"))
+				handlers, _ := lookup(before, []string{"plugins", c.cri, "containerd", "runtimes"})
+				if handlers == nil {
+					handlers = map[string]any{"runc": nil} // what it has by default
+				}
+				for name := range handlers.(map[string]any) {
+					assert.NotNil(t, at(c.cri, "containerd", "runtimes", name), "other pods' handler")
+				}
+				if c.path == newest {
+					assert.Equal(t, false, at(doctor.PluginNRI, "disable"))
+					assert.NotContains(t, after["disabled_plugins"], doctor.PluginNRI)
+					assert.Equal(t, true, at(doctor.PluginNRI, "default_validator", "enable"))
+					assert.Equal(t, tolerance, at(doctor.PluginNRI, "default_validator", "tolerate_missing_plugins_annotation"))
+					_, err := harness.Run(t.Context(), nil, c.path, "--config", main, "config", "migrate")
+					assert.NoError(t, err)
+					doctorAgrees(t, h)
+				}
+				_, err = h.uninstall(o)
+				require.NoError(t, err)
+				if before != nil {
+					assert.Equal(t, before, dump(t, c.path, main))
+				} else {
+					assert.NoFileExists(t, main)
+				}
+			})
+		}
+	}
+}
+
+// doctorAgrees checks that doctor wants nothing more of the configuration.
+func doctorAgrees(t *testing.T, h testHost) {
+	machine, err := doctor.NewMachine(h.root)
+	require.NoError(t, err)
+	defer machine.Close()
+	report := doctor.Examine(t.Context(), machine, doctor.Options{
+		RuntimeConfig: containerdTOML, RuntimeSocket: "/none", KubeletDir: "/none", StateDir: "/none", LibraryDir: "/none",
+	})
+	seen := 0
+	for _, r := range report.Results {
+		switch r.Check {
+		case "runtime-config", "nri-timeout", "nri-validator":
+			seen++
+			assert.Equal(t, doctor.OK, r.State, "%s: %s", r.Check, r.Found)
+		case "nri":
+			seen++
+			assert.Contains(t, r.Found, "NRI is on", "its socket is of a containerd that runs")
+		}
+	}
+	assert.Equal(t, 4, seen)
+}
+
+// A dockerd that runs takes the runtime up when it is reloaded, and lets it go again.
+func TestRealDocker(t *testing.T) {
+	for _, setDefault := range []bool{false, true} {
+		t.Run(fmt.Sprint("default ", setDefault), func(t *testing.T) {
+			h := newTestHost(t)
+			h.put(daemonJSON, "{\n  \"debug\": true,\n  \"default-runtime\": \"other\",\n  \"runtimes\": {\"other\": {\"path\": \"/usr/sbin/runc\"}}\n}\n")
+			d := startDocker(t, h.path(daemonJSON))
+			o := h.options("docker")
+			o.SetDefault = setDefault
+			_, err := h.install(o)
+			require.NoError(t, err)
+			d.reload(func(i dockerInfo) bool {
+				return i.Runtimes["gpuslice"].Path == o.RuntimePath && i.Runtimes["other"].Path != "" && setDefault == (i.DefaultRuntime == Name)
+			})
+			_, err = h.uninstall(o)
+			require.NoError(t, err)
+			d.reload(func(i dockerInfo) bool {
+				return i.Runtimes["gpuslice"].Path == "" && i.Runtimes["other"].Path != "" && i.DefaultRuntime == "other"
+			})
+		})
+	}
+}
+
+// docker is a dockerd of the test's own.
+type docker struct {
+	t       *testing.T
+	process *harness.Process
+	client  *http.Client
+}
+
+type dockerInfo struct {
+	DefaultRuntime string
+	Runtimes       map[string]struct{ Path string }
+}
+
+func startDocker(t *testing.T, config string) docker {
+	dir, err := os.MkdirTemp("/tmp", "hi") // short: a socket's path has at most 107 bytes
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
+	socket := filepath.Join(dir, "d.sock")
+	p, err := harness.StartProcess(dir, "dockerd", nil, "dockerd", "--config-file", config, "--iptables=false", "--ip6tables=false",
+		"--bridge=none", "--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"), "--pidfile", filepath.Join(dir, "pid"),
+		"--storage-driver", "vfs", "-H", "unix://"+socket)
+	require.NoError(t, err, "Debian's package docker.io has dockerd: test/setup.sh installs it")
+	t.Cleanup(func() { assert.NoError(t, p.Stop(20*time.Second)) })
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}
+	d := docker{t, p, &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}
+	d.until(func(dockerInfo) bool { return true })
+	return d
+}
+
+func (d docker) reload(done func(dockerInfo) bool) {
+	require.NoError(d.t, d.process.Signal(syscall.SIGHUP)) // what `systemctl reload docker` sends
+	d.until(done)
+}
+
+func (d docker) until(done func(dockerInfo) bool) {
+	err := harness.Until(d.t.Context(), 30*time.Second, func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker/info", nil)
+		if err != nil {
+			return err
+		}
+		response, err := d.client.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		var info dockerInfo
+		if err := json.NewDecoder(response.Body).Decode(&info); err != nil {
+			return err
+		}
+		if !done(info) {
+			return fmt.Errorf("it says %+v", info)
+		}
+		return nil
+	})
+	require.NoError(d.t, err, d.process.LogTail(20))
+}
+
+// podman finds the runtime, by its name and as the default, beside those that it had.
+func TestRealPodman(t *testing.T) {
+	for description, config := range map[string]string{"a file of its own": "", "the main file": "/etc/containers/containers.conf"} {
+		t.Run(description, func(t *testing.T) {
+			h := newTestHost(t)
+			h.put("/etc/containers/containers.conf", "[engine]\ncgroup_manager = \"cgroupfs\" # no systemd\nevents_logger = \"file\"\nruntime = \"runc\"\n")
+			h.put("/etc/containers/policy.json", "{}")
+			o := h.options("podman")
+			o.Config, o.RuntimePath = config, "/etc/containers/gpuslice-runtime"
+			require.NoError(t, os.Symlink("/usr/sbin/runc", h.path(o.RuntimePath)))
+			h.put("/usr/sbin/runc", "")
+			require.NoError(t, os.Chmod(h.path("/usr/sbin/runc"), 0o755))
+			_, err := h.install(o)
+			require.NoError(t, err)
+			runc := podman(t, h, "--runtime", "runc") // where podman finds it
+			assert.NotEqual(t, o.RuntimePath, runc)
+			assert.Equal(t, o.RuntimePath, podman(t, h, "--runtime", "gpuslice"))
+			assert.Equal(t, runc, podman(t, h))
+			o.SetDefault = true
+			_, err = h.install(o)
+			require.NoError(t, err)
+			assert.Equal(t, o.RuntimePath, podman(t, h))
+			_, err = h.uninstall(o)
+			require.NoError(t, err)
+			assert.Equal(t, runc, podman(t, h))
+		})
+	}
+}
+
+// podman runs a podman that has the host's /etc/containers, and says which runtime it takes.
+func podman(t *testing.T, h testHost, args ...string) string {
+	dir, err := os.MkdirTemp("/tmp", "hi") // short: podman wants at most 50 characters
+	require.NoError(t, err)
+	defer os.RemoveAll(dir)
+	script := `mount --bind "$1" /etc/containers && shift && exec podman "$@"`
+	command := append([]string{"-m", "sh", "-c", script, "sh", h.path("/etc/containers"), "--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run"), "--storage-driver", "vfs"}, args...)
+	out, err := harness.Run(t.Context(), nil, "unshare", append(command, "info", "--format", "{{.Host.OCIRuntime.Path}}")...)
+	require.NoError(t, err, "Debian's package podman has it: test/setup.sh installs it")
+	return strings.TrimSpace(out)
+}
