@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -20,6 +21,12 @@ import (
 
 // configEnv names another config than wish.DefaultPath.
 const configEnv = "GPUSLICE_RUNTIME_CONFIG"
+
+func init() {
+	// The thread that execs is then the process' first: it never looks like a zombie to
+	// one that asks whether this creation is still under way.
+	runtime.LockOSThread()
+}
 
 func main() {
 	// It lives for milliseconds, and collecting what it leaves would take some of them.
@@ -40,10 +47,7 @@ func main() {
 		fmt.Fprintf(os.Stderr, "gpuslice: find this program: %v\n", err)
 		os.Exit(1)
 	}
-	config, problem := wish.Load(configPath(os.Args[1:]))
-	if problem != nil {
-		config = wish.DefaultConfig() // for the containers that are there
-	}
+	config, problem := ociruntime.LoadConfig(configPath(os.Args[1:]))
 	r := &ociruntime.Runtime{
 		Config: config, ConfigProblem: problem, Self: self, Env: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,

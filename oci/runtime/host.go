@@ -18,6 +18,16 @@ import (
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
+// LoadConfig reads the operator's config. Where it can't be used, problem says why, and
+// the config is the one of a machine without any: so that containers which are there can
+// be stopped and removed.
+func LoadConfig(path string) (c wish.Config, problem error) {
+	if c, problem = wish.Load(path); problem != nil {
+		c = wish.DefaultConfig()
+	}
+	return c, problem
+}
+
 // NewInventory is the inventory of this machine. Where no agent says what the cards are,
 // `gpuslice cards` is asked, the program beside this one: it knows NVML, which this one,
 // that starts with every container, is not linked with.

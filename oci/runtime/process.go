@@ -36,9 +36,16 @@ func (p procfs) identify(pid int) (process, error) {
 }
 
 // lives says whether the process is there and no zombie.
+//
+// The first thread of a process is a zombie for a moment in an exec by another of its
+// threads, which takes its place. So one is looked at again once no other thread is there.
 func (p procfs) lives(of process) bool {
 	start, dead, err := p.stat(of.PID)
-	return err == nil && !dead && start == of.Start
+	if err == nil && dead && !p.threads(of.PID) {
+		start, dead, err = p.stat(of.PID)
+		return err == nil && !dead && start == of.Start
+	}
+	return err == nil && start == of.Start
 }
 
 // stat reads a process' start and whether it has ended.
@@ -58,6 +65,12 @@ func (p procfs) stat(pid int) (start uint64, dead bool, err error) {
 	}
 	start, err = strconv.ParseUint(fields[19], 10, 64)
 	return start, strings.ContainsAny(fields[0], "ZXx"), err
+}
+
+// threads says whether a process has threads beside its first.
+func (p procfs) threads(pid int) bool {
+	tasks, err := os.ReadDir(filepath.Join(string(p), strconv.Itoa(pid), "task"))
+	return err == nil && len(tasks) > 1
 }
 
 // namespace is the number of this process' PID namespace. Numbers of processes mean
