@@ -1,6 +1,7 @@
 package wish
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -64,6 +65,9 @@ func TestChoose(t *testing.T) {
 			c.Indices = nil
 		}, []grant.Share{share(gpu0, 8192, 60)}},
 		{"two cards, listed as the node lists them", Request{Devices: Devices{Count: 2}, Amount: mib(8192, 30)}, nil, []grant.Share{share(gpu0, 8192, 30), share(gpu1, 8192, 30)}},
+		{"listed so also where the first is the fullest", Request{Devices: Devices{Count: 2}, Amount: mib(8192, 30)}, func(_ map[string]grant.Card, booked map[string]grant.Usage, _ *Config) {
+			booked[gpu0], booked[gpu1] = booked[gpu1], booked[gpu0]
+		}, []grant.Share{share(gpu0, 8192, 30), share(gpu1, 8192, 30)}},
 		{"each with its own amount", Request{Devices: Devices{Count: 2}, Each: map[int]Amount{0: mib(8192, 0), 1: mib(60000, 0)}}, nil, []grant.Share{share(gpu1, 8192, 0), share(gpu0, 60000, 0)}},
 		{"the large one first", Request{Devices: Devices{Count: 2}, Each: map[int]Amount{0: mib(60000, 0)}, Amount: mib(100, 5)}, nil, []grant.Share{share(gpu0, 60000, 5), share(gpu1, 100, 5)}},
 		{"by index", Request{Devices: names("0"), Amount: mib(100, 0)}, nil, []grant.Share{share(gpu0, 100, 0)}},
@@ -109,6 +113,10 @@ func TestChoose(t *testing.T) {
 		{"MIG devices where cards have no room", Request{Devices: Devices{Count: 2}, Amount: mib(9000, 60)}, func(cards map[string]grant.Card, _ map[string]grant.Usage, c *Config) { withMIG(cards, *c) },
 			[]grant.Share{share(mig0, 20096, 100), share(mig1, 9856, 100)}},
 		{"MIG devices by index", Request{Devices: names("4:1"), Amount: mib(100, 0)}, func(cards map[string]grant.Card, _ map[string]grant.Usage, c *Config) { withMIG(cards, *c) }, []grant.Share{share(mig1, 9856, 100)}},
+		{"no more than all of a MIG device's compute time", Request{Devices: names(mig1), Amount: mib(100, 0)}, func(cards map[string]grant.Card, _ map[string]grant.Usage, c *Config) {
+			withMIG(cards, *c)
+			cards[mig1] = grant.Card{UUID: mig1, MemoryMiB: 9856, CorePercent: 150, Slots: 1}
+		}, []grant.Share{share(mig1, 9856, 100)}},
 		{"a maximum of compute time is not for MIG devices", Request{Devices: names(mig1), Amount: mib(100, 0)}, func(cards map[string]grant.Card, _ map[string]grant.Usage, c *Config) {
 			withMIG(cards, *c)
 			c.Maximum.CorePercent = 30
@@ -182,6 +190,11 @@ func TestChooseRefuses(t *testing.T) {
 		{"more cards than the maximum", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(_ map[string]grant.Card, _ map[string]grant.Usage, c *Config) {
 			c.Maximum.Devices = 3
 		}, ErrForbidden, []string{"4 cards", "3 at most", "maximum.devices"}},
+		{"all of more cards than a container can have", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(cards map[string]grant.Card, _ map[string]grant.Usage, _ *Config) {
+			for i := range 13 {
+				cards[fmt.Sprintf("GPU-%08d-0000-4000-8000-00000000000a", i)] = cards[gpu0]
+			}
+		}, grant.ErrMalformed, []string{"17 cards", "16 at most"}},
 		{"a MIG device that is more than the maximum", Request{Devices: names(mig0), Amount: mib(100, 0)}, func(cards map[string]grant.Card, _ map[string]grant.Usage, c *Config) {
 			withMIG(cards, *c)
 			c.Maximum.Memory = Size{MiB: 10000}
@@ -216,6 +229,9 @@ func TestChooseRefuses(t *testing.T) {
 		{"a grant that isn't limited in compute time", Request{Shares: []grant.Share{share(gpu0, 1, 0)}}, func(_ map[string]grant.Card, _ map[string]grant.Usage, c *Config) {
 			c.Maximum.CorePercent = 30
 		}, ErrForbidden, []string{"maximum.cores"}},
+		{"a grant of too much compute time", Request{Shares: []grant.Share{share(gpu0, 1, 31)}}, func(_ map[string]grant.Card, _ map[string]grant.Usage, c *Config) {
+			c.Maximum.CorePercent = 30
+		}, ErrForbidden, []string{"31 %", "maximum.cores"}},
 		{"a grant of too many", Request{Shares: []grant.Share{share(gpu0, 1, 0), share(gpu1, 1, 0)}}, func(_ map[string]grant.Card, _ map[string]grant.Usage, c *Config) {
 			c.Maximum.Devices = 1
 		}, ErrForbidden, []string{"maximum.devices"}},

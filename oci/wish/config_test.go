@@ -75,6 +75,9 @@ nvmlLibrary: /usr/lib/libnvidia-ml.so.1
 			c.Maximum.Memory.Percent = 10
 			c.Slices = map[string]Slice{"a": {Amount: mib(1<<20, 0)}}
 		})},
+		{"a default without a maximum", "default: {memory: 1g, cores: 20, devices: 'device=0,1'}\n", changed(func(c *Config) {
+			c.Default = Slice{Amount: mib(1024, 20), Devices: names("0", "1")}
+		})},
 		{"a whole number for a factor", "memoryScaling: 2\n", changed(func(c *Config) { c.MemoryScaling = 2 })},
 	} {
 		t.Run(tt.description, func(t *testing.T) {

@@ -88,8 +88,7 @@ func (d candidate) fits(a Amount) bool {
 
 // hasRoom says whether a share can be booked on the card.
 func (d candidate) hasRoom(share grant.Share) bool {
-	return share.MemoryMiB >= 1 && share.MemoryMiB <= d.MemoryMiB-d.used.MemoryMiB &&
-		share.CorePercent <= d.CorePercent &&
+	return share.MemoryMiB <= d.MemoryMiB-d.used.MemoryMiB &&
 		(share.CorePercent == 0 || share.CorePercent <= d.CorePercent-d.used.CorePercent) &&
 		d.used.Slots < d.Slots
 }

@@ -62,6 +62,8 @@ func TestFromContainer(t *testing.T) {
 		{"an annotation over a bad variable", []string{"GPUSLICE_MEMORY=junk"}, notes{AnnotationMemory: "1g"}, &Request{Amount: amount(1024, 0)}},
 		{"an annotation over HAMi's variables", []string{"CUDA_DEVICE_MEMORY_LIMIT_3=junk", "CUDA_DEVICE_SM_LIMIT=20"}, notes{AnnotationMemory: "1g"}, &Request{Amount: amount(1024, 20)}},
 		{"an annotation over a slice", []string{"GPUSLICE_SLICE=pair"}, notes{AnnotationMemory: "1g"}, &Request{Amount: amount(1024, 0)}},
+		{"an annotation of cores over a slice", []string{"GPUSLICE_SLICE=pair"}, notes{AnnotationCores: "20"}, &Request{Amount: amount(0, 20)}},
+		{"an annotation of a priority over a slice", []string{"GPUSLICE_SLICE=pair", "GPUSLICE_MEMORY=1g"}, notes{AnnotationPriority: "1"}, &Request{Amount: amount(1024, 0)}},
 		{"a slice's annotation over variables", []string{"GPUSLICE_MEMORY=8g", "GPUSLICE_CORES=99", "GPUSLICE_PRIORITY=0", "CUDA_DEVICE_SM_LIMIT_1=4"}, notes{AnnotationSlice: "small"},
 			&Request{Amount: amount(4096, 10), Slice: "small"}},
 

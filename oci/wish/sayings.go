@@ -161,12 +161,10 @@ func addHAMi(into map[int]said, name, value, base string) error {
 }
 
 // overlay puts annotations over variables: what is said in both is taken from the
-// annotations. A slice stands for memory, cores and priority, and a grant for all.
+// annotations. A slice stands for memory, cores and priority. (A grant stands for all, and
+// nothing else is looked at then.)
 func overlay(notes, vars *sayings) *sayings {
 	all := *vars
-	if notes.grant != nil {
-		all = sayings{}
-	}
 	if notes.memory != nil || notes.slice != nil {
 		all.memory, all.hamiMemory = nil, nil
 	}
