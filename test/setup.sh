@@ -6,6 +6,7 @@
 #        busybox-static      the test images        shellcheck      lint of the scripts
 #        python3-minimal ripgrep (in Rust)          programs that must not notice the limiter
 #        docker.io podman            the other engines  containerd   an old one (1.6), beside the one of 2.
+#      No service of theirs is started.
 #   2. Tools from the module test/tools (containerd, ctr, the runc shim, staticcheck), built once into
 #        ${GPUSLICE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuslice/tools}/<hash of that module>
 #
@@ -38,7 +39,27 @@ install_packages() {
   say "installing Debian packages: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -q >/dev/null
-  apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
+  without_services apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# without_services runs a command that installs packages, and starts none of their services: the
+# tests bring up daemons of their own. Debian asks policy-rc.d whether a service may be started.
+without_services() {
+  local policy=/usr/sbin/policy-rc.d status=0 new=() unit
+  if [ -e "$policy" ]; then # the machine has its own rule
+    "$@"
+    return
+  fi
+  for unit in docker.socket docker.service containerd.service podman.socket podman.service; do
+    systemctl cat "$unit" >/dev/null 2>&1 || new+=("$unit")
+  done
+  printf '#!/bin/sh\nexit 101\n' >"$policy"
+  chmod 755 "$policy"
+  "$@" || status=$?
+  rm -f "$policy"
+  # Nor at the next boot; units that were there before are left as they are.
+  [ ! -d /run/systemd/system ] || systemctl --quiet disable "${new[@]}" 2>/dev/null || true
+  return "$status"
 }
 
 build_tools() {

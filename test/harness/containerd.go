@@ -31,7 +31,11 @@ state = "{{.Dir}}/state"
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
   cdi_spec_dirs = ["{{.Dir}}/no-cdi"]
-
+{{range $name, $binary := .Runtimes}}
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.{{$name}}]
+  runtime_type = "io.containerd.runc.v2"
+  options = { BinaryName = "{{$binary}}" }
+{{end}}
 [plugins.'io.containerd.cri.v1.runtime'.cni]
   bin_dirs = ["/usr/lib/cni"]
   conf_dir = "{{.Dir}}/cni"
@@ -56,6 +60,10 @@ type ContainerdOptions struct {
 	DisableNRI bool
 	// RequestTimeout is NRI's plugin_request_timeout; 2 s when it is zero, as in containerd.
 	RequestTimeout time.Duration
+	// Runtimes are further runtime handlers: the runtime's path by the handler's name.
+	Runtimes map[string]string
+	// Env is for containerd, and for the runtimes that it starts.
+	Env []string
 }
 
 // Containerd is a real containerd under a folder of its own.
@@ -63,6 +71,7 @@ type Containerd struct {
 	Dir string
 	CRI cri.RuntimeServiceClient
 
+	env     []string
 	process *Process
 	conn    *grpc.ClientConn
 }
@@ -87,11 +96,12 @@ func NewContainerd(ctx context.Context, dir string, o ContainerdOptions) (*Conta
 	}
 	err = containerdConfig.Execute(file, map[string]any{
 		"Dir": dir, "PauseImage": PauseImage, "DisableNRI": o.DisableNRI, "RequestTimeout": o.RequestTimeout,
+		"Runtimes": o.Runtimes,
 	})
 	if err := errors.Join(err, file.Close()); err != nil {
 		return nil, fmt.Errorf("write containerd's configuration: %w", err)
 	}
-	c := &Containerd{Dir: dir}
+	c := &Containerd{Dir: dir, env: o.Env}
 	return c, c.Start(ctx)
 }
 
@@ -102,7 +112,7 @@ func (c *Containerd) Start(ctx context.Context) error {
 		return err
 	}
 	// containerd finds the shim and runc by PATH.
-	env := []string{"PATH=" + filepath.Dir(path) + ":/usr/sbin:/usr/bin:/sbin:/bin"}
+	env := append([]string{"PATH=" + filepath.Dir(path) + ":/usr/sbin:/usr/bin:/sbin:/bin"}, c.env...)
 	c.process, err = StartProcess(c.Dir, "containerd", env, path, "--config", filepath.Join(c.Dir, "config.toml"))
 	if err != nil {
 		return err
@@ -154,12 +164,17 @@ func (c *Containerd) LogTail(lines int) string { return c.process.LogTail(lines)
 
 // Import loads an image archive.
 func (c *Containerd) Import(ctx context.Context, archive string) error {
+	_, err := c.Ctr(ctx, "images", "import", archive)
+	return err
+}
+
+// Ctr runs ctr in CRI's namespace.
+func (c *Containerd) Ctr(ctx context.Context, args ...string) (string, error) {
 	ctr, err := Tool("ctr")
 	if err != nil {
-		return err
+		return "", err
 	}
-	_, err = Run(ctx, nil, ctr, "--address", filepath.Join(c.Dir, "c.sock"), "--namespace", "k8s.io", "images", "import", archive)
-	return err
+	return Run(ctx, nil, ctr, append([]string{"--address", filepath.Join(c.Dir, "c.sock"), "--namespace", "k8s.io"}, args...)...)
 }
 
 // Close removes every pod, stops the daemon, and unmounts what is left below its folder.
@@ -176,7 +191,7 @@ func (c *Containerd) Close(ctx context.Context) error {
 	if c.conn != nil {
 		errs = append(errs, c.conn.Close())
 	}
-	errs = append(errs, c.killShims(), unmountBelow(c.Dir))
+	errs = append(errs, killShims(filepath.Join(c.Dir, "c.sock")), unmountBelow(c.Dir))
 	return errors.Join(errs...)
 }
 

@@ -2,7 +2,6 @@ package harness
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -18,13 +17,13 @@ const NodeName = "node-1"
 // Node is a machine with simulated cards: a containerd, and an agent that guards it.
 type Node struct {
 	*Containerd
+	*Machine
 	// Dir holds everything; it is short, and removed at Close.
 	Dir string
 	// Agent is the running agent, or nil.
 	Agent *Process
 
 	options NodeOptions
-	simctl  string
 }
 
 // NodeOptions are the differences between the tests' nodes.
@@ -49,31 +48,20 @@ func NewNode(ctx context.Context, o NodeOptions) (*Node, error) {
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
 	}
-	if os.Geteuid() != 0 {
-		return nil, errors.New("containers are made as root: run this as root")
-	}
-	dir, err := os.MkdirTemp("", "gs")
-	if err != nil {
+	o.Progress("simulated card: %s", strings.Join(o.Cards, ", "))
+	machine, err := NewMachine(ctx, o.Cards...)
+	if machine == nil {
 		return nil, err
 	}
-	n := &Node{Dir: dir, options: o}
+	n := &Node{Machine: machine, Dir: machine.Dir, options: o}
+	if err != nil {
+		return n, err
+	}
 	return n, n.start(ctx)
 }
 
-func (n *Node) start(ctx context.Context) error {
-	// containerd's sockets and the agent's libraries are reached from containers' runtimes.
-	if err := os.Chmod(n.Dir, 0o711); err != nil {
-		return err
-	}
-	n.options.Progress("simulated card: %s", strings.Join(n.options.Cards, ", "))
-	if err := n.makeCards(ctx); err != nil {
-		return err
-	}
-	if err := MountTmpfs(n.StateDir(), 256); err != nil {
-		return err
-	}
+func (n *Node) start(ctx context.Context) (err error) {
 	n.options.Progress("containerd with NRI")
-	var err error
 	n.Containerd, err = NewContainerd(ctx, filepath.Join(n.Dir, "c"), n.options.Containerd)
 	if err != nil {
 		return err
@@ -91,44 +79,6 @@ func (n *Node) start(ctx context.Context) error {
 	}
 	n.options.Progress("gpuslice-agent")
 	return n.StartAgent(ctx)
-}
-
-// makeCards makes the simulated driver's state, device nodes and CDI spec.
-func (n *Node) makeCards(ctx context.Context) error {
-	var err error
-	if n.simctl, err = Artefact("sim", "simctl"); err != nil {
-		return err
-	}
-	for _, sub := range []string{"sim", "dev", "cdi"} {
-		if err := os.Mkdir(filepath.Join(n.Dir, sub), 0o755); err != nil {
-			return err
-		}
-	}
-	initArgs := []string{"init"}
-	for _, c := range n.options.Cards {
-		initArgs = append(initArgs, "--card", c)
-	}
-	for _, args := range [][]string{
-		initArgs,
-		{"devnodes", "--dev-dir", filepath.Join(n.Dir, "dev")},
-		{"cdi", "--lib-dir", filepath.Dir(n.simctl), "--dev-dir", filepath.Join(n.Dir, "dev"), "--out", filepath.Join(n.Dir, "cdi", "nvidia.yaml")},
-	} {
-		if _, err := n.Simctl(ctx, args...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// SimState is the simulated driver's state file.
-func (n *Node) SimState() string { return filepath.Join(n.Dir, "sim", "state") }
-
-// StateDir is the agent's state folder, on a tmpfs.
-func (n *Node) StateDir() string { return filepath.Join(n.Dir, "run") }
-
-// Simctl runs simctl on the node's cards.
-func (n *Node) Simctl(ctx context.Context, args ...string) (string, error) {
-	return Run(ctx, nil, n.simctl, append([]string{"--state", n.SimState()}, args...)...)
 }
 
 // StartAgent starts the agent and waits until it guards the node.
@@ -236,49 +186,6 @@ func (n *Node) Health(ctx context.Context, path string) error {
 	return nil
 }
 
-// Status is what `gpuslice status -o json` prints, as far as tests look at it.
-type Status struct {
-	Cards []struct {
-		UUID             string `json:"uuid"`
-		MemoryMiB        int64  `json:"memoryMiB"`
-		GrantedMemoryMiB int64  `json:"grantedMemoryMiB"`
-		GrantedCores     int    `json:"grantedCores"`
-		Containers       int    `json:"containers"`
-	} `json:"cards"`
-	Containers []struct {
-		ContainerID string `json:"containerID"`
-		Pod         string `json:"pod"`
-		Container   string `json:"container"`
-		State       string `json:"state"`
-		Shares      []struct {
-			UUID      string `json:"uuid"`
-			MemoryMiB int64  `json:"memoryMiB"`
-			Cores     int    `json:"cores"`
-			UsedBytes uint64 `json:"usedBytes"`
-			Processes int    `json:"processes"`
-		} `json:"shares"`
-	} `json:"containers"`
-}
-
-// Status runs gpuslice status.
-func (n *Node) Status(ctx context.Context) (Status, error) {
-	out, err := n.CLI(ctx, "status", "-o", "json")
-	if err != nil {
-		return Status{}, err
-	}
-	var s Status
-	return s, json.Unmarshal([]byte(out), &s)
-}
-
-// CLI runs gpuslice on the node's state folder.
-func (n *Node) CLI(ctx context.Context, args ...string) (string, error) {
-	path, err := Artefact("bin", "gpuslice")
-	if err != nil {
-		return "", err
-	}
-	return Run(ctx, nil, path, append(args, "--state-dir", n.StateDir())...)
-}
-
 // Close takes everything down and reports what did not go.
 func (n *Node) Close(ctx context.Context) error {
 	var errs []error
@@ -288,6 +195,5 @@ func (n *Node) Close(ctx context.Context) error {
 	if n.Agent != nil {
 		errs = append(errs, n.Agent.Stop(5*time.Second))
 	}
-	errs = append(errs, unmountBelow(n.Dir), os.RemoveAll(n.Dir))
-	return errors.Join(errs...)
+	return errors.Join(append(errs, n.Machine.Close())...)
 }

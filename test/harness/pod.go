@@ -22,6 +22,8 @@ type Pod struct {
 	Namespace   string // "default" when empty
 	UID         string // derived from the name when empty
 	Annotations map[string]string
+	// Handler is the runtime handler; the default one when empty.
+	Handler string
 }
 
 // Container is a container to create in a pod.
@@ -75,7 +77,7 @@ func (c *Containerd) RunPod(ctx context.Context, p Pod) (*Sandbox, error) {
 			},
 		},
 	}
-	r, err := c.CRI.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})
+	r, err := c.CRI.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config, RuntimeHandler: p.Handler})
 	if err != nil {
 		return nil, fmt.Errorf("run pod %s: %w", p.Name, err)
 	}

@@ -83,7 +83,7 @@ func (n *Node) RestartAgent(ctx context.Context) error {
 
 // killShims ends the shims that a daemon which was killed at the wrong moment has lost
 // track of. They are known by the daemon's socket in their command line.
-func (c *Containerd) killShims() error {
+func killShims(socket string) error {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func (c *Containerd) killShims() error {
 	for _, file := range files {
 		line, _ := os.ReadFile(file) // it may be gone
 		args := bytes.Split(line, []byte{0})
-		if !strings.HasPrefix(filepath.Base(string(args[0])), "containerd-shim") || !bytes.Contains(line, []byte("\x00"+filepath.Join(c.Dir, "c.sock")+"\x00")) {
+		if !strings.HasPrefix(filepath.Base(string(args[0])), "containerd-shim") || !bytes.Contains(line, []byte("\x00"+socket+"\x00")) {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))

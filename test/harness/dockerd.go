@@ -1,0 +1,196 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// DockerdOptions are the differences between the test's docker daemons.
+type DockerdOptions struct {
+	// Config are further settings of daemon.json.
+	Config map[string]any
+}
+
+// Dockerd is Debian's dockerd, with the containerd that it manages, under a folder of
+// its own. Its runtimes are runc and gpuslice, the wrapper.
+type Dockerd struct {
+	Dir string
+
+	m       *Machine
+	options DockerdOptions
+	process *Process
+}
+
+// NewDockerd starts a dockerd and gives it the test images. It has to be closed also
+// after an error.
+func NewDockerd(ctx context.Context, m *Machine, o DockerdOptions) (*Dockerd, error) {
+	dir, err := os.MkdirTemp(m.Dir, "d") // short: a socket's path has at most 107 bytes
+	if err != nil {
+		return nil, err
+	}
+	d := &Dockerd{Dir: dir, m: m, options: o}
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return d, err
+	}
+	if err := d.writeConfig(); err != nil {
+		return d, err
+	}
+	if err := d.Start(ctx); err != nil {
+		return d, err
+	}
+	return d, d.importImages(ctx)
+}
+
+// writeConfig writes daemon.json. Out of the ordinary are the private paths, and that
+// nothing of the machine's network is touched.
+func (d *Dockerd) writeConfig() error {
+	wrapper, err := Wrapper()
+	if err != nil {
+		return err
+	}
+	config := map[string]any{
+		"data-root":     filepath.Join(d.Dir, "data"),
+		"exec-root":     filepath.Join(d.Dir, "exec"),
+		"pidfile":       filepath.Join(d.Dir, "pid"),
+		"hosts":         []string{d.host()},
+		"bridge":        "none",
+		"iptables":      false,
+		"ip6tables":     false,
+		"live-restore":  true,
+		"cgroup-parent": "/" + filepath.Base(d.m.Dir),
+		"runtimes":      map[string]any{"gpuslice": map[string]any{"path": wrapper}},
+	}
+	for key, value := range d.options.Config {
+		config[key] = value
+	}
+	data, err := json.MarshalIndent(config, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(d.Dir, "daemon.json"), data, 0o644)
+}
+
+func (d *Dockerd) host() string { return "unix://" + filepath.Join(d.Dir, "docker.sock") }
+
+// Start starts the daemon (again) and waits until it answers.
+func (d *Dockerd) Start(ctx context.Context) error {
+	path, err := debian("dockerd", "docker.io")
+	if err != nil {
+		return err
+	}
+	d.process, err = StartProcess(d.Dir, "dockerd", append(d.m.RuntimeEnv(), debianPath), path,
+		"--config-file", filepath.Join(d.Dir, "daemon.json"))
+	if err != nil {
+		return err
+	}
+	err = Until(ctx, 30*time.Second, func(ctx context.Context) error {
+		select {
+		case <-d.process.Exited():
+			return errors.New("dockerd exited")
+		default:
+		}
+		_, err := d.Docker(ctx, "version")
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("dockerd does not answer: %w\n%s", err, d.LogTail(20))
+	}
+	return nil
+}
+
+// Stop stops the daemon; containers go on, because of live-restore.
+func (d *Dockerd) Stop() error { return d.process.Stop(20 * time.Second) }
+
+// Kill ends the daemon with SIGKILL; containers go on.
+func (d *Dockerd) Kill() { d.process.Kill() }
+
+// LogTail returns the last lines of the daemon's log.
+func (d *Dockerd) LogTail(lines int) string { return d.process.LogTail(lines) }
+
+// Docker runs the docker CLI and returns what it wrote to standard output. The error
+// holds what it wrote to standard error.
+func (d *Dockerd) Docker(ctx context.Context, args ...string) (string, error) {
+	path, err := debian("docker", "docker.io")
+	if err != nil {
+		return "", err
+	}
+	// A config of the user who runs the tests is none of theirs.
+	return Run(ctx, []string{"DOCKER_CONFIG=" + d.Dir, "DOCKER_HOST=", "DOCKER_CONTEXT="}, path, append([]string{"--host", d.host()}, args...)...)
+}
+
+// importImages makes the workload's image and the one that says NVIDIA_VISIBLE_DEVICES=all.
+func (d *Dockerd) importImages(ctx context.Context) error {
+	archive := filepath.Join(d.Dir, "root.tar")
+	if err := WriteRootTar(archive); err != nil {
+		return err
+	}
+	for name, env := range map[string]string{WorkloadImage: "", GreedyImage: "NVIDIA_VISIBLE_DEVICES=all"} {
+		args := []string{"import", "--change", `CMD ["/bin/sleep", "2147483647"]`, "--change", "ENV PATH=/bin:" + WorkloadDir}
+		if env != "" {
+			args = append(args, "--change", "ENV "+env)
+		}
+		if _, err := d.Docker(ctx, append(args, archive, name)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bundle is the folder of a container's task.
+func (d *Dockerd) bundle(id string) string {
+	return filepath.Join(d.Dir, "exec", "containerd", "daemon", "io.containerd.runtime.v2.task", "moby", id)
+}
+
+// Spec is the OCI spec that the low-level runtime was given for a running container.
+func (d *Dockerd) Spec(id string) (*rspec.Spec, error) {
+	data, err := os.ReadFile(filepath.Join(d.bundle(id), "config.json"))
+	if err != nil {
+		return nil, err
+	}
+	spec := &rspec.Spec{}
+	return spec, json.Unmarshal(data, spec)
+}
+
+// Containers are the ids of all containers, whatever their state.
+func (d *Dockerd) Containers(ctx context.Context) ([]string, error) {
+	out, err := d.Docker(ctx, "ps", "--all", "--quiet", "--no-trunc")
+	return strings.Fields(out), err
+}
+
+// RemoveAll removes every container, running or not.
+func (d *Dockerd) RemoveAll(ctx context.Context) error {
+	ids, err := d.Containers(ctx)
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	_, err = d.Docker(ctx, append([]string{"rm", "--force"}, ids...)...)
+	return err
+}
+
+// Shims are the processes that watch this daemon's containers.
+func (d *Dockerd) shimSocket() string {
+	return filepath.Join(d.Dir, "exec", "containerd", "containerd.sock")
+}
+
+// Close removes every container, stops the daemon, and unmounts what is left.
+func (d *Dockerd) Close(ctx context.Context) error {
+	if d.process == nil {
+		return nil // it was never there
+	}
+	var errs []error
+	select {
+	case <-d.process.Exited():
+	default:
+		errs = append(errs, d.RemoveAll(ctx), d.Stop())
+	}
+	errs = append(errs, killShims(d.shimSocket()), unmountBelow(d.Dir))
+	return errors.Join(errs...)
+}

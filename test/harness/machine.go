@@ -1,0 +1,131 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+)
+
+// Machine is a machine with simulated cards and a state folder for gpuslice, and with
+// nothing that runs.
+type Machine struct {
+	// Dir holds everything; it is short, and removed at Close.
+	Dir string
+
+	simctl string
+}
+
+// NewMachine makes a machine with the given profiles of cards. One that is returned has
+// to be closed, also after an error.
+func NewMachine(ctx context.Context, cards ...string) (*Machine, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("containers are made as root: run this as root")
+	}
+	simctl, err := Artefact("sim", "simctl")
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "gs")
+	if err != nil {
+		return nil, err
+	}
+	m := &Machine{Dir: dir, simctl: simctl}
+	// The daemons' sockets and the limiter are reached from containers' runtimes.
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return m, err
+	}
+	if err := m.makeCards(ctx, cards); err != nil {
+		return m, err
+	}
+	return m, MountTmpfs(m.StateDir(), 256)
+}
+
+// makeCards makes the simulated driver's state, device nodes and CDI spec.
+func (m *Machine) makeCards(ctx context.Context, cards []string) error {
+	for _, sub := range []string{"sim", "dev", "cdi"} {
+		if err := os.Mkdir(filepath.Join(m.Dir, sub), 0o755); err != nil {
+			return err
+		}
+	}
+	initArgs := []string{"init"}
+	for _, c := range cards {
+		initArgs = append(initArgs, "--card", c)
+	}
+	for _, args := range [][]string{
+		initArgs,
+		{"devnodes", "--dev-dir", filepath.Join(m.Dir, "dev")},
+		{"cdi", "--lib-dir", filepath.Dir(m.simctl), "--dev-dir", filepath.Join(m.Dir, "dev"), "--out", filepath.Join(m.CDIDir(), "nvidia.yaml")},
+	} {
+		if _, err := m.Simctl(ctx, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SimState is the simulated driver's state file.
+func (m *Machine) SimState() string { return filepath.Join(m.Dir, "sim", "state") }
+
+// CDIDir is the folder of CDI specs.
+func (m *Machine) CDIDir() string { return filepath.Join(m.Dir, "cdi") }
+
+// StateDir is gpuslice's state folder, on a tmpfs.
+func (m *Machine) StateDir() string { return filepath.Join(m.Dir, "run") }
+
+// LibraryDir is the folder that the limiter is installed to.
+func (m *Machine) LibraryDir() string { return filepath.Join(m.Dir, "lib") }
+
+// Simctl runs simctl on the machine's cards.
+func (m *Machine) Simctl(ctx context.Context, args ...string) (string, error) {
+	return Run(ctx, nil, m.simctl, append([]string{"--state", m.SimState()}, args...)...)
+}
+
+// Status is what `gpuslice status -o json` prints, as far as tests look at it.
+type Status struct {
+	Cards []struct {
+		UUID             string `json:"uuid"`
+		MemoryMiB        int64  `json:"memoryMiB"`
+		GrantedMemoryMiB int64  `json:"grantedMemoryMiB"`
+		GrantedCores     int    `json:"grantedCores"`
+		Containers       int    `json:"containers"`
+	} `json:"cards"`
+	Containers []struct {
+		ContainerID string `json:"containerID"`
+		Pod         string `json:"pod"`
+		Container   string `json:"container"`
+		State       string `json:"state"`
+		Shares      []struct {
+			UUID      string `json:"uuid"`
+			MemoryMiB int64  `json:"memoryMiB"`
+			Cores     int    `json:"cores"`
+			UsedBytes uint64 `json:"usedBytes"`
+			Processes int    `json:"processes"`
+		} `json:"shares"`
+	} `json:"containers"`
+}
+
+// Status runs gpuslice status.
+func (m *Machine) Status(ctx context.Context) (Status, error) {
+	out, err := m.CLI(ctx, "status", "-o", "json")
+	if err != nil {
+		return Status{}, err
+	}
+	var s Status
+	return s, json.Unmarshal([]byte(out), &s)
+}
+
+// CLI runs gpuslice on the machine's state folder.
+func (m *Machine) CLI(ctx context.Context, args ...string) (string, error) {
+	path, err := Artefact("bin", "gpuslice")
+	if err != nil {
+		return "", err
+	}
+	return Run(ctx, nil, path, append(args, "--state-dir", m.StateDir())...)
+}
+
+// Close removes everything and reports what did not go.
+func (m *Machine) Close() error {
+	return errors.Join(unmountBelow(m.Dir), os.RemoveAll(m.Dir))
+}

@@ -1,0 +1,62 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Wrapper is the path of gpuslice-runtime.
+func Wrapper() (string, error) { return Artefact("bin", "gpuslice-runtime") }
+
+// runtimeConfigPath is the operator's config of the runtime wrapper.
+func (m *Machine) runtimeConfigPath() string { return filepath.Join(m.Dir, "runtime.yaml") }
+
+// WriteRuntimeConfig writes the operator's config: this machine's paths, and more lines.
+func (m *Machine) WriteRuntimeConfig(more string) error {
+	nvml, err := Artefact("sim", "libnvidia-ml.so.1")
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("stateDir: %s\nlibraryDir: %s\ncdiSpecDirs: [%s]\nnvmlLibrary: %s\nruntimes: [runc]\n%s",
+		m.StateDir(), m.LibraryDir(), m.CDIDir(), nvml, more)
+	// Each container reads it, so that it is never half there.
+	next := m.runtimeConfigPath() + ".next"
+	if err := os.WriteFile(next, []byte(text), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(next, m.runtimeConfigPath())
+}
+
+// RuntimeEnv is what the wrapper wants in its environment, which is its daemon's.
+func (m *Machine) RuntimeEnv() []string {
+	return []string{"GPUSLICE_RUNTIME_CONFIG=" + m.runtimeConfigPath(), "SIMGPU_STATE=" + m.SimState()}
+}
+
+// debian is the path of a program of a Debian package. What else has its name on PATH is
+// of another version, or another program.
+func debian(program, pkg string) (string, error) {
+	for _, dir := range []string{"/usr/bin", "/usr/sbin"} {
+		path := filepath.Join(dir, program)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s of Debian's package %s is not installed: run `make setup` first", program, pkg)
+}
+
+// debianPath is where daemons of Debian's packages find their helpers.
+const debianPath = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+
+// WriteRootTar writes the root file system of the test images to path, as a tar.
+func WriteRootTar(path string) error {
+	root, err := GlibcRoot()
+	if err != nil {
+		return fmt.Errorf("make the test image: %w", err)
+	}
+	layer, err := root.layer()
+	if err != nil {
+		return fmt.Errorf("make the test image's layer: %w", err)
+	}
+	return os.WriteFile(path, layer, 0o644)
+}
