@@ -108,6 +108,36 @@ row memory 'second process: allocated until refused' "$got" MiB "$((want - 32)) 
 kill "$first" 2>/dev/null || true
 wait "$first" || true
 
+say 'in front'
+# Mode library: nothing is preloaded, the front is found where the driver's library would be.
+front=$out/front
+rm -rf "$front" && mkdir -p "$front/driver"
+make -s -C limiter/front OUT="$front" FOLDER="$front" >>"$out/build.log" 2>&1 || die 'the fronts do not build'
+ln -s "$library" "$front/libvgpu.so"
+for pair in 'cuda libcuda.so.1' 'nvml libnvidia-ml.so.1'; do
+	read -r built soname <<<"$pair"
+	mv "$front/lib/libvgpu-$built.so" "$front/lib/$soname"
+	file=$out/sim/$soname
+	[[ $sim ]] || file=$(ldconfig -p | awk -v name="$soname" '$1 == name && /x86-64|AArch64/ { print $NF; exit }')
+	[[ -e $file ]] || die "the driver's $soname is not found by ldconfig -p"
+	ln -s "$(readlink -f "$file")" "$front/driver/$soname"
+done
+in_front() {
+	VGPU_LIMITS_PATH=$out/slices/$1/limits VGPU_USAGE_PATH=$out/slices/$1/usage LD_LIBRARY_PATH=$front/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "${@:2}"
+}
+slice front "$limit" 0
+in_front front "$out/workloads/meminfo" >"$out/front.txt"
+shown=$(($(value "$out/front.txt" device.0.total_bytes) >> 20))
+row front 'cuDeviceTotalMem under a limit' "$shown" MiB "$limit" "$(holds "$shown == $limit")"
+shown=$(($(value "$out/front.txt" nvml.0.total_bytes) >> 20))
+row front 'NVML total under a limit' "$shown" MiB "$limit" "$(holds "$shown == $limit")"
+for lookup in dlsym getproc getproc_v2; do
+	in_front front "$out/workloads/alloc" --chunk-mib=16 --lookup="$lookup" >"$out/front-alloc.txt" 2>/dev/null || true
+	got=$(($(value "$out/front-alloc.txt" allocated_bytes || echo 0) >> 20))
+	row front "$lookup: allocated until refused" "$got" MiB "$((limit - context_mib - 64)) to $((limit - context_mib))" \
+		"$(holds "$got <= $limit - $context_mib && $got >= $limit - $context_mib - 64")"
+done
+
 say 'crash'
 slice crash "$limit" 0
 limited crash churn --workers=8 --seconds="$seconds" --kill-every-ms=50 --max-kib=262144 >"$out/churn.txt" 2>"$out/churn.err" & child=$!
@@ -182,6 +212,11 @@ if [[ -z $sim ]] && python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_av
 		slice torch "$limit" 0
 		if in_slice torch python3 test/gpu/torch_test.py "$test" "$limit" >"$out/torch.$test.txt" 2>"$out/torch.$test.err"; then held=1; else held=0; fi
 		row torch "$test" "$(value "$out/torch.$test.txt" figure)" "$(value "$out/torch.$test.txt" unit)" "$(value "$out/torch.$test.txt" wanted)" "$held"
+	done
+	for test in limit compile; do
+		slice torch "$limit" 0
+		if in_front torch python3 test/gpu/torch_test.py "$test" "$limit" >"$out/torch.$test.txt" 2>"$out/torch.$test.err"; then held=1; else held=0; fi
+		row torch "$test, in front" "$(value "$out/torch.$test.txt" figure)" "$(value "$out/torch.$test.txt" unit)" "$(value "$out/torch.$test.txt" wanted)" "$held"
 	done
 	python3 test/gpu/torch_test.py train "$seconds" >"$out/torch.solo.txt"
 	solo=$(value "$out/torch.solo.txt" figure)
