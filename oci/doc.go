@@ -14,14 +14,17 @@
 //	res, err := oci.Edits(shares, settings, container, registry)
 //	if err != nil { refuse the container with this message }
 //	oci.Populate(container.Dir, claim, settings)    // its limits and usage files
+//	oci.PopulatePreload(container.Dir, container.Rootfs)    // where the image was seen
 //	adjust with res.Edits, remove what res.Replaced.Mounts names
 //
 // What the edits hold:
 //
 //   - variables with HAMi's names and units (env.go), for people and for
 //     programs that read them; the limiter believes the limits file only;
-//   - the limiter's four mounts (mounts.go): the library, its limits (read-only),
-//     its usage file and /etc/ld.so.preload;
+//   - the limiter's mounts (mounts.go): the library, its limits (read-only), its
+//     usage file and, by the node's limiter mode and what the image has
+//     (enforcement.go, rootfs.go), /etc/ld.so.preload, or its fronts at the place of
+//     the driver's libraries (front.go), or both;
 //   - the cards: either the edits of the CDI spec of nvidia.com/gpu, resolved
 //     here by a [Registry] so that it works where the runtime drops CDI names,
 //     or NVIDIA_VISIBLE_DEVICES for nodes with NVIDIA's runtime (devices.go).
@@ -36,8 +39,8 @@
 // goroutine), [Populate] and [InstallLibrary].
 //
 // What no edit can hold: a privileged container is root of its node (it has every
-// device node already), and a program that doesn't load libraries by ld.so runs
-// without the limiter. An image that makes /usr/local/vgpu a link into a volume
+// device node already), and a program that finds the driver's functions past every
+// loader runs without the limiter. An image that makes /usr/local/vgpu a link into a volume
 // can hide the limiter's files where mounts are ordered by depth, as NRI does;
 // [Apply] mounts them last.
 //
@@ -45,6 +48,7 @@
 //
 //   - settings.go, container.go: what is given
 //   - edits.go: the function; env.go, mounts.go, devices.go: its three parts
+//   - enforcement.go, front.go, rootfs.go: how the limiter gets into the programs
 //   - holds.go: cards that a container has or asks for without a grant
 //   - merge.go, apply.go: edits put together, and put into an OCI spec
 //   - registry.go, devnode.go: CDI specs, and the host's device nodes

@@ -132,6 +132,31 @@ int main(int argc, char **argv)
 	assert.Equal(t, []string{"libvgpu.so"}, lines, stderr)
 }
 
+// A fully static program can load the driver all the same. A preload never reaches it;
+// in front it gets no card: the loader that it brings its own of has no place where the
+// limiter finds what it needs.
+func TestStaticProgramsGetNoCardInFront(t *testing.T) {
+	dir := t.TempDir()
+	source, program := filepath.Join(dir, "static.c"), filepath.Join(dir, "static")
+	require.NoError(t, os.WriteFile(source, []byte(`
+#include <dlfcn.h>
+#include <stdio.h>
+int main(void)
+{
+	void *handle = dlopen("libcuda.so.1", RTLD_NOW);
+	int (*init)(unsigned) = handle ? (int (*)(unsigned))dlsym(handle, "cuInit") : NULL;
+	printf("%d\n", init ? init(0) : -1);
+	return 0;
+}
+`), 0o644))
+	require.NoError(t, compile(program, source, "-static"))
+	plain := oneCard(t, giB)
+	lines, _ := plain.run(t, program)
+	assert.Equal(t, []string{"0"}, lines, "it is not limited by a preload; if it is now: docs/LIMITER.md says otherwise")
+	lines, stderr := inFront(t, plain).run(t, program)
+	assert.Equal(t, []string{"100"}, lines, "CUDA_ERROR_NO_DEVICE: %s", stderr)
+}
+
 // What a front is: the driver's soname, the limiter and the driver behind it, in this
 // order, and names that linkers see and loaders don't.
 func TestFront(t *testing.T) {
