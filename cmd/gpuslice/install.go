@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -18,21 +20,22 @@ func installCommand() *cobra.Command {
 		Use:   "install docker|containerd|podman",
 		Short: "Put gpuslice's runtime into a container engine's configuration",
 		Long: `Puts gpuslice's runtime into a container engine's configuration, and the
-limiter's library into its folder:
+limiter's libraries into their folder:
 
   docker      the runtime "gpuslice" in /etc/docker/daemon.json
-  containerd  the runtime handler "gpuslice" in /etc/containerd/config.toml (version
-              2 or newer), or in a file of its own where version 3 imports a folder;
-              and what NRI needs for gpuslice-agent (see "gpuslice doctor")
+  containerd  the runtime handler "gpuslice" in /etc/containerd/config.toml
+              (version 2 or newer), or in a file of its own where version 3
+              imports a folder; and what NRI needs for gpuslice-agent (see
+              "gpuslice doctor")
   podman      the runtime "gpuslice" in containers.conf.d, and the hooks for
               containers of other runtimes
 
-Other settings, comments and layout stay as they are. A file that is changed is kept
-beside itself (FILE.gpuslice-backup-<hash>) and is changed by a rename; what was written
-is read again, and put back as it was if it doesn't say what was meant. A file
-that can't be parsed is left alone. To install again changes nothing. What was
-changed is recorded in /var/lib/gpuslice/install, by which "gpuslice uninstall"
-takes it out again.
+Other settings, comments and layout stay as they are, and a file that can't be
+parsed is left alone. A file that is changed is kept beside itself, as
+FILE.gpuslice-backup-<hash>, and is changed by a rename; it is read again then,
+and put back as it was if it doesn't say what was meant. To install again
+changes nothing. What was changed is recorded in /var/lib/gpuslice/install, by
+which "gpuslice uninstall" takes it out again.
 
 Exit status: 0 it is installed; 1 it could not be; 2 the call is wrong.`,
 		Example: `  gpuslice install docker --dry-run
@@ -53,7 +56,7 @@ Exit status: 0 it is installed; 1 it could not be; 2 the call is wrong.`,
 	hostFlags(f, &o)
 	f.BoolVar(&o.SetDefault, "set-default", false, "make it the engine's default runtime")
 	f.BoolVar(&o.Hooks, "hooks", true, "podman: install the hooks too")
-	f.StringVar(&o.From, "from", "", "copy gpuslice-runtime and libvgpu.so from this `folder`")
+	f.StringVar(&o.From, "from", "", "copy the programs and libraries from this `folder` (build, or a release)")
 	f.StringVar(&o.Library, "library", "/usr/lib/gpuslice/libvgpu.so", "the limiter's `file`, to be installed")
 	return c
 }
@@ -63,12 +66,12 @@ func uninstallCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "uninstall docker|containerd|podman",
 		Short: "Take gpuslice's runtime out of a container engine's configuration",
-		Long: `Takes out of a container engine's configuration what "gpuslice install" has put in.
-A setting that it had changed gets its old value; one that somebody has changed since
-is left and named. A file that it had made goes if nothing else is in it. Without the
-record in /var/lib/gpuslice/install, what has gpuslice's name is taken out.
+		Long: `Takes out of a container engine's configuration what "gpuslice install" put in.
+A setting that it had changed gets its old value. One that somebody has changed
+since is left, and named. A file that it had made goes if nothing else is in it.
+Without the record in /var/lib/gpuslice/install, what has gpuslice's name goes.
 
-The programs and the limiter's library stay: containers that run need them.
+The programs and the limiter's libraries stay: containers that run need them.
 
 Exit status: 0 it is done; 1 it could not be; 2 the call is wrong.`,
 		Args: cobra.ExactArgs(1),
@@ -98,7 +101,9 @@ func hostFlags(f *pflag.FlagSet, o *hostinstall.Options) {
 
 // prepared checks the options of a call, and returns the hooks' files.
 func prepared(o *hostinstall.Options, engine string) (fs.FS, error) {
-	o.Engine = engine
+	if o.Engine = engine; !slices.Contains(hostinstall.Engines(), engine) {
+		return nil, fmt.Errorf("unknown engine %q: want %s", engine, strings.Join(hostinstall.Engines(), ", "))
+	}
 	for flag, path := range map[string]string{"config": o.Config, "runtime-path": o.RuntimePath, "library-dir": o.LibraryDir} {
 		if path != "" && !filepath.IsAbs(path) || path == "" && flag != "config" {
 			return nil, fmt.Errorf("--%s: want an absolute path, not %q", flag, path)

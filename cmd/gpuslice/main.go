@@ -25,8 +25,8 @@ const (
 )
 
 const manual = `gpuslice shows what a node's GPUs are granted and used for, and whether the node
-has what it needs for that, and puts gpuslice into its container engines. It runs
-on the node, as root.
+has what it needs for that, and puts gpuslice into its container engines. It
+runs on the node, as root.
 
 Exit status: 0 it is done (what of it could not be read is printed as problems);
 1 it failed; 2 the call is wrong.`

@@ -31,8 +31,8 @@ type Options struct {
 	// Hooks also installs HookFiles for podman's containers of other runtimes.
 	Hooks     bool
 	HookFiles fs.FS
-	// From is a folder of this machine that gpuslice-runtime and libvgpu.so are
-	// copied from; empty copies no program.
+	// From is a folder of this machine that the programs and the limiter's libraries
+	// are copied from; empty copies no program.
 	From string
 	// Library is the limiter's file, and LibraryDir where it is installed to.
 	Library, LibraryDir string
@@ -61,8 +61,8 @@ type job struct {
 }
 
 func newJob(ctx context.Context, o Options, out io.Writer) (*job, error) {
-	if !slices.Contains(Engines(), o.Engine) {
-		return nil, fmt.Errorf("unknown engine %q: want %s", o.Engine, strings.Join(Engines(), ", "))
+	if planners[o.Engine] == nil {
+		return nil, fmt.Errorf("unknown engine %q", o.Engine)
 	}
 	h, err := newHost(o.Root)
 	if err != nil {

@@ -299,13 +299,17 @@ func TestFrom(t *testing.T) {
 	self, err := os.ReadFile("/proc/self/exe")
 	require.NoError(t, err)
 	require.NoError(t, os.MkdirAll(filepath.Join(from, "bin"), 0o755))
-	require.NoError(t, os.WriteFile(filepath.Join(from, "bin", "gpuslice-runtime"), self[:4096], 0o600))
+	for _, program := range []string{"gpuslice", "gpuslice-runtime"} {
+		require.NoError(t, os.WriteFile(filepath.Join(from, "bin", program), self[:4096], 0o600))
+	}
 	libm, err := filepath.Glob("/lib/*/libm.so.6")
 	require.NoError(t, err)
 	require.NotEmpty(t, libm, "any shared object of this machine does")
 	library, err := os.ReadFile(libm[0])
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(from, "libvgpu.so"), library, 0o600))
+	for _, name := range []string{"libvgpu.so", "libvgpu-cuda.so", "libvgpu-nvml.so"} {
+		require.NoError(t, os.WriteFile(filepath.Join(from, name), library, 0o600))
+	}
 
 	for engine := range mainFiles {
 		o := h.options(engine)
@@ -314,12 +318,14 @@ func TestFrom(t *testing.T) {
 		o.From = from
 		_, err = h.install(o)
 		require.NoError(t, err)
-		info, err := os.Stat(h.path("/usr/bin/gpuslice-runtime"))
-		require.NoError(t, err)
-		assert.Equal(t, fs.FileMode(0o755), info.Mode())
+		for _, program := range []string{"/usr/bin/gpuslice", "/usr/bin/gpuslice-runtime"} {
+			info, err := os.Stat(h.path(program))
+			require.NoError(t, err)
+			assert.Equal(t, fs.FileMode(0o755), info.Mode())
+		}
 		installed, err := filepath.Glob(h.path("/var/lib/gpuslice/lib/libvgpu-*.so"))
 		require.NoError(t, err)
-		assert.Len(t, installed, 1)
+		assert.Len(t, installed, 3)
 		_, err = h.uninstall(o)
 		require.NoError(t, err)
 		assert.FileExists(t, h.path("/usr/bin/gpuslice-runtime"), "containers that run need it to end")

@@ -1,11 +1,13 @@
 package hostinstall
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -17,84 +19,95 @@ var (
 	errReadOnly = unix.EROFS
 )
 
-// runtimeProgram and library are what a folder of --from has.
+// What a folder of --from has. The runtime asks gpuslice, which it looks for beside
+// itself, for the cards.
 const (
 	runtimeProgram = "gpuslice-runtime"
+	cliProgram     = "gpuslice"
 	library        = "libvgpu.so"
 )
 
-// programs installs the runtime's program, if it is to be copied, and the limiter's
-// library: before the configuration names them.
+// programs installs the programs, if they are to be copied, and the limiter's
+// libraries: before the configuration names them.
 func (j *job) programs() error {
-	if err := j.runtime(); err != nil {
+	if j.From == "" {
+		if err := j.isProgram(j.RuntimePath); err != nil {
+			return err
+		}
+		return j.libraries(j.Library)
+	}
+	for name, path := range map[string]string{
+		runtimeProgram: j.RuntimePath,
+		cliProgram:     filepath.Join(filepath.Dir(j.RuntimePath), cliProgram),
+	} {
+		source, err := firstOf(j.From, name, ".", "bin")
+		if err != nil {
+			return err
+		}
+		if err := j.program(source, path); err != nil {
+			return fmt.Errorf("copy %s to %s: %w%s", source, path, err, hint(err))
+		}
+	}
+	source, err := firstOf(j.From, library, ".", "lib/gpuslice", "lib")
+	if err != nil {
 		return err
 	}
-	return j.library()
+	return j.libraries(source)
 }
 
-func (j *job) runtime() error {
-	real, err := j.host.real(j.RuntimePath)
+// isProgram wants a program where nothing is to be copied to.
+func (j *job) isProgram(path string) error {
+	real, err := j.host.real(path)
 	if err != nil {
 		return err
 	}
-	if j.From == "" {
-		info, err := os.Stat(real)
-		if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
-			return fmt.Errorf("%s is not a program of this host: install it, name it by --runtime-path, or copy it by --from", j.RuntimePath)
-		}
-		return nil
+	info, err := os.Stat(real)
+	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
+		return fmt.Errorf("%s is not a program of this host: install it, name it by --runtime-path, or copy it by --from", path)
 	}
-	source, err := firstOf(j.From, runtimeProgram, "bin")
-	if err != nil {
-		return err
-	}
+	return nil
+}
+
+// program copies one: by a rename, for it may run.
+func (j *job) program(source, path string) error {
 	data, err := os.ReadFile(source)
 	if err != nil {
 		return err
 	}
-	before, err := j.host.read(j.RuntimePath)
-	if err != nil {
+	have, err := j.host.read(path)
+	if err != nil || bytes.Equal(have, data) {
 		return err
 	}
-	e := edit{path: j.RuntimePath, before: before, after: data}
-	if !e.changes() {
+	if j.DryRun {
+		fmt.Fprintf(j.out, "would copy %s to %s\n", source, path)
 		return nil
 	}
-	if j.DryRun {
-		fmt.Fprintf(j.out, "would copy %s to %s\n", source, j.RuntimePath)
-		return nil
+	real, err := j.host.real(path)
+	if err != nil {
+		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(real), 0o755); err != nil {
 		return err
 	}
-	if err := replace(real, data, source); err != nil {
-		return fmt.Errorf("%w%s", err, hint(err))
-	}
-	if err := os.Chmod(real, 0o755); err != nil {
+	if err := place(real, data, 0o755); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "installed  %s\n", j.RuntimePath)
+	fmt.Fprintf(j.out, "installed  %s\n", path)
 	return nil
 }
 
-func (j *job) library() error {
-	source := j.Library
-	if j.From != "" {
-		var err error
-		if source, err = firstOf(j.From, library, "lib"); err != nil {
-			return err
-		}
-	}
+// libraries installs the limiter's, under names made of their content.
+func (j *job) libraries(source string) error {
 	dir, err := j.host.realDir(j.LibraryDir)
 	if err != nil {
 		return err
 	}
-	installed, err := filepath.Glob(filepath.Join(dir, "libvgpu-*.so"))
+	before, err := filepath.Glob(filepath.Join(dir, "libvgpu-*.so"))
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(source); err != nil && j.From == "" && len(installed) > 0 {
-		return nil // it is installed, and there is no other one to install
+	if _, err := os.Stat(source); err != nil && j.From == "" && len(before) > 0 {
+		return nil // they are installed, and there are no others to install
 	}
 	if j.DryRun {
 		fmt.Fprintf(j.out, "would install %s into %s\n", source, j.LibraryDir)
@@ -104,20 +117,29 @@ func (j *job) library() error {
 	if err != nil {
 		return fmt.Errorf("%w%s", err, hint(err))
 	}
-	if !slices.Contains(installed, lib) {
-		fmt.Fprintf(j.out, "installed  %s\n", j.host.inside(lib))
+	fronts, err := oci.InstallFronts(source, dir)
+	if err != nil {
+		return fmt.Errorf("%w%s", err, hint(err))
+	}
+	for _, l := range []string{lib, fronts.CUDA, fronts.NVML} {
+		if !slices.Contains(before, l) {
+			fmt.Fprintf(j.out, "installed  %s\n", j.host.inside(l))
+		}
 	}
 	return nil
 }
 
-// firstOf finds a file in a folder, or in a folder of it.
-func firstOf(dir, name, sub string) (string, error) {
-	for _, p := range []string{filepath.Join(dir, name), filepath.Join(dir, sub, name)} {
+// firstOf finds a file in one of a folder's folders.
+func firstOf(dir, name string, subs ...string) (string, error) {
+	var tried []string
+	for _, sub := range subs {
+		p := filepath.Join(dir, sub, name)
 		if info, err := os.Stat(p); err == nil && info.Mode().IsRegular() {
 			return p, nil
 		}
+		tried = append(tried, p)
 	}
-	return "", fmt.Errorf("%s has neither %s nor %s: name the folder that `make build` makes, or an unpacked release", dir, name, filepath.Join(sub, name))
+	return "", fmt.Errorf("there is no %s: name the folder that `make build` makes, or an unpacked release, by --from", strings.Join(tried, ", nor "))
 }
 
 // record reads what was done before; an empty one if nothing was.

@@ -165,9 +165,18 @@ func (h host) restore(real string, e edit) error {
 	return replace(real, e.before, real)
 }
 
-// replace writes a file and renames it into place, with the mode, owner and attributes
-// of a model if there is one.
-func replace(path string, data []byte, model string) (err error) {
+// replace writes a file with the mode, owner and attributes of a model, if there is one.
+func replace(path string, data []byte, model string) error {
+	return renamed(path, data, func(f *os.File) error { return lookAlike(f, model) })
+}
+
+// place writes a file of that mode.
+func place(path string, data []byte, mode fs.FileMode) error {
+	return renamed(path, data, func(f *os.File) error { return f.Chmod(mode) })
+}
+
+// renamed writes a file beside a path, and renames it into place once it is on the disk.
+func renamed(path string, data []byte, finish func(*os.File) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return fmt.Errorf("write beside %s: %w", path, unlink(err))
@@ -175,7 +184,7 @@ func replace(path string, data []byte, model string) (err error) {
 	defer os.Remove(f.Name()) // gone already once renamed
 	_, err = f.Write(data)
 	if err == nil {
-		err = lookAlike(f, model)
+		err = finish(f)
 	}
 	if err == nil {
 		err = f.Sync()

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestInstallHelp(t *testing.T) {
+	for _, command := range []string{"install", "uninstall"} {
+		status, out, stderr := gpuslice(command, "--help")
+		assert.Equal(t, exitDone, status)
+		assert.Empty(t, stderr)
+		assert.Contains(t, out, "Exit status:")
+		for line := range strings.Lines(out) {
+			assert.LessOrEqual(t, len(strings.TrimSuffix(line, "\n")), 80, line)
+		}
+	}
+}
+
+func TestInstallBadCalls(t *testing.T) {
+	for _, test := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{"install"}, exitUsage, "accepts 1 arg(s)"},
+		{[]string{"install", "docker", "--config", "daemon.json"}, exitUsage, `--config: want an absolute path, not "daemon.json"`},
+		{[]string{"uninstall", "docker", "--runtime-path", ""}, exitUsage, "--runtime-path: want an absolute path"},
+		{[]string{"install", "cri-o"}, exitUsage, `unknown engine "cri-o": want docker, containerd, podman`},
+		{[]string{"install", "docker", "--root", "/none"}, exitFailed, "the host's root folder"},
+	} {
+		status, out, stderr := gpuslice(test.args...)
+		assert.Equal(t, test.status, status, "%v", test.args)
+		assert.Empty(t, out)
+		assert.Contains(t, stderr, test.want)
+	}
+}
+
+// All three engines, below another root, and back.
+func TestInstallAndUninstall(t *testing.T) {
+	root := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "opt"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "opt/gpuslice-runtime"), nil, 0o755))
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "var/lib/gpuslice/lib"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "var/lib/gpuslice/lib/libvgpu-0123456789abcdef.so"), nil, 0o755))
+	for engine, file := range map[string]string{"docker": "etc/docker/daemon.json", "containerd": "etc/containerd/config.toml", "podman": "etc/containers/containers.conf.d/gpuslice.conf"} {
+		args := []string{engine, "--root", root, "--runtime-path", "/opt/gpuslice-runtime", "--containerd-version", "2.4.2"}
+		status, out, stderr := gpuslice(append([]string{"install", "--dry-run"}, args...)...)
+		assert.Equal(t, exitDone, status, stderr)
+		assert.Contains(t, out, "+++ /"+file)
+		assert.Contains(t, out, "nothing was changed (--dry-run)")
+		assert.NoFileExists(t, filepath.Join(root, file))
+		status, _, stderr = gpuslice(append([]string{"install"}, args...)...)
+		assert.Equal(t, exitDone, status, stderr)
+		text, err := os.ReadFile(filepath.Join(root, file))
+		require.NoError(t, err)
+		assert.Contains(t, string(text), "/opt/gpuslice-runtime")
+		status, _, stderr = gpuslice(append([]string{"uninstall"}, args...)...)
+		assert.Equal(t, exitDone, status, stderr)
+		assert.NoFileExists(t, filepath.Join(root, file))
+	}
+}
