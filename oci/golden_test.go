@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci/ocitest"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files of testdata")
@@ -101,9 +102,7 @@ func checkSpec(t testing.TB, spec *rspec.Spec) {
 	t.Helper()
 	data, err := json.Marshal(spec)
 	require.NoError(t, err)
-	schema, err := ociSchema()
+	bad, err := ocitest.CheckConfig(data)
 	require.NoError(t, err)
-	for _, bad := range schema.checkConfig(data) {
-		t.Errorf("the OCI spec is not valid: %s", bad)
-	}
+	require.Empty(t, bad, "the OCI spec is not valid")
 }

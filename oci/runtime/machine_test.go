@@ -125,7 +125,7 @@ func (m *machine) bundle(id string, env []string, args ...string) string {
 			spec.Process.Args = []string{"sleep", "600"}
 		}
 		spec.Process.Env = append(spec.Process.Env, env...)
-		spec.Linux.CgroupsPath = "/gpuslice-test/" + filepath.Base(m.dir) + "-" + id
+		spec.Linux.CgroupsPath = "/" + filepath.Base(m.dir) + "-" + id
 	})
 	return dir
 }

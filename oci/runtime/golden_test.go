@@ -1,0 +1,167 @@
+package ociruntime
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/ocitest"
+	"github.com/gpuslice/gpuslice/oci/wish"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files of testdata")
+
+// gpu0 is the first card of oci's testdata/cdi, of 40 GiB here.
+const gpu0 = "GPU-11111111-1111-1111-1111-111111111111"
+
+// bench is a node in a folder, with the cards of oci's testdata, and no runtime.
+type bench struct {
+	*Runtime
+	dir    string
+	ledger *grant.Ledger
+}
+
+func newBench(t testing.TB) *bench {
+	dir := t.TempDir()
+	specs, err := filepath.Abs("../testdata/cdi")
+	require.NoError(t, err)
+	config := wish.DefaultConfig()
+	config.StateDir, config.CDISpecDirs = filepath.Join(dir, "run"), []string{specs}
+	write(t, filepath.Join(dir, "rootfs/lib64/ld-linux-x86-64.so.2"), "a loader", 0o755)
+	ledger, err := grant.OpenLedger(config.StateDir)
+	require.NoError(t, err)
+	t.Cleanup(func() { ledger.Close() })
+	return &bench{dir: dir, ledger: ledger, Runtime: &Runtime{
+		Config: config, Self: "/usr/bin/gpuslice-runtime",
+		Stdin: strings.NewReader(""), Stdout: new(bytes.Buffer), Stderr: new(bytes.Buffer),
+		Cards: func(context.Context) (Cards, error) {
+			return Cards{
+				Capacity: map[string]grant.Card{gpu0: {UUID: gpu0, MemoryMiB: 40960, CorePercent: 100, Slots: 10}},
+				Indices:  map[string]string{gpu0: "0"}, ContextMiB: map[string]int64{gpu0: 420},
+			}, nil
+		},
+		Limiter: func() (Limiter, error) {
+			const lib = "/var/lib/gpuslice/lib/"
+			return Limiter{Library: lib + "libvgpu-0123456789abcdef.so", Preload: lib + "ld.so.preload",
+				Fronts: oci.Fronts{CUDA: lib + "libvgpu-cuda-0123456789abcdef.so", NVML: lib + "libvgpu-nvml-0123456789abcdef.so"}}, nil
+		},
+	}}
+}
+
+// bundle makes a bundle of one of testdata/specs.
+func (b *bench) bundle(t testing.TB, name string) string {
+	t.Helper()
+	spec := read(t, "testdata/specs/"+name+".json")
+	spec = rootPath.ReplaceAllString(spec, `"root":{"path":"`+filepath.Join(b.dir, "rootfs")+`"`)
+	dir := filepath.Join(b.dir, "bundles", name)
+	write(t, filepath.Join(dir, configName), spec, 0o640)
+	return dir
+}
+
+var (
+	rootPath = regexp.MustCompile(`"root":\{"path":"[^"]*"`)
+	nonce    = regexp.MustCompile(`--claim=[A-Z2-7]{26}`)
+)
+
+// make is create of a bundle.
+func (b *bench) make(bundle string) error {
+	_, err := b.create(context.Background(), order{Call{Command: "create", ID: id, Bundle: bundle}, "/usr/sbin/runc", os.Getpid()})
+	return err
+}
+
+// indented is JSON for people, with what differs from run to run named.
+func (b *bench) indented(t testing.TB, data string) string {
+	t.Helper()
+	var text bytes.Buffer
+	require.NoError(t, json.Indent(&text, []byte(data), "", "  "))
+	return nonce.ReplaceAllString(strings.ReplaceAll(text.String(), b.dir, "/DIR"), "--claim=NONCE") + "\n"
+}
+
+// Configs as docker 20 to 29, podman, ctr, nerdctl and the CRI write them, and what
+// becomes of them: valid by the runtime spec's schema, and changed in our places only.
+func TestGolden(t *testing.T) {
+	specs, err := filepath.Glob("testdata/specs/*.json")
+	require.NoError(t, err)
+	require.NotEmpty(t, specs)
+	for _, path := range specs {
+		name := strings.TrimSuffix(filepath.Base(path), ".json")
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			bundle := b.bundle(t, name)
+			require.NoError(t, b.make(bundle))
+			made := read(t, filepath.Join(bundle, configName))
+			bad, err := ocitest.CheckConfig([]byte(made))
+			require.NoError(t, err)
+			require.Empty(t, bad)
+
+			golden := "testdata/golden/" + name + ".json"
+			if *update {
+				write(t, golden, b.indented(t, made), 0o644)
+			}
+			if diff := cmp.Diff(read(t, golden)+"\n", b.indented(t, made)); diff != "" {
+				t.Errorf("%s differs (go test ./oci/runtime -update rewrites it):\n%s", golden, diff)
+			}
+		})
+	}
+}
+
+// Fields that nobody here knows come out as they went in, in whatever depth.
+func TestUnknownFieldsSurvive(t *testing.T) {
+	b := newBench(t)
+	bundle := b.bundle(t, "docker-29")
+	require.NoError(t, b.make(bundle))
+	var made struct {
+		FromTheFuture json.RawMessage
+		Mounts        []map[string]json.RawMessage
+		Hooks         struct {
+			CreateRuntime, Poststop []map[string]json.RawMessage
+		}
+		Linux struct {
+			FromTheFuture json.RawMessage
+			Resources     struct{ FromTheFuture json.RawMessage }
+		}
+		Annotations map[string]string
+	}
+	text := read(t, filepath.Join(bundle, configName))
+	require.NoError(t, json.Unmarshal([]byte(text), &made))
+	require.Equal(t, `[1.0,"two"]`, string(made.FromTheFuture))
+	require.Equal(t, `{"deep":[{"a":9007199254740993}]}`, string(made.Linux.FromTheFuture))
+	require.Equal(t, `{"limit":18446744073709551615}`, string(made.Linux.Resources.FromTheFuture))
+	require.Equal(t, `true`, string(made.Mounts[0]["fromTheFuture"]))
+	require.Equal(t, `1`, string(made.Hooks.CreateRuntime[0]["fromTheFuture"]))
+	require.Len(t, made.Hooks.Poststop, 1)
+	require.Equal(t, "<kept & whole>", made.Annotations["io.example/x"])
+	require.Contains(t, text, "print('<train & eval>')", "spelled as before")
+}
+
+// Where nothing is asked for, the one variable is all that changes.
+func TestOnlyTheVariableChanges(t *testing.T) {
+	b := newBench(t)
+	bundle := b.bundle(t, "docker-20-nothing")
+	before := b.indented(t, read(t, filepath.Join(bundle, configName)))
+	require.NoError(t, b.make(bundle))
+	after := read(t, filepath.Join(bundle, configName))
+
+	var had, has any
+	require.NoError(t, json.Unmarshal([]byte(strings.ReplaceAll(before, "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=void")), &had))
+	require.NoError(t, json.Unmarshal([]byte(b.indented(t, after)), &has))
+	require.Equal(t, had, has)
+
+	info, err := os.Stat(filepath.Join(bundle, configName))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o640), info.Mode().Perm(), "its mode stays")
+	files, err := os.ReadDir(bundle)
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+}
