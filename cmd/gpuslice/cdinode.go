@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"tags.cncf.io/container-device-interface/pkg/cdi"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/node"
@@ -149,7 +148,7 @@ func sliceSettings(config wish.Config, cards ociruntime.Cards, program string) (
 
 // printSpec prints a spec, of the version that it would be written with.
 func printSpec(out io.Writer, spec *cdispec.Spec) error {
-	version, err := cdi.MinimumRequiredVersion(spec)
+	version, err := cdispec.MinimumRequiredVersion(spec)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 // to: one that is there and says the same stays. Its version is set here.
 func Write(dir, name string, spec *cdispec.Spec) (changed bool, err error) {
 	path := filepath.Join(dir, name)
-	version, err := cdi.MinimumRequiredVersion(spec)
+	version, err := cdispec.MinimumRequiredVersion(spec)
 	if err != nil {
 		return false, fmt.Errorf("CDI spec %s: %w", path, err)
 	}
@@ -68,19 +68,35 @@ func Remove(dir, name string) (removed bool, err error) {
 	return err == nil, err
 }
 
-// Others are the spec files of a kind in folders that are not the one of that path.
+// Others are the spec files of a kind in folders that are not the one of that path. A
+// folder may be there under several names (/run/cdi and /var/run/cdi).
 func Others(dirs []string, kind, but string) ([]string, error) {
-	cache, err := cdi.NewCache(cdi.WithSpecDirs(dirs...), cdi.WithAutoRefresh(false))
+	var real []string
+	for _, dir := range dirs {
+		if dir = resolved(dir); !slices.Contains(real, dir) {
+			real = append(real, dir)
+		}
+	}
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(real...), cdi.WithAutoRefresh(false))
 	if err != nil {
 		return nil, fmt.Errorf("read the CDI specs in %s: %w", strings.Join(dirs, ", "), err)
 	}
+	but = filepath.Join(resolved(filepath.Dir(but)), filepath.Base(but))
 	vendor, class, _ := strings.Cut(kind, "/")
 	var paths []string
 	for _, spec := range cache.GetVendorSpecs(vendor) {
-		if spec.GetClass() == class && filepath.Clean(spec.GetPath()) != filepath.Clean(but) {
+		if spec.GetClass() == class && filepath.Clean(spec.GetPath()) != but {
 			paths = append(paths, spec.GetPath())
 		}
 	}
 	slices.Sort(paths)
 	return paths, nil
+}
+
+// resolved is a folder without links, or as it is where it isn't there.
+func resolved(dir string) string {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		return real
+	}
+	return filepath.Clean(dir)
 }

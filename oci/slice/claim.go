@@ -52,19 +52,35 @@ func claim(ctx context.Context, stateDir, name string, state rspec.State, spec *
 	if err != nil {
 		return err
 	}
+	dir := Folder(stateDir, name)
+	if err := os.WriteFile(filepath.Join(dir, markName), nil, 0o600); err != nil {
+		return err
+	}
 	_, err = ledger.Claim(ctx, s.claim(state.ID), s.capacities(), func(dir string) error {
 		return fillClaim(dir, Folder(stateDir, name), record)
 	})
+	if err != nil {
+		err = errors.Join(err, os.Remove(filepath.Join(dir, markName))) // the files are as they were
+	}
 	return err
 }
 
 // vacate refuses a slice that another container has. One that a container had whose end
-// nobody told gets new files, and this creation, which has the old ones mounted, is
-// refused for once.
+// nobody told gets new files, for what that one wrote is not the next one's; and this
+// creation, which has the old ones mounted, is refused for once.
 func vacate(ctx context.Context, ledger *grant.Ledger, stateDir, name string) error {
 	h, err := holderOf(ctx, stateDir, name)
-	if err != nil || h == nil {
+	if err != nil {
 		return err
+	}
+	if h == nil {
+		if !marked(Folder(stateDir, name)) {
+			return nil
+		}
+		if err := renew(Folder(stateDir, name)); err != nil {
+			return err
+		}
+		return errors.New("a container had it and was killed with its runtime; that is cleared away now: start the container again")
 	}
 	if h.alive() {
 		return fmt.Errorf("container %s has it, and a slice is one container's at a time%s", short(h.id), others(ctx, stateDir, name))

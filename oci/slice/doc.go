@@ -7,6 +7,7 @@
 //
 //	<state>/slices/<name>/slice.json     the slice, as hooks read it
 //	<state>/slices/<name>/limits, usage  the limiter's two files
+//	<state>/slices/<name>/claimed        there from a claim until the files are new ones
 //	<state>/slices/lock                  flock'ed by whoever claims, gives back or changes one
 //
 // and the spec names two hooks, which [Main] is:

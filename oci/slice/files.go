@@ -56,12 +56,16 @@ func Put(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (
 	dir := Folder(stateDir, s.Name)
 	old, err := Read(stateDir, s.Name)
 	if err == nil && whole(dir) {
-		if old.equal(s) && samePattern(dir, s, settings) {
+		same := old.equal(s) && samePattern(dir, s, settings)
+		if same && !marked(dir) {
 			return s, false, s.write(dir)
 		}
 		holder, err := holderOf(ctx, stateDir, s.Name)
 		if err != nil {
 			return s, false, err
+		}
+		if same && holder != nil {
+			return s, false, s.write(dir)
 		}
 		if holder != nil && holder.alive() {
 			return old, true, nil
@@ -142,11 +146,17 @@ func renew(dir string) error {
 			err = os.Rename(filepath.Join(fresh, name), filepath.Join(dir, name))
 		}
 	}
+	if err == nil {
+		err = os.RemoveAll(filepath.Join(dir, markName)) // last: until then they are renewed again
+	}
 	if err != nil {
 		return fmt.Errorf("renew the slice's files: %w", err)
 	}
 	return nil
 }
+
+// marked says whether a slice's files are, or were, a container's.
+func marked(dir string) bool { return exists(filepath.Join(dir, markName)) }
 
 // Remove takes a slice away that is no more wanted. One that a container has stays, and
 // that is said.

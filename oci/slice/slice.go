@@ -21,6 +21,7 @@ const (
 	limitsName  = "limits"
 	usageName   = "usage"
 	patternName = "limits.pattern" // what limits is made of; nobody mounts it
+	markName    = "claimed"        // the two files are, or were, a container's
 )
 
 // recordVersion is the version of slice.json.

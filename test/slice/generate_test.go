@@ -1,0 +1,135 @@
+package slice
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+)
+
+// stamp is what tells that a file was written.
+func (n *node) stamp(name string) time.Time {
+	n.t.Helper()
+	info, err := os.Stat(n.path(name))
+	require.NoError(n.t, err)
+	return info.ModTime()
+}
+
+func TestGenerateAgainChangesNothing(t *testing.T) {
+	n := newNode(t, []string{"T4", "H200"}, twoOfT4)
+	first := n.mustGenerate()
+	files := []string{"cdi/gpuslice.yaml", "run/slices/small/limits", "run/slices/large/usage"}
+	before := map[string]time.Time{}
+	for _, f := range files {
+		before[f] = n.stamp(f)
+	}
+	require.Equal(t, first, n.mustGenerate())
+	for _, f := range files {
+		require.Equal(t, before[f], n.stamp(f), f)
+	}
+	spec, err := cdi.ReadSpec(n.path("cdi/gpuslice.yaml"), 0)
+	require.NoError(t, err)
+	require.Equal(t, "0.5.0", spec.Version, "podman 4.3 knows no newer one")
+}
+
+func TestASliceInUseChangesLater(t *testing.T) {
+	n := newNode(t, []string{"T4"}, twoOfT4)
+	n.mustGenerate()
+	c := n.container("c", n.glibc(), []string{small}, sleep...)
+	c.start()
+	n.configure("auto", "  small: {memory: 2GiB}\n  large: {memory: 9GiB}\n")
+	require.Contains(t, n.mustGenerate(), "in use, and as before until the container is gone: small")
+	out, status := run(t, nil, "runc", append([]string{"exec", c.id}, meminfo...)...)
+	require.Zero(t, status, out)
+	require.Contains(t, out, "total_bytes=4294967296", "it keeps what it has")
+	c.stop()
+	require.NotContains(t, n.mustGenerate(), "in use")
+	out, status = n.container("next", n.glibc(), []string{small}, meminfo...).run()
+	require.Zero(t, status, out)
+	require.Contains(t, out, "total_bytes=2147483648")
+}
+
+func TestSlicesThatAreNoMoreWanted(t *testing.T) {
+	n := newNode(t, []string{"T4"}, twoOfT4)
+	n.mustGenerate()
+	n.configure("auto", "  large: {memory: 10GiB}\n")
+	require.NotContains(t, n.mustGenerate(), "small")
+	require.NoDirExists(t, n.path("run/slices/small"))
+	n.configure("auto", "  {}\n")
+	require.Contains(t, n.mustGenerate(), "no slices")
+	require.NoFileExists(t, n.path("cdi/gpuslice.yaml"))
+}
+
+func TestASliceThatCantBe(t *testing.T) {
+	n := newNode(t, []string{"T4"}, "  small: {memory: 4GiB}\n  huge: {memory: 99GiB}\n")
+	out, status := n.generate()
+	require.Equal(t, 1, status, out)
+	require.Contains(t, out, "slice huge")
+	require.Contains(t, out, "gpuslice.io/slice=small", "the others are made")
+	out, status = n.container("c", n.glibc(), []string{small}, meminfo...).run()
+	require.Zero(t, status, out)
+}
+
+func TestGenerateDriver(t *testing.T) {
+	n := newNode(t, []string{"T4"}, "  {}\n")
+	out := n.mustGenerate("--driver", "--driver-root", n.dir)
+	require.Contains(t, out, "nvidia.com/gpu is in "+n.path("cdi/nvidia.yaml")+" already, which is used: nothing is written")
+	require.NoFileExists(t, n.path("cdi/gpuslice-nvidia.yaml"))
+
+	require.NoError(t, os.Remove(n.path("cdi/nvidia.yaml")))
+	libs := n.path("usr/lib/x86_64-linux-gnu")
+	require.NoError(t, os.MkdirAll(libs, 0o755))
+	for _, name := range []string{"libcuda.so", "libnvidia-ml.so"} {
+		data, err := os.ReadFile(artefact(t, "sim", name+".1"))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(libs, name+".570.172.08"), data, 0o755))
+		require.NoError(t, os.Symlink(name+".570.172.08", filepath.Join(libs, name+".1")))
+	}
+	out = n.mustGenerate("--driver", "--driver-root", n.dir)
+	require.Contains(t, out, "nvidia.com/gpu=0 nvidia.com/gpu=GPU-00000001-5151-4000-8000-000000000001 nvidia.com/gpu=all")
+	before := n.stamp("cdi/gpuslice-nvidia.yaml")
+	n.mustGenerate("--driver", "--driver-root", n.dir)
+	require.Equal(t, before, n.stamp("cdi/gpuslice-nvidia.yaml"))
+
+	// Slices are made of it, hooks and all: ours link the libraries and make the cache.
+	n.configure("auto", twoOfT4)
+	n.mustGenerate()
+	c := n.container("c", n.glibc(), []string{small}, meminfo...)
+	c.bind(n.path("sim/state"), "/run/simgpu/state") // which the driver's own spec doesn't know
+	out, status := c.run()
+	require.Zero(t, status, out)
+	require.Contains(t, out, "total_bytes=4294967296")
+	target, err := os.Readlink(filepath.Join(c.bundle, "rootfs/usr/lib/x86_64-linux-gnu/libcuda.so"))
+	require.NoError(t, err)
+	require.Equal(t, "libcuda.so.1", target)
+	require.FileExists(t, filepath.Join(c.bundle, "rootfs/etc/ld.so.cache"))
+
+	// NVIDIA's toolkit comes: ours goes.
+	require.NoError(t, os.WriteFile(n.path("cdi/nvidia.yaml"), []byte("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: [{name: \"0\", containerEdits: {env: [A=b]}}]\n"), 0o644))
+	out = n.mustGenerate("--driver", "--driver-root", n.dir)
+	require.Contains(t, out, "nothing is written")
+	require.NoFileExists(t, n.path("cdi/gpuslice-nvidia.yaml"))
+}
+
+func TestUsage(t *testing.T) {
+	n := newNode(t, []string{"T4"}, "  {}\n")
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--driver-root", "here"}, "--driver-root: want an absolute path"},
+		{[]string{"--watch", "--dry-run"}, "don't go together"},
+		{[]string{"--interval", "1ms"}, "want 1s or more"},
+		{[]string{"small"}, "unknown command"},
+	} {
+		out, status := n.generate(test.args...)
+		require.Equal(t, 2, status, out)
+		require.Contains(t, out, test.want)
+	}
+	out, status := n.generate("--config", n.path("none.yaml"), "--runtime", "/none/gpuslice-runtime")
+	require.Equal(t, 1, status, out)
+	require.Contains(t, out, "install gpuslice-runtime beside gpuslice")
+}

@@ -1,0 +1,147 @@
+package slice
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+const (
+	small   = "gpuslice.io/slice=small"
+	twoOfT4 = "  small: {memory: 4GiB, cores: 30}\n  large: {memory: 10GiB}\n"
+)
+
+var (
+	meminfo = []string{"/opt/workloads/meminfo"}
+	sleep   = []string{"/bin/busybox", "sleep", "1000"}
+)
+
+func TestLimitsOfASlice(t *testing.T) {
+	n := newNode(t, []string{"T4"}, twoOfT4)
+	n.mustGenerate()
+	for _, mode := range []string{"auto", "preload", "library"} {
+		n.configure(mode, twoOfT4)
+		n.mustGenerate()
+		c := n.container("limits-"+mode, n.glibc(), []string{small}, meminfo...)
+		out, status := c.run()
+		require.Zero(t, status, out)
+		require.Contains(t, out, "total_bytes=4294967296", mode)
+		require.NotContains(t, out, "total_bytes=16106127360")
+		require.Empty(t, n.claims(), "the share is given back")
+
+		c = n.container("over-"+mode, n.glibc(), []string{small}, "/opt/workloads/hold", "--mib", "5000", "--seconds", "1")
+		out, status = c.run()
+		require.NotZero(t, status, out)
+		require.Contains(t, out, "OUT_OF_MEMORY", mode)
+	}
+}
+
+func TestOneContainerAtATime(t *testing.T) {
+	n := newNode(t, []string{"T4"}, twoOfT4)
+	n.mustGenerate()
+	first := n.container("first", n.glibc(), []string{small}, sleep...)
+	first.start()
+	require.Equal(t, []string{first.id}, n.claims())
+
+	second := n.container("second", n.glibc(), []string{small}, meminfo...)
+	out, status := second.run()
+	require.NotZero(t, status)
+	require.Contains(t, out, "container "+first.id+" has it, and a slice is one container's at a time: free are large")
+	require.Equal(t, []string{first.id}, n.claims())
+
+	third := n.container("third", n.glibc(), []string{"gpuslice.io/slice=large"}, meminfo...)
+	out, status = third.run()
+	require.Zero(t, status, out)
+
+	first.stop()
+	require.Empty(t, n.claims())
+	out, status = second.run()
+	require.Zero(t, status, out)
+	require.Contains(t, out, "total_bytes=4294967296")
+}
+
+func TestSlicesNeverOverbookTheCard(t *testing.T) {
+	n := newNode(t, []string{"T4"}, "  a: {memory: 9GiB}\n  b: {memory: 9GiB}\n")
+	n.mustGenerate()
+	a := n.container("a", n.glibc(), []string{"gpuslice.io/slice=a"}, sleep...)
+	a.start()
+	out, status := n.container("b", n.glibc(), []string{"gpuslice.io/slice=b"}, meminfo...).run()
+	require.NotZero(t, status)
+	require.Contains(t, out, "memory 9216 MiB asked")
+	require.Equal(t, []string{a.id}, n.claims())
+}
+
+func TestWhatIsNotHeldIsRefused(t *testing.T) {
+	volume := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(volume, "limits"), nil, 0o644))
+	musl, err := harness.MuslRoot(t.TempDir(), true)
+	require.NoError(t, err)
+	linked := func(r harness.Root) harness.Root {
+		// The runtime makes the mounts at the link's target, which a volume then hides.
+		r.Folders = append(r.Folders, "data")
+		r.Links["usr/local/vgpu"] = "/data/sub"
+		return r
+	}
+	for _, test := range []struct {
+		name    string
+		mode    string
+		image   func(harness.Root) harness.Root
+		devices []string
+		edit    func(*rspec.Spec)
+		want    string
+	}{
+		{name: "a card beside the slice", devices: []string{small, "nvidia.com/gpu=1"}, want: "device node /dev/nvidia1 beside the slice"},
+		{name: "two slices", devices: []string{small, "gpuslice.io/slice=large"}, want: "is not the slice's file"},
+		{name: "a volume over the limits", edit: func(s *rspec.Spec) {
+			s.Mounts = append(s.Mounts, rspec.Mount{Destination: "/usr/local/vgpu", Source: volume, Options: []string{"bind"}})
+		}, want: "the limiter's file"},
+		{name: "a volume over the preload", edit: func(s *rspec.Spec) {
+			s.Mounts = append(s.Mounts, rspec.Mount{Destination: "/etc/ld.so.preload", Source: filepath.Join(volume, "limits"), Options: []string{"bind"}})
+		}, want: "/etc/ld.so.preload in the container is not the slice's file"},
+		{name: "an image that links the limiter's folder into a volume", image: linked, edit: func(s *rspec.Spec) {
+			s.Mounts = append(s.Mounts, rspec.Mount{Destination: "/data", Source: volume, Options: []string{"bind"}})
+		}, want: "the limiter's file"},
+		{name: "an image whose programs read no preload", mode: "preload", image: func(harness.Root) harness.Root { return musl }, want: "set limiterMode to auto or library"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			n := newNode(t, []string{"T4", "T4"}, "  small: {memory: 4GiB, devices: \"device=0\"}\n  large: {memory: 4GiB, devices: \"device=0\"}\n")
+			if test.mode != "" {
+				n.configure(test.mode, twoOfT4)
+			}
+			n.mustGenerate()
+			image, devices := n.glibc(), test.devices
+			if test.image != nil {
+				image = test.image(image)
+			}
+			if devices == nil {
+				devices = []string{small}
+			}
+			c := n.container("c", image, devices, meminfo...)
+			if test.edit != nil {
+				c.edit(test.edit)
+			}
+			out, status := c.run()
+			require.NotZero(t, status, out)
+			require.Contains(t, out, test.want)
+			require.NotContains(t, out, "total_bytes")
+			require.Empty(t, n.claims())
+		})
+	}
+}
+
+func TestMuslImageIsHeldByTheFronts(t *testing.T) {
+	n := newNode(t, []string{"T4"}, twoOfT4)
+	n.mustGenerate()
+	musl, err := harness.MuslRoot(t.TempDir(), true)
+	require.NoError(t, err)
+	c := n.container("musl", musl, []string{small}, meminfo...)
+	c.edit(func(s *rspec.Spec) { s.Process.Env = append(s.Process.Env, harness.GcompatEnv) })
+	out, status := c.run()
+	require.Zero(t, status, out)
+	require.Contains(t, out, "total_bytes=4294967296")
+}
