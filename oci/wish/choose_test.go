@@ -105,6 +105,16 @@ func TestChoose(t *testing.T) {
 			withMIG(cards, *c)
 			c.Devices = []string{mig0, mig1}
 		}, []grant.Share{share(mig1, 9856, 100)}},
+		{"a MIG device of a card that may be used, by its index", Request{Amount: mib(8192, 0)}, func(cards map[string]grant.Card, _ map[string]grant.Usage, c *Config) {
+			withMIG(cards, *c)
+			c.Devices = []string{"4"}
+		}, []grant.Share{share(mig1, 9856, 100)}},
+		{"a MIG device of a card that may be used, by its UUID", Request{Amount: mib(8192, 0)}, func(cards map[string]grant.Card, _ map[string]grant.Usage, c *Config) {
+			withMIG(cards, *c)
+			c.Devices = []string{gpu0} // which is cut up
+			delete(cards, gpu0)
+			c.Indices[gpu0] = "4"
+		}, []grant.Share{share(mig1, 9856, 100)}},
 		{"the next MIG device", Request{Amount: mib(8192, 0)}, func(cards map[string]grant.Card, booked map[string]grant.Usage, c *Config) {
 			withMIG(cards, *c)
 			c.Devices = []string{mig0, mig1}
@@ -208,6 +218,10 @@ func TestChooseRefuses(t *testing.T) {
 			grant.ErrAmbiguous, []string{"by its UUID"}},
 		{"a card that is kept for others", Request{Devices: names(gpu0), Amount: mib(1, 0)}, func(_ map[string]grant.Card, _ map[string]grant.Usage, c *Config) { c.Devices = []string{"1"} },
 			ErrForbidden, []string{"card 0", "devices in /etc/gpuslice/runtime.yaml"}},
+		{"a MIG device of a card that is kept for others", Request{Devices: names("4:0"), Amount: mib(1, 0)}, func(cards map[string]grant.Card, _ map[string]grant.Usage, c *Config) {
+			withMIG(cards, *c)
+			c.Devices = []string{"40", "0", "4:1"}
+		}, ErrForbidden, []string{"card 4:0"}},
 		{"no card may be used", Request{Amount: mib(1, 0)}, func(_ map[string]grant.Card, _ map[string]grant.Usage, c *Config) { c.Devices = []string{mig0} },
 			grant.ErrUnknownCard, []string{"devices in"}},
 		{"all of none", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(cards map[string]grant.Card, _ map[string]grant.Usage, _ *Config) { clear(cards) },

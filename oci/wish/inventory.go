@@ -33,10 +33,20 @@ func inventory(cards map[string]grant.Card, booked map[string]grant.Usage, c Con
 	return list
 }
 
-// allows says whether the operator lets such containers use a card.
+// allows says whether the operator lets such containers use a card. With a card he lets
+// them use the MIG devices that it is cut into.
 func (c Config) allows(uuid string) bool {
-	index, known := c.Indices[uuid]
-	return len(c.Devices) == 0 || slices.Contains(c.Devices, uuid) || known && slices.Contains(c.Devices, index)
+	if len(c.Devices) == 0 || slices.Contains(c.Devices, uuid) {
+		return true
+	}
+	index := c.Indices[uuid]
+	if index == "" {
+		return false
+	}
+	card, _, _ := strings.Cut(index, ":")
+	return slices.ContainsFunc(c.Devices, func(allowed string) bool {
+		return allowed == index || allowed == card || c.Indices[allowed] == card
+	})
 }
 
 // inOrder sorts cards by index and UUID.

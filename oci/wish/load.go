@@ -6,6 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gpuslice/gpuslice/grant"
 )
 
 // Load reads the operator's config. Where there is no file the config is the default one.
@@ -100,14 +104,14 @@ func (c Config) checkSlice(d *decoder, key string, s Slice) {
 	}
 }
 
-// mayAllow says whether a name can be one of the cards that may be used. An index and a
-// UUID are compared when the cards are known.
+// mayAllow says whether a name can be of a card that may be used, or of a MIG device of
+// one. An index and a UUID, or a MIG device's and a card's, are compared when the cards are
+// known.
 func (c Config) mayAllow(name string) bool {
 	index := indexPattern.MatchString(name)
-	for _, allowed := range c.Devices {
-		if allowed == name || indexPattern.MatchString(allowed) != index {
-			return true
-		}
-	}
-	return false
+	card, _, _ := strings.Cut(name, ":")
+	return slices.ContainsFunc(c.Devices, func(allowed string) bool {
+		return allowed == name || allowed == card || indexPattern.MatchString(allowed) != index ||
+			grant.IsMIG(name) && !grant.IsMIG(allowed)
+	})
 }
