@@ -1,0 +1,128 @@
+package cdispec
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci/slice"
+	"github.com/gpuslice/gpuslice/oci/wish"
+)
+
+const (
+	cardA = "GPU-11111111-1111-1111-1111-111111111111"
+	cardB = "GPU-22222222-2222-2222-2222-222222222222"
+)
+
+// cards are two of 16 GiB.
+func cards() map[string]grant.Card {
+	all := map[string]grant.Card{}
+	for _, uuid := range []string{cardA, cardB} {
+		all[uuid] = grant.Card{UUID: uuid, MemoryMiB: 16384, CorePercent: 100, Slots: 10}
+	}
+	return all
+}
+
+func amount(gib int64) wish.Slice {
+	return wish.Slice{Amount: wish.Amount{Memory: wish.Size{MiB: gib * 1024}, CorePercent: 25}}
+}
+
+func config(slices map[string]wish.Slice) wish.Config {
+	c := wish.DefaultConfig()
+	c.Slices = slices
+	c.Indices = map[string]string{cardA: "0", cardB: "1"}
+	return c
+}
+
+// memory is what a plan takes of each card.
+func memory(planned []Planned) map[string]int64 {
+	taken := map[string]int64{}
+	for _, p := range planned {
+		for _, s := range p.Shares {
+			taken[s.UUID] += s.MemoryMiB
+		}
+	}
+	return taken
+}
+
+func TestPlan(t *testing.T) {
+	pinned := amount(8)
+	pinned.Devices = wish.Devices{Names: []string{"1"}}
+	both := amount(4)
+	both.Devices = wish.Devices{All: true}
+	for _, test := range []struct {
+		name   string
+		slices map[string]wish.Slice
+		want   []string         // the slices that are planned
+		taken  map[string]int64 // nil: of no matter
+		errs   []string
+	}{
+		{name: "none"},
+		{name: "one", slices: map[string]wish.Slice{"a": amount(8)}, want: []string{"a"}},
+		{
+			name:   "together they fit",
+			slices: map[string]wish.Slice{"a": amount(16), "b": amount(8), "c": amount(8)},
+			want:   []string{"a", "b", "c"}, taken: map[string]int64{cardA: 16384, cardB: 16384},
+		},
+		{name: "more than fit are planned all the same", slices: map[string]wish.Slice{"a": amount(16), "b": amount(16), "c": amount(16)}, want: []string{"a", "b", "c"}},
+		{name: "on a card by its index", slices: map[string]wish.Slice{"a": pinned}, want: []string{"a"}, taken: map[string]int64{cardB: 8192}},
+		{name: "on all cards", slices: map[string]wish.Slice{"a": both}, want: []string{"a"}, taken: map[string]int64{cardA: 4096, cardB: 4096}},
+		{
+			name:   "one that no card has room for keeps the others not",
+			slices: map[string]wish.Slice{"a": amount(4), "huge": amount(17)},
+			want:   []string{"a"}, errs: []string{"slice huge"},
+		},
+		{name: "a name that CDI doesn't know", slices: map[string]wish.Slice{"-a": amount(4)}, errs: []string{"slice -a", "CDI device"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			planned, err := Plan(config(test.slices), cards(), nil)
+			if test.errs == nil {
+				require.NoError(t, err)
+			}
+			for _, want := range test.errs {
+				require.ErrorContains(t, err, want)
+			}
+			var names []string
+			for _, p := range planned {
+				names = append(names, p.Name)
+				require.NoError(t, grant.CheckCards(p.Shares, cards()))
+			}
+			require.Equal(t, test.want, names)
+			if test.taken != nil {
+				require.Equal(t, test.taken, memory(planned))
+			}
+		})
+	}
+}
+
+func TestPlanMovesNothingThatIsThere(t *testing.T) {
+	c := config(map[string]wish.Slice{"b": amount(8)})
+	first, err := Plan(c, cards(), nil)
+	require.NoError(t, err)
+	there := map[string]slice.Slice{}
+	other := map[string]string{cardA: cardB, cardB: cardA}[first[0].Shares[0].UUID]
+	// Where nobody would put it now.
+	there["b"] = slice.Slice{Name: "b", Asked: first[0].Asked, Shares: []grant.Share{{UUID: other, MemoryMiB: 8192, CorePercent: 25}}}
+
+	c.Slices["a"] = amount(16) // by its name it would come first
+	planned, err := Plan(c, cards(), there)
+	require.NoError(t, err)
+	require.Equal(t, there["b"].Shares, planned[1].Shares)
+	require.NotEqual(t, other, planned[0].Shares[0].UUID)
+
+	t.Run("until its definition changes", func(t *testing.T) {
+		c.Slices["b"] = amount(4)
+		planned, err := Plan(c, cards(), there)
+		require.NoError(t, err)
+		require.Equal(t, int64(4096), planned[1].Shares[0].MemoryMiB)
+	})
+	t.Run("until its card is gone", func(t *testing.T) {
+		c := config(map[string]wish.Slice{"b": amount(8)})
+		left := cards()
+		delete(left, other)
+		planned, err := Plan(c, left, there)
+		require.NoError(t, err)
+		require.NotEqual(t, other, planned[0].Shares[0].UUID)
+	})
+}

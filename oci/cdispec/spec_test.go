@@ -1,0 +1,94 @@
+package cdispec
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/slice"
+	"github.com/gpuslice/gpuslice/oci/wish"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// testNode has the cards of oci's own tests.
+func testNode(t *testing.T) Node {
+	t.Helper()
+	dir, err := filepath.Abs("../testdata/cdi")
+	require.NoError(t, err)
+	registry, err := oci.NewRegistry(oci.RegistryConfig{Dirs: []string{dir}})
+	require.NoError(t, err)
+	return Node{
+		StateDir: "/run/gpuslice", Program: "/usr/bin/gpuslice-runtime", Cards: cards(), Devices: registry,
+		Settings: oci.Settings{
+			LibraryPath: "/var/lib/gpuslice/lib/libvgpu-0123456789abcdef.so", PreloadPath: "/var/lib/gpuslice/lib/ld.so.preload",
+			Fronts: oci.Fronts{CUDA: "/var/lib/gpuslice/lib/libvgpu-cuda-0123456789abcdef.so", NVML: "/var/lib/gpuslice/lib/libvgpu-nvml-0123456789abcdef.so"},
+		},
+	}
+}
+
+func TestSpecGolden(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		mode oci.LimiterMode
+	}{{"slices-preload", oci.LimiterPreload}, {"slices-auto", oci.LimiterAuto}} {
+		t.Run(test.name, func(t *testing.T) {
+			n := testNode(t)
+			n.Settings.LimiterMode = test.mode
+			two := amount(8)
+			two.Devices = wish.Devices{Count: 2}
+			planned, err := Plan(config(map[string]wish.Slice{"small": amount(4), "two": two}), cards(), nil)
+			require.NoError(t, err)
+			spec, made, err := Spec(planned, n)
+			require.NoError(t, err)
+			require.Len(t, made, 2)
+			for i, s := range made {
+				require.Equal(t, planned[i].Shares, s.Shares)
+				require.NotEmpty(t, s.Cards)
+				for _, f := range []string{"/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/limits", "/usr/local/vgpu/usage", "/etc/ld.so.preload"} {
+					require.Contains(t, paths(s.Files), f, "the hook looks for it")
+				}
+				require.NotContains(t, paths(s.Files), "/usr/bin/nvidia-smi")
+				require.Contains(t, s.Nodes, "/dev/nvidiactl")
+			}
+			dir := t.TempDir()
+			_, err = Write(dir, SliceFile, spec)
+			require.NoError(t, err)
+			have, err := os.ReadFile(filepath.Join(dir, SliceFile))
+			require.NoError(t, err)
+			golden := filepath.Join("testdata", test.name+".yaml")
+			if *update {
+				require.NoError(t, os.MkdirAll("testdata", 0o755))
+				require.NoError(t, os.WriteFile(golden, have, 0o644))
+			}
+			want, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			require.Equal(t, string(want), string(have), "go test ./oci/cdispec -update, and look at the diff")
+		})
+	}
+}
+
+func paths(files []slice.File) []string {
+	var all []string
+	for _, f := range files {
+		all = append(all, f.Container)
+	}
+	return all
+}
+
+func TestSpecWithoutTheDriversSpec(t *testing.T) {
+	n := testNode(t)
+	registry, err := oci.NewRegistry(oci.RegistryConfig{Dirs: []string{t.TempDir()}})
+	require.NoError(t, err)
+	n.Devices = registry
+	planned := []Planned{{Name: "small", Shares: []grant.Share{{UUID: cardA, MemoryMiB: 4096}}}}
+	_, made, err := Spec(planned, n)
+	require.ErrorContains(t, err, "slice small")
+	require.ErrorContains(t, err, "no CDI device nvidia.com/gpu="+cardA)
+	require.Empty(t, made)
+}
