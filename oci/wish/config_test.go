@@ -75,11 +75,11 @@ nvmlLibrary: /usr/lib/libnvidia-ml.so.1
 			c.Maximum.Memory.Percent = 10
 			c.Slices = map[string]Slice{"a": {Amount: mib(1<<20, 0)}}
 		})},
-		{"slices of cards that may be allowed", "devices: [4, "+gpu0+"]\nslices: {a: {memory: 1g, devices: '4:1,"+gpu1+",5'}}\n", changed(func(c *Config) {
+		{"slices of cards that may be allowed", "devices: [4, " + gpu0 + "]\nslices: {a: {memory: 1g, devices: '4:1," + gpu1 + ",5'}}\n", changed(func(c *Config) {
 			c.Devices = []string{"4", gpu0}
 			c.Slices = map[string]Slice{"a": {Amount: mib(1024, 0), Devices: names("4:1", gpu1, "5")}}
 		})},
-		{"a slice of a MIG device of an allowed card", "devices: ["+gpu0+"]\nslices: {a: {memory: 1g, devices: "+mig0+"}}\n", changed(func(c *Config) {
+		{"a slice of a MIG device of an allowed card", "devices: [" + gpu0 + "]\nslices: {a: {memory: 1g, devices: " + mig0 + "}}\n", changed(func(c *Config) {
 			c.Devices = []string{gpu0}
 			c.Slices = map[string]Slice{"a": {Amount: mib(1024, 0), Devices: names(mig0)}}
 		})},
@@ -160,7 +160,7 @@ func TestParseRefuses(t *testing.T) {
 		{"a default beyond the maximum", "maximum: {memory: 10%}\ndefault: {memory: 11%}\n", []string{"f:2: default.memory: 11% is more than maximum.memory, which is 10% (line 1)"}},
 		{"a slice of a card that is kept for others", "devices: [0, 1]\nslices:\n  a: {memory: 1g, devices: 'device=2'}\n", []string{"f:3: slices.a.devices: card 2 is not in devices (line 1)"}},
 		{"a slice of a MIG device that is kept for others", "devices: ['4:0', 1]\nslices: {a: {memory: 1g, devices: '4:1,1'}}\n", []string{"f:2: slices.a.devices: card 4:1 is not in devices (line 1)"}},
-		{"a slice of another UUID", "devices: ["+gpu0+"]\nslices: {a: {memory: 1g, devices: "+gpu1+"}}\n", []string{"is not in devices"}},
+		{"a slice of another UUID", "devices: [" + gpu0 + "]\nslices: {a: {memory: 1g, devices: " + gpu1 + "}}\n", []string{"is not in devices"}},
 		{"whole cards beside a maximum", "allowWholeCards: true\nmaximum: {memory: 8g}\n", []string{"f:1: allowWholeCards: is true, and maximum (line 2)"}},
 		{"whole cards beside a maximum of compute time", "maximum: {cores: 99}\nallowWholeCards: true\n", []string{"f:2: allowWholeCards"}},
 
