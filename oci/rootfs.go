@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/cyphar/filepath-securejoin/pathrs-lite"
@@ -27,11 +28,19 @@ type Rootfs struct {
 	Preload string
 }
 
-// Where the loaders are, by their ABIs: glibc's is fixed for each machine (ld.so(8) and
-// the psABIs), musl's is in /lib ("ld-musl-$(ARCH).so.1").
+// Where the loaders are, by Go's names of the machines and by the ABIs: glibc's is fixed
+// for each machine (ld.so(8) and the psABIs), musl's is in /lib ("ld-musl-$(ARCH).so.1").
 var (
-	glibcLoaders = []string{"/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/lib64/ld64.so.2"}
-	muslLoaders  = []string{"/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1", "/lib/ld-musl-powerpc64le.so.1"}
+	glibcLoaders = map[string][]string{
+		"amd64":   {"/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-x86-64.so.2"},
+		"arm64":   {"/lib/ld-linux-aarch64.so.1"},
+		"ppc64le": {"/lib64/ld64.so.2"},
+	}
+	muslLoaders = map[string][]string{
+		"amd64":   {"/lib/ld-musl-x86_64.so.1"},
+		"arm64":   {"/lib/ld-musl-aarch64.so.1"},
+		"ppc64le": {"/lib/ld-musl-powerpc64le.so.1"},
+	}
 )
 
 // maxPreload is the longest /etc/ld.so.preload that is read. glibc has no limit; a
@@ -47,10 +56,10 @@ func RootfsFacts(root string) (*Rootfs, error) {
 	}
 	defer dir.Close()
 	r := &Rootfs{}
-	if r.Glibc, err = hasFile(dir, glibcLoaders); err != nil {
+	if r.Glibc, err = hasFile(dir, glibcLoaders[runtime.GOARCH]); err != nil {
 		return nil, err
 	}
-	if r.Musl, err = hasFile(dir, muslLoaders); err != nil {
+	if r.Musl, err = hasFile(dir, muslLoaders[runtime.GOARCH]); err != nil {
 		return nil, err
 	}
 	if r.Preload, err = ownPreload(dir); err != nil {
@@ -73,7 +82,7 @@ func (r *Rootfs) ignoresPreload() error {
 	return nil
 }
 
-// open finds a regular file inside a root, by a handle that can't be read yet. There
+// openRegular finds a regular file inside a root, by a handle that can't be read yet. There
 // is none where nothing is there, or something else.
 func openRegular(root *os.File, name string) (*os.File, error) {
 	f, err := pathrs.OpenatInRoot(root, name)

@@ -3,6 +3,7 @@ package oci
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,7 +34,9 @@ func image(t testing.TB, entries ...string) string {
 	return root
 }
 
+// The images here are of amd64, as those of the tests with containers are.
 func TestRootfsFacts(t *testing.T) {
+	require.Equal(t, "amd64", runtime.GOARCH)
 	outside := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(outside, []byte("/secret.so\n"), 0o644))
 	tests := []struct {
@@ -44,7 +47,7 @@ func TestRootfsFacts(t *testing.T) {
 		{"empty", nil, Rootfs{}},
 		{"debian", []string{"usr/lib64/ld-linux-x86-64.so.2", "lib64 -> usr/lib64", "etc/"}, Rootfs{Glibc: true}},
 		{"absolute links are the image's", []string{"usr/lib64/ld-2.36.so", "usr/lib64/ld-linux-x86-64.so.2 -> /usr/lib64/ld-2.36.so", "lib64 -> /usr/lib64"}, Rootfs{Glibc: true}},
-		{"arm", []string{"lib/ld-linux-aarch64.so.1"}, Rootfs{Glibc: true}},
+		{"another machine's", []string{"lib/ld-linux-riscv64-lp64d.so.1", "lib/ld-musl-riscv64.so.1"}, Rootfs{}},
 		{"alpine", []string{"lib/ld-musl-x86_64.so.1", "etc/passwd"}, Rootfs{Musl: true}},
 		{"alpine with gcompat", []string{"lib/ld-musl-x86_64.so.1", "lib/ld-linux-x86-64.so.2 -> libgcompat.so.0", "lib/libgcompat.so.0"}, Rootfs{Glibc: true, Musl: true}},
 		{"a loader that is a folder", []string{"lib64/ld-linux-x86-64.so.2/"}, Rootfs{}},
@@ -110,4 +113,14 @@ func TestInstallFronts(t *testing.T) {
 	again, err := InstallFronts(src, dir)
 	require.NoError(t, err)
 	assert.Equal(t, fronts, again)
+}
+
+// What the wrapper adds to a creation by looking into the image.
+func BenchmarkRootfsFacts(b *testing.B) {
+	root := image(b, "usr/lib64/ld-linux-x86-64.so.2", "lib64 -> usr/lib64", "lib -> usr/lib", "usr/lib/", "etc/ld.so.preload=/lib/a.so")
+	for b.Loop() {
+		if _, err := RootfsFacts(root); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
