@@ -259,7 +259,7 @@ func (r *Registry) unresolved(missing []string, now *snapshot) error {
 			err, class, filepath.Join(r.dirs[len(r.dirs)-1], "nvidia-"+class+".yaml"))
 	}
 	return fmt.Errorf("%w: generate the node's spec with cards named by UUID: "+
-		"nvidia-ctk cdi generate --device-name-strategy=uuid --output=%s",
+		"gpuslice cdi generate --driver, or nvidia-ctk cdi generate --device-name-strategy=uuid --output=%s",
 		err, filepath.Join(r.dirs[len(r.dirs)-1], "nvidia.yaml"))
 }
 

@@ -18,6 +18,7 @@ import (
 // cdiOptions are those of gpuslice cdi generate.
 type cdiOptions struct {
 	config     string
+	stateDir   string // empty: the config's
 	output     string
 	driver     bool
 	dryRun     bool
@@ -45,23 +46,24 @@ func cdiGenerateCommand() *cobra.Command {
 		Use:   "generate",
 		Short: "Write the CDI spec of the operator's slices, or of the driver",
 		Long: `Writes the CDI spec of the slices that the operator's config names,
-gpuslice.io/slice=NAME, for docker run --device, podman run --device and nerdctl,
-with plain runc or crun; or, with --driver, the spec of the driver's cards,
-nvidia.com/gpu, which slices, gpuslice-runtime and gpuslice-agent are made from.
+gpuslice.io/slice=NAME, for docker run --device, podman run --device and
+nerdctl, with plain runc or crun; or, with --driver, the spec of the driver's
+cards, nvidia.com/gpu, of which slices are made.
 
-A slice is a fixed share of fixed cards, one container's at a time. Each has limits
-and usage files in the state folder, which the spec mounts, and a hook that
-books the share when a container is created and gives it back when it is gone. A
-container is refused where the slice is taken, the card is full, or its limits are not
-in place. A slice that a container has changes when that container is gone: call
-it again, or use --watch.
+A slice is a fixed share of fixed cards, one container's at a time. Each has
+limits and usage files in the state folder, which the spec mounts, and hooks
+that book the share when a container is created and give it back when it is
+gone. A container is refused where the slice is taken, the card is full, or its
+limits are not in place. A slice that a container has changes when that
+container is gone: call this again, or use --watch.
 
 The driver's spec is made by NVIDIA's own generator. Where another file has
-nvidia.com/gpu already, that one is used and nothing is written. Its hooks are those of
-nvidia-cdi-hook, or of gpuslice-runtime where that is not installed.
+nvidia.com/gpu already, that one is used and nothing is written. The spec's
+hooks are those of nvidia-cdi-hook, or of gpuslice-runtime where that is not
+installed.
 
-What is right already is not written again. The folder is not on a disk: call this at
-each boot.
+What is right already is not written again. The folders are on no disk: call
+this at each boot.
 
 Exit status: 0 it is done; 1 it failed, in part or all; 2 the call is wrong.`,
 		Example: `  gpuslice cdi generate --driver && gpuslice cdi generate
@@ -71,6 +73,9 @@ Exit status: 0 it is done; 1 it failed, in part or all; 2 the call is wrong.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
 				return err
+			}
+			if f := c.Flags().Lookup("state-dir"); f != nil && f.Changed {
+				o.stateDir = f.Value.String()
 			}
 			generate := func(ctx context.Context, out io.Writer) error { return o.slices(ctx, out) }
 			if o.driver {

@@ -67,6 +67,9 @@ func (o *cdiOptions) slices(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if o.stateDir != "" {
+		config.StateDir = o.stateDir
+	}
 	n, indices, err := o.node(ctx, config)
 	if err != nil {
 		return err

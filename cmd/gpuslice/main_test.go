@@ -234,7 +234,7 @@ type nobody struct{}
 func (nobody) Write([]byte) (int, error) { return 0, errors.New("nobody reads") }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{}, {"--help"}, {"status", "--help"}, {"doctor", "--help"}} {
+	for _, args := range [][]string{{}, {"--help"}, {"status", "--help"}, {"doctor", "--help"}, {"cdi", "generate", "--help"}} {
 		status, out, stderr := gpuslice(args...)
 		assert.Equal(t, exitDone, status, "%v", args)
 		assert.Empty(t, stderr)

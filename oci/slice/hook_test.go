@@ -1,0 +1,74 @@
+package slice
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/stretchr/testify/require"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+)
+
+func TestMainRefuses(t *testing.T) {
+	state := t.TempDir()
+	bundle := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(bundle, "config.json"), []byte(`{"root":{"path":"rootfs"}}`), 0o600))
+	options := []string{"--state-dir=" + state, "--name=small"}
+	running := `{"id":"c1","pid":1,"bundle":"` + bundle + `"}`
+	for _, test := range []struct {
+		name, stdin string
+		args        []string
+		want        string
+	}{
+		{"nothing", "", nil, "want claim or release"},
+		{"no name", running, []string{"claim", "--state-dir=" + state}, "--name=NAME"},
+		{"a name that leads elsewhere", running, []string{"claim", "--state-dir=" + state, "--name=../x"}, "--name=NAME"},
+		{"a hidden name", running, []string{"claim", "--state-dir=" + state, "--name=.new-1"}, "--name=NAME"},
+		{"a folder that is relative", running, []string{"claim", "--state-dir=run", "--name=small"}, "--state-dir=DIR"},
+		{"another action", running, append([]string{"take"}, options...), `"take" is not known`},
+		{"no state", "", append([]string{"claim"}, options...), "read the container's state"},
+		{"no bundle", `{"id":"c1","bundle":"/none"}`, append([]string{"claim"}, options...), "read the container's bundle"},
+		{"no such slice", running, append([]string{"claim"}, options...), "there is no slice small: run gpuslice cdi generate"},
+		{"an id that is a path", `{"id":"../../etc"}`, append([]string{"release"}, options...), "container id"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var stderr bytes.Buffer
+			require.Equal(t, 1, Main(context.Background(), test.args, strings.NewReader(test.stdin), &stderr))
+			require.Contains(t, stderr.String(), test.want)
+			require.True(t, strings.HasPrefix(stderr.String(), "gpuslice: "))
+		})
+	}
+	left, err := os.ReadDir(state)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// A runtime that failed early calls poststop for what was never claimed.
+func TestReleaseOfNothing(t *testing.T) {
+	state := t.TempDir()
+	var stderr bytes.Buffer
+	require.Zero(t, Main(context.Background(), []string{"release", "--state-dir=" + state, "--name=small"}, strings.NewReader(`{"id":"c1"}`), &stderr))
+	require.Empty(t, stderr.String())
+	left, err := os.ReadDir(state)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+func TestOf(t *testing.T) {
+	spec := &rspec.Spec{Process: &rspec.Process{}}
+	require.Empty(t, Of(nil))
+	require.Empty(t, Of(spec))
+	edits := &cdispec.ContainerEdits{Hooks: Hooks("/usr/bin/gpuslice-runtime", "/run/gpuslice", "small")}
+	require.NoError(t, (&cdi.ContainerEdits{ContainerEdits: edits}).Validate())
+	require.NoError(t, (&cdi.ContainerEdits{ContainerEdits: edits}).Apply(spec))
+	require.Equal(t, "small", Of(spec))
+	spec.Hooks.CreateRuntime = nil
+	require.Empty(t, Of(spec), "its poststop hook alone books nothing")
+	spec.Hooks.CreateRuntime = []rspec.Hook{{Path: "/x", Args: []string{"x", "slice"}}}
+	require.Empty(t, Of(spec))
+}
