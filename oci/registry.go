@@ -99,6 +99,7 @@ func NewRegistry(cfg RegistryConfig) (*Registry, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	files := listSpecs(dirs) // first: what changes while they are read is read again
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(dirs...), cdi.WithAutoRefresh(false))
 	if err != nil {
 		return nil, fmt.Errorf("open the CDI spec folders %s: %w", strings.Join(dirs, ", "), err)
@@ -107,7 +108,8 @@ func NewRegistry(cfg RegistryConfig) (*Registry, error) {
 		kind: kind, dirs: slices.Clone(dirs), wait: wait, log: log,
 		stat: statNode, now: time.Now, cache: cache,
 	}
-	r.Refresh()
+	r.checked = r.now()
+	r.take(files) // NewCache has read them
 	return r, nil
 }
 
@@ -183,6 +185,11 @@ func (r *Registry) refresh() {
 		return
 	}
 	_ = r.cache.Refresh() // its errors are read below, by file
+	r.take(files)
+}
+
+// take makes the snapshot of what CDI's cache has read of those files.
+func (r *Registry) take(files []specFile) {
 	next := r.read()
 	next.files = files
 	r.current.Store(next)
