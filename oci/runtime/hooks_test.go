@@ -1,0 +1,208 @@
+package ociruntime
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/oci/ocitest"
+)
+
+// hook runs a hook with an input, and returns what it wrote and said.
+func (b *bench) hook(input string, args ...string) (stdout, stderr string, status int) {
+	var out, said bytes.Buffer
+	b.Stdin, b.Stdout, b.Stderr = strings.NewReader(input), &out, &said
+	status = b.Main(context.Background(), append([]string{"hook"}, args...))
+	return out.String(), strings.TrimSpace(said.String()), status
+}
+
+// state is what a runtime tells its hooks.
+func state(t testing.TB, bundle string) string {
+	data, err := json.Marshal(rspec.State{Version: "1.0.2", ID: id, Status: rspec.StateCreating, Bundle: bundle})
+	require.NoError(t, err)
+	return string(data)
+}
+
+func (b *bench) claims(t testing.TB) []grant.Claim {
+	now, err := b.ledger.Snapshot(context.Background())
+	require.NoError(t, err)
+	return now.Claims()
+}
+
+// podman's precreate gives the share, as create does.
+func TestPrecreate(t *testing.T) {
+	b := newBench(t)
+	bundle := b.bundle(t, "podman-4")
+	config := read(t, filepath.Join(bundle, configName))
+	out, said, status := b.hook(config, "precreate")
+	require.Zero(t, status, said)
+	bad, err := ocitest.CheckConfig([]byte(out))
+	require.NoError(t, err)
+	require.Empty(t, bad)
+	claims := b.claims(t)
+	require.Len(t, claims, 1)
+	require.Equal(t, id, claims[0].ContainerID, "by its cgroup's name")
+	require.Equal(t, int64(4096), claims[0].Shares[0].MemoryMiB)
+
+	var spec rspec.Spec
+	require.NoError(t, json.Unmarshal([]byte(out), &spec))
+	require.Contains(t, spec.Process.Env, "CUDA_DEVICE_MEMORY_LIMIT_0=4096m")
+	require.Len(t, spec.Hooks.Poststop, 1)
+
+	// podman writes it, and calls the other two.
+	userdata := "/run/containers/storage/overlay-containers/" + id + "/userdata"
+	write(t, filepath.Join(bundle, configName), out, 0o600)
+	_, said, status = b.hook(state(t, bundle), "createRuntime")
+	require.Zero(t, status, said)
+	_, said, status = b.hook(state(t, userdata), "poststop")
+	require.Zero(t, status, said)
+	require.Empty(t, b.claims(t))
+}
+
+func TestPrecreateRefuses(t *testing.T) {
+	b := newBench(t)
+	config := read(t, filepath.Join(b.bundle(t, "podman-4"), configName))
+	for description, c := range map[string]struct{ config, want string }{
+		"too much":         {strings.Replace(config, "=4GiB", "=400GiB", 1), "there is no room"},
+		"nobody's":         {strings.ReplaceAll(config, id, "web"), "container id"},
+		"no JSON":          {"config", "read the container's config on stdin"},
+		"device by hand":   {strings.Replace(strings.Replace(config, "GPUSLICE_MEMORY", "X", 1), `"linux":{`, `"linux":{"devices":[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0}],`, 1), "/dev/nvidia0, which has no limits"},
+		"nothing on stdin": {"", "read the container's config on stdin"},
+	} {
+		t.Run(description, func(t *testing.T) {
+			out, said, status := b.hook(c.config, "precreate")
+			assert.Equal(t, exitFailed, status)
+			assert.Contains(t, said, c.want)
+			assert.Empty(t, out)
+			assert.Empty(t, b.claims(t))
+		})
+	}
+}
+
+func TestVerify(t *testing.T) {
+	nvidia := rspec.Hook{Path: "/usr/bin/nvidia-container-runtime-hook"}
+	node := rspec.LinuxDevice{Path: "/dev/nvidia0", Type: "c", Major: 195}
+	for _, c := range []struct {
+		description string
+		spec        rspec.Spec
+		want        string // empty: it may run
+	}{
+		{"nothing of a GPU", rspec.Spec{}, ""},
+		{"an image that asks, and nobody who gives", rspec.Spec{Process: &rspec.Process{Env: []string{"NVIDIA_VISIBLE_DEVICES=all"}}}, ""},
+		{
+			"an image that asks, and NVIDIA's hook",
+			rspec.Spec{Process: &rspec.Process{Env: []string{"NVIDIA_VISIBLE_DEVICES=all"}}, Hooks: &rspec.Hooks{CreateRuntime: []rspec.Hook{nvidia}}},
+			"NVIDIA's hook is to give it a GPU",
+		},
+		{"a device", rspec.Spec{Linux: &rspec.Linux{Devices: []rspec.LinuxDevice{node}}}, "it has the device node /dev/nvidia0, and it has no limits"},
+		{
+			"a device, and limits that are of no claim",
+			rspec.Spec{Linux: &rspec.Linux{Devices: []rspec.LinuxDevice{node}}, Mounts: []rspec.Mount{{Destination: limiter.ContainerLimitsPath, Source: "/home/me/limits"}}},
+			"it has no limits",
+		},
+		{"a request that nobody saw", rspec.Spec{Process: &rspec.Process{Env: []string{"GPUSLICE_MEMORY=1GiB"}}}, "a hook of this stage can't give it one"},
+		{"a request that can't be read", rspec.Spec{Process: &rspec.Process{Env: []string{"GPUSLICE_MEMORY=much"}}}, "GPUSLICE_MEMORY"},
+	} {
+		t.Run(c.description, func(t *testing.T) {
+			b := newBench(t)
+			data, err := json.Marshal(c.spec)
+			require.NoError(t, err)
+			bundle := filepath.Dir(write(t, filepath.Join(b.dir, "b", configName), string(data), 0o600))
+			_, said, status := b.hook(state(t, bundle), "createRuntime")
+			if c.want == "" {
+				require.Zero(t, status, said)
+				return
+			}
+			require.Equal(t, exitFailed, status)
+			require.Contains(t, said, c.want)
+		})
+	}
+}
+
+// A container that the NRI plugin has limited is Kubernetes': untouched, and its claim
+// stays when it is removed.
+func TestLimitedByNRI(t *testing.T) {
+	b := newBench(t)
+	bundle := b.bundle(t, "cri")
+	claim := grant.Claim{
+		ContainerID: id, Owner: grant.OwnerNRI, Container: "main", PodUID: "9d1f",
+		Shares: []grant.Share{{UUID: gpu0, MemoryMiB: 1000}},
+	}
+	cards, err := b.Cards(context.Background())
+	require.NoError(t, err)
+	config := filepath.Join(bundle, configName)
+	limited := strings.Replace(read(t, config), `"mounts":[`, `"mounts":[{"destination":"/usr/local/vgpu/limits","type":"bind","source":"`+b.ledger.Folder(id)+`/limits"},`, 1)
+
+	// The word of a spec is not enough: it gets what it asks for, by a claim of ours.
+	write(t, config, limited, 0o600)
+	require.NoError(t, b.make(bundle))
+	require.NotEqual(t, limited, read(t, config))
+	claims := b.claims(t)
+	require.Len(t, claims, 1)
+	require.Equal(t, grant.OwnerRuntime, claims[0].Owner)
+	require.NoError(t, b.ledger.Remove(context.Background(), id))
+
+	_, err = b.ledger.Claim(context.Background(), claim, cards.Capacity, nil)
+	require.NoError(t, err)
+	write(t, config, limited, 0o600)
+	require.NoError(t, b.make(bundle))
+	require.Equal(t, limited, read(t, config))
+	for _, stage := range []string{"createRuntime", "poststop"} {
+		_, said, status := b.hook(state(t, bundle), stage)
+		require.Zero(t, status, said)
+	}
+	require.Len(t, b.claims(t), 1)
+}
+
+func TestHookErrors(t *testing.T) {
+	b := newBench(t)
+	for _, args := range [][]string{{}, {"prestart"}, {"--config=/x"}} {
+		_, said, status := b.hook("", args...)
+		require.Equal(t, exitFailed, status)
+		require.Contains(t, said, "gpuslice-runtime hook {precreate|createRuntime|poststop}")
+	}
+	_, said, status := b.hook("{", "poststop")
+	require.Equal(t, exitFailed, status)
+	require.Contains(t, said, "read the container's state on stdin")
+	b.ConfigProblem = errors.New("runtime.yaml:3: memory: not a size")
+	_, said, status = b.hook(read(t, "testdata/specs/podman-4.json"), "precreate")
+	require.Equal(t, exitFailed, status)
+	require.Contains(t, said, "runtime.yaml:3")
+}
+
+// The definitions name the stages that there are, and nothing else runs them.
+func TestHookFiles(t *testing.T) {
+	files, err := filepath.Glob("../../install/hooks.d/*.json")
+	require.NoError(t, err)
+	require.Len(t, files, 3)
+	for _, path := range files {
+		var file struct {
+			Version string
+			Hook    struct {
+				Path    string
+				Args    []string
+				Timeout int
+			}
+			When   map[string]bool
+			Stages []string
+		}
+		dec := json.NewDecoder(strings.NewReader(read(t, path)))
+		dec.DisallowUnknownFields()
+		require.NoError(t, dec.Decode(&file), path)
+		require.Equal(t, "1.0.0", file.Version)
+		require.Equal(t, map[string]bool{"always": true}, file.When)
+		require.Equal(t, append([]string{"gpuslice-runtime", "hook"}, file.Stages...), file.Hook.Args)
+		require.Contains(t, path, strings.ToLower(file.Stages[0]))
+		require.Equal(t, hookTimeoutSeconds, file.Hook.Timeout)
+	}
+}
