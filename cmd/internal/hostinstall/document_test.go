@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/fstest"
 
 	"github.com/pelletier/go-toml/v2/unstable"
 	"github.com/stretchr/testify/assert"
@@ -131,6 +132,42 @@ func roundTrip(t *testing.T, f format, text []byte) {
 	}
 }
 
+// The same of a whole plan, with and without another default runtime before.
+func roundTripOfPlan(t *testing.T, engine string, text []byte) {
+	main := mainFiles[engine]
+	for _, version := range []string{"1.6.0", "1.7.24", "2.4.2", ""} {
+		h := fstest.MapFS{inside(main): {Data: text}}
+		p, err := planners[engine](h, Options{Engine: engine, RuntimePath: "/usr/bin/gpuslice-runtime", SetDefault: true, ContainerdVersion: version})
+		if err != nil {
+			continue // of a version, or with an import, that is refused
+		}
+		for _, target := range p.targets {
+			if target.path != main {
+				continue
+			}
+			d, err := target.format.parse(text)
+			require.NoError(t, err, "the plan has read it")
+			e, err := target.install(text)
+			if err != nil {
+				assert.NotErrorIs(t, err, errUnproven)
+				continue
+			}
+			back, err := e.record.uninstall(e.after)
+			require.NoError(t, err)
+			assert.Empty(t, back.kept)
+			after, err := target.format.parse(back.after)
+			require.NoError(t, err)
+			assert.True(t, equal(d.tree(), after.tree()), "%s\nbecame\n%s\nand then\n%s", text, e.after, back.after)
+			if engine != "docker" {
+				assert.Equal(t, comments(text), comments(back.after))
+			}
+		}
+		if engine != "containerd" {
+			return
+		}
+	}
+}
+
 // comments are the comments of a TOML text, in order.
 func comments(text []byte) (found []string) {
 	var p unstable.Parser
@@ -168,11 +205,22 @@ func FuzzTOML(f *testing.F) {
 	f.Add([]byte("plugins = {'io.containerd.nri.v1.nri' = {}} # c"))
 	f.Add([]byte("[[plugins]]\n[engine]\nruntimes.x = ['a']\n[plugins.x]"))
 	f.Add([]byte("engine.runtimes = {\n a = 1, # one\n b = nan,\n}"))
-	f.Fuzz(func(t *testing.T, text []byte) { roundTrip(t, tomlFormat{}, text) })
+	f.Fuzz(func(t *testing.T, text []byte) {
+		roundTrip(t, tomlFormat{}, text)
+		if _, err := (tomlFormat{}).parse(text); err == nil {
+			roundTripOfPlan(t, "containerd", text)
+			roundTripOfPlan(t, "podman", text)
+		}
+	})
 }
 
 func FuzzJSON(f *testing.F) {
 	addFixtures(f, "testdata/docker/*.json")
 	f.Add([]byte(`{"runtimes":{"gpuslice":{"path":"x","args":[{"a":{}}]}},"plugins":{}}`))
-	f.Fuzz(func(t *testing.T, text []byte) { roundTrip(t, jsonFormat{}, text) })
+	f.Fuzz(func(t *testing.T, text []byte) {
+		roundTrip(t, jsonFormat{}, text)
+		if _, err := (jsonFormat{}).parse(text); err == nil {
+			roundTripOfPlan(t, "docker", text)
+		}
+	})
 }

@@ -92,11 +92,7 @@ func (r *record) add(f fileRecord) {
 func (f fileRecord) theirs(c change) int {
 	tables := c.Tables
 	for _, old := range append(slices.Clone(f.Changes), change{Key: f.Own, Tables: f.OwnTables}) {
-		shared := 0
-		for shared < min(len(old.Key), len(c.Key)) && old.Key[shared] == c.Key[shared] {
-			shared++
-		}
-		if old.Tables < shared {
+		if old.Tables < common(old.Key, c.Key) {
 			tables = min(tables, old.Tables)
 		}
 	}

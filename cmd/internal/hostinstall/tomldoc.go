@@ -100,7 +100,7 @@ func (d *tomlDocument) set(key []string, raw string) error {
 	if i := d.section(key[:len(key)-1]); i >= 0 {
 		return d.addToSection(i, key, raw)
 	}
-	if e := d.dottedSibling(key); e != nil {
+	if e, shared := d.dottedSibling(key); e != nil && shared >= d.sectionsReach(key[:len(key)-1]) {
 		return d.addLine(e.end, indentation(d.data, e.key), key[d.depth(e.header):], raw)
 	}
 	if len(key) == 1 {
@@ -174,25 +174,38 @@ func (d *tomlDocument) addToSection(i int, key []string, raw string) error {
 
 // dottedSibling is the entry that shares most of the key, in a table that keys with
 // dots have made: TOML forbids a section for such a table.
-func (d *tomlDocument) dottedSibling(key []string) *tomlEntry {
-	var (
-		best   *tomlEntry
-		shared int
-	)
+func (d *tomlDocument) dottedSibling(key []string) (best *tomlEntry, shared int) {
 	for i := range d.scan.entries {
 		e := &d.scan.entries[i]
 		if e.parent >= 0 {
 			continue
 		}
-		n := 0
-		for n < len(key)-1 && n < len(e.path)-1 && key[n] == e.path[n] {
-			n++
-		}
+		n := common(key[:len(key)-1], e.path[:len(e.path)-1])
 		if n > d.depth(e.header) && n >= shared {
 			best, shared = e, n
 		}
 	}
-	return best
+	return best, shared
+}
+
+// sectionsReach is how much of a table's path sections have made. What they make below
+// a table of keys with dots is theirs.
+func (d *tomlDocument) sectionsReach(table []string) (reach int) {
+	for _, h := range d.scan.headers {
+		if !h.array {
+			reach = max(reach, common(table, h.path))
+		}
+	}
+	return reach
+}
+
+// common is how much two paths share from their start.
+func common(a, b []string) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
 }
 
 // addLine puts a line after the one that a position is in.
