@@ -2,6 +2,7 @@ package docker_test
 
 import (
 	"context"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,14 +10,124 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
+// The daemon is brought up once; each of these leaves it without containers.
 func TestDocker(t *testing.T) {
 	m := newMachine(t, "H200")
-	d := newDockerd(t, m, harness.DockerdOptions{})
+	d := newDocker(t, m, harness.DockerdOptions{})
+	for _, scenario := range []struct {
+		name string
+		run  func(*testing.T, docker)
+	}{
+		{"limits are seen inside", limitsAreSeen},
+		{"memory ends at the limit, to the byte", memoryEndsAtTheLimit},
+		{"two containers share a card", twoShare},
+		{"without a request there is no card", noRequest},
+		{"a full card refuses", fullCard},
+		{"what can't be granted is told", refusals},
+		{"a broken config refuses", brokenConfig},
+		{"restart keeps the share", restart},
+		{"kill gives the share back", kill},
+		{"hardened and privileged containers", hardened},
+		{"the daemon restarts under containers", daemonRestarts},
+		{"32 at once", manyAtOnce},
+		{"whoever is killed, nothing is lost", killsAtRandom},
+	} {
+		left := t.Run(scenario.name, func(t *testing.T) {
+			scenario.run(t, d)
+			require.NoError(t, d.RemoveAll(context.Background()))
+			requireNothingLeft(t, m)
+		})
+		if !left && d.RemoveAll(context.Background()) != nil {
+			return // there is no daemon any more
+		}
+	}
+}
+
+func limitsAreSeen(t *testing.T, d docker) {
+	id := d.start(t, []string{"-e", "GPUSLICE_MEMORY=8GiB", "-e", "GPUSLICE_CORES=30"})
+	requireBooked(t, d.m, 8192, 1)
+	s, err := d.m.Status(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, id, s.Containers[0].ContainerID)
+	require.Equal(t, 30, s.Containers[0].Shares[0].Cores)
+	requireSees(t, d.exec(t, id, workload("meminfo")), 8192)
+	env := d.run(t, share(8192, 30), "/bin/env") // docker exec doesn't pass on what the runtime set
+	require.Equal(t, "30", env["CUDA_DEVICE_SM_LIMIT"])
+	require.Equal(t, "8192m", env["CUDA_DEVICE_MEMORY_LIMIT_0"])
+	spec, err := d.Spec(id)
+	require.NoError(t, err)
+	limited, err := harness.LimitedOrNone(spec, d.m.StateDir())
+	require.NoError(t, err)
+	require.True(t, limited)
+}
+
+func memoryEndsAtTheLimit(t *testing.T, d docker) {
+	for _, kind := range []string{"alloc", "vmm"} {
+		v := d.run(t, share(2000, 10), workload("alloc"), "--kind="+kind, "--chunk-mib=2")
+		require.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY", v["result"], kind)
+		require.Equal(t, strconv.Itoa((2000-contextMiB)*mib), v["allocated_bytes"], kind)
+	}
+}
+
+func twoShare(t *testing.T, d docker) {
+	hold := []string{workload("hold"), "--mib=1000"}
+	a, b := d.start(t, share(40000, 30), hold...), d.start(t, share(90000, 60), hold...)
+	d.waitReady(t, a)
+	d.waitReady(t, b)
+	requireBooked(t, d.m, 130000, 2)
+	requireSees(t, d.exec(t, a, workload("meminfo")), 40000)
+	requireSees(t, d.exec(t, b, workload("meminfo")), 90000)
+	// One takes all that it has; the other goes on.
+	v := d.exec(t, a, workload("alloc"))
+	require.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY", v["result"])
+	v = d.exec(t, b, workload("meminfo"))
+	require.Equal(t, strconv.Itoa((90000-1000-2*contextMiB)*mib), v["device.0.info_free_bytes"])
+}
+
+// noRequest: neither a container that says nothing nor an image that says "all" gets a
+// card, through the wrapper or past it.
+func noRequest(t *testing.T, d docker) {
+	for _, image := range []string{harness.WorkloadImage, harness.GreedyImage} {
+		for _, runtime := range []string{"gpuslice", "runc"} {
+			out, err := d.Docker(context.Background(), "run", "--network", "none", "--runtime", runtime, image, workload("meminfo"))
+			require.ErrorContains(t, err, "exit status 4", "%s %s: %s", runtime, image, out) // no driver
+		}
+	}
+	out, err := d.Docker(context.Background(), sliced(harness.GreedyImage, "/bin/env")...)
+	require.NoError(t, err)
+	require.Equal(t, "void", harness.KeyValues(out)["NVIDIA_VISIBLE_DEVICES"])
+}
+
+func restart(t *testing.T, d docker) {
 	ctx := context.Background()
-	out, err := d.Docker(ctx, "run", "--rm", "--network", "none", harness.WorkloadImage, "/bin/env")
-	t.Log(out, err)
+	id := d.start(t, share(4000, 20), workload("hold"), "--mib=100")
+	for range 3 {
+		d.waitReady(t, id)
+		_, err := d.Docker(ctx, "restart", "--time", "5", id)
+		require.NoError(t, err)
+		requireSees(t, d.exec(t, id, workload("meminfo")), 4000)
+		requireBooked(t, d.m, 4000, 1)
+	}
+	// One that was stopped has given its share back, and asks anew when it is started.
+	_, err := d.Docker(ctx, "stop", "--time", "5", id)
 	require.NoError(t, err)
-	out, err = d.Docker(ctx, "run", "--rm", "--network", "none", "--runtime", "gpuslice", "-e", "GPUSLICE_MEMORY=8GiB", "-e", "GPUSLICE_CORES=30", harness.WorkloadImage, harness.WorkloadDir+"/meminfo")
-	t.Log(out, err)
+	requireNothingLeft(t, d.m)
+	other := d.start(t, share(140000, 100))
+	_, err = d.Docker(ctx, "start", id)
+	require.ErrorContains(t, err, "gpuslice: ")
+	d.remove(t, other)
+	_, err = d.Docker(ctx, "start", id)
 	require.NoError(t, err)
+	requireSees(t, d.exec(t, id, workload("meminfo")), 4000)
+}
+
+func kill(t *testing.T, d docker) {
+	ctx := context.Background()
+	id := d.start(t, share(4000, 20), workload("hold"), "--mib=100")
+	d.waitReady(t, id)
+	_, err := d.Docker(ctx, "kill", "--signal", "KILL", id)
+	require.NoError(t, err)
+	_, err = d.Docker(ctx, "wait", id)
+	require.NoError(t, err)
+	requireNothingLeft(t, d.m)
 }

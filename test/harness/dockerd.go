@@ -80,30 +80,53 @@ func (d *Dockerd) writeConfig() error {
 
 func (d *Dockerd) host() string { return "unix://" + filepath.Join(d.Dir, "docker.sock") }
 
+// dockerdTries is how often a daemon is started that ends: it gives its containerd 15 s to
+// start, which isn't always enough on a busy machine. The next one finds it running.
+const dockerdTries = 4
+
 // Start starts the daemon (again) and waits until it answers.
 func (d *Dockerd) Start(ctx context.Context) error {
 	path, err := debian("dockerd", "docker.io")
 	if err != nil {
 		return err
 	}
-	d.process, err = StartProcess(d.Dir, "dockerd", append(d.m.RuntimeEnv(), debianPath), path,
-		"--config-file", filepath.Join(d.Dir, "daemon.json"))
-	if err != nil {
-		return err
-	}
-	err = Until(ctx, 30*time.Second, func(ctx context.Context) error {
-		select {
-		case <-d.process.Exited():
-			return errors.New("dockerd exited")
-		default:
+	for range dockerdTries {
+		d.process, err = StartProcess(d.Dir, "dockerd", append(d.m.RuntimeEnv(), debianPath), path,
+			"--config-file", filepath.Join(d.Dir, "daemon.json"))
+		if err != nil {
+			return err
 		}
-		_, err := d.Docker(ctx, "version")
-		return err
-	})
+		if err = d.wait(ctx); !errors.Is(err, errDockerdExited) {
+			break
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("dockerd does not answer: %w\n%s", err, d.LogTail(20))
 	}
 	return nil
+}
+
+var errDockerdExited = errors.New("dockerd exited")
+
+// wait waits until the daemon answers or ends.
+func (d *Dockerd) wait(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-d.process.Exited():
+			cancel(errDockerdExited)
+		case <-ctx.Done():
+		}
+	}()
+	err := Until(ctx, time.Minute, func(ctx context.Context) error {
+		_, err := d.Docker(ctx, "version")
+		return err
+	})
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return cause
+	}
+	return err
 }
 
 // Stop stops the daemon; containers go on, because of live-restore.
@@ -175,9 +198,25 @@ func (d *Dockerd) RemoveAll(ctx context.Context) error {
 	return err
 }
 
-// Shims are the processes that watch this daemon's containers.
-func (d *Dockerd) shimSocket() string {
+func (d *Dockerd) containerdSocket() string {
 	return filepath.Join(d.Dir, "exec", "containerd", "containerd.sock")
+}
+
+// Shims are the processes that watch this daemon's containers.
+func (d *Dockerd) Shims() ([]int, error) { return shims(d.containerdSocket()) }
+
+// Runtimes are the processes of the wrapper and of runc that are at work for this daemon.
+func (d *Dockerd) Runtimes() ([]int, error) {
+	return Processes(func(program, args string) bool {
+		return (program == "gpuslice-runtime" || program == "runc") && strings.Contains(args, d.Dir+"/exec/")
+	})
+}
+
+// Containerd is the process of the containerd that the daemon manages.
+func (d *Dockerd) Containerd() ([]int, error) {
+	return Processes(func(program, args string) bool {
+		return program == "containerd" && strings.Contains(args, "\x00"+d.Dir+"/exec/")
+	})
 }
 
 // Close removes every container, stops the daemon, and unmounts what is left.
@@ -191,6 +230,6 @@ func (d *Dockerd) Close(ctx context.Context) error {
 	default:
 		errs = append(errs, d.RemoveAll(ctx), d.Stop())
 	}
-	errs = append(errs, killShims(d.shimSocket()), unmountBelow(d.Dir))
+	errs = append(errs, killShims(d.containerdSocket()), unmountBelow(d.Dir))
 	return errors.Join(errs...)
 }

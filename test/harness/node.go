@@ -53,6 +53,7 @@ func NewNode(ctx context.Context, o NodeOptions) (*Node, error) {
 	if machine == nil {
 		return nil, err
 	}
+	o.Containerd.Env = append(o.Containerd.Env, machine.RuntimeEnv()...)
 	n := &Node{Machine: machine, Dir: machine.Dir, options: o}
 	if err != nil {
 		return n, err

@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -81,25 +80,44 @@ func (n *Node) RestartAgent(ctx context.Context) error {
 	return n.StartAgent(ctx)
 }
 
-// killShims ends the shims that a daemon which was killed at the wrong moment has lost
-// track of. They are known by the daemon's socket in their command line.
-func killShims(socket string) error {
+// Processes are the ids of the processes whose command line is found, by its program's
+// name and its arguments, which are separated and surrounded by zero bytes.
+func Processes(found func(program, args string) bool) ([]int, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var errs []error
+	var pids []int
 	for _, file := range files {
 		line, _ := os.ReadFile(file) // it may be gone
-		args := bytes.Split(line, []byte{0})
-		if !strings.HasPrefix(filepath.Base(string(args[0])), "containerd-shim") || !bytes.Contains(line, []byte("\x00"+socket+"\x00")) {
+		program, args, _ := strings.Cut(string(line), "\x00")
+		if program == "" || !found(filepath.Base(program), "\x00"+args) {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if err == nil {
-			err = syscall.Kill(pid, syscall.SIGKILL)
+		if err != nil {
+			return nil, err
 		}
-		if !errors.Is(err, syscall.ESRCH) {
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// shims are the processes that watch the containers of a daemon, which they have in their
+// command line by its socket.
+func shims(socket string) ([]int, error) {
+	return Processes(func(program, args string) bool {
+		return strings.HasPrefix(program, "containerd-shim") && strings.Contains(args, "\x00"+socket+"\x00")
+	})
+}
+
+// killShims ends the shims that a daemon which was killed at the wrong moment has lost
+// track of.
+func killShims(socket string) error {
+	pids, err := shims(socket)
+	errs := []error{err}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) {
 			errs = append(errs, err)
 		}
 	}

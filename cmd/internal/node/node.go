@@ -19,6 +19,10 @@ import (
 // fileName is the file's name in the state folder.
 const fileName = "node.json"
 
+// cacheName is where gpuslice-runtime keeps the same for a node without an agent
+// (package ociruntime, Inventory), under the key "node".
+const cacheName = "cards.json"
+
 // fileVersion is the version of the format.
 const fileVersion = 2
 
@@ -81,12 +85,15 @@ func Write(stateDir string, f File) (err error) {
 	return os.Rename(temp.Name(), filepath.Join(stateDir, fileName))
 }
 
-// Read reads the file.
+// Read reads the file or, on a node where no agent has run, what gpuslice-runtime was told.
 func Read(stateDir string) (File, error) {
 	path := filepath.Join(stateDir, fileName)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return File{}, fmt.Errorf("%w: has gpuslice-agent run on this node with --state-dir %s?", err, stateDir)
+		missing := err
+		if path, data, err = readCache(stateDir); errors.Is(err, fs.ErrNotExist) {
+			return File{}, fmt.Errorf("%w: has gpuslice-agent run on this node with --state-dir %s, or gpuslice-runtime given a card?", missing, stateDir)
+		}
 	}
 	if err != nil {
 		return File{}, err
@@ -96,6 +103,21 @@ func Read(stateDir string) (File, error) {
 		return File{}, fmt.Errorf("read %s: %w", path, err)
 	}
 	return f, nil
+}
+
+// readCache reads what the file would say from gpuslice-runtime's cache.
+func readCache(stateDir string) (path string, data []byte, err error) {
+	path = filepath.Join(stateDir, cacheName)
+	if data, err = os.ReadFile(path); err != nil {
+		return path, nil, err
+	}
+	var cache struct {
+		Node json.RawMessage `json:"node"`
+	}
+	if err := json.Unmarshal(data, &cache); err != nil {
+		return path, nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return path, cache.Node, nil
 }
 
 // Decode reads a file's content.

@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -54,4 +55,21 @@ func TestReadErrors(t *testing.T) {
 
 func TestWriteToAFolderThatIsNotThere(t *testing.T) {
 	require.ErrorContains(t, node.Write("/nonexistent", node.File{}), "node.json")
+}
+
+// A node of docker's has no agent, and its cards are known all the same.
+func TestReadWithoutAnAgent(t *testing.T) {
+	dir := t.TempDir()
+	want := node.File{Devices: []node.Device{{UUID: "GPU-1", Card: "GPU-1", MemoryMiB: 1000, CorePercent: 100, Slots: 10}}}
+	data, err := want.Encode()
+	require.NoError(t, err)
+	path := filepath.Join(dir, "cards.json")
+	require.NoError(t, os.WriteFile(path, fmt.Appendf(nil, `{"bootID":"x","node":%s}`, data), 0o600))
+	got, err := node.Read(dir)
+	require.NoError(t, err)
+	require.Equal(t, want.Devices, got.Devices)
+
+	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
+	_, err = node.Read(dir)
+	require.ErrorContains(t, err, path)
 }

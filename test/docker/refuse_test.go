@@ -1,0 +1,76 @@
+package docker_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+// requireRefused runs a container that must be refused, and returns what docker says.
+func (d docker) requireRefused(t testing.TB, options ...string) string {
+	t.Helper()
+	out, err := d.Docker(context.Background(), sliced(append(options, harness.WorkloadImage, workload("meminfo"))...)...)
+	require.Error(t, err, out)
+	require.Contains(t, err.Error(), "exit status 125", "docker run's own error") // not the program's
+	return err.Error()
+}
+
+func fullCard(t *testing.T, d docker) {
+	first := d.start(t, share(140000, 50))
+	said := d.requireRefused(t, share(8192, 10)...)
+	t.Log(said)
+	require.Contains(t, said, "gpuslice: ")
+	require.Contains(t, said, "8GiB of memory", "what was asked")
+	require.Contains(t, said, "3771 MiB", "what is free")
+	requireBooked(t, d.m, 140000, 1)
+	requireSees(t, d.exec(t, first, workload("meminfo")), 140000)
+	d.remove(t, first)
+	requireSees(t, d.run(t, share(8192, 10), workload("meminfo")), 8192)
+}
+
+func refusals(t *testing.T, d docker) {
+	require.NoError(t, d.m.WriteRuntimeConfig("maximum:\n  memory: 40GiB\n  cores: 50\n"))
+	defer func() { require.NoError(t, d.m.WriteRuntimeConfig("")) }()
+	for _, test := range []struct {
+		description string
+		options     []string
+		say         string
+	}{
+		{"no number", []string{"-e", "GPUSLICE_MEMORY=much"}, "GPUSLICE_MEMORY"},
+		{"more than one may have", []string{"-e", "GPUSLICE_MEMORY=41GiB"}, "40960 MiB"},
+		{"more compute time than one may have", share(1000, 51), "50"},
+		{"more cards than there are", []string{"-e", "GPUSLICE_MEMORY=1GiB", "-e", "GPUSLICE_DEVICES=2"}, "2"},
+		{"a card that isn't there", []string{"-e", "GPUSLICE_MEMORY=1GiB", "-e", "GPUSLICE_DEVICES=device=7"}, "7"},
+		{"a priority that isn't theirs", []string{"-e", "GPUSLICE_MEMORY=1GiB", "-e", "GPUSLICE_PRIORITY=0"}, "allowHighPriority"},
+		{"two answers", []string{"-e", "GPUSLICE_MEMORY=1GiB", "-e", "CUDA_DEVICE_MEMORY_LIMIT=2048m"}, "CUDA_DEVICE_MEMORY_LIMIT"},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			said := d.requireRefused(t, test.options...)
+			t.Log(said)
+			require.Contains(t, said, "gpuslice: ")
+			require.Contains(t, said, test.say)
+			requireNothingLeft(t, d.m)
+		})
+	}
+}
+
+// brokenConfig: no container is made, with a request or without, and those that are
+// there can be stopped and removed.
+func brokenConfig(t *testing.T, d docker) {
+	id := d.start(t, share(1000, 10))
+	require.NoError(t, d.m.WriteRuntimeConfig("maximum:\n  memory: plenty\n"))
+	defer func() { require.NoError(t, d.m.WriteRuntimeConfig("")) }()
+	for _, options := range [][]string{nil, share(1000, 10)} {
+		said := d.requireRefused(t, options...)
+		t.Log(said)
+		require.Regexp(t, `runtime\.yaml:7\b.*plenty`, said)
+	}
+	requireSees(t, d.exec(t, id, workload("meminfo")), 1000)
+	d.remove(t, id)
+	// Where the ledger is stood in that file; who comes next tidies up.
+	require.NoError(t, d.m.WriteRuntimeConfig(""))
+	d.run(t, share(140000, 100), "/bin/true")
+}
