@@ -56,7 +56,7 @@ lint: setup ## Check the format and run go vet, staticcheck and shellcheck
 	shellcheck $(SHELL_SCRIPTS)
 
 generate: ## Regenerate golden files from the code (look at the diff)
-	go test ./oci ./oci/runtime ./oci/wish ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent -update
+	go test ./oci ./oci/runtime ./oci/wish ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent -update
 
 clean: ## Remove what was built
 	rm -rf $(BUILD)

@@ -79,7 +79,7 @@ func sliceDevice(p Planned, n Node) (cdispec.Device, slice.Slice, error) {
 		s.Cards = append(s.Cards, n.Cards[share.UUID])
 	}
 	for _, d := range edits.DeviceNodes {
-		s.Nodes = append(s.Nodes, path.Clean(d.Path))
+		s.Nodes = append(s.Nodes, slice.Node{Path: path.Clean(d.Path), Major: d.Major, Minor: d.Minor})
 	}
 	library := filepath.Dir(settings.LibraryPath)
 	for _, m := range edits.Mounts {

@@ -54,7 +54,7 @@ func TestSpecGolden(t *testing.T) {
 					require.Contains(t, paths(s.Files), f, "the hook looks for it")
 				}
 				require.NotContains(t, paths(s.Files), "/usr/bin/nvidia-smi")
-				require.Contains(t, s.Nodes, "/dev/nvidiactl")
+				require.Contains(t, s.Nodes, slice.Node{Path: "/dev/nvidiactl", Major: 195, Minor: 255})
 			}
 			dir := t.TempDir()
 			_, err = Write(dir, SliceFile, spec)

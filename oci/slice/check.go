@@ -48,7 +48,7 @@ func limitedOtherwise(ctx context.Context, stateDir, id string, spec *rspec.Spec
 // limits.
 func checkSpec(s Slice, c oci.Container) error {
 	c.Devices = slices.DeleteFunc(slices.Clone(c.Devices), func(d rspec.LinuxDevice) bool {
-		return slices.Contains(s.Nodes, path.Clean(d.Path))
+		return slices.Contains(s.Nodes, Node{path.Clean(d.Path), d.Major, d.Minor})
 	})
 	if reason, holds := oci.HoldsGPU(c); holds {
 		return fmt.Errorf("%s beside the slice, which would have no limits: start the container with the slice alone", reason)

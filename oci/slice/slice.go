@@ -40,12 +40,19 @@ type Slice struct {
 	HighPriority bool `json:"highPriority,omitempty"`
 	// Cards are the cards of the shares, as the ledger wants them.
 	Cards []grant.Card `json:"cards"`
-	// Nodes are the device nodes that the spec gives, as paths in the container.
-	Nodes []string `json:"nodes"`
+	// Nodes are the device nodes that the spec gives.
+	Nodes []Node `json:"nodes"`
 	// Files are the limiter's, which have to be in the container.
 	Files []File `json:"files"`
 	// Mode is how the limits are enforced, for people.
 	Mode string `json:"mode,omitempty"`
+}
+
+// Node is a device node in the container.
+type Node struct {
+	Path  string `json:"path"`
+	Major int64  `json:"major"`
+	Minor int64  `json:"minor"`
 }
 
 // File is a file of the host that a container mounts.

@@ -96,6 +96,13 @@ func TestWhatIsNotHeldIsRefused(t *testing.T) {
 		want    string
 	}{
 		{name: "a card beside the slice", devices: []string{small, "nvidia.com/gpu=1"}, want: "device node /dev/nvidia1 beside the slice"},
+		{name: "another card under the slice's path", edit: func(s *rspec.Spec) {
+			for i := range s.Linux.Devices {
+				if s.Linux.Devices[i].Path == "/dev/nvidia0" {
+					s.Linux.Devices[i].Minor = 1
+				}
+			}
+		}, want: "device node /dev/nvidia0 beside the slice"},
 		{name: "two slices", devices: []string{small, "gpuslice.io/slice=large"}, want: "is not the slice's file"},
 		{name: "a volume over the limits", edit: func(s *rspec.Spec) {
 			s.Mounts = append(s.Mounts, rspec.Mount{Destination: "/usr/local/vgpu", Source: volume, Options: []string{"bind"}})
