@@ -29,7 +29,7 @@ func importRoot(t testing.TB, d *harness.Dockerd, name string, root harness.Root
 // mode: their share and no more, no card, or a message that says what to do.
 func TestImagesInDocker(t *testing.T) {
 	m := newMachine(t, "H200")
-	d := newDockerd(t, m, harness.DockerdOptions{})
+	d := newDocker(t, m, harness.DockerdOptions{}).Dockerd
 	ctx := context.Background()
 
 	gcompat, err := harness.MuslRoot(t.TempDir(), true)
