@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
+	"github.com/gpuslice/gpuslice/install"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
@@ -225,14 +226,47 @@ func TestRealPodman(t *testing.T) {
 	}
 }
 
-// podman runs a podman that has the host's /etc/containers, and says which runtime it takes.
+// podman runs the hooks as they are installed, at every stage. One that it could not
+// read would keep it from making any container.
+func TestRealPodmanHooks(t *testing.T) {
+	h := newTestHost(t)
+	o := h.options("podman")
+	o.RuntimePath = "/etc/containers/hook"
+	h.put(o.RuntimePath, "#!/bin/sh\necho $2 >>/etc/containers/log\nif [ $2 = precreate ]; then cat; else cat >/dev/null; fi\n")
+	require.NoError(t, os.Chmod(h.path(o.RuntimePath), 0o755))
+	// Without CAP_SYS_RESOURCE the usual limits can't be set.
+	h.put("/etc/containers/containers.conf", "[containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=4096:4096\"]\n")
+	h.put("/rootfs/bin/none", "")
+	busybox, err := os.ReadFile("/bin/busybox")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(h.path("/rootfs/bin/true"), busybox, 0o755))
+	o.HookFiles, err = install.Hooks()
+	require.NoError(t, err)
+	_, err = h.install(o)
+	require.NoError(t, err)
+	inContainers(t, h, "--runtime", "/usr/sbin/runc", "--cgroup-manager", "cgroupfs", "--events-backend", "file", "--hooks-dir", h.path(podmanHooksDir),
+		"run", "--rm", "--network", "none", "--rootfs", h.path("/rootfs"), "/bin/true")
+	assert.Equal(t, []string{"precreate", "createRuntime", "poststop"}, strings.Fields(h.read("/etc/containers/log")))
+	_, err = h.uninstall(o)
+	require.NoError(t, err)
+	left, err := os.ReadDir(h.path(podmanHooksDir))
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
+// podman says which runtime it takes, with the host's configuration.
 func podman(t *testing.T, h testHost, args ...string) string {
+	return strings.TrimSpace(inContainers(t, h, append(args, "info", "--format", "{{.Host.OCIRuntime.Path}}")...))
+}
+
+// inContainers runs a podman that has the host's /etc/containers.
+func inContainers(t *testing.T, h testHost, args ...string) string {
 	dir, err := os.MkdirTemp("/tmp", "hi") // short: podman wants at most 50 characters
 	require.NoError(t, err)
 	defer os.RemoveAll(dir)
 	script := `mount --bind "$1" /etc/containers && shift && exec podman "$@"`
 	command := append([]string{"-m", "sh", "-c", script, "sh", h.path("/etc/containers"), "--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run"), "--storage-driver", "vfs"}, args...)
-	out, err := harness.Run(t.Context(), nil, "unshare", append(command, "info", "--format", "{{.Host.OCIRuntime.Path}}")...)
+	out, err := harness.Run(t.Context(), nil, "unshare", command...)
 	require.NoError(t, err, "Debian's package podman has it: test/setup.sh installs it")
-	return strings.TrimSpace(out)
+	return out
 }
