@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -59,8 +60,8 @@ func enforcement(mode LimiterMode, c Container, noFront error) (Enforcement, err
 		}
 		return EnforcePreload, nil
 	case LimiterLibrary:
-		if noFront != nil {
-			return "", fmt.Errorf("limiter mode is %s: %w", mode, noFront)
+		if err := cmp.Or(noFront, c.ownDriver()); err != nil {
+			return "", fmt.Errorf("limiter mode is %s: %w", mode, err)
 		}
 		return EnforceLibrary, nil
 	}

@@ -151,6 +151,26 @@ func TestFrontsLeaveNoOtherDriver(t *testing.T) {
 	}
 }
 
+// The front alone is passed by what is found before it, so that such a container is refused.
+func TestLibraryRefusesAnotherDriver(t *testing.T) {
+	for path, refused := range map[string]bool{
+		"/usr/local/nvidia/lib:/usr/local/nvidia/lib64":               false,
+		"/opt/compatible/lib:/opt/my-compat":                          false,
+		"/usr/local/cuda/compat":                                      true,
+		"/usr/local/nvidia/lib:/usr/local/cuda-12.4/compat/lib.real:": true,
+	} {
+		c := Container{Env: []string{"LD_LIBRARY_PATH=/x", "LD_LIBRARY_PATH=" + path}, Rootfs: &Rootfs{Glibc: true}}
+		for _, mode := range LimiterModes {
+			_, err := enforcement(mode, c, nil)
+			if refused && mode == LimiterLibrary {
+				assert.ErrorContains(t, err, "limiter mode to auto", path)
+				continue
+			}
+			assert.NoError(t, err, "%s %s", mode, path)
+		}
+	}
+}
+
 func TestModeNeedsItsFiles(t *testing.T) {
 	s := testSettings()
 	s.LimiterMode = "both"

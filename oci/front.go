@@ -84,6 +84,20 @@ func withoutCompat(visible *cdispec.ContainerEdits) {
 	})
 }
 
+// ownDriver says that the programs of a container find a libcuda.so.1 of the image's own
+// before the front: NVIDIA's cuda-compat, whose folder images put into LD_LIBRARY_PATH.
+func (c Container) ownDriver() error {
+	for _, value := range c.allenv("LD_LIBRARY_PATH") {
+		for _, dir := range strings.FieldsFunc(value, func(r rune) bool { return r == ':' || r == ';' }) {
+			if slices.Contains(strings.Split(dir, "/"), "compat") {
+				return fmt.Errorf("its LD_LIBRARY_PATH has %s, where programs find the image's own libcuda.so.1 (cuda-compat) before the one with the limiter: "+
+					"set limiter mode to auto, which holds that too, or take the folder out", dir)
+			}
+		}
+	}
+	return nil
+}
+
 // is says whether a path is the library's, with whatever version.
 func (d driver) is(file string) bool {
 	base := path.Base(file)
