@@ -100,10 +100,12 @@ func (f fileRecord) uninstall(before []byte) (edit, error) {
 	if e.kept, err = undo(format, d, f.Changes); err != nil {
 		return e, fmt.Errorf("%s: %w", f.Path, err)
 	}
-	if !bytes.Equal(was, d.text()) {
+	undone := !bytes.Equal(was, d.text())
+	if undone {
 		e.after = d.text()
 	}
-	if f.Seed != nil && bytes.Equal(squeeze(d.text()), squeeze([]byte(*f.Seed))) {
+	// What began as {} may be somebody else's {} by now; a headline is ours.
+	if f.Seed != nil && (undone || strings.HasPrefix(*f.Seed, "#")) && bytes.Equal(squeeze(d.text()), squeeze([]byte(*f.Seed))) {
 		e.after, e.isOurs = nil, true
 	}
 	return e, nil

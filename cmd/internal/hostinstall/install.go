@@ -57,7 +57,15 @@ type job struct {
 	Options
 	host host
 	view *doctor.Machine // the same host, to read
+	lock *os.File        // nil where nothing is written
 	out  io.Writer
+}
+
+func (j *job) close() {
+	j.view.Close()
+	if j.lock != nil {
+		j.lock.Close()
+	}
 }
 
 func newJob(ctx context.Context, o Options, out io.Writer) (*job, error) {
@@ -79,7 +87,14 @@ func newJob(ctx context.Context, o Options, out io.Writer) (*job, error) {
 		// If it can't be asked, the files decide.
 		o.ContainerdVersion, _ = view.Output(ctx, "containerd", "--version")
 	}
-	return &job{Options: o, host: h, view: view, out: out}, nil
+	j := &job{Options: o, host: h, view: view, out: out}
+	if !o.DryRun {
+		if j.lock, err = h.lock(recordDir); err != nil {
+			j.close()
+			return nil, fmt.Errorf("wait for another install: %w%s", err, hint(err))
+		}
+	}
+	return j, nil
 }
 
 // Install puts gpuslice into an engine's configuration.
@@ -88,7 +103,7 @@ func Install(ctx context.Context, o Options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer j.view.Close()
+	defer j.close()
 	p, err := planners[o.Engine](j.view, j.Options)
 	if err != nil {
 		return err
@@ -153,7 +168,7 @@ func Uninstall(ctx context.Context, o Options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer j.view.Close()
+	defer j.close()
 	r, err := j.record()
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package hostinstall
 
 import (
 	"bytes"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 )
 
 // mainFiles are what the engines' configuration is usually called.
@@ -259,6 +261,36 @@ func TestInstalledInTwoSteps(t *testing.T) {
 		}
 		assert.Equal(t, before, after, engine)
 	}
+}
+
+// Many at once are as one after the other.
+func TestAtOnce(t *testing.T) {
+	h := newTestHost(t)
+	h.put(mainFiles["docker"], "{\"debug\": true}\n")
+	var group errgroup.Group
+	for i := range 8 {
+		o := h.options("docker")
+		o.SetDefault = i == 5
+		group.Go(func() error { return Install(t.Context(), o, io.Discard) })
+	}
+	require.NoError(t, group.Wait())
+	assert.Contains(t, h.read(mainFiles["docker"]), "default-runtime")
+	_, err := h.uninstall(h.options("docker"))
+	require.NoError(t, err)
+	assert.Equal(t, "{\"debug\": true}\n", h.read(mainFiles["docker"]))
+}
+
+// An install that was cut off before it had written the file takes nobody else's.
+func TestCutOff(t *testing.T) {
+	h := newTestHost(t)
+	o := h.options("docker")
+	_, err := h.install(o)
+	require.NoError(t, err)
+	h.put(mainFiles["docker"], "{}\n")
+	_, err = h.uninstall(o)
+	require.NoError(t, err)
+	assert.Equal(t, "{}\n", h.read(mainFiles["docker"]))
+	assert.NoFileExists(t, h.path("/var/lib/gpuslice/install/docker.json"))
 }
 
 // podman's hooks run the program where it is, and one that somebody wrote stays.

@@ -149,6 +149,25 @@ func (h host) inside(real string) string {
 	return "/" + strings.TrimPrefix(strings.TrimPrefix(real, h.root), "/")
 }
 
+// lock waits until nobody else has a folder, and makes it.
+func (h host) lock(dir string) (*os.File, error) {
+	real, err := h.realDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(real, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(real)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 // unchanged refuses to write over what somebody else has just written.
 func (h host) unchanged(e edit) error {
 	now, err := h.read(e.path)
