@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -70,3 +71,5 @@ func read(t testing.TB, path string) string {
 	}
 	return strings.TrimSpace(string(data))
 }
+
+func itoa(n int) string { return strconv.Itoa(n) }

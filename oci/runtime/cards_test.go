@@ -1,0 +1,139 @@
+package ociruntime
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+// nodeJSON is what an agent with --memory-scaling=1.5 writes, of a card and a MIG device.
+const nodeJSON = `{"version":2,"name":"n","writtenAt":"2026-01-02T03:04:05Z",
+"devices":[{"uuid":"GPU-a","card":"GPU-a","memoryMiB":1500,"cores":100,"slots":10},{"uuid":"MIG-b","card":"GPU-c","memoryMiB":500,"cores":100,"slots":1}],
+"node":{"cards":[{"uuid":"GPU-a","index":0,"memoryMiB":1000},{"uuid":"GPU-c","index":1,"memoryMiB":1000,"mig":[{"uuid":"MIG-x"},{"uuid":"MIG-b"}]}]},
+"contextMiB":{"GPU-a":105}}`
+
+var nodeCards = Cards{
+	Capacity: map[string]grant.Card{
+		"GPU-a": {UUID: "GPU-a", MemoryMiB: 1500, CorePercent: 100, Slots: 10},
+		"MIG-b": {UUID: "MIG-b", MemoryMiB: 500, CorePercent: 100, Slots: 1},
+	},
+	Indices:          map[string]string{"GPU-a": "0", "GPU-c": "1", "MIG-x": "1:0", "MIG-b": "1:1"},
+	ContextMiB:       map[string]int64{"GPU-a": 105, "MIG-b": otherContextMiB},
+	Oversubscription: map[string]float64{"GPU-a": 1.5},
+}
+
+// inventoryOf is an inventory whose driver says nodeJSON, and how often it was asked.
+func inventoryOf(t *testing.T) (Inventory, *bootState, *atomic.Int32) {
+	dir, asked := t.TempDir(), new(atomic.Int32)
+	boot := &bootState{ID: "boot-1", Since: time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC), Driver: "570", GPUs: "0"}
+	return Inventory{
+		NodePath: filepath.Join(dir, "node.json"), CachePath: filepath.Join(dir, "run/cards.json"),
+		Ask:  func(context.Context) ([]byte, error) { asked.Add(1); return []byte(nodeJSON), nil },
+		boot: func() (bootState, error) { return *boot, nil },
+	}, boot, asked
+}
+
+func TestCardsByTheAgent(t *testing.T) {
+	i, boot, asked := inventoryOf(t)
+	write(t, i.NodePath, nodeJSON, 0o644)
+	cards, err := i.Cards(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, nodeCards, cards)
+	require.Zero(t, asked.Load())
+
+	boot.Since = time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC)
+	_, err = i.Cards(context.Background())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, asked.Load(), "that was before the boot")
+
+	for content, want := range map[string]string{
+		"{":             "node.json",
+		`{"version":3}`: "its version is 3, and this program knows 2",
+	} {
+		write(t, i.NodePath, content, 0o644)
+		_, err = i.Cards(context.Background())
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestCardsByTheDriver(t *testing.T) {
+	i, boot, asked := inventoryOf(t)
+	want := func(times int32, why string) {
+		t.Helper()
+		cards, err := i.Cards(context.Background())
+		require.NoError(t, err)
+		require.Equal(t, nodeCards, cards)
+		require.Equal(t, times, asked.Load(), why)
+	}
+	want(1, "nobody knows")
+	want(1, "it is kept")
+	boot.ID = "boot-2"
+	want(2, "another boot")
+	boot.Driver = "575"
+	want(3, "another driver")
+	boot.GPUs = "0 1"
+	want(4, "another card")
+	write(t, i.CachePath, "{", 0o600)
+	want(5, "it is damaged")
+	info, err := os.Stat(i.CachePath)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+}
+
+func TestCardsAskedOnceByMany(t *testing.T) {
+	i, _, asked := inventoryOf(t)
+	var all sync.WaitGroup
+	errs := make([]error, 16)
+	for n := range errs {
+		all.Go(func() { _, errs[n] = i.Cards(context.Background()) })
+	}
+	all.Wait()
+	require.NoError(t, errors.Join(errs...))
+	require.EqualValues(t, 1, asked.Load())
+}
+
+func TestNoCards(t *testing.T) {
+	i, _, _ := inventoryOf(t)
+	times := 0
+	i.Ask = func(context.Context) ([]byte, error) { times++; return []byte(`{"version":2}`), nil }
+	for range 2 {
+		cards, err := i.Cards(context.Background())
+		require.NoError(t, err)
+		require.Empty(t, cards.Capacity)
+	}
+	require.Equal(t, 2, times, "the driver may come yet")
+
+	i.Ask = func(context.Context) ([]byte, error) { return nil, errors.New("the driver: nvmlInit: no library") }
+	_, err := i.Cards(context.Background())
+	require.EqualError(t, err, "find out the node's cards, as no gpuslice-agent says them: the driver: nvmlInit: no library")
+}
+
+// What the real `gpuslice cards` prints, and what it says where there is no driver.
+func TestAskDriver(t *testing.T) {
+	m := newMachine(t, "")
+	config, err := LoadConfig(m.path("runtime.yaml"))
+	require.NoError(t, err)
+	t.Setenv("SIMGPU_STATE", m.path("sim/state"))
+	cards, err := NewInventory(config, m.artefact("bin", "gpuslice-runtime")).Cards(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, grant.Card{UUID: h200, MemoryMiB: 143771, CorePercent: 100, Slots: 10}, cards.Capacity[h200])
+	require.Equal(t, map[string]string{h200: "0", t4: "1"}, cards.Indices)
+	require.EqualValues(t, 105, cards.ContextMiB[t4])
+
+	require.NoError(t, os.Remove(m.path("run/cards.json")))
+	config.NVMLLibrary = "/no/such/libnvidia-ml.so.1"
+	_, err = NewInventory(config, m.artefact("bin", "gpuslice-runtime")).Cards(context.Background())
+	require.ErrorContains(t, err, "nvmlInit")
+	t.Setenv("PATH", "")
+	_, err = NewInventory(config, m.path("nowhere/gpuslice-runtime")).Cards(context.Background())
+	require.ErrorContains(t, err, "install gpuslice beside gpuslice-runtime, or run gpuslice-agent")
+}

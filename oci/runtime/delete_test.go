@@ -1,0 +1,138 @@
+package ociruntime
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// fake is a low-level runtime that writes down how it is called.
+const fake = `#!/bin/sh
+echo "$@" >> "$FAKE_DIR/argv"
+echo "stdout of $*"
+case "$*" in
+*delete*) trap 'echo term >> "$FAKE_DIR/argv"; exit 7' TERM
+	[ -e "$FAKE_DIR/wait" ] && { echo ready >> "$FAKE_DIR/argv"; while :; do sleep 0.01; done; }
+	exit $(cat "$FAKE_DIR/status") ;;
+*" create --bundle "*) [ -e "$FAKE_DIR/bundles/web" ] && cp "$FAKE_DIR/bundles/web/config.json" "$FAKE_DIR/seen.json" ;;
+esac
+exit 0
+`
+
+// newFake is a machine with that runtime.
+func newFake(t *testing.T) *machine {
+	m := newMachine(t, "")
+	write(t, m.path("fake"), fake, 0o755)
+	write(t, m.path("runtime.yaml"), strings.Replace(read(t, m.path("runtime.yaml")), "runtimes: [runc]", "runtimes: ["+m.path("fake")+"]", 1), 0o644)
+	write(t, m.path("status"), "0", 0o644)
+	t.Setenv("FAKE_DIR", m.dir)
+	return m
+}
+
+// Every command goes to the low-level runtime as it is, and create does with a config
+// that was changed before.
+func TestPassedOn(t *testing.T) {
+	m := newFake(t)
+	global := "--root " + m.path("root") + " --log " + m.path("log.json") + " --log-format json "
+	for _, line := range []string{"state web", "exec --pid-file x web create --bundle /x", "features", "delete nobody", "kill web 9", "--newer x list"} {
+		out := m.must(strings.Fields(line)...)
+		require.Equal(t, "stdout of "+global+line, out)
+	}
+	bundle := m.bundle("web", []string{"GPUSLICE_MEMORY=1GiB"})
+	before := read(t, filepath.Join(bundle, configName))
+	m.must("create", "--bundle", bundle, "--preserve-fds=3", "web")
+	calls := strings.Split(read(t, m.path("argv")), "\n")
+	require.Equal(t, global+"create --bundle "+bundle+" --preserve-fds=3 web", calls[len(calls)-1])
+	require.Equal(t, read(t, filepath.Join(bundle, configName)), read(t, m.path("seen.json")))
+	require.NotEqual(t, before, read(t, m.path("seen.json")))
+	m.must("delete", "web")
+}
+
+// delete ends as the low-level runtime's does, and passes signals on.
+func TestDelete(t *testing.T) {
+	m := newFake(t)
+	_, err := m.create("web", "GPUSLICE_MEMORY=1GiB")
+	require.NoError(t, err)
+	write(t, m.path("wait"), "", 0o644)
+	cmd := m.command(nil, "delete", "--force", "web")
+	require.NoError(t, cmd.Start())
+	require.Eventually(t, func() bool { return strings.Contains(read(t, m.path("argv")), "ready") }, patience, pause)
+	ids, _ := m.booked()
+	require.Equal(t, []string{"web"}, ids, "not before the low-level runtime is done")
+	require.NoError(t, cmd.Process.Signal(unix.SIGTERM))
+	require.EqualError(t, cmd.Wait(), "exit status 7")
+	require.Contains(t, read(t, m.path("argv")), "term")
+	ids, _ = m.booked()
+	require.Empty(t, ids, "no process of it is there")
+}
+
+// A delete that fails while the container lives keeps the claim; of a container that is
+// gone it gives it back.
+func TestDeleteFails(t *testing.T) {
+	m := newFake(t)
+	_, err := m.create("web", "GPUSLICE_MEMORY=1GiB")
+	require.NoError(t, err)
+	write(t, m.path("status"), "1", 0o644)
+	self, err := procfs("/proc").identify(os.Getpid())
+	require.NoError(t, err)
+	state := write(t, m.path("root/web/state.json"), `{"id":"web","init_process_pid":`+itoa(self.PID)+`,"init_process_start":`+itoa(int(self.Start))+`,"config":{}}`, 0o600)
+	_, err = m.run("delete", "web")
+	require.EqualError(t, err, "exit status 1")
+	ids, _ := m.booked()
+	require.Equal(t, []string{"web"}, ids)
+
+	require.NoError(t, os.Remove(state))
+	_, err = m.run("delete", "web")
+	require.EqualError(t, err, "exit status 1")
+	ids, _ = m.booked()
+	require.Empty(t, ids)
+}
+
+// Two containers of one id, in two roots (containerd's namespaces): the second is refused,
+// and its removal leaves the first its claim.
+func TestSameIDTwice(t *testing.T) {
+	m := newMachine(t, "")
+	out, err := m.create("web", "GPUSLICE_MEMORY=1GiB")
+	require.NoError(t, err, out)
+	defer m.remove("web")
+	for _, memory := range []string{"1GiB", "2GiB"} {
+		bundle := m.bundle("web2", []string{"GPUSLICE_MEMORY=" + memory})
+		out, err = m.run("--root", m.path("root2"), "create", "-b", bundle, "web")
+		require.Error(t, err)
+		require.Contains(t, out, "a container with the id web has a share of a GPU already (bundle "+m.path("bundles/web")+"): remove it, or choose another id")
+	}
+	_, err = m.run("--root", m.path("root2"), "delete", "--force", "web")
+	require.NoError(t, err)
+	ids, _ := m.booked()
+	require.Equal(t, []string{"web"}, ids)
+}
+
+// The low-level runtime can't be run at all: the claim is given back at once.
+func TestExecFails(t *testing.T) {
+	m := newFake(t)
+	write(t, m.path("fake"), "#!/no/such/interpreter\n", 0o755)
+	out, err := m.create("web", "GPUSLICE_MEMORY=1GiB")
+	require.Error(t, err)
+	require.Contains(t, out, "run "+m.path("fake"))
+	ids, _ := m.booked()
+	require.Empty(t, ids)
+}
+
+// A low-level runtime that calls us is refused.
+func TestRecursion(t *testing.T) {
+	m := newFake(t)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	write(t, m.path("fake"), "#!/bin/sh\nexec "+self+" \"$@\"\n", 0o755)
+	out, err := m.create("web", "GPUSLICE_MEMORY=1GiB")
+	require.Error(t, err)
+	require.Contains(t, out, "has called gpuslice-runtime again")
+	_, err = m.run("delete", "web")
+	require.Error(t, err)
+	ids, _ := m.booked()
+	require.Empty(t, ids)
+}
