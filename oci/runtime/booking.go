@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -139,10 +138,6 @@ func (b *booking) edit(spec *rspec.Spec, result oci.Result) error {
 	if spec.Hooks == nil {
 		spec.Hooks = &rspec.Hooks{}
 	}
-	// One of an earlier creation from the same bundle would find nothing to do.
-	spec.Hooks.Poststop = slices.DeleteFunc(spec.Hooks.Poststop, func(h rspec.Hook) bool {
-		return h.Path == b.runtime.Self && slices.Contains(h.Args, "poststop")
-	})
 	timeout := hookTimeoutSeconds
 	spec.Hooks.Poststop = append(spec.Hooks.Poststop, rspec.Hook{
 		Path:    b.runtime.Self,

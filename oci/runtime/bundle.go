@@ -1,6 +1,9 @@
 package ociruntime
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,7 +29,9 @@ type Bundle struct {
 	before json.RawMessage // what Spec was
 }
 
-// OpenBundle reads a config.json.
+// OpenBundle reads a config.json. Of one that was written by Save and not changed since,
+// it takes what Save found: a container that is made of its bundle again, as runc run by
+// hand does, may get another card.
 func OpenBundle(path string) (*Bundle, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -35,6 +40,11 @@ func OpenBundle(path string) (*Bundle, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the container's config: %w", err)
+	}
+	if original, err := os.ReadFile(beside(path, originalSuffix)); err == nil {
+		if found, ours := bytes.CutPrefix(original, digest(data)); ours {
+			data = found
+		}
 	}
 	b, err := decodeBundle(data)
 	if err != nil {
@@ -71,12 +81,36 @@ func (b *Bundle) encode() (data json.RawMessage, changed bool, err error) {
 func (b *Bundle) Save() error {
 	data, changed, err := b.encode()
 	if err == nil && changed {
-		err = replace(b.path, append(data, '\n'))
+		data = append(data, '\n')
+		err = b.replace(data)
 	}
 	if err != nil {
 		return fmt.Errorf("write the container's config %s: %w", b.path, err)
 	}
 	return nil
+}
+
+// originalSuffix names the file that keeps what Save found, after a digest of what it wrote.
+const originalSuffix = ".before-gpuslice"
+
+// replace puts another content into the bundle and keeps the one that was found.
+func (b *Bundle) replace(data []byte) error {
+	err := os.WriteFile(beside(b.path, originalSuffix), append(digest(data), b.raw...), 0o600)
+	if err != nil {
+		return err
+	}
+	return replace(b.path, data)
+}
+
+// digest identifies a config.
+func digest(data []byte) []byte {
+	sum := sha256.Sum256(data)
+	return append(hex.AppendEncode(nil, sum[:]), '\n')
+}
+
+// beside is the path of a hidden file beside another.
+func beside(path, suffix string) string {
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+suffix)
 }
 
 // replace puts another content into the place of a file.
@@ -86,7 +120,7 @@ func replace(path string, data []byte) (err error) {
 		return err
 	}
 	// One name, so that those of processes which were killed don't pile up.
-	temp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".gpuslice")
+	temp := beside(path, ".gpuslice")
 	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -163,5 +163,5 @@ func TestOnlyTheVariableChanges(t *testing.T) {
 	require.Equal(t, os.FileMode(0o640), info.Mode().Perm(), "its mode stays")
 	files, err := os.ReadDir(bundle)
 	require.NoError(t, err)
-	require.Len(t, files, 1)
+	require.Len(t, files, 2, "the config, and what it was")
 }
