@@ -180,10 +180,16 @@ func (c *container) run() (out string, status int) {
 // start makes it and leaves it to itself.
 func (c *container) start() {
 	c.n.t.Helper()
+	c.background("runc", "run", "--detach", "--bundle", c.bundle, c.id)
+}
+
+// background runs a runtime whose container goes on with its output.
+func (c *container) background(program string, args ...string) {
+	c.n.t.Helper()
 	log, err := os.Create(filepath.Join(c.bundle, "log"))
 	require.NoError(c.n.t, err)
 	defer log.Close()
-	cmd := exec.Command("runc", "run", "--detach", "--bundle", c.bundle, c.id)
+	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	err = cmd.Run()
 	said, _ := os.ReadFile(log.Name())

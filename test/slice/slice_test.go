@@ -152,3 +152,25 @@ func TestMuslImageIsHeldByTheFronts(t *testing.T) {
 	require.Zero(t, status, out)
 	require.Contains(t, out, "total_bytes=4294967296")
 }
+
+// With the wrapper as the engine's default runtime, slices work as with plain runc.
+func TestWithTheWrapperAsRuntime(t *testing.T) {
+	n := newNode(t, []string{"T4"}, twoOfT4)
+	n.mustGenerate()
+	t.Setenv("GPUSLICE_RUNTIME_CONFIG", n.path("runtime.yaml"))
+	wrapper := artefact(t, "bin", "gpuslice-runtime")
+	for range 2 {
+		c := n.container("held", n.glibc(), []string{small}, sleep...)
+		c.background(wrapper, "create", "--bundle", c.bundle, c.id)
+		require.Equal(t, []string{c.id}, n.claims())
+		out, status := run(t, nil, wrapper, "delete", "--force", c.id)
+		require.Zero(t, status, out)
+		require.Empty(t, n.claims())
+		require.NoError(t, os.RemoveAll(c.bundle))
+	}
+	c := n.container("shown", n.glibc(), []string{small}, meminfo...)
+	out, status := run(t, nil, wrapper, "run", "--bundle", c.bundle, c.id)
+	require.Zero(t, status, out)
+	require.Contains(t, out, "total_bytes=4294967296")
+	require.Empty(t, n.claims())
+}
