@@ -52,6 +52,9 @@ func (r *Runtime) admit(ctx context.Context, o order, spec *rspec.Spec) (undo fu
 	if done, err := r.limitedByNRI(ctx, c); done || err != nil {
 		return undo, err
 	}
+	if r.precreated(o, c) {
+		return undo, nil
+	}
 	request, err := wish.FromContainer(c.Env, c.Annotations, r.Config)
 	if err != nil {
 		return undo, err

@@ -22,23 +22,36 @@ import (
 // hookUsage is how hooks are called.
 const hookUsage = "gpuslice-runtime hook {precreate|createRuntime|poststop} [--config=FILE]"
 
+// refuseStage and refuseReason are of a hook that precreate writes into the config of a
+// container that it refuses. It does no more than to fail with the reason.
+const (
+	refuseStage  = "refuse"
+	refuseReason = "--reason="
+)
+
+// podmansRuntime stands in a claim's record for the low-level runtime, which a precreate
+// hook isn't told.
+const podmansRuntime = "podman's"
+
 // maxInput bounds what is read of a hook's input.
 const maxInput = 16 << 20
 
 // hookMain runs one hook and returns its exit status.
 //
 //   - precreate (podman's hooks.d only) gives a container its share: config.json comes on
-//     stdin and goes to stdout.
+//     stdin and goes to stdout, with a hook that fails where the container is refused.
 //   - createRuntime can't change the container. It refuses one that has a card without
 //     limits, or asks for a share that nobody gave it.
 //   - poststop gives the share back.
 //
 // The last two get the container's state on stdin (runtime-spec, runtime.md, "State").
 func (r *Runtime) hookMain(ctx context.Context, args []string) int {
-	stage, claim := "", ""
+	stage, claim, reason := "", "", ""
 	for _, arg := range args {
 		if nonce, ok := strings.CutPrefix(arg, "--claim="); ok {
 			claim = nonce
+		} else if text, ok := strings.CutPrefix(arg, refuseReason); ok {
+			reason = text
 		} else if !strings.HasPrefix(arg, "-") {
 			stage = arg
 		}
@@ -51,6 +64,8 @@ func (r *Runtime) hookMain(ctx context.Context, args []string) int {
 		err = r.withState(func(s rspec.State) error { return r.verify(ctx, s) })
 	case "poststop":
 		err = r.withState(func(s rspec.State) error { return r.poststop(ctx, s, claim) })
+	case refuseStage:
+		err = errors.New(reason)
 	default:
 		err = fmt.Errorf("hook %q is not known: %s", stage, hookUsage)
 	}
@@ -158,11 +173,11 @@ func (r *Runtime) precreate(ctx context.Context) error {
 	}
 	id, folder := podmanContainer(bundle.Spec)
 	o := order{
-		call: Call{Command: "create", ID: id, Bundle: folder}, lowLevel: "podman's", creator: os.Getppid(),
+		call: Call{Command: "create", ID: id, Bundle: folder}, lowLevel: podmansRuntime, creator: os.Getppid(),
 	}
 	undo, err := r.admit(ctx, o, bundle.Spec)
 	if err != nil {
-		return fmt.Errorf("container %s: %w", short(id), err)
+		return r.refuse(data, fmt.Errorf("container %s: %w", short(id), err))
 	}
 	data, _, err = bundle.encode()
 	if err == nil {
@@ -172,6 +187,40 @@ func (r *Runtime) precreate(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("write the container's config to stdout: %w", err), undo())
 	}
 	return nil
+}
+
+// refuse answers with the config of a container that can't be made: its first hook fails
+// with the reason. If precreate failed itself, podman (4.3) would show the exit status
+// and nothing that was said.
+func (r *Runtime) refuse(config []byte, reason error) error {
+	bundle, err := decodeBundle(config) // as it was
+	if err != nil {
+		return errors.Join(reason, err)
+	}
+	if bundle.Spec.Hooks == nil {
+		bundle.Spec.Hooks = &rspec.Hooks{}
+	}
+	hooks := &bundle.Spec.Hooks.CreateRuntime
+	*hooks = append([]rspec.Hook{{Path: r.Self, Args: r.hookArgs(refuseStage, refuseReason+reason.Error())}}, *hooks...)
+	config, _, err = bundle.encode()
+	if err == nil {
+		_, err = r.Stdout.Write(config)
+	}
+	if err != nil {
+		return errors.Join(reason, err)
+	}
+	return nil
+}
+
+// precreated says whether podman's precreate hook has given the container its share a
+// moment ago, and podman now has this program make it, as where both are installed. The
+// word of its spec is not enough.
+func (r *Runtime) precreated(o order, c oci.Container) bool {
+	if o.lowLevel == podmansRuntime || !r.mountsLimits(c) {
+		return false
+	}
+	claim, booked := r.claimOf(c.ID)
+	return booked && claim.Runtime == podmansRuntime && newJudge().proc.lives(claim.Creator)
 }
 
 // What podman's configs say of the container's id, which they don't name: a cgroup

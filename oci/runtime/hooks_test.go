@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/ocitest"
 )
 
@@ -81,12 +83,50 @@ func TestPrecreateRefuses(t *testing.T) {
 	} {
 		t.Run(description, func(t *testing.T) {
 			out, said, status := b.hook(c.config, "precreate")
+			if status == exitDone { // podman is left to make it, which this hook prevents
+				said, status = b.refusal(t, out)
+			}
 			assert.Equal(t, exitFailed, status)
 			assert.Contains(t, said, c.want)
-			assert.Empty(t, out)
 			assert.Empty(t, b.claims(t))
 		})
 	}
+}
+
+// refusal runs the first hook of a config, which precreate put there.
+func (b *bench) refusal(t *testing.T, config string) (said string, status int) {
+	t.Helper()
+	var spec rspec.Spec
+	require.NoError(t, json.Unmarshal([]byte(config), &spec))
+	require.NotNil(t, spec.Hooks)
+	require.NotEmpty(t, spec.Hooks.CreateRuntime)
+	args := spec.Hooks.CreateRuntime[0].Args
+	require.Equal(t, "hook", args[1])
+	_, said, status = b.hook("{}", args[2:]...)
+	return said, status
+}
+
+// Where hooks.d and the runtime are both installed, what precreate gave is not given twice,
+// and nobody is believed who only says so.
+func TestCreateAfterPrecreate(t *testing.T) {
+	b := newBench(t)
+	bundle := b.bundle(t, "podman-4")
+	path := filepath.Join(bundle, configName)
+	config, said, status := b.hook(read(t, path), "precreate")
+	require.Zero(t, status, said)
+	write(t, path, config, 0o600)
+	decoded, err := decodeBundle([]byte(config))
+	require.NoError(t, err)
+	o := order{call: Call{Command: "create", ID: id, Bundle: bundle}, lowLevel: "/usr/bin/runc", creator: os.Getpid()}
+	_, err = b.admit(context.Background(), o, decoded.Spec)
+	require.NoError(t, err)
+	require.Len(t, b.claims(t), 1)
+
+	claim, booked := b.claimOf(id)
+	require.True(t, booked)
+	claim.Creator.Start++ // podman has ended
+	require.NoError(t, claim.write(filepath.Join(b.Config.StateDir, "containers", id)))
+	require.False(t, b.precreated(o, oci.ContainerOf(id, decoded.Spec)))
 }
 
 func TestVerify(t *testing.T) {
@@ -175,7 +215,9 @@ func TestHookErrors(t *testing.T) {
 	require.Equal(t, exitFailed, status)
 	require.Contains(t, said, "read the container's state on stdin")
 	b.ConfigProblem = errors.New("runtime.yaml:3: memory: not a size")
-	_, said, status = b.hook(read(t, "testdata/specs/podman-4.json"), "precreate")
+	out, _, status := b.hook(read(t, "testdata/specs/podman-4.json"), "precreate")
+	require.Zero(t, status)
+	said, status = b.refusal(t, out)
 	require.Equal(t, exitFailed, status)
 	require.Contains(t, said, "runtime.yaml:3")
 }

@@ -1,0 +1,91 @@
+package docker_test
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+// podman is podman with one of the two ways to gpuslice.
+type podman struct {
+	*harness.Podman
+	m *harness.Machine
+	// runtime is its OCI runtime.
+	runtime string
+}
+
+// start starts a container that stays, and returns its id.
+func (p podman) start(t testing.TB, options []string, command ...string) string {
+	out, err := p.Run(context.Background(), p.runtime, append([]string{"--detach"}, options...), command...)
+	require.NoError(t, err)
+	return strings.TrimSpace(out)
+}
+
+// podman makes the same containers by --runtime and by hooks.d.
+func TestPodman(t *testing.T) {
+	wrapper, err := harness.Wrapper()
+	require.NoError(t, err)
+	for _, way := range []struct {
+		name, runtime string
+		hooks         bool
+	}{{"by its runtime", wrapper, false}, {"by hooks", "/usr/sbin/runc", true}, {"by both", wrapper, true}} {
+		t.Run(way.name, func(t *testing.T) {
+			m := newMachine(t, "H200")
+			engine, err := harness.NewPodman(m)
+			require.NoError(t, err)
+			t.Cleanup(func() { assert.NoError(t, engine.Close(context.Background())) })
+			if way.hooks {
+				require.NoError(t, engine.InstallHooks(m))
+			}
+			testPodman(t, podman{engine, m, way.runtime})
+		})
+	}
+}
+
+func testPodman(t *testing.T, p podman) {
+	ctx := context.Background()
+	id := p.start(t, share(8192, 30), "/bin/sleep", "1000")
+	requireBooked(t, p.m, 8192, 1)
+	out, err := p.Command(ctx, p.runtime, "exec", id, workload("meminfo"))
+	require.NoError(t, err)
+	requireSees(t, harness.KeyValues(out), 8192)
+	out, err = p.Command(ctx, p.runtime, "exec", id, workload("alloc"), "--chunk-mib=2")
+	require.NoError(t, err)
+	require.Equal(t, strconv.Itoa((8192-contextMiB)*mib), harness.KeyValues(out)["allocated_bytes"])
+
+	// What can't be granted is told by podman itself.
+	_, err = p.Run(ctx, p.runtime, share(140000, 10), "/bin/true")
+	require.Error(t, err)
+	t.Log(err)
+	require.ErrorContains(t, err, "there is no room")
+	requireBooked(t, p.m, 8192, 1)
+
+	// A second one shares the card, hardened.
+	out, err = p.Run(ctx, p.runtime, append([]string{"--rm", "--read-only", "--cap-drop", "ALL", "--user", "1000"}, share(2000, 10)...), workload("meminfo"))
+	require.NoError(t, err)
+	requireSees(t, harness.KeyValues(out), 2000)
+
+	// Without a request there is no card, whatever is said.
+	_, err = p.Run(ctx, p.runtime, []string{"--rm", "-e", "NVIDIA_VISIBLE_DEVICES=all"}, workload("meminfo"))
+	require.ErrorContains(t, err, "exit status 4")
+
+	_, err = p.Command(ctx, p.runtime, "restart", "--time", "0", id)
+	require.NoError(t, err)
+	out, err = p.Command(ctx, p.runtime, "exec", id, workload("meminfo"))
+	require.NoError(t, err)
+	requireSees(t, harness.KeyValues(out), 8192)
+
+	_, err = p.Command(ctx, p.runtime, "kill", "--signal", "KILL", id)
+	require.NoError(t, err)
+	_, err = p.Command(ctx, p.runtime, "wait", id)
+	require.NoError(t, err)
+	_, err = p.Command(ctx, p.runtime, "rm", "--force", id)
+	require.NoError(t, err)
+	requireNothingLeft(t, p.m)
+}
