@@ -239,7 +239,7 @@ func TestSettings(t *testing.T) {
 	require.NoError(t, s.Validate())
 	assert.Equal(t, "disable", string(s.CorePolicy))
 	forced, _, _, _, _ := agent("--node-name=n", "--core-policy=force")
-	assert.Equal(t, "force", string(forced.settings("", "").CorePolicy))
+	assert.Equal(t, "force", string(forced.settings("", "", oci.Fronts{}).CorePolicy))
 	_, started, _, _, stderr := agent("--node-name=n", "--core-policy=force", "--disable-core-limit")
 	assert.False(t, started)
 	assert.Contains(t, stderr, "core-policy")

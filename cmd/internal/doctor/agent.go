@@ -96,7 +96,7 @@ func checkLibraryDir(_ context.Context, e *exam, v *verdict) {
 	case f.NoExec:
 		v.fail(dir+" is on a noexec mount: containers can't load the limiter from it", "mount -o remount,exec  the file system, or give the agent another --library-dir")
 	}
-	libraries, _ := fs.Glob(e.Host, name(dir)+"/libvgpu-*.so") // the pattern is right
+	libraries, _ := fs.Glob(e.Host, name(dir)+"/libvgpu-*.so")        // the pattern is right
 	libraries = slices.DeleteFunc(libraries, func(file string) bool { // the fronts of mode library
 		return strings.Count(path.Base(file), "-") > 1
 	})
