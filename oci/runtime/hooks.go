@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
@@ -226,20 +227,24 @@ func (r *Runtime) precreated(o order, c oci.Container) bool {
 // What podman's configs say of the container's id, which they don't name: a cgroup
 // (libpod-<id>, libpod:<id>) and files of its folder.
 var (
-	podmanCgroup = regexp.MustCompile(`libpod[-:]([0-9a-f]{64})(\.scope)?(/|$)`)
-	podmanFile   = regexp.MustCompile(`^(.*/[a-z0-9]+-containers/([0-9a-f]{64})/userdata)/`)
+	podmanCgroup = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`libpod[-:]([0-9a-f]{64})(\.scope)?(/|$)`)
+	})
+	podmanFile = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^(.*/[a-z0-9]+-containers/([0-9a-f]{64})/userdata)/`)
+	})
 )
 
 // podmanContainer finds out the id and the bundle of one of podman's containers; empty
 // where it can't, so that a claim is refused.
 func podmanContainer(spec *rspec.Spec) (id, bundle string) {
 	if spec.Linux != nil {
-		if m := podmanCgroup.FindStringSubmatch(spec.Linux.CgroupsPath); m != nil {
+		if m := podmanCgroup().FindStringSubmatch(spec.Linux.CgroupsPath); m != nil {
 			id = m[1]
 		}
 	}
 	for _, mount := range spec.Mounts {
-		m := podmanFile.FindStringSubmatch(mount.Source)
+		m := podmanFile().FindStringSubmatch(mount.Source)
 		if m != nil && (id == "" || id == m[2]) {
 			return m[2], m[1]
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/gpuslice/gpuslice/grant"
 )
@@ -48,7 +49,9 @@ const devicePrefix = "device="
 const devicesForm = "write a number of cards (2), all, or device= and indices or UUIDs (device=0,1)"
 
 // indexPattern is a card's index, or a MIG device's.
-var indexPattern = regexp.MustCompile(`^(0|[1-9][0-9]{0,3})(:(0|[1-9][0-9]{0,3}))?$`)
+var indexPattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(0|[1-9][0-9]{0,3})(:(0|[1-9][0-9]{0,3}))?$`)
+})
 
 // ParseDevices reads which cards are meant, by the grammar of docker run --gpus:
 //
@@ -111,7 +114,7 @@ func parseNames(text string) (Devices, error) {
 
 // validateName wants a UUID or an index.
 func validateName(name string) error {
-	if indexPattern.MatchString(name) {
+	if indexPattern().MatchString(name) {
 		return nil
 	}
 	if strings.HasPrefix(name, "GPU-") || strings.HasPrefix(name, "MIG-") {

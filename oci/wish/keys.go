@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"go.yaml.in/yaml/v3"
@@ -60,7 +61,7 @@ func configFields() []field[Config] {
 		{"allowControlSwitch", "a container may switch its limiter off by CUDA_DISABLE_CONTROL=true: it is held to nothing then", booleanSchema,
 			boolean(func(c *Config) *bool { return &c.AllowControlSwitch })},
 		{"slices", "requests by name, for GPUSLICE_SLICE and for CDI (gpuslice.io/slice=NAME)", map[string]any{
-			"type": "object", "additionalProperties": required(objectSchema(sliceFields()), "memory"), "propertyNames": map[string]any{"pattern": slicePattern.String()}},
+			"type": "object", "additionalProperties": required(objectSchema(sliceFields()), "memory"), "propertyNames": map[string]any{"pattern": slicePattern().String()}},
 			readSlices},
 		{"limiterMode", "how the limiter gets into programs: preload (by ld.so.preload), library (as libcuda.so.1), or auto", words(limiterModes...),
 			text(func(c *Config) *string { return &c.LimiterMode }, oneOf(limiterModes...))},
@@ -123,13 +124,15 @@ func sliceFields() []field[Slice] {
 }
 
 // slicePattern is that of a CDI device's name, less what a shell would want quoted.
-var slicePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+var slicePattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+})
 
 // readSlices reads the requests by name.
 func readSlices(d *decoder, key string, n *yaml.Node, into *Config) {
 	into.Slices = map[string]Slice{}
 	d.entries(key, n, func(name, full string, at, value *yaml.Node) {
-		if !slicePattern.MatchString(name) {
+		if !slicePattern().MatchString(name) {
 			d.fail(at.Line, full, "%s is no name of a slice: 1 to 63 letters, digits, and between them also _ . -", show(name))
 		}
 		var slice Slice

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -41,7 +42,9 @@ type field[T any] struct {
 }
 
 // yamlLine finds the line in an error of the YAML package.
-var yamlLine = regexp.MustCompile(`^yaml: line ([0-9]+): (.*)$`)
+var yamlLine = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^yaml: line ([0-9]+): (.*)$`)
+})
 
 // parse reads a file's only document. It returns nil where there is none.
 func (d *decoder) parse(data []byte) *yaml.Node {
@@ -60,7 +63,7 @@ func (d *decoder) parse(data []byte) *yaml.Node {
 		return nil
 	default:
 		line, text := 1, strings.TrimPrefix(err.Error(), "yaml: ")
-		if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
+		if m := yamlLine().FindStringSubmatch(err.Error()); m != nil {
 			line, _ = strconv.Atoi(m[1]) // digits
 			text = m[2]
 		}
