@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"strconv"
 
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,9 +18,9 @@ type chmod struct {
 	mode  string
 }
 
-func (h *chmod) flags(f *pflag.FlagSet) {
-	f.StringSliceVar(&h.paths, "path", nil, "a `path` to change")
-	f.StringVar(&h.mode, "mode", "", "its permissions, in `octal`")
+func (h *chmod) flags(f *flagSet) {
+	f.list(&h.paths, "path")
+	f.text(&h.mode, "mode", "")
 }
 
 func (h *chmod) run(r *root, log *slog.Logger) error {

@@ -10,8 +10,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-
-	"github.com/spf13/pflag"
 )
 
 // The files of the container that ld.so and ldconfig know.
@@ -46,9 +44,9 @@ type ldconfigHost interface {
 	debian() bool
 }
 
-func (h *updateLDCache) flags(f *pflag.FlagSet) {
-	f.StringSliceVar(&h.folders, "folder", nil, "a `folder` of libraries")
-	f.StringVar(&h.ldconfig, "ldconfig-path", "/sbin/ldconfig", "the host's `ldconfig`")
+func (h *updateLDCache) flags(f *flagSet) {
+	f.list(&h.folders, "folder")
+	f.text(&h.ldconfig, "ldconfig-path", "/sbin/ldconfig")
 }
 
 func (h *updateLDCache) run(r *root, log *slog.Logger) error {

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 )
 
@@ -18,7 +16,7 @@ var Supported = []string{"chmod", "create-symlinks", "update-ldcache"}
 // hook is one call of a hook.
 type hook interface {
 	// flags declares the hook's flags.
-	flags(*pflag.FlagSet)
+	flags(*flagSet)
 	// run does the hook's work in a container's root.
 	run(r *root, log *slog.Logger) error
 }
@@ -81,23 +79,12 @@ func run(h hook, name string, args []string, stdin io.Reader, log *slog.Logger) 
 
 // parse reads a hook's flags. Those that are not known are warned of and left out.
 func parse(h hook, name string, args []string, log *slog.Logger) (stateFile string, err error) {
-	parseWith := func(h hook, unknown bool) error {
-		flags := pflag.NewFlagSet(name, pflag.ContinueOnError)
-		flags.SetOutput(io.Discard)
-		flags.ParseErrorsAllowlist.UnknownFlags = unknown
-		flags.StringVar(&stateFile, "container-spec", "-", "the container's state in a `file`; - is stdin")
-		h.flags(flags)
-		return flags.Parse(args)
+	f := flagSet{set: map[string]func(string) error{}}
+	f.text(&stateFile, "container-spec", "-") // a file; - is stdin
+	h.flags(&f)
+	err = f.parse(args)
+	if len(f.unknown) > 0 {
+		log.Warn("CDI hook has flags that are not known: they are left out", "hook", name, "flags", f.unknown)
 	}
-	// Flags of a hook that is thrown away: each parse begins with none.
-	if err := parseWith(newHook(name), false); err == nil || !isUnknownFlag(err) {
-		return stateFile, parseWith(h, false)
-	}
-	log.Warn("CDI hook has flags that are not known: they are left out", "hook", name, "args", slices.Clone(args))
-	return stateFile, parseWith(h, true)
-}
-
-func isUnknownFlag(err error) bool {
-	var unknown *pflag.NotExistError
-	return errors.As(err, &unknown)
+	return stateFile, err
 }

@@ -5,16 +5,14 @@ import (
 	"log/slog"
 	"path"
 	"strings"
-
-	"github.com/spf13/pflag"
 )
 
 // createSymlinks makes links in the container, such as libcuda.so to libcuda.so.1. What
 // is at a link's place is replaced, as by ln -sf; a link that says the same stays.
 type createSymlinks struct{ links []string }
 
-func (h *createSymlinks) flags(f *pflag.FlagSet) {
-	f.StringArrayVar(&h.links, "link", nil, "a link to make, `TARGET::LINK`")
+func (h *createSymlinks) flags(f *flagSet) {
+	f.each(&h.links, "link")
 }
 
 func (h *createSymlinks) run(r *root, _ *slog.Logger) error {
