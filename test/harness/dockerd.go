@@ -17,6 +17,8 @@ import (
 type DockerdOptions struct {
 	// Config are further settings of daemon.json.
 	Config map[string]any
+	// Remapped has containers in user namespaces, whose root is no root outside.
+	Remapped bool
 }
 
 // Dockerd is Debian's dockerd, with the containerd that it manages, under a folder of
@@ -68,6 +70,9 @@ func (d *Dockerd) writeConfig() error {
 		"cgroup-parent": "/" + filepath.Base(d.m.Dir),
 		"runtimes":      map[string]any{"gpuslice": map[string]any{"path": wrapper}},
 	}
+	if d.options.Remapped {
+		config["userns-remap"] = remapUser
+	}
 	for key, value := range d.options.Config {
 		config[key] = value
 	}
@@ -90,9 +95,12 @@ func (d *Dockerd) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	command := []string{path, "--config-file", filepath.Join(d.Dir, "daemon.json")}
+	if d.options.Remapped {
+		command = append([]string{"/usr/bin/unshare", "--mount", "/bin/sh", "-euc", remappedScript, d.Dir, d.m.Dir}, command...)
+	}
 	for range dockerdTries {
-		d.process, err = StartProcess(d.Dir, "dockerd", append(d.m.RuntimeEnv(), debianPath), path,
-			"--config-file", filepath.Join(d.Dir, "daemon.json"))
+		d.process, err = StartProcess(d.Dir, "dockerd", append(d.m.RuntimeEnv(), debianPath), command[0], command[1:]...)
 		if err != nil {
 			return err
 		}
@@ -105,6 +113,30 @@ func (d *Dockerd) Start(ctx context.Context) error {
 	}
 	return nil
 }
+
+// remapUser is a user of Debian's, whose subordinate ids the containers' users are.
+const remapUser = "daemon"
+
+// remappedScript gives a daemon, in a mount namespace of its own, what user namespaces
+// need of the machine: subordinate ids, and the cards' device nodes at their own paths,
+// as the runtime binds them where a user namespace may make none.
+const remappedScript = `dir=$0 machine=$1; shift
+echo "` + remapUser + `:100000:65536" >"$dir/subid"
+mount --bind "$dir/subid" /etc/subuid
+mount --bind "$dir/subid" /etc/subgid
+mkdir -p "$dir/dev"
+mount -t tmpfs -o mode=755 dev "$dir/dev"
+for entry in /dev/*; do
+	if [ -d "$entry" ] && ! [ -L "$entry" ]; then
+		mkdir "$dir$entry"
+		mount --rbind "$entry" "$dir$entry"
+	else
+		cp -a "$entry" "$dir$entry"
+	fi
+done
+cp -a "$machine"/dev/* "$dir/dev/"
+mount --move "$dir/dev" /dev
+exec "$@"`
 
 var errDockerdExited = errors.New("dockerd exited")
 
