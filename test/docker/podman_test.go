@@ -62,7 +62,6 @@ func testPodman(t *testing.T, p podman) {
 	// What can't be granted is told by podman itself.
 	_, err = p.Run(ctx, p.runtime, share(140000, 10), "/bin/true")
 	require.Error(t, err)
-	t.Log(err)
 	require.ErrorContains(t, err, "there is no room")
 	requireBooked(t, p.m, 8192, 1)
 

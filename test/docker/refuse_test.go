@@ -21,7 +21,6 @@ func (d docker) requireRefused(t testing.TB, options ...string) string {
 func fullCard(t *testing.T, d docker) {
 	first := d.start(t, share(140000, 50))
 	said := d.requireRefused(t, share(8192, 10)...)
-	t.Log(said)
 	require.Contains(t, said, "gpuslice: ")
 	require.Contains(t, said, "8GiB of memory", "what was asked")
 	require.Contains(t, said, "3771 MiB", "what is free")
@@ -49,8 +48,7 @@ func refusals(t *testing.T, d docker) {
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			said := d.requireRefused(t, test.options...)
-			t.Log(said)
-			require.Contains(t, said, "gpuslice: ")
+					require.Contains(t, said, "gpuslice: ")
 			require.Contains(t, said, test.say)
 			requireNothingLeft(t, d.m)
 		})
@@ -65,8 +63,7 @@ func brokenConfig(t *testing.T, d docker) {
 	defer func() { require.NoError(t, d.m.WriteRuntimeConfig("")) }()
 	for _, options := range [][]string{nil, share(1000, 10)} {
 		said := d.requireRefused(t, options...)
-		t.Log(said)
-		require.Regexp(t, `runtime\.yaml:7\b.*plenty`, said)
+			require.Regexp(t, `runtime\.yaml:7\b.*plenty`, said)
 	}
 	requireSees(t, d.exec(t, id, workload("meminfo")), 1000)
 	d.remove(t, id)

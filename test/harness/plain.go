@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -31,6 +32,17 @@ func (m *Machine) WriteRuntimeConfig(more string) error {
 // RuntimeEnv is what the wrapper wants in its environment, which is its daemon's.
 func (m *Machine) RuntimeEnv() []string {
 	return []string{"GPUSLICE_RUNTIME_CONFIG=" + m.runtimeConfigPath(), "SIMGPU_STATE=" + m.SimState()}
+}
+
+// GenerateSlices writes the CDI spec of the slices that the operator's config names.
+func (m *Machine) GenerateSlices(ctx context.Context) error {
+	program, err := Artefact("bin", "gpuslice")
+	if err != nil {
+		return err
+	}
+	_, err = Run(ctx, m.RuntimeEnv(), program, "cdi", "generate", "--config", m.runtimeConfigPath(),
+		"--output-dir", m.CDIDir(), "--state-dir", m.StateDir())
+	return err
 }
 
 // debian is the path of a program of a Debian package. What else has its name on PATH is

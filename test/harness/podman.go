@@ -18,9 +18,13 @@ type Podman struct {
 	Dir string
 	// HooksDir is a folder of hooks.d; none when empty.
 	HooksDir string
+	// CDIDir is a folder of CDI specs; the machine's own when empty. Containers have to end
+	// with the command that starts them.
+	CDIDir string
+	// Rootfs is the root file system of the containers, all the same.
+	Rootfs string
 
-	rootfs string
-	env    []string
+	env []string
 }
 
 // NewPodman writes podman's configuration and a root file system for its containers. Out
@@ -31,12 +35,12 @@ func NewPodman(m *Machine) (*Podman, error) {
 	if err := os.Mkdir(p.Dir, 0o711); err != nil {
 		return nil, err
 	}
-	p.rootfs = filepath.Join(p.Dir, "rootfs")
+	p.Rootfs = filepath.Join(p.Dir, "rootfs")
 	root, err := GlibcRoot()
 	if err != nil {
 		return nil, err
 	}
-	if err := root.Write(p.rootfs); err != nil {
+	if err := root.Write(p.Rootfs); err != nil {
 		return nil, err
 	}
 	// conmon and the runtimes that it starts have no other environment.
@@ -58,6 +62,11 @@ conmon_env_vars = %s
 	return p, os.WriteFile(config, []byte(text), 0o644)
 }
 
+// withSpecs gives podman, in a mount namespace of its own, specs where it looks for them.
+const withSpecs = `mount -t tmpfs run /run
+cp -r "$0" /run/cdi
+exec "$@"`
+
 // Command runs podman and returns what it wrote to standard output. The error holds what
 // it wrote to standard error.
 func (p *Podman) Command(ctx context.Context, runtime string, args ...string) (string, error) {
@@ -72,13 +81,17 @@ func (p *Podman) Command(ctx context.Context, runtime string, args ...string) (s
 	if p.HooksDir != "" {
 		global = append(global, "--hooks-dir", p.HooksDir)
 	}
-	return Run(ctx, p.env, path, append(global, args...)...)
+	command := append(append([]string{path}, global...), args...)
+	if p.CDIDir != "" {
+		command = append([]string{"/usr/bin/unshare", "--mount", "/bin/sh", "-euc", withSpecs, p.CDIDir}, command...)
+	}
+	return Run(ctx, p.env, command[0], command[1:]...)
 }
 
 // Run runs a command in a container of the workloads' root file system.
 func (p *Podman) Run(ctx context.Context, runtime string, options []string, command ...string) (string, error) {
 	args := append([]string{"run", "--network", "none"}, options...)
-	return p.Command(ctx, runtime, append(append(args, "--rootfs", p.rootfs), command...)...)
+	return p.Command(ctx, runtime, append(append(args, "--rootfs", p.Rootfs), command...)...)
 }
 
 // InstallHooks installs the product's hooks.d files, as `gpuslice install podman` does,
