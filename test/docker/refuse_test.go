@@ -48,7 +48,7 @@ func refusals(t *testing.T, d docker) {
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			said := d.requireRefused(t, test.options...)
-					require.Contains(t, said, "gpuslice: ")
+			require.Contains(t, said, "gpuslice: ")
 			require.Contains(t, said, test.say)
 			requireNothingLeft(t, d.m)
 		})
@@ -63,7 +63,7 @@ func brokenConfig(t *testing.T, d docker) {
 	defer func() { require.NoError(t, d.m.WriteRuntimeConfig("")) }()
 	for _, options := range [][]string{nil, share(1000, 10)} {
 		said := d.requireRefused(t, options...)
-			require.Regexp(t, `runtime\.yaml:7\b.*plenty`, said)
+		require.Regexp(t, `runtime\.yaml:7\b.*plenty`, said)
 	}
 	requireSees(t, d.exec(t, id, workload("meminfo")), 1000)
 	d.remove(t, id)
