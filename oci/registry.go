@@ -74,6 +74,15 @@ type cardEdits struct {
 // NewRegistry reads the specs once. Specs that can't be read are no error here
 // but in the lookups that miss a card: another spec may have it.
 func NewRegistry(cfg RegistryConfig) (*Registry, error) {
+	r, err := newRegistry(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return r, r.open(listSpecs(r.dirs)) // listed first: what changes while they are read is read again
+}
+
+// newRegistry is a registry that has read nothing yet.
+func newRegistry(cfg RegistryConfig) (*Registry, error) {
 	kind := cfg.Kind
 	if kind == "" {
 		kind = DefaultKind
@@ -99,18 +108,20 @@ func NewRegistry(cfg RegistryConfig) (*Registry, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	files := listSpecs(dirs) // first: what changes while they are read is read again
-	cache, err := cdi.NewCache(cdi.WithSpecDirs(dirs...), cdi.WithAutoRefresh(false))
+	return &Registry{
+		kind: kind, dirs: slices.Clone(dirs), wait: wait, log: log, stat: statNode, now: time.Now,
+	}, nil
+}
+
+// open reads the specs for the first time. files are as they were before.
+func (r *Registry) open(files []specFile) error {
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(r.dirs...), cdi.WithAutoRefresh(false))
 	if err != nil {
-		return nil, fmt.Errorf("open the CDI spec folders %s: %w", strings.Join(dirs, ", "), err)
+		return fmt.Errorf("open the CDI spec folders %s: %w", strings.Join(r.dirs, ", "), err)
 	}
-	r := &Registry{
-		kind: kind, dirs: slices.Clone(dirs), wait: wait, log: log,
-		stat: statNode, now: time.Now, cache: cache,
-	}
-	r.checked = r.now()
+	r.cache, r.checked = cache, r.now()
 	r.take(files) // NewCache has read them
-	return r, nil
+	return nil
 }
 
 // Run keeps the snapshot current until the context ends. It has one owner.
@@ -182,6 +193,12 @@ func (r *Registry) refresh() {
 	files := listSpecs(r.dirs)
 	last := r.current.Load()
 	if last != nil && slices.Equal(last.files, files) {
+		return
+	}
+	if r.cache == nil { // what is known came from a file
+		if err := r.open(files); err != nil {
+			r.log.Warn("CDI specs not read", "error", err)
+		}
 		return
 	}
 	_ = r.cache.Refresh() // its errors are read below, by file

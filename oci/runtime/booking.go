@@ -34,7 +34,7 @@ func (b *booking) book(ctx context.Context, spec *rspec.Spec) error {
 	if err != nil {
 		return err
 	}
-	registry, err := oci.NewRegistry(oci.RegistryConfig{Dirs: b.runtime.Config.CDISpecDirs})
+	registry, err := oci.NewSavedRegistry(oci.RegistryConfig{Dirs: b.runtime.Config.CDISpecDirs}, filepath.Join(b.runtime.Config.StateDir, "cdi.json"))
 	if err != nil {
 		return err
 	}

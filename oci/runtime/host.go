@@ -3,6 +3,7 @@ package ociruntime
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/wish"
@@ -91,7 +94,7 @@ func FindLimiter(c wish.Config, self string) (Limiter, error) {
 		"/usr/lib/gpuslice/libvgpu.so",
 	} {
 		if _, err := os.Stat(source); err == nil {
-			return installLimiter(source, c.LibraryDir, fronts)
+			return knownLimiter(filepath.Join(c.StateDir, "limiter.json"), source, c.LibraryDir, fronts)
 		}
 	}
 	l := Limiter{Library: newest(c.LibraryDir, "libvgpu"), Preload: filepath.Join(c.LibraryDir, "ld.so.preload")}
@@ -104,6 +107,55 @@ func FindLimiter(c wish.Config, self string) (Limiter, error) {
 		return l, fmt.Errorf("find the limiter's libraries for the limiter mode %s: none came with %s, and %s lacks them: install gpuslice anew (gpuslice install)", c.LimiterMode, self, c.LibraryDir)
 	}
 	return l, nil
+}
+
+// installation is what a file keeps of an earlier call, so that the libraries aren't read
+// for each container: of what it was, and what came of it.
+type installation struct {
+	Of      []string `json:"of"`
+	Limiter Limiter  `json:"limiter"`
+}
+
+// knownLimiter is installLimiter, or what came of it the last time if nothing has changed.
+func knownLimiter(path, source, dir string, fronts bool) (Limiter, error) {
+	of := []string{dir, strconv.FormatBool(fronts)}
+	for _, name := range []string{"libvgpu.so", "libvgpu-cuda.so", "libvgpu-nvml.so"} {
+		of = append(of, identity(filepath.Join(filepath.Dir(source), name)))
+	}
+	var last installation
+	data, err := os.ReadFile(path)
+	if err == nil && json.Unmarshal(data, &last) == nil && slices.Equal(of, last.Of) && last.Limiter.isThere(fronts) {
+		return last.Limiter, nil
+	}
+	l, err := installLimiter(source, dir, fronts)
+	if err != nil {
+		return l, err
+	}
+	if data, err = json.Marshal(installation{of, l}); err == nil {
+		_ = os.WriteFile(path, data, 0o600) // without it, or with a part of it, the next one installs again
+	}
+	return l, nil
+}
+
+// identity tells whether a file is another than before.
+func identity(path string) string {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return path + ": " + err.Error()
+	}
+	return fmt.Sprint(path, st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim)
+}
+
+// isThere says whether the installed files are.
+func (l Limiter) isThere(fronts bool) bool {
+	files := []string{l.Library, l.Preload}
+	if fronts {
+		files = append(files, l.Fronts.CUDA, l.Fronts.NVML)
+	}
+	return !slices.ContainsFunc(files, func(path string) bool {
+		info, err := os.Stat(path)
+		return err != nil || !info.Mode().IsRegular() || info.Size() == 0
+	})
 }
 
 // installLimiter installs the files that are beside source.
