@@ -116,18 +116,15 @@ func (r *Runtime) withRequest(ctx context.Context, o order, spec *rspec.Spec, c 
 	}
 	cards, err := r.Cards(ctx)
 	if err != nil {
-		return undo, err
+		return undo, forRoot(err)
 	}
 	limiter, err := r.Limiter()
 	if err != nil {
-		return undo, err
+		return undo, forRoot(err)
 	}
 	ledger, err := grant.OpenLedger(r.Config.StateDir, grant.WithRecovery(oci.RecoverShares))
-	if errors.Is(err, fs.ErrPermission) {
-		err = fmt.Errorf("%w: shares of a GPU are booked as root, in the node's one ledger: start the container with a daemon that runs as root", err)
-	}
 	if err != nil {
-		return undo, err
+		return undo, forRoot(err)
 	}
 	defer ledger.Close()
 
@@ -146,6 +143,14 @@ func (r *Runtime) withRequest(ctx context.Context, o order, spec *rspec.Spec, c 
 		return undo, err
 	}
 	return func() error { return r.giveUp(c.ID, b.record.Nonce) }, nil
+}
+
+// forRoot says what to do where somebody lacks the right to what a share needs.
+func forRoot(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: shares of a GPU are booked as root, in the node's one ledger: start the container with a daemon that runs as root", err)
+	}
+	return err
 }
 
 // settings are the node's, as package oci wants them.

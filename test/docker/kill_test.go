@@ -31,12 +31,12 @@ func killsAtRandom(t *testing.T, d docker) {
 	}{{"runtime", d.Runtimes}, {"runtime", d.Runtimes}, {"shim", d.Shims}, {"containerd", d.Containerd}}
 	killed := map[string]int{}
 	for round := range killRounds {
-		done := make(chan struct{})
+		done, removes := make(chan struct{}), random.IntN(2) == 0
 		go func() {
 			defer close(done)
 			args := append([]string{"--detach"}, share(2000, 5)...)
 			out, err := d.Docker(ctx, sliced(append(args, harness.WorkloadImage)...)...)
-			if id := strings.TrimSpace(out); err == nil && random.IntN(2) == 0 {
+			if id := strings.TrimSpace(out); err == nil && removes {
 				_, _ = d.Docker(ctx, "rm", "--force", id) // it may be killed on the way
 			}
 		}()

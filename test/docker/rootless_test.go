@@ -1,0 +1,50 @@
+package docker_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+// rootless runs the wrapper as a rootless engine does: as a user of the machine's who is
+// root of a user namespace of his own.
+func rootless(t testing.TB, m *harness.Machine, env ...string) error {
+	wrapper, err := harness.Wrapper()
+	require.NoError(t, err)
+	bundle, err := os.MkdirTemp(m.Dir, "bundle")
+	require.NoError(t, err)
+	root, err := harness.GlibcRoot()
+	require.NoError(t, err)
+	require.NoError(t, root.Write(filepath.Join(bundle, "rootfs")))
+	// The program may be in a folder that is closed to others.
+	program, err := os.ReadFile(wrapper)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(bundle, "gpuslice-runtime"), program, 0o755))
+	_, err = harness.Run(context.Background(), nil, "/usr/sbin/runc", "spec", "--rootless", "--bundle", bundle)
+	require.NoError(t, err)
+	edit := exec.Command("sed", "-i", `s/"terminal": true/"terminal": false/; s/"PATH=/"`+env[0]+`", "PATH=/; s/"sh"/"\/opt\/workloads\/meminfo"/; /"rlimits"/,/\],/d`, filepath.Join(bundle, "config.json"))
+	require.NoError(t, edit.Run())
+	out, err := exec.Command("chown", "-R", "1000:1000", bundle).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	_, err = harness.Run(context.Background(), append(m.RuntimeEnv(), "XDG_RUNTIME_DIR="+bundle),
+		"/usr/bin/setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups",
+		"/usr/bin/unshare", "--user", "--map-root-user", "--mount",
+		filepath.Join(bundle, "gpuslice-runtime"), "--root", filepath.Join(bundle, "state"), "run", "--bundle", bundle, "rootless")
+	return err
+}
+
+// The ledger is root's, so that a user's own engine gives no shares, and says so.
+func TestRootless(t *testing.T) {
+	m := newMachine(t, "H200")
+	err := rootless(t, m, "GPUSLICE_MEMORY=1GiB")
+	require.ErrorContains(t, err, "start the container with a daemon that runs as root")
+	err = rootless(t, m, "NVIDIA_VISIBLE_DEVICES=all")
+	require.ErrorContains(t, err, "exit status 4") // it runs, and has no driver
+	requireNothingLeft(t, m)
+}
