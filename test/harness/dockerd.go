@@ -144,9 +144,10 @@ var errDockerdExited = errors.New("dockerd exited")
 func (d *Dockerd) wait(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	exited := d.process.Exited() // not d.process: there will be another
 	go func() {
 		select {
-		case <-d.process.Exited():
+		case <-exited:
 			cancel(errDockerdExited)
 		case <-ctx.Done():
 		}

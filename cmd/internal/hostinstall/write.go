@@ -58,10 +58,17 @@ func (h host) realDir(dir string) (string, error) {
 		return "", err
 	}
 	plain := filepath.Join(parent, filepath.Base(dir))
-	if _, err := os.Lstat(plain); !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%s is a link to nowhere", dir) // it is there, and leads to nothing
+	info, err := os.Lstat(plain)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return plain, nil
+	case err != nil:
+		return "", err
+	case info.Mode()&fs.ModeSymlink != 0: // it is there, and leads to nothing
+		return "", fmt.Errorf("%s is a link to nowhere", dir)
+	default: // somebody has made it meanwhile
+		return h.find(dir)
 	}
-	return plain, nil
 }
 
 // find resolves a path that is there.
