@@ -49,6 +49,12 @@ func newMachine(t testing.TB, config string) *machine {
 			require.NoError(t, unix.Unmount(p, unix.MNT_DETACH))
 		}
 		require.NoError(t, os.RemoveAll(dir))
+		// What a killed runc has left behind, of which nobody knows any more.
+		groups, err := filepath.Glob("/sys/fs/cgroup/*/" + filepath.Base(dir) + "-*")
+		require.NoError(t, err)
+		for _, group := range groups {
+			require.NoError(t, os.Remove(group), "a process is left")
+		}
 	})
 	require.NoError(t, os.Chmod(dir, 0o711))
 	require.NoError(t, harness.MountTmpfs(m.path("run"), 64))
