@@ -90,9 +90,13 @@ func dropInDir(c doctor.Containerd, format int) string {
 	}
 	for _, pattern := range c.Imports {
 		dir, file := path.Split(pattern)
-		if ok, err := path.Match(file, dropIn); err == nil && ok && file != dropIn && !strings.ContainsAny(dir, "*?[") {
-			return path.Clean(dir)
+		if ok, err := path.Match(file, dropIn); err != nil || !ok || file == dropIn || strings.ContainsAny(dir, "*?[") {
+			continue
 		}
+		if ok, _ := path.Match(file, backupOf(dropIn, nil)); ok {
+			continue // "*": containerd would read the backups there as configuration
+		}
+		return path.Clean(dir)
 	}
 	return ""
 }
@@ -250,6 +254,11 @@ func seen(after fs.FS, main, runtime string, t target) error {
 	c, err := doctor.ReadContainerd(after, main, runtime)
 	if err != nil {
 		return err
+	}
+	for _, pattern := range c.Imports {
+		if ok, _ := path.Match(pattern, backupOf(t.path, nil)); ok {
+			return fmt.Errorf("%s imports %s, so that containerd would read the backups of %s, too: have it import a pattern that ends in .toml", main, pattern, t.path)
+		}
 	}
 	for _, s := range t.settings {
 		if s.key[0] != "plugins" {

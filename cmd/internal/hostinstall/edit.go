@@ -40,8 +40,13 @@ func (t target) install(before []byte) (edit, error) {
 		return e, fmt.Errorf("%s can't be read, so that it is left alone: %w", t.path, err)
 	}
 	e.record.Format = formatName(t.format)
-	if _, there := lookup(d.tree(), t.own); len(t.own) > 0 && (!there || t.isOurs(d)) {
-		e.record.Own, e.record.OwnTables = t.own, tablesOf(d.tree(), t.own)
+	if len(t.own) > 0 {
+		if _, there := lookup(d.tree(), t.own); !there || t.isOurs(d) {
+			e.record.Own, e.record.OwnTables = t.own, tablesOf(d.tree(), t.own)
+		}
+		if e.record.OwnValues, err = t.ownValues(); err != nil {
+			return e, err
+		}
 	}
 	if e.record.Changes, err = apply(t.format, d, t.settings); err != nil {
 		return e, fmt.Errorf("%s: %w", t.path, err)
@@ -50,6 +55,21 @@ func (t target) install(before []byte) (edit, error) {
 		e.after = d.text()
 	}
 	return e, nil
+}
+
+// ownValues are what the table that is ours holds.
+func (t target) ownValues() (values []change, err error) {
+	for _, s := range t.settings {
+		if !isPrefix(t.own, s.key) {
+			continue
+		}
+		raw, err := t.format.encode(s.value)
+		if err != nil {
+			return nil, fmt.Errorf("%s: set %s: %w", t.path, dotted(s.key), err)
+		}
+		values = append(values, change{Key: s.key, Set: raw})
+	}
+	return values, nil
 }
 
 // isOurs says whether the table that should be ours already runs our binary: it was
@@ -92,14 +112,28 @@ func (f fileRecord) uninstall(before []byte) (edit, error) {
 		return e, fmt.Errorf("%s can't be read, so that it is left alone: %w", f.Path, err)
 	}
 	was := d.text()
+	changes := f.Changes
 	if len(f.Own) > 0 {
-		if err := removeTable(d, f.Own, f.OwnTables); err != nil {
+		asMade, err := f.ownAsMade(format, d)
+		if err != nil {
+			return e, err
+		}
+		if asMade {
+			err = removeTable(d, f.Own, f.OwnTables)
+		} else {
+			// As a whole: a runtime without its path would keep the engine from starting.
+			e.kept = append(e.kept, f.Own)
+			changes = slices.DeleteFunc(slices.Clone(changes), func(c change) bool { return isPrefix(f.Own, c.Key) })
+		}
+		if err != nil {
 			return e, fmt.Errorf("%s: take out %s: %w", f.Path, dotted(f.Own), err)
 		}
 	}
-	if e.kept, err = undo(format, d, f.Changes); err != nil {
+	kept, err := undo(format, d, changes)
+	if err != nil {
 		return e, fmt.Errorf("%s: %w", f.Path, err)
 	}
+	e.kept = append(e.kept, kept...)
 	undone := !bytes.Equal(was, d.text())
 	if undone {
 		e.after = d.text()
@@ -109,6 +143,25 @@ func (f fileRecord) uninstall(before []byte) (edit, error) {
 		e.after, e.isOurs = nil, true
 	}
 	return e, nil
+}
+
+// ownAsMade says whether the table that is ours holds what was put there and nothing
+// else. Where it isn't known what was put there, all of it was.
+func (f fileRecord) ownAsMade(format format, d document) (bool, error) {
+	have, there := lookup(d.tree(), f.Own)
+	if !there || len(f.OwnValues) == 0 {
+		return true, nil
+	}
+	want := map[string]any{}
+	for _, v := range f.OwnValues {
+		value, err := format.decode(v.Set)
+		if err != nil {
+			return false, fmt.Errorf("the record of %s: %s: %w", f.Path, dotted(v.Key), err)
+		}
+		put(want, v.Key, value)
+	}
+	made, _ := lookup(want, f.Own)
+	return equal(have, made), nil
 }
 
 // squeeze leaves white space out.

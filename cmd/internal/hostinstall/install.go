@@ -200,6 +200,9 @@ func Uninstall(ctx context.Context, o Options, out io.Writer) error {
 		changed = changed || e.changes()
 		edits = append(edits, e)
 	}
+	if err := j.defaultStays(edits); err != nil {
+		return err
+	}
 	if changed {
 		notes = append(notes, afterUninstall(o.Engine, edits)...)
 		notes = append(notes, j.RuntimePath+" and "+j.LibraryDir+" stay: containers that run can't be ended without the one, and have the other mounted")

@@ -184,7 +184,7 @@ func TestLaterEditsStay(t *testing.T) {
 	_, err := h.install(o)
 	require.NoError(t, err)
 	text := strings.Replace(h.read(mainFiles["docker"]), `"default-runtime": "gpuslice"`, `"default-runtime": "crun", "debug": true`, 1)
-	text = strings.Replace(text, `"gpuslice": {`, `"crun": {"path": "crun"}, "gpuslice": {"runtimeArgs": ["--debug"], `, 1)
+	text = strings.Replace(text, `"gpuslice": {`, `"crun": {"path": "crun"}, "gpuslice": {`, 1)
 	h.put(mainFiles["docker"], text)
 	out, err := h.uninstall(o)
 	require.NoError(t, err)

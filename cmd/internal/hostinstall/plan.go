@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -54,7 +55,7 @@ func readFile(h fs.FS, file string) ([]byte, error) { return fs.ReadFile(h, insi
 // inside is an absolute path as fs.FS has it.
 func inside(file string) string { return strings.TrimPrefix(path.Clean(file), "/") }
 
-// overlay is a host with some files as they will be.
+// overlay is a host with some files as they will be; one without content will be gone.
 type overlay struct {
 	fs.FS
 	files map[string][]byte
@@ -63,6 +64,9 @@ type overlay struct {
 // ReadFile implements [fs.ReadFileFS].
 func (o overlay) ReadFile(name string) ([]byte, error) {
 	if data, ok := o.files["/"+name]; ok {
+		if data == nil {
+			return nil, &fs.PathError{Op: "open", Path: "/" + name, Err: fs.ErrNotExist}
+		}
 		return data, nil
 	}
 	return fs.ReadFile(o.FS, name)
@@ -74,7 +78,11 @@ func (o overlay) Glob(pattern string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for file := range o.files {
+	for file, data := range o.files {
+		if data == nil {
+			matches = slices.DeleteFunc(matches, func(m string) bool { return m == inside(file) })
+			continue
+		}
 		if ok, err := path.Match(pattern, inside(file)); err != nil {
 			return nil, err
 		} else if ok {

@@ -28,6 +28,8 @@ type fileRecord struct {
 	// Own is a table that was made, and how many of the tables around it were there.
 	Own       []string `json:"own,omitempty"`
 	OwnTables int      `json:"ownTables,omitempty"`
+	// OwnValues is what was put into it.
+	OwnValues []change `json:"ownValues,omitempty"`
 	Changes   []change `json:"changes,omitempty"`
 	// SHA256 is of a file that is ours as a whole.
 	SHA256 string `json:"sha256,omitempty"`
@@ -73,7 +75,7 @@ func (r *record) add(f fileRecord) {
 		*have = f
 		return
 	}
-	have.SHA256 = f.SHA256
+	have.SHA256, have.OwnValues = f.SHA256, f.OwnValues
 	if len(have.Own) == 0 {
 		have.Own, have.OwnTables = f.Own, f.OwnTables
 	}
@@ -84,7 +86,11 @@ func (r *record) add(f fileRecord) {
 			have.Changes = append(have.Changes, c)
 			continue
 		}
-		have.Changes[at].Set = c.Set // what was there first stays known
+		old := &have.Changes[at]
+		if c.Was == nil || *c.Was != old.Set {
+			old.Was = c.Was // somebody else has set it since: that is what it goes back to
+		}
+		old.Set = c.Set
 	}
 }
 

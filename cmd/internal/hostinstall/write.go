@@ -128,7 +128,7 @@ func (h host) commit(e edit) (backup string, err error) {
 		return "", err
 	}
 	if e.before != nil && !e.isOurs {
-		backup = real + ".gpuslice-backup-" + sum(e.before)[:12]
+		backup = backupOf(real, e.before)
 		if have, err := os.ReadFile(backup); err != nil || !bytes.Equal(have, e.before) {
 			if err := replace(backup, e.before, real); err != nil {
 				return "", fmt.Errorf("keep a backup of %s: %w", e.path, err)
@@ -149,6 +149,11 @@ func (h host) commit(e edit) (backup string, err error) {
 		return backup, errors.Join(fmt.Errorf("%s reads back as something else than was written: it is put back as it was", e.path), err, h.restore(real, e))
 	}
 	return backup, nil
+}
+
+// backupOf is where a file with that content is kept.
+func backupOf(path string, content []byte) string {
+	return path + ".gpuslice-backup-" + sum(content)[:12]
 }
 
 // inside is a real path as the host has it.
