@@ -25,14 +25,21 @@ func facts(pod *api.PodSandbox, ctr *api.Container) oci.Container {
 	for _, d := range ctr.GetCDIDevices() {
 		c.CDIDevices = append(c.CDIDevices, d.GetName())
 	}
+	c.DeviceRules = deviceRules(ctr.GetLinux().GetResources())
+	c.Majors = oci.HostDriverMajors()
+	c.Privileged = oci.AllowsAllDevices(c.DeviceRules)
+	return c
+}
+
+// deviceRules translates the rules of a device cgroup.
+func deviceRules(resources *api.LinuxResources) []rspec.LinuxDeviceCgroup {
 	var rules []rspec.LinuxDeviceCgroup
-	for _, r := range ctr.GetLinux().GetResources().GetDevices() {
+	for _, r := range resources.GetDevices() {
 		rules = append(rules, rspec.LinuxDeviceCgroup{
 			Allow: r.GetAllow(), Type: r.GetType(), Major: r.GetMajor().Get(), Minor: r.GetMinor().Get(), Access: r.GetAccess(),
 		})
 	}
-	c.Privileged = oci.AllowsAllDevices(rules)
-	return c
+	return rules
 }
 
 // podFacts translates what NRI tells about a pod.

@@ -111,7 +111,8 @@ func changed(intent, final *api.ContainerAdjustment) []error {
 
 // foreign lists what reaches a card and is not of our intent.
 func foreign(intent, final *api.ContainerAdjustment) []error {
-	c := oci.Container{}
+	// The rules are those that other plugins add: NRI writes them into the spec as they are.
+	c := oci.Container{DeviceRules: deviceRules(final.GetLinux().GetResources()), Majors: oci.HostDriverMajors()}
 	intended := deviceNumbers(intent)
 	for _, d := range final.GetLinux().GetDevices() {
 		if _, removal := d.IsMarkedForRemoval(); !removal && intended[d.GetPath()] == "" {

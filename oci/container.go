@@ -34,9 +34,13 @@ type Container struct {
 	// Uncontrolled says that its user switched the limiter off, which the operator
 	// lets him do: it gets its cards without the library. See AsksForNoControl.
 	Uncontrolled bool
-	// Privileged says that its device cgroup allows every device. Such a
-	// container is root of the node: it has every device node, and no edit of
-	// ours can hold it.
+	// DeviceRules are its device cgroup's rules, as an OCI spec has them.
+	DeviceRules []rspec.LinuxDeviceCgroup
+	// Majors are the numbers that the driver's nodes have on this node; see
+	// [HostDriverMajors]. Without them they are known by their names.
+	Majors DriverMajors
+	// Privileged says that the container is root of the node: it has every device
+	// node, and no edit of ours can hold it.
 	Privileged bool
 	// Rootfs is what its root file system has, or nil where nobody can look (NRI asks
 	// before it is there). See RootfsFacts.
@@ -44,7 +48,7 @@ type Container struct {
 }
 
 // ContainerOf reads the facts out of an OCI spec. The spec knows neither the
-// runtime handler nor the claim's folder.
+// runtime handler nor the claim's folder, nor the driver's numbers.
 func ContainerOf(id string, spec *rspec.Spec) Container {
 	c := Container{ID: id, Mounts: spec.Mounts, Annotations: spec.Annotations}
 	if spec.Process != nil {
@@ -53,8 +57,9 @@ func ContainerOf(id string, spec *rspec.Spec) Container {
 	if spec.Linux != nil {
 		c.Devices = spec.Linux.Devices
 		if spec.Linux.Resources != nil {
-			c.Privileged = AllowsAllDevices(spec.Linux.Resources.Devices)
+			c.DeviceRules = spec.Linux.Resources.Devices
 		}
+		c.Privileged = privileged(spec)
 	}
 	return c
 }
@@ -91,22 +96,4 @@ func (c Container) checkDir() error {
 		return fmt.Errorf("its claim's folder %q is not an absolute, clean path", c.Dir)
 	}
 	return nil
-}
-
-// AllowsAllDevices says whether cgroup rules allow every device, which is how a
-// privileged container looks in an OCI spec and in NRI's facts.
-func AllowsAllDevices(rules []rspec.LinuxDeviceCgroup) bool {
-	all := false
-	for _, r := range rules {
-		wild := (r.Type == "" || r.Type == "a") && anyNumber(r.Major) && anyNumber(r.Minor)
-		if wild && (r.Access == "" || strings.Trim("rwm", r.Access) == "") {
-			all = r.Allow
-		}
-	}
-	return all
-}
-
-// anyNumber says whether a cgroup rule's device number means any.
-func anyNumber(n *int64) bool {
-	return n == nil || *n == -1
 }

@@ -225,6 +225,8 @@ func TestEditsRefuses(t *testing.T) {
 		{"another card's node by another name", one(1, 1), nil, device("/dev/innocent", 195, 1), []string{"/dev/innocent"}},
 		{"a MIG capability", one(1, 1), nil, device("/dev/nvidia-caps/nvidia-cap3", 236, 3), []string{"nvidia-cap3"}},
 		{"a card's node where NVIDIA's runtime injects", one(1, 1), func(s *Settings) { s.Injection = InjectEnvvar; s.DefaultRuntimeIsNvidia = true }, device("/dev/nvidia0", 195, 0), []string{"/dev/nvidia0"}},
+		{"a rule for another card", one(1, 1), nil, func(c *Container) { c.DeviceRules = []rspec.LinuxDeviceCgroup{rule(true, "c", 195, 1, "rwm")} }, []string{`"c 195:1 rwm"`, "not of its grant"}},
+		{"a rule for everything", one(1, 1), nil, func(c *Container) { c.DeviceRules = []rspec.LinuxDeviceCgroup{rule(true, "a", -1, -1, "rwm")} }, []string{`"a *:* rwm"`}},
 		{"another card's node as a volume", one(1, 1), nil, mount("/dev/nvidia1", "/dev/nvidia1"), []string{"mounts the device node /dev/nvidia1"}},
 		{"another card's node as a volume elsewhere", one(1, 1), nil, mount("/dev/nvidia1", "/tmp/x"), []string{"/tmp/x"}},
 		{"a request by a mount", one(1, 1), nil, mount("/dev/null", "/var/run/nvidia-container-devices/all"), []string{"nvidia-container-devices/all", "beside its grant"}},

@@ -13,7 +13,7 @@ import (
 
 // nvidiaMajor is the character device major of the driver's card and control
 // nodes (Linux' devices.txt: 195). Those of nvidia-uvm and nvidia-caps are
-// dynamic, so they are known by their names only.
+// dynamic, see [DriverMajors].
 const nvidiaMajor = 195
 
 // nvidiaControlMinor is the first of the minors, 254 (modeset) and 255 (ctl),
@@ -28,23 +28,53 @@ var requestMounts = []string{"/var/run/nvidia-container-devices", "/run/nvidia-c
 // or ask for one in a way that no variable can take back, and which. Such a
 // container is refused unless it has a grant; with one, [Edits] makes the check.
 //
-// Looked at are device nodes (by name and by the driver's major), mounts of
-// device nodes, CDI names, CDI annotations, and the mounts by which NVIDIA's
-// runtime is asked. Not looked at: /dev/dri, whose nodes run no CUDA, and a mount
-// of the whole of /dev, which gives no access past the device cgroup.
+// Looked at are device nodes (by name and by the driver's numbers), rules of the
+// device cgroup by which it could make one, mounts of device nodes, CDI names, CDI
+// annotations, and the mounts by which NVIDIA's runtime is asked. Not looked at:
+// /dev/dri, whose nodes run no CUDA, and a mount of the whole of /dev, which gives no
+// access past the device cgroup.
 //
 // A privileged container's device nodes are no finding: it has all the node's,
 // whoever it is (kube-proxy, a CNI), can make them anew, and is root of the node
 // anyway. What it asked for by name still is.
 func HoldsGPU(c Container) (reason string, holds bool) {
+	return HoldsMore(c, nil)
+}
+
+// HoldsMore is [HoldsGPU] of a container that has got device nodes already, which are
+// no finding: a slice's.
+func HoldsMore(c Container, granted []rspec.LinuxDevice) (reason string, holds bool) {
 	if !c.Privileged {
 		for _, d := range c.Devices {
-			if gpuNode(d.Path) || driverDevice(d) {
+			driver, _ := c.Majors.reaches(d.Type, d.Major, d.Minor)
+			ours := slices.ContainsFunc(granted, func(g rspec.LinuxDevice) bool { return sameNode(d, g) })
+			if (gpuNode(d.Path) || driver) && !ours {
 				return fmt.Sprintf("it has the device node %s", d.Path), true
 			}
 		}
+		if rule, found := c.Majors.openRule(c.DeviceRules, granted, false); found {
+			return ruleReason(rule), true
+		}
 	}
 	return asksFirmly(c, nil)
+}
+
+// ruleReason names a rule of the device cgroup that lets cards be opened.
+func ruleReason(rule string) string {
+	return fmt.Sprintf("its device cgroup has the rule %q, by which it can make the node of a GPU", rule)
+}
+
+// MountsDriver says whether a container has a library of the driver's mounted, and which:
+// by a CDI device that its engine has put into the spec, for one.
+func MountsDriver(c Container) (reason string, mounts bool) {
+	for _, m := range c.Mounts {
+		for _, d := range drivers {
+			if dest := cleanDestination(m.Destination); d.is(dest) {
+				return fmt.Sprintf("the driver's library %s is mounted into it", dest), true
+			}
+		}
+	}
+	return "", false
 }
 
 // AsksForGPU says whether a container's environment asks NVIDIA's runtime for
@@ -87,19 +117,26 @@ func checkForeign(uuids []string, c Container, visible *cdispec.ContainerEdits) 
 	return nil
 }
 
-// foreignNode finds a card's node that the edits don't add themselves.
+// foreignNode finds a card's node, or a way to make one, that the edits don't add
+// themselves.
 func foreignNode(c Container, visible *cdispec.ContainerEdits) (string, bool) {
 	if c.Privileged {
 		return "", false
 	}
 	added := map[string]bool{}
+	var granted []rspec.LinuxDevice
 	for _, d := range visible.DeviceNodes {
 		added[path.Clean(d.Path)] = true
+		granted = append(granted, rspec.LinuxDevice{Path: d.Path, Major: d.Major, Minor: d.Minor})
 	}
 	for _, d := range c.Devices {
-		if (cardNode(d.Path) || cardDevice(d)) && !added[path.Clean(d.Path)] {
+		_, card := c.Majors.reaches(d.Type, d.Major, d.Minor)
+		if (cardNode(d.Path) || card) && !added[path.Clean(d.Path)] {
 			return fmt.Sprintf("it has the device node %s", d.Path), true
 		}
+	}
+	if rule, found := c.Majors.openRule(c.DeviceRules, granted, true); found {
+		return ruleReason(rule), true
 	}
 	return "", false
 }
@@ -156,14 +193,4 @@ func cardNode(p string) bool {
 	}
 	digits, ok := strings.CutPrefix(p, "/dev/nvidia")
 	return ok && digits != "" && strings.Trim(digits, "0123456789") == ""
-}
-
-// driverDevice says whether a node is the driver's, whatever its name.
-func driverDevice(d rspec.LinuxDevice) bool {
-	return (d.Type == "c" || d.Type == "u") && d.Major == nvidiaMajor
-}
-
-// cardDevice says whether a node is a card's, whatever its name.
-func cardDevice(d rspec.LinuxDevice) bool {
-	return driverDevice(d) && d.Minor < nvidiaControlMinor
 }

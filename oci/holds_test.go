@@ -1,6 +1,8 @@
 package oci
 
 import (
+	"bufio"
+	"strings"
 	"testing"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
@@ -53,6 +55,9 @@ func TestHoldsGPU(t *testing.T) {
 		c.Privileged = true
 		return c
 	}
+	rules := func(rules ...rspec.LinuxDeviceCgroup) Container {
+		return Container{DeviceRules: rules, Majors: DriverMajors{Caps: []int64{236}, Other: []int64{510}}}
+	}
 	annotated := func(key, value string) Container {
 		return Container{Annotations: map[string]string{key: value}}
 	}
@@ -73,6 +78,24 @@ func TestHoldsGPU(t *testing.T) {
 		{"fuse", node("/dev/fuse", "c", 10, 229), ""},
 		{"a render node runs no CUDA", node("/dev/dri/renderD128", "c", 226, 128), ""},
 		{"a privileged container has all nodes", privileged(node("/dev/nvidia0", "c", 195, 0)), ""},
+		{"the driver's number of today, in disguise", func() Container {
+			c := node("/dev/x", "c", 510, 0)
+			c.Majors.Other = []int64{510}
+			return c
+		}(), "/dev/x"},
+		{"rules as an engine writes them", rules(rule(false, "a", -1, -1, "rwm"), rule(true, "c", 1, 3, "rwm"), rule(true, "c", -1, -1, "m"), rule(true, "b", -1, -1, "rwm")), ""},
+		{"a rule for everything", rules(rule(false, "", -1, -1, "rwm"), rule(true, "a", -1, -1, "rwm")), `"a *:* rwm"`},
+		{"a rule for everything that kernels don't read to its end", rules(rule(true, "a", 10, 200, "m")), `"a 10:200 m"`},
+		{"a rule for character devices", rules(rule(true, "c", -1, -1, "rw")), `"c *:* rw"`},
+		{"a rule for the driver's", rules(rule(true, "c", 195, -1, "rwm")), `"c 195:* rwm"`},
+		{"a rule for a card", rules(rule(true, "c", 195, 2, "r")), `"c 195:2 r"`},
+		{"a rule for the control node", rules(rule(true, "c", 195, 255, "rwm")), `"c 195:255 rwm"`},
+		{"a rule for uvm", rules(rule(true, "c", 510, -1, "rwm")), `"c 510:* rwm"`},
+		{"a rule for MIG devices", rules(rule(true, "c", 236, 12, "rwm")), `"c 236:12 rwm"`},
+		{"a rule for another's", rules(rule(true, "c", 10, 200, "rwm")), ""},
+		{"a rule that is taken back with all", rules(rule(true, "a", -1, -1, "rwm"), rule(false, "a", -1, -1, "rwm")), ""},
+		{"a rule that is taken back in part", rules(rule(true, "c", -1, -1, "rwm"), rule(false, "c", 195, -1, "rwm")), `"c *:* rwm"`},
+		{"a rule for everything of a privileged container", privileged(rules(rule(true, "a", -1, -1, "rwm"))), ""},
 		{"a volume of a card", mount("/dev/nvidia0", "/dev/nvidia0"), "/dev/nvidia0"},
 		{"a volume of a card elsewhere", mount("/dev/nvidia0", "/mnt/gpu"), "/mnt/gpu"},
 		{"a volume onto a card's name", mount("/mnt/x", "/dev/nvidia0"), "/dev/nvidia0"},
@@ -100,6 +123,46 @@ func TestHoldsGPU(t *testing.T) {
 	}
 }
 
+// rule is one of a device cgroup; -1 is any number.
+func rule(allow bool, kind string, major, minor int64, access string) rspec.LinuxDeviceCgroup {
+	return rspec.LinuxDeviceCgroup{Allow: allow, Type: kind, Major: &major, Minor: &minor, Access: access}
+}
+
+// What a container has got already is no finding, and what is beside it is.
+func TestHoldsMore(t *testing.T) {
+	granted := []rspec.LinuxDevice{{Path: "/dev/nvidia0", Type: "c", Major: 195}, {Path: "/dev/nvidiactl", Type: "c", Major: 195, Minor: 255}}
+	c := Container{Devices: granted, DeviceRules: []rspec.LinuxDeviceCgroup{rule(true, "c", 195, 0, "rwm"), rule(true, "c", 195, 255, "rwm")}}
+	reason, holds := HoldsMore(c, granted)
+	assert.False(t, holds, reason)
+
+	more := c
+	more.DeviceRules = append(more.DeviceRules, rule(true, "c", 195, 1, "rwm"))
+	reason, holds = HoldsMore(more, granted)
+	assert.True(t, holds)
+	assert.Contains(t, reason, `"c 195:1 rwm"`)
+
+	more = c
+	more.Devices = append(more.Devices, rspec.LinuxDevice{Path: "/dev/nvidia0", Type: "c", Major: 195, Minor: 1})
+	reason, holds = HoldsMore(more, granted)
+	assert.True(t, holds)
+	assert.Contains(t, reason, "/dev/nvidia0")
+}
+
+func TestMountsDriver(t *testing.T) {
+	for destination, want := range map[string]bool{
+		"/usr/lib/x86_64-linux-gnu/libcuda.so.570.1": true, "/x/../usr/lib64/libnvidia-ml.so.1": true,
+		"/usr/lib": false, "/models/libcuda.txt": false,
+	} {
+		reason, mounts := MountsDriver(Container{Mounts: []rspec.Mount{bind("/x", destination)}})
+		assert.Equal(t, want, mounts, "%s: %s", destination, reason)
+	}
+}
+
+func TestDriverMajors(t *testing.T) {
+	text := "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n236 nvidia-caps\n237 nvidia-caps-imex-channels\n510 nvidia-uvm\n\nBlock devices:\n 511 nvidia-x\n"
+	assert.Equal(t, DriverMajors{Caps: []int64{236, 237}, Other: []int64{510}}, driverMajors(bufio.NewScanner(strings.NewReader(text))))
+}
+
 func TestContainerOf(t *testing.T) {
 	c := ContainerOf("x", testSpec(t, "privileged"))
 	assert.True(t, c.Privileged)
@@ -107,6 +170,9 @@ func TestContainerOf(t *testing.T) {
 	assert.NotEmpty(t, c.Env)
 	assert.NotEmpty(t, c.Mounts)
 	assert.False(t, ContainerOf("x", testSpec(t, "containerd")).Privileged)
+	unprivileged := testSpec(t, "privileged") // docker run --device-cgroup-rule 'a *:* rwm'
+	unprivileged.Process.Capabilities.Bounding = []string{"CAP_MKNOD"}
+	assert.False(t, ContainerOf("x", unprivileged).Privileged)
 	assert.Equal(t, Container{ID: "x"}, ContainerOf("x", &rspec.Spec{}))
 }
 

@@ -49,6 +49,7 @@ func (r *Runtime) admit(ctx context.Context, o order, spec *rspec.Spec) (undo fu
 		return undo, nil // its hook checks and books it
 	}
 	c := oci.ContainerOf(o.call.ID, spec)
+	c.Majors = oci.HostDriverMajors()
 	if done, err := r.limitedByNRI(ctx, c); done || err != nil {
 		return undo, err
 	}
@@ -68,10 +69,20 @@ func (r *Runtime) admit(ctx context.Context, o order, spec *rspec.Spec) (undo fu
 // withoutRequest takes back what a container that asks for no share has of cards, or
 // refuses it.
 func withoutRequest(spec *rspec.Spec, c oci.Container) error {
-	if reason, holds := oci.HoldsGPU(c); holds {
+	if reason, holds := holdsGPU(c); holds {
 		return fmt.Errorf("the container asks for no share of a GPU, and %s, which has no limits: ask for a share in its place (-e GPUSLICE_MEMORY=8GiB)", reason)
 	}
 	return oci.Apply(spec, oci.Void(c))
+}
+
+// holdsGPU says what a container without a request has of cards. A privileged one has the
+// nodes as root of the machine; the driver's libraries it was given by a CDI device, or by
+// hand.
+func holdsGPU(c oci.Container) (reason string, holds bool) {
+	if reason, holds = oci.HoldsGPU(c); !holds && c.Privileged {
+		return oci.MountsDriver(c)
+	}
+	return reason, holds
 }
 
 // limitedByNRI says whether the NRI plugin has limited the container, which then is

@@ -112,11 +112,12 @@ func (r *Runtime) verify(ctx context.Context, state rspec.State) error {
 		return nil // its own hook checks and books it
 	}
 	c := oci.ContainerOf(state.ID, bundle.Spec)
+	c.Majors = oci.HostDriverMajors()
 	limited, err := r.limited(ctx, c)
 	if limited || err != nil {
 		return err
 	}
-	if reason, holds := oci.HoldsGPU(c); holds {
+	if reason, holds := holdsGPU(c); holds {
 		return fmt.Errorf("%s, and it has no limits: start the container with --runtime gpuslice-runtime and -e GPUSLICE_MEMORY=8GiB in place of the device", reason)
 	}
 	if oci.AsksForGPU(c) && callsNvidia(bundle.Spec) {

@@ -47,10 +47,12 @@ func limitedOtherwise(ctx context.Context, stateDir, id string, spec *rspec.Spec
 // checkSpec refuses a container that has cards beyond the slice's, which would have no
 // limits.
 func checkSpec(s Slice, c oci.Container) error {
-	c.Devices = slices.DeleteFunc(slices.Clone(c.Devices), func(d rspec.LinuxDevice) bool {
-		return slices.Contains(s.Nodes, Node{path.Clean(d.Path), d.Major, d.Minor})
-	})
-	if reason, holds := oci.HoldsGPU(c); holds {
+	c.Majors = oci.HostDriverMajors()
+	var granted []rspec.LinuxDevice
+	for _, n := range s.Nodes {
+		granted = append(granted, rspec.LinuxDevice{Path: n.Path, Major: n.Major, Minor: n.Minor})
+	}
+	if reason, holds := oci.HoldsMore(c, granted); holds {
 		return fmt.Errorf("%s beside the slice, which would have no limits: start the container with the slice alone", reason)
 	}
 	return nil

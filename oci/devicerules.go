@@ -1,0 +1,161 @@
+package oci
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// DriverMajors are the numbers of the driver's character devices that Linux gives out
+// when its modules are loaded. The cards' and the control nodes' is fixed (nvidiaMajor).
+type DriverMajors struct {
+	// Caps are those of nvidia-caps, by which MIG devices are reached: cards, that is.
+	Caps []int64
+	// Other are those of nvidia-uvm and its like, which are no use without a card.
+	Other []int64
+}
+
+// HostDriverMajors reads them from /proc/devices. There are none without the driver.
+func HostDriverMajors() DriverMajors {
+	f, err := os.Open("/proc/devices")
+	if err != nil {
+		return DriverMajors{}
+	}
+	defer f.Close()
+	return driverMajors(bufio.NewScanner(f))
+}
+
+// driverMajors reads "<major> <name>" lines, of character devices and then of block
+// devices (proc(5)).
+func driverMajors(lines *bufio.Scanner) (m DriverMajors) {
+	for lines.Scan() && !strings.HasPrefix(lines.Text(), "Block") {
+		fields := strings.Fields(lines.Text())
+		if len(fields) != 2 || !strings.HasPrefix(fields[1], "nvidia") {
+			continue
+		}
+		major, err := strconv.ParseInt(fields[0], 10, 64)
+		switch {
+		case err != nil || major == nvidiaMajor:
+		case strings.HasPrefix(fields[1], "nvidia-caps"):
+			m.Caps = append(m.Caps, major)
+		default:
+			m.Other = append(m.Other, major)
+		}
+	}
+	return m
+}
+
+// reaches says whether a node is the driver's, and whether it is a card's, by numbers.
+func (m DriverMajors) reaches(kind string, major, minor int64) (driver, card bool) {
+	if kind != "c" && kind != "u" {
+		return false, false
+	}
+	card = major == nvidiaMajor && minor < nvidiaControlMinor || slices.Contains(m.Caps, major)
+	return card || major == nvidiaMajor || slices.Contains(m.Other, major), card
+}
+
+// openRule finds a rule of a device cgroup that lets a container open nodes of the
+// driver's (cards only: of cards) beyond those that it was granted. It needs no more than
+// the right to make the node, which docker's containers have.
+//
+// Rules count in their order, and only a denial of everything is taken to end those before
+// it: runtimes differ on the others. Rules that only let nodes be made (access "m") are
+// everybody's.
+func (m DriverMajors) openRule(rules []rspec.LinuxDeviceCgroup, granted []rspec.LinuxDevice, cardsOnly bool) (rule string, found bool) {
+	for _, r := range rules {
+		switch {
+		case !r.Allow && wildRule(r):
+			found = false
+		case r.Allow && !found && m.opens(r, cardsOnly) && !isGranted(r, granted):
+			rule, found = ruleText(r), true
+		}
+	}
+	return rule, found
+}
+
+// opens says whether a rule covers a node of the driver's.
+func (m DriverMajors) opens(r rspec.LinuxDeviceCgroup, cardsOnly bool) bool {
+	if r.Type == "" || r.Type == "a" {
+		return true // whatever its numbers and its access, to cgroup v1 and runc
+	}
+	if r.Type != "c" && r.Type != "u" || r.Access != "" && !strings.ContainsAny(r.Access, "rw") {
+		return false
+	}
+	if anyNumber(r.Major) {
+		return true
+	}
+	minor := int64(0)
+	if !anyNumber(r.Minor) {
+		minor = *r.Minor
+	}
+	driver, card := m.reaches("c", *r.Major, minor)
+	return card || driver && !cardsOnly
+}
+
+// isGranted says whether a rule is that of one granted node.
+func isGranted(r rspec.LinuxDeviceCgroup, granted []rspec.LinuxDevice) bool {
+	return r.Major != nil && r.Minor != nil && slices.ContainsFunc(granted, func(d rspec.LinuxDevice) bool {
+		return *r.Major == d.Major && *r.Minor == d.Minor
+	})
+}
+
+// ruleText writes a rule as docker's --device-cgroup-rule has it.
+func ruleText(r rspec.LinuxDeviceCgroup) string {
+	number := func(n *int64) string {
+		if anyNumber(n) {
+			return "*"
+		}
+		return strconv.FormatInt(*n, 10)
+	}
+	kind, access := r.Type, r.Access
+	if kind == "" {
+		kind = "a"
+	}
+	if access == "" {
+		access = "rwm"
+	}
+	return fmt.Sprintf("%s %s:%s %s", kind, number(r.Major), number(r.Minor), access)
+}
+
+// AllowsAllDevices says whether cgroup rules allow every device. In NRI's facts that is a
+// privileged container: a pod's author can't write rules. Who starts containers with
+// docker can.
+func AllowsAllDevices(rules []rspec.LinuxDeviceCgroup) bool {
+	all := false
+	for _, r := range rules {
+		if wildRule(r) {
+			all = r.Allow
+		}
+	}
+	return all
+}
+
+// privileged says whether a spec is of a privileged container: root of the node. To be
+// allowed every device is not enough (--device-cgroup-rule 'a *:* rwm').
+func privileged(spec *rspec.Spec) bool {
+	return spec.Linux != nil && spec.Linux.Resources != nil && AllowsAllDevices(spec.Linux.Resources.Devices) &&
+		spec.Process != nil && spec.Process.Capabilities != nil &&
+		slices.Contains(spec.Process.Capabilities.Bounding, "CAP_SYS_ADMIN")
+}
+
+// wildRule says whether a rule is about every device and every access.
+func wildRule(r rspec.LinuxDeviceCgroup) bool {
+	return (r.Type == "" || r.Type == "a") && anyNumber(r.Major) && anyNumber(r.Minor) &&
+		(r.Access == "" || strings.Trim("rwm", r.Access) == "")
+}
+
+// anyNumber says whether a cgroup rule's device number means any.
+func anyNumber(n *int64) bool {
+	return n == nil || *n == -1
+}
+
+// sameNode says whether two device nodes are one.
+func sameNode(a, b rspec.LinuxDevice) bool {
+	return path.Clean(a.Path) == path.Clean(b.Path) && a.Major == b.Major && a.Minor == b.Minor
+}
