@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/claimed"
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
@@ -21,8 +22,8 @@ type booking struct {
 	request   *wish.Request
 	cards     Cards
 	settings  oci.Settings
-	releaser  releaser
-	record    record
+	releaser  claimed.Releaser
+	record    claimed.Record
 }
 
 // book chooses cards, books them and edits the spec. Between choice and claim others may
@@ -30,7 +31,7 @@ type booking struct {
 // got a share, so that this comes to an end.
 func (b *booking) book(ctx context.Context, spec *rspec.Spec) error {
 	var err error
-	b.record, err = newRecord(b.releaser.judge.proc, b.order.creator, b.order.call, b.order.lowLevel)
+	b.record, err = newRecord(b.releaser.Judge.Proc, b.order)
 	if err != nil {
 		return err
 	}
@@ -71,11 +72,11 @@ func (b *booking) book(ctx context.Context, spec *rspec.Spec) error {
 // booked is what is booked of the cards once what is gone was given back.
 func (b *booking) booked(ctx context.Context) (map[string]grant.Usage, error) {
 	for {
-		now, err := b.releaser.ledger.Snapshot(ctx)
+		now, err := b.releaser.Ledger.Snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
-		changed, err := b.releaser.sweep(ctx, now)
+		changed, err := b.releaser.Sweep(ctx, now)
 		if err != nil {
 			return nil, err
 		}
@@ -84,18 +85,40 @@ func (b *booking) booked(ctx context.Context) (map[string]grant.Usage, error) {
 			continue
 		}
 		for _, e := range now.Entries {
-			if e.ContainerID == b.container.ID && e.State != grant.StateReleased {
+			if e.ContainerID != b.container.ID || e.State == grant.StateReleased {
+				continue
+			}
+			if changed, err = b.replace(ctx); err != nil {
+				return nil, err
+			}
+			if !changed {
 				return nil, b.taken(e)
 			}
 		}
-		return now.Cards, nil
+		if !changed {
+			return now.Cards, nil
+		}
 	}
+}
+
+// replace gives back the claim of an earlier creation of podman's container, of which
+// nothing is there: one that failed before the low-level runtime knew of it. podman holds
+// a lock on a container that it makes, so that the earlier creation is over, even though
+// podman lives.
+func (b *booking) replace(ctx context.Context) (bool, error) {
+	dir := b.releaser.Ledger.Folder(b.container.ID)
+	old, err := claimed.Read(dir)
+	if err != nil || b.order.lowLevel != podmansRuntime || old.Runtime != podmansRuntime || old.Bundle != b.record.Bundle ||
+		b.releaser.Judge.Alive(dir, true) {
+		return false, nil // it is told who has it
+	}
+	return true, b.releaser.Release(ctx, b.container.ID, old.Nonce, true)
 }
 
 // taken says that a live container of the same id has a claim.
 func (b *booking) taken(e grant.Entry) error {
 	where := ""
-	if r, err := readRecord(b.releaser.ledger.Folder(e.ContainerID)); err == nil {
+	if r, err := claimed.Read(b.releaser.Ledger.Folder(e.ContainerID)); err == nil {
 		where = fmt.Sprintf(" (bundle %s)", r.Bundle)
 	}
 	return fmt.Errorf("a container with the id %s has a share of a GPU already%s: remove it, or choose another id", e.ContainerID, where)
@@ -112,12 +135,12 @@ func (b *booking) claim(ctx context.Context, shares []grant.Share, how oci.Enfor
 		Mode:         string(how),
 	}
 	ours := false
-	_, err := b.releaser.ledger.Claim(ctx, claim, b.cards.Capacity, func(dir string) error {
+	_, err := b.releaser.Ledger.Claim(ctx, claim, b.cards.Capacity, func(dir string) error {
 		ours = true
 		return errors.Join(
 			oci.Populate(dir, claim, b.settings),
 			oci.PopulatePreload(dir, b.container.Rootfs),
-			b.record.write(dir),
+			b.record.Write(dir),
 		)
 	})
 	if err == nil && !ours { // the same shares under the same id, by somebody else a moment ago

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/claimed"
 	"github.com/gpuslice/gpuslice/oci/slice"
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
@@ -142,7 +143,7 @@ func (r *Runtime) withRequest(ctx context.Context, o order, spec *rspec.Spec, c 
 	b := booking{
 		runtime: r, order: o, cards: cards, request: request,
 		settings: r.settings(o.lowLevel, limiter, cards),
-		releaser: releaser{ledger, newJudge()},
+		releaser: claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()},
 	}
 	b.container = c
 	if b.container.Rootfs, err = rootfsFacts(o.call.Bundle, spec); err != nil {
@@ -207,5 +208,5 @@ func (r *Runtime) giveUp(id, nonce string) error {
 		return err
 	}
 	defer ledger.Close()
-	return releaser{ledger, newJudge()}.drop(ctx, id, nonce)
+	return claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()}.Drop(ctx, id, nonce)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -12,25 +13,31 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
-// claimOf is the record of a container's claim of ours, if it has one.
-func (r *Runtime) claimOf(id string) (record, bool) {
+// claimOf is the record of a container's claim; fs.ErrNotExist where it has none, and
+// claimed.ErrDamaged where it can't be read.
+func (r *Runtime) claimOf(id string) (claimed.Record, error) {
 	if grant.ValidateContainerID(id) != nil {
-		return record{}, false
+		return claimed.Record{}, fs.ErrNotExist
 	}
-	claim, err := readRecord(filepath.Join(r.Config.StateDir, "containers", id))
-	return claim, err == nil
+	return claimed.Read(filepath.Join(r.Config.StateDir, "containers", id))
 }
 
 // delete has the low-level runtime delete a container that has a claim, and then gives
 // the claim back: not before, for until then its processes may have the card. A delete
 // that fails because there is no container gives it back too. So does nobody's delete:
 // the next creation does, see sweep.
-func (r *Runtime) delete(ctx context.Context, call Call, claim record, argv, env []string) (int, error) {
+//
+// damaged is why the claim's record can't be read, which then has no nonce.
+func (r *Runtime) delete(ctx context.Context, call Call, claim claimed.Record, damaged error, argv, env []string) (int, error) {
 	status, err := runChild(argv, env)
 	if err != nil {
 		return exitFailed, err
+	}
+	if damaged != nil {
+		fmt.Fprintf(r.Stderr, "gpuslice: container %s: %v: its share of the GPU is given back once no process uses the folder\n", short(call.ID), damaged)
 	}
 	if err := r.giveBack(ctx, call.ID, claim.Nonce, false); err != nil {
 		// The container is gone; its claim goes with the next creation.
@@ -51,7 +58,7 @@ func (r *Runtime) giveBack(ctx context.Context, id, nonce string, ended bool) er
 		return err
 	}
 	defer ledger.Close()
-	return releaser{ledger, newJudge()}.release(ctx, id, nonce, ended)
+	return claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()}.Release(ctx, id, nonce, ended)
 }
 
 // runChild runs a program to its end in our place: with our files, and with the signals

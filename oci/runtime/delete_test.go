@@ -5,9 +5,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // fake is a low-level runtime that writes down how it is called.
@@ -77,7 +80,7 @@ func TestDeleteFails(t *testing.T) {
 	_, err := m.create("web", "GPUSLICE_MEMORY=1GiB")
 	require.NoError(t, err)
 	write(t, m.path("status"), "1", 0o644)
-	self, err := procfs("/proc").identify(os.Getpid())
+	self, err := claimed.Procfs("/proc").Identify(os.Getpid())
 	require.NoError(t, err)
 	state := write(t, m.path("root/web/state.json"), `{"id":"web","init_process_pid":`+itoa(self.PID)+`,"init_process_start":`+itoa(int(self.Start))+`,"config":{}}`, 0o600)
 	_, err = m.run("delete", "web")
@@ -90,6 +93,26 @@ func TestDeleteFails(t *testing.T) {
 	require.EqualError(t, err, "exit status 1")
 	ids, _ = m.booked()
 	require.Empty(t, ids)
+}
+
+// A claim whose record can't be read is told, and goes once nothing uses it.
+func TestDeleteDamaged(t *testing.T) {
+	m := newFake(t)
+	_, err := m.create("web", "GPUSLICE_MEMORY=1GiB")
+	require.NoError(t, err)
+	folder := m.path("run/containers/web")
+	write(t, filepath.Join(folder, claimed.RecordName), "{", 0o600)
+	for _, want := range []struct {
+		age  time.Duration
+		left int
+	}{{0, 1}, {time.Hour, 0}} { // a young one may be in the making
+		then := time.Now().Add(-want.age)
+		require.NoError(t, os.Chtimes(folder, then, then))
+		out, _ := m.run("delete", "web")
+		require.Contains(t, out, "the record of a claim is damaged: "+folder)
+		ids, _ := m.booked()
+		require.Len(t, ids, want.left)
+	}
 }
 
 // Two containers of one id, in two roots (containerd's namespaces): the second is refused,

@@ -27,8 +27,8 @@
 // A claim ends with its container, whoever is killed on the way. Four give it back, each
 // of which may come first or not at all: an error after the claim, delete, the poststop
 // hook that is written into the container's config, and the next creation, which sweeps
-// what is gone. None does so while a process of the container is there: see judge. A
-// claim is known by its nonce, so that none takes away another's of the same id.
+// what is gone. None does so while a process of the container is there: see package
+// claimed. A claim is known by its nonce, so that none takes away another's of the same id.
 //
 // # Hooks
 //
@@ -44,6 +44,6 @@
 //
 // # What it may import
 //
-// grant, oci, oci/wish, limiter; no cgo, so that it starts in a millisecond. It is called by
+// grant, oci, oci/claimed, oci/slice, oci/wish, limiter; no cgo, so that it starts in a millisecond. It is called by
 // cmd/gpuslice-runtime.
 package ociruntime

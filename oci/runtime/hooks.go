@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -16,6 +17,7 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/claimed"
 	"github.com/gpuslice/gpuslice/oci/slice"
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
@@ -89,17 +91,22 @@ func (r *Runtime) withState(do func(rspec.State) error) error {
 	return nil
 }
 
-// poststop gives back what a container had. Without the claim's nonce, as in hooks.d,
-// the container is known by its bundle.
+// poststop gives back what a container had. The hook in its config names the claim by its
+// nonce. One without (hooks.d) is of the container's id only, which can have a newer claim
+// by now: that one's creation isn't over.
 func (r *Runtime) poststop(ctx context.Context, state rspec.State, nonce string) error {
-	claim, booked := r.claimOf(state.ID)
-	if !booked {
+	claim, err := r.claimOf(state.ID)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if nonce == "" && claim.Bundle == state.Bundle {
-		nonce = claim.Nonce
+	if err != nil && !errors.Is(err, claimed.ErrDamaged) {
+		return err
 	}
-	return r.giveBack(ctx, state.ID, nonce, true)
+	ended := nonce != "" && nonce == claim.Nonce
+	if nonce != "" && !ended && err == nil {
+		return nil // a newer one
+	}
+	return errors.Join(err, r.giveBack(ctx, state.ID, claim.Nonce, ended))
 }
 
 // verify refuses a container that has, or asks for, what it was not given.
@@ -142,7 +149,7 @@ func (r *Runtime) limited(ctx context.Context, c oci.Container) (bool, error) {
 	if done, err := r.limitedByNRI(ctx, c); done || err != nil {
 		return done, err
 	}
-	if _, ours := r.claimOf(c.ID); !ours {
+	if _, err := r.claimOf(c.ID); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	return r.mountsLimits(c), nil
@@ -221,8 +228,8 @@ func (r *Runtime) precreated(o order, c oci.Container) bool {
 	if o.lowLevel == podmansRuntime || !r.mountsLimits(c) {
 		return false
 	}
-	claim, booked := r.claimOf(c.ID)
-	return booked && claim.Runtime == podmansRuntime && newJudge().proc.lives(claim.Creator)
+	claim, err := r.claimOf(c.ID)
+	return err == nil && claim.Runtime == podmansRuntime && claimed.NewJudge().Proc.Lives(claim.Creator)
 }
 
 // What podman's configs say of the container's id, which they don't name: a cgroup

@@ -13,10 +13,12 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/claimed"
 	"github.com/gpuslice/gpuslice/oci/ocitest"
 )
 
@@ -66,9 +68,54 @@ func TestPrecreate(t *testing.T) {
 	write(t, filepath.Join(bundle, configName), out, 0o600)
 	_, said, status = b.hook(state(t, bundle), "createRuntime")
 	require.Zero(t, status, said)
-	_, said, status = b.hook(state(t, userdata), "poststop")
+	_, said, status = b.hook(state(t, userdata), spec.Hooks.Poststop[0].Args[2:]...)
 	require.Zero(t, status, said)
 	require.Empty(t, b.claims(t))
+}
+
+// What hooks.d says of a container that has ended can come when its next start has its
+// claim already, and its creator at work.
+func TestPoststopOfAnEarlierRun(t *testing.T) {
+	b := newBench(t)
+	bundle := b.bundle(t, "podman-4")
+	_, said, status := b.hook(read(t, filepath.Join(bundle, configName)), "precreate")
+	require.Zero(t, status, said)
+	userdata := "/run/containers/storage/overlay-containers/" + id + "/userdata"
+	for _, args := range [][]string{{"poststop"}, {"poststop", "--claim=ANOTHER"}} {
+		_, said, status = b.hook(state(t, userdata), args...)
+		require.Zero(t, status, said)
+		require.Len(t, b.claims(t), 1, args)
+	}
+}
+
+// A creation of podman's that failed before the low-level runtime knew of it is told to
+// nobody, and podman, as a service, lives on.
+func TestPrecreateAfterAFailedCreation(t *testing.T) {
+	b := newBench(t)
+	config := read(t, filepath.Join(b.bundle(t, "podman-4"), configName))
+	for range 2 {
+		out, said, status := b.hook(config, "precreate")
+		require.Zero(t, status, said)
+		require.Contains(t, out, "CUDA_DEVICE_MEMORY_LIMIT_0=4096m")
+		require.Len(t, b.claims(t), 1)
+	}
+	first, err := b.claimOf(id)
+	require.NoError(t, err)
+	require.NotZero(t, first.CreatorUntil, "podman's word is bounded")
+
+	// Its mounts are there: it runs.
+	usage, err := os.Open(filepath.Join(b.ledger.Folder(id), claimed.UsageName))
+	require.NoError(t, err)
+	defer usage.Close()
+	target := write(t, filepath.Join(b.dir, "target"), "", 0o600)
+	require.NoError(t, unix.Mount(usage.Name(), target, "", unix.MS_BIND, ""))
+	defer func() { require.NoError(t, unix.Unmount(target, unix.MNT_DETACH)) }()
+	out, _, _ := b.hook(config, "precreate")
+	said, _ := b.refusal(t, out)
+	require.Contains(t, said, "has a share of a GPU already")
+	now, err := b.claimOf(id)
+	require.NoError(t, err)
+	require.Equal(t, first.Nonce, now.Nonce)
 }
 
 func TestPrecreateRefuses(t *testing.T) {
@@ -122,10 +169,10 @@ func TestCreateAfterPrecreate(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, b.claims(t), 1)
 
-	claim, booked := b.claimOf(id)
-	require.True(t, booked)
+	claim, err := b.claimOf(id)
+	require.NoError(t, err)
 	claim.Creator.Start++ // podman has ended
-	require.NoError(t, claim.write(filepath.Join(b.Config.StateDir, "containers", id)))
+	require.NoError(t, claim.Write(filepath.Join(b.Config.StateDir, "containers", id)))
 	require.False(t, b.precreated(o, oci.ContainerOf(id, decoded.Spec)))
 }
 

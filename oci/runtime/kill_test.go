@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // Creation and removal killed at any moment, ours and runc's: a container that is there
@@ -46,7 +48,7 @@ func (m *machine) requireClaims() {
 	states, err := os.ReadDir(m.path("root"))
 	require.NoError(m, err)
 	for _, s := range states {
-		if init, known := initOf(filepath.Join(m.path("root"), s.Name())); known && procfs("/proc").lives(init) {
+		if init, known := claimed.InitOf(filepath.Join(m.path("root"), s.Name())); known && claimed.Procfs("/proc").Lives(init) {
 			require.Contains(m, ids, s.Name())
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gpuslice/gpuslice/oci/claimed"
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
@@ -102,8 +103,8 @@ func (r *Runtime) serve(ctx context.Context, call Call, args []string) (int, err
 			return exitFailed, err
 		}
 	case call.Command == "delete":
-		if claim, booked := r.claimOf(call.ID); booked {
-			return r.delete(ctx, call, claim, argv, env)
+		if claim, err := r.claimOf(call.ID); err == nil || errors.Is(err, claimed.ErrDamaged) {
+			return r.delete(ctx, call, claim, err, argv, env)
 		}
 	}
 	r.at("exec")

@@ -1,4 +1,4 @@
-package ociruntime
+package claimed
 
 import (
 	"bytes"
@@ -12,34 +12,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process identifies a process: its number may come again, not with the same start.
-type process struct {
+// Process identifies a process: its number may come again, not with the same start.
+type Process struct {
 	PID int `json:"pid"`
 	// Start is when it started, in clock ticks since boot: field 22 of proc_pid_stat(5).
 	// An exec doesn't change it.
 	Start uint64 `json:"start"`
 }
 
-// procfs is /proc, or a test's.
-type procfs string
+// Procfs is /proc, or a test's.
+type Procfs string
 
-// identify finds out a process' start.
-func (p procfs) identify(pid int) (process, error) {
+// Identify finds out a process' start.
+func (p Procfs) Identify(pid int) (Process, error) {
 	start, dead, err := p.stat(pid)
 	if err == nil && dead {
 		err = unix.ESRCH
 	}
 	if err != nil {
-		return process{}, fmt.Errorf("look at process %d: %w", pid, err)
+		return Process{}, fmt.Errorf("look at process %d: %w", pid, err)
 	}
-	return process{pid, start}, nil
+	return Process{pid, start}, nil
 }
 
-// lives says whether the process is there and no zombie.
+// Lives says whether the process is there and no zombie.
 //
 // The first thread of a process is a zombie for a moment in an exec by another of its
 // threads, which takes its place. So one is looked at again once no other thread is there.
-func (p procfs) lives(of process) bool {
+func (p Procfs) Lives(of Process) bool {
 	start, dead, err := p.stat(of.PID)
 	if err == nil && dead && !p.threads(of.PID) {
 		start, dead, err = p.stat(of.PID)
@@ -49,7 +49,7 @@ func (p procfs) lives(of process) bool {
 }
 
 // stat reads a process' start and whether it has ended.
-func (p procfs) stat(pid int) (start uint64, dead bool, err error) {
+func (p Procfs) stat(pid int) (start uint64, dead bool, err error) {
 	if pid <= 0 {
 		return 0, true, unix.ESRCH
 	}
@@ -68,14 +68,14 @@ func (p procfs) stat(pid int) (start uint64, dead bool, err error) {
 }
 
 // threads says whether a process has threads beside its first.
-func (p procfs) threads(pid int) bool {
+func (p Procfs) threads(pid int) bool {
 	tasks, err := os.ReadDir(filepath.Join(string(p), strconv.Itoa(pid), "task"))
 	return err == nil && len(tasks) > 1
 }
 
-// namespace is the number of this process' PID namespace. Numbers of processes mean
+// Namespace is the number of this process' PID namespace. Numbers of processes mean
 // something in one such namespace only.
-func (p procfs) namespace() (uint64, error) {
+func (p Procfs) Namespace() (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(filepath.Join(string(p), "self/ns/pid"), &st); err != nil {
 		return 0, fmt.Errorf("look at the PID namespace: %w", err)
@@ -83,10 +83,10 @@ func (p procfs) namespace() (uint64, error) {
 	return st.Ino, nil
 }
 
-// mounted says whether a process has a file of a claim's folder mounted in its mount
+// Mounted says whether a process has a file of a claim's folder mounted in its mount
 // namespace. One that can't be looked at, which only a process of another's making can't,
 // counts if its cgroup names the container.
-func (p procfs) mounted(dir string) bool {
+func (p Procfs) Mounted(dir string) bool {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
 		return !errors.Is(err, unix.ENOENT)

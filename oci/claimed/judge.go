@@ -1,0 +1,135 @@
+package claimed
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+// Judge finds out whether the container of a claim can still use its card.
+//
+// It can as long as one of these holds; a claim of which none does is given back:
+//
+//   - who makes it is at work (the record's Creator, by number and start);
+//   - a process has the claim's usage file locked, as CUDA processes with the limiter do
+//     (limiter.UsageInUse);
+//   - the low-level runtime's state names an init process that lives;
+//   - a process has one of the claim's files mounted. That one is enough by itself, and
+//     dear: all mount namespaces of the machine are looked at. So it comes last.
+//
+// A runtime's state folder that was left behind by a kill -9 doesn't count: its orphaned
+// init waits for a word of its dead parent, gets an end of file, and ends.
+//
+// Whatever can't be found out counts as "it can": a card is rather kept than given to
+// two. So it is with a claim that was made in another PID namespace, and with a young one
+// whose record is damaged. An older one can be judged without: by the locks and mounts.
+type Judge struct {
+	Proc Procfs
+	// InUse is limiter.UsageInUse, or a test's.
+	InUse func(path string) (bool, error)
+
+	// machine is the PID namespace that sees all processes.
+	machine uint64
+	// now is the machine's uptime in seconds, or a test's.
+	now func() (int64, error)
+}
+
+// machineNamespace is the number of the machine's first PID namespace
+// (include/linux/proc_ns.h, PROC_PID_INIT_INO).
+const machineNamespace = 0xEFFFFFFC
+
+// youth is longer than any creation takes from its claim to the container's mounts.
+const youth = 2 * time.Minute
+
+// NewJudge judges by this machine's /proc.
+func NewJudge() Judge {
+	return Judge{Proc: "/proc", InUse: limiter.UsageInUse, machine: machineNamespace, now: uptime}
+}
+
+// Alive judges the claim in a folder. ended says that its creation is known to be over,
+// so that the creator, who may wait for the container (runc run), says nothing.
+func (j Judge) Alive(dir string, ended bool) bool {
+	r, err := Read(dir)
+	namespace, namespaceErr := j.Proc.Namespace()
+	switch {
+	case namespaceErr != nil:
+		return true
+	case errors.Is(err, ErrDamaged):
+		return namespace != j.machine || !ended && young(dir) || j.locked(dir) || j.Proc.Mounted(dir)
+	case err != nil, namespace != r.PIDNamespace, !ended && j.making(r), j.locked(dir):
+		return true
+	}
+	for _, root := range r.Roots {
+		if init, known := InitOf(filepath.Join(root, filepath.Base(dir))); known && j.Proc.Lives(init) {
+			return true
+		}
+	}
+	return j.Proc.Mounted(dir)
+}
+
+// making says whether a claim's creator may be at work still.
+func (j Judge) making(r Record) bool {
+	if r.CreatorUntil != 0 {
+		if now, err := j.now(); err == nil && now > r.CreatorUntil {
+			return false
+		}
+	}
+	return j.Proc.Lives(r.Creator)
+}
+
+// locked says whether a process may have the usage file of a claim locked.
+func (j Judge) locked(dir string) bool {
+	used, err := j.InUse(filepath.Join(dir, UsageName))
+	return used || err != nil && !errors.Is(err, fs.ErrNotExist)
+}
+
+// young says whether a claim's folder was made a moment ago. A clock that is set makes it
+// young or old for once; what is to be judged so is damaged already.
+func young(dir string) bool {
+	info, err := os.Lstat(dir)
+	return err != nil || time.Since(info.ModTime()) < youth
+}
+
+// InitOf reads the init process of a container from the low-level runtime's state: runc's
+// state.json (libcontainer.State) or crun's status.
+func InitOf(dir string) (Process, bool) {
+	for _, name := range []string{"state.json", "status"} {
+		f, err := os.Open(filepath.Join(dir, name))
+		if err != nil {
+			continue
+		}
+		defer f.Close()
+		return decodeInit(json.NewDecoder(f))
+	}
+	return Process{}, false
+}
+
+// decodeInit reads no further than it has to: runc's state holds the whole config, and
+// this comes before it.
+func decodeInit(dec *json.Decoder) (found Process, known bool) {
+	if begin, err := dec.Token(); err != nil || begin != json.Delim('{') {
+		return Process{}, false
+	}
+	for dec.More() && (found.PID == 0 || found.Start == 0) {
+		name, err := dec.Token()
+		if err != nil {
+			return Process{}, false
+		}
+		var into any = &json.RawMessage{}
+		switch name {
+		case "init_process_pid", "pid":
+			into = &found.PID
+		case "init_process_start", "process-start-time":
+			into = &found.Start
+		}
+		if err := dec.Decode(into); err != nil {
+			return Process{}, false
+		}
+	}
+	return found, found.PID != 0
+}
