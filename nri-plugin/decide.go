@@ -98,7 +98,8 @@ func (p *Plugin) withGrant(ctx context.Context, pod *api.PodSandbox, ctr *api.Co
 }
 
 // book makes the claim. A full state folder is cleared of what containers wrote past
-// the end of their usage files, and tried once more.
+// the end of their usage files, and a full card of what docker's containers had that are
+// gone; then it is tried once more.
 func (p *Plugin) book(ctx context.Context, claim grant.Claim, cards map[string]grant.Card) error {
 	claimOnce := func() error {
 		_, err := p.Ledger.Claim(ctx, claim, cards, func(dir string) error { return p.Populate(dir, claim) })
@@ -108,6 +109,13 @@ func (p *Plugin) book(ctx context.Context, claim grant.Claim, cards map[string]g
 	if errors.Is(err, syscall.ENOSPC) {
 		p.trim(ctx)
 		err = claimOnce()
+	}
+	if mayBeOthers(err) {
+		if swept, sweepErr := p.sweepOthers(ctx); sweepErr != nil {
+			p.Log.Warn("claims of other engines' containers not looked through", "error", sweepErr)
+		} else if swept {
+			err = claimOnce()
+		}
 	}
 	return err
 }

@@ -13,7 +13,7 @@
 //   - holds one connection, owned by one goroutine, and makes a new one when it breaks (connection.go);
 //   - trusts the runtime's list of containers over its own memory (sync.go).
 //
-// It imports grant and oci, decides nothing about what a container gets, and is
+// It imports grant, oci and oci/claimed, decides nothing about what a container gets, and is
 // wired up by cmd/gpuslice-agent.
 package nriplugin
 

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // reconcile makes the ledger say what is true: the runtime's list of created and
@@ -32,7 +33,8 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 	}
 	// An entry that can't be swept keeps no other from being swept or restored.
 	report, err := p.Ledger.Reconcile(ctx, grant.OwnerNRI, live, grant.WithLiveness(p.inUse), grant.ForWholeNode())
-	errs := []error{err}
+	_, sweepErr := p.sweepOthers(ctx)
+	errs := []error{err, sweepErr}
 	snapshot, err := p.Ledger.Snapshot(ctx)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
@@ -72,8 +74,12 @@ func (p *Plugin) mend(claim grant.Claim) error {
 }
 
 // inUse says whether a process of a container that the runtime does not list has a
-// card open. The runtime leaves out a container whose state it can't find out.
+// card open. The runtime leaves out a container whose state it can't find out; and other
+// engines' it doesn't know, which are judged as those who made them do.
 func (p *Plugin) inUse(folder string) bool {
+	if others(folder) {
+		return claimed.NewJudge().Alive(folder, false)
+	}
 	used, err := limiter.UsageInUse(filepath.Join(folder, "usage"))
 	if err != nil {
 		p.Log.Debug("no processes looked for", "folder", folder, "error", err)

@@ -46,6 +46,9 @@ func (r Releaser) Sweep(ctx context.Context, now *grant.Snapshot) (bool, error) 
 		if e.Owner != grant.OwnerRuntime && e.Owner != "" || e.State == grant.StateReleased || e.State == grant.StateBlocking {
 			continue
 		}
+		if ctx.Err() != nil {
+			return false, context.Cause(ctx) // to look through mounts takes its time
+		}
 		dir := r.Ledger.Folder(e.ContainerID)
 		if n := nonceOf(dir); n.found && !r.Judge.Alive(dir, false) {
 			gone[dir] = n
