@@ -8,9 +8,11 @@
 // Names and flags are those of NVIDIA's program, so that a spec works with either.
 // The hooks are createContainer hooks: a runtime calls them before it changes to the
 // container's root, with the container's state on stdin (runtime-spec, "State").
-// What they change is in the container's root alone, which an image's author filled:
-// every path is resolved inside it, links too (pathrs-lite, openat2 with
-// RESOLVE_IN_ROOT), and the host's ldconfig runs in a chroot.
+// What they change is in the container's root alone, which an image's author filled.
+// Every path of ours is resolved inside it, links too (pathrs-lite, openat2 with
+// RESOLVE_IN_ROOT). The host's ldconfig knows no such thing, and runs in a jail (jail.go):
+// a copy of it, with the container's root and without any procfs, whose links lead out
+// of a changed root.
 //
 // A hook or a flag that is not known is warned of and does no harm, for specs may be
 // newer than this program. What can't be done is an error, and refuses the container;

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -38,8 +39,8 @@ type updateLDCache struct {
 type ldconfigHost interface {
 	// find is the program's path, fs.ErrNotExist where there is none.
 	find(path string) (string, error)
-	// run runs it in the root folder.
-	run(program, root string, args []string) error
+	// run runs it in a container's root folder; errNotAlone where it can't be run there.
+	run(program string, root *os.File, args []string) error
 	// debian says whether the host is a Debian, whose ldconfig has other folders.
 	debian() bool
 }
@@ -86,7 +87,12 @@ func (h *updateLDCache) run(r *root, log *slog.Logger) error {
 			}
 		}
 	}
-	return h.host.run(program, r.dir, args)
+	err = h.host.run(program, r.file, args)
+	if errors.Is(err, errNotAlone) {
+		log.Warn("the host's ldconfig can't be used for a container: its programs find libraries in ld.so's own folders only", "error", err)
+		return nil
+	}
+	return err
 }
 
 // newFolders are those, each once, that ldconfig wouldn't look into anyway. The others

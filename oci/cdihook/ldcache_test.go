@@ -25,8 +25,8 @@ func (f *fakeHost) find(path string) (string, error) {
 	}
 	return path, nil
 }
-func (f *fakeHost) run(_, root string, args []string) error {
-	f.root, f.args = root, args
+func (f *fakeHost) run(_ string, root *os.File, args []string) error {
+	f.root, f.args = root.Name(), args
 	return nil
 }
 func (f *fakeHost) debian() bool { return f.isDebian }

@@ -1,11 +1,9 @@
 package cdihook
 
 import (
-	"bytes"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"strings"
 )
 
@@ -30,16 +28,12 @@ func (hostLdconfig) find(path string) (string, error) {
 	return "", fmt.Errorf("look for ldconfig: %s: %w", path, fs.ErrNotExist)
 }
 
-// run has ldconfig change its root first (-r: glibc's calls chroot), so that every path,
-// and every link that the image has, is the container's. It gets no variables and no
-// open files.
-func (hostLdconfig) run(program, root string, args []string) error {
-	cmd := exec.Command(program, append([]string{"-r", root}, args...)...)
-	cmd.Env = []string{}
-	cmd.Dir = "/"
-	out, err := cmd.CombinedOutput()
+// run has ldconfig change its root (-r) inside a jail, so that every path, and every link
+// that the image has, is the container's.
+func (hostLdconfig) run(program string, root *os.File, args []string) error {
+	said, err := runInJail(program, root, append([]string{"-r", jailRoot}, args...))
 	if err != nil {
-		return fmt.Errorf("%s in the container's root: %w: %s", program, err, bytes.TrimSpace(out[:min(len(out), 1024)]))
+		return fmt.Errorf("%s in the container's root: %w: %s", program, err, said)
 	}
 	return nil
 }

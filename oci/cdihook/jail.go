@@ -1,0 +1,219 @@
+package cdihook
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A jail is where a program of the host works on a container's root: a mount namespace
+// that has the program and that root, and nothing of the host. Changing the root alone
+// would not do: the container's /proc is there already, and the links of its first
+// process, /proc/1/root, lead to the host as long as that one is the runtime's.
+//
+// The jail's own root is a small file system in memory, put over the host's /proc, of
+// which nothing is wanted any more:
+//
+//	/program    a copy: nobody can write to the host's
+//	/root       the container's root with its mounts, those of procfs aside
+//
+// So a program that is a script, or is linked dynamically, doesn't start: it is never the
+// image's shell or loader that runs.
+const (
+	jailAt      = "/proc"
+	jailProgram = "/program"
+	jailRoot    = "/root"
+)
+
+// jailCapabilities are what is left to the program: to change its root, and to write
+// where the image's own permissions say otherwise.
+const jailCapabilities = 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_DAC_OVERRIDE
+
+// errNotAlone says that a program needs more of the host than itself.
+var errNotAlone = errors.New("it is a script or linked dynamically")
+
+// runInJail runs a program of the host, jailRoot being the container's root folder, and
+// returns the start of what it said. It gets no variables and no open files.
+func runInJail(program string, root *os.File, args []string) (said []byte, err error) {
+	content, err := os.ReadFile(program)
+	if err != nil {
+		return nil, err
+	}
+	nothing, err := os.Open(os.DevNull) // before it is out of sight
+	if err != nil {
+		return nil, err
+	}
+	defer nothing.Close()
+	// What the runtime left open by mistake stays here too; kernels before 5.11 can't say so.
+	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
+
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for ever: the thread ends with what is done to it here
+		if err := enterJail(content, root); err != nil {
+			done <- err
+			return
+		}
+		var out bytes.Buffer
+		cmd := exec.Command(jailProgram, args...)
+		cmd.Args[0] = program
+		cmd.Env, cmd.Dir = []string{}, "/"
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = nothing, &out, &out
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
+			Pdeathsig:  unix.SIGKILL,
+		}
+		err := cmd.Start()
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w: %w", errNotAlone, err)
+		}
+		if err == nil {
+			err = cmd.Wait()
+		}
+		said = bytes.TrimSpace(out.Bytes()[:min(out.Len(), 1024)])
+		done <- err
+	}()
+	err = <-done
+	return said, err
+}
+
+// enterJail makes the calling thread's mounts the jail.
+func enterJail(program []byte, root *os.File) error {
+	// Of what a thread has open, the new namespace takes its working folder along.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("leave the process' folder: %w", err)
+	}
+	if err := unix.Fchdir(int(root.Fd())); err != nil {
+		return fmt.Errorf("change to the container's root: %w", err)
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("make a mount namespace: %w", err)
+	}
+	unix.Umask(0o022)
+	mounts, err := os.Open("/proc/thread-self/mountinfo")
+	if err != nil {
+		return err
+	}
+	defer mounts.Close()
+	for _, step := range []struct {
+		what string
+		do   func() error
+	}{
+		{"keep mounts from the host", func() error { return unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, "") }},
+		{"mount a root", func() error {
+			return unix.Mount("gpuslice", jailAt, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size="+strconv.Itoa(len(program)+1<<20))
+		}},
+		{"copy the program", func() error { return os.WriteFile(jailAt+jailProgram, program, 0o555) }},
+		{"make a folder", func() error { return os.Mkdir(jailAt+jailRoot, 0o755) }},
+		{"mount the container's root", func() error { return unix.Mount(".", jailAt+jailRoot, "", unix.MS_BIND|unix.MS_REC, "") }},
+		{"take procfs away", func() error { return unmountProcfs(mounts, jailAt+jailRoot) }},
+		{"change the root", func() error { return pivot(jailAt) }},
+		{"make the root read-only", func() error {
+			return unix.Mount("", "/", "", unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, "")
+		}},
+		{"drop capabilities", func() error { return boundCapabilities(jailCapabilities) }},
+	} {
+		if err := step.do(); err != nil {
+			return fmt.Errorf("%s: %w", step.what, err)
+		}
+	}
+	return nil
+}
+
+// unmountProcfs unmounts every procfs at or below a folder: the container's own, and the
+// host's where somebody gives it as a volume.
+func unmountProcfs(mounts io.ReadSeeker, below string) error {
+	for {
+		if _, err := mounts.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		data, err := io.ReadAll(mounts)
+		if err != nil {
+			return err
+		}
+		at := firstProcfs(string(data), below)
+		if at == "" {
+			return nil
+		}
+		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil { // with what is mounted on it
+			return fmt.Errorf("unmount %s: %w", strings.TrimPrefix(at, below), err)
+		}
+	}
+}
+
+// firstProcfs is the mount point of the first procfs of a mountinfo(5) that is at or
+// below a folder; empty for none.
+func firstProcfs(mountinfo, below string) string {
+	for line := range strings.Lines(mountinfo) {
+		mount, system, _ := strings.Cut(line, " - ")
+		fields := strings.Fields(mount)
+		if len(fields) < 5 || strings.Fields(system + " ?")[0] != "proc" {
+			continue
+		}
+		at := unescapeMount.Replace(fields[4])
+		if at == below || strings.HasPrefix(at, below+"/") {
+			return at
+		}
+	}
+	return ""
+}
+
+// unescapeMount undoes what the kernel does to names in mountinfo.
+var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#")
+
+// pivot makes a mounted folder the root, and unmounts the old one.
+func pivot(dir string) error {
+	if err := unix.Chdir(dir); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil { // the old root is then on top of the new one
+		return err
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return err
+	}
+	return unix.Chdir("/")
+}
+
+// boundCapabilities sees to it that a program that the thread starts as root has no more
+// than these.
+func boundCapabilities(keep uint64) error {
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	for c := uintptr(0); ; c++ {
+		in, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0)
+		if errors.Is(err, unix.EINVAL) {
+			break // the kernel knows no more
+		}
+		if err != nil {
+			return err
+		}
+		if in == 0 || keep&(1<<c) != 0 {
+			continue
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+			return err
+		}
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return err
+	}
+	sets[0].Inheritable, sets[1].Inheritable = 0, 0
+	if err := unix.Capset(&header, &sets[0]); err != nil {
+		return err
+	}
+	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+}
