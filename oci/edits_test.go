@@ -101,7 +101,7 @@ func editsCases() []editsCase {
 			container: mounts(bind("/srv/a", "/usr/local/vgpu/driver/libcuda.so.1"), bind("/srv/b", "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15")),
 		},
 		{name: "auto-unknown-image", description: "auto takes both ways where nobody can look into the image", shares: one(8000, 30), settings: limiter(LimiterAuto)},
-		{name: "auto-musl", description: "an alpine-like image: in front alone", shares: one(8000, 30), settings: limiter(LimiterAuto), rootfs: &Rootfs{Musl: true}},
+		{name: "auto-musl", description: "an alpine-like image: both all the same, as a volume can bring glibc's loader", shares: one(8000, 30), settings: limiter(LimiterAuto), rootfs: &Rootfs{Musl: true}},
 		{name: "auto-own-preload", description: "an image with a preload of its own keeps it, after ours", shares: one(8000, 30), settings: limiter(LimiterAuto), rootfs: &Rootfs{Glibc: true, Preload: "/lib/libfaketime.so\n"}},
 		{name: "user-duplicates", description: "a variable twice, as kubelet passes it", shares: one(8000, 30), container: env("NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES")},
 		{name: "user-visible-order", description: "CUDA_VISIBLE_DEVICES and LD_PRELOAD are the user's", shares: one(8000, 30), container: env("CUDA_VISIBLE_DEVICES=0", "LD_PRELOAD=/usr/lib/libjemalloc.so")},

@@ -70,9 +70,9 @@ func enforcement(mode LimiterMode, c Container, noFront error) (Enforcement, err
 		return "", fmt.Errorf("limiter mode is %s, and neither way holds this container: %w", mode, errors.Join(noPreload, noFront))
 	case noFront != nil:
 		return EnforcePreload, nil
-	case c.Rootfs != nil && !c.Rootfs.Glibc:
-		return EnforceLibrary, nil // nobody there reads the file
 	default:
+		// Also in an image whose loader doesn't read the file, or without any: a volume or
+		// a later download can bring glibc's, and where nobody reads it, it does nothing.
 		return EnforceBoth, nil
 	}
 }

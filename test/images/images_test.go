@@ -243,11 +243,11 @@ func TestImages(t *testing.T) {
 
 	// Nothing in these can load the driver, whatever the mode: it is a library for glibc.
 	muslRootfs := write(t, musl)
-	for _, mode := range []oci.LimiterMode{oci.LimiterLibrary, oci.LimiterAuto} {
+	for mode, want := range map[oci.LimiterMode]oci.Enforcement{oci.LimiterLibrary: oci.EnforceLibrary, oci.LimiterAuto: oci.EnforceBoth} {
 		t.Run("musl alone/"+string(mode), func(t *testing.T) {
 			r := m.run(t, mode, muslRootfs, false, nil, harness.WorkloadDir+"/meminfo")
 			require.NoError(t, r.refused)
-			assert.Equal(t, oci.EnforceLibrary, r.enforcement)
+			assert.Equal(t, want, r.enforcement)
 			assert.Equal(t, 4, r.code, "no driver: %s%s", r.out, r.err)
 		})
 		t.Run("static/"+string(mode), func(t *testing.T) {
