@@ -39,6 +39,7 @@ type Cards struct {
 type nodeFile struct {
 	Version   int       `json:"version"`
 	WrittenAt time.Time `json:"writtenAt"`
+	BootID    string    `json:"bootID"`
 	Devices   []struct {
 		UUID        string `json:"uuid"`
 		Card        string `json:"card"`
@@ -100,10 +101,19 @@ func (f nodeFile) cards() Cards {
 	return c
 }
 
+// writtenSince says whether the file is of this run of the machine. Older agents don't
+// write the boot's id, and the clock may have been set since.
+func (f nodeFile) writtenSince(boot bootState) bool {
+	if f.BootID != "" {
+		return f.BootID == boot.ID
+	}
+	return f.WrittenAt.After(boot.Since)
+}
+
 // Inventory finds out the node's cards without asking the driver each time.
 type Inventory struct {
-	// NodePath is the agent's account of the cards. It counts if it was written since the
-	// machine's boot.
+	// NodePath is the agent's account of the cards. It counts if it is of this run of
+	// the machine.
 	NodePath string
 	// CachePath is where what Ask said is kept, for as long as the machine and the driver
 	// run.
@@ -147,7 +157,7 @@ func (i Inventory) Cards(ctx context.Context) (Cards, error) {
 		if err != nil {
 			return Cards{}, fmt.Errorf("read the agent's account of the cards %s: %w", i.NodePath, err)
 		}
-		if f.WrittenAt.After(boot.Since) {
+		if f.writtenSince(boot) {
 			return f.cards(), nil
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
@@ -178,14 +188,11 @@ func (i Inventory) ask(ctx context.Context, boot bootState) (Cards, error) {
 	if err := os.MkdirAll(filepath.Dir(i.CachePath), 0o711); err != nil {
 		return Cards{}, fmt.Errorf("find out the node's cards: %w", err)
 	}
-	lock, err := os.OpenFile(i.CachePath+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	unlock, err := flock(ctx, i.CachePath+".lock")
 	if err != nil {
-		return Cards{}, fmt.Errorf("find out the node's cards: %w", err)
+		return Cards{}, fmt.Errorf("find out the node's cards: wait for another process that asks the driver: %w", err)
 	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return Cards{}, fmt.Errorf("find out the node's cards: wait for another process: %w", err)
-	}
+	defer unlock()
 	if c, ok := i.cached(boot); ok { // the other one has asked
 		return c, nil
 	}
@@ -203,6 +210,33 @@ func (i Inventory) ask(ctx context.Context, boot bootState) (Cards, error) {
 		}
 	}
 	return f.cards(), nil
+}
+
+// lockPause is between two looks at a lock: a waiting flock can't be called off.
+const lockPause = 2 * time.Millisecond
+
+// flock takes a lock file's lock, or gives up when the context ends.
+func flock(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, context.Cause(ctx))
+		case <-time.After(lockPause):
+		}
+	}
 }
 
 // save writes the cache, under the lock.

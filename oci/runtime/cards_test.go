@@ -5,14 +5,18 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
 // nodeJSON is what an agent with --memory-scaling=1.5 writes, of a card and a MIG device.
@@ -54,6 +58,18 @@ func TestCardsByTheAgent(t *testing.T) {
 	_, err = i.Cards(context.Background())
 	require.NoError(t, err)
 	require.EqualValues(t, 1, asked.Load(), "that was before the boot")
+
+	// The clock was set forward after the agent had written its file: the boot seems later.
+	withBoot := strings.Replace(nodeJSON, `"version":2`, `"version":2,"bootID":"boot-1"`, 1)
+	write(t, i.NodePath, withBoot, 0o644)
+	require.NoError(t, os.Remove(i.CachePath))
+	_, err = i.Cards(context.Background())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, asked.Load(), "it is of this boot")
+	boot.ID, boot.Since = "boot-2", time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	_, err = i.Cards(context.Background())
+	require.NoError(t, err)
+	require.EqualValues(t, 2, asked.Load(), "it is of another, whatever the clock says")
 
 	for content, want := range map[string]string{
 		"{":             "node.json",
@@ -99,6 +115,42 @@ func TestCardsAskedOnceByMany(t *testing.T) {
 	all.Wait()
 	require.NoError(t, errors.Join(errs...))
 	require.EqualValues(t, 1, asked.Load())
+}
+
+// A driver that hangs keeps others waiting no longer than they are willing to.
+func TestCardsWaitIsBounded(t *testing.T) {
+	i, _, asked := inventoryOf(t)
+	require.NoError(t, os.MkdirAll(filepath.Dir(i.CachePath), 0o755))
+	unlock, err := flock(context.Background(), i.CachePath+".lock")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), 10*time.Millisecond, errors.New("it took longer than 10ms"))
+	defer cancel()
+	_, err = i.Cards(ctx)
+	require.ErrorContains(t, err, "wait for another process that asks the driver")
+	require.ErrorContains(t, err, "it took longer than 10ms")
+	require.Zero(t, asked.Load())
+	unlock()
+	_, err = i.Cards(context.Background())
+	require.NoError(t, err)
+}
+
+// A program that is killed for being late is not waited for through its children.
+func TestAskDriverIsBounded(t *testing.T) {
+	program := write(t, filepath.Join(t.TempDir(), "gpuslice"), "#!/bin/sh\nsleep 600 &\necho $! > \"$0.pid\"\nwait\n", 0o755)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { _, err := askDriver(ctx, program, wish.Config{}); ended <- err }()
+	require.Eventually(t, func() bool { data, _ := os.ReadFile(program + ".pid"); return len(data) > 1 }, patience, pause)
+	cancel()
+	select {
+	case err := <-ended:
+		require.Error(t, err)
+	case <-time.After(patience):
+		t.Error("it waits for the child's child")
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(read(t, program+".pid")))
+	require.NoError(t, err)
+	require.NoError(t, unix.Kill(pid, unix.SIGKILL))
 }
 
 func TestNoCards(t *testing.T) {

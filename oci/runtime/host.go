@@ -61,6 +61,8 @@ func askDriver(ctx context.Context, program string, c wish.Config) ([]byte, erro
 		"--nvml-library="+c.NVMLLibrary,
 		"--device-split-count="+strconv.Itoa(c.DeviceSplitCount),
 		"--memory-scaling="+strconv.FormatFloat(c.MemoryScaling, 'g', -1, 64))
+	// Killed when it is late; a child of its own that has its outputs isn't waited for.
+	cmd.WaitDelay = time.Second
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -4,6 +4,7 @@
 package node
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,6 +33,9 @@ type File struct {
 	Name         string    `json:"name"`
 	AgentVersion string    `json:"agentVersion"`
 	WrittenAt    time.Time `json:"writtenAt"`
+	// BootID is the kernel's boot_id when it was written: what is of another boot says
+	// nothing of the cards that are there now. Unlike the time, nobody sets it. Write does.
+	BootID string `json:"bootID,omitempty"`
 	// Devices are what may be granted, and how much of each.
 	Devices []Device `json:"devices"`
 	Node    gpu.Node `json:"node"`
@@ -64,6 +68,9 @@ func (f File) Device(uuid string) (Device, bool) {
 
 // Write publishes the file. Readers see the old one or the new one, never a part.
 func Write(stateDir string, f File) (err error) {
+	if boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
+		f.BootID = string(bytes.TrimSpace(boot)) // without it readers go by the time
+	}
 	data, err := f.Encode()
 	if err != nil {
 		return fmt.Errorf("write %s: %w", fileName, err)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,6 +24,9 @@ func TestWriteAndRead(t *testing.T) {
 	require.NoError(t, node.Write(dir, want))
 	got, err := node.Read(dir)
 	require.NoError(t, err)
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	require.NoError(t, err)
+	want.BootID = strings.TrimSpace(string(boot))
 	want.Version, want.ContextMiB = 2, map[string]int64{"GPU-1": 520}
 	require.Equal(t, want, got)
 	device, known := got.Device("GPU-1")
