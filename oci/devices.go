@@ -71,6 +71,9 @@ func wantNvidiaRuntime(s Settings, c Container) error {
 	if s.nvidiaRuntime(c.RuntimeHandler) {
 		return nil
 	}
+	if s.NvidiaAdvice != "" {
+		return errors.New(s.NvidiaAdvice)
+	}
 	handler := c.RuntimeHandler
 	if handler == "" {
 		handler = "(default)"

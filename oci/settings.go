@@ -57,6 +57,9 @@ type Settings struct {
 	NvidiaHandlers []string
 	// DefaultRuntimeIsNvidia says that the empty handler is one of those.
 	DefaultRuntimeIsNvidia bool
+	// NvidiaAdvice says what to do about a handler that isn't; empty is what to do in
+	// Kubernetes.
+	NvidiaAdvice string
 	// Nodes, where it is set, resolves cards to their device nodes, for containers
 	// whose cards NVIDIA's runtime injects (--pass-device-specs): see [NodeFiles].
 	Nodes DeviceEdits

@@ -39,16 +39,16 @@ type Judge struct {
 	now func() (int64, error)
 }
 
-// machineNamespace is the number of the machine's first PID namespace
+// MachineNamespace is the number of the machine's first PID namespace
 // (include/linux/proc_ns.h, PROC_PID_INIT_INO).
-const machineNamespace = 0xEFFFFFFC
+const MachineNamespace = 0xEFFFFFFC
 
 // youth is longer than any creation takes from its claim to the container's mounts.
 const youth = 2 * time.Minute
 
 // NewJudge judges by this machine's /proc.
 func NewJudge() Judge {
-	return Judge{Proc: "/proc", InUse: limiter.UsageInUse, machine: machineNamespace, now: uptime}
+	return Judge{Proc: "/proc", InUse: limiter.UsageInUse, machine: MachineNamespace, now: uptime}
 }
 
 // Alive judges the claim in a folder. ended says that its creation is known to be over,

@@ -17,7 +17,7 @@ import (
 // booking is how one container gets its share.
 type booking struct {
 	runtime   *Runtime
-	order     order
+	order     *order
 	container oci.Container
 	request   *wish.Request
 	cards     Cards
@@ -31,7 +31,7 @@ type booking struct {
 // got a share, so that this comes to an end.
 func (b *booking) book(ctx context.Context, spec *rspec.Spec) error {
 	var err error
-	b.record, err = newRecord(b.releaser.Judge.Proc, b.order)
+	b.record, err = newRecord(b.releaser.Judge.Proc, *b.order)
 	if err != nil {
 		return err
 	}
@@ -54,6 +54,7 @@ func (b *booking) book(ctx context.Context, spec *rspec.Spec) error {
 		if err != nil {
 			return err
 		}
+		b.choose(edits.Injection)
 		err = b.claim(ctx, shares, edits.Enforcement)
 		if errors.Is(err, grant.ErrOverbooked) {
 			continue
@@ -65,7 +66,17 @@ func (b *booking) book(ctx context.Context, spec *rspec.Spec) error {
 		if err := b.edit(spec, edits); err != nil {
 			return errors.Join(err, b.runtime.giveUp(b.container.ID, b.record.Nonce))
 		}
+		b.order.lowLevel = b.record.Runtime
 		return nil
+	}
+}
+
+// choose says which low-level runtime makes the container: NVIDIA's where nobody else
+// injects the cards.
+func (b *booking) choose(way oci.Injection) {
+	b.record.Runtime = b.order.lowLevel
+	if way == oci.InjectEnvvar && !isNvidia(b.order.lowLevel) {
+		b.record.Runtime = b.order.nvidia
 	}
 }
 

@@ -32,12 +32,14 @@ type order struct {
 	// lowLevel is the runtime that will make it, and creator the process.
 	lowLevel string
 	creator  int
+	// nvidia is NVIDIA's runtime, which may take lowLevel's place; empty where it may not.
+	nvidia string
 }
 
 // admit decides about a container and changes its spec. For one that gets a share of a
 // card the claim is booked when it returns; undo gives it back. An error leaves nothing
 // booked, and the container must not be made.
-func (r *Runtime) admit(ctx context.Context, o order, spec *rspec.Spec) (undo func() error, err error) {
+func (r *Runtime) admit(ctx context.Context, o *order, spec *rspec.Spec) (undo func() error, err error) {
 	undo = func() error { return nil }
 	if r.ConfigProblem != nil {
 		return undo, r.ConfigProblem
@@ -121,7 +123,7 @@ func (r *Runtime) mountsLimits(c oci.Container) bool {
 
 // withRequest gives a container its share: chooses the cards, books them, and edits the
 // spec. Everything that can be refused is refused before anything is booked.
-func (r *Runtime) withRequest(ctx context.Context, o order, spec *rspec.Spec, c oci.Container, request *wish.Request) (func() error, error) {
+func (r *Runtime) withRequest(ctx context.Context, o *order, spec *rspec.Spec, c oci.Container, request *wish.Request) (func() error, error) {
 	undo := func() error { return nil }
 	if err := grant.ValidateContainerID(c.ID); err != nil {
 		return undo, err
@@ -142,7 +144,7 @@ func (r *Runtime) withRequest(ctx context.Context, o order, spec *rspec.Spec, c 
 
 	b := booking{
 		runtime: r, order: o, cards: cards, request: request,
-		settings: r.settings(o.lowLevel, limiter, cards),
+		settings: r.settings(o, limiter, cards),
 		releaser: claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()},
 	}
 	b.container = c
@@ -166,14 +168,15 @@ func forRoot(err error) error {
 }
 
 // settings are the node's, as package oci wants them.
-func (r *Runtime) settings(lowLevel string, limiter Limiter, cards Cards) oci.Settings {
+func (r *Runtime) settings(o *order, limiter Limiter, cards Cards) oci.Settings {
 	s := oci.Settings{
 		Injection:              oci.Injection(r.Config.DeviceInjection),
 		LibraryPath:            limiter.Library,
 		PreloadPath:            limiter.Preload,
 		LimiterMode:            oci.LimiterMode(r.Config.LimiterMode),
 		Fronts:                 limiter.Fronts,
-		DefaultRuntimeIsNvidia: isNvidia(lowLevel),
+		DefaultRuntimeIsNvidia: isNvidia(o.lowLevel) || o.nvidia != "",
+		NvidiaAdvice:           o.advice(),
 		CorePolicy:             oci.CorePolicy(r.Config.CorePolicy),
 		Oversubscription:       cards.Oversubscription,
 		ContextMiB:             cards.ContextMiB,
@@ -185,6 +188,15 @@ func (r *Runtime) settings(lowLevel string, limiter Limiter, cards Cards) oci.Se
 		}
 	}
 	return s
+}
+
+// advice says what to do where no CDI spec has the cards and NVIDIA's runtime isn't used.
+func (o *order) advice() string {
+	const spec = "run gpuslice cdi generate --driver, or nvidia-ctk cdi generate"
+	if o.lowLevel == podmansRuntime {
+		return "a hook of podman's can't have NVIDIA's runtime make the container: " + spec
+	}
+	return fmt.Sprintf("the low-level runtime %s does not inject cards, and nvidia-container-runtime is not there or can't take its place: %s, or put nvidia-container-runtime first into runtimes of the operator's config", o.lowLevel, spec)
 }
 
 // rootfsFacts looks into the container's root file system, which is mounted by now.

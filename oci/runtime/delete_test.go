@@ -100,12 +100,16 @@ func TestDeleteDamaged(t *testing.T) {
 	m := newFake(t)
 	_, err := m.create("web", "GPUSLICE_MEMORY=1GiB")
 	require.NoError(t, err)
+	gone := 0
+	if namespace, err := claimed.Procfs("/proc").Namespace(); err != nil || namespace != claimed.MachineNamespace {
+		gone = 1 // tests in a container: nobody there sees all processes
+	}
 	folder := m.path("run/containers/web")
 	write(t, filepath.Join(folder, claimed.RecordName), "{", 0o600)
 	for _, want := range []struct {
 		age  time.Duration
 		left int
-	}{{0, 1}, {time.Hour, 0}} { // a young one may be in the making
+	}{{0, 1}, {time.Hour, gone}} { // a young one may be in the making
 		then := time.Now().Add(-want.age)
 		require.NoError(t, os.Chtimes(folder, then, then))
 		out, _ := m.run("delete", "web")

@@ -181,7 +181,7 @@ func (r *Runtime) precreate(ctx context.Context) error {
 		return fmt.Errorf("read the container's config on stdin: %w", err)
 	}
 	id, folder := podmanContainer(bundle.Spec)
-	o := order{
+	o := &order{
 		call: Call{Command: "create", ID: id, Bundle: folder}, lowLevel: podmansRuntime, creator: os.Getppid(),
 	}
 	undo, err := r.admit(ctx, o, bundle.Spec)
@@ -224,7 +224,7 @@ func (r *Runtime) refuse(config []byte, reason error) error {
 // precreated says whether podman's precreate hook has given the container its share a
 // moment ago, and podman now has this program make it, as where both are installed. The
 // word of its spec is not enough.
-func (r *Runtime) precreated(o order, c oci.Container) bool {
+func (r *Runtime) precreated(o *order, c oci.Container) bool {
 	if o.lowLevel == podmansRuntime || !r.mountsLimits(c) {
 		return false
 	}

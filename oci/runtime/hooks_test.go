@@ -164,7 +164,7 @@ func TestCreateAfterPrecreate(t *testing.T) {
 	write(t, path, config, 0o600)
 	decoded, err := decodeBundle([]byte(config))
 	require.NoError(t, err)
-	o := order{call: Call{Command: "create", ID: id, Bundle: bundle}, lowLevel: "/usr/bin/runc", creator: os.Getpid()}
+	o := &order{call: Call{Command: "create", ID: id, Bundle: bundle}, lowLevel: "/usr/bin/runc", creator: os.Getpid()}
 	_, err = b.admit(context.Background(), o, decoded.Spec)
 	require.NoError(t, err)
 	require.Len(t, b.claims(t), 1)

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpuslice/gpuslice/oci"
 )
 
 // guardEnv is set for the low-level runtime, so that one that calls us back is found.
@@ -71,5 +73,22 @@ func guarded(env []string) ([]string, error) {
 // NVIDIA_VISIBLE_DEVICES (also as nvidia-container-runtime.cdi and .legacy).
 func isNvidia(path string) bool {
 	name, _, _ := strings.Cut(filepath.Base(path), ".")
-	return name == "nvidia-container-runtime"
+	return name == nvidiaRuntime
+}
+
+// nvidiaRuntime is the name of NVIDIA's runtime.
+const nvidiaRuntime = "nvidia-container-runtime"
+
+// nvidiaFor is NVIDIA's runtime, where it is there and may make a container in the place of
+// a low-level one: of runc, which it calls itself (its config's default), so that runc finds
+// the container again. It is tried only where the operator's config leaves the choice.
+func (r *Runtime) nvidiaFor(lowLevel string) string {
+	if filepath.Base(lowLevel) != "runc" || r.Config.DeviceInjection == string(oci.InjectCDI) {
+		return ""
+	}
+	found, err := findLowLevel([]string{nvidiaRuntime}, pathOf(r.Env), r.Self)
+	if err != nil {
+		return ""
+	}
+	return found
 }

@@ -99,9 +99,11 @@ func (r *Runtime) serve(ctx context.Context, call Call, args []string) (int, err
 	undo := func() error { return nil }
 	switch {
 	case call.makesContainer():
-		if undo, err = r.create(ctx, order{call, lowLevel, os.Getpid()}); err != nil {
+		o := &order{call: call, lowLevel: lowLevel, creator: os.Getpid(), nvidia: r.nvidiaFor(lowLevel)}
+		if undo, err = r.create(ctx, o); err != nil {
 			return exitFailed, err
 		}
+		lowLevel, argv[0] = o.lowLevel, o.lowLevel
 	case call.Command == "delete":
 		if claim, err := r.claimOf(call.ID); err == nil || errors.Is(err, claimed.ErrDamaged) {
 			return r.delete(ctx, call, claim, err, argv, env)
@@ -113,7 +115,7 @@ func (r *Runtime) serve(ctx context.Context, call Call, args []string) (int, err
 }
 
 // create edits the config of a container that is to be made.
-func (r *Runtime) create(ctx context.Context, o order) (undo func() error, err error) {
+func (r *Runtime) create(ctx context.Context, o *order) (undo func() error, err error) {
 	bundle, err := OpenBundle(cmp.Or(o.call.Config, filepath.Join(o.call.Bundle, configName)))
 	if err != nil {
 		return nil, err

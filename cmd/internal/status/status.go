@@ -19,6 +19,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // Node is everything that `gpuslice status` shows. Field names are those of its JSON.
@@ -116,6 +117,9 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 		c, problem := container(e, ledger.Folder(e.ContainerID))
 		if problem != "" {
 			n.Problems = append(n.Problems, problem)
+		}
+		if _, err := claimed.Read(ledger.Folder(e.ContainerID)); errors.Is(err, claimed.ErrDamaged) {
+			n.Problems = append(n.Problems, fmt.Sprintf("container %s: %v: its share is given back once no process uses the folder", e.ContainerID, err))
 		}
 		for _, s := range c.Shares {
 			used[s.UUID] = add(used[s.UUID], s.UsedBytes)

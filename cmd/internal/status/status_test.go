@@ -157,6 +157,16 @@ func TestReadReleasedAndCorrupt(t *testing.T) {
 	assert.Contains(t, n.Problems[1], "container unknown: read grant.json")
 }
 
+// What says of a container of docker's how it is found can't be read: people are told where.
+func TestReadDamagedRecord(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	s.Claim("web", "a", share(nodetest.H200, 1000, 10))
+	require.NoError(t, os.WriteFile(s.Path("web", "runtime.json"), []byte("{"), 0o600))
+	n := read(t, s.Dir)
+	require.Len(t, n.Problems, 1)
+	assert.Contains(t, n.Problems[0], "container web: the record of a claim is damaged: "+s.Path("web", "runtime.json"))
+}
+
 func TestReadWithoutCards(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	s.Claim("c", "p", share(nodetest.H200, 1000, 10))
