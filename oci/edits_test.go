@@ -98,7 +98,7 @@ func editsCases() []editsCase {
 		},
 		{
 			name: "library-user-mounts-driver", description: "a volume on a driver's library goes, also where it now is", shares: one(8000, 30), settings: limiter(LimiterLibrary),
-			container: mounts(bind("/srv/a", "/usr/local/vgpu/driver/libcuda.so.1"), bind("/srv/b", "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15")),
+			container: mounts(bind("/srv/a", "/usr/local/vgpu/driver/cuda"), bind("/srv/b", "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15")),
 		},
 		{name: "auto-unknown-image", description: "auto takes both ways where nobody can look into the image", shares: one(8000, 30), settings: limiter(LimiterAuto)},
 		{name: "auto-musl", description: "an alpine-like image: both all the same, as a volume can bring glibc's loader", shares: one(8000, 30), settings: limiter(LimiterAuto), rootfs: &Rootfs{Musl: true}},

@@ -1,7 +1,6 @@
 package oci
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -45,10 +44,23 @@ const (
 func (e Enforcement) preloads() bool { return e == EnforcePreload || e == EnforceBoth }
 func (e Enforcement) fronts() bool   { return e == EnforceLibrary || e == EnforceBoth }
 
-// enforcement decides. noFront is why the fronts can't be put before the driver, nil
+// enforcement is the way of a mode that holds a container, whose variables don't lead
+// past it.
+func enforcement(mode LimiterMode, c Container, noFront error) (Enforcement, error) {
+	way, err := enforceable(mode, c, noFront)
+	if err != nil {
+		return "", err
+	}
+	if err := CheckLoading(way, c); err != nil {
+		return "", fmt.Errorf("limiter mode is %s: %w", mode, err)
+	}
+	return way, nil
+}
+
+// enforceable decides. noFront is why the fronts can't be put before the driver, nil
 // where they can. It never answers with less than the mode says: what the container
 // can't be held by is an error.
-func enforcement(mode LimiterMode, c Container, noFront error) (Enforcement, error) {
+func enforceable(mode LimiterMode, c Container, noFront error) (Enforcement, error) {
 	if c.Uncontrolled {
 		return EnforceNone, nil
 	}
@@ -60,8 +72,8 @@ func enforcement(mode LimiterMode, c Container, noFront error) (Enforcement, err
 		}
 		return EnforcePreload, nil
 	case LimiterLibrary:
-		if err := cmp.Or(noFront, c.ownDriver()); err != nil {
-			return "", fmt.Errorf("limiter mode is %s: %w", mode, err)
+		if noFront != nil {
+			return "", fmt.Errorf("limiter mode is %s: %w", mode, noFront)
 		}
 		return EnforceLibrary, nil
 	}

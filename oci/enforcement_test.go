@@ -2,6 +2,7 @@ package oci
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
@@ -69,7 +70,7 @@ func TestEnforcementOf(t *testing.T) {
 				s := testSettings()
 				s.LimiterMode, s.Fronts = mode, testFronts
 				spec := testSpec(t, "containerd")
-				spec.Mounts = append(spec.Mounts, bind("/etc/mine", "/etc/ld.so.preload"), bind("/srv/x", "/usr/local/vgpu/driver/libcuda.so.1"))
+				spec.Mounts = append(spec.Mounts, bind("/etc/mine", "/etc/ld.so.preload"), bind("/srv/x", "/usr/local/vgpu/driver/cuda"))
 				c := factsOf(spec, "")
 				c.Rootfs, c.Uncontrolled = rootfs, off
 				result, err := Edits(one(1000, 10), s, c, registry)
@@ -122,9 +123,9 @@ func TestFrontsFindTheDriver(t *testing.T) {
 			behind := putFronts(visible, testFronts)
 			require.Len(t, behind, 2)
 			assert.Equal(t, tt.want, behind[0].HostPath)
-			assert.Equal(t, "/usr/local/vgpu/driver/libcuda.so.1", behind[0].ContainerPath)
+			assert.Equal(t, "/usr/local/vgpu/driver/cuda", behind[0].ContainerPath)
 			assert.Equal(t, "/host/usr/lib64/libnvidia-ml.so.550.54.15", behind[1].HostPath)
-			assert.Equal(t, "/usr/local/vgpu/driver/libnvidia-ml.so.1", behind[1].ContainerPath)
+			assert.Equal(t, "/usr/local/vgpu/driver/nvml", behind[1].ContainerPath)
 			for _, m := range visible.Mounts {
 				if drivers[0].is(m.ContainerPath) {
 					assert.Equal(t, testFronts.CUDA, m.HostPath, "no name of it finds the driver's own: %s", m.ContainerPath)
@@ -151,22 +152,45 @@ func TestFrontsLeaveNoOtherDriver(t *testing.T) {
 	}
 }
 
-// The front alone is passed by what is found before it, so that such a container is refused.
-func TestLibraryRefusesAnotherDriver(t *testing.T) {
-	for path, refused := range map[string]bool{
-		"/usr/local/nvidia/lib:/usr/local/nvidia/lib64":               false,
-		"/opt/compatible/lib:/opt/my-compat":                          false,
-		"/usr/local/cuda/compat":                                      true,
-		"/usr/local/nvidia/lib:/usr/local/cuda-12.4/compat/lib.real:": true,
+// Variables that are right elsewhere lead past the limiter: such a container is refused.
+func TestVariablesThatLeadPastTheLimiter(t *testing.T) {
+	all, library := LimiterModes, []LimiterMode{LimiterLibrary}
+	for _, tt := range []struct {
+		env     string
+		rootfs  Rootfs
+		refused []LimiterMode
+		text    string
+	}{
+		{"LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64", Rootfs{Glibc: true}, nil, ""},
+		{"LD_LIBRARY_PATH=/opt/compatible/lib:/opt/my-compat", Rootfs{Glibc: true}, nil, ""},
+		{"LD_LIBRARY_PATH=/usr/local/cuda/compat", Rootfs{Glibc: true}, library, "limiter mode to auto"},
+		{"LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/cuda-12.4/compat/lib.real:", Rootfs{Glibc: true}, library, "limiter mode to auto"},
+		{"LD_LIBRARY_PATH=/usr/local/cuda/compat", Rootfs{Glibc: true, Musl: true}, []LimiterMode{LimiterLibrary, LimiterAuto}, "compat"},
+		{"LD_LIBRARY_PATH=/usr/local/vgpu/driver", Rootfs{Glibc: true}, all, "folder of the driver"},
+		{"LD_LIBRARY_PATH=/x;/usr/local/./vgpu//driver/", Rootfs{Glibc: true}, all, "folder of the driver"},
+		{"LD_PRELOAD=/lib/libgcompat.so.0 /usr/lib/libjemalloc.so.2", Rootfs{Glibc: true}, nil, ""},
+		{"LD_PRELOAD=/usr/local/vgpu/driver/cuda", Rootfs{Glibc: true}, all, "LD_PRELOAD has /usr/local/vgpu/driver/cuda"},
+		{"LD_PRELOAD=/x.so /usr/local/cuda/compat/libcuda.so.550.54.15", Rootfs{Glibc: true}, all, "before the limiter"},
+		{"LD_PRELOAD=libcuda.so.1", Rootfs{Glibc: true}, all, "before the limiter"},
+		{"LD_AUDIT=/x.so:/usr/lib64/libnvidia-ml.so", Rootfs{Glibc: true}, all, "LD_AUDIT"},
+		{"A=b", Rootfs{Glibc: true, Preload: "/opt/own.so\n/usr/local/cuda/compat/libcuda.so.1\n"}, library, "/etc/ld.so.preload has"},
+		{"A=b", Rootfs{Glibc: true, Preload: "/opt/own.so\n"}, nil, ""},
 	} {
-		c := Container{Env: []string{"LD_LIBRARY_PATH=/x", "LD_LIBRARY_PATH=" + path}, Rootfs: &Rootfs{Glibc: true}}
+		c := Container{Env: []string{"LD_LIBRARY_PATH=/x", "LD_PRELOAD=", tt.env}, Rootfs: &tt.rootfs}
 		for _, mode := range LimiterModes {
+			if mode == LimiterPreload && tt.rootfs.Musl {
+				continue // refused anyway
+			}
 			_, err := enforcement(mode, c, nil)
-			if refused && mode == LimiterLibrary {
-				assert.ErrorContains(t, err, "limiter mode to auto", path)
+			if slices.Contains(tt.refused, mode) {
+				assert.ErrorContains(t, err, tt.text, "%s %s", mode, tt.env)
 				continue
 			}
-			assert.NoError(t, err, "%s %s", mode, path)
+			assert.NoError(t, err, "%s %s", mode, tt.env)
+			off := c
+			off.Uncontrolled = true
+			_, err = enforcement(mode, off, nil)
+			assert.NoError(t, err, "who may switch the limiter off may do this")
 		}
 	}
 }

@@ -21,19 +21,24 @@ type Fronts struct {
 
 // driver is one of the driver's libraries that have a front.
 type driver struct {
-	soname string
+	// hidden is its name in the limiter's folder. No search for a library finds it, with
+	// whatever folders: the front alone knows it, by its path.
+	hidden string
 	stem   string // what all names of its file begin with
 	front  func(Fronts) string
 }
 
 // drivers are all of them, the one that every program needs first.
 var drivers = []driver{
-	{"libcuda.so.1", "libcuda.so", func(f Fronts) string { return f.CUDA }},
-	{"libnvidia-ml.so.1", "libnvidia-ml.so", func(f Fronts) string { return f.NVML }},
+	{"cuda", "libcuda.so", func(f Fronts) string { return f.CUDA }},
+	{"nvml", "libnvidia-ml.so", func(f Fronts) string { return f.NVML }},
 }
 
-// driverPath is where the driver's own library goes. The fronts have it built in.
-func driverPath(d driver) string { return path.Join(limiterDir, "driver", d.soname) }
+// driverDir is where the driver's own libraries go.
+var driverDir = path.Join(limiterDir, "driver")
+
+// driverPath is where one of them goes. The fronts have it built in.
+func driverPath(d driver) string { return path.Join(driverDir, d.hidden) }
 
 // cudaCompatHook is the name of NVIDIA's hook that has programs find the image's own
 // libcuda.so.1 (cuda-compat) before the one that is mounted.
@@ -82,20 +87,6 @@ func withoutCompat(visible *cdispec.ContainerEdits) {
 	visible.Hooks = slices.DeleteFunc(visible.Hooks, func(h *cdispec.Hook) bool {
 		return slices.Contains(h.Args, cudaCompatHook)
 	})
-}
-
-// ownDriver says that the programs of a container find a libcuda.so.1 of the image's own
-// before the front: NVIDIA's cuda-compat, whose folder images put into LD_LIBRARY_PATH.
-func (c Container) ownDriver() error {
-	for _, value := range c.allenv("LD_LIBRARY_PATH") {
-		for _, dir := range strings.FieldsFunc(value, func(r rune) bool { return r == ':' || r == ';' }) {
-			if slices.Contains(strings.Split(dir, "/"), "compat") {
-				return fmt.Errorf("its LD_LIBRARY_PATH has %s, where programs find the image's own libcuda.so.1 (cuda-compat) before the one with the limiter: "+
-					"set limiter mode to auto, which holds that too, or take the folder out", dir)
-			}
-		}
-	}
-	return nil
 }
 
 // is says whether a path is the library's, with whatever version.

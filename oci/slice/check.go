@@ -76,7 +76,7 @@ func checkFiles(s Slice, state rspec.State, spec *rspec.Spec) error {
 	for _, root := range []string{inside + rootfs, inside} {
 		err := checkRoot(s, root)
 		if err == nil {
-			return checkLoader(s, root)
+			return checkLoader(s, root, oci.ContainerOf(state.ID, spec))
 		}
 		if first == nil {
 			first = err
@@ -85,21 +85,20 @@ func checkFiles(s Slice, state rspec.State, spec *rspec.Spec) error {
 	return first
 }
 
-// checkLoader refuses an image whose programs are not held by the way that the slice has:
-// a spec is made before anybody knows which image it is for.
-func checkLoader(s Slice, root string) error {
-	if s.Mode != string(oci.EnforcePreload) {
-		return nil
-	}
+// checkLoader refuses an image whose programs are not held by the way that the slice has,
+// or that has variables which lead past it: a spec is made before anybody knows which
+// image it is for.
+func checkLoader(s Slice, root string, c oci.Container) error {
 	facts, err := oci.RootfsFacts(root)
 	if err != nil {
 		return err
 	}
-	if facts.Musl || !facts.Glibc {
+	if s.Mode == string(oci.EnforcePreload) && (facts.Musl || !facts.Glibc) {
 		return errors.New("the slice holds programs by /etc/ld.so.preload, which nothing in this image but glibc's loader reads: " +
 			"set limiterMode to auto or library in the operator's config and run gpuslice cdi generate")
 	}
-	return nil
+	c.Rootfs = facts
+	return oci.CheckLoading(oci.Enforcement(s.Mode), c)
 }
 
 // checkRoot is checkFiles of one folder.

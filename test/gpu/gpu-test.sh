@@ -120,7 +120,7 @@ for pair in 'cuda libcuda.so.1' 'nvml libnvidia-ml.so.1'; do
 	file=$out/sim/$soname
 	[[ $sim ]] || file=$(ldconfig -p | awk -v name="$soname" '$1 == name && /x86-64|AArch64/ { print $NF; exit }')
 	[[ -e $file ]] || die "the driver's $soname is not found by ldconfig -p"
-	ln -s "$(readlink -f "$file")" "$front/driver/$soname"
+	ln -s "$(readlink -f "$file")" "$front/driver/$built"
 done
 in_front() {
 	VGPU_LIMITS_PATH=$out/slices/$1/limits VGPU_USAGE_PATH=$out/slices/$1/usage LD_LIBRARY_PATH=$front/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "${@:2}"

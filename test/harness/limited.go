@@ -37,7 +37,7 @@ func LimitedOrNone(spec *rspec.Spec, stateDir string) (limited bool, err error) 
 	var errs []error
 	// It is loaded by the preload, or in front of the driver's library.
 	front := strings.HasPrefix(filepath.Base(mounts[driverDir+"/libcuda.so.1"].Source), "libvgpu-cuda-") &&
-		mounts["/usr/local/vgpu/driver/libcuda.so.1"].Source != ""
+		mounts["/usr/local/vgpu/driver/cuda"].Source != ""
 	for destination, ok := range map[string]func(rspec.Mount) bool{
 		"/usr/local/vgpu/limits": func(m rspec.Mount) bool { return slices.Contains(m.Options, "ro") },
 		"/usr/local/vgpu/usage": func(m rspec.Mount) bool {

@@ -269,6 +269,45 @@ func TestImages(t *testing.T) {
 	assert.NotContains(t, r.err, "own.so is loaded", "unseen, the limiter's takes its place")
 }
 
+// Wherever an image has its programs look for libraries, they don't find the driver that
+// is behind the front; a variable that says its place outright is refused.
+func TestNoSearchFindsTheDriverBehindTheFront(t *testing.T) {
+	m := newMachine(t)
+	glibc, err := harness.GlibcRoot()
+	require.NoError(t, err)
+	gcompat, err := harness.MuslRoot(t.TempDir(), true)
+	require.NoError(t, err)
+	for _, tt := range []struct {
+		image string
+		root  harness.Root
+		env   string
+	}{
+		{"glibc", glibc, "A=b"},
+		{"musl with gcompat", gcompat, harness.GcompatEnv},
+	} {
+		tt.root.Links["opt/found"] = "/usr/local/vgpu/driver"
+		rootfs := write(t, tt.root)
+		for _, mode := range []oci.LimiterMode{oci.LimiterLibrary, oci.LimiterAuto} {
+			t.Run(tt.image+"/"+string(mode), func(t *testing.T) {
+				m.limited(t, mode, rootfs, false, tt.env, "LD_LIBRARY_PATH=/opt/found")
+			})
+		}
+		for _, mode := range oci.LimiterModes {
+			if mode == oci.LimiterPreload && tt.env != "A=b" {
+				continue // refused whatever its variables
+			}
+			for env, want := range map[string]string{
+				"LD_LIBRARY_PATH=/usr/local/vgpu/driver":            "the folder of the driver",
+				"LD_PRELOAD=/usr/local/vgpu/driver/cuda":            "before the limiter",
+				"LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libcuda.so.1": "before the limiter",
+			} {
+				r := m.run(t, mode, rootfs, false, []string{env}, harness.WorkloadDir+"/meminfo")
+				require.ErrorContains(t, r.refused, want, "%s %s", mode, env)
+			}
+		}
+	}
+}
+
 // ownPreload is a library that says when it is loaded.
 func ownPreload(t *testing.T) string {
 	t.Helper()

@@ -13,6 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// behindFronts are the names of the driver's libraries in the limiter's folder.
+var behindFronts = map[string]string{"cuda": "libcuda.so.1", "nvml": "libnvidia-ml.so.1"}
+
 // inFront makes a container whose limiter is in front of the driver's libraries in
 // place of being preloaded: what is at the driver's place are the fronts.
 func inFront(tb testing.TB, c *container) *container {
@@ -24,9 +27,9 @@ func inFront(tb testing.TB, c *container) *container {
 	require.NoError(tb, err, "%s", out)
 	f := *c
 	f.library, f.front = "", filepath.Join(folder, "lib")
-	for front, driver := range map[string]string{"libvgpu-cuda.so": "libcuda.so.1", "libvgpu-nvml.so": "libnvidia-ml.so.1"} {
-		require.NoError(tb, os.Rename(filepath.Join(f.front, front), filepath.Join(f.front, driver)))
-		require.NoError(tb, os.Symlink(filepath.Join(c.sim, driver), filepath.Join(folder, "driver", driver)))
+	for name, driver := range behindFronts {
+		require.NoError(tb, os.Rename(filepath.Join(f.front, "libvgpu-"+name+".so"), filepath.Join(f.front, driver)))
+		require.NoError(tb, os.Symlink(filepath.Join(c.sim, driver), filepath.Join(folder, "driver", name)))
 	}
 	return &f
 }
@@ -161,9 +164,9 @@ int main(void)
 // order, and names that linkers see and loaders don't.
 func TestFront(t *testing.T) {
 	require.NoError(t, os.MkdirAll(built, 0o755))
-	for _, one := range []struct{ file, driver, names string }{
-		{"libvgpu-cuda.so", "libcuda.so.1", "libcuda.txt"},
-		{"libvgpu-nvml.so", "libnvidia-ml.so.1", "libnvidia-ml.txt"},
+	for _, one := range []struct{ file, driver, hidden, names string }{
+		{"libvgpu-cuda.so", "libcuda.so.1", "cuda", "libcuda.txt"},
+		{"libvgpu-nvml.so", "libnvidia-ml.so.1", "nvml", "libnvidia-ml.txt"},
 	} {
 		t.Run(one.file, func(t *testing.T) {
 			path := filepath.Join(built, "lib", one.file)
@@ -175,7 +178,7 @@ func TestFront(t *testing.T) {
 			assert.Equal(t, []string{one.driver}, soname)
 			needed, err := f.ImportedLibraries()
 			require.NoError(t, err)
-			assert.Equal(t, []string{"/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/driver/" + one.driver}, needed)
+			assert.Equal(t, []string{"/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/driver/" + one.hidden}, needed)
 
 			symbols, err := f.DynamicSymbols()
 			require.NoError(t, err)

@@ -113,6 +113,12 @@ func TestWhatIsNotHeldIsRefused(t *testing.T) {
 		{name: "an image that links the limiter's folder into a volume", image: linked, edit: func(s *rspec.Spec) {
 			s.Mounts = append(s.Mounts, rspec.Mount{Destination: "/data", Source: volume, Options: []string{"bind"}})
 		}, want: "the limiter's file"},
+		{name: "an image whose variable leads to the driver", mode: "library", edit: func(s *rspec.Spec) {
+			s.Process.Env = append(s.Process.Env, "LD_LIBRARY_PATH=/usr/local/vgpu/driver")
+		}, want: "LD_LIBRARY_PATH has /usr/local/vgpu/driver"},
+		{name: "an image that loads the driver before the limiter", edit: func(s *rspec.Spec) {
+			s.Process.Env = append(s.Process.Env, "LD_PRELOAD=/usr/local/vgpu/driver/cuda")
+		}, want: "before the limiter"},
 		{name: "an image whose programs read no preload", mode: "preload", image: func(harness.Root) harness.Root { return musl }, want: "set limiterMode to auto or library"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
