@@ -88,8 +88,8 @@ func (b *bench) indented(t testing.TB, data string) string {
 	return nonce.ReplaceAllString(strings.ReplaceAll(text.String(), b.dir, "/DIR"), "--claim=NONCE") + "\n"
 }
 
-// Configs as docker 20 to 29, podman, ctr, nerdctl and the CRI write them, and what
-// becomes of them: valid by the runtime spec's schema, and changed in our places only.
+// Configs that docker 20, podman, ctr and the CRI have written, and ones composed after
+// newer docker's and nerdctl's (testdata/specs/README.md), and what becomes of them: valid by the runtime spec's schema, and changed in our places only.
 func TestGolden(t *testing.T) {
 	specs, err := filepath.Glob("testdata/specs/*.json")
 	require.NoError(t, err)

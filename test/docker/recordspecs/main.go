@@ -1,0 +1,172 @@
+// Command recordspecs writes the configs that this machine's engines make for a container,
+// as the runtime wrapper finds them, into oci/runtime/testdata/specs. As root, in the
+// repository's folder, after `make setup native build`:
+//
+//	go run ./test/docker/recordspecs
+//	go test ./oci/runtime -run TestGolden -update
+//
+// Ids and the folders of the test's own daemons are replaced; nothing else is.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+const (
+	// id stands in the place of containers' ids (oci/runtime's tests know it).
+	id    = "8f1d6d3c0a5e4b7f9c2e1d0b3a4f5e6d7c8b9a0f1e2d3c4b5a69788796a5b4c3"
+	short = 12
+	into  = "oci/runtime/testdata/specs"
+)
+
+// program runs until its container is removed; its text is not to be spelled otherwise.
+var program = []string{"sh", "-c", "sleep 600 && echo '<train & eval>'"}
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	if err := record(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "recordspecs:", err)
+		os.Exit(1)
+	}
+}
+
+func record(ctx context.Context) (err error) {
+	m, err := harness.NewMachine(ctx, "H200")
+	if m != nil {
+		defer func() { err = errors.Join(err, m.Close()) }()
+	}
+	if err == nil {
+		err = m.WriteRuntimeConfig("")
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(docker(ctx, m), podman(ctx, m), containerd(ctx, m))
+}
+
+func docker(ctx context.Context, m *harness.Machine) (err error) {
+	d, err := harness.NewDockerd(ctx, m, harness.DockerdOptions{})
+	if d != nil {
+		defer func() { err = errors.Join(err, d.Close(ctx)) }()
+	}
+	if err != nil {
+		return err
+	}
+	image := []string{"-e", "NVIDIA_VISIBLE_DEVICES=all", "-e", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"}
+	for name, request := range map[string][]string{
+		"docker-20": {"-e", "GPUSLICE_MEMORY=8GiB", "-e", "GPUSLICE_CORES=30"}, "docker-20-nothing": nil,
+	} {
+		args := append([]string{"run", "--detach", "--network", "none", "--runtime", "gpuslice"}, append(image, request...)...)
+		out, err := d.Docker(ctx, append(append(args, harness.WorkloadImage), program...)...)
+		if err == nil {
+			err = keep(m.Dir, strings.TrimSpace(out), name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return d.RemoveAll(ctx)
+}
+
+func podman(ctx context.Context, m *harness.Machine) (err error) {
+	p, err := harness.NewPodman(m)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Close(ctx)) }()
+	wrapper, err := harness.Wrapper()
+	if err != nil {
+		return err
+	}
+	out, err := p.Run(ctx, wrapper, []string{"--detach", "-e", "GPUSLICE_MEMORY=4GiB", "-e", "NVIDIA_VISIBLE_DEVICES=all"}, program...)
+	if err != nil {
+		return err
+	}
+	container := strings.TrimSpace(out)
+	err = keep(m.Dir, container, "podman-4")
+	_, removeErr := p.Command(ctx, wrapper, "rm", "--force", "--time", "0", container)
+	return errors.Join(err, removeErr)
+}
+
+func containerd(ctx context.Context, m *harness.Machine) (err error) {
+	wrapper, err := harness.Wrapper()
+	if err != nil {
+		return err
+	}
+	c, err := harness.NewContainerd(ctx, filepath.Join(m.Dir, "c"), harness.ContainerdOptions{
+		DisableNRI: true, Runtimes: map[string]string{"gpuslice": wrapper}, Env: m.RuntimeEnv(),
+	})
+	if c != nil {
+		defer func() { err = errors.Join(err, c.Close(ctx)) }()
+	}
+	if err != nil {
+		return err
+	}
+	archive := filepath.Join(m.Dir, "images.tar")
+	if err := errors.Join(harness.WriteImages(archive), c.Import(ctx, archive)); err != nil {
+		return err
+	}
+	args := []string{"run", "--detach", "--runc-binary", wrapper, "--env", "GPUSLICE_MEMORY=8000m", "--env", "CUDA_DISABLE_CONTROL=true", harness.WorkloadImage, id}
+	_, err = c.Ctr(ctx, append(args, program...)...)
+	if err == nil {
+		err = keep(m.Dir, id, "ctr")
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := c.Ctr(ctx, "task", "rm", "--force", id); err != nil {
+		return err
+	}
+
+	pod, err := c.RunPod(ctx, harness.Pod{Name: "p", Handler: "gpuslice"})
+	if err != nil {
+		return err
+	}
+	container, err := pod.Start(ctx, harness.Container{Name: "main", Env: []string{"GPUSLICE_MEMORY=2GiB"}, User: 1000, ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	return keep(m.Dir, container, "cri")
+}
+
+// keep finds the config that the wrapper found of a container, or the one that it left as
+// it was, and writes it down.
+func keep(dir, container, name string) error {
+	var found string
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && filepath.Base(path) == ".config.json.before-gpuslice" && strings.Contains(path, container) {
+			found = path
+		}
+		return nil // what vanishes meanwhile is another's
+	})
+	if err == nil && found == "" {
+		err = errors.New("no config of it was found")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: container %s: %w", name, container, err)
+	}
+	data, err := os.ReadFile(found)
+	if err != nil {
+		return err
+	}
+	_, data, _ = bytes.Cut(data, []byte("\n")) // the first line is a digest
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, data); err != nil {
+		return fmt.Errorf("%s: %w", found, err)
+	}
+	text := strings.NewReplacer(container, id, container[:short], id[:short], dir, "/MACHINE").Replace(compact.String())
+	fmt.Println("recorded", name)
+	return os.WriteFile(filepath.Join(into, name+".json"), []byte(text+"\n"), 0o644)
+}
