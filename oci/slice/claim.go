@@ -2,8 +2,6 @@ package slice
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +13,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // claim books a slice for a container that is being created.
@@ -45,30 +44,77 @@ func claim(ctx context.Context, stateDir, name string, state rspec.State, spec *
 		return rootAdvice(err)
 	}
 	defer ledger.Close()
-	if err := vacate(ctx, ledger, stateDir, name); err != nil {
+	r := claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()}
+	if err := vacate(ctx, r, stateDir, name); err != nil {
 		return err
 	}
-	record, err := newClaimRecord(state, name)
+	record, err := claimed.NewRecord(r.Judge.Proc, state.Pid)
 	if err != nil {
 		return err
 	}
-	dir := Folder(stateDir, name)
-	if err := os.WriteFile(filepath.Join(dir, markName), nil, 0o600); err != nil {
-		return err
-	}
-	_, err = ledger.Claim(ctx, s.claim(state.ID), s.capacities(), func(dir string) error {
-		return fillClaim(dir, Folder(stateDir, name), record)
-	})
-	if err != nil {
-		err = errors.Join(err, os.Remove(filepath.Join(dir, markName))) // the files are as they were
+	record.Bundle, record.Slice = state.Bundle, name
+	err = book(ctx, r, stateDir, s, state.ID, record)
+	if errors.Is(err, grant.ErrOverbooked) {
+		swept, sweepErr := sweep(ctx, r, stateDir)
+		if sweepErr != nil {
+			return errors.Join(err, sweepErr)
+		}
+		if swept {
+			err = book(ctx, r, stateDir, s, state.ID, record)
+		}
 	}
 	return err
+}
+
+// book puts a slice's claim into the ledger.
+func book(ctx context.Context, r claimed.Releaser, stateDir string, s Slice, id string, record claimed.Record) error {
+	dir := Folder(stateDir, s.Name)
+	mark := filepath.Join(dir, markName)
+	if err := os.WriteFile(mark, nil, 0o600); err != nil {
+		return err
+	}
+	_, err := r.Ledger.Claim(ctx, s.claim(id), s.capacities(), func(folder string) error {
+		return fillClaim(folder, dir, record)
+	})
+	if err != nil {
+		err = errors.Join(err, os.Remove(mark)) // the files are as they were
+	}
+	return err
+}
+
+// sweep gives back what containers had that are gone without a word: those of slices,
+// whose files are made anew, and the wrapper's.
+func sweep(ctx context.Context, r claimed.Releaser, stateDir string) (bool, error) {
+	names, err := List(stateDir)
+	if err != nil {
+		return false, err
+	}
+	swept := false
+	for _, name := range names {
+		h, err := holderOf(ctx, stateDir, name)
+		if err != nil {
+			return swept, err
+		}
+		if h == nil || h.alive(r.Judge) {
+			continue
+		}
+		if err := clearAway(ctx, r, Folder(stateDir, name), h); err != nil {
+			return swept, err
+		}
+		swept = true
+	}
+	now, err := r.Ledger.Snapshot(ctx)
+	if err != nil {
+		return swept, err
+	}
+	more, err := r.Sweep(ctx, now)
+	return swept || more, err
 }
 
 // vacate refuses a slice that another container has. One that a container had whose end
 // nobody told gets new files, for what that one wrote is not the next one's; and this
 // creation, which has the old ones mounted, is refused for once.
-func vacate(ctx context.Context, ledger *grant.Ledger, stateDir, name string) error {
+func vacate(ctx context.Context, r claimed.Releaser, stateDir, name string) error {
 	h, err := holderOf(ctx, stateDir, name)
 	if err != nil {
 		return err
@@ -82,10 +128,10 @@ func vacate(ctx context.Context, ledger *grant.Ledger, stateDir, name string) er
 		}
 		return errors.New("a container had it and was killed with its runtime; that is cleared away now: start the container again")
 	}
-	if h.alive() {
+	if h.alive(r.Judge) {
 		return fmt.Errorf("container %s has it, and a slice is one container's at a time%s", short(h.id), others(ctx, stateDir, name))
 	}
-	if err := giveBack(ctx, ledger, Folder(stateDir, name), h.id); err != nil {
+	if err := clearAway(ctx, r, Folder(stateDir, name), h); err != nil {
 		return err
 	}
 	return fmt.Errorf("container %s had it and was killed with its runtime; that is cleared away now: start the container again", short(h.id))
@@ -106,12 +152,14 @@ func others(ctx context.Context, stateDir, but string) string {
 	return ": free are " + strings.Join(free, ", ")
 }
 
-// release gives a slice back for a container that is gone.
-func release(ctx context.Context, stateDir, name, id string) error {
-	if err := grant.ValidateContainerID(id); err != nil {
+// release gives a slice back for a container that is gone. Ids are unique for one
+// runtime's state alone, and a runtime calls poststop also for a container that was
+// refused: so the claim has to be of that bundle, and of a process that has ended.
+func release(ctx context.Context, stateDir, name string, state rspec.State) error {
+	if err := grant.ValidateContainerID(state.ID); err != nil {
 		return err
 	}
-	if !exists(filepath.Join(stateDir, "containers", id)) {
+	if !exists(filepath.Join(stateDir, "containers", state.ID)) {
 		return nil // never claimed, or given back
 	}
 	unlock, err := lock(ctx, stateDir)
@@ -124,51 +172,48 @@ func release(ctx context.Context, stateDir, name, id string) error {
 		return rootAdvice(err)
 	}
 	defer ledger.Close()
-	if r, err := readClaim(ledger.Folder(id)); err != nil || r.Slice != name {
-		return nil // it is somebody else's claim: the wrapper's, the agent's
+	r := claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()}
+	folder := ledger.Folder(state.ID)
+	record, err := claimed.Read(folder)
+	if err != nil || record.Slice != name || record.Bundle != state.Bundle || r.Judge.Proc.Lives(record.Creator) {
+		return nil // it is somebody else's claim: the wrapper's, the agent's, another container's
 	}
-	return giveBack(ctx, ledger, Folder(stateDir, name), id)
+	if err := renewOf(Folder(stateDir, name), folder); err != nil {
+		return err
+	}
+	return r.Drop(ctx, state.ID, record.Nonce)
 }
 
-// giveBack makes a slice free. The new files come first: once the claim is gone, the next
-// container may come.
-func giveBack(ctx context.Context, ledger *grant.Ledger, dir, id string) error {
-	theirs, err := os.Lstat(filepath.Join(ledger.Folder(id), limitsName))
-	if err == nil {
-		if ours, err := os.Lstat(filepath.Join(dir, limitsName)); err == nil && os.SameFile(ours, theirs) {
-			if err := renew(dir); err != nil {
-				return err
-			}
-		}
+// clearAway gives back the claim of a container that is gone without a word.
+func clearAway(ctx context.Context, r claimed.Releaser, dir string, h *holder) error {
+	record, err := claimed.Read(h.dir)
+	if err != nil && !errors.Is(err, claimed.ErrDamaged) {
+		return err
 	}
-	return ledger.Remove(ctx, id)
+	if err := renewOf(dir, h.dir); err != nil {
+		return err
+	}
+	return r.Release(ctx, h.id, record.Nonce, false)
 }
 
-// newClaimRecord describes a container by its first process.
-func newClaimRecord(state rspec.State, name string) (claimRecord, error) {
-	r := claimRecord{Nonce: rand.Text(), Roots: []string{}, Bundle: state.Bundle, Slice: name}
-	var err, namespaceErr error
-	r.Creator, err = identify(state.Pid)
-	r.PIDNamespace, namespaceErr = pidNamespace()
-	if err := errors.Join(err, namespaceErr); err != nil {
-		return r, fmt.Errorf("look at the container's process %d: %w", state.Pid, err)
+// renewOf renews a slice's files where a claim has them. That comes before the claim is
+// given back: then the next container may come.
+func renewOf(dir, claim string) error {
+	if !sameLimits(dir, claim) {
+		return nil
 	}
-	return r, nil
+	return renew(dir)
 }
 
 // fillClaim puts the slice's files into a claim's folder, so that the monitor, the CLI and
 // a ledger that is rebuilt find them where every container's are.
-func fillClaim(dir, sliceDir string, r claimRecord) error {
+func fillClaim(dir, sliceDir string, r claimed.Record) error {
 	for _, name := range []string{usageName, limitsName} {
 		if err := os.Link(filepath.Join(sliceDir, name), filepath.Join(dir, name)); err != nil {
 			return err
 		}
 	}
-	data, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, claimName), append(data, '\n'), 0o600)
+	return r.Write(dir)
 }
 
 // rootAdvice says what a lack of permission means.

@@ -25,6 +25,6 @@
 // together; what is lost is the booking. Without this program no container is made, for
 // its hook is missing; after a reboot none is either, as the files to mount are gone.
 //
-// It imports grant, limiter and oci. Command gpuslice-runtime calls [Main] for its
+// It imports grant, limiter, oci and claimed. Command gpuslice-runtime calls [Main] for its
 // command "slice".
 package slice

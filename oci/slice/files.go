@@ -11,8 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // lock takes the lock of all slices of a state folder, which it makes.
@@ -45,7 +47,7 @@ func lock(ctx context.Context, stateDir string) (unlock func(), err error) {
 
 // Put makes a slice, or brings one that is there to the same. One that a container has
 // stays as it is: then it is returned with inUse, and the change takes a Put when the
-// container is gone.
+// container is gone. A claim whose container is gone without a word is given back.
 func Put(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (now Slice, inUse bool, err error) {
 	unlock, err := lock(ctx, stateDir)
 	if err != nil {
@@ -64,14 +66,30 @@ func Put(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (
 		if err != nil {
 			return s, false, err
 		}
-		if same && holder != nil {
-			return s, false, s.write(dir)
-		}
-		if holder != nil && holder.alive() {
+		if holder != nil && holder.alive(claimed.NewJudge()) {
+			if same {
+				return s, false, s.write(dir)
+			}
 			return old, true, nil
+		}
+		if err := clearHolder(ctx, stateDir, dir, holder); err != nil {
+			return s, false, err
 		}
 	}
 	return s, false, build(dir, s, settings)
+}
+
+// clearHolder gives back the claim of a container that is gone, if there is one.
+func clearHolder(ctx context.Context, stateDir, dir string, h *holder) error {
+	if h == nil {
+		return nil
+	}
+	ledger, err := grant.OpenLedger(stateDir, grant.WithRecovery(oci.RecoverShares))
+	if err != nil {
+		return err
+	}
+	defer ledger.Close()
+	return clearAway(ctx, claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()}, dir, h)
 }
 
 // samePattern says whether the limits of a slice are what they would be now.
@@ -170,8 +188,11 @@ func Remove(ctx context.Context, stateDir, name string) (inUse bool, err error) 
 	if err != nil {
 		return false, err
 	}
-	if holder != nil && holder.alive() {
+	if holder != nil && holder.alive(claimed.NewJudge()) {
 		return true, nil
+	}
+	if err := clearHolder(ctx, stateDir, Folder(stateDir, name), holder); err != nil {
+		return false, err
 	}
 	dir := Folder(stateDir, name)
 	gone := filepath.Join(filepath.Dir(dir), ".old-"+name)

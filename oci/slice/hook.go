@@ -102,7 +102,7 @@ func run(ctx context.Context, args []string, stdin io.Reader) error {
 			err = claim(ctx, stateDir, name, state, spec)
 		}
 	case actionRelease:
-		err = release(ctx, stateDir, name, state.ID)
+		err = release(ctx, stateDir, name, state)
 	default:
 		err = fmt.Errorf("%q is not known: want claim or release", args[0])
 	}

@@ -170,3 +170,65 @@ func TestWithoutTheHookProgramNothingRuns(t *testing.T) {
 	require.NotZero(t, status, out)
 	require.NotContains(t, out, "total_bytes")
 }
+
+// A card that is full of what dead containers had is not full: whoever comes next clears
+// it away, be it another slice's container or gpuslice cdi generate.
+func TestLostSlicesDontKeepTheCard(t *testing.T) {
+	const two = "  a: {memory: 9GiB}\n  b: {memory: 9GiB}\n"
+	n := newNode(t, []string{"T4"}, two)
+	n.mustGenerate()
+	n.container("lost", n.glibc(), []string{"gpuslice.io/slice=a"}, sleep...).startAndVanish()
+	out, status := n.container("other", n.glibc(), []string{"gpuslice.io/slice=b"}, meminfo...).run()
+	require.Zero(t, status, out)
+	require.Empty(t, n.claims())
+	out, status = n.container("next", n.glibc(), []string{"gpuslice.io/slice=a"}, meminfo...).run()
+	require.Zero(t, status, "its files are new already: %s", out)
+
+	n.container("again", n.glibc(), []string{"gpuslice.io/slice=a"}, sleep...).startAndVanish()
+	n.mustGenerate()
+	require.Empty(t, n.claims())
+
+	n.container("removed", n.glibc(), []string{"gpuslice.io/slice=a"}, sleep...).startAndVanish()
+	n.configure("auto", "  b: {memory: 9GiB}\n")
+	n.mustGenerate()
+	require.Empty(t, n.claims())
+
+	// What the wrapper's dead containers had is no less free.
+	c := n.container("wrapped", n.glibc(), nil, sleep...)
+	c.setEnv("GPUSLICE_MEMORY=9GiB")
+	t.Setenv("GPUSLICE_RUNTIME_CONFIG", n.path("runtime.yaml"))
+	c.background(artefact(t, "bin", "gpuslice-runtime"), "run", "--detach", "--bundle", c.bundle, c.id)
+	c.vanish()
+	require.Equal(t, []string{c.id}, n.claims())
+	out, status = n.container("last", n.glibc(), []string{"gpuslice.io/slice=b"}, meminfo...).run()
+	require.Zero(t, status, out)
+}
+
+// An id is one container's for one runtime's state alone. Who is refused takes nothing
+// away from who has it.
+func TestSameIdElsewhere(t *testing.T) {
+	n := newNode(t, []string{"T4"}, "  a: {memory: 4GiB}\n  b: {memory: 4GiB}\n")
+	n.mustGenerate()
+	first := n.container("same", n.glibc(), []string{"gpuslice.io/slice=a"}, sleep...)
+	first.start()
+	usage := n.stamp("run/slices/a/usage")
+	for slice, want := range map[string]string{
+		"a": "has it",
+		"b": "is already booked",
+	} {
+		second := n.container("same-"+slice, n.glibc(), []string{"gpuslice.io/slice=" + slice}, meminfo...)
+		out, status := run(t, nil, "runc", "--root", n.path("elsewhere"), "run", "--bundle", second.bundle, first.id)
+		require.NotZero(t, status, out)
+		require.Contains(t, out, want)
+		require.Equal(t, []string{first.id}, n.claims())
+		require.Equal(t, usage, n.stamp("run/slices/a/usage"), "its files are its own")
+	}
+	// The same bundle, with the first one's process alive.
+	out, status := run(t, nil, "runc", "--root", n.path("elsewhere"), "run", "--bundle", first.bundle, first.id)
+	require.NotZero(t, status, out)
+	require.Equal(t, []string{first.id}, n.claims())
+	out, status = n.container("third", n.glibc(), []string{"gpuslice.io/slice=a"}, meminfo...).run()
+	require.NotZero(t, status, out)
+	first.stop()
+	require.Empty(t, n.claims())
+}
