@@ -14,7 +14,7 @@
 //   - create, run and restore: the container's request is read from its variables and
 //     annotations. With a request it gets cards, chosen by best fit and booked as one
 //     claim of grant.OwnerRuntime, and the edits of package oci. Without one it gets none,
-//     whatever its image says, and is refused where it holds one that no edit takes back.
+//     NVIDIA_VISIBLE_DEVICES or not, and is refused where it holds one that no edit takes back.
 //     One that the NRI plugin has limited goes by untouched. Any error refuses the
 //     container.
 //   - delete: run as a child; when it has ended, the claim is given back.

@@ -58,6 +58,9 @@ type Config struct {
 	// AllowControlSwitch: CUDA_DISABLE_CONTROL=true takes the limiter away. (The
 	// container is booked like any other.)
 	AllowControlSwitch bool
+	// AnnotationsOnly: requests are read from annotations only. Variables can be an
+	// image's; annotations are of who starts the container.
+	AnnotationsOnly bool
 	// Slices are requests by name.
 	Slices map[string]Slice
 

@@ -36,6 +36,7 @@ default:
   devices: device=0
 allowHighPriority: true
 allowControlSwitch: true
+annotationsOnly: true
 slices:
   small: {memory: 4g, cores: 10}
   big.one: {memory: 20480 MiB, devices: 2, priority: 0}
@@ -56,7 +57,7 @@ nvmlLibrary: /usr/lib/libnvidia-ml.so.1
 				Path: "f", Devices: []string{"0", "1", "2:1", gpu3},
 				Maximum:           Limit{Memory: Size{MiB: 20480}, CorePercent: 50, Devices: 2},
 				Default:           Slice{Amount: percent(10, 20), Devices: names("0")},
-				AllowHighPriority: true, AllowControlSwitch: true,
+				AllowHighPriority: true, AllowControlSwitch: true, AnnotationsOnly: true,
 				Slices: map[string]Slice{
 					"small":   {Amount: mib(4096, 10)},
 					"big.one": {Amount: mib(20480, 0), Devices: Devices{Count: 2}, HighPriority: true},

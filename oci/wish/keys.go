@@ -60,6 +60,8 @@ func configFields() []field[Config] {
 			boolean(func(c *Config) *bool { return &c.AllowHighPriority })},
 		{"allowControlSwitch", "a container may switch its limiter off by CUDA_DISABLE_CONTROL=true: it is held to nothing then", booleanSchema,
 			boolean(func(c *Config) *bool { return &c.AllowControlSwitch })},
+		{"annotationsOnly", "requests are read from annotations only, and not from variables, which an image can set too", booleanSchema,
+			boolean(func(c *Config) *bool { return &c.AnnotationsOnly })},
 		{"slices", "requests by name, for GPUSLICE_SLICE and for CDI (gpuslice.io/slice=NAME)", map[string]any{
 			"type": "object", "additionalProperties": required(objectSchema(sliceFields()), "memory"), "propertyNames": map[string]any{"pattern": slicePattern().String()}},
 			readSlices},

@@ -33,6 +33,9 @@ type Request struct {
 // ErrForbidden for a priority or a slice that the operator does not offer. Whether there
 // is room, and the operator's maximum, are Choose's matter.
 func FromContainer(env []string, annotations map[string]string, c Config) (*Request, error) {
+	if c.AnnotationsOnly {
+		env = nil // nobody can tell an image's variables from those of who starts it
+	}
 	v, err := readVariables(env)
 	if err != nil {
 		return nil, err

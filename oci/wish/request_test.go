@@ -242,3 +242,21 @@ func FuzzFromContainer(f *testing.F) {
 		}
 	})
 }
+
+// Variables can be the image's. Where the operator says so they ask for nothing, whichever
+// they are and however wrong.
+func TestAnnotationsOnly(t *testing.T) {
+	c := DefaultConfig()
+	c.AnnotationsOnly, c.AllowWholeCards = true, true
+	for _, env := range [][]string{
+		{"GPUSLICE_MEMORY=8GiB"}, {"GPUSLICE_MEMORY=much"}, {"GPUSLICE_SLICE=small"},
+		{"CUDA_DEVICE_MEMORY_LIMIT=8g"}, {"NVIDIA_VISIBLE_DEVICES=all"},
+	} {
+		r, err := FromContainer(env, nil, c)
+		require.NoError(t, err, env)
+		require.Nil(t, r, env)
+		r, err = FromContainer(env, map[string]string{"gpuslice.io/memory": "2GiB"}, c)
+		require.NoError(t, err, env)
+		require.Equal(t, Size{MiB: 2048}, r.Memory, env)
+	}
+}
