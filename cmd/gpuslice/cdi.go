@@ -163,24 +163,24 @@ func wrote(out io.Writer, path string, devices []string) error {
 
 // driverSpec writes the driver's spec.
 func (o *cdiOptions) driverSpec(out io.Writer) error {
-	if o.dryRun {
-		spec, err := o.generateDriver()
-		if err != nil {
-			return err
-		}
-		return printSpec(out, spec)
-	}
 	config, err := wish.Load(o.config)
 	if err != nil {
 		return err
 	}
-	done, err := cdispec.Driver(config.CDISpecDirs, o.output, o.generateDriver)
+	write := cdispec.Driver
+	if o.dryRun {
+		write = cdispec.PreviewDriver
+	}
+	done, err := write(config.CDISpecDirs, o.output, o.generateDriver)
 	if err != nil {
 		return err
 	}
 	if len(done.Others) > 0 {
 		_, err := fmt.Fprintf(out, "%s is in %s already, which is used: nothing is written\n", cdispec.DriverKind, strings.Join(done.Others, ", "))
 		return err
+	}
+	if o.dryRun {
+		return printSpec(out, done.Spec)
 	}
 	return wrote(out, done.Path, names(done.Spec))
 }

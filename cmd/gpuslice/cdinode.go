@@ -20,6 +20,7 @@ import (
 	specs "github.com/gpuslice/gpuslice/oci/cdispec"
 	"github.com/gpuslice/gpuslice/oci/cdispec/nvdriver"
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
+	"github.com/gpuslice/gpuslice/oci/slice"
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
@@ -75,27 +76,39 @@ func (o *cdiOptions) slices(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	config.Indices = indices
+	write := specs.Slices
 	if o.dryRun {
-		planned, planErr := specs.Plan(config, n.Cards, nil)
-		spec, _, err := specs.Spec(planned, n)
-		if err := errors.Join(planErr, err); err != nil {
-			return err
-		}
-		return printSpec(out, spec)
+		write = specs.Preview
 	}
-	done, err := specs.Slices(ctx, config, n, o.output)
+	done, err := write(ctx, config, n, o.output)
+	if o.dryRun && done.Spec != nil && len(done.Spec.Devices) > 0 {
+		err = errors.Join(err, printSpec(out, done.Spec))
+	} else {
+		err = errors.Join(err, wrote(out, done.Path, sliceDevices(done.Slices)))
+	}
+	note := "" // a spec goes on being YAML
+	if o.dryRun {
+		note = "# "
+	}
+	if len(done.InUse) > 0 {
+		fmt.Fprintf(out, "%sin use, and as before until the container is gone: %s\n", note, strings.Join(done.InUse, " "))
+	}
+	if len(done.Leaving) > 0 {
+		fmt.Fprintf(out, "%sin use, and taken away when the container is gone: %s\n", note, strings.Join(done.Leaving, " "))
+	}
+	return err
+}
+
+// sliceDevices are the slices' devices, for people.
+func sliceDevices(made []slice.Slice) []string {
 	var devices []string
-	for _, s := range done.Slices {
+	for _, s := range made {
 		devices = append(devices, specs.SliceKind+"="+s.Name)
 	}
 	if len(devices) == 0 {
 		devices = []string{"no slices"}
 	}
-	err = errors.Join(err, wrote(out, done.Path, devices))
-	if len(done.InUse) > 0 {
-		fmt.Fprintf(out, "in use, and as before until the container is gone: %s\n", strings.Join(done.InUse, " "))
-	}
-	return err
+	return devices
 }
 
 // node is what slices are made of on this machine, and the cards' indices.

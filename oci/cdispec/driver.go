@@ -29,18 +29,24 @@ type DriverOutcome struct {
 // name in two files). So ours goes when another comes. generate is asked only where it
 // is needed.
 func Driver(dirs []string, dir string, generate func() (*cdispec.Spec, error)) (DriverOutcome, error) {
-	out := DriverOutcome{Path: filepath.Join(dir, DriverFile)}
-	others, err := Others(append([]string{dir}, dirs...), DriverKind, out.Path)
-	if err != nil {
-		return out, err
-	}
-	if out.Others = others; len(others) > 0 {
+	out, err := PreviewDriver(dirs, dir, generate)
+	switch {
+	case err != nil:
+	case out.Spec == nil:
 		out.Changed, err = Remove(dir, DriverFile)
-		return out, err
+	default:
+		out.Changed, err = Write(dir, DriverFile, out.Spec)
 	}
-	if out.Spec, err = generate(); err != nil {
-		return out, err
+	return out, err
+}
+
+// PreviewDriver is Driver that changes nothing.
+func PreviewDriver(dirs []string, dir string, generate func() (*cdispec.Spec, error)) (DriverOutcome, error) {
+	out := DriverOutcome{Path: filepath.Join(dir, DriverFile)}
+	var err error
+	out.Others, err = Others(append([]string{dir}, dirs...), DriverKind, out.Path)
+	if err == nil && len(out.Others) == 0 {
+		out.Spec, err = generate()
 	}
-	out.Changed, err = Write(dir, DriverFile, out.Spec)
 	return out, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -102,46 +103,88 @@ type Outcome struct {
 	Changed bool
 	// Slices are those that the spec has.
 	Slices []slice.Slice
-	// InUse are the slices whose change waits until their container is gone.
-	InUse []string
+	// InUse are the slices whose change waits until their container is gone, and Leaving
+	// those that are no more wanted and wait for that.
+	InUse   []string
+	Leaving []string
+	// Spec is what is in force; without devices there is none.
+	Spec *cdispec.Spec
 }
 
 // Slices makes the config's slices and writes their spec into a folder. A slice that
 // can't be made is an error, and keeps no other from being made; one that a container has
 // stays as it is until a later call.
 func Slices(ctx context.Context, config wish.Config, n Node, dir string) (Outcome, error) {
+	out, there, err := slicesBy(ctx, slice.Put, config, n, dir)
+	if out.Spec == nil {
+		return out, err
+	}
+	errs := []error{err}
+	if len(out.Spec.Devices) > 0 {
+		out.Changed, err = Write(dir, SliceFile, out.Spec)
+	} else { // CDI knows no spec without devices
+		out.Changed, err = Remove(dir, SliceFile)
+	}
+	errs = append(errs, err, out.leave(ctx, slice.Remove, n, there))
+	return out, errors.Join(errs...)
+}
+
+// Preview is Slices that changes nothing.
+func Preview(ctx context.Context, config wish.Config, n Node, dir string) (Outcome, error) {
+	out, there, err := slicesBy(ctx, slice.Peek, config, n, dir)
+	if out.Spec == nil {
+		return out, err
+	}
+	return out, errors.Join(err, out.leave(ctx, slice.PeekRemove, n, there))
+}
+
+// put is slice.Put or slice.Peek.
+type put func(ctx context.Context, stateDir string, s slice.Slice, settings oci.Settings) (now slice.Slice, inUse bool, err error)
+
+// slicesBy plans and puts the slices. There is no spec where that couldn't be begun.
+func slicesBy(ctx context.Context, put put, config wish.Config, n Node, dir string) (Outcome, map[string]slice.Slice, error) {
 	out := Outcome{Path: filepath.Join(dir, SliceFile)}
 	there, err := thereNow(n.StateDir)
 	if err != nil {
-		return out, err
+		return out, nil, err
 	}
+	written := devicesIn(out.Path)
 	planned, planErr := Plan(config, n.Cards, there)
 	_, wanted, specErr := Spec(planned, n)
 	errs := []error{planErr, specErr}
 	var now []Planned
+	var asBefore []cdispec.Device
 	for _, s := range wanted {
-		s, inUse, err := slice.Put(ctx, n.StateDir, s, n.Settings)
+		s, inUse, err := put(ctx, n.StateDir, s, n.Settings)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
+		out.Slices = append(out.Slices, s)
 		if inUse {
 			out.InUse = append(out.InUse, s.Name)
+			if device, ok := written[s.Name]; ok { // what fits its files: the settings may be others now
+				asBefore = append(asBefore, device)
+				continue
+			}
 		}
 		now = append(now, Planned{Name: s.Name, Asked: s.Asked, Shares: s.Shares, HighPriority: s.HighPriority})
-		out.Slices = append(out.Slices, s)
 	}
-	// Again, for slices in use are as they were.
-	spec, _, err := Spec(now, n)
-	errs = append(errs, err)
-	switch {
-	case len(spec.Devices) > 0:
-		out.Changed, err = Write(dir, SliceFile, spec)
-	default: // CDI knows no spec without devices
-		out.Changed, err = Remove(dir, SliceFile)
+	out.Spec, _, err = Spec(now, n)
+	out.Spec.Devices = append(out.Spec.Devices, asBefore...)
+	slices.SortFunc(out.Spec.Devices, func(a, b cdispec.Device) int { return strings.Compare(a.Name, b.Name) })
+	return out, there, errors.Join(append(errs, err)...)
+}
+
+// devicesIn are the devices of a spec file by name; none where it can't be read.
+func devicesIn(path string) map[string]cdispec.Device {
+	devices := map[string]cdispec.Device{}
+	if spec, err := cdi.ReadSpec(path, 0); err == nil {
+		for _, d := range spec.Devices {
+			devices[d.Name] = d
+		}
 	}
-	errs = append(errs, err, removeOthers(ctx, n.StateDir, there, out.Slices))
-	return out, errors.Join(errs...)
+	return devices
 }
 
 // thereNow are the slices that have folders. One that can't be read is made anew.
@@ -161,15 +204,19 @@ func thereNow(stateDir string) (map[string]slice.Slice, error) {
 	return there, nil
 }
 
-// removeOthers takes away the slices that the spec has no more: after it, so that no
-// container gets one whose files are gone.
-func removeOthers(ctx context.Context, stateDir string, there map[string]slice.Slice, now []slice.Slice) error {
+// leave takes away the slices that the spec has no more: after it, so that no container
+// gets one whose files are gone.
+func (o *Outcome) leave(ctx context.Context, remove func(ctx context.Context, stateDir, name string) (bool, error), n Node, there map[string]slice.Slice) error {
 	var errs []error
-	for name := range there {
-		if !slices.ContainsFunc(now, func(s slice.Slice) bool { return s.Name == name }) {
-			_, err := slice.Remove(ctx, stateDir, name)
-			errs = append(errs, err)
+	for _, name := range slices.Sorted(maps.Keys(there)) {
+		if slices.ContainsFunc(o.Slices, func(s slice.Slice) bool { return s.Name == name }) {
+			continue
 		}
+		inUse, err := remove(ctx, n.StateDir, name)
+		if inUse {
+			o.Leaving = append(o.Leaving, name)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -56,27 +56,53 @@ func Put(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (
 	defer unlock()
 	s.Version = recordVersion
 	dir := Folder(stateDir, s.Name)
-	old, err := Read(stateDir, s.Name)
-	if err == nil && whole(dir) {
-		same := old.equal(s) && samePattern(dir, s, settings)
-		if same && !marked(dir) {
-			return s, false, s.write(dir)
-		}
-		holder, err := holderOf(ctx, stateDir, s.Name)
-		if err != nil {
-			return s, false, err
-		}
-		if holder != nil && holder.alive(claimed.NewJudge()) {
-			if same {
-				return s, false, s.write(dir)
-			}
-			return old, true, nil
-		}
-		if err := clearHolder(ctx, stateDir, dir, holder); err != nil {
+	c, err := compare(ctx, stateDir, s, settings)
+	if err != nil {
+		return s, false, err
+	}
+	if c.inUse && !c.same {
+		return c.old, true, nil
+	}
+	if !c.inUse {
+		if err := clearHolder(ctx, stateDir, dir, c.holder); err != nil {
 			return s, false, err
 		}
 	}
+	if c.same && (c.inUse || !marked(dir)) {
+		return s, false, s.write(dir)
+	}
 	return s, false, build(dir, s, settings)
+}
+
+// Peek is Put that changes nothing.
+func Peek(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (now Slice, inUse bool, err error) {
+	s.Version = recordVersion
+	c, err := compare(ctx, stateDir, s, settings)
+	if err == nil && c.inUse && !c.same {
+		return c.old, true, nil
+	}
+	return s, false, err
+}
+
+// comparison is a slice as it is, against how it has to be.
+type comparison struct {
+	old    Slice
+	same   bool
+	holder *holder
+	inUse  bool
+}
+
+func compare(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (c comparison, err error) {
+	dir := Folder(stateDir, s.Name)
+	if c.old, err = Read(stateDir, s.Name); err != nil || !whole(dir) {
+		return comparison{}, nil // it is made anew
+	}
+	c.same = c.old.equal(s) && samePattern(dir, s, settings)
+	if c.same && !marked(dir) {
+		return c, nil
+	}
+	c.holder, c.inUse, err = held(ctx, stateDir, s.Name)
+	return c, err
 }
 
 // clearHolder gives back the claim of a container that is gone, if there is one.
@@ -94,7 +120,7 @@ func clearHolder(ctx context.Context, stateDir, dir string, h *holder) error {
 
 // samePattern says whether the limits of a slice are what they would be now.
 func samePattern(dir string, s Slice, settings oci.Settings) bool {
-	temp, err := os.MkdirTemp(filepath.Dir(dir), ".new-")
+	temp, err := os.MkdirTemp("", "gpuslice-")
 	if err != nil {
 		return false
 	}
@@ -184,12 +210,9 @@ func Remove(ctx context.Context, stateDir, name string) (inUse bool, err error) 
 		return false, err
 	}
 	defer unlock()
-	holder, err := holderOf(ctx, stateDir, name)
-	if err != nil {
-		return false, err
-	}
-	if holder != nil && holder.alive(claimed.NewJudge()) {
-		return true, nil
+	holder, inUse, err := held(ctx, stateDir, name)
+	if err != nil || inUse {
+		return inUse, err
 	}
 	if err := clearHolder(ctx, stateDir, Folder(stateDir, name), holder); err != nil {
 		return false, err
@@ -200,4 +223,16 @@ func Remove(ctx context.Context, stateDir, name string) (inUse bool, err error) 
 		return false, fmt.Errorf("remove slice %s: %w", name, err)
 	}
 	return false, os.RemoveAll(gone)
+}
+
+// PeekRemove is Remove that changes nothing.
+func PeekRemove(ctx context.Context, stateDir, name string) (inUse bool, err error) {
+	_, inUse, err = held(ctx, stateDir, name)
+	return inUse, err
+}
+
+// held says who has a slice, and whether that container is there still.
+func held(ctx context.Context, stateDir, name string) (h *holder, inUse bool, err error) {
+	h, err = holderOf(ctx, stateDir, name)
+	return h, err == nil && h != nil && h.alive(claimed.NewJudge()), err
 }

@@ -52,15 +52,78 @@ func TestASliceInUseChangesLater(t *testing.T) {
 	require.Contains(t, out, "total_bytes=2147483648")
 }
 
+// The spec says of a slice in use what fits its files: the container can be started again
+// with nobody generating in between.
+func TestASliceInUseStartsAgain(t *testing.T) {
+	n := newNode(t, []string{"T4"}, twoOfT4)
+	n.mustGenerate()
+	first := n.container("first", n.glibc(), []string{small}, sleep...)
+	first.start()
+	n.configure("preload", twoOfT4)
+	for range 2 {
+		require.Contains(t, n.mustGenerate(), "in use, and as before until the container is gone: small")
+	}
+	first.stop()
+	// As docker restart: devices are looked up in the spec at each start.
+	out, status := n.container("second", n.glibc(), []string{small}, meminfo...).run()
+	require.Zero(t, status, out)
+	require.Contains(t, out, "total_bytes=4294967296")
+	require.NotContains(t, n.mustGenerate(), "in use")
+	out, status = n.container("third", n.glibc(), []string{small}, meminfo...).run()
+	require.Zero(t, status, out)
+}
+
 func TestSlicesThatAreNoMoreWanted(t *testing.T) {
 	n := newNode(t, []string{"T4"}, twoOfT4)
 	n.mustGenerate()
+	c := n.container("c", n.glibc(), []string{small}, sleep...)
+	c.start()
 	n.configure("auto", "  large: {memory: 10GiB}\n")
+	out := n.mustGenerate()
+	require.NotContains(t, out, small)
+	require.Contains(t, out, "in use, and taken away when the container is gone: small")
+	require.DirExists(t, n.path("run/slices/small"))
+	c.stop()
 	require.NotContains(t, n.mustGenerate(), "small")
 	require.NoDirExists(t, n.path("run/slices/small"))
 	n.configure("auto", "  {}\n")
 	require.Contains(t, n.mustGenerate(), "no slices")
 	require.NoFileExists(t, n.path("cdi/gpuslice.yaml"))
+}
+
+// --dry-run shows what would be written, and writes nothing.
+func TestDryRun(t *testing.T) {
+	n := newNode(t, []string{"T4", "T4"}, "  small: {memory: 4GiB}\n")
+	out, status := n.generate("--dry-run")
+	require.Zero(t, status, out)
+	require.NoDirExists(t, n.path("run/slices"))
+	require.NoFileExists(t, n.path("cdi/gpuslice.yaml"))
+	n.mustGenerate()
+
+	// A slice that is there keeps its card; one in use stays as it is.
+	n.configure("preload", "  small: {memory: 4GiB}\n  a-first: {memory: 14GiB}\n")
+	c := n.container("c", n.glibc(), []string{small}, sleep...)
+	c.start()
+	before := n.stamp("cdi/gpuslice.yaml")
+	shown := n.mustGenerate("--dry-run")
+	require.Contains(t, shown, "# in use, and as before until the container is gone: small")
+	require.Equal(t, before, n.stamp("cdi/gpuslice.yaml"))
+	require.NoDirExists(t, n.path("run/slices/a-first"))
+	n.mustGenerate()
+	written, err := os.ReadFile(n.path("cdi/gpuslice.yaml"))
+	require.NoError(t, err)
+	want, err := cdi.ParseSpec(written)
+	require.NoError(t, err)
+	have, err := cdi.ParseSpec([]byte(shown))
+	require.NoError(t, err)
+	require.Equal(t, want, have)
+
+	n.configure("auto", "  a-first: {memory: 14GiB}\n")
+	require.Contains(t, n.mustGenerate("--dry-run"), "# in use, and taken away when the container is gone: small")
+	require.DirExists(t, n.path("run/slices/small"))
+
+	out = n.mustGenerate("--driver", "--dry-run", "--driver-root", n.dir)
+	require.Contains(t, out, "nvidia.com/gpu is in "+n.path("cdi/nvidia.yaml")+" already, which is used: nothing is written")
 }
 
 func TestASliceThatCantBe(t *testing.T) {
