@@ -54,6 +54,9 @@ func (b *booking) book(ctx context.Context, spec *rspec.Spec) error {
 		if err != nil {
 			return err
 		}
+		if err := oci.CheckVolumes(b.container.Mounts, edits.Edits); err != nil {
+			return err
+		}
 		b.choose(edits.Injection)
 		err = b.claim(ctx, shares, edits.Enforcement)
 		if errors.Is(err, grant.ErrOverbooked) {

@@ -9,6 +9,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// A folder of the host that is mounted over one of our places stays as it is.
+func TestVolumeOverOurPlaces(t *testing.T) {
+	b := newBench(t)
+	path := filepath.Join(b.bundle(t, "docker-20"), configName)
+	bundle, err := OpenBundle(path)
+	require.NoError(t, err)
+	folder := filepath.Join(b.dir, "etc")
+	require.NoError(t, os.Mkdir(folder, 0o755))
+	bundle.Spec.Mounts = append(bundle.Spec.Mounts, rspec.Mount{Destination: "/etc", Type: "bind", Source: folder, Options: []string{"rbind"}})
+	require.NoError(t, bundle.Save())
+	require.NoError(t, os.Remove(beside(path, originalSuffix)))
+	require.ErrorContains(t, b.make(filepath.Dir(path)), "for which the runtime would make "+folder+"/ld.so.preload on the host")
+	require.Empty(t, b.claims(t))
+}
+
 // docker's default containers may make device nodes, so that a rule of the device cgroup
 // is a card.
 func TestDeviceCgroupRules(t *testing.T) {

@@ -1,0 +1,82 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cyphar/filepath-securejoin/pathrs-lite"
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
+)
+
+// CheckVolumes refuses a container in which a folder of the host is mounted where the edits
+// mount something below it, if the folder lacks the place: to mount there a runtime would
+// make it, and so an empty /etc/ld.so.preload on the host of who says -v /etc:/etc. Volumes
+// that an engine keeps (…/_data) are their containers' own.
+func CheckVolumes(mounts []rspec.Mount, edits *cdispec.ContainerEdits) error {
+	replaced := replacedMounts(mounts, edits)
+	for _, ours := range edits.Mounts {
+		place := cleanDestination(ours.ContainerPath)
+		above, found := lowestAbove(mounts, place, replaced)
+		if !found || !isBind(above) || path.Base(path.Clean(above.Source)) == "_data" {
+			continue
+		}
+		rest, err := filepath.Rel(cleanDestination(above.Destination), place)
+		if err != nil {
+			return err
+		}
+		there, err := hasPlace(above.Source, rest)
+		if err != nil {
+			return fmt.Errorf("look for %s in the volume %s: %w", rest, above.Source, err)
+		}
+		if !there {
+			return fmt.Errorf("the volume %s is mounted at %s, and %s goes below it, for which the runtime would make %s on the host: "+
+				"mount the volume elsewhere, or parts of it, or make that place yourself", above.Source, above.Destination, place, filepath.Join(above.Source, rest))
+		}
+	}
+	return nil
+}
+
+// lowestAbove is the mount that a place is on, of those that stay.
+func lowestAbove(mounts []rspec.Mount, place string, replaced []string) (above rspec.Mount, found bool) {
+	depth := -1
+	for _, m := range mounts {
+		dest := cleanDestination(m.Destination)
+		if within(place, dest) && place != dest && !slices.Contains(replaced, m.Destination) && len(dest) >= depth {
+			above, found, depth = m, true, len(dest)
+		}
+	}
+	return above, found
+}
+
+func isBind(m rspec.Mount) bool {
+	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
+}
+
+// hasPlace looks for a path in a folder of the host as a runtime does: links don't lead out
+// of it.
+func hasPlace(source, rest string) (bool, error) {
+	root, err := os.OpenFile(source, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil // the runtime says what is wrong with it
+	}
+	if err != nil {
+		return false, err
+	}
+	defer root.Close()
+	f, err := pathrs.OpenatInRoot(root, strings.TrimPrefix(rest, "/"))
+	switch {
+	case err == nil:
+		return true, f.Close()
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+		return false, nil
+	}
+	return false, err
+}
