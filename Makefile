@@ -19,7 +19,8 @@ setup: ## Install what the demo and the tests need (Debian packages, containerd 
 	@test/setup.sh
 
 build: native ## Build the binaries, the limiter and the simulated driver into build/
-	go build -trimpath -o $(BUILD)/bin/ ./cmd/...
+	go build -trimpath -o $(BUILD)/bin/ $$(go list ./cmd/... | grep -v '/gpuslice-runtime$$')
+	CGO_ENABLED=0 go build -trimpath -o $(BUILD)/bin/ ./cmd/gpuslice-runtime # no loader: it is run as root in containers
 
 native:
 	@$(MAKE) --no-print-directory -C limiter/src OUT=$(BUILD)

@@ -35,12 +35,16 @@ const patience = 30 * time.Second
 // maxInput bounds what is read of a state.
 const maxInput = 16 << 20
 
+// hookEnv is the hooks' environment: without one, runtimes give a hook theirs, or the
+// container's.
+const hookEnv = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+
 // Hooks are the hooks of a slice's CDI device; program is gpuslice-runtime's path.
 func Hooks(program, stateDir, name string) []*cdispec.Hook {
 	hook := func(stage, action string) *cdispec.Hook {
 		return &cdispec.Hook{HookName: stage, Path: program, Args: []string{
 			filepath.Base(program), Command, action, optionState + "=" + stateDir, optionName + "=" + name,
-		}}
+		}, Env: []string{hookEnv}}
 	}
 	return []*cdispec.Hook{hook("createRuntime", actionClaim), hook("poststop", actionRelease)}
 }

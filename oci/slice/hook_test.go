@@ -67,6 +67,9 @@ func TestOf(t *testing.T) {
 	require.NoError(t, (&cdi.ContainerEdits{ContainerEdits: edits}).Validate())
 	require.NoError(t, (&cdi.ContainerEdits{ContainerEdits: edits}).Apply(spec))
 	require.Equal(t, "small", Of(spec))
+	for _, h := range edits.Hooks {
+		require.NotEmpty(t, h.Env, "%s: without one it gets the container's", h.HookName)
+	}
 	spec.Hooks.CreateRuntime = nil
 	require.Empty(t, Of(spec), "its poststop hook alone books nothing")
 	spec.Hooks.CreateRuntime = []rspec.Hook{{Path: "/x", Args: []string{"x", "slice"}}}

@@ -20,7 +20,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
@@ -114,6 +113,10 @@ func namersOf(strategies ...string) ([]nvcdi.DeviceNamer, error) {
 	return namers, nil
 }
 
+// hookEnv is the environment of our hooks. It must not be empty: runc has a hook without
+// one run with the variables of the container, which are its image's.
+const hookEnv = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+
 // nameOurs puts our program in the place of NVIDIA's in every hook that it knows, and
 // takes the other hooks out.
 func nameOurs(spec *cdispec.Spec, program string, known []string) {
@@ -125,7 +128,7 @@ func nameOurs(spec *cdispec.Spec, program string, known []string) {
 			if h.Path == nvidiaHook {
 				h.Path = program
 				h.Args = append([]string{filepath.Base(program), "cdi-hook"}, h.Args[1:]...)
-				h.Env = slices.DeleteFunc(h.Env, func(e string) bool { return strings.HasPrefix(e, "NVIDIA_CTK_DEBUG=") })
+				h.Env = []string{hookEnv}
 			}
 		}
 	}
