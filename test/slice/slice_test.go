@@ -103,6 +103,10 @@ func TestWhatIsNotHeldIsRefused(t *testing.T) {
 				}
 			}
 		}, want: "device node /dev/nvidia0 beside the slice"},
+		{name: "a rule by which it could make another card's node", edit: func(s *rspec.Spec) {
+			major := int64(195) // --device-cgroup-rule 'c 195:* rwm'
+			s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, rspec.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Access: "rwm"})
+		}, want: "beside the slice"},
 		{name: "two slices", devices: []string{small, "gpuslice.io/slice=large"}, want: "is not the slice's file"},
 		{name: "a volume over the limits", edit: func(s *rspec.Spec) {
 			s.Mounts = append(s.Mounts, rspec.Mount{Destination: "/usr/local/vgpu", Source: volume, Options: []string{"bind"}})
