@@ -2,18 +2,23 @@ package ociruntime
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/stretchr/testify/require"
 )
 
 // What gpuslice-runtime adds to a container's creation by runc, in one run and taken in
-// turns: without a request, with one, and with one beside 16 containers that have shares.
+// turns: without a request, with one, and with one beside 16 containers that have shares;
+// and what chains of helpers add, see standIn.
 func BenchmarkCreate(b *testing.B) {
 	m := newMachine(b, "deviceSplitCount: 40\n")
 	wrapper, runc := m.artefact("bin", "gpuslice-runtime"), "/usr/sbin/runc"
@@ -24,11 +29,14 @@ func BenchmarkCreate(b *testing.B) {
 	// What runc does for the edits, more mounts and devices, is runc's: the wrapper with a
 	// request is held against runc by itself with the config that came of one.
 	edited := read(b, filepath.Join(m.path("bundles/first"), configName))
+	helper := []string{wrapper, "hook", "poststop", "--config=" + m.path("runtime.yaml")}
 	ways := []*way{
 		{name: "runc", program: runc},
 		{name: "no-request", program: wrapper},
 		{name: "runc-edited", program: runc, config: edited},
 		{name: "share", program: wrapper, env: request},
+		{name: "helpers-bare", program: runc, config: standIn(m, wrapper, edited, false), before: helper},
+		{name: "helpers", program: runc, config: standIn(m, wrapper, edited, true), before: helper},
 	}
 	for range b.N {
 		for _, w := range ways {
@@ -48,17 +56,51 @@ func BenchmarkCreate(b *testing.B) {
 	}
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(p50(ways[0].took), "runc-p50-ms")
-	for _, pair := range [][2]*way{{ways[1], ways[0]}, {ways[3], ways[2]}, {crowd[1], crowd[0]}} {
+	for _, chain := range ways[4:] {
+		b.ReportMetric((p50(ways[3].took)-p50(ways[2].took))/(p50(chain.took)-p50(ways[2].took)), "share-of-"+chain.name)
+		b.ReportMetric((p50(ways[3].cpu)-p50(ways[2].cpu))/(p50(chain.cpu)-p50(ways[2].cpu)), "share-of-"+chain.name+"-cpu")
+	}
+	for _, pair := range [][2]*way{{ways[1], ways[0]}, {ways[3], ways[2]}, {crowd[1], crowd[0]}, {ways[4], ways[2]}, {ways[5], ways[2]}} {
 		b.ReportMetric(p50(pair[0].took)-p50(pair[1].took), pair[0].name+"-adds-ms")
 		b.ReportMetric(p50(pair[0].cpu)-p50(pair[1].cpu), pair[0].name+"-adds-cpu-ms")
 	}
+}
+
+// standIn is a config whose creation execs as many helpers as NVIDIA's runtime in its
+// published design (docs.nvidia.com, Container Toolkit, "Architecture Overview"): the runtime
+// itself, then by a hook nvidia-container-runtime-hook, nvidia-container-cli, and the
+// ldconfig that this one runs in the container.
+//
+// The Go programs of it are stood in for by one that reads its config and the state. In the
+// bare chain the other two are C programs that read a small file. In the one that works they
+// do what the real ones begin with: a program asks the (simulated) driver for its cards by
+// NVML, and ldconfig makes a cache of the root file system. That one mounts nothing, and its
+// driver answers at once.
+func standIn(m *machine, wrapper, edited string, works bool) string {
+	var spec rspec.Spec
+	require.NoError(m, json.Unmarshal([]byte(edited), &spec))
+	cli := rspec.Hook{Path: "/sbin/ldconfig", Args: []string{"ldconfig", "-p"}}
+	ldconfig := cli
+	if works {
+		cli = rspec.Hook{
+			Path: m.artefact("bin", "gpuslice"), Env: []string{"SIMGPU_STATE=" + m.path("sim/state")},
+			Args: []string{"gpuslice", "cards", "--nvml-library=" + m.artefact("sim", "libnvidia-ml.so.1")},
+		}
+		ldconfig.Args = []string{"ldconfig", "-X", "-r", m.rootfs, "-f", "/dev/null", "-C", "/tmp/ld.so.cache"}
+	}
+	spec.Hooks.CreateRuntime = append(spec.Hooks.CreateRuntime,
+		rspec.Hook{Path: wrapper, Args: []string{"gpuslice-runtime", "hook", "poststop", "--config=" + m.path("runtime.yaml")}}, cli, ldconfig)
+	data, err := json.Marshal(spec)
+	require.NoError(m, err)
+	return string(data)
 }
 
 // way is one way to make a container.
 type way struct {
 	name, program string
 	env           []string
-	config        string // in place of one that is made
+	config        string   // in place of one that is made
+	before        []string // a helper that runs first
 	took, cpu     []time.Duration
 }
 
@@ -69,7 +111,14 @@ func (w *way) measure(m *machine) {
 		write(m, filepath.Join(bundle, configName), w.config, 0o644)
 	}
 	start := time.Now()
-	w.cpu = append(w.cpu, w.call(m, "create", "--bundle", bundle, "web"))
+	var helper time.Duration
+	if w.before != nil {
+		cmd := exec.Command(w.before[0], w.before[1:]...)
+		cmd.Stdin = strings.NewReader(`{"id":"web"}`)
+		require.NoError(m, cmd.Run())
+		helper = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	}
+	w.cpu = append(w.cpu, helper+w.call(m, "create", "--bundle", bundle, "web"))
 	w.took = append(w.took, time.Since(start))
 	w.call(m, "delete", "--force", "web")
 }
