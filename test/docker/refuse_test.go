@@ -44,6 +44,9 @@ func refusals(t *testing.T, d docker) {
 		{"more cards than there are", []string{"-e", "GPUSLICE_MEMORY=1GiB", "-e", "GPUSLICE_DEVICES=2"}, "2"},
 		{"a card that isn't there", []string{"-e", "GPUSLICE_MEMORY=1GiB", "-e", "GPUSLICE_DEVICES=device=7"}, "7"},
 		{"a priority that isn't theirs", []string{"-e", "GPUSLICE_MEMORY=1GiB", "-e", "GPUSLICE_PRIORITY=0"}, "allowHighPriority"},
+		{"a rule for every device", []string{"--device-cgroup-rule", "a *:* rwm"}, `the rule "a *:* rwm"`},
+		{"a rule for the driver's devices, beside a share", append(share(1000, 10), "--device-cgroup-rule", "c 195:* rwm"), `the rule "c 195:* rwm"`},
+		{"a folder of the host over our places", append(share(1000, 10), "-v", d.m.Dir+":/usr/local"), "would make " + d.m.Dir + "/vgpu"},
 		{"two answers", []string{"-e", "GPUSLICE_MEMORY=1GiB", "-e", "CUDA_DEVICE_MEMORY_LIMIT=2048m"}, "CUDA_DEVICE_MEMORY_LIMIT"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
