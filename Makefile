@@ -32,7 +32,7 @@ demo: setup build ## Show two containers sharing one (simulated) card on a real 
 	go run ./test/demo
 
 test: setup lint build ## Run every test that belongs to a change (as root; with the race detector and the sanitizers)
-	go test -race -timeout 9m ./...
+	go test -race -timeout 20m ./...
 
 test-faults: setup build ## Try to get a card past a broken agent: the whole matrix of faults on a real containerd (minutes, as root)
 	go test -tags nri_no_wasm,faults -timeout 30m -parallel 4 -v ./test/faults
