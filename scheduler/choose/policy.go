@@ -1,0 +1,146 @@
+package choose
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The words of policies.
+const (
+	Binpack  = "binpack"
+	Spread   = "spread"
+	Topology = "topology-aware"
+	NUMA     = "numa"
+	Mutex    = "mutex"
+	// Tencent is gpu-manager's way, chosen for its resources.
+	Tencent = "tencent"
+)
+
+// key is a word of a chain that compares; mutex is none, but a rule.
+type key uint8
+
+const (
+	keyNone key = iota
+	keyBinpack
+	keySpread
+	keyTopology
+	keyNUMA
+	keyTencent
+)
+
+// maxKeys is how many different words a chain can have, with one for numa-bind's sake.
+const maxKeys = 6
+
+// CardPolicy is how the cards of a node are chosen. The zero value is HAMi's default,
+// spread with equal weights. It can be compared and copied.
+type CardPolicy struct {
+	keys     [maxKeys]key // up to the first keyNone
+	mutex    bool
+	numaBind bool
+	weights  Weights
+}
+
+// ParseCardPolicy reads a word or a chain of words, "numa,binpack"; an empty text is
+// the default.
+func ParseCardPolicy(text string) (CardPolicy, error) {
+	var p CardPolicy
+	words, err := parseChain(text, "card policy", Binpack, Spread, Topology, NUMA, Mutex, Tencent)
+	if err != nil {
+		return p, err
+	}
+	n := 0
+	for _, word := range words {
+		k := keyNone
+		switch word {
+		case Mutex:
+			p.mutex = true
+			continue
+		case Binpack:
+			k = keyBinpack
+		case Spread:
+			k = keySpread
+		case Topology:
+			k = keyTopology
+		case NUMA:
+			k = keyNUMA
+		case Tencent:
+			k = keyTencent
+		}
+		p.keys[n] = k
+		n++
+	}
+	if n > 1 && p.has(keyTencent) {
+		return CardPolicy{}, fmt.Errorf("card policy %q: %s decides alone: only %s may stand beside it", text, Tencent, Mutex)
+	}
+	return p, nil
+}
+
+// WithWeights is the policy with these weights for binpack and spread.
+func (p CardPolicy) WithWeights(w Weights) CardPolicy {
+	p.weights = w
+	return p
+}
+
+// WithNUMABind is the policy with or without the rule that all cards of a container are
+// on one NUMA node.
+func (p CardPolicy) WithNUMABind(bind bool) CardPolicy {
+	p.numaBind = bind
+	return p
+}
+
+// Mutex says that only cards that nobody uses may be given out: no candidate needs to be any other.
+func (p CardPolicy) Mutex() bool { return p.mutex }
+
+// NUMABind says that all cards of a container are to be on one NUMA node.
+func (p CardPolicy) NUMABind() bool { return p.numaBind }
+
+// String is the policy as ParseCardPolicy reads it; weights and numa-bind aren't part of it.
+func (p CardPolicy) String() string {
+	words := make([]string, 0, maxKeys)
+	if p.mutex {
+		words = append(words, Mutex)
+	}
+	for _, k := range p.keys {
+		if k != keyNone {
+			words = append(words, [...]string{keyBinpack: Binpack, keySpread: Spread, keyTopology: Topology, keyNUMA: NUMA, keyTencent: Tencent}[k])
+		}
+	}
+	if len(words) == 0 {
+		return Spread
+	}
+	return strings.Join(words, ",")
+}
+
+func (p *CardPolicy) has(k key) bool {
+	for _, have := range p.keys {
+		if have == k {
+			return true
+		}
+	}
+	return false
+}
+
+// parseChain is the words of a text, each once; none for an empty text.
+func parseChain(text, what string, known ...string) ([]string, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, nil
+	}
+	var words []string
+	seen := map[string]bool{}
+	for part := range strings.SplitSeq(text, ",") {
+		word := strings.TrimSpace(part)
+		found := false
+		for _, k := range known {
+			found = found || k == word
+		}
+		if !found {
+			return nil, fmt.Errorf("%s %q: %q is no policy: use one of %s, or several with commas between",
+				what, text, word, strings.Join(known, ", "))
+		}
+		if !seen[word] {
+			seen[word] = true
+			words = append(words, word)
+		}
+	}
+	return words, nil
+}

@@ -1,0 +1,95 @@
+package choose
+
+import (
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+)
+
+// Weights is how much slots, cores and memory each count in how much a card or a node is
+// used. The zero value is HAMi's default, all the same.
+type Weights struct {
+	Slot, Core, Memory int64
+}
+
+// maxWeight keeps sums of weighted shares far from overflowing.
+const maxWeight = 1_000_000
+
+// ParseWeights reads HAMi's annotation hami.io/device-scoring-weights,
+// "slot=1,core=1,memory=3": all three, none negative, not all zero. An empty text is
+// the default.
+func ParseWeights(text string) (Weights, error) {
+	var w Weights
+	if strings.TrimSpace(text) == "" {
+		return w, nil
+	}
+	fail := func(why string) (Weights, error) {
+		return Weights{}, fmt.Errorf("weights %q: %s: write slot=1,core=1,memory=3, whole numbers from 0 to %d, not all zero", text, why, maxWeight)
+	}
+	seen := map[string]bool{}
+	for part := range strings.SplitSeq(text, ",") {
+		name, number, _ := strings.Cut(part, "=")
+		name = strings.TrimSpace(name)
+		value, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+		if err != nil || value < 0 || value > maxWeight {
+			return fail(fmt.Sprintf("%q has no such number", strings.TrimSpace(part)))
+		}
+		switch name {
+		case "slot":
+			w.Slot = value
+		case "core":
+			w.Core = value
+		case "memory":
+			w.Memory = value
+		default:
+			return fail(fmt.Sprintf("%q is not known", name))
+		}
+		if seen[name] {
+			return fail(name + " stands there twice")
+		}
+		seen[name] = true
+	}
+	for _, name := range [...]string{"slot", "core", "memory"} {
+		if !seen[name] {
+			return fail(name + " is missing")
+		}
+	}
+	if w == (Weights{}) {
+		return fail("all are zero")
+	}
+	return w, nil
+}
+
+func (w Weights) orDefault() Weights {
+	if w == (Weights{}) {
+		return Weights{1, 1, 1}
+	}
+	return w
+}
+
+// scoreUnit is what a card that is wholly used scores for each weight.
+const scoreUnit = 1_000_000
+
+// score is how much is used: the weighted sum of the used parts, each up to scoreUnit.
+// Whole numbers, so that equal cards are equal on every machine.
+func (w Weights) score(used, total scheduler.Use) int64 {
+	return w.Slot*part(int64(used.Slots), int64(total.Slots)) +
+		w.Core*part(int64(used.Cores), int64(total.Cores)) +
+		w.Memory*part(used.MemoryMiB, total.MemoryMiB)
+}
+
+// part is used/total in scoreUnits; what there is nothing of counts as unused.
+func part(used, total int64) int64 {
+	switch {
+	case used <= 0 || total <= 0:
+		return 0
+	case used >= total:
+		return scoreUnit
+	}
+	hi, lo := bits.Mul64(uint64(used), scoreUnit)
+	quotient, _ := bits.Div64(hi, lo, uint64(total)) // hi < total, since used < total
+	return int64(quotient)
+}
