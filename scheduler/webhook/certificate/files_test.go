@@ -1,0 +1,53 @@
+package certificate
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestFiles(t *testing.T) {
+	dir := t.TempDir()
+	certPath, keyPath := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	at := start
+	now := func() time.Time { return at }
+	log := slog.New(slog.DiscardHandler)
+	write := func(cert, key []byte) {
+		require.NoError(t, os.WriteFile(certPath, cert, 0o600))
+		require.NoError(t, os.WriteFile(keyPath, key, 0o600))
+	}
+	_, err := NewFiles(certPath, keyPath, now, log)
+	require.ErrorContains(t, err, certPath)
+	one, _ := next(t, Bundle{}, start)
+	two, _ := next(t, Bundle{}, start)
+	write(one.Cert, two.Key)
+	_, err = NewFiles(certPath, keyPath, now, log)
+	require.ErrorContains(t, err, keyPath)
+
+	write(one.Cert, one.Key)
+	files, err := NewFiles(certPath, keyPath, now, log)
+	require.NoError(t, err)
+	require.NoError(t, files.Ready())
+	serves := func(b Bundle, why string) {
+		pair, err := files.GetCertificate(nil)
+		require.NoError(t, err)
+		want, err := b.Pair()
+		require.NoError(t, err)
+		require.Equal(t, want.Certificate, pair.Certificate, why)
+	}
+	serves(one, "at first")
+	write(two.Cert, one.Key)
+	at = at.Add(lookAgain)
+	serves(one, "half of a change")
+	write(two.Cert, two.Key)
+	serves(one, "it looked a moment ago")
+	at = at.Add(lookAgain)
+	serves(two, "the whole change")
+	require.NoError(t, os.Remove(keyPath))
+	at = at.Add(lookAgain)
+	serves(two, "a file that is gone")
+}
