@@ -1,0 +1,97 @@
+package quota
+
+// Book has what each namespace may have, and what its pods take. It is not safe for
+// concurrent use; what View returns is, and never changes.
+type Book struct {
+	accounts map[string]*Account
+	limits   map[string]map[string]Limits // by namespace and quota
+	pods     map[string]entry
+	cards    *Cards
+}
+
+// entry is what was charged for a pod.
+type entry struct {
+	namespace string
+	charge    Charge
+}
+
+// NewBook has no limits and no pods.
+func NewBook() *Book {
+	return &Book{accounts: map[string]*Account{}, limits: map[string]map[string]Limits{}, pods: map[string]entry{}}
+}
+
+// SetLimits gives a namespace a resource quota, in place of the one of that name. Of several
+// the lowest of each holds.
+func (b *Book) SetLimits(namespace, name string, l Limits) {
+	if b.limits[namespace] == nil {
+		b.limits[namespace] = map[string]Limits{}
+	}
+	b.limits[namespace][name] = l
+	b.relimit(namespace)
+}
+
+// DropLimits takes a resource quota away.
+func (b *Book) DropLimits(namespace, name string) {
+	delete(b.limits[namespace], name)
+	if len(b.limits[namespace]) == 0 {
+		delete(b.limits, namespace)
+	}
+	b.relimit(namespace)
+}
+
+func (b *Book) relimit(namespace string) {
+	l := NoLimits
+	for _, each := range b.limits[namespace] {
+		l = l.least(each)
+	}
+	a := *b.View(namespace)
+	a.limits = l
+	b.put(&a)
+}
+
+// SetCards gives all namespaces gpu-manager's quota; nil: there is none.
+func (b *Book) SetCards(c *Cards) {
+	b.cards = c
+	for _, old := range b.accounts {
+		a := *old
+		a.cards = c
+		b.accounts[a.namespace] = &a
+	}
+}
+
+// Charge books a pod, in place of what was booked for it before.
+func (b *Book) Charge(namespace, pod string, c Charge) {
+	b.Refund(pod)
+	if c.empty() {
+		return
+	}
+	b.pods[pod] = entry{namespace, c}
+	b.put(b.View(namespace).Plus(c))
+}
+
+// Refund takes a pod out; one that isn't in it is nothing.
+func (b *Book) Refund(pod string) {
+	e, there := b.pods[pod]
+	if !there {
+		return
+	}
+	delete(b.pods, pod)
+	b.put(b.View(e.namespace).Minus(e.charge))
+}
+
+// View is a namespace's account as it is now. It stays so: the next charge makes another.
+func (b *Book) View(namespace string) *Account {
+	if a, there := b.accounts[namespace]; there {
+		return a
+	}
+	return &Account{namespace: namespace, limits: NoLimits, cards: b.cards}
+}
+
+// put keeps an account, unless nothing is in it.
+func (b *Book) put(a *Account) {
+	if a.limits == NoLimits && a.used.empty() && len(a.models) == 0 {
+		delete(b.accounts, a.namespace)
+		return
+	}
+	b.accounts[a.namespace] = a
+}

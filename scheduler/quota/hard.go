@@ -1,0 +1,44 @@
+package quota
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+// FromHard reads spec.hard of a ResourceQuota: "limits." or "requests." before the names of
+// memory and cores, the lower of the two where both are there. Memory is in the
+// units of a container's, which o.MemoryFactor makes MiB of. Kubernetes can't count these,
+// for it doesn't know that a container asks for so much of each of its cards.
+//
+// An error names what can't be read; the other is in the limits all the same.
+func FromHard(hard map[string]scheduler.Amount, o request.Options) (Limits, error) {
+	l := NoLimits
+	var problem error
+	for _, f := range [...]struct {
+		name   string
+		factor int64
+		to     *int64
+	}{
+		{o.Names.Memory, max(o.MemoryFactor, 1), &l.MemoryMiB},
+		{o.Names.Cores, 1, &l.Cores},
+	} {
+		if f.name == "" {
+			continue
+		}
+		for _, prefix := range []string{"limits.", "requests."} {
+			amount, there := hard[prefix+f.name]
+			switch {
+			case !there:
+			case amount.Invalid != "" || amount.Value < 0:
+				problem = errors.Join(problem, fmt.Errorf("%s%s: %d %s: must be a whole number", prefix, f.name, amount.Value, amount.Invalid))
+			case amount.Value <= math.MaxInt64/f.factor:
+				*f.to = min(*f.to, amount.Value*f.factor)
+			}
+		}
+	}
+	return l, problem
+}

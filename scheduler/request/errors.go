@@ -1,0 +1,38 @@
+package request
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Error is why a request can't be read or makes no sense, for the pod's author.
+type Error struct {
+	// Container is the container's name; empty for what is said of the pod.
+	Container string
+	// Key is the resource, annotation or label, and Value what it says; Value is
+	// shortened where it is long.
+	Key, Value string
+	// Why says what is wrong, and what to do.
+	Why string
+}
+
+// Error is all of it.
+func (e *Error) Error() string {
+	var b strings.Builder
+	if e.Container != "" {
+		fmt.Fprintf(&b, "container %q: ", e.Container)
+	}
+	fmt.Fprintf(&b, "%s: %s: %s", e.Key, e.Value, e.Why)
+	return b.String()
+}
+
+// shownBytes bounds what a message repeats of a pod.
+const shownBytes = 64
+
+// show quotes a text for a message, shortened.
+func show(text string) string {
+	if len(text) <= shownBytes {
+		return fmt.Sprintf("%q", text)
+	}
+	return fmt.Sprintf("%q… (%d bytes)", text[:shownBytes], len(text))
+}

@@ -1,0 +1,93 @@
+package request
+
+import (
+	"strconv"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
+)
+
+// Container is what one container asks for. Cards == 0: nothing.
+type Container struct {
+	// Cards is the number of distinct cards.
+	Cards int
+	// MemoryMiB is of each card; 0: by percent.
+	MemoryMiB int64
+	// MemoryPercent is of each card's memory, 1 to 100, when MemoryMiB is 0.
+	MemoryPercent int
+	// Cores is percent of each card's compute time, 0 to 100; 0 is not limited, and books none.
+	Cores int
+	// Whole says that all of the compute time is asked for (Cores == 100): see Exclusive.
+	Whole bool
+}
+
+// Memory is what the container takes of a card that has so many MiB; at least 1 MiB of
+// a card that has any.
+func (c *Container) Memory(cardMiB int64) int64 {
+	if c.MemoryMiB > 0 || c.MemoryPercent == 0 {
+		return c.MemoryMiB
+	}
+	// By parts: a hostile node's card is never large enough to overflow this.
+	mib := cardMiB/100*int64(c.MemoryPercent) + cardMiB%100*int64(c.MemoryPercent)/100
+	return max(mib, min(cardMiB, 1))
+}
+
+// Use is what the container takes of a card that has so many MiB.
+func (c *Container) Use(cardMiB int64) scheduler.Use {
+	return scheduler.Use{MemoryMiB: c.Memory(cardMiB), Cores: c.Cores, Slots: 1}
+}
+
+// Exclusive says whether the container wants a card of so many cores empty. On a node
+// that offers more than 100 cores of a card, 100 are a part of it (HAMi's rule).
+func (c *Container) Exclusive(cardCores int) bool {
+	return c.Whole && cardCores <= grant.MaxCorePercent
+}
+
+// Request is what a pod asks for.
+type Request struct {
+	// Containers and Kinds are by position in Pod.Containers.
+	Containers []Container
+	Kinds      []scheduler.Kind
+	Rules      Rules
+	// HighPriority says that a container has HAMi's priority 0. It says nothing of placement.
+	HighPriority bool
+	// Signature is equal only for requests that any node judges equally, quotas apart:
+	// a key for caches. It knows nothing of names, positions of containers that ask for
+	// nothing, priorities and groups.
+	Signature string
+}
+
+// FromPod is what the pod asks for; nil, nil: nothing. An error is an *Error, for the
+// pod's author.
+func FromPod(pod *scheduler.Pod, o Options) (*Request, error) {
+	var r *Request
+	for i := range pod.Containers {
+		c, high, err := fromContainer(&pod.Containers[i], &o)
+		if err != nil {
+			return nil, err
+		}
+		if c.Cards == 0 {
+			continue
+		}
+		if r == nil {
+			r = &Request{Containers: make([]Container, len(pod.Containers))}
+		}
+		r.Containers[i] = c
+		r.HighPriority = r.HighPriority || high
+	}
+	if r == nil {
+		return nil, nil
+	}
+	if n := len(pod.Containers); n > grant.MaxContainers {
+		return nil, &Error{Key: "containers", Value: strconv.Itoa(n), Why: "a pod that asks for cards may have at most " + strconv.Itoa(grant.MaxContainers)}
+	}
+	r.Kinds = make([]scheduler.Kind, len(pod.Containers))
+	for i := range pod.Containers {
+		r.Kinds[i] = pod.Containers[i].Kind
+	}
+	if err := r.Rules.read(pod); err != nil {
+		return nil, err
+	}
+	r.Signature = r.sign()
+	return r, nil
+}

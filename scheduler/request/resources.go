@@ -1,0 +1,218 @@
+package request
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
+)
+
+const (
+	// blockMiB is a unit of gpu-manager's memory.
+	blockMiB = 256
+	// wholeCores are all of a card's, in HAMi's percent as in gpu-manager's units.
+	wholeCores = grant.MaxCorePercent
+)
+
+// amount is what a container says of a resource.
+type amount struct {
+	name  string
+	n     int64
+	there bool
+}
+
+// some says whether something is asked for.
+func (a amount) some() bool { return a.there && a.n != 0 }
+
+// refuse is the error of the amount.
+func (a amount) refuse(format string, args ...any) error {
+	return &Error{Key: a.name, Value: strconv.FormatInt(a.n, 10), Why: fmt.Sprintf(format, args...)}
+}
+
+// read is what a container says of a resource: nothing, or 0 and more.
+func read(c *scheduler.Container, name string) (amount, error) {
+	a := amount{name: name}
+	if name == "" {
+		return a, nil
+	}
+	said, there := c.Resources[name]
+	if !there {
+		return a, nil
+	}
+	if said.Invalid != "" {
+		return a, &Error{Key: name, Value: show(said.Invalid), Why: "must be a whole number"}
+	}
+	if a.n, a.there = said.Value, true; a.n < 0 {
+		return a, a.refuse("must not be negative")
+	}
+	return a, nil
+}
+
+// amounts are what a container says of all resources.
+type amounts struct{ count, memory, percent, cores, priority, vcudaCore, vcudaMemory amount }
+
+func readAll(c *scheduler.Container, names *Names) (a amounts, err error) {
+	for _, to := range [...]struct {
+		amount *amount
+		name   string
+	}{
+		{&a.count, names.Count}, {&a.memory, names.Memory}, {&a.percent, names.MemoryPercentage}, {&a.cores, names.Cores},
+		{&a.priority, names.Priority}, {&a.vcudaCore, names.VcudaCore}, {&a.vcudaMemory, names.VcudaMemory},
+	} {
+		if *to.amount, err = read(c, to.name); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+// fromContainer is what a container asks for, and whether it has HAMi's high priority.
+func fromContainer(c *scheduler.Container, o *Options) (asked Container, high bool, err error) {
+	if len(c.Resources) == 0 {
+		return Container{}, false, nil
+	}
+	a, err := readAll(c, &o.Names)
+	if err == nil {
+		asked, high, err = fromAmounts(&a, o)
+	}
+	if e, ok := err.(*Error); ok {
+		e.Container = c.Name
+	}
+	return asked, high, err
+}
+
+// fromAmounts reads one of the two profiles.
+func fromAmounts(a *amounts, o *Options) (Container, bool, error) {
+	asked, err := hami(a, o)
+	if err != nil {
+		return Container{}, false, err
+	}
+	high, err := priority(a, asked.Cards > 0, o)
+	if err != nil {
+		return Container{}, false, err
+	}
+	vcuda, err := gpuManager(a)
+	switch {
+	case err != nil:
+		return Container{}, false, err
+	case asked.Cards > 0 && vcuda.Cards > 0:
+		return Container{}, false, a.vcudaCore.refuse("the container asks for cards by %s too: keep one of the two ways", o.Names.Count)
+	case vcuda.Cards > 0:
+		return vcuda, false, nil
+	}
+	return asked, high, nil
+}
+
+// hami reads HAMi's resources. It differs from HAMi where HAMi drops, clamps or passes
+// over what it can't mean (reference: its device.go, GenerateResourceRequests): more
+// than 100 cores or percent, memory that doesn't fit, memory said twice, 0 of memory.
+func hami(a *amounts, o *Options) (Container, error) {
+	var c Container
+	of := a.memory.some() || a.percent.some() || a.cores.some()
+	switch {
+	case a.count.there && a.count.n == 0:
+		if of {
+			return c, a.count.refuse("asks for no card, and the container says how much of each it wants: ask for 1 or more, or leave the others out")
+		}
+		return c, nil
+	case !a.count.there && !a.memory.there && !a.percent.there && !a.cores.there:
+		return c, nil
+	case !a.count.there && !a.memory.there && !a.percent.there && a.cores.n == 0:
+		return c, a.cores.refuse("asks for nothing: say how many cards by %s, or leave it out", o.Names.Count)
+	case !a.count.there && o.DefaultCount < 1:
+		return c, (&amount{name: o.Names.Count}).refuse("is missing: say how many cards")
+	case a.count.n > grant.MaxShares:
+		return c, a.count.refuse("a container may have at most %d cards", grant.MaxShares)
+	}
+	c.Cards = o.DefaultCount
+	if a.count.there {
+		c.Cards = int(a.count.n)
+	}
+	if err := c.memory(a, o); err != nil {
+		return Container{}, err
+	}
+	switch {
+	case a.cores.n > wholeCores:
+		return Container{}, a.cores.refuse("is percent of each card: ask for at most %d, and for more cards by %s", wholeCores, o.Names.Count)
+	case a.cores.there:
+		c.Cores = int(a.cores.n)
+	case c.MemoryPercent == 100:
+		c.Cores = wholeCores // nobody else has room on the card: HAMi's webhook
+	default:
+		c.Cores = o.DefaultCores
+	}
+	c.Whole = c.Cores == wholeCores
+	return c, nil
+}
+
+// memory reads HAMi's two ways to ask for it.
+func (c *Container) memory(a *amounts, o *Options) error {
+	factor := max(o.MemoryFactor, 1)
+	switch {
+	case a.memory.there && a.percent.there:
+		return a.percent.refuse("%s is %d too: keep one of the two", o.Names.Memory, a.memory.n)
+	case a.memory.there && a.memory.n == 0, a.percent.there && a.percent.n == 0:
+		zero := a.memory
+		if a.percent.there {
+			zero = a.percent
+		}
+		return zero.refuse("no program runs in no memory: leave it out for the default, or ask for more")
+	case a.memory.n > grant.MaxMemoryMiB/factor:
+		return a.memory.refuse("is more than any card has: it is in units of %d MiB, of each card", factor)
+	case a.percent.n > 100:
+		return a.percent.refuse("is percent of each card's memory: ask for at most 100, and for more cards by %s", o.Names.Count)
+	case a.memory.there:
+		c.MemoryMiB = a.memory.n * factor
+	case a.percent.there:
+		c.MemoryPercent = int(a.percent.n)
+	case o.DefaultMemoryMiB > 0:
+		c.MemoryMiB = o.DefaultMemoryMiB
+	default:
+		c.MemoryPercent = 100
+	}
+	return nil
+}
+
+// priority reads HAMi's: 0 is high.
+func priority(a *amounts, cards bool, o *Options) (high bool, err error) {
+	switch {
+	case !a.priority.there:
+		return false, nil
+	case a.priority.n > 1:
+		return false, a.priority.refuse("must be 0 (high) or 1")
+	case !cards && !a.count.there:
+		return false, a.priority.refuse("the container asks for no card: ask by %s too, or leave it out", o.Names.Count)
+	}
+	return cards && a.priority.n == 0, nil
+}
+
+// gpuManager reads gpu-manager's resources: below 100 cores a part of a card, which
+// needs memory; 100 a whole one, multiples of 100 several.
+func gpuManager(a *amounts) (Container, error) {
+	cores, memory := a.vcudaCore, a.vcudaMemory
+	switch {
+	case cores.n == 0 && memory.n == 0:
+		return Container{}, nil
+	case cores.n == 0:
+		return Container{}, memory.refuse("a container with memory needs cores: say %s too, 1 to 99 for a part of a card", cores.name)
+	case cores.n < wholeCores && memory.n == 0:
+		return Container{}, cores.refuse("a part of a card needs memory: say %s too, in blocks of %d MiB", memory.name, blockMiB)
+	case cores.n > wholeCores && cores.n%wholeCores != 0:
+		return Container{}, cores.refuse("cores above 100 must be a multiple of 100, which is a card: ask for %d or %d", cores.n/100*100, (cores.n/100+1)*100)
+	case cores.n > grant.MaxShares*wholeCores:
+		return Container{}, cores.refuse("a container may have at most %d cards", grant.MaxShares)
+	}
+	c := Container{Cards: int(max(cores.n/wholeCores, 1)), Cores: int(min(cores.n, wholeCores)), Whole: cores.n >= wholeCores}
+	switch n := int64(c.Cards); {
+	case memory.n == 0:
+		c.MemoryPercent = 100
+	case memory.n%n != 0:
+		return Container{}, memory.refuse("is of all %d cards together and can't be divided by %d: ask for a multiple of it, or leave it out for all memory", n, n)
+	case memory.n/n > grant.MaxMemoryMiB/blockMiB:
+		return Container{}, memory.refuse("is more than any card has: it is in blocks of %d MiB", blockMiB)
+	default:
+		c.MemoryMiB = memory.n / n * blockMiB
+	}
+	return c, nil
+}

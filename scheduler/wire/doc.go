@@ -1,0 +1,31 @@
+// Package wire reads and writes the annotations of nodes and pods: ours, and HAMi's in
+// all of its forms, so that our scheduler drives HAMi's nodes and HAMi's scheduler ours.
+//
+// What a node says is its cards (DecodeNode); what a pod says is what it was given
+// (DecodePod). Before a pod is bound, the scheduler writes Annotations on it, in one patch.
+// Owned are those that nobody else may write.
+//
+// # gpuslice.io/node-cards
+//
+//	{"version":1,
+//	 "cards":[{"uuid":"GPU-…","model":"NVIDIA H200","index":0,"numa":0,"memoryMiB":143771,
+//	           "cores":100,"slots":10,"mode":"hami-core","healthy":true},…],
+//	 "links":[[0,1850],[1850,0]]}
+//
+// It says what HAMi's annotation can't: which NUMA nodes are not known ("numa" is absent),
+// memory beyond 2 PiB and, in the same write as the cards, their links by position.
+// memoryMiB, cores and slots are what may be given out, scaling included; the model is as
+// HAMi registers it, so that nvidia.com/use-gputype means the same by both. Links are
+// HAMi's numbers (gpu.Pair.Score), absent where not known. It goes before HAMi's where it
+// is well formed. A reader passes over fields that it doesn't know.
+//
+// # HAMi's register
+//
+// hami.io/node-nvidia-register is JSON that leaves zeros out (a device without "health" is
+// not healthy, one without "numa" is at node 0), or the older lists of 7 or 9 fields.
+// hami.io/node-nvidia-score has the links. hami.io/device-cordon is an operator's, and goes
+// with either form.
+//
+// It imports grant and scheduler, and is called by package engine and those who write
+// patches.
+package wire

@@ -1,0 +1,145 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+)
+
+// registered is a device as HAMi's JSON has it. HAMi leaves out zero values: one without
+// "health" is not healthy, and one without "numa" is at node 0. What else HAMi says (MIG
+// profiles) is passed over.
+type registered struct {
+	ID     string `json:"id"`
+	Index  int    `json:"index"`
+	Count  int    `json:"count"`
+	Memory int64  `json:"devmem"`
+	Core   int    `json:"devcore"`
+	Type   string `json:"type"`
+	NUMA   int    `json:"numa"`
+	Mode   string `json:"mode"`
+	Health bool   `json:"health"`
+}
+
+func (r registered) card() scheduler.Card {
+	return scheduler.Card{
+		UUID: r.ID, Model: r.Type, Index: r.Index, NUMA: r.NUMA,
+		MemoryMiB: r.Memory, Cores: r.Core, Slots: r.Count, Mode: r.Mode, Healthy: r.Health,
+	}
+}
+
+// decodeRegister reads HAMi's annotation, in either of its forms: JSON, or each device's
+// fields with commas between and a colon after.
+func decodeRegister(value string) ([]scheduler.Card, error) {
+	if len(value) > MaxAnnotationBytes {
+		return nil, fmt.Errorf("%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
+	}
+	if !strings.HasPrefix(strings.TrimSpace(value), "[") {
+		return decodeCSV(value)
+	}
+	var list []registered
+	if err := json.Unmarshal([]byte(value), &list); err != nil {
+		return nil, fmt.Errorf("not its JSON: %w", err)
+	}
+	if len(list) > MaxCards {
+		return nil, fmt.Errorf("%d cards: a node may have at most %d", len(list), MaxCards)
+	}
+	cards := make([]scheduler.Card, len(list))
+	for i, r := range list {
+		cards[i] = r.card()
+	}
+	return cards, nil
+}
+
+// decodeCSV reads the old form: uuid,count,devmem,devcore,type,numa,health, and since HAMi
+// 2.5 ,index,mode. A device without an index is at its place in the list.
+func decodeCSV(value string) ([]scheduler.Card, error) {
+	body, ended := strings.CutSuffix(value, ":")
+	if !ended {
+		return nil, fmt.Errorf(`%s: is neither JSON nor ends with ":" as every device does: was it cut short?`, show(value))
+	}
+	if n := strings.Count(body, ":") + 1; n > MaxCards {
+		return nil, fmt.Errorf("%d cards: a node may have at most %d", n, MaxCards)
+	}
+	var cards []scheduler.Card
+	for i, device := range strings.Split(body, ":") {
+		r, err := decodeFields(strings.Split(device, ","), i)
+		if err != nil {
+			return nil, fmt.Errorf("card %d: %w", i, err)
+		}
+		cards = append(cards, r.card())
+	}
+	return cards, nil
+}
+
+// decodeFields reads one device of the old form.
+func decodeFields(fields []string, place int) (r registered, err error) {
+	if len(fields) != 7 && len(fields) != 9 {
+		return r, fmt.Errorf("%d fields: there are uuid,count,devmem,devcore,type,numa,health and as the case may be index,mode", len(fields))
+	}
+	number := func(name string, i int) (n int) {
+		if err == nil {
+			if n, err = strconv.Atoi(fields[i]); err != nil {
+				err = fmt.Errorf("%s %s: must be a number", name, show(fields[i]))
+			}
+		}
+		return n
+	}
+	r = registered{ID: fields[0], Type: fields[4], Index: place}
+	r.Count, r.Memory, r.Core, r.NUMA = number("count", 1), int64(number("devmem", 2)), number("devcore", 3), number("numa", 5)
+	if len(fields) == 9 {
+		r.Index, r.Mode = number("index", 7), fields[8]
+	}
+	if err != nil {
+		return r, err
+	}
+	if r.Health, err = strconv.ParseBool(fields[6]); err != nil {
+		return r, fmt.Errorf("health %s: must be true or false", show(fields[6]))
+	}
+	return r, nil
+}
+
+// decodeScore reads HAMi's links, and gives them by the cards' positions. A pair that only
+// one of its cards has, or that they differ about, is the lower of what is said of it;
+// cards that aren't registered may be in it. One that nobody speaks of is 0.
+func decodeScore(value string, cards []scheduler.Card) ([][]int, error) {
+	if len(value) > MaxAnnotationBytes {
+		return nil, fmt.Errorf("%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
+	}
+	var list []struct {
+		UUID   string         `json:"uuid"`
+		Scores map[string]int `json:"score"`
+	}
+	if err := json.Unmarshal([]byte(value), &list); err != nil {
+		return nil, fmt.Errorf("not its JSON: %w", err)
+	}
+	position := make(map[string]int, len(cards))
+	for i := range cards {
+		position[cards[i].UUID] = i
+	}
+	links, said := table(len(cards)), make(map[[2]int]bool)
+	for _, row := range list {
+		i, known := position[row.UUID]
+		if !known {
+			continue
+		}
+		for uuid, link := range row.Scores {
+			j, known := position[uuid]
+			if !known || i == j {
+				continue
+			}
+			if link < 0 || link > maxLink {
+				return nil, fmt.Errorf("score %d of %s and %s: must be from 0 to %d", link, row.UUID, uuid, maxLink)
+			}
+			pair := [2]int{min(i, j), max(i, j)}
+			if !said[pair] || link < links[i][j] {
+				links[i][j], links[j][i] = link, link
+			}
+			said[pair] = true
+		}
+	}
+	return links, nil
+}

@@ -1,0 +1,174 @@
+package wire
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
+)
+
+// Bounds on what a node may say, so that a hostile one costs the scheduler nothing and
+// no sum of its numbers overflows.
+const (
+	// MaxAnnotationBytes is the longest annotation read: all annotations of an object
+	// together may have as much (Kubernetes' TotalAnnotationSizeLimitB).
+	MaxAnnotationBytes = grant.MaxAnnotationBytes
+	// MaxCards is the most cards of a node.
+	MaxCards = 64
+	maxModel = 256
+	maxIndex = 1 << 12
+	maxNUMA  = 1 << 10
+	maxCores = 1 << 16
+	maxSlots = 1 << 16
+	maxLink  = 1 << 20
+)
+
+// DecodeNode is what a node's annotations say of its cards: ours where it is there and
+// well formed, else HAMi's. A node without any has no cards, and that is no error.
+//
+// An error says what can't be read. Beside it may be an inventory that is fit for use, of
+// what could be: HAMi's cards where ours are malformed, cards without their links, or with
+// those cordons that are written rightly.
+func DecodeNode(n *scheduler.Node) (scheduler.Inventory, error) {
+	inventory, err := cards(n.Annotations)
+	if value, there := n.Annotations[AnnotationCordon]; there {
+		err = errors.Join(err, in(AnnotationCordon, cordon(inventory.Cards, value)))
+	}
+	if err != nil {
+		return inventory, fmt.Errorf("node %q: %w", n.Name, err)
+	}
+	return inventory, nil
+}
+
+// in says which annotation is at fault; nil is none.
+func in(key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("annotation %s: %w", key, err)
+}
+
+// cards reads the first of the two forms that can be read.
+func cards(annotations map[string]string) (scheduler.Inventory, error) {
+	var problem error
+	if value, there := annotations[AnnotationCards]; there {
+		inventory, err := decodeCards(value)
+		if err == nil {
+			return inventory, nil
+		}
+		problem = in(AnnotationCards, err)
+	}
+	value, there := annotations[AnnotationRegister]
+	if !there {
+		return scheduler.Inventory{}, problem
+	}
+	registered, err := decodeRegister(value)
+	if err == nil {
+		registered, err = ordered(registered)
+	}
+	if err != nil {
+		return scheduler.Inventory{}, errors.Join(problem, in(AnnotationRegister, err))
+	}
+	inventory := scheduler.Inventory{Cards: registered}
+	if value, there := annotations[AnnotationScore]; there {
+		inventory.Links, err = decodeScore(value, registered)
+		problem = errors.Join(problem, in(AnnotationScore, err))
+	}
+	return inventory, problem
+}
+
+// ordered checks the cards, and puts them in the order of their index.
+func ordered(cards []scheduler.Card) ([]scheduler.Card, error) {
+	if len(cards) > MaxCards {
+		return nil, fmt.Errorf("%d cards: a node may have at most %d", len(cards), MaxCards)
+	}
+	seen := make(map[string]struct{}, len(cards))
+	for i := range cards {
+		if err := check(&cards[i]); err != nil {
+			return nil, fmt.Errorf("card %d: %w", i, err)
+		}
+		if _, twice := seen[cards[i].UUID]; twice {
+			return nil, fmt.Errorf("card %d: %s is there twice", i, cards[i].UUID)
+		}
+		seen[cards[i].UUID] = struct{}{}
+	}
+	slices.SortFunc(cards, func(a, b scheduler.Card) int {
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
+	})
+	return cards, nil
+}
+
+// check looks at one card, and gives it what its node may leave out.
+func check(c *scheduler.Card) error {
+	if err := grant.ValidateUUID(c.UUID); err != nil {
+		return fmt.Errorf("uuid %s: %w", show(c.UUID), err)
+	}
+	if len(c.Model) > maxModel || !utf8.ValidString(c.Model) {
+		return fmt.Errorf("model %s: must be valid UTF-8 of at most %d bytes", show(c.Model), maxModel)
+	}
+	if c.NUMA < 0 {
+		c.NUMA = scheduler.NUMAUnknown
+	}
+	switch c.Mode {
+	case "":
+		c.Mode = modeShared
+	case modeShared, "mig", "mps":
+	default:
+		return fmt.Errorf("mode %s: must be %s, mig or mps", show(c.Mode), modeShared)
+	}
+	for _, f := range [...]struct {
+		name    string
+		n, most int64
+	}{
+		{"index", int64(c.Index), maxIndex}, {"numa", int64(max(c.NUMA, 0)), maxNUMA}, {"memory", c.MemoryMiB, grant.MaxMemoryMiB},
+		{"cores", int64(c.Cores), maxCores}, {"slots", int64(c.Slots), maxSlots},
+	} {
+		if f.n < 0 || f.n > f.most {
+			return fmt.Errorf("%s %d: must be from 0 to %d", f.name, f.n, f.most)
+		}
+	}
+	return nil
+}
+
+// modeShared is the mode of a card of which nothing else is said.
+const modeShared = "hami-core"
+
+// cordon marks the cards that an operator's list names. A card that isn't there any more
+// may be listed.
+func cordon(cards []scheduler.Card, value string) error {
+	if len(value) > MaxAnnotationBytes {
+		return fmt.Errorf("%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
+	}
+	var malformed error
+	for uuid := range strings.SplitSeq(value, ",") {
+		uuid = strings.TrimSpace(uuid)
+		if uuid == "" {
+			continue
+		}
+		if err := grant.ValidateUUID(uuid); err != nil && malformed == nil {
+			malformed = fmt.Errorf("%s: %w", show(uuid), err)
+		}
+		for i := range cards {
+			if cards[i].UUID == uuid {
+				cards[i].Cordoned = true
+			}
+		}
+	}
+	return malformed
+}
+
+// shownBytes bounds what a message repeats of an annotation.
+const shownBytes = 64
+
+// show quotes a text for a message, shortened.
+func show(text string) string {
+	if len(text) <= shownBytes {
+		return fmt.Sprintf("%q", text)
+	}
+	return fmt.Sprintf("%q… (%d bytes)", text[:shownBytes], len(text))
+}
