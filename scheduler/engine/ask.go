@@ -1,0 +1,111 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/choose"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+// policies say which cards and nodes are better.
+type policies struct {
+	node    choose.NodePolicy
+	card    choose.CardPolicy
+	weights choose.Weights
+}
+
+func parsePolicies(node, card, weights string) (p policies, err error) {
+	if p.node, err = choose.ParseNodePolicy(node); err != nil {
+		return p, err
+	}
+	if p.card, err = choose.ParseCardPolicy(card); err != nil {
+		return p, err
+	}
+	if p.weights, err = choose.ParseWeights(weights); err != nil {
+		return p, err
+	}
+	p.card = p.card.WithWeights(p.weights)
+	return p, nil
+}
+
+// ask is a request made ready for the fit: the containers that want cards, in the order in
+// which Kubernetes counts them. It is the same for all requests of a signature, and knows
+// no positions in the pod.
+type ask struct {
+	policies
+	rules request.Rules
+	needs []need
+	// order is in which the needs are served at first: what runs together, then the init
+	// containers, which find the pod's own cards.
+	order []int
+	// bySize is the order for a second try: the largest first.
+	bySize []int
+}
+
+type need struct {
+	request.Container
+	kind scheduler.Kind
+}
+
+// positions are those of the containers that want cards, in the order of ask.needs.
+func positions(r *request.Request) []int {
+	var early, late []int
+	for i := range r.Containers {
+		switch {
+		case r.Containers[i].Cards == 0:
+		case r.Kinds[i] == scheduler.App:
+			late = append(late, i)
+		default:
+			early = append(early, i)
+		}
+	}
+	return append(early, late...)
+}
+
+// sheet is what is kept for the request's signature. An error is about the policies that
+// the pod names.
+func (e *Engine) sheet(r *request.Request) (*sheet, error) {
+	return e.verdicts.get(r.Signature, func() (*ask, error) { return e.newAsk(r) })
+}
+
+func (e *Engine) newAsk(r *request.Request) (*ask, error) {
+	o := &e.options
+	p, err := parsePolicies(cmp.Or(r.Rules.NodePolicy, o.NodePolicy), cmp.Or(r.Rules.CardPolicy, o.CardPolicy), cmp.Or(r.Rules.Weights, o.Weights))
+	if err != nil {
+		return nil, err
+	}
+	p.card = p.card.WithNUMABind(r.Rules.NUMABind)
+	a := &ask{policies: p, rules: r.Rules}
+	for _, i := range positions(r) {
+		a.needs = append(a.needs, need{r.Containers[i], r.Kinds[i]})
+	}
+	for _, init := range []bool{false, true} {
+		for i := range a.needs {
+			if (a.needs[i].kind == scheduler.Init) == init {
+				a.order = append(a.order, i)
+			}
+		}
+	}
+	a.bySize = slices.Clone(a.order)
+	slices.SortStableFunc(a.bySize, func(i, j int) int { return a.needs[i].compareSize(&a.needs[j]) })
+	return a, nil
+}
+
+// compareSize orders the hardest to place first.
+func (n *need) compareSize(m *need) int {
+	flag := func(b bool) int {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(
+		cmp.Compare(flag(m.Whole), flag(n.Whole)),
+		cmp.Compare(m.MemoryMiB, n.MemoryMiB),
+		cmp.Compare(m.MemoryPercent, n.MemoryPercent),
+		cmp.Compare(m.Cores, n.Cores),
+		cmp.Compare(m.Cards, n.Cards),
+	)
+}

@@ -1,0 +1,78 @@
+package engine
+
+import (
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+// Evaluation is a pod's verdicts for all nodes of a snapshot. It is not changed, and asking
+// it takes no lock.
+type Evaluation struct {
+	snapshot  *Snapshot
+	pod       *scheduler.Pod
+	ask       *ask
+	positions []int
+	page      *page
+	// own is the node on which the pod itself holds something: it is judged without that.
+	own     string
+	ownNode *node
+	ownView outcome
+	err     error
+}
+
+// Evaluate judges the pod on all nodes of a snapshot. Nodes that have not changed since a
+// request of the same signature was judged are not judged again. What the pod itself holds
+// already, by a reservation that it still has, counts as free for it.
+func (e *Engine) Evaluate(s *Snapshot, object *scheduler.Pod, r *request.Request) *Evaluation {
+	v := &Evaluation{snapshot: s, pod: object}
+	sheet, err := e.sheet(r)
+	if err != nil {
+		v.err = err
+		return v
+	}
+	v.ask, v.page, v.positions = sheet.ask, sheet.at(s), positions(r)
+	if at := e.Holding(object.UID); at != "" {
+		if n := s.node(at); n != nil && n.holding(object.UID) != nil {
+			f := v.ask.fitter()
+			defer f.release()
+			v.own, v.ownNode = at, n.without(object.UID)
+			v.ownView = f.fit(v.ownNode)
+		}
+	}
+	return v
+}
+
+// Holding is the node on which the pod holds cards; empty: none.
+func (e *Engine) Holding(podUID string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p := e.pods[podUID]; p != nil && p.held != nil {
+		return p.held.placement.Node
+	}
+	return ""
+}
+
+// Err is why no node can be judged: a policy that the pod names and that there is not.
+func (v *Evaluation) Err() error { return v.err }
+
+// Snapshot is the state that was judged.
+func (v *Evaluation) Snapshot() *Snapshot { return v.snapshot }
+
+// Verdict is the node's.
+func (v *Evaluation) Verdict(node string) Verdict {
+	slot, ok := v.snapshot.slots.get(node)
+	switch {
+	case v.err != nil || !ok:
+		return v.verdict(node, nil, unknown)
+	case v.ownNode != nil && node == v.own:
+		return v.verdict(node, v.ownNode, v.ownView)
+	}
+	return v.verdict(node, v.snapshot.table.at(slot), v.page.parts[slot/chunkSize][slot%chunkSize])
+}
+
+// unknown is the outcome for a node that the snapshot has not.
+var unknown = outcome{counts: Counts{NodeUnregistered: 1}}
+
+func (v *Evaluation) verdict(name string, n *node, o outcome) Verdict {
+	return Verdict{Fits: o.fits, Score: int64(o.score), name: name, on: n, ask: v.ask, pod: v.pod, positions: v.positions, outcome: o}
+}

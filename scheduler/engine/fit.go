@@ -1,0 +1,208 @@
+package engine
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/choose"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+// outcome is what the fit says of a node.
+type outcome struct {
+	fits  bool
+	score int32
+	// taken is what the pod takes of the node, by which quotas count.
+	taken scheduler.Use
+	// need is the container that could not be served, by its position in ask.needs.
+	need   uint8
+	counts Counts
+}
+
+// fitter tries an ask on nodes. It has the memory that it takes, and is used by one
+// goroutine at a time.
+type fitter struct {
+	ask *ask
+	n   *node
+
+	usable     []Code
+	loads      []load  // by card
+	given      [][]int // cards by need
+	candidates []choose.Candidate
+	chosen     []int
+	after      []scheduler.Use
+	links      []int
+	steps      int
+}
+
+var fitters = sync.Pool{New: func() any { return new(fitter) }}
+
+func (a *ask) fitter() *fitter {
+	f := fitters.Get().(*fitter)
+	f.ask = a
+	return f
+}
+
+func (f *fitter) release() {
+	f.ask, f.n = nil, nil
+	fitters.Put(f)
+}
+
+// fit says whether and how well the node can serve the ask; n is nil for one that is not known.
+// Where it fits, f.given has the cards until the next fit.
+func (f *fitter) fit(n *node) (o outcome) {
+	if n == nil || len(n.cards.total) == 0 {
+		o.counts[NodeUnregistered] = 1
+		return o
+	}
+	f.begin(n)
+	if !f.serve(f.ask.order, &o) && !f.retry(&o) {
+		return o
+	}
+	o.fits, o.counts = true, Counts{}
+	f.rate(&o)
+	return o
+}
+
+// begin makes the fitter ready for a node.
+func (f *fitter) begin(n *node) {
+	f.n = n
+	cards := len(n.cards.total)
+	f.usable = slices.Grow(f.usable[:0], cards)[:cards]
+	f.loads = slices.Grow(f.loads[:0], cards)[:cards]
+	for i := range f.usable {
+		f.usable[i] = usable(&n.cards.inventory.Cards[i], n.cards.models[i], &f.ask.rules)
+	}
+	f.given = slices.Grow(f.given[:0], len(f.ask.needs))[:len(f.ask.needs)]
+	f.clear()
+}
+
+// clear takes everything back.
+func (f *fitter) clear() {
+	for i := range f.loads {
+		f.loads[i].needs, f.loads[i].most = f.loads[i].needs[:0], scheduler.Use{}
+	}
+	for i := range f.given {
+		f.given[i] = f.given[i][:0]
+	}
+}
+
+// serve serves the needs one after the other, each as the policy has it best.
+func (f *fitter) serve(order []int, o *outcome) bool {
+	for _, i := range order {
+		if !f.serveOne(i, o) {
+			return false
+		}
+	}
+	return true
+}
+
+// serveOne serves one need. An init container is served from the pod's own cards if they
+// will do: it takes the least there.
+func (f *fitter) serveOne(i int, o *outcome) bool {
+	need := &f.ask.needs[i]
+	o.counts, o.need = Counts{}, uint8(i)
+	if len(f.loads) < need.Cards {
+		o.counts[NodeInsufficientDevice] = uint16(len(f.loads))
+		return false
+	}
+	if need.kind == scheduler.Init && len(f.ask.needs) > 1 {
+		f.gather(i, true, &o.counts)
+		if f.choose(i) {
+			return true
+		}
+		o.counts = Counts{}
+	}
+	f.gather(i, false, &o.counts)
+	if f.choose(i) {
+		return true
+	}
+	if fitting := len(f.candidates); fitting >= need.Cards {
+		o.counts[NumaNotFit] += uint16(fitting)
+	}
+	return false
+}
+
+// gather collects the cards that can serve the need; own says to look at those only that
+// the pod has already.
+func (f *fitter) gather(i int, own bool, counts *Counts) {
+	need := &f.ask.needs[i]
+	f.candidates = f.candidates[:0]
+	for c := range f.loads {
+		l := &f.loads[c]
+		if own && len(l.needs) == 0 {
+			continue
+		}
+		why := f.usable[c]
+		total, others := f.n.cards.total[c], f.n.used[c]
+		if why == OK {
+			_, why = f.ask.check(l, i, others, total)
+		}
+		if why != OK {
+			counts[why]++
+			continue
+		}
+		used := others
+		if !f.ask.card.Mutex() {
+			used = used.Add(l.most)
+		}
+		f.candidates = append(f.candidates, choose.Candidate{
+			Position: c, NUMA: f.n.cards.inventory.Cards[c].NUMA, Used: used, Total: total,
+			Need: need.Use(total.MemoryMiB), Exclusive: need.Exclusive(total.Cores),
+		})
+	}
+}
+
+// choose gives the need the best of the candidates.
+func (f *fitter) choose(i int) (ok bool) {
+	need := &f.ask.needs[i]
+	f.chosen, ok = choose.AppendCards(f.chosen[:0], f.ask.card, f.candidates, f.n.cards.inventory.Links, need.Cards)
+	if !ok {
+		return false
+	}
+	for _, k := range f.chosen {
+		f.give(i, f.candidates[k].Position)
+	}
+	return true
+}
+
+// give books a card for a need.
+func (f *fitter) give(i, card int) {
+	l := &f.loads[card]
+	most, _ := f.ask.moments(l, i, f.n.used[card], f.n.cards.total[card])
+	at, _ := slices.BinarySearch(l.needs, i)
+	l.needs, l.most = slices.Insert(l.needs, at, i), most
+	f.given[i] = append(f.given[i], card)
+}
+
+// rate scores the node with what was given.
+func (f *fitter) rate(o *outcome) {
+	f.after, f.links = f.after[:0], f.links[:0]
+	for c, used := range f.n.used {
+		most := f.loads[c].most
+		o.taken = o.taken.Add(most)
+		f.after = append(f.after, used.Add(most))
+	}
+	if links := f.n.cards.inventory.Links; links != nil {
+		for i, cards := range f.given {
+			if len(cards) > 1 {
+				f.links = choose.PairLinks(f.links, links, f.given[i])
+			}
+		}
+	}
+	o.score = int32(choose.Node(f.ask.node, f.ask.weights, f.after, f.n.cards.total, f.links...))
+}
+
+// shares writes what was given down by container of the pod.
+func (f *fitter) shares(r *request.Request) [][]grant.Share {
+	shares := make([][]grant.Share, len(r.Containers))
+	for i, position := range positions(r) {
+		for _, c := range f.given[i] {
+			card, need := &f.n.cards.inventory.Cards[c], &f.ask.needs[i]
+			shares[position] = append(shares[position], grant.Share{UUID: card.UUID, MemoryMiB: need.Memory(card.MemoryMiB), CorePercent: need.Cores})
+		}
+	}
+	return shares
+}

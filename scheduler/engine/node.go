@@ -1,0 +1,179 @@
+package engine
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
+)
+
+// cards is what a node registered, made ready for the fit. It is not changed.
+type cards struct {
+	inventory scheduler.Inventory
+	models    []string // in lower case
+	total     []scheduler.Use
+	position  map[string]int // by UUID: for events, not for the fit
+}
+
+func newCards(inv scheduler.Inventory) *cards {
+	c := &cards{inventory: inv, position: make(map[string]int, len(inv.Cards))}
+	for i, card := range inv.Cards {
+		c.models = append(c.models, strings.ToLower(card.Model))
+		c.total = append(c.total, scheduler.Use{MemoryMiB: card.MemoryMiB, Cores: card.Cores, Slots: card.Slots})
+		c.position[card.UUID] = i
+	}
+	return c
+}
+
+func (c *cards) same(inv scheduler.Inventory) bool {
+	return slices.Equal(c.inventory.Cards, inv.Cards) && reflect.DeepEqual(c.inventory.Links, inv.Links)
+}
+
+var noCards = newCards(scheduler.Inventory{})
+
+// node is a node with all that is taken of it. It is not changed once it is published: each
+// of its changes makes another one.
+type node struct {
+	name string
+	// registered says that the node itself is known, not only pods that are on it.
+	registered bool
+	labels     map[string]string
+	problem    string // why its cards can't be read
+	cards      *cards
+	used       []scheduler.Use // by position of the card
+	pods       []*held         // in the order of their UIDs
+}
+
+// held is what a pod holds on a node. It is not changed.
+type held struct {
+	uid, namespace, name string
+	placement            scheduler.Placement
+	uses                 []cardUse // by UUID: what is kept whatever the node's cards are
+	takes                []take    // by position, on the cards that the node has
+}
+
+type cardUse struct {
+	uuid string
+	use  scheduler.Use
+}
+
+type take struct {
+	card int
+	use  scheduler.Use
+}
+
+// newHeld counts what the pod takes with this placement.
+func newHeld(pod *scheduler.Pod, placement scheduler.Placement) *held {
+	h := &held{uid: pod.UID, namespace: pod.Namespace, name: pod.Name, placement: placement}
+	for uuid, use := range scheduler.Uses(pod.Containers, placement.Containers) {
+		h.uses = append(h.uses, cardUse{uuid, use})
+	}
+	sort.Slice(h.uses, func(i, j int) bool { return h.uses[i].uuid < h.uses[j].uuid })
+	return h
+}
+
+// on is what is held, resolved to the positions of these cards.
+func (h *held) on(c *cards) *held {
+	resolved := *h
+	resolved.takes = make([]take, 0, len(h.uses))
+	for _, u := range h.uses {
+		if i, ok := c.position[u.uuid]; ok {
+			resolved.takes = append(resolved.takes, take{i, u.use})
+		}
+	}
+	return &resolved
+}
+
+// sameAs says whether both are the same holding of the same pod.
+func (h *held) sameAs(other *held) bool {
+	return h.uid == other.uid && samePlacement(h.placement, other.placement) && slices.Equal(h.uses, other.uses)
+}
+
+func samePlacement(a, b scheduler.Placement) bool {
+	return a.Node == b.Node && slices.EqualFunc(a.Containers, b.Containers, slices.Equal[[]grant.Share])
+}
+
+// find is where the pod is in n.pods, or would be.
+func (n *node) find(uid string) (int, bool) {
+	i := sort.Search(len(n.pods), func(i int) bool { return n.pods[i].uid >= uid })
+	return i, i < len(n.pods) && n.pods[i].uid == uid
+}
+
+func (n *node) holding(uid string) *held {
+	if i, ok := n.find(uid); ok {
+		return n.pods[i]
+	}
+	return nil
+}
+
+// with is the node with the pod's holding in place of what the pod had.
+func (n *node) with(h *held) *node {
+	h = h.on(n.cards)
+	next := *n
+	i, ok := n.find(h.uid)
+	if ok {
+		next.pods = slices.Clone(n.pods)
+		next.pods[i] = h
+	} else {
+		next.pods = make([]*held, 0, len(n.pods)+1)
+		next.pods = append(append(append(next.pods, n.pods[:i]...), h), n.pods[i:]...)
+	}
+	next.used = slices.Clone(n.used)
+	if ok {
+		next.count(n.pods[i].takes, scheduler.Use.Sub)
+	}
+	next.count(h.takes, scheduler.Use.Add)
+	return &next
+}
+
+// without is the node without what the pod holds; n itself if it holds nothing.
+func (n *node) without(uid string) *node {
+	i, ok := n.find(uid)
+	if !ok {
+		return n
+	}
+	next := *n
+	next.pods = slices.Delete(slices.Clone(n.pods), i, i+1)
+	next.used = slices.Clone(n.used)
+	next.count(n.pods[i].takes, scheduler.Use.Sub)
+	return &next
+}
+
+func (n *node) count(takes []take, op func(a, b scheduler.Use) scheduler.Use) {
+	for _, t := range takes {
+		n.used[t.card] = op(n.used[t.card], t.use)
+	}
+}
+
+// withCards is the node with these cards: what its pods hold is resolved to them.
+func (n *node) withCards(c *cards) *node {
+	next := *n
+	next.cards = c
+	next.used = make([]scheduler.Use, len(c.total))
+	next.pods = make([]*held, len(n.pods))
+	for i, h := range n.pods {
+		next.pods[i] = h.on(c)
+		next.count(next.pods[i].takes, scheduler.Use.Add)
+	}
+	return &next
+}
+
+// empty says that nothing is known of the node any more.
+func (n *node) empty() bool { return !n.registered && len(n.pods) == 0 }
+
+// asRegistered is the node as the object says it, or n itself if that changes nothing.
+func (n *node) asRegistered(object *scheduler.Node, inv scheduler.Inventory, problem string) *node {
+	if n.registered && n.problem == problem && n.cards.same(inv) && maps.Equal(n.labels, object.Labels) {
+		return n
+	}
+	next := *n
+	if !n.cards.same(inv) {
+		next = *n.withCards(newCards(inv))
+	}
+	next.registered, next.problem, next.labels = true, problem, object.Labels
+	return &next
+}

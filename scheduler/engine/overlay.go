@@ -1,0 +1,134 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+// Overlay is a snapshot as it would be without some pods or with some more: what preemption
+// asks about. It is not changed: Without and With make another one, for the cost of a node.
+type Overlay struct {
+	base, state *Snapshot
+}
+
+// Overlay is the snapshot with nothing changed yet.
+func (s *Snapshot) Overlay() *Overlay { return &Overlay{s, s} }
+
+// Without is the snapshot without what the pod holds on the node.
+func (s *Snapshot) Without(node, podUID string) *Overlay { return s.Overlay().Without(node, podUID) }
+
+// Without is the overlay without what the pod holds on the node.
+func (o *Overlay) Without(node, podUID string) *Overlay {
+	n := o.state.node(node)
+	if n == nil || n.holding(podUID) == nil {
+		return o
+	}
+	return o.set(n.without(podUID))
+}
+
+func (o *Overlay) set(n *node) *Overlay {
+	slot, ok := o.state.slots.get(n.name)
+	if !ok {
+		return o
+	}
+	next := *o.state
+	next.table = o.state.table.with(slot, n)
+	return &Overlay{o.base, &next}
+}
+
+// With is the overlay with the pod on the node: a pod that the snapshot has there holds
+// what it held; another one (a pod that is nominated to the node) is given what it asks
+// for. One that does not fit yet, because its victims have not ended, takes the room that
+// it waits for all the same, so that nobody else gets it. r is nil for a pod that asks for no card.
+func (e *Engine) With(o *Overlay, node string, object *scheduler.Pod, r *request.Request) *Overlay {
+	n := o.state.node(node)
+	if n == nil || n.holding(object.UID) != nil {
+		return o
+	}
+	if was := o.base.node(node).holding(object.UID); was != nil {
+		return o.set(n.with(was))
+	}
+	if r == nil {
+		return o
+	}
+	sheet, err := e.sheet(r)
+	if err != nil {
+		return o // it will not be placed anywhere
+	}
+	f := sheet.ask.fitter()
+	defer f.release()
+	if out := f.fit(n); !out.fits {
+		f.force(n)
+	}
+	return o.set(n.with(newHeld(object, scheduler.Placement{Node: node, Containers: f.shares(r)})))
+}
+
+// force serves the needs whether there is room or not: where there is none, from the cards
+// that have the most memory left.
+func (f *fitter) force(n *node) {
+	f.begin(n)
+	for _, i := range f.ask.order {
+		var ignored outcome
+		if f.serveOne(i, &ignored) {
+			continue
+		}
+		var any []int
+		for c, why := range f.usable {
+			if why == OK {
+				any = append(any, c)
+			}
+		}
+		slices.SortStableFunc(any, func(a, b int) int { return cmp.Compare(f.free(b), f.free(a)) })
+		for _, c := range any[:min(len(any), f.ask.needs[i].Cards)] {
+			f.give(i, c)
+		}
+	}
+}
+
+func (f *fitter) free(card int) int64 {
+	return f.n.cards.total[card].MemoryMiB - f.n.used[card].MemoryMiB - f.loads[card].most.MemoryMiB
+}
+
+// On is the node's verdict as it would be on an overlay of the snapshot that was evaluated.
+func (v *Evaluation) On(o *Overlay, node string) Verdict {
+	n := o.state.node(node)
+	if v.err != nil || n == o.base.node(node) && o.base.version == v.snapshot.version {
+		return v.Verdict(node)
+	}
+	if n != nil && v.pod != nil {
+		n = n.without(v.pod.UID)
+	}
+	f := v.ask.fitter()
+	defer f.release()
+	return v.verdict(node, n, f.fit(n))
+}
+
+// Victims is which of the candidates have to go so that the pod fits on the node: a set
+// of which none can be spared. The candidates are spared in their order: give the most
+// important first. ok is false where the pod does not fit even without all of them.
+// Candidates that hold nothing on the node are never victims.
+func (v *Evaluation) Victims(o *Overlay, node string, candidates []string) (victims []string, ok bool) {
+	full := o
+	for _, uid := range candidates {
+		o = o.Without(node, uid)
+	}
+	if verdict := v.On(o, node); !verdict.Fits {
+		return nil, false
+	}
+	for _, uid := range candidates {
+		was := full.state.node(node).holding(uid)
+		if was == nil {
+			continue
+		}
+		spared := o.set(o.state.node(node).with(was))
+		if verdict := v.On(spared, node); verdict.Fits {
+			o = spared
+		} else {
+			victims = append(victims, uid)
+		}
+	}
+	return victims, true
+}

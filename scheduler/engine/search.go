@@ -1,0 +1,98 @@
+package engine
+
+// searchSteps bounds the search for a pod of several containers on one node. Three
+// containers on 16 cards need less even where nothing fits.
+const searchSteps = 5000
+
+// retry is for a pod of several containers that does not fit in the usual order: in
+// another order it may. The largest containers first is tried by the policy; then any way
+// to serve them is looked for. o keeps the reasons of the first try.
+func (f *fitter) retry(o *outcome) bool {
+	if len(f.ask.needs) < 2 || !f.possible() {
+		return false
+	}
+	f.clear()
+	second := outcome{}
+	if f.serve(f.ask.bySize, &second) {
+		return true
+	}
+	f.clear()
+	f.steps = searchSteps
+	if f.search(0, 0) {
+		return true
+	}
+	// One by one they fit: that is the reason, with those of the first that had no room left.
+	o.counts[PodUnfit] = 1
+	return false
+}
+
+// possible says whether each need could be served if it were alone: else no order helps.
+func (f *fitter) possible() bool {
+	f.clear()
+	for i := range f.ask.needs {
+		var counts Counts
+		f.gather(i, false, &counts)
+		if len(f.candidates) < f.ask.needs[i].Cards {
+			return false
+		}
+	}
+	return true
+}
+
+// search serves the needs from the k-th of bySize on, from cards at or after the given
+// one for the k-th, in any way that there is.
+func (f *fitter) search(k, from int) bool {
+	if k == len(f.ask.bySize) {
+		return true
+	}
+	i := f.ask.bySize[k]
+	need := &f.ask.needs[i]
+	if len(f.given[i]) == need.Cards {
+		return f.search(k+1, 0)
+	}
+	for c := from; c < len(f.loads); c++ {
+		if f.steps--; f.steps < 0 {
+			return false
+		}
+		if f.usable[c] != OK || f.ask.card.NUMABind() && len(f.given[i]) > 0 && f.numa(c) != f.numa(f.given[i][0]) || f.twin(c, from) {
+			continue
+		}
+		if _, why := f.ask.check(&f.loads[c], i, f.n.used[c], f.n.cards.total[c]); why != OK {
+			continue
+		}
+		before := f.loads[c].most
+		f.give(i, c)
+		if f.search(k, c+1) {
+			return true
+		}
+		f.take(i, c)
+		f.loads[c].most = before
+	}
+	return false
+}
+
+func (f *fitter) numa(card int) int { return f.n.cards.inventory.Cards[card].NUMA }
+
+// take is the reverse of give, but for the load's most.
+func (f *fitter) take(i, card int) {
+	l := &f.loads[card]
+	for at, have := range l.needs {
+		if have == i {
+			l.needs = append(l.needs[:at], l.needs[at+1:]...)
+			break
+		}
+	}
+	f.given[i] = f.given[i][:len(f.given[i])-1]
+}
+
+// twin says that a card before this one, which was just tried and failed, is the same to
+// this pod: it is not tried again.
+func (f *fitter) twin(c, from int) bool {
+	for b := from; b < c; b++ {
+		if f.usable[b] == OK && len(f.loads[b].needs) == 0 && len(f.loads[c].needs) == 0 &&
+			f.n.used[b] == f.n.used[c] && f.n.cards.total[b] == f.n.cards.total[c] && (!f.ask.card.NUMABind() || f.numa(b) == f.numa(c)) {
+			return true
+		}
+	}
+	return false
+}
