@@ -14,6 +14,7 @@
 //
 //   - device.go, options.go: what is told, and how
 //   - register.go: HAMi's annotations
+//   - cards.go: ours
 //   - handshake.go: HAMi's question whether the agent lives
 //   - labels.go, tencent.go: the labels
 //   - client.go: the API server
@@ -34,6 +35,9 @@
 // without it the oldest schedulers would keep the devices that they know. An agent that
 // is killed is found out by the first kind when the kubelet says that the node has no
 // devices, by the second after a minute.
+//
+// gpuslice.io/node-cards has the same devices for our scheduler, with what HAMi's has no
+// words for. It reads HAMi's where ours is absent, so that no order of upgrades matters.
 //
 // # Labels
 //

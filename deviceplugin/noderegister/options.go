@@ -3,6 +3,8 @@ package noderegister
 // Options say what is told, and how. The zero value tells everything but gpu-manager's
 // label, as current HAMi does.
 type Options struct {
+	// NoCards leaves out gpuslice.io/node-cards: no scheduler of ours in this cluster.
+	NoCards bool
 	// Register is the form of hami.io/node-nvidia-register.
 	Register Format
 	// NoScores leaves out hami.io/node-nvidia-score.

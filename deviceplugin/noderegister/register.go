@@ -29,6 +29,9 @@ func Render(n Node, o Options) Metadata {
 	})
 	m := Metadata{Labels: labels(n, o), Annotations: map[string]string{}}
 	n.Devices = slices.DeleteFunc(n.Devices, Device.partitioned)
+	if !o.NoCards && len(n.Devices) > 0 {
+		m.Annotations[AnnotationCards] = cards(n.Devices, n.Topology)
+	}
 	// HAMi has no word for a node without devices: an empty list is an error to it, and
 	// an absent one the same error.
 	if o.Register == FormatNone || len(n.Devices) == 0 {

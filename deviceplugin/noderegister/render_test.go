@@ -2,7 +2,9 @@ package noderegister
 
 import (
 	"encoding/json"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -113,8 +115,26 @@ func TestScores(t *testing.T) {
 	assert.NotContains(t, Render(one, Options{NoScores: true}).Annotations, AnnotationScore)
 }
 
+func TestCards(t *testing.T) {
+	n := example()
+	n.Devices[0].Healthy = false
+	n.Devices[1].Card.NUMANode = gpu.NUMAUnknown
+	assert.Equal(t, `{"version":1,"cards":[`+
+		`{"uuid":"GPU-a","model":"NVIDIA H200","index":0,"memoryMiB":143771,"cores":100,"slots":10,"mode":"hami-core","healthy":true},`+
+		`{"uuid":"GPU-b","model":"NVIDIA H200","index":1,"numa":1,"memoryMiB":143771,"cores":100,"slots":10,"mode":"hami-core","healthy":false}],`+
+		`"links":[[0,1850],[1850,0]]}`, Render(n, Options{}).Annotations[AnnotationCards])
+
+	n.Topology = gpu.Topology{}
+	assert.NotContains(t, Render(n, Options{}).Annotations[AnnotationCards], "links", "nobody knows")
+	n.Devices[0].Mode = ModeMIG
+	n.Devices[1].Mode = ModeMIG
+	assert.NotContains(t, Render(n, Options{}).Annotations, AnnotationCards, "the kubelet counts the parts of a partitioned card")
+}
+
 func TestOptionsLeaveOut(t *testing.T) {
-	assert.Empty(t, Render(example(), Options{Register: FormatNone}).Annotations)
+	assert.Empty(t, Render(example(), Options{Register: FormatNone, NoCards: true}).Annotations)
+	assert.Equal(t, []string{AnnotationCards}, slices.Collect(maps.Keys(Render(example(), Options{Register: FormatNone}).Annotations)), "ours is no HAMi's")
+	assert.NotContains(t, Render(example(), Options{NoCards: true}).Annotations, AnnotationCards)
 	assert.Empty(t, Render(example(), Options{NoLabels: true}).Labels)
 	assert.Empty(t, Render(Node{}, Options{}).Annotations, "no device")
 	assert.Equal(t, map[string]string{LabelPrefix + "count": "0"}, Render(Node{}, Options{TencentModel: true}).Labels)

@@ -13,7 +13,7 @@
 //	 "links":[[0,1850],[1850,0]]}
 //
 // It says what HAMi's annotation can't: which NUMA nodes are not known ("numa" is absent),
-// memory beyond 2 PiB and, in the same write as the cards, their links by position.
+// and, in the same write as the cards, their links.
 // memoryMiB, cores and slots are what may be given out, scaling included; the model is as
 // HAMi registers it, so that nvidia.com/use-gputype means the same by both. Links are
 // HAMi's numbers (gpu.Pair.Score), absent where not known. It goes before HAMi's where it
