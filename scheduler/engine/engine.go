@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
@@ -36,6 +37,9 @@ type Options struct {
 	// NodePolicy, CardPolicy and Weights are for pods that name none: their texts are
 	// package choose's, and empty is its default.
 	NodePolicy, CardPolicy, Weights string
+	// QuotaLabels are the nodes' labels that gpu-manager's quota goes by;
+	// quota.DefaultLabels where there are none.
+	QuotaLabels quota.Labels
 	// Keys verify the grants on pods; nil: they need not be signed.
 	Keys grant.Verifier
 	// Clock is time.Now where it is nil.
@@ -57,6 +61,7 @@ type Engine struct {
 
 	mu      sync.Mutex // guards what follows, and orders the changes of newest
 	pods    map[string]*pod
+	book    *quota.Book
 	waiting expiries
 	free    []int // slots of the table that no node has
 	slots   int   // of the table that were ever given
@@ -72,13 +77,16 @@ func New(o Options) (*Engine, error) {
 	if o.ReservationTTL <= 0 {
 		o.ReservationTTL = DefaultReservationTTL
 	}
+	if o.QuotaLabels == (quota.Labels{}) {
+		o.QuotaLabels = quota.DefaultLabels()
+	}
 	if o.Signatures <= 0 {
 		o.Signatures = DefaultSignatures
 	}
 	if _, err := parsePolicies(o.NodePolicy, o.CardPolicy, o.Weights); err != nil {
 		return nil, err
 	}
-	e := &Engine{options: o, verdicts: newCache(o.Signatures), pods: map[string]*pod{}}
+	e := &Engine{options: o, verdicts: newCache(o.Signatures), pods: map[string]*pod{}, book: quota.NewBook()}
 	e.newest.Store(&Snapshot{})
 	return e, nil
 }

@@ -17,6 +17,7 @@ type Evaluation struct {
 	own     string
 	ownNode *node
 	ownView outcome
+	limits  *limits // the namespace's quotas, or nil
 	err     error
 }
 
@@ -31,7 +32,11 @@ func (e *Engine) Evaluate(s *Snapshot, object *scheduler.Pod, r *request.Request
 		return v
 	}
 	v.ask, v.page, v.positions = sheet.ask, sheet.at(s), positions(r)
-	if at := e.Holding(object.UID); at != "" {
+	e.mu.Lock()
+	at := e.holding(object.UID)
+	v.limits = e.limits(object, r)
+	e.mu.Unlock()
+	if at != "" {
 		if n := s.node(at); n != nil && n.holding(object.UID) != nil {
 			f := v.ask.fitter()
 			defer f.release()
@@ -46,6 +51,10 @@ func (e *Engine) Evaluate(s *Snapshot, object *scheduler.Pod, r *request.Request
 func (e *Engine) Holding(podUID string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.holding(podUID)
+}
+
+func (e *Engine) holding(podUID string) string {
 	if p := e.pods[podUID]; p != nil && p.held != nil {
 		return p.held.placement.Node
 	}
@@ -59,20 +68,24 @@ func (v *Evaluation) Err() error { return v.err }
 func (v *Evaluation) Snapshot() *Snapshot { return v.snapshot }
 
 // Verdict is the node's.
-func (v *Evaluation) Verdict(node string) Verdict {
+func (v *Evaluation) Verdict(node string) Verdict { return v.cached(node, v.limits) }
+
+func (v *Evaluation) cached(node string, l *limits) Verdict {
 	slot, ok := v.snapshot.slots.get(node)
 	switch {
 	case v.err != nil || !ok:
-		return v.verdict(node, nil, unknown)
+		return v.verdict(node, nil, unknown, l)
 	case v.ownNode != nil && node == v.own:
-		return v.verdict(node, v.ownNode, v.ownView)
+		return v.verdict(node, v.ownNode, v.ownView, l)
 	}
-	return v.verdict(node, v.snapshot.table.at(slot), v.page.parts[slot/chunkSize][slot%chunkSize])
+	return v.verdict(node, v.snapshot.table.at(slot), v.page.parts[slot/chunkSize][slot%chunkSize], l)
 }
 
 // unknown is the outcome for a node that the snapshot has not.
 var unknown = outcome{counts: Counts{NodeUnregistered: 1}}
 
-func (v *Evaluation) verdict(name string, n *node, o outcome) Verdict {
-	return Verdict{Fits: o.fits, Score: int64(o.score), name: name, on: n, ask: v.ask, pod: v.pod, positions: v.positions, outcome: o}
+func (v *Evaluation) verdict(name string, n *node, o outcome, l *limits) Verdict {
+	verdict := Verdict{name: name, on: n, ask: v.ask, pod: v.pod, positions: v.positions, refusal: v.err}
+	verdict.judge(o, l)
+	return verdict
 }

@@ -7,20 +7,21 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// SetNode is the event that a node has come or has changed. A node whose cards can't be read
-// gets no pods; those that it has are kept, and counted again when its cards are back.
+// SetNode is the event that a node has come or has changed. Of a node whose
+// annotations are malformed the cards that can be read are used; what pods have of the
+// others is kept, and counted again when they are back.
 func (e *Engine) SetNode(object *scheduler.Node) {
 	inventory, err := wire.DecodeNode(object)
 	problem := ""
 	if err != nil {
-		inventory, problem = scheduler.Inventory{}, err.Error()
+		problem = err.Error() // the inventory is what could be read
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c := e.begin()
 	old := c.node(object.Name)
 	if n := old.asRegistered(object, inventory, problem); n != old {
-		c.set(n)
+		c.set(c.recharged(n))
 		c.commit()
 	}
 }
@@ -37,7 +38,7 @@ func (e *Engine) DeleteNode(name string) {
 	}
 	next := *old.withCards(noCards)
 	next.registered, next.problem, next.labels = false, "", nil
-	c.set(&next)
+	c.set(c.recharged(&next))
 	c.commit()
 }
 

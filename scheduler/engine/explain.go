@@ -20,14 +20,14 @@ func (v *Verdict) why() string {
 	switch {
 	case v.Fits:
 		return "fits"
-	case v.ask == nil:
-		return "not judged"
+	case v.refusal != nil:
+		return v.refusal.Error()
 	case v.on == nil || !v.on.registered:
-		return "the node has no cards registered: is the agent running there?"
-	case v.on.problem != "":
+		return "the node is not known"
+	case counts[NodeUnregistered] > 0 && v.on.problem != "":
 		return "the node's cards can't be read: " + v.on.problem
 	case counts[NodeUnregistered] > 0:
-		return "the node has registered 0 cards"
+		return "the node has no cards registered: is the agent running there?"
 	case counts[NodeInsufficientDevice] > 0:
 		return fmt.Sprintf("%s, and %s wants %d", plural(len(v.on.cards.total), "card"), v.container(), v.need().Cards)
 	}
@@ -183,7 +183,7 @@ func (v *Evaluation) Summary() string {
 // Nodes are the names of the nodes that are judged, sorted.
 func (v *Evaluation) Nodes() []string { return v.snapshot.Nodes() }
 
-// Nodes are the names of the nodes that have registered, sorted.
+// Nodes are the names of the nodes that have cards, sorted.
 func (s *Snapshot) Nodes() []string {
 	var names []string
 	for _, c := range s.table {
@@ -191,7 +191,7 @@ func (s *Snapshot) Nodes() []string {
 			continue
 		}
 		for _, n := range c {
-			if n != nil && n.registered {
+			if n != nil && len(n.cards.total) > 0 {
 				names = append(names, n.name)
 			}
 		}

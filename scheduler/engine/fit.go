@@ -7,6 +7,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/choose"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
@@ -14,8 +15,9 @@ import (
 type outcome struct {
 	fits  bool
 	score int32
-	// taken is what the pod takes of the node, by which quotas count.
-	taken scheduler.Use
+	// What the pod takes of its namespace's quotas (quota.Charge).
+	memoryMiB          int64
+	cores, cardPercent int32
 	// need is the container that could not be served, by its position in ask.needs.
 	need   uint8
 	counts Counts
@@ -182,7 +184,6 @@ func (f *fitter) rate(o *outcome) {
 	f.after, f.links = f.after[:0], f.links[:0]
 	for c, used := range f.n.used {
 		most := f.loads[c].most
-		o.taken = o.taken.Add(most)
 		f.after = append(f.after, used.Add(most))
 	}
 	if links := f.n.cards.inventory.Links; links != nil {
@@ -192,7 +193,28 @@ func (f *fitter) rate(o *outcome) {
 			}
 		}
 	}
+	f.charge(o)
 	o.score = int32(choose.Node(f.ask.node, f.ask.weights, f.after, f.n.cards.total, f.links...))
+}
+
+// charge adds up what was given as quota.Of does: ask.needs are in the order in which the
+// containers start.
+func (f *fitter) charge(o *outcome) {
+	var running outcome
+	for i := range f.ask.needs {
+		need, now := &f.ask.needs[i], running
+		for _, c := range f.given[i] {
+			card := f.n.cards.total[c].MemoryMiB
+			mib := need.Memory(card)
+			now.memoryMiB += mib
+			now.cores += int32(need.Cores)
+			now.cardPercent += int32(quota.CardPercent(need.Cores, mib, card))
+		}
+		o.memoryMiB, o.cores, o.cardPercent = max(o.memoryMiB, now.memoryMiB), max(o.cores, now.cores), max(o.cardPercent, now.cardPercent)
+		if need.kind != scheduler.Init {
+			running = now
+		}
+	}
 }
 
 // shares writes what was given down by container of the pod.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
 
 // cards is what a node registered, made ready for the fit. It is not changed.
@@ -52,8 +53,10 @@ type node struct {
 type held struct {
 	uid, namespace, name string
 	placement            scheduler.Placement
-	uses                 []cardUse // by UUID: what is kept whatever the node's cards are
-	takes                []take    // by position, on the cards that the node has
+	kinds                []scheduler.Kind // of the pod's containers
+	uses                 []cardUse        // by UUID: what is kept whatever the node's cards are
+	takes                []take           // by position, on the cards that the node has
+	charge               quota.Charge     // to the namespace's quotas
 }
 
 type cardUse struct {
@@ -69,6 +72,9 @@ type take struct {
 // newHeld counts what the pod takes with this placement.
 func newHeld(pod *scheduler.Pod, placement scheduler.Placement) *held {
 	h := &held{uid: pod.UID, namespace: pod.Namespace, name: pod.Name, placement: placement}
+	for _, c := range pod.Containers {
+		h.kinds = append(h.kinds, c.Kind)
+	}
 	for uuid, use := range scheduler.Uses(pod.Containers, placement.Containers) {
 		h.uses = append(h.uses, cardUse{uuid, use})
 	}
@@ -90,7 +96,7 @@ func (h *held) on(c *cards) *held {
 
 // sameAs says whether both are the same holding of the same pod.
 func (h *held) sameAs(other *held) bool {
-	return h.uid == other.uid && samePlacement(h.placement, other.placement) && slices.Equal(h.uses, other.uses)
+	return h.uid == other.uid && samePlacement(h.placement, other.placement) && slices.Equal(h.kinds, other.kinds)
 }
 
 func samePlacement(a, b scheduler.Placement) bool {

@@ -12,10 +12,11 @@ import (
 // asks about. It is not changed: Without and With make another one, for the cost of a node.
 type Overlay struct {
 	base, state *Snapshot
+	moved       []moved
 }
 
 // Overlay is the snapshot with nothing changed yet.
-func (s *Snapshot) Overlay() *Overlay { return &Overlay{s, s} }
+func (s *Snapshot) Overlay() *Overlay { return &Overlay{base: s, state: s} }
 
 // Without is the snapshot without what the pod holds on the node.
 func (s *Snapshot) Without(node, podUID string) *Overlay { return s.Overlay().Without(node, podUID) }
@@ -23,20 +24,24 @@ func (s *Snapshot) Without(node, podUID string) *Overlay { return s.Overlay().Wi
 // Without is the overlay without what the pod holds on the node.
 func (o *Overlay) Without(node, podUID string) *Overlay {
 	n := o.state.node(node)
-	if n == nil || n.holding(podUID) == nil {
+	if n == nil {
 		return o
 	}
-	return o.set(n.without(podUID))
+	h := n.holding(podUID)
+	if h == nil {
+		return o
+	}
+	return o.set(n.without(podUID), moved{h.namespace, h.charge, false})
 }
 
-func (o *Overlay) set(n *node) *Overlay {
+func (o *Overlay) set(n *node, m moved) *Overlay {
 	slot, ok := o.state.slots.get(n.name)
 	if !ok {
 		return o
 	}
 	next := *o.state
 	next.table = o.state.table.with(slot, n)
-	return &Overlay{o.base, &next}
+	return &Overlay{o.base, &next, append(slices.Clip(o.moved), m)}
 }
 
 // With is the overlay with the pod on the node: a pod that the snapshot has there holds
@@ -49,7 +54,7 @@ func (e *Engine) With(o *Overlay, node string, object *scheduler.Pod, r *request
 		return o
 	}
 	if was := o.base.node(node).holding(object.UID); was != nil {
-		return o.set(n.with(was))
+		return o.set(n.with(was), moved{was.namespace, was.charge, true})
 	}
 	if r == nil {
 		return o
@@ -63,7 +68,9 @@ func (e *Engine) With(o *Overlay, node string, object *scheduler.Pod, r *request
 	if out := f.fit(n); !out.fits {
 		f.force(n)
 	}
-	return o.set(n.with(newHeld(object, scheduler.Placement{Node: node, Containers: f.shares(r)})))
+	h := newHeld(object, scheduler.Placement{Node: node, Containers: f.shares(r)})
+	h.charge = e.charge(h, n)
+	return o.set(n.with(h), moved{h.namespace, h.charge, true})
 }
 
 // force serves the needs whether there is room or not: where there is none, from the cards
@@ -95,15 +102,19 @@ func (f *fitter) free(card int) int64 {
 // On is the node's verdict as it would be on an overlay of the snapshot that was evaluated.
 func (v *Evaluation) On(o *Overlay, node string) Verdict {
 	n := o.state.node(node)
-	if v.err != nil || n == o.base.node(node) && o.base.version == v.snapshot.version {
+	l := v.limits.with(v.pod.Namespace, o.moved)
+	switch {
+	case v.err != nil:
 		return v.Verdict(node)
+	case n == o.base.node(node) && o.base.version == v.snapshot.version:
+		return v.cached(node, l)
 	}
-	if n != nil && v.pod != nil {
+	if n != nil {
 		n = n.without(v.pod.UID)
 	}
 	f := v.ask.fitter()
 	defer f.release()
-	return v.verdict(node, n, f.fit(n))
+	return v.verdict(node, n, f.fit(n), l)
 }
 
 // Victims is which of the candidates have to go so that the pod fits on the node: a set
@@ -123,7 +134,7 @@ func (v *Evaluation) Victims(o *Overlay, node string, candidates []string) (vict
 		if was == nil {
 			continue
 		}
-		spared := o.set(o.state.node(node).with(was))
+		spared := o.set(o.state.node(node).with(was), moved{was.namespace, was.charge, true})
 		if verdict := v.On(spared, node); verdict.Fits {
 			o = spared
 		} else {

@@ -48,9 +48,8 @@ func (e *Engine) hold(p *pod, h *held) {
 	if p.held != nil && p.held.placement.Node != h.placement.Node {
 		c.release(p.held)
 	}
-	c.set(c.node(h.placement.Node).with(h))
+	p.held = c.hold(h)
 	c.commit()
-	p.held = h
 }
 
 // drop gives back what the pod holds.
@@ -64,7 +63,20 @@ func (e *Engine) drop(p *pod) {
 	p.held, p.owner, p.expiry = nil, "", time.Time{}
 }
 
-func (c change) release(h *held) { c.set(c.node(h.placement.Node).without(h.uid)) }
+// hold books what a pod holds, and charges it to its namespace.
+func (c change) hold(h *held) *held {
+	n := c.node(h.placement.Node)
+	charged := *h
+	charged.charge = c.e.charge(h, n)
+	c.e.book.Charge(h.namespace, h.uid, charged.charge)
+	c.set(n.with(&charged))
+	return &charged
+}
+
+func (c change) release(h *held) {
+	c.e.book.Refund(h.uid)
+	c.set(c.node(h.placement.Node).without(h.uid))
+}
 
 // forget is for a pod that holds nothing: its entry goes if it says nothing more.
 func (e *Engine) forget(p *pod) {

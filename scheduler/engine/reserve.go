@@ -65,8 +65,8 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 	}
 	f := sheet.ask.fitter()
 	defer f.release()
-	v := Verdict{name: node, on: n, ask: sheet.ask, pod: object, positions: positions(r), outcome: f.fit(n)}
-	v.Fits = v.outcome.fits
+	v := Verdict{name: node, on: n, ask: sheet.ask, pod: object, positions: positions(r)}
+	v.judge(f.fit(n), e.limits(object, r))
 	if !v.Fits {
 		e.stats.refused.Add(1)
 		return scheduler.Placement{}, &NoRoomError{v}

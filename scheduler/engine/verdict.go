@@ -17,6 +17,15 @@ type Verdict struct {
 	pod       *scheduler.Pod
 	positions []int // of ask.needs in the pod's containers
 	outcome   outcome
+	refusal   error // why it is refused whatever is free: quotas, or a policy that there is not
+}
+
+// judge makes it the verdict by what the fit says, and by the namespace's quotas.
+func (v *Verdict) judge(o outcome, l *limits) {
+	if err := l.check(v.on, &o); err != nil && o.refuse(v.on) {
+		v.refusal = err
+	}
+	v.outcome, v.Fits, v.Score = o, o.fits, int64(o.score)
 }
 
 // Reasons is how many cards failed by which reason, for the container that could not be

@@ -1,0 +1,146 @@
+package engine
+
+import (
+	"slices"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+// SetQuota gives a namespace the resource quota of that name, in place of what it was.
+func (e *Engine) SetQuota(namespace, name string, l quota.Limits) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.book.SetLimits(namespace, name, l)
+}
+
+// DeleteQuota takes a namespace's resource quota away.
+func (e *Engine) DeleteQuota(namespace, name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.book.DropLimits(namespace, name)
+}
+
+// SetCardQuota gives all namespaces gpu-manager's quota; nil: there is none.
+func (e *Engine) SetCardQuota(cards *quota.Cards) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.book.SetCards(cards)
+}
+
+// charge is what is taken of the namespace's quotas by what is held on the node.
+func (e *Engine) charge(h *held, n *node) quota.Charge {
+	containers := make([]scheduler.Container, len(h.kinds))
+	for i, kind := range h.kinds {
+		containers[i].Kind = kind
+	}
+	return quota.Of(containers, h.placement.Containers, e.options.QuotaLabels.ModelOf(n.labels), func(uuid string) int64 {
+		if i, ok := n.cards.position[uuid]; ok {
+			return n.cards.total[i].MemoryMiB
+		}
+		return 0
+	})
+}
+
+// recharged is the node after its labels or cards have changed: its pods are charged anew.
+func (c change) recharged(n *node) *node {
+	var pods []*held
+	for i, h := range n.pods {
+		charge := c.e.charge(h, n)
+		if charge == h.charge {
+			continue
+		}
+		if pods == nil {
+			pods = slices.Clone(n.pods)
+		}
+		changed := *h
+		changed.charge = charge
+		pods[i] = &changed
+		c.e.book.Charge(h.namespace, h.uid, charge)
+	}
+	if pods == nil {
+		return n
+	}
+	next := *n
+	next.pods = pods
+	return &next
+}
+
+// limits is what a pod's namespace may still have, or nil where nothing limits it; what the
+// pod itself holds counts as free for it. The caller holds mu.
+func (e *Engine) limits(object *scheduler.Pod, r *request.Request) *limits {
+	account := e.book.View(object.Namespace)
+	if !account.Limited() {
+		return nil
+	}
+	if p := e.pods[object.UID]; p != nil && p.held != nil {
+		if n := e.newest.Load().node(p.held.placement.Node); n != nil {
+			if h := n.holding(object.UID); h != nil {
+				account = account.Minus(h.charge)
+			}
+		}
+	}
+	return &limits{account, quota.Asked(r, "", 0), e.options.QuotaLabels}
+}
+
+// limits are a namespace's quotas, as one pod sees them.
+type limits struct {
+	account *quota.Account
+	least   quota.Charge // what the pod takes at least, wherever it is placed
+	labels  quota.Labels
+}
+
+// check is why the quotas leave no room for the pod on the node; o is without them.
+func (l *limits) check(n *node, o *outcome) error {
+	if l == nil {
+		return nil
+	}
+	if err := l.account.Check(l.least); err != nil || !o.fits {
+		return err
+	}
+	charge := quota.Charge{MemoryMiB: o.memoryMiB, Cores: int64(o.cores), CardPercent: int64(o.cardPercent), Model: l.labels.ModelOf(n.labels)}
+	if err := l.account.Check(charge); err != nil {
+		return err
+	}
+	return l.account.CheckNode(n.labels, charge)
+}
+
+// refuse makes the outcome one of a quota that is used up: that is why those cards fail that
+// have come so far in the order of the checks. Other reasons stay.
+func (o *outcome) refuse(n *node) (refused bool) {
+	c := &o.counts
+	if o.fits {
+		c[ResourceQuotaNotFit] = uint16(len(n.cards.total))
+	} else {
+		c[ResourceQuotaNotFit] = c[CardInsufficientMemory] + c[CardInsufficientCore] + c[CardComputeUnitsExhausted]
+		c[CardInsufficientMemory], c[CardInsufficientCore], c[CardComputeUnitsExhausted] = 0, 0, 0
+	}
+	o.fits = false
+	return c[ResourceQuotaNotFit] > 0
+}
+
+// moved is a pod that an overlay has less or more, for its namespace's quotas.
+type moved struct {
+	namespace string
+	charge    quota.Charge
+	more      bool
+}
+
+// with is the limits on an overlay.
+func (l *limits) with(namespace string, all []moved) *limits {
+	if l == nil {
+		return nil
+	}
+	next := *l
+	for _, m := range all {
+		switch {
+		case m.namespace != namespace:
+		case m.more:
+			next.account = next.account.Plus(m.charge)
+		default:
+			next.account = next.account.Minus(m.charge)
+		}
+	}
+	return &next
+}
