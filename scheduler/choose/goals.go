@@ -1,0 +1,146 @@
+package choose
+
+import "slices"
+
+// goal is one number by which sets of cards are compared, the higher the better. A chain of words becomes a
+// list of goals: the first that differs decides.
+type goal uint8
+
+const (
+	goalNone  goal = iota
+	goalLinks      // the sum of the links between each two of the set
+	goalWorst      // the worst of them
+	goalUsed       // how much the cards are used, or how little
+	goalNUMA       // few NUMA nodes; then few cards on them
+	goalRest       // how little the set is linked with all cards there are to choose from: what the rest keeps
+	goalOrder      // the first cards; differs for each two sets
+)
+
+// maxGoals has room for all and one more.
+const maxGoals = 8
+
+// goals is the list, up to the first goalNone. Sets of equal values for all of it are as good.
+type goals struct {
+	list [maxGoals]goal
+	n    int
+	sign int64 // of goalUsed: 1 the more the better, -1 the less
+}
+
+func (g *goals) add(more ...goal) {
+	for _, x := range more {
+		if !g.has(x) {
+			g.list[g.n] = x
+			g.n++
+		}
+	}
+}
+
+func (g *goals) has(x goal) bool {
+	for _, y := range g.list[:g.n] {
+		if x == y {
+			return true
+		}
+	}
+	return false
+}
+
+// linear says that only each card's use counts, so that the best cards are the best set.
+func (g *goals) linear() bool { return g.n == 1 && g.list[0] == goalUsed }
+
+// goals is the chain for n > 1. It is the same for all NUMA nodes that numa-bind compares.
+func (q *question) goals() goals {
+	var g goals
+	topology := false
+	for _, k := range q.policy.keys {
+		switch k {
+		case keyBinpack, keySpread:
+			if !g.has(goalUsed) {
+				g.sign = 1
+				if k == keySpread {
+					g.sign = -1
+				}
+				g.add(goalUsed)
+			}
+		case keyTopology:
+			// Where all are connected alike, as by an NVSwitch, there is nothing to search.
+			if topology = q.links != nil && !q.uniform(); topology {
+				g.add(goalLinks, goalWorst)
+			}
+		case keyNUMA:
+			g.add(goalNUMA)
+		}
+	}
+	if topology {
+		g.add(goalRest)
+	}
+	return g
+}
+
+// uniform says that all pairs of the cards are connected as well.
+func (q *question) uniform() bool {
+	for k, i := range q.pool {
+		for _, j := range q.pool[:k] {
+			if q.link(i, j) != q.link(q.pool[0], q.pool[1]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// single is the best of the cards by the chain.
+func (q *question) single(at []int) int {
+	var best values
+	choice := -1
+	for _, i := range at {
+		var v values
+		n := 0
+		for _, k := range q.policy.keys {
+			switch k {
+			case keyBinpack:
+				v[n] = q.score(i)
+			case keySpread:
+				v[n] = -q.score(i)
+			case keyNUMA:
+				v[n] = -int64(q.neighbours(i, at))
+			case keyTopology:
+				if q.links != nil {
+					v[n] = -q.degree(i, at) // the one that is missed least
+				}
+			case keyNone:
+				continue
+			}
+			n++
+		}
+		if choice < 0 || v.compare(best) > 0 {
+			choice, best = i, v
+		}
+	}
+	return choice
+}
+
+// top appends the n cards that are best by themselves, the earlier of equal ones.
+func (q *question) top(dst, at []int, sign int64) ([]int, values) {
+	var room [maxExact]int64
+	scores, start := room[:0], len(dst) // of those chosen so far, the best first
+	for _, i := range at {
+		score := sign * q.score(i)
+		if len(scores) == q.n {
+			if scores[q.n-1] >= score {
+				continue
+			}
+			scores, dst = scores[:q.n-1], dst[:start+q.n-1]
+		}
+		scores, dst = append(scores, score), append(dst, i)
+		for k := len(scores) - 1; k > 0 && scores[k-1] < score; k-- {
+			scores[k-1], scores[k] = scores[k], scores[k-1]
+			dst[start+k-1], dst[start+k] = dst[start+k], dst[start+k-1]
+		}
+	}
+	sum := int64(0)
+	for _, s := range scores {
+		sum += s
+	}
+	slices.Sort(dst[start:])
+	return dst, values{sum}
+}

@@ -1,0 +1,93 @@
+package choose
+
+import "slices"
+
+// many appends a good set of more than 16 cards: the best of those that grow from each card, made better
+// by exchanging cards as long as that helps. Nodes of that many cards are rare.
+func (q *question) many(dst, at []int, g goals) ([]int, values) {
+	g.add(goalOrder)
+	var best []int
+	var most values
+	for _, first := range at {
+		set := q.grow(first, at)
+		if v := q.value(set, at, &g); best == nil || v.compare(most) > 0 {
+			best, most = set, v
+		}
+	}
+	most = q.improve(best, at, &g)
+	slices.Sort(best)
+	most[g.n-1] = 0 // goalOrder says nothing beside another search's
+	return append(dst, best...), most
+}
+
+// grow is n of the cards: first, and then always the one that is linked best with those, then on the
+// same NUMA node, then the first.
+func (q *question) grow(first int, at []int) []int {
+	set := []int{first}
+	for len(set) < q.n {
+		next, most := -1, [2]int64{}
+		for _, i := range at {
+			if slices.Contains(set, i) {
+				continue
+			}
+			if v := [2]int64{q.degree(i, set), int64(q.neighbours(i, set))}; next < 0 || slices.Compare(v[:], most[:]) > 0 {
+				next, most = i, v
+			}
+		}
+		set = append(set, next)
+	}
+	return set
+}
+
+// improve exchanges cards of the set for others.
+func (q *question) improve(set, at []int, g *goals) values {
+	best := q.value(set, at, g)
+	for better := true; better; {
+		better = false
+		for k := range set {
+			for _, i := range at {
+				if slices.Contains(set, i) {
+					continue
+				}
+				old := set[k]
+				set[k] = i
+				if v := q.value(set, at, g); v.compare(best) > 0 {
+					best, better = v, true
+				} else {
+					set[k] = old
+				}
+			}
+		}
+	}
+	return best
+}
+
+// value is what the set is worth, goal by goal.
+func (q *question) value(set, at []int, g *goals) values {
+	var v values
+	for x, goal := range g.list[:g.n] {
+		for k, i := range set {
+			switch goal {
+			case goalLinks:
+				v[x] += q.degree(i, set[:k])
+			case goalWorst:
+				for _, j := range set[:k] {
+					if l := int64(q.link(i, j)); k == 1 || l < v[x] {
+						v[x] = l
+					}
+				}
+			case goalUsed:
+				v[x] += g.sign * q.score(i)
+			case goalNUMA:
+				if q.neighbours(i, set[:k]) == 0 {
+					v[x] -= numaStep + int64(q.neighbours(i, at))
+				}
+			case goalRest:
+				v[x] -= q.degree(i, q.pool)
+			case goalOrder:
+				v[x] -= int64(i)
+			}
+		}
+	}
+	return v
+}

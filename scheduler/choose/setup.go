@@ -1,0 +1,187 @@
+package choose
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// setUp reads the numbers of the cards at, the best connected first.
+func (s *search) setUp(q *question, at []int, g goals) {
+	g.add(goalOrder)
+	s.m, s.n, s.goals = len(at), q.n, g
+	var degrees [maxExact]int64
+	for k, i := range at {
+		d := q.degree(i, q.pool)
+		v := k
+		for ; v > 0 && degrees[v-1] < d; v-- {
+			degrees[v], s.card[v] = degrees[v-1], s.card[v-1]
+		}
+		degrees[v], s.card[v] = d, i
+	}
+	for v, i := range s.card[:s.m] {
+		s.worth[worthUsed][v] = g.sign * q.score(i)
+		s.worth[worthRest][v] = -degrees[v]
+		s.worth[worthOrder][v] = 1 << (maxExact - slices.Index(at, i))
+		s.group[v] = uint8(v)
+		for u := range v {
+			s.link[u][v] = q.link(i, s.card[u])
+			s.link[v][u] = s.link[u][v]
+			if s.group[u] == uint8(u) && q.candidates[s.card[u]].NUMA == q.candidates[i].NUMA {
+				s.group[v] = uint8(u)
+			}
+		}
+		s.members[s.group[v]] |= 1 << v
+	}
+	s.normalize()
+	s.rank()
+	s.findTwins()
+	if g.has(goalLinks) {
+		s.sumHalves()
+	}
+}
+
+// normalize makes the links small numbers.
+func (s *search) normalize() {
+	least, common := int32(math.MaxInt32), int32(0)
+	for v := range s.m {
+		for u := range v {
+			least = min(least, s.link[v][u])
+		}
+	}
+	for v := range s.m {
+		for u := range v {
+			common = gcd(common, s.link[v][u]-least)
+		}
+	}
+	common = max(common, 1)
+	for v := range s.m {
+		for u := range v {
+			s.link[v][u] = (s.link[v][u] - least) / common
+			s.link[u][v] = s.link[v][u]
+		}
+	}
+	s.base, s.unit = int64(least), int64(common)
+}
+
+func gcd(a, b int32) int32 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// rank orders the cards by what they count for themselves.
+func (s *search) rank() {
+	for row := range s.ranked {
+		worth, ranked := &s.worth[row], &s.ranked[row]
+		for v := range s.m {
+			k := v
+			for ; k > 0 && worth[ranked[k-1]] < worth[v]; k-- {
+				ranked[k] = ranked[k-1]
+			}
+			ranked[k] = uint8(v)
+		}
+	}
+}
+
+// findTwins finds the cards that differ in nothing but their order. Being twins carries over, so a card
+// is compared only with the first of each kind.
+func (s *search) findTwins() {
+	first := uint16(0)
+	var kind [maxExact]uint8
+	for v := range s.m {
+		kind[v] = uint8(v)
+		for set := first; set != 0; set &= set - 1 {
+			if u := bits.TrailingZeros16(set); s.alike(u, v) {
+				kind[v] = uint8(u)
+				break
+			}
+		}
+		if kind[v] == uint8(v) {
+			first |= 1 << v
+		}
+		for u := range v {
+			if kind[u] == kind[v] {
+				s.twins[u] |= 1 << v
+			}
+		}
+	}
+}
+
+func (s *search) alike(u, v int) bool {
+	if s.worth[worthUsed][u] != s.worth[worthUsed][v] || s.worth[worthRest][u] != s.worth[worthRest][v] || s.group[u] != s.group[v] {
+		return false
+	}
+	for x := range s.m {
+		if x != u && x != v && s.link[u][x] != s.link[v][x] {
+			return false
+		}
+	}
+	return true
+}
+
+// sumHalves fills halves, from the last card on: each table is the one after it with one card more.
+func (s *search) sumHalves() {
+	var sorted [maxExact][maxExact]int32 // each card's links with the cards from i on, the best first
+	for i := s.m - 1; i >= 0; i-- {
+		for v := i + 1; v < s.m; v++ {
+			place(&sorted[v], s.m-i-2, s.link[v][i])
+			place(&sorted[i], v-i-1, s.link[v][i])
+		}
+		for v := i; v < s.m; v++ {
+			sums := &s.halves[i][v]
+			for k := 0; k < s.m-i-1; k++ {
+				sums[k+1] = sums[k] + sorted[v][k]
+			}
+		}
+	}
+}
+
+// place puts x among the first n, which are in descending order.
+func place(sorted *[maxExact]int32, n int, x int32) {
+	for ; n > 0 && sorted[n-1] < x; n-- {
+		sorted[n] = sorted[n-1]
+	}
+	sorted[n] = x
+}
+
+// greedy offers, for each card, the set that grows from it by always taking the card that is linked
+// best with it: almost always one of them is as good as any, and the search only has to prove that.
+func (s *search) greedy() {
+	for first := range s.m {
+		p := partial{worst: math.MaxInt32}
+		var gain [maxExact]int32
+		for v := first; ; {
+			p = s.grown(v, &p, &gain)
+			if bits.OnesCount16(p.chosen) == s.n {
+				break
+			}
+			v = -1
+			for u := range s.m {
+				if p.chosen>>u&1 == 0 && (v < 0 || gain[u] > gain[v]) {
+					v = u
+				}
+			}
+		}
+		s.offer(&p)
+	}
+}
+
+// grown is p with card v too; gain is how each card is linked with those of p, and then with v.
+func (s *search) grown(v int, p *partial, gain *[maxExact]int32) partial {
+	next := *p
+	next.chosen |= 1 << v
+	next.links += int64(gain[v])
+	row := &s.link[v]
+	for set := p.chosen; set != 0; set &= set - 1 {
+		next.worst = min(next.worst, row[bits.TrailingZeros16(set)])
+	}
+	for x := range next.worth {
+		next.worth[x] += s.worth[x][v]
+	}
+	for u := range s.m {
+		gain[u] += row[u]
+	}
+	return next
+}

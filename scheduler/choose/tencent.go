@@ -1,0 +1,159 @@
+package choose
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// gpu-manager decides by three evaluators, and so does the policy tencent:
+//
+//   - share, for a part of a card: the card with the fewest free cores that are enough, then the
+//     least free memory, the fewest containers.
+//   - fragment, for one whole card: the card that breaks the least. Its links to the other free
+//     cards are compared, the best first: a card by itself goes before one of a pair, one of
+//     a pair before one of four.
+//   - link, for several whole cards: the smallest group of free cards that are all connected at the best level at which
+//     there are enough; of it, the set that is connected best.
+//
+// It differs where gpu-manager is known to do badly: there, a card alone on its socket
+// is used last and a pair is broken (tke#226), a set is the first cards of its group rather than the best ones, equal
+// groups are taken as a map's order has it, NVLink isn't known, and a level that is
+// unknown ends the process; here it is the farthest.
+
+// blockMiB is the unit of gpu-manager's memory: less than that makes no card fuller.
+const blockMiB = 256
+
+// tencent appends the cards that gpu-manager's policy chooses.
+func (q *question) tencent(dst, at []int) ([]int, values) {
+	switch {
+	case q.n > 1 && len(at) > maxExact:
+		return q.many(dst, at, linkGoals())
+	case q.n > 1:
+		return q.group(dst, at)
+	case q.candidates[at[0]].Exclusive:
+		return append(dst, q.fragment(at)), values{}
+	}
+	return append(dst, q.share(at)), values{}
+}
+
+func linkGoals() goals {
+	var g goals
+	g.add(goalWorst, goalLinks, goalRest)
+	return g
+}
+
+// share is the fullest card. Of cards that nobody uses it is the one that the others miss least.
+func (q *question) share(at []int) int {
+	choice := -1
+	var best values
+	for _, i := range at {
+		c := &q.candidates[i]
+		free := c.Total.Sub(c.Used)
+		v := values{-int64(free.Cores), -(free.MemoryMiB / blockMiB), -int64(c.Used.Slots)}
+		if choice >= 0 && v.compare(best) < 0 {
+			continue
+		}
+		if c.Used.Slots <= 0 {
+			for _, j := range at {
+				if j != i && q.candidates[j].Used.Slots <= 0 {
+					v[3] -= int64(q.link(i, j))
+				}
+			}
+		}
+		if choice < 0 || v.compare(best) > 0 {
+			choice, best = i, v
+		}
+	}
+	return choice
+}
+
+// fragment is the card whose links are the least when compared from the best one on; then the smallest.
+func (q *question) fragment(at []int) int {
+	var room, bestRoom [maxExact]int32
+	choice, best := -1, bestRoom[:0]
+	for _, i := range at {
+		links := room[:0]
+		for _, j := range at {
+			if j != i {
+				links = append(links, -q.link(i, j))
+			}
+		}
+		slices.Sort(links)
+		better := choice < 0
+		if !better {
+			if order := slices.Compare(links, best); order != 0 {
+				better = order > 0
+			} else {
+				better = q.candidates[i].Total.MemoryMiB < q.candidates[choice].Total.MemoryMiB
+			}
+		}
+		if better {
+			choice, best = i, append(best[:0], links...)
+		}
+	}
+	return choice
+}
+
+// group appends n of the smallest group that will do at the best level there is.
+func (q *question) group(dst, at []int) ([]int, values) {
+	var link [maxExact][maxExact]int32
+	level := int32(0)
+	for k, i := range at {
+		for l, j := range at[:k] {
+			link[k][l] = q.link(i, j)
+			link[l][k] = link[k][l]
+			level = max(level, link[k][l])
+		}
+	}
+	for start := len(dst); ; {
+		var best values
+		smallest, below := len(at)+1, int32(-1)
+		for rest := uint32(1)<<len(at) - 1; rest != 0; {
+			var room [maxExact]int
+			members := room[:0]
+			group := component(&link, rest, level)
+			rest &^= group
+			for ; group != 0; group &= group - 1 {
+				k := bits.TrailingZeros32(group)
+				members = append(members, at[k])
+				for l := range at {
+					if l != k && link[k][l] < level {
+						below = max(below, link[k][l])
+					}
+				}
+			}
+			if len(members) < q.n || len(members) > smallest {
+				continue
+			}
+			tried, v := q.exact(dst, members, linkGoals())
+			if v[0] < int64(level) { // connected by way of others, but not each with each
+				continue
+			}
+			if len(members) < smallest || v.compare(best) > 0 {
+				dst = append(dst[:start], tried[len(tried)-q.n:]...)
+				smallest, best = len(members), v
+			}
+		}
+		if smallest <= len(at) {
+			return dst[:start+q.n], best
+		}
+		level = below
+	}
+}
+
+// component is the cards that are connected with the first of rest by links of the level or better, directly or
+// by way of others.
+func component(link *[maxExact][maxExact]int32, rest uint32, level int32) uint32 {
+	group := rest & -rest
+	for open := group; open != 0; {
+		v := bits.TrailingZeros32(open)
+		open &^= 1 << v
+		for others := rest &^ group; others != 0; others &= others - 1 {
+			if u := bits.TrailingZeros32(others); link[v][u] >= level {
+				group |= 1 << u
+				open |= 1 << u
+			}
+		}
+	}
+	return group
+}

@@ -1,0 +1,133 @@
+package choose
+
+import (
+	"math/rand/v2"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+)
+
+// Links by nvidia-smi's words, as gpu.Pair scores them.
+const (
+	sys = 10 * (iota + 1)
+	node
+	phb
+	pxb
+	pix
+	nv = 100 // each NVLink
+)
+
+// groups is a node whose cards are connected by the number of the innermost group that both are in: the
+// matrix of a tree. levels[k] is the link of cards whose groups are equal from k on.
+func groups(levels []int, cards ...[]int) [][]int {
+	return matrix(len(cards), func(i, j int) int {
+		link := sys
+		for k := len(levels) - 1; k >= 0; k-- {
+			if cards[i][k] != cards[j][k] {
+				break
+			}
+			link = levels[k]
+		}
+		return link
+	})
+}
+
+// matrix is a symmetric matrix.
+func matrix(m int, link func(i, j int) int) [][]int {
+	links := make([][]int, m)
+	for i := range links {
+		links[i] = make([]int, m)
+		for j := range i {
+			links[i][j] = link(i, j)
+			links[j][i] = links[i][j]
+		}
+	}
+	return links
+}
+
+// sevenCards is GPU0-2 and GPU3-6, each on one switch, on one host bridge.
+func sevenCards() [][]int {
+	return groups([]int{pix, phb}, []int{0, 0}, []int{0, 0}, []int{0, 0}, []int{1, 0}, []int{1, 0}, []int{1, 0}, []int{1, 0})
+}
+
+// lonelyFirst is GPU0 across the sockets from the pair GPU1-2 (tke#226).
+func lonelyFirst() [][]int {
+	return matrix(3, func(i, j int) int {
+		if i == 2 && j == 1 {
+			return pix
+		}
+		return sys
+	})
+}
+
+// nvSwitch is a DGX A100 or H100: all cards are connected as well.
+func nvSwitch(m, nvLinks int) [][]int {
+	return matrix(m, func(i, j int) int { return sys + nvLinks*nv })
+}
+
+// dgx1V100 is its hybrid cube mesh, as `nvidia-smi topo -m` shows it.
+func dgx1V100() [][]int {
+	nvLinks := [8][8]int{
+		{0, 1, 1, 2, 2, 0, 0, 0},
+		{1, 0, 2, 1, 0, 2, 0, 0},
+		{1, 2, 0, 2, 0, 0, 1, 0},
+		{2, 1, 2, 0, 0, 0, 0, 1},
+		{2, 0, 0, 0, 0, 1, 1, 2},
+		{0, 2, 0, 0, 1, 0, 2, 1},
+		{0, 0, 1, 0, 1, 2, 0, 2},
+		{0, 0, 0, 1, 2, 1, 2, 0},
+	}
+	return matrix(8, func(i, j int) int {
+		switch {
+		case i/4 != j/4:
+			return sys + nv*nvLinks[i][j]
+		case i/2 != j/2:
+			return phb + nv*nvLinks[i][j]
+		}
+		return pix + nv*nvLinks[i][j]
+	})
+}
+
+// twoSockets is m cards in pairs on switches, half of them on each socket.
+func twoSockets(m int) [][]int {
+	return matrix(m, func(i, j int) int {
+		switch {
+		case i/2 == j/2:
+			return pix
+		case i/(m/2) == j/(m/2):
+			return node
+		}
+		return sys
+	})
+}
+
+// fourSwitches is 16 cards on four switches, two a socket.
+func fourSwitches() [][]int {
+	return matrix(16, func(i, j int) int {
+		switch {
+		case i/4 == j/4:
+			return pix
+		case i/8 == j/8:
+			return phb
+		}
+		return sys
+	})
+}
+
+// randomLinks has no structure at all, of so many different links.
+func randomLinks(seed uint64, m, different int) [][]int {
+	r := rand.New(rand.NewPCG(seed, 1))
+	return matrix(m, func(i, j int) int { return sys * (1 + r.IntN(different)) })
+}
+
+// idle is m cards that nobody uses, half of them on each NUMA node.
+func idle(m int) []Candidate {
+	candidates := make([]Candidate, m)
+	for i := range candidates {
+		candidates[i] = Candidate{
+			Position: i, NUMA: i / ((m + 1) / 2),
+			Total: scheduler.Use{MemoryMiB: 81920, Cores: 100, Slots: 10},
+			Need:  scheduler.Use{MemoryMiB: 8192, Cores: 10, Slots: 1},
+		}
+	}
+	return candidates
+}
