@@ -24,13 +24,12 @@ const (
 	// The rest are of nodes, not of a card.
 	NodeInsufficientDevice // the node has fewer cards than one container wants
 	NodeUnregistered       // no cards are registered, or they can't be read
-	PodUnfit               // the pod's containers fit one by one, but not all together
 	codes
 )
 
 var names = [codes]string{"OK", "CardNotHealth", "CardCordoned", "CardTypeMismatch", "CardMIGMode", "NumaNotFit", "CardUuidMismatch",
 	"CardTimeSlicingExhausted", "ExclusiveDeviceAllocateConflict", "ResourceQuotaNotFit", "CardInsufficientMemory",
-	"CardInsufficientCore", "CardComputeUnitsExhausted", "NodeInsufficientDevice", "NodeUnregistered", "PodUnfit"}
+	"CardInsufficientCore", "CardComputeUnitsExhausted", "NodeInsufficientDevice", "NodeUnregistered"}
 
 // String is HAMi's name of the reason, as in its events and metrics.
 func (c Code) String() string {
@@ -43,8 +42,7 @@ func (c Code) String() string {
 var briefs = [codes]string{"fits", "cards are not healthy", "cards are cordoned", "cards are of another type", "cards are in MIG mode",
 	"no NUMA node has enough fitting cards", "cards are not those asked for by UUID", "cards have no free slot",
 	"cards are in use and an exclusive one is asked for", "the namespace's quota is used up", "cards have too little free memory",
-	"cards have too few free cores", "cards have all cores taken", "the node has too few cards", "the node has no cards registered",
-	"the containers fit one by one but not together"}
+	"cards have too few free cores", "cards have all cores taken", "the node has too few cards", "the node has no cards registered"}
 
 // Brief says the reason in a few words without numbers, the same for all nodes: what
 // kube-scheduler counts nodes by in a pod's event.

@@ -32,7 +32,7 @@ func (v *Verdict) why() string {
 		return fmt.Sprintf("%s, and %s wants %d", plural(len(v.on.cards.total), "card"), v.container(), v.need().Cards)
 	}
 	text := plural(len(v.on.cards.total), "card") + ": " + v.cards()
-	if counts[PodUnfit] > 0 {
+	if v.outcome.together {
 		text += ". Its containers fit one by one, but not together"
 	}
 	if len(v.ask.needs) > 1 {
@@ -114,7 +114,7 @@ func (f *fitter) says(code Code, need *need, i int) string {
 	case CardMIGMode:
 		return "in MIG mode, which is not shared"
 	case NumaNotFit:
-		return fmt.Sprintf("free enough, but the rule (numa-bind, mutex) leaves no %d of them", need.Cards)
+		return fmt.Sprintf("free enough, but no NUMA node has %d of them", need.Cards)
 	case CardUUIDMismatch:
 		return "with a UUID that is not wanted"
 	case CardTimeSlicingExhausted:

@@ -18,6 +18,8 @@ type outcome struct {
 	// What the pod takes of its namespace's quotas (quota.Charge).
 	memoryMiB          int64
 	cores, cardPercent int32
+	// together says that each container by itself would fit.
+	together bool
 	// need is the container that could not be served, by its position in ask.needs.
 	need   uint8
 	counts Counts

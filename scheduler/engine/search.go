@@ -21,8 +21,7 @@ func (f *fitter) retry(o *outcome) bool {
 	if f.search(0, 0) {
 		return true
 	}
-	// One by one they fit: that is the reason, with those of the first that had no room left.
-	o.counts[PodUnfit] = 1
+	o.together = true
 	return false
 }
 

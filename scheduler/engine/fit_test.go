@@ -1,0 +1,164 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+)
+
+// with is the card after some changes.
+func with(c scheduler.Card, changes ...func(*scheduler.Card)) scheduler.Card {
+	for _, change := range changes {
+		change(&c)
+	}
+	return c
+}
+
+func sick(c *scheduler.Card)     { c.Healthy = false }
+func cordoned(c *scheduler.Card) { c.Cordoned = true }
+func mig(c *scheduler.Card)      { c.Mode = "mig" }
+func a100(c *scheduler.Card)     { c.Model = "NVIDIA A100-SXM4-40GB"; c.MemoryMiB = 40000 }
+
+// TestReasons has one node with one or two cards, some pods on it, and what is said to one more.
+func TestReasons(t *testing.T) {
+	card := func(changes ...func(*scheduler.Card)) []scheduler.Card {
+		return []scheduler.Card{with(h100(0, 0), changes...)}
+	}
+	for _, tc := range []struct {
+		name        string
+		cards       []scheduler.Card
+		before      []string
+		pod         []string
+		annotations map[string]string
+		want        Code
+		text        string
+	}{
+		{"not healthy", card(sick, cordoned), nil, []string{"1/1000/0"}, nil, CardNotHealth, "1 card: 1 not healthy"},
+		{"cordoned", card(cordoned, a100), nil, []string{"1/1000/0"}, map[string]string{"nvidia.com/use-gputype": "H100"}, CardCordoned, "1 card: 1 cordoned"},
+		{"type", card(a100), nil, []string{"1/99999/0"}, map[string]string{"nvidia.com/use-gputype": "h100"}, CardTypeMismatch,
+			"1 card: 1 of another type (NVIDIA A100-SXM4-40GB)"},
+		{"type to avoid", card(), nil, []string{"1/1/0"}, map[string]string{"nvidia.com/nouse-gputype": "a100,h100"}, CardTypeMismatch,
+			"1 card: 1 of another type (NVIDIA H100 80GB HBM3)"},
+		{"mode", card(), nil, []string{"1/1/0"}, map[string]string{"nvidia.com/vgpu-mode": "mps"}, CardTypeMismatch, "1 card: 1 of another type (mode hami-core)"},
+		{"MIG", card(mig), nil, []string{"1/1/0"}, nil, CardMIGMode, "1 card: 1 in MIG mode, which is not shared"},
+		{"uuid", card(), nil, []string{"1/1/0"}, map[string]string{"nvidia.com/use-gpuuuid": uuid(0, 1)}, CardUUIDMismatch, "1 card: 1 with a UUID that is not wanted"},
+		{"uuid to avoid", card(), nil, []string{"1/1/0"}, map[string]string{"nvidia.com/nouse-gpuuuid": uuid(0, 0)}, CardUUIDMismatch,
+			"1 card: 1 with a UUID that is not wanted"},
+		{"slots before memory", card(func(c *scheduler.Card) { c.Slots = 1 }), []string{"1/80000/0"}, []string{"1/1/0"}, nil, CardTimeSlicingExhausted,
+			"1 card: 1 with no slot free"},
+		{"exclusive before memory", card(), []string{"1/80000/0"}, []string{"1/1/100"}, nil, ExclusiveDeviceAllocateConflict,
+			"1 card: 1 in use, and a card without others is wanted"},
+		{"mutex", card(), []string{"1/1/0"}, []string{"1/1/0"}, map[string]string{"hami.io/gpu-scheduler-policy": "mutex"}, ExclusiveDeviceAllocateConflict,
+			"1 card: 1 in use, and a card without others is wanted"},
+		{"memory before cores", card(), []string{"1/73800/90"}, []string{"1/8000/30"}, nil, CardInsufficientMemory,
+			"1 card: 1 with less than 8000 MiB free (most: 6200 MiB)"},
+		{"memory in percent", card(), []string{"1/-60/0"}, []string{"1/-50/0"}, nil, CardInsufficientMemory,
+			"1 card: 1 with less than 50% of their memory free (most: 32000 MiB)"},
+		{"cores", card(), []string{"1/1/80"}, []string{"1/1/30"}, nil, CardInsufficientCore, "1 card: 1 with less than 30% of cores free (most: 20%)"},
+		{"all cores taken", card(), []string{"1/1/100"}, []string{"1/1/0"}, nil, CardComputeUnitsExhausted, "1 card: 1 with all cores taken"},
+		{"too few cards", card(), nil, []string{"2/1/0"}, nil, NodeInsufficientDevice, `1 card, and container "c0" wants 2`},
+		{"too few fit", h100s(0, 2), []string{"1/80000/0"}, []string{"2/1/0"}, nil, CardInsufficientMemory,
+			"2 cards: 1 with less than 1 MiB free (most: 0 MiB), 1 free enough of the 2 that are asked for"},
+		{"numa", []scheduler.Card{h100(0, 3), h100(0, 4)}, nil, []string{"2/1/0"}, map[string]string{"nvidia.com/numa-bind": "true"}, NumaNotFit,
+			"2 cards: 2 free enough, but no NUMA node has 2 of them"},
+		{"numa within the container only", []scheduler.Card{h100(0, 3), h100(0, 4)}, nil, []string{"1/80000/0", "1/80000/0"},
+			map[string]string{"nvidia.com/numa-bind": "true"}, OK, "fits"},
+		{"the second container", card(), nil, []string{"1/50000/0", "1/40000/0"}, nil, CardInsufficientMemory,
+			`container "c1": 1 card: 1 with less than 40000 MiB free (most: 30000 MiB). Its containers fit one by one, but not together`},
+		{"no cards", nil, nil, []string{"1/1/0"}, nil, NodeUnregistered, "the node has no cards registered: is the agent running there?"},
+		{"several reasons", []scheduler.Card{with(h100(0, 0), cordoned), with(h100(0, 1), a100), h100(0, 2), h100(0, 3)}, []string{"1/70000/0", "1/71000/0"}, []string{"1/30000/0"},
+			map[string]string{"nvidia.com/use-gputype": "h100"}, CardInsufficientMemory,
+			"4 cards: 2 with less than 30000 MiB free (most: 10000 MiB), 1 cordoned, 1 of another type (NVIDIA A100-SXM4-40GB)"},
+		{"scaled cores are no exclusive card", card(func(c *scheduler.Card) { c.Cores = 200 }), []string{"1/1/50"}, []string{"1/1/100"}, nil, OK, "fits"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e := newEngine(t, Options{})
+			e.SetNode(nodeOf("n", tc.cards...))
+			for i, text := range tc.before {
+				place(t, e, podOf(string(rune('a'+i)), text), "n")
+			}
+			p := annotated(podOf("u", tc.pod...), tc.annotations)
+			v := e.Evaluate(e.Snapshot(), p, ask4(t, e, p))
+			verdict := v.Verdict("n")
+			require.Equal(t, "n: "+tc.text, verdict.Text())
+			require.Equal(t, tc.want, verdict.Reason())
+			require.Equal(t, tc.want == OK, verdict.Fits)
+			_, err := e.Reserve(p, ask4(t, e, p), "n", "test")
+			require.Equal(t, tc.want == OK, err == nil, "Reserve says the same")
+		})
+	}
+}
+
+// cardsOf are the cards' indices of each container.
+func cardsOf(placement scheduler.Placement) (all [][]int) {
+	for _, shares := range placement.Containers {
+		var cards []int
+		for _, s := range shares {
+			for i := range 64 {
+				if s.UUID == uuid(0, i) {
+					cards = append(cards, i)
+				}
+			}
+		}
+		all = append(all, cards)
+	}
+	return all
+}
+
+func TestContainers(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		cards []scheduler.Card
+		pod   []string
+		want  [][]int
+	}{
+		{"two containers may share a card", h100s(0, 1), []string{"1/40000/0", "1/40000/0"}, [][]int{{0}, {0}}},
+		{"a container's cards are distinct", h100s(0, 2), []string{"2/1000/0"}, [][]int{{0, 1}}},
+		{"one without cards keeps its position", h100s(0, 1), []string{"0/0/0", "1/40000/0"}, [][]int{nil, {0}}},
+		{"an init container takes the pod's own cards", h100s(0, 4), []string{"i1/40000/0", "1/40000/0"}, [][]int{{0}, {0}}},
+		{"one that needs more takes others too", h100s(0, 2), []string{"i2/40000/0", "1/40000/0"}, [][]int{{0, 1}, {0}}},
+		{"a whole card, and its init container", h100s(0, 1), []string{"i1/80000/100", "1/80000/100"}, [][]int{{0}, {0}}},
+		{"a sidecar counts beside the others", h100s(0, 2), []string{"s1/50000/0", "i1/50000/0", "1/50000/0"}, [][]int{{0}, {1}, {1}}},
+		{"in order it doesn't fit, the largest first it does", []scheduler.Card{with(h100(0, 0), a100), h100(0, 1)},
+			[]string{"1/30000/0", "1/10000/0", "1/80000/0"}, [][]int{{0}, {0}, {1}}},
+		{"neither helps, but there is a way", h100s(0, 2), []string{"1/40000/0", "1/40000/0", "1/30000/0", "1/25000/0", "1/25000/0"},
+			[][]int{{0}, {0}, {1}, {1}, {1}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e := newEngine(t, Options{})
+			e.SetNode(nodeOf("n", tc.cards...))
+			p := podOf("u", tc.pod...)
+			placement, err := e.Reserve(p, ask4(t, e, p), "n", "test")
+			require.NoError(t, err)
+			require.Equal(t, tc.want, cardsOf(placement))
+		})
+	}
+}
+
+func TestPercentOfEachCard(t *testing.T) {
+	e := newEngine(t, Options{})
+	e.SetNode(nodeOf("n", with(h100(0, 0), a100), h100(0, 1)))
+	p := podOf("u", "2/-25/0")
+	placement, err := e.Reserve(p, ask4(t, e, p), "n", "test")
+	require.NoError(t, err)
+	require.EqualValues(t, 10000, placement.Containers[0][0].MemoryMiB)
+	require.EqualValues(t, 20000, placement.Containers[0][1].MemoryMiB)
+}
+
+// TestHalves is what others get wrong: sixteen halves on eight cards.
+func TestHalves(t *testing.T) {
+	for _, policy := range []string{"spread", "binpack", "topology-aware", "numa"} {
+		t.Run(policy, func(t *testing.T) {
+			e := newEngine(t, Options{CardPolicy: policy})
+			e.SetNode(nodeOf("n", h100s(0, 8)...))
+			for i := range 16 {
+				place(t, e, podOf(nodeName(i), "1/-50/50"), "n")
+			}
+			for card := range 8 {
+				require.Equal(t, scheduler.Use{MemoryMiB: 80000, Cores: 100, Slots: 2}, used(e, "n", card))
+			}
+		})
+	}
+}
