@@ -1,7 +1,9 @@
 package choose
 
 import (
+	"iter"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/gpuslice/gpuslice/scheduler"
 )
@@ -130,4 +132,30 @@ func idle(m int) []Candidate {
 		}
 	}
 	return candidates
+}
+
+// subsets are all sets of n of m cards, the lowest first.
+func subsets(m, n int) iter.Seq[[]int] {
+	return func(yield func([]int) bool) {
+		set := make([]int, n)
+		for i := range set {
+			set[i] = i
+		}
+		for {
+			if !yield(slices.Clone(set)) {
+				return
+			}
+			k := n - 1
+			for k >= 0 && set[k] == m-n+k {
+				k--
+			}
+			if k < 0 {
+				return
+			}
+			set[k]++
+			for l := k + 1; l < n; l++ {
+				set[l] = set[l-1] + 1
+			}
+		}
+	}
 }

@@ -1,0 +1,67 @@
+package choose
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestParseCardPolicy(t *testing.T) {
+	for text, want := range map[string]string{
+		"": Spread, "  ": Spread, "spread": "spread", " binpack ": "binpack", "numa, binpack": "numa,binpack",
+		"topology-aware,mutex,numa": "mutex,topology-aware,numa", // mutex is a rule: its place says nothing
+		"binpack,spread,binpack":    "binpack,spread",
+		"mutex":                     "mutex", "tencent": "tencent", "tencent,mutex": "mutex,tencent",
+		"numa,topology-aware,mutex,binpack,spread": "mutex,numa,topology-aware,binpack,spread",
+	} {
+		p, err := ParseCardPolicy(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, p.String(), text)
+		again, err := ParseCardPolicy(p.String())
+		require.NoError(t, err)
+		require.Equal(t, want, again.String())
+	}
+	for text, why := range map[string]string{
+		"bin-pack":        `card policy "bin-pack": "bin-pack" is no policy: use one of binpack, spread, topology-aware, numa, mutex, tencent, or several with commas between`,
+		"Binpack":         `card policy "Binpack": "Binpack" is no policy: use one of binpack, spread, topology-aware, numa, mutex, tencent, or several with commas between`,
+		"numa,":           `card policy "numa,": "" is no policy: use one of binpack, spread, topology-aware, numa, mutex, tencent, or several with commas between`,
+		"tencent,binpack": `card policy "tencent,binpack": tencent decides alone: only mutex may stand beside it`,
+	} {
+		_, err := ParseCardPolicy(text)
+		require.EqualError(t, err, why)
+	}
+}
+
+func TestParseNodePolicy(t *testing.T) {
+	for _, text := range []string{"", "binpack", "spread", "topology-aware", "topology-aware, spread"} {
+		_, err := ParseNodePolicy(text)
+		require.NoError(t, err, text)
+	}
+	_, err := ParseNodePolicy("numa")
+	require.EqualError(t, err, `node policy "numa": "numa" is no policy: use one of binpack, spread, topology-aware, or several with commas between (numa and mutex are policies of cards)`)
+}
+
+func TestParseWeights(t *testing.T) {
+	for text, want := range map[string]Weights{
+		"": {}, "slot=1,core=1,memory=3": {1, 1, 3}, " memory = 3 , slot=0,core=0": {0, 0, 3}, "slot=1000000,core=0,memory=0": {1_000_000, 0, 0},
+	} {
+		w, err := ParseWeights(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, w, text)
+	}
+	for text, why := range map[string]string{
+		"slot=1,core=1":                       "memory is missing",
+		"slot=0,core=0,memory=0":              "all are zero",
+		"slot=1,core=-1,memory=1":             `"core=-1" has no such number`,
+		"slot=1,core=1.5,memory=1":            `"core=1.5" has no such number`,
+		"slot=1,core=1000001,memory=1":        `"core=1000001" has no such number`,
+		"slot=1,core,memory=1":                `"core" has no such number`,
+		"slot=1,core=1,memory=1,":             `"" has no such number`,
+		"slot=1,core=1,slot=2,memory=1":       "slot stands there twice",
+		"slot=1,core=1,memory=1,power=1":      `"power" is not known`,
+		"slot=1,core=99999999999999999999999": `"core=99999999999999999999999" has no such number`,
+	} {
+		_, err := ParseWeights(text)
+		require.ErrorContains(t, err, "weights \""+text+"\": "+why+": write slot=1,core=1,memory=3, whole numbers from 0 to 1000000, not all zero")
+	}
+}
