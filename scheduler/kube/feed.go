@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/informers"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpuslice/gpuslice/scheduler"
@@ -20,20 +23,28 @@ type Sink interface {
 	DeletePod(uid string)
 }
 
-// Feeding says whether the sink has been told of what there was at the start.
+// Feeding tells a sink of the cluster. An event says only what to look at: what is told is
+// always the newest that the informer has, so that Pod and Node can be called at any time,
+// from anywhere, and the sink never goes back.
 type Feeding struct {
+	sink   Sink
+	nodes  corelisters.NodeLister
+	pods   corelisters.PodLister
 	synced []cache.InformerSynced
+
+	mu sync.Mutex // from looking to telling
 }
 
 // Feed tells the sink of nodes and pods, from informers that may be started before or
 // after. An object that is set again as it was (a resync, a status that changed) is not
 // told of again.
 func Feed(factory informers.SharedInformerFactory, sink Sink) (*Feeding, error) {
-	f := &Feeding{}
-	if err := f.follow(factory.Core().V1().Nodes().Informer(), nodeHandler(sink)); err != nil {
+	nodes, pods := factory.Core().V1().Nodes(), factory.Core().V1().Pods()
+	f := &Feeding{sink: sink, nodes: nodes.Lister(), pods: pods.Lister()}
+	if err := f.follow(nodes.Informer(), f.nodeHandler()); err != nil {
 		return nil, fmt.Errorf("follow the cluster's nodes: %w", err)
 	}
-	if err := f.follow(factory.Core().V1().Pods().Informer(), podHandler(sink)); err != nil {
+	if err := f.follow(pods.Informer(), f.podHandler()); err != nil {
 		return nil, fmt.Errorf("follow the cluster's pods: %w", err)
 	}
 	return f, nil
@@ -66,71 +77,67 @@ func (f *Feeding) Wait(ctx context.Context) error {
 	return fmt.Errorf("wait for the cluster's nodes and pods: %w", context.Cause(ctx))
 }
 
-func nodeHandler(sink Sink) cache.ResourceEventHandler {
-	return handler[*v1.Node]{
-		set: func(n *v1.Node) { sink.SetNode(Node(n)) },
-		// A node of the same name takes the place of the one before.
-		replaced: func(old, n *v1.Node) {
-			if !maps.Equal(old.Labels, n.Labels) || !maps.Equal(old.Annotations, n.Annotations) {
-				sink.SetNode(Node(n))
-			}
-		},
-		gone: func(n *v1.Node) { sink.DeleteNode(n.Name) },
+// Node tells the sink of the node as it is now.
+func (f *Feeding) Node(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch n, err := f.nodes.Get(name); {
+	case err == nil:
+		f.sink.SetNode(Node(n))
+	case apierrors.IsNotFound(err):
+		f.sink.DeleteNode(name)
 	}
 }
 
-func podHandler(sink Sink) cache.ResourceEventHandler {
-	return handler[*v1.Pod]{
-		set: func(p *v1.Pod) { sink.SetPod(Pod(p)) },
-		replaced: func(old, p *v1.Pod) {
-			if old.UID != p.UID { // its deletion was missed
-				sink.DeletePod(string(old.UID))
-			} else if samePod(old, p) {
-				return
-			}
-			sink.SetPod(Pod(p))
-		},
-		gone: func(p *v1.Pod) { sink.DeletePod(string(p.UID)) },
+// Pod tells the sink of the pod as it is now. Another pod that has its name by now is told
+// of too.
+func (f *Feeding) Pod(p *v1.Pod) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now, err := f.pods.Pods(p.Namespace).Get(p.Name)
+	if apierrors.IsNotFound(err) || err == nil && now.UID != p.UID {
+		f.sink.DeletePod(string(p.UID))
 	}
+	if err == nil {
+		f.sink.SetPod(Pod(now))
+	}
+}
+
+func (f *Feeding) nodeHandler() cache.ResourceEventHandler {
+	return Handler[*v1.Node]{
+		Set: func(n *v1.Node) { f.Node(n.Name) },
+		Replaced: func(old, n *v1.Node) {
+			if !SameNode(old, n) {
+				f.Node(n.Name)
+			}
+		},
+		Gone: func(n *v1.Node) { f.Node(n.Name) },
+	}
+}
+
+func (f *Feeding) podHandler() cache.ResourceEventHandler {
+	return Handler[*v1.Pod]{
+		Set: f.Pod,
+		Replaced: func(old, p *v1.Pod) {
+			if old.UID != p.UID { // its deletion was missed
+				f.Pod(old)
+			}
+			if !samePod(old, p) {
+				f.Pod(p)
+			}
+		},
+		Gone: f.Pod,
+	}
+}
+
+// SameNode says that Node makes the same of both.
+func SameNode(a, b *v1.Node) bool {
+	return maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations)
 }
 
 // samePod says that Pod makes the same of both. What a container may have of extended
 // resources doesn't change while its pod lives, nor do its containers.
 func samePod(a, b *v1.Pod) bool {
-	return a.Spec.NodeName == b.Spec.NodeName && ended(a) == ended(b) &&
+	return a.UID == b.UID && a.Spec.NodeName == b.Spec.NodeName && ended(a) == ended(b) &&
 		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations)
-}
-
-// handler calls by what happened to an object of one kind.
-type handler[T any] struct {
-	set      func(T)
-	replaced func(old, object T)
-	gone     func(T)
-}
-
-func (h handler[T]) OnAdd(object any, _ bool) {
-	if o, ok := object.(T); ok {
-		h.set(o)
-	}
-}
-
-func (h handler[T]) OnUpdate(before, object any) {
-	old, hadOld := before.(T)
-	o, ok := object.(T)
-	switch {
-	case ok && hadOld:
-		h.replaced(old, o)
-	case ok:
-		h.set(o)
-	}
-}
-
-func (h handler[T]) OnDelete(object any) {
-	// The deletion itself was missed: the informer gives the last that it knew.
-	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = tombstone.Obj
-	}
-	if o, ok := object.(T); ok {
-		h.gone(o)
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
@@ -56,54 +57,70 @@ func pod(uid types.UID, nodeName string, phase v1.PodPhase, annotation string) *
 	}
 }
 
+// known is a Feeding whose informers know of these.
+func known(t *testing.T, sink Sink, objects ...runtime.Object) *Feeding {
+	factory := NewInformers(fake.NewClientset())
+	f, err := Feed(factory, sink)
+	require.NoError(t, err)
+	for _, o := range objects {
+		switch o := o.(type) {
+		case *v1.Node:
+			require.NoError(t, factory.Core().V1().Nodes().Informer().GetStore().Add(o))
+		case *v1.Pod:
+			require.NoError(t, factory.Core().V1().Pods().Informer().GetStore().Add(o))
+		}
+	}
+	return f
+}
+
 func TestEvents(t *testing.T) {
 	relabeled := node("1")
 	relabeled.Labels = map[string]string{"gpuslice.io/x": "y"}
 	busy := node("1")
 	busy.Status.Phase = v1.NodeRunning
+	waiting, bound := pod("u1", "", v1.PodPending, "1"), pod("u1", "n1", v1.PodPending, "1")
+	running, other := pod("u1", "n1", v1.PodRunning, "1"), pod("u1", "n1", v1.PodRunning, "2")
+	ended, anew := pod("u1", "n1", v1.PodSucceeded, "1"), pod("u2", "n1", v1.PodRunning, "1")
+	none := func(cache.ResourceEventHandler) {}
 	for _, tc := range []struct {
 		name  string
-		event func(nodes, pods cache.ResourceEventHandler)
+		now   []runtime.Object
+		nodes func(cache.ResourceEventHandler)
+		pods  func(cache.ResourceEventHandler)
 		want  []string
 	}{
-		{"a node comes", func(n, _ cache.ResourceEventHandler) { n.OnAdd(node("1"), true) }, []string{"node n1 1"}},
-		{"a node's cards change", func(n, _ cache.ResourceEventHandler) { n.OnUpdate(node("1"), node("2")) }, []string{"node n1 2"}},
-		{"a node's labels change", func(n, _ cache.ResourceEventHandler) { n.OnUpdate(node("1"), relabeled) }, []string{"node n1 1"}},
-		{"a node's status changes", func(n, _ cache.ResourceEventHandler) { n.OnUpdate(node("1"), busy) }, nil},
-		{"a node goes", func(n, _ cache.ResourceEventHandler) { n.OnDelete(node("1")) }, []string{"no node n1"}},
-		{"a node went while nobody watched", func(n, _ cache.ResourceEventHandler) {
+		{"a node comes", []runtime.Object{node("1")}, func(n cache.ResourceEventHandler) { n.OnAdd(node("1"), true) }, none, []string{"node n1 1"}},
+		{"a node's cards change", []runtime.Object{node("2")}, func(n cache.ResourceEventHandler) { n.OnUpdate(node("1"), node("2")) }, none, []string{"node n1 2"}},
+		{"a node's cards have changed again by now", []runtime.Object{node("3")}, func(n cache.ResourceEventHandler) { n.OnUpdate(node("1"), node("2")) }, none, []string{"node n1 3"}},
+		{"a node's labels change", []runtime.Object{relabeled}, func(n cache.ResourceEventHandler) { n.OnUpdate(node("1"), relabeled) }, none, []string{"node n1 1"}},
+		{"a node's status changes", []runtime.Object{busy}, func(n cache.ResourceEventHandler) { n.OnUpdate(node("1"), busy) }, none, nil},
+		{"a node goes", nil, func(n cache.ResourceEventHandler) { n.OnDelete(node("1")) }, none, []string{"no node n1"}},
+		{"a node went and came back", []runtime.Object{node("2")}, func(n cache.ResourceEventHandler) { n.OnDelete(node("1")) }, none, []string{"node n1 2"}},
+		{"a node went while nobody watched", nil, func(n cache.ResourceEventHandler) {
 			n.OnDelete(cache.DeletedFinalStateUnknown{Key: "n1", Obj: node("1")})
-		}, []string{"no node n1"}},
-		{"a pod comes", func(_, p cache.ResourceEventHandler) { p.OnAdd(pod("u1", "", v1.PodPending, "1"), false) },
-			[]string{`pod u1 on "" ended false 1`}},
-		{"a pod is bound", func(_, p cache.ResourceEventHandler) {
-			p.OnUpdate(pod("u1", "", v1.PodPending, "1"), pod("u1", "n1", v1.PodPending, "1"))
-		}, []string{`pod u1 on "n1" ended false 1`}},
-		{"a pod starts, or the informer resyncs", func(_, p cache.ResourceEventHandler) {
-			p.OnUpdate(pod("u1", "n1", v1.PodPending, "1"), pod("u1", "n1", v1.PodRunning, "1"))
-		}, nil},
-		{"a pod's annotation changes", func(_, p cache.ResourceEventHandler) {
-			p.OnUpdate(pod("u1", "n1", v1.PodRunning, "1"), pod("u1", "n1", v1.PodRunning, "2"))
-		}, []string{`pod u1 on "n1" ended false 2`}},
-		{"a pod ends", func(_, p cache.ResourceEventHandler) {
-			p.OnUpdate(pod("u1", "n1", v1.PodRunning, "1"), pod("u1", "n1", v1.PodSucceeded, "1"))
-		}, []string{`pod u1 on "n1" ended true 1`}},
-		{"a pod was deleted and made anew while nobody watched", func(_, p cache.ResourceEventHandler) {
-			p.OnUpdate(pod("u1", "n1", v1.PodRunning, "1"), pod("u2", "n1", v1.PodRunning, "1"))
-		}, []string{"no pod u1", `pod u2 on "n1" ended false 1`}},
-		{"a pod goes", func(_, p cache.ResourceEventHandler) { p.OnDelete(pod("u1", "n1", v1.PodRunning, "1")) }, []string{"no pod u1"}},
-		{"a pod went while nobody watched", func(_, p cache.ResourceEventHandler) {
-			p.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/p", Obj: pod("u1", "n1", v1.PodRunning, "1")})
+		}, none, []string{"no node n1"}},
+		{"a pod comes", []runtime.Object{waiting}, none, func(p cache.ResourceEventHandler) { p.OnAdd(waiting, false) }, []string{`pod u1 on "" ended false 1`}},
+		{"a pod is bound", []runtime.Object{bound}, none, func(p cache.ResourceEventHandler) { p.OnUpdate(waiting, bound) }, []string{`pod u1 on "n1" ended false 1`}},
+		{"a pod starts, or the informer resyncs", []runtime.Object{running}, none, func(p cache.ResourceEventHandler) { p.OnUpdate(bound, running) }, nil},
+		{"a pod's annotation changes", []runtime.Object{other}, none, func(p cache.ResourceEventHandler) { p.OnUpdate(running, other) }, []string{`pod u1 on "n1" ended false 2`}},
+		{"a pod ends", []runtime.Object{ended}, none, func(p cache.ResourceEventHandler) { p.OnUpdate(running, ended) }, []string{`pod u1 on "n1" ended true 1`}},
+		{"a pod was deleted and made anew while nobody watched", []runtime.Object{anew}, none, func(p cache.ResourceEventHandler) { p.OnUpdate(running, anew) },
+			[]string{"no pod u1", `pod u2 on "n1" ended false 1`, `pod u2 on "n1" ended false 1`}},
+		{"a pod goes", nil, none, func(p cache.ResourceEventHandler) { p.OnDelete(running) }, []string{"no pod u1"}},
+		{"a pod went and its name was taken", []runtime.Object{anew}, none, func(p cache.ResourceEventHandler) { p.OnDelete(running) }, []string{"no pod u1", `pod u2 on "n1" ended false 1`}},
+		{"a pod went while nobody watched", nil, none, func(p cache.ResourceEventHandler) {
+			p.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/p", Obj: running})
 		}, []string{"no pod u1"}},
-		{"something else", func(n, p cache.ResourceEventHandler) {
-			n.OnAdd(pod("u1", "", v1.PodPending, ""), true)
+		{"something else", nil, func(n cache.ResourceEventHandler) { n.OnAdd(waiting, true) }, func(p cache.ResourceEventHandler) {
 			p.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/p"})
 			p.OnUpdate(nil, node("1"))
 		}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			j := &journal{}
-			tc.event(nodeHandler(j), podHandler(j))
+			f := known(t, j, tc.now...)
+			tc.nodes(f.nodeHandler())
+			tc.pods(f.podHandler())
 			require.Equal(t, tc.want, j.take())
 		})
 	}
