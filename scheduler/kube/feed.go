@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
 // Sink is what the cluster's events are told to: *engine.Engine.
@@ -91,6 +92,10 @@ func (f *Feeding) Node(name string) {
 
 // Pod tells the sink of the pod as it is now. Another pod that has its name by now is told
 // of too.
+//
+// Of a pod that isn't bound, what only the scheduler may write is left out: its grant is
+// written in the transaction that binds it (Bind), so that whatever is there before is from
+// somebody else.
 func (f *Feeding) Pod(p *v1.Pod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,8 +104,27 @@ func (f *Feeding) Pod(p *v1.Pod) {
 		f.sink.DeletePod(string(p.UID))
 	}
 	if err == nil {
-		f.sink.SetPod(Pod(now))
+		f.sink.SetPod(believed(Pod(now)))
 	}
+}
+
+func believed(p *scheduler.Pod) *scheduler.Pod {
+	if p.Node == "" {
+		p.Annotations = Unowned(p.Annotations)
+	}
+	return p
+}
+
+// Unowned are the annotations without those that only the scheduler may write.
+func Unowned(annotations map[string]string) map[string]string {
+	for key := range annotations {
+		if wire.IsOwned(key) {
+			annotations = maps.Clone(annotations)
+			maps.DeleteFunc(annotations, func(key, _ string) bool { return wire.IsOwned(key) })
+			break
+		}
+	}
+	return annotations
 }
 
 func (f *Feeding) nodeHandler() cache.ResourceEventHandler {

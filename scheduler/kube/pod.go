@@ -75,6 +75,8 @@ func extended(r v1.ResourceRequirements) map[string]scheduler.Amount {
 	return amounts
 }
 
+func sameQuantity(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }
+
 func isExtended(name v1.ResourceName) bool { return strings.Contains(string(name), "/") }
 
 // Amount is the quantity as a whole number. "1k" and "1000m" are whole numbers; "1500m"

@@ -1,0 +1,97 @@
+package kube
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+func (j *journal) SetQuota(namespace, name string, l quota.Limits) {
+	j.add("quota %s/%s %d MiB %d cores", namespace, name, l.MemoryMiB, l.Cores)
+}
+func (j *journal) DeleteQuota(namespace, name string) { j.add("no quota %s/%s", namespace, name) }
+func (j *journal) SetCardQuota(c *quota.Cards)        { j.add("cards %t", c != nil) }
+
+func (j *journal) await(t *testing.T, want ...string) {
+	t.Helper()
+	var got []string
+	require.Eventually(t, func() bool {
+		got = append(got, j.take()...)
+		return len(got) >= len(want)
+	}, 10*time.Second, time.Millisecond, "%v", want)
+	require.Equal(t, want, got)
+}
+
+func resourceQuota(memory string) *v1.ResourceQuota {
+	q := &v1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "q"}}
+	q.Spec.Hard = v1.ResourceList{"pods": resource.MustParse("5")}
+	if memory != "" {
+		q.Spec.Hard["limits.nvidia.com/gpumem"] = resource.MustParse(memory)
+	}
+	return q
+}
+
+func TestQuotas(t *testing.T) {
+	client := fake.NewClientset(resourceQuota("1k"))
+	factory, j := NewInformers(client), &journal{}
+	f, err := Feed(factory, j)
+	require.NoError(t, err)
+	require.NoError(t, f.Quotas(factory, j, request.DefaultOptions(), slog.New(slog.DiscardHandler)))
+	factory.Start(t.Context().Done())
+	require.NoError(t, f.Wait(t.Context()))
+	j.await(t, fmt.Sprintf("quota ns/q 1000 MiB %d cores", quota.Unlimited))
+
+	update := func(memory string) {
+		_, err := client.CoreV1().ResourceQuotas("ns").Update(t.Context(), resourceQuota(memory), metav1.UpdateOptions{})
+		require.NoError(t, err)
+	}
+	update("2k")
+	j.await(t, fmt.Sprintf("quota ns/q 2000 MiB %d cores", quota.Unlimited))
+	update("2000") // the same
+	update("")
+	j.await(t, "no quota ns/q")
+	require.NoError(t, client.CoreV1().ResourceQuotas("ns").Delete(t.Context(), "q", metav1.DeleteOptions{}))
+	j.await(t, "no quota ns/q")
+}
+
+func TestCardQuota(t *testing.T) {
+	config := func(value string) *v1.ConfigMap {
+		return &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "gpuquota"}, Data: map[string]string{quota.ConfigMapKey: value}}
+	}
+	client := fake.NewClientset(config(`{"ns":{"pool":["p"],"quota":{"M40":2}}}`))
+	j := &journal{}
+	f, err := Feed(NewInformers(client), j)
+	require.NoError(t, err)
+	factory, err := f.CardQuota(client, "kube-system", "gpuquota", quota.DefaultLabels(), j, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	factory.Start(t.Context().Done())
+	j.await(t, "cards true")
+	for _, value := range []string{`{"ns":`, `{"ns":{"pool":[],"quota":{}}}`} { // the malformed one changes nothing
+		_, err := client.CoreV1().ConfigMaps("kube-system").Update(t.Context(), config(value), metav1.UpdateOptions{})
+		require.NoError(t, err)
+	}
+	j.await(t, "cards true")
+	require.NoError(t, client.CoreV1().ConfigMaps("kube-system").Delete(t.Context(), "gpuquota", metav1.DeleteOptions{}))
+	j.await(t, "cards false")
+}
+
+func TestAPodThatWaitsIsNotBelievedItsGrant(t *testing.T) {
+	forged := pod("u1", "", v1.PodPending, "1")
+	forged.Annotations[grant.AnnotationGrant] = "forged"
+	require.Equal(t, map[string]string{"a": "1"}, believed(Pod(forged)).Annotations)
+	require.Len(t, forged.Annotations, 2, "the informer's object is left alone")
+	bound := forged.DeepCopy()
+	bound.Spec.NodeName = "n1"
+	require.Equal(t, bound.Annotations, believed(Pod(bound)).Annotations)
+}
