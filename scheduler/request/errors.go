@@ -9,8 +9,8 @@ import (
 type Error struct {
 	// Container is the container's name; empty for what is said of the pod.
 	Container string
-	// Key is the resource, annotation or label, and Value what it says; Value is
-	// shortened where it is long.
+	// Key is the resource, annotation or label, and Value what it says; shortened where it
+	// is long, and empty where it is not there.
 	Key, Value string
 	// Why says what is wrong, and what to do.
 	Why string
@@ -22,7 +22,11 @@ func (e *Error) Error() string {
 	if e.Container != "" {
 		fmt.Fprintf(&b, "container %q: ", e.Container)
 	}
-	fmt.Fprintf(&b, "%s: %s: %s", e.Key, e.Value, e.Why)
+	b.WriteString(e.Key + ": ")
+	if e.Value != "" {
+		b.WriteString(e.Value + ": ")
+	}
+	b.WriteString(e.Why)
 	return b.String()
 }
 

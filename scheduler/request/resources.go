@@ -121,7 +121,7 @@ func hami(a *amounts, o *Options) (Container, error) {
 	case !a.count.there && !a.memory.there && !a.percent.there && a.cores.n == 0:
 		return c, a.cores.refuse("asks for nothing: say how many cards by %s, or leave it out", o.Names.Count)
 	case !a.count.there && o.DefaultCount < 1:
-		return c, (&amount{name: o.Names.Count}).refuse("is missing: say how many cards")
+		return c, &Error{Key: o.Names.Count, Why: "is missing: say how many cards"}
 	case a.count.n > grant.MaxShares:
 		return c, a.count.refuse("a container may have at most %d cards", grant.MaxShares)
 	}

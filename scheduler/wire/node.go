@@ -2,7 +2,6 @@ package wire
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,18 +30,33 @@ const (
 // DecodeNode is what a node's annotations say of its cards: ours where it is there and
 // well formed, else HAMi's. A node without any has no cards, and that is no error.
 //
-// An error says what can't be read. Beside it may be an inventory that is fit for use, of
-// what could be: HAMi's cards where ours are malformed, cards without their links, or with
-// those cordons that are written rightly.
+// An error says what can't be read and that nothing may be placed on the node until it
+// can: its cards, or its cordons, which may mean any of them. What is of less weight is
+// passed over: see PassedOver.
 func DecodeNode(n *scheduler.Node) (scheduler.Inventory, error) {
-	inventory, err := cards(n.Annotations)
-	if value, there := n.Annotations[AnnotationCordon]; there {
-		err = errors.Join(err, in(AnnotationCordon, cordon(inventory.Cards, value)))
+	inventory, _, err := decodeNode(n)
+	return inventory, err
+}
+
+// PassedOver is what DecodeNode can't read and does without, for those who look after the
+// node: our annotation where HAMi's is there too, and the links. Nil: nothing.
+func PassedOver(n *scheduler.Node) error {
+	_, passed, _ := decodeNode(n)
+	return passed
+}
+
+func decodeNode(n *scheduler.Node) (_ scheduler.Inventory, passed, err error) {
+	inventory, passed, err := cards(n.Annotations)
+	if value, there := n.Annotations[AnnotationCordon]; there && err == nil {
+		err = in(AnnotationCordon, cordon(inventory.Cards, value))
+	}
+	if passed != nil {
+		passed = fmt.Errorf("node %q: %w", n.Name, passed)
 	}
 	if err != nil {
-		return inventory, fmt.Errorf("node %q: %w", n.Name, err)
+		return scheduler.Inventory{}, passed, fmt.Errorf("node %q: %w", n.Name, err)
 	}
-	return inventory, nil
+	return inventory, passed, nil
 }
 
 // in says which annotation is at fault; nil is none.
@@ -53,33 +67,41 @@ func in(key string, err error) error {
 	return fmt.Errorf("annotation %s: %w", key, err)
 }
 
+// both are two problems in one line; the first may be none.
+func both(first, second error) error {
+	if first == nil {
+		return second
+	}
+	return fmt.Errorf("%w; %w", first, second)
+}
+
 // cards reads the first of the two forms that can be read.
-func cards(annotations map[string]string) (scheduler.Inventory, error) {
-	var problem error
+func cards(annotations map[string]string) (_ scheduler.Inventory, passed, err error) {
 	if value, there := annotations[AnnotationCards]; there {
 		inventory, err := decodeCards(value)
 		if err == nil {
-			return inventory, nil
+			return inventory, nil, nil
 		}
-		problem = in(AnnotationCards, err)
+		passed = in(AnnotationCards, err)
 	}
 	value, there := annotations[AnnotationRegister]
 	if !there {
-		return scheduler.Inventory{}, problem
+		return scheduler.Inventory{}, nil, passed
 	}
 	registered, err := decodeRegister(value)
 	if err == nil {
 		registered, err = ordered(registered)
 	}
 	if err != nil {
-		return scheduler.Inventory{}, errors.Join(problem, in(AnnotationRegister, err))
+		return scheduler.Inventory{}, nil, both(passed, in(AnnotationRegister, err))
 	}
 	inventory := scheduler.Inventory{Cards: registered}
 	if value, there := annotations[AnnotationScore]; there {
-		inventory.Links, err = decodeScore(value, registered)
-		problem = errors.Join(problem, in(AnnotationScore, err))
+		if inventory.Links, err = decodeScore(value, registered); err != nil {
+			passed = both(passed, in(AnnotationScore, err))
+		}
 	}
-	return inventory, problem
+	return inventory, passed, nil
 }
 
 // ordered checks the cards, and puts them in the order of their index.

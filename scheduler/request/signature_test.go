@@ -1,0 +1,156 @@
+package request
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+)
+
+func TestSignature(t *testing.T) {
+	sign := func(p *scheduler.Pod) string {
+		r, err := FromPod(p, DefaultOptions())
+		require.NoError(t, err)
+		return r.Signature
+	}
+	assert.Equal(t, "a1m3000c30;", sign(pod(says{gpu: 1, gpumem: 3000, cores: 30})))
+	assert.Equal(t, `a1%100c100;t"h200"n`, sign(annotated(map[string]string{AnnotationUseTypes: "H200", AnnotationNUMABind: "true"})))
+
+	p, q := pod(says{gpu: 1, gpumem: 3000}), pod(says{gpumem: 3000, prio: 0})
+	q.Containers = append([]scheduler.Container{{Name: "istio"}}, q.Containers...)
+	q.UID, q.Labels = "other", map[string]string{LabelGroup: "g"}
+	assert.Equal(t, sign(p), sign(q), "no node cares")
+	q.Containers[1].Kind = scheduler.Init
+	assert.NotEqual(t, sign(p), sign(q))
+}
+
+// judged is all that a node looks at.
+func judged(r *Request) string {
+	s := ""
+	for i, c := range r.Containers {
+		if c.Cards > 0 {
+			s += fmt.Sprintf("%d %+v\n", r.Kinds[i], c)
+		}
+	}
+	rules := r.Rules
+	rules.Group, rules.GroupMin = "", 0
+	return s + fmt.Sprintf("%#v", rules)
+}
+
+// genPod draws pods that often differ in little.
+var genPod = rapid.Custom(func(t *rapid.T) *scheduler.Pod {
+	p := &scheduler.Pod{Annotations: map[string]string{}, Labels: map[string]string{LabelGroup: rapid.SampledFrom([]string{"", "g"}).Draw(t, "group")}}
+	for range rapid.IntRange(1, 3).Draw(t, "containers") {
+		s := rapid.SampledFrom([]says{{}, {gpu: 1}, {gpu: 11}, {gpu: 1, gpumem: 1}, {gpu: 1, gpumem: 11}, {gpumem: 1}, {percent: 1}, {gpu: 1, gpumem: 1, cores: 1},
+			{gpu: 1, gpumem: 1, cores: 11, prio: 1}, {percent: 100}, {vcore: 100}, {vcore: 1, vmem: 1}}).Draw(t, "resources")
+		c := s.container("c")
+		c.Kind = rapid.SampledFrom([]scheduler.Kind{scheduler.App, scheduler.Init, scheduler.Sidecar}).Draw(t, "kind")
+		p.Containers = append(p.Containers, c)
+	}
+	for _, key := range rapid.SliceOf(rapid.SampledFrom([]string{AnnotationUseTypes, AnnotationAvoidTypes, AnnotationCardPolicy, AnnotationNodePolicy, AnnotationWeights})).Draw(t, "keys") {
+		p.Annotations[key] = rapid.SampledFrom([]string{"", "a", "a,b", "b,a", `a"T"b`, `"`, `a"`, " a"}).Draw(t, key)
+	}
+	for _, key := range rapid.SliceOf(rapid.SampledFrom([]string{AnnotationUseUUIDs, AnnotationAvoidUUIDs})).Draw(t, "cards") {
+		p.Annotations[key] = rapid.SampledFrom([]string{"", cardA, cardB, cardA + "," + cardB, cardB + "," + cardA}).Draw(t, key)
+	}
+	p.Annotations[AnnotationNUMABind] = rapid.SampledFrom([]string{"true", "1", "false"}).Draw(t, "numa")
+	p.Annotations[AnnotationMode] = rapid.SampledFrom([]string{"", "mig", "mig,mps", "mps,mig"}).Draw(t, "mode")
+	return p
+})
+
+// Signatures are equal exactly where what a node looks at is.
+func TestSignatureTellsRequestsApart(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, err := FromPod(genPod.Draw(t, "a"), DefaultOptions())
+		require.NoError(t, err)
+		b, err := FromPod(genPod.Draw(t, "b"), DefaultOptions())
+		require.NoError(t, err)
+		if a == nil || b == nil {
+			return
+		}
+		require.Equal(t, judged(a) == judged(b), a.Signature == b.Signature, "%s\n%s", a.Signature, b.Signature)
+	})
+}
+
+// A pod whose defaults the webhook has written is read as one that went around it.
+func TestWebhooksDefaultsChangeNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := genPod.Draw(t, "pod")
+		o := DefaultOptions()
+		o.DefaultCount = rapid.IntRange(1, 16).Draw(t, "count")
+		o.DefaultCores = rapid.IntRange(0, 100).Draw(t, "cores")
+		o.DefaultMemoryMiB = rapid.SampledFrom([]int64{0, 1, 5000}).Draw(t, "memory")
+		before, err := FromPod(p, o)
+		require.NoError(t, err)
+		for i, c := range p.Containers {
+			if before == nil || before.Containers[i].Cards == 0 || c.Resources[vcore].Value > 0 {
+				continue
+			}
+			c.Resources[gpu] = scheduler.Amount{Value: int64(before.Containers[i].Cards)}
+			c.Resources[cores] = scheduler.Amount{Value: int64(before.Containers[i].Cores)}
+		}
+		after, err := FromPod(p, o)
+		require.NoError(t, err)
+		require.Equal(t, before, after)
+	})
+}
+
+func FuzzFromPod(f *testing.F) {
+	f.Add(int64(1), int64(3000), int64(0), int64(30), int64(0), int64(0), uint8(0b01011), AnnotationUseTypes, "H200,A100")
+	f.Add(int64(0), int64(0), int64(0), int64(0), int64(150), int64(4), uint8(0b110000), AnnotationUseUUIDs, cardA)
+	f.Add(int64(-1), int64(1<<62), int64(101), int64(200), int64(1<<63-1), int64(-1<<63), uint8(0xff), AnnotationGroupMin, "-1")
+	f.Fuzz(func(t *testing.T, count, memory, percentage, core, vcudaCore, vcudaMemory int64, there uint8, key, value string) {
+		s := says{}
+		for i, r := range []struct {
+			name string
+			n    int64
+		}{{gpu, count}, {gpumem, memory}, {percent, percentage}, {cores, core}, {vcore, vcudaCore}, {vmem, vcudaMemory}} {
+			if there&(1<<i) != 0 {
+				s[r.name] = r.n
+			}
+		}
+		p := pod(s)
+		p.Annotations = map[string]string{key: value}
+		r, err := FromPod(p, DefaultOptions())
+		if err != nil {
+			var refused *Error
+			require.ErrorAs(t, err, &refused)
+			require.NotEmpty(t, refused.Why)
+			return
+		}
+		if r == nil {
+			for _, n := range s {
+				require.Zero(t, n, "nothing is passed over")
+			}
+			return
+		}
+		c := r.Containers[0]
+		require.True(t, 1 <= c.Cards && c.Cards <= 16 && 0 <= c.Cores && c.Cores <= 100, "%+v", c)
+		require.True(t, (c.MemoryMiB > 0) != (c.MemoryPercent > 0), "%+v", c)
+		require.True(t, c.MemoryMiB <= 16<<20 && c.MemoryPercent <= 100, "%+v", c)
+		again, err := FromPod(p, DefaultOptions())
+		require.NoError(t, err)
+		require.Equal(t, r, again)
+	})
+}
+
+func BenchmarkFromPod(b *testing.B) {
+	plain := pod(says{gpu: 1, gpumem: 3000, cores: 30})
+	ruled := annotated(map[string]string{AnnotationUseTypes: "H200,A100", AnnotationCardPolicy: "binpack", "kubectl.kubernetes.io/last-applied-configuration": "{}"})
+	none := &scheduler.Pod{Containers: make([]scheduler.Container, 2)}
+	for name, p := range map[string]*scheduler.Pod{"plain": plain, "ruled": ruled, "none": none} {
+		b.Run(name, func(b *testing.B) {
+			o := DefaultOptions()
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := FromPod(p, o); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
