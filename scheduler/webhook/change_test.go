@@ -1,0 +1,95 @@
+package webhook
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admission/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+func TestChanges(t *testing.T) {
+	pod := func(annotations, limits string) string {
+		return "metadata: {annotations: {" + annotations + "}}\nspec:\n  schedulerName: gpuslice-scheduler\n  containers:\n  - {name: main, resources: {limits: {" + limits + "}}}\n"
+	}
+	const required = `required-plugins.noderesource.dev: "[gpuslice]"`
+	for _, tc := range []struct {
+		name, before, after string
+		denied              string
+	}{
+		{"a pod without cards", pod("", "cpu: 1"), pod("nvidia.com/numa-bind: x", "cpu: 1"), ""},
+		{"a label of the author's", pod(required, "nvidia.com/gpu: 1"), pod(required+", a: b", "nvidia.com/gpu: 1"), ""},
+		{"a rule that can't be read", pod(required, "nvidia.com/gpu: 1"), pod(required+", nvidia.com/numa-bind: x", "nvidia.com/gpu: 1"), "nvidia.com/numa-bind"},
+		{"one that could not be read before", pod("nvidia.com/numa-bind: x", "nvidia.com/gpu: 1"), pod("nvidia.com/numa-bind: w", "nvidia.com/gpu: 1"), ""},
+		{"the required plugin goes", pod(required, "nvidia.com/gpu: 1"), pod("", "nvidia.com/gpu: 1"), `NRI plugin "gpuslice"`},
+		{"the required plugin is overruled", pod(required, "nvidia.com/gpu: 1"), pod(required+`, required-plugins.noderesource.dev/container.main: "[]"`, "nvidia.com/gpu: 1"), `NRI plugin "gpuslice"`},
+		{"it was not required before", pod("", "nvidia.com/gpu: 1"), pod("a: b", "nvidia.com/gpu: 1"), ""},
+		{"it is required from now on", pod("", "nvidia.com/gpu: 1"), pod(required, "nvidia.com/gpu: 1"), ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			request := newPod(t, tc.after)
+			request.Operation = admissionv1.Update
+			old, err := yaml.YAMLToJSON([]byte(tc.before))
+			require.NoError(t, err)
+			request.OldObject.Raw = old
+			answer := ask(t, DefaultRules(), "/validate", request)
+			require.Equal(t, tc.denied == "", answer.Allowed, "%v", answer.Result)
+			if tc.denied != "" {
+				require.Contains(t, answer.Result.Message, tc.denied)
+			}
+			require.Empty(t, string(ask(t, DefaultRules(), "/mutate", request).Patch), "only new pods are changed")
+		})
+	}
+}
+
+func TestACheckOfItsOwn(t *testing.T) {
+	r := DefaultRules()
+	r.RequiredPlugin = ""
+	r.Check = func(pod *scheduler.Pod, asked *request.Request) error {
+		require.Equal(t, "team-a", pod.Namespace, "the namespace of the path, which a pod may leave out")
+		if asked.Containers[0].Cards > 2 {
+			return errors.New("namespace team-a may have 2 cards")
+		}
+		return nil
+	}
+	pod := func(cards string) string {
+		return "spec:\n  schedulerName: gpuslice-scheduler\n  containers:\n  - {name: main, resources: {limits: {nvidia.com/gpu: " + cards + "}}}\n"
+	}
+	require.True(t, ask(t, r, "/validate", newPod(t, pod("2"))).Allowed)
+	answer := ask(t, r, "/validate", newPod(t, pod("3")))
+	require.False(t, answer.Allowed)
+	require.Equal(t, "namespace team-a may have 2 cards", answer.Result.Message)
+}
+
+func TestRequiring(t *testing.T) {
+	const key = requiredPlugins
+	for _, tc := range []struct {
+		name        string
+		annotations map[string]string
+		containers  []string
+		want        map[string]string
+	}{
+		{"none there", nil, []string{"a", "b"}, map[string]string{key: `["gpuslice"]`}},
+		{"no container", nil, nil, map[string]string{}},
+		{"there", map[string]string{key: "[gpuslice]"}, []string{"a"}, map[string]string{}},
+		{"there with its index", map[string]string{key: "[90-gpuslice]"}, []string{"a"}, map[string]string{}},
+		{"a name that ends like ours", map[string]string{key: "[not-gpuslice]"}, []string{"a"}, map[string]string{key: `["not-gpuslice","gpuslice"]`}},
+		{"as YAML has lists", map[string]string{key: "- other\n- gpuslice\n"}, []string{"a"}, map[string]string{}},
+		{"the pod's is read before the bare key", map[string]string{key: "[gpuslice]", key + "/pod": "[]"}, []string{"a"}, map[string]string{key + "/pod": `["gpuslice"]`}},
+		{"the container's before both", map[string]string{key: "[gpuslice]", key + "/pod": "[gpuslice]", key + "/container.a": "[other]"}, []string{"a", "b"},
+			map[string]string{key + "/container.a": `["other","gpuslice"]`}},
+		{"another container's is none of ours", map[string]string{key + "/container.c": "[]", key: "[gpuslice]"}, []string{"a"}, map[string]string{}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := requiring(tc.annotations, tc.containers, "gpuslice")
+			require.NoError(t, err)
+			require.Equal(t, tc.want, got)
+		})
+	}
+	_, err := requiring(map[string]string{key: "gpuslice"}, []string{"a"}, "gpuslice")
+	require.ErrorContains(t, err, "must be a list")
+}

@@ -1,0 +1,38 @@
+package webhook
+
+import (
+	"github.com/spf13/pflag"
+)
+
+// AddFlags makes the options flags, with what they are now as the defaults. Names of
+// resources are not among them: all of the scheduler's parts share those.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.Address, "address", o.Address, "listen on this host:port")
+	fs.StringVar(&o.CertFile, "tls-cert-file", o.CertFile, "serve this certificate, which somebody else keeps (read again when it changes); the webhook keeps none of its own then")
+	fs.StringVar(&o.KeyFile, "tls-key-file", o.KeyFile, "the key of --tls-cert-file")
+	c := &o.Certificate
+	fs.StringVar(&c.Namespace, "namespace", c.Namespace, "the namespace of the webhook's Service and Secret")
+	fs.StringVar(&c.Secret, "certificate-secret", c.Secret, "keep the webhook's own certificate in this Secret, for all replicas")
+	fs.StringVar(&c.Service, "service", c.Service, "the Service by which the API server calls the webhook")
+	fs.StringVar(&c.Mutating, "mutating-configuration", c.Mutating, "keep the caBundle of this MutatingWebhookConfiguration; empty: of none")
+	fs.StringVar(&c.Validating, "validating-configuration", c.Validating, "keep the caBundle of this ValidatingWebhookConfiguration; empty: of none")
+
+	fs.StringVar(&o.SchedulerName, "scheduler-name", o.SchedulerName, "the scheduler of pods that ask for cards and name none; empty: leave them with default-scheduler")
+	fs.StringSliceVar(&o.OurSchedulers, "our-scheduler", o.OurSchedulers, "another scheduler that gives cards (repeatable)")
+	fs.Var(&o.ForeignSchedulers, "foreign-schedulers", "pods that ask for cards and name any other scheduler: deny, or leave (they run without cards)")
+	fs.StringVar(&o.RuntimeClass, "runtime-class", o.RuntimeClass, "the runtime class of pods that ask for cards and name none; empty: leave them without")
+	fs.StringVar(&o.RequiredPlugin, "required-plugin", o.RequiredPlugin, "let NRI refuse containers with cards while this plugin is away; empty: require none")
+	fs.BoolVar(&o.TaskPriority, "task-priority", o.TaskPriority, "set CUDA_TASK_PRIORITY by "+o.Request.Names.Priority+", for HAMi's node half")
+	fs.BoolVar(&o.AllowPrivileged, "allow-privileged", o.AllowPrivileged, "let privileged containers ask for cards, though they have all of the node's")
+	fs.BoolVar(&o.AllowNodeName, "allow-node-name", o.AllowNodeName, "let pods with spec.nodeName ask for cards, though the scheduler gives them none")
+	fs.StringSliceVar(&o.Writers, "annotation-writer", o.Writers, "a user that may write the scheduler's annotations (repeatable)")
+}
+
+// Set is pflag's; Rules.Validate says what is wrong with it.
+func (f *Foreign) Set(value string) error { *f = Foreign(value); return nil }
+
+// String is pflag's.
+func (f *Foreign) String() string { return string(*f) }
+
+// Type is pflag's.
+func (f *Foreign) Type() string { return "deny|leave" }

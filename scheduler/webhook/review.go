@@ -1,0 +1,155 @@
+package webhook
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+)
+
+// reviewKind and reviewVersion are the only ones there are of a review.
+const reviewKind = "AdmissionReview"
+
+var reviewVersion = admissionv1.SchemeGroupVersion.String()
+
+// decodeReview reads what the API server asks.
+func decodeReview(body []byte) (*admissionv1.AdmissionRequest, error) {
+	var review admissionv1.AdmissionReview
+	if err := utiljson.Unmarshal(body, &review); err != nil {
+		return nil, fmt.Errorf("read the AdmissionReview: %w", err)
+	}
+	switch {
+	case review.Kind != reviewKind || review.APIVersion != reviewVersion:
+		return nil, fmt.Errorf("%.64q of %.64q: only %s of %s is answered", review.Kind, review.APIVersion, reviewKind, reviewVersion)
+	case review.Request == nil:
+		return nil, errors.New("the AdmissionReview has no request")
+	case review.Request.UID == "":
+		return nil, errors.New("the AdmissionReview's request has no uid")
+	}
+	return review.Request, nil
+}
+
+// answer is what the webhook says of a review.
+type answer struct {
+	refusal  *refusal
+	patch    []operation
+	warnings []string
+}
+
+// refuse is an answer.
+func refuse(why, message string) answer { return answer{refusal: &refusal{why, message}} }
+
+// encode is the answer as the API server reads it.
+func (a answer) encode(request *admissionv1.AdmissionRequest) ([]byte, error) {
+	response := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: a.refusal == nil, Warnings: a.warnings}
+	if a.refusal != nil {
+		response.Result = &metav1.Status{Status: metav1.StatusFailure, Message: a.refusal.message, Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity}
+		switch a.refusal.why {
+		case WhyOwned, WhyCheck:
+			response.Result.Reason, response.Result.Code = metav1.StatusReasonForbidden, http.StatusForbidden
+		case WhyMalformed:
+			response.Result.Reason, response.Result.Code = metav1.StatusReasonBadRequest, http.StatusBadRequest
+		}
+	}
+	if len(a.patch) > 0 {
+		patch, err := json.Marshal(a.patch)
+		if err != nil {
+			return nil, fmt.Errorf("write the patch: %w", err)
+		}
+		kind := admissionv1.PatchTypeJSONPatch
+		response.Patch, response.PatchType = patch, &kind
+	}
+	return json.Marshal(admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{Kind: reviewKind, APIVersion: reviewVersion}, Response: response,
+	})
+}
+
+// endpoint is what a review is about.
+type endpoint struct{ name, subresource string }
+
+func resourceOf(request *admissionv1.AdmissionRequest) endpoint {
+	if request.Resource.Group != "" {
+		return endpoint{}
+	}
+	return endpoint{request.Resource.Resource, request.SubResource}
+}
+
+var (
+	pods     = endpoint{"pods", ""}
+	bindings = endpoint{"bindings", ""} // the old way to say pods/binding
+)
+
+// answerMutate answers a review at /mutate. What it isn't meant for is let through.
+func (r *Rules) answerMutate(request *admissionv1.AdmissionRequest) answer {
+	if resourceOf(request) != pods || request.Operation != admissionv1.Create {
+		return answer{}
+	}
+	var pod corev1.Pod
+	if err := decodeObject(request.Object.Raw, &pod); err != nil {
+		return refuse(WhyMalformed, err.Error())
+	}
+	// The pod's own namespace may be left out, in favour of the path's.
+	pod.Namespace = request.Namespace
+	return answer{patch: r.mutate(&pod)}
+}
+
+// answerValidate answers a review at /validate.
+func (r *Rules) answerValidate(request *admissionv1.AdmissionRequest) answer {
+	about := resourceOf(request)
+	if about.name != pods.name && about != bindings ||
+		request.Operation != admissionv1.Create && request.Operation != admissionv1.Update {
+		return answer{}
+	}
+	var object, old struct {
+		Metadata struct {
+			Annotations map[string]string `json:"annotations"`
+		} `json:"metadata"`
+	}
+	err := decodeObject(request.Object.Raw, &object)
+	if err == nil && request.Operation == admissionv1.Update {
+		err = decodeObject(request.OldObject.Raw, &old)
+	}
+	if err != nil {
+		return refuse(WhyMalformed, err.Error())
+	}
+	if message := r.checkOwned(request.UserInfo.Username, old.Metadata.Annotations, object.Metadata.Annotations); message != "" {
+		return refuse(WhyOwned, message)
+	}
+	if about != pods {
+		return answer{}
+	}
+	return r.answerPod(request)
+}
+
+// answerPod is about the pod's request for cards.
+func (r *Rules) answerPod(request *admissionv1.AdmissionRequest) answer {
+	var pod, old corev1.Pod
+	err := decodeObject(request.Object.Raw, &pod)
+	if err == nil && request.Operation == admissionv1.Update {
+		err = decodeObject(request.OldObject.Raw, &old)
+	}
+	if err != nil {
+		return refuse(WhyMalformed, err.Error())
+	}
+	pod.Namespace = request.Namespace
+	if request.Operation == admissionv1.Update {
+		return answer{refusal: r.validateChange(&old, &pod)}
+	}
+	refused, warnings := r.validateNew(&pod)
+	return answer{refusal: refused, warnings: warnings}
+}
+
+func decodeObject(raw []byte, into any) error {
+	if len(raw) == 0 {
+		return errors.New("the review has no object: the webhook's configuration asks about something that has none")
+	}
+	if err := utiljson.Unmarshal(raw, into); err != nil {
+		return fmt.Errorf("read the review's object: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package webhook
+
+import (
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+// Why a review was answered as it was: the metrics' label.
+const (
+	WhyOwned      = "owned_annotation"
+	WhyRequest    = "impossible_request"
+	WhyScheduler  = "foreign_scheduler"
+	WhyNodeName   = "node_name"
+	WhyPrivileged = "privileged"
+	WhyPlugin     = "required_plugin"
+	WhyCheck      = "check"
+	WhyMalformed  = "malformed"
+)
+
+// refusal is why a pod is not admitted.
+type refusal struct{ why, message string }
+
+// validateNew is why a new pod is refused; nil if it isn't, and what its author is warned of.
+func (r *Rules) validateNew(pod *corev1.Pod) (*refusal, []string) {
+	seen := kube.Pod(pod)
+	asked, err := request.FromPod(seen, r.Request)
+	if err != nil {
+		return &refusal{WhyRequest, err.Error()}, nil
+	}
+	if asked == nil {
+		return nil, nil
+	}
+	if pod.Spec.NodeName != "" && !r.AllowNodeName {
+		return &refusal{WhyNodeName, fmt.Sprintf("spec.nodeName %q takes the pod past the scheduler, which alone gives cards: "+
+			"choose the node by spec.nodeSelector (kubernetes.io/hostname) or node affinity", pod.Spec.NodeName)}, nil
+	}
+	for i, c := range seen.Containers {
+		spec, _ := containerAt(pod, i)
+		if asked.Containers[i].Cards > 0 && privileged(spec) && !r.AllowPrivileged {
+			return &refusal{WhyPrivileged, fmt.Sprintf("container %q is privileged, so that it has every card of its node and no limits: "+
+				"leave securityContext.privileged out, or ask for no card", c.Name)}, nil
+		}
+	}
+	if refused := r.requiresPlugin(pod, seen, asked); refused != nil {
+		return refused, nil
+	}
+	if r.Check != nil {
+		if err := r.Check(seen, asked); err != nil {
+			return &refusal{WhyCheck, err.Error()}, nil
+		}
+	}
+	return r.scheduler(pod.Spec.SchedulerName)
+}
+
+// scheduler is the answer to the scheduler that a pod with cards names.
+func (r *Rules) scheduler(name string) (*refusal, []string) {
+	if r.ours(name) {
+		return nil, nil
+	}
+	message := fmt.Sprintf("the pod asks for cards, and its scheduler %q gives none: ", name)
+	if r.ForeignSchedulers == ForeignLeave {
+		return nil, []string{message + "it runs without"}
+	}
+	if r.SchedulerName == "" {
+		return &refusal{WhyScheduler, message + "leave spec.schedulerName out"}, nil
+	}
+	return &refusal{WhyScheduler, message + fmt.Sprintf("leave spec.schedulerName out, or name %q", r.SchedulerName)}, nil
+}
+
+// validateChange is why an update of a pod is refused. Only what the update makes worse
+// counts: a pod that is there already can be labelled and deleted, whatever it asks for.
+func (r *Rules) validateChange(old, pod *corev1.Pod) *refusal {
+	seen := kube.Pod(pod)
+	asked, err := request.FromPod(seen, r.Request)
+	before := kube.Pod(old)
+	askedBefore, errBefore := request.FromPod(before, r.Request)
+	switch {
+	case errBefore != nil:
+		return nil
+	case err != nil:
+		return &refusal{WhyRequest, err.Error()}
+	case asked == nil || askedBefore == nil:
+		return nil
+	}
+	if r.requiresPlugin(old, before, askedBefore) != nil {
+		return nil
+	}
+	return r.requiresPlugin(pod, seen, asked)
+}
+
+// requiresPlugin refuses a pod whose containers NRI would create without our plugin.
+func (r *Rules) requiresPlugin(pod *corev1.Pod, seen *scheduler.Pod, asked *request.Request) *refusal {
+	lacks, err := requiring(pod.Annotations, withCards(seen, asked), r.RequiredPlugin)
+	if err == nil && len(lacks) > 0 {
+		err = errors.New("annotation " + requiredPlugins + " does not require it")
+	}
+	if err == nil {
+		return nil
+	}
+	return &refusal{WhyPlugin, fmt.Sprintf("a container that asks for cards is not to be created while NRI plugin %q is away: %v. Leave the annotation as the webhook sets it",
+		r.RequiredPlugin, err)}
+}
+
+func privileged(c *corev1.Container) bool {
+	return c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
+}
