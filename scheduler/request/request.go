@@ -88,6 +88,9 @@ func FromPod(pod *scheduler.Pod, o Options) (*Request, error) {
 	if err := r.Rules.read(pod); err != nil {
 		return nil, err
 	}
+	if r.Rules.CardPolicy == "" {
+		r.Rules.CardPolicy = usualPolicy(pod, &o.Names)
+	}
 	r.Signature = r.sign()
 	return r, nil
 }

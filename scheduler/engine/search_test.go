@@ -1,0 +1,175 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+// drawCard is one of few sizes, so that there are ties and tight fits.
+func drawCard(t *rapid.T, node, i int) scheduler.Card {
+	c := h100(node, i)
+	c.MemoryMiB = rapid.SampledFrom([]int64{4, 6, 7}).Draw(t, "memory")
+	c.Cores = rapid.SampledFrom([]int{100, 100, 100, 150}).Draw(t, "cores")
+	c.Slots = rapid.IntRange(1, 4).Draw(t, "slots")
+	c.NUMA = rapid.IntRange(-1, 1).Draw(t, "numa")
+	return c
+}
+
+func drawContainer(t *rapid.T, cards int) string {
+	return fmt.Sprintf("%s%d/%d/%d", rapid.SampledFrom([]string{"", "", "i", "s"}).Draw(t, "kind"), rapid.IntRange(1, cards).Draw(t, "count"),
+		rapid.SampledFrom([]int{1, 2, 3, 4, 5, -50, -100}).Draw(t, "memory"), rapid.SampledFrom([]int{0, 30, 50, 100}).Draw(t, "cores"))
+}
+
+// allows says by plain simulation whether the cards of the assignment can serve the pod: it
+// lets the containers start and end as Kubernetes does.
+func allows(cards []scheduler.Card, others []scheduler.Use, r *request.Request, assigned [][]int) bool {
+	order := positions(r)
+	for c, card := range cards {
+		running, alone := others[c], false
+		for k, position := range order {
+			mine := false
+			for _, a := range assigned[k] {
+				mine = mine || a == c
+			}
+			if !mine {
+				continue
+			}
+			want := &r.Containers[position]
+			whole := want.Whole && card.Cores <= 100
+			if whole && running.Slots > 0 || alone {
+				return false
+			}
+			if want.Cores == 0 && running.Cores >= card.Cores {
+				return false
+			}
+			now := running.Add(want.Use(card.MemoryMiB))
+			if now.MemoryMiB > card.MemoryMiB || now.Cores > card.Cores || now.Slots > card.Slots {
+				return false
+			}
+			if r.Kinds[position] != scheduler.Init {
+				running, alone = now, alone || whole
+			}
+		}
+	}
+	return true
+}
+
+// anyWay tries all assignments.
+func anyWay(cards []scheduler.Card, others []scheduler.Use, r *request.Request, assigned [][]int) bool {
+	k := len(assigned)
+	order := positions(r)
+	if k == len(order) {
+		return allows(cards, others, r, assigned)
+	}
+	for set := 1; set < 1<<len(cards); set++ {
+		var chosen []int
+		numa := true
+		for c := range cards {
+			if set&(1<<c) != 0 {
+				chosen = append(chosen, c)
+				numa = numa && cards[c].NUMA == cards[chosen[0]].NUMA
+			}
+		}
+		if len(chosen) != r.Containers[order[k]].Cards || r.Rules.NUMABind && !numa {
+			continue
+		}
+		if anyWay(cards, others, r, append(assigned[:k:k], chosen)) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestFindsWhatFits compares with all there is to try.
+func TestFindsWhatFits(t *testing.T) {
+	fits, not := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		var cards []scheduler.Card
+		for i := range rapid.IntRange(1, 3).Draw(t, "cards") {
+			cards = append(cards, drawCard(t, 0, i))
+		}
+		e := newEngine(t, Options{CardPolicy: rapid.SampledFrom([]string{"", "binpack", "topology-aware", "numa", "tencent"}).Draw(t, "policy")})
+		e.SetNode(nodeOf("n", cards...))
+		for i := range rapid.IntRange(0, 2).Draw(t, "before") {
+			p := podOf(fmt.Sprint("before", i), drawContainer(t, 1))
+			_, _ = e.Reserve(p, ask4(t, e, p), "n", "test")
+		}
+		others := append([]scheduler.Use(nil), e.Snapshot().node("n").used...)
+		var containers []string
+		for range rapid.IntRange(1, 4).Draw(t, "containers") {
+			containers = append(containers, drawContainer(t, len(cards)))
+		}
+		p := podOf("u", containers...)
+		if rapid.Bool().Draw(t, "numa-bind") {
+			p = annotated(p, map[string]string{"nvidia.com/numa-bind": "true"})
+		}
+		r := ask4(t, e, p)
+		want := anyWay(cards, others, r, nil)
+		verdict := e.Evaluate(e.Snapshot(), p, r).Verdict("n")
+		if verdict.Fits != want {
+			t.Fatalf("%v on %v with %v taken: fits is %v, and must be %v (%s)", containers, cards, others, verdict.Fits, want, verdict.Text())
+		}
+		placement, err := e.Reserve(p, r, "n", "test")
+		if (err == nil) != want {
+			t.Fatalf("Reserve says %v", err)
+		}
+		if !want {
+			not++
+			if main := verdict.Reason(); main == OK {
+				t.Fatalf("no reason: %v", verdict.Reasons())
+			}
+			return
+		}
+		fits++
+		checkPlacement(t, p, r, cards, others, placement)
+		if got, counted := e.Snapshot().node("n").used, after(cards, others, p, placement); fmt.Sprint(got) != fmt.Sprint(counted) {
+			t.Fatalf("taken is %v, and by the model %v", got, counted)
+		}
+	})
+	require.NotZero(t, fits)
+	require.NotZero(t, not)
+}
+
+// checkPlacement says that the placement is one that the pod asked for and that there was room for.
+func checkPlacement(t tester, p *scheduler.Pod, r *request.Request, cards []scheduler.Card, others []scheduler.Use, placement scheduler.Placement) {
+	t.Helper()
+	var assigned [][]int
+	for _, position := range positions(r) {
+		want := &r.Containers[position]
+		var chosen []int
+		for _, s := range placement.Containers[position] {
+			for c := range cards {
+				if cards[c].UUID == s.UUID {
+					chosen = append(chosen, c)
+					if s != (grant.Share{UUID: s.UUID, MemoryMiB: want.Memory(cards[c].MemoryMiB), CorePercent: want.Cores}) {
+						t.Fatalf("container %d is given %v", position, s)
+					}
+				}
+			}
+		}
+		if grant.ValidateShares(placement.Containers[position]) != nil || len(chosen) != want.Cards {
+			t.Fatalf("container %d is given %v", position, placement.Containers[position])
+		}
+		assigned = append(assigned, chosen)
+	}
+	if !allows(cards, others, r, assigned) {
+		t.Fatalf("pod %s: no room for %v beside %v", p.Name, placement, others)
+	}
+}
+
+// after is what is taken with the placement, by the model's count.
+func after(cards []scheduler.Card, others []scheduler.Use, p *scheduler.Pod, placement scheduler.Placement) []scheduler.Use {
+	uses := scheduler.Uses(p.Containers, placement.Containers)
+	var all []scheduler.Use
+	for i, c := range cards {
+		all = append(all, others[i].Add(uses[c.UUID]))
+	}
+	return all
+}

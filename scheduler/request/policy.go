@@ -1,0 +1,17 @@
+package request
+
+import (
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/choose"
+)
+
+// usualPolicy is the card policy of a pod that names none: gpu-manager's own for its
+// resources, else the cluster's.
+func usualPolicy(pod *scheduler.Pod, names *Names) string {
+	for i := range pod.Containers {
+		if pod.Containers[i].Resources[names.VcudaCore].Value > 0 && names.VcudaCore != "" {
+			return choose.Tencent
+		}
+	}
+	return ""
+}
