@@ -1,0 +1,96 @@
+package extender
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+
+	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+// apiServer is the Cluster of a real API server, with the informers' cache before it.
+type apiServer struct {
+	client kubernetes.Interface
+	pods   corelisters.PodLister
+}
+
+// NewCluster is a Cluster by that client and cache.
+func NewCluster(client kubernetes.Interface, pods corelisters.PodLister) Cluster {
+	return apiServer{client, pods}
+}
+
+// Pod implements Cluster. The cache may be behind: what it doesn't know is asked for.
+func (a apiServer) Pod(ctx context.Context, namespace, name string, uid types.UID) (*v1.Pod, error) {
+	if p, err := a.pods.Pods(namespace).Get(name); err == nil && p.UID == uid {
+		return p, nil
+	}
+	p, err := a.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if p.UID != uid {
+		return nil, apierrors.NewNotFound(v1.Resource("pods"), fmt.Sprintf("%s with UID %s", name, uid))
+	}
+	return p, nil
+}
+
+// Bound implements Cluster.
+func (a apiServer) Bound(namespace, group string) (n int) {
+	pods, err := a.pods.Pods(namespace).List(labels.SelectorFromSet(labels.Set{request.LabelGroup: group}))
+	if err != nil {
+		return 0 // of a lister that reads a cache: never
+	}
+	for _, p := range pods {
+		if p.Spec.NodeName != "" && p.Status.Phase != v1.PodSucceeded && p.Status.Phase != v1.PodFailed {
+			n++
+		}
+	}
+	return n
+}
+
+// Lower implements Cluster.
+func (a apiServer) Lower(priority int32) map[string][]string {
+	pods, err := a.pods.List(labels.Everything())
+	if err != nil {
+		return nil // of a lister that reads a cache: never
+	}
+	below := map[string][]*v1.Pod{}
+	for _, p := range pods {
+		if p.Spec.NodeName != "" && priorityOf(p) < priority {
+			below[p.Spec.NodeName] = append(below[p.Spec.NodeName], p)
+		}
+	}
+	all := make(map[string][]string, len(below))
+	for node, pods := range below {
+		slices.SortFunc(pods, func(a, b *v1.Pod) int {
+			return cmp.Or(cmp.Compare(priorityOf(b), priorityOf(a)),
+				a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
+		})
+		for _, p := range pods {
+			all[node] = append(all[node], string(p.UID))
+		}
+	}
+	return all
+}
+
+func priorityOf(p *v1.Pod) int32 {
+	if p.Spec.Priority == nil {
+		return 0
+	}
+	return *p.Spec.Priority
+}
+
+// Bind implements Cluster.
+func (a apiServer) Bind(ctx context.Context, pod *v1.Pod, node string, annotations map[string]string) error {
+	return kube.Bind(ctx, a.client, pod, node, annotations)
+}

@@ -1,0 +1,34 @@
+// Package extender is the scheduler's door for clusters whose kube-scheduler can't be
+// replaced: the HTTP calls of kube-scheduler's extender protocol.
+//
+//	POST /filter           the nodes that can take the pod, and of each other one why not
+//	POST /prioritize       how good they are, 0 to 10
+//	POST /bind             books, and binds the pod with its grant
+//	POST /preempt          whom to evict on which node, by memory and cores too
+//	POST /filter-dryrun    filter without a trace, for autoscalers' simulations
+//	GET  /version, /healthz, /readyz, /metrics, /debug/state
+//
+// gpu-admission's paths are served too: /scheduler/predicates, /scheduler/priorities.
+//
+// # What is booked when
+//
+// Filter chooses the best node and reserves the pod's cards there for Options.Hold. Without
+// it, two pods that are filtered one after the other would both be shown the last free
+// card, for kube-scheduler binds the first one in the background. All nodes that fit are
+// answered, since others (taints, other extenders' weights) may prefer another one; bind
+// books on the node that it is told, whichever that is, on the newest state: it alone gives
+// cards away, and refuses a pod that finds them taken. A pod that is filtered again, by the
+// same scheduler or another, is judged without its own reservation.
+//
+// Bind is one call of the API server: the annotations that carry the grant are in the
+// Binding, and the API server writes them and the node in one step. There is no moment at which a
+// pod is bound without its grant, or has one without being bound.
+//
+// # The protocol's limits
+//
+// kube-scheduler asks /preempt only after its own simulation found nodes where evicting
+// somebody helps, and that simulation knows the counted resource (nvidia.com/gpu) alone,
+// and only if the extender's configuration does not have it ignored. A pod that lacks memory
+// or cores on nodes with replicas left is never asked about: use the framework plugin
+// for that. Pods that an extender refused are tried again at any event, there are no hints.
+package extender

@@ -1,0 +1,545 @@
+package extender
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+// fakeCluster has pods, binds them as the API server does, and tells the engine.
+type fakeCluster struct {
+	engine *engine.Engine
+
+	mu   sync.Mutex
+	pods map[types.UID]*v1.Pod
+	fail error // of the next binds
+}
+
+func (c *fakeCluster) Pod(_ context.Context, _, name string, uid types.UID) (*v1.Pod, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.pods[uid]; p != nil {
+		return p.DeepCopy(), nil
+	}
+	return nil, apierrors.NewNotFound(v1.Resource("pods"), name)
+}
+
+func (c *fakeCluster) Bound(namespace, group string) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.pods {
+		if p.Namespace == namespace && p.Labels[request.LabelGroup] == group && p.Spec.NodeName != "" {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *fakeCluster) Lower(priority int32) map[string][]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := map[string][]string{}
+	for uid, p := range c.pods {
+		if p.Spec.NodeName != "" && priorityOf(p) < priority {
+			all[p.Spec.NodeName] = append(all[p.Spec.NodeName], string(uid))
+		}
+	}
+	for _, uids := range all {
+		slices.Sort(uids)
+	}
+	return all
+}
+
+func (c *fakeCluster) Bind(_ context.Context, pod *v1.Pod, node string, annotations map[string]string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fail != nil {
+		return c.fail
+	}
+	p := c.pods[pod.UID]
+	if p.Spec.NodeName != "" {
+		return apierrors.NewConflict(v1.Resource("pods"), pod.Name, errors.New("it is bound"))
+	}
+	p.Spec.NodeName = node
+	if p.Annotations == nil {
+		p.Annotations = map[string]string{}
+	}
+	for k, v := range annotations {
+		p.Annotations[k] = v
+	}
+	c.engine.SetPod(kube.Pod(p.DeepCopy()))
+	return nil
+}
+
+func (c *fakeCluster) add(pods ...*v1.Pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range pods {
+		c.pods[p.UID] = p
+	}
+}
+
+// world is an extender over nodes with cards of 80 GiB.
+type world struct {
+	t       *testing.T
+	engine  *engine.Engine
+	cluster *fakeCluster
+	server  *Server
+	url     string
+	nodes   []string
+}
+
+func newWorld(t *testing.T, nodes, cards int, options ...func(*Options)) *world {
+	e, err := engine.New(engine.Options{Request: request.DefaultOptions()})
+	require.NoError(t, err)
+	w := &world{t: t, engine: e, cluster: &fakeCluster{engine: e, pods: map[types.UID]*v1.Pod{}}}
+	for i := range nodes {
+		name := fmt.Sprintf("node-%02d", i)
+		w.nodes = append(w.nodes, name)
+		e.SetNode(&scheduler.Node{Name: name, Annotations: map[string]string{"hami.io/node-nvidia-register": register(i, cards)}})
+	}
+	o := Options{Engine: e, Cluster: w.cluster, Version: "test"}
+	for _, f := range options {
+		f(&o)
+	}
+	w.server = New(o)
+	server := httptest.NewServer(w.server.Handler())
+	t.Cleanup(server.Close)
+	w.url = server.URL
+	return w
+}
+
+func register(node, cards int) string {
+	list := make([]map[string]any, cards)
+	for i := range list {
+		list[i] = map[string]any{"id": cardUUID(node, i), "index": i, "count": 10, "devmem": 81920, "devcore": 100,
+			"type": "NVIDIA H100 80GB HBM3", "mode": "hami-core", "health": true}
+	}
+	text, _ := json.Marshal(list)
+	return string(text)
+}
+
+func cardUUID(node, card int) string {
+	return fmt.Sprintf("GPU-%08d-0000-4000-8000-%012d", node, card)
+}
+
+// pod asks for one card's memory and cores.
+func pod(name string, memoryMiB, cores int64, change ...func(*v1.Pod)) *v1.Pod {
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
+		Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{
+			"nvidia.com/gpu":      *resource.NewQuantity(1, resource.DecimalSI),
+			"nvidia.com/gpumem":   *resource.NewQuantity(memoryMiB, resource.DecimalSI),
+			"nvidia.com/gpucores": *resource.NewQuantity(cores, resource.DecimalSI),
+		}}}}},
+	}
+	for _, f := range change {
+		f(p)
+	}
+	return p
+}
+
+func (w *world) post(path string, args, answer any) (status int, text string) {
+	w.t.Helper()
+	body, err := json.Marshal(args)
+	require.NoError(w.t, err)
+	return w.send(path, body, answer)
+}
+
+func (w *world) send(path string, body []byte, answer any) (status int, text string) {
+	response, err := http.Post(w.url+path, "application/json", bytes.NewReader(body))
+	if !assert.NoError(w.t, err) {
+		return 0, ""
+	}
+	defer response.Body.Close()
+	var b bytes.Buffer
+	_, err = b.ReadFrom(response.Body)
+	assert.NoError(w.t, err)
+	if response.StatusCode == http.StatusOK && answer != nil {
+		assert.NoError(w.t, json.Unmarshal(b.Bytes(), answer), b.String())
+	}
+	return response.StatusCode, b.String()
+}
+
+func (w *world) filter(p *v1.Pod) (passed []string, result extenderv1.ExtenderFilterResult) {
+	status, text := w.post("/filter", extenderv1.ExtenderArgs{Pod: p, NodeNames: &w.nodes}, &result)
+	assert.Equal(w.t, http.StatusOK, status, text)
+	if result.NodeNames != nil {
+		passed = *result.NodeNames
+	}
+	return passed, result
+}
+
+func (w *world) bind(p *v1.Pod, node string) string {
+	var result extenderv1.ExtenderBindingResult
+	status, text := w.post("/bind", extenderv1.ExtenderBindingArgs{PodName: p.Name, PodNamespace: p.Namespace, PodUID: p.UID, Node: node}, &result)
+	assert.Equal(w.t, http.StatusOK, status, text)
+	return result.Error
+}
+
+// place does what a kube-scheduler does: filter, prioritize, bind to the best.
+func (w *world) place(p *v1.Pod) (node string, why string) {
+	w.cluster.add(p)
+	passed, result := w.filter(p)
+	if len(passed) == 0 {
+		return "", fmt.Sprint(result.FailedNodes, result.FailedAndUnresolvableNodes)
+	}
+	var list extenderv1.HostPriorityList
+	w.post("/prioritize", extenderv1.ExtenderArgs{Pod: p, NodeNames: &passed}, &list)
+	best := slices.MaxFunc(list, func(a, b extenderv1.HostPriority) int { return int(a.Score - b.Score) })
+	if why := w.bind(p, best.Host); why != "" {
+		return "", why
+	}
+	return best.Host, ""
+}
+
+// audit sums what the pods' annotations give of each card, and fails if it is too much.
+func (w *world) audit() (memoryMiB map[string]int64) {
+	memoryMiB = map[string]int64{}
+	cores := map[string]int{}
+	slots := map[string]int{}
+	w.cluster.mu.Lock()
+	defer w.cluster.mu.Unlock()
+	for _, p := range w.cluster.pods {
+		if p.Spec.NodeName == "" {
+			continue
+		}
+		g, err := grant.DecodeGrant(p.Annotations[grant.AnnotationGrant])
+		require.NoError(w.t, err)
+		for _, shares := range g.Containers {
+			for _, s := range shares {
+				memoryMiB[s.UUID] += s.MemoryMiB
+				cores[s.UUID] += s.CorePercent
+				slots[s.UUID]++
+			}
+		}
+	}
+	for uuid := range memoryMiB {
+		assert.LessOrEqual(w.t, memoryMiB[uuid], int64(81920), uuid)
+		assert.LessOrEqual(w.t, cores[uuid], 100, uuid)
+		assert.LessOrEqual(w.t, slots[uuid], 10, uuid)
+	}
+	return memoryMiB
+}
+
+func TestPlaces(t *testing.T) {
+	w := newWorld(t, 2, 2)
+	for i := range 4 {
+		node, why := w.place(pod(fmt.Sprint("whole-", i), 81920, 100))
+		require.Empty(t, why)
+		require.NotEmpty(t, node)
+	}
+	passed, result := w.filter(pod("late", 1000, 10))
+	require.Empty(t, passed)
+	require.Len(t, result.FailedNodes, 2, "evicting somebody would help")
+	for node, why := range result.FailedNodes {
+		assert.Contains(t, why, node)
+		assert.Contains(t, why, "2 with less than 1000 MiB free (most: 0 MiB)")
+	}
+	require.Len(t, w.audit(), 4)
+}
+
+// Every refused node is named with its reason, whichever form the nodes come in.
+func TestEveryRefusedNodeIsNamed(t *testing.T) {
+	w := newWorld(t, 3, 1)
+	nodes := append(slices.Clone(w.nodes), "elsewhere")
+	var result extenderv1.ExtenderFilterResult
+	w.post("/filter", extenderv1.ExtenderArgs{Pod: pod("large", 90000, 0), NodeNames: &nodes}, &result)
+	require.Empty(t, *result.NodeNames)
+	require.Len(t, result.FailedNodes, 3)
+	require.Contains(t, result.FailedAndUnresolvableNodes["elsewhere"], "elsewhere: the node is not known")
+
+	objects := &v1.NodeList{}
+	for _, n := range nodes {
+		objects.Items = append(objects.Items, v1.Node{ObjectMeta: metav1.ObjectMeta{Name: n}})
+	}
+	result = extenderv1.ExtenderFilterResult{}
+	w.post("/filter", extenderv1.ExtenderArgs{Pod: pod("fits", 8000, 0), Nodes: objects}, &result)
+	require.Nil(t, result.NodeNames)
+	require.Len(t, result.Nodes.Items, 3)
+	require.Contains(t, result.FailedAndUnresolvableNodes, "elsewhere")
+}
+
+func TestPodsWithoutCardsPass(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	p := pod("plain", 0, 0, func(p *v1.Pod) { p.Spec.Containers[0].Resources = v1.ResourceRequirements{} })
+	w.cluster.add(p)
+	passed, _ := w.filter(p)
+	require.Equal(t, w.nodes, passed)
+	require.Empty(t, w.bind(p, w.nodes[1]))
+	require.Empty(t, w.cluster.pods[p.UID].Annotations)
+}
+
+// A filter is repeated after a bind that failed, by the same scheduler or another one; its
+// answer doesn't depend on its own reservation.
+func TestFilterIsIdempotent(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	p := pod("whole", 81920, 100)
+	w.cluster.add(p)
+	for range 3 {
+		passed, _ := w.filter(p)
+		require.Equal(t, w.nodes, passed)
+	}
+	passed, _ := w.filter(pod("other", 1000, 0))
+	require.Empty(t, passed, "the card is reserved")
+
+	w.cluster.fail = apierrors.NewForbidden(v1.Resource("pods"), p.Name, errors.New("a webhook said no"))
+	require.Contains(t, w.bind(p, w.nodes[0]), "a webhook said no")
+	passed, _ = w.filter(pod("other", 1000, 0))
+	require.Equal(t, w.nodes, passed, "a bind that failed gives back")
+}
+
+// An answer that was lost is asked for again.
+func TestBindIsIdempotent(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	p := pod("whole", 81920, 100)
+	w.cluster.add(p)
+	w.filter(p)
+	require.Empty(t, w.bind(p, w.nodes[0]))
+	require.Empty(t, w.bind(p, w.nodes[0]))
+	require.Contains(t, w.bind(pod("unknown", 1, 0), w.nodes[0]), "not found")
+}
+
+// A scheduler may take another node than the one that is reserved.
+func TestBindToAnotherNode(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	p := pod("whole", 81920, 100)
+	w.cluster.add(p)
+	w.filter(p)
+	other := w.nodes[0]
+	if w.engine.Holding(string(p.UID)) == other {
+		other = w.nodes[1]
+	}
+	require.Empty(t, w.bind(p, other))
+	_, why := w.place(pod("second", 81920, 100))
+	require.Empty(t, why, "the reservation has moved along")
+	require.Len(t, w.audit(), 2)
+}
+
+func TestDryRunLeavesNoTrace(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	var result extenderv1.ExtenderFilterResult
+	w.post("/filter-dryrun", extenderv1.ExtenderArgs{Pod: pod("simulated", 81920, 100), NodeNames: &w.nodes}, &result)
+	require.Equal(t, w.nodes, *result.NodeNames)
+	require.Empty(t, w.engine.Holding("uid-simulated"))
+	passed, _ := w.filter(pod("real", 81920, 100))
+	require.Equal(t, w.nodes, passed)
+}
+
+// What filter has reserved and nobody binds is given back; a bind that has come keeps it.
+func TestHoldsEnd(t *testing.T) {
+	now := time.Now()
+	w := newWorld(t, 1, 1, func(o *Options) { o.Hold = time.Minute; o.Clock = func() time.Time { return now } })
+	w.filter(pod("gone", 81920, 100))
+	w.server.holds.expire(now.Add(59 * time.Second))
+	require.NotEmpty(t, w.engine.Holding("uid-gone"))
+	w.server.holds.expire(now.Add(61 * time.Second))
+	require.Empty(t, w.engine.Holding("uid-gone"))
+
+	p := pod("bound", 81920, 100)
+	w.cluster.add(p)
+	w.filter(p)
+	require.Empty(t, w.bind(p, w.nodes[0]))
+	w.server.holds.expire(now.Add(time.Hour))
+	require.Equal(t, w.nodes[0], w.engine.Holding("uid-bound"))
+}
+
+// 8 callers, as 8 schedulers at once, on a cluster that fits exactly: every pod is placed,
+// nothing twice; and the ones that are too many are refused.
+func TestConcurrentCallersNeverDoubleBook(t *testing.T) {
+	const nodes, cards, callers = 4, 8, 8
+	for _, request := range []struct{ memoryMiB, cores, each int64 }{{40960, 50, 2}, {8192, 10, 10}, {81920, 100, 1}, {40960, 0, 2}} {
+		t.Run(fmt.Sprint(request), func(t *testing.T) {
+			w := newWorld(t, nodes, cards)
+			fits := int(nodes * cards * request.each)
+			var refused sync.Map
+			work := make(chan int)
+			var g errgroup.Group
+			for range callers {
+				g.Go(func() error {
+					for i := range work {
+						p := pod(fmt.Sprint("pod-", i), request.memoryMiB, request.cores)
+						if node, why := w.place(p); node == "" {
+							refused.Store(i, why)
+						}
+					}
+					return nil
+				})
+			}
+			for i := range fits {
+				work <- i
+			}
+			close(work)
+			require.NoError(t, g.Wait())
+			refused.Range(func(i, why any) bool {
+				t.Errorf("pod %v is refused: %v", i, why)
+				return true
+			})
+			require.Len(t, w.audit(), nodes*cards)
+			node, why := w.place(pod("too-many", request.memoryMiB, request.cores))
+			require.Empty(t, node)
+			require.NotEmpty(t, why)
+		})
+	}
+}
+
+// 16 pods of half a card onto 8 cards fill each card with two, at the first try.
+func TestHalvesFillCards(t *testing.T) {
+	w := newWorld(t, 1, 8)
+	for i := range 16 {
+		_, why := w.place(pod(fmt.Sprint("half-", i), 40960, 50))
+		require.Empty(t, why)
+	}
+	for uuid, mib := range w.audit() {
+		require.Equal(t, int64(81920), mib, uuid)
+	}
+}
+
+func TestPreempt(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	low := func(p *v1.Pod) { p.Spec.Priority = new(int32) }
+	for i := range 4 {
+		_, why := w.place(pod(fmt.Sprint("low-", i), 40960, 0, low))
+		require.Empty(t, why)
+	}
+	urgent := pod("urgent", 30000, 0, func(p *v1.Pod) { high := int32(1000); p.Spec.Priority = &high })
+	var result extenderv1.ExtenderPreemptionResult
+	w.post("/preempt", extenderv1.ExtenderPreemptionArgs{Pod: urgent, NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{
+		w.nodes[0]: {}, w.nodes[1]: nil, "elsewhere": {},
+	}}, &result)
+	require.Len(t, result.NodeNameToMetaVictims, 2, "elsewhere there are no cards")
+	for node, victims := range result.NodeNameToMetaVictims {
+		require.Len(t, victims.Pods, 1, "one is enough on %s", node)
+		require.Contains(t, victims.Pods[0].UID, "uid-low-")
+	}
+
+	equal := pod("equal", 30000, 0, low)
+	result = extenderv1.ExtenderPreemptionResult{}
+	w.post("/preempt", extenderv1.ExtenderPreemptionArgs{Pod: equal, NodeNameToVictims: map[string]*extenderv1.Victims{w.nodes[0]: {}}}, &result)
+	require.Empty(t, result.NodeNameToMetaVictims, "nobody is less important")
+}
+
+func grouped(group string, least int) func(*v1.Pod) {
+	return func(p *v1.Pod) {
+		p.Labels = map[string]string{request.LabelGroup: group}
+		p.Annotations = map[string]string{request.AnnotationGroupMin: fmt.Sprint(least)}
+	}
+}
+
+// The pods of a group are bound together or not at all.
+func TestGang(t *testing.T) {
+	w := newWorld(t, 1, 4, func(o *Options) { o.GangTimeout = 300 * time.Millisecond })
+	place := func(n int, group string, least int) (placed int) {
+		var g errgroup.Group
+		var mu sync.Mutex
+		for i := range n {
+			g.Go(func() error {
+				node, _ := w.place(pod(fmt.Sprintf("%s-%d", group, i), 81920, 100, grouped(group, least)))
+				mu.Lock()
+				defer mu.Unlock()
+				if node != "" {
+					placed++
+				}
+				return nil
+			})
+		}
+		_ = g.Wait()
+		return placed
+	}
+	require.Equal(t, 0, place(2, "small", 3), "two of three")
+	require.Empty(t, w.audit())
+	require.Equal(t, 3, place(3, "whole", 3))
+	require.Equal(t, 0, place(2, "more", 2), "one card is left")
+	require.Len(t, w.audit(), 3)
+	// One more of a group that is there needs nobody beside it.
+	node, why := w.place(pod("whole-late", 81920, 100, grouped("whole", 3)))
+	require.NotEmpty(t, node, why)
+}
+
+func TestBadCalls(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	for body, want := range map[string]int{
+		"":                            http.StatusBadRequest,
+		"{":                           http.StatusBadRequest,
+		"[]":                          http.StatusBadRequest,
+		"{} {}":                       http.StatusBadRequest,
+		`{"Pod":3}`:                   http.StatusBadRequest,
+		`{"NodeNames":["node-00"]}`:   http.StatusOK,
+		`{"Pod":{},"NodeNames":null}`: http.StatusOK,
+	} {
+		status, _ := w.send("/filter", []byte(body), nil)
+		assert.Equal(t, want, status, body)
+	}
+	var result extenderv1.ExtenderFilterResult
+	w.post("/filter", extenderv1.ExtenderArgs{NodeNames: &w.nodes}, &result)
+	require.Contains(t, result.FailedAndUnresolvableNodes["node-00"], "names no pod")
+
+	p := pod("half", 0, 0, func(p *v1.Pod) {
+		p.Spec.Containers[0].Resources.Limits = v1.ResourceList{"tencent.com/vcuda-core": resource.MustParse("150"), "tencent.com/vcuda-memory": resource.MustParse("4")}
+	})
+	_, result = w.filter(p)
+	require.Contains(t, result.FailedAndUnresolvableNodes["node-00"], "100")
+
+	p = pod("policy", 1000, 0, func(p *v1.Pod) { p.Annotations = map[string]string{"hami.io/gpu-scheduler-policy": "tidy"} })
+	_, result = w.filter(p)
+	require.Contains(t, result.FailedAndUnresolvableNodes["node-00"], "tidy")
+}
+
+func TestNotReady(t *testing.T) {
+	w := newWorld(t, 1, 1, func(o *Options) { o.Ready = func() error { return errNotLeading } })
+	status, text := w.post("/filter", extenderv1.ExtenderArgs{Pod: pod("p", 1, 0), NodeNames: &w.nodes}, nil)
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	require.Contains(t, text, errNotLeading.Error())
+	response, err := http.Get(w.url + "/readyz")
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, http.StatusServiceUnavailable, response.StatusCode)
+}
+
+// gpu-admission's paths, and what people look at.
+func TestOtherPaths(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	var result extenderv1.ExtenderFilterResult
+	w.post("/scheduler/predicates", extenderv1.ExtenderArgs{Pod: pod("p", 1000, 0), NodeNames: &w.nodes}, &result)
+	require.Equal(t, w.nodes, *result.NodeNames)
+	var list extenderv1.HostPriorityList
+	w.post("/scheduler/priorities", extenderv1.ExtenderArgs{Pod: pod("p", 1000, 0), NodeNames: &w.nodes}, &list)
+	require.Equal(t, extenderv1.HostPriorityList{{Host: "node-00", Score: 10}}, list)
+	for path, want := range map[string]string{"/version": "test", "/healthz": "ok", "/readyz": "ok", "/debug/state": "node-00"} {
+		response, err := http.Get(w.url + path)
+		require.NoError(t, err)
+		var b strings.Builder
+		_, err = fmt.Fprint(&b, response.Status)
+		require.NoError(t, err)
+		var body bytes.Buffer
+		_, err = body.ReadFrom(response.Body)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Contains(t, body.String(), want, path)
+	}
+}

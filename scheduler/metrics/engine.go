@@ -1,0 +1,62 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpuslice/gpuslice/scheduler/engine"
+)
+
+// Engine collects, at each scrape, what an engine knows.
+func Engine(e *engine.Engine) prometheus.Collector { return engineCollector{e} }
+
+type engineCollector struct{ engine *engine.Engine }
+
+var (
+	nodes        = engineDesc("nodes", "Nodes that have registered cards.")
+	cards        = engineDesc("cards", "Cards that are registered.")
+	pods         = engineDesc("pods", "Pods that hold a part of a card, reservations included.")
+	reservations = engineDesc("reservations", "Pods whose cards are reserved and that are not bound yet.")
+	problems     = engineDesc("problems", "Annotations that can't be read or are not believed, and cards of which more is taken than there is: see /debug/state.")
+	bookings     = prometheus.NewDesc("gpuslice_scheduler_bookings_total",
+		"Bookings by their end: made, repeated (asked for again), refused (no room on the newest state: a double booking that was not made), expired (never bound).",
+		[]string{"end"}, nil)
+	cardUse = prometheus.NewDesc("gpuslice_scheduler_card_booked_ratio",
+		"Part of a card that is booked, 0 to 1, by what of it.", []string{"node", "uuid", "of"}, nil)
+)
+
+func engineDesc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("gpuslice_scheduler_"+name, help, nil, nil)
+}
+
+func (engineCollector) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{nodes, cards, pods, reservations, problems, bookings, cardUse} {
+		to <- d
+	}
+}
+
+func (c engineCollector) Collect(to chan<- prometheus.Metric) {
+	s := c.engine.Stats()
+	gauge := func(d *prometheus.Desc, value int) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value))
+	}
+	gauge(nodes, s.Nodes)
+	gauge(cards, s.Cards)
+	gauge(pods, s.Pods)
+	gauge(reservations, s.Reservations)
+	gauge(problems, s.Problems)
+	for end, count := range map[string]uint64{"made": s.Reserved, "repeated": s.Repeated, "refused": s.Refused, "expired": s.Expired} {
+		to <- prometheus.MustNewConstMetric(bookings, prometheus.CounterValue, float64(count), end)
+	}
+	for _, n := range c.engine.State("").Nodes {
+		for _, card := range n.Cards {
+			of := func(what string, used, total float64) {
+				if total > 0 {
+					to <- prometheus.MustNewConstMetric(cardUse, prometheus.GaugeValue, used/total, n.Name, card.UUID, what)
+				}
+			}
+			of("memory", float64(card.Used.MemoryMiB), float64(card.MemoryMiB))
+			of("cores", float64(card.Used.Cores), float64(card.Cores))
+			of("slots", float64(card.Used.Slots), float64(card.Slots))
+		}
+	}
+}
