@@ -125,3 +125,6 @@ func readSecret(path string) ([]byte, error) {
 	}
 	return content, nil
 }
+
+// Current is the key to sign with, of those that were read last; see Keyring.Current.
+func (f *KeyFile) Current() Key { return f.ring.Load().Current() }

@@ -1,0 +1,150 @@
+package plugin
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+const (
+	argsVersion = "gpuslice.io/v1"
+	argsKind    = "GPUSliceArgs"
+)
+
+// How the scheduler's annotations are written.
+const (
+	// AnnotateWithPatch is a write of its own, in PreBind, before whatever plugin binds.
+	AnnotateWithPatch = "Patch"
+	// AnnotateWithBinding is in the write that binds. The profile must have this plugin
+	// before DefaultBinder at the bind point.
+	AnnotateWithBinding = "Binding"
+)
+
+// Args are the plugin's settings, in pluginConfig of a KubeSchedulerConfiguration. All
+// profiles of a process have the same: they share one state of the cards.
+type Args struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// Resources are the resources' names; those left out are HAMi's and gpu-manager's.
+	Resources ResourceNames `json:"resources,omitempty"`
+	// Defaults are for containers that leave something out.
+	Defaults Defaults `json:"defaults,omitempty"`
+	// NodePolicy, CardPolicy and Weights are for pods that name none.
+	NodePolicy string `json:"nodePolicy,omitempty"`
+	CardPolicy string `json:"cardPolicy,omitempty"`
+	Weights    string `json:"weights,omitempty"`
+	// Annotate is Patch or Binding; empty: Patch.
+	Annotate string `json:"annotate,omitempty"`
+	// GrantKeyFile has the keys that grants are signed and verified with; empty: neither.
+	GrantKeyFile string `json:"grantKeyFile,omitempty"`
+	// GroupTimeout is how long a pod waits, with its cards held, for the rest of its group.
+	GroupTimeout metav1.Duration `json:"groupTimeout,omitempty"`
+	// CardQuota is the ConfigMap of gpu-manager's quota, as namespace/name; empty: none is read.
+	CardQuota string `json:"cardQuota,omitempty"`
+}
+
+// ResourceNames are as in request.Names. A name of "-" is no resource.
+type ResourceNames struct {
+	Count            string `json:"count,omitempty"`
+	Memory           string `json:"memory,omitempty"`
+	MemoryPercentage string `json:"memoryPercentage,omitempty"`
+	Cores            string `json:"cores,omitempty"`
+	Priority         string `json:"priority,omitempty"`
+	VcudaCore        string `json:"vcudaCore,omitempty"`
+	VcudaMemory      string `json:"vcudaMemory,omitempty"`
+}
+
+// Defaults are as in request.Options.
+type Defaults struct {
+	MemoryMiB    int64 `json:"memoryMiB,omitempty"`
+	Cores        int   `json:"cores,omitempty"`
+	Count        int   `json:"count,omitempty"`
+	MemoryFactor int64 `json:"memoryFactor,omitempty"`
+}
+
+const (
+	defaultGroupTimeout = time.Minute
+	// maxGroupTimeout is below what a reservation lasts.
+	maxGroupTimeout = 10 * time.Minute
+)
+
+// ParseArgs reads the args as kube-scheduler hands them to a plugin that isn't its own.
+// None are the defaults. Fields that there are not are mistakes.
+func ParseArgs(object runtime.Object) (*Args, error) {
+	args := &Args{TypeMeta: metav1.TypeMeta{APIVersion: argsVersion, Kind: argsKind}}
+	switch object := object.(type) {
+	case nil:
+	case *runtime.Unknown:
+		if object == nil || len(object.Raw) == 0 {
+			break
+		}
+		*args = Args{}
+		decoder := json.NewDecoder(bytes.NewReader(object.Raw))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(args); err != nil {
+			return nil, fmt.Errorf("args of plugin %s: %w", Name, err)
+		}
+	default:
+		return nil, fmt.Errorf("args of plugin %s: are a %T, and must be JSON or YAML of %s %s", Name, object, argsVersion, argsKind)
+	}
+	if err := args.complete(); err != nil {
+		return nil, fmt.Errorf("args of plugin %s: %w", Name, err)
+	}
+	return args, nil
+}
+
+// complete puts the defaults in, and checks.
+func (a *Args) complete() error {
+	a.Annotate = cmp.Or(a.Annotate, AnnotateWithPatch)
+	a.GroupTimeout.Duration = cmp.Or(a.GroupTimeout.Duration, defaultGroupTimeout)
+	switch {
+	case a.APIVersion != argsVersion || a.Kind != argsKind:
+		return fmt.Errorf("apiVersion %q, kind %q: must be %s, %s", a.APIVersion, a.Kind, argsVersion, argsKind)
+	case a.Annotate != AnnotateWithPatch && a.Annotate != AnnotateWithBinding:
+		return fmt.Errorf("annotate: %q: must be %s or %s", a.Annotate, AnnotateWithPatch, AnnotateWithBinding)
+	case a.GroupTimeout.Duration < time.Second || a.GroupTimeout.Duration > maxGroupTimeout:
+		return fmt.Errorf("groupTimeout: %v: must be from 1s to %v", a.GroupTimeout.Duration, maxGroupTimeout)
+	case a.Defaults.MemoryMiB < 0:
+		return fmt.Errorf("defaults.memoryMiB: %d: must not be negative", a.Defaults.MemoryMiB)
+	case a.Defaults.Cores < 0 || a.Defaults.Cores > 100:
+		return fmt.Errorf("defaults.cores: %d: must be percent of a card, 0 to 100", a.Defaults.Cores)
+	case a.Defaults.Count < 0:
+		return fmt.Errorf("defaults.count: %d: must not be negative", a.Defaults.Count)
+	case a.Defaults.MemoryFactor < 0:
+		return fmt.Errorf("defaults.memoryFactor: %d: must not be negative", a.Defaults.MemoryFactor)
+	}
+	return nil
+}
+
+// request is how requests are read.
+func (a *Args) request() request.Options {
+	o := request.DefaultOptions()
+	for _, n := range []struct {
+		to   *string
+		name string
+	}{
+		{&o.Names.Count, a.Resources.Count}, {&o.Names.Memory, a.Resources.Memory},
+		{&o.Names.MemoryPercentage, a.Resources.MemoryPercentage}, {&o.Names.Cores, a.Resources.Cores},
+		{&o.Names.Priority, a.Resources.Priority},
+		{&o.Names.VcudaCore, a.Resources.VcudaCore}, {&o.Names.VcudaMemory, a.Resources.VcudaMemory},
+	} {
+		switch n.name {
+		case "":
+		case "-":
+			*n.to = ""
+		default:
+			*n.to = n.name
+		}
+	}
+	o.DefaultMemoryMiB, o.DefaultCores = a.Defaults.MemoryMiB, a.Defaults.Cores
+	o.DefaultCount = cmp.Or(a.Defaults.Count, o.DefaultCount)
+	o.MemoryFactor = cmp.Or(a.Defaults.MemoryFactor, o.MemoryFactor)
+	return o
+}

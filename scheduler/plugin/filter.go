@@ -1,0 +1,131 @@
+package plugin
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/kube"
+)
+
+// PreFilter implements fwk.PreFilterPlugin.
+func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	began := time.Now()
+	if status := p.groups.gather(object); status != nil {
+		return nil, status
+	}
+	pod := kube.Pod(object)
+	pod.Annotations = kube.Unowned(pod.Annotations)
+	r, err := p.engine.Request(pod)
+	switch {
+	case err != nil:
+		p.metrics.Denied(door, "InvalidRequest")
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
+	case r == nil:
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	if err := p.feeding.Wait(ctx); err != nil { // at the start alone
+		return nil, fwk.AsStatus(err)
+	}
+	p.behind.catchUp(nodes)
+	evaluation := p.engine.Evaluate(p.engine.Snapshot(), pod, r)
+	p.metrics.Took(door, "evaluate", began, evaluation.Err())
+	if err := evaluation.Err(); err != nil { // a policy that there is not
+		p.metrics.Denied(door, "InvalidRequest")
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
+	}
+	state.Write(cycleKey, &cycle{pod: pod, request: r, evaluation: evaluation})
+	return nil, nil
+}
+
+// PreFilterExtensions implements fwk.PreFilterPlugin.
+func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return p }
+
+// AddPod implements fwk.PreFilterExtensions: of a pod that was removed, and of one that is
+// nominated to the node and has no cards yet.
+func (p *Plugin) AddPod(_ context.Context, state fwk.CycleState, _ *v1.Pod, add fwk.PodInfo, node fwk.NodeInfo) *fwk.Status {
+	c := cycleOf(state)
+	if c == nil {
+		return lost("AddPod")
+	}
+	pod := kube.Pod(add.GetPod())
+	r, err := p.engine.Request(pod)
+	if err != nil {
+		r = nil // nominated before the cluster's settings changed: it will not be placed
+	}
+	c.overlay = p.engine.With(c.start(), node.Node().Name, pod, r)
+	return nil
+}
+
+// RemovePod implements fwk.PreFilterExtensions.
+func (p *Plugin) RemovePod(_ context.Context, state fwk.CycleState, _ *v1.Pod, remove fwk.PodInfo, node fwk.NodeInfo) *fwk.Status {
+	c := cycleOf(state)
+	if c == nil {
+		return lost("RemovePod")
+	}
+	c.overlay = c.start().Without(node.Node().Name, string(remove.GetPod().UID))
+	return nil
+}
+
+// start is what AddPod and RemovePod go on from.
+func (c *cycle) start() *engine.Overlay {
+	if c.overlay != nil {
+		return c.overlay
+	}
+	return c.evaluation.Snapshot().Overlay()
+}
+
+// Filter implements fwk.FilterPlugin.
+func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	c := cycleOf(state)
+	if c == nil {
+		return lost("Filter")
+	}
+	verdict := c.verdict(node.Node().Name)
+	if verdict.Fits {
+		return nil
+	}
+	return refusal(&verdict)
+}
+
+// refusal is the status of a node without room. Its text is the same for all nodes with
+// the reason, for kube-scheduler counts them by it; the numbers are PostFilter's.
+func refusal(verdict *engine.Verdict) *fwk.Status {
+	code := fwk.UnschedulableAndUnresolvable
+	if reasons := verdict.Reasons(); others(&reasons) {
+		code = fwk.Unschedulable
+	}
+	return fwk.NewStatus(code, verdict.Reason().Brief())
+}
+
+// others says whether other pods are in the way, on some card at least: then kube-scheduler
+// looks whether there is room without those of lower priority.
+func others(reasons *engine.Counts) bool {
+	for _, code := range [...]engine.Code{
+		engine.NumaNotFit, engine.CardTimeSlicingExhausted, engine.ExclusiveDeviceAllocateConflict, engine.ResourceQuotaNotFit,
+		engine.CardInsufficientMemory, engine.CardInsufficientCore, engine.CardComputeUnitsExhausted,
+	} {
+		if reasons[code] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// SignPod implements fwk.SignPlugin: two pods with the same signature are judged equally.
+func (p *Plugin) SignPod(_ context.Context, object *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	r, err := p.engine.Request(kube.Pod(object))
+	if err != nil {
+		return nil, fwk.NewStatus(fwk.Unschedulable, err.Error())
+	}
+	if r == nil {
+		return nil, nil
+	}
+	// The namespace is whose quota it is.
+	return []fwk.SignFragment{{Key: signKey, Value: []string{r.Signature, object.Namespace}}}, nil
+}
+
+const signKey = "gpuslice.io/Request.Signature"

@@ -1,0 +1,46 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/gpuslice/gpuslice/scheduler/engine"
+)
+
+// owner is whose reservations ours are.
+const owner = "plugin/" + Name
+
+// Reserve implements fwk.ReservePlugin. The engine decides on its newest state: where
+// another door was faster, the pod is tried again after its backoff, for no event will come
+// that says so.
+func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, object *v1.Pod, node string) *fwk.Status {
+	c := cycleOf(state)
+	if c == nil {
+		return nil
+	}
+	began := time.Now()
+	placement, err := p.engine.Reserve(c.pod, c.request, node, owner)
+	p.metrics.Took(door, "reserve", began, err)
+	if err != nil {
+		if errors.Is(err, engine.ErrNoRoom) {
+			p.metrics.Prevented(door)
+		}
+		return fwk.AsStatus(err)
+	}
+	c.placement = &placement
+	p.refused.forget(object)
+	return nil
+}
+
+// Unreserve implements fwk.ReservePlugin. A pod of a group takes those with it that wait.
+func (p *Plugin) Unreserve(_ context.Context, state fwk.CycleState, object *v1.Pod, _ string) {
+	if c := cycleOf(state); c != nil {
+		p.engine.Unreserve(c.pod.UID, owner)
+		c.placement = nil
+	}
+	p.groups.scatter(object, "could not be placed")
+}
