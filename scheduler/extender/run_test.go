@@ -1,0 +1,160 @@
+package extender
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+// freePort is one that nobody listens on.
+func freePort(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func gpuNode(name string) *v1.Node {
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"hami.io/node-nvidia-register": register(0, 1)}}}
+}
+
+// start runs an extender until the test ends; ended has what Run returned.
+func start(t *testing.T, c Config) (w *world, stop func(), ended chan error) {
+	c.Engine = engine.Options{Request: request.DefaultOptions()}
+	c.Listen, c.Log, c.Version = freePort(t), slog.New(slog.DiscardHandler), "test"
+	ctx, cancel := context.WithCancel(t.Context())
+	ended = make(chan error, 1)
+	go func() { ended <- Run(ctx, c) }()
+	t.Cleanup(cancel)
+	return &world{t: t, url: "http://" + c.Listen, nodes: []string{"n"}}, cancel, ended
+}
+
+// status is the answer's to a GET; 0 while nobody listens.
+func (w *world) status(path string) (int, string) {
+	response, err := http.Get(w.url + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(w.t, err)
+	return response.StatusCode, string(body)
+}
+
+func (w *world) becomes(status int) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool { got, _ := w.status("/readyz"); return got == status }, 30*time.Second, 10*time.Millisecond)
+}
+
+func TestRun(t *testing.T) {
+	quota := &v1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "q"},
+		Spec: v1.ResourceQuotaSpec{Hard: v1.ResourceList{"limits.nvidia.com/gpumem": resource.MustParse("5000")}}}
+	w, stop, ended := start(t, Config{Client: fake.NewClientset(gpuNode("n"), quota)})
+	w.becomes(http.StatusOK)
+	passed, _ := w.filter(pod("small", 4000, 0))
+	require.Equal(t, w.nodes, passed)
+	_, result := w.filter(pod("over", 2000, 0))
+	require.Contains(t, fmt.Sprint(result.FailedNodes, result.FailedAndUnresolvableNodes), "quota")
+	_, text := w.status("/metrics")
+	for _, want := range []string{
+		`gpuslice_scheduler_verb_duration_seconds_count{door="extender",outcome="ok",verb="filter"} 1`,
+		`gpuslice_scheduler_denials_total{door="extender",reason="ResourceQuotaNotFit"} 1`,
+		"gpuslice_scheduler_reservations 1", "go_goroutines",
+	} {
+		require.Contains(t, text, want)
+	}
+	_, text = w.status("/debug/state")
+	require.Contains(t, text, "default/small")
+	_, text = w.status("/debug/state?format=json&node=n")
+	require.Contains(t, text, `"phase":"reserved"`)
+	stop()
+	require.NoError(t, <-ended)
+}
+
+// Of two replicas one answers; when it ends the other one does.
+func TestOneReplicaAnswers(t *testing.T) {
+	client := fake.NewClientset(gpuNode("n"))
+	election := func(identity string) *Election {
+		return &Election{Namespace: "kube-system", Name: "extender", Identity: identity}
+	}
+	first, stop, ended := start(t, Config{Client: client, Election: election("first")})
+	first.becomes(http.StatusOK)
+	second, _, _ := start(t, Config{Client: client, Election: election("second")})
+	second.becomes(http.StatusServiceUnavailable)
+	_, why := second.status("/readyz")
+	require.Contains(t, why, errNotLeading.Error())
+	status, _ := second.post("/filter", extenderv1.ExtenderArgs{Pod: pod("p", 1, 0), NodeNames: &second.nodes}, nil)
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	stop()
+	require.NoError(t, <-ended)
+	second.becomes(http.StatusOK)
+}
+
+func TestAddressInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	err = Run(t.Context(), Config{Client: fake.NewClientset(), Listen: l.Addr().String(), Log: slog.New(slog.DiscardHandler),
+		Engine: engine.Options{Request: request.DefaultOptions()}})
+	require.ErrorContains(t, err, "address already in use")
+}
+
+// A certificate that is renewed in its files is used at the next handshake; one that is
+// broken is not.
+func TestCertificateIsReadAgain(t *testing.T) {
+	dir := t.TempDir()
+	pair := &keyPair{cert: filepath.Join(dir, "tls.crt"), key: filepath.Join(dir, "tls.key")}
+	_, err := pair.get(nil)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	var written atomic.Int64
+	write := func(serial int64) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		require.NoError(t, err)
+		template := &x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "x"}, NotAfter: time.Now().Add(time.Hour)}
+		der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+		require.NoError(t, err)
+		private, err := x509.MarshalPKCS8PrivateKey(key)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(pair.key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
+		require.NoError(t, os.WriteFile(pair.cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+		at := time.Unix(1_700_000_000+written.Add(1), 0)
+		require.NoError(t, os.Chtimes(pair.cert, at, at))
+	}
+	serial := func() int64 {
+		c, err := pair.get(&tls.ClientHelloInfo{})
+		require.NoError(t, err)
+		return c.Leaf.SerialNumber.Int64()
+	}
+	write(1)
+	require.EqualValues(t, 1, serial())
+	write(2)
+	require.EqualValues(t, 2, serial())
+	require.NoError(t, os.WriteFile(pair.cert, []byte("half"), 0o600))
+	require.EqualValues(t, 2, serial())
+}
