@@ -7,14 +7,17 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// SetNode is the event that a node has come or has changed. Of a node whose
-// annotations are malformed the cards that can be read are used; what pods have of the
-// others is kept, and counted again when they are back.
+// SetNode is the event that a node has come or has changed. A node whose cards
+// can't be read gets no pods; what pods have of it is kept, and counted again when its
+// cards are back.
 func (e *Engine) SetNode(object *scheduler.Node) {
 	inventory, err := wire.DecodeNode(object)
+	if err == nil {
+		err = wire.PassedOver(object) // the node is used all the same
+	}
 	problem := ""
 	if err != nil {
-		problem = err.Error() // the inventory is what could be read
+		problem = err.Error()
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

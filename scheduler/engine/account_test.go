@@ -1,0 +1,139 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
+)
+
+func TestQuota(t *testing.T) {
+	e := newEngine(t, Options{})
+	e.SetNode(nodeOf("a", h100s(0, 2)...))
+	e.SetNode(nodeOf("b", h100s(1, 2)...))
+	e.SetNode(nodeOf("sick", with(h100(2, 0), sick)))
+	e.SetQuota("ns", "q", quota.Limits{MemoryMiB: 20000, Cores: 60})
+	place(t, e, podOf("u1", "2/4000/10"), "a") // 8000 MiB, 20 cores
+
+	judge := func(p *scheduler.Pod, node string) Verdict {
+		return e.Evaluate(e.Snapshot(), p, ask4(t, e, p)).Verdict(node)
+	}
+	for _, tc := range []struct{ name, shape, want string }{
+		{"what is left", "1/12000/40", "b: fits"},
+		{"memory", "1/12001/0", "b: quota of namespace ns: memory in MiB: 12001 asked, 8000 of 20000 used"},
+		{"count × amount", "2/6001/0", "b: quota of namespace ns: memory in MiB: 12002 asked, 8000 of 20000 used"},
+		{"cores", "2/1/21", "b: quota of namespace ns: cores: 42 asked, 20 of 60 used"},
+		{"percent is of the card", "1/-16/0", "b: quota of namespace ns: memory in MiB: 12800 asked, 8000 of 20000 used"},
+		{"quota before memory", "1/99999/0", "b: quota of namespace ns: memory in MiB: 99999 asked, 8000 of 20000 used"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := podOf("u2", tc.shape)
+			verdict := judge(p, "b")
+			require.Equal(t, tc.want, verdict.Text())
+			if !verdict.Fits {
+				require.Equal(t, ResourceQuotaNotFit, verdict.Reason())
+			}
+			_, err := e.Reserve(p, ask4(t, e, p), "b", "test")
+			require.Equal(t, verdict.Fits, err == nil)
+			e.DeletePod("u2")
+		})
+	}
+	t.Run("health before quota", func(t *testing.T) {
+		verdict := judge(podOf("u2", "1/99999/0"), "sick")
+		require.Equal(t, CardNotHealth, verdict.Reason())
+	})
+	t.Run("other namespaces", func(t *testing.T) {
+		p := podOf("u2", "1/50000/0")
+		p.Namespace = "other"
+		verdict := judge(p, "b")
+		require.True(t, verdict.Fits)
+	})
+	t.Run("a pod's own reservation is free for it", func(t *testing.T) {
+		p := podOf("u1", "2/10000/10")
+		verdict := judge(p, "b")
+		require.True(t, verdict.Fits, verdict.Text())
+		_, err := e.Reserve(p, ask4(t, e, p), "b", "test")
+		require.NoError(t, err)
+		require.EqualValues(t, 20000, e.book.View("ns").Used().MemoryMiB)
+	})
+	t.Run("a quota that is gone", func(t *testing.T) {
+		e.DeleteQuota("ns", "q")
+		verdict := judge(podOf("u2", "1/50000/0"), "a")
+		require.True(t, verdict.Fits, verdict.Text())
+	})
+}
+
+func TestCardQuota(t *testing.T) {
+	labels := quota.DefaultLabels()
+	e := newEngine(t, Options{})
+	labelled := func(name, model, pool string) *scheduler.Node {
+		n := nodeOf(name, h100s(len(name), 2)...)
+		n.Labels = map[string]string{labels.Model: model, labels.Pool: pool}
+		return n
+	}
+	e.SetNode(labelled("a", "M40", "public"))
+	e.SetNode(labelled("bb", "M40", "private"))
+	e.SetNode(labelled("ccc", "P40", "public"))
+	cards, err := quota.ParseCards(`{"ns":{"pool":["public"],"quota":{"M40":1}}}`, labels)
+	require.NoError(t, err)
+	e.SetCardQuota(cards)
+	p := podOf("u", "1/1000/60")
+	text := func(node string) string {
+		verdict := e.Evaluate(e.Snapshot(), p, ask4(t, e, p)).Verdict(node)
+		return verdict.Text()
+	}
+	require.Equal(t, "a: fits", text("a"))
+	require.Contains(t, text("bb"), `bb: quota of namespace ns: the node's pool (label `+labels.Pool+`) is "private"`)
+	require.Contains(t, text("ccc"), `ccc: quota of namespace ns: the namespace has no cards of the node's model`)
+	place(t, e, podOf("u1", "1/1000/60"), "a")
+	require.Equal(t, "a: quota of namespace ns: cards of model M40 in percent: 60 asked, 60 of 100 used", text("a"))
+
+	e.SetNode(labelled("a", "P40", "public")) // the label was wrong
+	e.SetNode(labelled("dddd", "M40", "public"))
+	require.Equal(t, "dddd: fits", text("dddd"), "the pod is charged to the other model now")
+	e.SetCardQuota(nil)
+	require.Equal(t, "bb: fits", text("bb"))
+}
+
+// TestChargesAgree: what the fit adds up is what is charged.
+func TestChargesAgree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		e := newEngine(t, Options{})
+		var cards []scheduler.Card
+		for i := range 3 {
+			c := drawCard(t, 0, i)
+			c.Slots, c.Cores, c.MemoryMiB = 10, 200, c.MemoryMiB+rapid.Int64Range(0, 30).Draw(t, "more")
+			cards = append(cards, c)
+		}
+		e.SetNode(nodeOf("n", cards...))
+		var containers []string
+		for range rapid.IntRange(1, 4).Draw(t, "containers") {
+			containers = append(containers, drawContainer(t, 3))
+		}
+		p := podOf("u", containers...)
+		verdict := e.Evaluate(e.Snapshot(), p, ask4(t, e, p)).Verdict("n")
+		if !verdict.Fits {
+			t.Skip("no room")
+		}
+		place(t, e, p, "n")
+		o := verdict.outcome
+		if got, want := (quota.Charge{MemoryMiB: o.memoryMiB, Cores: int64(o.cores), CardPercent: int64(o.cardPercent)}), e.book.View("ns").Used(); got != want {
+			t.Fatalf("the fit says %v, and %v is charged", got, want)
+		}
+	})
+}
+
+func TestChargesOfPodsBeforeTheirNodes(t *testing.T) {
+	e := newEngine(t, Options{})
+	p := given(t, podOf("u", "1/20000/0"), scheduler.Placement{Node: "a", Containers: [][]grant.Share{{{UUID: uuid(0, 0), MemoryMiB: 20000}}}})
+	e.SetPod(bindTo(p, "a"))
+	require.EqualValues(t, 100, e.book.View("ns").Used().CardPercent, "of a card that is not known")
+	e.SetNode(nodeOf("a", h100(0, 0)))
+	require.EqualValues(t, 25, e.book.View("ns").Used().CardPercent)
+	e.DeletePod("u")
+	require.Zero(t, e.book.View("ns").Used())
+}
