@@ -2,6 +2,7 @@ package request
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -41,33 +42,55 @@ func judged(r *Request) string {
 	return s + fmt.Sprintf("%#v", rules)
 }
 
-// genPod draws pods that often differ in little.
+// draw draws what a pod may say of one key, or of its containers where there is none.
+func draw(t *rapid.T, p *scheduler.Pod, key string) {
+	values := []string{"", "a", "a,b", "b,a", `a"T"b`, `a"t"b`, `"`, `a"`, " a"}
+	switch key {
+	case "":
+		p.Containers = nil
+		for range rapid.IntRange(1, 3).Draw(t, "containers") {
+			s := rapid.SampledFrom([]says{{}, {gpu: 1}, {gpu: 11}, {gpu: 1, gpumem: 1}, {gpu: 1, gpumem: 11}, {gpumem: 1}, {percent: 1}, {gpu: 1, gpumem: 1, cores: 1},
+				{gpu: 1, gpumem: 1, cores: 11, prio: 1}, {percent: 100}, {vcore: 100}, {vcore: 1, vmem: 1}}).Draw(t, "resources")
+			c := s.container("c")
+			c.Kind = rapid.SampledFrom([]scheduler.Kind{scheduler.App, scheduler.Init, scheduler.Sidecar}).Draw(t, "kind")
+			p.Containers = append(p.Containers, c)
+		}
+		return
+	case LabelGroup:
+		p.Labels = map[string]string{key: rapid.SampledFrom([]string{"", "g"}).Draw(t, key)}
+		return
+	case AnnotationUseUUIDs, AnnotationAvoidUUIDs:
+		values = []string{"", cardA, cardB, cardA + "," + cardB, cardB + "," + cardA}
+	case AnnotationNUMABind:
+		values = []string{"true", "1", "false"}
+	case AnnotationMode:
+		values = []string{"", "mig", "mig,mps", "mps,mig"}
+	}
+	p.Annotations[key] = rapid.SampledFrom(values).Draw(t, key)
+}
+
+var drawn = []string{"", LabelGroup, AnnotationUseTypes, AnnotationAvoidTypes, AnnotationCardPolicy, AnnotationNodePolicy, AnnotationWeights,
+	AnnotationUseUUIDs, AnnotationAvoidUUIDs, AnnotationNUMABind, AnnotationMode}
+
 var genPod = rapid.Custom(func(t *rapid.T) *scheduler.Pod {
-	p := &scheduler.Pod{Annotations: map[string]string{}, Labels: map[string]string{LabelGroup: rapid.SampledFrom([]string{"", "g"}).Draw(t, "group")}}
-	for range rapid.IntRange(1, 3).Draw(t, "containers") {
-		s := rapid.SampledFrom([]says{{}, {gpu: 1}, {gpu: 11}, {gpu: 1, gpumem: 1}, {gpu: 1, gpumem: 11}, {gpumem: 1}, {percent: 1}, {gpu: 1, gpumem: 1, cores: 1},
-			{gpu: 1, gpumem: 1, cores: 11, prio: 1}, {percent: 100}, {vcore: 100}, {vcore: 1, vmem: 1}}).Draw(t, "resources")
-		c := s.container("c")
-		c.Kind = rapid.SampledFrom([]scheduler.Kind{scheduler.App, scheduler.Init, scheduler.Sidecar}).Draw(t, "kind")
-		p.Containers = append(p.Containers, c)
+	p := &scheduler.Pod{Annotations: map[string]string{}}
+	for _, key := range drawn {
+		draw(t, p, key)
 	}
-	for _, key := range rapid.SliceOf(rapid.SampledFrom([]string{AnnotationUseTypes, AnnotationAvoidTypes, AnnotationCardPolicy, AnnotationNodePolicy, AnnotationWeights})).Draw(t, "keys") {
-		p.Annotations[key] = rapid.SampledFrom([]string{"", "a", "a,b", "b,a", `a"T"b`, `"`, `a"`, " a"}).Draw(t, key)
-	}
-	for _, key := range rapid.SliceOf(rapid.SampledFrom([]string{AnnotationUseUUIDs, AnnotationAvoidUUIDs})).Draw(t, "cards") {
-		p.Annotations[key] = rapid.SampledFrom([]string{"", cardA, cardB, cardA + "," + cardB, cardB + "," + cardA}).Draw(t, key)
-	}
-	p.Annotations[AnnotationNUMABind] = rapid.SampledFrom([]string{"true", "1", "false"}).Draw(t, "numa")
-	p.Annotations[AnnotationMode] = rapid.SampledFrom([]string{"", "mig", "mig,mps", "mps,mig"}).Draw(t, "mode")
 	return p
 })
 
 // Signatures are equal exactly where what a node looks at is.
 func TestSignatureTellsRequestsApart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		a, err := FromPod(genPod.Draw(t, "a"), DefaultOptions())
+		p := genPod.Draw(t, "a")
+		a, err := FromPod(p, DefaultOptions())
 		require.NoError(t, err)
-		b, err := FromPod(genPod.Draw(t, "b"), DefaultOptions())
+		p = &scheduler.Pod{Annotations: maps.Clone(p.Annotations), Labels: p.Labels, Containers: p.Containers}
+		for _, key := range rapid.SliceOfN(rapid.SampledFrom(drawn), 1, 2).Draw(t, "what differs") {
+			draw(t, p, key)
+		}
+		b, err := FromPod(p, DefaultOptions())
 		require.NoError(t, err)
 		if a == nil || b == nil {
 			return
