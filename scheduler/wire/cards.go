@@ -41,7 +41,7 @@ func decodeCards(value string) (scheduler.Inventory, error) {
 	}
 	var told nodeCards
 	if err := json.Unmarshal([]byte(value), &told); err != nil {
-		return scheduler.Inventory{}, fmt.Errorf("not its JSON: %w", err)
+		return scheduler.Inventory{}, notJSON(err)
 	}
 	if told.Version != cardsVersion {
 		return scheduler.Inventory{}, fmt.Errorf("version %d: this scheduler reads version %d", told.Version, cardsVersion)

@@ -42,7 +42,7 @@ func decodeRegister(value string) ([]scheduler.Card, error) {
 	}
 	var list []registered
 	if err := json.Unmarshal([]byte(value), &list); err != nil {
-		return nil, fmt.Errorf("not its JSON: %w", err)
+		return nil, notJSON(err)
 	}
 	if len(list) > MaxCards {
 		return nil, fmt.Errorf("%d cards: a node may have at most %d", len(list), MaxCards)
@@ -114,7 +114,7 @@ func decodeScore(value string, cards []scheduler.Card) ([][]int, error) {
 		Scores map[string]int `json:"score"`
 	}
 	if err := json.Unmarshal([]byte(value), &list); err != nil {
-		return nil, fmt.Errorf("not its JSON: %w", err)
+		return nil, notJSON(err)
 	}
 	position := make(map[string]int, len(cards))
 	for i := range cards {

@@ -194,3 +194,13 @@ func show(text string) string {
 	}
 	return fmt.Sprintf("%q… (%d bytes)", text[:shownBytes], len(text))
 }
+
+// notJSON is what is wrong with an annotation's JSON. Package json repeats numbers as they
+// are, of any length.
+func notJSON(err error) error {
+	text := err.Error()
+	if len(text) > 4*shownBytes {
+		text = text[:4*shownBytes] + "…"
+	}
+	return fmt.Errorf("not its JSON: %s", text)
+}

@@ -74,15 +74,12 @@ func byName(p *scheduler.Pod, value string) (*scheduler.Placement, error) {
 		return nil, err
 	}
 	placement := &scheduler.Placement{Node: node, Containers: make([][]grant.Share, len(p.Containers))}
-	found := 0
 	for i := range p.Containers {
-		if shares, there := decoded.Containers[p.Containers[i].Name]; there {
-			placement.Containers[i] = shares
-			found++
-		}
+		placement.Containers[i] = decoded.Containers[p.Containers[i].Name]
+		delete(decoded.Containers, p.Containers[i].Name)
 	}
-	if found != len(decoded.Containers) {
-		return nil, fmt.Errorf("%d of its %d containers are the pod's", found, len(decoded.Containers))
+	for name := range decoded.Containers {
+		return nil, fmt.Errorf("its container %q is none of the pod's", name)
 	}
 	return placement, nil
 }
