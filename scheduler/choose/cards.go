@@ -84,13 +84,14 @@ func (q *question) neighbours(i int, cards []int) int {
 	return n
 }
 
-// values is what sets are compared by: what the policy's first word says of the set, then the next's,
-// each the higher the better (see goal).
+// values is what sets are compared by: what the policy's first word says of the set, then the
+// next's, each the higher the better (see goal).
 type values [maxGoals]int64
 
 func (v values) compare(w values) int { return slices.Compare(v[:], w[:]) }
 
-// best appends the best n of the cards at, of which there are as many. It tells how good they are.
+// best appends the best n of the cards at, of which there are as many. It tells how good they
+// are.
 func (q *question) best(dst, at []int) ([]int, values) {
 	if q.policy.keys[0] == keyTencent {
 		return q.tencent(dst, at)

@@ -2,6 +2,7 @@ package choose
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -83,8 +84,9 @@ func TestCards(t *testing.T) {
 	}
 }
 
-// HAMi's score leaves out what the container asks for, so a container of 30 GiB goes, with binpack, to a card of
-// 80 GiB of which 20 are used rather than to one of 40 GiB that it would fill.
+// HAMi's score leaves out what the container asks for, so a container of 30 GiB goes, with
+// binpack, to a card of 80 GiB of which 20 are used rather than to one of 40 GiB that it would
+// fill.
 func TestTheRequestIsPartOfTheScore(t *testing.T) {
 	large, small := busy(0, 0), busy(0, 0)
 	large.Used.MemoryMiB, small.Total.MemoryMiB, small.Used.MemoryMiB = 20480, 40960, 8192
@@ -116,6 +118,17 @@ func TestCardsOfNonsense(t *testing.T) {
 			require.Equal(t, chosen, Cards(p.WithWeights(Weights{maxWeight, maxWeight, maxWeight}), candidates, links, n))
 		}
 	}
+}
+
+// Nodes tell links by themselves: one that tells them of one direction only, or claims more than there
+// can be, gets a card, and not one that is worse for it.
+func TestLinksAreTakenAsTheyCanBe(t *testing.T) {
+	p, err := ParseCardPolicy(Topology)
+	require.NoError(t, err)
+	oneWay := [][]int{{0, 60, sys}, {0, 0, sys}, {sys, sys, 0}}
+	require.Equal(t, []int{0, 2}, Cards(p, idle(3), oneWay, 2))
+	huge := [][]int{{0, pix, pix}, {pix, 0, 1 << 40}, {pix, 1 << 40, 0}}
+	require.Equal(t, []int{1, 2}, Cards(p, idle(3), huge, 2))
 }
 
 // More cards than the exact search takes.
@@ -160,6 +173,29 @@ func TestManyCards(t *testing.T) {
 	}
 	require.Nil(t, Cards(CardPolicy{}.WithNUMABind(true), candidates, links, 17))
 	require.Len(t, Cards(CardPolicy{}, idle(100), nil, 70), 70)
+}
+
+// No exchange of one card for another makes a set of many better.
+func TestManyCardsCannotBeExchangedForBetter(t *testing.T) {
+	p, err := ParseCardPolicy("topology-aware,binpack")
+	require.NoError(t, err)
+	for seed := range uint64(60) {
+		links, candidates, pool := randomLinks(seed, 18, 50), idle(18), uint(1)<<18-1
+		value := func(set uint) []int64 {
+			return valueOf([]string{Topology, Binpack}, Weights{1, 1, 1}, candidates, links, set, pool)
+		}
+		set := uint(0)
+		for _, i := range Cards(p, candidates, links, 9) {
+			set |= 1 << i
+		}
+		for i := range candidates {
+			for j := range candidates {
+				if set>>i&1 == 1 && set>>j&1 == 0 {
+					require.LessOrEqual(t, slices.Compare(value(set&^(1<<i)|1<<j), value(set)), 0, "%d for %d", j, i)
+				}
+			}
+		}
+	}
 }
 
 func TestCardsAllocateNothing(t *testing.T) {

@@ -1,25 +1,26 @@
-// Package choose is the policies: which of a node's cards a container shall have, and
-// how good a node is. It is plain numbers: no state, no clock, no Kubernetes. The same
-// question has the same answer. The engine calls it, for each container on each node that
-// fits, so the common cases allocate nothing and look at each card once.
+// Package choose is the policies: which of a node's cards a container shall have, and how
+// good a node is. It is plain numbers: no state, no clock, no Kubernetes. The same question
+// has the same answer. The engine calls it for each container on each node that fits, so
+// nothing is allocated and the common cases look at each card once.
 //
-// Card policies are HAMi's words (annotation hami.io/gpu-scheduler-policy), one or a
-// chain: the first decides, the next among what is equal to it, and so on. What is equal
-// to all of them is decided by the order of the cards.
+// Card policies are HAMi's words (annotation hami.io/gpu-scheduler-policy), one or a chain:
+// the first decides, the next among what is equal to it, and so on; then the cards' order.
+// A chain that names neither binpack nor spread ends in spread.
 //
 //	spread          the cards that are used least (the default)
 //	binpack         the cards that are used most
-//	topology-aware  the set that is connected best (exactly, see search); of single
-//	                cards, the one that the others miss least
-//	numa            the set on the fewest NUMA nodes, and there where the fewest cards are free
-//	mutex           only cards that nobody uses; a rule, wherever it stands
-//	tencent         gpu-manager's evaluators; decides alone (see tencent.go)
+//	topology-aware  the set with the best links, all added up; then that whose worst link is
+//	                best. Of single cards, the one that the others miss least
+//	numa            the set on the fewest NUMA nodes; then where the fewest cards are free
+//	mutex           only cards that nobody uses: a rule, wherever it stands
+//	tencent         gpu-manager's evaluators, which decide alone (see tencent.go)
 //
-// Cards that nodes tell no links of are all equal to topology-aware.
+// To topology-aware, cards that a node tells no links of are all equal. Of sets that are
+// equal to the whole chain it takes the one that leaves the best links to the others.
 //
-// How much a card is used includes what the container asks for. HAMi documents the same, but since its
-// score compares the vendor's name with the card's model it leaves the request out: there
-// a big container and a small one are sent to the same card of several sizes.
+// How much a card is used includes what the container asks for. HAMi documents the same,
+// but its score compares the vendor's name with the card's model and so leaves the request
+// out: cards of different sizes are then compared by what is gone, not by what will be.
 package choose
 
 import "github.com/gpuslice/gpuslice/scheduler"
@@ -37,13 +38,12 @@ type Candidate struct {
 	Exclusive bool
 }
 
-// Cards picks n of the candidates, each of which the container fits on. It
-// returns their indices in candidates, ascending, as the container shall see them, or nil if there
-// are not as many, or no n of them satisfy a rule (mutex, numa-bind). Of what the policy holds equal, those that
-// come first in candidates are taken.
+// Cards picks n of the candidates, each of which the container fits on. It returns their
+// indices in candidates, ascending, or nil if there are not as many, or no n of them satisfy
+// a rule (mutex, numa-bind).
 //
-// The set is the best there is for up to 16 candidates, in any policy; for more than that
-// (and up to 62 with topology-aware, numa or tencent; the rest are left out) it is the best that a bounded search finds.
+// Of up to 16 candidates the set is the best there is, by any policy. Of more it is the best
+// by spread and binpack, and else a good one that satisfies the rules.
 func Cards(p CardPolicy, candidates []Candidate, links [][]int, n int) []int {
 	chosen, ok := AppendCards(nil, p, candidates, links, n)
 	if !ok {

@@ -2,8 +2,8 @@ package choose
 
 import "slices"
 
-// goal is one number by which sets of cards are compared, the higher the better. A chain of words becomes a
-// list of goals: the first that differs decides.
+// goal is one number by which sets of cards are compared, the higher the better. A chain of
+// words becomes a list of goals: the first that differs decides.
 type goal uint8
 
 const (

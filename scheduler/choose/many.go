@@ -2,8 +2,8 @@ package choose
 
 import "slices"
 
-// many appends a good set of more than 16 cards: the best of those that grow from each card, made better
-// by exchanging cards as long as that helps. Nodes of that many cards are rare.
+// many appends a good set of more than 16 cards: the best of those that grow from each card,
+// made better by exchanging cards as long as that helps. Nodes of that many cards are rare.
 func (q *question) many(dst, at []int, g goals) ([]int, values) {
 	g.add(goalOrder)
 	var best []int
@@ -20,8 +20,8 @@ func (q *question) many(dst, at []int, g goals) ([]int, values) {
 	return append(dst, best...), most
 }
 
-// grow is n of the cards: first, and then always the one that is linked best with those, then on the
-// same NUMA node, then the first.
+// grow is n of the cards: first, and then always the one that is linked best with those, then on
+// the same NUMA node, then the first.
 func (q *question) grow(first int, at []int) []int {
 	set := []int{first}
 	for len(set) < q.n {

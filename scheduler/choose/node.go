@@ -84,14 +84,16 @@ func usedPart(w Weights, after, total []scheduler.Use) int64 {
 	return w.score(used, all) / (w.Slot + w.Core + w.Memory)
 }
 
-// Links of PCIe end at bestPCIe, those of NVLink (gpu.Pair: 18 links and the PCIe below) at bestLink.
+// Links of PCIe end at bestPCIe, those of NVLink (gpu.Pair: 18 links and the PCIe below) at
+// bestLink.
 const (
 	bestPCIe = 60
 	bestLink = 1860
 )
 
-// linkPart is how well the chosen cards are connected, on average: the lower half of the scale is PCIe's, the
-// upper NVLink's, since 50 of PCIe would be nothing beside an NVSwitch's 1860. No pairs are equal everywhere.
+// linkPart is how well the chosen cards are connected, on average: the lower half of the scale
+// is PCIe's, the upper NVLink's, since 50 of PCIe would be nothing beside an NVSwitch's 1860. No
+// pairs are equal everywhere.
 func linkPart(links []int) int64 {
 	if len(links) == 0 {
 		return 0

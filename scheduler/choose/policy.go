@@ -88,7 +88,8 @@ func (p CardPolicy) WithNUMABind(bind bool) CardPolicy {
 	return p
 }
 
-// Mutex says that only cards that nobody uses may be given out: no candidate needs to be any other.
+// Mutex says that only cards that nobody uses may be given out: no candidate needs to be any
+// other.
 func (p CardPolicy) Mutex() bool { return p.mutex }
 
 // NUMABind says that all cards of a container are to be on one NUMA node.

@@ -6,27 +6,30 @@ import (
 	"slices"
 )
 
-// search finds the best set of n of up to 16 cards by branch and bound. A node of its tree has decided of some
-// cards whether they are in the set; it is left as soon as the goals that the rest of the
-// cards could at best reach are no better than the best set that was found. That bound is, of each goal by itself:
+// search finds the best set of n of up to 16 cards by branch and bound. A node of its tree has
+// decided of some cards whether they are in the set. It is left as soon as what the other
+// cards could add at best makes it no better than the best set that was found. That bound is,
+// of each goal by itself:
 //
-//   - goalLinks: each card that may still come brings its links to the chosen ones, and half of its best
-//     links to the others that may come, of as many as are missing; the best so many cards.
+//   - goalLinks: each card that may still come adds its links to the chosen ones, and half of
+//     its best links to others that may come, of as many as are missing. Of these sums the
+//     best, as many as are missing.
 //   - goalWorst: the worst link so far.
 //   - goalNUMA: the NUMA nodes so far, and as many more as are needed to make up the number.
-//   - what counts for each card by itself: the best so many.
+//   - what each card counts for by itself: the best, as many as are missing.
 //
-// Comparing bounds goal by goal is right since a list of numbers that are each at most another's is
-// at most that list. Cards that can't be told apart but by their order (the same links, use and NUMA node) are
-// taken in it, so that of such sets only the first is looked at.
+// Comparing bounds goal by goal is right, since a list of numbers that are each at most
+// another's is at most that list. Cards that differ in nothing but their order (the same
+// links, use and NUMA node) are taken in it: of sets that are the same but for such cards only
+// the first is looked at.
 //
 // All of it is in arrays of fixed size: a search allocates nothing.
 type search struct {
 	m, n  int
 	goals goals         // ends in goalOrder
 	card  [maxExact]int // of question.candidates
-	// link is normalized: less the worst link, and divided by what all then have in
-	// common. That doesn't change which set is best, and a bound can be rounded down to a whole number.
+	// link is normalized: less the worst link, and divided by what all then have in common. That
+	// doesn't change which set is best, and a bound can be rounded down to a whole number.
 	link       [maxExact][maxExact]int32
 	base, unit int64
 	worth      [3][maxExact]int64 // what each card counts for goalUsed, goalRest and goalOrder
@@ -72,7 +75,8 @@ func (q *question) exact(dst, at []int, g goals) ([]int, values) {
 	return dst, s.told()
 }
 
-// told are the values of the best set, in numbers that can be compared with another search's; goalOrder is left out.
+// told are the values of the best set, in numbers that can be compared with another search's;
+// goalOrder is left out.
 func (s *search) told() values {
 	var v values
 	for i, g := range s.goals.list[:s.goals.n-1] {

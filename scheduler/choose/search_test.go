@@ -29,8 +29,8 @@ func drawCandidates(t *rapid.T, most int) []Candidate {
 	return candidates
 }
 
-// drawLinks is a matrix for m cards: without structure, of few or many different links, or a tree,
-// or with cards that are like others.
+// drawLinks is a matrix for m cards: without structure, of few or many different links, or a
+// tree, or with cards that are like others.
 func drawLinks(t *rapid.T, m int) [][]int {
 	link := rapid.SampledFrom([]*rapid.Generator[int]{
 		rapid.SampledFrom([]int{sys, pix}),
@@ -74,4 +74,92 @@ func TestCardsAreTheBestOfAllSets(t *testing.T) {
 		got := Cards(p.WithWeights(w).WithNUMABind(bind), candidates, links, n)
 		require.Equal(t, oracle(words, w, bind, candidates, links, n), got)
 	})
+}
+
+// Larger sets than rapid likes to draw, and links without any structure: the worst for the bound.
+func TestCardsAreTheBestOfAllSetsOfRandomLinks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := rapid.IntRange(9, 12).Draw(t, "cards")
+		n := rapid.IntRange(3, m-2).Draw(t, "n")
+		links := randomLinks(rapid.Uint64().Draw(t, "seed"), m, rapid.SampledFrom([]int{2, 3, 5, 200}).Draw(t, "different"))
+		candidates := idle(m)
+		for i := range candidates {
+			candidates[i].Used.Slots = rapid.IntRange(0, 2).Draw(t, "slots")
+			candidates[i].NUMA = rapid.IntRange(0, 2).Draw(t, "numa")
+		}
+		words := rapid.SampledFrom([]string{"topology-aware", "topology-aware,binpack", "numa,topology-aware", "binpack,topology-aware", "binpack,numa,topology-aware"}).Draw(t, "policy")
+		p, err := ParseCardPolicy(words)
+		require.NoError(t, err)
+		require.Equal(t, oracle(words, Weights{1, 1, 1}, false, candidates, links, n), Cards(p, candidates, links, n))
+	})
+}
+
+// What the search finds is right, and how much it looks at stays small: for machines that exist
+// hardly more than a look at each card, for graphs that are built to look the same everywhere a
+// part of the sets that there are (12870 of 8 out of 16).
+func TestSearchOnMachinesAndOnWorseThanMachines(t *testing.T) {
+	strange := func(linked func(difference int) bool) [][]int { // cards are the corners of a cube of four dimensions
+		return matrix(16, func(i, j int) int {
+			if linked(i ^ j) {
+				return pix
+			}
+			return sys
+		})
+	}
+	for _, tc := range []struct {
+		name  string
+		links [][]int
+		most  int // nodes
+	}{
+		{"seven cards on two switches", sevenCards(), 25},
+		{"one card and a pair", lonelyFirst(), 10},
+		{"NVSwitch, 8 cards", nvSwitch(8, 18), 0},
+		{"NVSwitch, 16 cards", nvSwitch(16, 12), 0},
+		{"DGX-1 V100", dgx1V100(), 40},
+		{"8 cards in pairs, two sockets", twoSockets(8), 50},
+		{"16 cards in pairs, two sockets", twoSockets(16), 300},
+		{"16 cards on four switches", fourSwitches(), 300},
+		{"random, two different links", randomLinks(1, 16, 2), 1000},
+		{"random, five different links", randomLinks(1, 16, 5), 1000},
+		{"random, many different links", randomLinks(1, 16, 1000), 1000},
+		{"ring", matrix(16, func(i, j int) int { return sys * min(i-j, 16-i+j) }), 5000},
+		{"cube", strange(func(d int) bool { return d&(d-1) == 0 }), 5000},
+		{"Clebsch graph", strange(func(d int) bool { return d&(d-1) == 0 || d == 15 }), 5000},
+		{"Clebsch graph, the other way", strange(func(d int) bool { return d&(d-1) != 0 && d != 15 }), 5000},
+		{"rook's graph", matrix(16, func(i, j int) int {
+			if i/4 == j/4 || i%4 == j%4 {
+				return pix
+			}
+			return sys
+		}), 5000},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m, p := len(tc.links), CardPolicy{keys: [maxKeys]key{keyTopology}}
+			most := 0
+			for n := 2; n < m; n++ {
+				nodes, chosen := searched(p, idle(m), tc.links, n)
+				most = max(most, nodes)
+				if m < 16 || n <= 4 || n == 8 {
+					require.Equal(t, oracle(Topology, Weights{1, 1, 1}, false, idle(m), tc.links, n), chosen, "%d cards", n)
+				}
+			}
+			t.Logf("%d nodes at most", most)
+			require.LessOrEqual(t, most, tc.most, "nodes")
+		})
+	}
+}
+
+// searched is Cards of all candidates, and how many nodes the search looked at.
+func searched(p CardPolicy, candidates []Candidate, links [][]int, n int) (nodes int, chosen []int) {
+	q := question{policy: p.orDefault(), candidates: candidates, links: links, n: n}
+	for i := range candidates {
+		q.pool = append(q.pool, i)
+	}
+	if g := q.goals(); !g.linear() {
+		var s search
+		s.setUp(&q, q.pool, g)
+		s.run()
+		nodes = s.nodes
+	}
+	return nodes, Cards(p, candidates, links, n)
 }

@@ -6,32 +6,42 @@ import (
 	"slices"
 )
 
-// setUp reads the numbers of the cards at, the best connected first.
+// setUp reads the numbers of the cards at. The search decides of the best connected first; where
+// links don't count, of one NUMA node after the other.
 func (s *search) setUp(q *question, at []int, g goals) {
+	linked := g.has(goalLinks) || g.has(goalWorst)
 	g.add(goalOrder)
 	s.m, s.n, s.goals = len(at), q.n, g
-	var degrees [maxExact]int64
+	var early [maxExact]int64
 	for k, i := range at {
-		d := q.degree(i, q.pool)
-		v := k
-		for ; v > 0 && degrees[v-1] < d; v-- {
-			degrees[v], s.card[v] = degrees[v-1], s.card[v-1]
+		e := -int64(q.candidates[i].NUMA)
+		if linked {
+			e = q.degree(i, q.pool)
 		}
-		degrees[v], s.card[v] = d, i
+		v := k
+		for ; v > 0 && early[v-1] < e; v-- {
+			early[v], s.card[v] = early[v-1], s.card[v-1]
+		}
+		early[v], s.card[v] = e, i
 	}
 	for v, i := range s.card[:s.m] {
 		s.worth[worthUsed][v] = g.sign * q.score(i)
-		s.worth[worthRest][v] = -degrees[v]
 		s.worth[worthOrder][v] = 1 << (maxExact - slices.Index(at, i))
 		s.group[v] = uint8(v)
 		for u := range v {
-			s.link[u][v] = q.link(i, s.card[u])
-			s.link[v][u] = s.link[u][v]
 			if s.group[u] == uint8(u) && q.candidates[s.card[u]].NUMA == q.candidates[i].NUMA {
 				s.group[v] = uint8(u)
 			}
 		}
 		s.members[s.group[v]] |= 1 << v
+		if !linked {
+			continue
+		}
+		s.worth[worthRest][v] = -early[v]
+		for u := range v {
+			s.link[u][v] = q.link(i, s.card[u])
+			s.link[v][u] = s.link[u][v]
+		}
 	}
 	s.normalize()
 	s.rank()
@@ -85,8 +95,8 @@ func (s *search) rank() {
 	}
 }
 
-// findTwins finds the cards that differ in nothing but their order. Being twins carries over, so a card
-// is compared only with the first of each kind.
+// findTwins finds the cards that differ in nothing but their order. Being twins carries over, so
+// a card is compared only with the first of each kind.
 func (s *search) findTwins() {
 	first := uint16(0)
 	var kind [maxExact]uint8
@@ -121,7 +131,8 @@ func (s *search) alike(u, v int) bool {
 	return true
 }
 
-// sumHalves fills halves, from the last card on: each table is the one after it with one card more.
+// sumHalves fills halves, from the last card on: each table is the one after it with one card
+// more.
 func (s *search) sumHalves() {
 	var sorted [maxExact][maxExact]int32 // each card's links with the cards from i on, the best first
 	for i := s.m - 1; i >= 0; i-- {
@@ -146,10 +157,16 @@ func place(sorted *[maxExact]int32, n int, x int32) {
 	sorted[n] = x
 }
 
-// greedy offers, for each card, the set that grows from it by always taking the card that is linked
-// best with it: almost always one of them is as good as any, and the search only has to prove that.
+// greedy offers, for each card, the set that grows from it by always taking the card that is
+// linked best with it: almost always one of them is as good as any, and the search only has to
+// prove that.
 func (s *search) greedy() {
+	same := uint16(0)
 	for first := range s.m {
+		if same>>first&1 == 1 {
+			continue // the set would differ in nothing that counts from an earlier one
+		}
+		same |= s.twins[first]
 		p := partial{worst: math.MaxInt32}
 		var gain [maxExact]int32
 		for v := first; ; {

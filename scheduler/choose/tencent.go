@@ -7,18 +7,18 @@ import (
 
 // gpu-manager decides by three evaluators, and so does the policy tencent:
 //
-//   - share, for a part of a card: the card with the fewest free cores that are enough, then the
-//     least free memory, the fewest containers.
-//   - fragment, for one whole card: the card that breaks the least. Its links to the other free
-//     cards are compared, the best first: a card by itself goes before one of a pair, one of
-//     a pair before one of four.
-//   - link, for several whole cards: the smallest group of free cards that are all connected at the best level at which
-//     there are enough; of it, the set that is connected best.
+//   - share, for a part of a card: the card with the fewest free cores that are enough, then
+//     the least free memory, then the fewest containers.
+//   - fragment, for one whole card: the card that breaks the least. Its links to the other
+//     free cards are compared, the best first: a card by itself goes before one of a pair, one
+//     of a pair before one of four.
+//   - link, for several whole cards: the smallest group of free cards that are connected at the
+//     best level at which there are enough; of it, the set that is connected best.
 //
-// It differs where gpu-manager is known to do badly: there, a card alone on its socket
-// is used last and a pair is broken (tke#226), a set is the first cards of its group rather than the best ones, equal
-// groups are taken as a map's order has it, NVLink isn't known, and a level that is
-// unknown ends the process; here it is the farthest.
+// It differs where gpu-manager is known to do badly. There, a card alone on its socket is used
+// last and a pair is broken for it (tke#226); a set is the first cards of its group, not the
+// best ones; equal groups are taken as a map's order has it; NVLink isn't known; and a level
+// that is unknown ends the process. Here that is the farthest.
 
 // blockMiB is the unit of gpu-manager's memory: less than that makes no card fuller.
 const blockMiB = 256
@@ -67,7 +67,8 @@ func (q *question) share(at []int) int {
 	return choice
 }
 
-// fragment is the card whose links are the least when compared from the best one on; then the smallest.
+// fragment is the card whose links are the least when compared from the best one on; then the
+// smallest.
 func (q *question) fragment(at []int) int {
 	var room, bestRoom [maxExact]int32
 	choice, best := -1, bestRoom[:0]
@@ -141,8 +142,8 @@ func (q *question) group(dst, at []int) ([]int, values) {
 	}
 }
 
-// component is the cards that are connected with the first of rest by links of the level or better, directly or
-// by way of others.
+// component is the cards that are connected with the first of rest by links of the level or
+// better, directly or by way of others.
 func component(link *[maxExact][maxExact]int32, rest uint32, level int32) uint32 {
 	group := rest & -rest
 	for open := group; open != 0; {

@@ -10,7 +10,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// vcudaNode gives out cards as gpu-manager's resources ask: cores below 100 are a share, each 100 a card.
+// vcudaNode gives out cards as gpu-manager's resources ask: cores below 100 are a share, each
+// 100 a card.
 type vcudaNode struct {
 	links [][]int
 	used  []scheduler.Use
@@ -64,7 +65,8 @@ func TestTencentPlacesAsGPUManagerOrBetter(t *testing.T) {
 		{"seven cards: eight are too many", sevenCards(), []int{800}, [][]int{nil}},
 		{"seven cards: shares fill cards, then whole ones, then none are left", sevenCards(),
 			[]int{50, 60, 40, 50, 10, 100, 300, 200}, [][]int{{0}, {1}, {1}, {0}, {2}, {3}, {4, 5, 6}, nil}},
-		// gpu-manager takes any of the three pairs, as a map's order has it: its own test fails one time in four.
+		// gpu-manager takes any of the three pairs, as a map's order has it: its own test fails
+		// one time in four.
 		{"equal pairs are taken in order", pairsOfSix(), []int{200, 200, 200}, [][]int{{0, 1}, {2, 3}, {4, 5}}},
 
 		// Where it is known to do badly.
@@ -72,7 +74,9 @@ func TestTencentPlacesAsGPUManagerOrBetter(t *testing.T) {
 		{"seven cards: five are the best of the group, not its first", sevenCards(), []int{500}, [][]int{{0, 3, 4, 5, 6}}},
 		// tke#226: it takes 1, and the pair that comes next is across the sockets.
 		{"a card by itself goes before one of a pair", lonelyFirst(), []int{100, 200}, [][]int{{0}, {1, 2}}},
+		{"wherever it is", lonelyLast(), []int{100, 200}, [][]int{{2}, {0, 1}}},
 		{"and so it does for a share", lonelyFirst(), []int{30, 200, 30}, [][]int{{0}, {1, 2}, {0}}},
+		{"wherever it is", lonelyLast(), []int{30, 200}, [][]int{{2}, {0, 1}}},
 		// It doesn't know NVLink.
 		{"V100 hybrid mesh: two with two links on one switch, four with links between all", dgx1V100(),
 			[]int{200, 400}, [][]int{{2, 3}, {4, 5, 6, 7}}},
@@ -124,8 +128,16 @@ func TestTencentSharesTakeTheFullestCard(t *testing.T) {
 	}
 }
 
-// On any links, the set of several whole cards has the best worst link that n cards can have, and of the cards connected at
-// that level it is one of the smallest group that can do so.
+func TestTencentWholeCardsAreTheSmallestOfEqualOnes(t *testing.T) {
+	candidates := idle(3)
+	for i, mib := range []int64{81920, 40960, 81920} {
+		candidates[i].Exclusive, candidates[i].Total.MemoryMiB = true, mib
+	}
+	require.Equal(t, []int{1}, Cards(CardPolicy{keys: [maxKeys]key{keyTencent}}, candidates, nil, 1))
+}
+
+// On any links, the set of several whole cards has the best worst link that n cards can have,
+// and of the cards connected at that level it is one of the smallest group that can do so.
 func TestTencentLinkIsTheSmallestBestGroup(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := rapid.IntRange(2, 10).Draw(t, "cards")

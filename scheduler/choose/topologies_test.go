@@ -18,8 +18,8 @@ const (
 	nv = 100 // each NVLink
 )
 
-// groups is a node whose cards are connected by the number of the innermost group that both are in: the
-// matrix of a tree. levels[k] is the link of cards whose groups are equal from k on.
+// groups is a node whose cards are connected by the number of the innermost group that both are
+// in: the matrix of a tree. levels[k] is the link of cards whose groups are equal from k on.
 func groups(levels []int, cards ...[]int) [][]int {
 	return matrix(len(cards), func(i, j int) int {
 		link := sys
@@ -55,6 +55,16 @@ func sevenCards() [][]int {
 func lonelyFirst() [][]int {
 	return matrix(3, func(i, j int) int {
 		if i == 2 && j == 1 {
+			return pix
+		}
+		return sys
+	})
+}
+
+// lonelyLast is GPU2 across the sockets from the pair GPU0-1.
+func lonelyLast() [][]int {
+	return matrix(3, func(i, j int) int {
+		if i == 1 && j == 0 {
 			return pix
 		}
 		return sys
