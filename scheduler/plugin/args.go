@@ -1,15 +1,19 @@
 package plugin
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
 
+	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
@@ -86,9 +90,8 @@ func ParseArgs(object runtime.Object) (*Args, error) {
 			break
 		}
 		*args = Args{}
-		decoder := json.NewDecoder(bytes.NewReader(object.Raw))
-		decoder.DisallowUnknownFields()
-		if err := decoder.Decode(args); err != nil {
+		strict, err := json.UnmarshalStrict(object.Raw, args)
+		if err = errors.Join(append(strict, err)...); err != nil {
 			return nil, fmt.Errorf("args of plugin %s: %w", Name, err)
 		}
 	default:
@@ -111,6 +114,8 @@ func (a *Args) complete() error {
 		return fmt.Errorf("annotate: %q: must be %s or %s", a.Annotate, AnnotateWithPatch, AnnotateWithBinding)
 	case a.GroupTimeout.Duration < time.Second || a.GroupTimeout.Duration > maxGroupTimeout:
 		return fmt.Errorf("groupTimeout: %v: must be from 1s to %v", a.GroupTimeout.Duration, maxGroupTimeout)
+	case a.CardQuota != "" && strings.Count(a.CardQuota, "/") != 1:
+		return fmt.Errorf("cardQuota: %q: must be namespace/name", a.CardQuota)
 	case a.Defaults.MemoryMiB < 0:
 		return fmt.Errorf("defaults.memoryMiB: %d: must not be negative", a.Defaults.MemoryMiB)
 	case a.Defaults.Cores < 0 || a.Defaults.Cores > 100:
@@ -121,6 +126,34 @@ func (a *Args) complete() error {
 		return fmt.Errorf("defaults.memoryFactor: %d: must not be negative", a.Defaults.MemoryFactor)
 	}
 	return nil
+}
+
+// ReadArgs reads args from a YAML or JSON file, for processes that are not kube-scheduler
+// and have the same settings.
+func ReadArgs(path string) (*Args, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", argsKind, err)
+	}
+	if data, err = yaml.YAMLToJSONStrict(data); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	args, err := ParseArgs(&runtime.Unknown{Raw: data})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return args, nil
+}
+
+// Engine are the engine's options that the args say, without Keys.
+func (a *Args) Engine() engine.Options {
+	return engine.Options{Request: a.request(), NodePolicy: a.NodePolicy, CardPolicy: a.CardPolicy, Weights: a.Weights}
+}
+
+// CardQuotaName is CardQuota's two parts; empty where there is none.
+func (a *Args) CardQuotaName() (namespace, name string) {
+	namespace, name, _ = strings.Cut(a.CardQuota, "/")
+	return namespace, name
 }
 
 // request is how requests are read.

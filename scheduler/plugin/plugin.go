@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
-	"strings"
 	"sync"
 	"time"
 
@@ -126,10 +125,8 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 	if s.metrics == nil {
 		s.metrics = deaf{}
 	}
-	options := engine.Options{
-		Request: args.request(), NodePolicy: args.NodePolicy, CardPolicy: args.CardPolicy, Weights: args.Weights,
-		ReservationTTL: reservationTTL,
-	}
+	options := args.Engine()
+	options.ReservationTTL = reservationTTL
 	if args.GrantKeyFile != "" {
 		s.keys = grant.OpenKeyFile(args.GrantKeyFile, s.log)
 		options.Keys = s.keys
@@ -156,11 +153,7 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 	if err := s.feeding.Quotas(informers, quotas, options.Request, s.log); err != nil {
 		return nil, err
 	}
-	if args.CardQuota != "" {
-		namespace, name, ok := strings.Cut(args.CardQuota, "/")
-		if !ok {
-			return nil, fmt.Errorf("cardQuota: %q: must be namespace/name", args.CardQuota)
-		}
+	if namespace, name := args.CardQuotaName(); name != "" {
 		cards, err := s.feeding.CardQuota(handle.ClientSet(), namespace, name, quota.DefaultLabels(), quotas, s.log)
 		if err != nil {
 			return nil, err

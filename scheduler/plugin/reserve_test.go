@@ -1,0 +1,187 @@
+package plugin
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/wire"
+)
+
+const binding = `{"apiVersion":"gpuslice.io/v1","kind":"GPUSliceArgs","annotate":"Binding"}`
+
+func TestReserve(t *testing.T) {
+	w := newWorld(t, "", gpuNode("n1", 1, 1))
+	first, second := gpuPod("a", 60000, 0), gpuPod("b", 60000, 0)
+	require.True(t, w.preFilter(t, first).IsSuccess())
+	late := newState()
+	_, status := w.PreFilter(t.Context(), late, second, nil) // both are judged before either is booked
+	require.True(t, status.IsSuccess())
+	require.True(t, w.Reserve(t.Context(), w.state, first, "n1").IsSuccess())
+
+	status = w.Reserve(t.Context(), late, second, "n1")
+	require.Equal(t, fwk.Error, status.Code(), "tried again without an event")
+	require.Contains(t, status.Message(), "n1: 1 card: 1 with less than 60000 MiB free (most: 20000 MiB)")
+	w.Unreserve(t.Context(), late, second, "n1") // kube-scheduler calls it then
+	require.Equal(t, "n1", w.engine.Holding(string(first.UID)))
+
+	w.Unreserve(t.Context(), w.state, first, "n1")
+	w.Unreserve(t.Context(), w.state, first, "n1")
+	require.Empty(t, w.engine.Holding(string(first.UID)))
+	require.True(t, w.Reserve(t.Context(), late, second, "n1").IsSuccess())
+
+	require.True(t, w.Reserve(t.Context(), newState(), plainPod("x"), "n1").IsSuccess())
+	w.Unreserve(t.Context(), newState(), plainPod("x"), "n1")
+}
+
+// reserved is a world with a pod that has cards on n1.
+func reserved(t *testing.T, args string, pod *v1.Pod) *world {
+	w := newWorld(t, args, gpuNode("n1", 1, 1), pod)
+	require.True(t, w.preFilter(t, pod).IsSuccess())
+	require.True(t, w.Reserve(t.Context(), w.state, pod, "n1").IsSuccess())
+	w.client.ClearActions()
+	return w
+}
+
+func written(t *testing.T, w *world, verb string) (annotations map[string]any) {
+	t.Helper()
+	require.Len(t, w.client.Actions(), 1, "one write")
+	action := w.client.Actions()[0]
+	require.Equal(t, verb, action.GetVerb())
+	switch action := action.(type) {
+	case clienttesting.CreateAction:
+		require.Equal(t, "binding", action.GetSubresource())
+		annotations = map[string]any{}
+		for k, v := range action.GetObject().(*v1.Binding).Annotations {
+			annotations[k] = v
+		}
+	case clienttesting.PatchAction:
+		var patch struct {
+			Metadata struct{ Annotations map[string]any }
+		}
+		require.NoError(t, json.Unmarshal(action.GetPatch(), &patch))
+		annotations = patch.Metadata.Annotations
+	}
+	return annotations
+}
+
+func TestTheBindingHasTheGrant(t *testing.T) {
+	keys := filepath.Join(t.TempDir(), "keys")
+	secret := strings.Repeat("0123456789abcdef", 4)
+	require.NoError(t, os.WriteFile(keys, []byte(secret+"\n"), 0o400))
+	pod := gpuPod("p", 1000, 10)
+	w := reserved(t, strings.Replace(binding, `}`, `,"grantKeyFile":"`+keys+`"}`, 1), pod)
+	_, status := w.PreBindPreFlight(t.Context(), w.state, pod, "n1")
+	require.True(t, status.IsSkip(), "there is nothing to write before")
+	require.True(t, w.Bind(t.Context(), w.state, pod, "n1").IsSuccess())
+
+	now := pod.DeepCopy()
+	now.Annotations = map[string]string{}
+	for k, v := range written(t, w, "create") {
+		now.Annotations[k] = v.(string)
+	}
+	now.Spec.NodeName = "n1"
+	ring, err := grant.ParseKeyring([]byte(secret))
+	require.NoError(t, err)
+	placement, err := wire.DecodePod(kube.Pod(now), ring)
+	require.NoError(t, err)
+	require.Equal(t, "n1", placement.Node)
+	require.Equal(t, []grant.Share{{UUID: card(1), MemoryMiB: 1000, CorePercent: 10}}, placement.Containers[0])
+}
+
+func TestWithoutKeysThatAreConfiguredNobodyIsBound(t *testing.T) {
+	pod := gpuPod("p", 1000, 10)
+	w := reserved(t, strings.Replace(binding, `}`, `,"grantKeyFile":"/nonexistent/keys"}`, 1), pod)
+	status := w.Bind(t.Context(), w.state, pod, "n1")
+	require.Equal(t, fwk.Error, status.Code())
+	require.Contains(t, status.Message(), "grants have to be signed")
+	require.Empty(t, w.client.Actions())
+}
+
+func TestPatch(t *testing.T) {
+	pod := gpuPod("p", 1000, 10)
+	w := reserved(t, "", pod)
+	_, status := w.PreBindPreFlight(t.Context(), w.state, pod, "n1")
+	require.True(t, status.IsSuccess())
+	require.True(t, w.PreBind(t.Context(), w.state, pod, "n1").IsSuccess())
+	annotations := written(t, w, "patch")
+	require.Contains(t, annotations[grant.AnnotationGrant], card(1))
+	require.Contains(t, annotations[grant.AnnotationAllocated], card(1))
+	require.True(t, w.Bind(t.Context(), w.state, pod, "n1").IsSkip(), "another plugin binds")
+	require.True(t, w.PreBind(t.Context(), w.state, pod, "n1").IsSuccess(), "and again")
+}
+
+func TestForgedAnnotationsGo(t *testing.T) {
+	forge := func(pod *v1.Pod) *v1.Pod {
+		pod.Annotations = map[string]string{
+			grant.AnnotationGrant: "forged", grant.AnnotationSignature: "forged", "hami.io/vgpu-mig-allocations": "forged",
+			"tencent.com/predicate-gpu-idx-0": "7", "mine": "stays",
+		}
+		return pod
+	}
+	for _, tc := range []struct {
+		name, args string
+		pod        *v1.Pod
+		gone       []string
+		ours       bool
+	}{
+		{"with a patch", "", forge(gpuPod("p", 1000, 0)), []string{grant.AnnotationSignature, "hami.io/vgpu-mig-allocations", "tencent.com/predicate-gpu-idx-0"}, true},
+		{"with a binding", binding, forge(gpuPod("p", 1000, 0)), []string{grant.AnnotationSignature, "hami.io/vgpu-mig-allocations", "tencent.com/predicate-gpu-idx-0"}, false},
+		{"a pod without cards", binding, forge(plainPod("p")),
+			[]string{grant.AnnotationGrant, grant.AnnotationSignature, "hami.io/vgpu-mig-allocations", "tencent.com/predicate-gpu-idx-0"}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t, tc.args, gpuNode("n1", 1, 1), tc.pod)
+			status := w.preFilter(t, tc.pod)
+			require.True(t, status.IsSuccess() || status.IsSkip())
+			require.True(t, w.Reserve(t.Context(), w.state, tc.pod, "n1").IsSuccess())
+			w.client.ClearActions()
+			_, status = w.PreBindPreFlight(t.Context(), w.state, tc.pod, "n1")
+			require.True(t, status.IsSuccess())
+			require.True(t, w.PreBind(t.Context(), w.state, tc.pod, "n1").IsSuccess())
+			annotations := written(t, w, "patch")
+			for _, key := range tc.gone {
+				value, there := annotations[key]
+				require.True(t, there && value == nil, "%s is removed", key)
+			}
+			require.NotContains(t, annotations, "mine")
+			ours, _ := annotations[grant.AnnotationGrant].(string)
+			require.Equal(t, tc.ours, strings.Contains(ours, card(1)))
+			if tc.args == binding && cycleOf(w.state) != nil {
+				w.client.ClearActions()
+				require.True(t, w.Bind(t.Context(), w.state, tc.pod, "n1").IsSuccess())
+				require.Contains(t, written(t, w, "create")[grant.AnnotationGrant], card(1), "overwritten by the binding")
+			}
+		})
+	}
+}
+
+func TestAFailedWriteIsTold(t *testing.T) {
+	pod := gpuPod("p", 1000, 10)
+	w := reserved(t, "", pod)
+	w.client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("down") })
+	status := w.PreBind(t.Context(), w.state, pod, "n1")
+	require.Equal(t, fwk.Error, status.Code())
+	require.Contains(t, status.Message(), "annotate pod ns/p: down")
+	require.Equal(t, "n1", w.engine.Holding(string(pod.UID)), "Unreserve gives it back, not this")
+}
+
+func TestWithoutCardsNothingIsWritten(t *testing.T) {
+	for _, args := range []string{"", binding} {
+		w := newWorld(t, args)
+		_, status := w.PreBindPreFlight(t.Context(), newState(), plainPod("p"), "n1")
+		require.True(t, status.IsSkip())
+		require.True(t, w.Bind(t.Context(), newState(), plainPod("p"), "n1").IsSkip(), "the default binder does it")
+	}
+}
