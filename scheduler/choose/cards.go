@@ -97,7 +97,7 @@ func (q *question) best(dst, at []int) ([]int, values) {
 		return q.tencent(dst, at)
 	}
 	if q.n == 1 {
-		return append(dst, q.single(at)), values{}
+		return append(dst, q.single()), values{}
 	}
 	goals := q.goals()
 	switch {

@@ -88,35 +88,42 @@ func (q *question) uniform() bool {
 	return true
 }
 
-// single is the best of the cards by the chain.
-func (q *question) single(at []int) int {
-	var best values
-	choice := -1
-	for _, i := range at {
-		var v values
-		n := 0
-		for _, k := range q.policy.keys {
-			switch k {
-			case keyBinpack:
-				v[n] = q.score(i)
-			case keySpread:
-				v[n] = -q.score(i)
-			case keyNUMA:
-				v[n] = -int64(q.neighbours(i, at))
-			case keyTopology:
-				if q.links != nil {
-					v[n] = -q.degree(i, at) // the one that is missed least
-				}
-			case keyNone:
-				continue
-			}
-			n++
-		}
-		if choice < 0 || v.compare(best) > 0 {
+// single is the best of the cards by the chain, the first of equal ones.
+func (q *question) single() int {
+	choice := q.pool[0]
+	best := q.worth(0, choice)
+	for _, i := range q.pool[1:] {
+		if v := q.worth(0, i); v > best || v == best && q.better(i, choice) {
 			choice, best = i, v
 		}
 	}
 	return choice
+}
+
+// better compares two cards by what follows the chain's first word.
+func (q *question) better(i, j int) bool {
+	for k := 1; k < maxKeys && q.policy.keys[k] != keyNone; k++ {
+		if a, b := q.worth(k, i), q.worth(k, j); a != b {
+			return a > b
+		}
+	}
+	return false
+}
+
+// worth is how good a single card is by the k-th word of the chain.
+func (q *question) worth(k, i int) int64 {
+	switch q.policy.keys[k] {
+	case keyBinpack:
+		return q.score(i)
+	case keySpread:
+		return -q.score(i)
+	case keyNUMA:
+		return -int64(q.neighbours(i, q.pool))
+	}
+	if q.links == nil {
+		return 0
+	}
+	return -q.degree(i, q.pool) // of topology-aware: the one that is missed least
 }
 
 // top appends the n cards that are best by themselves, the earlier of equal ones.

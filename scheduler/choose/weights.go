@@ -88,6 +88,8 @@ func part(used, total int64) int64 {
 		return 0
 	case used >= total:
 		return scoreUnit
+	case used < 1<<40: // always, but for nodes that claim nonsense
+		return used * scoreUnit / total
 	}
 	hi, lo := bits.Mul64(uint64(used), scoreUnit)
 	quotient, _ := bits.Div64(hi, lo, uint64(total)) // hi < total, since used < total
