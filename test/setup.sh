@@ -10,24 +10,31 @@
 #   2. Tools from the module test/tools (containerd, ctr, the runc shim, staticcheck), built once into
 #        ${GPUSLICE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuslice/tools}/<hash of that module>
 #
-# Usage: test/setup.sh           set everything up
-#        test/setup.sh --where   only print the folder of the tools
+#   3. With --kubernetes, for `make e2e` alone: Debian's containernetworking-plugins, and etcd, the programs of
+#      Kubernetes from the module test/tools-kubernetes, built once into a folder beside that one (four minutes).
+#
+# Usage: test/setup.sh                      set everything up
+#        test/setup.sh --kubernetes         and what a real Kubernetes needs
+#        test/setup.sh --where              only print the folder of the tools
+#        test/setup.sh --where-kubernetes   only print the folder of Kubernetes' programs
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 
+# tools_dir MODULE prints the folder of the programs of that tools-only module.
 tools_dir() {
   local base hash
   base=${GPUSLICE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuslice/tools}
-  hash=$(cat "$here/tools/go.mod" "$here/tools/go.sum" | sha256sum | cut -c1-16)
+  hash=$(cat "$here/$1/go.mod" "$here/$1/go.sum" | sha256sum | cut -c1-16)
   echo "$base/$hash"
 }
 
 say() { echo "setup: $*" >&2; }
 
+# install_packages PACKAGE... installs the Debian packages that are missing.
 install_packages() {
   local missing=() package
-  for package in gcc libc6-dev make runc busybox-static musl-tools shellcheck python3-minimal ripgrep docker.io podman containerd; do
+  for package in "$@"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
   done
   [ ${#missing[@]} -eq 0 ] && return 0
@@ -62,33 +69,40 @@ without_services() {
   return "$status"
 }
 
+# build_tools MODULE WHAT builds the programs of that tools-only module.
 build_tools() {
   local dir
-  dir=$(tools_dir)
+  dir=$(tools_dir "$1")
   if [ -e "$dir/.complete" ]; then
     return 0
   fi
-  say "building containerd, ctr, the runc shim and staticcheck once (about a minute) into $dir"
+  say "building $2 into $dir"
   # Into a folder beside it first, so that an interrupted build is never taken for a whole one.
   local partial="$dir.partial.$$"
   rm -rf "$partial"
   mkdir -p "$partial"
   trap 'rm -rf "$partial"' EXIT
-  (cd "$here/tools" && GOBIN="$partial" GOFLAGS=-buildvcs=false go install -ldflags '-s -w' tool)
+  (cd "$here/$1" && GOBIN="$partial" GOFLAGS=-buildvcs=false go install -ldflags '-s -w' tool)
+  [ ! -e "$partial/server" ] || mv "$partial/server" "$partial/etcd" # its package's name is its module's
   touch "$partial/.complete"
   rm -rf "$dir"
   mv "$partial" "$dir"
   trap - EXIT
 }
 
+packages=(gcc libc6-dev make runc busybox-static musl-tools shellcheck python3-minimal ripgrep docker.io podman containerd)
+
 case "${1:-}" in
-  --where) tools_dir ;;
-  "")
-    install_packages
-    build_tools
+  --where) tools_dir tools ;;
+  --where-kubernetes) tools_dir tools-kubernetes ;;
+  "" | --kubernetes)
+    [ "${1:-}" != --kubernetes ] || packages+=(containernetworking-plugins)
+    install_packages "${packages[@]}"
+    build_tools tools "containerd, ctr, the runc shim and staticcheck once (about a minute)"
+    [ "${1:-}" != --kubernetes ] || build_tools tools-kubernetes "etcd and Kubernetes once (about four minutes)"
     ;;
   *)
-    say "unknown argument: $1 (there is only --where)"
+    say "unknown argument: $1 (there are --kubernetes, --where and --where-kubernetes)"
     exit 2
     ;;
 esac
