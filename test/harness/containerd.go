@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"text/template"
 	"time"
 
@@ -30,6 +31,7 @@ state = "{{.Dir}}/state"
 
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
   cdi_spec_dirs = ["{{.Dir}}/no-cdi"]
 {{range $name, $binary := .Runtimes}}
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.{{$name}}]
@@ -64,6 +66,9 @@ type ContainerdOptions struct {
 	Runtimes map[string]string
 	// Env is for containerd, and for the runtimes that it starts.
 	Env []string
+	// Enter is the command that containerd's is appended to (nsenter, to start it in
+	// another mount namespace); none when empty.
+	Enter []string
 }
 
 // Containerd is a real containerd under a folder of its own.
@@ -72,6 +77,7 @@ type Containerd struct {
 	CRI cri.RuntimeServiceClient
 
 	env     []string
+	enter   []string
 	process *Process
 	conn    *grpc.ClientConn
 }
@@ -101,7 +107,7 @@ func NewContainerd(ctx context.Context, dir string, o ContainerdOptions) (*Conta
 	if err := errors.Join(err, file.Close()); err != nil {
 		return nil, fmt.Errorf("write containerd's configuration: %w", err)
 	}
-	c := &Containerd{Dir: dir, env: o.Env}
+	c := &Containerd{Dir: dir, env: o.Env, enter: o.Enter}
 	return c, c.Start(ctx)
 }
 
@@ -113,7 +119,8 @@ func (c *Containerd) Start(ctx context.Context) error {
 	}
 	// containerd finds the shim and runc by PATH.
 	env := append([]string{"PATH=" + filepath.Dir(path) + ":/usr/sbin:/usr/bin:/sbin:/bin"}, c.env...)
-	c.process, err = StartProcess(c.Dir, "containerd", env, path, "--config", filepath.Join(c.Dir, "config.toml"))
+	command := append(slices.Clone(c.enter), path, "--config", filepath.Join(c.Dir, "config.toml"))
+	c.process, err = StartProcess(c.Dir, "containerd", env, command[0], command[1:]...)
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,8 @@ type NodeOptions struct {
 	AgentArgs []string
 	// NoAgent leaves the agent to be started later.
 	NoAgent bool
+	// Enter, if it is set, is asked for Containerd.Enter when the machine is there.
+	Enter func(*Machine) ([]string, error)
 	// Progress is told each step; it may be nil.
 	Progress func(format string, args ...any)
 }
@@ -62,6 +64,11 @@ func NewNode(ctx context.Context, o NodeOptions) (*Node, error) {
 }
 
 func (n *Node) start(ctx context.Context) (err error) {
+	if n.options.Enter != nil {
+		if n.options.Containerd.Enter, err = n.options.Enter(n.Machine); err != nil {
+			return err
+		}
+	}
 	n.options.Progress("containerd with NRI")
 	n.Containerd, err = NewContainerd(ctx, filepath.Join(n.Dir, "c"), n.options.Containerd)
 	if err != nil {
@@ -81,6 +88,9 @@ func (n *Node) start(ctx context.Context) (err error) {
 	n.options.Progress("gpuslice-agent")
 	return n.StartAgent(ctx)
 }
+
+// SetAgentArgs sets further arguments of agents that are started from now on.
+func (n *Node) SetAgentArgs(args ...string) { n.options.AgentArgs = args }
 
 // StartAgent starts the agent and waits until it guards the node.
 func (n *Node) StartAgent(ctx context.Context) error {

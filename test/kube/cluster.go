@@ -1,0 +1,253 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+// Options are the differences between clusters.
+type Options struct {
+	// Cards are the simulated cards; EightCards when empty.
+	Cards []string
+	// AgentArgs are further arguments of the agent.
+	AgentArgs []string
+	// Progress is told each step; it may be nil.
+	Progress func(format string, args ...any)
+}
+
+// EightCards are of two models, at two sockets: pairs on a switch, and one on NVLinks.
+var EightCards = []string{
+	"H200:numa=0,pci_root=1,pci_switch=1", "H200:numa=0,pci_root=1,pci_switch=1",
+	"H200:numa=0,pci_root=1,pci_switch=2", "H200:numa=0,pci_root=1,pci_switch=2",
+	"H200:numa=1,nvlink=5:8", "H200:numa=1",
+	"A100-80GB:numa=1,pci_root=2,pci_switch=3", "A100-80GB:numa=1,pci_root=2,pci_switch=3",
+}
+
+// Cluster is a Kubernetes of one node.
+type Cluster struct {
+	*harness.Node
+	// Dir holds everything of the cluster: it is the node's.
+	Dir string
+	// API is the administrator's client.
+	API kubernetes.Interface
+	// The programs, by which tests stop and start them.
+	Etcd, APIServer, ControllerManager, Kubelet, Scheduler *harness.Process
+
+	ip         string
+	options    Options
+	namespace  *mountNamespace
+	identities *identities
+}
+
+// New brings a cluster up. It has to be closed also after an error.
+func New(ctx context.Context, o Options) (*Cluster, error) {
+	if len(o.Cards) == 0 {
+		o.Cards = EightCards
+	}
+	if o.Progress == nil {
+		o.Progress = func(string, ...any) {}
+	}
+	c := &Cluster{options: o}
+	var err error
+	c.Node, err = harness.NewNode(ctx, harness.NodeOptions{
+		Cards: o.Cards, NoAgent: true, Enter: c.enter, Progress: o.Progress,
+	})
+	if err != nil {
+		return c, err
+	}
+	return c, c.start(ctx)
+}
+
+// enter prepares the machine for containerd, and says how it is started there.
+func (c *Cluster) enter(m *harness.Machine) (command []string, err error) {
+	c.Dir, c.ip = m.Dir, addressOf(m.Dir)
+	if c.namespace, err = newMountNamespace(context.Background(), c.Dir); err != nil {
+		return nil, err
+	}
+	return c.namespace.enter(), c.writeNetwork()
+}
+
+// addressOf is a loopback address made of a random name, so that two clusters don't meet.
+func addressOf(dir string) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(dir))
+	sum := h.Sum32()
+	return fmt.Sprintf("127.78.%d.%d", 1+sum>>8%250, 1+sum%250)
+}
+
+func (c *Cluster) start(ctx context.Context) error {
+	for _, step := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"etcd", c.StartEtcd},
+		{"kube-apiserver", c.StartAPIServer},
+		{"kube-controller-manager", c.StartControllerManager},
+		{"kubelet", c.StartKubelet},
+		{"gpuslice-agent", c.startAgent},
+		{"the node is ready", c.WaitNode},
+	} {
+		c.options.Progress("%s", step.name)
+		if err := step.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+	}
+	return nil
+}
+
+// Client is a client of the API server for a user.
+func (c *Cluster) Client(u User) (kubernetes.Interface, error) {
+	config, err := c.Config(u)
+	if err != nil {
+		return nil, err
+	}
+	return kubernetes.NewForConfig(config)
+}
+
+// Config says how a user reaches the API server, at any rate.
+func (c *Cluster) Config(u User) (*rest.Config, error) {
+	path, err := c.Kubeconfig(u)
+	if err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1 // no limit
+	config.Timeout = 30 * time.Second
+	return config, nil
+}
+
+// Kubeconfig is the path of a user's kubeconfig.
+func (c *Cluster) Kubeconfig(u User) (string, error) { return c.identities.kubeconfig(u) }
+
+// startDaemon starts a program of test/tools-kubernetes.
+func (c *Cluster) startDaemon(name string, enter, args []string) (*harness.Process, error) {
+	path, err := tool(name)
+	if err != nil {
+		return nil, err
+	}
+	command := append(append(slices.Clone(enter), path), args...)
+	return harness.StartProcess(c.Dir, name, nil, command[0], command[1:]...)
+}
+
+// await waits until a daemon answers, and says why it doesn't.
+func await(ctx context.Context, p *harness.Process, patience time.Duration, probe func(context.Context) error) error {
+	err := harness.Until(ctx, patience, func(ctx context.Context) error {
+		select {
+		case <-p.Exited():
+			return errors.New("it exited")
+		default:
+		}
+		return probe(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("%s does not answer: %w\n%s", p.Name, err, p.LogTail(20))
+	}
+	return nil
+}
+
+// Close takes everything down and reports what did not go.
+func (c *Cluster) Close(ctx context.Context) error {
+	var errs []error
+	for _, p := range []*harness.Process{c.Scheduler, c.Kubelet, c.ControllerManager} {
+		errs = append(errs, stop(p))
+	}
+	if c.Containerd != nil {
+		errs = append(errs, c.Containerd.Close(ctx))
+	}
+	errs = append(errs, stop(c.Agent), stop(c.APIServer), stop(c.Etcd))
+	if c.namespace != nil {
+		c.namespace.close()
+	}
+	if c.Machine != nil {
+		errs = append(errs, removeCgroups(c.cgroup()), c.Machine.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func stop(p *harness.Process) error {
+	if p == nil {
+		return nil
+	}
+	return p.Stop(15 * time.Second)
+}
+
+// SaveLogs copies the logs of all programs to a folder.
+func (c *Cluster) SaveLogs(to string) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	var errs []error
+	for _, pattern := range []string{"*.log", "c/*.log"} {
+		files, err := filepath.Glob(filepath.Join(c.Dir, pattern))
+		errs = append(errs, err)
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			errs = append(errs, err, os.WriteFile(filepath.Join(to, filepath.Base(file)), data, 0o644))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// cgroup is the cluster's own, below which the kubelet makes its pods'.
+func (c *Cluster) cgroup() string { return filepath.Base(c.Dir) }
+
+// cgroupRoots are the folders of the hierarchies of version 1, or of version 2.
+func cgroupRoots() ([]string, error) {
+	data, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return nil, err
+	}
+	var roots []string
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) > 2 && strings.HasPrefix(fields[2], "cgroup") {
+			roots = append(roots, fields[1])
+		}
+	}
+	return roots, nil
+}
+
+func makeCgroups(name string) error {
+	roots, err := cgroupRoots()
+	for _, root := range roots {
+		err = errors.Join(err, os.MkdirAll(filepath.Join(root, name), 0o755))
+	}
+	return err
+}
+
+// removeCgroups removes empty cgroups, the deepest first.
+func removeCgroups(name string) error {
+	roots, err := cgroupRoots()
+	errs := []error{err}
+	for _, root := range roots {
+		var folders []string
+		err := filepath.WalkDir(filepath.Join(root, name), func(path string, d os.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				folders = append(folders, path)
+			}
+			return nil // it may be going
+		})
+		errs = append(errs, err)
+		for _, folder := range slices.Backward(folders) {
+			if err := os.Remove(folder); !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,91 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"time"
+)
+
+// StartEtcd starts etcd (again).
+func (c *Cluster) StartEtcd(ctx context.Context) (err error) {
+	client, peer := "http://"+c.ip+":2379", "http://"+c.ip+":2380"
+	c.Etcd, err = c.startDaemon("etcd", nil, []string{
+		"--data-dir=" + filepath.Join(c.Dir, "etcd"), "--unsafe-no-fsync",
+		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
+		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=default=" + peer,
+	})
+	if err != nil {
+		return err
+	}
+	return await(ctx, c.Etcd, 30*time.Second, func(ctx context.Context) error { return get(ctx, client+"/health") })
+}
+
+func get(ctx context.Context, url string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, response.Status)
+	}
+	return nil
+}
+
+// StartAPIServer starts kube-apiserver (again) and waits until it is ready.
+func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
+	if c.identities == nil {
+		c.identities, err = newIdentities(filepath.Join(c.Dir, "pki"), c.ip, "https://"+c.ip+":6443",
+			Admin, ControllerManager, StockScheduler, Kubelet, Agent, Scheduler, Tenant)
+		if err != nil {
+			return err
+		}
+	}
+	c.APIServer, err = c.startDaemon("kube-apiserver", nil, []string{
+		"--etcd-servers=http://" + c.ip + ":2379",
+		"--bind-address=" + c.ip, "--secure-port=6443", "--endpoint-reconciler-type=none",
+		"--cert-dir=" + c.identities.dir,
+		"--tls-cert-file=" + c.identities.path("apiserver.crt"), "--tls-private-key-file=" + c.identities.path("apiserver.key"),
+		"--token-auth-file=" + c.identities.path("tokens.csv"),
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + c.identities.path("service-accounts.key"),
+		"--service-account-signing-key-file=" + c.identities.path("service-accounts.key"),
+		"--service-cluster-ip-range=10.96.0.0/16",
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+		"--allow-privileged",
+	})
+	if err != nil {
+		return err
+	}
+	if c.API == nil {
+		if c.API, err = c.Client(Admin); err != nil {
+			return err
+		}
+	}
+	return await(ctx, c.APIServer, 90*time.Second, func(ctx context.Context) error {
+		return c.API.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	})
+}
+
+// StartControllerManager starts kube-controller-manager (again).
+func (c *Cluster) StartControllerManager(ctx context.Context) error {
+	kubeconfig, err := c.Kubeconfig(ControllerManager)
+	if err != nil {
+		return err
+	}
+	c.ControllerManager, err = c.startDaemon("kube-controller-manager", nil, []string{
+		"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--use-service-account-credentials",
+		"--bind-address=" + c.ip, "--secure-port=10257", "--cert-dir=" + c.identities.dir,
+		"--service-account-private-key-file=" + c.identities.path("service-accounts.key"),
+		"--root-ca-file=" + c.identities.path("ca.crt"),
+		"--kube-api-qps=200", "--kube-api-burst=400",
+	})
+	return err
+}

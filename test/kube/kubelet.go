@@ -1,0 +1,127 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"text/template"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+// kubeletConfig leaves alone what isn't the cluster's: the machine's iptables, its
+// kernel, its swap. Nothing is evicted, and no image is collected, because none could
+// be pulled again.
+var kubeletConfig = template.Must(template.New("kubelet.yaml").Parse(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: {{.IP}}
+healthzBindAddress: {{.IP}}
+readOnlyPort: 0
+authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+containerRuntimeEndpoint: unix://{{.Dir}}/c/c.sock
+cgroupDriver: cgroupfs
+cgroupRoot: /{{.Cgroup}}
+failCgroupV1: false
+failSwapOn: false
+makeIPTablesUtilChains: false
+localStorageCapacityIsolation: false
+volumePluginDir: {{.Dir}}/kubelet/volume-plugins
+imageGCHighThresholdPercent: 100
+imageGCLowThresholdPercent: 99
+evictionHard: {memory.available: 10Mi, nodefs.available: 0.1%, nodefs.inodesFree: 0.1%, imagefs.available: 0.1%, imagefs.inodesFree: 0.1%}
+maxPods: 250
+nodeStatusUpdateFrequency: 2s
+nodeStatusReportFrequency: 1m
+kubeAPIQPS: 200
+kubeAPIBurst: 400
+featureGates:
+  # What needs a capability that this machine may not have is not insisted on.
+  KubeletInUserNamespace: true
+`))
+
+// writeNetwork gives pods an interface and an address each, and no way out.
+func (c *Cluster) writeNetwork() error {
+	dir := filepath.Join(c.Dir, "c", "cni")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	var a, b int
+	if _, err := fmt.Sscanf(c.ip, "127.78.%d.%d", &a, &b); err != nil {
+		return err
+	}
+	// Of 100.64.0.0/10, the address space that no machine has of its own (RFC 6598).
+	return os.WriteFile(filepath.Join(dir, "10-ptp.conflist"), fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"pods","plugins":[
+{"type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":"100.%d.%d.0/23"}]]}}]}`, 64+a%64, b&^1), 0o644)
+}
+
+// kubeletRoot is the kubelet's --root-dir.
+func (c *Cluster) kubeletRoot() string { return filepath.Join(c.Dir, "kubelet") }
+
+// DevicePluginDir is the kubelet's folder of device plugins, as seen from outside its namespace.
+func (c *Cluster) DevicePluginDir() string {
+	return filepath.Join(c.Dir, "private/var/lib/kubelet/device-plugins")
+}
+
+// StartKubelet starts the kubelet (again) and waits until it is healthy.
+func (c *Cluster) StartKubelet(ctx context.Context) error {
+	if err := errors.Join(makeCgroups(c.cgroup()), os.MkdirAll(c.kubeletRoot(), 0o755)); err != nil {
+		return err
+	}
+	kubeconfig, err := c.Kubeconfig(Kubelet)
+	if err != nil {
+		return err
+	}
+	config := filepath.Join(c.Dir, "kubelet.yaml")
+	file, err := os.Create(config)
+	if err != nil {
+		return err
+	}
+	err = kubeletConfig.Execute(file, map[string]string{"IP": c.ip, "Dir": c.Dir, "Cgroup": c.cgroup()})
+	if err := errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	c.Kubelet, err = c.startDaemon("kubelet", c.namespace.enter(), []string{
+		"--config=" + config, "--kubeconfig=" + kubeconfig, "--hostname-override=" + harness.NodeName,
+		"--root-dir=" + c.kubeletRoot(), "--cert-dir=" + filepath.Join(c.kubeletRoot(), "pki"),
+	})
+	if err != nil {
+		return err
+	}
+	return await(ctx, c.Kubelet, 60*time.Second, func(ctx context.Context) error { return get(ctx, "http://"+c.ip+":10248/healthz") })
+}
+
+// WaitNode waits until the node is ready, and offers its cards.
+func (c *Cluster) WaitNode(ctx context.Context) error {
+	return harness.Until(ctx, 2*time.Minute, func(ctx context.Context) error {
+		node, err := c.API.CoreV1().Nodes().Get(ctx, harness.NodeName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, condition := range node.Status.Conditions {
+			if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
+				return fmt.Errorf("the node is not ready: %s", condition.Message)
+			}
+		}
+		offered := node.Status.Allocatable["nvidia.com/gpu"]
+		if offered.IsZero() {
+			return errors.New("the node has no nvidia.com/gpu")
+		}
+		if healthy, err := c.healthyDevices(ctx, "nvidia.com/gpu"); err != nil || int64(healthy) != offered.Value() {
+			return errors.Join(fmt.Errorf("the kubelet has %d healthy nvidia.com/gpu of %d", healthy, offered.Value()), err)
+		}
+		if node.Annotations["hami.io/node-nvidia-register"] == "" {
+			return errors.New("the node is not annotated with its cards")
+		}
+		if len(node.Spec.Taints) > 0 {
+			return fmt.Errorf("the node has taints: %v", node.Spec.Taints)
+		}
+		return nil
+	})
+}
