@@ -10,10 +10,10 @@ export GOFLAGS := -tags=nri_no_wasm -buildvcs=false
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup build native demo test test-faults test-steps gpu-test bench fuzz lint generate clean
+.PHONY: help setup build native demo test test-faults test-steps e2e gpu-test bench fuzz lint generate clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Install what the demo and the tests need (Debian packages, containerd and linters built once)
 	@test/setup.sh
@@ -40,6 +40,10 @@ test-faults: setup build ## Try to get a card past a broken agent: the whole mat
 test-steps: setup build ## Kill a process at every step of the limiter that another can see (STEPS=instructions: at every instruction)
 	VGPU_EVERY_STEP=$(or $(STEPS),stores) go test -count=1 -timeout 5h -v -run TestKilledAtEveryStep ./test/limiter
 
+e2e: setup build ## Run everything on a real Kubernetes that is brought up on this machine (20 minutes at most, as root)
+	@test/setup.sh --kubernetes
+	go test -tags nri_no_wasm,e2e -count=1 -timeout 15m -v ./test/e2e
+
 gpu-test: ## Run the limiter on this machine's card (needs gcc and NVIDIA's driver, and neither Go nor containers)
 	test/gpu/gpu-test.sh $(GPU_TEST_ARGS)
 
@@ -53,6 +57,7 @@ lint: setup ## Check the format and run go vet, staticcheck and shellcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	go vet ./...
 	go vet -tags nri_no_wasm,faults ./test/faults
+	go vet -tags nri_no_wasm,e2e ./test/e2e
 	"$$(test/setup.sh --where)/staticcheck" ./...
 	shellcheck $(SHELL_SCRIPTS)
 

@@ -1,0 +1,71 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/gpuslice/gpuslice/test/kube"
+)
+
+// withAgent restarts the agent with these arguments until the test ends, and waits until
+// the node offers what is wanted of a resource.
+func withAgent(t *testing.T, resource corev1.ResourceName, want int64, args ...string) {
+	require.NoError(t, cluster.RestartAgentWith(context.Background(), args...))
+	t.Cleanup(func() {
+		require.NoError(t, cluster.RestartAgentWith(context.Background()))
+		waitOffered(t, "nvidia.com/gpu", 80)
+	})
+	waitOffered(t, resource, want)
+}
+
+func waitOffered(t *testing.T, resource corev1.ResourceName, want int64) {
+	require.NoError(t, harness.Until(context.Background(), patience, func(ctx context.Context) error {
+		node, err := cluster.API.CoreV1().Nodes().Get(ctx, harness.NodeName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if offered := node.Status.Allocatable[resource]; offered.Value() != want {
+			return fmt.Errorf("the node offers %d %s", offered.Value(), resource)
+		}
+		return nil
+	}))
+}
+
+// unscheduledPod is bound to the node by its author, and no scheduler has seen it.
+func (s *space) unscheduledPod(name string, count string) *corev1.Pod {
+	p := pod(name, container("main", resources{"nvidia.com/gpu": count}))
+	p.Spec.NodeName = harness.NodeName
+	_, err := cluster.API.CoreV1().Pods(s.name).Create(context.Background(), p, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+	return s.wait(name, kube.Running)
+}
+
+// A pod that no scheduler of ours has seen has no card, or the equal share that its
+// replicas are, as the agent's operator has it.
+func TestUnscheduledPolicy(t *testing.T) {
+	t.Run("deny", func(t *testing.T) {
+		s := newSpace(t)
+		require.Empty(t, s.devices(s.unscheduledPod("p", "1"), "main"))
+	})
+	t.Run("share", func(t *testing.T) {
+		withAgent(t, "nvidia.com/gpu", 40, "--unscheduled-policy=share", "--device-split-count=5")
+		s := newSpace(t)
+		devices := s.devices(s.unscheduledPod("p", "1"), "main")
+		require.Len(t, devices, 1)
+		status, err := cluster.Status(context.Background())
+		require.NoError(t, err)
+		for _, c := range status.Cards {
+			if c.UUID == devices[0].uuid {
+				require.Equal(t, c.MemoryMiB/5, devices[0].totalMiB)
+			}
+		}
+	})
+}

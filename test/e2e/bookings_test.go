@@ -1,0 +1,140 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/kube"
+)
+
+// capacities is what may be granted of each card of the node.
+func capacities() (map[string]scheduler.Use, error) {
+	status, err := cluster.Status(context.Background())
+	all := map[string]scheduler.Use{}
+	for _, c := range status.Cards {
+		all[c.UUID] = scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: 100, Slots: 10}
+	}
+	return all, err
+}
+
+// bookings follows all pods of the cluster, for as long as it is there, and finds what
+// must never be: a card of which more is granted to pods than it has, or a pod that the
+// kubelet took back (UnexpectedAdmissionError).
+type bookings struct {
+	client   kubernetes.Interface
+	capacity map[string]scheduler.Use
+
+	mu    sync.Mutex
+	pods  map[string]*corev1.Pod
+	wrong map[string]bool
+	stop  chan struct{}
+}
+
+func followBookings(client kubernetes.Interface) (*bookings, error) {
+	capacity, err := capacities()
+	if err != nil {
+		return nil, err
+	}
+	b := &bookings{client: client, capacity: capacity, pods: map[string]*corev1.Pod{}, wrong: map[string]bool{}, stop: make(chan struct{})}
+	factory := informers.NewSharedInformerFactory(client, 0)
+	_, err = factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    b.set,
+		UpdateFunc: func(_, pod any) { b.set(pod) },
+		DeleteFunc: b.delete,
+	})
+	factory.Start(b.stop)
+	return b, err
+}
+
+func (b *bookings) delete(object any) {
+	if gone, unknown := object.(cache.DeletedFinalStateUnknown); unknown {
+		object = gone.Obj
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.pods, string(object.(*corev1.Pod).UID))
+}
+
+func (b *bookings) set(object any) {
+	pod := object.(*corev1.Pod)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if pod.Status.Phase == corev1.PodFailed {
+		if reason := pod.Status.Reason; reason == "UnexpectedAdmissionError" || strings.HasPrefix(reason, "OutOf") {
+			b.wrong[fmt.Sprintf("pod %s/%s: %s: %s", pod.Namespace, pod.Name, reason, pod.Status.Message)] = true
+		}
+	}
+	b.pods[string(pod.UID)] = pod
+	if len(b.overbooked(slices.Collect(maps.Values(b.pods)))) == 0 {
+		return
+	}
+	// After a break the informer tells of new pods before it tells of those that went.
+	list, err := b.client.CoreV1().Pods("").List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		return
+	}
+	now := make([]*corev1.Pod, len(list.Items))
+	for i := range list.Items {
+		now[i] = &list.Items[i]
+	}
+	for _, text := range b.overbooked(now) {
+		b.wrong[fmt.Sprintf("after pod %s/%s: %s", pod.Namespace, pod.Name, text)] = true
+	}
+}
+
+// overbooked names the cards of which more is granted than they have.
+func (b *bookings) overbooked(pods []*corev1.Pod) (found []string) {
+	for card, use := range granted(pods) {
+		if left := b.capacity[card].Sub(use); left.MemoryMiB < 0 || left.Cores < 0 || left.Slots < 0 {
+			found = append(found, fmt.Sprintf("card %s: %+v of %+v is granted", card, use, b.capacity[card]))
+		}
+	}
+	return found
+}
+
+// granted is what the pods that are bound and have not ended were granted of each card,
+// by what their annotations say.
+func granted(pods []*corev1.Pod) map[string]scheduler.Use {
+	total := map[string]scheduler.Use{}
+	for _, p := range pods {
+		pod := kube.Pod(p)
+		text := pod.Annotations["gpuslice.io/grant"]
+		if pod.Node == "" || pod.Ended || text == "" {
+			continue
+		}
+		decoded, err := grant.DecodeGrant(text)
+		if err != nil {
+			continue // a cheat's
+		}
+		shares := make([][]grant.Share, len(pod.Containers))
+		for i, c := range pod.Containers {
+			shares[i] = decoded.Containers[c.Name]
+		}
+		for card, use := range scheduler.Uses(pod.Containers, shares) {
+			total[card] = total[card].Add(use)
+		}
+	}
+	return total
+}
+
+// close says what was found.
+func (b *bookings) close() []string {
+	close(b.stop)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Sorted(maps.Keys(b.wrong))
+}

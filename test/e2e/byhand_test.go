@@ -1,0 +1,41 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/gpuslice/gpuslice/test/kube"
+)
+
+// What the agent alone gives: the node says what it has, and a pod that is bound with a
+// grant is held to it.
+func TestGrantedByHand(t *testing.T) {
+	s := newSpace(t)
+	uuid := cards(t)[3]
+	p := grantedByHand(pod("p", container("main", gpu(3000, 30)), container("other", nil)), map[string]string{"main": share(uuid, 3000, 30)})
+	made, err := cluster.API.CoreV1().Pods(s.name).Create(context.Background(), p, metav1.CreateOptions{})
+	require.NoError(t, err)
+	made = s.wait(made.Name, kube.Running)
+	require.Equal(t, []device{{uuid, 3000}}, s.devices(made, "main"))
+	s.requireHeld(made, "main", 3000)
+	require.Empty(t, s.devices(made, "other"))
+	s.delete(made.Name)
+}
+
+// Schedulers read of the node what it has.
+func TestNodeTellsOfItsCards(t *testing.T) {
+	node, err := cluster.API.CoreV1().Nodes().Get(context.Background(), harness.NodeName, metav1.GetOptions{})
+	require.NoError(t, err)
+	for _, uuid := range cards(t) {
+		require.Contains(t, node.Annotations["hami.io/node-nvidia-register"], uuid)
+		require.Contains(t, node.Annotations["gpuslice.io/node-cards"], uuid)
+	}
+	offered := node.Status.Allocatable["nvidia.com/gpu"]
+	require.Equal(t, int64(80), offered.Value())
+}

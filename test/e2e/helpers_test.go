@@ -1,0 +1,265 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/gpuslice/gpuslice/test/kube"
+)
+
+const (
+	mib = 1 << 20
+	// cardMiB is what an H200 has.
+	cardMiB = 143771
+	// contextMiB is what a CUDA context takes of one, and contextA100MiB of an A100.
+	contextMiB, contextA100MiB = 520, 420
+	// patience is how long anything may take on a machine that is busy.
+	patience = 90 * time.Second
+)
+
+// workload is the path of a CUDA workload inside the images.
+func workload(name string) string { return harness.WorkloadDir + "/" + name }
+
+// space is a test's namespace, with its tenant's client.
+type space struct {
+	t      *testing.T
+	name   string
+	tenant kubernetes.Interface
+}
+
+// newSpace makes a namespace. At the test's end all of its pods are deleted, and no card
+// may be in use.
+func newSpace(t *testing.T) *space {
+	ctx := context.Background()
+	tenant, err := cluster.Client(kube.Tenant)
+	require.NoError(t, err)
+	made, err := cluster.API.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s := &space{t: t, name: made.Name, tenant: tenant}
+	t.Cleanup(s.clear)
+	_, err = cluster.API.RbacV1().RoleBindings(s.name).Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "tenant"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "admin"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: kube.Tenant.Name}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, harness.Until(ctx, patience, func(ctx context.Context) error {
+		_, err := cluster.API.CoreV1().ServiceAccounts(s.name).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	}), "a pod needs its service account")
+	return s
+}
+
+// in is the namespace for a part of its test.
+func (s *space) in(t *testing.T) *space { return &space{t: t, name: s.name, tenant: s.tenant} }
+
+func (s *space) clear() {
+	t, ctx := s.t, context.Background()
+	background := metav1.DeletePropagationBackground
+	require.NoError(t, cluster.API.AppsV1().Deployments(s.name).DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: &background}, metav1.ListOptions{}))
+	err := harness.Until(ctx, 2*patience, func(ctx context.Context) error {
+		if err := cluster.API.CoreV1().Pods(s.name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			return err
+		}
+		pods, err := cluster.API.CoreV1().Pods(s.name).List(ctx, metav1.ListOptions{})
+		if err == nil && len(pods.Items) > 0 {
+			err = fmt.Errorf("%d pods are left, of which the first is %s", len(pods.Items), pods.Items[0].Name)
+		}
+		return err
+	})
+	assert.NoError(t, err)
+	assert.NoError(t, harness.Until(ctx, patience, func(ctx context.Context) error { return unused(ctx) }))
+	assert.NoError(t, cluster.API.CoreV1().Namespaces().Delete(ctx, s.name, metav1.DeleteOptions{}))
+}
+
+// unused says what of the cards is still given out.
+func unused(ctx context.Context) error {
+	status, err := cluster.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range status.Cards {
+		if c.GrantedMemoryMiB != 0 || c.GrantedCores != 0 || c.Containers != 0 {
+			return fmt.Errorf("card %s: %d MiB and %d %% are granted to %d containers", c.UUID, c.GrantedMemoryMiB, c.GrantedCores, c.Containers)
+		}
+	}
+	return nil
+}
+
+// cards are the UUIDs of the node's cards.
+func cards(t *testing.T) []string {
+	status, err := cluster.Status(context.Background())
+	require.NoError(t, err)
+	var uuids []string
+	for _, c := range status.Cards {
+		uuids = append(uuids, c.UUID)
+	}
+	return uuids
+}
+
+// resources are limits by the resource's name.
+type resources map[corev1.ResourceName]string
+
+func (r resources) requirements() corev1.ResourceRequirements {
+	limits := corev1.ResourceList{}
+	for name, amount := range r {
+		limits[name] = resource.MustParse(amount)
+	}
+	return corev1.ResourceRequirements{Limits: limits}
+}
+
+// gpu asks for part of one card in HAMi's words.
+func gpu(memoryMiB, cores int) resources {
+	return resources{"nvidia.com/gpu": "1", "nvidia.com/gpumem": strconv.Itoa(memoryMiB), "nvidia.com/gpucores": strconv.Itoa(cores)}
+}
+
+// container is one that sleeps until it is told to end.
+func container(name string, r resources) corev1.Container {
+	return corev1.Container{
+		Name: name, Image: harness.WorkloadImage, ImagePullPolicy: corev1.PullNever, Resources: r.requirements(),
+		Command: []string{"/bin/sh", "-c", "trap 'exit 0' TERM; sleep 2147483647 & wait"},
+	}
+}
+
+// pod is one with these containers.
+func pod(name string, containers ...corev1.Container) *corev1.Pod {
+	grace := int64(2)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
+		Spec:       corev1.PodSpec{Containers: containers, TerminationGracePeriodSeconds: &grace},
+	}
+}
+
+// grantedByHand binds a pod to the node with these shares, as a scheduler would.
+func grantedByHand(p *corev1.Pod, shares map[string]string) *corev1.Pod {
+	containers := map[string]json.RawMessage{}
+	for name, share := range shares {
+		containers[name] = json.RawMessage(share)
+	}
+	data, err := json.Marshal(map[string]any{"version": 1, "node": harness.NodeName, "containers": containers})
+	if err != nil {
+		panic(err)
+	}
+	p.Annotations = map[string]string{"gpuslice.io/grant": string(data)}
+	p.Spec.NodeName = harness.NodeName
+	return p
+}
+
+func share(uuid string, mib, cores int) string {
+	return fmt.Sprintf(`[{"uuid":%q,"memoryMiB":%d,"cores":%d}]`, uuid, mib, cores)
+}
+
+// create makes a pod as the tenant.
+func (s *space) create(p *corev1.Pod) *corev1.Pod {
+	made, err := s.tenant.CoreV1().Pods(s.name).Create(context.Background(), p, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+	return made
+}
+
+// wait waits until a pod is as it is wanted.
+func (s *space) wait(name string, want func(*corev1.Pod) error) *corev1.Pod {
+	p, err := cluster.WaitPod(context.Background(), s.name, name, patience, want)
+	require.NoError(s.t, err)
+	return p
+}
+
+// run makes a pod as the tenant and waits until it runs.
+func (s *space) run(p *corev1.Pod) *corev1.Pod {
+	s.create(p)
+	return s.wait(p.Name, kube.Running)
+}
+
+// delete deletes a pod and waits until it is gone.
+func (s *space) delete(name string) {
+	ctx := context.Background()
+	require.NoError(s.t, s.tenant.CoreV1().Pods(s.name).Delete(ctx, name, metav1.DeleteOptions{}))
+	require.NoError(s.t, harness.Until(ctx, patience, func(ctx context.Context) error {
+		_, err := cluster.API.CoreV1().Pods(s.name).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(fmt.Errorf("pod %s is still there", name), err)
+	}))
+}
+
+// device is a card as a container sees it.
+type device struct {
+	uuid     string
+	totalMiB int64
+}
+
+// devices asks a container what it has; none where it has no driver.
+func (s *space) devices(p *corev1.Pod, container string) []device {
+	stdout, stderr, code, err := cluster.ExecIn(context.Background(), p, container, workload("meminfo"))
+	require.NoError(s.t, err)
+	const noDriver = 4
+	if code == noDriver {
+		return nil
+	}
+	require.Zero(s.t, code, "%s%s", stdout, stderr)
+	return parseDevices(s.t, stdout)
+}
+
+// parseDevices reads what the workload meminfo printed, and checks that all ways to ask
+// for a card's memory have one answer.
+func parseDevices(t *testing.T, text string) []device {
+	v := harness.KeyValues(text)
+	var all []device
+	for i := range number(t, v["device_count"]) {
+		prefix := fmt.Sprintf("device.%d.", i)
+		total := number(t, v[prefix+"total_bytes"])
+		require.Equal(t, total, number(t, v[prefix+"info_total_bytes"]))
+		require.Equal(t, total, number(t, v[fmt.Sprintf("nvml.%d.total_bytes", i)]))
+		all = append(all, device{v[prefix+"uuid"], total / mib})
+	}
+	return all
+}
+
+// allocatable is how many MiB of its first card a container can allocate.
+func (s *space) allocatable(p *corev1.Pod, container string) int64 {
+	stdout, stderr, code, err := cluster.ExecIn(context.Background(), p, container, workload("alloc"), "--chunk-mib=10")
+	require.NoError(s.t, err)
+	require.Zero(s.t, code, "%s%s", stdout, stderr)
+	v := harness.KeyValues(stdout)
+	require.Equal(s.t, "CUDA_ERROR_OUT_OF_MEMORY", v["result"])
+	return number(s.t, v["allocated_bytes"]) / mib
+}
+
+// requireHeld checks that a container has these MiB of one card, and can't have more.
+func (s *space) requireHeld(p *corev1.Pod, container string, memoryMiB int64) {
+	devices := s.devices(p, container)
+	require.Len(s.t, devices, 1)
+	require.Equal(s.t, memoryMiB, devices[0].totalMiB)
+	context := int64(contextMiB)
+	if slices.Contains(cards(s.t)[6:], devices[0].uuid) {
+		context = contextA100MiB
+	}
+	allocated := s.allocatable(p, container)
+	require.LessOrEqual(s.t, allocated, memoryMiB-context)
+	require.Greater(s.t, allocated, memoryMiB-context-50)
+}
+
+func number(t *testing.T, text string) int64 {
+	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+	require.NoError(t, err)
+	return n
+}

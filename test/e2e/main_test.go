@@ -1,0 +1,93 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/gpuslice/gpuslice/test/kube"
+)
+
+// cluster serves all tests.
+var cluster *kube.Cluster
+
+var keep = flag.Bool("keep", false, "after a failure, leave the cluster until Ctrl-C")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) (code int) {
+	// Ctrl-C ends the tests' processes by their closing, in order.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	began := time.Now()
+	var err error
+	cluster, err = kube.New(ctx, kube.Options{Progress: func(format string, args ...any) {
+		fmt.Printf("%6.1fs %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+	}})
+	done := make(chan int, 1)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "bring the cluster up: %v\n", err)
+		done <- 1
+	} else {
+		go func() { done <- runTests(m) }()
+	}
+	select {
+	case code = <-done:
+	case <-ctx.Done():
+		code = 130
+	}
+	if code != 0 {
+		saveLogs()
+		if *keep {
+			fmt.Printf("the cluster is kept: KUBECONFIG=%s/pki/admin.kubeconfig; Ctrl-C ends it\n", cluster.Dir)
+			<-ctx.Done()
+		}
+	}
+	closing, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if err := cluster.Close(closing); err != nil {
+		fmt.Fprintf(os.Stderr, "take the cluster down: %v\n", err)
+		code = max(code, 1)
+	}
+	return code
+}
+
+// runTests runs the tests while all that is granted is followed.
+func runTests(m *testing.M) int {
+	bookings, err := followBookings(cluster.API)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "follow the pods: %v\n", err)
+		return 1
+	}
+	code := m.Run()
+	for _, wrong := range bookings.close() {
+		fmt.Fprintf(os.Stderr, "--- FAIL: %s\n", wrong)
+		code = 1
+	}
+	return code
+}
+
+// saveLogs keeps the logs of all programs where `make clean` finds them.
+func saveLogs() {
+	root, err := harness.Repository()
+	if err == nil {
+		dir := filepath.Join(root, "build", "e2e-logs", time.Now().Format("20060102-150405"))
+		if err = cluster.SaveLogs(dir); err == nil {
+			fmt.Printf("the logs of all programs are in %s\n", dir)
+			return
+		}
+	}
+	fmt.Fprintf(os.Stderr, "keep the logs: %v\n", err)
+}
