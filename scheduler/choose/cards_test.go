@@ -179,8 +179,8 @@ func TestManyCards(t *testing.T) {
 func TestManyCardsCannotBeExchangedForBetter(t *testing.T) {
 	p, err := ParseCardPolicy("topology-aware,binpack")
 	require.NoError(t, err)
-	for seed := range uint64(60) {
-		links, candidates, pool := randomLinks(seed, 18, 50), idle(18), uint(1)<<18-1
+	for seed := range uint64(100) {
+		links, candidates, pool := randomLinks(seed, 18, 1000), idle(18), uint(1)<<18-1
 		value := func(set uint) []int64 {
 			return valueOf([]string{Topology, Binpack}, Weights{1, 1, 1}, candidates, links, set, pool)
 		}
