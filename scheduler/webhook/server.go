@@ -19,8 +19,9 @@ import (
 // Options are a webhook server's.
 type Options struct {
 	Rules
-	// Address is what is listened on, host:port.
-	Address string
+	// Address is what is listened on, host:port. Listener is used instead where it is set; Run closes it.
+	Address  string
+	Listener net.Listener
 	// CertFile and KeyFile are what is served, where somebody else keeps it. Otherwise
 	// Certificate is.
 	CertFile, KeyFile string
@@ -29,9 +30,6 @@ type Options struct {
 	Client  kubernetes.Interface
 	Metrics Metrics // may be nil
 	Log     *slog.Logger
-
-	// listening is told the address, by tests.
-	listening func(net.Addr)
 }
 
 // Certificate says where the webhook keeps its own, and who trusts it.
@@ -99,9 +97,11 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Address)
-	if err != nil {
-		return fmt.Errorf("listen on %s: %w", o.Address, err)
+	listener := o.Listener
+	if listener == nil {
+		if listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", o.Address); err != nil {
+			return fmt.Errorf("listen on %s: %w", o.Address, err)
+		}
 	}
 	server := &http.Server{
 		Handler:           Handler(o.Rules, certificates.Ready, o.Metrics, o.Log),
@@ -109,9 +109,6 @@ func Run(ctx context.Context, o Options) error {
 		ReadHeaderTimeout: readLimit, ReadTimeout: readLimit, WriteTimeout: writeLimit, IdleTimeout: idleLimit,
 		MaxHeaderBytes: 64 << 10,
 		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug), // probes that hang up in the handshake
-	}
-	if o.listening != nil {
-		o.listening(listener.Addr())
 	}
 	o.Log.Info("webhook", "address", listener.Addr().String())
 	ended := make(chan error, 1)
@@ -122,10 +119,10 @@ func Run(ctx context.Context, o Options) error {
 		ended <- server.Shutdown(late)
 	})
 	if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve on %s: %w", o.Address, err)
+		return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
 	}
 	if err := <-ended; err != nil {
-		return fmt.Errorf("end the server on %s: %w", o.Address, err)
+		return fmt.Errorf("end the server on %s: %w", listener.Addr(), err)
 	}
 	return nil
 }
