@@ -1,0 +1,106 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpuslice/gpuslice/scheduler/webhook/certificate"
+)
+
+// run runs a server until the test ends, and is where it listens.
+func run(t *testing.T, o Options) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	o.Listener, o.Log = listener, quiet
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, o) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	return listener.Addr().String()
+}
+
+// healthy asks a server as who trusts this authority.
+func healthy(at string, authority []byte) error {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "gpuslice-webhook.kube-system.svc"}}
+	defer transport.CloseIdleConnections()
+	response, err := (&http.Client{Transport: transport}).Get("https://" + at + "/readyz")
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	_, err = io.ReadAll(response.Body)
+	return err
+}
+
+func TestRunWithItsOwnCertificate(t *testing.T) {
+	o := DefaultOptions()
+	client := fake.NewClientset()
+	o.Client, o.Certificate.Mutating, o.Certificate.Validating = client, "", ""
+	at := run(t, o)
+	require.Eventually(t, func() bool {
+		secret, err := client.CoreV1().Secrets("kube-system").Get(context.Background(), o.Certificate.Secret, metav1.GetOptions{})
+		return err == nil && healthy(at, secret.Data["ca.crt"]) == nil
+	}, time.Minute, 10*time.Millisecond)
+}
+
+func TestRunWithFiles(t *testing.T) {
+	b, _, err := certificate.Bundle{}.Next(time.Now(), []string{"gpuslice-webhook.kube-system.svc"})
+	require.NoError(t, err)
+	o := DefaultOptions()
+	dir := t.TempDir()
+	o.CertFile, o.KeyFile = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	require.NoError(t, os.WriteFile(o.CertFile, b.Cert, 0o600))
+	require.NoError(t, os.WriteFile(o.KeyFile, b.Key, 0o600))
+	require.NoError(t, healthy(run(t, o), b.Trusted))
+}
+
+func TestRunRefusals(t *testing.T) {
+	for says, change := range map[string]func(*Options){
+		"goes with a key file":       func(o *Options) { o.CertFile = "x" },
+		"needs a client":             func(o *Options) { o.Client = nil },
+		"needs a namespace":          func(o *Options) { o.Certificate.Service = "" },
+		"nobody may write":           func(o *Options) { o.Writers = nil },
+		"read the certificate":       func(o *Options) { o.CertFile, o.KeyFile = "/nowhere/crt", "/nowhere/key" },
+		"listen on 127.0.0.1:100000": func(o *Options) { o.Address = "127.0.0.1:100000" },
+	} {
+		t.Run(says, func(t *testing.T) {
+			o := DefaultOptions()
+			o.Client, o.Log = fake.NewClientset(), quiet
+			change(&o)
+			require.ErrorContains(t, Run(context.Background(), o), says)
+		})
+	}
+}
+
+func TestFlags(t *testing.T) {
+	o := DefaultOptions()
+	fs := pflag.NewFlagSet("webhook", pflag.ContinueOnError)
+	o.AddFlags(fs)
+	require.NoError(t, fs.Parse(nil))
+	require.Equal(t, DefaultRules(), o.Rules, "no flag changes nothing")
+	require.NoError(t, fs.Parse([]string{"--scheduler-name=", "--our-scheduler=default-scheduler", "--our-scheduler=other", "--foreign-schedulers=leave",
+		"--annotation-writer=a", "--annotation-writer=b", "--required-plugin=", "--tls-cert-file=c", "--tls-key-file=k"}))
+	require.Equal(t, []string{"default-scheduler", "other"}, o.OurSchedulers)
+	require.Equal(t, ForeignLeave, o.ForeignSchedulers)
+	require.Equal(t, []string{"a", "b"}, o.Writers, "those that are named are all there are")
+	require.NoError(t, o.Validate())
+}
