@@ -141,6 +141,8 @@ func TestAQuotaThatIsRaised(t *testing.T) {
 	require.Eventually(t, func() bool { return len(w.took()) == 1 }, 10*time.Second, time.Millisecond, "it is tried again")
 	require.True(t, w.preFilter(t, pod).IsSuccess())
 	require.Equal(t, fwk.Success, w.filter(t, w.state, pod, "n1"))
+	w.refused.mu.Lock()
+	defer w.refused.mu.Unlock()
 	require.Empty(t, w.refused.pods)
 }
 

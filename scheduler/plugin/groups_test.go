@@ -1,0 +1,229 @@
+package plugin
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// gang are so many pods of a group that needs them all, each with most of a card.
+func gang(group string, n int) (pods []*v1.Pod) {
+	for i := range n {
+		pods = append(pods, member(gpuPod(fmt.Sprintf("%s-%d", group, i), 60000, 0), group, n))
+	}
+	return pods
+}
+
+// forms are the groups that are forming, and their ends.
+func (w *world) forms() map[string]*time.Timer {
+	w.groups.mu.Lock()
+	defer w.groups.mu.Unlock()
+	return maps.Clone(w.groups.forming)
+}
+
+func objects(pods ...*v1.Pod) (all []runtime.Object) {
+	for _, pod := range pods {
+		all = append(all, pod)
+	}
+	return all
+}
+
+// place takes the pod through a cycle up to Permit, and has it wait if it has to.
+func (w *world) place(t *testing.T, pod *v1.Pod, node string) (*waiting, *cycleState) {
+	t.Helper()
+	require.True(t, w.preFilter(t, pod).IsSuccess())
+	state := w.state
+	require.True(t, w.Reserve(t.Context(), state, pod, node).IsSuccess())
+	status, timeout := w.Permit(t.Context(), state, pod, node)
+	if status.IsSuccess() {
+		return nil, state
+	}
+	require.True(t, status.IsWait())
+	require.Greater(t, timeout, w.args.GroupTimeout.Duration, "the group's end comes first")
+	return w.wait(pod), state
+}
+
+func TestAGroupWaitsForAllItsPods(t *testing.T) {
+	pods := gang("g", 3)
+	w := newWorld(t, "", append(objects(pods...), gpuNode("n1", 3, 1))...)
+	w.took()
+	a, _ := w.place(t, pods[0], "n1")
+	require.Subset(t, w.took(), []string{"g-0", "g-1", "g-2"}, "those that wait out a backoff are tried now")
+	b, _ := w.place(t, pods[1], "n1")
+	for _, waits := range []*waiting{a, b} {
+		_, done := waits.is()
+		require.False(t, done)
+	}
+	last, _ := w.place(t, pods[2], "n1")
+	require.Nil(t, last)
+	for _, waits := range []*waiting{a, b} {
+		why, done := waits.is()
+		require.True(t, done)
+		require.Empty(t, why)
+	}
+	require.Empty(t, w.forms())
+}
+
+func TestAGroupThatIsNotThereHoldsNothing(t *testing.T) {
+	pods := gang("g", 3)
+	w := newWorld(t, "", append(objects(pods[:2]...), gpuNode("n1", 3, 1))...)
+	status := w.preFilter(t, pods[0])
+	require.Equal(t, fwk.UnschedulableAndUnresolvable, status.Code())
+	require.Contains(t, status.Message(), "group ns/g has 2 of the 3 pods that have to be placed together")
+	w.took()
+
+	_, err := w.client.CoreV1().Pods("ns").Create(t.Context(), pods[2], metav1.CreateOptions{})
+	require.NoError(t, err)
+	var again []string
+	require.Eventually(t, func() bool { again = append(again, w.took()...); return len(again) > 0 }, 10*time.Second, time.Millisecond)
+	require.Contains(t, again, "g-0")
+	require.True(t, w.preFilter(t, pods[0]).IsSuccess())
+}
+
+func TestAGroupGivesBackAllOrNothing(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		end  func(w *world, pods []*v1.Pod, states []*cycleState)
+		why  string
+	}{
+		{"a pod finds no room", func(w *world, pods []*v1.Pod, _ []*cycleState) {
+			w.PostFilter(t.Context(), newState(), pods[2], nil)
+		}, "no room for pod g-2"},
+		{"a pod's cycle fails", func(w *world, pods []*v1.Pod, states []*cycleState) {
+			w.Unreserve(t.Context(), states[1], pods[1], "n1")
+		}, "could not be placed"},
+		{"it takes too long", func(w *world, pods []*v1.Pod, _ []*cycleState) {
+			w.forms()["ns/g"].Reset(0)
+		}, "was not complete after 1m0s"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pods := gang("g", 3)
+			w := newWorld(t, "", append(objects(pods...), gpuNode("n1", 2, 1))...)
+			var all []*waiting
+			var states []*cycleState
+			for _, pod := range pods[:2] {
+				waits, state := w.place(t, pod, "n1")
+				all, states = append(all, waits), append(states, state)
+			}
+			tc.end(w, pods, states)
+			for i, waits := range all {
+				require.Eventually(t, func() bool { _, done := waits.is(); return done }, 10*time.Second, time.Millisecond)
+				why, _ := waits.is()
+				require.Contains(t, why, tc.why)
+				w.Unreserve(t.Context(), states[i], pods[i], "n1") // what kube-scheduler does then
+			}
+			for _, pod := range pods {
+				require.Empty(t, w.engine.Holding(string(pod.UID)))
+			}
+			require.Empty(t, w.forms())
+		})
+	}
+}
+
+// Two groups with half of their cards each would wait for each other until both give up.
+func TestOfTwoGroupsOneGetsAll(t *testing.T) {
+	older, younger := gang("older", 2), gang("younger", 2)
+	for _, pod := range younger {
+		pod.CreationTimestamp.Time = pod.CreationTimestamp.Add(time.Second)
+	}
+	w := newWorld(t, "", append(objects(append(older, younger...)...), gpuNode("n1", 2, 1))...)
+	a, _ := w.place(t, older[0], "n1")
+	b, state := w.place(t, younger[0], "n1")
+
+	w.PostFilter(t.Context(), newState(), older[1], nil)
+	_, done := a.is()
+	require.False(t, done, "the older one keeps its cards")
+	why, _ := b.is()
+	require.Contains(t, why, "group ns/younger makes room for group ns/older")
+	w.Unreserve(t.Context(), state, younger[0], "n1")
+	last, _ := w.place(t, older[1], "n1")
+	require.Nil(t, last)
+	why, done = a.is()
+	require.True(t, done)
+	require.Empty(t, why)
+}
+
+func TestTheYoungerGroupGivesWay(t *testing.T) {
+	older, younger := gang("older", 2), gang("younger", 2)
+	for _, pod := range younger {
+		pod.CreationTimestamp.Time = pod.CreationTimestamp.Add(time.Second)
+	}
+	w := newWorld(t, "", append(objects(append(older, younger...)...), gpuNode("n1", 2, 1))...)
+	a, _ := w.place(t, older[0], "n1")
+	b, _ := w.place(t, younger[0], "n1")
+	w.PostFilter(t.Context(), newState(), younger[1], nil)
+	_, done := a.is()
+	require.False(t, done)
+	_, done = b.is()
+	require.True(t, done)
+
+	important := int32(5)
+	for _, pod := range younger {
+		pod.Spec.Priority = &important
+	}
+	require.True(t, gathered("y", younger).before(gathered("o", older)), "priority goes before age")
+}
+
+func TestAGroupThatIsPlacedWaitsNoMore(t *testing.T) {
+	pods := gang("g", 2)
+	more := member(gpuPod("g-more", 1000, 0), "g", 2)
+	w := newWorld(t, "", append(objects(pods[0], pods[1], more), gpuNode("n1", 3, 1))...)
+	a, _ := w.place(t, pods[0], "n1")
+	last, _ := w.place(t, pods[1], "n1")
+	require.Nil(t, last)
+	_, done := a.is()
+	require.True(t, done)
+	third, _ := w.place(t, more, "n1") // before anybody has heard that the others are bound
+	require.NotNil(t, third)
+
+	now := pods[0].DeepCopy()
+	now.Spec.NodeName = "n1"
+	_, err := w.client.CoreV1().Pods("ns").Update(t.Context(), now, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { why, done := third.is(); return done && why == "" }, 10*time.Second, time.Millisecond)
+
+	// A pod in place of one that has failed is none too few.
+	replaced := member(gpuPod("g-new", 1000, 0), "g", 5)
+	require.True(t, w.preFilter(t, replaced).IsSuccess())
+	waits, _ := w.place(t, replaced, "n1")
+	require.Nil(t, waits)
+}
+
+func TestGathered(t *testing.T) {
+	pods := gang("g", 4)
+	now := metav1.Now()
+	pods[0].DeletionTimestamp = &now
+	pods[0].Spec.NodeName = "n1"
+	pods[1].Status.Phase = v1.PodSucceeded
+	pods[2].Annotations = nil
+	pods[3].Annotations["gpuslice.io/pod-group-min"] = "many"
+	g := gathered("ns/g", pods)
+	require.Len(t, g.pods, 2)
+	require.False(t, g.admitted, "one that goes away counts for nothing")
+	require.Zero(t, g.least)
+	require.False(t, g.together())
+	require.Empty(t, groupOf(plainPod("x")))
+}
+
+// A group may have pods without cards: a launcher.
+func TestAPodWithoutCardsWaitsToo(t *testing.T) {
+	launcher, worker := member(plainPod("launcher"), "g", 2), member(gpuPod("worker", 1000, 0), "g", 2)
+	w := newWorld(t, "", launcher, worker, gpuNode("n1", 1, 1))
+	require.True(t, w.preFilter(t, launcher).IsSkip())
+	status, _ := w.Permit(t.Context(), w.state, launcher, "n1")
+	require.True(t, status.IsWait())
+	waits := w.wait(launcher)
+	last, _ := w.place(t, worker, "n1")
+	require.Nil(t, last)
+	_, done := waits.is()
+	require.True(t, done)
+	status, _ = w.Permit(t.Context(), newState(), plainPod("alone"), "n1")
+	require.True(t, status.IsSuccess())
+}
