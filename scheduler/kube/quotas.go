@@ -29,7 +29,7 @@ func (f *Feeding) Quotas(factory informers.SharedInformerFactory, sink QuotaSink
 	set := func(q *v1.ResourceQuota) {
 		limits, err := quota.FromHard(hard(q), o)
 		if err != nil {
-			log.Error("a resource quota can't be read in part: that part limits nothing", "namespace", q.Namespace, "quota", q.Name, "error", err)
+			log.Error("a resource quota can't be read in part: nothing may be had of that part", "namespace", q.Namespace, "quota", q.Name, "error", err)
 		}
 		if limits == quota.NoLimits {
 			sink.DeleteQuota(q.Namespace, q.Name)

@@ -60,7 +60,11 @@ func ParseCards(value string, labels Labels) (*Cards, error) {
 	decoder := json.NewDecoder(strings.NewReader(value))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&c.namespaces); err != nil {
-		return nil, fmt.Errorf("quota %s: not its JSON: %w", ConfigMapKey, err)
+		text := err.Error() // which repeats names and numbers, of any length
+		return nil, fmt.Errorf("quota %s: not its JSON: %s", ConfigMapKey, text[:min(len(text), 256)])
+	}
+	if c.namespaces == nil {
+		return nil, fmt.Errorf("quota %s: null: write {} if nobody is limited", ConfigMapKey)
 	}
 	if decoder.More() {
 		return nil, fmt.Errorf("quota %s: there is something after its JSON", ConfigMapKey)

@@ -1,9 +1,11 @@
 package quota
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/request"
@@ -14,7 +16,8 @@ import (
 // units of a container's, which o.MemoryFactor makes MiB of. Kubernetes can't count these,
 // for it doesn't know that a container asks for so much of each of its cards.
 //
-// An error names what can't be read; the other is in the limits all the same.
+// An error names what can't be read. Of that nothing may be had until it can, for somebody
+// meant to limit it; the other is in the limits all the same.
 func FromHard(hard map[string]scheduler.Amount, o request.Options) (Limits, error) {
 	l := NoLimits
 	var problem error
@@ -34,7 +37,8 @@ func FromHard(hard map[string]scheduler.Amount, o request.Options) (Limits, erro
 			switch {
 			case !there:
 			case amount.Invalid != "" || amount.Value < 0:
-				problem = errors.Join(problem, fmt.Errorf("%s%s: %d %s: must be a whole number", prefix, f.name, amount.Value, amount.Invalid))
+				*f.to = 0
+				problem = errors.Join(problem, fmt.Errorf("%s%s: %s: must be a whole number, 0 or more", prefix, f.name, cmp.Or(amount.Invalid, strconv.FormatInt(amount.Value, 10))))
 			case amount.Value <= math.MaxInt64/f.factor:
 				*f.to = min(*f.to, amount.Value*f.factor)
 			}

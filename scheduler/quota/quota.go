@@ -34,7 +34,7 @@ func Of(containers []scheduler.Container, shares [][]grant.Share, model string, 
 		}
 		c := Charge{}
 		for _, s := range shares[i] {
-			c = c.add(Charge{MemoryMiB: s.MemoryMiB, Cores: int64(s.CorePercent), CardPercent: cardPercent(s.CorePercent, s.MemoryMiB, cardMiB(s.UUID))})
+			c = c.add(Charge{MemoryMiB: s.MemoryMiB, Cores: int64(s.CorePercent), CardPercent: CardPercent(s.CorePercent, s.MemoryMiB, cardMiB(s.UUID))})
 		}
 		most.peak(running.add(c))
 		if containers[i].Kind != scheduler.Init {
@@ -53,7 +53,7 @@ func Asked(r *request.Request, model string, cardMiB int64) Charge {
 		a := &r.Containers[i]
 		n, mib, percent := int64(a.Cards), a.Memory(cardMiB), int64(a.Cores)
 		if a.Cards > 0 && a.Cores == 0 && cardMiB > 0 {
-			percent = cardPercent(0, mib, cardMiB)
+			percent = CardPercent(0, mib, cardMiB)
 		}
 		c := running.add(Charge{MemoryMiB: n * mib, Cores: n * int64(a.Cores), CardPercent: n * percent})
 		most.peak(c)
@@ -76,10 +76,10 @@ func walk(n int, kind func(i int) scheduler.Kind, visit func(i int)) {
 	}
 }
 
-// cardPercent is how much of a card a share is to gpu-manager's quota: its cores. One that
+// CardPercent is how much of a card a share is to gpu-manager's quota: its cores. One that
 // is not limited in compute time counts by its memory, rounded up; all of the card where
 // its memory isn't known.
-func cardPercent(cores int, mib, cardMiB int64) int64 {
+func CardPercent(cores int, mib, cardMiB int64) int64 {
 	switch {
 	case cores > 0:
 		return int64(cores)

@@ -1,0 +1,170 @@
+package quota
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestCheck(t *testing.T) {
+	b := NewBook()
+	require.False(t, b.View("ns").Limited())
+	require.NoError(t, b.View("ns").Check(Charge{MemoryMiB: 1 << 40, Cores: 1 << 40}), "not limited")
+	b.SetLimits("ns", "q", Limits{MemoryMiB: 10000, Cores: 100})
+	b.Charge("ns", "a", Charge{MemoryMiB: 6000, Cores: 50, CardPercent: 50})
+	account := b.View("ns")
+	assert.True(t, account.Limited())
+	assert.Equal(t, Limits{4000, 50}, account.Left())
+	require.NoError(t, account.Check(Charge{MemoryMiB: 4000, Cores: 50}))
+	require.EqualError(t, account.Check(Charge{MemoryMiB: 4001}), "quota of namespace ns: memory in MiB: 4001 asked, 6000 of 10000 used")
+	err := account.Check(Charge{Cores: 51})
+	require.EqualError(t, err, "quota of namespace ns: cores: 51 asked, 50 of 100 used")
+	var refused *Error
+	require.ErrorAs(t, err, &refused)
+	require.NoError(t, account.Minus(Charge{MemoryMiB: 6000, Cores: 50, CardPercent: 50}).Check(Charge{MemoryMiB: 10000, Cores: 100}), "preemption's what if")
+	require.Error(t, account.Check(Charge{MemoryMiB: 10000}), "the account itself is as it was")
+	require.NoError(t, b.View("other").Check(Charge{MemoryMiB: 1 << 40}))
+
+	b.SetLimits("ns", "second", Limits{MemoryMiB: Unlimited, Cores: 40})
+	account = b.View("ns")
+	assert.Equal(t, Limits{4000, -10}, account.Left(), "of two quotas the lower of each")
+	require.EqualError(t, account.Check(Charge{Cores: 1}), "quota of namespace ns: cores: 1 asked, 50 of 40 used")
+	require.NoError(t, account.Check(Charge{MemoryMiB: 1}), "who asks for none of what is used up")
+	b.DropLimits("ns", "second")
+	b.DropLimits("ns", "was never there")
+	assert.Equal(t, Limits{4000, 50}, b.View("ns").Left())
+	b.DropLimits("ns", "q")
+	assert.Equal(t, NoLimits, b.View("ns").Left())
+	assert.False(t, b.View("ns").Limited())
+}
+
+func TestCheckNode(t *testing.T) {
+	labels := DefaultLabels()
+	cards, err := ParseCards(`{"a":{"pool":["public","wx"],"quota":{"M40":2,"P100":0}},"b":{"quota":{"M40":1}},"c":{}}`, labels)
+	require.NoError(t, err)
+	b := NewBook()
+	b.Charge("a", "before", Charge{CardPercent: 150, Model: "M40"})
+	b.Charge("a", "another model", Charge{CardPercent: 800, Model: "H200"})
+	b.SetCards(cards)
+	m40 := map[string]string{labels.Model: "M40", labels.Pool: "wx"}
+	for _, test := range []struct {
+		description, namespace string
+		node                   map[string]string
+		percent                int64
+		want                   string
+	}{
+		{"what is left", "a", m40, 50, ""},
+		{"more", "a", m40, 51, "quota of namespace a: cards of model M40 in percent: 51 asked, 150 of 200 used"},
+		{"a model with none", "a", map[string]string{labels.Model: "P100", labels.Pool: "wx"}, 1, "1 asked, 0 of 0 used"},
+		{"another pool", "a", map[string]string{labels.Model: "M40", labels.Pool: "secret"}, 1,
+			`quota of namespace a: the node's pool (label gaia.tencent.com/gpu-pool) is "secret", and the namespace may use public, wx`},
+		{"no pool", "a", map[string]string{labels.Model: "M40"}, 1, `(label gaia.tencent.com/gpu-pool) is ""`},
+		{"another model", "a", map[string]string{labels.Model: "H200", labels.Pool: "wx"}, 1,
+			`the namespace has no cards of the node's model (label gaia.tencent.com/gpu-model), which is "H200"`},
+		{"no model", "a", map[string]string{labels.Pool: "wx"}, 1, "has no cards of the node's model"},
+		{"any pool", "b", map[string]string{labels.Model: "M40", labels.Pool: "secret"}, 100, ""},
+		{"no cards at all", "c", m40, 1, "has no cards"},
+		{"not limited", "d", nil, 1 << 40, ""},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			err := b.View(test.namespace).CheckNode(test.node, Charge{CardPercent: test.percent, Model: labels.ModelOf(test.node)})
+			if test.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, test.want)
+		})
+	}
+	b.Charge("a", "before", Charge{CardPercent: 100, Model: "M40"})
+	require.NoError(t, b.View("a").CheckNode(m40, Charge{CardPercent: 100, Model: "M40"}), "in place of the former charge")
+	b.SetCards(nil)
+	require.NoError(t, b.View("c").CheckNode(m40, Charge{CardPercent: 100, Model: "M40"}))
+	assert.False(t, b.View("c").Limited())
+}
+
+// Whatever is charged and refunded in whichever order, an account has the sum of what is
+// charged now, an older view stays as it was, and an empty book is like a new one.
+func TestBookIsTheSumOfItsPods(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b, model := NewBook(), map[string]entry{}
+		namespaces, uids, models := []string{"a", "b"}, []string{"1", "2", "3", "4"}, []string{"", "M40", "P100"}
+		sum := func(namespace string) (used Charge, byModel map[string]int64) {
+			byModel = map[string]int64{}
+			for _, e := range model {
+				if e.namespace == namespace {
+					used = used.add(e.charge)
+					byModel[e.charge.Model] += e.charge.CardPercent
+				}
+			}
+			for m, n := range byModel {
+				if n == 0 {
+					delete(byModel, m)
+				}
+			}
+			used.Model = ""
+			return used, byModel
+		}
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			uid := rapid.SampledFrom(uids).Draw(t, "pod")
+			views := []*Account{b.View("a"), b.View("b")}
+			before := []Account{*views[0], *views[1]}
+			switch rapid.IntRange(0, 4).Draw(t, "what") {
+			case 0:
+				b.Refund(uid)
+				delete(model, uid)
+			case 1:
+				b.SetLimits(rapid.SampledFrom(namespaces).Draw(t, "namespace"), rapid.SampledFrom(uids).Draw(t, "quota"), Limits{MemoryMiB: rapid.Int64Range(0, 100).Draw(t, "limit"), Cores: Unlimited})
+			case 2:
+				b.DropLimits(rapid.SampledFrom(namespaces).Draw(t, "namespace"), rapid.SampledFrom(uids).Draw(t, "quota"))
+			default:
+				e := entry{rapid.SampledFrom(namespaces).Draw(t, "namespace"), Charge{
+					MemoryMiB: rapid.Int64Range(0, 5).Draw(t, "memory"), Cores: rapid.Int64Range(0, 5).Draw(t, "cores"),
+					CardPercent: rapid.Int64Range(0, 5).Draw(t, "percent"), Model: rapid.SampledFrom(models).Draw(t, "model"),
+				}}
+				b.Charge(e.namespace, uid, e.charge)
+				model[uid] = e
+			}
+			for i, view := range views {
+				require.Equal(t, before[i], *view, "a view never changes")
+				used, byModel := sum(namespaces[i])
+				now := b.View(namespaces[i])
+				require.Equal(t, used, now.Used())
+				require.Len(t, now.models, len(byModel))
+				for m, n := range byModel {
+					require.Equal(t, n, now.models[m])
+				}
+			}
+		}
+		for _, uid := range uids {
+			b.Refund(uid)
+			for _, namespace := range namespaces {
+				b.DropLimits(namespace, uid)
+			}
+		}
+		require.Equal(t, NewBook(), b)
+	})
+}
+
+func BenchmarkBook(b *testing.B) {
+	book := NewBook()
+	book.SetLimits("ns", "q", Limits{MemoryMiB: 1 << 40, Cores: Unlimited})
+	c := Charge{MemoryMiB: 3000, Cores: 30, CardPercent: 30, Model: "H200"}
+	book.Charge("ns", "other", c)
+	b.Run("charge and refund", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			book.Charge("ns", "uid", c)
+			book.Refund("uid")
+		}
+	})
+	b.Run("view and check", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := book.View("ns").Check(c); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
