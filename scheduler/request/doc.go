@@ -44,5 +44,5 @@
 // of a pod that asks for nothing none is looked at. Soft ceilings of compute time
 // (grant.CoreCeiling) are the node's to read; a malformed one is refused here already.
 //
-// It imports grant and scheduler, and is called by everything that has a pod in hand.
+// It imports choose, grant and scheduler, and is called by everything that has a pod in hand.
 package request
