@@ -79,8 +79,9 @@ func surelyRefused(err error) bool {
 	return code >= 400 && code < 500 && code != http.StatusRequestTimeout && code != http.StatusConflict
 }
 
-// Annotate sets and removes annotations of the pod in one write. It is idempotent; a pod of
-// the same name that is another one is a conflict.
+// Annotate sets and removes annotations of the pod in one write. It is idempotent; another
+// pod of the same name is left alone. It writes through pods/status, as whoever may change
+// a pod's status can: a scheduler needs that right anyway, and none to change pods.
 func Annotate(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, set map[string]string, remove []string) error {
 	annotations := make(map[string]any, len(set)+len(remove))
 	for _, key := range remove {
@@ -94,7 +95,7 @@ func Annotate(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, set
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": annotations}})
 	if err == nil {
-		_, err = client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err = client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	}
 	if err != nil {
 		return fmt.Errorf("annotate pod %s/%s: %w", pod.Namespace, pod.Name, err)

@@ -106,6 +106,7 @@ func TestAnnotate(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"a": "1", "b": "2"}, now.Annotations)
 	patch := client.Actions()[0].(clienttesting.PatchAction).GetPatch()
+	require.Equal(t, "status", client.Actions()[0].GetSubresource())
 	require.Contains(t, string(patch), `"uid":"u1"`, "another pod of this name is left alone")
 
 	client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {

@@ -47,6 +47,9 @@ type Factory struct {
 	Log *slog.Logger
 	// Started is called once with the engine, before it knows anything; it may be nil.
 	Started func(*engine.Engine)
+	// Beside runs beside the plugin until its context ends, to show the engine to people;
+	// it may be nil.
+	Beside func(context.Context, *engine.Engine)
 
 	mu     sync.Mutex
 	args   *Args
@@ -166,6 +169,9 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 	}
 	if s.keys != nil {
 		f.task(func() { s.keys.Run(ctx) })
+	}
+	if f.Beside != nil {
+		f.task(func() { f.Beside(ctx, s.engine) })
 	}
 	return s, nil
 }
