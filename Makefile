@@ -10,10 +10,10 @@ export GOFLAGS := -tags=nri_no_wasm -buildvcs=false
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup build native demo test test-faults test-steps e2e gpu-test bench fuzz lint generate clean
+.PHONY: help setup build native demo test test-faults test-steps e2e gpu-test bench bench-scheduler fuzz lint generate clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Install what the demo and the tests need (Debian packages, containerd and linters built once)
 	@test/setup.sh
@@ -50,6 +50,10 @@ gpu-test: ## Run the limiter on this machine's card (needs gcc and NVIDIA's driv
 
 bench: setup build ## Run the benchmarks; ratios come from one run
 	go test -run '^$$' -bench . -benchmem ./...
+
+bench-scheduler: setup build ## Bind thousands of pods on a thousand nodes that are objects, at a real API server, by each of the scheduler's doors
+	@test/setup.sh --kubernetes
+	go run ./test/scale $(SCALE_ARGS)
 
 fuzz: build ## Fuzz each decoder of foreign data for FUZZTIME (default 30s)
 	test/fuzz.sh $(or $(FUZZTIME),30s)

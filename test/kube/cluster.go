@@ -137,7 +137,7 @@ func (c *Cluster) Kubeconfig(u User) (string, error) { return c.identities.kubec
 
 // startDaemon starts a program of test/tools-kubernetes.
 func (c *Cluster) startDaemon(name string, enter, args []string) (*harness.Process, error) {
-	path, err := tool(name)
+	path, err := Tool(name)
 	if err != nil {
 		return nil, err
 	}
@@ -176,6 +176,8 @@ func (c *Cluster) Close(ctx context.Context) error {
 	}
 	if c.Machine != nil {
 		errs = append(errs, removeCgroups(c.cgroup()), c.Machine.Close())
+	} else if c.Dir != "" {
+		errs = append(errs, os.RemoveAll(c.Dir))
 	}
 	return errors.Join(errs...)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// tool returns the path of a program of test/tools-kubernetes.
-func tool(name string) (string, error) {
+// Tool returns the path of a program of test/tools-kubernetes.
+func Tool(name string) (string, error) {
 	root, err := harness.Repository()
 	if err != nil {
 		return "", err

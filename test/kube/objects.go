@@ -1,0 +1,26 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+// NewControlPlane brings up etcd and kube-apiserver alone: a cluster of objects, for nodes
+// that nothing runs on. It has to be closed also after an error.
+func NewControlPlane(ctx context.Context) (*Cluster, error) {
+	dir, err := os.MkdirTemp("", "gs")
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{Node: &harness.Node{}, Dir: dir, ip: addressOf(dir)}
+	if err := c.StartEtcd(ctx); err != nil {
+		return c, fmt.Errorf("etcd: %w", err)
+	}
+	if err := c.StartAPIServer(ctx); err != nil {
+		return c, fmt.Errorf("kube-apiserver: %w", err)
+	}
+	return c, nil
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/test/kube"
+)
+
+const (
+	cardsOfNode   = 8
+	slotsOfCard   = 10
+	memoryOfCard  = 81559
+	schedulerName = "gpuslice-scheduler"
+	namespace     = "default"
+	// atOnce is how many calls make objects.
+	atOnce = 32
+)
+
+// lab is a cluster of objects.
+type lab struct {
+	cluster     *kube.Cluster
+	nodes, pods int
+	names       []string
+	// scheduler are the processes whose CPU time counts.
+	scheduler []interface{ PID() int }
+}
+
+func cardUUID(node, card int) string {
+	return fmt.Sprintf("GPU-%08d-0000-4000-8000-%012d", node, card)
+}
+
+func (l *lab) makeNodes(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(atOnce)
+	for i := range l.nodes {
+		l.names = append(l.names, fmt.Sprintf("node-%04d", i))
+		g.Go(func() error { return l.makeNode(ctx, i) })
+	}
+	return g.Wait()
+}
+
+func (l *lab) makeNode(ctx context.Context, i int) error {
+	list := make([]map[string]any, cardsOfNode)
+	for c := range list {
+		list[c] = map[string]any{"id": cardUUID(i, c), "index": c, "count": slotsOfCard, "devmem": memoryOfCard, "devcore": 100,
+			"type": "NVIDIA H100 80GB HBM3", "numa": c / 4, "mode": "hami-core", "health": true}
+	}
+	register, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	room := v1.ResourceList{
+		"cpu": resource.MustParse("128"), "memory": resource.MustParse("1Ti"), "pods": resource.MustParse("250"),
+		"nvidia.com/gpu": *resource.NewQuantity(cardsOfNode*slotsOfCard, resource.DecimalSI),
+	}
+	nodes := l.cluster.API.CoreV1().Nodes()
+	n, err := nodes.Create(ctx, &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: l.names[i], Labels: map[string]string{"kubernetes.io/hostname": l.names[i]},
+			Annotations: map[string]string{"hami.io/node-nvidia-register": string(register)}},
+		Status: v1.NodeStatus{Capacity: room, Allocatable: room,
+			Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}}},
+	}, metav1.CreateOptions{})
+	if err != nil || len(n.Spec.Taints) == 0 {
+		return err
+	}
+	n.Spec.Taints = nil // nobody else takes away what marks a new node
+	_, err = nodes.Update(ctx, n, metav1.UpdateOptions{})
+	return err
+}
+
+// makePods makes pods that wait.
+func (l *lab) makePods(ctx context.Context, cards bool) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(atOnce)
+	for i := range l.pods {
+		g.Go(func() error {
+			_, err := l.cluster.API.CoreV1().Pods(namespace).Create(ctx, newPod(fmt.Sprintf("pod-%05d", i), cards), metav1.CreateOptions{})
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+func newPod(name string, cards bool) *v1.Pod {
+	limits := v1.ResourceList{"cpu": resource.MustParse("100m")}
+	if cards {
+		limits["nvidia.com/gpu"] = resource.MustParse("1")
+		limits["nvidia.com/gpumem"] = resource.MustParse("8000")
+		limits["nvidia.com/gpucores"] = resource.MustParse("10")
+	}
+	none := false
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1.PodSpec{
+			SchedulerName: schedulerName, AutomountServiceAccountToken: &none,
+			Containers: []v1.Container{{Name: "main", Image: "none", Resources: v1.ResourceRequirements{Limits: limits}}},
+		},
+	}
+}
+
+func (l *lab) deletePods(ctx context.Context) error {
+	now := int64(0)
+	err := l.cluster.API.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
+	for err == nil {
+		var left *v1.PodList
+		if left, err = l.cluster.API.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: 1}); err == nil && len(left.Items) == 0 {
+			return nil
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return err
+}
+
+// seen is what a row has shown.
+type seen struct {
+	pods int
+	took time.Duration
+	cpu  time.Duration
+}
+
+func (s seen) rate() float64 { return float64(s.pods-1) / s.took.Seconds() }
+
+// measure lets bind bind all pods, and ends it then.
+func (l *lab) measure(ctx context.Context, bind func(context.Context, *lab) error) (s seen, err error) {
+	list, err := l.cluster.API.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return s, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	w, err := l.cluster.API.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	if err != nil {
+		return s, err
+	}
+	defer w.Stop()
+	l.scheduler = nil
+	binding, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- bind(binding, l) }()
+	running := true
+	defer func() {
+		if stop(); running {
+			err = errors.Join(err, <-ended)
+		}
+	}()
+	bound := map[string]bool{}
+	var first time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return s, fmt.Errorf("%d of %d pods are bound: %w", len(bound), l.pods, context.Cause(ctx))
+		case err := <-ended:
+			if running = false; err != nil {
+				return s, err
+			}
+			// It has done its part; the watch is a moment behind.
+		case event, ok := <-w.ResultChan():
+			if !ok {
+				return s, errors.New("the watch ended")
+			}
+			if l.count(event, bound, &first) {
+				return l.result(bound, first), nil
+			}
+		}
+	}
+}
+
+// count notes a bind, and says whether it was the last.
+func (l *lab) count(event watch.Event, bound map[string]bool, first *time.Time) bool {
+	p, ok := event.Object.(*v1.Pod)
+	if !ok || event.Type != watch.Modified || p.Spec.NodeName == "" || bound[p.Name] {
+		return false
+	}
+	if len(bound) == 0 {
+		*first = time.Now()
+	}
+	bound[p.Name] = true
+	return len(bound) == l.pods
+}
+
+func (l *lab) result(bound map[string]bool, first time.Time) seen {
+	s := seen{pods: len(bound), took: time.Since(first)}
+	for _, p := range l.scheduler {
+		s.cpu += cpuOf(p.PID())
+	}
+	return s
+}
+
+// audit adds up what the pods' annotations give.
+func (l *lab) audit(ctx context.Context) error {
+	pods, err := l.cluster.API.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	memory, cores, slots := map[string]int64{}, map[string]int{}, map[string]int{}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		g, err := grant.DecodeGrant(p.Annotations[grant.AnnotationGrant])
+		if err != nil {
+			return fmt.Errorf("pod %s: %w", p.Name, err)
+		}
+		if g.Node != p.Spec.NodeName {
+			return fmt.Errorf("pod %s is on node %s, and its grant is for %s", p.Name, p.Spec.NodeName, g.Node)
+		}
+		for _, shares := range g.Containers {
+			for _, s := range shares {
+				memory[s.UUID] += s.MemoryMiB
+				cores[s.UUID] += s.CorePercent
+				slots[s.UUID]++
+			}
+		}
+	}
+	var over []string
+	for uuid := range slots {
+		if memory[uuid] > memoryOfCard || cores[uuid] > 100 || slots[uuid] > slotsOfCard {
+			over = append(over, fmt.Sprintf("%s: %d MiB, %d %%, %d slots", uuid, memory[uuid], cores[uuid], slots[uuid]))
+		}
+	}
+	if len(over) > 0 {
+		return fmt.Errorf("double-booked: %s", strings.Join(over, "; "))
+	}
+	return nil
+}
