@@ -3,11 +3,11 @@ package request
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/choose"
 )
 
 // The annotations by which a pod's author chooses cards, by HAMi's names.
@@ -38,15 +38,6 @@ const (
 	ModeMPS    = "mps"
 )
 
-// Bounds on what a pod may say, so that looking at a card costs little whoever asks.
-const (
-	maxListBytes   = 64 << 10
-	maxTypes       = 64
-	maxUUIDs       = 1024
-	maxPolicyBytes = 256
-	maxGroup       = 10_000
-)
-
 // Rules are what a pod's annotations say of cards and policies. Lists are sorted and
 // have nothing twice; none means that all will do.
 type Rules struct {
@@ -56,7 +47,8 @@ type Rules struct {
 	NUMABind             bool
 	// Modes are those that will do, sorted and with commas between; empty: all.
 	Modes string
-	// NodePolicy, CardPolicy and Weights are package choose's to read; empty: the cluster's.
+	// NodePolicy, CardPolicy and Weights are texts that package choose reads without an
+	// error; empty: the cluster's, or for gpu-manager's resources its own card policy.
 	NodePolicy, CardPolicy, Weights string
 	// Group is the pod's group; empty: none. GroupMin is 0 where the pod says no number.
 	Group    string
@@ -112,69 +104,21 @@ func (r *Rules) read(pod *scheduler.Pod) error {
 	if len(pod.Annotations) == 0 {
 		return nil
 	}
-	for _, a := range [...]struct {
-		key  string
-		read func(value string) error
-	}{
-		{AnnotationUseTypes, list(&r.UseTypes, maxTypes, typeName)},
-		{AnnotationAvoidTypes, list(&r.AvoidTypes, maxTypes, typeName)},
-		{AnnotationUseUUIDs, list(&r.UseUUIDs, maxUUIDs, uuid)},
-		{AnnotationAvoidUUIDs, list(&r.AvoidUUIDs, maxUUIDs, uuid)},
-		{AnnotationNUMABind, r.readNUMABind},
-		{AnnotationMode, r.readModes},
-		{AnnotationNodePolicy, text(&r.NodePolicy)},
-		{AnnotationCardPolicy, text(&r.CardPolicy)},
-		{AnnotationWeights, text(&r.Weights)},
-		{AnnotationGroupMin, r.readGroupMin},
-	} {
-		value, there := pod.Annotations[a.key]
-		if !there {
-			continue
-		}
-		if err := a.read(value); err != nil {
-			return &Error{Key: a.key, Value: show(value), Why: err.Error()}
-		}
-	}
-	// The node reads it when the container is made, which is late to be told.
-	for _, key := range []string{grant.AnnotationCoreCeiling, grant.AnnotationVcudaCoreCeiling} {
-		value, there := pod.Annotations[key]
-		if !there {
-			continue
-		}
-		if _, err := grant.CoreCeiling(grant.Pod{Annotations: map[string]string{key: value}}, ""); err != nil {
-			return &Error{Key: key, Value: show(value), Why: fmt.Sprintf("must be 1 to %d percent of a card, in plain digits", grant.MaxCorePercent)}
-		}
-	}
-	return nil
-}
-
-// list reads entries with commas between; nothing but spaces is no list (HAMi's rule).
-func list(to *[]string, most int, entry func(string) (string, error)) func(string) error {
-	return func(value string) error {
-		if len(value) > maxListBytes {
-			return fmt.Errorf("may have at most %d bytes", maxListBytes)
-		}
-		if strings.TrimSpace(value) == "" {
-			return nil
-		}
-		if n := strings.Count(value, ",") + 1; n > most {
-			return fmt.Errorf("has %d entries, and may have %d", n, most)
-		}
-		for e := range strings.SplitSeq(value, ",") {
-			e = strings.TrimSpace(e)
-			if e == "" {
-				return fmt.Errorf("has an empty entry: write entries with one comma between")
-			}
-			e, err := entry(e)
-			if err != nil {
-				return err
-			}
-			*to = append(*to, e)
-		}
-		slices.Sort(*to)
-		*to = slices.Compact(*to)
-		return nil
-	}
+	n := notes{annotations: pod.Annotations}
+	r.UseTypes = n.list(AnnotationUseTypes, maxTypes, typeName)
+	r.AvoidTypes = n.list(AnnotationAvoidTypes, maxTypes, typeName)
+	r.UseUUIDs = n.list(AnnotationUseUUIDs, maxUUIDs, uuid)
+	r.AvoidUUIDs = n.list(AnnotationAvoidUUIDs, maxUUIDs, uuid)
+	r.NUMABind = n.boolean(AnnotationNUMABind)
+	r.Modes = strings.Join(n.list(AnnotationMode, 3, mode), ",")
+	r.NodePolicy = n.text(AnnotationNodePolicy, nodePolicy)
+	r.CardPolicy = n.text(AnnotationCardPolicy, cardPolicy)
+	r.Weights = n.text(AnnotationWeights, weights)
+	r.GroupMin = n.groupMin(r.Group)
+	// These the node reads, when the container is made, which is late to be told.
+	n.ceiling(grant.AnnotationCoreCeiling)
+	n.ceiling(grant.AnnotationVcudaCoreCeiling)
+	return n.err
 }
 
 func typeName(e string) (string, error) { return strings.ToLower(e), nil }
@@ -186,47 +130,15 @@ func uuid(e string) (string, error) {
 	return e, nil
 }
 
-// text takes a policy's text as it is.
-func text(to *string) func(string) error {
-	return func(value string) error {
-		if len(value) > maxPolicyBytes {
-			return fmt.Errorf("may have at most %d bytes", maxPolicyBytes)
-		}
-		*to = strings.TrimSpace(value)
-		return nil
+func mode(e string) (string, error) {
+	if e != ModeShared && e != ModeMIG && e != ModeMPS {
+		return "", fmt.Errorf("%s is no mode: there are %s, %s and %s", show(e), ModeShared, ModeMIG, ModeMPS)
 	}
+	return e, nil
 }
 
-func (r *Rules) readNUMABind(value string) (err error) {
-	if r.NUMABind, err = strconv.ParseBool(strings.TrimSpace(value)); err != nil {
-		return fmt.Errorf("must be true or false")
-	}
-	return nil
-}
+func nodePolicy(text string) error { _, err := choose.ParseNodePolicy(text); return err }
 
-// readModes reads modes with commas between.
-func (r *Rules) readModes(value string) error {
-	var modes []string
-	if err := list(&modes, 3, func(e string) (string, error) {
-		if e != ModeShared && e != ModeMIG && e != ModeMPS {
-			return "", fmt.Errorf("%s is no mode: there are %s, %s and %s", show(e), ModeShared, ModeMIG, ModeMPS)
-		}
-		return e, nil
-	})(value); err != nil {
-		return err
-	}
-	r.Modes = strings.Join(modes, ",")
-	return nil
-}
+func cardPolicy(text string) error { _, err := choose.ParseCardPolicy(text); return err }
 
-func (r *Rules) readGroupMin(value string) error {
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 1 || n > maxGroup {
-		return fmt.Errorf("must be a number of pods from 1 to %d", maxGroup)
-	}
-	if r.Group == "" {
-		return fmt.Errorf("the pod is in no group: give it the label %s", LabelGroup)
-	}
-	r.GroupMin = n
-	return nil
-}
+func weights(text string) error { _, err := choose.ParseWeights(text); return err }

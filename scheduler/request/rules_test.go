@@ -37,8 +37,8 @@ func TestRules(t *testing.T) {
 		{"numa", map[string]string{AnnotationNUMABind: "true"}, Rules{NUMABind: true}},
 		{"no numa", map[string]string{AnnotationNUMABind: "0"}, Rules{}},
 		{"modes", map[string]string{AnnotationMode: "mps, hami-core"}, Rules{Modes: "hami-core,mps"}},
-		{"policies are choose's", map[string]string{AnnotationNodePolicy: " spread ", AnnotationCardPolicy: "numa,binpack", AnnotationWeights: "slot=1"},
-			Rules{NodePolicy: "spread", CardPolicy: "numa,binpack", Weights: "slot=1"}},
+		{"policies are choose's", map[string]string{AnnotationNodePolicy: " spread ", AnnotationCardPolicy: "numa,binpack", AnnotationWeights: "slot=1,core=0,memory=0"},
+			Rules{NodePolicy: "spread", CardPolicy: "numa,binpack", Weights: "slot=1,core=0,memory=0"}},
 		{"ceilings are the node's", map[string]string{"gpuslice.io/core-ceiling": "80", "tencent.com/vcuda-core-limit": "100"}, Rules{}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -77,6 +77,9 @@ func TestRulesRefused(t *testing.T) {
 		{"no numa", AnnotationNUMABind, "", "must be true or false"},
 		{"a mode", AnnotationMode, "time-slicing", `"time-slicing" is no mode: there are hami-core, mig and mps`},
 		{"a mode with something else", AnnotationMode, "mig,x", `"x" is no mode`},
+		{"a card policy", AnnotationCardPolicy, "binpakc", `hami.io/gpu-scheduler-policy: "binpakc": card policy`},
+		{"a node policy", AnnotationNodePolicy, "spread,x", `hami.io/node-scheduler-policy: "spread,x": node policy`},
+		{"weights", AnnotationWeights, "slot=1", `hami.io/device-scoring-weights: "slot=1": weights`},
 		{"a policy without end", AnnotationCardPolicy, strings.Repeat("spread,", 40), "may have at most 256 bytes"},
 		{"a group's size without a group", AnnotationGroupMin, "3", "the pod is in no group: give it the label scheduling.x-k8s.io/pod-group"},
 		{"no size", AnnotationGroupMin, "0", "must be a number of pods from 1 to 10000"},

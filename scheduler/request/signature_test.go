@@ -61,6 +61,10 @@ func draw(t *rapid.T, p *scheduler.Pod, key string) {
 		return
 	case AnnotationUseUUIDs, AnnotationAvoidUUIDs:
 		values = []string{"", cardA, cardB, cardA + "," + cardB, cardB + "," + cardA}
+	case AnnotationNodePolicy, AnnotationCardPolicy:
+		values = []string{"", "spread", "binpack", "binpack,spread", "spread,binpack", " spread"}
+	case AnnotationWeights:
+		values = []string{"", "slot=1,core=1,memory=3", "slot=1,core=11,memory=3"}
 	case AnnotationNUMABind:
 		values = []string{"true", "1", "false"}
 	case AnnotationMode:

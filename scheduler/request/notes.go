@@ -1,0 +1,137 @@
+package request
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+// Bounds on what a pod may say, so that looking at a card costs little whoever asks.
+const (
+	maxListBytes   = 64 << 10
+	maxTypes       = 64
+	maxUUIDs       = 1024
+	maxPolicyBytes = 256
+	maxGroup       = 10_000
+)
+
+// notes reads a pod's annotations, up to the first that can't be read.
+type notes struct {
+	annotations map[string]string
+	err         error
+}
+
+// get is an annotation that is there and still of interest.
+func (n *notes) get(key string) (value string, there bool) {
+	if n.err != nil {
+		return "", false
+	}
+	value, there = n.annotations[key]
+	return value, there
+}
+
+// fail keeps what is wrong with an annotation.
+func (n *notes) fail(key, value string, err error) {
+	n.err = &Error{Key: key, Value: show(value), Why: err.Error()}
+}
+
+// list reads entries with commas between, and sorts them; nothing but spaces is no list
+// (HAMi's rule).
+func (n *notes) list(key string, most int, entry func(string) (string, error)) []string {
+	value, there := n.get(key)
+	if !there || strings.TrimSpace(value) == "" {
+		return nil
+	}
+	entries, err := split(value, most, entry)
+	if err != nil {
+		n.fail(key, value, err)
+		return nil
+	}
+	slices.Sort(entries)
+	return slices.Compact(entries)
+}
+
+func split(value string, most int, entry func(string) (string, error)) ([]string, error) {
+	if len(value) > maxListBytes {
+		return nil, fmt.Errorf("may have at most %d bytes", maxListBytes)
+	}
+	count := strings.Count(value, ",") + 1
+	if count > most {
+		return nil, fmt.Errorf("has %d entries, and may have %d", count, most)
+	}
+	entries := make([]string, 0, count)
+	for e := range strings.SplitSeq(value, ",") {
+		if e = strings.TrimSpace(e); e == "" {
+			return nil, errors.New("has an empty entry: write entries with one comma between")
+		}
+		e, err := entry(e)
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, e)
+	}
+	return entries, nil
+}
+
+// text takes a text as it is, if somebody else can read it.
+func (n *notes) text(key string, check func(string) error) string {
+	value, there := n.get(key)
+	if !there {
+		return ""
+	}
+	text := strings.TrimSpace(value)
+	err := fmt.Errorf("may have at most %d bytes", maxPolicyBytes)
+	if len(value) <= maxPolicyBytes {
+		err = check(text)
+	}
+	if err != nil {
+		n.fail(key, value, err)
+		return ""
+	}
+	return text
+}
+
+func (n *notes) boolean(key string) bool {
+	value, there := n.get(key)
+	if !there {
+		return false
+	}
+	is, err := strconv.ParseBool(strings.TrimSpace(value))
+	if err != nil {
+		n.fail(key, value, errors.New("must be true or false"))
+	}
+	return is
+}
+
+// groupMin reads how many pods of the group have to be placed together.
+func (n *notes) groupMin(group string) int {
+	value, there := n.get(AnnotationGroupMin)
+	if !there {
+		return 0
+	}
+	least, err := strconv.Atoi(value)
+	switch {
+	case err != nil || least < 1 || least > maxGroup:
+		n.fail(AnnotationGroupMin, value, fmt.Errorf("must be a number of pods from 1 to %d", maxGroup))
+		return 0
+	case group == "":
+		n.fail(AnnotationGroupMin, value, fmt.Errorf("the pod is in no group: give it the label %s", LabelGroup))
+		return 0
+	}
+	return least
+}
+
+// ceiling looks at what the node will read.
+func (n *notes) ceiling(key string) {
+	value, there := n.get(key)
+	if !there {
+		return
+	}
+	if _, err := grant.CoreCeiling(grant.Pod{Annotations: map[string]string{key: value}}, ""); err != nil {
+		n.fail(key, value, fmt.Errorf("must be 1 to %d percent of a card, in plain digits", grant.MaxCorePercent))
+	}
+}
