@@ -43,6 +43,7 @@ test-steps: setup build ## Kill a process at every step of the limiter that anot
 
 e2e: setup build ## Run everything on a real Kubernetes that is brought up on this machine (20 minutes at most, as root)
 	@test/setup.sh --kubernetes
+	cd test/admission && go test -tags nri_no_wasm,e2e -count=1 -timeout 5m -run TestAPIServer .
 	go test -tags nri_no_wasm,e2e -count=1 -timeout 15m -v ./test/e2e
 
 gpu-test: ## Run the limiter on this machine's card (needs gcc and NVIDIA's driver, and neither Go nor containers)
@@ -63,7 +64,7 @@ lint: setup ## Check the format and run go vet, staticcheck and shellcheck
 	go vet ./...
 	go vet -tags nri_no_wasm,faults ./test/faults
 	go vet -tags nri_no_wasm,e2e ./test/e2e
-	cd test/admission && go vet ./...
+	cd test/admission && go vet -tags nri_no_wasm,e2e ./...
 	"$$(test/setup.sh --where)/staticcheck" ./...
 	shellcheck $(SHELL_SCRIPTS)
 

@@ -14,6 +14,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Namespace, "namespace", c.Namespace, "the namespace of the webhook's Service and Secret")
 	fs.StringVar(&c.Secret, "certificate-secret", c.Secret, "keep the webhook's own certificate in this Secret, for all replicas")
 	fs.StringVar(&c.Service, "service", c.Service, "the Service by which the API server calls the webhook")
+	fs.StringSliceVar(&c.Names, "certificate-name", c.Names, "a further host name or IP address by which the API server calls the webhook (repeatable)")
 	fs.StringVar(&c.Mutating, "mutating-configuration", c.Mutating, "keep the caBundle of this MutatingWebhookConfiguration; empty: of none")
 	fs.StringVar(&c.Validating, "validating-configuration", c.Validating, "keep the caBundle of this ValidatingWebhookConfiguration; empty: of none")
 

@@ -38,6 +38,9 @@ type Certificate struct {
 	Namespace, Secret string
 	// Service is the webhook's, in the same namespace.
 	Service string
+	// Names are further host names and addresses by which the webhook is called, where its configurations
+	// have a URL of it.
+	Names []string
 	// Mutating and Validating are the webhook configurations whose caBundle is kept; one
 	// that is empty is left alone.
 	Mutating, Validating string
@@ -138,7 +141,7 @@ func (o *Options) certificates(ctx context.Context, group *sync.WaitGroup) (sour
 	keeper := &certificate.Keeper{
 		Store:    certificate.Secret{Client: o.Client.CoreV1(), Namespace: c.Namespace, Name: c.Secret},
 		Announce: certificate.Configurations{Client: o.Client.AdmissionregistrationV1(), Mutating: c.Mutating, Validating: c.Validating},
-		Names:    []string{host, host + ".cluster.local"},
+		Names:    append([]string{host, host + ".cluster.local"}, c.Names...),
 		Now:      time.Now, Log: o.Log,
 	}
 	group.Go(func() { keeper.Run(ctx) })

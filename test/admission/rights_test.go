@@ -25,9 +25,7 @@ func TestRights(t *testing.T) {
 	for _, action := range s.client.Actions() {
 		r := right{verb: action.GetVerb(), group: action.GetResource().Group, resource: action.GetResource().Resource}
 		switch a := action.(type) {
-		case clienttesting.GetAction:
-			r.name = a.GetName()
-		case clienttesting.PatchAction:
+		case clienttesting.GetAction: // and a PatchAction
 			r.name = a.GetName()
 		case clienttesting.UpdateAction:
 			r.name = a.GetObject().(*corev1.Secret).Name

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net"
 	"time"
 )
 
@@ -48,7 +49,7 @@ func newAuthority(now time.Time) (*authority, error) {
 	return a, nil
 }
 
-// issue makes a server's certificate for the names, the first of which is its subject. It
+// issue makes a server's certificate for the names, hosts' or IP addresses, the first of which is its subject. It
 // does not outlive its authority.
 func (a *authority) issue(names []string, now time.Time) (certPEM, keyPEM []byte, err error) {
 	template, err := template(now, servingLife)
@@ -56,7 +57,13 @@ func (a *authority) issue(names []string, now time.Time) (certPEM, keyPEM []byte
 		return nil, nil, err
 	}
 	template.Subject = pkix.Name{CommonName: shortened(names[0])}
-	template.DNSNames = names
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, name)
+		}
+	}
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	if template.NotAfter.After(a.cert.NotAfter) {

@@ -82,9 +82,13 @@ func TestNextRepairs(t *testing.T) {
 
 func TestNextForOtherNames(t *testing.T) {
 	b, _ := next(t, Bundle{}, start)
-	renamed, reason, err := b.Next(start, append(names, "another.svc"))
+	renamed, reason, err := b.Next(start, append(names, "127.1.2.3", "another.svc"))
 	require.NoError(t, err)
-	require.Contains(t, reason, "another.svc")
+	require.Contains(t, reason, "127.1.2.3")
+	pair, err := renamed.Pair()
+	require.NoError(t, err)
+	require.NoError(t, pair.Leaf.VerifyHostname("127.1.2.3"))
+	require.NoError(t, pair.Leaf.VerifyHostname("another.svc"))
 	require.NoError(t, trusts(b.Trusted, renamed, start))
 }
 

@@ -41,7 +41,7 @@ const (
 type Keeper struct {
 	Store    Store
 	Announce Announcer
-	// Names are those that the API server calls the webhook by: its Service's.
+	// Names are those that the API server calls the webhook by: its Service's, and maybe IP addresses.
 	Names []string
 	Now   func() time.Time
 	Log   *slog.Logger

@@ -87,7 +87,7 @@ func AllAnnotations() []Annotations {
 		create(Tenant, set("gpuslice.io/grant", Grant)).denied().named("a pod with a forged grant"),
 		create(Tenant, set("gpuslice.io/grant", "")).denied().named("a pod with an empty grant"),
 		create(Admin, set("gpuslice.io/grant", Grant)).denied().named("a pod with a grant, by an administrator"),
-		create(Kubelet, set("gpuslice.io/grant", Grant, "kubernetes.io/config.mirror", "x")).denied().named("a mirror pod with a grant"),
+		create(Kubelet, set("gpuslice.io/grant", Grant)).denied().named("a pod with a grant, by a kubelet"),
 		create(Tenant, set("gpuslice.io/grant", Grant)).labelled("hami.io/webhook", "ignore").denied().named("no label switches it off"),
 		create(Tenant, set("gpuslice.io/mig-0", "x")).denied().named("a prefix of ours"),
 		create(Tenant, set("tencent.com/predicate-gpu-idx-0", "0", "tencent.com/predicate-time", "1")).denied().named("gpu-manager's prefix"),

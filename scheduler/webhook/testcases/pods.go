@@ -14,6 +14,9 @@ type Pod struct {
 	Scheduler string
 }
 
+// RuntimeClass has to be there on a real API server.
+const RuntimeClass = "nvidia"
+
 const (
 	ours     = "gpuslice-scheduler"
 	toOurs   = `{"op":"add","path":"/spec/schedulerName","value":"gpuslice-scheduler"}`
@@ -68,7 +71,7 @@ spec:
 `},
 		{Name: "names the default scheduler", Scheduler: ours, Manifest: "spec:\n  schedulerName: default-scheduler\n  containers:\n  - {name: main, image: example.com/a:1, resources: {limits: {nvidia.com/gpu: 1}}}\n",
 			Patch: "[" + toOurs + "," + requires + "]"},
-		{Name: "a runtime class of its own", Scheduler: ours, Manifest: "spec:\n  runtimeClassName: nvidia\n  containers:\n  - {name: main, image: example.com/a:1, resources: {limits: {nvidia.com/gpu: 1}}}\n",
+		{Name: "a runtime class of its own", Scheduler: ours, Manifest: "spec:\n  runtimeClassName: " + RuntimeClass + "\n  containers:\n  - {name: main, image: example.com/a:1, resources: {limits: {nvidia.com/gpu: 1}}}\n",
 			Patch: "[" + toOurs + "," + requires + "]"},
 		{Name: "requires other plugins for its containers", Scheduler: ours, Manifest: `
 metadata:
