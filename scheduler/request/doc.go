@@ -38,6 +38,9 @@
 //	tencent.com/vcuda-memory  in blocks of 256 MiB: of a part, required; of whole cards, of
 //	                          all of them together, and all of their memory where it is left out
 //
+// A container that asks for MIG devices beside cards, in either way, is refused, as it would
+// be on the node.
+//
 // # Annotations
 //
 // They choose among cards and policies: see Rules. One that can't be read is an error, and

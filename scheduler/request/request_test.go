@@ -43,6 +43,7 @@ func TestResources(t *testing.T) {
 	}{
 		{"nothing", says{}, Container{}},
 		{"others' resources", says{"example.com/nic": 1}, Container{}},
+		{"a MIG device is the kubelet's", says{"nvidia.com/mig-1g.10gb": 1, gpu: 0}, Container{}},
 		{"none of everything", says{gpu: 0, gpumem: 0, percent: 0, cores: 0}, Container{}},
 		{"none, with a priority", says{gpu: 0, prio: 1}, Container{}},
 		{"none of gpu-manager's", says{vcore: 0, vmem: 0}, Container{}},
@@ -118,6 +119,7 @@ func TestResourcesRefused(t *testing.T) {
 		{"gpu-manager: cards that don't divide the memory", says{vcore: 200, vmem: 3}, "tencent.com/vcuda-memory: 3: is of all 2 cards together"},
 		{"gpu-manager: blocks that overflow as MiB", says{vcore: 50, vmem: 1 << 60}, "tencent.com/vcuda-memory: 1152921504606846976: is more than any card has"},
 		{"both profiles", says{gpu: 1, gpumem: 100, vcore: 100}, "tencent.com/vcuda-core: 100: the container asks for cards by nvidia.com/gpu too"},
+		{"a MIG device too", says{gpu: 1, "nvidia.com/mig-2g.20gb": 1, "nvidia.com/mig-1g.10gb": 2}, "nvidia.com/mig-1g.10gb: 2: the container asks for cards too"},
 		{"both profiles, without a count", says{gpumem: 100, vcore: 30, vmem: 1}, "keep one of the two ways"},
 	} {
 		t.Run(test.description, func(t *testing.T) {

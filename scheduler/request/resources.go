@@ -3,6 +3,7 @@ package request
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
@@ -76,10 +77,29 @@ func fromContainer(c *scheduler.Container, o *Options) (asked Container, high bo
 	if err == nil {
 		asked, high, err = fromAmounts(&a, o)
 	}
+	if err == nil && asked.Cards > 0 {
+		err = checkMIG(c)
+	}
 	if e, ok := err.(*Error); ok {
 		e.Container = c.Name
+		return Container{}, false, e
 	}
-	return asked, high, err
+	return asked, high, nil
+}
+
+// checkMIG refuses MIG devices, which the kubelet gives out, beside cards: a program sees
+// either, and the node refuses such a container when it is made.
+func checkMIG(c *scheduler.Container) error {
+	first := ""
+	for name, amount := range c.Resources {
+		if strings.Contains(name, "/mig-") && amount.Value != 0 && (first == "" || name < first) {
+			first = name
+		}
+	}
+	if first == "" {
+		return nil
+	}
+	return &Error{Key: first, Value: strconv.FormatInt(c.Resources[first].Value, 10), Why: "the container asks for cards too, and a program sees either cards or a MIG device: ask for one of them"}
 }
 
 // fromAmounts reads one of the two profiles.
