@@ -36,6 +36,7 @@ func parsePolicies(node, card, weights string) (p policies, err error) {
 type ask struct {
 	policies
 	rules request.Rules
+	ruled bool // the rules say something of cards
 	needs []need
 	// order is in which the needs are served at first: what runs together, then the init
 	// containers, which find the pod's own cards.
@@ -78,6 +79,7 @@ func (e *Engine) newAsk(r *request.Request) (*ask, error) {
 	}
 	p.card = p.card.WithNUMABind(r.Rules.NUMABind)
 	a := &ask{policies: p, rules: r.Rules}
+	a.ruled = r.Rules.Modes != "" || len(r.Rules.UseTypes)+len(r.Rules.AvoidTypes)+len(r.Rules.UseUUIDs)+len(r.Rules.AvoidUUIDs) > 0
 	for _, i := range positions(r) {
 		a.needs = append(a.needs, need{r.Containers[i], r.Kinds[i]})
 	}

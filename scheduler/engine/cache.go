@@ -2,6 +2,7 @@ package engine
 
 import (
 	"container/list"
+	"runtime"
 	"sync"
 	"sync/atomic"
 )
@@ -50,59 +51,95 @@ func (c *cache) get(signature string, make func() (*ask, error)) (*sheet, error)
 }
 
 // page is the outcomes of all nodes of a snapshot, by slot of its table, in parts that
-// belong to the table's chunks. It is not changed once it is published.
+// belong to the table's chunks. It is not changed once it is published, and it keeps
+// nothing of the snapshot alive.
 type page struct {
-	snapshot *Snapshot
-	parts    []*part
+	version uint64 // the snapshot's
+	parts   []*part
 }
 
-type part [chunkSize]outcome
+type part struct {
+	version  uint64            // the chunk's
+	versions [chunkSize]uint64 // the nodes'; 0: none
+	outcomes [chunkSize]outcome
+}
 
 // at is the page for a snapshot: the latest, with those nodes judged anew that are not the
 // same in both.
 func (s *sheet) at(state *Snapshot) *page {
-	if p := s.latest.Load(); p != nil && p.snapshot.version == state.version {
+	if p := s.latest.Load(); p != nil && p.version == state.version {
 		return p
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	latest := s.latest.Load()
-	if latest != nil && latest.snapshot.version == state.version {
+	if latest != nil && latest.version == state.version {
 		return latest
 	}
 	p := s.next(latest, state)
-	if latest == nil || latest.snapshot.version < state.version {
+	if latest == nil || latest.version < state.version {
 		s.latest.Store(p)
 	}
 	return p
 }
 
-// next is the page for state, with all that it can have of an other one.
+// next is the page for state, with all that it can have of another one.
 func (s *sheet) next(old *page, state *Snapshot) *page {
-	p := &page{snapshot: state, parts: make([]*part, len(state.table))}
-	f := s.ask.fitter()
-	defer f.release()
+	p := &page{version: state.version, parts: make([]*part, len(state.table))}
+	if old != nil {
+		copy(p.parts, old.parts)
+	}
+	var changed []int
 	for i, c := range state.table {
-		var was *chunk
-		if old != nil && i < len(old.parts) {
-			if was = old.snapshot.table[i]; was == c {
-				p.parts[i] = old.parts[i]
-				continue
-			}
+		if c != nil && (p.parts[i] == nil || p.parts[i].version != c.version) {
+			changed = append(changed, i)
 		}
-		if c == nil {
-			continue
+	}
+	spread(len(changed), func(take func() (int, bool)) {
+		f := s.ask.fitter()
+		defer f.release()
+		for k, more := take(); more; k, more = take() {
+			i := changed[k]
+			p.parts[i] = p.parts[i].next(f, state.table[i])
 		}
-		fresh := new(part)
-		if was != nil {
-			*fresh = *old.parts[i]
+	})
+	return p
+}
+
+// next is the part for a chunk: nodes that are the same in the old part, which may be nil,
+// have its outcomes.
+func (old *part) next(f *fitter, c *chunk) *part {
+	p := new(part)
+	if old != nil {
+		*p = *old
+	}
+	p.version = c.version
+	for k, n := range c.nodes {
+		switch {
+		case n == nil:
+			p.versions[k] = 0
+		case p.versions[k] != n.version:
+			p.versions[k], p.outcomes[k] = n.version, f.fit(n)
 		}
-		for k, n := range c {
-			if n != nil && (was == nil || was[k] != n) {
-				fresh[k] = f.fit(n)
-			}
-		}
-		p.parts[i] = fresh
 	}
 	return p
+}
+
+// manyParts is how many parts a second goroutine is worth: to judge one takes tens of microseconds.
+const manyParts = 4
+
+// spread has n pieces of work done, by several goroutines where they are many, and returns
+// when all are done. Each calls take for one piece after the other.
+func spread(n int, work func(take func() (int, bool))) {
+	var next atomic.Int64
+	take := func() (int, bool) {
+		k := int(next.Add(1)) - 1
+		return k, k < n
+	}
+	var wg sync.WaitGroup
+	for range min(n/manyParts, runtime.GOMAXPROCS(0)) - 1 {
+		wg.Go(func() { work(take) })
+	}
+	work(take)
+	wg.Wait()
 }

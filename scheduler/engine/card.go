@@ -31,40 +31,49 @@ type load struct {
 // moments goes through the moments of a card with one need more, as Kubernetes runs the
 // containers: sidecars and ordinary containers stay, an init container ends. It tells the
 // most that is taken, and the first reason why one of the needs could not have it.
-func (a *ask) moments(l *load, add int, others, total scheduler.Use) (most scheduler.Use, why Code) {
-	var running scheduler.Use
-	alone := false // a container that wants the card for itself runs
-	serve := func(i int) {
-		need := &a.needs[i]
-		exclusive := need.Exclusive(total.Cores)
-		if why == OK && (exclusive && others.Slots+running.Slots > 0 || alone) {
-			why = ExclusiveDeviceAllocateConflict
-		}
-		use := need.Use(total.MemoryMiB).Add(running)
-		most = most.Max(use)
-		if need.Cores == 0 && why == OK && others.Cores+running.Cores >= total.Cores && total.Cores > 0 {
-			why = CardComputeUnitsExhausted
-		}
-		if need.kind != scheduler.Init {
-			running = use
-			alone = alone || exclusive
-		}
-	}
+func (a *ask) moments(l *load, add int, others, total *scheduler.Use) (scheduler.Use, Code) {
+	m := moment{others: others, total: total}
 	rest := l.needs
 	for len(rest) > 0 && rest[0] < add {
-		serve(rest[0])
+		m.start(&a.needs[rest[0]])
 		rest = rest[1:]
 	}
-	serve(add)
+	m.start(&a.needs[add])
 	for _, i := range rest {
-		serve(i)
+		m.start(&a.needs[i])
 	}
-	return most, why
+	return m.most, m.why
+}
+
+// moment is one card at one moment of the pod's start.
+type moment struct {
+	others, total *scheduler.Use
+	running, most scheduler.Use // of the pod: now, and at the worst moment
+	alone         bool          // a container that wants the card for itself runs
+	why           Code          // the first rule that was broken
+}
+
+// start runs one container more.
+func (m *moment) start(need *need) {
+	exclusive := need.Exclusive(m.total.Cores)
+	switch {
+	case m.why != OK:
+	case exclusive && m.others.Slots+m.running.Slots > 0 || m.alone:
+		m.why = ExclusiveDeviceAllocateConflict
+	case need.Cores == 0 && m.others.Cores+m.running.Cores >= m.total.Cores && m.total.Cores > 0:
+		m.why = CardComputeUnitsExhausted
+	}
+	use := need.Use(m.total.MemoryMiB).Add(m.running)
+	m.most = m.most.Max(use)
+	if need.kind != scheduler.Init {
+		m.running = use
+		m.alone = m.alone || exclusive
+	}
 }
 
 // check is why a card that is usable can't serve one need more; most is what the pod would
 // take of it.
-func (a *ask) check(l *load, add int, others, total scheduler.Use) (most scheduler.Use, why Code) {
+func (a *ask) check(l *load, add int, others, total *scheduler.Use) (most scheduler.Use, why Code) {
 	most, rule := a.moments(l, add, others, total)
 	all := others.Add(most)
 	switch {

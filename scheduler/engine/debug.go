@@ -148,9 +148,9 @@ func (e *Engine) describe(n *node) NodeState {
 // each calls f for all nodes, in no order that means anything.
 func (s *Snapshot) each(f func(n *node)) {
 	for _, c := range s.table {
-		for i := 0; c != nil && i < len(c); i++ {
-			if c[i] != nil {
-				f(c[i])
+		for i := 0; c != nil && i < chunkSize; i++ {
+			if c.nodes[i] != nil {
+				f(c.nodes[i])
 			}
 		}
 	}

@@ -8,8 +8,8 @@
 // confirm the booking when they come back with SetPod. Reserve alone decides: whatever number
 // of callers and doors there are, what it has booked is never booked again.
 //
-// The package knows no types of Kubernetes and starts no goroutines. It is safe for
-// concurrent use.
+// The package knows no types of Kubernetes, and has no goroutines but those that a call
+// waits for. It is safe for concurrent use.
 package engine
 
 import (
@@ -65,6 +65,8 @@ type Engine struct {
 	waiting expiries
 	free    []int // slots of the table that no node has
 	slots   int   // of the table that were ever given
+	// versions is the last that a node or a chunk has got.
+	versions uint64
 
 	stats counters
 }
@@ -150,7 +152,7 @@ func (c change) node(name string) *node {
 	return &node{name: name, cards: noCards}
 }
 
-// set is the node's new state.
+// set is the node's new state; n is not published yet.
 func (c change) set(n *node) {
 	slot, ok := c.next.slots.get(n.name)
 	switch {
@@ -164,7 +166,11 @@ func (c change) set(n *node) {
 		slot = c.e.slot()
 		c.next.slots = c.next.slots.with(n.name, slot)
 	}
-	c.next.table = c.next.table.with(slot, n)
+	c.e.versions++
+	if n != nil {
+		n.version = c.e.versions
+	}
+	c.next.table = c.next.table.with(slot, n, c.e.versions)
 }
 
 func (e *Engine) slot() int {

@@ -78,7 +78,7 @@ func (v *Evaluation) cached(node string, l *limits) Verdict {
 	case v.ownNode != nil && node == v.own:
 		return v.verdict(node, v.ownNode, v.ownView, l)
 	}
-	return v.verdict(node, v.snapshot.table.at(slot), v.page.parts[slot/chunkSize][slot%chunkSize], l)
+	return v.verdict(node, v.snapshot.table.at(slot), v.page.parts[slot/chunkSize].outcomes[slot%chunkSize], l)
 }
 
 // unknown is the outcome for a node that the snapshot has not.

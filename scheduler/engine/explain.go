@@ -88,7 +88,7 @@ func (f *fitter) says(code Code, need *need, i int) string {
 	var most scheduler.Use // free on any of the cards
 	models := ""
 	for c := range f.loads {
-		total, others := f.n.cards.total[c], f.n.used[c]
+		total, others := &f.n.cards.total[c], &f.n.used[c]
 		why := f.usable[c]
 		if why == OK {
 			_, why = f.ask.check(&f.loads[c], i, others, total)
@@ -96,7 +96,7 @@ func (f *fitter) says(code Code, need *need, i int) string {
 		if why != code {
 			continue
 		}
-		most = most.Max(total.Sub(others).Sub(f.loads[c].most))
+		most = most.Max(total.Sub(*others).Sub(f.loads[c].most))
 		if card := &f.n.cards.inventory.Cards[c]; models == "" {
 			models = card.Model
 			if f.ask.rules.TypeFits(card.Model) {
@@ -190,7 +190,7 @@ func (s *Snapshot) Nodes() []string {
 		if c == nil {
 			continue
 		}
-		for _, n := range c {
+		for _, n := range c.nodes {
 			if n != nil && len(n.cards.total) > 0 {
 				names = append(names, n.name)
 			}

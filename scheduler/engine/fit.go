@@ -13,16 +13,16 @@ import (
 
 // outcome is what the fit says of a node.
 type outcome struct {
-	fits  bool
-	score int32
 	// What the pod takes of its namespace's quotas (quota.Charge).
 	memoryMiB          int64
 	cores, cardPercent int32
-	// together says that each container by itself would fit.
+	score              int32
+	counts             Counts
+	// need is the container that could not be served, by its position in ask.needs;
+	// together says that each container by itself could be.
+	need     uint8
 	together bool
-	// need is the container that could not be served, by its position in ask.needs.
-	need   uint8
-	counts Counts
+	fits     bool
 }
 
 // fitter tries an ask on nodes. It has the memory that it takes, and is used by one
@@ -31,7 +31,8 @@ type fitter struct {
 	ask *ask
 	n   *node
 
-	usable     []Code
+	usable     []Code // by card; it may be the node's own: not to be changed
+	ruled      []Code
 	loads      []load  // by card
 	given      [][]int // cards by need
 	candidates []choose.Candidate
@@ -50,7 +51,7 @@ func (a *ask) fitter() *fitter {
 }
 
 func (f *fitter) release() {
-	f.ask, f.n = nil, nil
+	f.ask, f.n, f.usable = nil, nil, nil
 	fitters.Put(f)
 }
 
@@ -74,10 +75,13 @@ func (f *fitter) fit(n *node) (o outcome) {
 func (f *fitter) begin(n *node) {
 	f.n = n
 	cards := len(n.cards.total)
-	f.usable = slices.Grow(f.usable[:0], cards)[:cards]
 	f.loads = slices.Grow(f.loads[:0], cards)[:cards]
-	for i := range f.usable {
-		f.usable[i] = usable(&n.cards.inventory.Cards[i], n.cards.models[i], &f.ask.rules)
+	if f.usable = n.cards.usable; f.ask.ruled {
+		f.ruled = slices.Grow(f.ruled[:0], cards)[:cards]
+		for i := range f.ruled {
+			f.ruled[i] = usable(&n.cards.inventory.Cards[i], n.cards.models[i], &f.ask.rules)
+		}
+		f.usable = f.ruled
 	}
 	f.given = slices.Grow(f.given[:0], len(f.ask.needs))[:len(f.ask.needs)]
 	f.clear()
@@ -132,15 +136,14 @@ func (f *fitter) serveOne(i int, o *outcome) bool {
 // gather collects the cards that can serve the need; own says to look at those only that
 // the pod has already.
 func (f *fitter) gather(i int, own bool, counts *Counts) {
-	need := &f.ask.needs[i]
-	f.candidates = f.candidates[:0]
+	need, cards, mutex := &f.ask.needs[i], f.n.cards, f.ask.card.Mutex()
+	f.candidates = slices.Grow(f.candidates[:0], len(f.loads))
 	for c := range f.loads {
 		l := &f.loads[c]
 		if own && len(l.needs) == 0 {
 			continue
 		}
-		why := f.usable[c]
-		total, others := f.n.cards.total[c], f.n.used[c]
+		why, total, others := f.usable[c], &cards.total[c], &f.n.used[c]
 		if why == OK {
 			_, why = f.ask.check(l, i, others, total)
 		}
@@ -148,14 +151,13 @@ func (f *fitter) gather(i int, own bool, counts *Counts) {
 			counts[why]++
 			continue
 		}
-		used := others
-		if !f.ask.card.Mutex() {
-			used = used.Add(l.most)
+		f.candidates = f.candidates[:len(f.candidates)+1]
+		candidate := &f.candidates[len(f.candidates)-1]
+		candidate.Position, candidate.NUMA, candidate.Total = c, cards.numa[c], *total
+		candidate.Need, candidate.Exclusive = need.Use(total.MemoryMiB), need.Exclusive(total.Cores)
+		if candidate.Used = *others; !mutex {
+			candidate.Used = others.Add(l.most)
 		}
-		f.candidates = append(f.candidates, choose.Candidate{
-			Position: c, NUMA: f.n.cards.inventory.Cards[c].NUMA, Used: used, Total: total,
-			Need: need.Use(total.MemoryMiB), Exclusive: need.Exclusive(total.Cores),
-		})
 	}
 }
 
@@ -175,7 +177,7 @@ func (f *fitter) choose(i int) (ok bool) {
 // give books a card for a need.
 func (f *fitter) give(i, card int) {
 	l := &f.loads[card]
-	most, _ := f.ask.moments(l, i, f.n.used[card], f.n.cards.total[card])
+	most, _ := f.ask.moments(l, i, &f.n.used[card], &f.n.cards.total[card])
 	at, _ := slices.BinarySearch(l.needs, i)
 	l.needs, l.most = slices.Insert(l.needs, at, i), most
 	f.given[i] = append(f.given[i], card)

@@ -10,6 +10,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
+	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
 // cards is what a node registered, made ready for the fit. It is not changed.
@@ -17,6 +18,8 @@ type cards struct {
 	inventory scheduler.Inventory
 	models    []string // in lower case
 	total     []scheduler.Use
+	numa      []int
+	usable    []Code         // for a request without rules
 	position  map[string]int // by UUID: for events, not for the fit
 }
 
@@ -25,6 +28,8 @@ func newCards(inv scheduler.Inventory) *cards {
 	for i, card := range inv.Cards {
 		c.models = append(c.models, strings.ToLower(card.Model))
 		c.total = append(c.total, scheduler.Use{MemoryMiB: card.MemoryMiB, Cores: card.Cores, Slots: card.Slots})
+		c.numa = append(c.numa, card.NUMA)
+		c.usable = append(c.usable, usable(&card, "", &request.Rules{}))
 		c.position[card.UUID] = i
 	}
 	return c
@@ -40,6 +45,8 @@ var noCards = newCards(scheduler.Inventory{})
 // of its changes makes another one.
 type node struct {
 	name string
+	// version is of this state of the node; no other published one has it.
+	version uint64
 	// registered says that the node itself is known, not only pods that are on it.
 	registered bool
 	labels     map[string]string

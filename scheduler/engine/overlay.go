@@ -40,7 +40,7 @@ func (o *Overlay) set(n *node, m moved) *Overlay {
 		return o
 	}
 	next := *o.state
-	next.table = o.state.table.with(slot, n)
+	next.table = o.state.table.with(slot, n, 0)
 	return &Overlay{o.base, &next, append(slices.Clip(o.moved), m)}
 }
 

@@ -56,7 +56,7 @@ func (f *fitter) search(k, from int) bool {
 		if f.usable[c] != OK || f.ask.card.NUMABind() && len(f.given[i]) > 0 && f.numa(c) != f.numa(f.given[i][0]) || f.twin(c, from) {
 			continue
 		}
-		if _, why := f.ask.check(&f.loads[c], i, f.n.used[c], f.n.cards.total[c]); why != OK {
+		if _, why := f.ask.check(&f.loads[c], i, &f.n.used[c], &f.n.cards.total[c]); why != OK {
 			continue
 		}
 		before := f.loads[c].most
@@ -70,7 +70,7 @@ func (f *fitter) search(k, from int) bool {
 	return false
 }
 
-func (f *fitter) numa(card int) int { return f.n.cards.inventory.Cards[card].NUMA }
+func (f *fitter) numa(card int) int { return f.n.cards.numa[card] }
 
 // take is the reverse of give, but for the load's most.
 func (f *fitter) take(i, card int) {

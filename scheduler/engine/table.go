@@ -12,23 +12,26 @@ import (
 const chunkSize = 64
 
 // chunk is a part of the table. It is not changed once it is published.
-type chunk [chunkSize]*node
+type chunk struct {
+	version uint64 // no other chunk has it
+	nodes   [chunkSize]*node
+}
 
 // table has the nodes by their slot. It is a value: with returns another one, which shares
 // all chunks but one. A node keeps its slot as long as it is known, so that two tables can be
-// compared chunk by chunk: what is the same pointer has not changed.
+// compared chunk by chunk: what has the same version has not changed.
 type table []*chunk
 
 // at is the node in a slot, or nil.
 func (t table) at(slot int) *node {
 	if c := slot / chunkSize; c < len(t) {
-		return t[c][slot%chunkSize]
+		return t[c].nodes[slot%chunkSize]
 	}
 	return nil
 }
 
-// with is the table with another node in the slot.
-func (t table) with(slot int, n *node) table {
+// with is the table with another node in the slot; the version is the changed chunk's.
+func (t table) with(slot int, n *node, version uint64) table {
 	c := slot / chunkSize
 	next := make(table, max(len(t), c+1))
 	copy(next, t)
@@ -36,7 +39,7 @@ func (t table) with(slot int, n *node) table {
 	if next[c] != nil {
 		*changed = *next[c]
 	}
-	changed[slot%chunkSize] = n
+	changed.version, changed.nodes[slot%chunkSize] = version, n
 	next[c] = changed
 	return next
 }

@@ -1,0 +1,252 @@
+package engine
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
+)
+
+// sizes are clusters of so many nodes with 8 cards and 10 pods each.
+var sizes = []int{10, 100, 1000, 5000}
+
+// cluster is an engine with nodes and bound pods, as after a start.
+func cluster(b *testing.B, nodes int) *Engine {
+	e := newEngine(b, Options{})
+	for i := range nodes {
+		e.SetNode(nodeOf(nodeName(i), h100s(i, 8)...))
+	}
+	for i := range nodes {
+		for k := range 10 {
+			e.SetPod(boundPod(b, i, k))
+		}
+	}
+	return e
+}
+
+func boundPod(b *testing.B, node, k int) *scheduler.Pod {
+	p := podOf(fmt.Sprintf("0a1b2c3d-0000-4000-8000-%06d%06d", node, k), "1/8000/10")
+	return bindTo(given(b, p, scheduler.Placement{Node: nodeName(node),
+		Containers: [][]grant.Share{{{UUID: uuid(node, k%8), MemoryMiB: 8000, CorePercent: 10}}}}), nodeName(node))
+}
+
+// each times each run by itself; prepare is not counted. It reports the median and the 99th
+// percentile of the time that has passed, and the latter of the thread's own time, which other
+// processes on the machine have no part in.
+func each(b *testing.B, prepare func(i int), run func(i int)) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var passed, own []time.Duration
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		prepare(i)
+		b.StartTimer()
+		start, spent := time.Now(), threadTime()
+		run(i)
+		own = append(own, threadTime()-spent)
+		passed = append(passed, time.Since(start))
+	}
+	percentile := func(took []time.Duration, p int) float64 {
+		slices.Sort(took)
+		return float64(took[len(took)*p/100].Nanoseconds()) / 1000
+	}
+	b.ReportMetric(percentile(passed, 50), "p50-µs")
+	b.ReportMetric(percentile(passed, 99), "p99-µs")
+	b.ReportMetric(percentile(own, 99), "p99-cpu-µs")
+	b.ReportMetric(0, "ns/op")
+}
+
+func threadTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		panic(err)
+	}
+	return time.Duration(t.Nano())
+}
+
+// toggle gives a changing node what it lacks: a pod less, a pod more.
+type toggle map[int]bool
+
+func (t toggle) change(b *testing.B, e *Engine, node int) {
+	pod := boundPod(b, node, 0)
+	if t[node] = !t[node]; t[node] {
+		e.DeletePod(pod.UID)
+	} else {
+		e.SetPod(pod)
+	}
+}
+
+// best looks at all nodes, as Filter and Score do.
+func best(v *Evaluation, names []string) string {
+	node, score := "", int64(-1)
+	for _, name := range names {
+		if verdict := v.Verdict(name); verdict.Fits && verdict.Score > score {
+			node, score = name, verdict.Score
+		}
+	}
+	return node
+}
+
+// BenchmarkCold is Filter and Score for a pod whose like was never seen.
+func BenchmarkCold(b *testing.B) {
+	for _, shape := range [][]string{{"1/8000/10"}, {"4/8000/10"}, {"i1/8000/10", "1/8000/10", "1/4000/5"}} {
+		for _, nodes := range sizes {
+			b.Run(fmt.Sprintf("pod=%v/nodes=%d", shape, nodes), func(b *testing.B) {
+				e := cluster(b, nodes)
+				s := e.Snapshot()
+				names := s.Nodes()
+				p := podOf("u", shape...)
+				r := ask4(b, e, p)
+				each(b, func(int) { e.verdicts = newCache(1) }, func(int) { best(e.Evaluate(s, p, r), names) })
+			})
+		}
+	}
+}
+
+// BenchmarkWarm is Filter and Score for a pod whose like was seen, with so many nodes changed since.
+func BenchmarkWarm(b *testing.B) {
+	for _, changed := range []int{0, 1, 10, 100} {
+		for _, nodes := range sizes {
+			if changed > nodes {
+				continue
+			}
+			b.Run(fmt.Sprintf("changed=%d/nodes=%d", changed, nodes), func(b *testing.B) {
+				e := cluster(b, nodes)
+				names := e.Snapshot().Nodes()
+				p := podOf("u", "1/8000/10")
+				r := ask4(b, e, p)
+				e.Evaluate(e.Snapshot(), p, r)
+				gone := toggle{}
+				each(b, func(i int) {
+					for k := range changed { // spread over the table, the worst case
+						gone.change(b, e, (i+k*(nodes/changed))%nodes)
+					}
+				}, func(int) {
+					v := e.Evaluate(e.Snapshot(), p, r)
+					best(v, names)
+				})
+			})
+		}
+	}
+}
+
+// BenchmarkEvaluate is the same without looking at each node.
+func BenchmarkEvaluate(b *testing.B) {
+	for _, nodes := range sizes {
+		b.Run(fmt.Sprintf("changed=1/nodes=%d", nodes), func(b *testing.B) {
+			e := cluster(b, nodes)
+			p := podOf("u", "1/8000/10")
+			r := ask4(b, e, p)
+			e.Evaluate(e.Snapshot(), p, r)
+			gone := toggle{}
+			each(b, func(i int) { gone.change(b, e, i%nodes) }, func(int) { e.Evaluate(e.Snapshot(), p, r) })
+		})
+	}
+}
+
+// BenchmarkVerdict is kube-scheduler's Filter of one node, from 16 goroutines.
+func BenchmarkVerdict(b *testing.B) {
+	for _, nodes := range sizes {
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			e := cluster(b, nodes)
+			names := e.Snapshot().Nodes()
+			p := podOf("u", "1/8000/10")
+			v := e.Evaluate(e.Snapshot(), p, ask4(b, e, p))
+			b.SetParallelism(max(1, 16/runtime.GOMAXPROCS(0)))
+			var next atomic.Int64
+			b.RunParallel(func(pb *testing.PB) {
+				fits := 0
+				for i := int(next.Add(7919)); pb.Next(); i++ {
+					if verdict := v.Verdict(names[i%len(names)]); verdict.Fits {
+						fits++
+					}
+				}
+			})
+		})
+	}
+}
+
+// BenchmarkPod is all that one pod costs: Filter and Score on all nodes, Reserve, the event that confirms it.
+func BenchmarkPod(b *testing.B) {
+	for _, nodes := range sizes {
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			e := cluster(b, nodes)
+			names := e.Snapshot().Nodes()
+			var p *scheduler.Pod
+			each(b, func(i int) {
+				if i > nodes*20 {
+					e.DeletePod(fmt.Sprintf("uid-%d", i-nodes*20))
+				}
+				p = podOf(fmt.Sprintf("uid-%d", i), "1/8000/10")
+			}, func(i int) {
+				r := ask4(b, e, p)
+				node := best(e.Evaluate(e.Snapshot(), p, r), names)
+				placement, err := e.Reserve(p, r, node, "bench")
+				if err != nil {
+					b.Fatal(err)
+				}
+				e.SetPod(bindTo(given(b, p, placement), node))
+			})
+		})
+	}
+}
+
+// BenchmarkReserve is a reservation and its end.
+func BenchmarkReserve(b *testing.B) {
+	for _, nodes := range sizes {
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			e := cluster(b, nodes)
+			p := podOf("u", "1/8000/10")
+			r := ask4(b, e, p)
+			each(b, func(i int) { e.Unreserve("u", "bench") }, func(i int) {
+				if _, err := e.Reserve(p, r, nodeName(i%nodes), "bench"); err != nil {
+					b.Fatal(err)
+				}
+			})
+		})
+	}
+}
+
+// BenchmarkSetPod is the event of a pod that is bound.
+func BenchmarkSetPod(b *testing.B) {
+	for _, nodes := range sizes {
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			e := cluster(b, nodes)
+			var p *scheduler.Pod
+			each(b, func(i int) { p = boundPod(b, i%nodes, 0); e.DeletePod(p.UID) }, func(int) { e.SetPod(p) })
+		})
+	}
+}
+
+// BenchmarkHeap is what is in use with 50 signatures' verdicts kept.
+func BenchmarkHeap(b *testing.B) {
+	for _, nodes := range sizes {
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			for b.Loop() {
+				var before, after runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&before)
+				e := cluster(b, nodes)
+				runtime.GC()
+				runtime.ReadMemStats(&after)
+				state := after.HeapAlloc - before.HeapAlloc
+				for i := range DefaultSignatures {
+					p := podOf("u", fmt.Sprintf("1/%d/10", 1000+i))
+					e.Evaluate(e.Snapshot(), p, ask4(b, e, p))
+				}
+				runtime.GC()
+				runtime.ReadMemStats(&after)
+				b.ReportMetric(float64(state)/(1<<20), "state-MiB")
+				b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "all-MiB")
+				runtime.KeepAlive(e)
+			}
+		})
+	}
+}
