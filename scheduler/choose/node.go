@@ -2,6 +2,7 @@ package choose
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gpuslice/gpuslice/scheduler"
 )
@@ -28,6 +29,10 @@ func ParseNodePolicy(text string) (NodePolicy, error) {
 	}
 	return p, nil
 }
+
+// Sums says that the score goes by what is used of all cards together: it is the same
+// whichever cards a pod gets, as long as it takes the same of each.
+func (p NodePolicy) Sums() bool { return !slices.Contains(p.keys[:], keyTopology) }
 
 // Node is how good a node is for a pod: from 0 to MaxNodeScore, the higher the better.
 // after is what of each card is used once the pod is on it, total what each has; both are

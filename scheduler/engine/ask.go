@@ -38,6 +38,8 @@ type ask struct {
 	rules request.Rules
 	ruled bool // the rules say something of cards
 	needs []need
+	// plain says that there is one need, and that the node's score is the same whichever cards it gets.
+	plain bool
 	// order is in which the needs are served at first: what runs together, then the init
 	// containers, which find the pod's own cards.
 	order []int
@@ -83,6 +85,7 @@ func (e *Engine) newAsk(r *request.Request) (*ask, error) {
 	for _, i := range positions(r) {
 		a.needs = append(a.needs, need{r.Containers[i], r.Kinds[i]})
 	}
+	a.plain = len(a.needs) == 1 && p.node.Sums() && !r.Rules.NUMABind
 	for _, init := range []bool{false, true} {
 		for i := range a.needs {
 			if (a.needs[i].kind == scheduler.Init) == init {

@@ -119,7 +119,7 @@ func (old *part) next(f *fitter, c *chunk) *part {
 		case n == nil:
 			p.versions[k] = 0
 		case p.versions[k] != n.version:
-			p.versions[k], p.outcomes[k] = n.version, f.fit(n)
+			p.versions[k], p.outcomes[k] = n.version, f.judge(n)
 		}
 	}
 	return p

@@ -74,17 +74,23 @@ func (f *fitter) fit(n *node) (o outcome) {
 // begin makes the fitter ready for a node.
 func (f *fitter) begin(n *node) {
 	f.n = n
-	cards := len(n.cards.total)
-	f.loads = slices.Grow(f.loads[:0], cards)[:cards]
-	if f.usable = n.cards.usable; f.ask.ruled {
-		f.ruled = slices.Grow(f.ruled[:0], cards)[:cards]
-		for i := range f.ruled {
-			f.ruled[i] = usable(&n.cards.inventory.Cards[i], n.cards.models[i], &f.ask.rules)
-		}
-		f.usable = f.ruled
-	}
+	f.ready(n)
+	f.loads = slices.Grow(f.loads[:0], len(f.usable))[:len(f.usable)]
 	f.given = slices.Grow(f.given[:0], len(f.ask.needs))[:len(f.ask.needs)]
 	f.clear()
+}
+
+// ready finds out which cards may be looked at at all.
+func (f *fitter) ready(n *node) {
+	f.usable = n.cards.usable
+	if !f.ask.ruled {
+		return
+	}
+	f.ruled = f.ruled[:0]
+	for i := range n.cards.models {
+		f.ruled = append(f.ruled, usable(&n.cards.inventory.Cards[i], n.cards.models[i], &f.ask.rules))
+	}
+	f.usable = f.ruled
 }
 
 // clear takes everything back.

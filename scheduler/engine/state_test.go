@@ -273,6 +273,11 @@ func (m *machine) checkCache(t *rapid.T) {
 		m.e.verdicts = verdicts
 		for k := range 5 {
 			a, b := cached.Verdict(nodeName(k)), fresh.Verdict(nodeName(k))
+			f := fresh.ask.fitter()
+			if n := s.node(nodeName(k)); n != nil && len(n.cards.total) > 0 && fresh.page.parts[0].outcomes[fresh.slot(nodeName(k))] != f.fit(n) {
+				t.Fatalf("%v on %s: judged quickly %v, and with the cards %v", shape, nodeName(k), fresh.page.parts[0].outcomes[fresh.slot(nodeName(k))], f.fit(n))
+			}
+			f.release()
 			if a.Fits != b.Fits || a.Score != b.Score || a.outcome != b.outcome || a.Text() != b.Text() {
 				t.Fatalf("%v on %s: cached %q, judged anew %q", shape, nodeName(k), a.Text(), b.Text())
 			}
@@ -281,6 +286,11 @@ func (m *machine) checkCache(t *rapid.T) {
 			}
 		}
 	}
+}
+
+func (v *Evaluation) slot(name string) int {
+	slot, _ := v.snapshot.slots.get(name)
+	return slot
 }
 
 // TestAnySequence is of all events and calls, in any order.

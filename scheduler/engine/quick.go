@@ -1,0 +1,61 @@
+package engine
+
+import (
+	"github.com/gpuslice/gpuslice/scheduler/choose"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
+)
+
+// judge is fit for those who want the outcome alone, and not which cards it would be: of
+// most pods it is known without choosing them.
+func (f *fitter) judge(n *node) outcome {
+	if f.ask.plain && n != nil {
+		if o, ok := f.quick(n); ok {
+			return o
+		}
+	}
+	return f.fit(n)
+}
+
+// quick judges one container on cards of which it takes the same of each, by a policy that
+// looks at sums: as long as there are enough cards, it is equal which they are. ok is false
+// where it can't tell.
+func (f *fitter) quick(n *node) (o outcome, ok bool) {
+	need, cards := &f.ask.needs[0], n.cards
+	if len(cards.total) < need.Cards {
+		return o, false
+	}
+	f.n, f.after = n, append(f.after[:0], n.used...)
+	f.ready(n)
+	var none load
+	var first int64 // the memory of the first card that will do
+	given := 0
+	for c, why := range f.usable {
+		if why != OK {
+			continue
+		}
+		total := &cards.total[c]
+		use, why := f.ask.check(&none, 0, &n.used[c], total)
+		if why != OK {
+			continue
+		}
+		if first == 0 {
+			first = total.MemoryMiB
+		}
+		if total.MemoryMiB != first && (need.MemoryMiB == 0 || need.Cores == 0) { // use, or cardPercent, is of the card
+			return o, false
+		}
+		if given < need.Cards {
+			f.after[c] = f.after[c].Add(use)
+			given++
+			o.memoryMiB += use.MemoryMiB
+			o.cores += int32(use.Cores)
+			o.cardPercent += int32(quota.CardPercent(use.Cores, use.MemoryMiB, total.MemoryMiB))
+		}
+	}
+	if given < need.Cards {
+		return o, false // the reasons have to be counted
+	}
+	o.fits = true
+	o.score = int32(choose.Node(f.ask.node, f.ask.weights, f.after, cards.total))
+	return o, true
+}
