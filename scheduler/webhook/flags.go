@@ -10,6 +10,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Address, "address", o.Address, "listen on this host:port")
 	fs.StringVar(&o.CertFile, "tls-cert-file", o.CertFile, "serve this certificate, which somebody else keeps (read again when it changes); the webhook keeps none of its own then")
 	fs.StringVar(&o.KeyFile, "tls-key-file", o.KeyFile, "the key of --tls-cert-file")
+	fs.DurationVar(&o.Linger, "linger", o.Linger, "go on so long, not ready any more, after SIGTERM: the API server learns late of it")
 	c := &o.Certificate
 	fs.StringVar(&c.Namespace, "namespace", c.Namespace, "the namespace of the webhook's Service and Secret")
 	fs.StringVar(&c.Secret, "certificate-secret", c.Secret, "keep the webhook's own certificate in this Secret, for all replicas")

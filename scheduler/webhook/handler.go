@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// maxBody bounds a review: two pods (an update's) of the size that etcd holds, as JSON, and some.
+	// maxBody bounds a review: two pods (an update's) of the 3 MiB that the API server reads, and some.
 	maxBody = 8 << 20
 	// maxAtOnce bounds how many reviews are read at a time, and so the memory that they take.
-	maxAtOnce = 32
+	maxAtOnce = 16
 )
 
 // Outcomes of a review.

@@ -96,6 +96,7 @@ func TestObjectsThatCannotBeRead(t *testing.T) {
 	for name, object := range map[string]string{
 		"nothing": "", "no object": `[]`, "a quantity that is none": `{"spec":{"containers":[{"resources":{"limits":{"nvidia.com/gpu":"x"}}}]}}`,
 		"annotations that are none": `{"metadata":{"annotations":{"a":1}}}`,
+		"containers without end":    `{"spec":{"containers":[{}` + strings.Repeat(",{}", maxContainers) + `]}}`,
 	} {
 		for _, path := range []string{"/mutate", "/validate"} {
 			t.Run(name+path, func(t *testing.T) {

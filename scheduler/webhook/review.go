@@ -7,7 +7,6 @@ import (
 	"net/http"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
@@ -89,13 +88,11 @@ func (r *Rules) answerMutate(request *admissionv1.AdmissionRequest) answer {
 	if resourceOf(request) != pods || request.Operation != admissionv1.Create {
 		return answer{}
 	}
-	var pod corev1.Pod
-	if err := decodeObject(request.Object.Raw, &pod); err != nil {
+	pod, err := decodePod(request.Object.Raw, request.Namespace)
+	if err != nil {
 		return refuse(WhyMalformed, err.Error())
 	}
-	// The pod's own namespace may be left out, in favour of the path's.
-	pod.Namespace = request.Namespace
-	return answer{patch: r.mutate(&pod)}
+	return answer{patch: r.mutate(pod)}
 }
 
 // answerValidate answers a review at /validate.
@@ -128,19 +125,18 @@ func (r *Rules) answerValidate(request *admissionv1.AdmissionRequest) answer {
 
 // answerPod is about the pod's request for cards.
 func (r *Rules) answerPod(request *admissionv1.AdmissionRequest) answer {
-	var pod, old corev1.Pod
-	err := decodeObject(request.Object.Raw, &pod)
-	if err == nil && request.Operation == admissionv1.Update {
-		err = decodeObject(request.OldObject.Raw, &old)
-	}
+	pod, err := decodePod(request.Object.Raw, request.Namespace)
 	if err != nil {
 		return refuse(WhyMalformed, err.Error())
 	}
-	pod.Namespace = request.Namespace
 	if request.Operation == admissionv1.Update {
-		return answer{refusal: r.validateChange(&old, &pod)}
+		old, err := decodePod(request.OldObject.Raw, request.Namespace)
+		if err != nil {
+			return refuse(WhyMalformed, err.Error())
+		}
+		return answer{refusal: r.validateChange(old, pod)}
 	}
-	refused, warnings := r.validateNew(&pod)
+	refused, warnings := r.validateNew(pod)
 	return answer{refusal: refused, warnings: warnings}
 }
 

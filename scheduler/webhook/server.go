@@ -30,6 +30,12 @@ type Options struct {
 	Client  kubernetes.Interface
 	Metrics Metrics // may be nil
 	Log     *slog.Logger
+	// Linger is how long the server goes on, not ready any more, when it is to end: the API server
+	// learns late that it is asked elsewhere.
+	Linger time.Duration
+
+	// after is time.After; tests have their own.
+	after func(time.Duration) <-chan time.Time
 }
 
 // Certificate says where the webhook keeps its own, and who trusts it.
@@ -49,7 +55,7 @@ type Certificate struct {
 // DefaultOptions are what install/admission's manifests go with.
 func DefaultOptions() Options {
 	return Options{
-		Rules: DefaultRules(), Address: ":8443", Log: slog.Default(),
+		Rules: DefaultRules(), Address: ":8443", Log: slog.Default(), Linger: 5 * time.Second,
 		Certificate: Certificate{Namespace: "kube-system", Secret: "gpuslice-webhook-certificate", Service: "gpuslice-webhook",
 			Mutating: "gpuslice", Validating: "gpuslice"},
 	}
@@ -83,13 +89,16 @@ type source interface {
 	Ready() error
 }
 
-// Run serves until the context ends. Reviews that are being answered then are answered.
+// Run serves until the context ends, and Linger longer. Reviews that are being answered then are answered.
 func Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
+	}
+	if o.after == nil {
+		o.after = time.After
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -106,22 +115,33 @@ func Run(ctx context.Context, o Options) error {
 			return fmt.Errorf("listen on %s: %w", o.Address, err)
 		}
 	}
+	ready := func() error {
+		if ctx.Err() != nil {
+			return errors.New("the server is ending")
+		}
+		return certificates.Ready()
+	}
 	server := &http.Server{
-		Handler:           Handler(o.Rules, certificates.Ready, o.Metrics, o.Log),
+		Handler:           Handler(o.Rules, ready, o.Metrics, o.Log),
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificates.GetCertificate},
 		ReadHeaderTimeout: readLimit, ReadTimeout: readLimit, WriteTimeout: writeLimit, IdleTimeout: idleLimit,
 		MaxHeaderBytes: 64 << 10,
 		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug), // probes that hang up in the handshake
 	}
 	o.Log.Info("webhook", "address", listener.Addr().String())
-	ended := make(chan error, 1)
+	ended, failed := make(chan error, 1), make(chan struct{})
 	helpers.Go(func() {
 		<-ctx.Done()
+		select {
+		case <-o.after(o.Linger):
+		case <-failed:
+		}
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 		defer cancel()
 		ended <- server.Shutdown(late)
 	})
 	if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		close(failed)
 		return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
 	}
 	if err := <-ended; err != nil {

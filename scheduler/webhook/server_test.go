@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -25,7 +26,7 @@ func run(t *testing.T, o Options) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	o.Listener, o.Log = listener, quiet
+	o.Listener, o.Log, o.Linger = listener, quiet, 0
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- Run(ctx, o) }()
@@ -47,7 +48,10 @@ func healthy(at string, authority []byte) error {
 		return err
 	}
 	defer response.Body.Close()
-	_, err = io.ReadAll(response.Body)
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = errors.New(string(body))
+	}
 	return err
 }
 
@@ -71,6 +75,34 @@ func TestRunWithFiles(t *testing.T) {
 	require.NoError(t, os.WriteFile(o.CertFile, b.Cert, 0o600))
 	require.NoError(t, os.WriteFile(o.KeyFile, b.Key, 0o600))
 	require.NoError(t, healthy(run(t, o), b.Trusted))
+}
+
+// TestRunLingers: who asks a server that is ending is answered, and told to ask elsewhere.
+func TestRunLingers(t *testing.T) {
+	b, _, err := certificate.Bundle{}.Next(time.Now(), []string{"gpuslice-webhook.kube-system.svc"})
+	require.NoError(t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	o := DefaultOptions()
+	dir := t.TempDir()
+	o.Listener, o.Log = listener, quiet
+	lingered := make(chan time.Time)
+	o.after = func(linger time.Duration) <-chan time.Time {
+		require.Equal(t, DefaultOptions().Linger, linger)
+		return lingered
+	}
+	o.CertFile, o.KeyFile = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	require.NoError(t, os.WriteFile(o.CertFile, b.Cert, 0o600))
+	require.NoError(t, os.WriteFile(o.KeyFile, b.Key, 0o600))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, o) }()
+	require.NoError(t, healthy(listener.Addr().String(), b.Trusted))
+	cancel()
+	require.ErrorContains(t, healthy(listener.Addr().String(), b.Trusted), "the server is ending")
+	close(lingered)
+	require.NoError(t, <-ended)
+	require.Error(t, healthy(listener.Addr().String(), b.Trusted))
 }
 
 func TestRunRefusals(t *testing.T) {

@@ -216,7 +216,7 @@ func load(t *testing.T, file string) []runtime.Object {
 func webhookServer(t *testing.T, client kubernetes.Interface, listener net.Listener) {
 	t.Helper()
 	o := webhook.DefaultOptions()
-	o.Client, o.Listener, o.Log = client, listener, slog.New(slog.DiscardHandler)
+	o.Client, o.Listener, o.Linger, o.Log = client, listener, 0, slog.New(slog.DiscardHandler)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- webhook.Run(ctx, o) }()

@@ -139,7 +139,7 @@ func byURL(c *admissionregistrationv1.WebhookClientConfig, at net.Addr) {
 
 func webhookOptions(api kubernetes.Interface, listener net.Listener) webhook.Options {
 	o := webhook.DefaultOptions()
-	o.Client, o.Listener, o.Log = api, listener, slog.New(slog.DiscardHandler)
+	o.Client, o.Listener, o.Linger, o.Log = api, listener, 0, slog.New(slog.DiscardHandler)
 	o.Certificate.Names = []string{"127.0.0.1"}
 	return o
 }
