@@ -30,6 +30,9 @@ func (p *Plugin) afterPodIsGone(_ klog.Logger, pod *v1.Pod, old, _ any) (fwk.Que
 	if !ok {
 		return fwk.Queue, nil // never; and to try in vain is better than to forget
 	}
+	if key := groupOf(pod); key != "" && key == groupOf(gone) && p.groups.exists(gone) {
+		return fwk.QueueSkip, nil // its group gave back what it held: that is what it found too little
+	}
 	if _, granted := gone.Annotations[grant.AnnotationGrant]; granted || p.asks(gone) {
 		return p.unlessHopeless(pod), nil
 	}

@@ -71,6 +71,13 @@ func (g *groups) of(pod *v1.Pod) *group {
 	return gathered(key, pods)
 }
 
+// exists says whether the pod is there, whatever kube-scheduler has been told of it.
+func (g *groups) exists(pod *v1.Pod) bool {
+	object, there, err := g.members.GetByKey(pod.Namespace + "/" + pod.Name)
+	known, ok := object.(*v1.Pod)
+	return err == nil && there && ok && known.UID == pod.UID
+}
+
 // came is the event that a pod of a group has come, changed or gone. Once all are there that
 // are needed, those that were refused for that reason are tried again: kube-scheduler
 // has no event for a pod that was made. Once some are bound, nobody waits any more: a group
@@ -194,16 +201,20 @@ func (g *groups) failed(pod *v1.Pod) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	later := map[string]bool{}
+	one := map[string]*v1.Pod{} // of each group that has cards held
 	g.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) {
-		if other := g.of(w.GetPod()); other != nil && other.key != now.key && other.together() && now.before(other) {
-			later[other.key] = true
+		if key := groupOf(w.GetPod()); key != "" && key != now.key {
+			one[key] = w.GetPod()
 		}
 	})
-	for key := range later {
-		g.reject(key, fmt.Sprintf("group %s makes room for group %s, which goes before it", key, now.key))
+	later := 0
+	for key, pod := range one {
+		if other := g.of(pod); other.together() && now.before(other) {
+			g.reject(key, fmt.Sprintf("group %s makes room for group %s, which goes before it", key, now.key))
+			later++
+		}
 	}
-	if len(later) == 0 {
+	if later == 0 {
 		g.reject(now.key, fmt.Sprintf("group %s: no room for pod %s: none of its pods is placed", now.key, pod.Name))
 	}
 }

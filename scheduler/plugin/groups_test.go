@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
@@ -226,4 +227,20 @@ func TestAPodWithoutCardsWaitsToo(t *testing.T) {
 	require.True(t, done)
 	status, _ = w.Permit(t.Context(), newState(), plainPod("alone"), "n1")
 	require.True(t, status.IsSuccess())
+}
+
+// Else a group that finds no room would wake itself by giving back what it held.
+func TestAGroupIsNotTriedAgainForItsOwnSake(t *testing.T) {
+	pods, other := gang("g", 2), gpuPod("other", 1000, 0)
+	w := newWorld(t, "", append(objects(pods...), other, gpuNode("n1", 1, 1))...)
+	hint := func(gone *v1.Pod) fwk.QueueingHint {
+		h, err := w.afterPodIsGone(klog.Background(), pods[1], gone, nil)
+		require.NoError(t, err)
+		return h
+	}
+	require.Equal(t, fwk.QueueSkip, hint(pods[0]), "kube-scheduler says so of a pod that gives its node back")
+	require.Equal(t, fwk.Queue, hint(other))
+	require.NoError(t, w.client.CoreV1().Pods("ns").Delete(t.Context(), pods[0].Name, metav1.DeleteOptions{}))
+	require.Eventually(t, func() bool { return !w.groups.exists(pods[0]) }, 10*time.Second, time.Millisecond)
+	require.Equal(t, fwk.Queue, hint(pods[0]))
 }
