@@ -10,7 +10,7 @@ export GOFLAGS := -tags=nri_no_wasm -buildvcs=false
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup build native demo test test-faults test-steps e2e gpu-test bench bench-scheduler fuzz lint generate clean
+.PHONY: help setup build binaries native scheduler demo test test-faults test-steps e2e gpu-test bench bench-scheduler fuzz lint generate clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,9 +18,18 @@ help: ## List the targets
 setup: ## Install what the demo and the tests need (Debian packages, containerd and linters built once)
 	@test/setup.sh
 
-build: native ## Build the binaries, the limiter and the simulated driver into build/
-	go build -trimpath -o $(BUILD)/bin/ $$(go list ./cmd/... | grep -v '/gpuslice-runtime$$')
-	CGO_ENABLED=0 go build -trimpath -o $(BUILD)/bin/ ./cmd/gpuslice-runtime # no loader: it is run as root in containers
+build: binaries scheduler ## Build the binaries, the limiter and the simulated driver into build/
+
+binaries: native # all but the scheduler, which takes minutes the first time
+	go build -trimpath -o $(BUILD)/bin/ ./cmd/...
+
+# A module of its own, for it alone imports k8s.io/kubernetes. Build, vet and tests have the same flags, so that
+# Kubernetes is compiled once (minutes, the first time) and not three times; so its tests are without the race
+# detector. What they use of ours is tested with it in the main module.
+SCHEDULER := GOFLAGS="$(GOFLAGS) -trimpath" go -C cmd/gpuslice-scheduler
+
+scheduler:
+	$(SCHEDULER) build -o $(BUILD)/bin/gpuslice-scheduler .
 
 native:
 	@$(MAKE) --no-print-directory -C limiter/src OUT=$(BUILD)
@@ -28,17 +37,17 @@ native:
 	@$(MAKE) --no-print-directory -C testdata/simdriver OUT=$(BUILD)
 	@$(MAKE) --no-print-directory -C testdata/workloads OUT=$(BUILD)
 
-demo: setup build ## Show two containers sharing one (simulated) card on a real containerd, each inside its limits
+demo: setup binaries ## Show two containers sharing one (simulated) card on a real containerd, each inside its limits
 	go run ./test/demo
 
 test: setup lint build ## Run every test that belongs to a change (as root; with the race detector and the sanitizers)
 	go test -race -timeout 20m ./...
 	cd test/admission && go test -timeout 9m ./...
 
-test-faults: setup build ## Try to get a card past a broken agent: the whole matrix of faults on a real containerd (minutes, as root)
+test-faults: setup binaries ## Try to get a card past a broken agent: the whole matrix of faults on a real containerd (minutes, as root)
 	go test -tags nri_no_wasm,faults -timeout 30m -parallel 4 -v ./test/faults
 
-test-steps: setup build ## Kill a process at every step of the limiter that another can see (STEPS=instructions: at every instruction)
+test-steps: setup binaries ## Kill a process at every step of the limiter that another can see (STEPS=instructions: at every instruction)
 	VGPU_EVERY_STEP=$(or $(STEPS),stores) go test -count=1 -timeout 5h -v -run TestKilledAtEveryStep ./test/limiter
 
 e2e: setup build ## Run everything on a real Kubernetes that is brought up on this machine (20 minutes at most, as root)
@@ -49,14 +58,14 @@ e2e: setup build ## Run everything on a real Kubernetes that is brought up on th
 gpu-test: ## Run the limiter on this machine's card (needs gcc and NVIDIA's driver, and neither Go nor containers)
 	test/gpu/gpu-test.sh $(GPU_TEST_ARGS)
 
-bench: setup build ## Run the benchmarks; ratios come from one run
+bench: setup binaries ## Run the benchmarks; ratios come from one run
 	go test -run '^$$' -bench . -benchmem ./...
 
 bench-scheduler: setup build ## Bind thousands of pods on a thousand nodes that are objects, at a real API server, by each of the scheduler's doors
 	@test/setup.sh --kubernetes
 	go run ./test/scale $(SCALE_ARGS)
 
-fuzz: build ## Fuzz each decoder of foreign data for FUZZTIME (default 30s)
+fuzz: binaries ## Fuzz each decoder of foreign data for FUZZTIME (default 30s)
 	test/fuzz.sh $(or $(FUZZTIME),30s)
 
 lint: setup ## Check the format and run go vet, staticcheck and shellcheck
@@ -66,6 +75,8 @@ lint: setup ## Check the format and run go vet, staticcheck and shellcheck
 	go vet -tags nri_no_wasm,e2e ./test/e2e
 	cd test/admission && go vet -tags nri_no_wasm,e2e ./...
 	"$$(test/setup.sh --where)/staticcheck" ./...
+	$(SCHEDULER) vet ./...
+	cd cmd/gpuslice-scheduler && GOFLAGS="$(GOFLAGS) -trimpath" "$$(../../test/setup.sh --where)/staticcheck" ./...
 	shellcheck $(SHELL_SCRIPTS)
 
 generate: ## Regenerate golden files from the code (look at the diff)

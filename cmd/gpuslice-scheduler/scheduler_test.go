@@ -1,0 +1,254 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+func TestBulkOfHalfCardsFillsEachCardWithTwo(t *testing.T) {
+	c := start(t, node("n1", 8))
+	for i := range 16 {
+		c.create(gpuPod(fmt.Sprintf("p%d", i), 0, 40000, 50))
+	}
+	for i := range 16 {
+		name := fmt.Sprintf("p%d", i)
+		c.until(name, func() bool { return c.bound(name) })
+	}
+	taken := c.taken()
+	require.Len(t, taken, 8)
+	for card, shares := range taken {
+		require.Equal(t, []int64{40000, 40000}, shares, card)
+	}
+}
+
+func TestPreemption(t *testing.T) {
+	for _, tc := range []struct {
+		name                string
+		memory, cores       int64 // of the two that are there
+		wanted, wantedCores int64
+	}{
+		{"by memory alone", 40000, 0, 60000, 0},
+		{"by cores alone", 1000, 50, 1000, 80},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := start(t, node("n1", 1))
+			for _, name := range []string{"low-a", "low-b"} {
+				c.create(gpuPod(name, 0, tc.memory, tc.cores))
+				c.until(name, func() bool { return c.bound(name) })
+			}
+			c.create(gpuPod("high", 100, tc.wanted, tc.wantedCores))
+			c.until("high is placed", func() bool { return c.bound("high") })
+			require.Nil(t, c.pod("low-a"))
+			require.Nil(t, c.pod("low-b"))
+			require.Len(t, c.taken(), 1)
+		})
+	}
+}
+
+func TestPreemptionTakesNoMoreThanItNeeds(t *testing.T) {
+	c := start(t, node("n1", 2))
+	for _, name := range []string{"low-a", "low-b", "low-c", "low-d"} {
+		c.create(gpuPod(name, 0, 40000, 0))
+		c.until(name, func() bool { return c.bound(name) })
+	}
+	c.create(gpuPod("high", 100, 40000, 0))
+	c.until("high is placed", func() bool { return c.bound("high") })
+	left := 0
+	for _, name := range []string{"low-a", "low-b", "low-c", "low-d"} {
+		if c.pod(name) != nil {
+			left++
+		}
+	}
+	require.Equal(t, 3, left)
+
+	// Nobody is evicted for a pod that fits nowhere, or that nobody is less important than.
+	c.create(gpuPod("too-big", 100, 90000, 0))
+	require.Contains(t, c.refused("too-big"), "with less than 90000 MiB free")
+	c.create(gpuPod("equal", 0, 40000, 0))
+	require.Contains(t, c.refused("equal"), "n1: 2 cards: 2 with less than 40000 MiB free (most: 0 MiB)")
+	require.True(t, c.bound("high"))
+}
+
+func TestAFreedCardIsGivenToTheOneThatWaits(t *testing.T) {
+	c := start(t, node("n1", 1))
+	c.create(gpuPod("first", 0, 60000, 0))
+	c.until("first", func() bool { return c.bound("first") })
+	c.create(gpuPod("second", 0, 60000, 0))
+	require.Contains(t, c.refused("second"), "0/1 nodes are available: 1 cards have too little free memory")
+	c.delete("first")
+	c.until("second", func() bool { return c.bound("second") })
+}
+
+func TestARequestThatMakesNoSense(t *testing.T) {
+	c := start(t, node("n1", 1))
+	c.create(gpuPod("p", 0, 0, 150))
+	require.Contains(t, c.refused("p"), `container "main": nvidia.com/gpucores: 150: is percent of each card: ask for at most 100`)
+}
+
+func gang(name string, n int) (pods []*v1.Pod) {
+	for i := range n {
+		pod := gpuPod(fmt.Sprintf("%s-%d", name, i), 0, 60000, 0)
+		pod.Labels = map[string]string{request.LabelGroup: name}
+		pod.Annotations = map[string]string{request.AnnotationGroupMin: fmt.Sprint(n)}
+		pods = append(pods, pod)
+	}
+	return pods
+}
+
+func TestGroup(t *testing.T) {
+	c := start(t, node("n1", 3))
+	pods := gang("g", 3)
+	c.create(pods[:2]...)
+	require.Contains(t, c.refused("g-0"), "group ns/g has 2 of the 3 pods that have to be placed together")
+	require.Empty(t, c.taken())
+	c.create(pods[2])
+	for _, pod := range pods {
+		c.until(pod.Name, func() bool { return c.bound(pod.Name) })
+	}
+}
+
+func TestAGroupThatDoesNotFitHoldsNothing(t *testing.T) {
+	c := start(t, node("n1", 2))
+	pods := gang("g", 3)
+	c.create(pods...)
+	var why []string
+	for _, pod := range pods {
+		why = append(why, c.refused(pod.Name))
+	}
+	require.Contains(t, strings.Join(why, "\n"), "none of its pods is placed")
+	require.Empty(t, c.taken())
+	// What it had is free again.
+	for _, name := range []string{"a", "b"} {
+		c.create(gpuPod(name, 0, 60000, 0))
+	}
+	c.until("a", func() bool { return c.bound("a") })
+	c.until("b", func() bool { return c.bound("b") })
+}
+
+func TestTwoGroupsForTheSameCards(t *testing.T) {
+	c := start(t, node("n1", 3))
+	a, b := gang("a", 3), gang("b", 3)
+	for i := range 3 {
+		c.create(a[i], b[i]) // one after the other, so that each has a part
+	}
+	all := func(pods []*v1.Pod) bool {
+		for _, pod := range pods {
+			if !c.bound(pod.Name) {
+				return false
+			}
+		}
+		return true
+	}
+	c.until("one of them is placed", func() bool { return all(a) || all(b) })
+	first, second := a, b
+	if all(b) {
+		first, second = b, a
+	}
+	require.Len(t, c.taken(), 3)
+	for _, pod := range second {
+		require.False(t, c.bound(pod.Name))
+	}
+	for _, pod := range first {
+		c.delete(pod.Name)
+	}
+	c.until("then the other", func() bool { return all(second) })
+}
+
+// A forged grant is worth nothing: what is bound has what it asked for.
+func TestForgedAnnotations(t *testing.T) {
+	c := start(t, node("n1", 2))
+	forged := gpuPod("forged", 0, 1000, 10)
+	forged.Annotations = map[string]string{
+		grant.AnnotationGrant:          `{"version":1,"node":"n1","containers":{"main":[{"uuid":"GPU-n1-1","memoryMiB":80000,"cores":100}]}}`,
+		grant.AnnotationSignature:      "v1:0123456789abcdef:" + strings.Repeat("0", 64),
+		grant.AnnotationAllocated:      "GPU-n1-1,NVIDIA,80000,100:;",
+		"hami.io/vgpu-mig-allocations": "[]",
+	}
+	without := gpuPod("without-cards", 0, 0, 0)
+	without.Spec.Containers[0].Resources = v1.ResourceRequirements{}
+	without.Annotations = map[string]string{grant.AnnotationGrant: forged.Annotations[grant.AnnotationGrant], "mine": "stays"}
+	c.create(forged, without)
+	c.until("forged", func() bool { return c.bound("forged") })
+	c.until("without-cards", func() bool { return c.bound("without-cards") })
+	require.Equal(t, map[string]string{"mine": "stays"}, c.pod("without-cards").Annotations)
+	now := c.pod("forged").Annotations
+	require.NotContains(t, now, "hami.io/vgpu-mig-allocations")
+	require.NotContains(t, now, grant.AnnotationSignature, "there is no key here")
+	for card, shares := range c.taken() {
+		require.Equal(t, []int64{1000}, shares, card)
+	}
+}
+
+func TestDebugState(t *testing.T) {
+	e, err := engine.New(engine.Options{Request: request.DefaultOptions()})
+	require.NoError(t, err)
+	e.SetNode(kube.Node(node("n1", 1)))
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	d := &debugServer{log: slog.New(slog.DiscardHandler)}
+	ended := make(chan struct{})
+	go func() { defer close(ended); d.serve(ctx, listener, e) }()
+	response, err := http.Get("http://" + listener.Addr().String() + "/debug/state")
+	require.NoError(t, err)
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Contains(t, string(text), "GPU-n1-0")
+	cancel()
+	<-ended
+}
+
+func TestHelp(t *testing.T) {
+	for _, tc := range []struct {
+		args        []string
+		has, hasNot string
+	}{
+		{[]string{"--help"}, "--leader-elect", "--our-scheduler"},
+		{[]string{"extender", "--help"}, "--group-timeout", "--authentication-kubeconfig"},
+		{[]string{"webhook", "--help"}, "--our-scheduler", "--authentication-kubeconfig"},
+	} {
+		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
+			var out bytes.Buffer
+			root := command()
+			root.SetOut(&out)
+			root.SetErr(&out)
+			root.SetArgs(tc.args)
+			require.NoError(t, root.Execute())
+			require.Contains(t, out.String(), tc.has)
+			require.NotContains(t, out.String(), tc.hasNot)
+			require.Contains(t, out.String(), "gpuslice-scheduler")
+		})
+	}
+}
+
+func TestBadSettingsAreToldAtOnce(t *testing.T) {
+	for _, args := range [][]string{
+		{"extender", "--config=/nonexistent"}, {"webhook", "--config=/nonexistent"},
+		{"extender", "--kubeconfig=/nonexistent"}, {"webhook", "--kubeconfig=/nonexistent"},
+		{"extender", "more"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			root := command()
+			root.SetArgs(args)
+			root.SetErr(&bytes.Buffer{})
+			root.SetOut(&bytes.Buffer{})
+			require.Error(t, root.Execute())
+		})
+	}
+}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/gpuslice/gpuslice/scheduler/webhook"
+)
+
+// webhookCommand is the API server's door.
+func webhookCommand() *cobra.Command {
+	var o common
+	options := webhook.DefaultOptions()
+	command := &cobra.Command{
+		Use:   "webhook",
+		Short: "Complete pods that ask for cards, and refuse what can't be, when they are made",
+		RunE: func(*cobra.Command, []string) error {
+			args, err := o.args()
+			if err != nil {
+				return err
+			}
+			options.Request = args.Engine().Request
+			options.Log = o.log()
+			if options.CertFile == "" {
+				if options.Client, err = o.client("gpuslice-webhook"); err != nil {
+					return err
+				}
+			}
+			ctx, stop := untilSignal()
+			defer stop()
+			return webhook.Run(ctx, options)
+		},
+	}
+	o.flags(command.Flags())
+	options.AddFlags(command.Flags())
+	return command
+}
