@@ -47,7 +47,7 @@ func (r *Rules) mutate(pod *corev1.Pod) []operation {
 // count says in the spec how many cards a container has that asks for memory or cores alone.
 func (r *Rules) count(spec *corev1.Container, path string, c scheduler.Container, cards int) []operation {
 	names := &r.Request.Names
-	if has(c, names.Count) || !has(c, names.Memory) && !has(c, names.MemoryPercentage) && !has(c, names.Cores) {
+	if names.Count == "" || has(c, names.Count) || !has(c, names.Memory) && !has(c, names.MemoryPercentage) && !has(c, names.Cores) {
 		return nil
 	}
 	entry := map[string]string{names.Count: strconv.Itoa(cards)}

@@ -170,6 +170,8 @@ func TestOtherSettings(t *testing.T) {
 		{"another default count", "spec:\n  schedulerName: gpuslice-scheduler\n  containers:\n  - {name: main, resources: {limits: {nvidia.com/gpumem: 1}, requests: {nvidia.com/gpumem: 1}}}\n",
 			with(func(r *Rules) { r.Request.DefaultCount = 2 }),
 			`[{"op":"add","path":"/spec/containers/0/resources/limits/nvidia.com~1gpu","value":"2"},{"op":"add","path":"/spec/containers/0/resources/requests/nvidia.com~1gpu","value":"2"}]`, "", ""},
+		{"no name for the count", "spec:\n  schedulerName: gpuslice-scheduler\n  containers:\n  - {name: main, resources: {limits: {nvidia.com/gpumem: 1}}}\n",
+			with(func(r *Rules) { r.Request.Names.Count = "" }), "", "", ""},
 		{"other names", "spec:\n  schedulerName: gpuslice-scheduler\n  containers:\n  - {name: main, resources: {limits: {example.com/mem: 1}}}\n",
 			with(func(r *Rules) { r.Request.Names.Count, r.Request.Names.Memory = "example.com/card", "example.com/mem" }),
 			`[{"op":"add","path":"/spec/containers/0/resources/limits/example.com~1card","value":"1"},{"op":"add","path":"/spec/containers/0/resources/requests","value":{"example.com/card":"1"}}]`, "", ""},
@@ -211,4 +213,5 @@ func TestRulesThatMakeNoSense(t *testing.T) {
 	}
 	r := DefaultRules()
 	require.NoError(t, r.Validate())
+	require.Equal(t, []string{testcases.Scheduler}, r.Writers)
 }
