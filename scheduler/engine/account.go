@@ -93,9 +93,6 @@ type limits struct {
 
 // check is why the quotas leave no room for the pod on the node; o is without them.
 func (l *limits) check(n *node, o *outcome) error {
-	if l == nil {
-		return nil
-	}
 	if err := l.account.Check(l.least); err != nil || !o.fits {
 		return err
 	}
@@ -106,18 +103,19 @@ func (l *limits) check(n *node, o *outcome) error {
 	return l.account.CheckNode(n.labels, charge)
 }
 
-// refuse makes the outcome one of a quota that is used up: that is why those cards fail that
-// have come so far in the order of the checks. Other reasons stay.
-func (o *outcome) refuse(n *node) (refused bool) {
-	c := &o.counts
+// refused is the outcome with a quota that is used up: that is why those cards fail that
+// have come so far in the order of the checks. Other reasons stay; is is false where all do.
+func (o *outcome) refused(n *node) (_ *outcome, is bool) {
+	next := *o
+	c := &next.counts
 	if o.fits {
 		c[ResourceQuotaNotFit] = uint16(len(n.cards.total))
 	} else {
 		c[ResourceQuotaNotFit] = c[CardInsufficientMemory] + c[CardInsufficientCore] + c[CardComputeUnitsExhausted]
 		c[CardInsufficientMemory], c[CardInsufficientCore], c[CardComputeUnitsExhausted] = 0, 0, 0
 	}
-	o.fits = false
-	return c[ResourceQuotaNotFit] > 0
+	next.fits = false
+	return &next, c[ResourceQuotaNotFit] > 0
 }
 
 // moved is a pod that an overlay has less or more, for its namespace's quotas.

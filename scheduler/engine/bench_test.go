@@ -161,6 +161,7 @@ func BenchmarkVerdict(b *testing.B) {
 			v := e.Evaluate(e.Snapshot(), p, ask4(b, e, p))
 			b.SetParallelism(max(1, 16/runtime.GOMAXPROCS(0)))
 			var next atomic.Int64
+			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
 				fits := 0
 				for i := int(next.Add(7919)); pb.Next(); i++ {

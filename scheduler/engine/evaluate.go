@@ -8,11 +8,9 @@ import (
 // Evaluation is a pod's verdicts for all nodes of a snapshot. It is not changed, and asking
 // it takes no lock.
 type Evaluation struct {
-	snapshot  *Snapshot
-	pod       *scheduler.Pod
-	ask       *ask
-	positions []int
-	page      *page
+	snapshot *Snapshot
+	subject
+	page *page
 	// own is the node on which the pod itself holds something: it is judged without that.
 	own     string
 	ownNode *node
@@ -25,7 +23,7 @@ type Evaluation struct {
 // request of the same signature was judged are not judged again. What the pod itself holds
 // already, by a reservation that it still has, counts as free for it.
 func (e *Engine) Evaluate(s *Snapshot, object *scheduler.Pod, r *request.Request) *Evaluation {
-	v := &Evaluation{snapshot: s, pod: object}
+	v := &Evaluation{snapshot: s, subject: subject{pod: object}}
 	sheet, err := e.sheet(r)
 	if err != nil {
 		v.err = err
@@ -73,19 +71,17 @@ func (v *Evaluation) Verdict(node string) Verdict { return v.cached(node, v.limi
 func (v *Evaluation) cached(node string, l *limits) Verdict {
 	slot, ok := v.snapshot.slots.get(node)
 	switch {
-	case v.err != nil || !ok:
-		return v.verdict(node, nil, unknown, l)
+	case v.err != nil:
+		verdict := v.verdict(node, nil, &unknown, nil)
+		verdict.refusal = v.err
+		return verdict
+	case !ok:
+		return v.verdict(node, nil, &unknown, nil)
 	case v.ownNode != nil && node == v.own:
-		return v.verdict(node, v.ownNode, v.ownView, l)
+		return v.verdict(node, v.ownNode, &v.ownView, l)
 	}
-	return v.verdict(node, v.snapshot.table.at(slot), v.page.parts[slot/chunkSize].outcomes[slot%chunkSize], l)
+	return v.verdict(node, v.snapshot.table.at(slot), &v.page.parts[slot/chunkSize].outcomes[slot%chunkSize], l)
 }
 
 // unknown is the outcome for a node that the snapshot has not.
 var unknown = outcome{counts: Counts{NodeUnregistered: 1}}
-
-func (v *Evaluation) verdict(name string, n *node, o outcome, l *limits) Verdict {
-	verdict := Verdict{name: name, on: n, ask: v.ask, pod: v.pod, positions: v.positions, refusal: v.err}
-	verdict.judge(o, l)
-	return verdict
-}

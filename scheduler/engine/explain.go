@@ -35,30 +35,30 @@ func (v *Verdict) why() string {
 	if v.outcome.together {
 		text += ". Its containers fit one by one, but not together"
 	}
-	if len(v.ask.needs) > 1 {
+	if len(v.of.ask.needs) > 1 {
 		text = v.container() + ": " + text
 	}
 	return text
 }
 
-func (v *Verdict) need() *need { return &v.ask.needs[v.outcome.need] }
+func (v *Verdict) need() *need { return &v.of.ask.needs[v.outcome.need] }
 
 // container names the one that could not be served.
 func (v *Verdict) container() string {
 	k := int(v.outcome.need)
-	if v.pod != nil && v.positions != nil && k < len(v.positions) && v.positions[k] < len(v.pod.Containers) {
-		return fmt.Sprintf("container %q", v.pod.Containers[v.positions[k]].Name)
+	if k < len(v.of.positions) && v.of.positions[k] < len(v.of.pod.Containers) {
+		return fmt.Sprintf("container %q", v.of.pod.Containers[v.of.positions[k]].Name)
 	}
 	return fmt.Sprintf("container %d of those with cards", k+1)
 }
 
 // cards says how many failed for what, the most first.
 func (v *Verdict) cards() string {
-	f := v.ask.fitter()
+	f := v.of.ask.fitter()
 	defer f.release()
 	f.begin(v.on)
 	var o outcome
-	f.serve(v.ask.order, &o) // up to the container that can't be served
+	f.serve(v.of.ask.order, &o) // up to the container that can't be served
 	type line struct {
 		count int
 		code  Code

@@ -114,7 +114,8 @@ func (v *Evaluation) On(o *Overlay, node string) Verdict {
 	}
 	f := v.ask.fitter()
 	defer f.release()
-	return v.verdict(node, n, f.fit(n), l)
+	out := f.judge(n)
+	return v.verdict(node, n, &out, l)
 }
 
 // Victims is which of the candidates have to go so that the pod fits on the node: a set

@@ -65,8 +65,9 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 	}
 	f := sheet.ask.fitter()
 	defer f.release()
-	v := Verdict{name: node, on: n, ask: sheet.ask, pod: object, positions: positions(r)}
-	v.judge(f.fit(n), e.limits(object, r))
+	out := f.fit(n)
+	of := &subject{object, sheet.ask, positions(r)}
+	v := of.verdict(node, n, &out, e.limits(object, r))
 	if !v.Fits {
 		e.stats.refused.Add(1)
 		return scheduler.Placement{}, &NoRoomError{v}

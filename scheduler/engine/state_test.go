@@ -278,7 +278,7 @@ func (m *machine) checkCache(t *rapid.T) {
 				t.Fatalf("%v on %s: judged quickly %v, and with the cards %v", shape, nodeName(k), fresh.page.parts[0].outcomes[fresh.slot(nodeName(k))], f.fit(n))
 			}
 			f.release()
-			if a.Fits != b.Fits || a.Score != b.Score || a.outcome != b.outcome || a.Text() != b.Text() {
+			if a.Fits != b.Fits || a.Score != b.Score || *a.outcome != *b.outcome || a.Text() != b.Text() {
 				t.Fatalf("%v on %s: cached %q, judged anew %q", shape, nodeName(k), a.Text(), b.Text())
 			}
 			if a.Score < 0 || a.Score > 10000 {

@@ -11,21 +11,32 @@ type Verdict struct {
 	// Score is how good the node is where the pod fits: 0 to choose.MaxNodeScore.
 	Score int64
 
-	name      string // the node's
-	on        *node  // as it was judged; nil: not known
-	ask       *ask
-	pod       *scheduler.Pod
-	positions []int // of ask.needs in the pod's containers
-	outcome   outcome
-	refusal   error // why it is refused whatever is free: quotas, or a policy that there is not
+	name    string   // the node's
+	on      *node    // as it was judged; nil: not known
+	outcome *outcome // not to be changed
+	refusal error    // why it is refused whatever is free: quotas, or a policy that there is not
+	of      *subject
 }
 
-// judge makes it the verdict by what the fit says, and by the namespace's quotas.
-func (v *Verdict) judge(o outcome, l *limits) {
-	if err := l.check(v.on, &o); err != nil && o.refuse(v.on) {
-		v.refusal = err
+// subject is what is judged.
+type subject struct {
+	pod       *scheduler.Pod
+	ask       *ask
+	positions []int // of ask.needs in the pod's containers
+}
+
+// verdict is by what the fit says, and by the namespace's quotas.
+func (s *subject) verdict(name string, n *node, o *outcome, l *limits) Verdict {
+	v := Verdict{name: name, on: n, outcome: o, of: s}
+	if l != nil {
+		if err := l.check(n, o); err != nil {
+			if refused, is := o.refused(n); is {
+				v.outcome, v.refusal = refused, err
+			}
+		}
 	}
-	v.outcome, v.Fits, v.Score = o, o.fits, int64(o.score)
+	v.Fits, v.Score = v.outcome.fits, int64(v.outcome.score)
+	return v
 }
 
 // Reasons is how many cards failed by which reason, for the container that could not be
