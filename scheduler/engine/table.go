@@ -1,10 +1,8 @@
 package engine
 
 import (
-	"cmp"
 	"hash/maphash"
 	"maps"
-	"slices"
 )
 
 // chunkSize is how many nodes share a chunk of the table: about the square root of a large
@@ -91,25 +89,4 @@ func (s shards[V]) copied(name string) (shards[V], map[string]V) {
 	}
 	next[i] = part
 	return shards[V]{next}, part
-}
-
-// each calls f for all, in the order of their names.
-func (s shards[V]) each(f func(name string, v V)) {
-	if s.parts == nil {
-		return
-	}
-	type entry struct {
-		name string
-		v    V
-	}
-	var all []entry
-	for _, part := range s.parts {
-		for name, v := range part {
-			all = append(all, entry{name, v})
-		}
-	}
-	slices.SortFunc(all, func(a, b entry) int { return cmp.Compare(a.name, b.name) })
-	for _, e := range all {
-		f(e.name, e.v)
-	}
 }
