@@ -18,6 +18,11 @@ import (
 
 // Apply makes the cluster have the objects of a manifest, as `kubectl apply --server-side` does.
 func (c *Cluster) Apply(ctx context.Context, manifest []byte) error {
+	return c.ApplyChanged(ctx, manifest, without())
+}
+
+// ApplyChanged is Apply of what change makes of each object, and wants to keep.
+func (c *Cluster) ApplyChanged(ctx context.Context, manifest []byte, change func(object map[string]any) (keep bool, err error)) error {
 	config, err := c.Config(Admin)
 	if err != nil {
 		return err
@@ -39,6 +44,11 @@ func (c *Cluster) Apply(ctx context.Context, manifest []byte) error {
 		}
 		if object.Object == nil {
 			continue // nothing between two lines of ---
+		}
+		if keep, err := change(object.Object); err != nil {
+			return err
+		} else if !keep {
+			continue
 		}
 		kind := object.GroupVersionKind()
 		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)

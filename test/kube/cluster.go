@@ -22,6 +22,8 @@ import (
 type Options struct {
 	// Cards are the simulated cards; EightCards when empty.
 	Cards []string
+	// Door is how our scheduler is asked; Framework when empty.
+	Door Door
 	// AgentArgs are further arguments of the agent.
 	AgentArgs []string
 	// Progress is told each step; it may be nil.
@@ -44,7 +46,9 @@ type Cluster struct {
 	// API is the administrator's client.
 	API kubernetes.Interface
 	// The programs, by which tests stop and start them.
-	Etcd, APIServer, ControllerManager, Kubelet, Scheduler *harness.Process
+	Etcd, APIServer, ControllerManager, Kubelet *harness.Process
+	// Scheduler is kube-scheduler, ours or the stock one; Extender is there with that one.
+	Scheduler, Extender, Webhook *harness.Process
 
 	ip         string
 	options    Options
@@ -96,6 +100,8 @@ func (c *Cluster) start(ctx context.Context) error {
 		{"etcd", c.StartEtcd},
 		{"kube-apiserver", c.StartAPIServer},
 		{"kube-controller-manager", c.StartControllerManager},
+		{"the scheduler", c.installScheduler},
+		{"the webhook", c.installAdmission},
 		{"kubelet", c.StartKubelet},
 		{"gpuslice-agent", c.startAgent},
 		{"the node is ready", c.WaitNode},
@@ -164,7 +170,7 @@ func await(ctx context.Context, p *harness.Process, patience time.Duration, prob
 // Close takes everything down and reports what did not go.
 func (c *Cluster) Close(ctx context.Context) error {
 	var errs []error
-	for _, p := range []*harness.Process{c.Scheduler, c.Kubelet, c.ControllerManager} {
+	for _, p := range []*harness.Process{c.Scheduler, c.Extender, c.Webhook, c.Kubelet, c.ControllerManager} {
 		errs = append(errs, stop(p))
 	}
 	if c.Containerd != nil {

@@ -22,12 +22,14 @@ func (c *Cluster) StartEtcd(ctx context.Context) (err error) {
 	return await(ctx, c.Etcd, 30*time.Second, func(ctx context.Context) error { return get(ctx, client+"/health") })
 }
 
-func get(ctx context.Context, url string) error {
+func get(ctx context.Context, url string) error { return getBy(ctx, http.DefaultClient, url) }
+
+func getBy(ctx context.Context, client *http.Client, url string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	response, err := http.DefaultClient.Do(r)
+	response, err := client.Do(r)
 	if err != nil {
 		return err
 	}
