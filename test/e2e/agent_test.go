@@ -51,6 +51,7 @@ func (s *space) unscheduledPod(name string, count string) *corev1.Pod {
 // A pod that no scheduler of ours has seen has no card, or the equal share that its
 // replicas are, as the agent's operator has it.
 func TestUnscheduledPolicy(t *testing.T) {
+	withoutAdmission(t)
 	t.Run("deny", func(t *testing.T) {
 		s := newSpace(t)
 		require.Empty(t, s.devices(s.unscheduledPod("p", "1"), "main"))

@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,9 +14,35 @@ import (
 	"github.com/gpuslice/gpuslice/test/kube"
 )
 
+// withoutAdmission has the API server take, until the test ends, what it would refuse:
+// pods that nobody scheduled, with a grant of their authors'.
+func withoutAdmission(t *testing.T) {
+	ctx := context.Background()
+	require.NoError(t, cluster.RemoveAdmission(ctx))
+	t.Cleanup(func() {
+		require.NoError(t, cluster.InstallAdmission(ctx))
+		waitForged(t, true)
+	})
+	waitForged(t, false)
+}
+
+// waitForged waits until the API server refuses forged pods, or takes them: it learns of
+// its policies a moment later.
+func waitForged(t *testing.T, refused bool) {
+	require.NoError(t, harness.Until(context.Background(), patience, func(ctx context.Context) error {
+		p := grantedByHand(pod("try", container("main", gpu(1000, 10))), nil)
+		_, err := cluster.API.CoreV1().Pods("default").Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if (err != nil) != refused {
+			return fmt.Errorf("a forged pod: %v", err)
+		}
+		return nil
+	}))
+}
+
 // What the agent alone gives: the node says what it has, and a pod that is bound with a
 // grant is held to it.
 func TestGrantedByHand(t *testing.T) {
+	withoutAdmission(t)
 	s := newSpace(t)
 	uuid := cards(t)[3]
 	p := grantedByHand(pod("p", container("main", gpu(3000, 30)), container("other", nil)), map[string]string{"main": share(uuid, 3000, 30)})

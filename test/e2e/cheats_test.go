@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -172,8 +171,8 @@ var specCheats = []cheat{
 	{name: "the node's IPC and network", try: func(p *corev1.Pod) { p.Spec.HostIPC, p.Spec.HostNetwork = true, true }, want: limited},
 	{name: "mounts that spread", try: withVolume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
 		corev1.VolumeMount{MountPath: "/usr/local/vgpu", MountPropagation: ref(corev1.MountPropagationBidirectional)}), want: denied, says: "Bidirectional"},
-	{name: "replicas of the device plugin", try: withAnnotation("gpuslice.io/replicas", "GPU-1::0"), want: limited},
-	{name: "a MIG device", try: withAnnotation("gpuslice.io/mig-1g.10gb", "MIG-1::0"), want: refused},
+	{name: "replicas of the device plugin", try: withAnnotation("gpuslice.io/replicas", "GPU-1::0"), want: denied, says: "gpuslice.io/replicas"},
+	{name: "a MIG device", try: withAnnotation("gpuslice.io/mig-1g.10gb", "MIG-1::0"), want: denied, says: "gpuslice.io/mig-1g.10gb"},
 	{name: "a command that starts in the driver's folder", try: func(p *corev1.Pod) { main(p).WorkingDir = "/usr/local/vgpu/driver" }, want: limited},
 }
 
@@ -219,15 +218,15 @@ func (s *space) cameOf(name string) (came outcome, p *corev1.Pod, says string) {
 	return came, p, says
 }
 
-// testCheats makes a pod of each, all at once, by make.
-func testCheats(t *testing.T, cheats []cheat, make func(*space, *corev1.Pod) error) {
+// testCheats makes a pod of each, all at once, as the tenant.
+func testCheats(t *testing.T, cheats []cheat) {
 	s := newSpace(t)
 	refusals := map[string]error{}
 	name := func(i int) string { return fmt.Sprintf("p%d", i) }
 	for i, c := range cheats {
 		p := pod(name(i), container("main", gpu(cheatMiB, cheatCores)))
 		c.try(p)
-		refusals[p.Name] = make(s, p)
+		_, refusals[p.Name] = s.tenant.CoreV1().Pods(s.name).Create(context.Background(), p, metav1.CreateOptions{})
 	}
 	for i, c := range cheats {
 		t.Run(c.name, func(t *testing.T) {
@@ -259,14 +258,7 @@ func testCheats(t *testing.T, cheats []cheat, make func(*space, *corev1.Pod) err
 }
 
 // Whatever a pod's spec says, it gets what it was granted and no more.
-func TestSpecCheatsByHand(t *testing.T) {
-	uuids, next := cards(t), 0
-	testCheats(t, specCheats, func(s *space, p *corev1.Pod) error {
-		annotations := p.Annotations
-		p = grantedByHand(p, map[string]string{"main": share(uuids[next%len(uuids)], cheatMiB, cheatCores)})
-		next++
-		maps.Copy(p.Annotations, annotations)
-		_, err := cluster.API.CoreV1().Pods(s.name).Create(context.Background(), p, metav1.CreateOptions{})
-		return err
-	})
-}
+func TestCheatsBySpec(t *testing.T) { testCheats(t, specCheats) }
+
+// Amounts that make no sense are refused, and none of them is taken for another.
+func TestCheatsByNumbers(t *testing.T) { testCheats(t, numberCheats) }

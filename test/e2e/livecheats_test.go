@@ -16,20 +16,11 @@ import (
 	"github.com/gpuslice/gpuslice/test/kube"
 )
 
-// byHand makes a pod that is granted cheatMiB of a card to its container main, and waits
-// until it runs.
-func (s *space) byHand(p *corev1.Pod) *corev1.Pod {
-	p = grantedByHand(p, map[string]string{"main": share(cards(s.t)[0], cheatMiB, cheatCores)})
-	_, err := cluster.API.CoreV1().Pods(s.name).Create(context.Background(), p, metav1.CreateOptions{})
-	require.NoError(s.t, err)
-	return s.wait(p.Name, kube.Running)
-}
-
 // A container that is added to a pod which runs has no card, whatever it says, and can't
 // take the other's.
 func TestEphemeralContainer(t *testing.T) {
 	s := newSpace(t)
-	p := s.byHand(pod("p", container("main", gpu(cheatMiB, cheatCores))))
+	p := s.run(pod("p", container("main", gpu(cheatMiB, cheatCores))))
 	debugger := container("debugger", nil)
 	p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{
 		TargetContainerName: "main",
@@ -58,7 +49,7 @@ func TestSharedProcesses(t *testing.T) {
 	s := newSpace(t)
 	p := pod("p", container("main", gpu(cheatMiB, cheatCores)), container("spy", nil))
 	p.Spec.ShareProcessNamespace = ref(true)
-	p = s.byHand(p)
+	p = s.run(p)
 	require.Empty(t, s.devices(p, "spy"))
 	s.requireNoWayToCard(p, "spy")
 	s.requireHeld(p, "main", cheatMiB)
@@ -78,7 +69,7 @@ func (s *space) requireNoWayToCard(p *corev1.Pod, container string) {
 // What a container was given stays what it is when it ends and is started anew.
 func TestContainerThatRestarts(t *testing.T) {
 	s := newSpace(t)
-	p := s.byHand(pod("p", container("main", gpu(cheatMiB, cheatCores))))
+	p := s.run(pod("p", container("main", gpu(cheatMiB, cheatCores))))
 	_, _, _, err := cluster.ExecIn(context.Background(), p, "main", "/bin/sh", "-c", "kill 1")
 	require.NoError(t, err)
 	p = s.wait(p.Name, func(p *corev1.Pod) error {
@@ -93,7 +84,7 @@ func TestContainerThatRestarts(t *testing.T) {
 // What is granted can't be changed by way of Kubernetes' resizing of pods in place.
 func TestResize(t *testing.T) {
 	s := newSpace(t)
-	p := s.byHand(pod("p", container("main", gpu(cheatMiB, cheatCores))))
+	p := s.run(pod("p", container("main", gpu(cheatMiB, cheatCores))))
 	for _, subresource := range [][]string{nil, {"resize"}} {
 		_, err := cluster.API.CoreV1().Pods(s.name).Patch(context.Background(), p.Name, types.StrategicMergePatchType,
 			[]byte(`{"spec":{"containers":[{"name":"main","resources":{"limits":{"nvidia.com/gpumem":"100000"},"requests":{"nvidia.com/gpumem":"100000"}}}]}}`),

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,19 @@ import (
 
 // cluster serves all tests.
 var cluster *kube.Cluster
+
+// door is how the scheduler is asked.
+var door = kube.Framework
+
+func init() {
+	flag.Func("door", fmt.Sprintf("how our scheduler is asked, of %q", kube.Doors), func(name string) error {
+		door = kube.Door(name)
+		if !slices.Contains(kube.Doors, door) {
+			return fmt.Errorf("must be one of %q", kube.Doors)
+		}
+		return nil
+	})
+}
 
 var keep = flag.Bool("keep", false, "after a failure, leave the cluster until Ctrl-C")
 
@@ -33,7 +47,7 @@ func run(m *testing.M) (code int) {
 	defer stop()
 	began := time.Now()
 	var err error
-	cluster, err = kube.New(ctx, kube.Options{Progress: func(format string, args ...any) {
+	cluster, err = kube.New(ctx, kube.Options{Door: door, Progress: func(format string, args ...any) {
 		fmt.Printf("%6.1fs %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 	}})
 	done := make(chan int, 1)

@@ -4,16 +4,7 @@ package e2e_test
 
 import (
 	"context"
-	"fmt"
-	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/gpuslice/gpuslice/test/harness"
-	"github.com/gpuslice/gpuslice/test/kube"
 )
 
 // restart is what an operator, or a bad day, does to a node while it is at work.
@@ -47,36 +38,4 @@ var restarts = []restart{
 		cluster.Etcd.Kill()
 		return cluster.StartEtcd(ctx)
 	}},
-}
-
-// A pod that runs goes on as it was, and the next one is held to its grant, whatever
-// was restarted between the two.
-func TestRestartsByHand(t *testing.T) {
-	uuids := cards(t)
-	for i, restart := range restarts {
-		t.Run(restart.name, func(t *testing.T) {
-			s := newSpace(t)
-			make := func(name string) *corev1.Pod {
-				p := grantedByHand(pod(name, container("main", gpu(3000, 30))), map[string]string{"main": share(uuids[i%len(uuids)], 3000, 30)})
-				_, err := cluster.API.CoreV1().Pods(s.name).Create(context.Background(), p, metav1.CreateOptions{})
-				require.NoError(t, err)
-				return s.wait(name, kube.Running)
-			}
-			before := make("before")
-			require.NoError(t, restart.do(context.Background()))
-			s.requireHeld(before, "main", 3000)
-			require.NoError(t, cluster.WaitNode(context.Background()))
-			after := make("after")
-			s.requireHeld(after, "main", 3000)
-			again := s.wait(before.Name, kube.Running)
-			require.Equal(t, before.Status.ContainerStatuses[0].ContainerID, again.Status.ContainerStatuses[0].ContainerID, "it was not started anew")
-			require.NoError(t, harness.Until(context.Background(), patience, func(ctx context.Context) error {
-				booked, err := cluster.Booked(ctx)
-				if err == nil && len(booked) != 2 {
-					err = fmt.Errorf("the ledger has %v", booked)
-				}
-				return err
-			}))
-		})
-	}
 }

@@ -1,0 +1,183 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/gpuslice/gpuslice/test/kube"
+)
+
+// deploy makes a Deployment of a pod.
+func (s *space) deploy(replicas int32, p *corev1.Pod) {
+	_, err := s.tenant.AppsV1().Deployments(s.name).Create(context.Background(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: p.Labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: p.Labels, Annotations: p.Annotations}, Spec: p.Spec},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+}
+
+func (s *space) scale(name string, replicas int) {
+	_, err := s.tenant.AppsV1().Deployments(s.name).Patch(context.Background(), name, types.MergePatchType,
+		fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas), metav1.PatchOptions{})
+	require.NoError(s.t, err)
+}
+
+// waitRunning waits until so many pods of an app run, and no others are there.
+func (s *space) waitRunning(app string, want int) []corev1.Pod {
+	var pods []corev1.Pod
+	require.NoError(s.t, harness.Until(context.Background(), 3*patience, func(ctx context.Context) error {
+		list, err := cluster.API.CoreV1().Pods(s.name).List(ctx, metav1.ListOptions{LabelSelector: "app=" + app})
+		if err != nil {
+			return err
+		}
+		pods = list.Items
+		for i := range pods {
+			if err := kube.Running(&pods[i]); err != nil {
+				return fmt.Errorf("pod %s: %w", pods[i].Name, err)
+			}
+			if pods[i].DeletionTimestamp != nil {
+				return fmt.Errorf("pod %s is going", pods[i].Name)
+			}
+		}
+		if len(pods) != want {
+			return fmt.Errorf("%d pods of %d are there", len(pods), want)
+		}
+		return nil
+	}))
+	return pods
+}
+
+// Forty pods that fill the node exactly: all run, each within its limits. One more
+// waits, and starts as soon as one of them is gone.
+func TestDeploymentOfForty(t *testing.T) {
+	s := newSpace(t)
+	const memoryMiB, cores = 16000, 20 // five a card, by its cores
+	began := time.Now()
+	s.deploy(40, pod("forty", container("main", gpu(memoryMiB, cores))))
+	pods := s.waitRunning("forty", 40)
+	t.Logf("40 pods run after %.1f s", time.Since(began).Seconds())
+	perCard := map[string]int{}
+	for i := range pods {
+		devices := s.devices(&pods[i], "main")
+		require.Len(t, devices, 1)
+		require.Equal(t, int64(memoryMiB), devices[0].totalMiB)
+		perCard[devices[0].uuid]++
+	}
+	for _, uuid := range cards(t) {
+		require.Equal(t, 5, perCard[uuid], uuid)
+	}
+
+	s.create(pod("waits", container("main", gpu(memoryMiB, cores))))
+	came, _, says := s.cameOf("waits")
+	require.Equal(t, unscheduled, came)
+	t.Logf("the one that waits is told: %s", says)
+
+	// The order of the events counts: gone, then bound, then running. How long that took is told.
+	watched, err := cluster.API.CoreV1().Pods(s.name).Watch(context.Background(), metav1.ListOptions{})
+	require.NoError(t, err)
+	defer watched.Stop()
+	s.scale("forty", 39)
+	var gone, bound time.Time
+	limit := time.After(patience)
+	for running := false; !running; {
+		select {
+		case event := <-watched.ResultChan():
+			p, isPod := event.Object.(*corev1.Pod)
+			switch {
+			case !isPod:
+				require.Fail(t, "the watch broke", "%v", event)
+			case gone.IsZero() && p.Name != "waits" && (event.Type == watch.Deleted || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed):
+				gone = time.Now() // its containers have ended
+			case p.Name == "waits" && p.Spec.NodeName != "" && bound.IsZero():
+				bound = time.Now()
+				require.False(t, gone.IsZero(), "bound before there was room")
+			}
+			running = p.Name == "waits" && kube.Running(p) == nil
+		case <-limit:
+			require.Fail(t, "the pod that waited does not run", cluster.Events(context.Background(), s.name, "waits"))
+		}
+	}
+	t.Logf("after the other had ended, it was bound in %.3f s and ran in %.3f s", bound.Sub(gone).Seconds(), time.Since(gone).Seconds())
+	s.requireHeld(s.wait("waits", kube.Running), "main", memoryMiB)
+}
+
+// A namespace's quota counts what its pods have of each card, which Kubernetes can't.
+func TestQuota(t *testing.T) {
+	s := newSpace(t)
+	_, err := cluster.API.CoreV1().ResourceQuotas(s.name).Create(context.Background(), &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "cards"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
+			"limits.nvidia.com/gpumem": resource.MustParse("10000"), "limits.nvidia.com/gpucores": resource.MustParse("100"),
+		}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.run(pod("fits", container("main", gpu(6000, 30))))
+	for name, ask := range map[string]resources{
+		"memory":           gpu(6000, 10),
+		"memory-of-two":    {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "2500"},
+		"compute-time":     gpu(1000, 80),
+		"a-whole-one-more": {"nvidia.com/gpu": "1"},
+	} {
+		says := ""
+		_, err := s.tenant.CoreV1().Pods(s.name).Create(context.Background(), pod(name, container("main", ask)), metav1.CreateOptions{})
+		if err != nil {
+			says = err.Error()
+		} else {
+			var came outcome
+			came, _, says = s.cameOf(name)
+			require.Equal(t, unscheduled, came, name)
+		}
+		require.Contains(t, says, "quota", name)
+	}
+	s.run(pod("fits-too", container("main", gpu(4000, 30))))
+}
+
+// A pod of a higher priority class takes the place of one of a lower, by memory or by
+// compute time, not only by the number of devices.
+func TestPreemption(t *testing.T) {
+	for name, ask := range map[string]resources{
+		"memory":       gpu(60000, 0),
+		"compute time": gpu(1000, 60),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSpace(t)
+			for class, value := range map[string]int32{"low": 10, "high": 1000} {
+				class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: s.name + "-" + class}, Value: value}
+				_, err := cluster.API.SchedulingV1().PriorityClasses().Create(context.Background(), class, metav1.CreateOptions{})
+				require.NoError(t, err)
+				t.Cleanup(func() {
+					require.NoError(t, cluster.API.SchedulingV1().PriorityClasses().Delete(context.Background(), class.Name, metav1.DeleteOptions{}))
+				})
+			}
+			uuid := cards(t)[6] // an A100, which has room for one of them
+			for _, name := range []string{"low", "high"} {
+				p := pod(name, container("main", ask))
+				p.Annotations = map[string]string{"nvidia.com/use-gpuuuid": uuid}
+				p.Spec.PriorityClassName = s.name + "-" + name
+				p = s.run(p)
+				require.Equal(t, uuid, placed(t, p)["main"][0].UUID)
+				require.Equal(t, uuid, s.devices(p, "main")[0].uuid)
+			}
+			pods, err := cluster.API.CoreV1().Pods(s.name).List(context.Background(), metav1.ListOptions{})
+			require.NoError(t, err)
+			require.Len(t, pods.Items, 1, "the other was taken off")
+		})
+	}
+}
