@@ -99,13 +99,24 @@ func best(v *Evaluation, names []string) string {
 
 // BenchmarkCold is Filter and Score for a pod whose like was never seen.
 func BenchmarkCold(b *testing.B) {
-	for _, shape := range [][]string{{"1/8000/10"}, {"4/8000/10"}, {"i1/8000/10", "1/8000/10", "1/4000/5"}} {
+	for _, kind := range []struct {
+		name        string
+		shape       []string
+		annotations map[string]string
+	}{
+		{"1card", []string{"1/8000/10"}, nil},
+		{"4cards", []string{"4/8000/10"}, nil},
+		{"3containers", []string{"i1/8000/10", "1/8000/10", "1/4000/5"}, nil},
+		{"topology", []string{"4/8000/10"}, map[string]string{"hami.io/gpu-scheduler-policy": "topology-aware"}},
+		{"type", []string{"1/8000/10"}, map[string]string{"nvidia.com/use-gputype": "A100,H100"}},
+		{"nowhere", []string{"1/80000/0"}, nil},
+	} {
 		for _, nodes := range sizes {
-			b.Run(fmt.Sprintf("pod=%v/nodes=%d", shape, nodes), func(b *testing.B) {
+			b.Run(fmt.Sprintf("pod=%s/nodes=%d", kind.name, nodes), func(b *testing.B) {
 				e := cluster(b, nodes)
 				s := e.Snapshot()
 				names := s.Nodes()
-				p := podOf("u", shape...)
+				p := annotated(podOf("u", kind.shape...), kind.annotations)
 				r := ask4(b, e, p)
 				each(b, func(int) { e.verdicts = newCache(1) }, func(int) { best(e.Evaluate(s, p, r), names) })
 			})

@@ -6,13 +6,13 @@ import (
 )
 
 // usable is why a card is none for the request at all, whatever is free of it.
-func usable(card *scheduler.Card, model string, rules *request.Rules) Code {
+func usable(card *scheduler.Card, typeFits bool, rules *request.Rules) Code {
 	switch {
 	case !card.Healthy:
 		return CardNotHealth
 	case card.Cordoned:
 		return CardCordoned
-	case !rules.TypeFits(model) || !rules.ModeFits(card.Mode):
+	case !typeFits || !rules.ModeFits(card.Mode):
 		return CardTypeMismatch
 	case card.Mode == request.ModeMIG:
 		return CardMIGMode

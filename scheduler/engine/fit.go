@@ -33,6 +33,8 @@ type fitter struct {
 
 	usable     []Code // by card; it may be the node's own: not to be changed
 	ruled      []Code
+	model      string // that was judged last
+	typeFits   bool
 	loads      []load  // by card
 	given      [][]int // cards by need
 	candidates []choose.Candidate
@@ -47,6 +49,7 @@ var fitters = sync.Pool{New: func() any { return new(fitter) }}
 func (a *ask) fitter() *fitter {
 	f := fitters.Get().(*fitter)
 	f.ask = a
+	f.model, f.typeFits = "", a.rules.TypeFits("")
 	return f
 }
 
@@ -88,7 +91,10 @@ func (f *fitter) ready(n *node) {
 	}
 	f.ruled = f.ruled[:0]
 	for i := range n.cards.models {
-		f.ruled = append(f.ruled, usable(&n.cards.inventory.Cards[i], n.cards.models[i], &f.ask.rules))
+		if model := n.cards.models[i]; model != f.model { // most cards are like the one before
+			f.model, f.typeFits = model, f.ask.rules.TypeFits(model)
+		}
+		f.ruled = append(f.ruled, usable(&n.cards.inventory.Cards[i], f.typeFits, &f.ask.rules))
 	}
 	f.usable = f.ruled
 }

@@ -29,7 +29,7 @@ func newCards(inv scheduler.Inventory) *cards {
 		c.models = append(c.models, strings.ToLower(card.Model))
 		c.total = append(c.total, scheduler.Use{MemoryMiB: card.MemoryMiB, Cores: card.Cores, Slots: card.Slots})
 		c.numa = append(c.numa, card.NUMA)
-		c.usable = append(c.usable, usable(&card, "", &request.Rules{}))
+		c.usable = append(c.usable, usable(&card, true, &request.Rules{}))
 		c.position[card.UUID] = i
 	}
 	return c
