@@ -267,3 +267,16 @@ func BenchmarkHeap(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkText is the reason of one node, as the extender gives it for each that it refuses.
+func BenchmarkText(b *testing.B) {
+	e := cluster(b, 100)
+	names := e.Snapshot().Nodes()
+	p := podOf("u", "1/80000/0")
+	v := e.Evaluate(e.Snapshot(), p, ask4(b, e, p))
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		verdict := v.Verdict(names[i%len(names)])
+		_ = verdict.Text()
+	}
+}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -69,7 +70,9 @@ func (e *Engine) problems() []Problem {
 		}
 		for i, used := range n.used {
 			if total := n.cards.total[i]; used.MemoryMiB > total.MemoryMiB || used.Cores > total.Cores || used.Slots > total.Slots {
-				all = append(all, Problem{Node: n.name, Text: "card " + n.cards.inventory.Cards[i].UUID + ": more is taken than there is"})
+				all = append(all, Problem{Node: n.name, Text: fmt.Sprintf(
+					"card %s: more is taken than there is: %d of %d MiB, %d of %d%% of cores, %d of %d slots: end pods there, or see what else gives out its cards",
+					n.cards.inventory.Cards[i].UUID, used.MemoryMiB, total.MemoryMiB, used.Cores, total.Cores, used.Slots, total.Slots)})
 			}
 		}
 	})

@@ -4,41 +4,34 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
 // Text says in one line why the pod does not fit on the node, with the numbers that a
-// person needs to change that; or that it fits. It takes a fit to make: it is for what is shown.
+// person needs to change that; or that it fits. It is made when it is asked for.
 func (v *Verdict) Text() string {
-	return v.name + ": " + v.why()
-}
-
-func (v *Verdict) why() string {
+	t := make(text, 0, 256).add(v.name, ": ")
 	counts := &v.outcome.counts
 	switch {
 	case v.Fits:
-		return "fits"
+		t = t.add("fits")
 	case v.refusal != nil:
-		return v.refusal.Error()
+		t = t.add(v.refusal.Error())
 	case v.on == nil || !v.on.registered:
-		return "the node is not known"
+		t = t.add("the node is not known")
 	case counts[NodeUnregistered] > 0 && v.on.problem != "":
-		return "the node's cards can't be read: " + v.on.problem
+		t = t.add("the node's cards can't be read: ", v.on.problem)
 	case counts[NodeUnregistered] > 0:
-		return "the node has no cards registered: is the agent running there?"
+		t = t.add("the node has no cards registered: is the agent running there?")
 	case counts[NodeInsufficientDevice] > 0:
-		return fmt.Sprintf("%s, and %s wants %d", plural(len(v.on.cards.total), "card"), v.container(), v.need().Cards)
+		t = t.cards(len(v.on.cards.total)).add(", and ", v.container(), " wants ").number(int64(v.need().Cards))
+	default:
+		t = v.reasons(t)
 	}
-	text := plural(len(v.on.cards.total), "card") + ": " + v.cards()
-	if v.outcome.together {
-		text += ". Its containers fit one by one, but not together"
-	}
-	if len(v.of.ask.needs) > 1 {
-		text = v.container() + ": " + text
-	}
-	return text
+	return string(t)
 }
 
 func (v *Verdict) need() *need { return &v.of.ask.needs[v.outcome.need] }
@@ -52,94 +45,121 @@ func (v *Verdict) container() string {
 	return fmt.Sprintf("container %d of those with cards", k+1)
 }
 
-// cards says how many failed for what, the most first.
-func (v *Verdict) cards() string {
+// reasons says how many cards failed for what, the most first.
+func (v *Verdict) reasons(t text) text {
 	f := v.of.ask.fitter()
 	defer f.release()
 	f.begin(v.on)
-	var o outcome
-	f.serve(v.of.ask.order, &o) // up to the container that can't be served
-	type line struct {
-		count int
-		code  Code
-		text  string
+	if len(v.of.ask.needs) > 1 {
+		t = t.add(v.container(), ": ")
+		var o outcome
+		f.serve(v.of.ask.order, &o) // up to the container that can't be served
 	}
-	var lines []line
+	left := v.outcome.counts
 	fitting := len(v.on.cards.total)
-	for code := OK + 1; code <= CardComputeUnitsExhausted; code++ {
-		if n := int(v.outcome.counts[code]); n > 0 {
-			lines = append(lines, line{n, code, fmt.Sprintf("%d %s", n, f.says(code, v.need(), int(v.outcome.need)))})
-			fitting -= n
+	t = t.cards(fitting)
+	between := ": "
+	for {
+		most := OK
+		for code := OK + 1; code <= CardComputeUnitsExhausted; code++ {
+			if left[code] > left[most] {
+				most = code
+			}
 		}
-	}
-	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(b.count, a.count) })
-	texts := make([]string, 0, len(lines)+1)
-	for _, l := range lines {
-		texts = append(texts, l.text)
+		if most == OK {
+			break
+		}
+		t = f.says(t.add(between).number(int64(left[most])).add(" "), most, v.need(), int(v.outcome.need))
+		fitting -= int(left[most])
+		left[most], between = 0, ", "
 	}
 	if wanted := v.need().Cards; fitting > 0 && wanted > 1 {
-		texts = append(texts, fmt.Sprintf("%d free enough of the %d that are asked for", fitting, wanted))
+		t = t.add(between).number(int64(fitting)).add(" free enough of the ").number(int64(wanted)).add(" that are asked for")
 	}
-	return strings.Join(texts, ", ")
+	if v.outcome.together {
+		t = t.add(". Its containers fit one by one, but not together")
+	}
+	return t
 }
 
 // says is a reason in words, with the numbers of those cards that have it.
-func (f *fitter) says(code Code, need *need, i int) string {
-	var most scheduler.Use // free on any of the cards
-	models := ""
-	for c := range f.loads {
-		total, others := &f.n.cards.total[c], &f.n.used[c]
-		why := f.usable[c]
-		if why == OK {
-			_, why = f.ask.check(&f.loads[c], i, others, total)
-		}
-		if why != code {
-			continue
-		}
-		most = most.Max(total.Sub(*others).Sub(f.loads[c].most))
-		if card := &f.n.cards.inventory.Cards[c]; models == "" {
-			models = card.Model
-			if f.ask.rules.TypeFits(card.Model) {
-				models = "mode " + cmp.Or(card.Mode, "hami-core")
-			}
-		}
-	}
+func (f *fitter) says(t text, code Code, need *need, i int) text {
 	switch code {
 	case CardNotHealth:
-		return "not healthy"
+		return t.add("not healthy")
 	case CardCordoned:
-		return "cordoned"
+		return t.add("cordoned")
 	case CardTypeMismatch:
-		return "of another type (" + models + ")"
+		return t.add("of another type (", f.otherType(), ")")
 	case CardMIGMode:
-		return "in MIG mode, which is not shared"
+		return t.add("in MIG mode, which is not shared")
 	case NumaNotFit:
-		return fmt.Sprintf("free enough, but no NUMA node has %d of them", need.Cards)
+		return t.add("free enough, but no NUMA node has ").number(int64(need.Cards)).add(" of them")
 	case CardUUIDMismatch:
-		return "with a UUID that is not wanted"
+		return t.add("with a UUID that is not wanted")
 	case CardTimeSlicingExhausted:
-		return "with no slot free"
+		return t.add("with no slot free")
 	case ExclusiveDeviceAllocateConflict:
-		return "in use, and a card without others is wanted"
+		return t.add("in use, and a card without others is wanted")
 	case CardInsufficientMemory:
-		wanted := fmt.Sprintf("%d MiB", need.MemoryMiB)
 		if need.MemoryMiB == 0 {
-			wanted = fmt.Sprintf("%d%% of their memory", need.MemoryPercent)
+			t = t.add("with less than ").number(int64(need.MemoryPercent)).add("% of their memory free")
+		} else {
+			t = t.add("with less than ").number(need.MemoryMiB).add(" MiB free")
 		}
-		return fmt.Sprintf("with less than %s free (most: %d MiB)", wanted, most.MemoryMiB)
+		return t.add(" (most: ").number(f.mostFree(code, i).MemoryMiB).add(" MiB)")
 	case CardInsufficientCore:
-		return fmt.Sprintf("with less than %d%% of cores free (most: %d%%)", need.Cores, most.Cores)
+		return t.add("with less than ").number(int64(need.Cores)).add("% of cores free (most: ").number(int64(f.mostFree(code, i).Cores)).add("%)")
 	case CardComputeUnitsExhausted:
-		return "with all cores taken"
+		return t.add("with all cores taken")
 	}
-	return code.Brief()
+	return t.add(code.Brief())
 }
 
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
+// mostFree is the most that is free on any card that fails for this reason.
+func (f *fitter) mostFree(code Code, i int) (most scheduler.Use) {
+	for c := range f.loads {
+		if f.usable[c] != OK {
+			continue
+		}
+		total, others := &f.n.cards.total[c], &f.n.used[c]
+		if _, why := f.ask.check(&f.loads[c], i, others, total); why == code {
+			most = most.Max(total.Sub(*others).Sub(f.loads[c].most))
+		}
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return most
+}
+
+// otherType is the type of the first card that is of another type.
+func (f *fitter) otherType() string {
+	for c, why := range f.usable {
+		if card := &f.n.cards.inventory.Cards[c]; why == CardTypeMismatch {
+			if f.ask.rules.TypeFits(card.Model) {
+				return "mode " + cmp.Or(card.Mode, "hami-core")
+			}
+			return card.Model
+		}
+	}
+	return ""
+}
+
+// text is a text in the making: an extender asks for thousands at a time.
+type text []byte
+
+func (t text) add(parts ...string) text {
+	for _, p := range parts {
+		t = append(t, p...)
+	}
+	return t
+}
+
+func (t text) number(n int64) text { return strconv.AppendInt(t, n, 10) }
+
+func (t text) cards(n int) text {
+	if n == 1 {
+		return t.add("1 card")
+	}
+	return t.number(int64(n)).add(" cards")
 }
 
 // Summary says of all nodes at once why the pod does not fit: by reason, the most frequent
@@ -177,7 +197,11 @@ func (v *Evaluation) Summary() string {
 		}
 	}
 	example := v.Verdict(groups[0].first)
-	return fmt.Sprintf("0 of %s with cards fit: %s. For example %s", plural(total, "node"), strings.Join(texts, ", "), example.Text())
+	nodes := "1 node"
+	if total > 1 {
+		nodes = fmt.Sprintf("%d nodes", total)
+	}
+	return fmt.Sprintf("0 of %s with cards fit: %s. For example %s", nodes, strings.Join(texts, ", "), example.Text())
 }
 
 // Nodes are the names of the nodes that are judged, sorted.

@@ -1,0 +1,67 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+)
+
+func TestSummary(t *testing.T) {
+	e := newEngine(t, Options{})
+	p := podOf("u", "1/50000/0")
+	summary := func() string { return e.Evaluate(e.Snapshot(), p, ask4(t, e, p)).Summary() }
+	require.Equal(t, "no node has cards registered", summary())
+	e.SetNode(&scheduler.Node{Name: "without"})
+	e.SetNode(nodeOf("a", with(h100(0, 0), cordoned)))
+	require.Equal(t, "0 of 1 node with cards fit: 1: cards are cordoned. For example a: 1 card: 1 cordoned", summary())
+	e.SetNode(nodeOf("b", with(h100(1, 0), a100)))
+	e.SetNode(nodeOf("c", with(h100(2, 0), a100)))
+	require.Equal(t, "0 of 3 nodes with cards fit: 2: cards have too little free memory, 1: cards are cordoned."+
+		" For example b: 1 card: 1 with less than 50000 MiB free (most: 40000 MiB)", summary())
+	e.SetNode(nodeOf("d", h100(3, 0)))
+	require.Empty(t, summary())
+}
+
+func TestPolicyThatThereIsNot(t *testing.T) {
+	e := newEngine(t, Options{})
+	e.SetNode(nodeOf("a", h100(0, 0)))
+	p := podOf("u", "1/1/0")
+	r := ask4(t, e, p)
+	r.Rules.CardPolicy, r.Signature = "best", "another"
+	v := e.Evaluate(e.Snapshot(), p, r)
+	require.ErrorContains(t, v.Err(), `"best" is no policy`)
+	verdict := v.Verdict("a")
+	require.False(t, verdict.Fits)
+	require.Contains(t, verdict.Text(), `"best" is no policy`)
+	require.Contains(t, v.Summary(), `"best" is no policy`)
+	_, err := e.Reserve(p, r, "a", "test")
+	require.ErrorContains(t, err, `"best" is no policy`)
+	_, err = New(Options{CardPolicy: "best"})
+	require.ErrorContains(t, err, `"best" is no policy`)
+}
+
+func TestCodes(t *testing.T) {
+	for code := range codes {
+		require.NotEmpty(t, code.String())
+		require.NotEmpty(t, code.Brief())
+	}
+	require.Equal(t, "Code(200)", Code(200).Brief())
+	require.Equal(t, "CardUuidMismatch", CardUUIDMismatch.String(), "HAMi's spelling")
+	counts := Counts{CardCordoned: 2, CardInsufficientMemory: 2, CardInsufficientCore: 1}
+	require.Equal(t, CardInsufficientMemory, counts.Main())
+}
+
+// TestSignaturesAreBounded: what is kept of requests doesn't grow with their number.
+func TestSignaturesAreBounded(t *testing.T) {
+	e := newEngine(t, Options{Signatures: 2})
+	e.SetNode(nodeOf("a", h100(0, 0)))
+	for _, shape := range []string{"1/1/0", "1/2/0", "1/1/0", "1/3/0", "1/4/0"} {
+		p := podOf("u", shape)
+		e.Evaluate(e.Snapshot(), p, ask4(t, e, p))
+	}
+	require.Len(t, e.verdicts.sheet, 2)
+	require.Equal(t, 2, e.verdicts.used.Len())
+	require.Contains(t, e.verdicts.sheet, ask4(t, e, podOf("u", "1/4/0")).Signature)
+}
