@@ -101,15 +101,17 @@ func (f *fitter) says(t text, code Code, need *need, i int) text {
 		return t.add("with no slot free")
 	case ExclusiveDeviceAllocateConflict:
 		return t.add("in use, and a card without others is wanted")
+	// kube-scheduler makes events of these texts by fmt, as a format without arguments: a
+	// percent sign would become "%!(MISSING)".
 	case CardInsufficientMemory:
 		if need.MemoryMiB == 0 {
-			t = t.add("with less than ").number(int64(need.MemoryPercent)).add("% of their memory free")
+			t = t.add("with less than ").number(int64(need.MemoryPercent)).add(" percent of their memory free")
 		} else {
 			t = t.add("with less than ").number(need.MemoryMiB).add(" MiB free")
 		}
 		return t.add(" (most: ").number(f.mostFree(code, i).MemoryMiB).add(" MiB)")
 	case CardInsufficientCore:
-		return t.add("with less than ").number(int64(need.Cores)).add("% of cores free (most: ").number(int64(f.mostFree(code, i).Cores)).add("%)")
+		return t.add("with less than ").number(int64(need.Cores)).add(" percent of cores free (most: ").number(int64(f.mostFree(code, i).Cores)).add(" percent)")
 	case CardComputeUnitsExhausted:
 		return t.add("with all cores taken")
 	}
