@@ -110,6 +110,9 @@ func BenchmarkCold(b *testing.B) {
 		{"topology", []string{"4/8000/10"}, map[string]string{"hami.io/gpu-scheduler-policy": "topology-aware"}},
 		{"type", []string{"1/8000/10"}, map[string]string{"nvidia.com/use-gputype": "A100,H100"}},
 		{"nowhere", []string{"1/80000/0"}, nil},
+		// The worst: each container fits, and their sum too, but not all of them.
+		{"9containers-nowhere", slices.Repeat([]string{"1/40000/0"}, 9), nil},
+		{"6containers-nowhere", []string{"1/40000/0", "2/40001/0", "1/40002/0", "2/40003/0", "2/40004/0", "1/40005/0"}, nil},
 	} {
 		for _, nodes := range sizes {
 			b.Run(fmt.Sprintf("pod=%s/nodes=%d", kind.name, nodes), func(b *testing.B) {

@@ -125,6 +125,10 @@ func TestUnreserve(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "b", e.Holding("u1"), "a reservation moves with the pod")
 	require.Equal(t, scheduler.Use{}, used(e, "a", 0))
+	e.SetPod(p)
+	require.Equal(t, "b", e.Holding("u1"), "its annotations have not come yet")
+	e.SetPod(bindTo(p, "a"))
+	require.Empty(t, e.Holding("u1"), "somebody else has bound it to another node")
 }
 
 func TestNoRoom(t *testing.T) {

@@ -110,8 +110,8 @@ func (e *Engine) setUnplaced(p *pod, object *scheduler.Pod) {
 		if p.problem == "" {
 			p.problem = "its annotations are gone; it keeps what it has until it ends"
 		}
-	case p.phase == written:
-		e.drop(p)
+	case p.phase == written || object.Node != "" && object.Node != p.held.placement.Node:
+		e.drop(p) // of the reservation nothing will come
 	}
 }
 

@@ -1,8 +1,14 @@
 package engine
 
+import (
+	"math"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+)
+
 // searchSteps bounds the search for a pod of several containers on one node. Three
-// containers on 16 cards need less even where nothing fits.
-const searchSteps = 5000
+// containers on 8 cards need less even where nothing fits.
+const searchSteps = 2000
 
 // retry is for a pod of several containers that does not fit in the usual order: in
 // another order it may. The largest containers first is tried by the policy; then any way
@@ -12,14 +18,16 @@ func (f *fitter) retry(o *outcome) bool {
 		return false
 	}
 	f.clear()
-	second := outcome{}
-	if f.serve(f.ask.bySize, &second) {
-		return true
-	}
-	f.clear()
-	f.steps = searchSteps
-	if f.search(0, 0) {
-		return true
+	if f.enough() {
+		var second outcome
+		if f.serve(f.ask.bySize, &second) {
+			return true
+		}
+		f.clear()
+		f.steps = searchSteps
+		if f.search(0, 0) {
+			return true
+		}
 	}
 	o.together = true
 	return false
@@ -38,6 +46,26 @@ func (f *fitter) possible() bool {
 	return true
 }
 
+// enough says whether what runs together is no more than what is free of all cards together.
+func (f *fitter) enough() bool {
+	var free, wanted scheduler.Use
+	smallest := int64(math.MaxInt64)
+	for c, why := range f.usable {
+		if why == OK {
+			free = free.Add(f.n.cards.total[c].Sub(f.n.used[c]).Max(scheduler.Use{}))
+			smallest = min(smallest, f.n.cards.total[c].MemoryMiB)
+		}
+	}
+	for i := range f.ask.needs {
+		if need := &f.ask.needs[i]; need.kind != scheduler.Init {
+			for range need.Cards {
+				wanted = wanted.Add(need.Use(smallest))
+			}
+		}
+	}
+	return wanted.MemoryMiB <= free.MemoryMiB && wanted.Cores <= free.Cores && wanted.Slots <= free.Slots
+}
+
 // search serves the needs from the k-th of bySize on, from cards at or after the given
 // one for the k-th, in any way that there is.
 func (f *fitter) search(k, from int) bool {
@@ -47,7 +75,7 @@ func (f *fitter) search(k, from int) bool {
 	i := f.ask.bySize[k]
 	need := &f.ask.needs[i]
 	if len(f.given[i]) == need.Cards {
-		return f.search(k+1, 0)
+		return f.search(k+1, f.first(k+1))
 	}
 	for c := from; c < len(f.loads); c++ {
 		if f.steps--; f.steps < 0 {
@@ -68,6 +96,18 @@ func (f *fitter) search(k, from int) bool {
 		f.loads[c].most = before
 	}
 	return false
+}
+
+// first is the first card to try for the k-th: of two containers that are the same, the
+// second goes nowhere before the first.
+func (f *fitter) first(k int) int {
+	if k == len(f.ask.bySize) {
+		return 0
+	}
+	if i := f.ask.bySize[k]; i > 0 && f.ask.bySize[k-1] == i-1 && f.ask.needs[i] == f.ask.needs[i-1] {
+		return f.given[i-1][0]
+	}
+	return 0
 }
 
 func (f *fitter) numa(card int) int { return f.n.cards.numa[card] }

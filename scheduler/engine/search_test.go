@@ -104,7 +104,11 @@ func TestFindsWhatFits(t *testing.T) {
 		others := append([]scheduler.Use(nil), e.Snapshot().node("n").used...)
 		var containers []string
 		for range rapid.IntRange(1, 4).Draw(t, "containers") {
-			containers = append(containers, drawContainer(t, len(cards)))
+			if n := len(containers); n > 0 && rapid.Bool().Draw(t, "the same again") {
+				containers = append(containers, containers[n-1])
+			} else {
+				containers = append(containers, drawContainer(t, len(cards)))
+			}
 		}
 		p := podOf("u", containers...)
 		if rapid.Bool().Draw(t, "numa-bind") {
