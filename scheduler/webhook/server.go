@@ -27,9 +27,8 @@ type Options struct {
 	CertFile, KeyFile string
 	Certificate       Certificate
 	// Client is for the Secret and the webhook configurations; not needed with files.
-	Client  kubernetes.Interface
-	Metrics Metrics // may be nil
-	Log     *slog.Logger
+	Client kubernetes.Interface
+	Log    *slog.Logger
 	// Linger is how long the server goes on, not ready any more, when it is to end: the API server
 	// learns late that it is asked elsewhere.
 	Linger time.Duration
@@ -122,7 +121,7 @@ func Run(ctx context.Context, o Options) error {
 		return certificates.Ready()
 	}
 	server := &http.Server{
-		Handler:           Handler(o.Rules, ready, o.Metrics, o.Log),
+		Handler:           o.pages(ready),
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificates.GetCertificate},
 		ReadHeaderTimeout: readLimit, ReadTimeout: readLimit, WriteTimeout: writeLimit, IdleTimeout: idleLimit,
 		MaxHeaderBytes: 64 << 10,

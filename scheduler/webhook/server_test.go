@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -74,7 +75,23 @@ func TestRunWithFiles(t *testing.T) {
 	o.CertFile, o.KeyFile = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	require.NoError(t, os.WriteFile(o.CertFile, b.Cert, 0o600))
 	require.NoError(t, os.WriteFile(o.KeyFile, b.Key, 0o600))
-	require.NoError(t, healthy(run(t, o), b.Trusted))
+	at := run(t, o)
+	require.NoError(t, healthy(at, b.Trusted))
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(b.Trusted)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "gpuslice-webhook.kube-system.svc"}}}
+	defer client.CloseIdleConnections()
+	body, err := os.ReadFile("testdata/binding.json")
+	require.NoError(t, err)
+	response, err := client.Post("https://"+at+"/validate", "application/json", bytes.NewReader(body))
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	response, err = client.Get("https://" + at + "/metrics")
+	require.NoError(t, err)
+	defer response.Body.Close()
+	page, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(page), `gpuslice_scheduler_admission_total{outcome="denied",path="/validate",reason="owned_annotation"} 1`)
 }
 
 // TestRunLingers: who asks a server that is ending is answered, and told to ask elsewhere.

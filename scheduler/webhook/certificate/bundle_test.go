@@ -115,7 +115,7 @@ func TestNextOverTheYears(t *testing.T) {
 		if quiet++; quiet <= late || len(parseAuthorities(b.Trusted)) > 1 {
 			now = now.Add(20 * time.Minute)
 		} else {
-			now = now.Add(5 * 24 * time.Hour)
+			now = now.Add(30 * 24 * time.Hour)
 		}
 	}
 	require.GreaterOrEqual(t, len(authorities), 3)
