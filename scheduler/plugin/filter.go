@@ -98,7 +98,7 @@ func refusal(verdict *engine.Verdict) *fwk.Status {
 	if reasons := verdict.Reasons(); others(&reasons) {
 		code = fwk.Unschedulable
 	}
-	return fwk.NewStatus(code, verdict.Reason().Brief())
+	return fwk.NewStatus(code, "node(s): "+verdict.Reason().Brief())
 }
 
 // others says whether other pods are in the way, on some card at least: then kube-scheduler
