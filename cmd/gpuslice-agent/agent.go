@@ -18,6 +18,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
+	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/podresources"
@@ -31,8 +32,17 @@ import (
 // may hang with a card that hangs; meanwhile grants are refused, and tried again.
 const firstLook = time.Second
 
-// run wires the agent and runs it until ctx ends.
+// admission is how long a kubelet may take with a pod that was bound before schedulers
+// knew that the node is left.
+const admission = time.Second
+
+// run wires the agent and runs it until ctx ends. Schedulers are told of that first, and
+// the kubelet is served for a moment longer: a pod that it admits without us has failed for
+// good (UnexpectedAdmissionError).
 func run(ctx context.Context, o options, log *slog.Logger) error {
+	leaving := ctx
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
 	unlock, err := prepareStateDir(o.StateDir, log)
 	if err != nil {
 		return err
@@ -60,9 +70,14 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	first := background{registry.Run}
 	var then background
 	published := newPublisher(&o, inventory, log)
-	if err := o.tell(published, &first, &then, log); err != nil {
+	registered, err := o.tell(published, &first, log)
+	if err != nil {
 		return err
 	}
+	then = append(then, func(ctx context.Context) {
+		defer stop()
+		leave(ctx, leaving, registered)
+	})
 	plugin, err := o.guardian(ledger, registry, published, &first, log)
 	if err != nil {
 		return err
@@ -167,11 +182,29 @@ func (o *options) guardian(ledger *grant.Ledger, registry *oci.Registry, p *publ
 	return nriplugin.New(config)
 }
 
-// tell has the API server told of the node, and the node's configuration followed.
-func (o *options) tell(p *publisher, first, then *background, log *slog.Logger) error {
+// leave returns when ctx ends or, with schedulers told and a moment later, leaving does.
+// Until then they are told of the node by registered, which may be nil.
+func leave(ctx, leaving context.Context, registered *noderegister.Publisher) {
+	telling, cancel := context.WithCancel(leaving)
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	if registered == nil {
+		<-telling.Done()
+		return
+	}
+	registered.Run(telling)
+	select {
+	case <-ctx.Done():
+	case <-time.After(admission):
+	}
+}
+
+// tell has the node's configuration followed. The publisher that it returns, which tells
+// the API server of the node, is to be run; it is nil where there is no API server.
+func (o *options) tell(p *publisher, first *background, log *slog.Logger) (*noderegister.Publisher, error) {
 	registered, err := o.register(p, log)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var labels func() (map[string]string, bool) // without an API server there are none
 	if registered != nil {
@@ -179,12 +212,11 @@ func (o *options) tell(p *publisher, first, then *background, log *slog.Logger) 
 			known := registered.Labels()
 			return known, known != nil
 		}
-		*then = append(*then, registered.Run)
 	}
 	if o.NodeConfigFile != "" {
 		*first = append(*first, o.followNodeConfig(p, labels, log).Run)
 	}
-	return nil
+	return registered, nil
 }
 
 // followNodeConfig has the publisher follow the node's configuration.

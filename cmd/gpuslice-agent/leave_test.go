@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
+	"github.com/gpuslice/gpuslice/gpu"
+)
+
+// nodeObject is the metadata of a Node that is told.
+type nodeObject struct {
+	mu     sync.Mutex
+	object metav1.PartialObjectMetadata
+	told   chan struct{} // closed by the first write
+	once   sync.Once
+}
+
+func (n *nodeObject) Get(context.Context, string) (*metav1.PartialObjectMetadata, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.object.DeepCopy(), nil
+}
+
+func (n *nodeObject) Patch(_ context.Context, _ string, patch []byte) (*metav1.PartialObjectMetadata, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	defer n.once.Do(func() { close(n.told) })
+	if err := json.Unmarshal(patch, &n.object); err != nil {
+		return nil, err
+	}
+	return n.object.DeepCopy(), nil
+}
+
+func newRegistered(t *testing.T, n *nodeObject) *noderegister.Publisher {
+	registered, err := noderegister.New(noderegister.Config{
+		Client: n, NodeName: "node-1",
+		Node: func() (noderegister.Node, bool) {
+			return noderegister.Node{Devices: []noderegister.Device{{
+				Card: gpu.Card{UUID: "GPU-1"}, Slots: 10, MemoryMiB: 1000, CorePercent: 100, Mode: noderegister.ModeShared, Healthy: true,
+			}}}, true
+		},
+	})
+	require.NoError(t, err)
+	return registered
+}
+
+// The rest of the agent is stopped only when schedulers know that the node is left: what
+// they bind until then the kubelet has to find a device plugin for.
+func TestSchedulersAreToldBeforeTheAgentStops(t *testing.T) {
+	n := &nodeObject{told: make(chan struct{})}
+	leaving, signal := context.WithCancel(t.Context())
+	left := make(chan string, 1)
+	go func() {
+		leave(t.Context(), leaving, newRegistered(t, n))
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		left <- n.object.Annotations["hami.io/node-nvidia-register"]
+	}()
+	<-n.told
+	n.mu.Lock()
+	require.Contains(t, n.object.Annotations["hami.io/node-nvidia-register"], `"health":true`)
+	n.mu.Unlock()
+	select {
+	case <-left:
+		require.Fail(t, "it left before it was told to")
+	default:
+	}
+	signal()
+	require.NotContains(t, <-left, `"health":true`)
+}
+
+// What ends because of a failure doesn't wait for pods.
+func TestAFailureIsNotWaitedFor(t *testing.T) {
+	n := &nodeObject{told: make(chan struct{})}
+	running, fail := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		leave(running, t.Context(), newRegistered(t, n))
+		close(done)
+	}()
+	<-n.told
+	fail()
+	<-done
+}
+
+func TestLeaveWithoutAnAPIServer(t *testing.T) {
+	for _, end := range []func(running, leaving context.CancelFunc){
+		func(running, _ context.CancelFunc) { running() },
+		func(_, leaving context.CancelFunc) { leaving() },
+	} {
+		running, fail := context.WithCancel(t.Context())
+		leaving, signal := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			leave(running, leaving, nil)
+			close(done)
+		}()
+		end(fail, signal)
+		select {
+		case <-done:
+		case <-time.After(time.Minute):
+			require.Fail(t, "it doesn't leave")
+		}
+		fail()
+		signal()
+	}
+}
