@@ -50,10 +50,15 @@ test-faults: setup binaries ## Try to get a card past a broken agent: the whole 
 test-steps: setup binaries ## Kill a process at every step of the limiter that another can see (STEPS=instructions: at every instruction)
 	VGPU_EVERY_STEP=$(or $(STEPS),stores) go test -count=1 -timeout 5h -v -run TestKilledAtEveryStep ./test/limiter
 
+# Built as the binaries and the scheduler are, so that nothing is compiled twice. With the extender only what it decides
+# is tested again.
+E2E := go test -trimpath -tags nri_no_wasm,e2e -count=1 -v -timeout 15m
+
 e2e: setup build ## Run everything on a real Kubernetes that is brought up on this machine (20 minutes at most, as root)
 	@test/setup.sh --kubernetes
-	cd test/admission && go test -tags nri_no_wasm,e2e -count=1 -timeout 5m -run TestAPIServer .
-	go test -tags nri_no_wasm,e2e -count=1 -timeout 15m -v ./test/e2e
+	cd test/admission && $(E2E) -run TestAPIServer .
+	$(E2E) ./test/e2e
+	$(E2E) -skip 'Cheats|Webhook|Forged|Unscheduled|ByHand|NodeTells|Ephemeral|Shared|ContainerThat|Resize' ./test/e2e -door=extender
 
 gpu-test: ## Run the limiter on this machine's card (needs gcc and NVIDIA's driver, and neither Go nor containers)
 	test/gpu/gpu-test.sh $(GPU_TEST_ARGS)

@@ -38,10 +38,12 @@ type bookings struct {
 	client   kubernetes.Interface
 	capacity map[string]scheduler.Use
 
-	mu    sync.Mutex
-	pods  map[string]*corev1.Pod
-	wrong map[string]bool
-	stop  chan struct{}
+	mu sync.Mutex
+	// tolerant says that the kubelet may take pods back.
+	tolerant bool
+	pods     map[string]*corev1.Pod
+	wrong    map[string]bool
+	stop     chan struct{}
 }
 
 func followBookings(client kubernetes.Interface) (*bookings, error) {
@@ -73,7 +75,7 @@ func (b *bookings) set(object any) {
 	pod := object.(*corev1.Pod)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if pod.Status.Phase == corev1.PodFailed {
+	if pod.Status.Phase == corev1.PodFailed && !b.tolerant {
 		if reason := pod.Status.Reason; reason == "UnexpectedAdmissionError" || strings.HasPrefix(reason, "OutOf") {
 			b.wrong[fmt.Sprintf("pod %s/%s: %s: %s", pod.Namespace, pod.Name, reason, pod.Status.Message)] = true
 		}
@@ -129,6 +131,13 @@ func granted(pods []*corev1.Pod) map[string]scheduler.Use {
 		}
 	}
 	return total
+}
+
+// tolerate says whether the kubelet may take pods back from now on.
+func (b *bookings) tolerate(tolerant bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tolerant = tolerant
 }
 
 // close says what was found.

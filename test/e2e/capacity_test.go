@@ -5,6 +5,8 @@ package e2e_test
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,7 +49,8 @@ func (s *space) waitRunning(app string, want int) []corev1.Pod {
 		if err != nil {
 			return err
 		}
-		pods = list.Items
+		// Those that the kubelet has taken back stay there (bookings looks at them).
+		pods = slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
 		for i := range pods {
 			if err := kube.Running(&pods[i]); err != nil {
 				return fmt.Errorf("pod %s: %w", pods[i].Name, err)
@@ -149,35 +152,82 @@ func TestQuota(t *testing.T) {
 	s.run(pod("fits-too", container("main", gpu(4000, 30))))
 }
 
-// A pod of a higher priority class takes the place of one of a lower, by memory or by
-// compute time, not only by the number of devices.
-func TestPreemption(t *testing.T) {
-	for name, ask := range map[string]resources{
-		"memory":       gpu(60000, 0),
-		"compute time": gpu(1000, 60),
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newSpace(t)
-			for class, value := range map[string]int32{"low": 10, "high": 1000} {
-				class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: s.name + "-" + class}, Value: value}
-				_, err := cluster.API.SchedulingV1().PriorityClasses().Create(context.Background(), class, metav1.CreateOptions{})
-				require.NoError(t, err)
-				t.Cleanup(func() {
-					require.NoError(t, cluster.API.SchedulingV1().PriorityClasses().Delete(context.Background(), class.Name, metav1.DeleteOptions{}))
-				})
-			}
-			uuid := cards(t)[6] // an A100, which has room for one of them
-			for _, name := range []string{"low", "high"} {
-				p := pod(name, container("main", ask))
-				p.Annotations = map[string]string{"nvidia.com/use-gpuuuid": uuid}
-				p.Spec.PriorityClassName = s.name + "-" + name
-				p = s.run(p)
-				require.Equal(t, uuid, placed(t, p)["main"][0].UUID)
-				require.Equal(t, uuid, s.devices(p, "main")[0].uuid)
-			}
-			pods, err := cluster.API.CoreV1().Pods(s.name).List(context.Background(), metav1.ListOptions{})
-			require.NoError(t, err)
-			require.Len(t, pods.Items, 1, "the other was taken off")
+// gpu-manager's quota: how many cards of a model a namespace may have.
+func TestCardQuota(t *testing.T) {
+	ctx := context.Background()
+	label := func(value string) {
+		_, err := cluster.API.CoreV1().Nodes().Patch(ctx, harness.NodeName, types.MergePatchType,
+			[]byte(`{"metadata":{"labels":{"gaia.tencent.com/gpu-model":`+value+`}}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	s, other := newSpace(t), newSpace(t)
+	defer s.empty() // before the other one is cleared, after which no card may be in use
+	label(`"H200"`)
+	t.Cleanup(func() { label("null") })
+	namespace, name, _ := strings.Cut(kube.CardQuota, "/")
+	maps := cluster.API.CoreV1().ConfigMaps(namespace)
+	_, err := maps.Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"gpu_quota": `{"` + s.name + `":{"quota":{"H200":1}}}`},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, maps.Delete(ctx, name, metav1.DeleteOptions{})) })
+
+	// The scheduler is told of the ConfigMap in its own time: until then nothing is limited.
+	require.NoError(t, harness.Until(ctx, patience, func(context.Context) error {
+		s.create(pod("try", container("main", resources{"nvidia.com/gpu": "2", "nvidia.com/gpumem": "1000", "nvidia.com/gpucores": "60"})))
+		defer s.delete("try")
+		if came, _, says := s.cameOf("try"); came != unscheduled {
+			return fmt.Errorf("more than the quota is %s %s", came, says)
+		}
+		return nil
+	}))
+	s.run(pod("fits", container("main", gpu(1000, 60))))
+	s.create(pod("waits", container("main", gpu(1000, 60))))
+	came, _, says := s.cameOf("waits")
+	require.Equal(t, unscheduled, came)
+	require.Contains(t, says, "quota")
+	s.run(pod("fits-too", container("main", gpu(1000, 40))))
+	other.run(pod("of-others", container("main", gpu(1000, 60))))
+}
+
+// preempt runs a pod of a low priority class, and then one of a high class for which there
+// is no room beside it: the first one goes.
+func preempt(t *testing.T, low, high resources, annotations map[string]string) {
+	ctx := context.Background()
+	s := newSpace(t)
+	for class, value := range map[string]int32{"low": 10, "high": 1000} {
+		class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: s.name + "-" + class}, Value: value}
+		_, err := cluster.API.SchedulingV1().PriorityClasses().Create(ctx, class, metav1.CreateOptions{})
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			require.NoError(t, cluster.API.SchedulingV1().PriorityClasses().Delete(ctx, class.Name, metav1.DeleteOptions{}))
 		})
 	}
+	for _, one := range []struct {
+		name string
+		ask  resources
+	}{{"low", low}, {"high", high}} {
+		p := pod(one.name, container("main", one.ask))
+		p.Annotations = annotations
+		p.Spec.PriorityClassName = s.name + "-" + one.name
+		p = s.run(p)
+		require.NotEmpty(t, s.devices(p, "main"))
+	}
+	pods, err := cluster.API.CoreV1().Pods(s.name).List(ctx, metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, pods.Items, 1, "the other was taken off")
+}
+
+// A pod of a higher priority class takes the place of one of a lower.
+func TestPreemption(t *testing.T) {
+	t.Run("cards", func(t *testing.T) {
+		withAgent(t, "nvidia.com/gpu", 8, "--device-split-count=1")
+		preempt(t, resources{"nvidia.com/gpu": "8", "nvidia.com/gpumem": "1000"}, gpu(1000, 10), nil)
+	})
+	if door == kube.Extender {
+		return // kube-scheduler asks an extender only where evicting frees cards by number (package extender's manual)
+	}
+	oneCard := map[string]string{"nvidia.com/use-gpuuuid": cards(t)[6]}
+	t.Run("memory", func(t *testing.T) { preempt(t, gpu(60000, 0), gpu(60000, 0), oneCard) })
+	t.Run("compute time", func(t *testing.T) { preempt(t, gpu(1000, 60), gpu(1000, 60), oneCard) })
 }

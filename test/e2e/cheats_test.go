@@ -215,6 +215,7 @@ func (s *space) cameOf(name string) (came outcome, p *corev1.Pod, says string) {
 	if came == limited && len(s.devices(p, "main")) == 0 {
 		came = broken
 	}
+	require.NotContains(s.t, cluster.Events(context.Background(), s.name, name), "%!", "an event's text is no format")
 	return came, p, says
 }
 

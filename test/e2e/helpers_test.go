@@ -73,10 +73,18 @@ func newSpace(t *testing.T) *space {
 func (s *space) in(t *testing.T) *space { return &space{t: t, name: s.name, tenant: s.tenant} }
 
 func (s *space) clear() {
-	t, ctx := s.t, context.Background()
+	ctx := context.Background()
+	s.empty()
+	assert.NoError(s.t, harness.Until(ctx, patience, unused))
+	assert.NoError(s.t, cluster.API.CoreV1().Namespaces().Delete(ctx, s.name, metav1.DeleteOptions{}))
+}
+
+// empty deletes all pods, and waits until they are gone.
+func (s *space) empty() {
+	ctx := context.Background()
 	background := metav1.DeletePropagationBackground
-	require.NoError(t, cluster.API.AppsV1().Deployments(s.name).DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: &background}, metav1.ListOptions{}))
-	err := harness.Until(ctx, 2*patience, func(ctx context.Context) error {
+	assert.NoError(s.t, cluster.API.AppsV1().Deployments(s.name).DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: &background}, metav1.ListOptions{}))
+	assert.NoError(s.t, harness.Until(ctx, 2*patience, func(ctx context.Context) error {
 		if err := cluster.API.CoreV1().Pods(s.name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 			return err
 		}
@@ -85,10 +93,7 @@ func (s *space) clear() {
 			err = fmt.Errorf("%d pods are left, of which the first is %s", len(pods.Items), pods.Items[0].Name)
 		}
 		return err
-	})
-	assert.NoError(t, err)
-	assert.NoError(t, harness.Until(ctx, patience, func(ctx context.Context) error { return unused(ctx) }))
-	assert.NoError(t, cluster.API.CoreV1().Namespaces().Delete(ctx, s.name, metav1.DeleteOptions{}))
+	}))
 }
 
 // unused says what of the cards is still given out.

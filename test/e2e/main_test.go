@@ -21,6 +21,12 @@ import (
 // cluster serves all tests.
 var cluster *kube.Cluster
 
+// takeDown is how long it may take to end a cluster.
+const takeDown = 2 * time.Minute
+
+// followed are all pods of the cluster.
+var followed *bookings
+
 // door is how the scheduler is asked.
 var door = kube.Framework
 
@@ -45,6 +51,12 @@ func run(m *testing.M) (code int) {
 	// Ctrl-C ends the tests' processes by their closing, in order.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	// Nor does -timeout end the process with the cluster left behind.
+	if timeout, set := flag.Lookup("test.timeout").Value.(flag.Getter).Get().(time.Duration); set && timeout > 2*takeDown {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout-takeDown)
+		defer cancel()
+	}
 	began := time.Now()
 	var err error
 	cluster, err = kube.New(ctx, kube.Options{Door: door, Progress: func(format string, args ...any) {
@@ -60,6 +72,7 @@ func run(m *testing.M) (code int) {
 	select {
 	case code = <-done:
 	case <-ctx.Done():
+		fmt.Fprintf(os.Stderr, "--- FAIL: the tests were ended: %v\n", context.Cause(ctx))
 		code = 130
 	}
 	if code != 0 {
@@ -69,7 +82,7 @@ func run(m *testing.M) (code int) {
 			<-ctx.Done()
 		}
 	}
-	closing, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	closing, cancel := context.WithTimeout(context.Background(), takeDown)
 	defer cancel()
 	if err := cluster.Close(closing); err != nil {
 		fmt.Fprintf(os.Stderr, "take the cluster down: %v\n", err)
@@ -80,13 +93,14 @@ func run(m *testing.M) (code int) {
 
 // runTests runs the tests while all that is granted is followed.
 func runTests(m *testing.M) int {
-	bookings, err := followBookings(cluster.API)
+	var err error
+	followed, err = followBookings(cluster.API)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "follow the pods: %v\n", err)
 		return 1
 	}
 	code := m.Run()
-	for _, wrong := range bookings.close() {
+	for _, wrong := range followed.close() {
 		fmt.Fprintf(os.Stderr, "--- FAIL: %s\n", wrong)
 		code = 1
 	}

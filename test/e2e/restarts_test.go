@@ -15,7 +15,17 @@ type restart struct {
 
 // restarts are those of all but the scheduler.
 var restarts = []restart{
-	{"agent", func(ctx context.Context) error { return cluster.RestartAgent(ctx) }},
+	{"agent", func(ctx context.Context) error { return cluster.RestartAgentWith(ctx) }},
+	{"agent, killed", func(ctx context.Context) error {
+		// What is bound while there is no device plugin the kubelet fails for good, and of
+		// one that was killed nobody is told before.
+		followed.tolerate(true)
+		defer followed.tolerate(false)
+		if err := cluster.RestartAgent(ctx); err != nil {
+			return err
+		}
+		return cluster.WaitNode(ctx)
+	}},
 	{"kubelet", func(ctx context.Context) error {
 		if err := cluster.Kubelet.Stop(15 * time.Second); err != nil {
 			return err

@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -26,6 +25,9 @@ const (
 
 // Doors are all of them.
 var Doors = []Door{Framework, Extender}
+
+// CardQuota is the ConfigMap of gpu-manager's quota, as namespace/name.
+const CardQuota = "kube-system/gpuquota"
 
 // SchedulerName is which scheduler the webhook gives pods with cards to; empty leaves them
 // with the stock one.
@@ -118,11 +120,29 @@ func (c *Cluster) schedulerConfig(text []byte, user User) (path string, err erro
 	connection["kubeconfig"] = kubeconfig
 	config["clientConnection"] = connection
 	config["leaderElection"] = map[string]any{"leaderElect": false}
+	for _, profile := range mapsIn(config["profiles"]) {
+		for _, plugin := range mapsIn(profile["pluginConfig"]) {
+			if args, ours := plugin["args"].(map[string]any); ours && plugin["name"] == "GPUSlice" {
+				args["cardQuota"] = CardQuota
+			}
+		}
+	}
 	if text, err = yaml.Marshal(config); err != nil {
 		return "", err
 	}
 	path = filepath.Join(c.Dir, "scheduler.yaml")
 	return path, os.WriteFile(path, text, 0o600)
+}
+
+// mapsIn are the elements of a list that are maps.
+func mapsIn(list any) (found []map[string]any) {
+	elements, _ := list.([]any)
+	for _, e := range elements {
+		if m, is := e.(map[string]any); is {
+			found = append(found, m)
+		}
+	}
+	return found
 }
 
 // shipped reads a file that is installed with gpuslice.
@@ -147,8 +167,13 @@ func (c *Cluster) startExtender(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	config := filepath.Join(c.Dir, "extender.yaml")
+	settings := "apiVersion: gpuslice.io/v1\nkind: GPUSliceArgs\ncardQuota: " + CardQuota + "\n"
+	if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
+		return err
+	}
 	c.Extender, err = harness.StartProcess(c.Dir, "gpuslice-extender", nil, path,
-		"extender", "--kubeconfig="+kubeconfig, "--listen="+c.extenderAddress(), "--leader-elect=false", "--verbose")
+		"extender", "--config="+config, "--kubeconfig="+kubeconfig, "--listen="+c.extenderAddress(), "--leader-elect=false", "--verbose")
 	if err != nil {
 		return err
 	}
@@ -167,15 +192,8 @@ func (c *Cluster) startStock() (*harness.Process, error) {
 	if err := yaml.Unmarshal(shipped, &text); err != nil {
 		return nil, err
 	}
-	extenders, _ := text["extenders"].([]any)
-	for _, e := range extenders {
-		extender, _ := e.(map[string]any)
-		if extender == nil {
-			return nil, fmt.Errorf("extender-config.yaml: an extender is a %T", e)
-		}
+	for _, extender := range mapsIn(text["extenders"]) {
 		extender["urlPrefix"] = "http://" + c.extenderAddress()
-		delete(extender, "enableHTTPS")
-		delete(extender, "tlsConfig")
 	}
 	if shipped, err = yaml.Marshal(text); err != nil {
 		return nil, err
