@@ -22,27 +22,37 @@ type Stats struct {
 	Problems int
 }
 
-// Stats is for metrics. It costs a walk over nodes and pods.
+// Stats is for metrics. It costs a look at the pods that have problems.
 func (e *Engine) Stats() Stats {
-	s := Stats{Reserved: e.stats.reserved.Load(), Repeated: e.stats.again.Load(), Refused: e.stats.refused.Load(), Expired: e.stats.expired.Load()}
-	e.Snapshot().each(func(n *node) {
-		if n.registered {
-			s.Nodes++
-			s.Cards += len(n.cards.total)
-		}
-	})
+	now := e.look()
+	return Stats{
+		Reserved: e.stats.reserved.Load(), Repeated: e.stats.again.Load(), Refused: e.stats.refused.Load(), Expired: e.stats.expired.Load(),
+		Nodes: now.snapshot.sum.nodes, Cards: now.snapshot.sum.cards, Pods: now.holding, Reservations: len(now.waiting),
+		Problems: now.snapshot.sum.problems + len(now.podProblems()),
+	}
+}
+
+// look is a snapshot and what belongs to it of the pods: what is to be told is made of it
+// without the engine's lock.
+type look struct {
+	snapshot *Snapshot
+	holding  int
+	waiting  map[string]pod // by UID
+	troubled []pod
+}
+
+func (e *Engine) look() *look {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, p := range e.pods {
-		if p.held != nil {
-			s.Pods++
-			if p.phase != bound {
-				s.Reservations++
-			}
-		}
+	e.expire()
+	l := &look{snapshot: e.newest.Load(), holding: e.holding, waiting: make(map[string]pod, len(e.waiting)), troubled: make([]pod, 0, len(e.troubled))}
+	for _, p := range e.waiting {
+		l.waiting[p.uid] = *p
 	}
-	s.Problems = len(e.problems())
-	return s
+	for _, p := range e.troubled {
+		l.troubled = append(l.troubled, *p)
+	}
+	return l
 }
 
 // Problem is something that somebody has to look at.
@@ -56,35 +66,54 @@ type Problem struct {
 
 // Problems are annotations that can't be read or must not be believed, and cards of which
 // more is taken than there is (by other schedulers, or because the card has shrunk).
-func (e *Engine) Problems() []Problem {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.problems()
-}
+func (e *Engine) Problems() []Problem { return e.look().problems() }
 
-func (e *Engine) problems() []Problem {
-	var all []Problem
-	e.newest.Load().each(func(n *node) {
-		if n.problem != "" {
-			all = append(all, Problem{Node: n.name, Text: n.problem})
-		}
-		for i, used := range n.used {
-			if total := n.cards.total[i]; used.MemoryMiB > total.MemoryMiB || used.Cores > total.Cores || used.Slots > total.Slots {
-				all = append(all, Problem{Node: n.name, Text: fmt.Sprintf(
-					"card %s: more is taken than there is: %d of %d MiB, %d of %d%% of cores, %d of %d slots: end pods there, or see what else gives out its cards",
-					n.cards.inventory.Cards[i].UUID, used.MemoryMiB, total.MemoryMiB, used.Cores, total.Cores, used.Slots, total.Slots)})
-			}
-		}
-	})
-	for _, p := range e.pods {
-		if p.problem != "" {
-			all = append(all, Problem{PodUID: p.uid, Pod: p.namespace + "/" + p.name, Text: p.problem})
-		}
-	}
+func (l *look) problems() []Problem {
+	all := l.podProblems()
+	l.snapshot.each(func(n *node) { n.troubles(&all) })
 	slices.SortFunc(all, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.Text, b.Text))
 	})
 	return all
+}
+
+// podProblems are those of pods. A pod that nobody gave cards is one only where there are
+// cards of ours: elsewhere it has those of another system.
+func (l *look) podProblems() (all []Problem) {
+	for i := range l.troubled {
+		p := &l.troubled[i]
+		text := p.problem
+		if n := l.snapshot.node(p.unserved); text == "" && n != nil && len(n.cards.total) > 0 {
+			text = fmt.Sprintf("it is on node %s, asks for cards and was given none, so that nothing is counted: another scheduler or spec.nodeName has put it there; delete it, so that it is scheduled again", p.unserved)
+		}
+		if text != "" {
+			all = append(all, Problem{PodUID: p.uid, Pod: p.namespace + "/" + p.name, Text: text})
+		}
+	}
+	return all
+}
+
+// troubles is how many problems the node has; they are appended to all, unless it is nil.
+func (n *node) troubles(all *[]Problem) (count int) {
+	if n.problem != "" {
+		count++
+		if all != nil {
+			*all = append(*all, Problem{Node: n.name, Text: n.problem})
+		}
+	}
+	for i, used := range n.used {
+		total := n.cards.total[i]
+		if used.MemoryMiB <= total.MemoryMiB && used.Cores <= total.Cores && used.Slots <= total.Slots {
+			continue
+		}
+		count++
+		if all != nil {
+			*all = append(*all, Problem{Node: n.name, Text: fmt.Sprintf(
+				"card %s: more is taken than there is: %d of %d MiB, %d of %d%% of cores, %d of %d slots: end pods there, or see what else gives out its cards",
+				n.cards.inventory.Cards[i].UUID, used.MemoryMiB, total.MemoryMiB, used.Cores, total.Cores, used.Slots, total.Slots)})
+		}
+	}
+	return count
 }
 
 // State is all that the engine knows, for people and for /debug/state: sorted, and the same for the same state.
@@ -119,33 +148,41 @@ type PodState struct {
 
 // State describes a node, or with an empty name all.
 func (e *Engine) State(name string) State {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.expire()
-	s := State{Problems: e.problems()}
-	e.newest.Load().each(func(n *node) {
-		if name == "" || name == n.name {
-			s.Nodes = append(s.Nodes, e.describe(n))
-		}
-	})
+	now := e.look()
+	s := State{Problems: now.problems()}
+	if n := now.snapshot.node(name); n != nil {
+		s.Nodes = []NodeState{now.describe(n)}
+	}
+	if name == "" {
+		now.snapshot.each(func(n *node) { s.Nodes = append(s.Nodes, now.describe(n)) })
+	}
 	slices.SortFunc(s.Nodes, func(a, b NodeState) int { return cmp.Compare(a.Name, b.Name) })
 	return s
 }
 
-func (e *Engine) describe(n *node) NodeState {
+func (l *look) describe(n *node) NodeState {
 	s := NodeState{Name: n.name, Registered: n.registered}
 	for i, card := range n.cards.inventory.Cards {
 		s.Cards = append(s.Cards, CardState{card, n.used[i]})
 	}
 	for _, h := range n.pods {
 		p := PodState{UID: h.uid, Pod: h.namespace + "/" + h.name, Containers: h.placement.Containers, Phase: "bound"}
-		if known := e.pods[h.uid]; known.phase != bound {
-			expiry := known.expiry
-			p.Phase, p.Owner, p.Expires = [...]string{reserved: "reserved", written: "written"}[known.phase], known.owner, &expiry
+		if known, ok := l.waiting[h.uid]; ok {
+			p.Phase, p.Owner, p.Expires = "reserved", known.owner, &known.expiry
 		}
 		s.Pods = append(s.Pods, p)
 	}
 	return s
+}
+
+// Cards calls f for each registered card of the snapshot with what is taken of it, in no
+// order that means anything.
+func (s *Snapshot) Cards(f func(node string, card *scheduler.Card, used scheduler.Use)) {
+	s.each(func(n *node) {
+		for i := range n.cards.inventory.Cards {
+			f(n.name, &n.cards.inventory.Cards[i], n.used[i])
+		}
+	})
 }
 
 // each calls f for all nodes, in no order that means anything.

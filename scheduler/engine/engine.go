@@ -4,8 +4,8 @@
 // have snapshots of it, which are never changed.
 //
 // The doors (plugin, extender) translate and call: Evaluate tells of each node whether the
-// pod fits and how well, Reserve books it on the newest state, and the pod's own annotations
-// confirm the booking when they come back with SetPod. Reserve alone decides: whatever number
+// pod fits and how well, Reserve books it on the newest state, and the booking is for good
+// once the pod comes back bound with SetPod. Reserve alone decides: whatever number
 // of callers and doors there are, what it has booked is never booked again.
 //
 // The package knows no types of Kubernetes, and has no goroutines but those that a call
@@ -23,7 +23,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// DefaultReservationTTL is how long a reservation waits for the pod's annotations: longer
+// DefaultReservationTTL is how long a reservation waits for its pod to be bound: longer
 // than a bind that an API server under load is slow with.
 const DefaultReservationTTL = 5 * time.Minute
 
@@ -40,7 +40,8 @@ type Options struct {
 	// QuotaLabels are the nodes' labels that gpu-manager's quota goes by;
 	// quota.DefaultLabels where there are none.
 	QuotaLabels quota.Labels
-	// Keys verify the grants on pods; nil: they need not be signed.
+	// Keys verify the grants on bound pods: one that is not signed with them is a problem.
+	// It is counted all the same. Nil: they need not be signed.
 	Keys grant.Verifier
 	// Clock is time.Now where it is nil.
 	Clock func() time.Time
@@ -59,12 +60,14 @@ type Engine struct {
 	// soonest is when the first reservation ends, in Unix nanoseconds; 0: there is none.
 	soonest atomic.Int64
 
-	mu      sync.Mutex // guards what follows, and orders the changes of newest
-	pods    map[string]*pod
-	book    *quota.Book
-	waiting expiries
-	free    []int // slots of the table that no node has
-	slots   int   // of the table that were ever given
+	mu       sync.Mutex // guards what follows, and orders the changes of newest
+	pods     map[string]*pod
+	book     *quota.Book
+	waiting  queue
+	holding  int             // how many pods hold something
+	troubled map[string]*pod // those that have a problem
+	free     []int           // slots of the table that no node has
+	slots    int             // of the table that were ever given
 	// versions is the last that a node or a chunk has got.
 	versions uint64
 
@@ -88,7 +91,7 @@ func New(o Options) (*Engine, error) {
 	if _, err := parsePolicies(o.NodePolicy, o.CardPolicy, o.Weights); err != nil {
 		return nil, err
 	}
-	e := &Engine{options: o, verdicts: newCache(o.Signatures), pods: map[string]*pod{}, book: quota.NewBook()}
+	e := &Engine{options: o, verdicts: newCache(o.Signatures), pods: map[string]*pod{}, troubled: map[string]*pod{}, book: quota.NewBook()}
 	e.newest.Store(&Snapshot{})
 	return e, nil
 }
@@ -114,6 +117,24 @@ type Snapshot struct {
 	version uint64
 	table   table
 	slots   shards[int] // of the table, by the node's name
+	sum     tally
+}
+
+// tally is counts of what is in a snapshot, kept with each change.
+type tally struct {
+	nodes, cards int // registered
+	problems     int // of nodes
+}
+
+func (t *tally) count(n *node, sign int) {
+	if n == nil {
+		return
+	}
+	if n.registered {
+		t.nodes += sign
+		t.cards += sign * len(n.cards.total)
+	}
+	t.problems += sign * n.troubles(nil)
 }
 
 // Version is the state's: it grows by each change, so that two snapshots with the same
@@ -155,6 +176,9 @@ func (c change) node(name string) *node {
 // set is the node's new state; n is not published yet.
 func (c change) set(n *node) {
 	slot, ok := c.next.slots.get(n.name)
+	if ok {
+		c.next.sum.count(c.next.table.at(slot), -1)
+	}
 	switch {
 	case n.empty() && !ok:
 		return
@@ -169,6 +193,7 @@ func (c change) set(n *node) {
 	c.e.versions++
 	if n != nil {
 		n.version = c.e.versions
+		c.next.sum.count(n, 1)
 	}
 	c.next.table = c.next.table.with(slot, n, c.e.versions)
 }

@@ -32,10 +32,8 @@ func TestLifeOfAPod(t *testing.T) {
 	require.Equal(t, placement, again, "the same again")
 	version := e.Snapshot().Version()
 	written := given(t, p, placement)
-	e.SetPod(written)
-	require.Equal(t, taken, used(e, "a", 0), "confirmed, and counted once")
 	e.SetPod(bindTo(written, "a"))
-	require.Equal(t, taken, used(e, "a", 0), "bound")
+	require.Equal(t, taken, used(e, "a", 0), "bound, and counted once")
 	require.Equal(t, version, e.Snapshot().Version(), "what confirms a reservation makes no node be judged anew")
 	require.Equal(t, "bound", e.State("a").Nodes[0].Pods[0].Phase)
 
@@ -70,11 +68,8 @@ func TestReservationsEnd(t *testing.T) {
 	require.Equal(t, free, e.Snapshot().node("a").used[0], "not confirmed in time")
 	require.EqualValues(t, 1, e.Stats().Expired)
 
-	t.Run("annotations that come after it hold nothing, unless the pod is bound", func(t *testing.T) {
-		written := given(t, podOf("u1", "1/50000/0"), placement)
-		e.SetPod(written)
-		require.Equal(t, free, used(e, "a", 0))
-		e.SetPod(bindTo(written, "a"))
+	t.Run("the pod was bound all the same", func(t *testing.T) {
+		e.SetPod(bindTo(given(t, podOf("u1", "1/50000/0"), placement), "a"))
 		require.EqualValues(t, 50000, used(e, "a", 0).MemoryMiB)
 		c.add(time.Hour)
 		require.EqualValues(t, 50000, e.Snapshot().node("a").used[0].MemoryMiB, "a bound pod has no end")
@@ -89,19 +84,150 @@ func TestReservationsEnd(t *testing.T) {
 		c.add(40 * time.Second)
 		require.Equal(t, free, e.Snapshot().node("a").used[0])
 	})
-	t.Run("annotations of a pod that waits hold for a reservation's time", func(t *testing.T) {
-		e.SetPod(given(t, podOf("u3", "1/50000/0"), placement))
-		require.EqualValues(t, 50000, used(e, "a", 0).MemoryMiB, "another scheduler may be binding it")
-		c.add(time.Minute)
-		require.Equal(t, free, e.Snapshot().node("a").used[0])
+	t.Run("nothing is kept of those that have ended", func(t *testing.T) {
+		p := podOf("u3", "1/50000/0")
+		e.DeletePod("u3") // its event comes before a bind that is under way looks at it
+		for range 1000 {
+			_, err := e.Reserve(p, ask4(t, e, p), "a", "test")
+			require.NoError(t, err)
+		}
+		require.Len(t, e.waiting, 1, "a reservation that is asked for again is one")
+		e.Unreserve("u3", "test")
+		reserve("u4")
+		require.Len(t, e.waiting, 1)
+		c.add(time.Hour)
+		e.Snapshot()
+		e.SetPod(place(t, e, podOf("u5", "1/50000/0"), "a"))
+		require.Empty(t, e.waiting, "one that was bound doesn't wait any more")
+		e.DeletePod("u5")
+		require.Empty(t, e.pods)
+		require.Zero(t, e.soonest.Load())
 	})
-	t.Run("annotations that confirm one don't make it longer", func(t *testing.T) {
-		placement := reserve("u4")
-		c.add(30 * time.Second)
-		e.SetPod(given(t, podOf("u4", "1/50000/0"), placement))
-		c.add(30 * time.Second)
-		require.Equal(t, free, e.Snapshot().node("a").used[0])
-	})
+}
+
+// TestEventsOfAWaitingPod is of all that may become of a waiting pod's object while its bind
+// is under way: nothing of it gives back the cards.
+func TestEventsOfAWaitingPod(t *testing.T) {
+	elsewhere := scheduler.Placement{Node: "b", Containers: [][]grant.Share{{{UUID: uuid(1, 0), MemoryMiB: 50000}}}}
+	for name, event := range map[string]func(p *scheduler.Pod, own scheduler.Placement) *scheduler.Pod{
+		"nothing":               func(p *scheduler.Pod, _ scheduler.Placement) *scheduler.Pod { return p },
+		"a label":               func(p *scheduler.Pod, _ scheduler.Placement) *scheduler.Pod { return labelled(p) },
+		"its own annotations":   func(p *scheduler.Pod, own scheduler.Placement) *scheduler.Pod { return given(t, p, own) },
+		"those of another node": func(p *scheduler.Pod, _ scheduler.Placement) *scheduler.Pod { return given(t, p, elsewhere) },
+		"what can't be read": func(p *scheduler.Pod, _ scheduler.Placement) *scheduler.Pod {
+			return annotated(p, map[string]string{grant.AnnotationGrant: "{"})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(t, Options{})
+			e.SetNode(nodeOf("a", h100(0, 0)))
+			e.SetNode(nodeOf("b", h100(1, 0)))
+			p := podOf("u", "1/50000/0")
+			placement, err := e.Reserve(p, ask4(t, e, p), "a", "test")
+			require.NoError(t, err)
+			before := dump(e)
+			for range 2 {
+				e.SetPod(event(p, placement))
+				require.Equal(t, before, dump(e))
+				e.SetPod(p)
+				require.Equal(t, before, dump(e))
+			}
+			require.Empty(t, e.Problems())
+			e.Unreserve("u", "test")
+			e.SetPod(event(p, placement))
+			require.Empty(t, e.Holding("u"), "nor does it take any")
+			require.Empty(t, e.pods)
+		})
+	}
+}
+
+func labelled(p *scheduler.Pod) *scheduler.Pod {
+	next := *p
+	next.Labels = map[string]string{"more": "labels"}
+	return &next
+}
+
+// TestEventsOfABoundPod is of all that may become of its object: it keeps its cards, and no others.
+func TestEventsOfABoundPod(t *testing.T) {
+	for name, tt := range map[string]struct {
+		event   func(p *scheduler.Pod) *scheduler.Pod
+		problem string
+	}{
+		"a label": {labelled, ""},
+		"other cards": {func(p *scheduler.Pod) *scheduler.Pod {
+			return given(t, p, scheduler.Placement{Node: "a", Containers: [][]grant.Share{{{UUID: uuid(0, 1), MemoryMiB: 1}}}})
+		}, "its annotations were changed after it was bound"},
+		"no annotations": {func(p *scheduler.Pod) *scheduler.Pod {
+			next := *p
+			next.Annotations = nil
+			return &next
+		}, "its annotations are gone"},
+		"unreadable ones": {func(p *scheduler.Pod) *scheduler.Pod {
+			return annotated(p, map[string]string{grant.AnnotationGrant: "{"})
+		}, "not valid JSON"},
+		"no node": {func(p *scheduler.Pod) *scheduler.Pod { return bindTo(p, "") }, "it was bound and is no more"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(t, Options{})
+			e.SetNode(nodeOf("a", h100s(0, 2)...))
+			p := place(t, e, podOf("u", "1/50000/0"), "a")
+			e.SetPod(p)
+			before := dump(e)
+			e.SetPod(tt.event(p))
+			require.Equal(t, before, dump(e))
+			problems := e.Problems()
+			require.Equal(t, len(problems), e.Stats().Problems)
+			if tt.problem == "" {
+				require.Empty(t, problems)
+				return
+			}
+			require.Len(t, problems, 1)
+			require.Contains(t, problems[0].Text, tt.problem)
+			e.SetPod(p)
+			require.Empty(t, e.Problems(), "mended")
+		})
+	}
+}
+
+// TestAReservationOnCardsThatAreNoMore: who asks again is not given a card that has failed since.
+func TestAReservationOnCardsThatAreNoMore(t *testing.T) {
+	for name, now := range map[string][]scheduler.Card{
+		"gone":     {h100(0, 1)},
+		"sick":     {with(h100(0, 0), sick), h100(0, 1)},
+		"cordoned": {with(h100(0, 0), func(c *scheduler.Card) { c.Cordoned = true }), h100(0, 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(t, Options{})
+			e.SetNode(nodeOf("a", h100s(0, 2)...))
+			p := podOf("u", "1/50000/0")
+			first, err := e.Reserve(p, ask4(t, e, p), "a", "test")
+			require.NoError(t, err)
+			require.Equal(t, uuid(0, 0), first.Containers[0][0].UUID)
+			e.SetNode(nodeOf("a", now...))
+			second, err := e.Reserve(p, ask4(t, e, p), "a", "test")
+			require.NoError(t, err)
+			require.Equal(t, uuid(0, 1), second.Containers[0][0].UUID)
+			require.Equal(t, 1, e.Stats().Reservations)
+		})
+	}
+}
+
+// TestBoundWithoutCards is of a pod that another scheduler has bound: nobody has given it
+// anything, and the node is the only one who would notice.
+func TestBoundWithoutCards(t *testing.T) {
+	e := newEngine(t, Options{})
+	e.SetPod(bindTo(podOf("u", "1/50000/0"), "a"))
+	plain := podOf("plain", "0/0/0")
+	e.SetPod(bindTo(plain, "a"))
+	require.Empty(t, e.Problems(), "there are no cards of ours: it has those of another system")
+	e.SetNode(nodeOf("a", h100(0, 0)))
+	require.Len(t, e.Problems(), 1)
+	require.Equal(t, 1, e.Stats().Problems)
+	require.Contains(t, e.Problems()[0].Text, "it is on node a, asks for cards and was given none")
+	e.DeletePod("u")
+	require.Empty(t, e.Problems())
+	require.Empty(t, e.pods)
+	require.Empty(t, e.troubled)
 }
 
 func TestUnreserve(t *testing.T) {
@@ -110,14 +236,12 @@ func TestUnreserve(t *testing.T) {
 	e.SetNode(nodeOf("b", h100(1, 0)))
 	p := podOf("u1", "1/50000/0")
 	r := ask4(t, e, p)
-	first, err := e.Reserve(p, r, "a", "plugin")
+	_, err := e.Reserve(p, r, "a", "plugin")
 	require.NoError(t, err)
 	e.Unreserve("u1", "extender")
 	require.Equal(t, "a", e.Holding("u1"), "another's reservation")
 	e.Unreserve("u1", "plugin")
 	require.Empty(t, e.Holding("u1"))
-	e.SetPod(given(t, p, first))
-	require.Empty(t, e.Holding("u1"), "its annotations came late")
 
 	_, err = e.Reserve(p, r, "a", "plugin")
 	require.NoError(t, err)
@@ -200,15 +324,33 @@ func TestProblems(t *testing.T) {
 	require.Contains(t, texts(), "a", "more is taken than there is")
 }
 
-// forged signs nothing.
-type forged struct{}
+// late are keys that are not there yet: nothing can be verified with them.
+type late struct{ there bool }
 
-func (forged) Verify(_, _, _, _ string) error { return grant.ErrSignature }
+func (l *late) Verify(_, _, _, _ string) error {
+	if !l.there {
+		return grant.ErrSignature
+	}
+	return nil
+}
 
-func TestForgedAnnotationsHoldNothing(t *testing.T) {
-	e := newEngine(t, Options{Keys: forged{}})
+// TestKeysThatComeLate: the cards of a bound pod are taken, whatever the keys say of its
+// grant; that it can't be verified is to be looked at.
+func TestKeysThatComeLate(t *testing.T) {
+	keys := &late{}
+	e := newEngine(t, Options{Keys: keys})
 	e.SetNode(nodeOf("a", h100(0, 0)))
-	e.SetPod(bindTo(given(t, podOf("u", "1/50000/0"), scheduler.Placement{Node: "a", Containers: [][]grant.Share{{{UUID: uuid(0, 0), MemoryMiB: 50000}}}}), "a"))
-	require.Equal(t, scheduler.Use{}, used(e, "a", 0))
+	p := given(t, podOf("u", "1/50000/0"), scheduler.Placement{Node: "a", Containers: [][]grant.Share{{{UUID: uuid(0, 0), MemoryMiB: 50000}}}})
+	p.Annotations[grant.AnnotationSignature] = "of another key"
+	e.SetPod(bindTo(p, "a"))
+	require.EqualValues(t, 50000, used(e, "a", 0).MemoryMiB)
 	require.Len(t, e.Problems(), 1)
+	require.Contains(t, e.Problems()[0].Text, grant.ErrSignature.Error())
+	other := podOf("other", "1/50000/0")
+	_, err := e.Reserve(other, ask4(t, e, other), "a", "test")
+	require.ErrorIs(t, err, ErrNoRoom)
+	keys.there = true
+	e.SetPod(bindTo(p, "a"))
+	require.Empty(t, e.Problems())
+	require.EqualValues(t, 50000, used(e, "a", 0).MemoryMiB)
 }

@@ -31,7 +31,7 @@ func (e *Engine) Evaluate(s *Snapshot, object *scheduler.Pod, r *request.Request
 	}
 	v.ask, v.page, v.positions = sheet.ask, sheet.at(s), positions(r)
 	e.mu.Lock()
-	at := e.holding(object.UID)
+	at := e.holdingOf(object.UID)
 	v.limits = e.limits(object, r)
 	e.mu.Unlock()
 	if at != "" {
@@ -49,10 +49,10 @@ func (e *Engine) Evaluate(s *Snapshot, object *scheduler.Pod, r *request.Request
 func (e *Engine) Holding(podUID string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.holding(podUID)
+	return e.holdingOf(podUID)
 }
 
-func (e *Engine) holding(podUID string) string {
+func (e *Engine) holdingOf(podUID string) string {
 	if p := e.pods[podUID]; p != nil && p.held != nil {
 		return p.held.placement.Node
 	}

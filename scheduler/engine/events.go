@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"fmt"
-
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
@@ -45,98 +43,101 @@ func (e *Engine) DeleteNode(name string) {
 	c.commit()
 }
 
-// SetPod is the event that a pod has come or has changed. Its annotations say what it holds:
+// SetPod is the event that a pod has come or has changed. What it holds is what its
+// annotations say once it is bound, for as long as it runs: they are written in the
+// transaction that binds it. What a pod that waits has of them is from somebody else, and
+// holds nothing; a reservation (Reserve) it keeps, whatever changes of it.
 //
-//   - of a pod that is bound, for as long as it runs;
-//   - of a pod that waits, for a reservation's time: somebody may be binding it;
-//   - a reservation of this engine is confirmed by them, and is not counted twice;
-//   - annotations that can't be read, are not signed as they must be, or are for another node
-//     hold nothing and are a problem (Problems). One that spoils what a bound pod holds
-//     already changes nothing: its containers run.
+//   - What a bound pod holds it keeps until it ends, whatever becomes of its annotations:
+//     its containers run.
+//   - It is counted whether or not its grant is signed: keys may come late or change, and
+//     the cards are taken nonetheless.
+//   - Annotations that can't be read, that are not signed as they must be, that are for
+//     another node or that were changed are a problem (Problems); so is a bound pod that
+//     asks for cards and was given none.
 func (e *Engine) SetPod(object *scheduler.Pod) {
-	placement, problem := e.decode(object)
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	if object.Ended {
-		e.remove(object.UID)
+		e.DeletePod(object.UID)
 		return
 	}
-	if placement == nil && problem == "" && e.pods[object.UID] == nil {
+	if object.Node == "" {
+		e.setWaiting(object)
+		return
+	}
+	placement, problem := e.decode(object)
+	unserved := placement == nil && problem == "" && e.asks(object)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if placement == nil && problem == "" && !unserved && e.pods[object.UID] == nil {
 		return
 	}
 	p := e.entry(object)
-	p.problem = problem
 	switch {
-	case placement == nil:
-		e.setUnplaced(p, object)
-	case object.Node != "":
+	case p.bound():
+		if changed := p.changed(placement); changed != "" && problem == "" {
+			problem = changed
+		}
+		unserved = false
+	case placement != nil:
 		e.hold(p, newHeld(object, *placement))
-		p.phase, p.void = bound, nil
-	case p.phase == bound && p.held != nil:
-		p.problem = "it was bound and is no more"
-	case p.void != nil && samePlacement(*p.void, *placement):
-	default:
-		e.setWritten(p, newHeld(object, *placement))
+		e.settle(p)
+	case p.held != nil && object.Node != p.held.placement.Node:
+		e.drop(p) // of the reservation nothing will come
 	}
+	e.trouble(p, problem, unserved, object.Node)
 	e.forget(p)
 }
 
-// decode is what the pod's annotations give it on its node, or what is wrong with them.
-func (e *Engine) decode(object *scheduler.Pod) (placement *scheduler.Placement, problem string) {
-	if object.Ended {
-		return nil, ""
-	}
-	placement, err := wire.DecodePod(object, e.options.Keys)
-	switch {
-	case err != nil:
-		return nil, err.Error()
-	case placement == nil:
-		return nil, ""
-	case placement.Node == "" && object.Node == "":
-		return nil, "its annotations give it cards and name no node"
-	case placement.Node == "":
-		placement.Node = object.Node
-	case object.Node != "" && placement.Node != object.Node:
-		return nil, fmt.Sprintf("it is on node %s, and its annotations give it cards of node %s: delete it, so that it is scheduled again", object.Node, placement.Node)
-	}
-	return placement, ""
-}
-
-// setUnplaced is for a pod whose annotations give it nothing.
-func (e *Engine) setUnplaced(p *pod, object *scheduler.Pod) {
-	switch {
-	case p.held == nil:
-	case p.phase == bound:
-		if p.problem == "" {
-			p.problem = "its annotations are gone; it keeps what it has until it ends"
+// setWaiting is for a pod that is on no node.
+func (e *Engine) setWaiting(object *scheduler.Pod) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p := e.pods[object.UID]; p != nil {
+		problem := ""
+		if p.bound() {
+			problem = "it was bound and is no more"
 		}
-	case p.phase == written || object.Node != "" && object.Node != p.held.placement.Node:
-		e.drop(p) // of the reservation nothing will come
+		e.trouble(p, problem, false, "")
+		e.forget(p)
 	}
 }
 
-// setWritten is for a pod that waits and whose annotations give it cards.
-func (e *Engine) setWritten(p *pod, h *held) {
-	confirms := p.held != nil && p.held.sameAs(h)
-	if !confirms {
-		e.hold(p, h)
+// asks says whether the pod asks for cards, or means to.
+func (e *Engine) asks(object *scheduler.Pod) bool {
+	r, err := e.Request(object)
+	return r != nil || err != nil
+}
+
+// changed is what has become of the annotations of a bound pod that holds cards.
+func (p *pod) changed(placement *scheduler.Placement) string {
+	switch {
+	case placement == nil:
+		return "its annotations are gone; it keeps what it has until it ends"
+	case !samePlacement(p.held.placement, *placement):
+		return "its annotations were changed after it was bound; what it was given first is counted until it ends: see who may write them, and delete it, so that it is scheduled again"
 	}
-	if !confirms || p.phase == reserved && p.owner == "" {
-		e.await(p)
+	return ""
+}
+
+// decode is what the annotations of a bound pod give it, and what is wrong with them.
+func (e *Engine) decode(object *scheduler.Pod) (placement *scheduler.Placement, problem string) {
+	placement, err := wire.DecodePod(object, nil)
+	if err == nil && placement != nil && e.options.Keys != nil {
+		_, err = wire.DecodePod(object, e.options.Keys)
 	}
-	p.phase, p.void = written, nil
+	if err != nil {
+		problem = err.Error()
+	}
+	return placement, problem
 }
 
 // DeletePod is the event that a pod is gone.
 func (e *Engine) DeletePod(uid string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.remove(uid)
-}
-
-func (e *Engine) remove(uid string) {
 	if p := e.pods[uid]; p != nil {
 		e.drop(p)
 		delete(e.pods, uid)
+		delete(e.troubled, uid)
 	}
 }

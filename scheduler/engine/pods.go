@@ -11,23 +11,20 @@ import (
 type pod struct {
 	uid, namespace, name string
 	held                 *held // nil: nothing
-	phase                phase
-	// owner is whose reservation it is or was; expiry is when it ends unless it is bound by then.
+	// owner is whose reservation it is, and expiry when it ends unless the pod is bound by then.
 	owner  string
 	expiry time.Time
-	// void is what was reserved and given back: the pod's annotations may still come with it.
-	void    *scheduler.Placement
+	// at is the pod's place in Engine.waiting, plus 1; 0: it is not in it.
+	at int
+
 	problem string
+	// unserved is the node where the pod runs, asks for cards and was given none; empty: nowhere.
+	unserved string
 }
 
-// phase is how sure it is that a pod will run with what it holds.
-type phase uint8
-
-const (
-	reserved phase = iota // by Reserve: its annotations have not come yet
-	written               // its annotations say so, and it is not bound
-	bound                 // it is on its node
-)
+// bound says that the pod is on its node with what it holds. Else what it holds is a
+// reservation, which is in Engine.waiting.
+func (p *pod) bound() bool { return p.held != nil && p.at == 0 }
 
 // entry is the pod's, made where there is none. The caller holds mu.
 func (e *Engine) entry(p *scheduler.Pod) *pod {
@@ -48,6 +45,9 @@ func (e *Engine) hold(p *pod, h *held) {
 	if p.held != nil && p.held.placement.Node != h.placement.Node {
 		c.release(p.held)
 	}
+	if p.held == nil {
+		e.holding++
+	}
 	p.held = c.hold(h)
 	c.commit()
 }
@@ -57,10 +57,12 @@ func (e *Engine) drop(p *pod) {
 	if p.held == nil {
 		return
 	}
+	e.settle(p)
 	c := e.begin()
 	c.release(p.held)
 	c.commit()
-	p.held, p.owner, p.expiry = nil, "", time.Time{}
+	p.held = nil
+	e.holding--
 }
 
 // hold books what a pod holds, and charges it to its namespace.
@@ -78,63 +80,87 @@ func (c change) release(h *held) {
 	c.set(c.node(h.placement.Node).without(h.uid))
 }
 
-// forget is for a pod that holds nothing: its entry goes if it says nothing more.
+// trouble notes what is wrong with a pod: a problem; or that it is unserved on the node.
+func (e *Engine) trouble(p *pod, problem string, unserved bool, node string) {
+	p.problem, p.unserved = problem, ""
+	if unserved {
+		p.unserved = node
+	}
+	if p.troubled() {
+		e.troubled[p.uid] = p
+	} else {
+		delete(e.troubled, p.uid)
+	}
+}
+
+func (p *pod) troubled() bool { return p.problem != "" || p.unserved != "" }
+
+// forget is for a pod that may hold nothing by now: its entry goes if it says nothing more.
 func (e *Engine) forget(p *pod) {
-	if p.held == nil && p.void == nil && p.problem == "" {
+	if p.held == nil && !p.troubled() {
 		delete(e.pods, p.uid)
 	}
 }
 
-// expiries are the reservations by their end, the first first. One that was renewed or
-// confirmed is still in it, and is passed over when its time comes.
-type expiries []expiry
+// queue is the pods with a reservation, as a heap: the one that ends first is the first.
+type queue []*pod
 
-type expiry struct {
-	at  time.Time
-	uid string
+func (w queue) Len() int           { return len(w) }
+func (w queue) Less(i, j int) bool { return w[i].expiry.Before(w[j].expiry) }
+func (w queue) Swap(i, j int) {
+	w[i], w[j] = w[j], w[i]
+	w[i].at, w[j].at = i+1, j+1
+}
+func (w *queue) Push(v any) {
+	p := v.(*pod)
+	*w = append(*w, p)
+	p.at = len(*w)
+}
+func (w *queue) Pop() any {
+	last := len(*w) - 1
+	p := (*w)[last]
+	(*w)[last] = nil
+	*w = (*w)[:last]
+	p.at = 0
+	return p
 }
 
-func (x expiries) Len() int           { return len(x) }
-func (x expiries) Less(i, j int) bool { return x[i].at.Before(x[j].at) }
-func (x expiries) Swap(i, j int)      { x[i], x[j] = x[j], x[i] }
-func (x *expiries) Push(v any)        { *x = append(*x, v.(expiry)) }
-func (x *expiries) Pop() any {
-	last := len(*x) - 1
-	v := (*x)[last]
-	*x = (*x)[:last]
-	return v
-}
-
-// await gives the pod's holding the usual time to be confirmed. The caller holds mu.
+// await gives the pod's reservation the usual time. The caller holds mu.
 func (e *Engine) await(p *pod) {
 	p.expiry = e.options.Clock().Add(e.options.ReservationTTL)
-	heap.Push(&e.waiting, expiry{p.expiry, p.uid})
-	e.soonest.Store(e.waiting[0].at.UnixNano())
+	if p.at == 0 {
+		heap.Push(&e.waiting, p)
+	} else {
+		heap.Fix(&e.waiting, p.at-1)
+	}
+	e.wake()
 }
 
-// expire gives back what was not confirmed in time. The caller holds mu.
-func (e *Engine) expire() {
-	now := e.options.Clock()
-	for len(e.waiting) > 0 && !now.Before(e.waiting[0].at) {
-		x := heap.Pop(&e.waiting).(expiry)
-		if p := e.pods[x.uid]; p != nil && p.held != nil && p.phase != bound && !now.Before(p.expiry) {
-			e.stats.expired.Add(1)
-			e.void(p)
-		}
+// settle says that the pod's reservation is none any more: it is bound, or gives it back.
+func (e *Engine) settle(p *pod) {
+	if p.at != 0 {
+		heap.Remove(&e.waiting, p.at-1)
+		e.wake()
 	}
+	p.owner, p.expiry = "", time.Time{}
+}
+
+// wake sets when the first reservation ends.
+func (e *Engine) wake() {
 	soonest := int64(0)
 	if len(e.waiting) > 0 {
-		soonest = e.waiting[0].at.UnixNano()
+		soonest = e.waiting[0].expiry.UnixNano()
 	}
 	e.soonest.Store(soonest)
 }
 
-// void gives back what an unbound pod holds, and remembers it: annotations that come later
-// and say the same hold nothing, unless the pod is bound with them.
-func (e *Engine) void(p *pod) {
-	if p.held != nil {
-		placement := p.held.placement
+// expire gives back what was not bound in time. The caller holds mu.
+func (e *Engine) expire() {
+	now := e.options.Clock()
+	for len(e.waiting) > 0 && !now.Before(e.waiting[0].expiry) {
+		p := e.waiting[0]
+		e.stats.expired.Add(1)
 		e.drop(p)
-		p.void = &placement
+		e.forget(p)
 	}
 }

@@ -47,9 +47,9 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 	p := e.pods[object.UID]
 	if p != nil && p.held != nil {
 		switch same := p.held.placement.Node == node; {
-		case p.phase == bound && !same:
+		case p.bound() && !same:
 			return scheduler.Placement{}, fmt.Errorf("reserve cards of node %s for pod %s/%s: %w, on node %s", node, object.Namespace, object.Name, ErrBound, p.held.placement.Node)
-		case p.phase == bound:
+		case p.bound():
 			return p.held.placement, nil
 		case same && e.stands(p.held):
 			e.stats.again.Add(1)
@@ -75,7 +75,7 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 	placement := scheduler.Placement{Node: node, Containers: f.shares(r)}
 	p = e.entry(object)
 	e.hold(p, newHeld(object, placement))
-	p.phase, p.owner, p.void = reserved, owner, nil
+	p.owner = owner
 	e.await(p)
 	e.stats.reserved.Add(1)
 	return placement, nil
@@ -101,11 +101,12 @@ func (e *Engine) stands(h *held) bool {
 
 // Unreserve gives back what the owner has reserved for the pod: all is then as if it had
 // never been reserved. It does nothing for a pod that is bound, or that another owner has
-// reserved since. Annotations of the reservation that the pod got meanwhile hold nothing.
+// reserved since.
 func (e *Engine) Unreserve(podUID, owner string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if p := e.pods[podUID]; p != nil && p.held != nil && p.phase != bound && p.owner == owner {
-		e.void(p)
+	if p := e.pods[podUID]; p != nil && p.held != nil && !p.bound() && p.owner == owner {
+		e.drop(p)
+		e.forget(p)
 	}
 }

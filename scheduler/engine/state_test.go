@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
@@ -149,10 +150,43 @@ func (m *machine) unreserve(t *rapid.T) {
 	p.placement = nil
 }
 
-// written is the patch that comes back before the bind.
-func (m *machine) written(t *rapid.T) {
-	p := m.some(t, reserving)
-	m.e.SetPod(given(t, p.pod, *p.placement))
+// touched is any event of a pod that waits: it keeps what it has, and takes no more.
+func (m *machine) touched(t *rapid.T) {
+	p := m.some(t, waiting)
+	before := m.dump()
+	m.e.SetPod(m.other(t, p))
+	if after := m.dump(); after != before {
+		t.Fatalf("before an event of a waiting pod\n%s\nand after\n%s", before, after)
+	}
+}
+
+// edited is a bound pod whose annotations somebody changes.
+func (m *machine) edited(t *rapid.T) {
+	p := m.some(t, func(p *modelPod) bool { return p.bound && p.placement != nil })
+	before := m.dump()
+	m.e.SetPod(bindTo(m.other(t, p), rapid.SampledFrom([]string{"", p.pod.Node}).Draw(t, "on")))
+	if after := m.dump(); after != before {
+		t.Fatalf("before an event of a bound pod\n%s\nand after\n%s", before, after)
+	}
+}
+
+// other is the pod with labels and annotations as they may be.
+func (m *machine) other(t *rapid.T, p *modelPod) *scheduler.Pod {
+	next := *labelled(p.pod)
+	shares := [][]grant.Share{{{UUID: uuid(rapid.IntRange(0, 4).Draw(t, "of"), 0), MemoryMiB: 3}}}
+	switch rapid.IntRange(0, 4).Draw(t, "annotations") {
+	case 0:
+		next.Annotations = nil
+	case 1:
+		next = *annotated(&next, map[string]string{grant.AnnotationGrant: "{"})
+	case 2:
+		next = *given(t, &next, scheduler.Placement{Node: m.name(t), Containers: shares})
+	case 3:
+		if p.placement != nil {
+			next = *given(t, &next, *p.placement)
+		}
+	}
+	return &next
 }
 
 func (m *machine) bind(t *rapid.T) {
@@ -228,11 +262,44 @@ func (m *machine) check(t *rapid.T) {
 			t.Fatalf("%s: %v is taken, and by the model %v", name, got, want)
 		}
 	}
+	m.checkCounts(t)
 	m.checkRebuilt(t)
 	m.checkCache(t)
 }
 
-// checkRebuilt makes the state from annotations alone, in any order.
+// checkCounts compares what is kept as it changes with what is counted.
+func (m *machine) checkCounts(t *rapid.T) {
+	stats, state := m.e.Stats(), m.e.State("")
+	var nodes, cards, pods, reserved int
+	for _, n := range state.Nodes {
+		if n.Registered {
+			nodes++
+		}
+		cards += len(n.Cards)
+		pods += len(n.Pods)
+		for _, p := range n.Pods {
+			if p.Phase == "reserved" {
+				reserved++
+			}
+		}
+	}
+	known := 0
+	for _, p := range m.pods {
+		if p.placement != nil {
+			known++
+		}
+	}
+	if got, want := []int{stats.Nodes, stats.Cards, stats.Pods, stats.Reservations, stats.Problems, len(m.e.waiting), stats.Pods},
+		[]int{nodes, cards, pods, reserved, len(state.Problems), reserved, known}; !slices.Equal(got, want) {
+		t.Fatalf("kept %v, and counted %v", got, want)
+	}
+	if len(m.e.pods) > len(m.pods) {
+		t.Fatalf("%d pods, and %d are known", len(m.pods), len(m.e.pods))
+	}
+}
+
+// checkRebuilt makes the state from annotations alone, in any order, as if all that is
+// reserved were bound.
 func (m *machine) checkRebuilt(t *rapid.T) {
 	rebuilt := newEngine(t, Options{Clock: m.clock.Now, ReservationTTL: ttl})
 	var events []func()
@@ -244,7 +311,7 @@ func (m *machine) checkRebuilt(t *rapid.T) {
 		p := m.pods[uid]
 		pod := p.pod
 		if p.placement != nil {
-			pod = given(t, pod, *p.placement)
+			pod = bindTo(given(t, pod, *p.placement), p.placement.Node)
 		}
 		events = append(events, func() { rebuilt.SetPod(pod) })
 	}
@@ -303,7 +370,7 @@ func TestAnySequence(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"":         m.check,
 			"set node": m.setNode, "delete node": m.deleteNode, "create": m.create, "create more": m.create,
-			"reserve": m.reserve, "reserve more": m.reserve, "unreserve": m.unreserve, "written": m.written, "bind": m.bind,
+			"reserve": m.reserve, "reserve more": m.reserve, "unreserve": m.unreserve, "touched": m.touched, "edited": m.edited, "bind": m.bind,
 			"again": m.again, "end": m.end, "delete": m.delete, "wait": m.wait, "round trip": m.roundTrip,
 		})
 	})
@@ -340,7 +407,7 @@ func TestNothingIsOverbooked(t *testing.T) {
 				}
 			},
 			"create": m.create, "create more": m.create, "reserve": m.reserve, "reserve more": m.reserve, "unreserve": m.unreserve,
-			"written": m.written, "bind": m.bind, "end": m.end, "delete": m.delete, "wait": m.wait,
+			"touched": m.touched, "edited": m.edited, "bind": m.bind, "end": m.end, "delete": m.delete, "wait": m.wait,
 		})
 	})
 	require.NotZero(t, full, "no card was ever full")

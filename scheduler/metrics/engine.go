@@ -3,6 +3,7 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 )
 
@@ -47,16 +48,14 @@ func (c engineCollector) Collect(to chan<- prometheus.Metric) {
 	for end, count := range map[string]uint64{"made": s.Reserved, "repeated": s.Repeated, "refused": s.Refused, "expired": s.Expired} {
 		to <- prometheus.MustNewConstMetric(bookings, prometheus.CounterValue, float64(count), end)
 	}
-	for _, n := range c.engine.State("").Nodes {
-		for _, card := range n.Cards {
-			of := func(what string, used, total float64) {
-				if total > 0 {
-					to <- prometheus.MustNewConstMetric(cardUse, prometheus.GaugeValue, used/total, n.Name, card.UUID, what)
-				}
+	c.engine.Snapshot().Cards(func(node string, card *scheduler.Card, used scheduler.Use) {
+		of := func(what string, used, total float64) {
+			if total > 0 {
+				to <- prometheus.MustNewConstMetric(cardUse, prometheus.GaugeValue, used/total, node, card.UUID, what)
 			}
-			of("memory", float64(card.Used.MemoryMiB), float64(card.MemoryMiB))
-			of("cores", float64(card.Used.Cores), float64(card.Cores))
-			of("slots", float64(card.Used.Slots), float64(card.Slots))
 		}
-	}
+		of("memory", float64(used.MemoryMiB), float64(card.MemoryMiB))
+		of("cores", float64(used.Cores), float64(card.Cores))
+		of("slots", float64(used.Slots), float64(card.Slots))
+	})
 }
