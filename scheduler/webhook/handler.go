@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,9 @@ const (
 	maxBody = 8 << 20
 	// maxAtOnce bounds how many reviews are read at a time, and so the memory that they take.
 	maxAtOnce = 16
+	// longest is how long a review may take, waiting for its turn included: the API server waits no longer
+	// for any webhook.
+	longest = 30 * time.Second
 )
 
 // Outcomes of a review.
@@ -75,10 +79,13 @@ type reviewer struct {
 }
 
 func (v *reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), patience(r))
+	defer cancel()
 	select {
 	case v.slots <- struct{}{}:
 		defer func() { <-v.slots }()
-	case <-r.Context().Done():
+	case <-ctx.Done():
+		v.late(w, 0)
 		return
 	}
 	began := time.Now()
@@ -87,6 +94,10 @@ func (v *reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		v.metrics.Reviewed(v.path, OutcomeError, WhyMalformed, time.Since(began))
 		v.log.Warn("no review", "path", v.path, "error", err)
 		http.Error(w, err.Error(), status)
+		return
+	}
+	if ctx.Err() != nil { // whoever asked has gone: others wait for the slot
+		v.late(w, time.Since(began))
 		return
 	}
 	a := v.decide(request)
@@ -102,6 +113,20 @@ func (v *reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		v.log.Warn("write the answer", "path", v.path, "error", err)
 	}
 	v.done(request, a, time.Since(began))
+}
+
+// patience is how long the caller waits for the answer. The API server says it in its call.
+func patience(r *http.Request) time.Duration {
+	if says, err := time.ParseDuration(r.URL.Query().Get("timeout")); err == nil && says > 0 {
+		return min(says, longest)
+	}
+	return longest
+}
+
+// late is for a caller that waits no more.
+func (v *reviewer) late(w http.ResponseWriter, took time.Duration) {
+	v.metrics.Reviewed(v.path, OutcomeError, WhyLate, took)
+	http.Error(w, "the review came too late to its turn: the webhook has too much to do", http.StatusServiceUnavailable)
 }
 
 // done tells of an answer.

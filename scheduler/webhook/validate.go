@@ -21,6 +21,8 @@ const (
 	WhyPlugin     = "required_plugin"
 	WhyCheck      = "check"
 	WhyMalformed  = "malformed"
+	// WhyLate is of a review that its caller didn't wait for.
+	WhyLate = "late"
 )
 
 // refusal is why a pod is not admitted.

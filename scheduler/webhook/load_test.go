@@ -1,0 +1,52 @@
+package webhook
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestAListIsReadOnce: not again for each container that goes by it.
+func TestAListIsReadOnce(t *testing.T) {
+	list := "[" + strings.Repeat("a,", maxRequired/2-20) + "gpuslice]"
+	reads := func(containers int) float64 {
+		names := make([]string, containers)
+		for i := range names {
+			names[i] = fmt.Sprint("c", i)
+		}
+		annotations := map[string]string{requiredPlugins: list}
+		return testing.AllocsPerRun(2, func() {
+			lacks, err := requiring(annotations, names, "gpuslice")
+			require.NoError(t, err)
+			require.Empty(t, lacks)
+		})
+	}
+	require.Less(t, reads(200), 2*reads(1))
+}
+
+// TestAListOfPluginsIsShort: long ones are refused before they are read.
+func TestAListOfPluginsIsShort(t *testing.T) {
+	long := "[" + strings.Repeat("a,", maxRequired) + "gpuslice]"
+	_, err := requiring(map[string]string{requiredPlugins: long}, []string{"main"}, "gpuslice")
+	require.EqualError(t, err, fmt.Sprintf("annotation %s: has %d bytes, and may have %d", requiredPlugins, len(long), maxRequired))
+}
+
+// TestALateReview: nothing is done for a caller that has gone, whether it waits for its turn or has it.
+func TestALateReview(t *testing.T) {
+	for _, slots := range []int{0, 1} {
+		var told recorded
+		v := &reviewer{path: "/mutate", slots: make(chan struct{}, slots), metrics: &told, log: quiet}
+		body := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u","resource":{"group":"","version":"v1","resource":"pods"}}}`
+		request := httptest.NewRequest(http.MethodPost, "/mutate?timeout=1ns", strings.NewReader(body))
+		request.Header.Set("Content-Type", "application/json")
+		response := httptest.NewRecorder()
+		v.ServeHTTP(response, request) // decides nothing: decide is nil
+		require.Equal(t, http.StatusServiceUnavailable, response.Code)
+		require.Equal(t, recorded{"/mutate error late"}, told)
+		require.Empty(t, v.slots)
+	}
+}
