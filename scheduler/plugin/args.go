@@ -22,13 +22,14 @@ const (
 	argsKind    = "GPUSliceArgs"
 )
 
-// How the scheduler's annotations are written.
+// How the scheduler's annotations are written. With either, the profile must have this plugin
+// before DefaultBinder at the bind point.
 const (
-	// AnnotateWithPatch is a write of its own, in PreBind, before whatever plugin binds.
-	AnnotateWithPatch = "Patch"
-	// AnnotateWithBinding is in the write that binds. The profile must have this plugin
-	// before DefaultBinder at the bind point.
+	// AnnotateWithBinding is in the write that binds.
 	AnnotateWithBinding = "Binding"
+	// AnnotateWithPatch is a write of its own before it, too, in PreBind: for those who look
+	// at a pod between the two.
+	AnnotateWithPatch = "Patch"
 )
 
 // Args are the plugin's settings, in pluginConfig of a KubeSchedulerConfiguration. All
@@ -44,7 +45,7 @@ type Args struct {
 	NodePolicy string `json:"nodePolicy,omitempty"`
 	CardPolicy string `json:"cardPolicy,omitempty"`
 	Weights    string `json:"weights,omitempty"`
-	// Annotate is Patch or Binding; empty: Patch.
+	// Annotate is Binding or Patch; empty: Binding.
 	Annotate string `json:"annotate,omitempty"`
 	// GrantKeyFile has the keys that grants are signed and verified with; empty: neither.
 	GrantKeyFile string `json:"grantKeyFile,omitempty"`
@@ -105,7 +106,7 @@ func ParseArgs(object runtime.Object) (*Args, error) {
 
 // complete puts the defaults in, and checks.
 func (a *Args) complete() error {
-	a.Annotate = cmp.Or(a.Annotate, AnnotateWithPatch)
+	a.Annotate = cmp.Or(a.Annotate, AnnotateWithBinding)
 	a.GroupTimeout.Duration = cmp.Or(a.GroupTimeout.Duration, defaultGroupTimeout)
 	switch {
 	case a.APIVersion != argsVersion || a.Kind != argsKind:

@@ -51,7 +51,7 @@ func TestArgsDefaults(t *testing.T) {
 	args, err := ParseArgs(nil)
 	require.NoError(t, err)
 	require.Equal(t, request.DefaultOptions(), args.Engine().Request)
-	require.Equal(t, AnnotateWithPatch, args.Annotate, "right whatever plugin binds")
+	require.Equal(t, AnnotateWithBinding, args.Annotate)
 	require.Equal(t, time.Minute, args.GroupTimeout.Duration)
 }
 

@@ -46,19 +46,38 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, object *v1.P
 	return fwk.AsStatus(err)
 }
 
-// Bind implements fwk.BindPlugin.
+// Bind implements fwk.BindPlugin, for pods with cards: kube.Bind alone finds out, where an
+// answer was lost, whether the pod was bound. If that were taken for a failure, the cards of
+// a pod that runs would be given back. The booking is asked for once more: a card may have
+// failed since, and one that was forgotten is not free by right.
 func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, object *v1.Pod, node string) *fwk.Status {
 	c := cycleOf(state)
-	if c == nil || p.args.Annotate != AnnotateWithBinding {
+	if c == nil {
 		return fwk.NewStatus(fwk.Skip)
+	}
+	c.offered = true
+	if status := p.reserve(c, node); status != nil {
+		return status
 	}
 	began := time.Now()
 	annotations, err := p.annotations(c)
 	if err == nil {
 		err = kube.Bind(ctx, p.handle.ClientSet(), object, node, annotations)
+		c.unknown = err != nil && ctx.Err() != nil
 	}
 	p.metrics.Took(door, "bind", began, err)
 	return fwk.AsStatus(err)
+}
+
+var errBypassed = fmt.Errorf("another plugin binds pods with cards, without their grant: %s has to be before it at the bind point of the profile (install/scheduler/config.yaml)", Name)
+
+// PostBind implements fwk.PostBindPlugin. A pod that was bound past Bind has no grant, or
+// one that may not be counted: the first that this happens to is the last.
+func (p *Plugin) PostBind(_ context.Context, state fwk.CycleState, object *v1.Pod, node string) {
+	if c := cycleOf(state); c != nil && !c.offered {
+		p.bypassed.Store(true)
+		p.log.Error("no pods with cards are placed any more", "pod", object.Namespace+"/"+object.Name, "node", node, "error", errBypassed)
+	}
 }
 
 // annotations are what the pod gets.

@@ -21,6 +21,9 @@ type cycle struct {
 	overlay *engine.Overlay
 	// placement is what Reserve has booked; nil: nothing.
 	placement *scheduler.Placement
+	// offered says that Bind was called, and unknown that it could not find out whether the
+	// pod was bound.
+	offered, unknown bool
 }
 
 // Clone implements fwk.StateData. An overlay isn't changed but replaced, so that clones

@@ -10,14 +10,15 @@
 //	Reserve     books the cards, Unreserve gives them back
 //	Permit      a group's pods wait for each other
 //	PreBind     annotations that are not the scheduler's go; with Annotate: Patch ours are written
-//	Bind        binds and writes the grant in one transaction (kube.Bind)
+//	Bind        books once more, binds and writes the grant in one transaction (kube.Bind)
+//	PostBind    finds out whether another plugin binds instead, which must not be
 //	PostFilter  says why, with numbers, and settles which group goes first
 //
 // # What is believed
 //
 // A pod that waits is believed nothing that only the scheduler may write (wire.Owned):
 // what it brings of them is overwritten or removed before it is bound, whoever wrote it.
-// The engine holds what annotations of bound pods say, signed where there is a key.
+// The engine holds what annotations of bound pods say.
 //
 // # The rest of kube-scheduler
 //

@@ -152,6 +152,6 @@ func TestAllProfilesHaveOneState(t *testing.T) {
 	second, err := f.New(t.Context(), nil, w.handle)
 	require.NoError(t, err)
 	require.Same(t, w.engine, second.(*Plugin).engine)
-	_, err = f.New(t.Context(), &runtime.Unknown{Raw: []byte(binding)}, w.handle)
+	_, err = f.New(t.Context(), &runtime.Unknown{Raw: []byte(patching)}, w.handle)
 	require.ErrorContains(t, err, "give all the same")
 }

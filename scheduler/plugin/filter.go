@@ -27,6 +27,9 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1
 	case r == nil:
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
+	if p.bypassed.Load() {
+		return nil, fwk.AsStatus(errBypassed)
+	}
 	if err := p.feeding.Wait(ctx); err != nil { // at the start alone
 		return nil, fwk.AsStatus(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -68,6 +69,8 @@ type shared struct {
 	keys    *grant.KeyFile // nil: grants are not signed
 	metrics Metrics
 	log     *slog.Logger
+	// bypassed says that another plugin has bound a pod with cards.
+	bypassed atomic.Bool
 }
 
 // Plugin is the plugin of one profile.
@@ -88,6 +91,7 @@ var (
 	_ fwk.PermitPlugin        = (*Plugin)(nil)
 	_ fwk.PreBindPlugin       = (*Plugin)(nil)
 	_ fwk.BindPlugin          = (*Plugin)(nil)
+	_ fwk.PostBindPlugin      = (*Plugin)(nil)
 	_ fwk.EnqueueExtensions   = (*Plugin)(nil)
 	_ fwk.SignPlugin          = (*Plugin)(nil)
 )
@@ -132,6 +136,9 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 	options.ReservationTTL = reservationTTL
 	if args.GrantKeyFile != "" {
 		s.keys = grant.OpenKeyFile(args.GrantKeyFile, s.log)
+		if err := s.keys.Ready(); err != nil {
+			return nil, fmt.Errorf("grants have to be signed: %w", err)
+		}
 		options.Keys = s.keys
 	}
 	var err error

@@ -22,6 +22,14 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, object *v1.Pod
 	if c == nil {
 		return nil
 	}
+	if status := p.reserve(c, node); status != nil {
+		return status
+	}
+	p.refused.forget(object)
+	return nil
+}
+
+func (p *Plugin) reserve(c *cycle, node string) *fwk.Status {
 	began := time.Now()
 	placement, err := p.engine.Reserve(c.pod, c.request, node, owner)
 	p.metrics.Took(door, "reserve", began, err)
@@ -32,13 +40,13 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, object *v1.Pod
 		return fwk.AsStatus(err)
 	}
 	c.placement = &placement
-	p.refused.forget(object)
 	return nil
 }
 
-// Unreserve implements fwk.ReservePlugin. A pod of a group takes those with it that wait.
+// Unreserve implements fwk.ReservePlugin. A pod of a group takes those with it that wait. One
+// that may be bound keeps its reservation, until its event or the reservation's time says which it is.
 func (p *Plugin) Unreserve(_ context.Context, state fwk.CycleState, object *v1.Pod, _ string) {
-	if c := cycleOf(state); c != nil {
+	if c := cycleOf(state); c != nil && !c.unknown {
 		p.engine.Unreserve(c.pod.UID, owner)
 		c.placement = nil
 	}

@@ -1,8 +1,10 @@
 package plugin
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -20,6 +23,8 @@ import (
 )
 
 const binding = `{"apiVersion":"gpuslice.io/v1","kind":"GPUSliceArgs","annotate":"Binding"}`
+
+var patching = strings.Replace(binding, "Binding", "Patch", 1)
 
 func TestReserve(t *testing.T) {
 	w := newWorld(t, "", gpuNode("n1", 1, 1))
@@ -100,26 +105,93 @@ func TestTheBindingHasTheGrant(t *testing.T) {
 	require.Equal(t, []grant.Share{{UUID: card(1), MemoryMiB: 1000, CorePercent: 10}}, placement.Containers[0])
 }
 
-func TestWithoutKeysThatAreConfiguredNobodyIsBound(t *testing.T) {
-	pod := gpuPod("p", 1000, 10)
-	w := reserved(t, strings.Replace(binding, `}`, `,"grantKeyFile":"/nonexistent/keys"}`, 1), pod)
-	status := w.Bind(t.Context(), w.state, pod, "n1")
-	require.Equal(t, fwk.Error, status.Code())
-	require.Contains(t, status.Message(), "grants have to be signed")
-	require.Empty(t, w.client.Actions())
+func TestWithoutKeysThatAreConfiguredItDoesNotStart(t *testing.T) {
+	client := fake.NewClientset()
+	f := &Factory{Log: slog.New(slog.DiscardHandler)}
+	args := strings.Replace(binding, `}`, `,"grantKeyFile":"/nonexistent/keys"}`, 1)
+	_, err := f.New(t.Context(), &runtime.Unknown{Raw: []byte(args)}, &handle{client: client, factory: kube.NewInformers(client)})
+	require.ErrorContains(t, err, "grants have to be signed: ")
+	require.ErrorContains(t, err, "/nonexistent/keys")
 }
 
 func TestPatch(t *testing.T) {
 	pod := gpuPod("p", 1000, 10)
-	w := reserved(t, "", pod)
+	w := reserved(t, patching, pod)
 	_, status := w.PreBindPreFlight(t.Context(), w.state, pod, "n1")
 	require.True(t, status.IsSuccess())
 	require.True(t, w.PreBind(t.Context(), w.state, pod, "n1").IsSuccess())
 	annotations := written(t, w, "patch")
 	require.Contains(t, annotations[grant.AnnotationGrant], card(1))
 	require.Contains(t, annotations[grant.AnnotationAllocated], card(1))
-	require.True(t, w.Bind(t.Context(), w.state, pod, "n1").IsSkip(), "another plugin binds")
 	require.True(t, w.PreBind(t.Context(), w.state, pod, "n1").IsSuccess(), "and again")
+	w.client.ClearActions()
+	require.True(t, w.Bind(t.Context(), w.state, pod, "n1").IsSuccess(), "no other plugin binds: it would not look whether it did")
+	require.Contains(t, written(t, w, "create")[grant.AnnotationGrant], card(1))
+}
+
+// TestALostAnswer: the API server binds the pod, and its answer is lost. The pod runs with
+// its cards, and they must not be given back.
+func TestALostAnswer(t *testing.T) {
+	for _, args := range []string{"", binding, patching} {
+		pod := gpuPod("p", 60000, 10)
+		w := reserved(t, args, pod)
+		w.client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			b := action.(clienttesting.CreateAction).GetObject().(*v1.Binding)
+			require.NoError(t, w.client.Tracker().Update(v1.SchemeGroupVersion.WithResource("pods"), bound(pod, b.Target.Name, b.Annotations), pod.Namespace))
+			return true, nil, errors.New("EOF")
+		})
+		require.True(t, w.PreBind(t.Context(), w.state, pod, "n1").IsSuccess())
+		require.True(t, w.Bind(t.Context(), w.state, pod, "n1").IsSuccess())
+		require.Equal(t, "n1", w.engine.Holding(string(pod.UID)))
+	}
+}
+
+// TestAnUnknownEnd: whether the pod was bound can't be found out before the process ends.
+func TestAnUnknownEnd(t *testing.T) {
+	pod := gpuPod("p", 60000, 10)
+	w := reserved(t, binding, pod)
+	ctx, cancel := context.WithCancel(t.Context())
+	w.client.PrependReactor("*", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		cancel()
+		return true, nil, errors.New("EOF")
+	})
+	status := w.Bind(ctx, w.state, pod, "n1")
+	require.Equal(t, fwk.Error, status.Code())
+	require.Contains(t, status.Message(), "whether it was bound is not known")
+	w.Unreserve(t.Context(), w.state, pod, "n1")
+	require.Equal(t, "n1", w.engine.Holding(string(pod.UID)))
+}
+
+// TestBindBooksAgain: what was given back meanwhile is not bound.
+func TestBindBooksAgain(t *testing.T) {
+	pod, other := gpuPod("p", 60000, 10), gpuPod("other", 60000, 10)
+	w := reserved(t, binding, pod)
+	w.engine.Unreserve(string(pod.UID), owner)
+	w.placed(t, other, "n1")
+	status := w.Bind(t.Context(), w.state, pod, "n1")
+	require.Equal(t, fwk.Error, status.Code())
+	require.Contains(t, status.Message(), "less than 60000 MiB free")
+	require.Empty(t, w.client.Actions())
+}
+
+// TestAnotherPluginBinds is a profile that has DefaultBinder first: pods would run without a grant.
+func TestAnotherPluginBinds(t *testing.T) {
+	pod := gpuPod("p", 1000, 10)
+	w := reserved(t, binding, pod)
+	w.PostBind(t.Context(), newState(), plainPod("x"), "n1")
+	require.True(t, w.preFilter(t, gpuPod("q", 1000, 10)).IsSuccess(), "others' pods are others' to bind")
+
+	w = reserved(t, binding, pod)
+	require.True(t, w.Bind(t.Context(), w.state, pod, "n1").IsSuccess())
+	w.PostBind(t.Context(), w.state, pod, "n1")
+	require.True(t, w.preFilter(t, gpuPod("q", 1000, 10)).IsSuccess())
+
+	w = reserved(t, binding, pod)
+	w.PostBind(t.Context(), w.state, pod, "n1")
+	status := w.preFilter(t, gpuPod("q", 1000, 10))
+	require.Equal(t, fwk.Error, status.Code())
+	require.Contains(t, status.Message(), "has to be before it at the bind point")
+	require.True(t, w.preFilter(t, plainPod("x")).IsSkip())
 }
 
 func TestForgedAnnotationsGo(t *testing.T) {
@@ -136,7 +208,7 @@ func TestForgedAnnotationsGo(t *testing.T) {
 		gone       []string
 		ours       bool
 	}{
-		{"with a patch", "", forge(gpuPod("p", 1000, 0)), []string{grant.AnnotationSignature, "hami.io/vgpu-mig-allocations", "tencent.com/predicate-gpu-idx-0"}, true},
+		{"with a patch", patching, forge(gpuPod("p", 1000, 0)), []string{grant.AnnotationSignature, "hami.io/vgpu-mig-allocations", "tencent.com/predicate-gpu-idx-0"}, true},
 		{"with a binding", binding, forge(gpuPod("p", 1000, 0)), []string{grant.AnnotationSignature, "hami.io/vgpu-mig-allocations", "tencent.com/predicate-gpu-idx-0"}, false},
 		{"a pod without cards", binding, forge(plainPod("p")),
 			[]string{grant.AnnotationGrant, grant.AnnotationSignature, "hami.io/vgpu-mig-allocations", "tencent.com/predicate-gpu-idx-0"}, false},
@@ -169,7 +241,7 @@ func TestForgedAnnotationsGo(t *testing.T) {
 
 func TestAFailedWriteIsTold(t *testing.T) {
 	pod := gpuPod("p", 1000, 10)
-	w := reserved(t, "", pod)
+	w := reserved(t, patching, pod)
 	w.client.PrependReactor("patch", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("down") })
 	status := w.PreBind(t.Context(), w.state, pod, "n1")
 	require.Equal(t, fwk.Error, status.Code())
