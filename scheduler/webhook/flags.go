@@ -2,6 +2,8 @@ package webhook
 
 import (
 	"github.com/spf13/pflag"
+
+	"github.com/gpuslice/gpuslice/grant"
 )
 
 // AddFlags makes the options flags, with what they are now as the defaults. Names of
@@ -28,6 +30,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.AllowPrivileged, "allow-privileged", o.AllowPrivileged, "let privileged containers ask for cards, though they have all of the node's")
 	fs.BoolVar(&o.AllowNodeName, "allow-node-name", o.AllowNodeName, "let pods with spec.nodeName ask for cards, though the scheduler gives them none")
 	fs.StringSliceVar(&o.Writers, "annotation-writer", o.Writers, "a user that may write the scheduler's annotations (repeatable)")
+	fs.StringSliceVar(&o.ToleratedNamespaces, "tolerated-namespace", o.ToleratedNamespaces, "a namespace whose pods may have "+grant.AnnotationTolerance+" (repeatable)")
+	fs.StringSliceVar(&o.ToleratedUsers, "tolerated-user", o.ToleratedUsers, "a user whose pods may have "+grant.AnnotationTolerance+" (repeatable)")
 }
 
 // Set is pflag's; Rules.Validate says what is wrong with it.

@@ -49,7 +49,7 @@ func (a answer) encode(request *admissionv1.AdmissionRequest) ([]byte, error) {
 	if a.refusal != nil {
 		response.Result = &metav1.Status{Status: metav1.StatusFailure, Message: a.refusal.message, Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity}
 		switch a.refusal.why {
-		case WhyOwned, WhyCheck:
+		case WhyOwned, WhyTolerance, WhyCheck:
 			response.Result.Reason, response.Result.Code = metav1.StatusReasonForbidden, http.StatusForbidden
 		case WhyMalformed:
 			response.Result.Reason, response.Result.Code = metav1.StatusReasonBadRequest, http.StatusBadRequest
@@ -116,6 +116,9 @@ func (r *Rules) answerValidate(request *admissionv1.AdmissionRequest) answer {
 	}
 	if message := r.checkOwned(request.UserInfo.Username, old.Metadata.Annotations, object.Metadata.Annotations); message != "" {
 		return refuse(WhyOwned, message)
+	}
+	if message := r.checkTolerance(request.UserInfo.Username, request.Namespace, old.Metadata.Annotations, object.Metadata.Annotations); message != "" {
+		return refuse(WhyTolerance, message)
 	}
 	if about != pods {
 		return answer{}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/request"
@@ -49,6 +50,8 @@ type Rules struct {
 	AllowNodeName bool
 	// Writers are the users that may write the scheduler's annotations.
 	Writers []string
+	// ToleratedNamespaces and ToleratedUsers are whose pods may tolerate that the agent is away.
+	ToleratedNamespaces, ToleratedUsers []string
 	// Check is a further reason to refuse a new pod, a quota's say. Nil: none.
 	Check func(*scheduler.Pod, *request.Request) error
 }
@@ -58,6 +61,7 @@ func DefaultRules() Rules {
 	return Rules{
 		Request: request.DefaultOptions(), SchedulerName: "gpuslice-scheduler", ForeignSchedulers: ForeignDeny,
 		RequiredPlugin: "gpuslice", TaskPriority: true, Writers: []string{DefaultWriter},
+		ToleratedNamespaces: []string{metav1.NamespaceSystem},
 	}
 }
 

@@ -19,6 +19,7 @@ const (
 	WhyNodeName   = "node_name"
 	WhyPrivileged = "privileged"
 	WhyPlugin     = "required_plugin"
+	WhyTolerance  = "toleration"
 	WhyCheck      = "check"
 	WhyMalformed  = "malformed"
 	// WhyLate is of a review that its caller didn't wait for.

@@ -154,9 +154,9 @@ func (both) Validate(context.Context, admission.Attributes, admission.ObjectInte
 // annotationWrite is a case of the table.
 func annotationWrite(tc testcases.Annotations) write {
 	meta := func(annotations map[string]string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: "team-a", Name: "p", Annotations: annotations, Labels: tc.Labels}
+		return metav1.ObjectMeta{Namespace: cmp.Or(tc.Namespace, "team-a"), Name: "p", Annotations: annotations, Labels: tc.Labels}
 	}
-	w := write{as: tc.As, resource: tc.Resource, subresource: tc.Subresource, operation: admission.Operation(tc.Operation)}
+	w := write{as: tc.As, resource: tc.Resource, subresource: tc.Subresource, operation: admission.Operation(tc.Operation), namespace: tc.Namespace}
 	pod := func(annotations map[string]string) runtime.Object {
 		return &corev1.Pod{ObjectMeta: meta(annotations), Spec: corev1.PodSpec{SchedulerName: tc.SchedulerName, Containers: []corev1.Container{{Name: "main"}}}}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
+	"github.com/gpuslice/gpuslice/grant"
 )
 
 const (
@@ -20,7 +21,7 @@ const (
 	// newestConfig is the newest version of containerd's configuration that is known.
 	newestConfig = 4
 	// tolerance is the annotation of pods that may start without a required plugin.
-	tolerance = "gpuslice.io/tolerate-missing-plugins"
+	tolerance = grant.AnnotationTolerance
 )
 
 // planContainerd adds a runtime handler, and what NRI needs for the agent.

@@ -31,8 +31,11 @@ type Annotations struct {
 	// Labels and SchedulerName are the pod's.
 	Labels        map[string]string
 	SchedulerName string
-	// Denied says that it is refused.
+	// Namespace is the pod's; empty: any.
+	Namespace string
+	// Denied says that it is refused, and Says what is in the refusal beside what is in all.
 	Denied bool
+	Says   string
 	// Dropped says that a real API server takes no annotations on this way: it answers that
 	// all is well, and the pod keeps those it had. Admission refuses it where it gets to see it.
 	Dropped bool
@@ -57,9 +60,20 @@ func update(as string, before, after map[string]string) Annotations {
 
 func (a Annotations) by(subresource string) Annotations { a.Subresource = subresource; return a }
 
-func (a Annotations) denied() Annotations { a.Denied = true; return a }
+func (a Annotations) denied() Annotations {
+	a.Denied, a.Says = true, "only the scheduler may set, change or remove annotation"
+	return a
+}
 
-func (a Annotations) dropped() Annotations { a.Denied, a.Dropped = true, true; return a }
+func (a Annotations) dropped() Annotations { a = a.denied(); a.Dropped = true; return a }
+
+// untolerated is refused the toleration; tolerated is where it is not.
+func (a Annotations) untolerated() Annotations {
+	a.Denied, a.Says, a.Namespace = true, "would let containers start while the node's agent is away", "team-a"
+	return a
+}
+
+func (a Annotations) tolerated() Annotations { a.Namespace = "kube-system"; return a }
 
 func (a Annotations) labelled(pairs ...string) Annotations { a.Labels = set(pairs...); return a }
 
@@ -72,6 +86,7 @@ func bind(as string, after map[string]string) Annotations {
 // AllAnnotations is the table.
 func AllAnnotations() []Annotations {
 	granted := set("gpuslice.io/grant", Grant, "hami.io/vgpu-devices-allocated", Allocated, "hami.io/vgpu-node", "node-1", "app", "x")
+	tolerant := set("gpuslice.io/tolerate-missing-plugins", "true")
 	legacy := bind(Tenant, granted)
 	legacy.Resource, legacy.Subresource = "bindings", ""
 	cases := []Annotations{
@@ -116,6 +131,17 @@ func AllAnnotations() []Annotations {
 		bind(Tenant, granted).denied().named("a grant by a binding"),
 		legacy.denied().named("a grant by the old path of bindings"),
 		bind(Scheduler, granted).named("the scheduler's binding"),
+
+		create(Tenant, tolerant).untolerated().named("a pod that tolerates missing plugins"),
+		create(Tenant, tolerant).tolerated().named("a pod of the system that tolerates missing plugins"),
+		create(Admin, tolerant).untolerated().named("a pod that tolerates missing plugins, by an administrator"),
+		create(Tenant, set("gpuslice.io/tolerate-missing-plugins-not", "true")).named("what only looks like the toleration"),
+		update(Tenant, nil, tolerant).untolerated().named("a toleration on update"),
+		update(Tenant, set("gpuslice.io/tolerate-missing-plugins", "false"), tolerant).untolerated().named("a toleration that is changed"),
+		update(Tenant, tolerant, merge(tolerant, "app", "x")).named("an author's annotation beside a toleration"),
+		update(Tenant, tolerant, nil).named("a toleration goes"),
+		update(Tenant, nil, tolerant).by("status").untolerated().named("a toleration by the status"),
+		bind(Tenant, tolerant).untolerated().named("a toleration by a binding"),
 	}
 	return cases
 }

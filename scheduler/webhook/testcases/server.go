@@ -14,9 +14,6 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// refused is in every refusal of an annotation.
-const refused = "only the scheduler may set, change or remove annotation"
-
 // client is a user's, who may do everything as far as rights go: what is tried is admission.
 func client(admin *rest.Config, user string) (kubernetes.Interface, error) {
 	config := rest.CopyConfig(admin)
@@ -25,8 +22,11 @@ func client(admin *rest.Config, user string) (kubernetes.Interface, error) {
 }
 
 // Try does the write on a real API server that has install/admission's policy or webhooks, and says what came
-// out otherwise than the table has it. Its pods, in this namespace, wait for a scheduler that isn't there.
+// out otherwise than the table has it. Its pods, in this namespace if it names none, wait for a scheduler that isn't there.
 func (a Annotations) Try(ctx context.Context, admin *rest.Config, namespace string) (err error) {
+	if a.Namespace != "" {
+		namespace = a.Namespace
+	}
 	as, err := client(admin, a.As)
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (a Annotations) judge(err error) error {
 	switch {
 	case a.Denied && !a.Dropped && err == nil:
 		return errors.New("it is admitted")
-	case a.Denied && !a.Dropped && !strings.Contains(err.Error(), refused):
+	case a.Denied && !a.Dropped && !strings.Contains(err.Error(), a.Says):
 		return fmt.Errorf("it is refused for another reason: %w", err)
 	case !a.Denied && err != nil:
 		return fmt.Errorf("it is refused: %w", err)
