@@ -12,6 +12,8 @@ func usable(card *scheduler.Card, typeFits bool, rules *request.Rules) Code {
 		return CardNotHealth
 	case card.Cordoned:
 		return CardCordoned
+	case card.MemoryMiB < 1 || card.Slots < 1:
+		return CardEmpty
 	case !typeFits || !rules.ModeFits(card.Mode):
 		return CardTypeMismatch
 	case card.Mode == request.ModeMIG:

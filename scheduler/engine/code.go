@@ -11,6 +11,7 @@ const (
 	OK Code = iota
 	CardNotHealth
 	CardCordoned
+	CardEmpty // ours: a card that has no memory, or no slots, to give
 	CardTypeMismatch
 	CardMIGMode // ours: a card in MIG mode is not shared by us
 	NumaNotFit
@@ -27,7 +28,7 @@ const (
 	codes
 )
 
-var names = [codes]string{"OK", "CardNotHealth", "CardCordoned", "CardTypeMismatch", "CardMIGMode", "NumaNotFit", "CardUuidMismatch",
+var names = [codes]string{"OK", "CardNotHealth", "CardCordoned", "CardEmpty", "CardTypeMismatch", "CardMIGMode", "NumaNotFit", "CardUuidMismatch",
 	"CardTimeSlicingExhausted", "ExclusiveDeviceAllocateConflict", "ResourceQuotaNotFit", "CardInsufficientMemory",
 	"CardInsufficientCore", "CardComputeUnitsExhausted", "NodeInsufficientDevice", "NodeUnregistered"}
 
@@ -39,7 +40,8 @@ func (c Code) String() string {
 	return names[c]
 }
 
-var briefs = [codes]string{"fits", "cards are not healthy", "cards are cordoned", "cards are of another type", "cards are in MIG mode",
+var briefs = [codes]string{"fits", "cards are not healthy", "cards are cordoned", "cards have no memory or no slots registered",
+	"cards are of another type", "cards are in MIG mode",
 	"no NUMA node has enough fitting cards", "cards are not those asked for by UUID", "cards have no free slot",
 	"cards are in use and an exclusive one is asked for", "the namespace's quota is used up", "cards have too little free memory",
 	"cards have too few free cores", "cards have all cores taken", "the node has too few cards", "the node has no cards registered"}

@@ -89,6 +89,8 @@ func (f *fitter) says(t text, code Code, need *need, i int) text {
 		return t.add("not healthy")
 	case CardCordoned:
 		return t.add("cordoned")
+	case CardEmpty:
+		return t.add("registered without memory or without slots")
 	case CardTypeMismatch:
 		return t.add("of another type (", f.otherType(), ")")
 	case CardMIGMode:

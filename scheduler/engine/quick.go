@@ -27,7 +27,7 @@ func (f *fitter) quick(n *node) (o outcome, ok bool) {
 	f.n, f.after = n, append(f.after[:0], n.used...)
 	f.ready(n)
 	var none load
-	var first int64 // the memory of the first card that will do
+	first := int64(-1) // the memory of the first card that will do
 	given := 0
 	for c, why := range f.usable {
 		if why != OK {
@@ -38,7 +38,7 @@ func (f *fitter) quick(n *node) (o outcome, ok bool) {
 		if why != OK {
 			continue
 		}
-		if first == 0 {
+		if first < 0 {
 			first = total.MemoryMiB
 		}
 		if total.MemoryMiB != first && (need.MemoryMiB == 0 || need.Cores == 0) { // use, or cardPercent, is of the card

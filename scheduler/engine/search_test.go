@@ -15,9 +15,9 @@ import (
 // drawCard is one of few sizes, so that there are ties and tight fits.
 func drawCard(t *rapid.T, node, i int) scheduler.Card {
 	c := h100(node, i)
-	c.MemoryMiB = rapid.SampledFrom([]int64{4, 6, 7}).Draw(t, "memory")
+	c.MemoryMiB = rapid.SampledFrom([]int64{0, 4, 6, 7, 7}).Draw(t, "memory")
 	c.Cores = rapid.SampledFrom([]int{100, 100, 100, 150}).Draw(t, "cores")
-	c.Slots = rapid.IntRange(1, 4).Draw(t, "slots")
+	c.Slots = rapid.IntRange(0, 4).Draw(t, "slots")
 	c.NUMA = rapid.IntRange(-1, 1).Draw(t, "numa")
 	return c
 }

@@ -48,7 +48,7 @@ func (s *Server) judge(args *extenderv1.ExtenderArgs, reserve bool) (*extenderv1
 	if r == nil {
 		return nodes.all(), nil
 	}
-	for {
+	for range races {
 		fits, result, most := s.verdicts(pod, r, nodes)
 		if len(fits) == 0 {
 			s.Metrics.Denied(Door, most.String())
@@ -57,7 +57,7 @@ func (s *Server) judge(args *extenderv1.ExtenderArgs, reserve bool) (*extenderv1
 		if !reserve {
 			return result, nil
 		}
-		_, err := s.Engine.Reserve(pod, r, best(fits), owner(pod.UID))
+		_, err := s.reserve(pod, r, best(fits), owner(pod.UID))
 		switch {
 		case err == nil:
 			s.holds.put(pod.UID, s.Clock())
@@ -69,7 +69,14 @@ func (s *Server) judge(args *extenderv1.ExtenderArgs, reserve bool) (*extenderv1
 			return nodes.none(err.Error()), err
 		}
 	}
+	s.Metrics.Denied(Door, "Races")
+	err = fmt.Errorf("pod %s/%s: others were faster %d times: it is tried again", pod.Namespace, pod.Name, races)
+	return nodes.later(err.Error()), err
 }
+
+// races is how often a call looks again after somebody else was given what it had seen. A
+// call must end: kube-scheduler waits for it, and holds all other pods meanwhile.
+const races = 5
 
 // fitting is a node that can take the pod.
 type fitting struct {

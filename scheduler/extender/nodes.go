@@ -85,3 +85,12 @@ func (n nodeList) none(why string) *extenderv1.ExtenderFilterResult {
 	}
 	return n.answer([]string{}, extenderv1.FailedNodesMap{}, unresolvable)
 }
+
+// later says of every candidate the same, which holds for this moment alone.
+func (n nodeList) later(why string) *extenderv1.ExtenderFilterResult {
+	failed := make(extenderv1.FailedNodesMap, n.len())
+	for name := range n.names() {
+		failed[name] = why
+	}
+	return n.answer([]string{}, failed, extenderv1.FailedNodesMap{})
+}

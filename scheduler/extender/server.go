@@ -14,8 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
+	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
 // Door is this door's name in metrics, and what its reservations' owners begin with.
@@ -68,6 +70,8 @@ type Server struct {
 	Options
 	holds *holds
 	gangs *gangs
+	// reserve is the engine's.
+	reserve func(pod *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error)
 }
 
 // New is a server that runs nothing yet.
@@ -93,7 +97,7 @@ func New(o Options) *Server {
 	if o.Key == nil {
 		o.Key = func() *grant.Key { return nil }
 	}
-	s := &Server{Options: o, gangs: newGangs()}
+	s := &Server{Options: o, gangs: newGangs(), reserve: o.Engine.Reserve}
 	s.holds = newHolds(o.Hold, func(podUID string) { o.Engine.Unreserve(podUID, owner(podUID)) })
 	return s
 }
