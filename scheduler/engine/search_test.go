@@ -41,6 +41,9 @@ func allows(cards []scheduler.Card, others []scheduler.Use, r *request.Request, 
 			if !mine {
 				continue
 			}
+			if card.MemoryMiB == 0 { // that there is no slot is seen below
+				return false
+			}
 			want := &r.Containers[position]
 			whole := want.Whole && card.Cores <= 100
 			if whole && running.Slots > 0 || alone {
