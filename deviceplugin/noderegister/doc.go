@@ -37,7 +37,8 @@
 // devices, by the second after a minute.
 //
 // gpuslice.io/node-cards has the same devices for our scheduler, with what HAMi's has no
-// words for. It reads HAMi's where ours is absent, so that no order of upgrades matters.
+// words for. It reads HAMi's where ours is absent, so that no order of upgrades matters. An
+// agent that is stopped removes it: the node may be another's to register from then on.
 //
 // # Labels
 //

@@ -234,6 +234,7 @@ func TestLeaving(t *testing.T) {
 		now := p.server.now()
 		assert.NotContains(t, now.Annotations[AnnotationRegister], "health")
 		assert.Contains(t, now.Annotations[AnnotationRegister], "GPU-a")
+		assert.NotContains(t, now.Annotations, AnnotationCards, "it would go before what another one registers")
 		assert.Equal(t, overdue, now.Annotations[AnnotationHandshake])
 		assert.Equal(t, labels, now.Labels, "the cards are still what they are")
 		assert.True(t, p.node.Devices[0].Healthy, "what is the caller's is left alone")

@@ -23,6 +23,12 @@ func (p *Publisher) write(ctx context.Context, leaving bool) error {
 		p.last, p.known = node, true
 	}
 	wanted := Render(leavingNode(p.last, leaving), p.cfg.Options)
+	if leaving {
+		// HAMi's annotation stays, as not healthy, for those who keep what they know. Ours
+		// goes before HAMi's with our scheduler: left behind, it would for good, whoever
+		// registers the node after us.
+		delete(wanted.Annotations, AnnotationCards)
+	}
 	diff := difference(got.ObjectMeta, wanted)
 	if answer, write := p.cfg.Options.Handshake.answer(got.Annotations[AnnotationHandshake], wanted, leaving, time.Now()); write {
 		diff.Annotations[AnnotationHandshake] = &answer

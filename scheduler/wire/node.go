@@ -39,7 +39,8 @@ func DecodeNode(n *scheduler.Node) (scheduler.Inventory, error) {
 }
 
 // PassedOver is what DecodeNode can't read and does without, for those who look after the
-// node: our annotation where HAMi's is there too, and the links. Nil: nothing.
+// node: our annotation where HAMi's is there too, and the links; and HAMi's, where it says
+// something else than ours. Nil: nothing.
 func PassedOver(n *scheduler.Node) error {
 	_, passed, _ := decodeNode(n)
 	return passed
@@ -80,7 +81,7 @@ func cards(annotations map[string]string) (_ scheduler.Inventory, passed, err er
 	if value, there := annotations[AnnotationCards]; there {
 		inventory, err := decodeCards(value)
 		if err == nil {
-			return inventory, nil, nil
+			return inventory, disagree(inventory.Cards, annotations), nil
 		}
 		passed = in(AnnotationCards, err)
 	}
@@ -102,6 +103,44 @@ func cards(annotations map[string]string) (_ scheduler.Inventory, passed, err er
 		}
 	}
 	return inventory, passed, nil
+}
+
+// disagree says how HAMi's annotation speaks of other cards than ours, or of other memory:
+// then one of them is somebody else's, or is left over.
+func disagree(ours []scheduler.Card, annotations map[string]string) error {
+	value, there := annotations[AnnotationRegister]
+	if !there {
+		return nil
+	}
+	theirs, err := decodeRegister(value)
+	if err != nil {
+		return in(AnnotationRegister, err)
+	}
+	memory := make(map[string]int64, len(theirs))
+	for i := range theirs {
+		memory[theirs[i].UUID] = theirs[i].MemoryMiB
+	}
+	difference := ""
+	for i := range ours {
+		mib, there := memory[ours[i].UUID]
+		delete(memory, ours[i].UUID)
+		switch {
+		case difference != "":
+		case !there:
+			difference = fmt.Sprintf("card %s is in the first alone", ours[i].UUID)
+		case mib != ours[i].MemoryMiB:
+			difference = fmt.Sprintf("card %s has %d MiB in the first, and %d in the second", ours[i].UUID, ours[i].MemoryMiB, mib)
+		}
+	}
+	for i := range theirs {
+		if _, left := memory[theirs[i].UUID]; left && difference == "" {
+			difference = fmt.Sprintf("card %s is in the second alone", show(theirs[i].UUID))
+		}
+	}
+	if difference == "" {
+		return nil
+	}
+	return fmt.Errorf("annotations %s and %s: %s: the first is gone by; let one agent alone write both, or remove the one that is left over", AnnotationCards, AnnotationRegister, difference)
 }
 
 // ordered checks the cards, and puts them in the order of their index.
