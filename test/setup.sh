@@ -82,7 +82,8 @@ build_tools() {
   rm -rf "$partial"
   mkdir -p "$partial"
   trap 'rm -rf "$partial"' EXIT
-  (cd "$here/$1" && GOBIN="$partial" GOFLAGS=-buildvcs=false go install -ldflags '-s -w' tool)
+  # Flags and, in tools-kubernetes, versions are cmd/gpuslice-scheduler's: what both have of Kubernetes is compiled once.
+  (cd "$here/$1" && GOBIN="$partial" GOFLAGS='-buildvcs=false -trimpath' go install -ldflags '-s -w' tool)
   [ ! -e "$partial/server" ] || mv "$partial/server" "$partial/etcd" # its package's name is its module's
   touch "$partial/.complete"
   rm -rf "$dir"
