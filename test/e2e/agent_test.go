@@ -4,7 +4,6 @@ package e2e_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,16 +26,7 @@ func withAgent(t *testing.T, resource corev1.ResourceName, want int64, args ...s
 }
 
 func waitOffered(t *testing.T, resource corev1.ResourceName, want int64) {
-	require.NoError(t, harness.Until(context.Background(), patience, func(ctx context.Context) error {
-		node, err := cluster.API.CoreV1().Nodes().Get(ctx, harness.NodeName, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if offered := node.Status.Allocatable[resource]; offered.Value() != want {
-			return fmt.Errorf("the node offers %d %s", offered.Value(), resource)
-		}
-		return nil
-	}))
+	require.NoError(t, cluster.WaitOffered(context.Background(), resource, want))
 }
 
 // unscheduledPod is bound to the node by its author, and no scheduler has seen it.

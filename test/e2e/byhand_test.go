@@ -5,11 +5,13 @@ package e2e_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/test/harness"
 	"github.com/gpuslice/gpuslice/test/kube"
 )
@@ -53,6 +55,31 @@ func TestGrantedByHand(t *testing.T) {
 	s.requireHeld(made, "main", 3000)
 	require.Empty(t, s.devices(made, "other"))
 	s.delete(made.Name)
+}
+
+// Where the node has the scheduler's key, a forged grant is no grant, even if the API
+// server takes it, and neither is one that belongs to another pod.
+func TestSignedGrants(t *testing.T) {
+	withAgent(t, "nvidia.com/gpu", 80, "--grant-key-file="+cluster.GrantKeyFile())
+	s := newSpace(t)
+	signed := s.run(pod("signed", container("main", gpu(cheatMiB, cheatCores))))
+	s.requireHeld(signed, "main", cheatMiB)
+
+	withoutAdmission(t)
+	for name, signature := range map[string]string{
+		"unsigned": "", "signed-by-nobody": "v1:0123456789abcdef:" + strings.Repeat("0", 64), "signed-for-another": signed.Annotations[grant.AnnotationSignature],
+	} {
+		p := grantedByHand(pod(name, container("main", gpu(cheatMiB, cheatCores))), map[string]string{"main": share(cards(t)[0], cheatMiB, cheatCores)})
+		if signature != "" {
+			p.Annotations[grant.AnnotationSignature] = signature
+			p.Annotations[grant.AnnotationGrant] = signed.Annotations[grant.AnnotationGrant]
+		}
+		_, err := cluster.API.CoreV1().Pods(s.name).Create(context.Background(), p, metav1.CreateOptions{})
+		require.NoError(t, err)
+		came, _, says := s.cameOf(name)
+		require.Equal(t, refused, came, name)
+		require.Contains(t, says, "sign", name)
+	}
 }
 
 // Schedulers read of the node what it has.

@@ -173,6 +173,9 @@ var specCheats = []cheat{
 		corev1.VolumeMount{MountPath: "/usr/local/vgpu", MountPropagation: ref(corev1.MountPropagationBidirectional)}), want: denied, says: "Bidirectional"},
 	{name: "replicas of the device plugin", try: withAnnotation("gpuslice.io/replicas", "GPU-1::0"), want: denied, says: "gpuslice.io/replicas"},
 	{name: "a MIG device", try: withAnnotation("gpuslice.io/mig-1g.10gb", "MIG-1::0"), want: denied, says: "gpuslice.io/mig-1g.10gb"},
+	{name: "another container of the name that has the grant", try: func(p *corev1.Pod) {
+		p.Spec.InitContainers = []corev1.Container{container("main", nil)}
+	}, want: denied, says: "Duplicate"},
 	{name: "a command that starts in the driver's folder", try: func(p *corev1.Pod) { main(p).WorkingDir = "/usr/local/vgpu/driver" }, want: limited},
 }
 

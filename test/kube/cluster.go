@@ -134,7 +134,6 @@ func (c *Cluster) Config(u User) (*rest.Config, error) {
 		return nil, err
 	}
 	config.QPS = -1 // no limit
-	config.Timeout = 30 * time.Second
 	return config, nil
 }
 

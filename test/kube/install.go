@@ -2,10 +2,13 @@ package kube
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"slices"
 	"time"
 
@@ -16,6 +19,13 @@ import (
 
 // installScheduler gives the scheduler its rights and starts it.
 func (c *Cluster) installScheduler(ctx context.Context) error {
+	key := make([]byte, 32)
+	if _, err := rand.Read(key); err != nil {
+		return err
+	}
+	if err := os.WriteFile(c.GrantKeyFile(), []byte(hex.EncodeToString(key)), 0o400); err != nil {
+		return err
+	}
 	name := "scheduler.yaml"
 	if c.options.Door == Extender {
 		name = "extender.yaml"

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"text/template"
 	"time"
 
@@ -98,7 +99,11 @@ func (c *Cluster) StartKubelet(ctx context.Context) error {
 }
 
 // WaitNode waits until the node is ready, and offers its cards.
-func (c *Cluster) WaitNode(ctx context.Context) error {
+func (c *Cluster) WaitNode(ctx context.Context) error { return c.WaitOffered(ctx, "nvidia.com/gpu", 0) }
+
+// WaitOffered waits until the node is ready, the kubelet can give out so many of a
+// resource (0: any number), and schedulers are told so.
+func (c *Cluster) WaitOffered(ctx context.Context, resource corev1.ResourceName, want int64) error {
 	return harness.Until(ctx, 2*time.Minute, func(ctx context.Context) error {
 		node, err := c.API.CoreV1().Nodes().Get(ctx, harness.NodeName, metav1.GetOptions{})
 		if err != nil {
@@ -109,15 +114,17 @@ func (c *Cluster) WaitNode(ctx context.Context) error {
 				return fmt.Errorf("the node is not ready: %s", condition.Message)
 			}
 		}
-		offered := node.Status.Allocatable["nvidia.com/gpu"]
-		if offered.IsZero() {
-			return errors.New("the node has no nvidia.com/gpu")
+		quantity := node.Status.Allocatable[resource]
+		offered := quantity.Value()
+		if offered == 0 || want != 0 && offered != want {
+			return fmt.Errorf("the node offers %d %s", offered, resource)
 		}
-		if healthy, err := c.healthyDevices(ctx, "nvidia.com/gpu"); err != nil || int64(healthy) != offered.Value() {
-			return errors.Join(fmt.Errorf("the kubelet has %d healthy nvidia.com/gpu of %d", healthy, offered.Value()), err)
+		// What the Node object says is seconds old.
+		if healthy, err := c.healthyDevices(ctx, string(resource)); err != nil || int64(healthy) != offered {
+			return errors.Join(fmt.Errorf("the kubelet has %d healthy %s of %d", healthy, resource, offered), err)
 		}
-		if node.Annotations["hami.io/node-nvidia-register"] == "" {
-			return errors.New("the node is not annotated with its cards")
+		if told := node.Annotations["gpuslice.io/node-cards"]; told == "" || strings.Contains(told, `"healthy":false`) {
+			return fmt.Errorf("the node's cards are told to be %q", told)
 		}
 		if len(node.Spec.Taints) > 0 {
 			return fmt.Errorf("the node has taints: %v", node.Spec.Taints)

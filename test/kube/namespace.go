@@ -19,8 +19,11 @@ type mountNamespace struct {
 	holder *harness.Process
 }
 
-// privateSysctls are written to by the kubelet, which would change the machine.
-var privateSysctls = []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"}
+// privateSysctls are written to by the kubelet and by CNI, which would change the machine.
+var privateSysctls = []string{
+	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
+	"net/ipv4/ip_forward",
+}
 
 // newMountNamespace makes a mount namespace like this one in which /var/lib and /var/log
 // are folders below dir, and the sysctls that the kubelet sets are files.

@@ -123,7 +123,7 @@ func (c *Cluster) schedulerConfig(text []byte, user User) (path string, err erro
 	for _, profile := range mapsIn(config["profiles"]) {
 		for _, plugin := range mapsIn(profile["pluginConfig"]) {
 			if args, ours := plugin["args"].(map[string]any); ours && plugin["name"] == "GPUSlice" {
-				args["cardQuota"] = CardQuota
+				args["cardQuota"], args["grantKeyFile"] = CardQuota, c.GrantKeyFile()
 			}
 		}
 	}
@@ -133,6 +133,10 @@ func (c *Cluster) schedulerConfig(text []byte, user User) (path string, err erro
 	path = filepath.Join(c.Dir, "scheduler.yaml")
 	return path, os.WriteFile(path, text, 0o600)
 }
+
+// GrantKeyFile has the key that the scheduler signs grants with. The agent asks for no
+// signatures unless it is told to.
+func (c *Cluster) GrantKeyFile() string { return c.identities.path("grant-key") }
 
 // mapsIn are the elements of a list that are maps.
 func mapsIn(list any) (found []map[string]any) {
@@ -168,7 +172,7 @@ func (c *Cluster) startExtender(ctx context.Context) error {
 		return err
 	}
 	config := filepath.Join(c.Dir, "extender.yaml")
-	settings := "apiVersion: gpuslice.io/v1\nkind: GPUSliceArgs\ncardQuota: " + CardQuota + "\n"
+	settings := "apiVersion: gpuslice.io/v1\nkind: GPUSliceArgs\ncardQuota: " + CardQuota + "\ngrantKeyFile: " + c.GrantKeyFile() + "\n"
 	if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
 		return err
 	}
