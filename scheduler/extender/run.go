@@ -4,22 +4,19 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
@@ -58,15 +55,11 @@ type CardQuota struct {
 	Labels          quota.Labels
 }
 
-// Election is a Lease.
-type Election struct{ Namespace, Name, Identity string }
-
-var errNotLeading = errors.New("another replica answers")
-
-// Run serves until ctx ends, or until another replica has taken over.
-func Run(ctx context.Context, c Config) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+// Run serves until ctx ends, or until the Lease is lost. What calls need goes on until the last of
+// them has ended, and the Lease is given back after it.
+func Run(ctx context.Context, c Config) (err error) {
+	running, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(nil)
 	e, err := engine.New(c.Engine)
 	if err != nil {
 		return err
@@ -89,17 +82,23 @@ func Run(ctx context.Context, c Config) error {
 		factories = append(factories, one)
 	}
 	for _, f := range factories {
-		f.Start(ctx.Done())
+		f.Start(running.Done())
 		defer f.Shutdown()
 	}
-	defer cancel(nil) // before Shutdown, which waits
+	defer end(nil) // before Shutdown, which waits
 
-	var leading atomic.Bool
+	var election *leader
+	if c.Election != nil {
+		if election, err = c.elect(end); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, election.release()) }()
+	}
 	ready := func() error {
 		switch {
 		case !feeding.Synced():
 			return errors.New("the cluster's nodes and pods are still being read")
-		case c.Election != nil && !leading.Load():
+		case election != nil && !election.leads():
 			return errNotLeading
 		}
 		return nil
@@ -109,54 +108,51 @@ func Run(ctx context.Context, c Config) error {
 		Engine: e, Cluster: NewCluster(c.Client, pods), Metrics: counters, Ready: ready,
 		Key: c.Key, Hold: c.Hold, GangTimeout: c.GangTimeout, Log: c.Log, Version: c.Version,
 	})
-	go s.Run(ctx)
-	if c.Election != nil {
-		if err := c.elect(ctx, &leading, cancel); err != nil {
-			return err
-		}
-	}
+	go s.Run(running)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(counters, metrics.Engine(e), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("/", s.Handler())
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	return serve(ctx, c, mux)
+	return serve(ctx, running, end, c, mux)
 }
 
-// elect has the process lead once the Lease is its own; when that is lost it ends, for
-// what it has reserved another one doesn't know.
-func (c Config) elect(ctx context.Context, leading *atomic.Bool, cancel context.CancelCauseFunc) error {
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: c.Election.Namespace, Name: c.Election.Name},
-			Client:     c.Client.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: c.Election.Identity},
-		},
-		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
-		ReleaseOnCancel: true, Name: c.Election.Name,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(context.Context) { leading.Store(true) },
-			OnStoppedLeading: func() {
-				leading.Store(false)
-				cancel(errors.New("the lease of the leader is lost"))
-			},
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("leader election: %w", err)
+// gate lets calls through until it is closed, and closes when none is under way.
+type gate struct {
+	http.Handler
+	mu     sync.RWMutex
+	closed bool
+}
+
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if g.closed {
+		http.Error(w, "the extender is ending", http.StatusServiceUnavailable)
+		return
 	}
-	go elector.Run(ctx)
-	return nil
+	g.Handler.ServeHTTP(w, r)
 }
 
-// serve listens until ctx ends, and then lets calls end that are under way.
-func serve(ctx context.Context, c Config, handler http.Handler) error {
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+}
+
+// drain is how long calls may take that are under way when the process is to end.
+const drain = 30 * time.Second
+
+// serve listens until ctx ends, and then lets calls end that are under way; or until running
+// ends, which is the calls' own context: they end with it. When it returns none is under way.
+func serve(ctx, running context.Context, end context.CancelCauseFunc, c Config, handler http.Handler) error {
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return err
 	}
+	calls := &gate{Handler: handler}
 	server := &http.Server{
-		Handler: handler, BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+		Handler: calls, BaseContext: func(net.Listener) context.Context { return running },
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 	}
@@ -172,16 +168,17 @@ func serve(ctx context.Context, c Config, handler http.Handler) error {
 	}()
 	c.Log.Info("serving", "address", listener.Addr().String(), "tls", c.CertFile != "")
 	select {
-	case err := <-ended:
-		return err
+	case err = <-ended:
+	case <-running.Done():
 	case <-ctx.Done():
+		last, cancel := context.WithTimeout(running, drain)
+		err = server.Shutdown(last)
+		cancel()
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-	defer cancel()
-	err = server.Shutdown(last)
-	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
-		err = errors.Join(cause, err)
-	}
+	cause := context.Cause(running) // nil: it goes on
+	end(nil)
+	err = errors.Join(cause, err, server.Close())
+	calls.close()
 	return err
 }
 

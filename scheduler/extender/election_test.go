@@ -1,0 +1,110 @@
+package extender
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+// story is what happened, in order.
+type story struct {
+	mu   sync.Mutex
+	what []string
+}
+
+func (s *story) tell(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.what = append(s.what, what)
+}
+
+func bindCall(w *world, p *v1.Pod) (status int) {
+	status, _ = w.post("/bind", extenderv1.ExtenderBindingArgs{PodName: p.Name, PodNamespace: p.Namespace, PodUID: p.UID, Node: "n"}, nil)
+	return status
+}
+
+// The next leader doesn't know what the last one's binds give away: they end before the Lease does.
+func TestTheLeaseIsGivenBackAfterTheLastBind(t *testing.T) {
+	p := pod("p", 1, 0)
+	client := fake.NewClientset(gpuNode("n"), p)
+	var happened story
+	under, on := make(chan struct{}), make(chan struct{})
+	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		close(under)
+		<-on
+		happened.tell("bound")
+		return true, nil, nil
+	})
+	client.PrependReactor("update", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		lease := a.(clienttesting.UpdateAction).GetObject().(*coordinationv1.Lease)
+		if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
+			happened.tell("given back")
+		}
+		return false, nil, nil
+	})
+	w, stop, ended := start(t, Config{Client: client, Election: &Election{Namespace: "kube-system", Name: "extender", Identity: "first"}})
+	w.becomes(http.StatusOK)
+	answered := make(chan int, 1)
+	go func() { answered <- bindCall(w, p) }()
+	<-under
+	stop()
+	w.becomes(0) // nobody listens any more
+	close(on)
+	require.Equal(t, http.StatusOK, <-answered)
+	require.NoError(t, <-ended)
+	require.Equal(t, []string{"bound", "given back"}, happened.what)
+}
+
+// Who has lost the Lease binds no more: a bind that waits is given up, and the Lease left alone.
+func TestCallsEndWithTheLease(t *testing.T) {
+	p := pod("p", 1, 0, func(p *v1.Pod) {
+		p.Labels = map[string]string{request.LabelGroup: "g"}
+		p.Annotations = map[string]string{request.AnnotationGroupMin: "2"}
+	})
+	client := fake.NewClientset(gpuNode("n"), p)
+	down := make(chan struct{})
+	client.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+		select {
+		case <-down:
+			return true, nil, errors.New("the API server is away")
+		default:
+			return false, nil, nil
+		}
+	})
+	w, _, ended := start(t, Config{Client: client, GangTimeout: time.Hour,
+		Election: &Election{Namespace: "kube-system", Name: "extender", Identity: "first", renew: 500 * time.Millisecond}})
+	w.becomes(http.StatusOK)
+	body, err := json.Marshal(extenderv1.ExtenderBindingArgs{PodName: p.Name, PodNamespace: p.Namespace, PodUID: p.UID, Node: "n"})
+	require.NoError(t, err)
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		if r, err := http.Post(w.url+"/bind", "application/json", bytes.NewReader(body)); err == nil { // or it is cut off
+			r.Body.Close()
+		}
+	}()
+	require.Eventually(t, func() bool {
+		_, text := w.status("/debug/state?format=json")
+		return strings.Contains(text, `"phase":"reserved"`)
+	}, 30*time.Second, 10*time.Millisecond)
+	close(down)
+	err = <-ended
+	require.ErrorIs(t, err, errLost)
+	require.EqualError(t, err, errLost.Error(), "nothing was waited for in vain")
+	<-answered
+}
