@@ -24,12 +24,18 @@ type QuotaSink interface {
 	SetCardQuota(*quota.Cards)
 }
 
-// Quotas tells the sink of the namespaces' ResourceQuotas on memory and cores.
+// Quotas tells the sink of the namespaces' ResourceQuotas on memory and cores. Those with
+// scopes are passed over: they are of some of a namespace's pods, and what is counted here
+// is of all.
 func (f *Feeding) Quotas(factory informers.SharedInformerFactory, sink QuotaSink, o request.Options, log *slog.Logger) error {
 	set := func(q *v1.ResourceQuota) {
 		limits, err := quota.FromHard(hard(q), o)
 		if err != nil {
 			log.Error("a resource quota can't be read in part: nothing may be had of that part", "namespace", q.Namespace, "quota", q.Name, "error", err)
+		}
+		if limits != quota.NoLimits && scoped(q) {
+			log.Warn("a resource quota with scopes limits no cards: write one without", "namespace", q.Namespace, "quota", q.Name)
+			limits = quota.NoLimits
 		}
 		if limits == quota.NoLimits {
 			sink.DeleteQuota(q.Namespace, q.Name)
@@ -40,7 +46,7 @@ func (f *Feeding) Quotas(factory informers.SharedInformerFactory, sink QuotaSink
 	handler := Handler[*v1.ResourceQuota]{
 		Set: set,
 		Replaced: func(old, q *v1.ResourceQuota) {
-			if !maps.EqualFunc(old.Spec.Hard, q.Spec.Hard, sameQuantity) {
+			if scoped(old) != scoped(q) || !maps.EqualFunc(old.Spec.Hard, q.Spec.Hard, sameQuantity) {
 				set(q)
 			}
 		},
@@ -51,6 +57,8 @@ func (f *Feeding) Quotas(factory informers.SharedInformerFactory, sink QuotaSink
 	}
 	return nil
 }
+
+func scoped(q *v1.ResourceQuota) bool { return len(q.Spec.Scopes) > 0 || q.Spec.ScopeSelector != nil }
 
 func hard(q *v1.ResourceQuota) map[string]scheduler.Amount {
 	amounts := make(map[string]scheduler.Amount, len(q.Spec.Hard))
@@ -64,20 +72,29 @@ func hard(q *v1.ResourceQuota) map[string]scheduler.Amount {
 
 // CardQuota tells the sink of gpu-manager's quota in that ConfigMap. The factory that it
 // returns watches this one object; it is the caller's to start. A ConfigMap that is
-// malformed leaves the quota as it was.
+// malformed leaves the quota as it was; where none was read before it, nobody gets cards.
 func (f *Feeding) CardQuota(client kubernetes.Interface, namespace, name string, labels quota.Labels, sink QuotaSink, log *slog.Logger) (informers.SharedInformerFactory, error) {
+	inForce := false // events come one after the other
+	tell := func(cards *quota.Cards) {
+		inForce = cards != nil
+		sink.SetCardQuota(cards)
+	}
 	set := func(c *v1.ConfigMap) {
 		value, there := c.Data[quota.ConfigMapKey]
 		if !there {
-			sink.SetCardQuota(nil)
+			tell(nil)
 			return
 		}
 		cards, err := quota.ParseCards(value, labels)
-		if err != nil {
+		switch {
+		case err == nil:
+			tell(cards)
+		case inForce:
 			log.Error("the quota of cards was not taken over: the one before stays in force", "namespace", namespace, "configmap", name, "error", err)
-			return
+		default:
+			log.Error("the quota of cards can't be read: no pod gets cards until it is mended or removed", "namespace", namespace, "configmap", name, "error", err)
+			sink.SetCardQuota(quota.Unread(err))
 		}
-		sink.SetCardQuota(cards)
 	}
 	handler := Handler[*v1.ConfigMap]{
 		Set: set,
@@ -86,7 +103,7 @@ func (f *Feeding) CardQuota(client kubernetes.Interface, namespace, name string,
 				set(c)
 			}
 		},
-		Gone: func(*v1.ConfigMap) { sink.SetCardQuota(nil) },
+		Gone: func(*v1.ConfigMap) { tell(nil) },
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(client, time.Duration(0), informers.WithNamespace(namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {

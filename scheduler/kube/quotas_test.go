@@ -86,6 +86,62 @@ func TestCardQuota(t *testing.T) {
 	j.await(t, "cards false")
 }
 
+// quotas takes what it is told of, whole.
+type quotas struct {
+	journal
+	cards *quota.Cards
+}
+
+func (q *quotas) SetCardQuota(c *quota.Cards) {
+	q.cards = c // before the journal tells
+	q.journal.SetCardQuota(c)
+}
+
+func TestACardQuotaThatWasNeverReadable(t *testing.T) {
+	config := func(value string) *v1.ConfigMap {
+		return &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "gpuquota"}, Data: map[string]string{quota.ConfigMapKey: value}}
+	}
+	client := fake.NewClientset(config(`{"ns":`))
+	q := &quotas{}
+	f, err := Feed(NewInformers(client), q)
+	require.NoError(t, err)
+	factory, err := f.CardQuota(client, "kube-system", "gpuquota", quota.DefaultLabels(), q, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	factory.Start(t.Context().Done())
+	check := func() error {
+		book := quota.NewBook()
+		book.SetCards(q.cards)
+		account := book.View("other")
+		if !account.Limited() {
+			return nil
+		}
+		return account.CheckNode(nil, quota.Charge{CardPercent: 1})
+	}
+	q.await(t, "cards true")
+	require.ErrorContains(t, check(), "nobody gets cards until it is mended")
+	_, err = client.CoreV1().ConfigMaps("kube-system").Update(t.Context(), config(`{"ns":{"quota":{}}}`), metav1.UpdateOptions{})
+	require.NoError(t, err)
+	q.await(t, "cards true")
+	require.NoError(t, check(), "it limits another namespace alone")
+}
+
+func TestAQuotaWithScopesIsPassedOver(t *testing.T) {
+	scoped := resourceQuota("1k")
+	scoped.Spec.Scopes = []v1.ResourceQuotaScope{v1.ResourceQuotaScopeBestEffort}
+	selected := resourceQuota("1k")
+	selected.Name, selected.Spec.ScopeSelector = "r", &v1.ScopeSelector{}
+	client := fake.NewClientset(scoped, selected)
+	factory, j := NewInformers(client), &journal{}
+	f, err := Feed(factory, j)
+	require.NoError(t, err)
+	require.NoError(t, f.Quotas(factory, j, request.DefaultOptions(), slog.New(slog.DiscardHandler)))
+	factory.Start(t.Context().Done())
+	require.NoError(t, f.Wait(t.Context()))
+	var got []string
+	require.Eventually(t, func() bool { got = append(got, j.take()...); return len(got) >= 2 }, 10*time.Second, time.Millisecond)
+	require.ElementsMatch(t, []string{"no quota ns/q", "no quota ns/r"}, got)
+}
+
 func TestAPodThatWaitsIsNotBelievedItsGrant(t *testing.T) {
 	forged := pod("u1", "", v1.PodPending, "1")
 	forged.Annotations[grant.AnnotationGrant] = "forged"

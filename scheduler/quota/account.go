@@ -53,7 +53,9 @@ func (a *Account) Left() Limits {
 }
 
 // Limited says whether there is anything to check.
-func (a *Account) Limited() bool { return a.limits != NoLimits || a.cards.of(a.namespace) != nil }
+func (a *Account) Limited() bool {
+	return a.limits != NoLimits || a.cards.of(a.namespace) != nil || a.cards != nil && a.cards.unread != nil
+}
 
 // Check says whether the resource quotas leave room for a pod. An error is an *Error.
 func (a *Account) Check(c Charge) error {

@@ -34,7 +34,13 @@ func (l Labels) ModelOf(node map[string]string) string { return node[l.Model] }
 type Cards struct {
 	labels     Labels
 	namespaces map[string]*allowance
+	// unread is why nobody knows what it says: see Unread.
+	unread error
 }
+
+// Unread is a quota that is there and was never readable. Nobody knows whom it limits, so
+// no namespace gets cards until it can be read.
+func Unread(why error) *Cards { return &Cards{unread: why} }
 
 // allowance is what a namespace may have.
 type allowance struct {
@@ -51,7 +57,7 @@ const (
 )
 
 // ParseCards reads the ConfigMap's value: {"<namespace>":{"pool":["public"],"quota":{"M40":2}}}.
-// Where it is malformed, the caller keeps what it had.
+// Where it is malformed, the caller keeps what it had, or else takes Unread.
 func ParseCards(value string, labels Labels) (*Cards, error) {
 	if len(value) > maxConfigBytes {
 		return nil, fmt.Errorf("quota %s: %d bytes: at most %d are read", ConfigMapKey, len(value), maxConfigBytes)
@@ -94,6 +100,9 @@ func (c *Cards) of(namespace string) *allowance {
 // such labels: the pool is one of the namespace's, and of the model as many cards are left.
 // An error is an *Error. The charge's model is the node's.
 func (a *Account) CheckNode(labels map[string]string, c Charge) error {
+	if a.cards != nil && a.cards.unread != nil {
+		return &Error{Namespace: a.namespace, What: fmt.Sprintf("%v: nobody gets cards until it is mended", a.cards.unread)}
+	}
 	allowed := a.cards.of(a.namespace)
 	if allowed == nil {
 		return nil
