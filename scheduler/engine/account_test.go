@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -125,6 +127,49 @@ func TestChargesAgree(t *testing.T) {
 			t.Fatalf("the fit says %v, and %v is charged", got, want)
 		}
 	})
+}
+
+// TestQuotaAndSmallCards: a pod by percent is refused by its quota only where the smallest
+// cards are too large for it, and then has no more than it may have.
+func TestQuotaAndSmallCards(t *testing.T) {
+	frugal := 0
+	rapid.Check(t, func(t *rapid.T) {
+		e := newEngine(t, Options{CardPolicy: rapid.SampledFrom([]string{"", "binpack", "topology-aware"}).Draw(t, "policy")})
+		var cards []scheduler.Card
+		var sizes []int64
+		for i := range 4 {
+			c := h100(0, i)
+			c.MemoryMiB = rapid.SampledFrom([]int64{20000, 40000, 80000}).Draw(t, "memory")
+			cards, sizes = append(cards, c), append(sizes, c.MemoryMiB/2)
+		}
+		slices.Sort(sizes)
+		most := rapid.Int64Range(5000, 120000).Draw(t, "quota")
+		e.SetNode(nodeOf("n", cards...))
+		other := podOf("other", "1/1000/10")
+		other.Namespace = "other"
+		e.SetPod(place(t, e, other, "n"))
+		e.SetQuota("ns", "q", quota.Limits{MemoryMiB: most, Cores: quota.Unlimited})
+		count := rapid.IntRange(1, 3).Draw(t, "count")
+		p := podOf("u", fmt.Sprintf("%d/-50/0", count))
+		least := int64(0)
+		for _, mib := range sizes[:count] {
+			least += mib
+		}
+		verdict := e.Evaluate(e.Snapshot(), p, ask4(t, e, p)).Verdict("n")
+		if verdict.Fits != (least <= most) {
+			t.Fatalf("%d cards of %v with %d MiB left: %s", count, sizes, most, verdict.Text())
+		}
+		if _, err := e.Reserve(p, ask4(t, e, p), "n", "test"); (err == nil) != verdict.Fits {
+			t.Fatalf("Evaluate says %s, and Reserve %v", verdict.Text(), err)
+		}
+		if used := e.book.View("ns").Used().MemoryMiB; used > most {
+			t.Fatalf("%d MiB of %d", used, most)
+		}
+		if verdict.frugal {
+			frugal++
+		}
+	})
+	require.NotZero(t, frugal, "no policy's choice was ever too much")
 }
 
 func TestChargesOfPodsBeforeTheirNodes(t *testing.T) {

@@ -40,6 +40,9 @@ type ask struct {
 	needs []need
 	// plain says that there is one need, and that the node's score is the same whichever cards it gets.
 	plain bool
+	// relative says that some need is in percent of a card's memory: small cards cost its
+	// namespace's quota less.
+	relative bool
 	// order is in which the needs are served at first: what runs together, then the init
 	// containers, which find the pod's own cards.
 	order []int
@@ -84,6 +87,7 @@ func (e *Engine) newAsk(r *request.Request) (*ask, error) {
 	a.ruled = r.Rules.Modes != "" || len(r.Rules.UseTypes)+len(r.Rules.AvoidTypes)+len(r.Rules.UseUUIDs)+len(r.Rules.AvoidUUIDs) > 0
 	for _, i := range positions(r) {
 		a.needs = append(a.needs, need{r.Containers[i], r.Kinds[i]})
+		a.relative = a.relative || r.Containers[i].MemoryMiB == 0 && r.Containers[i].MemoryPercent > 0
 	}
 	a.plain = len(a.needs) == 1 && p.node.Sums() && !r.Rules.NUMABind
 	for _, init := range []bool{false, true} {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 
@@ -42,6 +43,7 @@ type fitter struct {
 	after      []scheduler.Use
 	links      []int
 	steps      int
+	frugal     bool // the smallest cards that will do, and not the policy's
 }
 
 var fitters = sync.Pool{New: func() any { return new(fitter) }}
@@ -72,6 +74,13 @@ func (f *fitter) fit(n *node) (o outcome) {
 	o.fits, o.counts = true, Counts{}
 	f.rate(&o)
 	return o
+}
+
+// frugally is fit, with the smallest cards that will do: for a namespace's quota.
+func (f *fitter) frugally(n *node) outcome {
+	f.frugal = true
+	defer func() { f.frugal = false }()
+	return f.fit(n)
 }
 
 // begin makes the fitter ready for a node.
@@ -176,7 +185,14 @@ func (f *fitter) gather(i int, own bool, counts *Counts) {
 // choose gives the need the best of the candidates.
 func (f *fitter) choose(i int) (ok bool) {
 	need := &f.ask.needs[i]
-	f.chosen, ok = choose.AppendCards(f.chosen[:0], f.ask.card, f.candidates, f.n.cards.inventory.Links, need.Cards)
+	among := len(f.candidates)
+	if f.frugal {
+		slices.SortStableFunc(f.candidates, func(a, b choose.Candidate) int { return cmp.Compare(a.Total.MemoryMiB, b.Total.MemoryMiB) })
+		among = min(among, need.Cards)
+	}
+	for ; !ok && among <= len(f.candidates); among++ {
+		f.chosen, ok = choose.AppendCards(f.chosen[:0], f.ask.card, f.candidates[:among], f.n.cards.inventory.Links, need.Cards)
+	}
 	if !ok {
 		return false
 	}

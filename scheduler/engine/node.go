@@ -21,6 +21,7 @@ type cards struct {
 	numa      []int
 	usable    []Code         // for a request without rules
 	position  map[string]int // by UUID: for events, not for the fit
+	mixed     bool           // they have not all the same memory
 }
 
 func newCards(inv scheduler.Inventory) *cards {
@@ -31,6 +32,7 @@ func newCards(inv scheduler.Inventory) *cards {
 		c.numa = append(c.numa, card.NUMA)
 		c.usable = append(c.usable, usable(&card, true, &request.Rules{}))
 		c.position[card.UUID] = i
+		c.mixed = c.mixed || card.MemoryMiB != inv.Cards[0].MemoryMiB
 	}
 	return c
 }

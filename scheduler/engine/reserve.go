@@ -72,6 +72,9 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 		e.stats.refused.Add(1)
 		return scheduler.Placement{}, &NoRoomError{v}
 	}
+	if v.frugal {
+		f.frugally(n)
+	}
 	placement := scheduler.Placement{Node: node, Containers: f.shares(r)}
 	p = e.entry(object)
 	e.hold(p, newHeld(object, placement))

@@ -16,6 +16,7 @@ type Verdict struct {
 	outcome *outcome // not to be changed
 	refusal error    // why it is refused whatever is free: quotas, or a policy that there is not
 	of      *subject
+	frugal  bool // it fits with the smallest cards, which the policy would not have chosen
 }
 
 // subject is what is judged.
@@ -29,14 +30,30 @@ type subject struct {
 func (s *subject) verdict(name string, n *node, o *outcome, l *limits) Verdict {
 	v := Verdict{name: name, on: n, outcome: o, of: s}
 	if l != nil {
-		if err := l.check(n, o); err != nil {
-			if refused, is := o.refused(n); is {
-				v.outcome, v.refusal = refused, err
-			}
-		}
+		v.limit(l)
 	}
 	v.Fits, v.Score = v.outcome.fits, int64(v.outcome.score)
 	return v
+}
+
+// limit has the verdict be by the namespace's quotas, too. Where the policy's cards are too
+// large for them, smaller ones may not be.
+func (v *Verdict) limit(l *limits) {
+	err := l.check(v.on, v.outcome)
+	if err == nil {
+		return
+	}
+	if v.outcome.fits && v.of.ask.relative && v.on.cards.mixed {
+		f := v.of.ask.fitter()
+		defer f.release()
+		if small := f.frugally(v.on); small.fits && l.check(v.on, &small) == nil {
+			v.outcome, v.frugal = &small, true
+			return
+		}
+	}
+	if refused, is := v.outcome.refused(v.on); is {
+		v.outcome, v.refusal = refused, err
+	}
 }
 
 // Reasons is how many cards failed by which reason, for the container that could not be
