@@ -100,6 +100,7 @@ func (s *sheet) next(old *page, state *Snapshot) *page {
 		defer f.release()
 		for k, more := take(); more; k, more = take() {
 			i := changed[k]
+			f.budget = evaluationSteps / len(changed)
 			p.parts[i] = p.parts[i].next(f, state.table[i])
 		}
 	})

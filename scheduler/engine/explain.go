@@ -76,7 +76,10 @@ func (v *Verdict) reasons(t text) text {
 	if wanted := v.need().Cards; fitting > 0 && wanted > 1 {
 		t = t.add(between).number(int64(fitting)).add(" free enough of the ").number(int64(wanted)).add(" that are asked for")
 	}
-	if v.outcome.together {
+	switch {
+	case v.outcome.gaveUp:
+		t = t.add(". Its containers fit one by one; no way was found to place all of them, and not all were tried")
+	case v.outcome.together:
 		t = t.add(". Its containers fit one by one, but not together")
 	}
 	return t

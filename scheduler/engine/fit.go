@@ -20,9 +20,11 @@ type outcome struct {
 	score              int32
 	counts             Counts
 	// need is the container that could not be served, by its position in ask.needs;
-	// together says that each container by itself could be.
+	// together says that each container by itself could be, and gaveUp that not all ways to
+	// serve all of them were tried.
 	need     uint8
 	together bool
+	gaveUp   bool
 	fits     bool
 }
 
@@ -42,7 +44,8 @@ type fitter struct {
 	chosen     []int
 	after      []scheduler.Use
 	links      []int
-	steps      int
+	steps      int  // of the search that is under way
+	budget     int  // of steps, for the nodes to come
 	frugal     bool // the smallest cards that will do, and not the policy's
 }
 
@@ -50,7 +53,7 @@ var fitters = sync.Pool{New: func() any { return new(fitter) }}
 
 func (a *ask) fitter() *fitter {
 	f := fitters.Get().(*fitter)
-	f.ask = a
+	f.ask, f.budget = a, evaluationSteps
 	f.model, f.typeFits = "", a.rules.TypeFits("")
 	return f
 }

@@ -10,9 +10,17 @@ import (
 // containers on 8 cards need less even where nothing fits.
 const searchSteps = 2000
 
+// Of an evaluation of many nodes, each part has its share of evaluationSteps, and once that
+// is used up each node leastSteps: a pod that is made to be searched for long delays the
+// others by little.
+const (
+	evaluationSteps = 400_000
+	leastSteps      = 100
+)
+
 // retry is for a pod of several containers that does not fit in the usual order: in
 // another order it may. The largest containers first is tried by the policy; then any way
-// to serve them is looked for. o keeps the reasons of the first try.
+// to serve them is looked for, for so many steps. o keeps the reasons of the first try.
 func (f *fitter) retry(o *outcome) bool {
 	if len(f.ask.needs) < 2 || !f.possible() {
 		return false
@@ -24,10 +32,14 @@ func (f *fitter) retry(o *outcome) bool {
 			return true
 		}
 		f.clear()
-		f.steps = searchSteps
-		if f.search(0, 0) {
+		allowed := min(searchSteps, max(f.budget, leastSteps))
+		f.steps = allowed
+		found := f.search(0, 0)
+		f.budget -= allowed - max(f.steps, 0)
+		if found {
 			return true
 		}
+		o.gaveUp = f.steps < 0
 	}
 	o.together = true
 	return false

@@ -180,3 +180,39 @@ func after(cards []scheduler.Card, others []scheduler.Use, p *scheduler.Pod, pla
 	}
 	return all
 }
+
+// TestSearchesEnd is of a pod that is made to be searched for long, on many nodes: what it
+// costs is bounded, and nobody says of it what was not found out.
+func TestSearchesEnd(t *testing.T) {
+	e := newEngine(t, Options{})
+	const nodes = 10 * chunkSize
+	for i := range nodes {
+		cards := h100s(i, 8)
+		for k := range cards {
+			cards[k].Slots, cards[k].MemoryMiB = 100, int64(80000+7*k)
+		}
+		e.SetNode(nodeOf(nodeName(i), cards...))
+	}
+	var containers []string
+	for i := range 20 {
+		containers = append(containers, fmt.Sprintf("1/%d/1", 32000+i%3))
+	}
+	p := podOf("u", containers...)
+	v := e.Evaluate(e.Snapshot(), p, ask4(t, e, p))
+	verdict := v.Verdict(nodeName(0))
+	require.False(t, verdict.Fits)
+	require.Contains(t, verdict.Text(), "no way was found to place all of them, and not all were tried")
+	require.NotContains(t, verdict.Text(), "not together")
+
+	f := v.ask.fitter()
+	defer f.release()
+	budget := f.budget
+	for _, c := range v.snapshot.table {
+		f.budget = evaluationSteps / len(v.snapshot.table) / 10
+		before := f.budget
+		(*part)(nil).next(f, c)
+		require.Less(t, f.budget, 0, "it is a pod that is searched for long")
+		require.LessOrEqual(t, before-f.budget, before+searchSteps+chunkSize*leastSteps)
+	}
+	require.Equal(t, evaluationSteps, budget, "one node is searched as long as may be")
+}
