@@ -23,39 +23,71 @@ import (
 // that is bound without its grant, none that has a grant and is not bound, and no write
 // more than a pod without cards costs.
 //
-// It is idempotent: a pod that is bound to the node with the same grant is bound. An answer
-// that doesn't say whether the pod was bound (a timeout, a lost connection) is settled by
-// looking, for as long as ctx lets it: whoever gave the pod's cards back meanwhile would
-// give them out twice.
+// It is idempotent: a pod that is bound to the node with the same grant is bound. A Binding says of which
+// version of the pod it is, and the API server takes it for no other: once the pod has changed, a Binding that
+// is still on its way comes to nothing. So an answer that doesn't say whether the pod was bound (a timeout, a lost
+// connection) is settled by looking, and by changing the pod where it is still the same, for
+// as long as ctx lets it: whoever gave the pod's cards back meanwhile would give them out twice.
 func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node string, annotations map[string]string) error {
 	pods := client.CoreV1().Pods(pod.Namespace)
-	binding := &v1.Binding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Annotations: annotations},
-		Target:     v1.ObjectReference{Kind: "Node", Name: node},
-	}
-	err := pods.Bind(ctx, binding, metav1.CreateOptions{})
-	if err == nil || surelyRefused(err) {
-		return bindError(pod, node, err)
-	}
-	var found *v1.Pod
-	look := func(ctx context.Context) (bool, error) {
-		var looked error
-		found, looked = pods.Get(ctx, pod.Name, metav1.GetOptions{})
+	for version, tries := pod.ResourceVersion, 0; ; tries++ {
+		err := pods.Bind(ctx, &v1.Binding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: version, Annotations: annotations},
+			Target:     v1.ObjectReference{Kind: "Node", Name: node},
+		}, metav1.CreateOptions{})
+		if err == nil || surelyRefused(err) {
+			return bindError(pod, node, err)
+		}
+		found, looked := settle(ctx, client, pod, version)
 		switch {
-		case looked == nil:
+		case looked != nil:
+			return fmt.Errorf("%w; and whether it was bound is not known: %w", bindError(pod, node, err), looked)
+		case found.UID == pod.UID && found.Spec.NodeName == node && found.Annotations[grant.AnnotationGrant] == annotations[grant.AnnotationGrant]:
+			return nil
+		case apierrors.IsConflict(err) && found.UID == pod.UID && found.Spec.NodeName == "" && found.ResourceVersion != version && tries < mostTries:
+			version = found.ResourceVersion // the pod was changed since it was seen, as every label does
+		default:
+			return bindError(pod, node, err)
+		}
+	}
+}
+
+// mostTries is how often a pod that changes all the time is tried again at once.
+const mostTries = 5
+
+// annotationUnclear is written to a pod of which it is not known whether it is being bound; its value is the
+// pod's version before. Nobody reads it.
+const annotationUnclear = "gpuslice.io/bind-unclear"
+
+// settle is the pod once no Binding of this version of it can come to anything any more: it is bound, or
+// it is another version.
+func settle(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, version string) (found *v1.Pod, err error) {
+	pods := client.CoreV1().Pods(pod.Namespace)
+	settled := func(ctx context.Context) (bool, error) {
+		var err error
+		found, err = pods.Get(ctx, pod.Name, metav1.GetOptions{})
+		if err == nil && found.UID == pod.UID && found.Spec.NodeName == "" && version != "" && found.ResourceVersion == version {
+			found, err = mark(ctx, client, pod, version)
+		}
+		switch {
+		case err == nil:
 			return true, nil
-		case surelyRefused(looked) && !apierrors.IsTooManyRequests(looked):
-			return false, looked // the pod is gone, or may not be looked at
+		case surelyRefused(err) && !apierrors.IsTooManyRequests(err):
+			return false, err // the pod is gone, or may not be looked at
 		}
 		return false, nil
 	}
-	if looked := wait.PollUntilContextCancel(ctx, lookEvery, true, look); looked != nil {
-		return fmt.Errorf("%w; and whether it was bound is not known: %w", bindError(pod, node, err), looked)
+	err = wait.PollUntilContextCancel(ctx, lookEvery, true, settled)
+	return found, err
+}
+
+// mark changes the pod, and is what it is then.
+func mark(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, version string) (*v1.Pod, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": map[string]any{annotationUnclear: version}}})
+	if err != nil {
+		return nil, err
 	}
-	if found.UID == pod.UID && found.Spec.NodeName == node && found.Annotations[grant.AnnotationGrant] == annotations[grant.AnnotationGrant] {
-		return nil
-	}
-	return bindError(pod, node, err)
+	return client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 }
 
 // lookEvery is how often a pod is asked for of an API server that doesn't answer.
