@@ -1,5 +1,13 @@
 // Package wire reads and writes the annotations of nodes and pods: ours, and HAMi's in
-// all of its forms, so that our scheduler drives HAMi's nodes and HAMi's scheduler ours.
+// all of its forms, so that HAMi's scheduler drives our nodes and, with a limit, our
+// scheduler HAMi's.
+//
+// The limit: HAMi's device plugin doesn't know which pod the kubelet asks for, and serves
+// the one of its node that is in the phase "allocating". HAMi's scheduler therefore binds
+// one pod at a time to a node, under the node's annotation hami.io/mutex.lock. Ours does
+// not take that lock: of two pods with cards that are bound to one HAMi node within the
+// time of an allocation, each may be given what was meant for the other. Our own nodes go
+// by the pod, and need no lock.
 //
 // What a node says is its cards (DecodeNode); what a pod says is what it was given
 // (DecodePod). Before a pod is bound, the scheduler writes Annotations on it, in one patch.
