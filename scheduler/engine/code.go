@@ -69,3 +69,15 @@ func (c *Counts) Main() Code {
 	}
 	return main
 }
+
+// Evictable says whether other pods are in the way on some card at least: then evicting
+// some may change the verdict.
+func (c *Counts) Evictable() bool {
+	for _, code := range [...]Code{NumaNotFit, CardTimeSlicingExhausted, ExclusiveDeviceAllocateConflict, ResourceQuotaNotFit,
+		CardInsufficientMemory, CardInsufficientCore, CardComputeUnitsExhausted} {
+		if c[code] > 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -166,3 +166,13 @@ func TestHalves(t *testing.T) {
 		})
 	}
 }
+
+// TestEvictable: no eviction helps where the cards themselves are at fault.
+func TestEvictable(t *testing.T) {
+	for code := OK; code < codes; code++ {
+		var counts Counts
+		counts[code] = 1
+		own := code < NumaNotFit || code == CardUUIDMismatch || code > CardComputeUnitsExhausted
+		require.Equal(t, !own, counts.Evictable(), code.String())
+	}
+}

@@ -6,8 +6,9 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// searchSteps bounds the search for a pod of several containers on one node. Three
-// containers on 8 cards need less even where nothing fits.
+// searchSteps bounds the search for a pod of several containers on one node. It is enough
+// for all ways where cards are alike, and not where each is different: then a pod may be
+// refused that fits in a way that nobody would think of, and its text says that not all were tried.
 const searchSteps = 2000
 
 // Of an evaluation of many nodes, each part has its share of evaluationSteps, and once that

@@ -115,7 +115,7 @@ func (s *Server) verdicts(pod *scheduler.Pod, r *request.Request, nodes nodeList
 		if count[code]++; count[code] > count[most] || count[code] == count[most] && code > most {
 			most = code
 		}
-		if evictable(v.Reasons()) {
+		if reasons := v.Reasons(); reasons.Evictable() {
 			failed[name] = v.Text()
 		} else {
 			unresolvable[name] = v.Text()
@@ -126,19 +126,6 @@ func (s *Server) verdicts(pod *scheduler.Pod, r *request.Request, nodes nodeList
 		passed[i] = f.name
 	}
 	return fits, nodes.answer(passed, failed, unresolvable), most
-}
-
-// evictable says whether evicting pods may change the verdict: a card failed for what others
-// have of it.
-func evictable(counts engine.Counts) bool {
-	for _, code := range []engine.Code{engine.CardTimeSlicingExhausted, engine.ExclusiveDeviceAllocateConflict,
-		engine.CardInsufficientMemory, engine.CardInsufficientCore, engine.CardComputeUnitsExhausted, engine.NumaNotFit,
-		engine.ResourceQuotaNotFit} {
-		if counts[code] > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // prioritize answers how good the nodes are: 10 for the best one alone, so that the

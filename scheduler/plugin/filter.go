@@ -98,24 +98,10 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node
 // the reason, for kube-scheduler counts them by it; the numbers are PostFilter's.
 func refusal(verdict *engine.Verdict) *fwk.Status {
 	code := fwk.UnschedulableAndUnresolvable
-	if reasons := verdict.Reasons(); others(&reasons) {
+	if reasons := verdict.Reasons(); reasons.Evictable() {
 		code = fwk.Unschedulable
 	}
 	return fwk.NewStatus(code, "node(s): "+verdict.Reason().Brief())
-}
-
-// others says whether other pods are in the way, on some card at least: then kube-scheduler
-// looks whether there is room without those of lower priority.
-func others(reasons *engine.Counts) bool {
-	for _, code := range [...]engine.Code{
-		engine.NumaNotFit, engine.CardTimeSlicingExhausted, engine.ExclusiveDeviceAllocateConflict, engine.ResourceQuotaNotFit,
-		engine.CardInsufficientMemory, engine.CardInsufficientCore, engine.CardComputeUnitsExhausted,
-	} {
-		if reasons[code] > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // SignPod implements fwk.SignPlugin: two pods with the same signature are judged equally.
