@@ -175,7 +175,13 @@ func (c *Cluster) Close(ctx context.Context) error {
 	if c.Containerd != nil {
 		errs = append(errs, c.Containerd.Close(ctx))
 	}
-	errs = append(errs, stop(c.Agent), stop(c.APIServer), stop(c.Etcd))
+	errs = append(errs, stop(c.Agent))
+	// It would wait for watches to end, which nobody reads any more.
+	for _, p := range []*harness.Process{c.APIServer, c.Etcd} {
+		if p != nil {
+			p.Kill()
+		}
+	}
 	if c.namespace != nil {
 		c.namespace.close()
 	}
