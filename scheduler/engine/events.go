@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"cmp"
+
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
@@ -9,12 +11,9 @@ import (
 // can't be read gets no pods; what pods have of it is kept, and counted again when its
 // cards are back.
 func (e *Engine) SetNode(object *scheduler.Node) {
-	inventory, err := wire.DecodeNode(object)
-	if err == nil {
-		err = wire.PassedOver(object) // the node is used all the same
-	}
+	inventory, passed, err := wire.ReadNode(object)
 	problem := ""
-	if err != nil {
+	if err = cmp.Or(err, passed); err != nil { // what is passed over leaves the node in use
 		problem = err.Error()
 	}
 	e.mu.Lock()

@@ -34,7 +34,7 @@ const (
 // can: its cards, or its cordons, which may mean any of them. What is of less weight is
 // passed over: see PassedOver.
 func DecodeNode(n *scheduler.Node) (scheduler.Inventory, error) {
-	inventory, _, err := decodeNode(n)
+	inventory, _, err := ReadNode(n)
 	return inventory, err
 }
 
@@ -42,11 +42,12 @@ func DecodeNode(n *scheduler.Node) (scheduler.Inventory, error) {
 // node: our annotation where HAMi's is there too, and the links; and HAMi's, where it says
 // something else than ours. Nil: nothing.
 func PassedOver(n *scheduler.Node) error {
-	_, passed, _ := decodeNode(n)
+	_, passed, _ := ReadNode(n)
 	return passed
 }
 
-func decodeNode(n *scheduler.Node) (_ scheduler.Inventory, passed, err error) {
+// ReadNode is DecodeNode and PassedOver at once.
+func ReadNode(n *scheduler.Node) (_ scheduler.Inventory, passed, err error) {
 	inventory, passed, err := cards(n.Annotations)
 	if value, there := n.Annotations[AnnotationCordon]; there && err == nil {
 		err = in(AnnotationCordon, cordon(inventory.Cards, value))
