@@ -7,12 +7,16 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	policylisters "k8s.io/client-go/listers/policy/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/request"
@@ -22,11 +26,54 @@ import (
 type apiServer struct {
 	client kubernetes.Interface
 	pods   corelisters.PodLister
+	index  cache.Indexer // of the same pods
+	pdbs   policylisters.PodDisruptionBudgetLister
 }
 
-// NewCluster is a Cluster by that client and cache.
-func NewCluster(client kubernetes.Interface, pods corelisters.PodLister) Cluster {
-	return apiServer{client, pods}
+// NewCluster is a Cluster by that client, and by caches of the factory, which is not started yet.
+func NewCluster(client kubernetes.Interface, factory informers.SharedInformerFactory) (Cluster, error) {
+	pods, pdbs := factory.Core().V1().Pods(), factory.Policy().V1().PodDisruptionBudgets()
+	if err := pods.Informer().AddIndexers(cache.Indexers{nominated: indexNominated}); err != nil {
+		return nil, fmt.Errorf("index pods by their nominated node: %w", err)
+	}
+	return apiServer{client, pods.Lister(), pods.Informer().GetIndexer(), pdbs.Lister()}, nil
+}
+
+// nominated is the index, and its one key, of pods that wait for a node that was cleared for them.
+const nominated = "gpuslice.io/nominated"
+
+func indexNominated(object any) ([]string, error) {
+	if p, ok := object.(*v1.Pod); ok && p.Spec.NodeName == "" && p.Status.NominatedNodeName != "" && p.DeletionTimestamp == nil {
+		return []string{nominated}, nil
+	}
+	return nil, nil
+}
+
+// Nominated implements Cluster.
+func (a apiServer) Nominated() map[string][]*v1.Pod {
+	objects, err := a.index.ByIndex(nominated, nominated)
+	if err != nil || len(objects) == 0 {
+		return nil // of an index that there is: never
+	}
+	all := map[string][]*v1.Pod{}
+	for _, object := range objects {
+		if p, ok := object.(*v1.Pod); ok {
+			all[p.Status.NominatedNodeName] = append(all[p.Status.NominatedNodeName], p)
+		}
+	}
+	for _, pods := range all {
+		slices.SortFunc(pods, func(a, b *v1.Pod) int { return cmp.Compare(a.UID, b.UID) })
+	}
+	return all
+}
+
+// Budgets implements Cluster.
+func (a apiServer) Budgets() []*policyv1.PodDisruptionBudget {
+	budgets, err := a.pdbs.List(labels.Everything())
+	if err != nil {
+		return nil // of a lister that reads a cache: never
+	}
+	return budgets
 }
 
 // Pod implements Cluster. The cache may be behind: what it doesn't know is asked for.
@@ -59,7 +106,7 @@ func (a apiServer) Bound(namespace, group string) (n int) {
 }
 
 // Lower implements Cluster.
-func (a apiServer) Lower(priority int32) map[string][]string {
+func (a apiServer) Lower(priority int32) map[string][]*v1.Pod {
 	pods, err := a.pods.List(labels.Everything())
 	if err != nil {
 		return nil // of a lister that reads a cache: never
@@ -70,17 +117,13 @@ func (a apiServer) Lower(priority int32) map[string][]string {
 			below[p.Spec.NodeName] = append(below[p.Spec.NodeName], p)
 		}
 	}
-	all := make(map[string][]string, len(below))
-	for node, pods := range below {
+	for _, pods := range below {
 		slices.SortFunc(pods, func(a, b *v1.Pod) int {
 			return cmp.Or(cmp.Compare(priorityOf(b), priorityOf(a)),
 				a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
 		})
-		for _, p := range pods {
-			all[node] = append(all[node], string(p.UID))
-		}
 	}
-	return all
+	return below
 }
 
 func priorityOf(p *v1.Pod) int32 {

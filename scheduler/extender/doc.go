@@ -24,6 +24,10 @@
 // Binding, and the API server writes them and the node in one step. There is no moment at which a
 // pod is bound without its grant, or has one without being bound.
 //
+// Filter leaves the room that pods were evicted for to those that wait for it, unless the pod
+// is more important. Preempt spares pods whose PodDisruptionBudget allows no eviction before
+// all others, and counts the rest, as kube-scheduler does.
+//
 // # The protocol's limits
 //
 // kube-scheduler asks /preempt only after its own simulation found nodes where evicting

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,6 +39,8 @@ type fakeCluster struct {
 	mu   sync.Mutex
 	pods map[types.UID]*v1.Pod
 	fail error // of the next binds
+
+	budgets []*policyv1.PodDisruptionBudget
 }
 
 func (c *fakeCluster) Pod(_ context.Context, _, name string, uid types.UID) (*v1.Pod, error) {
@@ -60,17 +63,31 @@ func (c *fakeCluster) Bound(namespace, group string) (n int) {
 	return n
 }
 
-func (c *fakeCluster) Lower(priority int32) map[string][]string {
+func (c *fakeCluster) Lower(priority int32) map[string][]*v1.Pod {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := map[string][]string{}
-	for uid, p := range c.pods {
+	all := map[string][]*v1.Pod{}
+	for _, p := range c.pods {
 		if p.Spec.NodeName != "" && priorityOf(p) < priority {
-			all[p.Spec.NodeName] = append(all[p.Spec.NodeName], string(uid))
+			all[p.Spec.NodeName] = append(all[p.Spec.NodeName], p)
 		}
 	}
-	for _, uids := range all {
-		slices.Sort(uids)
+	for _, pods := range all {
+		slices.SortFunc(pods, func(a, b *v1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	}
+	return all
+}
+
+func (c *fakeCluster) Budgets() []*policyv1.PodDisruptionBudget { return c.budgets }
+
+func (c *fakeCluster) Nominated() map[string][]*v1.Pod {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := map[string][]*v1.Pod{}
+	for _, p := range c.pods {
+		if p.Spec.NodeName == "" && p.Status.NominatedNodeName != "" {
+			all[p.Status.NominatedNodeName] = append(all[p.Status.NominatedNodeName], p)
+		}
 	}
 	return all
 }

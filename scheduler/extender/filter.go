@@ -105,8 +105,12 @@ func (s *Server) verdicts(pod *scheduler.Pod, r *request.Request, nodes nodeList
 	}
 	failed, unresolvable := extenderv1.FailedNodesMap{}, extenderv1.FailedNodesMap{}
 	count := map[engine.Code]int{}
+	ahead := s.ahead(pod)
 	for name := range nodes.names() {
 		v := evaluation.Verdict(name)
+		if others := ahead[name]; v.Fits && len(others) > 0 {
+			v = evaluation.On(s.nominate(evaluation.Snapshot().Overlay(), name, others), name)
+		}
 		if v.Fits {
 			fits = append(fits, fitting{name, v.Score})
 			continue

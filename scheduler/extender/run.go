@@ -65,7 +65,11 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	factory := kube.NewInformers(c.Client)
-	pods := factory.Core().V1().Pods().Lister()
+	cluster, err := NewCluster(c.Client, factory)
+	if err != nil {
+		return err
+	}
+	budgets := factory.Policy().V1().PodDisruptionBudgets().Informer().HasSynced
 	feeding, err := kube.Feed(factory, e)
 	if err != nil {
 		return err
@@ -98,6 +102,8 @@ func Run(ctx context.Context, c Config) (err error) {
 		switch {
 		case !feeding.Synced():
 			return errors.New("the cluster's nodes and pods are still being read")
+		case !budgets():
+			return errors.New("the cluster's PodDisruptionBudgets are still being read: the extender has to have the right to")
 		case election != nil && !election.leads():
 			return errNotLeading
 		}
@@ -105,7 +111,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	counters := metrics.New()
 	s := New(Options{
-		Engine: e, Cluster: NewCluster(c.Client, pods), Metrics: counters, Ready: ready,
+		Engine: e, Cluster: cluster, Metrics: counters, Ready: ready,
 		Key: c.Key, Hold: c.Hold, GangTimeout: c.GangTimeout, Log: c.Log, Version: c.Version,
 	})
 	go s.Run(running)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpuslice/gpuslice/grant"
@@ -40,7 +41,11 @@ type Cluster interface {
 	Bound(namespace, group string) int
 	// Lower are the pods of less than that priority by their nodes, the most important
 	// first: of the highest priority, and of equals the oldest.
-	Lower(priority int32) map[string][]string
+	Lower(priority int32) map[string][]*v1.Pod
+	// Budgets are those that say how many pods may be evicted.
+	Budgets() []*policyv1.PodDisruptionBudget
+	// Nominated are the pods that wait for their victims to end, by the nodes that were cleared for them.
+	Nominated() map[string][]*v1.Pod
 	// Bind binds it, and writes the annotations in the same step.
 	Bind(ctx context.Context, pod *v1.Pod, node string, annotations map[string]string) error
 }

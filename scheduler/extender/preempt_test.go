@@ -1,0 +1,109 @@
+package extender
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"github.com/gpuslice/gpuslice/scheduler/kube"
+)
+
+func priority(n int32, more ...func(*v1.Pod)) func(*v1.Pod) {
+	return func(p *v1.Pod) {
+		p.Spec.Priority = &n
+		for _, f := range more {
+			f(p)
+		}
+	}
+}
+
+func labelled(app string) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Labels = map[string]string{"app": app} }
+}
+
+func budget(app string, allowed int32) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: app},
+		Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed}}
+}
+
+func TestBudgetsSparePods(t *testing.T) {
+	for _, tc := range []struct {
+		name       string
+		memory     int64
+		budgets    []*policyv1.PodDisruptionBudget
+		going      []string
+		victims    []string
+		violations int64
+	}{
+		{name: "no budget: the least important", memory: 20000, victims: []string{"uid-c"}},
+		{name: "the least important is protected", memory: 20000, budgets: []*policyv1.PodDisruptionBudget{budget("c", 0)}, victims: []string{"uid-b"}},
+		{name: "its budget allows one", memory: 20000, budgets: []*policyv1.PodDisruptionBudget{budget("c", 1)}, victims: []string{"uid-c"}},
+		{name: "one that can't be spared is counted", memory: 70000, budgets: []*policyv1.PodDisruptionBudget{budget("c", 0)},
+			victims: []string{"uid-c", "uid-a", "uid-b"}, violations: 1},
+		{name: "who goes anyway uses up the budget", memory: 45000, budgets: []*policyv1.PodDisruptionBudget{budget("b", 1), budget("c", 0)},
+			going: []string{"uid-b"}, victims: []string{"uid-b", "uid-a"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t, 1, 1)
+			for i, name := range []string{"a", "b", "c"} {
+				_, why := w.place(pod(name, 25000, 0, priority(int32(3-i), labelled(name))))
+				require.Empty(t, why)
+			}
+			w.cluster.budgets = tc.budgets
+			going := &extenderv1.MetaVictims{}
+			for _, uid := range tc.going {
+				going.Pods = append(going.Pods, &extenderv1.MetaPod{UID: uid})
+			}
+			var result extenderv1.ExtenderPreemptionResult
+			w.post("/preempt", extenderv1.ExtenderPreemptionArgs{Pod: pod("urgent", tc.memory, 0, priority(1000)),
+				NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{w.nodes[0]: going}}, &result)
+			all := result.NodeNameToMetaVictims[w.nodes[0]]
+			require.NotNil(t, all)
+			var uids []string
+			for _, v := range all.Pods {
+				uids = append(uids, v.UID)
+			}
+			require.Equal(t, tc.victims, uids)
+			require.Equal(t, tc.violations, all.NumPDBViolations)
+		})
+	}
+}
+
+// The room that pods were evicted for is not given to another one that comes just then, unless that one is more
+// important.
+func TestANominatedPodKeepsItsRoom(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	w.cluster.add(pod("nominated", 60000, 0, priority(10, func(p *v1.Pod) { p.Status.NominatedNodeName = w.nodes[0] })))
+	for n, want := range map[int32][]string{5: {w.nodes[1]}, 10: {w.nodes[1]}, 11: w.nodes} {
+		p := pod(fmt.Sprint("p", n), 40000, 0, priority(n))
+		passed, _ := w.filter(p)
+		require.Equal(t, want, passed, "priority %d", n)
+		w.engine.Unreserve(string(p.UID), owner(string(p.UID)))
+	}
+	own := w.cluster.pods["uid-nominated"]
+	passed, _ := w.filter(own)
+	require.Equal(t, w.nodes, passed, "it doesn't stand in its own way")
+}
+
+func TestTheClustersNominatedPodsAndBudgets(t *testing.T) {
+	waits := pod("waits", 1, 0, func(p *v1.Pod) { p.Status.NominatedNodeName = "n" })
+	bound := pod("bound", 1, 0, func(p *v1.Pod) { p.Status.NominatedNodeName, p.Spec.NodeName = "n", "n" })
+	client := fake.NewClientset(waits, bound, pod("plain", 1, 0), budget("a", 1))
+	factory := kube.NewInformers(client)
+	cluster, err := NewCluster(client, factory)
+	require.NoError(t, err)
+	factory.Start(t.Context().Done())
+	factory.WaitForCacheSync(t.Context().Done())
+	all := cluster.Nominated()
+	require.Len(t, all, 1)
+	require.Len(t, all["n"], 1)
+	require.Equal(t, "waits", all["n"][0].Name)
+	require.Len(t, cluster.Budgets(), 1)
+}
