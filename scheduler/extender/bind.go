@@ -62,12 +62,15 @@ func (s *Server) bound(ctx context.Context, args *extenderv1.ExtenderBindingArgs
 	return err
 }
 
-// together waits for the other pods of the pod's group.
+// together waits for the other pods of the pod's group. Where some are bound they were placed
+// together: one that comes later, in place of one that has failed, waits for nobody, as with the plugin.
 func (s *Server) together(ctx context.Context, pod *scheduler.Pod, r *request.Request) error {
 	group := r.Rules.Group
 	if group == "" || r.Rules.GroupMin < 2 {
 		return nil
 	}
-	least := r.Rules.GroupMin - s.Cluster.Bound(pod.Namespace, group)
-	return s.gangs.wait(ctx, s.GangTimeout, pod.Namespace+"/"+group, pod.UID, least)
+	if s.Cluster.Bound(pod.Namespace, group) > 0 {
+		return nil
+	}
+	return s.gangs.wait(ctx, s.GangTimeout, pod.Namespace+"/"+group, pod.UID, r.Rules.GroupMin)
 }

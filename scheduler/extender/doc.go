@@ -28,6 +28,19 @@
 // is more important. Preempt spares pods whose PodDisruptionBudget allows no eviction before
 // all others, and counts the rest, as kube-scheduler does.
 //
+// # Groups
+//
+// A pod's bind waits for those of the others of its group, for Options.GangTimeout, with its cards held.
+// The plugin does more, since it can have pods tried again, which this protocol can't:
+//
+//   - it holds nothing for a group of which pods are still to be made. Filter refuses no pod for that: nobody
+//     would try it again when the last one is made;
+//   - of two groups that have half of their cards each, the one that goes before the other gets all. Here both
+//     give up after GangTimeout, and kube-scheduler's backoff decides;
+//   - a pod that fails gives back at once what its group holds.
+//
+// With both, pods that come once some of the group are bound wait for nobody.
+//
 // # The protocol's limits
 //
 // kube-scheduler asks /preempt only after its own simulation found nodes where evicting

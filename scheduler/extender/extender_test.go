@@ -113,6 +113,15 @@ func (c *fakeCluster) Bind(_ context.Context, pod *v1.Pod, node string, annotati
 	return nil
 }
 
+func (c *fakeCluster) remove(uids ...types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, uid := range uids {
+		delete(c.pods, uid)
+		c.engine.DeletePod(string(uid))
+	}
+}
+
 func (c *fakeCluster) add(pods ...*v1.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -493,7 +502,8 @@ func TestGang(t *testing.T) {
 	require.Equal(t, 3, place(3, "whole", 3))
 	require.Equal(t, 0, place(2, "more", 2), "one card is left")
 	require.Len(t, w.audit(), 3)
-	// One more of a group that is there needs nobody beside it.
+	// One more of a group that is there needs nobody beside it, however many are missing.
+	w.cluster.remove("uid-whole-0", "uid-whole-1")
 	node, why := w.place(pod("whole-late", 81920, 100, grouped("whole", 3)))
 	require.NotEmpty(t, node, why)
 }

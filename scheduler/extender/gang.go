@@ -38,8 +38,8 @@ func (g *gangs) wait(ctx context.Context, timeout time.Duration, group, podUID s
 	}
 	all.members[podUID] = true
 	if len(all.members) >= least {
-		// Those who come later find a new group, and need fewer: these are bound by then,
-		// or about to be.
+		// Those who come later find a new group, and wait for nobody once one of these is
+		// bound.
 		close(all.full)
 		delete(g.groups, group)
 	}
