@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
@@ -92,6 +94,19 @@ func TestAFreedCardIsGivenToTheOneThatWaits(t *testing.T) {
 	require.Contains(t, c.refused("second"), "0/1 nodes are available: 1 node(s): cards have too little free memory")
 	c.delete("first")
 	c.until("second", func() bool { return c.bound("second") })
+}
+
+// An agent that starts again takes its node's replicas away for a moment: NodeResourcesFit refuses the
+// pod, whose hint for what comes back knows nothing of ignoredResources.
+func TestANodeThatCanGiveOutMoreIsTriedAtOnce(t *testing.T) {
+	away := node("n1", 1)
+	away.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("0")
+	c := start(t, away)
+	c.create(gpuPod("p", 0, 60000, 0))
+	require.Contains(t, c.refused("p"), "Insufficient nvidia.com/gpu")
+	_, err := c.CoreV1().Nodes().UpdateStatus(t.Context(), node("n1", 1), metav1.UpdateOptions{})
+	require.NoError(t, err)
+	c.until("p", func() bool { return c.bound("p") })
 }
 
 func TestARequestThatMakesNoSense(t *testing.T) {

@@ -118,6 +118,8 @@ type Snapshot struct {
 	table   table
 	slots   shards[int] // of the table, by the node's name
 	sum     tally
+	// roster grows by each change of which nodes have cards.
+	roster uint64
 }
 
 // tally is counts of what is in a snapshot, kept with each change.
@@ -140,6 +142,22 @@ func (t *tally) count(n *node, sign int) {
 // Version is the state's: it grows by each change, so that two snapshots with the same
 // version are the same.
 func (s *Snapshot) Version() uint64 { return s.version }
+
+// Roster is the same for snapshots in which the same nodes have cards.
+func (s *Snapshot) Roster() uint64 { return s.roster }
+
+// Offering are the names of the nodes that have cards, in no order.
+func (s *Snapshot) Offering() (names []string) {
+	s.each(func(n *node) {
+		if n.offers() {
+			names = append(names, n.name)
+		}
+	})
+	return names
+}
+
+// offers says whether the node has cards registered.
+func (n *node) offers() bool { return n != nil && n.registered && len(n.cards.total) > 0 }
 
 // node is the node of that name, or nil.
 func (s *Snapshot) node(name string) *node {
@@ -176,8 +194,13 @@ func (c change) node(name string) *node {
 // set is the node's new state; n is not published yet.
 func (c change) set(n *node) {
 	slot, ok := c.next.slots.get(n.name)
+	var old *node
 	if ok {
-		c.next.sum.count(c.next.table.at(slot), -1)
+		old = c.next.table.at(slot)
+		c.next.sum.count(old, -1)
+	}
+	if old.offers() != n.offers() {
+		c.next.roster++
 	}
 	switch {
 	case n.empty() && !ok:

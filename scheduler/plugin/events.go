@@ -19,7 +19,7 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 	return []fwk.ClusterEventWithHint{
 		{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Delete}, QueueingHintFn: p.afterPodIsGone},
 		{Event: fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Update}, QueueingHintFn: p.afterPodHasChanged},
-		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAnnotation | fwk.UpdateNodeLabel}, QueueingHintFn: p.afterNode},
+		{Event: fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeAnnotation | fwk.UpdateNodeLabel | fwk.UpdateNodeAllocatable}, QueueingHintFn: p.afterNode},
 	}, nil
 }
 
@@ -67,7 +67,8 @@ func (p *Plugin) afterPodHasChanged(_ klog.Logger, pod *v1.Pod, before, after an
 	return fwk.Queue, nil
 }
 
-// afterNode: its cards have come or changed, or the labels that quotas go by.
+// afterNode: its cards have come or changed, or the labels that quotas go by; or the kubelet
+// can give out more of something (see offering).
 func (p *Plugin) afterNode(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.QueueingHint, error) {
 	old, _ := before.(*v1.Node)
 	now, _ := after.(*v1.Node)
@@ -78,10 +79,22 @@ func (p *Plugin) afterNode(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.Q
 		return fwk.QueueSkip, nil
 	case old == nil || changed(old.Annotations, now.Annotations, wire.AnnotationCards, wire.AnnotationRegister, wire.AnnotationScore, wire.AnnotationCordon):
 		return p.unlessHopeless(pod), nil
+	case grew(old.Status.Allocatable, now.Status.Allocatable):
+		return p.unlessHopeless(pod), nil
 	case p.args.CardQuota != "" && !maps.Equal(old.Labels, now.Labels):
 		return p.unlessHopeless(pod), nil
 	}
 	return fwk.QueueSkip, nil
+}
+
+// grew says whether there is more of any resource.
+func grew(old, now v1.ResourceList) bool {
+	for name, quantity := range now {
+		if before := old[name]; quantity.Cmp(before) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func hasCards(n *v1.Node) bool {

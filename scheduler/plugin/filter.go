@@ -2,9 +2,11 @@ package plugin
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/gpuslice/gpuslice/scheduler/engine"
@@ -41,7 +43,32 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
 	}
 	state.Write(cycleKey, &cycle{pod: pod, request: r, evaluation: evaluation})
-	return nil, nil
+	if names := p.offering.names(evaluation.Snapshot()); len(names) > 0 {
+		return &fwk.PreFilterResult{NodeNames: names}, nil
+	}
+	return nil, nil // Filter says why of each node
+}
+
+// offering is the nodes with cards. They are PreFilter's result for each pod with cards, not
+// to spare Filter the others: kube-scheduler counts a plugin that has named nodes among those
+// that a pod may have failed for, and asks its hints. Else a pod that another plugin has refused
+// would be woken by that plugin's hints alone, and NodeResourcesFit's for nodes don't
+// know of ignoredResources (1.36): to them no node ever has room for gpumem.
+type offering struct {
+	mu     sync.Mutex
+	filled bool
+	roster uint64
+	set    sets.Set[string]
+}
+
+// names is not changed by anybody: kube-scheduler makes a copy.
+func (o *offering) names(s *engine.Snapshot) sets.Set[string] {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.filled || o.roster != s.Roster() {
+		o.filled, o.roster, o.set = true, s.Roster(), sets.New(s.Offering()...)
+	}
+	return o.set
 }
 
 // PreFilterExtensions implements fwk.PreFilterPlugin.

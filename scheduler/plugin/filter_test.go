@@ -6,9 +6,12 @@ import (
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
 func TestPreFilter(t *testing.T) {
@@ -180,4 +183,26 @@ func TestAForgedGrantOfAPodThatWaitsHoldsNothing(t *testing.T) {
 	require.True(t, w.preFilter(t, forged).IsSuccess())
 	require.True(t, w.Reserve(t.Context(), w.state, forged, "n1").IsSuccess())
 	require.EqualValues(t, 1000, cycleOf(w.state).placement.Containers[0][0].MemoryMiB, "what it asks for, not what it says it has")
+}
+
+// The nodes that PreFilter names are those with cards, as they come and go.
+func TestNodesWithCardsAreNamed(t *testing.T) {
+	w := newWorld(t, "", gpuNode("n1", 1, 1))
+	named := func() []string {
+		result, status := w.PreFilter(t.Context(), newState(), gpuPod("a", 1000, 0), nil)
+		require.True(t, status.IsSuccess())
+		if result == nil {
+			return nil
+		}
+		return sets.List(result.NodeNames)
+	}
+	require.Equal(t, []string{"n1"}, named())
+	w.engine.SetNode(kube.Node(gpuNode("n2", 1, 2)))
+	require.Equal(t, []string{"n1", "n2"}, named())
+	w.placed(t, gpuPod("other", 1000, 0), "n2")
+	require.Equal(t, []string{"n1", "n2"}, named())
+	w.engine.SetNode(&scheduler.Node{Name: "n1"})
+	require.Equal(t, []string{"n2"}, named())
+	w.engine.DeleteNode("n2")
+	require.Nil(t, named(), "where there are none, Filter says so of each node")
 }

@@ -66,9 +66,11 @@ type shared struct {
 	behind  *behind
 	groups  *groups
 	refused *refused
-	keys    *grant.KeyFile // nil: grants are not signed
-	metrics Metrics
-	log     *slog.Logger
+	// offering is which nodes have cards.
+	offering offering
+	keys     *grant.KeyFile // nil: grants are not signed
+	metrics  Metrics
+	log      *slog.Logger
 	// bypassed says that another plugin has bound a pod with cards.
 	bypassed atomic.Bool
 }
