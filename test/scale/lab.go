@@ -42,6 +42,11 @@ func cardUUID(node, card int) string {
 }
 
 func (l *lab) makeNodes(ctx context.Context) error {
+	// The controller that makes it isn't there.
+	_, err := l.cluster.API.CoreV1().ServiceAccounts(namespace).Create(ctx, &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
 	for i := range l.nodes {
