@@ -156,8 +156,12 @@ func (l *lab) measure(ctx context.Context, bind func(context.Context, *lab) erro
 	go func() { ended <- bind(binding, l) }()
 	running := true
 	defer func() {
-		if stop(); running {
-			err = errors.Join(err, <-ended)
+		if stop(); !running {
+			return
+		}
+		// Callers may be waiting for an answer of which the watch knew first.
+		if last := <-ended; !errors.Is(last, context.Canceled) {
+			err = errors.Join(err, last)
 		}
 	}()
 	bound := map[string]bool{}
