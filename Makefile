@@ -21,7 +21,8 @@ setup: ## Install what the demo and the tests need (Debian packages, containerd 
 build: binaries scheduler ## Build the binaries, the limiter and the simulated driver into build/
 
 binaries: native # all but the scheduler, which takes minutes the first time
-	go build -trimpath -o $(BUILD)/bin/ ./cmd/...
+	go build -trimpath -o $(BUILD)/bin/ $$(go list ./cmd/... | grep -v '/gpuslice-runtime$$')
+	CGO_ENABLED=0 go build -trimpath -o $(BUILD)/bin/ ./cmd/gpuslice-runtime # no loader: it is run as root in containers
 
 # A module of its own, for it alone imports k8s.io/kubernetes. Build, vet and tests have the same flags, so that
 # Kubernetes is compiled once (minutes, the first time) and not three times; so its tests are without the race
@@ -42,6 +43,7 @@ demo: setup binaries ## Show two containers sharing one (simulated) card on a re
 
 test: setup lint build ## Run every test that belongs to a change (as root; with the race detector and the sanitizers)
 	go test -race -timeout 20m ./...
+	$(SCHEDULER) test -timeout 9m ./...
 	cd test/admission && go test -timeout 9m ./...
 
 test-faults: setup binaries ## Try to get a card past a broken agent: the whole matrix of faults on a real containerd (minutes, as root)
