@@ -59,6 +59,16 @@ func (b *behind) catchUp(nodes []fwk.NodeInfo) {
 	}
 }
 
+// reserved says that the pod is on the node from now on. Should it be gone before the next cycle, that
+// one knows what it has to tell.
+func (b *behind) reserved(node string, pod *v1.Pod) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.nodes[node]; s != nil {
+		s.pods[pod.UID] = pod
+	}
+}
+
 // last is the node in the last cycle, or nil; i is where it is now.
 func (b *behind) last(i int, name string) *seen {
 	if i < len(b.order) && b.order[i].name == name {

@@ -17,6 +17,8 @@ type cycle struct {
 	pod        *scheduler.Pod
 	request    *request.Request
 	evaluation *engine.Evaluation
+	// quotas is refused's count from before the evaluation.
+	quotas uint64
 	// overlay is what would be, for preemption; nil: what is.
 	overlay *engine.Overlay
 	// placement is what Reserve has booked; nil: nothing.

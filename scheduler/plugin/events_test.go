@@ -13,6 +13,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
@@ -112,6 +113,23 @@ func TestTheEngineIsNotBehind(t *testing.T) {
 	require.Equal(t, fwk.UnschedulableAndUnresolvable, w.filter(t, w.state, pod, "n1"))
 }
 
+// The same for a pod that was placed since: no cycle has seen it on its node.
+func TestTheEngineIsNotBehindWithAPodThatWasJustPlaced(t *testing.T) {
+	w := newWorld(t, "", gpuNode("n1", 1, 1))
+	info := &nodeInfo{node: gpuNode("n1", 1, 1), generation: 1}
+	first := gpuPod("first", 60000, 0)
+	_, status := w.PreFilter(t.Context(), w.state, first, []fwk.NodeInfo{info})
+	require.True(t, status.IsSuccess())
+	require.True(t, w.Reserve(t.Context(), w.state, first, "n1").IsSuccess())
+	w.placed(t, first, "n1") // it is bound, and the engine hears of it; then it is gone, of which it doesn't
+	info.generation = 2
+	pod := gpuPod("p", 60000, 0)
+	w.state = newState()
+	_, status = w.PreFilter(t.Context(), w.state, pod, []fwk.NodeInfo{info})
+	require.True(t, status.IsSuccess())
+	require.Equal(t, fwk.Success, w.filter(t, w.state, pod, "n1"))
+}
+
 func TestBehindForgetsNodes(t *testing.T) {
 	w := newWorld(t, "", gpuNode("n1", 1, 1), gpuNode("n2", 1, 2))
 	a, b := &nodeInfo{node: gpuNode("n1", 1, 1), generation: 1}, &nodeInfo{node: gpuNode("n2", 1, 2), generation: 2}
@@ -144,6 +162,29 @@ func TestAQuotaThatIsRaised(t *testing.T) {
 	w.refused.mu.Lock()
 	defer w.refused.mu.Unlock()
 	require.Empty(t, w.refused.pods)
+}
+
+func TestAQuotaThatIsRaisedMeanwhile(t *testing.T) {
+	sink := func(w *world) quotaSink { return quotaSink{w.engine, w.refused} }
+	for name, tc := range map[string]struct {
+		change func(w *world)
+		again  []string
+	}{
+		"its own":         {func(w *world) { sink(w).DeleteQuota("ns", "q") }, []string{"p"}},
+		"gpu-manager's":   {func(w *world) { sink(w).SetCardQuota(nil) }, []string{"p"}},
+		"another's":       {func(w *world) { sink(w).DeleteQuota("other", "q") }, nil},
+		"nothing changed": {func(*world) {}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "", gpuNode("n1", 1, 1))
+			w.engine.SetQuota("ns", "q", quota.Limits{MemoryMiB: 500, Cores: quota.Unlimited})
+			pod := gpuPod("p", 1000, 0)
+			require.True(t, w.preFilter(t, pod).IsSuccess())
+			tc.change(w)
+			w.PostFilter(t.Context(), w.state, pod, nil)
+			require.Equal(t, tc.again, w.took())
+		})
+	}
 }
 
 func TestAllProfilesHaveOneState(t *testing.T) {

@@ -93,8 +93,8 @@ func (g *groups) came(pod *v1.Pod) {
 	if g.handle == nil {
 		return
 	}
-	if now.admitted && g.forming[key] != nil {
-		g.allow(key)
+	if now.admitted {
+		g.allow(key) // also one that began to wait just when the first of the group was bound
 	}
 	full := len(now.pods) >= now.least
 	if full && now.together() && !g.full[key] {
@@ -131,12 +131,12 @@ func (p *Plugin) Permit(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ stri
 }
 
 func (g *groups) permit(pod *v1.Pod) (*fwk.Status, time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	now := g.of(pod)
 	if now == nil || !now.together() {
 		return nil, 0
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	placed := 1 // pod itself
 	g.each(now.key, func(w fwk.WaitingPod) {
 		if w.GetPod().UID != pod.UID {
@@ -191,10 +191,11 @@ func (g *groups) each(key string, do func(fwk.WaitingPod)) {
 	})
 }
 
-// failed is PostFilter's: a pod of a group has no place. Where groups that should come after
-// have cards held, they give them back, and the pod is tried again when they have; else
-// its own group does. So of two groups that have half of their cards each one gets all.
-func (g *groups) failed(pod *v1.Pod) {
+// failed is PostFilter's: a pod of a group has no place. Where it is for cards that others have
+// (shared), and groups that should come after have cards held, they give them back, and the pod is tried again
+// when they have; else its own group does. So of two groups that have half of their cards each one gets all,
+// and one that is not there yet, or that other plugins refuse, takes nothing from others.
+func (g *groups) failed(pod *v1.Pod, shared bool) {
 	now := g.of(pod)
 	if now == nil || !now.together() {
 		return
@@ -209,7 +210,7 @@ func (g *groups) failed(pod *v1.Pod) {
 	})
 	later := 0
 	for key, pod := range one {
-		if other := g.of(pod); other.together() && now.before(other) {
+		if other := g.of(pod); shared && len(now.pods) >= now.least && other.together() && now.before(other) {
 			g.reject(key, fmt.Sprintf("group %s makes room for group %s, which goes before it", key, now.key))
 			later++
 		}

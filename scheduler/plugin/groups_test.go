@@ -138,7 +138,7 @@ func TestOfTwoGroupsOneGetsAll(t *testing.T) {
 	a, _ := w.place(t, older[0], "n1")
 	b, state := w.place(t, younger[0], "n1")
 
-	w.PostFilter(t.Context(), newState(), older[1], nil)
+	w.noRoom(t, older[1], Name)
 	_, done := a.is()
 	require.False(t, done, "the older one keeps its cards")
 	why, _ := b.is()
@@ -151,6 +151,52 @@ func TestOfTwoGroupsOneGetsAll(t *testing.T) {
 	require.Empty(t, why)
 }
 
+// noRoom takes the pod through a cycle that finds none on n1, which that plugin says.
+func (w *world) noRoom(t *testing.T, pod *v1.Pod, plugin string) {
+	t.Helper()
+	status := w.preFilter(t, pod)
+	if status.IsSuccess() {
+		status = w.Filter(t.Context(), w.state, pod, on("n1"))
+		require.False(t, status.IsSuccess())
+	}
+	w.PostFilter(t.Context(), w.state, pod, statuses{"n1": status.WithPlugin(plugin)})
+}
+
+// statuses are what kube-scheduler has of the nodes.
+type statuses map[string]*fwk.Status
+
+func (s statuses) Get(node string) *fwk.Status { return s[node] }
+func (s statuses) NodesForStatusCode(fwk.NodeInfoLister, fwk.Code) ([]fwk.NodeInfo, error) {
+	return nil, nil
+}
+
+// Who would not have a place with others' cards either takes none.
+func TestOthersKeepTheirCards(t *testing.T) {
+	hopeless := gang("hopeless", 2)
+	hopeless[1].Annotations["nvidia.com/use-gputype"] = "A100"
+	for name, tc := range map[string]struct {
+		older  []*v1.Pod
+		plugin string
+	}{
+		"another plugin refuses":  {gang("older", 2), "NodeAffinity"},
+		"a pod without cards":     {[]*v1.Pod{member(gpuPod("older-0", 60000, 0), "older", 2), member(plainPod("older-1"), "older", 2)}, Name},
+		"the group is incomplete": {gang("older", 3)[:2], Name},
+		"no card is of its type":  {hopeless, Name},
+	} {
+		t.Run(name, func(t *testing.T) {
+			younger := gang("younger", 2)
+			for _, pod := range younger {
+				pod.CreationTimestamp.Time = pod.CreationTimestamp.Add(time.Second)
+			}
+			w := newWorld(t, "", append(objects(append(tc.older, younger...)...), gpuNode("n1", 1, 1))...)
+			b, _ := w.place(t, younger[0], "n1")
+			w.noRoom(t, tc.older[1], tc.plugin)
+			why, done := b.is()
+			require.False(t, done, why)
+		})
+	}
+}
+
 func TestTheYoungerGroupGivesWay(t *testing.T) {
 	older, younger := gang("older", 2), gang("younger", 2)
 	for _, pod := range younger {
@@ -159,7 +205,7 @@ func TestTheYoungerGroupGivesWay(t *testing.T) {
 	w := newWorld(t, "", append(objects(append(older, younger...)...), gpuNode("n1", 2, 1))...)
 	a, _ := w.place(t, older[0], "n1")
 	b, _ := w.place(t, younger[0], "n1")
-	w.PostFilter(t.Context(), newState(), younger[1], nil)
+	w.noRoom(t, younger[1], Name)
 	_, done := a.is()
 	require.False(t, done)
 	_, done = b.is()
@@ -195,6 +241,27 @@ func TestAGroupThatIsPlacedWaitsNoMore(t *testing.T) {
 	require.True(t, w.preFilter(t, replaced).IsSuccess())
 	waits, _ := w.place(t, replaced, "n1")
 	require.Nil(t, waits)
+}
+
+// A pod begins to wait while the first of its group is bound: kube-scheduler doesn't list it among those that
+// wait yet when that event comes, but it does at the next one.
+func TestAPodThatWaitsAsItsGroupIsBound(t *testing.T) {
+	pods := gang("g", 2)
+	more := member(gpuPod("g-more", 1000, 0), "g", 2)
+	w := newWorld(t, "", append(objects(pods[0], pods[1], more), gpuNode("n1", 3, 1))...)
+	require.True(t, w.preFilter(t, more).IsSuccess())
+	status, _ := w.Permit(t.Context(), w.state, more, "n1")
+	require.True(t, status.IsWait())
+	now := pods[0].DeepCopy()
+	now.Spec.NodeName = "n1"
+	now, err := w.client.CoreV1().Pods("ns").Update(t.Context(), now, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(w.forms()) == 0 }, 10*time.Second, time.Millisecond)
+	waits := w.wait(more)
+	now.Labels["any"] = "event"
+	_, err = w.client.CoreV1().Pods("ns").Update(t.Context(), now, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { why, done := waits.is(); return done && why == "" }, 10*time.Second, time.Millisecond)
 }
 
 func TestGathered(t *testing.T) {

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -16,9 +17,9 @@ import (
 // PostFilter implements fwk.PostFilterPlugin. It is after DefaultPreemption (multiPoint puts
 // it there), and so only asked where nobody was evicted for the pod. It makes no room: it
 // tells why there is none, and what becomes of the pod's group.
-func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
-	p.groups.failed(object)
+func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	c := cycleOf(state)
+	p.groups.failed(object, c.wantsOthersCards(statuses))
 	if c == nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
@@ -35,7 +36,7 @@ func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.
 		p.metrics.Denied(door, main.String())
 	}
 	if counts[engine.ResourceQuotaNotFit] > 0 {
-		p.refused.add(object, p.handle)
+		p.refused.add(object, p.handle, c.quotas)
 	}
 	status := fwk.NewStatus(fwk.Unschedulable)
 	if text := c.evaluation.Summary(); text != "" {
@@ -44,11 +45,22 @@ func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.
 	return nil, status
 }
 
+// wantsOthersCards says whether it was this plugin that refused a node, for what others have of
+// its cards.
+func (c *cycle) wantsOthersCards(statuses fwk.NodeToStatusReader) bool {
+	return c != nil && statuses != nil && slices.ContainsFunc(c.evaluation.Nodes(), func(node string) bool {
+		status := statuses.Get(node)
+		return status.Plugin() == Name && status.Code() == fwk.Unschedulable
+	})
+}
+
 // refused are the pods for which a quota left no room: no event of kube-scheduler's tells
 // of quotas.
 type refused struct {
 	mu   sync.Mutex
 	pods map[types.UID]waiter
+	// changes counts those of quotas by their namespace; empty: of all.
+	changes map[string]uint64
 }
 
 type waiter struct {
@@ -56,12 +68,34 @@ type waiter struct {
 	handle fwk.Handle
 }
 
-func newRefused() *refused { return &refused{pods: map[types.UID]waiter{}} }
+func newRefused() *refused {
+	return &refused{pods: map[types.UID]waiter{}, changes: map[string]uint64{}}
+}
 
-func (r *refused) add(pod *v1.Pod, handle fwk.Handle) {
+// since is another number whenever a quota of the namespace has changed.
+func (r *refused) since(namespace string) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pods[pod.UID] = waiter{pod, handle}
+	return r.count(namespace)
+}
+
+func (r *refused) count(namespace string) uint64 { return r.changes[""] + r.changes[namespace] }
+
+// add is for a pod that was judged by quotas as they were then. If they have changed meanwhile
+// it is tried again at once: kube-scheduler knows that it comes back to the queue.
+func (r *refused) add(pod *v1.Pod, handle fwk.Handle, then uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := waiter{pod, handle}
+	if r.count(pod.Namespace) != then {
+		w.activate()
+		return
+	}
+	r.pods[pod.UID] = w
+}
+
+func (w waiter) activate() {
+	w.handle.Activate(klog.Background(), map[string]*v1.Pod{w.pod.Namespace + "/" + w.pod.Name: w.pod})
 }
 
 // forget is for a pod that is placed or gone.
@@ -76,10 +110,11 @@ func (r *refused) forget(pod *v1.Pod) {
 func (r *refused) again(namespace string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.changes[namespace]++
 	for uid, w := range r.pods {
 		if namespace == "" || w.pod.Namespace == namespace {
 			delete(r.pods, uid)
-			w.handle.Activate(klog.Background(), map[string]*v1.Pod{w.pod.Namespace + "/" + w.pod.Name: w.pod})
+			w.activate()
 		}
 	}
 }

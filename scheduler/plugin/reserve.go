@@ -26,6 +26,7 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, object *v1.Pod
 		return status
 	}
 	p.refused.forget(object)
+	p.behind.reserved(node, object)
 	return nil
 }
 
