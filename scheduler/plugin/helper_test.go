@@ -16,9 +16,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -226,6 +228,14 @@ type world struct {
 func newWorld(t *testing.T, args string, objects ...runtime.Object) *world {
 	t.Helper()
 	client := fake.NewClientset(objects...)
+	watched := make(chan string, 100)
+	client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		watch, err := client.Tracker().Watch(a.GetResource(), a.GetNamespace(), a.(clienttesting.WatchActionImpl).ListOptions)
+		if err == nil {
+			watched <- a.GetResource().Resource
+		}
+		return true, watch, err
+	})
 	h := &handle{client: client, factory: kube.NewInformers(client)}
 	f := &Factory{Log: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -240,6 +250,10 @@ func newWorld(t *testing.T, args string, objects ...runtime.Object) *world {
 	h.factory.WaitForCacheSync(ctx.Done())
 	w := &world{Plugin: p.(*Plugin), handle: h, client: client, state: newState()}
 	require.NoError(t, w.feeding.Wait(ctx))
+	// What is changed after the list, and before the watch, nobody is told of by this client.
+	for missing := map[string]bool{"nodes": true, "pods": true, "resourcequotas": true}; len(missing) > 0; {
+		delete(missing, <-watched)
+	}
 	return w
 }
 
