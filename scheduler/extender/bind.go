@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
@@ -54,9 +55,9 @@ func (s *Server) bound(ctx context.Context, args *extenderv1.ExtenderBindingArgs
 	if err == nil {
 		err = s.Cluster.Bind(ctx, object, args.Node, annotations)
 	}
-	if err != nil && ctx.Err() == nil {
-		// Once the caller has hung up, the pod may be bound or not: the reservation is kept
-		// then, until the pod's own event or the engine's time says which it is.
+	if err != nil && ctx.Err() == nil && !errors.Is(err, kube.ErrUnknown) {
+		// Once the caller has hung up, or the API server can't be asked, the pod may be bound or not: the
+		// reservation is kept then, until the pod's own event or the engine's time says which it is.
 		s.Engine.Unreserve(pod.UID, owner(pod.UID))
 	}
 	return err

@@ -1,6 +1,7 @@
 package extender
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -106,4 +107,18 @@ func TestTheClustersNominatedPodsAndBudgets(t *testing.T) {
 	require.Len(t, all["n"], 1)
 	require.Equal(t, "waits", all["n"][0].Name)
 	require.Len(t, cluster.Budgets(), 1)
+}
+
+// A pod that may be bound keeps its cards; one that is surely not doesn't.
+func TestWhatIsKeptOfABindThatFails(t *testing.T) {
+	for _, tc := range []struct {
+		fail error
+		kept bool
+	}{{fmt.Errorf("bind: %w: no right to look", kube.ErrUnknown), true}, {errors.New("refused"), false}} {
+		w := newWorld(t, 1, 1)
+		w.cluster.fail = tc.fail
+		_, why := w.place(pod("p", 1000, 0))
+		require.Contains(t, why, tc.fail.Error())
+		require.Equal(t, tc.kept, w.engine.Holding("uid-p") != "")
+	}
 }

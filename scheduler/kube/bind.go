@@ -18,6 +18,10 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
+// ErrUnknown is of a Bind after which the pod may be bound or not: its cards are not to be given back before its
+// event, or a reservation's time, says which it is.
+var ErrUnknown = errors.New("whether it was bound is not known")
+
 // Bind binds the pod to the node and writes the annotations with it: the API server copies
 // those of a Binding to the pod in the transaction that sets its node. So there is no pod
 // that is bound without its grant, none that has a grant and is not bound, and no write
@@ -41,7 +45,7 @@ func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node st
 		found, looked := settle(ctx, client, pod, version)
 		switch {
 		case looked != nil:
-			return fmt.Errorf("%w; and whether it was bound is not known: %w", bindError(pod, node, err), looked)
+			return fmt.Errorf("%w; and %w: %w", bindError(pod, node, err), ErrUnknown, looked)
 		case found.UID == pod.UID && found.Spec.NodeName == node && found.Annotations[grant.AnnotationGrant] == annotations[grant.AnnotationGrant]:
 			return nil
 		case apierrors.IsConflict(err) && found.UID == pod.UID && found.Spec.NodeName == "" && found.ResourceVersion != version && tries < mostTries:

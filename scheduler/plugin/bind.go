@@ -63,7 +63,7 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, object *v1.Pod,
 	annotations, err := p.annotations(c)
 	if err == nil {
 		err = kube.Bind(ctx, p.handle.ClientSet(), object, node, annotations)
-		c.unknown = err != nil && ctx.Err() != nil
+		c.unknown = errors.Is(err, kube.ErrUnknown)
 	}
 	p.metrics.Took(door, "bind", began, err)
 	return fwk.AsStatus(err)
