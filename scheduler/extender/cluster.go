@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -131,6 +132,11 @@ func priorityOf(p *v1.Pod) int32 {
 		return 0
 	}
 	return *p.Spec.Priority
+}
+
+// Wake implements Cluster.
+func (a apiServer) Wake(ctx context.Context, pod *v1.Pod) error {
+	return kube.Annotate(ctx, a.client, pod, map[string]string{AnnotationWoken: time.Now().UTC().Format(time.RFC3339Nano)}, nil)
 }
 
 // Bind implements Cluster.

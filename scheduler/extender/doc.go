@@ -47,5 +47,7 @@
 // somebody helps, and that simulation knows the counted resource (nvidia.com/gpu) alone,
 // and only if the extender's configuration does not have it ignored. A pod that lacks memory
 // or cores on nodes with replicas left is never asked about: use the framework plugin
-// for that. Pods that an extender refused are tried again at any event, there are no hints.
+// for that. Pods that an extender refused are tried again at any event, there are no hints;
+// where kube-scheduler knew of an event before this process did, a pod that was refused for it is changed
+// (gpuslice.io/woken), which is an event of its own.
 package extender

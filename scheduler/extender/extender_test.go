@@ -41,6 +41,7 @@ type fakeCluster struct {
 	fail error // of the next binds
 
 	budgets []*policyv1.PodDisruptionBudget
+	woken   []string
 }
 
 func (c *fakeCluster) Pod(_ context.Context, _, name string, uid types.UID) (*v1.Pod, error) {
@@ -90,6 +91,13 @@ func (c *fakeCluster) Nominated() map[string][]*v1.Pod {
 		}
 	}
 	return all
+}
+
+func (c *fakeCluster) Wake(_ context.Context, pod *v1.Pod) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.woken = append(c.woken, pod.Name)
+	return nil
 }
 
 func (c *fakeCluster) Bind(_ context.Context, pod *v1.Pod, node string, annotations map[string]string) error {
@@ -569,4 +577,41 @@ func TestOtherPaths(t *testing.T) {
 		require.NoError(t, response.Body.Close())
 		require.Contains(t, body.String(), want, path)
 	}
+}
+
+// kube-scheduler may know of a pod's end before we do: it asks, is refused, and has no event to come.
+func TestRefusedAMomentTooEarly(t *testing.T) {
+	now := time.Now()
+	w := newWorld(t, 1, 1, func(o *Options) { o.Clock = func() time.Time { return now } })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go w.server.Run(ctx)
+	woken := func() []string {
+		w.cluster.mu.Lock()
+		defer w.cluster.mu.Unlock()
+		return slices.Clone(w.cluster.woken)
+	}
+	_, why := w.place(pod("first", 81920, 100))
+	require.Empty(t, why)
+	passed, _ := w.filter(pod("long-ago", 1000, 0))
+	require.Empty(t, passed)
+	now = now.Add(time.Minute)
+	passed, _ = w.filter(pod("early", 1000, 0))
+	require.Empty(t, passed)
+	w.server.Sink().DeletePod("uid-unknown") // makes no room
+	w.server.Sink().DeletePod("uid-first")
+	require.Eventually(t, func() bool { return slices.Equal(woken(), []string{"early"}) }, 30*time.Second, time.Millisecond)
+
+	// Once is enough, and who has found room needs none.
+	passed, _ = w.filter(pod("early", 1000, 0))
+	require.NotEmpty(t, passed)
+	w.server.Sink().SetNode(&scheduler.Node{Name: "other"})
+	ended := &scheduler.Pod{UID: "uid-early", Namespace: "default", Name: "early", Ended: true}
+	w.server.Sink().SetPod(ended)
+	_, why = w.place(pod("whole", 81920, 100))
+	require.Empty(t, why)
+	passed, _ = w.filter(pod("late", 1000, 0))
+	require.Empty(t, passed)
+	w.server.Sink().SetPod(&scheduler.Pod{UID: "uid-whole", Namespace: "default", Name: "whole", Ended: true})
+	require.Eventually(t, func() bool { return slices.Equal(woken(), []string{"early", "late"}) }, 30*time.Second, time.Millisecond)
 }

@@ -52,6 +52,9 @@ func (s *Server) judge(args *extenderv1.ExtenderArgs, reserve bool) (*extenderv1
 		fits, result, most := s.verdicts(pod, r, nodes)
 		if len(fits) == 0 {
 			s.Metrics.Denied(Door, most.String())
+			if reserve {
+				s.refusals.put(args.Pod)
+			}
 			return result, fmt.Errorf("pod %s/%s: no node of %d can take it, mostly: %s", pod.Namespace, pod.Name, nodes.len(), most.Brief())
 		}
 		if !reserve {
@@ -61,6 +64,7 @@ func (s *Server) judge(args *extenderv1.ExtenderArgs, reserve bool) (*extenderv1
 		switch {
 		case err == nil:
 			s.holds.put(pod.UID, s.Clock())
+			s.refusals.take(args.Pod.UID)
 			return result, nil
 		case errors.Is(err, engine.ErrNoRoom):
 			// Somebody was faster: the next look at the cluster knows it.

@@ -70,7 +70,13 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	budgets := factory.Policy().V1().PodDisruptionBudgets().Informer().HasSynced
-	feeding, err := kube.Feed(factory, e)
+	var ready func() error // once there is something to be ready
+	counters := metrics.New()
+	s := New(Options{
+		Engine: e, Cluster: cluster, Metrics: counters, Ready: func() error { return ready() },
+		Key: c.Key, Hold: c.Hold, GangTimeout: c.GangTimeout, Log: c.Log, Version: c.Version,
+	})
+	feeding, err := kube.Feed(factory, s.Sink())
 	if err != nil {
 		return err
 	}
@@ -98,7 +104,7 @@ func Run(ctx context.Context, c Config) (err error) {
 		}
 		defer func() { err = errors.Join(err, election.release()) }()
 	}
-	ready := func() error {
+	ready = func() error {
 		switch {
 		case !feeding.Synced():
 			return errors.New("the cluster's nodes and pods are still being read")
@@ -109,11 +115,6 @@ func Run(ctx context.Context, c Config) (err error) {
 		}
 		return nil
 	}
-	counters := metrics.New()
-	s := New(Options{
-		Engine: e, Cluster: cluster, Metrics: counters, Ready: ready,
-		Key: c.Key, Hold: c.Hold, GangTimeout: c.GangTimeout, Log: c.Log, Version: c.Version,
-	})
 	go s.Run(running)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(counters, metrics.Engine(e), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -106,9 +107,10 @@ func TestOneReplicaAnswers(t *testing.T) {
 	first, stop, ended := start(t, Config{Client: client, Election: election("first")})
 	first.becomes(http.StatusOK)
 	second, _, _ := start(t, Config{Client: client, Election: election("second")})
-	second.becomes(http.StatusServiceUnavailable)
-	_, why := second.status("/readyz")
-	require.Contains(t, why, errNotLeading.Error())
+	require.Eventually(t, func() bool { // once it knows the cluster
+		status, why := second.status("/readyz")
+		return status == http.StatusServiceUnavailable && strings.Contains(why, errNotLeading.Error())
+	}, 30*time.Second, 10*time.Millisecond)
 	status, _ := second.post("/filter", extenderv1.ExtenderArgs{Pod: pod("p", 1, 0), NodeNames: &second.nodes}, nil)
 	require.Equal(t, http.StatusServiceUnavailable, status)
 	stop()

@@ -46,6 +46,8 @@ type Cluster interface {
 	Budgets() []*policyv1.PodDisruptionBudget
 	// Nominated are the pods that wait for their victims to end, by the nodes that were cleared for them.
 	Nominated() map[string][]*v1.Pod
+	// Wake changes a pod that waits, so that kube-scheduler tries it again.
+	Wake(ctx context.Context, pod *v1.Pod) error
 	// Bind binds it, and writes the annotations in the same step.
 	Bind(ctx context.Context, pod *v1.Pod, node string, annotations map[string]string) error
 }
@@ -76,7 +78,8 @@ type Server struct {
 	holds *holds
 	gangs *gangs
 	// reserve is the engine's.
-	reserve func(pod *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error)
+	reserve  func(pod *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error)
+	refusals *refusals
 }
 
 // New is a server that runs nothing yet.
@@ -102,7 +105,7 @@ func New(o Options) *Server {
 	if o.Key == nil {
 		o.Key = func() *grant.Key { return nil }
 	}
-	s := &Server{Options: o, gangs: newGangs(), reserve: o.Engine.Reserve}
+	s := &Server{Options: o, gangs: newGangs(), reserve: o.Engine.Reserve, refusals: newRefusals(o.Clock)}
 	s.holds = newHolds(o.Hold, func(podUID string) { o.Engine.Unreserve(podUID, owner(podUID)) })
 	return s
 }
@@ -110,8 +113,16 @@ func New(o Options) *Server {
 // owner names a pod's reservation by this door.
 func owner(podUID string) string { return Door + "/" + podUID }
 
-// Run gives back reservations that nobody has bound in time, until ctx ends.
-func (s *Server) Run(ctx context.Context) { s.holds.run(ctx) }
+// Run gives back reservations that nobody has bound in time, and wakes pods that were refused
+// too early, until ctx ends.
+func (s *Server) Run(ctx context.Context) {
+	go s.refusals.run(ctx, func(ctx context.Context, pod *v1.Pod) {
+		if err := s.Cluster.Wake(ctx, pod); err != nil { // it is tried again all the same, later
+			s.Log.Info("not woken", "pod", pod.Namespace+"/"+pod.Name, "error", err)
+		}
+	})
+	s.holds.run(ctx)
+}
 
 // Handler is the calls.
 func (s *Server) Handler() http.Handler {
