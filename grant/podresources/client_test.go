@@ -37,7 +37,8 @@ func (k *kubelet) Get(ctx context.Context, request *api.GetPodResourcesRequest) 
 func (k *kubelet) List(ctx context.Context, _ *api.ListPodResourcesRequest) (*api.ListPodResourcesResponse, error) {
 	select {
 	case <-time.After(k.slow):
-	case <-ctx.Done():
+	case <-ctx.Done(): // before the client sees its own deadline pass, perhaps
+		return nil, ctx.Err()
 	}
 	return &api.ListPodResourcesResponse{PodResources: k.list}, nil
 }
