@@ -213,9 +213,14 @@ func preempt(t *testing.T, low, high resources, annotations map[string]string) {
 		p = s.run(p)
 		require.NotEmpty(t, s.devices(p, "main"))
 	}
-	pods, err := cluster.API.CoreV1().Pods(s.name).List(ctx, metav1.ListOptions{})
-	require.NoError(t, err)
-	require.Len(t, pods.Items, 1, "the other was taken off")
+	// It has ended, and its object goes a moment later.
+	require.NoError(t, harness.Until(ctx, patience, func(ctx context.Context) error {
+		pods, err := cluster.API.CoreV1().Pods(s.name).List(ctx, metav1.ListOptions{})
+		if err == nil && len(pods.Items) != 1 {
+			err = fmt.Errorf("there are %d pods", len(pods.Items))
+		}
+		return err
+	}), "the other was taken off")
 }
 
 // A pod of a higher priority class takes the place of one of a lower.

@@ -136,7 +136,7 @@ var specCheats = []cheat{
 	{name: "an empty preload", try: withEnv("LD_PRELOAD="), want: limited},
 	{name: "a library path of its own", try: withEnv("LD_LIBRARY_PATH=/tmp:/lib/x86_64-linux-gnu"), want: limited},
 	{name: "an auditor", try: withEnv("LD_AUDIT=/lib/x86_64-linux-gnu/libm.so.6"), want: limited},
-	{name: "the driver's folder as library path", try: withEnv("LD_LIBRARY_PATH=/usr/local/vgpu/driver"), want: limited},
+	{name: "the driver's folder as library path", try: withEnv("LD_LIBRARY_PATH=/usr/local/vgpu/driver"), want: refused, says: "take it out"},
 	{name: "all cards by NVIDIA's variable", try: withEnv("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"), want: refused, says: "more than once"},
 	{name: "another card by NVIDIA's variable", try: withEnv("NVIDIA_VISIBLE_DEVICES=1"), want: refused, says: "more than once"},
 	// The device plugin's own "void" is the other.
