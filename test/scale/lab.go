@@ -145,11 +145,12 @@ func (l *lab) measure(ctx context.Context, bind func(context.Context, *lab) erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	w, err := l.cluster.API.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	version := list.ResourceVersion
+	w, err := l.watch(ctx, version)
 	if err != nil {
 		return s, err
 	}
-	defer w.Stop()
+	defer func() { w.Stop() }()
 	l.scheduler = nil
 	binding, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -176,14 +177,24 @@ func (l *lab) measure(ctx context.Context, bind func(context.Context, *lab) erro
 			}
 			// It has done its part; the watch is a moment behind.
 		case event, ok := <-w.ResultChan():
-			if !ok {
-				return s, errors.New("the watch ended")
+			if !ok { // the API server ends them as it likes
+				if w, err = l.watch(ctx, version); err != nil {
+					return s, err
+				}
+				continue
+			}
+			if p, isPod := event.Object.(*v1.Pod); isPod {
+				version = p.ResourceVersion
 			}
 			if l.count(event, bound, &first) {
 				return l.result(bound, first), nil
 			}
 		}
 	}
+}
+
+func (l *lab) watch(ctx context.Context, version string) (watch.Interface, error) {
+	return l.cluster.API.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: version})
 }
 
 // count notes a bind, and says whether it was the last.
