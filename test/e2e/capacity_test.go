@@ -216,10 +216,16 @@ func preempt(t *testing.T, low, high resources, annotations map[string]string) {
 	// It has ended, and its object goes a moment later.
 	require.NoError(t, harness.Until(ctx, patience, func(ctx context.Context) error {
 		pods, err := cluster.API.CoreV1().Pods(s.name).List(ctx, metav1.ListOptions{})
-		if err == nil && len(pods.Items) != 1 {
-			err = fmt.Errorf("there are %d pods", len(pods.Items))
+		if err != nil {
+			return err
 		}
-		return err
+		for _, p := range pods.Items {
+			require.True(t, p.Name == "high" || p.DeletionTimestamp != nil, "%s runs on", p.Name)
+		}
+		if len(pods.Items) != 1 {
+			return fmt.Errorf("there are %d pods", len(pods.Items))
+		}
+		return nil
 	}), "the other was taken off")
 }
 
