@@ -88,6 +88,8 @@ lint: setup ## Check the format and run go vet, staticcheck and shellcheck
 
 generate: ## Regenerate golden files from the code (look at the diff)
 	go test ./oci ./oci/runtime ./oci/wish ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent -update
+	go test ./cmd/gpuslice -run TestReference -update-reference
+	$(SCHEDULER) test . -run TestReference -update
 
 clean: ## Remove what was built
 	rm -rf $(BUILD)

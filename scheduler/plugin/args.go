@@ -57,20 +57,31 @@ type Args struct {
 
 // ResourceNames are as in request.Names. A name of "-" is no resource.
 type ResourceNames struct {
-	Count            string `json:"count,omitempty"`
-	Memory           string `json:"memory,omitempty"`
+	// The number of cards; if left out nvidia.com/gpu.
+	Count string `json:"count,omitempty"`
+	// Memory of each card in MiB; nvidia.com/gpumem.
+	Memory string `json:"memory,omitempty"`
+	// Memory in percent of each card's; nvidia.com/gpumem-percentage.
 	MemoryPercentage string `json:"memoryPercentage,omitempty"`
-	Cores            string `json:"cores,omitempty"`
-	Priority         string `json:"priority,omitempty"`
-	VcudaCore        string `json:"vcudaCore,omitempty"`
-	VcudaMemory      string `json:"vcudaMemory,omitempty"`
+	// Compute time of each card in percent; nvidia.com/gpucores.
+	Cores string `json:"cores,omitempty"`
+	// HAMi's priority, 0 or 1; nvidia.com/priority.
+	Priority string `json:"priority,omitempty"`
+	// gpu-manager's cores, 100 a card; tencent.com/vcuda-core.
+	VcudaCore string `json:"vcudaCore,omitempty"`
+	// gpu-manager's memory, in blocks of 256 MiB; tencent.com/vcuda-memory.
+	VcudaMemory string `json:"vcudaMemory,omitempty"`
 }
 
 // Defaults are as in request.Options.
 type Defaults struct {
-	MemoryMiB    int64 `json:"memoryMiB,omitempty"`
-	Cores        int   `json:"cores,omitempty"`
-	Count        int   `json:"count,omitempty"`
+	// Memory in MiB of each card, where a container says none; 0: the whole card's.
+	MemoryMiB int64 `json:"memoryMiB,omitempty"`
+	// Compute time in percent; 0: not limited.
+	Cores int `json:"cores,omitempty"`
+	// Cards, where a container says memory or cores alone; 0: one.
+	Count int `json:"count,omitempty"`
+	// How many MiB one of the memory resource is; 0: one.
 	MemoryFactor int64 `json:"memoryFactor,omitempty"`
 }
 

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/config"
+)
+
+var writeReference = flag.Bool("update-reference", false, "write the reference of the commands")
+
+const reference = "../../docs/configuration/cli.md"
+
+const referenceHead = `# The commands of gpuslice
+
+Each option can be given as a variable, too: ` + "`GPUSLICE_STATE_DIR`" + ` is ` + "`--state-dir`" + `. What the commands print and how they end is in [CLI.md](../CLI.md).
+`
+
+// The reference is that of the commands: `make generate` writes it.
+func TestReference(t *testing.T) {
+	page := config.Reference(command(), referenceHead, nil)
+	if *writeReference {
+		require.NoError(t, os.WriteFile(reference, []byte(page), 0o644))
+	}
+	kept, err := os.ReadFile(reference)
+	require.NoError(t, err)
+	assert.True(t, page == string(kept), "%s is not of the commands as they are; if that is meant: make generate", reference)
+}

@@ -1,0 +1,68 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Reference is a command's page in the configuration reference, in Markdown: what it does
+// and each of its options, and the same of the commands below it. head is what stands above
+// the first.
+func Reference(c *cobra.Command, head string, aliases Aliases) string {
+	var b strings.Builder
+	b.WriteString("<!-- Generated from the code by `make generate`. -->\n" + head)
+	section(&b, c, 2, aliases)
+	return b.String()
+}
+
+func section(b *strings.Builder, c *cobra.Command, level int, aliases Aliases) {
+	fmt.Fprintf(b, "\n%s `%s`\n\n%s.\n", strings.Repeat("#", level), c.CommandPath(), strings.TrimSuffix(c.Short, "."))
+	if c.Runnable() && c.HasParent() {
+		fmt.Fprintf(b, "\n```\n%s\n```\n", c.UseLine())
+	}
+	b.WriteString(optionTable(c.LocalNonPersistentFlags(), aliases))
+	if common := optionTable(c.PersistentFlags(), aliases); common != "" {
+		b.WriteString("\nOptions of this and of the commands below it:\n" + common)
+	}
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() && sub.Name() != "help" {
+			section(b, sub, min(level+1, 4), aliases)
+		}
+	}
+}
+
+// optionTable has a row for each option: its name, how else it can be given, what it is
+// when nobody says, and what it does. Without options it is empty.
+func optionTable(flags *pflag.FlagSet, aliases Aliases) string {
+	var b strings.Builder
+	flags.VisitAll(func(f *pflag.Flag) {
+		if notAnOption(f.Name) || f.Hidden {
+			return
+		}
+		if b.Len() == 0 {
+			b.WriteString("\n| option | default | what |\n|---|---|---|\n")
+		}
+		kind, text := pflag.UnquoteUsage(f)
+		name := "--" + f.Name
+		if kind != "" {
+			name += " " + kind
+		}
+		for _, alias := range aliases[f.Name] {
+			text += " (also the variable " + alias + ")"
+		}
+		value := defaultText(f)
+		if value != "" {
+			value = "`" + value + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", cell(name), cell(value), cell(text))
+	})
+	return b.String()
+}
+
+// cell is a text that a table's cell can hold.
+func cell(text string) string {
+	return strings.NewReplacer("|", `\|`, "\n", " ").Replace(text)
+}
