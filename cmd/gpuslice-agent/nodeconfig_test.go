@@ -14,7 +14,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
-	"github.com/gpuslice/gpuslice/cmd/internal/node"
+	"github.com/gpuslice/gpuslice/monitor/node"
 )
 
 // emptyHost is a host with files and nothing else.

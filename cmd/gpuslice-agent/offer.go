@@ -6,11 +6,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/node"
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/node"
 )
 
 // offer is what the node offers at one moment. It is not changed once it is made.
@@ -135,6 +135,22 @@ func (o *offer) oversubscription() map[string]float64 {
 func (o *offer) healthy(d node.Device) bool {
 	own, known := o.Cards.Health[d.UUID]
 	return o.Stale == nil && o.Cards.Health[d.Card].Healthy && (!known || own.Healthy)
+}
+
+// health is that of every card and MIG device, by UUID: nobody knows it of one that
+// was not looked at lately.
+func (o *offer) health() map[string]gpu.Health {
+	if o.Stale == nil {
+		return o.Cards.Health
+	}
+	health := make(map[string]gpu.Health, len(o.Cards.Health))
+	for uuid, h := range o.Cards.Health {
+		if h.Healthy {
+			h = gpu.Health{Reason: o.Stale.Error(), Since: o.Cards.Taken}
+		}
+		health[uuid] = h
+	}
+	return health
 }
 
 // forKubelet are the cards of each resource, as the kubelet is told of them.

@@ -4,16 +4,17 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/node"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -129,11 +130,12 @@ func (p *publisher) update() {
 // writeNode writes node.json if the cards were read since it was written, or are
 // shared otherwise.
 func (p *publisher) writeNode(last, next *offer) {
-	if !next.Cards.Taken.After(p.written) && slices.Equal(last.Devices, next.Devices) {
+	health := next.health()
+	if !next.Cards.Taken.After(p.written) && slices.Equal(last.Devices, next.Devices) && maps.Equal(last.health(), health) {
 		return
 	}
 	err := node.Write(p.options.StateDir, node.File{
-		Name: p.options.NodeName, AgentVersion: version.String(), WrittenAt: next.Cards.Taken, Devices: next.Devices, Node: next.Cards.Node,
+		Name: p.options.NodeName, AgentVersion: version.String(), WrittenAt: next.Cards.Taken, Devices: next.Devices, Node: next.Cards.Node, Health: health,
 	})
 	p.sayOnce("node not published", "node published again", &p.saidWrite, err)
 	if err != nil {

@@ -5,10 +5,10 @@ import (
 	"log/slog"
 	"os"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/node"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
 	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/monitor/node"
 )
 
 // register makes the publisher of the node's annotations and labels; nil: there is no

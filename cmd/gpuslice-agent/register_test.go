@@ -16,10 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/node"
 	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
 	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
 	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/monitor/node"
 )
 
 // apiServer is an API server with one node, as far as its metadata.

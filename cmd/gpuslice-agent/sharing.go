@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/node"
 	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/node"
 )
 
 // profile is a set of resources that cards are offered as.

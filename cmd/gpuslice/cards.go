@@ -8,9 +8,9 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/spf13/cobra"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/node"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/monitor/node"
 )
 
 const cardsManual = `cards asks the driver, by NVML, which cards and MIG devices this machine has, and

@@ -13,8 +13,8 @@ import (
 
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/node"
 	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/cdihook"
 	specs "github.com/gpuslice/gpuslice/oci/cdispec"

@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/config"
-	"github.com/gpuslice/gpuslice/cmd/internal/nodetest"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 )
 
 func TestMain(m *testing.M) {
@@ -119,21 +119,21 @@ func TestStatusJSON(t *testing.T) {
 		"cards": [
 			{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "index": 0, "model": "NVIDIA H200", "memoryMiB": 143771,
 			 "grantableMemoryMiB": 143771, "grantedMemoryMiB": 42960, "grantableCores": 100, "grantedCores": 35,
-			 "grantableContainers": 10, "containers": 2, "usedBytes": 31458328576},
+			 "grantableContainers": 10, "containers": 2, "usedBytes": 31458328576, "healthy": true},
 			{"uuid": "GPU-00000002-5151-4000-8000-000000000002", "index": 1, "model": "Tesla T4", "memoryMiB": 15360,
 			 "grantableMemoryMiB": 15360, "grantedMemoryMiB": 9000, "grantableCores": 100, "grantedCores": 50,
-			 "grantableContainers": 10, "containers": 2, "usedBytes": 18446744073709551615}],
+			 "grantableContainers": 10, "containers": 2, "usedBytes": 18446744073709551615, "healthy": true}],
 		"containers": [
 			{"containerID": "c-corrupt", "container": "", "owner": "", "state": "corrupt", "enforcement": "", "createdAt": "0001-01-01T00:00:00Z",
-			 "shares": [{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "memoryMiB": 2000, "cores": 5, "usedBytes": 0, "residueBytes": 0, "processes": 0, "computeNs": 0, "throttledNs": 0, "launches": 0}]},
+			 "shares": [{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "memoryMiB": 2000, "cores": 5, "usedBytes": 0, "contextBytes": 0, "residueBytes": 0, "processes": 0, "computeNs": 0, "throttledNs": 0, "launches": 0, "refusedAllocations": 0}]},
 			{"containerID": "c-done", "pod": "default/done", "podUID": "uid-done", "container": "main", "owner": "nri", "state": "released", "enforcement": "preload", "createdAt": "2026-01-02T03:04:05Z",
-			 "shares": [{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "memoryMiB": 10000, "cores": 10, "usedBytes": 0, "residueBytes": 0, "processes": 0, "computeNs": 0, "throttledNs": 0, "launches": 0}]},
+			 "shares": [{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "memoryMiB": 10000, "cores": 10, "usedBytes": 0, "contextBytes": 0, "residueBytes": 0, "processes": 0, "computeNs": 0, "throttledNs": 0, "launches": 0, "refusedAllocations": 0}]},
 			{"containerID": "c-hostile", "pod": "default/hostile", "podUID": "uid-hostile", "container": "main", "owner": "nri", "state": "active", "enforcement": "preload", "createdAt": "2026-01-02T03:04:05Z",
-			 "shares": [{"uuid": "GPU-00000002-5151-4000-8000-000000000002", "memoryMiB": 1000, "cores": 50, "usedBytes": 18446744073709551615, "residueBytes": 0, "processes": 1, "computeNs": 0, "throttledNs": 0, "launches": 0}]},
+			 "shares": [{"uuid": "GPU-00000002-5151-4000-8000-000000000002", "memoryMiB": 1000, "cores": 50, "usedBytes": 18446744073709551615, "contextBytes": 0, "residueBytes": 0, "processes": 1, "computeNs": 0, "throttledNs": 0, "launches": 0, "refusedAllocations": 0}]},
 			{"containerID": "c-train", "pod": "default/train", "podUID": "uid-train", "container": "main", "owner": "nri", "state": "active", "enforcement": "preload", "createdAt": "2026-01-02T03:04:05Z",
 			 "shares": [
-				{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "memoryMiB": 40960, "cores": 30, "usedBytes": 31458328576, "residueBytes": 0, "processes": 2, "computeNs": 0, "throttledNs": 0, "launches": 0},
-				{"uuid": "GPU-00000002-5151-4000-8000-000000000002", "memoryMiB": 8000, "cores": 0, "usedBytes": 1, "residueBytes": 0, "processes": 1, "computeNs": 0, "throttledNs": 0, "launches": 0}]}]
+				{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "memoryMiB": 40960, "cores": 30, "usedBytes": 31458328576, "contextBytes": 0, "residueBytes": 0, "processes": 2, "computeNs": 0, "throttledNs": 0, "launches": 0, "refusedAllocations": 0},
+				{"uuid": "GPU-00000002-5151-4000-8000-000000000002", "memoryMiB": 8000, "cores": 0, "usedBytes": 1, "contextBytes": 0, "residueBytes": 0, "processes": 1, "computeNs": 0, "throttledNs": 0, "launches": 0, "refusedAllocations": 0}]}]
 	}`, string(text))
 }
 

@@ -34,7 +34,7 @@ type Cards struct {
 	Oversubscription map[string]float64
 }
 
-// nodeFile is what is read of node.json, which the agent writes (cmd/internal/node) and
+// nodeFile is what is read of node.json, which the agent writes (monitor/node) and
 // `gpuslice cards` prints. That package knows NVML, which this program does without.
 type nodeFile struct {
 	Version   int       `json:"version"`
@@ -60,7 +60,7 @@ type nodeFile struct {
 	ContextMiB map[string]int64 `json:"contextMiB"`
 }
 
-// nodeFileVersion is that of cmd/internal/node.
+// nodeFileVersion is that of monitor/node.
 const nodeFileVersion = 2
 
 // decodeNode reads a node.json.

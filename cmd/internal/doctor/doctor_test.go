@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/node"
-	"github.com/gpuslice/gpuslice/cmd/internal/nodetest"
+	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 )
 
 var update = flag.Bool("update", false, "write the golden files")

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/node"
+	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/oci"
 )
 

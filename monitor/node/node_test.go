@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/node"
 	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/monitor/node"
 )
 
 func TestWriteAndRead(t *testing.T) {

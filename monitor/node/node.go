@@ -5,6 +5,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,6 +40,9 @@ type File struct {
 	// Devices are what may be granted, and how much of each.
 	Devices []Device `json:"devices"`
 	Node    gpu.Node `json:"node"`
+	// Health is that of each card and MIG device that the agent has something to say of,
+	// by UUID; of one that isn't in it nothing bad is known.
+	Health map[string]gpu.Health `json:"health,omitempty"`
 	// ContextMiB is what a CUDA context of each device is expected to take, by UUID. It
 	// follows from the others, for readers that don't know the models.
 	ContextMiB map[string]int64 `json:"contextMiB,omitempty"`
@@ -64,6 +68,17 @@ func (f File) Device(uuid string) (Device, bool) {
 		return Device{}, false
 	}
 	return f.Devices[i], true
+}
+
+// Unhealthy says why a card or MIG device can't be given out; empty if it can. A MIG
+// device is as its card is, or worse.
+func (f File) Unhealthy(uuid, card string) string {
+	for _, id := range []string{uuid, card} {
+		if h, known := f.Health[id]; known && !h.Healthy {
+			return cmp.Or(h.Reason, "the agent says so")
+		}
+	}
+	return ""
 }
 
 // Write publishes the file. Readers see the old one or the new one, never a part.

@@ -12,9 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/node"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/oci"
 )
 

@@ -1,4 +1,4 @@
-package status_test
+package view_test
 
 import (
 	"context"
@@ -14,15 +14,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/node"
-	"github.com/gpuslice/gpuslice/cmd/internal/nodetest"
-	"github.com/gpuslice/gpuslice/cmd/internal/status"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
+	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-func read(t *testing.T, dir string) status.Node {
-	n, err := status.Read(context.Background(), dir)
+func read(t *testing.T, dir string) view.Node {
+	n, err := view.Read(context.Background(), dir)
 	require.NoError(t, err)
 	return n
 }
@@ -37,11 +37,11 @@ func TestReadAnEmptyNode(t *testing.T) {
 	assert.Equal(t, "575.57.08", n.DriverVersion)
 	assert.Equal(t, "12.9", n.CUDAVersion)
 	assert.Equal(t, nodetest.Time, n.CardsReadAt)
-	assert.Equal(t, []status.Container{}, n.Containers, "an empty list, and no null in JSON")
+	assert.Equal(t, []view.Container{}, n.Containers, "an empty list, and no null in JSON")
 	assert.Empty(t, n.Problems)
 	require.Len(t, n.Cards, 2)
-	assert.Equal(t, status.Card{
-		UUID: nodetest.H200, Model: "NVIDIA H200", MemoryMiB: 143771, GrantableMiB: 143771, GrantableCores: 100, GrantableSlots: 10,
+	assert.Equal(t, view.Card{
+		UUID: nodetest.H200, Model: "NVIDIA H200", MemoryMiB: 143771, GrantableMiB: 143771, GrantableCores: 100, GrantableSlots: 10, Healthy: true,
 	}, n.Cards[0])
 }
 
@@ -57,9 +57,9 @@ func TestReadGrantsAndUsage(t *testing.T) {
 	require.Len(t, n.Containers, 2)
 	assert.Equal(t, "default/first", n.Containers[0].Pod, "by pod, then by container")
 	second := n.Containers[1]
-	assert.Equal(t, status.Container{
+	assert.Equal(t, view.Container{
 		ContainerID: "c2", Pod: "default/second", PodUID: "uid-second", Name: "main", Owner: "nri", State: "active",
-		Enforcement: "preload", CreatedAt: nodetest.Time, Shares: []status.Share{
+		Enforcement: "preload", CreatedAt: nodetest.Time, Shares: []view.Share{
 			{UUID: nodetest.H200, MemoryMiB: 2000, CorePercent: 20, UsedBytes: 15, Processes: 2},
 			{UUID: nodetest.T4, MemoryMiB: 1000, UsedBytes: 7, Processes: 1},
 		},
@@ -70,6 +70,18 @@ func TestReadGrantsAndUsage(t *testing.T) {
 	assert.Equal(t, 2, n.Cards[0].GrantedContainers)
 	assert.Equal(t, uint64(7), n.Cards[1].UsedBytes)
 	assert.Empty(t, n.Problems)
+}
+
+func TestReadHealth(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	file := nodetest.File()
+	file.Health = map[string]gpu.Health{nodetest.H200: {Reason: "XID 79"}, nodetest.T4: {Healthy: true}}
+	require.NoError(t, node.Write(s.Dir, file))
+	n := read(t, s.Dir)
+	assert.False(t, n.Cards[0].Healthy)
+	assert.Equal(t, "XID 79", n.Cards[0].Unhealthy)
+	assert.True(t, n.Cards[1].Healthy)
+	assert.Equal(t, "XID 79", file.Unhealthy("MIG-1", nodetest.H200), "a MIG device is as its card is")
 }
 
 // What a tenant writes into its own usage file stays its own.
@@ -141,7 +153,7 @@ func TestReadReleasedAndCorrupt(t *testing.T) {
 	require.NoError(t, os.Remove(s.Path("unknown", "limits")))
 
 	n := read(t, s.Dir)
-	states := map[string]status.Container{}
+	states := map[string]view.Container{}
 	for _, c := range n.Containers {
 		states[c.ContainerID] = c
 	}
@@ -150,7 +162,7 @@ func TestReadReleasedAndCorrupt(t *testing.T) {
 	require.Len(t, states["recovered"].Shares, 1, "of its limits file, as the agent books it")
 	assert.Equal(t, int64(2000), states["recovered"].Shares[0].MemoryMiB)
 	assert.Equal(t, "corrupt", states["unknown"].State)
-	assert.Equal(t, []status.Share{}, states["unknown"].Shares)
+	assert.Equal(t, []view.Share{}, states["unknown"].Shares)
 	assert.Equal(t, int64(2000), n.Cards[0].GrantedMemoryMiB)
 	require.Len(t, n.Problems, 2, "the released one's missing file is none")
 	assert.Contains(t, n.Problems[0], "container recovered: read grant.json")
@@ -187,7 +199,7 @@ func TestReadWithoutCards(t *testing.T) {
 			require.NoError(t, node.Write(s.Dir, nodetest.File()))
 			require.NoError(t, spoil(filepath.Join(s.Dir, "node.json")))
 			n := read(t, s.Dir)
-			assert.Equal(t, []status.Card{}, n.Cards)
+			assert.Equal(t, []view.Card{}, n.Cards)
 			assert.Len(t, n.Containers, 1, "the ledger says something without them")
 			require.Len(t, n.Problems, 1)
 			assert.Contains(t, n.Problems[0], "cards: ")
@@ -205,7 +217,7 @@ func TestReadMakesNothing(t *testing.T) {
 	for description, dir := range map[string]string{
 		"absent": filepath.Join(empty, "none"), "empty": empty, "a file": file, "a file in the ledger's place": odd,
 	} {
-		_, err := status.Read(context.Background(), dir)
+		_, err := view.Read(context.Background(), dir)
 		require.ErrorContains(t, err, "--state-dir", description)
 	}
 	entries, err := os.ReadDir(empty)
@@ -251,7 +263,7 @@ func TestReadAnInterruptedChange(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := status.Read(ctx, s.Dir)
+	_, err := view.Read(ctx, s.Dir)
 	require.ErrorIs(t, err, context.Canceled)
 }
 
