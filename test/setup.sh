@@ -10,7 +10,7 @@
 #   2. Tools from the module test/tools (containerd, ctr, the runc shim, staticcheck), built once into
 #        ${GPUSLICE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuslice/tools}/<hash of that module>
 #
-#   3. With --kubernetes, for `make e2e` alone: Debian's containernetworking-plugins, and etcd, the programs of
+#   3. With --kubernetes, for `make e2e` alone: Debian's containernetworking-plugins, nftables and iproute2, and etcd, the programs of
 #      Kubernetes from the module test/tools-kubernetes, built once into a folder beside that one (four minutes).
 #
 # Usage: test/setup.sh                      set everything up
@@ -97,7 +97,7 @@ case "${1:-}" in
   --where) tools_dir tools ;;
   --where-kubernetes) tools_dir tools-kubernetes ;;
   "" | --kubernetes)
-    [ "${1:-}" != --kubernetes ] || packages+=(containernetworking-plugins)
+    [ "${1:-}" != --kubernetes ] || packages+=(containernetworking-plugins nftables iproute2)
     install_packages "${packages[@]}"
     build_tools tools "containerd, ctr, the runc shim and staticcheck once (about a minute)"
     [ "${1:-}" != --kubernetes ] || build_tools tools-kubernetes "etcd and Kubernetes once (about four minutes)"

@@ -46,13 +46,14 @@ type Cluster struct {
 	// API is the administrator's client.
 	API kubernetes.Interface
 	// The programs, by which tests stop and start them.
-	Etcd, APIServer, ControllerManager, Kubelet *harness.Process
+	Etcd, APIServer, ControllerManager, Kubelet, KubeProxy *harness.Process
 	// Scheduler is kube-scheduler, ours or the stock one; Extender is there with that one.
 	Scheduler, Extender, Webhook *harness.Process
 
 	ip         string
 	options    Options
-	namespace  *mountNamespace
+	network    network
+	namespaces *namespaces // none where there are no nodes
 	identities *identities
 }
 
@@ -77,11 +78,15 @@ func New(ctx context.Context, o Options) (*Cluster, error) {
 
 // enter prepares the machine for containerd, and says how it is started there.
 func (c *Cluster) enter(m *harness.Machine) (command []string, err error) {
-	c.Dir, c.ip = m.Dir, addressOf(m.Dir)
-	if c.namespace, err = newMountNamespace(context.Background(), c.Dir); err != nil {
+	c.Dir, c.network = m.Dir, newNetwork(m.Dir)
+	c.ip = c.network.node
+	if c.namespaces, err = newNamespaces(context.Background(), c.Dir, nil); err != nil {
 		return nil, err
 	}
-	return c.namespace.enter(), c.writeNetwork()
+	if err := c.network.join(context.Background(), c.namespaces); err != nil {
+		return nil, err
+	}
+	return c.namespaces.enter(), c.writeCNI()
 }
 
 // addressOf is a loopback address made of a random name, so that two clusters don't meet.
@@ -103,6 +108,7 @@ func (c *Cluster) start(ctx context.Context) error {
 		{"the scheduler", c.installScheduler},
 		{"the webhook", c.installAdmission},
 		{"kubelet", c.StartKubelet},
+		{"kube-proxy", c.StartKubeProxy},
 		{"gpuslice-agent", c.startAgent},
 		{"the node is ready", c.WaitNode},
 	} {
@@ -141,12 +147,19 @@ func (c *Cluster) Config(u User) (*rest.Config, error) {
 func (c *Cluster) Kubeconfig(u User) (string, error) { return c.identities.kubeconfig(u) }
 
 // startDaemon starts a program of test/tools-kubernetes.
-func (c *Cluster) startDaemon(name string, enter, args []string) (*harness.Process, error) {
+func (c *Cluster) startDaemon(name string, args []string) (*harness.Process, error) {
 	path, err := Tool(name)
 	if err != nil {
 		return nil, err
 	}
-	command := append(append(slices.Clone(enter), path), args...)
+	return c.startInside(name, append([]string{path}, args...)...)
+}
+
+// startInside starts a program on the cluster's machine.
+func (c *Cluster) startInside(name string, command ...string) (*harness.Process, error) {
+	if c.namespaces != nil {
+		command = append(c.namespaces.enter(), command...)
+	}
 	return harness.StartProcess(c.Dir, name, nil, command[0], command[1:]...)
 }
 
@@ -169,7 +182,7 @@ func await(ctx context.Context, p *harness.Process, patience time.Duration, prob
 // Close takes everything down and reports what did not go.
 func (c *Cluster) Close(ctx context.Context) error {
 	var errs []error
-	for _, p := range []*harness.Process{c.Scheduler, c.Extender, c.Webhook, c.Kubelet, c.ControllerManager} {
+	for _, p := range []*harness.Process{c.Scheduler, c.Extender, c.Webhook, c.KubeProxy, c.Kubelet, c.ControllerManager} {
 		errs = append(errs, stop(p))
 	}
 	if c.Containerd != nil {
@@ -182,8 +195,9 @@ func (c *Cluster) Close(ctx context.Context) error {
 			p.Kill()
 		}
 	}
-	if c.namespace != nil {
-		c.namespace.close()
+	if c.namespaces != nil {
+		c.namespaces.close()
+		errs = append(errs, c.network.leave(ctx))
 	}
 	if c.Machine != nil {
 		errs = append(errs, removeCgroups(c.cgroup()), c.Machine.Close())

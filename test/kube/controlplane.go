@@ -11,7 +11,7 @@ import (
 // StartEtcd starts etcd (again).
 func (c *Cluster) StartEtcd(ctx context.Context) (err error) {
 	client, peer := "http://"+c.ip+":2379", "http://"+c.ip+":2380"
-	c.Etcd, err = c.startDaemon("etcd", nil, []string{
+	c.Etcd, err = c.startDaemon("etcd", []string{
 		"--data-dir=" + filepath.Join(c.Dir, "etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=default=" + peer,
@@ -44,21 +44,26 @@ func getBy(ctx context.Context, client *http.Client, url string) error {
 func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
 	if c.identities == nil {
 		c.identities, err = newIdentities(filepath.Join(c.Dir, "pki"), c.ip, "https://"+c.ip+":6443",
-			Admin, ControllerManager, StockScheduler, Kubelet, Agent, Scheduler, Tenant)
+			Admin, ControllerManager, StockScheduler, KubeProxy, Kubelet, Agent, Scheduler, Tenant)
 		if err != nil {
 			return err
 		}
 	}
-	c.APIServer, err = c.startDaemon("kube-apiserver", nil, []string{
+	reconciler := "lease" // which makes it the Service that pods reach it by
+	if c.namespaces == nil {
+		reconciler = "none" // there are no pods, nor may a loopback address be an endpoint
+	}
+	c.APIServer, err = c.startDaemon("kube-apiserver", []string{
 		"--etcd-servers=http://" + c.ip + ":2379",
-		"--bind-address=" + c.ip, "--secure-port=6443", "--endpoint-reconciler-type=none",
+		"--bind-address=" + c.ip, "--secure-port=6443", "--endpoint-reconciler-type=" + reconciler,
+		"--kubelet-preferred-address-types=InternalIP",
 		"--cert-dir=" + c.identities.dir,
 		"--tls-cert-file=" + c.identities.path("apiserver.crt"), "--tls-private-key-file=" + c.identities.path("apiserver.key"),
 		"--token-auth-file=" + c.identities.path("tokens.csv"),
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + c.identities.path("service-accounts.key"),
 		"--service-account-signing-key-file=" + c.identities.path("service-accounts.key"),
-		"--service-cluster-ip-range=10.96.0.0/16",
+		"--service-cluster-ip-range=" + services,
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged",
@@ -82,7 +87,7 @@ func (c *Cluster) StartControllerManager(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.ControllerManager, err = c.startDaemon("kube-controller-manager", nil, []string{
+	c.ControllerManager, err = c.startDaemon("kube-controller-manager", []string{
 		"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--use-service-account-credentials",
 		"--bind-address=" + c.ip, "--secure-port=10257", "--cert-dir=" + c.identities.dir,
 		"--service-account-private-key-file=" + c.identities.path("service-accounts.key"),

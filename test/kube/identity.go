@@ -35,6 +35,7 @@ var (
 	Admin             = User{"admin", []string{"system:masters"}}
 	ControllerManager = User{"system:kube-controller-manager", nil}
 	StockScheduler    = User{"system:kube-scheduler", nil}
+	KubeProxy         = User{"system:kube-proxy", nil}
 	Kubelet           = User{"system:node:" + harness.NodeName, []string{"system:nodes"}}
 	Agent             = ServiceAccount("kube-system", "gpuslice-agent")
 	Scheduler         = ServiceAccount("kube-system", "gpuslice-scheduler")
@@ -79,7 +80,7 @@ func newIdentities(dir, ip, server string, users ...User) (*identities, error) {
 			return nil, err
 		}
 		_, err = i.writeCertificate(name+".crt", &x509.Certificate{
-			SerialNumber: big.NewInt(int64(n) + 2), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.ParseIP(ip)}, DNSNames: []string{"kubernetes.default.svc"},
+			SerialNumber: big.NewInt(int64(n) + 2), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.ParseIP(ip), net.ParseIP(apiService)}, DNSNames: []string{"kubernetes.default.svc"},
 			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
 		}, ca, key.Public(), caKey)
 		if err := errors.Join(err, i.writeKey(name+".key", key)); err != nil {

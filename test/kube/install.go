@@ -89,7 +89,7 @@ func (c *Cluster) StartWebhook(ctx context.Context) error {
 	if c.options.Door == Extender {
 		args = append(args, "--our-scheduler=default-scheduler")
 	}
-	c.Webhook, err = harness.StartProcess(c.Dir, "gpuslice-webhook", nil, path, args...)
+	c.Webhook, err = c.startInside("gpuslice-webhook", append([]string{path}, args...)...)
 	if err != nil {
 		return err
 	}

@@ -31,9 +31,10 @@ cgroupDriver: cgroupfs
 cgroupRoot: /{{.Cgroup}}
 failCgroupV1: false
 failSwapOn: false
+resolvConf: {{.Dir}}/resolv.conf
 makeIPTablesUtilChains: false
 localStorageCapacityIsolation: false
-volumePluginDir: {{.Dir}}/kubelet/volume-plugins
+volumePluginDir: /var/lib/kubelet/volume-plugins
 imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
 evictionHard: {memory.available: 10Mi, nodefs.available: 0.1%, nodefs.inodesFree: 0.1%, imagefs.available: 0.1%, imagefs.inodesFree: 0.1%}
@@ -47,27 +48,12 @@ featureGates:
   KubeletInUserNamespace: true
 `))
 
-// writeNetwork gives pods an interface and an address each, and no way out.
-func (c *Cluster) writeNetwork() error {
-	dir := filepath.Join(c.Dir, "c", "cni")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	var a, b int
-	if _, err := fmt.Sscanf(c.ip, "127.78.%d.%d", &a, &b); err != nil {
-		return err
-	}
-	// Of 100.64.0.0/10, the address space that no machine has of its own (RFC 6598).
-	return os.WriteFile(filepath.Join(dir, "10-ptp.conflist"), fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"pods","plugins":[
-{"type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":"100.%d.%d.0/23"}]]}}]}`, 64+a%64, b&^1), 0o644)
-}
-
-// kubeletRoot is the kubelet's --root-dir.
-func (c *Cluster) kubeletRoot() string { return filepath.Join(c.Dir, "kubelet") }
+// kubeletRoot is the kubelet's folder, /var/lib/kubelet, as seen from outside its namespace.
+func (c *Cluster) kubeletRoot() string { return filepath.Join(c.Dir, "private/var/lib/kubelet") }
 
 // DevicePluginDir is the kubelet's folder of device plugins, as seen from outside its namespace.
 func (c *Cluster) DevicePluginDir() string {
-	return filepath.Join(c.Dir, "private/var/lib/kubelet/device-plugins")
+	return filepath.Join(c.kubeletRoot(), "device-plugins")
 }
 
 // StartKubelet starts the kubelet (again) and waits until it is healthy.
@@ -79,6 +65,10 @@ func (c *Cluster) StartKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// The machine's may be of a program that the cluster can't reach.
+	if err := os.WriteFile(filepath.Join(c.Dir, "resolv.conf"), []byte("nameserver "+c.network.host+"\n"), 0o644); err != nil {
+		return err
+	}
 	config := filepath.Join(c.Dir, "kubelet.yaml")
 	file, err := os.Create(config)
 	if err != nil {
@@ -88,9 +78,8 @@ func (c *Cluster) StartKubelet(ctx context.Context) error {
 	if err := errors.Join(err, file.Close()); err != nil {
 		return err
 	}
-	c.Kubelet, err = c.startDaemon("kubelet", c.namespace.enter(), []string{
-		"--config=" + config, "--kubeconfig=" + kubeconfig, "--hostname-override=" + harness.NodeName,
-		"--root-dir=" + c.kubeletRoot(), "--cert-dir=" + filepath.Join(c.kubeletRoot(), "pki"),
+	c.Kubelet, err = c.startDaemon("kubelet", []string{
+		"--config=" + config, "--kubeconfig=" + kubeconfig, "--hostname-override=" + harness.NodeName, "--node-ip=" + c.ip,
 	})
 	if err != nil {
 		return err

@@ -99,7 +99,7 @@ func (c *Cluster) startOurs() (*harness.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return harness.StartProcess(c.Dir, "gpuslice-scheduler", nil, path, c.schedulerArgs(config)...)
+	return c.startInside("gpuslice-scheduler", append([]string{path}, c.schedulerArgs(config)...)...)
 }
 
 // schedulerConfig writes a KubeSchedulerConfiguration for this cluster: another API
@@ -176,7 +176,7 @@ func (c *Cluster) startExtender(ctx context.Context) error {
 	if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
 		return err
 	}
-	c.Extender, err = harness.StartProcess(c.Dir, "gpuslice-extender", nil, path,
+	c.Extender, err = c.startInside("gpuslice-extender", path,
 		"extender", "--config="+config, "--kubeconfig="+kubeconfig, "--listen="+c.extenderAddress(), "--leader-elect=false", "--verbose")
 	if err != nil {
 		return err
@@ -206,5 +206,5 @@ func (c *Cluster) startStock() (*harness.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.startDaemon("kube-scheduler", nil, c.schedulerArgs(config))
+	return c.startDaemon("kube-scheduler", c.schedulerArgs(config))
 }
