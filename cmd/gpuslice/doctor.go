@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -17,8 +15,9 @@ var errUnfit = errors.New("this node is not fit yet: mend what failed")
 
 func doctorCommand() *cobra.Command {
 	var (
-		o            doctor.Options
-		root, output string
+		o    doctor.Options
+		root string
+		out  *output
 	)
 	c := &cobra.Command{
 		Use:   "doctor",
@@ -43,10 +42,6 @@ state); 1 a check failed; 2 the call is wrong.`,
     --runtime-config /var/lib/rancher/k3s/agent/etc/containerd/config.toml`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			print, known := reports[output]
-			if !known {
-				return fmt.Errorf("--output: want table or json, not %q", output)
-			}
 			stateDir, err := c.Flags().GetString("state-dir")
 			if err != nil {
 				return err
@@ -61,7 +56,7 @@ state); 1 a check failed; 2 the call is wrong.`,
 			}
 			defer machine.Close()
 			report := doctor.Examine(c.Context(), machine, o)
-			if err := print(c.OutOrStdout(), report); err != nil {
+			if err := out.print(c, report, func(p page) error { return report.Print(p) }); err != nil {
 				return work(err)
 			}
 			if report.State == doctor.Fail {
@@ -72,7 +67,7 @@ state); 1 a check failed; 2 the call is wrong.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringVarP(&output, "output", "o", "table", "`form` of the output: table or json")
+	out = outputFlag(c, formTable, formJSON, formYAML)
 	f.StringVar(&o.RuntimeSocket, "runtime-socket", "/run/containerd/containerd.sock", "the container runtime's CRI `socket`")
 	f.StringVar(&o.RuntimeConfig, "runtime-config", "/etc/containerd/config.toml", "containerd's configuration `file`")
 	f.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's `folder`")
@@ -101,15 +96,4 @@ func absolute(o doctor.Options, root string) error {
 	check("state-dir", o.StateDir)
 	check("root", root)
 	return errors.Join(errs...)
-}
-
-// reports are the forms of --output.
-var reports = map[string]func(io.Writer, doctor.Report) error{
-	"table": func(out io.Writer, r doctor.Report) error { return r.Print(out) },
-	"json": func(out io.Writer, r doctor.Report) error {
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		encoder.SetEscapeHTML(false) // the fixes hold > and &&
-		return encoder.Encode(r)
-	},
 }

@@ -195,12 +195,13 @@ func TestWrongCalls(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"status", "-o", "yaml"}, `--output: want table or json, not "yaml"`},
-		{[]string{"status", "-o", ""}, `--output: want table or json, not ""`},
+		{[]string{"status", "-o", "xml"}, `"-o, --output" flag: want table, wide, json or yaml, not "xml"`},
+		{[]string{"status", "-o", ""}, `"-o, --output" flag: want table, wide, json or yaml, not ""`},
+		{[]string{"status", "--color", "yes"}, `"--color" flag: want auto, always or never, not "yes"`},
 		{[]string{"status", "--nope"}, "--nope"},
 		{[]string{"status", "node-1"}, "node-1"},
 		{[]string{"stats"}, "stats"},
-		{[]string{"doctor", "-o", "yaml"}, `--output: want table or json, not "yaml"`},
+		{[]string{"doctor", "-o", "wide"}, `"-o, --output" flag: want table, json or yaml, not "wide"`},
 		{[]string{"doctor", "node-1"}, "node-1"},
 		{[]string{"doctor", "--root", "/no/such/folder"}, "--root: open /no/such/folder"},
 		{[]string{"doctor", "--root", "a", "--state-dir", "b", "--runtime-socket", "c", "--cdi-spec-dirs", "/d,e"}, `--runtime-socket: want an absolute path, not "c"`},
@@ -216,13 +217,13 @@ func TestWrongCalls(t *testing.T) {
 	t.Setenv("GPUSLICE_OUTPUT", "xml")
 	status, _, stderr := gpuslice("status")
 	assert.Equal(t, exitUsage, status)
-	assert.Contains(t, stderr, "xml")
+	assert.Contains(t, stderr, `variable GPUSLICE_OUTPUT: output: invalid argument "xml"`)
 }
 
 // A reader that went away is a failure, not a success with half the output.
 func TestStatusToNobody(t *testing.T) {
 	dir := busyNode(t).Dir
-	for _, form := range []string{"table", "json"} {
+	for _, form := range []string{"table", "wide", "json", "yaml"} {
 		var stderr bytes.Buffer
 		assert.Equal(t, exitFailed, execute(context.Background(), []string{"status", "-o", form, "--state-dir", dir}, nobody{}, &stderr))
 		assert.Contains(t, stderr.String(), "nobody reads")
@@ -248,7 +249,7 @@ func TestHelp(t *testing.T) {
 	assert.Contains(t, out, "\n  status ")
 	assert.Contains(t, out, "\n  doctor ")
 	_, out, _ = gpuslice("status", "--help")
-	assert.Contains(t, out, "  -o, --output form\n        form of the output: table or json\n        (GPUSLICE_OUTPUT; \"table\" if not given)\n")
+	assert.Contains(t, out, "  -o, --output form\n        form of the output: table, wide, json or yaml\n        (GPUSLICE_OUTPUT; \"table\" if not given)\n")
 }
 
 func TestVersion(t *testing.T) {

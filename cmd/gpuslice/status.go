@@ -1,20 +1,19 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"strings"
-	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/status"
+	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/grant"
 )
 
 func statusCommand() *cobra.Command {
-	var output string
+	var out *output
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show this node's cards: what is granted, and what is in use",
@@ -36,75 +35,126 @@ Exit status: 0 it is shown (what could not be read is among the problems);
 1 nothing could be read; 2 the call is wrong.`,
 		Example: `  gpuslice status
   gpuslice status -o json | jq '.containers[] | {pod, container, shares}'`,
-		Args: cobra.NoArgs,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(c *cobra.Command, _ []string) error {
-			print, known := outputs[output]
-			if !known {
-				return fmt.Errorf("--output: want table or json, not %q", output)
-			}
-			stateDir, err := c.Flags().GetString("state-dir")
+			n, err := readNode(c)
 			if err != nil {
 				return err
 			}
-			n, err := status.Read(c.Context(), stateDir)
-			if err != nil {
-				return work(err)
-			}
-			return work(print(c.OutOrStdout(), n))
+			return work(out.print(c, n, func(p page) error { return statusTables(p, n) }))
 		},
 	}
-	c.Flags().StringVarP(&output, "output", "o", "table", "`form` of the output: table or json")
+	out = outputFlag(c, formTable, formWide, formJSON, formYAML)
 	return c
 }
 
-// outputs are the forms of --output.
-var outputs = map[string]func(io.Writer, status.Node) error{"table": table, "json": asJSON}
-
-// asJSON prints a status for programs.
-func asJSON(out io.Writer, n status.Node) error {
-	encoder := json.NewEncoder(out)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(n)
+// readNode reads the node whose state folder was named.
+func readNode(c *cobra.Command) (status.Node, error) {
+	stateDir, err := c.Flags().GetString("state-dir")
+	if err != nil {
+		return status.Node{}, err
+	}
+	n, err := status.Read(c.Context(), stateDir)
+	return n, work(err)
 }
 
-// table prints a status for people.
-func table(out io.Writer, n status.Node) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "GPU\tMODEL\tUUID\tCONTAINERS\tMEMORY GRANTED\tCORES GRANTED\tMEMORY USED")
-	for _, c := range n.Cards {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%d/%d MiB\t%d/%d %%\t%d MiB\n", label(c), c.Model, c.UUID,
-			c.GrantedContainers, c.GrantableSlots, c.GrantedMemoryMiB, c.GrantableMiB, c.GrantedCores, c.GrantableCores, mebibytes(c.UsedBytes))
-	}
-	if len(n.Cards) == 0 {
-		fmt.Fprintln(w, "(no cards)")
-	}
-	fmt.Fprintln(w)
-	fmt.Fprintln(w, "POD\tCONTAINER\tSTATE\tGPU\tMEMORY USED\tCORES\tPROCESSES\tENFORCEMENT")
-	labels := map[string]string{}
-	for _, c := range n.Cards {
-		labels[c.UUID] = label(c)
-	}
-	for _, c := range n.Containers {
-		for _, s := range c.Shares {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d MiB\t%s\t%d\t%s\n", orDash(c.Pod), name(c), c.State, card(s.UUID, labels),
-				mebibytes(s.UsedBytes), s.MemoryMiB, cores(s.CorePercent), s.Processes, orDash(c.Enforcement))
-		}
-		if len(c.Shares) == 0 {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t-\t-\t-\t%s\n", orDash(c.Pod), name(c), c.State, blocked(c, labels), orDash(c.Enforcement))
-		}
-	}
-	if len(n.Containers) == 0 {
-		fmt.Fprintln(w, "(none)")
-	}
-	if err := w.Flush(); err != nil {
+// statusTables prints a status for people.
+func statusTables(p page, n status.Node) error {
+	if err := cardTable(p, n); err != nil {
 		return err
 	}
-	for _, p := range n.Problems {
-		if _, err := fmt.Fprintf(out, "\nproblem: %s\n", p); err != nil {
+	fmt.Fprintln(p)
+	if err := containerTable(p, n); err != nil {
+		return err
+	}
+	return problems(p, n)
+}
+
+func cardTable(p page, n status.Node) error {
+	columns := []term.Column{
+		{Head: "GPU"}, {Head: "MODEL", Min: 8}, {Head: "UUID", Min: 12}, {Head: "CONTAINERS"},
+		{Head: "MEMORY GRANTED"}, {Head: "CORES GRANTED"}, {Head: "MEMORY USED"},
+	}
+	if p.Wide {
+		columns = append(columns, term.Column{Head: "MEMORY LEFT"}, term.Column{Head: "CORES LEFT"}, term.Column{Head: "MEMORY"})
+	}
+	t := p.table(columns...)
+	for _, c := range n.Cards {
+		row := []any{
+			label(c), c.Model, c.UUID, fmt.Sprintf("%d/%d", c.GrantedContainers, c.GrantableSlots),
+			fmt.Sprintf("%d/%d MiB", c.GrantedMemoryMiB, c.GrantableMiB), fmt.Sprintf("%d/%d %%", c.GrantedCores, c.GrantableCores),
+			fmt.Sprintf("%d MiB", mebibytes(c.UsedBytes)),
+		}
+		if p.Wide {
+			row = append(row, fmt.Sprintf("%d MiB", max(c.GrantableMiB-c.GrantedMemoryMiB, 0)),
+				fmt.Sprintf("%d %%", max(c.GrantableCores-c.GrantedCores, 0)), fmt.Sprintf("%d MiB", c.MemoryMiB))
+		}
+		t.Row(row...)
+	}
+	if t.Len() == 0 {
+		t.Row("(no cards)")
+	}
+	return t.Write(p)
+}
+
+func containerTable(p page, n status.Node) error {
+	columns := []term.Column{
+		{Head: "POD", Min: 12}, {Head: "CONTAINER", Min: 9}, {Head: "STATE"}, {Head: "GPU"},
+		{Head: "MEMORY USED"}, {Head: "CORES"}, {Head: "PROCESSES"}, {Head: "ENFORCEMENT"},
+	}
+	if p.Wide {
+		columns = append(columns, term.Column{Head: "CONTAINER ID"}, term.Column{Head: "BY"}, term.Column{Head: "CREATED"},
+			term.Column{Head: "RESIDUE"}, term.Column{Head: "COMPUTE"}, term.Column{Head: "WAITED"}, term.Column{Head: "LAUNCHES"})
+	}
+	t := p.table(columns...)
+	labels := cardLabels(n)
+	for _, c := range n.Containers {
+		state := term.Cell{Text: c.State, Color: stateColor(c.State)}
+		for _, s := range c.Shares {
+			row := []any{
+				orDash(c.Pod), name(c), state, card(s.UUID, labels), fmt.Sprintf("%d/%d MiB", mebibytes(s.UsedBytes), s.MemoryMiB),
+				cores(s.CorePercent), s.Processes, orDash(c.Enforcement),
+			}
+			if p.Wide {
+				row = append(row, c.ContainerID, orDash(c.Owner), moment(c.CreatedAt), fmt.Sprintf("%d MiB", mebibytes(s.ResidueBytes)),
+					span(s.ComputeNanoseconds), span(s.ThrottledNanoseconds), s.Launches)
+			}
+			t.Row(row...)
+		}
+		if len(c.Shares) == 0 {
+			row := []any{orDash(c.Pod), name(c), state, blocked(c, labels), "-", "-", "-", orDash(c.Enforcement)}
+			if p.Wide {
+				row = append(row, c.ContainerID, orDash(c.Owner), moment(c.CreatedAt), "-", "-", "-", "-")
+			}
+			t.Row(row...)
+		}
+	}
+	if t.Len() == 0 {
+		t.Row("(none)")
+	}
+	return t.Write(p)
+}
+
+// problems prints what could not be read.
+func problems(p page, n status.Node) error {
+	for _, text := range n.Problems {
+		if _, err := fmt.Fprintf(p, "\n%s %s\n", p.Paint(term.Red, "problem:"), term.Clean(text)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// stateColor shows what is amiss.
+func stateColor(state string) term.Color {
+	switch grant.State(state) {
+	case grant.StateActive:
+		return term.Green
+	case grant.StateReleased:
+		return term.Faint
+	}
+	return term.Red
 }
 
 // name is a container's name, or its id where its record doesn't tell the name.
@@ -121,6 +171,15 @@ func label(c status.Card) string {
 		return fmt.Sprint(c.Index)
 	}
 	return fmt.Sprintf("%d/%s", c.Index, c.MIGProfile)
+}
+
+// cardLabels are the labels of a node's cards, by UUID.
+func cardLabels(n status.Node) map[string]string {
+	labels := make(map[string]string, len(n.Cards))
+	for _, c := range n.Cards {
+		labels[c.UUID] = label(c)
+	}
+	return labels
 }
 
 // card is a card's label, or its UUID where the node has no such card.
@@ -155,6 +214,20 @@ func cores(percent int) string {
 		return "-"
 	}
 	return fmt.Sprintf("%d %%", percent)
+}
+
+// moment is a time for people; the zero time is one that isn't known.
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// span is a number of nanoseconds for people.
+func span(nanoseconds uint64) string {
+	const most = uint64(1<<63 - 1)
+	return time.Duration(min(nanoseconds, most)).Round(time.Millisecond).String()
 }
 
 func orDash(s string) string {
