@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuslice/gpuslice/cmd/internal/status"
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
 func statusCommand() *cobra.Command {
@@ -50,17 +50,17 @@ Exit status: 0 it is shown (what could not be read is among the problems);
 }
 
 // readNode reads the node whose state folder was named.
-func readNode(c *cobra.Command) (status.Node, error) {
+func readNode(c *cobra.Command) (view.Node, error) {
 	stateDir, err := c.Flags().GetString("state-dir")
 	if err != nil {
-		return status.Node{}, err
+		return view.Node{}, err
 	}
-	n, err := status.Read(c.Context(), stateDir)
+	n, err := view.Read(c.Context(), stateDir)
 	return n, work(err)
 }
 
 // statusTables prints a status for people.
-func statusTables(p page, n status.Node) error {
+func statusTables(p page, n view.Node) error {
 	if err := cardTable(p, n); err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func statusTables(p page, n status.Node) error {
 	return problems(p, n)
 }
 
-func cardTable(p page, n status.Node) error {
+func cardTable(p page, n view.Node) error {
 	columns := []term.Column{
 		{Head: "GPU"}, {Head: "MODEL", Min: 8}, {Head: "UUID", Min: 12}, {Head: "CONTAINERS"},
 		{Head: "MEMORY GRANTED"}, {Head: "CORES GRANTED"}, {Head: "MEMORY USED"},
@@ -98,7 +98,7 @@ func cardTable(p page, n status.Node) error {
 	return t.Write(p)
 }
 
-func containerTable(p page, n status.Node) error {
+func containerTable(p page, n view.Node) error {
 	columns := []term.Column{
 		{Head: "POD", Min: 12}, {Head: "CONTAINER", Min: 9}, {Head: "STATE"}, {Head: "GPU"},
 		{Head: "MEMORY USED"}, {Head: "CORES"}, {Head: "PROCESSES"}, {Head: "ENFORCEMENT"},
@@ -137,7 +137,7 @@ func containerTable(p page, n status.Node) error {
 }
 
 // problems prints what could not be read.
-func problems(p page, n status.Node) error {
+func problems(p page, n view.Node) error {
 	for _, text := range n.Problems {
 		if _, err := fmt.Fprintf(p, "\n%s %s\n", p.Paint(term.Red, "problem:"), term.Clean(text)); err != nil {
 			return err
@@ -158,7 +158,7 @@ func stateColor(state string) term.Color {
 }
 
 // name is a container's name, or its id where its record doesn't tell the name.
-func name(c status.Container) string {
+func name(c view.Container) string {
 	if c.Name == "" {
 		return c.ContainerID
 	}
@@ -166,7 +166,7 @@ func name(c status.Container) string {
 }
 
 // label is a card's index, with the profile of a MIG device.
-func label(c status.Card) string {
+func label(c view.Card) string {
 	if c.MIGProfile == "" {
 		return fmt.Sprint(c.Index)
 	}
@@ -174,7 +174,7 @@ func label(c status.Card) string {
 }
 
 // cardLabels are the labels of a node's cards, by UUID.
-func cardLabels(n status.Node) map[string]string {
+func cardLabels(n view.Node) map[string]string {
 	labels := make(map[string]string, len(n.Cards))
 	for _, c := range n.Cards {
 		labels[c.UUID] = label(c)
@@ -191,7 +191,7 @@ func card(uuid string, labels map[string]string) string {
 }
 
 // blocked are the cards that a container without known shares keeps from others.
-func blocked(c status.Container, labels map[string]string) string {
+func blocked(c view.Container, labels map[string]string) string {
 	if c.State != string(grant.StateBlocking) {
 		return "-"
 	}
