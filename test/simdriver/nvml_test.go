@@ -95,6 +95,21 @@ func TestNVMLDescribesACard(t *testing.T) {
 	require.NotZero(t, good(t4.GetCpuAffinity(2))(t)[0])
 }
 
+// What NVML says of a card can be set, and let go again.
+func TestNVMLTold(t *testing.T) {
+	s := New(t, Plain, "T4:temperature=91,power_mw=70123,utilization=0", "T4")
+	library := openNVML(t, s)
+	d := device(t, library, 0)
+	told := func() []uint32 {
+		return []uint32{good(d.GetTemperature(nvml.TEMPERATURE_GPU))(t), good(d.GetPowerUsage())(t), good(d.GetUtilizationRates())(t).Gpu}
+	}
+	require.Equal(t, []uint32{91, 70123, 0}, told())
+	s.Ctl("set", "0", "temperature=0", "power_mw=auto", "utilization=42")
+	require.Equal(t, []uint32{0, 7000, 42}, told())
+	require.EqualValues(t, 21, good(d.GetUtilizationRates())(t).Memory)
+	require.EqualValues(t, 30, good(device(t, library, 1).GetTemperature(nvml.TEMPERATURE_GPU))(t))
+}
+
 func text(chars []int8) string {
 	var bytes []byte
 	for _, c := range chars {

@@ -75,6 +75,19 @@ static bool set_number(struct card *c, size_t i, const char *value)
 	return true;
 }
 
+/* What NVML says whatever the card does, or again what follows from that. */
+static bool set_told(uint32_t *told, const char *key, const char *value, uint64_t most)
+{
+	uint64_t n;
+
+	if (!strcmp(value, "auto"))
+		return !(*told = 0);
+	if (!parse_number(value, &n) || n > most)
+		return complain("%s: want auto or a number up to %llu: %s", key, (unsigned long long)most, value);
+	*told = (uint32_t)n + 1;
+	return true;
+}
+
 static bool set_pci(struct card *c, const char *value)
 {
 	unsigned domain, bus, device;
@@ -105,6 +118,12 @@ bool card_set(struct card *c, const char *key, const char *value)
 		if (!strcmp(key, numbers[i].key))
 			return set_number(c, i, value);
 	}
+	if (!strcmp(key, "temperature"))
+		return set_told(&c->told_celsius, key, value, 200);
+	if (!strcmp(key, "power_mw"))
+		return set_told(&c->told_power_mw, key, value, 10000000);
+	if (!strcmp(key, "utilization"))
+		return set_told(&c->told_percent, key, value, 100);
 	if (!strcmp(key, "pci"))
 		return set_pci(c, value);
 	if (!strcmp(key, "nvlink"))

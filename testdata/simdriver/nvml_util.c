@@ -75,7 +75,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtili
 		return NVML_ERROR_NOT_SUPPORTED;
 	k = clocks_of(c);
 	bring_up_to_date(device->card);
-	out->gpu = busy_percent(c->engine.busy, k.last - k.period, k.last);
+	out->gpu = c->told_percent ? c->told_percent - 1 : busy_percent(c->engine.busy, k.last - k.period, k.last);
 	out->memory = out->gpu / 2;
 	return NVML_SUCCESS;
 }

@@ -39,7 +39,7 @@
 #include <stdint.h>
 
 #define STATE_MAGIC 0x31555047534d4953ULL /* "SIMSGPU1" */
-#define STATE_LAYOUT 5u
+#define STATE_LAYOUT 6u
 #define STATE_DEFAULT_PATH "/run/simgpu/state"
 
 #define MAX_CARDS 32u
@@ -173,6 +173,7 @@ struct card {
 	uint32_t threads_per_sm, shared_per_sm, shared_optin;
 	uint32_t clock_khz, memory_clock_khz, bus_width, l2_bytes;
 	uint32_t architecture, brand, power_mw, max_mig;
+	uint32_t told_celsius, told_power_mw, told_percent; /* what NVML is to say, and 1; 0: what follows from the work */
 
 	/* Written by `simctl lose` and `simctl restore` (lock). Each adds one to epoch: what was opened before stays lost. */
 	_Atomic uint32_t presence;
