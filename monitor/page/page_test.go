@@ -1,0 +1,162 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
+	"github.com/gpuslice/gpuslice/monitor/page/shell"
+	"github.com/gpuslice/gpuslice/monitor/view"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func ptr[T any](v T) *T { return &v }
+
+// known is a card that everything is known of.
+func known() view.Card {
+	return view.Card{
+		UUID: "GPU-1", Index: 3, Model: "NVIDIA H200", MemoryMiB: 1024, GrantableMiB: 2048, GrantedMemoryMiB: 512, GrantableCores: 100, GrantedCores: 30,
+		GrantableSlots: 10, GrantedContainers: 2, UsedBytes: 100 << 20, Healthy: true,
+		Telemetry: &gpu.Telemetry{MemoryUsedBytes: ptr(uint64(256 << 20)), UtilizationPercent: ptr(45), TemperatureCelsius: ptr(61), PowerMilliwatts: ptr(uint32(350400))},
+	}
+}
+
+func TestCard(t *testing.T) {
+	c := known()
+	s := card(&c, nil, now)
+	assert.Equal(t, "Card 3: NVIDIA H200", s.Title)
+	assert.Equal(t, "GPU-1 · 2 of 10 containers · 61 °C · 350 W", s.Lead)
+	assert.Empty(t, s.Warning)
+	assert.Equal(t, [][]shell.Cell{
+		{{Text: "Memory"}, bar(shell.Granted, 512*mib, 2048*mib, "0.50 GiB of 2.00 GiB"), bar(shell.Used, 256*mib, 1024*mib, "0.25 GiB of 1.00 GiB", "by NVML")},
+		{{Text: "Compute time"}, bar(shell.Granted, 30, 100, "30 of 100 %"), bar(shell.Used, 45, 100, "45 %")},
+	}, s.Tables[0].Rows)
+}
+
+func bar(kind string, value, of float64, text string, notes ...string) shell.Cell {
+	return shell.Cell{Text: text, Notes: notes, Bars: []shell.Bar{{Of: of, Parts: []shell.Part{{Kind: kind, Value: value}}}}}
+}
+
+// What nobody measured is called so, and is not a zero.
+func TestCardUnknown(t *testing.T) {
+	for description, telemetry := range map[string]*gpu.Telemetry{"nobody asked NVML": nil, "NVML doesn't say": {}} {
+		c := known()
+		c.Telemetry = telemetry
+		s := card(&c, nil, now)
+		assert.Equal(t, "GPU-1 · 2 of 10 containers", s.Lead, description)
+		assert.Equal(t, bar(shell.Used, 100*mib, 1024*mib, "0.10 GiB of 1.00 GiB", "as containers count it"), s.Tables[0].Rows[0][2], description)
+		assert.Equal(t, shell.Cell{Text: "not measured"}, s.Tables[0].Rows[1][2], description)
+	}
+}
+
+func TestCardWarnings(t *testing.T) {
+	for _, test := range []struct {
+		description string
+		change      func(*view.Card)
+		want        string
+	}{
+		{"healthy", func(*view.Card) {}, ""},
+		{"ill", func(c *view.Card) { c.Healthy = false }, "not healthy"},
+		{"ill, and why", func(c *view.Card) { c.Healthy, c.Unhealthy = false, "XID 79" }, "not healthy: XID 79"},
+		{"not offered", func(c *view.Card) { c.GrantableSlots = 0 }, "nothing is granted on it"},
+	} {
+		c := known()
+		test.change(&c)
+		s := card(&c, nil, now)
+		assert.Equal(t, test.want, s.Warning, test.description)
+	}
+	c := known()
+	c.GrantedMemoryMiB = 4096
+	s := card(&c, nil, now)
+	assert.Equal(t, "more than there is", s.Tables[0].Rows[0][1].Warning)
+}
+
+func TestShares(t *testing.T) {
+	active := view.Container{State: "active"}
+	memory := func(s view.Share) shell.Cell { return shareMemory(&active, &s) }
+	compute := func(s view.Share) shell.Cell { return shareCompute(&s, now) }
+	assert.Equal(t, "0.50 GiB of 1.00 GiB", memory(view.Share{MemoryMiB: 1024, UsedBytes: 512 << 20}).Text)
+	assert.Equal(t, []string{"0 processes"}, memory(view.Share{MemoryMiB: 1024}).Notes)
+	full := memory(view.Share{MemoryMiB: 1024, UsedBytes: 512 << 20, ResidueBytes: 256 << 20, Processes: 1, RefusedAllocations: 3})
+	assert.Equal(t, []string{"1 process", "0.25 GiB more held by the driver", "3 allocations refused"}, full.Notes)
+	assert.Equal(t, []shell.Part{{Kind: shell.Used, Value: 512 * mib}, {Kind: shell.Residue, Value: 256 * mib}}, full.Bars[0].Parts)
+	assert.Empty(t, full.Warning)
+	over := memory(view.Share{MemoryMiB: 1, UsedBytes: math.MaxUint64})
+	assert.Equal(t, "more than granted", over.Warning)
+	assert.Equal(t, "> 1000000 GiB of < 0.01 GiB", over.Text)
+	damaged := shareMemory(&view.Container{UsageProblem: "too short"}, &view.Share{MemoryMiB: 1024})
+	assert.Equal(t, shell.Cell{Text: "not known, of 1.00 GiB"}, damaged, "and no bar of nothing")
+
+	assert.Equal(t, shell.Cell{Text: "not measured, of 30 %"}, compute(view.Share{CorePercent: 30}))
+	assert.Equal(t, bar(shell.Used, 12.4, 30, "12 % of 30 %"), compute(view.Share{CorePercent: 30, CoreUsedPercent: ptr(12.4)}))
+	assert.Equal(t, bar(shell.Used, 60, 100, "60 % of the card, not limited"), compute(view.Share{CoreUsedPercent: ptr(60.0)}))
+	assert.Equal(t, []string{"waited 1 h for its share", "at work"},
+		compute(view.Share{ThrottledNanoseconds: uint64(90 * time.Minute), LastLaunch: now.Add(-time.Second)}).Notes[:2])
+}
+
+func TestDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "< 1 s", 999 * time.Millisecond: "< 1 s", 59 * time.Second: "59 s", 59 * time.Minute: "59 min", 47 * time.Hour: "47 h", 48 * time.Hour: "2 d",
+		time.Duration(1 << 62): "53375 d",
+	} {
+		assert.Equal(t, want, duration(d))
+	}
+}
+
+// Each container is there once for each of its shares, at its card; those that are at no card have a place too.
+func TestContainers(t *testing.T) {
+	other := known()
+	other.UUID, other.Index = "GPU-2", 4
+	share := func(uuid string) view.Share { return view.Share{UUID: uuid, MemoryMiB: 1} }
+	p := describe(view.Node{Name: "n", Cards: []view.Card{known(), other}, Problems: []string{"a problem"}, Containers: []view.Container{
+		{ContainerID: "1", Pod: "d/p", Name: "both", State: "active", Enforcement: "preload", Shares: []view.Share{share("GPU-1"), share("GPU-2")}},
+		{ContainerID: "2", Name: "docker", State: "active", Shares: []view.Share{share("GPU-2")}},
+		{ContainerID: "3", Name: "lost", State: "active", Shares: []view.Share{share("GPU-9")}},
+		{ContainerID: "4", State: "blocking", Blocks: []string{"GPU-1"}},
+	}}, now)
+	require.Len(t, p.Sections, 3)
+	names := func(s shell.Section, table int) (all []string) {
+		for _, row := range s.Tables[table].Rows {
+			all = append(all, row[0].Text)
+		}
+		return all
+	}
+	assert.Equal(t, []string{"d/p/both"}, names(p.Sections[0], 1))
+	assert.Equal(t, []string{"d/p/both", "docker"}, names(p.Sections[1], 1))
+	assert.Equal(t, []string{"lost", "4"}, names(p.Sections[2], 0))
+	assert.Equal(t, []string{"blocking", "blocks GPU-1"}, p.Sections[2].Tables[0].Rows[1][0].Notes)
+	assert.Equal(t, []string{"a problem"}, p.Problems)
+	assert.Equal(t, "2 cards, 3 containers with a share of them", p.Lead)
+}
+
+// The whole way: an agent's state folder, with what tenants have named their things.
+func TestHandler(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	s.Claim("c1", "<b>evil</b>", grant.Share{UUID: nodetest.H200, MemoryMiB: 2048, CorePercent: 20})
+	s.Use("c1", 0, 1<<30)
+	answer := func(read func(context.Context) (view.Node, error)) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		Handler(read).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		return w
+	}
+	w := answer(func(ctx context.Context) (view.Node, error) { return view.Read(ctx, s.Dir) })
+	assert.Equal(t, 200, w.Code)
+	for _, want := range []string{"GPUs of node-1", "Card 0: NVIDIA H200", "Card 1: Tesla T4", "default/&lt;b&gt;evil&lt;/b&gt;/main", "1.00 GiB of 2.00 GiB", "No container has a share of it."} {
+		assert.Contains(t, w.Body.String(), want)
+	}
+	assert.NotContains(t, w.Body.String(), "<b>")
+
+	w = answer(func(context.Context) (view.Node, error) { return view.Node{}, errors.New("no ledger") })
+	assert.Equal(t, 503, w.Code)
+	assert.Contains(t, w.Body.String(), "no ledger")
+}
