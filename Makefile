@@ -10,7 +10,7 @@ export GOFLAGS := -tags=nri_no_wasm -buildvcs=false
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup build binaries native scheduler demo test test-faults test-steps e2e gpu-test bench bench-scheduler fuzz lint generate clean
+.PHONY: help setup build binaries native scheduler image demo test test-faults test-steps e2e gpu-test bench bench-scheduler fuzz lint generate clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,11 @@ native:
 	@$(MAKE) --no-print-directory -C testdata/simdriver OUT=$(BUILD)
 	@$(MAKE) --no-print-directory -C testdata/workloads OUT=$(BUILD)
 
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
+image: build ## Make the container image of build/: build/image/gpuslice.tar, and root/ for install/image/Dockerfile
+	go -C install/image run . -repository $(CURDIR) -version $(VERSION) -revision "$$(git rev-parse HEAD 2>/dev/null)"
+
 demo: setup binaries ## Show two containers sharing one (simulated) card on a real containerd, each inside its limits
 	go run ./test/demo
 
@@ -45,6 +50,7 @@ test: setup lint build ## Run every test that belongs to a change (as root; with
 	go test -race -timeout 20m ./...
 	$(SCHEDULER) test -timeout 9m ./...
 	cd test/admission && go test -timeout 9m ./...
+	cd install/image && go test ./...
 
 test-faults: setup binaries ## Try to get a card past a broken agent: the whole matrix of faults on a real containerd (minutes, as root)
 	go test -tags nri_no_wasm,faults -timeout 30m -parallel 4 -v ./test/faults
@@ -81,6 +87,7 @@ lint: setup ## Check the format and run go vet, staticcheck and shellcheck
 	go vet -tags nri_no_wasm,faults ./test/faults
 	go vet -tags nri_no_wasm,e2e ./test/e2e
 	cd test/admission && go vet -tags nri_no_wasm,e2e ./...
+	cd install/image && go vet ./...
 	"$$(test/setup.sh --where)/staticcheck" ./...
 	$(SCHEDULER) vet ./...
 	cd cmd/gpuslice-scheduler && GOFLAGS="$(GOFLAGS) -trimpath" "$$(../../test/setup.sh --where)/staticcheck" ./...

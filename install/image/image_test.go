@@ -1,0 +1,218 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/stretchr/testify/require"
+)
+
+// built is a repository of which everything is built, but not from our sources: this test is to be
+// quick, and test/image runs the real one.
+func built(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "LICENSE"), []byte("free\n"), 0o600))
+	source := filepath.Join(dir, "main.c")
+	require.NoError(t, os.WriteFile(source, []byte("int main(void) { return 0; }\n"), 0o600))
+	compile := func(to string, args ...string) {
+		to = filepath.Join(dir, "build", to)
+		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
+		out, err := exec.Command("gcc", append([]string{source, "-o", to}, args...)...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	for _, name := range programs {
+		compile(filepath.Join("bin", name))
+	}
+	compile(filepath.Join("bin", programs[0]), "-static")
+	compile(filepath.Join("bin", programs[1]), "-Wl,--no-as-needed", "-lresolv")
+	for _, name := range limiter {
+		compile(filepath.Join("lib", name), "-shared")
+	}
+	return dir
+}
+
+func build(t *testing.T, repository, version string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	require.NoError(t, run([]string{"-repository", repository, "-out", dir, "-name", "registry.example/gpuslice:v1", "-version", version}))
+	return dir
+}
+
+// blobs are the files of an archive.
+func blobs(t *testing.T, archive string) map[string][]byte {
+	t.Helper()
+	f, err := os.Open(archive)
+	require.NoError(t, err)
+	defer f.Close()
+	files := map[string][]byte{}
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		require.NoError(t, err)
+		files[h.Name], err = io.ReadAll(r)
+		require.NoError(t, err)
+	}
+}
+
+func parse[T any](t *testing.T, data []byte) (v T) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal(data, &v))
+	return v
+}
+
+// open reads an archive's index, manifest and configuration, as who imports it does.
+func open(t *testing.T, archive string) (v1.IndexManifest, v1.Manifest, v1.ConfigFile) {
+	t.Helper()
+	files := blobs(t, archive)
+	blob := func(h v1.Hash) []byte { return files["blobs/"+h.Algorithm+"/"+h.Hex] }
+	index := parse[v1.IndexManifest](t, files["index.json"])
+	require.Len(t, index.Manifests, 1)
+	manifest := parse[v1.Manifest](t, blob(index.Manifests[0].Digest))
+	require.Len(t, manifest.Layers, 2)
+	for _, layer := range manifest.Layers {
+		require.NotEmpty(t, blob(layer.Digest))
+	}
+	return index, manifest, parse[v1.ConfigFile](t, blob(manifest.Config.Digest))
+}
+
+func TestTheSameBytesTwice(t *testing.T) {
+	repository := built(t)
+	sum := func(dir string) [32]byte {
+		data, err := os.ReadFile(filepath.Join(dir, "gpuslice.tar"))
+		require.NoError(t, err)
+		return sha256.Sum256(data)
+	}
+	first := build(t, repository, "v1")
+	require.Equal(t, sum(first), sum(build(t, repository, "v1")))
+	require.NotEqual(t, sum(first), sum(build(t, repository, "v2")))
+	// Of the version only the labels are: the layers are not sent again.
+	_, one, _ := open(t, filepath.Join(first, "gpuslice.tar"))
+	_, two, _ := open(t, filepath.Join(build(t, repository, "v2"), "gpuslice.tar"))
+	require.Equal(t, one.Layers, two.Layers)
+}
+
+func TestWhatIsInTheImage(t *testing.T) {
+	dir := build(t, built(t), "v1")
+	modes := map[string]fs.FileMode{}
+	root := filepath.Join(dir, "root")
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		name, err := filepath.Rel(root, path)
+		require.NoError(t, err)
+		info, err := d.Info()
+		require.NoError(t, err)
+		modes["/"+strings.TrimPrefix(name, ".")] = info.Mode()
+		if d.Type() != fs.ModeSymlink {
+			require.Zero(t, info.Mode().Perm()&0o022, "%s can be written by others", path)
+		}
+		require.Zero(t, info.Mode()&(fs.ModeSetuid|fs.ModeSetgid), path)
+		return nil
+	}))
+	for _, name := range []string{
+		"/usr/local/bin/gpuslice", "/usr/local/bin/gpuslice-agent", "/usr/local/bin/gpuslice-scheduler", "/usr/local/bin/gpuslice-runtime",
+		"/usr/local/lib/gpuslice/libvgpu.so", "/usr/local/lib/gpuslice/libvgpu-cuda.so", "/usr/local/lib/gpuslice/libvgpu-nvml.so",
+		"/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libc.so.6",
+		"/lib/x86_64-linux-gnu/libm.so.6",      // of NVIDIA's libraries alone
+		"/lib/x86_64-linux-gnu/libresolv.so.2", // of a program
+	} {
+		require.Equal(t, fs.FileMode(0o755), modes[name], name)
+	}
+	require.Contains(t, modes, "/etc/ssl/certs/ca-certificates.crt")
+	require.Contains(t, modes, "/usr/share/doc/libc6/copyright")
+	require.NotContains(t, modes, "/bin/sh")
+	passwd, err := os.ReadFile(filepath.Join(root, "etc/passwd"))
+	require.NoError(t, err)
+	require.Contains(t, string(passwd), "gpuslice:x:"+user+":")
+}
+
+func TestNames(t *testing.T) {
+	for name, want := range map[string][2]string{
+		"gpuslice:latest":              {"docker.io/library/gpuslice:latest", "latest"},
+		"gpuslice":                     {"docker.io/library/gpuslice", "latest"},
+		"someone/gpuslice:v1":          {"docker.io/someone/gpuslice:v1", "v1"},
+		"registry.example/gpuslice:v1": {"registry.example/gpuslice:v1", "v1"},
+		"localhost/gpuslice:v1":        {"localhost/gpuslice:v1", "v1"},
+		"registry:5000/gpuslice":       {"registry:5000/gpuslice", "latest"},
+	} {
+		got := options{name: name}.annotations()
+		require.Equal(t, want, [2]string{got["io.containerd.image.name"], got["org.opencontainers.image.ref.name"]}, name)
+	}
+}
+
+// The Dockerfile and the archive are the same image.
+func TestDockerfile(t *testing.T) {
+	_, _, config := open(t, filepath.Join(build(t, built(t), "v1"), "gpuslice.tar"))
+	text, err := os.ReadFile("Dockerfile")
+	require.NoError(t, err)
+	lines := map[string]string{}
+	for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", " ")) {
+		if word, rest, ok := strings.Cut(strings.TrimSpace(line), " "); ok && word != "#" {
+			require.NotContains(t, lines, word, "said twice")
+			lines[word] = strings.TrimSpace(rest)
+		}
+	}
+	require.ElementsMatch(t, []string{"FROM", "ARG", "LABEL", "COPY", "ENV", "WORKDIR", "USER", "ENTRYPOINT"}, slices.Collect(maps.Keys(lines)))
+	require.Equal(t, "scratch", lines["FROM"])
+	require.Equal(t, "root/ /", lines["COPY"])
+	require.Equal(t, config.Config.User, lines["USER"])
+	require.Equal(t, config.Config.WorkingDir, lines["WORKDIR"])
+	require.Equal(t, config.Config.Env, []string{lines["ENV"]})
+	require.Equal(t, config.Config.Entrypoint, parse[[]string](t, []byte(lines["ENTRYPOINT"])))
+	labels := map[string]string{}
+	for _, m := range regexp.MustCompile(`(\S+)="([^"]*)"`).FindAllStringSubmatch(lines["LABEL"], -1) {
+		labels[m[1]] = strings.ReplaceAll(m[2], "${VERSION}", "v1")
+	}
+	require.Equal(t, config.Config.Labels, labels)
+}
+
+func TestMistakes(t *testing.T) {
+	require.ErrorContains(t, run([]string{"more"}), `"more"`)
+	require.ErrorContains(t, run([]string{"-repository", t.TempDir()}), "run `make build` first")
+	repository := built(t)
+	_, err := newRoot(repository, host{folders: []string{t.TempDir()}})
+	require.ErrorContains(t, err, "is in none of")
+	_, err = machine.closure([]string{filepath.Join(repository, "LICENSE")})
+	require.ErrorContains(t, err, "LICENSE")
+	_, err = machine.find("/usr/local/vgpu/libvgpu.so")
+	require.ErrorContains(t, err, "linked by its path")
+	// A folder that can't be written leaves no archive.
+	out := filepath.Join(repository, "LICENSE", "below-a-file")
+	require.Error(t, run([]string{"-repository", repository, "-out", out}))
+}
+
+// What Go's tar writes is read back as it was: a link, a folder, a file.
+func TestLayer(t *testing.T) {
+	var data bytes.Buffer
+	require.NoError(t, root{
+		{path: "d", mode: fs.ModeDir | 0o755}, {path: "d/f", mode: 0o640, text: "x"}, {path: "l", mode: fs.ModeSymlink | 0o777, link: "d/f"},
+	}.writeTar(&data))
+	var got []string
+	for r := tar.NewReader(&data); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		require.True(t, h.ModTime.Equal(epoch))
+		require.Zero(t, h.Uid+h.Gid)
+		got = append(got, h.FileInfo().Mode().String()+" "+h.Name+" "+h.Linkname)
+	}
+	require.Equal(t, []string{"drwxr-xr-x d/ ", "-rw-r----- d/f ", "Lrwxrwxrwx l d/f"}, got)
+}
