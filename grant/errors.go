@@ -25,6 +25,10 @@ var (
 	ErrSlotTaken = errors.New("slot taken")
 	// ErrConflict: the container id is already booked with another content.
 	ErrConflict = errors.New("conflicting claim")
+	// ErrNoClaim: the container holds no share that counts.
+	ErrNoClaim = errors.New("no claim")
+	// ErrCordoned: the card's operator wants no new container on it.
+	ErrCordoned = errors.New("card cordoned")
 	// ErrCorrupt: an entry of the ledger can't be read, so what is free is not known.
 	ErrCorrupt = errors.New("corrupt ledger")
 	// ErrBlocked: a container that is there may hold the card, and its grant is not

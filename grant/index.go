@@ -275,15 +275,11 @@ func (x *index) checkCapacity(claim *Claim, cards map[string]Card, own []*entry)
 				used.Slots--
 			}
 		}
-		var lack string
-		switch {
-		case share.MemoryMiB > card.MemoryMiB-used.MemoryMiB:
-			lack = fmt.Sprintf("memory %d MiB asked, %d of %d MiB free", share.MemoryMiB, max(0, card.MemoryMiB-used.MemoryMiB), card.MemoryMiB)
-		case share.CorePercent > card.CorePercent-used.CorePercent && share.CorePercent > 0:
-			lack = fmt.Sprintf("cores %d %% asked, %d of %d %% free", share.CorePercent, max(0, card.CorePercent-used.CorePercent), card.CorePercent)
-		case used.Slots >= card.Slots:
+		lack := lacking(share, card, used)
+		if lack == "" && used.Slots >= card.Slots {
 			lack = fmt.Sprintf("no slot free, %d of %d taken", used.Slots, card.Slots)
-		default:
+		}
+		if lack == "" {
 			continue
 		}
 		return refuse(ErrOverbooked, "card %s: %s; containers that hold it: %d (gpuslice status on the node lists them); wait until one of them ends, or ask for less",

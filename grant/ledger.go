@@ -15,6 +15,7 @@ import (
 //
 //	<dir>/lock                        flock'ed by whoever reads or changes
 //	<dir>/generation                  counts changes; odd: one is under way
+//	<dir>/cordoned                    cards that get no new container (Cordon)
 //	<dir>/containers/<id>/grant.json      the claim counts
 //	<dir>/containers/<id>/released.json   the same file, renamed: it counts no more
 //	<dir>/containers/<id>/…               what populate put there
@@ -85,8 +86,8 @@ func (l *Ledger) Close() error {
 // Claim books the claim and returns its folder. It refuses what does not fit
 // into cards, the node's cards by UUID (ErrOverbooked, ErrUnknownCard), a slot
 // that another container of the pod has (ErrSlotTaken), everything as long as an
-// entry can't be read (ErrCorrupt), and what a container may hold whose grant is
-// not known (ErrBlocked).
+// entry can't be read (ErrCorrupt), what a container may hold whose grant is
+// not known (ErrBlocked), and cards that are cordoned here (ErrCordoned).
 //
 // populate, which may be nil, writes the container's other files into the folder
 // it is given. The folder has another name then, so that nothing in it may
@@ -132,6 +133,9 @@ func (l *Ledger) Claim(ctx context.Context, claim Claim, cards map[string]Card, 
 // somebody removed while its container runs would be given away.
 func (l *Ledger) admit(claim *Claim, cards map[string]Card) error {
 	if err := CheckCards(claim.Shares, cards); err != nil {
+		return err
+	}
+	if err := l.checkCordons(claim); err != nil {
 		return err
 	}
 	err := l.index.admit(claim, cards)

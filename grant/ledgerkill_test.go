@@ -40,6 +40,8 @@ func TestMain(m *testing.M) {
 		err = crowd(dir, os.Getenv("GRANT_TEST_NAME"))
 	case "block":
 		err = blockAndUnblock(dir)
+	case "resize":
+		err = resizeForever(dir)
 	case "suspended reader":
 		err = readAndSuspend(dir)
 	default:

@@ -1,0 +1,276 @@
+package grant_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+// writeLimit is an apply that writes what the container is let have, as the limits file does.
+func writeLimit(dir string, claim grant.Claim) error {
+	data, err := json.Marshal(claim.Shares)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "limits"), data, 0o644)
+}
+
+// readLimit is what the container of the id is let have.
+func readLimit(t testing.TB, ledger *grant.Ledger, id string) (shares []grant.Share) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(ledger.Folder(id), "limits"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(data, &shares))
+	return shares
+}
+
+// claimLimited books a claim whose limits file is writeLimit's.
+func claimLimited(t testing.TB, ledger *grant.Ledger, c grant.Claim) {
+	t.Helper()
+	_, err := ledger.Claim(background, c, testCards(), func(dir string) error { return writeLimit(dir, c) })
+	require.NoError(t, err)
+}
+
+func TestResize(t *testing.T) {
+	other := grant.Share{UUID: cardB, MemoryMiB: 500, CorePercent: 50}
+	mig := grant.Share{UUID: "MIG-0a000000-1111-2222-3333-444455556666", MemoryMiB: 5000, CorePercent: 100}
+	for _, test := range []struct {
+		name   string
+		has    []grant.Share
+		shares []grant.Share
+		cards  map[string]grant.Card // testCards where nil
+		want   error
+		says   string
+	}{
+		{"more", []grant.Share{share(8000, 30)}, []grant.Share{share(9000, 40)}, nil, nil, ""},
+		{"all that is left", []grant.Share{share(8000, 30)}, []grant.Share{share(60_000, 60)}, nil, nil, ""},
+		{"less", []grant.Share{share(8000, 30)}, []grant.Share{share(1, 1)}, nil, nil, ""},
+		{"one up, one down", []grant.Share{share(8000, 30)}, []grant.Share{share(9000, 10)}, nil, nil, ""},
+		{"no limit of cores", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, nil, nil, ""},
+		{"the same", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 30)}, nil, nil, ""},
+		{"two cards", []grant.Share{share(8000, 30), other}, []grant.Share{share(9000, 30), other}, nil, nil, ""},
+		{"less of a card that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(7000, 30)}, map[string]grant.Card{}, nil, ""},
+		{"too much memory", []grant.Share{share(8000, 30)}, []grant.Share{share(60_001, 30)}, nil, grant.ErrOverbooked,
+			"memory 52001 MiB asked, 52000 of 100000 MiB free more than it has"},
+		{"too many cores", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 61)}, nil, grant.ErrOverbooked, "cores 31 % asked, 30 of 100 % free"},
+		{"more of a card that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(9000, 30)}, map[string]grant.Card{}, grant.ErrUnknownCard, "no such card"},
+		{"another card", []grant.Share{share(8000, 30)}, []grant.Share{other}, nil, grant.ErrMalformed, "keeps its cards"},
+		{"a card more", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 30), other}, nil, grant.ErrMalformed, "keeps them"},
+		{"no memory", []grant.Share{share(8000, 30)}, []grant.Share{share(0, 30)}, nil, grant.ErrMalformed, "memory 0 MiB"},
+		{"a MIG device", []grant.Share{mig}, []grant.Share{{UUID: mig.UUID, MemoryMiB: 4000, CorePercent: 100}}, nil, grant.ErrMalformed, "whole"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ledger := openLedger(t, t.TempDir())
+			cards := testCards()
+			cards[mig.UUID] = grant.Card{UUID: mig.UUID, MemoryMiB: 5000, CorePercent: 100, Slots: 1}
+			claim := claimOf("c1", test.has...)
+			_, err := ledger.Claim(background, claim, cards, func(dir string) error { return writeLimit(dir, claim) })
+			require.NoError(t, err)
+			_, err = ledger.Claim(background, claimOf("neighbour", share(40_000, 40)), cards, nil)
+			require.NoError(t, err)
+			was := snapshot(t, ledger)
+			if test.cards != nil {
+				cards = test.cards
+			}
+
+			before, err := ledger.Resize(background, "c1", test.shares, cards, writeLimit)
+			require.ErrorIs(t, err, test.want)
+			if test.want != nil {
+				assert.ErrorContains(t, err, test.says)
+				assert.Equal(t, was, snapshot(t, ledger))
+				assert.Equal(t, test.has, readLimit(t, ledger, "c1"))
+				return
+			}
+			assert.Equal(t, test.has, before)
+			assert.Equal(t, test.shares, readLimit(t, ledger, "c1"))
+			now := snapshot(t, openLedger(t, filepath.Dir(filepath.Dir(ledger.Folder("c1"))))) // what others read
+			assert.Equal(t, snapshot(t, ledger), now)
+			require.Len(t, now.Entries, 2)
+			want := was.Entries[0]
+			want.Shares = test.shares
+			assert.Equal(t, want, now.Entries[0], "nothing else of the claim has changed")
+		})
+	}
+}
+
+func TestResizeOfNothing(t *testing.T) {
+	ledger := openLedger(t, t.TempDir())
+	claimLimited(t, ledger, claimOf("ended", share(100, 10)))
+	require.NoError(t, ledger.Release(background, "ended"))
+	for _, id := range []string{"ended", "unknown"} {
+		_, err := ledger.Resize(background, id, []grant.Share{share(200, 10)}, testCards(), writeLimit)
+		require.ErrorIs(t, err, grant.ErrNoClaim, id)
+	}
+	_, err := ledger.Resize(background, "../x", []grant.Share{share(200, 10)}, testCards(), writeLimit)
+	require.ErrorIs(t, err, grant.ErrMalformed)
+}
+
+// TestResizeKeepsTheAttempt: an attempt that was resized is still the one that counts, and
+// is replaced by the next one, not by an earlier.
+func TestResizeKeepsTheAttempt(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	first := claimOf("a1", share(1000, 10))
+	claimLimited(t, ledger, first)
+	second := first
+	second.ContainerID = "a2"
+	claimLimited(t, ledger, second)
+	_, err := ledger.Resize(background, "a2", []grant.Share{share(2000, 10)}, testCards(), writeLimit)
+	require.NoError(t, err)
+	third := second
+	third.ContainerID, third.Shares = "a3", []grant.Share{share(2000, 10)}
+	claimLimited(t, ledger, third)
+	want := map[string]grant.State{"a1": grant.StateReleased, "a2": grant.StateReleased, "a3": grant.StateActive}
+	assert.Equal(t, want, states(snapshot(t, openLedger(t, dir))))
+}
+
+// TestResizeWhoseLimitsFail: what can't be written is not booked, or booked and said.
+func TestResizeWhoseLimitsFail(t *testing.T) {
+	full := errors.New("no space")
+	for fails, want := range map[int]int64{1: 1000, 2: 2000} {
+		ledger := openLedger(t, t.TempDir())
+		claimLimited(t, ledger, claimOf("c1", share(1000, 10)))
+		calls := 0
+		_, err := ledger.Resize(background, "c1", []grant.Share{share(2000, 10)}, testCards(), func(dir string, c grant.Claim) error {
+			if calls++; calls == fails {
+				return full
+			}
+			return writeLimit(dir, c)
+		})
+		require.ErrorIs(t, err, full)
+		assert.Equal(t, want, snapshot(t, ledger).Claims()[0].Shares[0].MemoryMiB)
+		assert.Equal(t, int64(1000), readLimit(t, ledger, "c1")[0].MemoryMiB)
+
+		_, err = ledger.Resize(background, "c1", []grant.Share{share(2000, 10)}, testCards(), writeLimit)
+		require.NoError(t, err)
+		assert.Equal(t, int64(2000), readLimit(t, ledger, "c1")[0].MemoryMiB, "done again it is whole")
+	}
+}
+
+func TestResizeWhoseContextHasEnded(t *testing.T) {
+	ledger := openLedger(t, t.TempDir())
+	claimLimited(t, ledger, claimOf("c1", share(1000, 10)))
+	ctx, cancel := context.WithCancel(background)
+	cancel()
+	_, err := ledger.Resize(ctx, "c1", []grant.Share{share(2000, 10)}, testCards(), writeLimit)
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Equal(t, int64(1000), snapshot(t, ledger).Claims()[0].Shares[0].MemoryMiB)
+}
+
+// allowed says that a container is let have no more than is booked for it; no limit of
+// cores is the most.
+func allowed(limit, booked grant.Share) bool {
+	return limit.MemoryMiB <= booked.MemoryMiB && (booked.CorePercent == 0 || limit.CorePercent > 0 && limit.CorePercent <= booked.CorePercent)
+}
+
+// TestResizeNeverOverbooks plays resizes of two processes' ledgers against plain sums.
+func TestResizeNeverOverbooks(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		dir, err := os.MkdirTemp(t.TempDir(), "")
+		require.NoError(r, err)
+		ledgers := []*grant.Ledger{openLedger(t, dir), openLedger(t, dir)}
+		cards := map[string]grant.Card{cardA: {UUID: cardA, MemoryMiB: 1000, CorePercent: 100, Slots: 10}}
+		held := map[string]grant.Share{}
+		for i := range 4 {
+			c := claimOf(fmt.Sprint("c", i), share(rapid.Int64Range(1, 250).Draw(r, "memory"), rapid.IntRange(0, 25).Draw(r, "cores")))
+			_, err := ledgers[0].Claim(background, c, cards, func(dir string) error { return writeLimit(dir, c) })
+			require.NoError(r, err)
+			held[c.ContainerID] = c.Shares[0]
+		}
+		for range rapid.IntRange(1, 20).Draw(r, "steps") {
+			id := fmt.Sprint("c", rapid.IntRange(0, 3).Draw(r, "id"))
+			want := share(rapid.Int64Range(1, 900).Draw(r, "memory"), rapid.IntRange(0, 90).Draw(r, "cores"))
+			old, sum := held[id], grant.Usage{}
+			for _, s := range held {
+				sum.MemoryMiB += s.MemoryMiB
+				sum.CorePercent += s.CorePercent
+			}
+			fits := (want.MemoryMiB <= old.MemoryMiB || sum.MemoryMiB-old.MemoryMiB+want.MemoryMiB <= 1000) &&
+				(want.CorePercent <= old.CorePercent || sum.CorePercent-old.CorePercent+want.CorePercent <= 100)
+			_, err := ledgers[rapid.IntRange(0, 1).Draw(r, "ledger")].Resize(background, id, []grant.Share{want}, cards, func(dir string, c grant.Claim) error {
+				require.True(r, allowed(c.Shares[0], want) || allowed(c.Shares[0], old))
+				return writeLimit(dir, c)
+			})
+			require.Equal(r, fits, err == nil, "%+v of %+v: %v", want, held, err)
+			if fits {
+				held[id] = want
+			}
+			s := snapshot(t, ledgers[rapid.IntRange(0, 1).Draw(r, "reader")])
+			for _, c := range s.Claims() {
+				require.Equal(r, held[c.ContainerID], c.Shares[0])
+				require.Equal(r, c.Shares, readLimit(t, ledgers[0], c.ContainerID))
+			}
+		}
+	})
+}
+
+// resizeForever is a helper process: it resizes one container up and down.
+func resizeForever(dir string) error {
+	ledger, err := grant.OpenLedger(filepath.Join(dir, "state"))
+	if err != nil {
+		return err
+	}
+	random := rand.New(rand.NewPCG(uint64(os.Getpid()), 1))
+	for {
+		want := []grant.Share{share(int64(1+random.IntN(50_000)), 1+random.IntN(99))}
+		if _, err := ledger.Resize(background, "c1", want, testCards(), placeLimit); err != nil {
+			return err
+		}
+	}
+}
+
+// placeLimit is writeLimit, complete or not at all.
+func placeLimit(dir string, claim grant.Claim) error {
+	data, err := json.Marshal(claim.Shares)
+	if err != nil {
+		return err
+	}
+	next := filepath.Join(dir, fmt.Sprint(".limits-", os.Getpid()))
+	if err := os.WriteFile(next, data, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(next, filepath.Join(dir, "limits"))
+}
+
+// TestKilledWhileItResizes: whoever is killed when, the claim is there with amounts that
+// somebody asked for, it is let have no more than them, and a resize makes it whole.
+func TestKilledWhileItResizes(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 8))
+	inBetween := 0
+	dir := shmDir(t)
+	state := filepath.Join(dir, "state")
+	claimLimited(t, openLedger(t, state), claimOf("c1", share(1000, 10)))
+	for round := range 40 {
+		command := startHelper(t, "resize", dir, "")
+		time.Sleep(time.Duration(10+random.IntN(20)) * time.Millisecond)
+		require.NoError(t, command.Process.Kill())
+		_ = command.Wait() // killed: always an error
+		require.Equal(t, syscall.SIGKILL, command.ProcessState.Sys().(syscall.WaitStatus).Signal(), "round %d: it failed by itself", round)
+
+		ledger := openLedger(t, state)
+		claims := snapshot(t, ledger).Claims()
+		require.Len(t, claims, 1)
+		limit := readLimit(t, ledger, "c1")
+		require.True(t, allowed(limit[0], claims[0].Shares[0]), "round %d: %+v of %+v", round, limit, claims[0].Shares)
+		if limit[0] != claims[0].Shares[0] {
+			inBetween++
+		}
+		_, err := ledger.Resize(background, "c1", claims[0].Shares, testCards(), placeLimit)
+		require.NoError(t, err)
+		require.Equal(t, claims[0].Shares, readLimit(t, ledger, "c1"))
+	}
+	t.Logf("%d of 40 kills came between the book and the limits", inBetween)
+}
