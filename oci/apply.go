@@ -1,9 +1,9 @@
 package oci
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -27,10 +27,7 @@ func Apply(spec *rspec.Spec, edits *cdispec.ContainerEdits) error {
 	if edits == nil {
 		return nil
 	}
-	work, err := cloneSpec(spec)
-	if err != nil {
-		return fmt.Errorf("apply edits: %w", err)
-	}
+	work := cloneSpec(spec)
 	todo := Merge(edits)
 	makeRoom(work, todo)
 
@@ -152,15 +149,31 @@ func hooksOf(spec *rspec.Spec, name string) []rspec.Hook {
 	return nil
 }
 
-// cloneSpec copies a spec deeply.
-func cloneSpec(spec *rspec.Spec) (*rspec.Spec, error) {
-	data, err := json.Marshal(spec)
-	if err != nil {
-		return nil, fmt.Errorf("copy the OCI spec: %w", err)
+// cloneSpec copies a spec as deeply as edits change it: what a list's items point to is
+// never changed, and what no edit is of is shared.
+func cloneSpec(spec *rspec.Spec) *rspec.Spec {
+	work := *spec
+	work.Mounts, work.Annotations = slices.Clone(spec.Mounts), maps.Clone(spec.Annotations)
+	if work.Process = pointTo(spec.Process); work.Process != nil {
+		work.Process.Env = slices.Clone(spec.Process.Env)
+		work.Process.User.AdditionalGids = slices.Clone(spec.Process.User.AdditionalGids)
 	}
-	work := &rspec.Spec{}
-	if err := json.Unmarshal(data, work); err != nil {
-		return nil, fmt.Errorf("copy the OCI spec: %w", err)
+	if work.Hooks = pointTo(spec.Hooks); work.Hooks != nil {
+		for _, list := range []*[]rspec.Hook{
+			//lint:ignore SA1019 it is deprecated, and CDI specs still name it
+			&work.Hooks.Prestart,
+			&work.Hooks.CreateRuntime, &work.Hooks.CreateContainer, &work.Hooks.StartContainer,
+			&work.Hooks.Poststart, &work.Hooks.Poststop,
+		} {
+			*list = slices.Clone(*list)
+		}
 	}
-	return work, nil
+	if work.Linux = pointTo(spec.Linux); work.Linux != nil {
+		work.Linux.Devices = slices.Clone(spec.Linux.Devices)
+		work.Linux.NetDevices = maps.Clone(spec.Linux.NetDevices)
+		if work.Linux.Resources = pointTo(spec.Linux.Resources); work.Linux.Resources != nil {
+			work.Linux.Resources.Devices = slices.Clone(spec.Linux.Resources.Devices)
+		}
+	}
+	return &work
 }

@@ -6,6 +6,7 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
@@ -111,4 +112,25 @@ func TestMergeTakesEverythingOnce(t *testing.T) {
 	assert.Equal(t, "/dev/y", a.DeviceNodes[1].Path, "a copy shares nothing")
 	assert.Equal(t, uint32(44), gid)
 	assert.Equal(t, "L3:0=1", a.IntelRdt.Schemata[0])
+}
+
+// Nothing of the spec that was given changes by what is done to a copy of it.
+func TestCloneSpecSharesNothingThatEditsChange(t *testing.T) {
+	spec, want := testSpec(t, "containerd"), testSpec(t, "containerd")
+	copied := cloneSpec(spec)
+	require.Equal(t, want, copied)
+	require.NoError(t, (&cdi.ContainerEdits{ContainerEdits: &cdispec.ContainerEdits{
+		Env:            []string{"PATH=/changed", "NEW=1"},
+		DeviceNodes:    []*cdispec.DeviceNode{{Path: "/dev/null"}},
+		Mounts:         []*cdispec.Mount{{HostPath: "/x", ContainerPath: "/proc"}, {HostPath: "/a", ContainerPath: "/a"}},
+		NetDevices:     []*cdispec.LinuxNetDevice{{HostInterfaceName: "eth1", Name: "a"}},
+		IntelRdt:       &cdispec.IntelRdt{ClosID: "a"},
+		AdditionalGIDs: []uint32{44},
+		Hooks:          []*cdispec.Hook{{HookName: "poststop", Path: "/h"}, {HookName: "prestart", Path: "/h"}},
+	}}).Apply(copied))
+	copied.Annotations["new"] = "1"
+	makeRoom(copied, &cdispec.ContainerEdits{Env: []string{"PATH=/x"}, Mounts: []*cdispec.Mount{{ContainerPath: "/dev"}}})
+	tidy(copied)
+	require.NotEqual(t, want, copied)
+	require.Equal(t, want, spec)
 }

@@ -21,7 +21,7 @@ const configName = "config.json"
 
 // Bundle is a container's config, as it was found and as it is to be.
 type Bundle struct {
-	// Spec is what may be changed before Save.
+	// Spec is what may be changed before Save: of a config no more than a view has.
 	Spec *rspec.Spec
 
 	path   string
@@ -56,17 +56,17 @@ func OpenBundle(path string) (*Bundle, error) {
 
 // decodeBundle reads what a config.json holds.
 func decodeBundle(data []byte) (*Bundle, error) {
-	b := &Bundle{Spec: &rspec.Spec{}, raw: data}
-	err := json.Unmarshal(data, b.Spec)
-	if err == nil {
-		b.before, err = marshal(b.Spec)
+	spec, err := decodeSpec(data)
+	if err != nil {
+		return nil, err
 	}
-	return b, err
+	before, err := encodeSpec(spec)
+	return &Bundle{Spec: spec, raw: data, before: before}, err
 }
 
 // encode is the config with what was changed in it.
 func (b *Bundle) encode() (data json.RawMessage, changed bool, err error) {
-	after, err := marshal(b.Spec)
+	after, err := encodeSpec(b.Spec)
 	if err != nil {
 		return nil, false, err
 	}
