@@ -43,7 +43,7 @@ func (r reader) readNUMA(card *Card, dev nvml.Device, what string) error {
 // sysfsNUMA reads a PCI device's numa_node, which is -1 on machines with one node.
 func sysfsNUMA(sys fs.FS) func(pciBusID string) (node int, known bool) {
 	return func(pciBusID string) (int, bool) {
-		text, err := fs.ReadFile(sys, path.Join("bus/pci/devices", sysfsBusID(pciBusID), "numa_node"))
+		text, err := fs.ReadFile(sys, path.Join("bus/pci/devices", SysfsBusID(pciBusID), "numa_node"))
 		if err != nil {
 			return NUMAUnknown, false
 		}
@@ -55,9 +55,9 @@ func sysfsNUMA(sys fs.FS) func(pciBusID string) (node int, known bool) {
 	}
 }
 
-// sysfsBusID writes a bus ID as the kernel does: in lower case, and the domain in
+// SysfsBusID writes a bus ID as the kernel does: in lower case, and the domain in
 // four digits unless it needs more, where NVML writes eight.
-func sysfsBusID(pciBusID string) string {
+func SysfsBusID(pciBusID string) string {
 	id := strings.ToLower(pciBusID)
 	for strings.HasPrefix(id, "0") && strings.IndexByte(id, ':') > 4 {
 		id = id[1:]

@@ -136,6 +136,7 @@ func (p *publisher) writeNode(last, next *offer) {
 	}
 	err := node.Write(p.options.StateDir, node.File{
 		Name: p.options.NodeName, AgentVersion: version.String(), WrittenAt: next.Cards.Taken, Devices: next.Devices, Node: next.Cards.Node, Health: health,
+		Topology: next.Cards.Topology,
 	})
 	p.sayOnce("node not published", "node published again", &p.saidWrite, err)
 	if err != nil {

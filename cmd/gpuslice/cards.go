@@ -42,15 +42,20 @@ func cardsCommand() *cobra.Command {
 
 // printCards prints what node.json would hold.
 func printCards(w io.Writer, o cardsOptions) error {
-	found, err := gpu.Discover(nvml.New(nvml.WithLibraryPath(o.library)))
+	library := nvml.New(nvml.WithLibraryPath(o.library))
+	found, err := gpu.Discover(library)
 	if err != nil {
 		return err
+	}
+	var topology gpu.Topology
+	if len(found.Cards) > 1 {
+		topology, _ = gpu.DiscoverTopology(library) // for people alone: a driver need not say
 	}
 	devices, err := o.sharing.Devices(found)
 	if err != nil {
 		return fmt.Errorf("what of the cards can be shared: %w", err)
 	}
-	data, err := node.File{AgentVersion: version.String(), WrittenAt: time.Now().UTC(), Devices: devices, Node: found}.Encode()
+	data, err := node.File{AgentVersion: version.String(), WrittenAt: time.Now().UTC(), Devices: devices, Node: found, Topology: topology}.Encode()
 	if err != nil {
 		return err
 	}

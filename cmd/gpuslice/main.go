@@ -81,7 +81,7 @@ func command() *cobra.Command {
 	}
 	c.PersistentFlags().String("state-dir", "/run/gpuslice", "the agent's state `folder`")
 	colorFlag(c)
-	c.AddCommand(statusCommand(), doctorCommand(), cardsCommand(), cdiCommand(), installCommand(), uninstallCommand())
+	c.AddCommand(statusCommand(), topologyCommand(), doctorCommand(), cardsCommand(), cdiCommand(), installCommand(), uninstallCommand())
 	config.Manual(c, nil)
 	return c
 }

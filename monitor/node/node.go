@@ -43,6 +43,8 @@ type File struct {
 	// Health is that of each card and MIG device that the agent has something to say of,
 	// by UUID; of one that isn't in it nothing bad is known.
 	Health map[string]gpu.Health `json:"health,omitempty"`
+	// Topology is how the cards are connected; empty where nobody asked.
+	Topology gpu.Topology `json:"topology,omitzero"`
 	// ContextMiB is what a CUDA context of each device is expected to take, by UUID. It
 	// follows from the others, for readers that don't know the models.
 	ContextMiB map[string]int64 `json:"contextMiB,omitempty"`
@@ -151,5 +153,16 @@ func Decode(data []byte) (File, error) {
 	if f.Version != fileVersion {
 		return File{}, fmt.Errorf("its version is %d, and this program knows %d: use the agent's own version", f.Version, fileVersion)
 	}
+	if !square(f.Topology) {
+		f.Topology = gpu.Topology{} // it is for people: the rest is worth more
+	}
 	return f, nil
+}
+
+// square says whether a topology has a row and a column for each card.
+func square(t gpu.Topology) bool {
+	if len(t.Pairs) != len(t.UUIDs) {
+		return false
+	}
+	return !slices.ContainsFunc(t.Pairs, func(row []gpu.Pair) bool { return len(row) != len(t.UUIDs) })
 }

@@ -40,6 +40,20 @@ func TestWriteAndRead(t *testing.T) {
 	require.Len(t, entries, 1, "no temporary file is left")
 }
 
+// A topology that is not one is left out: Pair looks up its rows.
+func TestReadABadTopology(t *testing.T) {
+	for text, want := range map[string]int{
+		`{"uuids":["a","b"],"pairs":[[{"level":"SYS"},{"level":"PIX"}],[{"level":"PIX"},{"level":"SYS"}]]}`: 2,
+		`{"uuids":["a","b"],"pairs":[[{"level":"SYS"},{"level":"PIX"}],[{"level":"PIX"}]]}`:                 0,
+		`{"uuids":["a","b"],"pairs":[]}`: 0,
+	} {
+		f, err := node.Decode([]byte(`{"version":2,"name":"n","topology":` + text + `}`))
+		require.NoError(t, err)
+		require.Len(t, f.Topology.UUIDs, want)
+		require.Equal(t, "n", f.Name)
+	}
+}
+
 func TestReadErrors(t *testing.T) {
 	for _, test := range []struct{ description, content, want string }{
 		{"no file", "", "has gpuslice-agent run"},

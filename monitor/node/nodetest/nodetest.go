@@ -46,17 +46,21 @@ func File() node.File {
 type StateDir struct {
 	Dir    string
 	Ledger *grant.Ledger
+	file   node.File
 	tb     testing.TB
 }
 
 // NewStateDir makes a state folder with a node.json and an empty ledger.
-func NewStateDir(tb testing.TB) *StateDir {
-	s := &StateDir{Dir: filepath.Join(tb.TempDir(), "gpuslice"), tb: tb}
+func NewStateDir(tb testing.TB) *StateDir { return NewStateDirOf(tb, File()) }
+
+// NewStateDirOf makes one of another node.
+func NewStateDirOf(tb testing.TB, file node.File) *StateDir {
+	s := &StateDir{Dir: filepath.Join(tb.TempDir(), "gpuslice"), file: file, tb: tb}
 	var err error
 	s.Ledger, err = grant.OpenLedger(s.Dir)
 	require.NoError(tb, err)
 	tb.Cleanup(func() { s.Ledger.Close() })
-	require.NoError(tb, node.Write(s.Dir, File()))
+	require.NoError(tb, node.Write(s.Dir, file))
 	return s
 }
 
@@ -66,7 +70,7 @@ func (s *StateDir) Claim(id, pod string, shares ...grant.Share) {
 	_, err := s.Ledger.Claim(context.Background(), grant.Claim{
 		ContainerID: id, Owner: grant.OwnerNRI, PodUID: "uid-" + pod, PodNamespace: "default", PodName: pod,
 		Container: "main", Shares: shares, Mode: "preload", CreatedAt: Time,
-	}, node.Capacities(File().Devices), func(dir string) error { return oci.Populate(dir, grant.Claim{Shares: shares}, settings) })
+	}, node.Capacities(s.file.Devices), func(dir string) error { return oci.Populate(dir, grant.Claim{Shares: shares}, settings) })
 	require.NoError(s.tb, err)
 }
 

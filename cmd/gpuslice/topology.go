@@ -1,0 +1,188 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/term"
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/view"
+)
+
+func topologyCommand() *cobra.Command {
+	var (
+		asMatrix bool
+		out      *output
+	)
+	c := &cobra.Command{
+		Use:   "topology",
+		Short: "Show how this node's cards are connected, and which are free",
+		Long: `Shows the tree of this node's cards: which are near each other, by PCIe and by
+NVLink, and what is left of each. A group is named by how its cards reach each
+other, with the words of "nvidia-smi topo -m", from near to far:
+
+  PSB   on one board            PHB   across a host bridge, the CPU's
+  PIX   across one PCIe switch  NODE  across the host bridges of a NUMA node
+  PXB   across several of them  SYS   across the sockets
+
+A card is "free" while nothing of it is granted, "shared" while more of it can
+be, "full" when nothing more can be; "blocked" while a container is there whose
+grant can't be found out, "unhealthy" when the agent has said so, and "excluded"
+when it is not offered. NV4: 0-2 are four NVLinks to each of the cards 0, 1 and 2.
+
+With --matrix it prints the matrix as "nvidia-smi topo -m" does, without NICs.
+
+It comes from the agent's state folder; the driver is not asked.
+
+Exit status: 0 it is shown; 1 it could not be read; 2 the call is wrong.`,
+		Example: `  gpuslice topology
+  gpuslice topology --matrix
+  gpuslice topology -o json | jq '.tree.children[] | {level, free}'`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(c *cobra.Command, _ []string) error {
+			n, f, err := readFiles(c)
+			if err != nil {
+				return err
+			}
+			if asMatrix && !out.forPrograms() && len(f.Topology.UUIDs) == 0 {
+				return work(errNoTopology)
+			}
+			shown := topologyOf(n, f, os.DirFS("/sys"))
+			return work(out.print(c, shown, func(p page) error {
+				if asMatrix {
+					return writeMatrix(p, shown.Matrix)
+				}
+				return writeTree(p, n, shown)
+			}))
+		},
+	}
+	c.Flags().BoolVar(&asMatrix, "matrix", false, "print the matrix in place of the tree")
+	out = outputFlag(c, formTable, formWide, formJSON, formYAML)
+	return c
+}
+
+var errNoTopology = errors.New("how the cards are connected is not known: node.json doesn't say, or is of an older gpuslice-agent: restart it")
+
+// readFiles reads the node and the file of its cards, which must be there.
+func readFiles(c *cobra.Command) (view.Node, node.File, error) {
+	n, err := readNode(c)
+	if err != nil {
+		return n, node.File{}, err
+	}
+	stateDir, err := c.Flags().GetString("state-dir")
+	if err != nil {
+		return n, node.File{}, err
+	}
+	f, err := node.Read(stateDir)
+	if err != nil {
+		return n, f, work(fmt.Errorf("cards: %w", err))
+	}
+	return n, f, nil
+}
+
+// topologyShown is the JSON of `gpuslice topology`.
+type topologyShown struct {
+	Node string `json:"node"`
+	// Known is false where nobody has said how the cards are connected.
+	Known  bool         `json:"known"`
+	Tree   branch       `json:"tree"`
+	Matrix []matrixCard `json:"matrix"`
+}
+
+func topologyOf(n view.Node, f node.File, sysfs fs.FS) topologyShown {
+	return topologyShown{Node: n.Name, Known: len(f.Topology.UUIDs) > 0, Tree: treeOf(n, f), Matrix: matrixOf(f, sysfs)}
+}
+
+// writeTree draws the tree.
+func writeTree(p page, n view.Node, shown topologyShown) error {
+	columns := []term.Column{
+		{Head: "CARDS"}, {Head: "FREE"}, {Head: "NVLINK", Min: 8}, {Head: "NUMA", Right: true}, {Head: "MODEL", Min: 8},
+		{Head: "MEMORY LEFT", Right: true}, {Head: "CORES LEFT", Right: true}, {Head: "CONTAINERS", Right: true},
+	}
+	if p.Wide {
+		columns = append(columns, term.Column{Head: "UUID"})
+	}
+	t := p.table(columns...)
+	root := orDash(n.Name)
+	if shown.Tree.Level != "" {
+		root += " " + shown.Tree.Level
+	}
+	drawGroup(t, root, shown.Tree)
+	drawChildren(t, p.Wide, "", shown.Tree.Children)
+	if err := t.Write(p); err != nil {
+		return err
+	}
+	if !shown.Known && shown.Tree.Cards > 1 {
+		fmt.Fprintf(p, "\nnote: %v\n", errNoTopology)
+	}
+	return problems(p, n)
+}
+
+func drawChildren(t *term.Table, wide bool, indent string, children []branch) {
+	for i, b := range children {
+		stem, deeper := "├─ ", "│  "
+		if i == len(children)-1 {
+			stem, deeper = "└─ ", "   "
+		}
+		if b.Card == nil {
+			drawGroup(t, indent+stem+b.Level, b)
+			drawChildren(t, wide, indent+deeper, b.Children)
+			continue
+		}
+		drawCard(t, wide, indent+stem, *b.Card)
+		for j, d := range b.Card.MIG {
+			stem := "├─ "
+			if j == len(b.Card.MIG)-1 {
+				stem = "└─ "
+			}
+			use := useOf(leafCard{Card: d}, func(string) bool { return false })
+			row := []any{indent + deeper + stem + "MIG " + d.MIGProfile, useCell(use), "", "", ""}
+			t.Row(append(row, left(d, wide)...)...)
+		}
+	}
+}
+
+func drawGroup(t *term.Table, name string, b branch) {
+	nvlink := ""
+	if b.NVLinks > 0 {
+		nvlink = fmt.Sprintf("NV%d", b.NVLinks)
+	}
+	t.Row(name, fmt.Sprintf("%d/%d", b.Free, b.Cards), nvlink)
+}
+
+func drawCard(t *term.Table, wide bool, stem string, c leafCard) {
+	numa := "-"
+	if c.NUMA != gpu.NUMAUnknown {
+		numa = fmt.Sprint(c.NUMA)
+	}
+	row := []any{stem + fmt.Sprintf("GPU%d", c.Index), useCell(c.Use), orDash(linksText(c.Links)), numa, c.Model}
+	if len(c.MIG) > 0 { // it is had by its MIG devices
+		t.Row(row...)
+		return
+	}
+	t.Row(append(row, left(c.Card, wide)...)...)
+}
+
+// left are the columns of what is left of a device.
+func left(c view.Card, wide bool) []any {
+	row := []any{
+		fmt.Sprintf("%d/%d MiB", max(c.GrantableMiB-c.GrantedMemoryMiB, 0), c.GrantableMiB),
+		fmt.Sprintf("%d/%d %%", max(c.GrantableCores-c.GrantedCores, 0), c.GrantableCores),
+		fmt.Sprintf("%d/%d", c.GrantedContainers, c.GrantableSlots),
+	}
+	if wide {
+		row = append(row, c.UUID)
+	}
+	return row
+}
+
+func useCell(use string) term.Cell {
+	color := map[string]term.Color{useFree: term.Green, useFull: term.Yellow, useBlocked: term.Red, useUnhealthy: term.Red}[use]
+	return term.Cell{Text: use, Color: color}
+}

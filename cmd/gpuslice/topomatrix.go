@@ -1,0 +1,115 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/term"
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/monitor/node"
+)
+
+// matrixCard is a card's row of the matrix.
+type matrixCard struct {
+	Index int    `json:"index"`
+	UUID  string `json:"uuid"`
+	// To are its connections to each card of the matrix, itself too ("X").
+	To []string `json:"to"`
+	// CPUs are those that are next to it, as the kernel writes lists; empty: not known.
+	CPUs string `json:"cpuAffinity,omitempty"`
+	NUMA int    `json:"numaNode"`
+}
+
+// matrixOf is the matrix of a node's cards.
+func matrixOf(f node.File, sysfs fs.FS) []matrixCard {
+	cards := []matrixCard{}
+	for i, uuid := range f.Topology.UUIDs {
+		c := matrixCard{Index: indexOf(f, uuid, i), UUID: uuid, NUMA: gpu.NUMAUnknown}
+		if physical, known := f.Node.Card(uuid); known {
+			c.NUMA, c.CPUs = physical.NUMANode, cpusOf(sysfs, physical)
+		}
+		for j := range f.Topology.UUIDs {
+			c.To = append(c.To, connection(f.Topology.Pairs[i][j], i == j))
+		}
+		cards = append(cards, c)
+	}
+	return cards
+}
+
+// connection is nvidia-smi's word: that of the links hides the level.
+func connection(p gpu.Pair, self bool) string {
+	switch {
+	case self:
+		return "X"
+	case p.NVLinks > 0:
+		return fmt.Sprintf("NV%d", p.NVLinks)
+	}
+	return p.Level.String()
+}
+
+// cpusOf are the processors next to a card: what the kernel says of the card or, where
+// it has no such card, of its NUMA node.
+func cpusOf(sysfs fs.FS, c gpu.Card) string {
+	files := []string{}
+	if c.PCIBusID != "" {
+		files = append(files, path.Join("bus/pci/devices", gpu.SysfsBusID(c.PCIBusID), "local_cpulist"))
+	}
+	if c.NUMANode != gpu.NUMAUnknown {
+		files = append(files, fmt.Sprintf("devices/system/node/node%d/cpulist", c.NUMANode))
+	}
+	for _, file := range files {
+		if text, err := fs.ReadFile(sysfs, file); err == nil && strings.TrimSpace(string(text)) != "" {
+			return strings.TrimSpace(string(text))
+		}
+	}
+	return ""
+}
+
+// matrixLegend explains the words, from far to near.
+const matrixLegend = `
+Legend:
+
+  X    = Self
+  SYS  = across the sockets (the interconnect between NUMA nodes)
+  NODE = across the PCIe host bridges of one NUMA node
+  PHB  = across one PCIe host bridge (the CPU's)
+  PXB  = across several PCIe switches, and no host bridge
+  PIX  = across one PCIe switch
+  PSB  = on one board
+  NV#  = by # NVLinks
+`
+
+// writeMatrix prints the matrix with nvidia-smi's columns and tabs, for programs that
+// read that.
+func writeMatrix(p page, cards []matrixCard) error {
+	const underline = term.Color(4)
+	heads := []string{}
+	for _, c := range cards {
+		heads = append(heads, fmt.Sprintf("GPU%d", c.Index))
+	}
+	heads = append(heads, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
+	var b strings.Builder
+	fmt.Fprintf(&b, "\t%s\n", p.Paint(underline, strings.Join(heads, "\t")))
+	for _, c := range cards {
+		fmt.Fprintf(&b, "GPU%d", c.Index)
+		for _, to := range c.To {
+			if to == "X" {
+				to = " X "
+			}
+			b.WriteString("\t" + to)
+		}
+		cpus, numa := c.CPUs, "N/A"
+		if cpus == "" {
+			cpus = "N/A"
+		}
+		if c.NUMA != gpu.NUMAUnknown {
+			numa = fmt.Sprint(c.NUMA)
+		}
+		fmt.Fprintf(&b, "\t%s\t%s\t\tN/A\n", cpus, numa)
+	}
+	b.WriteString(matrixLegend)
+	_, err := fmt.Fprint(p, b.String())
+	return err
+}
