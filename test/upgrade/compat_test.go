@@ -1,0 +1,191 @@
+package upgrade_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/wire"
+	"github.com/gpuslice/gpuslice/test/upgrade"
+)
+
+const (
+	first, second = "GPU-00000000-0000-4000-8000-000000000001", "GPU-00000000-0000-4000-8000-000000000002"
+	podUID        = "11111111-1111-4111-8111-111111111111"
+	// key is what testdata/compat's grants are signed with.
+	key = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+)
+
+// versions are all that there have been of the formats; this one's are the last.
+var versions = []string{"1"}
+
+var cards = map[string]grant.Card{
+	first:  {UUID: first, MemoryMiB: 143771, CorePercent: 100, Slots: 10},
+	second: {UUID: second, MemoryMiB: 81920, CorePercent: 100, Slots: 10},
+}
+
+// podGrant is what each version's grant says.
+var podGrant = grant.PodGrant{Node: "node-1", Containers: map[string][]grant.Share{
+	"main": {{UUID: first, MemoryMiB: 3000, CorePercent: 30}},
+	"side": {{UUID: first, MemoryMiB: 1000}, {UUID: second, MemoryMiB: 2000, CorePercent: 100}},
+}}
+
+// claims are what each version's ledger has booked, by the container.
+var claims = map[string][]grant.Share{
+	"one":   {{UUID: first, MemoryMiB: 3000, CorePercent: 30}},
+	"two":   {{UUID: first, MemoryMiB: 10000}, {UUID: second, MemoryMiB: 10000, CorePercent: 50}},
+	"three": {{UUID: second, MemoryMiB: 500, CorePercent: 10}},
+}
+
+func golden(version string, elem ...string) string {
+	return filepath.Join(append([]string{"..", "..", "testdata", "compat", version}, elem...)...)
+}
+
+func text(t *testing.T, path string) string {
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return strings.TrimSuffix(string(data), "\n")
+}
+
+// ledgerOf is a copy of a version's ledger, as it lay on a node.
+func ledgerOf(t *testing.T, version string) string {
+	dir := filepath.Join(t.TempDir(), "ledger")
+	require.NoError(t, os.CopyFS(dir, os.DirFS(golden(version, "ledger"))))
+	usages, err := filepath.Glob(filepath.Join(dir, "containers", "*", "usage"))
+	require.NoError(t, err)
+	require.NotEmpty(t, usages)
+	fresh := filepath.Join(t.TempDir(), "usage")
+	require.NoError(t, limiter.CreateUsage(fresh, []string{first}))
+	info, err := os.Stat(fresh)
+	require.NoError(t, err)
+	for _, usage := range usages {
+		require.NoError(t, os.Truncate(usage, info.Size()), "the zeros at its end")
+		require.NoError(t, os.Chmod(usage, 0o666))
+	}
+	return dir
+}
+
+// A grant that an earlier scheduler wrote, and signed, is one for this agent.
+func TestEarlierGrants(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys")
+	require.NoError(t, os.WriteFile(file, []byte(key), 0o600))
+	for _, version := range versions {
+		annotation := text(t, golden(version, "grant"))
+		got, err := grant.DecodeGrant(annotation)
+		require.NoError(t, err, version)
+		require.Equal(t, podGrant, *got, version)
+		pod := grant.Pod{UID: podUID, Annotations: map[string]string{
+			grant.AnnotationGrant: annotation, grant.AnnotationSignature: text(t, golden(version, "grant-signature")),
+		}}
+		require.NoError(t, grant.Authenticate(pod, "main", "node-1", grant.OpenKeyFile(file, slog.New(slog.DiscardHandler))), version)
+	}
+}
+
+// What an earlier agent says of its cards, this scheduler reads.
+func TestEarlierCards(t *testing.T) {
+	for _, version := range versions {
+		node := &scheduler.Node{Name: "node-1", Annotations: map[string]string{wire.AnnotationCards: text(t, golden(version, "node-cards"))}}
+		inventory, err := wire.DecodeNode(node)
+		require.NoError(t, err, version)
+		require.Len(t, inventory.Cards, 2, version)
+		require.Equal(t, int64(143771), inventory.Cards[0].MemoryMiB, version)
+		require.NotEmpty(t, inventory.Links, version)
+	}
+}
+
+// What an earlier agent has booked, counts: with the limits and the use of containers that run on.
+func TestEarlierLedger(t *testing.T) {
+	ctx := context.Background()
+	for _, version := range versions {
+		dir := ledgerOf(t, version)
+		l, err := grant.OpenLedger(dir, grant.WithRecovery(oci.RecoverShares))
+		require.NoError(t, err, version)
+		snapshot, err := l.Snapshot(ctx)
+		require.NoError(t, err, version)
+		active := map[string][]grant.Share{}
+		for _, claim := range snapshot.Claims() {
+			active[claim.ContainerID] = claim.Shares
+			folder := l.Folder(claim.ContainerID)
+			limits, err := limiter.ReadLimits(filepath.Join(folder, "limits"))
+			require.NoError(t, err, version)
+			require.Len(t, limits.Devices, len(claim.Shares), version)
+			require.Equal(t, uint64(claim.Shares[0].MemoryMiB)<<20, limits.Devices[0].MemoryLimitBytes, version)
+			_, err = limiter.ReadUsage(filepath.Join(folder, "usage"))
+			require.NoError(t, err, version)
+		}
+		require.Equal(t, claims, active, version)
+		// A container whose grant isn't known keeps its card from being given to others.
+		_, err = l.Claim(ctx, grant.Claim{ContainerID: "new", Owner: grant.OwnerNRI, Container: "c", Shares: []grant.Share{{UUID: second, MemoryMiB: 1}}},
+			cards, func(string) error { return nil })
+		require.ErrorIs(t, err, grant.ErrBlocked, version)
+		require.NoError(t, l.Close())
+	}
+}
+
+// A grant that this scheduler writes, an agent of the version before takes: it refuses what it doesn't know.
+func TestGrantForTheVersionBefore(t *testing.T) {
+	written, err := grant.EncodeGrant(&podGrant)
+	require.NoError(t, err)
+	got, err := upgrade.ReadGrant1(written)
+	require.NoError(t, err)
+	require.Equal(t, podGrant.Node, got.Node)
+	for name, shares := range podGrant.Containers {
+		require.Len(t, got.Containers[name], len(shares))
+		for i, share := range shares {
+			require.Equal(t, share.MemoryMiB, *got.Containers[name][i].MemoryMiB)
+			require.Equal(t, share.CorePercent, *got.Containers[name][i].Cores)
+		}
+	}
+	parsed, err := grant.ParseKey(key)
+	require.NoError(t, err)
+	signature, err := grant.Sign(parsed, podUID, "node-1", text(t, golden("1", "grant")))
+	require.NoError(t, err)
+	require.Equal(t, text(t, golden("1", "grant-signature")), signature)
+}
+
+// What this agent books, the one before reads after a rollback; and the limits that this one writes are, byte for byte,
+// what the library of a container follows that was started by the one before.
+func TestLedgerForTheVersionBefore(t *testing.T) {
+	ctx := context.Background()
+	dir := filepath.Join(t.TempDir(), "ledger")
+	defer unix.Umask(unix.Umask(0o022))
+	l, err := grant.OpenLedger(dir)
+	require.NoError(t, err)
+	for id, shares := range claims {
+		claim := grant.Claim{ContainerID: id, Owner: grant.OwnerNRI, PodUID: podUID, PodNamespace: "team", PodName: id, Container: "main", Shares: shares}
+		if id == "two" {
+			claim.CoreCeiling, claim.HighPriority = 80, true
+		}
+		folder, err := l.Claim(ctx, claim, cards, func(dir string) error { return oci.Populate(dir, claim, oci.Settings{}) })
+		require.NoError(t, err)
+		data, err := os.ReadFile(filepath.Join(folder, "grant.json"))
+		require.NoError(t, err)
+		got, err := upgrade.ReadRecord1(data)
+		require.NoError(t, err)
+		require.Equal(t, []any{id, podUID, claim.CoreCeiling, claim.HighPriority},
+			[]any{got.ContainerID, got.PodUID, got.CoreCeiling, got.HighPriority})
+		for i, share := range shares {
+			require.Equal(t, share.MemoryMiB, *got.Shares[i].MemoryMiB)
+			require.Equal(t, share.CorePercent, *got.Shares[i].Cores)
+		}
+		for _, name := range []string{"limits", "usage"} {
+			now, err := os.ReadFile(filepath.Join(folder, name))
+			require.NoError(t, err)
+			before, err := os.ReadFile(golden("1", "ledger", "containers", id, name))
+			require.NoError(t, err)
+			require.Equal(t, bytes.TrimRight(before, "\x00"), bytes.TrimRight(now, "\x00"), "%s of container %s", name, id)
+		}
+	}
+	require.NoError(t, l.Close())
+}
