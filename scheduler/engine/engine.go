@@ -66,8 +66,10 @@ type Engine struct {
 	waiting  queue
 	holding  int             // how many pods hold something
 	troubled map[string]*pod // those that have a problem
-	free     []int           // slots of the table that no node has
-	slots    int             // of the table that were ever given
+	// unplaced are the pods that ask for cards and are on no node, by UID.
+	unplaced map[string]*scheduler.Pod
+	free     []int // slots of the table that no node has
+	slots    int   // of the table that were ever given
 	// versions is the last that a node or a chunk has got.
 	versions uint64
 
@@ -91,7 +93,7 @@ func New(o Options) (*Engine, error) {
 	if _, err := parsePolicies(o.NodePolicy, o.CardPolicy, o.Weights); err != nil {
 		return nil, err
 	}
-	e := &Engine{options: o, verdicts: newCache(o.Signatures), pods: map[string]*pod{}, troubled: map[string]*pod{}, book: quota.NewBook()}
+	e := &Engine{options: o, verdicts: newCache(o.Signatures), pods: map[string]*pod{}, troubled: map[string]*pod{}, unplaced: map[string]*scheduler.Pod{}, book: quota.NewBook()}
 	e.newest.Store(&Snapshot{})
 	return e, nil
 }

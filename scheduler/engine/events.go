@@ -67,6 +67,7 @@ func (e *Engine) SetPod(object *scheduler.Pod) {
 	unserved := placement == nil && problem == "" && e.asks(object)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	delete(e.unplaced, object.UID)
 	if placement == nil && problem == "" && !unserved && e.pods[object.UID] == nil {
 		return
 	}
@@ -89,8 +90,12 @@ func (e *Engine) SetPod(object *scheduler.Pod) {
 
 // setWaiting is for a pod that is on no node.
 func (e *Engine) setWaiting(object *scheduler.Pod) {
+	asks := e.asks(object)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if asks {
+		e.unplaced[object.UID] = object
+	}
 	if p := e.pods[object.UID]; p != nil {
 		problem := ""
 		if p.bound() {
@@ -134,6 +139,7 @@ func (e *Engine) decode(object *scheduler.Pod) (placement *scheduler.Placement, 
 func (e *Engine) DeletePod(uid string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	delete(e.unplaced, uid)
 	if p := e.pods[uid]; p != nil {
 		e.drop(p)
 		delete(e.pods, uid)

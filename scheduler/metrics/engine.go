@@ -21,7 +21,11 @@ var (
 	bookings     = prometheus.NewDesc("gpuslice_scheduler_bookings_total",
 		"Bookings by their end: made, repeated (asked for again), refused (no room on the newest state: a double booking that was not made), expired (never bound).",
 		[]string{"end"}, nil)
-	cardUse = prometheus.NewDesc("gpuslice_scheduler_card_booked_ratio",
+	pending = prometheus.NewDesc("gpuslice_scheduler_pending_pods",
+		"Pods that ask for cards and are on no node, by the reason that most nodes give as the cards are now; Fits: a node has room; Reserved: being bound.",
+		[]string{"reason"}, nil)
+	fragmented = engineDesc("fragmented_pods", "Of the pending pods, those that wait for memory that is free, but not on one card.")
+	cardUse    = prometheus.NewDesc("gpuslice_scheduler_card_booked_ratio",
 		"Part of a card that is booked, 0 to 1, by what of it.", []string{"node", "uuid", "of"}, nil)
 )
 
@@ -30,7 +34,7 @@ func engineDesc(name, help string) *prometheus.Desc {
 }
 
 func (engineCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{nodes, cards, pods, reservations, problems, bookings, cardUse} {
+	for _, d := range []*prometheus.Desc{nodes, cards, pods, reservations, problems, bookings, pending, fragmented, cardUse} {
 		to <- d
 	}
 }
@@ -48,6 +52,11 @@ func (c engineCollector) Collect(to chan<- prometheus.Metric) {
 	for end, count := range map[string]uint64{"made": s.Reserved, "repeated": s.Repeated, "refused": s.Refused, "expired": s.Expired} {
 		to <- prometheus.MustNewConstMetric(bookings, prometheus.CounterValue, float64(count), end)
 	}
+	waiting := c.engine.PendingCounts()
+	for reason, count := range waiting.ByReason {
+		to <- prometheus.MustNewConstMetric(pending, prometheus.GaugeValue, float64(count), reason)
+	}
+	gauge(fragmented, waiting.Fragmented)
 	c.engine.Snapshot().Cards(func(node string, card *scheduler.Card, used scheduler.Use) {
 		of := func(what string, used, total float64) {
 			if total > 0 {

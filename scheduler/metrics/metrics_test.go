@@ -26,6 +26,10 @@ func TestMetrics(t *testing.T) {
 	_, err = e.Reserve(p, r, "n", "test")
 	require.NoError(t, err)
 
+	waits := *p
+	waits.UID, waits.Name, waits.Containers = "w", "w", []scheduler.Container{{Name: "c", Resources: map[string]scheduler.Amount{
+		"nvidia.com/gpu": {Value: 1}, "nvidia.com/gpumem": {Value: 900}}}}
+	e.SetPod(&waits)
 	m := New()
 	m.Took("extender", "filter", time.Now(), nil)
 	m.Took("extender", "filter", time.Now(), errors.New("no"))
@@ -53,11 +57,18 @@ gpuslice_scheduler_denials_total{door="extender",reason="CardInsufficientMemory"
 # HELP gpuslice_scheduler_double_bookings_prevented_total Bookings of cards that were refused, for another pod was faster.
 # TYPE gpuslice_scheduler_double_bookings_prevented_total counter
 gpuslice_scheduler_double_bookings_prevented_total{door="plugin"} 1
+# HELP gpuslice_scheduler_fragmented_pods Of the pending pods, those that wait for memory that is free, but not on one card.
+# TYPE gpuslice_scheduler_fragmented_pods gauge
+gpuslice_scheduler_fragmented_pods 0
+# HELP gpuslice_scheduler_pending_pods Pods that ask for cards and are on no node, by the reason that most nodes give as the cards are now; Fits: a node has room; Reserved: being bound.
+# TYPE gpuslice_scheduler_pending_pods gauge
+gpuslice_scheduler_pending_pods{reason="CardInsufficientMemory"} 1
 # HELP gpuslice_scheduler_reservations Pods whose cards are reserved and that are not bound yet.
 # TYPE gpuslice_scheduler_reservations gauge
 gpuslice_scheduler_reservations 1
 `), "gpuslice_scheduler_bookings_total", "gpuslice_scheduler_card_booked_ratio", "gpuslice_scheduler_denials_total",
-		"gpuslice_scheduler_double_bookings_prevented_total", "gpuslice_scheduler_reservations"))
+		"gpuslice_scheduler_double_bookings_prevented_total", "gpuslice_scheduler_reservations",
+		"gpuslice_scheduler_pending_pods", "gpuslice_scheduler_fragmented_pods"))
 	count, err := testutil.GatherAndCount(registry, "gpuslice_scheduler_verb_duration_seconds", "gpuslice_scheduler_admission_total")
 	require.NoError(t, err)
 	require.Equal(t, 4, count)

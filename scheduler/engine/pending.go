@@ -1,0 +1,196 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+// Reasons of a pending pod that are not a Code's.
+const (
+	// PendingBadRequest says that what the pod asks for can't be read or is not allowed.
+	PendingBadRequest = "BadRequest"
+	// PendingReserved says that it has its cards, and is being bound or waits for its group.
+	PendingReserved = "Reserved"
+	// PendingFits says that a node has room: it is about to be tried, or waits for something else than cards.
+	PendingFits = "Fits"
+	// PendingNotJudged is of more requests, of different sorts, than maxJudged.
+	PendingNotJudged = "NotJudged"
+)
+
+// maxJudged is how many sorts of requests are judged at most to count the pods that wait: a
+// scrape has to end.
+const maxJudged = 500
+
+// Pending is a pod that asks for cards and is on no node.
+type Pending struct {
+	UID   string    `json:"uid"`
+	Pod   string    `json:"pod"` // namespace/name
+	Since time.Time `json:"since"`
+	// Reason is one of the Pending constants, or the name of the Code that most nodes give.
+	Reason string `json:"reason"`
+	Text   string `json:"text"`
+	// Fragmented says that the memory it waits for is free, but on several cards.
+	Fragmented bool `json:"fragmented,omitempty"`
+}
+
+// PendingCounts is how many pods wait, by their reasons.
+type PendingCounts struct {
+	ByReason   map[string]int
+	Fragmented int
+}
+
+// asking are the pods that wait, the oldest first.
+func (e *Engine) asking() []*scheduler.Pod {
+	e.mu.Lock()
+	e.expire()
+	pods := make([]*scheduler.Pod, 0, len(e.unplaced))
+	for _, p := range e.unplaced {
+		pods = append(pods, p)
+	}
+	e.mu.Unlock()
+	slices.SortFunc(pods, func(a, b *scheduler.Pod) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	return pods
+}
+
+// Pending judges the pods that wait as the cards are now, the oldest first, and at most so
+// many; total is how many there are.
+func (e *Engine) Pending(most int) (pods []Pending, total int) {
+	asking := e.asking()
+	s := e.Snapshot()
+	spare := s.spare()
+	for _, object := range asking[:min(most, len(asking))] {
+		p := Pending{UID: object.UID, Pod: object.Namespace + "/" + object.Name, Since: object.Created}
+		r, err := e.Request(object)
+		if r == nil && err == nil {
+			continue // it never came here
+		}
+		j := e.judge(s, spare, object, r, err)
+		p.Reason, p.Fragmented = j.reason, j.fragmented
+		switch j.reason {
+		case PendingBadRequest:
+			p.Text = j.err.Error()
+		case PendingReserved:
+			p.Text = "cards of node " + j.node + " are reserved for it: it is being bound, or waits for its group"
+		case PendingFits:
+			p.Text = "there is room: it is tried soon, or waits for something else than cards; its events say for what"
+		default:
+			p.Text = j.evaluation.Summary()
+		}
+		pods = append(pods, p)
+	}
+	return pods, len(asking)
+}
+
+// PendingCounts judges the pods that wait, one for all of a sort.
+func (e *Engine) PendingCounts() PendingCounts {
+	counts := PendingCounts{ByReason: map[string]int{}}
+	s := e.Snapshot()
+	spare := s.spare()
+	type sort struct{ namespace, signature string }
+	judged := map[sort]judgement{}
+	for _, object := range e.asking() {
+		r, err := e.Request(object)
+		var j judgement
+		switch {
+		case err != nil:
+			j.reason = PendingBadRequest
+		case e.Holding(object.UID) != "":
+			j.reason = PendingReserved
+		default:
+			key := sort{object.Namespace, r.Signature}
+			known, ok := judged[key]
+			if !ok && len(judged) >= maxJudged {
+				known = judgement{reason: PendingNotJudged}
+			} else if !ok {
+				known = e.judge(s, spare, object, r, nil)
+				judged[key] = known
+			}
+			j = known
+		}
+		counts.ByReason[j.reason]++
+		if j.fragmented {
+			counts.Fragmented++
+		}
+	}
+	return counts
+}
+
+// judgement is what is said of a pod that waits.
+type judgement struct {
+	reason     string
+	fragmented bool
+	node       string // where it has a reservation
+	err        error
+	evaluation *Evaluation
+}
+
+func (e *Engine) judge(s *Snapshot, spare spare, object *scheduler.Pod, r *request.Request, err error) judgement {
+	if err != nil {
+		return judgement{reason: PendingBadRequest, err: err}
+	}
+	if node := e.Holding(object.UID); node != "" {
+		return judgement{reason: PendingReserved, node: node}
+	}
+	v := e.Evaluate(s, object, r)
+	if v.Err() != nil {
+		return judgement{reason: PendingBadRequest, err: v.Err()}
+	}
+	code := v.Reason()
+	if code == OK {
+		return judgement{reason: PendingFits}
+	}
+	return judgement{reason: code.String(), evaluation: v, fragmented: code == CardInsufficientMemory && spare.enough(r)}
+}
+
+// Reason is the reason that most nodes give; of equals the later one in the order of the
+// checks. OK where some node has room.
+func (v *Evaluation) Reason() Code {
+	var counts [codes]int
+	main := NodeUnregistered // where there are no nodes
+	for _, name := range v.Nodes() {
+		verdict := v.Verdict(name)
+		if verdict.Fits {
+			return OK
+		}
+		code := verdict.Reason()
+		if counts[code]++; counts[code] > counts[main] || counts[code] == counts[main] && code > main {
+			main = code
+		}
+	}
+	return main
+}
+
+// spare is what the cluster's cards have free together, and what the largest of them has in all.
+type spare struct{ freeMiB, largestMiB int64 }
+
+// spare counts cards that may be given out.
+func (s *Snapshot) spare() (all spare) {
+	s.Cards(func(_ string, c *scheduler.Card, used scheduler.Use) {
+		if c.Healthy && !c.Cordoned && used.Slots < c.Slots {
+			all.freeMiB += max(0, c.MemoryMiB-used.MemoryMiB)
+			all.largestMiB = max(all.largestMiB, c.MemoryMiB)
+		}
+	})
+	return all
+}
+
+// enough says that what the request takes of cards' memory is free, on however many cards.
+func (s spare) enough(r *request.Request) bool {
+	running, before := int64(0), int64(0) // init containers come before, one after another
+	for i := range r.Containers {
+		c := &r.Containers[i]
+		memory := int64(c.Cards) * c.Memory(s.largestMiB)
+		if r.Kinds[i] == scheduler.Init {
+			before = max(before, memory)
+		} else {
+			running += memory
+		}
+	}
+	return max(running, before) <= s.freeMiB
+}
