@@ -14,7 +14,8 @@ import (
 const bytesPerMiB = 1 << 20
 
 // Populate makes the limiter's two files in the folder of a claim: what the
-// container may use, and where it accounts what it uses.
+// container may use, and where it accounts what it uses; and notes which limiter it
+// has, for PruneLibraries.
 //
 // It may be called again. Files that are there are kept, as containers map them:
 // limits of the same cards are updated in place where their numbers differ or their
@@ -24,6 +25,9 @@ func Populate(dir string, claim grant.Claim, s Settings) error {
 		return fmt.Errorf("limits for %s: %w", dir, err)
 	}
 	limits := limitsOf(claim, s)
+	if err := noteLibraries(dir, s); err != nil {
+		return err
+	}
 	// The limits come last: with them the folder is whole.
 	err := limiter.CreateUsage(filepath.Join(dir, usageFile), limits.UUIDs())
 	if err != nil && !errors.Is(err, fs.ErrExist) {

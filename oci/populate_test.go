@@ -36,7 +36,7 @@ func TestPopulate(t *testing.T) {
 	assert.Zero(t, usage.Processes)
 	require.Len(t, usage.Devices, 2)
 	assert.Equal(t, gpu1, usage.Devices[0].UUID)
-	assert.Equal(t, 2, countFiles(t, dir))
+	assert.Equal(t, 3, countFiles(t, dir), "and which libraries they are for")
 }
 
 // Files that a container may have mapped are the same files afterwards.

@@ -179,7 +179,16 @@ func (o *options) guardian(ledger *grant.Ledger, registry *oci.Registry, p *publ
 		p.ready = append(p.ready, condition{"grant-keys", keys.Ready})
 		*first = append(*first, keys.Run)
 	}
-	return nriplugin.New(config)
+	plugin, err := nriplugin.New(config)
+	if err != nil {
+		return nil, err
+	}
+	pruner := libraryPruner{
+		dir: o.LibraryDir, stateDir: o.StateDir, cdiSpecDirs: o.CDISpecDirs, settings: settings,
+		ledger: ledger, ready: plugin.Ready, interval: o.InventoryInterval, log: log,
+	}
+	*first = append(*first, pruner.run)
+	return plugin, nil
 }
 
 // leave returns when ctx ends or, with schedulers told and a moment later, leaving does.

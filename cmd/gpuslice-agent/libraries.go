@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+// libraryPruner removes libraries of earlier versions when no container has them any more.
+type libraryPruner struct {
+	dir, stateDir string
+	cdiSpecDirs   []string
+	settings      oci.Settings
+	ledger        *grant.Ledger
+	// ready says whether all containers that there are are in the ledger.
+	ready    func() error
+	interval time.Duration
+	log      *slog.Logger
+}
+
+func (p *libraryPruner) run(ctx context.Context) {
+	ticker := time.NewTicker(p.interval)
+	defer ticker.Stop()
+	for {
+		if p.ready() == nil {
+			p.prune(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (p *libraryPruner) prune(ctx context.Context) {
+	removed, err := p.once(ctx)
+	if err != nil && ctx.Err() == nil {
+		p.log.Warn("old libraries of the limiter can't be removed now", "folder", p.dir, "error", err)
+	}
+	if len(removed) > 0 {
+		p.log.Info("libraries removed that no container has", "folder", p.dir, "libraries", removed)
+	}
+}
+
+func (p *libraryPruner) once(ctx context.Context) (removed []string, err error) {
+	// What the runtime wrapper gives to its next container, and what CDI specs have mounted: first, for
+	// what is made from them meanwhile is in the ledger then.
+	mentions := []string{filepath.Join(p.stateDir, "limiter.json")}
+	for _, dir := range p.cdiSpecDirs {
+		specs, err := filepath.Glob(filepath.Join(dir, "*gpuslice*"))
+		if err != nil {
+			return nil, err
+		}
+		mentions = append(mentions, specs...)
+	}
+	snapshot, err := p.ledger.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var claims []string
+	for _, entry := range snapshot.Entries {
+		claims = append(claims, p.ledger.Folder(entry.ContainerID))
+	}
+	return oci.PruneLibraries(p.dir, p.settings, claims, mentions)
+}

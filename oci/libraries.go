@@ -1,0 +1,90 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// librariesFile, in the folder of a claim, names the files of the library folder that its container was made with.
+const librariesFile = "libraries"
+
+// installed is the name of a library as InstallLibrary and InstallFronts give it.
+var installed = regexp.MustCompile(`libvgpu(-cuda|-nvml)?-[0-9a-f]{16}\.so`)
+
+// libraries are the files that a container of these settings has mounted.
+func (s Settings) libraries() string {
+	var text strings.Builder
+	for _, path := range []string{s.LibraryPath, s.Fronts.CUDA, s.Fronts.NVML} {
+		if path != "" {
+			text.WriteString(filepath.Base(path) + "\n")
+		}
+	}
+	return text.String()
+}
+
+// noteLibraries writes librariesFile. One that is there is right: it is of when the container was made.
+func noteLibraries(dir string, s Settings) error {
+	path := filepath.Join(dir, librariesFile)
+	if _, err := os.Lstat(path); err == nil {
+		return nil
+	}
+	if err := os.WriteFile(path, []byte(s.libraries()), 0o644); err != nil {
+		return fmt.Errorf("note which limiter a container has: %w", err)
+	}
+	return nil
+}
+
+// PruneLibraries removes from a library folder what nobody needs any more: libraries that are not installed now (by these
+// settings), that no container of these folders of claims was made with, and that are named in none of these files, such
+// as CDI specs. It removes nothing while there is a container of which it is not known.
+//
+// One that is removed by mistake is in nobody's way: who has it mounted keeps it.
+func PruneLibraries(dir string, now Settings, claims, mentions []string) (removed []string, err error) {
+	needed := map[string]bool{}
+	note := func(text []byte) {
+		for _, name := range installed.FindAllString(string(text), -1) {
+			needed[name] = true
+		}
+	}
+	note([]byte(now.libraries()))
+	for _, folder := range claims {
+		text, err := os.ReadFile(filepath.Join(folder, librariesFile))
+		if errors.Is(err, fs.ErrNotExist) {
+			if _, err := os.Lstat(folder); err == nil {
+				return nil, nil // an earlier version's, which did not say
+			}
+			continue // it has gone since
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look which limiter a container has: %w", err)
+		}
+		note(text)
+	}
+	for _, path := range mentions {
+		text, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("look for libraries that are needed: %w", err)
+		}
+		note(text)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("look for old libraries: %w", err)
+	}
+	for _, file := range files {
+		name := file.Name()
+		if installed.FindString(name) != name || needed[name] || !file.Type().IsRegular() {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return removed, fmt.Errorf("remove an old library: %w", err)
+		}
+		removed = append(removed, name)
+	}
+	return removed, nil
+}
