@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"strings"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -46,7 +48,7 @@ func (b *booking) book(ctx context.Context, spec *rspec.Spec) error {
 		if err != nil {
 			return err
 		}
-		shares, err := wish.Choose(b.request, b.cards.Capacity, booked, config)
+		shares, err := b.pick(booked, config)
 		if err != nil {
 			return err
 		}
@@ -72,6 +74,26 @@ func (b *booking) book(ctx context.Context, spec *rspec.Spec) error {
 		b.order.lowLevel = b.record.Runtime
 		return nil
 	}
+}
+
+// pick picks the cards, of those that are not cordoned.
+func (b *booking) pick(booked map[string]grant.Usage, config wish.Config) ([]grant.Share, error) {
+	cordoned, err := grant.Cordoned(config.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	if len(cordoned) == 0 {
+		return wish.Choose(b.request, b.cards.Capacity, booked, config)
+	}
+	left := maps.Clone(b.cards.Capacity)
+	for _, uuid := range cordoned {
+		delete(left, uuid)
+	}
+	shares, err := wish.Choose(b.request, left, booked, config)
+	if err != nil {
+		return nil, fmt.Errorf("%w; cordoned, and given to no new container: %s (gpuslice uncordon)", err, strings.Join(cordoned, ", "))
+	}
+	return shares, nil
 }
 
 // choose says which low-level runtime makes the container: NVIDIA's where nobody else

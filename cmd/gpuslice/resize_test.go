@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
+	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/claimed"
+)
+
+// dockerNode is a node with a container of docker's, one that has a slice, and a pod's.
+func dockerNode(t *testing.T) *nodetest.StateDir {
+	s := nodetest.NewStateDir(t)
+	docker := func(id, slice string, shares ...grant.Share) {
+		claim := grant.Claim{ContainerID: id, Owner: grant.OwnerRuntime, Container: id, Shares: shares, Mode: "preload", CreatedAt: nodetest.Time}
+		_, err := s.Ledger.Claim(context.Background(), claim, node.Capacities(nodetest.File().Devices), func(dir string) error {
+			record, err := claimed.NewRecord(claimed.Procfs("/proc"), 1)
+			require.NoError(t, err)
+			record.Slice = slice
+			require.NoError(t, record.Write(dir))
+			return oci.Populate(dir, claim, oci.Settings{})
+		})
+		require.NoError(t, err)
+	}
+	docker("3f2a9c01", "", grant.Share{UUID: nodetest.H200, MemoryMiB: 8192, CorePercent: 30})
+	docker("3f2a0002", "", grant.Share{UUID: nodetest.H200, MemoryMiB: 1024}, grant.Share{UUID: nodetest.T4, MemoryMiB: 1024, CorePercent: 10})
+	docker("51ce", "small", grant.Share{UUID: nodetest.T4, MemoryMiB: 1024})
+	s.Claim("c-train", "train", grant.Share{UUID: nodetest.T4, MemoryMiB: 8000})
+	return s
+}
+
+func sharesOf(t *testing.T, s *nodetest.StateDir, id string) []grant.Share {
+	t.Helper()
+	recovered, err := oci.RecoverShares(s.Ledger.Folder(id))
+	require.NoError(t, err)
+	snapshot, err := s.Ledger.Snapshot(context.Background())
+	require.NoError(t, err)
+	claim, err := findClaim(snapshot.Claims(), id)
+	require.NoError(t, err)
+	assert.Equal(t, claim.Shares, recovered, "the book and the limits say the same")
+	return claim.Shares
+}
+
+func TestResizeOnNode(t *testing.T) {
+	h200 := func(mib int64, cores int) grant.Share {
+		return grant.Share{UUID: nodetest.H200, MemoryMiB: mib, CorePercent: cores}
+	}
+	for _, test := range []struct {
+		name   string
+		args   []string
+		status int
+		says   string // on stdout where it is done, else on stderr
+		want   []grant.Share
+		id     string
+	}{
+		{"more", []string{"3f2a9c", "--memory=12GiB", "--cores=40"}, exitDone,
+			"container 3f2a9c01, card " + nodetest.H200 + ": memory 8192 -> 12288 MiB, cores 30 % -> 40 %\n", []grant.Share{h200(12288, 40)}, ""},
+		{"cores alone", []string{"3f2a9c01", "--cores=0"}, exitDone, "cores 30 % -> not limited", []grant.Share{h200(8192, 0)}, ""},
+		{"a part of the card", []string{"3f2a9c01", "--memory=50%"}, exitDone, "8192 -> 71885 MiB", []grant.Share{h200(71885, 30)}, ""},
+		{"nothing new", []string{"3f2a9c01", "--cores=30"}, exitDone, "as before, 8192 MiB, cores 30 %", []grant.Share{h200(8192, 30)}, ""},
+		{"one card of two", []string{"3f2a0002", "--memory=2GiB", "--card=1"}, exitDone, nodetest.T4 + ": memory 1024 -> 2048 MiB",
+			[]grant.Share{h200(1024, 0), {UUID: nodetest.T4, MemoryMiB: 2048, CorePercent: 10}}, "3f2a0002"},
+		{"too much", []string{"3f2a9c01", "--memory=142748MiB"}, exitFailed, "memory 134556 MiB asked, 134555 of 143771 MiB free more than it has", nil, ""},
+		{"two containers", []string{"3f2a", "--cores=1"}, exitFailed, `"3f2a" is 2 containers (3f2a0002, 3f2a9c01)`, nil, ""},
+		{"none", []string{"ffff", "--cores=1"}, exitFailed, "gpuslice status -o wide lists them", nil, ""},
+		{"a card that it has not", []string{"3f2a9c01", "--cores=1", "--card=1"}, exitFailed, "the container has no share of it", nil, ""},
+		{"a card that there is not", []string{"3f2a9c01", "--cores=1", "--card=7"}, exitFailed, `card "7"`, nil, ""},
+		{"a slice's", []string{"51ce", "--cores=1"}, exitFailed, `has the slice "small"`, nil, ""},
+		{"a pod's", []string{"c-train", "--cores=1"}, exitFailed, "gpuslice resize default/train:main", nil, ""},
+		{"nothing said", []string{"3f2a9c01"}, exitUsage, "name --memory, --cores or both", nil, ""},
+		{"no unit", []string{"3f2a9c01", "--memory=8000"}, exitUsage, "--memory", nil, ""},
+		{"too many cores", []string{"3f2a9c01", "--cores=101"}, exitUsage, "0 to 100 percent", nil, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := dockerNode(t)
+			status, out, stderr := gpuslice(append([]string{"resize", "--state-dir", s.Dir}, test.args...)...)
+			require.Equal(t, test.status, status, "%s%s", out, stderr)
+			id := "3f2a9c01"
+			if test.id != "" {
+				id = test.id
+			}
+			if test.status != exitDone {
+				assert.Contains(t, stderr, test.says)
+				assert.Empty(t, out)
+				assert.Equal(t, []grant.Share{h200(8192, 30)}, sharesOf(t, s, id))
+				return
+			}
+			assert.Contains(t, out, test.says)
+			assert.Equal(t, test.want, sharesOf(t, s, id))
+		})
+	}
+}
+
+func TestCordonOnNode(t *testing.T) {
+	s := dockerNode(t)
+	status, out, stderr := gpuslice("cordon", "1", "--state-dir", s.Dir)
+	require.Equal(t, exitDone, status, stderr)
+	assert.Equal(t, "card "+nodetest.T4+" gets no new containers on this node\n"+
+		"it is held by container 3f2a0002\nit is held by container 51ce\nit is held by container c-train of pod default/train\n", out)
+	cordoned, err := grant.Cordoned(s.Dir)
+	require.NoError(t, err)
+	assert.Equal(t, []string{nodetest.T4}, cordoned)
+
+	status, _, _ = gpuslice("uncordon", nodetest.T4, "--state-dir", s.Dir)
+	require.Equal(t, exitDone, status)
+	cordoned, err = grant.Cordoned(s.Dir)
+	require.NoError(t, err)
+	assert.Empty(t, cordoned)
+
+	status, _, stderr = gpuslice("cordon", "9", "--state-dir", s.Dir)
+	assert.Equal(t, exitFailed, status)
+	assert.Contains(t, stderr, `card "9"`)
+	status, _, stderr = gpuslice("cordon", "0", "--state-dir", s.Dir+"/nowhere")
+	assert.Equal(t, exitFailed, status)
+	assert.NoDirExists(t, s.Dir+"/nowhere", stderr)
+}

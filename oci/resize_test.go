@@ -1,0 +1,77 @@
+package oci_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+const resizedCard = "GPU-0a000000-1111-2222-3333-444455556666"
+
+func TestResizeChangesTheAmountsAlone(t *testing.T) {
+	dir := t.TempDir()
+	claim := grant.Claim{CoreCeiling: 50, HighPriority: true, Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 1000, CorePercent: 20}}}
+	settings := oci.Settings{
+		CorePolicy: oci.CoreForce, ContextMiB: map[string]int64{resizedCard: 300}, Oversubscription: map[string]float64{resizedCard: 2},
+	}
+	require.NoError(t, oci.Populate(dir, claim, settings))
+	path := filepath.Join(dir, "limits")
+	was, err := limiter.ReadLimits(path)
+	require.NoError(t, err)
+	state := []limiter.CoreState{{Contended: true, ResidueBytes: 77}}
+	require.NoError(t, limiter.UpdateCores(path, state))
+
+	claim.Shares = []grant.Share{{UUID: resizedCard, MemoryMiB: 3000, CorePercent: 50}}
+	require.NoError(t, oci.Resize(dir, claim))
+	now, err := limiter.ReadLimits(path)
+	require.NoError(t, err)
+	want := was.Devices[0]
+	want.MemoryLimitBytes, want.PhysicalBytes, want.CorePercent, want.CoreSoftPercent = 3000<<20, 1500<<20, 50, 0
+	assert.Equal(t, []limiter.DeviceLimit{want}, now.Devices)
+	assert.Equal(t, was.Oversubscribe, now.Oversubscribe)
+	states, err := limiter.ReadCores(path)
+	require.NoError(t, err)
+	assert.Equal(t, state, states, "what the agent has found out stays")
+	shares, err := oci.RecoverShares(dir)
+	require.NoError(t, err)
+	assert.Equal(t, claim.Shares, shares, "a lost record is recovered as it was last")
+
+	generation := now.Generation
+	require.NoError(t, oci.Resize(dir, claim))
+	now, err = limiter.ReadLimits(path)
+	require.NoError(t, err)
+	assert.Equal(t, generation, now.Generation, "what is so already wakes nobody")
+}
+
+func TestResizeOfLimitsThatAreHalfWritten(t *testing.T) {
+	dir := t.TempDir()
+	claim := grant.Claim{Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 1000, CorePercent: 20}}}
+	require.NoError(t, oci.Populate(dir, claim, oci.Settings{}))
+	file, err := os.OpenFile(filepath.Join(dir, "limits"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer file.Close()
+	_, err = file.WriteAt([]byte{3}, 128) // the record's sequence is odd
+	require.NoError(t, err)
+
+	claim.Shares = []grant.Share{{UUID: resizedCard, MemoryMiB: 2000, CorePercent: 20}}
+	require.ErrorIs(t, oci.Resize(dir, claim), limiter.ErrHalfWritten)
+	require.NoError(t, oci.ResizeOrPopulate(dir, claim, oci.Settings{}))
+	shares, err := oci.RecoverShares(dir)
+	require.NoError(t, err)
+	assert.Equal(t, claim.Shares, shares)
+}
+
+func TestResizeOfOtherCards(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, oci.Populate(dir, grant.Claim{Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 1000}}}, oci.Settings{}))
+	other := grant.Share{UUID: "GPU-0b000000-1111-2222-3333-444455556666", MemoryMiB: 1000}
+	err := oci.Resize(dir, grant.Claim{Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 1}, other}})
+	require.ErrorContains(t, err, "of 1 cards, and the claim of 2")
+}

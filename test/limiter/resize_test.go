@@ -1,0 +1,90 @@
+package limiter_test
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+// booked is a container whose files are a ledger's, and what its ledger resizes it to.
+type booked struct {
+	*container
+	ledger *grant.Ledger
+	cards  map[string]grant.Card
+}
+
+func newBooked(t *testing.T, state string, memoryMiB int64, cores int) *booked {
+	t.Helper()
+	ledger, err := grant.OpenLedger(t.TempDir(), grant.WithRecovery(oci.RecoverShares))
+	require.NoError(t, err)
+	t.Cleanup(func() { ledger.Close() })
+	b := &booked{container: newContainer(t, state, card{gpuIDs[0], giB}), ledger: ledger,
+		cards: map[string]grant.Card{gpuIDs[0]: {UUID: gpuIDs[0], MemoryMiB: 8192, CorePercent: 100, Slots: 10}}}
+	claim := grant.Claim{ContainerID: "c1", Owner: grant.OwnerNRI, Container: "main",
+		Shares: []grant.Share{{UUID: gpuIDs[0], MemoryMiB: memoryMiB, CorePercent: cores}}}
+	b.dir, err = ledger.Claim(context.Background(), claim, b.cards, func(dir string) error {
+		return oci.Populate(dir, claim, oci.Settings{CorePolicy: oci.CoreForce})
+	})
+	require.NoError(t, err)
+	return b
+}
+
+func (b *booked) resize(t *testing.T, memoryMiB int64, cores int) error {
+	t.Helper()
+	_, err := b.ledger.Resize(context.Background(), "c1", []grant.Share{{UUID: gpuIDs[0], MemoryMiB: memoryMiB, CorePercent: cores}}, b.cards, oci.Resize)
+	return err
+}
+
+// A container that runs has more with its next call, and below what it has nothing is
+// freed and nothing more is given.
+func TestResizeOfARunningContainer(t *testing.T) {
+	b := newBooked(t, newMachine(t), 1024, 0)
+	p := talk(t, b.command(filepath.Join(bin, "probe"), strings.Fields(
+		"init ctx 0 alloc 1073741824 alloc 1 line alloc 1073741824 line alloc 1 line alloc 1 line alloc 1")...))
+	for _, want := range []string{"init 0", "ctx 0", "alloc 0", "alloc 2"} {
+		require.Equal(t, want, p.hear(t))
+	}
+	require.NoError(t, b.resize(t, 2048, 0))
+	p.tell(t, "")
+	require.Equal(t, "alloc 0", p.hear(t), "what failed succeeds")
+
+	require.NoError(t, b.resize(t, 512, 0))
+	p.tell(t, "")
+	require.Equal(t, "alloc 2", p.hear(t), "it has more than it may: nothing is given")
+	assert.Equal(t, uint64(2*giB), b.used(t), "and nothing freed")
+	_, data := b.peak(t)
+	assert.Equal(t, uint64(2*giB), data)
+
+	require.ErrorIs(t, b.resize(t, 9000, 0), grant.ErrOverbooked)
+	p.tell(t, "")
+	require.Equal(t, "alloc 2", p.hear(t), "a refusal changes nothing")
+
+	require.NoError(t, b.resize(t, 2049, 0))
+	p.tell(t, "")
+	require.Equal(t, "alloc 0", p.hear(t))
+}
+
+// Launches that wait for their share see a larger one.
+func TestResizeOfComputeTime(t *testing.T) {
+	b := newBooked(t, newMachine(t), 1024, 10)
+	_, done := b.start(t, pace(t), 4, "sync", "300")
+	require.Eventually(t, func() bool { return b.cores(t).ThrottledNanoseconds > 0 }, 20*time.Second, 5*time.Millisecond, "its launches wait")
+	require.NoError(t, b.resize(t, 1024, 60))
+	limits, err := limiter.ReadLimits(b.limits())
+	require.NoError(t, err)
+	require.Equal(t, uint32(60), limits.Devices[0].CorePercent)
+	before := b.busy(t)
+	r := <-done
+	require.NotZero(t, r.wall)
+	assert.Greater(t, 1e11*(b.busy(t)-before)/float64(r.wall), 15.0, "more than the 10 %% that it had")
+	assert.LessOrEqual(t, r.percent(), 65.0)
+}
