@@ -84,8 +84,23 @@ func (r *Rootfs) ignoresPreload() error {
 
 // openRegular finds a regular file inside a root, by a handle that can't be read yet. There
 // is none where nothing is there, or something else.
+//
+// The kernel is asked by itself first, which takes a fifth of the library's time. What is
+// neither found nor certainly absent is the library's: it knows kernels without openat2,
+// and races.
 func openRegular(root *os.File, name string) (*os.File, error) {
-	f, err := pathrs.OpenatInRoot(root, name)
+	fd, err := unix.Openat2(int(root.Fd()), name, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	var f *os.File
+	switch err {
+	case nil:
+		f = os.NewFile(uintptr(fd), name)
+	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP:
+		return nil, nil
+	default:
+		f, err = pathrs.OpenatInRoot(root, name)
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP):
 		return nil, nil

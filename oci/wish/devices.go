@@ -2,11 +2,9 @@ package wish
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/gpuslice/gpuslice/grant"
 )
@@ -48,10 +46,12 @@ const devicePrefix = "device="
 // devicesForm is what ParseDevices reads, for messages.
 const devicesForm = "write a number of cards (2), all, or device= and indices or UUIDs (device=0,1)"
 
-// indexPattern is a card's index, or a MIG device's.
-var indexPattern = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^(0|[1-9][0-9]{0,3})(:(0|[1-9][0-9]{0,3}))?$`)
-})
+// isIndex says whether a name is a card's index, or a MIG device's ("0:1").
+func isIndex(name string) bool {
+	card, device, isMIG := strings.Cut(name, ":")
+	ordinal := func(text string) bool { return isNumber(text) && len(text) <= 4 }
+	return ordinal(card) && (!isMIG || ordinal(device))
+}
 
 // ParseDevices reads which cards are meant, by the grammar of docker run --gpus:
 //
@@ -114,7 +114,7 @@ func parseNames(text string) (Devices, error) {
 
 // validateName wants a UUID or an index.
 func validateName(name string) error {
-	if indexPattern().MatchString(name) {
+	if isIndex(name) {
 		return nil
 	}
 	if strings.HasPrefix(name, "GPU-") || strings.HasPrefix(name, "MIG-") {

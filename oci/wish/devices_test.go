@@ -104,3 +104,12 @@ func FuzzParseDevices(f *testing.F) {
 		require.True(t, again.Equal(d))
 	})
 }
+
+func TestIsIndex(t *testing.T) {
+	for _, name := range []string{"0", "7", "10", "9999", "0:0", "3:12"} {
+		require.True(t, isIndex(name), name)
+	}
+	for _, name := range []string{"", ":", "0:", ":0", "00", "01", "10000", "1:01", "1:2:3", "-1", "+1", " 1", "1\n", "١", "GPU-1"} {
+		require.False(t, isIndex(name), name)
+	}
+}

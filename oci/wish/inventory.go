@@ -133,7 +133,7 @@ func find(list []candidate, name string, c Config) (candidate, error) {
 		}
 	}
 	switch {
-	case len(found) == 0 && len(c.Indices) == 0 && indexPattern().MatchString(name):
+	case len(found) == 0 && len(c.Indices) == 0 && isIndex(name):
 		return candidate{}, refuse(grant.ErrUnknownCard, "card %s: the indices of this node's cards are not known now: name it by its UUID", name)
 	case len(found) == 0:
 		return candidate{}, refuse(grant.ErrUnknownCard, "card %s: this node has no such card to share: there are %s", show(name), namesOf(list))

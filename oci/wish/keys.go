@@ -63,7 +63,7 @@ func configFields() []field[Config] {
 		{"annotationsOnly", "requests are read from annotations only, and not from variables, which an image can set too", booleanSchema,
 			boolean(func(c *Config) *bool { return &c.AnnotationsOnly })},
 		{"slices", "requests by name, for GPUSLICE_SLICE and for CDI (gpuslice.io/slice=NAME)", map[string]any{
-			"type": "object", "additionalProperties": required(objectSchema(sliceFields()), "memory"), "propertyNames": map[string]any{"pattern": slicePattern().String()}},
+			"type": "object", "additionalProperties": required(objectSchema(sliceFields()), "memory"), "propertyNames": map[string]any{"pattern": sliceForm}},
 			readSlices},
 		{"limiterMode", "how the limiter gets into programs: preload (by ld.so.preload), library (as libcuda.so.1), or auto", words(limiterModes...),
 			text(func(c *Config) *string { return &c.LimiterMode }, oneOf(limiterModes...))},
@@ -125,10 +125,11 @@ func sliceFields() []field[Slice] {
 		}})
 }
 
-// slicePattern is that of a CDI device's name, less what a shell would want quoted.
-var slicePattern = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
-})
+// sliceForm is a slice's name: that of a CDI device, less what a shell would want quoted.
+const sliceForm = `^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`
+
+// slicePattern reads it. To compile it takes longer than to read most configs.
+var slicePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(sliceForm) })
 
 // readSlices reads the requests by name.
 func readSlices(d *decoder, key string, n *yaml.Node, into *Config) {

@@ -108,10 +108,10 @@ func (c Config) checkSlice(d *decoder, key string, s Slice) {
 // one. An index and a UUID, or a MIG device's and a card's, are compared when the cards are
 // known.
 func (c Config) mayAllow(name string) bool {
-	index := indexPattern().MatchString(name)
+	index := isIndex(name)
 	card, _, _ := strings.Cut(name, ":")
 	return slices.ContainsFunc(c.Devices, func(allowed string) bool {
-		return allowed == name || allowed == card || indexPattern().MatchString(allowed) != index ||
+		return allowed == name || allowed == card || isIndex(allowed) != index ||
 			grant.IsMIG(name) && !grant.IsMIG(allowed)
 	})
 }
