@@ -3,7 +3,12 @@ package ociruntime
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/gpuslice/gpuslice/oci/internal/jsonread"
 )
 
 // object is a JSON object of which only the first level was read.
@@ -38,8 +43,10 @@ func isA(begin byte, values ...json.RawMessage) bool {
 }
 
 func patchObject(raw, before, after json.RawMessage) (json.RawMessage, error) {
-	var r, b, a object
-	if err := unmarshalAll(raw, &r, before, &b, after, &a); err != nil {
+	r, rawErr := membersOf(raw)
+	b, beforeErr := membersOf(before)
+	a, afterErr := membersOf(after)
+	if err := errors.Join(rawErr, beforeErr, afterErr); err != nil {
 		return nil, err
 	}
 	for name := range b {
@@ -62,14 +69,23 @@ func patchObject(raw, before, after json.RawMessage) (json.RawMessage, error) {
 		}
 		r[name] = patched
 	}
-	return marshal(r)
+	var w jsonread.Writer
+	w.Begin('{')
+	for _, name := range slices.Sorted(maps.Keys(r)) {
+		w.Name(name)
+		w.Raw(r[name])
+	}
+	w.End('}')
+	return w.Buf, w.Err()
 }
 
 // patchArray keeps of a list the items that have not changed, each as it was found, in
 // their new order.
 func patchArray(raw, before, after json.RawMessage) (json.RawMessage, error) {
-	var r, b, a []json.RawMessage
-	if err := unmarshalAll(raw, &r, before, &b, after, &a); err != nil {
+	r, rawErr := itemsOf(raw)
+	b, beforeErr := itemsOf(before)
+	a, afterErr := itemsOf(after)
+	if err := errors.Join(rawErr, beforeErr, afterErr); err != nil {
 		return nil, err
 	}
 	if len(r) != len(b) {
@@ -84,29 +100,35 @@ func patchArray(raw, before, after json.RawMessage) (json.RawMessage, error) {
 			}
 		}
 	}
-	return marshal(a)
+	var w jsonread.Writer
+	w.Begin('[')
+	for _, item := range a {
+		w.Raw(item)
+	}
+	w.End(']')
+	return w.Buf, w.Err()
 }
 
-// unmarshalAll reads three documents.
-func unmarshalAll(raw json.RawMessage, r any, before json.RawMessage, b any, after json.RawMessage, a any) error {
-	for _, d := range []struct {
-		data json.RawMessage
-		into any
-	}{{raw, r}, {before, b}, {after, a}} {
-		if err := json.Unmarshal(d.data, d.into); err != nil {
-			return err
-		}
+// membersOf reads the first level of an object.
+func membersOf(data json.RawMessage) (object, error) {
+	o, r := object{}, jsonread.New(data)
+	r.Members(func(name string) { o[name] = r.Raw() })
+	if r.Ok() {
+		return o, nil
 	}
-	return nil
+	o = nil
+	err := json.Unmarshal(data, &o)
+	return o, err
 }
 
-// marshal writes JSON as runtimes do: "<" stays "<".
-func marshal(v any) (json.RawMessage, error) {
-	var out bytes.Buffer
-	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
+// itemsOf reads the first level of a list.
+func itemsOf(data json.RawMessage) (items []json.RawMessage, err error) {
+	r := jsonread.New(data)
+	r.List(func() { items = append(items, r.Raw()) })
+	if r.Ok() {
+		return items, nil
 	}
-	return bytes.TrimRight(out.Bytes(), "\n"), nil
+	items = nil // they are parts of data
+	err = json.Unmarshal(data, &items)
+	return items, err
 }

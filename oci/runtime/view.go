@@ -45,6 +45,9 @@ type resourcesView struct {
 
 // decodeSpec reads the part of a config.
 func decodeSpec(data []byte) (*rspec.Spec, error) {
+	if spec, read := readView(data); read {
+		return spec, nil
+	}
 	var v view
 	if err := json.Unmarshal(data, &v); err != nil {
 		return nil, err
@@ -70,25 +73,4 @@ func (v view) spec() *rspec.Spec {
 		}
 	}
 	return spec
-}
-
-// encodeSpec writes the part of a config.
-func encodeSpec(spec *rspec.Spec) (json.RawMessage, error) {
-	v := view{Root: spec.Root, Hostname: spec.Hostname, Mounts: spec.Mounts, Hooks: spec.Hooks, Annotations: spec.Annotations}
-	if p := spec.Process; p != nil {
-		v.Process = &processView{User: p.User, Env: p.Env}
-		if p.Capabilities != nil {
-			v.Process.Capabilities = &capabilitiesView{p.Capabilities.Bounding}
-		}
-	}
-	if l := spec.Linux; l != nil {
-		v.Linux = &linuxView{
-			CgroupsPath: l.CgroupsPath, Namespaces: l.Namespaces, Devices: l.Devices,
-			NetDevices: l.NetDevices, IntelRdt: l.IntelRdt,
-		}
-		if l.Resources != nil {
-			v.Linux.Resources = &resourcesView{l.Resources.Devices}
-		}
-	}
-	return marshal(v)
 }
