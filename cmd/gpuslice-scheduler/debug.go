@@ -10,10 +10,11 @@ import (
 
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/extender"
+	"github.com/gpuslice/gpuslice/scheduler/page"
 )
 
-// debugServer answers /debug/state: which pods hold what of which cards. kube-scheduler's
-// own port takes no pages of others.
+// debugServer answers /debug/state, which pods hold what of which cards, and / with the same
+// as a page. kube-scheduler's own port takes no pages of others.
 type debugServer struct {
 	address string // empty: none
 	log     *slog.Logger
@@ -26,7 +27,7 @@ func (d *debugServer) run(ctx context.Context, e *engine.Engine) {
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.address)
 	if err != nil {
-		d.log.Error("/debug/state is not served", "address", d.address, "error", err)
+		d.log.Error("/debug/state and the page are not served", "address", d.address, "error", err)
 		return
 	}
 	d.serve(ctx, listener, e)
@@ -35,10 +36,11 @@ func (d *debugServer) run(ctx context.Context, e *engine.Engine) {
 func (d *debugServer) serve(ctx context.Context, listener net.Listener, e *engine.Engine) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug/state", func(w http.ResponseWriter, r *http.Request) { extender.DebugState(e, w, r) })
+	mux.Handle("GET /{$}", page.Handler(e, nil))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		d.log.Error("/debug/state is no more served", "address", d.address, "error", err)
+		d.log.Error("/debug/state and the page are no more served", "address", d.address, "error", err)
 	}
 }

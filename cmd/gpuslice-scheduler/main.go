@@ -20,8 +20,9 @@ import (
 const manual = `gpuslice-scheduler is kube-scheduler with the plugin GPUSlice, which gives pods their
 shares of cards. It has kube-scheduler's flags, and one more:
 
-  --debug-address   answer /debug/state (which pods hold what of which cards) on this
-                    host:port, over plain HTTP (default 127.0.0.1:10261); empty: nowhere
+  --debug-address   answer / (a page of the cluster's cards, who has them and who waits) and
+                    /debug/state (the same as text, or JSON) on this host:port, over plain
+                    HTTP (default 127.0.0.1:10261); empty: nowhere
 
 Its configuration is kube-scheduler's (--config): install/scheduler/config.yaml turns
 the plugin on. Without that it is kube-scheduler and no more.
@@ -38,7 +39,7 @@ func command() *cobra.Command {
 	root.Use = "gpuslice-scheduler"
 	root.Short = "kube-scheduler that knows GPU cards, their memory and compute time"
 	root.Long = manual
-	root.Flags().StringVar(&debug.address, "debug-address", "127.0.0.1:10261", "answer /debug/state on this host:port; empty: nowhere")
+	root.Flags().StringVar(&debug.address, "debug-address", "127.0.0.1:10261", "answer / and /debug/state on this host:port; empty: nowhere")
 	root.AddCommand(subcommands()...)
 	return root
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
+	"github.com/gpuslice/gpuslice/scheduler/page"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
@@ -146,6 +147,7 @@ func (s *Server) Handler() http.Handler {
 		fmt.Fprintln(w, "ok")
 	})
 	mux.HandleFunc("GET /debug/state", s.debugState)
+	mux.Handle("GET /{$}", page.Handler(s.Engine, s.Ready))
 	return mux
 }
 

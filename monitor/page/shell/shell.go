@@ -134,6 +134,8 @@ type rendered struct {
 	Page
 	Style   template.CSS
 	Refresh int // in seconds; 0: never
+	// Other leads to this page with, or without, being refreshed.
+	Other string
 	At      time.Time
 }
 
@@ -149,9 +151,14 @@ func Handler(read func(context.Context, *http.Request) (Page, error)) http.Handl
 			p.Problems = append([]string{err.Error()}, p.Problems...)
 		}
 		all := rendered{Page: p, Style: template.CSS(style), At: time.Now().UTC()}
-		if r.URL.Query().Get("refresh") != "off" {
+		query := r.URL.Query()
+		if query.Get("refresh") == "off" {
+			query.Del("refresh")
+		} else {
 			all.Refresh = int(Refresh.Seconds())
+			query.Set("refresh", "off")
 		}
+		all.Other = "?" + query.Encode()
 		var out bytes.Buffer
 		if err := page.Execute(&out, all); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)

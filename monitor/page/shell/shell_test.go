@@ -68,9 +68,12 @@ func TestRequests(t *testing.T) {
 
 func TestRefresh(t *testing.T) {
 	assert.Contains(t, get(t, full("x"), nil, "GET", "/").Body.String(), `<meta http-equiv="refresh" content="10">`)
-	stopped := get(t, full("x"), nil, "GET", "/?refresh=off").Body.String()
+	assert.Contains(t, get(t, full("x"), nil, "GET", "/?node=a").Body.String(), `href="?node=a&amp;refresh=off"`)
+	stopped := get(t, full("x"), nil, "GET", "/?node=a&refresh=off").Body.String()
 	assert.NotContains(t, stopped, "http-equiv")
-	assert.Contains(t, stopped, `href="?"`, "it can be turned on again")
+	assert.Contains(t, stopped, `href="?node=a"`, "it can be turned on again")
+	hostile := get(t, full("x"), nil, "GET", `/?node=%22%3E%3Cscript%3E`).Body.String()
+	assert.NotContains(t, hostile, "<script")
 }
 
 // What can't be read is said on the page, with what could be.

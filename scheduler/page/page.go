@@ -1,0 +1,219 @@
+// Package page is the scheduler's page of the cluster: its nodes, their cards as bars, the
+// pods on them, and the pods that wait, with the reasons. It imports scheduler/engine and
+// monitor/page/shell; the extender's server and the scheduler's debug server call it.
+package page
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpuslice/gpuslice/monitor/page/shell"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/engine"
+)
+
+const (
+	// nodesAPage is how many nodes are shown at once; ?page=2 shows the next.
+	nodesAPage = 50
+	// maxPending and maxProblems are how many of these are shown.
+	maxPending, maxProblems = 100, 50
+)
+
+// Handler answers / with the cluster as the engine knows it, and nothing else. ?node=NAME
+// is of that node alone. While ready, which may be nil, says that what the engine knows is
+// not all, the page does too.
+func Handler(e *engine.Engine, ready func() error) http.Handler {
+	return shell.Handler(func(_ context.Context, r *http.Request) (shell.Page, error) {
+		pods, total := e.Pending(maxPending)
+		number, _ := strconv.Atoi(r.URL.Query().Get("page")) // what is no number is the first page
+		p := describe(e.State(r.URL.Query().Get("node")), pods, total, number, time.Now())
+		if ready == nil {
+			return p, nil
+		}
+		return p, ready()
+	})
+}
+
+// describe is that page of the nodes of a state.
+func describe(s engine.State, waiting []engine.Pending, total, number int, now time.Time) shell.Page {
+	p := shell.Page{Title: "GPUs of the cluster", Legend: []shell.Key{{Kind: shell.Granted, Text: "granted"}}, Problems: problems(s.Problems)}
+	var sum, of scheduler.Use
+	cards := 0
+	for i := range s.Nodes {
+		for j := range s.Nodes[i].Cards {
+			c := &s.Nodes[i].Cards[j]
+			cards++
+			sum, of = sum.Add(c.Used), of.Add(scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: c.Cores, Slots: c.Slots})
+		}
+	}
+	p.Lead = fmt.Sprintf("%s, %s, %s pending", shell.Count(len(s.Nodes), "node"), shell.Count(cards, "card"), shell.Count(total, "pod"))
+	if cards > 0 {
+		p.Sections = append(p.Sections, shell.Section{Title: "All cards", Tables: []shell.Table{{
+			Caption: "What is granted of all cards", Columns: []string{"Memory", "Compute time", "Containers"},
+			Rows: [][]shell.Cell{{memory(sum, of), cores(sum, of), slots(sum, of)}},
+		}}})
+	}
+	p.Sections = append(p.Sections, pending(waiting, total, now))
+	last := max(1, (len(s.Nodes)+nodesAPage-1)/nodesAPage)
+	number = min(max(number, 1), last)
+	from := (number - 1) * nodesAPage
+	for _, n := range s.Nodes[from:min(from+nodesAPage, len(s.Nodes))] {
+		p.Sections = append(p.Sections, node(n))
+	}
+	if last > 1 {
+		p.Sections = append(p.Sections, pages(number, last))
+	}
+	return p
+}
+
+func problems(all []engine.Problem) (texts []string) {
+	for i, p := range all {
+		if i == maxProblems {
+			return append(texts, fmt.Sprintf("and %d more: /debug/state has them all", len(all)-i))
+		}
+		subject := strings.Join(slices.DeleteFunc([]string{p.Node, p.Pod}, func(s string) bool { return s == "" }), " ")
+		texts = append(texts, subject+": "+p.Text)
+	}
+	return texts
+}
+
+// pending is the section of the pods that wait.
+func pending(pods []engine.Pending, total int, now time.Time) shell.Section {
+	s := shell.Section{Title: "Pending pods"}
+	table := shell.Table{Caption: "Pods that ask for cards and are on no node", Empty: "No pod waits for cards.", Columns: []string{"Pod", "Why"}}
+	for _, p := range pods {
+		why := shell.Cell{Text: p.Text}
+		if p.Fragmented {
+			why.Warning = "The memory is free, but not on one card: it is fragmented."
+		}
+		table.Rows = append(table.Rows, []shell.Cell{{Text: p.Pod, Notes: []string{"for " + age(now.Sub(p.Since)), p.Reason}}, why})
+	}
+	if total > len(pods) {
+		s.Lead = fmt.Sprintf("The oldest %d of %d.", len(pods), total)
+	}
+	s.Tables = []shell.Table{table}
+	return s
+}
+
+func age(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", max(0, int(d.Seconds())))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	}
+	return fmt.Sprintf("%d h", int(d.Hours()))
+}
+
+// node is a node's section.
+func node(n engine.NodeState) shell.Section {
+	s := shell.Section{Title: n.Name, Links: []shell.Link{{Text: "this node alone", Query: "?" + url.Values{"node": {n.Name}}.Encode()}}}
+	if !n.Registered {
+		s.Warning = "gone"
+	}
+	table := shell.Table{Caption: "Cards of " + n.Name, Empty: "It has no cards registered.", Columns: []string{"Card", "Memory", "Compute time"}}
+	for i := range n.Cards {
+		c := &n.Cards[i]
+		of := scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: c.Cores, Slots: c.Slots}
+		first := shell.Cell{Text: fmt.Sprintf("%d: %s", c.Index, c.Model), Notes: []string{c.UUID, fmt.Sprintf("%d of %d containers", c.Used.Slots, c.Slots)}}
+		first.Warning = condition(&c.Card)
+		table.Rows = append(table.Rows, []shell.Cell{first, memory(c.Used, of), cores(c.Used, of)})
+	}
+	s.Tables = []shell.Table{table}
+	if rows := podRows(n); len(rows) > 0 {
+		s.Tables = append(s.Tables, shell.Table{Caption: "Pods on " + n.Name, Columns: []string{"Pod", "Card", "Share"}, Rows: rows})
+	}
+	return s
+}
+
+func condition(c *scheduler.Card) string {
+	switch {
+	case !c.Healthy:
+		return "not healthy"
+	case c.Cordoned:
+		return "cordoned"
+	}
+	return ""
+}
+
+// podRows are the shares of the node's pods: by card, as these are in their table.
+func podRows(n engine.NodeState) (rows [][]shell.Cell) {
+	names, order := map[string]string{}, map[string]int{}
+	for i := range n.Cards {
+		names[n.Cards[i].UUID], order[n.Cards[i].UUID] = fmt.Sprintf("%d: %s", n.Cards[i].Index, n.Cards[i].Model), i+1
+	}
+	type share struct {
+		pod  *engine.PodState
+		uuid string
+		scheduler.Use
+	}
+	var all []share
+	for i := range n.Pods {
+		for _, shares := range n.Pods[i].Containers {
+			for _, g := range shares {
+				all = append(all, share{&n.Pods[i], g.UUID, scheduler.Use{MemoryMiB: g.MemoryMiB, Cores: g.CorePercent}})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b share) int {
+		return cmp.Or(cmp.Compare(order[a.uuid], order[b.uuid]), cmp.Compare(a.uuid, b.uuid), cmp.Compare(a.pod.Pod, b.pod.Pod))
+	})
+	for _, a := range all {
+		pod := shell.Cell{Text: a.pod.Pod}
+		if a.pod.Phase != "bound" {
+			pod.Notes = []string{a.pod.Phase + " by " + a.pod.Owner}
+		}
+		on := shell.Cell{Text: names[a.uuid]}
+		if on.Text == "" {
+			on = shell.Cell{Text: a.uuid, Warning: "not a card of this node"}
+		}
+		text := shell.GiB(float64(a.MemoryMiB) * mib)
+		if a.Cores > 0 {
+			text += fmt.Sprintf(", %d %% of compute time", a.Cores)
+		}
+		rows = append(rows, []shell.Cell{pod, on, {Text: text}})
+	}
+	return rows
+}
+
+const mib = 1 << 20
+
+func memory(used, of scheduler.Use) shell.Cell {
+	return amount(float64(used.MemoryMiB), float64(of.MemoryMiB), shell.GiB(float64(used.MemoryMiB)*mib)+" of "+shell.GiB(float64(of.MemoryMiB)*mib))
+}
+
+func cores(used, of scheduler.Use) shell.Cell {
+	return amount(float64(used.Cores), float64(of.Cores), fmt.Sprintf("%d of %d %%", used.Cores, of.Cores))
+}
+
+func slots(used, of scheduler.Use) shell.Cell {
+	return amount(float64(used.Slots), float64(of.Slots), fmt.Sprintf("%d of %d", used.Slots, of.Slots))
+}
+
+// amount is a cell with a bar. More than there is, is said so.
+func amount(value, of float64, text string) shell.Cell {
+	c := shell.Cell{Text: text, Bars: []shell.Bar{{Of: of, Parts: []shell.Part{{Kind: shell.Granted, Value: value}}}}}
+	if value > of {
+		c.Warning = "more than there is"
+	}
+	return c
+}
+
+// pages are the links to the other pages.
+func pages(number, last int) shell.Section {
+	s := shell.Section{Title: fmt.Sprintf("Page %d of %d", number, last)}
+	if number > 1 {
+		s.Links = append(s.Links, shell.Link{Text: "the nodes before", Query: fmt.Sprintf("?page=%d", number-1)})
+	}
+	if number < last {
+		s.Links = append(s.Links, shell.Link{Text: "the next nodes", Query: fmt.Sprintf("?page=%d", number+1)})
+	}
+	return s
+}

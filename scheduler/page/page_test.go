@@ -1,0 +1,144 @@
+package page
+
+import (
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/page/shell"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func card(index int) engine.CardState {
+	return engine.CardState{Card: scheduler.Card{
+		UUID: fmt.Sprint("GPU-", index), Model: "NVIDIA H200", Index: index, MemoryMiB: 4096, Cores: 100, Slots: 10, Healthy: true,
+	}}
+}
+
+// texts are the rows' texts, with their warnings.
+func texts(table shell.Table) (all []string) {
+	for _, row := range table.Rows {
+		var cells []string
+		for _, c := range row {
+			cells = append(cells, strings.TrimSpace(c.Text+" "+c.Warning))
+		}
+		all = append(all, strings.Join(cells, " | "))
+	}
+	return all
+}
+
+func TestNode(t *testing.T) {
+	a, b, c := card(0), card(1), card(2)
+	a.Used = scheduler.Use{MemoryMiB: 1024, Cores: 30, Slots: 2}
+	b.Used, b.Cordoned = scheduler.Use{MemoryMiB: 5120}, true
+	c.Healthy = false
+	s := node(engine.NodeState{Name: "n&1", Registered: true, Cards: []engine.CardState{a, b, c}, Pods: []engine.PodState{
+		{Pod: "d/other", Phase: "bound", Containers: [][]grant.Share{{{UUID: "GPU-9", MemoryMiB: 1024}}}},
+		{Pod: "d/late", Phase: "reserved", Owner: "plugin/u", Containers: [][]grant.Share{nil, {{UUID: "GPU-1", MemoryMiB: 2048, CorePercent: 20}}}},
+		{Pod: "d/two", Phase: "bound", Containers: [][]grant.Share{{{UUID: "GPU-0", MemoryMiB: 512}, {UUID: "GPU-1", MemoryMiB: 512}}}},
+	}})
+	assert.Empty(t, s.Warning)
+	assert.Equal(t, []shell.Link{{Text: "this node alone", Query: "?node=n%261"}}, s.Links)
+	assert.Equal(t, []string{
+		"0: NVIDIA H200 | 1.00 GiB of 4.00 GiB | 30 of 100 %",
+		"1: NVIDIA H200 cordoned | 5.00 GiB of 4.00 GiB more than there is | 0 of 100 %",
+		"2: NVIDIA H200 not healthy | 0 GiB of 4.00 GiB | 0 of 100 %",
+	}, texts(s.Tables[0]))
+	assert.Equal(t, []shell.Bar{{Of: 4096, Parts: []shell.Part{{Kind: shell.Granted, Value: 1024}}}}, s.Tables[0].Rows[0][1].Bars)
+	assert.Equal(t, []string{
+		"d/other | GPU-9 not a card of this node | 1.00 GiB",
+		"d/two | 0: NVIDIA H200 | 0.50 GiB",
+		"d/late | 1: NVIDIA H200 | 2.00 GiB, 20 % of compute time",
+		"d/two | 1: NVIDIA H200 | 0.50 GiB",
+	}, texts(s.Tables[1]))
+	assert.Equal(t, []string{"reserved by plugin/u"}, s.Tables[1].Rows[2][0].Notes)
+
+	gone := node(engine.NodeState{Name: "n"})
+	assert.Equal(t, "gone", gone.Warning)
+	assert.Len(t, gone.Tables, 1)
+}
+
+func TestPending(t *testing.T) {
+	s := pending([]engine.Pending{
+		{Pod: "d/a", Since: now.Add(-90 * time.Minute), Reason: "CardInsufficientMemory", Text: "0 of 1 node", Fragmented: true},
+		{Pod: "d/b", Since: now.Add(time.Second), Reason: "Fits", Text: "there is room"},
+	}, 7, now)
+	assert.Equal(t, "The oldest 2 of 7.", s.Lead)
+	assert.Equal(t, []string{"d/a | 0 of 1 node The memory is free, but not on one card: it is fragmented.", "d/b | there is room"}, texts(s.Tables[0]))
+	assert.Equal(t, []string{"for 1 h", "CardInsufficientMemory"}, s.Tables[0].Rows[0][0].Notes)
+	assert.Equal(t, []string{"for 0 s", "Fits"}, s.Tables[0].Rows[1][0].Notes)
+}
+
+// However large the cluster is, a page is not: each node is on one page, and the pages lead to each other.
+func TestPages(t *testing.T) {
+	var s engine.State
+	for i := range 120 {
+		s.Nodes = append(s.Nodes, engine.NodeState{Name: fmt.Sprintf("node-%03d", i), Registered: true, Cards: []engine.CardState{card(0)}})
+	}
+	var shown []string
+	for number, links := range map[int][]string{1: {"?page=2"}, 2: {"?page=1", "?page=3"}, 3: {"?page=2"}} {
+		p := describe(s, nil, 0, number, now)
+		assert.Equal(t, "120 nodes, 120 cards, 0 pods pending", p.Lead)
+		var queries []string
+		for _, l := range p.Sections[len(p.Sections)-1].Links {
+			queries = append(queries, l.Query)
+		}
+		assert.Equal(t, links, queries)
+		for _, section := range p.Sections {
+			if strings.HasPrefix(section.Title, "node-") {
+				shown = append(shown, section.Title)
+			}
+		}
+	}
+	assert.Len(t, shown, 120)
+	first := describe(s, nil, 0, 1, now)
+	for _, number := range []int{-5, 0} {
+		assert.Equal(t, first, describe(s, nil, 0, number, now))
+	}
+	assert.Equal(t, describe(s, nil, 0, 3, now), describe(s, nil, 0, 1<<60, now))
+}
+
+func TestProblemsAreBounded(t *testing.T) {
+	all := []engine.Problem{{Node: "n", Text: "a"}, {Pod: "d/p", Text: "b"}}
+	assert.Equal(t, []string{"n: a", "d/p: b"}, problems(all))
+	all = make([]engine.Problem, maxProblems+5)
+	got := problems(all)
+	require.Len(t, got, maxProblems+1)
+	assert.Equal(t, "and 5 more: /debug/state has them all", got[maxProblems])
+}
+
+// The whole way, from an engine, with what a tenant has named his pod.
+func TestHandler(t *testing.T) {
+	e, err := engine.New(engine.Options{Request: request.DefaultOptions()})
+	require.NoError(t, err)
+	e.SetNode(&scheduler.Node{Name: "n", Annotations: map[string]string{"hami.io/node-nvidia-register": `[{"id":"GPU-00000000-0000-4000-8000-000000000000","count":10,"devmem":4096,"devcore":100,"type":"NVIDIA <i>","health":true}]`}})
+	e.SetPod(&scheduler.Pod{UID: "u", Namespace: "d", Name: "<b>big</b>", Containers: []scheduler.Container{{Name: "c", Resources: map[string]scheduler.Amount{
+		"nvidia.com/gpu": {Value: 1}, "nvidia.com/gpumem": {Value: 8192}}}}})
+	get := func(ready func() error, query string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		Handler(e, ready).ServeHTTP(w, httptest.NewRequest("GET", "/"+query, nil))
+		return w
+	}
+	w := get(nil, "")
+	assert.Equal(t, 200, w.Code)
+	for _, want := range []string{"1 node, 1 card, 1 pod pending", "d/&lt;b&gt;big&lt;/b&gt;", "1 with less than 8192 MiB free (most: 4096 MiB)", "NVIDIA &lt;i&gt;"} {
+		assert.Contains(t, w.Body.String(), want)
+	}
+	assert.NotContains(t, w.Body.String(), "<b>")
+	assert.Contains(t, get(nil, "?node=other").Body.String(), "0 nodes")
+	w = get(func() error { return errors.New("pods are being read") }, "")
+	assert.Equal(t, 503, w.Code)
+	assert.Contains(t, w.Body.String(), "pods are being read")
+	assert.Contains(t, w.Body.String(), "1 node, 1 card")
+}
