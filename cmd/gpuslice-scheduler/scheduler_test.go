@@ -221,12 +221,14 @@ func TestDebugState(t *testing.T) {
 	d := &debugServer{log: slog.New(slog.DiscardHandler)}
 	ended := make(chan struct{})
 	go func() { defer close(ended); d.serve(ctx, listener, e) }()
-	response, err := http.Get("http://" + listener.Addr().String() + "/debug/state")
-	require.NoError(t, err)
-	text, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
-	require.NoError(t, response.Body.Close())
-	require.Contains(t, string(text), "GPU-00000000-0000-0000-0000-000000000000")
+	for _, path := range []string{"/debug/state", "/"} {
+		response, err := http.Get("http://" + listener.Addr().String() + path)
+		require.NoError(t, err)
+		text, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Contains(t, string(text), "GPU-00000000-0000-0000-0000-000000000000", path)
+	}
 	cancel()
 	<-ended
 }

@@ -565,7 +565,7 @@ func TestOtherPaths(t *testing.T) {
 	var list extenderv1.HostPriorityList
 	w.post("/scheduler/priorities", extenderv1.ExtenderArgs{Pod: pod("p", 1000, 0), NodeNames: &w.nodes}, &list)
 	require.Equal(t, extenderv1.HostPriorityList{{Host: "node-00", Score: 10}}, list)
-	for path, want := range map[string]string{"/version": "test", "/healthz": "ok", "/readyz": "ok", "/debug/state": "node-00"} {
+	for path, want := range map[string]string{"/version": "test", "/healthz": "ok", "/readyz": "ok", "/debug/state": "node-00", "/": "<h2><bdi>node-00"} {
 		response, err := http.Get(w.url + path)
 		require.NoError(t, err)
 		var b strings.Builder
