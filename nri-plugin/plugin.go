@@ -88,6 +88,7 @@ type Plugin struct {
 	Config
 
 	exempt  map[string]bool
+	told    told
 	intents intents
 	health  health
 	owed    owed
@@ -149,6 +150,7 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr *
 		p.Log.Warn("container refused", "pod", podName(pod), "container", ctr.GetName(), "id", ctr.GetId(), "reason", err)
 		return nil, nil, err
 	}
+	p.told.add(ctr.GetId(), p.toldOf(pod, ctr))
 	return adjust, nil, nil
 }
 
@@ -163,6 +165,7 @@ func (p *Plugin) StopContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.
 // creation that failed after CreateContainer, and then has an id and nothing else.
 func (p *Plugin) RemoveContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.Container) error {
 	p.intents.forget(ctr.GetId())
+	p.told.remove(ctr.GetId())
 	p.giveBackInTime(ctx, ctr.GetId(), remove)
 	return nil
 }

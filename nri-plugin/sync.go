@@ -28,9 +28,12 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 		podByID[pod.GetId()] = pod
 	}
 	var live []string
+	all := make(map[string]Told, len(ctrs))
 	for _, ctr := range ctrs {
 		live = append(live, ctr.GetId())
+		all[ctr.GetId()] = p.toldOf(podByID[ctr.GetPodSandboxId()], ctr)
 	}
+	p.told.replace(all)
 	// An entry that can't be swept keeps no other from being swept or restored.
 	report, err := p.Ledger.Reconcile(ctx, grant.OwnerNRI, live, grant.WithLiveness(p.inUse), grant.ForWholeNode())
 	_, sweepErr := p.sweepOthers(ctx)

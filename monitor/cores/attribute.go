@@ -50,9 +50,11 @@ func stat(name string) (fileID, bool) {
 // Find names the container of each process, of those whose ids and usage files are
 // given; a process of none of them is not in the answer.
 //
-// A process is known by its control group, of which version soever, whose path has the
-// container's id in it. Where a runtime names groups otherwise, it is known by the
-// usage file that is mounted in its root: no other container has that one.
+// A process is known by the usage file that is mounted in its root: no other container has
+// that one. Where its root is another (it has changed it), or can't be seen, it is known by its
+// control group, of which version soever, whose path has the container's id in it. That
+// comes second: whoever is root enough to move to another container's group would be on
+// that one's account.
 func (o *Owners) Find(pids []int, usageFiles map[string]string) map[int]string {
 	var mounted map[fileID]string
 	found := make(map[int]string, len(pids))
@@ -103,16 +105,39 @@ func (o *Owners) started(pid int) (string, bool) {
 }
 
 func (o *Owners) look(pid int, containers map[string]string, mounted map[fileID]string) string {
-	text, err := fs.ReadFile(o.proc, strconv.Itoa(pid)+"/cgroup")
-	if err == nil {
-		if id := fromCgroup(string(text), containers); id != "" {
+	name := strconv.Itoa(pid)
+	if id := o.lookAt(name, containers, mounted); id != "" || !o.firstEnded(name) {
+		return id
+	}
+	// A process whose first thread has ended is seen by the others.
+	threads, err := fs.ReadDir(o.proc, name+"/task")
+	if err != nil {
+		return ""
+	}
+	for _, t := range threads {
+		if id := o.lookAt(name+"/task/"+t.Name(), containers, mounted); id != "" {
 			return id
 		}
 	}
-	if id, ok := o.inode(path.Join(strconv.Itoa(pid), "root", limiter.ContainerUsagePath)); ok {
-		return mounted[id]
-	}
 	return ""
+}
+
+func (o *Owners) lookAt(name string, containers map[string]string, mounted map[fileID]string) string {
+	if file, ok := o.inode(path.Join(name, "root", limiter.ContainerUsagePath)); ok && mounted[file] != "" {
+		return mounted[file]
+	}
+	text, err := fs.ReadFile(o.proc, name+"/cgroup")
+	if err != nil {
+		return ""
+	}
+	return fromCgroup(string(text), containers)
+}
+
+// firstEnded says whether a process' first thread is a zombie.
+func (o *Owners) firstEnded(name string) bool {
+	text, err := fs.ReadFile(o.proc, name+"/stat")
+	rest := bytes.TrimLeft(text[bytes.LastIndexByte(text, ')')+1:], " ")
+	return err == nil && len(rest) > 0 && rest[0] == 'Z'
 }
 
 // fromCgroup finds a container's id in /proc/<pid>/cgroup. The outermost that

@@ -59,8 +59,18 @@ func TestOwners(t *testing.T) {
 	played(t, proc, "12", "502", "0::/elsewhere")
 	require.NoError(t, os.WriteFile(filepath.Join(proc, "12/root/usr/local/vgpu/usage"), nil, 0o644)) // another's
 	played(t, proc, "13", "503", "0::/elsewhere")
+	// One that has moved to another container's group is not on that one's account.
+	played(t, proc, "15", "505", "0::/kubepods/"+idA)
+	require.NoError(t, os.Link(files[idB], filepath.Join(proc, "15/root/usr/local/vgpu/usage")))
+	// One whose first thread has ended: by the groups of version 1 it is nowhere.
+	played(t, proc, "16", "506", "4:devices:/\n")
+	stat := "16 (x) Z " + strings.Repeat("0 ", 18) + "506 0 0\n"
+	require.NoError(t, os.WriteFile(filepath.Join(proc, "16/stat"), []byte(stat), 0o644))
+	require.NoError(t, os.MkdirAll(filepath.Join(proc, "16/task/17"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(proc, "16/task/17/cgroup"), []byte("4:devices:/kubepods/"+idA+"\n"), 0o644))
 
 	o := NewOwners(proc)
+	assert.Equal(t, map[int]string{15: idB, 16: idA}, o.Find([]int{15, 16}, files))
 	pids := []int{10, 11, 12, 13, 14}
 	assert.Equal(t, map[int]string{10: idA, 11: idB}, o.Find(pids, files))
 
@@ -68,6 +78,7 @@ func TestOwners(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(proc, "10/cgroup")))
 	assert.Equal(t, map[int]string{10: idA, 11: idB}, o.Find(pids, files))
 	assert.Equal(t, map[int]string{11: idB}, o.Find(pids, map[string]string{idB: files[idB]}))
+	require.NoError(t, os.Remove(filepath.Join(proc, "11/root/usr/local/vgpu/usage")))
 	played(t, proc, "11", "900", "0::/kubepods/"+idA)
 	assert.Equal(t, idA, o.Find(pids, files)[11], "the PID has come again")
 	require.NoError(t, os.RemoveAll(filepath.Join(proc, "11")))
