@@ -86,6 +86,9 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	published.guard = guard
 	// Also where shares of compute time are not enforced: it finds memory that is not charged.
 	then = append(then, guard.Run, published.run, coreLoop(ledger, inventory, log).Run)
+	if err := o.startAudit(ledger, inventory, plugin, &then, log); err != nil {
+		return err
+	}
 	if o.DevicePluginDir != "" {
 		policy := func() deviceplugin.Policy { return o.policy(published.now().Settings) }
 		offers := newKubelet(&o, links{inventory}, policy, guard, log)

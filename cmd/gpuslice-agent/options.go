@@ -72,6 +72,9 @@ type options struct {
 	SwitchNamespaces       []string
 	HighPriorityNamespaces []string
 	HealthAddress          string
+	AuditInterval          time.Duration
+	OnViolation            string
+	ViolationGrace         time.Duration
 	LogLevel, LogFormat    string
 }
 
@@ -140,6 +143,9 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.ExemptNamespaces, "exempt-namespaces", nil, "`namespaces` whose pods are left alone: they may use whole cards without a grant")
 	f.StringSliceVar(&o.SwitchNamespaces, "disable-control-namespaces", nil, "`namespaces` whose pods may switch their limiter off by CUDA_DISABLE_CONTROL=true, * for all; such a container gets the cards of its grant and is held to nothing; each is logged")
 	f.StringSliceVar(&o.HighPriorityNamespaces, "high-priority-namespaces", nil, "`namespaces` whose containers others stand back for while they are at work on a card; what a container says of its own priority is not believed")
+	f.DurationVar(&o.AuditInterval, "audit-interval", 5*time.Second, "time between two comparisons of what runs on the cards, by NVML and the kernel, with what was granted, at least 1s; 0 makes none")
+	f.StringVar(&o.OnViolation, "on-violation", violationReport, "`what` is done about a container whose processes are on a card without a grant, go past the limiter, have more memory than granted by NVML's count, or have spoilt their usage file: report (metric, event, log) or kill (that, and after --violation-grace SIGKILL to those processes; never to the host's or an exempt namespace's)")
+	f.DurationVar(&o.ViolationGrace, "violation-grace", 30*time.Second, "time that a violation may last before --on-violation=kill ends it, 0 to 24h")
 	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`host:port` of /healthz and /readyz; empty serves none")
 	f.StringVar(&o.LogLevel, "log-level", "info", "the least `level` of the agent's own log: debug, info, warn or error")
 	f.StringVar(&o.LogFormat, "log-format", "text", "the log's `format`: text or json")
@@ -239,6 +245,7 @@ func (o *options) validate() error {
 		c.want("disable-control-namespaces", namespace == "*" || labelPattern.MatchString(namespace), "names of namespaces, or *", namespace)
 	}
 	c.matches("high-priority-namespaces", labelPattern, "names of namespaces", o.HighPriorityNamespaces...)
+	o.validateAudit(&c)
 	c.want("health-address", o.HealthAddress == "" || isAddress(o.HealthAddress), "host:port or nothing", o.HealthAddress)
 	_, known := logLevels[o.LogLevel]
 	c.want("log-level", known, "debug, info, warn or error", o.LogLevel)

@@ -11,9 +11,9 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/node"
 )
 
-// register makes the publisher of the node's annotations and labels; nil: there is no
-// API server to tell.
-func (o *options) register(p *publisher, log *slog.Logger) (*noderegister.Publisher, error) {
+// apiServer says how to reach the API server; nil: there is none, or no way that works and
+// the agent is to go on without.
+func (o *options) apiServer(log *slog.Logger) (*noderegister.ClientConfig, error) {
 	// What client-go calls being in a cluster (rest.InClusterConfig).
 	inPod := os.Getenv("KUBERNETES_SERVICE_HOST") != "" && os.Getenv("KUBERNETES_SERVICE_PORT") != ""
 	switch {
@@ -23,12 +23,27 @@ func (o *options) register(p *publisher, log *slog.Logger) (*noderegister.Publis
 		log.Info("schedulers are not told of the cards: no --kubeconfig, and no service account of a pod")
 		return nil, nil
 	}
-	client, err := noderegister.NewClient(noderegister.ClientConfig{Kubeconfig: o.Kubeconfig, UserAgent: "gpuslice-agent/" + version.String()})
+	config := &noderegister.ClientConfig{Kubeconfig: o.Kubeconfig, UserAgent: "gpuslice-agent/" + version.String()}
+	_, err := config.Load()
 	if err != nil && o.KubernetesAPI == apiAuto {
 		// The node is guarded without.
 		log.Warn("schedulers are not told of the cards; --kubernetes-api=off says that it is meant", "error", err)
 		return nil, nil
 	}
+	if err != nil {
+		return nil, fmt.Errorf("--kubernetes-api=%s: %w", o.KubernetesAPI, err)
+	}
+	return config, nil
+}
+
+// register makes the publisher of the node's annotations and labels; nil: there is no
+// API server to tell.
+func (o *options) register(p *publisher, log *slog.Logger) (*noderegister.Publisher, error) {
+	config, err := o.apiServer(log)
+	if err != nil || config == nil {
+		return nil, err
+	}
+	client, err := noderegister.NewClient(*config)
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes-api=%s: %w", o.KubernetesAPI, err)
 	}

@@ -25,6 +25,9 @@ const (
 var limits = map[string]map[string]any{
 	"node-config-file":           {"pattern": "^(/.*)?$"},
 	"inventory-interval":         {"pattern": `^([0-9.]+(ns|us|µs|ms|s|m|h))+$`},
+	"audit-interval":             {"pattern": `^(0|([0-9.]+(ns|us|µs|ms|s|m|h))+)$`},
+	"violation-grace":            {"pattern": `^(0|([0-9.]+(ns|us|µs|ms|s|m|h))+)$`},
+	"on-violation":               {"enum": []string{"report", "kill"}},
 	"limiter-mode":               {"enum": []string{"preload", "library", "auto"}},
 	"device-injection":           {"enum": []string{"auto", "cdi", "envvar"}},
 	"allocation-policy":          {"enum": []string{"packed", "spread"}},

@@ -38,15 +38,15 @@ const callTimeout = 10 * time.Second
 
 // NewClient returns a client. It doesn't call the API server.
 func NewClient(c ClientConfig) (Client, error) {
-	config, err := c.load()
+	config, err := c.Load()
 	if err != nil {
 		return nil, err
 	}
 	return newClient(config, c.UserAgent)
 }
 
-// load finds the API server and the credentials.
-func (c ClientConfig) load() (*rest.Config, error) {
+// Load finds the API server and the credentials, also for other clients of the agent.
+func (c ClientConfig) Load() (*rest.Config, error) {
 	if c.Kubeconfig != "" {
 		config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
 		if err != nil {

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/monitor/audit"
+	"github.com/gpuslice/gpuslice/monitor/audit/podevents"
+	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/claimed"
+)
+
+// What is done about violations (--on-violation).
+const (
+	violationReport = "report"
+	violationKill   = "kill"
+)
+
+// longestGrace is the most that --violation-grace can be.
+const longestGrace = 24 * time.Hour
+
+func (o *options) validateAudit(c *checks) {
+	c.want("audit-interval", o.AuditInterval == 0 || o.AuditInterval >= time.Second, "0 or at least 1s", o.AuditInterval)
+	c.want("on-violation", o.OnViolation == violationReport || o.OnViolation == violationKill, "report or kill", o.OnViolation)
+	c.want("on-violation", o.OnViolation != violationKill || o.AuditInterval > 0, "report with --audit-interval=0", o.OnViolation)
+	c.want("violation-grace", o.ViolationGrace >= 0 && o.ViolationGrace <= longestGrace, "0 to 24h", o.ViolationGrace)
+}
+
+// audit compares what runs with what was granted; events may be nil.
+func (o *options) audit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nriplugin.Plugin, events audit.Events, log *slog.Logger) *audit.Auditor {
+	container := func(id string) (audit.Container, bool, bool) {
+		told, known := plugin.Container(id)
+		return audit.Container{ID: id, Namespace: told.Namespace, Pod: told.Pod, PodUID: told.PodUID, Name: told.Name}, told.Exempt, known
+	}
+	return audit.New(audit.Config{
+		Interval: o.AuditInterval, Grace: o.ViolationGrace, Kill: o.OnViolation == violationKill,
+		Devices:   inventory.Processes,
+		Claims:    func(ctx context.Context) ([]audit.Claim, error) { return auditedClaims(ctx, ledger) },
+		Inspector: audit.NewInspector("/proc", o.LibraryDir, container),
+		Guarded:   func() error { return errors.Join(plugin.Ready(), inMachineNamespace()) },
+		Events:    events,
+		Log:       log,
+	})
+}
+
+// inMachineNamespace says whether the numbers of processes that NVML tells mean something
+// here.
+func inMachineNamespace() error {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
+		return fmt.Errorf("look at the PID namespace: %w", err)
+	}
+	if st.Ino != claimed.MachineNamespace {
+		return errors.New("gpuslice-agent is not in the machine's PID namespace: set hostPID: true in its pod")
+	}
+	return nil
+}
+
+// auditedClaims are the ledger's containers that count. One that has ended, whose folder
+// is there still, has no grant any more.
+func auditedClaims(ctx context.Context, ledger *grant.Ledger) ([]audit.Claim, error) {
+	snapshot, err := ledger.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []audit.Claim
+	for _, e := range snapshot.Entries {
+		if e.State == grant.StateReleased {
+			continue
+		}
+		folder := ledger.Folder(e.ContainerID)
+		c := audit.Claim{
+			Container: audit.Container{ID: e.ContainerID, Namespace: e.PodNamespace, Pod: e.PodName, PodUID: e.PodUID, Name: e.Container},
+			UsageFile: filepath.Join(folder, "usage"), Uncontrolled: e.Mode == string(oci.EnforceNone),
+		}
+		// The file is what its processes follow, and is changed with the grant.
+		limits, err := limiter.ReadLimits(filepath.Join(folder, "limits"))
+		if errors.Is(err, fs.ErrNotExist) && e.State == grant.StateActive {
+			continue // just removed
+		}
+		c.Unknown = err != nil || e.State != grant.StateActive
+		for _, d := range limits.Devices {
+			c.Devices = append(c.Devices, audit.Device{UUID: d.UUID, LimitBytes: d.MemoryLimitBytes, ContextBytes: d.ContextBytes})
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+// podEvents makes the recorder of the pods' events; nil: there is no API server.
+func (o *options) podEvents(log *slog.Logger) (*podevents.Recorder, error) {
+	client, err := o.apiServer(slog.New(slog.DiscardHandler)) // register has said why there is none
+	if err != nil || client == nil {
+		return nil, err
+	}
+	config, err := client.Load()
+	if err != nil {
+		return nil, err
+	}
+	config.UserAgent = client.UserAgent
+	return podevents.New(config, o.NodeName, log)
+}
+
+// startAudit has what runs compared with what was granted, as the options say.
+func (o *options) startAudit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nriplugin.Plugin, then *background, log *slog.Logger) error {
+	if o.AuditInterval == 0 {
+		return nil
+	}
+	recorder, err := o.podEvents(log)
+	if err != nil {
+		return err
+	}
+	var events audit.Events // an interface that is nil, not one of a nil pointer
+	if recorder != nil {
+		events = recorder
+		*then = append(*then, recorder.Run)
+	}
+	*then = append(*then, o.audit(ledger, inventory, plugin, events, log).Run)
+	return nil
+}

@@ -1,0 +1,132 @@
+package audit
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gpuslice/gpuslice/oci/claimed"
+)
+
+const (
+	cardA = "GPU-00000001-5151-4000-8000-000000000001"
+	cardB = "GPU-00000002-5151-4000-8000-000000000002"
+	migA  = "MIG-00000001-5151-5000-8000-020100000001"
+	mib   = 1 << 20
+)
+
+func granted(id string, devices ...Device) *Claim {
+	return &Claim{Container: Container{ID: id, Namespace: "ns", Pod: "p-" + id, PodUID: "u-" + id, Name: "main"}, Devices: devices}
+}
+
+func limit(uuid string, mibs uint64) Device {
+	return Device{UUID: uuid, LimitBytes: mibs * mib, ContextBytes: 400 * mib}
+}
+
+func proc(pid int, container string, l Limiter, on ...string) Process {
+	p := Process{Process: claimed.Process{PID: pid, Start: uint64(pid) * 10}, Name: "python", Container: Container{ID: container}, Limiter: l}
+	for _, uuid := range on {
+		if p.Devices == nil {
+			p.Devices = map[string]Memory{}
+		}
+		p.Devices[uuid] = Memory{Bytes: 100 * mib, Known: true}
+	}
+	return p
+}
+
+func (p Process) with(change func(*Process)) Process { change(&p); return p }
+
+// found is a finding in a few words.
+type found struct {
+	kind      Kind
+	container string
+	pids      []int
+	spared    bool
+}
+
+func TestFind(t *testing.T) {
+	unknown, free := granted("a"), granted("a", limit(cardA, 1000))
+	unknown.Unknown, free.Uncontrolled = true, true
+	damaged := granted("a", limit(cardA, 1000))
+	damaged.Damage = "spoilt"
+	a := granted("a", limit(cardA, 1000))
+	driver := func(p *Process) { p.Driver = true }
+	holds := func(uuid string, mibs uint64) func(*Process) {
+		return func(p *Process) { p.Devices = map[string]Memory{uuid: {mibs * mib, true}} }
+	}
+	for name, test := range map[string]struct {
+		claims    []*Claim
+		processes []Process
+		want      []found
+	}{
+		"nothing runs": {claims: []*Claim{a}},
+		"all is well":  {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, cardA), proc(2, "a", LimiterAbsent), proc(3, "a", LimiterUnknown).with(driver)}, nil},
+		"a container without a grant": {[]*Claim{a}, []Process{proc(1, "x", LimiterUnknown, cardA), proc(2, "x", LimiterUnknown, cardB), proc(3, "y", LimiterUnknown, cardA)},
+			[]found{{UngrantedProcess, "x", []int{1, 2}, false}, {UngrantedProcess, "y", []int{3}, false}}},
+		"it is on no card":                {nil, []Process{proc(1, "x", LimiterAbsent)}, nil},
+		"its namespace is exempt":         {nil, []Process{proc(1, "x", LimiterAbsent, cardA).with(func(p *Process) { p.Exempt = true })}, nil},
+		"its pod is not known":            {nil, []Process{proc(1, "x", LimiterAbsent, cardA).with(func(p *Process) { p.Spared = "not known" })}, []found{{UngrantedProcess, "x", []int{1}, true}}},
+		"another card than was granted":   {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, cardA, cardB)}, []found{{UngrantedProcess, "a", []int{1}, false}}},
+		"a card, where a MIG device was":  {[]*Claim{granted("a", limit(migA, 1000))}, []Process{proc(1, "a", LimiterPresent, cardA)}, []found{{UngrantedProcess, "a", []int{1}, false}}},
+		"a MIG device":                    {[]*Claim{granted("a", limit(migA, 1000))}, []Process{proc(1, "a", LimiterPresent, migA)}, nil},
+		"processes of the host":           {nil, []Process{proc(1, "", LimiterUnknown, cardA), proc(2, "", LimiterUnknown, cardA), proc(3, "", LimiterUnknown)}, []found{{HostProcess, "", []int{1}, true}, {HostProcess, "", []int{2}, true}}},
+		"on a card without the limiter":   {[]*Claim{a}, []Process{proc(1, "a", LimiterAbsent, cardA), proc(2, "a", LimiterPresent, cardA)}, []found{{NoLimiter, "a", []int{1}, false}}},
+		"the driver without the limiter":  {[]*Claim{a}, []Process{proc(1, "a", LimiterAbsent).with(driver)}, []found{{NoLimiter, "a", []int{1}, false}}},
+		"another in the limiter's place":  {[]*Claim{a}, []Process{proc(1, "a", LimiterForeign, cardA), proc(2, "a", LimiterAbsent, cardA)}, []found{{NoLimiter, "a", []int{1, 2}, true}}},
+		"its limiter was switched off":    {[]*Claim{free}, []Process{proc(1, "a", LimiterAbsent, cardA).with(holds(cardA, 90000))}, nil},
+		"its grant is not known":          {[]*Claim{unknown}, []Process{proc(1, "a", LimiterAbsent, cardA, cardB)}, nil},
+		"its limiter could not be seen":   {[]*Claim{a}, []Process{proc(1, "a", LimiterUnknown, cardA)}, nil},
+		"the whole limit and a tolerance": {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(cardA, 1120))}, nil},
+		"above the tolerance":             {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(cardA, 1121))}, []found{{OverLimit, "a", []int{1}, false}}},
+		"two processes together": {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(cardA, 621)), proc(2, "a", LimiterPresent).with(holds(cardA, 600))},
+			[]found{{OverLimit, "a", []int{1, 2}, false}}},
+		"two containers on one card":   {[]*Claim{a, granted("b", limit(cardA, 1000))}, []Process{proc(1, "a", LimiterPresent).with(holds(cardA, 900)), proc(2, "b", LimiterPresent).with(holds(cardA, 900))}, nil},
+		"numbers that no card has":     {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(cardA, 1<<43)), proc(2, "a", LimiterPresent).with(holds(cardA, 1<<43))}, []found{{OverLimit, "a", []int{1, 2}, false}}},
+		"memory that is not known":     {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(func(p *Process) { p.Devices = map[string]Memory{cardA: {Bytes: 1 << 50}} })}, nil},
+		"a usage file that is damaged": {[]*Claim{damaged}, []Process{proc(1, "a", LimiterPresent, cardA), proc(2, "a", LimiterPresent)}, []found{{DamagedUsageFile, "a", []int{1}, false}}},
+		"and nobody on a card":         {[]*Claim{damaged}, nil, []found{{DamagedUsageFile, "a", nil, false}}},
+	} {
+		look := Look{Claims: map[string]*Claim{}, Processes: test.processes}
+		for _, c := range test.claims {
+			look.Claims[c.ID] = c
+		}
+		var got []found
+		for _, f := range Find(look) {
+			one := found{kind: f.Kind, container: f.Container.ID}
+			for _, o := range f.Offenders {
+				one.pids = append(one.pids, o.PID)
+				one.spared = one.spared || o.Spared != ""
+			}
+			got = append(got, one)
+			assert.NotEmpty(t, f.Detail, name)
+		}
+		assert.Equal(t, test.want, got, name)
+	}
+}
+
+// Names are the tenant's: they end up quoted, and what they say stays a name.
+func TestFindQuotesNames(t *testing.T) {
+	p := proc(1, "x", LimiterUnknown, cardA)
+	p.Name = "a\nlevel=ERROR \x1b[2J"
+	f := Find(Look{Processes: []Process{p}})
+	assert.Contains(t, f[0].Detail, `("a\nlevel=ERROR \x1b[2J")`)
+}
+
+func TestTolerance(t *testing.T) {
+	assert.EqualValues(t, 20*mib+2*100*mib, tolerance(limit(cardA, 1000), 2))
+	assert.EqualValues(t, 20*mib+32*mib, tolerance(Device{LimitBytes: 1000 * mib, ContextBytes: mib}, 1), "small contexts are rounded too")
+	assert.EqualValues(t, 20*mib+640*mib, tolerance(Device{LimitBytes: 1000 * mib}, 1), "a context that is not charged")
+}
+
+// A limit that is lowered below what is in use takes nothing away; what is given back
+// then does not come again.
+func TestAllow(t *testing.T) {
+	allowed := uint64(0)
+	for _, step := range []struct{ limit, observed, want uint64 }{
+		{1000, 1200, 1000}, {1000, 900, 1000}, {500, 900, 900}, {500, 950, 900}, {500, 700, 700},
+		{500, 900, 700}, {500, 100, 500}, {500, 600, 500}, {2000, 600, 2000}, {2000, 3000, 2000},
+	} {
+		allowed = allow(allowed, step.limit, step.observed)
+		assert.Equal(t, step.want, allowed, "%+v", step)
+	}
+}

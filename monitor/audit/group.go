@@ -1,0 +1,92 @@
+package audit
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// group is what a process' control group says of its container.
+type group struct {
+	// container is the runtime's id of it; pod says that it is a pod's, podUID whose if
+	// the path tells.
+	container string
+	pod       bool
+	podUID    string
+}
+
+func (g group) none() bool { return g.container == "" && !g.pod }
+
+var (
+	containerPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	// A pod's: with systemd's "_" for "-", or the hash of a static pod.
+	podPattern = regexp.MustCompile(`pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?$`)
+)
+
+// parseGroups reads /proc/<pid>/cgroup, of version 1 or 2. The outermost group that names
+// a container counts: what is below its own a container may have named itself. known
+// says of an id that doesn't look like one whether it is one.
+//
+//	0::/kubepods.slice/kubepods-pod0f8f….slice/cri-containerd-<id>.scope
+//	4:devices:/docker/<id>
+func parseGroups(text string, known func(id string) bool) group {
+	var best group
+	for line := range strings.Lines(text) {
+		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		_, path, _ := strings.Cut(rest, ":")
+		g := parseGroup(path, known)
+		if g.container != "" {
+			return g
+		}
+		if best.none() {
+			best = g
+		}
+	}
+	return best
+}
+
+func parseGroup(path string, known func(id string) bool) (g group) {
+	for part := range strings.SplitSeq(path, "/") {
+		g.pod = g.pod || strings.HasPrefix(part, "kubepods")
+		if uid := podPattern.FindStringSubmatch(part); g.pod && uid != nil {
+			g.podUID = strings.ReplaceAll(uid[1], "_", "-")
+		}
+		id := strings.TrimSuffix(part, ".scope")
+		last := id[strings.LastIndexAny(id, "-:")+1:] // cri-containerd-<id>, k8s.io:…:<id>
+		for _, id := range []string{id, last} {
+			if id != "" && (containerPattern.MatchString(id) || known(id)) {
+				g.container = id
+				return g
+			}
+		}
+	}
+	return g
+}
+
+// generations is how far a process' ancestors are looked at.
+const generations = 64
+
+// groupOf finds the container of a process that no claim's is, by its control group or,
+// where that tells nothing, by those of its ancestors in PID namespaces other than the
+// host's: a process that left its container's group has not left its family.
+func (i *Inspector) groupOf(s status, dir string, known func(string) bool) group {
+	for range generations {
+		text, err := os.ReadFile(filepath.Join(string(i.proc), dir, "cgroup"))
+		if err == nil {
+			if g := parseGroups(string(text), known); !g.none() {
+				return g
+			}
+		}
+		namespace, err := i.proc.namespace(dir)
+		if err != nil || namespace == i.host || s.parent <= 0 {
+			return group{}
+		}
+		dir = strconv.Itoa(s.parent)
+		if s, err = i.proc.stat(dir); err != nil {
+			return group{}
+		}
+	}
+	return group{}
+}

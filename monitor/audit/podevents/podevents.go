@@ -1,0 +1,80 @@
+// Package podevents tells people of violations by events of their pods, where they look
+// first when something ends. It is apart from the audit, for it alone needs client-go.
+package podevents
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+
+	"github.com/gpuslice/gpuslice/monitor/audit"
+)
+
+// Component is who the events say that they are from.
+const Component = "gpuslice-agent"
+
+// So many events of one pod are sent at once, and one in so long after that: a tenant can
+// begin a new violation every few seconds, and the API server is everybody's.
+const (
+	burst = 10
+	every = time.Minute
+	// longest is what the API server takes of a message.
+	longest = 1024
+)
+
+// Recorder is an audit.Events. Events that are the same are counted up and not sent anew,
+// and what can't be sent is tried again and then dropped.
+type Recorder struct {
+	broadcaster record.EventBroadcaster
+	recorder    record.EventRecorderLogger
+	sink        record.EventSink
+}
+
+// New makes a recorder of a node's agent; it calls the API server once Run does.
+func New(config *rest.Config, node string, log *slog.Logger) (*Recorder, error) {
+	config = rest.CopyConfig(config)
+	config.Timeout = 10 * time.Second
+	config.QPS, config.Burst = 2, 10
+	config.WarningHandler = rest.NoWarnings{}
+	client, err := typed.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes client for events: %w", err)
+	}
+	ctx := klog.NewContext(context.Background(), logr.FromSlogHandler(log.Handler()))
+	b := record.NewBroadcaster(record.WithContext(ctx), record.WithCorrelatorOptions(record.CorrelatorOptions{
+		BurstSize: burst, QPS: float32(1 / every.Seconds()),
+	}))
+	return &Recorder{
+		broadcaster: b,
+		recorder:    b.NewRecorder(nil, corev1.EventSource{Component: Component, Host: node}),
+		sink:        &typed.EventSinkImpl{Interface: client.Events("")},
+	}, nil
+}
+
+// Run sends events until the context ends.
+func (r *Recorder) Run(ctx context.Context) {
+	r.broadcaster.StartRecordingToSink(r.sink)
+	<-ctx.Done()
+	r.broadcaster.Shutdown()
+}
+
+// Warn implements audit.Events.
+func (r *Recorder) Warn(c audit.Container, reason, message string) {
+	if len(message) > longest {
+		message = message[:longest-len("…")] + "…"
+	}
+	of := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: c.Namespace, Name: c.Pod, UID: types.UID(c.PodUID)}
+	if c.Name != "" {
+		of.FieldPath = fmt.Sprintf("spec.containers{%s}", c.Name)
+	}
+	r.recorder.Event(of, corev1.EventTypeWarning, reason, message)
+}
