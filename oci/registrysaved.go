@@ -57,8 +57,11 @@ func NewSavedRegistry(cfg RegistryConfig, path string) (*Registry, error) {
 // readSnapshot reads a file; nil where there is none that can be read.
 func readSnapshot(path string) *savedSnapshot {
 	data, err := os.ReadFile(path)
-	saved := &savedSnapshot{}
-	if err != nil || json.Unmarshal(data, saved) != nil {
+	if err != nil {
+		return nil
+	}
+	saved := decodeSnapshot(data)
+	if saved == nil {
 		return nil
 	}
 	for _, d := range saved.Devices {

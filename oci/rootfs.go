@@ -135,6 +135,9 @@ func ownPreload(root *os.File) (string, error) {
 		return "", err
 	}
 	defer handle.Close()
+	if info, err := handle.Stat(); err == nil && info.Size() == 0 {
+		return "", nil // as runc leaves one where a container's was mounted
+	}
 	f, err := pathrs.Reopen(handle, unix.O_RDONLY|unix.O_CLOEXEC)
 	if err != nil {
 		return "", fmt.Errorf("read the image's own %s: %w", limiter.ContainerPreloadPath, err)

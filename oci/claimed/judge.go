@@ -1,14 +1,17 @@
 package claimed
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/oci/internal/jsonread"
 )
 
 // Judge finds out whether the container of a claim can still use its card.
@@ -104,9 +107,35 @@ func InitOf(dir string) (Process, bool) {
 			continue
 		}
 		defer f.Close()
-		return decodeInit(json.NewDecoder(f))
+		begin := make([]byte, initBytes)
+		n, _ := f.Read(begin) // what is wrong with the file is said below
+		if found, known := quickInit(begin[:n]); known {
+			return found, true
+		}
+		return decodeInit(json.NewDecoder(io.MultiReader(bytes.NewReader(begin[:n]), f)))
 	}
 	return Process{}, false
+}
+
+// initBytes is where runc's and crun's states have said what is wanted, and go on.
+const initBytes = 1024
+
+// quickInit reads the beginning of a state without encoding/json. It knows nothing of one
+// that says it later or otherwise.
+func quickInit(begin []byte) (found Process, known bool) {
+	r := jsonread.New(begin)
+	r.Object([]string{"init_process_pid", "pid", "init_process_start", "process-start-time"}, func(name string) {
+		switch name {
+		case "init_process_pid", "pid":
+			found.PID = int(r.Int(0))
+		default:
+			found.Start = r.Uint(64)
+		}
+		if known = found.PID != 0 && found.Start != 0; known {
+			r.Fail() // the rest is of no interest
+		}
+	})
+	return found, known
 }
 
 // decodeInit reads no further than it has to: runc's state holds the whole config, and

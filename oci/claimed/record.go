@@ -2,7 +2,6 @@ package claimed
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -67,9 +66,9 @@ func uptime() (int64, error) {
 
 // Write puts the record into a claim's folder that nobody else sees yet.
 func (r Record) Write(dir string) error {
-	data, err := json.MarshalIndent(r, "", "  ")
+	data, err := r.encode()
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, RecordName), append(data, '\n'), 0o600)
+		err = os.WriteFile(filepath.Join(dir, RecordName), data, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", RecordName, err)
@@ -88,8 +87,8 @@ func Read(dir string) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	var r Record
-	if err := json.Unmarshal(data, &r); err != nil {
+	r, err := decodeRecord(data)
+	if err != nil {
 		return Record{}, fmt.Errorf("%w: %s: %w", ErrDamaged, path, err)
 	}
 	if r.Nonce == "" {

@@ -37,27 +37,33 @@ type Cards struct {
 // nodeFile is what is read of node.json, which the agent writes (monitor/node) and
 // `gpuslice cards` prints. That package knows NVML, which this program does without.
 type nodeFile struct {
-	Version   int       `json:"version"`
-	WrittenAt time.Time `json:"writtenAt"`
-	BootID    string    `json:"bootID"`
-	Devices   []struct {
-		UUID        string `json:"uuid"`
-		Card        string `json:"card"`
-		MemoryMiB   int64  `json:"memoryMiB"`
-		CorePercent int    `json:"cores"`
-		Slots       int    `json:"slots"`
-	} `json:"devices"`
-	Node struct {
-		Cards []struct {
-			UUID      string `json:"uuid"`
-			Index     int    `json:"index"`
-			MemoryMiB int64  `json:"memoryMiB"`
-			MIG       []struct {
-				UUID string `json:"uuid"`
-			} `json:"mig"`
-		} `json:"cards"`
+	Version   int          `json:"version"`
+	WrittenAt time.Time    `json:"writtenAt"`
+	BootID    string       `json:"bootID"`
+	Devices   []nodeDevice `json:"devices"`
+	Node      struct {
+		Cards []nodeCard `json:"cards"`
 	} `json:"node"`
 	ContextMiB map[string]int64 `json:"contextMiB"`
+}
+
+type nodeDevice struct {
+	UUID        string `json:"uuid"`
+	Card        string `json:"card"`
+	MemoryMiB   int64  `json:"memoryMiB"`
+	CorePercent int    `json:"cores"`
+	Slots       int    `json:"slots"`
+}
+
+type nodeCard struct {
+	UUID      string    `json:"uuid"`
+	Index     int       `json:"index"`
+	MemoryMiB int64     `json:"memoryMiB"`
+	MIG       []nodeMIG `json:"mig"`
+}
+
+type nodeMIG struct {
+	UUID string `json:"uuid"`
 }
 
 // nodeFileVersion is that of monitor/node.
@@ -65,9 +71,12 @@ const nodeFileVersion = 2
 
 // decodeNode reads a node.json.
 func decodeNode(data []byte) (nodeFile, error) {
-	var f nodeFile
-	if err := json.Unmarshal(data, &f); err != nil {
-		return f, err
+	f, read := readNode(data)
+	if !read {
+		f = nodeFile{}
+		if err := json.Unmarshal(data, &f); err != nil {
+			return f, err
+		}
 	}
 	if f.Version != nodeFileVersion {
 		return f, fmt.Errorf("its version is %d, and this program knows %d: install gpuslice's programs of one version", f.Version, nodeFileVersion)
@@ -172,9 +181,14 @@ func (i Inventory) Cards(ctx context.Context) (Cards, error) {
 // cached is what the cache says. One that is damaged or of another boot says nothing.
 func (i Inventory) cached(boot bootState) (Cards, bool) {
 	data, err := os.ReadFile(i.CachePath)
-	var cache cardCache
-	if err != nil || json.Unmarshal(data, &cache) != nil {
+	if err != nil {
 		return Cards{}, false
+	}
+	cache, read := readCardCache(data)
+	if !read {
+		if cache = (cardCache{}); json.Unmarshal(data, &cache) != nil {
+			return Cards{}, false
+		}
 	}
 	if cache.ID != boot.ID || cache.Driver != boot.Driver || cache.GPUs != boot.GPUs {
 		return Cards{}, false

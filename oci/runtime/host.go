@@ -124,10 +124,11 @@ func knownLimiter(path, source, dir string, fronts bool) (Limiter, error) {
 	for _, name := range []string{"libvgpu.so", "libvgpu-cuda.so", "libvgpu-nvml.so"} {
 		of = append(of, identity(filepath.Join(filepath.Dir(source), name)))
 	}
-	var last installation
 	data, err := os.ReadFile(path)
-	if err == nil && json.Unmarshal(data, &last) == nil && slices.Equal(of, last.Of) && last.Limiter.isThere(fronts) {
-		return last.Limiter, nil
+	if err == nil {
+		if last, read := readInstallation(data); read && slices.Equal(of, last.Of) && last.Limiter.isThere(fronts) {
+			return last.Limiter, nil
+		}
 	}
 	l, err := installLimiter(source, dir, fronts)
 	if err != nil {

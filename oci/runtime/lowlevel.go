@@ -24,7 +24,12 @@ func findLowLevel(candidates []string, path, self string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find the low-level runtime: look at this program: %w", err)
 	}
-	dirs := slices.DeleteFunc(append(filepath.SplitList(path), searchDirs...), func(dir string) bool { return !filepath.IsAbs(dir) })
+	dirs := []string{} // each once: PATH has most of the usual ones
+	for _, dir := range append(filepath.SplitList(path), searchDirs...) {
+		if filepath.IsAbs(dir) && !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
 	ourselves := false
 	for _, name := range candidates {
 		paths := []string{name}

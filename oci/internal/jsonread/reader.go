@@ -36,8 +36,8 @@ func (r *Reader) Ok() bool {
 	return !r.odd && r.at == len(r.data)
 }
 
-// fail leaves the document to encoding/json: nothing more is read.
-func (r *Reader) fail() {
+// Fail leaves the document to encoding/json: nothing more is read.
+func (r *Reader) Fail() {
 	r.odd = true
 	r.at = len(r.data)
 }
@@ -83,7 +83,7 @@ func (r *Reader) Null() bool {
 
 func (r *Reader) word(word string) {
 	if !strings.HasPrefix(string(r.data[r.at:min(len(r.data), r.at+len(word))]), word) {
-		r.fail()
+		r.Fail()
 		return
 	}
 	r.at += len(word)
@@ -98,7 +98,7 @@ func (r *Reader) Object(names []string, member func(name string)) {
 			switch {
 			case name == known:
 				if seen&(1<<i) != 0 {
-					r.fail() // encoding/json would join the two
+					r.Fail() // encoding/json would join the two
 					return
 				}
 				seen |= 1 << i
@@ -106,7 +106,7 @@ func (r *Reader) Object(names []string, member func(name string)) {
 				return
 			case len(name) == len(known) && name[0]|0x20 != known[0]|0x20:
 			case strings.EqualFold(name, known):
-				r.fail() // encoding/json takes it for known
+				r.Fail() // encoding/json takes it for known
 				return
 			}
 		}
@@ -119,7 +119,7 @@ func (r *Reader) Members(member func(name string)) {
 	seen := map[string]bool{}
 	r.members(func(name string) {
 		if seen[name] {
-			r.fail()
+			r.Fail()
 			return
 		}
 		seen[name] = true
@@ -136,12 +136,12 @@ func (r *Reader) members(member func(name string)) {
 	}
 	for first := true; !r.take('}'); first = false {
 		if r.odd || !first && !r.take(',') {
-			r.fail()
+			r.Fail()
 			return
 		}
 		name := r.Text()
 		if r.odd || name == "" || !r.take(':') {
-			r.fail() // or a name of no letters, which is nobody's
+			r.Fail() // or a name of no letters, which is nobody's
 			return
 		}
 		member(name)
@@ -156,7 +156,7 @@ func (r *Reader) List(item func()) {
 	}
 	for first := true; !r.take(']'); first = false {
 		if r.odd || !first && !r.take(',') {
-			r.fail()
+			r.Fail()
 			return
 		}
 		item()
@@ -167,7 +167,7 @@ func (r *Reader) List(item func()) {
 func (r *Reader) enter(begin byte) bool {
 	r.depth++
 	if r.depth > maxDepth || !r.take(begin) {
-		r.fail()
+		r.Fail()
 		return false
 	}
 	return true
@@ -194,7 +194,7 @@ func (r *Reader) Text() string {
 		if b == '\\' || b >= utf8.RuneSelf {
 			var text string
 			if json.Unmarshal(raw, &text) != nil {
-				r.fail()
+				r.Fail()
 			}
 			return text
 		}
@@ -209,7 +209,7 @@ func (r *Reader) quoted() []byte {
 	}
 	begin := r.at
 	if !r.take('"') {
-		r.fail()
+		r.Fail()
 		return nil
 	}
 	for r.at < len(r.data) {
@@ -219,16 +219,16 @@ func (r *Reader) quoted() []byte {
 		case b == '"':
 			return r.data[begin:r.at]
 		case b < ' ':
-			r.fail()
+			r.Fail()
 			return nil
 		case b == '\\':
 			if !r.escape() {
-				r.fail()
+				r.Fail()
 				return nil
 			}
 		}
 	}
-	r.fail()
+	r.Fail()
 	return nil
 }
 
@@ -266,7 +266,7 @@ func (r *Reader) Bool() bool {
 		return false
 	}
 	if !r.Null() {
-		r.fail()
+		r.Fail()
 	}
 	return false
 }
@@ -278,7 +278,7 @@ func (r *Reader) Int(bits int) int64 {
 	}
 	n, err := strconv.ParseInt(string(r.number()), 10, bits)
 	if err != nil {
-		r.fail()
+		r.Fail()
 	}
 	return n
 }
@@ -290,7 +290,7 @@ func (r *Reader) Uint(bits int) uint64 {
 	}
 	n, err := strconv.ParseUint(string(r.number()), 10, bits)
 	if err != nil {
-		r.fail()
+		r.Fail()
 	}
 	return n
 }
@@ -301,17 +301,17 @@ func (r *Reader) number() []byte {
 	begin := r.at
 	r.accept('-')
 	if !r.accept('0') && !r.digits() {
-		r.fail()
+		r.Fail()
 		return nil
 	}
 	if r.accept('.') && !r.digits() {
-		r.fail()
+		r.Fail()
 		return nil
 	}
 	if r.accept('e') || r.accept('E') {
 		_ = r.accept('+') || r.accept('-')
 		if !r.digits() {
-			r.fail()
+			r.Fail()
 			return nil
 		}
 	}
@@ -349,7 +349,7 @@ func (r *Reader) Raw() []byte {
 // Decode reads a value by encoding/json, of a type that is seldom there.
 func (r *Reader) Decode(into any) {
 	if raw := r.Raw(); !r.odd && json.Unmarshal(raw, into) != nil {
-		r.fail()
+		r.Fail()
 	}
 }
 
@@ -360,11 +360,11 @@ func (r *Reader) Skip() {
 		r.enter('{')
 		for first := true; !r.take('}'); first = false {
 			if r.odd || !first && !r.take(',') {
-				r.fail()
+				r.Fail()
 				return
 			}
 			if r.peek() != '"' || r.quoted() == nil || !r.take(':') {
-				r.fail()
+				r.Fail()
 				return
 			}
 			r.Skip()

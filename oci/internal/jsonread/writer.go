@@ -76,6 +76,12 @@ func (w *Writer) Int(n int64) {
 	w.Buf = strconv.AppendInt(w.Buf, n, 10)
 }
 
+// Uint writes a whole number.
+func (w *Writer) Uint(n uint64) {
+	w.item()
+	w.Buf = strconv.AppendUint(w.Buf, n, 10)
+}
+
 // Value writes any value, by encoding/json.
 func (w *Writer) Value(v any) {
 	var out bytes.Buffer
