@@ -81,7 +81,10 @@ func command() *cobra.Command {
 	}
 	c.PersistentFlags().String("state-dir", "/run/gpuslice", "the agent's state `folder`")
 	colorFlag(c)
-	c.AddCommand(statusCommand(), topologyCommand(), doctorCommand(), cardsCommand(), cdiCommand(), installCommand(), uninstallCommand())
+	c.AddCommand(
+		statusCommand(), topCommand(), topologyCommand(),
+		doctorCommand(), cardsCommand(), cdiCommand(), installCommand(), uninstallCommand(),
+	)
 	addClusterCommands(c)
 	config.Manual(c, nil)
 	return c

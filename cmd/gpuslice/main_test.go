@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -17,9 +18,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/config"
+	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
+	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
 func TestMain(m *testing.M) {
@@ -28,7 +31,29 @@ func TestMain(m *testing.M) {
 			os.Unsetenv(name)
 		}
 	}
+	if mode := os.Getenv(runAs); mode != "" {
+		os.Exit(runAsProgram(mode))
+	}
 	os.Exit(m.Run())
+}
+
+// runAs has the test's own binary be the program, for who wants a process.
+const runAs = "TEST_RUN_AS_GPUSLICE"
+
+func runAsProgram(mode string) int {
+	if mode != "panic" {
+		main()
+	}
+	// top, and its third reading panics.
+	readings := 0
+	err := topLive(context.Background(), term.Style{}, topOptions{interval: shortestInterval, by: &choice{value: "memory"}}, false, func(ctx context.Context) (view.Node, error) {
+		if readings++; readings == 3 {
+			panic("as the test wants it")
+		}
+		return view.Read(ctx, os.Args[1])
+	})
+	fmt.Fprintln(os.Stderr, err)
+	return 0
 }
 
 func gpuslice(args ...string) (status int, stdout, stderr string) {

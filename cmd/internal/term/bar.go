@@ -2,25 +2,24 @@ package term
 
 import "strings"
 
-// Bar is a part of a whole, drawn over so many cells with a label at its right end:
+// Bar is a part of a whole, drawn over so many cells beside a label:
 //
-//	[||||||||       30001/40960 MiB]
+//	[||||||||||||||          29.3/40.0G]
 //
-// A part that is not none has at least one stroke. The label wins over strokes. Below
-// eight cells, or those that the label needs, there is no bar but the label.
+// The strokes have the cells that the label leaves; a part that is not none has one at
+// least. Where there is no room for any there is the label alone.
 func (s Style) Bar(columns int, part float64, label string) string {
-	inner := columns - 2
-	if inner < max(6, Width(label)) {
-		return s.Paint(Heat(part), pad(Cut(label, columns), columns, true))
-	}
-	room := inner
+	room := columns - 2
 	if label != "" {
-		room = max(inner-Width(label)-1, 0)
+		room -= Width(label) + 1
+	}
+	if room < 1 {
+		return s.Paint(Heat(part), pad(Cut(label, columns), columns, true))
 	}
 	strokes := 0
 	if part > 0 { // also false of what isn't a number
-		strokes = min(max(int(min(part, 1)*float64(inner)+0.5), 1), room)
+		strokes = min(max(int(min(part, 1)*float64(room)+0.5), 1), room)
 	}
-	line := s.Paint(Heat(part), strings.Repeat("|", strokes)) + strings.Repeat(" ", inner-strokes-Width(label)) + label
-	return "[" + line + "]"
+	fill := columns - 2 - strokes - Width(label)
+	return "[" + s.Paint(Heat(part), strings.Repeat("|", strokes)) + strings.Repeat(" ", fill) + label + "]"
 }

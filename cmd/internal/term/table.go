@@ -15,12 +15,17 @@ type Column struct {
 	Right bool // numbers are
 	// Min is how far the column may be cut on a narrow terminal, in cells; 0: not at all.
 	Min int
+	// Bar is the width of the column's bars.
+	Bar int
 }
 
 // Cell is a text with a colour.
 type Cell struct {
 	Text  string
 	Color Color
+	// Bar makes it a bar of Part, with the text as its label.
+	Bar  bool
+	Part float64
 }
 
 // Table is rows under heads, as wide as what is in them. On a terminal it is made
@@ -28,7 +33,9 @@ type Cell struct {
 type Table struct {
 	Style
 	Columns []Column
-	rows    [][]Cell
+	// Selected is a row that is to be seen at once, counted from 1; 0: none.
+	Selected int
+	rows     [][]Cell
 }
 
 // Row adds a row of texts, [Cell]s, or what [fmt.Sprint] makes of others.
@@ -65,8 +72,15 @@ func (t *Table) Lines() []string {
 		heads[i] = Cell{Text: c.Head, Color: Bold}
 	}
 	lines := []string{t.line(heads, widths)}
-	for _, row := range t.rows {
-		lines = append(lines, t.line(row, widths))
+	for i, row := range t.rows {
+		if i+1 != t.Selected {
+			lines = append(lines, t.line(row, widths))
+			continue
+		}
+		plain := *t
+		plain.Colors = false
+		line := plain.line(row, widths)
+		lines = append(lines, "\x1b[7m"+pad(line, t.Style.Columns, false)+"\x1b[0m")
 	}
 	return lines
 }
@@ -79,7 +93,7 @@ func (t *Table) widths() []int {
 		widths[i] = Width(c.Head)
 		for _, row := range t.rows {
 			if i < len(row) {
-				widths[i] = max(widths[i], Width(row[i].Text))
+				widths[i] = max(widths[i], c.width(row[i]))
 			}
 		}
 		total += widths[i]
@@ -100,14 +114,26 @@ func (t *Table) widths() []int {
 	return widths
 }
 
+// width is what a cell of the column wants.
+func (c Column) width(cell Cell) int {
+	if cell.Bar {
+		return c.Bar
+	}
+	return Width(cell.Text)
+}
+
 func (t *Table) line(cells []Cell, widths []int) string {
 	var b strings.Builder
 	for i, c := range cells {
-		text := CutMiddle(c.Text, max(widths[i], 1))
-		fill := strings.Repeat(" ", max(widths[i]-Width(text), 0))
 		if i > 0 {
 			b.WriteString(strings.Repeat(" ", gap))
 		}
+		if c.Bar {
+			b.WriteString(t.Bar(widths[i], c.Part, c.Text))
+			continue
+		}
+		text := CutMiddle(c.Text, max(widths[i], 1))
+		fill := strings.Repeat(" ", max(widths[i]-Width(text), 0))
 		if t.Columns[i].Right {
 			b.WriteString(fill)
 		}

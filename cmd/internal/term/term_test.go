@@ -15,6 +15,15 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 )
 
+func TestBytes(t *testing.T) {
+	for n, want := range map[uint64]string{
+		0: "0M", 1: "1M", 1 << 20: "1M", 1<<20 + 1: "2M", 10239 << 20: "10239M", 10240 << 20: "10.0G", 30001 << 20: "29.3G",
+		143771 << 20: "140G", 99<<30 + 1020<<20: "100G", 999 << 30: "999G", 1000 << 30: "1.0T", math.MaxUint64: "16.0E",
+	} {
+		assert.Equal(t, want, term.Bytes(n))
+	}
+}
+
 func TestCutMiddle(t *testing.T) {
 	for _, test := range []struct {
 		text    string
@@ -128,12 +137,12 @@ func TestBar(t *testing.T) {
 		{12, 7, "", "[||||||||||]"},
 		{12, -1, "", "[          ]"},
 		{12, math.NaN(), "", "[          ]"},
-		{12, math.Inf(1), "99 %", "[||||| 99 %]"},
-		{12, 0.2, "20 %", "[||    20 %]"},
-		{8, 1, "100 %", "[ 100 %]"},
-		{8, 1, "too long", "too long"},
-		{7, 1, "100 %", "  100 %"},
-		{3, 1, "100 %", "10…"},
+		{12, math.Inf(1), "99%", "[|||||| 99%]"},
+		{12, 0.5, "50%", "[|||    50%]"},
+		{9, 0.01, "1/1000", "   1/1000"},
+		{10, 0.01, "1/1000", "[| 1/1000]"},
+		{3, 1, "100%", "10…"},
+		{0, 1, "100%", ""},
 	} {
 		got := term.Style{}.Bar(test.columns, test.part, test.label)
 		assert.Equal(t, test.want, got, "%v in %d", test.part, test.columns)
@@ -183,4 +192,18 @@ a       1000  a…r?  corrupt
 	assert.True(t, strings.HasPrefix(lines[0], "\x1b[1mPOD\x1b[0m"), lines[0])
 	assert.True(t, strings.HasSuffix(lines[1], "  \x1b[32mactive\x1b[0m"), lines[1])
 	assert.Equal(t, 3, colored.Len())
+}
+
+func TestTableWithBars(t *testing.T) {
+	table := &term.Table{Columns: []term.Column{{Head: "NAME"}, {Head: "MEMORY", Bar: 14}, {Head: "N"}}, Selected: 2}
+	table.Row("a", term.Cell{Bar: true, Part: 0.5, Text: "1/2"}, 1)
+	table.Row("b", term.Cell{Bar: true, Part: 1, Text: "2/2"}, 2)
+	table.Row("c", "-", 3)
+	table.Style.Columns, table.Colors = 24, true
+	assert.Equal(t, []string{
+		"\x1b[1mNAME\x1b[0m  \x1b[1mMEMORY\x1b[0m          \x1b[1mN\x1b[0m",
+		"a     [\x1b[32m||||\x1b[0m     1/2]  1",
+		"\x1b[7mb     [|||||||| 2/2]  2 \x1b[0m",
+		"c     -               3",
+	}, table.Lines())
 }

@@ -1,6 +1,7 @@
 package term
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -92,6 +93,24 @@ func CutMiddle(text string, columns int) string {
 		tail -= size
 	}
 	return head + text[tail:]
+}
+
+// Bytes writes a number of bytes in five cells at most: whole MiB, rounded up, for a
+// byte too much must not look like none; from 10 GiB on in larger units.
+func Bytes(n uint64) string {
+	const mib = 1 << 20
+	if whole := n/mib + min(n%mib, 1); whole < 10<<10 {
+		return fmt.Sprintf("%dM", whole)
+	}
+	units, value := "GTPE", float64(n)/(1<<30)
+	for value >= 999.5 && len(units) > 1 {
+		value /= 1 << 10
+		units = units[1:]
+	}
+	if value >= 99.95 {
+		return fmt.Sprintf("%.0f%c", value, units[0])
+	}
+	return fmt.Sprintf("%.1f%c", value, units[0])
 }
 
 // pad fills a text up to so many cells.

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/term"
+	"github.com/gpuslice/gpuslice/monitor/view"
+)
+
+// shortestInterval keeps a call from reading all the time.
+const shortestInterval = 100 * time.Millisecond
+
+// topOptions are the flags of top.
+type topOptions struct {
+	interval time.Duration
+	once     bool
+	by       *choice
+	reverse  bool
+	filter   string
+}
+
+func topCommand() *cobra.Command {
+	var (
+		o   = topOptions{by: &choice{value: sortKeys[0], of: sortKeys}}
+		out *output
+	)
+	c := &cobra.Command{
+		Use:   "top",
+		Short: "Show what this node's containers use of their shares, live",
+		Long: `Shows what this node's containers use of their shares, and reads it again and
+again. It comes from the containers' own accounting; no daemon is asked.
+
+Memory is that in use, of what is granted. Cores are the part of the card's
+compute time that a container's launches were charged between two readings, of
+its limit, and "waited" the part of that time in which they waited for it; a
+share without a limit is not counted.
+
+The key h lists the keys: q quits, s sorts, / filters, arrows select. Without a
+terminal, with --once, and in a form for programs, it reads twice, prints once
+and ends.
+
+Exit status: 0 it is shown, also when a signal ended it; 1 nothing could be
+read; 2 the call is wrong.`,
+		Example: `  gpuslice top
+  gpuslice top --once --sort cores --filter default/
+  gpuslice top -o json | jq '.containers[] | {pod, coresUsedPercent}'`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if o.interval < shortestInterval {
+				return fmt.Errorf("--interval: want %v or longer, not %v", shortestInterval, o.interval)
+			}
+			stateDir, err := c.Flags().GetString("state-dir")
+			if err != nil {
+				return err
+			}
+			read := func(ctx context.Context) (view.Node, error) { return view.Read(ctx, stateDir) }
+			if o.once || out.forPrograms() || !term.IsTerminal(c.OutOrStdout()) {
+				return topOnce(c, out, o, read)
+			}
+			return work(topLive(c.Context(), styleOf(c), o, out.value == formWide, read))
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.DurationVar(&o.interval, "interval", time.Second, "`time` between two readings")
+	f.BoolVar(&o.once, "once", false, "print once, after two readings")
+	f.Var(o.by, "sort", "`key` to sort by: "+oneOf(sortKeys))
+	f.BoolVar(&o.reverse, "reverse", false, "sort the other way around")
+	f.StringVar(&o.filter, "filter", "", "show only rows with this `text` in the names of pod or container, the container's id, its state or the card's UUID")
+	_ = c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(sortKeys, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	out = outputFlag(c, formTable, formWide, formJSON, formYAML)
+	return c
+}
+
+// reader reads a node.
+type reader func(context.Context) (view.Node, error)
+
+// topOnce prints what two readings show.
+func topOnce(c *cobra.Command, out *output, o topOptions, read reader) error {
+	before, err := take(c.Context(), read)
+	if err != nil {
+		return work(err)
+	}
+	select {
+	case <-c.Context().Done():
+		return work(c.Context().Err())
+	case <-time.After(o.interval):
+	}
+	now, err := take(c.Context(), read)
+	if err != nil {
+		return work(err)
+	}
+	shown := topOf(before, now)
+	shown.Containers = filterRows(shown.Containers, o.filter)
+	sortRows(shown.Containers, o.by.value, o.reverse)
+	return work(out.print(c, shown, func(p page) error { return writeTop(p, shown) }))
+}
+
+// writeTop prints what top shows for people, as it is at a moment.
+func writeTop(p page, shown topShown) error {
+	lines := append(topCards(p.Style, shown.Cards, len(shown.Cards)+2), "")
+	columns := columnsOf(p.Style, p.Wide)
+	t := topTable(p.Style, columns, "")
+	for _, r := range shown.Containers {
+		addTopRow(t, columns, r)
+	}
+	if t.Len() == 0 {
+		t.Row("(none)")
+	}
+	if _, err := fmt.Fprintln(p, strings.Join(append(lines, t.Lines()...), "\n")); err != nil {
+		return err
+	}
+	return problems(p, view.Node{Problems: shown.Problems})
+}
+
+func take(ctx context.Context, read reader) (reading, error) {
+	n, err := read(ctx)
+	return reading{at: time.Now(), node: n}, err
+}
+
+// topLive shows readings until a key, or a signal, ends it. Whatever ends it, a panic
+// too, the terminal is as it was.
+func topLive(ctx context.Context, s term.Style, o topOptions, wide bool, read reader) (err error) {
+	// Who has his terminal taken away, or is told to quit, has it put in order, too.
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP, syscall.SIGQUIT)
+	defer stop()
+	m := &topModel{every: o.interval.String(), by: o.by.value, reverse: o.reverse, filter: term.Clean(o.filter), wide: wide}
+	first, err := take(ctx, read)
+	if err != nil {
+		return err // there is nothing to be seen: no screen for that
+	}
+	m.take(first)
+	screen, err := term.OpenScreen()
+	if err != nil {
+		return fmt.Errorf("%w: --once prints without one", err)
+	}
+	defer func() { err = errors.Join(err, screen.Close()) }()
+	tick := time.NewTicker(o.interval)
+	defer tick.Stop()
+	for !m.done {
+		columns, rows := screen.Size()
+		if err := screen.Draw(m.page(s, columns, rows)); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-screen.Resized():
+		case <-tick.C:
+			now, err := take(ctx, read)
+			if err != nil {
+				m.failure = err.Error() // what was read last stays
+				continue
+			}
+			m.take(now)
+		case key, open := <-screen.Keys():
+			if !open {
+				return nil // the terminal is gone
+			}
+			if key == term.KeySuspend {
+				if err := screen.Suspend(); err != nil {
+					return err
+				}
+				continue
+			}
+			m.press(key, m.bodyRows(rows))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/term"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
+	"github.com/gpuslice/gpuslice/monitor/view"
+)
+
+// workingNode is a node with two readings, a second apart, in which its containers
+// worked.
+func workingNode(t *testing.T) (s *nodetest.StateDir, before, now reading) {
+	s = busyNode(t)
+	s.Claim("c-infer", "infer-7c9d8f6b5-x2x4q", grant.Share{UUID: nodetest.T4, MemoryMiB: 4000, CorePercent: 50})
+	s.Use("c-infer", 0, 3900<<20)
+	s.Compute("c-train", 0, 10*time.Second, time.Second, 1000)
+	s.Compute("c-infer", 0, time.Second, 0, 50)
+	before = readingOf(t, s, nodetest.Time)
+	s.Compute("c-train", 0, 10*time.Second+282*time.Millisecond, time.Second+400*time.Millisecond, 1500)
+	s.Compute("c-infer", 0, time.Second+120*time.Millisecond, 0, 62)
+	s.Compute("c-hostile", 0, math.MaxInt64, math.MaxInt64, math.MaxUint64)
+	return s, before, readingOf(t, s, nodetest.Time.Add(time.Second))
+}
+
+func readingOf(t *testing.T, s *nodetest.StateDir, at time.Time) reading {
+	n, err := view.Read(t.Context(), s.Dir)
+	require.NoError(t, err)
+	n.Problems = nil // they have the folder's path
+	return reading{at: at, node: n}
+}
+
+func workingModel(t *testing.T) *topModel {
+	_, before, now := workingNode(t)
+	m := &topModel{every: "1s", by: "memory"}
+	m.take(before)
+	m.take(now)
+	return m
+}
+
+func TestTopOf(t *testing.T) {
+	_, before, now := workingNode(t)
+	shown := topOf(before, now)
+	rows := map[string]topRow{}
+	for _, r := range shown.Containers {
+		rows[r.key()] = r
+	}
+	train := rows["c-train "+nodetest.H200]
+	assert.InDelta(t, 28.2, *train.CoresUsedPercent, 0.001)
+	assert.InDelta(t, 40, *train.WaitedPercent, 0.001)
+	assert.InDelta(t, 500, *train.LaunchesPerSec, 0.001)
+	assert.Nil(t, rows["c-train "+nodetest.T4].CoresUsedPercent, "a share without a limit is not counted")
+	assert.InDelta(t, 100, *rows["c-hostile "+nodetest.T4].CoresUsedPercent, 0, "more than there was is all there was")
+	assert.InDelta(t, 100, *shown.Cards[1].CoresUsedPercent, 0)
+	assert.InDelta(t, 28.2, *shown.Cards[0].CoresUsedPercent, 0.001)
+	assert.InDelta(t, 1, shown.IntervalSeconds, 0)
+
+	assert.Nil(t, topOf(reading{}, now).Cards[0].CoresUsedPercent, "one reading tells nothing of time")
+	back := topOf(reading{at: before.at, node: now.node}, reading{at: now.at, node: before.node})
+	for _, r := range back.Containers {
+		if r.ContainerID == "c-train" {
+			assert.Nil(t, r.CoresUsedPercent, "a counter that went back")
+		}
+	}
+}
+
+// Whatever tenants write into their counters, a part of time is one.
+func TestTopRatesAreBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		share := func() view.Share {
+			return view.Share{
+				CorePercent: rapid.IntRange(0, 100).Draw(t, "cores"), ComputeNanoseconds: rapid.Uint64().Draw(t, "compute"),
+				ThrottledNanoseconds: rapid.Uint64().Draw(t, "throttled"), Launches: rapid.Uint64().Draw(t, "launches"),
+			}
+		}
+		var r topRow
+		r.rates(share(), share(), time.Duration(rapid.Int64().Draw(t, "elapsed")))
+		for _, p := range []*float64{r.CoresUsedPercent, r.WaitedPercent} {
+			if p != nil && (*p < 0 || *p > 100) {
+				t.Fatalf("%v %%", *p)
+			}
+		}
+	})
+}
+
+func TestTopSort(t *testing.T) {
+	m := workingModel(t)
+	order := func() string {
+		var ids []string
+		for _, r := range m.rows() {
+			ids = append(ids, r.ContainerID+"/"+r.GPU)
+		}
+		return strings.Join(ids, " ")
+	}
+	for _, test := range []struct {
+		keys string
+		want string
+	}{
+		{"", "c-hostile/1 c-train/0 c-infer/1 c-train/1 c-corrupt/0 c-done/0"},
+		{"s", "c-hostile/1 c-train/0 c-infer/1 c-corrupt/0 c-done/0 c-train/1"}, // cores
+		{"s", "c-hostile/1 c-train/0 c-corrupt/0 c-done/0 c-infer/1 c-train/1"}, // waited
+		{"s", "c-corrupt/0 c-done/0 c-hostile/1 c-infer/1 c-train/0 c-train/1"}, // pod
+		{"s", "c-corrupt/0 c-done/0 c-train/0 c-hostile/1 c-infer/1 c-train/1"}, // gpu
+		{"r", "c-train/1 c-infer/1 c-hostile/1 c-train/0 c-done/0 c-corrupt/0"},
+		{"rM", "c-hostile/1 c-train/0 c-infer/1 c-train/1 c-corrupt/0 c-done/0"},
+		{"N", "c-corrupt/0 c-done/0 c-hostile/1 c-infer/1 c-train/0 c-train/1"},
+	} {
+		for _, key := range test.keys {
+			m.press(term.Key(key), 5)
+		}
+		assert.Equal(t, test.want, order(), "after %q", test.keys)
+	}
+}
+
+func TestTopFilter(t *testing.T) {
+	m := workingModel(t)
+	press := func(keys ...term.Key) {
+		for _, key := range keys {
+			m.press(key, 5)
+		}
+	}
+	press("/", "T", "r", "a", "x", term.KeyBackspace, "i")
+	assert.Equal(t, "Trai", m.filter)
+	assert.Len(t, m.rows(), 2, "while it is typed")
+	press("q")
+	assert.False(t, m.done, "a letter is one")
+	press(term.KeyBackspace, term.KeyEnter, term.KeyUp)
+	assert.Len(t, m.rows(), 2)
+	press("/", term.KeyErase, "n", "o", "n", "e", term.KeyEscape)
+	assert.Equal(t, "Trai", m.filter, "Escape while typing: the one before")
+	press(term.KeyEscape)
+	assert.Len(t, m.rows(), 6)
+	press("/", "\x1b[2J")
+	assert.Empty(t, m.filter)
+	press(term.KeyBackspace)
+	assert.Empty(t, m.filter)
+	press(term.KeyInterrupt)
+	assert.True(t, m.done)
+}
+
+func TestTopSelect(t *testing.T) {
+	m := workingModel(t)
+	at := func() int { return m.at(m.rows()) }
+	assert.Equal(t, -1, at())
+	for _, test := range []struct {
+		key  term.Key
+		want int
+	}{
+		{term.KeyDown, 0},
+		{term.KeyDown, 1},
+		{term.KeyUp, 0},
+		{term.KeyUp, 0},
+		{term.KeyPageDown, 4},
+		{term.KeyPageDown, 5},
+		{term.KeyHome, 0},
+		{term.KeyEnd, 5},
+		{term.KeyPageUp, 1},
+	} {
+		m.press(test.key, 4)
+		assert.Equal(t, test.want, at(), test.key)
+	}
+	selected := m.rows()[1].key()
+	m.press("N", 4)
+	assert.Equal(t, selected, m.rows()[at()].key(), "it stays selected in another order")
+	m.press("/", 4)
+	for _, key := range "nothing" {
+		m.press(term.Key(key), 4)
+	}
+	m.press(term.KeyEnter, 4)
+	m.press(term.KeyDown, 4)
+	assert.Equal(t, -1, at(), "a row that isn't there")
+}
+
+func TestTopPauseAndFailure(t *testing.T) {
+	_, before, now := workingNode(t)
+	m := &topModel{every: "1s", by: "memory"}
+	m.take(before)
+	m.press(" ", 5)
+	m.take(now)
+	assert.Equal(t, before.at, m.shown.TakenAt)
+	m.press("p", 5)
+	m.take(now)
+	assert.Equal(t, now.at, m.shown.TakenAt)
+	m.failure = "the folder\x1b[2J is gone"
+	lines := m.page(term.Style{}, 80, 24)
+	assert.Equal(t, "problem: the folder?[2J is gone", lines[23])
+}
+
+// Each page is as large as the terminal, and no line is longer, whatever its size.
+func TestTopPages(t *testing.T) {
+	m := workingModel(t)
+	for _, size := range []struct {
+		name          string
+		columns, rows int
+		keys          []term.Key
+	}{
+		{"100x20", 100, 20, nil},
+		{"80x24-selected", 80, 24, []term.Key{term.KeyDown, term.KeyDown}},
+		{"150x16-wide", 150, 16, []term.Key{"w"}},
+		{"100x12-filter", 100, 12, []term.Key{"w", term.KeyEscape, "/", "t", "r"}},
+		{"80x12-kept", 80, 12, []term.Key{term.KeyEnter}},
+		{"60x9-scrolled", 60, 9, []term.Key{term.KeyEscape, term.KeyEnd}},
+		{"80x24-help", 80, 24, []term.Key{"h"}},
+	} {
+		for _, key := range size.keys {
+			m.press(key, 5)
+		}
+		lines := m.page(term.Style{}, size.columns, size.rows)
+		golden(t, "top-"+size.name+".txt", strings.Join(lines, "\n")+"\n")
+		if !m.help {
+			assert.Len(t, lines, size.rows)
+		}
+	}
+	m.press("x", 5)
+	assert.False(t, m.help)
+	for columns := 1; columns < 140; columns += 7 {
+		for rows := 1; rows < 30; rows++ {
+			assert.Len(t, m.page(term.Style{Colors: true}, columns, rows), rows, "%dx%d", columns, rows)
+		}
+	}
+}
+
+func TestTopOnce(t *testing.T) {
+	s, _, _ := workingNode(t)
+	table := shows(t, "top", "--once", "--interval", "100ms", "--state-dir", s.Dir, "--filter", "infer")
+	assert.Contains(t, table, "default/infer-7c9d8f6b5-x2x4q  main       1    [|||||||||| 3900M/4000M]  [                 0/50%]      0%     1  active")
+	assert.NotContains(t, table, "default/train")
+	assert.Contains(t, table, "problem: container c-corrupt")
+
+	var shown topShown
+	require.NoError(t, json.Unmarshal([]byte(shows(t, "top", "-o", "json", "--interval=100ms", "--state-dir", s.Dir, "--sort=pod", "--reverse")), &shown))
+	require.Len(t, shown.Containers, 6)
+	assert.Equal(t, "default/train", shown.Containers[0].Pod)
+	assert.Zero(t, *shown.Containers[1].CoresUsedPercent)
+	assert.Greater(t, shown.IntervalSeconds, 0.09)
+	yaml := shows(t, "top", "-o", "yaml", "--interval=100ms", "--state-dir", s.Dir)
+	assert.Contains(t, yaml, "\n  coresUsedPercent: 0\n")
+	assert.Contains(t, shows(t, "top", "-o", "wide", "--interval=100ms", "--state-dir", s.Dir), "ENFORCEMENT")
+}
+
+func TestTopOfAnEmptyNode(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	require.NoError(t, os.Remove(s.Dir+"/node.json"))
+	out := shows(t, "top", "--interval", "100ms", "--state-dir", s.Dir)
+	assert.Contains(t, out, "\n(no cards)\n")
+	assert.Contains(t, out, "\n(none)\n")
+}
+
+func TestTopBadCalls(t *testing.T) {
+	for _, test := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{"--interval", "10ms"}, exitUsage, "--interval: want 100ms or longer, not 10ms"},
+		{[]string{"--sort", "size"}, exitUsage, "want memory, cores, waited, pod or gpu, not \"size\""},
+		{[]string{"x"}, exitUsage, "x"},
+		{[]string{"--state-dir", "/no/such/folder"}, exitFailed, "--state-dir names its folder"},
+	} {
+		status, out, stderr := gpuslice(append([]string{"top"}, test.args...)...)
+		assert.Equal(t, test.status, status)
+		assert.Empty(t, out)
+		assert.Contains(t, stderr, test.want)
+	}
+}

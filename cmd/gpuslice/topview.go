@@ -1,0 +1,242 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/term"
+)
+
+// Widths of bars, in cells.
+const (
+	barNarrow = 16
+	barUsual  = 24
+	barWide   = 36
+)
+
+// page draws the screen.
+func (m *topModel) page(s term.Style, width, rows int) []string {
+	s.Columns = width
+	if m.help {
+		return m.helpPage(s)
+	}
+	lines := []string{m.title(s)}
+	lines = append(lines, topCards(s, m.shown.Cards, max(rows/3, 1))...)
+	lines = append(lines, "")
+	body := m.bodyRows(rows)
+	all := m.rows()
+	m.scroll(all, body)
+	columns := columnsOf(s, m.wide)
+	t := topTable(s, columns, m.by)
+	part := all[m.first:min(m.first+body, len(all))]
+	for _, r := range part {
+		addTopRow(t, columns, r)
+	}
+	t.Selected = m.at(part) + 1
+	if len(all) == 0 {
+		t.Row("(none)")
+	}
+	lines = append(lines, t.Lines()...)
+	for len(lines) < rows-1 {
+		lines = append(lines, "")
+	}
+	return append(lines[:max(min(len(lines), rows-1), 0)], m.footer(s, len(all)))
+}
+
+// bodyRows is the number of rows that a page has room for: below the title, the cards,
+// a line and the heads, and above the last line.
+func (m *topModel) bodyRows(rows int) int {
+	cards := len(topCards(term.Style{Columns: 80}, m.shown.Cards, max(rows/3, 1)))
+	return max(rows-cards-4, 1)
+}
+
+func (m *topModel) title(s term.Style) string {
+	count := len(m.shown.Containers)
+	text := fmt.Sprintf("gpuslice top  %s  %s  every %s  %d of %d shares  by %s", orDash(m.shown.Node),
+		m.shown.TakenAt.Format("15:04:05 MST"), m.every, len(m.rows()), count, m.by)
+	if m.reverse {
+		text += " (reverse)"
+	}
+	if m.paused {
+		text += "  paused"
+	}
+	text = term.Cut(term.Clean(text), s.Columns)
+	return s.Paint(term.Bold, text)
+}
+
+// footer says what can be done, or what is wrong.
+func (m *topModel) footer(s term.Style, rows int) string {
+	switch {
+	case m.isTyping:
+		return term.Cut("filter: "+m.filter+"_  (Enter keeps it, Escape doesn't)", s.Columns)
+	case m.failure != "":
+		return s.Paint(term.Red, term.Cut(term.Clean("problem: "+m.failure), s.Columns))
+	case m.filter != "":
+		return term.Cut(fmt.Sprintf("filter: %s  (%d left; Escape takes it away)", m.filter, rows), s.Columns)
+	case len(m.shown.Problems) > 0:
+		more := ""
+		if n := len(m.shown.Problems) - 1; n > 0 {
+			more = fmt.Sprintf("(and %d more: gpuslice status) ", n)
+		}
+		return s.Paint(term.Red, term.Cut(term.Clean("problem: "+more+m.shown.Problems[0]), s.Columns))
+	}
+	return term.Cut("q quit  s sort  r reverse  / filter  arrows select  p pause  w wide  h help", s.Columns)
+}
+
+// topHelp are the keys.
+const topHelp = `gpuslice top: the keys
+
+  q, Ctrl-C       quit
+  s               sort by the next key: memory, cores, waited, pod, gpu
+  M C W N G       sort by memory, cores, waited, pod, gpu
+  r               the other way around
+  /               filter: type a part of a pod's, container's or card's name
+  Escape          take the filter and the selection away
+  arrows, Page Up, Page Down, Home, End   select a row
+  p, space        pause: show what was read last
+  w               more columns, or fewer
+  Ctrl-Z          suspend
+
+MEMORY is what the container accounts for, of what it is granted. CORES is the
+part of the card's time that its launches were charged since the last reading,
+of its limit; WAITED the part in which they waited for it. "-" is what is not
+known: the share has no limit, or was read once only.
+
+Any key goes back.`
+
+func (m *topModel) helpPage(s term.Style) []string {
+	lines := strings.Split(topHelp, "\n")
+	for i := range lines {
+		lines[i] = term.Cut(lines[i], s.Columns)
+	}
+	return lines
+}
+
+// topCards are the lines of the cards; at most so many.
+func topCards(s term.Style, cards []topCard, most int) []string {
+	bar := barUsual
+	switch {
+	case s.Columns == 0:
+	case s.Columns < 90:
+		bar = barNarrow
+	case s.Columns >= 130:
+		bar = barWide
+	}
+	t := &term.Table{Style: s, Columns: []term.Column{
+		{Head: "GPU"}, {Head: "MODEL", Min: 6}, {Head: "MEMORY USED", Bar: bar}, {Head: "CORES USED", Bar: bar},
+		{Head: "GRANTED", Min: 8},
+	}}
+	shown := cards
+	if len(cards)+1 > most && most > 1 {
+		shown = cards[:max(most-2, 0)]
+	}
+	for _, c := range shown {
+		model := term.Cell{Text: c.Model}
+		if !c.Healthy {
+			model = term.Cell{Text: c.Model + " (unhealthy)", Color: term.Red}
+		}
+		memory := 0.0
+		if c.MemoryMiB > 0 {
+			memory = float64(c.UsedBytes) / float64(1<<20) / float64(c.MemoryMiB)
+		}
+		t.Row(label(c.Card), model, term.Cell{Bar: true, Part: memory, Text: used(c.UsedBytes, c.MemoryMiB)},
+			percentCell(c.CoresUsedPercent, 100), fmt.Sprintf("%s %d%% %d/%d", megabytes(c.GrantedMemoryMiB), c.GrantedCores, c.GrantedContainers, c.GrantableSlots))
+	}
+	if len(cards) == 0 {
+		t.Row("(no cards)")
+	}
+	lines := t.Lines()
+	if n := len(cards) - len(shown); n > 0 {
+		lines = append(lines, fmt.Sprintf("(and %d more)", n))
+	}
+	return lines
+}
+
+// topColumns says which columns there is room for.
+type topColumns struct{ narrow, wide bool }
+
+func columnsOf(s term.Style, wide bool) topColumns {
+	return topColumns{narrow: s.Columns > 0 && s.Columns < 100, wide: wide}
+}
+
+// topTable is the table of the containers without its rows.
+func topTable(s term.Style, o topColumns, by string) *term.Table {
+	bar := barUsual
+	switch {
+	case o.narrow:
+		bar = barNarrow
+	case s.Columns > 0 && s.Columns < 130:
+		bar = barNarrow + 2
+	case s.Columns >= 150 && !o.wide:
+		bar = barWide
+	}
+	t := &term.Table{Style: s, Columns: []term.Column{
+		{Head: "POD", Min: 8}, {Head: "CONTAINER", Min: 9}, {Head: "GPU"}, {Head: "MEMORY", Bar: bar},
+		{Head: "CORES", Bar: bar}, {Head: "WAITED", Right: true},
+	}}
+	if !o.narrow {
+		t.Columns = append(t.Columns, term.Column{Head: "PROC", Right: true})
+	}
+	t.Columns = append(t.Columns, term.Column{Head: "STATE", Min: 6})
+	if o.wide {
+		t.Columns = append(t.Columns, term.Column{Head: "LAUNCHES/S", Right: true}, term.Column{Head: "ENFORCEMENT"},
+			term.Column{Head: "CONTAINER ID", Min: 12})
+	}
+	for i := range t.Columns {
+		if strings.EqualFold(t.Columns[i].Head, by) {
+			t.Columns[i].Head += "▾"
+		}
+	}
+	return t
+}
+
+func addTopRow(t *term.Table, o topColumns, r topRow) {
+	memory := term.Cell{Bar: true, Part: r.memoryPart(), Text: used(r.UsedBytes, r.MemoryMiB)}
+	if r.UUID == "" {
+		memory = term.Cell{Text: "-"}
+	}
+	state := term.Cell{Text: r.State, Color: stateColor(r.State)}
+	if r.UsageProblem != "" {
+		memory, state.Color = term.Cell{Text: "unreadable", Color: term.Red}, term.Red
+	}
+	row := []any{orDash(r.Pod), r.Container, r.GPU, memory, percentCell(r.CoresUsedPercent, r.Cores), percentText(r.WaitedPercent)}
+	if !o.narrow {
+		row = append(row, r.Processes)
+	}
+	row = append(row, state)
+	if o.wide {
+		launches := "-"
+		if r.LaunchesPerSec != nil {
+			launches = fmt.Sprintf("%.0f", *r.LaunchesPerSec)
+		}
+		row = append(row, launches, orDash(r.Enforcement), r.ContainerID)
+	}
+	t.Row(row...)
+}
+
+// used is memory in use, of what there is.
+func used(bytes uint64, ofMiB int64) string { return term.Bytes(bytes) + "/" + megabytes(ofMiB) }
+
+func megabytes(mib int64) string { return term.Bytes(uint64(max(mib, 0)) << 20) }
+
+// percentCell is a bar of compute time, of a limit.
+func percentCell(percent *float64, limit int) term.Cell {
+	switch {
+	case percent == nil && limit == 0:
+		return term.Cell{Text: "-"}
+	case percent == nil:
+		return term.Cell{Bar: true, Text: fmt.Sprintf("-/%d%%", limit)}
+	}
+	whole := float64(limit)
+	if limit == 0 {
+		whole = 100
+	}
+	return term.Cell{Bar: true, Part: *percent / whole, Text: fmt.Sprintf("%.0f/%d%%", *percent, limit)}
+}
+
+func percentText(percent *float64) string {
+	if percent == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f%%", *percent)
+}
