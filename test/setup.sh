@@ -14,9 +14,13 @@
 #   3. With --kubernetes, for `make e2e` alone: Debian's containernetworking-plugins, nftables and iproute2, and etcd, the programs of
 #      Kubernetes from the module test/tools-kubernetes, built once into a folder beside that one (four minutes).
 #
+#   4. With --helm or --kubernetes: helm, from the module test/tools-helm (a minute).
+#
 # Usage: test/setup.sh                      set everything up
-#        test/setup.sh --kubernetes         and what a real Kubernetes needs
+#        test/setup.sh --helm               and what the tests of the chart need
+#        test/setup.sh --kubernetes         and what a real Kubernetes needs, and helm
 #        test/setup.sh --where              only print the folder of the tools
+#        test/setup.sh --where-helm         only print the folder of helm
 #        test/setup.sh --where-kubernetes   only print the folder of Kubernetes' programs
 set -euo pipefail
 
@@ -96,15 +100,17 @@ packages=(gcc libc6-dev make runc busybox-static musl-tools shellcheck python3-m
 
 case "${1:-}" in
   --where) tools_dir tools ;;
+  --where-helm) tools_dir tools-helm ;;
   --where-kubernetes) tools_dir tools-kubernetes ;;
-  "" | --kubernetes)
+  "" | --helm | --kubernetes)
     [ "${1:-}" != --kubernetes ] || packages+=(containernetworking-plugins nftables iproute2)
     install_packages "${packages[@]}"
     build_tools tools "containerd, ctr, the runc shim and staticcheck once (about a minute)"
+    [ -z "${1:-}" ] || build_tools tools-helm "helm once (about a minute)"
     [ "${1:-}" != --kubernetes ] || build_tools tools-kubernetes "etcd and Kubernetes once (about four minutes)"
     ;;
   *)
-    say "unknown argument: $1 (there are --kubernetes, --where and --where-kubernetes)"
+    say "unknown argument: $1 (there are --helm, --kubernetes, --where, --where-helm and --where-kubernetes)"
     exit 2
     ;;
 esac

@@ -1,0 +1,145 @@
+{{/* What objects are named after. */}}
+{{- define "gpuslice.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels that select a component's pods: (list $ "agent"). They never change. */}}
+{{- define "gpuslice.selector" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: gpuslice
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{/* Labels of a component's objects: (list $ "agent"). */}}
+{{- define "gpuslice.labels" -}}
+{{- $root := index . 0 -}}
+{{ include "gpuslice.selector" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels of a component's pods. */}}
+{{- define "gpuslice.podLabels" -}}
+{{ include "gpuslice.selector" . }}
+{{- with (index . 0).Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "gpuslice.image" -}}
+{{- $i := .Values.image -}}
+{{- if $i.digest -}}
+{{ $i.repository }}@{{ $i.digest }}
+{{- else -}}
+{{ $i.repository }}:{{ $i.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{/* The users that may write the scheduler's annotations, as JSON. */}}
+{{- define "gpuslice.writers" -}}
+{{- $scheduler := printf "system:serviceaccount:%s:%s-scheduler" .Release.Namespace (include "gpuslice.fullname" .) -}}
+{{- prepend .Values.admission.writers $scheduler | uniq | toJson -}}
+{{- end -}}
+
+{{/* The namespaces whose pods may tolerate that the agent is away, as JSON. */}}
+{{- define "gpuslice.tolerated" -}}
+{{- prepend .Values.admission.toleratedNamespaces .Release.Namespace | uniq | toJson -}}
+{{- end -}}
+
+{{/* A JSON list as CEL writes it. */}}
+{{- define "gpuslice.cel" -}}
+{{- $quoted := list -}}
+{{- range . -}}{{- $quoted = append $quoted (printf "'%s'" .) -}}{{- end -}}
+[{{ join ", " $quoted }}]
+{{- end -}}
+
+{{/* The resources that ask for cards, as CEL's list. */}}
+{{- define "gpuslice.asks" -}}
+{{- $n := .Values.resourceNames -}}
+{{- $all := list $n.count $n.memory $n.memoryPercentage $n.cores $n.priority $n.vcudaCore $n.vcudaMemory -}}
+{{- include "gpuslice.cel" (without $all "-") -}}
+{{- end -}}
+
+{{/* The Secret of the grant keys. */}}
+{{- define "gpuslice.keysSecret" -}}
+{{- .Values.grantKey.existingSecret | default (printf "%s-grant-keys" (include "gpuslice.fullname" .)) -}}
+{{- end -}}
+
+{{/* Where pods find the API server. */}}
+{{- define "gpuslice.apiServerEnv" -}}
+{{- with .Values.apiServer }}
+{{- if .host }}
+- {name: KUBERNETES_SERVICE_HOST, value: {{ .host | quote }}}
+- {name: KUBERNETES_SERVICE_PORT, value: {{ .port | quote }}}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* GPUSliceArgs: the settings that all of the scheduler's doors share. */}}
+{{- define "gpuslice.schedulerArgs" -}}
+{{- $args := dict "apiVersion" "gpuslice.io/v1" "kind" "GPUSliceArgs" -}}
+{{- if .Values.grantKey.enabled -}}
+{{- $_ := set $args "grantKeyFile" "/etc/gpuslice/keys/keys" -}}
+{{- end -}}
+{{- $defaults := dict "count" "nvidia.com/gpu" "memory" "nvidia.com/gpumem" "memoryPercentage" "nvidia.com/gpumem-percentage" "cores" "nvidia.com/gpucores" "priority" "nvidia.com/priority" "vcudaCore" "tencent.com/vcuda-core" "vcudaMemory" "tencent.com/vcuda-memory" -}}
+{{- $names := dict -}}
+{{- range $key, $name := .Values.resourceNames -}}
+{{- if ne $name (get $defaults $key) -}}{{- $_ := set $names $key $name -}}{{- end -}}
+{{- end -}}
+{{- if $names -}}{{- $_ := set $args "resources" $names -}}{{- end -}}
+{{- toYaml (merge $args .Values.scheduler.settings) -}}
+{{- end -}}
+
+{{/* What every container is held to, but the agent's. */}}
+{{- define "gpuslice.restricted" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: ["ALL"]}
+{{- end -}}
+
+{{/* Of pods that need no root. fsGroup: who reads the keys. */}}
+{{- define "gpuslice.podRestricted" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{/* Replicas of one component on different nodes: (list $ "webhook"). */}}
+{{- define "gpuslice.spread" -}}
+- maxSkew: 1
+  topologyKey: kubernetes.io/hostname
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels:
+      {{- include "gpuslice.selector" . | nindent 6 }}
+{{- end -}}
+
+{{/* How the API server calls the webhook: (list $ "/mutate"). */}}
+{{- define "gpuslice.webhookClient" -}}
+{{- $root := index . 0 -}}
+{{- with $root.Values.webhook.certificate.caBundle -}}
+caBundle: {{ . }}
+{{ end -}}
+{{- if $root.Values.webhook.url -}}
+url: {{ trimSuffix "/" $root.Values.webhook.url }}{{ index . 1 }}
+{{- else -}}
+service:
+  namespace: {{ $root.Release.Namespace }}
+  name: {{ include "gpuslice.fullname" $root }}-webhook
+  path: {{ index . 1 }}
+  port: 443
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,52 @@
+{{/* kube-scheduler's configuration with the plugin on; install/scheduler/config.yaml is made of it. */}}
+{{- define "gpuslice.schedulerConfig" -}}
+# kube-scheduler's configuration, with the plugin on: for gpuslice-scheduler --config. Pods that ask for cards and name
+# schedulerName {{ .Values.scheduler.name }} (the webhook does that for them) are placed by it; it can place all others too.
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+# The API server has fair queueing of its own. kube-scheduler's 50 requests a second are the limit long before it.
+clientConnection:
+  qps: 5000
+  burst: 10000
+  contentType: application/vnd.kubernetes.protobuf
+# A Lease of its own: it runs beside the cluster's kube-scheduler.
+leaderElection:
+  leaderElect: true
+  resourceNamespace: {{ .Release.Namespace }}
+  resourceName: {{ include "gpuslice.fullname" . }}-scheduler
+# Of 1,000 nodes 100 that fit are compared, as kube-scheduler does by itself from 5,000 nodes on (below, it would take
+# 420): half of the time a pod takes is judging nodes that are not chosen. 100 restores the best of all.
+percentageOfNodesToScore: {{ .Values.scheduler.percentageOfNodesToScore }}
+profiles:
+- schedulerName: {{ .Values.scheduler.name }}
+  plugins:
+    multiPoint:
+      enabled:
+      # 5: the node policy goes before how evenly CPU and memory are used (1 each), and behind what a pod's affinity
+      # prefers with a high weight. kube-scheduler's own plugins stay as they are.
+      - name: GPUSlice
+        weight: 5
+    # Before DefaultBinder, which it is not with multiPoint alone: it binds pods with cards and writes their grant with
+    # the bind. Pods without cards it leaves to DefaultBinder.
+    bind:
+      enabled:
+      - name: GPUSlice
+  pluginConfig:
+  # All settings: the manual of package scheduler/plugin (Args). All profiles need the same. grantKeyFile: where nodes have
+  # --grant-key-file, the same keys; cardQuota: where gpu-manager's quota is used, kube-system/gpuquota.
+  - name: GPUSlice
+    args:
+      annotate: Binding
+      {{- include "gpuslice.schedulerArgs" . | nindent 6 }}
+  # Nodes have the count of cards in their allocatable. They have not what a card is asked for by: without this every node
+  # would lack it ("Insufficient {{ .Values.resourceNames.memory }}").
+  - name: NodeResourcesFit
+    args:
+      apiVersion: kubescheduler.config.k8s.io/v1
+      kind: NodeResourcesFitArgs
+      ignoredResources:
+      {{- $n := .Values.resourceNames }}
+      {{- range without (list $n.memory $n.memoryPercentage $n.cores $n.priority) "-" }}
+      - {{ . }}
+      {{- end }}
+{{- end -}}
