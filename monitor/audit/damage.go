@@ -3,6 +3,7 @@ package audit
 import (
 	"errors"
 	"io/fs"
+	"strings"
 
 	"github.com/gpuslice/gpuslice/limiter"
 )
@@ -21,5 +22,9 @@ func damage(c *Claim) string {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return ""
 	}
-	return err.Error()
+	// Without the host's path: it is the pod's events that say so.
+	if _, why, found := strings.Cut(err.Error(), limiter.ErrUsage.Error()+": "); found {
+		return "a process of it has overwritten its usage file (/usr/local/vgpu/usage): " + why
+	}
+	return "its usage file (/usr/local/vgpu/usage) can't be read: " + err.Error()
 }
