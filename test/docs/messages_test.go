@@ -1,0 +1,71 @@
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// others say these: CUDA, the loader, Kubernetes, containerd.
+var others = map[string]bool{
+	"CUDA_ERROR_OUT_OF_MEMORY": true, "CUDA_ERROR_NOT_INITIALIZED": true, "no CUDA-capable device": true,
+	"libcuda.so.1: cannot open shared object file": true, "Insufficient nvidia.com/gpu": true,
+}
+
+// sources is all that ours say, in one text.
+func sources(t *testing.T) string {
+	var all strings.Builder
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := entry.Name()
+		if entry.IsDir() && (name == "test" || name == "build" || name == "docs" || name == "testdata" || strings.HasPrefix(name, ".") && path != root) {
+			return fs.SkipDir
+		}
+		if strings.HasSuffix(name, "_test.go") || !strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, ".c") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		all.Write(text)
+		return err
+	})
+	require.NoError(t, err)
+	return all.String()
+}
+
+var (
+	quoted = regexp.MustCompile("`([^`]+)`")
+	// What stands in a format's place.
+	gaps = regexp.MustCompile(`…|\.\.\.`)
+)
+
+// What the troubleshooting page quotes in the first column of a table is said by the code: a
+// message that was changed takes its row with it.
+func TestQuotedMessagesAreSaid(t *testing.T) {
+	said := sources(t)
+	page := documents(t)["docs/TROUBLESHOOTING.md"]
+	checked := 0
+	for _, line := range strings.Split(page, "\n") {
+		cells := strings.Split(line, "|")
+		if len(cells) != 5 { // three columns: a message, why, what to do
+			continue
+		}
+		for _, match := range quoted.FindAllStringSubmatch(cells[1], -1) {
+			if others[match[1]] || !strings.Contains(match[1], " ") {
+				continue
+			}
+			for _, piece := range gaps.Split(match[1], -1) {
+				assert.Contains(t, said, strings.TrimSpace(piece), "%q is quoted, and nothing says it", match[1])
+			}
+			checked++
+		}
+	}
+	require.Greater(t, checked, 10)
+}
