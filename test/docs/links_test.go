@@ -36,7 +36,7 @@ func documents(t *testing.T) map[string]string {
 var (
 	linkPattern    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	headingPattern = regexp.MustCompile("(?m)^#+ +(.+)$")
-	fencePattern   = regexp.MustCompile("(?ms)^ *```.*?^ *```")
+	fencePattern   = regexp.MustCompile("(?ms)^ *(?:[0-9]+\\. +)?```.*?^ *```")
 )
 
 // anchors are the headings of a page as links name them: lower case, spaces as dashes, other

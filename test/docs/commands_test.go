@@ -1,0 +1,174 @@
+package docs
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+// runElsewhere are pages whose commands a suite that brings up more runs one after the other.
+var runElsewhere = map[string]string{
+	"docs/QUICKSTART-KUBERNETES.md": "test/e2e",
+}
+
+// notRun are the beginnings of commands that no test runs as they stand, and why.
+var notRun = map[string]string{
+	"systemctl ":                "a machine's services are not a test's",
+	"nvidia-ctk ":               "NVIDIA's toolkit is not here",
+	"journalctl ":               "a machine's journal is not a test's",
+	"od ":                       "looks at a container's files by an offset; the layout's test has the offsets",
+	"i=0; od ":                  "the same",
+	"grep ":                     "looks at the machine's locks",
+	"LD_PRELOAD=":               "the reader's own program",
+	"SIMGPU_STATE=":             "test/simdriver does the same by its API",
+	"build/sim/simctl ":         "test/simdriver does the same by its API",
+	"export GOFLAGS=":           "a setting of the reader's shell, the Makefile's",
+	"build/bin/gpuslice-agent ": "test/node runs agents with a folder of their own",
+	"openssl ":                  "makes a key that the reader keeps",
+	"git ":                      "the reader's clone",
+}
+
+// clusters are programs that want a cluster: their commands are looked at, and run in test/e2e
+// by what it does there.
+var clusters = []string{"kubectl ", "helm "}
+
+// What a page shows as a command is run by a test, or at least there as it is written: the
+// target of make, the options of gpuslice, the file that is applied.
+func TestEveryCommandIsKnown(t *testing.T) {
+	known := 0
+	for page, text := range documents(t) {
+		for _, c := range commands(page, text) {
+			known++
+			at := func(why string) { t.Errorf("%s:%d: %s: %s", c.page, c.line, c.text, why) }
+			if isRunHere(c) || runElsewhere[page] != "" || isNotRun(c.text) {
+				continue
+			}
+			program, _, _ := strings.Cut(c.text, " ")
+			switch {
+			case program == "make":
+				if _, err := harness.Run(context.Background(), nil, "make", append([]string{"-C", root, "-n"}, strings.Fields(c.text)[1:]...)...); err != nil {
+					at("no such target")
+				}
+			case program == "go":
+				// go test ./folder -flags: the folder is there.
+				for _, word := range strings.Fields(c.text) {
+					if strings.HasPrefix(word, "./") {
+						if _, err := os.Stat(filepath.Join(root, strings.TrimSuffix(word, "..."))); err != nil {
+							at(err.Error())
+						}
+					}
+				}
+			case isGpuslice(c.text):
+				for _, why := range unknownOptions(t, c.text) {
+					at(why)
+				}
+			case wantsCluster(c.text):
+				for _, path := range applied.FindAllStringSubmatch(c.text, -1) {
+					if _, err := os.Stat(filepath.Join(root, path[1])); err != nil {
+						at(err.Error())
+					}
+				}
+			case program == "docker" || program == "podman":
+				// Run with other names and images in test/docker and test/slice.
+				assert.Regexp(t, `--runtime|--device|exec|rm|import|build`, c.text, "%s:%d", c.page, c.line)
+			default:
+				at("no test runs it: give it one, or a reason in notRun")
+			}
+		}
+	}
+	require.Greater(t, known, 20)
+}
+
+func isRunHere(c command) bool {
+	return runHere[c.page] != nil || runHere[c.page+"#"+c.section] != nil
+}
+
+func isNotRun(text string) bool {
+	for beginning := range notRun {
+		if strings.HasPrefix(text, beginning) {
+			return true
+		}
+	}
+	return false
+}
+
+func wantsCluster(text string) bool {
+	for _, program := range clusters {
+		if strings.HasPrefix(text, program) {
+			return true
+		}
+	}
+	return false
+}
+
+// applied are files of the repository in a command.
+var applied = regexp.MustCompile(`(?:-f|-k|--filename|upgrade --install \S+|helm install \S+) (install/\S+)`)
+
+func isGpuslice(text string) bool {
+	return gpusliceCommand.MatchString(text)
+}
+
+var (
+	gpusliceCommand = regexp.MustCompile(`^(build/bin/|kubectl )?gpuslice(-runtime)? `)
+	optionWord      = regexp.MustCompile(`(?:^|\s)(--[a-z][a-z-]*)`)
+)
+
+// unknownOptions are those of a command of gpuslice that its help doesn't have, or the
+// command itself.
+func unknownOptions(t *testing.T, text string) []string {
+	var reasons []string
+	program, err := harness.Artefact("bin", "gpuslice")
+	require.NoError(t, err)
+	for _, one := range strings.Split(text, "&&") {
+		one = strings.TrimSpace(one)
+		if !gpusliceCommand.MatchString(one) {
+			continue
+		}
+		words := strings.Fields(gpusliceCommand.ReplaceAllString(one, ""))
+		// Words up to the first that is no name of a command: cobra takes the rest as arguments.
+		var path []string
+		for _, word := range words {
+			if !regexp.MustCompile(`^[a-z]+$`).MatchString(word) {
+				break
+			}
+			path = append(path, word)
+		}
+		help, err := harness.Run(context.Background(), nil, program, append(path, "--help")...)
+		if err != nil {
+			reasons = append(reasons, err.Error())
+			continue
+		}
+		for _, option := range optionWord.FindAllStringSubmatch(one, -1) {
+			if option[1] != "--help" && option[1] != "--version" && !strings.Contains(help, option[1]+" ") && !strings.Contains(help, option[1]+"\n") {
+				reasons = append(reasons, "no option "+option[1])
+			}
+		}
+	}
+	return reasons
+}
+
+// programs are those whose name at the beginning of a line makes it a command.
+var programs = regexp.MustCompile(`(?m)^ {0,4}(\$ )?(sudo )?(make|go (test|build|run)|(build/bin/)?gpuslice(-agent|-runtime)?|kubectl|helm|docker|podman|systemctl) [a-z-]`)
+
+// Commands stand in blocks of "sh", where they are looked at.
+func TestCommandsAreMarked(t *testing.T) {
+	for page, text := range documents(t) {
+		if strings.HasPrefix(page, "docs/configuration/") {
+			continue // forms of commands, generated
+		}
+		for _, block := range fencePattern.FindAllString(text, -1) {
+			if strings.Contains(block, "```sh\n") {
+				continue
+			}
+			assert.NotRegexp(t, programs, block, "%s: commands in a block without sh", page)
+		}
+	}
+}
