@@ -1,0 +1,206 @@
+package soak
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+var (
+	lifecycles = flag.Int64("lifecycles", 200, "containers that come and go")
+	seed       = flag.Uint64("seed", 0, "of the random choices; 0 takes one")
+)
+
+// patience is how long a thing may take that only has to happen.
+const patience = 2 * time.Minute
+
+// The workers: of Kubernetes' way, and of docker's, whose containers take longer.
+const (
+	criWorkers    = 3
+	dockerWorkers = 1
+)
+
+// soak is one run.
+type soak struct {
+	*harness.Node
+	docker *harness.Dockerd
+	t      *testing.T
+	seed   uint64
+	card   string
+	// capacityMiB is what of the card may be granted.
+	capacityMiB int64
+	metrics     string
+
+	begun   atomic.Int64
+	mu      sync.Mutex
+	tally   map[string]int
+	samples []sample
+}
+
+func TestSoak(t *testing.T) {
+	ctx := context.Background()
+	s := &soak{t: t, seed: *seed, tally: map[string]int{}, metrics: freeAddress(t)}
+	if s.seed == 0 {
+		s.seed = rand.Uint64()
+	}
+	t.Logf("-seed=%d chooses the same again", s.seed)
+	s.start(ctx)
+	requireNothingLeft := s.whatIsThere(ctx)
+
+	// In the first half everything is killed. In the second the agent lives, so that what
+	// grows in it is seen, whatever is killed around it.
+	s.half(ctx, *lifecycles/2, s.killAgent, s.killContainerd, s.killDockerd, s.killRuntimes, s.killPrograms)
+	require.False(t, t.Failed())
+	require.NoError(t, s.RestartAgent(ctx))
+	s.half(ctx, *lifecycles, s.killContainerd, s.killDockerd, s.killRuntimes, s.killPrograms, s.look)
+	t.Logf("%v", s.tally)
+	require.False(t, t.Failed())
+	for _, what := range []string{"limited", "no card", "killed agent", "killed containerd", "killed dockerd", "killed program", "docker limited"} {
+		require.NotZero(t, s.tally[what], "%s: the run was too short to say anything", what)
+	}
+	s.requireNoGrowth()
+	requireNothingLeft()
+}
+
+// start brings up the node, with docker beside Kubernetes' containerd.
+func (s *soak) start(ctx context.Context) {
+	var err error
+	s.Node, err = harness.NewNode(ctx, harness.NodeOptions{
+		Cards:     []string{"H200"},
+		AgentArgs: []string{"--device-split-count=200"},
+	})
+	s.t.Cleanup(func() {
+		if s.t.Failed() && s.Agent != nil {
+			s.t.Logf("the agent's log:\n%s", s.Agent.LogTail(40))
+		}
+		if err := s.Close(context.Background()); err != nil {
+			s.t.Errorf("close the node: %v", err)
+		}
+	})
+	require.NoError(s.t, err)
+	require.NoError(s.t, s.WriteRuntimeConfig(""))
+	s.docker, err = harness.NewDockerd(ctx, s.Machine, harness.DockerdOptions{})
+	s.t.Cleanup(func() {
+		if s.docker != nil {
+			if err := s.docker.Close(context.Background()); err != nil {
+				s.t.Errorf("close dockerd: %v", err)
+			}
+		}
+	})
+	require.NoError(s.t, err)
+	status, err := s.Status(ctx)
+	require.NoError(s.t, err)
+	s.card, s.capacityMiB = status.Cards[0].UUID, status.Cards[0].MemoryMiB
+}
+
+// half runs workers until so many containers were begun in all, and breakers meanwhile.
+func (s *soak) half(ctx context.Context, until int64, breakers ...func(context.Context, *rand.Rand) error) {
+	stop := make(chan struct{})
+	var breaking, working sync.WaitGroup
+	for i, breaker := range breakers {
+		r := s.random(uint64(until)*100 + uint64(i))
+		breaking.Go(func() {
+			for {
+				if err := breaker(ctx, r); err != nil {
+					s.t.Errorf("%v", err)
+					return
+				}
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Duration(r.IntN(1500)) * time.Millisecond):
+				}
+			}
+		})
+	}
+	for i := range uint64(criWorkers + dockerWorkers) {
+		work := s.inPods
+		if i >= criWorkers {
+			work = s.inDocker
+		}
+		r := s.random(uint64(until)*100 + 50 + i)
+		working.Go(func() {
+			for n := 0; !s.t.Failed() && s.begun.Load() < until; n++ {
+				if err := work(ctx, r, fmt.Sprintf("s%d-%d-%d", until, i, n)); err != nil {
+					s.t.Errorf("%v", err)
+				}
+			}
+		})
+	}
+	working.Wait()
+	close(stop)
+	breaking.Wait()
+}
+
+func (s *soak) random(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(s.seed, stream)) }
+
+func (s *soak) count(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tally[what]++
+}
+
+// whatIsThere returns a check that all is again as it is now.
+func (s *soak) whatIsThere(ctx context.Context) func() {
+	here := func() map[string][]string {
+		mounts, err := harness.MountsBelow(s.Dir)
+		require.NoError(s.t, err)
+		library, err := os.ReadDir(s.LibraryDir())
+		require.NoError(s.t, err)
+		groups, err := busyGroups(s.Dir)
+		require.NoError(s.t, err)
+		there := map[string][]string{"mounts": mounts, "busy control groups": groups}
+		for _, file := range library {
+			there["library"] = append(there["library"], file.Name())
+		}
+		return there
+	}
+	before := here()
+	return func() {
+		require.NoError(s.t, harness.Until(ctx, patience, s.RemoveAllPods))
+		require.NoError(s.t, harness.Until(ctx, patience, s.docker.RemoveAll))
+		// Whoever was killed in the middle has left what the next one takes away: docker's
+		// claims the next container of docker, all others one reconciliation.
+		require.NoError(s.t, s.RestartAgent(ctx))
+		var left error
+		err := harness.Until(ctx, patience, func(ctx context.Context) error {
+			if err := s.empty(ctx); ctx.Err() == nil {
+				left = err
+			}
+			return left
+		})
+		require.NoError(s.t, err, "%v", left)
+		require.Equal(s.t, before, here())
+	}
+}
+
+// empty says what of the node's books is not. A shim may be left, of which its containerd (1.6)
+// no more knows: the one whose runtime and whose daemon were killed in one creation.
+func (s *soak) empty(ctx context.Context) error {
+	status, err := s.Status(ctx)
+	if err != nil {
+		return err
+	}
+	folders, err := s.StateFolders()
+	if err != nil {
+		return err
+	}
+	runtimes, err := s.docker.Runtimes()
+	if err != nil {
+		return err
+	}
+	if card := status.Cards[0]; len(status.Containers)+len(folders)+len(runtimes)+card.Containers+card.GrantedCores+int(card.GrantedMemoryMiB) > 0 {
+		return fmt.Errorf("left: containers %v, folders %v, processes of runtimes %v, card %+v", status.Containers, folders, runtimes, card)
+	}
+	return nil
+}
