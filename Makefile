@@ -98,6 +98,7 @@ generate: ## Regenerate golden files from the code (look at the diff)
 	go test ./oci ./oci/runtime ./oci/wish ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent -update
 	go test ./cmd/gpuslice -run TestReference -update-reference
 	$(SCHEDULER) test . -run TestReference -update
+	go test ./test/licences -update
 
 clean: ## Remove what was built
 	rm -rf $(BUILD)

@@ -1,0 +1,125 @@
+// Package licences lists the licences of what our programs are linked with, and fails for
+// one that doesn't go with ours.
+package licences
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/licensecheck"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+var update = flag.Bool("update", false, "write the list")
+
+const list = "../../docs/LICENCES.md"
+
+const head = `<!-- Generated from the code by ` + "`make generate`" + `. -->
+# Licences
+
+gpuslice is under Apache-2.0. The programs are linked with the modules below, each under the licence that its own files say. The container image has glibc's
+libraries besides (LGPL-2.1, from the distribution that it is built on). The limiter and the simulated driver are linked with libc alone. Tools and tests use more, of which
+nothing is shipped.
+
+| module | version | licence | in |
+|---|---|---|---|
+`
+
+// goesWithOurs are licences of code that a program under Apache-2.0 may be linked with. The
+// Mozilla licence asks for the source of changed files; none is changed here.
+var goesWithOurs = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MPL-2.0"}
+
+// programs are ours, by the folder of their module.
+var programs = map[string][]string{
+	"../..":                        {"./cmd/gpuslice", "./cmd/gpuslice-agent", "./cmd/gpuslice-runtime"},
+	"../../cmd/gpuslice-scheduler": {"."},
+}
+
+// module is one that is linked.
+type module struct{ Path, Version, Dir string }
+
+// The list is that of the code: `make generate` writes it.
+func TestLicences(t *testing.T) {
+	var page strings.Builder
+	page.WriteString(head)
+	linked, in := linkedModules(t)
+	for _, path := range slices.Sorted(maps.Keys(linked)) {
+		m := linked[path]
+		ids := licencesOf(t, m.Dir)
+		if assert.NotEmpty(t, ids, "%s has no licence that is known: look at %s", path, m.Dir) {
+			for _, id := range ids {
+				assert.Contains(t, goesWithOurs, id, "%s %s", path, m.Version)
+			}
+		}
+		fmt.Fprintf(&page, "| %s | %s | %s | %s |\n", path, m.Version, strings.Join(ids, ", "), strings.Join(in[path], ", "))
+	}
+	require.Greater(t, len(linked), 20)
+	if *update {
+		require.NoError(t, os.WriteFile(list, []byte(page.String()), 0o644))
+	}
+	kept, err := os.ReadFile(list)
+	require.NoError(t, err)
+	assert.True(t, page.String() == string(kept), "%s is not of the modules as they are; if that is meant: make generate", list)
+}
+
+// linkedModules are the modules of packages that the programs are linked with, by path, and
+// the programs of each.
+func linkedModules(t *testing.T) (map[string]module, map[string][]string) {
+	linked, in := map[string]module{}, map[string][]string{}
+	for _, folder := range slices.Sorted(maps.Keys(programs)) {
+		for _, program := range programs[folder] {
+			name, err := filepath.Abs(filepath.Join(folder, program))
+			require.NoError(t, err)
+			out, err := harness.Run(context.Background(), nil, "go", "-C", folder, "list", "-deps", "-f", "{{with .Module}}{{.Path}}\t{{.Version}}\t{{.Dir}}\t{{.Main}}\t{{with .Replace}}{{.Version}}{{end}}{{end}}", program)
+			require.NoError(t, err)
+			seen := map[string]bool{}
+			for line := range strings.Lines(out) {
+				fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+				if len(fields) != 5 || seen[fields[0]] || fields[3] == "true" || strings.HasPrefix(fields[0], "github.com/gpuslice/") {
+					continue
+				}
+				seen[fields[0]] = true
+				m := module{Path: fields[0], Version: fields[1], Dir: fields[2]}
+				if fields[4] != "" {
+					m.Version = fields[4]
+				}
+				if other, known := linked[m.Path]; known && other.Version != m.Version {
+					m.Version = other.Version + ", " + m.Version
+				}
+				linked[m.Path] = m
+				in[m.Path] = append(in[m.Path], filepath.Base(name))
+			}
+		}
+	}
+	return linked, in
+}
+
+// licencesOf are those that a module's files at its root say. Text beside a licence that
+// is none, such as a list of authors, changes nothing.
+func licencesOf(t *testing.T, dir string) []string {
+	found := map[string]bool{}
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, entry := range entries {
+		name := strings.ToUpper(entry.Name())
+		if entry.IsDir() || !strings.HasPrefix(name, "LICEN") && !strings.HasPrefix(name, "COPYING") || strings.HasSuffix(name, ".DOCS") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+		require.NoError(t, err)
+		for _, match := range licensecheck.Scan(text).Match {
+			found[match.ID] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
