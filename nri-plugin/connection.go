@@ -106,7 +106,7 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 	s.stub, err = stub.New(s,
 		stub.WithPluginName(PluginName), stub.WithPluginIdx(PluginIndex),
 		stub.WithConnection(conn), stub.WithOnClose(func() {}),
-		stub.WithLogger(stubLogger{p.Log}),
+		stub.WithLogger(stubLogger{p.Log}), stub.WithFailurePolicy(failurePolicy),
 	)
 	if err != nil {
 		return fmt.Errorf("make the NRI stub: %w", err)
@@ -221,6 +221,14 @@ func (s *session) Configure(_ context.Context, _, runtime, version string) (api.
 	s.intents.enable(validates)
 	return events, nil
 }
+
+// failurePolicy has a runtime refuse a container whose request to us was lost, by a timeout or
+// a broken connection. NRI knows it from 0.12.5 on; there a validator of a closed connection is
+// called no more, on which older ones' refusal rests (ValidateContainerAdjustment).
+//
+// The plugin is dropped all the same, and connects again: a node where nothing can be created
+// while an agent hangs is worse than one where nothing gets a card.
+var failurePolicy = &api.FailurePolicy{FailRequest: true}
 
 // hasValidators tells whether the runtime's NRI calls validators. A plugin that
 // subscribes to them with an older one is refused at registration.

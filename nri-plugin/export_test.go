@@ -1,9 +1,23 @@
 package nriplugin
 
-import "time"
+import (
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+)
 
 // HasValidators is hasValidators, for the table of versions.
 var HasValidators = hasValidators
+
+// FailurePolicy is what a runtime is asked to do about requests that are lost.
+func FailurePolicy() *api.FailurePolicy { return failurePolicy }
+
+// NoFailurePolicy makes plugins ask for none, as if the runtime's NRI was older than 0.12.5.
+func NoFailurePolicy() (restore func()) {
+	old := failurePolicy
+	failurePolicy = &api.FailurePolicy{}
+	return func() { failurePolicy = old }
+}
 
 // SetPatience shortens the connection's timeouts for a test.
 func SetPatience(start, sync time.Duration) (restore func()) {

@@ -105,6 +105,9 @@ func TestFaultMatrix(t *testing.T) {
 	t.Cleanup(nriplugin.SetReconcilePause(time.Hour))
 	for _, row := range faultRows {
 		t.Run(row.name, func(t *testing.T) {
+			if row.before010 {
+				t.Cleanup(nriplugin.NoFailurePolicy())
+			}
 			setRequestTimeout(t, longTimeout)
 			nodes := make([]*faultNode, faultsPerCell)
 			onAll := func(t *testing.T, do func(i int)) {

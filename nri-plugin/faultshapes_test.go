@@ -73,6 +73,7 @@ var faultRefusals = []struct {
 	{errPopulate.Error(), byError},
 	{"did not decide within the runtime's NRI timeout", byDeadline},
 	{`plugins "90-gpuslice" and "90-gpuslice" both tried to set`, byConflict},
+	{"plugin 90-gpuslice failed to handle CreateContainer request", byLost}, // NRI 0.12.5
 	{"validator plugin 90-gpuslice failed: ttrpc: closed", byLost},
 	{"validator plugin 90-gpuslice failed: context deadline exceeded", byLost},
 }

@@ -30,7 +30,7 @@ func startStub(t *testing.T, r *runtime, handlers interface{ isSynced() <-chan s
 
 func startStubAs(t *testing.T, r *runtime, index, name string, handlers interface{ isSynced() <-chan struct{} }) (stop func()) {
 	s, err := stub.New(handlers, stub.WithPluginName(name), stub.WithPluginIdx(index),
-		stub.WithSocketPath(r.socket), stub.WithOnClose(func() {}))
+		stub.WithSocketPath(r.socket), stub.WithOnClose(func() {}), stub.WithFailurePolicy(nriplugin.FailurePolicy()))
 	require.NoError(t, err)
 	require.NoError(t, s.Start(context.Background()))
 	<-handlers.isSynced()

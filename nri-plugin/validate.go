@@ -53,8 +53,9 @@ func (i *intents) forget(id string) {
 
 // ValidateContainerAdjustment is called by runtimes with NRI 0.10 or newer after
 // all plugins have answered. Being subscribed is half of its use: when the
-// CreateContainer request was lost (a timeout, a crash), the runtime still calls
-// it on the closed connection, fails, and rejects the container.
+// CreateContainer request was lost (a timeout, a crash), a runtime with NRI before
+// 0.12.5 still calls it on the closed connection, fails, and rejects the container.
+// Newer ones reject it by failurePolicy.
 func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.ValidateContainerAdjustmentRequest) error {
 	pod, ctr := req.GetPod(), req.GetContainer()
 	if p.exempt[pod.GetNamespace()] {

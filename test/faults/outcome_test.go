@@ -47,6 +47,7 @@ var refusals = []struct {
 	{"which another process holds: context deadline exceeded", byDeadline},
 	{"wait for the ledger: context deadline exceeded", byDeadline},
 	{"read-only file system", byLedger},
+	{"plugin 90-gpuslice failed to handle CreateContainer request", byLost}, // NRI 0.12.5
 	{"validator plugin 90-gpuslice failed: ttrpc: closed", byLost},
 	{"validator plugin 90-gpuslice failed: context deadline exceeded", byLost},
 	{`plugins "90-gpuslice" and "90-gpuslice" both tried to set`, byConflict},
