@@ -10,7 +10,7 @@ export GOFLAGS := -tags=nri_no_wasm -buildvcs=false
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup build binaries native scheduler image demo test test-faults test-steps e2e gpu-test bench bench-scheduler fuzz lint generate clean
+.PHONY: help setup build binaries native scheduler image demo test test-faults test-steps e2e gpu-test bench bench-scheduler fuzz lint generate screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,8 @@ test: setup lint build ## Run every test that belongs to a change (as root; with
 	go test -race -timeout 20m ./...
 	$(SCHEDULER) test -timeout 9m ./...
 	cd test/admission && go test -timeout 9m ./...
+	@test/setup.sh --monitoring
+	cd test/monitoring && go test -timeout 9m ./...
 	cd install/image && go test ./...
 
 test-faults: setup binaries ## Try to get a card past a broken agent: the whole matrix of faults on a real containerd (minutes, as root)
@@ -88,6 +90,7 @@ lint: setup ## Check the format and run go vet, staticcheck and shellcheck
 	go vet -tags nri_no_wasm,faults ./test/faults
 	go vet -tags nri_no_wasm,e2e ./test/e2e
 	cd test/admission && go vet -tags nri_no_wasm,e2e ./...
+	cd test/monitoring && go vet ./... && "$$(../setup.sh --where)/staticcheck" ./...
 	cd install/image && go vet ./...
 	"$$(test/setup.sh --where)/staticcheck" ./...
 	$(SCHEDULER) vet ./...
@@ -95,10 +98,14 @@ lint: setup ## Check the format and run go vet, staticcheck and shellcheck
 	shellcheck $(SHELL_SCRIPTS)
 
 generate: ## Regenerate golden files from the code (look at the diff)
-	go test ./oci ./oci/runtime ./oci/wish ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent -update
+	go test ./oci ./oci/runtime ./oci/wish ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent ./install/monitoring -update
 	go test ./cmd/gpuslice -run TestReference -update-reference
 	$(SCHEDULER) test . -run TestReference -update
 	go test ./test/licences -update
+
+screenshots: setup ## Take the pictures of the built-in pages in docs/screenshots anew
+	@test/setup.sh --monitoring
+	cd test/monitoring && go test -count=1 -run TestScreenshots ./browser -screenshots
 
 clean: ## Remove what was built
 	rm -rf $(BUILD)

@@ -11,13 +11,17 @@
 #   2. Tools from the module test/tools (containerd, ctr, the runc shim, staticcheck), built once into
 #        ${GPUSLICE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuslice/tools}/<hash of that module>
 #
-#   3. With --kubernetes, for `make e2e` alone: Debian's containernetworking-plugins, nftables and iproute2, and etcd, the programs of
+#   3. With --monitoring, for test/monitoring: Debian's prometheus (for promtool; building it takes many times as long) and
+#      chromium-headless-shell: 125 MB to fetch, half a minute.
+#
+#   4. With --kubernetes, for `make e2e` alone: Debian's containernetworking-plugins, nftables and iproute2, and etcd, the programs of
 #      Kubernetes from the module test/tools-kubernetes, built once into a folder beside that one (four minutes).
 #
-#   4. With --helm or --kubernetes: helm, from the module test/tools-helm (a minute).
+#   5. With --helm or --kubernetes: helm, from the module test/tools-helm (a minute).
 #
 # Usage: test/setup.sh                      set everything up
 #        test/setup.sh --helm               and what the tests of the chart need
+#        test/setup.sh --monitoring         and what the tests of dashboards and pages need
 #        test/setup.sh --kubernetes         and what a real Kubernetes needs, and helm
 #        test/setup.sh --where              only print the folder of the tools
 #        test/setup.sh --where-helm         only print the folder of helm
@@ -62,7 +66,7 @@ without_services() {
     "$@"
     return
   fi
-  for unit in docker.socket docker.service containerd.service podman.socket podman.service; do
+  for unit in docker.socket docker.service containerd.service podman.socket podman.service prometheus.service; do
     systemctl cat "$unit" >/dev/null 2>&1 || new+=("$unit")
   done
   printf '#!/bin/sh\nexit 101\n' >"$policy"
@@ -102,15 +106,16 @@ case "${1:-}" in
   --where) tools_dir tools ;;
   --where-helm) tools_dir tools-helm ;;
   --where-kubernetes) tools_dir tools-kubernetes ;;
-  "" | --helm | --kubernetes)
+  "" | --helm | --monitoring | --kubernetes)
+    [ "${1:-}" != --monitoring ] || packages+=(prometheus chromium-headless-shell)
     [ "${1:-}" != --kubernetes ] || packages+=(containernetworking-plugins nftables iproute2)
     install_packages "${packages[@]}"
     build_tools tools "containerd, ctr, the runc shim and staticcheck once (about a minute)"
-    [ -z "${1:-}" ] || build_tools tools-helm "helm once (about a minute)"
+    case "${1:-}" in --helm | --kubernetes) build_tools tools-helm "helm once (about a minute)" ;; esac
     [ "${1:-}" != --kubernetes ] || build_tools tools-kubernetes "etcd and Kubernetes once (about four minutes)"
     ;;
   *)
-    say "unknown argument: $1 (there are --helm, --kubernetes, --where, --where-helm and --where-kubernetes)"
+    say "unknown argument: $1 (there are --helm, --monitoring, --kubernetes, --where, --where-helm and --where-kubernetes)"
     exit 2
     ;;
 esac

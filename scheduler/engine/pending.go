@@ -180,11 +180,15 @@ func (s *Snapshot) spare() (all spare) {
 	return all
 }
 
-// enough says that what the request takes of cards' memory is free, on however many cards.
+// enough says that what the request takes of cards' memory is free, on however many cards, and
+// that it is not more than one card has in all.
 func (s spare) enough(r *request.Request) bool {
 	running, before := int64(0), int64(0) // init containers come before, one after another
 	for i := range r.Containers {
 		c := &r.Containers[i]
+		if c.Memory(s.largestMiB) > s.largestMiB {
+			return false
+		}
 		memory := int64(c.Cards) * c.Memory(s.largestMiB)
 		if r.Kinds[i] == scheduler.Init {
 			before = max(before, memory)

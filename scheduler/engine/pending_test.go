@@ -91,6 +91,7 @@ func TestPendingFragmented(t *testing.T) {
 	}{
 		{"half of two cards", h100(0, 1), "1/40000/10", podOf("u", "1/60000/10"), true},
 		{"by percent", h100(0, 1), "1/40000/10", podOf("u", "1/-75/10"), true},
+		{"more than a card has in all", h100(0, 1), "1/1000/10", podOf("u", "1/90000/10"), false},
 		{"more than both have", h100(0, 1), "1/60000/10", podOf("u", "1/60000/10"), false},
 		{"two of them", h100(0, 1), "1/40000/10", podOf("u", "2/60000/10"), false},
 		{"init containers come before", h100(0, 1), "1/40000/10", podOf("u", "i1/60000/10", "i1/60000/10", "1/1000/0"), true},

@@ -56,8 +56,8 @@ func describe(s engine.State, waiting []engine.Pending, total, number int, now t
 	p.Lead = fmt.Sprintf("%s, %s, %s pending", shell.Count(len(s.Nodes), "node"), shell.Count(cards, "card"), shell.Count(total, "pod"))
 	if cards > 0 {
 		p.Sections = append(p.Sections, shell.Section{Title: "All cards", Tables: []shell.Table{{
-			Caption: "What is granted of all cards", Columns: []string{"Memory", "Compute time", "Containers"},
-			Rows: [][]shell.Cell{{memory(sum, of), cores(sum, of), slots(sum, of)}},
+			Caption: "What is granted of all cards", Columns: []string{"", "Memory", "Compute time", "Containers"},
+			Rows: [][]shell.Cell{{{Text: "Granted"}, memory(sum, of), cores(sum, of), slots(sum, of)}},
 		}}})
 	}
 	p.Sections = append(p.Sections, pending(waiting, total, now))
