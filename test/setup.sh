@@ -5,7 +5,7 @@
 #        gcc libc6-dev make  the C parts            runc            the container runtime
 #        busybox-static      the test images        shellcheck      lint of the scripts
 #        python3-minimal ripgrep (in Rust)          programs that must not notice the limiter
-#        tmux               a terminal, for what is drawn on one
+#        tmux bash-completion zsh fish              a terminal, for what is drawn on one; shells that complete
 #        docker.io podman            the other engines  containerd   an old one (1.6), beside the one of 2.
 #      No service of theirs is started.
 #   2. Tools from the module test/tools (containerd, ctr, the runc shim, staticcheck), built once into
@@ -100,7 +100,7 @@ build_tools() {
   trap - EXIT
 }
 
-packages=(gcc libc6-dev make runc busybox-static musl-tools shellcheck python3-minimal ripgrep tmux docker.io podman containerd)
+packages=(gcc libc6-dev make runc busybox-static musl-tools shellcheck python3-minimal ripgrep tmux bash-completion zsh fish docker.io podman containerd)
 
 case "${1:-}" in
   --where) tools_dir tools ;;

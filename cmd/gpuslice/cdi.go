@@ -34,10 +34,9 @@ func cdiCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cdi",
 		Short: "Write the node's CDI specs",
-		Args:  cobra.NoArgs,
 	}
 	c.AddCommand(cdiGenerateCommand())
-	return c
+	return parent(c)
 }
 
 func cdiGenerateCommand() *cobra.Command {

@@ -82,10 +82,29 @@ func command() *cobra.Command {
 	c.PersistentFlags().String("state-dir", "/run/gpuslice", "the agent's state `folder`")
 	colorFlag(c)
 	c.AddCommand(
-		statusCommand(), topCommand(), topologyCommand(),
+		statusCommand(), topCommand(), topologyCommand(), describeCommand(), completionCommand(),
 		doctorCommand(), cardsCommand(), cdiCommand(), installCommand(), uninstallCommand(),
 	)
 	addClusterCommands(c)
 	config.Manual(c, nil)
+	return c
+}
+
+// parent makes a command that has others below it, and does nothing itself, refuses to be
+// called with what isn't one of them: cobra would print the manual, and that is all.
+func parent(c *cobra.Command) *cobra.Command {
+	c.Args = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		var names []string
+		for _, sub := range c.Commands() {
+			if sub.IsAvailableCommand() {
+				names = append(names, sub.Name())
+			}
+		}
+		return fmt.Errorf("%s: unknown command %q: want %s", c.CommandPath(), args[0], oneOf(names))
+	}
+	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	return c
 }

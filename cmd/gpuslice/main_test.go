@@ -26,13 +26,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if mode := os.Getenv(runAs); mode != "" {
+		os.Exit(runAsProgram(mode))
+	}
 	for _, e := range os.Environ() { // of whoever runs the tests
 		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, config.EnvPrefix) {
 			os.Unsetenv(name)
 		}
-	}
-	if mode := os.Getenv(runAs); mode != "" {
-		os.Exit(runAsProgram(mode))
 	}
 	os.Exit(m.Run())
 }

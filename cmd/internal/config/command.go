@@ -12,7 +12,7 @@ func Manual(c *cobra.Command, aliases Aliases) {
 	c.SetUsageFunc(func(c *cobra.Command) error {
 		out := c.OutOrStderr()
 		use := c.UseLine()
-		if !c.Runnable() {
+		if c.HasAvailableSubCommands() {
 			use = c.CommandPath() + " COMMAND [flags]"
 		}
 		fmt.Fprintf(out, "Usage:\n  %s\n", use)

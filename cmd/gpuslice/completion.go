@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/config"
+	"github.com/gpuslice/gpuslice/cmd/internal/term"
+	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/view"
+)
+
+// shells are those that there are completions for.
+var shells = []string{"bash", "zsh", "fish"}
+
+func completionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "completion bash|zsh|fish",
+		Short: "Print a script with which a shell completes gpuslice's commands",
+		Long: `Prints a script with which a shell completes commands, options, and this node's
+containers and cards: those are read from the agent's state folder when the key
+is pressed.
+
+  bash  gpuslice completion bash >/etc/bash_completion.d/gpuslice
+        (with the package bash-completion)
+  zsh   gpuslice completion zsh >"${fpath[1]}/_gpuslice"
+  fish  gpuslice completion fish >~/.config/fish/completions/gpuslice.fish
+
+Exit status: 0 it is printed; 1 it could not be; 2 the call is wrong.`,
+		Example:               "  source <(gpuslice completion bash)",
+		Args:                  cobra.ExactArgs(1),
+		ValidArgs:             shells,
+		DisableFlagsInUseLine: true,
+		RunE: func(c *cobra.Command, args []string) error {
+			root, w := c.Root(), c.OutOrStdout()
+			scripts := map[string]func(io.Writer) error{
+				"bash": func(w io.Writer) error { return root.GenBashCompletionV2(w, true) },
+				"zsh":  root.GenZshCompletion,
+				"fish": func(w io.Writer) error { return root.GenFishCompletion(w, true) },
+			}
+			script, known := scripts[args[0]]
+			if !known {
+				return fmt.Errorf("unknown shell %q: want %s", args[0], oneOf(shells))
+			}
+			return work(script(w))
+		},
+	}
+}
+
+// stateDirOf is the state folder of a call that is being completed: its options were not
+// filled from the environment.
+func stateDirOf(c *cobra.Command) (string, error) {
+	if err := config.Fill(c.Flags(), "", nil, os.LookupEnv); err != nil {
+		return "", err
+	}
+	return c.Flags().GetString("state-dir")
+}
+
+// completeContainers are the containers that a word may be the beginning of.
+func completeContainers(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	stateDir, err := stateDirOf(c)
+	if err != nil || len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	n, err := view.Read(c.Context(), stateDir)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp // a key press is no place for errors
+	}
+	var found []cobra.Completion
+	for _, c := range n.Containers {
+		names := []string{fullName(c)}
+		if c.ContainerID != names[0] && (word != "" || c.Pod == "") {
+			names = append(names, c.ContainerID)
+		}
+		for _, name := range names {
+			if strings.HasPrefix(name, word) {
+				found = append(found, cobra.CompletionWithDesc(term.Clean(name), c.State))
+			}
+		}
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeCards are the cards that a word may be the beginning of.
+func completeCards(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	stateDir, err := stateDirOf(c)
+	if err != nil || len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	f, err := node.Read(stateDir)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var found []cobra.Completion
+	add := func(name, what string) {
+		if strings.HasPrefix(name, word) {
+			found = append(found, cobra.CompletionWithDesc(name, term.Clean(what)))
+		}
+	}
+	for _, card := range f.Node.Cards {
+		add(fmt.Sprint(card.Index), card.Model)
+		add(card.UUID, card.Model)
+		for _, d := range card.MIG {
+			add(d.UUID, card.Model+" MIG "+d.Profile)
+		}
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}

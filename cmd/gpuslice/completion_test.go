@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
+)
+
+// completions are what a shell is told for the last word of a call.
+func completions(t *testing.T, args ...string) []string {
+	var out, ignored strings.Builder
+	require.Equal(t, exitDone, execute(t.Context(), append([]string{"__complete"}, args...), &out, &ignored))
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	require.Equal(t, ":4", lines[len(lines)-1], "no files: %v", lines)
+	return lines[:len(lines)-1]
+}
+
+func TestCompletions(t *testing.T) {
+	s := terminalNode(t)
+	for _, test := range []struct {
+		args string
+		want []string
+	}{
+		{"describe container --state-dir DIR ", []string{"default/infer/main\tactive", "default/train/main\tactive"}},
+		{"describe container --state-dir DIR default/t", []string{"default/train/main\tactive"}},
+		{"describe container --state-dir DIR c-t", []string{"c-train\tactive"}},
+		{"describe container --state-dir DIR c-train ", []string{}},
+		{"describe gpu --state-dir DIR ", []string{"0\tNVIDIA H200", nodetest.H200 + "\tNVIDIA H200", "1\tTesla T4", nodetest.T4 + "\tTesla T4"}},
+		{"describe gpu --state-dir DIR GPU-00000002", []string{nodetest.T4 + "\tTesla T4"}},
+		{"describe gpu --state-dir /no/such/folder ", []string{}},
+		{"describe container --state-dir /no/such/folder ", []string{}},
+		{"top --sort ", sortKeys},
+		{"status -o ", []string{"table", "wide", "json", "yaml"}},
+		{"status --color=", []string{"auto", "always", "never"}},
+		{"completion ", []string{"bash", "zsh", "fish"}},
+		{"status ", []string{}},
+	} {
+		got := completions(t, strings.Split(strings.ReplaceAll(test.args, "DIR", s.Dir), " ")...)
+		assert.Equal(t, test.want, got, test.args)
+	}
+	t.Setenv("GPUSLICE_STATE_DIR", s.Dir)
+	assert.Equal(t, []string{"c-infer\tactive"}, completions(t, "describe", "container", "c-i"), "the variable is read")
+	assert.Contains(t, completions(t, "to"), "top\tShow what this node's containers use of their shares, live")
+}
+
+func TestCompletionBadCalls(t *testing.T) {
+	for args, want := range map[string]string{
+		"completion":      "accepts 1 arg",
+		"completion tcsh": `unknown shell "tcsh": want bash, zsh or fish`,
+	} {
+		status, out, stderr := gpuslice(strings.Fields(args)...)
+		assert.Equal(t, exitUsage, status)
+		assert.Empty(t, out)
+		assert.Contains(t, stderr, want)
+	}
+	var stderr strings.Builder
+	assert.Equal(t, exitFailed, execute(t.Context(), []string{"completion", "zsh"}, nobody{}, &stderr))
+}
+
+// In each shell, in a real terminal, the Tab key completes a command, a container's name
+// and a card's UUID of this node.
+func TestCompletionInShells(t *testing.T) {
+	s := terminalNode(t)
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	for _, shell := range shells {
+		t.Run(shell, func(t *testing.T) {
+			home := t.TempDir()
+			script := filepath.Join(home, "gpuslice."+shell)
+			require.NoError(t, os.WriteFile(script, []byte(shows(t, "completion", shell)), 0o600))
+			require.NoError(t, os.Symlink(exe, filepath.Join(home, "gpuslice")))
+			start := map[string]string{
+				"bash": "PS1='ready> '\nsource /usr/share/bash-completion/bash_completion\nsource " + script + "\n",
+				"zsh":  "PS1='ready> '\nautoload -Uz compinit && compinit -u -d " + home + "/dump\nsource " + script + "\n",
+				"fish": "function fish_prompt; echo 'ready> '; end\nset fish_greeting\nsource " + script + "\n",
+			}[shell]
+			rc := filepath.Join(home, ".zshrc") // zsh's name of it
+			require.NoError(t, os.WriteFile(rc, []byte(start), 0o600))
+			run := map[string]string{
+				"bash": "exec bash --noprofile --rcfile " + rc + " -i",
+				"zsh":  "ZDOTDIR=" + home + " exec zsh -d -i",
+				"fish": "exec fish --no-config --init-command 'source " + rc + "' -i",
+			}[shell]
+			_, err := exec.LookPath(shell)
+			require.NoError(t, err, "it comes by test/setup.sh")
+			x := newTerminal(t, 150, 20, fmt.Sprintf("export HOME=%s PATH=%s:$PATH %s=main GPUSLICE_STATE_DIR=%s\n%s\n", home, home, runAs, s.Dir, run))
+			x.shows("ready>")
+			x.press("gpuslice desc", "Tab")
+			x.shows("gpuslice describe")
+			x.press("con", "Tab")
+			x.shows("gpuslice describe container")
+			x.press("default/tr", "Tab")
+			x.shows("gpuslice describe container default/train/main")
+			x.press("C-u")
+			x.press("gpuslice describe gpu GPU-00000002", "Tab")
+			x.shows("gpuslice describe gpu " + nodetest.T4)
+		})
+	}
+}

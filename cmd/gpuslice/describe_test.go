@@ -1,0 +1,123 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
+	"github.com/gpuslice/gpuslice/monitor/view"
+)
+
+// without takes this run's own folder out of a text.
+func without(s *nodetest.StateDir, text string) string {
+	return strings.ReplaceAll(text, s.Dir, "/run/gpuslice")
+}
+
+func TestDescribeGPU(t *testing.T) {
+	s := pcieNode(t)
+	s.Use("c-train", 0, 30000<<20)
+	show := func(args ...string) string {
+		return without(s, shows(t, append([]string{"describe", "gpu", "--state-dir", s.Dir}, args...)...))
+	}
+	golden(t, "describe-gpu.txt", show("1"))
+	assert.Equal(t, show("1"), show(cardUUID(1)))
+	assert.Equal(t, show("1"), show("GPU-00000001"), "the beginning of its UUID")
+	golden(t, "describe-gpu-unhealthy.txt", show("6"))
+	golden(t, "describe-gpu.yaml", show("1", "-o", "yaml"))
+
+	mig := nodetest.NewStateDirOf(t, migNode(t))
+	mig.Claim("c-slice", "slice", grant.Share{UUID: "MIG-00000001-5151-4000-8000-00000000000a", MemoryMiB: 72000})
+	golden(t, "describe-gpu-mig-card.txt", shows(t, "describe", "gpu", "1", "--state-dir", mig.Dir))
+	golden(t, "describe-gpu-mig-device.txt", shows(t, "describe", "gpu", "MIG-00000001", "--state-dir", mig.Dir))
+}
+
+func TestDescribeContainer(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	s.Claim("c-train", "train", grant.Share{UUID: nodetest.H200, MemoryMiB: 40960, CorePercent: 30}, grant.Share{UUID: nodetest.T4, MemoryMiB: 8000})
+	s.Use("c-train", 0, 30000<<20, 1)
+	s.Compute("c-train", 0, 1500*time.Millisecond, 250*time.Millisecond, 42)
+	limits, err := limiter.ReadLimits(s.Path("c-train", "limits"))
+	require.NoError(t, err)
+	limits.Devices[0].CoreSoftPercent = 60
+	require.NoError(t, limiter.UpdateLimits(s.Path("c-train", "limits"), limits))
+	require.NoError(t, limiter.UpdateCores(s.Path("c-train", "limits"), []limiter.CoreState{
+		{Contended: true, Blocked: true, ElasticPercent: 45, ResidueBytes: 300 << 20}, {},
+	}))
+	show := func(args ...string) string {
+		return without(s, shows(t, append([]string{"describe", "container", "--state-dir", s.Dir}, args...)...))
+	}
+	text := show("c-train")
+	golden(t, "describe-container.txt", text)
+	for _, name := range []string{"c-tr", "main", "default/train", "default/train/main", "default/train:main"} {
+		assert.Equal(t, text, show(name), name)
+	}
+	golden(t, "describe-container.json", show("main", "-o", "json"))
+}
+
+// What can't be read is said, and the rest is shown.
+func TestDescribeADamagedContainer(t *testing.T) {
+	s := busyNode(t)
+	require.NoError(t, os.WriteFile(s.Path("c-hostile", "usage"), []byte("\x1b[2Jgarbage"), 0o600))
+	require.NoError(t, os.Remove(s.Path("c-hostile", "limits")))
+	for _, id := range []string{"c-hostile", "c-corrupt", "c-done"} {
+		golden(t, "describe-container-"+id+".txt", without(s, shows(t, "describe", "container", id, "--state-dir", s.Dir)))
+	}
+	golden(t, "describe-gpu-damaged.txt", without(s, shows(t, "describe", "gpu", "1", "--state-dir", s.Dir)))
+	require.NoError(t, s.Ledger.Block(t.Context(), "c-all", grant.OwnerNRI, "the kubelet is down"))
+	out := shows(t, "describe", "container", "c-all", "--state-dir", s.Dir)
+	assert.Contains(t, out, "\nState:        blocking\n")
+	assert.Contains(t, out, "\nBlocks:       all\n")
+	assert.Contains(t, out, "\nproblem: container c-all: ")
+	assert.Contains(t, shows(t, "describe", "gpu", "0", "--state-dir", s.Dir), "c-all      blocking  all")
+}
+
+func TestDescribeNothing(t *testing.T) {
+	s := busyNode(t)
+	for _, test := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{"gpu", "7"}, exitFailed, `card "7": the node has none`},
+		{[]string{"gpu", "GPU-0000000"}, exitFailed, "is 2 cards"},
+		{[]string{"gpu"}, exitUsage, "accepts 1 arg"},
+		{[]string{"container", "nope\x1b[2J"}, exitFailed, `"nope?[2J"`},
+		{[]string{"container", "main"}, exitFailed, `"main" is 3 containers: default/done/main (c-done), default/hostile/main (c-hostile), default/train/main (c-train): name one by its id`},
+		{[]string{"container", ""}, exitFailed, "no container"},
+		{[]string{"node"}, exitUsage, `gpuslice describe: unknown command "node": want container or gpu`},
+	} {
+		status, out, stderr := gpuslice(append(append([]string{"describe"}, test.args...), "--state-dir", s.Dir)...)
+		assert.Equal(t, test.status, status, "%v", test.args)
+		assert.Empty(t, out)
+		assert.Contains(t, stderr, test.want)
+	}
+	status, out, _ := gpuslice("describe")
+	assert.Equal(t, exitDone, status)
+	assert.Contains(t, out, "\n  container ")
+	require.NoError(t, os.Remove(filepath.Join(s.Dir, "node.json")))
+	status, _, stderr := gpuslice("describe", "gpu", "0", "--state-dir", s.Dir)
+	assert.Equal(t, exitFailed, status)
+	assert.Contains(t, stderr, "has gpuslice-agent run on this node")
+}
+
+func TestFactsArePadded(t *testing.T) {
+	var out strings.Builder
+	f := facts{page: page{Writer: &out}, indent: "  "}
+	f.add("A", "%d", 1)
+	f.add("Longer", "%s", f.part(1, 2, "1 of 2"))
+	f.add("Empty", "%s", "")
+	f.add("None", "%s", f.part(1, 0, "1 of 0"))
+	require.NoError(t, f.write())
+	assert.Equal(t, "  A:       1\n  Longer:  [|||||||||          50%]  1 of 2\n  None:    1 of 0\n", out.String())
+	_, err := describeGPU(view.Node{}, nodeOf(t, 1, "topo-1.txt"), cardUUID(0))
+	assert.ErrorContains(t, err, "try again")
+	assert.Equal(t, []string{"GPU1", "GPU2", "GPU10"}, sortedCards(map[string]string{"GPU10": "", "GPU2": "", "GPU1": ""}))
+}

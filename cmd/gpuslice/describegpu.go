@@ -1,0 +1,188 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/term"
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/view"
+)
+
+// gpuDescribed is the JSON of `gpuslice describe gpu`.
+type gpuDescribed struct {
+	view.Card
+	Node string `json:"node"`
+	// Use is as in `gpuslice topology`.
+	Use string `json:"use"`
+	// Physical is the card that it is, or is a MIG device of; nil where it can't be read.
+	Physical      *gpu.Card         `json:"physical,omitempty"`
+	DriverVersion string            `json:"driverVersion"`
+	CUDAVersion   string            `json:"cudaVersion"`
+	MIG           []view.Card       `json:"migDevices,omitempty"`
+	Connections   map[string]string `json:"connections,omitempty"` // by the other card's name, "GPU1"
+	Containers    []view.Container  `json:"containersOnIt"`
+	Problems      []string          `json:"problems,omitempty"`
+
+	all []view.Card // the node's
+}
+
+func describeGPUCommand() *cobra.Command {
+	var out *output
+	c := &cobra.Command{
+		Use:   "gpu UUID|INDEX",
+		Short: "Show all that is known of a card or a MIG device",
+		Long: `Shows all that is known of one card, or one MIG device, of this node: what it
+is, what of it is granted and to whom, and how it is connected.
+
+A card is named by its index, its UUID or the beginning of that; a MIG device by
+its UUID.
+
+Exit status: 0 it is shown; 1 there is no such card, or nothing could be read;
+2 the call is wrong.`,
+		Example: `  gpuslice describe gpu 0
+  gpuslice describe gpu GPU-5a3c -o yaml`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeCards,
+		RunE: func(c *cobra.Command, args []string) error {
+			n, f, err := readFiles(c)
+			if err != nil {
+				return err
+			}
+			uuid, err := findCard(f, args[0])
+			if err != nil {
+				return work(err)
+			}
+			d, err := describeGPU(n, f, uuid)
+			if err != nil {
+				return work(err)
+			}
+			return work(out.print(c, d, d.write))
+		},
+	}
+	out = outputFlag(c, formTable, formWide, formJSON, formYAML)
+	return c
+}
+
+func describeGPU(n view.Node, f node.File, uuid string) (gpuDescribed, error) {
+	i := slices.IndexFunc(n.Cards, func(c view.Card) bool { return c.UUID == uuid })
+	if i < 0 {
+		return gpuDescribed{}, fmt.Errorf("card %s is gone: its files changed while they were read; try again", uuid)
+	}
+	d := gpuDescribed{
+		Card: n.Cards[i], Node: n.Name, DriverVersion: n.DriverVersion, CUDAVersion: n.CUDAVersion,
+		Connections: map[string]string{}, Containers: []view.Container{}, all: n.Cards,
+	}
+	physical, known := f.Node.Card(uuid)
+	if !known {
+		_, physical, known = f.Node.MIGDevice(uuid)
+	}
+	if known {
+		d.Physical = &physical
+	}
+	d.Use = useOf(leafCard{Card: d.Card}, blocksOf(n))
+	for _, leaf := range leaves(n, f) {
+		if leaf.UUID == uuid {
+			d.Use, d.MIG = leaf.Use, leaf.MIG
+		}
+	}
+	for j, other := range f.Topology.UUIDs {
+		if p, known := f.Topology.Pair(physical.UUID, other); known {
+			d.Connections[fmt.Sprintf("GPU%d", indexOf(f, other, j))] = connection(p, false)
+		}
+	}
+	about := []string{uuid, physical.UUID}
+	for _, c := range n.Containers {
+		if holds(c, d) {
+			d.Containers = append(d.Containers, c)
+			about = append(about, c.ContainerID)
+		}
+	}
+	d.Problems = problemsOf(n, about...)
+	return d, nil
+}
+
+// holds says whether a container has, or blocks, a card or one of its MIG devices.
+func holds(c view.Container, d gpuDescribed) bool {
+	is := func(uuid string) bool {
+		return uuid == d.UUID || slices.ContainsFunc(d.MIG, func(m view.Card) bool { return m.UUID == uuid })
+	}
+	if c.State == string(grant.StateBlocking) {
+		return len(c.Blocks) == 0 || slices.ContainsFunc(c.Blocks, is)
+	}
+	return slices.ContainsFunc(c.Shares, func(s view.Share) bool { return is(s.UUID) })
+}
+
+// write writes it for people.
+func (d gpuDescribed) write(p page) error {
+	f := facts{page: p}
+	f.add("GPU", "%s", label(d.Card))
+	f.add("Node", "%s", term.Clean(d.Node))
+	f.add("UUID", "%s", term.Clean(d.UUID))
+	f.add("Model", "%s", term.Clean(d.Model))
+	health := p.Paint(term.Green, "healthy")
+	if !d.Healthy {
+		health = p.Paint(term.Red, "unhealthy: "+term.Clean(d.Unhealthy))
+	}
+	f.add("Health", "%s", health)
+	use := useCell(d.Use)
+	f.add("Use", "%s", p.Paint(use.Color, use.Text))
+	if c := d.Physical; c != nil {
+		if c.UUID != d.UUID {
+			f.add("Card", "%s", term.Clean(c.UUID))
+		}
+		f.add("Device node", "%s", c.DevicePath())
+		f.add("PCI bus ID", "%s", orDash(c.PCIBusID))
+		numa := "-"
+		if c.NUMANode != gpu.NUMAUnknown {
+			numa = fmt.Sprint(c.NUMANode)
+		}
+		f.add("NUMA node", "%s", numa)
+		f.add("Compute capability", "%s", orDash(c.ComputeCapability))
+	}
+	f.add("Driver", "%s, CUDA %s", orDash(d.DriverVersion), orDash(d.CUDAVersion))
+	f.add("Memory", "%d MiB", d.MemoryMiB)
+	f.add("Memory granted", "%s", f.part(float64(d.GrantedMemoryMiB), float64(d.GrantableMiB), fmt.Sprintf("%d of %d MiB", d.GrantedMemoryMiB, d.GrantableMiB)))
+	f.add("Memory used", "%s", f.part(float64(d.UsedBytes)/(1<<20), float64(d.MemoryMiB), fmt.Sprintf("%d MiB, as its containers account for it", mebibytes(d.UsedBytes))))
+	f.add("Cores granted", "%s", f.part(float64(d.GrantedCores), float64(d.GrantableCores), fmt.Sprintf("%d of %d %%", d.GrantedCores, d.GrantableCores)))
+	f.add("Containers", "%d of %d", d.GrantedContainers, d.GrantableSlots)
+	for _, to := range sortedCards(d.Connections) {
+		f.add("To "+to, "%s", d.Connections[to])
+	}
+	if err := f.write(); err != nil {
+		return err
+	}
+	if len(d.MIG) > 0 {
+		fmt.Fprintf(p, "\n%s\n", p.Paint(term.Bold, "MIG devices:"))
+		if err := cardTable(p, view.Node{Cards: d.MIG}); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(p, "\n%s\n", p.Paint(term.Bold, "Containers:"))
+	if err := containerTable(p, view.Node{Cards: d.all, Containers: d.Containers}); err != nil {
+		return err
+	}
+	return problems(p, view.Node{Problems: d.Problems})
+}
+
+// sortedCards are names of cards by their number.
+func sortedCards(names map[string]string) []string {
+	var sorted []string
+	for name := range names {
+		sorted = append(sorted, name)
+	}
+	slices.SortFunc(sorted, func(a, b string) int {
+		if len(a) != len(b) {
+			return len(a) - len(b)
+		}
+		if a < b {
+			return -1
+		}
+		return 1
+	})
+	return sorted
+}
