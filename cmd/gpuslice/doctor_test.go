@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -32,6 +34,74 @@ func TestDoctorOfAnEmptyNode(t *testing.T) {
 		assert.NotEmpty(t, r.Found)
 		assert.Equal(t, r.State == doctor.OK, len(r.Fix) == 0)
 	}
+}
+
+// sickRoot is a node's root folder with a bit of everything that can be mended, and the
+// options that speak of it.
+func sickRoot(t *testing.T) (root string, args []string) {
+	root = t.TempDir()
+	put := func(file, text string) {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(root, file)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(root, file), []byte(text), 0o644))
+	}
+	put("etc/containerd/config.toml", "version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  disable = true\n")
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "run/gpuslice"), 0o755))
+	require.NoError(t, os.Chmod(filepath.Join(root, "run/gpuslice"), 0o755))
+	return root, []string{"doctor", "--root", root, "--health-address", ""}
+}
+
+// What can be mended is, what was changed is shown, and the rest is left to people.
+func TestDoctorFix(t *testing.T) {
+	root, args := sickRoot(t)
+	_, out, _ := gpuslice(args...)
+	assert.Contains(t, out, "\ngpuslice doctor --fix mends some of it, and shows what it changes\n")
+
+	status, out, stderr := gpuslice(append(args, "--fix", "--dry-run")...)
+	assert.Equal(t, exitFailed, status)
+	assert.Equal(t, "gpuslice: "+errUnfit.Error()+"\n", stderr)
+	for _, want := range []string{
+		"fix of nri, nri-validator:\n", "-  disable = true\n", "nothing was changed (--dry-run)",
+		"fix of state-dir:\n", "+/run/gpuslice: owner 0, mode 0711\n", "\nfail  nri               NRI is off",
+	} {
+		assert.Contains(t, out, want)
+	}
+
+	status, out, _ = gpuslice(append(args, "--fix")...)
+	assert.Equal(t, exitFailed, status, "the driver is still missing")
+	for _, want := range []string{
+		"changed    /etc/containerd/config.toml  (backup: /etc/containerd/config.toml.gpuslice-backup-",
+		"note: run `systemctl restart containerd`", "made       /etc/systemd/system/run-gpuslice.mount\n",
+		"\nfail  nri               NRI is on, but its socket is not there", // until containerd is restarted
+		"\nok    nri-validator     default_validator is on\n",
+	} {
+		assert.Contains(t, out, want)
+	}
+	assert.NotContains(t, out, "mode 0755)")
+	assert.NotContains(t, out, "--fix mends")
+	info, err := os.Stat(filepath.Join(root, "run/gpuslice"))
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o711), info.Mode().Perm())
+
+	status, out, stderr = gpuslice(append(args, "--fix", "-o", "json")...)
+	assert.Equal(t, exitFailed, status)
+	assert.True(t, json.Valid([]byte(out)))
+	assert.Contains(t, stderr, "nothing of it can be mended without a person\n")
+}
+
+// A fix that fails is said, the others are done, and the status says so.
+func TestDoctorFixThatFails(t *testing.T) {
+	root, args := sickRoot(t)
+	require.NoError(t, os.WriteFile(filepath.Join(root, "etc/containerd/config.toml"),
+		[]byte("# DO NOT EDIT\nversion = 3\n[plugins.'io.containerd.nri.v1.nri']\n  disable = true\n"), 0o644))
+	status, out, stderr := gpuslice(append(args, "--fix")...)
+	assert.Equal(t, exitFailed, status)
+	assert.Contains(t, out, "not done: /etc/containerd/config.toml says that it is generated")
+	assert.Contains(t, out, "+/run/gpuslice: owner 0, mode 0711\n")
+	assert.Contains(t, stderr, "gpuslice: fix of nri, nri-validator: ")
+
+	status, _, stderr = gpuslice("doctor", "--dry-run", "--root", root)
+	assert.Equal(t, exitUsage, status)
+	assert.Contains(t, stderr, "--dry-run: of what? it goes with --fix")
 }
 
 // A reader that went away is a failure of the work.

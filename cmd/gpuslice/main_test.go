@@ -260,7 +260,8 @@ type nobody struct{}
 func (nobody) Write([]byte) (int, error) { return 0, errors.New("nobody reads") }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{}, {"--help"}, {"status", "--help"}, {"doctor", "--help"}, {"cdi", "generate", "--help"}} {
+	for _, args := range [][]string{{}, {"--help"}, {"status", "--help"}, {"doctor", "--help"}, {"cdi", "generate", "--help"},
+		{"top", "--help"}, {"topology", "--help"}, {"describe", "--help"}, {"describe", "gpu", "--help"}, {"describe", "container", "--help"}, {"completion", "--help"}} {
 		status, out, stderr := gpuslice(args...)
 		assert.Equal(t, exitDone, status, "%v", args)
 		assert.Empty(t, stderr)

@@ -33,7 +33,7 @@ other, with the words of "nvidia-smi topo -m", from near to far:
 A card is "free" while nothing of it is granted, "shared" while more of it can
 be, "full" when nothing more can be; "blocked" while a container is there whose
 grant can't be found out, "unhealthy" when the agent has said so, and "excluded"
-when it is not offered. NV4: 0-2 are four NVLinks to each of the cards 0, 1 and 2.
+when it is not offered. "NV4: 0-2" are four NVLinks to each of the cards 0 to 2.
 
 With --matrix it prints the matrix as "nvidia-smi topo -m" does, without NICs.
 

@@ -20,6 +20,13 @@ const (
 	littleInodes = 1000
 )
 
+// StateMountUnit is where systemd has the unit of the tmpfs, and StateMountDir is the
+// folder that the unit is of.
+const (
+	StateMountUnit = "/etc/systemd/system/run-gpuslice.mount"
+	StateMountDir  = "/run/gpuslice"
+)
+
 // stateMount is how the state folder becomes a tmpfs of its own.
 var stateMount = []string{
 	"on a node without GPU containers (the ledger of those that run would be hidden):",
@@ -39,20 +46,32 @@ func checkStateDir(_ context.Context, e *exam, v *verdict) {
 		v.fail(oneLine(err), "run gpuslice doctor as root")
 		return
 	}
+	isOwn := true
 	if f.Type != unix.TMPFS_MAGIC && f.Type != unix.RAMFS_MAGIC {
+		isOwn = false
 		v.warn(dir+" is not on a tmpfs: every container's creation waits for a disk", stateMount...)
 	} else if sameFilesystem(e, dir, path.Dir(dir)) {
+		isOwn = false
 		v.warn(dir+" shares a tmpfs with "+path.Dir(dir)+": a tenant that fills its usage file fills that too, for the whole node", stateMount...)
 	} else {
 		v.ok(dir + " is a tmpfs of its own")
 	}
-	if mode := info.Mode().Perm(); mode&0o022 != 0 {
+	if !isOwn && dir == StateMountDir && !e.exists(StateMountUnit) {
+		v.repair(RepairStateMount)
+	}
+	mode := info.Mode().Perm()
+	if mode&0o022 != 0 {
 		v.fail(fmt.Sprintf("others may write into it (mode %#o)", mode), "chmod 0711 "+dir)
 	} else if mode&0o044 != 0 {
 		v.warn(fmt.Sprintf("others may list it (mode %#o)", mode), "chmod 0711 "+dir)
 	}
-	if owner, ok := info.Sys().(*syscall.Stat_t); ok && owner.Uid != 0 {
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	isOthers := ok && owner.Uid != 0
+	if isOthers {
 		v.fail(fmt.Sprintf("it belongs to user %d", owner.Uid), "chown root: "+dir)
+	}
+	if mode&0o066 != 0 || isOthers {
+		v.repair(RepairStateDirMode)
 	}
 	switch left := fmt.Sprintf("%d MiB and %d inodes are free", f.FreeBytes>>20, f.FreeInodes); {
 	case f.FreeBytes == 0 || f.FreeInodes == 0:

@@ -10,6 +10,7 @@ package doctor
 import (
 	"context"
 	"io/fs"
+	"slices"
 	"strings"
 )
 
@@ -36,6 +37,36 @@ type Result struct {
 	Found string `json:"found"`
 	// Fix are the lines of what to do; none where State is OK.
 	Fix []string `json:"fix,omitempty"`
+	// Repairs are what "doctor --fix" does of it, if it does something.
+	Repairs []Repair `json:"repairs,omitempty"`
+}
+
+// Repair is something that can be mended without a person: it ends no container, hides
+// nothing, and can be taken back.
+type Repair string
+
+// The repairs.
+const (
+	// RepairContainerd sets what NRI needs in containerd's configuration, which is read
+	// at its next start.
+	RepairContainerd Repair = "containerd-nri"
+	// RepairStateDirMode takes from others what they have of the state folder.
+	RepairStateDirMode Repair = "state-dir-mode"
+	// RepairStateMount writes the unit of the state folder's own tmpfs, which somebody
+	// has to start.
+	RepairStateMount Repair = "state-dir-mount"
+)
+
+// Repairs are those of all checks, each once, in order.
+func (r Report) Repairs() (all []Repair) {
+	for _, result := range r.Results {
+		for _, repair := range result.Repairs {
+			if !slices.Contains(all, repair) {
+				all = append(all, repair)
+			}
+		}
+	}
+	return all
 }
 
 // Report is what all checks found. Its state is the worst of theirs.
@@ -135,7 +166,7 @@ func (e *exam) examine(ctx context.Context, wanted func(name string) bool) Repor
 		}
 		var v verdict
 		c.run(ctx, e, &v)
-		r := Result{Check: c.name, State: v.worst(), Found: strings.Join(v.found, "; "), Fix: v.remedy}
+		r := Result{Check: c.name, State: v.worst(), Found: strings.Join(v.found, "; "), Fix: v.remedy, Repairs: v.repairs}
 		if severity[r.State] > severity[report.State] {
 			report.State = r.State
 		}
@@ -176,9 +207,10 @@ func name(path string) string {
 
 // verdict gathers what a check finds.
 type verdict struct {
-	state  State
-	found  []string
-	remedy []string
+	state   State
+	found   []string
+	remedy  []string
+	repairs []Repair
 }
 
 func (v *verdict) worst() State {
@@ -199,3 +231,6 @@ func (v *verdict) add(s State, found string, fix []string) {
 func (v *verdict) ok(found string)                  { v.add(OK, found, nil) }
 func (v *verdict) warn(found string, fix ...string) { v.add(Warn, found, fix) }
 func (v *verdict) fail(found string, fix ...string) { v.add(Fail, found, fix) }
+
+// repair says that what was found last can be mended without a person.
+func (v *verdict) repair(r Repair) { v.repairs = append(v.repairs, r) }

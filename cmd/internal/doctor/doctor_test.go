@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 )
@@ -154,7 +155,7 @@ func TestPrint(t *testing.T) {
 		t.Run(description, func(t *testing.T) {
 			report := Examine(t.Context(), h, options)
 			var out bytes.Buffer
-			require.NoError(t, report.Print(&out))
+			require.NoError(t, report.Print(&out, term.Style{}))
 			golden := filepath.Join("testdata", description+".txt")
 			if *update {
 				require.NoError(t, os.WriteFile(golden, out.Bytes(), 0o644))
@@ -323,6 +324,52 @@ func TestChecks(t *testing.T) {
 				assert.Contains(t, r.Found, test.found)
 				assert.Contains(t, fix, test.fix)
 				assert.Equal(t, r.State == OK, fix == "", "what is amiss has a remedy, and nothing else: %q", fix)
+			}
+		})
+	}
+}
+
+// What can be mended without a person is said with the check that found it; the rest has
+// none.
+func TestRepairs(t *testing.T) {
+	nri := func(text string) func(*host) {
+		return func(h *host) {
+			h.put("/etc/containerd/config.toml", "version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  "+text+"\n"+validatorOn)
+		}
+	}
+	for _, test := range []struct {
+		description string
+		edit        func(*host)
+		check       string // that says so, alone
+		want        []Repair
+	}{
+		{"nothing", func(*host) {}, "", nil},
+		{"NRI is off", nri("disable = true"), "nri", []Repair{RepairContainerd}},
+		{"no connections", nri("disable_connections = true"), "nri", []Repair{RepairContainerd}},
+		{"a short timeout", nri("plugin_request_timeout = '1ms'"), "nri-timeout", []Repair{RepairContainerd}},
+		{"no timeout", nri("plugin_request_timeout = 'soon'"), "nri-timeout", []Repair{RepairContainerd}},
+		{"no validator", func(h *host) { h.remove("/etc/containerd/config.toml") }, "nri-validator", []Repair{RepairContainerd}},
+		{"everybody needs us", func(h *host) {
+			h.put("/etc/containerd/config.toml", "version = 3\n"+validatorOn+"required_plugins = ['gpuslice']\n")
+		}, "nri-validator", []Repair{RepairContainerd}},
+		{"no socket: containerd has to be restarted", func(h *host) { h.remove("/var/run/nri/nri.sock") }, "", nil},
+		{"others list the state", func(h *host) { h.MapFS["run/gpuslice"].Mode = fs.ModeDir | 0o755 }, "state-dir", []Repair{RepairStateDirMode}},
+		{"somebody else's state", func(h *host) { h.MapFS["run/gpuslice"].Sys = &syscall.Stat_t{Uid: 1000} }, "state-dir", []Repair{RepairStateDirMode}},
+		{"in /run's tmpfs", func(h *host) { h.MapFS["run"].Sys = &syscall.Stat_t{Dev: 0x1a} }, "state-dir", []Repair{RepairStateMount}},
+		{"in /run's tmpfs, and the unit waits", func(h *host) {
+			h.MapFS["run"].Sys = &syscall.Stat_t{Dev: 0x1a}
+			h.put(StateMountUnit, "")
+		}, "", nil},
+		{"no driver", func(h *host) { h.remove("/proc/modules", "/dev/nvidiactl") }, "", nil},
+	} {
+		t.Run(test.description, func(t *testing.T) {
+			h := goodHost(t)
+			test.edit(h)
+			report := Examine(t.Context(), h, options)
+			assert.Equal(t, test.want, report.Repairs())
+			for _, r := range report.Results {
+				assert.Equal(t, r.Check == test.check, len(r.Repairs) > 0, r.Check)
+				assert.False(t, len(r.Repairs) > 0 && len(r.Fix) == 0, "%s is mended, and nothing is amiss", r.Check)
 			}
 		})
 	}

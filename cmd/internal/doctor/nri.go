@@ -32,10 +32,12 @@ func checkNRI(_ context.Context, e *exam, v *verdict) {
 		}
 		if !e.config.nriEnabled() {
 			v.fail("NRI is off: the agent can't connect, and no container gets a card", e.config.fix(nriTable("", "disable = false")...)...)
+			v.repair(RepairContainerd)
 			return
 		}
 		if setting(e.config, false, pluginNRI, "disable_connections") {
 			v.fail("NRI takes no connections (disable_connections)", e.config.fix(nriTable("", "disable_connections = false")...)...)
+			v.repair(RepairContainerd)
 			return
 		}
 	}
@@ -57,6 +59,9 @@ func checkNRITimeout(_ context.Context, e *exam, v *verdict) {
 	}
 	fix := func() []string { return e.config.fix(nriTable("", `plugin_request_timeout = "2s"`)...) }
 	timeout, err := e.config.requestTimeout()
+	if err != nil || timeout < shortTimeout || timeout > longTimeout {
+		v.repair(RepairContainerd)
+	}
 	switch {
 	case err != nil:
 		v.fail("plugin_request_timeout: "+oneLine(err), fix()...)
@@ -80,6 +85,7 @@ func checkNRIValidator(_ context.Context, e *exam, v *verdict) {
 	if !setting(e.config, false, pluginNRI, "default_validator", "enable") {
 		v.warn("default_validator is off: required-plugins annotations mean nothing, so a pod that needs a card can start without one while the agent is away",
 			e.config.fix(nriTable(".default_validator", "enable = true")...)...)
+		v.repair(RepairContainerd)
 		return
 	}
 	if !e.config.requires(nriplugin.PluginName) {
@@ -90,6 +96,7 @@ func checkNRIValidator(_ context.Context, e *exam, v *verdict) {
 	if annotation == "" {
 		v.warn("default_validator requires "+nriplugin.PluginName+" of every container, the agent's own too: a node that boots can't start it from a pod",
 			e.config.fix(nriTable(".default_validator", `tolerate_missing_plugins_annotation = "gpuslice.io/tolerate-missing-plugins"`)...)...)
+		v.repair(RepairContainerd)
 		return
 	}
 	v.ok("default_validator is on and requires " + nriplugin.PluginName + " of every container without the annotation " + annotation)

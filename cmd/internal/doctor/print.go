@@ -3,20 +3,26 @@ package doctor
 import (
 	"fmt"
 	"io"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/term"
 )
 
+// stateColors show what is amiss.
+var stateColors = map[State]term.Color{OK: term.Green, Warn: term.Yellow, Fail: term.Red}
+
 // Print prints a report for people.
-func (r Report) Print(out io.Writer) error {
+func (r Report) Print(out io.Writer, style term.Style) error {
 	for _, c := range r.Results {
-		if _, err := fmt.Fprintf(out, "%-4s  %-16s  %s\n", c.State, c.Check, c.Found); err != nil {
+		state := style.Paint(stateColors[c.State], fmt.Sprintf("%-4s", c.State))
+		if _, err := fmt.Fprintf(out, "%s  %-16s  %s\n", state, c.Check, term.Clean(c.Found)); err != nil {
 			return err
 		}
 		for i, line := range c.Fix {
 			label := "      "
 			if i == 0 {
-				label = "  fix:"
+				label = style.Paint(term.Bold, "  fix:")
 			}
-			if _, err := fmt.Fprintf(out, "%s %s\n", label, line); err != nil {
+			if _, err := fmt.Fprintf(out, "%s %s\n", label, term.Clean(line)); err != nil {
 				return err
 			}
 		}

@@ -45,11 +45,13 @@ func planContainerd(h fs.FS, o Options) (plan, error) {
 	} else if err := generated(h, main); err != nil {
 		return plan{}, err
 	}
-	section := []string{"plugins", cri, "containerd"}
-	t.own = slices.Concat(section, []string{"runtimes", Name})
-	t.settings = append(keptRunc(section, c, format), handler(t.own, c, o.RuntimePath)...)
-	if o.SetDefault {
-		t.settings = append(t.settings, setting{key: append(slices.Clone(section), "default_runtime_name"), value: Name})
+	if !o.NRIOnly {
+		section := []string{"plugins", cri, "containerd"}
+		t.own = slices.Concat(section, []string{"runtimes", Name})
+		t.settings = append(keptRunc(section, c, format), handler(t.own, c, o.RuntimePath)...)
+		if o.SetDefault {
+			t.settings = append(t.settings, setting{key: append(slices.Clone(section), "default_runtime_name"), value: Name})
+		}
 	}
 	t.settings = append(t.settings, nriSettings(c, o.ContainerdVersion)...)
 	p := plan{targets: []target{t}}
@@ -59,8 +61,10 @@ func planContainerd(h fs.FS, o Options) (plan, error) {
 	if doctor.VersionBefore(o.ContainerdVersion, 1, 7, 0) {
 		p.notes = append(p.notes, "containerd "+o.ContainerdVersion+" has no NRI: pods get cards by the runtime handler "+Name+" alone")
 	}
-	p.notes = append(p.notes, "run `systemctl restart containerd` (containers go on running), then `gpuslice doctor`",
-		"a RuntimeClass with the handler "+Name+" makes pods use it")
+	p.notes = append(p.notes, "run `systemctl restart containerd` (containers go on running), then `gpuslice doctor`")
+	if !o.NRIOnly {
+		p.notes = append(p.notes, "a RuntimeClass with the handler "+Name+" makes pods use it")
+	}
 	p.check = func(after fs.FS) error { return seen(after, main, o.ContainerdVersion, t) }
 	return p, nil
 }

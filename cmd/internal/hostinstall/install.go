@@ -40,6 +40,11 @@ type Options struct {
 	ContainerdVersion string
 	// DryRun shows what would be done.
 	DryRun bool
+	// NRIOnly leaves out the runtime, and its programs: of containerd only what NRI needs
+	// for the agent is set.
+	NRIOnly bool
+	// ShowDiff shows what is done, as DryRun does.
+	ShowDiff bool
 }
 
 func (o Options) config(usual string) string {
@@ -116,8 +121,10 @@ func Install(ctx context.Context, o Options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := j.programs(); err != nil {
-		return err
+	if !o.NRIOnly {
+		if err := j.programs(); err != nil {
+			return err
+		}
 	}
 	changed := false
 	for _, e := range edits {
@@ -244,14 +251,15 @@ func losesDefault(e edit) bool {
 // finish does the edits, or shows them.
 func (j *job) finish(edits []edit, notes []string) error {
 	for _, e := range edits {
+		if e.changes() && (j.DryRun || j.ShowDiff) {
+			fmt.Fprintf(j.out, "%s", diff.Diff(sideName(e.path, e.before), e.before, sideName(e.path, e.after), e.after))
+		}
 		switch {
 		case !e.changes():
 			if e.before != nil {
 				fmt.Fprintf(j.out, "unchanged  %s\n", e.path)
 			}
-		case j.DryRun:
-			fmt.Fprintf(j.out, "%s", diff.Diff(sideName(e.path, e.before), e.before, sideName(e.path, e.after), e.after))
-		default:
+		case !j.DryRun:
 			backup, err := j.host.commit(e)
 			if err != nil {
 				return fmt.Errorf("%w%s", err, hint(err))

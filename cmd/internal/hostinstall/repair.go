@@ -1,0 +1,104 @@
+package hostinstall
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
+)
+
+// RepairOptions say where what is to be mended is. Every path is absolute, and the host's.
+type RepairOptions struct {
+	// Root is the host's root folder; "/" is this machine.
+	Root string
+	// RuntimeConfig is containerd's configuration.
+	RuntimeConfig string
+	// ContainerdVersion is asked of containerd if it is empty.
+	ContainerdVersion string
+	StateDir          string
+	// StateMount is the content of the unit of the state folder's tmpfs.
+	StateMount []byte
+	// DryRun shows what would be done.
+	DryRun bool
+}
+
+// Repair mends one thing that doctor has found, and shows what it changes as a diff.
+func Repair(ctx context.Context, r doctor.Repair, o RepairOptions, out io.Writer) error {
+	switch r {
+	case doctor.RepairContainerd:
+		return Install(ctx, Options{
+			Engine: "containerd", Root: o.Root, Config: o.RuntimeConfig, ContainerdVersion: o.ContainerdVersion,
+			NRIOnly: true, ShowDiff: true, DryRun: o.DryRun,
+		}, out)
+	case doctor.RepairStateDirMode:
+		return o.own(ctx, out)
+	case doctor.RepairStateMount:
+		return o.unit(ctx, out)
+	}
+	return fmt.Errorf("%s: there is no such repair", r)
+}
+
+// job is one that changes no engine.
+func (o RepairOptions) job(ctx context.Context, out io.Writer) (*job, error) {
+	return newJob(ctx, Options{Engine: "docker", Root: o.Root, DryRun: o.DryRun, ShowDiff: true}, out)
+}
+
+// unit writes the unit of the tmpfs where there is none.
+func (o RepairOptions) unit(ctx context.Context, out io.Writer) error {
+	j, err := o.job(ctx, out)
+	if err != nil {
+		return err
+	}
+	defer j.close()
+	before, err := j.host.read(doctor.StateMountUnit)
+	if err != nil {
+		return err
+	}
+	e := edit{path: doctor.StateMountUnit, before: before, after: o.StateMount}
+	if before != nil {
+		e.after = before // somebody has one of his own
+	}
+	return j.finish([]edit{e}, []string{"on a node without GPU containers: systemctl daemon-reload && systemctl enable --now run-gpuslice.mount"})
+}
+
+// stateDirMode lets containers pass, and nobody look.
+const stateDirMode = 0o711
+
+// own makes the state folder root's alone. It follows no link.
+func (o RepairOptions) own(ctx context.Context, out io.Writer) error {
+	j, err := o.job(ctx, out)
+	if err != nil {
+		return err
+	}
+	defer j.close()
+	real, err := j.host.realDir(o.StateDir)
+	if err != nil {
+		return err
+	}
+	dir, err := os.OpenFile(real, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	var was unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &was); err != nil {
+		return fmt.Errorf("look at %s: %w", o.StateDir, err)
+	}
+	fmt.Fprintf(out, "-%s: owner %d, mode %#o\n+%s: owner 0, mode %#o\n", o.StateDir, was.Uid, was.Mode&0o7777, o.StateDir, stateDirMode)
+	if o.DryRun {
+		fmt.Fprintln(out, "nothing was changed (--dry-run)")
+		return nil
+	}
+	// The owner first: a former one could take the mode back.
+	if err := unix.Fchown(int(dir.Fd()), 0, -1); err != nil {
+		return fmt.Errorf("give %s to root: %w%s", o.StateDir, err, hint(err))
+	}
+	if err := unix.Fchmod(int(dir.Fd()), stateDirMode); err != nil {
+		return fmt.Errorf("set the mode of %s: %w%s", o.StateDir, err, hint(err))
+	}
+	return nil
+}
