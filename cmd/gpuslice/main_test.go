@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"unicode"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -95,6 +96,30 @@ default/train    main       active    1    1/8000 MiB               -      1    
 `, table)
 	assert.Contains(t, problems, "container c-corrupt: read grant.json of container c-corrupt: ")
 	assert.Equal(t, 1, strings.Count(problems, "\n"))
+}
+
+// More columns for who asks, and nothing is cut; the same as YAML for programs.
+func TestStatusForms(t *testing.T) {
+	s, _, _ := workingNode(t)
+	dir := s.Dir
+	golden(t, "status-wide.txt", without(s, shows(t, "status", "-o", "wide", "--state-dir", dir)))
+	golden(t, "status.yaml", without(s, shows(t, "status", "-o", "yaml", "--state-dir", dir)))
+	golden(t, "status-colors.txt", without(s, shows(t, "status", "--color", "always", "--state-dir", dir)))
+	golden(t, "status-unhealthy.txt", shows(t, "status", "--state-dir", pcieNode(t).Dir))
+}
+
+// A terminal is never told what a container's name says to it.
+func TestStatusCleansNames(t *testing.T) {
+	var out strings.Builder
+	n := view.Node{
+		Cards:      []view.Card{{UUID: "GPU-1", Model: "H200\x1b[2J", Healthy: false, Unhealthy: "bad\x1b]0;x\a"}},
+		Containers: []view.Container{{Name: "main\x1b[1A", Pod: "a/b\r", State: "active\n", Shares: []view.Share{{UUID: "\u009b2J"}}}},
+		Problems:   []string{"container \x1b[31m"},
+	}
+	require.NoError(t, statusTables(page{Writer: &out}, n))
+	for _, r := range out.String() {
+		assert.True(t, r == '\n' || !unicode.IsControl(r), "%q", out.String())
+	}
 }
 
 func TestStatusTableOfAnEmptyNode(t *testing.T) {

@@ -82,7 +82,7 @@ func cardTable(p page, n view.Node) error {
 	t := p.table(columns...)
 	for _, c := range n.Cards {
 		row := []any{
-			label(c), c.Model, c.UUID, fmt.Sprintf("%d/%d", c.GrantedContainers, c.GrantableSlots),
+			label(c), modelCell(c), c.UUID, fmt.Sprintf("%d/%d", c.GrantedContainers, c.GrantableSlots),
 			fmt.Sprintf("%d/%d MiB", c.GrantedMemoryMiB, c.GrantableMiB), fmt.Sprintf("%d/%d %%", c.GrantedCores, c.GrantableCores),
 			fmt.Sprintf("%d MiB", mebibytes(c.UsedBytes)),
 		}
@@ -104,8 +104,9 @@ func containerTable(p page, n view.Node) error {
 		{Head: "MEMORY USED"}, {Head: "CORES"}, {Head: "PROCESSES"}, {Head: "ENFORCEMENT"},
 	}
 	if p.Wide {
-		columns = append(columns, term.Column{Head: "CONTAINER ID"}, term.Column{Head: "BY"}, term.Column{Head: "CREATED"},
-			term.Column{Head: "RESIDUE"}, term.Column{Head: "COMPUTE"}, term.Column{Head: "WAITED"}, term.Column{Head: "LAUNCHES"})
+		for _, head := range []string{"CONTAINER ID", "BY", "CREATED", "RESIDUE", "REFUSED", "COMPUTE", "WAITED", "LAUNCHES", "LAST LAUNCH"} {
+			columns = append(columns, term.Column{Head: head})
+		}
 	}
 	t := p.table(columns...)
 	labels := cardLabels(n)
@@ -118,14 +119,14 @@ func containerTable(p page, n view.Node) error {
 			}
 			if p.Wide {
 				row = append(row, c.ContainerID, orDash(c.Owner), moment(c.CreatedAt), fmt.Sprintf("%d MiB", mebibytes(s.ResidueBytes)),
-					span(s.ComputeNanoseconds), span(s.ThrottledNanoseconds), s.Launches)
+					s.RefusedAllocations, span(s.ComputeNanoseconds), span(s.ThrottledNanoseconds), s.Launches, moment(s.LastLaunch))
 			}
 			t.Row(row...)
 		}
 		if len(c.Shares) == 0 {
 			row := []any{orDash(c.Pod), name(c), state, blocked(c, labels), "-", "-", "-", orDash(c.Enforcement)}
 			if p.Wide {
-				row = append(row, c.ContainerID, orDash(c.Owner), moment(c.CreatedAt), "-", "-", "-", "-")
+				row = append(row, c.ContainerID, orDash(c.Owner), moment(c.CreatedAt), "-", "-", "-", "-", "-", "-")
 			}
 			t.Row(row...)
 		}
@@ -136,9 +137,23 @@ func containerTable(p page, n view.Node) error {
 	return t.Write(p)
 }
 
-// problems prints what could not be read.
+// modelCell is a card's model, and whether it is well.
+func modelCell(c view.Card) term.Cell {
+	if c.Healthy {
+		return term.Cell{Text: c.Model}
+	}
+	return term.Cell{Text: c.Model + " (unhealthy)", Color: term.Red}
+}
+
+// problems prints why cards are unhealthy, and what could not be read.
 func problems(p page, n view.Node) error {
-	for _, text := range n.Problems {
+	var all []string
+	for _, c := range n.Cards {
+		if !c.Healthy {
+			all = append(all, fmt.Sprintf("card %s is unhealthy: %s", label(c), c.Unhealthy))
+		}
+	}
+	for _, text := range append(all, n.Problems...) {
 		if _, err := fmt.Fprintf(p, "\n%s %s\n", p.Paint(term.Red, "problem:"), term.Clean(text)); err != nil {
 			return err
 		}

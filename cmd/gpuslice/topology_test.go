@@ -63,13 +63,18 @@ func TestTopology(t *testing.T) {
 		golden(t, "topology-"+name+".txt", shows(t, "topology", "--state-dir", s.Dir))
 	}
 	golden(t, "topology-wide.txt", shows(t, "topology", "-o", "wide", "--state-dir", nodetest.NewStateDirOf(t, migNode(t)).Dir))
-	placeless := migNode(t) // which processors a NUMA node has is this machine's affair
-	for i := range placeless.Node.Cards {
-		placeless.Node.Cards[i].NUMANode = gpu.NUMAUnknown
-	}
-	dir := nodetest.NewStateDirOf(t, placeless).Dir
+	dir := nodetest.NewStateDirOf(t, withoutPlaces(migNode(t))).Dir
 	golden(t, "topology.json", shows(t, "topology", "-o", "json", "--state-dir", dir))
 	golden(t, "topology.yaml", shows(t, "topology", "-o", "yaml", "--state-dir", dir))
+}
+
+// withoutPlaces is a node whose NUMA nodes aren't known: which processors those have is
+// this machine's affair.
+func withoutPlaces(f node.File) node.File {
+	for i := range f.Node.Cards {
+		f.Node.Cards[i].NUMANode = gpu.NUMAUnknown
+	}
+	return f
 }
 
 // migNode has two cards, the second in MIG mode.

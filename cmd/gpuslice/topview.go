@@ -131,15 +131,11 @@ func topCards(s term.Style, cards []topCard, most int) []string {
 		shown = cards[:max(most-2, 0)]
 	}
 	for _, c := range shown {
-		model := term.Cell{Text: c.Model}
-		if !c.Healthy {
-			model = term.Cell{Text: c.Model + " (unhealthy)", Color: term.Red}
-		}
 		memory := 0.0
 		if c.MemoryMiB > 0 {
 			memory = float64(c.UsedBytes) / float64(1<<20) / float64(c.MemoryMiB)
 		}
-		t.Row(label(c.Card), model, term.Cell{Bar: true, Part: memory, Text: used(c.UsedBytes, c.MemoryMiB)},
+		t.Row(label(c.Card), modelCell(c.Card), term.Cell{Bar: true, Part: memory, Text: used(c.UsedBytes, c.MemoryMiB)},
 			percentCell(c.CoresUsedPercent, 100), fmt.Sprintf("%s %d%% %d/%d", megabytes(c.GrantedMemoryMiB), c.GrantedCores, c.GrantedContainers, c.GrantableSlots))
 	}
 	if len(cards) == 0 {
