@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -44,8 +45,8 @@ its limit, and "waited" the part of that time in which they waited for it; a
 share without a limit is not counted.
 
 The key h lists the keys: q quits, s sorts, / filters, arrows select. Without a
-terminal, with --once, and in a form for programs, it reads twice, prints once
-and ends.
+terminal that can be drawn on, with --once, and in a form for programs, it reads
+twice, prints once and ends.
 
 Exit status: 0 it is shown, also when a signal ended it; 1 nothing could be
 read; 2 the call is wrong.`,
@@ -63,7 +64,7 @@ read; 2 the call is wrong.`,
 				return err
 			}
 			read := func(ctx context.Context) (view.Node, error) { return view.Read(ctx, stateDir) }
-			if o.once || out.forPrograms() || !term.IsTerminal(c.OutOrStdout()) {
+			if o.once || out.forPrograms() || !term.CanDraw(c.OutOrStdout(), os.Getenv) {
 				return topOnce(c, out, o, read)
 			}
 			return work(topLive(c.Context(), styleOf(c), o, out.value == formWide, read))
@@ -119,7 +120,11 @@ func writeTop(p page, shown topShown) error {
 	if _, err := fmt.Fprintln(p, strings.Join(append(lines, t.Lines()...), "\n")); err != nil {
 		return err
 	}
-	return problems(p, view.Node{Problems: shown.Problems})
+	n := view.Node{Problems: shown.Problems}
+	for _, c := range shown.Cards {
+		n.Cards = append(n.Cards, c.Card)
+	}
+	return problems(p, n)
 }
 
 func take(ctx context.Context, read reader) (reading, error) {

@@ -83,6 +83,9 @@ func readFiles(c *cobra.Command) (view.Node, node.File, error) {
 	if err != nil {
 		return n, f, work(fmt.Errorf("cards: %w", err))
 	}
+	if len(f.Node.Cards) == 1 && len(f.Topology.UUIDs) == 0 { // nobody need have asked
+		f.Topology = gpu.Topology{UUIDs: []string{f.Node.Cards[0].UUID}, Pairs: [][]gpu.Pair{{{}}}}
+	}
 	return n, f, nil
 }
 

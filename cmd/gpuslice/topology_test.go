@@ -130,6 +130,14 @@ func TestTopologyMatrixThatIsNotKnown(t *testing.T) {
 	assert.Contains(t, stderr, "restart it")
 }
 
+// How one card is connected is known without asking.
+func TestTopologyOfOneCard(t *testing.T) {
+	f := nodeOf(t, 1, "topo-1.txt")
+	asked := shows(t, "topology", "--matrix", "--state-dir", nodetest.NewStateDirOf(t, f).Dir)
+	f.Topology = gpu.Topology{}
+	assert.Equal(t, asked, shows(t, "topology", "--matrix", "--state-dir", nodetest.NewStateDirOf(t, f).Dir))
+}
+
 func TestTopologyWithoutCards(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	require.NoError(t, os.Remove(filepath.Join(s.Dir, "node.json")))

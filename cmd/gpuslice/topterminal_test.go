@@ -172,6 +172,16 @@ func TestTopSuspends(t *testing.T) {
 	x.shows("ended with 0, settings kept")
 }
 
+// What can't be drawn on is printed to.
+func TestTopInADumbTerminal(t *testing.T) {
+	s := terminalNode(t)
+	x := newTerminal(t, 110, 20, "export TERM=dumb\n"+topScript(s.Dir, "main", "top --interval 100ms --state-dir "+s.Dir))
+	screen := x.shows("ended with 0")
+	assert.Contains(t, screen, "first line")
+	assert.Contains(t, screen, "1000M/4000M")
+	assert.NotContains(t, x.tmux("capture-pane", "-p", "-e"), "\x1b[")
+}
+
 // A terminal's width is what tables fit; there are colours, but not with NO_COLOR.
 func TestStatusInATerminal(t *testing.T) {
 	s := terminalNode(t)

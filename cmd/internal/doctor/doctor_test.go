@@ -6,8 +6,10 @@ import (
 	"errors"
 	"flag"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/monitor/node"
@@ -327,6 +330,36 @@ func TestChecks(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Whatever is amiss together, each finding has a remedy, and what is well has none.
+func TestEveryFindingHasAFix(t *testing.T) {
+	good := goodHost(t)
+	paths := slices.Sorted(maps.Keys(good.MapFS))
+	places := slices.Sorted(maps.Keys(good.filesystems))
+	rapid.Check(t, func(t *rapid.T) {
+		h := *good
+		h.MapFS, h.filesystems = maps.Clone(good.MapFS), maps.Clone(good.filesystems)
+		for _, path := range rapid.SliceOfNDistinct(rapid.SampledFrom(paths), 0, 6, rapid.ID[string]).Draw(t, "missing") {
+			delete(h.MapFS, path)
+		}
+		for _, path := range rapid.SliceOfNDistinct(rapid.SampledFrom(paths), 0, 3, rapid.ID[string]).Draw(t, "spoilt") {
+			h.MapFS[path] = &fstest.MapFile{Data: rapid.SliceOfN(rapid.Byte(), 0, 20).Draw(t, "content"), Mode: fs.FileMode(rapid.Uint32Range(0, 0o777).Draw(t, "mode"))}
+		}
+		for _, place := range places {
+			if rapid.Bool().Draw(t, "other file system") {
+				h.filesystems[place] = Filesystem{Type: unix.TMPFS_MAGIC, NoExec: rapid.Bool().Draw(t, "noexec"), FreeBytes: rapid.Uint64().Draw(t, "bytes"), FreeInodes: rapid.Uint64Range(0, 5000).Draw(t, "inodes")}
+			}
+		}
+		h.name = rapid.SampledFrom([]string{"", "containerd", "cri-o", "other"}).Draw(t, "runtime")
+		h.version = rapid.SampledFrom([]string{"1.6.1", "1.7.24", "2.0.1", "2.1.0", "v2.4.2", "x"}).Draw(t, "version")
+		h.status = rapid.SampledFrom([]int{0, 200, 503}).Draw(t, "status")
+		for _, r := range Examine(context.Background(), &h, options).Results {
+			if (r.State == OK) != (len(r.Fix) == 0) || r.Found == "" || slices.Contains(r.Fix, "") {
+				t.Fatalf("%s is %s: %q, fix %q", r.Check, r.State, r.Found, r.Fix)
+			}
+		}
+	})
 }
 
 // What can be mended without a person is said with the check that found it; the rest has

@@ -49,10 +49,10 @@ func StyleOf(w io.Writer, when When, getenv func(string) string) Style {
 	return s
 }
 
-// IsTerminal says whether a writer is one.
-func IsTerminal(w io.Writer) bool {
-	_, is := size(w)
-	return is
+// CanDraw says whether a writer is a terminal that a [Screen] can be drawn on.
+func CanDraw(w io.Writer, getenv func(string) string) bool {
+	_, isTerminal := size(w)
+	return isTerminal && getenv("TERM") != "" && getenv("TERM") != "dumb"
 }
 
 // size is a terminal's width; 0 where it doesn't say.

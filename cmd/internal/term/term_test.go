@@ -59,7 +59,7 @@ func TestStyleOf(t *testing.T) {
 		assert.Equal(t, term.Style{Colors: test.want}, term.StyleOf(file, test.when, getenv))
 		assert.Equal(t, term.Style{Colors: test.want}, term.StyleOf(&bytes.Buffer{}, test.when, getenv))
 	}
-	assert.False(t, term.IsTerminal(file))
+	assert.False(t, term.CanDraw(file, func(string) string { return "xterm" }))
 }
 
 func TestPaint(t *testing.T) {
