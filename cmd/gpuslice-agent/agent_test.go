@@ -190,6 +190,7 @@ func TestAgentsLife(t *testing.T) {
 	uuid := published.Node.Cards[0].UUID
 	assert.Equal(t, []node.Device{{UUID: uuid, Card: uuid, MemoryMiB: 143771, CorePercent: 100, Slots: 10}}, published.Devices)
 	assert.Equal(t, int64(143771), published.Node.Cards[0].MemoryMiB)
+	assert.Equal(t, []string{uuid}, published.Topology.UUIDs, "how cards are connected, for gpuslice topology")
 
 	second := o
 	second.HealthAddress = freeAddress(t)
