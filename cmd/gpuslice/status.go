@@ -137,12 +137,15 @@ func containerTable(p page, n view.Node) error {
 	return t.Write(p)
 }
 
-// modelCell is a card's model, and whether it is well.
+// modelCell is a card's model, and whether it is well and to be had.
 func modelCell(c view.Card) term.Cell {
-	if c.Healthy {
-		return term.Cell{Text: c.Model}
+	switch {
+	case !c.Healthy:
+		return term.Cell{Text: c.Model + " (unhealthy)", Color: term.Red}
+	case c.Cordoned:
+		return term.Cell{Text: c.Model + " (cordoned)", Color: term.Yellow}
 	}
-	return term.Cell{Text: c.Model + " (unhealthy)", Color: term.Red}
+	return term.Cell{Text: c.Model}
 }
 
 // problems prints why cards are unhealthy, and what could not be read.

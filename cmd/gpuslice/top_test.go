@@ -230,6 +230,15 @@ func TestTopPages(t *testing.T) {
 	}
 }
 
+// Many cards leave room for containers.
+func TestTopOfManyCards(t *testing.T) {
+	s := nodetest.NewStateDirOf(t, nodeOf(t, 16, "topo-16-switches.txt"))
+	s.Claim("c-train", "train", grant.Share{UUID: cardUUID(9), MemoryMiB: 1000})
+	m := &topModel{every: "1s", by: "memory"}
+	m.take(readingOf(t, s, nodetest.Time))
+	golden(t, "top-cards.txt", strings.Join(m.page(term.Style{}, 100, 24), "\n")+"\n")
+}
+
 func TestTopOnce(t *testing.T) {
 	s, _, _ := workingNode(t)
 	table := shows(t, "top", "--once", "--interval", "100ms", "--state-dir", s.Dir, "--filter", "infer")

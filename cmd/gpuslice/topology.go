@@ -31,9 +31,11 @@ other, with the words of "nvidia-smi topo -m", from near to far:
   PXB   across several of them  SYS   across the sockets
 
 A card is "free" while nothing of it is granted, "shared" while more of it can
-be, "full" when nothing more can be; "blocked" while a container is there whose
-grant can't be found out, "unhealthy" when the agent has said so, and "excluded"
-when it is not offered. "NV4: 0-2" are four NVLinks to each of the cards 0 to 2.
+be, and "full" when nothing more can be. It is "blocked" while a container is
+there whose grant can't be found out, "unhealthy" when the agent has said so,
+"cordoned" when "gpuslice cordon" keeps new containers from it on this node, and
+"excluded" when it is not offered. "NV4: 0-2" are four NVLinks to each of the
+cards 0 to 2.
 
 With --matrix it prints the matrix as "nvidia-smi topo -m" does, without NICs.
 
@@ -186,6 +188,6 @@ func left(c view.Card, wide bool) []any {
 }
 
 func useCell(use string) term.Cell {
-	color := map[string]term.Color{useFree: term.Green, useFull: term.Yellow, useBlocked: term.Red, useUnhealthy: term.Red}[use]
+	color := map[string]term.Color{useFree: term.Green, useFull: term.Yellow, useCordoned: term.Yellow, useBlocked: term.Red, useUnhealthy: term.Red}[use]
 	return term.Cell{Text: use, Color: color}
 }

@@ -62,6 +62,10 @@ func TestTopology(t *testing.T) {
 	} {
 		golden(t, "topology-"+name+".txt", shows(t, "topology", "--state-dir", s.Dir))
 	}
+	cordoned := pcieNode(t)
+	require.NoError(t, cordoned.Ledger.Cordon(t.Context(), cardUUID(0), cardUUID(1)))
+	golden(t, "topology-cordoned.txt", shows(t, "topology", "--state-dir", cordoned.Dir))
+	golden(t, "status-cordoned.txt", shows(t, "status", "--state-dir", cordoned.Dir))
 	golden(t, "topology-wide.txt", shows(t, "topology", "-o", "wide", "--state-dir", nodetest.NewStateDirOf(t, migNode(t)).Dir))
 	dir := nodetest.NewStateDirOf(t, withoutPlaces(migNode(t))).Dir
 	golden(t, "topology.json", shows(t, "topology", "-o", "json", "--state-dir", dir))

@@ -135,6 +135,7 @@ const (
 	useShared    = "shared"
 	useFull      = "full"
 	useBlocked   = "blocked"
+	useCordoned  = "cordoned"
 	useExcluded  = "excluded" // not offered
 	useUnhealthy = "unhealthy"
 )
@@ -185,8 +186,9 @@ func useOf(c leafCard, blocked func(uuid string) bool) string {
 	if len(c.MIG) > 0 {
 		devices = c.MIG // the card itself is not to be had
 	}
-	granted, slots, full, held := 0, 0, true, blocked(c.UUID)
+	granted, slots, full, held, cordoned := 0, 0, true, blocked(c.UUID), true
 	for _, d := range devices {
+		cordoned = cordoned && (c.Cordoned || d.Cordoned)
 		granted += d.GrantedContainers
 		slots += d.GrantableSlots
 		full = full && isFull(d)
@@ -197,6 +199,8 @@ func useOf(c leafCard, blocked func(uuid string) bool) string {
 		return useUnhealthy
 	case held:
 		return useBlocked
+	case cordoned:
+		return useCordoned
 	case slots == 0:
 		return useExcluded
 	case granted == 0:

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
@@ -128,7 +130,7 @@ func topCards(s term.Style, cards []topCard, most int) []string {
 	}}
 	shown := cards
 	if len(cards)+1 > most && most > 1 {
-		shown = cards[:max(most-2, 0)]
+		shown = busiest(cards, max(most-2, 0))
 	}
 	for _, c := range shown {
 		memory := 0.0
@@ -146,6 +148,17 @@ func topCards(s term.Style, cards []topCard, most int) []string {
 		lines = append(lines, fmt.Sprintf("(and %d more)", n))
 	}
 	return lines
+}
+
+// busiest are so many of the cards, those with most containers, in their order.
+func busiest(cards []topCard, n int) []topCard {
+	sorted := slices.Clone(cards)
+	slices.SortStableFunc(sorted, func(a, b topCard) int { return cmp.Compare(b.GrantedContainers, a.GrantedContainers) })
+	in := map[string]bool{}
+	for _, c := range sorted[:n] {
+		in[c.UUID] = true
+	}
+	return slices.DeleteFunc(slices.Clone(cards), func(c topCard) bool { return !in[c.UUID] })
 }
 
 // topColumns says which columns there is room for.

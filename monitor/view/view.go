@@ -14,6 +14,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -58,6 +59,8 @@ type Card struct {
 	// Healthy is false where the agent has said why it isn't, in Unhealthy.
 	Healthy   bool   `json:"healthy"`
 	Unhealthy string `json:"unhealthy,omitempty"`
+	// Cordoned says that it gets no new container (gpuslice cordon on the node).
+	Cordoned bool `json:"cordoned,omitempty"`
 	// Telemetry is what NVML said last; nil where nobody asked it.
 	Telemetry *gpu.Telemetry `json:"telemetry,omitempty"`
 }
@@ -155,6 +158,10 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 		return a.Name < b.Name
 	})
 
+	cordoned, err := grant.Cordoned(stateDir)
+	if err != nil {
+		n.Problems = append(n.Problems, err.Error())
+	}
 	n.Cards = []Card{}
 	row := func(c Card, card string) {
 		device, _ := file.Device(c.UUID) // one that isn't offered has nothing to grant
@@ -165,6 +172,7 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 		c.UsedBytes = used[c.UUID]
 		c.Unhealthy = file.Unhealthy(c.UUID, card)
 		c.Healthy = c.Unhealthy == ""
+		c.Cordoned = slices.Contains(cordoned, c.UUID)
 		n.Cards = append(n.Cards, c)
 	}
 	for _, c := range file.Node.Cards {

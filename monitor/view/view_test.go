@@ -84,6 +84,19 @@ func TestReadHealth(t *testing.T) {
 	assert.Equal(t, "XID 79", file.Unhealthy("MIG-1", nodetest.H200), "a MIG device is as its card is")
 }
 
+func TestReadCordons(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	require.NoError(t, s.Ledger.Cordon(t.Context(), nodetest.T4))
+	n := read(t, s.Dir)
+	assert.False(t, n.Cards[0].Cordoned)
+	assert.True(t, n.Cards[1].Cordoned)
+	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "cordoned"), []byte("x\x1b"), 0o600))
+	n = read(t, s.Dir)
+	assert.False(t, n.Cards[1].Cordoned)
+	require.Len(t, n.Problems, 1)
+	assert.Contains(t, n.Problems[0], "read the cordons")
+}
+
 // What a tenant writes into its own usage file stays its own.
 func TestReadAHostileUsageFile(t *testing.T) {
 	for _, test := range []struct {
