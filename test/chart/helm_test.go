@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,6 +37,10 @@ func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {
 // render is the chart with values, each KEY=VALUE as for --set-json or the name of a file of values.
 func render(t *testing.T, namespace string, values ...string) string {
 	t.Helper()
+	asked := namespace + "\n" + strings.Join(values, "\n")
+	if before, is := rendered.Load(asked); is {
+		return before.(string)
+	}
 	args := []string{"template", "gpuslice", chartDir, "--namespace", namespace, "--kube-version", "1.36.3"}
 	for _, v := range values {
 		if strings.HasSuffix(v, ".yaml") {
@@ -46,8 +51,12 @@ func render(t *testing.T, namespace string, values ...string) string {
 	}
 	out, errs, err := helm(t, args...)
 	require.NoError(t, err, "helm template %q: %s", values, errs)
+	rendered.Store(asked, out)
 	return out
 }
+
+// rendered are what render gave: helm takes longer than all that is done with it.
+var rendered sync.Map
 
 // strict refuses fields that don't exist, and fields that are given twice.
 var strict = serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()

@@ -1,0 +1,177 @@
+package chart
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// rights are all that the chart grants, each with what needs it. A right is "who: verb group/resource", with the
+// namespace that it is for in front and the names of objects behind.
+// That the code uses each of the agent's, the extender's and the webhook's is in the tests of deviceplugin/noderegister,
+// monitor/audit/podevents and test/admission, and in test/e2e, where all run with these rights and no others.
+var rights = map[string]string{
+	"agent: get nodes":     "deviceplugin/noderegister reads its Node: what it has written, and schedulers have asked",
+	"agent: patch nodes":   "and writes annotations and labels that tell of the cards",
+	"agent: create events": "monitor/audit/podevents tells people of violations",
+	"agent: patch events":  "and counts an event up that comes again",
+
+	"scheduler: is system:kube-scheduler":                                     "it is one",
+	"scheduler: is system:volume-scheduler":                                   "and places pods with volumes",
+	"scheduler: kube-system: is extension-apiserver-authentication-reader":    "who may read its metrics is looked up",
+	"scheduler: get resourcequotas":                                           "client-go's informer",
+	"scheduler: list resourcequotas":                                          "scheduler/quota counts what a ResourceQuota can't",
+	"scheduler: watch resourcequotas":                                         "likewise",
+	"scheduler: gpus: get coordination.k8s.io/leases [gpuslice-scheduler]":    "one of the replicas schedules",
+	"scheduler: gpus: update coordination.k8s.io/leases [gpuslice-scheduler]": "likewise",
+
+	"webhook: gpus: get secrets [gpuslice-webhook-certificate]":                              "its certificate, which the replicas share",
+	"webhook: gpus: update secrets [gpuslice-webhook-certificate]":                           "which they renew",
+	"webhook: get admissionregistration.k8s.io/mutatingwebhookconfigurations [gpuslice]":     "whose authority the API server is told",
+	"webhook: patch admissionregistration.k8s.io/mutatingwebhookconfigurations [gpuslice]":   "likewise",
+	"webhook: get admissionregistration.k8s.io/validatingwebhookconfigurations [gpuslice]":   "likewise",
+	"webhook: patch admissionregistration.k8s.io/validatingwebhookconfigurations [gpuslice]": "likewise",
+}
+
+// quotaRights are there with gpu-manager's quota alone.
+var ofQuota = map[string]string{
+	"scheduler: kube-system: get configmaps [gpuquota]":   "the quota",
+	"scheduler: kube-system: list configmaps [gpuquota]":  "likewise",
+	"scheduler: kube-system: watch configmaps [gpuquota]": "likewise",
+}
+
+// ofExtender are those of a scheduler that is asked by the cluster's own.
+var ofExtender = map[string]string{
+	"scheduler: list nodes":                        "the cards, in annotations",
+	"scheduler: watch nodes":                       "likewise",
+	"scheduler: list resourcequotas":               "scheduler/quota",
+	"scheduler: watch resourcequotas":              "likewise",
+	"scheduler: list policy/poddisruptionbudgets":  "who is evicted last",
+	"scheduler: watch policy/poddisruptionbudgets": "likewise",
+	"scheduler: get pods":                          "a pod whose bind has no answer is looked at",
+	"scheduler: list pods":                         "who holds which cards",
+	"scheduler: watch pods":                        "likewise",
+	"scheduler: create pods/binding":               "the bind, with the grant in its annotations",
+	"scheduler: patch pods/status":                 "a pod whose bind has no answer is changed, so that the bind comes to nothing",
+}
+
+// granted are the rights that the objects give to service accounts.
+func granted(t *testing.T, found []runtime.Object) map[string]bool {
+	t.Helper()
+	rules := map[string][]rbacv1.PolicyRule{}
+	for _, o := range found {
+		switch o := o.(type) {
+		case *rbacv1.Role:
+			rules["Role/"+o.Namespace+"/"+o.Name] = o.Rules
+		case *rbacv1.ClusterRole:
+			rules["ClusterRole//"+o.Name] = o.Rules
+		}
+	}
+	all := map[string]bool{}
+	add := func(ref rbacv1.RoleRef, namespace string, subjects []rbacv1.Subject) {
+		require.Len(t, subjects, 1)
+		require.Equal(t, "ServiceAccount", subjects[0].Kind)
+		require.Equal(t, "gpus", subjects[0].Namespace)
+		who := strings.TrimPrefix(subjects[0].Name, "gpuslice-") + ": "
+		if namespace != "" {
+			who += namespace + ": "
+		}
+		in := ""
+		if ref.Kind == "Role" {
+			in = namespace
+		}
+		ours, known := rules[ref.Kind+"/"+in+"/"+ref.Name]
+		if !known {
+			require.False(t, strings.HasPrefix(ref.Name, "gpuslice"), "%s %s is not there", ref.Kind, ref.Name)
+			all[who+"is "+ref.Name] = true
+			return
+		}
+		for _, rule := range ours {
+			require.Empty(t, rule.NonResourceURLs)
+			for _, group := range rule.APIGroups {
+				for _, resource := range rule.Resources {
+					for _, verb := range rule.Verbs {
+						right := who + verb + " " + strings.TrimPrefix(group+"/"+resource, "/")
+						if len(rule.ResourceNames) > 0 {
+							right += " " + fmt.Sprint(rule.ResourceNames)
+						}
+						require.NotContains(t, right, "*")
+						all[right] = true
+					}
+				}
+			}
+		}
+	}
+	for _, o := range found {
+		switch o := o.(type) {
+		case *rbacv1.RoleBinding:
+			add(o.RoleRef, o.Namespace, o.Subjects)
+		case *rbacv1.ClusterRoleBinding:
+			add(o.RoleRef, "", o.Subjects)
+		}
+	}
+	return all
+}
+
+// Nobody has a right that nothing needs, and every right has a reason.
+func TestRights(t *testing.T) {
+	want := func(tables ...map[string]string) []string {
+		all := map[string]string{}
+		for _, table := range tables {
+			maps.Copy(all, table)
+		}
+		return slices.Sorted(maps.Keys(all))
+	}
+	only := func(who string) map[string]string {
+		some := maps.Clone(rights)
+		maps.DeleteFunc(some, func(right, _ string) bool { return !strings.HasPrefix(right, who+": ") })
+		return some
+	}
+	for name, tc := range map[string]struct{ values, want []string }{
+		"default":  {nil, want(rights)},
+		"quota":    {[]string{`scheduler.settings={"cardQuota":"kube-system/gpuquota"}`}, want(rights, ofQuota)},
+		"extender": {[]string{`scheduler.mode="extender"`}, want(only("agent"), only("webhook"), ofExtender)},
+		"agent":    {[]string{`scheduler.enabled=false`, `webhook.enabled=false`}, want(only("agent"))},
+		// Who keeps the certificate needs no right to the webhook's.
+		"certificate": {[]string{`webhook.certificate={"existingSecret":"tls","caBundle":"Y2E="}`}, want(only("agent"), only("scheduler"))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, tc.want, slices.Sorted(maps.Keys(granted(t, objects(t, render(t, "gpus", tc.values...))))))
+		})
+	}
+}
+
+// What people are given is read, and in -edit the two writes of the CLI; nothing of it reaches Secrets, or into pods.
+func TestRightsOfPeople(t *testing.T) {
+	found := map[string][]string{}
+	for _, o := range objects(t, render(t, "gpus")) {
+		var name string
+		var rules []rbacv1.PolicyRule
+		switch o := o.(type) {
+		case *rbacv1.ClusterRole:
+			name, rules = o.Name, o.Rules
+		case *rbacv1.Role:
+			name, rules = o.Namespace+"/"+o.Name, o.Rules
+		}
+		if !strings.HasSuffix(name, "-view") && !strings.HasSuffix(name, "-edit") {
+			continue
+		}
+		for _, rule := range rules {
+			for _, resource := range rule.Resources {
+				found[name] = append(found[name], resource+" "+strings.Join(rule.Verbs, ","))
+			}
+		}
+		slices.Sort(found[name])
+	}
+	require.Equal(t, map[string][]string{
+		"gpuslice-view":      {"events get,list,watch", "nodes get,list,watch", "pods get,list,watch"},
+		"gpuslice-edit":      {"nodes get,list,watch,patch", "pods get,list,watch,patch", "pods/eviction create"},
+		"gpus/gpuslice-view": {"pods/proxy get"},
+	}, found)
+}

@@ -1,0 +1,271 @@
+package chart
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+)
+
+// value is one of values.yaml.
+type value struct {
+	path    string // agent.paths.state
+	comment string
+	node    *yaml.Node
+	fields  []value // of a map that has some
+}
+
+// values reads values.yaml. Every value has a comment that begins with "-- ".
+func values(t *testing.T) []value {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(chartDir, "values.yaml"))
+	require.NoError(t, err)
+	var document yaml.Node
+	require.NoError(t, yaml.Unmarshal(data, &document))
+	return fieldsOf(t, "", document.Content[0])
+}
+
+func fieldsOf(t *testing.T, prefix string, of *yaml.Node) (fields []value) {
+	t.Helper()
+	for i := 0; i < len(of.Content); i += 2 {
+		key, node := of.Content[i], of.Content[i+1]
+		v := value{path: prefix + key.Value, node: node}
+		// What stands in front of a blank line belongs to the file.
+		comment := key.HeadComment[strings.LastIndex(key.HeadComment, "\n\n")+1:]
+		var words []string
+		for line := range strings.Lines(comment) {
+			words = append(words, strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "#")))
+		}
+		text, ok := strings.CutPrefix(strings.TrimSpace(strings.Join(words, " ")), "-- ")
+		if !strings.Contains(v.path, ".rollingUpdate") && !strings.HasSuffix(v.path, ".type") && !opaque[prefix] {
+			require.True(t, ok, "values.yaml: %s has no comment that begins with --: %q", v.path, comment)
+		}
+		v.comment = text
+		if node.Kind == yaml.MappingNode && len(node.Content) > 0 && node.Style != yaml.FlowStyle && !opaque[v.path+"."] {
+			v.fields = fieldsOf(t, v.path+".", node)
+		}
+		fields = append(fields, v)
+	}
+	return fields
+}
+
+// opaque are maps whose fields are Kubernetes' own: they are read where they are used.
+var opaque = map[string]bool{
+	"agent.updateStrategy.": true, "agent.resources.": true, "scheduler.resources.": true, "webhook.resources.": true,
+	"agent.seccompProfile.": true, "agent.appArmorProfile.": true,
+}
+
+// open are maps that have other fields than those that values.yaml shows.
+var open = []string{"agent.config"}
+
+// choices are the values that there are.
+var choices = map[string][]any{
+	"image.pullPolicy":          {"Always", "IfNotPresent", "Never"},
+	"agent.driver.access":       {"runtimeClass", "privileged", "none"},
+	"scheduler.mode":            {"plugin", "extender"},
+	"webhook.foreignSchedulers": {"deny", "leave"},
+	"webhook.failurePolicy":     {"Fail", "Ignore"},
+	"runtimeClass.create":       {"auto", true, false},
+}
+
+const (
+	absolute   = `^/[^:,]*[^/:,]$`
+	resource   = `^(-|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$`
+	name       = `^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`
+	duration   = `^([0-9]+(ms|s|m|h))+$`
+	maxReplica = 9
+)
+
+// patterns are what strings look like.
+var patterns = map[string]string{
+	"agent.paths.state": absolute, "agent.paths.library": absolute, "agent.paths.nriSocket": absolute, "agent.paths.kubelet": absolute,
+	"agent.driver.libraryDir": `^(/[^:,]*[^/:,])?$`, "agent.driver.runtimeClassName": name,
+	"resourceNames.count": strings.Replace(resource, "-|", "", 1), "resourceNames.memory": resource, "resourceNames.memoryPercentage": resource, "resourceNames.cores": resource,
+	"resourceNames.priority": resource, "resourceNames.vcudaCore": resource, "resourceNames.vcudaMemory": resource,
+	"image.repository": `^[^\s@]+$`, "image.digest": `^(sha256:[0-9a-f]{64})?$`, "image.tag": `^[A-Za-z0-9_.-]*$`,
+	"fullnameOverride": name, "scheduler.name": name, "webhook.runtimeClass": name, "grantKey.existingSecret": name,
+	"webhook.certificate.existingSecret": name, "runtimeClass.handler": name,
+	"webhook.url": `^(https://[^/\s]+/?)?$`, "scheduler.extenderListen": `^[^:\s]+:[0-9]+$`,
+	"monitoring.podMonitor.interval": duration, "monitoring.schedulerMonitor.interval": duration,
+}
+
+// ranges are the least and the greatest of numbers.
+var ranges = map[string][2]int{
+	"agent.metricsPort": {0, 65535}, "agent.healthPort": {1, 65535}, "scheduler.debugPort": {0, 65535}, "webhook.port": {1024, 65535}, "apiServer.port": {1, 65535},
+	"scheduler.replicas": {1, maxReplica}, "webhook.replicas": {1, maxReplica}, "scheduler.percentageOfNodesToScore": {0, 100}, "webhook.timeoutSeconds": {1, 30},
+}
+
+// byChart are options of the agent that follow from other values.
+var byChart = []string{
+	"node-name", "state-dir", "library-dir", "library", "nri-socket", "pod-resources-socket", "nvml-library", "cdi-spec-dirs", "device-plugin-dir",
+	"resource-name", "grant-key-file", "health-address", "kubernetes-api", "kubeconfig",
+}
+
+type schema = map[string]any
+
+// schemaOf is the JSON schema of values.
+func schemaOf(t *testing.T, fields []value) schema {
+	properties := schema{}
+	for _, v := range fields {
+		key := v.path[strings.LastIndexByte(v.path, '.')+1:]
+		s := schema{}
+		if v.comment != "" {
+			s["description"] = v.comment
+		}
+		switch {
+		case slices.Contains(open, v.path):
+			s["type"], s["properties"], s["additionalProperties"] = "object", agentOptions(t), false
+		case v.fields != nil:
+			for k, nested := range schemaOf(t, v.fields) {
+				s[k] = nested
+			}
+		case choices[v.path] != nil:
+			s["enum"] = choices[v.path]
+		default:
+			s["type"] = map[string]string{"!!map": "object", "!!seq": "array", "!!str": "string", "!!int": "integer", "!!bool": "boolean"}[v.node.Tag]
+			require.NotEmpty(t, s["type"], "%s is a %s", v.path, v.node.Tag)
+		}
+		if p := patterns[v.path]; p != "" {
+			s["pattern"] = p
+		}
+		if r, ok := ranges[v.path]; ok {
+			s["minimum"], s["maximum"] = r[0], r[1]
+		}
+		if v.path == "agent.paths.cdi" {
+			s["items"], s["minItems"] = schema{"type": "string", "pattern": absolute}, 1
+		}
+		properties[key] = s
+	}
+	return schema{"type": "object", "additionalProperties": false, "properties": properties}
+}
+
+// agentOptions are the options of the agent that values may have, by the agent's own schema.
+func agentOptions(t *testing.T) map[string]any {
+	data, err := os.ReadFile("../../install/agent.schema.json")
+	require.NoError(t, err)
+	var agent struct{ Properties map[string]any }
+	require.NoError(t, json.Unmarshal(data, &agent))
+	for _, option := range byChart {
+		_, known := agent.Properties[option]
+		require.True(t, known, "the agent has no option %s", option)
+		delete(agent.Properties, option)
+	}
+	return agent.Properties
+}
+
+// What the schema says follows from values.yaml, what is above, and the agent's own schema: `make generate` writes it.
+func TestSchema(t *testing.T) {
+	s := schemaOf(t, values(t))
+	s["$schema"], s["title"] = "http://json-schema.org/draft-07/schema#", "Values of gpuslice's chart"
+	s["properties"].(schema)["global"] = schema{"type": "object"} // Helm hands it to every chart
+	var data bytes.Buffer
+	encoder := json.NewEncoder(&data)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	require.NoError(t, encoder.Encode(s))
+	golden(t, filepath.Join(chartDir, "values.schema.json"), data.String())
+}
+
+// Values that are none, or would do something else than they say, are refused before anything is installed.
+func TestBadValues(t *testing.T) {
+	for set, want := range map[string]string{
+		`agents.enabled=true`:                         "agents",
+		`agent.pathes={"state":"/run"}`:               "pathes",
+		`agent.paths.state="run/gpuslice"`:            "state",
+		`agent.paths.cdi=[]`:                          "cdi",
+		`agent.paths.cdi=["/etc/cdi,/tmp"]`:           "cdi",
+		`agent.config={"device-splitcount":4}`:        "device-splitcount",
+		`agent.config={"device-split-count":"many"}`:  "device-split-count",
+		`agent.config={"unscheduled-policy":"give"}`:  "unscheduled-policy",
+		`agent.config={"state-dir":"/elsewhere"}`:     "state-dir",
+		`agent.driver.access="hostPath"`:              "access",
+		`agent.metricsPort=70000`:                     "metricsPort",
+		`agent.tolerations={}`:                        "tolerations",
+		`scheduler.mode="both"`:                       "mode",
+		`scheduler.replicas=0`:                        "replicas",
+		`scheduler.percentageOfNodesToScore=101`:      "percentageOfNodesToScore",
+		`webhook.url="http://192.0.2.1"`:              "url",
+		`webhook.foreignSchedulers="allow"`:           "foreignSchedulers",
+		`webhook.timeoutSeconds=31`:                   "timeoutSeconds",
+		`grantKey.enabled="yes"`:                      "enabled",
+		`image.digest="latest"`:                       "digest",
+		`resourceNames.count="-"`:                     "count",
+		`resourceNames.memory="memory"`:               "memory",
+		`monitoring.podMonitor.interval="30 seconds"`: "interval",
+		`runtimeClass.create="maybe"`:                 "create",
+	} {
+		_, errs, err := helm(t, "template", "gpuslice", chartDir, "--kube-version", "1.36.3", "--set-json", set)
+		require.Error(t, err, set)
+		require.Contains(t, errs, "don't meet the specifications of the schema", set)
+		require.Contains(t, errs, want, set)
+	}
+}
+
+// And older clusters, on which half of the admission would not be there.
+func TestOldKubernetes(t *testing.T) {
+	_, errs, err := helm(t, "template", "gpuslice", chartDir, "--kube-version", "1.29.9")
+	require.Error(t, err)
+	require.Contains(t, errs, "requires kubeVersion: >=1.30")
+}
+
+// table is docs/INSTALL.md's of the values.
+func table(fields []value) string {
+	var rows strings.Builder
+	rows.WriteString("| value | default | what it is |\n|---|---|---|\n")
+	var add func([]value)
+	add = func(fields []value) {
+		for _, v := range fields {
+			comment := v.comment
+			if allowed := choices[v.path]; allowed != nil && !strings.Contains(comment, fmt.Sprint(allowed[1])) {
+				comment += fmt.Sprintf(" One of %v.", allowed)
+			}
+			if v.fields != nil {
+				if comment != "" {
+					fmt.Fprintf(&rows, "| **`%s`** | | %s |\n", v.path, cell(comment))
+				}
+				add(v.fields)
+				continue
+			}
+			fmt.Fprintf(&rows, "| `%s` | %s | %s |\n", v.path, defaultOf(v.node), cell(comment))
+		}
+	}
+	add(fields)
+	return rows.String()
+}
+
+// cell is text in a table's cell.
+func cell(text string) string {
+	return strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(text)
+}
+
+// defaultOf is a default as JSON.
+func defaultOf(n *yaml.Node) string {
+	var v any
+	if err := n.Decode(&v); err != nil {
+		return err.Error()
+	}
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return "`" + string(data) + "`"
+}
+
+// The table in docs/INSTALL.md is values.yaml's: `make generate` writes it.
+func TestValuesInTheDocs(t *testing.T) {
+	const file, begin, end = "../../docs/INSTALL.md", "<!-- values -->\n", "<!-- end of values -->"
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	head, rest, found := strings.Cut(string(data), begin)
+	require.True(t, found)
+	_, tail, found := strings.Cut(rest, end)
+	require.True(t, found)
+	golden(t, file, head+begin+"\n"+table(values(t))+"\n"+end+tail)
+}
