@@ -10,7 +10,7 @@ export GOFLAGS := -tags=nri_no_wasm -buildvcs=false
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup build binaries native scheduler image demo test test-faults test-steps e2e gpu-test bench bench-scheduler fuzz lint generate screenshots clean
+.PHONY: help setup build binaries native scheduler image manifests demo test test-faults test-steps e2e gpu-test bench bench-scheduler fuzz lint generate screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,12 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
 image: build ## Make the container image of build/: build/image/gpuslice.tar, and root/ for install/image/Dockerfile
 	go -C install/image run . -repository $(CURDIR) -version $(VERSION) -revision "$$(git rev-parse HEAD 2>/dev/null)"
+
+manifests: ## Write the chart's objects as one plain file: build/manifests/gpuslice.yaml (MANIFESTS_ARGS are helm's)
+	@test/setup.sh --helm
+	@mkdir -p $(BUILD)/manifests
+	"$$(test/setup.sh --where-helm)/helm" template gpuslice install/charts/gpuslice --namespace gpuslice-system --kube-version 1.36 \
+	  --set grantKey.existingSecret=gpuslice-grant-keys $(MANIFESTS_ARGS) >$(BUILD)/manifests/gpuslice.yaml
 
 demo: setup binaries ## Show two containers sharing one (simulated) card on a real containerd, each inside its limits
 	go run ./test/demo

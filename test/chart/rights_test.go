@@ -57,8 +57,11 @@ var ofExtender = map[string]string{
 	"scheduler: get pods":                          "a pod whose bind has no answer is looked at",
 	"scheduler: list pods":                         "who holds which cards",
 	"scheduler: watch pods":                        "likewise",
-	"scheduler: create pods/binding":               "the bind, with the grant in its annotations",
-	"scheduler: patch pods/status":                 "a pod whose bind has no answer is changed, so that the bind comes to nothing",
+	"scheduler: create events":                     "what became of a request to resize a pod",
+	"scheduler: patch events":                      "likewise",
+	"scheduler: kube-system: get coordination.k8s.io/leases [kube-scheduler]": "requests to resize pods are answered beside the kube-scheduler that leads",
+	"scheduler: create pods/binding":                                          "the bind, with the grant in its annotations",
+	"scheduler: patch pods/status":                                            "a pod whose bind has no answer is changed, so that the bind comes to nothing",
 }
 
 // granted are the rights that the objects give to service accounts.
