@@ -105,7 +105,7 @@ func (n *Node) StartAgent(ctx context.Context) error {
 
 // LaunchAgent starts the agent and doesn't wait for it.
 func (n *Node) LaunchAgent() (err error) {
-	n.Agent, err = n.agent("agent", n.StateDir(), n.healthAddress())
+	n.Agent, err = n.agent("agent", n.StateDir(), n.HealthAddress())
 	return err
 }
 
@@ -158,9 +158,9 @@ func (n *Node) agent(name, stateDir, healthAddress string) (*Process, error) {
 	return StartProcess(n.Dir, name, []string{"SIMGPU_STATE=" + n.SimState()}, path, args...)
 }
 
-// healthAddress is a loopback address of this node's own, made of its folder's
+// HealthAddress is a loopback address of this node's own, made of its folder's
 // random name, so that two runs do not meet on one port.
-func (n *Node) healthAddress() string {
+func (n *Node) HealthAddress() string {
 	sum := 0
 	for _, b := range []byte(n.Dir) {
 		sum = (sum*31 + int(b)) & 0xffff
@@ -182,7 +182,7 @@ func (n *Node) WaitGuarded(ctx context.Context) error {
 
 // Health asks the agent's /healthz or /readyz.
 func (n *Node) Health(ctx context.Context, path string) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.healthAddress()+path, nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.HealthAddress()+path, nil)
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,8 @@ type Pod struct {
 	Annotations map[string]string
 	// Handler is the runtime handler; the default one when empty.
 	Handler string
+	// HostPID has its containers name processes by the machine's numbers, if they want to.
+	HostPID bool
 }
 
 // Container is a container to create in a pod.
@@ -40,6 +42,8 @@ type Container struct {
 	Annotations map[string]string
 	User        int64
 	ReadOnly    bool
+	// Security, if it is set, changes what it may do.
+	Security func(*cri.LinuxContainerSecurityContext)
 }
 
 // Sandbox is a running pod.
@@ -77,6 +81,9 @@ func (c *Containerd) RunPod(ctx context.Context, p Pod) (*Sandbox, error) {
 			},
 		},
 	}
+	if p.HostPID {
+		config.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_NODE
+	}
 	r, err := c.CRI.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config, RuntimeHandler: p.Handler})
 	if err != nil {
 		return nil, fmt.Errorf("run pod %s: %w", p.Name, err)
@@ -94,6 +101,17 @@ func (s *Sandbox) Create(ctx context.Context, k Container) (string, error) {
 		key, value, _ := strings.Cut(e, "=")
 		env = append(env, &cri.KeyValue{Key: key, Value: []byte(value)})
 	}
+	security := &cri.LinuxContainerSecurityContext{
+		Privileged:     k.Privileged,
+		ReadonlyRootfs: k.ReadOnly,
+		RunAsUser:      &cri.Int64Value{Value: k.User},
+		NamespaceOptions: &cri.NamespaceOption{
+			Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_POD,
+		},
+	}
+	if k.Security != nil {
+		k.Security(security)
+	}
 	r, err := s.c.CRI.CreateContainer(ctx, &cri.CreateContainerRequest{
 		PodSandboxId:  s.ID,
 		SandboxConfig: s.config,
@@ -107,16 +125,7 @@ func (s *Sandbox) Create(ctx context.Context, k Container) (string, error) {
 			LogPath:     fmt.Sprintf("%s_%d.log", k.Name, k.Attempt),
 			Labels:      map[string]string{"io.kubernetes.container.name": k.Name},
 			Annotations: k.Annotations,
-			Linux: &cri.LinuxContainerConfig{
-				SecurityContext: &cri.LinuxContainerSecurityContext{
-					Privileged:     k.Privileged,
-					ReadonlyRootfs: k.ReadOnly,
-					RunAsUser:      &cri.Int64Value{Value: k.User},
-					NamespaceOptions: &cri.NamespaceOption{
-						Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_POD,
-					},
-				},
-			},
+			Linux:       &cri.LinuxContainerConfig{SecurityContext: security},
 		},
 	})
 	if err != nil {

@@ -1,0 +1,223 @@
+// Package image_test runs the container image that install/image makes, on a real containerd: its programs start without a
+// shell, a distribution or a right, and the agent guards a node from inside it with what the chart gives it and no more.
+package image_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+const image = "gpuslice.test/gpuslice:1"
+
+// newNode is a node without an agent, on which the image is known.
+func newNode(t *testing.T) *harness.Node {
+	t.Helper()
+	ctx := context.Background()
+	repository, err := harness.Repository()
+	require.NoError(t, err)
+	out := t.TempDir()
+	make := exec.Command("go", "run", ".", "-repository", repository, "-out", out, "-name", image, "-version", "test")
+	make.Dir = filepath.Join(repository, "install", "image")
+	said, err := make.CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	n, err := harness.NewNode(ctx, harness.NodeOptions{NoAgent: true})
+	t.Cleanup(func() {
+		require.NoError(t, n.Close(context.Background()))
+	})
+	require.NoError(t, err)
+	require.NoError(t, n.Import(ctx, filepath.Join(out, "gpuslice.tar")))
+	return n
+}
+
+// capabilities are the agent's in the chart: test/chart keeps the table, with a reason for each.
+var capabilities = []string{"SYS_PTRACE", "DAC_READ_SEARCH"}
+
+// nothing leaves a container no right but these capabilities, by the chart's profile of system calls.
+func nothing(t *testing.T, capabilities ...string) func(*cri.LinuxContainerSecurityContext) {
+	repository, err := harness.Repository()
+	require.NoError(t, err)
+	return func(s *cri.LinuxContainerSecurityContext) {
+		s.NoNewPrivs = true
+		s.Capabilities = &cri.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: capabilities}
+		s.NamespaceOptions.Pid = cri.NamespaceMode_NODE
+		s.Seccomp = &cri.SecurityProfile{
+			ProfileType:  cri.SecurityProfile_Localhost,
+			LocalhostRef: filepath.Join(repository, "install/charts/gpuslice/files/seccomp/agent.json"),
+		}
+	}
+}
+
+func TestImage(t *testing.T) {
+	n := newNode(t)
+	t.Run("programs start as nobody", func(t *testing.T) { starts(t, n) })
+	t.Run("the agent guards the node", func(t *testing.T) { guards(t, n) })
+}
+
+// starts runs each program of the image, as nobody.
+func starts(t *testing.T, n *harness.Node) {
+	ctx := context.Background()
+	pod, err := n.RunPod(ctx, harness.Pod{Name: "programs", HostPID: true})
+	require.NoError(t, err)
+	for name, tc := range map[string]struct {
+		command []string
+		says    string
+	}{
+		"cli":       {[]string{"/usr/local/bin/gpuslice", "--version"}, "gpuslice version"},
+		"own":       {nil, "Usage:"}, // the image's
+		"agent":     {[]string{"/usr/local/bin/gpuslice-agent", "--version"}, "gpuslice-agent version"},
+		"scheduler": {[]string{"/usr/local/bin/gpuslice-scheduler", "webhook", "--help"}, "--our-scheduler"},
+		"runtime":   {[]string{"/usr/local/bin/gpuslice-runtime", "--version"}, "find the low-level runtime"}, // there is none in the image
+	} {
+		container := harness.Container{Name: name, Image: image, Command: tc.command, User: 65532, ReadOnly: true, Security: nothing(t)}
+		id, err := pod.Start(ctx, container)
+		require.NoError(t, err, name)
+		code, err := n.WaitExit(ctx, id, 30*time.Second)
+		require.NoError(t, err, name)
+		said, err := pod.Logs(container)
+		require.NoError(t, err, name)
+		require.Equal(t, name == "runtime", code != 0, "%s: %s", name, said)
+		require.Contains(t, said, tc.says, name)
+	}
+	require.NoError(t, pod.Remove(ctx))
+}
+
+// guards runs the agent as the chart does: capabilities, profile, read-only root, folders.
+func guards(t *testing.T, n *harness.Node) {
+	ctx := context.Background()
+	nvml, err := harness.Artefact("sim", "libnvidia-ml.so.1")
+	require.NoError(t, err)
+	var mounts []*cri.Mount
+	for dir, readOnly := range map[string]bool{
+		n.StateDir(): false, n.LibraryDir(): false, filepath.Dir(n.SimState()): false, filepath.Dir(n.NRISocket()): true, n.CDIDir(): true,
+	} {
+		require.NoError(t, os.MkdirAll(dir, 0o755))
+		mounts = append(mounts, &cri.Mount{HostPath: dir, ContainerPath: dir, Readonly: readOnly})
+	}
+	mounts = append(mounts, &cri.Mount{HostPath: filepath.Dir(nvml), ContainerPath: "/driver", Readonly: true})
+	agents, err := n.RunPod(ctx, harness.Pod{Name: "agent", HostPID: true})
+	require.NoError(t, err)
+	agent := harness.Container{
+		Name: "agent", Image: image, ReadOnly: true, Mounts: mounts, Security: nothing(t, capabilities...), Env: []string{"SIMGPU_STATE=" + n.SimState()},
+		Command: []string{
+			"/usr/local/bin/gpuslice-agent",
+			"--node-name=" + harness.NodeName, "--state-dir=" + n.StateDir(), "--library-dir=" + n.LibraryDir(),
+			"--library=/usr/local/lib/gpuslice/libvgpu.so", "--nri-socket=" + n.NRISocket(), "--nvml-library=/driver/libnvidia-ml.so.1",
+			"--cdi-spec-dirs=" + n.CDIDir(), "--pod-resources-socket=", "--device-plugin-dir=", "--audit-interval=1s", "--log-level=debug",
+			"--health-address=" + n.HealthAddress(),
+		},
+	}
+	_, err = agents.Start(ctx, agent)
+	require.NoError(t, err)
+	log := func() string {
+		text, err := agents.Logs(agent)
+		require.NoError(t, err)
+		return text
+	}
+	require.NoError(t, harness.Until(ctx, 30*time.Second, func(ctx context.Context) error {
+		if err := n.Health(ctx, "/readyz"); err != nil {
+			return fmt.Errorf("%w: %s", err, log())
+		}
+		return nil
+	}))
+
+	kernel := held(t, n)
+	require.Equal(t, []string{"2", "1", "0000000000080004", "0000000000080004"}, // CAP_SYS_PTRACE is bit 19, CAP_DAC_READ_SEARCH 2
+		[]string{kernel["Seccomp"], kernel["NoNewPrivs"], kernel["CapEff"], kernel["CapBnd"]})
+
+	status, err := n.Status(ctx)
+	require.NoError(t, err)
+	pod, err := n.RunPod(ctx, harness.Pod{Name: "slice", Annotations: map[string]string{"gpuslice.io/grant": fmt.Sprintf(
+		`{"version":1,"node":%q,"containers":{"main":[{"uuid":%q,"memoryMiB":4096,"cores":25}]}}`, harness.NodeName, status.Cards[0].UUID)}})
+	require.NoError(t, err)
+	// Another user than root, whose processes the agent sees by its capabilities alone.
+	job := harness.Container{Name: "main", User: 1000, Command: []string{harness.WorkloadDir + "/hold", "--mib=300"}}
+	id, err := pod.Start(ctx, job)
+	require.NoError(t, err, log())
+	require.NoError(t, harness.Until(ctx, 20*time.Second, func(context.Context) error {
+		said, err := pod.Logs(job)
+		if err == nil && harness.KeyValues(said)["ready"] != "1" {
+			err = fmt.Errorf("the job is not ready: %s", said)
+		}
+		return err
+	}))
+	// The audit finds who is on the card without a grant: by NVML, whose library the agent has as the chart gives it, and the host's
+	// PIDs.
+	thief, err := n.RunPod(ctx, harness.Pod{Name: "thief"})
+	require.NoError(t, err)
+	_, err = thief.Start(ctx, harness.Container{
+		Name: "main", Command: []string{harness.WorkloadDir + "/hold", "--mib=100"},
+		Env:    []string{"SIMGPU_STATE=" + n.SimState(), "LD_LIBRARY_PATH=/driver"},
+		Mounts: []*cri.Mount{{HostPath: filepath.Dir(nvml), ContainerPath: "/driver", Readonly: true}, {HostPath: filepath.Dir(n.SimState()), ContainerPath: filepath.Dir(n.SimState())}},
+	})
+	require.NoError(t, err)
+	require.NoError(t, harness.Until(ctx, 30*time.Second, func(context.Context) error {
+		for line := range strings.Lines(log()) {
+			if strings.Contains(line, "violation of what was granted") {
+				require.Contains(t, line, "kind=ungranted-process")
+				require.Contains(t, line, "/thief")
+				return nil
+			}
+		}
+		said, err := thief.Logs(harness.Container{Name: "main"})
+		return fmt.Errorf("the thief is not found: %v %s %s", err, said, log())
+	}))
+	require.NoError(t, thief.Remove(ctx))
+	stdout, stderr, code, err := n.Exec(ctx, id, harness.WorkloadDir+"/meminfo")
+	require.NoError(t, err)
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, fmt.Sprint(4096<<20), "the container sees its share")
+
+	// Nobody may write there but the agent, and each container its own usage.
+	for _, dir := range []string{n.StateDir(), n.LibraryDir()} {
+		require.NoError(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+			require.NoError(t, err)
+			info, err := d.Info()
+			require.NoError(t, err)
+			if filepath.Base(path) != "usage" {
+				require.Zero(t, info.Mode().Perm()&0o022, "%s: %v", path, info.Mode())
+			}
+			return nil
+		}))
+	}
+	require.NoError(t, pod.Remove(ctx))
+	for _, refusal := range []string{"permission denied", "operation not permitted", "read-only file system", "function not implemented"} {
+		for line := range strings.Lines(log()) {
+			require.NotContains(t, line, refusal)
+		}
+	}
+	require.NoError(t, agents.Remove(ctx))
+}
+
+// held says what the kernel holds the agent to, of /proc/PID/status.
+func held(t *testing.T, n *harness.Node) map[string]string {
+	t.Helper()
+	programs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	for _, path := range programs {
+		line, err := os.ReadFile(path)
+		if err != nil || !strings.HasPrefix(string(line), "/usr/local/bin/gpuslice-agent\x00") || !strings.Contains(string(line), n.StateDir()) {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(filepath.Dir(path), "status"))
+		require.NoError(t, err)
+		said := map[string]string{}
+		for line := range strings.Lines(string(text)) {
+			key, value, _ := strings.Cut(line, ":")
+			said[key] = strings.TrimSpace(value)
+		}
+		return said
+	}
+	require.Fail(t, "no agent runs")
+	return nil
+}
