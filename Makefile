@@ -71,7 +71,7 @@ test-steps: setup binaries ## Kill a process at every step of the limiter that a
 # is tested again.
 E2E := go test -trimpath -tags nri_no_wasm,e2e -count=1 -v -timeout 15m
 
-e2e: setup build ## Run everything on a real Kubernetes that is brought up on this machine (20 minutes at most, as root)
+e2e: setup image ## Install the chart on a real Kubernetes that is brought up on this machine, and test all of it (20 minutes at most, as root)
 	@test/setup.sh --kubernetes
 	cd test/admission && $(E2E) -run TestAPIServer .
 	$(E2E) ./test/e2e

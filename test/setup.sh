@@ -92,7 +92,11 @@ build_tools() {
   mkdir -p "$partial"
   trap 'rm -rf "$partial"' EXIT
   # Flags and, in tools-kubernetes, versions are cmd/gpuslice-scheduler's: what both have of Kubernetes is compiled once.
-  (cd "$here/$1" && GOBIN="$partial" GOFLAGS='-buildvcs=false -trimpath' go install -ldflags '-s -w' tool)
+  # Kubernetes' programs don't know their version but from their linker; charts ask for it.
+  local version=k8s.io/component-base/version kubernetes
+  kubernetes=$(sed -n 's/^\tk8s.io\/kubernetes \(v1\.[0-9]*\)\(\.[0-9]*\).*/\1\2/p' "$here/$1/go.mod")
+  (cd "$here/$1" && GOBIN="$partial" GOFLAGS='-buildvcs=false -trimpath' \
+    go install -ldflags "-s -w ${kubernetes:+-X $version.gitVersion=$kubernetes}" tool)
   [ ! -e "$partial/server" ] || mv "$partial/server" "$partial/etcd" # its package's name is its module's
   touch "$partial/.complete"
   rm -rf "$dir"

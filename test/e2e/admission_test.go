@@ -94,7 +94,7 @@ func TestForgedAnnotations(t *testing.T) {
 	waiting := s.create(pod("waiting", container("main", gpu(143772, 10))))
 	for _, webhook := range []string{"with the webhook", "without the webhook"} {
 		if webhook == "without the webhook" {
-			require.NoError(t, cluster.StopWebhook())
+			require.NoError(t, cluster.StopWebhook(ctx))
 			t.Cleanup(func() { require.NoError(t, cluster.StartWebhook(ctx)) })
 		}
 		for user, client := range map[string]kubernetes.Interface{"the tenant": s.tenant, "an administrator": cluster.API} {

@@ -44,6 +44,7 @@ func waitForged(t *testing.T, refused bool) {
 // What the agent alone gives: the node says what it has, and a pod that is bound with a
 // grant is held to it.
 func TestGrantedByHand(t *testing.T) {
+	withAgent(t, "nvidia.com/gpu", 80, "--grant-key-file=")
 	withoutAdmission(t)
 	s := newSpace(t)
 	uuid := cards(t)[3]
@@ -60,7 +61,6 @@ func TestGrantedByHand(t *testing.T) {
 // Where the node has the scheduler's key, a forged grant is no grant, even if the API
 // server takes it, and neither is one that belongs to another pod.
 func TestSignedGrants(t *testing.T) {
-	withAgent(t, "nvidia.com/gpu", 80, "--grant-key-file="+cluster.GrantKeyFile())
 	s := newSpace(t)
 	signed := s.run(pod("signed", container("main", gpu(cheatMiB, cheatCores))))
 	s.requireHeld(signed, "main", cheatMiB)

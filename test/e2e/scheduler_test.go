@@ -6,14 +6,6 @@ import "context"
 
 // schedulerRestarts are restarts of the scheduler, in the same words as the others.
 var schedulerRestarts = []restart{
-	{"scheduler", func(ctx context.Context) error {
-		if err := cluster.StopScheduler(ctx); err != nil {
-			return err
-		}
-		return cluster.StartScheduler(ctx)
-	}},
-	{"scheduler, killed", func(ctx context.Context) error {
-		cluster.KillScheduler()
-		return cluster.StartScheduler(ctx)
-	}},
+	{"scheduler", func(ctx context.Context) error { return cluster.RestartScheduler(ctx) }},
+	{"scheduler, killed", func(ctx context.Context) error { return cluster.KillScheduler(ctx) }},
 }

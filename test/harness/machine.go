@@ -15,6 +15,8 @@ type Machine struct {
 	Dir string
 
 	simctl string
+	// seen is the state folder as the node's programs see it, where that is another path.
+	seen string
 }
 
 // NewMachine makes a machine with the given profiles of cards. One that is returned has
@@ -73,6 +75,17 @@ func (m *Machine) CDIDir() string { return filepath.Join(m.Dir, "cdi") }
 
 // StateDir is gpuslice's state folder, on a tmpfs.
 func (m *Machine) StateDir() string { return filepath.Join(m.Dir, "run") }
+
+// SeenAt says that the node's programs see the state folder elsewhere.
+func (m *Machine) SeenAt(path string) { m.seen = path }
+
+// MountedFrom is the state folder as containers' mounts name it.
+func (m *Machine) MountedFrom() string {
+	if m.seen != "" {
+		return m.seen
+	}
+	return m.StateDir()
+}
 
 // LibraryDir is the folder that the limiter is installed to.
 func (m *Machine) LibraryDir() string { return filepath.Join(m.Dir, "lib") }

@@ -30,7 +30,7 @@ func (n *Node) Held(ctx context.Context) (map[string]int64, error) {
 		if err != nil {
 			return nil, err
 		}
-		limited, err := LimitedOrNone(spec, n.StateDir())
+		limited, err := LimitedOrNone(spec, n.MountedFrom())
 		if err != nil {
 			return nil, fmt.Errorf("container %s: %w", c.Id, err)
 		}

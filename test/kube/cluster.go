@@ -24,8 +24,6 @@ type Options struct {
 	Cards []string
 	// Door is how our scheduler is asked; Framework when empty.
 	Door Door
-	// AgentArgs are further arguments of the agent.
-	AgentArgs []string
 	// Progress is told each step; it may be nil.
 	Progress func(format string, args ...any)
 }
@@ -47,13 +45,15 @@ type Cluster struct {
 	API kubernetes.Interface
 	// The programs, by which tests stop and start them.
 	Etcd, APIServer, ControllerManager, Kubelet, KubeProxy *harness.Process
-	// Scheduler is kube-scheduler, ours or the stock one; Extender is there with that one.
-	Scheduler, Extender, Webhook *harness.Process
+	// Scheduler is the cluster's kube-scheduler; what is ours are pods.
+	Scheduler *harness.Process
 
 	ip         string
 	options    Options
 	network    network
 	namespaces *namespaces // none where there are no nodes
+	agentArgs  []string    // of the release
+	admission  *admission  // while it is removed
 	identities *identities
 }
 
@@ -80,13 +80,34 @@ func New(ctx context.Context, o Options) (*Cluster, error) {
 func (c *Cluster) enter(m *harness.Machine) (command []string, err error) {
 	c.Dir, c.network = m.Dir, newNetwork(m.Dir)
 	c.ip = c.network.node
-	if c.namespaces, err = newNamespaces(context.Background(), c.Dir, nil); err != nil {
+	mounts, err := c.mounts(m)
+	if err != nil {
+		return nil, err
+	}
+	if c.namespaces, err = newNamespaces(context.Background(), c.Dir, mounts); err != nil {
 		return nil, err
 	}
 	if err := c.network.join(context.Background(), c.namespaces); err != nil {
 		return nil, err
 	}
 	return c.namespaces.enter(), c.writeCNI()
+}
+
+// stateDir and simulated are where the cluster's programs see the state folder, and the simulated driver.
+const stateDir, simulated = "/run/gpuslice", "/var/lib/simgpu"
+
+// mounts are what the node has at the paths that the chart expects, by those paths.
+func (c *Cluster) mounts(m *harness.Machine) (map[string]string, error) {
+	driver, err := harness.Artefact("sim")
+	if err != nil {
+		return nil, err
+	}
+	nri := filepath.Join(c.Dir, "c/nri")
+	m.SeenAt(stateDir)
+	return map[string]string{
+		stateDir: m.StateDir(), "/run/nri": nri, "/run/cdi": m.CDIDir(),
+		simulated + "/lib": driver, simulated + "/state": filepath.Dir(m.SimState()),
+	}, os.MkdirAll(nri, 0o711)
 }
 
 // addressOf is a loopback address made of a random name, so that two clusters don't meet.
@@ -105,11 +126,10 @@ func (c *Cluster) start(ctx context.Context) error {
 		{"etcd", c.StartEtcd},
 		{"kube-apiserver", c.StartAPIServer},
 		{"kube-controller-manager", c.StartControllerManager},
-		{"the scheduler", c.installScheduler},
-		{"the webhook", c.installAdmission},
+		{"kube-scheduler", c.StartScheduler},
 		{"kubelet", c.StartKubelet},
 		{"kube-proxy", c.StartKubeProxy},
-		{"gpuslice-agent", c.startAgent},
+		{"the chart", c.installChart},
 		{"the node is ready", c.WaitNode},
 	} {
 		c.options.Progress("%s", step.name)
@@ -182,13 +202,12 @@ func await(ctx context.Context, p *harness.Process, patience time.Duration, prob
 // Close takes everything down and reports what did not go.
 func (c *Cluster) Close(ctx context.Context) error {
 	var errs []error
-	for _, p := range []*harness.Process{c.Scheduler, c.Extender, c.Webhook, c.KubeProxy, c.Kubelet, c.ControllerManager} {
+	for _, p := range []*harness.Process{c.Scheduler, c.KubeProxy, c.Kubelet, c.ControllerManager} {
 		errs = append(errs, stop(p))
 	}
 	if c.Containerd != nil {
 		errs = append(errs, c.Containerd.Close(ctx))
 	}
-	errs = append(errs, stop(c.Agent))
 	// It would wait for watches to end, which nobody reads any more.
 	for _, p := range []*harness.Process{c.APIServer, c.Etcd} {
 		if p != nil {
@@ -220,7 +239,7 @@ func (c *Cluster) SaveLogs(to string) error {
 		return err
 	}
 	var errs []error
-	for _, pattern := range []string{"*.log", "c/*.log"} {
+	for _, pattern := range []string{"*.log", "c/*.log", "private/var/log/containers/*.log"} {
 		files, err := filepath.Glob(filepath.Join(c.Dir, pattern))
 		errs = append(errs, err)
 		for _, file := range files {

@@ -37,8 +37,6 @@ var (
 	StockScheduler    = User{"system:kube-scheduler", nil}
 	KubeProxy         = User{"system:kube-proxy", nil}
 	Kubelet           = User{"system:node:" + harness.NodeName, []string{"system:nodes"}}
-	Agent             = ServiceAccount("kube-system", "gpuslice-agent")
-	Scheduler         = ServiceAccount("kube-system", "gpuslice-scheduler")
 	// Tenant may do in the tests' namespaces what Kubernetes' role admin allows.
 	Tenant = User{"tenant", nil}
 )

@@ -2,130 +2,157 @@ package kube
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
-	"slices"
-	"time"
+	"path/filepath"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// installScheduler gives the scheduler its rights and starts it.
-func (c *Cluster) installScheduler(ctx context.Context) error {
-	key := make([]byte, 32)
-	if _, err := rand.Read(key); err != nil {
-		return err
-	}
-	if err := os.WriteFile(c.GrantKeyFile(), []byte(hex.EncodeToString(key)), 0o400); err != nil {
-		return err
-	}
-	name := "scheduler.yaml"
-	if c.options.Door == Extender {
-		name = "extender.yaml"
-	}
-	manifest, err := shipped("scheduler", name)
+// installChart loads the image, and installs the chart as its users do.
+func (c *Cluster) installChart(ctx context.Context) error {
+	root, err := harness.Repository()
 	if err != nil {
 		return err
 	}
-	// Its rights. It runs as a process, and there is no image of it.
-	if err := c.ApplyChanged(ctx, manifest, without("Deployment", "DaemonSet")); err != nil {
+	if err := c.ImportImage(ctx, filepath.Join(root, "build/image/gpuslice.tar")); err != nil {
 		return err
 	}
-	return c.StartScheduler(ctx)
+	// The node is one of the control plane's too, where the extender is to be.
+	_, err = c.API.CoreV1().Nodes().Patch(ctx, harness.NodeName, types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`), metav1.PatchOptions{})
+	if err != nil {
+		return err
+	}
+	if err := c.InstallChart(ctx, "latest"); err != nil {
+		return err
+	}
+	return c.WaitWebhook(ctx)
 }
 
-// installAdmission starts the webhook, and has the API server ask it and enforce the policy.
-func (c *Cluster) installAdmission(ctx context.Context) error {
-	if err := c.StartWebhook(ctx); err != nil {
+// WaitWebhook waits until a pod with cards can be made: the API server reaches the webhook, and believes it.
+func (c *Cluster) WaitWebhook(ctx context.Context) error {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "try"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "main", Image: harness.WorkloadImage,
+			Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}},
+		}}},
+	}
+	return harness.Until(ctx, patience, func(ctx context.Context) error {
+		_, err := c.API.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
-	}
-	return c.InstallAdmission(ctx)
-}
-
-// RemoveAdmission has the API server ask no webhook, and enforce no policy of ours.
-func (c *Cluster) RemoveAdmission(ctx context.Context) error {
-	api := c.API.AdmissionregistrationV1()
-	return errors.Join(
-		api.MutatingWebhookConfigurations().Delete(ctx, "gpuslice", metav1.DeleteOptions{}),
-		api.ValidatingWebhookConfigurations().Delete(ctx, "gpuslice", metav1.DeleteOptions{}),
-		api.ValidatingAdmissionPolicyBindings().Delete(ctx, "gpuslice-annotations", metav1.DeleteOptions{}),
-	)
-}
-
-// InstallAdmission has the API server ask the webhook, and enforce the policy.
-func (c *Cluster) InstallAdmission(ctx context.Context) error {
-	policy, err := shipped("admission", "policy.yaml")
-	if err != nil {
-		return err
-	}
-	if err := c.Apply(ctx, policy); err != nil {
-		return err
-	}
-	configurations, err := shipped("admission", "configurations.yaml")
-	if err != nil {
-		return err
-	}
-	return c.ApplyChanged(ctx, configurations, c.pointAtWebhook)
-}
-
-// webhookAddress is where the webhook listens.
-func (c *Cluster) webhookAddress() string { return c.ip + ":8443" }
-
-// StartWebhook starts the webhook (again) and waits until it is ready.
-func (c *Cluster) StartWebhook(ctx context.Context) error {
-	path, err := harness.Artefact("bin", "gpuslice-scheduler")
-	if err != nil {
-		return err
-	}
-	args := []string{"webhook", "--address=" + c.webhookAddress(), "--scheduler-name=" + c.options.Door.SchedulerName(),
-		"--tls-cert-file=" + c.identities.path("apiserver.crt"), "--tls-key-file=" + c.identities.path("apiserver.key")}
-	if c.options.Door == Extender {
-		args = append(args, "--our-scheduler=default-scheduler")
-	}
-	c.Webhook, err = c.startInside("gpuslice-webhook", append([]string{path}, args...)...)
-	if err != nil {
-		return err
-	}
-	return await(ctx, c.Webhook, 30*time.Second, func(ctx context.Context) error {
-		return getInsecure(ctx, "https://"+c.webhookAddress()+"/readyz")
 	})
 }
 
-// pointAtWebhook has a webhook configuration name the webhook by its address: there is no
-// network of services here.
-func (c *Cluster) pointAtWebhook(object map[string]any) (keep bool, err error) {
-	webhooks, _ := object["webhooks"].([]any)
-	if len(webhooks) == 0 {
-		return false, fmt.Errorf("%v has no webhooks", object["kind"])
+// admission is what the release has the API server ask and enforce.
+type admission struct {
+	mutating   admissionv1.MutatingWebhookConfigurationList
+	validating admissionv1.ValidatingWebhookConfigurationList
+	bindings   admissionv1.ValidatingAdmissionPolicyBindingList
+}
+
+var ofTheRelease = metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=" + Release}
+
+// RemoveAdmission has the API server ask no webhook, and enforce no policy of ours, until InstallAdmission.
+func (c *Cluster) RemoveAdmission(ctx context.Context) error {
+	api := c.API.AdmissionregistrationV1()
+	mutating, mErr := api.MutatingWebhookConfigurations().List(ctx, ofTheRelease)
+	validating, vErr := api.ValidatingWebhookConfigurations().List(ctx, ofTheRelease)
+	bindings, bErr := api.ValidatingAdmissionPolicyBindings().List(ctx, ofTheRelease)
+	if err := errors.Join(mErr, vErr, bErr); err != nil {
+		return err
 	}
-	for _, w := range webhooks {
-		webhook, _ := w.(map[string]any)
-		client, _ := webhook["clientConfig"].(map[string]any)
-		service, _ := client["service"].(map[string]any)
-		path, _ := service["path"].(string)
-		if path == "" {
-			return false, fmt.Errorf("webhook %v names no service and path", webhook["name"])
+	if len(mutating.Items) == 0 || len(validating.Items) == 0 || len(bindings.Items) == 0 {
+		return errors.New("the release has no webhooks, or no policy")
+	}
+	c.admission = &admission{*mutating, *validating, *bindings}
+	return errors.Join(
+		api.MutatingWebhookConfigurations().DeleteCollection(ctx, metav1.DeleteOptions{}, ofTheRelease),
+		api.ValidatingWebhookConfigurations().DeleteCollection(ctx, metav1.DeleteOptions{}, ofTheRelease),
+		api.ValidatingAdmissionPolicyBindings().DeleteCollection(ctx, metav1.DeleteOptions{}, ofTheRelease),
+	)
+}
+
+// InstallAdmission takes RemoveAdmission back.
+func (c *Cluster) InstallAdmission(ctx context.Context) error {
+	if c.admission == nil {
+		return errors.New("admission was not removed")
+	}
+	api := c.API.AdmissionregistrationV1()
+	var errs []error
+	made := func(err error) {
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			errs = append(errs, err)
 		}
-		address := url.URL{Scheme: "https", Host: c.webhookAddress(), Path: path}
-		webhook["clientConfig"] = map[string]any{"url": address.String(), "caBundle": base64.StdEncoding.EncodeToString(c.identities.ca)}
 	}
-	return true, nil
+	for i := range c.admission.mutating.Items {
+		o := &c.admission.mutating.Items[i]
+		o.ResourceVersion, o.UID = "", ""
+		_, err := api.MutatingWebhookConfigurations().Create(ctx, o, metav1.CreateOptions{})
+		made(err)
+	}
+	for i := range c.admission.validating.Items {
+		o := &c.admission.validating.Items[i]
+		o.ResourceVersion, o.UID = "", ""
+		_, err := api.ValidatingWebhookConfigurations().Create(ctx, o, metav1.CreateOptions{})
+		made(err)
+	}
+	for i := range c.admission.bindings.Items {
+		o := &c.admission.bindings.Items[i]
+		o.ResourceVersion, o.UID = "", ""
+		_, err := api.ValidatingAdmissionPolicyBindings().Create(ctx, o, metav1.CreateOptions{})
+		made(err)
+	}
+	return errors.Join(append(errs, c.WaitWebhook(ctx))...)
 }
 
-// without leaves out objects of these kinds.
-func without(kinds ...string) func(map[string]any) (bool, error) {
-	return func(object map[string]any) (bool, error) {
-		kind, _ := object["kind"].(string)
-		return !slices.Contains(kinds, kind), nil
-	}
+// StopWebhook ends the webhook's pods.
+func (c *Cluster) StopWebhook(ctx context.Context) error { return c.scaleWebhook(ctx, 0) }
+
+// StartWebhook takes StopWebhook back.
+func (c *Cluster) StartWebhook(ctx context.Context) error {
+	return errors.Join(c.scaleWebhook(ctx, 1), c.WaitWebhook(ctx))
 }
 
-// StopWebhook ends the webhook.
-func (c *Cluster) StopWebhook() error { return stop(c.Webhook) }
+func (c *Cluster) scaleWebhook(ctx context.Context, replicas int) error {
+	_, err := c.API.AppsV1().Deployments(Namespace).Patch(ctx, WebhookName, types.MergePatchType,
+		fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas), metav1.PatchOptions{})
+	if err != nil {
+		return err
+	}
+	err = harness.Until(ctx, patience, func(ctx context.Context) error {
+		pods, err := podsOf(ctx, c.API, "webhook")
+		if err == nil && len(pods) != replicas {
+			err = fmt.Errorf("there are %d pods of the webhook", len(pods))
+		}
+		return err
+	})
+	return errors.Join(err, c.WaitRelease(ctx))
+}
+
+// GrantKey is what the release's scheduler signs grants with, and its agent believes them by.
+func (c *Cluster) GrantKey(ctx context.Context) (string, error) {
+	secret, err := c.API.CoreV1().Secrets(Namespace).Get(ctx, Release+"-grant-keys", metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	return string(secret.Data["keys"]), nil
+}
+
+// shipped reads a file that is installed with gpuslice.
+func shipped(elem ...string) ([]byte, error) {
+	root, err := harness.Repository()
+	if err != nil {
+		return nil, err
+	}
+	return os.ReadFile(filepath.Join(append([]string{root, "install"}, elem...)...))
+}

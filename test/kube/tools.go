@@ -10,13 +10,17 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// Tool returns the path of a program of test/tools-kubernetes.
+// Tool returns the path of a program of test/tools-kubernetes, or of helm.
 func Tool(name string) (string, error) {
+	folder := "--where-kubernetes"
+	if name == "helm" {
+		folder = "--where-helm"
+	}
 	root, err := harness.Repository()
 	if err != nil {
 		return "", err
 	}
-	where, err := exec.Command(filepath.Join(root, "test", "setup.sh"), "--where-kubernetes").Output()
+	where, err := exec.Command(filepath.Join(root, "test", "setup.sh"), folder).Output()
 	if err != nil {
 		return "", fmt.Errorf("ask test/setup.sh for Kubernetes' programs: %w", err)
 	}

@@ -1,0 +1,185 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+// Where the chart is installed, and what its parts are called.
+const (
+	Release   = "gpuslice"
+	Namespace = "gpuslice-system"
+
+	AgentName     = Release + "-agent"
+	SchedulerName = Release + "-scheduler"
+	ExtenderName  = Release + "-extender"
+	WebhookName   = Release + "-webhook"
+)
+
+// patience is how long a part of the cluster may take to be there, on a machine that is busy.
+const patience = 3 * time.Minute
+
+// Image is what the chart's image is called in the cluster.
+const Image = "gpuslice:test"
+
+// ImportImage loads the container image that `make image` has made, or another.
+func (c *Cluster) ImportImage(ctx context.Context, archive string) error {
+	if _, err := os.Stat(archive); err != nil {
+		return fmt.Errorf("there is no container image: run `make image` first: %w", err)
+	}
+	return c.Import(ctx, archive)
+}
+
+// Helm runs helm against the cluster, in the chart's namespace.
+func (c *Cluster) Helm(ctx context.Context, args ...string) (string, error) {
+	path, err := Tool("helm")
+	if err != nil {
+		return "", err
+	}
+	kubeconfig, err := c.Kubeconfig(Admin)
+	if err != nil {
+		return "", err
+	}
+	// Its own folders, so that it reads and writes nothing of the user's.
+	home := filepath.Join(c.Dir, "helm")
+	env := []string{"HELM_CONFIG_HOME=" + home, "HELM_CACHE_HOME=" + home, "HELM_DATA_HOME=" + home, "KUBECONFIG=" + kubeconfig}
+	return harness.Run(ctx, env, path, append(args, "--namespace="+Namespace)...)
+}
+
+// Kubectl runs kubectl as the administrator.
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
+	path, err := Tool("kubectl")
+	if err != nil {
+		return "", err
+	}
+	kubeconfig, err := c.Kubeconfig(Admin)
+	if err != nil {
+		return "", err
+	}
+	bin, err := harness.Artefact("bin")
+	if err != nil {
+		return "", err
+	}
+	return harness.Run(ctx, []string{"KUBECONFIG=" + kubeconfig, "PATH=" + bin + ":" + os.Getenv("PATH")}, path, args...)
+}
+
+// chartValues are the arguments that tell helm of this cluster.
+func (c *Cluster) chartValues(tag string) ([]string, error) {
+	root, err := harness.Repository()
+	if err != nil {
+		return nil, err
+	}
+	args := []string{filepath.Join(root, "install/charts/gpuslice"),
+		"--values=" + filepath.Join(root, "test/kube/values-simulated.yaml"), "--set=image.tag=" + tag}
+	if c.options.Door == Extender {
+		args = append(args, "--set=scheduler.mode=extender", "--set=scheduler.name=")
+	}
+	return args, nil
+}
+
+// InstallChart installs the chart, or upgrades it to an image's tag, and waits until all of it is ready.
+func (c *Cluster) InstallChart(ctx context.Context, tag string, more ...string) error {
+	values, err := c.chartValues(tag)
+	if err != nil {
+		return err
+	}
+	args := append([]string{"upgrade", "--install", "--create-namespace", Release}, values...)
+	if _, err := c.Helm(ctx, append(args, more...)...); err != nil {
+		return err
+	}
+	return c.WaitRelease(ctx)
+}
+
+// WaitRelease waits until all parts of the release are as they are wanted.
+func (c *Cluster) WaitRelease(ctx context.Context) error {
+	apps := c.API.AppsV1()
+	err := harness.Until(ctx, patience, func(ctx context.Context) error {
+		sets, err := apps.DaemonSets(Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range sets.Items {
+			if err := rolledOut(&sets.Items[i]); err != nil {
+				return err
+			}
+		}
+		deployments, err := apps.Deployments(Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range deployments.Items {
+			if err := deployed(&deployments.Items[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, c.describeRelease(context.WithoutCancel(ctx)))
+	}
+	return nil
+}
+
+func rolledOut(d *appsv1.DaemonSet) error {
+	s := d.Status
+	if s.ObservedGeneration < d.Generation || s.DesiredNumberScheduled != 1 || s.UpdatedNumberScheduled != 1 || s.NumberReady != 1 || s.NumberUnavailable != 0 {
+		return fmt.Errorf("DaemonSet %s: %d of %d pods are ready, %d up to date", d.Name, s.NumberReady, s.DesiredNumberScheduled, s.UpdatedNumberScheduled)
+	}
+	return nil
+}
+
+func deployed(d *appsv1.Deployment) error {
+	s := d.Status
+	if s.ObservedGeneration < d.Generation || s.UpdatedReplicas != *d.Spec.Replicas || s.ReadyReplicas != *d.Spec.Replicas || s.Replicas != *d.Spec.Replicas {
+		return fmt.Errorf("Deployment %s: of %d replicas %d are ready, %d up to date, %d there", d.Name, *d.Spec.Replicas, s.ReadyReplicas, s.UpdatedReplicas, s.Replicas)
+	}
+	return nil
+}
+
+// describeRelease is what people would look at when it doesn't come up: pods, their events and logs.
+func (c *Cluster) describeRelease(ctx context.Context) string {
+	pods, err := c.API.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	text := ""
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		text += fmt.Sprintf("pod %s: %s\n%s\n", p.Name, p.Status.Phase, c.Events(ctx, Namespace, p.Name))
+		for _, s := range Statuses(p) {
+			text += fmt.Sprintf("  container %s: %s\n", s.Name, state(s))
+			text += c.lastLog(ctx, p, s.Name)
+		}
+	}
+	return text
+}
+
+func (c *Cluster) lastLog(ctx context.Context, p *corev1.Pod, container string) string {
+	lines := int64(15)
+	data, err := c.API.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{Container: container, TailLines: &lines}).DoRaw(ctx)
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	return string(data)
+}
+
+// podsOf are the pods of a part of the release, by its label app.kubernetes.io/component.
+func podsOf(ctx context.Context, api kubernetes.Interface, component string) ([]corev1.Pod, error) {
+	list, err := api.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/name=gpuslice,app.kubernetes.io/component=" + component,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
