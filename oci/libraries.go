@@ -88,3 +88,21 @@ func PruneLibraries(dir string, now Settings, claims, mentions []string) (remove
 	}
 	return removed, nil
 }
+
+// RemoveLibraries takes everything of ours out of a library folder. Containers that run keep what they have mounted.
+func RemoveLibraries(dir string) error {
+	files, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for libraries: %w", err)
+	}
+	var errs []error
+	for _, file := range files {
+		if name := file.Name(); installed.FindString(name) == name || name == preloadFile {
+			errs = append(errs, os.Remove(filepath.Join(dir, name)))
+		}
+	}
+	return errors.Join(errs...)
+}

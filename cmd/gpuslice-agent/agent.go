@@ -40,6 +40,9 @@ const admission = time.Second
 // the kubelet is served for a moment longer: a pod that it admits without us has failed for
 // good (UnexpectedAdmissionError).
 func run(ctx context.Context, o options, log *slog.Logger) error {
+	if o.Retire {
+		return retire(ctx, o, log)
+	}
 	leaving := ctx
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

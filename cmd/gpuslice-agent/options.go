@@ -76,6 +76,8 @@ type options struct {
 	OnViolation            string
 	ViolationGrace         time.Duration
 	LogLevel, LogFormat    string
+
+	Retire bool
 }
 
 // aliases are variables that HAMi's manifests set.
@@ -149,6 +151,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`host:port` of /healthz and /readyz; empty serves none")
 	f.StringVar(&o.LogLevel, "log-level", "info", "the least `level` of the agent's own log: debug, info, warn or error")
 	f.StringVar(&o.LogFormat, "log-format", "text", "the log's `format`: text or json")
+	f.BoolVar(&o.Retire, "retire", false, "guard nothing, and take away what agents have left on this node: state, libraries, sockets, and what the Node object says of its cards; then wait to be told to end. For before gpuslice is uninstalled. Containers that run keep what they have, and nobody gets a card")
 }
 
 // maxSocketPath is the length of the longest path of a Unix socket (unix(7)).

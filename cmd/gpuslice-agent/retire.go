@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+// retire takes away what agents have left on this node, and then waits to be told to end: so a DaemonSet that was rolled
+// out with --retire has left nothing on any node. Containers that run have mounted what is removed here, and keep it.
+func retire(ctx context.Context, o options, log *slog.Logger) error {
+	unlock, err := prepareStateDir(o.StateDir, log)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := forgetNode(ctx, o, log); err != nil {
+		return err
+	}
+	if err := removeFiles(ctx, o); err != nil {
+		return err
+	}
+	log.Info("nothing of gpuslice is left on this node but what running containers have mounted", "node", o.NodeName)
+	listener, err := listen(o.HealthAddress)
+	if err != nil {
+		return err
+	}
+	if listener == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return serve(ctx, listener, healthServer(nil, nil))
+}
+
+// forgetNode removes what the Node object says of this node's cards.
+func forgetNode(ctx context.Context, o options, log *slog.Logger) error {
+	config, err := o.apiServer(log)
+	if err != nil || config == nil {
+		return err
+	}
+	client, err := noderegister.NewClient(*config)
+	if err != nil {
+		return err
+	}
+	removed, err := noderegister.Remove(ctx, client, o.NodeName)
+	if err != nil {
+		return fmt.Errorf("take the cards out of Node %s: %w", o.NodeName, err)
+	}
+	log.Info("labels and annotations of the node removed", "count", removed)
+	return nil
+}
+
+// removeFiles removes the state, the limiter's libraries and the device plugin's sockets; not where the runtime wrapper
+// needs them for docker, podman or plain containerd.
+func removeFiles(ctx context.Context, o options) error {
+	if err := checkNoWrapper(ctx, o.StateDir); err != nil {
+		return err
+	}
+	sockets, err := filepath.Glob(filepath.Join(o.DevicePluginDir, "gpuslice-*.sock"))
+	if err != nil || o.DevicePluginDir == "" {
+		sockets = nil
+	}
+	errs := []error{err}
+	for _, socket := range sockets {
+		errs = append(errs, os.Remove(socket))
+	}
+	state, err := os.ReadDir(o.StateDir)
+	errs = append(errs, err)
+	for _, entry := range state {
+		errs = append(errs, os.RemoveAll(filepath.Join(o.StateDir, entry.Name())))
+	}
+	return errors.Join(append(errs, oci.RemoveLibraries(o.LibraryDir))...)
+}
+
+// checkNoWrapper refuses where containers are booked that have their share by the runtime wrapper.
+func checkNoWrapper(ctx context.Context, stateDir string) error {
+	ledger, err := grant.OpenLedger(stateDir)
+	if err != nil {
+		return err
+	}
+	defer ledger.Close()
+	snapshot, err := ledger.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	for _, claim := range snapshot.Claims() {
+		if claim.Owner == grant.OwnerRuntime {
+			return fmt.Errorf("container %s has its share by gpuslice-runtime: end it and `gpuslice uninstall` its engine first", claim.ContainerID)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,27 @@
+package noderegister
+
+import (
+	"context"
+	"fmt"
+)
+
+// Remove takes away all that an agent has written to a node, and says how many labels and annotations that were. What others
+// have written, or have changed since, stays.
+func Remove(ctx context.Context, client Client, node string) (removed int, err error) {
+	got, err := client.Get(ctx, node)
+	if err != nil {
+		return 0, fmt.Errorf("read the node: %w", err)
+	}
+	owned := ownedBy(got.ManagedFields, fieldManager)
+	diff := changes{
+		Labels:      differ(got.Labels, nil, owned.labels),
+		Annotations: differ(got.Annotations, nil, owned.annotations),
+	}
+	if diff.empty() {
+		return 0, nil
+	}
+	if _, err := client.Patch(ctx, node, diff.patch()); err != nil {
+		return 0, fmt.Errorf("write to the node: %w", err)
+	}
+	return len(diff.Labels) + len(diff.Annotations), nil
+}
