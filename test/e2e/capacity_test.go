@@ -44,7 +44,7 @@ func (s *space) scale(name string, replicas int) {
 // waitRunning waits until so many pods of an app run, and no others are there.
 func (s *space) waitRunning(app string, want int) []corev1.Pod {
 	var pods []corev1.Pod
-	require.NoError(s.t, harness.Until(context.Background(), 3*patience, func(ctx context.Context) error {
+	require.NoError(s.t, harness.Until(context.Background(), patience, func(ctx context.Context) error {
 		list, err := cluster.API.CoreV1().Pods(s.name).List(ctx, metav1.ListOptions{LabelSelector: "app=" + app})
 		if err != nil {
 			return err

@@ -33,7 +33,7 @@ const (
 	// contextMiB is what a CUDA context takes of one, and contextA100MiB of an A100.
 	contextMiB, contextA100MiB = 520, 420
 	// patience is how long anything may take on a machine that is busy.
-	patience = 90 * time.Second
+	patience = 4 * time.Minute
 )
 
 // workload is the path of a CUDA workload inside the images.
@@ -84,7 +84,7 @@ func (s *space) empty() {
 	ctx := context.Background()
 	background := metav1.DeletePropagationBackground
 	assert.NoError(s.t, cluster.API.AppsV1().Deployments(s.name).DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: &background}, metav1.ListOptions{}))
-	assert.NoError(s.t, harness.Until(ctx, 2*patience, func(ctx context.Context) error {
+	assert.NoError(s.t, harness.Until(ctx, patience, func(ctx context.Context) error {
 		if err := cluster.API.CoreV1().Pods(s.name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 			return err
 		}

@@ -90,7 +90,7 @@ func (s *space) requireAllHeld(pods []corev1.Pod, memoryMiB int64) {
 // waitSettled waits until so many pods of an app run, and the node has no other container with a card.
 func (s *space) waitSettled(app string, want int) []corev1.Pod {
 	var pods []corev1.Pod
-	require.NoError(s.t, harness.Until(context.Background(), 3*patience, func(ctx context.Context) error {
+	require.NoError(s.t, harness.Until(context.Background(), patience, func(ctx context.Context) error {
 		pods = s.waitRunning(app, want)
 		held, err := cluster.Held(ctx)
 		if err != nil {

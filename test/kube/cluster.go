@@ -110,6 +110,11 @@ func (c *Cluster) mounts(m *harness.Machine) (map[string]string, error) {
 	}, os.MkdirAll(nri, 0o711)
 }
 
+// LibraryDir is the folder on the node that the limiter is installed to.
+func (c *Cluster) LibraryDir() string {
+	return filepath.Join(c.Dir, "private/var/lib/gpuslice/lib")
+}
+
 // addressOf is a loopback address made of a random name, so that two clusters don't meet.
 func addressOf(dir string) string {
 	h := fnv.New32a()
@@ -239,12 +244,16 @@ func (c *Cluster) SaveLogs(to string) error {
 		return err
 	}
 	var errs []error
-	for _, pattern := range []string{"*.log", "c/*.log", "private/var/log/containers/*.log"} {
+	for _, pattern := range []string{"*.log", "c/*.log", "private/var/log/pods/" + Namespace + "_*/*/*.log"} {
 		files, err := filepath.Glob(filepath.Join(c.Dir, pattern))
 		errs = append(errs, err)
 		for _, file := range files {
 			data, err := os.ReadFile(file)
-			errs = append(errs, err, os.WriteFile(filepath.Join(to, filepath.Base(file)), data, 0o644))
+			name := filepath.Base(file)
+			if strings.Contains(pattern, "/pods/") {
+				name = filepath.Base(filepath.Dir(filepath.Dir(file))) + "_" + name
+			}
+			errs = append(errs, err, os.WriteFile(filepath.Join(to, name), data, 0o644))
 		}
 	}
 	return errors.Join(errs...)

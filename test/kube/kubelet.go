@@ -39,6 +39,8 @@ imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
 evictionHard: {memory.available: 10Mi, nodefs.available: 0.1%, nodefs.inodesFree: 0.1%, imagefs.available: 0.1%, imagefs.inodesFree: 0.1%}
 maxPods: 250
+# There is no DNS, and nobody needs it.
+clusterDNS: [10.96.0.10]
 # Who was killed by a test is started again at once.
 crashLoopBackOff: {maxContainerRestartPeriod: 1s}
 nodeStatusUpdateFrequency: 2s

@@ -29,9 +29,6 @@ const (
 // patience is how long a part of the cluster may take to be there, on a machine that is busy.
 const patience = 3 * time.Minute
 
-// Image is what the chart's image is called in the cluster.
-const Image = "gpuslice:test"
-
 // ImportImage loads the container image that `make image` has made, or another.
 func (c *Cluster) ImportImage(ctx context.Context, archive string) error {
 	if _, err := os.Stat(archive); err != nil {
@@ -171,6 +168,11 @@ func (c *Cluster) lastLog(ctx context.Context, p *corev1.Pod, container string) 
 		return err.Error() + "\n"
 	}
 	return string(data)
+}
+
+// PodsOf are the pods of a part of the release.
+func (c *Cluster) PodsOf(ctx context.Context, component string) ([]corev1.Pod, error) {
+	return podsOf(ctx, c.API, component)
 }
 
 // podsOf are the pods of a part of the release, by its label app.kubernetes.io/component.
