@@ -1,0 +1,149 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpuslice/gpuslice/test/harness"
+	"github.com/gpuslice/gpuslice/test/kube"
+)
+
+// migrated is a pod, or two of a Deployment, as users of HAMi or gpu-manager have written it (folder migration), and what
+// it is to have here without a change.
+type migrated struct {
+	file string
+	pods int
+	// want is MiB by card of each pod; negative: percent of the card.
+	want []int64
+	// cores is percent of each card; 0: not limited.
+	cores int
+	// model is of which the cards are to be; empty: any.
+	model string
+	// check looks at what is special.
+	check func(t *testing.T, pods []corev1.Pod)
+}
+
+var fromHAMi = []migrated{
+	{file: "memory-mib", want: []int64{3000}},
+	{file: "memory-percentage", want: []int64{-50, -50}},
+	{file: "cores", want: []int64{3000}, cores: 30},
+	{file: "several-cards", want: []int64{3000, 3000}, cores: 30},
+	{file: "exclusive", want: []int64{-100}, cores: 100},
+	{file: "memory-alone", want: []int64{2000}},
+	{file: "use-gputype", want: []int64{3000}, model: "A100"},
+	{file: "nouse-gputype", want: []int64{3000}, model: "A100"},
+	{file: "priority", want: []int64{3000}, check: func(t *testing.T, pods []corev1.Pod) {
+		require.Contains(t, pods[0].Spec.Containers[0].Env, corev1.EnvVar{Name: "CUDA_TASK_PRIORITY", Value: "0"})
+	}},
+	{file: "binpack", pods: 2, want: []int64{3000}, check: func(t *testing.T, pods []corev1.Pod) {
+		require.Equal(t, uuids(placed(t, &pods[0])["main"]), uuids(placed(t, &pods[1])["main"]))
+	}},
+	{file: "spread", pods: 2, want: []int64{3000}, check: func(t *testing.T, pods []corev1.Pod) {
+		require.NotEqual(t, uuids(placed(t, &pods[0])["main"]), uuids(placed(t, &pods[1])["main"]))
+	}},
+}
+
+var fromGPUManager = []migrated{
+	{file: "vcuda", want: []int64{20 * 256}, cores: 50},
+	{file: "whole-card", want: []int64{-100}, cores: 100},
+	{file: "two-cards", want: []int64{30 * 256, 30 * 256}, cores: 100},
+	{file: "core-limit", want: []int64{10 * 256}, cores: 30},
+}
+
+// withImage has an image of ours under the name that the pods of this folder have.
+func withImage(t *testing.T) {
+	_, err := cluster.Ctr(context.Background(), "images", "tag", "--force", harness.WorkloadImage, "docker.io/library/ubuntu:22.04")
+	require.NoError(t, err)
+}
+
+// runMigrated applies what its users have written, as they do, and waits until it runs.
+func (s *space) runMigrated(folder string, m migrated) []corev1.Pod {
+	ctx := context.Background()
+	_, err := cluster.Kubectl(ctx, "apply", "--namespace="+s.name, "--filename="+filepath.Join("migration", folder, m.file+".yaml"))
+	require.NoError(s.t, err)
+	var pods []corev1.Pod
+	require.NoError(s.t, harness.Until(ctx, patience, func(ctx context.Context) error {
+		list, err := cluster.API.CoreV1().Pods(s.name).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		pods = list.Items
+		if len(pods) != max(m.pods, 1) {
+			return fmt.Errorf("there are %d pods", len(pods))
+		}
+		for i := range pods {
+			if err := runningOrWhy(ctx, &pods[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	return pods
+}
+
+func testMigration(t *testing.T, folder string, all []migrated) {
+	withImage(t)
+	files, err := filepath.Glob(filepath.Join("migration", folder, "*.yaml"))
+	require.NoError(t, err)
+	require.Len(t, files, len(all), "each file is tested")
+	models := map[string]string{}
+	memory := map[string]int64{}
+	status, err := cluster.Status(context.Background())
+	require.NoError(t, err)
+	for i, c := range status.Cards {
+		memory[c.UUID] = c.MemoryMiB
+		models[c.UUID] = "H200"
+		if i >= 6 {
+			models[c.UUID] = "A100"
+		}
+	}
+	s := newSpace(t)
+	for _, m := range all {
+		t.Run(m.file, func(t *testing.T) {
+			s := s.in(t)
+			defer s.empty()
+			pods := s.runMigrated(folder, m)
+			for i := range pods {
+				shares, devices := placed(t, &pods[i])["main"], s.devices(&pods[i], "main")
+				require.Len(t, devices, len(m.want))
+				for j, d := range devices {
+					want := m.want[j]
+					if want < 0 {
+						want = -want * memory[d.uuid] / 100
+					}
+					require.Equal(t, device{shares[j].UUID, want}, d)
+					require.Equal(t, m.cores, shares[j].CorePercent)
+					require.True(t, strings.Contains(models[d.uuid], m.model), "%s is not of model %s", d.uuid, m.model)
+				}
+			}
+			if m.check != nil {
+				m.check(t, pods)
+			}
+		})
+	}
+}
+
+// Pods that were written for HAMi run unchanged.
+func TestMigrationFromHAMi(t *testing.T) { testMigration(t, "hami", fromHAMi) }
+
+// Pods that were written for gpu-manager run unchanged on nodes of its profile.
+func TestMigrationFromGPUManager(t *testing.T) {
+	withAgent(t, "tencent.com/vcuda-core", 800, "--resource-profile=tencent")
+	testMigration(t, "gpu-manager", fromGPUManager)
+}
+
+func runningOrWhy(ctx context.Context, p *corev1.Pod) error {
+	if err := kube.Running(p); err != nil {
+		return fmt.Errorf("pod %s: %w\n%s", p.Name, err, cluster.Events(ctx, p.Namespace, p.Name))
+	}
+	return nil
+}
