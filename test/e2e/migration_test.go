@@ -90,6 +90,16 @@ func (s *space) runMigrated(folder string, m migrated) []corev1.Pod {
 	return pods
 }
 
+// endMigrated ends what runMigrated has made: shells that listen to no SIGTERM.
+func (s *space) endMigrated() {
+	ctx := context.Background()
+	background, now := metav1.DeletePropagationBackground, int64(0)
+	require.NoError(s.t, cluster.API.AppsV1().Deployments(s.name).DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: &background}, metav1.ListOptions{}))
+	require.NoError(s.t, cluster.API.CoreV1().Pods(s.name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}))
+	s.empty()
+	require.NoError(s.t, harness.Until(ctx, patience, unused))
+}
+
 func testMigration(t *testing.T, folder string, all []migrated) {
 	withImage(t)
 	files, err := filepath.Glob(filepath.Join("migration", folder, "*.yaml"))
@@ -110,7 +120,7 @@ func testMigration(t *testing.T, folder string, all []migrated) {
 	for _, m := range all {
 		t.Run(m.file, func(t *testing.T) {
 			s := s.in(t)
-			defer s.empty()
+			defer s.endMigrated()
 			pods := s.runMigrated(folder, m)
 			for i := range pods {
 				shares, devices := placed(t, &pods[i])["main"], s.devices(&pods[i], "main")

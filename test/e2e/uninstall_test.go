@@ -24,15 +24,16 @@ func uninstall(t *testing.T) {
 	ctx := context.Background()
 	root, err := harness.Repository()
 	require.NoError(t, err)
-	for _, args := range [][]string{
-		{"upgrade", kube.Release, filepath.Join(root, "install/charts/gpuslice"), "--reuse-values", "--set=agent.extraArgs={--retire}", "--wait", "--timeout=10m"},
-		{"uninstall", kube.Release, "--wait", "--timeout=10m"},
-	} {
-		_, err := cluster.Helm(ctx, args...)
-		require.NoError(t, err)
-	}
-	_, err = cluster.Kubectl(ctx, "delete", "namespace", kube.Namespace, "--timeout=10m")
+	text, err := os.ReadFile(filepath.Join(root, "docs/UPGRADING.md"))
 	require.NoError(t, err)
+	_, chapter, found := strings.Cut(string(text), "\n## Uninstall\n")
+	require.True(t, found)
+	shell, err := cluster.Shell("latest")
+	require.NoError(t, err)
+	blocks := commands(chapter)
+	require.Len(t, blocks, 1)
+	out, err := shell(ctx, blocks[0])
+	require.NoError(t, err, "%s\n%s", blocks[0], out)
 }
 
 // reinstall brings the release back that the other tests have.
@@ -133,7 +134,7 @@ func newcomer(t *testing.T) {
 	_, err = cluster.Ctr(ctx, "images", "tag", "--force", harness.WorkloadImage, "docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04")
 	require.NoError(t, err)
 	blocks := commands(string(text))
-	require.GreaterOrEqual(t, len(blocks), 4, "the quick start has commands")
+	require.GreaterOrEqual(t, len(blocks), 3, "the quick start has commands")
 	shell, err := cluster.Shell("latest")
 	require.NoError(t, err)
 	seen := ""

@@ -1,11 +1,11 @@
 // Package kube brings up a real Kubernetes on this machine: etcd, kube-apiserver,
-// kube-controller-manager, a scheduler, the kubelet on containerd with NRI, runc and
-// CNI, and gpuslice's agent on simulated cards.
+// kube-controller-manager, kube-scheduler, kube-proxy, the kubelet on containerd with NRI,
+// runc and CNI, simulated cards; and installs gpuslice's chart with its image.
 //
-// Everything lives under one temporary folder, at an address of its own in 127.78.0.0/16,
-// and in cgroups of its own. Where a program's paths can't be chosen (the kubelet's
-// folder of device plugins, CNI's state, /var/log) it runs in a mount namespace in which
-// they are in that folder: two clusters don't meet, and the machine is left as it was.
+// Everything lives under one temporary folder, in a network namespace with addresses of
+// its own in 100.64.0.0/10, and in cgroups of its own. What the node has at paths that
+// everybody knows (/run, /var/lib, /var/log, /etc) is in that folder too, by a mount
+// namespace: two clusters don't meet, and the machine is left as it was.
 //
 // Like package harness it knows nothing of *testing.T.
 package kube

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+// retired is the options of a node on which an agent was, with a container's claim of this owner.
+func retired(t *testing.T, owner string) options {
+	dir := t.TempDir()
+	o := options{StateDir: filepath.Join(dir, "run"), LibraryDir: filepath.Join(dir, "lib"), DevicePluginDir: filepath.Join(dir, "plugins")}
+	for _, folder := range []string{o.LibraryDir, o.DevicePluginDir} {
+		require.NoError(t, os.MkdirAll(folder, 0o755))
+	}
+	ledger, err := grant.OpenLedger(o.StateDir)
+	require.NoError(t, err)
+	const uuid = "GPU-00000000-0000-4000-8000-000000000001"
+	_, err = ledger.Claim(t.Context(), grant.Claim{ContainerID: "c", Owner: owner, Container: "c", Shares: []grant.Share{{UUID: uuid, MemoryMiB: 1}}},
+		map[string]grant.Card{uuid: {UUID: uuid, MemoryMiB: 10, CorePercent: 100, Slots: 1}}, func(string) error { return nil })
+	require.NoError(t, err)
+	require.NoError(t, ledger.Close())
+	for _, file := range []string{
+		filepath.Join(o.LibraryDir, "libvgpu-0123456789abcdef.so"), filepath.Join(o.LibraryDir, "ld.so.preload"), filepath.Join(o.LibraryDir, "notes.txt"),
+		filepath.Join(o.StateDir, "node.json"), filepath.Join(o.DevicePluginDir, "nvidia.sock"),
+	} {
+		require.NoError(t, os.WriteFile(file, nil, 0o600))
+	}
+	socket, err := net.Listen("unix", filepath.Join(o.DevicePluginDir, "gpuslice-nvidia.com_gpu.sock"))
+	require.NoError(t, err)
+	socket.(*net.UnixListener).SetUnlinkOnClose(false)
+	require.NoError(t, socket.Close())
+	return o
+}
+
+func left(t *testing.T, dir string) (names []string) {
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func TestRetireRemovesWhatIsOurs(t *testing.T) {
+	o := retired(t, grant.OwnerNRI)
+	require.NoError(t, removeFiles(context.Background(), o))
+	require.Empty(t, left(t, o.StateDir))
+	require.Equal(t, []string{"notes.txt"}, left(t, o.LibraryDir))
+	require.Equal(t, []string{"nvidia.sock"}, left(t, o.DevicePluginDir))
+	require.NoError(t, removeFiles(context.Background(), o), "and again")
+}
+
+// Docker's containers have their shares by the same ledger, and go on being held to them.
+func TestRetireLeavesTheRuntimeWrappers(t *testing.T) {
+	o := retired(t, grant.OwnerRuntime)
+	require.ErrorContains(t, removeFiles(context.Background(), o), "gpuslice uninstall")
+	require.NotEmpty(t, left(t, o.StateDir))
+	require.Len(t, left(t, o.LibraryDir), 3)
+}
