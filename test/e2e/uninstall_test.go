@@ -124,6 +124,11 @@ func TestUninstallAndInstallAgain(t *testing.T) {
 	newcomer(t)
 }
 
+// notSimulated are commands of the quick start that want a driver, and why.
+var notSimulated = map[string]string{
+	"kubectl exec slice -- nvidia-smi": "it is NVIDIA's program, of the driver",
+}
+
 // newcomer does what docs/QUICKSTART-KUBERNETES.md says, each command as it stands there.
 func newcomer(t *testing.T) {
 	ctx := context.Background()
@@ -139,6 +144,10 @@ func newcomer(t *testing.T) {
 	require.NoError(t, err)
 	seen := ""
 	for _, block := range blocks {
+		if why, not := notSimulated[block]; not {
+			t.Logf("not run: %s: %s", block, why)
+			continue
+		}
 		out, err := shell(ctx, block)
 		require.NoError(t, err, "%s\n%s", block, out)
 		seen += out
