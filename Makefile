@@ -105,7 +105,7 @@ lint: setup ## Check the format and run go vet, staticcheck and shellcheck
 
 generate: ## Regenerate golden files from the code (look at the diff)
 	go test ./oci ./oci/runtime ./oci/wish ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent ./install/monitoring -update
-	go test ./cmd/gpuslice -run TestReference -update-reference
+	go test ./cmd/gpuslice -update -update-reference
 	@test/setup.sh --helm
 	go test ./test/chart -update
 	$(SCHEDULER) test . -run TestReference -update
