@@ -32,7 +32,8 @@ func kill(p claimed.Process, still func() error) (killed bool, err error) {
 		}
 		return false, fmt.Errorf("process %d is not ended: %w", p.PID, err)
 	}
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+	err = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+	if err != nil && !errors.Is(err, unix.ESRCH) {
 		return false, fmt.Errorf("end process %d: %w", p.PID, err)
 	}
 	return err == nil, nil

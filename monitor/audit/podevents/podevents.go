@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -55,7 +56,7 @@ func New(config *rest.Config, node string, log *slog.Logger) (*Recorder, error) 
 	}))
 	return &Recorder{
 		broadcaster: b,
-		recorder:    b.NewRecorder(nil, corev1.EventSource{Component: Component, Host: node}),
+		recorder:    b.NewRecorder(nil, corev1.EventSource{Component: Component, Host: node}).WithLogger(klog.FromContext(ctx)),
 		sink:        &typed.EventSinkImpl{Interface: client.Events("")},
 	}, nil
 }
@@ -70,7 +71,7 @@ func (r *Recorder) Run(ctx context.Context) {
 // Warn implements audit.Events.
 func (r *Recorder) Warn(c audit.Container, reason, message string) {
 	if len(message) > longest {
-		message = message[:longest-len("…")] + "…"
+		message = strings.ToValidUTF8(message[:longest-len("…")], "") + "…"
 	}
 	of := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: c.Namespace, Name: c.Pod, UID: types.UID(c.PodUID)}
 	if c.Name != "" {

@@ -1,0 +1,87 @@
+package gpu
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestProcesses(t *testing.T) {
+	s := newEventServer()
+	answer := nvml.SUCCESS
+	for i := range s.Devices {
+		d := s.device(i)
+		d.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) {
+			if i > 0 {
+				return nil, nvml.ERROR_NOT_SUPPORTED
+			}
+			return []nvml.ProcessInfo{{Pid: 7, UsedGpuMemory: 30}, {Pid: 8, UsedGpuMemory: notAvailable}}, answer
+		}
+		d.GetGraphicsRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) {
+			return []nvml.ProcessInfo{{Pid: 7, UsedGpuMemory: 30}, {Pid: 9, UsedGpuMemory: 40}}, nvml.SUCCESS
+		}
+	}
+	c := NewCache(s, CacheOptions{})
+	ctx := context.Background()
+	_, err := c.Processes(ctx)
+	require.ErrorContains(t, err, "not open")
+	require.NoError(t, c.Refresh(ctx))
+	card := c.Node().Cards[0].UUID
+	want := map[string][]Process{card: {{7, 30, true}, {PID: 8}, {PID: 9}}}
+	all, err := c.Processes(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, want, all, "who draws too; cards that can't tell are not listed")
+	answer = nvml.ERROR_UNKNOWN
+	all, err = c.Processes(ctx)
+	require.ErrorIs(t, err, nvml.ERROR_UNKNOWN)
+	assert.Empty(t, all)
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err = c.Processes(ended)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, c.Close())
+}
+
+// On real processes and MIG devices, by the simulated driver.
+func TestProcessesOnTheSimulatedDriver(t *testing.T) {
+	library, _ := simulated(t, "H200", "A100-40GB:mig=3g.20gb,mig=1g.5gb")
+	c := NewCache(nvml.New(nvml.WithLibraryPath(library)), CacheOptions{})
+	ctx := context.Background()
+	require.NoError(t, c.Refresh(ctx))
+	defer c.Close()
+	cards := c.Node().Cards
+	require.Len(t, cards[1].MIG, 2)
+	pids := map[string]int{}
+	for _, uuid := range []string{cards[0].UUID, cards[1].MIG[1].UUID} {
+		hold := exec.Command(filepath.Join(filepath.Dir(library), "../workloads/hold"), "--mib=100")
+		hold.Env = append(os.Environ(), "CUDA_VISIBLE_DEVICES="+uuid, "LD_LIBRARY_PATH="+filepath.Dir(library))
+		out, err := hold.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, hold.Start())
+		t.Cleanup(func() { _ = hold.Process.Kill(); _ = hold.Wait() })
+		var text strings.Builder
+		for one := make([]byte, 64); !strings.Contains(text.String(), "ready=1"); {
+			n, err := out.Read(one)
+			require.NoError(t, err, text.String())
+			text.Write(one[:n])
+		}
+		pids[uuid] = hold.Process.Pid
+	}
+	all, err := c.Processes(ctx)
+	require.NoError(t, err)
+	require.Len(t, all, 3, "a card, and two MIG devices in place of the other")
+	for uuid, pid := range pids {
+		require.Len(t, all[uuid], 1)
+		assert.Equal(t, pid, all[uuid][0].PID)
+		assert.True(t, all[uuid][0].Known)
+		assert.Greater(t, all[uuid][0].Bytes, uint64(100<<20), "and a context")
+	}
+	assert.Empty(t, all[cards[1].MIG[0].UUID])
+}

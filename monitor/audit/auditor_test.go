@@ -1,0 +1,243 @@
+package audit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+// told is an Events.
+type told []string
+
+func (e *told) Warn(c Container, reason, message string) {
+	*e = append(*e, c.Namespace+"/"+c.Pod+" "+reason+": "+message)
+}
+
+// audited is a node of real processes, with played answers of NVML and the ledger.
+type audited struct {
+	*Auditor
+	devices map[string][]gpu.Process
+	claims  []Claim
+	failure error
+	guarded error
+	events  told
+	log     bytes.Buffer
+	root    string
+	now     time.Time
+}
+
+func newAudited(t *testing.T, kill bool) *audited {
+	a := &audited{now: time.Unix(1e9, 0), devices: map[string][]gpu.Process{}}
+	for _, root := range hierarchies(t) {
+		a.root = root // either will do
+	}
+	a.Auditor = New(Config{
+		Interval: 5 * time.Second, Grace: 10 * time.Second, Kill: kill,
+		Devices:   func(context.Context) (map[string][]gpu.Process, error) { return a.devices, a.failure },
+		Claims:    func(context.Context) ([]Claim, error) { return a.claims, nil },
+		Inspector: inspector(t, map[string]string{idA: "default", idB: "infra"}),
+		Guarded:   func() error { return a.guarded },
+		Events:    &a.events,
+		Log:       slog.New(slog.NewTextHandler(&a.log, nil)),
+	})
+	return a
+}
+
+// looks are so many, five seconds apart.
+func (a *audited) looks(n int) {
+	for range n {
+		a.now = a.now.Add(5 * time.Second)
+		a.Once(context.Background(), a.now)
+	}
+}
+
+// process starts one in a container's group and puts it on a card.
+func (a *audited) process(t *testing.T, container string, bytes uint64) *exec.Cmd {
+	c := begin(t, 0, "sleep", "1000")
+	if container != "" {
+		join(t, a.root, "gpuslice-test-audit/"+container, c.Process.Pid)
+	}
+	a.devices[cardA] = append(a.devices[cardA], gpu.Process{PID: c.Process.Pid, Bytes: bytes, Known: true})
+	return c
+}
+
+func lives(c *exec.Cmd) bool {
+	s, err := procfs("/proc").stat(strconv.Itoa(c.Process.Pid))
+	return err == nil && !s.zombie
+}
+
+func (a *audited) total(kind Kind, action string) float64 {
+	return testutil.ToFloat64(a.metrics.total.WithLabelValues(string(kind), action))
+}
+
+func (a *audited) lasting(kind Kind) float64 {
+	return testutil.ToFloat64(a.metrics.now.WithLabelValues(string(kind)))
+}
+
+func TestAuditorKills(t *testing.T) {
+	a := newAudited(t, true)
+	thief, host, exempt := a.process(t, idA, 5), a.process(t, "", 5), a.process(t, idB, 5)
+	a.looks(2)
+	assert.Equal(t, 1.0, a.lasting(UngrantedProcess))
+	assert.Equal(t, 1.0, a.total(UngrantedProcess, actionReported))
+	require.Len(t, a.events, 1)
+	assert.Regexp(t, `^default/p UngrantedGPUProcess: process \d+ \("sleep"\) is on `+cardA+`, and its container has no grant. What does it is killed once it has gone on for 10s$`, a.events[0])
+	assert.True(t, lives(thief), "the grace is not over")
+	a.guarded = errors.New("not connected")
+	a.looks(1)
+	assert.True(t, lives(thief), "which containers there are is not known")
+	a.guarded = nil
+	a.looks(1)
+	require.EqualError(t, thief.Wait(), "signal: killed")
+	assert.True(t, lives(host))
+	assert.True(t, lives(exempt))
+	assert.Equal(t, 1.0, a.total(UngrantedProcess, actionKilled))
+	assert.Zero(t, a.total(UngrantedProcess, actionFailed))
+	assert.Equal(t, 1.0, a.lasting(HostProcess))
+	assert.Equal(t, 1.0, a.total(HostProcess, actionReported))
+	require.Len(t, a.events, 2, "the host has no pod")
+	assert.Contains(t, a.events[1], "GPUProcessKilled: killed for UngrantedGPUProcess: ")
+	assert.Len(t, a.Violations(), 2)
+
+	a.looks(pardoned)
+	assert.Zero(t, a.lasting(UngrantedProcess))
+	assert.Empty(t, a.allowed)
+	assert.Contains(t, a.log.String(), "violation is over")
+
+	next := a.process(t, idA, 5)
+	a.looks(2)
+	assert.True(t, lives(next), "a new violation has a new grace")
+}
+
+func TestAuditorReports(t *testing.T) {
+	a := newAudited(t, false)
+	thief := a.process(t, idA, 5)
+	a.looks(int(again/(5*time.Second)) + 1)
+	assert.True(t, lives(thief))
+	assert.Len(t, a.events, 1)
+	assert.NotContains(t, a.events[0], "killed")
+	a.looks(2)
+	assert.Len(t, a.events, 2, "the API server forgets events")
+	assert.Equal(t, 1.0, a.total(UngrantedProcess, actionReported))
+	assert.Equal(t, 1, strings.Count(a.log.String(), "violation of what was granted"))
+
+	// Where NVML can't be asked nothing is over.
+	a.devices, a.failure = nil, errors.New("no NVML")
+	a.looks(10)
+	assert.Equal(t, 1.0, a.lasting(UngrantedProcess))
+	assert.Equal(t, 1, strings.Count(a.log.String(), "no NVML"))
+}
+
+// What has changed since the look spares a process: it has left for a container that may,
+// its container has a grant now, or it is another by the same number.
+func TestAuditorLooksOnceMore(t *testing.T) {
+	a := newAudited(t, true)
+	c := a.process(t, idA, 5)
+	i := a.config.Inspector
+	p := look(t, i, c.Process.Pid)
+	v := Violation{Finding: Finding{Kind: UngrantedProcess, Container: p.Container}}
+	o := Offender{Process: p.Process, Devices: []string{cardA}}
+	none := map[string]*Claim{}
+	require.NoError(t, i.Still(v, o, none))
+
+	assert.NoError(t, i.Still(v, o, map[string]*Claim{idA: granted(idA, limit(cardB, 1))}), "a grant of another card")
+	assert.ErrorIs(t, i.Still(v, o, map[string]*Claim{idA: granted(idA, limit(cardA, 1))}), errNotHe)
+	assert.ErrorIs(t, i.Still(v, o, map[string]*Claim{idA: {Container: p.Container, Unknown: true}}), errNotHe)
+	reused := o
+	reused.Start--
+	assert.ErrorIs(t, i.Still(v, reused, none), errNotHe)
+	other := v
+	other.Container.ID = idB
+	assert.ErrorIs(t, i.Still(other, o, none), errNotHe)
+
+	v.Kind = NoLimiter
+	claims := map[string]*Claim{idA: granted(idA, limit(cardA, 1))}
+	assert.NoError(t, i.Still(v, o, claims))
+	claims[idA].Uncontrolled = true
+	assert.ErrorIs(t, i.Still(v, o, claims), errNotHe, "its limiter may be off now")
+
+	v.Kind = OverLimit
+	require.NoError(t, i.Still(v, o, claims))
+	join(t, a.root, "gpuslice-test-audit/"+idB, c.Process.Pid)
+	assert.ErrorIs(t, i.Still(v, o, none), errNotHe)
+	require.NoError(t, os.WriteFile(filepath.Join(a.root, "cgroup.procs"), []byte(strconv.Itoa(c.Process.Pid)), 0))
+	assert.ErrorIs(t, i.Still(v, o, none), errNotHe, "of the host")
+	_ = c.Process.Kill()
+	_ = c.Wait()
+	assert.True(t, gone(i.Still(v, o, none)))
+	assert.True(t, gone(i.Still(v, Offender{}, none)))
+}
+
+// A container over its limit: all of its processes on that card end, and nobody else.
+func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
+	a := newAudited(t, true)
+	one, two, free := a.process(t, idA, 900*mib), a.process(t, idA, 900*mib), begin(t, 0, "sleep", "1000")
+	join(t, a.root, "gpuslice-test-audit/"+idA, free.Process.Pid)
+	neighbour := a.process(t, idB, 900*mib)
+	for _, id := range []string{idA, idB} {
+		dir := t.TempDir()
+		usage := filepath.Join(dir, "usage")
+		require.NoError(t, limiter.CreateUsage(usage, []string{cardA}))
+		c := *granted(id, limit(cardA, 1000))
+		c.UsageFile, c.Uncontrolled = usage, false
+		a.claims = append(a.claims, c)
+	}
+	a.looks(1)
+	assert.Zero(t, a.lasting(OverLimit), "one look proves nothing")
+	a.looks(1)
+	assert.Equal(t, 1.0, a.lasting(OverLimit))
+	assert.Equal(t, 2.0, a.lasting(NoLimiter), "sleep has no limiter")
+
+	// Their limiter is switched off in part, so that one thing is judged alone.
+	a.claims[1].Uncontrolled = true
+	a.looks(1)
+	assert.EqualError(t, one.Wait(), "signal: killed")
+	assert.EqualError(t, two.Wait(), "signal: killed")
+	assert.True(t, lives(neighbour))
+	assert.True(t, lives(free), "it is on no card and has no driver")
+
+	// The file that it has spoilt is told of, whoever is on a card.
+	require.NoError(t, os.Truncate(a.claims[0].UsageFile, 3))
+	a.looks(2)
+	assert.Equal(t, 1.0, a.lasting(DamagedUsageFile))
+	assert.Contains(t, a.events[len(a.events)-1], "its size is 3 bytes")
+}
+
+// What stops a look by its context changes nothing, and Run ends.
+func TestAuditorEnds(t *testing.T) {
+	a := newAudited(t, false)
+	a.process(t, idA, 5)
+	a.looks(2)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	a.devices = map[string][]gpu.Process{}
+	for range 5 {
+		a.Once(ctx, a.now)
+	}
+	assert.Equal(t, 1.0, a.lasting(UngrantedProcess))
+	a.Run(ctx)
+}
+
+func TestMetrics(t *testing.T) {
+	a := newAudited(t, false)
+	problems, err := testutil.CollectAndLint(a)
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+	assert.Equal(t, len(Kinds), testutil.CollectAndCount(a, "gpuslice_violations"), "all kinds from the start, with 0")
+	assert.Equal(t, 3*len(Kinds)-2, testutil.CollectAndCount(a, "gpuslice_violations_total"))
+}

@@ -1,0 +1,89 @@
+package podevents
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/gpuslice/gpuslice/monitor/audit"
+)
+
+// server is an API server that takes events.
+type server struct {
+	*httptest.Server
+	events chan corev1.Event
+	calls  chan string
+}
+
+func newServer(t *testing.T) *server {
+	s := &server{events: make(chan corev1.Event, 1000), calls: make(chan string, 1000)}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var e corev1.Event
+		data, _ := io.ReadAll(r.Body)
+		if err := json.Unmarshal(data, &e); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(e)
+		s.events <- e
+		s.calls <- r.Method + " " + r.URL.Path
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func TestEvents(t *testing.T) {
+	s := newServer(t)
+	r, err := New(&rest.Config{Host: s.URL}, "node-1", slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { r.Run(ctx) })
+
+	c := audit.Container{ID: "c1", Namespace: "ns", Pod: "p", PodUID: "u-1", Name: "main"}
+	// What is told before the recorder runs is nobody's: so the first is sent until it comes.
+	var first corev1.Event
+	for sent := false; !sent; {
+		r.Warn(c, "GPULimiterMissing", "process 7 uses the driver")
+		select {
+		case first = <-s.events:
+			sent = true
+		default:
+		}
+	}
+	assert.Equal(t, "POST /api/v1/namespaces/ns/events", <-s.calls)
+	assert.Equal(t, corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: "ns", Name: "p", UID: "u-1", FieldPath: "spec.containers{main}"}, first.InvolvedObject)
+	assert.Equal(t, corev1.EventSource{Component: Component, Host: "node-1"}, first.Source)
+	assert.Equal(t, "Warning GPULimiterMissing process 7 uses the driver", first.Type+" "+first.Reason+" "+first.Message)
+	assert.Equal(t, "ns", first.Namespace)
+
+	// A long message is cut. Another pod's is told however much there is of one.
+	other := audit.Container{ID: "c2", Namespace: "ns", Pod: "q", PodUID: "u-2"}
+	r.Warn(other, "GPUMemoryOverLimit", strings.Repeat("ä", 5000))
+	e := <-s.events
+	for e.InvolvedObject.Name != "q" {
+		e = <-s.events
+	}
+	assert.LessOrEqual(t, len(e.Message), longest)
+	assert.Empty(t, e.InvolvedObject.FieldPath)
+	cancel()
+	running.Wait()
+	assert.LessOrEqual(t, len(s.events), burst, "one pod's don't flood the API server")
+}
+
+func TestNew(t *testing.T) {
+	_, err := New(&rest.Config{Host: "http://%"}, "n", slog.New(slog.DiscardHandler))
+	assert.ErrorContains(t, err, "kubernetes client for events")
+}

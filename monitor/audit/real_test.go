@@ -1,0 +1,258 @@
+package audit
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/oci/claimed"
+)
+
+// headless has the test's program run as a process whose first thread ends at once.
+const headless = "AUDIT_TEST_HEADLESS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(headless) == "" {
+		os.Exit(m.Run())
+	}
+	go func() {
+		_, _ = bufio.NewReader(os.Stdin).ReadByte() // until the test ends
+		os.Exit(0)
+	}()
+	runtime.LockOSThread() // main's goroutine is on the first thread until here
+	_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
+}
+
+// hierarchies are this machine's control groups, of whichever version it has.
+func hierarchies(t *testing.T) map[string]string {
+	all := map[string]string{}
+	for name, candidates := range map[string][]string{
+		"v2": {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"},
+		"v1": {"/sys/fs/cgroup/pids"},
+	} {
+		for _, root := range candidates {
+			if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err == nil {
+				all[name] = root
+				break
+			}
+		}
+	}
+	require.NotEmpty(t, all, "no control groups: run this on a machine that has them in /sys/fs/cgroup, as root")
+	return all
+}
+
+// join moves a process into a group, which it makes.
+func join(t *testing.T, root, name string, pid int) {
+	t.Helper()
+	dir := filepath.Join(root, name)
+	require.NoError(t, os.MkdirAll(dir, 0o755), "as root")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0))
+	t.Cleanup(func() {
+		_ = os.WriteFile(filepath.Join(root, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
+		for ; dir != root; dir = filepath.Dir(dir) {
+			if err := syscall.Rmdir(dir); err != nil && !errors.Is(err, syscall.EBUSY) && !errors.Is(err, fs.ErrNotExist) {
+				t.Error(dir, err)
+			}
+		}
+	})
+}
+
+// begin starts a process that waits until the test ends.
+func begin(t *testing.T, flags uintptr, command ...string) *exec.Cmd {
+	t.Helper()
+	c := exec.Command(command[0], command[1:]...)
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
+	require.NoError(t, c.Start())
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	return c
+}
+
+// runtimeOf is an Inspector's way to know of containers: those of the namespaces by id.
+func runtimeOf(namespaces map[string]string) func(id string) (Container, bool, bool) {
+	return func(id string) (Container, bool, bool) {
+		namespace, known := namespaces[id]
+		return Container{ID: id, Namespace: namespace, Pod: "p", Name: "main"}, namespace == "infra", known
+	}
+}
+
+func inspector(t *testing.T, namespaces map[string]string) *Inspector {
+	return NewInspector("/proc", t.TempDir(), runtimeOf(namespaces))
+}
+
+// look finds one process that is on a card.
+func look(t *testing.T, i *Inspector, pid int) Process {
+	t.Helper()
+	all, err := i.Processes(nil, map[string][]gpu.Process{cardA: {{PID: pid, Bytes: 5, Known: true}}})
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	assert.Equal(t, map[string]Memory{cardA: {5, true}}, all[0].Devices)
+	return all[0]
+}
+
+func TestWhoseAProcessIs(t *testing.T) {
+	for version, root := range hierarchies(t) {
+		t.Run(version, func(t *testing.T) {
+			i := inspector(t, map[string]string{idA: "default", idB: "infra"})
+			pid := begin(t, 0, "sleep", "1000").Process.Pid
+			p := look(t, i, pid)
+			assert.Equal(t, Container{}, p.Container, "of the host")
+			assert.Equal(t, "sleep", p.Name)
+
+			join(t, root, "gpuslice-test-"+version+"/"+idA, pid)
+			p = look(t, i, pid)
+			assert.Equal(t, Container{ID: idA, Namespace: "default", Pod: "p", Name: "main"}, p.Container)
+			assert.Empty(t, p.Spared)
+			assert.False(t, p.Exempt)
+
+			join(t, root, "gpuslice-test-"+version+"/"+idB, pid)
+			assert.True(t, look(t, i, pid).Exempt)
+
+			stranger := strings.Repeat("c", 64)
+			join(t, root, "gpuslice-test-"+version+"/"+stranger, pid)
+			p = look(t, i, pid)
+			assert.Equal(t, Container{ID: stranger}, p.Container)
+			assert.Empty(t, p.Spared, "a container that no pod's is has no namespace to be exempt")
+			join(t, root, "kubepods-gpuslice-test-"+version+"/pod"+uid+"/"+stranger, pid)
+			p = look(t, i, pid)
+			assert.Equal(t, Container{ID: stranger, PodUID: uid}, p.Container)
+			assert.NotEmpty(t, p.Spared, "a pod's, whose namespace may be exempt")
+
+			i.own = stranger
+			join(t, root, "gpuslice-test-"+version+"/"+stranger, pid)
+			assert.NotEmpty(t, look(t, i, pid).Spared, "our own container")
+		})
+	}
+}
+
+// A process that goes to a group outside of its container's is its family's still, also
+// from a PID namespace within the container's.
+func TestProcessThatLeftItsGroup(t *testing.T) {
+	for version, root := range hierarchies(t) {
+		for _, line := range []string{"sleep 1000 & wait", "unshare --pid --fork sh -c 'sleep 1000 & wait' & wait"} {
+			t.Run(version, func(t *testing.T) {
+				i := inspector(t, map[string]string{idA: "default"})
+				first := begin(t, syscall.CLONE_NEWPID, "sh", "-c", line).Process.Pid
+				join(t, root, "gpuslice-test-"+version+"/"+idA, first)
+				last := descendant(t, first, "sleep")
+				require.NoError(t, os.WriteFile(filepath.Join(root, "cgroup.procs"), []byte(strconv.Itoa(last)), 0))
+				assert.Equal(t, idA, look(t, i, last).Container.ID)
+			})
+		}
+	}
+	i := inspector(t, nil)
+	first := begin(t, syscall.CLONE_NEWPID, "sleep", "1000").Process.Pid
+	assert.Empty(t, look(t, i, first).Container.ID, "a PID namespace by itself makes no container")
+}
+
+// descendant waits for a process' descendant of a name.
+func descendant(t *testing.T, pid int, name string) int {
+	t.Helper()
+	for found := pid; ; {
+		s, err := procfs("/proc").stat(strconv.Itoa(found))
+		require.NoError(t, err)
+		if s.name == name {
+			return found
+		}
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", found, found))
+		require.NoError(t, err)
+		if children := strings.Fields(string(text)); len(children) > 0 {
+			found, err = strconv.Atoi(children[0])
+			require.NoError(t, err)
+		}
+	}
+}
+
+// A process whose first thread has ended lives on in the others: it is looked at there.
+func TestProcessWithoutItsFirstThread(t *testing.T) {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	c := exec.Command(self)
+	c.Env = append(os.Environ(), headless+"=1")
+	_, err = c.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	pid := c.Process.Pid
+	for s := (status{}); !s.zombie; {
+		s, err = procfs("/proc").stat(strconv.Itoa(pid))
+		require.NoError(t, err)
+	}
+	for version, root := range hierarchies(t) {
+		join(t, root, "gpuslice-test-"+version+"/"+idA, pid)
+		i := inspector(t, map[string]string{idA: "default"})
+		p := look(t, i, pid)
+		assert.Equal(t, idA, p.Container.ID, version)
+
+		_, dir, err := i.proc.process(pid)
+		require.NoError(t, err)
+		m, err := i.maps(p.Process, dir)
+		require.NoError(t, err)
+		assert.Equal(t, mapped{false, LimiterAbsent}, m)
+		own, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "maps"))
+		assert.True(t, err != nil || len(own) == 0, "what is seen of it by its first thread")
+	}
+	killed, err := kill(look(t, inspector(t, nil), pid).Process, func() error { return nil })
+	require.NoError(t, err)
+	assert.True(t, killed)
+	_ = c.Wait()
+}
+
+func TestProcessesThatAreGone(t *testing.T) {
+	c := begin(t, 0, "true")
+	require.NoError(t, c.Wait())
+	i := inspector(t, nil)
+	all, err := i.Processes(nil, map[string][]gpu.Process{cardA: {{PID: c.Process.Pid}, {PID: 0}, {PID: -4}, {PID: 1 << 30}}})
+	require.NoError(t, err)
+	assert.Empty(t, all)
+
+	zombie := begin(t, 0, "true")
+	for s := (status{}); !s.zombie; {
+		s, err = i.proc.stat(strconv.Itoa(zombie.Process.Pid))
+		require.NoError(t, err)
+	}
+	all, err = i.Processes(nil, map[string][]gpu.Process{cardA: {{PID: zombie.Process.Pid}}})
+	require.NoError(t, err)
+	assert.Empty(t, all)
+}
+
+func TestKill(t *testing.T) {
+	yes := func() error { return nil }
+	c := begin(t, 0, "sleep", "1000")
+	p := claimed.Process{PID: c.Process.Pid}
+	killed, err := kill(p, func() error { return errNotHe })
+	assert.ErrorIs(t, err, errNotHe)
+	assert.False(t, killed)
+	killed, err = kill(p, func() error { return syscall.ESRCH })
+	assert.NoError(t, err, "it has ended meanwhile")
+	assert.False(t, killed)
+	killed, err = kill(p, yes)
+	assert.NoError(t, err)
+	assert.True(t, killed)
+	assert.EqualError(t, c.Wait(), "signal: killed")
+	killed, err = kill(p, yes)
+	assert.NoError(t, err, "there is none any more")
+	assert.False(t, killed)
+
+	// The one that was meant ends while it is looked at: nobody else gets its signal.
+	c = begin(t, 0, "sleep", "1000")
+	killed, err = kill(claimed.Process{PID: c.Process.Pid}, func() error {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+		return nil
+	})
+	assert.NoError(t, err)
+	assert.False(t, killed)
+}
