@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -47,6 +46,7 @@ func (o *options) audit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nrip
 		Interval: o.AuditInterval, Grace: o.ViolationGrace, Kill: o.OnViolation == violationKill,
 		Devices:   inventory.Processes,
 		Claims:    func(ctx context.Context) ([]audit.Claim, error) { return auditedClaims(ctx, ledger) },
+		Granted:   func(c *audit.Claim) ([]audit.Device, error) { return grantedDevices(ledger.Folder(c.ID)) },
 		Inspector: audit.NewInspector("/proc", o.LibraryDir, container),
 		Guarded:   func() error { return errors.Join(plugin.Ready(), inMachineNamespace()) },
 		Events:    events,
@@ -79,21 +79,24 @@ func auditedClaims(ctx context.Context, ledger *grant.Ledger) ([]audit.Claim, er
 		if e.State == grant.StateReleased {
 			continue
 		}
-		folder := ledger.Folder(e.ContainerID)
-		c := audit.Claim{
+		all = append(all, audit.Claim{
 			Container: audit.Container{ID: e.ContainerID, Namespace: e.PodNamespace, Pod: e.PodName, PodUID: e.PodUID, Name: e.Container},
-			UsageFile: filepath.Join(folder, "usage"), Uncontrolled: e.Mode == string(oci.EnforceNone),
-		}
-		// The file is what its processes follow, and is changed with the grant.
-		limits, err := limiter.ReadLimits(filepath.Join(folder, "limits"))
-		if errors.Is(err, fs.ErrNotExist) && e.State == grant.StateActive {
-			continue // just removed
-		}
-		c.Unknown = err != nil || e.State != grant.StateActive
-		for _, d := range limits.Devices {
-			c.Devices = append(c.Devices, audit.Device{UUID: d.UUID, LimitBytes: d.MemoryLimitBytes, ContextBytes: d.ContextBytes})
-		}
-		all = append(all, c)
+			UsageFile: filepath.Join(ledger.Folder(e.ContainerID), "usage"),
+			Unknown:   e.State != grant.StateActive, Uncontrolled: e.Mode == string(oci.EnforceNone),
+		})
+	}
+	return all, nil
+}
+
+// grantedDevices are a claim's, by the file that its processes follow.
+func grantedDevices(folder string) ([]audit.Device, error) {
+	limits, err := limiter.ReadLimits(filepath.Join(folder, "limits"))
+	if err != nil {
+		return nil, err
+	}
+	var all []audit.Device
+	for _, d := range limits.Devices {
+		all = append(all, audit.Device{UUID: d.UUID, LimitBytes: d.MemoryLimitBytes, ContextBytes: d.ContextBytes})
 	}
 	return all, nil
 }

@@ -3,7 +3,10 @@ package audit
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -19,9 +22,11 @@ type Config struct {
 	Kill            bool
 	// Devices says who has which card and MIG device open (gpu.Cache.Processes).
 	Devices func(context.Context) (map[string][]gpu.Process, error)
-	// Claims are the ledger's containers that count, without what is looked at here
-	// (Damage, AllowedBytes).
+	// Claims are the ledger's containers that count, without what Devices and the look itself
+	// find out.
 	Claims func(context.Context) ([]Claim, error)
+	// Granted are the devices of a claim, with its limits as they are now.
+	Granted func(*Claim) ([]Device, error)
 	// Inspector says whose processes are.
 	Inspector *Inspector
 	// Guarded says why it is not known at present which containers there are; nil: it
@@ -40,6 +45,8 @@ type Auditor struct {
 	metrics metrics
 	// allowed is what a container may have of a device, by both.
 	allowed map[[2]string]uint64
+	look    int
+	damaged map[string]bool // containers whose file was spoilt in the last look
 	told    map[key]time.Time
 	// The problems that were logged last.
 	saidDevices, saidClaims, saidLook, saidGuard string
@@ -52,7 +59,7 @@ type Auditor struct {
 func New(c Config) *Auditor {
 	return &Auditor{
 		config: c, log: c.Log, history: NewHistory(c.Grace), metrics: newMetrics(),
-		allowed: map[[2]string]uint64{}, told: map[key]time.Time{},
+		allowed: map[[2]string]uint64{}, told: map[key]time.Time{}, damaged: map[string]bool{},
 	}
 }
 
@@ -124,16 +131,53 @@ func (a *Auditor) take(ctx context.Context) (Look, bool) {
 		return Look{}, false
 	}
 	look := Look{Claims: claims}
-	look.Processes, err = a.config.Inspector.Processes(claims, devices)
-	sayOnce(a.log, &a.saidLook, "not every process is audited", err)
-	for _, c := range claims {
-		if !c.Unknown {
-			c.Damage = damage(c)
+	thorough := a.look%thoroughly == 0
+	a.look++
+	look.Processes, err = a.config.Inspector.Processes(claims, devices, thorough)
+	at := containersOf(look.Processes)
+	for id, c := range claims {
+		if thorough || at[id] || a.damaged[id] {
+			err = errors.Join(err, a.read(c, look.Processes))
 		}
-		a.allow(c, look.Processes)
 	}
+	sayOnce(a.log, &a.saidLook, "not all is audited", err)
 	a.forget(claims)
 	return look, true
+}
+
+// thoroughly is the part of the looks that look at all containers and all processes. The
+// others look at those that are on a card, and at those that were found at fault: a node
+// may have hundreds of containers that sleep.
+const thoroughly = 6
+
+func containersOf(processes []Process) map[string]bool {
+	at := map[string]bool{}
+	for i := range processes {
+		at[processes[i].Container.ID] = true
+	}
+	return at
+}
+
+// read finds out what a claim is worth now, and what has become of its usage file.
+func (a *Auditor) read(c *Claim, processes []Process) error {
+	if c.Unknown {
+		return nil
+	}
+	var err error
+	if c.Devices, err = a.config.Granted(c); err != nil {
+		c.Unknown = true
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // it is just removed
+		}
+		return fmt.Errorf("%s: %w", c.Container, err)
+	}
+	c.Damage = damage(c)
+	delete(a.damaged, c.ID)
+	if c.Damage != "" {
+		a.damaged[c.ID] = true
+	}
+	a.allow(c, processes)
+	return nil
 }
 
 func (a *Auditor) claims(ctx context.Context) (map[string]*Claim, bool) {
@@ -164,11 +208,8 @@ func (a *Auditor) allow(c *Claim, processes []Process) {
 }
 
 func (a *Auditor) forget(claims map[string]*Claim) {
-	for at := range a.allowed {
-		if claims[at[0]] == nil {
-			delete(a.allowed, at)
-		}
-	}
+	maps.DeleteFunc(a.allowed, func(at [2]string, _ uint64) bool { return claims[at[0]] == nil })
+	maps.DeleteFunc(a.damaged, func(id string, _ bool) bool { return claims[id] == nil })
 }
 
 // end ends who the policy says, each looked at once more.
@@ -187,6 +228,9 @@ func (a *Auditor) end(ctx context.Context, due []Violation) {
 		claims, ok := a.claims(ctx) // as they are now
 		if !ok {
 			return
+		}
+		if c := claims[v.Container.ID]; c != nil {
+			_ = a.read(c, nil) // one that can't be read spares its processes
 		}
 		killed := 0
 		var errs []error

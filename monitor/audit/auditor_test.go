@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -48,8 +49,22 @@ func newAudited(t *testing.T, kill bool) *audited {
 	}
 	a.Auditor = New(Config{
 		Interval: 5 * time.Second, Grace: 10 * time.Second, Kill: kill,
-		Devices:   func(context.Context) (map[string][]gpu.Process, error) { return a.devices, a.failure },
-		Claims:    func(context.Context) ([]Claim, error) { return a.claims, nil },
+		Devices: func(context.Context) (map[string][]gpu.Process, error) { return a.devices, a.failure },
+		Claims: func(context.Context) ([]Claim, error) {
+			all := slices.Clone(a.claims)
+			for i := range all {
+				all[i].Devices = nil // as the ledger has them
+			}
+			return all, nil
+		},
+		Granted: func(c *Claim) ([]Device, error) {
+			for _, of := range a.claims {
+				if of.ID == c.ID {
+					return slices.Clone(of.Devices), nil
+				}
+			}
+			return nil, os.ErrNotExist
+		},
 		Inspector: inspector(t, map[string]string{idA: "default", idB: "infra"}),
 		Guarded:   func() error { return a.guarded },
 		Events:    &a.events,
@@ -213,7 +228,7 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 
 	// The file that it has spoilt is told of, whoever is on a card.
 	require.NoError(t, os.Truncate(a.claims[0].UsageFile, 3))
-	a.looks(2)
+	a.looks(thoroughly + 1)
 	assert.Equal(t, 1.0, a.lasting(DamagedUsageFile))
 	assert.Contains(t, a.events[len(a.events)-1], "its size is 3 bytes")
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,10 +16,13 @@ import (
 	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
-// remembered is for how many looks what was found out of a process is believed: one that
-// has the limiter (until an exec), and one that is of no container and on no card (a
-// runtime's may join a container).
-const remembered = 6
+// For how many thorough looks what was found out of a process is believed: that it has the
+// limiter (an exec may lose it), and that it is of no container and on no card (a runtime's
+// joins one, and numbers come again). Whoever is on a card is looked at whatever was found.
+const (
+	limitedFor   = 1
+	strangersFor = 10
+)
 
 // Inspector finds out whose processes are and what they have mapped.
 type Inspector struct {
@@ -29,9 +33,10 @@ type Inspector struct {
 	container func(id string) (c Container, exempt, known bool)
 	libraries *libraries
 
-	look      int
+	look      int         // how many were thorough
 	strangers map[int]int // by number, the look until which one is of no interest
 	mapped    map[claimed.Process]seenMaps
+	suspects  map[int]bool // on no card, without the limiter in the last look
 }
 
 type seenMaps struct {
@@ -45,7 +50,7 @@ func NewInspector(proc, libraryDir string, container func(id string) (c Containe
 	i := &Inspector{
 		proc: procfs(proc), owners: cores.NewOwners(proc), container: container,
 		libraries: &libraries{dir: libraryDir, known: map[string]uint64{}, files: map[file]bool{}},
-		strangers: map[int]int{}, mapped: map[claimed.Process]seenMaps{},
+		strangers: map[int]int{}, mapped: map[claimed.Process]seenMaps{}, suspects: map[int]bool{},
 	}
 	i.host, _ = i.proc.namespace("self")
 	if text, err := os.ReadFile(filepath.Join(proc, "self/cgroup")); err == nil {
@@ -54,31 +59,34 @@ func NewInspector(proc, libraryDir string, container func(id string) (c Containe
 	return i
 }
 
-// Processes are those of the claims' containers that use the driver or have no limiter,
-// and all that are on a device. The error is of what could not be looked at; what could
-// be is there.
-func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]gpu.Process) ([]Process, error) {
-	i.look++
+// Processes are those that are on a device and, of claims' containers, those that use the
+// driver: of the latter one that is thorough finds all, another those that were without the limiter
+// the last time. The error is of what could not be looked at; what could be is there.
+func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]gpu.Process, thorough bool) ([]Process, error) {
+	if thorough {
+		i.look++
+	}
 	on := byProcess(devices)
 	errs := []error{i.learn(claims)}
-	pids, err := i.candidates(claims, on)
+	pids, err := i.candidates(claims, on, thorough)
 	errs = append(errs, err)
 	owners := i.owners.Find(pids, usageFiles(claims))
 	var all []Process
 	for _, pid := range pids {
 		owner := owners[pid]
 		if owner == "" && on[pid] == nil {
-			i.strangers[pid] = i.look + remembered
+			i.strangers[pid] = i.look + strangersFor
 			continue
 		}
 		p, err := i.process(pid, owner, claims, on[pid])
-		if err == nil {
+		switch {
+		case err == nil && (p.Driver || on[pid] != nil):
 			all = append(all, p)
-		} else if !gone(err) {
+		case err != nil && !gone(err):
 			errs = append(errs, fmt.Errorf("process %d: %w", pid, err))
 		}
 	}
-	i.forget(pids)
+	i.remember(all, thorough)
 	return all, errors.Join(errs...)
 }
 
@@ -104,15 +112,23 @@ func byProcess(devices map[string][]gpu.Process) map[int]map[string]Memory {
 	return on
 }
 
-// candidates are the processes to be looked at, in order: those on a device and, where
-// there are claims, all that are not known to be strangers.
-func (i *Inspector) candidates(claims map[string]*Claim, on map[int]map[string]Memory) ([]int, error) {
+// candidates are the processes to be looked at, in order: those on a device and the
+// suspects or, thoroughly, all that are not known to be strangers.
+func (i *Inspector) candidates(claims map[string]*Claim, on map[int]map[string]Memory, thorough bool) ([]int, error) {
 	var pids []int
 	for pid := range on {
 		pids = append(pids, pid)
 	}
 	var err error
-	if len(claims) > 0 {
+	switch {
+	case len(claims) == 0:
+	case !thorough:
+		for pid := range i.suspects {
+			if on[pid] == nil {
+				pids = append(pids, pid)
+			}
+		}
+	default:
 		var others []int
 		others, err = i.proc.all()
 		for _, pid := range others {
@@ -189,7 +205,7 @@ func (i *Inspector) maps(of claimed.Process, dir string) (mapped, error) {
 	defer f.Close()
 	m, err := scanMaps(f, func(f file) bool { return i.libraries.files[f] })
 	if err == nil && m.limiter == LimiterPresent {
-		i.mapped[of] = seenMaps{m, i.look + remembered}
+		i.mapped[of] = seenMaps{m, i.look + limitedFor}
 	}
 	return m, err
 }
@@ -199,17 +215,18 @@ func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH)
 }
 
-// forget drops what is known of processes that are gone, and of strangers from time to
-// time.
-func (i *Inspector) forget(pids []int) {
-	for p := range i.mapped {
-		if _, there := slices.BinarySearch(pids, p.PID); !there {
-			delete(i.mapped, p)
+// remember notes whom to look at again, and drops what is known of processes that are
+// gone.
+func (i *Inspector) remember(all []Process, thorough bool) {
+	clear(i.suspects)
+	for _, p := range all {
+		if len(p.Devices) == 0 && p.Limiter != LimiterPresent {
+			i.suspects[p.PID] = true
 		}
 	}
-	for pid, until := range i.strangers {
-		if until <= i.look {
-			delete(i.strangers, pid)
-		}
+	if !thorough {
+		return
 	}
+	maps.DeleteFunc(i.mapped, func(_ claimed.Process, seen seenMaps) bool { return seen.until < i.look })
+	maps.DeleteFunc(i.strangers, func(_ int, until int) bool { return until <= i.look })
 }

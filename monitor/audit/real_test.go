@@ -95,7 +95,7 @@ func inspector(t *testing.T, namespaces map[string]string) *Inspector {
 // look finds one process that is on a card.
 func look(t *testing.T, i *Inspector, pid int) Process {
 	t.Helper()
-	all, err := i.Processes(nil, map[string][]gpu.Process{cardA: {{PID: pid, Bytes: 5, Known: true}}})
+	all, err := i.Processes(nil, map[string][]gpu.Process{cardA: {{PID: pid, Bytes: 5, Known: true}}}, true)
 	require.NoError(t, err)
 	require.Len(t, all, 1)
 	assert.Equal(t, map[string]Memory{cardA: {5, true}}, all[0].Devices)
@@ -214,7 +214,7 @@ func TestProcessesThatAreGone(t *testing.T) {
 	c := begin(t, 0, "true")
 	require.NoError(t, c.Wait())
 	i := inspector(t, nil)
-	all, err := i.Processes(nil, map[string][]gpu.Process{cardA: {{PID: c.Process.Pid}, {PID: 0}, {PID: -4}, {PID: 1 << 30}}})
+	all, err := i.Processes(nil, map[string][]gpu.Process{cardA: {{PID: c.Process.Pid}, {PID: 0}, {PID: -4}, {PID: 1 << 30}}}, true)
 	require.NoError(t, err)
 	assert.Empty(t, all)
 
@@ -223,7 +223,7 @@ func TestProcessesThatAreGone(t *testing.T) {
 		s, err = i.proc.stat(strconv.Itoa(zombie.Process.Pid))
 		require.NoError(t, err)
 	}
-	all, err = i.Processes(nil, map[string][]gpu.Process{cardA: {{PID: zombie.Process.Pid}}})
+	all, err = i.Processes(nil, map[string][]gpu.Process{cardA: {{PID: zombie.Process.Pid}}}, true)
 	require.NoError(t, err)
 	assert.Empty(t, all)
 }
