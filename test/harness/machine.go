@@ -114,7 +114,9 @@ type Status struct {
 			MemoryMiB int64  `json:"memoryMiB"`
 			Cores     int    `json:"cores"`
 			UsedBytes uint64 `json:"usedBytes"`
-			Processes int    `json:"processes"`
+			// ResidueBytes is what the driver sees beyond that.
+			ResidueBytes uint64 `json:"residueBytes"`
+			Processes    int    `json:"processes"`
 		} `json:"shares"`
 	} `json:"containers"`
 }
