@@ -21,13 +21,14 @@ const (
 type CoreState struct {
 	// Contended: others use the card now, so that a share of the default policy is enforced.
 	Contended bool
-	// Blocked: somebody of higher priority uses the card, and the container gets next to nothing.
+	// Blocked: somebody of higher priority uses the card, and the container gets what that
+	// one leaves (ElasticPercent), or next to nothing.
 	Blocked bool
 	// Correction is a factor of the share in thousandths, for what launches are estimated
 	// to cost and what they cost differ. 0 is none, as 1000.
 	Correction uint16
 	// ElasticPercent is what a share with a soft ceiling is now, while others use the card
-	// too. 0 is the hard share.
+	// too, and 0 the hard share; of a container that is blocked, what it has, and 0 next to nothing.
 	ElasticPercent uint16
 	// ResidueBytes is the memory that the driver says the container has beyond what its
 	// processes have charged: what contexts grow by, modules, libraries' own. It is taken

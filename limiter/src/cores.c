@@ -28,15 +28,15 @@ static uint32_t percent_of(const struct vgpu_record *r)
 	return r->policy == 1 || contended ? hard : 0;
 }
 
-/* A blocked container keeps one percent: a launch that never returned would hang
- * whoever waits for that process, and a host that died after it had set the flag
- * must not stop anybody for ever. */
+/* A blocked container has what the host has found that those of higher priority leave, and
+ * keeps one percent: a launch that never returned would hang whoever waits for that
+ * process, and a host that died after it had set the flag must not stop anybody for ever. */
 uint32_t cores_rate_of(const struct vgpu_record *r)
 {
 	uint32_t percent = percent_of(r), thousandths = r->core_correction ? r->core_correction : 1000;
 
 	if (r->flags & VGPU_RECORD_BLOCKED)
-		return RATE_ONE / 100;
+		return RATE_ONE / 100 * (r->core_elastic_percent ? least(r->core_elastic_percent, 100) : 1);
 	if (percent == 0 || percent >= 100)
 		return 0;
 	thousandths = thousandths < 250 ? 250 : least(thousandths, 4000);

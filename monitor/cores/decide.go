@@ -25,6 +25,8 @@ type Past struct {
 	// Correction is the factor of its share, and Elastic its share under contention in
 	// percent if it has a soft ceiling.
 	Correction, Elastic float64
+	// Rest is what it has, in percent, while it stands back for one of higher priority.
+	Rest float64
 	// Contended is what was last decided, and Settling for how many steps it has been so
 	// without being blocked.
 	Contended bool
@@ -44,6 +46,11 @@ const (
 	settlingSteps = 3   // after others have come: what was queued before still runs
 	fullPercent   = 95.0
 	brimPercent   = 97.0 // NVML's whole percents are rounded down
+
+	leastRest   = 1.0  // percent, that nobody hangs
+	roomPercent = 90.0 // up to here what is left by those of higher priority is given to others
+	moreRest    = 5.0  // a step
+	lessRest    = 0.25
 )
 
 const (
@@ -66,6 +73,7 @@ func Decide(past map[string]Past, tenants []Tenant, strangers float64) (map[stri
 		p := next[t.ID]
 		others := othersOf(t, tenants, next)
 		p.Elastic = elastic(p, t, others, total)
+		p.Rest = rest(p, t, others, total)
 		p.Settling = settling(p, others)
 		p.Correction = correction(p, t, others, total)
 		p.Contended = others.active
@@ -95,6 +103,7 @@ func (p Past) active() bool { return p.Idle <= activeSteps }
 type others struct {
 	active bool // somebody
 	higher bool // somebody of higher priority
+	urgent bool // who has less than he may have at any time
 	hungry bool // somebody who has less than he may have at any time
 	free   bool // somebody whose use no share bounds
 }
@@ -108,7 +117,9 @@ func othersOf(t Tenant, tenants []Tenant, now map[string]Past) others {
 		}
 		o.active = true
 		o.free = o.free || !limited(other.Limit)
-		o.higher = o.higher || other.Limit.Priority < t.Limit.Priority
+		higher, hungry := other.Limit.Priority < t.Limit.Priority, other.Busy < entitled(other.Limit)-2*deadBand
+		o.higher = o.higher || higher
+		o.urgent = o.urgent || higher && hungry
 		o.hungry = o.hungry || p.Busy < entitled(other.Limit)-2*deadBand
 	}
 	return o
@@ -164,6 +175,31 @@ func elastic(p Past, t Tenant, o others, total float64) float64 {
 	}
 }
 
+// rest is what a container of lower priority has while one of higher priority is at work:
+// what that one leaves. On a card with room it grows, up to what the container would have
+// otherwise; on a full one, while any of higher priority may lack something, next to all
+// of it is taken away. So the higher one goes first within a few steps, whatever it begins, and
+// a card that it does not fill is not left idle.
+func rest(p Past, t Tenant, o others, total float64) float64 {
+	switch {
+	case !o.higher || p.Rest < leastRest:
+		return leastRest
+	case total >= fullPercent && o.urgent:
+		return max(leastRest, p.Rest*lessRest)
+	case total < roomPercent && (t.Wants || t.Busy >= p.Rest-deadBand):
+		return min(p.Rest+min(moreRest, roomPercent-total), share(t.Limit))
+	}
+	return min(p.Rest, share(t.Limit))
+}
+
+// share is what a container has on a contended card, but for a soft ceiling.
+func share(l limiter.DeviceLimit) float64 {
+	if !limited(l) {
+		return 100
+	}
+	return max(leastRest, float64(l.CorePercent))
+}
+
 // settling counts the steps since others came. A container that was forced to its share
 // all the time has nothing queued that it had not a right to, but others have. One that
 // is blocked has next to nothing for another reason than what its share is worth.
@@ -204,6 +240,9 @@ func correction(p Past, t Tenant, o others, total float64) float64 {
 // the file is left alone.
 func state(p Past, t Tenant, o others) limiter.CoreState {
 	s := limiter.CoreState{Blocked: o.higher}
+	if s.Blocked && p.Rest > leastRest {
+		s.ElasticPercent = uint16(p.Rest)
+	}
 	if !limited(t.Limit) {
 		return s
 	}
@@ -211,7 +250,7 @@ func state(p Past, t Tenant, o others) limiter.CoreState {
 	if thousandths := uint16(math.Round(p.Correction*100) * 10); thousandths != 1000 {
 		s.Correction = min(max(thousandths, limiter.MinCorrection), limiter.MaxCorrection)
 	}
-	if soft(t.Limit) && o.active {
+	if soft(t.Limit) && o.active && !s.Blocked {
 		s.ElasticPercent = uint16(p.Elastic)
 	}
 	return s

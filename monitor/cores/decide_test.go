@@ -77,6 +77,64 @@ func TestBlocked(t *testing.T) {
 	assert.False(t, states["low"].Blocked, "a stranger has no priority")
 }
 
+// The one of higher priority goes first, and what it leaves is used: a model of a card that
+// gives each what it wants while there is room, and shares what is short by halves.
+func TestPriorityConservesWork(t *testing.T) {
+	for name, test := range map[string]struct {
+		demand         float64 // of the one of higher priority
+		low            uint32  // the other's share; 0: none
+		highAtLeast    float64 // of its demand
+		leastOfTheCard float64
+	}{
+		"it fills the card":            {100, 40, 98, 98},
+		"it leaves a little":           {80, 0, 78, 85},
+		"it leaves half":               {50, 0, 48, 85},
+		"it needs next to nothing":     {5, 0, 4.5, 85},
+		"the other has a share of its": {30, 40, 29, 69},
+	} {
+		high, low := tenant("high", 0, 0, 0, false), tenant("low", test.low, 0, 0, true)
+		high.Limit.Priority = limiter.PriorityHigh
+		var past map[string]Past
+		var states map[string]limiter.CoreState
+		var of [2]float64
+		const warm, measured = 60, 240
+		for step := range warm + measured {
+			lows := 100.0 // its demand
+			switch s := states["low"]; {
+			case s.Blocked:
+				lows = max(1, float64(s.ElasticPercent))
+			case s.Contended && test.low > 0:
+				lows = float64(test.low)
+			}
+			high.Busy, low.Busy = test.demand, lows
+			if high.Busy+low.Busy > 100 {
+				high.Busy = max(100-low.Busy, min(50, high.Busy))
+				low.Busy = 100 - high.Busy
+			}
+			if step >= warm {
+				of[0] += high.Busy / measured
+				of[1] += low.Busy / measured
+			}
+			past, states = Decide(past, []Tenant{high, low}, 0)
+			require.False(t, states["high"].Blocked)
+		}
+		assert.GreaterOrEqual(t, of[0], test.highAtLeast, "%s: it has %.1f %%, the other %.1f %%", name, of[0], of[1])
+		assert.GreaterOrEqual(t, of[0]+of[1], test.leastOfTheCard, "%s: it has %.1f %%, the other %.1f %%", name, of[0], of[1])
+	}
+}
+
+// One that wants all of a sudden has nearly all within three steps.
+func TestPriorityComesSoon(t *testing.T) {
+	high, low := tenant("high", 0, 0, 5, false), tenant("low", 0, 0, 80, true)
+	high.Limit.Priority = limiter.PriorityHigh
+	past, states := steps(40, nil, 0, high, low)
+	require.Greater(t, states["low"].ElasticPercent, uint16(80))
+	high.Busy, low.Busy = 50, 50
+	_, states = steps(3, past, 0, high, low)
+	assert.LessOrEqual(t, states["low"].ElasticPercent, uint16(2))
+	assert.True(t, states["low"].Blocked)
+}
+
 // card is a model of two tenants whose estimates are wrong by a factor: what a
 // tenant gets is its share times its correction over that.
 func TestCorrectionConverges(t *testing.T) {
@@ -167,7 +225,7 @@ func TestCorrectionStandsStillWhileBlocked(t *testing.T) {
 	past, states := steps(30, nil, 0, a, b, high, tenant("soft", 20, 80, 1, true))
 	require.True(t, states["a"].Blocked)
 	assert.Zero(t, states["a"].Correction)
-	assert.EqualValues(t, 20, states["soft"].ElasticPercent)
+	assert.EqualValues(t, 20, states["soft"].ElasticPercent, "what is left, up to its hard share")
 	a.Busy, b.Busy, high.Busy = 30, 60, 0
 	_, states = steps(activeSteps+settlingSteps, past, 0, a, b, high)
 	require.Equal(t, limiter.CoreState{Contended: true}, states["a"])

@@ -213,6 +213,8 @@ func TestPolicies(t *testing.T) {
 		"soft, contended":         {30, limiter.PolicyDefault, 60, limiter.CoreState{Contended: true}, 30, nil, nil},
 		"soft, found room":        {30, limiter.PolicyDefault, 60, limiter.CoreState{Contended: true, ElasticPercent: 45}, 45, nil, nil},
 		"blocked":                 {30, limiter.PolicyDefault, 0, limiter.CoreState{Blocked: true}, 1, nil, nil},
+		"blocked, with a rest":    {30, limiter.PolicyDefault, 0, limiter.CoreState{Blocked: true, ElasticPercent: 20}, 20, nil, nil},
+		"a rest without a limit":  {0, limiter.PolicyDisable, 0, limiter.CoreState{Blocked: true, ElasticPercent: 40}, 40, nil, nil},
 		"blocked without a limit": {0, limiter.PolicyDisable, 0, limiter.CoreState{Blocked: true}, 1, nil, nil},
 	}
 	for _, r := range runs {

@@ -1,0 +1,88 @@
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/test/harness"
+)
+
+// spoil has a container write into its usage file, again and again: noise over all that
+// its limiter accounts, noise over the whole file, the largest numbers, nothing.
+const spoil = `i=0; while true; do
+/bin/busybox dd if=/dev/urandom of=/usr/local/vgpu/usage bs=1024 seek=1 count=1283 conv=notrunc 2>/dev/null
+/bin/busybox dd if=/dev/urandom of=/usr/local/vgpu/usage bs=1024 count=1284 conv=notrunc 2>/dev/null
+/bin/busybox tr '\000' '\377' </dev/zero | /bin/busybox dd of=/usr/local/vgpu/usage bs=1024 seek=2 count=1282 conv=notrunc 2>/dev/null
+: >/usr/local/vgpu/usage
+i=$((i+1)); echo rounds=$i; done & `
+
+// Who goes first is the operator's word and NVML's, and nobody else's: a tenant that says of
+// itself that it has priority, and writes anything into its usage file, changes neither
+// his own nor others' priority, nor anybody's limits.
+func TestPriorityIsNotTheTenants(t *testing.T) {
+	ctx := context.Background()
+	n := newNode(t, harness.NodeOptions{AgentArgs: []string{"--high-priority-namespaces=vip"}})
+	uuid := card(t, n, 0)
+	spin := workload("spin") + " --seconds=1000 --kernels-us=5000 --mode=async"
+	containers := map[string]string{}
+	pods := map[string]*harness.Sandbox{}
+	for _, c := range []struct{ name, namespace, line string }{
+		{"first", "vip", spin},
+		{"second", "", spin},
+		{"spoiler", "", spoil + spin},
+	} {
+		pods[c.name] = run(t, n, harness.Pod{Name: c.name, Namespace: c.namespace, Annotations: hami(uuid, 4000, 30)})
+		containers[c.name] = start(t, pods[c.name], harness.Container{Name: "main", Command: []string{"/bin/sh", "-c", c.line},
+			Env: []string{"CUDA_TASK_PRIORITY=0", "GPU_CORE_UTILIZATION_POLICY=DISABLE"}})
+	}
+	read := func(name string) (limiter.Limits, limiter.CoreState) {
+		path := filepath.Join(n.StateDir(), "containers", containers[name], "limits")
+		l, err := limiter.ReadLimits(path)
+		require.NoError(t, err)
+		l.Generation = 0 // rises with what the host has seen
+		states, err := limiter.ReadCores(path)
+		require.NoError(t, err)
+		return l, states[0]
+	}
+	granted := map[string]limiter.Limits{}
+	for name, priority := range map[string]limiter.Priority{"first": limiter.PriorityHigh, "second": limiter.PriorityLow, "spoiler": limiter.PriorityLow} {
+		granted[name], _ = read(name)
+		require.Equal(t, priority, granted[name].Devices[0].Priority, name)
+		require.EqualValues(t, 4000*mib, granted[name].Devices[0].MemoryLimitBytes, name)
+		require.EqualValues(t, 30, granted[name].Devices[0].CorePercent, name)
+	}
+	looked := 0
+	require.NoError(t, harness.Until(ctx, 60*time.Second, func(context.Context) error {
+		stands := true
+		for name := range containers {
+			l, state := read(name)
+			require.Equal(t, granted[name], l, name)
+			if name == "first" {
+				require.False(t, state.Blocked)
+			} else {
+				stands = stands && state.Blocked
+			}
+			if name != "spoiler" {
+				require.Zero(t, state.ResidueBytes, "%s has charged what it has", name)
+			}
+		}
+		says, err := pods["spoiler"].Logs(harness.Container{Name: "main"})
+		if stands {
+			looked++
+		}
+		if rounds := harness.KeyValues(says)["rounds"]; err != nil || len(rounds) < 2 || looked < 20 {
+			return fmt.Errorf("the spoiler has spoilt %s times; the two stood back in %d looks: %w", rounds, looked, err)
+		}
+		return nil
+	}))
+	for _, p := range pods {
+		require.NoError(t, p.Remove(ctx))
+	}
+	requireNothingLeft(t, n)
+}
