@@ -47,6 +47,7 @@ type Auditor struct {
 	allowed map[[2]string]uint64
 	look    int
 	damaged map[string]bool // containers whose file was spoilt in the last look
+	stamps  map[string]stamp
 	told    map[key]time.Time
 	// The problems that were logged last.
 	saidDevices, saidClaims, saidLook, saidGuard string
@@ -59,7 +60,7 @@ type Auditor struct {
 func New(c Config) *Auditor {
 	return &Auditor{
 		config: c, log: c.Log, history: NewHistory(c.Grace), metrics: newMetrics(),
-		allowed: map[[2]string]uint64{}, told: map[key]time.Time{}, damaged: map[string]bool{},
+		allowed: map[[2]string]uint64{}, told: map[key]time.Time{}, damaged: map[string]bool{}, stamps: map[string]stamp{},
 	}
 }
 
@@ -136,10 +137,12 @@ func (a *Auditor) take(ctx context.Context) (Look, bool) {
 	look.Processes, err = a.config.Inspector.Processes(claims, devices, thorough)
 	at := containersOf(look.Processes)
 	for id, c := range claims {
-		if thorough || at[id] || a.damaged[id] {
+		if at[id] || a.damaged[id] || thorough && a.touched(c) {
 			err = errors.Join(err, a.read(c, look.Processes))
 		}
 	}
+	// Who has nothing any more has given all back (allow).
+	maps.DeleteFunc(a.allowed, func(of [2]string, _ uint64) bool { return !at[of[0]] })
 	sayOnce(a.log, &a.saidLook, "not all is audited", err)
 	a.forget(claims)
 	return look, true
@@ -208,7 +211,7 @@ func (a *Auditor) allow(c *Claim, processes []Process) {
 }
 
 func (a *Auditor) forget(claims map[string]*Claim) {
-	maps.DeleteFunc(a.allowed, func(at [2]string, _ uint64) bool { return claims[at[0]] == nil })
+	maps.DeleteFunc(a.stamps, func(id string, _ stamp) bool { return claims[id] == nil })
 	maps.DeleteFunc(a.damaged, func(id string, _ bool) bool { return claims[id] == nil })
 }
 

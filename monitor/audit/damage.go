@@ -5,8 +5,30 @@ import (
 	"io/fs"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpuslice/gpuslice/limiter"
 )
+
+// stamp tells of a usage file whether it was written since. What is written through a
+// mapping it does not tell: the file of a container that is on a card is read in any case.
+type stamp struct {
+	size, inode   int64
+	seconds, nano int64
+}
+
+// touched says whether a claim's usage file was written, or made anew, since it was asked
+// last.
+func (a *Auditor) touched(c *Claim) bool {
+	var st unix.Stat_t
+	if unix.Lstat(c.UsageFile, &st) != nil {
+		return true
+	}
+	now := stamp{st.Size, int64(st.Ino), st.Mtim.Sec, st.Mtim.Nsec}
+	last, known := a.stamps[c.ID]
+	a.stamps[c.ID] = now
+	return !known || last != now
+}
 
 // damage says what is wrong with the file that a claim's limiter accounts in. One that is
 // not there is its container's that is just made or removed: a container can't remove it.
