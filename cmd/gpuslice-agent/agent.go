@@ -312,6 +312,14 @@ func prepareStateDir(dir string, log *slog.Logger) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, fmt.Errorf("--state-dir: %w", err)
 	}
+	// The kubelet, who makes the folder where a pod has it as a volume, lets everybody list it.
+	if info, err := os.Stat(dir); err != nil {
+		return nil, fmt.Errorf("--state-dir: %w", err)
+	} else if info.Mode().Perm()&0o066 != 0 {
+		if err := os.Chmod(dir, info.Mode().Perm()&^0o066); err != nil {
+			return nil, fmt.Errorf("--state-dir: %w", err)
+		}
+	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
 		return nil, fmt.Errorf("--state-dir %s: %w", dir, err)

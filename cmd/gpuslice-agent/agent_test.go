@@ -298,6 +298,16 @@ func TestPrepareStateDir(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, os.FileMode(0o711), info.Mode().Perm())
 	})
+	t.Run("others may only pass through what the kubelet has made, too", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "volume")
+		require.NoError(t, os.Mkdir(dir, 0o755))
+		unlock, err := prepareStateDir(dir, silent)
+		require.NoError(t, err)
+		defer unlock()
+		info, err := os.Stat(dir)
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(0o711), info.Mode().Perm())
+	})
 	t.Run("one agent at a time", func(t *testing.T) {
 		dir := t.TempDir()
 		unlock, err := prepareStateDir(dir, silent)

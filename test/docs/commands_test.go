@@ -21,19 +21,23 @@ var runElsewhere = map[string]string{
 
 // notRun are the beginnings of commands that no test runs as they stand, and why.
 var notRun = map[string]string{
-	"systemctl ":                "a machine's services are not a test's",
-	"nvidia-ctk ":               "NVIDIA's toolkit is not here",
-	"journalctl ":               "a machine's journal is not a test's",
-	"od ":                       "looks at a container's files by an offset; the layout's test has the offsets",
-	"i=0; od ":                  "the same",
-	"grep ":                     "looks at the machine's locks",
-	"LD_PRELOAD=":               "the reader's own program",
-	"SIMGPU_STATE=":             "test/simdriver does the same by its API",
-	"build/sim/simctl ":         "test/simdriver does the same by its API",
-	"export GOFLAGS=":           "a setting of the reader's shell, the Makefile's",
-	"build/bin/gpuslice-agent ": "test/node runs agents with a folder of their own",
-	"openssl ":                  "makes a key that the reader keeps",
-	"git ":                      "the reader's clone",
+	"systemctl ":                 "a machine's services are not a test's",
+	"nvidia-ctk ":                "NVIDIA's toolkit is not here",
+	"journalctl ":                "a machine's journal is not a test's",
+	"od ":                        "looks at a container's files by an offset; the layout's test has the offsets",
+	"i=0; od ":                   "the same",
+	"grep ":                      "looks at the machine's locks",
+	"LD_PRELOAD=":                "the reader's own program",
+	"SIMGPU_STATE=":              "test/simdriver does the same by its API",
+	"build/sim/simctl ":          "test/simdriver does the same by its API",
+	"export GOFLAGS=":            "a setting of the reader's shell, the Makefile's",
+	"build/bin/gpuslice-agent ":  "test/node runs agents with a folder of their own",
+	"openssl ":                   "makes a key that the reader keeps",
+	"git ":                       "the reader's clone",
+	"skopeo ":                    "there is no registry",
+	"semanage ":                  "a machine's SELinux is not a test's",
+	"mkdir -p /var/lib/gpuslice": "the same, and the machine's folders",
+	"(cat ":                      "files of the reader",
 }
 
 // clusters are programs that want a cluster: their commands are looked at, and run in test/e2e
