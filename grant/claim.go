@@ -1,7 +1,6 @@
 package grant
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -137,19 +136,10 @@ func (r *record) supersedes(old *record) bool {
 	return !r.Restored && r.Sequence > old.Sequence && r.isAttemptOf(&old.Claim)
 }
 
-// encode writes the record as grant.json has it.
-func (r *record) encode() ([]byte, error) {
-	data, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return nil, fmt.Errorf("encode grant.json: %w", err)
-	}
-	return append(data, '\n'), nil
-}
-
 // decodeRecord reads grant.json of the folder named id.
 func decodeRecord(data []byte, id string) (*record, error) {
 	var r record
-	if err := json.Unmarshal(data, &r); err != nil {
+	if err := r.unmarshal(data); err != nil {
 		return nil, fmt.Errorf("not valid JSON: %w", err)
 	}
 	if r.Version != recordVersion {

@@ -8,13 +8,17 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // librariesFile, in the folder of a claim, names the files of the library folder that its container was made with.
 const librariesFile = "libraries"
 
-// installed is the name of a library as InstallLibrary and InstallFronts give it.
-var installed = regexp.MustCompile(`libvgpu(-cuda|-nvml)?-[0-9a-f]{16}\.so`)
+// installed is the name of a library as InstallLibrary and InstallFronts give it. It is compiled
+// when it is wanted: gpuslice-runtime, which starts with each container, never does.
+var installed = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`libvgpu(-cuda|-nvml)?-[0-9a-f]{16}\.so`)
+})
 
 // libraries are the files that a container of these settings has mounted.
 func (s Settings) libraries() string {
@@ -47,7 +51,7 @@ func noteLibraries(dir string, s Settings) error {
 func PruneLibraries(dir string, now Settings, claims, mentions []string) (removed []string, err error) {
 	needed := map[string]bool{}
 	note := func(text []byte) {
-		for _, name := range installed.FindAllString(string(text), -1) {
+		for _, name := range installed().FindAllString(string(text), -1) {
 			needed[name] = true
 		}
 	}
@@ -78,7 +82,7 @@ func PruneLibraries(dir string, now Settings, claims, mentions []string) (remove
 	}
 	for _, file := range files {
 		name := file.Name()
-		if installed.FindString(name) != name || needed[name] || !file.Type().IsRegular() {
+		if installed().FindString(name) != name || needed[name] || !file.Type().IsRegular() {
 			continue
 		}
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {

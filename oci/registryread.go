@@ -6,7 +6,7 @@ import (
 
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/gpuslice/gpuslice/oci/internal/jsonread"
+	"github.com/gpuslice/gpuslice/internal/jsonread"
 )
 
 // decodeSnapshot reads a saved snapshot, without encoding/json where that is certain to say

@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/gpuslice/gpuslice/oci/internal/jsonread"
+	"github.com/gpuslice/gpuslice/internal/jsonread"
 )
 
 // What was saved is read without encoding/json, and as that would read it.
@@ -46,4 +48,15 @@ func requireSameSnapshot(t testing.TB, data []byte) {
 		return
 	}
 	require.Equal(t, &want, got)
+}
+
+// A member that CDI's edits get has to get into what reads them.
+func TestSnapshotHasNoMore(t *testing.T) {
+	for of, members := range map[reflect.Type]int{
+		reflect.TypeFor[savedSnapshot](): 5, reflect.TypeFor[savedFile](): 3, reflect.TypeFor[savedDevice](): 2,
+		reflect.TypeFor[cdispec.ContainerEdits](): 7, reflect.TypeFor[cdispec.DeviceNode](): 9,
+		reflect.TypeFor[cdispec.Hook](): 5, reflect.TypeFor[cdispec.Mount](): 4,
+	} {
+		require.Equal(t, members, of.NumField(), of.String())
+	}
 }

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 
-	"github.com/gpuslice/gpuslice/oci/internal/jsonread"
+	"github.com/gpuslice/gpuslice/internal/jsonread"
 )
 
 // encode writes the record as encoding/json does, indented for people.

@@ -3,11 +3,12 @@ package claimed
 import (
 	"bytes"
 	"encoding/json"
+	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/oci/internal/jsonread"
+	"github.com/gpuslice/gpuslice/internal/jsonread"
 )
 
 // A record is written and read as encoding/json would.
@@ -62,4 +63,10 @@ func FuzzInit(f *testing.F) {
 			require.Equal(t, want, got)
 		}
 	})
+}
+
+// A member that is added to a record has to be added to what reads and writes it.
+func TestRecordHasNoMore(t *testing.T) {
+	require.Equal(t, 8, reflect.TypeFor[Record]().NumField(), "encode, readRecord")
+	require.Equal(t, 2, reflect.TypeFor[Process]().NumField())
 }

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gpuslice/gpuslice/internal/jsonread"
 	"github.com/gpuslice/gpuslice/limiter"
-	"github.com/gpuslice/gpuslice/oci/internal/jsonread"
 )
 
 // Judge finds out whether the container of a claim can still use its card.

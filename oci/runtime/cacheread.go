@@ -3,7 +3,7 @@ package ociruntime
 import (
 	"time"
 
-	"github.com/gpuslice/gpuslice/oci/internal/jsonread"
+	"github.com/gpuslice/gpuslice/internal/jsonread"
 )
 
 // What is kept for the next creation is read without encoding/json: see package jsonread.

@@ -8,7 +8,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/gpuslice/gpuslice/oci/internal/jsonread"
+	"github.com/gpuslice/gpuslice/internal/jsonread"
 )
 
 // object is a JSON object of which only the first level was read.

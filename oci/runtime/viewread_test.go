@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"path/filepath"
+	"reflect"
 	"testing"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
@@ -89,4 +90,17 @@ func marshal(v any) (json.RawMessage, error) {
 		return nil, err
 	}
 	return bytes.TrimRight(out.Bytes(), "\n"), nil
+}
+
+// A member that the runtime's spec gets has to get into what reads and writes the view.
+func TestViewHasNoMore(t *testing.T) {
+	for of, members := range map[reflect.Type]int{
+		reflect.TypeFor[view](): 7, reflect.TypeFor[processView](): 3, reflect.TypeFor[capabilitiesView](): 1,
+		reflect.TypeFor[linuxView](): 6, reflect.TypeFor[resourcesView](): 1,
+		reflect.TypeFor[rspec.User](): 5, reflect.TypeFor[rspec.Root](): 2, reflect.TypeFor[rspec.Mount](): 6,
+		reflect.TypeFor[rspec.Hooks](): 6, reflect.TypeFor[rspec.Hook](): 4, reflect.TypeFor[rspec.LinuxNamespace](): 2,
+		reflect.TypeFor[rspec.LinuxDevice](): 7, reflect.TypeFor[rspec.LinuxDeviceCgroup](): 5,
+	} {
+		require.Equal(t, members, of.NumField(), of.String())
+	}
 }
