@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 const (
@@ -37,11 +39,11 @@ func openFiles(dir string) (*ledgerFiles, error) {
 	if err := makeDirectories(dir); err != nil {
 		return nil, err
 	}
-	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := rawfile.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the lock: %w", err)
 	}
-	counter, err := os.OpenFile(filepath.Join(dir, generationName), os.O_RDWR|os.O_CREATE, 0o600)
+	counter, err := rawfile.OpenFile(filepath.Join(dir, generationName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		_ = lock.Close() // the first error is the one to tell
 		return nil, fmt.Errorf("open the generation: %w", err)

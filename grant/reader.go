@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 // Reader reads a ledger and changes nothing: it makes no file, repairs nothing,
@@ -100,7 +102,7 @@ func (r *Reader) look(anyhow bool) (*Snapshot, error) {
 
 // generation reads the counter, which is 0 as long as there is none.
 func (r *Reader) generation() (uint64, error) {
-	data, err := os.ReadFile(filepath.Join(r.dir, generationName))
+	data, err := rawfile.Read(filepath.Join(r.dir, generationName))
 	switch {
 	case errors.Is(err, unix.ENOENT), err == nil && len(data) == 0:
 		return 0, nil

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 const (
@@ -119,7 +121,7 @@ func (l *Ledger) scanFolder(containers int, id string) bool {
 // load reads one folder. known is what the index had of it, or nil. It returns
 // nil if the folder is no container's.
 func (l *Ledger) load(id string, known *entry) *entry {
-	data, err := os.ReadFile(filepath.Join(l.Folder(id), recordName))
+	data, err := rawfile.Read(filepath.Join(l.Folder(id), recordName))
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		if _, gone := readStamp(unix.AT_FDCWD, filepath.Join(l.Folder(id), releasedName)); gone == nil {
 			return l.loadReleased(id)
@@ -157,7 +159,7 @@ func (l *Ledger) clearEmpty(id string) bool {
 // loadReleased reads a folder whose record is released. Its content is for
 // people: it counts for nothing, so that damage to it does no harm.
 func (l *Ledger) loadReleased(id string) *entry {
-	data, err := os.ReadFile(filepath.Join(l.Folder(id), releasedName))
+	data, err := rawfile.Read(filepath.Join(l.Folder(id), releasedName))
 	var r *record
 	if err == nil {
 		r, err = decodeRecord(data, id)
@@ -249,9 +251,7 @@ func writeRecord(path string, r *record) error {
 	if err != nil {
 		return err
 	}
-	// O_NONBLOCK means nothing to the kernel for a regular file, and spares the five
-	// calls by which package os finds out that it can't poll one.
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NONBLOCK, 0o644)
+	file, err := rawfile.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return fmt.Errorf("write the claim: %w", err)
 	}

@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 // WriteLimits makes a limits file: complete or not at all, mode 0444, its mode
@@ -35,7 +37,7 @@ func WriteLimits(path string, l Limits) error {
 
 // ReadLimits reads a limits file and checks all of it.
 func ReadLimits(path string) (Limits, error) {
-	f, err := os.Open(path)
+	f, err := rawfile.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return Limits{}, fmt.Errorf("read limits: %w", err)
 	}
@@ -151,12 +153,10 @@ func place(path string, mode os.FileMode, flags uint, fill func(*os.File) error)
 }
 
 // createBeside makes a hidden file of a new name in the folder of path.
-// O_NONBLOCK means nothing to the kernel for a regular file, and spares the five
-// calls by which package os finds out that it can't poll one.
 func createBeside(path string) (*os.File, error) {
 	for {
 		name := fmt.Sprintf("%s/.%s-%08x", filepath.Dir(path), filepath.Base(path), rand.Uint32())
-		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NONBLOCK, 0o600)
+		f, err := rawfile.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 		if !errors.Is(err, os.ErrExist) {
 			return f, err
 		}

@@ -1,15 +1,15 @@
 package oci
 
 import (
-	"bufio"
 	"fmt"
-	"os"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 // DriverMajors are the numbers of the driver's character devices that Linux gives out
@@ -23,19 +23,21 @@ type DriverMajors struct {
 
 // HostDriverMajors reads them from /proc/devices. There are none without the driver.
 func HostDriverMajors() DriverMajors {
-	f, err := os.Open("/proc/devices")
+	text, err := rawfile.Read("/proc/devices")
 	if err != nil {
 		return DriverMajors{}
 	}
-	defer f.Close()
-	return driverMajors(bufio.NewScanner(f))
+	return driverMajors(string(text))
 }
 
 // driverMajors reads "<major> <name>" lines, of character devices and then of block
 // devices (proc(5)).
-func driverMajors(lines *bufio.Scanner) (m DriverMajors) {
-	for lines.Scan() && !strings.HasPrefix(lines.Text(), "Block") {
-		fields := strings.Fields(lines.Text())
+func driverMajors(text string) (m DriverMajors) {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "Block") {
+			break
+		}
+		fields := strings.Fields(line)
 		if len(fields) != 2 || !strings.HasPrefix(fields[1], "nvidia") {
 			continue
 		}

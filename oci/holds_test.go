@@ -1,8 +1,6 @@
 package oci
 
 import (
-	"bufio"
-	"strings"
 	"testing"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
@@ -160,7 +158,7 @@ func TestMountsDriver(t *testing.T) {
 
 func TestDriverMajors(t *testing.T) {
 	text := "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n236 nvidia-caps\n237 nvidia-caps-imex-channels\n510 nvidia-uvm\n\nBlock devices:\n 511 nvidia-x\n"
-	assert.Equal(t, DriverMajors{Caps: []int64{236, 237}, Other: []int64{510}}, driverMajors(bufio.NewScanner(strings.NewReader(text))))
+	assert.Equal(t, DriverMajors{Caps: []int64{236, 237}, Other: []int64{510}}, driverMajors(text))
 }
 
 func TestContainerOf(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 // librariesFile, in the folder of a claim, names the files of the library folder that its container was made with.
@@ -37,7 +39,7 @@ func noteLibraries(dir string, s Settings) error {
 	if _, err := os.Lstat(path); err == nil {
 		return nil
 	}
-	if err := os.WriteFile(path, []byte(s.libraries()), 0o644); err != nil {
+	if err := rawfile.Write(path, []byte(s.libraries()), 0o644); err != nil {
 		return fmt.Errorf("note which limiter a container has: %w", err)
 	}
 	return nil

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 // savedSnapshot is what the specs said, in a file. Devices of one spec have their common
@@ -56,7 +58,7 @@ func NewSavedRegistry(cfg RegistryConfig, path string) (*Registry, error) {
 
 // readSnapshot reads a file; nil where there is none that can be read.
 func readSnapshot(path string) *savedSnapshot {
-	data, err := os.ReadFile(path)
+	data, err := rawfile.Read(path)
 	if err != nil {
 		return nil
 	}

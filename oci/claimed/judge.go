@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuslice/gpuslice/internal/jsonread"
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
@@ -102,7 +103,7 @@ func young(dir string) bool {
 // state.json (libcontainer.State) or crun's status.
 func InitOf(dir string) (Process, bool) {
 	for _, name := range []string{"state.json", "status"} {
-		f, err := os.Open(filepath.Join(dir, name))
+		f, err := rawfile.OpenFile(filepath.Join(dir, name), os.O_RDONLY, 0)
 		if err != nil {
 			continue
 		}

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 // Process identifies a process: its number may come again, not with the same start.
@@ -53,7 +55,7 @@ func (p Procfs) stat(pid int) (start uint64, dead bool, err error) {
 	if pid <= 0 {
 		return 0, true, unix.ESRCH
 	}
-	data, err := os.ReadFile(filepath.Join(string(p), strconv.Itoa(pid), "stat"))
+	data, err := rawfile.Read(filepath.Join(string(p), strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return 0, false, err
 	}
@@ -110,13 +112,13 @@ func (p Procfs) Mounted(dir string) bool {
 		}
 		var table []byte
 		if err == nil {
-			table, err = os.ReadFile(filepath.Join(string(p), entry.Name(), "mountinfo"))
+			table, err = rawfile.Read(filepath.Join(string(p), entry.Name(), "mountinfo"))
 		}
 		switch {
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL):
 			continue // it has ended meanwhile, or is a zombie
 		case err != nil:
-			groups, err := os.ReadFile(filepath.Join(string(p), entry.Name(), "cgroup"))
+			groups, err := rawfile.Read(filepath.Join(string(p), entry.Name(), "cgroup"))
 			if err == nil && strings.Contains(string(groups), filepath.Base(dir)) {
 				return true
 			}

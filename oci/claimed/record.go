@@ -4,11 +4,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 // RecordName is the record's file in a claim's folder, beside the ledger's own.
@@ -68,7 +69,7 @@ func uptime() (int64, error) {
 func (r Record) Write(dir string) error {
 	data, err := r.encode()
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, RecordName), data, 0o600)
+		err = rawfile.Write(filepath.Join(dir, RecordName), data, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", RecordName, err)
@@ -83,7 +84,7 @@ var ErrDamaged = errors.New("the record of a claim is damaged")
 // the claim is another's or gone.
 func Read(dir string) (Record, error) {
 	path := filepath.Join(dir, RecordName)
-	data, err := os.ReadFile(path)
+	data, err := rawfile.Read(path)
 	if err != nil {
 		return Record{}, err
 	}

@@ -14,6 +14,8 @@ import (
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 // configName is the file that every bundle has (runtime-spec, bundle.md).
@@ -37,11 +39,11 @@ func OpenBundle(path string) (*Bundle, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the container's config: %w", err)
 	}
-	data, err := os.ReadFile(path)
+	data, err := rawfile.Read(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the container's config: %w", err)
 	}
-	if original, err := os.ReadFile(beside(path, originalSuffix)); err == nil {
+	if original, err := rawfile.Read(beside(path, originalSuffix)); err == nil {
 		if found, ours := bytes.CutPrefix(original, digest(data)); ours {
 			data = found
 		}
@@ -95,7 +97,7 @@ const originalSuffix = ".before-gpuslice"
 
 // replace puts another content into the bundle and keeps the one that was found.
 func (b *Bundle) replace(data []byte) error {
-	err := os.WriteFile(beside(b.path, originalSuffix), append(digest(data), b.raw...), 0o600)
+	err := rawfile.Write(beside(b.path, originalSuffix), append(digest(data), b.raw...), 0o600)
 	if err != nil {
 		return err
 	}
@@ -124,7 +126,7 @@ func replace(path string, data []byte) (err error) {
 	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	f, err := rawfile.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 // otherContextMiB is what a CUDA context is expected to take where nobody has said:
@@ -160,7 +161,7 @@ func (i Inventory) Cards(ctx context.Context) (Cards, error) {
 	if err != nil {
 		return Cards{}, fmt.Errorf("find out the node's cards: %w", err)
 	}
-	data, err := os.ReadFile(i.NodePath)
+	data, err := rawfile.Read(i.NodePath)
 	if err == nil {
 		f, err := decodeNode(data)
 		if err != nil {
@@ -180,7 +181,7 @@ func (i Inventory) Cards(ctx context.Context) (Cards, error) {
 
 // cached is what the cache says. One that is damaged or of another boot says nothing.
 func (i Inventory) cached(boot bootState) (Cards, bool) {
-	data, err := os.ReadFile(i.CachePath)
+	data, err := rawfile.Read(i.CachePath)
 	if err != nil {
 		return Cards{}, false
 	}
@@ -268,7 +269,7 @@ func (i Inventory) save(cache cardCache) error {
 
 // hostBoot is this machine's.
 func hostBoot() (bootState, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	id, err := rawfile.Read("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return bootState{}, err
 	}
@@ -276,7 +277,7 @@ func hostBoot() (bootState, error) {
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
 		return bootState{}, fmt.Errorf("ask how long the machine runs: %w", err)
 	}
-	driver, _ := os.ReadFile("/sys/module/nvidia/version") // a simulated driver has none
+	driver, _ := rawfile.Read("/sys/module/nvidia/version") // a simulated driver has none
 	gpus, _ := filepath.Glob("/proc/driver/nvidia/gpus/*")
 	mig, _ := filepath.Glob("/proc/driver/nvidia/capabilities/gpu*/mig/gi*/ci*")
 	return bootState{

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
@@ -124,7 +125,7 @@ func knownLimiter(path, source, dir string, fronts bool) (Limiter, error) {
 	for _, name := range []string{"libvgpu.so", "libvgpu-cuda.so", "libvgpu-nvml.so"} {
 		of = append(of, identity(filepath.Join(filepath.Dir(source), name)))
 	}
-	data, err := os.ReadFile(path)
+	data, err := rawfile.Read(path)
 	if err == nil {
 		if last, read := readInstallation(data); read && slices.Equal(of, last.Of) && last.Limiter.isThere(fronts) {
 			return last.Limiter, nil

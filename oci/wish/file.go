@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 // maxConfigBytes is more than any config has.
@@ -33,11 +35,11 @@ func (o owners) has(id uint32) bool { return slices.Contains(o, id) }
 // the machine's root is nobody: an id that is not mapped.
 func rootOf(proc string) owners {
 	root := owners{0}
-	mapped, err := os.ReadFile(filepath.Join(proc, "self/uid_map"))
+	mapped, err := rawfile.Read(filepath.Join(proc, "self/uid_map"))
 	if err != nil || strings.Join(strings.Fields(string(mapped)), " ") == "0 0 4294967295" {
 		return root // not in one; without the file root alone is trusted
 	}
-	text, err := os.ReadFile(filepath.Join(proc, "sys/kernel/overflowuid"))
+	text, err := rawfile.Read(filepath.Join(proc, "sys/kernel/overflowuid"))
 	if err != nil {
 		return root
 	}
@@ -56,7 +58,7 @@ func readTrusted(path string, root owners) ([]byte, error) {
 		return nil, err
 	}
 	// O_NONBLOCK: a FIFO must not stop everybody's containers.
-	file, err := os.OpenFile(real, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	file, err := rawfile.OpenFile(real, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
