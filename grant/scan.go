@@ -47,10 +47,10 @@ func (l *Ledger) hidden(prefix, id string) string {
 // reads only those that are not as the index knows them. With repair it also
 // removes what an interrupted change left.
 func (l *Ledger) scan(repair bool) error {
-	containers, err := os.Open(filepath.Join(l.dir, containersName))
+	containers, err := rawfile.OpenFile(filepath.Join(l.dir, containersName), os.O_RDONLY, 0)
 	if errors.Is(err, unix.ENOENT) && !l.readOnly { // somebody removed it: there are none
 		if err = makeDirectories(l.dir); err == nil {
-			containers, err = os.Open(filepath.Join(l.dir, containersName))
+			containers, err = rawfile.OpenFile(filepath.Join(l.dir, containersName), os.O_RDONLY, 0)
 		}
 	}
 	if err != nil {

@@ -59,13 +59,19 @@ func NewJudge() Judge {
 // so that the creator, who may wait for the container (runc run), says nothing.
 func (j Judge) Alive(dir string, ended bool) bool {
 	r, err := Read(dir)
+	return j.alive(dir, ended, r, err)
+}
+
+// alive is Alive of a claim whose record was read, or can't be. Of all that keep a claim the
+// one is asked first that mostly does.
+func (j Judge) alive(dir string, ended bool, r Record, err error) bool {
 	namespace, namespaceErr := j.Proc.Namespace()
 	switch {
 	case namespaceErr != nil:
 		return true
 	case errors.Is(err, ErrDamaged):
 		return namespace != j.machine || !ended && young(dir) || j.locked(dir) || j.Proc.Mounted(dir)
-	case err != nil, namespace != r.PIDNamespace, !ended && j.making(r), j.locked(dir):
+	case err != nil, namespace != r.PIDNamespace:
 		return true
 	}
 	for _, root := range r.Roots {
@@ -73,7 +79,7 @@ func (j Judge) Alive(dir string, ended bool) bool {
 			return true
 		}
 	}
-	return j.Proc.Mounted(dir)
+	return !ended && j.making(r) || j.locked(dir) || j.Proc.Mounted(dir)
 }
 
 // making says whether a claim's creator may be at work still.

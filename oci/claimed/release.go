@@ -50,7 +50,8 @@ func (r Releaser) Sweep(ctx context.Context, now *grant.Snapshot) (bool, error) 
 			return false, context.Cause(ctx) // to look through mounts takes its time
 		}
 		dir := r.Ledger.Folder(e.ContainerID)
-		if n := nonceOf(dir); n.found && !r.Judge.Alive(dir, false) {
+		record, err := Read(dir)
+		if n := nonceIn(record, err); n.found && !r.Judge.alive(dir, false, record, err) {
 			gone[dir] = n
 			unowned = unowned || e.Owner == ""
 		}
@@ -73,8 +74,9 @@ type nonce struct {
 
 func known(text string) nonce { return nonce{text, true} }
 
-func nonceOf(dir string) nonce {
-	record, err := Read(dir)
+func nonceOf(dir string) nonce { return nonceIn(Read(dir)) }
+
+func nonceIn(record Record, err error) nonce {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nonce{}
 	}

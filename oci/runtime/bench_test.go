@@ -21,7 +21,8 @@ import (
 // and what chains of helpers add, see standIn.
 func BenchmarkCreate(b *testing.B) {
 	m := newMachine(b, "deviceSplitCount: 40\n")
-	wrapper, runc := m.artefact("bin", "gpuslice-runtime"), "/usr/sbin/runc"
+	wrapper, runc := m.installed("gpuslice-runtime"), "/usr/sbin/runc"
+	m.installed("gpuslice")
 	request := []string{"GPUSLICE_MEMORY=1MiB"}
 	m.must("create", "-b", m.bundle("first", request), "first") // asks for the cards, installs the library
 	defer m.remove("first")
@@ -66,6 +67,19 @@ func BenchmarkCreate(b *testing.B) {
 	}
 }
 
+// installed is a program as an installation leaves it: copied. The pages of a file that the
+// linker has written lie in smaller pieces, and each start of it takes 0.3 ms more.
+func (m *machine) installed(name string) string {
+	source := m.artefact("bin", name)
+	if _, err := os.Lstat(m.path("installed/lib")); err != nil {
+		require.NoError(m, os.MkdirAll(m.path("installed/bin"), 0o755))
+		require.NoError(m, os.Symlink(filepath.Join(filepath.Dir(filepath.Dir(source)), "lib"), m.path("installed/lib")))
+	}
+	data, err := os.ReadFile(source)
+	require.NoError(m, err)
+	return write(m, m.path("installed/bin/"+name), string(data), 0o755)
+}
+
 // standIn is a config whose creation execs as many helpers as NVIDIA's runtime in its
 // published design (docs.nvidia.com, Container Toolkit, "Architecture Overview"): the runtime
 // itself, then by a hook nvidia-container-runtime-hook, nvidia-container-cli, and the
@@ -83,7 +97,7 @@ func standIn(m *machine, wrapper, edited string, works bool) string {
 	ldconfig := cli
 	if works {
 		cli = rspec.Hook{
-			Path: m.artefact("bin", "gpuslice"), Env: []string{"SIMGPU_STATE=" + m.path("sim/state")},
+			Path: m.path("installed/bin/gpuslice"), Env: []string{"SIMGPU_STATE=" + m.path("sim/state")},
 			Args: []string{"gpuslice", "cards", "--nvml-library=" + m.artefact("sim", "libnvidia-ml.so.1")},
 		}
 		ldconfig.Args = []string{"ldconfig", "-X", "-r", m.rootfs, "-f", "/dev/null", "-C", "/tmp/ld.so.cache"}

@@ -12,7 +12,7 @@ import (
 
 // encodeSpec writes the part of a config that a view has, as encoding/json writes a view.
 func encodeSpec(spec *rspec.Spec) (json.RawMessage, error) {
-	w := viewWriter{&jsonread.Writer{Buf: make([]byte, 0, 16<<10)}}
+	w := viewWriter{&jsonread.Writer{Buf: make([]byte, 0, 4<<10)}}
 	w.Begin('{')
 	if spec.Process != nil {
 		w.Name("process")
