@@ -30,6 +30,26 @@ func HostDriverMajors() DriverMajors {
 	return driverMajors(string(text))
 }
 
+// builtinMajors are Linux' own in every kernel (devices.txt: mem, tty, console, misc, pts), so
+// that no module is given one of them.
+var builtinMajors = []int64{1, 4, 5, 10, 136}
+
+// HostDriverMajorsFor is HostDriverMajors, which takes longer than to look at a container, for
+// one to which the numbers make a difference.
+func HostDriverMajorsFor(c Container) DriverMajors {
+	if !needsMajors(c) {
+		return DriverMajors{}
+	}
+	return HostDriverMajors()
+}
+
+// needsMajors says whether a container has devices, or rules of ones, beside Linux' own.
+func needsMajors(c Container) bool {
+	others := func(major int64) bool { return !slices.Contains(builtinMajors, major) }
+	return slices.ContainsFunc(c.Devices, func(d rspec.LinuxDevice) bool { return others(d.Major) }) ||
+		slices.ContainsFunc(c.DeviceRules, func(r rspec.LinuxDeviceCgroup) bool { return !anyNumber(r.Major) && others(*r.Major) })
+}
+
 // driverMajors reads "<major> <name>" lines, of character devices and then of block
 // devices (proc(5)).
 func driverMajors(text string) (m DriverMajors) {

@@ -1,10 +1,12 @@
 package oci
 
 import (
+	"slices"
 	"testing"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
@@ -196,4 +198,29 @@ func TestAllowsAllDevices(t *testing.T) {
 			assert.Equal(t, tt.want, AllowsAllDevices(tt.rules))
 		})
 	}
+}
+
+// The driver's numbers are read where they make a difference, whatever they are.
+func TestNeedsMajors(t *testing.T) {
+	for major := int64(-1); major < 512; major++ {
+		minor := int64(3)
+		for _, c := range []Container{
+			{Devices: []rspec.LinuxDevice{{Path: "/dev/x", Type: "c", Major: major, Minor: minor}}},
+			{DeviceRules: []rspec.LinuxDeviceCgroup{{Access: "rwm"}, {Allow: true, Type: "c", Major: &major, Minor: &minor, Access: "rwm"}}},
+		} {
+			_, without := HoldsGPU(c)
+			for given := range int64(512) { // what the driver may have been given
+				if slices.Contains(builtinMajors, given) {
+					continue
+				}
+				c.Majors = DriverMajors{Caps: []int64{given}, Other: []int64{given}}
+				if _, with := HoldsGPU(c); with != without {
+					require.True(t, needsMajors(c), "%+v", c)
+				}
+			}
+		}
+	}
+	require.False(t, needsMajors(Container{}))
+	one := int64(1)
+	require.False(t, needsMajors(Container{DeviceRules: []rspec.LinuxDeviceCgroup{{Access: "rwm"}, {Allow: true, Type: "c", Major: &one, Access: "rwm"}}}))
 }

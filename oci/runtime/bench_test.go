@@ -14,6 +14,8 @@ import (
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/test/harness"
 )
 
 // What gpuslice-runtime adds to a container's creation by runc, in one run and taken in
@@ -21,6 +23,8 @@ import (
 // and what chains of helpers add, see standIn.
 func BenchmarkCreate(b *testing.B) {
 	m := newMachine(b, "deviceSplitCount: 40\n")
+	// Bundles are where docker and containerd have them: below /run, in memory.
+	require.NoError(b, harness.MountTmpfs(m.path("bundles"), 16))
 	wrapper, runc := m.installed("gpuslice-runtime"), "/usr/sbin/runc"
 	m.installed("gpuslice")
 	request := []string{"GPUSLICE_MEMORY=1MiB"}

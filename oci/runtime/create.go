@@ -52,7 +52,7 @@ func (r *Runtime) admit(ctx context.Context, o *order, spec *rspec.Spec) (undo f
 		return undo, nil // its hook checks and books it
 	}
 	c := oci.ContainerOf(o.call.ID, spec)
-	c.Majors = oci.HostDriverMajors()
+	c.Majors = oci.HostDriverMajorsFor(c)
 	if done, err := r.limitedByNRI(ctx, c); done || err != nil {
 		return undo, err
 	}
