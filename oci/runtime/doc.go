@@ -46,4 +46,10 @@
 //
 // grant, oci, oci/claimed, oci/slice, oci/wish, limiter; no cgo, so that it starts in a millisecond. It is called by
 // cmd/gpuslice-runtime.
+//
+// # What takes its time
+//
+// Each container waits for it. To look at a type for the first time takes encoding/json longer
+// than to read a config, and package os makes a poller for a small file: what is on the way of
+// each creation goes by packages jsonread and rawfile. BenchmarkCreate measures it.
 package ociruntime
