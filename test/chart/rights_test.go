@@ -19,6 +19,8 @@ import (
 var rights = map[string]string{
 	"agent: get nodes":     "deviceplugin/noderegister reads its Node: what it has written, and schedulers have asked",
 	"agent: patch nodes":   "and writes annotations and labels that tell of the cards",
+	"agent: list pods":     "deviceplugin/podwatch follows the pods of its node, for those that are resized",
+	"agent: watch pods":    "likewise",
 	"agent: create events": "monitor/audit/podevents tells people of violations",
 	"agent: patch events":  "and counts an event up that comes again",
 
@@ -173,8 +175,8 @@ func TestRightsOfPeople(t *testing.T) {
 		slices.Sort(found[name])
 	}
 	require.Equal(t, map[string][]string{
-		"gpuslice-view":      {"events get,list,watch", "nodes get,list,watch", "pods get,list,watch"},
-		"gpuslice-edit":      {"nodes get,list,watch,patch", "pods get,list,watch,patch", "pods/eviction create"},
+		"gpuslice-view":      {"nodes get,list", "pods get,list"},
+		"gpuslice-edit":      {"nodes get,list,patch", "pods get,list,patch", "pods/eviction create"},
 		"gpus/gpuslice-view": {"pods/proxy get"},
 	}, found)
 }
