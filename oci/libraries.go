@@ -106,7 +106,7 @@ func RemoveLibraries(dir string) error {
 	}
 	var errs []error
 	for _, file := range files {
-		if name := file.Name(); installed.FindString(name) == name || name == preloadFile {
+		if name := file.Name(); installed().FindString(name) == name || name == preloadFile {
 			errs = append(errs, os.Remove(filepath.Join(dir, name)))
 		}
 	}
