@@ -20,23 +20,29 @@ import (
 
 const image = "gpuslice.test/gpuslice:1"
 
+// build makes the image, into a folder.
+func build(t *testing.T) (dir string) {
+	t.Helper()
+	repository, err := harness.Repository()
+	require.NoError(t, err)
+	dir = t.TempDir()
+	run := exec.Command("go", "run", ".", "-repository", repository, "-out", dir, "-name", image, "-version", "test")
+	run.Dir = filepath.Join(repository, "install", "image")
+	said, err := run.CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	return dir
+}
+
 // newNode is a node without an agent, on which the image is known.
 func newNode(t *testing.T) *harness.Node {
 	t.Helper()
 	ctx := context.Background()
-	repository, err := harness.Repository()
-	require.NoError(t, err)
-	out := t.TempDir()
-	make := exec.Command("go", "run", ".", "-repository", repository, "-out", out, "-name", image, "-version", "test")
-	make.Dir = filepath.Join(repository, "install", "image")
-	said, err := make.CombinedOutput()
-	require.NoError(t, err, "%s", said)
 	n, err := harness.NewNode(ctx, harness.NodeOptions{NoAgent: true})
 	t.Cleanup(func() {
 		require.NoError(t, n.Close(context.Background()))
 	})
 	require.NoError(t, err)
-	require.NoError(t, n.Import(ctx, filepath.Join(out, "gpuslice.tar")))
+	require.NoError(t, n.Import(ctx, filepath.Join(build(t), "gpuslice.tar")))
 	return n
 }
 
@@ -62,6 +68,32 @@ func TestImage(t *testing.T) {
 	n := newNode(t)
 	t.Run("programs start as nobody", func(t *testing.T) { starts(t, n) })
 	t.Run("the agent guards the node", func(t *testing.T) { guards(t, n) })
+}
+
+// The Dockerfile makes an image of the same root, without a network.
+func TestDockerfile(t *testing.T) {
+	ctx := context.Background()
+	m, err := harness.NewMachine(ctx, "H200")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	d, err := harness.NewDockerd(ctx, m, harness.DockerdOptions{})
+	t.Cleanup(func() {
+		if d != nil {
+			require.NoError(t, d.Close(context.Background()))
+		}
+	})
+	require.NoError(t, err)
+	repository, err := harness.Repository()
+	require.NoError(t, err)
+	_, err = d.Docker(ctx, "build", "--network=none", "--build-arg=VERSION=v1", "--tag="+image,
+		"--file="+filepath.Join(repository, "install/image/Dockerfile"), build(t))
+	require.NoError(t, err)
+	out, err := d.Docker(ctx, "run", "--rm", "--network=none", "--read-only", "--cap-drop=ALL", image, "--version")
+	require.NoError(t, err)
+	require.Contains(t, out, "gpuslice version")
+	label, err := d.Docker(ctx, "inspect", "--format={{index .Config.Labels \"org.opencontainers.image.version\"}} {{.Config.User}}", image)
+	require.NoError(t, err)
+	require.Equal(t, "v1 65532:65532", strings.TrimSpace(label))
 }
 
 // starts runs each program of the image, as nobody.
