@@ -14,12 +14,18 @@ const AnnotationGrant = "gpuslice.io/grant"
 // namedVersion is the only version of the annotation there is.
 const namedVersion = 1
 
+// maxGeneration is more than anybody resizes a pod.
+const maxGeneration = 1 << 40
+
 // PodGrant is a pod's grant keyed by container name.
 type PodGrant struct {
 	// Node is the node that the grant was made for. Empty if the annotation
 	// names none, which is allowed: a card's UUID exists on one node only, so
 	// that a grant that strays is refused there as an unknown card.
 	Node string
+	// Generation is how often the pod was resized: of two grants of a pod the one with the
+	// higher counts. 0 is the one that it was bound with; the annotation leaves it out.
+	Generation int64
 	// Containers are the shares by container name. A container that is not
 	// here has no grant.
 	Containers map[string][]Share
@@ -27,9 +33,9 @@ type PodGrant struct {
 
 // DecodeGrant reads the value of gpuslice.io/grant:
 //
-//	{"version":1,"node":N,"containers":{NAME:[{"uuid":U,"memoryMiB":M,"cores":C}]}}
+//	{"version":1,"node":N,"generation":G,"containers":{NAME:[{"uuid":U,"memoryMiB":M,"cores":C}]}}
 //
-// It is strict: every field but node is required (cores too, since a forgotten
+// It is strict: every field but node and generation is required (cores too, since a forgotten
 // one would mean "not limited"), and an unknown version or field, a key that
 // comes twice, a value of another type, or data after the object is refused.
 func DecodeGrant(value string) (*PodGrant, error) {
@@ -55,12 +61,16 @@ func DecodeGrant(value string) (*PodGrant, error) {
 			if pod.Node == "" {
 				return refuse(ErrMalformed, "node: must not be empty: name the node or leave the field out")
 			}
+		case "generation":
+			if pod.Generation, err = reader.number(1, maxGeneration); err != nil {
+				return fmt.Errorf("generation: %w", err)
+			}
 		case "containers":
 			if pod.Containers, err = decodeContainers(reader); err != nil {
 				return fmt.Errorf("containers%w", err)
 			}
 		default:
-			return refuse(ErrMalformed, "field %s is not known: version, node and containers are", show(key))
+			return refuse(ErrMalformed, "field %s is not known: version, node, generation and containers are", show(key))
 		}
 		return nil
 	})
@@ -188,11 +198,15 @@ func EncodeGrant(pod *PodGrant) (string, error) {
 			return "", fmt.Errorf("container %q: %w", name, err)
 		}
 	}
+	if pod.Generation < 0 || pod.Generation > maxGeneration {
+		return "", refuse(ErrMalformed, "generation %d: must be from 0 to %d", pod.Generation, int64(maxGeneration))
+	}
 	value, err := json.Marshal(struct {
 		Version    int                `json:"version"`
 		Node       string             `json:"node,omitempty"`
+		Generation int64              `json:"generation,omitempty"`
 		Containers map[string][]Share `json:"containers"`
-	}{namedVersion, pod.Node, pod.Containers})
+	}{namedVersion, pod.Node, pod.Generation, pod.Containers})
 	if err != nil {
 		return "", fmt.Errorf("encode %s: %w", AnnotationGrant, err)
 	}

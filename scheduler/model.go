@@ -102,6 +102,8 @@ type Inventory struct {
 // Placement is what a pod is given on a node.
 type Placement struct {
 	Node string
+	// Generation is how often what the pod has was changed since it was bound.
+	Generation int64
 	// Containers are the shares of each container, by its position in Pod.Containers;
 	// none for one without cards.
 	Containers [][]grant.Share

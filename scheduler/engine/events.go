@@ -48,7 +48,8 @@ func (e *Engine) DeleteNode(name string) {
 // holds nothing; a reservation (Reserve) it keeps, whatever changes of it.
 //
 //   - What a bound pod holds it keeps until it ends, whatever becomes of its annotations:
-//     its containers run.
+//     its containers run. Only a resize changes it: other amounts of the same cards, of a
+//     later generation than before, signed where there are keys.
 //   - It is counted whether or not its grant is signed: keys may come late or change, and
 //     the cards are taken nonetheless.
 //   - Annotations that can't be read, that are not signed as they must be, that are for
@@ -73,6 +74,10 @@ func (e *Engine) SetPod(object *scheduler.Pod) {
 	}
 	p := e.entry(object)
 	switch {
+	case p.bound() && problem == "" && p.resized(placement):
+		e.hold(p, newHeld(object, *placement))
+		p.given = *placement
+		unserved = false
 	case p.bound():
 		if changed := p.changed(placement); changed != "" && problem == "" {
 			problem = changed
@@ -81,6 +86,7 @@ func (e *Engine) SetPod(object *scheduler.Pod) {
 	case placement != nil:
 		e.hold(p, newHeld(object, *placement))
 		e.settle(p)
+		p.given = *placement
 	case p.held != nil && object.Node != p.held.placement.Node:
 		e.drop(p) // of the reservation nothing will come
 	}
@@ -117,7 +123,7 @@ func (p *pod) changed(placement *scheduler.Placement) string {
 	switch {
 	case placement == nil:
 		return "its annotations are gone; it keeps what it has until it ends"
-	case !samePlacement(p.held.placement, *placement):
+	case !samePlacement(p.given, *placement):
 		return "its annotations were changed after it was bound; what it was given first is counted until it ends: see who may write them, and delete it, so that it is scheduled again"
 	}
 	return ""

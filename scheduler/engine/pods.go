@@ -14,6 +14,9 @@ type pod struct {
 	// owner is whose reservation it is, and expiry when it ends unless the pod is bound by then.
 	owner  string
 	expiry time.Time
+	// given is what the annotations of a bound pod say; what is held may be more while it is
+	// being resized.
+	given scheduler.Placement
 	// at is the pod's place in Engine.waiting, plus 1; 0: it is not in it.
 	at int
 

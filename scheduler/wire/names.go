@@ -34,6 +34,7 @@ const bindAllocating = "allocating"
 var Owned = []string{
 	grant.AnnotationGrant,
 	grant.AnnotationSignature,
+	grant.AnnotationResizeStatus,
 	grant.AnnotationReplicas, // of containers, never of pods
 	grant.AnnotationMIGPrefix + "*",
 	grant.AnnotationNode,

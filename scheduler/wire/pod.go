@@ -73,7 +73,7 @@ func byName(p *scheduler.Pod, value string) (*scheduler.Placement, error) {
 	if err != nil {
 		return nil, err
 	}
-	placement := &scheduler.Placement{Node: node, Containers: make([][]grant.Share, len(p.Containers))}
+	placement := &scheduler.Placement{Node: node, Generation: decoded.Generation, Containers: make([][]grant.Share, len(p.Containers))}
 	for i := range p.Containers {
 		placement.Containers[i] = decoded.Containers[p.Containers[i].Name]
 		delete(decoded.Containers, p.Containers[i].Name)
@@ -148,7 +148,7 @@ func annotations(p *scheduler.Pod, pl scheduler.Placement, key *grant.Key, now t
 	if len(pl.Containers) > len(p.Containers) {
 		return nil, fmt.Errorf("the placement has %d containers, and the pod %d", len(pl.Containers), len(p.Containers))
 	}
-	named := &grant.PodGrant{Node: pl.Node, Containers: map[string][]grant.Share{}}
+	named := &grant.PodGrant{Node: pl.Node, Generation: pl.Generation, Containers: map[string][]grant.Share{}}
 	slots := make(grant.Positional, len(p.Containers))
 	for i, shares := range pl.Containers {
 		if len(shares) > 0 {
@@ -179,4 +179,31 @@ func annotations(p *scheduler.Pod, pl scheduler.Placement, key *grant.Key, now t
 		}
 	}
 	return out, nil
+}
+
+// Resized are the annotations that say what a bound pod has now, in place of those that say
+// what it had. Slots that HAMi's device plugin has emptied stay empty.
+func Resized(p *scheduler.Pod, pl scheduler.Placement, key *grant.Key, now time.Time) (map[string]string, error) {
+	all, err := Annotations(p, pl, key, now)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, name := range []string{grant.AnnotationGrant, grant.AnnotationSignature, grant.AnnotationAllocated} {
+		if value, there := all[name]; there {
+			out[name] = value
+		}
+	}
+	was, err := grant.DecodeHAMi(p.Annotations[grant.AnnotationToAllocate])
+	if err != nil || was.Empty() {
+		return out, nil // what can't be read is nobody's to mend
+	}
+	left := make(grant.Positional, len(p.Containers))
+	for i := range min(len(was), len(pl.Containers)) {
+		if len(was[i]) > 0 {
+			left[i] = pl.Containers[i]
+		}
+	}
+	out[grant.AnnotationToAllocate], err = grant.EncodeHAMi(left)
+	return out, err
 }

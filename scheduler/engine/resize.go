@@ -1,0 +1,191 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
+)
+
+// ErrResize is Resize's: what is wanted can't be had. The error's text says why.
+var ErrResize = errors.New("can't be resized")
+
+func refuseResize(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrResize, fmt.Sprintf(format, args...))
+}
+
+// Resize books other amounts of the cards that a bound pod has, on the newest state: the
+// higher of the old and the new ones, until the pod comes with SetPod and says the new
+// ones, or CancelResize says that it won't. What more is wanted has to be free, and the
+// namespace's quotas have to leave it, as for a new pod; less is never refused.
+//
+// An error is ErrResize.
+func (e *Engine) Resize(object *scheduler.Pod, wanted map[string]grant.Wanted) (scheduler.Placement, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.expire()
+	p := e.pods[object.UID]
+	if p == nil || !p.bound() {
+		return scheduler.Placement{}, refuseResize("the pod has no cards by a grant of this scheduler")
+	}
+	if p.problem != "" {
+		return scheduler.Placement{}, refuseResize("%s", p.problem)
+	}
+	next, err := p.wanted(object, wanted)
+	if err != nil {
+		return scheduler.Placement{}, err
+	}
+	n := e.newest.Load().node(next.Node)
+	if n == nil {
+		return scheduler.Placement{}, refuseResize("node %s is not known", next.Node)
+	}
+	both := newHeld(object, higher(p.given, next))
+	if err := e.admitResize(n.without(object.UID), newHeld(object, p.given), newHeld(object, next)); err != nil {
+		return scheduler.Placement{}, err
+	}
+	e.hold(p, both)
+	return next, nil
+}
+
+// CancelResize is for a resize that was not written on the pod: it holds what its annotations say.
+func (e *Engine) CancelResize(object *scheduler.Pod) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p := e.pods[object.UID]; p != nil && p.bound() {
+		e.hold(p, newHeld(object, p.given))
+	}
+}
+
+// resized says whether the placement is what a resize makes of a bound pod's.
+func (p *pod) resized(next *scheduler.Placement) bool {
+	return next != nil && next.Generation > p.given.Generation && next.Node == p.given.Node &&
+		slices.EqualFunc(next.Containers, p.given.Containers, func(a, b []grant.Share) bool {
+			return slices.EqualFunc(a, b, func(a, b grant.Share) bool { return a.UUID == b.UUID })
+		})
+}
+
+// wanted is the pod's placement as it is to become.
+func (p *pod) wanted(object *scheduler.Pod, wanted map[string]grant.Wanted) (scheduler.Placement, error) {
+	next := p.given
+	next.Generation++
+	next.Containers = slices.Clone(next.Containers)
+	for _, name := range grant.Containers(wanted) {
+		i := slices.IndexFunc(object.Containers, func(c scheduler.Container) bool { return c.Name == name })
+		if i < 0 || i >= len(next.Containers) || len(next.Containers[i]) == 0 {
+			return next, refuseResize("container %q has no cards; those that have: %s", name, withCards(object, next))
+		}
+		shares, err := wanted[name].Of(next.Containers[i])
+		if err == nil {
+			err = grant.ValidateShares(shares)
+		}
+		if err != nil {
+			return next, refuseResize("container %q: %v", name, err)
+		}
+		for j, s := range shares {
+			if grant.IsMIG(s.UUID) && s != next.Containers[i][j] {
+				return next, refuseResize("container %q: %s is a MIG device, which a container has whole", name, s.UUID)
+			}
+		}
+		next.Containers[i] = shares
+	}
+	return next, nil
+}
+
+func withCards(object *scheduler.Pod, p scheduler.Placement) (names string) {
+	for i, shares := range p.Containers {
+		if len(shares) > 0 && i < len(object.Containers) {
+			if names != "" {
+				names += ", "
+			}
+			names += object.Containers[i].Name
+		}
+	}
+	return names
+}
+
+// admitResize says whether the pod may hold next in place of old on the node, which is without it.
+func (e *Engine) admitResize(n *node, old, next *held) error {
+	had := make(map[string]scheduler.Use, len(old.uses))
+	for _, u := range old.uses {
+		had[u.uuid] = u.use
+	}
+	for _, u := range next.uses {
+		before := had[u.uuid]
+		if u.use.MemoryMiB <= before.MemoryMiB && u.use.Cores <= before.Cores {
+			continue
+		}
+		i, known := n.cards.position[u.uuid]
+		if !known {
+			return refuseResize("card %s is not among those that node %s tells of: there is no more of it to be had", u.uuid, n.name)
+		}
+		if card := &n.cards.inventory.Cards[i]; !card.Healthy {
+			return refuseResize("card %s is not healthy: there is no more of it to be had", u.uuid)
+		}
+		total, others := n.cards.total[i], n.used[i]
+		free := total.Sub(others)
+		switch {
+		case u.use.MemoryMiB > before.MemoryMiB && u.use.MemoryMiB > free.MemoryMiB:
+			return refuseResize("card %s of node %s: the pod would have %d MiB, and others leave it %d of %d MiB", u.uuid, n.name, u.use.MemoryMiB, max(0, free.MemoryMiB), total.MemoryMiB)
+		case u.use.Cores > before.Cores && u.use.Cores > free.Cores:
+			return refuseResize("card %s of node %s: the pod would have %d percent of cores, and others leave it %d of %d", u.uuid, n.name, u.use.Cores, max(0, free.Cores), total.Cores)
+		case u.use.Cores > before.Cores && u.use.Cores >= total.Cores && others.Slots > 0:
+			return refuseResize("card %s of node %s: all of its cores are a card alone, and others are on it", u.uuid, n.name)
+		}
+	}
+	return e.affordable(n, old, next)
+}
+
+// affordable says whether the namespace's quotas leave what next has more than old.
+func (e *Engine) affordable(n *node, old, next *held) error {
+	account := e.book.View(next.namespace)
+	before, now := e.charge(old, n), e.charge(next, n)
+	if !account.Limited() || now.MemoryMiB <= before.MemoryMiB && now.Cores <= before.Cores && now.CardPercent <= before.CardPercent {
+		return nil
+	}
+	account = account.Minus(e.booked(next.uid, before))
+	// Less of one thing is not refused for a quota that was lowered since.
+	if now.MemoryMiB <= before.MemoryMiB {
+		now.MemoryMiB = 0
+	}
+	if now.Cores <= before.Cores {
+		now.Cores = 0
+	}
+	if err := account.Check(now); err != nil {
+		return refuseResize("%v", err)
+	}
+	if now.CardPercent <= before.CardPercent {
+		return nil
+	}
+	if err := account.CheckNode(n.labels, now); err != nil {
+		return refuseResize("%v", err)
+	}
+	return nil
+}
+
+// booked is what the pod is charged now, which is more than before while a resize is under way.
+func (e *Engine) booked(uid string, before quota.Charge) quota.Charge {
+	if n := e.newest.Load().node(e.holdingOf(uid)); n != nil {
+		if h := n.holding(uid); h != nil {
+			return h.charge
+		}
+	}
+	return before
+}
+
+// higher is a placement with the higher amounts of both, which are of the same cards.
+func higher(a, b scheduler.Placement) scheduler.Placement {
+	both := a
+	both.Containers = make([][]grant.Share, len(a.Containers))
+	for i := range a.Containers {
+		both.Containers[i] = slices.Clone(a.Containers[i])
+		for j := range both.Containers[i] {
+			s := &both.Containers[i][j]
+			s.MemoryMiB = max(s.MemoryMiB, b.Containers[i][j].MemoryMiB)
+			s.CorePercent = max(s.CorePercent, b.Containers[i][j].CorePercent)
+		}
+	}
+	return both
+}

@@ -1,0 +1,224 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
+	"github.com/gpuslice/gpuslice/scheduler/wire"
+)
+
+// to is a request for memory and cores; below 0: as it is.
+func to(mib int64, cores int) grant.Wanted {
+	var w grant.Wanted
+	if mib >= 0 {
+		w.MemoryMiB = &mib
+	}
+	if cores >= 0 {
+		w.Cores = &cores
+	}
+	return w
+}
+
+func container0(w grant.Wanted) map[string]grant.Wanted { return map[string]grant.Wanted{"c0": w} }
+
+// rewritten is the bound pod with the annotations of what it has now.
+func rewritten(t tester, p *scheduler.Pod, placement scheduler.Placement, key *grant.Key) *scheduler.Pod {
+	t.Helper()
+	more, err := wire.Resized(p, placement, key, time.Unix(1_800_000_000, 0))
+	if err != nil {
+		t.Fatalf("annotations: %v", err)
+	}
+	return annotated(p, more)
+}
+
+// usedOf0 is what is booked of card 0 of node "a".
+func usedOf0(e *Engine) (u scheduler.Use) {
+	e.Snapshot().Cards(func(_ string, c *scheduler.Card, use scheduler.Use) {
+		if c.Index == 0 {
+			u = use
+		}
+	})
+	return u
+}
+
+func TestResizeIsBooked(t *testing.T) {
+	e := newEngine(t, Options{})
+	e.SetNode(nodeOf("a", h100(0, 0)))
+	pod := place(t, e, podOf("u", "1/8000/30"), "a")
+	e.SetPod(pod)
+
+	next, err := e.Resize(pod, container0(to(20000, 10)))
+	require.NoError(t, err)
+	assert.Equal(t, []grant.Share{{UUID: uuid(0, 0), MemoryMiB: 20000, CorePercent: 10}}, next.Containers[0])
+	assert.Equal(t, int64(1), next.Generation)
+	assert.Equal(t, scheduler.Use{MemoryMiB: 20000, Cores: 30, Slots: 1}, usedOf0(e), "the higher of both, until it is written")
+	e.SetPod(pod)
+	assert.Equal(t, scheduler.Use{MemoryMiB: 20000, Cores: 30, Slots: 1}, usedOf0(e), "another event of the pod changes nothing")
+
+	pod = rewritten(t, pod, next, nil)
+	e.SetPod(pod)
+	assert.Equal(t, scheduler.Use{MemoryMiB: 20000, Cores: 10, Slots: 1}, usedOf0(e))
+	assert.Empty(t, e.Problems())
+
+	_, err = e.Resize(pod, container0(to(90000, -1)))
+	require.ErrorIs(t, err, ErrResize)
+	assert.ErrorContains(t, err, "the pod would have 90000 MiB, and others leave it 80000 of 80000 MiB")
+	_, err = e.Resize(pod, container0(to(30000, -1)))
+	require.NoError(t, err)
+	e.CancelResize(pod)
+	assert.Equal(t, scheduler.Use{MemoryMiB: 20000, Cores: 10, Slots: 1}, usedOf0(e))
+	e.DeletePod("u")
+	assert.Zero(t, usedOf0(e))
+}
+
+func TestResizeIsRefused(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		wanted map[string]grant.Wanted
+		before func(e *Engine)
+		says   string // empty: it isn't refused
+	}{
+		{"memory that others have", container0(to(40001, -1)), nil, "others leave it 40000 of 80000 MiB"},
+		{"all memory that others leave", container0(to(40000, -1)), nil, ""},
+		{"cores that others have", container0(to(-1, 51)), nil, "others leave it 50 of 100"},
+		{"no limit of cores", container0(to(-1, 0)), nil, ""},
+		{"another container", map[string]grant.Wanted{"c9": to(1, 1)}, nil, `container "c9" has no cards; those that have: c0`},
+		{"one without cards", map[string]grant.Wanted{"c1": to(1, 1)}, nil, `container "c1" has no cards`},
+		{"another card", container0(grant.Wanted{Cores: to(-1, 1).Cores, Card: uuid(0, 1)}), nil, "no share of card"},
+		{"a card that is ill", container0(to(9000, -1)), func(e *Engine) {
+			ill := h100(0, 0)
+			ill.Healthy = false
+			e.SetNode(nodeOf("a", ill))
+		}, "not healthy"},
+		{"less of a card that is ill", container0(to(7000, -1)), func(e *Engine) {
+			ill := h100(0, 0)
+			ill.Healthy = false
+			e.SetNode(nodeOf("a", ill))
+		}, ""},
+		{"more of a card that is gone", container0(to(9000, -1)), func(e *Engine) { e.DeleteNode("a") }, "not among those"},
+		{"a cordoned card", container0(to(9000, -1)), func(e *Engine) {
+			cordoned := h100(0, 0)
+			cordoned.Cordoned = true
+			e.SetNode(nodeOf("a", cordoned))
+		}, ""},
+		{"beyond the quota", container0(to(9001, -1)), func(e *Engine) {
+			e.SetQuota("ns", "q", quota.Limits{MemoryMiB: 49000, Cores: quota.Unlimited})
+		}, "quota of namespace ns: memory in MiB: 9001 asked, 40000 of 49000 used"},
+		{"up to the quota", container0(to(9000, -1)), func(e *Engine) {
+			e.SetQuota("ns", "q", quota.Limits{MemoryMiB: 49000, Cores: quota.Unlimited})
+		}, ""},
+		{"less, of a quota that was lowered", container0(to(7000, 40)), func(e *Engine) {
+			e.SetQuota("ns", "q", quota.Limits{MemoryMiB: 1000, Cores: quota.Unlimited})
+		}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := newEngine(t, Options{})
+			e.SetNode(nodeOf("a", h100(0, 0)))
+			pod := place(t, e, podOf("u", "1/8000/30", "0/0/0"), "a")
+			e.SetPod(pod)
+			e.SetPod(place(t, e, podOf("other", "1/40000/50"), "a"))
+			if test.before != nil {
+				test.before(e)
+			}
+			was := usedOf0(e)
+			_, err := e.Resize(pod, test.wanted)
+			if test.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, ErrResize)
+			assert.ErrorContains(t, err, test.says)
+			assert.Equal(t, was, usedOf0(e))
+		})
+	}
+	e := newEngine(t, Options{})
+	_, err := e.Resize(podOf("unknown", "1/8000/30"), container0(to(1, 1)))
+	require.ErrorIs(t, err, ErrResize)
+}
+
+// A replica that did not decide, and one that starts anew, count what was resized; what
+// nobody resized is a problem as before.
+func TestResizesOfOthersAreCounted(t *testing.T) {
+	key, err := grant.ParseKeyring([]byte("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n"))
+	require.NoError(t, err)
+	e := newEngine(t, Options{Keys: key})
+	e.SetNode(nodeOf("a", h100(0, 0)))
+	signing := key.Current()
+	pod := podOf("u", "1/8000/30")
+	pl, err := e.Reserve(pod, ask4(t, e, pod), "a", "test")
+	require.NoError(t, err)
+	more, err := wire.Annotations(pod, pl, &signing, time.Unix(1, 0))
+	require.NoError(t, err)
+	pod = bindTo(annotated(pod, more), "a")
+	e.SetPod(pod)
+
+	next := pl
+	next.Generation = 1
+	next.Containers = [][]grant.Share{{{UUID: uuid(0, 0), MemoryMiB: 9000, CorePercent: 40}}}
+	forged := annotated(rewritten(t, pod, next, nil), map[string]string{grant.AnnotationSignature: pod.Annotations[grant.AnnotationSignature]})
+	e.SetPod(forged)
+	assert.Equal(t, int64(8000), usedOf0(e).MemoryMiB, "one that is not signed")
+	assert.Len(t, e.Problems(), 1)
+
+	resized := rewritten(t, pod, next, &signing)
+	e.SetPod(resized)
+	assert.Equal(t, scheduler.Use{MemoryMiB: 9000, Cores: 40, Slots: 1}, usedOf0(e))
+	assert.Empty(t, e.Problems())
+	e.SetPod(pod)
+	assert.Equal(t, int64(9000), usedOf0(e).MemoryMiB, "an older one, written again")
+	assert.Len(t, e.Problems(), 1)
+
+	anew := newEngine(t, Options{Keys: key})
+	anew.SetNode(nodeOf("a", h100(0, 0)))
+	anew.SetPod(resized)
+	assert.Equal(t, int64(9000), usedOf0(anew).MemoryMiB)
+}
+
+// Whatever is resized how, written or not, no card is given out twice.
+func TestResizeNeverOverbooks(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		e := newEngine(r, Options{})
+		e.SetNode(nodeOf("a", h100(0, 0)))
+		pods := map[string]*scheduler.Pod{}
+		for _, uid := range []string{"u", "v", "w"} {
+			pods[uid] = place(r, e, podOf(uid, "1/10000/20"), "a")
+			e.SetPod(pods[uid])
+		}
+		for range rapid.IntRange(1, 25).Draw(r, "steps") {
+			uid := rapid.SampledFrom([]string{"u", "v", "w"}).Draw(r, "pod")
+			next, err := e.Resize(pods[uid], container0(to(rapid.Int64Range(1, 80000).Draw(r, "MiB"), rapid.IntRange(0, 100).Draw(r, "cores"))))
+			if err == nil && rapid.Bool().Draw(r, "written") {
+				pods[uid] = rewritten(r, pods[uid], next, nil)
+				e.SetPod(pods[uid])
+			} else if rapid.Bool().Draw(r, "known") {
+				e.CancelResize(pods[uid])
+			}
+			u := usedOf0(e)
+			require.True(r, u.MemoryMiB <= 80000 && u.Cores <= 100 && u.Slots == 3, "%+v", u)
+			sum := int64(0)
+			for _, p := range pods {
+				pl, err := wire.DecodePod(p, nil)
+				require.NoError(r, err)
+				sum += pl.Containers[0][0].MemoryMiB
+			}
+			require.LessOrEqual(r, sum, u.MemoryMiB, "what is written is booked")
+		}
+		for _, p := range pods {
+			e.CancelResize(p)
+		}
+		sum := int64(0)
+		for _, p := range pods {
+			pl, err := wire.DecodePod(p, nil)
+			require.NoError(r, err)
+			sum += pl.Containers[0][0].MemoryMiB
+		}
+		require.Equal(r, sum, usedOf0(e).MemoryMiB)
+	})
+}
