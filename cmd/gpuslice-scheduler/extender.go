@@ -72,6 +72,7 @@ func extenderCommand() *cobra.Command {
 	fs.StringVar(&c.KeyFile, "tls-key-file", "", "the key of --tls-cert-file")
 	fs.DurationVar(&c.Hold, "hold", 0, "keep what was filtered reserved for so long, until it is bound; 0: the default")
 	fs.DurationVar(&c.GangTimeout, "group-timeout", extender.DefaultGangTimeout, "let a pod's bind wait for its group for so long: less than kube-scheduler's httpTimeout")
+	fs.StringVar(&c.LeaderLease, "leader-lease", "", "where an extender is beside each kube-scheduler, without an election: their Lease, as NAMESPACE/NAME; requests to resize pods are answered by the one whose host holds it")
 	fs.BoolVar(&elect, "leader-elect", true, "let replicas choose the one that answers, by a Lease")
 	fs.StringVar(&election.Namespace, "leader-elect-resource-namespace", election.Namespace, "the Lease's namespace")
 	fs.StringVar(&election.Name, "leader-elect-resource-name", election.Name, "the Lease's name")

@@ -22,6 +22,7 @@ func withPlugin(debug *debugServer) app.Option {
 		Log:     debug.log,
 		Started: func(e *engine.Engine) { legacyregistry.RawMustRegister(counters, metrics.Engine(e)) },
 		Beside:  debug.run,
+		Leads:   (&leading{gatherer: legacyregistry.DefaultGatherer}).check,
 	}
 	return app.WithPlugin(plugin.Name, factory.New)
 }

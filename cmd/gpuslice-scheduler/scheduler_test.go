@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/request"
@@ -220,7 +222,18 @@ func TestDebugState(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	d := &debugServer{log: slog.New(slog.DiscardHandler)}
 	ended := make(chan struct{})
-	go func() { defer close(ended); d.serve(ctx, listener, e) }()
+	waits := &scheduler.Pod{UID: "u", Namespace: "ns", Name: "p", Containers: []scheduler.Container{{Name: "main", Resources: map[string]scheduler.Amount{
+		"nvidia.com/gpu": {Value: 1}, "nvidia.com/gpumem": {Value: 1000},
+	}}}}
+	find := func(string, string) (*scheduler.Pod, error) { return waits, nil }
+	go func() { defer close(ended); d.serve(ctx, listener, e, find) }()
+	response, err := http.Get("http://" + listener.Addr().String() + "/debug/explain?namespace=ns&pod=p")
+	require.NoError(t, err)
+	var explanation engine.Explanation
+	require.NoError(t, json.NewDecoder(response.Body).Decode(&explanation))
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, "pending", explanation.State)
+	require.Equal(t, []engine.NodeVerdict{{Node: "n1", Fits: true, Text: "fits", Score: explanation.Nodes[0].Score}}, explanation.Nodes)
 	for _, path := range []string{"/debug/state", "/"} {
 		response, err := http.Get("http://" + listener.Addr().String() + path)
 		require.NoError(t, err)

@@ -75,7 +75,7 @@ func (e *Engine) SetPod(object *scheduler.Pod) {
 	p := e.entry(object)
 	switch {
 	case p.bound() && problem == "" && p.resized(placement):
-		e.hold(p, newHeld(object, *placement))
+		e.rehold(p, newHeld(object, *placement))
 		p.given = *placement
 		unserved = false
 	case p.bound():

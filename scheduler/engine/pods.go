@@ -17,6 +17,8 @@ type pod struct {
 	// given is what the annotations of a bound pod say; what is held may be more while it is
 	// being resized.
 	given scheduler.Placement
+	// choice is why, where this process has chosen; nil: it has not.
+	choice *choice
 	// at is the pod's place in Engine.waiting, plus 1; 0: it is not in it.
 	at int
 

@@ -26,7 +26,7 @@ func (e *NoRoomError) Is(target error) bool { return target == ErrNoRoom }
 
 // counters are Stats', kept as they happen.
 type counters struct {
-	reserved, again, refused, expired atomic.Uint64
+	reserved, again, refused, expired, resized atomic.Uint64
 }
 
 // Reserve books the pod's cards on the node, if they are free on the newest state: of
@@ -78,7 +78,7 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 	placement := scheduler.Placement{Node: node, Containers: f.shares(r)}
 	p = e.entry(object)
 	e.hold(p, newHeld(object, placement))
-	p.owner = owner
+	p.owner, p.choice = owner, e.chose(r, n)
 	e.await(p)
 	e.stats.reserved.Add(1)
 	return placement, nil

@@ -55,8 +55,33 @@ func (e *Engine) CancelResize(object *scheduler.Pod) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if p := e.pods[object.UID]; p != nil && p.bound() {
-		e.hold(p, newHeld(object, p.given))
+		e.rehold(p, newHeld(object, p.given))
 	}
+}
+
+// rehold books what a bound pod has from now on, which may be less than it had.
+func (e *Engine) rehold(p *pod, h *held) {
+	if !p.held.sameAs(h) {
+		e.hold(p, h)
+		e.stats.resized.Add(1)
+	}
+}
+
+// Resized counts how often what bound pods have has changed: when it grows, there may be more room.
+// No event of Kubernetes' makes a scheduler try again those that wait for it.
+func (e *Engine) Resized() uint64 { return e.stats.resized.Load() }
+
+// Waiting are the pods that wait for cards and have none reserved, the oldest first, and at most so many.
+func (e *Engine) Waiting(most int) (pods []*scheduler.Pod) {
+	for _, p := range e.asking() {
+		if len(pods) == most {
+			break
+		}
+		if e.Holding(p.UID) == "" {
+			pods = append(pods, p)
+		}
+	}
+	return pods
 }
 
 // resized says whether the placement is what a resize makes of a bound pod's.

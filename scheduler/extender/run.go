@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
@@ -42,6 +43,10 @@ type Config struct {
 	// CertFile and KeyFile are TLS's, read again when they change; empty: plain HTTP, for
 	// an address that nobody else reaches.
 	CertFile, KeyFile string
+	// LeaderLease is the Lease of the kube-schedulers, by "namespace/name", where there is an extender
+	// beside each and no Election: requests to resize pods are answered by the one whose host
+	// holds it. Empty: by each that is ready.
+	LeaderLease string
 	// Election is the Lease by which replicas choose the one that answers; nil: there is but
 	// one replica. Each has a state of its own: two that answered would give the same cards twice.
 	Election *Election
@@ -72,7 +77,9 @@ func Run(ctx context.Context, c Config) (err error) {
 	budgets := factory.Policy().V1().PodDisruptionBudgets().Informer().HasSynced
 	var ready func() error // once there is something to be ready
 	counters := metrics.New()
+	var find Find // once there is a feeding
 	s := New(Options{
+		Find:   func(namespace, name string) (*scheduler.Pod, error) { return find(namespace, name) },
 		Engine: e, Cluster: cluster, Metrics: counters, Ready: func() error { return ready() },
 		Key: c.Key, Hold: c.Hold, GangTimeout: c.GangTimeout, Log: c.Log, Version: c.Version,
 	})
@@ -81,6 +88,11 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	if err := feeding.Quotas(factory, e, c.Engine.Request, c.Log); err != nil {
+		return err
+	}
+	find = feeding.Find
+	resizer, err := feeding.Resizer(factory, c.resizer(running, e, func() error { return ready() }))
+	if err != nil {
 		return err
 	}
 	factories := []informers.SharedInformerFactory{factory}
@@ -116,6 +128,9 @@ func Run(ctx context.Context, c Config) (err error) {
 		return nil
 	}
 	go s.Run(running)
+	resizing := make(chan struct{})
+	go func() { defer close(resizing); resizer.Run(running) }()
+	defer func() { end(nil); <-resizing }() // before the Lease is given back
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(counters, metrics.Engine(e), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()

@@ -71,6 +71,8 @@ type Options struct {
 	Log         *slog.Logger
 	// Version is answered by /version.
 	Version string
+	// Find finds pods for /debug/explain; nil: it explains none.
+	Find Find
 }
 
 // Server answers a kube-scheduler's calls. It may be used by several.
@@ -147,6 +149,7 @@ func (s *Server) Handler() http.Handler {
 		fmt.Fprintln(w, "ok")
 	})
 	mux.HandleFunc("GET /debug/state", s.debugState)
+	mux.HandleFunc("GET /debug/explain", s.debugExplain)
 	mux.Handle("GET /{$}", page.Handler(s.Engine, s.Ready))
 	return mux
 }

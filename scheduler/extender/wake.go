@@ -6,6 +6,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpuslice/gpuslice/scheduler"
@@ -80,6 +81,16 @@ func (r *refusals) freed() {
 	}
 }
 
+// wake has all of these tried again: of a pod that has less than before kube-scheduler makes no event.
+func (r *refusals) wake(pods []*scheduler.Pod) {
+	for _, p := range pods {
+		select {
+		case r.waking <- &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: types.UID(p.UID)}}:
+		default: // as in freed
+		}
+	}
+}
+
 // run wakes pods until ctx ends.
 func (r *refusals) run(ctx context.Context, wake func(context.Context, *v1.Pod)) {
 	for {
@@ -110,9 +121,13 @@ func (s Sink) SetNode(n *scheduler.Node) {
 // SetPod implements kube.Sink.
 func (s Sink) SetPod(p *scheduler.Pod) {
 	held := p.Ended && s.Holding(p.UID) != ""
+	before := s.Resized()
 	s.Engine.SetPod(p)
 	if held {
 		s.refusals.freed()
+	}
+	if s.Resized() != before {
+		s.refusals.wake(s.Waiting(maxWaking))
 	}
 }
 

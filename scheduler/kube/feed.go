@@ -108,6 +108,16 @@ func (f *Feeding) Pod(p *v1.Pod) {
 	}
 }
 
+// Find is the pod of that name as it is now. It is a NotFound error of the API server's if
+// there is none.
+func (f *Feeding) Find(namespace, name string) (*scheduler.Pod, error) {
+	p, err := f.pods.Pods(namespace).Get(name)
+	if err != nil {
+		return nil, err
+	}
+	return believed(Pod(p)), nil
+}
+
 func believed(p *scheduler.Pod) *scheduler.Pod {
 	if p.Node == "" {
 		p.Annotations = Unowned(p.Annotations)

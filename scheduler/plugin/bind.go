@@ -10,7 +10,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
@@ -85,13 +84,9 @@ func (p *Plugin) annotations(c *cycle) (map[string]string, error) {
 	if c.placement == nil {
 		return nil, errors.New("the pod's cards are not reserved")
 	}
-	var key *grant.Key
-	if p.keys != nil {
-		if err := p.keys.Ready(); err != nil {
-			return nil, fmt.Errorf("grants have to be signed: %w", err)
-		}
-		current := p.keys.Current()
-		key = &current
+	key, err := p.key()
+	if err != nil {
+		return nil, err
 	}
 	return wire.Annotations(c.pod, *c.placement, key, time.Now())
 }

@@ -19,6 +19,8 @@ type cycle struct {
 	evaluation *engine.Evaluation
 	// quotas is refused's count from before the evaluation.
 	quotas uint64
+	// resized is the engine's count from before the evaluation.
+	resized uint64
 	// overlay is what would be, for preemption; nil: what is.
 	overlay *engine.Overlay
 	// placement is what Reserve has booked; nil: nothing.

@@ -36,14 +36,14 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1
 		return nil, fwk.AsStatus(err)
 	}
 	p.behind.catchUp(nodes)
-	quotas := p.refused.since(object.Namespace)
+	quotas, resized := p.refused.since(object.Namespace), p.engine.Resized()
 	evaluation := p.engine.Evaluate(p.engine.Snapshot(), pod, r)
 	p.metrics.Took(door, "evaluate", began, evaluation.Err())
 	if err := evaluation.Err(); err != nil { // a policy that there is not
 		p.metrics.Denied(door, "InvalidRequest")
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
 	}
-	state.Write(cycleKey, &cycle{pod: pod, request: r, evaluation: evaluation, quotas: quotas})
+	state.Write(cycleKey, &cycle{pod: pod, request: r, evaluation: evaluation, quotas: quotas, resized: resized})
 	if names := p.offering.names(evaluation.Snapshot()); len(names) > 0 {
 		return &fwk.PreFilterResult{NodeNames: names}, nil
 	}

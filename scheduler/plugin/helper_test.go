@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -101,6 +102,7 @@ type handle struct {
 func (h *handle) ClientSet() kubernetes.Interface                        { return h.client }
 func (h *handle) SharedInformerFactory() informers.SharedInformerFactory { return h.factory }
 func (h *handle) ProfileName() string                                    { return "p" }
+func (h *handle) EventRecorder() events.EventRecorderLogger              { return nil }
 
 func (h *handle) Activate(_ klog.Logger, pods map[string]*v1.Pod) {
 	h.mu.Lock()

@@ -48,14 +48,18 @@ type Factory struct {
 	Log *slog.Logger
 	// Started is called once with the engine, before it knows anything; it may be nil.
 	Started func(*engine.Engine)
-	// Beside runs beside the plugin until its context ends, to show the engine to people;
-	// it may be nil.
-	Beside func(context.Context, *engine.Engine)
+	// Beside runs beside the plugin until its context ends, to show the engine and what it is
+	// told of to people; it may be nil.
+	Beside func(context.Context, *engine.Engine, *kube.Feeding)
+	// Leads is nil while this replica places pods: what is asked of running ones (a resize) it answers
+	// only then. Nil: it always does.
+	Leads func() error
 
-	mu     sync.Mutex
-	args   *Args
-	shared *shared
-	tasks  sync.WaitGroup
+	mu       sync.Mutex
+	args     *Args
+	shared   *shared
+	profiles sync.Map // their names
+	tasks    sync.WaitGroup
 }
 
 // shared is what the plugins of all profiles have in common.
@@ -119,6 +123,7 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 		return nil, fmt.Errorf("args of plugin %s: those of profile %q are not those of the profiles before it: all have one state of the cards, so give all the same", Name, handle.ProfileName())
 	}
 	p := &Plugin{f.shared, handle}
+	f.profiles.Store(handle.ProfileName(), true)
 	f.shared.groups.join(p)
 	return p, nil
 }
@@ -151,7 +156,7 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 		f.Started(s.engine)
 	}
 	informers := handle.SharedInformerFactory()
-	if s.feeding, err = kube.Feed(informers, s.engine); err != nil {
+	if s.feeding, err = kube.Feed(informers, resizeSink{s.engine, handle}); err != nil {
 		return nil, err
 	}
 	s.behind = newBehind(s.feeding)
@@ -180,8 +185,13 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 		f.task(func() { s.keys.Run(ctx) })
 	}
 	if f.Beside != nil {
-		f.task(func() { f.Beside(ctx, s.engine) })
+		f.task(func() { f.Beside(ctx, s.engine, s.feeding) })
 	}
+	resizer, err := s.feeding.Resizer(informers, f.resizer(s, handle))
+	if err != nil {
+		return nil, err
+	}
+	f.task(func() { resizer.Run(ctx) })
 	return s, nil
 }
 

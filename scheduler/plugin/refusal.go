@@ -38,6 +38,9 @@ func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.
 	if counts[engine.ResourceQuotaNotFit] > 0 {
 		p.refused.add(object, p.handle, c.quotas)
 	}
+	if p.engine.Resized() != c.resized { // since it was judged
+		waiter{object, p.handle}.activate()
+	}
 	status := fwk.NewStatus(fwk.Unschedulable)
 	if text := c.evaluation.Summary(); text != "" {
 		status.AppendReason(text)

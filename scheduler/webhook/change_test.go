@@ -28,6 +28,12 @@ func TestChanges(t *testing.T) {
 		{"the required plugin goes", pod(required, "nvidia.com/gpu: 1"), pod("", "nvidia.com/gpu: 1"), `NRI plugin "gpuslice"`},
 		{"the required plugin is overruled", pod(required, "nvidia.com/gpu: 1"), pod(required+`, required-plugins.noderesource.dev/container.main: "[]"`, "nvidia.com/gpu: 1"), `NRI plugin "gpuslice"`},
 		{"it was not required before", pod("", "nvidia.com/gpu: 1"), pod("a: b", "nvidia.com/gpu: 1"), ""},
+		{"a resize", pod(required, "nvidia.com/gpu: 1"), pod(required+`, gpuslice.io/resize: '{"main":{"memoryMiB":9000}}'`, "nvidia.com/gpu: 1"), ""},
+		{"a resize of nothing", pod(required, "nvidia.com/gpu: 1"), pod(required+`, gpuslice.io/resize: '{"main":{}}'`, "nvidia.com/gpu: 1"), "neither memoryMiB nor cores"},
+		{"a resize to nothing", pod(required, "nvidia.com/gpu: 1"), pod(required+`, gpuslice.io/resize: '{"main":{"memoryMiB":0}}'`, "nvidia.com/gpu: 1"), "whole number from 1"},
+		{"a resize of a pod without cards", pod("", "cpu: 1"), pod(`gpuslice.io/resize: '{"main":{"memoryMiB":9000}}'`, "cpu: 1"), ""},
+		{"a resize of another container", pod(required, "nvidia.com/gpu: 1"), pod(required+`, gpuslice.io/resize: '{"side":{"cores":9}}'`, "nvidia.com/gpu: 1"), `"side" is none of the pod's`},
+		{"a bad resize that was there", pod(required+", gpuslice.io/resize: x", "nvidia.com/gpu: 1"), pod(required+", gpuslice.io/resize: x, a: b", "nvidia.com/gpu: 1"), ""},
 		{"it is required from now on", pod("", "nvidia.com/gpu: 1"), pod(required, "nvidia.com/gpu: 1"), ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -92,4 +98,12 @@ func TestRequiring(t *testing.T) {
 	}
 	_, err := requiring(map[string]string{key: "gpuslice"}, []string{"a"}, "gpuslice")
 	require.ErrorContains(t, err, "must be a list")
+}
+
+func TestANewPodIsNotResized(t *testing.T) {
+	request := newPod(t, `metadata: {annotations: {gpuslice.io/resize: '{"main":{"memoryMiB":9000}}'}}
+spec: {containers: [{name: main}]}`)
+	answer := ask(t, DefaultRules(), "/validate", request)
+	require.False(t, answer.Allowed)
+	require.Contains(t, answer.Result.Message, "by its containers' limits")
 }

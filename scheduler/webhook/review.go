@@ -123,6 +123,9 @@ func (r *Rules) answerValidate(request *admissionv1.AdmissionRequest) answer {
 	if about != pods {
 		return answer{}
 	}
+	if message := checkResize(request, old.Metadata.Annotations, object.Metadata.Annotations); message != "" {
+		return refuse(WhyResize, message)
+	}
 	return r.answerPod(request)
 }
 

@@ -21,6 +21,7 @@ const (
 	WhyPlugin     = "required_plugin"
 	WhyTolerance  = "toleration"
 	WhyCheck      = "check"
+	WhyResize     = "resize"
 	WhyMalformed  = "malformed"
 	// WhyLate is of a review that its caller didn't wait for.
 	WhyLate = "late"

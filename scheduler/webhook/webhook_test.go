@@ -127,7 +127,7 @@ func annotationReview(t testing.TB, tc testcases.Annotations) *review {
 		if tc.Labels != nil {
 			meta["labels"] = tc.Labels
 		}
-		data, err := json.Marshal(map[string]any{"apiVersion": "v1", "metadata": meta, "spec": map[string]any{"schedulerName": tc.SchedulerName}})
+		data, err := json.Marshal(map[string]any{"apiVersion": "v1", "metadata": meta, "spec": map[string]any{"schedulerName": tc.SchedulerName, "containers": []any{map[string]any{"name": "main"}}}})
 		require.NoError(t, err)
 		return runtime.RawExtension{Raw: data}
 	}

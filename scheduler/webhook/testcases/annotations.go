@@ -118,6 +118,12 @@ func AllAnnotations() []Annotations {
 		update(Admin, granted, nil).denied().named("all annotations that are removed by an administrator"),
 		update(Scheduler, granted, set("app", "x")).named("the scheduler may remove them"),
 
+		update(Tenant, granted, merge(granted, "gpuslice.io/resize", `{"main":{"memoryMiB":9000,"cores":40}}`)).named("a request to resize a pod"),
+		update(Tenant, merge(granted, "gpuslice.io/resize", `{"main":{"cores":40}}`), granted).named("a request to resize that is taken back"),
+		update(Tenant, granted, merge(granted, "gpuslice.io/resize-status", "{}")).denied().named("a forged answer to a request to resize"),
+		update(Scheduler, merge(granted, "gpuslice.io/resize", `{"main":{"cores":40}}`), merge(granted, "gpuslice.io/resize-status", "{}")).by("status").
+			named("the scheduler's answer to a request to resize"),
+
 		update(Kubelet, granted, granted).by("status").named("the kubelet's status"),
 		update(Tenant, nil, granted).by("status").denied().named("a grant by the status"),
 		update(Kubelet, granted, without(granted, "gpuslice.io/grant")).by("status").denied().named("a grant that is removed by the status"),

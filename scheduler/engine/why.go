@@ -1,0 +1,195 @@
+package engine
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/choose"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+// States of an Explanation.
+const (
+	// ExplainedNone is of a pod that asks for no card, and holds none.
+	ExplainedNone = "no cards"
+	// ExplainedImpossible is of one whose request makes no sense.
+	ExplainedImpossible = "impossible"
+	ExplainedPending    = "pending"
+	// ExplainedReserved is of one that is being bound, or waits for its group.
+	ExplainedReserved = "reserved"
+	ExplainedBound    = "bound"
+	// ExplainedUnserved is of one that runs, asks for cards, and was given none.
+	ExplainedUnserved = "unserved"
+)
+
+// Explanation is why a pod is where it is, or is nowhere. It is for people, and for
+// gpuslice explain.
+type Explanation struct {
+	Pod   string `json:"pod"` // namespace/name
+	UID   string `json:"uid"`
+	State string `json:"state"`
+	// Text is the short answer.
+	Text string `json:"text"`
+	// Problem is what is wrong with its annotations.
+	Problem string `json:"problem,omitempty"`
+	// Nodes are, of a pod that waits, why each node with cards has no room, or that it has.
+	Nodes []NodeVerdict `json:"nodes,omitempty"`
+	// Node is where it holds cards; Containers are what.
+	Node       string           `json:"node,omitempty"`
+	Containers []ContainerCards `json:"containers,omitempty"`
+	// Choice is why these cards, where this process has chosen them.
+	Choice *Choice `json:"choice,omitempty"`
+}
+
+// NodeVerdict is what is said of one node.
+type NodeVerdict struct {
+	Node string `json:"node"`
+	Fits bool   `json:"fits"`
+	// Reason is the one that most of its cards have; Text has all, with numbers.
+	Reason string `json:"reason,omitempty"`
+	Text   string `json:"text"`
+	Score  int64  `json:"score,omitempty"`
+}
+
+// ContainerCards are what a container was given.
+type ContainerCards struct {
+	Container string        `json:"container"`
+	Shares    []grant.Share `json:"shares"`
+}
+
+// Choice is what the node's cards were when some of them were chosen.
+type Choice struct {
+	At         time.Time `json:"at"`
+	NodePolicy string    `json:"nodePolicy"`
+	CardPolicy string    `json:"cardPolicy"`
+	// Cards are all of the node's, as they were before.
+	Cards []CardChoice `json:"cards"`
+}
+
+// CardChoice is a card before the choice.
+type CardChoice struct {
+	UUID   string        `json:"uuid"`
+	Index  int           `json:"index"`
+	Chosen bool          `json:"chosen"`
+	Used   scheduler.Use `json:"used"`
+	Total  scheduler.Use `json:"total"`
+}
+
+// choice is a Choice as it is kept: what it refers to is never changed.
+type choice struct {
+	at         time.Time
+	node, card string
+	cards      *cards
+	used       []scheduler.Use
+}
+
+func (e *Engine) chose(r *request.Request, n *node) *choice {
+	o := &e.options
+	return &choice{
+		at: o.Clock(), cards: n.cards, used: n.used,
+		node: cmp.Or(r.Rules.NodePolicy, o.NodePolicy, choose.Binpack), card: cmp.Or(r.Rules.CardPolicy, o.CardPolicy, choose.Spread),
+	}
+}
+
+func (c *choice) public(h *held) *Choice {
+	if c == nil {
+		return nil
+	}
+	out := &Choice{At: c.at, NodePolicy: c.node, CardPolicy: c.card}
+	for i := range c.cards.total {
+		card := &c.cards.inventory.Cards[i]
+		chosen := false
+		for _, u := range h.uses {
+			chosen = chosen || u.uuid == card.UUID
+		}
+		out.Cards = append(out.Cards, CardChoice{UUID: card.UUID, Index: card.Index, Chosen: chosen, Used: c.used[i], Total: c.cards.total[i]})
+	}
+	return out
+}
+
+// Explain says why the pod is where it is, or why it is on no node, as the cards are now.
+func (e *Engine) Explain(object *scheduler.Pod) Explanation {
+	x := Explanation{Pod: object.Namespace + "/" + object.Name, UID: object.UID}
+	r, err := e.Request(object)
+	e.mu.Lock()
+	e.expire()
+	if p := e.pods[object.UID]; p != nil {
+		x.Problem = p.problem
+		if p.held != nil {
+			e.explainHeld(&x, object, p)
+		}
+	}
+	e.mu.Unlock()
+	switch {
+	case x.State != "":
+	case err != nil:
+		x.State, x.Text = ExplainedImpossible, err.Error()
+	case r == nil:
+		x.State, x.Text = ExplainedNone, "it asks for no card"
+	case object.Node != "":
+		x.State, x.Node = ExplainedUnserved, object.Node
+		x.Text = "it is on node " + object.Node + " and was given no card: another scheduler or spec.nodeName has put it there; delete it, so that it is scheduled again"
+	default:
+		e.explainPending(&x, object, r)
+	}
+	return x
+}
+
+// explainHeld is about a pod that holds cards. The caller holds mu.
+func (e *Engine) explainHeld(x *Explanation, object *scheduler.Pod, p *pod) {
+	x.State, x.Node = ExplainedBound, p.held.placement.Node
+	if !p.bound() {
+		x.State = ExplainedReserved
+	}
+	var parts []string
+	placement := p.held.placement
+	if p.bound() {
+		placement = p.given
+	}
+	for i, shares := range placement.Containers {
+		if len(shares) == 0 || i >= len(object.Containers) {
+			continue
+		}
+		x.Containers = append(x.Containers, ContainerCards{object.Containers[i].Name, shares})
+		for _, s := range shares {
+			parts = append(parts, fmt.Sprintf("%s has %d MiB of %s", object.Containers[i].Name, s.MemoryMiB, s.UUID))
+		}
+	}
+	x.Choice = p.choice.public(p.held)
+	how := "it is on node "
+	if x.State == ExplainedReserved {
+		how = "it is being bound, or waits for its group; reserved for it is node "
+	}
+	x.Text = how + x.Node + ": " + strings.Join(parts, ", ")
+	if placement.Generation > 0 {
+		x.Text += fmt.Sprintf("; resized %d times", placement.Generation)
+	}
+}
+
+func (e *Engine) explainPending(x *Explanation, object *scheduler.Pod, r *request.Request) {
+	x.State = ExplainedPending
+	v := e.Evaluate(e.Snapshot(), object, r)
+	if v.Err() != nil {
+		x.State, x.Text = ExplainedImpossible, v.Err().Error()
+		return
+	}
+	fitting := 0
+	for _, name := range v.Nodes() {
+		verdict := v.Verdict(name)
+		n := NodeVerdict{Node: name, Fits: verdict.Fits, Text: strings.TrimPrefix(verdict.Text(), name+": ")}
+		if verdict.Fits {
+			fitting++
+			n.Score = verdict.Score
+		} else {
+			n.Reason = verdict.Reason().String()
+		}
+		x.Nodes = append(x.Nodes, n)
+	}
+	if x.Text = v.Summary(); x.Text == "" {
+		x.Text = fmt.Sprintf("%d of %d nodes with cards have room: it is tried soon, or waits for something else than cards (its events say for what)", fitting, len(x.Nodes))
+	}
+}
