@@ -33,7 +33,7 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 }
 
 func (p *Plugin) decide(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, error) {
-	asked := podFacts(pod)
+	asked := p.newest(pod)
 	if p.Keys != nil {
 		if err := grant.Authenticate(asked, ctr.GetName(), p.NodeName, p.Keys); err != nil {
 			return nil, err
@@ -54,6 +54,14 @@ func (p *Plugin) decide(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 		return p.withoutGrant(pod, ctr)
 	}
 	return adjust, err
+}
+
+// newest are the facts about a pod, with what was granted to it last.
+func (p *Plugin) newest(pod *api.PodSandbox) grant.Pod {
+	if p.Newest == nil {
+		return podFacts(pod)
+	}
+	return p.Newest(podFacts(pod))
 }
 
 // granted is what a container gets: by its pod's scheduler, by the MIG devices that the

@@ -59,6 +59,9 @@ type Config struct {
 	// Keys verify grants; optional. Without them a grant needs no signature, and one
 	// that it has is not looked at. A container that runs is not judged again.
 	Keys grant.Verifier
+	// Newest is the pod with the annotations of its newest grant, where it was resized since its
+	// sandbox was made, of which alone the runtime tells; optional. It must not block.
+	Newest func(grant.Pod) grant.Pod
 	// Unscheduled says what a container gets that no scheduler spoke of; empty is
 	// UnscheduledDeny.
 	Unscheduled UnscheduledPolicy

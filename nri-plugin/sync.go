@@ -66,7 +66,15 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 // container's processes keep to what they last read, and new ones are denied.
 func (p *Plugin) mend(claim grant.Claim) error {
 	folder := p.Ledger.Folder(claim.ContainerID)
-	if _, err := limiter.ReadLimits(filepath.Join(folder, "limits")); !errors.Is(err, limiter.ErrHalfWritten) {
+	limits, err := limiter.ReadLimits(filepath.Join(folder, "limits"))
+	if err == nil && len(limits.Devices) == len(claim.Shares) {
+		// Who resized it may have been killed between the book and the limits (Ledger.Resize).
+		if err := oci.Resize(folder, claim); err != nil {
+			return fmt.Errorf("bring the limits of container %s to what is booked: %w", claim.ContainerID, err)
+		}
+		return nil
+	}
+	if !errors.Is(err, limiter.ErrHalfWritten) {
 		return nil
 	}
 	if err := p.Populate(folder, claim); err != nil {
@@ -127,7 +135,7 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 // what they are worth may have changed. Its MIG devices are, where the file can't be seen:
 // they are worth what they are.
 func (p *Plugin) held(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*grant.Grant, error) {
-	asked := podFacts(pod)
+	asked := p.newest(pod)
 	g, err := grant.FromPod(ctx, asked, ctr.GetName(), p.NodeName, p.Names)
 	if err == nil && g != nil {
 		return g, nil

@@ -89,6 +89,9 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	published.guard = guard
 	// Also where shares of compute time are not enforced: it finds memory that is not charged.
 	then = append(then, guard.Run, published.run, coreLoop(ledger, inventory, log).Run)
+	if err := o.followPods(published.keeper, &then, log); err != nil {
+		return err
+	}
 	if err := o.startAudit(ledger, inventory, plugin, &then, log); err != nil {
 		return err
 	}
@@ -184,6 +187,9 @@ func (o *options) guardian(ledger *grant.Ledger, registry *oci.Registry, p *publ
 		config.Keys = keys
 		p.ready = append(p.ready, condition{"grant-keys", keys.Ready})
 		*first = append(*first, keys.Run)
+	}
+	if p.keeper, err = o.keep(&config, log); err != nil {
+		return nil, err
 	}
 	plugin, err := nriplugin.New(config)
 	if err != nil {

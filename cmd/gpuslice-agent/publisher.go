@@ -14,6 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/resized"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -33,6 +34,8 @@ type publisher struct {
 	offered func(map[deviceplugin.Resource][]deviceplugin.Card)
 	// ready are what the agent's being ready needs besides, by who follows a file.
 	ready []condition
+	// keeper has the newest grants of pods that were resized; guardian makes it.
+	keeper *resized.Keeper
 	// changed gets a value when there is another offer, one for several.
 	changed chan struct{}
 	log     *slog.Logger

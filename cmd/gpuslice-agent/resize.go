@@ -1,0 +1,65 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+
+	"github.com/gpuslice/gpuslice/deviceplugin/podwatch"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/resized"
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/monitor/audit"
+	"github.com/gpuslice/gpuslice/monitor/audit/podevents"
+	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+// resizeFailed is the reason of the event on a pod whose container has not what was granted.
+const resizeFailed = "GPUSliceNotResized"
+
+// keep keeps the newest grants of pods that were resized, for a plugin that is about to be made.
+func (o *options) keep(config *nriplugin.Config, log *slog.Logger) (*resized.Keeper, error) {
+	keeper, err := resized.Open(resized.Config{
+		StateDir: o.StateDir, NodeName: o.NodeName, Ledger: config.Ledger, Keys: config.Keys, Cards: config.Cards, Log: log,
+		Apply: func(dir string, claim grant.Claim) error {
+			err := oci.Resize(dir, claim)
+			if errors.Is(err, limiter.ErrHalfWritten) {
+				err = config.Populate(dir, claim)
+			}
+			return err
+		},
+	})
+	if err == nil {
+		config.Newest = keeper.Newest
+	}
+	return keeper, err
+}
+
+// followPods has the keeper told of this node's pods, where there is an API server, and of
+// what it can't give them their events tell.
+func (o *options) followPods(keeper *resized.Keeper, then *background, log *slog.Logger) error {
+	*then = append(*then, keeper.Run)
+	client, err := o.apiServer(slog.New(slog.DiscardHandler)) // register has said why there is none
+	if err != nil || client == nil {
+		return err
+	}
+	config, err := client.Load()
+	if err != nil {
+		return err
+	}
+	config.UserAgent = client.UserAgent
+	recorder, err := podevents.New(config, o.NodeName, log)
+	if err != nil {
+		return err
+	}
+	*then = append(*then, recorder.Run)
+	keeper.Failed = func(c grant.Claim, message string) {
+		recorder.Warn(audit.Container{ID: c.ContainerID, Namespace: c.PodNamespace, Pod: c.PodName, PodUID: c.PodUID, Name: c.Container}, resizeFailed, message)
+	}
+	watch, err := podwatch.New(config, o.NodeName, keeper, log)
+	if err != nil {
+		return err
+	}
+	*then = append(*then, watch.Run)
+	return nil
+}

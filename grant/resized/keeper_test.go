@@ -1,0 +1,206 @@
+package resized
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+const card = "GPU-0a000000-1111-2222-3333-444455556666"
+
+var (
+	background = context.Background()
+	cards      = map[string]grant.Card{card: {UUID: card, MemoryMiB: 10_000, CorePercent: 100, Slots: 10}}
+)
+
+func share(mib int64, cores int) grant.Share {
+	return grant.Share{UUID: card, MemoryMiB: mib, CorePercent: cores}
+}
+
+// podOf is a pod of the node "n" whose container "main" has the share.
+func podOf(t *testing.T, uid string, generation int64, key *grant.Key, s grant.Share) grant.Pod {
+	t.Helper()
+	value, err := grant.EncodeGrant(&grant.PodGrant{Node: "n", Generation: generation, Containers: map[string][]grant.Share{"main": {s}}})
+	require.NoError(t, err)
+	pod := grant.Pod{UID: uid, Namespace: "ns", Name: "p-" + uid, Annotations: map[string]string{grant.AnnotationGrant: value, "other": "x"}}
+	if key != nil {
+		pod.Annotations[grant.AnnotationSignature], err = grant.Sign(*key, uid, "n", value)
+		require.NoError(t, err)
+	}
+	return pod
+}
+
+type node struct {
+	*Keeper
+	failed  []string
+	applied map[string]grant.Share
+}
+
+func open(t *testing.T, dir string, keys grant.Verifier) *node {
+	t.Helper()
+	ledger, err := grant.OpenLedger(dir)
+	require.NoError(t, err)
+	t.Cleanup(func() { ledger.Close() })
+	n := &node{applied: map[string]grant.Share{}}
+	n.Keeper, err = Open(Config{
+		StateDir: dir, NodeName: "n", Ledger: ledger, Keys: keys, Log: slog.New(slog.DiscardHandler),
+		Cards:  func() map[string]grant.Card { return cards },
+		Apply:  func(_ string, c grant.Claim) error { n.applied[c.ContainerID] = c.Shares[0]; return nil },
+		Failed: func(c grant.Claim, message string) { n.failed = append(n.failed, c.PodName+": "+message) },
+	})
+	require.NoError(t, err)
+	return n
+}
+
+func (n *node) claim(t *testing.T, id, uid string, s grant.Share) {
+	t.Helper()
+	_, err := n.Ledger.Claim(background, grant.Claim{ContainerID: id, Owner: grant.OwnerNRI, PodUID: uid, PodNamespace: "ns", PodName: "p-" + uid,
+		Container: "main", Shares: []grant.Share{s}, Source: grant.SourceNamed}, cards, nil)
+	require.NoError(t, err)
+}
+
+func (n *node) booked(t *testing.T, id string) grant.Share {
+	t.Helper()
+	snapshot, err := n.Ledger.Snapshot(background)
+	require.NoError(t, err)
+	for _, c := range snapshot.Claims() {
+		if c.ContainerID == id {
+			return c.Shares[0]
+		}
+	}
+	return grant.Share{}
+}
+
+func TestResizedPodGetsItsNewestGrant(t *testing.T) {
+	dir := t.TempDir()
+	n := open(t, dir, nil)
+	first := podOf(t, "u1", 0, nil, share(1000, 10))
+	n.claim(t, "c1", "u1", share(1000, 10))
+	n.Set(first)
+	assert.True(t, n.ApplyAll(background))
+	assert.Equal(t, first, n.Newest(first), "one that was never resized")
+
+	second := podOf(t, "u1", 1, nil, share(3000, 20))
+	n.Set(second)
+	assert.True(t, n.ApplyAll(background))
+	assert.Equal(t, share(3000, 20), n.booked(t, "c1"))
+	assert.Equal(t, share(3000, 20), n.applied["c1"])
+
+	// The container restarts: its sandbox has the first annotations.
+	told := n.Newest(first)
+	assert.Equal(t, second.Annotations, told.Annotations)
+	assert.NotEqual(t, second.Annotations, first.Annotations, "what was asked is not changed")
+	third := podOf(t, "u1", 2, nil, share(500, 5))
+	assert.Equal(t, third, n.Newest(third), "a sandbox that was made later knows better")
+
+	again := open(t, dir, nil)
+	assert.Equal(t, second.Annotations, again.Newest(first).Annotations, "after a restart of the agent")
+	again.Set(first)
+	assert.Equal(t, second.Annotations, again.Newest(first).Annotations, "an older one that is written again is none")
+	again.Set(third)
+	assert.True(t, again.ApplyAll(background))
+	assert.Equal(t, share(500, 5), again.booked(t, "c1"))
+	again.Set(second)
+	assert.True(t, again.ApplyAll(background))
+	assert.Equal(t, share(500, 5), again.booked(t, "c1"))
+
+	again.Gone("u1")
+	assert.Equal(t, first, again.Newest(first))
+	files, err := os.ReadDir(filepath.Join(dir, "resized"))
+	require.NoError(t, err)
+	assert.Empty(t, files)
+}
+
+// A container that was being created while its pod was resized has it a moment later.
+func TestResizeThatComesBetween(t *testing.T) {
+	n := open(t, t.TempDir(), nil)
+	n.Set(podOf(t, "u1", 1, nil, share(3000, 20)))
+	assert.True(t, n.ApplyAll(background))
+	n.claim(t, "c1", "u1", share(1000, 10))
+	assert.True(t, n.ApplyAll(background))
+	assert.Equal(t, share(3000, 20), n.booked(t, "c1"))
+}
+
+// What has no room yet is tried again, and told once.
+func TestResizeThatHasToWait(t *testing.T) {
+	n := open(t, t.TempDir(), nil)
+	n.claim(t, "c1", "u1", share(1000, 10))
+	n.claim(t, "c2", "u2", share(8000, 10))
+	n.Set(podOf(t, "u1", 1, nil, share(5000, 10)))
+	assert.False(t, n.ApplyAll(background))
+	assert.False(t, n.ApplyAll(background))
+	require.Len(t, n.failed, 1)
+	assert.Contains(t, n.failed[0], "p-u1: resize container")
+	n.Set(podOf(t, "u2", 1, nil, share(4000, 10)))
+	n.ApplyAll(background)
+	assert.True(t, n.ApplyAll(background), "the other one has given back")
+	assert.Equal(t, share(5000, 10), n.booked(t, "c1"))
+}
+
+func TestGrantsThatAreNotBelieved(t *testing.T) {
+	ring, err := grant.ParseKeyring([]byte("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n"))
+	require.NoError(t, err)
+	stranger, err := grant.ParseKey("ff23456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef")
+	require.NoError(t, err)
+	key := ring.Current()
+	n := open(t, t.TempDir(), ring)
+	n.claim(t, "c1", "u1", share(1000, 10))
+	unsigned := podOf(t, "u1", 1, nil, share(3000, 20))
+	forged := podOf(t, "u1", 1, &stranger, share(3000, 20))
+	others := podOf(t, "u2", 1, &key, share(3000, 20))
+	others.UID = "u1"
+	malformed := podOf(t, "u1", 1, &key, share(3000, 20))
+	malformed.Annotations[grant.AnnotationGrant] += "x"
+	for _, pod := range []grant.Pod{unsigned, forged, others, malformed} {
+		n.Set(pod)
+		assert.True(t, n.ApplyAll(background))
+		assert.Equal(t, share(1000, 10), n.booked(t, "c1"))
+	}
+	n.Set(podOf(t, "u1", 1, &key, share(3000, 20)))
+	assert.True(t, n.ApplyAll(background))
+	assert.Equal(t, share(3000, 20), n.booked(t, "c1"))
+
+	hostile := podOf(t, "../x", 1, &key, share(3000, 20))
+	n.Set(hostile)
+	assert.Equal(t, hostile, n.Newest(hostile))
+}
+
+func TestPodsThatWentMeanwhile(t *testing.T) {
+	dir := t.TempDir()
+	n := open(t, dir, nil)
+	for _, uid := range []string{"u1", "u2"} {
+		n.Set(podOf(t, uid, 1, nil, share(3000, 20)))
+	}
+	again := open(t, dir, nil)
+	again.Listed(map[string]bool{"u2": true})
+	first := podOf(t, "u1", 0, nil, share(1000, 10))
+	assert.Equal(t, first, again.Newest(first))
+	files, err := os.ReadDir(filepath.Join(dir, "resized"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	assert.Equal(t, "u2.json", files[0].Name())
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "resized", "u2.json"), []byte("{"), 0o600))
+	damaged := open(t, dir, nil)
+	second := podOf(t, "u2", 0, nil, share(1000, 10))
+	assert.Equal(t, second, damaged.Newest(second))
+	damaged.Set(podOf(t, "u2", 1, nil, share(3000, 20)))
+	assert.NotEqual(t, second, damaged.Newest(second), "the API server says it again")
+}
+
+func TestLimitsThatCanNotBeWritten(t *testing.T) {
+	n := open(t, t.TempDir(), nil)
+	n.claim(t, "c1", "u1", share(1000, 10))
+	n.Config.Apply = func(string, grant.Claim) error { return errors.New("no space") }
+	n.Set(podOf(t, "u1", 1, nil, share(3000, 20)))
+	assert.False(t, n.ApplyAll(background))
+	assert.Equal(t, share(1000, 10), n.booked(t, "c1"))
+}
