@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,9 +33,10 @@ unless it says so; 2 the call is wrong.`
 
 // resizeOptions are what a container is to have.
 type resizeOptions struct {
-	memory string
-	cores  int
-	card   string
+	memory  string
+	cores   int
+	card    string
+	timeout time.Duration
 	// set says which were given.
 	setMemory, setCores bool
 	size                wish.Size
@@ -56,11 +58,16 @@ func resizeCommand() *cobra.Command {
 			if err := o.check(); err != nil {
 				return err
 			}
+			if strings.Contains(args[0], "/") || isPlugin() {
+				return resizePod(c, args[0], o)
+			}
 			return resizeOnNode(c, args[0], o)
 		},
 	}
 	c.Flags().StringVar(&o.memory, "memory", "", "device memory of each of its cards, a `size` such as 8GiB, 8000MiB or 25%")
 	c.Flags().IntVar(&o.cores, "cores", 0, "compute time of each of its cards, in `percent`; 0: not limited")
+	c.Flags().DurationVar(&o.timeout, "timeout", answerPatience, "`time` to wait for the scheduler and the node, of a pod")
+	clusterFlags(c)
 	c.Flags().StringVar(&o.card, "card", "", "change its share of this `card` alone, an index or a UUID")
 	return c
 }

@@ -46,16 +46,17 @@ Exit status: 0 it is shown (what could not be read is among the problems);
 		},
 	}
 	out = outputFlag(c, formTable, formWide, formJSON, formYAML)
+	wideFlag(c)
 	return c
 }
 
 // readNode reads the node whose state folder was named.
 func readNode(c *cobra.Command) (view.Node, error) {
-	stateDir, err := c.Flags().GetString("state-dir")
+	read, err := nodeReader(c)
 	if err != nil {
 		return view.Node{}, err
 	}
-	n, err := view.Read(c.Context(), stateDir)
+	n, err := read(c.Context())
 	return n, work(err)
 }
 
@@ -185,10 +186,14 @@ func name(c view.Container) string {
 
 // label is a card's index, with the profile of a MIG device.
 func label(c view.Card) string {
-	if c.MIGProfile == "" {
-		return fmt.Sprint(c.Index)
+	text := fmt.Sprint(c.Index)
+	if c.MIGProfile != "" {
+		text += "/" + c.MIGProfile
 	}
-	return fmt.Sprintf("%d/%s", c.Index, c.MIGProfile)
+	if c.Node != "" {
+		text = c.Node + ":" + text
+	}
+	return text
 }
 
 // cardLabels are the labels of a node's cards, by UUID.

@@ -59,11 +59,10 @@ read; 2 the call is wrong.`,
 			if o.interval < shortestInterval {
 				return fmt.Errorf("--interval: want %v or longer, not %v", shortestInterval, o.interval)
 			}
-			stateDir, err := c.Flags().GetString("state-dir")
+			read, err := nodeReader(c)
 			if err != nil {
 				return err
 			}
-			read := func(ctx context.Context) (view.Node, error) { return view.Read(ctx, stateDir) }
 			if o.once || out.forPrograms() || !term.CanDraw(c.OutOrStdout(), os.Getenv) {
 				return topOnce(c, out, o, read)
 			}
@@ -79,6 +78,7 @@ read; 2 the call is wrong.`,
 	f.StringVar(&o.filter, "filter", "", "show only rows with this `text` in the names of pod or container, the container's id, its state or the card's UUID")
 	_ = c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(sortKeys, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 	out = outputFlag(c, formTable, formWide, formJSON, formYAML)
+	wideFlag(c)
 	return c
 }
 

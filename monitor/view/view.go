@@ -42,6 +42,8 @@ type Node struct {
 
 // Card is one card, or one MIG device: what it has and what of it is granted.
 type Card struct {
+	// Node is the card's, where several nodes are shown as one (Add).
+	Node  string `json:"node,omitempty"`
 	UUID  string `json:"uuid"`
 	Index int    `json:"index"` // the card's, also of its MIG devices
 	Model string `json:"model"`
@@ -67,6 +69,8 @@ type Card struct {
 
 // Container is one entry of the ledger.
 type Container struct {
+	// Node is the container's, where several nodes are shown as one (Add).
+	Node        string    `json:"node,omitempty"`
 	ContainerID string    `json:"containerID"`
 	Pod         string    `json:"pod,omitempty"` // namespace/name
 	PodUID      string    `json:"podUID,omitempty"`

@@ -1,0 +1,206 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/wire"
+)
+
+// Card is the UUID of a node's card: by its index, its UUID, or the beginning of that.
+func (c *Cluster) Card(ctx context.Context, node, name string) (uuid string, err error) {
+	n, err := c.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("node %s: %w", node, err)
+	}
+	inventory, _, err := wire.ReadNode(kube.Node(n))
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, card := range inventory.Cards {
+		switch {
+		case fmt.Sprint(card.Index) == name || card.UUID == name:
+			return card.UUID, nil
+		case strings.HasPrefix(card.UUID, name) && len(name) > len("GPU-"):
+			found = append(found, card.UUID)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", fmt.Errorf("node %s tells of no card %q: gpuslice status --cluster lists them", node, name)
+	case 1:
+		return found[0], nil
+	}
+	return "", fmt.Errorf("card %q of node %s is %d cards (%s): write more of the UUID", name, node, len(found), strings.Join(found, ", "))
+}
+
+// Cordon adds a card to the node's cordoned ones (hami.io/device-cordon), or takes it out. It says
+// whether anything has changed.
+func (c *Cluster) Cordon(ctx context.Context, node, uuid string, on bool) (changed bool, err error) {
+	nodes := c.client.CoreV1().Nodes()
+	for tries := 0; ; tries++ {
+		n, err := nodes.Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return false, fmt.Errorf("node %s: %w", node, err)
+		}
+		before := n.Annotations[wire.AnnotationCordon]
+		list := slices.DeleteFunc(strings.Split(before, ","), func(s string) bool { return strings.TrimSpace(s) == "" })
+		has := slices.ContainsFunc(list, func(s string) bool { return strings.TrimSpace(s) == uuid })
+		if has == on {
+			return false, nil
+		}
+		if on {
+			list = append(list, uuid)
+		} else {
+			list = slices.DeleteFunc(list, func(s string) bool { return strings.TrimSpace(s) == uuid })
+		}
+		var value any // null removes it
+		if len(list) > 0 {
+			value = strings.Join(list, ",")
+		}
+		// Of this version of the node: another's cordon is not to be lost.
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": n.ResourceVersion, "annotations": map[string]any{wire.AnnotationCordon: value}}})
+		if err != nil {
+			return false, err
+		}
+		_, err = nodes.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "gpuslice"})
+		if err == nil {
+			return true, nil
+		}
+		if !apierrors.IsConflict(err) || tries == mostTries {
+			return false, fmt.Errorf("node %s: %w", node, err)
+		}
+	}
+}
+
+// mostTries is how often a node that changes all the time is tried again.
+const mostTries = 10
+
+// Holder is a pod that has a share of a card.
+type Holder struct {
+	Namespace, Name, UID string
+	// MemoryMiB and Cores are what it has of the card.
+	MemoryMiB int64
+	Cores     int
+}
+
+func (h Holder) String() string { return h.Namespace + "/" + h.Name }
+
+// Holders are the pods on the node that have a share of the card, by their annotations.
+func (c *Cluster) Holders(ctx context.Context, node, uuid string) (holders []Holder, err error) {
+	pods, err := c.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+	}
+	for i := range pods.Items {
+		pod := kube.Pod(&pods.Items[i])
+		placement, decodeErr := wire.DecodePod(pod, nil)
+		if decodeErr != nil {
+			err = errors.Join(err, decodeErr)
+		}
+		if placement == nil {
+			continue
+		}
+		if use, has := scheduler.Uses(pod.Containers, placement.Containers)[uuid]; has {
+			holders = append(holders, Holder{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, MemoryMiB: use.MemoryMiB, Cores: use.Cores})
+		}
+	}
+	slices.SortFunc(holders, func(a, b Holder) int { return strings.Compare(a.String(), b.String()) })
+	return holders, err
+}
+
+// Evictions say how pods are evicted.
+type Evictions struct {
+	// GracePeriod is the pods' own where it is negative.
+	GracePeriod time.Duration
+	// Say is told of what happens.
+	Say func(format string, args ...any)
+}
+
+// evictPause is how long a budget that allows no eviction is given.
+const evictPause = 5 * time.Second
+
+// Evict evicts the pods by the API server's eviction, which keeps PodDisruptionBudgets, and waits until
+// they are gone, or ctx ends.
+func (c *Cluster) Evict(ctx context.Context, holders []Holder, how Evictions) error {
+	var errs []error
+	for _, h := range holders {
+		errs = append(errs, c.evict(ctx, h, how))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, h := range holders {
+		if err := c.gone(ctx, h); err != nil {
+			return err
+		}
+		how.Say("pod %s is gone", h)
+	}
+	return nil
+}
+
+func (c *Cluster) evict(ctx context.Context, h Holder, how Evictions) error {
+	uid := types.UID(h.UID)
+	eviction := &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: h.Namespace, Name: h.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}},
+	}
+	if how.GracePeriod >= 0 {
+		seconds := int64(how.GracePeriod.Seconds())
+		eviction.DeleteOptions.GracePeriodSeconds = &seconds
+	}
+	said := false
+	for {
+		err := c.client.PolicyV1().Evictions(h.Namespace).Evict(ctx, eviction)
+		switch {
+		case err == nil:
+			how.Say("pod %s is evicted", h)
+			return nil
+		case apierrors.IsNotFound(err) || apierrors.IsConflict(err): // another pod of its name
+			return nil
+		case !apierrors.IsTooManyRequests(err):
+			return fmt.Errorf("evict pod %s: %w", h, err)
+		}
+		if !said {
+			how.Say("pod %s can't be evicted yet: %v", h, err)
+			said = true
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("evict pod %s: %w", h, err)
+		case <-time.After(evictPause):
+		}
+	}
+}
+
+// gone waits until the pod is gone, or has ended.
+func (c *Cluster) gone(ctx context.Context, h Holder) error {
+	for {
+		pod, err := c.client.CoreV1().Pods(h.Namespace).Get(ctx, h.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err), err == nil && string(pod.UID) != h.UID,
+			err == nil && (pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed):
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("pod %s is evicted and still there", h)
+		case <-time.After(lookEvery):
+		}
+	}
+}

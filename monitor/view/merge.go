@@ -1,0 +1,17 @@
+package view
+
+// Add adds another node's cards, containers and problems, each with the node's name: for
+// whoever shows several nodes as one.
+func (n *Node) Add(name string, other Node) {
+	for _, c := range other.Cards {
+		c.Node = name
+		n.Cards = append(n.Cards, c)
+	}
+	for _, c := range other.Containers {
+		c.Node = name
+		n.Containers = append(n.Containers, c)
+	}
+	for _, p := range other.Problems {
+		n.Problems = append(n.Problems, "node "+name+": "+p)
+	}
+}
