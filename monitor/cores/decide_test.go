@@ -118,6 +118,7 @@ func TestPriorityConservesWork(t *testing.T) {
 			past, states = Decide(past, []Tenant{high, low}, 0)
 			require.False(t, states["high"].Blocked)
 		}
+		t.Logf("%s: it wants %.0f %%, and has %.1f %%; the card is used to %.1f %%", name, test.demand, of[0], of[0]+of[1])
 		assert.GreaterOrEqual(t, of[0], test.highAtLeast, "%s: it has %.1f %%, the other %.1f %%", name, of[0], of[1])
 		assert.GreaterOrEqual(t, of[0]+of[1], test.leastOfTheCard, "%s: it has %.1f %%, the other %.1f %%", name, of[0], of[1])
 	}

@@ -86,3 +86,26 @@ func TestPriorityIsNotTheTenants(t *testing.T) {
 	}
 	requireNothingLeft(t, n)
 }
+
+// What a container of high priority leaves of a card is the others' while it is at work: up
+// to their share, and none of it is taken from it.
+func TestPriorityLeavesTheRest(t *testing.T) {
+	ctx := context.Background()
+	n := newNode(t, harness.NodeOptions{AgentArgs: []string{"--high-priority-namespaces=vip"}})
+	uuid := card(t, n, 0)
+	spin := []string{workload("spin"), "--seconds=1000", "--kernels-us=2000", "--mode=async"}
+	first := run(t, n, harness.Pod{Name: "first", Namespace: "vip", Annotations: hami(uuid, 4000, 30)})
+	start(t, first, harness.Container{Name: "main", Command: spin})
+	second := run(t, n, harness.Pod{Name: "second", Annotations: hami(uuid, 4000, 40)})
+	id := start(t, second, harness.Container{Name: "main", Command: spin})
+	limits := filepath.Join(n.StateDir(), "containers", id, "limits")
+	require.NoError(t, harness.Until(ctx, 90*time.Second, func(context.Context) error {
+		states, err := limiter.ReadCores(limits)
+		if err == nil && !(states[0].Blocked && states[0].ElasticPercent >= 40) {
+			err = fmt.Errorf("it has %+v", states[0])
+		}
+		return err
+	}))
+	require.NoError(t, first.Remove(ctx))
+	require.NoError(t, second.Remove(ctx))
+}
