@@ -28,6 +28,7 @@ var plain = []struct {
 	{file: "scheduler/extender.yaml", head: "gpuslice-scheduler extender; extender-config.yaml is for the kube-scheduler.", templates: []string{"scheduler/rbac.yaml", "scheduler/extender.yaml", "scheduler/config.yaml"}, values: []string{`scheduler.mode="extender"`}},
 	{file: "admission/webhook.yaml", head: "The webhook.", templates: []string{"webhook/webhook.yaml", "scheduler/config.yaml"}, without: `(?m)^kind: ConfigMap\nmetadata:\n  name: gpuslice-scheduler$`},
 	{file: "admission/configurations.yaml", head: "What the API server asks the webhook.", templates: []string{"admission/configurations.yaml"}},
+	{file: "admission/agents.yaml", head: "What the API server keeps agents to.", templates: []string{"admission/agents.yaml"}},
 	{file: "admission/policy.yaml", head: "What the API server enforces by itself.", templates: []string{"admission/policy.yaml"}},
 }
 
