@@ -18,8 +18,11 @@ import (
 
 const cliPage = "../../docs/CLI.md"
 
-// screenBlock is a screen in the page: its name, and what is in it.
-var screenBlock = regexp.MustCompile("(?s)<!-- screen: ([a-z-]+) -->\n```\n(.*?)```\n")
+// screenBlock is a screen in the page: its name, its command if it has one, what it prints.
+var screenBlock = regexp.MustCompile("(?s)<!-- screen: ([a-z-]+) -->\n(```sh\n[^\n]*\n```\n\n)?```\n(.*?)```\n")
+
+// screen is a command and what it prints.
+type screen struct{ command, prints string }
 
 // The screens of docs/CLI.md are what the program prints.
 func TestScreens(t *testing.T) {
@@ -32,7 +35,11 @@ func TestScreens(t *testing.T) {
 		screen, known := screens[name]
 		require.True(t, known, "%s has a screen %q that the test doesn't make", cliPage, name)
 		shown[name] = true
-		return "<!-- screen: " + name + " -->\n```\n" + strings.TrimRight(screen, "\n") + "\n```\n"
+		text := "<!-- screen: " + name + " -->\n"
+		if screen.command != "" {
+			text += "```sh\n" + screen.command + "\n```\n\n"
+		}
+		return text + "```\n" + strings.TrimRight(screen.prints, "\n") + "\n```\n"
 	})
 	assert.Len(t, shown, len(screens), "each screen is in %s", cliPage)
 	if *update {
@@ -43,7 +50,7 @@ func TestScreens(t *testing.T) {
 }
 
 // screens are those of the page, by name.
-func screens(t *testing.T) map[string]string {
+func screens(t *testing.T) map[string]screen {
 	s := screenNode(t)
 	before := readingOf(t, s, nodetest.Time)
 	s.Compute("3f2a9c51d0e4", 0, 10*time.Second+282*time.Millisecond, time.Second+400*time.Millisecond, 1500)
@@ -55,9 +62,8 @@ func screens(t *testing.T) map[string]string {
 	m.press("h", 5)
 	help := strings.Join(m.page(term.Style{}, 110, 12), "\n")
 
-	prints := func(s *nodetest.StateDir, args ...string) string {
-		out := shows(t, append(args, "--state-dir", s.Dir)...)
-		return "$ gpuslice " + strings.Join(args, " ") + "\n" + without(s, out)
+	prints := func(s *nodetest.StateDir, args ...string) screen {
+		return screen{"gpuslice " + strings.Join(args, " "), without(s, shows(t, append(args, "--state-dir", s.Dir)...))}
 	}
 	var matrix strings.Builder // with the processors of a machine that isn't this one
 	sysfs := fstest.MapFS{"devices/system/node/node0/cpulist": {Data: []byte("0-27")}, "devices/system/node/node1/cpulist": {Data: []byte("28-55")}}
@@ -65,17 +71,17 @@ func screens(t *testing.T) map[string]string {
 	root, doctorArgs := sickRoot(t)
 	_, fixed, _ := gpuslice(append(doctorArgs, "--fix")...)
 	fixed, _, _ = strings.Cut(strings.ReplaceAll(fixed, root, ""), "\nfail ")
-	return map[string]string{
+	return map[string]screen{
 		"status":             prints(s, "status"),
-		"top":                "$ gpuslice top\n" + live,
-		"top-help":           help,
+		"top":                {"gpuslice top", live},
+		"top-help":           {"", help},
 		"top-once":           prints(s, "top", "--once", "--interval=100ms", "--sort=pod"),
 		"topology":           prints(pcieNode(t), "topology"),
 		"topology-nvlink":    prints(nodetest.NewStateDirOf(t, nodeOf(t, 8, "topo-8-nvswitch.txt")), "topology"),
-		"topology-matrix":    "$ gpuslice topology --matrix\n" + matrix.String(),
+		"topology-matrix":    {"gpuslice topology --matrix", matrix.String()},
 		"describe-gpu":       prints(s, "describe", "gpu", "0"),
 		"describe-container": prints(s, "describe", "container", "default/train"),
-		"doctor-fix":         "$ gpuslice doctor --fix\n" + fixed + "\n…",
+		"doctor-fix":         {"gpuslice doctor --fix", fixed + "\n…"},
 	}
 }
 

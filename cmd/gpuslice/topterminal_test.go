@@ -45,7 +45,7 @@ func (x *terminal) showsOrder(want string) {
 func TestTopInATerminal(t *testing.T) {
 	s := terminalNode(t)
 	x := newTerminal(t, 110, 20, topScript(s.Dir, "main", "top --interval 100ms --state-dir "+s.Dir))
-	screen := x.shows("gpuslice top  node-1", "29.3G/39.1G", "1000M/4000M", "q quit")
+	screen := x.shows("top of node-1", "29.3G/39.1G", "1000M/4000M", "q quit")
 	assert.NotContains(t, screen, "first line")
 	assert.Equal(t, screenState, x.state())
 	assert.Contains(t, x.tmux("capture-pane", "-p", "-e"), "\x1b[32m", "in colours")
@@ -88,13 +88,13 @@ func TestTopInATerminal(t *testing.T) {
 	x.shows("PROC", "q quit")
 
 	x.press("h")
-	x.shows("gpuslice top: the keys")
+	x.shows("The keys of gpuslice top")
 	x.press("x")
 	x.showsOrder("infer train")
 	x.press("q")
 	screen = x.shows("ended with 0, settings kept")
 	assert.Contains(t, screen, "first line", "the shell's page is back")
-	assert.NotContains(t, screen, "gpuslice top")
+	assert.NotContains(t, screen, "top of node-1")
 	assert.Equal(t, shellState, x.state())
 }
 
@@ -125,7 +125,7 @@ func TestTopRestoresTheTerminal(t *testing.T) {
 			script = strings.Replace(script, exe+" ", "bash -c 'echo $$ >pid; exec \"$@\"' bash "+exe+" ", 1)
 			x := newTerminal(t, 90, 20, script)
 			if exit.mode == "main" {
-				x.shows("gpuslice top", "29.3G/39.1G")
+				x.shows("top of node-1", "29.3G/39.1G")
 				assert.Equal(t, screenState, x.state())
 			}
 			pid, err := os.ReadFile(filepath.Join(filepath.Dir(s.Dir), "pid"))
@@ -159,12 +159,12 @@ func TestTopSuspends(t *testing.T) {
 	script := strings.Replace(topScript(s.Dir, "main", "top --interval 100ms --state-dir "+s.Dir), "status=$?",
 		"status=$?\nif [ \"$(stty -g)\" = \"$before\" ]; then echo suspended; fi\nread -r line\nfg >/dev/null\nstatus=$?", 1)
 	x := newTerminal(t, 90, 20, "set -m\n"+script)
-	x.shows("gpuslice top", "29.3G/39.1G")
+	x.shows("top of node-1", "29.3G/39.1G")
 	x.press("C-z")
 	x.shows("first line", "suspended")
 	assert.Equal(t, shellState, x.state())
 	x.press("Enter")
-	x.shows("gpuslice top", "29.3G/39.1G")
+	x.shows("top of node-1", "29.3G/39.1G")
 	assert.Equal(t, screenState, x.state())
 	s.Use("c-infer", 0, 1234<<20)
 	x.shows("1234M/4000M")

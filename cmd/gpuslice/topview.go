@@ -54,7 +54,7 @@ func (m *topModel) bodyRows(rows int) int {
 
 func (m *topModel) title(s term.Style) string {
 	count := len(m.shown.Containers)
-	text := fmt.Sprintf("gpuslice top  %s  %s  every %s  %d of %d shares  by %s", orDash(m.shown.Node),
+	text := fmt.Sprintf("top of %s  %s  every %s  %d of %d shares  by %s", orDash(m.shown.Node),
 		m.shown.TakenAt.Format("15:04:05 MST"), m.every, len(m.rows()), count, m.by)
 	if m.reverse {
 		text += " (reverse)"
@@ -86,7 +86,7 @@ func (m *topModel) footer(s term.Style, rows int) string {
 }
 
 // topHelp are the keys.
-const topHelp = `gpuslice top: the keys
+const topHelp = `The keys of gpuslice top
 
   q, Ctrl-C       quit
   s               sort by the next key: memory, cores, waited, pod, gpu
