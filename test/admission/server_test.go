@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +29,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -61,7 +65,7 @@ func TestAPIServer(t *testing.T) {
 	}
 	forged := testcases.Annotations{As: testcases.Admin, Resource: "pods", Operation: "CREATE", After: map[string]string{"gpuslice.io/grant": "x"}, Denied: true}
 
-	for _, object := range load(t, "policy.yaml") {
+	for _, object := range append(load(t, "policy.yaml"), load(t, "agents.yaml")...) {
 		switch o := object.(type) {
 		case *admissionregistrationv1.ValidatingAdmissionPolicy:
 			_, err = api.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(ctx, o, metav1.CreateOptions{})
@@ -72,7 +76,9 @@ func TestAPIServer(t *testing.T) {
 	}
 	eventually(t, "the policy is in force", func() error { return forged.Try(ctx, admin, "team-a") })
 	annotations("policy")
-	noWarnings(t, api)
+	noWarnings(t, api, "gpuslice-annotations")
+	t.Run("agents", func(t *testing.T) { agentsNodes(t, admin, api) })
+	noWarnings(t, api, "gpuslice-agents")
 
 	listener := listen(t)
 	for _, object := range load(t, "configurations.yaml") {
@@ -90,7 +96,9 @@ func TestAPIServer(t *testing.T) {
 		}
 		require.NoError(t, err)
 	}
-	secret, err := json.Marshal(load(t, "webhook.yaml")[1])
+	objects := load(t, "webhook.yaml")
+	i := slices.IndexFunc(objects, func(o runtime.Object) bool { _, is := o.(*corev1.Secret); return is })
+	secret, err := json.Marshal(objects[i])
 	require.NoError(t, err)
 	var empty corev1.Secret
 	require.NoError(t, json.Unmarshal(secret, &empty))
@@ -121,10 +129,37 @@ func TestAPIServer(t *testing.T) {
 	annotations("webhooks")
 }
 
+// agentsNodes: what a pod's token says of its node is what the policy goes by; TestAgentsWriteOfTheirCardsAlone has the rest.
+func agentsNodes(t *testing.T, admin *rest.Config, api kubernetes.Interface) {
+	ctx := context.Background()
+	for _, name := range []string{"node-1", "node-2"} {
+		_, err := api.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	config := rest.CopyConfig(admin)
+	config.Impersonate = rest.ImpersonationConfig{UserName: agent, Groups: []string{"system:masters"}, // every right, but for the policy
+		Extra: map[string][]string{"authentication.kubernetes.io/node-name": {"node-1"}}}
+	as, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	patch := func(node, body string) error {
+		_, err := as.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(body), metav1.PatchOptions{})
+		return err
+	}
+	const cards = `{"metadata":{"annotations":{"gpuslice.io/node-cards":"x"}}}`
+	eventually(t, "the agents' policy is in force", func() error {
+		if patch("node-1", `{"spec":{"unschedulable":true}}`) == nil {
+			return errors.New("an agent may cordon a node")
+		}
+		return nil
+	})
+	require.NoError(t, patch("node-1", cards))
+	require.ErrorContains(t, patch("node-2", cards), "writes to that Node alone")
+}
+
 // noWarnings: the API server finds nothing to say of the policy's types.
-func noWarnings(t *testing.T, api kubernetes.Interface) {
+func noWarnings(t *testing.T, api kubernetes.Interface, name string) {
 	t.Helper()
-	policy, err := api.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(context.Background(), "gpuslice-annotations", metav1.GetOptions{})
+	policy, err := api.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(context.Background(), name, metav1.GetOptions{})
 	require.NoError(t, err)
 	if policy.Status.TypeChecking != nil {
 		require.Empty(t, policy.Status.TypeChecking.ExpressionWarnings)
