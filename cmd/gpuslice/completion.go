@@ -62,6 +62,20 @@ func stateDirOf(c *cobra.Command) (string, error) {
 
 // completeContainers are the containers that a word may be the beginning of.
 func completeContainers(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return containersLike(c, args, word, fullName)
+}
+
+// completeResizable are the same as resize names them.
+func completeResizable(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return containersLike(c, args, word, func(c view.Container) string {
+		if c.Pod == "" {
+			return c.ContainerID
+		}
+		return c.Pod + ":" + c.Name
+	})
+}
+
+func containersLike(c *cobra.Command, args []string, word string, name func(view.Container) string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	stateDir, err := stateDirOf(c)
 	if err != nil || len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -72,7 +86,7 @@ func completeContainers(c *cobra.Command, args []string, word string) ([]cobra.C
 	}
 	var found []cobra.Completion
 	for _, c := range n.Containers {
-		names := []string{fullName(c)}
+		names := []string{name(c)}
 		if c.ContainerID != names[0] && (word != "" || c.Pod == "") {
 			names = append(names, c.ContainerID)
 		}

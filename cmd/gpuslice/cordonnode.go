@@ -28,7 +28,7 @@ func cordonCommand() *cobra.Command {
 		Long:              cordonManual,
 		Example:           "  gpuslice cordon 0\n  kubectl gpuslice cordon node-1 GPU-5a3c",
 		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: completeCards,
 		RunE:              func(c *cobra.Command, args []string) error { return cordon(c, args, true) },
 	}
 	clusterFlags(c)
@@ -52,7 +52,7 @@ func uncordonCommand() *cobra.Command {
 		Short:             "Let new containers have a card again",
 		Long:              "Takes back what gpuslice cordon has done, where it was done: on this node with one argument, in the cluster with two.",
 		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: completeCards,
 		RunE:              func(c *cobra.Command, args []string) error { return cordon(c, args, false) },
 	}
 	clusterFlags(c)

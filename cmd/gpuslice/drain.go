@@ -33,7 +33,7 @@ Exit status: 0 nothing has a share of the card any more (with --dry-run: what wo
 be done is said); 1 something still has, or it failed; 2 the call is wrong.`,
 		Example:           "  kubectl gpuslice drain node-1 0 --dry-run\n  kubectl gpuslice drain node-1 GPU-5a3c --grace-period 1m",
 		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: completeCards,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				return drainHere(c, args[0], o)

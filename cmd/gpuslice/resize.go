@@ -52,7 +52,7 @@ func resizeCommand() *cobra.Command {
   gpuslice resize team-a/train:main --memory 12GiB --cores 50
   kubectl gpuslice resize train --memory 12GiB -n team-a`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: completeResizable,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.setMemory, o.setCores = c.Flags().Changed("memory"), c.Flags().Changed("cores")
 			if err := o.check(); err != nil {

@@ -2,12 +2,14 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
+	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
@@ -80,6 +82,12 @@ func cardTable(p page, n view.Node) error {
 	if p.Wide {
 		columns = append(columns, term.Column{Head: "MEMORY LEFT"}, term.Column{Head: "CORES LEFT"}, term.Column{Head: "MEMORY"})
 	}
+	asked := p.Wide && slices.ContainsFunc(n.Cards, func(c view.Card) bool { return c.Telemetry != nil })
+	if asked {
+		for _, head := range []string{"NVML USED", "BUSY", "TEMPERATURE", "POWER"} {
+			columns = append(columns, term.Column{Head: head})
+		}
+	}
 	t := p.table(columns...)
 	for _, c := range n.Cards {
 		row := []any{
@@ -90,6 +98,9 @@ func cardTable(p page, n view.Node) error {
 		if p.Wide {
 			row = append(row, fmt.Sprintf("%d MiB", max(c.GrantableMiB-c.GrantedMemoryMiB, 0)),
 				fmt.Sprintf("%d %%", max(c.GrantableCores-c.GrantedCores, 0)), fmt.Sprintf("%d MiB", c.MemoryMiB))
+		}
+		if asked {
+			row = append(row, telemetry(c.Telemetry)...)
 		}
 		t.Row(row...)
 	}
@@ -136,6 +147,29 @@ func containerTable(p page, n view.Node) error {
 		t.Row("(none)")
 	}
 	return t.Write(p)
+}
+
+// telemetry are the columns of what NVML says of a card, where an agent was asked.
+func telemetry(t *gpu.Telemetry) []any {
+	if t == nil {
+		t = &gpu.Telemetry{}
+	}
+	memory, power := "-", "-"
+	if t.MemoryUsedBytes != nil {
+		memory = fmt.Sprintf("%d MiB", mebibytes(*t.MemoryUsedBytes))
+	}
+	if t.PowerMilliwatts != nil {
+		power = fmt.Sprintf("%.0f W", float64(*t.PowerMilliwatts)/1000)
+	}
+	return []any{memory, known(t.UtilizationPercent, "%"), known(t.TemperatureCelsius, "°C"), power}
+}
+
+// known is a number with its unit, or a dash.
+func known(n *int, unit string) string {
+	if n == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%d %s", *n, unit)
 }
 
 // modelCell is a card's model, and whether it is well and to be had.

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
+	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
@@ -72,6 +73,30 @@ func TestTopOf(t *testing.T) {
 			assert.Nil(t, r.CoresUsedPercent, "a counter that went back")
 		}
 	}
+}
+
+// Where an agent was asked there is NVML's word, too.
+func TestTopOfAnAgentsView(t *testing.T) {
+	percent, busy := 12.5, 80
+	n := view.Node{
+		Cards: []view.Card{{UUID: "a", Healthy: true, Telemetry: &gpu.Telemetry{UtilizationPercent: &busy}}, {UUID: "b", Healthy: true}},
+		Containers: []view.Container{{ContainerID: "c", Shares: []view.Share{
+			{UUID: "a", CoreUsedPercent: &percent}, {UUID: "b", CoreUsedPercent: &percent, CorePercent: 50},
+		}}},
+	}
+	shown := topOf(reading{}, reading{at: nodetest.Time, node: n})
+	assert.InDelta(t, 80, *shown.Cards[0].CoresUsedPercent, 0)
+	assert.InDelta(t, 12.5, *shown.Cards[1].CoresUsedPercent, 0)
+	assert.InDelta(t, 12.5, *shown.Containers[0].CoresUsedPercent, 0)
+	again := topOf(reading{at: nodetest.Time, node: n}, reading{at: nodetest.Time.Add(time.Second), node: n})
+	assert.Zero(t, *again.Containers[1].CoresUsedPercent, "what is counted goes first")
+
+	memory, power, temperature := uint64(5<<20), uint32(350_500), 61
+	n.Cards[0].Telemetry = &gpu.Telemetry{MemoryUsedBytes: &memory, UtilizationPercent: &busy, TemperatureCelsius: &temperature, PowerMilliwatts: &power}
+	var out strings.Builder
+	require.NoError(t, statusTables(page{Writer: &out, Wide: true}, n))
+	assert.Contains(t, out.String(), "5 MiB      80 %  61 °C        350 W\n")
+	assert.Contains(t, out.String(), "-          -     -            -\n")
 }
 
 // Whatever tenants write into their counters, a part of time is one.

@@ -29,7 +29,8 @@ type topShown struct {
 // topCard is a card, and what its containers had of its compute time.
 type topCard struct {
 	view.Card
-	// CoresUsedPercent is nil while nobody can say.
+	// CoresUsedPercent is what NVML says, or else the sum of what its containers were
+	// charged; nil while nobody can say.
 	CoresUsedPercent *float64 `json:"coresUsedPercent,omitempty"`
 }
 
@@ -45,9 +46,10 @@ type topRow struct {
 	UsedBytes   uint64 `json:"usedBytes"`
 	MemoryMiB   int64  `json:"memoryMiB"`
 	Cores       int    `json:"cores"` // 0: no limit
-	// CoresUsedPercent is the part of the card's time that its launches were charged, and
-	// WaitedPercent that in which they waited for their share. Nil: not known, for there
-	// was one reading only, or the share has no limit and is not counted.
+	// CoresUsedPercent is the part of the card's time that its launches were charged (that
+	// it had by NVML, where an agent was asked and nothing else is known), and WaitedPercent
+	// that in which they waited for their share. Nil: not known, for there was one reading
+	// only, or the share has no limit and is not counted.
 	CoresUsedPercent *float64 `json:"coresUsedPercent,omitempty"`
 	WaitedPercent    *float64 `json:"waitedPercent,omitempty"`
 	LaunchesPerSec   *float64 `json:"launchesPerSecond,omitempty"`
@@ -94,6 +96,9 @@ func topOf(before, now reading) topShown {
 			if was, there := last[r.key()]; there && c.UsageProblem == "" {
 				r.rates(was, s, elapsed)
 			}
+			if r.CoresUsedPercent == nil {
+				r.CoresUsedPercent = s.CoreUsedPercent // where an agent was asked: NVML's word
+			}
 			if r.CoresUsedPercent != nil {
 				used[s.UUID] += *r.CoresUsedPercent
 				known[s.UUID] = true
@@ -111,6 +116,10 @@ func topOf(before, now reading) topShown {
 		if known[c.UUID] {
 			sum := min(used[c.UUID], 100)
 			t.CoresUsedPercent = &sum
+		}
+		if c.Telemetry != nil && c.Telemetry.UtilizationPercent != nil { // of all programs, counted or not
+			busy := float64(*c.Telemetry.UtilizationPercent)
+			t.CoresUsedPercent = &busy
 		}
 		shown.Cards = append(shown.Cards, t)
 	}
