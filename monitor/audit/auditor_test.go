@@ -233,6 +233,56 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 	assert.Contains(t, a.events[len(a.events)-1], "its size is 3 bytes")
 }
 
+// maps starts a process of a container that maps a file and is on no card.
+func (a *audited) maps(t *testing.T, container, path string) *exec.Cmd {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	c := exec.Command(self)
+	c.Env = append(os.Environ(), mapping+"="+path)
+	_, err = c.StdinPipe()
+	require.NoError(t, err)
+	out, err := c.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	_, err = out.Read(make([]byte, 16))
+	require.NoError(t, err)
+	join(t, a.root, "gpuslice-test-audit/"+container, c.Process.Pid)
+	return c
+}
+
+// A process that has the driver and not the limiter is found before it is on a card, and
+// followed from then on; one that has an installed limiter is not at fault.
+func TestAuditorFindsTheDriverOnNoCard(t *testing.T) {
+	a := newAudited(t, true)
+	dir := a.config.Inspector.libraries.dir
+	driver, ours := filepath.Join(t.TempDir(), "libcuda.so.1"), filepath.Join(dir, "libvgpu-0123456789abcdef.so")
+	mounted := filepath.Join(t.TempDir(), "libvgpu.so")
+	for _, path := range []string{driver, ours} {
+		require.NoError(t, os.WriteFile(path, make([]byte, os.Getpagesize()), 0o755))
+	}
+	require.NoError(t, os.Link(ours, mounted)) // as a container has it mounted
+	usage := filepath.Join(t.TempDir(), "usage")
+	require.NoError(t, limiter.CreateUsage(usage, []string{cardA}))
+	claim := *granted(idA, limit(cardA, 1000))
+	claim.UsageFile = usage
+	a.claims = []Claim{claim}
+	without, with := a.maps(t, idA, driver), a.maps(t, idA, mounted)
+	a.looks(2)
+	require.Equal(t, 1.0, a.lasting(NoLimiter))
+	require.Len(t, a.Violations()[0].Offenders, 1)
+	assert.Equal(t, without.Process.Pid, a.Violations()[0].Offenders[0].PID)
+	a.looks(1)
+	assert.EqualError(t, without.Wait(), "signal: killed")
+	assert.True(t, lives(with))
+
+	// On a card it has the limiter too.
+	a.devices[cardA] = []gpu.Process{{PID: with.Process.Pid, Bytes: 1, Known: true}}
+	a.looks(8)
+	assert.True(t, lives(with))
+	assert.Zero(t, a.lasting(NoLimiter))
+}
+
 // What stops a look by its context changes nothing, and Run ends.
 func TestAuditorEnds(t *testing.T) {
 	a := newAudited(t, false)
