@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -43,6 +45,11 @@ func (c *Cluster) StartScheduler(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// One that was killed is not waited for: nobody else is there.
+	err = c.API.CoordinationV1().Leases("kube-system").Delete(ctx, "kube-scheduler", metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
 	c.Scheduler, err = c.startDaemon("kube-scheduler", []string{
 		"--config=" + config, "--bind-address=" + c.ip, "--secure-port=10259", "--cert-dir=" + filepath.Join(c.Dir, "scheduler-pki"),
 	})
@@ -61,7 +68,7 @@ func getInsecure(ctx context.Context, url string) error {
 }
 
 // schedulerConfig writes the configuration of the cluster's kube-scheduler: none of ours, or the one that is shipped
-// for the extender, with nobody to elect a leader with.
+// for the extender.
 func (c *Cluster) schedulerConfig() (path string, err error) {
 	config := map[string]any{"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 	if c.options.Door == Extender {
@@ -84,7 +91,8 @@ func (c *Cluster) schedulerConfig() (path string, err error) {
 	}
 	connection["kubeconfig"] = kubeconfig
 	config["clientConnection"] = connection
-	config["leaderElection"] = map[string]any{"leaderElect": false}
+	// The extender looks who leads. An API server that is away for a while ends no leader.
+	config["leaderElection"] = map[string]any{"leaderElect": true, "leaseDuration": "120s", "renewDeadline": "90s", "retryPeriod": "2s"}
 	text, err := yaml.Marshal(config)
 	if err != nil {
 		return "", err
