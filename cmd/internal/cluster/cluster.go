@@ -35,6 +35,8 @@ type Options struct {
 // Cluster is a connection.
 type Cluster struct {
 	client kubernetes.Interface
+	// get asks a server behind the API server's proxy: a pod of the namespace, by "name:port".
+	get func(ctx context.Context, namespace, pod, path string, query map[string]string) ([]byte, error)
 	// Namespace is what names without one are of.
 	Namespace string
 }
@@ -70,7 +72,19 @@ func connect(config *rest.Config, namespace string) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reach the API server: %w", err)
 	}
-	return &Cluster{client, namespace}, nil
+	return &Cluster{client, through(client), namespace}, nil
+}
+
+// through is the way through the API server's proxy.
+func through(client kubernetes.Interface) func(context.Context, string, string, string, map[string]string) ([]byte, error) {
+	return func(ctx context.Context, namespace, pod, path string, query map[string]string) ([]byte, error) {
+		request := client.CoreV1().RESTClient().Get().Namespace(namespace).Resource("pods").
+			Name(pod).SubResource("proxy").Suffix(strings.TrimPrefix(path, "/"))
+		for key, value := range query {
+			request = request.Param(key, value)
+		}
+		return request.DoRaw(ctx)
+	}
 }
 
 // Components that answer through the proxy: the label app.kubernetes.io/component of their
@@ -123,12 +137,7 @@ func (c *Cluster) ask(ctx context.Context, pod *v1.Pod, port, path string, query
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	request := c.client.CoreV1().RESTClient().Get().Namespace(pod.Namespace).Resource("pods").
-		Name(pod.Name + ":" + strconv.Itoa(int(number))).SubResource("proxy").Suffix(strings.TrimPrefix(path, "/"))
-	for key, value := range query {
-		request = request.Param(key, value)
-	}
-	data, err := request.DoRaw(ctx)
+	data, err := c.get(ctx, pod.Namespace, pod.Name+":"+strconv.Itoa(int(number)), path, query)
 	if err != nil {
 		return explain(err, data)
 	}

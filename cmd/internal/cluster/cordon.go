@@ -108,6 +108,9 @@ func (c *Cluster) Holders(ctx context.Context, node, uuid string) (holders []Hol
 		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
 	}
 	for i := range pods.Items {
+		if pods.Items[i].Spec.NodeName != node {
+			continue
+		}
 		pod := kube.Pod(&pods.Items[i])
 		placement, decodeErr := wire.DecodePod(pod, nil)
 		if decodeErr != nil {

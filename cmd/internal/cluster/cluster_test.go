@@ -1,0 +1,299 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/kube"
+	"github.com/gpuslice/gpuslice/scheduler/wire"
+)
+
+const (
+	cardA = "GPU-0a000000-1111-2222-3333-444455556666"
+	cardB = "GPU-0b000000-1111-2222-3333-444455556666"
+)
+
+func node(name string, uuids ...string) *v1.Node {
+	cards := []map[string]any{}
+	for i, uuid := range uuids {
+		cards = append(cards, map[string]any{"uuid": uuid, "model": "NVIDIA H200", "index": i, "memoryMiB": 80000, "cores": 100, "slots": 10, "mode": "hami-core", "healthy": true})
+	}
+	text, _ := json.Marshal(map[string]any{"version": 1, "cards": cards})
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{wire.AnnotationCards: string(text)}}}
+}
+
+// granted is a pod of the node whose container "main" has the shares.
+func granted(t testing.TB, name, node string, shares ...grant.Share) *v1.Pod {
+	t.Helper()
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
+		Spec:       v1.PodSpec{NodeName: node, Containers: []v1.Container{{Name: "main"}}},
+		Status:     v1.PodStatus{Phase: v1.PodRunning},
+	}
+	var err error
+	p.Annotations, err = wire.Annotations(kube.Pod(p), scheduler.Placement{Node: node, Containers: [][]grant.Share{shares}}, nil, time.Unix(1, 0))
+	require.NoError(t, err)
+	return p
+}
+
+// server is a pod of a component of ours.
+func server(component, node, port string, number int32) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "gpuslice", Name: component + "-" + node, Labels: map[string]string{
+			"app.kubernetes.io/name": "gpuslice", "app.kubernetes.io/component": component,
+		}},
+		Spec: v1.PodSpec{NodeName: node, Containers: []v1.Container{{Ports: []v1.ContainerPort{{Name: port, ContainerPort: number}}}}},
+	}
+}
+
+// of is a cluster of these objects, whose servers answer by pod.
+func of(answers map[string]any, objects ...runtime.Object) (*Cluster, *fake.Clientset) {
+	client := fake.NewClientset(objects...)
+	return &Cluster{client, func(_ context.Context, namespace, pod, path string, query map[string]string) ([]byte, error) {
+		answer, there := answers[namespace+"/"+pod+path]
+		if !there {
+			return nil, errors.New("connection refused")
+		}
+		if err, is := answer.(error); is {
+			return []byte(err.Error()), err
+		}
+		return json.Marshal(answer)
+	}, "ns"}, client
+}
+
+func TestViewOfACluster(t *testing.T) {
+	one := view.Node{Cards: []view.Card{{UUID: cardA, GrantedMemoryMiB: 5}}, Containers: []view.Container{{Pod: "ns/a", Name: "main"}}, Problems: []string{"x"}}
+	c, _ := of(map[string]any{"gpuslice/agent-n1:9394/api/v1/view": one},
+		node("n1", cardA), node("n2", cardB), node("n3", "GPU-0c000000-1111-2222-3333-444455556666"), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "plain"}},
+		server("agent", "n1", "metrics", 9394), server("agent", "n2", "metrics", 9394))
+	n, err := c.View(t.Context())
+	require.NoError(t, err)
+	require.Len(t, n.Cards, 3)
+	assert.Equal(t, view.Card{Node: "n1", UUID: cardA, GrantedMemoryMiB: 5}, n.Cards[0])
+	assert.Equal(t, "n2", n.Cards[1].Node)
+	assert.Equal(t, int64(80000), n.Cards[1].GrantableMiB, "what its Node object says")
+	require.Len(t, n.Containers, 1)
+	assert.Equal(t, "n1", n.Containers[0].Node)
+	require.Len(t, n.Problems, 3)
+	assert.Equal(t, "node n1: x", n.Problems[0])
+	assert.Contains(t, n.Problems[1], "node n2: its agent (pod gpuslice/agent-n2) doesn't answer: connection refused")
+	assert.Contains(t, n.Problems[2], "node n3: it has no pod of gpuslice's agent")
+}
+
+// scheduling answers requests as a scheduler does.
+func scheduling(client *fake.Clientset, answer func(request string) (grant.ResizeStatus, string)) {
+	client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		_, object, err := clienttesting.ObjectReaction(client.Tracker())(a)
+		if err != nil {
+			return true, nil, err
+		}
+		pod := object.(*v1.Pod).DeepCopy()
+		request, asked := pod.Annotations[grant.AnnotationResize]
+		if !asked {
+			return true, pod, nil
+		}
+		status, next := answer(request)
+		status.Request = request
+		text, _ := json.Marshal(status)
+		delete(pod.Annotations, grant.AnnotationResize)
+		pod.Annotations[grant.AnnotationResizeStatus] = string(text)
+		if next != "" {
+			pod.Annotations[grant.AnnotationGrant] = next
+		}
+		return true, pod, client.Tracker().Update(v1.SchemeGroupVersion.WithResource("pods"), pod, "ns")
+	})
+}
+
+func TestResize(t *testing.T) {
+	more, mib := granted(t, "p", "n1", grant.Share{UUID: cardA, MemoryMiB: 9000, CorePercent: 10}), int64(9000)
+	wanted := map[string]grant.Wanted{"main": {MemoryMiB: &mib}}
+	pod := granted(t, "p", "n1", grant.Share{UUID: cardA, MemoryMiB: 8000, CorePercent: 10})
+	running := view.Node{Containers: []view.Container{{PodUID: "uid-p", Name: "main", State: "active", Shares: []view.Share{{UUID: cardA, MemoryMiB: 9000, CorePercent: 10}}}}}
+	c, client := of(map[string]any{"gpuslice/agent-n1:9394/api/v1/view": running}, pod, server("agent", "n1", "metrics", 9394))
+	scheduling(client, func(request string) (grant.ResizeStatus, string) {
+		assert.Equal(t, `{"main":{"memoryMiB":9000}}`, request)
+		return grant.ResizeStatus{Outcome: grant.ResizeBooked}, more.Annotations[grant.AnnotationGrant]
+	})
+	resized, err := c.Resize(t.Context(), pod, wanted)
+	require.NoError(t, err)
+	name, shares, err := OneContainer(resized, "")
+	require.NoError(t, err)
+	assert.Equal(t, "main", name)
+	assert.Equal(t, int64(9000), shares[0].MemoryMiB)
+	require.NoError(t, c.Applied(t.Context(), resized, "main", shares))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, c.Applied(ctx, resized, "main", []grant.Share{{UUID: cardA, MemoryMiB: 1}}), ErrNotApplied)
+	require.ErrorContains(t, c.Applied(ctx, resized, "other", shares), "doesn't run")
+
+	c, client = of(nil, pod)
+	scheduling(client, func(string) (grant.ResizeStatus, string) {
+		return grant.ResizeStatus{Outcome: grant.ResizeRefused, Message: "no room"}, ""
+	})
+	_, err = c.Resize(t.Context(), pod, wanted)
+	require.ErrorIs(t, err, ErrRefused)
+	require.ErrorContains(t, err, "no room")
+}
+
+// Nobody answers: the request doesn't stay for whoever comes tomorrow.
+func TestResizeThatNobodyAnswers(t *testing.T) {
+	mib, pod := int64(9000), granted(t, "p", "n1", grant.Share{UUID: cardA, MemoryMiB: 8000})
+	c, client := of(nil, pod)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err := c.Resize(ctx, pod, map[string]grant.Wanted{"main": {MemoryMiB: &mib}})
+	require.ErrorIs(t, err, ErrUnanswered)
+	left, err := client.CoreV1().Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.NotContains(t, left.Annotations, grant.AnnotationResize)
+}
+
+func TestOneContainer(t *testing.T) {
+	pod := granted(t, "p", "n1", grant.Share{UUID: cardA, MemoryMiB: 8000})
+	_, _, err := OneContainer(pod, "side")
+	require.ErrorContains(t, err, `container "side" of pod ns/p has no cards; those that have: main`)
+	_, _, err = OneContainer(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}, "")
+	require.ErrorContains(t, err, "has no cards by gpuslice's scheduler")
+	share := []grant.Share{{UUID: cardA, MemoryMiB: 1}}
+	both, err := grant.EncodeGrant(&grant.PodGrant{Containers: map[string][]grant.Share{"b": share, "a": share}})
+	require.NoError(t, err)
+	pod.Annotations[grant.AnnotationGrant] = both
+	_, _, err = OneContainer(pod, "")
+	require.ErrorContains(t, err, "several containers with cards (a, b): name one, ns/p:a")
+}
+
+func TestCordonInACluster(t *testing.T) {
+	c, client := of(nil, node("n1", cardA, cardB))
+	cordoned := func() string {
+		n, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+		require.NoError(t, err)
+		return n.Annotations[wire.AnnotationCordon]
+	}
+	for _, step := range []struct {
+		uuid    string
+		on      bool
+		changed bool
+		want    string
+	}{
+		{cardA, true, true, cardA}, {cardA, true, false, cardA}, {cardB, true, true, cardA + "," + cardB},
+		{cardA, false, true, cardB}, {cardA, false, false, cardB}, {cardB, false, true, ""},
+	} {
+		changed, err := c.Cordon(t.Context(), "n1", step.uuid, step.on)
+		require.NoError(t, err)
+		assert.Equal(t, step.changed, changed)
+		assert.Equal(t, step.want, cordoned())
+	}
+	for name, want := range map[string]string{"1": cardB, cardA: cardA, "GPU-0b": cardB} {
+		uuid, err := c.Card(t.Context(), "n1", name)
+		require.NoError(t, err)
+		assert.Equal(t, want, uuid)
+	}
+	for name, says := range map[string]string{"7": "tells of no card", "GPU-0": "is 2 cards"} {
+		_, err := c.Card(t.Context(), "n1", name)
+		require.ErrorContains(t, err, says)
+	}
+	_, err := c.Cordon(t.Context(), "n9", cardA, true)
+	require.ErrorContains(t, err, "n9")
+}
+
+func TestEvict(t *testing.T) {
+	ended := granted(t, "ended", "n1", grant.Share{UUID: cardA, MemoryMiB: 1})
+	ended.Status.Phase = v1.PodSucceeded
+	c, client := of(nil, ended, granted(t, "a", "n1", grant.Share{UUID: cardA, MemoryMiB: 100, CorePercent: 5}),
+		granted(t, "b", "n1", grant.Share{UUID: cardB, MemoryMiB: 100}), granted(t, "c", "n1", grant.Share{UUID: cardA, MemoryMiB: 200}, grant.Share{UUID: cardB, MemoryMiB: 1}))
+	holders, err := c.Holders(t.Context(), "n1", cardA)
+	require.NoError(t, err)
+	assert.Equal(t, []Holder{{"ns", "a", "uid-a", 100, 5}, {"ns", "c", "uid-c", 200, 0}}, holders)
+
+	var evicted []*policyv1.Eviction
+	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		e := a.(clienttesting.CreateAction).GetObject().(*policyv1.Eviction)
+		evicted = append(evicted, e)
+		return true, e, client.Tracker().Delete(v1.SchemeGroupVersion.WithResource("pods"), "ns", e.Name)
+	})
+	var said []string
+	say := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
+	require.NoError(t, c.Evict(t.Context(), holders, Evictions{GracePeriod: time.Minute, Say: say}))
+	require.Len(t, evicted, 2)
+	assert.Equal(t, int64(60), *evicted[0].DeleteOptions.GracePeriodSeconds)
+	assert.Equal(t, types.UID("uid-a"), *evicted[0].DeleteOptions.Preconditions.UID, "no other pod of its name")
+	assert.Equal(t, []string{"pod ns/a is evicted", "pod ns/c is evicted", "pod ns/a is gone", "pod ns/c is gone"}, said)
+
+	c, client = of(nil, granted(t, "a", "n1", grant.Share{UUID: cardA, MemoryMiB: 100}))
+	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewTooManyRequests("the budget allows none", 1)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorContains(t, c.Evict(ctx, holders[:1], Evictions{GracePeriod: -1, Say: say}), "the budget allows none")
+}
+
+func TestExplain(t *testing.T) {
+	waiting := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}, Status: v1.PodStatus{Conditions: []v1.PodCondition{
+		{Type: v1.PodScheduled, Status: v1.ConditionFalse, Message: "0/1 nodes are available"},
+	}}}
+	says := engine.Explanation{Pod: "ns/p", State: engine.ExplainedPending, Text: "no room"}
+	c, _ := of(map[string]any{"gpuslice/scheduler-n2:8080/debug/explain": says}, waiting, server("scheduler", "n1", "http", 8080), server("scheduler", "n2", "http", 8080))
+	x, err := c.Explain(t.Context(), "ns", "p")
+	require.NoError(t, err, "one of them answers")
+	assert.Equal(t, Explanation{Explanation: says, Scheduled: "0/1 nodes are available"}, x)
+
+	c, _ = of(nil, waiting)
+	_, err = c.Explain(t.Context(), "ns", "p")
+	require.ErrorContains(t, err, "no scheduler of gpuslice runs here")
+	_, err = c.Explain(t.Context(), "ns", "q")
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
+	c, _ = of(nil, waiting, server("scheduler", "n1", "other", 8080))
+	_, err = c.Explain(t.Context(), "ns", "p")
+	require.ErrorIs(t, err, errNoPort)
+}
+
+// The proxy is asked by the pod's name and the number of its port.
+func TestThroughTheProxy(t *testing.T) {
+	var mu sync.Mutex
+	var asked string
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = r.Method + " " + r.URL.String()
+		if r.URL.Query().Get("pod") == "none" {
+			http.Error(w, "pod ns/none: there is none", http.StatusNotFound)
+			return
+		}
+		fmt.Fprint(w, `{"pod":"ns/p"}`)
+	}))
+	defer api.Close()
+	c, err := connect(&rest.Config{Host: api.URL}, "ns")
+	require.NoError(t, err)
+	var x engine.Explanation
+	pod := server("scheduler", "n1", "http", 8080)
+	require.NoError(t, c.ask(t.Context(), pod, "http", "/debug/explain", map[string]string{"namespace": "ns", "pod": "p"}, &x))
+	assert.Equal(t, "GET /api/v1/namespaces/gpuslice/pods/scheduler-n1:8080/proxy/debug/explain?namespace=ns&pod=p", asked)
+	assert.Equal(t, "ns/p", x.Pod)
+	err = c.ask(t.Context(), pod, "http", "/debug/explain", map[string]string{"pod": "none"}, &x)
+	require.ErrorIs(t, err, errNotKnown)
+	require.ErrorContains(t, err, "there is none", "the server's own words")
+}
