@@ -35,12 +35,14 @@ func cordonCommand() *cobra.Command {
 	return c
 }
 
+var errWhichNode = errors.New("which node's card? want NODE CARD")
+
 func cordon(c *cobra.Command, args []string, on bool) error {
 	if len(args) == 2 {
 		return cordonInCluster(c, args[0], args[1], on)
 	}
 	if isPlugin() {
-		return errors.New("which node's card? want NODE CARD")
+		return errWhichNode
 	}
 	_, err := cordonHere(c, args[0], on, false)
 	return err

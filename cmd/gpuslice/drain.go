@@ -35,6 +35,9 @@ be done is said); 1 something still has, or it failed; 2 the call is wrong.`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: completeCards,
 		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 1 && isPlugin() {
+				return errWhichNode
+			}
 			if len(args) == 1 {
 				return drainHere(c, args[0], o)
 			}

@@ -96,14 +96,22 @@ const (
 	portHTTP           = "http"
 )
 
+// usualNamespaces are where gpuslice is installed to.
+var usualNamespaces = []string{"gpuslice-system", "gpuslice", "kube-system"}
+
 // answerTimeout is for one answer through the proxy.
 const answerTimeout = 10 * time.Second
 
 // servers are the pods of a component, ready ones first.
 func (c *Cluster) servers(ctx context.Context, component string) ([]v1.Pod, error) {
-	list, err := c.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		LabelSelector: "app.kubernetes.io/name=gpuslice,app.kubernetes.io/component=" + component,
-	})
+	ours := metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=gpuslice,app.kubernetes.io/component=" + component}
+	list, err := c.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, ours)
+	for i := 0; apierrors.IsForbidden(err) && i < len(usualNamespaces); i++ { // who may not list all may list some
+		all := err
+		if list, err = c.client.CoreV1().Pods(usualNamespaces[i]).List(ctx, ours); err == nil && len(list.Items) == 0 {
+			err = all
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("find gpuslice's %s: %w", component, err)
 	}

@@ -297,3 +297,21 @@ func TestThroughTheProxy(t *testing.T) {
 	require.ErrorIs(t, err, errNotKnown)
 	require.ErrorContains(t, err, "there is none", "the server's own words")
 }
+
+// Who may not list the pods of all namespaces finds gpuslice where it usually is.
+func TestWithoutTheRightToListAllPods(t *testing.T) {
+	agent := server("agent", "n1", "metrics", 9394)
+	agent.Namespace = "kube-system"
+	c, client := of(nil, agent)
+	client.PrependReactor("list", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.GetNamespace() == "" {
+			return true, nil, apierrors.NewForbidden(v1.Resource("pods"), "", errors.New("no right"))
+		}
+		return false, nil, nil
+	})
+	found, err := c.servers(t.Context(), componentAgent)
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	_, err = c.servers(t.Context(), componentScheduler)
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+}

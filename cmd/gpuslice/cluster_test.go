@@ -1,0 +1,133 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
+)
+
+// asPlugin has the program called as kubectl calls it.
+func asPlugin(t *testing.T) {
+	was := calledAs
+	calledAs = "kubectl-gpuslice"
+	t.Cleanup(func() { calledAs = was })
+}
+
+// unreachable is a kubeconfig of an API server that isn't there.
+func unreachable(t *testing.T) string {
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(path, []byte(`apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: k, user: u, namespace: team-a}}, {name: other, context: {cluster: k, user: u}}]
+clusters: [{name: k, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: u, user: {}}]
+`), 0o600))
+	return path
+}
+
+func TestPodName(t *testing.T) {
+	for text, want := range map[string][3]string{
+		"p": {"ns", "p", ""}, "a/p": {"a", "p", ""}, "a/p:c": {"a", "p", "c"}, "p:c": {"ns", "p", "c"},
+	} {
+		namespace, pod, container, err := podName(text, "ns")
+		require.NoError(t, err)
+		assert.Equal(t, want, [3]string{namespace, pod, container}, text)
+	}
+	for _, text := range []string{"", "/", "a/", "/p", "a/b/c", ":c"} {
+		_, _, _, err := podName(text, "ns")
+		require.ErrorContains(t, err, "want [NAMESPACE/]POD", text)
+	}
+}
+
+// Whether the node or the cluster is meant: the rule of --cluster.
+func TestWhichIsMeant(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	kubeconfig := unreachable(t)
+	const cluster, here = "127.0.0.1:1", ""
+	for _, test := range []struct {
+		name   string
+		args   []string
+		plugin bool
+		says   string // of who was asked in vain
+	}{
+		{"--cluster", []string{"--cluster", "--state-dir", s.Dir, "--kubeconfig", kubeconfig}, false, cluster},
+		{"a state folder that was named", []string{"--state-dir", s.Dir, "--kubeconfig", kubeconfig}, false, here},
+		{"as kubectl gpuslice", []string{"--kubeconfig", kubeconfig}, true, cluster},
+		{"as kubectl gpuslice, of this node", []string{"--cluster=false", "--state-dir", s.Dir}, true, here},
+		{"as kubectl gpuslice, a state folder that was named", []string{"--state-dir", s.Dir}, true, here},
+		{"no such context", []string{"--cluster", "--kubeconfig", kubeconfig, "--context", "nowhere"}, false, `context "nowhere" does not exist`},
+		{"no kubeconfig", []string{"--cluster"}, false, "name a kubeconfig by --kubeconfig or KUBECONFIG"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if test.plugin {
+				asPlugin(t)
+			}
+			status, out, stderr := gpuslice(append([]string{"status"}, test.args...)...)
+			if test.says == here {
+				assert.Equal(t, exitDone, status, stderr)
+				assert.Contains(t, out, nodetest.H200)
+				return
+			}
+			assert.Equal(t, exitFailed, status)
+			assert.Contains(t, stderr, test.says)
+		})
+	}
+}
+
+func TestCallsThatAreWrong(t *testing.T) {
+	kubeconfig := unreachable(t)
+	for _, test := range []struct {
+		args   []string
+		plugin bool
+		status int
+		says   string
+	}{
+		{[]string{"resize", "a/p", "--memory=25%", "--kubeconfig", kubeconfig}, false, exitUsage, "name MiB or GiB"},
+		{[]string{"resize", "a/b/c", "--cores=1", "--kubeconfig", kubeconfig}, false, exitUsage, "want [NAMESPACE/]POD"},
+		{[]string{"resize", "a/p", "--cores=1", "--card=0", "--kubeconfig", kubeconfig}, false, exitUsage, "must be a card's UUID"},
+		{[]string{"resize", "p", "--cores=1", "--kubeconfig", kubeconfig}, true, exitFailed, "pod team-a/p: "},
+		{[]string{"explain", "a/p:c", "--kubeconfig", kubeconfig}, false, exitUsage, "leave :c out"},
+		{[]string{"explain", "p", "-n", "team-b", "--kubeconfig", kubeconfig}, false, exitFailed, "pod team-b/p: "},
+		{[]string{"cordon", "0"}, true, exitUsage, "want NODE CARD"},
+		{[]string{"drain", "0"}, true, exitUsage, "want NODE CARD"},
+		{[]string{"cordon", "n1", "0", "--kubeconfig", kubeconfig}, false, exitFailed, "node n1: "},
+		{[]string{"drain", "n1", "0", "--kubeconfig", kubeconfig}, false, exitFailed, "node n1: "},
+		{[]string{"drain"}, false, exitUsage, "accepts between 1 and 2 arg(s)"},
+	} {
+		t.Run(test.args[0], func(t *testing.T) {
+			if test.plugin {
+				asPlugin(t)
+			}
+			status, out, stderr := gpuslice(test.args...)
+			assert.Equal(t, test.status, status, stderr)
+			assert.Contains(t, stderr, test.says)
+			assert.Empty(t, out)
+		})
+	}
+}
+
+func TestDrainOfThisNodesCard(t *testing.T) {
+	s := dockerNode(t)
+	status, out, _ := gpuslice("drain", "0", "--dry-run", "--state-dir", s.Dir)
+	assert.Equal(t, exitDone, status)
+	assert.Contains(t, out, "would get no new containers on this node\nit is held by container 3f2a0002\n")
+	assert.NoFileExists(t, filepath.Join(s.Dir, "cordoned"))
+	status, _, stderr := gpuslice("drain", "0", "--state-dir", s.Dir)
+	assert.Equal(t, exitFailed, status)
+	assert.Contains(t, stderr, "containers still hold the card")
+	assert.FileExists(t, filepath.Join(s.Dir, "cordoned"))
+	for _, id := range []string{"3f2a9c01", "3f2a0002"} {
+		require.NoError(t, s.Ledger.Remove(t.Context(), id))
+	}
+	status, _, _ = gpuslice("drain", "0", "--state-dir", s.Dir)
+	assert.Equal(t, exitDone, status)
+}
