@@ -10,7 +10,7 @@ export GOFLAGS := -tags=nri_no_wasm -buildvcs=false
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup build binaries native scheduler image manifests demo test test-faults test-steps e2e gpu-test bench bench-scheduler fuzz lint generate screenshots clean
+.PHONY: help setup build binaries native scheduler image manifests demo test test-faults test-steps e2e gpu-test bench bench-scheduler fuzz vulncheck lint generate screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ bench-scheduler: setup build ## Bind thousands of pods on a thousand nodes that 
 
 fuzz: binaries ## Fuzz each decoder of foreign data for FUZZTIME (default 30s)
 	test/fuzz.sh $(or $(FUZZTIME),30s)
+
+vulncheck: setup ## Look for known vulnerabilities in what the programs call; says so where https://vuln.go.dev can't be reached
+	test/vulncheck.sh
 
 lint: setup ## Check the format and run go vet, staticcheck and shellcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }

@@ -104,7 +104,7 @@ build_tools() {
   trap - EXIT
 }
 
-packages=(gcc libc6-dev make runc busybox-static musl-tools shellcheck python3-minimal ripgrep tmux bash-completion zsh fish docker.io podman containerd)
+packages=(gcc libc6-dev make curl runc busybox-static musl-tools shellcheck python3-minimal ripgrep tmux bash-completion zsh fish docker.io podman containerd)
 
 case "${1:-}" in
   --where) tools_dir tools ;;
