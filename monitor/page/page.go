@@ -15,12 +15,46 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// Handler answers / with the node that read reads, and nothing else.
-func Handler(read func(context.Context) (view.Node, error)) http.Handler {
+// Violation is what uses a card past its grant, and lasts.
+type Violation struct {
+	Kind string
+	// Container is namespace/pod/container; empty where it is none.
+	Container string
+	// Detail says for people what was found.
+	Detail string
+	Since  time.Time
+}
+
+// Handler answers / with the node that read reads, and with the violations that last, of each
+// who looks for them. Nothing else is answered.
+func Handler(read func(context.Context) (view.Node, error), violations ...func() []Violation) http.Handler {
 	return shell.Handler(func(ctx context.Context, _ *http.Request) (shell.Page, error) {
 		n, err := read(ctx)
-		return describe(n, time.Now()), err
+		p := describe(n, time.Now())
+		var found []Violation
+		for _, look := range violations {
+			found = append(found, look()...)
+		}
+		if len(found) > 0 {
+			p.Sections = slices.Insert(p.Sections, 0, violationsOf(found, time.Now()))
+		}
+		return p, err
 	})
+}
+
+// violationsOf is their section.
+func violationsOf(found []Violation, now time.Time) shell.Section {
+	s := shell.Section{Title: "Violations", Warning: fmt.Sprintf("%d now", len(found))}
+	t := shell.Table{Caption: "What uses cards past its grants", Columns: []string{"Container", "What was found"}}
+	for _, v := range found {
+		who := shell.Cell{Text: v.Container, Notes: []string{"for " + duration(now.Sub(v.Since))}}
+		if who.Text == "" {
+			who.Text = "no container"
+		}
+		t.Rows = append(t.Rows, []shell.Cell{who, {Text: v.Detail, Warning: v.Kind}})
+	}
+	s.Tables = []shell.Table{t}
+	return s
 }
 
 // mib is a MiB in bytes.

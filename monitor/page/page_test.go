@@ -144,9 +144,10 @@ func TestHandler(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	s.Claim("c1", "<b>evil</b>", grant.Share{UUID: nodetest.H200, MemoryMiB: 2048, CorePercent: 20})
 	s.Use("c1", 0, 1<<30)
+	var found []Violation
 	answer := func(read func(context.Context) (view.Node, error)) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
-		Handler(read).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		Handler(read, func() []Violation { return found }).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 		return w
 	}
 	w := answer(func(ctx context.Context) (view.Node, error) { return view.Read(ctx, s.Dir) })
@@ -155,6 +156,16 @@ func TestHandler(t *testing.T) {
 		assert.Contains(t, w.Body.String(), want)
 	}
 	assert.NotContains(t, w.Body.String(), "<b>")
+	assert.NotContains(t, w.Body.String(), "Violations")
+
+	found = []Violation{
+		{Kind: "no-limiter", Container: "d/<b>p</b>/c", Detail: `process 7 ("<i>") has not loaded the limiter`, Since: time.Now().Add(-3 * time.Minute)},
+		{Kind: "host-process", Detail: "process 8", Since: time.Now()},
+	}
+	w = answer(func(ctx context.Context) (view.Node, error) { return view.Read(ctx, s.Dir) })
+	for _, want := range []string{"Violations", "2 now", "d/&lt;b&gt;p&lt;/b&gt;/c", "for 3 min", "no-limiter", "process 7 (&#34;&lt;i&gt;&#34;)", "no container", "host-process"} {
+		assert.Contains(t, w.Body.String(), want)
+	}
 
 	w = answer(func(context.Context) (view.Node, error) { return view.Node{}, errors.New("no ledger") })
 	assert.Equal(t, 503, w.Code)

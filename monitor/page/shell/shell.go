@@ -136,7 +136,7 @@ type rendered struct {
 	Refresh int // in seconds; 0: never
 	// Other leads to this page with, or without, being refreshed.
 	Other string
-	At      time.Time
+	At    time.Time
 }
 
 // Handler answers / with the page that read makes of a request, and nothing else. Where

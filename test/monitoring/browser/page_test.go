@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -28,7 +29,10 @@ func serve(t *testing.T, h http.Handler) string {
 
 // nodePage and clusterPage are the pages of the samples, in which a pod has that name.
 func nodePage(t *testing.T, pod string) string {
-	return serve(t, page.Handler(func(context.Context) (view.Node, error) { return sample.Node(pod), nil }))
+	return serve(t, page.Handler(func(context.Context) (view.Node, error) { return sample.Node(pod), nil },
+		func() []page.Violation {
+			return []page.Violation{{Kind: "no-limiter", Container: "team-b/" + pod + "/train", Detail: "process 4242 (\"train\") uses the driver and has not loaded the limiter", Since: time.Now().Add(-5 * time.Minute)}}
+		}))
 }
 
 func clusterPage(t *testing.T, pod string) string {
@@ -57,6 +61,7 @@ func TestNodePage(t *testing.T) {
 	text := b.text(t)
 	for _, seen := range []string{
 		"GPUs of gpu-node-7", "3 cards, 4 containers with a share of them; driver 575.57.08, CUDA 12.9",
+		"Violations 1 now", "no-limiter", "process 4242", "for 5 min",
 		"Problems", "card 2: nvmlDeviceGetUUID: GPU is lost",
 		"Card 0: NVIDIA H200", "3 of 10 containers · 61 °C · 412 W",
 		"not healthy: XID 79: it has fallen off the bus", "No container has a share of it.",
