@@ -69,7 +69,7 @@ test-steps: setup binaries ## Kill a process at every step of the limiter that a
 
 # Built as the binaries and the scheduler are, so that nothing is compiled twice. With the extender only what it decides
 # is tested again.
-E2E := go test -trimpath -tags nri_no_wasm,e2e -count=1 -v -timeout 25m
+E2E := go test -trimpath -tags nri_no_wasm,e2e -count=1 -v -timeout 40m
 
 e2e: setup image ## Install the chart on a real Kubernetes that is brought up on this machine, and test all of it (20 minutes at most, as root)
 	@test/setup.sh --kubernetes
