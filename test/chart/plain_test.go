@@ -24,6 +24,7 @@ var plain = []struct {
 	without   string // what of it is elsewhere, by a pattern
 }{
 	{file: "agent-rbac.yaml", head: "The rights of gpuslice-agent.", templates: []string{"agent/rbac.yaml"}},
+	{file: "people-rbac.yaml", head: "Rights for people.", templates: []string{"people.yaml"}},
 	{file: "scheduler/scheduler.yaml", head: "gpuslice-scheduler: a kube-scheduler with the plugin; its configuration is config.yaml (kubectl apply -k install/scheduler).", templates: []string{"scheduler/rbac.yaml", "scheduler/deployment.yaml"}},
 	{file: "scheduler/extender.yaml", head: "gpuslice-scheduler extender; extender-config.yaml is for the kube-scheduler.", templates: []string{"scheduler/rbac.yaml", "scheduler/extender.yaml", "scheduler/config.yaml"}, values: []string{`scheduler.mode="extender"`}},
 	{file: "admission/webhook.yaml", head: "The webhook.", templates: []string{"webhook/webhook.yaml", "scheduler/config.yaml"}, without: `(?m)^kind: ConfigMap\nmetadata:\n  name: gpuslice-scheduler$`},
