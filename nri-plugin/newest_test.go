@@ -1,0 +1,77 @@
+package nriplugin_test
+
+import (
+	"context"
+	"maps"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
+	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+// writesLimits has the plugin write limits as the agent does.
+func writesLimits(c *nriplugin.Config) {
+	settings := c.Settings()
+	c.Populate = func(dir string, claim grant.Claim) error { return oci.Populate(dir, claim, settings) }
+}
+
+// A container that restarts in a pod that was resized gets what was granted last, whatever
+// its sandbox was made with; and what is not signed is not granted in this way either.
+func TestNewestGrant(t *testing.T) {
+	ring := ringOf(t, firstKey)
+	signed := signedFor(t, ring.Current(), "p", "main", cardA, 3000, 20)
+	forged := maps.Clone(signed)
+	forged[grant.AnnotationGrant] = strings.Replace(forged[grant.AnnotationGrant], "3000", "9000", 1)
+	newest := signed
+	f := newFixture(t, func(c *nriplugin.Config) {
+		writesLimits(c)
+		c.Keys = ring
+		c.Newest = func(pod grant.Pod) grant.Pod {
+			if pod.Name == "p" {
+				pod.Annotations = newest
+			}
+			return pod
+		}
+	})
+	sandbox := newPod("p", signedFor(t, ring.Current(), "p", "main", cardA, 1000, 10))
+	ctr := newContainer("main")
+	_, err := f.runtime.create(sandbox, ctr)
+	require.NoError(t, err)
+	shares, err := oci.RecoverShares(f.ledger.Folder(ctr.Id))
+	require.NoError(t, err)
+	require.Equal(t, []grant.Share{{UUID: cardA, MemoryMiB: 3000, CorePercent: 20}}, shares)
+
+	newest = forged
+	_, err = f.runtime.create(sandbox, newContainer("main"))
+	require.ErrorContains(t, err, "not for this grant")
+}
+
+// Who resized a container was killed between the book and the limits: the agent that starts
+// brings the limits to what is booked.
+func TestLimitsThatAreBehindTheBookAreMended(t *testing.T) {
+	f := newFixture(t, writesLimits)
+	ctr := newContainer("main")
+	_, err := f.runtime.create(newPod("p", named("main", cardA, 3000, 20)), ctr)
+	require.NoError(t, err)
+	path := filepath.Join(f.ledger.Folder(ctr.Id), "limits")
+	limits, err := limiter.ReadLimits(path)
+	require.NoError(t, err)
+	whole := limits.Devices[0]
+	limits.Devices[0].MemoryLimitBytes, limits.Devices[0].CorePercent = 1000<<20, 10
+	require.NoError(t, limiter.UpdateLimits(path, limits))
+
+	f.stop()
+	f.start()
+	limits, err = limiter.ReadLimits(path)
+	require.NoError(t, err)
+	require.Equal(t, whole, limits.Devices[0])
+	snapshot, err := f.ledger.Snapshot(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, int64(3000), snapshot.Claims()[0].Shares[0].MemoryMiB)
+}
