@@ -1,0 +1,20 @@
+package ociruntime
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A cordoned card is no new container's, and the refusal says why none is left.
+func TestCordonedCard(t *testing.T) {
+	b := newBench(t)
+	require.NoError(t, b.ledger.Cordon(t.Context(), gpu0))
+	err := b.make(b.bundle(t, "docker-20"))
+	require.ErrorContains(t, err, "cordoned, and given to no new container: "+gpu0+" (gpuslice uncordon)")
+	require.Empty(t, b.claims(t))
+
+	require.NoError(t, b.ledger.Uncordon(t.Context(), gpu0))
+	require.NoError(t, b.make(b.bundle(t, "docker-20")))
+	require.Len(t, b.claims(t), 1)
+}
