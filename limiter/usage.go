@@ -164,12 +164,20 @@ func decodeUsage(file io.ReaderAt, gone func(slot int) bool) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	count := min(le.Uint32(header[usageOffHighWater:]), usageSlots)
-	slots := make([]byte, int(count)*usageSlotSize)
+	slots := make([]byte, slotCount(header)*usageSlotSize)
 	if _, err := file.ReadAt(slots, usageHeaderSize); err != nil && len(slots) > 0 {
 		return Usage{}, fmt.Errorf("%w: slots: %w", ErrUsage, err)
 	}
-	for i := range int(count) {
+	u.addSlots(slots, gone)
+	return u, nil
+}
+
+// slotCount is how many slots may have something in them.
+func slotCount(header []byte) int { return int(min(le.Uint32(header[usageOffHighWater:]), usageSlots)) }
+
+// addSlots adds up what slots hold whose processes live.
+func (u *Usage) addSlots(slots []byte, gone func(slot int) bool) {
+	for i := range len(slots) / usageSlotSize {
 		slot := slots[i*usageSlotSize:][:usageSlotSize]
 		owner := le.Uint32(slot[slotOffOwner:])
 		if owner == 0 || owner&futexOwnerDied != 0 && gone(i) {
@@ -180,29 +188,39 @@ func decodeUsage(file io.ReaderAt, gone func(slot int) bool) (Usage, error) {
 			u.Devices[d].add(slot[usageCellOffset+d*usageCellSize:][:usageCellSize])
 		}
 	}
-	return u, nil
 }
 
 func decodeUsageHeader(h []byte) (Usage, error) {
+	var u Usage
+	if err := decodeUsageInto(&u, h); err != nil {
+		return Usage{}, err
+	}
+	for i := range u.Devices {
+		mig := le.Uint32(h[usageOffMIG:])>>i&1 == 1
+		u.Devices[i].UUID = formatUUID(h[usageOffUUID+i*uuidSize:][:uuidSize], mig)
+	}
+	return u, nil
+}
+
+// decodeUsageInto reads what the header has but for the UUIDs, into memory that may have
+// been used before.
+func decodeUsageInto(u *Usage, h []byte) error {
 	if !bytes.HasPrefix(h, []byte(usageMagic)) {
-		return Usage{}, fmt.Errorf("%w: magic number %q, not %q", ErrUsage, h[:8], usageMagic)
+		return fmt.Errorf("%w: magic number %q, not %q", ErrUsage, h[:8], usageMagic)
 	}
 	for _, f := range usageConstants {
 		if got := le.Uint32(h[f.off:]); got != f.want {
-			return Usage{}, fmt.Errorf("%w: header %s is %d, not %d", ErrUsage, f.name, got, f.want)
+			return fmt.Errorf("%w: header %s is %d, not %d", ErrUsage, f.name, got, f.want)
 		}
 	}
 	count := le.Uint32(h[usageOffDevices:])
 	if count < 1 || count > MaxDevices {
-		return Usage{}, fmt.Errorf("%w: header device_count is %d, not 1 to %d", ErrUsage, count, MaxDevices)
+		return fmt.Errorf("%w: header device_count is %d, not 1 to %d", ErrUsage, count, MaxDevices)
 	}
-	u := Usage{Devices: make([]DeviceUsage, count)}
-	for i := range u.Devices {
-		mig := le.Uint32(h[usageOffMIG:])>>i&1 == 1
-		u.Devices[i].UUID = formatUUID(h[usageOffUUID+i*uuidSize:][:uuidSize], mig)
-		u.Devices[i].Cores = decodeBucket(h, i)
+	for i := range int(count) {
+		u.Devices = append(u.Devices, DeviceUsage{Cores: decodeBucket(h, i)})
 	}
-	return u, nil
+	return nil
 }
 
 func (d *DeviceUsage) add(cell []byte) {
@@ -230,8 +248,10 @@ func (d *DeviceUsage) add(cell []byte) {
 
 // locked says whether some process holds an open-file-description lock on a byte.
 // Where that can't be told, it may.
-func locked(f *os.File, at int64) bool {
+func locked(f *os.File, at int64) bool { return lockedAt(f.Fd(), at) }
+
+func lockedAt(fd uintptr, at int64) bool {
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: at, Len: 1}
-	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock)
+	err := unix.FcntlFlock(fd, unix.F_OFD_GETLK, &lock)
 	return err != nil || lock.Type != unix.F_UNLCK
 }

@@ -1,0 +1,171 @@
+package limiter
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Reader reads the files of many containers in the same memory: a node has hundreds, and
+// they are looked at often. It is for one goroutine; the zero value is ready.
+type Reader struct {
+	file   rawFile
+	header [usageHeaderSize]byte
+	slots  []byte
+	usage  Usage
+	limits [limitsSize]byte
+	cores  []CoreState
+}
+
+// Usage is ReadUsage for the cards that the host has made the file for, without their
+// UUIDs in the answer, which is good until the next call. A file that says otherwise, or
+// has another size, was spoilt by its container: then there is an error, and the answer
+// has what could be read all the same. It is nobody else's.
+func (r *Reader) Usage(path string, uuids []string) (*Usage, error) {
+	r.usage = Usage{Devices: r.usage.Devices[:0]}
+	size, err := r.file.open(path)
+	if err != nil {
+		return &r.usage, err
+	}
+	defer r.file.close()
+	if err := r.readUsage(uuids); err != nil {
+		return &r.usage, fmt.Errorf("read usage %s: %w", path, err)
+	}
+	if size != usageSize {
+		return &r.usage, fmt.Errorf("read usage %s: %w: it has %d bytes, not %d", path, ErrUsage, size, usageSize)
+	}
+	return &r.usage, nil
+}
+
+func (r *Reader) readUsage(uuids []string) error {
+	if _, err := r.file.ReadAt(r.header[:], 0); err != nil {
+		return fmt.Errorf("%w: header: %w", ErrUsage, err)
+	}
+	if err := decodeUsageInto(&r.usage, r.header[:]); err != nil {
+		return err
+	}
+	if err := checkCells(r.header[:], uuids); err != nil {
+		return err
+	}
+	count := slotCount(r.header[:])
+	r.slots = slices.Grow(r.slots[:0], count*usageSlotSize)[:count*usageSlotSize]
+	if _, err := r.file.ReadAt(r.slots, usageHeaderSize); err != nil && count > 0 {
+		return fmt.Errorf("%w: slots: %w", ErrUsage, err)
+	}
+	r.usage.addSlots(r.slots, r.file.gone)
+	return nil
+}
+
+// checkCells says whether the header is of these cards, in this order; nil is any.
+func checkCells(h []byte, uuids []string) error {
+	if uuids == nil {
+		return nil
+	}
+	if count := le.Uint32(h[usageOffDevices:]); int(count) != len(uuids) {
+		return fmt.Errorf("%w: header device_count is %d, not %d", ErrUsage, count, len(uuids))
+	}
+	for i, text := range uuids {
+		id, mig, err := parseUUID(text)
+		if err != nil {
+			return err
+		}
+		if string(h[usageOffUUID+i*uuidSize:][:uuidSize]) != string(id[:]) || (le.Uint32(h[usageOffMIG:])>>i&1 == 1) != mig {
+			return fmt.Errorf("%w: header uuid %d is not that of %s", ErrUsage, i, text)
+		}
+	}
+	return nil
+}
+
+// Cores is ReadCores, of records that may be changed at the moment: then it looks again,
+// and at last leaves such a record at zero. The answer is good until the next call.
+func (r *Reader) Cores(path string) ([]CoreState, error) {
+	if _, err := r.file.open(path); err != nil {
+		return nil, err
+	}
+	defer r.file.close()
+	for try := 1; ; try++ {
+		if _, err := r.file.ReadAt(r.limits[:], 0); err != nil {
+			return nil, fmt.Errorf("read cores of %s: %w", path, err)
+		}
+		whole, err := r.decodeCores()
+		if err != nil {
+			return nil, fmt.Errorf("read cores of %s: %w", path, err)
+		}
+		if whole || try == coreTries {
+			return r.cores, nil
+		}
+	}
+}
+
+// coreTries is how often a record is read that somebody is changing: that takes him less
+// than a microsecond, if he isn't dead.
+const coreTries = 5
+
+// decodeCores says whether all records were whole.
+func (r *Reader) decodeCores() (whole bool, err error) {
+	file := r.limits[:]
+	if string(file[:len(limitsMagic)]) != limitsMagic || le.Uint32(file[limitsOffLayout:]) != layoutNumber ||
+		le.Uint32(file[limitsOffCRC:]) != headerCRC(file) {
+		return false, fmt.Errorf("%w: its header is wrong", ErrLimits)
+	}
+	r.cores, whole = r.cores[:0], true
+	for i := range int(min(le.Uint32(file[limitsOffCount:]), MaxDevices)) {
+		var state CoreState
+		if record := recordAt(file, i); intact(record) {
+			state = decodeCores(record)
+		} else {
+			whole = false
+		}
+		r.cores = append(r.cores, state)
+	}
+	return whole, nil
+}
+
+// rawFile is a file by its descriptor: package os asks the kernel four things more of each
+// that it opens.
+type rawFile struct{ fd int }
+
+// open opens a regular file: no link, and no pipe that would keep us.
+func (f *rawFile) open(path string) (size int64, err error) {
+	for {
+		f.fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		return 0, &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(f.fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		f.close()
+		return 0, errors.Join(err, fmt.Errorf("read %s: %w: it is not a regular file", path, ErrUsage))
+	}
+	return st.Size, nil
+}
+
+func (f *rawFile) close() { _ = unix.Close(f.fd) } // it was read only
+
+// ReadAt implements io.ReaderAt.
+func (f *rawFile) ReadAt(p []byte, at int64) (n int, err error) {
+	for n < len(p) {
+		m, err := unix.Pread(f.fd, p[n:], at+int64(n))
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return n, err
+		case m == 0:
+			return n, io.EOF
+		}
+		n += m
+	}
+	return n, nil
+}
+
+// gone says whether the lock of a slot whose owner died is free.
+func (f *rawFile) gone(slot int) bool { return !lockedAt(uintptr(f.fd), usageLockSlow+1+int64(slot)) }
