@@ -163,6 +163,8 @@ type CoreUsage struct {
 	ChargedNanoseconds   uint64 // of the card, as estimated
 	ThrottledNanoseconds uint64 // that launches waited
 	Launches             uint64 // while the share was enforced
+	// LastLaunchNanoseconds is when the last of them was, by CLOCK_MONOTONIC; 0: never.
+	LastLaunchNanoseconds uint64
 }
 
 func decodeBucket(header []byte, i int) CoreUsage {
@@ -171,6 +173,8 @@ func decodeBucket(header []byte, i int) CoreUsage {
 		ChargedNanoseconds:   le.Uint64(b[bucketOffSpent:]),
 		ThrottledNanoseconds: le.Uint64(b[bucketOffThrottled:]),
 		Launches:             le.Uint64(b[bucketOffLaunches:]),
+
+		LastLaunchNanoseconds: le.Uint64(b[bucketOffLastLaunch:]),
 	}
 }
 

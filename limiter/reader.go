@@ -29,7 +29,7 @@ func (r *Reader) Usage(path string, uuids []string) (*Usage, error) {
 	r.usage = Usage{Devices: r.usage.Devices[:0]}
 	size, err := r.file.open(path)
 	if err != nil {
-		return &r.usage, err
+		return &r.usage, fmt.Errorf("read usage: %w", err)
 	}
 	defer r.file.close()
 	if err := r.readUsage(uuids); err != nil {
@@ -84,7 +84,7 @@ func checkCells(h []byte, uuids []string) error {
 // and at last leaves such a record at zero. The answer is good until the next call.
 func (r *Reader) Cores(path string) ([]CoreState, error) {
 	if _, err := r.file.open(path); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read cores: %w", err)
 	}
 	defer r.file.close()
 	for try := 1; ; try++ {
@@ -138,12 +138,12 @@ func (f *rawFile) open(path string) (size int64, err error) {
 		}
 	}
 	if err != nil {
-		return 0, &fs.PathError{Op: "read", Path: path, Err: err}
+		return 0, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(f.fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		f.close()
-		return 0, errors.Join(err, fmt.Errorf("read %s: %w: it is not a regular file", path, ErrUsage))
+		return 0, errors.Join(err, fmt.Errorf("%s: %w: it is not a regular file", path, ErrUsage))
 	}
 	return st.Size, nil
 }

@@ -257,6 +257,7 @@ func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, ctrs 
 	if s.ended.Load() {
 		return nil, errors.New("gpuslice gave this connection up")
 	}
+	defer s.handled("Synchronize", time.Now())
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, innerDeadline(time.Now(), deadline))

@@ -72,7 +72,7 @@ func (p *Plugin) beforeDeadline(ctx context.Context, id string, work func(contex
 			return o.adjust, o.err
 		}
 		// Not wrapped: a deadline error must not look to the runtime like one of its own.
-		return nil, fmt.Errorf("gpuslice did not decide within the runtime's NRI timeout and refuses container %s; it will be tried again (%v)", id, inner.Err())
+		return nil, &reasoned{reasonLate, fmt.Errorf("gpuslice did not decide within the runtime's NRI timeout and refuses container %s; it will be tried again (%v)", id, inner.Err())}
 	}
 }
 

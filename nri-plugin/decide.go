@@ -88,7 +88,7 @@ func (p *Plugin) granted(ctx context.Context, pod grant.Pod, ctr *api.Container)
 // the container, as those of grant.FromPod and of the ledger's Claim do.
 func (p *Plugin) withGrant(ctx context.Context, pod *api.PodSandbox, ctr *api.Container, g *grant.Grant) (*api.ContainerAdjustment, error) {
 	if why := p.unreconciled.Load(); why != nil {
-		return nil, fmt.Errorf("pod %s container %q: gpuslice gives no grant until it knows what runs on this node: %w", podName(pod), ctr.GetName(), *why)
+		return nil, &reasoned{reasonUnreconciled, fmt.Errorf("pod %s container %q: gpuslice gives no grant until it knows what runs on this node: %w", podName(pod), ctr.GetName(), *why)}
 	}
 	if _, err := grant.CoreCeiling(podFacts(pod), ctr.GetName()); err != nil {
 		return nil, err
@@ -171,7 +171,7 @@ func (p *Plugin) because(err error, shares []grant.Share, cards map[string]grant
 func (p *Plugin) withoutGrant(pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, error) {
 	c := facts(pod, ctr)
 	refuse := func(err error) error {
-		return fmt.Errorf("pod %s container %q has no gpuslice grant: %w", podName(pod), ctr.GetName(), err)
+		return &reasoned{reasonNoGrant, fmt.Errorf("pod %s container %q has no gpuslice grant: %w", podName(pod), ctr.GetName(), err)}
 	}
 	if reason, holds := oci.HoldsGPU(c); holds {
 		return nil, refuse(fmt.Errorf("%s: request a share (nvidia.com/gpu, nvidia.com/gpumem) in its place", reason))

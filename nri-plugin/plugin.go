@@ -71,6 +71,8 @@ type Config struct {
 	// CUDA_DISABLE_CONTROL=true, "*" all. Elsewhere the variable does nothing. Such a
 	// container is booked like any other, and nothing holds it to what is booked.
 	SwitchNamespaces []string
+	// Observer is told of requests and refusals; optional.
+	Observer Observer
 	// Log is where refusals and connection changes go.
 	Log *slog.Logger
 }
@@ -99,6 +101,9 @@ type Plugin struct {
 	switchedOff, switchRefused atomic.Uint64
 	// unreconciled is why no grant is given at present; nil: none.
 	unreconciled atomic.Pointer[error]
+	// unlisted are the claims whose containers the runtime did not list when it was asked
+	// last, and which a process used all the same.
+	unlisted atomic.Pointer[[]string]
 	// work counts handlers that outlived their request, so that Close can wait for them.
 	work handlers
 }
@@ -146,12 +151,13 @@ func (p *Plugin) Wait() { p.work.wait() }
 // CreateContainer answers the question what a container may have. An error
 // refuses the container; its text is what the user reads in the pod's events.
 func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	defer p.handled("CreateContainer", time.Now())
 	adjust, err := p.beforeDeadline(ctx, ctr.GetId(), func(ctx context.Context) (*api.ContainerAdjustment, error) {
 		return p.create(ctx, pod, ctr)
 	})
 	if err != nil {
 		p.Log.Warn("container refused", "pod", podName(pod), "container", ctr.GetName(), "id", ctr.GetId(), "reason", err)
-		return nil, nil, err
+		return nil, nil, p.refused(err)
 	}
 	p.told.add(ctr.GetId(), p.toldOf(pod, ctr))
 	return adjust, nil, nil
@@ -160,6 +166,7 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr *
 // StopContainer gives back what the container held: its task has ended. The
 // folder stays, because the container that maps it still exists.
 func (p *Plugin) StopContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.Container) ([]*api.ContainerUpdate, error) {
+	defer p.handled("StopContainer", time.Now())
 	p.giveBackInTime(ctx, ctr.GetId(), release)
 	return nil, nil
 }
@@ -167,6 +174,7 @@ func (p *Plugin) StopContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.
 // RemoveContainer removes the container's folder. It is also the undo of a
 // creation that failed after CreateContainer, and then has an id and nothing else.
 func (p *Plugin) RemoveContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.Container) error {
+	defer p.handled("RemoveContainer", time.Now())
 	p.intents.forget(ctr.GetId())
 	p.told.remove(ctr.GetId())
 	p.giveBackInTime(ctx, ctr.GetId(), remove)

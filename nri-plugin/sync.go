@@ -36,6 +36,7 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 	p.told.replace(all)
 	// An entry that can't be swept keeps no other from being swept or restored.
 	report, err := p.Ledger.Reconcile(ctx, grant.OwnerNRI, live, grant.WithLiveness(p.inUse), grant.ForWholeNode())
+	p.unlisted.Store(&report.Unlisted)
 	_, sweepErr := p.sweepOthers(ctx)
 	errs := []error{err, sweepErr}
 	snapshot, err := p.Ledger.Snapshot(ctx)

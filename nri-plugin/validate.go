@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 
@@ -57,16 +58,17 @@ func (i *intents) forget(id string) {
 // 0.12.5 still calls it on the closed connection, fails, and rejects the container.
 // Newer ones reject it by failurePolicy.
 func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.ValidateContainerAdjustmentRequest) error {
+	defer p.handled("ValidateContainerAdjustment", time.Now())
 	pod, ctr := req.GetPod(), req.GetContainer()
 	if p.exempt[pod.GetNamespace()] {
 		return nil
 	}
 	intent, ok := p.intents.take(ctr.GetId())
 	if !ok {
-		return fmt.Errorf("gpuslice was not asked about container %s of pod %s and rejects it; it will be tried again", ctr.GetName(), podName(pod))
+		return p.refused(&reasoned{reasonNotAsked, fmt.Errorf("gpuslice was not asked about container %s of pod %s and rejects it; it will be tried again", ctr.GetName(), podName(pod))})
 	}
 	if err := compare(intent, req.GetAdjust()); err != nil {
-		return fmt.Errorf("gpuslice rejects container %s of pod %s: another NRI plugin changed what was granted: %w", ctr.GetName(), podName(pod), err)
+		return p.refused(&reasoned{reasonChanged, fmt.Errorf("gpuslice rejects container %s of pod %s: another NRI plugin changed what was granted: %w", ctr.GetName(), podName(pod), err)})
 	}
 	return nil
 }

@@ -81,18 +81,23 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		defer stop()
 		leave(ctx, leaving, registered)
 	})
-	plugin, err := o.guardian(ledger, registry, published, &first, log)
+	// Also where shares of compute time are not enforced: it finds memory that is not charged.
+	shares := coreLoop(ledger, inventory, log)
+	shown, err := newMonitor(&o, ledger, inventory, published, shares.Use, log)
+	if err != nil {
+		return err
+	}
+	plugin, err := o.guardian(ledger, registry, published, shown.nri, &first, log)
 	if err != nil {
 		return err
 	}
 	guard := deviceplugin.NewGuard(plugin.Ready, log)
 	published.guard = guard
-	// Also where shares of compute time are not enforced: it finds memory that is not charged.
-	then = append(then, guard.Run, published.run, coreLoop(ledger, inventory, log).Run)
+	then = append(then, guard.Run, published.run, shares.Run)
 	if err := o.followPods(published.keeper, &then, log); err != nil {
 		return err
 	}
-	if err := o.startAudit(ledger, inventory, plugin, &then, log); err != nil {
+	if err := o.startAudit(ledger, inventory, plugin, shown.registry, &then, log); err != nil {
 		return err
 	}
 	if o.DevicePluginDir != "" {
@@ -101,7 +106,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		published.offered = offers.set
 		then = append(then, offers.run)
 	}
-	listener, err := listen(o.HealthAddress)
+	listener, err := listen("health-address", o.HealthAddress)
 	if err != nil {
 		return err
 	}
@@ -111,6 +116,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if listener != nil {
 		tasks.Go(func() error { return serve(ctx, listener, healthServer(o.conditions(plugin, published))) })
 	}
+	shown.serve(ctx, tasks, plugin)
 	tasks.Go(func() error { return inventory.Run(ctx) })
 	first.start(ctx, tasks)
 	tasks.Go(func() error {
@@ -140,7 +146,7 @@ func (b background) start(ctx context.Context, tasks *errgroup.Group) {
 }
 
 // guardian is the NRI plugin, with the limiter's library installed for it.
-func (o *options) guardian(ledger *grant.Ledger, registry *oci.Registry, p *publisher, first *background, log *slog.Logger) (*nriplugin.Plugin, error) {
+func (o *options) guardian(ledger *grant.Ledger, registry *oci.Registry, p *publisher, observer nriplugin.Observer, first *background, log *slog.Logger) (*nriplugin.Plugin, error) {
 	libraryPath, preloadPath, err := oci.InstallLibrary(o.Library, o.LibraryDir)
 	if err != nil {
 		return nil, err
@@ -177,6 +183,7 @@ func (o *options) guardian(ledger *grant.Ledger, registry *oci.Registry, p *publ
 		SwitchNamespaces: o.SwitchNamespaces,
 
 		HighPriorityNamespaces: o.HighPriorityNamespaces,
+		Observer:               observer,
 		Log:                    log,
 	}
 	if o.PodResourcesSocket != "" {
@@ -262,14 +269,14 @@ func (o *options) sayUnused(current func() (nodeconfig.Settings, error), log *sl
 	}
 }
 
-// listen opens the health server's address; empty is none.
-func listen(address string) (net.Listener, error) {
+// listen opens the address that a flag gives; empty is none.
+func listen(flag, address string) (net.Listener, error) {
 	if address == "" {
 		return nil, nil
 	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("--health-address: %w", err)
+		return nil, fmt.Errorf("--%s: %w", flag, err)
 	}
 	return listener, nil
 }

@@ -69,7 +69,7 @@ func testOptions(t *testing.T) testAgent {
 	o, started, _, _, stderr := agent("--node-name=node-1", "--state-dir="+filepath.Join(dir, "run"),
 		"--library-dir="+filepath.Join(dir, "lib"), "--library="+filepath.Join(build, "lib", "libvgpu.so"),
 		"--nvml-library="+filepath.Join(build, "sim", "libnvidia-ml.so.1"), "--nri-socket="+shortDir(t)+"/nri.sock",
-		"--cdi-spec-dirs="+dir, "--health-address="+freeAddress(t), "--device-plugin-dir=", "--node-config-file=")
+		"--cdi-spec-dirs="+dir, "--health-address="+freeAddress(t), "--metrics-address="+freeAddress(t), "--device-plugin-dir=", "--node-config-file=")
 	require.True(t, started, stderr)
 	return testAgent{o}
 }
@@ -79,6 +79,7 @@ func (o testAgent) args() []string {
 	return []string{
 		"--node-name=" + o.NodeName, "--state-dir=" + o.StateDir, "--library-dir=" + o.LibraryDir, "--library=" + o.Library,
 		"--nvml-library=" + o.NVMLLibrary, "--nri-socket=" + o.NRISocket, "--cdi-spec-dirs=" + o.CDISpecDirs[0], "--health-address=" + o.HealthAddress,
+		"--metrics-address=" + o.MetricsAddress,
 		"--device-plugin-dir=" + o.DevicePluginDir, "--node-config-file=" + o.NodeConfigFile,
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/gpu"
@@ -116,7 +117,7 @@ func (o *options) podEvents(log *slog.Logger) (*podevents.Recorder, error) {
 }
 
 // startAudit has what runs compared with what was granted, as the options say.
-func (o *options) startAudit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nriplugin.Plugin, then *background, log *slog.Logger) error {
+func (o *options) startAudit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nriplugin.Plugin, counts prometheus.Registerer, then *background, log *slog.Logger) error {
 	if o.AuditInterval == 0 {
 		return nil
 	}
@@ -129,6 +130,10 @@ func (o *options) startAudit(ledger *grant.Ledger, inventory *gpu.Cache, plugin 
 		events = recorder
 		*then = append(*then, recorder.Run)
 	}
-	*then = append(*then, o.audit(ledger, inventory, plugin, events, log).Run)
+	auditor := o.audit(ledger, inventory, plugin, events, log)
+	if err := counts.Register(auditor); err != nil {
+		return err
+	}
+	*then = append(*then, auditor.Run)
 	return nil
 }

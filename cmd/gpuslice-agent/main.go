@@ -46,7 +46,8 @@ value anywhere stops the agent at its start.
 
 The agent answers on --health-address: /healthz is 200 unless it hangs and a
 restart would help, /readyz is 200 while the node is guarded and its cards are
-known. Both say why when they are 503.
+known. Both say why when they are 503. On --metrics-address it shows the node's
+cards and containers: to Prometheus, to people, and as JSON.
 
 It ends at SIGTERM and SIGINT; containers go on, each with its limits. At its
 next start it takes its books up again.

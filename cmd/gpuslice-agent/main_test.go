@@ -98,6 +98,10 @@ var badValues = map[string][]string{
 	"high-priority-namespaces":   {"a,,b", "Kube", "a/b", "*"},
 	"disable-control-namespaces": {"a,,b", "Kube", "a/b", "a*", "**"},
 	"health-address":             {"9396", "localhost", "localhost:http", "127.0.0.1:65536"},
+	"audit-interval":             {"", "999ms", "-1s", "often"},
+	"on-violation":               {"", "Kill", "end"},
+	"violation-grace":            {"", "-1s", "25h", "long"},
+	"metrics-address":            {"9394", "localhost", "localhost:http", ":65536"},
 	"log-level":                  {"", "loud", "INFO+1"},
 	"log-format":                 {"", "yaml"},
 }

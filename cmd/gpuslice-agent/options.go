@@ -72,6 +72,7 @@ type options struct {
 	SwitchNamespaces       []string
 	HighPriorityNamespaces []string
 	HealthAddress          string
+	MetricsAddress         string
 	AuditInterval          time.Duration
 	OnViolation            string
 	ViolationGrace         time.Duration
@@ -149,6 +150,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.OnViolation, "on-violation", violationReport, "`what` is done about a container whose processes are on a card without a grant, go past the limiter, have more memory than granted by NVML's count, or have spoilt their usage file: report (metric, event, log) or kill (that, and after --violation-grace SIGKILL to those processes; never to the host's or an exempt namespace's)")
 	f.DurationVar(&o.ViolationGrace, "violation-grace", 30*time.Second, "time that a violation may last before --on-violation=kill ends it, 0 to 24h")
 	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`host:port` of /healthz and /readyz; empty serves none")
+	f.StringVar(&o.MetricsAddress, "metrics-address", ":9394", "`host:port` of /metrics, for Prometheus, of a page for people, and of /api/v1/view, the node as JSON; whoever reaches it sees the names of pods and what they use; empty serves none")
 	f.StringVar(&o.LogLevel, "log-level", "info", "the least `level` of the agent's own log: debug, info, warn or error")
 	f.StringVar(&o.LogFormat, "log-format", "text", "the log's `format`: text or json")
 	f.BoolVar(&o.Retire, "retire", false, "guard nothing, and take away what agents have left on this node: state, libraries, sockets, and what the Node object says of its cards; then wait to be told to end. For before gpuslice is uninstalled. Containers that run keep what they have, and nobody gets a card")
@@ -250,6 +252,7 @@ func (o *options) validate() error {
 	c.matches("high-priority-namespaces", labelPattern, "names of namespaces", o.HighPriorityNamespaces...)
 	o.validateAudit(&c)
 	c.want("health-address", o.HealthAddress == "" || isAddress(o.HealthAddress), "host:port or nothing", o.HealthAddress)
+	c.want("metrics-address", o.MetricsAddress == "" || isAddress(o.MetricsAddress), "host:port or nothing", o.MetricsAddress)
 	_, known := logLevels[o.LogLevel]
 	c.want("log-level", known, "debug, info, warn or error", o.LogLevel)
 	_, known = logHandlers[o.LogFormat]

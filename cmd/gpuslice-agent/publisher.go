@@ -133,19 +133,25 @@ func (p *publisher) update() {
 // writeNode writes node.json if the cards were read since it was written, or are
 // shared otherwise.
 func (p *publisher) writeNode(last, next *offer) {
-	health := next.health()
-	if !next.Cards.Taken.After(p.written) && slices.Equal(last.Devices, next.Devices) && maps.Equal(last.health(), health) {
+	if !next.Cards.Taken.After(p.written) && slices.Equal(last.Devices, next.Devices) && maps.Equal(last.health(), next.health()) {
 		return
 	}
-	err := node.Write(p.options.StateDir, node.File{
-		Name: p.options.NodeName, AgentVersion: version.String(), WrittenAt: next.Cards.Taken, Devices: next.Devices, Node: next.Cards.Node, Health: health,
-		Topology: next.Cards.Topology,
-	})
+	err := node.Write(p.options.StateDir, p.fileOf(next))
 	p.sayOnce("node not published", "node published again", &p.saidWrite, err)
 	if err != nil {
 		return
 	}
 	p.written = next.Cards.Taken
+}
+
+// file is what is told of the node at the moment.
+func (p *publisher) file() node.File { return p.fileOf(p.now()) }
+
+func (p *publisher) fileOf(o *offer) node.File {
+	return node.File{
+		Name: p.options.NodeName, AgentVersion: version.String(), WrittenAt: o.Cards.Taken, Devices: o.Devices,
+		Node: o.Cards.Node, Health: o.health(), Topology: o.Cards.Topology,
+	}
 }
 
 // sayOnce logs a problem when it comes, or becomes another, and when it is gone.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpuslice/gpuslice/gpu"
@@ -51,6 +52,7 @@ type Loop struct {
 	written map[string][]limiter.CoreState
 	beyond  residues
 	said    string
+	use     atomic.Pointer[Use]
 }
 
 // New makes a loop.
@@ -102,6 +104,7 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 	containers, err := l.config.Containers(ctx)
 	if err != nil || len(containers) == 0 {
 		l.forget(nil)
+		l.use.Store(nil)
 		return false, err
 	}
 	memories, failed := l.config.Memories(ctx)
@@ -129,6 +132,7 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 		}
 	}
 	busy := attribute(times, owners)
+	l.use.Store(l.use.Load().next(time.Now(), busy, files))
 	for card := range times {
 		l.decide(card, members, busy[card])
 	}

@@ -121,7 +121,15 @@ func TestReadAHostileUsageFile(t *testing.T) {
 			defer file.Close()
 			_, err = file.WriteAt(make([]byte, 16), 64)
 			require.NoError(t, err)
-		}, 100, ""},
+		}, 100, "header uuid 0 is not that of"},
+		{"grown", func(t *testing.T, s *nodetest.StateDir) {
+			s.Use("bad", 0, 7)
+			require.NoError(t, os.Truncate(s.Path("bad", "usage"), 1<<30))
+		}, 107, "it has 1073741824 bytes"},
+		{"cut behind what is used", func(t *testing.T, s *nodetest.StateDir) {
+			s.Use("bad", 0, 7)
+			require.NoError(t, os.Truncate(s.Path("bad", "usage"), 8192))
+		}, 107, "it has 8192 bytes"},
 		{"a link to another's", func(t *testing.T, s *nodetest.StateDir) {
 			require.NoError(t, os.Remove(s.Path("bad", "usage")))
 			require.NoError(t, os.Symlink(s.Path("good", "usage"), s.Path("bad", "usage")))
@@ -147,6 +155,8 @@ func TestReadAHostileUsageFile(t *testing.T) {
 			}
 			require.Len(t, n.Problems, 1)
 			assert.Contains(t, n.Problems[0], test.wantProblem)
+			assert.Contains(t, n.Problems[0], n.Containers[0].UsageProblem)
+			assert.Empty(t, n.Containers[1].UsageProblem)
 			assert.NotContains(t, n.Problems[0], "\x1b")
 			assert.NotContains(t, n.Problems[0], "\n")
 		})

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/version"
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/cores"
+	"github.com/gpuslice/gpuslice/monitor/metrics"
+	"github.com/gpuslice/gpuslice/monitor/view"
+	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+)
+
+// monitor is what the agent shows of its node.
+type monitor struct {
+	// registry is where whoever counts something registers a collector, before serve.
+	registry *prometheus.Registry
+	// nri counts what the NRI plugin does.
+	nri      *metrics.NRI
+	live     *view.Live
+	listener net.Listener // nil: nothing is shown
+}
+
+// newMonitor makes the monitor, and opens its address. What it shows comes with serve.
+func newMonitor(o *options, ledger *grant.Ledger, inventory *gpu.Cache, p *publisher, use func() *cores.Use, log *slog.Logger) (*monitor, error) {
+	listener, err := listen("metrics-address", o.MetricsAddress)
+	if err != nil {
+		return nil, err
+	}
+	m := &monitor{
+		registry: metrics.NewRegistry(version.String()),
+		nri:      metrics.NewNRI(nriplugin.Events, nriplugin.Reasons()),
+		listener: listener,
+		live: view.NewLive(view.LiveConfig{
+			Snapshot: ledger.Snapshot, Folder: ledger.Folder, Node: p.file, Cordoned: func() ([]string, error) { return grant.Cordoned(o.StateDir) }, Telemetry: inventory.Telemetry, Use: use, Log: log,
+		}),
+	}
+	m.registry.MustRegister(m.nri)
+	return m, nil
+}
+
+// serve shows the node until ctx ends.
+func (m *monitor) serve(ctx context.Context, tasks *errgroup.Group, plugin *nriplugin.Plugin) {
+	if m.listener == nil {
+		return
+	}
+	tasks.Go(func() error { m.live.Run(ctx); return nil })
+	tasks.Go(func() error { return serve(ctx, m.listener, m.door(plugin)) })
+}
+
+func (m *monitor) door(plugin *nriplugin.Plugin) http.Handler {
+	return metrics.NewDoor(metrics.DoorConfig{
+		Registry: m.registry,
+		Gatherer: metrics.NewGatherer(metrics.GathererConfig{
+			View: m.live.Read, Connected: func() bool { return plugin.Ready() == nil }, Leaked: plugin.Gone,
+		}),
+		View: m.live.Read,
+	})
+}

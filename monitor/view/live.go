@@ -1,0 +1,135 @@
+package view
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/cores"
+	"github.com/gpuslice/gpuslice/monitor/node"
+)
+
+const (
+	// telemetryInterval is the time between two questions to NVML. Who looks more often
+	// sees the same numbers.
+	telemetryInterval = 5 * time.Second
+	// telemetryKept is how long an answer is shown: NVML may hang with a card that hangs,
+	// and what it said before is no news then.
+	telemetryKept = 30 * time.Second
+	// useKept is the same of what monitor/cores sees each second, or every three.
+	useKept = 10 * time.Second
+)
+
+// LiveConfig is where an agent's own view comes from.
+type LiveConfig struct {
+	// Snapshot and Folder are the ledger's.
+	Snapshot func(context.Context) (*grant.Snapshot, error)
+	Folder   func(id string) string
+	// Node is what is told of the node.
+	Node func() node.File
+	// Cordoned are the cards that nothing more is to be granted on.
+	Cordoned func() ([]string, error)
+	// Telemetry asks NVML. It may hang: Run alone calls it.
+	Telemetry func(context.Context) (map[string]gpu.Telemetry, error)
+	// Use is what NVML saw containers have of the cards; nil where nobody asks it.
+	Use func() *cores.Use
+	Log *slog.Logger
+}
+
+// Live is the view of an agent, which knows more than its node's files say, and has the
+// ledger in memory. It is safe for concurrent use.
+type Live struct {
+	config LiveConfig
+	told   atomic.Pointer[map[string]gpu.Telemetry]
+	now    func() time.Time
+}
+
+// NewLive makes a view. Without Run it has no telemetry.
+func NewLive(c LiveConfig) *Live {
+	l := &Live{config: c, now: time.Now}
+	l.told.Store(&map[string]gpu.Telemetry{})
+	return l
+}
+
+// Run asks NVML every few seconds, until ctx ends.
+func (l *Live) Run(ctx context.Context) {
+	said := ""
+	tick := time.NewTicker(telemetryInterval)
+	defer tick.Stop()
+	for {
+		text := ""
+		if err := l.Ask(ctx); err != nil && ctx.Err() == nil {
+			text = err.Error()
+		}
+		if text != said && text != "" { // once, not every few seconds
+			l.config.Log.Warn("telemetry of the cards is missing", "error", text)
+		}
+		said = text
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Ask asks NVML once.
+func (l *Live) Ask(ctx context.Context) error {
+	told, err := l.config.Telemetry(ctx)
+	if told != nil {
+		l.told.Store(&told)
+	}
+	return err
+}
+
+// Read is the node as it is now, with NVML's last answers. It waits for no card.
+func (l *Live) Read(ctx context.Context) (Node, error) {
+	snapshot, err := l.config.Snapshot(ctx)
+	if err != nil {
+		return Node{}, err
+	}
+	cordoned, err := l.config.Cordoned()
+	n := compose(snapshot, l.config.Node(), cordoned, containers(snapshot, l.config.Folder))
+	if err != nil {
+		n.Problems = append(n.Problems, err.Error())
+	}
+	now := l.now()
+	told := *l.told.Load()
+	for i := range n.Cards {
+		c := &n.Cards[i]
+		if t, known := told[c.UUID]; known && now.Sub(t.Taken) < telemetryKept {
+			c.Telemetry = &t
+		}
+	}
+	if l.config.Use == nil {
+		return n, nil
+	}
+	if use := l.config.Use(); use != nil && now.Sub(use.At) < useKept {
+		seen(n.Containers, use)
+	}
+	return n, nil
+}
+
+// seen fills in what NVML saw of containers.
+func seen(all []Container, use *cores.Use) {
+	for i := range all {
+		c := &all[i]
+		if c.State == string(grant.StateReleased) {
+			continue
+		}
+		for j := range c.Shares {
+			s := &c.Shares[j]
+			if of, tells := use.Percent[s.UUID]; tells {
+				percent := of[c.ContainerID] // or none
+				s.CoreUsedPercent = &percent
+			}
+			// What the container says is exact; of launches without a limit it says nothing.
+			if at, worked := use.Worked[s.UUID][c.ContainerID]; worked && at.After(s.LastLaunch) {
+				s.LastLaunch = at.UTC()
+			}
+		}
+	}
+}

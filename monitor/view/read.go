@@ -1,0 +1,211 @@
+package view
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/claimed"
+)
+
+// Read reads the node's files. The cards are optional, since the ledger says
+// something without them; an unreadable ledger is an error.
+func Read(ctx context.Context, stateDir string) (Node, error) {
+	ledger, err := grant.OpenReadOnly(stateDir, grant.WithRecovery(oci.RecoverShares))
+	if errors.Is(err, fs.ErrPermission) {
+		return Node{}, fmt.Errorf("%w: run it as root", err)
+	}
+	if err != nil {
+		return Node{}, fmt.Errorf("%w (--state-dir names its folder)", err)
+	}
+	snapshot, err := ledger.Snapshot(ctx)
+	if err != nil {
+		return Node{}, err
+	}
+	var problems []string
+	if snapshot.Unsettled {
+		problems = append(problems, "the ledger is being changed, or gpuslice-agent was killed while it changed it: what is shown may be of different moments")
+	}
+	file, err := node.Read(stateDir)
+	if err != nil {
+		problems = append(problems, "cards: "+err.Error())
+	}
+	cordoned, err := grant.Cordoned(stateDir)
+	if err != nil {
+		problems = append(problems, err.Error())
+	}
+	n := compose(snapshot, file, cordoned, containers(snapshot, ledger.Folder))
+	n.Problems = append(problems, n.Problems...)
+	return n, nil
+}
+
+// compose puts a node together.
+func compose(snapshot *grant.Snapshot, file node.File, cordoned []string, all []Container) Node {
+	n := Node{
+		Name: file.Name, DriverVersion: file.Node.DriverVersion, CUDAVersion: file.Node.CUDAVersion, CardsReadAt: file.WrittenAt,
+		Cards: []Card{}, Containers: all,
+	}
+	for _, fault := range file.Node.Faults {
+		n.Problems = append(n.Problems, fault.Message)
+	}
+	used := map[string]uint64{}
+	for i := range all {
+		if problem := all[i].problem; problem != "" {
+			n.Problems = append(n.Problems, problem)
+		}
+		for _, s := range all[i].Shares {
+			used[s.UUID] = add(used[s.UUID], s.UsedBytes)
+		}
+	}
+	slices.SortStableFunc(n.Containers, func(a, b Container) int {
+		return cmp.Or(strings.Compare(a.Pod, b.Pod), strings.Compare(a.Name, b.Name))
+	})
+	row := func(c Card, card string) {
+		device, _ := file.Device(c.UUID) // one that isn't offered has nothing to grant
+		booked := snapshot.Cards[c.UUID]
+		c.GrantableMiB, c.GrantedMemoryMiB = device.MemoryMiB, booked.MemoryMiB
+		c.GrantableCores, c.GrantedCores = device.CorePercent, booked.CorePercent
+		c.GrantableSlots, c.GrantedContainers = device.Slots, booked.Slots
+		c.UsedBytes = used[c.UUID]
+		c.Unhealthy = file.Unhealthy(c.UUID, card)
+		c.Healthy = c.Unhealthy == ""
+		c.Cordoned = slices.Contains(cordoned, c.UUID)
+		n.Cards = append(n.Cards, c)
+	}
+	for _, c := range file.Node.Cards {
+		row(Card{UUID: c.UUID, Index: c.Index, Model: c.Model, MemoryMiB: c.MemoryMiB}, c.UUID)
+		for _, d := range c.MIG {
+			row(Card{UUID: d.UUID, Index: c.Index, MIGProfile: d.Profile, Model: c.Model + " MIG " + d.Profile, MemoryMiB: d.MemoryMiB}, c.UUID)
+		}
+	}
+	return n
+}
+
+// add is a sum of what tenants say, which ends at the largest number.
+func add(a, b uint64) uint64 {
+	if sum := a + b; sum >= a {
+		return sum
+	}
+	return math.MaxUint64
+}
+
+// reading is what is used again for each container.
+type reading struct {
+	limiter.Reader
+	uuids  []string
+	shares []Share
+	// now and monotonic are one moment, by both clocks.
+	now       time.Time
+	monotonic uint64
+}
+
+// containers are the ledger's entries with what their usage files say.
+func containers(snapshot *grant.Snapshot, folder func(id string) string) []Container {
+	shares := 0
+	for i := range snapshot.Entries {
+		shares += len(snapshot.Entries[i].Shares)
+	}
+	r := reading{now: time.Now(), monotonic: monotonic(), shares: make([]Share, 0, shares)}
+	all := make([]Container, 0, len(snapshot.Entries))
+	for i := range snapshot.Entries {
+		e := &snapshot.Entries[i]
+		all = append(all, r.container(e, folder(e.ContainerID)))
+	}
+	return all
+}
+
+// monotonic is the clock that containers note the time of their launches by.
+func monotonic() uint64 {
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
+		return 0
+	}
+	return uint64(now.Nano())
+}
+
+// container is a ledger's entry with what its usage file says.
+func (r *reading) container(e *grant.Entry, folder string) Container {
+	c := Container{
+		ContainerID: e.ContainerID, PodUID: e.PodUID, Name: e.Container, Owner: e.Owner,
+		State: string(e.State), Enforcement: e.Mode, CreatedAt: e.CreatedAt, Blocks: e.Blocks,
+	}
+	if e.PodName != "" {
+		c.Pod = e.PodNamespace + "/" + e.PodName
+	}
+	r.uuids = r.uuids[:0]
+	for _, s := range e.Shares {
+		r.uuids = append(r.uuids, s.UUID)
+	}
+	expected := r.uuids
+	if e.State == grant.StateCorrupt || len(expected) == 0 {
+		expected = nil // nobody knows
+	}
+	usage, err := r.Usage(filepath.Join(folder, claimed.UsageName), expected)
+	// It may have been removed since, and has none where it is made again to block.
+	if err != nil && e.State != grant.StateReleased && e.State != grant.StateBlocking && exists(folder) {
+		c.UsageProblem = err.Error()
+	}
+	c.problem = problemOf(e, c.UsageProblem, folder)
+	// A file that can't be read is reported by who enforces it; here it is a number less.
+	states, _ := r.Cores(filepath.Join(folder, "limits"))
+	first := len(r.shares)
+	for i, s := range e.Shares {
+		share := Share{UUID: s.UUID, MemoryMiB: s.MemoryMiB, CorePercent: s.CorePercent}
+		// By position: what the file itself says of its cards is the tenant's to write.
+		if i < len(usage.Devices) {
+			r.used(&share, &usage.Devices[i])
+		}
+		if i < len(states) {
+			share.ResidueBytes = states[i].ResidueBytes
+		}
+		r.shares = append(r.shares, share)
+	}
+	c.Shares = r.shares[first:len(r.shares):len(r.shares)]
+	return c
+}
+
+// used fills in what a container says.
+func (r *reading) used(share *Share, d *limiter.DeviceUsage) {
+	share.UsedBytes, share.ContextBytes, share.Processes = d.UsedBytes, d.ContextBytes, d.Processes
+	share.ComputeNanoseconds, share.ThrottledNanoseconds, share.Launches = d.Cores.ChargedNanoseconds, d.Cores.ThrottledNanoseconds, d.Cores.Launches
+	if last := d.Cores.LastLaunchNanoseconds; last != 0 && last <= r.monotonic {
+		share.LastLaunch = r.now.Add(-time.Duration(r.monotonic - last)).UTC()
+	}
+}
+
+// problemOf is what people are told of a container; empty: nothing.
+func problemOf(e *grant.Entry, usage, folder string) string {
+	var found []string
+	if e.Problem != nil {
+		found = append(found, e.Problem.Error())
+	}
+	if usage != "" {
+		found = append(found, usage)
+	}
+	if _, err := claimed.Read(folder); errors.Is(err, claimed.ErrDamaged) {
+		found = append(found, err.Error()+": its share is given back once no process uses the folder")
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	return "container " + e.ContainerID + ": " + strings.ReplaceAll(strings.Join(found, "; "), "\n", "; ")
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}

@@ -1,0 +1,133 @@
+package nriplugin_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/grant"
+	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+)
+
+// seen is an Observer that keeps what it is told.
+type seen struct {
+	mu       sync.Mutex
+	handled  map[string]int
+	refusals []string
+}
+
+func (s *seen) Handled(event string, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if took < 0 {
+		event = "negative"
+	}
+	s.handled[event]++
+}
+
+func (s *seen) Refused(reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refusals = append(s.refusals, reason)
+}
+
+// wait returns when an event was told of so often: the runtime has its answer before.
+func (s *seen) wait(t *testing.T, event string, times int) {
+	require.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.handled[event] == times
+	}, 20*time.Second, time.Millisecond, "%s %d times", event, times)
+}
+
+func TestObserver(t *testing.T) {
+	s := &seen{handled: map[string]int{}}
+	f := newFixture(t, func(c *nriplugin.Config) { c.Observer = s })
+	pod, ctr := newPod("p", hami(cardA, 50000, 10)), newContainer("main")
+	_, err := f.runtime.create(pod, ctr)
+	require.NoError(t, err)
+	for _, refused := range []map[string]string{
+		hami(cardA, 50000, 10), {"gpuslice.io/grant": "{"}, hami("GPU-cccccccc-0000-4000-8000-000000000003", 1, 1),
+	} {
+		_, err = f.runtime.create(newPod("q", refused), newContainer("main"))
+		require.Error(t, err)
+	}
+	whole := newContainer("main")
+	whole.Linux = &api.LinuxContainer{Devices: []*api.LinuxDevice{{Path: "/dev/nvidia0", Type: "c", Major: 195}}}
+	_, err = f.runtime.create(newPod("none", nil), whole)
+	require.ErrorContains(t, err, "has no gpuslice grant")
+	f.runtime.remove(pod, ctr) // as those that were refused
+	s.wait(t, "CreateContainer", 5)
+	s.wait(t, "StopContainer", 5)
+	s.wait(t, "RemoveContainer", 5)
+	s.wait(t, "Synchronize", 1)
+	assert.Equal(t, []string{"overbooked", "malformed", "unknown_card", "no_grant"}, s.refusals)
+	for event := range s.handled {
+		assert.Contains(t, nriplugin.Events, event)
+	}
+	for _, reason := range append(s.refusals, "late", "not_asked", "changed", "not_reconciled", "other") {
+		assert.Contains(t, nriplugin.Reasons(), reason)
+	}
+}
+
+// A refusal that comes from no one's known reason is told of too, and so is one for lack of time.
+func TestObserverOfOtherRefusals(t *testing.T) {
+	setRequestTimeout(t, 500*time.Millisecond)
+	s := &seen{handled: map[string]int{}}
+	f := newFixture(t, func(c *nriplugin.Config) {
+		c.Observer = s
+		c.Populate = func(string, grant.Claim) error { return errors.New("the disk is on fire") }
+	})
+	_, err := f.runtime.create(newPod("p", hami(cardA, 1000, 10)), newContainer("main"))
+	require.ErrorContains(t, err, "on fire")
+	release := holdLedger(t, f.ledger)
+	_, err = f.runtime.create(newPod("p", hami(cardA, 1000, 10)), newContainer("main"))
+	require.Error(t, err)
+	release()
+	assert.Equal(t, "other", s.refusals[0])
+	assert.Len(t, s.refusals, 2)
+}
+
+// A claim that could not be given back is told of until it is.
+func TestGone(t *testing.T) {
+	setRequestTimeout(t, 500*time.Millisecond)
+	f := newFixture(t)
+	pod, ctr := newPod("p", hami(cardA, 1000, 10)), newContainer("main")
+	_, err := f.runtime.create(pod, ctr)
+	require.NoError(t, err)
+	require.Empty(t, f.plugin.Gone())
+	release := holdLedger(t, f.ledger)
+	f.runtime.remove(pod, ctr)
+	require.Equal(t, []string{ctr.GetId()}, f.plugin.Gone())
+	release()
+	require.Eventually(t, func() bool { return len(f.plugin.Gone()) == 0 && len(f.folders()) == 0 }, 20*time.Second, 5*time.Millisecond)
+}
+
+// A claim that was kept because a process used it, of a container that the runtime doesn't
+// list, is one that leaked as soon as the process is gone.
+func TestGoneWhenItsProcessIs(t *testing.T) {
+	f := newFixture(t, func(c *nriplugin.Config) {
+		c.Populate = func(dir string, _ grant.Claim) error { return os.WriteFile(filepath.Join(dir, "usage"), nil, 0o666) }
+	})
+	pod, ctr := newPod("p", hami(cardA, 1000, 10)), newContainer("main")
+	_, err := f.runtime.create(pod, ctr)
+	require.NoError(t, err)
+	usage, err := os.OpenFile(filepath.Join(f.ledger.Folder(ctr.Id), "usage"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.FcntlFlock(usage.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: 1<<40 + 1, Len: 1}))
+	f.stop()
+	f.runtime.stop(pod, ctr) // while nobody listens
+	f.start()
+	require.Equal(t, []string{ctr.GetId()}, f.claims())
+	require.Empty(t, f.plugin.Gone(), "its process lives")
+	require.NoError(t, usage.Close())
+	require.Equal(t, []string{ctr.GetId()}, f.plugin.Gone())
+}
