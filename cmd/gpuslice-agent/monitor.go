@@ -14,6 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/cores"
 	"github.com/gpuslice/gpuslice/monitor/metrics"
+	"github.com/gpuslice/gpuslice/monitor/page"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 )
@@ -62,5 +63,6 @@ func (m *monitor) door(plugin *nriplugin.Plugin) http.Handler {
 			View: m.live.Read, Connected: func() bool { return plugin.Ready() == nil }, Leaked: plugin.Gone,
 		}),
 		View: m.live.Read,
+		Page: page.Handler(m.live.Read),
 	})
 }
