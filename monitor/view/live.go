@@ -115,6 +115,7 @@ func (l *Live) Read(ctx context.Context) (Node, error) {
 
 // seen fills in what NVML saw of containers.
 func seen(all []Container, use *cores.Use) {
+	percents := make([]float64, 0, len(all))
 	for i := range all {
 		c := &all[i]
 		if c.State == string(grant.StateReleased) {
@@ -123,8 +124,8 @@ func seen(all []Container, use *cores.Use) {
 		for j := range c.Shares {
 			s := &c.Shares[j]
 			if of, tells := use.Percent[s.UUID]; tells {
-				percent := of[c.ContainerID] // or none
-				s.CoreUsedPercent = &percent
+				percents = append(percents, of[c.ContainerID]) // or none
+				s.CoreUsedPercent = &percents[len(percents)-1]
 			}
 			// What the container says is exact; of launches without a limit it says nothing.
 			if at, worked := use.Worked[s.UUID][c.ContainerID]; worked && at.After(s.LastLaunch) {

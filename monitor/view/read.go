@@ -196,8 +196,10 @@ func problemOf(e *grant.Entry, usage, folder string) string {
 	if usage != "" {
 		found = append(found, usage)
 	}
-	if _, err := claimed.Read(folder); errors.Is(err, claimed.ErrDamaged) {
-		found = append(found, err.Error()+": its share is given back once no process uses the folder")
+	if e.Owner != grant.OwnerNRI { // whose claims have no such record
+		if _, err := claimed.Read(folder); errors.Is(err, claimed.ErrDamaged) {
+			found = append(found, err.Error()+": its share is given back once no process uses the folder")
+		}
 	}
 	if len(found) == 0 {
 		return ""

@@ -1,10 +1,13 @@
 package view_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +19,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
@@ -163,6 +167,53 @@ func TestReadAHostileUsageFile(t *testing.T) {
 	}
 }
 
+// A container writes over its file, cuts and fills it, while it is read: nobody else's
+// numbers move, nor what is granted.
+func TestReadWhileAContainerWrites(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	s.Claim("bad", "bad", share(nodetest.H200, 1000, 10))
+	s.Claim("good", "good", share(nodetest.H200, 1000, 10))
+	s.Use("good", 0, 100)
+	want := read(t, s.Dir).Containers[1]
+	path := s.Path("bad", "usage")
+	made, err := os.ReadFile(path)
+	require.NoError(t, err)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		noise := rand.New(rand.NewPCG(1, 2))
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			switch at := noise.IntN(16 << 10); noise.IntN(4) {
+			case 0:
+				_ = os.Truncate(path, noise.Int64N(int64(2*len(made))))
+			case 1:
+				_ = os.WriteFile(path, made, 0o666)
+			default:
+				if f, err := os.OpenFile(path, os.O_WRONLY, 0); err == nil {
+					_, _ = f.WriteAt(bytes.Repeat([]byte{byte(noise.Uint32())}, noise.IntN(8<<10)), int64(at))
+					_ = f.Close()
+				}
+			}
+		}
+	}()
+	for range 300 {
+		n := read(t, s.Dir)
+		require.Equal(t, want, n.Containers[1])
+		require.Equal(t, int64(2000), n.Cards[0].GrantedMemoryMiB)
+		require.GreaterOrEqual(t, n.Cards[0].UsedBytes, uint64(100))
+		for _, p := range n.Problems {
+			require.Contains(t, p, "container bad: ")
+		}
+	}
+	close(stop)
+	<-stopped
+}
+
 func TestReadReleasedAndCorrupt(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	s.Claim("released", "a", share(nodetest.H200, 1000, 10))
@@ -195,8 +246,11 @@ func TestReadReleasedAndCorrupt(t *testing.T) {
 // What says of a container of docker's how it is found can't be read: people are told where.
 func TestReadDamagedRecord(t *testing.T) {
 	s := nodetest.NewStateDir(t)
-	s.Claim("web", "a", share(nodetest.H200, 1000, 10))
-	require.NoError(t, os.WriteFile(s.Path("web", "runtime.json"), []byte("{"), 0o600))
+	claim := grant.Claim{ContainerID: "web", Owner: grant.OwnerRuntime, Container: "web", Shares: []grant.Share{share(nodetest.H200, 1000, 10)}}
+	_, err := s.Ledger.Claim(t.Context(), claim, node.Capacities(nodetest.File().Devices), func(dir string) error {
+		return errors.Join(limiter.CreateUsage(filepath.Join(dir, "usage"), []string{nodetest.H200}), os.WriteFile(filepath.Join(dir, "runtime.json"), []byte("{"), 0o600))
+	})
+	require.NoError(t, err)
 	n := read(t, s.Dir)
 	require.Len(t, n.Problems, 1)
 	assert.Contains(t, n.Problems[0], "container web: the record of a claim is damaged: "+s.Path("web", "runtime.json"))

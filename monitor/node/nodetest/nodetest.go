@@ -66,12 +66,18 @@ func NewStateDirOf(tb testing.TB, file node.File) *StateDir {
 
 // Claim books shares for a container "<pod>/main" of the namespace default.
 func (s *StateDir) Claim(id, pod string, shares ...grant.Share) {
-	settings := oci.Settings{LibraryPath: "/lib/libvgpu.so", PreloadPath: "/lib/ld.so.preload"}
-	_, err := s.Ledger.Claim(context.Background(), grant.Claim{
+	claim := grant.Claim{
 		ContainerID: id, Owner: grant.OwnerNRI, PodUID: "uid-" + pod, PodNamespace: "default", PodName: pod,
 		Container: "main", Shares: shares, Mode: "preload", CreatedAt: Time,
-	}, node.Capacities(s.file.Devices), func(dir string) error { return oci.Populate(dir, grant.Claim{Shares: shares}, settings) })
+	}
+	_, err := s.Ledger.Claim(context.Background(), claim, node.Capacities(s.file.Devices), s.Populate(claim))
 	require.NoError(s.tb, err)
+}
+
+// Populate writes the limiter's files of a claim.
+func (s *StateDir) Populate(claim grant.Claim) func(dir string) error {
+	settings := oci.Settings{LibraryPath: "/lib/libvgpu.so", PreloadPath: "/lib/ld.so.preload"}
+	return func(dir string) error { return oci.Populate(dir, claim, settings) }
 }
 
 // Path is a file of a container's.

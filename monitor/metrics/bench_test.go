@@ -1,0 +1,129 @@
+package metrics_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/cores"
+	"github.com/gpuslice/gpuslice/monitor/metrics"
+	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
+	"github.com/gpuslice/gpuslice/monitor/view"
+)
+
+// crowd is a node with so many containers that use their cards.
+func crowd(tb testing.TB, containers int) (*view.Live, *nodetest.StateDir) {
+	file := nodetest.File()
+	for i := range file.Devices {
+		file.Devices[i].Slots, file.Devices[i].MemoryMiB, file.Devices[i].CorePercent = containers, int64(containers), containers
+	}
+	s := nodetest.NewStateDirOf(tb, file)
+	use := &cores.Use{Percent: map[string]map[string]float64{nodetest.H200: {}}}
+	for i := range containers {
+		id := fmt.Sprintf("%064x", i)
+		s.Claim(id, fmt.Sprintf("inference-server-7d4b9c6f5d-%05x", i), grant.Share{UUID: nodetest.H200, MemoryMiB: 1, CorePercent: 1})
+		s.Use(id, 0, 1<<20)
+		s.Use(id, 1, 1<<20)
+		use.Percent[nodetest.H200][id] = 0.2
+	}
+	live := view.NewLive(view.LiveConfig{
+		Snapshot: s.Ledger.Snapshot, Folder: s.Ledger.Folder, Node: func() node.File { return file },
+		Telemetry: func(context.Context) (map[string]gpu.Telemetry, error) { return telemetry(), nil },
+		Use:       func() *cores.Use { return use },
+	})
+	require.NoError(tb, live.Ask(context.Background()))
+	return live, s
+}
+
+func doorOf(live *view.Live) http.Handler {
+	return metrics.NewDoor(metrics.DoorConfig{
+		Registry: prometheus.NewRegistry(), View: live.Read,
+		Gatherer: metrics.NewGatherer(metrics.GathererConfig{
+			View: live.Read, Connected: func() bool { return true }, Leaked: func() []string { return nil },
+		}),
+	})
+}
+
+// scrape asks as Prometheus does.
+func scrape(tb testing.TB, server *httptest.Server, encoding string) (bytes int64) {
+	request, err := http.NewRequest(http.MethodGet, server.URL+"/metrics", nil)
+	require.NoError(tb, err)
+	request.Header.Set("Accept-Encoding", encoding)
+	response, err := server.Client().Do(request)
+	require.NoError(tb, err)
+	defer response.Body.Close()
+	require.Equal(tb, http.StatusOK, response.StatusCode)
+	require.Equal(tb, encoding == "gzip", response.Header.Get("Content-Encoding") == "gzip")
+	bytes, err = io.Copy(io.Discard, response.Body)
+	require.NoError(tb, err)
+	return bytes
+}
+
+// A whole scrape of 500 containers, over TCP, from the ledger and the usage files to the
+// last byte; the client's part is in it.
+func BenchmarkScrape(b *testing.B) {
+	for _, encoding := range []string{"identity", "gzip"} {
+		b.Run(encoding, func(b *testing.B) {
+			live, _ := crowd(b, 500)
+			server := httptest.NewServer(doorOf(live))
+			defer server.Close()
+			scrape(b, server, encoding) // the first one makes what the others use again
+			var bytes int64
+			b.ReportAllocs()
+			defer processor(b)()
+			for b.Loop() {
+				bytes = scrape(b, server, encoding)
+			}
+			b.ReportMetric(float64(bytes), "bytes/scrape")
+		})
+	}
+}
+
+// processor reports the processors' time of each turn: unlike the wall's it is the same on
+// a machine that others use too.
+func processor(b *testing.B) func() {
+	spent := func() time.Duration {
+		var u unix.Rusage
+		require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	before := spent()
+	return func() { b.ReportMetric(float64((spent()-before).Microseconds())/1000/float64(b.N), "cpu-ms/op") }
+}
+
+// The parts of it: the view alone, and the view as metrics.
+func BenchmarkGather(b *testing.B) {
+	live, _ := crowd(b, 500)
+	b.Run("view", func(b *testing.B) {
+		b.ReportAllocs()
+		defer processor(b)()
+		for b.Loop() {
+			if _, err := live.Read(context.Background()); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("families", func(b *testing.B) {
+		g := metrics.NewGatherer(metrics.GathererConfig{View: live.Read, Connected: func() bool { return true }, Leaked: func() []string { return nil }})
+		b.ReportAllocs()
+		defer processor(b)()
+		for b.Loop() {
+			_, done, err := g.Gather()
+			if err != nil {
+				b.Fatal(err)
+			}
+			done()
+		}
+	})
+}

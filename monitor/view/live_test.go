@@ -1,0 +1,129 @@
+package view_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/cores"
+	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
+	"github.com/gpuslice/gpuslice/monitor/view"
+)
+
+// sources are an agent's, as a test has them.
+type sources struct {
+	*nodetest.StateDir
+	told map[string]gpu.Telemetry
+	err  error
+	use  *cores.Use
+}
+
+func (s *sources) live() *view.Live {
+	return view.NewLive(view.LiveConfig{
+		Snapshot: s.Ledger.Snapshot, Folder: s.Ledger.Folder, Node: nodetest.File,
+		Telemetry: func(context.Context) (map[string]gpu.Telemetry, error) { return s.told, s.err },
+		Use:       func() *cores.Use { return s.use }, Log: slog.New(slog.DiscardHandler),
+	})
+}
+
+// An agent sees what everybody can read, and more.
+func TestLive(t *testing.T) {
+	s := &sources{StateDir: nodetest.NewStateDir(t)}
+	s.Claim("c1", "first", share(nodetest.H200, 1000, 10), share(nodetest.T4, 1000, 0))
+	s.Claim("c2", "second", share(nodetest.H200, 1000, 10))
+	s.Use("c1", 0, 5, 7)
+	live := s.live()
+	got, err := live.Read(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, read(t, s.Dir), got, "nobody has asked NVML yet")
+
+	celsius := 61
+	worked := time.Now().Add(-time.Minute).UTC().Truncate(time.Second)
+	s.told = map[string]gpu.Telemetry{
+		nodetest.H200: {Taken: time.Now(), TemperatureCelsius: &celsius},
+		nodetest.T4:   {Taken: time.Now().Add(-time.Minute), TemperatureCelsius: &celsius},
+	}
+	s.use = &cores.Use{
+		At:      time.Now(),
+		Percent: map[string]map[string]float64{nodetest.H200: {"c1": 12.5, "gone": 50}},
+		Worked:  map[string]map[string]time.Time{nodetest.H200: {"c1": worked}},
+	}
+	require.NoError(t, live.Ask(t.Context()))
+	got, err = live.Read(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, 61, *got.Cards[0].Telemetry.TemperatureCelsius)
+	assert.Nil(t, got.Cards[1].Telemetry, "too old: NVML hangs")
+	first, second := got.Containers[0].Shares, got.Containers[1].Shares
+	assert.InDelta(t, 12.5, *first[0].CoreUsedPercent, 1e-9)
+	assert.Equal(t, worked, first[0].LastLaunch)
+	assert.Nil(t, first[1].CoreUsedPercent, "a card that can't tell")
+	assert.Zero(t, *second[0].CoreUsedPercent)
+	assert.True(t, second[0].LastLaunch.IsZero())
+
+	s.err, s.told = errors.New("card 1 is lost"), map[string]gpu.Telemetry{nodetest.H200: s.told[nodetest.H200]}
+	require.ErrorContains(t, live.Ask(t.Context()), "lost")
+	s.use.At = time.Now().Add(-time.Minute)
+	got, err = live.Read(t.Context())
+	require.NoError(t, err)
+	assert.NotNil(t, got.Cards[0].Telemetry, "what could be read")
+	assert.Nil(t, got.Containers[0].Shares[0].CoreUsedPercent, "what was seen a minute ago is no news")
+	s.use = nil
+	_, err = live.Read(t.Context())
+	require.NoError(t, err)
+
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	live.Run(canceled) // ends
+}
+
+// A container is there from its creation, before it has made a call, and until it is
+// removed.
+func TestLiveFromCreationToRemoval(t *testing.T) {
+	s := &sources{StateDir: nodetest.NewStateDir(t)}
+	live := s.live()
+	states := func() (all []string) {
+		n, err := live.Read(t.Context())
+		require.NoError(t, err)
+		for _, c := range n.Containers {
+			require.Empty(t, c.UsageProblem)
+			all = append(all, c.Name+" "+c.State)
+		}
+		return all
+	}
+	claim := func(id, container string) {
+		settings := grant.Claim{ContainerID: id, Owner: grant.OwnerNRI, PodUID: "u", PodNamespace: "d", PodName: "p", Container: container, Shares: []grant.Share{share(nodetest.H200, 1000, 10)}}
+		_, err := s.Ledger.Claim(t.Context(), settings, node.Capacities(nodetest.File().Devices), s.Populate(settings))
+		require.NoError(t, err)
+	}
+	require.Empty(t, states())
+	claim("c1", "init")
+	require.Equal(t, []string{"init active"}, states())
+	require.NoError(t, s.Ledger.Release(t.Context(), "c1"))
+	claim("c2", "main")
+	require.Equal(t, []string{"init released", "main active"}, states())
+	require.NoError(t, s.Ledger.Remove(t.Context(), "c1"))
+	require.Equal(t, []string{"main active"}, states())
+	require.NoError(t, s.Ledger.Remove(t.Context(), "c2"))
+	require.Empty(t, states())
+}
+
+// What is not known is not in the JSON: a zero would be a number.
+func TestJSONOfWhatIsNotKnown(t *testing.T) {
+	text, err := json.Marshal(view.Card{Telemetry: &gpu.Telemetry{}})
+	require.NoError(t, err)
+	assert.NotContains(t, string(text), "temperature")
+	text, err = json.Marshal(view.Share{})
+	require.NoError(t, err)
+	for _, field := range []string{"lastLaunch", "coreUsedPercent"} {
+		assert.NotContains(t, string(text), field)
+	}
+}
