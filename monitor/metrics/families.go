@@ -1,7 +1,10 @@
 package metrics
 
 import (
+	"cmp"
 	"slices"
+	"strconv"
+	"strings"
 
 	dto "github.com/prometheus/client_model/go"
 
@@ -26,34 +29,43 @@ func (f Family) kind() dto.MetricType {
 	return dto.MetricType_GAUGE
 }
 
-// The labels of cards and of containers.
-var (
-	cardLabels  = []string{"index", "model", "node", "uuid"}
-	shareLabels = []string{"container", "container_id", "namespace", "node", "pod", "uuid"}
-)
-
-// cardFamily is a metric that each card has, and each MIG device.
-type cardFamily struct {
-	Family
-	value func(*view.Card) (value float64, known bool)
+// row is what a number is of: a card, a container's share of one, or the node.
+type row struct {
+	card      *view.Card
+	container *view.Container
+	share     *view.Share
+	place     int    // the share's among its container's
+	word      string // the node's label, or a total's
+	number    float64
 }
 
-// shareFamily is a metric that each container has of each of its cards.
-type shareFamily struct {
+// family is a metric and how it is read.
+type family struct {
 	Family
-	value func(*view.Container, *view.Share) (value float64, known bool)
+	value func(*row) (value float64, known bool)
 }
 
-// nodeFamily is a metric that a node has, by one label at most.
-type nodeFamily struct {
-	Family
-	values func(*reading) []labelled
+// label is how a label is read.
+type label struct {
+	name  string
+	value func(*reading, *row) string
 }
 
-// labelled is a number of a node; its label's value may be empty.
-type labelled struct {
-	label string
-	value float64
+// group are metrics that are of the same things, by the same labels.
+type group struct {
+	labels   []label // in the order of their names
+	rows     func(*reading) []row
+	families []family
+}
+
+// named gives the families the labels of their group.
+func (g group) named() group {
+	for i := range g.families {
+		for _, l := range g.labels {
+			g.families[i].Labels = append(g.families[i].Labels, l.name)
+		}
+	}
+	return g
 }
 
 const bytesPerMiB = 1 << 20
@@ -65,8 +77,8 @@ func boolean(b bool) float64 {
 	return 0
 }
 
-func card(name, help string, value func(*view.Card) (float64, bool)) cardFamily {
-	return cardFamily{Family{Name: "gpuslice_card_" + name, Help: help, Labels: cardLabels}, value}
+func card(name, help string, value func(*view.Card) (float64, bool)) family {
+	return family{Family{Name: "gpuslice_card_" + name, Help: help}, func(r *row) (float64, bool) { return value(r.card) }}
 }
 
 // always is of a number that is never unknown.
@@ -74,7 +86,7 @@ func always(value func(*view.Card) float64) func(*view.Card) (float64, bool) {
 	return func(c *view.Card) (float64, bool) { return value(c), true }
 }
 
-var cardFamilies = []cardFamily{
+var cardFamilies = []family{
 	card("memory_total_bytes", "Memory that the card has, as NVML says.", always(func(c *view.Card) float64 { return float64(c.MemoryMiB) * bytesPerMiB })),
 	card("memory_used_bytes", "Memory of the card that is used by whomever, as NVML says.", func(c *view.Card) (float64, bool) {
 		return optional(c.Telemetry != nil && c.Telemetry.MemoryUsedBytes != nil, func() float64 { return float64(*c.Telemetry.MemoryUsedBytes) })
@@ -105,12 +117,12 @@ func optional(known bool, value func() float64) (float64, bool) {
 	return value(), true
 }
 
-func share(name, help string, value func(*view.Container, *view.Share) (float64, bool)) shareFamily {
-	return shareFamily{Family{Name: "gpuslice_container_" + name, Help: help, Labels: shareLabels}, value}
+func share(name, help string, value func(*view.Container, *view.Share) (float64, bool)) family {
+	return family{Family{Name: "gpuslice_container_" + name, Help: help}, func(r *row) (float64, bool) { return value(r.container, r.share) }}
 }
 
 // counted is of a number that only rises.
-func counted(name, help string, value func(*view.Share) float64) shareFamily {
+func counted(name, help string, value func(*view.Share) float64) family {
 	f := share(name, help, of(value))
 	f.Counter = true
 	return f
@@ -123,7 +135,7 @@ func of(value func(*view.Share) float64) func(*view.Container, *view.Share) (flo
 
 const nanosecond = 1e-9 // of a second
 
-var shareFamilies = []shareFamily{
+var shareFamilies = []family{
 	share("memory_used_bytes", "Memory that the container accounts for, contexts included.", of(func(s *view.Share) float64 { return float64(s.UsedBytes) })),
 	share("memory_limit_bytes", "Memory that the container may use of the card.", of(func(s *view.Share) float64 { return float64(s.MemoryMiB) * bytesPerMiB })),
 	share("memory_residue_bytes", "Memory that the driver sees of the container beyond what it accounts for; it is taken off what it may still use.", of(func(s *view.Share) float64 { return float64(s.ResidueBytes) })),
@@ -153,30 +165,88 @@ var shareFamilies = []shareFamily{
 // entry that can't be read.
 var enforcements = []oci.Enforcement{oci.EnforcePreload, oci.EnforceLibrary, oci.EnforceBoth, oci.EnforceNone}
 
-var nodeFamilies = []nodeFamily{
-	{Family{Name: "gpuslice_grants", Help: "Containers to which shares of cards are booked."}, func(r *reading) []labelled {
-		return []labelled{{value: float64(len(r.active()))}}
-	}},
-	{Family{Name: "gpuslice_leaked_claims", Help: "Shares that are booked to containers which are gone: 0, or soon again."}, func(r *reading) []labelled {
-		return []labelled{{value: float64(r.leaked)}}
-	}},
-	{Family{Name: "gpuslice_nri_connected", Help: "1 while the node is guarded: the agent is connected to the container runtime and knows what runs."}, func(r *reading) []labelled {
-		return []labelled{{value: boolean(r.connected)}}
-	}},
-	{Family{Name: "gpuslice_containers", Help: "Containers to which shares of cards are booked, by how their limits are enforced.", Labels: []string{"enforcement"}}, func(r *reading) []labelled {
-		var all []labelled
-		for _, e := range enforcements {
-			all = append(all, labelled{label: string(e)})
+// node is a metric of the node, by one label or none.
+func node(name, help, by string, rows func(*reading) []row) group {
+	g := group{rows: rows, families: []family{{Family{Name: "gpuslice_" + name, Help: help}, func(r *row) (float64, bool) { return r.number, true }}}}
+	if by != "" {
+		g.labels = []label{{by, func(_ *reading, r *row) string { return r.word }}}
+	}
+	return g.named()
+}
+
+func single(value func(*reading) float64) func(*reading) []row {
+	return func(r *reading) []row { return []row{{number: value(r)}} }
+}
+
+// groups are all that is told of a node.
+var groups = []group{
+	node("grants", "Containers to which shares of cards are booked.", "", single(func(r *reading) float64 { return float64(len(r.active())) })),
+	node("leaked_claims", "Shares that are booked to containers which are gone: 0, or soon again.", "", single(func(r *reading) float64 { return float64(r.leaked) })),
+	node("nri_connected", "1 while the node is guarded: the agent is connected to the container runtime and knows what runs.", "", single(func(r *reading) float64 { return boolean(r.connected) })),
+	node("containers", "Containers to which shares of cards are booked, by how their limits are enforced.", "enforcement", byEnforcement),
+	group{cardLabels, (*reading).cards, cardFamilies}.named(),
+	group{shareLabels, (*reading).shares, shareFamilies}.named(),
+}
+
+var cardLabels = []label{
+	{"index", func(_ *reading, r *row) string { return strconv.Itoa(r.card.Index) }},
+	{"model", func(_ *reading, r *row) string { return r.card.Model }},
+	{"node", func(of *reading, _ *row) string { return of.node.Name }},
+	{"uuid", func(_ *reading, r *row) string { return r.card.UUID }},
+}
+
+var shareLabels = []label{
+	// Of an entry that can't be read, as people are shown it.
+	{"container", func(_ *reading, r *row) string { return cmp.Or(r.container.Name, r.container.ContainerID) }},
+	{"container_id", func(_ *reading, r *row) string { return r.container.ContainerID }},
+	{"namespace", namespace},
+	{"node", func(of *reading, _ *row) string { return of.node.Name }},
+	{"pod", pod},
+	{"uuid", func(_ *reading, r *row) string { return r.share.UUID }},
+}
+
+// A container of docker's has no pod, and no namespace.
+func namespace(_ *reading, r *row) string {
+	namespace, _, _ := strings.Cut(r.container.Pod, "/")
+	return namespace
+}
+
+func pod(_ *reading, r *row) string {
+	_, pod, _ := strings.Cut(r.container.Pod, "/")
+	return pod
+}
+
+func (r *reading) cards() []row {
+	all := make([]row, len(r.node.Cards))
+	for i := range all {
+		all[i].card = &r.node.Cards[i]
+	}
+	return all
+}
+
+func (r *reading) shares() []row {
+	all := make([]row, 0, len(r.node.Containers))
+	for i := range r.node.Containers {
+		c := &r.node.Containers[i]
+		for j := range c.Shares {
+			all = append(all, row{container: c, share: &c.Shares[j], place: j})
 		}
-		for _, c := range r.active() {
-			i := slices.IndexFunc(all, func(l labelled) bool { return l.label == c.Enforcement })
-			if i < 0 {
-				i, all = len(all), append(all, labelled{label: c.Enforcement})
-			}
-			all[i].value++
+	}
+	return all
+}
+
+func byEnforcement(r *reading) (all []row) {
+	for _, e := range enforcements {
+		all = append(all, row{word: string(e)})
+	}
+	for _, c := range r.active() {
+		i := slices.IndexFunc(all, func(known row) bool { return known.word == c.Enforcement })
+		if i < 0 {
+			i, all = len(all), append(all, row{word: c.Enforcement})
 		}
-		return all
-	}},
+		all[i].number++
+	}
+	return all
 }
 
 // active are the containers that count.
@@ -190,17 +260,14 @@ func (r *reading) active() []*view.Container {
 	return all
 }
 
-// Families are the metrics of a node's cards and containers.
-func Families() []Family {
+// Families are the metrics of a node's cards and containers, with the aliases that are
+// asked for.
+func Families(aliases ...Legacy) []Family {
 	var all []Family
-	for _, f := range nodeFamilies {
-		all = append(all, f.Family)
-	}
-	for _, f := range cardFamilies {
-		all = append(all, f.Family)
-	}
-	for _, f := range shareFamilies {
-		all = append(all, f.Family)
+	for _, g := range groupsWith(aliases) {
+		for _, f := range g.families {
+			all = append(all, f.Family)
+		}
 	}
 	return all
 }

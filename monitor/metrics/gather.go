@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -26,12 +25,15 @@ type GathererConfig struct {
 	Connected func() bool
 	// Leaked are the ids of containers that are gone and have not been given back.
 	Leaked func() []string
+	// Legacy are those whose names and units are told too.
+	Legacy []Legacy
 }
 
 // Gatherer gives the metrics of cards and containers as they are when it is asked. It
 // implements prometheus.TransactionalGatherer, and is safe for concurrent use.
 type Gatherer struct {
 	config GathererConfig
+	groups []group
 	used   sync.Pool // of *answer
 }
 
@@ -39,7 +41,7 @@ var _ prometheus.TransactionalGatherer = &Gatherer{}
 
 // NewGatherer makes one.
 func NewGatherer(c GathererConfig) *Gatherer {
-	return &Gatherer{config: c, used: sync.Pool{New: func() any { return &answer{} }}}
+	return &Gatherer{config: c, groups: groupsWith(c.Legacy), used: sync.Pool{New: func() any { return &answer{} }}}
 }
 
 // reading is the node as a scrape found it.
@@ -65,16 +67,11 @@ func (g *Gatherer) Gather() ([]*dto.MetricFamily, func(), error) {
 		}
 	}
 	a := g.used.Get().(*answer)
-	families := a.fill(&r)
-	return families, func() {
-		a.reading = nil
-		g.used.Put(a)
-	}, nil
+	return a.fill(&r, g.groups), func() { g.used.Put(a) }, nil
 }
 
 // answer is the memory of one scrape, used again by later ones.
 type answer struct {
-	reading  *reading
 	families []*dto.MetricFamily
 	made     map[string]*dto.MetricFamily
 	cells    []cell
@@ -92,51 +89,31 @@ type cell struct {
 }
 
 // reserve makes room, so that nothing moves while it is filled.
-func (a *answer) reserve(cells, pairs, texts int) {
+func (a *answer) reserve(cells, pairs int) {
 	if cap(a.cells) < cells {
 		a.cells = make([]cell, 0, cells+cells/4)
 	}
 	if cap(a.pairs) < pairs {
 		a.pairs = make([]dto.LabelPair, 0, pairs+pairs/4)
 		a.lists = make([]*dto.LabelPair, 0, pairs+pairs/4)
-	}
-	if cap(a.texts) < texts {
-		a.texts = make([]string, 0, texts+texts/4)
+		a.texts = make([]string, 0, pairs+pairs/4)
 	}
 	a.cells, a.pairs, a.lists, a.texts = a.cells[:0], a.pairs[:0], a.lists[:0], a.texts[:0]
 }
 
 // fill makes the families of a reading.
-func (a *answer) fill(r *reading) []*dto.MetricFamily {
-	shares := 0
-	for i := range r.node.Containers {
-		shares += len(r.node.Containers[i].Shares)
+func (a *answer) fill(r *reading, groups []group) []*dto.MetricFamily {
+	rows := make([][]row, len(groups))
+	cells, pairs := 0, 0
+	for i := range groups {
+		rows[i] = groups[i].rows(r)
+		cells += len(rows[i]) * len(groups[i].families)
+		pairs += len(rows[i]) * len(groups[i].labels)
 	}
-	cards := len(r.node.Cards)
-	of := make([][]labelled, len(nodeFamilies))
-	own := 0
-	for i, f := range nodeFamilies {
-		of[i] = f.values(r)
-		own += len(of[i])
-	}
-	a.reading, a.families = r, a.families[:0]
-	a.reserve(own+cards*len(cardFamilies)+shares*len(shareFamilies), own+cards*len(cardLabels)+shares*len(shareLabels), own+cards+2*len(r.node.Containers))
-	for i, f := range nodeFamilies {
-		a.nodeFamily(f, of[i])
-	}
-	labels := a.cardLabels(r)
-	for i := range cardFamilies {
-		f := &cardFamilies[i]
-		into := a.family(&f.Family, cards)
-		for j := range r.node.Cards {
-			if value, known := f.value(&r.node.Cards[j]); known {
-				a.add(into, labels[j*len(cardLabels):][:len(cardLabels):len(cardLabels)], value)
-			}
-		}
-	}
-	labels = a.shareLabels(r)
-	for i := range shareFamilies {
-		a.shareFamily(&shareFamilies[i], r, labels, shares)
+	a.families = a.families[:0]
+	a.reserve(cells, pairs)
+	for i := range groups {
+		a.group(r, &groups[i], rows[i])
 	}
 	// Prometheus knows no family without a number.
 	all := slices.DeleteFunc(a.families, func(f *dto.MetricFamily) bool { return len(f.Metric) == 0 })
@@ -144,75 +121,28 @@ func (a *answer) fill(r *reading) []*dto.MetricFamily {
 	return all
 }
 
-func (a *answer) nodeFamily(f nodeFamily, values []labelled) {
-	into := a.family(&f.Family, len(values))
-	for _, v := range values {
-		var labels []*dto.LabelPair
-		if len(f.Labels) > 0 {
-			first := len(a.lists)
-			a.pair(&f.Labels[0], a.text(v.label))
-			labels = a.lists[first:len(a.lists):len(a.lists)]
+// group makes the families of a group. Its labels are the same for all of them.
+func (a *answer) group(r *reading, g *group, rows []row) {
+	first, width := len(a.lists), len(g.labels)
+	for i := range rows {
+		for j := range g.labels {
+			a.texts = append(a.texts, g.labels[j].value(r, &rows[i]))
+			a.pairs = a.pairs[:len(a.pairs)+1]
+			p := &a.pairs[len(a.pairs)-1]
+			p.Name, p.Value = &g.labels[j].name, &a.texts[len(a.texts)-1]
+			a.lists = append(a.lists, p)
 		}
-		a.add(into, labels, v.value)
 	}
-}
-
-func (a *answer) shareFamily(f *shareFamily, r *reading, labels []*dto.LabelPair, shares int) {
-	into := a.family(&f.Family, shares)
-	for i := range r.node.Containers {
-		c := &r.node.Containers[i]
-		for j := range c.Shares {
-			of := labels[:len(shareLabels):len(shareLabels)]
-			labels = labels[len(shareLabels):]
-			if value, known := f.value(c, &c.Shares[j]); known {
-				a.add(into, of, value)
+	labels := a.lists[first:]
+	for i := range g.families {
+		f := &g.families[i]
+		into := a.family(&f.Family, len(rows))
+		for j := range rows {
+			if value, known := f.value(&rows[j]); known {
+				a.add(into, labels[j*width:][:width:width], value)
 			}
 		}
 	}
-}
-
-// cardLabels are those of each card, one after the other, each in the order of names.
-func (a *answer) cardLabels(r *reading) []*dto.LabelPair {
-	first := len(a.lists)
-	for i := range r.node.Cards {
-		c := &r.node.Cards[i]
-		for j, value := range []*string{a.text(strconv.Itoa(c.Index)), &c.Model, &r.node.Name, &c.UUID} {
-			a.pair(&cardLabels[j], value)
-		}
-	}
-	return a.lists[first:]
-}
-
-// shareLabels are the same of each container's share of a card.
-func (a *answer) shareLabels(r *reading) []*dto.LabelPair {
-	first := len(a.lists)
-	for i := range r.node.Containers {
-		c := &r.node.Containers[i]
-		namespace, pod, _ := strings.Cut(c.Pod, "/")
-		inNamespace, ofPod := a.text(namespace), a.text(pod)
-		name := &c.Name
-		if c.Name == "" {
-			name = &c.ContainerID // as people are shown it
-		}
-		for j := range c.Shares {
-			for k, value := range [...]*string{name, &c.ContainerID, inNamespace, &r.node.Name, ofPod, &c.Shares[j].UUID} {
-				a.pair(&shareLabels[k], value)
-			}
-		}
-	}
-	return a.lists[first:]
-}
-
-func (a *answer) pair(name, value *string) {
-	a.pairs = a.pairs[:len(a.pairs)+1]
-	p := &a.pairs[len(a.pairs)-1]
-	p.Name, p.Value = name, value
-	a.lists = append(a.lists, p)
-}
-
-func (a *answer) text(s string) *string {
-	a.texts = append(a.texts, s)
-	return &a.texts[len(a.texts)-1]
 }
 
 // family is an empty family that has room for some numbers.
