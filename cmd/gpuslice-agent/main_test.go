@@ -101,6 +101,7 @@ var badValues = map[string][]string{
 	"audit-interval":             {"", "999ms", "-1s", "often"},
 	"on-violation":               {"", "Kill", "end"},
 	"violation-grace":            {"", "-1s", "25h", "long"},
+	"legacy-metrics":             {"HAMi", "hami,", "prometheus"},
 	"metrics-address":            {"9394", "localhost", "localhost:http", ":65536"},
 	"log-level":                  {"", "loud", "INFO+1"},
 	"log-format":                 {"", "yaml"},
@@ -166,6 +167,7 @@ func TestGoodValues(t *testing.T) {
 		{"--unscheduled-policy=share", "--device-split-count=100"},
 		{"--unscheduled-policy=share", "--device-split-count=200", "--device-cores-scaling=2"},
 		{"--resource-profile=tencent", "--mig-strategy=mixed", "--pass-device-specs", "--node-config-file=", "--disable-control-namespaces=lab,*"},
+		{"--legacy-metrics=hami,gpu-manager", "--metrics-address="},
 		{"--kubernetes-api=off", "--kubeconfig=", "--register-format=csv", "--gaia-model-label"},
 		{"--node-name=node-1.example.com", "--resource-names=nvidia.com/gpu,example.com/A100_80GB"},
 	} {

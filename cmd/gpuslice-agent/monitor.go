@@ -26,6 +26,7 @@ type monitor struct {
 	// nri counts what the NRI plugin does.
 	nri      *metrics.NRI
 	live     *view.Live
+	legacy   []metrics.Legacy
 	listener net.Listener // nil: nothing is shown
 }
 
@@ -44,6 +45,9 @@ func newMonitor(o *options, ledger *grant.Ledger, inventory *gpu.Cache, p *publi
 		}),
 	}
 	m.registry.MustRegister(m.nri)
+	for _, program := range o.LegacyMetrics {
+		m.legacy = append(m.legacy, metrics.Legacy(program))
+	}
 	return m, nil
 }
 
@@ -60,7 +64,7 @@ func (m *monitor) door(plugin *nriplugin.Plugin) http.Handler {
 	return metrics.NewDoor(metrics.DoorConfig{
 		Registry: m.registry,
 		Gatherer: metrics.NewGatherer(metrics.GathererConfig{
-			View: m.live.Read, Connected: func() bool { return plugin.Ready() == nil }, Leaked: plugin.Gone,
+			View: m.live.Read, Connected: func() bool { return plugin.Ready() == nil }, Leaked: plugin.Gone, Legacy: m.legacy,
 		}),
 		View: m.live.Read,
 		Page: page.Handler(m.live.Read),

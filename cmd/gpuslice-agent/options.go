@@ -17,6 +17,7 @@ import (
 	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/metrics"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -73,6 +74,7 @@ type options struct {
 	HighPriorityNamespaces []string
 	HealthAddress          string
 	MetricsAddress         string
+	LegacyMetrics          []string
 	AuditInterval          time.Duration
 	OnViolation            string
 	ViolationGrace         time.Duration
@@ -151,6 +153,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.DurationVar(&o.ViolationGrace, "violation-grace", 30*time.Second, "time that a violation may last before --on-violation=kill ends it, 0 to 24h")
 	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`host:port` of /healthz and /readyz; empty serves none")
 	f.StringVar(&o.MetricsAddress, "metrics-address", ":9394", "`host:port` of /metrics, for Prometheus, of a page for people, and of /api/v1/view, the node as JSON; whoever reaches it sees the names of pods and what they use; empty serves none")
+	f.StringSliceVar(&o.LegacyMetrics, "legacy-metrics", nil, "`programs` by whose metrics' names and units the same is told again at --metrics-address, so that their dashboards go on: hami, gpu-manager (also at /metric)")
 	f.StringVar(&o.LogLevel, "log-level", "info", "the least `level` of the agent's own log: debug, info, warn or error")
 	f.StringVar(&o.LogFormat, "log-format", "text", "the log's `format`: text or json")
 	f.BoolVar(&o.Retire, "retire", false, "guard nothing, and take away what agents have left on this node: state, libraries, sockets, and what the Node object says of its cards; then wait to be told to end. For before gpuslice is uninstalled. Containers that run keep what they have, and nobody gets a card")
@@ -253,6 +256,9 @@ func (o *options) validate() error {
 	o.validateAudit(&c)
 	c.want("health-address", o.HealthAddress == "" || isAddress(o.HealthAddress), "host:port or nothing", o.HealthAddress)
 	c.want("metrics-address", o.MetricsAddress == "" || isAddress(o.MetricsAddress), "host:port or nothing", o.MetricsAddress)
+	for _, program := range o.LegacyMetrics {
+		c.want("legacy-metrics", slices.Contains(metrics.Legacies, metrics.Legacy(program)), "hami or gpu-manager", program)
+	}
 	_, known := logLevels[o.LogLevel]
 	c.want("log-level", known, "debug, info, warn or error", o.LogLevel)
 	_, known = logHandlers[o.LogFormat]

@@ -43,11 +43,15 @@ func NewRegistry(version string) *prometheus.Registry {
 // NewDoor serves /metrics, /api/v1/view and, where there is one, the page.
 func NewDoor(c DoorConfig) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerForTransactional(
+	scraped := promhttp.HandlerForTransactional(
 		prometheus.NewMultiTRegistry(prometheus.ToTransactionalGatherer(c.Registry), c.Gatherer),
 		// What can be told is told, also when the ledger can't be read.
 		promhttp.HandlerOpts{Registry: c.Registry, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: inFlight},
-	))
+	)
+	mux.Handle("GET /metrics", scraped)
+	if c.Gatherer.tells(GPUManager) {
+		mux.Handle("GET /metric", scraped)
+	}
 	mux.HandleFunc("GET /api/v1/view", c.view)
 	if c.Page != nil {
 		mux.Handle("GET /", c.Page)

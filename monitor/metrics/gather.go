@@ -51,6 +51,9 @@ type reading struct {
 	leaked    int
 }
 
+// tells says whether a program's names and units are told.
+func (g *Gatherer) tells(l Legacy) bool { return slices.Contains(g.config.Legacy, l) }
+
 // Gather implements prometheus.TransactionalGatherer.
 func (g *Gatherer) Gather() ([]*dto.MetricFamily, func(), error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -216,6 +216,11 @@ func TestDoor(t *testing.T) {
 	answer = get("/api/v1/view")
 	assert.Equal(t, http.StatusServiceUnavailable, answer.Code)
 	assert.Contains(t, answer.Body.String(), "on fire")
+	assert.Equal(t, http.StatusNotFound, get("/metric").Code, "gpu-manager's path is told with its names alone")
+	door = metrics.NewDoor(metrics.DoorConfig{Registry: prometheus.NewRegistry(), View: read, Gatherer: metrics.NewGatherer(metrics.GathererConfig{
+		View: func(context.Context) (view.Node, error) { return busy(), nil }, Connected: func() bool { return false }, Leaked: func() []string { return nil }, Legacy: metrics.Legacies,
+	})})
+	assert.Contains(t, get("/metric").Body.String(), "container_gpu_memory_total{")
 	post := httptest.NewRecorder()
 	door.ServeHTTP(post, httptest.NewRequest(http.MethodPost, "/metrics", nil))
 	assert.Equal(t, http.StatusMethodNotAllowed, post.Code)

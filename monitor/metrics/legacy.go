@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,6 +70,11 @@ func (r *reading) podShares() []row {
 		}
 	}
 	return all
+}
+
+// migShares are those that are MIG devices.
+func (r *reading) migShares() []row {
+	return slices.DeleteFunc(r.podShares(), func(s row) bool { return s.card.MIG == nil })
 }
 
 // wholeCards are the cards, without their MIG devices.
@@ -149,7 +155,9 @@ func (r *reading) perCard() []row {
 		for j := range c.Shares {
 			s := &c.Shares[j]
 			all = append(all, row{container: c, share: s, word: "gpu" + strconv.Itoa(r.card(s.UUID).Index)})
-			total.share.UsedBytes += s.UsedBytes
+			if total.share.UsedBytes += s.UsedBytes; total.share.UsedBytes < s.UsedBytes { // tenants say it
+				total.share.UsedBytes = math.MaxUint64
+			}
 			if s.CoreUsedPercent != nil {
 				percents += *s.CoreUsedPercent
 				total.share.CoreUsedPercent = &percents

@@ -1,5 +1,7 @@
 package metrics
 
+import "strconv"
+
 // HAMi's labels: of cards and of containers, as they are now, and as they were.
 var (
 	hamiZone       = constant("zone", "vGPU")
@@ -41,7 +43,7 @@ func as(name, help string, f family) family {
 	return family{Family{Name: name, Help: help}, f.value}
 }
 
-func bytesFamily(name, help string, value func(*row) float64) family {
+func known(name, help string, value func(*row) float64) family {
 	return family{Family{Name: name, Help: help}, func(r *row) (float64, bool) { return value(r), true }}
 }
 
@@ -57,9 +59,9 @@ var hamiGroups = []group{
 		alias("hami_container_device_memory_bytes", "Memory that the container uses, bytes.", ours("gpuslice_container_memory_used_bytes"), 1),
 		alias("hami_container_device_utilization_ratio", "Utilization by the container, 0 to 100.", ours("gpuslice_container_core_used_ratio"), percent),
 		as("hami_container_last_kernel_elapsed_seconds", "Seconds since the container was at work last, now less gpuslice_container_last_launch_timestamp_seconds.", lastKernel),
-		bytesFamily("hami_vgpu_memory_context_bytes", "Memory of the container's contexts, a part of gpuslice_container_memory_used_bytes.", func(r *row) float64 { return float64(contexts(r.share)) }),
+		known("hami_vgpu_memory_context_bytes", "Memory of the container's contexts, a part of gpuslice_container_memory_used_bytes.", func(r *row) float64 { return float64(contexts(r.share)) }),
 		alias("hami_vgpu_memory_module_bytes", "Memory that the driver took beside, for modules and else.", ours("gpuslice_container_memory_residue_bytes"), 1),
-		bytesFamily("hami_vgpu_memory_buffer_bytes", "What the container uses beside its contexts, the rest of gpuslice_container_memory_used_bytes.", func(r *row) float64 { return float64(buffers(r.share)) }),
+		known("hami_vgpu_memory_buffer_bytes", "What the container uses beside its contexts, the rest of gpuslice_container_memory_used_bytes.", func(r *row) float64 { return float64(buffers(r.share)) }),
 	}}.named(),
 	group{oldCardLabels, (*reading).wholeCards, []family{
 		alias("HostGPUMemoryUsage", "GPU memory used, bytes.", ours("gpuslice_card_memory_used_bytes"), 1),
@@ -74,6 +76,28 @@ var hamiGroups = []group{
 	group{oldMemoryLabels, (*reading).podShares, []family{
 		alias("Device_memory_desc_of_container", "Memory that the container uses, bytes; its parts are in the labels.", ours("gpuslice_container_memory_used_bytes"), 1),
 	}}.named(),
+	group{sorted(
+		under("namespace", shareLabels, "namespace"), under("pod", shareLabels, "pod"), under("container", shareLabels, "container"),
+		place("vdevice_index"), ofMIG("device_uuid", func(r *row) string { return r.card.MIG.Card }), under("mig_uuid", shareLabels, "uuid"),
+		ofMIG("profile", func(r *row) string { return r.card.MIGProfile }), gpuInstance("gpu_instance_id"),
+		ofMIG("compute_instance_id", func(r *row) string { return strconv.Itoa(r.card.MIG.ComputeInstance) }), hamiZone,
+	), (*reading).migShares, []family{info("hami_mig_device_info", "1, for the MIG device that the container has.")}}.named(),
+	group{sorted(
+		under("podnamespace", shareLabels, "namespace"), under("podname", shareLabels, "pod"), under("ctrname", shareLabels, "container"),
+		place("vdeviceid"), ofMIG("deviceuuid", func(r *row) string { return r.card.MIG.Card }), gpuInstance("instanceid"), hamiZone,
+	), (*reading).migShares, []family{info("MigInfo", "1, for the MIG device that the container has.")}}.named(),
+}
+
+func ofMIG(name string, value func(*row) string) label {
+	return label{name, func(_ *reading, r *row) string { return value(r) }}
+}
+
+func gpuInstance(name string) label {
+	return ofMIG(name, func(r *row) string { return strconv.Itoa(r.card.MIG.GPUInstance) })
+}
+
+func info(name, help string) family {
+	return known(name, help, func(*row) float64 { return 1 })
 }
 
 // managerLabels are gpu-manager's, with one whose name says what is counted.
@@ -94,7 +118,7 @@ var gpuManagerGroups = []group{
 		alias("container_gpu_memory_total", "Memory that the container uses, MiB, of each card and in all.", ours("gpuslice_container_memory_used_bytes"), mebibytesPerByte),
 	}}.named(),
 	group{managerLabels("req_of_gpu"), (*reading).requested, []family{
-		bytesFamily("container_request_gpu_utilization", "Cards that the container is granted, 0.5 is half of one; the sum of gpuslice_container_core_limit_ratio.", func(r *row) float64 { return r.number }),
+		known("container_request_gpu_utilization", "Cards that the container is granted, 0.5 is half of one; the sum of gpuslice_container_core_limit_ratio.", func(r *row) float64 { return r.number }),
 	}}.named(),
 	group{managerLabels("req_of_gpu_memory"), (*reading).requested, []family{
 		alias("container_request_gpu_memory", "Memory that the container is granted, MiB, of all its cards.", ours("gpuslice_container_memory_limit_bytes"), mebibytesPerByte),

@@ -89,7 +89,7 @@ func compose(snapshot *grant.Snapshot, file node.File, cordoned []string, all []
 	for _, c := range file.Node.Cards {
 		row(Card{UUID: c.UUID, Index: c.Index, Model: c.Model, MemoryMiB: c.MemoryMiB}, c.UUID)
 		for _, d := range c.MIG {
-			row(Card{UUID: d.UUID, Index: c.Index, MIGProfile: d.Profile, Model: c.Model + " MIG " + d.Profile, MemoryMiB: d.MemoryMiB}, c.UUID)
+			row(Card{UUID: d.UUID, Index: c.Index, MIGProfile: d.Profile, MIG: &MIG{c.UUID, d.GPUInstance, d.ComputeInstance}, Model: c.Model + " MIG " + d.Profile, MemoryMiB: d.MemoryMiB}, c.UUID)
 		}
 	}
 	return n

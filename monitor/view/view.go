@@ -33,14 +33,16 @@ type Card struct {
 	Index int    `json:"index"` // the card's, also of its MIG devices
 	Model string `json:"model"`
 	// MIGProfile is there of MIG devices.
-	MIGProfile        string `json:"migProfile,omitempty"`
-	MemoryMiB         int64  `json:"memoryMiB"`
-	GrantableMiB      int64  `json:"grantableMemoryMiB"`
-	GrantedMemoryMiB  int64  `json:"grantedMemoryMiB"`
-	GrantableCores    int    `json:"grantableCores"`
-	GrantedCores      int    `json:"grantedCores"`
-	GrantableSlots    int    `json:"grantableContainers"`
-	GrantedContainers int    `json:"containers"`
+	MIGProfile string `json:"migProfile,omitempty"`
+	// MIG says more of one; nil of a card.
+	MIG               *MIG  `json:"mig,omitempty"`
+	MemoryMiB         int64 `json:"memoryMiB"`
+	GrantableMiB      int64 `json:"grantableMemoryMiB"`
+	GrantedMemoryMiB  int64 `json:"grantedMemoryMiB"`
+	GrantableCores    int   `json:"grantableCores"`
+	GrantedCores      int   `json:"grantedCores"`
+	GrantableSlots    int   `json:"grantableContainers"`
+	GrantedContainers int   `json:"containers"`
 	// UsedBytes is what the containers account for, not what NVML sees.
 	UsedBytes uint64 `json:"usedBytes"`
 	// Healthy is false where the agent has said why it isn't, in Unhealthy.
@@ -50,6 +52,13 @@ type Card struct {
 	Cordoned bool `json:"cordoned,omitempty"`
 	// Telemetry is what NVML said last; nil where nobody asked it.
 	Telemetry *gpu.Telemetry `json:"telemetry,omitempty"`
+}
+
+// MIG is what a MIG device is of, by NVML's ids.
+type MIG struct {
+	Card            string `json:"card"`
+	GPUInstance     int    `json:"gpuInstance"`
+	ComputeInstance int    `json:"computeInstance"`
 }
 
 // Container is one entry of the ledger.
