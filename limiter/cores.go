@@ -168,7 +168,7 @@ type CoreUsage struct {
 }
 
 func decodeBucket(header []byte, i int) CoreUsage {
-	b := header[usageOffBuckets+i*usageBucketSize:][:usageBucketSize]
+	b := bucketAt(header, i)
 	return CoreUsage{
 		ChargedNanoseconds:   le.Uint64(b[bucketOffSpent:]),
 		ThrottledNanoseconds: le.Uint64(b[bucketOffThrottled:]),
@@ -176,6 +176,10 @@ func decodeBucket(header []byte, i int) CoreUsage {
 
 		LastLaunchNanoseconds: le.Uint64(b[bucketOffLastLaunch:]),
 	}
+}
+
+func bucketAt(header []byte, i int) []byte {
+	return header[usageOffBuckets+i*usageBucketSize:][:usageBucketSize]
 }
 
 // ReadCoreUsage reads the header of a usage file alone, for who looks often.

@@ -81,6 +81,7 @@ const (
 	bucketOffThrottled  = 24
 	bucketOffLaunches   = 32
 	bucketOffLastLaunch = 40
+	bucketOffRefused    = 48
 
 	usageLockSlow = 1 << 40 // the bytes past the file's end that processes lock
 

@@ -57,6 +57,7 @@ func TestLayout(t *testing.T) {
 		{"offsetof(struct vgpu_bucket, throttled)", bucketOffThrottled},
 		{"offsetof(struct vgpu_bucket, launches)", bucketOffLaunches},
 		{"offsetof(struct vgpu_bucket, last_launch)", bucketOffLastLaunch},
+		{"offsetof(struct vgpu_bucket, refused)", bucketOffRefused},
 		{"sizeof(struct vgpu_usage)", usageSize},
 		{"offsetof(struct vgpu_usage, slots)", usageHeaderSize},
 		{"VGPU_SLOT_COUNT", usageSlots},

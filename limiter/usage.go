@@ -35,6 +35,8 @@ type DeviceUsage struct {
 	SpilledBytes uint64 // that may lie in the host's memory; not one of the parts
 	Processes    int    // that have something on this card
 	Cores        CoreUsage
+	// RefusedAllocations is how many the limit has refused, by libraries that count them.
+	RefusedAllocations uint64
 }
 
 // CreateUsage makes the usage file of a container for the cards of its limits
@@ -218,7 +220,7 @@ func decodeUsageInto(u *Usage, h []byte) error {
 		return fmt.Errorf("%w: header device_count is %d, not 1 to %d", ErrUsage, count, MaxDevices)
 	}
 	for i := range int(count) {
-		u.Devices = append(u.Devices, DeviceUsage{Cores: decodeBucket(h, i)})
+		u.Devices = append(u.Devices, DeviceUsage{Cores: decodeBucket(h, i), RefusedAllocations: le.Uint64(bucketAt(h, i)[bucketOffRefused:])})
 	}
 	return nil
 }

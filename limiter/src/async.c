@@ -10,6 +10,7 @@
 #include "hooks.h"
 #include "pool.h"
 #include "process.h"
+#include "reserve.h"
 #include "say.h"
 
 static uint64_t round_up(uint64_t value, uint64_t unit)
@@ -69,6 +70,12 @@ static bool charge(struct taking *t)
 	return account_begin(t->process, a, t->bytes);
 }
 
+static CUresult refused(struct taking *t)
+{
+	reserve_refused(t->process, t->pool->account.cell);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 static CUresult unknown_pool(void)
 {
 	static _Atomic unsigned once;
@@ -115,7 +122,7 @@ static CUresult begin(struct taking *t, CUmemoryPool handle, bool current)
 		return result;
 	switch (atomic_load_explicit(&t->pool->state, memory_order_relaxed)) {
 	case POOL_CHARGED:
-		return charge(t) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+		return charge(t) ? CUDA_SUCCESS : refused(t);
 	case POOL_FREE_OF_CHARGE:
 		t->pool = NULL;
 		return CUDA_SUCCESS;

@@ -17,6 +17,14 @@ static bool take(struct process *p, int cell, uint64_t bytes)
 	return room && reserve(p, cell, bytes);
 }
 
+/* Where a card's share may spill, who is refused tries that next (memory.c), and that
+ * counts. */
+static void count_refusal(struct process *p, int cell, bool last)
+{
+	if (last || cell == LEDGER_EVERY_CELL || !limits_physical_bytes(cell))
+		reserve_refused(p, cell);
+}
+
 static CUresult begin_here(struct charge *c, uint64_t bytes, bool everywhere, bool spilling)
 {
 	CUresult result = device_here(&c->here);
@@ -30,7 +38,10 @@ static CUresult begin_here(struct charge *c, uint64_t bytes, bool everywhere, bo
 		c->here.cell = LEDGER_EVERY_CELL;
 	c->bytes = bytes;
 	bool taken = spilling ? reserve_spilling(c->process, c->here.cell, bytes) : take(c->process, c->here.cell, bytes);
-	return taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	if (taken)
+		return CUDA_SUCCESS;
+	count_refusal(c->process, c->here.cell, spilling);
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult charge_begin(struct charge *c, uint64_t bytes)
@@ -54,6 +65,7 @@ static CUresult no_room(struct charge *c)
 	unsigned long long mib = 1 << 20, limit = limits_bytes(c->here.cell);
 	unsigned long long used = usage_sum(c->process->usage, c->here.cell).committed + limits_residue_bytes(c->here.cell);
 
+	count_refusal(c->process, c->here.cell, true);
 	say(&once, "the memory limit leaves no room for a context, which takes %llu MiB: %llu of %llu MiB are in use",
 	    (c->bytes + mib - 1) / mib, (used + mib - 1) / mib, limit / mib);
 	return CUDA_ERROR_OUT_OF_MEMORY;
@@ -76,13 +88,18 @@ CUresult charge_begin_on(struct charge *c, CUdevice dev, uint64_t bytes)
 	if (!c->process || !owner_wait(&c->process->owner))
 		return CUDA_ERROR_NOT_INITIALIZED;
 	c->bytes = bytes;
-	return take(c->process, c->here.cell, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	if (take(c->process, c->here.cell, bytes))
+		return CUDA_SUCCESS;
+	count_refusal(c->process, c->here.cell, true);
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 bool charge_resize(struct charge *c, uint64_t bytes)
 {
-	if (bytes > c->bytes && !take(c->process, c->here.cell, bytes - c->bytes))
+	if (bytes > c->bytes && !take(c->process, c->here.cell, bytes - c->bytes)) {
+		count_refusal(c->process, c->here.cell, true);
 		return false;
+	}
 	if (bytes < c->bytes)
 		reserve_undo(c->process, c->here.cell, c->bytes - bytes);
 	c->bytes = bytes;

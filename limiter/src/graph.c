@@ -187,7 +187,10 @@ static CUresult begin_on(struct graph_call *call, int cell, CUgraphExec exec, CU
 	}
 	if (fits)
 		call->taking |= 1u << cell;
-	return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	if (fits)
+		return CUDA_SUCCESS;
+	reserve_refused(call->process, a->cell);
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult graph_begin(struct graph_call *call, CUgraphExec exec, CUstream stream)

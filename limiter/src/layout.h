@@ -22,7 +22,7 @@
  *        │ header, 1024 │  by the host, once
  *   1024 │ high_water   │  by whoever claims a slot; it only rises
  *   2048 │ 16 buckets   │  of compute time, 128 each, one a cell: by every process
- *        │ of 128       │      that launches (bucket.c); zero is a fresh one
+ *        │ of 128       │      that launches (bucket.c) or is refused; zero is a fresh one
  *   4096 ├──────────────┤
  *        │ slot 0, 1280 │    0 header, 128: owner word by the kernel and the
  *        │              │      helper thread, the rest by the claiming process
@@ -115,7 +115,8 @@ struct vgpu_bucket {
 	_Atomic uint64_t throttled; /* from here on for people: wall time that launches waited */
 	_Atomic uint64_t launches;
 	_Atomic uint64_t last_launch; /* CLOCK_MONOTONIC, to some milliseconds */
-	uint8_t reserved[80];
+	_Atomic uint64_t refused;     /* allocations, for want of room within the limit; 0 with older libraries */
+	uint8_t reserved[72];
 };
 
 struct vgpu_slot {

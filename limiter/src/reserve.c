@@ -197,3 +197,10 @@ void reserve_undo(struct process *p, int cell, uint64_t bytes)
 	else
 		undo_below(p, VGPU_MAX_DEVICES, bytes);
 }
+
+void reserve_refused(struct process *p, int cell)
+{
+	for (int i = 0; i < VGPU_MAX_DEVICES; i++)
+		if (i == cell || (cell == LEDGER_EVERY_CELL && limits_granted(i))) /* Relaxed: nothing hangs on it. */
+			atomic_fetch_add_explicit(&p->usage->buckets[i].refused, 1, memory_order_relaxed);
+}

@@ -19,5 +19,7 @@ void reserve_spilled_undo(struct process *p, int cell, uint64_t bytes);
 /* The same of one cell, whether they fit or not: the driver has taken them already. */
 void reserve_force(struct process *p, int cell, uint64_t bytes);
 void reserve_undo(struct process *p, int cell, uint64_t bytes);
+/* Counts an allocation that the program is refused for it, for people. */
+void reserve_refused(struct process *p, int cell);
 
 #endif

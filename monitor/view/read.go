@@ -181,6 +181,7 @@ func (r *reading) container(e *grant.Entry, folder string) Container {
 // used fills in what a container says.
 func (r *reading) used(share *Share, d *limiter.DeviceUsage) {
 	share.UsedBytes, share.ContextBytes, share.Processes = d.UsedBytes, d.ContextBytes, d.Processes
+	share.RefusedAllocations = d.RefusedAllocations
 	share.ComputeNanoseconds, share.ThrottledNanoseconds, share.Launches = d.Cores.ChargedNanoseconds, d.Cores.ThrottledNanoseconds, d.Cores.Launches
 	if last := d.Cores.LastLaunchNanoseconds; last != 0 && last <= r.monotonic {
 		share.LastLaunch = r.now.Add(-time.Duration(r.monotonic - last)).UTC()

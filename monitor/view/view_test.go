@@ -3,6 +3,7 @@ package view_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,9 +14,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
@@ -360,4 +363,28 @@ func tree(t *testing.T, dir string) string {
 		return nil
 	}))
 	return text.String()
+}
+
+// What a container's library tells beside its memory: when it launched last, by a clock
+// that doesn't stand still when the day's is set, and what it was refused.
+func TestReadLastLaunchAndRefusals(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	s.Claim("c", "p", share(nodetest.H200, 1000, 10), share(nodetest.T4, 1000, 10))
+	var now unix.Timespec
+	require.NoError(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
+	file, err := os.OpenFile(s.Path("c", "usage"), os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer file.Close()
+	bucket := func(card int, lastLaunch, refused uint64) { // as docs/LIMITER.md draws it
+		_, err := file.WriteAt(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, lastLaunch), refused), int64(2048+128*card+40))
+		require.NoError(t, err)
+	}
+	bucket(0, uint64(now.Nano())-uint64(time.Millisecond), 3)
+	bucket(1, math.MaxUint64, math.MaxUint64)
+	shares := read(t, s.Dir).Containers[0].Shares
+	assert.WithinDuration(t, time.Now(), shares[0].LastLaunch, time.Minute)
+	assert.False(t, shares[0].LastLaunch.After(time.Now()))
+	assert.Equal(t, uint64(3), shares[0].RefusedAllocations)
+	assert.True(t, shares[1].LastLaunch.IsZero(), "in the future: the container has written that")
+	assert.Equal(t, uint64(math.MaxUint64), shares[1].RefusedAllocations)
 }
