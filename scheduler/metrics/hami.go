@@ -1,0 +1,148 @@
+package metrics
+
+import (
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpuslice/gpuslice/scheduler/engine"
+)
+
+// HAMi collects, at each scrape, what an engine knows by the names, labels and units of
+// HAMi's scheduler: its present names and its former, so that its dashboards go on. It
+// costs a copy of the whole state. Quotas and MIG instances, of which the engine tells
+// nothing by name, are not in it.
+func HAMi(e *engine.Engine) prometheus.Collector { return hamiCollector{e} }
+
+type hamiCollector struct{ engine *engine.Engine }
+
+const (
+	hamiZone    = "vGPU"
+	bytesPerMiB = 1 << 20
+)
+
+// hamiMetric is a number of HAMi's by its present name and its former, if there is one.
+type hamiMetric struct{ now, before *prometheus.Desc }
+
+func hamiDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, prometheus.Labels{"zone": hamiZone})
+}
+
+// The labels of cards and of containers' shares, as they are now and as they were.
+var (
+	hamiCard, oldCard   = []string{"node", "device_uuid", "device_index", "device_type"}, []string{"nodeid", "deviceuuid", "deviceidx", "devicetype"}
+	hamiShare, oldShare = []string{"namespace", "node", "pod", "container_index", "device_uuid"}, []string{"podnamespace", "nodename", "podname", "containeridx", "deviceuuid"}
+)
+
+func ofCard(now, before, help string) hamiMetric {
+	return hamiMetric{hamiDesc(now, help, hamiCard...), hamiDesc(before, help, oldCard...)}
+}
+
+var (
+	hamiMemoryLimit = ofCard("hami_gpu_memory_limit_bytes", "GPUDeviceMemoryLimit", "Memory that may be given out of the card.")
+	hamiCoreLimit   = ofCard("hami_gpu_core_limit_ratio", "GPUDeviceCoreLimit", "Compute time of the card, percent: now 100, before what may be given out of it.")
+	hamiShared      = ofCard("hami_gpu_shared_count", "GPUDeviceSharedNum", "Containers that have a share of the card.")
+	hamiCores       = ofCard("hami_gpu_core_allocated_ratio", "GPUDeviceCoreAllocated", "Compute time that is given out: now percent of what may be, before as it was asked for.")
+	hamiMemory      = hamiMetric{
+		hamiDesc("hami_gpu_memory_allocated_bytes", "Memory that is given out of the card.", "node", "device_uuid", "device_index", "device_cores", "device_type"),
+		hamiDesc("GPUDeviceMemoryAllocated", "Memory that is given out of the card.", "nodeid", "deviceuuid", "deviceidx", "devicecores", "devicetype"),
+	}
+	hamiOverview = hamiMetric{
+		hamiDesc("hami_node_gpu_overview", "Memory that is given out of the card, bytes.", "node", "device_uuid", "device_index", "device_cores", "device_memory_limit", "device_type"),
+		hamiDesc("nodeGPUOverview", "Memory that is given out of the card, bytes.", "nodeid", "deviceuuid", "deviceidx", "devicecores", "devicememorylimit", "devicetype"),
+	}
+	hamiPart = hamiMetric{
+		hamiDesc("hami_node_gpu_memory_allocated_ratio", "Part of the card's memory that is given out, 0 to 1.", "node", "device_uuid", "device_index"),
+		hamiDesc("nodeGPUMemoryPercentage", "Part of the card's memory that is given out, 0 to 1.", "nodeid", "deviceuuid", "deviceidx"),
+	}
+	hamiShareMemory = hamiMetric{
+		hamiDesc("hami_vgpu_memory_allocated_bytes", "Memory that a container is given.", hamiShare...), hamiDesc("vGPUMemoryAllocated", "Memory that a container is given, bytes.", oldShare...),
+	}
+	hamiShareCores = hamiMetric{
+		hamiDesc("hami_vgpu_core_allocated_ratio", "Compute time that a container is given, percent of what may be given out of the card.", hamiShare...),
+		hamiDesc("vGPUCoreAllocated", "Compute time that a container is given, as it was asked for.", oldShare...),
+	}
+)
+
+func (hamiCollector) Describe(to chan<- *prometheus.Desc) {
+	for _, m := range []hamiMetric{hamiMemoryLimit, hamiCoreLimit, hamiShared, hamiCores, hamiMemory, hamiOverview, hamiPart, hamiShareMemory, hamiShareCores} {
+		to <- m.now
+		to <- m.before
+	}
+}
+
+// send tells a number by both names; where they differ in unit each has its own.
+func (m hamiMetric) send(to chan<- prometheus.Metric, now, before float64, labels ...string) {
+	to <- prometheus.MustNewConstMetric(m.now, prometheus.GaugeValue, now, labels...)
+	to <- prometheus.MustNewConstMetric(m.before, prometheus.GaugeValue, before, labels...)
+}
+
+func (c hamiCollector) Collect(to chan<- prometheus.Metric) {
+	for _, n := range c.engine.State("").Nodes {
+		total := map[string]int{}
+		for _, card := range n.Cards {
+			total[card.UUID] = card.Cores
+			sendHAMiCard(to, n.Name, card)
+		}
+		for key, share := range hamiShares(n.Pods) {
+			namespace, pod, _ := strings.Cut(key.pod, "/")
+			labels := []string{namespace, n.Name, pod, strconv.Itoa(key.container), key.uuid}
+			memory := float64(share.memoryMiB) * bytesPerMiB
+			hamiShareMemory.send(to, memory, memory, labels...)
+			hamiShareCores.send(to, percentOf(share.cores, total[key.uuid]), float64(share.cores), labels...)
+		}
+	}
+}
+
+func sendHAMiCard(to chan<- prometheus.Metric, node string, card engine.CardState) {
+	index, cores := strconv.Itoa(card.Index), strconv.Itoa(card.Cores)
+	limit, used := float64(card.MemoryMiB)*bytesPerMiB, float64(card.Used.MemoryMiB)*bytesPerMiB
+	hamiMemoryLimit.send(to, limit, limit, node, card.UUID, index, card.Model)
+	hamiCoreLimit.send(to, percentOf(card.Cores, card.Cores), float64(card.Cores), node, card.UUID, index, card.Model)
+	hamiShared.send(to, float64(card.Used.Slots), float64(card.Used.Slots), node, card.UUID, index, card.Model)
+	hamiCores.send(to, percentOf(card.Used.Cores, card.Cores), float64(card.Used.Cores), node, card.UUID, index, card.Model)
+	hamiMemory.send(to, used, used, node, card.UUID, index, cores, card.Model)
+	hamiOverview.send(to, used, used, node, card.UUID, index, cores, strconv.FormatInt(card.MemoryMiB, 10), card.Model)
+	if limit > 0 {
+		hamiPart.send(to, used/limit, used/limit, node, card.UUID, index)
+	}
+}
+
+// percentOf is rounded up, as HAMi's are.
+func percentOf(part, of int) float64 {
+	if of <= 0 {
+		return 0
+	}
+	return math.Ceil(float64(part) / float64(of) * 100)
+}
+
+type hamiKey struct {
+	pod       string
+	container int
+	uuid      string
+}
+
+type hamiSum struct {
+	memoryMiB int64
+	cores     int
+}
+
+// hamiShares are what containers have. HAMi's labels don't tell a pod from one of its name
+// that is going away, and Prometheus takes one number of each: it is their sum.
+func hamiShares(pods []engine.PodState) map[hamiKey]hamiSum {
+	all := map[hamiKey]hamiSum{}
+	for _, p := range pods {
+		for i, shares := range p.Containers {
+			for _, s := range shares {
+				key := hamiKey{p.Pod, i, s.UUID}
+				sum := all[key]
+				sum.memoryMiB += s.MemoryMiB
+				sum.cores += s.CorePercent
+				all[key] = sum
+			}
+		}
+	}
+	return all
+}

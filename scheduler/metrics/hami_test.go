@@ -1,0 +1,75 @@
+package metrics
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/request"
+)
+
+const hamiTestCard = "GPU-00000000-0000-4000-8000-000000000000"
+
+// Each number of HAMi's is the engine's, in HAMi's unit; two pods of one name are no
+// reason to tell nothing.
+func TestHAMi(t *testing.T) {
+	e, err := engine.New(engine.Options{Request: request.DefaultOptions()})
+	require.NoError(t, err)
+	e.SetNode(&scheduler.Node{Name: "n", Annotations: map[string]string{"hami.io/node-nvidia-register": `[{"id":"` + hamiTestCard + `","count":10,"devmem":1000,"devcore":200,"type":"NVIDIA A","index":3,"health":true}]`}})
+	for _, uid := range []string{"u", "v"} {
+		p := &scheduler.Pod{UID: uid, Namespace: "d", Name: "p", Containers: []scheduler.Container{{Name: "side"}, {Name: "c", Resources: map[string]scheduler.Amount{
+			"nvidia.com/gpu": {Value: 1}, "nvidia.com/gpumem": {Value: 250}, "nvidia.com/gpucores": {Value: 25}}}}}
+		r, err := e.Request(p)
+		require.NoError(t, err)
+		_, err = e.Reserve(p, r, "n", "test")
+		require.NoError(t, err)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(HAMi(e)))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	values, labels := map[string]float64{}, map[string]string{}
+	for _, f := range families {
+		require.Len(t, f.Metric, 1, f.GetName())
+		values[f.GetName()] = f.Metric[0].GetGauge().GetValue()
+		labels[f.GetName()] = words(f.Metric[0])
+	}
+	const mib = 1 << 20
+	assert.Equal(t, map[string]float64{
+		"hami_gpu_memory_limit_bytes": 1000 * mib, "GPUDeviceMemoryLimit": 1000 * mib,
+		"hami_gpu_core_limit_ratio": 100, "GPUDeviceCoreLimit": 200,
+		"hami_gpu_memory_allocated_bytes": 500 * mib, "GPUDeviceMemoryAllocated": 500 * mib,
+		"hami_gpu_shared_count": 2, "GPUDeviceSharedNum": 2,
+		"hami_gpu_core_allocated_ratio": 25, "GPUDeviceCoreAllocated": 50,
+		"hami_node_gpu_overview": 500 * mib, "nodeGPUOverview": 500 * mib,
+		"hami_node_gpu_memory_allocated_ratio": 0.5, "nodeGPUMemoryPercentage": 0.5,
+		"hami_vgpu_memory_allocated_bytes": 500 * mib, "vGPUMemoryAllocated": 500 * mib,
+		"hami_vgpu_core_allocated_ratio": 25, "vGPUCoreAllocated": 50,
+	}, values)
+	assert.Equal(t, "device_cores=200 device_index=3 device_memory_limit=1000 device_type=NVIDIA A device_uuid="+hamiTestCard+" node=n zone=vGPU", labels["hami_node_gpu_overview"])
+	assert.Equal(t, "containeridx=1 deviceuuid="+hamiTestCard+" nodename=n podname=p podnamespace=d zone=vGPU", labels["vGPUMemoryAllocated"])
+
+	require.NoError(t, registry.Register(Engine(e)), "beside our own")
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP gpuslice_scheduler_card_booked_ratio Part of a card that is booked, 0 to 1, by what of it.
+# TYPE gpuslice_scheduler_card_booked_ratio gauge
+gpuslice_scheduler_card_booked_ratio{node="n",of="cores",uuid="`+hamiTestCard+`"} 0.25
+gpuslice_scheduler_card_booked_ratio{node="n",of="memory",uuid="`+hamiTestCard+`"} 0.5
+gpuslice_scheduler_card_booked_ratio{node="n",of="slots",uuid="`+hamiTestCard+`"} 0.2
+`), "gpuslice_scheduler_card_booked_ratio"))
+}
+
+func words(m *dto.Metric) string {
+	var all []string
+	for _, l := range m.Label {
+		all = append(all, l.GetName()+"="+l.GetValue())
+	}
+	return strings.Join(all, " ")
+}
