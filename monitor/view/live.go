@@ -16,6 +16,8 @@ const (
 	// telemetryInterval is the time between two questions to NVML. Who looks more often
 	// sees the same numbers.
 	telemetryInterval = 5 * time.Second
+	// telemetryStart is the same before the first answer.
+	telemetryStart = telemetryInterval / 20
 	// telemetryKept is how long an answer is shown: NVML may hang with a card that hangs,
 	// and what it said before is no news then.
 	telemetryKept = 30 * time.Second
@@ -56,12 +58,15 @@ func NewLive(c LiveConfig) *Live {
 
 // Run asks NVML every few seconds, until ctx ends.
 func (l *Live) Run(ctx context.Context) {
-	said := ""
-	tick := time.NewTicker(telemetryInterval)
-	defer tick.Stop()
+	said, begun := "", false
 	for {
-		text := ""
-		if err := l.Ask(ctx); err != nil && ctx.Err() == nil {
+		text, pause := "", telemetryInterval
+		err := l.Ask(ctx)
+		begun = begun || err == nil || len(*l.told.Load()) > 0
+		switch {
+		case err != nil && !begun: // NVML is being opened; that it can't be, others say
+			pause = telemetryStart
+		case err != nil && ctx.Err() == nil:
 			text = err.Error()
 		}
 		if text != said && text != "" { // once, not every few seconds
@@ -71,7 +76,7 @@ func (l *Live) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-time.After(pause):
 		}
 	}
 }
