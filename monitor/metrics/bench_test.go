@@ -41,6 +41,7 @@ func crowd(tb testing.TB, containers int) (*view.Live, *nodetest.StateDir) {
 		Snapshot: s.Ledger.Snapshot, Folder: s.Ledger.Folder, Node: func() node.File { return file },
 		Telemetry: func(context.Context) (map[string]gpu.Telemetry, error) { return telemetry(), nil },
 		Use:       func() *cores.Use { return use },
+		Cordoned:  func() ([]string, error) { return nil, nil },
 	})
 	require.NoError(tb, live.Ask(context.Background()))
 	return live, s

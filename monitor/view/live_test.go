@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -29,7 +31,7 @@ type sources struct {
 
 func (s *sources) live() *view.Live {
 	return view.NewLive(view.LiveConfig{
-		Snapshot: s.Ledger.Snapshot, Folder: s.Ledger.Folder, Node: nodetest.File,
+		Snapshot: s.Ledger.Snapshot, Folder: s.Ledger.Folder, Node: nodetest.File, Cordoned: func() ([]string, error) { return grant.Cordoned(s.Dir) },
 		Telemetry: func(context.Context) (map[string]gpu.Telemetry, error) { return s.told, s.err },
 		Use:       func() *cores.Use { return s.use }, Log: slog.New(slog.DiscardHandler),
 	})
@@ -76,9 +78,16 @@ func TestLive(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotNil(t, got.Cards[0].Telemetry, "what could be read")
 	assert.Nil(t, got.Containers[0].Shares[0].CoreUsedPercent, "what was seen a minute ago is no news")
-	s.use = nil
-	_, err = live.Read(t.Context())
+	require.NoError(t, s.Ledger.Cordon(t.Context(), nodetest.T4))
+	got, err = live.Read(t.Context())
 	require.NoError(t, err)
+	assert.True(t, got.Cards[1].Cordoned)
+	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "cordoned"), []byte("x"), 0o600))
+	s.use = nil
+	got, err = live.Read(t.Context())
+	require.NoError(t, err)
+	require.Len(t, got.Problems, 1)
+	assert.Contains(t, got.Problems[0], "read the cordons")
 
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()

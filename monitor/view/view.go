@@ -34,8 +34,8 @@ type Card struct {
 	Model string `json:"model"`
 	// MIGProfile is there of MIG devices.
 	MIGProfile string `json:"migProfile,omitempty"`
-	// MIG says more of one; nil of a card.
-	MIG               *MIG  `json:"mig,omitempty"`
+	// MIG says more of one, for metrics; nil of a card.
+	MIG               *MIG  `json:"-"`
 	MemoryMiB         int64 `json:"memoryMiB"`
 	GrantableMiB      int64 `json:"grantableMemoryMiB"`
 	GrantedMemoryMiB  int64 `json:"grantedMemoryMiB"`
@@ -56,9 +56,8 @@ type Card struct {
 
 // MIG is what a MIG device is of, by NVML's ids.
 type MIG struct {
-	Card            string `json:"card"`
-	GPUInstance     int    `json:"gpuInstance"`
-	ComputeInstance int    `json:"computeInstance"`
+	Card                         string
+	GPUInstance, ComputeInstance int
 }
 
 // Container is one entry of the ledger.
