@@ -28,7 +28,7 @@ func retire(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	log.Info("nothing of gpuslice is left on this node but what running containers have mounted", "node", o.NodeName)
-	listener, err := listen(o.HealthAddress)
+	listener, err := listen("health-address", o.HealthAddress)
 	if err != nil {
 		return err
 	}
