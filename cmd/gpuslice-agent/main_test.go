@@ -102,6 +102,7 @@ var badValues = map[string][]string{
 	"on-violation":               {"", "Kill", "end"},
 	"violation-grace":            {"", "-1s", "25h", "long"},
 	"legacy-metrics":             {"HAMi", "hami,", "prometheus"},
+	"retire":                     {"", "maybe"},
 	"metrics-address":            {"9394", "localhost", "localhost:http", ":65536"},
 	"log-level":                  {"", "loud", "INFO+1"},
 	"log-format":                 {"", "yaml"},
