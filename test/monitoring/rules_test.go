@@ -1,0 +1,73 @@
+package monitoring
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/install/monitoring"
+)
+
+// Each rule goes by what is really exported, and each label that an alert names is there when it fires.
+func TestRules(t *testing.T) {
+	s := newServer(t)
+	for _, r := range s.rules {
+		assert.Empty(t, s.check(r.Expr), r.Record+r.Alert)
+		if r.Alert == "" {
+			continue
+		}
+		parsed, err := s.parser.ParseExpr(r.Expr)
+		require.NoError(t, err)
+		assert.Empty(t, s.lacks(parsed, mentioned(r.Annotations["summary"]+r.Annotations["description"])), r.Alert)
+	}
+}
+
+// Of a node and a cluster those alerts fire that their troubles are of, and no other: a card that
+// is ill, pods that wait, and an audit that nobody has begun.
+func TestAlertsOfTheSample(t *testing.T) {
+	s := newServer(t)
+	var firing []string
+	for _, r := range s.rules {
+		if r.Alert == "" {
+			continue
+		}
+		found, err := s.at(r.Expr)
+		require.NoError(t, err)
+		if len(found) > 0 {
+			firing = append(firing, r.Alert)
+		}
+	}
+	assert.ElementsMatch(t, []string{"GPUSliceCardUnhealthy", "GPUSliceAuditStalled", "GPUSliceMemoryFragmented", "GPUSlicePodsPending"}, firing)
+}
+
+var severities = []string{"critical", "warning", "info"}
+
+// Who is woken by an alert is told what it means and what to do, and the alert has a test.
+func TestRunbooks(t *testing.T) {
+	s := newServer(t)
+	tests, err := os.ReadFile("rules_test.yaml")
+	require.NoError(t, err)
+	docs, err := os.ReadFile(filepath.Join("..", "..", "docs", "MONITORING.md"))
+	require.NoError(t, err)
+	alerts := 0
+	for _, r := range s.rules {
+		if r.Alert == "" {
+			continue
+		}
+		alerts++
+		assert.Regexp(t, "^GPUSlice[A-Z]", r.Alert)
+		assert.Contains(t, severities, r.Labels["severity"], r.Alert)
+		for _, name := range []string{"summary", "description", "runbook"} {
+			assert.NotEmpty(t, r.Annotations[name], "%s: %s", r.Alert, name)
+		}
+		assert.Greater(t, len(strings.Fields(r.Annotations["runbook"])), 25, "%s: what is to be done?", r.Alert)
+		assert.Contains(t, string(tests), `ALERTS{alertname="`+r.Alert+`"`, "an alert without a test")
+		assert.Contains(t, string(docs), "`"+r.Alert+"`", "an alert that docs/MONITORING.md doesn't know")
+	}
+	assert.Equal(t, len(regexp.MustCompile(`(?m)^  - alert:`).FindAll(monitoring.Rules, -1)), alerts)
+}
