@@ -97,7 +97,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err := o.followPods(published.keeper, &then, log); err != nil {
 		return err
 	}
-	if err := o.startAudit(ledger, inventory, plugin, shown.registry, &then, log); err != nil {
+	if err := o.startAudit(ledger, inventory, plugin, shown, &then, log); err != nil {
 		return err
 	}
 	if o.DevicePluginDir != "" {

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/gpu"
@@ -116,8 +115,8 @@ func (o *options) podEvents(log *slog.Logger) (*podevents.Recorder, error) {
 	return podevents.New(config, o.NodeName, log)
 }
 
-// startAudit has what runs compared with what was granted, as the options say.
-func (o *options) startAudit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nriplugin.Plugin, counts prometheus.Registerer, then *background, log *slog.Logger) error {
+// startAudit has what runs compared with what was granted, as the options say, and what is found shown.
+func (o *options) startAudit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nriplugin.Plugin, shown *monitor, then *background, log *slog.Logger) error {
 	if o.AuditInterval == 0 {
 		return nil
 	}
@@ -131,9 +130,10 @@ func (o *options) startAudit(ledger *grant.Ledger, inventory *gpu.Cache, plugin 
 		*then = append(*then, recorder.Run)
 	}
 	auditor := o.audit(ledger, inventory, plugin, events, log)
-	if err := counts.Register(auditor); err != nil {
+	if err := shown.registry.Register(auditor); err != nil {
 		return err
 	}
+	shown.auditor = auditor
 	*then = append(*then, auditor.Run)
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/audit"
 	"github.com/gpuslice/gpuslice/monitor/cores"
 	"github.com/gpuslice/gpuslice/monitor/metrics"
 	"github.com/gpuslice/gpuslice/monitor/page"
@@ -27,7 +28,8 @@ type monitor struct {
 	nri      *metrics.NRI
 	live     *view.Live
 	legacy   []metrics.Legacy
-	listener net.Listener // nil: nothing is shown
+	auditor  *audit.Auditor // nil: nobody looks for violations
+	listener net.Listener   // nil: nothing is shown
 }
 
 // newMonitor makes the monitor, and opens its address. What it shows comes with serve.
@@ -67,6 +69,21 @@ func (m *monitor) door(plugin *nriplugin.Plugin) http.Handler {
 			View: m.live.Read, Connected: func() bool { return plugin.Ready() == nil }, Leaked: plugin.Gone, Legacy: m.legacy,
 		}),
 		View: m.live.Read,
-		Page: page.Handler(m.live.Read),
+		Page: page.Handler(m.live.Read, m.violations),
 	})
+}
+
+// violations are those that last.
+func (m *monitor) violations() (all []page.Violation) {
+	if m.auditor == nil {
+		return nil
+	}
+	for _, v := range m.auditor.Violations() {
+		container := v.Container.Name
+		if v.Container.Pod != "" {
+			container = v.Container.Namespace + "/" + v.Container.Pod + "/" + container
+		}
+		all = append(all, page.Violation{Kind: string(v.Kind), Container: container, Detail: v.Detail, Since: v.Since})
+	}
+	return all
 }

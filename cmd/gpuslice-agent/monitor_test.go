@@ -26,6 +26,11 @@ func TestMetricsDoor(t *testing.T) {
 	assert.NotNil(t, node.Cards[0].Telemetry.TemperatureCelsius)
 	assert.Equal(t, []view.Container{}, node.Containers)
 
+	page := get(o.MetricsAddress, "/")
+	assert.Equal(t, 200, page.status)
+	assert.Contains(t, page.body, "GPUs of node-1")
+	assert.Contains(t, page.body, node.Cards[0].UUID)
+
 	metrics := get(o.MetricsAddress, "/metrics")
 	require.Equal(t, 200, metrics.status)
 	card := `{index="0",model="NVIDIA H200",node="node-1",uuid="` + node.Cards[0].UUID + `"}`
