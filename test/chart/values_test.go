@@ -105,7 +105,7 @@ var ranges = map[string][2]int{
 // byChart are options of the agent that follow from other values.
 var byChart = []string{
 	"node-name", "state-dir", "library-dir", "library", "nri-socket", "pod-resources-socket", "nvml-library", "cdi-spec-dirs", "device-plugin-dir",
-	"resource-name", "grant-key-file", "health-address", "kubernetes-api", "kubeconfig",
+	"resource-name", "grant-key-file", "health-address", "metrics-address", "kubernetes-api", "kubeconfig",
 }
 
 type schema = map[string]any
