@@ -4,7 +4,6 @@ package e2e_test
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -155,7 +154,7 @@ func newcomer(t *testing.T) {
 			require.Regexp(t, `slice\b.*4(\.0)? ?GiB|slice\b.*4096`, out, "the newcomer sees his pod")
 		}
 	}
-	t.Log(fmt.Sprintf("%s", seen))
+	t.Log(seen)
 }
 
 // commands are the blocks of a document that are marked as sh.
