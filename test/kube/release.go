@@ -130,7 +130,7 @@ func (c *Cluster) WaitRelease(ctx context.Context) error {
 func rolledOut(d *appsv1.DaemonSet) error {
 	s := d.Status
 	if s.ObservedGeneration < d.Generation || s.DesiredNumberScheduled != 1 || s.UpdatedNumberScheduled != 1 || s.NumberReady != 1 || s.NumberUnavailable != 0 {
-		return fmt.Errorf("DaemonSet %s: %d of %d pods are ready, %d up to date", d.Name, s.NumberReady, s.DesiredNumberScheduled, s.UpdatedNumberScheduled)
+		return fmt.Errorf("daemon set %s: %d of %d pods are ready, %d up to date", d.Name, s.NumberReady, s.DesiredNumberScheduled, s.UpdatedNumberScheduled)
 	}
 	return nil
 }
@@ -138,7 +138,7 @@ func rolledOut(d *appsv1.DaemonSet) error {
 func deployed(d *appsv1.Deployment) error {
 	s := d.Status
 	if s.ObservedGeneration < d.Generation || s.UpdatedReplicas != *d.Spec.Replicas || s.ReadyReplicas != *d.Spec.Replicas || s.Replicas != *d.Spec.Replicas {
-		return fmt.Errorf("Deployment %s: of %d replicas %d are ready, %d up to date, %d there", d.Name, *d.Spec.Replicas, s.ReadyReplicas, s.UpdatedReplicas, s.Replicas)
+		return fmt.Errorf("deployment %s: of %d replicas %d are ready, %d up to date, %d there", d.Name, *d.Spec.Replicas, s.ReadyReplicas, s.UpdatedReplicas, s.Replicas)
 	}
 	return nil
 }
