@@ -20,9 +20,12 @@ setup: ## Install what the demo and the tests need (Debian packages, containerd 
 
 build: binaries scheduler ## Build the binaries, the limiter and the simulated driver into build/
 
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+STAMP = -ldflags "-X github.com/gpuslice/gpuslice/cmd/internal/version.version=$(VERSION)"
+
 binaries: native # all but the scheduler, which takes minutes the first time
-	go build -trimpath -o $(BUILD)/bin/ $$(go list ./cmd/... | grep -v '/gpuslice-runtime$$')
-	CGO_ENABLED=0 go build -trimpath -o $(BUILD)/bin/ ./cmd/gpuslice-runtime # no loader: it is run as root in containers
+	go build -trimpath $(STAMP) -o $(BUILD)/bin/ $$(go list ./cmd/... | grep -v '/gpuslice-runtime$$')
+	CGO_ENABLED=0 go build -trimpath $(STAMP) -o $(BUILD)/bin/ ./cmd/gpuslice-runtime # no loader: it is run as root in containers
 
 # A module of its own, for it alone imports k8s.io/kubernetes. Build, vet and tests have the same flags, so that
 # Kubernetes is compiled once (minutes, the first time) and not three times; so its tests are without the race
@@ -30,15 +33,13 @@ binaries: native # all but the scheduler, which takes minutes the first time
 SCHEDULER := GOFLAGS="$(GOFLAGS) -trimpath" go -C cmd/gpuslice-scheduler
 
 scheduler:
-	$(SCHEDULER) build -o $(BUILD)/bin/gpuslice-scheduler .
+	$(SCHEDULER) build $(STAMP) -o $(BUILD)/bin/gpuslice-scheduler .
 
 native:
 	@$(MAKE) --no-print-directory -C limiter/src OUT=$(BUILD)
 	@$(MAKE) --no-print-directory -C limiter/front OUT=$(BUILD)
 	@$(MAKE) --no-print-directory -C testdata/simdriver OUT=$(BUILD)
 	@$(MAKE) --no-print-directory -C testdata/workloads OUT=$(BUILD)
-
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
 image: build ## Make the container image of build/: build/image/gpuslice.tar, and root/ for install/image/Dockerfile
 	go -C install/image run . -repository $(CURDIR) -version $(VERSION) -revision "$$(git rev-parse HEAD 2>/dev/null)"

@@ -20,7 +20,7 @@ func TestMetricsDoor(t *testing.T) {
 	require.Eventually(t, func() bool {
 		answer := get(o.MetricsAddress, "/api/v1/view")
 		return answer.status == 200 && json.Unmarshal([]byte(answer.body), &node) == nil && len(node.Cards) == 1 && node.Cards[0].Telemetry != nil
-	}, 20*time.Second, 5*time.Millisecond, "%v", log)
+	}, 2*time.Minute, 5*time.Millisecond, "%v", log)
 	assert.Equal(t, "node-1", node.Name)
 	assert.True(t, node.Cards[0].Healthy)
 	assert.NotNil(t, node.Cards[0].Telemetry.TemperatureCelsius)
@@ -52,6 +52,6 @@ func TestMetricsDoor(t *testing.T) {
 	require.ErrorContains(t, stop(), "--metrics-address: listen tcp")
 	o.MetricsAddress = ""
 	stop, log = o.run(t)
-	require.Eventually(t, func() bool { return get(o.HealthAddress, "/healthz").status == 200 }, 20*time.Second, 5*time.Millisecond, "%v", log)
+	require.Eventually(t, func() bool { return get(o.HealthAddress, "/healthz").status == 200 }, 2*time.Minute, 5*time.Millisecond, "%v", log)
 	require.NoError(t, stop())
 }

@@ -38,7 +38,7 @@ func extenderCommand() *cobra.Command {
 			defer tasks.Wait()
 			defer stop()
 			c.Log = o.log()
-			c.Engine = args.Engine()
+			c.Engine, c.HAMiMetrics = args.Engine(), args.HAMiMetrics()
 			if args.GrantKeyFile != "" {
 				keys := grant.OpenKeyFile(args.GrantKeyFile, c.Log)
 				if err := keys.Ready(); err != nil {

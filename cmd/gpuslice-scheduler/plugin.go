@@ -20,9 +20,14 @@ func withPlugin(debug *debugServer) app.Option {
 	factory := &plugin.Factory{
 		Metrics: counters,
 		Log:     debug.log,
-		Started: func(e *engine.Engine) { legacyregistry.RawMustRegister(counters, metrics.Engine(e)) },
-		Beside:  debug.run,
-		Leads:   (&leading{gatherer: legacyregistry.DefaultGatherer}).check,
+		Started: func(e *engine.Engine, args *plugin.Args) {
+			legacyregistry.RawMustRegister(counters, metrics.Engine(e))
+			if args.HAMiMetrics() {
+				legacyregistry.RawMustRegister(metrics.HAMi(e))
+			}
+		},
+		Beside: debug.run,
+		Leads:  (&leading{gatherer: legacyregistry.DefaultGatherer}).check,
 	}
 	return app.WithPlugin(plugin.Name, factory.New)
 }

@@ -50,8 +50,10 @@ type Config struct {
 	// Election is the Lease by which replicas choose the one that answers; nil: there is but
 	// one replica. Each has a state of its own: two that answered would give the same cards twice.
 	Election *Election
-	Log      *slog.Logger
-	Version  string
+	// HAMiMetrics has the cards told of by HAMi's names of metrics, too.
+	HAMiMetrics bool
+	Log         *slog.Logger
+	Version     string
 }
 
 // CardQuota is a ConfigMap, and the nodes' labels that it goes by.
@@ -133,6 +135,9 @@ func Run(ctx context.Context, c Config) (err error) {
 	defer func() { end(nil); <-resizing }() // before the Lease is given back
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(counters, metrics.Engine(e), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if c.HAMiMetrics {
+		registry.MustRegister(metrics.HAMi(e))
+	}
 	mux := http.NewServeMux()
 	mux.Handle("/", s.Handler())
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))

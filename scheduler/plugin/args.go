@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,7 +54,15 @@ type Args struct {
 	GroupTimeout metav1.Duration `json:"groupTimeout,omitempty"`
 	// CardQuota is the ConfigMap of gpu-manager's quota, as namespace/name; empty: none is read.
 	CardQuota string `json:"cardQuota,omitempty"`
+	// LegacyMetrics are others' names by which the cards are told of at /metrics too: hami.
+	LegacyMetrics []string `json:"legacyMetrics,omitempty"`
 }
+
+// legacyHAMi are HAMi's names of metrics.
+const legacyHAMi = "hami"
+
+// HAMiMetrics says whether HAMi's names are wanted.
+func (a *Args) HAMiMetrics() bool { return slices.Contains(a.LegacyMetrics, legacyHAMi) }
 
 // ResourceNames are as in request.Names. A name of "-" is no resource.
 type ResourceNames struct {
@@ -128,6 +137,8 @@ func (a *Args) complete() error {
 		return fmt.Errorf("groupTimeout: %v: must be from 1s to %v", a.GroupTimeout.Duration, maxGroupTimeout)
 	case a.CardQuota != "" && strings.Count(a.CardQuota, "/") != 1:
 		return fmt.Errorf("cardQuota: %q: must be namespace/name", a.CardQuota)
+	case slices.ContainsFunc(a.LegacyMetrics, func(name string) bool { return name != legacyHAMi }):
+		return fmt.Errorf("legacyMetrics: %q: may have %s", a.LegacyMetrics, legacyHAMi)
 	case a.Defaults.MemoryMiB < 0:
 		return fmt.Errorf("defaults.memoryMiB: %d: must not be negative", a.Defaults.MemoryMiB)
 	case a.Defaults.Cores < 0 || a.Defaults.Cores > 100:

@@ -46,8 +46,8 @@ type Factory struct {
 	Metrics Metrics
 	// Log is slog.Default where it is nil.
 	Log *slog.Logger
-	// Started is called once with the engine, before it knows anything; it may be nil.
-	Started func(*engine.Engine)
+	// Started is called once with the engine, before it knows anything, and the settings; it may be nil.
+	Started func(*engine.Engine, *Args)
 	// Beside runs beside the plugin until its context ends, to show the engine and what it is
 	// told of to people; it may be nil.
 	Beside func(context.Context, *engine.Engine, *kube.Feeding)
@@ -153,7 +153,7 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 		return nil, err
 	}
 	if f.Started != nil {
-		f.Started(s.engine)
+		f.Started(s.engine, args)
 	}
 	informers := handle.SharedInformerFactory()
 	if s.feeding, err = kube.Feed(informers, resizeSink{s.engine, handle}); err != nil {
