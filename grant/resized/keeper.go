@@ -285,8 +285,8 @@ func (k *Keeper) ApplyAll(ctx context.Context) bool {
 			continue
 		}
 		want, granted := one.pod.Containers[claim.Container]
-		if !granted || slices.Equal(want, claim.Shares) {
-			continue
+		if !granted || slices.Equal(want, claim.Shares) && !k.failedBefore(claim.ContainerID) {
+			continue // of one that failed the limits may be behind the book
 		}
 		done = k.resize(ctx, claim, want) && done
 	}
@@ -321,6 +321,12 @@ func (k *Keeper) say(about, message string, args ...any) bool {
 		k.Log.Warn(message, args...)
 	}
 	return !same
+}
+
+func (k *Keeper) failedBefore(id string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.said[id] != ""
 }
 
 func (k *Keeper) forgive(about string) {

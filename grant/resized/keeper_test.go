@@ -204,3 +204,22 @@ func TestLimitsThatCanNotBeWritten(t *testing.T) {
 	assert.False(t, n.ApplyAll(background))
 	assert.Equal(t, share(1000, 10), n.booked(t, "c1"))
 }
+
+// The limits could not follow the book: they are written again, though the book says it already.
+func TestLimitsThatFollowLater(t *testing.T) {
+	n := open(t, t.TempDir(), nil)
+	n.claim(t, "c1", "u1", share(1000, 10))
+	apply, calls := n.Config.Apply, 0
+	n.Config.Apply = func(dir string, c grant.Claim) error {
+		if calls++; calls == 2 {
+			return errors.New("permission denied")
+		}
+		return apply(dir, c)
+	}
+	n.Set(podOf(t, "u1", 1, nil, share(3000, 20)))
+	assert.False(t, n.ApplyAll(background))
+	assert.Equal(t, share(3000, 20), n.booked(t, "c1"))
+	assert.Equal(t, share(1000, 10), n.applied["c1"])
+	assert.True(t, n.ApplyAll(background))
+	assert.Equal(t, share(3000, 20), n.applied["c1"])
+}
