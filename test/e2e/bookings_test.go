@@ -39,8 +39,9 @@ type bookings struct {
 	capacity map[string]scheduler.Use
 
 	mu sync.Mutex
-	// tolerant says that the kubelet may take pods back.
+	// tolerant says that the kubelet may take pods back, and forgiven which it has then.
 	tolerant bool
+	forgiven map[string]bool
 	pods     map[string]*corev1.Pod
 	wrong    map[string]bool
 	stop     chan struct{}
@@ -51,7 +52,7 @@ func followBookings(client kubernetes.Interface) (*bookings, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bookings{client: client, capacity: capacity, pods: map[string]*corev1.Pod{}, wrong: map[string]bool{}, stop: make(chan struct{})}
+	b := &bookings{client: client, capacity: capacity, forgiven: map[string]bool{}, pods: map[string]*corev1.Pod{}, wrong: map[string]bool{}, stop: make(chan struct{})}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	_, err = factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    b.set,
@@ -75,7 +76,10 @@ func (b *bookings) set(object any) {
 	pod := object.(*corev1.Pod)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if pod.Status.Phase == corev1.PodFailed && !b.tolerant {
+	if b.tolerant {
+		b.forgive(pod)
+	}
+	if pod.Status.Phase == corev1.PodFailed && !b.forgiven[string(pod.UID)] {
 		if reason := pod.Status.Reason; reason == "UnexpectedAdmissionError" || strings.HasPrefix(reason, "OutOf") {
 			b.wrong[fmt.Sprintf("pod %s/%s: %s: %s", pod.Namespace, pod.Name, reason, pod.Status.Message)] = true
 		}
@@ -133,10 +137,23 @@ func granted(pods []*corev1.Pod) map[string]scheduler.Use {
 	return total
 }
 
-// tolerate says whether the kubelet may take pods back from now on.
+func (b *bookings) forgive(pod *corev1.Pod) {
+	if pod.Status.Phase == corev1.PodFailed {
+		b.forgiven[string(pod.UID)] = true
+	}
+}
+
+// tolerate says whether the kubelet may take pods back from now on. Of one that it has taken back before, the informer may
+// tell later.
 func (b *bookings) tolerate(tolerant bool) {
+	list, err := b.client.CoreV1().Pods("").List(context.Background(), metav1.ListOptions{})
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err == nil && !tolerant {
+		for i := range list.Items {
+			b.forgive(&list.Items[i])
+		}
+	}
 	b.tolerant = tolerant
 }
 
