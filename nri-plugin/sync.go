@@ -145,8 +145,7 @@ func (p *Plugin) held(ctx context.Context, pod *api.PodSandbox, ctr *api.Contain
 		err = fmt.Errorf("pod %s container %q has no grant any more", podName(pod), ctr.GetName())
 	}
 	if ctr.GetPid() != 0 {
-		mounted := filepath.Join("/proc", strconv.FormatUint(uint64(ctr.GetPid()), 10), "root", filepath.Dir(limiter.ContainerLimitsPath))
-		shares, mountedErr := oci.RecoverShares(mounted)
+		shares, mountedErr := oci.MountedShares(filepath.Join("/proc", strconv.FormatUint(uint64(ctr.GetPid()), 10), "root"))
 		if mountedErr == nil {
 			return &grant.Grant{Container: ctr.GetName(), Shares: shares}, nil
 		}

@@ -1,17 +1,38 @@
 package oci
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/procroot"
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // RecoverShares reads what a container holds from its limits file: the ledger's
 // second source where a claim's own record is damaged.
 func RecoverShares(dir string) ([]grant.Share, error) {
-	limits, err := limiter.ReadLimits(filepath.Join(dir, limitsFile))
+	return recoverShares(filepath.Join(dir, limitsFile))
+}
+
+// MountedShares is RecoverShares for a container that runs, by the limits file that is mounted
+// in it; root is /proc/<pid>/root. What is there the container may have arranged: nothing
+// outside its root is read, and nothing that would hold up who reads it.
+func MountedShares(root string) ([]grant.Share, error) {
+	f, err := procroot.Open(root, limiter.ContainerLimitsPath)
+	if err != nil {
+		return nil, fmt.Errorf("recover shares: %w", err)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("recover shares: %s is not a regular file", f.Name()))
+	}
+	return recoverShares(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+}
+
+func recoverShares(path string) ([]grant.Share, error) {
+	limits, err := limiter.ReadLimits(path)
 	if err != nil {
 		return nil, fmt.Errorf("recover shares: %w", err)
 	}

@@ -9,13 +9,14 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/gpuslice/gpuslice/internal/procroot"
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // Owners says which container a process is of. It remembers what it found out.
 type Owners struct {
-	proc  fs.FS                                       // /proc
-	inode func(name string) (file fileID, known bool) // of a file below /proc
+	proc  fs.FS                                          // /proc
+	usage func(process string) (file fileID, known bool) // the usage file in the root of a process, in /proc
 	known map[int]owner
 }
 
@@ -31,7 +32,10 @@ type fileID struct{ device, inode uint64 }
 func NewOwners(proc string) *Owners {
 	return &Owners{
 		proc: os.DirFS(proc), known: map[int]owner{},
-		inode: func(name string) (fileID, bool) { return stat(path.Join(proc, name)) },
+		usage: func(process string) (fileID, bool) {
+			st, err := procroot.Stat(path.Join(proc, process, "root"), limiter.ContainerUsagePath)
+			return fileID{st.Dev, st.Ino}, err == nil
+		},
 	}
 }
 
@@ -123,7 +127,7 @@ func (o *Owners) look(pid int, containers map[string]string, mounted map[fileID]
 }
 
 func (o *Owners) lookAt(name string, containers map[string]string, mounted map[fileID]string) string {
-	if file, ok := o.inode(path.Join(name, "root", limiter.ContainerUsagePath)); ok && mounted[file] != "" {
+	if file, ok := o.usage(name); ok && mounted[file] != "" {
 		return mounted[file]
 	}
 	text, err := fs.ReadFile(o.proc, name+"/cgroup")

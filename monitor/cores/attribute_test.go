@@ -87,3 +87,30 @@ func TestOwners(t *testing.T) {
 
 	assert.NotContains(t, NewOwners("/proc").Find([]int{os.Getpid()}, files), os.Getpid(), "this one is of no container")
 }
+
+// A container's root is the tenant's: a link in it that leads to another container's folder on
+// the host leads nowhere but into that root.
+func TestOwnersAreNotMisled(t *testing.T) {
+	proc, state := t.TempDir(), t.TempDir()
+	victim := filepath.Join(state, "containers", idB)
+	require.NoError(t, os.MkdirAll(victim, 0o755))
+	files := map[string]string{idA: filepath.Join(state, "a"), idB: filepath.Join(victim, "usage")}
+	for _, file := range files {
+		require.NoError(t, os.WriteFile(file, nil, 0o644))
+	}
+	up := strings.Repeat("../", 32)
+	for pid, link := range map[string]string{"20": victim, "21": filepath.Join(up, victim)} {
+		played(t, proc, pid, "500", "0::/kubepods/"+idA)
+		require.NoError(t, os.Remove(filepath.Join(proc, pid, "root/usr/local/vgpu")))
+		require.NoError(t, os.Symlink(link, filepath.Join(proc, pid, "root/usr/local/vgpu")))
+	}
+	// An image may have links of its own, which the runtime follows in the same way.
+	played(t, proc, "22", "500", "0::/elsewhere")
+	root := filepath.Join(proc, "22/root")
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "var/local/vgpu"), 0o755))
+	require.NoError(t, os.RemoveAll(filepath.Join(root, "usr/local")))
+	require.NoError(t, os.Symlink("/var/local", filepath.Join(root, "usr/local")))
+	require.NoError(t, os.Link(files[idB], filepath.Join(root, "var/local/vgpu/usage")))
+
+	assert.Equal(t, map[int]string{20: idA, 21: idA, 22: idB}, NewOwners(proc).Find([]int{20, 21, 22}, files))
+}
