@@ -44,13 +44,15 @@ func (o *options) audit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nrip
 	}
 	return audit.New(audit.Config{
 		Interval: o.AuditInterval, Grace: o.ViolationGrace, Kill: o.OnViolation == violationKill,
-		Devices:   inventory.Processes,
-		Claims:    func(ctx context.Context) ([]audit.Claim, error) { return auditedClaims(ctx, ledger) },
-		Granted:   func(c *audit.Claim) ([]audit.Device, error) { return grantedDevices(ledger.Folder(c.ID)) },
-		Inspector: audit.NewInspector("/proc", o.LibraryDir, container),
-		Guarded:   func() error { return errors.Join(plugin.Ready(), inMachineNamespace()) },
-		Events:    events,
-		Log:       log,
+		Devices:     inventory.Processes,
+		Claims:      func(ctx context.Context) ([]audit.Claim, error) { return auditedClaims(ctx, ledger) },
+		Granted:     func(c *audit.Claim) ([]audit.Device, error) { return grantedDevices(ledger.Folder(c.ID)) },
+		Inspector:   audit.NewInspector("/proc", o.LibraryDir, container),
+		Guarded:     func() error { return errors.Join(plugin.Ready(), inMachineNamespace()) },
+		AllowedFile: filepath.Join(o.StateDir, "audit-allowed.json"),
+
+		Events: events,
+		Log:    log,
 	})
 }
 

@@ -32,6 +32,9 @@ type Config struct {
 	// Guarded says why it is not known at present which containers there are; nil: it
 	// is. Meanwhile nothing is ended.
 	Guarded func() error
+	// AllowedFile keeps over a restart what containers may have that have more than their
+	// limits, which were lowered; empty: nothing does.
+	AllowedFile string
 	// Events tells of pods; optional.
 	Events Events
 	Log    *slog.Logger
@@ -43,14 +46,13 @@ type Auditor struct {
 	log     *slog.Logger
 	history *History
 	metrics metrics
-	// allowed is what a container may have of a device, by both.
-	allowed map[[2]string]uint64
+	allowed *allowed
 	look    int
 	damaged map[string]bool // containers whose file was spoilt in the last look
 	stamps  map[string]stamp
 	told    map[key]time.Time
 	// The problems that were logged last.
-	saidDevices, saidClaims, saidLook, saidGuard string
+	saidDevices, saidClaims, saidLook, saidGuard, saidAllowed string
 
 	mu  sync.Mutex
 	now []Violation
@@ -58,9 +60,13 @@ type Auditor struct {
 
 // New makes an auditor.
 func New(c Config) *Auditor {
+	allowed, err := openAllowed(c.AllowedFile)
+	if err != nil {
+		c.Log.Warn("what containers had when their limits were lowered is not known any more", "error", err)
+	}
 	return &Auditor{
 		config: c, log: c.Log, history: NewHistory(c.Grace), metrics: newMetrics(),
-		allowed: map[[2]string]uint64{}, told: map[key]time.Time{}, damaged: map[string]bool{}, stamps: map[string]stamp{},
+		allowed: allowed, told: map[key]time.Time{}, damaged: map[string]bool{}, stamps: map[string]stamp{},
 	}
 }
 
@@ -138,11 +144,12 @@ func (a *Auditor) take(ctx context.Context) (Look, bool) {
 	at := containersOf(look.Processes)
 	for id, c := range claims {
 		if at[id] || a.damaged[id] || thorough && a.touched(c) {
-			err = errors.Join(err, a.read(c, look.Processes))
+			err = errors.Join(err, a.read(c))
+			a.allow(c, look.Processes, devices)
 		}
 	}
-	// Who has nothing any more has given all back (allow).
-	maps.DeleteFunc(a.allowed, func(of [2]string, _ uint64) bool { return !at[of[0]] })
+	a.allowed.forget(at, devices, claims)
+	sayOnce(a.log, &a.saidAllowed, "an agent that is started now judges by the limits alone", a.allowed.keep())
 	sayOnce(a.log, &a.saidLook, "not all is audited", err)
 	a.forget(claims)
 	return look, true
@@ -162,7 +169,7 @@ func containersOf(processes []Process) map[string]bool {
 }
 
 // read finds out what a claim is worth now, and what has become of its usage file.
-func (a *Auditor) read(c *Claim, processes []Process) error {
+func (a *Auditor) read(c *Claim) error {
 	if c.Unknown {
 		return nil
 	}
@@ -179,7 +186,6 @@ func (a *Auditor) read(c *Claim, processes []Process) error {
 	if c.Damage != "" {
 		a.damaged[c.ID] = true
 	}
-	a.allow(c, processes)
 	return nil
 }
 
@@ -199,14 +205,19 @@ func (a *Auditor) claims(ctx context.Context) (map[string]*Claim, bool) {
 	return claims, true
 }
 
-// allow remembers what a container may have.
-func (a *Auditor) allow(c *Claim, processes []Process) {
+// allow remembers what a container may have. Where it is not known what it has, that is
+// what it was.
+func (a *Auditor) allow(c *Claim, processes []Process, asked map[string][]gpu.Process) {
 	for i := range c.Devices {
 		d := &c.Devices[i]
-		at := [2]string{c.ID, d.UUID}
-		var unused Finding
-		d.AllowedBytes = allow(a.allowed[at], d.LimitBytes, observe(&unused, c.ID, d.UUID, processes))
-		a.allowed[at] = d.AllowedBytes
+		last := a.allowed.bytes[c.ID][d.UUID]
+		observed, known := observe(&Finding{}, c.ID, d.UUID, processes)
+		if _, was := asked[d.UUID]; !was || !known {
+			d.AllowedBytes = max(last, d.LimitBytes)
+			continue
+		}
+		d.AllowedBytes = allow(last, d.LimitBytes, observed)
+		a.allowed.set(c.ID, d.UUID, d.AllowedBytes)
 	}
 }
 
@@ -233,7 +244,7 @@ func (a *Auditor) end(ctx context.Context, due []Violation) {
 			return
 		}
 		if c := claims[v.Container.ID]; c != nil {
-			_ = a.read(c, nil) // one that can't be read spares its processes
+			_ = a.read(c) // one that can't be read spares its processes
 		}
 		killed := 0
 		var errs []error

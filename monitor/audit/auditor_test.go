@@ -43,6 +43,7 @@ type audited struct {
 }
 
 func newAudited(t *testing.T, kill bool) *audited {
+	file := filepath.Join(t.TempDir(), "audit-allowed.json")
 	a := &audited{now: time.Unix(1e9, 0), devices: map[string][]gpu.Process{}}
 	for _, root := range hierarchies(t) {
 		a.root = root // either will do
@@ -65,10 +66,12 @@ func newAudited(t *testing.T, kill bool) *audited {
 			}
 			return nil, os.ErrNotExist
 		},
-		Inspector: inspector(t, map[string]string{idA: "default", idB: "infra"}),
-		Guarded:   func() error { return a.guarded },
-		Events:    &a.events,
-		Log:       slog.New(slog.NewTextHandler(&a.log, nil)),
+		Inspector:   inspector(t, map[string]string{idA: "default", idB: "infra"}),
+		AllowedFile: file,
+
+		Guarded: func() error { return a.guarded },
+		Events:  &a.events,
+		Log:     slog.New(slog.NewTextHandler(&a.log, nil)),
 	})
 	return a
 }
@@ -131,7 +134,7 @@ func TestAuditorKills(t *testing.T) {
 
 	a.looks(pardoned)
 	assert.Zero(t, a.lasting(UngrantedProcess))
-	assert.Empty(t, a.allowed)
+	assert.Empty(t, a.allowed.bytes)
 	assert.Contains(t, a.log.String(), "violation is over")
 
 	next := a.process(t, idA, 5)
@@ -231,6 +234,57 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 	a.looks(thoroughly + 1)
 	assert.Equal(t, 1.0, a.lasting(DamagedUsageFile))
 	assert.Contains(t, a.events[len(a.events)-1], "its size is 3 bytes")
+}
+
+// A limit that was lowered below what is in use ends nobody: not when the agent starts
+// anew, not when a card does not answer, and not for what another process has done.
+func TestAuditorLetsKeepWhatALowerLimitFinds(t *testing.T) {
+	a := newAudited(t, true)
+	job := a.process(t, idA, 900*mib)
+	claim := *granted(idA, limit(cardA, 1000))
+	claim.Uncontrolled = false
+	usage := filepath.Join(t.TempDir(), "usage")
+	require.NoError(t, limiter.CreateUsage(usage, []string{cardA}))
+	claim.UsageFile = usage
+	a.claims = []Claim{claim}
+	a.history.grace = time.Hour // the job has no limiter, which is not what this is about
+	a.looks(1)
+	a.claims[0].Devices = []Device{limit(cardA, 100)}
+	a.looks(3)
+	require.Zero(t, a.lasting(OverLimit))
+
+	processes := a.devices
+	a.devices, a.failure = map[string][]gpu.Process{}, errors.New("the card does not answer")
+	a.looks(2)
+	a.devices, a.failure = processes, nil
+	a.looks(3)
+	assert.Zero(t, a.lasting(OverLimit), "the card has answered again")
+
+	a.end(context.Background(), []Violation{{Finding: Finding{Kind: NoLimiter, Container: claim.Container}}})
+	a.looks(3)
+	assert.Zero(t, a.lasting(OverLimit), "somebody else was ended")
+
+	a.Auditor = New(a.config)
+	a.history.grace = time.Hour
+	a.claims[0].Devices = []Device{limit(cardA, 50)} // lowered again while there was no agent
+	a.looks(3)
+	assert.Zero(t, a.lasting(OverLimit), "of the next agent")
+
+	// What it gives back does not come again.
+	a.devices[cardA][0].Bytes = 200 * mib
+	a.looks(1)
+	a.devices[cardA][0].Bytes = 900 * mib
+	a.looks(2)
+	assert.Equal(t, 1.0, a.lasting(OverLimit))
+	assert.True(t, lives(job))
+
+	// Who has gone is forgotten, and a file that can't be read too.
+	a.devices[cardA] = nil
+	a.looks(1)
+	assert.Empty(t, a.allowed.bytes)
+	require.NoError(t, os.WriteFile(a.config.AllowedFile, []byte("{"), 0o600))
+	assert.Empty(t, New(a.config).allowed.bytes)
+	assert.Contains(t, a.log.String(), "is not known any more")
 }
 
 // maps starts a process of a container that maps a file and is on no card.

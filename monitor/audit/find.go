@@ -164,7 +164,7 @@ func (f *finder) memory(claim *Claim, processes []Process) {
 	}
 	for _, d := range claim.Devices {
 		one := Finding{Kind: OverLimit, Container: claim.Container, UUID: d.UUID}
-		seen := observe(&one, claim.ID, d.UUID, processes)
+		seen, _ := observe(&one, claim.ID, d.UUID, processes)
 		tolerated := tolerance(d, len(one.Offenders))
 		allowed := max(d.LimitBytes, d.AllowedBytes)
 		if seen <= allowed || seen-allowed <= tolerated {
@@ -176,16 +176,22 @@ func (f *finder) memory(claim *Claim, processes []Process) {
 	}
 }
 
-// observe adds up what a container's processes have of a device, and notes them.
-func observe(one *Finding, container, uuid string, processes []Process) (seen uint64) {
+// observe adds up what a container's processes have of a device, and notes them. It is all
+// that there is where known: NVML doesn't always say of each.
+func observe(one *Finding, container, uuid string, processes []Process) (seen uint64, known bool) {
+	known = true
 	for i := range processes {
 		p := &processes[i]
-		if m := p.Devices[uuid]; p.Container.ID == container && m.Known {
+		m, on := p.Devices[uuid]
+		if p.Container.ID != container || !on {
+			continue
+		}
+		if known = known && m.Known; m.Known {
 			seen += min(m.Bytes, 1<<56) // no card has that; sums don't overflow
 			one.Offenders = append(one.Offenders, Offender{Process: p.Process, Spared: p.Spared})
 		}
 	}
-	return seen
+	return seen, known
 }
 
 // file judges a container's usage file. Who of it has spoilt the file nobody can say: its

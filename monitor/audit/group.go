@@ -48,8 +48,11 @@ func parseGroups(text string, known func(id string) bool) group {
 }
 
 func parseGroup(path string, known func(id string) bool) (g group) {
+	// In a control group namespace of one's own, as a pod's is, others' paths lead up from it:
+	// "kubepods" itself may not be in them.
+	up := strings.HasPrefix(path, "/../")
 	for part := range strings.SplitSeq(path, "/") {
-		g.pod = g.pod || strings.HasPrefix(part, "kubepods")
+		g.pod = g.pod || strings.HasPrefix(part, "kubepods") || up && strings.HasPrefix(part, "pod") && podPattern.MatchString(part)
 		if uid := podPattern.FindStringSubmatch(part); g.pod && uid != nil {
 			g.podUID = strings.ReplaceAll(uid[1], "_", "-")
 		}

@@ -1,0 +1,89 @@
+package audit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+
+	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/internal/rawfile"
+)
+
+// allowed is what containers that are on devices may have of them, by their ids and UUIDs:
+// their limits, or more where those were lowered, which takes nothing away. It is kept in a
+// file, for the next agent is to end nobody for what this one has let him keep, nor for a
+// limit that was lowered while there was none.
+type allowed struct {
+	file  string // empty: none
+	bytes map[string]map[string]uint64
+	dirty bool
+}
+
+// openAllowed reads what was kept. What can't be read is forgotten.
+func openAllowed(file string) (*allowed, error) {
+	a := &allowed{file: file, bytes: map[string]map[string]uint64{}}
+	if file == "" {
+		return a, nil
+	}
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return a, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &a.bytes)
+	}
+	if err != nil || a.bytes == nil {
+		a.bytes = map[string]map[string]uint64{}
+	}
+	return a, err
+}
+
+func (a *allowed) set(container, uuid string, bytes uint64) {
+	of := a.bytes[container]
+	if last, known := of[uuid]; known && last == bytes {
+		return
+	}
+	if of == nil {
+		of = map[string]uint64{}
+		a.bytes[container] = of
+	}
+	of[uuid], a.dirty = bytes, true
+}
+
+// forget drops those who have nothing any more: they have given all back. Of a device that
+// was not asked nobody knows.
+func (a *allowed) forget(at map[string]bool, asked map[string][]gpu.Process, claims map[string]*Claim) {
+	for id, of := range a.bytes {
+		if at[id] && claims[id] != nil {
+			continue
+		}
+		before := len(of)
+		maps.DeleteFunc(of, func(uuid string, _ uint64) bool { _, was := asked[uuid]; return was || claims[id] == nil })
+		a.dirty = a.dirty || len(of) < before
+		if len(of) == 0 {
+			delete(a.bytes, id)
+		}
+	}
+}
+
+// keep writes the file, if something has changed: complete or not at all.
+func (a *allowed) keep() error {
+	if a.file == "" || !a.dirty {
+		return nil
+	}
+	data, err := json.Marshal(a.bytes)
+	if err == nil {
+		err = rawfile.Write(a.file+".new", data, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(a.file+".new", a.file)
+	}
+	if err != nil {
+		return fmt.Errorf("keep what containers had when their limits were lowered: %w", err)
+	}
+	a.dirty = false
+	return nil
+}
