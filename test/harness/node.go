@@ -153,7 +153,7 @@ func (n *Node) agent(name, stateDir, healthAddress string) (*Process, error) {
 		"--cdi-spec-dirs=" + filepath.Join(n.Dir, "cdi"),
 		"--pod-resources-socket=" + filepath.Join(n.Dir, "kubelet.sock"),
 		"--health-address=" + healthAddress,
-		"--metrics-address=", // a machine may have several such nodes
+		"--metrics-address=",   // a machine may have several such nodes
 		"--device-plugin-dir=", // there is no kubelet
 	}, n.options.AgentArgs...)
 	return StartProcess(n.Dir, name, []string{"SIMGPU_STATE=" + n.SimState()}, path, args...)
