@@ -156,8 +156,9 @@ func unmountProcfs(mounts io.ReadSeeker, below string) error {
 func firstProcfs(mountinfo, below string) string {
 	for line := range strings.Lines(mountinfo) {
 		mount, system, _ := strings.Cut(line, " - ")
-		fields := strings.Fields(mount)
-		if len(fields) < 5 || strings.Fields(system + " ?")[0] != "proc" {
+		fields := strings.Split(mount, " ") // no other space is one: of names the kernel escapes this one alone
+		kind, _, _ := strings.Cut(system, " ")
+		if len(fields) < 5 || kind != "proc" {
 			continue
 		}
 		at := unescapeMount.Replace(fields[4])

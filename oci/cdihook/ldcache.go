@@ -108,20 +108,23 @@ func newFolders(folders, conf []string) []string {
 	return missing
 }
 
+// maxConf is how much of ld.so.conf, with all that it includes, is read: it is the image's
+// word, and an honest one is short.
+const maxConf = 1 << 20
+
 // readConf reads the container's ld.so.conf and what it includes: the folders that it
-// names, our own file's aside, and whether it includes our file.
+// names, our own file's aside, and whether it includes our file. Each file is read once,
+// and each pattern is looked for once.
 func readConf(r *root) (folders []string, includesOurs bool) {
-	seen := map[string]bool{}
+	left := maxConf
+	seen := map[string]bool{ldConf: true, ldConfOurs: true}
+	looked := map[string]bool{}
 	for todo := []string{ldConf}; len(todo) > 0; todo = todo[1:] {
 		name := todo[0]
-		if name == ldConfOurs {
-			continue
-		}
 		data, err := r.read(name)
-		if seen[name] || err != nil {
+		if left -= len(data); err != nil || left < 0 {
 			continue // as ldconfig goes on
 		}
-		seen[name] = true
 		lines := bufio.NewScanner(bytes.NewReader(data))
 		for lines.Scan() {
 			line, _, _ := strings.Cut(lines.Text(), "#")
@@ -133,9 +136,18 @@ func readConf(r *root) (folders []string, includesOurs bool) {
 					if !path.IsAbs(pattern) {
 						pattern = path.Join(path.Dir(name), pattern)
 					}
+					if looked[pattern] {
+						continue
+					}
+					looked[pattern] = true
 					ours, _ := path.Match(pattern, ldConfOurs)
 					includesOurs = includesOurs || ours
-					todo = append(todo, matching(r, pattern)...)
+					for _, file := range matching(r, pattern) {
+						if !seen[file] {
+							seen[file] = true
+							todo = append(todo, file)
+						}
+					}
 				}
 			default:
 				for _, folder := range strings.FieldsFunc(line, func(c rune) bool { return strings.ContainsRune(" \t,:", c) }) {

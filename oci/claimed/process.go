@@ -59,6 +59,11 @@ func (p Procfs) stat(pid int) (start uint64, dead bool, err error) {
 	if err != nil {
 		return 0, false, err
 	}
+	return parseStat(data)
+}
+
+// parseStat reads proc_pid_stat(5).
+func parseStat(data []byte) (start uint64, dead bool, err error) {
 	// The second field is the name, in parentheses; it may hold any character.
 	_, after, found := strings.Cut(string(data[max(0, bytes.LastIndexByte(data, ')')):]), ") ")
 	fields := strings.Fields(after)
@@ -125,11 +130,19 @@ func (p Procfs) Mounted(dir string) bool {
 			continue
 		}
 		seen[namespace] = true
-		for line := range strings.Lines(string(table)) {
-			// 36 35 98:0 /root /mount/point options…: see proc_pid_mountinfo(5)
-			if fields := strings.SplitN(line, " ", 5); len(fields) == 5 && fields[2] == device && strings.Contains(fields[3], source) {
-				return true
-			}
+		if mounts(string(table), device, source) {
+			return true
+		}
+	}
+	return false
+}
+
+// mounts says whether a mountinfo(5) has a mount of something below a source.
+func mounts(table, device, source string) bool {
+	for line := range strings.Lines(table) {
+		// 36 35 98:0 /root /mount/point options…: see proc_pid_mountinfo(5)
+		if fields := strings.SplitN(line, " ", 5); len(fields) == 5 && fields[2] == device && strings.Contains(fields[3], source) {
+			return true
 		}
 	}
 	return false
