@@ -10,7 +10,7 @@ export GOFLAGS := -tags=nri_no_wasm -buildvcs=false
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup build binaries native scheduler image manifests demo test test-faults test-steps e2e gpu-test bench bench-scheduler fuzz vulncheck lint generate screenshots clean
+.PHONY: help setup build binaries native scheduler image manifests demo test test-faults test-steps e2e soak gpu-test bench bench-scheduler fuzz vulncheck lint generate screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,12 @@ e2e: setup image ## Install the chart on a real Kubernetes that is brought up on
 	$(E2E) ./test/e2e
 	$(E2E) -skip 'Cheats|Webhook|Forged|Unscheduled|ByHand|NodeTells|Ephemeral|Shared|ContainerThat|Resize|Migration|Upgrade|Uninstall' ./test/e2e -door=extender
 
+# The short form of the node's part is in `make test`.
+soak: setup image ## Have 10,000 containers of a node and 1,000 pods of a cluster come and go while everything is killed (hours, as root)
+	go test -count=1 -v -timeout 24h ./test/soak -lifecycles=10000 $(SOAK_ARGS)
+	@test/setup.sh --kubernetes
+	$(E2E) -tags nri_no_wasm,e2e,soak -timeout 24h -run 'TestSoak$$' ./test/e2e -soak=1000 $(SOAK_CLUSTER_ARGS)
+
 gpu-test: ## Run the limiter on this machine's card (needs gcc and NVIDIA's driver, and neither Go nor containers)
 	test/gpu/gpu-test.sh $(GPU_TEST_ARGS)
 
@@ -99,6 +105,7 @@ lint: setup ## Check the format and run go vet, staticcheck and shellcheck
 	go vet ./...
 	go vet -tags nri_no_wasm,faults ./test/faults
 	go vet -tags nri_no_wasm,e2e ./test/e2e
+	go vet -tags nri_no_wasm,e2e,soak ./test/e2e
 	cd test/admission && go vet -tags nri_no_wasm,e2e ./...
 	cd test/monitoring && go vet ./... && "$$(../setup.sh --where)/staticcheck" ./...
 	cd install/image && go vet ./... && "$$(../../test/setup.sh --where)/staticcheck" ./...

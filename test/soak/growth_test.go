@@ -44,7 +44,7 @@ func (s *soak) look(ctx context.Context, _ *rand.Rand) error {
 	if err != nil {
 		return err
 	}
-	metrics, err := map[string]float64{"go_goroutines": 1, "go_memstats_next_gc_bytes": 1}, error(nil)
+	metrics, err := scrape(ctx, s.metrics)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,6 @@ func (s *soak) look(ctx context.Context, _ *rand.Rand) error {
 }
 
 // scrape reads the agent's metrics.
-// tmp
 func scrape(ctx context.Context, address string) (map[string]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
