@@ -26,6 +26,9 @@ const (
 	violationKill   = "kill"
 )
 
+// allowedFile is in the state folder: see audit.Config.
+const allowedFile = "audit-allowed.json"
+
 // longestGrace is the most that --violation-grace can be.
 const longestGrace = 24 * time.Hour
 
@@ -49,7 +52,7 @@ func (o *options) audit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nrip
 		Granted:     func(c *audit.Claim) ([]audit.Device, error) { return grantedDevices(ledger.Folder(c.ID)) },
 		Inspector:   audit.NewInspector("/proc", o.LibraryDir, container),
 		Guarded:     func() error { return errors.Join(plugin.Ready(), inMachineNamespace()) },
-		AllowedFile: filepath.Join(o.StateDir, "audit-allowed.json"),
+		AllowedFile: filepath.Join(o.StateDir, allowedFile),
 
 		Events: events,
 		Log:    log,

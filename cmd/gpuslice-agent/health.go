@@ -40,9 +40,18 @@ func answer(conditions []condition) http.HandlerFunc {
 	}
 }
 
+// newServer serves whoever can reach its port: a client that says nothing, reads nothing or stays holds none of
+// the agent's files and memory for long.
+func newServer(handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler: handler, MaxHeaderBytes: 64 << 10,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
+	}
+}
+
 // serve serves until ctx ends.
 func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	server := newServer(handler)
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 )
@@ -36,5 +37,15 @@ func TestHealthServer(t *testing.T) {
 			assert.Equal(t, test.want, w.Code)
 			assert.Equal(t, test.body, w.Body.String())
 		})
+	}
+}
+
+func TestNobodyHoldsTheServer(t *testing.T) {
+	s := newServer(http.NotFoundHandler())
+	assert.NotNil(t, s.Handler)
+	for what, limit := range map[string]time.Duration{
+		"a client that says nothing": s.ReadHeaderTimeout, "one that never ends": s.ReadTimeout, "one that reads nothing": s.WriteTimeout, "one that stays": s.IdleTimeout,
+	} {
+		assert.Positive(t, limit, what)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
 	"github.com/gpuslice/gpuslice/grant"
@@ -74,9 +76,26 @@ func removeFiles(ctx context.Context, o options) error {
 	state, err := os.ReadDir(o.StateDir)
 	errs = append(errs, err)
 	for _, entry := range state {
-		errs = append(errs, os.RemoveAll(filepath.Join(o.StateDir, entry.Name())))
+		// A --state-dir that is a folder of the machine's, by mistake, is not emptied.
+		if ours(entry.Name()) {
+			errs = append(errs, os.RemoveAll(filepath.Join(o.StateDir, entry.Name())))
+		}
 	}
 	return errors.Join(append(errs, oci.RemoveLibraries(o.LibraryDir))...)
+}
+
+// stateNames are what is in the state folder: the ledger's, the agent's, and the runtime wrapper's.
+var stateNames = []string{
+	"containers", "lock", "generation", "cordoned", "resized", "agent.lock", "node.json", allowedFile,
+	"cards.json", "cdi.json", "limiter.json",
+}
+
+// ours says whether something in the state folder was made by gpuslice: by its name, or as a lock or an unfinished copy of it
+// (cards.json.lock, node.json.new, .node.json-123).
+func ours(name string) bool {
+	return slices.ContainsFunc(stateNames, func(known string) bool {
+		return name == known || strings.HasPrefix(name, known+".") || strings.HasPrefix(name, "."+known+"-")
+	})
 }
 
 // checkNoWrapper refuses where containers are booked that have their share by the runtime wrapper.

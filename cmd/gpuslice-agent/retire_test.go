@@ -64,3 +64,13 @@ func TestRetireLeavesTheRuntimeWrappers(t *testing.T) {
 	require.NotEmpty(t, left(t, o.StateDir))
 	require.Len(t, left(t, o.LibraryDir), 3)
 }
+
+// A folder of the machine's that was given as --state-dir by mistake is not emptied.
+func TestRetireLeavesWhatIsNotOurs(t *testing.T) {
+	o := retired(t, grant.OwnerNRI)
+	for _, name := range []string{"containerd", ".cache", "containers-of-others", "cards.json.lock", ".node.json-123", "audit-allowed.json.new"} {
+		require.NoError(t, os.WriteFile(filepath.Join(o.StateDir, name), nil, 0o600))
+	}
+	require.NoError(t, removeFiles(context.Background(), o))
+	require.Equal(t, []string{".cache", "containerd", "containers-of-others"}, left(t, o.StateDir))
+}
