@@ -126,12 +126,14 @@ func (s *Server) nominate(o *engine.Overlay, node string, pods []*v1.Pod) *engin
 	return o
 }
 
-// metaVictims are the call's victims by UID, in whichever form they were sent.
+// metaVictims are the call's victims by UID, in whichever form they were sent. A null among them is nobody.
 func metaVictims(args *extenderv1.ExtenderPreemptionArgs) map[string]*extenderv1.MetaVictims {
 	if args.NodeNameToMetaVictims != nil {
 		all := make(map[string]*extenderv1.MetaVictims, len(args.NodeNameToMetaVictims))
 		for node, victims := range args.NodeNameToMetaVictims {
-			all[node] = cmp.Or(victims, &extenderv1.MetaVictims{})
+			meta := *cmp.Or(victims, &extenderv1.MetaVictims{})
+			meta.Pods = slices.DeleteFunc(meta.Pods, func(p *extenderv1.MetaPod) bool { return p == nil })
+			all[node] = &meta
 		}
 		return all
 	}
@@ -141,6 +143,9 @@ func metaVictims(args *extenderv1.ExtenderPreemptionArgs) map[string]*extenderv1
 		if victims != nil {
 			meta.NumPDBViolations = victims.NumPDBViolations
 			for _, p := range victims.Pods {
+				if p == nil {
+					continue
+				}
 				meta.Pods = append(meta.Pods, &extenderv1.MetaPod{UID: string(p.UID)})
 			}
 		}

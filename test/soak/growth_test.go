@@ -89,11 +89,13 @@ func scrape(ctx context.Context, address string) (map[string]float64, error) {
 	return found, lines.Err()
 }
 
-// requireNoGrowth compares the last third of the samples with the first: what leaks grows
-// with the containers, and they were thousands or, in the short form, hundreds.
+// requireNoGrowth compares the last quarter of the samples with the one before: what leaks
+// grows with the containers, and they were thousands or, in the short form, hundreds. The
+// first half is not looked at, for in it a heap first comes to its size.
 func (s *soak) requireNoGrowth() {
-	third := len(s.samples) / 3
-	require.NotZero(s.t, third, "too few samples")
+	quarter := len(s.samples) / 4
+	require.NotZero(s.t, quarter, "too few samples")
+	settled := s.samples[len(s.samples)-2*quarter:]
 	for _, of := range []struct {
 		name  string
 		value func(sample) float64
@@ -104,8 +106,13 @@ func (s *soak) requireNoGrowth() {
 		{"goroutines", func(x sample) float64 { return x.goroutines }, 8},
 		{"heap", func(x sample) float64 { return x.heapBytes }, 6 << 20},
 	} {
-		first, last := median(s.samples[:third], of.value), median(s.samples[len(s.samples)-third:], of.value)
-		s.t.Logf("%s of the agent: %.0f, and in the last third %.0f (%d samples)", of.name, first, last, len(s.samples))
+		first, last := median(settled[:quarter], of.value), median(settled[quarter:], of.value)
+		s.t.Logf("%s of the agent: %.0f, and in the last quarter %.0f (%d samples)", of.name, first, last, len(s.samples))
+		var course []string // for people, by tenths: what leaks climbs to the end
+		for tenth := range slices.Chunk(s.samples, (len(s.samples)+9)/10) {
+			course = append(course, fmt.Sprintf("%.0f", median(tenth, of.value)))
+		}
+		s.t.Logf("its course: %s", strings.Join(course, " "))
 		require.NotZero(s.t, first, of.name)
 		assert.LessOrEqual(s.t, last, first+of.spare, of.name)
 	}
