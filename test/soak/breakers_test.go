@@ -24,7 +24,7 @@ func (s *soak) killAgent(ctx context.Context, r *rand.Rand) error {
 
 // killContainerd ends containerd by either signal, and starts it again.
 func (s *soak) killContainerd(ctx context.Context, r *rand.Rand) error {
-	if r.IntN(8) > 0 {
+	if s.counted("killed containerd") && r.IntN(8) > 0 {
 		return nil // others need it to get anywhere
 	}
 	if r.IntN(2) == 0 {
@@ -41,7 +41,7 @@ func (s *soak) killContainerd(ctx context.Context, r *rand.Rand) error {
 
 // killDockerd does the same to docker's daemon.
 func (s *soak) killDockerd(ctx context.Context, r *rand.Rand) error {
-	if r.IntN(8) > 0 {
+	if s.counted("killed dockerd") && r.IntN(8) > 0 {
 		return nil
 	}
 	if r.IntN(2) == 0 {

@@ -3,7 +3,7 @@
 // random moments; first all of them, then all but the agent, which is looked at for what
 // grows. In the end nothing may be left: no claim, folder, mount, process or control group.
 //
-//	go test ./test/soak                              a few hundred, in `make test`
+//	go test ./test/soak                              a hundred and fifty, in `make test`
 //	make soak                                        10,000
 //	go test ./test/soak -lifecycles=N -seed=S        as many as you like; the same choices again
 package soak

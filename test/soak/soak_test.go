@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	lifecycles = flag.Int64("lifecycles", 200, "containers that come and go")
+	lifecycles = flag.Int64("lifecycles", 150, "containers that come and go")
 	seed       = flag.Uint64("seed", 0, "of the random choices; 0 takes one")
 )
 
@@ -150,6 +150,13 @@ func (s *soak) count(what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tally[what]++
+}
+
+// counted says whether it was at all.
+func (s *soak) counted(what string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tally[what] > 0
 }
 
 // whatIsThere returns a check that all is again as it is now.
