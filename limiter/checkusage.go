@@ -10,7 +10,8 @@ import (
 const mostUsage = 1 << 50
 
 // CheckUsage says whether a usage file, of the cards in that order, is as a limiter
-// leaves it; an error says what its container has done to it. That its numbers are true
+// leaves it; an error says what its container has done to it, or
+// that it is of another version and nothing is known of it (ErrUsageVersion). That its numbers are true
 // it does not say.
 func CheckUsage(path string, uuids []string) error {
 	f, err := openUsage(path)
@@ -24,6 +25,9 @@ func CheckUsage(path string, uuids []string) error {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return fmt.Errorf("check usage: %w", err)
+	}
+	if err := otherVersion(f); err != nil {
+		return fmt.Errorf("check usage %s: %w", path, err)
 	}
 	if size != usageSize {
 		return damaged("its size is %d bytes, not %d", size, int64(usageSize))

@@ -38,7 +38,7 @@ func TestCheckUsage(t *testing.T) {
 		"cut short":            {func(path string) error { return os.Truncate(path, 4096) }, cards, "its size is 4096 bytes"},
 		"cut and grown again":  {func(path string) error { return os.WriteFile(path, make([]byte, usageSize), 0) }, cards, "magic number"},
 		"made longer":          {func(path string) error { return os.Truncate(path, 1<<40) }, cards, "its size is 1099511627776 bytes"},
-		"another layout":       {write(usageOffLayout, []byte{9}), cards, "header layout is 9"},
+		"another layout":       {write(usageOffLayout, []byte{9}), cards, "it is GPUSUSE1 of layout 9"},
 		"another card":         {write(usageOffUUID, []byte{1}), cards, "card 0 is GPU-01000000"},
 		"a card for a MIG one": {write(usageOffMIG, []byte{0}), cards, "card 1 is GPU-"},
 		"the largest number": {func(path string) error {

@@ -43,6 +43,9 @@ func (r *Reader) Usage(path string, uuids []string) (*Usage, error) {
 
 func (r *Reader) readUsage(uuids []string) error {
 	if _, err := r.file.ReadAt(r.header[:], 0); err != nil {
+		if err := otherVersion(&r.file); err != nil {
+			return err
+		}
 		return fmt.Errorf("%w: header: %w", ErrUsage, err)
 	}
 	if err := decodeUsageInto(&r.usage, r.header[:]); err != nil {

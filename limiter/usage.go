@@ -13,6 +13,11 @@ import (
 // ErrUsage marks a usage file that is not one, or that a tenant has spoilt.
 var ErrUsage = errors.New("not a usage file")
 
+// ErrUsageVersion marks a usage file of another version: its container was started with a
+// limiter that is newer, or much older, than this program. Nothing is known of what is in it.
+// It is an ErrUsage too.
+var ErrUsageVersion = fmt.Errorf("%w of this version", ErrUsage)
+
 // Usage is what a container's processes say that they use. A tenant can write
 // the file: the numbers are bounded, not believed.
 type Usage struct {
@@ -128,7 +133,7 @@ func openUsage(path string) (*os.File, error) {
 // another. A container may write its file, and so may grow it until the folder that
 // holds all containers' files is full; or cut it, and then its processes fault where
 // they have mapped what is gone. What was cut off comes back as zeros. Processes that
-// use the file go on.
+// use the file go on. One of another version is only kept from growing without end.
 func TrimUsage(path string) (trimmed bool, err error) {
 	// One call for nearly all of them: a node has hundreds, and they are looked at often.
 	var st unix.Stat_t
@@ -149,17 +154,31 @@ func TrimUsage(path string) (trimmed bool, err error) {
 	case info.Size() == usageSize:
 		return false, nil
 	}
-	if err := f.Truncate(usageSize); err != nil {
+	size := int64(usageSize)
+	if otherVersion(f) != nil {
+		// Its size is not known, and what it says of itself a tenant may have written: it is
+		// bounded all the same.
+		if size = mostUsageSize; info.Size() <= size {
+			return false, nil
+		}
+	}
+	if err := f.Truncate(size); err != nil {
 		return false, fmt.Errorf("trim usage: %w", err)
 	}
 	return true, nil
 }
+
+// mostUsageSize is how large a file of another version may be.
+const mostUsageSize = 4 * usageSize
 
 // decodeUsage reads with bounds from anything. gone tells of a slot whose owner
 // died whether its lock is free, so that its memory is back too.
 func decodeUsage(file io.ReaderAt, gone func(slot int) bool) (Usage, error) {
 	header := make([]byte, usageHeaderSize)
 	if _, err := file.ReadAt(header, 0); err != nil {
+		if err := otherVersion(file); err != nil {
+			return Usage{}, err
+		}
 		return Usage{}, fmt.Errorf("%w: header: %w", ErrUsage, err)
 	}
 	u, err := decodeUsageHeader(header)
@@ -204,9 +223,40 @@ func decodeUsageHeader(h []byte) (Usage, error) {
 	return u, nil
 }
 
+// usageVersionBytes is the beginning of a usage file, in which each version says what it is.
+const usageVersionBytes = usageOffLayout + 4
+
+// usageVersion says of a file that begins so whether it is of another version.
+func usageVersion(begin []byte) error {
+	name := len(usageMagic) - 1 // and a digit
+	if len(begin) < usageVersionBytes || string(begin[:name]) != usageMagic[:name] || begin[name] < '1' || begin[name] > '9' {
+		return nil
+	}
+	magic, layout := string(begin[:name+1]), le.Uint32(begin[usageOffLayout:])
+	if layout == 0 || layout > mostLayouts || magic == usageMagic && layout == layoutNumber {
+		return nil
+	}
+	return fmt.Errorf("%w: it is %s of layout %d, and this program knows %s of layout %d", ErrUsageVersion, magic, layout, usageMagic, layoutNumber)
+}
+
+// mostLayouts is more than there will be: a larger number was written by no limiter.
+const mostLayouts = 255
+
+// otherVersion is usageVersion of a file.
+func otherVersion(f io.ReaderAt) error {
+	begin := make([]byte, usageVersionBytes)
+	if _, err := f.ReadAt(begin, 0); err != nil {
+		return nil // it is none, and who reads on says so
+	}
+	return usageVersion(begin)
+}
+
 // decodeUsageInto reads what the header has but for the UUIDs, into memory that may have
 // been used before.
 func decodeUsageInto(u *Usage, h []byte) error {
+	if err := usageVersion(h); err != nil {
+		return err
+	}
 	if !bytes.HasPrefix(h, []byte(usageMagic)) {
 		return fmt.Errorf("%w: magic number %q, not %q", ErrUsage, h[:8], usageMagic)
 	}

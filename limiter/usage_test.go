@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -125,6 +126,57 @@ func TestReadSpoiltUsage(t *testing.T) {
 	})
 	_, err := ReadUsage(filepath.Join(t.TempDir(), "none"))
 	assert.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// What another release has made is no damage, and nothing is read of it.
+func TestUsageOfAnotherVersion(t *testing.T) {
+	uuids := []string{"GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"}
+	made := filepath.Join(t.TempDir(), "usage")
+	require.NoError(t, CreateUsage(made, uuids))
+	image, err := os.ReadFile(made)
+	require.NoError(t, err)
+	for name, test := range map[string]struct {
+		change func([]byte) []byte
+		other  bool
+	}{
+		"a newer layout":         {func(b []byte) []byte { b[usageOffLayout] = 2; return b }, true},
+		"a newer name":           {func(b []byte) []byte { b[7] = '2'; return b }, true},
+		"smaller":                {func(b []byte) []byte { b[usageOffLayout] = 2; return b[:64] }, true},
+		"larger":                 {func(b []byte) []byte { b[usageOffLayout] = 2; return append(b, make([]byte, 4096)...) }, true},
+		"other sizes in it":      {func(b []byte) []byte { b[usageOffLayout], b[usageOffSlot] = 2, 1; return b }, true},
+		"no layout":              {func(b []byte) []byte { b[usageOffLayout] = 0; return b }, false},
+		"nobody's layout":        {func(b []byte) []byte { b[usageOffLayout+3] = 9; return b }, false},
+		"nobody's name":          {func(b []byte) []byte { b[7] = 'x'; return b }, false},
+		"other sizes, this name": {func(b []byte) []byte { b[usageOffSlot] = 1; return b }, false},
+		"too short to say":       {func(b []byte) []byte { b[usageOffLayout] = 2; return b[:10] }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "usage")
+			content := test.change(bytes.Clone(image))
+			require.NoError(t, os.WriteFile(path, content, 0o666))
+			_, read := ReadUsage(path)
+			_, again := new(Reader).Usage(path, uuids)
+			for _, err := range []error{read, again, CheckUsage(path, uuids)} {
+				assert.ErrorIs(t, err, ErrUsage)
+				assert.Equal(t, test.other, errors.Is(err, ErrUsageVersion), err)
+			}
+			if !test.other {
+				return
+			}
+			_, err := TrimUsage(path)
+			require.NoError(t, err)
+			left, err := os.ReadFile(path)
+			require.NoError(t, err)
+			assert.True(t, bytes.Equal(content, left), "what another version has made is not cut")
+			require.NoError(t, os.Truncate(path, 100*usageSize))
+			trimmed, err := TrimUsage(path)
+			require.NoError(t, err)
+			assert.True(t, trimmed, "but does not fill the node's folder")
+			info, err := os.Stat(path)
+			require.NoError(t, err)
+			assert.EqualValues(t, mostUsageSize, info.Size())
+		})
+	}
 }
 
 // A tenant could fill the node's state folder by growing its own file.

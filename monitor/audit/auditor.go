@@ -94,10 +94,11 @@ func (a *Auditor) Violations() []Violation {
 // Once is one look.
 func (a *Auditor) Once(ctx context.Context, now time.Time) {
 	began := time.Now()
-	look, ok := a.take(ctx)
+	look, ok := a.take(ctx, a.look%thoroughly == 0)
 	if !ok {
 		return // what was found before stays: nothing says that it is over
 	}
+	a.look++
 	step := a.history.Step(now, Find(look))
 	for _, v := range step.Began {
 		a.begin(v, now)
@@ -124,7 +125,7 @@ func (a *Auditor) Once(ctx context.Context, now time.Time) {
 // take finds out what runs and what was granted. It is false where nothing could be
 // found out. Whoever is on a card is asked for first: a claim that is made meanwhile is
 // seen, and of one that is given back the processes are gone.
-func (a *Auditor) take(ctx context.Context) (Look, bool) {
+func (a *Auditor) take(ctx context.Context, thorough bool) (Look, bool) {
 	devices, err := a.config.Devices(ctx)
 	if ctx.Err() != nil {
 		return Look{}, false
@@ -138,8 +139,6 @@ func (a *Auditor) take(ctx context.Context) (Look, bool) {
 		return Look{}, false
 	}
 	look := Look{Claims: claims}
-	thorough := a.look%thoroughly == 0
-	a.look++
 	look.Processes, err = a.config.Inspector.Processes(claims, devices, thorough)
 	at := containersOf(look.Processes)
 	for id, c := range claims {
@@ -238,18 +237,16 @@ func (a *Auditor) end(ctx context.Context, due []Violation) {
 			return
 		}
 	}
-	for _, v := range due {
-		claims, ok := a.claims(ctx) // as they are now
-		if !ok {
-			return
-		}
-		if c := claims[v.Container.ID]; c != nil {
-			_ = a.read(c) // one that can't be read spares its processes
-		}
+	// NVML and the ledger are asked anew, after the decision.
+	look, ok := a.take(ctx, false)
+	if !ok {
+		return
+	}
+	for _, v := range confirm(due, Find(look)) {
 		killed := 0
 		var errs []error
 		for _, o := range v.Offenders {
-			done, err := kill(o.Process, func() error { return a.config.Inspector.Still(v, o, claims) })
+			done, err := kill(o.Process, func() error { return a.config.Inspector.Still(v, o, look.Claims) })
 			if done {
 				killed++
 			}
@@ -259,6 +256,30 @@ func (a *Auditor) end(ctx context.Context, due []Violation) {
 		}
 		a.ended(v, killed, errs)
 	}
+}
+
+// confirm leaves of violations what a later look has found too: those processes of them that
+// are still on the card, of a container that is still over its limit, and so on.
+func confirm(due []Violation, found []Finding) []Violation {
+	now := make(map[key]*Finding, len(found))
+	for i := range found {
+		now[found[i].key()] = &found[i]
+	}
+	var all []Violation
+	for _, v := range due {
+		f := now[v.key()]
+		if f == nil {
+			continue
+		}
+		v.Detail = f.Detail
+		v.Offenders = slices.DeleteFunc(slices.Clone(f.Offenders), func(o Offender) bool {
+			return o.Spared != "" || !slices.ContainsFunc(v.Offenders, func(was Offender) bool { return was.Process == o.Process })
+		})
+		if len(v.Offenders) > 0 {
+			all = append(all, v)
+		}
+	}
+	return all
 }
 
 // ended tells of what became of a violation's processes.

@@ -229,11 +229,64 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 	assert.True(t, lives(neighbour))
 	assert.True(t, lives(free), "it is on no card and has no driver")
 
+	// One of another version is no damage.
+	file, err := os.OpenFile(a.claims[0].UsageFile, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer file.Close()
+	_, err = file.WriteAt([]byte{2}, 8) // the layout's number
+	require.NoError(t, err)
+	a.looks(thoroughly + 1)
+	assert.Zero(t, a.lasting(DamagedUsageFile))
+
 	// The file that it has spoilt is told of, whoever is on a card.
 	require.NoError(t, os.Truncate(a.claims[0].UsageFile, 3))
 	a.looks(thoroughly + 1)
 	assert.Equal(t, 1.0, a.lasting(DamagedUsageFile))
 	assert.Contains(t, a.events[len(a.events)-1], "its size is 3 bytes")
+}
+
+// After the decision NVML is asked once more: who has left the card meanwhile, or has given
+// back what was too much, lives, and so does everybody where NVML doesn't answer.
+func TestAuditorAsksNVMLOnceMore(t *testing.T) {
+	for name, meanwhile := range map[string]func(a *audited){
+		"off the card":      func(a *audited) { a.devices[cardA] = nil },
+		"on a granted card": func(a *audited) { a.devices = map[string][]gpu.Process{cardB: a.devices[cardA]} },
+		"within its limit":  func(a *audited) { a.devices[cardA][0].Bytes = 1 * mib },
+		"no answer":         func(a *audited) { a.devices, a.failure = nil, errors.New("no NVML") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAudited(t, true)
+			// It is where it has no grant, or beyond its limit, and has the limiter.
+			job := a.process(t, idA, 900*mib)
+			i := a.config.Inspector
+			i.mapped[look(t, i, job.Process.Pid).Process] = seenMaps{mapped{true, LimiterPresent}, 1 << 30}
+			if name == "within its limit" {
+				claim := *granted(idA, limit(cardA, 100))
+				claim.Uncontrolled = false
+				a.claims = []Claim{claim}
+			} else {
+				a.claims = []Claim{*granted(idA, limit(cardB, 1000))}
+				a.claims[0].Uncontrolled = true
+			}
+			devices, asked := a.config.Devices, 0
+			a.config.Devices = func(ctx context.Context) (map[string][]gpu.Process, error) {
+				if asked++; asked == 4 { // the third look decides
+					meanwhile(a)
+				}
+				return devices(ctx)
+			}
+			kind := UngrantedProcess
+			if name == "within its limit" {
+				kind = OverLimit
+			}
+			a.looks(2)
+			require.Equal(t, 1.0, a.lasting(kind))
+			a.looks(1)
+			assert.Equal(t, 4, asked, "once to look, and once more before the end")
+			assert.True(t, lives(job))
+			assert.Zero(t, a.total(kind, actionKilled))
+		})
+	}
 }
 
 // A limit that was lowered below what is in use ends nobody: not when the agent starts

@@ -32,6 +32,8 @@ func (a *Auditor) touched(c *Claim) bool {
 
 // damage says what is wrong with the file that a claim's limiter accounts in. One that is
 // not there is its container's that is just made or removed: a container can't remove it.
+// Of one of another version, as a container has that was started by another release, nobody
+// here knows what is right: it is unknown, and no damage.
 func damage(c *Claim) string {
 	if c.UsageFile == "" || len(c.Devices) == 0 {
 		return ""
@@ -41,7 +43,7 @@ func damage(c *Claim) string {
 		uuids[i] = d.UUID
 	}
 	err := limiter.CheckUsage(c.UsageFile, uuids)
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
+	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, limiter.ErrUsageVersion) {
 		return ""
 	}
 	// Without the host's path: it is the pod's events that say so.

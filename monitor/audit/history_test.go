@@ -74,7 +74,17 @@ func TestHistory(t *testing.T) {
 		step(finding(UngrantedProcess, "a", pid+2))
 	}
 	step()
-	assert.Equal(t, []int{9}, pidsOf(step(finding(UngrantedProcess, "a", 9)).Due), "a container's next process, after its grace")
+	for _, kind := range []Kind{UngrantedProcess, OverLimit, DamagedUsageFile} {
+		begin()
+		for range 8 {
+			step(finding(kind, "a", 1))
+		}
+		assert.Equal(t, []int{1}, pidsOf(step(finding(kind, "a", 1, 9)).Due), "one look proves nothing of a container's next process")
+		assert.Equal(t, []int{9}, pidsOf(step(finding(kind, "a", 9)).Due), "two do, after the container's grace")
+		assert.Empty(t, step(finding(kind, "a", 10)).Due)
+		assert.Empty(t, step().Due)
+		assert.Empty(t, step(finding(kind, "a", 10)).Due, "not in two looks running")
+	}
 
 	// Whoever is spared is told of and not ended.
 	begin()
@@ -99,13 +109,15 @@ func TestHistoryHolds(t *testing.T) {
 		grace := time.Duration(rapid.IntRange(0, 40).Draw(t, "grace")) * time.Second
 		h := NewHistory(grace)
 		now := time.Unix(0, 0)
+		pids, before := map[string]int{}, map[string]int{}
 		first, last, run := map[string]time.Time{}, map[string]int{}, map[string]int{}
 		for look := 1; look < 40; look++ {
 			now = now.Add(5 * time.Second)
 			var all []Finding
 			present := map[string]bool{}
 			for _, id := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c"}), 0, 3, rapid.ID).Draw(t, fmt.Sprint("look", look)) {
-				all = append(all, finding(UngrantedProcess, id, look))
+				pids[id] = rapid.IntRange(1, 2).Draw(t, fmt.Sprint("process", look))
+				all = append(all, finding(UngrantedProcess, id, pids[id]))
 				present[id] = true
 				if look-last[id] > pardoned || run[id] < confirming && last[id] != look-1 || last[id] == 0 {
 					first[id] = now
@@ -119,9 +131,13 @@ func TestHistoryHolds(t *testing.T) {
 			}
 			for _, v := range h.Step(now, all).Due {
 				id := v.Container.ID
-				if !present[id] || run[id] < confirming || now.Sub(first[id]) < grace || v.Offenders[0].PID != look {
+				if !present[id] || run[id] < confirming || now.Sub(first[id]) < grace || v.Offenders[0].PID != pids[id] || before[id] != pids[id] {
 					t.Fatalf("look %d: %s is due, found %v times, since %v", look, id, run[id], first[id])
 				}
+			}
+			before = map[string]int{}
+			for id := range present {
+				before[id] = pids[id]
 			}
 		}
 		for range pardoned {

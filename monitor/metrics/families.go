@@ -156,8 +156,8 @@ var shareFamilies = []family{
 	}),
 	share("processes", "Processes of the container that have something on the card.", of(func(s *view.Share) float64 { return float64(s.Processes) })),
 	counted("refused_allocations_total", "Allocations of the container that its limit has refused.", func(s *view.Share) float64 { return float64(s.RefusedAllocations) }),
-	share("usage_file_damaged", "1 if the container has spoilt the file that it accounts in.", func(c *view.Container, _ *view.Share) (float64, bool) {
-		return boolean(c.UsageProblem != ""), true
+	share("usage_file_damaged", "1 if the container has spoilt the file that it accounts in; none where the file is of another version.", func(c *view.Container, _ *view.Share) (float64, bool) {
+		return boolean(c.UsageProblem != ""), !c.UsageUnknown
 	}),
 }
 

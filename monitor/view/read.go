@@ -68,7 +68,8 @@ func compose(snapshot *grant.Snapshot, file node.File, cordoned []string, all []
 			n.Problems = append(n.Problems, problem)
 		}
 		for _, s := range all[i].Shares {
-			used[s.UUID] = add(used[s.UUID], s.UsedBytes)
+			// What a tenant claims beyond its limit is its own row's; the card's does not believe it.
+			used[s.UUID] = add(used[s.UUID], min(s.UsedBytes, limitBytes(s.MemoryMiB)))
 		}
 	}
 	slices.SortStableFunc(n.Containers, func(a, b Container) int {
@@ -102,6 +103,9 @@ func add(a, b uint64) uint64 {
 	}
 	return math.MaxUint64
 }
+
+// limitBytes is a share's limit.
+func limitBytes(mib int64) uint64 { return uint64(min(max(mib, 0), math.MaxInt64>>20)) << 20 }
 
 // reading is what is used again for each container.
 type reading struct {
@@ -157,7 +161,7 @@ func (r *reading) container(e *grant.Entry, folder string) Container {
 	usage, err := r.Usage(filepath.Join(folder, claimed.UsageName), expected)
 	// It may have been removed since, and has none where it is made again to block.
 	if err != nil && e.State != grant.StateReleased && e.State != grant.StateBlocking && exists(folder) {
-		c.UsageProblem = err.Error()
+		c.UsageProblem, c.UsageUnknown = err.Error(), errors.Is(err, limiter.ErrUsageVersion)
 	}
 	c.problem = problemOf(e, c.UsageProblem, folder)
 	// A file that can't be read is reported by who enforces it; here it is a number less.

@@ -43,7 +43,8 @@ type Card struct {
 	GrantedCores      int   `json:"grantedCores"`
 	GrantableSlots    int   `json:"grantableContainers"`
 	GrantedContainers int   `json:"containers"`
-	// UsedBytes is what the containers account for, not what NVML sees.
+	// UsedBytes is what the containers account for, each up to its limit, not what NVML
+	// sees (Telemetry).
 	UsedBytes uint64 `json:"usedBytes"`
 	// Healthy is false where the agent has said why it isn't, in Unhealthy.
 	Healthy   bool   `json:"healthy"`
@@ -78,6 +79,9 @@ type Container struct {
 	Blocks []string `json:"blocks,omitempty"`
 	// UsageProblem is why the container's usage file can't be read: its use counts as none.
 	UsageProblem string `json:"usageProblem,omitempty"`
+	// UsageUnknown says that this is no fault of the container: its file is of another
+	// version than this program knows.
+	UsageUnknown bool `json:"usageUnknown,omitempty"`
 
 	// problem is all that people are told of it.
 	problem string

@@ -115,7 +115,7 @@ func TestReadAHostileUsageFile(t *testing.T) {
 		{"the largest numbers, twice", func(_ *testing.T, s *nodetest.StateDir) {
 			s.Use("bad", 0, math.MaxUint64)
 			s.Use("bad", 1, math.MaxUint64)
-		}, math.MaxUint64, ""},
+		}, 1000<<20 + 100, ""}, // the limit of the one, and what the other has
 		{"garbage", func(t *testing.T, s *nodetest.StateDir) {
 			require.NoError(t, os.WriteFile(s.Path("bad", "usage"), []byte("garbage\x1b[2J\nproblem: none"), 0o600))
 		}, 100, "container bad: read usage"},
@@ -168,6 +168,27 @@ func TestReadAHostileUsageFile(t *testing.T) {
 			assert.NotContains(t, n.Problems[0], "\n")
 		})
 	}
+}
+
+// A file that another release has made is said to be so, and is no fault of its container.
+func TestReadAUsageFileOfAnotherVersion(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	s.Claim("newer", "newer", share(nodetest.H200, 1000, 10))
+	file, err := os.OpenFile(s.Path("newer", "usage"), os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer file.Close()
+	_, err = file.WriteAt([]byte{2}, 8) // the layout's number
+	require.NoError(t, err)
+	n := read(t, s.Dir)
+	assert.True(t, n.Containers[0].UsageUnknown)
+	assert.Contains(t, n.Containers[0].UsageProblem, "of this version")
+	require.Len(t, n.Problems, 1)
+
+	_, err = file.WriteAt([]byte{1, 0, 0, 0, 1}, 8) // the version that is known, with other sizes
+	require.NoError(t, err)
+	n = read(t, s.Dir)
+	assert.False(t, n.Containers[0].UsageUnknown)
+	assert.NotEmpty(t, n.Containers[0].UsageProblem)
 }
 
 // A container writes over its file, cuts and fills it, while it is read: nobody else's
