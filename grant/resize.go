@@ -12,7 +12,8 @@ import (
 // while it runs. The shares name the same cards in the same order. It refuses what does
 // not fit (ErrOverbooked, ErrUnknownCard), other cards, a part of a MIG device
 // (ErrMalformed), and a container that holds nothing (ErrNoClaim). Who asks for less of something is
-// never refused for want of room, also on a card that is overbooked or gone.
+// never refused for want of room, also on a card that is overbooked or gone. Cores without a limit
+// (0) book none and are the most, which is to be had where others leave any.
 //
 // apply brings the container's limits in the folder to those of the claim that it is
 // given. It is called twice: with the lower of the old and the new amounts before the
@@ -119,7 +120,7 @@ func checkSameCards(old, shares []Share) error {
 func (x *index) admitResize(e *entry, shares []Share, cards map[string]Card) error {
 	var more []Share
 	for i, share := range shares {
-		if old := e.Shares[i]; share.MemoryMiB > old.MemoryMiB || share.CorePercent > old.CorePercent {
+		if old := e.Shares[i]; share.MemoryMiB > old.MemoryMiB || share.CorePercent > old.CorePercent || unlimits(old, share) {
 			// What it has already is its own, fits or not.
 			more = append(more, Share{UUID: share.UUID, MemoryMiB: max(0, share.MemoryMiB-old.MemoryMiB), CorePercent: max(0, share.CorePercent-old.CorePercent)})
 		}
@@ -140,8 +141,18 @@ func (x *index) admitResize(e *entry, shares []Share, cards map[string]Card) err
 				share.UUID, lack, used.Slots)
 		}
 	}
+	for i, share := range shares {
+		card, others := cards[share.UUID], x.cards[share.UUID].CorePercent-e.Shares[i].CorePercent
+		if unlimits(e.Shares[i], share) && card.CorePercent > 0 && others >= card.CorePercent {
+			return refuse(ErrOverbooked, "card %s: cores without a limit (0) are of what is left, and others have %d of %d %%; wait until one of them ends, or ask for less",
+				share.UUID, others, card.CorePercent)
+		}
+	}
 	return nil
 }
+
+// unlimits says whether cores that were limited are to be it no more.
+func unlimits(old, share Share) bool { return share.CorePercent == 0 && old.CorePercent > 0 }
 
 // lacking says what of memory and cores is not free; empty: nothing.
 func lacking(share Share, card Card, used Usage) string {

@@ -44,6 +44,16 @@ func claimLimited(t testing.TB, ledger *grant.Ledger, c grant.Claim) {
 	require.NoError(t, err)
 }
 
+// fewer are the cards after an agent was told to give so many of their cores.
+func fewer(cores int) map[string]grant.Card {
+	cards := testCards()
+	for uuid, card := range cards {
+		card.CorePercent = cores
+		cards[uuid] = card
+	}
+	return cards
+}
+
 func TestResize(t *testing.T) {
 	other := grant.Share{UUID: cardB, MemoryMiB: 500, CorePercent: 50}
 	mig := grant.Share{UUID: "MIG-0a000000-1111-2222-3333-444455556666", MemoryMiB: 5000, CorePercent: 100}
@@ -60,6 +70,13 @@ func TestResize(t *testing.T) {
 		{"less", []grant.Share{share(8000, 30)}, []grant.Share{share(1, 1)}, nil, nil, ""},
 		{"one up, one down", []grant.Share{share(8000, 30)}, []grant.Share{share(9000, 10)}, nil, nil, ""},
 		{"no limit of cores", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, nil, nil, ""},
+		{"no limit of cores, of a card that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, map[string]grant.Card{}, grant.ErrUnknownCard, "no such card"},
+		{"no limit of cores and less memory, of a card that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(7000, 0)}, map[string]grant.Card{}, grant.ErrUnknownCard, "no such card"},
+		{"no limit of cores where others have all that may be booked now", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, fewer(40), grant.ErrOverbooked,
+			"others have 40 of 40 %"},
+		{"no limit of cores where others leave one", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, fewer(41), nil, ""},
+		{"none that had none, of a card that is gone", []grant.Share{share(8000, 0)}, []grant.Share{share(7000, 0)}, map[string]grant.Card{}, nil, ""},
+		{"a limit in place of none, that others have", []grant.Share{share(8000, 0)}, []grant.Share{share(8000, 61)}, nil, grant.ErrOverbooked, "cores 61 % asked, 60 of 100 % free"},
 		{"the same", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 30)}, nil, nil, ""},
 		{"two cards", []grant.Share{share(8000, 30), other}, []grant.Share{share(9000, 30), other}, nil, nil, ""},
 		{"less of a card that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(7000, 30)}, map[string]grant.Card{}, nil, ""},

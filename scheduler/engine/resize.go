@@ -8,6 +8,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
+	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
 // ErrResize is Resize's: what is wanted can't be had. The error's text says why.
@@ -20,7 +21,8 @@ func refuseResize(format string, args ...any) error {
 // Resize books other amounts of the cards that a bound pod has, on the newest state: the
 // higher of the old and the new ones, until the pod comes with SetPod and says the new
 // ones, or CancelResize says that it won't. What more is wanted has to be free, and the
-// namespace's quotas have to leave it, as for a new pod; less is never refused.
+// namespace's quotas have to leave it, as for a new pod; less is never refused. Cores without
+// a limit (0) book none, and are the most that can be wanted.
 //
 // An error is ErrResize.
 func (e *Engine) Resize(object *scheduler.Pod, wanted map[string]grant.Wanted) (scheduler.Placement, error) {
@@ -138,8 +140,8 @@ func (e *Engine) admitResize(n *node, old, next *held) error {
 		had[u.uuid] = u.use
 	}
 	for _, u := range next.uses {
-		before := had[u.uuid]
-		if u.use.MemoryMiB <= before.MemoryMiB && u.use.Cores <= before.Cores {
+		before, gain := had[u.uuid], gained(old, next, u.uuid)
+		if u.use.MemoryMiB <= before.MemoryMiB && u.use.Cores <= before.Cores && gain == (gains{}) {
 			continue
 		}
 		i, known := n.cards.position[u.uuid]
@@ -151,16 +153,48 @@ func (e *Engine) admitResize(n *node, old, next *held) error {
 		}
 		total, others := n.cards.total[i], n.used[i]
 		free := total.Sub(others)
+		whole := request.Container{Cores: grant.MaxCorePercent, Whole: true}
 		switch {
 		case u.use.MemoryMiB > before.MemoryMiB && u.use.MemoryMiB > free.MemoryMiB:
 			return refuseResize("card %s of node %s: the pod would have %d MiB, and others leave it %d of %d MiB", u.uuid, n.name, u.use.MemoryMiB, max(0, free.MemoryMiB), total.MemoryMiB)
 		case u.use.Cores > before.Cores && u.use.Cores > free.Cores:
 			return refuseResize("card %s of node %s: the pod would have %d percent of cores, and others leave it %d of %d", u.uuid, n.name, u.use.Cores, max(0, free.Cores), total.Cores)
-		case u.use.Cores > before.Cores && u.use.Cores >= total.Cores && others.Slots > 0:
+		case gain.whole && whole.Exclusive(total.Cores) && (others.Slots > 0 || u.use.Slots > 1):
 			return refuseResize("card %s of node %s: all of its cores are a card alone, and others are on it", u.uuid, n.name)
+		case gain.unlimited && total.Cores > 0 && others.Cores+gain.running >= total.Cores:
+			return refuseResize("card %s of node %s: cores without a limit (0) are of what is left, and all %d are given to others", u.uuid, n.name, total.Cores)
 		}
 	}
 	return e.affordable(n, old, next)
+}
+
+// gains are what one of a pod's containers is to have of a card's cores, and had not, where the
+// sum of what is booked does not say it.
+type gains struct {
+	unlimited bool // no limit, which books nothing
+	whole     bool // all of them
+	running   int  // what the pod's containers have booked that run together; of unlimited only
+}
+
+func gained(old, next *held, uuid string) (g gains) {
+	running := 0
+	for i, shares := range next.placement.Containers {
+		for j, s := range shares {
+			if s.UUID != uuid {
+				continue
+			}
+			if next.kinds[i] != scheduler.Init {
+				running += s.CorePercent
+			}
+			had := old.placement.Containers[i][j].CorePercent
+			g.unlimited = g.unlimited || s.CorePercent == 0 && had > 0
+			g.whole = g.whole || s.CorePercent == grant.MaxCorePercent && had != s.CorePercent
+		}
+	}
+	if g.unlimited {
+		g.running = running
+	}
+	return g
 }
 
 // affordable says whether the namespace's quotas leave what next has more than old.

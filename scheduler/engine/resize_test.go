@@ -11,6 +11,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
+	"github.com/gpuslice/gpuslice/scheduler/request"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
@@ -89,6 +90,15 @@ func TestResizeIsRefused(t *testing.T) {
 		{"all memory that others leave", container0(to(40000, -1)), nil, ""},
 		{"cores that others have", container0(to(-1, 51)), nil, "others leave it 50 of 100"},
 		{"no limit of cores", container0(to(-1, 0)), nil, ""},
+		{"no limit of cores of a card that is ill", container0(to(-1, 0)), func(e *Engine) {
+			ill := h100(0, 0)
+			ill.Healthy = false
+			e.SetNode(nodeOf("a", ill))
+		}, "not healthy"},
+		{"no limit of cores of a card that is gone", container0(to(7000, 0)), func(e *Engine) { e.DeleteNode("a") }, "not among those"},
+		{"no limit of cores where others have all that there are now", container0(to(-1, 0)), func(e *Engine) { e.SetNode(nodeOf("a", withCores(50))) },
+			"all 50 are given to others"},
+		{"no limit of cores where others leave one", container0(to(-1, 0)), func(e *Engine) { e.SetNode(nodeOf("a", withCores(51))) }, ""},
 		{"another container", map[string]grant.Wanted{"c9": to(1, 1)}, nil, `container "c9" has no cards; those that have: c0`},
 		{"one without cards", map[string]grant.Wanted{"c1": to(1, 1)}, nil, `container "c1" has no cards`},
 		{"another card", container0(grant.Wanted{Cores: to(-1, 1).Cores, Card: uuid(0, 1)}), nil, "no share of card"},
@@ -141,6 +151,81 @@ func TestResizeIsRefused(t *testing.T) {
 	e := newEngine(t, Options{})
 	_, err := e.Resize(podOf("unknown", "1/8000/30"), container0(to(1, 1)))
 	require.ErrorIs(t, err, ErrResize)
+}
+
+func withCores(cores int) scheduler.Card {
+	card := h100(0, 0)
+	card.Cores = cores
+	return card
+}
+
+// Cores follow a new pod's rules: 100 are a card alone, 0 are of what is left, and both are counted by container.
+func TestResizeOfCores(t *testing.T) {
+	of := func(name string, cores int) map[string]grant.Wanted {
+		return map[string]grant.Wanted{name: to(-1, cores)}
+	}
+	for _, test := range []struct {
+		name   string
+		pod    []string // its containers
+		other  string   // another pod's on the card; empty: there is none
+		cores  int      // of the card
+		wanted map[string]grant.Wanted
+		says   string // empty: it isn't refused
+	}{
+		{"all of a card alone", []string{"1/8000/30"}, "", 100, of("c0", 100), ""},
+		{"all beside one without a limit", []string{"1/8000/30"}, "1/8000/0", 100, of("c0", 100), "a card alone"},
+		{"all in place of no limit, beside another", []string{"1/8000/0"}, "1/8000/0", 100, of("c0", 100), "a card alone"},
+		{"all beside the pod's own", []string{"1/8000/30", "1/8000/0"}, "", 100, of("c0", 100), "a card alone"},
+		{"a hundred of more", []string{"1/8000/30"}, "1/8000/100", 200, of("c0", 100), ""},
+		{"halves of two containers, beside another", []string{"1/8000/50", "1/8000/30"}, "1/8000/0", 100, of("c1", 50), ""},
+		{"no limit in place of all", []string{"1/8000/100"}, "", 100, of("c0", 0), ""},
+		{"no limit for one of two, of which the other has more", []string{"1/8000/30", "1/8000/30"}, "", 100,
+			map[string]grant.Wanted{"c0": to(-1, 0), "c1": to(-1, 100)}, "a card alone"},
+		{"no limit for one of two, and others have the rest", []string{"1/8000/30", "1/8000/30"}, "1/8000/40", 100,
+			map[string]grant.Wanted{"c0": to(-1, 0), "c1": to(-1, 60)}, "all 100 are given to others"},
+		{"no limit for one of two, and one is left", []string{"1/8000/30", "1/8000/30"}, "1/8000/40", 100,
+			map[string]grant.Wanted{"c0": to(-1, 0), "c1": to(-1, 59)}, ""},
+		{"a limit in place of none, that others have", []string{"1/8000/0"}, "1/8000/80", 100, of("c0", 30), "others leave it 20 of 100"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := newEngine(t, Options{})
+			e.SetNode(nodeOf("a", withCores(test.cores)))
+			pod := place(t, e, podOf("u", test.pod...), "a")
+			e.SetPod(pod)
+			if test.other != "" {
+				e.SetPod(place(t, e, podOf("other", test.other), "a"))
+			}
+			_, err := e.Resize(pod, test.wanted)
+			if test.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, ErrResize)
+			assert.ErrorContains(t, err, test.says)
+		})
+	}
+}
+
+// A cluster's default is for who says nothing: a resize that says nothing of cores leaves them,
+// and one that says 0 is a new pod that says 0.
+func TestResizeBesideADefaultOfCores(t *testing.T) {
+	options := request.DefaultOptions()
+	options.DefaultCores = 40
+	e := newEngine(t, Options{Request: options})
+	e.SetNode(nodeOf("a", h100(0, 0)))
+	pod := place(t, e, podOf("u", "1/8000/0"), "a")
+	e.SetPod(pod)
+	next, err := e.Resize(pod, container0(to(9000, -1)))
+	require.NoError(t, err)
+	assert.Equal(t, 40, next.Containers[0][0].CorePercent)
+	next, err = e.Resize(pod, container0(to(-1, 0)))
+	require.NoError(t, err)
+	assert.Zero(t, next.Containers[0][0].CorePercent)
+	e.CancelResize(pod)
+	e.SetPod(place(t, e, podOf("other", "1/8000/60"), "a"))
+	e.SetNode(nodeOf("a", withCores(60)))
+	_, err = e.Resize(pod, container0(to(-1, 0)))
+	require.ErrorContains(t, err, "all 60 are given to others")
 }
 
 // A replica that did not decide, and one that starts anew, count what was resized; what
