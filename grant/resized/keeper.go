@@ -4,8 +4,9 @@
 // was made with, so that a container that restarts would get what it had at first.
 //
 // A grant counts if it is of a later generation than the one before it, for this node and,
-// where there are keys, signed for this pod. The newest are kept in files, so that an older
-// one that is written on the pod again is none, also after the agent has restarted.
+// where there are keys, signed for this pod; the same with another signature counts for that.
+// The newest are kept in files, so that an older one that is written on the pod again is none,
+// also after the agent has restarted.
 //
 // It imports grant; who watches the API server (deviceplugin/podwatch) calls it, and the
 // NRI plugin asks it. It calls neither.
@@ -121,11 +122,13 @@ func (k *Keeper) Set(pod grant.Pod) {
 	k.mu.Lock()
 	before := k.newest[pod.UID]
 	k.mu.Unlock()
-	if before != nil && before.Grant == value {
+	same := before != nil && before.Grant == value
+	if same && before.Signature == pod.Annotations[grant.AnnotationSignature] {
 		return
 	}
 	next, err := k.believe(pod, value)
-	if err == nil && next != nil && before != nil && next.pod.Generation <= before.pod.Generation {
+	// The same grant may come with a signature by another key, after the keys have changed.
+	if err == nil && next != nil && before != nil && !same && next.pod.Generation <= before.pod.Generation {
 		err = fmt.Errorf("its generation is %d, and %d was applied: an older grant was written again", next.pod.Generation, before.pod.Generation)
 	}
 	if err == nil && next == nil && before != nil {
@@ -221,8 +224,13 @@ func (k *Keeper) Newest(pod grant.Pod) grant.Pod {
 	if one == nil {
 		return pod
 	}
-	if now, err := grant.DecodeGrant(pod.Annotations[grant.AnnotationGrant]); err != nil || now.Generation >= one.pod.Generation {
-		return pod // what can't be read is refused by whoever reads it
+	value := pod.Annotations[grant.AnnotationGrant]
+	if value != one.Grant {
+		if now, err := grant.DecodeGrant(value); err != nil || now.Generation >= one.pod.Generation {
+			return pod // what can't be read is refused by whoever reads it
+		}
+	} else if k.Keys == nil || k.Keys.Verify(pod.UID, k.NodeName, value, pod.Annotations[grant.AnnotationSignature]) == nil {
+		return pod // else its signature may be by a key that is no more
 	}
 	pod.Annotations = maps.Clone(pod.Annotations)
 	pod.Annotations[grant.AnnotationGrant] = one.Grant

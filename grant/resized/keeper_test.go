@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -171,6 +172,41 @@ func TestGrantsThatAreNotBelieved(t *testing.T) {
 	hostile := podOf(t, "../x", 1, &key, share(3000, 20))
 	n.Set(hostile)
 	assert.Equal(t, hostile, n.Newest(hostile))
+}
+
+// After a change of keys the scheduler, or a person, signs the same grant anew.
+func TestGrantThatIsSignedAnew(t *testing.T) {
+	const oldKey, newKey = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n", "ff23456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n"
+	both, err := grant.ParseKeyring([]byte(newKey + oldKey))
+	require.NoError(t, err)
+	alone, err := grant.ParseKeyring([]byte(newKey))
+	require.NoError(t, err)
+	old, err := grant.ParseKey(strings.TrimSpace(oldKey))
+	require.NoError(t, err)
+	stranger, err := grant.ParseKey("ee23456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef")
+	require.NoError(t, err)
+	current := both.Current()
+	dir := t.TempDir()
+	n := open(t, dir, both)
+	first, second := podOf(t, "u1", 0, &old, share(1000, 10)), podOf(t, "u1", 1, &old, share(3000, 20))
+	n.Set(second)
+	assert.Equal(t, second.Annotations, n.Newest(first).Annotations)
+
+	again := podOf(t, "u1", 1, &current, share(3000, 20))
+	n.Set(again)
+	assert.Equal(t, again.Annotations, n.Newest(first).Annotations)
+	unsigned := podOf(t, "u1", 1, nil, share(3000, 20))
+	for _, pod := range []grant.Pod{unsigned, podOf(t, "u1", 1, &stranger, share(3000, 20))} {
+		n.Set(pod)
+		assert.Equal(t, again.Annotations, n.Newest(first).Annotations, "what is not believed takes nothing away")
+	}
+
+	n = open(t, dir, alone) // the old key is gone, and the agent has restarted
+	for _, sandbox := range []grant.Pod{first, second, again} {
+		told := n.Newest(sandbox)
+		assert.Equal(t, again.Annotations, told.Annotations)
+		assert.NoError(t, alone.Verify("u1", "n", told.Annotations[grant.AnnotationGrant], told.Annotations[grant.AnnotationSignature]))
+	}
 }
 
 func TestPodsThatWentMeanwhile(t *testing.T) {
