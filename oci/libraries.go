@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
@@ -45,12 +46,18 @@ func noteLibraries(dir string, s Settings) error {
 	return nil
 }
 
+// LibraryGrace is how long a library stays that nobody needs, from when it was installed. The runtime wrapper installs what it is
+// about to give, and only then says that it does.
+const LibraryGrace = 10 * time.Minute
+
 // PruneLibraries removes from a library folder what nobody needs any more: libraries that are not installed now (by these
-// settings), that no container of these folders of claims was made with, and that are named in none of these files, such
-// as CDI specs. It removes nothing while there is a container of which it is not known.
+// settings), that are named in none of these files, such as CDI specs, that no container of the folders of claims was made with,
+// and that are older than LibraryGrace at that time. It removes nothing while there is a container of which it is not known.
+//
+// The claims are asked for after the mentions were read: what is made from one of these meanwhile is among the claims then.
 //
 // One that is removed by mistake is in nobody's way: who has it mounted keeps it.
-func PruneLibraries(dir string, now Settings, claims, mentions []string) (removed []string, err error) {
+func PruneLibraries(dir string, now Settings, at time.Time, mentions []string, claims func() ([]string, error)) (removed []string, err error) {
 	needed := map[string]bool{}
 	note := func(text []byte) {
 		for _, name := range installed().FindAllString(string(text), -1) {
@@ -58,7 +65,18 @@ func PruneLibraries(dir string, now Settings, claims, mentions []string) (remove
 		}
 	}
 	note([]byte(now.libraries()))
-	for _, folder := range claims {
+	for _, path := range mentions {
+		text, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("look for libraries that are needed: %w", err)
+		}
+		note(text)
+	}
+	folders, err := claims()
+	if err != nil {
+		return nil, err
+	}
+	for _, folder := range folders {
 		text, err := os.ReadFile(filepath.Join(folder, librariesFile))
 		if errors.Is(err, fs.ErrNotExist) {
 			if _, err := os.Lstat(folder); err == nil {
@@ -71,13 +89,6 @@ func PruneLibraries(dir string, now Settings, claims, mentions []string) (remove
 		}
 		note(text)
 	}
-	for _, path := range mentions {
-		text, err := os.ReadFile(path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("look for libraries that are needed: %w", err)
-		}
-		note(text)
-	}
 	files, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("look for old libraries: %w", err)
@@ -85,6 +96,13 @@ func PruneLibraries(dir string, now Settings, claims, mentions []string) (remove
 	for _, file := range files {
 		name := file.Name()
 		if installed().FindString(name) != name || needed[name] || !file.Type().IsRegular() {
+			continue
+		}
+		info, err := file.Info()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return removed, fmt.Errorf("look how old a library is: %w", err)
+		}
+		if err != nil || info.ModTime().After(at.Add(-LibraryGrace)) {
 			continue
 		}
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {

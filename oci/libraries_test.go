@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -32,6 +33,13 @@ func libraryDir(t *testing.T, names ...string) string {
 	return dir
 }
 
+// later is when libraries that the test makes are old enough.
+func later() time.Time { return time.Now().Add(oci.LibraryGrace + time.Minute) }
+
+func claims(folders ...string) func() ([]string, error) {
+	return func() ([]string, error) { return folders, nil }
+}
+
 func names(t *testing.T, dir string) (all []string) {
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -45,7 +53,7 @@ func TestPruneLibraries(t *testing.T) {
 	now := oci.Settings{LibraryPath: "/lib/" + newLibrary}
 	t.Run("what nobody has is removed", func(t *testing.T) {
 		dir := libraryDir(t, oldLibrary, oldFront, newLibrary, "ld.so.preload", "libvgpu.so", "libvgpu-mine.so")
-		removed, err := oci.PruneLibraries(dir, now, []string{claimWith(t, "/lib/"+newLibrary, "")}, nil)
+		removed, err := oci.PruneLibraries(dir, now, later(), nil, claims(claimWith(t, "/lib/"+newLibrary, "")))
 		require.NoError(t, err)
 		require.ElementsMatch(t, []string{oldLibrary, oldFront}, removed)
 		require.ElementsMatch(t, []string{newLibrary, "ld.so.preload", "libvgpu.so", "libvgpu-mine.so"}, names(t, dir))
@@ -56,17 +64,17 @@ func TestPruneLibraries(t *testing.T) {
 		// An agent that has found its container running fills the folder again.
 		share := grant.Share{UUID: "GPU-00000000-0000-4000-8000-000000000001", MemoryMiB: 100, CorePercent: 10}
 		require.NoError(t, oci.Populate(folder, grant.Claim{Shares: []grant.Share{share}}, now))
-		removed, err := oci.PruneLibraries(dir, now, []string{folder}, nil)
+		removed, err := oci.PruneLibraries(dir, now, later(), nil, claims(folder))
 		require.NoError(t, err)
 		require.Equal(t, []string{third}, removed)
 		require.NoError(t, os.RemoveAll(folder))
-		removed, err = oci.PruneLibraries(dir, now, []string{folder}, nil)
+		removed, err = oci.PruneLibraries(dir, now, later(), nil, claims(folder))
 		require.NoError(t, err, "a container that has just gone")
 		require.ElementsMatch(t, []string{oldLibrary, oldFront}, removed)
 	})
 	t.Run("nothing is removed while there is a container of an earlier version's", func(t *testing.T) {
 		dir := libraryDir(t, oldLibrary, newLibrary)
-		removed, err := oci.PruneLibraries(dir, now, []string{t.TempDir()}, nil)
+		removed, err := oci.PruneLibraries(dir, now, later(), nil, claims(t.TempDir()))
 		require.NoError(t, err)
 		require.Empty(t, removed)
 	})
@@ -74,8 +82,36 @@ func TestPruneLibraries(t *testing.T) {
 		dir := libraryDir(t, oldLibrary, newLibrary)
 		spec := filepath.Join(t.TempDir(), "gpuslice.yaml")
 		require.NoError(t, os.WriteFile(spec, []byte(`hostPath: "/var/lib/gpuslice/lib/`+oldLibrary+`"`), 0o644))
-		removed, err := oci.PruneLibraries(dir, now, nil, []string{spec, filepath.Join(t.TempDir(), "missing")})
+		removed, err := oci.PruneLibraries(dir, now, later(), []string{spec, filepath.Join(t.TempDir(), "missing")}, claims())
 		require.NoError(t, err)
 		require.Empty(t, removed)
+	})
+	t.Run("what was just installed stays until somebody had time to say that he has it", func(t *testing.T) {
+		dir := libraryDir(t, oldLibrary, third, newLibrary)
+		require.NoError(t, os.Chtimes(filepath.Join(dir, third), time.Now().Add(time.Hour), time.Now().Add(time.Hour)))
+		removed, err := oci.PruneLibraries(dir, now, time.Now(), nil, claims())
+		require.NoError(t, err)
+		require.Empty(t, removed)
+		removed, err = oci.PruneLibraries(dir, now, later(), nil, claims())
+		require.NoError(t, err)
+		require.Equal(t, []string{oldLibrary}, removed)
+	})
+	// The wrapper says what it gives, and books it after: whoever looked the other way round could miss both.
+	t.Run("claims are looked at after what is mentioned", func(t *testing.T) {
+		dir := libraryDir(t, oldLibrary, third, newLibrary)
+		mention := filepath.Join(t.TempDir(), "limiter.json")
+		require.NoError(t, os.WriteFile(mention, []byte(oldLibrary), 0o644))
+		removed, err := oci.PruneLibraries(dir, now, later(), []string{mention}, func() ([]string, error) {
+			require.NoError(t, os.WriteFile(mention, []byte(newLibrary), 0o644)) // another is given from now on
+			return []string{claimWith(t, "/lib/"+third, "")}, nil
+		})
+		require.NoError(t, err)
+		require.Empty(t, removed)
+	})
+	t.Run("claims that can't be read", func(t *testing.T) {
+		dir := libraryDir(t, oldLibrary, newLibrary)
+		_, err := oci.PruneLibraries(dir, now, later(), nil, func() ([]string, error) { return nil, os.ErrPermission })
+		require.ErrorIs(t, err, os.ErrPermission)
+		require.Len(t, names(t, dir), 2)
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -71,9 +72,14 @@ func TestInstallLibrary(t *testing.T) {
 	}
 
 	before := inode(t, lib)
+	long := time.Now().Add(-2 * LibraryGrace)
+	require.NoError(t, os.Chtimes(lib, long, long))
 	again, _, err := InstallLibrary(src, dir)
 	require.NoError(t, err)
 	assert.Equal(t, lib, again)
+	info, err := os.Stat(lib)
+	require.NoError(t, err)
+	assert.True(t, info.ModTime().After(long), "it is as good as new")
 	assert.Equal(t, before, inode(t, lib), "what is there and right is left alone")
 
 	other, _, err := InstallLibrary(library(t, "two"), dir)

@@ -48,8 +48,7 @@ func (p *libraryPruner) prune(ctx context.Context) {
 }
 
 func (p *libraryPruner) once(ctx context.Context) (removed []string, err error) {
-	// What the runtime wrapper gives to its next container, and what CDI specs have mounted: first, for
-	// what is made from them meanwhile is in the ledger then.
+	// What the runtime wrapper gives to its next container, and what CDI specs have mounted.
 	mentions := []string{filepath.Join(p.stateDir, "limiter.json")}
 	for _, dir := range p.cdiSpecDirs {
 		specs, err := filepath.Glob(filepath.Join(dir, "*gpuslice*"))
@@ -58,13 +57,14 @@ func (p *libraryPruner) once(ctx context.Context) (removed []string, err error) 
 		}
 		mentions = append(mentions, specs...)
 	}
-	snapshot, err := p.ledger.Snapshot(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var claims []string
-	for _, entry := range snapshot.Entries {
-		claims = append(claims, p.ledger.Folder(entry.ContainerID))
-	}
-	return oci.PruneLibraries(p.dir, p.settings, claims, mentions)
+	return oci.PruneLibraries(p.dir, p.settings, time.Now(), mentions, func() (claims []string, err error) {
+		snapshot, err := p.ledger.Snapshot(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, entry := range snapshot.Entries {
+			claims = append(claims, p.ledger.Folder(entry.ContainerID))
+		}
+		return claims, nil
+	})
 }

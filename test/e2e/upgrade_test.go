@@ -9,11 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/test/harness"
 	"github.com/gpuslice/gpuslice/test/kube"
 )
@@ -150,7 +152,9 @@ func TestUpgradeAndRollback(t *testing.T) {
 	require.Equal(t, second, s.library("upgraded"))
 	s.requireGoesOn("before", "during", "upgraded", "rolled-back")
 
-	// Nobody has the upgrade's library any more: it goes. The other one stays.
+	// Nobody has the upgrade's library any more: it goes, once it is not new. The other one stays.
+	long := time.Now().Add(-2 * oci.LibraryGrace)
+	require.NoError(t, os.Chtimes(filepath.Join(cluster.LibraryDir(), second), long, long))
 	for _, name := range []string{"upgraded", "during"} {
 		s.delete(name)
 	}
