@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 
@@ -129,6 +130,10 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 	return nil
 }
 
+// rootWait is how long what a container has mounted may take to answer. The runtime waits
+// for its containers to be synchronised, and mostly it takes microseconds.
+const rootWait = 500 * time.Millisecond
+
 // held is what a running container holds: by the annotations that it was created by
 // or, where those can't be read any more, by the limits file that it has mounted.
 // Signatures are not looked at: the container is there, whatever the keys have become
@@ -145,7 +150,7 @@ func (p *Plugin) held(ctx context.Context, pod *api.PodSandbox, ctr *api.Contain
 		err = fmt.Errorf("pod %s container %q has no grant any more", podName(pod), ctr.GetName())
 	}
 	if ctr.GetPid() != 0 {
-		shares, mountedErr := oci.MountedShares(filepath.Join("/proc", strconv.FormatUint(uint64(ctr.GetPid()), 10), "root"))
+		shares, mountedErr := oci.MountedShares(filepath.Join("/proc", strconv.FormatUint(uint64(ctr.GetPid()), 10), "root"), rootWait)
 		if mountedErr == nil {
 			return &grant.Grant{Container: ctr.GetName(), Shares: shares}, nil
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/procroot"
@@ -18,8 +19,27 @@ func RecoverShares(dir string) ([]grant.Share, error) {
 
 // MountedShares is RecoverShares for a container that runs, by the limits file that is mounted
 // in it; root is /proc/<pid>/root. What is there the container may have arranged: nothing
-// outside its root is read, and nothing that would hold up who reads it.
-func MountedShares(root string) ([]grant.Share, error) {
+// outside its root is read, and nothing that would hold up who reads it: a file system that
+// it has mounted on the way and that never answers is waited for no longer than wait.
+func MountedShares(root string, wait time.Duration) ([]grant.Share, error) {
+	type answer struct {
+		shares []grant.Share
+		err    error
+	}
+	answered := make(chan answer, 1) // who comes late is not waited for, and ends
+	go func() {
+		shares, err := mountedShares(root)
+		answered <- answer{shares, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.shares, a.err
+	case <-time.After(wait):
+		return nil, fmt.Errorf("recover shares: %s in %s was not found within %s: is a file system mounted there that does not answer?", limiter.ContainerLimitsPath, root, wait)
+	}
+}
+
+func mountedShares(root string) ([]grant.Share, error) {
 	f, err := procroot.Open(root, limiter.ContainerLimitsPath)
 	if err != nil {
 		return nil, fmt.Errorf("recover shares: %w", err)

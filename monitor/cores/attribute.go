@@ -4,20 +4,17 @@ import (
 	"bytes"
 	"io/fs"
 	"os"
-	"path"
 	"strconv"
 	"strings"
-	"syscall"
 
-	"github.com/gpuslice/gpuslice/internal/procroot"
-	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/internal/mountinfo"
 )
 
 // Owners says which container a process is of. It remembers what it found out.
 type Owners struct {
-	proc  fs.FS                                          // /proc
-	usage func(process string) (file fileID, known bool) // the usage file in the root of a process, in /proc
-	known map[int]owner
+	proc   fs.FS // /proc
+	mounts mountsOf
+	known  map[int]owner
 }
 
 type owner struct {
@@ -25,30 +22,9 @@ type owner struct {
 	container string
 }
 
-// fileID is what a file is, whatever its path.
-type fileID struct{ device, inode uint64 }
-
 // NewOwners looks at processes in a folder such as /proc.
 func NewOwners(proc string) *Owners {
-	return &Owners{
-		proc: os.DirFS(proc), known: map[int]owner{},
-		usage: func(process string) (fileID, bool) {
-			st, err := procroot.Stat(path.Join(proc, process, "root"), limiter.ContainerUsagePath)
-			return fileID{st.Dev, st.Ino}, err == nil
-		},
-	}
-}
-
-func stat(name string) (fileID, bool) {
-	info, err := os.Lstat(name)
-	if err != nil {
-		return fileID{}, false
-	}
-	s, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return fileID{}, false
-	}
-	return fileID{uint64(s.Dev), s.Ino}, true
+	return &Owners{proc: os.DirFS(proc), mounts: mountsOf{proc}, known: map[int]owner{}}
 }
 
 // Find names the container of each process, of those whose ids and usage files are
@@ -60,7 +36,7 @@ func stat(name string) (fileID, bool) {
 // comes second: whoever is root enough to move to another container's group would be on
 // that one's account.
 func (o *Owners) Find(pids []int, usageFiles map[string]string) map[int]string {
-	var mounted map[fileID]string
+	var mounted map[mountinfo.Source]string
 	found := make(map[int]string, len(pids))
 	known := make(map[int]owner, len(pids))
 	for _, pid := range pids {
@@ -72,7 +48,7 @@ func (o *Owners) Find(pids []int, usageFiles map[string]string) map[int]string {
 		_, there := usageFiles[is.container]
 		if !seen || is.started != started || !there {
 			if mounted == nil {
-				mounted = inodes(usageFiles)
+				mounted = o.mounts.sources(usageFiles)
 			}
 			is = owner{started, o.look(pid, usageFiles, mounted)}
 		}
@@ -83,16 +59,6 @@ func (o *Owners) Find(pids []int, usageFiles map[string]string) map[int]string {
 	}
 	o.known = known
 	return found
-}
-
-func inodes(files map[string]string) map[fileID]string {
-	ids := make(map[fileID]string, len(files))
-	for container, file := range files {
-		if id, ok := stat(file); ok {
-			ids[id] = container
-		}
-	}
-	return ids
 }
 
 // started is when the process began, in the kernel's words.
@@ -108,7 +74,7 @@ func (o *Owners) started(pid int) (string, bool) {
 	return fields[19], true
 }
 
-func (o *Owners) look(pid int, containers map[string]string, mounted map[fileID]string) string {
+func (o *Owners) look(pid int, containers map[string]string, mounted map[mountinfo.Source]string) string {
 	name := strconv.Itoa(pid)
 	if id := o.lookAt(name, containers, mounted); id != "" || !o.firstEnded(name) {
 		return id
@@ -126,9 +92,9 @@ func (o *Owners) look(pid int, containers map[string]string, mounted map[fileID]
 	return ""
 }
 
-func (o *Owners) lookAt(name string, containers map[string]string, mounted map[fileID]string) string {
-	if file, ok := o.usage(name); ok && mounted[file] != "" {
-		return mounted[file]
+func (o *Owners) lookAt(name string, containers map[string]string, mounted map[mountinfo.Source]string) string {
+	if id := o.mounts.container(name, mounted); id != "" {
+		return id
 	}
 	text, err := fs.ReadFile(o.proc, name+"/cgroup")
 	if err != nil {

@@ -1,9 +1,13 @@
 package cores
 
 import (
+	"bufio"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -41,27 +45,45 @@ func TestFromCgroup(t *testing.T) {
 func played(t *testing.T, proc, pid, start, cgroup string) {
 	t.Helper()
 	dir := filepath.Join(proc, pid)
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, "root/usr/local/vgpu"), 0o755))
+	require.NoError(t, os.MkdirAll(dir, 0o755))
 	stat := pid + " (a ) name) S " + strings.Repeat("0 ", 18) + start + " 0 0\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "stat"), []byte(stat), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "cgroup"), []byte(cgroup), 0o644))
 }
 
+// mounts plays what is mounted in a process: files of the host's, by where they are mounted.
+func mounts(t *testing.T, proc, pid string, at map[string]string) {
+	t.Helper()
+	text := "90 80 0:90 / / rw - overlay overlay rw\n"
+	for point, file := range at {
+		text += "91 90 0:77 " + file + " " + point + " rw - tmpfs tmpfs rw\n"
+	}
+	require.NoError(t, os.MkdirAll(filepath.Join(proc, pid), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(proc, pid, "mountinfo"), []byte(text), 0o644))
+}
+
+const usagePath = "/usr/local/vgpu/usage"
+
+// ownMounts plays that our root is a file system of its own.
+func ownMounts(t *testing.T, proc string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Join(proc, "self"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(proc, "self/mountinfo"), []byte("50 1 0:77 / / rw - tmpfs tmpfs rw\n"), 0o644))
+}
+
 func TestOwners(t *testing.T) {
 	proc, state := t.TempDir(), t.TempDir()
-	files := map[string]string{idA: filepath.Join(state, "a"), idB: filepath.Join(state, "b")}
-	for _, file := range files {
-		require.NoError(t, os.WriteFile(file, nil, 0o644))
-	}
+	ownMounts(t, proc)
+	files := map[string]string{idA: filepath.Join(state, "a/usage"), idB: filepath.Join(state, "b/usage")}
 	played(t, proc, "10", "500", "0::/kubepods/"+idA)
 	played(t, proc, "11", "501", "0::/elsewhere")
-	require.NoError(t, os.Link(files[idB], filepath.Join(proc, "11/root/usr/local/vgpu/usage")))
+	mounts(t, proc, "11", map[string]string{usagePath: files[idB]})
 	played(t, proc, "12", "502", "0::/elsewhere")
-	require.NoError(t, os.WriteFile(filepath.Join(proc, "12/root/usr/local/vgpu/usage"), nil, 0o644)) // another's
+	mounts(t, proc, "12", map[string]string{usagePath: "/another/usage"})
 	played(t, proc, "13", "503", "0::/elsewhere")
 	// One that has moved to another container's group is not on that one's account.
 	played(t, proc, "15", "505", "0::/kubepods/"+idA)
-	require.NoError(t, os.Link(files[idB], filepath.Join(proc, "15/root/usr/local/vgpu/usage")))
+	mounts(t, proc, "15", map[string]string{usagePath: files[idB]})
 	// One whose first thread has ended: by the groups of version 1 it is nowhere.
 	played(t, proc, "16", "506", "4:devices:/\n")
 	stat := "16 (x) Z " + strings.Repeat("0 ", 18) + "506 0 0\n"
@@ -78,7 +100,7 @@ func TestOwners(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(proc, "10/cgroup")))
 	assert.Equal(t, map[int]string{10: idA, 11: idB}, o.Find(pids, files))
 	assert.Equal(t, map[int]string{11: idB}, o.Find(pids, map[string]string{idB: files[idB]}))
-	require.NoError(t, os.Remove(filepath.Join(proc, "11/root/usr/local/vgpu/usage")))
+	require.NoError(t, os.Remove(filepath.Join(proc, "11/mountinfo")))
 	played(t, proc, "11", "900", "0::/kubepods/"+idA)
 	assert.Equal(t, idA, o.Find(pids, files)[11], "the PID has come again")
 	require.NoError(t, os.RemoveAll(filepath.Join(proc, "11")))
@@ -88,29 +110,87 @@ func TestOwners(t *testing.T) {
 	assert.NotContains(t, NewOwners("/proc").Find([]int{os.Getpid()}, files), os.Getpid(), "this one is of no container")
 }
 
-// A container's root is the tenant's: a link in it that leads to another container's folder on
-// the host leads nowhere but into that root.
+// What a container mounts, or what leaks out of it, makes nobody another container's.
 func TestOwnersAreNotMisled(t *testing.T) {
 	proc, state := t.TempDir(), t.TempDir()
-	victim := filepath.Join(state, "containers", idB)
-	require.NoError(t, os.MkdirAll(victim, 0o755))
-	files := map[string]string{idA: filepath.Join(state, "a"), idB: filepath.Join(victim, "usage")}
-	for _, file := range files {
-		require.NoError(t, os.WriteFile(file, nil, 0o644))
+	ownMounts(t, proc)
+	files := map[string]string{idA: filepath.Join(state, idA, "usage"), idB: filepath.Join(state, idB, "usage")}
+	for pid, of := range map[string]struct {
+		cgroup, mountinfo string
+	}{
+		// Another file system has a file by the same path.
+		"20": {idA, "91 90 0:78 " + files[idB] + " " + usagePath + " rw - tmpfs tmpfs rw\n"},
+		// One that was removed, and whose place another has.
+		"21": {idA, "91 90 0:77 " + files[idB] + "//deleted " + usagePath + " rw - tmpfs tmpfs rw\n"},
+		// An image may have links of its own, by which the runtime has mounted it elsewhere.
+		"22": {"elsewhere", "91 90 0:77 " + files[idB] + " /var/local/vgpu/usage rw - tmpfs tmpfs rw\n"},
+		// The folder of all containers, as a monitor has it.
+		"23": {"elsewhere", "91 90 0:77 " + state + " " + state + " rw - tmpfs tmpfs rw\n"},
+		// A container's root, seen from the host: it is not this process'.
+		"24": {"elsewhere", "91 90 0:99 / /run/task/rootfs rw - overlay overlay rw\n92 91 0:77 " + files[idB] + " /run/task/rootfs" + usagePath + " rw - tmpfs tmpfs rw\n"},
+		// Something lies over it.
+		"25": {"elsewhere", "91 90 0:77 " + files[idB] + " " + usagePath + " rw - tmpfs tmpfs rw\n92 91 0:98 / " + usagePath + " rw - fuse x rw\n"},
+		"26": {idA, "nonsense\n"},
+	} {
+		played(t, proc, pid, "500", "0::/kubepods/"+of.cgroup)
+		mounts(t, proc, pid, nil)
+		f, err := os.OpenFile(filepath.Join(proc, pid, "mountinfo"), os.O_APPEND|os.O_WRONLY, 0)
+		require.NoError(t, err)
+		_, err = f.WriteString(of.mountinfo)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
 	}
-	up := strings.Repeat("../", 32)
-	for pid, link := range map[string]string{"20": victim, "21": filepath.Join(up, victim)} {
-		played(t, proc, pid, "500", "0::/kubepods/"+idA)
-		require.NoError(t, os.Remove(filepath.Join(proc, pid, "root/usr/local/vgpu")))
-		require.NoError(t, os.Symlink(link, filepath.Join(proc, pid, "root/usr/local/vgpu")))
-	}
-	// An image may have links of its own, which the runtime follows in the same way.
-	played(t, proc, "22", "500", "0::/elsewhere")
-	root := filepath.Join(proc, "22/root")
-	require.NoError(t, os.MkdirAll(filepath.Join(root, "var/local/vgpu"), 0o755))
-	require.NoError(t, os.RemoveAll(filepath.Join(root, "usr/local")))
-	require.NoError(t, os.Symlink("/var/local", filepath.Join(root, "usr/local")))
-	require.NoError(t, os.Link(files[idB], filepath.Join(root, "var/local/vgpu/usage")))
+	pids := []int{20, 21, 22, 23, 24, 25, 26}
+	assert.Equal(t, map[int]string{20: idA, 21: idA, 22: idB, 25: idB, 26: idA}, NewOwners(proc).Find(pids, files))
 
-	assert.Equal(t, map[int]string{20: idA, 21: idA, 22: idB}, NewOwners(proc).Find([]int{20, 21, 22}, files))
+	// The machine's own processes are in no container, whatever is mounted there.
+	for _, pid := range []string{"1", "22"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(proc, pid, "ns"), 0o755))
+		require.NoError(t, os.Symlink("mnt:[1]", filepath.Join(proc, pid, "ns/mnt")))
+	}
+	assert.NotContains(t, NewOwners(proc).Find(pids, files), 22)
+}
+
+// begin starts a shell in a mount namespace of its own, where it goes through some steps and
+// then becomes sleep.
+func begin(t *testing.T, steps string) int {
+	t.Helper()
+	c := exec.Command("sh", "-ec", "mount --make-rprivate /\n"+steps+"\necho ready\nexec /bin/sleep 1000")
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	out, err := c.StdoutPipe()
+	require.NoError(t, err)
+	c.Stderr = os.Stderr
+	require.NoError(t, c.Start(), "as root")
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "ready\n", line)
+	for name := ""; name != "sleep\n"; { // chroot comes before it
+		text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(c.Process.Pid), "comm"))
+		require.NoError(t, err)
+		name = string(text)
+	}
+	return c.Process.Pid
+}
+
+// Real processes: one with its usage file, one that has a file system above it that never
+// answers, and one whose root is elsewhere.
+func TestOwnersOfRealProcesses(t *testing.T) {
+	state := t.TempDir()
+	files := map[string]string{}
+	for _, id := range []string{idA, idB} {
+		files[id] = filepath.Join(state, id, "usage")
+		require.NoError(t, os.Mkdir(filepath.Dir(files[id]), 0o755))
+		require.NoError(t, os.WriteFile(files[id], nil, 0o666))
+	}
+	mount := "mount -t tmpfs x /usr/local; mkdir /usr/local/vgpu; touch " + usagePath + "; mount --bind " + files[idB] + " " + usagePath + "\n"
+	with := begin(t, mount)
+	// Nobody serves it: whoever looks up anything in it waits until it is gone.
+	hangs := begin(t, mount+"exec 9<>/dev/fuse; mount -i -t fuse -o fd=9,rootmode=40000,user_id=0,group_id=0 x /usr/local")
+	root := t.TempDir()
+	changed := begin(t, mount+"mount --bind / "+root+"\necho ready\nexec chroot "+root+" /bin/sleep 1000")
+	without := begin(t, "true")
+
+	found := NewOwners("/proc").Find([]int{with, hangs, changed, without, os.Getpid()}, files)
+	assert.Equal(t, map[int]string{with: idB, hangs: idB}, found, "one that has changed its root has no such mount there")
 }
