@@ -26,9 +26,13 @@ const (
 
 // Inspector finds out whose processes are and what they have mapped.
 type Inspector struct {
-	proc      procfs
-	host      string // our own PID namespace, which is to be the machine's
-	own       string // the container that this runs in; empty: none
+	proc procfs
+	host string // our own PID namespace, which is to be the machine's
+	// own is the container that this runs in. It is empty where this runs in none, and where
+	// it has a control group namespace of its own, as pods have by version 2. There the
+	// processes of its container are in "/", by which they are of no container, and so the
+	// host's, whom nobody ends; others' groups lead up from it ("/../").
+	own       string
 	owners    *cores.Owners
 	container func(id string) (c Container, exempt, known bool)
 	libraries *libraries

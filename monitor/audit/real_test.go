@@ -230,6 +230,35 @@ func TestProcessWithoutItsFirstThread(t *testing.T) {
 	_ = c.Wait()
 }
 
+// In a control group namespace of its own the agent's container is "/": another process of it
+// is ended no more than one of the host's, and others' are still known.
+func TestOwnContainerInItsOwnGroupNamespace(t *testing.T) {
+	proc := t.TempDir()
+	other := strings.Repeat("c", 64)
+	for pid, group := range map[string]string{"self": "/", "10": "/", "11": "/inside", "12": "/../" + other} {
+		dir := filepath.Join(proc, pid)
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, "ns"), 0o755))
+		require.NoError(t, os.Symlink("pid:[1]", filepath.Join(dir, "ns/pid")))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "cgroup"), []byte("0::"+group+"\n"), 0o644))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "stat"), []byte(pid+" (x) S 1 "+strings.Repeat("0 ", 17)+"500 0\n"), 0o644))
+	}
+	i := NewInspector(proc, t.TempDir(), runtimeOf(nil))
+	require.Empty(t, i.own)
+	all, err := i.Processes(nil, map[string][]gpu.Process{cardA: {{PID: 10}, {PID: 11}, {PID: 12}}}, true)
+	require.NoError(t, err)
+	found := map[int]Finding{}
+	for _, f := range Find(Look{Processes: all}) {
+		found[f.Offenders[0].PID] = f
+	}
+	require.Len(t, found, 3)
+	for _, pid := range []int{10, 11} {
+		assert.Equal(t, HostProcess, found[pid].Kind, pid)
+		assert.NotEmpty(t, found[pid].Offenders[0].Spared, pid)
+	}
+	assert.Equal(t, UngrantedProcess, found[12].Kind)
+	assert.Equal(t, other, found[12].Container.ID)
+}
+
 func TestProcessesThatAreGone(t *testing.T) {
 	c := begin(t, 0, "true")
 	require.NoError(t, c.Wait())
