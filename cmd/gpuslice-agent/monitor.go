@@ -12,6 +12,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/httpdoor"
 	"github.com/gpuslice/gpuslice/monitor/audit"
 	"github.com/gpuslice/gpuslice/monitor/cores"
 	"github.com/gpuslice/gpuslice/monitor/metrics"
@@ -59,7 +60,7 @@ func (m *monitor) serve(ctx context.Context, tasks *errgroup.Group, plugin *nrip
 		return
 	}
 	tasks.Go(func() error { m.live.Run(ctx); return nil })
-	tasks.Go(func() error { return serve(ctx, m.listener, m.door(plugin)) })
+	tasks.Go(func() error { return serve(ctx, httpdoor.Limit(m.listener, httpdoor.Connections), m.door(plugin)) })
 }
 
 func (m *monitor) door(plugin *nriplugin.Plugin) http.Handler {

@@ -8,10 +8,10 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/gpuslice/gpuslice/internal/httpdoor"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/extender"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
-	"github.com/gpuslice/gpuslice/scheduler/page"
 )
 
 // debugServer answers /debug/state, which pods hold what of which cards, / with the same
@@ -36,13 +36,11 @@ func (d *debugServer) run(ctx context.Context, e *engine.Engine, cluster *kube.F
 
 func (d *debugServer) serve(ctx context.Context, listener net.Listener, e *engine.Engine, find extender.Find) {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /debug/state", func(w http.ResponseWriter, r *http.Request) { extender.DebugState(e, w, r) })
-	mux.HandleFunc("GET /debug/explain", func(w http.ResponseWriter, r *http.Request) { extender.DebugExplain(e, find, w, r) })
-	mux.Handle("GET /{$}", page.Handler(e, nil))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	extender.DebugPages(mux, e, find, nil)
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(httpdoor.Limit(listener, httpdoor.Connections)); !errors.Is(err, http.ErrServerClosed) {
 		d.log.Error("/debug/state and the page are no more served", "address", d.address, "error", err)
 	}
 }

@@ -11,12 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/gpuslice/gpuslice/internal/httpdoor"
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
-
-// inFlight are the scrapes that are answered at the same time; who comes then is told to
-// come again.
-const inFlight = 8
 
 // DoorConfig is what the agent shows by HTTP. Nothing of it is a secret: whoever reaches the
 // port may see it.
@@ -46,15 +43,15 @@ func NewDoor(c DoorConfig) http.Handler {
 	scraped := promhttp.HandlerForTransactional(
 		prometheus.NewMultiTRegistry(prometheus.ToTransactionalGatherer(c.Registry), c.Gatherer),
 		// What can be told is told, also when the ledger can't be read.
-		promhttp.HandlerOpts{Registry: c.Registry, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: inFlight},
+		promhttp.HandlerOpts{Registry: c.Registry, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: httpdoor.InFlight},
 	)
 	mux.Handle("GET /metrics", scraped)
 	if c.Gatherer.tells(GPUManager) {
 		mux.Handle("GET /metric", scraped)
 	}
-	mux.HandleFunc("GET /api/v1/view", c.view)
+	mux.Handle("GET /api/v1/view", httpdoor.Few(httpdoor.InFlight, http.HandlerFunc(c.view)))
 	if c.Page != nil {
-		mux.Handle("GET /", c.Page)
+		mux.Handle("GET /", httpdoor.Few(httpdoor.InFlight, c.Page))
 	}
 	return mux
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/internal/httpdoor"
 	"github.com/gpuslice/gpuslice/monitor/metrics"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
@@ -224,4 +225,33 @@ func TestDoor(t *testing.T) {
 	post := httptest.NewRecorder()
 	door.ServeHTTP(post, httptest.NewRequest(http.MethodPost, "/metrics", nil))
 	assert.Equal(t, http.StatusMethodNotAllowed, post.Code)
+}
+
+// Each look costs a read of the node's files: no more than a few are made at the same time, whoever asks.
+func TestDoorAnswersAFewAtATime(t *testing.T) {
+	arrived, leave := make(chan struct{}), make(chan struct{})
+	wait := func() { arrived <- struct{}{}; <-leave }
+	door := metrics.NewDoor(metrics.DoorConfig{
+		Registry: prometheus.NewRegistry(), Gatherer: gathererOf(busy()),
+		View: func(context.Context) (view.Node, error) { wait(); return busy(), nil },
+		Page: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { wait() }),
+	})
+	get := func(path string) int {
+		answer := httptest.NewRecorder()
+		door.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+		return answer.Code
+	}
+	for _, path := range []string{"/api/v1/view", "/"} {
+		answers := make(chan int)
+		for range httpdoor.InFlight {
+			go func() { answers <- get(path) }()
+			<-arrived
+		}
+		assert.Equal(t, http.StatusServiceUnavailable, get(path), path)
+		assert.Equal(t, http.StatusOK, get("/metrics"), "the one doesn't take the other's places")
+		for range httpdoor.InFlight {
+			leave <- struct{}{}
+			assert.Equal(t, http.StatusOK, <-answers, path)
+		}
+	}
 }

@@ -37,10 +37,9 @@ func DebugExplain(e *engine.Engine, find Find, w http.ResponseWriter, r *http.Re
 
 var errNoFind = errors.New("this server was not told how to find pods")
 
-func (s *Server) debugExplain(w http.ResponseWriter, r *http.Request) {
-	find := s.Find
-	if find == nil {
-		find = func(string, string) (*scheduler.Pod, error) { return nil, errNoFind }
+func (s *Server) find(namespace, name string) (*scheduler.Pod, error) {
+	if s.Find == nil {
+		return nil, errNoFind
 	}
-	DebugExplain(s.Engine, find, w, r)
+	return s.Find(namespace, name)
 }

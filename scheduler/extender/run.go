@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/httpdoor"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
@@ -140,7 +141,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", s.Handler())
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", httpdoor.Few(httpdoor.InFlight, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
 	return serve(ctx, running, end, c, mux)
 }
 
@@ -170,6 +171,10 @@ func (g *gate) close() {
 // drain is how long calls may take that are under way when the process is to end.
 const drain = 30 * time.Second
 
+// connections are open at the same time: far more than a kube-scheduler, its probes and a Prometheus have, and far
+// fewer than would leave the process no file for its own calls.
+const connections = 1024
+
 // serve listens until ctx ends, and then lets calls end that are under way; or until running
 // ends, which is the calls' own context: they end with it. When it returns none is under way.
 func serve(ctx, running context.Context, end context.CancelCauseFunc, c Config, handler http.Handler) error {
@@ -177,6 +182,7 @@ func serve(ctx, running context.Context, end context.CancelCauseFunc, c Config, 
 	if err != nil {
 		return err
 	}
+	listener = httpdoor.Limit(listener, connections)
 	calls := &gate{Handler: handler}
 	server := &http.Server{
 		Handler: calls, BaseContext: func(net.Listener) context.Context { return running },

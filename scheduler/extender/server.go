@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/httpdoor"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
@@ -148,9 +149,7 @@ func (s *Server) Handler() http.Handler {
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	mux.HandleFunc("GET /debug/state", s.debugState)
-	mux.HandleFunc("GET /debug/explain", s.debugExplain)
-	mux.Handle("GET /{$}", page.Handler(s.Engine, s.Ready))
+	DebugPages(mux, s.Engine, s.find, s.Ready)
 	return mux
 }
 
@@ -196,8 +195,13 @@ func decode(w http.ResponseWriter, r *http.Request, into any) error {
 
 // debugState is the state for people, or with ?format=json for programs; ?node=NAME is of
 // that node alone.
-func (s *Server) debugState(w http.ResponseWriter, r *http.Request) {
-	DebugState(s.Engine, w, r)
+// DebugPages are what people look at: the engine's state, why a pod is where it is, and the page. A few of each are
+// answered at the same time, for each costs a look at the whole cluster.
+func DebugPages(mux *http.ServeMux, e *engine.Engine, find Find, ready func() error) {
+	few := func(pattern string, h http.Handler) { mux.Handle(pattern, httpdoor.Few(httpdoor.InFlight, h)) }
+	few("GET /debug/state", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { DebugState(e, w, r) }))
+	few("GET /debug/explain", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { DebugExplain(e, find, w, r) }))
+	few("GET /{$}", page.Handler(e, ready))
 }
 
 // DebugState answers with an engine's state.

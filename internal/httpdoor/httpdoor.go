@@ -1,0 +1,41 @@
+// Package httpdoor bounds what strangers take of a program through a port that anybody may reach.
+package httpdoor
+
+import (
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/net/netutil"
+)
+
+const (
+	// Connections are open at the same time to a port that only tells; who comes then waits until one is closed.
+	Connections = 64
+	// InFlight are the requests of one kind that are answered at the same time.
+	InFlight = 8
+)
+
+// Limit is the listener with at most so many connections open at the same time.
+func Limit(l net.Listener, connections int) net.Listener {
+	return netutil.LimitListener(l, connections)
+}
+
+// patience is how long one who is answered may take to read it: he has a place that others want.
+const patience = 30 * time.Second
+
+// Few lets at most so many requests through to the handler at the same time; who comes then is told to come again.
+func Few(most int, h http.Handler) http.Handler {
+	places := make(chan struct{}, most)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience)) // a test's recorder has none
+			h.ServeHTTP(w, r)
+		default:
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "too many requests of this kind are being answered: come again in a second", http.StatusServiceUnavailable)
+		}
+	})
+}

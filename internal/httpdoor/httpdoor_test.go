@@ -1,0 +1,79 @@
+package httpdoor_test
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/internal/httpdoor"
+)
+
+func TestFew(t *testing.T) {
+	arrived, leave, panics := make(chan struct{}), make(chan struct{}), false
+	h := httpdoor.Few(2, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if panics {
+			panic(http.ErrAbortHandler)
+		}
+		arrived <- struct{}{}
+		<-leave
+	}))
+	ask := func() *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		return w
+	}
+	answers := make(chan int)
+	for range 2 {
+		go func() { answers <- ask().Code }()
+		<-arrived
+	}
+	w := ask()
+	assert.Equal(t, http.StatusServiceUnavailable, w.Code)
+	assert.Equal(t, "1", w.Header().Get("Retry-After"))
+	assert.Contains(t, w.Body.String(), "come again")
+	for range 2 {
+		leave <- struct{}{}
+		assert.Equal(t, http.StatusOK, <-answers)
+	}
+	panics = true
+	for range 3 {
+		assert.Panics(t, func() { ask() }, "each has its place again")
+	}
+}
+
+// always is a listener at which there is always one more.
+type always struct{ net.Listener }
+
+func (always) Accept() (net.Conn, error) { c, _ := net.Pipe(); return c, nil }
+func (always) Close() error              { return nil }
+
+// Who holds all connections is alone: no more are taken in until he lets one go.
+func TestLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := httpdoor.Limit(always{}, 2)
+		var open []net.Conn
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				open = append(open, c)
+			}
+		}()
+		synctest.Wait()
+		require.Len(t, open, 2)
+		require.NoError(t, open[0].Close())
+		synctest.Wait()
+		require.Len(t, open, 3)
+		require.NoError(t, l.Close())
+		<-ended
+	})
+}
