@@ -171,6 +171,46 @@ func TestResizeThatNobodyAnswers(t *testing.T) {
 	assert.NotContains(t, left.Annotations, grant.AnnotationResize)
 }
 
+// The scheduler answers between the last look and the request's end: its answer is told.
+func TestResizeThatIsAnsweredAtTheLastMoment(t *testing.T) {
+	mib := int64(9000)
+	for _, outcome := range []string{grant.ResizeBooked, grant.ResizeRefused, ""} {
+		pod := granted(t, "p", "n1", grant.Share{UUID: cardA, MemoryMiB: 8000})
+		c, client := of(nil, pod)
+		ctx, cancel := context.WithCancel(t.Context())
+		client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if a.(clienttesting.PatchAction).GetPatchType() != types.JSONPatchType {
+				cancel()
+				return false, nil, nil
+			}
+			if outcome == "" {
+				return true, nil, errors.New("connection refused")
+			}
+			object, err := client.Tracker().Get(v1.SchemeGroupVersion.WithResource("pods"), "ns", "p")
+			require.NoError(t, err)
+			now := object.(*v1.Pod).DeepCopy()
+			status, err := json.Marshal(grant.ResizeStatus{Request: now.Annotations[grant.AnnotationResize], Outcome: outcome, Message: "no room"})
+			require.NoError(t, err)
+			delete(now.Annotations, grant.AnnotationResize)
+			now.Annotations[grant.AnnotationResizeStatus] = string(status)
+			require.NoError(t, client.Tracker().Update(v1.SchemeGroupVersion.WithResource("pods"), now, "ns"))
+			return false, nil, nil // the patch finds no request to test
+		})
+		found, err := c.Resize(ctx, pod, map[string]grant.Wanted{"main": {MemoryMiB: &mib}})
+		switch outcome {
+		case grant.ResizeBooked:
+			require.NoError(t, err)
+			assert.NotContains(t, found.Annotations, grant.AnnotationResize)
+		case grant.ResizeRefused:
+			require.ErrorIs(t, err, ErrRefused)
+			require.ErrorContains(t, err, "no room")
+		default:
+			require.ErrorIs(t, err, ErrUnanswered)
+			require.ErrorContains(t, err, "still on the pod")
+		}
+	}
+}
+
 func TestOneContainer(t *testing.T) {
 	pod := granted(t, "p", "n1", grant.Share{UUID: cardA, MemoryMiB: 8000})
 	_, _, err := OneContainer(pod, "side")

@@ -99,7 +99,7 @@ func (c *Cluster) Resize(ctx context.Context, pod *v1.Pod, wanted map[string]gra
 		}
 		select {
 		case <-ctx.Done():
-			return nil, c.takeBack(pod, request)
+			return c.takeBack(pod, request, before)
 		case <-time.After(lookEvery):
 		}
 	}
@@ -125,8 +125,9 @@ func answer(pod *v1.Pod, request, before string) (answered bool, err error) {
 	return true, nil
 }
 
-// takeBack takes a request away that nobody answers: it is not to be answered tomorrow.
-func (c *Cluster) takeBack(pod *v1.Pod, request string) error {
+// takeBack takes a request away that nobody answers: it is not to be answered tomorrow. One that was answered
+// meanwhile can't be taken back: the answer is told, and the pod as it is then.
+func (c *Cluster) takeBack(pod *v1.Pod, request, before string) (*v1.Pod, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
 	patch, err := json.Marshal([]map[string]any{
@@ -137,9 +138,18 @@ func (c *Cluster) takeBack(pod *v1.Pod, request string) error {
 		_, err = c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: "gpuslice"})
 	}
 	if err != nil {
-		return fmt.Errorf("%w by the scheduler in time; and the request is still on the pod (annotation %s): %w", ErrUnanswered, grant.AnnotationResize, err)
+		found, looked := c.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(looked) || looked == nil && found.UID != pod.UID:
+			return nil, fmt.Errorf("pod %s/%s is gone", pod.Namespace, pod.Name)
+		case looked == nil:
+			if answered, err := answer(found, request, before); answered {
+				return found, err
+			}
+		}
+		return nil, fmt.Errorf("%w by the scheduler in time; and the request is still on the pod (annotation %s): %w", ErrUnanswered, grant.AnnotationResize, err)
 	}
-	return fmt.Errorf("%w by the scheduler in time, and taken back: does gpuslice's scheduler run, and does it place pods of scheduler %q?", ErrUnanswered, pod.Spec.SchedulerName)
+	return nil, fmt.Errorf("%w by the scheduler in time, and taken back: does gpuslice's scheduler run, and does it place pods of scheduler %q?", ErrUnanswered, pod.Spec.SchedulerName)
 }
 
 // Applied waits until the node has given the pod's container what its grant says, by its
