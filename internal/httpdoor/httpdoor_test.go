@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -46,16 +47,23 @@ func TestFew(t *testing.T) {
 	}
 }
 
-// always is a listener at which there is always one more.
-type always struct{ net.Listener }
+// always is a listener at which there is always one more, until it is closed.
+type always struct{ closed atomic.Bool }
 
-func (always) Accept() (net.Conn, error) { c, _ := net.Pipe(); return c, nil }
-func (always) Close() error              { return nil }
+func (*always) Addr() net.Addr { return nil }
+func (a *always) Close() error { a.closed.Store(true); return nil }
+func (a *always) Accept() (net.Conn, error) {
+	if a.closed.Load() {
+		return nil, net.ErrClosed
+	}
+	c, _ := net.Pipe()
+	return c, nil
+}
 
 // Who holds all connections is alone: no more are taken in until he lets one go.
 func TestLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := httpdoor.Limit(always{}, 2)
+		l := httpdoor.Limit(&always{}, 2)
 		var open []net.Conn
 		ended := make(chan struct{})
 		go func() {
