@@ -50,9 +50,14 @@ func (c *Cluster) StartScheduler(ctx context.Context) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	c.Scheduler, err = c.startDaemon("kube-scheduler", []string{
+	args := []string{
 		"--config=" + config, "--bind-address=" + c.ip, "--secure-port=10259", "--cert-dir=" + filepath.Join(c.Dir, "scheduler-pki"),
-	})
+	}
+	if c.options.Door == Extender {
+		// As docs/SCHEDULER.md asks for.
+		args = append(args, "--pod-max-in-unschedulable-pods-duration=30s")
+	}
+	c.Scheduler, err = c.startDaemon("kube-scheduler", args)
 	if err != nil {
 		return err
 	}
