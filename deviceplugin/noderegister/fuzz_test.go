@@ -12,7 +12,7 @@ func FuzzOwnedBy(f *testing.F) {
 	f.Add([]byte(`{"f:metadata":{"f:annotations":{"f:gpuslice.io/node-cards":{},".":{}},"f:labels":{"f:a":{}}}}`), "us", "")
 	f.Add([]byte(`{"f:metadata":[]}`), "them", "status")
 	f.Fuzz(func(t *testing.T, fields []byte, manager, subresource string) {
-		owned := ownedBy([]metav1.ManagedFieldsEntry{{Manager: manager, Subresource: subresource, FieldsV1: &metav1.FieldsV1{Raw: fields}}}, "us")
+		owned := ownedBy([]metav1.ManagedFieldsEntry{{Manager: manager, Subresource: subresource, FieldsV1: metav1.NewFieldsV1(string(fields))}}, "us")
 		if manager != "us" || subresource != "" {
 			require.Empty(t, owned.labels)
 			require.Empty(t, owned.annotations)
