@@ -85,7 +85,7 @@ func TestStatusTable(t *testing.T) {
 	table, problems, _ := strings.Cut(out, "\nproblem: ")
 	assert.Equal(t, `GPU  MODEL        UUID                                      CONTAINERS  MEMORY GRANTED    CORES GRANTED  MEMORY USED
 0    NVIDIA H200  GPU-00000001-5151-4000-8000-000000000001  2/10        42960/143771 MiB  35/100 %       30001 MiB
-1    Tesla T4     GPU-00000002-5151-4000-8000-000000000002  2/10        9000/15360 MiB    50/100 %       17592186044416 MiB
+1    Tesla T4     GPU-00000002-5151-4000-8000-000000000002  2/10        9000/15360 MiB    50/100 %       1001 MiB
 
 POD              CONTAINER  STATE     GPU  MEMORY USED              CORES  PROCESSES  ENFORCEMENT
 -                c-corrupt  corrupt   0    0/2000 MiB               5 %    0          -
@@ -172,7 +172,7 @@ func TestStatusJSON(t *testing.T) {
 			 "grantableContainers": 10, "containers": 2, "usedBytes": 31458328576, "healthy": true},
 			{"uuid": "GPU-00000002-5151-4000-8000-000000000002", "index": 1, "model": "Tesla T4", "memoryMiB": 15360,
 			 "grantableMemoryMiB": 15360, "grantedMemoryMiB": 9000, "grantableCores": 100, "grantedCores": 50,
-			 "grantableContainers": 10, "containers": 2, "usedBytes": 18446744073709551615, "healthy": true}],
+			 "grantableContainers": 10, "containers": 2, "usedBytes": 1048576001, "healthy": true}],
 		"containers": [
 			{"containerID": "c-corrupt", "container": "", "owner": "", "state": "corrupt", "enforcement": "", "createdAt": "0001-01-01T00:00:00Z",
 			 "shares": [{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "memoryMiB": 2000, "cores": 5, "usedBytes": 0, "contextBytes": 0, "residueBytes": 0, "processes": 0, "computeNs": 0, "throttledNs": 0, "launches": 0, "refusedAllocations": 0}]},
