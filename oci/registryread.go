@@ -36,7 +36,7 @@ func (r snapshotReader) snapshot() (s savedSnapshot) {
 		case "files":
 			s.Files = readList(r, r.file)
 		case "commons":
-			s.Commons = readList(r, func() *cdispec.ContainerEdits { return readPointer(r, r.edits) })
+			s.Commons = readList(r, func() *cdispec.ContainerEdits { return jsonread.Pointer(r.Reader, r.edits) })
 		case "devices":
 			if !r.Null() {
 				s.Devices = map[string]savedDevice{}
@@ -55,15 +55,6 @@ func readList[T any](r snapshotReader, read func() T) []T {
 	list := []T{}
 	r.List(func() { list = append(list, read()) })
 	return list
-}
-
-// readPointer reads a value, nil of a null.
-func readPointer[T any](r snapshotReader, read func() T) *T {
-	if r.Null() {
-		return nil
-	}
-	value := read()
-	return &value
 }
 
 func (r snapshotReader) file() (f savedFile) {
@@ -85,7 +76,7 @@ func (r snapshotReader) device() (d savedDevice) {
 		if name == "common" {
 			d.Common = int(r.Int(0))
 		} else {
-			d.Own = readPointer(r, r.edits)
+			d.Own = jsonread.Pointer(r.Reader, r.edits)
 		}
 	})
 	return d
@@ -97,13 +88,13 @@ func (r snapshotReader) edits() (e cdispec.ContainerEdits) {
 		case "env":
 			e.Env = r.Texts()
 		case "deviceNodes":
-			e.DeviceNodes = readList(r, func() *cdispec.DeviceNode { return readPointer(r, r.node) })
+			e.DeviceNodes = readList(r, func() *cdispec.DeviceNode { return jsonread.Pointer(r.Reader, r.node) })
 		case "netDevices":
 			r.Decode(&e.NetDevices)
 		case "hooks":
-			e.Hooks = readList(r, func() *cdispec.Hook { return readPointer(r, r.hook) })
+			e.Hooks = readList(r, func() *cdispec.Hook { return jsonread.Pointer(r.Reader, r.hook) })
 		case "mounts":
-			e.Mounts = readList(r, func() *cdispec.Mount { return readPointer(r, r.mount) })
+			e.Mounts = readList(r, func() *cdispec.Mount { return jsonread.Pointer(r.Reader, r.mount) })
 		case "intelRdt":
 			r.Decode(&e.IntelRdt)
 		case "additionalGids":
@@ -129,13 +120,13 @@ func (r snapshotReader) node() (d cdispec.DeviceNode) {
 		case "minor":
 			d.Minor = r.Int(64)
 		case "fileMode":
-			d.FileMode = readPointer(r, func() os.FileMode { return os.FileMode(r.Uint(32)) })
+			d.FileMode = jsonread.Pointer(r.Reader, func() os.FileMode { return os.FileMode(r.Uint(32)) })
 		case "permissions":
 			d.Permissions = r.Text()
 		case "uid":
-			d.UID = readPointer(r, r.number32)
+			d.UID = jsonread.Pointer(r.Reader, r.number32)
 		case "gid":
-			d.GID = readPointer(r, r.number32)
+			d.GID = jsonread.Pointer(r.Reader, r.number32)
 		}
 	})
 	return d
@@ -153,7 +144,7 @@ func (r snapshotReader) hook() (h cdispec.Hook) {
 		case "env":
 			h.Env = r.Texts()
 		case "timeout":
-			h.Timeout = readPointer(r, func() int { return int(r.Int(0)) })
+			h.Timeout = jsonread.Pointer(r.Reader, func() int { return int(r.Int(0)) })
 		}
 	})
 	return h

@@ -173,6 +173,15 @@ func (r *Reader) enter(begin byte) bool {
 	return true
 }
 
+// Pointer reads a value that may be missing: nil of a null.
+func Pointer[T any](r *Reader, read func() T) *T {
+	if r.Null() {
+		return nil
+	}
+	value := read()
+	return &value
+}
+
 // Texts reads a list of texts: nil of a null.
 func (r *Reader) Texts() []string {
 	if r.Null() {

@@ -16,22 +16,22 @@ func readView(data []byte) (spec *rspec.Spec, read bool) {
 	r.Object([]string{"process", "root", "hostname", "mounts", "hooks", "annotations", "linux"}, func(name string) {
 		switch name {
 		case "process":
-			spec.Process = ifThere(r, r.process)
+			spec.Process = jsonread.Pointer(r.Reader, r.process)
 		case "root":
-			spec.Root = ifThere(r, r.root)
+			spec.Root = jsonread.Pointer(r.Reader, r.root)
 		case "hostname":
 			spec.Hostname = r.Text()
 		case "mounts":
 			spec.Mounts = listOf(r, r.mount)
 		case "hooks":
-			spec.Hooks = ifThere(r, r.hooks)
+			spec.Hooks = jsonread.Pointer(r.Reader, r.hooks)
 		case "annotations":
 			if !r.Null() {
 				spec.Annotations = map[string]string{}
 				r.Members(func(name string) { spec.Annotations[name] = r.Text() })
 			}
 		case "linux":
-			spec.Linux = ifThere(r, r.linux)
+			spec.Linux = jsonread.Pointer(r.Reader, r.linux)
 		}
 	})
 	return spec, r.Ok()
@@ -39,15 +39,6 @@ func readView(data []byte) (spec *rspec.Spec, read bool) {
 
 // viewReader reads the types of a view.
 type viewReader struct{ *jsonread.Reader }
-
-// ifThere reads a value, nil of a null.
-func ifThere[T any](r viewReader, read func() T) *T {
-	if r.Null() {
-		return nil
-	}
-	value := read()
-	return &value
-}
 
 // listOf reads a list, nil of a null.
 func listOf[T any](r viewReader, read func() T) []T {
@@ -67,7 +58,7 @@ func (r viewReader) process() (p rspec.Process) {
 		case "env":
 			p.Env = r.Texts()
 		case "capabilities":
-			p.Capabilities = ifThere(r, func() (c rspec.LinuxCapabilities) {
+			p.Capabilities = jsonread.Pointer(r.Reader, func() (c rspec.LinuxCapabilities) {
 				r.Object([]string{"bounding"}, func(string) { c.Bounding = r.Texts() })
 				return c
 			})
@@ -84,7 +75,7 @@ func (r viewReader) user() (u rspec.User) {
 		case "gid":
 			u.GID = uint32(r.Uint(32))
 		case "umask":
-			u.Umask = ifThere(r, r.number32)
+			u.Umask = jsonread.Pointer(r.Reader, r.number32)
 		case "additionalGids":
 			u.AdditionalGids = listOf(r, r.number32)
 		case "username":
@@ -165,7 +156,7 @@ func (r viewReader) hook() (h rspec.Hook) {
 		case "env":
 			h.Env = r.Texts()
 		case "timeout":
-			h.Timeout = ifThere(r, func() int { return int(r.Int(0)) })
+			h.Timeout = jsonread.Pointer(r.Reader, func() int { return int(r.Int(0)) })
 		}
 	})
 	return h
@@ -175,7 +166,7 @@ func (r viewReader) linux() (l rspec.Linux) {
 	r.Object([]string{"resources", "cgroupsPath", "namespaces", "devices", "netDevices", "intelRdt"}, func(name string) {
 		switch name {
 		case "resources":
-			l.Resources = ifThere(r, func() (all rspec.LinuxResources) {
+			l.Resources = jsonread.Pointer(r.Reader, func() (all rspec.LinuxResources) {
 				r.Object([]string{"devices"}, func(string) { all.Devices = listOf(r, r.rule) })
 				return all
 			})
@@ -217,11 +208,11 @@ func (r viewReader) device() (d rspec.LinuxDevice) {
 		case "minor":
 			d.Minor = r.Int(64)
 		case "fileMode":
-			d.FileMode = ifThere(r, func() os.FileMode { return os.FileMode(r.Uint(32)) })
+			d.FileMode = jsonread.Pointer(r.Reader, func() os.FileMode { return os.FileMode(r.Uint(32)) })
 		case "uid":
-			d.UID = ifThere(r, r.number32)
+			d.UID = jsonread.Pointer(r.Reader, r.number32)
 		case "gid":
-			d.GID = ifThere(r, r.number32)
+			d.GID = jsonread.Pointer(r.Reader, r.number32)
 		}
 	})
 	return d
@@ -235,9 +226,9 @@ func (r viewReader) rule() (d rspec.LinuxDeviceCgroup) {
 		case "type":
 			d.Type = r.Text()
 		case "major":
-			d.Major = ifThere(r, r.number64)
+			d.Major = jsonread.Pointer(r.Reader, r.number64)
 		case "minor":
-			d.Minor = ifThere(r, r.number64)
+			d.Minor = jsonread.Pointer(r.Reader, r.number64)
 		case "access":
 			d.Access = r.Text()
 		}
