@@ -68,6 +68,7 @@ func extenderCommand() *cobra.Command {
 	fs := command.Flags()
 	o.flags(fs)
 	fs.StringVar(&c.Listen, "listen", "127.0.0.1:8080", "listen on this host:port")
+	fs.StringVar(&c.DebugAddress, "debug-address", "", "answer /, /debug/state, /debug/explain and /metrics on this host:port too, over plain HTTP; empty: on --listen alone")
 	fs.StringVar(&c.CertFile, "tls-cert-file", "", "serve TLS with this certificate; empty: plain HTTP, for an address that nobody else reaches")
 	fs.StringVar(&c.KeyFile, "tls-key-file", "", "the key of --tls-cert-file")
 	fs.DurationVar(&c.Hold, "hold", 0, "keep what was filtered reserved for so long, until it is bound; 0: the default")

@@ -34,12 +34,12 @@ func main() { os.Exit(cli.Run(command())) }
 
 // command is kube-scheduler's, by our name, with the other doors as subcommands.
 func command() *cobra.Command {
-	debug := &debugServer{}
-	root := app.NewSchedulerCommand(withPlugin(debug))
+	var debugAddress string
+	root := app.NewSchedulerCommand(withPlugin(&debugAddress))
 	root.Use = "gpuslice-scheduler"
 	root.Short = "kube-scheduler that knows GPU cards, their memory and compute time"
 	root.Long = manual
-	root.Flags().StringVar(&debug.address, "debug-address", "127.0.0.1:10261", "answer / and /debug/state on this host:port; empty: nowhere")
+	root.Flags().StringVar(&debugAddress, "debug-address", "127.0.0.1:10261", "answer / and /debug/state on this host:port; empty: nowhere")
 	root.AddCommand(subcommands()...)
 	return root
 }

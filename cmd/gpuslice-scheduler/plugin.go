@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"log/slog"
+	"net/http"
 
 	"github.com/go-logr/logr"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -9,25 +11,32 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/extender"
+	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
 	"github.com/gpuslice/gpuslice/scheduler/plugin"
 )
 
 // withPlugin registers the plugin, and its metrics with kube-scheduler's own.
-func withPlugin(debug *debugServer) app.Option {
+func withPlugin(debugAddress *string) app.Option {
 	counters := metrics.New()
-	debug.log = slog.New(logr.ToSlogHandler(klog.Background()))
+	log := slog.New(logr.ToSlogHandler(klog.Background()))
 	factory := &plugin.Factory{
 		Metrics: counters,
-		Log:     debug.log,
+		Log:     log,
 		Started: func(e *engine.Engine, args *plugin.Args) {
 			legacyregistry.RawMustRegister(counters, metrics.Engine(e))
 			if args.HAMiMetrics() {
 				legacyregistry.RawMustRegister(metrics.HAMi(e))
 			}
 		},
-		Beside: debug.run,
-		Leads:  (&leading{gatherer: legacyregistry.DefaultGatherer}).check,
+		// kube-scheduler's own port takes no pages of others.
+		Beside: func(ctx context.Context, e *engine.Engine, cluster *kube.Feeding) {
+			mux := http.NewServeMux()
+			extender.Pages(mux, e, cluster.Find, nil)
+			extender.ServePages(ctx, log, *debugAddress, mux)
+		},
+		Leads: (&leading{gatherer: legacyregistry.DefaultGatherer}).check,
 	}
 	return app.WithPlugin(plugin.Name, factory.New)
 }

@@ -2,13 +2,7 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"log/slog"
-	"net"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -18,9 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/scheduler"
-	"github.com/gpuslice/gpuslice/scheduler/engine"
-	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
@@ -211,39 +202,6 @@ func TestForgedAnnotations(t *testing.T) {
 	for card, shares := range c.taken() {
 		require.Equal(t, []int64{1000}, shares, card)
 	}
-}
-
-func TestDebugState(t *testing.T) {
-	e, err := engine.New(engine.Options{Request: request.DefaultOptions()})
-	require.NoError(t, err)
-	e.SetNode(kube.Node(node("n1", 1)))
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	d := &debugServer{log: slog.New(slog.DiscardHandler)}
-	ended := make(chan struct{})
-	waits := &scheduler.Pod{UID: "u", Namespace: "ns", Name: "p", Containers: []scheduler.Container{{Name: "main", Resources: map[string]scheduler.Amount{
-		"nvidia.com/gpu": {Value: 1}, "nvidia.com/gpumem": {Value: 1000},
-	}}}}
-	find := func(string, string) (*scheduler.Pod, error) { return waits, nil }
-	go func() { defer close(ended); d.serve(ctx, listener, e, find) }()
-	response, err := http.Get("http://" + listener.Addr().String() + "/debug/explain?namespace=ns&pod=p")
-	require.NoError(t, err)
-	var explanation engine.Explanation
-	require.NoError(t, json.NewDecoder(response.Body).Decode(&explanation))
-	require.NoError(t, response.Body.Close())
-	require.Equal(t, "pending", explanation.State)
-	require.Equal(t, []engine.NodeVerdict{{Node: "n1", Fits: true, Text: "fits", Score: explanation.Nodes[0].Score}}, explanation.Nodes)
-	for _, path := range []string{"/debug/state", "/"} {
-		response, err := http.Get("http://" + listener.Addr().String() + path)
-		require.NoError(t, err)
-		text, err := io.ReadAll(response.Body)
-		require.NoError(t, err)
-		require.NoError(t, response.Body.Close())
-		require.Contains(t, string(text), "GPU-00000000-0000-0000-0000-000000000000", path)
-	}
-	cancel()
-	<-ended
 }
 
 func TestHelp(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 // there is none.
 type Find func(namespace, name string) (*scheduler.Pod, error)
 
-// DebugExplain answers /debug/explain?namespace=&pod= with an engine.Explanation, as JSON.
-func DebugExplain(e *engine.Engine, find Find, w http.ResponseWriter, r *http.Request) {
+// debugExplain answers /debug/explain?namespace=&pod= with an engine.Explanation, as JSON.
+func debugExplain(e *engine.Engine, find Find, w http.ResponseWriter, r *http.Request) {
 	namespace, name := r.URL.Query().Get("namespace"), r.URL.Query().Get("pod")
 	if namespace == "" || name == "" {
 		http.Error(w, "which pod? ask /debug/explain?namespace=NAMESPACE&pod=POD", http.StatusBadRequest)

@@ -41,6 +41,8 @@ type Config struct {
 	Hold, GangTimeout time.Duration
 	// Listen is the address that is listened on.
 	Listen string
+	// DebugAddress has the pages and the metrics, which change nothing, at an address of their own too; empty: nowhere.
+	DebugAddress string
 	// CertFile and KeyFile are TLS's, read again when they change; empty: plain HTTP, for
 	// an address that nobody else reaches.
 	CertFile, KeyFile string
@@ -139,9 +141,16 @@ func Run(ctx context.Context, c Config) (err error) {
 	if c.HAMiMetrics {
 		registry.MustRegister(metrics.HAMi(e))
 	}
+	scrape := httpdoor.Few(httpdoor.InFlight, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("/", s.Handler())
-	mux.Handle("GET /metrics", httpdoor.Few(httpdoor.InFlight, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
+	mux.Handle("GET /metrics", scrape)
+	pages := http.NewServeMux()
+	Pages(pages, e, find, ready)
+	pages.Handle("GET /metrics", scrape)
+	telling := make(chan struct{})
+	go func() { defer close(telling); ServePages(running, c.Log, c.DebugAddress, pages) }()
+	defer func() { end(nil); <-telling }()
 	return serve(ctx, running, end, c, mux)
 }
 

@@ -76,7 +76,8 @@ func (w *world) becomes(status int) {
 func TestRun(t *testing.T) {
 	quota := &v1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "q"},
 		Spec: v1.ResourceQuotaSpec{Hard: v1.ResourceList{"limits.nvidia.com/gpumem": resource.MustParse("5000")}}}
-	w, stop, ended := start(t, Config{Client: fake.NewClientset(gpuNode("n"), quota)})
+	pages := freePort(t)
+	w, stop, ended := start(t, Config{Client: fake.NewClientset(gpuNode("n"), quota), DebugAddress: pages})
 	w.becomes(http.StatusOK)
 	passed, _ := w.filter(pod("small", 4000, 0))
 	require.Equal(t, w.nodes, passed)
@@ -94,6 +95,14 @@ func TestRun(t *testing.T) {
 	require.Contains(t, text, "default/small")
 	_, text = w.status("/debug/state?format=json&node=n")
 	require.Contains(t, text, `"phase":"reserved"`)
+	told := &world{t: t, url: "http://" + pages}
+	for path, want := range map[string]string{"/debug/state": "default/small", "/": "default/small", "/metrics": "gpuslice_scheduler_reservations 1"} {
+		status, text := told.status(path)
+		require.Equal(t, http.StatusOK, status, path)
+		require.Contains(t, text, want, path)
+	}
+	status, _ := told.post("/filter", extenderv1.ExtenderArgs{Pod: pod("p", 1, 0), NodeNames: &w.nodes}, nil)
+	require.Contains(t, []int{http.StatusNotFound, http.StatusMethodNotAllowed}, status, "calls are answered at their own address alone")
 	stop()
 	require.NoError(t, <-ended)
 }

@@ -15,11 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/internal/httpdoor"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/metrics"
-	"github.com/gpuslice/gpuslice/scheduler/page"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
@@ -149,7 +147,7 @@ func (s *Server) Handler() http.Handler {
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	DebugPages(mux, s.Engine, s.find, s.Ready)
+	Pages(mux, s.Engine, s.find, s.Ready)
 	return mux
 }
 
@@ -191,27 +189,4 @@ func decode(w http.ResponseWriter, r *http.Request, into any) error {
 		return errors.New("there is something after the JSON value")
 	}
 	return nil
-}
-
-// debugState is the state for people, or with ?format=json for programs; ?node=NAME is of
-// that node alone.
-// DebugPages are what people look at: the engine's state, why a pod is where it is, and the page. A few of each are
-// answered at the same time, for each costs a look at the whole cluster.
-func DebugPages(mux *http.ServeMux, e *engine.Engine, find Find, ready func() error) {
-	few := func(pattern string, h http.Handler) { mux.Handle(pattern, httpdoor.Few(httpdoor.InFlight, h)) }
-	few("GET /debug/state", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { DebugState(e, w, r) }))
-	few("GET /debug/explain", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { DebugExplain(e, find, w, r) }))
-	few("GET /{$}", page.Handler(e, ready))
-}
-
-// DebugState answers with an engine's state.
-func DebugState(e *engine.Engine, w http.ResponseWriter, r *http.Request) {
-	state := e.State(r.URL.Query().Get("node"))
-	if r.URL.Query().Get("format") == "json" {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(state) // whoever asked has gone
-		return
-	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_ = state.WriteText(w)
 }

@@ -65,6 +65,9 @@ func TestPods(t *testing.T) {
 					require.Empty(t, c.SecurityContext.Capabilities.Add, w.name)
 				}
 				require.True(t, *c.SecurityContext.ReadOnlyRootFilesystem, w.name)
+				if port := map[string]string{"agent": "metrics", "scheduler": "http"}[w.component()]; port != "" && variant != "small" {
+					require.Contains(t, ports(w), port, "%s: gpuslice --cluster and explain ask there", w.name)
+				}
 				require.NotNil(t, c.LivenessProbe, w.name)
 				require.NotNil(t, c.ReadinessProbe, w.name)
 				require.Contains(t, c.Resources.Limits, corev1.ResourceMemory, w.name)
@@ -86,6 +89,14 @@ func TestPods(t *testing.T) {
 			}
 		})
 	}
+}
+
+// ports are the names of a workload's ports.
+func ports(w workload) (names []string) {
+	for _, p := range w.template.Spec.Containers[0].Ports {
+		names = append(names, p.Name)
+	}
+	return names
 }
 
 // hostPaths are what the agent has of the host: whether it may write there, and why it needs it.

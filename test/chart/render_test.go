@@ -1,8 +1,10 @@
 package chart
 
 import (
+	"maps"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -171,10 +173,7 @@ func TestMonitoring(t *testing.T) {
 			metav1.TypeMeta `json:",inline"`
 			Data            map[string]string
 			Spec            struct {
-				Selector            metav1.LabelSelector
-				PodMetricsEndpoints []struct{ Port string }
-				Endpoints           []struct{ Port string }
-				Groups              []struct {
+				Groups []struct {
 					Name  string
 					Rules []map[string]any
 				}
@@ -182,10 +181,6 @@ func TestMonitoring(t *testing.T) {
 		}
 		require.NoError(t, yaml.Unmarshal([]byte(d), &object))
 		switch object.Kind {
-		case "PodMonitor":
-			require.Equal(t, "metrics", object.Spec.PodMetricsEndpoints[0].Port)
-		case "ServiceMonitor":
-			require.Equal(t, "https", object.Spec.Endpoints[0].Port)
 		case "PrometheusRule":
 			require.NotEmpty(t, object.Spec.Groups)
 			for _, g := range object.Spec.Groups {
@@ -201,7 +196,41 @@ func TestMonitoring(t *testing.T) {
 		}
 		kinds[object.Kind] = true
 	}
-	for _, kind := range []string{"PodMonitor", "ServiceMonitor", "PrometheusRule", "dashboard"} {
+	for _, kind := range []string{"PrometheusRule", "dashboard"} {
 		require.True(t, kinds[kind], kind)
+	}
+}
+
+// Prometheus is sent to ports that are there: the agents' and the scheduler's, whichever door it is.
+func TestMonitorsFindTheirPods(t *testing.T) {
+	for mode, want := range map[string][]string{
+		"plugin":   {"PodMonitor gpuslice-agent metrics", "ServiceMonitor gpuslice-scheduler https"},
+		"extender": {"PodMonitor gpuslice-agent metrics", "PodMonitor gpuslice-extender http"},
+	} {
+		text := render(t, "gpus", append(variants["monitored"], `scheduler.mode="`+mode+`"`)...)
+		all := workloads(objects(t, text))
+		var found []string
+		for _, d := range documents(text) {
+			var monitor struct {
+				metav1.TypeMeta   `json:",inline"`
+				metav1.ObjectMeta `json:"metadata"`
+				Spec              struct {
+					Selector                       metav1.LabelSelector
+					PodMetricsEndpoints, Endpoints []struct{ Port string }
+				}
+			}
+			if !strings.Contains(d, "apiVersion: monitoring.coreos.com/") {
+				continue
+			}
+			require.NoError(t, yaml.Unmarshal([]byte(d), &monitor))
+			for _, e := range append(monitor.Spec.PodMetricsEndpoints, monitor.Spec.Endpoints...) {
+				there := slices.ContainsFunc(all, func(w workload) bool {
+					return maps.Equal(w.selector, monitor.Spec.Selector.MatchLabels) && slices.Contains(ports(w), e.Port)
+				})
+				require.True(t, there, "%s: no pod has port %s", monitor.Name, e.Port)
+				found = append(found, monitor.Kind+" "+monitor.Name+" "+e.Port)
+			}
+		}
+		require.ElementsMatch(t, want, found, mode)
 	}
 }
