@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -16,6 +17,11 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/audit"
 	"github.com/gpuslice/gpuslice/monitor/metrics"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/engine"
+	schedmetrics "github.com/gpuslice/gpuslice/scheduler/metrics"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
+	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
 const metricsManual = "../../docs/METRICS.md"
@@ -24,11 +30,43 @@ const metricsManual = "../../docs/METRICS.md"
 func told(t *testing.T) []metrics.Family {
 	registry := metrics.NewRegistry("v0")
 	registry.MustRegister(metrics.NewNRI(nriplugin.Events, nriplugin.Reasons()), audit.New(audit.Config{Log: slog.New(slog.DiscardHandler)}))
-	families, err := registry.Gather()
+	return gathered(t, registry, metrics.Families(), func(name string) bool { return strings.HasPrefix(name, "gpuslice_") })
+}
+
+// scheduled are all families of a scheduler that knows a card, a pod on it and a quota, and has answered a call of each
+// kind; and those by HAMi's names.
+func scheduled(t *testing.T) (ours, hami []metrics.Family) {
+	e, err := engine.New(engine.Options{Request: request.DefaultOptions()})
 	require.NoError(t, err)
-	all := metrics.Families()
+	e.SetNode(&scheduler.Node{Name: "n", Annotations: map[string]string{
+		"hami.io/node-nvidia-register": `[{"id":"GPU-00000000-0000-4000-8000-000000000000","count":10,"devmem":1000,"devcore":100,"type":"NVIDIA A","health":true}]`,
+	}})
+	p := &scheduler.Pod{UID: "u", Namespace: "d", Name: "p", Containers: []scheduler.Container{{Name: "c", Resources: map[string]scheduler.Amount{"nvidia.com/gpu": {Value: 1}}}}}
+	r, err := e.Request(p)
+	require.NoError(t, err)
+	_, err = e.Reserve(p, r, "n", "test")
+	require.NoError(t, err)
+	e.SetPod(&scheduler.Pod{UID: "v", Namespace: "d", Name: "q", Containers: p.Containers})
+	e.SetQuota("d", "q", quota.Limits{MemoryMiB: 1, Cores: 1})
+	counters := schedmetrics.New()
+	counters.Took("extender", "filter", time.Now(), nil)
+	counters.Denied("extender", "reason")
+	counters.Prevented("extender")
+	counters.Reviewed("/mutate", "allowed", "", 0)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(counters, schedmetrics.Engine(e))
+	legacy := prometheus.NewPedanticRegistry()
+	legacy.MustRegister(schedmetrics.HAMi(e))
+	every := func(string) bool { return true }
+	return gathered(t, registry, nil, every), gathered(t, legacy, nil, every)
+}
+
+// gathered are a registry's families of the names that are wanted, beside others that are known.
+func gathered(t *testing.T, from prometheus.Gatherer, all []metrics.Family, wanted func(name string) bool) []metrics.Family {
+	families, err := from.Gather()
+	require.NoError(t, err)
 	for _, f := range families {
-		if !strings.HasPrefix(f.GetName(), "gpuslice_") {
+		if !wanted(f.GetName()) {
 			continue
 		}
 		told := metrics.Family{Name: f.GetName(), Help: f.GetHelp(), Counter: f.GetType() == dto.MetricType_COUNTER}
@@ -71,7 +109,9 @@ func TestMetricsManual(t *testing.T) {
 	kept, err := os.ReadFile(metricsManual)
 	require.NoError(t, err)
 	page := string(kept)
+	ours, legacy := scheduled(t)
 	for name, families := range map[string][]metrics.Family{
+		"scheduler": ours, "scheduler-hami": legacy,
 		"agent": told(t), "hami": of(metrics.HAMi), "gpu-manager": of(metrics.GPUManager),
 	} {
 		begin, end := "<!-- generated: "+name+" -->\n", "<!-- end -->\n"

@@ -88,12 +88,21 @@ func rows() []row {
 			graph("Webhook", "ops", "", query{`sum by (path, outcome, reason) (rate(gpuslice_scheduler_admission_total[$__rate_interval]))`, "{{path}} {{outcome}} {{reason}}"}),
 			graph("Problems", "none", "Annotations that can't be believed, and cards of which more is taken than there is.", query{`max(gpuslice_scheduler_problems)`, "problems"}),
 		}},
+		{"Quotas", 7, []panel{
+			graph("Memory booked of the namespace's quota", "percentunit", "Of namespaces whose ResourceQuotas limit GPU memory.", query{quota("memory_used_bytes", "memory_limit_bytes"), "{{namespace}}"}),
+			graph("Compute time booked of the namespace's quota", "percentunit", "Of namespaces whose ResourceQuotas limit compute time.", query{quota("cores_used_ratio", "cores_limit_ratio"), "{{namespace}}"}),
+		}},
 	}
 }
 
 // share is a part of all cards' sum.
 func share(part, of string) string {
 	return fmt.Sprintf(`sum(gpuslice_card_%s{node=~"$node"}) / sum(gpuslice_card_%s{node=~"$node"})`, part, of)
+}
+
+// quota is a part of a namespace's quota, as each scheduler tells it.
+func quota(part, of string) string {
+	return fmt.Sprintf(`max by (namespace) (gpuslice_scheduler_quota_%s{namespace=~"$namespace"} / gpuslice_scheduler_quota_%s{namespace=~"$namespace"})`, part, of)
 }
 
 // rate is how fast a container's counter rises, over its cards.

@@ -22,6 +22,13 @@ func (e *Engine) DeleteQuota(namespace, name string) {
 	e.book.DropLimits(namespace, name)
 }
 
+// Quotas are the accounts of the namespaces that have a resource quota, as they are now.
+func (e *Engine) Quotas() []*quota.Account {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.book.Limited()
+}
+
 // SetCardQuota gives all namespaces gpu-manager's quota; nil: there is none.
 func (e *Engine) SetCardQuota(cards *quota.Cards) {
 	e.mu.Lock()

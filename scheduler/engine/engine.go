@@ -98,6 +98,9 @@ func New(o Options) (*Engine, error) {
 	return e, nil
 }
 
+// Names are the names of resources that the engine goes by.
+func (e *Engine) Names() request.Names { return e.options.Request.Names }
+
 // Request is what a pod asks for by the engine's options; nil, nil if it asks for no card.
 func (e *Engine) Request(pod *scheduler.Pod) (*request.Request, error) {
 	return request.FromPod(pod, e.options.Request)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
 
 // Engine collects, at each scrape, what an engine knows.
@@ -27,14 +28,22 @@ var (
 	fragmented = engineDesc("fragmented_pods", "Of the pending pods, those that wait for memory that is free, but not on one card.")
 	cardUse    = prometheus.NewDesc("gpuslice_scheduler_card_booked_ratio",
 		"Part of a card that is booked, 0 to 1, by what of it.", []string{"node", "uuid", "of"}, nil)
+	quotaMemory, quotaMemoryLimit = quotaDesc("memory_used_bytes", "GPU memory that is booked for the pods of a namespace with a ResourceQuota of it."),
+		quotaDesc("memory_limit_bytes", "GPU memory that a namespace may have by its ResourceQuotas.")
+	quotaCores, quotaCoresLimit = quotaDesc("cores_used_ratio", "Compute time that is booked for the pods of a namespace with a ResourceQuota of it; 1 is a card."),
+		quotaDesc("cores_limit_ratio", "Compute time that a namespace may have by its ResourceQuotas; 1 is a card.")
 )
 
 func engineDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("gpuslice_scheduler_"+name, help, nil, nil)
 }
 
+func quotaDesc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("gpuslice_scheduler_quota_"+name, help, []string{"namespace"}, nil)
+}
+
 func (engineCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{nodes, cards, pods, reservations, problems, bookings, pending, fragmented, cardUse} {
+	for _, d := range []*prometheus.Desc{nodes, cards, pods, reservations, problems, bookings, pending, fragmented, cardUse, quotaMemory, quotaMemoryLimit, quotaCores, quotaCoresLimit} {
 		to <- d
 	}
 }
@@ -57,6 +66,16 @@ func (c engineCollector) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(pending, prometheus.GaugeValue, float64(count), reason)
 	}
 	gauge(fragmented, waiting.Fragmented)
+	for _, a := range c.engine.Quotas() {
+		of := func(used, limit *prometheus.Desc, unit float64, took, may int64) {
+			if may != quota.Unlimited {
+				to <- prometheus.MustNewConstMetric(used, prometheus.GaugeValue, float64(took)*unit, a.Namespace())
+				to <- prometheus.MustNewConstMetric(limit, prometheus.GaugeValue, float64(may)*unit, a.Namespace())
+			}
+		}
+		of(quotaMemory, quotaMemoryLimit, bytesPerMiB, a.Used().MemoryMiB, a.Limits().MemoryMiB)
+		of(quotaCores, quotaCoresLimit, 1./100, a.Used().Cores, a.Limits().Cores)
+	}
 	c.engine.Snapshot().Cards(func(node string, card *scheduler.Card, used scheduler.Use) {
 		of := func(what string, used, total float64) {
 			if total > 0 {

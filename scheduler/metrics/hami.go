@@ -8,12 +8,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
 
 // HAMi collects, at each scrape, what an engine knows by the names, labels and units of
 // HAMi's scheduler: its present names and its former, so that its dashboards go on. It
-// costs a copy of the whole state. Quotas and MIG instances, of which the engine tells
-// nothing by name, are not in it.
+// costs a copy of the whole state. MIG instances that HAMi's plugin makes are not in it:
+// gpuslice gives out those that are there.
 func HAMi(e *engine.Engine) prometheus.Collector { return hamiCollector{e} }
 
 type hamiCollector struct{ engine *engine.Engine }
@@ -66,11 +67,21 @@ var (
 	}
 )
 
+// What namespaces may have by their ResourceQuotas, and what is taken of it, memory in MiB and cores in percent.
+var (
+	hamiQuotaUsed = hamiMetric{
+		hamiDesc("hami_resource_quota_used", "What is taken of a namespace's quota.", "namespace", "quota_name", "limit"),
+		hamiDesc("QuotaUsed", "What is taken of a namespace's quota.", "quotanamespace", "quotaName", "limit"),
+	}
+	hamiQuotaLimit = hamiDesc("hami_resource_quota_limit", "What a namespace may have by its quota.", "namespace", "quota_name")
+)
+
 func (hamiCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, m := range []hamiMetric{hamiMemoryLimit, hamiCoreLimit, hamiShared, hamiCores, hamiMemory, hamiOverview, hamiPart, hamiShareMemory, hamiShareCores} {
+	for _, m := range []hamiMetric{hamiMemoryLimit, hamiCoreLimit, hamiShared, hamiCores, hamiMemory, hamiOverview, hamiPart, hamiShareMemory, hamiShareCores, hamiQuotaUsed} {
 		to <- m.now
 		to <- m.before
 	}
+	to <- hamiQuotaLimit
 }
 
 // send tells a number by both names; where they differ in unit each has its own.
@@ -80,6 +91,7 @@ func (m hamiMetric) send(to chan<- prometheus.Metric, now, before float64, label
 }
 
 func (c hamiCollector) Collect(to chan<- prometheus.Metric) {
+	c.sendQuotas(to)
 	for _, n := range c.engine.State("").Nodes {
 		total := map[string]int{}
 		for _, card := range n.Cards {
@@ -93,6 +105,20 @@ func (c hamiCollector) Collect(to chan<- prometheus.Metric) {
 			hamiShareMemory.send(to, memory, memory, labels...)
 			hamiShareCores.send(to, percentOf(share.cores, total[key.uuid]), float64(share.cores), labels...)
 		}
+	}
+}
+
+func (c hamiCollector) sendQuotas(to chan<- prometheus.Metric) {
+	names := c.engine.Names()
+	for _, a := range c.engine.Quotas() {
+		of := func(name string, used, limit int64) {
+			if limit != quota.Unlimited {
+				hamiQuotaUsed.send(to, float64(used), float64(used), a.Namespace(), name, strconv.FormatInt(limit, 10))
+				to <- prometheus.MustNewConstMetric(hamiQuotaLimit, prometheus.GaugeValue, float64(limit), a.Namespace(), name)
+			}
+		}
+		of(names.Memory, a.Used().MemoryMiB, a.Limits().MemoryMiB)
+		of(names.Cores, a.Used().Cores, a.Limits().Cores)
 	}
 }
 

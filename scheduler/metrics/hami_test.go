@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
@@ -31,6 +32,7 @@ func TestHAMi(t *testing.T) {
 		_, err = e.Reserve(p, r, "n", "test")
 		require.NoError(t, err)
 	}
+	e.SetQuota("d", "q", quota.Limits{MemoryMiB: 8000, Cores: quota.Unlimited})
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(HAMi(e)))
 	families, err := registry.Gather()
@@ -51,10 +53,14 @@ func TestHAMi(t *testing.T) {
 		"hami_node_gpu_overview": 500 * mib, "nodeGPUOverview": 500 * mib,
 		"hami_node_gpu_memory_allocated_ratio": 0.5, "nodeGPUMemoryPercentage": 0.5,
 		"hami_vgpu_memory_allocated_bytes": 500 * mib, "vGPUMemoryAllocated": 500 * mib,
+		"hami_resource_quota_used": 500, "QuotaUsed": 500, "hami_resource_quota_limit": 8000,
 		"hami_vgpu_core_allocated_ratio": 25, "vGPUCoreAllocated": 50,
 	}, values)
 	assert.Equal(t, "device_cores=200 device_index=3 device_memory_limit=1000 device_type=NVIDIA A device_uuid="+hamiTestCard+" node=n zone=vGPU", labels["hami_node_gpu_overview"])
 	assert.Equal(t, "containeridx=1 deviceuuid="+hamiTestCard+" nodename=n podname=p podnamespace=d zone=vGPU", labels["vGPUMemoryAllocated"])
+
+	assert.Equal(t, "limit=8000 namespace=d quota_name=nvidia.com/gpumem zone=vGPU", labels["hami_resource_quota_used"])
+	assert.Equal(t, "limit=8000 quotaName=nvidia.com/gpumem quotanamespace=d zone=vGPU", labels["QuotaUsed"])
 
 	require.NoError(t, registry.Register(Engine(e)), "beside our own")
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
@@ -63,7 +69,13 @@ func TestHAMi(t *testing.T) {
 gpuslice_scheduler_card_booked_ratio{node="n",of="cores",uuid="`+hamiTestCard+`"} 0.25
 gpuslice_scheduler_card_booked_ratio{node="n",of="memory",uuid="`+hamiTestCard+`"} 0.5
 gpuslice_scheduler_card_booked_ratio{node="n",of="slots",uuid="`+hamiTestCard+`"} 0.2
-`), "gpuslice_scheduler_card_booked_ratio"))
+# HELP gpuslice_scheduler_quota_memory_limit_bytes GPU memory that a namespace may have by its ResourceQuotas.
+# TYPE gpuslice_scheduler_quota_memory_limit_bytes gauge
+gpuslice_scheduler_quota_memory_limit_bytes{namespace="d"} 8.388608e+09
+# HELP gpuslice_scheduler_quota_memory_used_bytes GPU memory that is booked for the pods of a namespace with a ResourceQuota of it.
+# TYPE gpuslice_scheduler_quota_memory_used_bytes gauge
+gpuslice_scheduler_quota_memory_used_bytes{namespace="d"} 5.24288e+08
+`), "gpuslice_scheduler_card_booked_ratio", "gpuslice_scheduler_quota_memory_limit_bytes", "gpuslice_scheduler_quota_memory_used_bytes", "gpuslice_scheduler_quota_cores_limit_ratio"))
 }
 
 func words(m *dto.Metric) string {

@@ -6,9 +6,9 @@
 //	gpuslice_scheduler_admission_total{path,outcome,reason}      what the webhook said of pods
 //
 // and of the engine at the moment of a scrape (Engine): nodes, cards, memory, cores,
-// slots, pods, reservations, problems, and the pods that wait, by reason.
+// slots, pods, reservations, problems, the pods that wait, by reason, and quotas.
 //
-// Labels have words of ours only, never a name that a user chooses.
+// Labels of counters have words of ours only, never a name that a user chooses.
 package metrics
 
 import (

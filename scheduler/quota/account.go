@@ -36,6 +36,12 @@ func (a *Account) change(c Charge, sign int64) *Account {
 	return &next
 }
 
+// Namespace is whose account it is.
+func (a *Account) Namespace() string { return a.namespace }
+
+// Limits are what the resource quotas give, the lowest of each where there are several.
+func (a *Account) Limits() Limits { return a.limits }
+
 // Used is what the namespace's pods take; Model is empty.
 func (a *Account) Used() Charge { return a.used }
 

@@ -1,5 +1,10 @@
 package quota
 
+import (
+	"cmp"
+	"slices"
+)
+
 // Book has what each namespace may have, and what its pods take. It is not safe for
 // concurrent use; what View returns is, and never changes.
 type Book struct {
@@ -85,6 +90,18 @@ func (b *Book) View(namespace string) *Account {
 		return a
 	}
 	return &Account{namespace: namespace, limits: NoLimits, cards: b.cards}
+}
+
+// Limited are the accounts that have a resource quota, by namespace.
+func (b *Book) Limited() []*Account {
+	var all []*Account
+	for _, a := range b.accounts {
+		if a.limits != NoLimits {
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, func(a, b *Account) int { return cmp.Compare(a.namespace, b.namespace) })
+	return all
 }
 
 // put keeps an account, unless nothing is in it.

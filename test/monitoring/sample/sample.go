@@ -11,6 +11,7 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
+	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/gpuslice/gpuslice/scheduler/request"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
@@ -78,6 +79,7 @@ func Cluster(many string) (*engine.Engine, error) {
 		return `{"version":1,"cards":[` + text[1:] + `]}`
 	}
 	e.SetNode(&scheduler.Node{Name: "node-a", Annotations: map[string]string{wire.AnnotationCards: cards(1, 0)}})
+	e.SetQuota("team-a", "gpus", quota.Limits{MemoryMiB: 400_000, Cores: 1000})
 	e.SetNode(&scheduler.Node{Name: "node-b", Annotations: map[string]string{wire.AnnotationCards: cards(3, 4)}})
 	for _, p := range []struct {
 		name, node string
