@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -44,6 +45,24 @@ func newServer(t *testing.T) *server {
 	return s
 }
 
+// told warns until the pod's event comes: what is told before the recorder runs, or while its queue is full, is dropped.
+func (s *server) told(r *Recorder, c audit.Container, reason, message string) corev1.Event {
+	for {
+		r.Warn(c, reason, message)
+		again := time.After(20 * time.Millisecond)
+		for waiting := true; waiting; {
+			select {
+			case e := <-s.events:
+				if e.InvolvedObject.Name == c.Pod {
+					return e
+				}
+			case <-again:
+				waiting = false
+			}
+		}
+	}
+}
+
 func TestEvents(t *testing.T) {
 	s := newServer(t)
 	r, err := New(&rest.Config{Host: s.URL}, "node-1", slog.New(slog.DiscardHandler))
@@ -53,16 +72,7 @@ func TestEvents(t *testing.T) {
 	running.Go(func() { r.Run(ctx) })
 
 	c := audit.Container{ID: "c1", Namespace: "ns", Pod: "p", PodUID: "u-1", Name: "main"}
-	// What is told before the recorder runs is nobody's: so the first is sent until it comes.
-	var first corev1.Event
-	for sent := false; !sent; {
-		r.Warn(c, "GPULimiterMissing", "process 7 uses the driver")
-		select {
-		case first = <-s.events:
-			sent = true
-		default:
-		}
-	}
+	first := s.told(r, c, "GPULimiterMissing", "process 7 uses the driver")
 	assert.Equal(t, "POST /api/v1/namespaces/ns/events", <-s.calls)
 	assert.Equal(t, corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: "ns", Name: "p", UID: "u-1", FieldPath: "spec.containers{main}"}, first.InvolvedObject)
 	assert.Equal(t, corev1.EventSource{Component: Component, Host: "node-1"}, first.Source)
@@ -71,11 +81,7 @@ func TestEvents(t *testing.T) {
 
 	// A long message is cut. Another pod's is told however much there is of one.
 	other := audit.Container{ID: "c2", Namespace: "ns", Pod: "q", PodUID: "u-2"}
-	r.Warn(other, "GPUMemoryOverLimit", strings.Repeat("ä", 5000))
-	e := <-s.events
-	for e.InvolvedObject.Name != "q" {
-		e = <-s.events
-	}
+	e := s.told(r, other, "GPUMemoryOverLimit", strings.Repeat("ä", 5000))
 	assert.LessOrEqual(t, len(e.Message), longest)
 	assert.Empty(t, e.InvolvedObject.FieldPath)
 	cancel()
