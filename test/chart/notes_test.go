@@ -1,0 +1,58 @@
+package chart
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// notes is what helm says after an install. `helm template` leaves it out and `helm install` wants a cluster: so the
+// chart gets another object here that has it.
+func notes(t *testing.T, values ...string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "gpuslice")
+	out, err := exec.Command("cp", "-rL", chartDir, dir).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	text, err := os.ReadFile(filepath.Join(dir, "templates", "NOTES.txt"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "templates", "_notes.tpl"), []byte(`{{ define "notes" }}`+string(text)+`{{ end }}`), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "templates", "notes.yaml"), []byte(
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: notes}\ndata:\n  notes: {{ include \"notes\" . | quote }}\n"), 0o644))
+	args := []string{"template", "gpuslice", dir, "--namespace", "gpus", "--kube-version", "1.36.3", "--show-only", "templates/notes.yaml"}
+	for _, v := range values {
+		args = append(args, "--set-json", v)
+	}
+	rendered, errs, err := helm(t, args...)
+	require.NoError(t, err, "%s", errs)
+	said := objects(t, rendered)[0].(*corev1.ConfigMap).Data["notes"]
+	require.NotContains(t, said, "<no value>")
+	return said
+}
+
+// What helm says after an install is of what was installed.
+func TestNotes(t *testing.T) {
+	const (
+		extender, unsigned, privileged, open, names = "install/scheduler/extender-config.yaml", "grants are not signed", "the agents are privileged", "networkPolicy.enabled=false", "schedulerName:"
+	)
+	for variant, want := range map[string][]string{
+		"default": {open}, "extender": {extender, open}, "privileged": {privileged, open}, "hami": {unsigned, open}, "monitored": nil, "agent-only": {open, names}, "other-names": {open},
+	} {
+		t.Run(variant, func(t *testing.T) {
+			said := notes(t, variants[variant]...)
+			for _, each := range []string{extender, unsigned, privileged, open, names} {
+				require.Equal(t, strings.Contains(said, each), slices.Contains(want, each), "%s:\n%s", each, said)
+			}
+			daemonset := regexp.MustCompile(`rollout status daemonset/(\S+)`).FindStringSubmatch(said)
+			require.NotNil(t, daemonset, said)
+			all := workloads(objects(t, render(t, "gpus", variants[variant]...)))
+			require.True(t, slices.ContainsFunc(all, func(w workload) bool { return w.name == daemonset[1] }), "there is no daemonset %s", daemonset[1])
+		})
+	}
+}
