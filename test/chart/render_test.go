@@ -37,6 +37,7 @@ func TestGrantKey(t *testing.T) {
 		for _, o := range objects(t, render(t, "gpus", values...)) {
 			if secret, is := o.(*corev1.Secret); is && secret.Name == "gpuslice-grant-keys" {
 				require.Equal(t, "keep", secret.Annotations["helm.sh/resource-policy"], "running containers have grants that are signed with it")
+				require.Equal(t, "pre-install,pre-upgrade", secret.Annotations["helm.sh/hook"], "a rollback would bring back the keys of its revision")
 				return string(secret.Data["keys"])
 			}
 		}
