@@ -11,10 +11,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/test/docs/pages"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// runElsewhere are pages whose commands a suite that brings up more runs one after the other.
+// runElsewhere are pages all of whose commands a suite that brings up more runs one after the other.
 var runElsewhere = map[string]string{
 	"docs/QUICKSTART-KUBERNETES.md": "test/e2e",
 }
@@ -32,18 +33,18 @@ var notRun = map[string]string{
 	"build/sim/simctl ":          "test/simdriver does the same by its API",
 	"export GOFLAGS=":            "a setting of the reader's shell, the Makefile's",
 	"build/bin/gpuslice-agent ":  "test/node runs agents with a folder of their own",
-	"openssl ":                   "makes a key that the reader keeps",
+	"openssl ":                   "test/e2e runs it with the commands around it, where a cluster's key is replaced",
+	"(cat ":                      "the same",
 	"git ":                       "the reader's clone",
 	"ln -s ":                     "the reader's PATH",
 	"skopeo ":                    "there is no registry",
 	"restorecon ":                "the same",
 	"semanage ":                  "a machine's SELinux is not a test's",
 	"mkdir -p /var/lib/gpuslice": "the same, and the machine's folders",
-	"(cat ":                      "files of the reader",
 }
 
-// clusters are programs that want a cluster: their commands are looked at, and run in test/e2e
-// by what it does there.
+// clusters are programs that want a cluster. Their commands test/e2e runs as they stand
+// (TestCommandsOfTheDocs, which knows of each one); here the files that they name are looked for.
 var clusters = []string{"kubectl ", "helm "}
 
 // What a page shows as a command is run by a test, or at least there as it is written: the
@@ -51,13 +52,13 @@ var clusters = []string{"kubectl ", "helm "}
 func TestEveryCommandIsKnown(t *testing.T) {
 	known := 0
 	for page, text := range documents(t) {
-		for _, c := range commands(page, text) {
+		for _, c := range pages.Commands(page, text) {
 			known++
-			at := func(why string) { t.Errorf("%s:%d: %s: %s", c.page, c.line, c.text, why) }
+			at := func(why string) { t.Errorf("%s:%d: %s: %s", c.Page, c.Line, c.Text, why) }
 			if isRunHere(c) || runElsewhere[page] != "" {
 				continue
 			}
-			for one := range strings.SplitSeq(c.text, "&&") {
+			for one := range strings.SplitSeq(c.Text, "&&") {
 				for _, why := range unknown(t, strings.TrimSpace(one)) {
 					at(why)
 				}
@@ -106,8 +107,8 @@ func unknown(t *testing.T, text string) (reasons []string) {
 
 var engineCommand = regexp.MustCompile(`--runtime|--device|exec|rm|import|build`)
 
-func isRunHere(c command) bool {
-	return runHere[c.page] != nil || runHere[c.page+"#"+c.section] != nil
+func isRunHere(c pages.Command) bool {
+	return runHere[c.Page] != nil || runHere[c.Page+"#"+c.Section] != nil
 }
 
 func isNotRun(text string) bool {

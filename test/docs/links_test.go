@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/test/docs/pages"
 )
 
 const root = "../.."
@@ -16,20 +18,8 @@ const root = "../.."
 // documents are all pages for people, by their path from the root.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
-	found := map[string]string{}
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
-		paths, err := filepath.Glob(filepath.Join(root, pattern))
-		require.NoError(t, err)
-		for _, path := range paths {
-			text, err := os.ReadFile(path)
-			require.NoError(t, err)
-			name, err := filepath.Rel(root, path)
-			require.NoError(t, err)
-			found[name] = string(text)
-		}
-	}
-	require.Contains(t, found, "README.md")
-	require.Greater(t, len(found), 10)
+	found, err := pages.Read()
+	require.NoError(t, err)
 	return found
 }
 
@@ -60,8 +50,8 @@ func anchors(text string) map[string]bool {
 
 // Each link within the repository leads to a file, and to a heading of it.
 func TestLinks(t *testing.T) {
-	pages := documents(t)
-	for name, text := range pages {
+	all := documents(t)
+	for name, text := range all {
 		for _, match := range linkPattern.FindAllStringSubmatch(fencePattern.ReplaceAllString(text, ""), -1) {
 			link := match[1]
 			if strings.Contains(link, "://") {
@@ -75,7 +65,7 @@ func TestLinks(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(root, target)); !assert.NoError(t, err, "%s: link %s", name, link) || anchor == "" {
 				continue
 			}
-			assert.True(t, anchors(pages[target])[anchor], "%s: link %s: %s has no such heading", name, link, target)
+			assert.True(t, anchors(all[target])[anchor], "%s: link %s: %s has no such heading", name, link, target)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/test/docs/pages"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
@@ -32,13 +33,13 @@ const patience = 5 * time.Minute
 
 // A reader who types what the quick starts say gets what they say.
 func TestQuickStarts(t *testing.T) {
-	pages := documents(t)
+	texts := documents(t)
 	for place, shown := range runHere {
 		t.Run(place, func(t *testing.T) {
 			page, section, _ := strings.Cut(place, "#")
-			all := commands(page, pages[page])
+			all := pages.Commands(page, texts[page])
 			if section != "" {
-				all = slices.DeleteFunc(all, func(c command) bool { return c.section != section })
+				all = slices.DeleteFunc(all, func(c pages.Command) bool { return c.Section != section })
 			}
 			require.NotEmpty(t, all)
 			out := onAMachine(t, all)
@@ -50,7 +51,7 @@ func TestQuickStarts(t *testing.T) {
 }
 
 // onAMachine runs commands on a machine of their own. Each has to end as it should.
-func onAMachine(t *testing.T, all []command) string {
+func onAMachine(t *testing.T, all []pages.Command) string {
 	require.Zero(t, os.Geteuid(), "containers are made as root: run this as root")
 	repository, err := harness.Repository()
 	require.NoError(t, err)
@@ -77,23 +78,23 @@ func onAMachine(t *testing.T, all []command) string {
 	text := string(out)
 	for i, c := range all {
 		_, after, found := strings.Cut(text, fmt.Sprintf("@@ %d\n", i))
-		require.True(t, found, "%s:%d: %s: was not reached:\n%s", c.page, c.line, c.text, out)
+		require.True(t, found, "%s:%d: %s: was not reached:\n%s", c.Page, c.Line, c.Text, out)
 		said, after, found := strings.Cut(after, fmt.Sprintf("@@ %d ended with ", i))
 		require.True(t, found, "%s", out)
 		failed := !strings.HasPrefix(after, "0\n")
-		assert.Equal(t, c.refused, failed, "%s:%d: %s\n%s", c.page, c.line, c.text, said)
+		assert.Equal(t, c.Refused, failed, "%s:%d: %s\n%s", c.Page, c.Line, c.Text, said)
 	}
 	return text
 }
 
 // pageScript starts what the commands need, and runs each in a shell of its own.
-func pageScript(t *testing.T, repository, dir string, all []command) string {
+func pageScript(t *testing.T, repository, dir string, all []pages.Command) string {
 	image := filepath.Join(dir, "ubuntu.tar")
 	require.NoError(t, harness.WriteRootTar(image))
 	var script strings.Builder
 	uses := func(program string) bool {
 		for _, c := range all {
-			if strings.HasPrefix(c.text, program+" ") {
+			if strings.HasPrefix(c.Text, program+" ") {
 				return true
 			}
 		}
@@ -108,8 +109,8 @@ func pageScript(t *testing.T, repository, dir string, all []command) string {
 	}
 	for i, c := range all {
 		// What they need is built: that is what the test was called by.
-		quoted := "'" + strings.ReplaceAll(c.text, "'", `'\''`) + "'"
-		if c.text == "make build" {
+		quoted := "'" + strings.ReplaceAll(c.Text, "'", `'\''`) + "'"
+		if c.Text == "make build" {
 			quoted = "'make -n build >/dev/null'"
 		}
 		fmt.Fprintf(&script, "echo '@@ %d'; (cd %s && exec bash -c %s) </dev/null 2>&1 && status=0 || status=$?; echo \"@@ %d ended with $status\"\n", i, repository, quoted, i)

@@ -50,11 +50,14 @@ type space struct {
 
 // newSpace makes a namespace. At the test's end all of its pods are deleted, and no card
 // may be in use.
-func newSpace(t *testing.T) *space {
+func newSpace(t *testing.T) *space { return newSpaceOf(t, metav1.ObjectMeta{GenerateName: "test-"}) }
+
+// newSpaceOf makes one of a name that matters.
+func newSpaceOf(t *testing.T, meta metav1.ObjectMeta) *space {
 	ctx := context.Background()
 	tenant, err := cluster.Client(kube.Tenant)
 	require.NoError(t, err)
-	made, err := cluster.API.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
+	made, err := cluster.API.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: meta}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	s := &space{t: t, name: made.Name, tenant: tenant}
 	t.Cleanup(s.clear)

@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,19 +21,9 @@ import (
 
 // uninstall does what docs/UPGRADING.md says of it.
 func uninstall(t *testing.T) {
-	ctx := context.Background()
-	root, err := harness.Repository()
-	require.NoError(t, err)
-	text, err := os.ReadFile(filepath.Join(root, "docs/UPGRADING.md"))
-	require.NoError(t, err)
-	_, chapter, found := strings.Cut(string(text), "\n## Uninstall\n")
-	require.True(t, found)
-	shell, err := cluster.Shell("latest")
-	require.NoError(t, err)
-	blocks := commands(chapter)
+	blocks := blocksOf(t, "docs/UPGRADING.md#Uninstall")
 	require.Len(t, blocks, 1)
-	out, err := shell(ctx, blocks[0])
-	require.NoError(t, err, "%s\n%s", blocks[0], out)
+	newReader(t, "latest", nil).does(blocks[0])
 }
 
 // reinstall brings the release back that the other tests have.
@@ -90,7 +81,7 @@ func ours(t *testing.T) (found []string) {
 }
 
 // Who uninstalls as the guide says has nothing of gpuslice on the node or in the cluster, and a job that runs goes on with
-// its limits: it has mounted what it needs. What is installed after that, as the quick start says, works.
+// its limits: it has mounted what it needs. What is installed after that, as the guide and the quick start say, works.
 func TestUninstallAndInstallAgain(t *testing.T) {
 	ctx := context.Background()
 	s := newSpace(t)
@@ -120,48 +111,63 @@ func TestUninstallAndInstallAgain(t *testing.T) {
 	s.requireGoesOn("job")
 	s.delete("job")
 
+	firstRelease(t)
 	newcomer(t)
 }
 
-// notSimulated are commands of the quick start that want a driver, and why.
-var notSimulated = map[string]string{
-	"kubectl exec slice -- nvidia-smi": "it is NVIDIA's program, of the driver",
-}
-
-// newcomer does what docs/QUICKSTART-KUBERNETES.md says, each command as it stands there.
-func newcomer(t *testing.T) {
+// firstRelease does what docs/INSTALL.md says, from installing to uninstalling; it has the namespace and the keys left.
+func firstRelease(t *testing.T) {
 	ctx := context.Background()
-	root, err := harness.Repository()
-	require.NoError(t, err)
-	text, err := os.ReadFile(filepath.Join(root, "docs/QUICKSTART-KUBERNETES.md"))
-	require.NoError(t, err)
-	_, err = cluster.Ctr(ctx, "images", "tag", "--force", harness.WorkloadImage, "docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04")
-	require.NoError(t, err)
-	blocks := commands(string(text))
-	require.GreaterOrEqual(t, len(blocks), 3, "the quick start has commands")
-	shell, err := cluster.Shell("latest")
-	require.NoError(t, err)
-	seen := ""
-	for _, block := range blocks {
-		if why, not := notSimulated[block]; not {
-			t.Logf("not run: %s: %s", block, why)
-			continue
-		}
-		out, err := shell(ctx, block)
-		require.NoError(t, err, "%s\n%s", block, out)
-		seen += out
-		if strings.Contains(block, "gpuslice top") {
-			require.Regexp(t, `slice\b.*4(\.0)? ?GiB|slice\b.*4096`, out, "the newcomer sees his pod")
+	for _, tag := range []string{"0.1.0", "0.2.0"} {
+		_, err := cluster.Ctr(ctx, "images", "tag", "--force", "docker.io/library/gpuslice:latest", "registry.example/gpuslice:"+tag)
+		require.NoError(t, err)
+	}
+	r := newReader(t, "", nil)
+	keys := ""
+	for _, b := range blocksOf(t, "docs/INSTALL.md") {
+		out := r.does(b)
+		var err error
+		switch b.Section {
+		case "Install":
+			if strings.Contains(b.Commands[len(b.Commands)-1].Text, "gpuslice status") {
+				require.Contains(t, out, harness.NodeName+":7", "the reader sees each card")
+			}
+		case "The grant key":
+			keys, err = cluster.GrantKey(ctx)
+			require.NoError(t, err)
+			require.Len(t, strings.Fields(keys), 2)
+		case "Upgrade and roll back":
+			require.NoError(t, cluster.WaitRelease(ctx))
+			require.True(t, strings.HasSuffix(agentImage(t), "/gpuslice:0.1.0"), agentImage(t))
+			// Pods have grants that were signed with them.
+			now, err := cluster.GrantKey(ctx)
+			require.NoError(t, err)
+			require.Equal(t, keys, now, "a rollback leaves the keys as they are")
 		}
 	}
-	t.Log(seen)
+	require.NoError(t, harness.Until(ctx, patience, func(ctx context.Context) error {
+		pods, err := cluster.API.CoreV1().Pods(kube.Namespace).List(ctx, metav1.ListOptions{})
+		if err == nil && len(pods.Items) > 0 {
+			err = fmt.Errorf("pod %s is still there", pods.Items[0].Name)
+		}
+		return err
+	}))
 }
 
-// commands are the blocks of a document that are marked as sh.
-func commands(text string) (blocks []string) {
-	for _, part := range strings.Split(text, "\n```sh\n")[1:] {
-		block, _, _ := strings.Cut(part, "\n```")
-		blocks = append(blocks, block)
+// newcomer does what docs/QUICKSTART-KUBERNETES.md says.
+func newcomer(t *testing.T) {
+	_, err := cluster.Ctr(context.Background(), "images", "tag", "--force", harness.WorkloadImage, "docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04")
+	require.NoError(t, err)
+	blocks := blocksOf(t, "docs/QUICKSTART-KUBERNETES.md")
+	require.GreaterOrEqual(t, len(blocks), 3, "the quick start has commands")
+	r := newReader(t, "latest", nil)
+	seen := ""
+	for _, b := range blocks {
+		out := r.does(b)
+		if strings.Contains(b.Commands[0].Text, "gpuslice top") {
+			require.Regexp(t, `slice\b.*4(\.0)? ?GiB|slice\b.*4096`, out, "the newcomer sees his pod")
+			seen = out
+		}
 	}
-	return blocks
+	require.NotEmpty(t, seen)
 }

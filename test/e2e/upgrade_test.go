@@ -103,7 +103,7 @@ func agentImage(t *testing.T) string {
 	return pods[0].Spec.Containers[0].Image
 }
 
-// While agent, scheduler, webhook and limiter are upgraded, and while they are rolled back, jobs compute on and see no
+// While agent, scheduler, webhook and limiter are upgraded, and while they are rolled back, as the guide says, jobs compute on and see no
 // error; each container keeps the limiter that it was made with, and the next one gets the one that is installed; who is
 // made in the middle of it waits, and runs.
 func TestUpgradeAndRollback(t *testing.T) {
@@ -123,14 +123,18 @@ func TestUpgradeAndRollback(t *testing.T) {
 			return err
 		})
 	}()
-	require.NoError(t, cluster.InstallChart(ctx, kube.NextTag))
 	rolledBack := false
 	t.Cleanup(func() {
 		if !rolledBack {
 			require.NoError(t, cluster.InstallChart(ctx, "latest"))
 		}
 	})
+	r := newReader(t, "latest", map[string]string{"NEW": kube.NextTag})
+	for _, b := range blocksOf(t, "docs/UPGRADING.md#Upgrade") {
+		r.does(b)
+	}
 	require.NoError(t, <-during)
+	require.NoError(t, cluster.WaitRelease(ctx))
 	require.NoError(t, cluster.WaitNode(ctx))
 	require.Contains(t, agentImage(t), ":"+kube.NextTag)
 	s.wait("during", kube.Running)
@@ -141,8 +145,9 @@ func TestUpgradeAndRollback(t *testing.T) {
 	s.requireGoesOn("before", "during", "upgraded")
 	waitInstalled(t, first, second)
 
-	_, err := cluster.Helm(ctx, "rollback", kube.Release)
-	require.NoError(t, err)
+	for _, b := range blocksOf(t, "docs/UPGRADING.md#Rollback") {
+		r.does(b)
+	}
 	require.NoError(t, cluster.WaitRelease(ctx))
 	require.NoError(t, cluster.WaitNode(ctx))
 	rolledBack = true

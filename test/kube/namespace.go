@@ -93,4 +93,9 @@ func (n *namespaces) enter() []string {
 	return []string{"nsenter", "--mount=/proc/" + pid + "/ns/mnt", "--net=/proc/" + pid + "/ns/net", "--"}
 }
 
+// enterNetwork is the same for the network alone.
+func (n *namespaces) enterNetwork() []string {
+	return []string{"nsenter", "--net=/proc/" + strconv.Itoa(n.holder.PID()) + "/ns/net", "--"}
+}
+
 func (n *namespaces) close() { n.holder.Kill() }

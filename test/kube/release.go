@@ -70,14 +70,17 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return harness.Run(ctx, []string{"KUBECONFIG=" + kubeconfig, "PATH=" + bin + ":" + os.Getenv("PATH")}, path, args...)
 }
 
-// chartValues are the arguments that tell helm of this cluster.
+// chartValues are the arguments that tell helm of this cluster; without a tag it is the chart's.
 func (c *Cluster) chartValues(tag string) ([]string, error) {
 	root, err := harness.Repository()
 	if err != nil {
 		return nil, err
 	}
 	args := []string{filepath.Join(root, "install/charts/gpuslice"),
-		"--values=" + filepath.Join(root, "test/kube/values-simulated.yaml"), "--set=image.tag=" + tag}
+		"--values=" + filepath.Join(root, "test/kube/values-simulated.yaml")}
+	if tag != "" {
+		args = append(args, "--set=image.tag="+tag)
+	}
 	if c.options.Door == Extender {
 		args = append(args, "--set=scheduler.mode=extender", "--set=scheduler.name=")
 	}

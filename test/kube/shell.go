@@ -7,19 +7,22 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// Shell is an administrator's, in the repository's folder: with kubectl, its plugin, and helm. What is installed there by
-// helm is told of this cluster: that its cards are simulated, and which tag its image has.
+// Shell is an administrator's, in the repository's folder and the cluster's network: with kubectl, its plugin, and helm. What
+// is installed there by helm is told of this cluster: that its cards are simulated, and which tag its image has; without one
+// it is the chart's own.
 func (c *Cluster) Shell(tag string) (func(ctx context.Context, script string) (output string, err error), error) {
 	root, err := harness.Repository()
 	if err != nil {
 		return nil, err
 	}
-	bin := filepath.Join(c.Dir, "bin")
-	if err := os.MkdirAll(bin, 0o755); err != nil {
+	bin, err := os.MkdirTemp(c.Dir, "bin")
+	if err != nil {
 		return nil, err
 	}
 	values, err := c.chartValues(tag)
@@ -43,8 +46,7 @@ func (c *Cluster) Shell(tag string) (func(ctx context.Context, script string) (o
 		return nil, err
 	}
 	for name, target := range map[string]string{"kubectl": kubectl, "kubectl-gpuslice": plugin, "gpuslice": plugin} {
-		link := filepath.Join(bin, name)
-		if err := os.Symlink(target, link); err != nil && !os.IsExist(err) {
+		if err := os.Symlink(target, filepath.Join(bin, name)); err != nil {
 			return nil, err
 		}
 	}
@@ -52,10 +54,20 @@ func (c *Cluster) Shell(tag string) (func(ctx context.Context, script string) (o
 	if err != nil {
 		return nil, err
 	}
+	// What listens, as a port that is forwarded, meets nobody of the machine.
+	var command []string
+	if c.namespaces != nil {
+		command = c.namespaces.enterNetwork()
+	}
+	command = append(command, "bash", "-euo", "pipefail", "-c")
 	env := append(os.Environ(), "KUBECONFIG="+kubeconfig, "PATH="+bin+":"+os.Getenv("PATH"), "HELM_CONFIG_HOME="+c.Dir+"/helm", "HELM_CACHE_HOME="+c.Dir+"/helm", "HELM_DATA_HOME="+c.Dir+"/helm")
 	return func(ctx context.Context, script string) (string, error) {
-		cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
+		cmd := exec.CommandContext(ctx, command[0], append(command[1:len(command):len(command)], script)...)
 		cmd.Dir, cmd.Env = root, env
+		// With what it has started.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+		cmd.WaitDelay = 10 * time.Second
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}, nil
