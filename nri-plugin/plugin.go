@@ -73,6 +73,8 @@ type Config struct {
 	SwitchNamespaces []string
 	// Observer is told of requests and refusals; optional.
 	Observer Observer
+	// Trimmed is told of a container whose usage file had another size and was cut back; optional, and set before Run.
+	Trimmed func(containerID string)
 	// Log is where refusals and connection changes go.
 	Log *slog.Logger
 }

@@ -36,6 +36,9 @@ func (p *Plugin) trim(ctx context.Context) {
 		case trimmed:
 			p.Log.Warn("a container changed the size of its usage file, which is cut back",
 				"pod", e.PodNamespace+"/"+e.PodName, "container", e.Container, "id", e.ContainerID)
+			if p.Trimmed != nil {
+				p.Trimmed(e.ContainerID)
+			}
 		case err != nil:
 			p.Log.Debug("usage file not looked at", "id", e.ContainerID, "error", err)
 		}

@@ -139,6 +139,7 @@ func (o *options) startAudit(ledger *grant.Ledger, inventory *gpu.Cache, plugin 
 		return err
 	}
 	shown.auditor = auditor
+	plugin.Trimmed = auditor.Resized
 	*then = append(*then, auditor.Run)
 	return nil
 }

@@ -56,6 +56,9 @@ type Auditor struct {
 
 	mu  sync.Mutex
 	now []Violation
+	// resized are containers whose usage file was cut back, with the looks that are to find it damaged.
+	resized map[string]int
+	cut     map[string]int // of these, those that the present look is to find
 }
 
 // New makes an auditor.
@@ -66,7 +69,7 @@ func New(c Config) *Auditor {
 	}
 	return &Auditor{
 		config: c, log: c.Log, history: NewHistory(c.Grace), metrics: newMetrics(),
-		allowed: allowed, told: map[key]time.Time{}, damaged: map[string]bool{}, stamps: map[string]stamp{},
+		allowed: allowed, told: map[key]time.Time{}, damaged: map[string]bool{}, stamps: map[string]stamp{}, resized: map[string]int{},
 	}
 }
 
@@ -91,12 +94,33 @@ func (a *Auditor) Violations() []Violation {
 	return slices.Clone(a.now)
 }
 
+// Resized tells of a container that has changed the size of its usage file, which was cut back since: a look that comes
+// after that would not see it. It may be called at any time.
+func (a *Auditor) Resized(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.resized[id] = confirming // so that it is a violation, however soon it was cut back
+}
+
+// cutBack are the containers of Resized that a look is to find.
+func (a *Auditor) cutBack() map[string]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	cut := maps.Clone(a.resized)
+	maps.DeleteFunc(a.resized, func(id string, left int) bool { a.resized[id] = left - 1; return left <= 1 })
+	return cut
+}
+
 // Once is one look.
 func (a *Auditor) Once(ctx context.Context, now time.Time) {
 	began := time.Now()
+	a.cut = a.cutBack()
 	look, ok := a.take(ctx, a.look%thoroughly == 0)
-	if !ok {
-		return // what was found before stays: nothing says that it is over
+	if !ok { // what was found before stays: nothing says that it is over
+		for id := range a.cut {
+			a.Resized(id)
+		}
+		return
 	}
 	a.look++
 	step := a.history.Step(now, Find(look))
@@ -142,8 +166,11 @@ func (a *Auditor) take(ctx context.Context, thorough bool) (Look, bool) {
 	look.Processes, err = a.config.Inspector.Processes(claims, devices, thorough)
 	at := containersOf(look.Processes)
 	for id, c := range claims {
-		if at[id] || a.damaged[id] || thorough && a.touched(c) {
+		if at[id] || a.damaged[id] || a.cut[id] > 0 || thorough && a.touched(c) {
 			err = errors.Join(err, a.read(c))
+			if c.Damage == "" && a.cut[id] > 0 {
+				c.Damage = "a process of it has changed the size of its usage file (/usr/local/vgpu/usage), which was cut back"
+			}
 			a.allow(c, look.Processes, devices)
 		}
 	}

@@ -245,6 +245,34 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 	assert.Contains(t, a.events[len(a.events)-1], "its size is 3 bytes")
 }
 
+// A file that was cut back before a look saw it is told of all the same, once.
+func TestAuditorIsToldOfResizedFiles(t *testing.T) {
+	a := newAudited(t, true)
+	file := filepath.Join(t.TempDir(), "usage")
+	require.NoError(t, limiter.CreateUsage(file, []string{cardA}))
+	a.claims = []Claim{{Container: Container{ID: idA, Namespace: "ns", Pod: "a"}, UsageFile: file, Devices: []Device{{UUID: cardA, LimitBytes: 1000 * mib}}, Uncontrolled: true}}
+	job := a.process(t, idA, 10*mib)
+	a.looks(2)
+	require.Zero(t, a.lasting(DamagedUsageFile))
+	a.Resized(idA)
+	a.Resized("of a container that is gone")
+	devices := a.devices
+	a.devices, a.failure = nil, errors.New("no NVML")
+	a.looks(3)
+	a.devices, a.failure = devices, nil
+	a.looks(1)
+	assert.Empty(t, a.events, "one look proves nothing")
+	a.looks(1)
+	assert.Equal(t, 1.0, a.lasting(DamagedUsageFile))
+	require.Len(t, a.events, 1)
+	assert.Contains(t, a.events[0], "changed the size of its usage file")
+	a.looks(pardoned)
+	assert.Zero(t, a.lasting(DamagedUsageFile), "it was left alone since")
+	assert.Empty(t, a.resized)
+	assert.Len(t, a.events, 1)
+	assert.True(t, lives(job))
+}
+
 // After the decision NVML is asked once more: who has left the card meanwhile, or has given
 // back what was too much, lives, and so does everybody where NVML doesn't answer.
 func TestAuditorAsksNVMLOnceMore(t *testing.T) {

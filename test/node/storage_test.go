@@ -2,9 +2,11 @@ package node_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -277,6 +279,14 @@ func TestTenantFillsTheStateFolder(t *testing.T) {
 	}))
 	requireWorks(t, n, "next")
 	require.Contains(t, n.Agent.LogTail(100), "default/greedy")
+	require.NoError(t, harness.Until(ctx, storagePatience, func(context.Context) error {
+		for line := range strings.Lines(n.Agent.LogTail(100)) {
+			if strings.Contains(line, "violation of what was granted") && strings.Contains(line, "damaged-usage-file") && strings.Contains(line, "default/greedy") {
+				return nil
+			}
+		}
+		return errors.New("the audit tells of no violation")
+	}), "the operator and the pod's owner are told")
 	require.NoError(t, n.RemoveAllPods(ctx))
 	requireNothingLeft(t, n)
 }
