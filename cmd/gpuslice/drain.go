@@ -48,7 +48,7 @@ be done is said); 1 something still has, or it failed; 2 the call is wrong.`,
 	}
 	clusterFlags(c)
 	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "only say what would be done")
-	c.Flags().DurationVar(&o.grace, "grace-period", -1, "`time` that pods get to end; negative is their own")
+	c.Flags().DurationVar(&o.grace, "grace-period", -1, "`time` that pods get to end, in seconds, of which a begun one is one; negative is their own")
 	c.Flags().DurationVar(&o.timeout, "timeout", 10*time.Minute, "`time` to wait for evictions that a budget delays, and for pods to end")
 	return c
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	v1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -257,38 +256,6 @@ func TestCordonInACluster(t *testing.T) {
 	}
 	_, err := c.Cordon(t.Context(), "n9", cardA, true)
 	require.ErrorContains(t, err, "n9")
-}
-
-func TestEvict(t *testing.T) {
-	ended := granted(t, "ended", "n1", grant.Share{UUID: cardA, MemoryMiB: 1})
-	ended.Status.Phase = v1.PodSucceeded
-	c, client := of(nil, ended, granted(t, "a", "n1", grant.Share{UUID: cardA, MemoryMiB: 100, CorePercent: 5}),
-		granted(t, "b", "n1", grant.Share{UUID: cardB, MemoryMiB: 100}), granted(t, "c", "n1", grant.Share{UUID: cardA, MemoryMiB: 200}, grant.Share{UUID: cardB, MemoryMiB: 1}))
-	holders, err := c.Holders(t.Context(), "n1", cardA)
-	require.NoError(t, err)
-	assert.Equal(t, []Holder{{"ns", "a", "uid-a", 100, 5}, {"ns", "c", "uid-c", 200, 0}}, holders)
-
-	var evicted []*policyv1.Eviction
-	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		e := a.(clienttesting.CreateAction).GetObject().(*policyv1.Eviction)
-		evicted = append(evicted, e)
-		return true, e, client.Tracker().Delete(v1.SchemeGroupVersion.WithResource("pods"), "ns", e.Name)
-	})
-	var said []string
-	say := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
-	require.NoError(t, c.Evict(t.Context(), holders, Evictions{GracePeriod: time.Minute, Say: say}))
-	require.Len(t, evicted, 2)
-	assert.Equal(t, int64(60), *evicted[0].DeleteOptions.GracePeriodSeconds)
-	assert.Equal(t, types.UID("uid-a"), *evicted[0].DeleteOptions.Preconditions.UID, "no other pod of its name")
-	assert.Equal(t, []string{"pod ns/a is evicted", "pod ns/c is evicted", "pod ns/a is gone", "pod ns/c is gone"}, said)
-
-	c, client = of(nil, granted(t, "a", "n1", grant.Share{UUID: cardA, MemoryMiB: 100}))
-	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewTooManyRequests("the budget allows none", 1)
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.ErrorContains(t, c.Evict(ctx, holders[:1], Evictions{GracePeriod: -1, Say: say}), "the budget allows none")
 }
 
 func TestExplain(t *testing.T) {

@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
-	v1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -125,85 +122,4 @@ func (c *Cluster) Holders(ctx context.Context, node, uuid string) (holders []Hol
 	}
 	slices.SortFunc(holders, func(a, b Holder) int { return strings.Compare(a.String(), b.String()) })
 	return holders, err
-}
-
-// Evictions say how pods are evicted.
-type Evictions struct {
-	// GracePeriod is the pods' own where it is negative.
-	GracePeriod time.Duration
-	// Say is told of what happens.
-	Say func(format string, args ...any)
-}
-
-// evictPause is how long a budget that allows no eviction is given.
-const evictPause = 5 * time.Second
-
-// Evict evicts the pods by the API server's eviction, which keeps PodDisruptionBudgets, and waits until
-// they are gone, or ctx ends.
-func (c *Cluster) Evict(ctx context.Context, holders []Holder, how Evictions) error {
-	var errs []error
-	for _, h := range holders {
-		errs = append(errs, c.evict(ctx, h, how))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	for _, h := range holders {
-		if err := c.gone(ctx, h); err != nil {
-			return err
-		}
-		how.Say("pod %s is gone", h)
-	}
-	return nil
-}
-
-func (c *Cluster) evict(ctx context.Context, h Holder, how Evictions) error {
-	uid := types.UID(h.UID)
-	eviction := &policyv1.Eviction{
-		ObjectMeta:    metav1.ObjectMeta{Namespace: h.Namespace, Name: h.Name},
-		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}},
-	}
-	if how.GracePeriod >= 0 {
-		seconds := int64(how.GracePeriod.Seconds())
-		eviction.DeleteOptions.GracePeriodSeconds = &seconds
-	}
-	said := false
-	for {
-		err := c.client.PolicyV1().Evictions(h.Namespace).Evict(ctx, eviction)
-		switch {
-		case err == nil:
-			how.Say("pod %s is evicted", h)
-			return nil
-		case apierrors.IsNotFound(err) || apierrors.IsConflict(err): // another pod of its name
-			return nil
-		case !apierrors.IsTooManyRequests(err):
-			return fmt.Errorf("evict pod %s: %w", h, err)
-		}
-		if !said {
-			how.Say("pod %s can't be evicted yet: %v", h, err)
-			said = true
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("evict pod %s: %w", h, err)
-		case <-time.After(evictPause):
-		}
-	}
-}
-
-// gone waits until the pod is gone, or has ended.
-func (c *Cluster) gone(ctx context.Context, h Holder) error {
-	for {
-		pod, err := c.client.CoreV1().Pods(h.Namespace).Get(ctx, h.Name, metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err), err == nil && string(pod.UID) != h.UID,
-			err == nil && (pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed):
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("pod %s is evicted and still there", h)
-		case <-time.After(lookEvery):
-		}
-	}
 }
