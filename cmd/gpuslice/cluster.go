@@ -100,13 +100,15 @@ func nodeReader(c *cobra.Command) (reader, error) {
 	return func(ctx context.Context) (view.Node, error) { return view.Read(ctx, stateDir) }, nil
 }
 
-// podName splits [NAMESPACE/]POD[:CONTAINER].
-func podName(text, namespace string) (ns, pod, container string, err error) {
+// podName splits [NAMESPACE/]POD[:CONTAINER]; the namespace is empty where none is named. It needs no
+// connection: what is wrong with a call is said before anybody is asked.
+func podName(text string) (namespace, pod, container string, err error) {
 	name, container, _ := strings.Cut(text, ":")
-	if before, after, named := strings.Cut(name, "/"); named {
+	before, after, named := strings.Cut(name, "/")
+	if named {
 		namespace, name = before, after
 	}
-	if namespace == "" || name == "" || strings.Contains(name, "/") {
+	if named && namespace == "" || name == "" || strings.Contains(name, "/") {
 		return "", "", "", fmt.Errorf("%q: want [NAMESPACE/]POD[:CONTAINER]", text)
 	}
 	return namespace, name, container, nil

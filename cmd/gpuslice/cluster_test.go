@@ -18,6 +18,13 @@ func asPlugin(t *testing.T) {
 	t.Cleanup(func() { calledAs = was })
 }
 
+// noKubeconfig leaves no way to a cluster but what a call names.
+func noKubeconfig(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+}
+
 // unreachable is a kubeconfig of an API server that isn't there.
 func unreachable(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -33,14 +40,14 @@ users: [{name: u, user: {}}]
 
 func TestPodName(t *testing.T) {
 	for text, want := range map[string][3]string{
-		"p": {"ns", "p", ""}, "a/p": {"a", "p", ""}, "a/p:c": {"a", "p", "c"}, "p:c": {"ns", "p", "c"},
+		"p": {"", "p", ""}, "a/p": {"a", "p", ""}, "a/p:c": {"a", "p", "c"}, "p:c": {"", "p", "c"},
 	} {
-		namespace, pod, container, err := podName(text, "ns")
+		namespace, pod, container, err := podName(text)
 		require.NoError(t, err)
 		assert.Equal(t, want, [3]string{namespace, pod, container}, text)
 	}
 	for _, text := range []string{"", "/", "a/", "/p", "a/b/c", ":c"} {
-		_, _, _, err := podName(text, "ns")
+		_, _, _, err := podName(text)
 		require.ErrorContains(t, err, "want [NAMESPACE/]POD", text)
 	}
 }
@@ -48,9 +55,7 @@ func TestPodName(t *testing.T) {
 // Whether the node or the cluster is meant: the rule of --cluster.
 func TestWhichIsMeant(t *testing.T) {
 	s := nodetest.NewStateDir(t)
-	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-	t.Setenv("HOME", t.TempDir())
-	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	noKubeconfig(t)
 	kubeconfig := unreachable(t)
 	const cluster, here = "127.0.0.1:1", ""
 	for _, test := range []struct {
@@ -84,6 +89,7 @@ func TestWhichIsMeant(t *testing.T) {
 }
 
 func TestCallsThatAreWrong(t *testing.T) {
+	noKubeconfig(t)
 	kubeconfig := unreachable(t)
 	for _, test := range []struct {
 		args   []string
@@ -101,6 +107,12 @@ func TestCallsThatAreWrong(t *testing.T) {
 		{[]string{"drain", "0"}, true, exitUsage, "want NODE CARD"},
 		{[]string{"cordon", "n1", "0", "--kubeconfig", kubeconfig}, false, exitFailed, "node n1: "},
 		{[]string{"drain", "n1", "0", "--kubeconfig", kubeconfig}, false, exitFailed, "node n1: "},
+		// A call that is wrong is that without a cluster, too.
+		{[]string{"explain", "a/b/c"}, false, exitUsage, "want [NAMESPACE/]POD"},
+		{[]string{"explain", "a/p:c"}, false, exitUsage, "leave :c out"},
+		{[]string{"explain", "p"}, false, exitFailed, "name a kubeconfig"},
+		{[]string{"resize", "x/", "--memory=1GiB"}, false, exitUsage, "want [NAMESPACE/]POD"},
+		{[]string{"resize", "x/p", "--memory=1GiB"}, false, exitFailed, "name a kubeconfig"},
 		{[]string{"drain"}, false, exitUsage, "accepts between 1 and 2 arg(s)"},
 	} {
 		t.Run(test.args[0], func(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -30,20 +31,20 @@ there is no such pod; 2 the call is wrong.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(c *cobra.Command, args []string) error {
-			connection, err := connect(c)
-			if err != nil {
-				return work(err)
-			}
-			namespace, name, container, err := podName(args[0], connection.Namespace)
+			namespace, name, container, err := podName(args[0])
 			if err == nil && container != "" {
 				err = fmt.Errorf("%q: all containers of a pod are on one node: leave :%s out", args[0], container)
 			}
 			if err != nil {
 				return err
 			}
+			connection, err := connect(c)
+			if err != nil {
+				return work(err)
+			}
 			ctx, cancel := context.WithTimeout(c.Context(), answerPatience)
 			defer cancel()
-			x, err := connection.Explain(ctx, namespace, name)
+			x, err := connection.Explain(ctx, cmp.Or(namespace, connection.Namespace), name)
 			if err != nil {
 				return work(err)
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,14 +23,15 @@ func resizePod(c *cobra.Command, target string, o resizeOptions) error {
 			return fmt.Errorf("--card %s: %w", o.card, err)
 		}
 	}
+	namespace, name, container, err := podName(target)
+	if err != nil {
+		return err
+	}
 	connection, err := connect(c)
 	if err != nil {
 		return work(err)
 	}
-	namespace, name, container, err := podName(target, connection.Namespace)
-	if err != nil {
-		return err
-	}
+	namespace = cmp.Or(namespace, connection.Namespace)
 	ctx, cancel := context.WithTimeout(c.Context(), o.timeout)
 	defer cancel()
 	return work(o.resizePod(ctx, c, connection, namespace, name, container))
