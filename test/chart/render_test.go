@@ -1,10 +1,8 @@
 package chart
 
 import (
-	"maps"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -199,39 +197,5 @@ func TestMonitoring(t *testing.T) {
 	}
 	for _, kind := range []string{"PrometheusRule", "dashboard"} {
 		require.True(t, kinds[kind], kind)
-	}
-}
-
-// Prometheus is sent to ports that are there: the agents' and the scheduler's, whichever door it is.
-func TestMonitorsFindTheirPods(t *testing.T) {
-	for mode, want := range map[string][]string{
-		"plugin":   {"PodMonitor gpuslice-agent metrics", "ServiceMonitor gpuslice-scheduler https"},
-		"extender": {"PodMonitor gpuslice-agent metrics", "PodMonitor gpuslice-extender http"},
-	} {
-		text := render(t, "gpus", append(variants["monitored"], `scheduler.mode="`+mode+`"`)...)
-		all := workloads(objects(t, text))
-		var found []string
-		for _, d := range documents(text) {
-			var monitor struct {
-				metav1.TypeMeta   `json:",inline"`
-				metav1.ObjectMeta `json:"metadata"`
-				Spec              struct {
-					Selector                       metav1.LabelSelector
-					PodMetricsEndpoints, Endpoints []struct{ Port string }
-				}
-			}
-			if !strings.Contains(d, "apiVersion: monitoring.coreos.com/") {
-				continue
-			}
-			require.NoError(t, yaml.Unmarshal([]byte(d), &monitor))
-			for _, e := range append(monitor.Spec.PodMetricsEndpoints, monitor.Spec.Endpoints...) {
-				there := slices.ContainsFunc(all, func(w workload) bool {
-					return maps.Equal(w.selector, monitor.Spec.Selector.MatchLabels) && slices.Contains(ports(w), e.Port)
-				})
-				require.True(t, there, "%s: no pod has port %s", monitor.Name, e.Port)
-				found = append(found, monitor.Kind+" "+monitor.Name+" "+e.Port)
-			}
-		}
-		require.ElementsMatch(t, want, found, mode)
 	}
 }

@@ -2,11 +2,13 @@ package monitoring
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -56,34 +58,94 @@ func agent(t *testing.T) http.Handler {
 	})
 }
 
-// schedulers is what the scheduler's doors export together, after each has done everything once.
-func schedulers(t *testing.T) http.Handler {
+// scheduler is what one of the scheduler's doors exports, after it has done everything once.
+func scheduler(t *testing.T, door string, verbs ...string) http.Handler {
 	e, err := sample.Cluster("batch-17")
 	require.NoError(t, err)
 	m := metrics.New()
-	for door, verbs := range map[string][]string{
-		"plugin": {"evaluate", "reserve", "annotate", "bind"}, "extender": {"filter", "filter-dryrun", "prioritize", "preempt", "bind"},
-	} {
-		for _, verb := range verbs {
-			m.Took(door, verb, time.Now(), nil)
-			m.Took(door, verb, time.Now(), errors.New("no"))
-		}
-		m.Denied(door, "CardInsufficientMemory")
-		m.Prevented(door)
+	for _, verb := range verbs {
+		m.Took(door, verb, time.Now(), nil)
+		m.Took(door, verb, time.Now(), errors.New("no"))
 	}
+	m.Denied(door, "CardInsufficientMemory")
+	m.Prevented(door)
+	return exporter(m, metrics.Engine(e))
+}
+
+// admission is what the webhook exports, which has no cluster in mind.
+func admission() http.Handler {
+	m := metrics.New()
 	m.Reviewed("/mutate", "denied", "forged", time.Millisecond)
 	m.Reviewed("/mutate", "patched", "", time.Millisecond)
+	return exporter(m)
+}
+
+func exporter(collectors ...prometheus.Collector) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(m, metrics.Engine(e))
+	registry.MustRegister(collectors...)
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
-// add keeps an answer's numbers, with the labels of what was scraped where they have none of
-// that name themselves.
-func (s *store) add(t *testing.T, answer []byte, target map[string]string) {
+// program is one of those that export something: each has a registry of its own, and is scraped if the chart has a
+// monitor for it.
+type program struct {
+	mode, component string
+	address, pod    string
+	exports         http.Handler
+}
+
+func programs(t *testing.T) []program {
+	return []program{
+		{"plugin", "agent", "10.0.0.7:9394", "gpuslice-agent-x", agent(t)},
+		{"plugin", "scheduler", "10.0.0.8:10259", "gpuslice-scheduler-x", scheduler(t, "plugin", "evaluate", "reserve", "annotate", "bind")},
+		{"plugin", "webhook", "10.0.0.9:8443", "gpuslice-webhook-x", admission()},
+		{"extender", "scheduler", "10.0.0.10:10261", "gpuslice-extender-x", scheduler(t, "extender", "filter", "filter-dryrun", "prioritize", "preempt", "bind")},
+	}
+}
+
+// target is what the chart's monitor makes of a program. test/chart writes them.
+type target struct {
+	Job         string
+	HonorLabels bool
+	Labels      []string
+}
+
+// targets are by the scheduler's mode and the component.
+func targets(t *testing.T) (all map[string]map[string]target) {
+	data, err := os.ReadFile("../chart/testdata/targets.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(data, &all))
+	return all
+}
+
+// scrapeAll scrapes what the chart has Prometheus scrape.
+func (s *store) scrapeAll(t *testing.T) {
+	monitored := targets(t)
+	for _, p := range programs(t) {
+		made, is := monitored[p.mode][p.component]
+		if !is {
+			continue
+		}
+		labels := map[string]string{"job": made.Job, "instance": p.address, "namespace": "gpuslice-system", "pod": p.pod, "container": p.component}
+		for _, l := range made.Labels {
+			require.Equal(t, "node", l)
+			labels[l] = "gpu-node-7"
+		}
+		s.add(t, scrape(t, p.exports), labels, made.HonorLabels)
+	}
+}
+
+// add keeps an answer's numbers with the labels of what was scraped. Where both have a label the number's own one
+// holds if it is honoured, and is called exported_… otherwise.
+func (s *store) add(t *testing.T, answer []byte, target map[string]string, honor bool) {
 	add := func(name, value string, own map[string]string) {
 		all := maps.Clone(target)
-		maps.Copy(all, own) // honor_labels
+		for label, value := range own {
+			if _, both := target[label]; both && !honor {
+				label = "exported_" + label
+			}
+			all[label] = value
+		}
 		all[model.MetricNameLabel] = name
 		number, err := strconv.ParseFloat(value, 64)
 		require.NoError(t, err, name)

@@ -20,8 +20,8 @@ import (
 	"github.com/gpuslice/gpuslice/install/monitoring"
 )
 
-// server is a Prometheus that has scraped the sample's agent and schedulers for half an hour,
-// and has the recording rules.
+// server is a Prometheus that has scraped the sample's agent, schedulers and webhook for half
+// an hour, as the chart's monitors say, and has the recording rules.
 type server struct {
 	t      *testing.T
 	engine *promql.Engine
@@ -34,8 +34,7 @@ func newServer(t *testing.T) *server {
 	s := &server{t: t, parser: parser.NewParser(parser.Options{})}
 	s.engine = promql.NewEngine(promql.EngineOpts{MaxSamples: 1 << 20, Timeout: time.Minute, Parser: s.parser})
 	t.Cleanup(func() { require.NoError(t, s.engine.Close()) })
-	s.store.add(t, scrape(t, agent(t)), map[string]string{"job": "gpuslice/gpuslice-agent", "instance": "10.0.0.7:9394", "node": "gpu-node-7", "namespace": "gpuslice", "pod": "gpuslice-agent-x", "container": "agent"})
-	s.store.add(t, scrape(t, schedulers(t)), map[string]string{"job": "gpuslice-scheduler", "instance": "10.0.0.8:10259"})
+	s.store.scrapeAll(t)
 	groups, errs := rulefmt.Parse(monitoring.Rules, false, model.UTF8Validation, s.parser, slog.New(slog.DiscardHandler))
 	require.Empty(t, errs)
 	for _, g := range groups.Groups {
