@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpuslice/gpuslice/test/docs/pages"
+	"github.com/gpuslice/gpuslice/test/harness"
 	"github.com/gpuslice/gpuslice/test/kube"
 )
 
@@ -54,7 +55,7 @@ func withOperatorKinds(t *testing.T) {
 }
 
 // Each command for a cluster that a page shows is run as it stands there, here or by the test that brings the release to
-// where it belongs; a new one is run here without being named anywhere.
+// where it belongs; a new one is run here without being named anywhere. So is what stands in their texts.
 func TestCommandsOfTheDocs(t *testing.T) {
 	ctx := context.Background()
 	all := blocksOfClusters(t)
@@ -80,8 +81,13 @@ func TestCommandsOfTheDocs(t *testing.T) {
 	agents, err := cluster.PodsOf(ctx, "agent")
 	require.NoError(t, err)
 	require.Len(t, agents, 1)
-	r := newReader(t, "latest", map[string]string{"AGENT-POD": agents[0].Name, "POD": "train", "/tmp/gs…": cluster.Dir})
+	r := newReader(t, "latest", map[string]string{"AGENT-POD": agents[0].Name, "POD": "train", "NODE CARD": harness.NodeName + " 7", "/tmp/gs…": cluster.Dir})
 	r.inNamespace(s.name)
+	t.Cleanup(func() {
+		out, err := kubectlGPUSlice(t, "uncordon", harness.NodeName, "7")
+		assert.NoError(t, err, out)
+	})
+	r.doesInText(inTexts(t, ""))
 	for _, b := range here {
 		// What is shown on several pages, such as helm install, runs where there is no release.
 		b.Commands = slices.DeleteFunc(b.Commands, func(c pages.Command) bool { return elsewhere[c.Text] })
@@ -135,6 +141,13 @@ func requireAllKnown(t *testing.T, all []pages.Block) {
 		for key := range table {
 			assert.True(t, used[key], "no command of the documents needs %q any more", key)
 		}
+	}
+	for _, c := range slices.Concat(inTexts(t, ""), inTexts(t, leftovers)) {
+		text += c.Text + "\n"
+		used[c.Text] = true
+	}
+	for _, name := range named {
+		assert.True(t, used[name], "no text names %q any more", name)
 	}
 	for _, part := range slices.Concat(words, besides) {
 		assert.Contains(t, text, part, "no command of the documents needs it any more")

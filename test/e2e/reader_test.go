@@ -5,9 +5,11 @@ package e2e_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,7 +33,16 @@ var (
 
 	// words are what stands for something of the reader's. Pods and images of the documents' names are there as they are
 	// called: train of the namespace team-a, registry.example/gpuslice.
-	words = []string{"AGENT-POD", "POD", "NEW", "/tmp/gs…"}
+	words = []string{"AGENT-POD", "POD", "NODE CARD", "NEW", "/tmp/gs…"}
+
+	// named are commands that a text names without what they need: their help is asked for.
+	named = []string{
+		"kubectl gpuslice", "kubectl gpuslice resize", "kubectl gpuslice drain", "kubectl gpuslice uncordon", "kubectl describe pod",
+		"helm uninstall", "helm template",
+	}
+
+	// leftovers is the section whose text tells of commands for what an uninstall leaves.
+	leftovers = "docs/INSTALL.md#Uninstall"
 
 	// besides are beginnings of commands that aren't kubectl's or helm's, and run with those of their block.
 	besides = []string{"openssl rand ", "(cat "}
@@ -106,6 +117,23 @@ func blocksOfClusters(t *testing.T) (found []pages.Block) {
 	return found
 }
 
+// inTexts are the commands that stand in the pages' text, each once: those of a section, or those of all others but leftovers.
+func inTexts(t *testing.T, place string) (found []pages.Command) {
+	texts, err := pages.Read()
+	require.NoError(t, err)
+	seen := map[string]bool{}
+	for _, page := range slices.Sorted(maps.Keys(texts)) {
+		for _, c := range pages.Inline(page, texts[page], "kubectl", "helm") {
+			its := c.Page + "#" + c.Section
+			if is := its == place || place == "" && its != leftovers; is && !seen[c.Text] {
+				found, seen[c.Text] = append(found, c), true
+			}
+		}
+	}
+	require.NotEmpty(t, found)
+	return found
+}
+
 // blocksOf are those of a page, or of one of its sections, that this test reads.
 func blocksOf(t *testing.T, place string) (found []pages.Block) {
 	test, _, _ := strings.Cut(t.Name(), "/")
@@ -160,6 +188,18 @@ func (r *reader) does(b pages.Block) string {
 	require.NoError(r.t, err, "%s:%d: %s\n%s", b.Page, b.Line, script, out)
 	r.t.Logf("%s:%d\n%.2000s", b.Page, b.Line, out)
 	return out
+}
+
+// doesInText types what stands in a text, each by itself.
+func (r *reader) doesInText(all []pages.Command) {
+	r.t.Helper()
+	for _, c := range all {
+		if slices.Contains(named, c.Text) {
+			c.Text += " --help"
+		}
+		out := r.does(pages.Block{Page: c.Page, Line: c.Line, Commands: []pages.Command{c}})
+		require.NotEmpty(r.t, strings.TrimSpace(out), "%s:%d: %s says nothing", c.Page, c.Line, c.Text)
+	}
 }
 
 // asRun is a command as it is run.

@@ -83,7 +83,6 @@ func ours(t *testing.T) (found []string) {
 // Who uninstalls as the guide says has nothing of gpuslice on the node or in the cluster, and a job that runs goes on with
 // its limits: it has mounted what it needs. What is installed after that, as the guide and the quick start say, works.
 func TestUninstallAndInstallAgain(t *testing.T) {
-	ctx := context.Background()
 	s := newSpace(t)
 	s.run(job("job"))
 	s.requireGoesOn("job")
@@ -98,13 +97,7 @@ func TestUninstallAndInstallAgain(t *testing.T) {
 	sockets, err := filepath.Glob(filepath.Join(cluster.DevicePluginDir(), "*gpuslice*"))
 	require.NoError(t, err)
 	assert.Empty(t, sockets)
-	node, err := cluster.API.CoreV1().Nodes().Get(ctx, harness.NodeName, metav1.GetOptions{})
-	require.NoError(t, err)
-	for _, keys := range []map[string]string{node.Labels, node.Annotations} {
-		for key := range keys {
-			assert.False(t, strings.Contains(key, "gpuslice") || strings.Contains(key, "hami.io"), "%s is left on the node", key)
-		}
-	}
+	requireNodeSaysNothing(t)
 	specs, err := os.ReadDir(cluster.CDIDir())
 	require.NoError(t, err)
 	assert.Len(t, specs, 1, "the driver's alone")
@@ -115,7 +108,7 @@ func TestUninstallAndInstallAgain(t *testing.T) {
 	newcomer(t)
 }
 
-// firstRelease does what docs/INSTALL.md says, from installing to uninstalling; it has the namespace and the keys left.
+// firstRelease does what docs/INSTALL.md says, from installing to uninstalling and to taking away what that leaves.
 func firstRelease(t *testing.T) {
 	ctx := context.Background()
 	for _, tag := range []string{"0.1.0", "0.2.0"} {
@@ -143,15 +136,35 @@ func firstRelease(t *testing.T) {
 			now, err := cluster.GrantKey(ctx)
 			require.NoError(t, err)
 			require.Equal(t, keys, now, "a rollback leaves the keys as they are")
+		case "Uninstall":
+			require.NoError(t, harness.Until(ctx, patience, func(ctx context.Context) error {
+				pods, err := cluster.API.CoreV1().Pods(kube.Namespace).List(ctx, metav1.ListOptions{})
+				if err == nil && len(pods.Items) > 0 {
+					err = fmt.Errorf("pod %s is still there", pods.Items[0].Name)
+				}
+				return err
+			}))
+			now, err := cluster.GrantKey(ctx)
+			require.NoError(t, err)
+			require.Equal(t, keys, now, "who installs again finds the keys")
 		}
 	}
-	require.NoError(t, harness.Until(ctx, patience, func(ctx context.Context) error {
-		pods, err := cluster.API.CoreV1().Pods(kube.Namespace).List(ctx, metav1.ListOptions{})
-		if err == nil && len(pods.Items) > 0 {
-			err = fmt.Errorf("pod %s is still there", pods.Items[0].Name)
+	r.doesInText(inTexts(t, leftovers))
+	for _, name := range ours(t) {
+		assert.Equal(t, "namespace/"+kube.Namespace, name, "it is left")
+	}
+	requireNodeSaysNothing(t)
+}
+
+// requireNodeSaysNothing checks that the Node tells of no cards.
+func requireNodeSaysNothing(t *testing.T) {
+	node, err := cluster.API.CoreV1().Nodes().Get(context.Background(), harness.NodeName, metav1.GetOptions{})
+	require.NoError(t, err)
+	for _, keys := range []map[string]string{node.Labels, node.Annotations} {
+		for key := range keys {
+			assert.False(t, strings.Contains(key, "gpuslice") || strings.Contains(key, "hami.io"), "%s is left on the node", key)
 		}
-		return err
-	}))
+	}
 }
 
 // newcomer does what docs/QUICKSTART-KUBERNETES.md says.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/gpuslice/gpuslice/test/harness"
@@ -67,6 +68,7 @@ var (
 	shellBlock = regexp.MustCompile("(?ms)^( *)(?:[0-9]+\\. +)?```sh\n(.*?)^ *```")
 	headings   = regexp.MustCompile("(?m)^#+ +(.+)$")
 	fences     = regexp.MustCompile("(?ms)^ *(?:[0-9]+\\. +)?```.*?^ *```")
+	code       = regexp.MustCompile("`([^`]+)`")
 	hereEnd    = regexp.MustCompile(`<<'?([A-Z]+)'?`)
 )
 
@@ -84,6 +86,25 @@ func Blocks(page, text string) (blocks []Block) {
 	return blocks
 }
 
+// Inline are the commands of these programs that stand in a page's text as `code`, in order. Many are there as a name, without
+// what they would need.
+func Inline(page, text string, programs ...string) (found []Command) {
+	section := ""
+	// Blocks have their lines left, so that lines are counted.
+	text = fences.ReplaceAllStringFunc(text, func(block string) string { return strings.Repeat("\n", strings.Count(block, "\n")) })
+	for i, line := range strings.Split(text, "\n") {
+		if heading := headings.FindStringSubmatch(line); heading != nil {
+			section = heading[1]
+		}
+		for _, span := range code.FindAllStringSubmatch(line, -1) {
+			if program, _, more := strings.Cut(span[1], " "); more && slices.Contains(programs, program) {
+				found = append(found, Command{Page: page, Section: section, Line: i + 1, Text: span[1]})
+			}
+		}
+	}
+	return found
+}
+
 // Commands are those of all blocks of a page.
 func Commands(page, text string) (all []Command) {
 	for _, b := range Blocks(page, text) {
@@ -99,9 +120,13 @@ func commandsOf(b Block, lines []string) (found []Command) {
 			continue
 		}
 		c := Command{Page: b.Page, Section: b.Section, Line: b.Line + i}
-		for strings.HasSuffix(line, `\`) && i+1 < len(lines) {
+		for i+1 < len(lines) && (strings.HasSuffix(line, `\`) || strings.HasSuffix(line, " |")) {
 			i++
-			line = strings.TrimSuffix(line, `\`) + strings.TrimSpace(lines[i])
+			if body, continued := strings.CutSuffix(line, `\`); continued {
+				line = body + strings.TrimSpace(lines[i])
+			} else {
+				line += " " + strings.TrimSpace(lines[i])
+			}
 		}
 		if body, comment, ok := strings.Cut(line, "  # "); ok {
 			line, c.Refused = strings.TrimSpace(body), strings.HasPrefix(comment, "refused")
