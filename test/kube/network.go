@@ -62,10 +62,10 @@ func (n network) join(ctx context.Context, s *namespaces) error {
 	return nil
 }
 
-// leave takes the machine's end away, and waits until it is gone.
+// leave takes the machine's end away, and waits until it is gone. It may go with the namespace at any moment.
 func (n network) leave(ctx context.Context) error {
 	_, err := harness.Run(ctx, nil, "ip", "link", "delete", n.link)
-	if err != nil && strings.Contains(err.Error(), "Cannot find device") {
+	if err != nil && (strings.Contains(err.Error(), "Cannot find device") || strings.Contains(err.Error(), "No such device")) {
 		return nil
 	}
 	return err
