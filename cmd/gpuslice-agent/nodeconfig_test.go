@@ -30,7 +30,8 @@ func (emptyHost) RuntimeVersion(context.Context, string) (string, string, error)
 
 func (emptyHost) Output(context.Context, string, ...string) (string, error) { return "", errNone }
 
-func (emptyHost) Get(context.Context, string) (int, string, error) { return 0, "", errNone }
+func (emptyHost) Network(int) (string, error)                           { return "", errNone }
+func (emptyHost) Get(context.Context, int, string) (int, string, error) { return 0, "", errNone }
 
 // The node's configuration is followed while the agent runs: the kubelet's devices, what
 // may be granted, and what people read change with it, without a new registration. A bad

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"path"
 	"slices"
 	"strings"
@@ -126,51 +125,4 @@ func checkLibraryDir(_ context.Context, e *exam, v *verdict) {
 	if len(v.found) == 0 {
 		v.ok(dir + " has " + path.Base(libraries[len(libraries)-1]))
 	}
-}
-
-func checkAgent(ctx context.Context, e *exam, v *verdict) {
-	const start = "systemctl start gpuslice-agent, or see why it ended: journalctl -u gpuslice-agent"
-	if !e.agentRuns() {
-		v.fail("no gpuslice-agent holds "+path.Join(e.o.StateDir, "agent.lock"), start)
-		return
-	}
-	if e.o.HealthAddress == "" {
-		v.ok("it runs; its health is not asked for")
-		return
-	}
-	url := "http://" + e.o.HealthAddress + "/readyz"
-	status, body, err := e.Get(ctx, url)
-	switch {
-	case err != nil:
-		v.fail("it runs and does not answer: "+oneLine(err), "restart it, or name its --health-address here too")
-	case status != http.StatusOK:
-		v.fail(fmt.Sprintf("it runs and is not ready: %s", strings.ReplaceAll(body, "\n", "; ")), "see what it says above, and its log")
-	default:
-		v.ok("it runs and is ready")
-	}
-}
-
-// agentRuns says whether a process holds the agent's lock. It looks the lock up,
-// for to try it would keep an agent that starts right now from starting.
-func (e *exam) agentRuns() bool {
-	info, err := e.stat(path.Join(e.o.StateDir, "agent.lock"))
-	if err != nil {
-		return false
-	}
-	s, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return false
-	}
-	locks, err := fs.ReadFile(e.Host, "proc/locks")
-	if err != nil {
-		return false
-	}
-	// "1: FLOCK  ADVISORY  WRITE 1234 00:1a:5678 0 EOF", proc_locks(5)
-	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(s.Dev), unix.Minor(s.Dev), s.Ino)
-	for line := range strings.Lines(string(locks)) {
-		if fields := strings.Fields(line); len(fields) > 5 && fields[1] == "FLOCK" && fields[5] == file {
-			return true
-		}
-	}
-	return false
 }

@@ -94,7 +94,8 @@ type Options struct {
 	StateDir      string
 	LibraryDir    string
 	CDISpecDirs   []string
-	// HealthAddress is host:port of the agent's /readyz; empty if it serves none.
+	// HealthAddress is host:port of the agent's /readyz; empty if it serves none. An agent
+	// with a network of its own is asked where it says itself that it listens.
 	HealthAddress string
 }
 
@@ -108,8 +109,10 @@ type Host interface {
 	RuntimeVersion(ctx context.Context, socket string) (name, version string, err error)
 	// Output runs a program of the node.
 	Output(ctx context.Context, program string, args ...string) (string, error)
-	// Get fetches a URL.
-	Get(ctx context.Context, url string) (status int, body string, err error)
+	// Network names the network namespace that a process is in; 0 is who asks.
+	Network(pid int) (string, error)
+	// Get fetches a URL, within the network of a process; 0 is who asks.
+	Get(ctx context.Context, pid int, url string) (status int, body string, err error)
 }
 
 // Filesystem is what the checks want to know of one.

@@ -37,6 +37,9 @@ var options = Options{
 	HealthAddress: "127.0.0.1:9396",
 }
 
+// agentPID is the process that holds the agent's lock.
+const agentPID = 1234
+
 // host is a node on paper.
 type host struct {
 	fstest.MapFS
@@ -45,6 +48,9 @@ type host struct {
 	containerdPrint string // what `containerd --version` prints; empty: there is none
 	status          int    // of /readyz; 0: nobody answers
 	body            string
+	elsewhere       bool  // the agent has a network of its own
+	closed          error // why its network can't be looked at
+	notEntered      error // or entered
 }
 
 func (h *host) Filesystem(path string) (Filesystem, error) {
@@ -69,8 +75,25 @@ func (h *host) Output(context.Context, string, ...string) (string, error) {
 	return h.containerdPrint, nil
 }
 
-func (h *host) Get(_ context.Context, url string) (int, string, error) {
-	if h.status == 0 || url != "http://127.0.0.1:9396/readyz" {
+func (h *host) Network(pid int) (string, error) {
+	switch {
+	case pid == 0:
+		return "net:[1]", nil
+	case pid == agentPID && h.elsewhere:
+		return "net:[2]", h.closed
+	}
+	return "net:[1]", h.closed
+}
+
+func (h *host) Get(_ context.Context, pid int, url string) (int, string, error) {
+	want, its := "http://127.0.0.1:9396/readyz", 0
+	if h.elsewhere {
+		want, its = "http://127.0.0.1:9777/readyz", agentPID
+	}
+	if pid != 0 && h.notEntered != nil {
+		return 0, "", h.notEntered
+	}
+	if h.status == 0 || url != want || pid != its {
 		return 0, "", errors.New("connection refused")
 	}
 	return h.status, h.body, nil
@@ -191,6 +214,11 @@ func TestChecks(t *testing.T) {
 	defaults := without("/etc/containerd/config.toml")
 	nvidiaDefault := "[plugins.'io.containerd.cri.v1.runtime'.containerd]\n  default_runtime_name = 'nvidia'\n"
 	crio := func(version string) edit { return func(h *host) { h.name, h.version = "cri-o", version } }
+	agent := func(args ...string) edit {
+		return put("/proc/1234/cmdline", strings.Join(append([]string{"/usr/local/bin/gpuslice-agent"}, args...), "\x00")+"\x00")
+	}
+	chartPod := both(func(h *host) { h.elsewhere = true }, put("/proc/1234/cgroup", "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice/cri-containerd-2.scope\n"),
+		agent("--health-address=:1", "--node-name=node-7", "--health-address", ":9777"))
 	toolkit := func(text string) edit {
 		return both(config("version = 3\n"+nvidiaV3), put("/etc/nvidia-container-runtime/config.toml", text))
 	}
@@ -314,6 +342,16 @@ func TestChecks(t *testing.T) {
 		{"has ended", "agent", put("/proc/locks", "1: FLOCK  ADVISORY  WRITE 1234 00:1a:9999 0 EOF\n"), Fail, "no gpuslice-agent holds", "journalctl"},
 		{"hangs", "agent", func(h *host) { h.status = 0 }, Fail, "does not answer", "--health-address"},
 		{"not ready", "agent", func(h *host) { h.status, h.body = 503, "nri: not connected\ncards: none" }, Fail, "not ready: nri: not connected; cards: none", "log"},
+		{"ended, and it may be the chart's", "agent", without("/proc/locks"), Fail, "no gpuslice-agent holds", "\nor, where it is the chart's: kubectl -n gpuslice-system get pods -l app.kubernetes.io/component=agent"},
+		{"in a pod", "agent", chartPod, OK, "it runs in a pod and is ready", ""},
+		{"in a pod without a network of its own", "agent", both(chartPod, func(h *host) { h.elsewhere = false }), OK, "it runs in a pod and is ready", ""},
+		{"in a network of its own", "agent", both(chartPod, without("/proc/1234/cgroup")), OK, "it runs and is ready", ""},
+		{"in a pod, and hangs", "agent", both(chartPod, func(h *host) { h.status = 0 }), Fail, "in a pod and does not answer", "spec.nodeName=node-7\nkubectl -n gpuslice-system delete pod"},
+		{"in a pod, and not ready", "agent", both(chartPod, func(h *host) { h.status, h.body = 503, "nri: not connected" }), Fail, "in a pod and is not ready: nri: not connected", "spec.nodeName=node-7\nkubectl -n gpuslice-system logs"},
+		{"in a pod that tells nobody", "agent", both(chartPod, agent("--health-address=")), OK, "it runs in a pod; it tells nobody", ""},
+		{"in a pod, asked without rights", "agent", both(chartPod, func(h *host) { h.closed = unix.EACCES }), Warn, "it runs in a pod; whether it is ready is not known: permission denied", "as root"},
+		{"in a pod, asked with few rights", "agent", both(chartPod, func(h *host) { h.notEntered = unix.EPERM }), Warn, "it runs in a pod; whether it is ready is not known: operation not permitted", "as root"},
+		{"of the node, asked without rights", "agent", both(agent(), func(h *host) { h.closed = unix.EACCES }), OK, "it runs and is ready", ""},
 	} {
 		t.Run(test.check+"/"+test.description, func(t *testing.T) {
 			h := goodHost(t)
@@ -329,6 +367,14 @@ func TestChecks(t *testing.T) {
 				assert.Equal(t, r.State == OK, fix == "", "what is amiss has a remedy, and nothing else: %q", fix)
 			}
 		})
+	}
+}
+
+func TestReachable(t *testing.T) {
+	for address, want := range map[string]string{
+		":9396": "127.0.0.1:9396", "0.0.0.0:1": "127.0.0.1:1", "[::]:1": "[::1]:1", "10.1.2.3:1": "10.1.2.3:1", "localhost:1": "localhost:1", "": "", "nonsense": "nonsense",
+	} {
+		assert.Equal(t, want, reachable(address), address)
 	}
 }
 

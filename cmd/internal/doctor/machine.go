@@ -3,10 +3,8 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -124,21 +122,4 @@ func (m *Machine) Output(ctx context.Context, program string, args ...string) (s
 		return "", fmt.Errorf("%s %s: %w", program, strings.Join(args, " "), err)
 	}
 	return string(out), nil
-}
-
-// Get implements [Host].
-func (m *Machine) Get(ctx context.Context, url string) (int, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return 0, "", err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return 0, "", err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
-	return response.StatusCode, strings.TrimSpace(string(body)), err
 }

@@ -57,11 +57,16 @@ func TestAgentLock(t *testing.T) {
 	require.NoError(t, err)
 	defer lock.Close()
 	e := &exam{Host: openMachine(t, "/"), o: Options{StateDir: dir}}
-	assert.False(t, e.agentRuns())
+	_, runs := e.findAgent()
+	assert.False(t, runs)
 	require.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
-	assert.True(t, e.agentRuns())
+	agent, runs := e.findAgent()
+	assert.True(t, runs)
+	assert.Equal(t, os.Getpid(), agent.pid)
+	assert.Equal(t, os.Args, agent.args)
 	require.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_UN))
-	assert.False(t, e.agentRuns())
+	_, runs = e.findAgent()
+	assert.False(t, runs)
 }
 
 func TestMachineEdges(t *testing.T) {
@@ -83,12 +88,12 @@ func TestMachineEdges(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "cards: none", http.StatusServiceUnavailable)
 	}))
-	status, body, err := m.Get(t.Context(), server.URL)
+	status, body, err := m.Get(t.Context(), 0, server.URL)
 	require.NoError(t, err)
 	assert.Equal(t, 503, status)
 	assert.Equal(t, "cards: none", body)
 	server.Close()
-	_, _, err = m.Get(t.Context(), server.URL)
+	_, _, err = m.Get(t.Context(), 0, server.URL)
 	assert.Error(t, err)
 	_, _, err = m.RuntimeVersion(t.Context(), "/nope.sock")
 	assert.ErrorIs(t, err, fs.ErrNotExist)
