@@ -208,7 +208,37 @@ func TestBadValues(t *testing.T) {
 	}
 }
 
-// And older clusters, on which half of the admission would not be there.
+// A scheduler without a name would be kube-scheduler's default one, a second of it; where none of ours is installed, or it is
+// asked by the cluster's own, pods stay with that.
+func TestSchedulersName(t *testing.T) {
+	for name, tc := range map[string]struct {
+		values  []string
+		refused bool
+	}{
+		"plugin":                  {[]string{`scheduler.name=""`}, true},
+		"plugin, null":            {[]string{`scheduler.name=null`}, true},
+		"plugin, without webhook": {[]string{`scheduler.name=""`, `webhook.enabled=false`}, true},
+		"extender":                {[]string{`scheduler.name=""`, `scheduler.mode="extender"`}, false},
+		"no scheduler":            {[]string{`scheduler.name=""`, `scheduler.enabled=false`}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := []string{"template", "gpuslice", chartDir, "--kube-version", "1.36.3"}
+			for _, v := range tc.values {
+				args = append(args, "--set-json", v)
+			}
+			_, errs, err := helm(t, args...)
+			if !tc.refused {
+				require.NoError(t, err, errs)
+				return
+			}
+			require.Error(t, err)
+			require.Contains(t, errs, "scheduler.name is empty")
+			require.Contains(t, errs, "scheduler.mode=extender", "what to do")
+		})
+	}
+}
+
+// Older clusters are refused, on which half of the admission would not be there.
 func TestOldKubernetes(t *testing.T) {
 	_, errs, err := helm(t, "template", "gpuslice", chartDir, "--kube-version", "1.29.9")
 	require.Error(t, err)

@@ -1,5 +1,8 @@
 {{/* kube-scheduler's configuration with the plugin on; install/scheduler/config.yaml is made of it. */}}
 {{- define "gpuslice.schedulerConfig" -}}
+{{- if not .Values.scheduler.name }}
+{{- fail "scheduler.name is empty with scheduler.mode=plugin: a kube-scheduler whose profile has no name is a second default-scheduler, for all pods of the cluster. Name it (gpuslice-scheduler), or set scheduler.mode=extender" }}
+{{- end -}}
 # kube-scheduler's configuration, with the plugin on: for gpuslice-scheduler --config. Pods that ask for cards and name
 # schedulerName {{ .Values.scheduler.name }} (the webhook does that for them) are placed by it; it can place all others too.
 apiVersion: kubescheduler.config.k8s.io/v1
