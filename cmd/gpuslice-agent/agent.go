@@ -114,7 +114,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	// From here on nothing returns but the tasks' end.
 	tasks, ctx := errgroup.WithContext(ctx)
 	if listener != nil {
-		tasks.Go(func() error { return serve(ctx, listener, healthServer(o.conditions(plugin, published))) })
+		tasks.Go(func() error { return serveHealth(ctx, listener, healthServer(o.conditions(plugin, published))) })
 	}
 	shown.serve(ctx, tasks, plugin)
 	tasks.Go(func() error { return inventory.Run(ctx) })

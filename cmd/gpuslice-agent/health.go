@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/gpuslice/gpuslice/internal/httpdoor"
 )
 
 // condition is one of the agent's health. failure is nil while it holds.
@@ -49,9 +51,30 @@ func newServer(handler http.Handler) *http.Server {
 	}
 }
 
+// healthConnections are open at the same time to the health port. Each takes some 20 KiB.
+const healthConnections = 1024
+
+// newHealthServer answers one question for each connection, and waits seconds for it.
+func newHealthServer(handler http.Handler) *http.Server {
+	s := newServer(handler)
+	s.SetKeepAlivesEnabled(false)
+	s.MaxHeaderBytes = 8 << 10
+	s.ReadHeaderTimeout, s.ReadTimeout, s.WriteTimeout = 3*time.Second, 3*time.Second, 10*time.Second
+	return s
+}
+
+// serveHealth serves until ctx ends. Pods reach the port, and the kubelet ends an agent that it has no answer of: who opens
+// as many connections as there may be loses his oldest to the kubelet's.
+func serveHealth(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	return serveBy(ctx, newHealthServer(handler), httpdoor.Newest(listener, healthConnections))
+}
+
 // serve serves until ctx ends.
 func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	server := newServer(handler)
+	return serveBy(ctx, newServer(handler), listener)
+}
+
+func serveBy(ctx context.Context, server *http.Server, listener net.Listener) error {
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)

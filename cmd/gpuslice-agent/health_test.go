@@ -1,13 +1,18 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestHealthServer(t *testing.T) {
@@ -41,11 +46,70 @@ func TestHealthServer(t *testing.T) {
 }
 
 func TestNobodyHoldsTheServer(t *testing.T) {
-	s := newServer(http.NotFoundHandler())
-	assert.NotNil(t, s.Handler)
-	for what, limit := range map[string]time.Duration{
-		"a client that says nothing": s.ReadHeaderTimeout, "one that never ends": s.ReadTimeout, "one that reads nothing": s.WriteTimeout, "one that stays": s.IdleTimeout,
-	} {
-		assert.Positive(t, limit, what)
+	for _, s := range []*http.Server{newServer(http.NotFoundHandler()), newHealthServer(http.NotFoundHandler())} {
+		assert.NotNil(t, s.Handler)
+		for what, limit := range map[string]time.Duration{
+			"a client that says nothing": s.ReadHeaderTimeout, "one that never ends": s.ReadTimeout, "one that reads nothing": s.WriteTimeout, "one that stays": s.IdleTimeout,
+		} {
+			assert.Positive(t, limit, what)
+		}
 	}
+}
+
+// counted is a listener that knows how many of its connections are open.
+type counted struct {
+	net.Listener
+	open, most atomic.Int64
+}
+
+type countedConn struct {
+	net.Conn
+	in     *counted
+	closed sync.Once
+}
+
+func (c *counted) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c.most.Store(max(c.most.Load(), c.open.Add(1)))
+	return &countedConn{Conn: conn, in: c}, nil
+}
+
+func (c *countedConn) Close() error {
+	c.closed.Do(func() { c.in.open.Add(-1) })
+	return c.Conn.Close()
+}
+
+// Who opens connections and says nothing keeps the kubelet from no answer, and takes no more than a fixed number of
+// connections; nobody has more than one answer of his.
+func TestHealthIsAnsweredWhateverTenantsHold(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	listener := &counted{Listener: l}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- serveHealth(ctx, listener, healthServer(nil, nil)) }()
+	probe := func() {
+		client := http.Client{Transport: &http.Transport{}}
+		response, err := client.Get("http://" + l.Addr().String() + "/readyz")
+		require.NoError(t, err)
+		defer response.Body.Close()
+		assert.Equal(t, http.StatusOK, response.StatusCode)
+		assert.True(t, response.Close, "the connection ends with its answer")
+	}
+	probe()
+	for range 2 {
+		for range 2 * healthConnections {
+			c, err := net.Dial("tcp", l.Addr().String())
+			require.NoError(t, err)
+			defer c.Close()
+		}
+		probe()
+	}
+	// One is closed when another is there already.
+	assert.LessOrEqual(t, listener.most.Load(), int64(healthConnections+1))
+	cancel()
+	require.NoError(t, <-ended)
 }

@@ -38,7 +38,7 @@ func retire(ctx context.Context, o options, log *slog.Logger) error {
 		<-ctx.Done()
 		return nil
 	}
-	return serve(ctx, listener, healthServer(nil, nil))
+	return serveHealth(ctx, listener, healthServer(nil, nil))
 }
 
 // forgetNode removes what the Node object says of this node's cards.

@@ -2,8 +2,10 @@
 package httpdoor
 
 import (
+	"container/list"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -19,6 +21,48 @@ const (
 // Limit is the listener with at most so many connections open at the same time.
 func Limit(l net.Listener, connections int) net.Listener {
 	return netutil.LimitListener(l, connections)
+}
+
+// Newest is the listener with at most so many connections open at the same time; who comes then takes the place of the one
+// that has been open the longest. So nobody who opens many keeps others out, as he does with Limit: it is for ports whose
+// answers are short, and on which somebody relies, such as a kubelet.
+func Newest(l net.Listener, connections int) net.Listener {
+	return &newest{Listener: l, most: connections}
+}
+
+type newest struct {
+	net.Listener
+	most int
+
+	mu   sync.Mutex
+	open list.List // of net.Conn, the oldest first
+}
+
+func (n *newest) Accept() (net.Conn, error) {
+	c, err := n.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.open.Len() >= n.most {
+		_ = n.open.Remove(n.open.Front()).(net.Conn).Close()
+	}
+	return &placed{Conn: c, in: n, place: n.open.PushBack(c)}, nil
+}
+
+// placed is a connection that has one of the places.
+type placed struct {
+	net.Conn
+	in    *newest
+	place *list.Element
+}
+
+func (p *placed) Close() error {
+	p.in.mu.Lock()
+	p.in.open.Remove(p.place) // it may have lost it
+	p.in.mu.Unlock()
+	return p.Conn.Close()
 }
 
 // patience is how long one who is answered may take to read it: he has a place that others want.

@@ -1,12 +1,15 @@
 package httpdoor_test
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -84,4 +87,37 @@ func TestLimit(t *testing.T) {
 		require.NoError(t, l.Close())
 		<-ended
 	})
+}
+
+// Who comes when all places are taken has the place of the oldest, and who has gone has none.
+func TestNewest(t *testing.T) {
+	l := httpdoor.Newest(&always{}, 2)
+	accept := func() (inside net.Conn) {
+		c, err := l.Accept()
+		require.NoError(t, err)
+		return c
+	}
+	isOpen := func(c net.Conn) bool {
+		_ = c.SetDeadline(time.Now()) // nobody reads at the other end; a closed pipe takes none
+		_, err := c.Write([]byte("x"))
+		return errors.Is(err, os.ErrDeadlineExceeded)
+	}
+	first, second := accept(), accept()
+	require.True(t, isOpen(first))
+	third := accept()
+	assert.False(t, isOpen(first), "the oldest has gone")
+	assert.True(t, isOpen(second))
+	assert.True(t, isOpen(third))
+	_ = first.Close()
+	require.NoError(t, third.Close())
+	fourth := accept()
+	assert.True(t, isOpen(second), "there was a place")
+	_ = third.Close()
+	fifth := accept()
+	assert.False(t, isOpen(second))
+	assert.True(t, isOpen(fourth))
+	assert.True(t, isOpen(fifth))
+	require.NoError(t, l.Close())
+	_, err := l.Accept()
+	assert.ErrorIs(t, err, net.ErrClosed)
 }
