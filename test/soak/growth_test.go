@@ -20,7 +20,7 @@ import (
 
 // sample is what the agent has at one moment.
 type sample struct {
-	files, goroutines, heapBytes float64
+	files, goroutines, heapBytes, residentBytes float64
 }
 
 func freeAddress(t *testing.T) string {
@@ -59,6 +59,8 @@ func (s *soak) look(ctx context.Context, _ *rand.Rand) error {
 		files: float64(len(files)), goroutines: metrics["go_goroutines"],
 		// The heap's size at which the next collection begins follows from what was live at the last one.
 		heapBytes: metrics["go_memstats_next_gc_bytes"],
+		// What C allocates, as NVML does, is in no heap of Go's.
+		residentBytes: metrics["process_resident_memory_bytes"],
 	})
 	return nil
 }
@@ -105,6 +107,7 @@ func (s *soak) requireNoGrowth() {
 		{"open files", func(x sample) float64 { return x.files }, 4},
 		{"goroutines", func(x sample) float64 { return x.goroutines }, 8},
 		{"heap", func(x sample) float64 { return x.heapBytes }, 6 << 20},
+		{"resident memory", func(x sample) float64 { return x.residentBytes }, 24 << 20},
 	} {
 		first, last := median(settled[:quarter], of.value), median(settled[quarter:], of.value)
 		s.t.Logf("%s of the agent: %.0f, and in the last quarter %.0f (%d samples)", of.name, first, last, len(s.samples))
