@@ -128,6 +128,26 @@ func decodeCores(record []byte) CoreState {
 	}
 }
 
+// enforced says whether launches are charged to the share of a record, as cores_rate_of
+// (src/cores.c) does.
+func enforced(record []byte) bool {
+	flags := le.Uint32(record[recordOffFlags:])
+	contended := flags&recordFlagContended != 0
+	hard, soft := le.Uint32(record[recordOffCore:]), min(le.Uint32(record[recordOffCoreSoft:]), maxRecordCorePercent)
+	policy, elastic := Policy(le.Uint32(record[recordOffPolicy:])), uint32(le.Uint16(record[recordOffElastic:]))
+	switch {
+	case flags&recordFlagBlocked != 0:
+		return true
+	case policy == PolicyDisable || hard == 0 || hard >= maxRecordCorePercent:
+		return false
+	case soft > hard && !contended:
+		return soft < maxRecordCorePercent
+	case soft > hard:
+		return min(max(elastic, hard), soft) < maxRecordCorePercent
+	}
+	return policy == PolicyForce || contended
+}
+
 // keepCores takes the state of an old record over into a new one.
 func keepCores(record, old []byte) {
 	if intact(old) {

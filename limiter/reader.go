@@ -128,6 +128,13 @@ func (r *Reader) decodeCores() (whole bool, err error) {
 	return whole, nil
 }
 
+// Enforced says of a card, counted as in the answer of the last Cores, whether launches
+// are charged to the share now: only then do the counters of its use go on.
+func (r *Reader) Enforced(card int) bool {
+	record := recordAt(r.limits[:], card)
+	return card < len(r.cores) && intact(record) && enforced(record)
+}
+
 // rawFile is a file by its descriptor: package os asks the kernel four things more of each
 // that it opens.
 type rawFile struct{ fd int }

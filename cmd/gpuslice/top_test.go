@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
@@ -89,7 +91,8 @@ func TestTopOfAnAgentsView(t *testing.T) {
 	assert.InDelta(t, 12.5, *shown.Cards[1].CoresUsedPercent, 0)
 	assert.InDelta(t, 12.5, *shown.Containers[0].CoresUsedPercent, 0)
 	again := topOf(reading{at: nodetest.Time, node: n}, reading{at: nodetest.Time.Add(time.Second), node: n})
-	assert.Zero(t, *again.Containers[1].CoresUsedPercent, "what is counted goes first")
+	assert.InDelta(t, 12.5, *again.Containers[1].CoresUsedPercent, 0, "NVML sees what no share is charged, too")
+	assert.Nil(t, again.Containers[1].LaunchesPerSec)
 
 	memory, power, temperature := uint64(5<<20), uint32(350_500), 61
 	n.Cards[0].Telemetry = &gpu.Telemetry{MemoryUsedBytes: &memory, UtilizationPercent: &busy, TemperatureCelsius: &temperature, PowerMilliwatts: &power}
@@ -99,6 +102,48 @@ func TestTopOfAnAgentsView(t *testing.T) {
 	assert.Contains(t, out.String(), "-          -     -            -\n")
 }
 
+// Counters that stand still tell nothing while the share is not enforced: the limiter
+// charges no launch then.
+func TestTopOfAShareThatIsNotEnforced(t *testing.T) {
+	s := nodetest.NewStateDir(t)
+	s.Claim("c-alone", "alone", grant.Share{UUID: nodetest.T4, MemoryMiB: 4000, CorePercent: 50})
+	s.Compute("c-alone", 0, time.Second, time.Second, 50)
+	enforced := func(is bool) {
+		require.NoError(t, limiter.UpdateCores(s.Path("c-alone", "limits"), []limiter.CoreState{{Contended: is}}))
+	}
+	at := nodetest.Time
+	read := func() reading { at = at.Add(time.Second); return readingOf(t, s, at) }
+	first := read()
+	row := topOf(first, read()).Containers[0]
+	assert.Nil(t, row.CoresUsedPercent)
+	assert.Nil(t, row.LaunchesPerSec)
+	assert.Zero(t, *row.WaitedPercent, "nothing keeps it waiting")
+	assert.Equal(t, "-/50%", percentCell(row.CoresUsedPercent, row.Cores).Text)
+
+	before := read()
+	enforced(true)
+	contended := read()
+	assert.Nil(t, topOf(before, contended).Containers[0].CoresUsedPercent, "it may have worked before somebody came")
+	assert.Zero(t, *topOf(contended, read()).Containers[0].CoresUsedPercent, "now it would be charged")
+	before = read()
+	s.Compute("c-alone", 0, time.Second+250*time.Millisecond, time.Second, 60)
+	enforced(false)
+	assert.InDelta(t, 25, *topOf(before, read()).Containers[0].CoresUsedPercent, 0.001, "it was charged before they left")
+}
+
+// Without a limit the whole card is a container's.
+func TestPercentCell(t *testing.T) {
+	percent := 45.0
+	for _, test := range []struct {
+		percent *float64
+		limit   int
+		want    string
+	}{{nil, 0, "-"}, {nil, 50, "-/50%"}, {&percent, 50, "45/50%"}, {&percent, 0, "45/100%"}} {
+		assert.Equal(t, test.want, percentCell(test.percent, test.limit).Text)
+	}
+	assert.InDelta(t, 0.45, percentCell(&percent, 0).Part, 0.001)
+}
+
 // Whatever tenants write into their counters, a part of time is one.
 func TestTopRatesAreBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -106,6 +151,7 @@ func TestTopRatesAreBounded(t *testing.T) {
 			return view.Share{
 				CorePercent: rapid.IntRange(0, 100).Draw(t, "cores"), ComputeNanoseconds: rapid.Uint64().Draw(t, "compute"),
 				ThrottledNanoseconds: rapid.Uint64().Draw(t, "throttled"), Launches: rapid.Uint64().Draw(t, "launches"),
+				Enforced: rapid.Bool().Draw(t, "enforced"),
 			}
 		}
 		var r topRow
@@ -266,8 +312,9 @@ func TestTopOfManyCards(t *testing.T) {
 
 func TestTopOnce(t *testing.T) {
 	s, _, _ := workingNode(t)
+	require.NoError(t, limiter.UpdateCores(s.Path("c-train", "limits"), []limiter.CoreState{{Contended: true}, {}}))
 	table := shows(t, "top", "--once", "--interval", "100ms", "--state-dir", s.Dir, "--filter", "infer")
-	assert.Contains(t, table, "default/infer-7c9d8f6b5-x2x4q  main       1    [|||||||||| 3900M/4000M]  [                 0/50%]      0%     1  active")
+	assert.Contains(t, table, "default/infer-7c9d8f6b5-x2x4q  main       1    [|||||||||| 3900M/4000M]  [                 -/50%]      0%     1  active")
 	assert.NotContains(t, table, "default/train")
 	assert.Contains(t, table, "problem: container c-corrupt")
 
@@ -275,7 +322,8 @@ func TestTopOnce(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(shows(t, "top", "-o", "json", "--interval=100ms", "--state-dir", s.Dir, "--sort=pod", "--reverse")), &shown))
 	require.Len(t, shown.Containers, 6)
 	assert.Equal(t, "default/train", shown.Containers[0].Pod)
-	assert.Zero(t, *shown.Containers[1].CoresUsedPercent)
+	i := slices.IndexFunc(shown.Containers, func(r topRow) bool { return r.ContainerID == "c-train" && r.UUID == nodetest.H200 })
+	assert.Zero(t, *shown.Containers[i].CoresUsedPercent)
 	assert.Greater(t, shown.IntervalSeconds, 0.09)
 	yaml := shows(t, "top", "-o", "yaml", "--interval=100ms", "--state-dir", s.Dir)
 	assert.Contains(t, yaml, "\n  coresUsedPercent: 0\n")

@@ -46,10 +46,10 @@ type topRow struct {
 	UsedBytes   uint64 `json:"usedBytes"`
 	MemoryMiB   int64  `json:"memoryMiB"`
 	Cores       int    `json:"cores"` // 0: no limit
-	// CoresUsedPercent is the part of the card's time that its launches were charged (that
-	// it had by NVML, where an agent was asked and nothing else is known), and WaitedPercent
-	// that in which they waited for their share. Nil: not known, for there was one reading
-	// only, or the share has no limit and is not counted.
+	// CoresUsedPercent is the part of the card's time that it had by NVML, where an agent
+	// was asked, or else that its launches were charged; WaitedPercent is that in which they
+	// waited for their share. Nil: not known, for there was one reading only, or nothing was
+	// counted: the share has no limit, or none was enforced.
 	CoresUsedPercent *float64 `json:"coresUsedPercent,omitempty"`
 	WaitedPercent    *float64 `json:"waitedPercent,omitempty"`
 	LaunchesPerSec   *float64 `json:"launchesPerSecond,omitempty"`
@@ -96,8 +96,8 @@ func topOf(before, now reading) topShown {
 			if was, there := last[r.key()]; there && c.UsageProblem == "" {
 				r.rates(was, s, elapsed)
 			}
-			if r.CoresUsedPercent == nil {
-				r.CoresUsedPercent = s.CoreUsedPercent // where an agent was asked: NVML's word
+			if s.CoreUsedPercent != nil {
+				r.CoresUsedPercent = s.CoreUsedPercent // it sees what no limit counts, too
 			}
 			if r.CoresUsedPercent != nil {
 				used[s.UUID] += *r.CoresUsedPercent
@@ -142,8 +142,12 @@ func (r *topRow) rates(was, is view.Share, elapsed time.Duration) {
 	if is.CorePercent == 0 { // nothing counts it
 		return
 	}
-	r.CoresUsedPercent = part(was.ComputeNanoseconds, is.ComputeNanoseconds)
 	r.WaitedPercent = part(was.ThrottledNanoseconds, is.ThrottledNanoseconds)
+	stood := was.ComputeNanoseconds == is.ComputeNanoseconds && was.Launches == is.Launches
+	if stood && !(was.Enforced && is.Enforced) { // it may have worked all the while
+		return
+	}
+	r.CoresUsedPercent = part(was.ComputeNanoseconds, is.ComputeNanoseconds)
 	const most = 1e8 // a launch takes longer than 10 ns
 	if launches := float64(is.Launches-was.Launches) / elapsed.Seconds(); is.Launches >= was.Launches && launches <= most {
 		r.LaunchesPerSec = &launches

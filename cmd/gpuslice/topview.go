@@ -101,8 +101,9 @@ const topHelp = `The keys of gpuslice top
 
 MEMORY is what the container accounts for, of what it is granted. CORES is the
 part of the card's time that its launches were charged since the last reading,
-of its limit; WAITED the part in which they waited for it. "-" is what is not
-known: the share has no limit, or was read once only.
+of its limit (with --cluster what NVML says it had); WAITED the part in which
+they waited for it. "-" is what is not known: the share has no limit or none is
+enforced now, as on a card that nobody else uses, or was read once only.
 
 Any key goes back.`
 
@@ -236,11 +237,10 @@ func percentCell(percent *float64, limit int) term.Cell {
 	case percent == nil:
 		return term.Cell{Bar: true, Text: fmt.Sprintf("-/%d%%", limit)}
 	}
-	whole := float64(limit)
-	if limit == 0 {
-		whole = 100
+	if limit == 0 { // the whole card is its
+		limit = 100
 	}
-	return term.Cell{Bar: true, Part: *percent / whole, Text: fmt.Sprintf("%.0f/%d%%", *percent, limit)}
+	return term.Cell{Bar: true, Part: *percent / float64(limit), Text: fmt.Sprintf("%.0f/%d%%", *percent, limit)}
 }
 
 func percentText(percent *float64) string {

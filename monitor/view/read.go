@@ -174,7 +174,7 @@ func (r *reading) container(e *grant.Entry, folder string) Container {
 			r.used(&share, &usage.Devices[i])
 		}
 		if i < len(states) {
-			share.ResidueBytes = states[i].ResidueBytes
+			share.ResidueBytes, share.Enforced = states[i].ResidueBytes, r.Enforced(i)
 		}
 		r.shares = append(r.shares, share)
 	}

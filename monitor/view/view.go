@@ -98,7 +98,7 @@ type Share struct {
 	// ResidueBytes is what the driver sees of the container beyond that.
 	ResidueBytes uint64 `json:"residueBytes"`
 	Processes    int    `json:"processes"`
-	// Compute time while the share was enforced, in all: what launches were charged, how
+	// Compute time while the share was enforced (Enforced), in all: what launches were charged, how
 	// long they waited for it, and how many they were.
 	ComputeNanoseconds   uint64 `json:"computeNs"`
 	ThrottledNanoseconds uint64 `json:"throttledNs"`
@@ -107,6 +107,10 @@ type Share struct {
 	LastLaunch time.Time `json:"lastLaunch,omitzero"`
 	// RefusedAllocations are those that the limit has refused.
 	RefusedAllocations uint64 `json:"refusedAllocations"`
+	// Enforced says that launches are charged to the share of compute time now. While they
+	// aren't, for it has no limit or its policy lets it have an idle card, ComputeNanoseconds
+	// and Launches stand still, however much it works.
+	Enforced bool `json:"enforced,omitempty"`
 	// CoreUsedPercent is the part of the card's time that NVML says it had, lately; nil
 	// where nobody asked NVML.
 	CoreUsedPercent *float64 `json:"coreUsedPercent,omitempty"`
