@@ -13,6 +13,9 @@ type Card struct {
 	CorePercent int
 	// Slots is how many containers may have a share of the card. 0 means none.
 	Slots int
+	// Parent is the card that a MIG device is of, whose cordon is the device's, too; empty
+	// of a card, and where nobody said it.
+	Parent string `json:",omitempty"`
 }
 
 // IsMIG says whether a UUID is a MIG device's.

@@ -16,7 +16,8 @@ import (
 // this one is for what no scheduler speaks of.
 const cordonName = "cordoned"
 
-// Cordon keeps new containers from the cards, until Uncordon. What is booked stays.
+// Cordon keeps new containers from the cards and from the MIG devices of them, those that
+// are made later included, until Uncordon. What is booked stays.
 func (l *Ledger) Cordon(ctx context.Context, uuids ...string) error {
 	return l.recordon(ctx, func(now []string) []string { return append(now, uuids...) }, uuids)
 }
@@ -80,17 +81,29 @@ func Cordoned(dir string) ([]string, error) {
 	return uuids, nil
 }
 
+// IsCordoned says whether the list of cordoned cards holds a card or, of a MIG device, the
+// one that it is of.
+func IsCordoned(cordoned []string, uuid, parent string) bool {
+	return slices.Contains(cordoned, uuid) || parent != "" && slices.Contains(cordoned, parent)
+}
+
 // checkCordons refuses a new container of a cordoned card. Another attempt of a container
 // that has had the card goes on: its pod was there before.
-func (l *Ledger) checkCordons(claim *Claim) error {
+func (l *Ledger) checkCordons(claim *Claim, cards map[string]Card) error {
 	cordoned, err := Cordoned(l.dir)
 	if err != nil {
 		return err
 	}
-	for _, uuid := range cordoned {
-		if indexOfCard(claim.Shares, uuid) >= 0 && !l.index.hadCard(claim, uuid) {
-			return refuse(ErrCordoned, "card %s is cordoned on this node: ask for another, or let it have new containers again (gpuslice uncordon %s)", uuid, uuid)
+	for _, s := range claim.Shares {
+		parent := cards[s.UUID].Parent
+		if !IsCordoned(cordoned, s.UUID, parent) || l.index.hadCard(claim, s.UUID) {
+			continue
 		}
+		uuid, of := s.UUID, ""
+		if !slices.Contains(cordoned, uuid) {
+			uuid, of = parent, " (MIG device "+s.UUID+" is of it)"
+		}
+		return refuse(ErrCordoned, "card %s%s is cordoned on this node: ask for another, or let it have new containers again (gpuslice uncordon %s)", uuid, of, uuid)
 	}
 	return nil
 }

@@ -44,6 +44,35 @@ func TestCordon(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(dir, "cordoned"))
 }
 
+// A card in MIG mode is had by its MIG devices: its cordon is theirs.
+func TestCordonOfMIGDevices(t *testing.T) {
+	const first, second, other = "MIG-00000001-5151-4000-8000-00000000000a", "MIG-00000002-5151-4000-8000-00000000000a", "MIG-00000003-5151-4000-8000-00000000000a"
+	cards := map[string]grant.Card{
+		first:  {UUID: first, MemoryMiB: 1000, CorePercent: 100, Slots: 1, Parent: cardA},
+		second: {UUID: second, MemoryMiB: 1000, CorePercent: 100, Slots: 1, Parent: cardA},
+		other:  {UUID: other, MemoryMiB: 1000, CorePercent: 100, Slots: 1, Parent: cardB},
+	}
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	claim := func(id, uuid string) error {
+		_, err := ledger.Claim(background, claimOf(id, grant.Share{UUID: uuid, MemoryMiB: 1000, CorePercent: 100}), cards, nil)
+		return err
+	}
+	require.NoError(t, ledger.Cordon(background, cardA))
+	err := claim("c1", first)
+	require.ErrorIs(t, err, grant.ErrCordoned)
+	assert.ErrorContains(t, err, "card "+cardA+" (MIG device "+first+" is of it)")
+	assert.ErrorContains(t, err, "gpuslice uncordon "+cardA)
+	require.NoError(t, claim("c3", other), "another card's")
+
+	require.NoError(t, ledger.Uncordon(background, cardA))
+	require.NoError(t, ledger.Cordon(background, first))
+	err = claim("c1", first)
+	require.ErrorIs(t, err, grant.ErrCordoned)
+	assert.ErrorContains(t, err, "gpuslice uncordon "+first)
+	require.NoError(t, claim("c2", second), "one device alone")
+}
+
 func TestCordonsThatCanNotBeRead(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)

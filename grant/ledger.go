@@ -135,7 +135,7 @@ func (l *Ledger) admit(claim *Claim, cards map[string]Card) error {
 	if err := CheckCards(claim.Shares, cards); err != nil {
 		return err
 	}
-	if err := l.checkCordons(claim); err != nil {
+	if err := l.checkCordons(claim, cards); err != nil {
 		return err
 	}
 	err := l.index.admit(claim, cards)

@@ -3,14 +3,20 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/node"
 )
 
 const cordonManual = `Keeps new containers from a card. What runs on it goes on; a container that
 restarts in its pod may have it again.
+
+A card is named by its index, its UUID or the beginning of that. With it its MIG
+devices are cordoned, those that are made later, too; one device alone is by its
+own UUID.
 
 With one argument it is a card of this node, and the cordon is in its state folder:
 for what no scheduler speaks of, docker's containers and the like. It needs no API
@@ -73,37 +79,72 @@ func cordonHere(c *cobra.Command, name string, on, dryRun bool) (held int, err e
 	if err != nil {
 		return 0, work(err)
 	}
-	change, done := ledger.Cordon, "gets no new containers on this node"
+	devices := migOf(file, uuid)
 	if !on {
-		change, done = ledger.Uncordon, "gets new containers on this node again"
+		return 0, work(uncordonHere(c, ledger, file, uuid, devices))
 	}
+	done := "gets no new containers on this node"
 	if dryRun {
 		done = "would get no new containers on this node"
-	} else if err := change(c.Context(), uuid); err != nil {
+	} else if err := ledger.Cordon(c.Context(), uuid); err != nil {
 		return 0, work(err)
 	}
 	fmt.Fprintf(c.OutOrStdout(), "card %s %s\n", uuid, done)
-	if !on {
-		return 0, nil
+	for _, device := range devices {
+		fmt.Fprintf(c.OutOrStdout(), "MIG device %s of it %s\n", device, done)
 	}
 	snapshot, err := ledger.Snapshot(c.Context())
 	if err != nil {
 		return 0, work(err)
 	}
-	holders := holdersOf(snapshot.Claims(), uuid)
+	holders := holdersOf(snapshot.Claims(), append(devices, uuid)...)
 	for _, h := range holders {
 		fmt.Fprintf(c.OutOrStdout(), "it is held by container %s%s\n", h.ContainerID, podOf(h))
 	}
 	return len(holders), nil
 }
 
-// holdersOf are the claims that have a share of the card.
-func holdersOf(claims []grant.Claim, uuid string) (holders []grant.Claim) {
+// uncordonHere lets new containers have a card and all its MIG devices again. One device
+// of a cordoned card can't be had before the card is.
+func uncordonHere(c *cobra.Command, ledger *grant.Ledger, file node.File, uuid string, devices []string) error {
+	if _, card, is := file.Node.MIGDevice(uuid); is {
+		stateDir, err := c.Flags().GetString("state-dir")
+		if err != nil {
+			return err
+		}
+		cordoned, err := grant.Cordoned(stateDir)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(cordoned, card.UUID) {
+			return fmt.Errorf("MIG device %s is of card %s, which is cordoned: gpuslice uncordon %s, and cordon the devices that are to stay so", uuid, card.UUID, card.UUID)
+		}
+	}
+	if err := ledger.Uncordon(c.Context(), append(devices, uuid)...); err != nil {
+		return err
+	}
+	const done = "gets new containers on this node again"
+	fmt.Fprintf(c.OutOrStdout(), "card %s %s\n", uuid, done)
+	for _, device := range devices {
+		fmt.Fprintf(c.OutOrStdout(), "MIG device %s of it %s\n", device, done)
+	}
+	return nil
+}
+
+// migOf are the MIG devices of a card.
+func migOf(f node.File, uuid string) (devices []string) {
+	card, _ := f.Node.Card(uuid)
+	for _, d := range card.MIG {
+		devices = append(devices, d.UUID)
+	}
+	return devices
+}
+
+// holdersOf are the claims that have a share of one of the cards.
+func holdersOf(claims []grant.Claim, uuids ...string) (holders []grant.Claim) {
 	for _, claim := range claims {
-		for _, s := range claim.Shares {
-			if s.UUID == uuid {
-				holders = append(holders, claim)
-			}
+		if slices.ContainsFunc(claim.Shares, func(s grant.Share) bool { return slices.Contains(uuids, s.UUID) }) {
+			holders = append(holders, claim)
 		}
 	}
 	return holders

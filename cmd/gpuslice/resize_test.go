@@ -97,6 +97,44 @@ func TestResizeOnNode(t *testing.T) {
 	}
 }
 
+// The cordon of a card in MIG mode is that of its MIG devices, which alone are to be had.
+func TestCordonOfAMIGCard(t *testing.T) {
+	f := migNode(t)
+	s := nodetest.NewStateDirOf(t, f)
+	small, large := f.Node.Cards[1].MIG[0].UUID, f.Node.Cards[1].MIG[1].UUID
+	s.Claim("c-slice", "slice", grant.Share{UUID: large, MemoryMiB: 72000, CorePercent: 100})
+	claim := func(id string) error {
+		claim := grant.Claim{ContainerID: id, Owner: grant.OwnerNRI, PodUID: id, PodNamespace: "default", PodName: id, Container: "main",
+			Shares: []grant.Share{{UUID: small, MemoryMiB: 18000, CorePercent: 100}}, Mode: "preload", CreatedAt: nodetest.Time}
+		_, err := s.Ledger.Claim(t.Context(), claim, node.Capacities(f.Devices), nil)
+		return err
+	}
+	call := func(want int, args ...string) string {
+		status, out, stderr := gpuslice(append(args, "--state-dir", s.Dir)...)
+		require.Equal(t, want, status, stderr)
+		return out + stderr
+	}
+	assert.Contains(t, call(exitDone, "drain", "1", "--dry-run"), "it is held by container c-slice")
+	require.NoError(t, s.Ledger.Release(t.Context(), "c-slice"))
+	s.Claim("c-again", "again", grant.Share{UUID: large, MemoryMiB: 72000, CorePercent: 100})
+
+	out := call(exitDone, "cordon", "1")
+	assert.Contains(t, out, "MIG device "+small+" of it gets no new containers on this node\n")
+	assert.Contains(t, out, "it is held by container c-again of pod default/again\n")
+	require.ErrorIs(t, claim("c-new"), grant.ErrCordoned)
+	assert.Contains(t, call(exitFailed, "drain", "1"), "containers still hold the card")
+	assert.Contains(t, call(exitFailed, "uncordon", small), "gpuslice uncordon "+cardUUID(1))
+	assert.Regexp(t, `MIG 1g.18gb +cordoned`, call(exitDone, "topology"))
+	require.ErrorIs(t, claim("c-new"), grant.ErrCordoned)
+
+	call(exitDone, "uncordon", "1")
+	require.NoError(t, s.Ledger.Cordon(t.Context(), small))
+	require.ErrorIs(t, claim("c-new"), grant.ErrCordoned)
+	call(exitDone, "uncordon", "1") // with all that it is cut into
+	call(exitDone, "cordon", large) // one device alone
+	require.NoError(t, claim("c-new"))
+}
+
 func TestCordonOnNode(t *testing.T) {
 	s := dockerNode(t)
 	status, out, stderr := gpuslice("cordon", "1", "--state-dir", s.Dir)

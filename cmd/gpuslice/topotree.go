@@ -188,7 +188,7 @@ func useOf(c leafCard, blocked func(uuid string) bool) string {
 	}
 	granted, slots, full, held, cordoned := 0, 0, true, blocked(c.UUID), true
 	for _, d := range devices {
-		cordoned = cordoned && (c.Cordoned || d.Cordoned)
+		cordoned = cordoned && d.Cordoned
 		granted += d.GrantedContainers
 		slots += d.GrantableSlots
 		full = full && isFull(d)

@@ -39,7 +39,11 @@ func (d Device) MIG() bool { return d.UUID != d.Card }
 
 // Capacity is what may be booked of it, as the ledger wants it.
 func (d Device) Capacity() grant.Card {
-	return grant.Card{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Slots: d.Slots}
+	c := grant.Card{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Slots: d.Slots}
+	if d.MIG() {
+		c.Parent = d.Card
+	}
+	return c
 }
 
 // Capacities are those of devices, by UUID.

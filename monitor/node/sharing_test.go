@@ -80,7 +80,11 @@ func TestSharing(t *testing.T) {
 			assert.Equal(t, test.want, devices)
 			for _, d := range devices {
 				assert.Equal(t, d.UUID != d.Card, d.MIG())
-				assert.Equal(t, grant.Card{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Slots: d.Slots}, node.Capacities(devices)[d.UUID])
+				parent := ""
+				if d.MIG() {
+					parent = d.Card
+				}
+				assert.Equal(t, grant.Card{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Slots: d.Slots, Parent: parent}, node.Capacities(devices)[d.UUID])
 			}
 		})
 	}

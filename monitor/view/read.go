@@ -84,7 +84,7 @@ func compose(snapshot *grant.Snapshot, file node.File, cordoned []string, all []
 		c.UsedBytes = used[c.UUID]
 		c.Unhealthy = file.Unhealthy(c.UUID, card)
 		c.Healthy = c.Unhealthy == ""
-		c.Cordoned = slices.Contains(cordoned, c.UUID)
+		c.Cordoned = grant.IsCordoned(cordoned, c.UUID, card)
 		n.Cards = append(n.Cards, c)
 	}
 	for _, c := range file.Node.Cards {

@@ -49,7 +49,8 @@ type Card struct {
 	// Healthy is false where the agent has said why it isn't, in Unhealthy.
 	Healthy   bool   `json:"healthy"`
 	Unhealthy string `json:"unhealthy,omitempty"`
-	// Cordoned says that it gets no new container (gpuslice cordon on the node).
+	// Cordoned says that it gets no new container (gpuslice cordon on the node); a MIG
+	// device doesn't either where its card is cordoned.
 	Cordoned bool `json:"cordoned,omitempty"`
 	// Telemetry is what NVML said last; nil where nobody asked it.
 	Telemetry *gpu.Telemetry `json:"telemetry,omitempty"`

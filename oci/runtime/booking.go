@@ -86,9 +86,7 @@ func (b *booking) pick(booked map[string]grant.Usage, config wish.Config) ([]gra
 		return wish.Choose(b.request, b.cards.Capacity, booked, config)
 	}
 	left := maps.Clone(b.cards.Capacity)
-	for _, uuid := range cordoned {
-		delete(left, uuid)
-	}
+	maps.DeleteFunc(left, func(uuid string, c grant.Card) bool { return grant.IsCordoned(cordoned, uuid, c.Parent) })
 	shares, err := wish.Choose(b.request, left, booked, config)
 	if err != nil {
 		return nil, fmt.Errorf("%w; cordoned, and given to no new container: %s (gpuslice uncordon)", err, strings.Join(cordoned, ", "))

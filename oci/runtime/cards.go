@@ -100,7 +100,11 @@ func (f nodeFile) cards() Cards {
 		}
 	}
 	for _, d := range f.Devices {
-		c.Capacity[d.UUID] = grant.Card{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Slots: d.Slots}
+		capacity := grant.Card{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Slots: d.Slots}
+		if d.Card != d.UUID {
+			capacity.Parent = d.Card
+		}
+		c.Capacity[d.UUID] = capacity
 		if c.ContextMiB[d.UUID] = f.ContextMiB[d.UUID]; c.ContextMiB[d.UUID] == 0 {
 			c.ContextMiB[d.UUID] = otherContextMiB
 		}

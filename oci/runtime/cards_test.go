@@ -28,7 +28,7 @@ const nodeJSON = `{"version":2,"name":"n","writtenAt":"2026-01-02T03:04:05Z",
 var nodeCards = Cards{
 	Capacity: map[string]grant.Card{
 		"GPU-a": {UUID: "GPU-a", MemoryMiB: 1500, CorePercent: 100, Slots: 10},
-		"MIG-b": {UUID: "MIG-b", MemoryMiB: 500, CorePercent: 100, Slots: 1},
+		"MIG-b": {UUID: "MIG-b", MemoryMiB: 500, CorePercent: 100, Slots: 1, Parent: "GPU-c"},
 	},
 	Indices:          map[string]string{"GPU-a": "0", "GPU-c": "1", "MIG-x": "1:0", "MIG-b": "1:1"},
 	ContextMiB:       map[string]int64{"GPU-a": 105, "MIG-b": otherContextMiB},
