@@ -50,8 +50,9 @@ The key h lists the keys: q quits, s sorts, / filters, arrows select. Without a
 terminal that can be drawn on, with --once, and in a form for programs, it reads
 twice, prints once and ends.
 
-Exit status: 0 it is shown, also when a signal ended it; 1 nothing could be
-read; 2 the call is wrong.`,
+Exit status: 0 it is shown, also when a signal ended it while it was drawn; 1
+nothing could be read, or a signal came before it was printed once; 2 the call
+is wrong.`,
 		Example: `  gpuslice top
   gpuslice top --once --sort cores --filter default/
   gpuslice top -o json | jq '.containers[] | {pod, coresUsedPercent}'`,
@@ -87,18 +88,27 @@ read; 2 the call is wrong.`,
 // reader reads a node.
 type reader func(context.Context) (view.Node, error)
 
+// errNothingShown: a program that reads from us must not take nothing for an answer.
+var errNothingShown = errors.New("a signal has ended it before anything was printed")
+
 // topOnce prints what two readings show.
 func topOnce(c *cobra.Command, out *output, o topOptions, read reader) error {
 	before, err := take(c.Context(), read)
+	if c.Context().Err() != nil {
+		return work(errNothingShown)
+	}
 	if err != nil {
 		return work(err)
 	}
 	select {
 	case <-c.Context().Done():
-		return work(c.Context().Err())
+		return work(errNothingShown)
 	case <-time.After(o.interval):
 	}
 	now, err := take(c.Context(), read)
+	if c.Context().Err() != nil {
+		return work(errNothingShown)
+	}
 	if err != nil {
 		return work(err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"math"
 	"os"
@@ -328,6 +329,18 @@ func TestTopOnce(t *testing.T) {
 	yaml := shows(t, "top", "-o", "yaml", "--interval=100ms", "--state-dir", s.Dir)
 	assert.Contains(t, yaml, "\n  coresUsedPercent: 0\n")
 	assert.Contains(t, shows(t, "top", "-o", "wide", "--interval=100ms", "--state-dir", s.Dir), "ENFORCEMENT")
+}
+
+// What prints once has printed, or it has failed: a signal makes no empty answer.
+func TestTopOnceEndedByASignal(t *testing.T) {
+	s, _, _ := workingNode(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, stderr strings.Builder
+	status := execute(ctx, []string{"top", "-o", "json", "--interval=1h", "--state-dir", s.Dir}, &out, &stderr)
+	assert.Equal(t, exitFailed, status)
+	assert.Empty(t, out.String())
+	assert.Equal(t, "gpuslice: "+errNothingShown.Error()+"\n", stderr.String())
 }
 
 func TestTopOfAnEmptyNode(t *testing.T) {
