@@ -36,9 +36,15 @@ func clusterFlags(c *cobra.Command) {
 	f.StringP("namespace", "n", "", "`namespace` of what is named without one; empty is the context's")
 }
 
+// askFlags gives a command that asks agents or schedulers the flags that say which.
+func askFlags(c *cobra.Command) {
+	clusterFlags(c)
+	c.Flags().String("system-namespace", "", "`namespace` that gpuslice is installed in, whose agents and schedulers alone are asked; empty is the one of "+strings.Join(cluster.UsualNamespaces, ", ")+" that has any")
+}
+
 // wideFlag gives a command that shows a node --cluster.
 func wideFlag(c *cobra.Command) {
-	clusterFlags(c)
+	askFlags(c)
 	c.Flags().Bool("cluster", false, "show all nodes of the cluster, by the API server; so it is too as kubectl gpuslice, and where there is no state folder and a kubeconfig")
 }
 
@@ -49,7 +55,7 @@ func clusterOptions(c *cobra.Command) (o cluster.Options) {
 		}
 		return ""
 	}
-	return cluster.Options{Kubeconfig: text("kubeconfig"), Context: text("context"), Namespace: text("namespace")}
+	return cluster.Options{Kubeconfig: text("kubeconfig"), Context: text("context"), Namespace: text("namespace"), SystemNamespace: text("system-namespace")}
 }
 
 func connect(c *cobra.Command) (*cluster.Cluster, error) { return cluster.Connect(clusterOptions(c)) }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/cmd/internal/config"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 )
 
@@ -36,6 +37,17 @@ clusters: [{name: k, cluster: {server: "http://127.0.0.1:1"}}]
 users: [{name: u, user: {}}]
 `), 0o600))
 	return path
+}
+
+// Which namespace's agents and schedulers are asked is said to all commands that ask them, by a variable too.
+func TestSystemNamespace(t *testing.T) {
+	t.Setenv("GPUSLICE_SYSTEM_NAMESPACE", "gpus")
+	for _, name := range []string{"status", "top", "explain", "resize"} {
+		c, _, err := command().Find([]string{name})
+		require.NoError(t, err)
+		require.NoError(t, config.Fill(c.Flags(), "", nil, os.LookupEnv))
+		assert.Equal(t, "gpus", clusterOptions(c).SystemNamespace, name)
+	}
 }
 
 func TestPodName(t *testing.T) {

@@ -51,7 +51,7 @@ there is no such pod; 2 the call is wrong.`,
 			return work(out.print(c, x, func(p page) error { return explainPage(p, x) }))
 		},
 	}
-	clusterFlags(c)
+	askFlags(c)
 	out = outputFlag(c, formTable, formJSON, formYAML)
 	return c
 }

@@ -67,7 +67,7 @@ func resizeCommand() *cobra.Command {
 	c.Flags().StringVar(&o.memory, "memory", "", "device memory of each of its cards, a `size` such as 8GiB, 8000MiB or 25%")
 	c.Flags().IntVar(&o.cores, "cores", 0, "compute time of each of its cards, in `percent`; 0: not limited")
 	c.Flags().DurationVar(&o.timeout, "timeout", answerPatience, "`time` to wait for the scheduler and the node, of a pod")
-	clusterFlags(c)
+	askFlags(c)
 	c.Flags().StringVar(&o.card, "card", "", "change its share of this `card` alone, an index or a UUID")
 	return c
 }

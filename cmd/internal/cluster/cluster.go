@@ -12,14 +12,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -30,6 +29,8 @@ import (
 // Options say which cluster, as kubectl's flags do.
 type Options struct {
 	Kubeconfig, Context, Namespace string
+	// SystemNamespace is gpuslice's own; empty is the one of the usual ones that it is in.
+	SystemNamespace string
 }
 
 // Cluster is a connection.
@@ -39,6 +40,8 @@ type Cluster struct {
 	get func(ctx context.Context, namespace, pod, path string, query map[string]string) ([]byte, error)
 	// Namespace is what names without one are of.
 	Namespace string
+	// systemNamespace is the one whose agents and schedulers are believed; empty is one of UsualNamespaces.
+	systemNamespace string
 }
 
 // Connect reads the kubeconfig as kubectl does: --kubeconfig, $KUBECONFIG, ~/.kube/config, or
@@ -55,7 +58,7 @@ func Connect(o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reach the API server: %w", err)
 	}
-	return connect(config, cmp.Or(o.Namespace, namespace))
+	return connect(config, cmp.Or(o.Namespace, namespace), o.SystemNamespace)
 }
 
 // Found says whether there is a kubeconfig to connect by, or an account of a pod.
@@ -64,16 +67,36 @@ func Found(o Options) bool {
 	return err == nil
 }
 
-func connect(config *rest.Config, namespace string) (*Cluster, error) {
+func connect(config *rest.Config, namespace, systemNamespace string) (*Cluster, error) {
 	config = rest.CopyConfig(config)
 	config.UserAgent = "gpuslice/" + version.String()
 	config.QPS, config.Burst = 50, 100
+	config.Wrap(boundAnswers)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("reach the API server: %w", err)
 	}
-	return &Cluster{client, through(client), namespace}, nil
+	return &Cluster{client, through(client), namespace, systemNamespace}, nil
 }
+
+// mostAnswerBytes bounds what is read of one answer through the proxy.
+const mostAnswerBytes = 32 << 20
+
+// boundAnswers has no answer through the proxy read further than mostAnswerBytes: the API server passes on
+// whatever a pod says.
+func boundAnswers(next http.RoundTripper) http.RoundTripper {
+	return bounded(func(r *http.Request) (*http.Response, error) {
+		response, err := next.RoundTrip(r)
+		if err == nil && response.Body != nil && strings.Contains(r.URL.Path, "/proxy/") {
+			response.Body = http.MaxBytesReader(nil, response.Body, mostAnswerBytes)
+		}
+		return response, err
+	})
+}
+
+type bounded func(*http.Request) (*http.Response, error)
+
+func (f bounded) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // through is the way through the API server's proxy.
 func through(client kubernetes.Interface) func(context.Context, string, string, string, map[string]string) ([]byte, error) {
@@ -87,46 +110,8 @@ func through(client kubernetes.Interface) func(context.Context, string, string, 
 	}
 }
 
-// Components that answer through the proxy: the label app.kubernetes.io/component of their
-// pods, and the name of their port.
-const (
-	componentAgent     = "agent"
-	componentScheduler = "scheduler"
-	portMetrics        = "metrics"
-	portHTTP           = "http"
-)
-
-// usualNamespaces are where gpuslice is installed to.
-var usualNamespaces = []string{"gpuslice-system", "gpuslice", "kube-system"}
-
 // answerTimeout is for one answer through the proxy.
 const answerTimeout = 10 * time.Second
-
-// servers are the pods of a component, ready ones first.
-func (c *Cluster) servers(ctx context.Context, component string) ([]v1.Pod, error) {
-	ours := metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=gpuslice,app.kubernetes.io/component=" + component}
-	list, err := c.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, ours)
-	for i := 0; apierrors.IsForbidden(err) && i < len(usualNamespaces); i++ { // who may not list all may list some
-		all := err
-		if list, err = c.client.CoreV1().Pods(usualNamespaces[i]).List(ctx, ours); err == nil && len(list.Items) == 0 {
-			err = all
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("find gpuslice's %s: %w", component, err)
-	}
-	slices.SortStableFunc(list.Items, func(a, b v1.Pod) int { return cmp.Compare(readiness(&a), readiness(&b)) })
-	return list.Items, nil
-}
-
-func readiness(p *v1.Pod) int {
-	for _, c := range p.Status.Conditions {
-		if c.Type == v1.PodReady && c.Status == v1.ConditionTrue {
-			return 0
-		}
-	}
-	return 1
-}
 
 var errNoPort = errors.New("its pod names no such port")
 
@@ -146,6 +131,9 @@ func (c *Cluster) ask(ctx context.Context, pod *v1.Pod, port, path string, query
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	data, err := c.get(ctx, pod.Namespace, pod.Name+":"+strconv.Itoa(int(number)), path, query)
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		return fmt.Errorf("its answer is larger than %d MiB, and not read", mostAnswerBytes>>20)
+	}
 	if err != nil {
 		return explain(err, data)
 	}

@@ -170,7 +170,7 @@ func (c *Cluster) Applied(ctx context.Context, pod *v1.Pod, container string, wa
 }
 
 func (c *Cluster) applied(ctx context.Context, pod *v1.Pod, container string, want []grant.Share) (bool, error) {
-	agents, err := c.servers(ctx, componentAgent)
+	agents, _, err := c.servers(ctx, componentAgent)
 	if err != nil {
 		return false, err
 	}

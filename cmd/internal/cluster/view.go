@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
@@ -26,15 +28,19 @@ func (c *Cluster) View(ctx context.Context) (view.Node, error) {
 	if err != nil {
 		return view.Node{}, fmt.Errorf("list the cluster's nodes: %w", err)
 	}
-	agents, err := c.servers(ctx, componentAgent)
-	if err != nil {
+	all := view.Node{Name: "cluster", Cards: []view.Card{}, Containers: []view.Container{}}
+	agents, others, err := c.servers(ctx, componentAgent)
+	switch {
+	case errors.Is(err, errNotFound):
+		all.Problems = append(all.Problems, fmt.Sprintf("%v. What is in use isn't known; cards are shown as their Node objects have them", err))
+	case err != nil:
 		return view.Node{}, err
+	case len(others) > 0:
+		all.Problems = append(all.Problems, fmt.Sprintf("pods outside of gpuslice's namespace %s have the labels of its agent, and were not asked: %s", agents[0].Namespace, some(others)))
 	}
-	byNode := map[string]*v1.Pod{}
+	byNode := map[string][]*v1.Pod{}
 	for i := range agents {
-		if byNode[agents[i].Spec.NodeName] == nil {
-			byNode[agents[i].Spec.NodeName] = &agents[i]
-		}
+		byNode[agents[i].Spec.NodeName] = append(byNode[agents[i].Spec.NodeName], &agents[i])
 	}
 	answers := make([]view.Node, len(nodes.Items))
 	var waiting sync.WaitGroup
@@ -43,11 +49,10 @@ func (c *Cluster) View(ctx context.Context) (view.Node, error) {
 		waiting.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			answers[i] = c.node(ctx, &nodes.Items[i], byNode[nodes.Items[i].Name])
+			answers[i] = c.node(ctx, &nodes.Items[i], byNode[nodes.Items[i].Name], err == nil)
 		})
 	}
 	waiting.Wait()
-	all := view.Node{Name: "cluster", Cards: []view.Card{}, Containers: []view.Container{}}
 	for i, answer := range answers {
 		all.Add(nodes.Items[i].Name, answer)
 	}
@@ -55,23 +60,54 @@ func (c *Cluster) View(ctx context.Context) (view.Node, error) {
 	return all, nil
 }
 
-// node is one node's view: by its agent or, without an answer, by what the Node object says.
-func (c *Cluster) node(ctx context.Context, node *v1.Node, agent *v1.Pod) (n view.Node) {
-	inventory, _, err := wire.ReadNode(kube.Node(node))
-	registered := err == nil && len(inventory.Cards) > 0
-	if agent != nil {
-		if err = c.ask(ctx, agent, portMetrics, "/api/v1/view", nil, &n); err == nil {
+// node is one node's view: by its agent or, without an answer, by what the Node object says. Its agents are the
+// pods that run on it, ready ones first; agentsKnown says that none means that there is none.
+func (c *Cluster) node(ctx context.Context, node *v1.Node, agents []*v1.Pod, agentsKnown bool) view.Node {
+	inventory, _, unread := wire.ReadNode(kube.Node(node))
+	n := c.answer(ctx, inventory.Cards, agents, agentsKnown)
+	// What an operator wants of a card (kubectl gpuslice cordon) is in the Node object alone.
+	for _, told := range inventory.Cards {
+		for i := range n.Cards {
+			n.Cards[i].Cordoned = n.Cards[i].Cordoned || told.Cordoned && told.UUID == n.Cards[i].UUID
+		}
+	}
+	if unread != nil {
+		n.Problems = append(n.Problems, fmt.Sprintf("what its Node object tells of cards can't be read: %v", unread))
+	}
+	if len(agents) > 1 && readiness(agents[1]) == 0 {
+		n.Problems = append(n.Problems, fmt.Sprintf("it has more than one agent that is ready (pods %s), and the first was asked", some(names(agents))))
+	}
+	return n
+}
+
+// answer is what the first of the node's agents says, or what is known without.
+func (c *Cluster) answer(ctx context.Context, registered []scheduler.Card, agents []*v1.Pod, agentsKnown bool) (n view.Node) {
+	if len(agents) > 0 {
+		agent := agents[0]
+		err := c.ask(ctx, agent, portMetrics, "/api/v1/view", nil, &n)
+		if err == nil {
 			return n
 		}
 		n = view.Node{Problems: []string{fmt.Sprintf("its agent (pod %s/%s) doesn't answer: %v", agent.Namespace, agent.Name, err)}}
-	} else if registered {
+	} else if agentsKnown && len(registered) > 0 {
 		n.Problems = []string{"it has no pod of gpuslice's agent that could be asked: what is in use there isn't known"}
 	}
-	for _, card := range inventory.Cards {
-		n.Cards = append(n.Cards, view.Card{
+	for _, card := range registered {
+		shown := view.Card{
 			UUID: card.UUID, Index: card.Index, Model: card.Model, MemoryMiB: card.MemoryMiB,
 			GrantableMiB: card.MemoryMiB, GrantableCores: card.Cores, GrantableSlots: card.Slots, Healthy: card.Healthy,
-		})
+		}
+		if !card.Healthy {
+			shown.Unhealthy = "its Node object says so; why, its node's agent knows"
+		}
+		n.Cards = append(n.Cards, shown)
 	}
 	return n
+}
+
+func names(pods []*v1.Pod) (list []string) {
+	for _, p := range pods {
+		list = append(list, p.Namespace+"/"+p.Name)
+	}
+	return list
 }

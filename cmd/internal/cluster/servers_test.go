@@ -1,0 +1,205 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/scheduler/engine"
+)
+
+// serverIn is a pod of another namespace with the labels of a component of ours.
+func serverIn(namespace, component, node string) *v1.Pod {
+	port, number := portMetrics, int32(9394)
+	if component == componentScheduler {
+		port, number = portHTTP, 8080
+	}
+	p := server(component, node, port, number)
+	p.Namespace = namespace
+	return p
+}
+
+// ready makes pods ready.
+func ready(pods ...*v1.Pod) {
+	for _, p := range pods {
+		p.Status.Conditions = []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}}
+	}
+}
+
+// lister is a cluster where pods may be listed in these namespaces alone; "" is all.
+func lister(systemNamespace string, may []string, pods ...*v1.Pod) *Cluster {
+	objects := make([]runtime.Object, len(pods))
+	for i, p := range pods {
+		objects[i] = p
+	}
+	c, client := of(nil, objects...)
+	c.systemNamespace = systemNamespace
+	client.PrependReactor("list", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		for _, namespace := range may {
+			if namespace == a.GetNamespace() {
+				return false, nil, nil
+			}
+		}
+		return true, nil, apierrors.NewForbidden(v1.Resource("pods"), "", errors.New("no right in "+a.GetNamespace()))
+	})
+	return c
+}
+
+// Anybody may give pods our labels: those of one namespace are believed.
+func TestServersOfOneNamespace(t *testing.T) {
+	all, agent := []string{""}, func(namespace string) *v1.Pod { return serverIn(namespace, componentAgent, "n1") }
+	ended, restarting := agent("kube-system"), agent("gpuslice")
+	ended.Status.Phase = v1.PodFailed
+	restarting.Name = "another"
+	ready(restarting)
+	leaving := agent("gpuslice")
+	now := metav1.Now()
+	leaving.Name, leaving.DeletionTimestamp, leaving.Finalizers = "a-leaving", &now, []string{"x/y"}
+	ready(leaving)
+	for _, test := range []struct {
+		name, namespace string
+		may             []string
+		pods            []*v1.Pod
+		want, others    []string
+		says            []string
+	}{
+		{name: "a tenant's beside ours", may: all, pods: []*v1.Pod{agent("a-team"), agent("gpuslice-system")}, want: []string{"gpuslice-system/agent-n1"}, others: []string{"a-team/agent-n1"}},
+		{name: "kube-system", may: all, pods: []*v1.Pod{agent("kube-system")}, want: []string{"kube-system/agent-n1"}},
+		{name: "one that has ended", may: all, pods: []*v1.Pod{agent("gpuslice"), ended}, want: []string{"gpuslice/agent-n1"}},
+		{name: "ready ones first", may: all, pods: []*v1.Pod{agent("gpuslice"), restarting, leaving}, want: []string{"gpuslice/another", "gpuslice/a-leaving", "gpuslice/agent-n1"}},
+		{name: "two of the usual namespaces", may: all, pods: []*v1.Pod{agent("gpuslice"), agent("kube-system")}, others: []string{"gpuslice/agent-n1", "kube-system/agent-n1"}, says: []string{"gpuslice, kube-system", "--system-namespace"}},
+		{name: "of which one is named", namespace: "kube-system", may: all, pods: []*v1.Pod{agent("gpuslice"), agent("kube-system")}, want: []string{"kube-system/agent-n1"}, others: []string{"gpuslice/agent-n1"}},
+		{name: "another namespace", may: all, pods: []*v1.Pod{agent("gpus")}, others: []string{"gpus/agent-n1"}, says: []string{"in namespace gpuslice-system, gpuslice, kube-system", "as gpus/agent-n1", "--system-namespace"}},
+		{name: "which is named", namespace: "gpus", may: all, pods: []*v1.Pod{agent("gpus"), agent("gpuslice-system")}, want: []string{"gpus/agent-n1"}, others: []string{"gpuslice-system/agent-n1"}},
+		{name: "none where it is named", namespace: "gpus", may: all, says: []string{"in namespace gpus (--system-namespace)", "component=agent"}},
+		{name: "none", may: all, says: []string{"no pod has the labels app.kubernetes.io/name=gpuslice,app.kubernetes.io/component=agent"}},
+		// Who may not list the pods of all namespaces finds gpuslice where it usually is.
+		{name: "with a right in kube-system", may: []string{"kube-system"}, pods: []*v1.Pod{agent("kube-system"), agent("gpus")}, want: []string{"kube-system/agent-n1"}},
+		{name: "with a right elsewhere", may: []string{"gpus"}, pods: []*v1.Pod{agent("gpus")}, says: []string{"no right in ", "--system-namespace"}},
+		{name: "which is named, too", namespace: "gpus", may: []string{"gpus"}, pods: []*v1.Pod{agent("gpus")}, want: []string{"gpus/agent-n1"}},
+		{name: "without a right where it is named", namespace: "gpus", may: []string{"kube-system"}, pods: []*v1.Pod{agent("kube-system")}, says: []string{"no right in gpus"}},
+		{name: "with a right where nothing is", may: UsualNamespaces, says: []string{"no right in ", "--system-namespace"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ours, others, err := lister(test.namespace, test.may, test.pods...).servers(t.Context(), componentAgent)
+			if test.says == nil {
+				require.NoError(t, err)
+			}
+			for _, text := range test.says {
+				require.ErrorContains(t, err, text)
+			}
+			var got []string
+			for _, p := range ours {
+				got = append(got, p.Namespace+"/"+p.Name)
+			}
+			assert.Equal(t, test.want, got)
+			assert.Equal(t, test.others, others)
+		})
+	}
+}
+
+// A tenant's pod that has our labels, runs on every node and is ready first, answers for nobody.
+func TestNobodyAnswersInOurPlace(t *testing.T) {
+	waiting := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}
+	running := granted(t, "q", "n1", grant.Share{UUID: cardA, MemoryMiB: 9000})
+	agent, fake := serverIn("gpuslice", componentAgent, "n1"), serverIn("a-team", componentAgent, "n1")
+	lonely := serverIn("a-team", componentAgent, "n2")
+	leader, liar := serverIn("gpuslice", componentScheduler, "n1"), serverIn("a-team", componentScheduler, "n1")
+	ready(fake, lonely, liar)
+	shares := []view.Share{{UUID: cardA, MemoryMiB: 9000}}
+	c, _ := of(map[string]any{
+		"gpuslice/agent-n1:9394/api/v1/view":       view.Node{Cards: []view.Card{{UUID: cardA, Node: "n2"}}},
+		"a-team/agent-n1:9394/api/v1/view":         view.Node{Cards: []view.Card{{UUID: cardB}}, Containers: []view.Container{{PodUID: "uid-q", Name: "main", State: "active", Shares: shares}}},
+		"a-team/agent-n2:9394/api/v1/view":         view.Node{Cards: []view.Card{{UUID: cardA}}},
+		"gpuslice/scheduler-n1:8080/debug/explain": engine.Explanation{Pod: "ns/p", State: engine.ExplainedPending},
+		"a-team/scheduler-n1:8080/debug/explain":   engine.Explanation{Pod: "ns/p", State: engine.ExplainedReserved, Text: "all is well"},
+	}, node("n1", cardA), node("n2", cardB), waiting, running, agent, fake, lonely, leader, liar)
+	n, err := c.View(t.Context())
+	require.NoError(t, err)
+	require.Len(t, n.Cards, 2)
+	assert.Equal(t, view.Card{Node: "n1", UUID: cardA}, n.Cards[0], "of the node that its agent runs on")
+	assert.Equal(t, cardB, n.Cards[1].UUID, "what the Node object says")
+	assert.Empty(t, n.Containers)
+	assert.Equal(t, []string{
+		"pods outside of gpuslice's namespace gpuslice have the labels of its agent, and were not asked: a-team/agent-n1, a-team/agent-n2",
+		"node n2: it has no pod of gpuslice's agent that could be asked: what is in use there isn't known",
+	}, n.Problems)
+	x, err := c.Explain(t.Context(), "ns", "p")
+	require.NoError(t, err)
+	assert.Equal(t, engine.ExplainedPending, x.State)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorContains(t, c.Applied(ended, running, "main", []grant.Share{{UUID: cardA, MemoryMiB: 9000}}), "doesn't run")
+}
+
+// Without agents that are to be believed the cards are shown still, and why no more is known.
+func TestViewWithoutAgents(t *testing.T) {
+	c, _ := of(nil, node("n1", cardA), serverIn("gpus", componentAgent, "n1"))
+	n, err := c.View(t.Context())
+	require.NoError(t, err)
+	require.Len(t, n.Cards, 1)
+	require.Len(t, n.Problems, 1)
+	assert.Contains(t, n.Problems[0], "--system-namespace")
+	assert.Contains(t, n.Problems[0], "cards are shown as their Node objects have them")
+}
+
+func TestTwoAgentsOfANode(t *testing.T) {
+	first, second := serverIn("gpuslice", componentAgent, "n1"), serverIn("gpuslice", componentAgent, "n1")
+	second.Name = "agent-other"
+	ready(first)
+	answers := map[string]any{"gpuslice/agent-n1:9394/api/v1/view": view.Node{}, "gpuslice/agent-other:9394/api/v1/view": view.Node{}}
+	c, _ := of(answers, node("n1", cardA), first, second)
+	n, err := c.View(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, n.Problems, "one of them starts")
+	ready(second)
+	c, _ = of(answers, node("n1", cardA), first, second)
+	n, err = c.View(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []string{"node n1: it has more than one agent that is ready (pods gpuslice/agent-n1, gpuslice/agent-other), and the first was asked"}, n.Problems)
+}
+
+func TestSome(t *testing.T) {
+	assert.Equal(t, "a, b", some([]string{"a", "b"}))
+	assert.Equal(t, "1, 2, 3, 4, 5 and 2 more", some([]string{"1", "2", "3", "4", "5", "6", "7"}))
+}
+
+// Of an answer that is too large so much is read, and no more.
+func TestBoundOfAnAnswer(t *testing.T) {
+	sent := make(chan int)
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/debug/explain") {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		all, blank := 0, strings.Repeat(" ", 1<<20)
+		for err := error(nil); err == nil && all < 2*mostAnswerBytes; {
+			var n int
+			n, err = io.WriteString(w, blank)
+			all += n
+		}
+		sent <- all
+	}))
+	defer api.Close()
+	c, err := connect(&rest.Config{Host: api.URL}, "ns", "")
+	require.NoError(t, err)
+	for path, says := range map[string]string{"/api/v1/view": "its answer is larger than 32 MiB", "/debug/explain": "error on the server"} {
+		err := c.ask(t.Context(), server("agent", "n1", "metrics", 9394), "metrics", path, nil, &view.Node{})
+		assert.Less(t, <-sent, 2*mostAnswerBytes, "%s: but for what is on its way", path)
+		require.ErrorContains(t, err, says, path)
+	}
+}
