@@ -46,8 +46,8 @@ func (r Record) encode() ([]byte, error) {
 	return data.Bytes(), err
 }
 
-// decodeRecord reads a record, without encoding/json where that is certain to say the same.
-func decodeRecord(data []byte) (Record, error) {
+// Decode reads what Record.Write has written, without encoding/json where that is certain to say the same.
+func Decode(data []byte) (Record, error) {
 	r := jsonread.New(data)
 	record := readRecord(r)
 	if r.Ok() {

@@ -40,7 +40,7 @@ func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`{"nonce":"a","creator":{"pid":1,"start":2},"roots":null,"Slice":"x"}`))
 	f.Add([]byte(`{"nonce":"a","creator":null,"pidNamespace":-1}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		got, err := decodeRecord(data)
+		got, err := Decode(data)
 		var want Record
 		wantErr := json.Unmarshal(data, &want)
 		require.Equal(t, wantErr == nil, err == nil)

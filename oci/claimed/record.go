@@ -88,7 +88,7 @@ func Read(dir string) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	r, err := decodeRecord(data)
+	r, err := Decode(data)
 	if err != nil {
 		return Record{}, fmt.Errorf("%w: %s: %w", ErrDamaged, path, err)
 	}

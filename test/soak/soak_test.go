@@ -2,10 +2,13 @@ package soak
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/oci/claimed"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
@@ -180,6 +184,7 @@ func (s *soak) whatIsThere(ctx context.Context) func() {
 	return func() {
 		require.NoError(s.t, harness.Until(ctx, patience, s.RemoveAllPods))
 		require.NoError(s.t, harness.Until(ctx, patience, s.docker.RemoveAll))
+		require.NoError(s.t, s.deleteUnstarted(ctx))
 		// Whoever was killed in the middle has left what the next one takes away: docker's
 		// claims the next container of docker, all others one reconciliation.
 		require.NoError(s.t, s.RestartAgent(ctx))
@@ -193,6 +198,35 @@ func (s *soak) whatIsThere(ctx context.Context) func() {
 		require.NoError(s.t, err, "%v", left)
 		require.Equal(s.t, before, here())
 	}
+}
+
+// deleteUnstarted removes, as `gpuslice doctor` says it, the containers that docker has forgotten: its daemon was killed
+// when they were made and not started yet. They are there, gpuslice or not, and keep their shares while they are.
+func (s *soak) deleteUnstarted(ctx context.Context) error {
+	folders, err := s.StateFolders()
+	if err != nil {
+		return err
+	}
+	for _, id := range folders {
+		record, err := claimed.Read(filepath.Join(s.StateDir(), "containers", id))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, root := range record.Roots {
+			if _, err := os.Stat(filepath.Join(root, id, "exec.fifo")); err != nil {
+				continue
+			}
+			if _, err := harness.Run(ctx, nil, record.Runtime, "--root", root, "delete", "--force", id); err != nil {
+				return err
+			}
+			s.count("forgotten by docker")
+			s.t.Logf("forgotten by docker: %s", id)
+		}
+	}
+	return nil
 }
 
 // empty says what of the node's books is not. A shim may be left, of which its containerd (1.6)

@@ -145,6 +145,7 @@ var checks = []struct {
 	{"cdi", checkCDI},
 	{"state-dir", checkStateDir},
 	{"library-dir", checkLibraryDir},
+	{"unstarted", checkUnstarted},
 	{"agent", checkAgent},
 }
 

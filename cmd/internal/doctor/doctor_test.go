@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -219,6 +220,14 @@ func TestChecks(t *testing.T) {
 	}
 	chartPod := both(func(h *host) { h.elsewhere = true }, put("/proc/1234/cgroup", "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice/cri-containerd-2.scope\n"),
 		agent("--health-address=:1", "--node-name=node-7", "--health-address", ":9777"))
+	unstarted := func(age time.Duration, mode fs.FileMode) edit {
+		const id, root = "0123456789abcdef", "/run/docker/runtime-runc/moby"
+		return both(put("/run/gpuslice/containers/pod/grant.json", "{}"),
+			put("/run/gpuslice/containers/"+id+"/runtime.json", `{"nonce": "N", "roots": ["`+root+`"], "runtime": "/usr/sbin/runc"}`),
+			func(h *host) {
+				h.MapFS[name(root+"/"+id+"/exec.fifo")] = &fstest.MapFile{Mode: mode, ModTime: time.Now().Add(-age)}
+			})
+	}
 	toolkit := func(text string) edit {
 		return both(config("version = 3\n"+nvidiaV3), put("/etc/nvidia-container-runtime/config.toml", text))
 	}
@@ -263,6 +272,12 @@ func TestChecks(t *testing.T) {
 		{"no connections", "nri", config("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  disable_connections = true\n"), Fail, "takes no connections", "disable_connections = false"},
 		{"no socket", "nri", without("/var/run/nri/nri.sock"), Fail, "not there", "restart"},
 		{"not a socket", "nri", put("/var/run/nri/nri.sock", ""), Fail, "not a socket", "remove"},
+		{"none", "unstarted", func(*host) {}, OK, "was started", ""},
+		{"just made", "unstarted", unstarted(9*time.Minute, fs.ModeNamedPipe), OK, "was started", ""},
+		{"forgotten", "unstarted", unstarted(11*time.Minute, fs.ModeNamedPipe), Warn, "never started, and each keeps its share: 0123456789ab (for 11m0s)", "/usr/sbin/runc --root /run/docker/runtime-runc/moby delete --force 0123456789abcdef"},
+		{"no fifo", "unstarted", unstarted(11*time.Minute, 0), OK, "was started", ""},
+		{"a damaged record", "unstarted", both(unstarted(11*time.Minute, fs.ModeNamedPipe), put("/run/gpuslice/containers/0123456789abcdef/runtime.json", "{")), OK, "was started", ""},
+
 		{"another socket", "nri", both(config("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  socket_path = '/run/x.sock'\n"), func(h *host) { h.MapFS["run/x.sock"] = &fstest.MapFile{Mode: fs.ModeSocket} }), OK, "/run/x.sock", ""},
 		{"CRI-O's socket", "nri", both(crio("1.34.0"), without("/var/run/nri/nri.sock")), Fail, "not there", ""},
 		{"an unreadable configuration", "nri", config("="), Fail, "unknown", "runtime-config"},
