@@ -101,7 +101,7 @@ var variants = map[string][]string{
 	"small":        {`scheduler.replicas=1`, `webhook.replicas=1`, `rbac.people=false`, `admission.policy=false`, `runtimeClass.create=false`, `agent.metricsPort=0`, `scheduler.debugPort=0`},
 	"agent-only":   {`scheduler.enabled=false`, `webhook.enabled=false`, `agent.driver.access="none"`},
 	"other-names":  {`fullnameOverride="slices"`, `resourceNames={"count":"example.com/card","priority":"-"}`, `commonLabels={"team":"gpu"}`, `image={"repository":"registry.example/gpuslice","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000000"}`},
-	"placed":       {`imagePullSecrets=[{"name":"pull"}]`, `agent.nodeSelector={"gpu":"on"}`, `agent.extraArgs=["--log-level=debug"]`, `agent.extraVolumes=[{"name":"x","emptyDir":{}}]`, `agent.extraVolumeMounts=[{"name":"x","mountPath":"/x"}]`, `agent.extraEnv=[{"name":"A","value":"b"}]`, `agent.seLinuxOptions={"type":"spc_t"}`, `agent.affinity={"nodeAffinity":{}}`, `scheduler.tolerations=[{"operator":"Exists"}]`, `webhook.nodeSelector={"a":"b"}`},
+	"placed":       {`imagePullSecrets=[{"name":"pull"}]`, `agent.nodeSelector={"gpu":"on"}`, `agent.extraArgs=["--log-level=debug"]`, `agent.extraVolumes=[{"name":"x","emptyDir":{}}]`, `agent.extraVolumeMounts=[{"name":"x","mountPath":"/x"}]`, `agent.extraEnv=[{"name":"A","value":"b"}]`, `agent.seLinuxOptions={"type":"spc_t","level":"s0"}`, `agent.affinity={"nodeAffinity":{}}`, `scheduler.tolerations=[{"operator":"Exists"}]`, `webhook.nodeSelector={"a":"b"}`},
 }
 
 func TestLint(t *testing.T) {
