@@ -42,9 +42,9 @@ again. It comes from the containers' own accounting; no daemon is asked.
 Memory is that in use, of what is granted. Cores are the part of the card's
 compute time that a container's launches were charged between two readings, of
 its limit, and "waited" the part of that time in which they waited for it.
-While no limit is enforced nothing is charged, and cores are "-": where the share
-has none, and with the policy "default" on a card that nobody else uses. With
---cluster agents are asked, and cores are what NVML says the container had.
+While no limit is enforced nothing is charged, and cores are "-": where the
+share has none, and with the policy "default" on a card that nobody else uses.
+With --cluster agents are asked, and cores are what NVML says the container had.
 
 The key h lists the keys: q quits, s sorts, / filters, arrows select. Without a
 terminal that can be drawn on, with --once, and in a form for programs, it reads
