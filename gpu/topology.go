@@ -57,6 +57,15 @@ type Pair struct {
 // numbers are those of HAMi's node annotation hami.io/node-nvidia-score.
 func (p Pair) Score() int { return 10*(int(p.Level)+1) + 100*p.NVLinks }
 
+// PairOf is the pair that has a score; the zero Pair where none has.
+func PairOf(score int) Pair {
+	level := score%100/10 - 1
+	if score < 0 || level < int(LevelSystem) || level > int(LevelBoard) {
+		return Pair{}
+	}
+	return Pair{Level: Level(level), NVLinks: score / 100}
+}
+
 // Topology is how the cards of a node are connected, each with each.
 type Topology struct {
 	// UUIDs are the cards', in order of NVML's index.

@@ -226,3 +226,16 @@ func TestDiscoverTopologyOfAnOddDriver(t *testing.T) {
 	_, err = DiscoverTopology(s)
 	require.ErrorIs(t, err, nvml.ERROR_DRIVER_NOT_LOADED)
 }
+
+// A score says what pair it is of.
+func TestPairOf(t *testing.T) {
+	for level := LevelSystem; level <= LevelBoard; level++ {
+		for links := range 19 {
+			p := Pair{Level: level, NVLinks: links}
+			assert.Equal(t, p, PairOf(p.Score()))
+		}
+	}
+	for _, score := range []int{-10, 0, 5, 70, 190} {
+		assert.Zero(t, PairOf(score), score)
+	}
+}

@@ -88,7 +88,7 @@ func TestDescribeNothing(t *testing.T) {
 	}{
 		{[]string{"gpu", "7"}, exitFailed, `card "7": the node has none`},
 		{[]string{"gpu", "GPU-0000000"}, exitFailed, "is 2 cards"},
-		{[]string{"gpu"}, exitUsage, "accepts 1 arg"},
+		{[]string{"gpu"}, exitUsage, "accepts between 1 and 2 arg"},
 		{[]string{"container", "nope\x1b[2J"}, exitFailed, `"nope?[2J"`},
 		{[]string{"container", "main"}, exitFailed, `"main" is 3 containers: default/done/main (c-done), default/hostile/main (c-hostile), default/train/main (c-train): name one by its id`},
 		{[]string{"container", ""}, exitFailed, "no container"},

@@ -18,12 +18,15 @@ import (
 type containerDescribed struct {
 	view.Container
 	Node string `json:"node"`
-	// Folder has its files: the record of its grant, its limits and its accounting.
-	Folder string           `json:"folder"`
+	// Folder has its files: the record of its grant, its limits and its accounting; empty
+	// where it is another node's.
+	Folder string           `json:"folder,omitempty"`
 	Shares []shareDescribed `json:"shares"`
 	// Oversubscribe says that it may have more memory than the card, in the host's.
-	Oversubscribe bool     `json:"oversubscribe"`
-	Problems      []string `json:"problems,omitempty"`
+	Oversubscribe bool `json:"oversubscribe"`
+	// Note says what a node alone knows, where it is not this one.
+	Note     string   `json:"note,omitempty"`
+	Problems []string `json:"problems,omitempty"`
 }
 
 // shareDescribed is a share with what its limits file and its accounting say of it.
@@ -61,13 +64,31 @@ is enforced, and what it uses.
 A container is named by its id or the beginning of that, by its name, by its pod
 where that has one with a share, or by pod and container.
 
+With --cluster, and as kubectl gpuslice, it is a pod's of the cluster, named by
+its pod or by pod and container: its node's agent is asked, through the API
+server. What its limits file has is known on its node alone.
+
 Exit status: 0 it is shown; 1 there is no such container, or several, or nothing
 could be read; 2 the call is wrong.`,
 		Example: `  gpuslice describe container default/train/main
-  gpuslice describe container 3f2a9c -o yaml`,
+  gpuslice describe container 3f2a9c -o yaml
+  kubectl gpuslice describe container train -n team-a`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeContainers,
 		RunE: func(c *cobra.Command, args []string) error {
+			wide, err := isWide(c)
+			if err != nil {
+				return err
+			}
+			if wide {
+				where, found, err := findElsewhere(c, args[0])
+				if err != nil {
+					return err
+				}
+				d := describeContainer(where.node, found, "")
+				d.Note = where.note("what its limits are and its memory is made of", "gpuslice describe container "+term.Clean(found.ContainerID))
+				return work(out.print(c, d, d.write))
+			}
 			n, err := readNode(c)
 			if err != nil {
 				return err
@@ -89,17 +110,29 @@ could be read; 2 the call is wrong.`,
 		},
 	}
 	out = outputFlag(c, formTable, formJSON, formYAML)
+	clusterFlags(c)
+	c.Flags().Bool("cluster", false, "a pod's container of the cluster, by the API server; so it is too as kubectl gpuslice, and where there is no state folder and a kubeconfig")
 	return c
 }
 
+// describeContainer describes a container whose files are in the folder; none of another
+// node's.
 func describeContainer(n view.Node, c view.Container, folder string) containerDescribed {
 	d := containerDescribed{Container: c, Node: n.Name, Folder: folder, Shares: []shareDescribed{}, Problems: problemsOf(n, c.ContainerID)}
-	limits, err := limiter.ReadLimits(filepath.Join(folder, "limits"))
-	states, errCores := limiter.ReadCores(filepath.Join(folder, "limits"))
-	if err := errors.Join(err, errCores); err != nil && c.State == string(grant.StateActive) {
-		d.Problems = append(d.Problems, "its limits: "+strings.ReplaceAll(err.Error(), "\n", "; "))
+	var (
+		limits limiter.Limits
+		states []limiter.CoreState
+		usage  limiter.Usage
+	)
+	if folder != "" {
+		var err, errCores error
+		limits, err = limiter.ReadLimits(filepath.Join(folder, "limits"))
+		states, errCores = limiter.ReadCores(filepath.Join(folder, "limits"))
+		if err := errors.Join(err, errCores); err != nil && c.State == string(grant.StateActive) {
+			d.Problems = append(d.Problems, "its limits: "+strings.ReplaceAll(err.Error(), "\n", "; "))
+		}
+		usage, _ = limiter.ReadUsage(filepath.Join(folder, "usage")) // the view has said why it can't be
 	}
-	usage, _ := limiter.ReadUsage(filepath.Join(folder, "usage")) // the view has said why it can't be
 	d.Oversubscribe = limits.Oversubscribe
 	labels := cardLabels(n)
 	models := map[string]string{}
@@ -179,7 +212,7 @@ func (d containerDescribed) write(p page) error {
 			return err
 		}
 	}
-	return problems(p, view.Node{Problems: d.Problems})
+	return errors.Join(noted(p, d.Note), problems(p, view.Node{Problems: d.Problems}))
 }
 
 func (s shareDescribed) write(p page) error {
@@ -214,6 +247,9 @@ func (s shareDescribed) write(p page) error {
 		f.add("Now", "%s", l.nowText())
 	} else {
 		f.add("Cores", "%s", cores(s.CorePercent))
+	}
+	if s.CoreUsedPercent != nil {
+		f.add("Cores used", "%.0f %% of the card's time, by NVML", *s.CoreUsedPercent)
 	}
 	f.add("Compute time", "%s charged, %s waited, %d launches", span(s.ComputeNanoseconds), span(s.ThrottledNanoseconds), s.Launches)
 	if !s.LastLaunch.IsZero() {

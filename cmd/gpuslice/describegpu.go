@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -26,45 +27,57 @@ type gpuDescribed struct {
 	MIG           []view.Card       `json:"migDevices,omitempty"`
 	Connections   map[string]string `json:"connections,omitempty"` // by the other card's name, "GPU1"
 	Containers    []view.Container  `json:"containersOnIt"`
-	Problems      []string          `json:"problems,omitempty"`
+	// Note says what a node alone knows, where it is not this one.
+	Note     string   `json:"note,omitempty"`
+	Problems []string `json:"problems,omitempty"`
 
-	all []view.Card // the node's
+	all  []view.Card // the node's
+	card string      // the UUID of a MIG device's card
+	numa int
 }
 
 func describeGPUCommand() *cobra.Command {
 	var out *output
 	c := &cobra.Command{
-		Use:   "gpu UUID|INDEX",
+		Use:   "gpu [NODE] UUID|INDEX",
 		Short: "Show all that is known of a card or a MIG device",
 		Long: `Shows all that is known of one card, or one MIG device, of this node: what it
 is, what of it is granted and to whom, and how it is connected.
 
 A card is named by its index, its UUID or the beginning of that; a MIG device by
-its UUID.
+its UUID. With two arguments it is a card of that node of the cluster: its agent
+and its Node object are asked, through the API server.
 
 Exit status: 0 it is shown; 1 there is no such card, or nothing could be read;
 2 the call is wrong.`,
 		Example: `  gpuslice describe gpu 0
-  gpuslice describe gpu GPU-5a3c -o yaml`,
-		Args:              cobra.ExactArgs(1),
+  gpuslice describe gpu GPU-5a3c -o yaml
+  kubectl gpuslice describe gpu node-1 0`,
+		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: completeCards,
 		RunE: func(c *cobra.Command, args []string) error {
-			n, f, err := readFiles(c)
+			where, names, err := readPlace(c, args, 1)
 			if err != nil {
 				return err
 			}
-			uuid, err := findCard(f, args[0])
+			uuid, err := findCard(where.file, names[0])
 			if err != nil {
 				return work(err)
 			}
-			d, err := describeGPU(n, f, uuid)
+			d, err := describeGPU(where.node, where.file, uuid)
 			if err != nil {
 				return work(err)
 			}
+			if where.elsewhere {
+				d.Physical = nil                 // it is put together of what is told
+				d.Problems = where.node.Problems // of an agent that is silent, too
+			}
+			d.Note = where.note("its device node, PCI bus ID and compute capability", "gpuslice describe gpu "+uuid)
 			return work(out.print(c, d, d.write))
 		},
 	}
 	out = outputFlag(c, formTable, formWide, formJSON, formYAML)
+	clusterFlags(c)
 	return c
 }
 
@@ -81,8 +94,12 @@ func describeGPU(n view.Node, f node.File, uuid string) (gpuDescribed, error) {
 	if !known {
 		_, physical, known = f.Node.MIGDevice(uuid)
 	}
+	d.numa = gpu.NUMAUnknown
 	if known {
-		d.Physical = &physical
+		d.Physical, d.numa = &physical, physical.NUMANode
+	}
+	if known && physical.UUID != uuid {
+		d.card = physical.UUID
 	}
 	d.Use = useOf(leafCard{Card: d.Card}, blocksOf(n))
 	for _, leaf := range leaves(n, f) {
@@ -131,23 +148,27 @@ func (d gpuDescribed) write(p page) error {
 	f.add("Health", "%s", health)
 	use := useCell(d.Use)
 	f.add("Use", "%s", p.Paint(use.Color, use.Text))
+	f.add("Card", "%s", term.Clean(d.card))
 	if c := d.Physical; c != nil {
-		if c.UUID != d.UUID {
-			f.add("Card", "%s", term.Clean(c.UUID))
-		}
 		f.add("Device node", "%s", c.DevicePath())
 		f.add("PCI bus ID", "%s", orDash(c.PCIBusID))
-		numa := "-"
-		if c.NUMANode != gpu.NUMAUnknown {
-			numa = fmt.Sprint(c.NUMANode)
-		}
-		f.add("NUMA node", "%s", numa)
-		f.add("Compute capability", "%s", orDash(c.ComputeCapability))
+	}
+	numa := "-"
+	if d.numa != gpu.NUMAUnknown {
+		numa = fmt.Sprint(d.numa)
+	}
+	f.add("NUMA node", "%s", numa)
+	if d.Physical != nil {
+		f.add("Compute capability", "%s", orDash(d.Physical.ComputeCapability))
 	}
 	f.add("Driver", "%s, CUDA %s", orDash(d.DriverVersion), orDash(d.CUDAVersion))
 	f.add("Memory", "%d MiB", d.MemoryMiB)
 	f.add("Memory granted", "%s", f.part(float64(d.GrantedMemoryMiB), float64(d.GrantableMiB), fmt.Sprintf("%d of %d MiB", d.GrantedMemoryMiB, d.GrantableMiB)))
 	f.add("Memory used", "%s", f.part(float64(d.UsedBytes)/(1<<20), float64(d.MemoryMiB), fmt.Sprintf("%d MiB, as its containers account for it", mebibytes(d.UsedBytes))))
+	if d.Telemetry != nil {
+		now := telemetry(d.Telemetry)
+		f.add("By NVML now", "memory %s, busy %s, %s, %s", now...)
+	}
 	f.add("Cores granted", "%s", f.part(float64(d.GrantedCores), float64(d.GrantableCores), fmt.Sprintf("%d of %d %%", d.GrantedCores, d.GrantableCores)))
 	f.add("Containers", "%d of %d", d.GrantedContainers, d.GrantableSlots)
 	for _, to := range sortedCards(d.Connections) {
@@ -166,7 +187,7 @@ func (d gpuDescribed) write(p page) error {
 	if err := containerTable(p, view.Node{Cards: d.all, Containers: d.Containers}); err != nil {
 		return err
 	}
-	return problems(p, view.Node{Problems: d.Problems})
+	return errors.Join(noted(p, d.Note), problems(p, view.Node{Problems: d.Problems}))
 }
 
 // sortedCards are names of cards by their number.

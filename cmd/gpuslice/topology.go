@@ -20,11 +20,12 @@ func topologyCommand() *cobra.Command {
 		out      *output
 	)
 	c := &cobra.Command{
-		Use:   "topology",
-		Short: "Show how this node's cards are connected, and which are free",
+		Use:   "topology [NODE]",
+		Short: "Show how a node's cards are connected, and which are free",
 		Long: `Shows the tree of this node's cards: which are near each other, by PCIe and by
-NVLink, and what is left of each. A group is named by how its cards reach each
-other, with the words of "nvidia-smi topo -m", from near to far:
+NVLink, and what is left of each. With an argument it is that node of the
+cluster. A group is named by how its cards reach each other, with the words of
+"nvidia-smi topo -m", from near to far:
 
   PSB   on one board            PHB   across a host bridge, the CPU's
   PIX   across one PCIe switch  NODE  across the host bridges of a NUMA node
@@ -39,37 +40,57 @@ cards 0 to 2.
 
 With --matrix it prints the matrix as "nvidia-smi topo -m" does, without NICs.
 
-It comes from the agent's state folder; the driver is not asked.
+It comes from the agent's state folder; the driver is not asked. Of another node
+it comes from its Node object and its agent, through the API server: the
+processors of the matrix are not known then.
 
 Exit status: 0 it is shown; 1 it could not be read; 2 the call is wrong.`,
 		Example: `  gpuslice topology
   gpuslice topology --matrix
+  kubectl gpuslice topology node-1
   gpuslice topology -o json | jq '.tree.children[] | {level, free}'`,
-		Args:              cobra.NoArgs,
+		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(c *cobra.Command, _ []string) error {
-			n, f, err := readFiles(c)
+		RunE: func(c *cobra.Command, args []string) error {
+			where, _, err := readPlace(c, args, 0)
 			if err != nil {
 				return err
 			}
-			if asMatrix && !out.forPrograms() && len(f.Topology.UUIDs) == 0 {
-				return work(errNoTopology)
+			unknown, sysfs := errNoTopology, os.DirFS("/sys")
+			if where.elsewhere { // its processors aren't those of this machine
+				unknown, sysfs = errNotTold, nil
 			}
-			shown := topologyOf(n, f, os.DirFS("/sys"))
+			n, f := where.node, where.file
+			if asMatrix && !out.forPrograms() && len(f.Topology.UUIDs) == 0 {
+				return work(unknown)
+			}
+			shown := topologyOf(n, f, sysfs)
 			return work(out.print(c, shown, func(p page) error {
 				if asMatrix {
-					return writeMatrix(p, shown.Matrix)
+					return errors.Join(writeMatrix(p, shown.Matrix), noted(p, where.note("the processors next to cards", "gpuslice topology --matrix")))
 				}
-				return writeTree(p, n, shown)
+				return writeTree(p, n, shown, unknown)
 			}))
 		},
 	}
 	c.Flags().BoolVar(&asMatrix, "matrix", false, "print the matrix in place of the tree")
+	clusterFlags(c)
 	out = outputFlag(c, formTable, formWide, formJSON, formYAML)
 	return c
 }
 
 var errNoTopology = errors.New("how the cards are connected is not known: node.json doesn't say, or is of an older gpuslice-agent: restart it")
+
+var errNotTold = errors.New("how the cards are connected is not known: the Node object doesn't say, or what it says can't be read")
+
+// noted prints a note for people, if there is one.
+func noted(p page, text string) error {
+	if text == "" {
+		return nil
+	}
+	_, err := fmt.Fprintf(p, "\nnote: %s\n", text)
+	return err
+}
 
 // readFiles reads the node and the file of its cards, which must be there.
 func readFiles(c *cobra.Command) (view.Node, node.File, error) {
@@ -86,7 +107,7 @@ func readFiles(c *cobra.Command) (view.Node, node.File, error) {
 		return n, f, work(fmt.Errorf("cards: %w", err))
 	}
 	if len(f.Node.Cards) == 1 && len(f.Topology.UUIDs) == 0 { // nobody need have asked
-		f.Topology = gpu.Topology{UUIDs: []string{f.Node.Cards[0].UUID}, Pairs: [][]gpu.Pair{{{}}}}
+		f.Topology = alone(f.Node.Cards[0].UUID)
 	}
 	return n, f, nil
 }
@@ -105,7 +126,7 @@ func topologyOf(n view.Node, f node.File, sysfs fs.FS) topologyShown {
 }
 
 // writeTree draws the tree.
-func writeTree(p page, n view.Node, shown topologyShown) error {
+func writeTree(p page, n view.Node, shown topologyShown, unknown error) error {
 	columns := []term.Column{
 		{Head: "CARDS"}, {Head: "FREE"}, {Head: "NVLINK", Min: 8}, {Head: "NUMA", Right: true}, {Head: "MODEL", Min: 8},
 		{Head: "MEMORY LEFT", Right: true}, {Head: "CORES LEFT", Right: true}, {Head: "CONTAINERS", Right: true},
@@ -124,7 +145,7 @@ func writeTree(p page, n view.Node, shown topologyShown) error {
 		return err
 	}
 	if !shown.Known && shown.Tree.Cards > 1 {
-		fmt.Fprintf(p, "\nnote: %v\n", errNoTopology)
+		fmt.Fprintf(p, "\nnote: %v\n", unknown)
 	}
 	return problems(p, n)
 }

@@ -52,6 +52,9 @@ func connection(p gpu.Pair, self bool) string {
 // cpusOf are the processors next to a card: what the kernel says of the card or, where
 // it has no such card, of its NUMA node.
 func cpusOf(sysfs fs.FS, c gpu.Card) string {
+	if sysfs == nil { // it is another machine's
+		return ""
+	}
 	files := []string{}
 	if c.PCIBusID != "" {
 		files = append(files, path.Join("bus/pci/devices", gpu.SysfsBusID(c.PCIBusID), "local_cpulist"))

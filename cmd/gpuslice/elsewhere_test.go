@@ -1,0 +1,240 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
+	"github.com/gpuslice/gpuslice/monitor/view"
+)
+
+// apiServer is one of a cluster with a node, its agent, and the node's pods. It answers
+// nothing but what gpuslice-view and gpuslice-ask allow.
+type apiServer struct {
+	node  *v1.Node
+	agent *v1.Pod
+	pods  []*v1.Pod
+	// view is what the agent answers; nil: it doesn't.
+	view *view.Node
+}
+
+func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var answer any
+	switch path := r.URL.Path; {
+	case r.Method != http.MethodGet:
+	case path == "/api/v1/nodes/"+a.node.Name:
+		answer = a.node
+	case path == "/api/v1/pods" && strings.Contains(r.URL.Query().Get("labelSelector"), "component=agent"):
+		answer = v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []v1.Pod{*a.agent}}
+	case path == "/api/v1/namespaces/gpuslice-system/pods/agent-x:9394/proxy/api/v1/view" && a.view != nil:
+		answer = a.view
+	}
+	for _, p := range a.pods {
+		if r.Method == http.MethodGet && r.URL.Path == "/api/v1/namespaces/"+p.Namespace+"/pods/"+p.Name {
+			answer = p
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if answer == nil {
+		w.WriteHeader(http.StatusNotFound)
+		answer = metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound, Message: "not found"}
+	}
+	_ = json.NewEncoder(w).Encode(answer) // who has gone away doesn't listen
+}
+
+// clusterOf is a cluster whose node-1 is as the state folder says, as its agent tells it,
+// and the kubeconfig that reaches it.
+func clusterOf(t *testing.T, s *nodetest.StateDir, f node.File) (*apiServer, string) {
+	n, err := view.Read(t.Context(), s.Dir)
+	require.NoError(t, err)
+	told := noderegister.Node{Topology: f.Topology}
+	for _, d := range f.Devices {
+		card, _ := f.Node.Card(d.Card)
+		mode := noderegister.ModeShared
+		if d.MIG() {
+			mode = noderegister.ModeMIG
+		}
+		told.Devices = append(told.Devices, noderegister.Device{Card: card, Slots: d.Slots, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Mode: mode, Healthy: f.Unhealthy(d.UUID, d.Card) == ""})
+	}
+	a := &apiServer{
+		view: &n,
+		node: &v1.Node{
+			TypeMeta:   metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
+			ObjectMeta: metav1.ObjectMeta{Name: "node-1", Annotations: noderegister.Render(told, noderegister.Options{}).Annotations},
+		},
+		agent: &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "gpuslice-system", Name: "agent-x"},
+			Spec:       v1.PodSpec{NodeName: "node-1", Containers: []v1.Container{{Ports: []v1.ContainerPort{{Name: "metrics", ContainerPort: 9394}}}}},
+			Status:     v1.PodStatus{Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}}},
+		},
+	}
+	for _, name := range []string{"train", "whole", "waits", "plain"} {
+		p := &v1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: v1.PodSpec{NodeName: "node-1"}}
+		if name == "waits" {
+			p.Spec.NodeName = ""
+		}
+		a.pods = append(a.pods, p)
+	}
+	server := httptest.NewServer(a)
+	t.Cleanup(server.Close)
+	noKubeconfig(t)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(path, fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: k, user: u, namespace: default}}]
+clusters: [{name: k, cluster: {server: %q}}]
+users: [{name: u, user: {}}]
+`, server.URL), 0o600))
+	return a, path
+}
+
+// less leaves out the lines that begin so: what a node alone knows, and says.
+func less(text string, heads ...string) string {
+	kept := []string{}
+	for line := range strings.Lines(text) {
+		out := false
+		for _, head := range heads {
+			out = out || strings.HasPrefix(strings.TrimSpace(line), head)
+		}
+		if !out {
+			kept = append(kept, strings.Join(strings.Fields(line), " "))
+		}
+	}
+	return strings.TrimSpace(strings.Join(kept, "\n"))
+}
+
+// Of a node of the cluster the same is shown as on it, but for what it alone knows.
+func TestTopologyOfANodeElsewhere(t *testing.T) {
+	for name, of := range map[string]func() (*nodetest.StateDir, node.File){
+		"pcie": func() (*nodetest.StateDir, node.File) { s := pcieNode(t); f, _ := node.Read(s.Dir); return s, f },
+		"nvswitch": func() (*nodetest.StateDir, node.File) {
+			f := nodeOf(t, 8, "topo-8-nvswitch.txt")
+			return nodetest.NewStateDirOf(t, f), f
+		},
+		"one": func() (*nodetest.StateDir, node.File) {
+			f := nodeOf(t, 1, "topo-1.txt")
+			return nodetest.NewStateDirOf(t, f), f
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, f := of()
+			_, kubeconfig := clusterOf(t, s, f)
+			assert.Equal(t, shows(t, "topology", "-o", "wide", "--state-dir", s.Dir), shows(t, "topology", "node-1", "-o", "wide", "--kubeconfig", kubeconfig))
+			matrix := shows(t, "topology", "node-1", "--matrix", "--kubeconfig", kubeconfig)
+			assert.Contains(t, matrix, "note: the processors next to cards are known on the node alone: gpuslice topology --matrix there\n")
+			assert.Contains(t, matrix, "\tN/A\t0\t\tN/A\n")
+		})
+	}
+	s := nodetest.NewStateDirOf(t, migNode(t))
+	_, kubeconfig := clusterOf(t, s, migNode(t))
+	out := shows(t, "topology", "node-1", "--kubeconfig", kubeconfig)
+	assert.Regexp(t, `MIG 3g.71gb +free`, out, "of a card that schedulers aren't told of")
+}
+
+func TestDescribeGPUElsewhere(t *testing.T) {
+	s := pcieNode(t)
+	f, err := node.Read(s.Dir)
+	require.NoError(t, err)
+	a, kubeconfig := clusterOf(t, s, f)
+	asPlugin(t)
+	out := shows(t, "describe", "gpu", "node-1", "1", "--kubeconfig", kubeconfig)
+	const note = "note: its device node, PCI bus ID and compute capability are known on the node alone: gpuslice describe gpu "
+	assert.Contains(t, out, "\n"+note+cardUUID(1)+" there\n")
+	here := shows(t, "describe", "gpu", "1", "--state-dir", s.Dir)
+	assert.Equal(t, less(here, "Device node:", "PCI bus ID:", "Compute capability:"), less(out, "note:"))
+	assert.Contains(t, shows(t, "describe", "gpu", "node-1", "GPU-00000006", "--kubeconfig", kubeconfig), "unhealthy: XID 79")
+
+	a.node.Annotations["hami.io/device-cordon"] = cardUUID(1)
+	assert.Regexp(t, `Use: +cordoned`, shows(t, "describe", "gpu", "node-1", "1", "--kubeconfig", kubeconfig), "in the cluster")
+	a.view = nil // the agent is silent: what the Node object says, and that it is no more
+	out = shows(t, "describe", "gpu", "node-1", "1", "--kubeconfig", kubeconfig)
+	assert.Contains(t, out, "Model:           NVIDIA H200\n")
+	assert.Contains(t, out, "problem: its agent (pod gpuslice-system/agent-x) doesn't answer")
+	assert.Contains(t, out, "problem: what is granted and in use on node-1 isn't known")
+
+	for _, test := range []struct {
+		args   []string
+		status int
+		says   string
+	}{
+		{[]string{"describe", "gpu", "1"}, exitUsage, "want NODE CARD"},
+		{[]string{"topology"}, exitUsage, "which node? want NODE"},
+		{[]string{"describe", "gpu", "node-2", "1"}, exitFailed, "node node-2: "},
+		{[]string{"describe", "gpu", "node-1", "17"}, exitFailed, `card "17"`},
+		{[]string{"topology", "node-1", "x"}, exitUsage, "accepts at most 1 arg"},
+	} {
+		status, out, stderr := gpuslice(append(test.args, "--kubeconfig", kubeconfig)...)
+		assert.Equal(t, test.status, status, stderr)
+		assert.Empty(t, out)
+		assert.Contains(t, stderr, test.says)
+	}
+}
+
+func TestDescribeAContainerElsewhere(t *testing.T) {
+	s := pcieNode(t)
+	s.Claim("c-side", "train", grant.Share{UUID: cardUUID(3), MemoryMiB: 1000})
+	s.Use("c-train", 0, 30000<<20)
+	f, err := node.Read(s.Dir)
+	require.NoError(t, err)
+	a, kubeconfig := clusterOf(t, s, f)
+	percent := 97.4
+	for i, c := range a.view.Containers {
+		if c.ContainerID == "c-side" {
+			a.view.Containers[i].Name = "side"
+		}
+		if c.ContainerID == "c-train" {
+			a.view.Containers[i].Shares[0].CoreUsedPercent = &percent
+		}
+	}
+	describe := func(args ...string) (int, string, string) {
+		return gpuslice(append([]string{"describe", "container", "--cluster", "--kubeconfig", kubeconfig}, args...)...)
+	}
+	_, out, _ := describe("default/train:main")
+	here := shows(t, "describe", "container", "c-train", "--state-dir", s.Dir)
+	assert.Equal(t, less(here, "Folder:", "Cores:", "Priority:"), less(out, "Cores", "note:"))
+	assert.Contains(t, out, "\n  Cores used:    97 % of the card's time, by NVML\n")
+	assert.Contains(t, out, "note: what its limits are and its memory is made of are known on the node alone: gpuslice describe container c-train there\n")
+	for _, name := range []string{"train:main", "default/train/main"} {
+		_, again, _ := describe(name)
+		assert.Equal(t, out, again, name)
+	}
+	_, whole, _ := describe("whole")
+	assert.Contains(t, whole, "default/whole")
+
+	for _, test := range []struct {
+		name   string
+		status int
+		says   string
+	}{
+		{"train", exitFailed, `is 2 containers: default/train/main (c-train), default/train/side (c-side)`},
+		{"train:other", exitFailed, `"default/train:other"`},
+		{"plain", exitFailed, "no container of pod default/plain has a share that node node-1 tells of"},
+		{"waits", exitFailed, "pod default/waits is on no node yet: gpuslice explain default/waits says why"},
+		{"team/nope", exitFailed, "pod team/nope: there is none"},
+		{"a/b/c/d", exitUsage, "want [NAMESPACE/]POD"},
+	} {
+		status, out, stderr := describe(test.name)
+		assert.Equal(t, test.status, status, stderr)
+		assert.Empty(t, out)
+		assert.Contains(t, stderr, test.says)
+	}
+	a.view = nil
+	status, _, stderr := describe("train")
+	assert.Equal(t, exitFailed, status)
+	assert.Contains(t, stderr, "its agent (pod gpuslice-system/agent-x) doesn't answer")
+}
