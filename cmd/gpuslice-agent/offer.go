@@ -30,6 +30,9 @@ type offer struct {
 	// told that they are unhealthy, and nothing is granted of them.
 	Gone []node.Device
 
+	// Cordoned are the cards that get no new container (gpuslice cordon on the node).
+	Cordoned []string
+
 	// Stale is why what is known of the cards can't be relied on any more; nil: it can.
 	Stale error
 
@@ -137,6 +140,12 @@ func (o *offer) healthy(d node.Device) bool {
 	return o.Stale == nil && o.Cards.Health[d.Card].Healthy && (!known || own.Healthy)
 }
 
+// cordoned says whether a device is one that the kubelet gives out by itself and must not:
+// of MIG devices no scheduler of ours knows, and a pod that got one would be refused here.
+func (o *offer) cordoned(d node.Device) bool {
+	return d.MIG() && grant.IsCordoned(o.Cordoned, d.UUID, d.Card)
+}
+
 // health is that of every card and MIG device, by UUID: nobody knows it of one that
 // was not looked at lately.
 func (o *offer) health() map[string]gpu.Health {
@@ -170,7 +179,7 @@ func (o *options) forKubelet(now *offer) map[deviceplugin.Resource][]deviceplugi
 		}
 	}
 	for _, d := range now.Devices {
-		add(d, now.healthy(d))
+		add(d, now.healthy(d) && !now.cordoned(d))
 	}
 	for _, d := range now.Gone {
 		add(d, false)

@@ -101,8 +101,7 @@ func (p *publisher) run(ctx context.Context) {
 			return
 		case <-guardChanged:
 		case <-tick.C:
-			stale := p.options.stale(p.inventory.Snapshot(), time.Now()) != nil
-			if p.inventory.Snapshot().Taken.Equal(p.written) && stale == (p.now().Stale != nil) {
+			if !p.due() {
 				continue
 			}
 		case <-cards:
@@ -112,6 +111,24 @@ func (p *publisher) run(ctx context.Context) {
 	}
 }
 
+// due says whether something that nobody tells of has changed: the cards' being looked at,
+// and their cordons.
+func (p *publisher) due() bool {
+	cards, now := p.inventory.Snapshot(), p.now()
+	stale := p.options.stale(cards, time.Now()) != nil
+	return !cards.Taken.Equal(p.written) || stale != (now.Stale != nil) || !slices.Equal(p.cordons(), now.Cordoned)
+}
+
+// cordons are the cards that get no new container; those of before while the list can't be
+// read, which the view tells of, and the ledger refuses by.
+func (p *publisher) cordons() []string {
+	cordoned, err := grant.Cordoned(p.options.StateDir)
+	if err != nil {
+		return p.now().Cordoned
+	}
+	return cordoned
+}
+
 // update makes the offer anew and tells of it.
 func (p *publisher) update() {
 	last := p.now()
@@ -119,6 +136,7 @@ func (p *publisher) update() {
 	settings, unsettled := p.settings()
 	cards := p.inventory.Snapshot()
 	next := p.options.offerOf(cards, settings, unsettled, last)
+	next.Cordoned = p.cordons()
 	next.Guarded, next.Stale = guarded, p.options.stale(cards, time.Now())
 	p.current.Store(next)
 	p.sayOnce("no cards are offered", "cards are offered again", &p.saidProblem, next.Problem)
