@@ -146,26 +146,45 @@ func buffers(s *view.Share) uint64 { return s.UsedBytes - min(s.UsedBytes, s.Con
 func contexts(s *view.Share) uint64 { return s.ContextBytes }
 func residue(s *view.Share) uint64  { return s.ResidueBytes }
 
-// perCard sums what a container has by card, in gpu-manager's words, and in all.
+// perCard sums what a container has by card, in gpu-manager's words, and in all. MIG devices of one card are one there.
 func (r *reading) perCard() []row {
 	var all []row
 	for _, c := range r.pods() {
-		total := row{container: c, word: "total", share: &view.Share{}}
-		percents := 0.0
+		first := len(all)
 		for j := range c.Shares {
 			s := &c.Shares[j]
-			all = append(all, row{container: c, share: s, word: "gpu" + strconv.Itoa(r.card(s.UUID).Index)})
-			if total.share.UsedBytes += s.UsedBytes; total.share.UsedBytes < s.UsedBytes { // tenants say it
-				total.share.UsedBytes = math.MaxUint64
+			word := "gpu" + s.UUID // of a card that is not there any more
+			if card := r.card(s.UUID); card.Index >= 0 {
+				word = "gpu" + strconv.Itoa(card.Index)
 			}
-			if s.CoreUsedPercent != nil {
-				percents += *s.CoreUsedPercent
-				total.share.CoreUsedPercent = &percents
+			i := slices.IndexFunc(all[first:], func(known row) bool { return known.word == word })
+			if i < 0 {
+				i = len(all) - first
+				all = append(all, row{container: c, word: word, share: &view.Share{}})
 			}
+			addUse(all[first+i].share, s)
+		}
+		total := row{container: c, word: "total", share: &view.Share{}}
+		for _, card := range all[first:] {
+			addUse(total.share, card.share)
 		}
 		all = append(all, total)
 	}
 	return all
+}
+
+// addUse adds what a share uses to a sum, which doesn't overflow: tenants say what it is of.
+func addUse(sum, s *view.Share) {
+	if sum.UsedBytes += s.UsedBytes; sum.UsedBytes < s.UsedBytes {
+		sum.UsedBytes = math.MaxUint64
+	}
+	if s.CoreUsedPercent != nil {
+		percents := *s.CoreUsedPercent
+		if sum.CoreUsedPercent != nil {
+			percents += *sum.CoreUsedPercent
+		}
+		sum.CoreUsedPercent = &percents
+	}
 }
 
 // requested is what each container is granted, of all its cards.

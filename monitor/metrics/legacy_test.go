@@ -65,6 +65,41 @@ func shared() view.Node {
 	return n
 }
 
+// instances is a node with a container that has two MIG devices of one card, and two of cards that are gone.
+func instances() view.Node {
+	n := shared()
+	mig := n.Cards[len(n.Cards)-1]
+	mig.UUID = "MIG-2"
+	n.Cards = append(n.Cards, mig)
+	n.Containers = append(n.Containers, view.Container{ContainerID: "c8", Pod: "ml/two", Name: "main", State: "active", CreatedAt: nodetest.Time, Shares: []view.Share{
+		{UUID: "MIG-1", UsedBytes: 200 << 20}, {UUID: "MIG-2", UsedBytes: 300 << 20}, {UUID: "GPU-gone"}, {UUID: "GPU-gone-too"},
+	}})
+	return n
+}
+
+// gpu-manager knows no MIG devices: those of one card are one there.
+func TestAliasesOfMIGDevices(t *testing.T) {
+	g := metrics.NewGatherer(metrics.GathererConfig{
+		View: func(context.Context) (view.Node, error) { return instances(), nil }, Connected: func() bool { return true }, Leaked: func() []string { return nil },
+		Legacy: []metrics.Legacy{metrics.GPUManager},
+	})
+	families, err := checked(g).Gather()
+	require.NoError(t, err)
+	used := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			of := map[string]string{}
+			for _, l := range m.Label {
+				of[l.GetName()] = l.GetValue()
+			}
+			if f.GetName() == "container_gpu_memory_total" && of["pod_name"] == "two" {
+				used[of["gpu_memory"]] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	assert.Equal(t, map[string]float64{"gpu1": 500, "gpuGPU-gone": 0, "gpuGPU-gone-too": 0, "total": 500}, used)
+}
+
 // Each alias says what ours says, in its own unit.
 func TestAliases(t *testing.T) {
 	const (
@@ -148,7 +183,7 @@ func TestAliases(t *testing.T) {
 
 // With all aliases the node's metrics are still ones that Prometheus takes.
 func TestAliasesAreWellFormed(t *testing.T) {
-	for _, node := range []view.Node{shared(), busy(), {Name: "n"}} {
+	for _, node := range []view.Node{shared(), instances(), busy(), {Name: "n"}} {
 		g := metrics.NewGatherer(metrics.GathererConfig{
 			View: func(context.Context) (view.Node, error) { return node, nil }, Connected: func() bool { return true }, Leaked: func() []string { return nil }, Legacy: metrics.Legacies,
 		})
