@@ -137,18 +137,56 @@ func TestDeathWhileReaping(t *testing.T) {
 	}
 }
 
+// orphan runs a check whose process is killed, and returns the child that it leaves.
+func orphan(t *testing.T, s *Sim, check string) (child int) {
+	values, code := s.Run("sim/check", check)
+	require.Equal(t, -1, code)
+	child = int(values.Int("child"))
+	require.Greater(t, child, 0)
+	return child
+}
+
+// requireFreedWith kills a process that is no child of ours, and waits for its memory.
+func requireFreedWith(t *testing.T, s *Sim, pid int) {
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	require.Eventually(t, func() bool { return s.Status().Cards[0].MemoryUsedBytes == 0 }, 10*time.Second,
+		5*time.Millisecond)
+}
+
 // As with a real driver, a forked child that keeps the driver's files keeps the memory of its dead parent.
 func TestForkedChildKeepsMemory(t *testing.T) {
 	s := New(t, Plain, "T4")
-	values, code := s.Run("sim/check", "orphan")
-	require.Equal(t, -1, code)
-	child := int(values.Int("child"))
-	require.Greater(t, child, 0)
+	child := orphan(t, s, "orphan")
 	require.EqualValues(t, 64*mib+t4Context, s.Status().Cards[0].MemoryUsedBytes)
-	require.NoError(t, syscall.Kill(child, syscall.SIGKILL))
-	// The child isn't ours to wait for.
-	require.Eventually(t, func() bool { return s.Status().Cards[0].MemoryUsedBytes == 0 }, 10*time.Second,
-		5*time.Millisecond)
+	requireFreedWith(t, s, child)
+}
+
+// Exported memory lives as long as a descriptor of it, also one in a socket when its process is killed.
+func TestExportedMemoryLivesAsLongAsADescriptor(t *testing.T) {
+	s := New(t, Plain, "T4")
+	child := orphan(t, s, "export-orphan")
+	status := s.Status()
+	require.EqualValues(t, 64*mib, status.Cards[0].MemoryUsedBytes)
+	require.EqualValues(t, 64*mib, status.Groups[0].Cards[0].DataBytes)
+	require.Empty(t, status.Clients)
+	requireFreedWith(t, s, child)
+	requireEmpty(t, s.Status())
+}
+
+// An exporting process ends at any place in the accounting: memory without a descriptor is released.
+func TestDeathWhileExporting(t *testing.T) {
+	s := New(t, Plain, "T4")
+	for point := 1; ; point++ {
+		require.Less(t, point, 500)
+		s.Env = []string{"SIMGPU_CRASH=" + strconv.Itoa(point)}
+		_, code := s.Run("sim/check", "vmm")
+		s.Env = nil
+		requireEmpty(t, s.Status())
+		if code == 0 {
+			require.Greater(t, point, 30)
+			return
+		}
+	}
 }
 
 func TestGroupsHaveTheirOwnPeaks(t *testing.T) {

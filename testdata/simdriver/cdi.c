@@ -99,6 +99,12 @@ static void print_all(FILE *out, const struct state *s, const char *dev_dir)
 	fprintf(out, "]}}");
 }
 
+static const char *const graphics[] = {
+	CONTAINER_LIB_DIR "/libnvidia-opencl.so.1",
+	CONTAINER_LIB_DIR "/libGLX_nvidia.so.0",
+	"/etc/vulkan/icd.d/nvidia_icd.json",
+};
+
 /* 0.5.0 is the first version with device names that begin with a digit and with hostPath of a device node. */
 static void print_spec(FILE *out, const struct state *s, const struct cdi_options *o)
 {
@@ -120,6 +126,11 @@ static void print_spec(FILE *out, const struct state *s, const struct cdi_option
 	fprintf(out, ",\n");
 	print_mount(out, o->lib_dir, "libnvidia-ml.so.1", CONTAINER_LIB_DIR "/libnvidia-ml.so.1", "ro");
 	fprintf(out, ",\n");
+	/* A driver has libraries for more than CUDA. A file of ours stands for them: no test runs it. */
+	for (unsigned i = 0; i < sizeof(graphics) / sizeof(*graphics); i++) {
+		print_mount(out, o->lib_dir, "libnvidia-ml.so.1", graphics[i], "ro");
+		fprintf(out, ",\n");
+	}
 	print_mount(out, o->state, NULL, STATE_DEFAULT_PATH, "rw");
 	fprintf(out, "]}}\n");
 }

@@ -187,6 +187,8 @@ static bool unused(const struct state *s, unsigned card, unsigned slot)
 {
 	const struct client *cl = user_of(s, card, slot);
 
+	if (!cl && shares_on(s, card))
+		return complain("memory of card %u is held by a descriptor", card);
 	return !cl || complain("card %u is in use by process %u", card, cl->pid);
 }
 

@@ -5,7 +5,9 @@
 
 static uint64_t client_bytes(const struct client *cl, unsigned card)
 {
-	return cl->cards[card].used[CHARGE_CONTEXT] + cl->cards[card].used[CHARGE_DATA];
+	const struct client_card *c = &cl->cards[card];
+
+	return c->used[CHARGE_CONTEXT] + c->used[CHARGE_DATA] + c->shared;
 }
 
 /* The MIG device of that card that the client uses, in the ids of NVML. */
@@ -17,8 +19,15 @@ static void fill_instance(const struct client *cl, unsigned card, nvmlProcessInf
 	info->computeInstanceId = in ? 0 : NO_INSTANCE;
 }
 
+enum list { LIST_COMPUTE, LIST_GRAPHICS };
+
+static bool listed(const struct client *cl, enum list which)
+{
+	return which == LIST_COMPUTE ? cl->graphics != GRAPHICS_ONLY : cl->graphics != GRAPHICS_NO;
+}
+
 /* Copies what is asked of the live clients of a card, or of one MIG device (slot not 0); identities are resolved after the lock is dropped. */
-static unsigned list_clients(unsigned card, unsigned slot, nvmlProcessInfo_t *list)
+static unsigned list_clients(unsigned card, unsigned slot, enum list which, nvmlProcessInfo_t *list)
 {
 	const struct state *s = nvml.view.s;
 	unsigned slots[MAX_CLIENTS];
@@ -28,7 +37,7 @@ static unsigned list_clients(unsigned card, unsigned slot, nvmlProcessInfo_t *li
 	if (state_lock(&nvml.view))
 		return 0;
 	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {
-		if (!atomic_load(&s->clients[i].taken) || !client_bytes(&s->clients[i], card))
+		if (!atomic_load(&s->clients[i].taken) || !client_bytes(&s->clients[i], card) || !listed(&s->clients[i], which))
 			continue;
 		if (slot && (s->clients[i].mig.card != card || s->clients[i].mig.slot != slot))
 			continue;
@@ -51,7 +60,7 @@ static unsigned list_clients(unsigned card, unsigned slot, nvmlProcessInfo_t *li
 	return kept;
 }
 
-static nvmlReturn_t get_processes(nvmlDevice_t device, unsigned int *count, void *out, bool old)
+static nvmlReturn_t get_processes(nvmlDevice_t device, unsigned int *count, void *out, enum list which, bool old)
 {
 	nvmlProcessInfo_t *list;
 	struct card *c;
@@ -64,7 +73,7 @@ static nvmlReturn_t get_processes(nvmlDevice_t device, unsigned int *count, void
 	list = calloc(MAX_CLIENTS, sizeof(*list));
 	if (!list)
 		return NVML_ERROR_MEMORY;
-	n = list_clients(device->card, device->slot, list);
+	n = list_clients(device->card, device->slot, which, list);
 	room = *count;
 	*count = n;
 	for (unsigned i = 0; i < n && n <= room; i++) {
@@ -82,19 +91,19 @@ static nvmlReturn_t get_processes(nvmlDevice_t device, unsigned int *count, void
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count, void *infos)
 {
 	ENTER();
-	return get_processes(device, count, infos, true);
+	return get_processes(device, count, infos, LIST_COMPUTE, true);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count, void *infos)
 {
 	ENTER();
-	return get_processes(device, count, infos, false);
+	return get_processes(device, count, infos, LIST_COMPUTE, false);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, void *infos)
 {
 	ENTER();
-	return get_processes(device, count, infos, false);
+	return get_processes(device, count, infos, LIST_COMPUTE, false);
 }
 
 static nvmlReturn_t none(nvmlDevice_t device, unsigned int *count)
@@ -109,7 +118,18 @@ static nvmlReturn_t none(nvmlDevice_t device, unsigned int *count)
 	return NVML_SUCCESS;
 }
 
-/* No graphics, no MPS. */
+#define GRAPHICS_PROCESSES(name, old)                                                        \
+	EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, void *infos)      \
+	{                                                                                    \
+		ENTER();                                                                     \
+		return get_processes(device, count, infos, LIST_GRAPHICS, old);              \
+	}
+
+GRAPHICS_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, true)
+GRAPHICS_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, false)
+GRAPHICS_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, false)
+
+/* No MPS. */
 #define NO_PROCESSES(name)                                                                   \
 	EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, void *infos)      \
 	{                                                                                    \
@@ -118,9 +138,6 @@ static nvmlReturn_t none(nvmlDevice_t device, unsigned int *count)
 		return none(device, count);                                                  \
 	}
 
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
 NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
 NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2)
 NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)

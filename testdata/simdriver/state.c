@@ -42,6 +42,18 @@ static int map_state(struct view *v)
 	return EPROTO;
 }
 
+static const char *default_path(void)
+{
+	const char *path = getenv("SIMGPU_STATE");
+
+	return path && *path ? path : STATE_DEFAULT_PATH;
+}
+
+int state_open_again(void)
+{
+	return open(default_path(), O_RDWR | O_CLOEXEC);
+}
+
 int state_open(struct view *v, const char *path)
 {
 	int err;
@@ -51,11 +63,7 @@ int state_open(struct view *v, const char *path)
 	v->s = NULL;
 	if (crash && !crash_countdown)
 		crash_countdown = strtol(crash, NULL, 10);
-	if (!path)
-		path = getenv("SIMGPU_STATE");
-	if (!path || !*path)
-		path = STATE_DEFAULT_PATH;
-	v->fd = open(path, O_RDWR | O_CLOEXEC);
+	v->fd = open(path && *path ? path : default_path(), O_RDWR | O_CLOEXEC);
 	if (v->fd < 0)
 		return errno;
 	err = map_state(v);
@@ -94,7 +102,22 @@ static struct instance *client_instance(struct state *s, const struct client *cl
 	return cl->mig.card == card ? instance_of(s, &cl->mig) : NULL;
 }
 
-/* The last holder was killed: compute all totals anew from the clients' cells. */
+static void repair_shares(struct state *s)
+{
+	for (unsigned i = 0; i < s->share_limit && i < MAX_SHARES; i++) {
+		struct share *sh = &s->shares[i];
+		struct instance *in = share_instance(s, sh);
+
+		if (!atomic_load(&sh->taken))
+			continue;
+		if (in)
+			in->used[CHARGE_DATA] += sh->bytes;
+		s->cards[sh->card].used[CHARGE_DATA] += sh->bytes;
+		s->groups[sh->group].cards[sh->card].used[CHARGE_DATA] += sh->bytes;
+	}
+}
+
+/* The last holder was killed: compute all totals again from the clients' cells and the shares. */
 static void repair(struct state *s)
 {
 	for (unsigned c = 0; c < MAX_CARDS; c++) {
@@ -125,6 +148,7 @@ static void repair(struct state *s)
 			}
 		}
 	}
+	repair_shares(s);
 }
 
 int state_lock(struct view *v)
@@ -206,6 +230,7 @@ static void reap_locked(struct view *v)
 		clear_client(s, &s->clients[i]);
 		atomic_store(&s->dirty, 0);
 	}
+	shares_reap(v);
 }
 
 void state_reap(struct view *v)
@@ -350,7 +375,7 @@ static unsigned find_group(struct state *s, uint64_t id)
 
 		if (g->id == id)
 			return i;
-		if (!g->clients && g->last_join < oldest) {
+		if (!g->clients && g->last_join < oldest && !shares_of(s, i)) {
 			oldest = g->last_join;
 			best = i;
 		}
@@ -382,6 +407,15 @@ static uint64_t own_start_time(void)
 	return at ? strtoull(at, NULL, 10) : 0;
 }
 
+static uint32_t own_graphics(void)
+{
+	const char *text = getenv("SIMGPU_GRAPHICS");
+
+	if (!text)
+		return GRAPHICS_NO;
+	return strcmp(text, "only") ? GRAPHICS_ALSO : GRAPHICS_ONLY;
+}
+
 static void fill_client(struct state *s, struct client *cl, struct mig mig)
 {
 	struct stat st;
@@ -393,6 +427,7 @@ static void fill_client(struct state *s, struct client *cl, struct mig mig)
 	cl->start_time = own_start_time();
 	cl->joined = ++s->next_client;
 	cl->mig = mig;
+	cl->graphics = own_graphics();
 	cl->group = find_group(s, own_group_id());
 	s->groups[cl->group].clients++;
 	s->groups[cl->group].last_join = cl->joined;

@@ -15,17 +15,19 @@
  *   | groups[256]  per container  |  holder of the lock
  *   | clients[2048] per process   |  owner process, and whoever reaps it; both hold the lock. queued_ns: the owner;
  *   |                             |    busy time and segments: holder of the card's engine lock
+ *   | shares[1024]  exported mem. |  holder of the lock
  *   +-----------------------------+
  *
- * The truth about memory is in the cells of the clients. The totals of cards, instances and groups are sums over those cells, kept
- * beside them for speed. Whoever changes either sets `dirty` first and clears it last; whoever finds `dirty` set on
- * taking the lock (its last holder was killed) computes the totals anew. So SIGKILL at any instruction is harmless.
+ * The truth about memory is in the cells of the clients and in the shares. The totals of cards, instances and groups are sums over
+ * both, kept beside them for speed. A change of either sets `dirty` first and clears it last. Where `dirty` is set when
+ * the lock is taken (its last holder was killed), the totals are computed again. So SIGKILL at any instruction is harmless.
  *
  * Locks are open-file-description locks on bytes behind the end of the file. The kernel drops them when the last copy of
  * the descriptor is closed, which is also when a real driver takes a process's memory back:
  *
  *   LOCK_BYTE            the state lock, held for microseconds
  *   LIFE_BYTE + slot     held by the client of that slot for as long as it lives
+ *   SHARE_BYTE + slot    held by the descriptor of exported memory; see shared.c
  *
  * Time on a card has a lock of its own, a robust mutex per card, as it is taken with nearly every launch. See engine.c.
  */
@@ -39,12 +41,13 @@
 #include <stdint.h>
 
 #define STATE_MAGIC 0x31555047534d4953ULL /* "SIMSGPU1" */
-#define STATE_LAYOUT 6u
+#define STATE_LAYOUT 7u
 #define STATE_DEFAULT_PATH "/run/simgpu/state"
 
 #define MAX_CARDS 32u
 #define MAX_CLIENTS 2048u
 #define MAX_GROUPS 256u
+#define MAX_SHARES 1024u
 #define MAX_FAILS 32u
 #define MAX_EVENTS 256u
 #define MAX_INSTANCES 7u /* MIG devices of a card */
@@ -55,6 +58,7 @@
 
 #define LOCK_BYTE ((off_t)1 << 40)
 #define LIFE_BYTE (((off_t)1 << 40) + 1)
+#define SHARE_BYTE (LIFE_BYTE + (off_t)MAX_CLIENTS)
 
 #define NVIDIA_MAJOR 195u
 #define NVIDIACTL_MINOR 255u
@@ -214,6 +218,7 @@ struct group {
  */
 struct client_card {
 	uint64_t used[CHARGE_KINDS];
+	uint64_t shared; /* exported memory that the client holds; in the sums it is a share's */
 	_Atomic uint64_t queued_ns; /* written by the client only */
 	_Atomic uint64_t busy_ns;
 	_Atomic uint64_t launches;
@@ -227,6 +232,9 @@ struct mig {
 	uint32_t card, slot, serial;
 };
 
+/* Which of NVML's lists of processes has a client. */
+enum graphics { GRAPHICS_NO = 0, GRAPHICS_ALSO = 1, GRAPHICS_ONLY = 2 };
+
 struct client {
 	_Atomic uint32_t taken; /* 0: free. Set after, cleared while the life byte is not held by another */
 	uint32_t group;         /* index into groups */
@@ -236,8 +244,18 @@ struct client {
 	uint64_t start_time;    /* /proc/self/stat field 22 */
 	uint64_t joined;        /* rises with each client */
 	struct mig mig; /* the one MIG device that it has */
-	uint32_t pad2;
+	uint32_t graphics; /* enum graphics */
 	struct client_card cards[MAX_CARDS];
+};
+
+/* Exported memory. */
+struct share {
+	_Atomic uint32_t taken; /* 0: free. Set last, cleared when no descriptor holds its byte */
+	uint32_t group;         /* of the client that exported it */
+	uint32_t card;
+	struct mig mig;         /* the MIG device that it lies in */
+	uint64_t bytes;         /* of the card; 0: the host's */
+	uint8_t note[64];       /* what the importing process has to know */
 };
 
 struct state {
@@ -254,18 +272,21 @@ struct state {
 	uint64_t next_client;
 	uint32_t client_limit; /* no slot at or above this was ever used */
 	uint32_t nvml_pids;    /* enum nvml_pids */
+	uint32_t share_limit;  /* as client_limit */
+	uint32_t pad;
 	pthread_mutex_t engine_locks[MAX_CARDS]; /* robust, shared between processes */
 	struct fail fails[MAX_FAILS];
 	struct event events[MAX_EVENTS];
 	struct card cards[MAX_CARDS];
 	struct group groups[MAX_GROUPS];
 	struct client clients[MAX_CLIENTS];
+	struct share shares[MAX_SHARES];
 };
 
 _Static_assert(offsetof(struct state, driver_version) == 24, "the header is part of the contract");
 _Static_assert(sizeof(struct fail) == 80 && sizeof(struct event) == 24, "no hidden padding");
 _Static_assert(sizeof(struct mig_profile) == 64, "no hidden padding");
-_Static_assert(sizeof(struct client_card) == 48 + 32 * SEGMENTS + 8 * BUSY_BUCKETS, "no hidden padding");
+_Static_assert(sizeof(struct client_card) == 56 + 32 * SEGMENTS + 8 * BUSY_BUCKETS, "no hidden padding");
 _Static_assert(sizeof(struct group_card) == 56 && sizeof(struct step) == 88, "no hidden padding");
 
 /* One process's view of the state file. */
@@ -291,7 +312,21 @@ bool client_lives(const struct view *v, unsigned slot);
 /* Takes bytes of a card for the own client, or returns ENOMEM. Takes the lock. */
 int charge_take(struct view *v, unsigned card, enum charge kind, uint64_t bytes);
 void charge_return(struct view *v, unsigned card, enum charge kind, uint64_t bytes);
-/* Gives back what dead clients held. Takes the lock. */
+/* Another open file description of the state file. */
+int state_open_again(void);
+
+/* Exported memory (shared.c). create takes the bytes out of the own client's cell. Both give a descriptor that is the
+ * caller's, which share_end closes. They take the lock. */
+int share_create(struct view *v, const struct share *what, int *fd, unsigned *slot);
+int share_import(struct view *v, int fd, struct share *found, int *kept, unsigned *slot);
+void share_end(struct view *v, int kept, unsigned slot);
+/* Lock held. */
+void shares_reap(struct view *v);
+bool shares_on(const struct state *s, unsigned card);
+bool shares_of(const struct state *s, unsigned group);
+struct instance *share_instance(struct state *s, const struct share *sh);
+
+/* Gives back what dead clients held, and exported memory that no one holds. Takes the lock. */
 void state_reap(struct view *v);
 /* What all living clients hold of a card, or of an instance of it that is not NULL. Takes the lock. */
 int card_used_now(struct view *v, unsigned card, const struct instance *in, uint64_t *bytes);

@@ -13,7 +13,9 @@ struct physical {
 	uint64_t size;
 	CUmemAllocationProp prop;
 	unsigned card;
-	bool charged;     /* made here, on a card; what was imported is charged to who made it */
+	bool charged;     /* made here, on a card, and not exported: in this process's account */
+	int shared;       /* exported or imported: the descriptor that keeps it; else -1 */
+	unsigned share;
 	unsigned handles; /* references by handle */
 	unsigned uses;    /* mappings, in arrays too */
 };

@@ -2,18 +2,18 @@
 #define _GNU_SOURCE
 #include "vmm.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include <string.h>
 
-#define SHARED_MAGIC 0x314d454d4d495353ull /* "SSIMMEM1" */
-
-/* What a file descriptor of exported memory holds. */
-struct shared {
-	uint64_t magic, size;
+/* What an importing process has to know. */
+struct note {
+	uint64_t size;
 	CUmemAllocationProp prop;
-	uint8_t uuid[16];
 };
+
+_Static_assert(sizeof(struct note) <= sizeof(((struct share *)0)->note), "fits");
 
 struct physical *physical_find(CUmemGenericAllocationHandle handle)
 {
@@ -28,6 +28,8 @@ static void end_if_unused(struct physical *p)
 		return;
 	if (p->charged)
 		charge_return(&process.view, p->card, CHARGE_DATA, p->size);
+	if (p->shared >= 0)
+		share_end(&process.view, p->shared, p->share);
 	object_remove(p);
 	free(p);
 }
@@ -92,7 +94,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 	r = check_prop(prop);
 	if (r)
 		return r;
-	p = (struct physical){.size = size, .prop = *prop, .charged = !on_host(prop)};
+	p = (struct physical){.size = size, .prop = *prop, .charged = !on_host(prop), .shared = -1};
 	p.card = p.charged ? process.devices[prop->location.id].card : 0;
 	process_lock();
 	if (p.charged)
@@ -168,49 +170,78 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmem
 	return p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* The first export makes it a share; each descriptor is a copy of that one's. Process lock held. */
+static int export(struct physical *p, int *fd)
+{
+	struct share what = {.card = p->card, .bytes = p->charged ? p->size : 0};
+	struct note note = {p->size, p->prop};
+
+	if (p->shared < 0) {
+		memcpy(what.note, &note, sizeof(note));
+		int err = share_create(&process.view, &what, &p->shared, &p->share);
+
+		if (err) {
+			p->shared = -1;
+			return err;
+		}
+		p->charged = false;
+	}
+	*fd = fcntl(p->shared, F_DUPFD_CLOEXEC, 0);
+	return *fd < 0 ? errno : 0;
+}
+
 CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
 {
-	struct shared shared = {.magic = SHARED_MAGIC};
-	const struct physical *p;
-	int fd;
+	CUresult r = CUDA_ERROR_INVALID_VALUE;
+	struct physical *p;
 
 	ENTER();
-	if (!shareable || flags)
-		return CUDA_ERROR_INVALID_VALUE;
+	if (!shareable || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		return r;
 	process_lock();
 	p = physical_find(handle);
-	if (p) {
-		shared.size = p->size;
-		shared.prop = p->prop;
-		for (unsigned i = 0; i < sizeof(shared.uuid); i++)
-			shared.uuid[i] = process.view.s->cards[p->card].uuid[i];
-	}
+	if (p && p->prop.requestedHandleTypes & type)
+		r = from_errno(export(p, shareable));
 	process_unlock();
-	if (!p || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(shared.prop.requestedHandleTypes & type))
-		return CUDA_ERROR_INVALID_VALUE;
-	fd = memfd_create("simgpu-memory", MFD_CLOEXEC);
-	if (fd < 0)
-		return CUDA_ERROR_OPERATING_SYSTEM;
-	if (pwrite(fd, &shared, sizeof(shared), 0) != sizeof(shared)) {
-		close(fd);
-		return CUDA_ERROR_OPERATING_SYSTEM;
+	return r;
+}
+
+/* The device that this process knows the memory's card by. */
+static CUresult place_import(const struct share *found, CUmemAllocationProp *prop)
+{
+	if (on_host(prop))
+		return CUDA_SUCCESS;
+	for (unsigned i = 0; i < process.device_count; i++) {
+		if (process.devices[i].card == found->card) {
+			prop->location.id = (int)i;
+			return CUDA_SUCCESS;
+		}
 	}
-	*(int *)shareable = fd;
-	return CUDA_SUCCESS;
+	return CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable, int type)
 {
-	struct shared shared;
+	struct physical p = {0};
+	struct share found;
+	struct note note;
 	CUresult r;
 
 	ENTER();
 	if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (pread((int)(intptr_t)shareable, &shared, sizeof(shared), 0) != sizeof(shared) || shared.magic != SHARED_MAGIC)
+	if (share_import(&process.view, (int)(intptr_t)shareable, &found, &p.shared, &p.share))
 		return CUDA_ERROR_INVALID_VALUE;
+	memcpy(&note, found.note, sizeof(note));
+	p.size = note.size;
+	p.prop = note.prop;
+	p.card = found.card;
+	r = place_import(&found, &p.prop);
 	process_lock();
-	r = add((struct physical){.size = shared.size, .prop = shared.prop}, handle);
+	if (!r)
+		r = add(p, handle);
 	process_unlock();
+	if (r)
+		share_end(&process.view, p.shared, p.share);
 	return r;
 }

@@ -56,6 +56,7 @@ void check_shared(void);
 /* Not in the list: */
 void check_nvml_pids(void);
 void check_orphan(void); /* ends by SIGKILL */
+void check_export_orphan(void); /* the same */
 void check_mig(void);
 void check_mig_late(void);
 

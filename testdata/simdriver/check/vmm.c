@@ -1,8 +1,11 @@
 #define _GNU_SOURCE
 #include "check.h"
 
+#include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
@@ -98,23 +101,76 @@ static void check_refusals(void)
 	FINE(cuMemRelease(h));
 }
 
+/* Memory lives as long as a handle, a mapping or a descriptor of it. */
 static void check_export(void)
 {
-	CUmemGenericAllocationHandle h, other;
+	CUmemGenericAllocationHandle h, other, again;
 	CUmemAllocationProp prop;
+	CUdeviceptr p;
 	size_t before = used();
-	int fd;
+	int fd, second;
 
-	FINE(cuMemCreate(&h, 2 * MIB, &on_card, 0));
+	FINE(cuMemCreate(&h, 4 * MIB, &on_card, 0));
 	FINE(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-	FINE(cuMemImportFromShareableHandle(&other, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-	FINE(cuMemGetAllocationPropertiesFromHandle(&prop, other));
-	CHECK(prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE);
-	CHECK(used() == before + 2 * MIB);
-	FINE(cuMemRelease(other));
+	CHECK(used() == before + 4 * MIB);
 	FINE(cuMemRelease(h));
-	CHECK(used() == before);
+	CHECK(used() == before + 4 * MIB);
+	FINE(cuMemImportFromShareableHandle(&other, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	FINE(cuMemImportFromShareableHandle(&again, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	FINE(cuMemGetAllocationPropertiesFromHandle(&prop, other));
+	CHECK(prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE && prop.location.id == 0);
+	CHECK(used() == before + 4 * MIB);
+	FINE(cuMemExportToShareableHandle(&second, again, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 	close(fd);
+	FINE(cuMemRelease(again));
+	FINE(cuMemAddressReserve(&p, 8 * MIB, 0, 0, 0));
+	GIVES(cuMemMap(p, 6 * MIB, 0, other, 0), CUDA_ERROR_INVALID_VALUE);
+	FINE(cuMemMap(p, 4 * MIB, 0, other, 0));
+	FINE(cuMemRelease(other));
+	close(second);
+	CHECK(used() == before + 4 * MIB);
+	FINE(cuMemUnmap(p, 4 * MIB));
+	CHECK(used() == before);
+	FINE(cuMemAddressFree(p, 8 * MIB));
+	GIVES(cuMemImportFromShareableHandle(&other, (void *)(intptr_t)0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void send_descriptor(int socket, int fd)
+{
+	union {
+		struct cmsghdr header;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct iovec data = {"x", 1};
+	struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+
+	control.header = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+	memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
+	CHECK(sendmsg(socket, &message, 0) == 1);
+}
+
+/* The exporting process dies. The descriptor is in a socket that a process without the driver has, and is never received. */
+void check_export_orphan(void)
+{
+	CUmemGenericAllocationHandle h;
+	int fd, ends[2];
+	pid_t child;
+
+	CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	child = fork();
+	if (!child) {
+		close(STDOUT_FILENO); /* the test waits until all of its output is closed */
+		close(STDERR_FILENO);
+		for (;;)
+			pause();
+	}
+	printf("child=%d\n", (int)child);
+	fflush(stdout);
+	start();
+	FINE(cuMemCreate(&h, 64 * MIB, &on_card, 0));
+	FINE(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	send_descriptor(ends[0], fd);
+	raise(SIGKILL);
 }
 
 void check_vmm(void)

@@ -1,0 +1,188 @@
+/*
+ * Memory that was exported. Its bytes leave the cell of the client that made it and are a record of their own, for they live
+ * as long as any process holds a descriptor, a handle or a mapping of it.
+ *
+ * The exported descriptor is an open file description of the state file that holds a lock on a byte of its own. Each process that uses the
+ * memory keeps a copy of that descriptor. So the kernel knows whether the memory is still in use, also by a descriptor that is
+ * on its way through a socket, and a process that is killed leaves nothing behind.
+ */
+#define _GNU_SOURCE
+#include "state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct flock on_byte(unsigned slot, short type)
+{
+	return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = SHARE_BYTE + slot, .l_len = 1};
+}
+
+/* Whether a description other than fd's holds that byte. */
+static bool held_by_others(int fd, unsigned slot)
+{
+	struct flock lock = on_byte(slot, F_WRLCK);
+
+	return fcntl(fd, F_OFD_GETLK, &lock) || lock.l_type != F_UNLCK;
+}
+
+struct instance *share_instance(struct state *s, const struct share *sh)
+{
+	return sh->mig.slot ? instance_of(s, &sh->mig) : NULL;
+}
+
+static void clear_share(struct state *s, struct share *sh)
+{
+	struct instance *in = share_instance(s, sh);
+
+	atomic_store(&s->dirty, 1);
+	s->cards[sh->card].used[CHARGE_DATA] -= sh->bytes;
+	crash_point();
+	if (in)
+		in->used[CHARGE_DATA] -= sh->bytes;
+	crash_point();
+	s->groups[sh->group].cards[sh->card].used[CHARGE_DATA] -= sh->bytes;
+	crash_point();
+	atomic_store(&sh->taken, 0);
+	crash_point();
+	atomic_store(&s->dirty, 0);
+}
+
+void shares_reap(struct view *v)
+{
+	struct state *s = v->s;
+
+	for (unsigned i = 0; i < s->share_limit && i < MAX_SHARES; i++)
+		if (atomic_load(&s->shares[i].taken) && !held_by_others(v->fd, i))
+			clear_share(s, &s->shares[i]);
+}
+
+bool shares_on(const struct state *s, unsigned card)
+{
+	for (unsigned i = 0; i < s->share_limit && i < MAX_SHARES; i++)
+		if (atomic_load(&s->shares[i].taken) && s->shares[i].bytes && s->shares[i].card == card)
+			return true;
+	return false;
+}
+
+bool shares_of(const struct state *s, unsigned group)
+{
+	for (unsigned i = 0; i < s->share_limit && i < MAX_SHARES; i++)
+		if (atomic_load(&s->shares[i].taken) && s->shares[i].group == group)
+			return true;
+	return false;
+}
+
+/* Processes that hold shared memory show it in NVML's lists; it is in no sum. */
+static void holds(struct view *v, const struct share *sh, bool more)
+{
+	uint64_t *shared = &v->s->clients[v->self].cards[sh->card].shared;
+
+	*shared = more ? *shared + sh->bytes : *shared - sh->bytes;
+}
+
+/* A free record. The new descriptor has locked its byte. */
+static int take_record(struct view *v, int fd)
+{
+	for (unsigned i = 0; i < MAX_SHARES; i++) {
+		struct flock lock = on_byte(i, F_WRLCK);
+
+		if (atomic_load(&v->s->shares[i].taken) || fcntl(fd, F_OFD_SETLK, &lock))
+			continue;
+		if (i >= v->s->share_limit)
+			v->s->share_limit = i + 1;
+		return (int)i;
+	}
+	return -1;
+}
+
+static void fill_share(struct view *v, struct share *sh, const struct share *what)
+{
+	struct state *s = v->s;
+	struct client *cl = &s->clients[v->self];
+
+	atomic_store(&s->dirty, 1);
+	crash_point();
+	cl->cards[what->card].used[CHARGE_DATA] -= what->bytes;
+	crash_point();
+	sh->card = what->card;
+	sh->bytes = what->bytes;
+	memcpy(sh->note, what->note, sizeof(sh->note));
+	sh->group = cl->group;
+	sh->mig = cl->mig.card == what->card ? cl->mig : (struct mig){0};
+	atomic_store(&sh->taken, 1);
+	crash_point();
+	holds(v, sh, true);
+	atomic_store(&s->dirty, 0);
+}
+
+int share_create(struct view *v, const struct share *what, int *fd, unsigned *slot)
+{
+	int record = -1, err;
+
+	*fd = state_open_again();
+	if (*fd < 0)
+		return errno;
+	err = state_lock(v);
+	if (!err) {
+		shares_reap(v);
+		record = take_record(v, *fd);
+		if (record >= 0)
+			fill_share(v, &v->s->shares[record], what);
+		state_unlock(v);
+	}
+	if (record < 0) {
+		close(*fd);
+		return err ? err : EAGAIN;
+	}
+	*slot = (unsigned)record;
+	return 0;
+}
+
+static bool same_file(int a, int b)
+{
+	struct stat x, y;
+
+	return !fstat(a, &x) && !fstat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* The record of the byte that is locked by this descriptor: for it the byte is free. */
+static int record_of(struct view *v, int fd)
+{
+	for (unsigned i = 0; i < v->s->share_limit && i < MAX_SHARES; i++)
+		if (atomic_load(&v->s->shares[i].taken) && held_by_others(v->fd, i) && !held_by_others(fd, i))
+			return (int)i;
+	return -1;
+}
+
+int share_import(struct view *v, int fd, struct share *found, int *kept, unsigned *slot)
+{
+	int record, err;
+
+	if (!same_file(fd, v->fd))
+		return EINVAL;
+	err = state_lock(v);
+	if (err)
+		return err;
+	record = record_of(v, fd);
+	*kept = record < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (*kept >= 0) {
+		memcpy(found, &v->s->shares[record], sizeof(*found));
+		holds(v, found, true);
+		*slot = (unsigned)record;
+	}
+	state_unlock(v);
+	return *kept < 0 ? EINVAL : 0;
+}
+
+void share_end(struct view *v, int kept, unsigned slot)
+{
+	if (state_lock(v))
+		return;
+	holds(v, &v->s->shares[slot], false);
+	close(kept);
+	shares_reap(v);
+	state_unlock(v);
+}
