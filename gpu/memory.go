@@ -3,8 +3,6 @@ package gpu
 import (
 	"context"
 	"errors"
-
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
 // ProcessMemory is the device memory that one process has of a card.
@@ -16,9 +14,9 @@ type ProcessMemory struct {
 // notAvailable is what NVML says where it doesn't know how much a process has.
 const notAvailable = ^uint64(0)
 
-// ProcessMemories says how much memory each process has of each whole card, contexts and
-// all that libraries take included. A card that can't tell, as in MIG mode, is not
-// listed.
+// ProcessMemories says how much memory each process has of each whole GPU, contexts, graphics and
+// all that libraries take included. GPUs for which NVML can't say it, such as those in MIG mode,
+// are left out.
 func (c *Cache) ProcessMemories(ctx context.Context) (map[string][]ProcessMemory, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,18 +47,11 @@ func (c *Cache) processMemories(card Card) (memories []ProcessMemory, known bool
 	if err := check(what, "nvmlDeviceGetHandleByUUID", ret); err != nil {
 		return nil, false, err
 	}
-	processes, ret := dev.GetComputeRunningProcesses()
-	switch ret {
-	case nvml.SUCCESS:
-	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:
-		return nil, false, nil
-	default:
-		return nil, false, check(what, "nvmlDeviceGetComputeRunningProcesses", ret)
-	}
+	processes, known, err := c.reader.running(dev, what)
 	for _, p := range processes {
-		if p.UsedGpuMemory != notAvailable {
-			memories = append(memories, ProcessMemory{PID: int(p.Pid), Bytes: p.UsedGpuMemory})
+		if p.Known {
+			memories = append(memories, ProcessMemory{PID: p.PID, Bytes: p.Bytes})
 		}
 	}
-	return memories, true, nil
+	return memories, known, err
 }

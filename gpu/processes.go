@@ -13,11 +13,13 @@ type Process struct {
 	// Bytes are what it has of the device's memory, if Known: NVML doesn't always say.
 	Bytes uint64
 	Known bool
+	// Graphics: the process draws and does not compute.
+	Graphics bool
 }
 
-// Processes says who has each card and each MIG device open, by the devices' UUIDs.
-// Whoever draws and does not compute is listed too, its memory unknown. A device that
-// can't tell is not in the answer; one that fails is in the error, beside the others.
+// Processes returns the processes that have each GPU and each MIG device open, by the device's
+// UUID, MPS clients and graphics processes included. Devices for which NVML has no such list are
+// left out; for a device that fails, the error names it, and the others are returned.
 func (c *Cache) Processes(ctx context.Context) (map[string][]Process, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,6 +54,11 @@ func (c *Cache) processes(uuid, what string) (all []Process, known bool, err err
 	if err := check(what, "nvmlDeviceGetHandleByUUID", ret); err != nil {
 		return nil, false, err
 	}
+	return c.reader.running(dev, what)
+}
+
+// running returns the processes on NVML's lists of a device. A process on several lists has the same memory on each.
+func (r reader) running(dev nvml.Device, what string) (all []Process, known bool, err error) {
 	computing, ret := dev.GetComputeRunningProcesses()
 	switch ret {
 	case nvml.SUCCESS:
@@ -60,22 +67,24 @@ func (c *Cache) processes(uuid, what string) (all []Process, known bool, err err
 	default:
 		return nil, false, check(what, "nvmlDeviceGetComputeRunningProcesses", ret)
 	}
-	seen := make(map[uint32]bool, len(computing))
-	for _, p := range computing {
-		seen[p.Pid] = true
-		one := Process{PID: int(p.Pid)}
-		if p.UsedGpuMemory != notAvailable {
-			one.Bytes, one.Known = p.UsedGpuMemory, true
-		}
-		all = append(all, one)
+	var clients []nvml.ProcessInfo
+	if r.has("nvmlDeviceGetMPSComputeRunningProcesses") { // since driver 465
+		clients, _ = dev.GetMPSComputeRunningProcesses()
 	}
-	drawing, ret := dev.GetGraphicsRunningProcesses()
-	if ret != nvml.SUCCESS {
-		return all, true, nil // of MIG devices nobody can draw
-	}
-	for _, p := range drawing {
-		if !seen[p.Pid] {
-			all = append(all, Process{PID: int(p.Pid)})
+	// MIG devices have no graphics.
+	drawing, _ := dev.GetGraphicsRunningProcesses()
+	seen := map[uint32]bool{}
+	for i, list := range [][]nvml.ProcessInfo{computing, clients, drawing} {
+		for _, p := range list {
+			if seen[p.Pid] {
+				continue
+			}
+			seen[p.Pid] = true
+			one := Process{PID: int(p.Pid), Graphics: i == 2}
+			if p.UsedGpuMemory != notAvailable {
+				one.Bytes, one.Known = p.UsedGpuMemory, true
+			}
+			all = append(all, one)
 		}
 	}
 	return all, true, nil

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -24,9 +25,16 @@ func TestProcesses(t *testing.T) {
 			}
 			return []nvml.ProcessInfo{{Pid: 7, UsedGpuMemory: 30}, {Pid: 8, UsedGpuMemory: notAvailable}}, answer
 		}
+		d.GetMPSComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) {
+			return []nvml.ProcessInfo{{Pid: 8, UsedGpuMemory: 10}, {Pid: 10, UsedGpuMemory: 20}}, nvml.SUCCESS
+		}
 		d.GetGraphicsRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) {
 			return []nvml.ProcessInfo{{Pid: 7, UsedGpuMemory: 30}, {Pid: 9, UsedGpuMemory: 40}}, nvml.SUCCESS
 		}
+	}
+	symbol := error(nil)
+	s.ExtensionsFunc = func() nvml.ExtendedInterface {
+		return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return symbol }}
 	}
 	c := NewCache(s, CacheOptions{})
 	ctx := context.Background()
@@ -34,10 +42,17 @@ func TestProcesses(t *testing.T) {
 	require.ErrorContains(t, err, "not open")
 	require.NoError(t, c.Refresh(ctx))
 	card := c.Node().Cards[0].UUID
-	want := map[string][]Process{card: {{7, 30, true}, {PID: 8}, {PID: 9}}}
+	want := map[string][]Process{card: {{PID: 7, Bytes: 30, Known: true}, {PID: 8}, {PID: 10, Bytes: 20, Known: true}, {PID: 9, Bytes: 40, Known: true, Graphics: true}}}
 	all, err := c.Processes(ctx)
 	require.NoError(t, err)
-	assert.Equal(t, want, all, "who draws too; cards that can't tell are not listed")
+	assert.Equal(t, want, all, "MPS clients and graphics processes too; GPUs without the information are not listed")
+	memories, err := c.ProcessMemories(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, map[string][]ProcessMemory{card: {{7, 30}, {10, 20}, {9, 40}}}, memories)
+	symbol = nvml.ERROR_FUNCTION_NOT_FOUND
+	all, err = c.Processes(ctx)
+	require.NoError(t, err)
+	assert.Len(t, all[card], 3, "a driver without an MPS list is not queried for it")
 	answer = nvml.ERROR_UNKNOWN
 	all, err = c.Processes(ctx)
 	require.ErrorIs(t, err, nvml.ERROR_UNKNOWN)
@@ -62,6 +77,9 @@ func TestProcessesOnTheSimulatedDriver(t *testing.T) {
 	for _, uuid := range []string{cards[0].UUID, cards[1].MIG[1].UUID} {
 		hold := exec.Command(filepath.Join(filepath.Dir(library), "../workloads/hold"), "--mib=100")
 		hold.Env = append(os.Environ(), "CUDA_VISIBLE_DEVICES="+uuid, "LD_LIBRARY_PATH="+filepath.Dir(library))
+		if uuid == cards[0].UUID {
+			hold.Env = append(hold.Env, "SIMGPU_GRAPHICS=only")
+		}
 		out, err := hold.StdoutPipe()
 		require.NoError(t, err)
 		require.NoError(t, hold.Start())
@@ -81,6 +99,7 @@ func TestProcessesOnTheSimulatedDriver(t *testing.T) {
 		require.Len(t, all[uuid], 1)
 		assert.Equal(t, pid, all[uuid][0].PID)
 		assert.True(t, all[uuid][0].Known)
+		assert.Equal(t, uuid == cards[0].UUID, all[uuid][0].Graphics)
 		assert.Greater(t, all[uuid][0].Bytes, uint64(100<<20), "and a context")
 	}
 	assert.Empty(t, all[cards[1].MIG[0].UUID])

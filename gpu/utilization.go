@@ -3,6 +3,7 @@ package gpu
 import (
 	"context"
 	"errors"
+	"runtime"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -57,7 +58,7 @@ func (c *Cache) processTimes(card Card) (times []ProcessTime, known bool, err er
 	}
 	now := c.now()
 	since := max(c.sampled[card.UUID], uint64(now.Add(-staleSample).UnixMicro()))
-	samples, ret := dev.GetProcessUtilization(since)
+	samples, ret := processUtilization(dev, since)
 	switch ret {
 	case nvml.SUCCESS:
 	case nvml.ERROR_NOT_FOUND: // nobody had any
@@ -70,6 +71,35 @@ func (c *Cache) processTimes(card Card) (times []ProcessTime, known bool, err er
 	}
 	times, c.sampled[card.UUID] = meanTimes(samples, since)
 	return times, true, nil
+}
+
+// processUtilization reads NVML's samples. go-nvml calls NVML twice: for the number of samples, and
+// for the samples. If a process begins in between, NVML needs more room, and go-nvml v0.13.3 panics.
+// Any program on the GPU can cause this, so the query is repeated.
+func processUtilization(dev nvml.Device, since uint64) (samples []nvml.ProcessUtilizationSample, ret nvml.Return) {
+	for range utilizationTries {
+		samples, ret = processUtilizationOnce(dev, since)
+		if ret != nvml.ERROR_INSUFFICIENT_SIZE {
+			break
+		}
+	}
+	return samples, ret
+}
+
+// utilizationTries bounds the queries for one GPU.
+const utilizationTries = 5
+
+func processUtilizationOnce(dev nvml.Device, since uint64) (samples []nvml.ProcessUtilizationSample, ret nvml.Return) {
+	defer func() {
+		switch reason := recover().(type) {
+		case nil:
+		case runtime.Error:
+			samples, ret = nil, nvml.ERROR_INSUFFICIENT_SIZE
+		default:
+			panic(reason)
+		}
+	}()
+	return dev.GetProcessUtilization(since)
 }
 
 // meanTimes adds up samples by process, and says which is the newest. Drivers give

@@ -66,3 +66,35 @@ func TestProcessTimes(t *testing.T) {
 	assert.Empty(t, times)
 	require.NoError(t, c.Close())
 }
+
+// A process begins between go-nvml's two calls: NVML has more samples than there is room for,
+// and go-nvml panics. The agent must not end because of it.
+func TestProcessTimesWhenAProcessBegins(t *testing.T) {
+	s := newEventServer()
+	begins := 0
+	for i := range s.Devices {
+		s.device(i).GetProcessUtilizationFunc = func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+			room := make([]nvml.ProcessUtilizationSample, 3)
+			count := len(room)
+			if begins > 0 {
+				begins--
+				count++
+			}
+			room[0] = nvml.ProcessUtilizationSample{Pid: 7, TimeStamp: uint64(time.Now().UnixMicro()), SmUtil: 30}
+			return room[:count], nvml.SUCCESS
+		}
+	}
+	c := NewCache(s, CacheOptions{})
+	ctx := context.Background()
+	require.NoError(t, c.Refresh(ctx))
+	card := c.Node().Cards[0].UUID
+	begins = 1
+	times, err := c.ProcessTimes(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, []ProcessTime{{7, 30}}, times[card])
+	begins = 1000
+	times, err = c.ProcessTimes(ctx)
+	require.ErrorIs(t, err, nvml.ERROR_INSUFFICIENT_SIZE)
+	assert.Empty(t, times)
+	require.NoError(t, c.Close())
+}
