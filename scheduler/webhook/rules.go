@@ -44,8 +44,11 @@ type Rules struct {
 	RequiredPlugin string
 	// TaskPriority sets CUDA_TASK_PRIORITY by the resource nvidia.com/priority, as HAMi does.
 	TaskPriority bool
-	// AllowPrivileged lets a container ask for cards that has all of the node's anyway.
+	// AllowPrivileged admits GPU requests of containers that can open all GPUs of the node: that
+	// are privileged, have CAP_SYS_ADMIN, or are in a pod with hostPID.
 	AllowPrivileged bool
+	// PrivilegedNamespaces are namespaces in which such requests are admitted.
+	PrivilegedNamespaces []string
 	// AllowNodeName lets a pod ask for cards that goes to its node past the scheduler.
 	AllowNodeName bool
 	// Writers are the users that may write the scheduler's annotations.
@@ -61,7 +64,7 @@ func DefaultRules() Rules {
 	return Rules{
 		Request: request.DefaultOptions(), SchedulerName: "gpuslice-scheduler", ForeignSchedulers: ForeignDeny,
 		RequiredPlugin: "gpuslice", TaskPriority: true, Writers: []string{DefaultWriter},
-		ToleratedNamespaces: []string{metav1.NamespaceSystem},
+		ToleratedNamespaces: []string{metav1.NamespaceSystem}, PrivilegedNamespaces: []string{metav1.NamespaceSystem},
 	}
 }
 

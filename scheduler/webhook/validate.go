@@ -3,6 +3,8 @@ package webhook
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -44,12 +46,8 @@ func (r *Rules) validateNew(pod *corev1.Pod) (*refusal, []string) {
 		return &refusal{WhyNodeName, fmt.Sprintf("spec.nodeName %q takes the pod past the scheduler, which alone gives cards: "+
 			"choose the node by spec.nodeSelector (kubernetes.io/hostname) or node affinity", pod.Spec.NodeName)}, nil
 	}
-	for i, c := range seen.Containers {
-		spec, _ := containerAt(pod, i)
-		if asked.Containers[i].Cards > 0 && privileged(spec) && !r.AllowPrivileged {
-			return &refusal{WhyPrivileged, fmt.Sprintf("container %q is privileged, so that it has every card of its node and no limits: "+
-				"leave securityContext.privileged out, or ask for no card", c.Name)}, nil
-		}
+	if message := r.checkPrivileges(pod, seen, asked); message != "" {
+		return &refusal{WhyPrivileged, message}, nil
 	}
 	if refused := r.requiresPlugin(pod, seen, asked); refused != nil {
 		return refused, nil
@@ -111,6 +109,46 @@ func (r *Rules) requiresPlugin(pod *corev1.Pod, seen *scheduler.Pod, asked *requ
 		r.RequiredPlugin, err)}
 }
 
+// checkPrivileges returns why a pod that requests GPUs may not have its privileges; empty if it
+// may.
+func (r *Rules) checkPrivileges(pod *corev1.Pod, seen *scheduler.Pod, asked *request.Request) string {
+	if r.AllowPrivileged || contains(r.PrivilegedNamespaces, pod.Namespace) {
+		return ""
+	}
+	if pod.Spec.HostPID {
+		return "spec.hostPID shows the pod the processes of other containers, and the audit can't tell them apart: " +
+			"remove spec.hostPID, or request no GPU (the operator can allow it in a namespace: --privileged-namespace)"
+	}
+	for i, c := range seen.Containers {
+		if asked.Containers[i].Cards == 0 {
+			continue
+		}
+		spec, _ := containerAt(pod, i)
+		switch {
+		case privileged(spec):
+			return fmt.Sprintf("container %q is privileged: it has every GPU of its node, and no limits: "+
+				"remove securityContext.privileged, or request no GPU", c.Name)
+		case administers(spec):
+			return fmt.Sprintf("container %q has the capability SYS_ADMIN: it can replace its limits and, on nodes with cgroup v1, open every GPU: "+
+				"remove it from securityContext.capabilities.add, or request no GPU (the operator can allow it in a namespace: --privileged-namespace)", c.Name)
+		}
+	}
+	return ""
+}
+
 func privileged(c *corev1.Container) bool {
 	return c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
+}
+
+// administers says whether a container has CAP_SYS_ADMIN. Runtimes ignore the case of names of
+// capabilities.
+func administers(c *corev1.Container) bool {
+	return c.SecurityContext != nil && c.SecurityContext.Capabilities != nil &&
+		slices.ContainsFunc(c.SecurityContext.Capabilities.Add, func(name corev1.Capability) bool {
+			switch strings.TrimPrefix(strings.ToUpper(string(name)), "CAP_") {
+			case "SYS_ADMIN", "ALL":
+				return true
+			}
+			return false
+		})
 }

@@ -23,6 +23,7 @@ type view struct {
 		NodeName         string          `json:"nodeName"`
 		RuntimeClassName *string         `json:"runtimeClassName"`
 		Priority         *int32          `json:"priority"`
+		HostPID          bool            `json:"hostPID"`
 		InitContainers   []containerView `json:"initContainers"`
 		Containers       []containerView `json:"containers"`
 	} `json:"spec"`
@@ -38,7 +39,10 @@ type containerView struct {
 		Requests corev1.ResourceList `json:"requests"`
 	} `json:"resources"`
 	SecurityContext struct {
-		Privileged *bool `json:"privileged"`
+		Privileged   *bool `json:"privileged"`
+		Capabilities struct {
+			Add []corev1.Capability `json:"add"`
+		} `json:"capabilities"`
 	} `json:"securityContext"`
 	RestartPolicy *corev1.ContainerRestartPolicy `json:"restartPolicy"`
 }
@@ -70,7 +74,7 @@ func decodePod(raw []byte, namespace string) (*corev1.Pod, error) {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v.Metadata.Name, Labels: v.Metadata.Labels, Annotations: v.Metadata.Annotations},
 		Spec: corev1.PodSpec{
-			SchedulerName: v.Spec.SchedulerName, NodeName: v.Spec.NodeName, RuntimeClassName: v.Spec.RuntimeClassName, Priority: v.Spec.Priority,
+			SchedulerName: v.Spec.SchedulerName, NodeName: v.Spec.NodeName, RuntimeClassName: v.Spec.RuntimeClassName, Priority: v.Spec.Priority, HostPID: v.Spec.HostPID,
 			InitContainers: containersOf(v.Spec.InitContainers), Containers: containersOf(v.Spec.Containers),
 		},
 	}, nil
@@ -81,8 +85,10 @@ func containersOf(views []containerView) []corev1.Container {
 	for i, v := range views {
 		list[i] = corev1.Container{
 			Name: v.Name, RestartPolicy: v.RestartPolicy,
-			Resources:       corev1.ResourceRequirements{Limits: v.Resources.Limits, Requests: v.Resources.Requests},
-			SecurityContext: &corev1.SecurityContext{Privileged: v.SecurityContext.Privileged},
+			Resources: corev1.ResourceRequirements{Limits: v.Resources.Limits, Requests: v.Resources.Requests},
+			SecurityContext: &corev1.SecurityContext{
+				Privileged: v.SecurityContext.Privileged, Capabilities: &corev1.Capabilities{Add: v.SecurityContext.Capabilities.Add},
+			},
 		}
 		for _, e := range v.Env {
 			list[i].Env = append(list[i].Env, corev1.EnvVar{Name: e.Name})

@@ -65,9 +65,20 @@ type write struct {
 // newServer has the manifests of install/admission, those of these files.
 func newServer(t *testing.T, webhookAt net.Addr, files ...string) *server {
 	t.Helper()
+	return newServerWith(t, webhookAt, func(*admissionregistrationv1.ValidatingAdmissionPolicyBinding) {}, files...)
+}
+
+// newServerWith is newServer with other bindings of policies.
+func newServerWith(t *testing.T, webhookAt net.Addr, change func(*admissionregistrationv1.ValidatingAdmissionPolicyBinding), files ...string) *server {
+	t.Helper()
 	objects := []runtime.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}}}
 	for _, file := range files {
-		objects = append(objects, load(t, file)...)
+		for _, o := range load(t, file) {
+			if binding, is := o.(*admissionregistrationv1.ValidatingAdmissionPolicyBinding); is {
+				change(binding)
+			}
+			objects = append(objects, o)
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
