@@ -15,6 +15,8 @@ const (
 	limitsOffGen      = 24
 	limitsOffFlags    = 32
 	limitsOffCRC      = 36
+	limitsOffIdentity = 40
+	identitySize      = 32
 	flagOversubscribe = 1
 
 	recordOffSequence    = 0
@@ -61,10 +63,16 @@ const (
 	usageOffBuckets    = 2048
 	usageBucketSize    = 128
 
-	slotOffOwner     = 0
-	slotOffPID       = 4
-	slotOffStart     = 8
-	slotOffNamespace = 16
+	slotOffOwner       = 0
+	slotOffPID         = 4
+	slotOffStart       = 8
+	slotOffNamespace   = 16
+	slotOffExportsByte = 24
+	slotOffExportsDev  = 32
+	slotOffExportsIno  = 40
+	slotOffImports     = 48
+	slotOffExported    = 1152
+	slotImports        = 40
 
 	cellOffCommitted = 0
 	cellOffTentative = 8

@@ -19,7 +19,9 @@ struct backing_node {
 	uint32_t parked;  /* of memory that is parked: the next one */
 	uint8_t kind;     /* MEMORY or a place */
 	bool is_parked;
+	bool exported;    /* its charge is kept when it ends here */
 	uint8_t cell;     /* of memory */
+	uint16_t from;    /* of an import that is charged elsewhere: 1 + the slot; 0: charged here */
 };
 
 static uint32_t *bucket(struct backing *b, int kind, uint64_t key)
@@ -136,7 +138,10 @@ static void end_memory(struct process *p, uint32_t memory)
 	struct backing *b = &p->backing;
 
 	unlink_node(b, memory);
-	charge_give_vmm(p, b->nodes[memory].cell, b->nodes[memory].size);
+	if (b->nodes[memory].from)
+		exported_import_end(p, b->nodes[memory].from - 1);
+	else if (!b->nodes[memory].exported)
+		charge_give_vmm(p, b->nodes[memory].cell, b->nodes[memory].size);
 	free_node(b, memory);
 }
 
@@ -171,19 +176,28 @@ static void end_parked(struct process *p)
 	b->parked = 0;
 }
 
-bool backing_add(struct process *p, uint64_t handle, uint64_t size, int cell)
+static bool add(struct process *p, struct backing_node memory)
 {
 	struct backing *b = &p->backing;
 
 	lock_take(&b->lock);
 	uint32_t node = new_node(b);
 	if (node) {
-		b->nodes[node] = (struct backing_node){ .key = handle, .size = size, .uses = 1, .handles = 1,
-			                                .kind = MEMORY, .cell = (uint8_t)cell };
+		b->nodes[node] = memory;
 		link_in(b, node);
 	}
 	lock_give(&b->lock);
 	return node != 0;
+}
+
+bool backing_add(struct process *p, uint64_t handle, uint64_t size, int cell)
+{
+	return add(p, (struct backing_node){ .key = handle, .size = size, .uses = 1, .handles = 1, .kind = MEMORY, .cell = (uint8_t)cell });
+}
+
+bool backing_add_imported(struct process *p, uint64_t handle, int slot)
+{
+	return add(p, (struct backing_node){ .key = handle, .uses = 1, .handles = 1, .kind = MEMORY, .from = (uint16_t)(slot + 1) });
 }
 
 uint32_t backing_release_begin(struct process *p, uint64_t handle)
@@ -210,6 +224,38 @@ void backing_release_end(struct process *p, uint32_t memory, bool done)
 		b->nodes[memory].handles--;
 		drop_use(p, memory);
 	}
+	lock_give(&b->lock);
+}
+
+uint32_t backing_export_begin(struct process *p, uint64_t handle, uint32_t *slot)
+{
+	struct backing *b = &p->backing;
+
+	lock_take(&b->lock);
+	uint32_t memory = find_live(b, handle);
+	if (memory) {
+		struct backing_node *m = &b->nodes[memory];
+
+		m->uses++;
+		*slot = m->from ? m->from - 1u : (uint32_t)(p->owner.slot - p->usage->slots);
+		exported_add(p, m->cell, m->size);
+	}
+	lock_give(&b->lock);
+	return memory;
+}
+
+void backing_export_end(struct process *p, uint32_t memory, bool done)
+{
+	struct backing *b = &p->backing;
+
+	if (!memory)
+		return;
+	lock_take(&b->lock);
+	struct backing_node *m = &b->nodes[memory];
+	if (!done || m->exported) /* memory counts once, however often it is exported */
+		exported_undo(p, m->cell, m->size);
+	m->exported |= done;
+	drop_use(p, memory);
 	lock_give(&b->lock);
 }
 

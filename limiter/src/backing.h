@@ -1,6 +1,6 @@
-/* Physical memory that a program has by handle (cuMemCreate): how much, on which
- * card, and what keeps it: references by handle, mappings, sparse arrays. It ends,
- * and is given back, when nothing of that is left. Private memory, constant time
+/* Physical memory that a program has by handle (cuMemCreate, an import): how much, on which
+ * GPU, and what keeps it: references by handle, mappings, sparse arrays, an export. It
+ * ends, and is given back, when nothing of that is left. Private memory, constant time
  * per handle and per mapping, grows.
  *
  * Each call is bracketed: what it takes away is taken out of the tables before the
@@ -37,6 +37,14 @@ bool backing_add(struct process *p, uint64_t handle, uint64_t size, int cell);
 /* cuMemRelease; 0: no reference of ours. */
 uint32_t backing_release_begin(struct process *p, uint64_t handle);
 void backing_release_end(struct process *p, uint32_t memory, bool done);
+
+/* The same of an import that a slot is charged for already (exported.h). */
+bool backing_add_imported(struct process *p, uint64_t handle, int slot);
+
+/* cuMemExportToShareableHandle; 0: not ours, else *slot is charged for it. Memory that was
+ * exported stays charged: a descriptor, here or in another process, keeps it. */
+uint32_t backing_export_begin(struct process *p, uint64_t handle, uint32_t *slot);
+void backing_export_end(struct process *p, uint32_t memory, bool done);
 
 /* It will be mapped: in *mapping what to end with. False: no memory. */
 bool backing_map_begin(struct process *p, uint64_t handle, uint32_t *mapping);

@@ -15,14 +15,17 @@ static uint32_t least(uint32_t a, uint32_t b)
  *                     alone       contended
  *   default           -           hard
  *   force             hard        hard
- *   with a soft one   soft        what the host has found room for, hard to soft */
+ *   with a soft one   soft        what the host has found room for, hard to soft
+ *   no share          -           what the host says that shares leave; nothing: - */
 static uint32_t percent_of(const struct vgpu_record *r)
 {
 	uint32_t hard = r->core_percent, soft = least(r->core_soft_percent, 100), elastic = r->core_elastic_percent;
 	int contended = (r->flags & VGPU_RECORD_CONTENDED) != 0;
 
-	if (r->policy == 2 || hard == 0 || hard >= 100)
+	if (r->policy == 2 || hard >= 100)
 		return 0;
+	if (hard == 0)
+		return contended ? least(elastic, 100) : 0;
 	if (soft > hard)
 		return !contended ? soft : elastic > hard ? least(elastic, soft) : hard;
 	return r->policy == 1 || contended ? hard : 0;

@@ -22,6 +22,13 @@ bool filelock_try(int fd, int64_t byte)
 	return fcntl(fd, F_OFD_SETLK, &lock) == 0;
 }
 
+bool filelock_share(int fd, int64_t byte)
+{
+	struct flock lock = one_byte(byte, F_RDLCK);
+
+	return fcntl(fd, F_OFD_SETLK, &lock) == 0;
+}
+
 void filelock_give(int fd, int64_t byte)
 {
 	struct flock lock = one_byte(byte, F_UNLCK);

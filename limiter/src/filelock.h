@@ -7,6 +7,8 @@
 #include <stdint.h>
 
 bool filelock_try(int fd, int64_t byte);
+/* The same, but others may share it. */
+bool filelock_share(int fd, int64_t byte);
 void filelock_give(int fd, int64_t byte);
 /* Tries for about so many microseconds. */
 bool filelock_wait(int fd, int64_t byte, long microseconds);

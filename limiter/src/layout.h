@@ -27,8 +27,9 @@
  *        │ slot 0, 1280 │    0 header, 128: owner word by the kernel and the
  *        │              │      helper thread, the rest by the claiming process
  *        │              │  128 16 cells of 64: by the slot's own process only,
- *        │              │      zeroed by a reaper after that process is gone
- *        │              │ 1152 spare, 128
+ *        │              │      zeroed by a reaper after that process is gone, but for
+ *        │              │      exported memory that is held (exported.h)
+ *        │              │ 1152 exported bytes of the 16 cells, 8 each
  *   5376 ├──────────────┤
  *        │ slot 1 …     │
  *
@@ -58,6 +59,7 @@ enum {
 	VGPU_SLOT_HEADER_BYTES = 128,
 	VGPU_CELL_BYTES = 64,
 	VGPU_BUCKET_BYTES = 128,
+	VGPU_MAX_IMPORTS = 40, /* processes of which one process has imported memory at a time */
 	VGPU_USAGE_BYTES = VGPU_USAGE_HEADER_BYTES + VGPU_SLOT_COUNT * VGPU_SLOT_BYTES,
 };
 
@@ -91,7 +93,8 @@ struct vgpu_limits {
 	_Atomic uint64_t generation;
 	uint32_t flags;
 	uint32_t crc32;
-	uint8_t reserved[88];
+	uint8_t identity[32]; /* of the container: the host's own check, not in the crc; a slice's is zero */
+	uint8_t reserved[56];
 	struct vgpu_record records[VGPU_MAX_DEVICES];
 };
 
@@ -124,9 +127,13 @@ struct vgpu_slot {
 	uint32_t pid;                /* as its own PID namespace names it */
 	_Atomic uint64_t start_time; /* /proc/<pid>/stat field 22; 0: not known (yet) */
 	uint64_t pid_ns;             /* inode of its PID namespace; 0: not known */
-	uint8_t reserved[104];
+	/* The rest by exported.c. Where the process has ended, and exported memory of it is still
+	 * held, pid is 0, and the cells have that memory alone. */
+	_Atomic uint64_t exports_byte; /* that each descriptor of exported memory locks; 0: none was made */
+	uint64_t exports_dev, exports_ino; /* the file that it is a byte of */
+	_Atomic uint16_t imports[VGPU_MAX_IMPORTS]; /* 1 + the slot that is charged for memory of which this process has imports; 0: free */
 	struct vgpu_cell cells[VGPU_MAX_DEVICES];
-	uint8_t spare[128];
+	_Atomic uint64_t exported[VGPU_MAX_DEVICES]; /* of committed of cell i: for which a descriptor was made */
 };
 
 struct vgpu_usage {
@@ -168,6 +175,9 @@ _Static_assert(sizeof(struct vgpu_cell) == VGPU_CELL_BYTES, "cell");
 _Static_assert(sizeof(struct vgpu_bucket) == VGPU_BUCKET_BYTES, "bucket");
 _Static_assert(offsetof(struct vgpu_usage, buckets) == 2048, "usage.buckets");
 _Static_assert(offsetof(struct vgpu_record, core_correction) == 52, "record.core_correction");
+_Static_assert(offsetof(struct vgpu_slot, exports_byte) == 24, "slot.exports_byte");
+_Static_assert(offsetof(struct vgpu_slot, imports) == 48, "slot.imports");
+_Static_assert(offsetof(struct vgpu_slot, exported) == 1152, "slot.exported");
 _Static_assert(offsetof(struct vgpu_slot, cells) == VGPU_SLOT_HEADER_BYTES, "slot.cells");
 _Static_assert(sizeof(struct vgpu_slot) == VGPU_SLOT_BYTES, "slot");
 _Static_assert(offsetof(struct vgpu_usage, uuid) == 64, "usage.uuid");
@@ -175,6 +185,6 @@ _Static_assert(offsetof(struct vgpu_usage, high_water) == 1024, "usage.high_wate
 _Static_assert(offsetof(struct vgpu_usage, slots) == VGPU_USAGE_HEADER_BYTES, "usage.slots");
 _Static_assert(sizeof(struct vgpu_usage) == VGPU_USAGE_BYTES, "usage");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the files are little-endian");
-_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "shared atomics must be lock-free");
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_SHORT_LOCK_FREE == 2, "shared atomics must be lock-free");
 
 #endif

@@ -112,6 +112,11 @@ static void *find_sysv(const struct tables *t, const char *name)
 	return old;
 }
 
+static void *find(const struct tables *t, const char *name)
+{
+	return t->gnu_hash ? find_gnu(t, name) : t->sysv_hash ? find_sysv(t, name) : NULL;
+}
+
 /* The program's dynamic section, by the headers that the kernel has mapped. */
 static const ElfW(Dyn) *program_dynamic(void)
 {
@@ -156,7 +161,7 @@ static bool look_into(struct search *search, ElfW(Addr) base, const ElfW(Dyn) *d
 	}
 	if (!read_tables(&t, base, dyn))
 		return false;
-	void *found = t.gnu_hash ? find_gnu(&t, search->name) : t.sysv_hash ? find_sysv(&t, search->name) : NULL;
+	void *found = find(&t, search->name);
 	if (found)
 		*(search->passed_us ? &search->behind : &search->in_front) = found;
 	return found && search->passed_us;
@@ -181,6 +186,54 @@ static void *search_for(const char *name)
 	while (object && !look_into(&search, object->l_addr, object->l_ld))
 		object = object->l_next;
 	return search.behind ? search.behind : search.in_front;
+}
+
+struct front {
+	const char *soname, *name;
+	const char *path; /* of the object that is looked for */
+	bool passed_us;   /* else this library is in another namespace (dlmopen) */
+};
+
+static bool is_named(const struct tables *t, const ElfW(Dyn) *dyn, const char *soname)
+{
+	for (; dyn->d_tag != DT_NULL; dyn++)
+		if (dyn->d_tag == DT_SONAME)
+			return same(t->strings + dyn->d_un.d_val, soname);
+	return false;
+}
+
+/* True: the search is over. */
+static bool look_in_front(struct front *front, ElfW(Addr) base, const ElfW(Dyn) *dyn, const char *path)
+{
+	struct tables t;
+
+	if (base == (ElfW(Addr))__ehdr_start)
+		return front->passed_us = true;
+	if (!front->path && read_tables(&t, base, dyn) && is_named(&t, dyn, front->soname) && find(&t, front->name))
+		front->path = path;
+	return false;
+}
+
+static int look_in_front_each(struct dl_phdr_info *info, size_t size, void *front)
+{
+	(void)size;
+	for (int i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+			return look_in_front(front, info->dlpi_addr, (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr),
+			                     info->dlpi_name);
+	return 0;
+}
+
+const char *loader_in_front(const char *soname, const char *name)
+{
+	struct front front = { .soname = soname, .name = name };
+	const struct link_map *object = first_object();
+
+	if (!object)
+		dl_iterate_phdr(look_in_front_each, &front);
+	while (object && !look_in_front(&front, object->l_addr, object->l_ld, object->l_name))
+		object = object->l_next;
+	return front.passed_us ? front.path : NULL;
 }
 
 static void *once(_Atomic(void *) *slot, const char *name)

@@ -10,6 +10,10 @@ void *loader_dlvsym_address(void);
 void *loader_dlsym(void *handle, const char *name);
 void *loader_dlvsym(void *handle, const char *name, const char *version);
 
+/* The path of an object that was loaded before this library, has this soname and defines
+ * name; NULL: there is none. */
+const char *loader_in_front(const char *soname, const char *name);
+
 /* A handle of the library with this soname if it is loaded, else NULL. */
 void *loader_loaded(const char *soname);
 /* A handle of the library that holds this address, else NULL. */

@@ -79,11 +79,23 @@ static struct local {
 	_Atomic uint64_t launches; /* not yet told */
 } locals[VGPU_MAX_DEVICES];
 
+/* What this process charges, a second time: another program of the container can write over the
+ * file's buckets, so that nothing in them holds. These keep each process to the container's share all
+ * the same, and the host corrects the sum of several. Otherwise the file's are what is waited for. */
+static struct vgpu_bucket own[VGPU_MAX_DEVICES];
+
+static void settle(struct vgpu_bucket *b, int cell, int64_t ns)
+{
+	bucket_settle(b, ns, cores_rate(cell));
+	bucket_settle(&own[cell], ns, cores_rate(cell));
+}
+
 static void tick(struct vgpu_bucket *b, struct local *local, int cell, uint64_t now)
 {
 	/* Relaxed: two threads that both see a new tick both look, which is harmless. */
 	atomic_store_explicit(&local->tick, now, memory_order_relaxed);
 	bucket_refill(b, now, cores_rate(cell));
+	bucket_refill(&own[cell], now, cores_rate(cell));
 	atomic_fetch_add_explicit(&b->launches, atomic_exchange_explicit(&local->launches, 0, memory_order_relaxed),
 	                          memory_order_relaxed);
 	atomic_store_explicit(&b->last_launch, now, memory_order_relaxed);
@@ -105,7 +117,7 @@ static void came(const struct sampled *sampled)
 	if (atomic_load_explicit(&sampled->cost->key, memory_order_relaxed) == sampled->key)
 		more = cost_learn(sampled->cost, sampled->ns, clock_coarse_ns());
 	if (b && more)
-		bucket_settle(b, more, cores_rate(sampled->cell));
+		settle(b, sampled->cell, more);
 }
 
 enum {
@@ -150,6 +162,8 @@ static void charge(struct pace *p, struct vgpu_bucket *b, uint64_t ns)
 	p->charged = ns;
 	if (!bucket_charge(b, ns, &turn))
 		bucket_wait(b, p->cell, turn);
+	if (!bucket_charge(&own[p->cell], ns, &turn))
+		bucket_wait(&own[p->cell], p->cell, turn);
 }
 
 static void measured(struct pace *p, struct vgpu_bucket *b, struct cost *cost, uint64_t key, uint64_t ns)
@@ -253,6 +267,6 @@ CUresult pace_end_slow(struct pace *p, CUresult result)
 	if (p->sample != SAMPLE_NONE)
 		sample_end(p->sample, p->stream, result == CUDA_SUCCESS);
 	if (result != CUDA_SUCCESS && p->charged)
-		bucket_settle(bucket_of(p->cell), -(int64_t)p->charged, cores_rate(p->cell));
+		settle(bucket_of(p->cell), p->cell, -(int64_t)p->charged);
 	return result;
 }

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#define VGPU_FOLDER "/usr/local/vgpu"
+#define VGPU_FOLDER "/.gpuslice"
 #define VGPU_LIMITS_FILE VGPU_FOLDER "/limits"
 #define VGPU_USAGE_FILE VGPU_FOLDER "/usage"
 

@@ -10,6 +10,7 @@
 
 #include "api.h"
 #include "backing.h"
+#include "exported.h"
 #include "layout.h"
 #include "ledger.h"
 #include "pool.h"
@@ -34,6 +35,7 @@ struct process {
 	struct pools pools;
 	struct ledger ledger;
 	struct backing backing;
+	struct exported exported;
 };
 
 /* NULL: this process may not use CUDA, which has been said. */

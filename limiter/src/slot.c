@@ -10,7 +10,8 @@
  *   owner TID,  locked  alive
  *   owner TID,  free    alive, and it closed the descriptor (closefrom)
  *   OWNER_DIED, locked  dying, or a forked child keeps the driver's files
- *   OWNER_DIED, free    gone, if the process is gone as well; see witness.c */
+ *   OWNER_DIED, free    gone, if the process is gone as well; see witness.c. Memory that
+ *                       it exported stays charged while it is held; see exported.h */
 #include "slot.h"
 
 #include <errno.h>
@@ -18,6 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "exported.h"
 #include "filelock.h"
 #include "usage.h"
 #include "witness.h"
@@ -36,33 +38,48 @@ static bool owner_gone(const struct vgpu_usage *usage, uint32_t slot)
 	return (owner_of(usage, slot) & FUTEX_OWNER_DIED) && witness_process_gone(s->pid, atomic_load(&s->start_time), s->pid_ns);
 }
 
-bool slot_is_dead(const struct vgpu_usage *usage, int fd, uint32_t slot)
+uint64_t slot_bytes(const struct vgpu_usage *usage, int fd, uint32_t slot, int cell)
 {
-	return (owner_of(usage, slot) & FUTEX_OWNER_DIED) && !filelock_taken(fd, VGPU_LOCK_SLOT(slot)) &&
-	       owner_gone(usage, slot);
+	const struct vgpu_slot *s = &usage->slots[slot];
+	uint64_t bytes = atomic_load_explicit(&s->cells[cell].committed, memory_order_relaxed);
+
+	if (!bytes || !(owner_of(usage, slot) & FUTEX_OWNER_DIED) || filelock_taken(fd, VGPU_LOCK_SLOT(slot)) ||
+	    !owner_gone(usage, slot))
+		return bytes;
+	return exported_held(usage, slot) ? exported_bytes(s, cell) : 0;
 }
 
-/* Only with the slot's lock held, and the owner gone. */
-static void clear(struct vgpu_usage *usage, uint32_t slot)
+/* Only with the slot's lock held, and the owner gone. Exported memory that is held stays
+ * charged. If the reaper is killed in between, the next one begins again. */
+static void clear(struct vgpu_usage *usage, uint32_t slot, bool held)
 {
 	struct vgpu_slot *s = &usage->slots[slot];
 
 	for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
 		struct vgpu_cell *c = &s->cells[i];
+		uint64_t left = held ? exported_bytes(s, i) : 0;
 
-		/* Relaxed: the release on the owner word below orders them. */
-		atomic_store_explicit(&c->committed, 0, memory_order_relaxed);
+		/* Relaxed: the release on the owner word below orders them; what is held is
+		 * charged before each store and after it. */
+		atomic_store_explicit(&c->committed, left, memory_order_relaxed);
 		atomic_store_explicit(&c->tentative, 0, memory_order_relaxed);
 		atomic_store_explicit(&c->context, 0, memory_order_relaxed);
 		atomic_store_explicit(&c->pool, 0, memory_order_relaxed);
-		atomic_store_explicit(&c->vmm, 0, memory_order_relaxed);
+		atomic_store_explicit(&c->vmm, left, memory_order_relaxed);
 		atomic_store_explicit(&c->graph, 0, memory_order_relaxed);
 		atomic_store_explicit(&c->array, 0, memory_order_relaxed);
 		atomic_store_explicit(&c->spilled, 0, memory_order_relaxed);
+		atomic_store_explicit(&s->exported[i], left, memory_order_relaxed);
 	}
+	for (int i = 0; i < VGPU_MAX_IMPORTS; i++)
+		atomic_store_explicit(&s->imports[i], 0, memory_order_relaxed);
 	s->pid = 0;
 	atomic_store_explicit(&s->start_time, 0, memory_order_relaxed);
 	s->pid_ns = 0;
+	if (held)
+		return;
+	atomic_store_explicit(&s->exports_byte, 0, memory_order_relaxed);
+	s->exports_dev = s->exports_ino = 0;
 	atomic_store_explicit(&s->owner, 0, memory_order_release);
 }
 
@@ -78,8 +95,11 @@ static bool seize(struct vgpu_usage *usage, int fd, uint32_t slot)
 	if (owner_of(usage, slot) == 0)
 		return true; /* and not to be touched: it may become another's in this moment */
 	if (owner_gone(usage, slot)) {
-		clear(usage, slot);
-		return true;
+		bool held = exported_held(usage, slot);
+
+		clear(usage, slot, held);
+		if (!held)
+			return true;
 	}
 	filelock_give(fd, VGPU_LOCK_SLOT(slot));
 	return false;
@@ -139,16 +159,13 @@ bool slot_own(struct vgpu_slot *s)
 	return true;
 }
 
-bool slot_reap(struct vgpu_usage *usage, int fd)
+/* Twice: the imports of a dead process hold another's slot until its own is cleared, which
+ * may come later. */
+void slot_reap(struct vgpu_usage *usage, int fd)
 {
 	uint32_t high = usage_high_water(usage);
-	bool any = false;
 
-	for (uint32_t i = 0; i < high; i++) {
-		if (!(owner_of(usage, i) & FUTEX_OWNER_DIED) || !seize(usage, fd, i))
-			continue;
-		filelock_give(fd, VGPU_LOCK_SLOT(i));
-		any = true;
-	}
-	return any;
+	for (uint32_t i = 0; i < 2 * high; i++)
+		if ((owner_of(usage, i % high) & FUTEX_OWNER_DIED) && seize(usage, fd, i % high))
+			filelock_give(fd, VGPU_LOCK_SLOT(i % high));
 }

@@ -15,11 +15,12 @@ int slot_claim(struct vgpu_usage *usage, int fd);
 /* Makes the slot this thread's. False: another process was faster. */
 bool slot_own(struct vgpu_slot *slot);
 
-/* Whether the kernel's witnesses agree that a slot's owner and its memory are
- * gone. fd is any description of the file that holds no slot; read-only will do. */
-bool slot_is_dead(const struct vgpu_usage *usage, int fd, uint32_t slot);
+/* What of a cell is charged: all of it; or, where the kernel's witnesses agree that the
+ * slot's owner and its memory are gone, the exported memory that is held. fd is any
+ * description of the file that holds no slot; read-only will do. */
+uint64_t slot_bytes(const struct vgpu_usage *usage, int fd, uint32_t slot, int cell);
 
-/* Clears the slots of the dead. True if there was one. */
-bool slot_reap(struct vgpu_usage *usage, int fd);
+/* Clears the slots of the dead. */
+void slot_reap(struct vgpu_usage *usage, int fd);
 
 #endif

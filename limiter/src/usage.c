@@ -179,12 +179,8 @@ bool usage_read(int cell, uint64_t *used)
 	if (!usage)
 		return false;
 	uint32_t high = usage_high_water(usage);
-	for (uint32_t i = 0; i < high; i++) {
-		uint64_t bytes = atomic_load_explicit(&usage->slots[i].cells[cell].committed, memory_order_relaxed);
-
-		if (bytes && !slot_is_dead(usage, fd, i))
-			*used = add(*used, bytes);
-	}
+	for (uint32_t i = 0; i < high; i++)
+		*used = add(*used, slot_bytes(usage, fd, i, cell));
 	munmap((void *)usage, VGPU_USAGE_BYTES);
 	close(fd);
 	return true;

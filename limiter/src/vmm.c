@@ -1,12 +1,16 @@
 /* Virtual memory: charged when it is made, to the card where it lies, whatever is
  * current; given back when the last handle and the last mapping are gone. Host
- * memory is not limited. What is imported is charged to who made it, as long as that
- * has it: what outlives it in an importer, or in a descriptor, only the host sees. */
+ * memory is not limited. The driver keeps exported memory while a descriptor of it
+ * exists in any process: it stays charged until the process ends, and after that while it
+ * is held (exported.h). */
+#include <unistd.h>
+
 #include "charge.h"
 #include "hooks.h"
 #include "say.h"
+#include "vmm.h"
 
-static bool on_host(const CUmemAllocationProp *prop)
+bool vmm_on_host(const CUmemAllocationProp *prop)
 {
 	return prop->location.type >= CU_MEM_LOCATION_TYPE_HOST && prop->location.type <= CU_MEM_LOCATION_TYPE_HOST_LAST;
 }
@@ -20,7 +24,7 @@ static CUresult nowhere(void)
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-static CUresult settle(struct charge *charge, CUresult result, CUmemGenericAllocationHandle handle)
+CUresult vmm_settle(struct charge *charge, CUresult result, CUmemGenericAllocationHandle handle)
 {
 	if (result == CUDA_SUCCESS && backing_add(charge->process, handle, charge->bytes, charge->here.cell)) {
 		charge_hold_vmm(charge);
@@ -41,7 +45,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 
 	if (!handle || !prop)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (on_host(prop))
+	if (vmm_on_host(prop))
 		return REAL(cuMemCreate)(handle, size, prop, flags);
 	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return nowhere();
@@ -49,7 +53,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = REAL(cuMemCreate)(handle, size, prop, flags);
-	return settle(&charge, result, *handle);
+	return vmm_settle(&charge, result, *handle);
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
@@ -87,39 +91,44 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 	return result;
 }
 
-static CUresult retained(struct process *p, CUresult result, const CUmemGenericAllocationHandle *handle)
-{
-	bool done = result == CUDA_SUCCESS && handle;
-
-	if (p)
-		backing_retain_end(p, done, done ? *handle : 0);
-	return result;
-}
-
-static struct process *retain(void)
+/* Documented: the handle has the value with which the memory was mapped. */
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
 	struct process *p = process_peek();
 
 	if (p)
 		backing_retain_begin(p);
-	return p;
+	CUresult result = REAL(cuMemRetainAllocationHandle)(handle, addr);
+	bool done = result == CUDA_SUCCESS && handle;
+	if (p)
+		backing_retain_end(p, done, done ? *handle : 0);
+	return result;
 }
 
-/* Documented: the handle has the value with which the memory was mapped. */
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
+/* Without its mark nothing would tell when the memory is gone. */
+static CUresult mark(struct process *p, int *fd, uint32_t slot)
 {
-	struct process *p = retain();
+	static _Atomic unsigned once;
 
-	return retained(p, REAL(cuMemRetainAllocationHandle)(handle, addr), handle);
+	if (exported_mark(p, *fd, slot))
+		return CUDA_SUCCESS;
+	say(&once, "cuMemExportToShareableHandle: the exported descriptor can't be locked; refused");
+	close(*fd);
+	*fd = -1;
+	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* Not charged. Where the driver knows its own memory again and gives the handle
- * that this process has, that has a reference more. */
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable, int type)
+CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
 {
-	struct process *p = retain();
+	struct process *p = process_peek();
+	uint32_t slot = 0, memory = p ? backing_export_begin(p, handle, &slot) : 0;
+	CUresult result = REAL(cuMemExportToShareableHandle)(shareable, handle, type, flags);
 
-	return retained(p, REAL(cuMemImportFromShareableHandle)(handle, shareable, type), handle);
+	if (memory && result == CUDA_SUCCESS && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		result = mark(p, shareable, slot);
+	if (p)
+		backing_export_end(p, memory, result == CUDA_SUCCESS);
+	return result;
 }
 
 /* A sparse array keeps what is mapped into it. When a piece of one is unmapped is

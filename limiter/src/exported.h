@@ -1,0 +1,44 @@
+/* Exported memory, which lives as long as a descriptor of it does, in any process.
+ *
+ * Each descriptor that the driver gives is an open file description. On it the limiter takes
+ * a read lock on one byte of the descriptor's own file: the byte that the exporting process
+ * has chosen. The kernel ends the lock with the last copy of the descriptor, wherever it is,
+ * also in a socket's queue. So the byte tells whether memory of an ended process may be there
+ * still, and the descriptor itself tells (/proc/self/fdinfo) which process exported it.
+ *
+ * An import of memory that a slot of this container is charged for is charged to no other.
+ * The importing process lists that slot in its own, and as long as a living slot lists it,
+ * what that slot has exported stays charged, as it does while the byte is locked. */
+#ifndef GPUSLICE_EXPORTED_H
+#define GPUSLICE_EXPORTED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "layout.h"
+#include "lock.h"
+
+struct process;
+
+struct exported { /* fresh zeroed memory: nothing is exported or imported */
+	lock_t lock;
+	uint32_t uses[VGPU_MAX_IMPORTS]; /* of the slot's imports[i], how many this process has */
+};
+
+/* Before the driver is asked for a descriptor, and where it gave none after all. */
+void exported_add(struct process *p, int cell, uint64_t bytes);
+void exported_undo(struct process *p, int cell, uint64_t bytes);
+/* Has the descriptor tell that the memory is charged to that slot. False: it can't. */
+bool exported_mark(struct process *p, int fd, uint32_t slot);
+
+/* The slot of this container that is charged for the memory of a descriptor, which stays
+ * charged until the same number of ends. -1: there is none that is known to be. */
+int exported_import_begin(struct process *p, int fd);
+void exported_import_end(struct process *p, int slot);
+
+/* Whether memory that the slot's dead process exported may be there still. */
+bool exported_held(const struct vgpu_usage *usage, uint32_t slot);
+/* What of a cell that is. */
+uint64_t exported_bytes(const struct vgpu_slot *slot, int cell);
+
+#endif

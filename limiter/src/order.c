@@ -1,0 +1,29 @@
+/* Symbols are looked up in objects in the order in which they were loaded. A driver's
+ * library in front of this one (LD_PRELOAD goes before /etc/ld.so.preload) would answer
+ * all calls of the program itself, and nothing here would ever run. So this is the one
+ * thing that is done when the library is loaded: it looks at the few objects before
+ * itself, and ends the process where one of them is the driver. */
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "loader.h"
+#include "say.h"
+
+static void refuse(const char *path)
+{
+	static _Atomic unsigned once;
+
+	say(&once, "%s is loaded before the limiter, so the program would pass the limits of this container: the process ends. "
+	    "Remove it from LD_PRELOAD", path);
+	syscall(SYS_exit_group, 127);
+}
+
+__attribute__((constructor)) static void check_order(void)
+{
+	const char *cuda = loader_in_front("libcuda.so.1", "cuInit");
+	const char *nvml = cuda ? NULL : loader_in_front("libnvidia-ml.so.1", "nvmlDeviceGetMemoryInfo");
+
+	if (cuda || nvml)
+		refuse(cuda ? cuda : nvml);
+}
