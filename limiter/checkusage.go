@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"fmt"
-	"io"
 	"strings"
 )
 
@@ -18,19 +17,15 @@ func CheckUsage(path string, uuids []string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer f.close()
 	damaged := func(format string, args ...any) error {
 		return fmt.Errorf("check usage %s: %w: %s", path, ErrUsage, fmt.Sprintf(format, args...))
-	}
-	size, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return fmt.Errorf("check usage: %w", err)
 	}
 	if err := otherVersion(f); err != nil {
 		return fmt.Errorf("check usage %s: %w", path, err)
 	}
-	if size != usageSize {
-		return damaged("its size is %d bytes, not %d", size, int64(usageSize))
+	if f.stat.Size != usageSize {
+		return damaged("its size is %d bytes, not %d", f.stat.Size, int64(usageSize))
 	}
 	u, err := decodeUsage(f, func(int) bool { return false })
 	if err != nil {

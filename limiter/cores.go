@@ -3,8 +3,6 @@ package limiter
 import (
 	"fmt"
 	"hash/crc32"
-	"io"
-	"os"
 	"sync/atomic"
 	"unsafe"
 )
@@ -28,7 +26,8 @@ type CoreState struct {
 	// to cost and what they cost differ. 0 is none, as 1000.
 	Correction uint16
 	// ElasticPercent is what a share with a soft ceiling is now, while others use the card
-	// too, and 0 the hard share; of a container that is blocked, what it has, and 0 next to nothing.
+	// too, and 0 the hard share; of a container that is blocked, what it has, and 0 next to nothing;
+	// of one without a share that is contended, what shares leave it, and 0 that it is not limited.
 	ElasticPercent uint16
 	// ResidueBytes is the memory that the driver says the container has beyond what its
 	// processes have charged: what contexts grow by, modules, libraries' own. It is taken
@@ -46,28 +45,28 @@ func (s CoreState) validate() error {
 	return nil
 }
 
-// UpdateCores writes the state of each card of a limits file, in the file's order.
+// UpdateCores writes the state of each GPU of a claim's limits file, in the file's order.
 // Records that say it already are left alone, and so is the file where all do.
-func UpdateCores(path string, states []CoreState) error {
+func UpdateCores(claimDir string, states []CoreState) error {
 	for i, s := range states {
 		if err := s.validate(); err != nil {
-			return fmt.Errorf("update cores of %s: card %d: %w", path, i, err)
+			return fmt.Errorf("update cores of %s: GPU %d: %w", claimDir, i, err)
 		}
 	}
-	if err := withMapped(path, func(file []byte) error { return rewriteCores(file, states) }); err != nil {
-		return fmt.Errorf("update cores of %s: %w", path, err)
+	if err := changeLimits(claimDir, func(limits []byte) error { return rewriteCores(limits, states) }); err != nil {
+		return fmt.Errorf("update cores of %s: %w", claimDir, err)
 	}
 	return nil
 }
 
 // Wake has the container's processes look at the limits again, as a change does: a writer
-// that was killed after its change may not have told them.
-func Wake(path string) error {
-	if err := withMapped(path, func(file []byte) error {
-		atomic.AddUint64((*uint64)(unsafe.Pointer(&file[limitsOffGen])), 1)
+// that was killed after its change may not have notified them.
+func Wake(claimDir string) error {
+	if err := changeLimits(claimDir, func(limits []byte) error {
+		atomic.AddUint64((*uint64)(unsafe.Pointer(&limits[limitsOffGen])), 1)
 		return nil
 	}); err != nil {
-		return fmt.Errorf("wake the processes of %s: %w", path, err)
+		return fmt.Errorf("wake the processes of %s: %w", claimDir, err)
 	}
 	return nil
 }
@@ -138,8 +137,10 @@ func enforced(record []byte) bool {
 	switch {
 	case flags&recordFlagBlocked != 0:
 		return true
-	case policy == PolicyDisable || hard == 0 || hard >= maxRecordCorePercent:
+	case policy == PolicyDisable || hard >= maxRecordCorePercent:
 		return false
+	case hard == 0:
+		return contended && elastic > 0 && elastic < maxRecordCorePercent
 	case soft > hard && !contended:
 		return soft < maxRecordCorePercent
 	case soft > hard:
@@ -157,22 +158,13 @@ func keepCores(record, old []byte) {
 
 // ReadCores reads the state of each card of a limits file, in the file's order.
 func ReadCores(path string) ([]CoreState, error) {
-	f, err := os.Open(path)
+	content, l, err := readLimits(path)
 	if err != nil {
 		return nil, fmt.Errorf("read cores: %w", err)
 	}
-	defer f.Close()
-	file, err := io.ReadAll(io.LimitReader(f, limitsSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("read cores of %s: %w", path, err)
-	}
-	l, err := decodeLimits(file)
-	if err != nil {
-		return nil, fmt.Errorf("read cores of %s: %w", path, err)
-	}
 	states := make([]CoreState, len(l.Devices))
 	for i := range states {
-		states[i] = decodeCores(recordAt(file, i))
+		states[i] = decodeCores(recordAt(content, i))
 	}
 	return states, nil
 }
@@ -208,7 +200,7 @@ func ReadCoreUsage(path string) ([]CoreUsage, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer f.close()
 	header := make([]byte, usageHeaderSize)
 	if _, err := f.ReadAt(header, 0); err != nil {
 		return nil, fmt.Errorf("read usage %s: %w: header: %w", path, ErrUsage, err)

@@ -9,25 +9,34 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func coresFile(t *testing.T) (path string, limits Limits) {
+// claimDir is the directory of a claim without files.
+func claimDir(t testing.TB) string {
 	t.Helper()
-	path = filepath.Join(t.TempDir(), "limits")
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Dir(LimitsPath(dir)), 0o755))
+	return dir
+}
+
+func coresFile(t *testing.T) (dir, path string, limits Limits) {
+	t.Helper()
+	dir = claimDir(t)
+	path = LimitsPath(dir)
 	limits = Limits{Devices: []DeviceLimit{
 		{UUID: testGPU, MemoryLimitBytes: 1 << 30, CorePercent: 30, CoreSoftPercent: 80},
 		{UUID: testMIG, MemoryLimitBytes: 1 << 31, CorePercent: 100, Policy: PolicyForce},
 	}}
 	require.NoError(t, WriteLimits(path, limits))
-	return path, limits
+	return dir, path, limits
 }
 
 func TestUpdateCores(t *testing.T) {
-	path, limits := coresFile(t)
+	dir, path, limits := coresFile(t)
 	states, err := ReadCores(path)
 	require.NoError(t, err)
 	require.Equal(t, []CoreState{{}, {}}, states)
 
 	want := []CoreState{{Contended: true, Correction: 1250, ElasticPercent: 44}, {Blocked: true}}
-	require.NoError(t, UpdateCores(path, want))
+	require.NoError(t, UpdateCores(dir, want))
 	states, err = ReadCores(path)
 	require.NoError(t, err)
 	assert.Equal(t, want, states)
@@ -36,22 +45,22 @@ func TestUpdateCores(t *testing.T) {
 	assert.Equal(t, uint64(2), is.Generation)
 	assert.Equal(t, limits.Devices, is.Devices, "and the limits are what they were")
 
-	require.NoError(t, UpdateCores(path, want))
+	require.NoError(t, UpdateCores(dir, want))
 	is, err = ReadLimits(path)
 	require.NoError(t, err)
 	assert.Equal(t, uint64(2), is.Generation, "nobody need look at what has not changed")
-	require.NoError(t, Wake(path))
+	require.NoError(t, Wake(dir))
 	is, err = ReadLimits(path)
 	require.NoError(t, err)
 	assert.Equal(t, uint64(3), is.Generation)
 
 	limits.Devices[0].CorePercent = 50
-	require.NoError(t, UpdateLimits(path, limits))
+	require.NoError(t, UpdateLimits(dir, limits))
 	states, err = ReadCores(path)
 	require.NoError(t, err)
 	assert.Equal(t, want, states, "new limits keep the state")
 
-	require.NoError(t, UpdateCores(path, []CoreState{{}, {}}))
+	require.NoError(t, UpdateCores(dir, []CoreState{{}, {}}))
 	states, err = ReadCores(path)
 	require.NoError(t, err)
 	assert.Equal(t, []CoreState{{}, {}}, states)
@@ -64,39 +73,39 @@ func TestUpdateCoresRefuses(t *testing.T) {
 		says   string
 	}{
 		"too few":              {[]CoreState{{}}, nil, "does not have 1 cards"},
-		"correction too large": {[]CoreState{{Correction: 4001}, {}}, nil, "card 0: correction 4001"},
-		"correction too small": {[]CoreState{{}, {Correction: 249}}, nil, "card 1: correction 249"},
+		"correction too large": {[]CoreState{{Correction: 4001}, {}}, nil, "GPU 0: correction 4001"},
+		"correction too small": {[]CoreState{{}, {Correction: 249}}, nil, "GPU 1: correction 249"},
 		"elastic too large":    {[]CoreState{{ElasticPercent: 101}, {}}, nil, "elastic core percent 101"},
 		"dead writer":          {make([]CoreState, 2), func(f []byte) { f[limitsHeaderSize] |= 1 }, "record 0: its writer was killed half-way"},
 		"spoilt record":        {make([]CoreState, 2), func(f []byte) { f[limitsHeaderSize+limitsRecordSize+30]++ }, "record 1"},
 		"spoilt header":        {make([]CoreState, 2), func(f []byte) { f[limitsOffFlags]++ }, "header"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path, _ := coresFile(t)
+			dir, path, _ := coresFile(t)
 			before, err := os.ReadFile(path)
 			require.NoError(t, err)
 			if test.spoil != nil {
 				test.spoil(before)
 				require.NoError(t, os.WriteFile(path, before, 0o644))
 			}
-			assert.ErrorContains(t, UpdateCores(path, test.states), test.says)
+			assert.ErrorContains(t, UpdateCores(dir, test.states), test.says)
 			after, err := os.ReadFile(path)
 			require.NoError(t, err)
 			assert.Equal(t, before[:limitsOffGen], after[:limitsOffGen])
 		})
 	}
-	assert.ErrorIs(t, UpdateCores(filepath.Join(t.TempDir(), "none"), nil), os.ErrNotExist)
+	assert.ErrorIs(t, UpdateCores(claimDir(t), nil), os.ErrNotExist)
 }
 
 // A writer of limits repairs what another left half-way; the state was lost with it.
 func TestUpdateLimitsAfterADeadWriterOfCores(t *testing.T) {
-	path, limits := coresFile(t)
-	require.NoError(t, UpdateCores(path, []CoreState{{Contended: true}, {Contended: true}}))
+	dir, path, limits := coresFile(t)
+	require.NoError(t, UpdateCores(dir, []CoreState{{Contended: true}, {Contended: true}}))
 	file, err := os.ReadFile(path)
 	require.NoError(t, err)
 	file[limitsHeaderSize] |= 1
 	require.NoError(t, os.WriteFile(path, file, 0o644))
-	require.NoError(t, UpdateLimits(path, limits))
+	require.NoError(t, UpdateLimits(dir, limits))
 	states, err := ReadCores(path)
 	require.NoError(t, err)
 	assert.Equal(t, []CoreState{{}, {Contended: true}}, states)

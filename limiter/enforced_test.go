@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -34,9 +33,10 @@ func TestReaderEnforced(t *testing.T) {
 		{"blocked", limit(PolicyDisable, 0, 0), CoreState{Blocked: true}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "limits")
+			dir := claimDir(t)
+			path := LimitsPath(dir)
 			require.NoError(t, WriteLimits(path, Limits{Devices: []DeviceLimit{test.limit}}))
-			require.NoError(t, UpdateCores(path, []CoreState{test.state}))
+			require.NoError(t, UpdateCores(dir, []CoreState{test.state}))
 			var r Reader
 			assert.False(t, r.Enforced(0), "nothing is read yet")
 			_, err := r.Cores(path)

@@ -9,11 +9,13 @@
 // showing people, not for deciding who is who. The package imports nothing of ours.
 package limiter
 
-// Paths of the limiter's files inside a container.
+// Paths of the limiter's files inside a container. The others but the preload are below the
+// directory.
 const (
-	ContainerLibraryPath = "/usr/local/vgpu/libvgpu.so"
-	ContainerLimitsPath  = "/usr/local/vgpu/limits"
-	ContainerUsagePath   = "/usr/local/vgpu/usage"
+	ContainerDir         = "/.gpuslice"
+	ContainerLibraryPath = "/.gpuslice/libvgpu.so"
+	ContainerLimitsPath  = "/.gpuslice/limits"
+	ContainerUsagePath   = "/.gpuslice/usage"
 	ContainerPreloadPath = "/etc/ld.so.preload"
 )
 

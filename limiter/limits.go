@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 )
@@ -31,11 +32,38 @@ var ErrLimits = errors.New("invalid limits")
 // knows the limits mends it with UpdateLimits.
 var ErrHalfWritten = errors.New("its writer was killed half-way")
 
+// Identity tells the limits file of one container from that of another. A container can
+// read it and not change it.
+type Identity [identitySize]byte
+
+// IdentityOf is the identity of a container by its ID. An empty ID, of a slice that no
+// container has, gives the zero one.
+func IdentityOf(containerID string) Identity {
+	if containerID == "" {
+		return Identity{}
+	}
+	return sha256.Sum256([]byte(containerID))
+}
+
+// ErrForeign marks a limits file of another container. UpdateLimits writes the right
+// limits into it.
+var ErrForeign = errors.New("it is the limits file of another container")
+
+// CheckIdentity fails with ErrForeign for limits that are not the container's.
+func (l Limits) CheckIdentity(containerID string) error {
+	if l.Identity != IdentityOf(containerID) {
+		return ErrForeign
+	}
+	return nil
+}
+
 // Limits is what one container may use.
 type Limits struct {
 	// Generation rises with each update of a file. It is set by ReadLimits and
 	// not written by WriteLimits, which starts at 1.
 	Generation uint64
+	// Identity is that of the container.
+	Identity Identity
 	// Oversubscribe allows memory beyond the card's, in host memory.
 	Oversubscribe bool
 	// Devices are the cards, 1 to MaxDevices, in an order that the usage file keeps.

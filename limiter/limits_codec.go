@@ -22,6 +22,7 @@ func encodeLimits(l Limits, generation uint64) ([]byte, error) {
 		le.PutUint32(file[limitsOffFlags:], flagOversubscribe)
 	}
 	le.PutUint32(file[limitsOffCRC:], headerCRC(file))
+	copy(file[limitsOffIdentity:], l.Identity[:])
 	for i, d := range l.Devices {
 		if err := encodeRecord(recordAt(file, i), d); err != nil {
 			return nil, err
@@ -79,6 +80,7 @@ func decodeLimits(file []byte) (Limits, error) {
 		Generation:    le.Uint64(file[limitsOffGen:]),
 		Oversubscribe: le.Uint32(file[limitsOffFlags:])&flagOversubscribe != 0,
 	}
+	copy(l.Identity[:], file[limitsOffIdentity:])
 	count := le.Uint32(file[limitsOffCount:])
 	if count < 1 || count > MaxDevices {
 		return Limits{}, fmt.Errorf("header record_count is %d, not 1 to %d", count, MaxDevices)

@@ -3,7 +3,6 @@ package limiter
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -11,8 +10,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 // WriteLimits makes a limits file: complete or not at all, mode 0444, its mode
@@ -37,74 +34,77 @@ func WriteLimits(path string, l Limits) error {
 
 // ReadLimits reads a limits file and checks all of it.
 func ReadLimits(path string) (Limits, error) {
-	f, err := rawfile.OpenFile(path, os.O_RDONLY, 0)
+	_, l, err := readLimits(path)
 	if err != nil {
 		return Limits{}, fmt.Errorf("read limits: %w", err)
-	}
-	defer f.Close()
-	file, err := io.ReadAll(io.LimitReader(f, limitsSize+1))
-	if err != nil {
-		return Limits{}, fmt.Errorf("read limits %s: %w", path, err)
-	}
-	l, err := decodeLimits(file)
-	if err != nil {
-		return Limits{}, fmt.Errorf("read limits %s: %w", path, err)
 	}
 	return l, nil
 }
 
-// UpdateLimits changes the numbers of a limits file in place, so that running
+func readLimits(path string) (content []byte, l Limits, err error) {
+	var f file
+	if err := f.open(path, unix.O_RDONLY); err != nil {
+		return nil, Limits{}, err
+	}
+	defer f.close()
+	content = make([]byte, min(f.stat.Size, limitsSize+1))
+	if _, err = f.ReadAt(content, 0); err == nil {
+		l, err = decodeLimits(content)
+	}
+	if err != nil {
+		return nil, Limits{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return content, l, nil
+}
+
+// UpdateLimits changes the numbers of a claim's limits file in place, so that running
 // containers follow. The cards, their order, Oversubscribe and what UpdateCores has
 // written stay as they are.
-// The file may come from a writer that was killed half-way.
-func UpdateLimits(path string, l Limits) error {
-	if err := updateLimits(path, l); err != nil {
-		return fmt.Errorf("update limits %s: %w", path, err)
+// The file may come from a writer that was killed half-way. One with another container's
+// identity is written as a whole: its processes have it mapped.
+func UpdateLimits(claimDir string, l Limits) error {
+	err := l.validate()
+	if err == nil {
+		err = updateLimits(claimDir, l)
+	}
+	if err != nil {
+		return fmt.Errorf("update limits of %s: %w", claimDir, err)
 	}
 	return nil
 }
 
-func updateLimits(path string, l Limits) error {
-	if err := l.validate(); err != nil {
-		return err
-	}
+func updateLimits(claimDir string, l Limits) error {
 	want, err := encodeLimits(l, 0)
 	if err != nil {
 		return err
 	}
-	return withMapped(path, func(file []byte) error { return rewrite(file, want, len(l.Devices)) })
+	return changeLimits(claimDir, func(limits []byte) error { return rewrite(limits, want, len(l.Devices)) })
 }
 
-// withMapped gives change a limits file as it is mapped by others too, one writer at a time.
-func withMapped(path string, change func(file []byte) error) error {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if errors.Is(err, os.ErrPermission) {
-		// Its mode is for containers, which have it mounted read-only anyway; an agent without
-		// CAP_DAC_OVERRIDE is bound by it too, and owns the file.
-		if err = os.Chmod(path, 0o644); err == nil {
-			f, err = os.OpenFile(path, os.O_RDWR, 0)
-		}
-	}
+// Identify makes the limits file of a slice that of the container that gets the slice.
+func Identify(claimDir, containerID string) error {
+	identity := IdentityOf(containerID)
+	err := changeLimits(claimDir, func(limits []byte) error {
+		copy(limits[limitsOffIdentity:], identity[:])
+		return nil
+	})
 	if err != nil {
-		return err
+		return fmt.Errorf("write the container's identity into the limits of %s: %w", claimDir, err)
 	}
-	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil { // released with f
-		return fmt.Errorf("lock: %w", err)
-	}
-	if info, err := f.Stat(); err != nil || info.Size() != limitsSize {
-		return errors.Join(err, fmt.Errorf("it is not %d bytes long", limitsSize))
-	}
-	file, err := unix.Mmap(int(f.Fd()), 0, limitsSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return fmt.Errorf("map: %w", err)
-	}
-	defer unix.Munmap(file) //nolint:errcheck // of a mapping made above
-	return change(file)
+	return nil
 }
 
 // rewrite brings the records of a mapped file to those of want.
 func rewrite(file, want []byte, count int) error {
+	if identity := limitsOffIdentity + identitySize; string(file[limitsOffIdentity:identity]) != string(want[limitsOffIdentity:identity]) {
+		copy(file[:limitsOffGen], want)
+		copy(file[limitsOffFlags:limitsHeaderSize], want[limitsOffFlags:])
+		for i := range MaxDevices {
+			rewriteRecord(recordAt(file, i), recordAt(want, i))
+		}
+		atomic.AddUint64((*uint64)(unsafe.Pointer(&file[limitsOffGen])), 1)
+		return nil
+	}
 	if string(file[:limitsOffGen]) != string(want[:limitsOffGen]) ||
 		string(file[limitsOffFlags:limitsHeaderSize]) != string(want[limitsOffFlags:limitsHeaderSize]) {
 		return errors.New("its header is wrong, or it has another number of cards or another oversubscription")
@@ -137,9 +137,15 @@ func rewriteRecord(r, want []byte) {
 	atomic.StoreUint32(sequence, odd+1)
 }
 
-// place writes a file beside path and renames it there; flags are renameat2's.
+// place writes a file beside path and renames it there; flags are renameat2's. It makes
+// the directory where it is missing.
 func place(path string, mode os.FileMode, flags uint, fill func(*os.File) error) (err error) {
-	f, err := createBeside(path)
+	dir := filepath.Dir(path)
+	beside := func() string { return fmt.Sprintf("%s/.%s-%08x", dir, filepath.Base(path), rand.Uint32()) }
+	f, err := create(beside)
+	if errors.Is(err, os.ErrNotExist) && unix.Mkdir(dir, 0o755) == nil {
+		f, err = create(beside)
+	}
 	if err != nil {
 		return err
 	}
@@ -157,15 +163,4 @@ func place(path string, mode os.FileMode, flags uint, fill func(*os.File) error)
 		return fmt.Errorf("rename: %w", err)
 	}
 	return nil
-}
-
-// createBeside makes a hidden file of a new name in the folder of path.
-func createBeside(path string) (*os.File, error) {
-	for {
-		name := fmt.Sprintf("%s/.%s-%08x", filepath.Dir(path), filepath.Base(path), rand.Uint32())
-		f, err := rawfile.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-		if !errors.Is(err, os.ErrExist) {
-			return f, err
-		}
-	}
 }

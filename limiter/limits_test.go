@@ -136,13 +136,14 @@ func sealRecord(file []byte) []byte {
 }
 
 func TestUpdateLimits(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "limits")
+	dir := claimDir(t)
+	path := LimitsPath(dir)
 	require.NoError(t, WriteLimits(path, testLimits()))
 	inode := inodeOf(t, path)
 	want := testLimits()
 	want.Devices[0].MemoryLimitBytes = 1 << 30
 	want.Devices[1].CorePercent = 7
-	require.NoError(t, UpdateLimits(path, want))
+	require.NoError(t, UpdateLimits(dir, want))
 	got, err := ReadLimits(path)
 	require.NoError(t, err)
 	want.Generation = 2
@@ -158,7 +159,7 @@ func TestUpdateLimits(t *testing.T) {
 	} {
 		l := testLimits()
 		bend(&l)
-		assert.ErrorContains(t, UpdateLimits(path, l), path, name)
+		assert.ErrorContains(t, UpdateLimits(dir, l), dir, name)
 	}
 	got, err = ReadLimits(path)
 	require.NoError(t, err)
@@ -167,20 +168,22 @@ func TestUpdateLimits(t *testing.T) {
 
 // The agent was killed while it rewrote a record: the next update completes it.
 func TestUpdateAfterKilledWriter(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "limits")
+	dir := claimDir(t)
+	path := LimitsPath(dir)
 	file, err := encodeLimits(testLimits(), 1)
 	require.NoError(t, err)
 	file[128]++
 	file[128+24]++
 	require.NoError(t, os.WriteFile(path, file, 0o644))
-	require.NoError(t, UpdateLimits(path, testLimits()))
+	require.NoError(t, UpdateLimits(dir, testLimits()))
 	got, err := ReadLimits(path)
 	require.NoError(t, err)
 	assert.Equal(t, testLimits().Devices, got.Devices)
 }
 
 func TestConcurrentUpdates(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "limits")
+	dir := claimDir(t)
+	path := LimitsPath(dir)
 	require.NoError(t, WriteLimits(path, testLimits()))
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -190,7 +193,7 @@ func TestConcurrentUpdates(t *testing.T) {
 			l := testLimits()
 			for n := range 50 {
 				l.Devices[0].MemoryLimitBytes = uint64(1 + i*50 + n)
-				assert.NoError(t, UpdateLimits(path, l))
+				assert.NoError(t, UpdateLimits(dir, l))
 			}
 		}()
 	}

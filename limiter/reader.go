@@ -1,10 +1,7 @@
 package limiter
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -13,7 +10,7 @@ import (
 // Reader reads the files of many containers in the same memory: a node has hundreds, and
 // they are looked at often. It is for one goroutine; the zero value is ready.
 type Reader struct {
-	file   rawFile
+	file   file
 	header [usageHeaderSize]byte
 	slots  []byte
 	usage  Usage
@@ -27,15 +24,14 @@ type Reader struct {
 // has what could be read all the same. It is nobody else's.
 func (r *Reader) Usage(path string, uuids []string) (*Usage, error) {
 	r.usage = Usage{Devices: r.usage.Devices[:0]}
-	size, err := r.file.open(path)
-	if err != nil {
+	if err := r.file.openUsage(path, unix.O_RDONLY); err != nil {
 		return &r.usage, fmt.Errorf("read usage: %w", err)
 	}
 	defer r.file.close()
 	if err := r.readUsage(uuids); err != nil {
 		return &r.usage, fmt.Errorf("read usage %s: %w", path, err)
 	}
-	if size != usageSize {
+	if size := r.file.stat.Size; size != usageSize {
 		return &r.usage, fmt.Errorf("read usage %s: %w: it has %d bytes, not %d", path, ErrUsage, size, usageSize)
 	}
 	return &r.usage, nil
@@ -86,7 +82,7 @@ func checkCells(h []byte, uuids []string) error {
 // Cores is ReadCores, of records that may be changed at the moment: then it looks again,
 // and at last leaves such a record at zero. The answer is good until the next call.
 func (r *Reader) Cores(path string) ([]CoreState, error) {
-	if _, err := r.file.open(path); err != nil {
+	if err := r.file.open(path, unix.O_RDONLY); err != nil {
 		return nil, fmt.Errorf("read cores: %w", err)
 	}
 	defer r.file.close()
@@ -134,48 +130,3 @@ func (r *Reader) Enforced(card int) bool {
 	record := recordAt(r.limits[:], card)
 	return card < len(r.cores) && intact(record) && enforced(record)
 }
-
-// rawFile is a file by its descriptor: package os asks the kernel four things more of each
-// that it opens.
-type rawFile struct{ fd int }
-
-// open opens a regular file: no link, and no pipe that would keep us.
-func (f *rawFile) open(path string) (size int64, err error) {
-	for {
-		f.fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-		if err != unix.EINTR {
-			break
-		}
-	}
-	if err != nil {
-		return 0, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(f.fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		f.close()
-		return 0, errors.Join(err, fmt.Errorf("%s: %w: it is not a regular file", path, ErrUsage))
-	}
-	return st.Size, nil
-}
-
-func (f *rawFile) close() { _ = unix.Close(f.fd) } // it was read only
-
-// ReadAt implements io.ReaderAt.
-func (f *rawFile) ReadAt(p []byte, at int64) (n int, err error) {
-	for n < len(p) {
-		m, err := unix.Pread(f.fd, p[n:], at+int64(n))
-		switch {
-		case err == unix.EINTR:
-			continue
-		case err != nil:
-			return n, err
-		case m == 0:
-			return n, io.EOF
-		}
-		n += m
-	}
-	return n, nil
-}
-
-// gone says whether the lock of a slot whose owner died is free.
-func (f *rawFile) gone(slot int) bool { return !lockedAt(uintptr(f.fd), usageLockSlow+1+int64(slot)) }

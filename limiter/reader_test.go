@@ -137,10 +137,11 @@ func TestReaderProperty(t *testing.T) {
 
 func TestReaderOfCores(t *testing.T) {
 	var r Reader
-	path := filepath.Join(t.TempDir(), "limits")
+	dir := claimDir(t)
+	path := LimitsPath(dir)
 	require.NoError(t, WriteLimits(path, Limits{Devices: []DeviceLimit{{UUID: testGPU, MemoryLimitBytes: 1 << 30}, {UUID: testMIG, MemoryLimitBytes: 1 << 30}}}))
 	states := []CoreState{{ResidueBytes: 77, Contended: true}, {ResidueBytes: 5}}
-	require.NoError(t, UpdateCores(path, states))
+	require.NoError(t, UpdateCores(dir, states))
 	got, err := r.Cores(path)
 	require.NoError(t, err)
 	assert.Equal(t, states, got)

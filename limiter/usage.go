@@ -38,8 +38,11 @@ type DeviceUsage struct {
 	GraphBytes   uint64
 	ArrayBytes   uint64
 	SpilledBytes uint64 // that may lie in the host's memory; not one of the parts
-	Processes    int    // that have something on this card
-	Cores        CoreUsage
+	// HeldBytes is memory of processes that have ended, which exported it: a descriptor or an
+	// import holds it. It is in VMMBytes, and on no process' account with the driver.
+	HeldBytes uint64
+	Processes int // that have something on this GPU
+	Cores     CoreUsage
 	// RefusedAllocations is how many the limit has refused, by libraries that count them.
 	RefusedAllocations uint64
 }
@@ -100,33 +103,37 @@ var usageConstants = []struct {
 }
 
 // ReadUsage reads a usage file as it is at the moment. Slots of processes that
-// are gone, by the kernel's word, don't count, whether or not somebody has
-// cleared them. Sums saturate.
+// are gone, by the kernel's word, don't count, whether or not a process of the container
+// has cleared them. While one lives, the exported memory counts that it has found to be held.
+// Sums saturate.
 func ReadUsage(path string) (Usage, error) {
 	f, err := openUsage(path)
 	if err != nil {
 		return Usage{}, err
 	}
-	defer f.Close()
-	gone := func(slot int) bool { return !locked(f, usageLockSlow+1+int64(slot)) }
-	u, err := decodeUsage(f, gone)
+	defer f.close()
+	u, err := decodeUsage(f, f.gone)
 	if err != nil {
 		return Usage{}, fmt.Errorf("read usage %s: %w", path, err)
 	}
 	return u, nil
 }
 
-// openUsage opens a usage file to read: no link, and no pipe that would keep us.
-func openUsage(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
+// openUsage opens a usage file to read.
+func openUsage(path string) (*file, error) {
+	f := new(file)
+	if err := f.openUsage(path, unix.O_RDONLY); err != nil {
 		return nil, fmt.Errorf("read usage: %w", err)
 	}
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		f.Close()
-		return nil, errors.Join(err, fmt.Errorf("read usage %s: %w: it is not a regular file", path, ErrUsage))
-	}
 	return f, nil
+}
+
+func (f *file) openUsage(path string, access int) error {
+	err := f.open(path, access)
+	if errors.Is(err, errNotRegular) {
+		err = fmt.Errorf("%s: %w: %w", path, ErrUsage, errNotRegular)
+	}
+	return err
 }
 
 // TrimUsage gives a usage file back its fixed size, and says whether it had
@@ -140,30 +147,24 @@ func TrimUsage(path string) (trimmed bool, err error) {
 	if unix.Lstat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == usageSize {
 		return false, nil
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
+	var f file
+	if err := f.openUsage(path, unix.O_RDWR); err != nil {
 		return false, fmt.Errorf("trim usage: %w", err)
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		return false, fmt.Errorf("trim usage: %w", err)
-	case !info.Mode().IsRegular():
-		return false, fmt.Errorf("trim usage %s: %w: it is not a regular file", path, ErrUsage)
-	case info.Size() == usageSize:
-		return false, nil
-	}
+	defer f.close()
 	size := int64(usageSize)
-	if otherVersion(f) != nil {
+	if otherVersion(&f) != nil {
 		// Its size is not known, and what it says of itself a tenant may have written: it is
 		// bounded all the same.
-		if size = mostUsageSize; info.Size() <= size {
+		if size = mostUsageSize; f.stat.Size <= size {
 			return false, nil
 		}
 	}
-	if err := f.Truncate(size); err != nil {
-		return false, fmt.Errorf("trim usage: %w", err)
+	if f.stat.Size == size {
+		return false, nil
+	}
+	if err := unix.Ftruncate(f.fd, size); err != nil {
+		return false, fmt.Errorf("trim usage %s: %w", path, err)
 	}
 	return true, nil
 }
@@ -196,18 +197,32 @@ func decodeUsage(file io.ReaderAt, gone func(slot int) bool) (Usage, error) {
 // slotCount is how many slots may have something in them.
 func slotCount(header []byte) int { return int(min(le.Uint32(header[usageOffHighWater:]), usageSlots)) }
 
-// addSlots adds up what slots hold whose processes live.
+// addSlots adds up the slots of processes that live, and exported memory of those that have ended.
 func (u *Usage) addSlots(slots []byte, gone func(slot int) bool) {
+	var held [][]byte
 	for i := range len(slots) / usageSlotSize {
 		slot := slots[i*usageSlotSize:][:usageSlotSize]
 		owner := le.Uint32(slot[slotOffOwner:])
-		if owner == 0 || owner&futexOwnerDied != 0 && gone(i) {
-			continue
+		switch {
+		case owner == 0:
+		case owner&futexOwnerDied == 0 || !gone(i):
+			u.Processes++
+			u.addCells(slot, false)
+		case le.Uint32(slot[slotOffPID:]) == 0:
+			held = append(held, slot)
 		}
-		u.Processes++
-		for d := range u.Devices {
-			u.Devices[d].add(slot[usageCellOffset+d*usageCellSize:][:usageCellSize])
-		}
+	}
+	if u.Processes == 0 {
+		return // what holds it may have ended since a process of the container looked
+	}
+	for _, slot := range held {
+		u.addCells(slot, true)
+	}
+}
+
+func (u *Usage) addCells(slot []byte, held bool) {
+	for d := range u.Devices {
+		u.Devices[d].add(slot[usageCellOffset+d*usageCellSize:][:usageCellSize], held)
 	}
 }
 
@@ -275,35 +290,38 @@ func decodeUsageInto(u *Usage, h []byte) error {
 	return nil
 }
 
-func (d *DeviceUsage) add(cell []byte) {
-	used := le.Uint64(cell[cellOffCommitted:])
-	if used > 0 {
+// add adds a cell: of a process that lives, or the held memory of one that has ended.
+func (d *DeviceUsage) add(cell []byte, held bool) {
+	used, heldBytes := le.Uint64(cell[cellOffCommitted:]), uint64(0)
+	switch {
+	case held:
+		heldBytes = used
+	case used > 0:
 		d.Processes++
 	}
 	for _, f := range []struct {
-		sum *uint64
-		off int
+		sum  *uint64
+		more uint64
 	}{
-		{&d.UsedBytes, cellOffCommitted},
-		{&d.ContextBytes, cellOffContext},
-		{&d.PoolBytes, cellOffPool},
-		{&d.VMMBytes, cellOffVMM},
-		{&d.GraphBytes, cellOffGraph},
-		{&d.ArrayBytes, cellOffArray},
-		{&d.SpilledBytes, cellOffSpilled},
+		{&d.UsedBytes, used},
+		{&d.ContextBytes, le.Uint64(cell[cellOffContext:])},
+		{&d.PoolBytes, le.Uint64(cell[cellOffPool:])},
+		{&d.VMMBytes, le.Uint64(cell[cellOffVMM:])},
+		{&d.GraphBytes, le.Uint64(cell[cellOffGraph:])},
+		{&d.ArrayBytes, le.Uint64(cell[cellOffArray:])},
+		{&d.SpilledBytes, le.Uint64(cell[cellOffSpilled:])},
+		{&d.HeldBytes, heldBytes},
 	} {
-		if *f.sum += le.Uint64(cell[f.off:]); *f.sum < le.Uint64(cell[f.off:]) {
+		if *f.sum += f.more; *f.sum < f.more {
 			*f.sum = ^uint64(0)
 		}
 	}
 }
 
-// locked says whether some process holds an open-file-description lock on a byte.
-// Where that can't be told, it may.
-func locked(f *os.File, at int64) bool { return lockedAt(f.Fd(), at) }
-
-func lockedAt(fd uintptr, at int64) bool {
-	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: at, Len: 1}
-	err := unix.FcntlFlock(fd, unix.F_OFD_GETLK, &lock)
-	return err != nil || lock.Type != unix.F_UNLCK
+// gone says whether the lock is free of a slot with an owner that died. Where that is not
+// known, it is not free.
+func (f *file) gone(slot int) bool {
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: usageLockSlow + 1 + int64(slot), Len: 1}
+	err := unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_GETLK, &lock)
+	return err == nil && lock.Type == unix.F_UNLCK
 }

@@ -39,6 +39,7 @@ func TestCreateAndReadUsage(t *testing.T) {
 func slot(file []byte, i int, owner uint32, committed ...uint64) {
 	at := file[usageHeaderSize+i*usageSlotSize:]
 	le.PutUint32(at[slotOffOwner:], owner)
+	le.PutUint32(at[slotOffPID:], uint32(100+i))
 	for d, v := range committed {
 		le.PutUint64(at[usageCellOffset+d*usageCellSize+cellOffCommitted:], v)
 	}
@@ -66,6 +67,36 @@ func TestReadUsageSums(t *testing.T) {
 	assert.Equal(t, ^uint64(0), u.Devices[0].UsedBytes)
 	assert.Equal(t, 3, u.Devices[0].Processes)
 	assert.Equal(t, uint64(15), u.Devices[1].UsedBytes)
+}
+
+// A process of the container has found that a descriptor holds what a dead one exported.
+func TestReadUsageOfHeldExports(t *testing.T) {
+	file := usageImage(t)
+	slot(file, 0, 100, 5)
+	for i, committed := range [][]uint64{{300, 40}, {^uint64(0)}, {7}} {
+		slot(file, 1+i, futexOwnerDied, committed...)
+		le.PutUint32(file[usageHeaderSize+(1+i)*usageSlotSize+slotOffPID:], 0)
+		for d, v := range committed {
+			le.PutUint64(file[usageHeaderSize+(1+i)*usageSlotSize+usageCellOffset+d*usageCellSize+cellOffVMM:], v)
+		}
+	}
+	for _, test := range []struct {
+		gone func(int) bool
+		held uint64
+	}{
+		{func(i int) bool { return i == 1 || i == 3 }, 307},
+		{func(int) bool { return true }, ^uint64(0)},
+	} {
+		u, err := decodeUsage(bytes.NewReader(file), test.gone)
+		require.NoError(t, err)
+		assert.Equal(t, test.held, u.Devices[0].HeldBytes)
+		assert.Equal(t, ^uint64(0), u.Devices[0].UsedBytes, "nonsense, saturates")
+		assert.Equal(t, DeviceUsage{UUID: testMIG, UsedBytes: 40, VMMBytes: 40, HeldBytes: 40}, u.Devices[1])
+	}
+	le.PutUint32(file[usageHeaderSize+slotOffOwner:], 0)
+	u, err := decodeUsage(bytes.NewReader(file), func(int) bool { return true })
+	require.NoError(t, err)
+	assert.Equal(t, DeviceUsage{UUID: testGPU}, u.Devices[0], "no process lives that has looked")
 }
 
 func TestReadUsageLocks(t *testing.T) {

@@ -33,12 +33,12 @@ func (s Source) Below(name string) Source {
 // longestLine holds two paths of the longest kind, escaped.
 const longestLine = 64 << 10
 
-// mostBytes is more than a node with thousands of mounts has.
-const mostBytes = 16 << 20
+// MostBytes is enough for a node with thousands of mounts.
+const MostBytes = 16 << 20
 
 // Scan reads mounts until each says false.
 func Scan(r io.Reader, each func(Mount) bool) error {
-	lines := bufio.NewScanner(io.LimitReader(r, mostBytes))
+	lines := bufio.NewScanner(io.LimitReader(r, MostBytes))
 	lines.Buffer(make([]byte, 4<<10), longestLine)
 	for lines.Scan() {
 		m, err := parse(lines.Bytes())

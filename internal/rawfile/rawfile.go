@@ -8,9 +8,12 @@
 package rawfile
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -105,4 +108,27 @@ func OpenFile(path string, flags int, mode fs.FileMode) (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), path), nil
+}
+
+// Lock polls, because a waiting flock can't be canceled. The interval begins with shortestWait
+// and doubles up to longestWait.
+const (
+	shortestWait = 20 * time.Microsecond
+	longestWait  = time.Millisecond
+)
+
+// Lock takes the exclusive flock of an open file, or returns an error when the context ends.
+// The kernel releases it when the file is closed, and so when the process ends.
+func Lock(ctx context.Context, fd int) error {
+	for wait := shortestWait; ; wait = min(2*wait, longestWait) {
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("another process holds it: %w", context.Cause(ctx))
+		case <-time.After(wait):
+		}
+	}
 }

@@ -1,0 +1,177 @@
+package vgpufs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Runtime mounts file systems in the mount namespace of the container runtime. If the process
+// has another one, as the agent in its container, a thread of it enters the runtime's.
+type Runtime struct {
+	mu sync.Mutex
+	// space is the runtime's mount namespace. The thread is nil if that is our own.
+	space  namespace
+	thread *thread
+	// problem is the reason why Mount fails; nil: it can mount.
+	problem error
+}
+
+// NewRuntime returns a Runtime that can mount after Follow.
+func NewRuntime() *Runtime {
+	return &Runtime{problem: errors.New("the agent is not connected to the container runtime")}
+}
+
+// Follow finds the runtime's mount namespace from a connection to its socket. If it fails,
+// Mount returns the reason.
+func (r *Runtime) Follow(conn syscall.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pid, err := peer(conn)
+	if err == nil {
+		err = r.enter(pid)
+	}
+	r.problem = err
+}
+
+// Mount mounts as the package's Mount does, in the runtime's mount namespace. It fails if this
+// process does not see the mount, because it writes the limits there.
+func (r *Runtime) Mount(claimDir string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.problem != nil {
+		return fmt.Errorf("mount a container's file system: %w", r.problem)
+	}
+	if r.thread == nil {
+		return Mount(claimDir)
+	}
+	if err := r.thread.do(func() error { return mount(claimDir) }); err != nil {
+		return err
+	}
+	return requireMounted(claimDir, claimDir, "the container runtime sees the mount and the agent does not: mount the agent's --state-dir with mountPropagation: HostToContainer, "+
+		"and make its mount on the host shared (mount --make-shared)")
+}
+
+// Close ends the thread.
+func (r *Runtime) Close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.thread.end()
+	r.thread, r.space, r.problem = nil, namespace{}, errors.New("the agent is stopping")
+}
+
+// enter starts a thread in a process' mount namespace, unless that is our own or the present
+// thread's.
+func (r *Runtime) enter(pid int) error {
+	file, space, err := openNamespace(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+	if err != nil {
+		return fmt.Errorf("find the mount namespace of the container runtime (process %d): %w: the agent needs hostPID and CAP_SYS_PTRACE", pid, err)
+	}
+	defer file.Close()
+	if space == r.space {
+		return nil
+	}
+	own, ownSpace, err := openNamespace("/proc/self/ns/mnt")
+	if err != nil {
+		return fmt.Errorf("find the agent's mount namespace: %w", err)
+	}
+	own.Close()
+	var entered *thread
+	if space != ownSpace {
+		entered = newThread()
+		if err := entered.do(func() error { return enterNamespace(file) }); err != nil {
+			entered.end()
+			return fmt.Errorf("enter the mount namespace of the container runtime (process %d): %w: the agent needs CAP_SYS_ADMIN and CAP_SYS_CHROOT, and setns in its seccomp profile", pid, err)
+		}
+	}
+	r.thread.end()
+	r.thread, r.space = entered, space
+	return nil
+}
+
+// enterNamespace moves the calling thread. Before setns, the thread must stop sharing root and
+// working directory with the process' other threads.
+func enterNamespace(file *os.File) error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("setns: %w", err)
+	}
+	return nil
+}
+
+// peer returns the process at the other end of a connection.
+func peer(conn syscall.Conn) (int, error) {
+	control, err := conn.SyscallConn()
+	if err != nil {
+		return 0, fmt.Errorf("find the container runtime's process: %w", err)
+	}
+	var cred *unix.Ucred
+	var credErr error
+	err = control.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err = errors.Join(err, credErr); err != nil {
+		return 0, fmt.Errorf("find the container runtime's process: %w", err)
+	}
+	if cred.Pid == 0 {
+		return 0, errors.New("find the container runtime's process: it is in another PID namespace: the agent needs hostPID")
+	}
+	return int(cred.Pid), nil
+}
+
+// namespace identifies a mount namespace.
+type namespace struct{ device, inode uint64 }
+
+func openNamespace(path string) (*os.File, namespace, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, namespace{}, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+		file.Close()
+		return nil, namespace{}, err
+	}
+	return file, namespace{uint64(st.Dev), st.Ino}, nil
+}
+
+// thread runs functions on one operating system thread.
+type thread struct {
+	work chan func()
+	gone sync.WaitGroup
+}
+
+func newThread() *thread {
+	t := &thread{work: make(chan func())}
+	t.gone.Go(func() {
+		// Without UnlockOSThread, Go ends the thread with the goroutine: no other goroutine may
+		// run in that namespace.
+		runtime.LockOSThread()
+		for work := range t.work {
+			work()
+		}
+	})
+	return t
+}
+
+// do calls fn on the thread, and waits.
+func (t *thread) do(fn func() error) error {
+	done := make(chan error)
+	t.work <- func() { done <- fn() }
+	return <-done
+}
+
+func (t *thread) end() {
+	if t == nil {
+		return
+	}
+	close(t.work)
+	t.gone.Wait()
+}

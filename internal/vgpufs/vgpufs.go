@@ -1,0 +1,179 @@
+// Package vgpufs makes the small file system of a container: a tmpfs, mounted on the
+// directory "vgpu" of its claim, with the limits and usage files. The container has it mounted
+// as /.gpuslice. A container that makes its usage file longer fills only this file system.
+//
+// The programs that make claims call it: the agent, gpuslice-runtime and its hooks, and
+// gpuslice cdi. Package grant calls RemoveAll.
+package vgpufs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Name is the name of the mount point in the directory of a claim or of a slice.
+const Name = "vgpu"
+
+const (
+	// filesBytes is the size of the limits and the usage file. A test compares it with package limiter.
+	filesBytes = 4096 + 1_314_816
+	// inodes: the root directory, the two files, the mount points, and a new limits file
+	// that replaces the old one.
+	inodes = 16
+	// flags: the file system has no programs and no devices. The library is a mount of its own.
+	flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+)
+
+// options returns the mount options: room for the files, one page for a new limits file that
+// replaces the old one, and one for rounding. The label is SELinux's, and can have commas.
+func options(label string) string {
+	page := os.Getpagesize()
+	pages := (filesBytes+page-1)/page + 2
+	text := fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", pages*page, inodes)
+	if label != "" {
+		text += fmt.Sprintf(`,context="%s"`, label)
+	}
+	return text
+}
+
+// seLinux reports whether SELinux is enabled. That does not change after boot.
+var seLinux = sync.OnceValue(func() bool {
+	kinds, err := os.ReadFile("/proc/filesystems")
+	return err != nil || bytes.Contains(kinds, []byte("\tselinuxfs\n"))
+})
+
+// labelOf returns the SELinux label of a directory; empty if SELinux is disabled: files keep their labels then, and the mount
+// option is an error. A tmpfs without a label option is tmpfs_t, which containers can't read.
+func labelOf(dir string, selinux bool) (string, error) {
+	if !selinux {
+		return "", nil
+	}
+	label := make([]byte, 4096)
+	n, err := unix.Lgetxattr(dir, "security.selinux", label)
+	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the SELinux label: %w", err)
+	}
+	return strings.TrimRight(string(label[:n]), "\x00"), nil
+}
+
+// Mount mounts a new file system in the directory of a claim, in this process' mount namespace.
+// It does nothing if one is mounted already. It fails if the host sees the directory but not
+// the mount.
+func Mount(claimDir string) error {
+	if err := mount(claimDir); err != nil {
+		return err
+	}
+	return seenIn(hostRoot, claimDir)
+}
+
+func mount(claimDir string) error {
+	return onPoint(claimDir, func(point string) error {
+		label, err := labelOf(claimDir, seLinux())
+		if err != nil {
+			return err
+		}
+		return unix.Mount("gpuslice", point, "tmpfs", flags, options(label))
+	})
+}
+
+// Bind mounts the file system of the directory from in another one too.
+func Bind(from, claimDir string) error {
+	err := onPoint(claimDir, func(point string) error {
+		return unix.Mount(filepath.Join(from, Name), point, "", unix.MS_BIND, "")
+	})
+	if err != nil {
+		return err
+	}
+	return seenIn(hostRoot, claimDir)
+}
+
+// hostRoot is the host's root directory. In a container it can be the container's, or not readable.
+const hostRoot = "/proc/1/root"
+
+// seenIn fails if the claim's directory exists below root but the mount is not seen there: the
+// agent and the CLI would find no limits.
+func seenIn(root, claimDir string) error {
+	host := filepath.Join(root, claimDir)
+	var here, there unix.Stat_t
+	if unix.Lstat(claimDir, &here) != nil || unix.Lstat(host, &there) != nil || here.Dev != there.Dev || here.Ino != there.Ino {
+		return nil
+	}
+	return requireMounted(host, claimDir, "the container runtime has its own mount namespace, and the host does not see its mounts: "+
+		"remove MountFlags and PrivateMounts from the runtime's systemd unit, and restart it")
+}
+
+// requireMounted returns an error with why if nothing is mounted on a claim's directory, which is at seenAs.
+func requireMounted(seenAs, claimDir, why string) error {
+	seen, err := Mounted(seenAs)
+	if err == nil && !seen {
+		err = errors.New(why)
+	}
+	if err != nil {
+		return fmt.Errorf("mount the container's file system on %s: %w", filepath.Join(claimDir, Name), err)
+	}
+	return nil
+}
+
+// onPoint makes the mount point and calls mount, unless something is mounted there already.
+func onPoint(claimDir string, mount func(point string) error) error {
+	point := filepath.Join(claimDir, Name)
+	err := unix.Mkdir(point, 0o755)
+	if errors.Is(err, unix.EEXIST) {
+		var done bool
+		if done, err = Mounted(claimDir); done {
+			return nil
+		}
+	}
+	if err == nil {
+		err = mount(point)
+	}
+	if err != nil {
+		return fmt.Errorf("mount the container's file system on %s: %w", point, err)
+	}
+	return nil
+}
+
+// Mounted says whether this process sees a file system mounted in the directory.
+func Mounted(claimDir string) (bool, error) {
+	var dir, point unix.Stat_t
+	if err := unix.Lstat(claimDir, &dir); err != nil {
+		return false, fmt.Errorf("stat %s: %w", claimDir, err)
+	}
+	if err := unix.Lstat(filepath.Join(claimDir, Name), &point); err != nil {
+		return false, fmt.Errorf("stat %s: %w", filepath.Join(claimDir, Name), err)
+	}
+	return dir.Dev != point.Dev, nil
+}
+
+// Unmount unmounts the file system of a directory, if one is mounted. Containers that have it
+// mounted keep it.
+func Unmount(claimDir string) error {
+	point := filepath.Join(claimDir, Name)
+	err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
+		return fmt.Errorf("unmount %s: %w", point, err)
+	}
+	return nil
+}
+
+// RemoveAll removes the directory of a claim or of a slice. It unmounts the file system first,
+// so that containers that have it mounted keep their files. Removing the mount point also
+// removes mounts on it in other mount namespaces (rmdir(2), since Linux 3.18), such as the
+// runtime's.
+func RemoveAll(claimDir string) error {
+	unmounted := Unmount(claimDir)
+	if err := os.RemoveAll(claimDir); err != nil {
+		return errors.Join(unmounted, err)
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package limiter
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Holder keeps the files of claims open for writing. As long as it does, the kernel gives no
+// process a lease on them, so that opening them neither waits nor fails. It is
+// for a process that stays, and safe for concurrent use. The zero value is ready.
+type Holder struct {
+	mu      sync.Mutex
+	held    map[heldName]*heldFile
+	waiting int
+}
+
+// heldName names a file by its claim's container and by what it is, for the directory of a
+// new claim has another name until the claim is booked.
+type heldName struct {
+	id    string
+	usage bool
+}
+
+type heldFile struct {
+	file
+	open, waits bool
+}
+
+// mostWaiting bounds the threads that wait for leases to be taken away.
+const mostWaiting = 32
+
+// Hold opens the files of a claim, and checks of those that are open that they are still
+// those in the directory. It does not wait: where a process has a lease on a file the error
+// is ErrLeased, the kernel takes the lease away within a minute, and the file is then open.
+func (h *Holder) Hold(id, claimDir string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return errors.Join(h.hold(heldName{id, false}, LimitsPath(claimDir)), h.hold(heldName{id, true}, UsagePath(claimDir)))
+}
+
+func (h *Holder) hold(name heldName, path string) error {
+	f := h.held[name]
+	if f == nil {
+		if h.held == nil {
+			h.held = map[heldName]*heldFile{}
+		}
+		f = new(heldFile)
+		h.held[name] = f
+	}
+	if f.open && f.same(path) {
+		return nil
+	}
+	f.release()
+	var err error
+	if name.usage {
+		err = f.file.open(path, unix.O_RDWR)
+	} else {
+		err = f.openToWrite(path)
+	}
+	switch {
+	case err == nil:
+		f.open = true
+	case errors.Is(err, fs.ErrNotExist):
+		return nil // the claim is just removed
+	case errors.Is(err, ErrLeased) && !f.waits && h.waiting < mostWaiting:
+		f.waits = true
+		h.waiting++
+		go h.wait(name, f, path)
+	}
+	return err
+}
+
+// wait opens a file once the kernel has taken the lease away. While it waits no process gets a
+// new lease, for the file counts as being opened for writing.
+func (h *Holder) wait(name heldName, f *heldFile, path string) {
+	var opened file
+	err := opened.openPatiently(path)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.waiting--
+	f.waits = false
+	switch {
+	case err != nil: // Hold tries again
+	case f.open || h.held[name] != f:
+		opened.close()
+	default:
+		f.file, f.open = opened, true
+	}
+}
+
+func (f *heldFile) release() {
+	if f.open {
+		f.open = false
+		f.close()
+	}
+}
+
+// Follow holds the files of the claims that list returns, their directories by container ID,
+// and closes all others but those that are made while list is at work. The error is of what
+// can't be held, and of list.
+func (h *Holder) Follow(list func() (map[string]string, error)) error {
+	before := h.names()
+	dirs, err := list()
+	if err != nil {
+		return err
+	}
+	for _, name := range before {
+		if _, there := dirs[name.id]; !there {
+			h.release(name)
+		}
+	}
+	var errs []error
+	for _, id := range slices.Sorted(maps.Keys(dirs)) {
+		errs = append(errs, h.Hold(id, dirs[id]))
+	}
+	return errors.Join(errs...)
+}
+
+// Close closes all files.
+func (h *Holder) Close() {
+	for _, name := range h.names() {
+		h.release(name)
+	}
+}
+
+func (h *Holder) names() []heldName {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Collect(maps.Keys(h.held))
+}
+
+func (h *Holder) release(name heldName) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if f := h.held[name]; f != nil {
+		f.release()
+		delete(h.held, name)
+	}
+}

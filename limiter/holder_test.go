@@ -1,0 +1,163 @@
+package limiter
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// newClaim makes the files of a claim.
+func newClaim(t *testing.T) string {
+	t.Helper()
+	dir := claimDir(t)
+	require.NoError(t, WriteLimits(LimitsPath(dir), testLimits()))
+	require.NoError(t, CreateUsage(UsagePath(dir), testLimits().UUIDs()))
+	return dir
+}
+
+// lease takes a lease on a file, as a process of a container may.
+func lease(t *testing.T, path string, kind int) (file *os.File, err error) {
+	t.Helper()
+	file, err = os.Open(path)
+	require.NoError(t, err)
+	if err = setLease(file, kind); err != nil {
+		file.Close()
+		return nil, err
+	}
+	t.Cleanup(func() { file.Close() })
+	return file, nil
+}
+
+func setLease(file *os.File, kind int) error {
+	_, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, kind)
+	return err
+}
+
+func TestNothingWaitsForAFileThatAProcessHoldsALeaseOn(t *testing.T) {
+	dir := newClaim(t)
+	for _, path := range []string{LimitsPath(dir), UsagePath(dir)} {
+		_, err := lease(t, path, unix.F_WRLCK)
+		require.NoError(t, err)
+	}
+	var r Reader
+	for name, do := range map[string]func() error{
+		"ReadLimits":    func() error { _, err := ReadLimits(LimitsPath(dir)); return err },
+		"ReadCores":     func() error { _, err := ReadCores(LimitsPath(dir)); return err },
+		"UpdateLimits":  func() error { return UpdateLimits(dir, testLimits()) },
+		"UpdateCores":   func() error { return UpdateCores(dir, make([]CoreState, len(testLimits().Devices))) },
+		"Wake":          func() error { return Wake(dir) },
+		"ReadUsage":     func() error { _, err := ReadUsage(UsagePath(dir)); return err },
+		"ReadCoreUsage": func() error { _, err := ReadCoreUsage(UsagePath(dir)); return err },
+		"CheckUsage":    func() error { return CheckUsage(UsagePath(dir), testLimits().UUIDs()) },
+		"UsageInUse":    func() error { _, err := UsageInUse(UsagePath(dir)); return err },
+		"Reader.Usage":  func() error { _, err := r.Usage(UsagePath(dir), nil); return err },
+		"Reader.Cores":  func() error { _, err := r.Cores(LimitsPath(dir)); return err },
+	} {
+		assert.ErrorIs(t, do(), ErrLeased, name)
+	}
+}
+
+func TestTrimUsageDoesNotWaitForALease(t *testing.T) {
+	dir := newClaim(t)
+	require.NoError(t, os.Truncate(UsagePath(dir), 2*usageSize))
+	_, err := lease(t, UsagePath(dir), unix.F_RDLCK)
+	require.NoError(t, err)
+	_, err = TrimUsage(UsagePath(dir))
+	require.ErrorIs(t, err, ErrLeased)
+}
+
+func TestALockOnTheLimitsFileDelaysNoWriter(t *testing.T) {
+	dir := newClaim(t)
+	file, err := os.Open(LimitsPath(dir))
+	require.NoError(t, err)
+	defer file.Close()
+	require.NoError(t, unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB))
+	require.NoError(t, UpdateLimits(dir, testLimits()))
+	require.NoError(t, UpdateCores(dir, make([]CoreState, len(testLimits().Devices))))
+	require.NoError(t, Wake(dir))
+}
+
+func TestAWriterGivesUpOnAnotherOne(t *testing.T) {
+	dir := newClaim(t)
+	lock, err := os.Create(LockPath(dir))
+	require.NoError(t, err)
+	defer lock.Close()
+	require.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB))
+	assert.ErrorContains(t, Wake(dir), "another process holds it")
+}
+
+func TestHolderLeavesNoLease(t *testing.T) {
+	dir := newClaim(t)
+	var h Holder
+	require.NoError(t, h.Hold("c1", dir))
+	for _, path := range []string{LimitsPath(dir), UsagePath(dir)} {
+		for _, kind := range []int{unix.F_RDLCK, unix.F_WRLCK} {
+			_, err := lease(t, path, kind)
+			assert.ErrorIs(t, err, unix.EAGAIN)
+		}
+	}
+
+	// The directory gets its name, and later new files.
+	named := dir + "-named"
+	require.NoError(t, os.Rename(dir, named))
+	require.NoError(t, h.Follow(func() (map[string]string, error) { return map[string]string{"c1": named}, nil }))
+	require.NoError(t, os.Remove(UsagePath(named)))
+	require.NoError(t, CreateUsage(UsagePath(named), testLimits().UUIDs()))
+	require.NoError(t, h.Hold("c1", named))
+	_, err := lease(t, UsagePath(named), unix.F_WRLCK)
+	assert.ErrorIs(t, err, unix.EAGAIN)
+	require.NoError(t, os.Remove(UsagePath(named)))
+	require.NoError(t, h.Hold("c1", named), "the claim is just removed")
+
+	made := newClaim(t)
+	require.NoError(t, h.Follow(func() (map[string]string, error) {
+		return nil, h.Hold("c2", made) // booked after the list was made
+	}))
+	_, err = lease(t, LimitsPath(named), unix.F_WRLCK)
+	assert.NoError(t, err, "the claim is gone")
+	_, err = lease(t, LimitsPath(made), unix.F_WRLCK)
+	assert.ErrorIs(t, err, unix.EAGAIN)
+	failed := errors.New("no list")
+	require.ErrorIs(t, h.Follow(func() (map[string]string, error) { return nil, failed }), failed)
+	h.Close()
+	_, err = lease(t, LimitsPath(made), unix.F_WRLCK)
+	assert.NoError(t, err)
+}
+
+// A process that takes its lease again as soon as it has given it back gets none while
+// the holder waits.
+func TestHolderWaitsForALease(t *testing.T) {
+	dir := newClaim(t)
+	file, err := lease(t, UsagePath(dir), unix.F_RDLCK)
+	require.NoError(t, err)
+	require.NoError(t, os.Truncate(LimitsPath(dir), limitsSize)) // opened for writing, and closed
+	var h Holder
+	defer h.Close()
+	require.ErrorIs(t, h.Hold("c1", dir), ErrLeased)
+	require.ErrorIs(t, h.Hold("c1", dir), ErrLeased)
+	require.Eventually(t, func() bool {
+		return errors.Is(setLease(file, unix.F_UNLCK), nil) && errors.Is(setLease(file, unix.F_RDLCK), unix.EAGAIN)
+	}, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return h.Hold("c1", dir) == nil }, 10*time.Second, time.Millisecond)
+	trimmed, err := TrimUsage(UsagePath(dir))
+	require.NoError(t, err)
+	assert.False(t, trimmed)
+}
+
+func TestOpenOfNoRegularFile(t *testing.T) {
+	dir := claimDir(t)
+	require.NoError(t, unix.Mkfifo(LimitsPath(dir), 0o666))
+	_, err := ReadLimits(LimitsPath(dir))
+	require.ErrorIs(t, err, errNotRegular)
+	require.NoError(t, os.Remove(LimitsPath(dir)))
+	require.NoError(t, os.Symlink("/dev/zero", LimitsPath(dir)))
+	_, err = ReadLimits(LimitsPath(dir))
+	require.ErrorIs(t, err, unix.ELOOP)
+	require.NotErrorIs(t, err, fs.ErrNotExist)
+}

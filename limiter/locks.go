@@ -1,0 +1,92 @@
+package limiter
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lock is a lock or a lease that a process of a container holds on a file of its claim. The
+// limiter locks bytes LimiterLocks to LimiterLocksEnd of the usage file, and nothing else. Host
+// programs lock none.
+type Lock struct{ Usage, Lease bool }
+
+// The bytes of the usage file that the limiter locks: the first, and the last.
+const (
+	LimiterLocks    = usageLockSlow
+	LimiterLocksEnd = usageLockSlow + usageSlots
+)
+
+// String names it in a message.
+func (l Lock) String() string {
+	kind, file := "lock", "limits file ("+ContainerLimitsPath+")"
+	if l.Lease {
+		kind = "lease"
+	}
+	if l.Usage {
+		file = "usage file (" + ContainerUsagePath + ")"
+	}
+	return "a " + kind + " on its " + file
+}
+
+// Locks finds locks and leases on the files of a claim, which it holds from then on. It asks the
+// kernel about these files alone, and never waits: the list of all locks can be as long as a
+// tenant wants.
+func (h *Holder) Locks(id, claimDir string) (found []Lock, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, usage := range []bool{false, true} {
+		name, path := heldName{id, usage}, LimitsPath(claimDir)
+		if usage {
+			path = UsagePath(claimDir)
+		}
+		holdErr := h.hold(name, path)
+		f := h.held[name]
+		switch {
+		case errors.Is(holdErr, ErrLeased):
+			found = append(found, Lock{usage, true})
+		case holdErr != nil:
+			err = errors.Join(err, holdErr)
+		case f.open:
+			locked, lockErr := f.locked(usage)
+			if locked {
+				found = append(found, Lock{Usage: usage})
+			}
+			if lockErr != nil {
+				err = errors.Join(err, fmt.Errorf("look for locks on %s: %w", path, lockErr))
+			}
+		}
+	}
+	return found, err
+}
+
+// locked says whether another process has locked the file. There is no question about flock:
+// it is taken, and given back.
+func (f *file) locked(usage bool) (bool, error) {
+	switch err := unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB); {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return true, nil
+	case err != nil:
+		return false, err
+	}
+	if err := unix.Flock(f.fd, unix.LOCK_UN); err != nil {
+		return false, err
+	}
+	if !usage {
+		return f.lockedBytes(0, 0)
+	}
+	locked, err := f.lockedBytes(0, LimiterLocks)
+	if locked || err != nil {
+		return locked, err
+	}
+	return f.lockedBytes(LimiterLocksEnd+1, 0)
+}
+
+// lockedBytes says whether another process has locked some of length bytes; 0: all that follow.
+func (f *file) lockedBytes(start, length int64) (bool, error) {
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: start, Len: length}
+	err := unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_GETLK, &lock)
+	return err == nil && lock.Type != unix.F_UNLCK, err
+}
