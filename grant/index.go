@@ -217,7 +217,7 @@ func (x *index) checkKnown(shares []Share) error {
 	}
 	if len(corrupt) > 0 {
 		sort.Strings(corrupt)
-		return refuse(ErrCorrupt, "the ledger can't be trusted: %d unreadable entries, %s: %w; restart gpuslice-agent, which writes them again, or remove the folder if the container is gone",
+		return refuse(ErrCorrupt, "the ledger can't be trusted: %d unreadable entries, %s: %w; restart gpuslice-agent, which writes them again, or, if the container is gone, unmount its file system and remove its directory (umount -l DIR/vgpu; rm -r DIR)",
 			len(corrupt), few(corrupt), x.unknown[corrupt[0]].problem)
 	}
 	if len(blocking) > 0 {

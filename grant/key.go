@@ -2,10 +2,10 @@ package grant
 
 import (
 	"bytes"
-	"crypto/hmac"
+	"crypto/ed25519"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -14,101 +14,178 @@ import (
 )
 
 const (
-	// minKeyBytes is what HMAC-SHA-256 wants of a key (RFC 2104, section 3).
-	minKeyBytes = sha256.Size
-	// maxKeyBytes is beyond what anybody means.
-	maxKeyBytes = 1 << 10
-	// keyIDBytes is the length of a key's id.
+	// keyIDBytes is the length of a key's ID.
 	keyIDBytes = 8
 	// maxKeys are the current key and the previous one.
 	maxKeys = 2
 )
 
-// Key is a secret that grants are signed with. However it is printed, its id
-// comes out and never the secret.
-type Key struct {
+// The DER of an Ed25519 key is a fixed prefix and 32 bytes (RFC 8410). crypto/x509 is too
+// large for the programs that link this package.
+var (
+	privatePrefix = []byte("\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20")
+	publicPrefix  = []byte("\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00")
+)
+
+// The types of PEM blocks.
+const (
+	privateBlock = "PRIVATE KEY"
+	publicBlock  = "PUBLIC KEY"
+)
+
+// SigningKey signs grants. Every fmt verb prints only its ID.
+type SigningKey struct {
 	id string
-	// secret is a function because fmt calls no method of a field that isn't
-	// exported: of a key in somebody's struct it prints an address.
-	secret func() []byte
+	// key is a function, so that fmt prints an address when the SigningKey is an
+	// unexported field of another struct: there fmt does not call Format.
+	key func() ed25519.PrivateKey
 }
 
-// ParseKey reads a key of 32 to 1024 bytes: in hexadecimal where the text is
-// nothing but hexadecimal digits, an even number of them, in base64 (RFC 4648,
-// section 4, padded) else. Errors repeat nothing of it.
-func ParseKey(text string) (Key, error) {
-	secret, err := hex.DecodeString(text)
-	if err != nil {
-		secret, err = base64.StdEncoding.Strict().DecodeString(text)
-	}
-	if err != nil || strings.ContainsAny(text, "\r\n") { // which base64 passes over
-		return Key{}, errors.New("a key is neither hexadecimal nor padded base64: make one with openssl rand -hex 32")
-	}
-	if len(secret) < minKeyBytes || len(secret) > maxKeyBytes {
-		return Key{}, fmt.Errorf("a key has %d bytes, and must have %d to %d: make one with openssl rand -hex 32", len(secret), minKeyBytes, maxKeyBytes)
-	}
-	if bytes.Count(secret, secret[:1]) == len(secret) {
-		return Key{}, errors.New("a key is one byte again and again: make one with openssl rand -hex 32")
-	}
-	mac := hmac.New(sha256.New, secret)
-	mac.Write([]byte("gpuslice.io/grant-key-id"))
-	return Key{id: hex.EncodeToString(mac.Sum(nil)[:keyIDBytes]), secret: func() []byte { return secret }}, nil
+// ID returns the ID of the public key.
+func (k *SigningKey) ID() string { return k.id }
+
+// Format prints the key's ID.
+func (k SigningKey) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "grant key "+k.id) }
+
+// publicKey verifies signatures.
+type publicKey struct {
+	// id is the first 8 bytes of the SHA-256 of the key's DER, in hexadecimal.
+	id  string
+	key ed25519.PublicKey
 }
 
-// ID names the key without telling it: the first 8 bytes of
-// HMAC-SHA-256(key, "gpuslice.io/grant-key-id") in hexadecimal.
-func (k Key) ID() string { return k.id }
+func newPublicKey(key ed25519.PublicKey) publicKey {
+	sum := sha256.Sum256(slices.Concat(publicPrefix, key))
+	return publicKey{id: hex.EncodeToString(sum[:keyIDBytes]), key: key}
+}
 
-// Format prints the key's id, whatever the verb.
-func (k Key) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "grant key "+k.id) }
-
-// Keyring is the keys that a signature may be made with: the current one, and
-// while keys are changed the previous one too. The one without keys verifies nothing.
+// Keyring holds the public keys that verify grants: the current one and, while keys are
+// changed, another one. The empty Keyring verifies nothing.
 type Keyring struct {
-	keys []Key
+	keys []publicKey
 }
 
-// Format prints the keys' ids, whatever the verb.
-func (r Keyring) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, r.keys) }
+// String returns the keys' IDs.
+func (r Keyring) String() string {
+	ids := make([]string, len(r.keys))
+	for i, key := range r.keys {
+		ids[i] = key.id
+	}
+	return strings.Join(ids, " ")
+}
 
-// ParseKeyring reads one or two keys, each on a line of its own, the current one
-// first. Blank lines and lines that begin with "#" are passed over, and so are
-// spaces around a key.
-func ParseKeyring(data []byte) (Keyring, error) {
-	var keys []Key
-	number := 0
-	for line := range strings.Lines(string(data)) {
-		number++
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
+// ParsePublicKeys reads the file of a node: one or two public keys in PEM, as
+// `openssl pkey -pubout` writes them. Text outside the keys must be empty lines and
+// lines that begin with "#".
+func ParsePublicKeys(data []byte) (Keyring, error) {
+	var ring Keyring
+	err := eachKey(data, publicBlock, publicPrefix, func(key []byte) error {
+		return ring.add(key)
+	})
+	if err != nil {
+		return Keyring{}, err
+	}
+	return ring, nil
+}
+
+// ParseSigningKeys reads the file of a scheduler: one or two private keys in PEM, as
+// `openssl genpkey -algorithm ed25519` writes them. It returns the first key, which
+// signs, and the public keys of all. Text outside the keys is as in ParsePublicKeys.
+// Errors repeat nothing of a key.
+func ParseSigningKeys(data []byte) (*SigningKey, Keyring, error) {
+	var current *SigningKey
+	var ring Keyring
+	err := eachKey(data, privateBlock, privatePrefix, func(seed []byte) error {
+		key := ed25519.NewKeyFromSeed(seed)
+		if err := ring.add(key.Public().(ed25519.PublicKey)); err != nil {
+			return err
 		}
-		key, err := ParseKey(line)
+		if current == nil {
+			current = &SigningKey{id: ring.keys[0].id, key: func() ed25519.PrivateKey { return key }}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, Keyring{}, err
+	}
+	return current, ring, nil
+}
+
+// add adds a public key to the ring.
+func (r *Keyring) add(key ed25519.PublicKey) error {
+	next := newPublicKey(key)
+	if slices.ContainsFunc(r.keys, func(k publicKey) bool { return k.id == next.id }) {
+		return errors.New("is the same key again")
+	}
+	r.keys = append(r.keys, next)
+	return nil
+}
+
+// eachKey calls add with each key of the file, in 32 bytes.
+func eachKey(data []byte, blockType string, prefix []byte, add func([]byte) error) error {
+	begin := []byte("-----BEGIN ")
+	for number := 1; ; number++ {
+		start := bytes.Index(data, begin)
+		outside := data
+		if start >= 0 {
+			outside = data[:start]
+		}
+		for line := range bytes.Lines(outside) {
+			if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
+				return fmt.Errorf("a line outside of the keys is neither empty nor a comment (#): each key must be PEM, from -----BEGIN %s----- to -----END %s-----: %s", blockType, blockType, howTo(blockType))
+			}
+		}
+		switch {
+		case start < 0 && number == 1:
+			return fmt.Errorf("no key: %s", howTo(blockType))
+		case start < 0:
+			return nil
+		case number > maxKeys:
+			return fmt.Errorf("more than %d keys: keep the current key and one other", maxKeys)
+		}
+		block, rest := pem.Decode(data[start:])
+		// Decode skips a key that it can't read.
+		if block == nil || bytes.Count(data[start:len(data)-len(rest)], begin) != 1 {
+			return fmt.Errorf("key %d: is not complete PEM", number)
+		}
+		data = rest
+		key, err := decodeKey(block, blockType, prefix)
+		if err == nil {
+			err = add(key)
+		}
 		if err != nil {
-			return Keyring{}, fmt.Errorf("line %d: %w", number, err)
-		}
-		if slices.ContainsFunc(keys, func(k Key) bool { return k.id == key.id }) {
-			return Keyring{}, fmt.Errorf("line %d: the key is there twice", number)
-		}
-		if keys = append(keys, key); len(keys) > maxKeys {
-			return Keyring{}, fmt.Errorf("line %d: more than %d keys: keep the current one and the one before", number, maxKeys)
+			return fmt.Errorf("key %d: %w", number, err)
 		}
 	}
-	if len(keys) == 0 {
-		return Keyring{}, errors.New("no key: make one with openssl rand -hex 32")
-	}
-	return Keyring{keys: keys}, nil
 }
 
-// Current is the key to sign with; one without an id in a ring without keys.
-func (r Keyring) Current() Key {
-	if len(r.keys) == 0 {
-		return Key{}
+// decodeKey returns the 32 bytes of a key.
+func decodeKey(block *pem.Block, want string, prefix []byte) ([]byte, error) {
+	key, matches := bytes.CutPrefix(block.Bytes, prefix)
+	switch {
+	case want == publicBlock && strings.HasSuffix(block.Type, privateBlock):
+		return nil, errors.New("is a private key, and a node must not have one: give nodes the public key (openssl pkey -in PRIVATE -pubout), and replace the private key: root of this node may have read it")
+	case want == privateBlock && block.Type == publicBlock:
+		return nil, errors.New("is a public key, and the scheduler signs with the private key: " + howTo(want))
+	case block.Type != want:
+		return nil, fmt.Errorf("is of the type %s, and must be %s: %s", show(block.Type), show(want), howTo(want))
+	case !matches || len(key) != ed25519.PublicKeySize || len(block.Headers) > 0:
+		return nil, errors.New("is not an Ed25519 key: " + howTo(want))
+	case bytes.Count(key, key[:1]) == len(key): // with the public key 0, signatures can be forged
+		return nil, errors.New("is one repeated byte: " + howTo(want))
 	}
-	return r.keys[0]
+	return key, nil
 }
 
-// Verify implements Verifier. The MACs are compared in constant time.
+// howTo names the command that makes a key.
+func howTo(blockType string) string {
+	if blockType == privateBlock {
+		return "make one with openssl genpkey -algorithm ed25519"
+	}
+	return "make it from the private key with openssl pkey -in PRIVATE -pubout"
+}
+
+// Verify implements Verifier.
 func (r Keyring) Verify(podUID, node, payload, text string) error {
 	signature, err := decodeSignature(text)
 	if err != nil {
@@ -121,10 +198,10 @@ func (r Keyring) Verify(podUID, node, payload, text string) error {
 		if key.id != signature.keyID {
 			continue
 		}
-		if hmac.Equal(key.mac(podUID, node, payload), signature.mac) {
+		if ed25519.Verify(key.key, signed(key.id, podUID, node, payload), signature.bytes) {
 			return nil
 		}
 		return refuse(ErrSignature, "is not for this grant, pod UID and node %q: the grant was changed or copied; delete the pod so that it is scheduled again", node)
 	}
-	return refuse(ErrSignature, "was made with key %s, which this node does not have (--grant-key-file): give the node the scheduler's key, or delete the pod so that it is scheduled again with the present one", signature.keyID)
+	return refuse(ErrSignature, "was made with key %s, which this node does not have (--grant-public-key-file): give the node the scheduler's public key, or delete the pod so that it is scheduled again with the present one", signature.keyID)
 }

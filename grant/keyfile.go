@@ -20,44 +20,75 @@ const keyFileInterval = 2 * time.Second
 // maxKeyFileBytes bounds what is read: two keys, and room for comments.
 const maxKeyFileBytes = 64 << 10
 
-// KeyFile is a Keyring that follows a file. It is a Verifier, safe for concurrent use.
-type KeyFile struct {
+// keys of a file.
+type keys struct {
+	signing *SigningKey // nil in a file of public keys
+	ring    Keyring
+}
+
+// PublicKeyFile is a node's Keyring that follows a file. It is a Verifier, safe for
+// concurrent use.
+type PublicKeyFile struct {
 	path string
-	log  *slog.Logger
-	ring atomic.Pointer[Keyring]
-	why  atomic.Pointer[string] // the last look's problem, for Ready
-	// What the last look found, so that it is reported once.
+	// forbidden are the bits of the file's mode that must be clear.
+	forbidden os.FileMode
+	parse     func([]byte) (keys, error)
+	log       *slog.Logger
+	keys      atomic.Pointer[keys]
+	why       atomic.Pointer[string] // the last problem, for Ready
+	// Result of the last read, so that a problem is logged once.
 	content []byte
 	problem string
 }
 
-// OpenKeyFile reads the keys (see ParseKeyring). The file must be a regular file of
-// root's or of the caller's own that nobody else can write and only its group may
-// read: 0400, 0440, 0600, 0640. One that is bad or gone leaves a KeyFile that verifies
-// nothing, until it is good: Ready says why.
-func OpenKeyFile(path string, log *slog.Logger) *KeyFile {
-	f := &KeyFile{path: path, log: log}
-	f.ring.Store(&Keyring{})
+// OpenPublicKeys reads the keys (see ParsePublicKeys). The file must be a regular file, must
+// belong to root or to the caller, and only its owner may write it. If it is bad or absent,
+// the PublicKeyFile verifies nothing until the file is good; Ready returns the reason.
+func OpenPublicKeys(path string, log *slog.Logger) *PublicKeyFile {
+	return open(path, 0o022, log, func(content []byte) (keys, error) {
+		ring, err := ParsePublicKeys(content)
+		return keys{ring: ring}, err
+	})
+}
+
+// SigningKeyFile holds a scheduler's keys and follows their file. It verifies too.
+type SigningKeyFile struct{ *PublicKeyFile }
+
+// OpenSigningKeys reads the keys (see ParseSigningKeys). The file must be as for
+// OpenPublicKeys, and only its owner and group may read it: 0400, 0440, 0600, 0640.
+func OpenSigningKeys(path string, log *slog.Logger) *SigningKeyFile {
+	return &SigningKeyFile{open(path, 0o037, log, func(content []byte) (keys, error) {
+		signing, ring, err := ParseSigningKeys(content)
+		return keys{signing, ring}, err
+	})}
+}
+
+// Current returns the key to sign with; nil while Ready returns an error.
+func (f *SigningKeyFile) Current() *SigningKey { return f.keys.Load().signing }
+
+func open(path string, forbidden os.FileMode, log *slog.Logger, parse func([]byte) (keys, error)) *PublicKeyFile {
+	f := &PublicKeyFile{path: path, forbidden: forbidden, parse: parse, log: log}
+	f.keys.Store(&keys{})
 	f.Reload()
 	return f
 }
 
 // Ready is nil once there are keys.
-func (f *KeyFile) Ready() error {
-	if len(f.ring.Load().keys) > 0 {
+func (f *PublicKeyFile) Ready() error {
+	if len(f.keys.Load().ring.keys) > 0 {
 		return nil
 	}
-	return fmt.Errorf("no grant is believed, for there are no keys: %s", *f.why.Load())
+	return fmt.Errorf("rejecting all grants: no signing keys loaded: %s", *f.why.Load())
 }
 
-// Verify implements Verifier by the keys that were read last.
-func (f *KeyFile) Verify(podUID, node, payload, signature string) error {
-	return f.ring.Load().Verify(podUID, node, payload, signature)
+// Verify implements Verifier.
+func (f *PublicKeyFile) Verify(podUID, node, payload, signature string) error {
+	return f.keys.Load().ring.Verify(podUID, node, payload, signature)
 }
 
-// Run follows the file until ctx ends. A file that is gone or bad changes
-// nothing: the last good keys stay in force, and the log says why.
-func (f *KeyFile) Run(ctx context.Context) {
+// Run follows the file until ctx ends. While the file is absent or bad, the last good keys
+// stay in use, and the log has the reason.
+func (f *PublicKeyFile) Run(ctx context.Context) {
 	tick := time.NewTicker(keyFileInterval)
 	defer tick.Stop()
 	for {
@@ -71,14 +102,14 @@ func (f *KeyFile) Run(ctx context.Context) {
 }
 
 // Reload looks at the file now. Run calls it; it must not run twice at once.
-func (f *KeyFile) Reload() {
-	content, err := readSecret(f.path)
+func (f *PublicKeyFile) Reload() {
+	content, err := readKeyFile(f.path, f.forbidden)
 	if err == nil && f.problem == "" && f.content != nil && bytes.Equal(content, f.content) {
 		return
 	}
-	var ring Keyring
+	var read keys
 	if err == nil {
-		if ring, err = ParseKeyring(content); err != nil {
+		if read, err = f.parse(content); err != nil {
 			err = fmt.Errorf("%s: %w", f.path, err)
 		}
 	}
@@ -86,17 +117,17 @@ func (f *KeyFile) Reload() {
 		if problem := err.Error(); problem != f.problem {
 			f.problem = problem
 			f.why.Store(&problem)
-			f.log.Error("grant keys not taken over: the ones before stay in force, and without any no grant is believed", "reason", err)
+			f.log.Error("grant keys not read: keeping the previous keys; without keys, all grants are rejected", "error", err)
 		}
 		return
 	}
 	f.content, f.problem = content, ""
-	f.ring.Store(&ring)
-	f.log.Info("grant keys read", "file", f.path, "keys", fmt.Sprint(ring))
+	f.keys.Store(&read)
+	f.log.Info("grant keys read", "file", f.path, "keys", read.ring.String())
 }
 
-// readSecret reads a file that only its owner and at most its group can read.
-func readSecret(path string) ([]byte, error) {
+// readKeyFile reads a file after it checked its mode and owner.
+func readKeyFile(path string, forbidden os.FileMode) ([]byte, error) {
 	// Not blocking: a FIFO would keep the open waiting for a writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -111,8 +142,8 @@ func readSecret(path string) ([]byte, error) {
 	switch {
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("%s: is not a regular file", path)
-	case info.Mode().Perm()&0o037 != 0:
-		return nil, fmt.Errorf("%s: mode %04o: nobody but its owner may write it, and nobody but its owner and group may read it: chmod 0400", path, info.Mode().Perm())
+	case info.Mode().Perm()&forbidden != 0:
+		return nil, fmt.Errorf("%s: its mode is %04o, and the bits %04o must be clear: chmod %04o", path, info.Mode().Perm(), forbidden, 0o444&^forbidden)
 	case !ok || stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
 		return nil, fmt.Errorf("%s: must belong to root", path)
 	}
@@ -125,6 +156,3 @@ func readSecret(path string) ([]byte, error) {
 	}
 	return content, nil
 }
-
-// Current is the key to sign with, of those that were read last; see Keyring.Current.
-func (f *KeyFile) Current() Key { return f.ring.Load().Current() }

@@ -7,27 +7,45 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/granttest"
 )
 
-// A file of keys that is read verifies what its current key signs; errors repeat nothing of it.
-func FuzzParseKeyring(f *testing.F) {
-	f.Add([]byte("# new\n" + strings.Repeat("0123456789abcdef", 4) + "\n" + strings.Repeat("fedcba9876543210", 4) + "\n"))
-	f.Add([]byte("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\r\n"))
-	f.Add([]byte("00"))
+// If ParseSigningKeys accepts a file, its key signs what its public keys verify. Errors contain nothing of a key.
+func FuzzParseSigningKeys(f *testing.F) {
+	f.Add([]byte("# new\n" + granttest.PrivateKeys("two", "one")))
+	f.Add([]byte(granttest.PublicKeys("one")))
+	f.Add([]byte(strings.Repeat("0123456789abcdef", 4)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		ring, err := grant.ParseKeyring(data)
+		key, ring, err := grant.ParseSigningKeys(data)
 		if err != nil {
-			require.Less(t, len(err.Error()), 200)
+			require.Less(t, len(err.Error()), 400)
 			for line := range strings.Lines(string(data)) {
-				if line = strings.TrimSpace(line); len(line) > 40 {
+				if line = strings.TrimSpace(line); len(line) > 60 {
 					require.NotContains(t, err.Error(), line)
 				}
 			}
 			return
 		}
-		signature, err := grant.Sign(ring.Current(), "u-1", "node-1", signedPayload)
+		signature, err := key.Sign("u-1", "node-1", signedPayload)
 		require.NoError(t, err)
 		require.NoError(t, ring.Verify("u-1", "node-1", signedPayload, signature))
 		require.ErrorIs(t, ring.Verify("u-2", "node-1", signedPayload, signature), grant.ErrSignature)
+		_, err = grant.ParsePublicKeys(data)
+		require.Error(t, err, "a node accepts no private key")
+	})
+}
+
+// If ParsePublicKeys accepts a file, it has one or two keys.
+func FuzzParsePublicKeys(f *testing.F) {
+	f.Add([]byte("# new\n" + granttest.PublicKeys("two", "one")))
+	f.Add([]byte(granttest.PrivateKeys("one")))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		ring, err := grant.ParsePublicKeys(data)
+		if err != nil {
+			require.Less(t, len(err.Error()), 400)
+			return
+		}
+		keys := len(strings.Fields(ring.String()))
+		require.True(t, keys == 1 || keys == 2, "%d keys", keys)
 	})
 }

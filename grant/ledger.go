@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
 )
 
 // Ledger is the node's book of claims: one folder a container under
@@ -351,7 +352,7 @@ func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string)
 	hidden := l.hidden(newPrefix, r.ContainerID)
 	defer func() {
 		if err != nil {
-			if cleanup := os.RemoveAll(hidden); cleanup != nil {
+			if cleanup := vgpufs.RemoveAll(hidden); cleanup != nil {
 				err = fmt.Errorf("%w; %w: %w", err, errUnfinished, cleanup)
 			}
 		}
@@ -400,7 +401,7 @@ func (l *Ledger) name(hidden, id string) error {
 		return fmt.Errorf("name the folder of container %s: %w", id, err)
 	}
 	if flags != 0 {
-		_ = os.RemoveAll(hidden) // what stays is hidden, counts for nothing, and goes with the next reconciliation
+		_ = vgpufs.RemoveAll(hidden) // hidden entries are ignored, and the next reconciliation removes them
 	}
 	return nil
 }
@@ -417,7 +418,7 @@ func (l *Ledger) discard(id string) error {
 	if err != nil {
 		return nil
 	}
-	if err := os.RemoveAll(hidden); err != nil {
+	if err := vgpufs.RemoveAll(hidden); err != nil {
 		return fmt.Errorf("%w: remove the folder of container %s: %w", errUnfinished, id, err)
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -83,35 +82,12 @@ func (f *ledgerFiles) close() error {
 	return errors.Join(f.lock.Close(), f.counter.Close())
 }
 
-// The lock is asked for again and again, since a waiting flock can't be called
-// off: first after shortestWait, then after twice the time each, at most longestWait.
-const (
-	shortestWait = 20 * time.Microsecond
-	longestWait  = time.Millisecond
-)
-
-// flock takes the lock, or gives up when the context ends. The kernel gives it
-// back when the process ends, however it ends.
+// flock takes the lock, or gives up when the context ends.
 func (f *ledgerFiles) flock(ctx context.Context) error {
-	fd := int(f.lock.Fd())
-	wait := shortestWait
-	for {
-		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, unix.EINTR):
-			continue
-		case !errors.Is(err, unix.EWOULDBLOCK):
-			return fmt.Errorf("lock %s: %w", f.lock.Name(), err)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("lock %s, which another process holds: %w", f.lock.Name(), context.Cause(ctx))
-		case <-time.After(wait):
-		}
-		wait = min(2*wait, longestWait)
+	if err := rawfile.Lock(ctx, int(f.lock.Fd())); err != nil {
+		return fmt.Errorf("lock %s: %w", f.lock.Name(), err)
 	}
+	return nil
 }
 
 // unlock gives the lock back.

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
 )
 
 // Report says what a reconciliation found and did. Ids are in order.
@@ -146,7 +148,7 @@ func (l *Ledger) sweepHidden(report *Report) error {
 		if !strings.HasPrefix(name, ".") {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(l.dir, containersName, name)); err != nil {
+		if err := vgpufs.RemoveAll(filepath.Join(l.dir, containersName, name)); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("%w: remove %s: %w", errUnfinished, name, err))
 			continue
 		}

@@ -4,8 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 // Resize gives the container of an active claim other amounts of the cards that it has,
@@ -15,22 +20,18 @@ import (
 // never refused for want of room, also on a card that is overbooked or gone. Cores without a limit
 // (0) book none and are the most, which is to be had where others leave any.
 //
-// apply brings the container's limits in the folder to those of the claim that it is
-// given. It is called twice: with the lower of the old and the new amounts before the
-// change is booked, and with the new ones after it, so that at no moment, and after a
-// kill at any moment, a container is let have what is not booked for it. It has to be
-// idempotent. The change counts from the rename of grant.json between the two.
+// apply writes the limits of the claim into the directory, and must be idempotent. It is called
+// without the ledger's lock, because the container can delay access to these files.
 //
-// If apply fails the first time, the ledger is as before; if it fails the second time, the
-// change is booked and the error says so: the container has less than it could until
-// Resize is called again. The same amounts again call apply again.
+// Resize reserves the higher of the old and the new amounts, calls apply, then reserves the new
+// amounts. So the limits never exceed the reservation, also after a kill at any moment. A kill
+// can leave the higher amounts reserved; Reapply then writes the limits that are reserved.
+//
+// If apply fails, it is called with the old amounts, and the ledger is as before. If that
+// fails too, the higher amounts stay reserved, and the error says so.
 func (l *Ledger) Resize(ctx context.Context, id string, shares []Share, cards map[string]Card, apply func(dir string, claim Claim) error) (before []Share, err error) {
-	err = ValidateContainerID(id)
-	if err == nil {
-		err = ValidateShares(shares)
-	}
-	if err == nil {
-		err = l.locked(ctx, func() error {
+	if err = ValidateShares(shares); err == nil {
+		err = l.whileAlone(ctx, id, func() error {
 			before, err = l.resize(ctx, id, shares, cards, apply)
 			return err
 		})
@@ -41,22 +42,135 @@ func (l *Ledger) Resize(ctx context.Context, id string, shares []Share, cards ma
 	return before, nil
 }
 
-func (l *Ledger) resize(ctx context.Context, id string, shares []Share, cards map[string]Card, apply func(dir string, claim Claim) error) ([]Share, error) {
-	e := l.index.entries[id]
-	if e == nil || e.state != StateActive {
-		return nil, refuse(ErrNoClaim, "it has no share that counts: has it ended? gpuslice status lists those that have one")
+// Reapply calls apply as Resize does, with the claim in the ledger, if it is active.
+func (l *Ledger) Reapply(ctx context.Context, id string, apply func(dir string, claim Claim) error) error {
+	err := l.whileAlone(ctx, id, func() error {
+		var booked Claim
+		err := l.locked(ctx, func() error {
+			e, err := l.active(id)
+			if err == nil {
+				booked = e.Claim.clone()
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return apply(l.Folder(id), booked)
+	})
+	if err != nil && !errors.Is(err, ErrNoClaim) {
+		return fmt.Errorf("set the limits of container %s to what is reserved: %w", show(id), err)
 	}
-	before := e.Shares
-	if err := checkSameCards(before, shares); err != nil {
-		return before, err
+	return nil
+}
+
+// resizeWait is the longest wait for another resize of the same container, and the longest
+// time to complete a resize that has begun, also when its context has ended.
+const resizeWait = 5 * time.Second
+
+// whileAlone calls fn while it holds the lock of the container's directory: one resize of a
+// container runs at a time. That lock is taken before the ledger's lock, never while that is held.
+func (l *Ledger) whileAlone(ctx context.Context, id string, fn func() error) error {
+	if err := ValidateContainerID(id); err != nil {
+		return err
 	}
-	if err := l.admitResize(e, shares, cards); err != nil {
-		return before, err
+	ctx, cancel := context.WithTimeout(ctx, resizeWait)
+	defer cancel()
+	for {
+		folder, err := rawfile.Open(l.Folder(id), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+			return errNoClaim()
+		}
+		if err == nil {
+			err = rawfile.Lock(ctx, folder)
+			if err == nil && !isAt(folder, l.Folder(id)) {
+				unix.Close(folder)
+				continue // the directory was replaced
+			}
+			defer unix.Close(folder)
+		}
+		if err != nil {
+			return fmt.Errorf("wait for another resize of it: lock %s: %w", l.Folder(id), err)
+		}
+		return fn()
 	}
-	if err := ctx.Err(); err != nil {
-		return before, fmt.Errorf("give it up: %w", context.Cause(ctx))
+}
+
+// isAt says whether an open file is the one at the path.
+func isAt(fd int, path string) bool {
+	var open, named unix.Stat_t
+	return unix.Fstat(fd, &open) == nil && unix.Lstat(path, &named) == nil && open.Dev == named.Dev && open.Ino == named.Ino
+}
+
+func errNoClaim() error {
+	return refuse(ErrNoClaim, "it has no share that counts: has it ended? gpuslice status lists those that have one")
+}
+
+func (l *Ledger) active(id string) (*entry, error) {
+	if e := l.index.entries[id]; e != nil && e.state == StateActive {
+		return e, nil
 	}
-	return before, l.change(func(uint64) error { return l.rebook(e, shares, apply) })
+	return nil, errNoClaim()
+}
+
+func (l *Ledger) resize(ctx context.Context, id string, shares []Share, cards map[string]Card, apply func(dir string, claim Claim) error) (before []Share, err error) {
+	var old Claim
+	if err := l.locked(ctx, func() error {
+		e, err := l.active(id)
+		if err != nil {
+			return err
+		}
+		old = e.Claim.clone()
+		if err := checkSameCards(old.Shares, shares); err != nil {
+			return err
+		}
+		if err := l.admitResize(e, shares, cards); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("canceled: %w", context.Cause(ctx))
+		}
+		return l.rebook(e, highest(old.Shares, shares))
+	}); err != nil {
+		return old.Shares, err
+	}
+	next := old.clone()
+	next.Shares = slices.Clone(shares)
+	if err = apply(l.Folder(id), next); err != nil {
+		err = fmt.Errorf("change its limits: %w", err)
+	}
+	// From here on the resize completes, because more is reserved than necessary.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resizeWait)
+	defer cancel()
+	if err == nil {
+		err = l.settle(ctx, old.ContainerID, shares, cards)
+	}
+	if err == nil || errors.Is(err, ErrNoClaim) {
+		return old.Shares, err
+	}
+	undone := apply(l.Folder(id), old.clone())
+	if undone == nil {
+		undone = l.settle(ctx, old.ContainerID, old.Shares, cards)
+	}
+	if undone != nil {
+		err = fmt.Errorf("%w; the higher of the old and the new amounts stay reserved until the next resize: %w", err, undone)
+	}
+	return old.Shares, err
+}
+
+// settle reserves the shares that the container has now. It can fail: cores without a limit
+// were not reserved, and other containers may have taken them.
+func (l *Ledger) settle(ctx context.Context, id string, shares []Share, cards map[string]Card) error {
+	return l.locked(ctx, func() error {
+		e, err := l.active(id)
+		if err == nil {
+			err = l.admitResize(e, shares, cards)
+		}
+		if err != nil {
+			return err
+		}
+		return l.rebook(e, shares)
+	})
 }
 
 // admitResize says whether the claim may have the shares in place of its own. As admit, it
@@ -73,30 +187,22 @@ func (l *Ledger) admitResize(e *entry, shares []Share, cards map[string]Card) er
 }
 
 // rebook is the change itself.
-func (l *Ledger) rebook(e *entry, shares []Share, apply func(dir string, claim Claim) error) error {
-	folder, old := l.Folder(e.ContainerID), e.Claim
-	least, next := e.record, e.record
-	least.Claim, next.Claim = old.clone(), old.clone()
-	least.Shares, next.Shares = lowest(old.Shares, shares), shares
-	undo := func(err error) error {
-		if undone := apply(folder, old.clone()); undone != nil {
-			return fmt.Errorf("%w; and its limits may be lower than what is booked: %w", err, undone)
+func (l *Ledger) rebook(e *entry, shares []Share) error {
+	if slices.Equal(e.Shares, shares) {
+		return nil
+	}
+	return l.change(func(uint64) error {
+		next := e.record
+		next.Claim = e.Claim.clone()
+		next.Shares = slices.Clone(shares)
+		if err := l.replaceRecord(&next); err != nil {
+			return err
 		}
-		return err
-	}
-	if err := apply(folder, least.clone()); err != nil {
-		return undo(fmt.Errorf("change its limits: %w", err))
-	}
-	if err := l.replaceRecord(&next); err != nil {
-		return undo(err)
-	}
-	now := newEntry(&next)
-	now.stamp, _ = readStamp(unix.AT_FDCWD, folder+"/"+recordName) // a failure leaves none: it is read again
-	l.index.put(now)
-	if err := apply(folder, next.clone()); err != nil {
-		return fmt.Errorf("it is booked, and the container has the lower of both until this is done again: change its limits: %w", err)
-	}
-	return nil
+		now := newEntry(&next)
+		now.stamp, _ = readStamp(unix.AT_FDCWD, filepath.Join(l.Folder(e.ContainerID), recordName)) // without a stamp it is read again
+		l.index.put(now)
+		return nil
+	})
 }
 
 // checkSameCards says whether the shares are of the same cards in the same order: the
@@ -165,14 +271,14 @@ func lacking(share Share, card Card, used Usage) string {
 	return ""
 }
 
-// lowest are the shares with the lower of both amounts; 0 cores are not limited, and so the most.
-func lowest(a, b []Share) []Share {
-	least := make([]Share, len(a))
+// highest returns the shares with the higher of both amounts. 0 cores: no limit, so the highest.
+func highest(a, b []Share) []Share {
+	most := make([]Share, len(a))
 	for i := range a {
-		least[i] = Share{UUID: a[i].UUID, MemoryMiB: min(a[i].MemoryMiB, b[i].MemoryMiB), CorePercent: min(a[i].CorePercent, b[i].CorePercent)}
-		if least[i].CorePercent == 0 {
-			least[i].CorePercent = max(a[i].CorePercent, b[i].CorePercent)
+		most[i] = Share{UUID: a[i].UUID, MemoryMiB: max(a[i].MemoryMiB, b[i].MemoryMiB), CorePercent: max(a[i].CorePercent, b[i].CorePercent)}
+		if a[i].CorePercent == 0 || b[i].CorePercent == 0 {
+			most[i].CorePercent = 0
 		}
 	}
-	return least
+	return most
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -154,15 +155,16 @@ func TestResizeKeepsTheAttempt(t *testing.T) {
 	assert.Equal(t, want, states(snapshot(t, openLedger(t, dir))))
 }
 
-// TestResizeWhoseLimitsFail: what can't be written is not booked, or booked and said.
+// TestResizeWhoseLimitsFail: a resize that can't write the limits reserves nothing. If it can't write
+// the old limits either, the higher amounts stay reserved.
 func TestResizeWhoseLimitsFail(t *testing.T) {
 	full := errors.New("no space")
-	for fails, want := range map[int]int64{1: 1000, 2: 2000} {
+	for failures, want := range map[int]int64{1: 1000, 2: 2000} {
 		ledger := openLedger(t, t.TempDir())
 		claimLimited(t, ledger, claimOf("c1", share(1000, 10)))
 		calls := 0
 		_, err := ledger.Resize(background, "c1", []grant.Share{share(2000, 10)}, testCards(), func(dir string, c grant.Claim) error {
-			if calls++; calls == fails {
+			if calls++; calls <= failures {
 				return full
 			}
 			return writeLimit(dir, c)
@@ -175,6 +177,60 @@ func TestResizeWhoseLimitsFail(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, int64(2000), readLimit(t, ledger, "c1")[0].MemoryMiB, "done again it is whole")
 	}
+}
+
+// TestResizeWritesLimitsOutsideOfTheLedgersLock: while limits are written, claims and resizes of
+// other containers go on. A second resize of the same container waits.
+func TestResizeWritesLimitsOutsideOfTheLedgersLock(t *testing.T) {
+	dir := t.TempDir()
+	ledger := openLedger(t, dir)
+	claimLimited(t, ledger, claimOf("c1", share(1000, 10)))
+	_, err := ledger.Resize(background, "c1", []grant.Share{share(2000, 5)}, testCards(), func(folder string, c grant.Claim) error {
+		for _, other := range []*grant.Ledger{ledger, openLedger(t, dir)} {
+			require.Equal(t, share(2000, 10), snapshot(t, other).Claims()[0].Shares[0], "the higher amounts are reserved")
+			id := fmt.Sprint("new", len(snapshot(t, other).Entries))
+			claimLimited(t, other, claimOf(id, share(100, 1)))
+			_, err := other.Resize(background, id, []grant.Share{share(200, 2)}, testCards(), writeLimit)
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(background, 10*time.Millisecond)
+			_, err = other.Resize(ctx, "c1", []grant.Share{share(3000, 10)}, testCards(), writeLimit)
+			cancel()
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorContains(t, err, "another resize")
+		}
+		return writeLimit(folder, c)
+	})
+	require.NoError(t, err)
+	assert.Equal(t, share(2000, 5), readLimit(t, ledger, "c1")[0])
+	assert.Len(t, snapshot(t, ledger).Claims(), 3)
+}
+
+// TestResizeLimitsCoresThatOthersTookMeanwhile: cores without a limit are not reserved, so other
+// containers can take them before the new limit is reserved.
+func TestResizeLimitsCoresThatOthersTookMeanwhile(t *testing.T) {
+	ledger := openLedger(t, t.TempDir())
+	claimLimited(t, ledger, claimOf("c1", share(1000, 0)))
+	took := false
+	_, err := ledger.Resize(background, "c1", []grant.Share{share(1000, 50)}, testCards(), func(dir string, c grant.Claim) error {
+		if !took {
+			took = true
+			claimLimited(t, ledger, claimOf("c2", share(1000, 60)))
+		}
+		return writeLimit(dir, c)
+	})
+	require.ErrorIs(t, err, grant.ErrOverbooked)
+	assert.Equal(t, share(1000, 0), snapshot(t, ledger).Entries[0].Shares[0])
+	assert.Equal(t, share(1000, 0), readLimit(t, ledger, "c1")[0])
+}
+
+// TestReapply: after a killed resize the limits are set to what is reserved.
+func TestReapply(t *testing.T) {
+	ledger := openLedger(t, t.TempDir())
+	claimLimited(t, ledger, claimOf("c1", share(1000, 10)))
+	require.NoError(t, writeLimit(ledger.Folder("c1"), claimOf("c1", share(500, 10))))
+	require.NoError(t, ledger.Reapply(background, "c1", writeLimit))
+	assert.Equal(t, share(1000, 10), readLimit(t, ledger, "c1")[0])
+	require.NoError(t, ledger.Reapply(background, "ended", func(string, grant.Claim) error { return errors.New("called") }))
 }
 
 func TestResizeWhoseContextHasEnded(t *testing.T) {
@@ -242,7 +298,7 @@ func resizeForever(dir string) error {
 	}
 	random := rand.New(rand.NewPCG(uint64(os.Getpid()), 1))
 	for {
-		want := []grant.Share{share(int64(1+random.IntN(50_000)), 1+random.IntN(99))}
+		want := []grant.Share{share(int64(1+random.IntN(50_000)), random.IntN(100))}
 		if _, err := ledger.Resize(background, "c1", want, testCards(), placeLimit); err != nil {
 			return err
 		}
@@ -262,8 +318,8 @@ func placeLimit(dir string, claim grant.Claim) error {
 	return os.Rename(next, filepath.Join(dir, "limits"))
 }
 
-// TestKilledWhileItResizes: whoever is killed when, the claim is there with amounts that
-// somebody asked for, it is let have no more than them, and a resize makes it whole.
+// TestKilledWhileItResizes: two processes resize one container and are killed. Its limits never exceed
+// the reservation, and the next resize repairs both.
 func TestKilledWhileItResizes(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	inBetween := 0
@@ -271,11 +327,13 @@ func TestKilledWhileItResizes(t *testing.T) {
 	state := filepath.Join(dir, "state")
 	claimLimited(t, openLedger(t, state), claimOf("c1", share(1000, 10)))
 	for round := range 40 {
-		command := startHelper(t, "resize", dir, "")
+		commands := []*exec.Cmd{startHelper(t, "resize", dir, ""), startHelper(t, "resize", dir, "")}
 		time.Sleep(time.Duration(10+random.IntN(20)) * time.Millisecond)
-		require.NoError(t, command.Process.Kill())
-		_ = command.Wait() // killed: always an error
-		require.Equal(t, syscall.SIGKILL, command.ProcessState.Sys().(syscall.WaitStatus).Signal(), "round %d: it failed by itself", round)
+		for _, command := range commands {
+			require.NoError(t, command.Process.Kill())
+			_ = command.Wait() // killed: always an error
+			require.Equal(t, syscall.SIGKILL, command.ProcessState.Sys().(syscall.WaitStatus).Signal(), "round %d: it failed by itself", round)
+		}
 
 		ledger := openLedger(t, state)
 		claims := snapshot(t, ledger).Claims()

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/internal/rawfile"
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
 )
 
 const (
@@ -65,7 +66,7 @@ func (l *Ledger) scan(repair bool) error {
 	for _, name := range names {
 		if strings.HasPrefix(name, ".") {
 			if repair {
-				if err := os.RemoveAll(filepath.Join(l.dir, containersName, name)); err != nil {
+				if err := vgpufs.RemoveAll(filepath.Join(l.dir, containersName, name)); err != nil {
 					l.damage(fmt.Errorf("remove what an interrupted change left: %w", err)) // it counts for nothing
 				}
 			}
@@ -267,7 +268,7 @@ func writeRecord(path string, r *record) error {
 func makeFolder(path string) error {
 	err := os.Mkdir(path, 0o755)
 	if errors.Is(err, os.ErrExist) {
-		if err = os.RemoveAll(path); err == nil {
+		if err = vgpufs.RemoveAll(path); err == nil {
 			err = os.Mkdir(path, 0o755)
 		}
 	}

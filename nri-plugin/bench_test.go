@@ -18,6 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/granttest"
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -44,11 +47,16 @@ func BenchmarkCreateContainer(b *testing.B) {
 		annotations func(uuid string) map[string]string
 	}{
 		{"named", func(uuid string) map[string]string { return named("main", uuid, 1000, 1) }},
+		{"signed", func(uuid string) map[string]string { return signedFor(b, "first", "bench", "main", uuid, 1000, 1) }},
 		{"hami", func(uuid string) map[string]string { return hami(uuid, 1000, 1) }},
 		{"without", func(string) map[string]string { return nil }},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
-			r, plugin := newBenchNode(b)
+			var keys grant.Verifier
+			if bench.name == "signed" {
+				keys = granttest.Keyring("first")
+			}
+			r, plugin := newBenchNode(b, keys)
 			pod := newPod("bench", bench.annotations(benchCard(0)))
 			var roundtrips []time.Duration
 			plugin.reset()
@@ -70,8 +78,8 @@ func BenchmarkCreateContainer(b *testing.B) {
 	}
 }
 
-// newBenchNode is a runtime and a plugin with 500 containers on 8 cards.
-func newBenchNode(b *testing.B) (*runtime, *timedPlugin) {
+// newBenchNode is a runtime and a plugin with 500 containers on 8 GPUs. Grants are signed.
+func newBenchNode(b *testing.B, keys grant.Verifier) (*runtime, *timedPlugin) {
 	r := newRuntime(b, "v2.4.2")
 	config := newConfig(b)
 	config.Ledger = benchLedger(b)
@@ -81,10 +89,17 @@ func newBenchNode(b *testing.B) (*runtime, *timedPlugin) {
 		cards[benchCard(i)] = grant.Card{UUID: benchCard(i), MemoryMiB: 143_771, CorePercent: 100, Slots: 100}
 	}
 	config.Cards = func() map[string]grant.Card { return cards }
-	config.Populate = func(dir string, claim grant.Claim) error { return oci.Populate(dir, claim, config.Settings()) }
+	config.Populate = func(dir string, claim grant.Claim) error {
+		if err := vgpufs.Mount(dir); err != nil {
+			return err
+		}
+		return oci.Populate(dir, claim, config.Settings())
+	}
+	config.Keys = keys
 	plugin := connectTimed(b, r, config)
 	for i := range benchContainers {
-		pod := newPod(fmt.Sprintf("pod%d", i), named("main", benchCard(i%benchCards), 1000, 1))
+		name := fmt.Sprintf("pod%d", i)
+		pod := newPod(name, signedFor(b, "first", name, "main", benchCard(i%benchCards), 1000, 1))
 		_, err := r.CreateContainer(context.Background(), &api.CreateContainerRequest{Pod: pod, Container: benchContainer()})
 		require.NoError(b, err)
 	}
@@ -153,6 +168,7 @@ func benchLedger(b *testing.B) *grant.Ledger {
 	dir, err := os.MkdirTemp("/dev/shm", "gpuslice-bench")
 	require.NoError(b, err)
 	b.Cleanup(func() { os.RemoveAll(dir) })
+	vgpufstest.Unmount(b, dir)
 	ledger, err := grant.OpenLedger(dir)
 	require.NoError(b, err)
 	b.Cleanup(func() { ledger.Close() })

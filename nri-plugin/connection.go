@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
@@ -54,7 +55,7 @@ const (
 func (p *Plugin) Run(ctx context.Context, socket string) error {
 	p.health.set(notConnected)
 	var background sync.WaitGroup
-	background.Go(func() { p.payOwed(ctx) })
+	background.Go(func() { p.background(ctx) })
 	defer func() {
 		background.Wait()
 		p.Wait()
@@ -79,6 +80,10 @@ func (p *Plugin) Run(ctx context.Context, socket string) error {
 	}
 }
 
+// whyNotSynchronised is the advice if the synchronisation keeps failing.
+const whyNotSynchronised = ": if this repeats, containers on this node have environments, or pods have annotations, that are too large for NRI's messages " +
+	"(created while gpuslice was not connected: it refuses them otherwise): `gpuslice doctor` (large-containers) names them; delete those pods"
+
 // session is one connection. It holds the handlers that the stub calls, so that a
 // late event of an old connection can be told from one of the present one.
 type session struct {
@@ -100,6 +105,9 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 	}
 	conn := &countingConn{Conn: dialed}
 	defer conn.Close()
+	if raw, ok := dialed.(syscall.Conn); ok && p.Connected != nil {
+		p.Connected(raw)
+	}
 
 	s := &session{Plugin: p, synced: make(chan struct{})}
 	defer s.ended.Store(true)
@@ -129,9 +137,9 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 	select {
 	case <-s.synced:
 	case <-ended:
-		return errors.New("the runtime closed the connection before it synchronised")
+		return errors.New("the runtime closed the connection before it synchronised" + whyNotSynchronised)
 	case <-time.After(syncPatience):
-		return fmt.Errorf("the runtime did not synchronise within %v", syncPatience)
+		return fmt.Errorf("the runtime did not synchronise within %v"+whyNotSynchronised, syncPatience)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -218,8 +226,28 @@ func (s *session) Configure(_ context.Context, _, runtime, version string) (api.
 		s.Log.Warn("this runtime has no NRI validators: a request that is lost on the way to gpuslice creates a container without a GPU, and is not rejected; containerd 2.2 or CRI-O 1.34 have them",
 			"runtime", runtime, "version", version, "nri", s.stub.RuntimeNRIVersion())
 	}
+	if undoesPods(runtime, version) {
+		events.Set(api.Event_RUN_POD_SANDBOX)
+	}
 	s.intents.enable(validates)
 	return events, nil
+}
+
+// undoesPods says whether a runtime cleans up a pod that a plugin refuses. Older versions of
+// containerd keep the pod's shim and name, and exit at the next start because of them
+// (containerd issue 13355). With those, only the containers of a large pod are refused.
+func undoesPods(runtime, version string) bool {
+	if !strings.HasPrefix(version, "v") {
+		version = "v" + version
+	}
+	if runtime != "containerd" || !semver.IsValid(version) {
+		return false
+	}
+	fixed := map[string]string{"v2.2": "v2.2.6", "v2.3": "v2.3.3"}[semver.MajorMinor(version)]
+	if fixed == "" {
+		fixed = "v2.4.0-0" // betas included
+	}
+	return semver.Compare(version, fixed) >= 0
 }
 
 // failurePolicy has a runtime refuse a container whose request to us was lost, by a timeout or
@@ -250,6 +278,14 @@ func (s *session) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr 
 	return s.Plugin.CreateContainer(ctx, pod, ctr)
 }
 
+// RunPodSandbox refuses events of a connection that was given up.
+func (s *session) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	if s.ended.Load() {
+		return errors.New("gpuslice gave this connection up; the pod will be tried again")
+	}
+	return s.Plugin.RunPodSandbox(ctx, pod)
+}
+
 // Synchronize reconciles, and makes the plugin ready. Where it can't, the plugin
 // stays connected, for it still keeps cards from containers without a grant; it
 // gives no grant itself, and session connects again to be told anew what runs.
@@ -266,7 +302,7 @@ func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, ctrs 
 	if err := s.reconcile(ctx, pods, ctrs); err != nil {
 		s.Log.Error("ledger not reconciled; no grant is given until it is", "error", err)
 		s.unreconciled.Store(&err)
-		s.health.set("the ledger is not reconciled with the runtime: " + err.Error())
+		s.health.set("the ledger is not reconciled with the runtime: " + shorten(err).Error())
 	} else {
 		s.unreconciled.Store(nil)
 		s.health.set("")

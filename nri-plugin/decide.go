@@ -21,6 +21,9 @@ const ModeAnnotation = "gpuslice.io/enforcement"
 // create decides about one container and books what it gets. Everything that can
 // be refused is refused before anything is booked.
 func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, error) {
+	if err := p.checkSize(pod, ctr, nil); err != nil {
+		return nil, err
+	}
 	if p.exempt[pod.GetNamespace()] {
 		return nil, nil
 	}
@@ -98,6 +101,9 @@ func (p *Plugin) withGrant(ctx context.Context, pod *api.PodSandbox, ctr *api.Co
 	if err != nil {
 		return nil, fmt.Errorf("pod %s container %q: %w", podName(pod), ctr.GetName(), err)
 	}
+	if err := p.checkSize(pod, ctr, adjust); err != nil {
+		return nil, err
+	}
 	if err := p.book(ctx, p.claim(pod, ctr, g, how), cards); err != nil {
 		return nil, err
 	}
@@ -134,6 +140,9 @@ func (p *Plugin) edit(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, c
 		return nil, "", p.because(err, g.Shares, cards)
 	}
 	c := facts(pod, ctr)
+	if _, ok := c.Annotations[grant.AnnotationShares]; ok {
+		return nil, "", fmt.Errorf("it has the annotation %s, which only gpuslice writes: two gpuslice agents are connected to the runtime, or the runtime copies annotations of pods to containers (pod_annotations, container_annotations): stop one agent, or remove that setting", grant.AnnotationShares)
+	}
 	c.Dir = p.Ledger.Folder(c.ID)
 	c.Uncontrolled = p.switchesOff(pod, ctr)
 	result, err := oci.Edits(g.Shares, p.Settings(), c, p.Devices)
@@ -150,6 +159,11 @@ func (p *Plugin) edit(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, c
 	// Not removed first, as everything else is: NRI keeps annotations in a map, and
 	// removes and adds them in whatever order it comes upon them.
 	adjust.AddAnnotation(ModeAnnotation, string(result.Enforcement))
+	value, err := grant.EncodeShares(g.Shares)
+	if err != nil {
+		return nil, "", err
+	}
+	adjust.AddAnnotation(grant.AnnotationShares, value)
 	return adjust, result.Enforcement, nil
 }
 

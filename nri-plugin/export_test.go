@@ -40,3 +40,6 @@ func (p *Plugin) Reconciled() error {
 	}
 	return nil
 }
+
+// UndoesPods is undoesPods, for the table of versions.
+var UndoesPods = undoesPods

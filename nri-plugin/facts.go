@@ -26,7 +26,8 @@ func facts(pod *api.PodSandbox, ctr *api.Container) oci.Container {
 		c.CDIDevices = append(c.CDIDevices, d.GetName())
 	}
 	c.DeviceRules = deviceRules(ctr.GetLinux().GetResources())
-	c.Majors = oci.HostDriverMajors()
+	c.Majors = oci.HostDriverMajorsFor(c)
+	c.RequestNames = oci.HostRequestNames()
 	c.Privileged = oci.AllowsAllDevices(c.DeviceRules)
 	return c
 }

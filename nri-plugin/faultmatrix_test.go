@@ -77,7 +77,7 @@ var faultRows = []faultRow{
 		name: "absent after a restart of the runtime", setUp: absentAfterRestart,
 		granted: []faultOutcome{voided, bare}, without: only(bare),
 	},
-	{name: "connected twice", setUp: connectedTwice, granted: only(byConflict), without: only(voided)},
+	{name: "connected twice", setUp: connectedTwice, granted: only(bySecond), without: only(voided)},
 	{
 		name: "connected, its synchronisation lost", timeout: lossTimeout, create: syncLost, heal: openAndAgain,
 		granted: []faultOutcome{voided, bare}, without: only(bare),

@@ -266,6 +266,7 @@ func unreconciled(n *faultNode) {
 	require.NoError(n.t, err)
 	n.stop()
 	require.NoError(n.t, os.RemoveAll(n.ledger.Folder(ctr.Id)))
+	delete(ctr.Annotations, grant.AnnotationShares) // as an earlier version created it
 	n.known.Store(false)
 	n.run()
 	require.Eventually(n.t, func() bool { return n.plugin.Reconciled() != nil }, time.Minute, time.Millisecond)

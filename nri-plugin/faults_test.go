@@ -21,7 +21,6 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
-	"github.com/gpuslice/gpuslice/oci"
 )
 
 func flock(t *testing.T, f *os.File) {
@@ -102,6 +101,7 @@ func TestNothingIsGrantedWhileWhatRunsIsUnknown(t *testing.T) {
 	require.NoError(t, err)
 	f.stop()
 	require.NoError(t, os.RemoveAll(f.ledger.Folder(ctr.Id)))
+	delete(ctr.Annotations, grant.AnnotationShares) // as an earlier version created it
 	known.Store(false)
 
 	f.run()
@@ -131,13 +131,12 @@ func TestStateFolderFilledByATenant(t *testing.T) {
 		var err error
 		c.Ledger, err = grant.OpenLedger(dir)
 		require.NoError(t, err)
-		settings := c.Settings()
-		c.Populate = func(dir string, claim grant.Claim) error { return oci.Populate(dir, claim, settings) }
+		writesLimits(c)
 	})
 	first := newContainer("main")
 	_, err := f.runtime.create(newPod("first", hami(cardA, 1000, 10)), first)
 	require.NoError(t, err)
-	usage, err := os.OpenFile(filepath.Join(f.ledger.Folder(first.Id), "usage"), os.O_WRONLY|os.O_APPEND, 0)
+	usage, err := os.OpenFile(limiter.UsagePath(f.ledger.Folder(first.Id)), os.O_WRONLY|os.O_APPEND, 0)
 	require.NoError(t, err)
 	defer usage.Close()
 	for err == nil {
@@ -226,15 +225,12 @@ func TestReconnectAfterTheRuntimeRestarts(t *testing.T) {
 // A runtime lists no container whose state it can't find out after its restart. Such
 // a container may go on, with its card, and keeps its claim as long as it does.
 func TestUnlistedContainerThatRunsKeepsItsClaim(t *testing.T) {
-	f := newFixture(t, func(c *nriplugin.Config) {
-		settings := c.Settings()
-		c.Populate = func(dir string, claim grant.Claim) error { return oci.Populate(dir, claim, settings) }
-	})
+	f := newFixture(t, writesLimits)
 	ctr := newContainer("main")
 	_, err := f.runtime.create(newPod("p", hami(cardA, 80000, 10)), ctr)
 	require.NoError(t, err)
 	// What a process of it does: it locks its slot's byte of the usage file.
-	usage, err := os.OpenFile(filepath.Join(f.ledger.Folder(ctr.Id), "usage"), os.O_RDWR, 0)
+	usage, err := os.OpenFile(limiter.UsagePath(f.ledger.Folder(ctr.Id)), os.O_RDWR, 0)
 	require.NoError(t, err)
 	require.NoError(t, unix.FcntlFlock(usage.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: 1<<40 + 1, Len: 1}))
 	f.stop()
@@ -251,17 +247,36 @@ func TestUnlistedContainerThatRunsKeepsItsClaim(t *testing.T) {
 	require.Empty(t, f.claims())
 }
 
-// An agent that was killed while it wrote a container's limits again: the next one writes
-// them as it starts.
-func TestHalfWrittenLimitsAreMended(t *testing.T) {
-	f := newFixture(t, func(c *nriplugin.Config) {
-		settings := c.Settings()
-		c.Populate = func(dir string, claim grant.Claim) error { return oci.Populate(dir, claim, settings) }
-	})
+// The claim of an unlisted container stays if its usage file can't be read. Without a usage
+// file no process of it has a GPU.
+func TestUnlistedContainerOfWhichNothingIsKnownKeepsItsClaim(t *testing.T) {
+	f := newFixture(t, writesLimits)
 	ctr := newContainer("main")
 	_, err := f.runtime.create(newPod("p", hami(cardA, 80000, 10)), ctr)
 	require.NoError(t, err)
-	path := filepath.Join(f.ledger.Folder(ctr.Id), "limits")
+	f.stop()
+	delete(f.runtime.running, ctr.Id)
+	usage := limiter.UsagePath(f.ledger.Folder(ctr.Id))
+	require.NoError(t, os.Remove(usage))
+	require.NoError(t, os.Symlink("limits", usage)) // it can't be opened
+
+	f.start()
+	require.Equal(t, []string{ctr.Id}, f.claims())
+
+	f.stop()
+	require.NoError(t, os.Remove(usage))
+	f.start()
+	require.Empty(t, f.claims())
+}
+
+// An agent that was killed while it wrote a container's limits again: the next one writes
+// them as it starts.
+func TestHalfWrittenLimitsAreMended(t *testing.T) {
+	f := newFixture(t, writesLimits)
+	ctr := newContainer("main")
+	_, err := f.runtime.create(newPod("p", hami(cardA, 80000, 10)), ctr)
+	require.NoError(t, err)
+	path := limiter.LimitsPath(f.ledger.Folder(ctr.Id))
 	want, err := limiter.ReadLimits(path)
 	require.NoError(t, err)
 	f.stop()
@@ -390,8 +405,8 @@ func TestSecondPluginCannotWidenAGrant(t *testing.T) {
 		}},
 		{"the variable without a grant", nil, func(a *api.ContainerAdjustment, _ *api.Container) { a.AddEnv("NVIDIA_VISIBLE_DEVICES", "all") }},
 		{"other limits", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
-			a.RemoveMount("/usr/local/vgpu/limits")
-			a.AddMount(&api.Mount{Destination: "/usr/local/vgpu/limits", Source: "/etc/passwd", Type: "bind", Options: []string{"bind"}})
+			a.RemoveMount("/.gpuslice")
+			a.AddMount(&api.Mount{Destination: "/.gpuslice", Source: "/etc/passwd", Type: "bind", Options: []string{"bind"}})
 		}},
 		{"a request to NVIDIA's runtime by a mount", nil, func(a *api.ContainerAdjustment, _ *api.Container) {
 			a.AddMount(&api.Mount{Destination: "/var/run/nvidia-container-devices/all", Source: "/dev/null", Type: "bind", Options: []string{"bind"}})
@@ -401,20 +416,17 @@ func TestSecondPluginCannotWidenAGrant(t *testing.T) {
 		}},
 		{"its limits, writable", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, ctr *api.Container) {
 			for _, m := range ctr.GetMounts() { // as the first plugin has adjusted them
-				if m.GetDestination() == "/usr/local/vgpu/limits" {
+				if m.GetDestination() == "/.gpuslice" {
 					a.RemoveMount(m.GetDestination())
 					a.AddMount(&api.Mount{Destination: m.GetDestination(), Source: m.GetSource(), Type: "bind", Options: []string{"bind", "rw"}})
 				}
 			}
 		}},
 		{"other limits by another spelling", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
-			a.AddMount(&api.Mount{Destination: "/usr/local/vgpu/../vgpu/limits", Source: "/etc/passwd", Type: "bind", Options: []string{"bind"}})
+			a.AddMount(&api.Mount{Destination: "/.gpuslice/../.gpuslice/limits", Source: "/etc/passwd", Type: "bind", Options: []string{"bind"}})
 		}},
 		{"another preload by another spelling", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
 			a.AddMount(&api.Mount{Destination: "/etc/../etc/ld.so.preload", Source: "/etc/passwd", Type: "bind", Options: []string{"bind"}})
-		}},
-		{"a folder over the limiter's", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
-			a.AddMount(&api.Mount{Destination: "/usr/local/vgpu", Source: "/etc", Type: "bind", Options: []string{"bind"}})
 		}},
 		{"another variable of ours", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
 			a.RemoveEnv("NVIDIA_VISIBLE_DEVICES")

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/containerd/nri/pkg/api"
+	"github.com/gpuslice/gpuslice/limiter"
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -61,7 +62,7 @@ const (
 	byError     faultOutcome = "refused: plugin's error"
 	byReconcile faultOutcome = "refused: not reconciled"
 	byLost      faultOutcome = "refused: validator, request lost"
-	byConflict  faultOutcome = "refused: NRI, two plugins in conflict"
+	bySecond    faultOutcome = "refused: second plugin"
 )
 
 // faultRefusals are the texts that refusals are known by.
@@ -72,7 +73,7 @@ var faultRefusals = []struct {
 	{"gives no grant until it knows what runs", byReconcile}, // and then why
 	{errPopulate.Error(), byError},
 	{"did not decide within the runtime's NRI timeout", byDeadline},
-	{`plugins "90-gpuslice" and "90-gpuslice" both tried to set`, byConflict},
+	{"which only gpuslice writes", bySecond},                                // the annotation of the first plugin
 	{"plugin 90-gpuslice failed to handle CreateContainer request", byLost}, // NRI 0.12.5
 	{"validator plugin 90-gpuslice failed: ttrpc: closed", byLost},
 	{"validator plugin 90-gpuslice failed: context deadline exceeded", byLost},
@@ -90,7 +91,7 @@ func faultOutcomeOf(spec *rspec.Spec, err error, folders []string) (faultOutcome
 		return "", fmt.Errorf("refused for another reason: %w", err)
 	}
 	nodes := cardNodes(spec)
-	limits := sourceOf(spec, "/usr/local/vgpu/limits")
+	limits := sourceOf(spec, "/.gpuslice")
 	visible, _ := envOf(spec, "NVIDIA_VISIBLE_DEVICES")
 	if len(nodes) == 0 && limits == "" {
 		if visible == "" || visible == "void" {
@@ -101,7 +102,7 @@ func faultOutcomeOf(spec *rspec.Spec, err error, folders []string) (faultOutcome
 	memory, times := envOf(spec, "CUDA_DEVICE_MEMORY_LIMIT_0")
 	control, _ := envOf(spec, "CUDA_DISABLE_CONTROL")
 	if slices.Equal(nodes, []string{"/dev/nvidiactl", "/dev/nvidia0"}) && visible == "void" &&
-		slices.ContainsFunc(folders, func(folder string) bool { return limits == folder+"/limits" }) &&
+		slices.ContainsFunc(folders, func(folder string) bool { return limits == limiter.FilesDir(folder) }) &&
 		sourceOf(spec, "/etc/ld.so.preload") == "/var/lib/gpuslice/lib/ld.so.preload" &&
 		memory == fmt.Sprintf("%dm", faultMiB) && times == 1 && control != "true" {
 		return limited, nil

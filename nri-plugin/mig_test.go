@@ -3,13 +3,13 @@ package nriplugin_test
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/granttest"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -47,7 +47,7 @@ func booked(f *fixture) []grant.Claim {
 // The kubelet's choice is the grant, whatever becomes of others' containers, and
 // needs no signature.
 func TestMIGIsGrantedByTheKubelet(t *testing.T) {
-	signed := func(c *nriplugin.Config) { c.Keys = ringOf(t, firstKey) }
+	signed := func(c *nriplugin.Config) { c.Keys = granttest.Keyring("first") }
 	for _, test := range []struct {
 		description string
 		config      []func(*nriplugin.Config)
@@ -104,8 +104,8 @@ func TestMIGRefused(t *testing.T) {
 	}
 }
 
-// The state folder was wiped: what a container has is booked again, by the limits file
-// that it has mounted or, where that can't be seen, by its annotation.
+// After a loss of the state directory, claims are restored from the shares in the runtime's
+// record of a container.
 func TestLostLedgerOfMIG(t *testing.T) {
 	for _, test := range []struct {
 		description string
@@ -121,9 +121,6 @@ func TestLostLedgerOfMIG(t *testing.T) {
 			ctr := withMIG(mixed)
 			_, err := f.runtime.create(newPod("p", nil), ctr)
 			require.NoError(t, err)
-			if test.gone {
-				ctr.Pid = uint32(runWithLimits(t, filepath.Join(f.ledger.Folder(ctr.Id), "limits")))
-			}
 			f.stop()
 			require.NoError(t, os.RemoveAll(f.ledger.Folder(ctr.Id)))
 			if test.gone {

@@ -38,7 +38,7 @@ func TestLimiterModeIsPublished(t *testing.T) {
 			require.Equal(t, test.preload, sourceOf(spec, "/etc/ld.so.preload") != "")
 			driver := "/usr/lib/libcuda.so.1"
 			if test.front {
-				require.Equal(t, driver, sourceOf(spec, "/usr/local/vgpu/driver/cuda"))
+				require.Equal(t, driver, sourceOf(spec, "/.gpuslice/driver/cuda"))
 				driver = "/var/lib/gpuslice/lib/libvgpu-cuda-0.so"
 			}
 			require.Equal(t, driver, sourceOf(spec, "/usr/lib/libcuda.so.1"))

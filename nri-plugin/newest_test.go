@@ -3,13 +3,15 @@ package nriplugin_test
 import (
 	"context"
 	"maps"
-	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/granttest"
 	"github.com/gpuslice/gpuslice/limiter"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
@@ -24,14 +26,13 @@ func writesLimits(c *nriplugin.Config) {
 // A container that restarts in a pod that was resized gets what was granted last, whatever
 // its sandbox was made with; and what is not signed is not granted in this way either.
 func TestNewestGrant(t *testing.T) {
-	ring := ringOf(t, firstKey)
-	signed := signedFor(t, ring.Current(), "p", "main", cardA, 3000, 20)
+	signed := signedFor(t, "first", "p", "main", cardA, 3000, 20)
 	forged := maps.Clone(signed)
 	forged[grant.AnnotationGrant] = strings.Replace(forged[grant.AnnotationGrant], "3000", "9000", 1)
 	newest := signed
 	f := newFixture(t, func(c *nriplugin.Config) {
 		writesLimits(c)
-		c.Keys = ring
+		c.Keys = granttest.Keyring("first")
 		c.Newest = func(pod grant.Pod) grant.Pod {
 			if pod.Name == "p" {
 				pod.Annotations = newest
@@ -39,7 +40,7 @@ func TestNewestGrant(t *testing.T) {
 			return pod
 		}
 	})
-	sandbox := newPod("p", signedFor(t, ring.Current(), "p", "main", cardA, 1000, 10))
+	sandbox := newPod("p", signedFor(t, "first", "p", "main", cardA, 1000, 10))
 	ctr := newContainer("main")
 	_, err := f.runtime.create(sandbox, ctr)
 	require.NoError(t, err)
@@ -59,18 +60,21 @@ func TestLimitsThatAreBehindTheBookAreMended(t *testing.T) {
 	ctr := newContainer("main")
 	_, err := f.runtime.create(newPod("p", named("main", cardA, 3000, 20)), ctr)
 	require.NoError(t, err)
-	path := filepath.Join(f.ledger.Folder(ctr.Id), "limits")
+	dir := f.ledger.Folder(ctr.Id)
+	path := limiter.LimitsPath(dir)
 	limits, err := limiter.ReadLimits(path)
 	require.NoError(t, err)
 	whole := limits.Devices[0]
 	limits.Devices[0].MemoryLimitBytes, limits.Devices[0].CorePercent = 1000<<20, 10
-	require.NoError(t, limiter.UpdateLimits(path, limits))
+	require.NoError(t, limiter.UpdateLimits(dir, limits))
 
 	f.stop()
 	f.start()
-	limits, err = limiter.ReadLimits(path)
-	require.NoError(t, err)
-	require.Equal(t, whole, limits.Devices[0])
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		limits, err = limiter.ReadLimits(path)
+		assert.NoError(c, err)
+		assert.Equal(c, whole, limits.Devices[0])
+	}, 10*time.Second, time.Millisecond)
 	snapshot, err := f.ledger.Snapshot(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, int64(3000), snapshot.Claims()[0].Shares[0].MemoryMiB)

@@ -17,7 +17,7 @@ type Observer interface {
 }
 
 // Events are the requests that an Observer is told of, by NRI's names.
-var Events = []string{"CreateContainer", "StopContainer", "RemoveContainer", "ValidateContainerAdjustment", "Synchronize"}
+var Events = []string{"RunPodSandbox", "CreateContainer", "StopContainer", "RemoveContainer", "ValidateContainerAdjustment", "Synchronize"}
 
 // Why containers are refused that no error of package grant says.
 const (
@@ -26,6 +26,7 @@ const (
 	reasonLate         = "late"           // the decision was not made before the runtime's deadline
 	reasonNotAsked     = "not_asked"      // its request was lost
 	reasonChanged      = "changed"        // another plugin changed what was granted
+	reasonTooLarge     = "too_large"      // with it the runtime could not synchronise its NRI plugins
 	reasonOther        = "other"
 )
 
@@ -48,7 +49,7 @@ var kinds = []struct {
 
 // Reasons are all that an Observer is told.
 func Reasons() []string {
-	all := []string{reasonNoGrant, reasonUnreconciled, reasonLate, reasonNotAsked, reasonChanged, reasonOther}
+	all := []string{reasonNoGrant, reasonUnreconciled, reasonLate, reasonNotAsked, reasonChanged, reasonTooLarge, reasonOther}
 	for _, k := range kinds {
 		all = append(all, k.reason)
 	}
@@ -84,12 +85,12 @@ func (p *Plugin) handled(event string, began time.Time) {
 	}
 }
 
-// refused tells of a refusal, if there is one, and returns it.
+// refused reports a refusal, if there is one, and returns it with its text shortened.
 func (p *Plugin) refused(err error) error {
 	if err != nil && p.Observer != nil {
 		p.Observer.Refused(reasonOf(err))
 	}
-	return err
+	return shorten(err)
 }
 
 // Gone are the ids of containers that are gone and whose claims were not given back: the

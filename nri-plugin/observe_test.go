@@ -3,7 +3,6 @@ package nriplugin_test
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 )
 
@@ -115,12 +115,14 @@ func TestGone(t *testing.T) {
 // list, is one that leaked as soon as the process is gone.
 func TestGoneWhenItsProcessIs(t *testing.T) {
 	f := newFixture(t, func(c *nriplugin.Config) {
-		c.Populate = func(dir string, _ grant.Claim) error { return os.WriteFile(filepath.Join(dir, "usage"), nil, 0o666) }
+		c.Populate = func(dir string, _ grant.Claim) error {
+			return limiter.CreateUsage(limiter.UsagePath(dir), []string{cardA})
+		}
 	})
 	pod, ctr := newPod("p", hami(cardA, 1000, 10)), newContainer("main")
 	_, err := f.runtime.create(pod, ctr)
 	require.NoError(t, err)
-	usage, err := os.OpenFile(filepath.Join(f.ledger.Folder(ctr.Id), "usage"), os.O_RDWR, 0)
+	usage, err := os.OpenFile(limiter.UsagePath(f.ledger.Folder(ctr.Id)), os.O_RDWR, 0)
 	require.NoError(t, err)
 	require.NoError(t, unix.FcntlFlock(usage.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: 1<<40 + 1, Len: 1}))
 	f.stop()

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// owedInterval is how often what could not be given back is tried again.
-const owedInterval = 5 * time.Second
+// BackgroundInterval is the time between two turns of the background work.
+const BackgroundInterval = 5 * time.Second
 
 // debt is what is to be given back of a container. A removal takes a release with it.
 type debt int
@@ -83,21 +83,35 @@ func (p *Plugin) giveBack(ctx context.Context, id string, what debt) {
 	p.owed.paid(id, what)
 }
 
-// payOwed tries again until ctx ends.
-func (p *Plugin) payOwed(ctx context.Context) {
-	tick := time.NewTicker(owedInterval)
+// background runs until ctx ends: it retries releases, sets limits to what is reserved, and
+// truncates usage files that grew.
+func (p *Plugin) background(ctx context.Context) {
+	tick := time.NewTicker(BackgroundInterval)
 	defer tick.Stop()
 	for looks := 1; ; looks++ {
+		if p.Progress != nil {
+			p.Progress()
+		}
 		select {
 		case <-ctx.Done():
 			return
+		case <-p.wake:
 		case <-tick.C:
 		}
+		p.catchUp(ctx)
 		for id, what := range p.owed.due() {
 			p.giveBack(ctx, id, what)
 		}
 		if looks%trimEvery == 0 || p.crowded() {
 			p.trim(ctx)
 		}
+	}
+}
+
+// poke wakes the goroutine that waits for c.
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }

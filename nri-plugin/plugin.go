@@ -24,9 +24,11 @@ import (
 	"log/slog"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/oci"
@@ -44,6 +46,8 @@ type Config struct {
 	// Missing says why the node does not offer a card, empty if it knows nothing of it;
 	// optional. It must not block.
 	Missing func(uuid string) string
+	// Connected is called with each new connection, before the runtime's first request; optional.
+	Connected func(conn syscall.Conn)
 	// Populate writes the limiter's files into a new claim's folder.
 	Populate func(dir string, claim grant.Claim) error
 	// HighPriorityNamespaces are those whose containers others stand back for on a card
@@ -73,6 +77,8 @@ type Config struct {
 	SwitchNamespaces []string
 	// Observer is told of requests and refusals; optional.
 	Observer Observer
+	// Progress is called at each turn of the background work; optional, and set before Run.
+	Progress func()
 	// Trimmed is told of a container whose usage file had another size and was cut back; optional, and set before Run.
 	Trimmed func(containerID string)
 	// Log is where refusals and connection changes go.
@@ -99,6 +105,9 @@ type Plugin struct {
 	intents intents
 	health  health
 	owed    owed
+	behind  behind
+	// wake starts a turn of the background work at once.
+	wake chan struct{}
 	// switchedOff and switchRefused are Switches' counts.
 	switchedOff, switchRefused atomic.Uint64
 	// unreconciled is why no grant is given at present; nil: none.
@@ -138,7 +147,7 @@ func New(c Config) (*Plugin, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	p := &Plugin{Config: c, exempt: map[string]bool{}}
+	p := &Plugin{Config: c, exempt: map[string]bool{}, wake: make(chan struct{}, 1)}
 	for _, namespace := range c.ExemptNamespaces {
 		p.exempt[namespace] = true
 	}
@@ -158,17 +167,32 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr *
 		return p.create(ctx, pod, ctr)
 	})
 	if err != nil {
+		err = p.refused(err)
 		p.Log.Warn("container refused", "pod", podName(pod), "container", ctr.GetName(), "id", ctr.GetId(), "reason", err)
-		return nil, nil, p.refused(err)
+		return nil, nil, err
 	}
-	p.told.add(ctr.GetId(), p.toldOf(pod, ctr))
+	told := p.toldOf(pod, ctr)
+	told.size += proto.Size(adjust)
+	p.told.add(ctr.GetId(), told)
 	return adjust, nil, nil
+}
+
+// RunPodSandbox refuses a pod with a record that is too large. To refuse its containers is not
+// enough: the runtime lists pods without containers too.
+func (p *Plugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	defer p.handled("RunPodSandbox", time.Now())
+	err := p.refused(checkPodSize(pod))
+	if err != nil {
+		p.Log.Warn("pod refused", "pod", podName(pod), "id", pod.GetId(), "reason", err)
+	}
+	return err
 }
 
 // StopContainer gives back what the container held: its task has ended. The
 // folder stays, because the container that maps it still exists.
 func (p *Plugin) StopContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.Container) ([]*api.ContainerUpdate, error) {
 	defer p.handled("StopContainer", time.Now())
+	p.told.ended(ctr.GetId())
 	p.giveBackInTime(ctx, ctr.GetId(), release)
 	return nil, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/granttest"
+	"github.com/gpuslice/gpuslice/limiter"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 )
 
@@ -33,8 +34,8 @@ func TestContainerWithGrantGetsItsShare(t *testing.T) {
 			ctr := newContainer("main", "NVIDIA_VISIBLE_DEVICES=all", "CUDA_DEVICE_MEMORY_LIMIT_0=999999m", "CUDA_DISABLE_CONTROL=true")
 			ctr.Mounts = []*api.Mount{
 				{Destination: "/etc/ld.so.preload", Source: "/mine/preload", Type: "bind", Options: []string{"bind"}},
-				{Destination: "/usr/local/vgpu/../vgpu/limits", Source: "/mine/limits", Type: "bind", Options: []string{"bind"}},
-				{Destination: "/usr/local/vgpu", Source: "/mine/vgpu", Type: "bind", Options: []string{"bind"}},
+				{Destination: "/.gpuslice/../.gpuslice/limits", Source: "/mine/limits", Type: "bind", Options: []string{"bind"}},
+				{Destination: "/.gpuslice", Source: "/mine/vgpu", Type: "bind", Options: []string{"bind"}},
 				{Destination: "/data", Source: "/mine/data", Type: "bind", Options: []string{"bind"}},
 			}
 			spec, err := f.runtime.create(pod, ctr)
@@ -45,7 +46,7 @@ func TestContainerWithGrantGetsItsShare(t *testing.T) {
 				"CUDA_DEVICE_MEMORY_LIMIT_0":      "8000m",
 				"CUDA_DEVICE_SM_LIMIT":            "30",
 				"CUDA_DEVICE_SM_LIMIT_0":          "30",
-				"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/usage",
+				"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/.gpuslice/usage",
 				"CUDA_DISABLE_CONTROL":            "false",
 				"PATH":                            "/bin",
 			} {
@@ -54,18 +55,18 @@ func TestContainerWithGrantGetsItsShare(t *testing.T) {
 				require.Equal(t, 1, times, name)
 			}
 			folder := f.ledger.Folder(ctr.Id)
-			require.Equal(t, filepath.Join(folder, "limits"), sourceOf(spec, "/usr/local/vgpu/limits"))
-			require.Equal(t, filepath.Join(folder, "usage"), sourceOf(spec, "/usr/local/vgpu/usage"))
-			require.Equal(t, f.config.Settings().LibraryPath, sourceOf(spec, "/usr/local/vgpu/libvgpu.so"))
+			require.Equal(t, limiter.FilesDir(folder), sourceOf(spec, "/.gpuslice"))
+			require.Equal(t, limiter.UsagePath(folder), sourceOf(spec, "/.gpuslice/usage"))
+			require.Equal(t, f.config.Settings().LibraryPath, sourceOf(spec, "/.gpuslice/libvgpu.so"))
 			require.Equal(t, f.config.Settings().PreloadPath, sourceOf(spec, "/etc/ld.so.preload"))
 			require.Equal(t, "/mine/data", sourceOf(spec, "/data"))
-			require.Empty(t, sourceOf(spec, "/usr/local/vgpu"), "the pod's own mount on the limiter's folder has to go")
 			require.Equal(t, "preload", spec.Annotations[nriplugin.ModeAnnotation])
 			require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia1"}, cardNodes(spec))
 			require.Len(t, spec.Hooks.CreateContainer, 1)
 			require.NotEmpty(t, spec.Linux.Resources.Devices, "the cgroup must allow the card")
 			for _, m := range spec.Mounts {
-				if m.Destination == "/usr/local/vgpu/limits" {
+				require.NotContains(t, m.Source, "/mine/vgpu", "the pod's own mount on the limiter's directory has to go")
+				if m.Destination == "/.gpuslice" {
 					require.Contains(t, m.Options, "ro")
 				}
 			}
@@ -171,7 +172,11 @@ func TestMalformedAnnotations(t *testing.T) {
 		if strings.Contains(err.Error(), "invalid UTF-8") {
 			continue // NRI's own wire refuses it before we see it
 		}
-		for _, want := range append(test.Says, "default/p", `"main"`) {
+		wanted := append(test.Says, "default/p", `"main"`)
+		if strings.Contains(err.Error(), "labels and annotations") {
+			wanted = []string{"default/p", "64 KiB"} // the size is checked first
+		}
+		for _, want := range wanted {
 			assert.ErrorContains(t, err, want, test.Description)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,6 +25,7 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -125,19 +127,20 @@ func (r *runtime) synchronize(ctx context.Context, cb adaptation.SyncCB) error {
 func (r *runtime) create(pod *api.PodSandbox, ctr *api.Container) (*rspec.Spec, error) {
 	defer r.BlockPluginSync().Unblock()
 	ctr.PodSandboxId = pod.GetId()
+	ctr.Annotations = maps.Clone(ctr.Annotations) // the adaptation writes into it
 	response, err := r.CreateContainer(context.Background(), &api.CreateContainerRequest{Pod: pod, Container: ctr})
 	if err != nil {
 		r.remove(pod, ctr) // containerd's UndoCreateContainer
 		return nil, err
 	}
-	spec := &rspec.Spec{Process: &rspec.Process{Env: ctr.Env}, Linux: &rspec.Linux{Resources: &rspec.LinuxResources{}}}
+	spec := &rspec.Spec{Annotations: maps.Clone(ctr.Annotations), Process: &rspec.Process{Env: ctr.Env}, Linux: &rspec.Linux{Resources: &rspec.LinuxResources{}}}
 	for _, m := range ctr.Mounts {
 		spec.Mounts = append(spec.Mounts, m.ToOCI(nil))
 	}
 	if err := generate.SpecGenerator(&rgen.Generator{Config: spec}).Adjust(response.GetAdjust()); err != nil {
 		return nil, err
 	}
-	ctr.Mounts = api.FromOCIMounts(spec.Mounts)
+	ctr.Mounts, ctr.Annotations = api.FromOCIMounts(spec.Mounts), spec.Annotations
 	ctr.Env = spec.Process.Env
 	ctr.State = api.ContainerState_CONTAINER_RUNNING
 	r.mu.Lock()
@@ -182,7 +185,12 @@ func newConfig(t testing.TB) nriplugin.Config {
 		NodeName: nodeName,
 		Ledger:   ledger,
 		Cards:    func() map[string]grant.Card { return cards },
-		Populate: func(dir string, _ grant.Claim) error { return os.WriteFile(filepath.Join(dir, "limits"), nil, 0o444) },
+		Populate: func(dir string, _ grant.Claim) error {
+			if err := os.MkdirAll(limiter.FilesDir(dir), 0o755); err != nil {
+				return err
+			}
+			return os.WriteFile(limiter.LimitsPath(dir), nil, 0o444)
+		},
 		Settings: func() oci.Settings { return settings },
 		Devices:  fakeDevices{},
 		Log:      slog.New(slog.NewTextHandler(io.Discard, nil)),

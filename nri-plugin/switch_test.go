@@ -35,7 +35,7 @@ func TestUserSwitchesTheLimiterOff(t *testing.T) {
 			require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia1"}, cardNodes(spec), "its card and no other")
 			limited := test.want == "preload"
 			require.Equal(t, limited, sourceOf(spec, "/etc/ld.so.preload") != "")
-			require.NotEmpty(t, sourceOf(spec, "/usr/local/vgpu/limits"), "what it was granted can be read back")
+			require.NotEmpty(t, sourceOf(spec, "/.gpuslice"), "its grant can be read back")
 			if !limited {
 				value, times := envOf(spec, "CUDA_DISABLE_CONTROL")
 				require.Equal(t, "true", value)

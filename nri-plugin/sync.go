@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
-	"strconv"
-	"time"
+	"io/fs"
 
 	"github.com/containerd/nri/pkg/api"
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -47,8 +46,9 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 	booked := map[string]bool{}
 	for _, c := range snapshot.Claims() {
 		booked[c.ContainerID] = true
-		errs = append(errs, p.mend(c))
 	}
+	p.behind.set(snapshot.Claims())
+	poke(p.wake)
 	for _, ctr := range ctrs {
 		if booked[ctr.GetId()] || !p.limitedByUs(ctr) {
 			continue
@@ -64,28 +64,6 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 	return errors.Join(errs...)
 }
 
-// mend writes limits again that an agent which was killed left half-way. Until then the
-// container's processes keep to what they last read, and new ones are denied.
-func (p *Plugin) mend(claim grant.Claim) error {
-	folder := p.Ledger.Folder(claim.ContainerID)
-	limits, err := limiter.ReadLimits(filepath.Join(folder, "limits"))
-	if err == nil && len(limits.Devices) == len(claim.Shares) {
-		// Who resized it may have been killed between the book and the limits (Ledger.Resize).
-		if err := oci.Resize(folder, claim); err != nil {
-			return fmt.Errorf("bring the limits of container %s to what is booked: %w", claim.ContainerID, err)
-		}
-		return nil
-	}
-	if !errors.Is(err, limiter.ErrHalfWritten) {
-		return nil
-	}
-	if err := p.Populate(folder, claim); err != nil {
-		return fmt.Errorf("mend the limits of container %s: %w", claim.ContainerID, err)
-	}
-	p.Log.Warn("limits that a killed agent left half-way are written again", "id", claim.ContainerID)
-	return nil
-}
-
 // inUse says whether a process of a container that the runtime does not list has a
 // card open. The runtime leaves out a container whose state it can't find out; and other
 // engines' it doesn't know, which are judged as those who made them do.
@@ -93,23 +71,18 @@ func (p *Plugin) inUse(folder string) bool {
 	if others(folder) {
 		return claimed.NewJudge().Alive(folder, false)
 	}
-	used, err := limiter.UsageInUse(filepath.Join(folder, "usage"))
-	if err != nil {
-		p.Log.Debug("no processes looked for", "folder", folder, "error", err)
-	}
-	return used
+	used, err := limiter.UsageInUse(limiter.UsagePath(folder))
+	return used || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
 // limitedByUs tells whether a container was created with our edits, by the one
-// mount that its pod can't have made itself: the limits file out of our folder.
+// mount that its pod can't have made itself: the directory of its own claim.
 func (p *Plugin) limitedByUs(ctr *api.Container) bool {
+	var mounts []rspec.Mount
 	for _, m := range ctr.GetMounts() {
-		if m.GetDestination() == limiter.ContainerLimitsPath &&
-			filepath.Dir(m.GetSource()) == p.Ledger.Folder(ctr.GetId()) {
-			return true
-		}
+		mounts = append(mounts, m.ToOCI(nil))
 	}
-	return false
+	return oci.MountsFiles(mounts, p.Ledger.Folder(ctr.GetId()))
 }
 
 // restore books again what a running container holds. It can't be refused: the
@@ -121,6 +94,9 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 	}
 	claim := p.claim(pod, ctr, g, p.modeOf(ctr))
 	restored, err := p.Ledger.Restore(ctx, claim, p.Cards(), func(dir string) error {
+		if err := oci.NoteRestored(dir); err != nil {
+			return err
+		}
 		return p.Populate(dir, claim)
 	})
 	if err != nil {
@@ -130,16 +106,14 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 	return nil
 }
 
-// rootWait is how long what a container has mounted may take to answer. The runtime waits
-// for its containers to be synchronised, and mostly it takes microseconds.
-const rootWait = 500 * time.Millisecond
-
 // held is what a running container holds: by the annotations that it was created by
-// or, where those can't be read any more, by the limits file that it has mounted.
+// or, if those can't be read any more, by grant.AnnotationShares on the container. Both are
+// in the runtime's record. The files in the container are not used: its processes can replace
+// them.
 // Signatures are not looked at: the container is there, whatever the keys have become
 // since it was created, and what it holds must not be given away. Nor are its replicas:
-// what they are worth may have changed. Its MIG devices are, where the file can't be seen:
-// they are worth what they are.
+// what they are worth may have changed. The container's MIG devices are used, for one that an
+// earlier version created: their size can't change.
 func (p *Plugin) held(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*grant.Grant, error) {
 	asked := p.newest(pod)
 	g, err := grant.FromPod(ctx, asked, ctr.GetName(), p.NodeName, p.Names)
@@ -149,12 +123,12 @@ func (p *Plugin) held(ctx context.Context, pod *api.PodSandbox, ctr *api.Contain
 	if err == nil {
 		err = fmt.Errorf("pod %s container %q has no grant any more", podName(pod), ctr.GetName())
 	}
-	if ctr.GetPid() != 0 {
-		shares, mountedErr := oci.MountedShares(filepath.Join("/proc", strconv.FormatUint(uint64(ctr.GetPid()), 10), "root"), rootWait)
-		if mountedErr == nil {
+	if value, ok := ctr.GetAnnotations()[grant.AnnotationShares]; ok {
+		shares, sharesErr := grant.DecodeShares(value)
+		if sharesErr == nil {
 			return &grant.Grant{Container: ctr.GetName(), Shares: shares}, nil
 		}
-		err = errors.Join(err, mountedErr)
+		err = errors.Join(err, sharesErr)
 	}
 	mig, migErr := grant.FromMIG(asked, ctr.GetName(), ctr.GetAnnotations(), p.Cards(), nil)
 	if mig != nil {

@@ -31,7 +31,7 @@ func (p *Plugin) trim(ctx context.Context) {
 		return
 	}
 	for _, e := range snapshot.Entries {
-		trimmed, err := limiter.TrimUsage(filepath.Join(p.Ledger.Folder(e.ContainerID), "usage"))
+		trimmed, err := limiter.TrimUsage(limiter.UsagePath(p.Ledger.Folder(e.ContainerID)))
 		switch {
 		case trimmed:
 			p.Log.Warn("a container changed the size of its usage file, which is cut back",

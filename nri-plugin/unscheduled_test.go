@@ -15,6 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/granttest"
+	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
+	"github.com/gpuslice/gpuslice/limiter"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -141,16 +144,16 @@ func TestReplicasAreNotAddedToAGrant(t *testing.T) {
 
 // Keys are for grants; the kubelet's replicas come from the node itself.
 func TestReplicasNeedNoSignature(t *testing.T) {
-	f := newFixture(t, shareUnscheduled, func(c *nriplugin.Config) { c.Keys = ringOf(t, firstKey) })
+	f := newFixture(t, shareUnscheduled, func(c *nriplugin.Config) { c.Keys = granttest.Keyring("first") })
 	_, err := f.runtime.create(newPod("p", nil), withReplicas("main", cardA+"::0"))
 	require.NoError(t, err)
 	_, err = f.runtime.create(newPod("forged", named("main", cardA, 1000, 10)), withReplicas("main", cardA+"::1"))
 	require.ErrorContains(t, err, "signed grants only", "a forged grant is not passed over for the share")
 }
 
-// The state folder was wiped, and a card has been divided differently since: what a
-// container holds is what its limits file says. One whose file can't be seen yet
-// blocks the node; its annotation is not calculated anew.
+// The state directory was lost, and a GPU has been divided differently since: a container's
+// shares come from the runtime's record, whatever is mounted in it now. A container without
+// such a record blocks the node; its replicas are not calculated again.
 func TestLostLedgerOfReplicas(t *testing.T) {
 	f := newFixture(t, shareUnscheduled, func(c *nriplugin.Config) {
 		c.Populate = func(dir string, claim grant.Claim) error { return oci.Populate(dir, claim, c.Settings()) }
@@ -158,7 +161,9 @@ func TestLostLedgerOfReplicas(t *testing.T) {
 	pod, ctr := newPod("p", nil), withReplicas("main", cardA+"::0,"+cardA+"::1")
 	_, err := f.runtime.create(pod, ctr)
 	require.NoError(t, err)
-	process := runWithLimits(t, filepath.Join(f.ledger.Folder(ctr.Id), "limits"))
+	record := ctr.Annotations[grant.AnnotationShares]
+	delete(ctr.Annotations, grant.AnnotationShares)
+	ctr.Pid = uint32(runWithForgedLimits(t))
 	f.stop()
 	require.NoError(t, os.RemoveAll(f.ledger.Folder(ctr.Id)))
 	cards := map[string]grant.Card{cardA: {UUID: cardA, MemoryMiB: 81920, CorePercent: 100, Slots: 100}}
@@ -172,7 +177,7 @@ func TestLostLedgerOfReplicas(t *testing.T) {
 	}, 10*time.Second, 10*time.Millisecond, "nothing is granted while it is not known what runs")
 	f.stop()
 
-	ctr.Pid = uint32(process)
+	ctr.Annotations[grant.AnnotationShares] = record
 	f.start()
 	snapshot, err := f.ledger.Snapshot(context.Background())
 	require.NoError(t, err)
@@ -182,13 +187,26 @@ func TestLostLedgerOfReplicas(t *testing.T) {
 	require.Equal(t, []grant.Share{{UUID: cardA, MemoryMiB: 16384, CorePercent: 20}}, claims[0].Shares)
 }
 
-// runWithLimits runs a process that sees a limits file where containers have theirs,
-// and returns its id.
-func runWithLimits(t *testing.T, limits string) int {
+// Only gpuslice writes this annotation. A runtime that copies annotations of pods to containers
+// would let pod authors write it.
+func TestContainerWithARecordOfSharesIsRefused(t *testing.T) {
+	f := newFixture(t)
+	ctr := newContainer("main")
+	ctr.Annotations = map[string]string{grant.AnnotationShares: `[{"uuid":"` + cardA + `","memoryMiB":1,"cores":1}]`}
+	_, err := f.runtime.create(newPod("p", hami(cardA, 1000, 10)), ctr)
+	require.ErrorContains(t, err, "only gpuslice writes")
+	require.Empty(t, f.folders())
+}
+
+// runWithForgedLimits runs a process with forged limits of 1 MiB mounted at the limits file's
+// path, and returns its PID.
+func runWithForgedLimits(t *testing.T) int {
+	limits := filepath.Join(t.TempDir(), "limits")
+	require.NoError(t, limiter.WriteLimits(limits, limiter.Limits{Devices: []limiter.DeviceLimit{{UUID: cardA, MemoryLimitBytes: 1 << 20, CorePercent: 1}}}))
 	ready, wrote, err := os.Pipe()
 	require.NoError(t, err)
 	defer ready.Close()
-	cmd := exec.Command("sh", "-ec", `exec 4<"$1"; mount -t tmpfs none /usr/local; mkdir /usr/local/vgpu; cat <&4 >/usr/local/vgpu/limits; echo >&3; exec sleep 60`, "sh", limits)
+	cmd := exec.Command("sh", "-ec", vgpufstest.NewRoot+`cp "$1" /mnt/.gpuslice/limits; echo >&3; exec chroot /mnt sleep 60`, "sh", limits)
 	cmd.ExtraFiles = []*os.File{wrote}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	require.NoError(t, cmd.Start())

@@ -115,13 +115,14 @@ func changed(intent, final *api.ContainerAdjustment) []error {
 // foreign lists what reaches a card and is not of our intent.
 func foreign(intent, final *api.ContainerAdjustment) []error {
 	// The rules are those that other plugins add: NRI writes them into the spec as they are.
-	c := oci.Container{DeviceRules: deviceRules(final.GetLinux().GetResources()), Majors: oci.HostDriverMajors()}
+	c := oci.Container{DeviceRules: deviceRules(final.GetLinux().GetResources()), RequestNames: oci.HostRequestNames()}
 	intended := deviceNumbers(intent)
 	for _, d := range final.GetLinux().GetDevices() {
 		if _, removal := d.IsMarkedForRemoval(); !removal && intended[d.GetPath()] == "" {
 			c.Devices = append(c.Devices, d.ToOCI())
 		}
 	}
+	c.Majors = oci.HostDriverMajorsFor(c)
 	for _, d := range final.GetCDIDevices() {
 		c.CDIDevices = append(c.CDIDevices, d.GetName())
 	}

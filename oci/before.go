@@ -10,7 +10,8 @@ import (
 // CheckLoading refuses a container whose variables have its programs load a driver's
 // library before the limiter, or find one before the front. It is for who means well with
 // a variable that was right elsewhere, and for images: what a program does itself is not
-// seen here.
+// seen here. With NRI the image can't be read, so its links are not seen either; there the
+// limiter detects at the start of CUDA that another library comes first.
 func CheckLoading(e Enforcement, c Container) error {
 	if e == EnforceNone {
 		return nil
@@ -19,20 +20,23 @@ func CheckLoading(e Enforcement, c Container) error {
 	// up in it first.
 	for _, name := range []string{"LD_PRELOAD", "LD_AUDIT"} {
 		for _, value := range c.allenv(name) {
-			if file := driverIn(value); file != "" {
-				return fmt.Errorf("its %s has %s, a library of the driver's that would be loaded before the limiter: take it out", name, file)
+			if file := driverIn(value, c.Rootfs); file != "" {
+				return fmt.Errorf("its %s has %.200s, a library of the driver's that would be loaded before the limiter: remove it", name, file)
+			}
+			if file, why := unjudged(value); file != "" {
+				return fmt.Errorf("its %s has %.200s, which could be a library of the driver's that is loaded before the limiter, because the path %s: use the real path of the file", name, file, why)
 			}
 		}
 	}
 	if e.fronts() && !e.preloads() && c.Rootfs != nil {
-		if file := driverIn(c.Rootfs.Preload); file != "" {
-			return fmt.Errorf("its /etc/ld.so.preload has %s, a library of the driver's that would be loaded before the front: take it out", file)
+		if file := driverIn(c.Rootfs.Preload, c.Rootfs); file != "" {
+			return fmt.Errorf("its /etc/ld.so.preload has %.200s, a library of the driver's that would be loaded before the front: remove it", file)
 		}
 	}
 	for _, value := range c.allenv("LD_LIBRARY_PATH") {
 		for _, dir := range listed(value) {
-			if within(path.Clean(dir), driverDir) {
-				return fmt.Errorf("its LD_LIBRARY_PATH has %s, the folder of the driver behind the limiter: take it out", dir)
+			if c.Rootfs.behind(dir) {
+				return fmt.Errorf("its LD_LIBRARY_PATH has %.200s, which is or can be the directory of the driver behind the limiter: remove it", dir)
 			}
 			if !e.fronts() || !slices.Contains(strings.Split(dir, "/"), "compat") {
 				continue // the preload holds any
@@ -49,15 +53,43 @@ func CheckLoading(e Enforcement, c Container) error {
 	return nil
 }
 
-// driverIn is the first file of a list that is one of the driver's libraries, by its name
-// or its place.
-func driverIn(list string) string {
+// driverIn returns the first file of a list that is one of the driver's libraries, by its name
+// or path, or by the target of its links if the root file system is known.
+func driverIn(list string, r *Rootfs) string {
 	for _, file := range listed(list) {
-		if within(path.Clean(file), driverDir) || slices.ContainsFunc(drivers, func(d driver) bool { return d.is(file) }) {
+		if r.behind(file) || slices.ContainsFunc(drivers, func(d driver) bool { return d.is(file) || d.is(r.follow(file)) || d.hidden == file }) {
 			return file
 		}
 	}
 	return ""
+}
+
+// kernelLinks are the places of the kernel's links, which can lead anywhere: /proc/self/root, or
+// /dev/fd, a link to /proc/self/fd.
+var kernelLinks = []string{"/proc", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"}
+
+// behind says whether a path leads, or can lead, to the directory of the driver's own libraries.
+func (r *Rootfs) behind(file string) bool {
+	for _, file := range []string{path.Clean(file), r.follow(file)} {
+		if within(file, driverDir) || within(file, r.follow(driverDir)) ||
+			slices.ContainsFunc(kernelLinks, func(dir string) bool { return within(file, dir) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// unjudged returns the first file of a list that only the loader can resolve, and why.
+func unjudged(list string) (file, why string) {
+	for _, file := range listed(list) {
+		switch {
+		case strings.Contains(file, "$"):
+			return file, "has a token of the loader ($ORIGIN, $LIB, $PLATFORM)"
+		case slices.Contains(strings.Split(file, "/"), ".."):
+			return file, "has a .., which leads elsewhere after a link"
+		}
+	}
+	return "", ""
 }
 
 // listed are the paths of a variable, or a file, of the loaders.

@@ -39,6 +39,9 @@ type Container struct {
 	// Majors are the numbers that the driver's nodes have on this node; see
 	// [HostDriverMajors]. Without them they are known by their names.
 	Majors DriverMajors
+	// RequestNames are the variables that NVIDIA's runtime prefers to NVIDIA_VISIBLE_DEVICES;
+	// see [HostRequestNames].
+	RequestNames []string
 	// Privileged says that the container is root of the node: it has every device
 	// node, and no edit of ours can hold it.
 	Privileged bool

@@ -161,9 +161,20 @@ func AllowsAllDevices(rules []rspec.LinuxDeviceCgroup) bool {
 // privileged says whether a spec is of a privileged container: root of the node. To be
 // allowed every device is not enough (--device-cgroup-rule 'a *:* rwm').
 func privileged(spec *rspec.Spec) bool {
-	return spec.Linux != nil && spec.Linux.Resources != nil && AllowsAllDevices(spec.Linux.Resources.Devices) &&
-		spec.Process != nil && spec.Process.Capabilities != nil &&
+	return spec.Linux != nil && spec.Linux.Resources != nil && AllowsAllDevices(spec.Linux.Resources.Devices) && hasAdmin(spec)
+}
+
+// hasAdmin says whether a spec's programs can have CAP_SYS_ADMIN.
+func hasAdmin(spec *rspec.Spec) bool {
+	return spec.Process != nil && spec.Process.Capabilities != nil &&
 		slices.Contains(spec.Process.Capabilities.Bounding, "CAP_SYS_ADMIN")
+}
+
+// AdministersNode says whether a container has CAP_SYS_ADMIN on the node, not only in a
+// user namespace of its own.
+func AdministersNode(spec *rspec.Spec) bool {
+	return hasAdmin(spec) && (spec.Linux == nil ||
+		!slices.ContainsFunc(spec.Linux.Namespaces, func(n rspec.LinuxNamespace) bool { return n.Type == rspec.UserNamespace }))
 }
 
 // wildRule says whether a rule is about every device and every access.

@@ -3,6 +3,7 @@ package oci
 import (
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
@@ -31,7 +32,7 @@ func injectDevices(uuids []string, s Settings, c Container, devices DeviceEdits)
 		if err := wantNvidiaRuntime(s, c); err != nil {
 			return "", nil, fmt.Errorf("device injection is %s: %w", way, err)
 		}
-		edits, err := s.nodes(uuids)
+		edits, err := s.requests(uuids)
 		return InjectEnvvar, edits, err
 
 	case InjectAuto:
@@ -42,12 +43,28 @@ func injectDevices(uuids []string, s Settings, c Container, devices DeviceEdits)
 		if err := wantNvidiaRuntime(s, c); err != nil {
 			return "", nil, fmt.Errorf("device injection is %s, and neither way works: %w", way, errors.Join(cdiErr, err))
 		}
-		edits, err := s.nodes(uuids)
+		edits, err := s.requests(uuids)
 		return InjectEnvvar, edits, err
 
 	default:
 		return "", nil, fmt.Errorf("device injection %q is not known: use auto, cdi or envvar", way)
 	}
+}
+
+// requests returns the volume mounts that request GPUs from NVIDIA's runtime, and the GPUs'
+// device nodes if the operator wants that. NVIDIA_VISIBLE_DEVICES requests the same: NVIDIA's
+// configuration decides which of the two its runtime reads. With
+// accept-nvidia-visible-devices-envvar-when-unprivileged = false it ignores the variable of an
+// unprivileged container.
+func (s Settings) requests(uuids []string) (*cdispec.ContainerEdits, error) {
+	edits, err := s.nodes(uuids)
+	if err != nil {
+		return nil, err
+	}
+	for _, uuid := range uuids {
+		edits.Mounts = append(edits.Mounts, bindMount("/dev/null", path.Join(requestMounts[0], uuid), "ro", "noexec"))
+	}
+	return edits, nil
 }
 
 // resolve asks the registry, where the node has one.
@@ -60,7 +77,7 @@ func resolve(uuids []string, devices DeviceEdits) (*cdispec.ContainerEdits, erro
 		return nil, err
 	}
 	if edits == nil || len(edits.DeviceNodes)+len(edits.Mounts)+len(edits.Env)+len(edits.Hooks) == 0 {
-		return nil, fmt.Errorf("the CDI specs have no edits for %s: generate them anew", strings.Join(uuids, ", "))
+		return nil, fmt.Errorf("the CDI specs have no edits for %s: generate the CDI specs again", strings.Join(uuids, ", "))
 	}
 	return edits, nil
 }

@@ -40,7 +40,7 @@
 //
 // What no edit can hold: a privileged container is root of its node (it has every
 // device node already), and a program that finds the driver's functions past every
-// loader runs without the limiter. An image that makes /usr/local/vgpu a link into a volume
+// loader runs without the limiter. An image that makes /.gpuslice a link into a volume
 // can hide the limiter's files where mounts are ordered by depth, as NRI does;
 // [Apply] mounts them last.
 //

@@ -2,6 +2,7 @@ package oci
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -49,10 +50,16 @@ func Edits(shares []grant.Share, s Settings, c Container, devices DeviceEdits) (
 	if err := c.checkDir(); err != nil {
 		return Result{}, err
 	}
+	if err := checkLimitNames(c.Env); err != nil {
+		return Result{}, err
+	}
 
 	way, visible, err := injectDevices(uuidsOf(shares), s, c, devices)
 	if err != nil {
 		return Result{}, err
+	}
+	if !s.Graphics {
+		withoutGraphics(visible)
 	}
 	if err := checkForeign(uuidsOf(shares), c, visible); err != nil {
 		return Result{}, err
@@ -65,6 +72,7 @@ func Edits(shares []grant.Share, s Settings, c Container, devices DeviceEdits) (
 	edits, err := compose(visible, s.Fronts, how, &cdispec.ContainerEdits{
 		Env:    environment(shares, s, c, way),
 		Mounts: limiterMounts(s, c, how),
+		Hooks:  mountCheck(s.MountCheck),
 	})
 	if err != nil {
 		return Result{}, err
@@ -79,6 +87,25 @@ func Edits(shares []grant.Share, s Settings, c Container, devices DeviceEdits) (
 		},
 	}, nil
 }
+
+// MountCheckCommand is the command of gpuslice-runtime that the hook calls.
+const MountCheckCommand = "check-mounts"
+
+// mountCheck returns the hook that checks a container's mounts before its program runs. An image
+// can have links at the paths of the limiter's files, which are seen only after the mounts.
+func mountCheck(program string) []*cdispec.Hook {
+	if program == "" {
+		return nil
+	}
+	timeout := mountCheckSeconds
+	return []*cdispec.Hook{{
+		HookName: "createRuntime", Path: program, Args: []string{path.Base(program), MountCheckCommand},
+		Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, Timeout: &timeout,
+	}}
+}
+
+// mountCheckSeconds is far more than the check of a few files takes.
+const mountCheckSeconds = 10
 
 // compose puts the limiter's edits over those of the cards. Both are used up.
 func compose(visible *cdispec.ContainerEdits, f Fronts, how Enforcement, limits *cdispec.ContainerEdits) (*cdispec.ContainerEdits, error) {

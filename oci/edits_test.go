@@ -75,6 +75,12 @@ func editsCases() []editsCase {
 		{name: "envvar-mig", description: "NVIDIA's runtime takes MIG UUIDs too", settings: mode(InjectEnvvar), handler: "nvidia", shares: []grant.Share{{UUID: mig0, MemoryMiB: 9856, CorePercent: 100}}},
 		{name: "auto-falls-to-envvar", description: "auto, the card in no spec, NVIDIA's runtime", shares: []grant.Share{{UUID: gpuX, MemoryMiB: 8000}}, handler: "nvidia"},
 		{name: "auto-without-registry", description: "auto, no registry at all, NVIDIA's runtime", shares: one(8000, 30), handler: "nvidia", noRegistry: true},
+		{name: "graphics", description: "the node gives the libraries for OpenCL and graphics too", shares: one(8000, 30), settings: func(s *Settings) { s.Graphics = true }},
+		{name: "envvar-asks-for-all-capabilities", description: "NVIDIA's runtime injects no libraries for graphics", shares: one(8000, 30), settings: mode(InjectEnvvar), handler: "nvidia", container: env("NVIDIA_DRIVER_CAPABILITIES=all")},
+		{
+			name: "envvar-graphics", description: "unless the node gives them", shares: one(8000, 30), handler: "nvidia",
+			settings: func(s *Settings) { s.Injection = InjectEnvvar; s.Graphics = true }, container: env("NVIDIA_DRIVER_CAPABILITIES=all"),
+		},
 		{name: "oversubscribe", description: "the node oversubscribes", shares: one(8000, 30), settings: func(s *Settings) { s.Oversubscription = map[string]float64{gpu0: 1.5} }},
 		{name: "cores-disabled", description: "the node enforces no cores", shares: one(8000, 30), settings: func(s *Settings) { s.CorePolicy = CoreDisable }},
 		{name: "cores-forced", description: "the node always enforces cores", shares: one(8000, 30), settings: func(s *Settings) { s.CorePolicy = CoreForce }},
@@ -82,7 +88,7 @@ func editsCases() []editsCase {
 		{name: "user-asks-for-all-envvar", description: "and NVIDIA's runtime is told the grant's", shares: one(8000, 30), settings: mode(InjectEnvvar), handler: "nvidia", container: env("NVIDIA_VISIBLE_DEVICES=all")},
 		{
 			name: "user-sets-limits", description: "every limit variable set by the user is overwritten", shares: one(8000, 30),
-			container: env("CUDA_DEVICE_MEMORY_LIMIT=80g", "CUDA_DEVICE_MEMORY_LIMIT_0=80g", "CUDA_DEVICE_MEMORY_LIMIT_7=80g", "CUDA_DEVICE_MEMORY_LIMIT_=1",
+			container: env("CUDA_DEVICE_MEMORY_LIMIT=80g", "CUDA_DEVICE_MEMORY_LIMIT_0=80g", "CUDA_DEVICE_MEMORY_LIMIT_7=80g", "CUDA_DEVICE_MEMORY_LIMIT_15=1",
 				"CUDA_DEVICE_SM_LIMIT=100", "CUDA_DEVICE_SM_LIMIT_0=100", "CUDA_DEVICE_SM_LIMIT_1=100",
 				"CUDA_DEVICE_MEMORY_SHARED_CACHE=/tmp/x", "CUDA_OVERSUBSCRIBE=true", "GPU_CORE_UTILIZATION_POLICY=disable", "CUDA_TASK_PRIORITY=0"),
 		},
@@ -98,7 +104,7 @@ func editsCases() []editsCase {
 		},
 		{
 			name: "library-user-mounts-driver", description: "a volume on a driver's library goes, also where it now is", shares: one(8000, 30), settings: limiter(LimiterLibrary),
-			container: mounts(bind("/srv/a", "/usr/local/vgpu/driver/cuda"), bind("/srv/b", "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15")),
+			container: mounts(bind("/srv/a", "/.gpuslice/driver/cuda"), bind("/srv/b", "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15")),
 		},
 		{name: "auto-unknown-image", description: "auto takes both ways where nobody can look into the image", shares: one(8000, 30), settings: limiter(LimiterAuto)},
 		{name: "auto-musl", description: "an alpine-like image: both all the same, as a volume can bring glibc's loader", shares: one(8000, 30), settings: limiter(LimiterAuto), rootfs: &Rootfs{Musl: true}},
@@ -108,13 +114,13 @@ func editsCases() []editsCase {
 		{name: "user-mount-etc", description: "a volume on /etc: ours is deeper", shares: one(8000, 30), container: mounts(bind("/srv/etc", "/etc"))},
 		{name: "user-mount-preload", description: "a volume on /etc/ld.so.preload goes", shares: one(8000, 30), container: mounts(bind("/srv/empty", "/etc/ld.so.preload"))},
 		{name: "user-mount-preload-spelled", description: "also when it is spelled otherwise", shares: one(8000, 30), container: mounts(bind("/srv/empty", "/etc/../etc//ld.so.preload/"))},
-		{name: "user-mount-vgpu", description: "a volume on the limiter's folder goes", shares: one(8000, 30), container: mounts(bind("/srv/vgpu", "/usr/local/vgpu"))},
+		{name: "user-mount-vgpu", description: "a volume on the limiter's folder goes", shares: one(8000, 30), container: mounts(bind("/srv/vgpu", "/.gpuslice"))},
 		{
 			name: "user-mounts-in-vgpu", description: "so do those in it", shares: one(8000, 30),
-			container: mounts(bind("/srv/limits", "/usr/local/vgpu/limits"), bind("/srv/x", "/usr/local/vgpu/x/y/z"), bind("/srv/limits", "/usr/local/vgpu/limits")),
+			container: mounts(bind("/srv/limits", "/.gpuslice/limits"), bind("/srv/x", "/.gpuslice/x/y/z"), bind("/srv/limits", "/.gpuslice/limits")),
 		},
-		{name: "user-mount-local", description: "a volume on /usr/local stays below ours", shares: one(8000, 30), container: mounts(bind("/srv/local", "/usr/local"))},
-		{name: "user-mount-neighbour", description: "a folder of a like name is nobody's", shares: one(8000, 30), container: mounts(bind("/srv/x", "/usr/local/vgpu-data"), bind("/srv/y", "/etc/ld.so.preload.d"))},
+		{name: "user-mount-local", description: "a volume on /usr/lib stays below ours", shares: one(8000, 30), container: mounts(bind("/srv/local", "/usr/lib"))},
+		{name: "user-mount-neighbour", description: "a directory with a similar name stays", shares: one(8000, 30), container: mounts(bind("/srv/x", "/.gpuslice-data"), bind("/srv/y", "/etc/ld.so.preload.d"))},
 		{name: "user-mount-deep", description: "ours come last, also after deeper ones", shares: one(8000, 30), container: mounts(bind("/srv/x", "/a/b/c/d/e/f/g"))},
 		{name: "user-mount-driver", description: "a volume on a driver's library goes", shares: one(8000, 30), container: mounts(bind("/srv/smi", "/usr/bin/nvidia-smi"))},
 		{name: "read-only-rootfs", description: "a read-only root changes nothing", shares: one(8000, 30), container: func(s *rspec.Spec) { s.Root.Readonly = true }},
@@ -268,7 +274,7 @@ func TestEditsRefusesBadCDIEdits(t *testing.T) {
 		{"nothing", nil, "no edits"},
 		{"empty", &cdispec.ContainerEdits{}, "no edits"},
 		{"a mount over the limiter's", &cdispec.ContainerEdits{Mounts: []*cdispec.Mount{{HostPath: "/x", ContainerPath: "/etc/../etc/ld.so.preload"}}}, "limiter's files"},
-		{"a mount in the limiter's folder", &cdispec.ContainerEdits{Mounts: []*cdispec.Mount{{HostPath: "/x", ContainerPath: "/usr/local/vgpu/y"}}}, "limiter's files"},
+		{"a mount in the limiter's folder", &cdispec.ContainerEdits{Mounts: []*cdispec.Mount{{HostPath: "/x", ContainerPath: "/.gpuslice/y"}}}, "limiter's files"},
 		{"not valid", &cdispec.ContainerEdits{Env: []string{"=x"}}, "not valid CDI"},
 	}
 	for _, tt := range tests {

@@ -3,8 +3,8 @@ package oci
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
-	"strings"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -96,9 +96,8 @@ func EnforcementOf(mounts []rspec.Mount, s Settings) Enforcement {
 	for _, m := range mounts {
 		from[cleanDestination(m.Destination)] = m.Source
 	}
-	limits := from[limiter.ContainerLimitsPath]
 	preload := from[limiter.ContainerPreloadPath]
-	ours := preload != "" && (preload == s.PreloadPath || preload == mergedPreload(strings.TrimSuffix(limits, "/"+limitsFile)))
+	ours := preload != "" && (preload == s.PreloadPath || preload == mergedPreload(filepath.Dir(from[limiterDir])))
 	front := from[driverPath(drivers[0])] != ""
 	switch {
 	case ours && front:

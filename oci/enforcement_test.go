@@ -70,7 +70,7 @@ func TestEnforcementOf(t *testing.T) {
 				s := testSettings()
 				s.LimiterMode, s.Fronts = mode, testFronts
 				spec := testSpec(t, "containerd")
-				spec.Mounts = append(spec.Mounts, bind("/etc/mine", "/etc/ld.so.preload"), bind("/srv/x", "/usr/local/vgpu/driver/cuda"))
+				spec.Mounts = append(spec.Mounts, bind("/etc/mine", "/etc/ld.so.preload"), bind("/srv/x", "/.gpuslice/driver/cuda"))
 				c := factsOf(spec, "")
 				c.Rootfs, c.Uncontrolled = rootfs, off
 				result, err := Edits(one(1000, 10), s, c, registry)
@@ -123,9 +123,9 @@ func TestFrontsFindTheDriver(t *testing.T) {
 			behind := putFronts(visible, testFronts)
 			require.Len(t, behind, 2)
 			assert.Equal(t, tt.want, behind[0].HostPath)
-			assert.Equal(t, "/usr/local/vgpu/driver/cuda", behind[0].ContainerPath)
+			assert.Equal(t, "/.gpuslice/driver/cuda", behind[0].ContainerPath)
 			assert.Equal(t, "/host/usr/lib64/libnvidia-ml.so.550.54.15", behind[1].HostPath)
-			assert.Equal(t, "/usr/local/vgpu/driver/nvml", behind[1].ContainerPath)
+			assert.Equal(t, "/.gpuslice/driver/nvml", behind[1].ContainerPath)
 			for _, m := range visible.Mounts {
 				if drivers[0].is(m.ContainerPath) {
 					assert.Equal(t, testFronts.CUDA, m.HostPath, "no name of it finds the driver's own: %s", m.ContainerPath)
@@ -166,13 +166,27 @@ func TestVariablesThatLeadPastTheLimiter(t *testing.T) {
 		{"LD_LIBRARY_PATH=/usr/local/cuda/compat", Rootfs{Glibc: true}, library, "limiter mode to auto"},
 		{"LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/cuda-12.4/compat/lib.real:", Rootfs{Glibc: true}, library, "limiter mode to auto"},
 		{"LD_LIBRARY_PATH=/usr/local/cuda/compat", Rootfs{Glibc: true, Musl: true}, []LimiterMode{LimiterLibrary, LimiterAuto}, "compat"},
-		{"LD_LIBRARY_PATH=/usr/local/vgpu/driver", Rootfs{Glibc: true}, all, "folder of the driver"},
-		{"LD_LIBRARY_PATH=/x;/usr/local/./vgpu//driver/", Rootfs{Glibc: true}, all, "folder of the driver"},
+		{"LD_LIBRARY_PATH=/.gpuslice/driver", Rootfs{Glibc: true}, all, "directory of the driver"},
+		{"LD_LIBRARY_PATH=/x;/./.gpuslice//driver/", Rootfs{Glibc: true}, all, "directory of the driver"},
 		{"LD_PRELOAD=/lib/libgcompat.so.0 /usr/lib/libjemalloc.so.2", Rootfs{Glibc: true}, nil, ""},
-		{"LD_PRELOAD=/usr/local/vgpu/driver/cuda", Rootfs{Glibc: true}, all, "LD_PRELOAD has /usr/local/vgpu/driver/cuda"},
+		{"LD_PRELOAD=/.gpuslice/driver/cuda", Rootfs{Glibc: true}, all, "LD_PRELOAD has /.gpuslice/driver/cuda"},
 		{"LD_PRELOAD=/x.so /usr/local/cuda/compat/libcuda.so.550.54.15", Rootfs{Glibc: true}, all, "before the limiter"},
 		{"LD_PRELOAD=libcuda.so.1", Rootfs{Glibc: true}, all, "before the limiter"},
 		{"LD_AUDIT=/x.so:/usr/lib64/libnvidia-ml.so", Rootfs{Glibc: true}, all, "LD_AUDIT"},
+		{"LD_PRELOAD=/proc/self/root/.gpuslice/driver/cuda", Rootfs{Glibc: true}, all, "before the limiter"},
+		{"LD_PRELOAD=/x.so:/./proc/1/cwd/driver/cuda", Rootfs{Glibc: true}, all, "before the limiter"},
+		{"LD_PRELOAD=/dev/fd/3", Rootfs{Glibc: true}, all, "before the limiter"},
+		{"LD_PRELOAD=cuda", Rootfs{Glibc: true}, all, "before the limiter"},
+		{"LD_PRELOAD=$ORIGIN/x.so", Rootfs{Glibc: true}, all, "a token"},
+		{"LD_AUDIT=/usr/${LIB}/x.so", Rootfs{Glibc: true}, all, "a token"},
+		{"LD_PRELOAD=/opt/x/../vgpu/driver/other", Rootfs{Glibc: true}, all, "has a .."},
+		{"LD_PRELOAD=/opt/link.so", Rootfs{Glibc: true, Links: map[string]string{"/opt/link.so": "/.gpuslice/driver/cuda"}}, all, "LD_PRELOAD has /opt/link.so"},
+		{"LD_PRELOAD=/opt/link.so", Rootfs{Glibc: true, Links: map[string]string{"/opt/link.so": "/proc/self/root/x"}}, all, "LD_PRELOAD has /opt/link.so"},
+		{"LD_PRELOAD=/opt/v/driver/cuda", Rootfs{Glibc: true, Links: map[string]string{"/.gpuslice/driver": "/opt/v/driver"}}, all, "LD_PRELOAD has /opt/v"},
+		{"LD_PRELOAD=/opt/link.so", Rootfs{Glibc: true, Links: map[string]string{"/opt/link.so": "/opt/libjemalloc.so.2"}}, nil, ""},
+		{"LD_LIBRARY_PATH=/opt/link", Rootfs{Glibc: true, Links: map[string]string{"/opt/link": "/.gpuslice/driver"}}, all, "directory of the driver"},
+		{"LD_LIBRARY_PATH=/proc/self/root/.gpuslice/driver", Rootfs{Glibc: true}, all, "directory of the driver"},
+		{"LD_LIBRARY_PATH=/opt/conda/bin/../lib:$ORIGIN/lib", Rootfs{Glibc: true}, nil, ""},
 		{"A=b", Rootfs{Glibc: true, Preload: "/opt/own.so\n/usr/local/cuda/compat/libcuda.so.1\n"}, library, "/etc/ld.so.preload has"},
 		{"A=b", Rootfs{Glibc: true, Preload: "/opt/own.so\n"}, nil, ""},
 	} {

@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,7 +55,33 @@ func OwnedEnv(name string) bool {
 		EnvDisableControl, EnvRedirect, EnvMemoryLimit, EnvCoreLimit:
 		return true
 	}
-	return strings.HasPrefix(name, EnvMemoryLimit+"_") || strings.HasPrefix(name, EnvCoreLimit+"_")
+	_, indexed := limitIndex(name)
+	return indexed
+}
+
+// limitIndex returns the index in the name of a GPU's limit variable, and whether the variable
+// is one.
+func limitIndex(name string) (index string, is bool) {
+	if index, is = strings.CutPrefix(name, EnvMemoryLimit+"_"); is {
+		return index, true
+	}
+	return strings.CutPrefix(name, EnvCoreLimit+"_")
+}
+
+// checkLimitNames refuses limit variables with an index that no GPU of a container can have.
+// Nothing reads them, and to edit each would let a container choose the size of the answer.
+func checkLimitNames(env []string) error {
+	for _, e := range env {
+		name, _, hasValue := strings.Cut(e, "=")
+		index, is := limitIndex(name)
+		if !is || !hasValue {
+			continue
+		}
+		if i, err := strconv.Atoi(index); err != nil || i < 0 || i >= limiter.MaxDevices || strconv.Itoa(i) != index {
+			return fmt.Errorf("its environment sets %.80q, the limit of a GPU that it can't have: the index is 0 to %d; remove the variable", name, limiter.MaxDevices-1)
+		}
+	}
+	return nil
 }
 
 // environment is what a container with a grant gets, in the order that a person
@@ -63,6 +90,9 @@ func environment(shares []grant.Share, s Settings, c Container, way Injection) [
 	v := variables{index: map[string]int{}}
 
 	v.set(EnvVisibleDevices, visibleDevices(shares, way))
+	if way == InjectEnvvar && !s.Graphics {
+		v.set(EnvDriverCapabilities, driverCapabilities(c))
+	}
 	for i, share := range shares {
 		v.set(indexed(EnvMemoryLimit, i), mebibytes(share.MemoryMiB))
 	}
@@ -80,6 +110,9 @@ func environment(shares []grant.Share, s Settings, c Container, way Injection) [
 		v.set(EnvCorePolicy, string(s.corePolicy()))
 	}
 
+	for _, name := range c.requested() {
+		v.set(name, visibleDevices(shares, way))
+	}
 	for _, name := range strayEnv(c.Env) {
 		if _, done := v.index[name]; !done {
 			v.set(name, neutral(name, shares, s, c))

@@ -80,11 +80,16 @@ func MountsDriver(c Container) (reason string, mounts bool) {
 // AsksForGPU says whether a container's environment asks NVIDIA's runtime for
 // cards, or for the driver alone ("none").
 func AsksForGPU(c Container) bool {
-	values := c.allenv(EnvVisibleDevices)
-	if len(values) == 0 {
+	asks := func(name string) bool {
+		return slices.ContainsFunc(c.allenv(name), func(v string) bool { return v != "" && v != visibleVoid })
+	}
+	if slices.ContainsFunc(c.RequestNames, asks) {
+		return true
+	}
+	if _, set := c.getenv(EnvVisibleDevices); !set {
 		return legacyImage(c)
 	}
-	return slices.ContainsFunc(values, func(v string) bool { return v != "" && v != visibleVoid })
+	return asks(EnvVisibleDevices)
 }
 
 // legacyImage says whether NVIDIA's runtime would read an unset
@@ -102,7 +107,11 @@ func Void(c Container) *cdispec.ContainerEdits {
 	if !AsksForGPU(c) {
 		return nil
 	}
-	return &cdispec.ContainerEdits{Env: []string{EnvVisibleDevices + "=" + visibleVoid}}
+	void := &cdispec.ContainerEdits{}
+	for _, name := range append([]string{EnvVisibleDevices}, c.requested()...) {
+		void.Env = append(void.Env, name+"="+visibleVoid)
+	}
+	return void
 }
 
 // checkForeign refuses a container with a grant that has, or firmly asks for,

@@ -11,39 +11,86 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// librariesFile, in the folder of a claim, names the files of the library folder that its container was made with.
+// librariesFile, in the directory of a claim, lists the files of the library directory that its container was created
+// with, one in a line: "libvgpu-0123456789abcdef.so 254:1 4711", with device and inode if they are known.
 const librariesFile = "libraries"
 
-// installed is the name of a library as InstallLibrary and InstallFronts give it. It is compiled
-// when it is wanted: gpuslice-runtime, which starts with each container, never does.
+// unknownLibraries is the content of librariesFile after the claim was restored while its container ran.
+const unknownLibraries = "unknown\n"
+
+// Library is a file of the library directory that a container was created with.
+type Library struct {
+	Name string
+	// Device and Inode identify the file; 0: not known.
+	Device, Inode uint64
+}
+
+// ErrUnknownLibraries says that the claim's files are newer than its container.
+var ErrUnknownLibraries = errors.New("the claim was restored while its container ran: the files that the container has mounted are not known")
+
+// installed matches the names that InstallLibrary, InstallFronts and InstallMountCheck give. It is compiled at its first
+// use, because gpuslice-runtime starts with each container and never uses it.
 var installed = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`libvgpu(-cuda|-nvml)?-[0-9a-f]{16}\.so`)
+	return regexp.MustCompile(`libvgpu(-cuda|-nvml)?-[0-9a-f]{16}\.so|` + mountCheckName + `[0-9a-f]{16}`)
 })
 
 // libraries are the files that a container of these settings has mounted.
 func (s Settings) libraries() string {
 	var text strings.Builder
-	for _, path := range []string{s.LibraryPath, s.Fronts.CUDA, s.Fronts.NVML} {
-		if path != "" {
-			text.WriteString(filepath.Base(path) + "\n")
+	for _, path := range []string{s.LibraryPath, s.Fronts.CUDA, s.Fronts.NVML, s.MountCheck} {
+		if path == "" {
+			continue
 		}
+		text.WriteString(filepath.Base(path))
+		var st unix.Stat_t
+		if unix.Stat(path, &st) == nil {
+			fmt.Fprintf(&text, " %d:%d %d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+		}
+		text.WriteString("\n")
 	}
 	return text.String()
 }
 
 // noteLibraries writes librariesFile. One that is there is right: it is of when the container was made.
-func noteLibraries(dir string, s Settings) error {
+func noteLibraries(dir, libraries string) error {
 	path := filepath.Join(dir, librariesFile)
 	if _, err := os.Lstat(path); err == nil {
 		return nil
 	}
-	if err := rawfile.Write(path, []byte(s.libraries()), 0o644); err != nil {
+	if err := rawfile.Write(path, []byte(libraries), 0o644); err != nil {
 		return fmt.Errorf("note which limiter a container has: %w", err)
 	}
 	return nil
+}
+
+// NoteRestored records that the claim's files are newer than its container. Call it before Populate.
+func NoteRestored(dir string) error { return noteLibraries(dir, unknownLibraries) }
+
+// LibrariesOf returns the libraries that the container of a claim was created with, or ErrUnknownLibraries.
+func LibrariesOf(dir string) ([]Library, error) {
+	text, err := rawfile.Read(filepath.Join(dir, librariesFile))
+	if err != nil {
+		return nil, fmt.Errorf("find which limiter a container has: %w", err)
+	}
+	if string(text) == unknownLibraries {
+		return nil, ErrUnknownLibraries
+	}
+	var all []Library
+	for line := range strings.Lines(string(text)) {
+		var l Library
+		var major, minor uint32
+		if n, _ := fmt.Sscanf(line, "%s %d:%d %d", &l.Name, &major, &minor, &l.Inode); n == 0 {
+			continue
+		}
+		l.Device = unix.Mkdev(major, minor)
+		all = append(all, l)
+	}
+	return all, nil
 }
 
 // LibraryGrace is how long a library stays that nobody needs, from when it was installed. The runtime wrapper installs what it is
@@ -78,6 +125,9 @@ func PruneLibraries(dir string, now Settings, at time.Time, mentions []string, c
 	}
 	for _, folder := range folders {
 		text, err := os.ReadFile(filepath.Join(folder, librariesFile))
+		if err == nil && string(text) == unknownLibraries {
+			return nil, nil
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			if _, err := os.Lstat(folder); err == nil {
 				return nil, nil // an earlier version's, which did not say

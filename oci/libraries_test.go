@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/oci"
@@ -114,4 +115,26 @@ func TestPruneLibraries(t *testing.T) {
 		require.ErrorIs(t, err, os.ErrPermission)
 		require.Len(t, names(t, dir), 2)
 	})
+}
+
+func TestLibrariesOf(t *testing.T) {
+	lib := filepath.Join(libraryDir(t, newLibrary), newLibrary)
+	made, err := oci.LibrariesOf(claimWith(t, lib, "/lib/"+oldFront))
+	require.NoError(t, err)
+	var st unix.Stat_t
+	require.NoError(t, unix.Stat(lib, &st))
+	require.Equal(t, []oci.Library{{Name: newLibrary, Device: st.Dev, Inode: st.Ino}, {Name: oldFront}}, made)
+
+	_, err = oci.LibrariesOf(t.TempDir())
+	require.ErrorIs(t, err, os.ErrNotExist)
+
+	dir := t.TempDir()
+	require.NoError(t, oci.NoteRestored(dir))
+	share := grant.Share{UUID: "GPU-00000000-0000-4000-8000-000000000001", MemoryMiB: 100, CorePercent: 10}
+	require.NoError(t, oci.Populate(dir, grant.Claim{Shares: []grant.Share{share}}, oci.Settings{LibraryPath: lib}))
+	_, err = oci.LibrariesOf(dir)
+	require.ErrorIs(t, err, oci.ErrUnknownLibraries)
+	removed, err := oci.PruneLibraries(libraryDir(t, oldLibrary), oci.Settings{LibraryPath: lib}, later(), nil, claims(dir))
+	require.NoError(t, err)
+	require.Empty(t, removed, "the container's library is not known")
 }

@@ -43,7 +43,7 @@ func InstallLibrary(src, dir string) (libPath, preloadPath string, err error) {
 	if err := checkLibrary(data); err != nil {
 		return "", "", fmt.Errorf("install the limiter's library: %s %w", src, err)
 	}
-	if libPath, err = placeByContent(dir, "libvgpu", data); err != nil {
+	if libPath, err = placeByContent(dir, "libvgpu-", ".so", data); err != nil {
 		return "", "", fmt.Errorf("install the limiter's library: %w", err)
 	}
 	preloadPath = filepath.Join(filepath.Dir(libPath), preloadFile)
@@ -80,15 +80,33 @@ func installFront(library, dir, name string) (string, error) {
 	if err := checkLibrary(data); err != nil {
 		return "", fmt.Errorf("install the limiter's front: %s %w", src, err)
 	}
-	path, err := placeByContent(dir, name, data)
+	path, err := placeByContent(dir, name+"-", ".so", data)
 	if err != nil {
 		return "", fmt.Errorf("install the limiter's front: %w", err)
 	}
 	return path, nil
 }
 
-// placeByContent places a library in a folder under "NAME-<16 hex of its SHA-256>.so".
-func placeByContent(dir, name string, data []byte) (string, error) {
+// InstallMountCheck installs gpuslice-runtime beside the limiter's libraries, under a name with
+// its hash, for Settings.MountCheck.
+func InstallMountCheck(src, dir string) (string, error) {
+	data, err := os.ReadFile(src)
+	if err != nil {
+		return "", fmt.Errorf("install the check of containers' mounts: %w: gpuslice-runtime must be in the directory of gpuslice-agent", err)
+	}
+	path, err := placeByContent(dir, mountCheckName, "", data)
+	if err != nil {
+		return "", fmt.Errorf("install the check of containers' mounts: %w", err)
+	}
+	return path, nil
+}
+
+// mountCheckName is the prefix of that program's name.
+const mountCheckName = "gpuslice-runtime-"
+
+// placeByContent writes a program or a library into a directory, under a name with 16
+// hexadecimal digits of its SHA-256.
+func placeByContent(dir, prefix, suffix string, data []byte) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
@@ -100,7 +118,7 @@ func placeByContent(dir, name string, data []byte) (string, error) {
 		return "", err
 	}
 	sum := sha256.Sum256(data)
-	path := filepath.Join(dir, name+"-"+hex.EncodeToString(sum[:8])+".so")
+	path := filepath.Join(dir, prefix+hex.EncodeToString(sum[:8])+suffix)
 	if err := place(path, data, 0o755); err != nil {
 		return "", err
 	}

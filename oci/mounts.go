@@ -2,7 +2,6 @@ package oci
 
 import (
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -12,14 +11,8 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// The limiter's files in the folder of a claim, on the host.
-const (
-	limitsFile = "limits"
-	usageFile  = "usage"
-)
-
-// limiterDir is the container's folder of the limiter. Nobody else mounts there.
-var limiterDir = path.Dir(limiter.ContainerLibraryPath)
+// limiterDir is the container's directory of the limiter. Nothing else is mounted there.
+const limiterDir = limiter.ContainerDir
 
 // bindMount is a mount that gains no privileges and makes no device.
 func bindMount(host, container string, options ...string) *cdispec.Mount {
@@ -31,15 +24,17 @@ func bindMount(host, container string, options ...string) *cdispec.Mount {
 	}
 }
 
-// limiterMounts are the files of the limiter. The library alone is mapped as code, so
+// limiterMounts returns the mounts of the limiter's files. The directory is a mount itself, so
+// that it can't be renamed in the container. It is read-only, so Populate makes the mount
+// points below it. The library alone is mapped as code, so
 // it alone may be executed. A container that is not held by a preload lacks the one
 // that has the library loaded so. An uncontrolled one keeps the others: they say what
 // it was granted, to people and to who rebuilds the ledger.
 func limiterMounts(s Settings, c Container, how Enforcement) []*cdispec.Mount {
 	mounts := []*cdispec.Mount{
+		bindMount(limiter.FilesDir(c.Dir), limiter.ContainerDir, "ro", "noexec"),
 		bindMount(s.LibraryPath, limiter.ContainerLibraryPath, "ro"),
-		bindMount(filepath.Join(c.Dir, limitsFile), limiter.ContainerLimitsPath, "ro", "noexec"),
-		bindMount(filepath.Join(c.Dir, usageFile), limiter.ContainerUsagePath, "rw", "noexec"),
+		bindMount(limiter.UsagePath(c.Dir), limiter.ContainerUsagePath, "rw", "noexec"),
 	}
 	if how.preloads() {
 		preload := s.PreloadPath
@@ -55,7 +50,7 @@ func limiterMounts(s Settings, c Container, how Enforcement) []*cdispec.Mount {
 // that have to go so that the edits' win: those on the same path, and those on
 // or below the limiter's own.
 //
-// A mount above (/etc, /usr/local) stays: ours are deeper, and a runtime mounts
+// A mount above (/etc, /usr/lib) stays: ours are deeper, and a runtime mounts
 // by depth.
 func replacedMounts(mounts []rspec.Mount, edits *cdispec.ContainerEdits) []string {
 	taken := map[string]bool{}
@@ -63,7 +58,7 @@ func replacedMounts(mounts []rspec.Mount, edits *cdispec.ContainerEdits) []strin
 	for _, m := range edits.Mounts {
 		dest := cleanDestination(m.ContainerPath)
 		taken[dest] = true
-		limited = limited || dest == limiter.ContainerLimitsPath
+		limited = limited || dest == limiterDir
 	}
 	var replaced []string
 	for _, m := range mounts {
@@ -79,6 +74,13 @@ func replacedMounts(mounts []rspec.Mount, edits *cdispec.ContainerEdits) []strin
 // ownedDestination says whether a clean path is the limiter's or below it.
 func ownedDestination(dest string) bool {
 	return within(dest, limiterDir) || within(dest, limiter.ContainerPreloadPath)
+}
+
+// MountsFiles says whether these mounts have the files of the claim in the directory.
+func MountsFiles(mounts []rspec.Mount, dir string) bool {
+	return slices.ContainsFunc(mounts, func(m rspec.Mount) bool {
+		return cleanDestination(m.Destination) == limiterDir && m.Source == limiter.FilesDir(dir)
+	})
 }
 
 // OwnedDestination says whether a mount's destination, however it is spelled, is

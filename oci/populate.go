@@ -4,58 +4,103 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
+	"os"
 	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
 const bytesPerMiB = 1 << 20
 
-// Populate makes the limiter's two files in the folder of a claim: what the
+// Populate makes the limiter's two files in the directory of a claim: what the
 // container may use, and where it accounts what it uses; and notes which limiter it
-// has, for PruneLibraries.
+// has, for PruneLibraries. Unless no tenant can write the files, the caller must have mounted
+// the container's own file system there (package vgpufs).
 //
 // It may be called again. Files that are there are kept, as containers map them:
 // limits of the same cards are updated in place where their numbers differ or their
-// writer was killed half-way, limits of other cards are an error.
+// writer was killed half-way, those of another container are replaced, limits of other GPUs
+// are an error.
 func Populate(dir string, claim grant.Claim, s Settings) error {
 	if err := checkShares(claim.Shares); err != nil {
 		return fmt.Errorf("limits for %s: %w", dir, err)
 	}
 	limits := limitsOf(claim, s)
-	if err := noteLibraries(dir, s); err != nil {
+	if err := noteLibraries(dir, s.libraries()); err != nil {
 		return err
 	}
-	// The limits come last: with them the folder is whole.
-	err := limiter.CreateUsage(filepath.Join(dir, usageFile), limits.UUIDs())
-	if err != nil && !errors.Is(err, fs.ErrExist) {
+	return WriteFiles(dir, limits)
+}
+
+// WriteFiles makes the files in the container's own file system, as Populate does.
+func WriteFiles(dir string, limits limiter.Limits) error {
+	if err := makePlaces(dir); err != nil {
 		return err
 	}
-	return ensureLimits(filepath.Join(dir, limitsFile), limits)
+	// The limits come last: with them the directory is complete. An existing usage file may
+	// leave no room to make another.
+	if _, err := os.Lstat(limiter.UsagePath(dir)); err != nil {
+		if err := limiter.CreateUsage(limiter.UsagePath(dir), limits.UUIDs()); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return ensureLimits(dir, limits)
+}
+
+// makePlaces makes the mount points in the container's directory. The runtime can't, because
+// the directory is read-only in the container.
+func makePlaces(claimDir string) error {
+	inDir := func(place string) string { return limiter.FilesDir(claimDir) + strings.TrimPrefix(place, limiterDir) }
+	for _, folder := range []string{inDir(limiterDir), inDir(driverDir)} {
+		if err := unix.Mkdir(folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("make the mount point %s: %w", folder, err)
+		}
+	}
+	places := []string{limiter.ContainerLibraryPath}
+	for _, d := range drivers {
+		places = append(places, driverPath(d))
+	}
+	for _, place := range places {
+		fd, err := rawfile.Open(inDir(place), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o444)
+		if err == nil {
+			err = unix.Close(fd)
+		}
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("make the mount point %s: %w", inDir(place), err)
+		}
+	}
+	return nil
 }
 
 // ensureLimits writes a limits file, or brings one that is there to the same.
-func ensureLimits(path string, want limiter.Limits) error {
-	have, err := limiter.ReadLimits(path)
+func ensureLimits(dir string, want limiter.Limits) error {
+	have, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return limiter.WriteLimits(path, want)
+		return limiter.WriteLimits(limiter.LimitsPath(dir), want)
 	case errors.Is(err, limiter.ErrHalfWritten):
-		return limiter.UpdateLimits(path, want)
+		return limiter.UpdateLimits(dir, want)
+	case errors.Is(err, limiter.ErrLeased):
+		return err
+	case err == nil && have.Identity != want.Identity: // an operator moved the files
+		return limiter.UpdateLimits(dir, want)
 	case err != nil:
 		return fmt.Errorf("%w: remove the container, its limits can't be trusted", err)
 	case have.Oversubscribe == want.Oversubscribe && slices.Equal(have.Devices, want.Devices):
 		return nil
 	default:
-		return limiter.UpdateLimits(path, want)
+		return limiter.UpdateLimits(dir, want)
 	}
 }
 
 // limitsOf are shares as the limiter counts: in bytes.
 func limitsOf(claim grant.Claim, s Settings) limiter.Limits {
-	limits := limiter.Limits{}
+	limits := limiter.Limits{Identity: limiter.IdentityOf(claim.ContainerID)}
 	for _, share := range claim.Shares {
 		memory, physical := uint64(share.MemoryMiB)*bytesPerMiB, uint64(0)
 		if s.oversubscribed(share.UUID) {

@@ -21,7 +21,7 @@ func TestPopulate(t *testing.T) {
 	s.ContextMiB = map[string]int64{gpu1: 300}
 	require.NoError(t, Populate(dir, grant.Claim{Shares: shares}, s))
 
-	limits, err := limiter.ReadLimits(filepath.Join(dir, "limits"))
+	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	require.NoError(t, err)
 	assert.Equal(t, limiter.Limits{
 		Generation:    1,
@@ -31,18 +31,19 @@ func TestPopulate(t *testing.T) {
 			{UUID: mig0, MemoryLimitBytes: 9856 << 20, Policy: limiter.PolicyForce, Priority: limiter.PriorityLow},
 		},
 	}, limits)
-	usage, err := limiter.ReadUsage(filepath.Join(dir, "usage"))
+	usage, err := limiter.ReadUsage(limiter.UsagePath(dir))
 	require.NoError(t, err)
 	assert.Zero(t, usage.Processes)
 	require.Len(t, usage.Devices, 2)
 	assert.Equal(t, gpu1, usage.Devices[0].UUID)
-	assert.Equal(t, 3, countFiles(t, dir), "and which libraries they are for")
+	assert.Equal(t, 2, countFiles(t, dir), "and the list of libraries")
+	assert.Equal(t, 4, countFiles(t, limiter.FilesDir(dir)), "and the mount points")
 }
 
 // Files that a container may have mapped are the same files afterwards.
 func TestPopulateAgain(t *testing.T) {
 	dir := t.TempDir()
-	limits, usage := filepath.Join(dir, "limits"), filepath.Join(dir, "usage")
+	limits, usage := limiter.LimitsPath(dir), limiter.UsagePath(dir)
 	require.NoError(t, Populate(dir, grant.Claim{Shares: one(8000, 30)}, testSettings()))
 	before := [2]uint64{inode(t, limits), inode(t, usage)}
 
@@ -103,7 +104,7 @@ func TestPopulateCores(t *testing.T) {
 		CoreCeiling: 60, HighPriority: true,
 		Shares: []grant.Share{{UUID: gpu0, MemoryMiB: 1, CorePercent: 30}, {UUID: gpu1, MemoryMiB: 1}, {UUID: gpu2, MemoryMiB: 1, CorePercent: 70}},
 	}, testSettings()))
-	limits, err := limiter.ReadLimits(filepath.Join(dir, "limits"))
+	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	require.NoError(t, err)
 	for i, want := range []uint32{60, 0, 0} {
 		assert.Equal(t, want, limits.Devices[i].CoreSoftPercent, i)

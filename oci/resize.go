@@ -3,7 +3,6 @@ package oci
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -12,16 +11,20 @@ import (
 // Resize brings the limits file in a running container's folder to the claim's shares, for
 // grant.Ledger.Resize: its processes follow with their next call. Only the amounts change;
 // what the node's settings were when the container was created stays, for it was created with them.
-// A file whose writer was killed half-way is limiter.ErrHalfWritten: Populate, with the
-// node's settings, writes it anew.
+// The error is limiter.ErrHalfWritten if a writer was killed half-way, and limiter.ErrForeign for
+// the file of another container: Populate, with the node's settings, writes the limits again.
+// After a restore of the claim the container has older files mapped, which can't be changed: then
+// Resize fails, and the ledger keeps the higher of the old and the new amounts reserved.
 func Resize(dir string, claim grant.Claim) error {
-	path := filepath.Join(dir, limitsFile)
-	limits, err := limiter.ReadLimits(path)
+	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	if err != nil {
 		return err
 	}
+	if err := limits.CheckIdentity(claim.ContainerID); err != nil {
+		return fmt.Errorf("limits in %s: %w", dir, err)
+	}
 	if len(limits.Devices) != len(claim.Shares) {
-		return fmt.Errorf("limits %s are of %d cards, and the claim of %d", path, len(limits.Devices), len(claim.Shares))
+		return fmt.Errorf("the limits in %s are of %d GPUs, and the claim is of %d", dir, len(limits.Devices), len(claim.Shares))
 	}
 	changed := false
 	for i, share := range claim.Shares {
@@ -32,13 +35,16 @@ func Resize(dir string, claim grant.Claim) error {
 	if !changed {
 		return nil
 	}
-	return limiter.UpdateLimits(path, limits)
+	if _, err := LibrariesOf(dir); errors.Is(err, ErrUnknownLibraries) {
+		return fmt.Errorf("change the limits in %s: %w: restart the container", dir, err)
+	}
+	return limiter.UpdateLimits(dir, limits)
 }
 
-// ResizeOrPopulate is Resize, and Populate where the file was left half-written.
+// ResizeOrPopulate calls Resize, or Populate if the whole file has to be written.
 func ResizeOrPopulate(dir string, claim grant.Claim, s Settings) error {
 	err := Resize(dir, claim)
-	if errors.Is(err, limiter.ErrHalfWritten) {
+	if errors.Is(err, limiter.ErrHalfWritten) || errors.Is(err, limiter.ErrForeign) {
 		return Populate(dir, claim, s)
 	}
 	return err

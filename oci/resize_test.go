@@ -16,17 +16,17 @@ import (
 const resizedCard = "GPU-0a000000-1111-2222-3333-444455556666"
 
 func TestResizeChangesTheAmountsAlone(t *testing.T) {
-	dir := t.TempDir()
-	claim := grant.Claim{CoreCeiling: 50, HighPriority: true, Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 1000, CorePercent: 20}}}
+	dir := claimDir(t)
+	claim := grant.Claim{ContainerID: "c1", CoreCeiling: 50, HighPriority: true, Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 1000, CorePercent: 20}}}
 	settings := oci.Settings{
 		CorePolicy: oci.CoreForce, ContextMiB: map[string]int64{resizedCard: 300}, Oversubscription: map[string]float64{resizedCard: 2},
 	}
 	require.NoError(t, oci.Populate(dir, claim, settings))
-	path := filepath.Join(dir, "limits")
+	path := limiter.LimitsPath(dir)
 	was, err := limiter.ReadLimits(path)
 	require.NoError(t, err)
 	state := []limiter.CoreState{{Contended: true, ResidueBytes: 77}}
-	require.NoError(t, limiter.UpdateCores(path, state))
+	require.NoError(t, limiter.UpdateCores(dir, state))
 
 	claim.Shares = []grant.Share{{UUID: resizedCard, MemoryMiB: 3000, CorePercent: 50}}
 	require.NoError(t, oci.Resize(dir, claim))
@@ -51,10 +51,10 @@ func TestResizeChangesTheAmountsAlone(t *testing.T) {
 }
 
 func TestResizeOfLimitsThatAreHalfWritten(t *testing.T) {
-	dir := t.TempDir()
-	claim := grant.Claim{Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 1000, CorePercent: 20}}}
+	dir := claimDir(t)
+	claim := grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 1000, CorePercent: 20}}}
 	require.NoError(t, oci.Populate(dir, claim, oci.Settings{}))
-	file, err := os.OpenFile(filepath.Join(dir, "limits"), os.O_RDWR, 0)
+	file, err := os.OpenFile(limiter.LimitsPath(dir), os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer file.Close()
 	_, err = file.WriteAt([]byte{3}, 128) // the record's sequence is odd
@@ -68,10 +68,35 @@ func TestResizeOfLimitsThatAreHalfWritten(t *testing.T) {
 	assert.Equal(t, claim.Shares, shares)
 }
 
+// A container that ran when the state directory was lost has other files mapped. Its limits
+// can't be lowered, so the reservation must not be either.
+func TestResizeOfARestoredClaimFails(t *testing.T) {
+	dir := claimDir(t)
+	claim := grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 2000, CorePercent: 20}}}
+	require.NoError(t, oci.NoteRestored(dir))
+	require.NoError(t, oci.Populate(dir, claim, oci.Settings{}))
+	require.NoError(t, oci.Resize(dir, claim), "without a change")
+	less := claim
+	less.Shares = []grant.Share{{UUID: resizedCard, MemoryMiB: 1000, CorePercent: 20}}
+	err := oci.Resize(dir, less)
+	require.ErrorIs(t, err, oci.ErrUnknownLibraries)
+	require.ErrorContains(t, err, "restart the container")
+	shares, err := oci.RecoverShares(dir)
+	require.NoError(t, err)
+	assert.Equal(t, claim.Shares, shares)
+}
+
 func TestResizeOfOtherCards(t *testing.T) {
-	dir := t.TempDir()
-	require.NoError(t, oci.Populate(dir, grant.Claim{Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 1000}}}, oci.Settings{}))
+	dir := claimDir(t)
+	require.NoError(t, oci.Populate(dir, grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 1000}}}, oci.Settings{}))
 	other := grant.Share{UUID: "GPU-0b000000-1111-2222-3333-444455556666", MemoryMiB: 1000}
-	err := oci.Resize(dir, grant.Claim{Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 1}, other}})
-	require.ErrorContains(t, err, "of 1 cards, and the claim of 2")
+	err := oci.Resize(dir, grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 1}, other}})
+	require.ErrorContains(t, err, "of 1 GPUs, and the claim is of 2")
+}
+
+// claimDir makes the directory of the claim of container c1.
+func claimDir(t *testing.T) string {
+	dir := filepath.Join(t.TempDir(), "c1")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	return dir
 }

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 
+	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/cyphar/filepath-securejoin/pathrs-lite"
 	"golang.org/x/sys/unix"
 
@@ -26,6 +27,8 @@ type Rootfs struct {
 	Musl bool
 	// Preload is what the image's own /etc/ld.so.preload asks for; empty for nothing.
 	Preload string
+	// Links are the resolved paths, inside of it, of paths with links in the loader's variables.
+	Links map[string]string
 }
 
 // Where the loaders are, by Go's names of the machines and by the ABIs: glibc's is fixed
@@ -47,9 +50,13 @@ var (
 // list of libraries is short.
 const maxPreload = 64 << 10
 
+// maxLoads bounds the paths in the loader's variables.
+const maxLoads = 1000
+
 // RootfsFacts looks into a container's root file system, which has to be mounted and
-// is the image's word: links are followed as if it were the root, and it is only read.
-func RootfsFacts(root string) (*Rootfs, error) {
+// is not trusted: links are followed inside of it, and it is only read. env is the container's
+// environment.
+func RootfsFacts(root string, env []string) (*Rootfs, error) {
 	dir, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("look into the container's root file system: %w", err)
@@ -65,7 +72,46 @@ func RootfsFacts(root string) (*Rootfs, error) {
 	if r.Preload, err = ownPreload(dir); err != nil {
 		return nil, err
 	}
-	return r, nil
+	return r, r.findLinks(root, env)
+}
+
+// findLinks resolves the paths in the loader's variables and in ld.so.preload.
+func (r *Rootfs) findLinks(root string, env []string) error {
+	c := Container{Env: env}
+	lists := []string{r.Preload}
+	for _, name := range []string{"LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH"} {
+		lists = append(lists, c.allenv(name)...)
+	}
+	files := listed(strings.Join(lists, "\n"))
+	if len(files) > maxLoads {
+		return fmt.Errorf("its LD_PRELOAD, LD_AUDIT, LD_LIBRARY_PATH and /etc/ld.so.preload have %d paths, more than %d: shorten them", len(files), maxLoads)
+	}
+	for _, file := range append(files, driverDir) {
+		if !filepath.IsAbs(file) {
+			continue
+		}
+		found, err := securejoin.SecureJoin(root, file)
+		if err != nil {
+			return fmt.Errorf("follow %.200q in the image: %w", file, err)
+		}
+		inside := filepath.Join("/", strings.TrimPrefix(found, filepath.Clean(root)))
+		if inside == filepath.Clean(file) {
+			continue
+		}
+		if r.Links == nil {
+			r.Links = map[string]string{}
+		}
+		r.Links[file] = inside
+	}
+	return nil
+}
+
+// follow resolves a path, as far as the root file system was read.
+func (r *Rootfs) follow(file string) string {
+	if r != nil && r.Links[file] != "" {
+		return r.Links[file]
+	}
+	return filepath.Clean(file)
 }
 
 // ignoresPreload says why /etc/ld.so.preload does not hold every program there is. Of

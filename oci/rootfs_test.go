@@ -57,28 +57,37 @@ func TestRootfsFacts(t *testing.T) {
 		{"its own preload", []string{"lib64/ld-linux-x86-64.so.2", "etc/ld.so.preload=/lib/a.so"}, Rootfs{Glibc: true, Preload: "/lib/a.so\n"}},
 		{"as glibc reads it", []string{"etc/ld.so.preload=# ours\n/lib/a.so:/lib/b.so\t c.so # and\n\n\n/lib/$LIB/d.so"}, Rootfs{Preload: "/lib/a.so\n/lib/b.so\nc.so\n/lib/$LIB/d.so\n"}},
 		{"an empty one", []string{"etc/ld.so.preload=\n# none\n"}, Rootfs{}},
-		{"a limiter's left in an image", []string{"etc/ld.so.preload=/usr/local/vgpu/libvgpu.so\n"}, Rootfs{}},
+		{"a limiter's left in an image", []string{"etc/ld.so.preload=/.gpuslice/libvgpu.so\n"}, Rootfs{}},
 		{"a preload that is a link out of the image", []string{"etc/ld.so.preload -> ../../../../../../../.." + outside}, Rootfs{}},
 		{"a preload that is an absolute link", []string{"etc/ld.so.preload -> /opt/list", "opt/list=/opt/x.so"}, Rootfs{Preload: "/opt/x.so\n"}},
 		{"a preload that is a folder", []string{"etc/ld.so.preload/"}, Rootfs{}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.description, func(t *testing.T) {
-			got, err := RootfsFacts(image(t, tt.entries...))
+			got, err := RootfsFacts(image(t, tt.entries...), nil)
 			require.NoError(t, err)
 			assert.Equal(t, tt.want, *got)
 		})
 	}
 
+	got, err := RootfsFacts(image(t, "opt/a -> /opt/b", "opt/b -> ../.gpuslice/driver", "opt/c -> /proc/self/root/x", ".gpuslice -> /v", "opt/d.so="),
+		[]string{"LD_PRELOAD=/opt/a/cuda:/opt/d.so relative/x.so", "LD_LIBRARY_PATH=/opt/c", "LD_AUDIT=/nowhere"})
+	require.NoError(t, err)
+	assert.Equal(t, Rootfs{Links: map[string]string{
+		"/opt/a/cuda": "/v/driver/cuda", "/opt/c": "/proc/self/root/x", "/.gpuslice/driver": "/v/driver",
+	}}, *got)
+	_, err = RootfsFacts(image(t), []string{"LD_PRELOAD=" + strings.Repeat("/x:", 2000)})
+	assert.ErrorContains(t, err, "have 2000 paths")
+
 	pipe := image(t, "etc/")
 	require.NoError(t, syscall.Mkfifo(filepath.Join(pipe, "etc/ld.so.preload"), 0o644))
-	got, err := RootfsFacts(pipe)
+	got, err = RootfsFacts(pipe, nil)
 	require.NoError(t, err, "a pipe is not waited for")
 	assert.Equal(t, Rootfs{}, *got)
 
-	_, err = RootfsFacts(image(t, "etc/ld.so.preload="+strings.Repeat("/lib/a.so\n", 10_000)))
+	_, err = RootfsFacts(image(t, "etc/ld.so.preload="+strings.Repeat("/lib/a.so\n", 10_000)), nil)
 	assert.ErrorContains(t, err, "make it shorter")
-	_, err = RootfsFacts(filepath.Join(t.TempDir(), "nothing"))
+	_, err = RootfsFacts(filepath.Join(t.TempDir(), "nothing"), nil)
 	assert.ErrorContains(t, err, "root file system")
 }
 
@@ -94,7 +103,7 @@ func TestPopulatePreload(t *testing.T) {
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "ld.so.preload"))
 	require.NoError(t, err)
-	assert.Equal(t, "/usr/local/vgpu/libvgpu.so\n/lib/a.so\n", string(text), "the limiter first")
+	assert.Equal(t, "/.gpuslice/libvgpu.so\n/lib/a.so\n", string(text), "the limiter first")
 }
 
 func TestInstallFronts(t *testing.T) {
@@ -119,7 +128,7 @@ func TestInstallFronts(t *testing.T) {
 func BenchmarkRootfsFacts(b *testing.B) {
 	root := image(b, "usr/lib64/ld-linux-x86-64.so.2", "lib64 -> usr/lib64", "lib -> usr/lib", "usr/lib/", "etc/ld.so.preload=/lib/a.so")
 	for b.Loop() {
-		if _, err := RootfsFacts(root); err != nil {
+		if _, err := RootfsFacts(root, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -18,7 +18,7 @@ const (
 	// InjectCDI puts the edits of the node's CDI spec into the container.
 	InjectCDI Injection = "cdi"
 	// InjectEnvvar leaves it to NVIDIA's container runtime, which reads
-	// NVIDIA_VISIBLE_DEVICES after us.
+	// NVIDIA_VISIBLE_DEVICES, or volume mounts with the same meaning, after us.
 	InjectEnvvar Injection = "envvar"
 )
 
@@ -52,6 +52,10 @@ type Settings struct {
 	LimiterMode LimiterMode
 	// Fronts are the host's libraries for every mode but preload.
 	Fronts Fronts
+	// MountCheck is the path on the host of the program that InstallMountCheck installs. A hook
+	// of each container calls it: it refuses a container with something else at the paths of
+	// the limiter's files. Empty: no hook, for callers that check the image themselves.
+	MountCheck string
 	// NvidiaHandlers are the runtime handlers (RuntimeClass handlers) that run
 	// NVIDIA's container runtime, such as "nvidia".
 	NvidiaHandlers []string
@@ -68,6 +72,9 @@ type Settings struct {
 	// lies on the card, and what is beyond that may spill to the host's
 	// (CUDA_OVERSUBSCRIBE).
 	Oversubscription map[string]float64
+	// Graphics gives containers the driver's libraries for OpenCL, OpenGL, Vulkan and similar
+	// too. The limiter can't see their use.
+	Graphics bool
 	// CorePolicy is when compute shares are enforced; empty reads as default.
 	CorePolicy CorePolicy
 	// ContextMiB is the memory, in MiB, that a CUDA context of a card is expected

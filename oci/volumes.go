@@ -24,6 +24,9 @@ func CheckVolumes(mounts []rspec.Mount, edits *cdispec.ContainerEdits) error {
 	replaced := replacedMounts(mounts, edits)
 	for _, ours := range edits.Mounts {
 		place := cleanDestination(ours.ContainerPath)
+		if place != limiterDir && within(place, limiterDir) {
+			continue // Populate makes its mount point
+		}
 		above, found := lowestAbove(mounts, place, replaced)
 		if !found || !isBind(above) || path.Base(path.Clean(above.Source)) == "_data" {
 			continue

@@ -10,6 +10,7 @@
 #      No service of theirs is started.
 #   2. Tools from the module test/tools (containerd, ctr, the runc shim, staticcheck), built once into
 #        ${GPUSLICE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuslice/tools}/<hash of that module>
+#      NVIDIA's container runtime, from the module test/tools-nvidia, likewise (ten seconds).
 #
 #   3. With --monitoring, for test/monitoring: Debian's prometheus (for promtool; building it takes many times as long) and
 #      chromium-headless-shell: 125 MB to fetch, half a minute.
@@ -24,6 +25,7 @@
 #        test/setup.sh --monitoring         and what the tests of dashboards and pages need
 #        test/setup.sh --kubernetes         and what a real Kubernetes needs, and helm
 #        test/setup.sh --where              only print the folder of the tools
+#        test/setup.sh --where-nvidia       only print the directory of NVIDIA's container runtime
 #        test/setup.sh --where-helm         only print the folder of helm
 #        test/setup.sh --where-kubernetes   only print the folder of Kubernetes' programs
 set -euo pipefail
@@ -108,6 +110,7 @@ packages=(gcc libc6-dev make curl runc busybox-static musl-tools shellcheck pyth
 
 case "${1:-}" in
   --where) tools_dir tools ;;
+  --where-nvidia) tools_dir tools-nvidia ;;
   --where-helm) tools_dir tools-helm ;;
   --where-kubernetes) tools_dir tools-kubernetes ;;
   "" | --helm | --monitoring | --kubernetes)
@@ -115,11 +118,12 @@ case "${1:-}" in
     [ "${1:-}" != --kubernetes ] || packages+=(containernetworking-plugins nftables iproute2)
     install_packages "${packages[@]}"
     build_tools tools "containerd, ctr, the runc shim and staticcheck once (about a minute)"
+    build_tools tools-nvidia "NVIDIA's container runtime once (ten seconds)"
     case "${1:-}" in --helm | --kubernetes) build_tools tools-helm "helm once (about a minute)" ;; esac
     [ "${1:-}" != --kubernetes ] || build_tools tools-kubernetes "etcd and Kubernetes once (about four minutes)"
     ;;
   *)
-    say "unknown argument: $1 (there are --helm, --monitoring, --kubernetes, --where, --where-helm and --where-kubernetes)"
+    say "unknown argument: $1 (there are --helm, --monitoring, --kubernetes, --where, --where-nvidia, --where-helm and --where-kubernetes)"
     exit 2
     ;;
 esac

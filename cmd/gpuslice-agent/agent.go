@@ -22,6 +22,10 @@ import (
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/podresources"
+	"github.com/gpuslice/gpuslice/grant/resized"
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/monitor/cores"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -82,22 +86,30 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		leave(ctx, leaving, registered)
 	})
 	// Also where shares of compute time are not enforced: it finds memory that is not charged.
-	shares := coreLoop(ledger, inventory, log)
+	loops := newWatchdog()
+	shares := coreLoop(ledger, inventory, loops.loop("cores", cores.LongestPause), o.UnlimitedCoreFloor, log)
 	shown, err := newMonitor(&o, ledger, inventory, published, shares.Use, log)
 	if err != nil {
 		return err
 	}
-	plugin, err := o.guardian(ledger, registry, published, shown.nri, &first, log)
+	reportBarrier(os.Getenv, shown.registry, log)
+	var holder limiter.Holder
+	mounts := vgpufs.NewRuntime()
+	defer mounts.Close()
+	plugin, err := o.guardian(ledger, mounts, &holder, registry, published, shown.nri, &first, log)
 	if err != nil {
 		return err
 	}
+	plugin.Progress = loops.loop("nri", nriplugin.BackgroundInterval).tick
+	published.keeper.Progress = loops.loop("resize", resized.IdlePause).tick
+	published.progress = loops.loop("offers", offerInterval)
 	guard := deviceplugin.NewGuard(plugin.Ready, log)
 	published.guard = guard
-	then = append(then, guard.Run, published.run, shares.Run)
+	then = append(then, guard.Run, published.run, shares.Run, holdFiles(ledger, &holder, loops.loop("files", holdInterval), log))
 	if err := o.followPods(published.keeper, &then, log); err != nil {
 		return err
 	}
-	if err := o.startAudit(ledger, inventory, plugin, shown, &then, log); err != nil {
+	if err := o.startAudit(ledger, inventory, plugin, &holder, shown, loops, &then, log); err != nil {
 		return err
 	}
 	if o.DevicePluginDir != "" {
@@ -114,7 +126,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	// From here on nothing returns but the tasks' end.
 	tasks, ctx := errgroup.WithContext(ctx)
 	if listener != nil {
-		tasks.Go(func() error { return serveHealth(ctx, listener, healthServer(o.conditions(plugin, published))) })
+		tasks.Go(func() error { return serveHealth(ctx, listener, healthServer(o.conditions(plugin, published, loops))) })
 	}
 	shown.serve(ctx, tasks, plugin)
 	tasks.Go(func() error { return inventory.Run(ctx) })
@@ -146,7 +158,7 @@ func (b background) start(ctx context.Context, tasks *errgroup.Group) {
 }
 
 // guardian is the NRI plugin, with the limiter's library installed for it.
-func (o *options) guardian(ledger *grant.Ledger, registry *oci.Registry, p *publisher, observer nriplugin.Observer, first *background, log *slog.Logger) (*nriplugin.Plugin, error) {
+func (o *options) guardian(ledger *grant.Ledger, mounts *vgpufs.Runtime, holder *limiter.Holder, registry *oci.Registry, p *publisher, observer nriplugin.Observer, first *background, log *slog.Logger) (*nriplugin.Plugin, error) {
 	libraryPath, preloadPath, err := oci.InstallLibrary(o.Library, o.LibraryDir)
 	if err != nil {
 		return nil, err
@@ -159,6 +171,13 @@ func (o *options) guardian(ledger *grant.Ledger, registry *oci.Registry, p *publ
 	}
 	log.Info("limiter installed", "library", libraryPath, "mode", o.LimiterMode)
 	settings := o.settings(libraryPath, preloadPath, fronts)
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	if settings.MountCheck, err = oci.InstallMountCheck(filepath.Join(filepath.Dir(self), "gpuslice-runtime"), o.LibraryDir); err != nil {
+		return nil, err
+	}
 	if o.PassDeviceSpecs {
 		settings.Nodes = oci.NodeFiles{Paths: func(uuid string) ([]string, error) {
 			return devicePaths(p.now().Cards.Node, os.DirFS("/proc"), uuid)
@@ -169,12 +188,20 @@ func (o *options) guardian(ledger *grant.Ledger, registry *oci.Registry, p *publ
 		return nil, err
 	}
 	config := nriplugin.Config{
-		NodeName: o.NodeName,
-		Ledger:   ledger,
-		Cards:    p.capacities,
-		Missing:  func(uuid string) string { return p.now().missing(uuid) },
+		NodeName:  o.NodeName,
+		Ledger:    ledger,
+		Cards:     p.capacities,
+		Missing:   func(uuid string) string { return p.now().missing(uuid) },
+		Connected: mounts.Follow,
 		Populate: func(dir string, claim grant.Claim) error {
-			return oci.Populate(dir, claim, p.ociSettings(settings))
+			err := mounts.Mount(dir)
+			if err == nil {
+				err = oci.Populate(dir, claim, p.ociSettings(settings))
+			}
+			if err == nil {
+				err = holder.Hold(claim.ContainerID, dir) // before a process of the container can have a lease
+			}
+			return err
 		},
 		Settings:         func() oci.Settings { return p.ociSettings(settings) },
 		Devices:          devices,
@@ -189,8 +216,8 @@ func (o *options) guardian(ledger *grant.Ledger, registry *oci.Registry, p *publ
 	if o.PodResourcesSocket != "" {
 		config.Names = podresources.New(o.PodResourcesSocket, o.countedResources()...)
 	}
-	if o.GrantKeyFile != "" {
-		keys := grant.OpenKeyFile(o.GrantKeyFile, log)
+	if o.GrantPublicKeyFile != "" {
+		keys := grant.OpenPublicKeys(o.GrantPublicKeyFile, log)
 		config.Keys = keys
 		p.ready = append(p.ready, condition{"grant-keys", keys.Ready})
 		*first = append(*first, keys.Run)
@@ -307,8 +334,8 @@ func cardsKnown(inventory *gpu.Cache) error {
 }
 
 // conditions are those of the agent's health.
-func (o *options) conditions(plugin *nriplugin.Plugin, p *publisher) (live, ready []condition) {
-	live = []condition{{"nri", plugin.Live}}
+func (o *options) conditions(plugin *nriplugin.Plugin, p *publisher, loops *watchdog) (live, ready []condition) {
+	live = []condition{{"nri", plugin.Live}, {"loops", loops.failure}}
 	ready = append([]condition{
 		{"nri", plugin.Ready},
 		{"cards", func() error {

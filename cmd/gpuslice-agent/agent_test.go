@@ -259,8 +259,8 @@ func TestAgentStartsWithBadFiles(t *testing.T) {
 	}{
 		{"no node configuration", func(o *testAgent) { o.NodeConfigFile = "/nonexistent/config.json" }, "node-config: node configuration: open /nonexistent/config.json"},
 		{"a bad node configuration", func(o *testAgent) { o.NodeConfigFile = "/dev/null" }, "node-config: node configuration /dev/null"},
-		{"no grant keys", func(o *testAgent) { o.GrantKeyFile = "/nonexistent/keys" }, "grant-keys: no grant is believed, for there are no keys: open /nonexistent/keys"},
-		{"bad grant keys", func(o *testAgent) { o.GrantKeyFile = "/dev/null" }, "grant-keys: no grant is believed"},
+		{"no grant keys", func(o *testAgent) { o.GrantPublicKeyFile = "/nonexistent/keys" }, "grant-keys: rejecting all grants: no signing keys loaded: open /nonexistent/keys"},
+		{"bad grant keys", func(o *testAgent) { o.GrantPublicKeyFile = "/dev/null" }, "grant-keys: rejecting all grants"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			o := testOptions(t)

@@ -40,23 +40,45 @@ func (o *options) validateAudit(c *checks) {
 }
 
 // audit compares what runs with what was granted; events may be nil.
-func (o *options) audit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nriplugin.Plugin, events audit.Events, log *slog.Logger) *audit.Auditor {
+func (o *options) audit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, turn *progress, events audit.Events, log *slog.Logger) *audit.Auditor {
 	container := func(id string) (audit.Container, bool, bool) {
 		told, known := plugin.Container(id)
 		return audit.Container{ID: id, Namespace: told.Namespace, Pod: told.Pod, PodUID: told.PodUID, Name: told.Name}, told.Exempt, known
 	}
+	inspector := audit.NewInspector("/proc", o.LibraryDir, container)
+	inspector.Nodes = func() map[uint64]audit.DeviceNode { return deviceNodes(inventory.Node()) }
 	return audit.New(audit.Config{
 		Interval: o.AuditInterval, Grace: o.ViolationGrace, Kill: o.OnViolation == violationKill,
-		Devices:     inventory.Processes,
+		Devices: func(ctx context.Context) (map[string][]gpu.Process, error) {
+			defer turn.waitForNVML()()
+			return inventory.Processes(ctx)
+		},
 		Claims:      func(ctx context.Context) ([]audit.Claim, error) { return auditedClaims(ctx, ledger) },
 		Granted:     func(c *audit.Claim) ([]audit.Device, error) { return grantedDevices(ledger.Folder(c.ID)) },
-		Inspector:   audit.NewInspector("/proc", o.LibraryDir, container),
+		Locks:       func(c *audit.Claim) ([]limiter.Lock, error) { return holder.Locks(c.ID, c.Dir) },
+		Inspector:   inspector,
 		Guarded:     func() error { return errors.Join(plugin.Ready(), inMachineNamespace()) },
 		AllowedFile: filepath.Join(o.StateDir, allowedFile),
 
 		Events: events,
 		Log:    log,
 	})
+}
+
+// nvidiaMajor is the major number of /dev/nvidia0 and so on: fixed by Linux' devices.txt.
+const nvidiaMajor = 195
+
+// deviceNodes returns the GPUs' device nodes by device number.
+func deviceNodes(node gpu.Node) map[uint64]audit.DeviceNode {
+	nodes := make(map[uint64]audit.DeviceNode, len(node.Cards))
+	for _, card := range node.Cards {
+		of := audit.DeviceNode{card.UUID}
+		for _, d := range card.MIG {
+			of = append(of, d.UUID)
+		}
+		nodes[unix.Mkdev(nvidiaMajor, uint32(card.Minor))] = of
+	}
+	return nodes
 }
 
 // inMachineNamespace says whether the numbers of processes that NVML tells mean something
@@ -84,9 +106,14 @@ func auditedClaims(ctx context.Context, ledger *grant.Ledger) ([]audit.Claim, er
 		if e.State == grant.StateReleased {
 			continue
 		}
+		var booked []audit.Device
+		for _, s := range e.Shares {
+			booked = append(booked, audit.Device{UUID: s.UUID, LimitBytes: uint64(s.MemoryMiB) << 20})
+		}
 		all = append(all, audit.Claim{
 			Container: audit.Container{ID: e.ContainerID, Namespace: e.PodNamespace, Pod: e.PodName, PodUID: e.PodUID, Name: e.Container},
-			UsageFile: filepath.Join(ledger.Folder(e.ContainerID), "usage"),
+			Dir:       ledger.Folder(e.ContainerID),
+			Devices:   booked,
 			Unknown:   e.State != grant.StateActive, Uncontrolled: e.Mode == string(oci.EnforceNone),
 		})
 	}
@@ -95,7 +122,10 @@ func auditedClaims(ctx context.Context, ledger *grant.Ledger) ([]audit.Claim, er
 
 // grantedDevices are a claim's, by the file that its processes follow.
 func grantedDevices(folder string) ([]audit.Device, error) {
-	limits, err := limiter.ReadLimits(filepath.Join(folder, "limits"))
+	limits, err := limiter.ReadLimits(limiter.LimitsPath(folder))
+	if err == nil {
+		err = limits.CheckIdentity(filepath.Base(folder))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +151,7 @@ func (o *options) podEvents(log *slog.Logger) (*podevents.Recorder, error) {
 }
 
 // startAudit has what runs compared with what was granted, as the options say, and what is found shown.
-func (o *options) startAudit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nriplugin.Plugin, shown *monitor, then *background, log *slog.Logger) error {
+func (o *options) startAudit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, shown *monitor, loops *watchdog, then *background, log *slog.Logger) error {
 	if o.AuditInterval == 0 {
 		return nil
 	}
@@ -134,7 +164,7 @@ func (o *options) startAudit(ledger *grant.Ledger, inventory *gpu.Cache, plugin 
 		events = recorder
 		*then = append(*then, recorder.Run)
 	}
-	auditor := o.audit(ledger, inventory, plugin, events, log)
+	auditor := o.audit(ledger, inventory, plugin, holder, loops.loop("audit", o.AuditInterval), events, log)
 	if err := shown.registry.Register(auditor); err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -26,6 +27,10 @@ const (
 	exitUsage   = 2
 )
 
+// stopWait is the longest time for a stop. The agent notifies schedulers first, and serves
+// the kubelet a moment longer.
+const stopWait = 8 * time.Second
+
 // gcPercent is the agent's GOGC, where its environment sets none.
 const gcPercent = 400
 
@@ -33,8 +38,8 @@ const manual = `gpuslice-agent runs on every GPU node, as root. It connects to t
 runtime by NRI and answers for every container before it is created: one that
 its pod's annotations grant a share gets the card with its limits, every other
 one gets no card at all, unless --unscheduled-policy says otherwise. With
---grant-key-file a grant must be signed. What it booked is in --state-dir,
-readable with ls; "gpuslice status" prints it.
+--grant-public-key-file a grant must be signed. What it reserved is in
+--state-dir, readable with ls; "gpuslice status" prints it.
 
 It is also the kubelet's device plugin of --resource-name, so that pods that ask
 for it are sent here. That grants nothing. Replicas of a card that is ill, and
@@ -64,7 +69,13 @@ const examples = `  gpuslice-agent
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	context.AfterFunc(ctx, func() {
+		stop() // a second signal ends the process at once
+		time.AfterFunc(stopWait, func() {
+			fmt.Fprintf(os.Stderr, "gpuslice-agent: not stopped within %s of the signal: exiting\n", stopWait)
+			os.Exit(exitFailed)
+		})
+	})
 	if os.Getenv("GOGC") == "" {
 		// The heap is a few MiB, which Go would collect often, and containers wait. Some
 		// MiB more halve the time of the slowest answers (BenchmarkCreateContainer's p99).

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -39,7 +40,21 @@ func TestMain(m *testing.M) {
 		}
 	}
 	nrilog.Set(quiet{}) // the adaptation logs each event
+	if err := placeRuntime(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
+}
+
+// placeRuntime writes a file beside the test program for the agent to install as
+// gpuslice-runtime. These tests create no container.
+func placeRuntime() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(filepath.Dir(self), "gpuslice-runtime"), []byte("#!/bin/false\n"), 0o755)
 }
 
 // agent runs the command up to where it would start, and returns the options that
@@ -92,7 +107,9 @@ var badValues = map[string][]string{
 	"device-cores-scaling":       {"", "0", "-1", "101", "NaN", "-Inf", "much"},
 	"disable-core-limit":         {"", "maybe"},
 	"core-policy":                {"", "Force", "always"},
-	"grant-key-file":             {"keys", "./keys"},
+	"unlimited-core-floor":       {"", "0", "-1", "101", "1.5"},
+	"graphics":                   {"", "maybe"},
+	"grant-public-key-file":      {"keys", "./keys"},
 	"unscheduled-policy":         {"", "Share", "allow"},
 	"exempt-namespaces":          {"a,,b", "Kube", "a/b", strings.Repeat("n", 64)},
 	"high-priority-namespaces":   {"a,,b", "Kube", "a/b", "*"},

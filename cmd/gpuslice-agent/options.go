@@ -30,6 +30,7 @@ type options struct {
 	LibraryDir  string
 	Library     string
 	LimiterMode string
+	Graphics    bool
 
 	NRISocket          string
 	PodResourcesSocket string
@@ -67,7 +68,8 @@ type options struct {
 	ContextMemoryMiB       int
 	DisableCoreLimit       bool
 	CorePolicy             string
-	GrantKeyFile           string
+	UnlimitedCoreFloor     int
+	GrantPublicKeyFile     string
 	UnscheduledPolicy      string
 	ExemptNamespaces       []string
 	SwitchNamespaces       []string
@@ -116,6 +118,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 
 	f.StringVar(&o.DeviceInjection, "device-injection", string(oci.InjectAuto), "`how` a container gets its cards: cdi (by the nvidia.com/gpu CDI spec), envvar (by the nvidia runtime) or auto (the first of these that works)")
 	f.StringSliceVar(&o.CDISpecDirs, "cdi-spec-dirs", []string{"/etc/cdi", "/var/run/cdi"}, "`folders` of CDI specs; a later one wins over an earlier one")
+	f.BoolVar(&o.Graphics, "graphics", false, "give containers the driver's libraries for OpenCL, OpenGL, Vulkan and OptiX too; what programs use by them is not limited")
 	f.StringSliceVar(&o.NvidiaRuntimeHandlers, "nvidia-runtime-handlers", []string{"nvidia"}, "runtime handlers (of RuntimeClasses) that are nvidia-container-runtime, by `name`")
 	f.BoolVar(&o.DefaultRuntimeIsNvidia, "default-runtime-is-nvidia", false, "the default runtime is nvidia-container-runtime")
 
@@ -142,14 +145,15 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.Float64Var(&o.CoresScaling, "device-cores-scaling", 1, "grantable compute time as a multiple of the card's, 0.01 to 100")
 	f.IntVar(&o.ContextMemoryMiB, "context-memory-mib", -1, "device memory that a CUDA context is charged with, in MiB; -1 goes by the card's model, 0 charges none")
 	f.StringVar(&o.CorePolicy, "core-policy", string(oci.CoreDefault), "`when` shares of compute time are enforced: default (while others use the card), force (always) or disable (never)")
+	f.IntVar(&o.UnlimitedCoreFloor, "unlimited-core-floor", 1, "minimum `percent` of a GPU's time, 1 to 100, for a container without a share of compute time (no nvidia.com/gpucores) while others use their shares; it also gets the time that these leave unused, and all of it while no share is in use")
 	f.BoolVar(&o.DisableCoreLimit, "disable-core-limit", false, "do not enforce shares of compute time, as --core-policy=disable")
-	f.StringVar(&o.GrantKeyFile, "grant-key-file", "", "`file` of the keys that grants must be signed with: one or two, each on a line of its own in hexadecimal or base64, at least 32 bytes; mode 0440 or less, followed when it changes; HAMi's annotations can't be signed and are refused then; empty takes grants unsigned")
+	f.StringVar(&o.GrantPublicKeyFile, "grant-public-key-file", "", "`file` with the public keys that verify grants: one or two Ed25519 keys in PEM; only root may write it; it is read again when it changes; with keys, HAMi's annotations are refused, because they can't be signed; empty: unsigned grants are accepted")
 	f.StringVar(&o.UnscheduledPolicy, "unscheduled-policy", string(nriplugin.UnscheduledDeny), "`what` a container gets whose pod no GPU scheduler annotated: deny (no card) or share (for each device that the kubelet gave it, the card's memory and compute time divided by --device-split-count)")
 	f.StringSliceVar(&o.ExemptNamespaces, "exempt-namespaces", nil, "`namespaces` whose pods are left alone: they may use whole cards without a grant")
 	f.StringSliceVar(&o.SwitchNamespaces, "disable-control-namespaces", nil, "`namespaces` whose pods may switch their limiter off by CUDA_DISABLE_CONTROL=true, * for all; such a container gets the cards of its grant and is held to nothing; each is logged")
 	f.StringSliceVar(&o.HighPriorityNamespaces, "high-priority-namespaces", nil, "`namespaces` whose containers others stand back for while they are at work on a card; what a container says of its own priority is not believed")
 	f.DurationVar(&o.AuditInterval, "audit-interval", 5*time.Second, "time between two comparisons of what runs on the cards, by NVML and the kernel, with what was granted, at least 1s; 0 makes none")
-	f.StringVar(&o.OnViolation, "on-violation", violationReport, "`what` is done about a container whose processes are on a card without a grant, go past the limiter, have more memory than granted by NVML's count, or have spoilt their usage file: report (metric, event, log) or kill (that, and after --violation-grace SIGKILL to those processes; never to the host's or an exempt namespace's)")
+	f.StringVar(&o.OnViolation, "on-violation", violationReport, "`action` on a violation (a GPU in use without a grant, no limiter, forged limits, more memory than granted by NVML's count, a damaged usage file, locks on the limiter's files): report (metric, event, log) or kill (report, and after --violation-grace SIGKILL to the processes, except processes of the host or of exempt namespaces)")
 	f.DurationVar(&o.ViolationGrace, "violation-grace", 30*time.Second, "time that a violation may last before --on-violation=kill ends it, 0 to 24h")
 	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`host:port` of /healthz and /readyz; empty serves none")
 	f.StringVar(&o.MetricsAddress, "metrics-address", ":9394", "`host:port` of /metrics, for Prometheus, of a page for people, and of /api/v1/view, the node as JSON; whoever reaches it sees the names of pods and what they use; empty serves none")
@@ -235,8 +239,8 @@ func (o *options) validate() error {
 	c.want("device-memory-scaling", o.MemoryScaling >= 0.01 && o.MemoryScaling <= 100, "0.01 to 100", o.MemoryScaling)
 	c.want("device-cores-scaling", o.CoresScaling >= 0.01 && o.CoresScaling <= 100, "0.01 to 100", o.CoresScaling)
 	c.want("context-memory-mib", o.ContextMemoryMiB >= -1 && o.ContextMemoryMiB <= 16384, "-1 to 16384", o.ContextMemoryMiB)
-	if o.GrantKeyFile != "" {
-		c.absolute("grant-key-file", o.GrantKeyFile)
+	if o.GrantPublicKeyFile != "" {
+		c.absolute("grant-public-key-file", o.GrantPublicKeyFile)
 	}
 	o.validateOffer(&c)
 	share := o.UnscheduledPolicy == string(nriplugin.UnscheduledShare)
@@ -246,6 +250,7 @@ func (o *options) validate() error {
 		"deny, or a --device-split-count that leaves each share at least 1 % of compute time", o.UnscheduledPolicy)
 	c.want("unscheduled-policy", !share || o.ResourceProfile != string(profileTencent),
 		"deny with --resource-profile=tencent: the kubelet chooses cores and memory apart, maybe of different cards", o.UnscheduledPolicy)
+	c.want("unlimited-core-floor", o.UnlimitedCoreFloor >= 1 && o.UnlimitedCoreFloor <= 100, "1 to 100", o.UnlimitedCoreFloor)
 	c.want("core-policy", oci.CorePolicy(o.CorePolicy).Known(), "default, force or disable", o.CorePolicy)
 	c.want("core-policy", !o.DisableCoreLimit || o.CorePolicy != string(oci.CoreForce), "another than force with --disable-core-limit", o.CorePolicy)
 	c.matches("exempt-namespaces", labelPattern, "names of namespaces", o.ExemptNamespaces...)
@@ -285,6 +290,7 @@ func (o *options) settings(libraryPath, preloadPath string, fronts oci.Fronts) o
 		Fronts:                 fronts,
 		NvidiaHandlers:         o.NvidiaRuntimeHandlers,
 		DefaultRuntimeIsNvidia: o.DefaultRuntimeIsNvidia,
+		Graphics:               o.Graphics,
 		CorePolicy:             oci.CorePolicy(o.CorePolicy),
 	}
 	if o.DisableCoreLimit {

@@ -36,6 +36,8 @@ type publisher struct {
 	ready []condition
 	// keeper has the newest grants of pods that were resized; guardian makes it.
 	keeper *resized.Keeper
+	// progress is for the watchdog; nil: no watchdog.
+	progress *progress
 	// changed gets a value when there is another offer, one for several.
 	changed chan struct{}
 	log     *slog.Logger
@@ -83,14 +85,18 @@ func poke(c chan struct{}) {
 	}
 }
 
+// offerInterval is the polling interval for changes without a notification.
+const offerInterval = time.Second
+
 // run looks every second whether the cards were read anew, and at once when something
 // has changed, until ctx ends.
 func (p *publisher) run(ctx context.Context) {
 	cards, cancel := p.inventory.Subscribe()
 	defer cancel()
-	tick := time.NewTicker(time.Second)
+	tick := time.NewTicker(offerInterval)
 	defer tick.Stop()
 	for {
+		p.progress.tick()
 		guarded, guardChanged := p.guard.Guarded()
 		if guarded != p.now().Guarded { // since the update
 			p.update()

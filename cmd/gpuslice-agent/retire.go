@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -73,6 +74,7 @@ func removeFiles(ctx context.Context, o options) error {
 	for _, socket := range sockets {
 		errs = append(errs, os.Remove(socket))
 	}
+	errs = append(errs, removeClaims(o.StateDir))
 	state, err := os.ReadDir(o.StateDir)
 	errs = append(errs, err)
 	for _, entry := range state {
@@ -82,6 +84,19 @@ func removeFiles(ctx context.Context, o options) error {
 		}
 	}
 	return errors.Join(append(errs, oci.RemoveLibraries(o.LibraryDir))...)
+}
+
+// removeClaims unmounts the claims' file systems and removes their directories.
+func removeClaims(stateDir string) error {
+	claims, err := filepath.Glob(filepath.Join(stateDir, "containers", "*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range claims {
+		errs = append(errs, vgpufs.RemoveAll(dir))
+	}
+	return errors.Join(errs...)
 }
 
 // stateNames are what is in the state folder: the ledger's, the agent's, and the runtime wrapper's.

@@ -42,6 +42,7 @@ var limits = map[string]map[string]any{
 	"device-memory-scaling":      {"minimum": 0.01, "maximum": 100.0},
 	"device-cores-scaling":       {"minimum": 0.01, "maximum": 100.0},
 	"context-memory-mib":         {"minimum": -1, "maximum": 16384},
+	"unlimited-core-floor":       {"minimum": 1, "maximum": 100},
 	"legacy-metrics":             {"examples": [][]string{{"hami", "gpu-manager"}}},
 	"disable-control-namespaces": {"examples": [][]string{{"lab"}, {"*"}}},
 }

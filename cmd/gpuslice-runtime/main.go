@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/cdihook"
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 	"github.com/gpuslice/gpuslice/oci/slice"
@@ -37,6 +38,8 @@ func main() {
 		switch os.Args[1] { // hooks of CDI specs, which need no config
 		case "cdi-hook":
 			os.Exit(cdihook.Main(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
+		case oci.MountCheckCommand:
+			os.Exit(slice.CheckMain(os.Stdin, os.Stderr))
 		case slice.Command:
 			os.Exit(slice.Main(context.Background(), os.Args[2:], os.Stdin, os.Stderr))
 		}

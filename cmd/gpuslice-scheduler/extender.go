@@ -39,17 +39,14 @@ func extenderCommand() *cobra.Command {
 			defer stop()
 			c.Log = o.log()
 			c.Engine, c.HAMiMetrics = args.Engine(), args.HAMiMetrics()
-			if args.GrantKeyFile != "" {
-				keys := grant.OpenKeyFile(args.GrantKeyFile, c.Log)
+			if args.GrantPrivateKeyFile != "" {
+				keys := grant.OpenSigningKeys(args.GrantPrivateKeyFile, c.Log)
 				if err := keys.Ready(); err != nil {
 					return err
 				}
 				tasks.Go(func() { keys.Run(ctx) })
 				c.Engine.Keys = keys
-				c.Key = func() *grant.Key {
-					key := keys.Current()
-					return &key
-				}
+				c.Key = keys.Current
 			}
 			if namespace, name := args.CardQuotaName(); name != "" {
 				c.CardQuota = &extender.CardQuota{Namespace: namespace, Name: name, Labels: quota.DefaultLabels()}

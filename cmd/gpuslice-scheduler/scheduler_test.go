@@ -185,7 +185,7 @@ func TestForgedAnnotations(t *testing.T) {
 	forged := gpuPod("forged", 0, 1000, 10)
 	forged.Annotations = map[string]string{
 		grant.AnnotationGrant:          `{"version":1,"node":"n1","containers":{"main":[{"uuid":"GPU-00000000-0000-0000-0000-000000000001","memoryMiB":80000,"cores":100}]}}`,
-		grant.AnnotationSignature:      "v1:0123456789abcdef:" + strings.Repeat("0", 64),
+		grant.AnnotationSignature:      "v1:0123456789abcdef:" + strings.Repeat("0", 128),
 		grant.AnnotationAllocated:      "GPU-00000000-0000-0000-0000-000000000001,NVIDIA,80000,100:;",
 		"hami.io/vgpu-mig-allocations": "[]",
 	}

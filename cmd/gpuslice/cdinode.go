@@ -150,7 +150,7 @@ func sliceSettings(config wish.Config, cards ociruntime.Cards, program string) (
 	}
 	s := oci.Settings{
 		Injection: oci.InjectCDI, LibraryPath: limiter.Library, PreloadPath: limiter.Preload, Fronts: limiter.Fronts,
-		CorePolicy: oci.CorePolicy(config.CorePolicy), LimiterMode: oci.LimiterMode(config.LimiterMode),
+		CorePolicy: oci.CorePolicy(config.CorePolicy), LimiterMode: oci.LimiterMode(config.LimiterMode), Graphics: config.Graphics,
 		Oversubscription: cards.Oversubscription, ContextMiB: cards.ContextMiB,
 	}
 	if config.ContextMemoryMiB >= 0 {

@@ -44,11 +44,11 @@ func TestDescribeContainer(t *testing.T) {
 	s.Claim("c-train", "train", grant.Share{UUID: nodetest.H200, MemoryMiB: 40960, CorePercent: 30}, grant.Share{UUID: nodetest.T4, MemoryMiB: 8000})
 	s.Use("c-train", 0, 30000<<20, 1)
 	s.Compute("c-train", 0, 1500*time.Millisecond, 250*time.Millisecond, 42)
-	limits, err := limiter.ReadLimits(s.Path("c-train", "limits"))
+	limits, err := limiter.ReadLimits(limiter.LimitsPath(s.Ledger.Folder("c-train")))
 	require.NoError(t, err)
 	limits.Devices[0].CoreSoftPercent = 60
-	require.NoError(t, limiter.UpdateLimits(s.Path("c-train", "limits"), limits))
-	require.NoError(t, limiter.UpdateCores(s.Path("c-train", "limits"), []limiter.CoreState{
+	require.NoError(t, limiter.UpdateLimits(s.Ledger.Folder("c-train"), limits))
+	require.NoError(t, limiter.UpdateCores(s.Ledger.Folder("c-train"), []limiter.CoreState{
 		{Contended: true, Blocked: true, ElasticPercent: 45, ResidueBytes: 300 << 20}, {},
 	}))
 	show := func(args ...string) string {

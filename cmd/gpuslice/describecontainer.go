@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -126,12 +125,12 @@ func describeContainer(n view.Node, c view.Container, folder string) containerDe
 	)
 	if folder != "" {
 		var err, errCores error
-		limits, err = limiter.ReadLimits(filepath.Join(folder, "limits"))
-		states, errCores = limiter.ReadCores(filepath.Join(folder, "limits"))
+		limits, err = limiter.ReadLimits(limiter.LimitsPath(folder))
+		states, errCores = limiter.ReadCores(limiter.LimitsPath(folder))
 		if err := errors.Join(err, errCores); err != nil && c.State == string(grant.StateActive) {
 			d.Problems = append(d.Problems, "its limits: "+strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
-		usage, _ = limiter.ReadUsage(filepath.Join(folder, "usage")) // the view has said why it can't be
+		usage, _ = limiter.ReadUsage(limiter.UsagePath(folder)) // the view reports the error
 	}
 	d.Oversubscribe = limits.Oversubscribe
 	labels := cardLabels(n)

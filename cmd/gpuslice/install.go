@@ -25,8 +25,10 @@ limiter's libraries into their folder:
   docker      the runtime "gpuslice" in /etc/docker/daemon.json
   containerd  the runtime handler "gpuslice" in /etc/containerd/config.toml
               (version 2 or newer), or in a file of its own where version 3
-              imports a folder; and what NRI needs for gpuslice-agent (see
-              "gpuslice doctor")
+              imports a directory; what NRI needs for gpuslice-agent (see
+              "gpuslice doctor"); and gpuslice-runtime in front of NVIDIA's
+              runtime in each handler that runs it, so that a pod without a
+              grant gets no GPU there, whether the agent runs or not
   podman      the runtime "gpuslice" in containers.conf.d, and the hooks for
               containers of other runtimes
 
@@ -57,6 +59,10 @@ Exit status: 0 it is installed; 1 it could not be; 2 the call is wrong.`,
 	f.BoolVar(&o.SetDefault, "set-default", false, "make it the engine's default runtime")
 	f.BoolVar(&o.Hooks, "hooks", true, "podman: install the hooks too")
 	f.StringVar(&o.From, "from", "", "copy the programs and libraries from this `folder` (build, or a release)")
+	f.StringSliceVar(&o.ExemptNamespaces, "exempt-namespaces", []string{"gpuslice-system"}, "containerd: Kubernetes `namespaces` in which pods may use whole GPUs without a grant; the agent's namespace must be one")
+	f.StringVar(&o.StateDir, "state-dir", "/run/gpuslice", "containerd: the agent's state `directory`")
+	f.BoolVar(&o.RequireAgent, "require-agent", false, "containerd: start no pod while the agent is not connected, except pods with the annotation gpuslice.io/tolerate-missing-plugins")
+	f.BoolVar(&o.RequireNvidia, "require-nvidia", false, "containerd: fail if no runtime handler runs NVIDIA's container runtime")
 	f.StringVar(&o.Library, "library", "/usr/lib/gpuslice/libvgpu.so", "the limiter's `file`, to be installed")
 	return c
 }
@@ -104,8 +110,8 @@ func prepared(o *hostinstall.Options, engine string) (fs.FS, error) {
 	if o.Engine = engine; !slices.Contains(hostinstall.Engines(), engine) {
 		return nil, fmt.Errorf("unknown engine %q: want %s", engine, strings.Join(hostinstall.Engines(), ", "))
 	}
-	for flag, path := range map[string]string{"config": o.Config, "runtime-path": o.RuntimePath, "library-dir": o.LibraryDir} {
-		if path != "" && !filepath.IsAbs(path) || path == "" && flag != "config" {
+	for flag, path := range map[string]string{"config": o.Config, "runtime-path": o.RuntimePath, "library-dir": o.LibraryDir, "state-dir": o.StateDir} {
+		if path != "" && !filepath.IsAbs(path) || path == "" && flag != "config" && flag != "state-dir" {
 			return nil, fmt.Errorf("--%s: want an absolute path, not %q", flag, path)
 		}
 	}

@@ -110,7 +110,7 @@ func TestTopOfAShareThatIsNotEnforced(t *testing.T) {
 	s.Claim("c-alone", "alone", grant.Share{UUID: nodetest.T4, MemoryMiB: 4000, CorePercent: 50})
 	s.Compute("c-alone", 0, time.Second, time.Second, 50)
 	enforced := func(is bool) {
-		require.NoError(t, limiter.UpdateCores(s.Path("c-alone", "limits"), []limiter.CoreState{{Contended: is}}))
+		require.NoError(t, limiter.UpdateCores(s.Ledger.Folder("c-alone"), []limiter.CoreState{{Contended: is}}))
 	}
 	at := nodetest.Time
 	read := func() reading { at = at.Add(time.Second); return readingOf(t, s, at) }
@@ -313,7 +313,7 @@ func TestTopOfManyCards(t *testing.T) {
 
 func TestTopOnce(t *testing.T) {
 	s, _, _ := workingNode(t)
-	require.NoError(t, limiter.UpdateCores(s.Path("c-train", "limits"), []limiter.CoreState{{Contended: true}, {}}))
+	require.NoError(t, limiter.UpdateCores(s.Ledger.Folder("c-train"), []limiter.CoreState{{Contended: true}, {}}))
 	table := shows(t, "top", "--once", "--interval", "100ms", "--state-dir", s.Dir, "--filter", "infer")
 	assert.Contains(t, table, "default/infer-7c9d8f6b5-x2x4q  main       1    [|||||||||| 3900M/4000M]  [                 -/50%]      0%     1  active")
 	assert.NotContains(t, table, "default/train")

@@ -47,7 +47,9 @@ type Config struct {
 	Apply func(dir string, claim grant.Claim) error
 	// Failed is told why a container has not what its pod's grant says; it may be nil.
 	Failed func(claim grant.Claim, message string)
-	Log    *slog.Logger
+	// Progress, if set, is called at each turn of Run.
+	Progress func()
+	Log      *slog.Logger
 }
 
 // Keeper keeps the newest grants. It is safe for concurrent use.
@@ -245,14 +247,18 @@ func (k *Keeper) Newest(pod grant.Pod) grant.Pod {
 // to give back first), and where there is nothing to do.
 const (
 	retryPause = 2 * time.Second
-	idlePause  = 30 * time.Second
+	// IdlePause is the longest.
+	IdlePause = 30 * time.Second
 )
 
 // Run applies what is kept until ctx ends: when it changes, and now and then, for a container
 // that was about to be created may have been given what was granted before.
 func (k *Keeper) Run(ctx context.Context) {
 	for {
-		pause := idlePause
+		if k.Progress != nil {
+			k.Progress()
+		}
+		pause := IdlePause
 		if !k.ApplyAll(ctx) {
 			pause = retryPause
 		}

@@ -190,7 +190,7 @@ func TestMistakes(t *testing.T) {
 	require.ErrorContains(t, err, "is in none of")
 	_, err = machine.closure([]string{filepath.Join(repository, "LICENSE")})
 	require.ErrorContains(t, err, "LICENSE")
-	_, err = machine.find("/usr/local/vgpu/libvgpu.so")
+	_, err = machine.find("/.gpuslice/libvgpu.so")
 	require.ErrorContains(t, err, "linked by its path")
 	// A folder that can't be written leaves no archive.
 	out := filepath.Join(repository, "LICENSE", "below-a-file")

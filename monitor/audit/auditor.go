@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // Config is what an Auditor works with.
@@ -27,6 +29,8 @@ type Config struct {
 	Claims func(context.Context) ([]Claim, error)
 	// Granted are the devices of a claim, with its limits as they are now.
 	Granted func(*Claim) ([]Device, error)
+	// Locks finds locks and leases on the files of a claim (limiter.Holder.Locks).
+	Locks func(*Claim) ([]limiter.Lock, error)
 	// Inspector says whose processes are.
 	Inspector *Inspector
 	// Guarded says why it is not known at present which containers there are; nil: it
@@ -51,6 +55,7 @@ type Auditor struct {
 	damaged map[string]bool // containers whose file was spoilt in the last look
 	stamps  map[string]stamp
 	told    map[key]time.Time
+	killed  map[claimed.Process]bool // and perhaps not gone yet
 	// The problems that were logged last.
 	saidDevices, saidClaims, saidLook, saidGuard, saidAllowed string
 
@@ -69,7 +74,7 @@ func New(c Config) *Auditor {
 	}
 	return &Auditor{
 		config: c, log: c.Log, history: NewHistory(c.Grace), metrics: newMetrics(),
-		allowed: allowed, told: map[key]time.Time{}, damaged: map[string]bool{}, stamps: map[string]stamp{}, resized: map[string]int{},
+		allowed: allowed, told: map[key]time.Time{}, killed: map[claimed.Process]bool{}, damaged: map[string]bool{}, stamps: map[string]stamp{}, resized: map[string]int{},
 	}
 }
 
@@ -164,12 +169,13 @@ func (a *Auditor) take(ctx context.Context, thorough bool) (Look, bool) {
 	}
 	look := Look{Claims: claims}
 	look.Processes, err = a.config.Inspector.Processes(claims, devices, thorough)
+	err = errors.Join(err, a.config.Inspector.tampering(ctx, claims, a.config.Locks))
 	at := containersOf(look.Processes)
 	for id, c := range claims {
 		if at[id] || a.damaged[id] || a.cut[id] > 0 || thorough && a.touched(c) {
 			err = errors.Join(err, a.read(c))
 			if c.Damage == "" && a.cut[id] > 0 {
-				c.Damage = "a process of it has changed the size of its usage file (/usr/local/vgpu/usage), which was cut back"
+				c.Damage = "a process of it has changed the size of its usage file (/.gpuslice/usage), which was cut back"
 			}
 			a.allow(c, look.Processes, devices)
 		}
@@ -189,7 +195,9 @@ const thoroughly = 6
 func containersOf(processes []Process) map[string]bool {
 	at := map[string]bool{}
 	for i := range processes {
-		at[processes[i].Container.ID] = true
+		if p := &processes[i]; p.Driver || len(p.Devices) > 0 || len(p.Open) > 0 { // not listed for its privileges only
+			at[p.Container.ID] = true
+		}
 	}
 	return at
 }
@@ -199,12 +207,19 @@ func (a *Auditor) read(c *Claim) error {
 	if c.Unknown {
 		return nil
 	}
-	var err error
-	if c.Devices, err = a.config.Granted(c); err != nil {
-		c.Unknown = true
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // it is just removed
+	devices, err := a.config.Granted(c)
+	switch {
+	case err == nil:
+		c.Devices = devices
+	case errors.Is(err, limiter.ErrLeased): // use the amounts that the ledger has reserved
+		if c.Tampering.What == "" {
+			c.Tampering.What = limiter.Lock{Lease: true}.String()
 		}
+	case errors.Is(err, fs.ErrNotExist): // the claim was removed
+		c.Unknown = true
+		return nil
+	default:
+		c.Unknown = true
 		return fmt.Errorf("%s: %w", c.Container, err)
 	}
 	c.Damage = damage(c)
@@ -269,13 +284,18 @@ func (a *Auditor) end(ctx context.Context, due []Violation) {
 	if !ok {
 		return
 	}
+	maps.DeleteFunc(a.killed, func(p claimed.Process, _ bool) bool { return !a.config.Inspector.lives(p) })
 	for _, v := range confirm(due, Find(look)) {
 		killed := 0
 		var errs []error
 		for _, o := range v.Offenders {
+			if a.killed[o.Process] {
+				continue // it takes its time to end
+			}
 			done, err := kill(o.Process, func() error { return a.config.Inspector.Still(v, o, look.Claims) })
 			if done {
 				killed++
+				a.killed[o.Process] = true
 			}
 			if err != nil {
 				errs = append(errs, err)
@@ -299,9 +319,11 @@ func confirm(due []Violation, found []Finding) []Violation {
 			continue
 		}
 		v.Detail = f.Detail
-		v.Offenders = slices.DeleteFunc(slices.Clone(f.Offenders), func(o Offender) bool {
-			return o.Spared != "" || !slices.ContainsFunc(v.Offenders, func(was Offender) bool { return was.Process == o.Process })
-		})
+		was := make(map[claimed.Process]bool, len(v.Offenders))
+		for _, o := range v.Offenders {
+			was[o.Process] = true
+		}
+		v.Offenders = slices.DeleteFunc(slices.Clone(f.Offenders), func(o Offender) bool { return o.Spared != "" || !was[o.Process] })
 		if len(v.Offenders) > 0 {
 			all = append(all, v)
 		}

@@ -19,14 +19,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/oci"
 )
 
 // told is an Events.
 type told []string
 
 func (e *told) Warn(c Container, reason, message string) {
-	*e = append(*e, c.Namespace+"/"+c.Pod+" "+reason+": "+message)
+	if reason != reasons[PrivilegedContainer] { // the tests run as root of the machine
+		*e = append(*e, c.Namespace+"/"+c.Pod+" "+reason+": "+message)
+	}
 }
 
 // audited is a node of real processes, with played answers of NVML and the ledger.
@@ -48,7 +52,10 @@ func newAudited(t *testing.T, kill bool) *audited {
 	for _, root := range hierarchies(t) {
 		a.root = root // either will do
 	}
+	var holder limiter.Holder
+	t.Cleanup(holder.Close)
 	a.Auditor = New(Config{
+		Locks:    func(c *Claim) ([]limiter.Lock, error) { return holder.Locks(c.ID, c.Dir) },
 		Interval: 5 * time.Second, Grace: 10 * time.Second, Kill: kill,
 		Devices: func(context.Context) (map[string][]gpu.Process, error) { return a.devices, a.failure },
 		Claims: func(context.Context) ([]Claim, error) {
@@ -142,6 +149,24 @@ func TestAuditorKills(t *testing.T) {
 	assert.True(t, lives(next), "a new violation has a new grace")
 }
 
+// A process that takes its time to end, as one with much memory does, is killed and counted once.
+func TestSlowDeathIsCountedOnce(t *testing.T) {
+	a, proc := newAudited(t, true), t.TempDir()
+	a.config.Inspector = NewInspector(proc, t.TempDir(), runtimeOf(map[string]string{idA: "default"}))
+	c := begin(t, 0, "sleep", "1000")
+	pid := strconv.Itoa(c.Process.Pid)
+	inProc(t, proc, pid, "/kubepods/"+idA)
+	a.devices[cardA] = []gpu.Process{{PID: c.Process.Pid}}
+	a.looks(8)
+	require.Equal(t, 1.0, a.lasting(UngrantedProcess))
+	require.Equal(t, 1.0, a.total(UngrantedProcess, actionKilled))
+	require.Len(t, a.events, 2, "reported, and killed: %s", a.events)
+	require.NoError(t, os.RemoveAll(filepath.Join(proc, pid)))
+	a.devices[cardA] = nil
+	a.end(context.Background(), a.Violations())
+	require.Empty(t, a.killed, "it is gone")
+}
+
 func TestAuditorReports(t *testing.T) {
 	a := newAudited(t, false)
 	thief := a.process(t, idA, 5)
@@ -174,27 +199,27 @@ func TestAuditorLooksOnceMore(t *testing.T) {
 	require.NoError(t, i.Still(v, o, none))
 
 	assert.NoError(t, i.Still(v, o, map[string]*Claim{idA: granted(idA, limit(cardB, 1))}), "a grant of another card")
-	assert.ErrorIs(t, i.Still(v, o, map[string]*Claim{idA: granted(idA, limit(cardA, 1))}), errNotHe)
-	assert.ErrorIs(t, i.Still(v, o, map[string]*Claim{idA: {Container: p.Container, Unknown: true}}), errNotHe)
+	assert.ErrorIs(t, i.Still(v, o, map[string]*Claim{idA: granted(idA, limit(cardA, 1))}), errProcessChanged)
+	assert.ErrorIs(t, i.Still(v, o, map[string]*Claim{idA: {Container: p.Container, Unknown: true}}), errProcessChanged)
 	reused := o
 	reused.Start--
-	assert.ErrorIs(t, i.Still(v, reused, none), errNotHe)
+	assert.ErrorIs(t, i.Still(v, reused, none), errProcessChanged)
 	other := v
 	other.Container.ID = idB
-	assert.ErrorIs(t, i.Still(other, o, none), errNotHe)
+	assert.ErrorIs(t, i.Still(other, o, none), errProcessChanged)
 
 	v.Kind = NoLimiter
 	claims := map[string]*Claim{idA: granted(idA, limit(cardA, 1))}
 	assert.NoError(t, i.Still(v, o, claims))
 	claims[idA].Uncontrolled = true
-	assert.ErrorIs(t, i.Still(v, o, claims), errNotHe, "its limiter may be off now")
+	assert.ErrorIs(t, i.Still(v, o, claims), errProcessChanged, "its limiter may be off now")
 
 	v.Kind = OverLimit
 	require.NoError(t, i.Still(v, o, claims))
 	join(t, a.root, "gpuslice-test-audit/"+idB, c.Process.Pid)
-	assert.ErrorIs(t, i.Still(v, o, none), errNotHe)
+	assert.ErrorIs(t, i.Still(v, o, none), errProcessChanged)
 	require.NoError(t, os.WriteFile(filepath.Join(a.root, "cgroup.procs"), []byte(strconv.Itoa(c.Process.Pid)), 0))
-	assert.ErrorIs(t, i.Still(v, o, none), errNotHe, "of the host")
+	assert.ErrorIs(t, i.Still(v, o, none), errProcessChanged, "of the host")
 	_ = c.Process.Kill()
 	_ = c.Wait()
 	assert.True(t, gone(i.Still(v, o, none)))
@@ -209,10 +234,9 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 	neighbour := a.process(t, idB, 900*mib)
 	for _, id := range []string{idA, idB} {
 		dir := t.TempDir()
-		usage := filepath.Join(dir, "usage")
-		require.NoError(t, limiter.CreateUsage(usage, []string{cardA}))
+		require.NoError(t, limiter.CreateUsage(limiter.UsagePath(dir), []string{cardA}))
 		c := *granted(id, limit(cardA, 1000))
-		c.UsageFile, c.Uncontrolled = usage, false
+		c.Dir, c.Uncontrolled = dir, false
 		a.claims = append(a.claims, c)
 	}
 	a.looks(1)
@@ -230,7 +254,7 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 	assert.True(t, lives(free), "it is on no card and has no driver")
 
 	// One of another version is no damage.
-	file, err := os.OpenFile(a.claims[0].UsageFile, os.O_WRONLY, 0)
+	file, err := os.OpenFile(a.claims[0].usageFile(), os.O_WRONLY, 0)
 	require.NoError(t, err)
 	defer file.Close()
 	_, err = file.WriteAt([]byte{2}, 8) // the layout's number
@@ -239,7 +263,7 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 	assert.Zero(t, a.lasting(DamagedUsageFile))
 
 	// The file that it has spoilt is told of, whoever is on a card.
-	require.NoError(t, os.Truncate(a.claims[0].UsageFile, 3))
+	require.NoError(t, os.Truncate(a.claims[0].usageFile(), 3))
 	a.looks(thoroughly + 1)
 	assert.Equal(t, 1.0, a.lasting(DamagedUsageFile))
 	assert.Contains(t, a.events[len(a.events)-1], "its size is 3 bytes")
@@ -248,9 +272,9 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 // A file that was cut back before a look saw it is told of all the same, once.
 func TestAuditorIsToldOfResizedFiles(t *testing.T) {
 	a := newAudited(t, true)
-	file := filepath.Join(t.TempDir(), "usage")
-	require.NoError(t, limiter.CreateUsage(file, []string{cardA}))
-	a.claims = []Claim{{Container: Container{ID: idA, Namespace: "ns", Pod: "a"}, UsageFile: file, Devices: []Device{{UUID: cardA, LimitBytes: 1000 * mib}}, Uncontrolled: true}}
+	dir := t.TempDir()
+	require.NoError(t, limiter.CreateUsage(limiter.UsagePath(dir), []string{cardA}))
+	a.claims = []Claim{{Container: Container{ID: idA, Namespace: "ns", Pod: "a"}, Dir: dir, Devices: []Device{{UUID: cardA, LimitBytes: 1000 * mib}}, Uncontrolled: true}}
 	job := a.process(t, idA, 10*mib)
 	a.looks(2)
 	require.Zero(t, a.lasting(DamagedUsageFile))
@@ -287,7 +311,7 @@ func TestAuditorAsksNVMLOnceMore(t *testing.T) {
 			// It is where it has no grant, or beyond its limit, and has the limiter.
 			job := a.process(t, idA, 900*mib)
 			i := a.config.Inspector
-			i.mapped[look(t, i, job.Process.Pid).Process] = seenMaps{mapped{true, LimiterPresent}, 1 << 30}
+			i.mapped[look(t, i, job.Process.Pid).Process] = seenMaps{mapped{driver: true, limiter: LimiterPresent, files: FilesOwn}, 1 << 30}
 			if name == "within its limit" {
 				claim := *granted(idA, limit(cardA, 100))
 				claim.Uncontrolled = false
@@ -324,9 +348,8 @@ func TestAuditorLetsKeepWhatALowerLimitFinds(t *testing.T) {
 	job := a.process(t, idA, 900*mib)
 	claim := *granted(idA, limit(cardA, 1000))
 	claim.Uncontrolled = false
-	usage := filepath.Join(t.TempDir(), "usage")
-	require.NoError(t, limiter.CreateUsage(usage, []string{cardA}))
-	claim.UsageFile = usage
+	claim.Dir = t.TempDir()
+	require.NoError(t, limiter.CreateUsage(claim.usageFile(), []string{cardA}))
 	a.claims = []Claim{claim}
 	a.history.grace = time.Hour // the job has no limiter, which is not what this is about
 	a.looks(1)
@@ -368,6 +391,16 @@ func TestAuditorLetsKeepWhatALowerLimitFinds(t *testing.T) {
 	assert.Contains(t, a.log.String(), "is not known any more")
 }
 
+// startReady starts a program, and waits until it says that it is ready.
+func startReady(t *testing.T, c *exec.Cmd) {
+	out, err := c.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	_, err = out.Read(make([]byte, 16))
+	require.NoError(t, err)
+}
+
 // maps starts a process of a container that maps a file and is on no card.
 func (a *audited) maps(t *testing.T, container, path string) *exec.Cmd {
 	self, err := os.Executable()
@@ -376,12 +409,7 @@ func (a *audited) maps(t *testing.T, container, path string) *exec.Cmd {
 	c.Env = append(os.Environ(), mapping+"="+path)
 	_, err = c.StdinPipe()
 	require.NoError(t, err)
-	out, err := c.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, c.Start())
-	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-	_, err = out.Read(make([]byte, 16))
-	require.NoError(t, err)
+	startReady(t, c)
 	join(t, a.root, "gpuslice-test-audit/"+container, c.Process.Pid)
 	return c
 }
@@ -397,10 +425,9 @@ func TestAuditorFindsTheDriverOnNoCard(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, make([]byte, os.Getpagesize()), 0o755))
 	}
 	require.NoError(t, os.Link(ours, mounted)) // as a container has it mounted
-	usage := filepath.Join(t.TempDir(), "usage")
-	require.NoError(t, limiter.CreateUsage(usage, []string{cardA}))
 	claim := *granted(idA, limit(cardA, 1000))
-	claim.UsageFile = usage
+	claim.Dir = t.TempDir()
+	require.NoError(t, limiter.CreateUsage(claim.usageFile(), []string{cardA}))
 	a.claims = []Claim{claim}
 	without, with := a.maps(t, idA, driver), a.maps(t, idA, mounted)
 	a.looks(2)
@@ -439,5 +466,41 @@ func TestMetrics(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, problems)
 	assert.Equal(t, len(Kinds), testutil.CollectAndCount(a, "gpuslice_violations"), "all kinds from the start, with 0")
-	assert.Equal(t, 3*len(Kinds)-2, testutil.CollectAndCount(a, "gpuslice_violations_total"))
+	assert.Equal(t, 3*len(Kinds)-4, testutil.CollectAndCount(a, "gpuslice_violations_total"))
+}
+
+// A process with the genuine limiter and forged limits is killed. After a restore of the claim it is not: the claim's files are newer.
+func TestAuditorFindsForeignFiles(t *testing.T) {
+	a := newAudited(t, true)
+	ours := filepath.Join(a.config.Inspector.libraries.dir, "libvgpu-0123456789abcdef.so")
+	require.NoError(t, os.WriteFile(ours, make([]byte, os.Getpagesize()), 0o755))
+	mounted := filepath.Join(t.TempDir(), "libvgpu.so")
+	require.NoError(t, os.Link(ours, mounted))
+	driver := filepath.Join(t.TempDir(), "libcuda.so.1")
+	require.NoError(t, os.WriteFile(driver, make([]byte, os.Getpagesize()), 0o755))
+	idC, idD := strings.Repeat("c", 64), strings.Repeat("d", 64)
+	for _, id := range []string{idA, idC, idD} {
+		claim := *granted(id, limit(cardA, 1000))
+		claim.Dir = t.TempDir()
+		if id == idC {
+			require.NoError(t, oci.NoteRestored(claim.Dir))
+		}
+		share := grant.Share{UUID: cardA, MemoryMiB: 1000, CorePercent: 10}
+		require.NoError(t, oci.Populate(claim.Dir, grant.Claim{Shares: []grant.Share{share}}, oci.Settings{LibraryPath: ours}))
+		a.claims = append(a.claims, claim)
+	}
+	both := mounted + string(filepath.ListSeparator) + driver
+	forger, restored, opencl := a.maps(t, idA, both), a.maps(t, idC, both), a.maps(t, idD, mounted)
+	for _, c := range []*exec.Cmd{forger, restored, opencl} {
+		a.devices[cardA] = append(a.devices[cardA], gpu.Process{PID: c.Process.Pid, Bytes: 1, Known: true})
+	}
+	a.looks(2)
+	require.Equal(t, 2.0, a.lasting(ForeignFiles))
+	a.looks(1)
+	assert.EqualError(t, forger.Wait(), "signal: killed")
+	a.looks(thoroughly)
+	assert.True(t, lives(restored))
+	assert.True(t, lives(opencl), "without libcuda it is spared")
+	assert.Equal(t, 1.0, a.lasting(ForeignFiles))
+	assert.Contains(t, a.events[0], "GPULimiterFilesForeign: ")
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -21,10 +20,10 @@ import (
 func BenchmarkLook(b *testing.B) {
 	var claims []Claim
 	for n := range 500 {
-		usage := filepath.Join(b.TempDir(), "usage")
-		require.NoError(b, limiter.CreateUsage(usage, []string{cardA}))
-		require.NoError(b, limiter.WriteLimits(filepath.Join(filepath.Dir(usage), "limits"), limiter.Limits{Devices: []limiter.DeviceLimit{{UUID: cardA, MemoryLimitBytes: 1 << 30}}}))
-		claims = append(claims, Claim{Container: Container{ID: fmt.Sprintf("%064x", n)}, UsageFile: usage})
+		dir := b.TempDir()
+		require.NoError(b, limiter.CreateUsage(limiter.UsagePath(dir), []string{cardA}))
+		require.NoError(b, limiter.WriteLimits(limiter.LimitsPath(dir), limiter.Limits{Devices: []limiter.DeviceLimit{{UUID: cardA, MemoryLimitBytes: 1 << 30}}}))
+		claims = append(claims, Claim{Container: Container{ID: fmt.Sprintf("%064x", n)}, Dir: dir})
 	}
 	pids, err := procfs("/proc").all()
 	require.NoError(b, err)
@@ -34,17 +33,22 @@ func BenchmarkLook(b *testing.B) {
 	}
 	for name, devices := range map[string]map[string][]gpu.Process{"idle": {cardA: nil}, "20 processes": busy} {
 		b.Run(name, func(b *testing.B) {
+			inspector := NewInspector("/proc", b.TempDir(), func(string) (Container, bool, bool) { return Container{}, false, false })
+			inspector.Nodes = func() map[uint64]DeviceNode { return map[uint64]DeviceNode{deviceA: {cardA}} }
+			var holder limiter.Holder
+			b.Cleanup(holder.Close)
 			a := New(Config{
 				Devices: func(context.Context) (map[string][]gpu.Process, error) { return devices, nil },
 				Claims:  func(context.Context) ([]Claim, error) { return append([]Claim(nil), claims...), nil },
 				Granted: func(c *Claim) ([]Device, error) {
-					l, err := limiter.ReadLimits(filepath.Join(filepath.Dir(c.UsageFile), "limits"))
+					l, err := limiter.ReadLimits(limiter.LimitsPath(c.Dir))
 					if err != nil {
 						return nil, err
 					}
 					return []Device{{UUID: l.Devices[0].UUID, LimitBytes: l.Devices[0].MemoryLimitBytes}}, nil
 				},
-				Inspector: NewInspector("/proc", b.TempDir(), func(string) (Container, bool, bool) { return Container{}, false, false }),
+				Locks:     func(c *Claim) ([]limiter.Lock, error) { return holder.Locks(c.ID, c.Dir) },
+				Inspector: inspector,
 				Log:       slog.New(slog.DiscardHandler),
 			})
 			b.ReportMetric(float64(len(pids)), "processes")
@@ -59,7 +63,7 @@ func BenchmarkLook(b *testing.B) {
 func BenchmarkMaps(b *testing.B) {
 	text := strings.Repeat("7f0000000000-7f0000001000 r-xp 00000000 fd:01 4711                       /opt/conda/lib/python3.12/site-packages/some/module.so\n", 3000)
 	for b.Loop() {
-		if _, err := scanMaps(strings.NewReader(text), func(file) bool { return false }); err != nil {
+		if _, err := scanMaps(strings.NewReader(text), expected{library: func(file) Limiter { return LimiterForeign }}); err != nil {
 			b.Fatal(err)
 		}
 	}

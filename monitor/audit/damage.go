@@ -21,7 +21,7 @@ type stamp struct {
 // last.
 func (a *Auditor) touched(c *Claim) bool {
 	var st unix.Stat_t
-	if unix.Lstat(c.UsageFile, &st) != nil {
+	if unix.Lstat(c.usageFile(), &st) != nil {
 		return true
 	}
 	now := stamp{st.Size, int64(st.Ino), st.Mtim.Sec, st.Mtim.Nsec}
@@ -35,20 +35,20 @@ func (a *Auditor) touched(c *Claim) bool {
 // Of one of another version, as a container has that was started by another release, nobody
 // here knows what is right: it is unknown, and no damage.
 func damage(c *Claim) string {
-	if c.UsageFile == "" || len(c.Devices) == 0 {
+	if c.Dir == "" || len(c.Devices) == 0 {
 		return ""
 	}
 	uuids := make([]string, len(c.Devices))
 	for i, d := range c.Devices {
 		uuids[i] = d.UUID
 	}
-	err := limiter.CheckUsage(c.UsageFile, uuids)
-	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, limiter.ErrUsageVersion) {
+	err := limiter.CheckUsage(c.usageFile(), uuids)
+	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, limiter.ErrUsageVersion) || errors.Is(err, limiter.ErrLeased) {
 		return ""
 	}
 	// Without the host's path: it is the pod's events that say so.
 	if _, why, found := strings.Cut(err.Error(), limiter.ErrUsage.Error()+": "); found {
-		return "a process of it has overwritten its usage file (/usr/local/vgpu/usage): " + why
+		return "a process of it has overwritten its usage file (/.gpuslice/usage): " + why
 	}
-	return "its usage file (/usr/local/vgpu/usage) can't be read: " + err.Error()
+	return "its usage file (/.gpuslice/usage) can't be read: " + err.Error()
 }

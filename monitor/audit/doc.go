@@ -5,12 +5,11 @@
 //   - look.go: what one look has found out, as plain data
 //   - find.go: what of it is wrong; pure
 //   - history.go: since when, and whom the policy lets end; pure
-//   - inspect.go, group.go, maps.go, ancestors.go: whose a process is and what it has
-//     mapped, by /proc
+//   - inspect.go, group.go, maps.go, descriptors.go: the container of a process, the
+//     files that it has mapped and the GPUs that it has open, by /proc
 //   - kill.go: the end of a process, by a pidfd
 //   - report.go: metrics, events, the log
 //   - auditor.go: the loop
 //
-// It imports gpu, limiter, monitor/cores (whose process it is) and oci/claimed (which
-// process it is), and is wired up by cmd/gpuslice-agent. docs/AUDIT.md is its manual.
+// cmd/gpuslice-agent wires it up. docs/AUDIT.md is its manual.
 package audit

@@ -1,9 +1,11 @@
 package audit
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/gpuslice/gpuslice/oci/claimed"
 )
@@ -25,7 +27,7 @@ type Offender struct {
 	claimed.Process
 	// Spared says why it is not to be ended; empty: it may be.
 	Spared string
-	// Devices are those that it is on without a grant, of UngrantedProcess.
+	// Devices are those that it uses or has open without a grant, for UngrantedProcess and ForeignDescriptor.
 	Devices []string
 }
 
@@ -54,6 +56,7 @@ func Find(l Look) []Finding {
 	for _, id := range slices.Sorted(maps.Keys(l.Claims)) {
 		f.memory(l.Claims[id], l.Processes)
 		f.file(l.Claims[id], l.Processes)
+		f.tampering(l.Claims[id])
 	}
 	all := make([]Finding, 0, len(f.order))
 	for _, k := range f.order {
@@ -93,10 +96,11 @@ func (f *finder) process(p *Process, claims map[string]*Claim) {
 		one.Detail = fmt.Sprintf("process %d (%q), which is of no container, is on %s", p.PID, p.Name, uuids(p.Devices))
 		f.add(one)
 	case claim == nil:
-		if len(p.Devices) == 0 {
+		if len(p.Devices) > 0 {
+			f.ungranted(p, p.Devices, "and its container has no grant", one)
 			return
 		}
-		f.ungranted(p, p.Devices, "and its container has no grant", one)
+		f.open(p, nil, "and its container has no grant")
 	case claim.Unknown:
 	default:
 		f.claimed(p, claim, one)
@@ -109,8 +113,20 @@ func (f *finder) claimed(p *Process, claim *Claim, one Finding) {
 	maps.DeleteFunc(beyond, func(uuid string, _ Memory) bool { _, granted := claim.device(uuid); return granted })
 	if len(beyond) > 0 {
 		f.ungranted(p, beyond, "which its container was not granted", one)
+	} else {
+		f.open(p, claim, "which its container was not granted")
+	}
+	if p.Admin {
+		f.add(Finding{Kind: PrivilegedContainer, Container: p.Container,
+			Detail: fmt.Sprintf("process %d (%q) has CAP_SYS_ADMIN: it can replace its limits and reach other GPUs", p.PID, p.Name)})
 	}
 	if claim.Uncontrolled || !p.Driver && len(p.Devices) == 0 {
+		return
+	}
+	if why, spared := p.foreign(); why != "" {
+		one.Kind, one.Detail = ForeignFiles, fmt.Sprintf("process %d (%q) %s", p.PID, p.Name, why)
+		one.Offenders[0].Spared = cmp.Or(p.Spared, spared)
+		f.add(one)
 		return
 	}
 	one.Kind = NoLimiter
@@ -122,7 +138,42 @@ func (f *finder) claimed(p *Process, claim *Claim, one Finding) {
 		one.Detail = fmt.Sprintf("process %d (%q) uses the driver, and what it has loaded in the limiter's place is no limiter that is installed on this node", p.PID, p.Name)
 		one.Offenders[0].Spared = "the limiter's file may have been removed from the node since"
 		f.add(one)
+	case LimiterForged:
+		one.Detail = fmt.Sprintf("process %d (%q) uses the driver, and the library at the limiter's path is not the file that its container was created with", p.PID, p.Name)
+		f.add(one)
 	}
+}
+
+// open judges the device nodes that a process has open; claim is nil for a container without a grant.
+func (f *finder) open(p *Process, claim *Claim, why string) {
+	foreign := p.ungrantedOpen(claim)
+	if len(foreign) == 0 {
+		return
+	}
+	spared := p.Spared
+	if spared == "" && p.Privileged {
+		spared = "its container is privileged, and NVML opens all GPUs there"
+	}
+	f.add(Finding{
+		Kind: ForeignDescriptor, Container: p.Container,
+		Detail:    fmt.Sprintf("process %d (%q) has the device node of %s open, %s", p.PID, p.Name, strings.Join(foreign, " and "), why),
+		Offenders: []Offender{{Process: p.Process, Spared: spared, Devices: foreign}},
+	})
+}
+
+// ungrantedOpen returns the GPUs that a process has open and its container was not granted.
+func (p *Process) ungrantedOpen(claim *Claim) (foreign []string) {
+	for _, node := range p.Open {
+		if !node.granted(claim) {
+			foreign = append(foreign, node[0])
+		}
+	}
+	return foreign
+}
+
+// granted says whether a container was granted the GPU or a part of it; claim may be nil.
+func (n DeviceNode) granted(claim *Claim) bool {
+	return claim != nil && slices.ContainsFunc(n, claim.granted)
 }
 
 func (f *finder) ungranted(p *Process, on map[string]Memory, why string, one Finding) {

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -51,8 +52,14 @@ func TestFind(t *testing.T) {
 	damaged.Damage = "spoilt"
 	a := granted("a", limit(cardA, 1000))
 	driver := func(p *Process) { p.Driver = true }
+	cuda := func(p *Process) { p.Driver, p.CUDA = true, true }
+	privileged := func(p *Process) { p.Admin, p.Privileged = true, true }
+	files := func(f Files) func(*Process) { return func(p *Process) { p.Files = f } }
+	has := func(node ...string) func(*Process) {
+		return func(p *Process) { p.Open = append(slices.Clone(p.Open), node) }
+	}
 	holds := func(uuid string, mibs uint64) func(*Process) {
-		return func(p *Process) { p.Devices = map[string]Memory{uuid: {mibs * mib, true}} }
+		return func(p *Process) { p.Devices = map[string]Memory{uuid: {Bytes: mibs * mib, Known: true}} }
 	}
 	for name, test := range map[string]struct {
 		claims    []*Claim
@@ -63,21 +70,42 @@ func TestFind(t *testing.T) {
 		"all is well":  {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, cardA), proc(2, "a", LimiterAbsent), proc(3, "a", LimiterUnknown).with(driver)}, nil},
 		"a container without a grant": {[]*Claim{a}, []Process{proc(1, "x", LimiterUnknown, cardA), proc(2, "x", LimiterUnknown, cardB), proc(3, "y", LimiterUnknown, cardA)},
 			[]found{{UngrantedProcess, "x", []int{1, 2}, false}, {UngrantedProcess, "y", []int{3}, false}}},
-		"it is on no card":                {nil, []Process{proc(1, "x", LimiterAbsent)}, nil},
-		"its namespace is exempt":         {nil, []Process{proc(1, "x", LimiterAbsent, cardA).with(func(p *Process) { p.Exempt = true })}, nil},
-		"its pod is not known":            {nil, []Process{proc(1, "x", LimiterAbsent, cardA).with(func(p *Process) { p.Spared = "not known" })}, []found{{UngrantedProcess, "x", []int{1}, true}}},
-		"another card than was granted":   {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, cardA, cardB)}, []found{{UngrantedProcess, "a", []int{1}, false}}},
-		"a card, where a MIG device was":  {[]*Claim{granted("a", limit(migA, 1000))}, []Process{proc(1, "a", LimiterPresent, cardA)}, []found{{UngrantedProcess, "a", []int{1}, false}}},
-		"a MIG device":                    {[]*Claim{granted("a", limit(migA, 1000))}, []Process{proc(1, "a", LimiterPresent, migA)}, nil},
-		"processes of the host":           {nil, []Process{proc(1, "", LimiterUnknown, cardA), proc(2, "", LimiterUnknown, cardA), proc(3, "", LimiterUnknown)}, []found{{HostProcess, "", []int{1}, true}, {HostProcess, "", []int{2}, true}}},
-		"on a card without the limiter":   {[]*Claim{a}, []Process{proc(1, "a", LimiterAbsent, cardA), proc(2, "a", LimiterPresent, cardA)}, []found{{NoLimiter, "a", []int{1}, false}}},
-		"the driver without the limiter":  {[]*Claim{a}, []Process{proc(1, "a", LimiterAbsent).with(driver)}, []found{{NoLimiter, "a", []int{1}, false}}},
-		"another in the limiter's place":  {[]*Claim{a}, []Process{proc(1, "a", LimiterForeign, cardA), proc(2, "a", LimiterAbsent, cardA)}, []found{{NoLimiter, "a", []int{1, 2}, true}}},
-		"its limiter was switched off":    {[]*Claim{free}, []Process{proc(1, "a", LimiterAbsent, cardA).with(holds(cardA, 90000))}, nil},
-		"its grant is not known":          {[]*Claim{unknown}, []Process{proc(1, "a", LimiterAbsent, cardA, cardB)}, nil},
-		"its limiter could not be seen":   {[]*Claim{a}, []Process{proc(1, "a", LimiterUnknown, cardA)}, nil},
-		"the whole limit and a tolerance": {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(cardA, 1120))}, nil},
-		"above the tolerance":             {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(cardA, 1121))}, []found{{OverLimit, "a", []int{1}, false}}},
+		"it is on no GPU":                           {nil, []Process{proc(1, "x", LimiterAbsent)}, nil},
+		"its namespace is exempt":                   {nil, []Process{proc(1, "x", LimiterAbsent, cardA).with(func(p *Process) { p.Exempt = true })}, nil},
+		"its pod is not known":                      {nil, []Process{proc(1, "x", LimiterAbsent, cardA).with(func(p *Process) { p.Spared = "not known" })}, []found{{UngrantedProcess, "x", []int{1}, true}}},
+		"another GPU than was granted":              {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, cardA, cardB)}, []found{{UngrantedProcess, "a", []int{1}, false}}},
+		"a GPU, for a MIG device":                   {[]*Claim{granted("a", limit(migA, 1000))}, []Process{proc(1, "a", LimiterPresent, cardA)}, []found{{UngrantedProcess, "a", []int{1}, false}}},
+		"a MIG device":                              {[]*Claim{granted("a", limit(migA, 1000))}, []Process{proc(1, "a", LimiterPresent, migA)}, nil},
+		"processes of the host":                     {nil, []Process{proc(1, "", LimiterUnknown, cardA), proc(2, "", LimiterUnknown, cardA), proc(3, "", LimiterUnknown)}, []found{{HostProcess, "", []int{1}, true}, {HostProcess, "", []int{2}, true}}},
+		"on a GPU without the limiter":              {[]*Claim{a}, []Process{proc(1, "a", LimiterAbsent, cardA), proc(2, "a", LimiterPresent, cardA)}, []found{{NoLimiter, "a", []int{1}, false}}},
+		"the driver without the limiter":            {[]*Claim{a}, []Process{proc(1, "a", LimiterAbsent).with(driver)}, []found{{NoLimiter, "a", []int{1}, false}}},
+		"another in the limiter's place":            {[]*Claim{a}, []Process{proc(1, "a", LimiterForeign, cardA), proc(2, "a", LimiterAbsent, cardA)}, []found{{NoLimiter, "a", []int{1, 2}, true}}},
+		"a forged limiter":                          {[]*Claim{a}, []Process{proc(1, "a", LimiterForged, cardA)}, []found{{NoLimiter, "a", []int{1}, false}}},
+		"forged limits":                             {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, cardA).with(files(FilesForeign)), proc(2, "a", LimiterPresent, cardA).with(files(FilesOwn))}, []found{{ForeignFiles, "a", []int{1}, false}}},
+		"forged limits, before a context":           {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(driver).with(files(FilesForeign))}, []found{{ForeignFiles, "a", []int{1}, false}}},
+		"no limits, on a GPU":                       {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, cardA).with(cuda).with(files(FilesAbsent))}, []found{{ForeignFiles, "a", []int{1}, false}}},
+		"no limits, by OpenCL":                      {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, cardA).with(driver).with(files(FilesAbsent))}, []found{{ForeignFiles, "a", []int{1}, true}}},
+		"forged limits, by OpenCL":                  {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, cardA).with(driver).with(files(FilesForeign))}, []found{{ForeignFiles, "a", []int{1}, false}}},
+		"a descriptor, privileged":                  {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(has(cardB)).with(privileged)}, []found{{ForeignDescriptor, "a", []int{1}, true}, {PrivilegedContainer, "a", nil, false}}},
+		"a descriptor, without a grant, privileged": {nil, []Process{proc(1, "x", LimiterUnknown).with(has(cardB)).with(privileged)}, []found{{ForeignDescriptor, "x", []int{1}, true}}},
+		"CAP_SYS_ADMIN, and no process on a GPU":    {[]*Claim{a}, []Process{proc(1, "a", LimiterAbsent).with(func(p *Process) { p.Admin = true }), proc(2, "a", LimiterAbsent).with(privileged)}, []found{{PrivilegedContainer, "a", nil, false}}},
+		"CAP_SYS_ADMIN, and its grant is not known": {[]*Claim{unknown}, []Process{proc(1, "a", LimiterAbsent).with(privileged)}, nil},
+		"no limits, before a context":               {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(driver).with(files(FilesAbsent))}, nil},
+		"no limits, graphics":                       {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(files(FilesAbsent)).with(func(p *Process) { p.Devices = map[string]Memory{cardA: {Graphics: true}} })}, nil},
+		"no limits, and no limiter":                 {[]*Claim{a}, []Process{proc(1, "a", LimiterAbsent, cardA).with(files(FilesAbsent))}, []found{{NoLimiter, "a", []int{1}, false}}},
+		"no limits, switched off":                   {[]*Claim{free}, []Process{proc(1, "a", LimiterPresent, cardA).with(files(FilesForeign))}, nil},
+		"a descriptor without a grant":              {nil, []Process{proc(1, "x", LimiterUnknown).with(has(cardA)), proc(2, "x", LimiterUnknown)}, []found{{ForeignDescriptor, "x", []int{1}, false}}},
+		"a descriptor of its own":                   {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(has(cardA))}, nil},
+		"a descriptor of another":                   {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(has(cardA)).with(has(cardB))}, []found{{ForeignDescriptor, "a", []int{1}, false}}},
+		"a descriptor and a context":                {nil, []Process{proc(1, "x", LimiterUnknown, cardA).with(has(cardA))}, []found{{UngrantedProcess, "x", []int{1}, false}}},
+		"a descriptor, a MIG device":                {[]*Claim{granted("a", limit(migA, 1000))}, []Process{proc(1, "a", LimiterPresent).with(has(cardA, migA))}, nil},
+		"a descriptor, exempt":                      {nil, []Process{proc(1, "x", LimiterUnknown).with(has(cardA)).with(func(p *Process) { p.Exempt = true })}, nil},
+		"a descriptor of the host's":                {nil, []Process{proc(1, "", LimiterUnknown).with(has(cardA))}, nil},
+		"its limiter was switched off":              {[]*Claim{free}, []Process{proc(1, "a", LimiterAbsent, cardA).with(holds(cardA, 90000))}, nil},
+		"its grant is not known":                    {[]*Claim{unknown}, []Process{proc(1, "a", LimiterAbsent, cardA, cardB)}, nil},
+		"its limiter could not be seen":             {[]*Claim{a}, []Process{proc(1, "a", LimiterUnknown, cardA)}, nil},
+		"the whole limit and a tolerance":           {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(cardA, 1120))}, nil},
+		"above the tolerance":                       {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(cardA, 1121))}, []found{{OverLimit, "a", []int{1}, false}}},
 		"two processes together": {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(cardA, 621)), proc(2, "a", LimiterPresent).with(holds(cardA, 600))},
 			[]found{{OverLimit, "a", []int{1, 2}, false}}},
 		"two containers on one card":   {[]*Claim{a, granted("b", limit(cardA, 1000))}, []Process{proc(1, "a", LimiterPresent).with(holds(cardA, 900)), proc(2, "b", LimiterPresent).with(holds(cardA, 900))}, nil},

@@ -72,21 +72,20 @@ func parseGroup(path string, known func(id string) bool) (g group) {
 const generations = 64
 
 // groupOf finds the container of a process that no claim's is, by its control group or,
-// where that tells nothing, by those of its ancestors in PID namespaces other than the
-// host's: a process that left its container's group has not left its family.
+// without one, by those of its ancestors: a process that left its container's group still has
+// its parent. That holds in the host's PID namespace too, until the parent ends.
 func (i *Inspector) groupOf(s status, dir string, known func(string) bool) group {
 	for range generations {
-		text, err := os.ReadFile(filepath.Join(string(i.proc), dir, "cgroup"))
-		if err == nil {
+		if text, err := os.ReadFile(filepath.Join(string(i.proc), dir, "cgroup")); err == nil {
 			if g := parseGroups(string(text), known); !g.none() {
 				return g
 			}
 		}
-		namespace, err := i.proc.namespace(dir)
-		if err != nil || namespace == i.host || s.parent <= 0 {
+		if s.parent <= 0 {
 			return group{}
 		}
 		dir = strconv.Itoa(s.parent)
+		var err error
 		if s, err = i.proc.stat(dir); err != nil {
 			return group{}
 		}

@@ -8,11 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/cores"
+	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
@@ -27,7 +30,6 @@ const (
 // Inspector finds out whose processes are and what they have mapped.
 type Inspector struct {
 	proc procfs
-	host string // our own PID namespace, which is to be the machine's
 	// own is the container that this runs in. It is empty where this runs in none, and where
 	// it has a control group namespace of its own, as pods have by version 2. There the
 	// processes of its container are in "/", by which they are of no container, and so the
@@ -36,13 +38,27 @@ type Inspector struct {
 	owners    *cores.Owners
 	container func(id string) (c Container, exempt, known bool)
 	libraries *libraries
+	// Nodes returns the GPUs' device nodes by device number (unix.Mkdev); nil: no search of open files.
+	Nodes       func() map[uint64]DeviceNode
+	descriptors *descriptors
 
 	look      int         // how many were thorough
 	strangers map[int]int // by number, the look until which one is of no interest
 	mapped    map[claimed.Process]seenMaps
-	suspects  map[int]bool // on no card, without the limiter in the last look
+	// suspects are processes on no device that had no limiter, or too many capabilities, in their last look.
+	suspects map[int]bool
+
+	restTime, mapsTime time.Duration
+	// late is set when a look has taken too long to read more mappings.
+	late bool
+	// next, nextSuspect and nextUser are the PIDs where the last look ran out of time; 0: it did not.
+	next, nextSuspect, nextUser int
 }
 
+// ownContainer is the reason to spare the agent's own processes.
+const ownContainer = "it is the agent's own container"
+
+// seenMaps are what a process had mapped. They are not read again before the look until.
 type seenMaps struct {
 	mapped
 	until int
@@ -53,10 +69,9 @@ type seenMaps struct {
 func NewInspector(proc, libraryDir string, container func(id string) (c Container, exempt, known bool)) *Inspector {
 	i := &Inspector{
 		proc: procfs(proc), owners: cores.NewOwners(proc), container: container,
-		libraries: &libraries{dir: libraryDir, known: map[string]uint64{}, files: map[file]bool{}},
+		restTime: restTime, mapsTime: mapsTime, libraries: &libraries{dir: libraryDir}, descriptors: newDescriptors(procfs(proc)),
 		strangers: map[int]int{}, mapped: map[claimed.Process]seenMaps{}, suspects: map[int]bool{},
 	}
-	i.host, _ = i.proc.namespace("self")
 	if text, err := os.ReadFile(filepath.Join(proc, "self/cgroup")); err == nil {
 		i.own = parseGroups(string(text), func(string) bool { return false }).container
 	}
@@ -67,31 +82,115 @@ func NewInspector(proc, libraryDir string, container func(id string) (c Containe
 // driver: of the latter one that is thorough finds all, another those that were without the limiter
 // the last time. The error is of what could not be looked at; what could be is there.
 func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]gpu.Process, thorough bool) ([]Process, error) {
+	thorough = thorough || i.next > 0
 	if thorough {
 		i.look++
 	}
 	on := byProcess(devices)
 	errs := []error{i.learn(claims)}
-	pids, err := i.candidates(claims, on, thorough)
+	all, err := i.proc.all()
 	errs = append(errs, err)
+	nodes := i.nodes()
+	var holding map[int][]uint64
+	if len(nodes) > 0 {
+		holding, err = i.descriptors.search(all, nodes, thorough, searchTime)
+		errs = append(errs, err)
+	}
+	pids := i.candidates(claims, on, holding, all, thorough)
 	owners := i.owners.Find(pids, usageFiles(claims))
-	var all []Process
-	for _, pid := range pids {
+	var found []Process
+	foreign := map[openNode]string{}
+	look := func(pid int) {
+		suspect := i.suspects[pid]
+		delete(i.suspects, pid) // remember adds it again
 		owner := owners[pid]
-		if owner == "" && on[pid] == nil {
+		if owner == "" && on[pid] == nil && holding[pid] == nil {
 			i.strangers[pid] = i.look + strangersFor
-			continue
+			return
+		}
+		if claim := claims[owner]; !thorough && claim != nil && on[pid] == nil && !suspect &&
+			!slices.ContainsFunc(holding[pid], func(device uint64) bool { return !nodes[device].granted(claim) }) {
+			return // it has only granted devices open
 		}
 		p, err := i.process(pid, owner, claims, on[pid])
-		switch {
-		case err == nil && (p.Driver || on[pid] != nil):
-			all = append(all, p)
-		case err != nil && !gone(err):
+		if p.Spared != ownContainer {
+			p.Open = nodesOf(holding[pid], nodes)
+		}
+		claim := claims[p.Container.ID]
+		if p.Container.ID != "" && !p.Exempt && (claim == nil || !claim.Unknown) {
+			for _, device := range holding[pid] {
+				if len(p.Open) > 0 && !nodes[device].granted(claim) {
+					foreign[openNode{pid, device}] = p.Container.ID
+				}
+			}
+			if claim != nil || len(p.Open) > 0 {
+				i.privileges(&p)
+			}
+		}
+		if gone(err) {
+			return
+		}
+		if err != nil && !errors.Is(err, errLate) {
 			errs = append(errs, fmt.Errorf("process %d: %w", pid, err))
 		}
+		if p.PID != 0 && (p.Driver || p.Admin || on[pid] != nil || len(p.Open) > 0) {
+			found = append(found, p)
+		}
 	}
-	i.remember(all, thorough)
-	return all, errors.Join(errs...)
+	var users, suspects, rest []int
+	for _, pid := range pids {
+		switch {
+		case on[pid] != nil || holding[pid] != nil:
+			users = append(users, pid)
+		case i.suspects[pid]:
+			suspects = append(suspects, pid)
+		default:
+			rest = append(rest, pid)
+		}
+	}
+	i.nextUser = i.inTurn(users, i.nextUser, true, look)
+	i.nextSuspect = i.inTurn(suspects, i.nextSuspect, false, look)
+	if i.next = i.inTurn(rest, i.next, false, look); i.next > 0 || i.nextSuspect > 0 || i.nextUser > 0 {
+		errs = append(errs, errLate)
+	}
+	errs = append(errs, i.descriptors.keep(func(pid int, device uint64) (string, bool) {
+		container, is := foreign[openNode{pid, device}]
+		return container, is
+	}))
+	i.remember(found, thorough)
+	return found, errors.Join(errs...)
+}
+
+// restTime bounds a look at each kind of processes: those on a GPU, suspects, and the rest. mapsTime bounds reading the mappings of
+// one process. A tenant can have millions of mappings, and the kernel takes microseconds to list each.
+const restTime, mapsTime = time.Second, time.Second
+
+var errLate = errors.New("reading the mappings of processes took too long and continues in the next look: processes have very many mappings")
+
+// inTurn calls look once for each process, which are in order, beginning with next, until the time is over; for one process at least.
+// With all it goes on after that, and reads no mappings of the rest. It returns the PID to continue with, or 0 after all of them.
+func (i *Inspector) inTurn(pids []int, next int, all bool, look func(pid int)) (goOn int) {
+	first, _ := slices.BinarySearch(pids, next)
+	began := time.Now()
+	for n := range pids {
+		pid := pids[(first+n)%len(pids)]
+		if n > 0 && goOn == 0 && time.Since(began) >= i.restTime {
+			goOn, i.late = pid, true
+		}
+		if i.late && !all {
+			break
+		}
+		look(pid)
+	}
+	i.late = false
+	return goOn
+}
+
+func (i *Inspector) nodes() map[uint64]DeviceNode {
+	if i.Nodes == nil {
+		return nil
+	}
+	return i.Nodes()
 }
 
 func (i *Inspector) learn(claims map[string]*Claim) error {
@@ -110,39 +209,29 @@ func byProcess(devices map[string][]gpu.Process) map[int]map[string]Memory {
 				on[p.PID] = map[string]Memory{}
 			}
 			m := on[p.PID][uuid]
-			on[p.PID][uuid] = Memory{Bytes: m.Bytes + p.Bytes, Known: m.Known || p.Known}
+			on[p.PID][uuid] = Memory{Bytes: m.Bytes + p.Bytes, Known: m.Known || p.Known, Graphics: p.Graphics}
 		}
 	}
 	return on
 }
 
-// candidates are the processes to be looked at, in order: those on a device and the
-// suspects or, thoroughly, all that are not known to be strangers.
-func (i *Inspector) candidates(claims map[string]*Claim, on map[int]map[string]Memory, thorough bool) ([]int, error) {
-	var pids []int
-	for pid := range on {
-		pids = append(pids, pid)
-	}
-	var err error
+// candidates returns the processes to look at, in order: those on a device or with one open, and the
+// suspects or, in a thorough look, all that are not known to be strangers.
+func (i *Inspector) candidates(claims map[string]*Claim, on map[int]map[string]Memory, holding map[int][]uint64, all []int, thorough bool) []int {
+	pids := slices.AppendSeq(slices.Collect(maps.Keys(on)), maps.Keys(holding))
 	switch {
 	case len(claims) == 0:
 	case !thorough:
-		for pid := range i.suspects {
-			if on[pid] == nil {
-				pids = append(pids, pid)
-			}
-		}
+		pids = slices.AppendSeq(pids, maps.Keys(i.suspects))
 	default:
-		var others []int
-		others, err = i.proc.all()
-		for _, pid := range others {
-			if until, stranger := i.strangers[pid]; on[pid] == nil && (!stranger || until <= i.look) {
+		for _, pid := range all {
+			if until, stranger := i.strangers[pid]; !stranger || until <= i.look {
 				pids = append(pids, pid)
 			}
 		}
 	}
 	slices.Sort(pids)
-	return pids, err
+	return slices.Compact(pids)
 }
 
 // process finds out all of one.
@@ -162,15 +251,15 @@ func (i *Inspector) process(pid int, owner string, claims map[string]*Claim, dev
 	}
 	p.Container = claims[owner].Container
 	if owner == i.own || pid == os.Getpid() {
-		p.Spared = "it is the agent's own container"
+		p.Spared = ownContainer
 	}
 	if claims[owner].Uncontrolled || claims[owner].Unknown {
 		return p, nil
 	}
-	m, err := i.maps(p.Process, dir)
-	p.Driver, p.Limiter = m.driver, m.limiter
+	m, err := i.maps(p.Process, dir, claims[owner])
+	p.Driver, p.CUDA, p.Limiter, p.Files = m.driver, m.cuda && !m.others, m.limiter, m.files
 	if err != nil && !gone(err) {
-		p.Limiter = LimiterUnknown
+		p.Limiter, p.Files = LimiterUnknown, FilesUnknown
 		return p, fmt.Errorf("what it has mapped: %w", err)
 	}
 	return p, err
@@ -190,16 +279,20 @@ func (i *Inspector) ungranted(p *Process, g group) {
 	p.Container, p.Exempt = c, exempt
 	switch {
 	case g.container != "" && g.container == i.own, p.PID == os.Getpid():
-		p.Spared = "it is the agent's own container"
+		p.Spared = ownContainer
 	case !known && g.pod:
 		p.Spared = "the namespace of its pod is not known to the agent"
 	}
 }
 
-// maps looks at what a process has mapped.
-func (i *Inspector) maps(of claimed.Process, dir string) (mapped, error) {
-	if seen, ok := i.mapped[of]; ok && seen.until > i.look {
+// maps looks at what a process has mapped. Where there is no time to look, what was found before is believed.
+func (i *Inspector) maps(of claimed.Process, dir string, claim *Claim) (mapped, error) {
+	seen, ok := i.mapped[of]
+	switch {
+	case ok && (i.late || seen.until > i.look):
 		return seen.mapped, nil
+	case i.late:
+		return mapped{}, errLate
 	}
 	delete(i.mapped, of)
 	f, err := os.Open(filepath.Join(string(i.proc), dir, "maps"))
@@ -207,11 +300,35 @@ func (i *Inspector) maps(of claimed.Process, dir string) (mapped, error) {
 		return mapped{}, err
 	}
 	defer f.Close()
-	m, err := scanMaps(f, func(f file) bool { return i.libraries.files[f] })
-	if err == nil && m.limiter == LimiterPresent {
-		i.mapped[of] = seenMaps{m, i.look + limitedFor}
+	m, err := scanMaps(timed{f, time.Now().Add(i.mapsTime)}, i.expected(claim))
+	if err != nil {
+		return m, err
 	}
-	return m, err
+	until := i.look
+	if m.limiter == LimiterPresent && m.files != FilesForeign && m.files != FilesAbsent {
+		until += limitedFor
+	}
+	i.mapped[of] = seenMaps{m, until}
+	return m, nil
+}
+
+// expected returns what the processes of a claim's container should have mapped.
+func (i *Inspector) expected(claim *Claim) expected {
+	with, made := oci.LibrariesOf(claim.Dir)
+	want := expected{
+		library: func(f file) Limiter { return i.libraries.judge(f, with, made) },
+		// After a restore, the claim's files are newer than those that the container has mapped.
+		unknown: errors.Is(made, oci.ErrUnknownLibraries),
+	}
+	for path, to := range map[string]*file{limiter.LimitsPath(claim.Dir): &want.limits, limiter.UsagePath(claim.Dir): &want.usage} {
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			want.unknown = true // the claim was removed
+			continue
+		}
+		*to = asMapped(st.Dev, st.Ino)
+	}
+	return want
 }
 
 // gone says whether an error is that of a process that has ended.
@@ -222,10 +339,12 @@ func gone(err error) bool {
 // remember notes whom to look at again, and drops what is known of processes that are
 // gone.
 func (i *Inspector) remember(all []Process, thorough bool) {
-	clear(i.suspects)
+	admins := map[string]bool{}
 	for _, p := range all {
-		if len(p.Devices) == 0 && p.Limiter != LimiterPresent {
+		first := p.Admin && !admins[p.Container.ID] // one process identifies its container
+		if len(p.Devices) == 0 && (p.Driver && p.Limiter != LimiterPresent || first) {
 			i.suspects[p.PID] = true
+			admins[p.Container.ID] = admins[p.Container.ID] || first
 		}
 	}
 	if !thorough {

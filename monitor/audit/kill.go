@@ -11,8 +11,8 @@ import (
 	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
-// errNotHe says that a process is not, or no more, the one that was to be ended.
-var errNotHe = errors.New("it is another process by now, or of another container")
+// errProcessChanged: a process is not the one of the violation any more, or the reason to kill it is gone.
+var errProcessChanged = errors.New("process changed since it was inspected")
 
 // kill ends a process by a pidfd, which can't come to mean another. still is asked once
 // the pidfd is open, so that it speaks of that process; a process that is gone is none to
@@ -39,6 +39,12 @@ func kill(p claimed.Process, still func() error) (killed bool, err error) {
 	return err == nil, nil
 }
 
+// lives says whether a process is there.
+func (i *Inspector) lives(p claimed.Process) bool {
+	s, _, err := i.proc.process(p.PID)
+	return err == nil && s.start == p.Start
+}
+
 // Still says whether a process is the one that was judged, in the same container, and may
 // still be ended for it: nil. It looks at everything anew.
 func (i *Inspector) Still(v Violation, o Offender, claims map[string]*Claim) error {
@@ -46,18 +52,29 @@ func (i *Inspector) Still(v Violation, o Offender, claims map[string]*Claim) err
 	owner := cores.NewOwners(string(i.proc)).Find([]int{o.PID}, files)[o.PID]
 	delete(i.mapped, o.Process)
 	now, err := i.process(o.PID, owner, claims, nil)
+	if v.Kind == ForeignDescriptor {
+		now.Open = nodesOf(i.descriptors.of(o.PID), i.nodes())
+	}
 	claim := claims[now.Container.ID]
 	switch {
 	case now.PID == 0:
 		return err
 	case now.Process != o.Process || now.Container.ID == "" || now.Container.ID != v.Container.ID || now.Exempt || now.Spared != "":
-		return errNotHe
+		return errProcessChanged
 	case v.Kind == NoLimiter && err != nil:
 		return err
-	case v.Kind == NoLimiter && now.Limiter != LimiterAbsent:
-		return fmt.Errorf("%w: it has the limiter", errNotHe)
+	case v.Kind == NoLimiter && now.Limiter != LimiterAbsent && now.Limiter != LimiterForged:
+		return fmt.Errorf("%w: it has the limiter", errProcessChanged)
+	case v.Kind == ForeignFiles && err != nil:
+		return err
+	case v.Kind == ForeignFiles && (now.Files == FilesOwn || now.Files == FilesUnknown):
+		return fmt.Errorf("%w: it has its container's limits and usage files", errProcessChanged)
+	case v.Kind == TamperedFiles && !i.holds(o.PID, claim):
+		return fmt.Errorf("%w: it holds no lock or lease on its container's files", errProcessChanged)
+	case v.Kind == ForeignDescriptor && (claim != nil && claim.Unknown || len(now.ungrantedOpen(claim)) == 0):
+		return fmt.Errorf("%w: it has no GPU open without a grant", errProcessChanged)
 	case v.Kind == UngrantedProcess && claim != nil && (claim.Unknown || !slices.ContainsFunc(o.Devices, func(uuid string) bool { _, granted := claim.device(uuid); return !granted })):
-		return fmt.Errorf("%w: it has a grant", errNotHe)
+		return fmt.Errorf("%w: it has a grant", errProcessChanged)
 	}
 	return nil
 }
@@ -66,7 +83,7 @@ func (i *Inspector) Still(v Violation, o Offender, claims map[string]*Claim) err
 func usageFiles(claims map[string]*Claim) map[string]string {
 	files := make(map[string]string, len(claims))
 	for id, c := range claims {
-		files[id] = c.UsageFile
+		files[id] = c.usageFile()
 	}
 	return files
 }

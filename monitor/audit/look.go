@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
@@ -17,12 +18,20 @@ const (
 	OverLimit Kind = "over-limit"
 	// DamagedUsageFile: a container has spoilt the file that its limiter accounts in.
 	DamagedUsageFile Kind = "damaged-usage-file"
+	// ForeignFiles: a process of a container with a share does not have the claim's limits and usage files mapped.
+	ForeignFiles Kind = "foreign-files"
+	// ForeignDescriptor: a container's process has a GPU's device node open without a grant for that GPU.
+	ForeignDescriptor Kind = "foreign-descriptor"
+	// TamperedFiles: a process holds a lock or a lease on a file of its container's claim.
+	TamperedFiles Kind = "tampered-files"
+	// PrivilegedContainer: a container with a share has CAP_SYS_ADMIN. It is reported and never ended.
+	PrivilegedContainer Kind = "privileged-container"
 	// HostProcess: a process of no container is on a card. It is told and never ended.
 	HostProcess Kind = "host-process"
 )
 
 // Kinds are all of them.
-var Kinds = []Kind{UngrantedProcess, NoLimiter, OverLimit, DamagedUsageFile, HostProcess}
+var Kinds = []Kind{UngrantedProcess, NoLimiter, ForeignFiles, OverLimit, DamagedUsageFile, TamperedFiles, ForeignDescriptor, PrivilegedContainer, HostProcess}
 
 // Container is a container and its pod, as far as they are known.
 type Container struct {
@@ -47,16 +56,27 @@ func (c Container) String() string {
 // Claim is a container of the ledger.
 type Claim struct {
 	Container
-	// Devices are the cards and MIG devices that it was granted.
+	// Devices are the granted GPUs and MIG devices: from the ledger until the limits file is
+	// read.
 	Devices []Device
 	// Unknown says that its grant is not known, so that it is judged by nothing.
 	Unknown bool
 	// Uncontrolled says that the operator lets it run without the limiter.
 	Uncontrolled bool
-	// UsageFile is where its limiter accounts.
-	UsageFile string
-	// Damage says what is wrong with that file; empty: nothing.
+	// Dir is the directory of the claim, with the files of its limiter.
+	Dir string
+	// Damage says what is wrong with its usage file; empty: nothing.
 	Damage string
+	// Tampering are the locks and leases on its files.
+	Tampering Tampering
+}
+
+// usageFile is the path of its usage file; empty: not known.
+func (c *Claim) usageFile() string {
+	if c.Dir == "" {
+		return ""
+	}
+	return limiter.UsagePath(c.Dir)
 }
 
 func (c *Claim) device(uuid string) (Device, bool) {
@@ -66,6 +86,11 @@ func (c *Claim) device(uuid string) (Device, bool) {
 		}
 	}
 	return Device{}, false
+}
+
+func (c *Claim) granted(uuid string) bool {
+	_, granted := c.device(uuid)
+	return granted
 }
 
 // Device is a container's part of a card.
@@ -83,6 +108,8 @@ type Device struct {
 type Memory struct {
 	Bytes uint64
 	Known bool
+	// Graphics: the process draws and has no CUDA context.
+	Graphics bool
 }
 
 // Limiter says whether a process has the limiter.
@@ -99,6 +126,22 @@ const (
 	// LimiterForeign: what is mapped has the limiter's path and is no file that is
 	// installed: one that was removed since, or a forgery.
 	LimiterForeign
+	// LimiterForged: the file at the limiter's path is not the one that the container was created with.
+	LimiterForged
+)
+
+// Files says which limits and usage files a process has mapped.
+type Files int
+
+const (
+	// FilesUnknown: they could not be read, or the claim was restored while its container ran.
+	FilesUnknown Files = iota
+	// FilesOwn: both of the claim's.
+	FilesOwn
+	// FilesAbsent: not both of the claim's.
+	FilesAbsent
+	// FilesForeign: another file at the path of one of them.
+	FilesForeign
 )
 
 // Process is one that is looked at.
@@ -114,8 +157,41 @@ type Process struct {
 	// Devices are what it has open, by UUID.
 	Devices map[string]Memory
 	// Driver says that it has the driver's library or a card mapped.
-	Driver  bool
+	Driver bool
+	// CUDA: it has libcuda mapped, and no library of the driver that computes without it.
+	CUDA    bool
 	Limiter Limiter
+	Files   Files
+	// Open are the device nodes of GPUs that it has open.
+	Open []DeviceNode
+	// Admin: it has CAP_SYS_ADMIN on the machine, in a namespace that is not exempt. Privileged: it has all capabilities.
+	Admin, Privileged bool
+}
+
+// computes says whether it has a CUDA context.
+func (p *Process) computes() bool {
+	for _, m := range p.Devices {
+		if !m.Graphics {
+			return true
+		}
+	}
+	return false
+}
+
+// foreign says what is wrong with its limits and usage files, and why it is spared for that; empty: nothing is wrong.
+func (p *Process) foreign() (what, spared string) {
+	switch {
+	case p.Limiter != LimiterPresent:
+		return "", "" // that is a violation of its own
+	case p.Files == FilesForeign:
+		return "has another file mapped instead of its container's limits or usage file", ""
+	case p.Files == FilesAbsent && p.computes():
+		if !p.CUDA {
+			spared = "it may use OpenCL or Vulkan, and the limiter maps its files only for CUDA"
+		}
+		return "uses a GPU and does not have its container's limits and usage files mapped", spared
+	}
+	return "", ""
 }
 
 // Look is what was found out at one moment.

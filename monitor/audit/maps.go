@@ -9,12 +9,16 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/oci"
 )
 
 // file is a mapped file, in the kernel's words: /proc/<pid>/maps tells of some file
@@ -23,53 +27,105 @@ type file struct{ device, inode string }
 
 // mapped is what is found in a process' maps.
 type mapped struct {
-	driver  bool
+	driver bool
+	// cuda: libcuda is mapped. others: a library of the driver is mapped that computes without CUDA.
+	cuda, others bool
+
 	limiter Limiter
+	files   Files
+}
+
+// expected is what a container's processes should have mapped: the limiter, judged by library, and the files of the claim.
+type expected struct {
+	library       func(file) Limiter
+	limits, usage file
+	// unknown: the files that the container was created with are not known.
+	unknown bool
 }
 
 // mostMaps is how much of a process' maps is read: ten times what the kernel's default of
 // 65,530 mappings comes to.
 const mostMaps = 64 << 20
 
-// errMaps says that a process has more than that.
-var errMaps = fmt.Errorf("its list of mappings is longer than %d MiB", mostMaps>>20)
+// errMaps says that a process has more than that, and errSlowMaps that the kernel took too long to tell of them.
+var (
+	errMaps     = fmt.Errorf("its list of mappings is longer than %d MiB", mostMaps>>20)
+	errSlowMaps = fmt.Errorf("to read its list of mappings takes longer than %s", mapsTime)
+)
 
-// scanMaps looks for the driver and for a limiter that is installed.
-func scanMaps(r io.Reader, installed func(file) bool) (m mapped, err error) {
-	m.limiter = LimiterAbsent
+// timed is read until a time.
+type timed struct {
+	io.Reader
+	until time.Time
+}
+
+func (t timed) Read(b []byte) (int, error) {
+	if time.Now().After(t.until) {
+		return 0, errSlowMaps
+	}
+	return t.Reader.Read(b)
+}
+
+// scanMaps looks for the driver, the limiter, and the limiter's files.
+func scanMaps(r io.Reader, want expected) (mapped, error) {
+	s := scan{mapped: mapped{limiter: LimiterAbsent}, want: want}
 	limited := &io.LimitedReader{R: r, N: mostMaps}
 	lines := bufio.NewReaderSize(limited, 64<<10)
 	for {
 		line, err := lines.ReadSlice('\n')
 		if len(line) > 0 {
-			m.line(line, installed)
+			s.line(line)
 		}
 		switch {
-		case m.driver && m.limiter == LimiterPresent:
-			return m, nil
 		case errors.Is(err, bufio.ErrBufferFull): // no line of the kernel's is so long
 		case errors.Is(err, io.EOF) && limited.N == 0:
-			return m, errMaps
+			return s.result(), errMaps
 		case errors.Is(err, io.EOF):
-			return m, nil
+			return s.result(), nil
 		case err != nil:
-			return m, err
+			return s.result(), err
 		}
 	}
 }
 
+// scan is the state of one scanMaps.
+type scan struct {
+	mapped
+	want                   expected
+	limits, usage, foreign bool
+}
+
+func (s *scan) result() mapped {
+	switch {
+	case s.want.unknown:
+		s.files = FilesUnknown
+	case s.foreign:
+		s.files = FilesForeign
+	case s.limits && s.usage:
+		s.files = FilesOwn
+	default:
+		s.files = FilesAbsent
+	}
+	return s.mapped
+}
+
 var (
 	driverName = []byte("libcuda.so")
+	// The driver's libraries for OpenCL and Vulkan.
+	otherDrivers = [][]byte{[]byte("opencl.so"), []byte("glcore.so"), []byte("eglcore.so")}
+	otherPrefix  = []byte("libnvidia-")
 	// Where the driver's own library is behind the limiter's front.
-	driverBehind = []byte("/usr/local/vgpu/driver/cuda")
+	driverBehind = []byte("/.gpuslice/driver/cuda")
 	cardPrefix   = []byte("/dev/nvidia")
 	limiterName  = []byte("/libvgpu.so")
 	limiterPath  = []byte(limiter.ContainerLibraryPath)
+	limitsPath   = []byte(limiter.ContainerLimitsPath)
+	usagePath    = []byte(limiter.ContainerUsagePath)
 	deleted      = []byte(" (deleted)")
 )
 
 // line reads one: address perms offset dev inode path.
-func (m *mapped) line(line []byte, installed func(file) bool) {
+func (s *scan) line(line []byte) {
 	start := bytes.IndexByte(line, '/')
 	if start < 0 {
 		return // of no file
@@ -77,19 +133,44 @@ func (m *mapped) line(line []byte, installed func(file) bool) {
 	path := bytes.TrimSuffix(bytes.TrimSuffix(line[start:], []byte("\n")), deleted)
 	base := path[bytes.LastIndexByte(path, '/')+1:]
 	switch {
-	case bytes.HasPrefix(base, driverName), bytes.Equal(path, driverBehind), isCard(path):
-		m.driver = true
-	case m.limiter != LimiterPresent && bytes.HasSuffix(path, limiterName):
-		f := strings.Fields(string(line[:start]))
-		if len(f) != 5 || !strings.Contains(f[1], "x") {
-			return // data, not code
-		}
-		switch {
-		case installed(file{f[3], f[4]}):
-			m.limiter = LimiterPresent
-		case bytes.Equal(path, limiterPath):
-			m.limiter = LimiterForeign
-		}
+	case bytes.HasPrefix(base, driverName), bytes.Equal(path, driverBehind):
+		s.driver, s.cuda = true, true
+	case isCard(path):
+		s.driver = true
+	case bytes.HasPrefix(base, otherPrefix):
+		s.others = s.others || slices.ContainsFunc(otherDrivers, func(name []byte) bool { return bytes.HasPrefix(base[len(otherPrefix):], name) })
+	case s.limiter != LimiterPresent && bytes.HasSuffix(path, limiterName):
+		s.library(line[:start], path)
+	case string(base) == "limits":
+		s.file(line[:start], path, s.want.limits, limitsPath, &s.limits)
+	case string(base) == "usage":
+		s.file(line[:start], path, s.want.usage, usagePath, &s.usage)
+	}
+}
+
+// library judges a mapped file with the name of the limiter.
+func (s *scan) library(head, path []byte) {
+	f := strings.Fields(string(head))
+	if len(f) != 5 || !strings.Contains(f[1], "x") {
+		return // data, not code
+	}
+	judged := s.want.library(file{f[3], f[4]})
+	if judged == LimiterPresent || bytes.Equal(path, limiterPath) && s.limiter != LimiterForged {
+		s.limiter = judged
+	}
+}
+
+// file judges a mapped file with the name of one of the claim's files. The limiter maps those shared.
+func (s *scan) file(head, path []byte, want file, at []byte, own *bool) {
+	f := strings.Fields(string(head))
+	if len(f) != 5 {
+		return
+	}
+	switch {
+	case want == file{f[3], f[4]}:
+		*own = *own || strings.HasSuffix(f[1], "s")
+	case bytes.HasSuffix(path, at):
+		s.foreign = true
 	}
 }
 
@@ -102,18 +183,27 @@ func isCard(path []byte) bool {
 // libraries knows the limiter's files that are installed on the node, as maps name them.
 type libraries struct {
 	dir   string
-	known map[string]uint64 // by name, the inode that was learned
+	known map[string]learned
 	files map[file]bool
+	// renamed: /proc/<pid>/maps has other device or inode numbers for this directory than stat.
+	renamed bool
+}
+
+type learned struct {
+	inode uint64
+	file  file
 }
 
 var libraryName = regexp.MustCompile(`^libvgpu-[0-9a-f]{16}\.so$`)
 
-// learn looks for those that are new. One that is removed is kept: containers have it.
+// learn reads which libraries are installed. A removed one is dropped, because another file can get its inode;
+// judge knows it for the containers that were created with it.
 func (l *libraries) learn() error {
 	entries, err := os.ReadDir(l.dir)
 	if err != nil {
 		return err
 	}
+	known, files := make(map[string]learned, len(entries)), make(map[file]bool, len(entries))
 	var errs []error
 	for _, e := range entries {
 		if !libraryName.MatchString(e.Name()) {
@@ -121,18 +211,52 @@ func (l *libraries) learn() error {
 		}
 		path := filepath.Join(l.dir, e.Name())
 		var st unix.Stat_t
-		if err := unix.Stat(path, &st); err != nil || l.known[e.Name()] == st.Ino {
+		if err := unix.Stat(path, &st); err != nil {
 			continue
 		}
-		f, err := inMaps(path)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", path, err))
-			continue
+		is := l.known[e.Name()]
+		if is.inode != st.Ino {
+			f, err := inMaps(path)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", path, err))
+				continue
+			}
+			is = learned{st.Ino, f}
+			l.renamed = l.renamed || f != asMapped(st.Dev, st.Ino)
 		}
-		l.known[e.Name()] = st.Ino
-		l.files[f] = true
+		known[e.Name()], files[is.file] = is, true
 	}
+	l.known, l.files = known, files
 	return errors.Join(errs...)
+}
+
+// judge judges a mapped library of a container that was created with the libraries in with; made is an error if they are
+// not known. An operator may remove a library, and install it again as another file, while containers have it.
+func (l *libraries) judge(f file, with []oci.Library, made error) Limiter {
+	if l.files[f] {
+		return LimiterPresent
+	}
+	if errors.Is(made, oci.ErrUnknownLibraries) {
+		return LimiterUnknown
+	}
+	verdict := LimiterForeign
+	for _, w := range with {
+		switch {
+		case !libraryName.MatchString(w.Name):
+		case w.Inode == 0, l.renamed:
+			return LimiterForeign
+		case f == asMapped(w.Device, w.Inode):
+			return LimiterPresent
+		default:
+			verdict = LimiterForged
+		}
+	}
+	return verdict
+}
+
+// asMapped returns a file as /proc/<pid>/maps shows it on most file systems.
+func asMapped(device, inode uint64) file {
+	return file{fmt.Sprintf("%02x:%02x", unix.Major(device), unix.Minor(device)), strconv.FormatUint(inode, 10)}
 }
 
 // inMaps finds out how maps name a file: by mapping it here.

@@ -9,6 +9,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci"
 )
 
 var (
@@ -54,38 +57,74 @@ func TestParseGroups(t *testing.T) {
 func TestScanMaps(t *testing.T) {
 	const ours, code, data = " 00:2a 77 ", "7f00-7f10 r-xp 00000000", "7f10-7f20 r--p 00001000"
 	at := func(what, dev, path string) string { return what + dev + "                  " + path + "\n" }
-	limiter := at(code, ours, "/usr/local/vgpu/libvgpu.so")
+	limiter := at(code, ours, "/.gpuslice/libvgpu.so")
+	limits := at("7f20-7f30 r--s 00000000", " 00:2c 5 ", "/.gpuslice/limits")
+	usage := at("7f30-7f40 rw-s 00000000", " 00:2c 6 ", "/.gpuslice/usage")
 	driver := at(data, " 00:2b 9 ", "/usr/lib/x86_64-linux-gnu/libcuda.so.570.172.08")
+	want := expected{limits: file{"00:2c", "5"}, usage: file{"00:2c", "6"}, library: func(f file) Limiter {
+		return map[file]Limiter{{"00:2a", "77"}: LimiterPresent, {"00:2a", "78"}: LimiterForged, {"00:2a", "79"}: LimiterForeign}[f]
+	}}
 	for name, test := range map[string]struct {
 		text string
 		want mapped
 	}{
-		"both":                         {driver + limiter, mapped{true, LimiterPresent}},
-		"the driver alone":             {driver, mapped{true, LimiterAbsent}},
-		"the limiter alone":            {limiter, mapped{false, LimiterPresent}},
-		"behind the front":             {at(code, " 00:2b 9 ", "/usr/local/vgpu/driver/cuda"), mapped{true, LimiterAbsent}},
-		"a card":                       {at(data, " 00:05 8 ", "/dev/nvidia0"), mapped{true, LimiterAbsent}},
-		"the driver's other nodes":     {at(data, " 00:05 8 ", "/dev/nvidiactl") + at(data, " 00:05 8 ", "/dev/nvidia-modeset"), mapped{false, LimiterAbsent}},
-		"the CUDA runtime":             {at(code, " 00:2b 9 ", "/opt/libcudart.so.12"), mapped{false, LimiterAbsent}},
-		"a driver that was removed":    {at(code, " 00:2b 9 ", "/tmp/libcuda.so.1 (deleted)"), mapped{true, LimiterAbsent}},
-		"a limiter that was removed":   {at(code, ours, "/usr/local/vgpu/libvgpu.so (deleted)"), mapped{false, LimiterPresent}},
-		"a limiter at another path":    {at(code, ours, "/opt/libvgpu.so"), mapped{false, LimiterPresent}},
-		"the limiter as data":          {at(data, ours, "/usr/local/vgpu/libvgpu.so"), mapped{false, LimiterAbsent}},
-		"a forged limiter":             {at(code, " 00:2a 78 ", "/usr/local/vgpu/libvgpu.so"), mapped{false, LimiterForeign}},
-		"a forged one, elsewhere":      {at(code, " 00:2a 78 ", "/tmp/libvgpu.so"), mapped{false, LimiterAbsent}},
-		"a forged one beside the true": {at(code, " 00:2a 78 ", "/usr/local/vgpu/libvgpu.so") + limiter, mapped{false, LimiterPresent}},
-		"a long line before":           {strings.Repeat("x", 1<<20) + "\n" + driver + limiter, mapped{true, LimiterPresent}},
-		"nonsense":                     {"/libvgpu.so\n/\n\x00/libcuda.so\n", mapped{true, LimiterAbsent}},
-		"nothing":                      {"", mapped{false, LimiterAbsent}},
+		"both":                         {driver + limiter, mapped{driver: true, limiter: LimiterPresent, files: FilesAbsent}},
+		"the driver alone":             {driver, mapped{driver: true, limiter: LimiterAbsent, files: FilesAbsent}},
+		"the limiter alone":            {limiter, mapped{driver: false, limiter: LimiterPresent, files: FilesAbsent}},
+		"behind the front":             {at(code, " 00:2b 9 ", "/.gpuslice/driver/cuda"), mapped{driver: true, limiter: LimiterAbsent, files: FilesAbsent}},
+		"a GPU":                        {at(data, " 00:05 8 ", "/dev/nvidia0"), mapped{driver: true, limiter: LimiterAbsent, files: FilesAbsent}},
+		"the driver's other nodes":     {at(data, " 00:05 8 ", "/dev/nvidiactl") + at(data, " 00:05 8 ", "/dev/nvidia-modeset"), mapped{driver: false, limiter: LimiterAbsent, files: FilesAbsent}},
+		"the CUDA runtime":             {at(code, " 00:2b 9 ", "/opt/libcudart.so.12"), mapped{driver: false, limiter: LimiterAbsent, files: FilesAbsent}},
+		"a driver that was removed":    {at(code, " 00:2b 9 ", "/tmp/libcuda.so.1 (deleted)"), mapped{driver: true, limiter: LimiterAbsent, files: FilesAbsent}},
+		"a limiter that was removed":   {at(code, ours, "/.gpuslice/libvgpu.so (deleted)"), mapped{driver: false, limiter: LimiterPresent, files: FilesAbsent}},
+		"a limiter at another path":    {at(code, ours, "/opt/libvgpu.so"), mapped{driver: false, limiter: LimiterPresent, files: FilesAbsent}},
+		"the limiter as data":          {at(data, ours, "/.gpuslice/libvgpu.so"), mapped{driver: false, limiter: LimiterAbsent, files: FilesAbsent}},
+		"a forged limiter":             {at(code, " 00:2a 78 ", "/.gpuslice/libvgpu.so"), mapped{driver: false, limiter: LimiterForged, files: FilesAbsent}},
+		"a forged one, elsewhere":      {at(code, " 00:2a 78 ", "/tmp/libvgpu.so"), mapped{driver: false, limiter: LimiterAbsent, files: FilesAbsent}},
+		"a forged one beside the true": {at(code, " 00:2a 78 ", "/.gpuslice/libvgpu.so") + limiter, mapped{driver: false, limiter: LimiterPresent, files: FilesAbsent}},
+		"a long line before":           {strings.Repeat("x", 1<<20) + "\n" + driver + limiter, mapped{driver: true, limiter: LimiterPresent, files: FilesAbsent}},
+		"a library that is not known":  {at(code, " 00:2a 79 ", "/.gpuslice/libvgpu.so"), mapped{driver: false, limiter: LimiterForeign, files: FilesAbsent}},
+		"forged, then not known":       {at(code, " 00:2a 78 ", "/.gpuslice/libvgpu.so") + at(code, " 00:2a 79 ", "/.gpuslice/libvgpu.so"), mapped{driver: false, limiter: LimiterForged, files: FilesAbsent}},
+		"the claim's files":            {driver + limiter + limits + usage, mapped{driver: true, limiter: LimiterPresent, files: FilesOwn}},
+		"moved, with their directory":  {limiter + at("7f20-7f30 r--s 00000000", " 00:2c 5 ", "/usr/local/x/limits") + usage, mapped{driver: false, limiter: LimiterPresent, files: FilesOwn}},
+		"the limits alone":             {limiter + limits, mapped{driver: false, limiter: LimiterPresent, files: FilesAbsent}},
+		"the usage file alone":         {limiter + usage, mapped{driver: false, limiter: LimiterPresent, files: FilesAbsent}},
+		"forged limits":                {limiter + at(data, " 00:2c 7 ", "/.gpuslice/limits") + usage, mapped{driver: false, limiter: LimiterPresent, files: FilesForeign}},
+		"forged limits beside the own": {limiter + at(data, " 00:2c 7 ", "/.gpuslice/limits (deleted)") + limits + usage, mapped{driver: false, limiter: LimiterPresent, files: FilesForeign}},
+		"forged usage, below a root":   {limiter + limits + at(data, " 00:2d 6 ", "/root2/.gpuslice/usage"), mapped{driver: false, limiter: LimiterPresent, files: FilesForeign}},
+		"limits of a program's own":    {limiter + at(data, " 00:2c 7 ", "/etc/security/limits"), mapped{driver: false, limiter: LimiterPresent, files: FilesAbsent}},
+		"the own limits, not shared":   {limiter + at(data, " 00:2c 5 ", "/.gpuslice/limits") + usage, mapped{driver: false, limiter: LimiterPresent, files: FilesAbsent}},
+		"nonsense":                     {"/libvgpu.so\n/\n\x00/libcuda.so\n", mapped{driver: true, limiter: LimiterAbsent, files: FilesAbsent}},
+		"nothing":                      {"", mapped{driver: false, limiter: LimiterAbsent, files: FilesAbsent}},
 	} {
-		got, err := scanMaps(strings.NewReader(test.text), func(f file) bool { return f == file{"00:2a", "77"} })
+		got, err := scanMaps(strings.NewReader(test.text), want)
 		require.NoError(t, err, name)
+		got.cuda, got.others = false, false
 		assert.Equal(t, test.want, got, name)
 	}
-	_, err := scanMaps(endless{}, func(file) bool { return false })
+	_, err := scanMaps(endless{}, want)
 	assert.ErrorIs(t, err, errMaps)
-	_, err = scanMaps(failing{}, func(file) bool { return false })
+	_, err = scanMaps(failing{}, want)
 	assert.ErrorIs(t, err, os.ErrPermission)
+}
+
+// CUDA and other libraries of the driver in a process' maps.
+func TestScanMapsForCUDA(t *testing.T) {
+	at := func(path string) string { return "7f10-7f20 r--p 00001000 00:2b 9 " + path + "\n" }
+	cuda, behind := at("/usr/lib/libcuda.so.570.172.08"), at("/.gpuslice/driver/cuda")
+	for text, want := range map[string][2]bool{
+		cuda:   {true, false},
+		behind: {true, false},
+		at("/dev/nvidia0") + at("/usr/lib/libcudart.so.12") + at("/usr/lib/libnvidia-ml.so.1"):               {false, false},
+		at("/usr/lib/libnvidia-opencl.so.1"):                                                                 {false, true},
+		cuda + at("/usr/lib/libnvidia-glcore.so.570.172.08"):                                                 {true, true},
+		at("/usr/lib/libnvidia-eglcore.so.570.172.08") + behind:                                              {true, true},
+		at("/usr/lib/libnvidia-openclx.so") + at("/usr/lib/libglcore.so") + at("/usr/lib/libnvidia-") + cuda: {true, false},
+	} {
+		got, err := scanMaps(strings.NewReader(text), expected{library: func(file) Limiter { return LimiterForeign }})
+		require.NoError(t, err)
+		assert.Equal(t, want, [2]bool{got.cuda, got.others}, text)
+	}
 }
 
 type endless struct{}
@@ -127,7 +166,7 @@ func TestParseStat(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("7 (sh) S 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 4711 1"))
 	f.Add([]byte("0::/kubepods/pod" + uid + "/" + idA + "\n"))
-	f.Add([]byte("7f00-7f10 r-xp 00000000 00:2a 77 /usr/local/vgpu/libvgpu.so\n"))
+	f.Add([]byte("7f00-7f10 r-xp 00000000 00:2a 77 /.gpuslice/libvgpu.so\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if s, err := parseStat(data); err == nil && len(s.name) > len(data) {
 			t.Error(s)
@@ -136,30 +175,54 @@ func FuzzParse(f *testing.F) {
 		if g.container != "" && !containerPattern.MatchString(g.container) {
 			t.Error(g)
 		}
-		m, err := scanMaps(strings.NewReader(string(data)), func(file) bool { return false })
+		m, err := scanMaps(strings.NewReader(string(data)), expected{library: func(file) Limiter { return LimiterForeign }})
 		if err != nil || m.limiter == LimiterPresent {
 			t.Error(m, err)
 		}
 	})
 }
 
-// The installed limiters are known as maps name them, also once they are removed.
+// A limiter is genuine if it is installed, or if the container was created with it and it was removed since, or
+// installed again as another file.
 func TestLibraries(t *testing.T) {
-	dir := t.TempDir()
+	dir, claim := t.TempDir(), t.TempDir()
 	path := filepath.Join(dir, "libvgpu-0123456789abcdef.so")
 	require.NoError(t, os.WriteFile(path, []byte("code"), 0o755))
 	for _, other := range []string{"libvgpu-cuda-0123456789abcdef.so", "ld.so.preload", "libvgpu.so"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, other), []byte("x"), 0o755))
 	}
-	l := &libraries{dir: dir, known: map[string]uint64{}, files: map[file]bool{}}
+	share := grant.Share{UUID: cardA, MemoryMiB: 100, CorePercent: 10}
+	require.NoError(t, oci.Populate(claim, grant.Claim{Shares: []grant.Share{share}},
+		oci.Settings{LibraryPath: path, Fronts: oci.Fronts{CUDA: filepath.Join(dir, "libvgpu-cuda-0123456789abcdef.so")}}))
+	made, err := oci.LibrariesOf(claim)
+	require.NoError(t, err)
+	require.Len(t, made, 2)
+
+	l := &libraries{dir: dir}
 	require.NoError(t, l.learn())
 	assert.Len(t, l.files, 1)
-	f, err := inMaps(path)
+	ours, err := inMaps(path)
 	require.NoError(t, err)
-	assert.True(t, l.files[f])
+	front, err := inMaps(filepath.Join(dir, "libvgpu-cuda-0123456789abcdef.so"))
+	require.NoError(t, err)
+	none := []oci.Library(nil)
+	assert.Equal(t, LimiterPresent, l.judge(ours, none, os.ErrNotExist))
+	held, err := os.Open(path) // as a container that has it mounted does: the inode stays
+	require.NoError(t, err)
+	defer held.Close()
 	require.NoError(t, os.Remove(path))
-	require.NoError(t, l.learn())
-	assert.True(t, l.files[f])
+	for range 2 { // removed, then installed again
+		require.NoError(t, l.learn())
+		assert.Equal(t, LimiterPresent, l.judge(ours, made, nil))
+		assert.Equal(t, LimiterForged, l.judge(front, made, nil), "a front is not the limiter")
+		assert.Equal(t, LimiterForged, l.judge(file{ours.device, "1"}, made, nil))
+		assert.Equal(t, LimiterForged, l.judge(file{"00:01", ours.inode}, made, nil), "the same inode number on another device")
+		assert.Equal(t, LimiterForeign, l.judge(ours, none, os.ErrNotExist), "no record of the container")
+		assert.Equal(t, LimiterUnknown, l.judge(ours, none, oci.ErrUnknownLibraries), "the claim was restored")
+		require.NoError(t, os.WriteFile(path, []byte("code"), 0o755))
+	}
+	l.renamed = true
+	assert.Equal(t, LimiterForeign, l.judge(file{"00:01", "1"}, made, nil), "unknown if maps and stat differ")
 
 	l.dir = filepath.Join(dir, "none")
 	assert.True(t, errors.Is(l.learn(), os.ErrNotExist))

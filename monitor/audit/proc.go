@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -79,7 +80,7 @@ func (p procfs) process(pid int) (s status, dir string, err error) {
 	return s, dir, err
 }
 
-// all are the numbers of the processes that there are.
+// all returns the PIDs of all processes, in order.
 func (p procfs) all() ([]int, error) {
 	dir, err := os.Open(string(p))
 	if err != nil {
@@ -96,10 +97,6 @@ func (p procfs) all() ([]int, error) {
 			pids = append(pids, pid)
 		}
 	}
+	slices.Sort(pids)
 	return pids, nil
-}
-
-// namespace is the PID namespace of a process.
-func (p procfs) namespace(dir string) (string, error) {
-	return os.Readlink(filepath.Join(string(p), dir, "ns/pid"))
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -24,13 +25,15 @@ import (
 // headless has the test's program run as a process whose first thread ends at once.
 const headless = "AUDIT_TEST_HEADLESS"
 
-// mapping has it map the file of that name as code, and wait.
+// mapping makes the process map these files as code, and wait.
 const mapping = "AUDIT_TEST_MAPPING"
 
 func TestMain(m *testing.M) {
-	if path := os.Getenv(mapping); path != "" {
-		if _, err := inMapsFor(path); err != nil {
-			panic(err)
+	if paths := os.Getenv(mapping); paths != "" {
+		for _, path := range filepath.SplitList(paths) {
+			if _, err := inMapsFor(path); err != nil {
+				panic(err)
+			}
 		}
 		fmt.Println("ready")
 		_, _ = bufio.NewReader(os.Stdin).ReadByte()
@@ -118,7 +121,7 @@ func look(t *testing.T, i *Inspector, pid int) Process {
 	all, err := i.Processes(nil, map[string][]gpu.Process{cardA: {{PID: pid, Bytes: 5, Known: true}}}, true)
 	require.NoError(t, err)
 	require.Len(t, all, 1)
-	assert.Equal(t, map[string]Memory{cardA: {5, true}}, all[0].Devices)
+	assert.Equal(t, map[string]Memory{cardA: {Bytes: 5, Known: true}}, all[0].Devices)
 	return all[0]
 }
 
@@ -158,13 +161,20 @@ func TestWhoseAProcessIs(t *testing.T) {
 }
 
 // A process that goes to a group outside of its container's is its family's still, also
-// from a PID namespace within the container's.
+// in a PID namespace within the container's, and in the host's.
 func TestProcessThatLeftItsGroup(t *testing.T) {
 	for version, root := range hierarchies(t) {
-		for _, line := range []string{"sleep 1000 & wait", "unshare --pid --fork sh -c 'sleep 1000 & wait' & wait"} {
+		for _, test := range []struct {
+			flags uintptr
+			line  string
+		}{
+			{syscall.CLONE_NEWPID, "sleep 1000 & wait"},
+			{syscall.CLONE_NEWPID, "unshare --pid --fork sh -c 'sleep 1000 & wait' & wait"},
+			{0, "sleep 1000 & wait"},
+		} {
 			t.Run(version, func(t *testing.T) {
 				i := inspector(t, map[string]string{idA: "default"})
-				first := begin(t, syscall.CLONE_NEWPID, "sh", "-c", line).Process.Pid
+				first := begin(t, test.flags, "sh", "-c", test.line).Process.Pid
 				join(t, root, "gpuslice-test-"+version+"/"+idA, first)
 				last := descendant(t, first, "sleep")
 				require.NoError(t, os.WriteFile(filepath.Join(root, "cgroup.procs"), []byte(strconv.Itoa(last)), 0))
@@ -218,9 +228,9 @@ func TestProcessWithoutItsFirstThread(t *testing.T) {
 
 		_, dir, err := i.proc.process(pid)
 		require.NoError(t, err)
-		m, err := i.maps(p.Process, dir)
+		m, err := i.maps(p.Process, dir, &Claim{})
 		require.NoError(t, err)
-		assert.Equal(t, mapped{false, LimiterAbsent}, m)
+		assert.Equal(t, mapped{driver: false, limiter: LimiterAbsent, files: FilesUnknown}, m)
 		own, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "maps"))
 		assert.True(t, err != nil || len(own) == 0, "what is seen of it by its first thread")
 	}
@@ -230,17 +240,34 @@ func TestProcessWithoutItsFirstThread(t *testing.T) {
 	_ = c.Wait()
 }
 
+// inProc writes what /proc would tell of a process.
+func inProc(t *testing.T, proc, pid, group string) (dir string) {
+	dir = filepath.Join(proc, pid)
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "ns"), 0o755))
+	require.NoError(t, os.Symlink("pid:[1]", filepath.Join(dir, "ns/pid")))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "cgroup"), []byte("0::"+group+"\n"), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "stat"), []byte(pid+" (x) S 1 "+strings.Repeat("0 ", 17)+"500 0\n"), 0o644))
+	return dir
+}
+
+// withDriver has processes of a container that use the driver without the limiter.
+func withDriver(t *testing.T, pids ...string) (*Inspector, map[string]*Claim) {
+	proc := t.TempDir()
+	for _, pid := range pids {
+		dir := inProc(t, proc, pid, "/kubepods/"+idA)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "maps"), []byte("7f00-7f10 r-xp 00000000 00:2a 77 /tmp/libcuda.so.1\n"), 0o644))
+	}
+	return NewInspector(proc, t.TempDir(), runtimeOf(map[string]string{idA: "default"})),
+		map[string]*Claim{idA: {Container: Container{ID: idA}, Dir: t.TempDir()}}
+}
+
 // In a control group namespace of its own the agent's container is "/": another process of it
 // is ended no more than one of the host's, and others' are still known.
 func TestOwnContainerInItsOwnGroupNamespace(t *testing.T) {
 	proc := t.TempDir()
 	other := strings.Repeat("c", 64)
 	for pid, group := range map[string]string{"self": "/", "10": "/", "11": "/inside", "12": "/../" + other} {
-		dir := filepath.Join(proc, pid)
-		require.NoError(t, os.MkdirAll(filepath.Join(dir, "ns"), 0o755))
-		require.NoError(t, os.Symlink("pid:[1]", filepath.Join(dir, "ns/pid")))
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "cgroup"), []byte("0::"+group+"\n"), 0o644))
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "stat"), []byte(pid+" (x) S 1 "+strings.Repeat("0 ", 17)+"500 0\n"), 0o644))
+		inProc(t, proc, pid, group)
 	}
 	i := NewInspector(proc, t.TempDir(), runtimeOf(nil))
 	require.Empty(t, i.own)
@@ -281,8 +308,8 @@ func TestKill(t *testing.T) {
 	yes := func() error { return nil }
 	c := begin(t, 0, "sleep", "1000")
 	p := claimed.Process{PID: c.Process.Pid}
-	killed, err := kill(p, func() error { return errNotHe })
-	assert.ErrorIs(t, err, errNotHe)
+	killed, err := kill(p, func() error { return errProcessChanged })
+	assert.ErrorIs(t, err, errProcessChanged)
 	assert.False(t, killed)
 	killed, err = kill(p, func() error { return syscall.ESRCH })
 	assert.NoError(t, err, "it has ended meanwhile")
@@ -304,4 +331,68 @@ func TestKill(t *testing.T) {
 	})
 	assert.NoError(t, err)
 	assert.False(t, killed)
+}
+
+// A tenant's processes have so many mappings that a look takes too long: each look reads those on a GPU, and some of
+// the others, until all are found.
+func TestProcessesWithManyMappingsAreLookedAtInTurn(t *testing.T) {
+	i, claims := withDriver(t, "10", "11", "12", "13")
+	i.restTime = 0 // one of those that are not on a GPU
+	seen := map[int]bool{}
+	var err error
+	for looks := 0; len(seen) < 4; looks++ {
+		require.Less(t, looks, 5)
+		var all []Process
+		all, err = i.Processes(claims, map[string][]gpu.Process{cardA: {{PID: 12}}}, looks == 0)
+		onGPU := 0
+		for _, p := range all {
+			seen[p.PID] = true
+			onGPU += len(p.Devices)
+		}
+		require.Equal(t, 1, onGPU)
+		if looks == 0 {
+			require.ErrorIs(t, err, errLate)
+			require.Len(t, all, 2)
+		}
+	}
+	i.restTime = restTime
+	all, err := i.Processes(claims, nil, true)
+	require.NoError(t, err)
+	require.Len(t, all, 4)
+}
+
+// Processes on a GPU have so many mappings that a look has no time for all. Each look counts the memory of all of them, it
+// reads the mappings of some, and what was found of the others is believed.
+func TestMappingsOfProcessesOnAGPUAreReadInTurn(t *testing.T) {
+	i, claims := withDriver(t, "10", "11", "12")
+	i.restTime = 0 // the mappings of one
+	on := map[string][]gpu.Process{cardA: {{PID: 10, Bytes: 1, Known: true}, {PID: 11, Bytes: 1, Known: true}, {PID: 12, Bytes: 1, Known: true}}}
+	for looks := 1; looks <= 5; looks++ {
+		all, err := i.Processes(claims, on, false)
+		require.ErrorIs(t, err, errLate)
+		seen, known := observe(&Finding{}, idA, cardA, all)
+		require.Equal(t, uint64(3), seen)
+		require.True(t, known)
+		found := 0
+		for _, p := range all {
+			if p.Limiter == LimiterAbsent {
+				found++
+			}
+		}
+		require.Equal(t, min(looks, 3), found)
+	}
+}
+
+// A process on a GPU is judged by its memory though its mappings can't be read.
+func TestMemoryOfAProcessWithTooManyMappingsIsCounted(t *testing.T) {
+	i, claims := withDriver(t, "10")
+	i.mapsTime = -time.Second
+	all, err := i.Processes(claims, map[string][]gpu.Process{cardA: {{PID: 10, Bytes: 1 << 40, Known: true}}}, true)
+	require.ErrorIs(t, err, errSlowMaps)
+	require.Len(t, all, 1)
+	require.Equal(t, LimiterUnknown, all[0].Limiter)
+	claims[idA].Devices = []Device{{UUID: cardA, LimitBytes: 1 << 30}}
+	found := Find(Look{Claims: claims, Processes: all})
+	require.Len(t, found, 1)
+	require.Equal(t, OverLimit, found[0].Kind)
 }

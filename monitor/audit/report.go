@@ -24,10 +24,15 @@ const (
 
 // reasons are what events are found by.
 var reasons = map[Kind]string{
-	UngrantedProcess: "UngrantedGPUProcess",
-	NoLimiter:        "GPULimiterMissing",
-	OverLimit:        "GPUMemoryOverLimit",
-	DamagedUsageFile: "GPUUsageFileDamaged",
+	UngrantedProcess:  "UngrantedGPUProcess",
+	NoLimiter:         "GPULimiterMissing",
+	OverLimit:         "GPUMemoryOverLimit",
+	DamagedUsageFile:  "GPUUsageFileDamaged",
+	TamperedFiles:     "GPUFilesTampered",
+	ForeignFiles:      "GPULimiterFilesForeign",
+	ForeignDescriptor: "GPUDescriptorForeign",
+
+	PrivilegedContainer: "GPUContainerPrivileged",
 }
 
 // killedReason is the event of a process that was ended.
@@ -63,7 +68,7 @@ func newMetrics() metrics {
 	for _, kind := range Kinds {
 		m.now.WithLabelValues(string(kind))
 		for _, action := range []string{actionReported, actionKilled, actionFailed} {
-			if kind != HostProcess || action == actionReported {
+			if kind != HostProcess && kind != PrivilegedContainer || action == actionReported {
 				m.total.WithLabelValues(string(kind), action)
 			}
 		}

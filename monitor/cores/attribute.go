@@ -3,9 +3,11 @@ package cores
 import (
 	"bytes"
 	"io/fs"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gpuslice/gpuslice/internal/mountinfo"
 )
@@ -15,7 +17,17 @@ type Owners struct {
 	proc   fs.FS // /proc
 	mounts mountsOf
 	known  map[int]owner
+	// pruneAt is the size of known at which prune runs.
+	pruneAt int
+	// mountTime is how long one Find reads mount tables.
+	mountTime time.Duration
 }
+
+// mountTime bounds what a tenant can cost with many processes and many mounts.
+const mountTime = 500 * time.Millisecond
+
+// fewKnown is the smallest pruneAt.
+const fewKnown = 1024
 
 type owner struct {
 	started   string // a PID may come again
@@ -24,7 +36,7 @@ type owner struct {
 
 // NewOwners looks at processes in a folder such as /proc.
 func NewOwners(proc string) *Owners {
-	return &Owners{proc: os.DirFS(proc), mounts: mountsOf{proc}, known: map[int]owner{}}
+	return &Owners{proc: os.DirFS(proc), mounts: mountsOf{proc}, known: map[int]owner{}, pruneAt: fewKnown, mountTime: mountTime}
 }
 
 // Find names the container of each process, of those whose ids and usage files are
@@ -35,30 +47,56 @@ func NewOwners(proc string) *Owners {
 // control group, of which version soever, whose path has the container's id in it. That
 // comes second: whoever is root enough to move to another container's group would be on
 // that one's account.
+//
+// After mountTime the remaining processes are identified by their control group alone. These
+// results are not cached.
 func (o *Owners) Find(pids []int, usageFiles map[string]string) map[int]string {
 	var mounted map[mountinfo.Source]string
+	var until time.Time
 	found := make(map[int]string, len(pids))
-	known := make(map[int]owner, len(pids))
 	for _, pid := range pids {
 		started, alive := o.started(pid)
 		if !alive {
+			delete(o.known, pid)
 			continue
 		}
 		is, seen := o.known[pid]
 		_, there := usageFiles[is.container]
-		if !seen || is.started != started || !there {
-			if mounted == nil {
-				mounted = o.mounts.sources(usageFiles)
-			}
-			is = owner{started, o.look(pid, usageFiles, mounted)}
-		}
-		if is.container != "" {
-			known[pid] = is
+		if seen && is.started == started && there {
 			found[pid] = is.container
+			continue
+		}
+		delete(o.known, pid)
+		if until.IsZero() {
+			mounted, until = o.mounts.sources(usageFiles), time.Now().Add(o.mountTime)
+		}
+		late := !time.Now().Before(until)
+		if late {
+			mounted = nil
+		}
+		container := o.look(pid, usageFiles, mounted)
+		if container == "" {
+			continue
+		}
+		found[pid] = container
+		if !late {
+			o.known[pid] = owner{started, container}
 		}
 	}
-	o.known = known
+	o.prune()
 	return found
+}
+
+// prune drops the processes that have ended, when the number of known ones has doubled.
+func (o *Owners) prune() {
+	if len(o.known) < o.pruneAt {
+		return
+	}
+	maps.DeleteFunc(o.known, func(pid int, is owner) bool {
+		started, alive := o.started(pid)
+		return !alive || started != is.started
+	})
+	o.pruneAt = max(fewKnown, 2*len(o.known))
 }
 
 // started is when the process began, in the kernel's words.
@@ -76,17 +114,18 @@ func (o *Owners) started(pid int) (string, bool) {
 
 func (o *Owners) look(pid int, containers map[string]string, mounted map[mountinfo.Source]string) string {
 	name := strconv.Itoa(pid)
-	if id := o.lookAt(name, containers, mounted); id != "" || !o.firstEnded(name) {
+	if id := o.lookAt(name, containers, mounted); id != "" || !o.ended(name) {
 		return id
 	}
-	// A process whose first thread has ended is seen by the others.
+	// When the first thread has ended, read another one. Only one, because each can have many
+	// mounts.
 	threads, err := fs.ReadDir(o.proc, name+"/task")
 	if err != nil {
 		return ""
 	}
 	for _, t := range threads {
-		if id := o.lookAt(name+"/task/"+t.Name(), containers, mounted); id != "" {
-			return id
+		if thread := name + "/task/" + t.Name(); !o.ended(thread) {
+			return o.lookAt(thread, containers, mounted)
 		}
 	}
 	return ""
@@ -103,8 +142,8 @@ func (o *Owners) lookAt(name string, containers map[string]string, mounted map[m
 	return fromCgroup(string(text), containers)
 }
 
-// firstEnded says whether a process' first thread is a zombie.
-func (o *Owners) firstEnded(name string) bool {
+// ended says whether a thread, for a process the first one, is a zombie.
+func (o *Owners) ended(name string) bool {
 	text, err := fs.ReadFile(o.proc, name+"/stat")
 	rest := bytes.TrimLeft(text[bytes.LastIndexByte(text, ')')+1:], " ")
 	return err == nil && len(rest) > 0 && rest[0] == 'Z'

@@ -12,6 +12,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
+	"github.com/gpuslice/gpuslice/limiter"
 )
 
 var (
@@ -62,7 +66,7 @@ func mounts(t *testing.T, proc, pid string, at map[string]string) {
 	require.NoError(t, os.WriteFile(filepath.Join(proc, pid, "mountinfo"), []byte(text), 0o644))
 }
 
-const usagePath = "/usr/local/vgpu/usage"
+const usagePath = "/.gpuslice/usage"
 
 // ownMounts plays that our root is a file system of its own.
 func ownMounts(t *testing.T, proc string) {
@@ -110,11 +114,55 @@ func TestOwners(t *testing.T) {
 	assert.NotContains(t, NewOwners("/proc").Find([]int{os.Getpid()}, files), os.Getpid(), "this one is of no container")
 }
 
+// A second call with other processes does not read the first ones again: each can have a large mount table.
+func TestOwnersKeepWhatOtherQuestionsFound(t *testing.T) {
+	proc, state := t.TempDir(), t.TempDir()
+	ownMounts(t, proc)
+	files := map[string]string{idA: filepath.Join(state, "a/usage"), idB: filepath.Join(state, "b/usage")}
+	for pid, id := range map[string]string{"10": idA, "11": idB, "12": idA} {
+		played(t, proc, pid, "500", "0::/kubepods/"+id)
+	}
+	o := NewOwners(proc)
+	require.Len(t, o.Find([]int{10, 11, 12}, files), 3)
+	require.Len(t, o.Find([]int{11}, files), 1)
+	require.NoError(t, os.Remove(filepath.Join(proc, "10/cgroup")))
+	assert.Equal(t, map[int]string{10: idA}, o.Find([]int{10}, files))
+
+	require.NoError(t, os.RemoveAll(filepath.Join(proc, "12")))
+	o.pruneAt = 3
+	o.Find(nil, files)
+	assert.Len(t, o.known, 2, "processes that have ended are dropped")
+	assert.Equal(t, fewKnown, o.pruneAt)
+}
+
+// A process with a very long mount table, or without time left for it, is identified by its control group.
+func TestOwnersReadNoMoreMountsThanTheyMay(t *testing.T) {
+	proc, state := t.TempDir(), t.TempDir()
+	ownMounts(t, proc)
+	files := map[string]string{idA: filepath.Join(state, "a/usage"), idB: filepath.Join(state, "b/usage")}
+	table := strings.Repeat("92 91 0:5 / /some/mount/point rw - tmpfs tmpfs rw\n", mostMounts/50+100)
+	last := "93 90 0:77 " + files[idB] + " " + usagePath + " rw - tmpfs tmpfs rw\n"
+	for pid, text := range map[string]string{"20": table + last, "21": last + table, "22": last} {
+		played(t, proc, pid, "500", "0::/kubepods/"+idA)
+		mounts(t, proc, pid, nil)
+		f, err := os.OpenFile(filepath.Join(proc, pid, "mountinfo"), os.O_APPEND|os.O_WRONLY, 0)
+		require.NoError(t, err)
+		_, err = f.WriteString(text)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+	}
+	o := NewOwners(proc)
+	o.mountTime = 0
+	assert.Equal(t, map[int]string{20: idA, 21: idA, 22: idA}, o.Find([]int{20, 21, 22}, files))
+	o.mountTime = mountTime
+	assert.Equal(t, map[int]string{20: idA, 21: idB, 22: idB}, o.Find([]int{20, 21, 22}, files), "there is time the next time")
+}
+
 // What a container mounts, or what leaks out of it, makes nobody another container's.
 func TestOwnersAreNotMisled(t *testing.T) {
 	proc, state := t.TempDir(), t.TempDir()
 	ownMounts(t, proc)
-	files := map[string]string{idA: filepath.Join(state, idA, "usage"), idB: filepath.Join(state, idB, "usage")}
+	files := map[string]string{idA: limiter.UsagePath(filepath.Join(state, idA)), idB: limiter.UsagePath(filepath.Join(state, idB))}
 	for pid, of := range map[string]struct {
 		cgroup, mountinfo string
 	}{
@@ -123,7 +171,7 @@ func TestOwnersAreNotMisled(t *testing.T) {
 		// One that was removed, and whose place another has.
 		"21": {idA, "91 90 0:77 " + files[idB] + "//deleted " + usagePath + " rw - tmpfs tmpfs rw\n"},
 		// An image may have links of its own, by which the runtime has mounted it elsewhere.
-		"22": {"elsewhere", "91 90 0:77 " + files[idB] + " /var/local/vgpu/usage rw - tmpfs tmpfs rw\n"},
+		"22": {"elsewhere", "91 90 0:77 " + filepath.Dir(files[idB]) + " /var/local/vgpu ro - tmpfs tmpfs rw\n92 91 0:77 " + files[idB] + " /var/local/vgpu/usage rw - tmpfs tmpfs rw\n"},
 		// The folder of all containers, as a monitor has it.
 		"23": {"elsewhere", "91 90 0:77 " + state + " " + state + " rw - tmpfs tmpfs rw\n"},
 		// A container's root, seen from the host: it is not this process'.
@@ -179,14 +227,18 @@ func TestOwnersOfRealProcesses(t *testing.T) {
 	state := t.TempDir()
 	files := map[string]string{}
 	for _, id := range []string{idA, idB} {
-		files[id] = filepath.Join(state, id, "usage")
-		require.NoError(t, os.Mkdir(filepath.Dir(files[id]), 0o755))
+		files[id] = limiter.UsagePath(filepath.Join(state, id))
+		claim := filepath.Join(state, id)
+		require.NoError(t, os.Mkdir(claim, 0o755))
+		require.NoError(t, vgpufs.Mount(claim))
+		t.Cleanup(func() { require.NoError(t, vgpufs.RemoveAll(claim)) })
 		require.NoError(t, os.WriteFile(files[id], nil, 0o666))
 	}
-	mount := "mount -t tmpfs x /usr/local; mkdir /usr/local/vgpu; touch " + usagePath + "; mount --bind " + files[idB] + " " + usagePath + "\n"
-	with := begin(t, mount)
+	mount := vgpufstest.NewRoot + "mount --bind " + filepath.Dir(files[idB]) + " /mnt" + filepath.Dir(usagePath) + "; mount --bind " + files[idB] + " /mnt" + usagePath + "\n"
+	const enter = "\necho ready\nexec chroot /mnt /bin/sleep 1000"
+	with := begin(t, mount+enter)
 	// Nobody serves it: whoever looks up anything in it waits until it is gone.
-	hangs := begin(t, mount+"exec 9<>/dev/fuse; mount -i -t fuse -o fd=9,rootmode=40000,user_id=0,group_id=0 x /usr/local")
+	hangs := begin(t, mount+"exec 9<>/dev/fuse; mount -i -t fuse -o fd=9,rootmode=40000,user_id=0,group_id=0 x /mnt"+filepath.Dir(usagePath)+enter)
 	root := t.TempDir()
 	changed := begin(t, mount+"mount --bind / "+root+"\necho ready\nexec chroot "+root+" /bin/sleep 1000")
 	without := begin(t, "true")

@@ -2,6 +2,7 @@ package cores
 
 import (
 	"math"
+	"slices"
 
 	"github.com/gpuslice/gpuslice/limiter"
 )
@@ -59,21 +60,23 @@ const (
 )
 
 // Decide is one step on one card: what it remembers, and what each tenant is told.
-// strangers is how much of the card's time processes had that are of no tenant.
-func Decide(past map[string]Past, tenants []Tenant, strangers float64) (map[string]Past, map[string]limiter.CoreState) {
-	next := make(map[string]Past, len(tenants)+1)
+// strangers is the part of the GPU's time that processes of no tenant had. floor is the
+// minimum percentage for a tenant without a share while others use theirs.
+func Decide(past map[string]Past, granted []Tenant, strangers, floor float64) (map[string]Past, map[string]limiter.CoreState) {
+	next := make(map[string]Past, len(granted)+1)
 	total := strangers
 	next[stranger] = see(past, stranger, strangers)
-	for _, t := range tenants {
+	for _, t := range granted {
 		next[t.ID] = see(past, t.ID, t.Busy)
 		total += t.Busy
 	}
+	tenants := withRemainders(granted, next, floor)
 	states := make(map[string]limiter.CoreState, len(tenants))
-	for _, t := range tenants {
+	for i, t := range tenants {
 		p := next[t.ID]
 		others := othersOf(t, tenants, next)
 		p.Elastic = elastic(p, t, others, total)
-		p.Rest = rest(p, t, others, total)
+		p.Rest = rest(p, granted[i], others, total)
 		p.Settling = settling(p, others)
 		p.Correction = correction(p, t, others, total)
 		p.Contended = others.active
@@ -98,6 +101,37 @@ func see(past map[string]Past, id string, busy float64) Past {
 }
 
 func (p Past) active() bool { return p.Idle <= activeSteps }
+
+// withRemainders gives each tenant without a share the remainder of the shares in use, as a
+// share with a ceiling of 100 %: it may use time that tenants with a share leave idle. While
+// no share of its priority or a higher one is in use, it stays without.
+func withRemainders(tenants []Tenant, now map[string]Past, floor float64) []Tenant {
+	with := slices.Clone(tenants)
+	for i, t := range tenants {
+		if !shareless(t.Limit) {
+			continue
+		}
+		used, takers := 0.0, 1.0
+		for _, other := range tenants {
+			switch {
+			case other.ID == t.ID || !now[other.ID].active() || other.Limit.Priority > t.Limit.Priority:
+			case shareless(other.Limit):
+				takers++
+			case other.Limit.Policy != limiter.PolicyDisable:
+				used += float64(other.Limit.CorePercent)
+			}
+		}
+		if used > 0 {
+			with[i].Limit.CorePercent = uint32(max(floor, leastRest, (100-used)/takers))
+			with[i].Limit.CoreSoftPercent = 100
+		}
+	}
+	return with
+}
+
+func shareless(l limiter.DeviceLimit) bool {
+	return l.Policy != limiter.PolicyDisable && l.CorePercent == 0
+}
 
 // others are all but one tenant.
 type others struct {

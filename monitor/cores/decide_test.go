@@ -2,6 +2,8 @@ package cores
 
 import (
 	"math"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -20,7 +22,7 @@ func tenant(id string, hard, soft uint32, busy float64, wants bool) Tenant {
 func steps(n int, past map[string]Past, strangers float64, tenants ...Tenant) (map[string]Past, map[string]limiter.CoreState) {
 	var states map[string]limiter.CoreState
 	for range n {
-		past, states = Decide(past, tenants, strangers)
+		past, states = Decide(past, tenants, strangers, 1)
 	}
 	return past, states
 }
@@ -115,7 +117,7 @@ func TestPriorityConservesWork(t *testing.T) {
 				of[0] += high.Busy / measured
 				of[1] += low.Busy / measured
 			}
-			past, states = Decide(past, []Tenant{high, low}, 0)
+			past, states = Decide(past, []Tenant{high, low}, 0, 1)
 			require.False(t, states["high"].Blocked)
 		}
 		t.Logf("%s: it wants %.0f %%, and has %.1f %%; the card is used to %.1f %%", name, test.demand, of[0], of[0]+of[1])
@@ -148,7 +150,7 @@ func TestCorrectionConverges(t *testing.T) {
 		k, got := 1.0, 0.0
 		for range 60 {
 			got = min(100, float64(test.share)*k/test.factor)
-			past, states = Decide(past, []Tenant{tenant("a", test.share, 0, math.Round(got), true)}, 20)
+			past, states = Decide(past, []Tenant{tenant("a", test.share, 0, math.Round(got), true)}, 20, 1)
 			k = 1
 			if c := states["a"].Correction; c != 0 {
 				k = float64(c) / 1000
@@ -169,7 +171,8 @@ func TestCorrectionsDoNotWindUpTogether(t *testing.T) {
 	assert.Less(t, states["b"].Correction, uint16(1000))
 	_, states = steps(10, nil, 0, tenant("a", 50, 0, 41, true), tenant("b", 50, 0, 50, true))
 	assert.Greater(t, states["a"].Correction, uint16(1000), "there is room")
-	free := tenant("b", 0, 0, 59, true)
+	free := tenant("b", 50, 0, 59, true)
+	free.Limit.Policy = limiter.PolicyDisable
 	_, states = steps(10, nil, 0, tenant("a", 50, 0, 41, true), free)
 	assert.Greater(t, states["a"].Correction, uint16(1000), "whoever has no share gives way")
 	_, states = steps(10, nil, 59, tenant("a", 50, 0, 41, true))
@@ -267,17 +270,57 @@ func TestElastic(t *testing.T) {
 	assert.EqualValues(t, 30, states["a"].ElasticPercent, "whoever has no limit may have all")
 }
 
+// A container without a share gets the remainder of the shares in use, and all while none is in use.
+func TestWithoutAShareWhatSharesLeave(t *testing.T) {
+	none := func(id string, busy float64) Tenant { return tenant(id, 0, 0, busy, true) }
+	for name, test := range map[string]struct {
+		tenants []Tenant
+		want    uint16 // of the first tenant; 0: not limited
+	}{
+		"beside one share":                    {[]Tenant{none("n", 50), tenant("a", 80, 0, 50, true)}, 20},
+		"beside two shares":                   {[]Tenant{none("n", 50), tenant("a", 40, 0, 25, true), tenant("b", 30, 0, 25, true)}, 30},
+		"divided among those without":         {[]Tenant{none("n", 25), none("m", 25), tenant("a", 60, 0, 50, true)}, 20},
+		"the floor if nothing is left":        {[]Tenant{none("n", 50), tenant("a", 60, 0, 25, true), tenant("b", 40, 0, 25, true)}, 5},
+		"beside a share of 100 %":             {[]Tenant{none("n", 50), tenant("a", 100, 0, 50, true)}, 5},
+		"an idle share is not in use":         {[]Tenant{none("n", 90), tenant("a", 80, 0, 0, false)}, 0},
+		"beside another without":              {[]Tenant{none("n", 50), none("m", 50)}, 0},
+		"beside a share that is not in force": {[]Tenant{none("n", 50), {ID: "a", Busy: 50, Limit: limiter.DeviceLimit{CorePercent: 80, Policy: limiter.PolicyDisable}}}, 0},
+	} {
+		var states map[string]limiter.CoreState
+		past := map[string]Past(nil)
+		for range 3 {
+			past, states = Decide(past, test.tenants, 0, 5)
+		}
+		assert.Equal(t, test.want, states["n"].ElasticPercent, name)
+		assert.Equal(t, test.want > 0, states["n"].Contended, name)
+	}
+	disabled := none("n", 50)
+	disabled.Limit.Policy = limiter.PolicyDisable
+	_, states := steps(3, nil, 0, disabled, tenant("a", 80, 0, 50, true))
+	assert.Equal(t, limiter.CoreState{}, states["n"], "without enforcement of shares")
+	high := none("n", 50)
+	high.Limit.Priority = limiter.PriorityHigh
+	_, states = steps(3, nil, 0, high, tenant("a", 80, 0, 50, true))
+	assert.Equal(t, limiter.CoreState{}, states["n"], "a share of lower priority limits no other")
+
+	past, states := steps(30, nil, 0, none("n", 60), tenant("a", 80, 0, 10, false))
+	require.Greater(t, states["n"].ElasticPercent, uint16(60), "uses what a leaves idle")
+	_, states = steps(10, past, 0, none("n", 60), tenant("a", 80, 0, 40, true))
+	assert.LessOrEqual(t, states["n"].ElasticPercent, uint16(21), "gives it back when a needs it")
+}
+
 // What is decided can always be written, whatever NVML and the containers say.
 func TestStatesAreValid(t *testing.T) {
-	path := t.TempDir() + "/limits"
-	require.NoError(t, limiter.WriteLimits(path, limiter.Limits{Devices: []limiter.DeviceLimit{
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Dir(limiter.LimitsPath(dir)), 0o755))
+	require.NoError(t, limiter.WriteLimits(limiter.LimitsPath(dir), limiter.Limits{Devices: []limiter.DeviceLimit{
 		{UUID: "GPU-00000001-5151-4000-8000-000000000001", MemoryLimitBytes: 1, CorePercent: 30, CoreSoftPercent: 80},
 	}}))
 	var past map[string]Past
 	var states map[string]limiter.CoreState
 	for i := range 2000 {
 		busy := []float64{0, 100, 1e9, 30, 5}[i%5]
-		past, states = Decide(past, []Tenant{tenant("a", 30, 80, busy, i%3 == 0)}, float64(i%7)*20)
-		require.NoError(t, limiter.UpdateCores(path, []limiter.CoreState{states["a"]}))
+		past, states = Decide(past, []Tenant{tenant("a", 30, 80, busy, i%3 == 0)}, float64(i%7)*20, 1)
+		require.NoError(t, limiter.UpdateCores(dir, []limiter.CoreState{states["a"]}))
 	}
 }

@@ -3,6 +3,7 @@ package cores
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -13,11 +14,11 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Step is the time between two looks, and idlePause that where no process of a container
-// has a card open.
+// Step is the time between two looks; LongestPause is the longest one, used while no process
+// of a container has a GPU open.
 const (
-	Step      = time.Second
-	idlePause = 3 * time.Second
+	Step         = time.Second
+	LongestPause = 3 * time.Second
 )
 
 // wantsPart is the part of a step that launches must have waited for a container to
@@ -26,8 +27,9 @@ const wantsPart = 0.02
 
 // Container is one that has a limits and a usage file.
 type Container struct {
-	ID                    string
-	LimitsFile, UsageFile string
+	ID string
+	// Dir is the directory of its claim.
+	Dir string
 }
 
 // Config is what a Loop works with.
@@ -41,7 +43,10 @@ type Config struct {
 	Memories func(context.Context) (map[string][]gpu.ProcessMemory, error)
 	// Owners says which container processes are of, by the containers' usage files.
 	Owners func(pids []int, usageFiles map[string]string) map[int]string
-	Log    *slog.Logger
+	// UnlimitedFloor is the minimum percentage of a GPU's time for a container without a
+	// share while others use theirs.
+	UnlimitedFloor int
+	Log            *slog.Logger
 }
 
 // Loop follows the containers of a node.
@@ -68,7 +73,7 @@ func (l *Loop) Run(ctx context.Context) {
 		l.say(err)
 		pause := Step
 		if !atWork {
-			pause = idlePause
+			pause = LongestPause
 		}
 		select {
 		case <-ctx.Done():
@@ -117,7 +122,7 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 	}
 	files := make(map[string]string, len(containers))
 	for _, c := range containers {
-		files[c.ID] = c.UsageFile
+		files[c.ID] = limiter.UsagePath(c.Dir)
 	}
 	owners := l.owners(times, memories, files)
 	members := map[string]*member{}
@@ -129,7 +134,10 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 		failed = errors.Join(failed, err)
 		if m != nil {
 			members[c.ID] = m
+			continue
 		}
+		// Its file can't be read or written. Its time counts as use outside of all shares.
+		maps.DeleteFunc(owners, func(_ int, owner string) bool { return owner == c.ID })
 	}
 	busy := attribute(times, owners)
 	l.use.Store(l.use.Load().next(time.Now(), busy, files))
@@ -179,15 +187,18 @@ func anybody(memories map[string][]gpu.ProcessMemory) bool {
 
 // read looks at the files of a container. One without limits is going away.
 func (l *Loop) read(c Container) (*member, error) {
-	limits, err := limiter.ReadLimits(c.LimitsFile)
+	limits, err := limiter.ReadLimits(limiter.LimitsPath(c.Dir))
+	if err == nil {
+		err = limits.CheckIdentity(c.ID)
+	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("container %s: %w", c.ID, err)
 	}
 	m := &member{Container: c, limits: limits, wants: make([]bool, len(limits.Devices))}
-	if m.states, err = limiter.ReadCores(c.LimitsFile); err != nil {
+	if m.states, err = limiter.ReadCores(limiter.LimitsPath(c.Dir)); err != nil {
 		return nil, err
 	}
-	usage, err := limiter.ReadCoreUsage(c.UsageFile)
+	usage, err := limiter.ReadCoreUsage(limiter.UsagePath(c.Dir))
 	if err != nil {
 		return m, nil // spoilt by its container, which then never wants more
 	}
@@ -243,7 +254,7 @@ func (l *Loop) decide(card string, members map[string]*member, busy map[string]f
 			tenants = append(tenants, Tenant{ID: id, Limit: m.limits.Devices[i], Busy: busy[id], Wants: m.wants[i]})
 		}
 	}
-	next, states := Decide(l.past[card], tenants, busy[stranger])
+	next, states := Decide(l.past[card], tenants, busy[stranger], float64(l.config.UnlimitedFloor))
 	l.past[card] = next
 	for id, s := range states {
 		now := &members[id].states[members[id].card(card)]
@@ -261,11 +272,11 @@ func (l *Loop) write(m *member) error {
 	if slices.Equal(l.written[m.ID], m.states) {
 		return nil
 	}
-	if err := limiter.UpdateCores(m.LimitsFile, m.states); err != nil {
+	if err := limiter.UpdateCores(m.Dir, m.states); err != nil {
 		return err
 	}
 	if _, known := l.written[m.ID]; !known { // the last agent may have been killed half-way
-		if err := limiter.Wake(m.LimitsFile); err != nil {
+		if err := limiter.Wake(m.Dir); err != nil {
 			return err
 		}
 	}

@@ -34,10 +34,11 @@ func newScene(t *testing.T) *scene {
 	s := &scene{}
 	for _, id := range []string{"a", "b"} {
 		dir := t.TempDir()
-		c := Container{id, filepath.Join(dir, "limits"), filepath.Join(dir, "usage")}
-		limits := limiter.Limits{Devices: []limiter.DeviceLimit{{UUID: card0, MemoryLimitBytes: 1, CorePercent: 40}}}
-		require.NoError(t, limiter.WriteLimits(c.LimitsFile, limits))
-		require.NoError(t, limiter.CreateUsage(c.UsageFile, limits.UUIDs()))
+		c := Container{id, dir}
+		require.NoError(t, os.MkdirAll(filepath.Dir(limiter.LimitsPath(dir)), 0o755))
+		limits := limiter.Limits{Identity: limiter.IdentityOf(id), Devices: []limiter.DeviceLimit{{UUID: card0, MemoryLimitBytes: 1, CorePercent: 40}}}
+		require.NoError(t, limiter.WriteLimits(limiter.LimitsPath(dir), limits))
+		require.NoError(t, limiter.CreateUsage(limiter.UsagePath(dir), limits.UUIDs()))
 		s.containers = append(s.containers, c)
 	}
 	s.Loop = New(Config{
@@ -76,7 +77,7 @@ func (s *scene) once() error {
 
 func (s *scene) state(t *testing.T, i int) limiter.CoreState {
 	t.Helper()
-	states, err := limiter.ReadCores(s.containers[i].LimitsFile)
+	states, err := limiter.ReadCores(limiter.LimitsPath(s.containers[i].Dir))
 	require.NoError(t, err)
 	return states[0]
 }
@@ -84,7 +85,7 @@ func (s *scene) state(t *testing.T, i int) limiter.CoreState {
 // wait has a container say that its launches waited so long in all.
 func (s *scene) wait(t *testing.T, i int, ns uint64) {
 	t.Helper()
-	f, err := os.OpenFile(s.containers[i].UsageFile, os.O_RDWR, 0)
+	f, err := os.OpenFile(limiter.UsagePath(s.containers[i].Dir), os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer f.Close()
 	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, ns), 2048+24)
@@ -106,23 +107,23 @@ func TestLoop(t *testing.T) {
 	assert.Zero(t, s.state(t, 1).Correction)
 
 	// Nothing is written where nothing has changed.
-	before, err := os.ReadFile(s.containers[1].LimitsFile)
+	before, err := os.ReadFile(limiter.LimitsPath(s.containers[1].Dir))
 	require.NoError(t, err)
 	require.NoError(t, s.once())
-	after, err := os.ReadFile(s.containers[1].LimitsFile)
+	after, err := os.ReadFile(limiter.LimitsPath(s.containers[1].Dir))
 	require.NoError(t, err)
 	assert.Equal(t, before, after)
 
 	// One whose files are spoilt or gone does not keep the others.
-	require.NoError(t, os.Remove(s.containers[0].LimitsFile))
+	require.NoError(t, os.Remove(limiter.LimitsPath(s.containers[0].Dir)))
 	s.times[card0] = []gpu.ProcessTime{{PID: 2, Percent: 40}}
 	var failed error
 	for range activeSteps + 2 {
 		failed = errors.Join(failed, s.once())
 	}
-	assert.ErrorContains(t, failed, s.containers[0].LimitsFile)
+	assert.ErrorContains(t, failed, limiter.LimitsPath(s.containers[0].Dir))
 	assert.False(t, s.state(t, 1).Contended)
-	require.NoError(t, os.WriteFile(s.containers[1].UsageFile, []byte("spoilt"), 0o644))
+	require.NoError(t, os.WriteFile(limiter.UsagePath(s.containers[1].Dir), []byte("spoilt"), 0o644))
 	s.containers = s.containers[1:]
 	s.times[card0] = []gpu.ProcessTime{{PID: 2, Percent: 40}, {PID: 99, Percent: 40}}
 	require.NoError(t, s.once())

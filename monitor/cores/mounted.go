@@ -1,8 +1,10 @@
 package cores
 
 import (
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/gpuslice/gpuslice/internal/mountinfo"
 	"github.com/gpuslice/gpuslice/limiter"
@@ -17,27 +19,27 @@ import (
 // process that has changed its root is told of no mount outside of it.
 type mountsOf struct{ proc string }
 
+// usageName is the usage file's name in the container's directory.
+var usageName = filepath.Base(limiter.ContainerUsagePath)
+
 // sources are what containers' usage files would be mounted as, by the mounts of our own
 // mount namespace.
 func (m mountsOf) sources(files map[string]string) map[mountinfo.Source]string {
 	var own []mountinfo.Mount
-	if !m.scan("self", func(one mountinfo.Mount) bool { own = append(own, one); return true }) {
+	if !m.scan("self", mountinfo.MostBytes, func(one mountinfo.Mount) bool { own = append(own, one); return true }) {
 		return nil
 	}
 	found := make(map[mountinfo.Source]string, len(files))
-	bases := map[string]mountinfo.Source{} // of the folder that has all containers': mostly one
+	real := map[string]string{} // resolved directories of the claims, in general one
 	for container, file := range files {
-		folder := filepath.Dir(file)
-		parent := filepath.Dir(folder)
-		base, known := bases[parent]
-		if !known {
-			if real, err := filepath.EvalSymlinks(parent); err == nil {
-				base, _ = mountinfo.Locate(own, real)
-			}
-			bases[parent] = base
+		dir := filepath.Dir(file)
+		claims := filepath.Dir(filepath.Dir(dir))
+		if _, known := real[claims]; !known {
+			real[claims], _ = filepath.EvalSymlinks(claims)
 		}
-		if base.Device != "" {
-			found[base.Below(filepath.Base(folder)+"/"+filepath.Base(file))] = container
+		base, _ := mountinfo.Locate(own, filepath.Join(real[claims], strings.TrimPrefix(dir, claims)))
+		if real[claims] != "" && base.Device != "" {
+			found[base.Below(filepath.Base(file))] = container
 		}
 	}
 	return found
@@ -50,28 +52,30 @@ func (m mountsOf) container(name string, sources map[mountinfo.Source]string) st
 	if len(sources) == 0 || m.hosts(name) {
 		return ""
 	}
-	var roots []int
+	roots, dirs := map[int]bool{}, map[int]mountinfo.Source{}
 	exact, linked := "", ""
-	m.scan(name, func(one mountinfo.Mount) bool {
+	complete := m.scan(name, mostMounts, func(one mountinfo.Mount) bool {
 		if one.Point == "/" {
-			roots = append(roots, one.ID)
+			roots[one.ID] = true
+		}
+		if roots[one.Parent] {
+			dirs[one.ID] = one.Source
 		}
 		container := sources[one.Source]
 		switch {
 		case container == "":
 		case one.Point == limiter.ContainerUsagePath:
 			exact = container
-		default:
-			for _, root := range roots {
-				if one.Parent == root {
-					linked = container
-				}
-			}
+		case dirs[one.Parent].Below(usageName) == one.Source:
+			linked = container // below the claim's directory, which is mounted on the root
 		}
 		return exact == ""
 	})
-	if exact != "" {
+	switch {
+	case exact != "":
 		return exact
+	case !complete:
+		return ""
 	}
 	return linked
 }
@@ -87,11 +91,17 @@ func (m mountsOf) hosts(name string) bool {
 	return err == nil && of == first
 }
 
-func (m mountsOf) scan(name string, each func(mountinfo.Mount) bool) bool {
+// mostMounts is how many bytes of a process' mount table are read, about 2,000 mounts. A tenant can have
+// 100,000 in a user namespace of its own; such a process is identified by its control group.
+const mostMounts = 256 << 10
+
+// scan calls each with the mounts of a process until it returns false. scan returns false on an error, and after most bytes.
+func (m mountsOf) scan(name string, most int64, each func(mountinfo.Mount) bool) bool {
 	f, err := os.Open(filepath.Join(m.proc, name, "mountinfo"))
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	return mountinfo.Scan(f, each) == nil
+	limited := &io.LimitedReader{R: f, N: most}
+	return mountinfo.Scan(limited, each) == nil && limited.N > 0
 }

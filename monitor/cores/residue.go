@@ -64,7 +64,7 @@ func (l *Loop) residue(m *member, observed map[string]map[string]uint64) {
 		}
 		if of[m.ID] > 0 && usage.Devices == nil {
 			var err error
-			if usage, err = limiter.ReadUsage(m.UsageFile); err != nil {
+			if usage, err = limiter.ReadUsage(limiter.UsagePath(m.Dir)); err != nil {
 				// Spoilt by its container. Its own limiter counts nothing then either, or
 				// denies: the driver's word is all there is.
 				usage.Devices = make([]limiter.DeviceUsage, len(m.limits.Devices))
@@ -72,8 +72,11 @@ func (l *Loop) residue(m *member, observed map[string]map[string]uint64) {
 		}
 		charged := uint64(0)
 		if i < len(usage.Devices) {
-			// Managed memory is on no process's account with the driver, wherever it lies.
-			charged = usage.Devices[i].UsedBytes - min(usage.Devices[i].SpilledBytes, usage.Devices[i].UsedBytes)
+			// Managed memory is on no process's account with the driver, wherever it lies, nor is
+			// what processes exported that have ended.
+			charged = usage.Devices[i].UsedBytes
+			charged -= min(charged, usage.Devices[i].SpilledBytes)
+			charged -= min(charged, usage.Devices[i].HeldBytes)
 		}
 		m.states[i].ResidueBytes = l.beyond.see(m.ID, d.UUID, of[m.ID], charged)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // charge has a container's first process say that it has charged so much.
@@ -20,12 +21,12 @@ func (s *scene) charge(t *testing.T, i int, bytes uint64) {
 // chargeManaged is the same where a part of it is managed memory.
 func (s *scene) chargeManaged(t *testing.T, i int, bytes, managed uint64) {
 	t.Helper()
-	f, err := os.OpenFile(s.containers[i].UsageFile, os.O_RDWR, 0)
+	f, err := os.OpenFile(limiter.UsagePath(s.containers[i].Dir), os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer f.Close()
 	le := binary.LittleEndian
 	for at, data := range map[int64][]byte{
-		1024:       le.AppendUint32(nil, 1),     // one slot was ever claimed
+		1024:       le.AppendUint32(nil, 2),     // slots that were ever claimed
 		4096:       le.AppendUint32(nil, 77),    // its owner lives
 		4096 + 128: le.AppendUint64(nil, bytes), // what it has charged of the first card
 		// and what of it the driver has on no process's account
@@ -34,6 +35,19 @@ func (s *scene) chargeManaged(t *testing.T, i int, bytes, managed uint64) {
 		_, err = f.WriteAt(data, at)
 		require.NoError(t, err)
 	}
+}
+
+// hold has a container say that so much is held that an ended process exported.
+func (s *scene) hold(t *testing.T, i int, bytes uint64) {
+	t.Helper()
+	f, err := os.OpenFile(limiter.UsagePath(s.containers[i].Dir), os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	const second = 4096 + 1280
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint32(nil, 0x40000000), second)
+	require.NoError(t, err)
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, bytes), second+128)
+	require.NoError(t, err)
 }
 
 func TestResidue(t *testing.T) {
@@ -64,10 +78,13 @@ func TestResidue(t *testing.T) {
 		look(500, 4000)
 	}
 	assert.Equal(t, uint64(200), s.state(t, 0).ResidueBytes, "of 500 bytes 300 are charged: the driver has managed memory on nobody's account")
+	s.hold(t, 0, 300)
+	look(500, 4000)
+	assert.Equal(t, uint64(200), s.state(t, 0).ResidueBytes, "nor what an ended process exported")
 	look(0, 4000)
 
 	// A container that spoils its file is held to what the driver sees.
-	require.NoError(t, os.WriteFile(s.containers[1].UsageFile, []byte("spoilt"), 0o600))
+	require.NoError(t, os.WriteFile(limiter.UsagePath(s.containers[1].Dir), []byte("spoilt"), 0o600))
 	for range residueLooks {
 		look(0, 4000)
 	}
@@ -81,7 +98,7 @@ func TestResidue(t *testing.T) {
 		require.NoError(t, s.once())
 	}
 	for _, c := range s.containers {
-		require.NoError(t, os.Remove(c.LimitsFile))
+		require.NoError(t, os.Remove(limiter.LimitsPath(c.Dir)))
 	}
 	require.NoError(t, s.once(), "no file of an idle container is read")
 }

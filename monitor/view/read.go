@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -158,14 +157,14 @@ func (r *reading) container(e *grant.Entry, folder string) Container {
 	if e.State == grant.StateCorrupt || len(expected) == 0 {
 		expected = nil // nobody knows
 	}
-	usage, err := r.Usage(filepath.Join(folder, claimed.UsageName), expected)
+	usage, err := r.Usage(limiter.UsagePath(folder), expected)
 	// It may have been removed since, and has none where it is made again to block.
 	if err != nil && e.State != grant.StateReleased && e.State != grant.StateBlocking && exists(folder) {
 		c.UsageProblem, c.UsageUnknown = err.Error(), errors.Is(err, limiter.ErrUsageVersion)
 	}
 	c.problem = problemOf(e, c.UsageProblem, folder)
 	// A file that can't be read is reported by who enforces it; here it is a number less.
-	states, _ := r.Cores(filepath.Join(folder, "limits"))
+	states, _ := r.Cores(limiter.LimitsPath(folder))
 	first := len(r.shares)
 	for i, s := range e.Shares {
 		share := Share{UUID: s.UUID, MemoryMiB: s.MemoryMiB, CorePercent: s.CorePercent}

@@ -272,7 +272,7 @@ func TestReadDamagedRecord(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	claim := grant.Claim{ContainerID: "web", Owner: grant.OwnerRuntime, Container: "web", Shares: []grant.Share{share(nodetest.H200, 1000, 10)}}
 	_, err := s.Ledger.Claim(t.Context(), claim, node.Capacities(nodetest.File().Devices), func(dir string) error {
-		return errors.Join(limiter.CreateUsage(filepath.Join(dir, "usage"), []string{nodetest.H200}), os.WriteFile(filepath.Join(dir, "runtime.json"), []byte("{"), 0o600))
+		return errors.Join(limiter.CreateUsage(limiter.UsagePath(dir), []string{nodetest.H200}), os.WriteFile(filepath.Join(dir, "runtime.json"), []byte("{"), 0o600))
 	})
 	require.NoError(t, err)
 	n := read(t, s.Dir)

@@ -119,7 +119,7 @@ func Slices(ctx context.Context, config wish.Config, n Node, dir string) (Outcom
 	if out.Spec == nil {
 		return out, err
 	}
-	errs := []error{err}
+	errs := []error{err, slice.Sweep(ctx, n.StateDir)}
 	if len(out.Spec.Devices) > 0 {
 		out.Changed, err = Write(dir, SliceFile, out.Spec)
 	} else { // CDI knows no spec without devices

@@ -50,7 +50,7 @@ func TestSpecGolden(t *testing.T) {
 			for i, s := range made {
 				require.Equal(t, planned[i].Shares, s.Shares)
 				require.NotEmpty(t, s.Cards)
-				for _, f := range []string{"/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/limits", "/usr/local/vgpu/usage", "/etc/ld.so.preload"} {
+				for _, f := range []string{"/.gpuslice", "/.gpuslice/libvgpu.so", "/.gpuslice/usage", "/etc/ld.so.preload"} {
 					require.Contains(t, paths(s.Files), f, "the hook looks for it")
 				}
 				require.NotContains(t, paths(s.Files), "/usr/bin/nvidia-smi")

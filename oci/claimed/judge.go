@@ -23,7 +23,7 @@ import (
 //   - a process has the claim's usage file locked, as CUDA processes with the limiter do
 //     (limiter.UsageInUse);
 //   - the low-level runtime's state names an init process that lives;
-//   - a process has one of the claim's files mounted. That one is enough by itself, and
+//   - a process has the claim's usage file mounted (not for slices). That one is enough by itself, and
 //     dear: all mount namespaces of the machine are looked at. So it comes last.
 //
 // A runtime's state folder that was left behind by a kill -9 doesn't count: its orphaned
@@ -79,7 +79,9 @@ func (j Judge) alive(dir string, ended bool, r Record, err error) bool {
 			return true
 		}
 	}
-	return !ended && j.making(r) || j.locked(dir) || j.Proc.Mounted(dir)
+	// The mount does not count for a slice: the slice's next container has the same files mounted.
+	// A slice's creator is the container's first process.
+	return !ended && j.making(r) || j.locked(dir) || r.Slice == "" && j.Proc.Mounted(dir)
 }
 
 // making says whether a claim's creator may be at work still.
@@ -94,7 +96,7 @@ func (j Judge) making(r Record) bool {
 
 // locked says whether a process may have the usage file of a claim locked.
 func (j Judge) locked(dir string) bool {
-	used, err := j.InUse(filepath.Join(dir, UsageName))
+	used, err := j.InUse(limiter.UsagePath(dir))
 	return used || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 

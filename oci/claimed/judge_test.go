@@ -13,6 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // fakeProc makes a /proc with processes: a state letter and a start each.
@@ -87,7 +90,7 @@ func TestAlive(t *testing.T) {
 		{
 			"a process has the usage file locked",
 			func(_ fakeProc, dir, _ string, j *Judge) {
-				j.InUse = func(path string) (bool, error) { return path == filepath.Join(dir, "usage"), nil }
+				j.InUse = func(path string) (bool, error) { return path == limiter.UsagePath(dir), nil }
 			}, true, true,
 		},
 		{
@@ -97,18 +100,46 @@ func TestAlive(t *testing.T) {
 			}, true, true,
 		},
 		{
-			"a process that init has left behind has the limits mounted",
+			"an orphaned process has the usage file mounted",
 			func(p fakeProc, dir, _ string, _ *Judge) {
-				p.add(30, "S", 300, "36 35 0:1 / / rw - x x rw", "37 36 "+device(t, dir)+" /x/containers/web/limits /usr/local/vgpu/limits ro - tmpfs x rw")
+				p.add(30, "S", 300, "36 35 0:1 / / rw - x x rw", "37 36 "+device(t, dir)+" /usage /.gpuslice/usage ro - tmpfs x rw")
 			}, true, true,
 		},
 		{
-			"a neighbour's limits are mounted, and a file of that name elsewhere",
+			"the host has the file system of the claim mounted",
+			func(p fakeProc, dir, _ string, _ *Judge) {
+				p.add(30, "S", 300, "37 36 "+device(t, dir)+" / "+limiter.FilesDir(dir)+" rw - tmpfs x rw")
+			}, true, false,
+		},
+		{
+			"a neighbour's usage file is mounted, and a file of that name elsewhere",
 			func(p fakeProc, dir, _ string, _ *Judge) {
 				p.add(30, "S", 300,
-					"37 36 "+device(t, dir)+" /containers/web2/limits /usr/local/vgpu/limits ro - tmpfs x rw",
-					"38 36 0:9999 /containers/web/limits /usr/local/vgpu/limits ro - tmpfs x rw")
+					"37 36 0:9998 /usage /.gpuslice/usage rw - tmpfs x rw",
+					"38 36 0:9999 /containers/web/vgpu/usage /.gpuslice/usage rw - tmpfs x rw")
 			}, true, false,
+		},
+		{
+			"its file system is mounted nowhere, as after a boot",
+			func(p fakeProc, dir, _ string, _ *Judge) {
+				require.NoError(t, vgpufs.Unmount(dir))
+				p.add(30, "S", 300, "36 35 0:1 / / rw - x x rw", "37 36 0:9998 / /run/gpuslice/containers/web2/vgpu rw - tmpfs x rw")
+			}, true, false,
+		},
+		{
+			"its file system is mounted in the runtime's mount namespace alone",
+			func(p fakeProc, dir, _ string, _ *Judge) {
+				require.NoError(t, vgpufs.Unmount(dir))
+				p.add(30, "S", 300, "37 36 0:9998 / /run/gpuslice/containers/web/vgpu rw - tmpfs x rw")
+			}, true, true,
+		},
+		{
+			"its file system was unmounted on the host, and a process is in its cgroup",
+			func(p fakeProc, dir, _ string, _ *Judge) {
+				require.NoError(t, vgpufs.Unmount(dir))
+				p.add(30, "S", 300, "37 36 0:9998 /usage /.gpuslice/usage rw - tmpfs x rw")
+				write(t, filepath.Join(p.dir, "30/cgroup"), "0::/docker/web\n", 0o644)
+			}, true, true,
 		},
 		{
 			"its creator lives on for others, and was given its time",
@@ -130,7 +161,7 @@ func TestAlive(t *testing.T) {
 			"its record is damaged, and its limits are mounted",
 			func(p fakeProc, dir, _ string, _ *Judge) {
 				damage(t, dir, 2*youth)
-				p.add(30, "S", 300, "37 36 "+device(t, dir)+" /x/containers/web/limits /usr/local/vgpu/limits ro - tmpfs x rw")
+				p.add(30, "S", 300, "37 36 "+device(t, dir)+" /usage /.gpuslice/usage rw - tmpfs x rw")
 			}, true, true,
 		},
 		{
@@ -162,6 +193,8 @@ func TestAlive(t *testing.T) {
 			p := newProc(t)
 			dir, root := filepath.Join(t.TempDir(), "containers/web"), t.TempDir()
 			require.NoError(t, os.MkdirAll(dir, 0o755))
+			require.NoError(t, vgpufs.Mount(dir))
+			t.Cleanup(func() { require.NoError(t, vgpufs.RemoveAll(dir)) })
 			namespace, err := Procfs(p.dir).Namespace()
 			require.NoError(t, err)
 			require.NoError(t, Record{
@@ -199,7 +232,7 @@ func write(t testing.TB, path, text string, mode os.FileMode) {
 // device is a folder's, as mountinfo has it.
 func device(t testing.TB, dir string) string {
 	var st unix.Stat_t
-	require.NoError(t, unix.Stat(dir, &st))
+	require.NoError(t, unix.Stat(limiter.FilesDir(dir), &st))
 	return fmt.Sprintf("%d:%d", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)))
 }
 

@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/internal/rawfile"
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // Process identifies a process: its number may come again, not with the same start.
@@ -90,29 +92,53 @@ func (p Procfs) Namespace() (uint64, error) {
 	return st.Ino, nil
 }
 
-// Mounted says whether a process has a file of a claim's folder mounted in its mount
-// namespace. One that can't be looked at, which only a process of another's making can't,
-// counts if its cgroup names the container.
+// Mounted says whether a process has the usage file of a claim mounted in its mount
+// namespace. The host mounts the file system of the claim, but not that file. A process that
+// can't be read counts if its cgroup names the container.
+//
+// If the file system is not mounted here, as after a boot, its device is not known. Then a
+// mount of it in another mount namespace counts, or a cgroup that names the container.
 func (p Procfs) Mounted(dir string) bool {
+	seen, err := vgpufs.Mounted(dir)
+	if err != nil {
+		return !errors.Is(err, unix.ENOENT) // without a mount point it was never mounted
+	}
 	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil {
+	if err := unix.Stat(limiter.FilesDir(dir), &st); err != nil {
 		return !errors.Is(err, unix.ENOENT)
 	}
-	device := fmt.Sprintf("%d:%d", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)))
-	// mountinfo tells a mount's source by its path below its file system's root.
-	source := "/" + filepath.Base(filepath.Dir(dir)) + "/" + filepath.Base(dir) + "/"
+	want := mount{
+		device: fmt.Sprintf("%d:%d", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev))),
+		// mountinfo shows the source of a mount as a path below its file system's root.
+		source: "/" + filepath.Base(limiter.UsagePath(dir)),
+	}
+	if !seen {
+		want = mount{point: filepath.Join("/", filepath.Base(filepath.Dir(dir)), filepath.Base(dir), filepath.Base(limiter.FilesDir(dir)))}
+	}
+	return p.has(want, filepath.Base(dir), !seen)
+}
 
+// has says whether a process has a mount, or can't be read and is in the container's cgroup.
+// byGroup: the cgroup is enough.
+func (p Procfs) has(want mount, container string, byGroup bool) bool {
+	inGroup := func(pid string) bool {
+		groups, err := rawfile.Read(filepath.Join(string(p), pid, "cgroup"))
+		return err == nil && strings.Contains(string(groups), container)
+	}
 	processes, err := os.ReadDir(string(p))
 	if err != nil {
 		return true
 	}
-	seen := map[string]bool{}
+	looked := map[string]bool{}
 	for _, entry := range processes {
 		if name := entry.Name(); name[0] < '0' || name[0] > '9' {
 			continue
 		}
+		if byGroup && inGroup(entry.Name()) {
+			return true
+		}
 		namespace, err := os.Readlink(filepath.Join(string(p), entry.Name(), "ns/mnt"))
-		if err == nil && seen[namespace] {
+		if err == nil && looked[namespace] {
 			continue
 		}
 		var table []byte
@@ -123,25 +149,29 @@ func (p Procfs) Mounted(dir string) bool {
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL):
 			continue // it has ended meanwhile, or is a zombie
 		case err != nil:
-			groups, err := rawfile.Read(filepath.Join(string(p), entry.Name(), "cgroup"))
-			if err == nil && strings.Contains(string(groups), filepath.Base(dir)) {
+			if inGroup(entry.Name()) {
 				return true
 			}
 			continue
 		}
-		seen[namespace] = true
-		if mounts(string(table), device, source) {
+		looked[namespace] = true
+		if want.in(string(table)) {
 			return true
 		}
 	}
 	return false
 }
 
-// mounts says whether a mountinfo(5) has a mount of something below a source.
-func mounts(table, device, source string) bool {
+// mount identifies a mount by device and source or, if these are not known, by the end of its
+// mount point.
+type mount struct{ device, source, point string }
+
+// in says whether a mountinfo(5) has the mount.
+func (m mount) in(table string) bool {
 	for line := range strings.Lines(table) {
 		// 36 35 98:0 /root /mount/point options…: see proc_pid_mountinfo(5)
-		if fields := strings.SplitN(line, " ", 5); len(fields) == 5 && fields[2] == device && strings.Contains(fields[3], source) {
+		fields := strings.SplitN(line, " ", 6)
+		if len(fields) == 6 && (m.point != "" && strings.HasSuffix(fields[4], m.point) || m.point == "" && fields[2] == m.device && fields[3] == m.source) {
 			return true
 		}
 	}

@@ -15,9 +15,6 @@ import (
 // RecordName is the record's file in a claim's folder, beside the ledger's own.
 const RecordName = "runtime.json"
 
-// UsageName is the limiter's usage file there (oci.Populate).
-const UsageName = "usage"
-
 // Record says by what a claim's container is found. It is the host's alone.
 type Record struct {
 	// Nonce tells this claim from another of the same container id.

@@ -11,6 +11,7 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/claimed"
 	"github.com/gpuslice/gpuslice/oci/wish"
@@ -171,6 +172,9 @@ func (b *booking) claim(ctx context.Context, shares []grant.Share, how oci.Enfor
 	ours := false
 	_, err := b.releaser.Ledger.Claim(ctx, claim, b.cards.Capacity, func(dir string) error {
 		ours = true
+		if err := vgpufs.Mount(dir); err != nil {
+			return err
+		}
 		return errors.Join(
 			oci.Populate(dir, claim, b.settings),
 			oci.PopulatePreload(dir, b.container.Rootfs),

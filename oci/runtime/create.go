@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"time"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/claimed"
 	"github.com/gpuslice/gpuslice/oci/slice"
@@ -32,7 +30,7 @@ type order struct {
 	// lowLevel is the runtime that will make it, and creator the process.
 	lowLevel string
 	creator  int
-	// nvidia is NVIDIA's runtime, which may take lowLevel's place; empty where it may not.
+	// nvidia is NVIDIA's runtime, used instead of lowLevel if necessary; empty if it can't be.
 	nvidia string
 }
 
@@ -53,6 +51,10 @@ func (r *Runtime) admit(ctx context.Context, o *order, spec *rspec.Spec) (undo f
 	}
 	c := oci.ContainerOf(o.call.ID, spec)
 	c.Majors = oci.HostDriverMajorsFor(c)
+	c.RequestNames = oci.HostRequestNames()
+	if isPod(c) {
+		return undo, r.admitPod(ctx, o, spec, c)
+	}
 	if done, err := r.limitedByNRI(ctx, c); done || err != nil {
 		return undo, err
 	}
@@ -67,6 +69,15 @@ func (r *Runtime) admit(ctx context.Context, o *order, spec *rspec.Spec) (undo f
 		return undo, withoutRequest(spec, c)
 	}
 	return r.withRequest(ctx, o, spec, c, request)
+}
+
+// warnOfAdmin writes a warning for a container that can open GPUs whatever it was given.
+func (r *Runtime) warnOfAdmin(call Call, spec *rspec.Spec) {
+	if !oci.AdministersNode(spec) || r.isExempt(call, oci.ContainerOf(call.ID, spec)) {
+		return
+	}
+	_ = warn(r.Stderr, call, fmt.Sprintf("container %s has CAP_SYS_ADMIN, by which it can replace its limits and, on nodes with cgroup v1, open every GPU (docs/SECURITY.md, \"What the limiter doesn't hold\")",
+		short(call.ID)), time.Now()) // a container is not refused for a log that can't be written
 }
 
 // withoutRequest takes back what a container that asks for no share has of cards, or
@@ -115,10 +126,7 @@ func (r *Runtime) limitedByNRI(ctx context.Context, c oci.Container) (bool, erro
 
 // mountsLimits says whether a container mounts the limits of the claim of its own id.
 func (r *Runtime) mountsLimits(c oci.Container) bool {
-	limits := filepath.Join(r.Config.StateDir, "containers", c.ID, "limits")
-	return slices.ContainsFunc(c.Mounts, func(m rspec.Mount) bool {
-		return filepath.Clean(m.Destination) == limiter.ContainerLimitsPath && m.Source == limits
-	})
+	return oci.MountsFiles(c.Mounts, filepath.Join(r.Config.StateDir, "containers", c.ID))
 }
 
 // withRequest gives a container its share: chooses the cards, books them, and edits the
@@ -177,6 +185,7 @@ func (r *Runtime) settings(o *order, limiter Limiter, cards Cards) oci.Settings 
 		Fronts:                 limiter.Fronts,
 		DefaultRuntimeIsNvidia: isNvidia(o.lowLevel) || o.nvidia != "",
 		NvidiaAdvice:           o.advice(),
+		Graphics:               r.Config.Graphics,
 		CorePolicy:             oci.CorePolicy(r.Config.CorePolicy),
 		Oversubscription:       cards.Oversubscription,
 		ContextMiB:             cards.ContextMiB,
@@ -208,7 +217,11 @@ func rootfsFacts(bundle string, spec *rspec.Spec) (*oci.Rootfs, error) {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(bundle, path)
 	}
-	return oci.RootfsFacts(path)
+	var env []string
+	if spec.Process != nil {
+		env = spec.Process.Env
+	}
+	return oci.RootfsFacts(path, env)
 }
 
 // giveUp gives back a claim whose container was not made.

@@ -1,5 +1,6 @@
 // Package ociruntime is gpuslice-runtime: an OCI runtime in front of another one, for
-// containers that no Kubernetes speaks for.
+// containers without Kubernetes. In front of NVIDIA's runtime, for containers of Kubernetes,
+// it is the barrier that keeps GPUs closed without a grant (pod.go).
 //
 //	docker ──► containerd's shim ──► gpuslice-runtime create ──► exec runc create
 //	                                 │ config.json: what the container asks for  (wish)
@@ -9,14 +10,17 @@
 // # What it does
 //
 // It reads the command line as runc does ([Parse]) and passes every command on, by exec,
-// to the first of the operator's low-level runtimes that is there. Two of them get more:
+// to the first of the operator's low-level runtimes that is there. These get more:
 //
 //   - create, run and restore: the container's request is read from its variables and
 //     annotations. With a request it gets cards, chosen by best fit and booked as one
 //     claim of grant.OwnerRuntime, and the edits of package oci. Without one it gets none,
 //     NVIDIA_VISIBLE_DEVICES or not, and is refused where it holds one that no edit takes back.
-//     One that the NRI plugin has limited goes by untouched. Any error refuses the
-//     container.
+//     Any error refuses the container.
+//   - create, run and restore of a container of Kubernetes: its variables are no request. If
+//     the NRI plugin has limited it, the config is not changed, and NVIDIA's runtime creates it
+//     if that injects its GPUs. NVIDIA's runtime also creates containers of exempt namespaces.
+//     The low-level runtime creates all others, so that NVIDIA's never reads their requests.
 //   - delete: run as a child; when it has ended, the claim is given back.
 //
 // What is refused is told as runc tells it: on stderr and in --log, in its format, with

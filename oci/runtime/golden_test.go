@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/ocitest"
 	"github.com/gpuslice/gpuslice/oci/wish"
@@ -39,6 +40,7 @@ func newBench(t testing.TB) *bench {
 	config := wish.DefaultConfig()
 	config.StateDir, config.CDISpecDirs = filepath.Join(dir, "run"), []string{specs}
 	write(t, filepath.Join(dir, "rootfs/lib64/ld-linux-x86-64.so.2"), "a loader", 0o755)
+	vgpufstest.Unmount(t, config.StateDir)
 	ledger, err := grant.OpenLedger(config.StateDir)
 	require.NoError(t, err)
 	t.Cleanup(func() { ledger.Close() })

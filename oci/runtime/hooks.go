@@ -120,6 +120,7 @@ func (r *Runtime) verify(ctx context.Context, state rspec.State) error {
 	}
 	c := oci.ContainerOf(state.ID, bundle.Spec)
 	c.Majors = oci.HostDriverMajors()
+	c.RequestNames = oci.HostRequestNames()
 	limited, err := r.limited(ctx, c)
 	if limited || err != nil {
 		return err

@@ -18,7 +18,6 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 	"github.com/gpuslice/gpuslice/oci/ocitest"
 )
 
@@ -104,7 +103,7 @@ func TestPrecreateAfterAFailedCreation(t *testing.T) {
 	require.NotZero(t, first.CreatorUntil, "podman's word is bounded")
 
 	// Its mounts are there: it runs.
-	usage, err := os.Open(filepath.Join(b.ledger.Folder(id), claimed.UsageName))
+	usage, err := os.Open(limiter.UsagePath(b.ledger.Folder(id)))
 	require.NoError(t, err)
 	defer usage.Close()
 	target := write(t, filepath.Join(b.dir, "target"), "", 0o600)
@@ -228,16 +227,7 @@ func TestLimitedByNRI(t *testing.T) {
 	cards, err := b.Cards(context.Background())
 	require.NoError(t, err)
 	config := filepath.Join(bundle, configName)
-	limited := strings.Replace(read(t, config), `"mounts":[`, `"mounts":[{"destination":"/usr/local/vgpu/limits","type":"bind","source":"`+b.ledger.Folder(id)+`/limits"},`, 1)
-
-	// The word of a spec is not enough: it gets what it asks for, by a claim of ours.
-	write(t, config, limited, 0o600)
-	require.NoError(t, b.make(bundle))
-	require.NotEqual(t, limited, read(t, config))
-	claims := b.claims(t)
-	require.Len(t, claims, 1)
-	require.Equal(t, grant.OwnerRuntime, claims[0].Owner)
-	require.NoError(t, b.ledger.Remove(context.Background(), id))
+	limited := strings.Replace(read(t, config), `"mounts":[`, `"mounts":[{"destination":"/.gpuslice","type":"bind","source":"`+limiter.FilesDir(b.ledger.Folder(id))+`"},`, 1)
 
 	_, err = b.ledger.Claim(context.Background(), claim, cards.Capacity, nil)
 	require.NoError(t, err)

@@ -18,20 +18,31 @@ func report(stderr io.Writer, c Call, problem error, now time.Time) error {
 	if c.Log == "" || c.Log == "/dev/stderr" {
 		return err
 	}
-	return errors.Join(err, logTo(c.Log, logLine(c.LogFormat, text, now)))
+	return errors.Join(err, logTo(c.Log, logLine(c.LogFormat, "error", text, now)))
+}
+
+// warn writes a warning where runc would: to the file of --log, and to stderr only where there is
+// none, because a container that is made has that stderr too.
+func warn(stderr io.Writer, c Call, warning string, now time.Time) error {
+	text := "gpuslice: " + warning
+	if c.Log == "" || c.Log == "/dev/stderr" {
+		_, err := fmt.Fprintln(stderr, text)
+		return err
+	}
+	return logTo(c.Log, logLine(c.LogFormat, "warning", text, now))
 }
 
 // logLine is one entry of runc's log, in its two formats.
-func logLine(format, text string, now time.Time) string {
+func logLine(format, level, text string, now time.Time) string {
 	stamp := now.Format(time.RFC3339)
 	if format != "json" {
-		return "time=" + strconv.Quote(stamp) + " level=error msg=" + strconv.Quote(text) + "\n"
+		return "time=" + strconv.Quote(stamp) + " level=" + level + " msg=" + strconv.Quote(text) + "\n"
 	}
 	line, _ := json.Marshal(struct {
 		Level string `json:"level"`
 		Msg   string `json:"msg"`
 		Time  string `json:"time"`
-	}{"error", text, stamp}) // strings always can
+	}{level, text, stamp}) // strings always can
 	return string(line) + "\n"
 }
 

@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/gpuslice/gpuslice/oci"
 )
 
 // guardEnv is set for the low-level runtime, so that one that calls us back is found.
@@ -84,14 +82,14 @@ func isNvidia(path string) bool {
 // nvidiaRuntime is the name of NVIDIA's runtime.
 const nvidiaRuntime = "nvidia-container-runtime"
 
-// nvidiaFor is NVIDIA's runtime, where it is there and may make a container in the place of
-// a low-level one: of runc, which it calls itself (its config's default), so that runc finds
-// the container again. It is tried only where the operator's config leaves the choice.
+// nvidiaFor returns NVIDIA's runtime, if it is installed and can replace a low-level one. It can
+// replace only runc, which it calls itself (its config's default), so that runc finds the
+// container again.
 func (r *Runtime) nvidiaFor(lowLevel string) string {
-	if filepath.Base(lowLevel) != "runc" || r.Config.DeviceInjection == string(oci.InjectCDI) {
+	if filepath.Base(lowLevel) != "runc" {
 		return ""
 	}
-	found, err := findLowLevel([]string{nvidiaRuntime}, pathOf(r.Env), r.Self)
+	found, err := findLowLevel([]string{r.Config.NvidiaRuntime}, pathOf(r.Env), r.Self)
 	if err != nil {
 		return ""
 	}

@@ -206,7 +206,7 @@ func TestThirtyTwoAtOnce(t *testing.T) {
 		if errs[i] == nil {
 			made++
 			spec := m.spec(bundles[i])
-			limits, err := limiter.ReadLimits(filepath.Join(m.path("run/containers"), name(i), "limits"))
+			limits, err := limiter.ReadLimits(limiter.LimitsPath(filepath.Join(m.path("run/containers"), name(i))))
 			require.NoError(t, err)
 			require.Equal(t, uint64(1<<30), limits.Devices[0].MemoryLimitBytes)
 			require.Contains(t, spec.Process.Env, "CUDA_DEVICE_MEMORY_LIMIT_0=1024m")

@@ -127,6 +127,7 @@ func (r *Runtime) create(ctx context.Context, o *order) (undo func() error, err 
 	if err := bundle.Save(); err != nil {
 		return nil, errors.Join(err, undo())
 	}
+	r.warnOfAdmin(o.call, bundle.Spec)
 	r.at("written")
 	return undo, nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -24,10 +22,7 @@ import (
 // runtime wrapper or the NRI plugin, whose limits it mounts. Its spec's word is not
 // enough.
 func limitedOtherwise(ctx context.Context, stateDir, id string, spec *rspec.Spec) (bool, error) {
-	own := filepath.Join(stateDir, "containers", id, limitsName)
-	if !slices.ContainsFunc(spec.Mounts, func(m rspec.Mount) bool {
-		return path.Clean(m.Destination) == limiter.ContainerLimitsPath && m.Source == own
-	}) {
+	if !oci.MountsFiles(spec.Mounts, filepath.Join(stateDir, "containers", id)) {
 		return false, nil
 	}
 	ledger, err := grant.OpenReadOnly(stateDir)
@@ -62,8 +57,17 @@ func checkSpec(s Slice, c oci.Container) error {
 // be. An image's links, a volume, or a second slice could have something else there; so
 // has a container that was begun before the slice got new files.
 func checkFiles(s Slice, state rspec.State, spec *rspec.Spec) error {
+	root, err := rootWith(s.Files, state, spec)
+	if err != nil {
+		return fmt.Errorf("%w; use one slice for a container; if the slice was renewed a moment ago, start the container again", err)
+	}
+	return checkLoader(s, root, oci.ContainerOf(state.ID, spec))
+}
+
+// rootWith returns the container's root, after it checked that all files are in their places.
+func rootWith(files []File, state rspec.State, spec *rspec.Spec) (root string, err error) {
 	if spec.Root == nil || state.Pid <= 0 {
-		return fmt.Errorf("its state says no process (%d) or its bundle no root folder: is this a createRuntime hook?", state.Pid)
+		return "", fmt.Errorf("its state has no process (%d) or its bundle has no root directory: is this a createRuntime hook?", state.Pid)
 	}
 	rootfs := spec.Root.Path
 	if !filepath.IsAbs(rootfs) {
@@ -74,22 +78,22 @@ func checkFiles(s Slice, state rspec.State, spec *rspec.Spec) error {
 	inside := "/proc/" + strconv.Itoa(state.Pid) + "/root"
 	var first error
 	for _, root := range []string{inside + rootfs, inside} {
-		err := checkRoot(s, root)
+		err := checkRoot(files, root)
 		if err == nil {
-			return checkLoader(s, root, oci.ContainerOf(state.ID, spec))
+			return root, nil
 		}
 		if first == nil {
 			first = err
 		}
 	}
-	return first
+	return "", first
 }
 
 // checkLoader refuses an image whose programs are not held by the way that the slice has,
 // or that has variables which lead past it: a spec is made before anybody knows which
 // image it is for.
 func checkLoader(s Slice, root string, c oci.Container) error {
-	facts, err := oci.RootfsFacts(root)
+	facts, err := oci.RootfsFacts(root, c.Env)
 	if err != nil {
 		return err
 	}
@@ -101,14 +105,14 @@ func checkLoader(s Slice, root string, c oci.Container) error {
 	return oci.CheckLoading(oci.Enforcement(s.Mode), c)
 }
 
-// checkRoot is checkFiles of one folder.
-func checkRoot(s Slice, dir string) error {
+// checkRoot checks the files below one directory.
+func checkRoot(files []File, dir string) error {
 	root, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("look into the container: %w", err)
 	}
 	defer root.Close()
-	for _, f := range s.Files {
+	for _, f := range files {
 		if err := sameFile(root, f); err != nil {
 			return err
 		}
@@ -119,7 +123,7 @@ func checkRoot(s Slice, dir string) error {
 func sameFile(root *os.File, f File) error {
 	want, err := os.Stat(f.Host)
 	if err != nil {
-		return fmt.Errorf("%w: run gpuslice cdi generate", err)
+		return fmt.Errorf("read the limiter's file on the host: %w", err)
 	}
 	in, err := pathrs.OpenatInRoot(root, f.Container)
 	if err != nil {
@@ -131,8 +135,7 @@ func sameFile(root *os.File, f File) error {
 		return fmt.Errorf("the limiter's file %s in the container: %w", f.Container, err)
 	}
 	if !os.SameFile(want, have) {
-		return fmt.Errorf("%s in the container is not the slice's file: one slice a container, no volume and no link of the image in its place; "+
-			"if there is none, the slice was renewed a moment ago: start the container again", f.Container)
+		return fmt.Errorf("%s in the container is not what gpuslice mounts there (%s): remove the volume or the link in the image that is in its place", f.Container, f.Host)
 	}
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/claimed"
 )
@@ -74,7 +76,7 @@ func book(ctx context.Context, r claimed.Releaser, stateDir string, s Slice, id 
 		return err
 	}
 	_, err := r.Ledger.Claim(ctx, s.claim(id), s.capacities(), func(folder string) error {
-		return fillClaim(folder, dir, record)
+		return fillClaim(folder, dir, id, record)
 	})
 	if err != nil {
 		err = errors.Join(err, os.Remove(mark)) // the files are as they were
@@ -205,13 +207,14 @@ func renewOf(dir, claim string) error {
 	return renew(dir)
 }
 
-// fillClaim puts the slice's files into a claim's folder, so that the monitor, the CLI and
-// a ledger that is rebuilt find them where every container's are.
-func fillClaim(dir, sliceDir string, r claimed.Record) error {
-	for _, name := range []string{usageName, limitsName} {
-		if err := os.Link(filepath.Join(sliceDir, name), filepath.Join(dir, name)); err != nil {
-			return err
-		}
+// fillClaim mounts the slice's files in a claim's directory too, where the monitor, the CLI and
+// a ledger that is rebuilt look for the files of every container.
+func fillClaim(dir, sliceDir, id string, r claimed.Record) error {
+	if err := vgpufs.Bind(sliceDir, dir); err != nil {
+		return err
+	}
+	if err := limiter.Identify(dir, id); err != nil {
+		return err
 	}
 	return r.Write(dir)
 }

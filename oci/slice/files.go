@@ -7,11 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/rawfile"
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/claimed"
@@ -27,22 +29,29 @@ func lock(ctx context.Context, stateDir string) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the slices: %w", err)
 	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("lock the slices: %w", err)
-		}
-		select {
-		case <-ctx.Done():
-			f.Close()
-			return nil, fmt.Errorf("wait for the lock of the slices: %w", context.Cause(ctx))
-		case <-time.After(2 * time.Millisecond):
-		}
+	if err := rawfile.Lock(ctx, int(f.Fd())); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock the slices: %w", err)
 	}
+	return func() { f.Close() }, nil
+}
+
+// Sweep removes what a Put or a Remove left that was killed. Those that are at work hold the lock.
+func Sweep(ctx context.Context, stateDir string) error {
+	if left, err := hidden(stateDir); len(left) == 0 {
+		return err
+	}
+	unlock, err := lock(ctx, stateDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	left, err := hidden(stateDir)
+	errs := []error{err}
+	for _, name := range left {
+		errs = append(errs, vgpufs.RemoveAll(Folder(stateDir, name)))
+	}
+	return errors.Join(errs...)
 }
 
 // Put makes a slice, or brings one that is there to the same. One that a container has
@@ -95,7 +104,7 @@ type comparison struct {
 func compare(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (c comparison, err error) {
 	dir := Folder(stateDir, s.Name)
 	if c.old, err = Read(stateDir, s.Name); err != nil || !whole(dir) {
-		return comparison{}, nil // it is made anew
+		return comparison{}, nil // Put builds a new one
 	}
 	c.same = c.old.equal(s) && samePattern(dir, s, settings)
 	if c.same && !marked(dir) {
@@ -128,18 +137,18 @@ func samePattern(dir string, s Slice, settings oci.Settings) bool {
 	if err := oci.Populate(temp, s.claim(""), settings); err != nil {
 		return false
 	}
-	want, err := os.ReadFile(filepath.Join(temp, limitsName))
-	have, haveErr := os.ReadFile(filepath.Join(dir, patternName))
-	return err == nil && haveErr == nil && string(want) == string(have)
+	want, err := limiter.ReadLimits(limiter.LimitsPath(temp))
+	have, haveErr := limiter.ReadLimits(filepath.Join(dir, patternName))
+	return err == nil && haveErr == nil && want.Oversubscribe == have.Oversubscribe && slices.Equal(want.Devices, have.Devices)
 }
 
 // build makes a slice's folder anew and gives it its name.
 func build(dir string, s Slice, settings oci.Settings) error {
-	temp, err := os.MkdirTemp(filepath.Dir(dir), ".new-")
+	temp, err := os.MkdirTemp(filepath.Dir(dir), newPrefix)
 	if err != nil {
 		return fmt.Errorf("make slice %s: %w", s.Name, err)
 	}
-	defer os.RemoveAll(temp) // the old folder, once they have changed places
+	defer vgpufs.RemoveAll(temp) // after the exchange, the old directory
 	if err := fill(temp, s, settings); err != nil {
 		return fmt.Errorf("make slice %s: %w", s.Name, err)
 	}
@@ -153,42 +162,39 @@ func build(dir string, s Slice, settings oci.Settings) error {
 	return nil
 }
 
-// fill puts a slice's files into a folder that nobody knows yet.
+// fill writes a slice's files into a new directory.
 func fill(dir string, s Slice, settings oci.Settings) error {
 	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	if err := vgpufs.Mount(dir); err != nil {
 		return err
 	}
 	if err := oci.Populate(dir, s.claim(""), settings); err != nil {
 		return err
 	}
-	if err := os.Rename(filepath.Join(dir, limitsName), filepath.Join(dir, patternName)); err != nil {
-		return err
+	pattern, err := limiter.ReadLimits(limiter.LimitsPath(dir))
+	if err == nil {
+		err = limiter.WriteLimits(filepath.Join(dir, patternName), pattern)
 	}
-	if err := renew(dir); err != nil {
+	if err != nil {
 		return err
 	}
 	return s.write(dir)
 }
 
-// renew gives a slice new limits and usage files: what its last container wrote into the
-// usage file is not the next one's. The old files stay with who has them mounted.
+// renew gives a slice a new file system with new limits and usage files, so that nothing of its
+// last container reaches the next one. Processes that have the old one mounted keep it.
 func renew(dir string) error {
 	limits, err := limiter.ReadLimits(filepath.Join(dir, patternName))
-	if err != nil {
-		return fmt.Errorf("renew the slice's files: %w", err)
+	if err == nil {
+		err = vgpufs.Unmount(dir)
 	}
-	fresh, err := os.MkdirTemp(dir, ".new-")
-	if err != nil {
-		return fmt.Errorf("renew the slice's files: %w", err)
+	if err == nil {
+		err = vgpufs.Mount(dir)
 	}
-	defer os.RemoveAll(fresh)
-	err = errors.Join(
-		limiter.CreateUsage(filepath.Join(fresh, usageName), limits.UUIDs()),
-		limiter.WriteLimits(filepath.Join(fresh, limitsName), limits))
-	for _, name := range []string{usageName, limitsName} {
-		if err == nil {
-			err = os.Rename(filepath.Join(fresh, name), filepath.Join(dir, name))
-		}
+	if err == nil {
+		err = oci.WriteFiles(dir, limits)
 	}
 	if err == nil {
 		err = os.RemoveAll(filepath.Join(dir, markName)) // last: until then they are renewed again
@@ -218,11 +224,11 @@ func Remove(ctx context.Context, stateDir, name string) (inUse bool, err error) 
 		return false, err
 	}
 	dir := Folder(stateDir, name)
-	gone := filepath.Join(filepath.Dir(dir), ".old-"+name)
+	gone := filepath.Join(filepath.Dir(dir), oldPrefix+name)
 	if err := os.Rename(dir, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("remove slice %s: %w", name, err)
 	}
-	return false, os.RemoveAll(gone)
+	return false, vgpufs.RemoveAll(gone)
 }
 
 // PeekRemove is Remove that changes nothing.

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
@@ -21,7 +21,7 @@ type holder struct {
 // holderOf finds who has a slice: the claim whose limits are the slice's own file. Nil is
 // nobody. So the ledger is the one book of it, and nothing else has to agree with it.
 func holderOf(ctx context.Context, stateDir, name string) (*holder, error) {
-	if !exists(filepath.Join(Folder(stateDir, name), limitsName)) {
+	if !exists(limiter.LimitsPath(Folder(stateDir, name))) {
 		return nil, nil
 	}
 	ledger, err := grant.OpenReadOnly(stateDir)
@@ -45,8 +45,8 @@ func holderOf(ctx context.Context, stateDir, name string) (*holder, error) {
 
 // sameLimits says whether two folders have one limits file.
 func sameLimits(a, b string) bool {
-	first, errA := os.Lstat(filepath.Join(a, limitsName))
-	second, errB := os.Lstat(filepath.Join(b, limitsName))
+	first, errA := os.Lstat(limiter.LimitsPath(a))
+	second, errB := os.Lstat(limiter.LimitsPath(b))
 	return errA == nil && errB == nil && os.SameFile(first, second)
 }
 

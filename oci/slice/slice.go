@@ -7,19 +7,22 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // The names in a state folder, and in a slice's.
 const (
 	foldersName = "slices"
 	lockName    = "lock" // in slices: one for all
+	newPrefix   = ".new-"
+	oldPrefix   = ".old-"
 	recordName  = "slice.json"
-	limitsName  = "limits"
-	usageName   = "usage"
 	patternName = "limits.pattern" // what limits is made of; nobody mounts it
 	markName    = "claimed"        // the two files are, or were, a container's
 )
@@ -101,6 +104,17 @@ func Read(stateDir, name string) (Slice, error) {
 
 // List are the names of the slices that are there, sorted.
 func List(stateDir string) ([]string, error) {
+	return directories(stateDir, func(name string) bool { return name[0] != '.' })
+}
+
+// hidden are the directories that a change makes while it is under way.
+func hidden(stateDir string) ([]string, error) {
+	return directories(stateDir, func(name string) bool {
+		return strings.HasPrefix(name, newPrefix) || strings.HasPrefix(name, oldPrefix)
+	})
+}
+
+func directories(stateDir string, wanted func(name string) bool) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(stateDir, foldersName))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -110,7 +124,7 @@ func List(stateDir string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() && e.Name()[0] != '.' {
+		if e.IsDir() && wanted(e.Name()) {
 			names = append(names, e.Name())
 		}
 	}
@@ -139,11 +153,12 @@ func (s Slice) write(dir string) error {
 
 // whole says whether a slice's files are there.
 func whole(dir string) bool {
-	for _, name := range []string{limitsName, usageName, patternName} {
+	for _, file := range []string{limiter.LimitsPath(dir), limiter.UsagePath(dir), filepath.Join(dir, patternName)} {
 		var st unix.Stat_t
-		if unix.Lstat(filepath.Join(dir, name), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		if unix.Lstat(file, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 			return false
 		}
 	}
-	return true
+	mounted, err := vgpufs.Mounted(dir)
+	return mounted && err == nil
 }

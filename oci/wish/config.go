@@ -25,6 +25,11 @@ type Config struct {
 	// Runtimes are the low-level runtimes, names or absolute paths: the first that is
 	// there is used.
 	Runtimes []string
+	// NvidiaRuntime is NVIDIA's container runtime, a name or an absolute path.
+	NvidiaRuntime string
+	// ExemptNamespaces are Kubernetes namespaces in which NVIDIA's runtime gives containers
+	// the GPUs that they request, whole GPUs too. The agent's namespace must be one of them.
+	ExemptNamespaces []string
 
 	// LimiterMode is preload, library or auto.
 	LimiterMode string
@@ -32,6 +37,8 @@ type Config struct {
 	CorePolicy string
 	// DeviceInjection is auto, cdi or envvar, as oci.Injection has them.
 	DeviceInjection string
+	// Graphics gives containers the driver's libraries for OpenCL, OpenGL, Vulkan and similar too.
+	Graphics bool
 	// CDISpecDirs are the folders of CDI specs; a later one wins over an earlier one.
 	CDISpecDirs []string
 
@@ -97,6 +104,7 @@ func DefaultConfig() Config {
 		LibraryDir:       "/var/lib/gpuslice/lib",
 		NVMLLibrary:      "libnvidia-ml.so.1",
 		Runtimes:         []string{"runc", "crun"},
+		NvidiaRuntime:    "nvidia-container-runtime",
 		LimiterMode:      "auto",
 		CorePolicy:       "default",
 		DeviceInjection:  "auto",

@@ -48,6 +48,8 @@ deviceSplitCount: 4
 memoryScaling: 1.5
 contextMemoryMiB: 300
 runtimes: [/usr/sbin/runc, nvidia-container-runtime]
+nvidiaRuntime: /usr/local/nvidia/toolkit/nvidia-container-runtime
+exemptNamespaces: [gpuslice-system, monitoring]
 stateDir: /run/other
 libraryDir: /opt/lib
 nodeFile: /run/node.json
@@ -64,7 +66,8 @@ nvmlLibrary: /usr/lib/libnvidia-ml.so.1
 				},
 				LimiterMode: "library", CorePolicy: "force", DeviceInjection: "envvar", CDISpecDirs: []string{},
 				DeviceSplitCount: 4, MemoryScaling: 1.5, ContextMemoryMiB: 300,
-				Runtimes: []string{"/usr/sbin/runc", "nvidia-container-runtime"},
+				Runtimes:      []string{"/usr/sbin/runc", "nvidia-container-runtime"},
+				NvidiaRuntime: "/usr/local/nvidia/toolkit/nvidia-container-runtime", ExemptNamespaces: []string{"gpuslice-system", "monitoring"},
 				StateDir: "/run/other", LibraryDir: "/opt/lib", NodeFile: "/run/node.json", NVMLLibrary: "/usr/lib/libnvidia-ml.so.1",
 			}
 		})},
@@ -148,6 +151,7 @@ func TestParseRefuses(t *testing.T) {
 		{"a runtime that is ourselves", "runtimes: [/usr/bin/gpuslice-runtime]\n", []string{"f:1: runtimes:", "would call itself"}},
 		{"a relative runtime", "runtimes: [bin/runc]\n", []string{"f:1: runtimes:", "absolute"}},
 		{"no runtime", "runtimes: []\n", []string{"f:1: runtimes: is empty"}},
+		{"an invalid name of a namespace", "exemptNamespaces: [Kube_System]\n", []string{"f:1: exemptNamespaces", "not the name of a Kubernetes namespace"}},
 		{"no folder of specs", "\ncdiSpecDirs: []\n", []string{"f:2: cdiSpecDirs: is empty"}},
 		{"no NVML", "nvmlLibrary: ''\n", []string{"f:1: nvmlLibrary: is empty"}},
 		{"a slice's name", "slices:\n  a b: {memory: 1g}\n", []string{`f:2: slices.a b: "a b" is no name of a slice`}},

@@ -16,12 +16,13 @@ func words(all ...string) map[string]any { return map[string]any{"type": "string
 
 // What schemas say of values.
 var (
-	textSchema    = map[string]any{"type": "string"}
-	pathSchema    = map[string]any{"type": "string", "pattern": "^/"}
-	booleanSchema = map[string]any{"type": "boolean"}
-	sizeSchema    = map[string]any{"type": "string", "pattern": `^([0-9]+(\.[0-9]{1,6})? ?[KkMmGgTt][Ii]?[Bb]?|[0-9]+ ?%)$`}
-	coresSchema   = map[string]any{"type": []string{"integer", "string"}, "minimum": 1, "maximum": grant.MaxCorePercent, "pattern": "^[0-9]+%?$"}
-	devicesSchema = map[string]any{"type": []string{"integer", "string"}, "minimum": 1, "maximum": grant.MaxShares}
+	textSchema      = map[string]any{"type": "string"}
+	pathSchema      = map[string]any{"type": "string", "pattern": "^/"}
+	booleanSchema   = map[string]any{"type": "boolean"}
+	sizeSchema      = map[string]any{"type": "string", "pattern": `^([0-9]+(\.[0-9]{1,6})? ?[KkMmGgTt][Ii]?[Bb]?|[0-9]+ ?%)$`}
+	coresSchema     = map[string]any{"type": []string{"integer", "string"}, "minimum": 1, "maximum": grant.MaxCorePercent, "pattern": "^[0-9]+%?$"}
+	namespaceSchema = map[string]any{"type": "string", "pattern": namespaceForm}
+	devicesSchema   = map[string]any{"type": []string{"integer", "string"}, "minimum": 1, "maximum": grant.MaxShares}
 )
 
 func listOf(items map[string]any) map[string]any {
@@ -71,6 +72,8 @@ func configFields() []field[Config] {
 			text(func(c *Config) *string { return &c.CorePolicy }, oneOf(corePolicies...))},
 		{"deviceInjection", "how a container gets its cards: cdi (by the nvidia.com/gpu CDI spec), envvar (by NVIDIA's runtime as the low-level one), or auto", words(injections...),
 			text(func(c *Config) *string { return &c.DeviceInjection }, oneOf(injections...))},
+		{"graphics", "give containers the driver's libraries for OpenCL, OpenGL, Vulkan and OptiX too; what programs use by them is not limited", booleanSchema,
+			boolean(func(c *Config) *bool { return &c.Graphics })},
 		{"cdiSpecDirs", "folders of CDI specs; a later one wins over an earlier one", listOf(pathSchema),
 			texts(func(c *Config) *[]string { return &c.CDISpecDirs }, checkPath)},
 		{"deviceSplitCount", "containers that may share a card; where the agent runs, it says that", rangeOf("integer", 1, maxSplitCount),
@@ -81,6 +84,10 @@ func configFields() []field[Config] {
 			integer(func(c *Config) *int { return &c.ContextMemoryMiB }, -1, maxContextMiB)},
 		{"runtimes", "low-level runtimes, names or absolute paths: the first that is there is used", listOf(textSchema),
 			texts(func(c *Config) *[]string { return &c.Runtimes }, checkRuntime)},
+		{"nvidiaRuntime", "NVIDIA's container runtime, a name or an absolute path: it creates containers of pods if the NRI plugin or exemptNamespaces allow it, and docker's containers if no CDI spec has the GPUs", textSchema,
+			text(func(c *Config) *string { return &c.NvidiaRuntime }, checkRuntime)},
+		{"exemptNamespaces", "Kubernetes namespaces in which NVIDIA's container runtime gives containers the GPUs that they request, whole GPUs too: the agent's own, and those in the agent's --exempt-namespaces", listOf(namespaceSchema),
+			texts(func(c *Config) *[]string { return &c.ExemptNamespaces }, checkNamespace)},
 		{"stateDir", "folder of the node's ledger, the agent's --state-dir", pathSchema,
 			text(func(c *Config) *string { return &c.StateDir }, checkPath)},
 		{"libraryDir", "folder that the limiter is installed to, the agent's --library-dir", pathSchema,
@@ -147,6 +154,16 @@ func readSlices(d *decoder, key string, n *yaml.Node, into *Config) {
 func checkDevice(name string) error {
 	if err := validateName(name); err != nil {
 		return fmt.Errorf("%s %w", show(name), err)
+	}
+	return nil
+}
+
+// namespaceForm is the name of a Kubernetes namespace.
+const namespaceForm = `^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`
+
+func checkNamespace(name string) error {
+	if ok, err := regexp.MatchString(namespaceForm, name); err != nil || !ok {
+		return fmt.Errorf("%s is not the name of a Kubernetes namespace", show(name))
 	}
 	return nil
 }

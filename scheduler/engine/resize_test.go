@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/granttest"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 	"github.com/gpuslice/gpuslice/scheduler/request"
@@ -30,7 +31,7 @@ func to(mib int64, cores int) grant.Wanted {
 func container0(w grant.Wanted) map[string]grant.Wanted { return map[string]grant.Wanted{"c0": w} }
 
 // rewritten is the bound pod with the annotations of what it has now.
-func rewritten(t tester, p *scheduler.Pod, placement scheduler.Placement, key *grant.Key) *scheduler.Pod {
+func rewritten(t tester, p *scheduler.Pod, placement scheduler.Placement, key *grant.SigningKey) *scheduler.Pod {
 	t.Helper()
 	more, err := wire.Resized(p, placement, key, time.Unix(1_800_000_000, 0))
 	if err != nil {
@@ -231,15 +232,13 @@ func TestResizeBesideADefaultOfCores(t *testing.T) {
 // A replica that did not decide, and one that starts anew, count what was resized; what
 // nobody resized is a problem as before.
 func TestResizesOfOthersAreCounted(t *testing.T) {
-	key, err := grant.ParseKeyring([]byte("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n"))
-	require.NoError(t, err)
-	e := newEngine(t, Options{Keys: key})
+	keys, signing := granttest.Keyring("key"), granttest.SigningKey("key")
+	e := newEngine(t, Options{Keys: keys})
 	e.SetNode(nodeOf("a", h100(0, 0)))
-	signing := key.Current()
 	pod := podOf("u", "1/8000/30")
 	pl, err := e.Reserve(pod, ask4(t, e, pod), "a", "test")
 	require.NoError(t, err)
-	more, err := wire.Annotations(pod, pl, &signing, time.Unix(1, 0))
+	more, err := wire.Annotations(pod, pl, signing, time.Unix(1, 0))
 	require.NoError(t, err)
 	pod = bindTo(annotated(pod, more), "a")
 	e.SetPod(pod)
@@ -252,7 +251,7 @@ func TestResizesOfOthersAreCounted(t *testing.T) {
 	assert.Equal(t, int64(8000), usedOf0(e).MemoryMiB, "one that is not signed")
 	assert.Len(t, e.Problems(), 1)
 
-	resized := rewritten(t, pod, next, &signing)
+	resized := rewritten(t, pod, next, signing)
 	e.SetPod(resized)
 	assert.Equal(t, scheduler.Use{MemoryMiB: 9000, Cores: 40, Slots: 1}, usedOf0(e))
 	assert.Empty(t, e.Problems())
@@ -260,10 +259,10 @@ func TestResizesOfOthersAreCounted(t *testing.T) {
 	assert.Equal(t, int64(9000), usedOf0(e).MemoryMiB, "an older one, written again")
 	assert.Len(t, e.Problems(), 1)
 
-	anew := newEngine(t, Options{Keys: key})
-	anew.SetNode(nodeOf("a", h100(0, 0)))
-	anew.SetPod(resized)
-	assert.Equal(t, int64(9000), usedOf0(anew).MemoryMiB)
+	restarted := newEngine(t, Options{Keys: keys})
+	restarted.SetNode(nodeOf("a", h100(0, 0)))
+	restarted.SetPod(resized)
+	assert.Equal(t, int64(9000), usedOf0(restarted).MemoryMiB)
 }
 
 // Whatever is resized how, written or not, no card is given out twice.

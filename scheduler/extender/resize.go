@@ -25,7 +25,7 @@ func (c Config) resizer(ctx context.Context, e *engine.Engine, ready func() erro
 	recorder := broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: "gpuslice-extender"})
 	return kube.ResizerConfig{
 		Engine: e, Client: c.Client, Log: c.Log,
-		Key: func() (*grant.Key, error) {
+		Key: func() (*grant.SigningKey, error) {
 			if c.Key == nil {
 				return nil, nil
 			}

@@ -36,7 +36,7 @@ type Config struct {
 	// CardQuota names gpu-manager's ConfigMap of quotas; nil: there is none.
 	CardQuota *CardQuota
 	// Key signs grants; nil: they are not signed.
-	Key func() *grant.Key
+	Key func() *grant.SigningKey
 	// Hold and GangTimeout are Options'.
 	Hold, GangTimeout time.Duration
 	// Listen is the address that is listened on.

@@ -60,7 +60,7 @@ type Options struct {
 	// Ready is nil once the state of the cluster is known.
 	Ready func() error
 	// Key signs grants; nil: they are not signed.
-	Key func() *grant.Key
+	Key func() *grant.SigningKey
 	// Hold is how long filter's reservation waits; DefaultHold where it is 0.
 	Hold time.Duration
 	// GangTimeout is how long a pod of a group waits for the others; DefaultGangTimeout
@@ -105,7 +105,7 @@ func New(o Options) *Server {
 		o.Ready = func() error { return nil }
 	}
 	if o.Key == nil {
-		o.Key = func() *grant.Key { return nil }
+		o.Key = func() *grant.SigningKey { return nil }
 	}
 	s := &Server{Options: o, gangs: newGangs(), reserve: o.Engine.Reserve, refusals: newRefusals(o.Clock)}
 	s.holds = newHolds(o.Hold, func(podUID string) { o.Engine.Unreserve(podUID, owner(podUID)) })

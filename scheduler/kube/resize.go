@@ -38,7 +38,7 @@ type ResizerConfig struct {
 	// Ready is nil while this process decides: it knows the cluster, and leads.
 	Ready func() error
 	// Key signs grants; nil, nil: they are not signed.
-	Key func() (*grant.Key, error)
+	Key func() (*grant.SigningKey, error)
 	// Ours says whether pods of a scheduler of that name are placed by this engine; nil: all are.
 	Ours func(schedulerName string) bool
 	// Event makes an event on the pod.

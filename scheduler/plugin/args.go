@@ -48,8 +48,9 @@ type Args struct {
 	Weights    string `json:"weights,omitempty"`
 	// Annotate is Binding or Patch; empty: Binding.
 	Annotate string `json:"annotate,omitempty"`
-	// GrantKeyFile has the keys that grants are signed and verified with; empty: neither.
-	GrantKeyFile string `json:"grantKeyFile,omitempty"`
+	// GrantPrivateKeyFile is the file with the private keys that sign grants, one or two in PEM. The
+	// first signs; both verify. Empty: grants are neither signed nor verified.
+	GrantPrivateKeyFile string `json:"grantPrivateKeyFile,omitempty"`
 	// GroupTimeout is how long a pod waits, with its cards held, for the rest of its group.
 	GroupTimeout metav1.Duration `json:"groupTimeout,omitempty"`
 	// CardQuota is the ConfigMap of gpu-manager's quota, as namespace/name; empty: none is read.

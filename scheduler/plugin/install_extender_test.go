@@ -62,7 +62,7 @@ func TestTheExtendersSettings(t *testing.T) {
 		mounted[m.MountPath] = volumes[m.Name]
 	}
 	require.Equal(t, settings.Name, mounted["/etc/gpuslice/config"].ConfigMap.Name)
-	if all.GrantKeyFile != "" { // the chart's, as an operator's own settings may name one
-		require.NotNil(t, mounted[filepath.Dir(all.GrantKeyFile)].Secret)
+	if all.GrantPrivateKeyFile != "" { // the chart's, as an operator's own settings may name one
+		require.NotNil(t, mounted[filepath.Dir(all.GrantPrivateKeyFile)].Secret)
 	}
 }

@@ -72,7 +72,7 @@ type shared struct {
 	refused *refused
 	// offering is which nodes have cards.
 	offering offering
-	keys     *grant.KeyFile // nil: grants are not signed
+	keys     *grant.SigningKeyFile // nil: grants are not signed
 	metrics  Metrics
 	log      *slog.Logger
 	// bypassed says that another plugin has bound a pod with cards.
@@ -141,12 +141,12 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 	}
 	options := args.Engine()
 	options.ReservationTTL = reservationTTL
-	if args.GrantKeyFile != "" {
-		s.keys = grant.OpenKeyFile(args.GrantKeyFile, s.log)
-		if err := s.keys.Ready(); err != nil {
+	if args.GrantPrivateKeyFile != "" {
+		keys := grant.OpenSigningKeys(args.GrantPrivateKeyFile, s.log)
+		if err := keys.Ready(); err != nil {
 			return nil, fmt.Errorf("grants have to be signed: %w", err)
 		}
-		options.Keys = s.keys
+		s.keys, options.Keys = keys, keys
 	}
 	var err error
 	if s.engine, err = engine.New(options); err != nil {

@@ -18,6 +18,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/granttest"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
@@ -83,10 +84,9 @@ func written(t *testing.T, w *world, verb string) (annotations map[string]any) {
 
 func TestTheBindingHasTheGrant(t *testing.T) {
 	keys := filepath.Join(t.TempDir(), "keys")
-	secret := strings.Repeat("0123456789abcdef", 4)
-	require.NoError(t, os.WriteFile(keys, []byte(secret+"\n"), 0o400))
+	require.NoError(t, os.WriteFile(keys, []byte(granttest.PrivateKeys("key")), 0o400))
 	pod := gpuPod("p", 1000, 10)
-	w := reserved(t, strings.Replace(binding, `}`, `,"grantKeyFile":"`+keys+`"}`, 1), pod)
+	w := reserved(t, strings.Replace(binding, `}`, `,"grantPrivateKeyFile":"`+keys+`"}`, 1), pod)
 	_, status := w.PreBindPreFlight(t.Context(), w.state, pod, "n1")
 	require.True(t, status.IsSkip(), "there is nothing to write before")
 	require.True(t, w.Bind(t.Context(), w.state, pod, "n1").IsSuccess())
@@ -97,9 +97,7 @@ func TestTheBindingHasTheGrant(t *testing.T) {
 		now.Annotations[k] = v.(string)
 	}
 	now.Spec.NodeName = "n1"
-	ring, err := grant.ParseKeyring([]byte(secret))
-	require.NoError(t, err)
-	placement, err := wire.DecodePod(kube.Pod(now), ring)
+	placement, err := wire.DecodePod(kube.Pod(now), granttest.Keyring("key"))
 	require.NoError(t, err)
 	require.Equal(t, "n1", placement.Node)
 	require.Equal(t, []grant.Share{{UUID: card(1), MemoryMiB: 1000, CorePercent: 10}}, placement.Containers[0])
@@ -108,7 +106,7 @@ func TestTheBindingHasTheGrant(t *testing.T) {
 func TestWithoutKeysThatAreConfiguredItDoesNotStart(t *testing.T) {
 	client := fake.NewClientset()
 	f := &Factory{Log: slog.New(slog.DiscardHandler)}
-	args := strings.Replace(binding, `}`, `,"grantKeyFile":"/nonexistent/keys"}`, 1)
+	args := strings.Replace(binding, `}`, `,"grantPrivateKeyFile":"/nonexistent/keys"}`, 1)
 	_, err := f.New(t.Context(), &runtime.Unknown{Raw: []byte(args)}, &handle{client: client, factory: kube.NewInformers(client)})
 	require.ErrorContains(t, err, "grants have to be signed: ")
 	require.ErrorContains(t, err, "/nonexistent/keys")

@@ -41,15 +41,14 @@ func (f *Factory) resizer(s *shared, handle fwk.Handle) kube.ResizerConfig {
 }
 
 // key signs grants; nil: they are not signed.
-func (s *shared) key() (*grant.Key, error) {
+func (s *shared) key() (*grant.SigningKey, error) {
 	if s.keys == nil {
 		return nil, nil
 	}
 	if err := s.keys.Ready(); err != nil {
 		return nil, fmt.Errorf("grants have to be signed: %w", err)
 	}
-	current := s.keys.Current()
-	return &current, nil
+	return s.keys.Current(), nil
 }
 
 // resizeSink tells the engine, and has pods tried again that wait when others have less than

@@ -133,7 +133,7 @@ func nodeOf(p *scheduler.Pod, named string) (string, error) {
 // Annotations are what a pod gets in one patch before it is bound: ours, signed where
 // there is a key, and HAMi's, so that its node half and its tools find what they look for
 // (it serves the pod of its node that has waited longest in the phase "allocating").
-func Annotations(p *scheduler.Pod, pl scheduler.Placement, key *grant.Key, now time.Time) (map[string]string, error) {
+func Annotations(p *scheduler.Pod, pl scheduler.Placement, key *grant.SigningKey, now time.Time) (map[string]string, error) {
 	annotations, err := annotations(p, pl, key, now)
 	if err != nil {
 		return nil, fmt.Errorf("annotations of pod %s/%s: %w", p.Namespace, p.Name, err)
@@ -141,7 +141,7 @@ func Annotations(p *scheduler.Pod, pl scheduler.Placement, key *grant.Key, now t
 	return annotations, nil
 }
 
-func annotations(p *scheduler.Pod, pl scheduler.Placement, key *grant.Key, now time.Time) (map[string]string, error) {
+func annotations(p *scheduler.Pod, pl scheduler.Placement, key *grant.SigningKey, now time.Time) (map[string]string, error) {
 	if pl.Node == "" {
 		return nil, errors.New("the placement has no node")
 	}
@@ -174,7 +174,7 @@ func annotations(p *scheduler.Pod, pl scheduler.Placement, key *grant.Key, now t
 		AnnotationBindTime:         seconds,
 	}
 	if key != nil {
-		if out[grant.AnnotationSignature], err = grant.Sign(*key, p.UID, pl.Node, payload); err != nil {
+		if out[grant.AnnotationSignature], err = key.Sign(p.UID, pl.Node, payload); err != nil {
 			return nil, err
 		}
 	}
@@ -183,7 +183,7 @@ func annotations(p *scheduler.Pod, pl scheduler.Placement, key *grant.Key, now t
 
 // Resized are the annotations that say what a bound pod has now, in place of those that say
 // what it had. Slots that HAMi's device plugin has emptied stay empty.
-func Resized(p *scheduler.Pod, pl scheduler.Placement, key *grant.Key, now time.Time) (map[string]string, error) {
+func Resized(p *scheduler.Pod, pl scheduler.Placement, key *grant.SigningKey, now time.Time) (map[string]string, error) {
 	all, err := Annotations(p, pl, key, now)
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/granttest"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
@@ -25,22 +26,6 @@ func pod(node string, annotations ...string) *scheduler.Pod {
 		p.Annotations[annotations[i]] = annotations[i+1]
 	}
 	return p
-}
-
-func key(t require.TestingT, digit string) grant.Key {
-	k, err := grant.ParseKey(strings.Repeat(digit, 62) + "00")
-	require.NoError(t, err)
-	return k
-}
-
-func ring(t require.TestingT, digits ...string) grant.Keyring {
-	text := ""
-	for _, d := range digits {
-		text += strings.Repeat(d, 62) + "00\n"
-	}
-	r, err := grant.ParseKeyring([]byte(text))
-	require.NoError(t, err)
-	return r
 }
 
 const (
@@ -106,16 +91,16 @@ func TestDecodePodRefuses(t *testing.T) {
 }
 
 func TestDecodePodVerifies(t *testing.T) {
-	k := key(t, "1")
+	k := granttest.SigningKey("1")
 	placement := scheduler.Placement{Node: "node-1", Containers: [][]grant.Share{nil, {{UUID: cardA, MemoryMiB: 3000, CorePercent: 30}}}}
-	annotations, err := Annotations(pod(""), placement, &k, time.Unix(1, 0))
+	annotations, err := Annotations(pod(""), placement, k, time.Unix(1, 0))
 	require.NoError(t, err)
 	signed := func() *scheduler.Pod {
 		p := pod("node-1")
 		p.Annotations = maps.Clone(annotations)
 		return p
 	}
-	got, err := DecodePod(signed(), ring(t, "2", "1"))
+	got, err := DecodePod(signed(), granttest.Keyring("2", "1"))
 	require.NoError(t, err)
 	assert.Equal(t, "node-1", got.Node)
 
@@ -133,16 +118,16 @@ func TestDecodePodVerifies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := signed()
 			change(p)
-			got, err := DecodePod(p, ring(t, "1"))
+			got, err := DecodePod(p, granttest.Keyring("1"))
 			require.ErrorIs(t, err, grant.ErrSignature)
 			assert.Nil(t, got)
 			_, err = DecodePod(p, nil)
 			require.NoError(t, err, "without keys a signature isn't looked at")
 		})
 	}
-	_, err = DecodePod(signed(), ring(t, "2"))
+	_, err = DecodePod(signed(), granttest.Keyring("2"))
 	require.ErrorIs(t, err, grant.ErrSignature, "another key")
-	_, err = DecodePod(pod("node-1"), ring(t, "1"))
+	_, err = DecodePod(pod("node-1"), granttest.Keyring("1"))
 	require.NoError(t, err, "nothing to sign")
 }
 
@@ -164,7 +149,7 @@ func TestAnnotations(t *testing.T) {
 	}
 
 	share := [][]grant.Share{{{UUID: cardA, MemoryMiB: 1}}}
-	k := key(t, "1")
+	k := granttest.SigningKey("1")
 	noUID := pod("")
 	noUID.UID = ""
 	for want, call := range map[string]func() (map[string]string, error){
@@ -178,7 +163,7 @@ func TestAnnotations(t *testing.T) {
 			return Annotations(p, scheduler.Placement{Node: "n", Containers: make([][]grant.Share, 4)}, nil, time.Now())
 		},
 		"pod UID, node and payload must not be": func() (map[string]string, error) {
-			return Annotations(noUID, scheduler.Placement{Node: "n", Containers: share}, &k, time.Now())
+			return Annotations(noUID, scheduler.Placement{Node: "n", Containers: share}, k, time.Now())
 		},
 	} {
 		_, err := call()
@@ -190,7 +175,7 @@ func TestAnnotations(t *testing.T) {
 // What is written is what is read: by names, by positions alone, and on the node.
 func TestPlacementsReadBack(t *testing.T) {
 	cards := []string{cardA, cardB, cardC}
-	keys := ring(t, "1")
+	keys := granttest.Keyring("1")
 	rapid.Check(t, func(t *rapid.T) {
 		p := &scheduler.Pod{UID: "uid", Namespace: "ns", Name: "p", Annotations: map[string]string{}}
 		want := scheduler.Placement{Node: "node-1"}
@@ -207,8 +192,8 @@ func TestPlacementsReadBack(t *testing.T) {
 		if !some {
 			want.Containers[0] = []grant.Share{{UUID: cardA, MemoryMiB: 1}}
 		}
-		k := key(t, "1")
-		written, err := Annotations(p, want, &k, time.Unix(1700000000, 0))
+		k := granttest.SigningKey("1")
+		written, err := Annotations(p, want, k, time.Unix(1700000000, 0))
 		require.NoError(t, err)
 		p.Annotations = written
 		p.Node = rapid.SampledFrom([]string{"", "node-1"}).Draw(t, "bound to")
@@ -249,7 +234,7 @@ func FuzzDecodePod(f *testing.F) {
 	f.Add(named, "", hami, hami, "node-1", true)
 	f.Add("", "v1:00", "", hami, "", false)
 	f.Add(`{"version":1,"containers":{"x":[]}}`, "", ";;;", "", "node-2", true)
-	keys := ring(f, "1")
+	keys := granttest.Keyring("1")
 	f.Fuzz(func(t *testing.T, ours, signature, allocated, pending, node string, bound bool) {
 		p := pod("")
 		if bound {

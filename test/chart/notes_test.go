@@ -39,14 +39,15 @@ func notes(t *testing.T, values ...string) string {
 // What helm says after an install is of what was installed.
 func TestNotes(t *testing.T) {
 	const (
-		extender, unsigned, privileged, open, names = "install/scheduler/extender-config.yaml", "grants are not signed", "the agents are privileged", "networkPolicy.enabled=false", "schedulerName:"
+		extender, unsigned, privileged, open, names, restart, byHand = "install/scheduler/extender-config.yaml", "grants are not signed", "the agents are privileged", "networkPolicy.enabled=false", "schedulerName:", "ACTION: the agents' pods have installed the barrier", "WARNING: barrier.install is false"
 	)
 	for variant, want := range map[string][]string{
-		"default": {open}, "extender": {extender, open}, "privileged": {privileged, open}, "hami": {unsigned, open}, "monitored": nil, "agent-only": {open, names}, "other-names": {open},
+		"default": {open, restart}, "extender": {extender, open, restart}, "privileged": {privileged, open}, "hami": {unsigned, open, restart}, "monitored": {restart},
+		"agent-only": {open, names}, "other-names": {open, restart}, "no-barrier": {open, byHand},
 	} {
 		t.Run(variant, func(t *testing.T) {
 			said := notes(t, variants[variant]...)
-			for _, each := range []string{extender, unsigned, privileged, open, names} {
+			for _, each := range []string{extender, unsigned, privileged, open, names, restart, byHand} {
 				require.Equal(t, strings.Contains(said, each), slices.Contains(want, each), "%s:\n%s", each, said)
 			}
 			daemonset := regexp.MustCompile(`rollout status daemonset/(\S+)`).FindStringSubmatch(said)

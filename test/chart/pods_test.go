@@ -82,7 +82,7 @@ func TestPods(t *testing.T) {
 					}
 				}
 				for _, m := range c.VolumeMounts {
-					require.Nil(t, m.MountPropagation, "%s: Bidirectional needs privilege", w.name)
+					require.True(t, m.MountPropagation == nil || *m.MountPropagation == corev1.MountPropagationHostToContainer, "%s: Bidirectional needs privilege", w.name)
 					i := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
 					require.GreaterOrEqual(t, i, 0, "%s mounts %s, which is no volume", w.name, m.Name)
 				}
@@ -118,24 +118,84 @@ var capabilities = map[string]map[corev1.Capability]string{
 	"default": {
 		"SYS_PTRACE":      "/proc/PID/maps and /proc/PID/root of other programs",
 		"DAC_READ_SEARCH": "the same of containers whose folders are closed to others",
+		"SYS_ADMIN":       "a file system for each container, mounted where the container runtime sees it; MIG devices",
+		"SYS_CHROOT":      "setns into the container runtime's mount namespace",
 	},
 	"mig": {
-		"SYS_ADMIN": "the driver tells of MIG devices only who has it",
-		"KILL":      "on-violation: kill",
+		"KILL": "on-violation: kill",
 	},
 }
 
-// What the agent may touch of its node is this, and no more.
-func TestAgentsReach(t *testing.T) {
-	agent := func(values ...string) corev1.PodSpec {
-		for _, w := range workloads(objects(t, render(t, "gpus", values...))) {
-			if w.component() == "agent" {
-				return w.template.Spec
-			}
+// agentPod returns the agent's pod of a release in the namespace "gpus".
+func agentPod(t *testing.T, values ...string) corev1.PodSpec {
+	for _, w := range workloads(objects(t, render(t, "gpus", values...))) {
+		if w.component() == "agent" {
+			return w.template.Spec
 		}
-		require.Fail(t, "no agent")
-		return corev1.PodSpec{}
 	}
+	require.Fail(t, "no agent")
+	return corev1.PodSpec{}
+}
+
+// NVIDIA's runtime may ignore the variables of unprivileged containers, so the agent requests
+// its GPUs by a volume mount too.
+func TestAgentAsksForGPUsByMount(t *testing.T) {
+	pod := agentPod(t)
+	i := slices.IndexFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool {
+		return m.MountPath == "/var/run/nvidia-container-devices/all"
+	})
+	require.GreaterOrEqual(t, i, 0)
+	name := pod.Containers[0].VolumeMounts[i].Name
+	j := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == name })
+	require.Equal(t, "/dev/null", pod.Volumes[j].HostPath.Path)
+}
+
+// The init container that installs the barrier writes only these directories of the node and has
+// no capability. It exempts the agent's namespace, and the agent's exempt namespaces.
+func TestBarrierInstaller(t *testing.T) {
+	require.Contains(t, agentPod(t, variants["exempt"]...).InitContainers[0].Args, "--exempt-namespaces=gpus,dcgm")
+	pod := agentPod(t)
+	require.Len(t, pod.InitContainers, 1)
+	c := pod.InitContainers[0]
+	require.Contains(t, c.Args, "--exempt-namespaces=gpus", "the agent's own pod gets its GPUs through the barrier")
+	require.Contains(t, c.Args, "--require-nvidia", "a wrong containerdConfig is an error, not a barrier that does nothing")
+	require.Contains(t, c.Args, "--config=/etc/containerd/config.toml")
+	require.Equal(t, []corev1.Capability{"ALL"}, c.SecurityContext.Capabilities.Drop)
+	require.Empty(t, c.SecurityContext.Capabilities.Add)
+	require.Equal(t, corev1.SeccompProfileTypeRuntimeDefault, c.SecurityContext.SeccompProfile.Type, "with any profile of the agent")
+	require.Nil(t, c.SecurityContext.Privileged)
+	require.True(t, *c.SecurityContext.ReadOnlyRootFilesystem)
+	var mounts []string
+	for _, m := range c.VolumeMounts {
+		mounts = append(mounts, m.MountPath)
+		i := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
+		require.Equal(t, m.MountPath, "/host"+pod.Volumes[i].HostPath.Path)
+	}
+	require.ElementsMatch(t, []string{"/host/etc/containerd", "/host/etc/gpuslice", "/host/var/lib/gpuslice", "/host/var/lib/gpuslice/lib"}, mounts)
+	// Each argument is an option of the program.
+	text, err := os.ReadFile("../../docs/configuration/cli.md")
+	require.NoError(t, err)
+	for _, arg := range c.Args {
+		flag, _, _ := strings.Cut(arg, "=")
+		require.Regexp(t, "`"+flag+"[ `]", string(text))
+	}
+}
+
+// If the agent doesn't use NVIDIA's container runtime, or the operator installs the barrier, the
+// chart does not touch containerd's configuration.
+func TestNoBarrierInstaller(t *testing.T) {
+	for _, values := range [][]string{variants["no-barrier"], variants["privileged"], variants["agent-only"], {"../kube/values-simulated.yaml"}} {
+		pod := agentPod(t, values...)
+		require.Empty(t, pod.InitContainers, "%q", values)
+		for _, v := range pod.Volumes {
+			require.False(t, v.HostPath != nil && v.HostPath.Path == "/etc/containerd", "%q", values)
+		}
+	}
+}
+
+// The agent has access to nothing else of its node.
+func TestAgentsReach(t *testing.T) {
+	agent := func(values ...string) corev1.PodSpec { return agentPod(t, values...) }
 	added := func(pod corev1.PodSpec) map[corev1.Capability]bool {
 		all := map[corev1.Capability]bool{}
 		for _, c := range pod.Containers[0].SecurityContext.Capabilities.Add {
@@ -162,7 +222,13 @@ func TestAgentsReach(t *testing.T) {
 		if v.HostPath == nil {
 			continue
 		}
+		if v.HostPath.Path == "/dev/null" {
+			continue // TestAgentAsksForGPUsByMount
+		}
 		i := slices.IndexFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == v.Name })
+		if i < 0 {
+			continue // TestBarrierInstaller
+		}
 		m := pod.Containers[0].VolumeMounts[i]
 		require.Equal(t, v.HostPath.Path, m.MountPath, "the runtime mounts from it into containers by the same path")
 		require.NotEmpty(t, hostPaths[m.MountPath].why, m.MountPath)

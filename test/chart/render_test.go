@@ -3,6 +3,7 @@ package chart
 import (
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,33 +22,107 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/plugin"
 )
 
-// key is the grant key, which is another one each time that nobody can look into a cluster.
-var key = regexp.MustCompile(`(?m)^  keys: .*$`)
+// keys matches the grant keys, which are random if the chart is rendered without a cluster.
+var keys = regexp.MustCompile(`(?m)^(  private.pem: |    MCowBQYDK2VwAyEA).*$`)
 
 // What the chart makes by itself, to be looked at: `make generate` writes it.
 func TestGolden(t *testing.T) {
-	golden(t, "testdata/default.yaml", key.ReplaceAllString(render(t, "gpuslice-system"), "  keys: RANDOM"))
+	golden(t, "testdata/default.yaml", keys.ReplaceAllString(render(t, "gpuslice-system"), "${1}RANDOM"))
 }
 
-// The grant key is random, and one that grants can be signed with.
-func TestGrantKey(t *testing.T) {
-	keyOf := func(values ...string) string {
+// The chart makes a key pair, unless the operator has one.
+func TestGrantKeys(t *testing.T) {
+	keysOf := func(values ...string) (private, public string) {
 		for _, o := range objects(t, render(t, "gpus", values...)) {
-			if secret, is := o.(*corev1.Secret); is && secret.Name == "gpuslice-grant-keys" {
-				require.Equal(t, "keep", secret.Annotations["helm.sh/resource-policy"], "running containers have grants that are signed with it")
-				require.Equal(t, "pre-install,pre-upgrade", secret.Annotations["helm.sh/hook"], "a rollback would bring back the keys of its revision")
-				return string(secret.Data["keys"])
+			m, err := meta.Accessor(o)
+			require.NoError(t, err)
+			if !strings.HasPrefix(m.GetName(), "gpuslice-grant-") {
+				continue
 			}
+			switch o := o.(type) {
+			case *corev1.Secret:
+				private = string(o.Data["private.pem"])
+			case *corev1.ConfigMap:
+				public = o.Data["public.pem"]
+			}
+			require.Equal(t, "keep", m.GetAnnotations()["helm.sh/resource-policy"], "running containers have grants that are signed with it")
+			require.Equal(t, "pre-install,pre-upgrade", m.GetAnnotations()["helm.sh/hook"], "a rollback would restore the keys of its revision")
 		}
-		return ""
+		return private, public
 	}
-	first := keyOf()
-	ring, err := grant.ParseKeyring([]byte(first))
+	private, public := keysOf()
+	key, _, err := grant.ParseSigningKeys([]byte(private))
 	require.NoError(t, err)
-	require.NotEmpty(t, ring)
-	require.NotEqual(t, first, keyOf(`agent.enabled=true`)) // which is so anyway
-	require.Empty(t, keyOf(`grantKey.existingSecret="mine"`))
-	require.Empty(t, keyOf(`grantKey.enabled=false`))
+	ring, err := grant.ParsePublicKeys([]byte(public))
+	require.NoError(t, err)
+	signature, err := key.Sign("u-1", "node-1", "{}")
+	require.NoError(t, err)
+	require.NoError(t, ring.Verify("u-1", "node-1", "{}", signature))
+	another, _ := keysOf(`agent.enabled=true`) // the default: other values, another key
+	require.NotEqual(t, private, another)
+	for _, values := range []string{`grantKey={"existingSecret":"mine","existingConfigMap":"mine"}`, `grantKey.enabled=false`} {
+		private, public = keysOf(values)
+		require.Empty(t, private+public)
+	}
+}
+
+// With only one of the two objects, the other side would have no keys.
+func TestGrantKeysOfTheOperatorAreBothNamed(t *testing.T) {
+	for values, want := range map[string]string{
+		`grantKey.existingSecret="mine"`:    "set grantKey.existingConfigMap too",
+		`grantKey.existingConfigMap="mine"`: "set grantKey.existingSecret too",
+	} {
+		_, errs, err := helm(t, "template", "gpuslice", chartDir, "--kube-version", "1.36.3", "--set-json", values)
+		require.Error(t, err, values)
+		require.Contains(t, errs, want)
+	}
+	render(t, "gpus", `grantKey.existingConfigMap="mine"`, `scheduler.enabled=false`)
+	render(t, "gpus", `grantKey.existingSecret="mine"`, `agent.enabled=false`)
+}
+
+// Root of a node can read each object that the agent's pod names (the kubelet may read it), and has the agent's rights.
+// With these it can't make a signature.
+func TestAnAgentCannotSign(t *testing.T) {
+	for variant, values := range variants {
+		t.Run(variant, func(t *testing.T) {
+			found := objects(t, render(t, "gpus", values...))
+			reads := map[string]bool{}
+			for _, w := range workloads(found) {
+				if w.component() != "agent" {
+					continue
+				}
+				for _, v := range w.template.Spec.Volumes {
+					require.Nil(t, v.Secret, "volume %s", v.Name)
+					require.Nil(t, v.Projected, "volume %s", v.Name)
+					require.Nil(t, v.CSI, "volume %s", v.Name)
+					if v.ConfigMap != nil {
+						reads[v.ConfigMap.Name] = true
+					}
+				}
+				for _, c := range w.template.Spec.Containers {
+					require.Empty(t, c.EnvFrom)
+					for _, e := range c.Env {
+						require.True(t, e.ValueFrom == nil || e.ValueFrom.SecretKeyRef == nil, e.Name)
+					}
+				}
+			}
+			for _, o := range found {
+				if c, is := o.(*corev1.ConfigMap); is && reads[c.Name] {
+					for file, text := range c.Data {
+						require.NotContains(t, text, "PRIVATE KEY", "%s of ConfigMap %s", file, c.Name)
+					}
+				}
+			}
+			for right := range granted(t, found) {
+				if strings.HasPrefix(right, "agent: ") {
+					require.NotContains(t, right, "secrets", "and it can't read them with its own rights")
+					require.NotContains(t, right, " is ", "a role that isn't the chart's")
+					require.NotContains(t, right, "create pods", "nor by a pod that mounts them")
+					require.NotContains(t, right, "serviceaccounts", "nor with another's rights")
+				}
+			}
+		})
+	}
 }
 
 // What objects say of each other is true: names, selectors, ports.
@@ -56,7 +131,7 @@ func TestObjectsFindEachOther(t *testing.T) {
 		t.Run(variant, func(t *testing.T) {
 			text := render(t, "gpus", values...)
 			found := objects(t, text)
-			there := map[string]bool{"Secret/tls": variant == "certificate", "ConfigMap/": false}
+			there := map[string]bool{"Secret/tls": variant == "certificate", "Secret/mine": variant == "keys", "ConfigMap/mine": variant == "keys", "ConfigMap/": false}
 			for _, o := range found {
 				m, err := meta.Accessor(o)
 				require.NoError(t, err)
@@ -150,7 +225,7 @@ func TestSchedulersConfiguration(t *testing.T) {
 					require.Empty(t, args.Engine().Request.Names.Priority)
 				}
 				if variant == "default" {
-					require.Equal(t, "/etc/gpuslice/keys/keys", args.GrantKeyFile)
+					require.Equal(t, "/etc/gpuslice/keys/private.pem", args.GrantPrivateKeyFile)
 				}
 			}
 		})

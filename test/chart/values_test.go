@@ -71,6 +71,7 @@ var choices = map[string][]any{
 	"agent.driver.access":       {"runtimeClass", "privileged", "none"},
 	"scheduler.mode":            {"plugin", "extender"},
 	"webhook.foreignSchedulers": {"deny", "leave"},
+	"admission.privilegedPods":  {"warn", "deny", "off"},
 	"webhook.failurePolicy":     {"Fail", "Ignore"},
 	"runtimeClass.create":       {"auto", true, false},
 }
@@ -86,11 +87,12 @@ const (
 // patterns are what strings look like.
 var patterns = map[string]string{
 	"agent.paths.state": absolute, "agent.paths.library": absolute, "agent.paths.nriSocket": absolute, "agent.paths.kubelet": absolute,
-	"agent.driver.libraryDir": `^(/[^:,]*[^/:,])?$`, "agent.driver.runtimeClassName": name,
+	"barrier.containerdConfig": absolute,
+	"agent.driver.libraryDir":  `^(/[^:,]*[^/:,])?$`, "agent.driver.runtimeClassName": name,
 	"resourceNames.count": strings.Replace(resource, "-|", "", 1), "resourceNames.memory": resource, "resourceNames.memoryPercentage": resource, "resourceNames.cores": resource,
 	"resourceNames.priority": resource, "resourceNames.vcudaCore": resource, "resourceNames.vcudaMemory": resource,
 	"image.repository": `^[^\s@]+$`, "image.digest": `^(sha256:[0-9a-f]{64})?$`, "image.tag": `^[A-Za-z0-9_.-]*$`,
-	"fullnameOverride": name, "scheduler.name": name, "webhook.runtimeClass": name, "grantKey.existingSecret": name,
+	"fullnameOverride": name, "scheduler.name": name, "webhook.runtimeClass": name, "grantKey.existingSecret": name, "grantKey.existingConfigMap": name,
 	"webhook.certificate.existingSecret": name, "runtimeClass.handler": name,
 	"webhook.url": `^(https://[^/\s]+/?)?$`, "scheduler.extenderListen": `^[^:\s]+:[0-9]+$`,
 	"monitoring.podMonitor.interval": duration, "monitoring.schedulerMonitor.interval": duration,
@@ -105,7 +107,7 @@ var ranges = map[string][2]int{
 // byChart are options of the agent that follow from other values.
 var byChart = []string{
 	"node-name", "state-dir", "library-dir", "library", "nri-socket", "pod-resources-socket", "nvml-library", "cdi-spec-dirs", "device-plugin-dir",
-	"resource-name", "grant-key-file", "health-address", "metrics-address", "kubernetes-api", "kubeconfig",
+	"resource-name", "grant-public-key-file", "health-address", "metrics-address", "kubernetes-api", "kubeconfig",
 }
 
 type schema = map[string]any
@@ -193,6 +195,7 @@ func TestBadValues(t *testing.T) {
 		`scheduler.percentageOfNodesToScore=101`:      "percentageOfNodesToScore",
 		`webhook.url="http://192.0.2.1"`:              "url",
 		`webhook.foreignSchedulers="allow"`:           "foreignSchedulers",
+		`admission.privilegedPods="allow"`:            "privilegedPods",
 		`webhook.timeoutSeconds=31`:                   "timeoutSeconds",
 		`grantKey.enabled="yes"`:                      "enabled",
 		`image.digest="latest"`:                       "digest",

@@ -27,7 +27,7 @@ func hardened(t *testing.T, d docker) {
 			v := d.exec(t, id, workload("alloc"))
 			require.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY", v["result"])
 			// Nobody inside, not even root, changes the limits.
-			_, err := d.Docker(context.Background(), "exec", id, "/bin/sh", "-c", "echo 0 >/usr/local/vgpu/limits")
+			_, err := d.Docker(context.Background(), "exec", id, "/bin/sh", "-c", "echo 0 >/.gpuslice/limits")
 			require.Error(t, err)
 			d.remove(t, id)
 			requireNothingLeft(t, d.m)

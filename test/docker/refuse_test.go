@@ -46,7 +46,10 @@ func refusals(t *testing.T, d docker) {
 		{"a priority that isn't theirs", []string{"-e", "GPUSLICE_MEMORY=1GiB", "-e", "GPUSLICE_PRIORITY=0"}, "allowHighPriority"},
 		{"a rule for every device", []string{"--device-cgroup-rule", "a *:* rwm"}, `the rule "a *:* rwm"`},
 		{"a rule for the driver's devices, beside a share", append(share(1000, 10), "--device-cgroup-rule", "c 195:* rwm"), `the rule "c 195:* rwm"`},
-		{"a folder of the host over our places", append(share(1000, 10), "-v", d.m.Dir+":/usr/local"), "would make " + d.m.Dir + "/vgpu"},
+		{"a folder of the host over our places", append(share(1000, 10), "-v", d.m.Dir+":/etc"), "would make " + d.m.Dir + "/ld.so.preload"},
+		{"the driver's library through /proc", append(share(1000, 10), "-e", "LD_PRELOAD=/proc/self/root/.gpuslice/driver/cuda"), "LD_PRELOAD has /proc/self/root"},
+		{"a library by a path with a token of the loader", append(share(1000, 10), "-e", "LD_AUDIT=/opt/$LIB/../cuda"), "LD_AUDIT has /opt/$LIB"},
+		{"the limit of a GPU that it can't have", append(share(1000, 10), "-e", "CUDA_DEVICE_SM_LIMIT_16=1"), "CUDA_DEVICE_SM_LIMIT_16"},
 		{"two answers", []string{"-e", "GPUSLICE_MEMORY=1GiB", "-e", "CUDA_DEVICE_MEMORY_LIMIT=2048m"}, "CUDA_DEVICE_MEMORY_LIMIT"},
 	} {
 		t.Run(test.description, func(t *testing.T) {

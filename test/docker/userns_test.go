@@ -25,7 +25,7 @@ func TestDockerUserNamespaces(t *testing.T) {
 		requireSees(t, harness.KeyValues(out), 3000)
 	}
 	require.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY", d.exec(t, id, workload("alloc"))["result"])
-	_, err = d.Docker(ctx, "exec", id, "/bin/sh", "-c", "echo 0 >/usr/local/vgpu/limits")
+	_, err = d.Docker(ctx, "exec", id, "/bin/sh", "-c", "echo 0 >/.gpuslice/limits")
 	require.Error(t, err)
 	d.remove(t, id)
 	requireNothingLeft(t, m)

@@ -44,7 +44,7 @@ func waitForged(t *testing.T, refused bool) {
 // What the agent alone gives: the node says what it has, and a pod that is bound with a
 // grant is held to it.
 func TestGrantedByHand(t *testing.T) {
-	withAgent(t, "nvidia.com/gpu", 80, "--grant-key-file=")
+	withAgent(t, "nvidia.com/gpu", 80, "--grant-public-key-file=")
 	withoutAdmission(t)
 	s := newSpace(t)
 	uuid := cards(t)[3]
@@ -58,7 +58,7 @@ func TestGrantedByHand(t *testing.T) {
 	s.delete(made.Name)
 }
 
-// Where the node has the scheduler's key, a forged grant is no grant, even if the API
+// If the node has the scheduler's public key, a forged grant is no grant, even if the API
 // server takes it, and neither is one that belongs to another pod.
 func TestSignedGrants(t *testing.T) {
 	s := newSpace(t)
@@ -67,7 +67,7 @@ func TestSignedGrants(t *testing.T) {
 
 	withoutAdmission(t)
 	for name, signature := range map[string]string{
-		"unsigned": "", "signed-by-nobody": "v1:0123456789abcdef:" + strings.Repeat("0", 64), "signed-for-another": signed.Annotations[grant.AnnotationSignature],
+		"unsigned": "", "signed-with-no-key": "v1:0123456789abcdef:" + strings.Repeat("0", 128), "signed-for-another": signed.Annotations[grant.AnnotationSignature],
 	} {
 		p := grantedByHand(pod(name, container("main", gpu(cheatMiB, cheatCores))), map[string]string{"main": share(cards(t)[0], cheatMiB, cheatCores)})
 		if signature != "" {

@@ -92,6 +92,14 @@ func withHostPath(host func() string, path string) func(*corev1.Pod) {
 	}
 }
 
+// onAnother has the pod's share be of another GPU than that of /dev/nvidia7, which it may open otherwise.
+func onAnother(try func(*corev1.Pod)) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		withAnnotation("nvidia.com/nouse-gpuuuid", "GPU-00000008-5151-4000-8000-000000000008")(p)
+		try(p)
+	}
+}
+
 // hostDev is the folder with the simulated cards' device nodes.
 func hostDev(names ...string) func() string {
 	return func() string { return filepath.Join(append([]string{cluster.Dir, "dev"}, names...)...) }
@@ -136,7 +144,7 @@ var specCheats = []cheat{
 	{name: "an empty preload", try: withEnv("LD_PRELOAD="), want: limited},
 	{name: "a library path of its own", try: withEnv("LD_LIBRARY_PATH=/tmp:/lib/x86_64-linux-gnu"), want: limited},
 	{name: "an auditor", try: withEnv("LD_AUDIT=/lib/x86_64-linux-gnu/libm.so.6"), want: limited},
-	{name: "the driver's folder as library path", try: withEnv("LD_LIBRARY_PATH=/usr/local/vgpu/driver"), want: refused, says: "take it out"},
+	{name: "the driver's folder as library path", try: withEnv("LD_LIBRARY_PATH=/.gpuslice/driver"), want: refused, says: "remove it"},
 	{name: "all cards by NVIDIA's variable", try: withEnv("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"), want: refused, says: "more than once"},
 	{name: "another card by NVIDIA's variable", try: withEnv("NVIDIA_VISIBLE_DEVICES=1"), want: refused, says: "more than once"},
 	// The device plugin's own "void" is the other.
@@ -145,38 +153,41 @@ var specCheats = []cheat{
 	{name: "an image that asks for all cards", try: func(p *corev1.Pod) { main(p).Image = harness.GreedyImage }, want: limited},
 	{name: "an image that asks twice", try: func(p *corev1.Pod) { main(p).Image = harness.TwiceImage }, want: refused, says: "more than once"},
 
-	{name: "a folder over the limiter's", try: withEmptyDir("/usr/local/vgpu"), want: limited},
-	{name: "a folder over the limits", try: withEmptyDir("/usr/local/vgpu/limits"), want: limited},
-	{name: "a folder above the limiter's", try: withEmptyDir("/usr/local"), want: limited},
+	{name: "a folder over the limiter's", try: withEmptyDir("/.gpuslice"), want: limited},
+	{name: "a folder over the limits", try: withEmptyDir("/.gpuslice/limits"), want: limited},
 	{name: "a folder over /etc", try: withEmptyDir("/etc"), want: limited},
 	{name: "a file over ld.so.preload", try: withFile("/etc/ld.so.preload"), want: limited},
-	{name: "a file over the limits", try: withFile("/usr/local/vgpu/limits"), want: limited},
-	{name: "a file over the limiter", try: withFile("/usr/local/vgpu/libvgpu.so"), want: limited},
+	{name: "a file over the limits", try: withFile("/.gpuslice/limits"), want: limited},
+	{name: "a file over the limiter", try: withFile("/.gpuslice/libvgpu.so"), want: limited},
 	{name: "a file over the driver", try: withFile("/usr/lib/x86_64-linux-gnu/libcuda.so.1"), want: limited},
 
-	{name: "the node's /dev", try: withHostPath(hostDev(), "/host"), want: limited, command: read("/host/nvidia7")},
-	{name: "a card's node by hostPath", try: withHostPath(hostDev("nvidia7"), "/tmp/card"), want: limited, command: read("/tmp/card")},
+	{name: "the node's /dev", try: onAnother(withHostPath(hostDev(), "/host")), want: limited, command: read("/host/nvidia7")},
+	{name: "a card's node by hostPath", try: onAnother(withHostPath(hostDev("nvidia7"), "/tmp/card")), want: limited, command: read("/tmp/card")},
 	{name: "a card's node by hostPath and name", try: withHostPath(hostDev("nvidia7"), "/dev/nvidia7"), want: refused, says: "nvidia7"},
 	{name: "NVIDIA's runtime by a mount", try: withEmptyDir("/var/run/nvidia-container-devices/all"), want: refused, says: "nvidia-container-devices"},
-	{name: "a device node of its own", try: withCapability("MKNOD"), want: limited, command: []string{"/bin/sh", "-c", "/bin/busybox mknod /tmp/card c 195 7 && cat /tmp/card"}},
+	{name: "a device node of its own", try: onAnother(withCapability("MKNOD")), want: limited, command: []string{"/bin/sh", "-c", "/bin/busybox mknod /tmp/card c 195 7 && cat /tmp/card"}},
 	{name: "all that isn't privileged", try: withSecurity(func(c *corev1.SecurityContext) {
 		c.RunAsUser, c.AllowPrivilegeEscalation = ref(int64(0)), ref(true)
 		c.SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}
 		c.Capabilities = &corev1.Capabilities{Add: []corev1.Capability{"SYS_PTRACE", "NET_ADMIN", "DAC_READ_SEARCH", "SYS_RAWIO", "MKNOD"}}
-	}), want: limited, command: []string{"/bin/sh", "-c", "echo > /usr/local/vgpu/limits"}},
+	}), want: limited, command: []string{"/bin/sh", "-c", "echo > /.gpuslice/limits"}},
 	{name: "a user that isn't root", try: withSecurity(func(c *corev1.SecurityContext) { c.RunAsUser = ref(int64(1000)) }), want: limited},
 	{name: "a file system that can't be written", try: withSecurity(func(c *corev1.SecurityContext) { c.ReadOnlyRootFilesystem = ref(true) }), want: limited},
 	{name: "an unmasked /proc", try: withSecurity(func(c *corev1.SecurityContext) { c.ProcMount = ref(corev1.UnmaskedProcMount) }), want: denied, says: "procMount"},
-	{name: "the node's processes", try: func(p *corev1.Pod) { p.Spec.HostPID = true }, want: limited, command: []string{"/bin/sh", "-c", "cat /proc/1/root/etc/shadow"}},
+	{name: "hostPID", try: func(p *corev1.Pod) { p.Spec.HostPID = true }, want: denied, says: "spec.hostPID"},
+	{name: "CAP_SYS_ADMIN", try: withCapability("SYS_ADMIN"), want: denied, says: "has the capability SYS_ADMIN"},
+	{name: "a variable that NVIDIA's runtime may prefer", try: withEnv("DOCKER_RESOURCE_GPU=all"), want: limited},
+	{name: "a preload through /proc", try: withEnv("LD_PRELOAD=/proc/self/root/.gpuslice/driver/cuda"), want: refused, says: "remove it"},
+	{name: "the limit of a GPU that it can't have", try: withEnv("CUDA_DEVICE_MEMORY_LIMIT_16=1"), want: refused, says: "remove the variable"},
 	{name: "the node's IPC and network", try: func(p *corev1.Pod) { p.Spec.HostIPC, p.Spec.HostNetwork = true, true }, want: limited},
 	{name: "mounts that spread", try: withVolume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
-		corev1.VolumeMount{MountPath: "/usr/local/vgpu", MountPropagation: ref(corev1.MountPropagationBidirectional)}), want: denied, says: "Bidirectional"},
+		corev1.VolumeMount{MountPath: "/.gpuslice", MountPropagation: ref(corev1.MountPropagationBidirectional)}), want: denied, says: "Bidirectional"},
 	{name: "replicas of the device plugin", try: withAnnotation("gpuslice.io/replicas", "GPU-1::0"), want: denied, says: "gpuslice.io/replicas"},
 	{name: "a MIG device", try: withAnnotation("gpuslice.io/mig-1g.10gb", "MIG-1::0"), want: denied, says: "gpuslice.io/mig-1g.10gb"},
 	{name: "another container of the name that has the grant", try: func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{container("main", nil)}
 	}, want: denied, says: "Duplicate"},
-	{name: "a command that starts in the driver's folder", try: func(p *corev1.Pod) { main(p).WorkingDir = "/usr/local/vgpu/driver" }, want: limited},
+	{name: "a command that starts in the driver's folder", try: func(p *corev1.Pod) { main(p).WorkingDir = "/.gpuslice/driver" }, want: limited},
 }
 
 // numbers are the tries whose amounts make no sense.

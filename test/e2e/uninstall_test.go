@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/test/harness"
 	"github.com/gpuslice/gpuslice/test/kube"
 )
@@ -116,7 +117,7 @@ func firstRelease(t *testing.T) {
 		require.NoError(t, err)
 	}
 	r := newReader(t, "", nil)
-	keys := ""
+	private, public := "", ""
 	for _, b := range blocksOf(t, "docs/INSTALL.md") {
 		out := r.does(b)
 		var err error
@@ -125,17 +126,22 @@ func firstRelease(t *testing.T) {
 			if strings.Contains(b.Commands[len(b.Commands)-1].Text, "gpuslice status") {
 				require.Contains(t, out, harness.NodeName+":7", "the reader sees each card")
 			}
-		case "The grant key":
-			keys, err = cluster.GrantKey(ctx)
+		case "The grant keys":
+			private, public, err = cluster.GrantKeys(ctx)
 			require.NoError(t, err)
-			require.Len(t, strings.Fields(keys), 2)
+			_, ring, err := grant.ParseSigningKeys([]byte(private))
+			require.NoError(t, err)
+			require.Len(t, strings.Fields(ring.String()), 2)
+			nodes, err := grant.ParsePublicKeys([]byte(public))
+			require.NoError(t, err)
+			require.ElementsMatch(t, strings.Fields(ring.String()), strings.Fields(nodes.String()), "nodes verify with the public keys of the scheduler's")
 		case "Upgrade and roll back":
 			require.NoError(t, cluster.WaitRelease(ctx))
 			require.True(t, strings.HasSuffix(agentImage(t), "/gpuslice:0.1.0"), agentImage(t))
 			// Pods have grants that were signed with them.
-			now, err := cluster.GrantKey(ctx)
+			nowPrivate, nowPublic, err := cluster.GrantKeys(ctx)
 			require.NoError(t, err)
-			require.Equal(t, keys, now, "a rollback leaves the keys as they are")
+			require.Equal(t, private+public, nowPrivate+nowPublic, "a rollback leaves the keys as they are")
 		case "Uninstall":
 			require.NoError(t, harness.Until(ctx, patience, func(ctx context.Context) error {
 				pods, err := cluster.API.CoreV1().Pods(kube.Namespace).List(ctx, metav1.ListOptions{})
@@ -144,9 +150,9 @@ func firstRelease(t *testing.T) {
 				}
 				return err
 			}))
-			now, err := cluster.GrantKey(ctx)
+			nowPrivate, nowPublic, err := cluster.GrantKeys(ctx)
 			require.NoError(t, err)
-			require.Equal(t, keys, now, "who installs again finds the keys")
+			require.Equal(t, private+public, nowPrivate+nowPublic, "another install finds the keys")
 		}
 	}
 	r.doesInText(inTexts(t, leftovers))

@@ -64,7 +64,7 @@ func (s *space) library(name string) string {
 	spec, err := cluster.Spec(context.Background(), strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://"))
 	require.NoError(s.t, err)
 	for _, m := range spec.Mounts {
-		if m.Destination == "/usr/local/vgpu/libvgpu.so" {
+		if m.Destination == "/.gpuslice/libvgpu.so" {
 			return filepath.Base(m.Source)
 		}
 	}

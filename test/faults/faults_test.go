@@ -89,7 +89,7 @@ var faults = []fault{
 	},
 	{
 		name: "connected twice", together: perPod, arm: twice,
-		granted: expected{byConflict: perCell}, without: expected{voided: perCell},
+		granted: expected{bySecond: perCell}, without: expected{voided: perCell},
 	},
 	{
 		name: "connected and not yet synchronised", timeout: 200 * time.Millisecond, together: perPod, arm: connecting.arm, around: connecting.around,

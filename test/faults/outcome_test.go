@@ -34,7 +34,7 @@ const (
 	byLedger    outcome = "refused: ledger"
 	byReconcile outcome = "refused: not reconciled"
 	byLost      outcome = "refused: validator, request lost"
-	byConflict  outcome = "refused: NRI, two plugins in conflict"
+	bySecond    outcome = "refused: second plugin"
 	byRequired  outcome = "refused: required plugin missing"
 )
 
@@ -44,13 +44,13 @@ var refusals = []struct {
 }{
 	{"gives no grant until it knows what runs", byReconcile}, // and then why
 	{"did not decide within the runtime's NRI timeout", byDeadline},
-	{"which another process holds: context deadline exceeded", byDeadline},
+	{"another process holds it: context deadline exceeded", byDeadline},
 	{"wait for the ledger: context deadline exceeded", byDeadline},
 	{"read-only file system", byLedger},
 	{"plugin 90-gpuslice failed to handle CreateContainer request", byLost}, // NRI 0.12.5
 	{"validator plugin 90-gpuslice failed: ttrpc: closed", byLost},
 	{"validator plugin 90-gpuslice failed: context deadline exceeded", byLost},
-	{`plugins "90-gpuslice" and "90-gpuslice" both tried to set`, byConflict},
+	{"annotation gpuslice.io/shares, which only gpuslice writes", bySecond}, // the annotation of the first plugin
 	{`required plugin "gpuslice" not present`, byRequired},
 }
 

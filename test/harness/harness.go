@@ -53,12 +53,15 @@ func Artefact(elem ...string) (string, error) {
 }
 
 // Tool returns the path of a program of the tools-only module (containerd, ctr …).
-func Tool(name string) (string, error) {
+func Tool(name string) (string, error) { return tool("--where", name) }
+
+// tool returns the path of a program in the directory that setup.sh prints for an option.
+func tool(option, name string) (string, error) {
 	root, err := Repository()
 	if err != nil {
 		return "", err
 	}
-	where, err := exec.Command(filepath.Join(root, "test", "setup.sh"), "--where").Output()
+	where, err := exec.Command(filepath.Join(root, "test", "setup.sh"), option).Output()
 	if err != nil {
 		return "", fmt.Errorf("ask test/setup.sh for the tools: %w", err)
 	}
@@ -126,6 +129,9 @@ func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s
 
 // Exited is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.done }
+
+// Err is how the process has ended, once Exited is closed: nil with status 0.
+func (p *Process) Err() error { return p.err }
 
 // Kill ends the process with SIGKILL and waits for it.
 func (p *Process) Kill() {

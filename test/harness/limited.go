@@ -26,8 +26,8 @@ func LimitedOrNone(spec *rspec.Spec, stateDir string) (limited bool, err error) 
 	for _, m := range spec.Mounts {
 		mounts[filepath.Clean(m.Destination)] = m // the last one is what the container sees
 	}
-	limits, ours := mounts["/usr/local/vgpu/limits"]
-	ours = ours && strings.HasPrefix(limits.Source, stateDir+"/containers/")
+	files, ours := mounts["/.gpuslice"]
+	ours = ours && strings.HasPrefix(files.Source, stateDir+"/containers/")
 	if limited != ours {
 		return limited, fmt.Errorf("a card: %v, its limits: %v", limited, ours)
 	}
@@ -37,13 +37,13 @@ func LimitedOrNone(spec *rspec.Spec, stateDir string) (limited bool, err error) 
 	var errs []error
 	// It is loaded by the preload, or in front of the driver's library.
 	front := strings.HasPrefix(filepath.Base(mounts[driverDir+"/libcuda.so.1"].Source), "libvgpu-cuda-") &&
-		mounts["/usr/local/vgpu/driver/cuda"].Source != ""
+		mounts["/.gpuslice/driver/cuda"].Source != ""
 	for destination, ok := range map[string]func(rspec.Mount) bool{
-		"/usr/local/vgpu/limits": func(m rspec.Mount) bool { return slices.Contains(m.Options, "ro") },
-		"/usr/local/vgpu/usage": func(m rspec.Mount) bool {
-			return filepath.Dir(m.Source) == filepath.Dir(limits.Source)
+		"/.gpuslice": func(m rspec.Mount) bool { return slices.Contains(m.Options, "ro") },
+		"/.gpuslice/usage": func(m rspec.Mount) bool {
+			return filepath.Dir(m.Source) == files.Source
 		},
-		"/usr/local/vgpu/libvgpu.so": func(m rspec.Mount) bool {
+		"/.gpuslice/libvgpu.so": func(m rspec.Mount) bool {
 			return strings.HasPrefix(filepath.Base(m.Source), "libvgpu-") && slices.Contains(m.Options, "ro")
 		},
 		"/etc/ld.so.preload": func(m rspec.Mount) bool {

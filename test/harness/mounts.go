@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sort"
 	"strings"
 
@@ -28,6 +29,16 @@ func MountsBelow(dir string) ([]string, error) {
 	return points, nil
 }
 
+// LoseClaims simulates the loss of a ledger's file system: it removes the claims, and containers
+// keep their mounts.
+func LoseClaims(stateDir string) error {
+	claims := filepath.Join(stateDir, "containers")
+	if err := unmountBelow(claims); err != nil {
+		return err
+	}
+	return os.RemoveAll(claims)
+}
+
 func unmountBelow(dir string) error {
 	points, err := MountsBelow(dir)
 	if err != nil {
@@ -49,6 +60,10 @@ func MountTmpfs(dir string, sizeMiB int) error {
 	}
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("size=%dm,mode=0711", sizeMiB)); err != nil {
 		return fmt.Errorf("mount a tmpfs at %s (as root): %w", dir, err)
+	}
+	// Shared, as with systemd: mounts in it propagate to containers that have it mounted.
+	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
+		return fmt.Errorf("make the mount %s shared: %w", dir, err)
 	}
 	return nil
 }

@@ -29,9 +29,9 @@ func (m *Machine) WriteRuntimeConfig(more string) error {
 	return os.Rename(next, m.runtimeConfigPath())
 }
 
-// RuntimeEnv is what the wrapper wants in its environment, which is its daemon's.
+// RuntimeEnv returns variables for the wrapper and NVIDIA's runtime, which inherit them from their daemon.
 func (m *Machine) RuntimeEnv() []string {
-	return []string{"GPUSLICE_RUNTIME_CONFIG=" + m.runtimeConfigPath(), "SIMGPU_STATE=" + m.SimState()}
+	return []string{"GPUSLICE_RUNTIME_CONFIG=" + m.runtimeConfigPath(), "NVIDIA_CTK_CONFIG_FILE_PATH=" + m.nvidiaConfigPath(), "SIMGPU_STATE=" + m.SimState()}
 }
 
 // GenerateSlices writes the CDI spec of the slices that the operator's config names.

@@ -30,13 +30,15 @@ type Pod struct {
 
 // Container is a container to create in a pod.
 type Container struct {
-	Name       string
-	Attempt    uint32
-	Image      string // WorkloadImage when empty
-	Command    []string
-	Env        []string // KEY=value
-	Mounts     []*cri.Mount
-	Devices    []*cri.Device
+	Name    string
+	Attempt uint32
+	Image   string // WorkloadImage when empty
+	Command []string
+	Env     []string // KEY=value
+	Mounts  []*cri.Mount
+	Devices []*cri.Device
+	// CDIDevices is CRI's field for the CDI devices of a device plugin's answer.
+	CDIDevices []string
 	Privileged bool
 	// Annotations are what the kubelet adds of a device plugin's answer.
 	Annotations map[string]string
@@ -112,6 +114,10 @@ func (s *Sandbox) Create(ctx context.Context, k Container) (string, error) {
 	if k.Security != nil {
 		k.Security(security)
 	}
+	var cdi []*cri.CDIDevice
+	for _, name := range k.CDIDevices {
+		cdi = append(cdi, &cri.CDIDevice{Name: name})
+	}
 	r, err := s.c.CRI.CreateContainer(ctx, &cri.CreateContainerRequest{
 		PodSandboxId:  s.ID,
 		SandboxConfig: s.config,
@@ -122,6 +128,7 @@ func (s *Sandbox) Create(ctx context.Context, k Container) (string, error) {
 			Envs:        env,
 			Mounts:      k.Mounts,
 			Devices:     k.Devices,
+			CDIDevices:  cdi,
 			LogPath:     fmt.Sprintf("%s_%d.log", k.Name, k.Attempt),
 			Labels:      map[string]string{"io.kubernetes.container.name": k.Name},
 			Annotations: k.Annotations,

@@ -62,8 +62,10 @@ conmon_env_vars = %s
 	return p, os.WriteFile(config, []byte(text), 0o644)
 }
 
-// withSpecs gives podman, in a mount namespace of its own, specs where it looks for them.
-const withSpecs = `mount -t tmpfs run /run
+// withSpecs mounts a directory of CDI specs for podman, in a mount namespace of its own. Mounts
+// in the state directory are seen outside of it, as on a machine with systemd.
+const withSpecs = `for m in / /run; do mount --make-private $m 2>/dev/null || :; done
+mount -t tmpfs run /run
 cp -r "$0" /run/cdi
 exec "$@"`
 
@@ -83,7 +85,7 @@ func (p *Podman) Command(ctx context.Context, runtime string, args ...string) (s
 	}
 	command := append(append([]string{path}, global...), args...)
 	if p.CDIDir != "" {
-		command = append([]string{"/usr/bin/unshare", "--mount", "/bin/sh", "-euc", withSpecs, p.CDIDir}, command...)
+		command = append([]string{"/usr/bin/unshare", "--mount", "--propagation", "unchanged", "/bin/sh", "-euc", withSpecs, p.CDIDir}, command...)
 	}
 	return Run(ctx, p.env, command[0], command[1:]...)
 }

@@ -47,7 +47,7 @@ func newNode(t *testing.T) *harness.Node {
 }
 
 // capabilities are the agent's in the chart: test/chart keeps the table, with a reason for each.
-var capabilities = []string{"SYS_PTRACE", "DAC_READ_SEARCH"}
+var capabilities = []string{"SYS_PTRACE", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_CHROOT"}
 
 // nothing leaves a container no right but these capabilities, by the chart's profile of system calls.
 func nothing(t *testing.T, capabilities ...string) func(*cri.LinuxContainerSecurityContext) {
@@ -134,7 +134,11 @@ func guards(t *testing.T, n *harness.Node) {
 		n.StateDir(): false, n.LibraryDir(): false, filepath.Dir(n.SimState()): false, filepath.Dir(n.NRISocket()): true, n.CDIDir(): true,
 	} {
 		require.NoError(t, os.MkdirAll(dir, 0o755))
-		mounts = append(mounts, &cri.Mount{HostPath: dir, ContainerPath: dir, Readonly: readOnly})
+		mount := &cri.Mount{HostPath: dir, ContainerPath: dir, Readonly: readOnly}
+		if dir == n.StateDir() {
+			mount.Propagation = cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER
+		}
+		mounts = append(mounts, mount)
 	}
 	mounts = append(mounts, &cri.Mount{HostPath: filepath.Dir(nvml), ContainerPath: "/driver", Readonly: true})
 	agents, err := n.RunPod(ctx, harness.Pod{Name: "agent", HostPID: true})
@@ -164,7 +168,7 @@ func guards(t *testing.T, n *harness.Node) {
 	}))
 
 	kernel := held(t, n)
-	require.Equal(t, []string{"2", "1", "0000000000080004", "0000000000080004"}, // CAP_SYS_PTRACE is bit 19, CAP_DAC_READ_SEARCH 2
+	require.Equal(t, []string{"2", "1", "00000000002c0004", "00000000002c0004"}, // CAP_SYS_ADMIN is bit 21, CAP_SYS_PTRACE 19, CAP_SYS_CHROOT 18, CAP_DAC_READ_SEARCH 2
 		[]string{kernel["Seccomp"], kernel["NoNewPrivs"], kernel["CapEff"], kernel["CapBnd"]})
 
 	status, err := n.Status(ctx)
@@ -223,6 +227,9 @@ func guards(t *testing.T, n *harness.Node) {
 		}))
 	}
 	require.NoError(t, pod.Remove(ctx))
+	left, err := harness.MountsBelow(n.StateDir())
+	require.NoError(t, err)
+	require.Equal(t, []string{n.StateDir()}, left, "the agent removed the container's file system, which it had mounted in the runtime's mount namespace")
 	for _, refusal := range []string{"permission denied", "operation not permitted", "read-only file system", "function not implemented"} {
 		for line := range strings.Lines(log()) {
 			require.NotContains(t, line, refusal)

@@ -97,7 +97,7 @@ func (m *machine) run(t *testing.T, mode oci.LimiterMode, rootfs string, blind b
 	c.Dir = filepath.Join(bundle, "claim")
 	require.NoError(t, os.Mkdir(c.Dir, 0o755))
 	if !blind {
-		c.Rootfs, err = oci.RootfsFacts(rootfs)
+		c.Rootfs, err = oci.RootfsFacts(rootfs, c.Env)
 		require.NoError(t, err)
 	}
 	settings := m.settings
@@ -285,11 +285,16 @@ func TestNoSearchFindsTheDriverBehindTheFront(t *testing.T) {
 		{"glibc", glibc, "A=b"},
 		{"musl with gcompat", gcompat, harness.GcompatEnv},
 	} {
-		tt.root.Links["opt/found"] = "/usr/local/vgpu/driver"
+		tt.root.Links["opt/found"] = "/.gpuslice/driver"
 		rootfs := write(t, tt.root)
 		for _, mode := range []oci.LimiterMode{oci.LimiterLibrary, oci.LimiterAuto} {
 			t.Run(tt.image+"/"+string(mode), func(t *testing.T) {
-				m.limited(t, mode, rootfs, false, tt.env, "LD_LIBRARY_PATH=/opt/found")
+				const found = "LD_LIBRARY_PATH=/opt/found"
+				m.limited(t, mode, rootfs, true, tt.env, found)
+				if tt.env == "A=b" { // if the image can be read, the link is followed
+					r := m.run(t, mode, rootfs, false, []string{found}, harness.WorkloadDir+"/meminfo")
+					require.ErrorContains(t, r.refused, "the directory of the driver")
+				}
 			})
 		}
 		for _, mode := range oci.LimiterModes {
@@ -297,8 +302,8 @@ func TestNoSearchFindsTheDriverBehindTheFront(t *testing.T) {
 				continue // refused whatever its variables
 			}
 			for env, want := range map[string]string{
-				"LD_LIBRARY_PATH=/usr/local/vgpu/driver":            "the folder of the driver",
-				"LD_PRELOAD=/usr/local/vgpu/driver/cuda":            "before the limiter",
+				"LD_LIBRARY_PATH=/.gpuslice/driver":                 "the directory of the driver",
+				"LD_PRELOAD=/.gpuslice/driver/cuda":                 "before the limiter",
 				"LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libcuda.so.1": "before the limiter",
 			} {
 				r := m.run(t, mode, rootfs, false, []string{env}, harness.WorkloadDir+"/meminfo")

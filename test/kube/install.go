@@ -139,13 +139,17 @@ func (c *Cluster) scaleWebhook(ctx context.Context, replicas int) error {
 	return errors.Join(err, c.WaitRelease(ctx))
 }
 
-// GrantKey is what the release's scheduler signs grants with, and its agent believes them by.
-func (c *Cluster) GrantKey(ctx context.Context) (string, error) {
-	secret, err := c.API.CoreV1().Secrets(Namespace).Get(ctx, Release+"-grant-keys", metav1.GetOptions{})
+// GrantKeys returns the release's private and public keys for grants.
+func (c *Cluster) GrantKeys(ctx context.Context) (private, public string, err error) {
+	secret, err := c.API.CoreV1().Secrets(Namespace).Get(ctx, Release+"-grant-private-keys", metav1.GetOptions{})
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	return string(secret.Data["keys"]), nil
+	configMap, err := c.API.CoreV1().ConfigMaps(Namespace).Get(ctx, Release+"-grant-public-keys", metav1.GetOptions{})
+	if err != nil {
+		return "", "", err
+	}
+	return string(secret.Data["private.pem"]), configMap.Data["public.pem"], nil
 }
 
 // shipped reads a file that is installed with gpuslice.

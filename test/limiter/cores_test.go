@@ -1,8 +1,10 @@
 package limiter_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -15,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/monitor/cores"
 )
 
 // The tests of shares measure the card's time, of which the simulated driver keeps
@@ -37,12 +40,12 @@ func (c *container) share(tb testing.TB, percent uint32, policy limiter.Policy) 
 	for i := range limits.Devices {
 		limits.Devices[i].CorePercent, limits.Devices[i].Policy = percent, policy
 	}
-	require.NoError(tb, limiter.UpdateLimits(c.limits(), limits))
+	require.NoError(tb, limiter.UpdateLimits(c.dir, limits))
 }
 
 func (c *container) told(tb testing.TB, states ...limiter.CoreState) {
 	tb.Helper()
-	require.NoError(tb, limiter.UpdateCores(c.limits(), states))
+	require.NoError(tb, limiter.UpdateCores(c.dir, states))
 }
 
 func (c *container) cores(tb testing.TB) limiter.CoreUsage {
@@ -175,6 +178,35 @@ func TestShareIsTheContainers(t *testing.T) {
 	assert.Greater(t, least, most/3, "and none of them starves")
 }
 
+// Another program of the container writes noise over the buckets of the usage file, without end. The
+// process is held to the share by what it has charged itself.
+func TestShareUnderNoiseInTheBuckets(t *testing.T) {
+	program := pace(t)
+	for _, how := range []string{"async", "sync"} {
+		c := sharing(t, newMachine(t, "H200"), "7", 10, limiter.PolicyForce)
+		ctx, cancel := context.WithCancel(context.Background())
+		_, done := c.start(t, program, 3, how, "500")
+		file, err := os.OpenFile(c.usage(), os.O_WRONLY, 0)
+		require.NoError(t, err)
+		written := make(chan error)
+		go func() {
+			noise := make([]byte, 2048)
+			for ctx.Err() == nil && err == nil {
+				for i := range noise {
+					noise[i] = byte(rand.Uint32())
+				}
+				_, err = file.WriteAt(noise, 2048)
+			}
+			written <- err
+		}()
+		got := <-done
+		cancel()
+		require.NoError(t, <-written)
+		require.NoError(t, file.Close())
+		holds(t, 10, got.percent(), how)
+	}
+}
+
 func TestSharesOfTwo(t *testing.T) {
 	program := pace(t)
 	for _, test := range []struct {
@@ -208,6 +240,7 @@ func TestPolicies(t *testing.T) {
 		"force, alone":            {30, limiter.PolicyForce, 0, limiter.CoreState{}, 30, nil, nil},
 		"disabled":                {30, limiter.PolicyDisable, 0, limiter.CoreState{Contended: true}, 99, nil, nil},
 		"no limit":                {0, limiter.PolicyForce, 0, limiter.CoreState{Contended: true}, 99, nil, nil},
+		"what shares leave":       {0, limiter.PolicyDefault, 0, limiter.CoreState{Contended: true, ElasticPercent: 20}, 20, nil, nil},
 		"corrected":               {30, limiter.PolicyForce, 0, limiter.CoreState{Correction: 2000}, 60, nil, nil},
 		"soft, alone":             {30, limiter.PolicyForce, 60, limiter.CoreState{}, 60, nil, nil},
 		"soft, contended":         {30, limiter.PolicyDefault, 60, limiter.CoreState{Contended: true}, 30, nil, nil},
@@ -222,7 +255,7 @@ func TestPolicies(t *testing.T) {
 		limits, err := limiter.ReadLimits(r.c.limits())
 		require.NoError(t, err)
 		limits.Devices[0].CoreSoftPercent = r.soft
-		require.NoError(t, limiter.UpdateLimits(r.c.limits(), limits))
+		require.NoError(t, limiter.UpdateLimits(r.c.dir, limits))
 		r.c.told(t, r.state)
 		_, r.done = r.c.start(t, program, 4, "queue", "2000")
 	}
@@ -233,6 +266,49 @@ func TestPolicies(t *testing.T) {
 			assert.Zero(t, r.c.cores(t).ThrottledNanoseconds, name)
 		} else {
 			holds(t, r.want, got, name)
+		}
+	}
+}
+
+// Four processes of a container without a share take nothing of a share of 80 % beside it,
+// and have all that it leaves.
+func TestWithoutAShareNobodyLosesTheirs(t *testing.T) {
+	program := pace(t)
+	state := newMachine(t, "H200")
+	t.Setenv("SIMGPU_STATE", state)
+	sharer, other := sharing(t, state, "1", 80, limiter.PolicyDefault), sharing(t, state, "2", 0, limiter.PolicyDefault)
+	owners := map[int]string{}
+	begin := func(c *container) {
+		cmd, _ := c.start(t, program, 1000, "queue", "2000")
+		owners[cmd.Process.Pid] = c.group
+	}
+	for range 4 {
+		begin(other)
+	}
+	begin(sharer)
+	stop := agentLoop(t, []cores.Container{
+		{ID: "1", Dir: sharer.dir}, {ID: "2", Dir: other.dir},
+	}, owners)
+	defer stop()
+	// A period of the GPU in which both had what is theirs. In the first periods what was queued before still runs,
+	// and a busy machine may start no launcher for a while.
+	var sharers, others float64
+	for end := time.Now().Add(90 * time.Second); ; {
+		from, a, b := sharer.truth(t).Cards[0].ClockNs, sharer.busy(t), other.busy(t)
+		var seconds float64
+		eventually(t, time.Minute, "the GPU works for five seconds", func() bool {
+			seconds = float64(sharer.truth(t).Cards[0].ClockNs-from) / 1e9
+			return seconds >= 5
+		})
+		sharers, others = 100*(sharer.busy(t)-a)/seconds, 100*(other.busy(t)-b)/seconds
+		if math.Abs(sharers-80) <= 3 && others > 10 && others <= 23 {
+			return
+		}
+		states, err := limiter.ReadCores(other.limits())
+		require.NoError(t, err)
+		t.Logf("the share of 80 %% had %.1f %%, the container without one %.1f %%; the limits file says %+v", sharers, others, states[0])
+		if time.Now().After(end) {
+			require.FailNow(t, "the share of 80 % does not hold")
 		}
 	}
 }

@@ -25,7 +25,7 @@ func TestThreadsFollowTheLastRewrite(t *testing.T) {
 	for i := range 500 {
 		for _, more := range []uint64{1, 2, 3} {
 			limits.Devices[0].MemoryLimitBytes = giB + uint64(i)*10 + more
-			require.NoError(t, limiter.UpdateLimits(c.limits(), limits))
+			require.NoError(t, limiter.UpdateLimits(c.dir, limits))
 		}
 		p.tell(t, "?")
 		require.Equal(t, fmt.Sprintf("total %d", limits.Devices[0].MemoryLimitBytes), p.hear(t))
@@ -61,7 +61,7 @@ func TestKilledWriter(t *testing.T) {
 	assert.Equal(t, []string{"init 3", "alloc 3"}, lines)
 	assert.Contains(t, stderr, "limits")
 
-	require.NoError(t, limiter.UpdateLimits(c.limits(), limiter.Limits{Devices: []limiter.DeviceLimit{{UUID: gpuIDs[0], MemoryLimitBytes: giB + miB}}}))
+	require.NoError(t, limiter.UpdateLimits(c.dir, limiter.Limits{Devices: []limiter.DeviceLimit{{UUID: gpuIDs[0], MemoryLimitBytes: giB + miB}}}))
 	p.tell(t, "")
 	assert.Equal(t, "alloc 0", p.hear(t))
 	lines, _ = c.probe(t, "init ctx 0 alloc 1 alloc 1")

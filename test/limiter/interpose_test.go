@@ -74,14 +74,15 @@ func TestKindsOfMemory(t *testing.T) {
 		"too large 2 0", "overflow 2 0", "no descriptor 1 0",
 		"async 0 33554432", "async_ptsz 0 0", "unknown pool 801 0", "unknown pool_ptsz 801 0",
 		"managed pool 801 0", "pool nowhere 801 0",
-		"create on device 0 1", "import what is known 0 0", "release 0 0", "release again 0 -1", "release what is unknown 0 0",
+		"create on device 0 1", "import what has no size 801 0", "release 0 -1", "release again 0 0", "release what is unknown 0 0",
 		"create 0 1", "release 0 0", "unmapped meanwhile 0 0", "retain 0 0", "release 0 -1",
 		"create 0 1", "release 0 0", "unmapped meanwhile 0 0", "retain 0 -1", "release 0 0",
 		"create on host 0 0", "create anywhere 801 0",
 		"pools 1", "vmm 1", "others 1",
 		"unknown variant 500 1 0", "unknown name 0 0 1",
 	}, lines)
-	assert.Equal(t, 4, strings.Count(stderr, "\n"), stderr)
+	assert.Equal(t, 5, strings.Count(stderr, "\n"), stderr)
+	assert.Contains(t, stderr, "the size of the imported memory can't be found out")
 	assert.Contains(t, stderr, "a memory pool that this limiter does not know")
 	assert.Contains(t, stderr, "a memory pool of managed memory")
 	assert.Contains(t, stderr, "cuMemAlloc: the driver has a variant")

@@ -178,7 +178,7 @@ func TestFront(t *testing.T) {
 			assert.Equal(t, []string{one.driver}, soname)
 			needed, err := f.ImportedLibraries()
 			require.NoError(t, err)
-			assert.Equal(t, []string{"/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/driver/" + one.hidden}, needed)
+			assert.Equal(t, []string{"/.gpuslice/libvgpu.so", "/.gpuslice/driver/" + one.hidden}, needed)
 
 			symbols, err := f.DynamicSymbols()
 			require.NoError(t, err)

@@ -47,8 +47,8 @@ func TestMain(m *testing.M) {
 }
 
 func withBuild(run func() int) (int, error) {
-	if _, err := os.Stat("/usr/local/vgpu"); err == nil {
-		return 0, fmt.Errorf("/usr/local/vgpu exists here, and so the library would not look at the tests' files")
+	if _, err := os.Stat("/.gpuslice"); err == nil {
+		return 0, fmt.Errorf("/.gpuslice exists here, and so the library would not look at the tests' files")
 	}
 	var err error
 	if root, err = filepath.Abs("../.."); err != nil {
@@ -157,8 +157,8 @@ func newContainerKnowing(tb testing.TB, state string, contextBytes uint64, cards
 	return c
 }
 
-func (c *container) limits() string { return filepath.Join(c.dir, "limits") }
-func (c *container) usage() string  { return filepath.Join(c.dir, "usage") }
+func (c *container) limits() string { return limiter.LimitsPath(c.dir) }
+func (c *container) usage() string  { return limiter.UsagePath(c.dir) }
 
 // bare is the same machine without the library.
 func (c *container) bare() *container {

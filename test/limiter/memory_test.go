@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
@@ -166,7 +166,7 @@ func TestTwoContainers(t *testing.T) {
 func TestBadFiles(t *testing.T) {
 	bend := func(file string, size int64, at int64, bytes ...byte) func(*testing.T, *container) {
 		return func(t *testing.T, c *container) {
-			path := c.dir + "/" + file
+			path := filepath.Join(limiter.FilesDir(c.dir), file)
 			require.NoError(t, os.Chmod(path, 0o644))
 			f, err := os.OpenFile(path, os.O_RDWR, 0)
 			require.NoError(t, err)
@@ -239,14 +239,11 @@ func TestBadFiles(t *testing.T) {
 // Where the fixed paths exist, as in every container, the environment can't name
 // others: a tenant would give itself a larger limit.
 func TestEnvironmentCannotRedirect(t *testing.T) {
-	out, err := exec.Command("unshare", "-m", "mount", "-t", "tmpfs", "none", "/usr/local").CombinedOutput()
-	require.NoError(t, err, "mount namespaces, as root: %s", out)
 	state := newMachine(t, "H200")
 	mine, larger := newContainer(t, state, card{gpuIDs[0], miB}), newContainer(t, state, card{gpuIDs[0], giB})
-	script := `mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && cd /usr/local/vgpu && touch limits usage &&
-		mount --bind "$1/limits" limits && mount --bind "$1/usage" usage && mount -o remount,bind,ro limits &&
-		shift && export LD_PRELOAD="$1" && shift && exec "$@"`
-	args := append([]string{"-m", "sh", "-c", script, "sh", mine.dir, mine.library, filepath.Join(bin, "probe")},
+	const enter = `shift; export LD_PRELOAD="$1"; shift; exec chroot /mnt "$@"`
+	script := vgpufstest.NewRoot + `mount --bind "$1" /mnt/.gpuslice; mount --bind "$1/usage" /mnt/.gpuslice/usage; mount -o remount,bind,ro /mnt/.gpuslice; ` + enter
+	args := append([]string{"-m", "sh", "-ec", script, "sh", limiter.FilesDir(mine.dir), mine.library, filepath.Join(bin, "probe")},
 		strings.Fields("nvml 0 init ctx 0 total 0 alloc 1048577 alloc 1048576 info nvml 0")...)
 	c := larger.bare().with("CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_DEVICE_MEMORY_LIMIT_0=1g")
 	lines, stderr := c.run(t, "unshare", args...)
@@ -258,7 +255,7 @@ func TestEnvironmentCannotRedirect(t *testing.T) {
 	}, lines)
 
 	// Nor does taking the limits file away help, where the folder is left.
-	args[3] = `mount -t tmpfs none /usr/local && mkdir /usr/local/vgpu && shift && export LD_PRELOAD="$1" && shift && exec "$@"`
+	args[3] = vgpufstest.NewRoot + enter
 	lines, _ = larger.bare().with("CUDA_DEVICE_MEMORY_LIMIT=1g").run(t, "unshare", args...)
 	assert.Contains(t, lines, "init 3")
 	assert.Contains(t, lines, "alloc 3")
@@ -297,7 +294,7 @@ func TestLimitsChange(t *testing.T) {
 	cmd.Stdout = &out
 	require.NoError(t, cmd.Start())
 	eventually(t, waitLong, "the first allocation", func() bool { return c.used(t) == 512*miB })
-	require.NoError(t, limiter.UpdateLimits(c.limits(), limiter.Limits{
+	require.NoError(t, limiter.UpdateLimits(c.dir, limiter.Limits{
 		Devices: []limiter.DeviceLimit{{UUID: gpuIDs[0], MemoryLimitBytes: miB}},
 	}))
 	require.NoError(t, cmd.Wait())

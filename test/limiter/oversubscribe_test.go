@@ -20,7 +20,7 @@ func oversubscribed(t *testing.T) *container {
 	limits, err := limiter.ReadLimits(c.limits())
 	require.NoError(t, err)
 	limits.Devices[0].PhysicalBytes = 1 << 29
-	require.NoError(t, limiter.UpdateLimits(c.limits(), limits))
+	require.NoError(t, limiter.UpdateLimits(c.dir, limits))
 	return c
 }
 

@@ -51,6 +51,8 @@ func TestSanitizers(t *testing.T) {
 			for _, script := range []string{
 				"init ctx 0 vreserve 9000 vcreate 0 4 vmap 0 0 4 0 vretain 0 2 vrelease 0 vunmap 0 0 4 vunmap 0 0 4 vrelease 1 vmany 300 2 vunmap 0 0 600",
 				"init ctx 0 alloc 4096 alloc1 512 managed 100 pitch 100 10 info info1 infonull total 0 free 0 free1 1 free 2 nvml 0 reset 0",
+				"init ctx 0 vreserve 64 vcreate 0 4 vexport 0 vexport 0 vimport 0 vimport 1 vmap 0 0 4 1 vrelease 0 vrelease 1 vclose 0 vunmap 0 0 4 vrelease 2",
+				"vborn 4 vborn 4 init ctx 0 vreserve 64 vimport 0 vdrop 0 vexport 0 vmap 0 0 4 0 vrelease 0 vimport 1 vclose 2 info vunmap 0 0 4 vrelease 1 vclose 1 info",
 				"init newctx 0 alloc 1042284544 alloc 1 newctx newctx 0 alloc 1042284544 ctx 0 closefds",
 				"alloc 1 init alloc 1 freeptr 1",
 				"init ctx 0 alloc 1 exec true",

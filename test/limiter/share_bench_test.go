@@ -100,7 +100,7 @@ func sharesOfTwo(b *testing.B, program string, pairs [][2]uint32, how, kernels s
 			c.share(b, share, map[bool]limiter.Policy{true: limiter.PolicyDefault, false: limiter.PolicyForce}[len(kernels) <= 3])
 			cmd, _ := c.with("CUDA_VISIBLE_DEVICES="+gpuIDs[i]).start(b, program, 23, how, kernels)
 			owners[cmd.Process.Pid] = c.group
-			containers = append(containers, cores.Container{ID: c.group, LimitsFile: c.limits(), UsageFile: c.usage()})
+			containers = append(containers, cores.Container{ID: c.group, Dir: c.dir})
 			all = append(all, c)
 		}
 	}
@@ -133,6 +133,12 @@ func busyOf(tb testing.TB, all []*container) (seconds []float64) {
 // agentLoop runs the agent's half of the shares on the simulated driver's NVML.
 func agentLoop(tb testing.TB, containers []cores.Container, owners map[int]string) (stop func()) {
 	tb.Helper()
+	for _, c := range containers { // the loop follows a container's own files only
+		limits, err := limiter.ReadLimits(limiter.LimitsPath(c.Dir))
+		require.NoError(tb, err)
+		limits.Identity = limiter.IdentityOf(c.ID)
+		require.NoError(tb, limiter.UpdateLimits(c.Dir, limits))
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	inventory := gpu.NewCache(nvml.New(nvml.WithLibraryPath(filepath.Join(built, "sim", "libnvidia-ml.so.1"))), gpu.CacheOptions{})
 	require.NoError(tb, inventory.Refresh(ctx))

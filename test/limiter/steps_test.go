@@ -38,7 +38,7 @@ const (
 func TestKilledAtEveryStep(t *testing.T) {
 	most := map[string]int{"join": 24, "launch": 24, "wait": 12, "graph": 16}
 	require.NoError(t, compile(filepath.Join(bin, "steps"), "testdata/steps.c", "-pthread", "-I"+filepath.Join(root, "limiter/src")))
-	for _, section := range []string{"join", "alloc", "refused", "full", "reap", "first-launch", "launch", "wait", "pool", "vmm", "array", "context", "graph", "managed"} {
+	for _, section := range []string{"join", "alloc", "refused", "full", "reap", "first-launch", "launch", "wait", "pool", "vmm", "export", "held", "array", "context", "graph", "managed"} {
 		t.Run(section, func(t *testing.T) {
 			t.Parallel()
 			if by := os.Getenv("VGPU_EVERY_STEP"); by != "" {

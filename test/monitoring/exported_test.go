@@ -48,7 +48,7 @@ func agent(t *testing.T) http.Handler {
 	for _, event := range nriplugin.Events {
 		nri.Handled(event, time.Millisecond)
 	}
-	registry.MustRegister(nri, audit.New(audit.Config{Interval: time.Second}))
+	registry.MustRegister(nri, audit.New(audit.Config{Interval: time.Second}), agentmetrics.NewBarrier(true))
 	read := func(context.Context) (view.Node, error) { return sample.Node("batch-17"), nil }
 	return agentmetrics.NewDoor(agentmetrics.DoorConfig{
 		Registry: registry, View: read,

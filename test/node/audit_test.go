@@ -101,7 +101,7 @@ func suspects(n *harness.Node) []suspect {
 		{name: "copied-driver", granted: true, image: cheatMuslImage, env: []string{harness.GcompatEnv}, line: copied + "dlsym 100", kind: "no-limiter"},
 		{name: "static", granted: true, line: "/opt/cheat-raw - - 100", kind: "no-limiter"},
 		{name: "past-the-limiter", granted: true, line: copied + "elf 5000", kind: "over-limit"},
-		{name: "spoiler", granted: true, line: "(sleep 1; while true; do echo spoilt >/usr/local/vgpu/usage; sleep 1; done) & " + workload("hold") + " --mib=10", kind: "damaged-usage-file"},
+		{name: "spoiler", granted: true, line: "(sleep 1; while true; do echo spoilt >/.gpuslice/usage; sleep 1; done) & " + workload("hold") + " --mib=10", kind: "damaged-usage-file"},
 		{name: "thief", line: "/opt/cheat-raw - - 100", env: stolen, mounts: state, kind: "ungranted-process"},
 		{name: "infrastructure", namespace: "infra", line: "/opt/cheat-raw - - 100", env: stolen, mounts: state},
 	}

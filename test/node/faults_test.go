@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -115,7 +114,7 @@ func TestLostStateFolder(t *testing.T) {
 	pod := run(t, n, harness.Pod{Name: "p", Annotations: hami(uuid, 70000, 50)})
 	id := start(t, pod, harness.Container{Name: "main"})
 	require.NoError(t, n.Agent.Stop(5*time.Second))
-	require.NoError(t, os.RemoveAll(n.StateDir()+"/containers"))
+	require.NoError(t, harness.LoseClaims(n.StateDir()))
 	require.NoError(t, n.StartAgent(ctx))
 
 	s, err := n.Status(ctx)

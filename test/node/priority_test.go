@@ -16,10 +16,10 @@ import (
 // spoil has a container write into its usage file, again and again: noise over all that
 // its limiter accounts, noise over the whole file, the largest numbers, nothing.
 const spoil = `i=0; while true; do
-/bin/busybox dd if=/dev/urandom of=/usr/local/vgpu/usage bs=1024 seek=1 count=1283 conv=notrunc 2>/dev/null
-/bin/busybox dd if=/dev/urandom of=/usr/local/vgpu/usage bs=1024 count=1284 conv=notrunc 2>/dev/null
-/bin/busybox tr '\000' '\377' </dev/zero | /bin/busybox dd of=/usr/local/vgpu/usage bs=1024 seek=2 count=1282 conv=notrunc 2>/dev/null
-: >/usr/local/vgpu/usage
+/bin/busybox dd if=/dev/urandom of=/.gpuslice/usage bs=1024 seek=1 count=1283 conv=notrunc 2>/dev/null
+/bin/busybox dd if=/dev/urandom of=/.gpuslice/usage bs=1024 count=1284 conv=notrunc 2>/dev/null
+/bin/busybox tr '\000' '\377' </dev/zero | /bin/busybox dd of=/.gpuslice/usage bs=1024 seek=2 count=1282 conv=notrunc 2>/dev/null
+: >/.gpuslice/usage
 i=$((i+1)); echo rounds=$i; done`
 
 // Who goes first is the operator's word and NVML's, and nobody else's: a tenant that says of
@@ -42,7 +42,7 @@ func TestPriorityIsNotTheTenants(t *testing.T) {
 			Env: []string{"CUDA_TASK_PRIORITY=0", "GPU_CORE_UTILIZATION_POLICY=DISABLE"}})
 	}
 	read := func(name string) (limiter.Limits, limiter.CoreState) {
-		path := filepath.Join(n.StateDir(), "containers", containers[name], "limits")
+		path := limiter.LimitsPath(filepath.Join(n.StateDir(), "containers", containers[name]))
 		l, err := limiter.ReadLimits(path)
 		require.NoError(t, err)
 		l.Generation = 0 // rises with what the host has seen
@@ -99,7 +99,7 @@ func TestPriorityLeavesTheRest(t *testing.T) {
 	start(t, first, harness.Container{Name: "main", Command: spin})
 	second := run(t, n, harness.Pod{Name: "second", Annotations: hami(uuid, 4000, 40)})
 	id := start(t, second, harness.Container{Name: "main", Command: spin})
-	limits := filepath.Join(n.StateDir(), "containers", id, "limits")
+	limits := limiter.LimitsPath(filepath.Join(n.StateDir(), "containers", id))
 	require.NoError(t, harness.Until(ctx, 90*time.Second, func(context.Context) error {
 		states, err := limiter.ReadCores(limits)
 		if err == nil && !(states[0].Blocked && states[0].ElasticPercent >= 40) {

@@ -57,6 +57,7 @@ func TestResidueIsRight(t *testing.T) {
 		{"contexts", workload("hold") + " --mib=0 & " + workload("hold") + " --mib=3000", 2},
 		{"modules", "/opt/cheat libcuda.so.1 dlsym 1234 module & " + workload("hold") + " --mib=100", 2},
 		{"physical memory past the limiter", copied + "elf 3334 vmm", 1},
+		{"graphics", "export SIMGPU_GRAPHICS=only; " + copied + "elf 2346 vmm", 1},
 		{"all of it", "/opt/cheat libcuda.so.1 dlsym 77 module & " + workload("hold") + " --mib=2500 & " + copied + "elf 1002 vmm", 3},
 		{"nothing but what is charged, and a context", workload("alloc") + " --max-mib=9000 --hold=0", 1},
 	} {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
@@ -82,8 +83,8 @@ func TestLimitHoldsHoweverTheContainerIsMade(t *testing.T) {
 			"CUDA_DEVICE_MEMORY_LIMIT_0=90000m", "CUDA_DEVICE_MEMORY_LIMIT=0", "CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_SHARED_CACHE=/tmp/x", "VGPU_LIMITS_PATH=/tmp/x", "VGPU_USAGE_PATH=/tmp/y",
 		}}},
 		{"its own ld.so.preload", harness.Container{Mounts: []*cri.Mount{{HostPath: "/etc/hostname", ContainerPath: "/etc/ld.so.preload"}}}},
-		{"its own limits file", harness.Container{Mounts: []*cri.Mount{{HostPath: "/etc/hostname", ContainerPath: "/usr/local/vgpu/limits"}}}},
-		{"its own folder in place of the limiter's", harness.Container{Mounts: []*cri.Mount{{HostPath: t.TempDir(), ContainerPath: "/usr/local/vgpu"}}}},
+		{"its own limits file", harness.Container{Mounts: []*cri.Mount{{HostPath: "/etc/hostname", ContainerPath: "/.gpuslice/limits"}}}},
+		{"its own folder in place of the limiter's", harness.Container{Mounts: []*cri.Mount{{HostPath: t.TempDir(), ContainerPath: "/.gpuslice"}}}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			name := "p" + strings.ReplaceAll(strings.ToLower(strings.Map(plain, test.description)), " ", "-")
@@ -106,7 +107,7 @@ func TestLimitHoldsHoweverTheContainerIsMade(t *testing.T) {
 				require.Greater(t, number(t, v["allocated_bytes"]), int64((1950-contextMiB)*mib), kind)
 			}
 			// What is in the container can't be written.
-			_, _, code, err := n.Exec(context.Background(), id, "/bin/sh", "-c", "echo > /usr/local/vgpu/limits || echo > /etc/ld.so.preload || echo > /usr/local/vgpu/libvgpu.so")
+			_, _, code, err := n.Exec(context.Background(), id, "/bin/sh", "-c", "echo > /.gpuslice/limits || echo > /etc/ld.so.preload || echo > /.gpuslice/libvgpu.so")
 			require.NoError(t, err)
 			require.NotZero(t, code)
 		})
@@ -186,7 +187,7 @@ func TestDamagedLimitsDenyTheCard(t *testing.T) {
 			pod := run(t, n, harness.Pod{Name: "p" + strings.ReplaceAll(strings.Map(plain, test.description), " ", "-"), Annotations: hami(uuid, 500, 10)})
 			defer func() { require.NoError(t, pod.Remove(context.Background())) }()
 			id := start(t, pod, harness.Container{Name: "main"})
-			limits := filepath.Join(n.StateDir(), "containers", id, "limits")
+			limits := limiter.LimitsPath(filepath.Join(n.StateDir(), "containers", id))
 			require.NoError(t, os.Chmod(limits, 0o644))
 			require.NoError(t, test.damage(limits))
 			for _, command := range []string{"alloc", "meminfo", "hold", "launch"} {
@@ -194,7 +195,7 @@ func TestDamagedLimitsDenyTheCard(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, 3, code, "%s: %s%s", command, stdout, stderr)
 				require.Contains(t, stdout+stderr, "CUDA_ERROR_NOT_INITIALIZED", command)
-				require.Contains(t, stderr, "/usr/local/vgpu/limits", command)
+				require.Contains(t, stderr, "/.gpuslice/limits", command)
 			}
 		})
 	}

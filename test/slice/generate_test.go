@@ -21,7 +21,7 @@ func (n *node) stamp(name string) time.Time {
 func TestGenerateAgainChangesNothing(t *testing.T) {
 	n := newNode(t, []string{"T4", "H200"}, twoOfT4)
 	first := n.mustGenerate()
-	files := []string{"cdi/gpuslice.yaml", "run/slices/small/limits", "run/slices/large/usage"}
+	files := []string{"cdi/gpuslice.yaml", "run/slices/small/vgpu/limits", "run/slices/large/vgpu/usage"}
 	before := map[string]time.Time{}
 	for _, f := range files {
 		before[f] = n.stamp(f)
@@ -195,4 +195,16 @@ func TestUsage(t *testing.T) {
 	out, status := n.generate("--config", n.path("none.yaml"), "--runtime", "/none/gpuslice-runtime")
 	require.Equal(t, 1, status, out)
 	require.Contains(t, out, "install gpuslice-runtime beside gpuslice")
+}
+
+func TestLeftoversOfAKilledGenerationAreRemoved(t *testing.T) {
+	n := newNode(t, []string{"T4"}, twoOfT4)
+	n.mustGenerate()
+	for _, left := range []string{".new-1", ".old-gone"} {
+		require.NoError(t, os.Mkdir(n.path("run/slices/"+left), 0o755))
+	}
+	n.mustGenerate()
+	left, err := filepath.Glob(n.path("run/slices/.*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -99,10 +100,10 @@ func TestStartedAgainUnderItsId(t *testing.T) {
 func TestNextContainerHasNewFiles(t *testing.T) {
 	n := newNode(t, []string{"T4"}, twoOfT4)
 	n.mustGenerate()
-	usage := n.path("run/slices/small/usage")
+	usage := n.path("run/slices/small/vgpu/usage")
 	before, err := os.ReadFile(usage)
 	require.NoError(t, err)
-	c := n.container("scribbler", n.glibc(), []string{small}, "/bin/busybox", "dd", "if=/dev/urandom", "of=/usr/local/vgpu/usage", "conv=notrunc", "bs=4096", "count=8")
+	c := n.container("scribbler", n.glibc(), []string{small}, "/bin/busybox", "dd", "if=/dev/urandom", "of=/.gpuslice/usage", "conv=notrunc", "bs=4096", "count=8")
 	out, status := c.run()
 	require.Zero(t, status, out)
 	after, err := os.ReadFile(usage)
@@ -144,7 +145,8 @@ func TestManyAtOnce(t *testing.T) {
 func TestAfterAReboot(t *testing.T) {
 	n := newNode(t, []string{"T4"}, twoOfT4)
 	n.mustGenerate()
-	require.NoError(t, os.RemoveAll(n.path("run")))
+	vgpufstest.Lose(t, n.path("run"))
+	require.NoError(t, os.RemoveAll(n.path("run/slices")))
 	c := n.container("c", n.glibc(), []string{small}, meminfo...)
 	out, status := c.run()
 	require.NotZero(t, status, out)
@@ -211,7 +213,7 @@ func TestSameIdElsewhere(t *testing.T) {
 	n.mustGenerate()
 	first := n.container("same", n.glibc(), []string{"gpuslice.io/slice=a"}, sleep...)
 	first.start()
-	usage := n.stamp("run/slices/a/usage")
+	usage := n.stamp("run/slices/a/vgpu/usage")
 	for slice, want := range map[string]string{
 		"a": "has it",
 		"b": "is already booked",
@@ -221,7 +223,7 @@ func TestSameIdElsewhere(t *testing.T) {
 		require.NotZero(t, status, out)
 		require.Contains(t, out, want)
 		require.Equal(t, []string{first.id}, n.claims())
-		require.Equal(t, usage, n.stamp("run/slices/a/usage"), "its files are its own")
+		require.Equal(t, usage, n.stamp("run/slices/a/vgpu/usage"), "its files are its own")
 	}
 	// The same bundle, with the first one's process alive.
 	out, status := run(t, nil, "runc", "--root", n.path("elsewhere"), "run", "--bundle", first.bundle, first.id)

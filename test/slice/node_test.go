@@ -16,8 +16,10 @@ import (
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
+	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
@@ -42,6 +44,9 @@ func newNode(t *testing.T, cards []string, slices string) *node {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	n := &node{t, dir}
+	require.NoError(t, harness.MountTmpfs(n.path("run"), 64))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(n.path("run"), unix.MNT_DETACH)) })
+	vgpufstest.Unmount(t, n.path("run"))
 	require.NoError(t, os.Chmod(dir, 0o711))
 	for _, sub := range []string{"sim", "dev", "cdi"} {
 		require.NoError(t, os.Mkdir(n.path(sub), 0o755))

@@ -25,15 +25,16 @@ func newPodman(n *node) podman {
 	return podman{n}
 }
 
-// run runs podman. Its CDI folder is the node's, in a mount namespace of its own.
+// run runs podman with the node's CDI directory, in a mount namespace of its own. Mounts in the
+// state directory are seen outside of it, as on a machine with systemd.
 func (p podman) run(args ...string) (out string, status int) {
 	p.n.t.Helper()
-	args = append([]string{"-c", `mount --bind "$0" /var/run/cdi && exec podman "$@"`, p.n.path("cdi"),
+	args = append([]string{"-c", `for m in / /run; do mount --make-private $m 2>/dev/null; done; mount --bind "$0" /var/run/cdi && exec podman "$@"`, p.n.path("cdi"),
 		"--root", p.n.path("podman"), "--runroot", p.n.path("podman-run"), "--storage-driver", "vfs",
 		"--cgroup-manager", "cgroupfs", "--events-backend", "file", "--runtime", "/usr/sbin/runc"}, args...)
 	cmd := exec.Command("/bin/sh", args...)
 	cmd.Env = append(os.Environ(), "CONTAINERS_CONF="+p.n.path("containers.conf"))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS} // with Unshareflags Go makes all mounts private
 	data, err := cmd.CombinedOutput()
 	if exit := new(exec.ExitError); errors.As(err, &exit) {
 		return string(data), exit.ExitCode()

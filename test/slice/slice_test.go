@@ -84,7 +84,7 @@ func TestWhatIsNotHeldIsRefused(t *testing.T) {
 	linked := func(r harness.Root) harness.Root {
 		// The runtime makes the mounts at the link's target, which a volume then hides.
 		r.Folders = append(r.Folders, "data")
-		r.Links["usr/local/vgpu"] = "/data/sub"
+		r.Links[".gpuslice"] = "/data/sub"
 		return r
 	}
 	for _, test := range []struct {
@@ -107,21 +107,21 @@ func TestWhatIsNotHeldIsRefused(t *testing.T) {
 			major := int64(195) // --device-cgroup-rule 'c 195:* rwm'
 			s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, rspec.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Access: "rwm"})
 		}, want: "beside the slice"},
-		{name: "two slices", devices: []string{small, "gpuslice.io/slice=large"}, want: "is not the slice's file"},
+		{name: "two slices", devices: []string{small, "gpuslice.io/slice=large"}, want: "is not what gpuslice mounts there"},
 		{name: "a volume over the limits", edit: func(s *rspec.Spec) {
-			s.Mounts = append(s.Mounts, rspec.Mount{Destination: "/usr/local/vgpu", Source: volume, Options: []string{"bind"}})
-		}, want: "the limiter's file"},
+			s.Mounts = append(s.Mounts, rspec.Mount{Destination: "/.gpuslice", Source: volume, Options: []string{"bind"}})
+		}, want: "is not what gpuslice mounts there"},
 		{name: "a volume over the preload", edit: func(s *rspec.Spec) {
 			s.Mounts = append(s.Mounts, rspec.Mount{Destination: "/etc/ld.so.preload", Source: filepath.Join(volume, "limits"), Options: []string{"bind"}})
-		}, want: "/etc/ld.so.preload in the container is not the slice's file"},
+		}, want: "/etc/ld.so.preload in the container is not what gpuslice mounts there"},
 		{name: "an image that links the limiter's folder into a volume", image: linked, edit: func(s *rspec.Spec) {
 			s.Mounts = append(s.Mounts, rspec.Mount{Destination: "/data", Source: volume, Options: []string{"bind"}})
 		}, want: "the limiter's file"},
 		{name: "an image whose variable leads to the driver", mode: "library", edit: func(s *rspec.Spec) {
-			s.Process.Env = append(s.Process.Env, "LD_LIBRARY_PATH=/usr/local/vgpu/driver")
-		}, want: "LD_LIBRARY_PATH has /usr/local/vgpu/driver"},
+			s.Process.Env = append(s.Process.Env, "LD_LIBRARY_PATH=/.gpuslice/driver")
+		}, want: "LD_LIBRARY_PATH has /.gpuslice/driver"},
 		{name: "an image that loads the driver before the limiter", edit: func(s *rspec.Spec) {
-			s.Process.Env = append(s.Process.Env, "LD_PRELOAD=/usr/local/vgpu/driver/cuda")
+			s.Process.Env = append(s.Process.Env, "LD_PRELOAD=/.gpuslice/driver/cuda")
 		}, want: "before the limiter"},
 		{name: "an image whose programs read no preload", mode: "preload", image: func(harness.Root) harness.Root { return musl }, want: "set limiterMode to auto or library"},
 	} {

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
@@ -88,17 +91,19 @@ func (s *soak) killPrograms(_ context.Context, r *rand.Rand) error {
 // mounted.
 func (s *soak) ours(pid int) bool {
 	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
-	return err == nil && strings.Contains(string(mounts), "/usr/local/vgpu/") && s.inFolder(string(mounts))
+	return err == nil && strings.Contains(string(mounts), "/.gpuslice/") && s.inFolder(string(mounts))
 }
 
-// inFolder says whether one of the node's containers is named in a list of mounts.
+// inFolder says whether a list of mounts has the file system of one of the node's containers.
 func (s *soak) inFolder(mounts string) bool {
 	folders, err := s.StateFolders()
 	if err != nil {
 		return false
 	}
 	for _, id := range folders {
-		if strings.Contains(mounts, "/containers/"+id+"/") {
+		var st unix.Stat_t
+		usage := limiter.UsagePath(filepath.Join(s.StateDir(), "containers", id))
+		if unix.Stat(usage, &st) == nil && strings.Contains(mounts, fmt.Sprintf(" %d:%d ", unix.Major(st.Dev), unix.Minor(st.Dev))) {
 			return true
 		}
 	}

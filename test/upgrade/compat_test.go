@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/grant/granttest"
+	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/scheduler"
@@ -23,8 +25,8 @@ import (
 const (
 	first, second = "GPU-00000000-0000-4000-8000-000000000001", "GPU-00000000-0000-4000-8000-000000000002"
 	podUID        = "11111111-1111-4111-8111-111111111111"
-	// key is what testdata/compat's grants are signed with.
-	key = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+	// signer is the seed of the key that signed the grants of testdata/compat.
+	signer = "compat"
 )
 
 // versions are all that there have been of the formats; this one's are the last.
@@ -62,7 +64,7 @@ func text(t *testing.T, path string) string {
 func ledgerOf(t *testing.T, version string) string {
 	dir := filepath.Join(t.TempDir(), "ledger")
 	require.NoError(t, os.CopyFS(dir, os.DirFS(golden(version, "ledger"))))
-	usages, err := filepath.Glob(filepath.Join(dir, "containers", "*", "usage"))
+	usages, err := filepath.Glob(limiter.UsagePath(filepath.Join(dir, "containers", "*")))
 	require.NoError(t, err)
 	require.NotEmpty(t, usages)
 	fresh := filepath.Join(t.TempDir(), "usage")
@@ -79,7 +81,7 @@ func ledgerOf(t *testing.T, version string) string {
 // A grant that an earlier scheduler wrote, and signed, is one for this agent.
 func TestEarlierGrants(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys")
-	require.NoError(t, os.WriteFile(file, []byte(key), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte(granttest.PublicKeys(signer)), 0o644))
 	for _, version := range versions {
 		annotation := text(t, golden(version, "grant"))
 		got, err := grant.DecodeGrant(annotation)
@@ -88,7 +90,7 @@ func TestEarlierGrants(t *testing.T) {
 		pod := grant.Pod{UID: podUID, Annotations: map[string]string{
 			grant.AnnotationGrant: annotation, grant.AnnotationSignature: text(t, golden(version, "grant-signature")),
 		}}
-		require.NoError(t, grant.Authenticate(pod, "main", "node-1", grant.OpenKeyFile(file, slog.New(slog.DiscardHandler))), version)
+		require.NoError(t, grant.Authenticate(pod, "main", "node-1", grant.OpenPublicKeys(file, slog.New(slog.DiscardHandler))), version)
 	}
 }
 
@@ -117,11 +119,11 @@ func TestEarlierLedger(t *testing.T) {
 		for _, claim := range snapshot.Claims() {
 			active[claim.ContainerID] = claim.Shares
 			folder := l.Folder(claim.ContainerID)
-			limits, err := limiter.ReadLimits(filepath.Join(folder, "limits"))
+			limits, err := limiter.ReadLimits(limiter.LimitsPath(folder))
 			require.NoError(t, err, version)
 			require.Len(t, limits.Devices, len(claim.Shares), version)
 			require.Equal(t, uint64(claim.Shares[0].MemoryMiB)<<20, limits.Devices[0].MemoryLimitBytes, version)
-			_, err = limiter.ReadUsage(filepath.Join(folder, "usage"))
+			_, err = limiter.ReadUsage(limiter.UsagePath(folder))
 			require.NoError(t, err, version)
 		}
 		require.Equal(t, claims, active, version)
@@ -147,9 +149,7 @@ func TestGrantForTheVersionBefore(t *testing.T) {
 			require.Equal(t, share.CorePercent, *got.Containers[name][i].Cores)
 		}
 	}
-	parsed, err := grant.ParseKey(key)
-	require.NoError(t, err)
-	signature, err := grant.Sign(parsed, podUID, "node-1", text(t, golden("1", "grant")))
+	signature, err := granttest.SigningKey(signer).Sign(podUID, "node-1", text(t, golden("1", "grant")))
 	require.NoError(t, err)
 	require.Equal(t, text(t, golden("1", "grant-signature")), signature)
 }
@@ -159,6 +159,7 @@ func TestGrantForTheVersionBefore(t *testing.T) {
 func TestLedgerForTheVersionBefore(t *testing.T) {
 	ctx := context.Background()
 	dir := filepath.Join(t.TempDir(), "ledger")
+	vgpufstest.Unmount(t, dir)
 	defer unix.Umask(unix.Umask(0o022))
 	l, err := grant.OpenLedger(dir)
 	require.NoError(t, err)
@@ -179,12 +180,12 @@ func TestLedgerForTheVersionBefore(t *testing.T) {
 			require.Equal(t, share.MemoryMiB, *got.Shares[i].MemoryMiB)
 			require.Equal(t, share.CorePercent, *got.Shares[i].Cores)
 		}
-		for _, name := range []string{"limits", "usage"} {
-			now, err := os.ReadFile(filepath.Join(folder, name))
+		for _, path := range []func(claimDir string) string{limiter.LimitsPath, limiter.UsagePath} {
+			now, err := os.ReadFile(path(folder))
 			require.NoError(t, err)
-			before, err := os.ReadFile(golden("1", "ledger", "containers", id, name))
+			before, err := os.ReadFile(path(golden("1", "ledger", "containers", id)))
 			require.NoError(t, err)
-			require.Equal(t, bytes.TrimRight(before, "\x00"), bytes.TrimRight(now, "\x00"), "%s of container %s", name, id)
+			require.Equal(t, bytes.TrimRight(before, "\x00"), bytes.TrimRight(now, "\x00"), path(id))
 		}
 	}
 	require.NoError(t, l.Close())

@@ -63,3 +63,8 @@ func VersionBefore(version string, major, minor, patch int) bool {
 	_, v := parseVersion(version)
 	return v.before(major, minor, patch)
 }
+
+// Handlers returns the paths of the runtime handlers' programs that satisfy is, by handler.
+func (c Containerd) Handlers(is func(binary string) bool) map[string]string {
+	return runtimeConfig{plugins: c.Plugins}.handlers(is)
+}

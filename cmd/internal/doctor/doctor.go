@@ -136,6 +136,7 @@ var checks = []struct {
 	{"nri-timeout", checkNRITimeout},
 	{"nri-validator", checkNRIValidator},
 	{"runtime-handlers", checkHandlers},
+	{"barrier", checkBarrier},
 	{"nvidia-toolkit", checkToolkit},
 	{"cgroup", checkCgroup},
 	{"kubelet", checkKubelet},
@@ -146,6 +147,7 @@ var checks = []struct {
 	{"state-dir", checkStateDir},
 	{"library-dir", checkLibraryDir},
 	{"unstarted", checkUnstarted},
+	{"large-containers", checkLargeContainers},
 	{"agent", checkAgent},
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -24,6 +25,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
+	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -114,6 +116,7 @@ func (h *host) remove(paths ...string) {
 const (
 	validatorOn = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\n  enable = true\n"
 	nvidiaV3    = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\n  BinaryName = '/usr/bin/nvidia-container-runtime'\n"
+	guardedV3   = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\n  BinaryName = '/usr/bin/gpuslice-runtime'\n"
 	spec        = `{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "containerEdits": {"mounts": [{"hostPath": "/usr/lib/libcuda.so.575", "containerPath": "/usr/lib/libcuda.so.575"}]},
 	"devices": [{"name": "` + nodetest.H200 + `", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}, {"name": "` + nodetest.T4 + `", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}]}}]}`
 )
@@ -220,6 +223,9 @@ func TestChecks(t *testing.T) {
 	}
 	chartPod := both(func(h *host) { h.elsewhere = true }, put("/proc/1234/cgroup", "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice/cri-containerd-2.scope\n"),
 		agent("--health-address=:1", "--node-name=node-7", "--health-address", ":9777"))
+	agentEnv := func(env ...string) edit {
+		return both(chartPod, put("/proc/1234/environ", strings.Join(env, "\x00")+"\x00"))
+	}
 	unstarted := func(age time.Duration, mode fs.FileMode) edit {
 		const id, root = "0123456789abcdef", "/run/docker/runtime-runc/moby"
 		return both(put("/run/gpuslice/containers/pod/grant.json", "{}"),
@@ -227,6 +233,11 @@ func TestChecks(t *testing.T) {
 			func(h *host) {
 				h.MapFS[name(root+"/"+id+"/exec.fifo")] = &fstest.MapFile{Mode: mode, ModTime: time.Now().Add(-age)}
 			})
+	}
+	bundle := func(state, id, sandbox string, bytes int) edit {
+		return put(state+"/io.containerd.runtime.v2.task/k8s.io/"+id+"/config.json", fmt.Sprintf(`{"process": {"args": ["true"], "env": ["LARGE=%s"]}, "mounts": [{"destination": "/proc"}],
+			"annotations": {"io.kubernetes.cri.sandbox-name": "p", "io.kubernetes.cri.sandbox-namespace": "tenant", "io.kubernetes.cri.sandbox-id": %q, "io.kubernetes.cri.container-name": "main"}}`,
+			strings.Repeat("x", bytes), sandbox))
 	}
 	toolkit := func(text string) edit {
 		return both(config("version = 3\n"+nvidiaV3), put("/etc/nvidia-container-runtime/config.toml", text))
@@ -278,6 +289,15 @@ func TestChecks(t *testing.T) {
 		{"no fifo", "unstarted", unstarted(11*time.Minute, 0), OK, "was started", ""},
 		{"a damaged record", "unstarted", both(unstarted(11*time.Minute, fs.ModeNamedPipe), put("/run/gpuslice/containers/0123456789abcdef/runtime.json", "{")), OK, "was started", ""},
 
+		{"no containers", "large-containers", func(*host) {}, OK, "no containers of Kubernetes in /run/containerd/", ""},
+		{"small", "large-containers", bundle("/run/containerd", "0123456789abcdef", "s", 300_000), OK, "no container above 384 KiB, no pod above 768 KiB", ""},
+		{"large", "large-containers", bundle("/run/containerd", "0123456789abcdef", "s", 1_100_000), Fail, "container 0123456789ab (main) of pod tenant/p has 1074 KiB", "kubectl delete pod"},
+		{"a large pod", "large-containers", both(bundle("/run/containerd", "a", "s", 300_000), bundle("/run/containerd", "b", "s", 300_000), bundle("/run/containerd", "c", "s", 300_000)),
+			Fail, "the containers of pod tenant/p have 879 KiB", "kubectl delete pod"},
+		{"several pods", "large-containers", both(bundle("/run/containerd", "a", "s", 300_000), bundle("/run/containerd", "b", "s", 300_000), bundle("/run/containerd", "c", "t", 300_000)), OK, "no container", ""},
+		{"another state directory", "large-containers", both(config("version = 3\nstate = '/run/k3s'\n"), bundle("/run/k3s", "0123456789abcdef", "s", 1_100_000)), Fail, "tenant/p", ""},
+		{"half written", "large-containers", put("/run/containerd/io.containerd.runtime.v2.task/k8s.io/a/config.json", "{"), OK, "no container", ""},
+
 		{"another socket", "nri", both(config("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  socket_path = '/run/x.sock'\n"), func(h *host) { h.MapFS["run/x.sock"] = &fstest.MapFile{Mode: fs.ModeSocket} }), OK, "/run/x.sock", ""},
 		{"CRI-O's socket", "nri", both(crio("1.34.0"), without("/var/run/nri/nri.sock")), Fail, "not there", ""},
 		{"an unreadable configuration", "nri", config("="), Fail, "unknown", "runtime-config"},
@@ -290,19 +310,35 @@ func TestChecks(t *testing.T) {
 		{"off", "nri-validator", defaults, Warn, "is off", "enable = true"},
 		{"in a drop-in", "nri-validator", both(config("version = 2\nimports = ['conf.d/*.toml']\n"), put("/etc/containerd/conf.d/nri.toml", "version = 3\n"+validatorOn)), OK, "is on", ""},
 		{"too old", "nri-validator", runtime("2.1.0"), Warn, "before 2.2", "2.2"},
+		{"hooks refused", "nri-validator", config("version = 3\n" + validatorOn + "reject_oci_hook_adjustment = true\n"), Fail, "no container gets a GPU", "reject_oci_hook_adjustment = false"},
 		{"everybody needs us", "nri-validator", config("version = 3\n" + validatorOn + "required_plugins = ['gpuslice']\n"), Warn, "the agent's own too", "tolerate_missing_plugins_annotation"},
 		{"all but some need us", "nri-validator", config("version = 3\n" + validatorOn + "required_plugins = ['gpuslice']\ntolerate_missing_plugins_annotation = 'a/b'\n"), OK, "without the annotation a/b", ""},
 
-		{"nvidia by default", "runtime-handlers", config("version = 3\n" + nvidiaDefault), Warn, "whose image asks", "io.containerd.cri.v1.runtime'.containerd"},
-		{"nvidia by default, by its program", "runtime-handlers", config("version = 3\n" + nvidiaV3 + "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\n  BinaryName = '/usr/bin/nvidia-container-runtime'\n"), Warn, "default runtime is runc", ""},
-		{"nvidia by default, in version 2", "runtime-handlers", config("version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\n  default_runtime_name = 'nvidia'\n"), Warn, "whose image asks", "io.containerd.grpc.v1.cri"},
-		{"nvidia by default, guarded", "runtime-handlers", config("version = 3\n" + nvidiaDefault + validatorOn + "required_plugins = ['gpuslice']\n"), OK, "no container starts without", ""},
+		{"nvidia by default", "runtime-handlers", config("version = 3\n" + nvidiaDefault), OK, "--default-runtime-is-nvidia", ""},
+		{"nvidia by default, by its program", "runtime-handlers", config("version = 3\n" + nvidiaV3 + "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\n  BinaryName = '/usr/bin/nvidia-container-runtime'\n"), OK, "default runtime is runc: start", ""},
+		{"NVIDIA's handler", "barrier", config("version = 3\n" + nvidiaV3), Fail, "handlers nvidia run NVIDIA's runtime directly", "gpuslice install containerd && systemctl restart containerd"},
+		{"nvidia by default", "barrier", config("version = 3\n" + nvidiaDefault), Fail, "handlers nvidia run", ""},
+		{"nvidia by default, in version 2", "barrier", config("version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\n  default_runtime_name = 'nvidia'\n"), Fail, "handlers nvidia run", ""},
+		{"required plugins alone", "barrier", both(toolkit(""), config("version = 3\n"+nvidiaV3+validatorOn+"required_plugins = ['gpuslice']\n")), Fail, "handlers nvidia run", acceptsEnv + " = false"},
+		{"variables ignored alone", "barrier", toolkit(acceptsEnv + " = false\n"), Fail, "handlers nvidia run", "--require-agent"},
+		{"both", "barrier", both(toolkit(acceptsEnv+" = false\n"), config("version = 3\n"+nvidiaV3+validatorOn+"required_plugins = ['gpuslice']\n")), OK, "no pod starts without the agent", ""},
+		{"our runtime in front", "barrier", both(config("version = 3\n"+guardedV3), put("/etc/gpuslice/runtime.yaml", "exemptNamespaces: [gpuslice-system]\n")), OK, "in front of NVIDIA's runtime (nvidia); exempt: gpuslice-system", ""},
+		{"our runtime in front, and containerd not restarted", "barrier", both(config("version = 3\n"+guardedV3), put("/etc/gpuslice/runtime.yaml", "exemptNamespaces: [gpuslice-system]\n"), agentEnv("NVIDIA_VISIBLE_DEVICES=all")), Fail, "the agent's container was created without it", "systemctl restart containerd"},
+		{"our runtime in front, and in effect", "barrier", both(config("version = 3\n"+guardedV3), put("/etc/gpuslice/runtime.yaml", "exemptNamespaces: [gpuslice-system]\n"), agentEnv("NVIDIA_VISIBLE_DEVICES=all", ociruntime.BarrierEnv+"=1")), OK, "in front of NVIDIA's runtime (nvidia); exempt: gpuslice-system", ""},
+		{"our runtime in front, and an agent that doesn't use it", "barrier", both(config("version = 3\n"+guardedV3), put("/etc/gpuslice/runtime.yaml", "exemptNamespaces: [gpuslice-system]\n"), agentEnv("A=b")), OK, "in front of NVIDIA's runtime", ""},
+		{"our runtime in front, and no exempt namespace", "barrier", config("version = 3\n" + guardedV3), Warn, "no namespace is exempt", "exemptNamespaces: [gpuslice-system]"},
+		{"our runtime in front, and a bad config", "barrier", both(config("version = 3\n"+guardedV3), put("/etc/gpuslice/runtime.yaml", "exempt: []\n")), Fail, "no such key", "correct /etc/gpuslice/runtime.yaml"},
+		{"our runtime in front of one handler only", "barrier", config("version = 3\n" + guardedV3 + strings.ReplaceAll(nvidiaV3, ".nvidia.", ".nvidia-cdi.")), Fail, "handlers nvidia-cdi run", ""},
 		{"a handler", "runtime-handlers", config("version = 3\n" + nvidiaV3), OK, "of NVIDIA are nvidia", ""},
 
 		{"the toolkit's default", "nvidia-toolkit", toolkit("#accept = 1\n"), Warn, "is true", "unprivileged = false"},
 		{"no file", "nvidia-toolkit", config("version = 3\n" + nvidiaV3), Warn, "is true", "unprivileged = false"},
 		{"true", "nvidia-toolkit", toolkit("accept-nvidia-visible-devices-envvar-when-unprivileged = true\n"), Warn, "is true", ""},
-		{"false", "nvidia-toolkit", toolkit("accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"), OK, "is false", ""},
+		{"a variable of its own", "nvidia-toolkit", toolkit(acceptsEnv + " = false\naccept-nvidia-visible-devices-as-volume-mounts = true\nswarm-resource = 'DOCKER_RESOURCE_GPU,MY_GPU'\n"), Warn, "swarm-resource names MY_GPU:", "swarm-resource"},
+		{"the usual variable", "nvidia-toolkit", toolkit(acceptsEnv + " = false\naccept-nvidia-visible-devices-as-volume-mounts = true\nswarm-resource = 'DOCKER_RESOURCE_GPU'\n"), OK, "is false", ""},
+		{"false", "nvidia-toolkit", toolkit(acceptsEnv + " = false\naccept-nvidia-visible-devices-as-volume-mounts = true\n"), OK, "is false", ""},
+		{"false, and no mounts", "nvidia-toolkit", toolkit(acceptsEnv + " = false\n"), Warn, "volume mounts are not read", "as-volume-mounts = true"},
+		{"true behind our runtime", "nvidia-toolkit", both(toolkit(acceptsEnv+" = true\n"), config("version = 3\n"+guardedV3)), OK, "no runtime handler runs NVIDIA's runtime directly", ""},
 		{"not TOML", "nvidia-toolkit", toolkit("=\n"), Fail, "toml", "mend"},
 
 		{"version 1", "cgroup", filesystem("/sys/fs/cgroup", Filesystem{Type: unix.TMPFS_MAGIC}), Warn, "version 1", "unified_cgroup_hierarchy"},

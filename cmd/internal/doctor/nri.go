@@ -2,15 +2,21 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/pelletier/go-toml/v2"
 
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+	"github.com/gpuslice/gpuslice/oci"
+	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
+	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
 // NRI's request timeout: below shortTimeout a busy node rejects containers, beyond
@@ -88,6 +94,11 @@ func checkNRIValidator(_ context.Context, e *exam, v *verdict) {
 		v.repair(RepairContainerd)
 		return
 	}
+	if setting(e.config, false, pluginNRI, "default_validator", "reject_oci_hook_adjustment") {
+		v.fail("default_validator refuses hooks (reject_oci_hook_adjustment), and gpuslice adds one to each container with a share: no container gets a GPU",
+			e.config.fix(nriTable(".default_validator", "reject_oci_hook_adjustment = false")...)...)
+		return
+	}
 	if !e.config.requires(nriplugin.PluginName) {
 		v.ok("default_validator is on")
 		return
@@ -107,18 +118,9 @@ func checkHandlers(_ context.Context, e *exam, v *verdict) {
 		return
 	}
 	handlers, byDefault := e.config.nvidiaHandlers(), e.config.defaultHandler()
-	isNvidia := byDefault == "nvidia"
-	for _, h := range handlers {
-		isNvidia = isNvidia || h == byDefault
-	}
-	guarded := e.config.requires(nriplugin.PluginName) && setting(e.config, false, pluginNRI, "default_validator", "enable") && !e.runtime.version.before(2, 2, 0)
 	switch {
-	case isNvidia && !guarded:
-		v.warn("the default runtime is "+byDefault+": while the agent is away, a container whose image asks for cards gets them",
-			append(e.config.fix("[plugins.'"+e.config.criTable()+"'.containerd]", `default_runtime_name = "runc"`),
-				"or start the agent with --default-runtime-is-nvidia, and set accept-nvidia-visible-devices-envvar-when-unprivileged = false (see nvidia-toolkit)")...)
-	case isNvidia:
-		v.ok("the default runtime is " + byDefault + ", and no container starts without the agent; start it with --default-runtime-is-nvidia")
+	case byDefault == "nvidia" || slices.Contains(handlers, byDefault):
+		v.ok("the default runtime is " + byDefault + ": start the agent with --default-runtime-is-nvidia")
 	case len(handlers) > 0:
 		v.ok("the default runtime is " + byDefault + "; of NVIDIA are " + strings.Join(handlers, ", "))
 	default:
@@ -126,27 +128,115 @@ func checkHandlers(_ context.Context, e *exam, v *verdict) {
 	}
 }
 
-// toolkitConfig is where NVIDIA's container toolkit has its configuration.
-const toolkitConfig = "/etc/nvidia-container-runtime/config.toml"
+// checkBarrier checks that a pod without a grant can't reach NVIDIA's runtime while the
+// agent is away. Any pod can choose a runtime handler by its RuntimeClass.
+func checkBarrier(_ context.Context, e *exam, v *verdict) {
+	if e.notContainerd(v) {
+		return
+	}
+	bare := e.config.nvidiaHandlers()
+	if byDefault := e.config.defaultHandler(); byDefault == "nvidia" && len(e.config.handlers(IsOurRuntime)) == 0 && !slices.Contains(bare, byDefault) {
+		bare = append(bare, byDefault) // no file that is read here configures it
+	}
+	requires := e.config.requires(nriplugin.PluginName) && setting(e.config, false, pluginNRI, "default_validator", "enable") && !e.runtime.version.before(2, 2, 0)
+	_, accepts, _ := e.toolkit()
+	switch {
+	case len(bare) > 0 && requires && !accepts:
+		v.ok("NVIDIA's runtime ignores pods' variables (" + acceptsEnv + " = false), and no pod starts without the agent")
+	case len(bare) > 0:
+		v.fail("the runtime handlers "+strings.Join(bare, ", ")+" run NVIDIA's runtime directly: while the agent is away, a pod without a grant gets whole GPUs from it",
+			"gpuslice install containerd && systemctl restart containerd  # puts gpuslice-runtime in front of NVIDIA's runtime",
+			"or, if that is not possible: gpuslice install containerd --require-agent, and in "+toolkitConfig+", above its first [table]:", "  "+acceptsEnv+" = false", "  accept-nvidia-visible-devices-as-volume-mounts = true")
+	default:
+		e.checkExempt(v)
+	}
+}
 
-func checkToolkit(_ context.Context, e *exam, v *verdict) {
-	const key = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+// checkExempt checks that the agent's own pod gets its GPUs through the barrier.
+func (e *exam) checkExempt(v *verdict) {
+	guarded := e.config.handlers(IsOurRuntime)
+	delete(guarded, "gpuslice") // not a handler of NVIDIA's
+	if len(guarded) == 0 {
+		v.ok("no runtime handler runs NVIDIA's runtime")
+		return
+	}
+	data, err := fs.ReadFile(e.Host, name(wish.DefaultPath))
+	var c wish.Config
+	if err == nil {
+		c, err = wish.Parse(wish.DefaultPath, data)
+	}
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		v.fail("the runtime handlers "+strings.Join(slices.Sorted(maps.Keys(guarded)), ", ")+" can't create containers: "+oneLine(err), "correct "+wish.DefaultPath)
+	case len(c.ExemptNamespaces) == 0:
+		v.warn("no namespace is exempt in "+wish.DefaultPath+": an agent that gets the driver by NVIDIA's runtime sees no GPU", "add to "+wish.DefaultPath+": exemptNamespaces: [gpuslice-system]  # the agent's namespace")
+	case e.agentPastBarrier():
+		v.fail("gpuslice-runtime is in front of NVIDIA's runtime in containerd's configuration, but the agent's container was created without it: containerd or the agent was not restarted since",
+			"systemctl restart containerd", "then restart the agent, if the chart installed it: kubectl -n gpuslice-system rollout restart daemonset/gpuslice-agent")
+	default:
+		v.ok("gpuslice-runtime is in front of NVIDIA's runtime (" + strings.Join(slices.Sorted(maps.Keys(guarded)), ", ") + "); exempt: " + strings.Join(c.ExemptNamespaces, ", "))
+	}
+}
+
+// agentPastBarrier says whether NVIDIA's runtime created the agent's container without the
+// barrier. The configuration that containerd has loaded can't be read from its files.
+func (e *exam) agentPastBarrier() bool {
+	agent, _ := e.findAgent()
+	environ, err := fs.ReadFile(e.Host, fmt.Sprintf("proc/%d/environ", agent.pid))
+	env := strings.Split(string(environ), "\x00")
+	asks := slices.ContainsFunc(env, func(v string) bool {
+		value, is := strings.CutPrefix(v, oci.EnvVisibleDevices+"=")
+		return is && value != ""
+	})
+	return err == nil && agent.inPod && asks && !slices.Contains(env, ociruntime.BarrierEnv+"=1")
+}
+
+// toolkitConfig is where NVIDIA's container toolkit has its configuration.
+const toolkitConfig = oci.ToolkitConfig
+
+// acceptsEnv is the toolkit's setting that lets the variables of any container request GPUs.
+const acceptsEnv = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+
+// toolkit reads whether NVIDIA's container toolkit accepts the variables of unprivileged
+// containers. Its default is true.
+func (e *exam) toolkit() (config map[string]any, accepts bool, err error) {
 	data, err := fs.ReadFile(e.Host, name(toolkitConfig))
-	handlers := len(e.config.nvidiaHandlers()) > 0 || path.Base(e.config.defaultHandler()) == "nvidia"
-	var config map[string]any
 	if err == nil {
 		err = toml.Unmarshal(data, &config)
 	}
-	accepts, isSet := config[key].(bool)
+	accepts, isSet := config[acceptsEnv].(bool)
+	return config, accepts || !isSet, err
+}
+
+func checkToolkit(_ context.Context, e *exam, v *verdict) {
+	const asMounts = "accept-nvidia-visible-devices-as-volume-mounts"
+	config, accepts, err := e.toolkit()
+	handlers := len(e.config.nvidiaHandlers()) > 0 || path.Base(e.config.defaultHandler()) == "nvidia"
 	switch {
-	case isSet && !accepts:
-		v.ok(key + " is false")
+	case !accepts && config[asMounts] != true:
+		v.warn(acceptsEnv+" is false, and volume mounts are not read: a granted pod under --device-injection=envvar, and an agent that gets the driver by NVIDIA's runtime, see no GPU",
+			"in "+toolkitConfig+", above its first [table]:", "  "+asMounts+" = true")
+	case !accepts:
+		v.ok(acceptsEnv + " is false")
 	case !handlers && !e.exists(toolkitConfig):
 		v.ok(toolkitConfig + " is not there, and no runtime of NVIDIA's is configured")
 	case err != nil && e.exists(toolkitConfig):
 		v.fail(toolkitConfig+": "+oneLine(err), "mend the file, or run gpuslice doctor as root")
+	case !handlers:
+		v.ok(acceptsEnv + " is true, and no runtime handler runs NVIDIA's runtime directly")
 	default:
-		v.warn(key+" is true: under NVIDIA's runtime, an image's or a pod's own NVIDIA_VISIBLE_DEVICES opens cards wherever the agent isn't asked (docker, nerdctl, or while it is away)",
-			"in "+toolkitConfig+", above its first [table]:", "  "+key+" = false")
+		v.warn(acceptsEnv+" is true: under NVIDIA's runtime, NVIDIA_VISIBLE_DEVICES of an image or a pod opens GPUs wherever the agent does not check the container (docker, nerdctl, or while the agent is away)",
+			"in "+toolkitConfig+", above its first [table]:", "  "+acceptsEnv+" = false", "  "+asMounts+" = true")
+	}
+	e.checkRequestNames(v)
+}
+
+// checkRequestNames looks for variables that request GPUs and that an agent in a container
+// doesn't know, because it can't read the toolkit's configuration.
+func (e *exam) checkRequestNames(v *verdict) {
+	config, _ := fs.ReadFile(e.Host, name(toolkitConfig)) // checkToolkit reports an error
+	if names := oci.UnknownRequestNames(string(config)); len(names) > 0 {
+		v.warn("swarm-resource names "+strings.Join(names, ", ")+": an agent in a container can't read this setting, so it does not void these variables in containers without a grant",
+			"remove swarm-resource from "+toolkitConfig+" (it is for Docker Swarm), or run the agent as the node's own service")
 	}
 }

@@ -30,6 +30,7 @@ type runtimeConfig struct {
 	version int      // of the main file's format
 	err     error
 
+	state    string   // containerd's state directory; empty: not set
 	disabled []string // plugins
 	plugins  map[string]any
 	runtime  version
@@ -39,6 +40,7 @@ type runtimeConfig struct {
 type configFile struct {
 	Version  int            `toml:"version"`
 	Imports  []string       `toml:"imports"`
+	State    string         `toml:"state"`
 	Disabled []string       `toml:"disabled_plugins"`
 	Plugins  map[string]any `toml:"plugins"`
 }
@@ -104,6 +106,9 @@ func resolveImport(h fs.FS, file, pattern string) ([]string, error) {
 // merge puts a file over what was read before.
 func (c *runtimeConfig) merge(f configFile) {
 	c.disabled = append(c.disabled, f.Disabled...)
+	if f.State != "" {
+		c.state = f.State
+	}
 	if old, ok := f.Plugins[pluginCRIv2]; ok && f.Version < 3 {
 		f.Plugins[pluginCRI] = old
 	}
@@ -154,6 +159,14 @@ func (c runtimeConfig) nriSocket() string {
 	return setting(c, "/var/run/nri/nri.sock", pluginNRI, "socket_path")
 }
 
+// stateDir is containerd's state directory.
+func (c runtimeConfig) stateDir() string {
+	if c.state == "" {
+		return "/run/containerd"
+	}
+	return c.state
+}
+
 // requestTimeout is how long NRI waits for a plugin.
 func (c runtimeConfig) requestTimeout() (time.Duration, error) {
 	return time.ParseDuration(setting(c, "2s", pluginNRI, "plugin_request_timeout"))
@@ -167,25 +180,27 @@ func (c runtimeConfig) defaultHandler() string {
 	return setting(c, "runc", pluginCRI, "containerd", "default_runtime_name")
 }
 
-// nvidiaHandlers are the runtime handlers that are nvidia-container-runtime.
-func (c runtimeConfig) nvidiaHandlers() []string {
-	var names []string
+// handlers returns the paths of the runtime handlers' programs that satisfy is, by handler.
+func (c runtimeConfig) handlers(is func(binary string) bool) map[string]string {
+	found := map[string]string{}
 	for handler := range setting(c, map[string]any(nil), pluginCRI, "containerd", "runtimes") {
 		binary := setting(c, "", pluginCRI, "containerd", "runtimes", handler, "options", "BinaryName")
-		if strings.Contains(path.Base(binary), "nvidia") {
-			names = append(names, handler)
+		if is(binary) {
+			found[handler] = binary
 		}
 	}
-	slices.Sort(names)
-	return names
+	return found
 }
 
-// criTable is the name of CRI's table in the main file's version.
-func (c runtimeConfig) criTable() string {
-	if c.formatVersion() < 3 {
-		return pluginCRIv2
-	}
-	return pluginCRI
+// IsNvidiaRuntime says whether a program is NVIDIA's container runtime, by its name.
+func IsNvidiaRuntime(binary string) bool { return strings.Contains(path.Base(binary), "nvidia") }
+
+// IsOurRuntime says whether a program is gpuslice-runtime, by its name.
+func IsOurRuntime(binary string) bool { return path.Base(binary) == "gpuslice-runtime" }
+
+// nvidiaHandlers are the runtime handlers that are nvidia-container-runtime.
+func (c runtimeConfig) nvidiaHandlers() []string {
+	return slices.Sorted(maps.Keys(c.handlers(IsNvidiaRuntime)))
 }
 
 // formatVersion is the main file's, or the one that a new file should have.

@@ -12,12 +12,14 @@ import (
 
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
 	"github.com/gpuslice/gpuslice/grant"
+	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 )
 
 const (
 	containerdConfig = "/etc/containerd/config.toml"
-	dropIn           = "99-gpuslice.toml"
-	shim             = "io.containerd.runc.v2"
+	// dropIn sorts after other files, NVIDIA's 99-nvidia.toml too: the last one wins.
+	dropIn = "zz-gpuslice.toml"
+	shim   = "io.containerd.runc.v2"
 	// newestConfig is the newest version of containerd's configuration that is known.
 	newestConfig = 4
 	// tolerance is the annotation of pods that may start without a required plugin.
@@ -53,17 +55,23 @@ func planContainerd(h fs.FS, o Options) (plan, error) {
 			t.settings = append(t.settings, setting{key: append(slices.Clone(section), "default_runtime_name"), value: Name})
 		}
 	}
-	t.settings = append(t.settings, nriSettings(c, o.ContainerdVersion)...)
-	p := plan{targets: []target{t}}
+	t.settings = append(t.settings, nriSettings(c, o)...)
+	p := plan{}
+	if !o.NRIOnly {
+		if err := p.barrier(h, c, o, cri, main, &t); err != nil {
+			return plan{}, err
+		}
+	}
+	p.targets = append(p.targets, t)
 	if err := p.enablePlugins(h, c); err != nil {
 		return plan{}, err
 	}
 	if doctor.VersionBefore(o.ContainerdVersion, 1, 7, 0) {
-		p.notes = append(p.notes, "containerd "+o.ContainerdVersion+" has no NRI: pods get cards by the runtime handler "+Name+" alone")
+		p.notes = append(p.notes, "containerd "+o.ContainerdVersion+" has no NRI: pods get no GPU")
 	}
 	p.notes = append(p.notes, "run `systemctl restart containerd` (containers go on running), then `gpuslice doctor`")
 	if !o.NRIOnly {
-		p.notes = append(p.notes, "a RuntimeClass with the handler "+Name+" makes pods use it")
+		p.notes = append(p.notes, "a pod without a grant gets no GPU from the runtime handler "+Name)
 	}
 	p.check = func(after fs.FS) error { return seen(after, main, o.ContainerdVersion, t) }
 	return p, nil
@@ -118,7 +126,7 @@ func generated(h fs.FS, main string) error {
 	}
 	return fmt.Errorf("%s says that it is generated, so that what is written there does not last: "+
 		"let it import a folder (imports = [\"…/*.toml\"], as newer k3s does), or put the lines into its template (k3s: config.toml.tmpl); "+
-		"`gpuslice install containerd --dry-run --config /new.toml` shows them", main)
+		"`gpuslice install containerd --dry-run --config /new.toml` shows them; then set barrier.install=false in the chart", main)
 }
 
 // handler is our runtime handler: that of the default runtime with another binary, so
@@ -194,7 +202,8 @@ func says(v any) bool {
 
 // nriSettings are what `gpuslice doctor` asks for and the configuration lacks. A value
 // that works is left, whatever it is.
-func nriSettings(c doctor.Containerd, runtime string) (settings []setting) {
+func nriSettings(c doctor.Containerd, o Options) (settings []setting) {
+	runtime := o.ContainerdVersion
 	if doctor.VersionBefore(runtime, 1, 7, 0) {
 		return nil // there is no such plugin
 	}
@@ -214,6 +223,12 @@ func nriSettings(c doctor.Containerd, runtime string) (settings []setting) {
 	if !doctor.VersionBefore(runtime, 2, 2, 0) { // older ones have no validator
 		want(true, is(true), "default_validator", "enable")
 		want(tolerance, isText, "default_validator", "tolerate_missing_plugins_annotation")
+		if o.RequireAgent {
+			have, _ := lookup(c.Plugins, []string{doctor.PluginNRI, "default_validator", "required_plugins"})
+			list, _ := have.([]any)
+			requires := func(any) bool { return slices.Contains(list, any(nriplugin.PluginName)) }
+			want(append(slices.Clone(list), nriplugin.PluginName), requires, "default_validator", "required_plugins")
+		}
 	}
 	return settings
 }

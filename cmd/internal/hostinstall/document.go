@@ -19,6 +19,8 @@ type document interface {
 	// raw is the text of a value that is written as one; false for a table that is
 	// made of others' keys, and for what is not there.
 	raw(key []string) (string, bool)
+	// section says whether a table has a section of its own in the text, and whether no value is in that.
+	section(table []string) (there, empty bool)
 	// set writes a value, and the tables that lead to it.
 	set(key []string, raw string) error
 	// remove takes out a value, or a table that is empty.
@@ -51,6 +53,8 @@ type change struct {
 	Was *string `json:"was,omitempty"`
 	// Tables is how many of the tables that lead to the value were there before.
 	Tables int `json:"tables"`
+	// Section says that the value's table got a section of its own for it.
+	Section bool `json:"section,omitempty"`
 	// Alone is the setting's.
 	Alone bool `json:"alone,omitempty"`
 }
@@ -63,12 +67,16 @@ func dotted(key []string) string { return strings.Join(key, ".") }
 func apply(f format, d document, settings []setting) (changes []change, err error) {
 	before := d.tree()
 	for _, s := range settings {
+		table := s.key[:len(s.key)-1]
+		had, _ := d.section(table)
 		c, changed, err := applyOne(f, d, s)
 		if err != nil {
 			return nil, fmt.Errorf("set %s: %w", dotted(s.key), err)
 		}
 		if changed {
 			c.Tables = tablesOf(before, s.key) // not those that another setting has made
+			has, _ := d.section(table)
+			c.Section = has && !had
 			changes = append(changes, c)
 		}
 	}
@@ -138,6 +146,9 @@ func undo(f format, d document, changes []change) (kept [][]string, err error) {
 		} else if err = removeValue(d, c.Key); err == nil {
 			err = prune(d, c.Key[:len(c.Key)-1], c.Tables)
 		}
+		if err == nil && c.Section {
+			err = removeSection(d, c.Key[:len(c.Key)-1])
+		}
 		if err != nil {
 			return nil, fmt.Errorf("take back %s: %w", dotted(c.Key), err)
 		}
@@ -151,6 +162,17 @@ func restore(f format, d document, c change) error {
 		return err
 	}
 	return proven(d, func() error { return d.set(c.Key, *c.Was) }, func(tree map[string]any) { put(tree, c.Key, was) })
+}
+
+// removeSection takes out an empty section, the table of which may have others below it.
+func removeSection(d document, table []string) error {
+	if _, empty := d.section(table); !empty {
+		return nil
+	}
+	if v, _ := lookup(d.tree(), table); len(v.(map[string]any)) == 0 {
+		return removeValue(d, table)
+	}
+	return proven(d, func() error { return d.remove(table) }, func(map[string]any) {})
 }
 
 // removeValue takes a value out. Its tables stay, if the format can keep them.

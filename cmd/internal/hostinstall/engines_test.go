@@ -105,7 +105,7 @@ func doctorAgrees(t *testing.T, h testHost) {
 	seen := 0
 	for _, r := range report.Results {
 		switch r.Check {
-		case "runtime-config", "nri-timeout", "nri-validator":
+		case "runtime-config", "nri-timeout", "nri-validator", "barrier":
 			seen++
 			assert.Equal(t, doctor.OK, r.State, "%s: %s", r.Check, r.Found)
 		case "nri":
@@ -113,7 +113,7 @@ func doctorAgrees(t *testing.T, h testHost) {
 			assert.Contains(t, r.Found, "NRI is on", "its socket is of a containerd that runs")
 		}
 	}
-	assert.Equal(t, 4, seen)
+	assert.Equal(t, 5, seen)
 }
 
 // A dockerd that runs takes the runtime up when it is reloaded, and lets it go again.

@@ -38,6 +38,14 @@ type Options struct {
 	Library, LibraryDir string
 	// ContainerdVersion is asked of containerd if it is empty.
 	ContainerdVersion string
+	// ExemptNamespaces are Kubernetes namespaces in which pods may have whole GPUs: the
+	// agent's own. StateDir is the agent's.
+	ExemptNamespaces []string
+	StateDir         string
+	// RequireAgent makes containerd start no pod while the agent isn't connected.
+	RequireAgent bool
+	// RequireNvidia fails where no handler of containerd runs NVIDIA's runtime.
+	RequireNvidia bool
 	// DryRun shows what would be done.
 	DryRun bool
 	// NRIOnly leaves out the runtime, and its programs: of containerd only what NRI needs

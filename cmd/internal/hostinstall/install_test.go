@@ -73,6 +73,7 @@ func (h testHost) options(engine string) Options {
 	return Options{
 		Engine: engine, Root: h.root, RuntimePath: "/usr/bin/gpuslice-runtime", ContainerdVersion: "2.4.2",
 		Library: h.path("/none.so"), LibraryDir: "/var/lib/gpuslice/lib", Hooks: true,
+		ExemptNamespaces: []string{"gpuslice-system"}, StateDir: "/run/gpuslice",
 		HookFiles: fstest.MapFS{"gpuslice-precreate.json": {Data: []byte("{\n  \"version\": \"1.0.0\",\n  \"hook\": {\"path\": \"/usr/bin/gpuslice-runtime\", \"args\": [\"gpuslice-runtime\", \"hook\"]}\n}\n")}},
 	}
 }
@@ -368,4 +369,32 @@ func TestFrom(t *testing.T) {
 	assert.True(t, os.SameFile(before, after))
 	assert.Equal(t, before.ModTime(), after.ModTime())
 	assert.Equal(t, "/usr/lib/other.so\n", h.read("/etc/ld.so.preload"))
+}
+
+// A table that the operator's file has only by a table below it gets a section by install. Uninstall takes that out, too.
+func TestUninstallLeavesNoEmptySection(t *testing.T) {
+	const validator = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\n  enable = true\n"
+	for name, test := range map[string]struct{ before, removed string }{
+		"NRI's validator":           {"version = 3\n" + validator, ""},
+		"a handler":                 {"version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n  runtime_type = 'io.containerd.runc.v2'\n", ""},
+		"the operator's empty one":  {"version = 3\n[plugins.'io.containerd.nri.v1.nri']\n" + validator, ""},
+		"one that is removed since": {"version = 3\n" + validator, validator},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newTestHost(t)
+			h.put(containerdTOML, test.before)
+			o := h.options("containerd")
+			o.SetDefault = true
+			_, err := h.install(o)
+			require.NoError(t, err)
+			if test.removed != "" {
+				text := h.read(containerdTOML)
+				i := strings.Index(text, "[plugins.'io.containerd.nri.v1.nri'.default_validator]")
+				h.put(containerdTOML, text[:i]+text[i+strings.Index(text[i:], "\n\n")+1:])
+			}
+			_, err = h.uninstall(o)
+			require.NoError(t, err)
+			assert.Equal(t, strings.Replace(test.before, test.removed, "", 1), h.read(containerdTOML))
+		})
+	}
 }

@@ -84,6 +84,9 @@ func (d *jsonDocument) raw(key []string) (string, bool) {
 	return string(d.data[o.members[i].value:o.members[i].end]), true
 }
 
+// section is TOML's.
+func (d *jsonDocument) section([]string) (there, empty bool) { return false, false }
+
 func (d *jsonDocument) splice(from, to int, with string) error {
 	return d.become(slices.Concat(d.data[:from], []byte(with), d.data[to:]))
 }

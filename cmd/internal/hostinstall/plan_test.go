@@ -29,9 +29,9 @@ func TestContainerd(t *testing.T) {
 			[]string{"default_validator", "runtimes.runc"}, "made"},
 		{"nothing there, containerd 1.7", "containerd containerd.io 1.7.24", nil, containerdTOML,
 			[]string{"version = 2\n", "'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\n", "[plugins.'io.containerd.nri.v1.nri']\n  disable = false"},
-			[]string{"default_validator"}, "RuntimeClass"},
+			[]string{"default_validator"}, "gets no GPU from the runtime handler gpuslice"},
 		{"no NRI before 1.7", "1.6.20~ds1", nil, containerdTOML, []string{"version = 2\n"}, []string{"nri"}, "containerd 1.6.20~ds1 has no NRI"},
-		{"a folder is imported", "2.4.2", map[string]string{containerdTOML: v3}, "/etc/containerd/conf.d/99-gpuslice.toml",
+		{"a directory is imported", "2.4.2", map[string]string{containerdTOML: v3}, "/etc/containerd/conf.d/zz-gpuslice.toml",
 			[]string{"version = 3\n", "runtimes.gpuslice.options]"}, nil, "made"},
 		{"version 2 imports a folder: 1.x would drop the main file's section", "", map[string]string{containerdTOML: v2 + "imports = [\"/etc/containerd/conf.d/*.toml\"]\n"}, containerdTOML,
 			[]string{"runtimes.gpuslice.options]"}, nil, "changed"},
@@ -52,7 +52,7 @@ func TestContainerd(t *testing.T) {
 		{"CRI is disabled", "2.4.2", map[string]string{containerdTOML: "version = 2\ndisabled_plugins = ['io.containerd.grpc.v1.cri', 'io.containerd.nri.v1.nri']\n"}, containerdTOML,
 			[]string{"disabled_plugins = ['io.containerd.grpc.v1.cri']\n"}, nil, "disables CRI (disabled_plugins)"},
 		{"NRI is disabled where no drop-in can help", "2.4.2", map[string]string{containerdTOML: v3 + "disabled_plugins = ['io.containerd.nri.v1.nri'] # off\n"}, containerdTOML,
-			[]string{"disabled_plugins = [] # off\n"}, []string{"gpuslice"}, "made       /etc/containerd/conf.d/99-gpuslice.toml"},
+			[]string{"disabled_plugins = [] # off\n"}, []string{"gpuslice"}, "made       /etc/containerd/conf.d/zz-gpuslice.toml"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			h := newTestHost(t)

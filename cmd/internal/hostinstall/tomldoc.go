@@ -82,6 +82,11 @@ func (d *tomlDocument) raw(key []string) (string, bool) {
 	return string(d.data[e.value:e.end]), true
 }
 
+func (d *tomlDocument) section(table []string) (there, empty bool) {
+	i := d.header(table)
+	return i >= 0, i >= 0 && d.last(i) == nil
+}
+
 // splice puts text in the place of what is between two positions.
 func (d *tomlDocument) splice(from, to int, with string) error {
 	return d.become(slices.Concat(d.data[:from], []byte(with), d.data[to:]))
@@ -97,7 +102,7 @@ func (d *tomlDocument) set(key []string, raw string) error {
 	if i := d.inlineAround(key); i >= 0 {
 		return d.addInline(i, key, raw)
 	}
-	if i := d.section(key[:len(key)-1]); i >= 0 {
+	if i := d.header(key[:len(key)-1]); i >= 0 {
 		return d.addToSection(i, key, raw)
 	}
 	if e, shared := d.dottedSibling(key); e != nil && shared >= d.sectionsReach(key[:len(key)-1]) {
@@ -141,8 +146,8 @@ func (d *tomlDocument) members(i int) (members []tomlEntry) {
 	return members
 }
 
-// section finds the header of a table: an index.
-func (d *tomlDocument) section(table []string) int {
+// header finds the header of a table: an index.
+func (d *tomlDocument) header(table []string) int {
 	return slices.IndexFunc(d.scan.headers, func(h tomlHeader) bool { return !h.array && slices.Equal(h.path, table) })
 }
 
@@ -263,7 +268,7 @@ func (d *tomlDocument) remove(key []string) error {
 		}
 		return d.splice(lineStart(d.data, e.key), lineEnd(d.data, e.end), "")
 	}
-	i := d.section(key)
+	i := d.header(key)
 	if i < 0 {
 		return errors.New("it is not written as a value or a section")
 	}

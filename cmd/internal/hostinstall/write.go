@@ -2,14 +2,18 @@ package hostinstall
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
 // host writes files of a host whose root folder is somewhere.
@@ -161,7 +165,10 @@ func (h host) inside(real string) string {
 	return "/" + strings.TrimPrefix(strings.TrimPrefix(real, h.root), "/")
 }
 
-// lock waits until nobody else has a folder, and makes it.
+// lockWait is more than an installation takes.
+const lockWait = 30 * time.Second
+
+// lock creates a directory and locks it, when no other process holds the lock.
 func (h host) lock(dir string) (*os.File, error) {
 	real, err := h.realDir(dir)
 	if err != nil {
@@ -174,8 +181,10 @@ func (h host) lock(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(err, f.Close())
+	ctx, cancel := context.WithTimeout(context.Background(), lockWait)
+	defer cancel()
+	if err := rawfile.Lock(ctx, int(f.Fd())); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", real, err), f.Close())
 	}
 	return f, nil
 }

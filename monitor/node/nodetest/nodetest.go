@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -81,7 +82,15 @@ func (s *StateDir) Populate(claim grant.Claim) func(dir string) error {
 }
 
 // Path is a file of a container's.
-func (s *StateDir) Path(id, file string) string { return filepath.Join(s.Ledger.Folder(id), file) }
+func (s *StateDir) Path(id, file string) string {
+	dir := s.Ledger.Folder(id)
+	for _, path := range []string{limiter.LimitsPath(dir), limiter.UsagePath(dir)} {
+		if filepath.Base(path) == file {
+			return path
+		}
+	}
+	return filepath.Join(dir, file)
+}
 
 // Use writes into a usage file, as a container may, that a process holds so many
 // bytes of each of its cards. The offsets are those of docs/LIMITER.md.

@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../../testdata/workloads/descriptor.h"
+
 static void *handle;
 static const char *route = "dlsym";
 static int version = 12000;
@@ -187,22 +189,59 @@ static void show_processes(void)
 
 /* Virtual memory, sizes in MiB: vreserve SIZE, vcreate CARD SIZE (card -2: the host's),
  * vlocation KIND of what is created, vmap RANGE AT SIZE HANDLE, vunmap RANGE AT SIZE,
- * vretain RANGE AT, vrelease HANDLE, vmany COUNT SIZE: created, mapped, released. */
+ * vretain RANGE AT, vrelease HANDLE, vmany COUNT SIZE: created, mapped, released.
+ * Descriptors: vexport HANDLE, vimport DESCRIPTOR, vclose DESCRIPTOR; vborn SIZE: one from
+ * another process, which ends ($PROBE_EXPORTER: in another container, of that usage file,
+ * with the same limits); vunmark DESCRIPTOR: takes the limiter's mark away; vdrop
+ * DESCRIPTOR: the same, and closes it, as an import by NVIDIA's driver leaves it; vinherit DESCRIPTOR: exec keeps it. */
 struct prop { int type, requested, kind, id; void *more; unsigned char flags[8]; };
 
 static int location = 1;
 
 static int create(unsigned long long *handle, long long where, unsigned long long mib)
 {
-	struct prop prop = { 1, 0, where == -2 ? 2 : location, where == -2 ? 0 : (int)where };
+	struct prop prop = { 1, where != -2, where == -2 ? 2 : location, where == -2 ? 0 : (int)where };
 
 	return CALL("cuMemCreate", handle, (size_t)(mib << 20), &prop, 0ull);
+}
+
+/* -1: it could not make it. */
+static int born(unsigned long long mib)
+{
+	unsigned long long made;
+	void *ctx = NULL;
+	int ends[2], fd = -1;
+
+	fflush(stdout);
+	socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends);
+	pid_t child = fork();
+	if (!child) {
+		if (getenv("PROBE_EXPORTER"))
+			setenv("VGPU_USAGE_PATH", getenv("PROBE_EXPORTER"), 1);
+		if (!CALL("cuInit", 0) && !CALL("cuDevicePrimaryCtxRetain", &ctx, 0) && !CALL("cuCtxSetCurrent", ctx) && !create(&made, 0, mib) &&
+		    !CALL("cuMemExportToShareableHandle", &fd, made, 1, 0ull))
+			send_descriptor(ends[1], fd);
+		_exit(0);
+	}
+	close(ends[1]);
+	fd = receive_descriptor(ends[0]);
+	waitpid(child, NULL, 0);
+	close(ends[0]);
+	return fd;
+}
+
+/* The simulated driver keeps the description that an import came by, with the limiter's mark. */
+static int unmark(int fd)
+{
+	struct flock marks = { .l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = 1ll << 62 };
+
+	return fcntl(fd, F_OFD_SETLK, &marks);
 }
 
 static int run_virtual(const char *what)
 {
 	static unsigned long long ranges[16], handles[64];
-	static int range_count, handle_count;
+	static int range_count, handle_count, fds[64], fd_count;
 	unsigned long long a, b, size, i = 0;
 	int r = 0;
 
@@ -227,6 +266,25 @@ static int run_virtual(const char *what)
 		a = ranges[number()];
 		r = CALL("cuMemRetainAllocationHandle", &handles[handle_count], (void *)(a + (number() << 20)));
 		handle_count += r == 0;
+	} else if (!strcmp(what, "vexport")) {
+		r = CALL("cuMemExportToShareableHandle", &fds[fd_count], handles[number()], 1, 0ull);
+		fd_count += r == 0;
+	} else if (!strcmp(what, "vimport")) {
+		r = CALL("cuMemImportFromShareableHandle", &handles[handle_count], (void *)(long)fds[number()], 1);
+		handle_count += r == 0;
+	} else if (!strcmp(what, "vfabric")) {
+		r = CALL("cuMemImportFromShareableHandle", &handles[handle_count], (void *)"a fabric handle", 8);
+	} else if (!strcmp(what, "vborn")) {
+		fds[fd_count] = born(number());
+		r = fds[fd_count++] < 0;
+	} else if (!strcmp(what, "vdrop")) {
+		r = unmark(fds[i = number()]) || close(fds[i]);
+	} else if (!strcmp(what, "vunmark")) {
+		r = unmark(fds[number()]);
+	} else if (!strcmp(what, "vinherit")) {
+		r = fcntl(fds[number()], F_SETFD, 0);
+	} else if (!strcmp(what, "vclose")) {
+		r = close(fds[number()]);
 	} else if (!strcmp(what, "vmany")) {
 		a = number(), size = number();
 		for (; i < a && !r; i++)

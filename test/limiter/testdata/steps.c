@@ -34,6 +34,7 @@
 #include <unistd.h>
 
 #include "../../../limiter/src/layout.h"
+#include "../../../testdata/workloads/descriptor.h"
 
 typedef unsigned long long u64;
 enum { MIB = 1 << 20 };
@@ -72,6 +73,7 @@ static void set_up(void)
 {
 	static const char *const all[] = { "cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocManaged", "cuLaunchKernel", "cuCtxSynchronize",
 		"cuMemAllocAsync", "cuMemFreeAsync", "cuMemPoolTrimTo", "cuMemCreate", "cuMemMap", "cuMemRelease", "cuMemUnmap",
+		"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle",
 		"cuArrayCreate_v2", "cuArrayDestroy", "cuCtxCreate_v2", "cuCtxDestroy_v2", "cuGraphLaunch", "cuDeviceGraphMemTrim" };
 	void *context, *module;
 
@@ -222,6 +224,38 @@ static void vmm_section(void)
 	mark();
 }
 
+static void export_section(void)
+{
+	struct { int type, handles, location, id; void *more; unsigned char flags[8]; } prop = { 1, 1, 1, 0 };
+	u64 handle = 0, import = 0;
+	int fd = -1;
+
+	set_up();
+	mark();
+	CALL(cuMemCreate, &handle, (size_t)32 * MIB, &prop, 0ull);
+	CALL(cuMemExportToShareableHandle, &fd, handle, 1, 0ull);
+	CALL(cuMemRelease, handle);
+	CALL(cuMemImportFromShareableHandle, &import, (void *)(long)fd, 1);
+	CALL(cuMemRelease, import);
+	mark();
+}
+
+static int held = -1; /* of memory of a corpse: see corpse() */
+
+static void held_section(void) /* reaps, imports what one of the dead exported, and exports it again */
+{
+	u64 p = 0, import = 0;
+	int fd = -1;
+
+	set_up();
+	mark();
+	CALL(cuMemAlloc_v2, &p, (size_t)950 * MIB);
+	CALL(cuMemImportFromShareableHandle, &import, (void *)(long)held, 1);
+	CALL(cuMemExportToShareableHandle, &fd, import, 1, 0ull);
+	CALL(cuMemRelease, import);
+	mark();
+}
+
 static void array_section(void)
 {
 	struct { size_t width, height; int format; unsigned channels; } d = { 2048, 2048, 32, 4 };
@@ -266,7 +300,7 @@ static void graph_section(void)
 static const struct section { const char *name; void (*run)(void); } sections[] = {
 	{ "join", join_section }, { "alloc", alloc_section }, { "refused", refused_section }, { "full", full_section },
 	{ "reap", reap_section }, { "launch", launch_section }, { "first-launch", first_launch_section },
-	{ "wait", wait_section }, { "pool", pool_section }, { "vmm", vmm_section }, { "array", array_section },
+	{ "wait", wait_section }, { "pool", pool_section }, { "vmm", vmm_section }, { "export", export_section }, { "held", held_section }, { "array", array_section },
 	{ "context", context_section }, { "graph", graph_section }, { "managed", managed_section },
 };
 
@@ -409,16 +443,28 @@ static bool stop_at(pid_t tid, uintptr_t at)
 	       ptrace(PTRACE_POKEUSER, tid, offsetof(struct user, u_debugreg[7]), at ? 1 : 0) == 0;
 }
 
-static void corpse(void)
+/* One of the dead. Of some of its memory a descriptor is held, which the victim inherits. */
+static void corpse(bool exports)
 {
-	pid_t child = fork();
+	struct { int type, handles, location, id; void *more; unsigned char flags[8]; } prop = { 1, 1, 1, 0 };
+	int ends[2], fd;
 	u64 p;
 
+	socketpair(AF_UNIX, SOCK_STREAM, 0, ends);
+	pid_t child = fork();
 	if (!child) {
 		set_up();
 		MUST(cuMemAlloc_v2, &p, (size_t)600 * MIB);
+		if (exports) {
+			MUST(cuMemCreate, &p, (size_t)64 * MIB, &prop, 0ull);
+			MUST(cuMemExportToShareableHandle, &fd, p, 1, 0ull);
+			send_descriptor(ends[1], fd);
+		}
 		raise(SIGKILL);
 	}
+	close(ends[1]);
+	held = receive_descriptor(ends[0]);
+	close(ends[0]);
 	waitpid(child, NULL, 0);
 }
 
@@ -438,8 +484,8 @@ static u64 run_to(const struct section *section, u64 stop, const char **what, ui
 	u64 steps = 0;
 	bool stepping = false;
 
-	if (!strcmp(section->name, "reap"))
-		corpse();
+	if (!strcmp(section->name, "reap") || !strcmp(section->name, "held"))
+		corpse(!strcmp(section->name, "held"));
 	pid_t victim = fork();
 	if (!victim) {
 		ptrace(PTRACE_TRACEME, 0, 0, 0);
@@ -488,6 +534,8 @@ static u64 run_to(const struct section *section, u64 stop, const char **what, ui
 		ptrace(stepping && !t->outside ? PTRACE_SINGLESTEP : PTRACE_CONT, tid, 0, signal);
 	}
 	bury(victim);
+	if (held >= 0)
+		close(held);
 	return steps;
 }
 

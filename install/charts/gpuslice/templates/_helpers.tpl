@@ -57,6 +57,11 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- prepend .Values.admission.toleratedNamespaces .Release.Namespace | uniq | toJson -}}
 {{- end -}}
 
+{{/* The namespaces in which pods may be root of their node, as JSON. */}}
+{{- define "gpuslice.privileged" -}}
+{{- prepend .Values.admission.privilegedNamespaces .Release.Namespace | uniq | toJson -}}
+{{- end -}}
+
 {{/* A JSON list as CEL writes it. */}}
 {{- define "gpuslice.cel" -}}
 {{- $quoted := list -}}
@@ -71,9 +76,26 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- include "gpuslice.cel" (without $all "-") -}}
 {{- end -}}
 
-{{/* The Secret of the grant keys. */}}
-{{- define "gpuslice.keysSecret" -}}
-{{- .Values.grantKey.existingSecret | default (printf "%s-grant-keys" (include "gpuslice.fullname" .)) -}}
+{{/* The Secret with the scheduler's private keys. */}}
+{{- define "gpuslice.privateKeys" -}}
+{{- .Values.grantKey.existingSecret | default (printf "%s-grant-private-keys" (include "gpuslice.fullname" .)) -}}
+{{- end -}}
+
+{{/* The ConfigMap with the agents' public keys. It is not in the Secret, because a kubelet may read all of an object that a pod of its node mounts. */}}
+{{- define "gpuslice.publicKeys" -}}
+{{- .Values.grantKey.existingConfigMap | default (printf "%s-grant-public-keys" (include "gpuslice.fullname" .)) -}}
+{{- end -}}
+
+{{/* The public key of an Ed25519 private key, both in PEM. A template can read it only from a certificate, where it follows the
+     12 bytes at the beginning of the DER of each Ed25519 public key (RFC 8410). */}}
+{{- define "gpuslice.publicKey" -}}
+{{- $begin := "MCowBQYDK2VwAyEA" -}}
+{{- $certificate := (genSelfSignedCertWithKey "gpuslice" nil nil 1 .).Cert -}}
+{{- $der := regexReplaceAll "-----[A-Z ]+-----|\n" $certificate "" | b64dec -}}
+{{- $key := splitn (b64dec $begin) 2 $der -}}
+-----BEGIN PUBLIC KEY-----
+{{ $begin }}{{ substr 0 32 $key._1 | b64enc }}
+-----END PUBLIC KEY-----
 {{- end -}}
 
 {{/* Where pods find the API server. */}}
@@ -90,7 +112,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- define "gpuslice.schedulerArgs" -}}
 {{- $args := dict "apiVersion" "gpuslice.io/v1" "kind" "GPUSliceArgs" -}}
 {{- if .Values.grantKey.enabled -}}
-{{- $_ := set $args "grantKeyFile" "/etc/gpuslice/keys/keys" -}}
+{{- $_ := set $args "grantPrivateKeyFile" "/etc/gpuslice/keys/private.pem" -}}
 {{- end -}}
 {{- $defaults := dict "count" "nvidia.com/gpu" "memory" "nvidia.com/gpumem" "memoryPercentage" "nvidia.com/gpumem-percentage" "cores" "nvidia.com/gpucores" "priority" "nvidia.com/priority" "vcudaCore" "tencent.com/vcuda-core" "vcudaMemory" "tencent.com/vcuda-memory" -}}
 {{- $names := dict -}}

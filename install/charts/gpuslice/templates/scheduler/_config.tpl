@@ -35,8 +35,8 @@ profiles:
       enabled:
       - name: GPUSlice
   pluginConfig:
-  # All settings: the manual of package scheduler/plugin (Args). All profiles need the same. grantKeyFile: where nodes have
-  # --grant-key-file, the same keys; cardQuota: where gpu-manager's quota is used, kube-system/gpuquota.
+  # All settings: the manual of package scheduler/plugin (Args). All profiles need the same. grantPrivateKeyFile: the private keys
+  # for the nodes' --grant-public-key-file; cardQuota: where gpu-manager's quota is used, kube-system/gpuquota.
   - name: GPUSlice
     args:
       annotate: Binding

@@ -1,0 +1,25 @@
+package main
+
+import (
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpuslice/gpuslice/monitor/metrics"
+	"github.com/gpuslice/gpuslice/oci"
+	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
+)
+
+// reportBarrier reports whether NVIDIA's runtime created the agent's container without
+// gpuslice-runtime in front of it. Then it gives GPUs to every pod while the agent is away.
+func reportBarrier(env func(string) string, registry prometheus.Registerer, log *slog.Logger) {
+	if env(oci.EnvVisibleDevices) == "" {
+		return
+	}
+	there := env(ociruntime.BarrierEnv) == "1"
+	registry.MustRegister(metrics.NewBarrier(there))
+	if !there {
+		log.Warn("while this agent is away, pods without a grant can get whole GPUs: NVIDIA's container runtime has no gpuslice-runtime in front of it; " +
+			"restart containerd on the node if the barrier was installed since, otherwise run `gpuslice install containerd` there first (gpuslice doctor checks it)")
+	}
+}

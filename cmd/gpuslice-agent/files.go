@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+// holdInterval is the time between two reads of the list of claims.
+const holdInterval = time.Second
+
+// holdFiles keeps the files of all claims open until ctx ends.
+func holdFiles(ledger *grant.Ledger, holder *limiter.Holder, turn *progress, log *slog.Logger) func(context.Context) {
+	return func(ctx context.Context) {
+		defer holder.Close()
+		tick := time.NewTicker(holdInterval)
+		defer tick.Stop()
+		said := ""
+		for {
+			turn.tick()
+			err := holder.Follow(func() (map[string]string, error) { return claimDirs(ctx, ledger) })
+			if text := errorText(err); text != said {
+				said = text
+				if err != nil && ctx.Err() == nil {
+					log.Warn("failed to open files of containers; retrying", "error", err)
+				}
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	}
+}
+
+func claimDirs(ctx context.Context, ledger *grant.Ledger) (map[string]string, error) {
+	snapshot, err := ledger.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dirs := make(map[string]string, len(snapshot.Entries))
+	for _, e := range snapshot.Entries {
+		dirs[e.ContainerID] = ledger.Folder(e.ContainerID)
+	}
+	return dirs, nil
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

@@ -1,0 +1,90 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/gpuslice/gpuslice/nri-plugin/bounds"
+)
+
+// checkLargeContainers looks for containers above the agent's size bounds, created while the
+// agent was away. They can keep the runtime from synchronising its NRI plugins: then the
+// agent can't connect.
+func checkLargeContainers(_ context.Context, e *exam, v *verdict) {
+	if e.runtime.name == "cri-o" {
+		v.ok("not checked: the node's runtime is CRI-O")
+		return
+	}
+	dir := path.Join(e.config.stateDir(), "io.containerd.runtime.v2.task/k8s.io")
+	entries, err := fs.ReadDir(e.Host, name(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		v.ok("no containers of Kubernetes in " + dir)
+		return
+	}
+	if err != nil {
+		v.warn("unknown: "+oneLine(err), "run gpuslice doctor as root")
+		return
+	}
+	var large []string
+	podSize, podName := map[string]int{}, map[string]string{}
+	for _, entry := range entries {
+		data, err := fs.ReadFile(e.Host, name(path.Join(dir, entry.Name(), "config.json")))
+		if err != nil {
+			continue // the container has ended
+		}
+		var spec rspec.Spec
+		if json.Unmarshal(data, &spec) != nil {
+			continue // incomplete
+		}
+		pod := fmt.Sprintf("%.64s/%.253s", spec.Annotations["io.kubernetes.cri.sandbox-namespace"], spec.Annotations["io.kubernetes.cri.sandbox-name"])
+		size, sandbox := recordSize(&spec), spec.Annotations["io.kubernetes.cri.sandbox-id"]
+		podSize[sandbox] += size
+		podName[sandbox] = pod
+		if size > bounds.Container {
+			large = append(large, fmt.Sprintf("container %.12s (%.64s) of pod %s has %d KiB", entry.Name(), spec.Annotations["io.kubernetes.cri.container-name"], pod, size>>10))
+		}
+	}
+	for sandbox, size := range podSize {
+		if size > bounds.PodTotal {
+			large = append(large, fmt.Sprintf("the containers of pod %s have %d KiB", podName[sandbox], size>>10))
+		}
+	}
+	if len(large) == 0 {
+		v.ok(fmt.Sprintf("no container above %d KiB, no pod above %d KiB", bounds.Container>>10, bounds.PodTotal>>10))
+		return
+	}
+	slices.Sort(large)
+	v.fail("the agent may be unable to connect: environment, arguments, mounts and annotations are too large: "+strings.Join(large, "; "),
+		"delete these pods (kubectl delete pod); the agent refuses such containers while it is connected",
+		"their owners can mount large data as files, or set enableServiceLinks: false")
+}
+
+// recordSize estimates the size of NRI's record of a container in bytes.
+func recordSize(spec *rspec.Spec) int {
+	size := 0
+	add := func(texts ...string) {
+		for _, t := range texts {
+			size += len(t) + 3 // the field's tag and its length
+		}
+	}
+	if spec.Process != nil {
+		add(spec.Process.Env...)
+		add(spec.Process.Args...)
+	}
+	for key, value := range spec.Annotations {
+		add(key, value)
+	}
+	for _, m := range spec.Mounts {
+		add(m.Destination, m.Source, m.Type)
+		add(m.Options...)
+	}
+	return size
+}

@@ -1,0 +1,88 @@
+package hostinstall
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
+	"github.com/gpuslice/gpuslice/oci/wish"
+)
+
+// barrier puts gpuslice-runtime in front of NVIDIA's runtime in each handler that runs it:
+// there, a pod without a grant gets no GPU, also while no agent is connected. Handlers that
+// run gpuslice-runtime already get the path o.RuntimePath.
+func (p *plan) barrier(h fs.FS, c doctor.Containerd, o Options, cri, main string, t *target) error {
+	nvidia := c.Handlers(doctor.IsNvidiaRuntime)
+	guarded := c.Handlers(doctor.IsOurRuntime)
+	delete(guarded, Name)
+	if o.RequireNvidia && len(nvidia)+len(guarded) == 0 {
+		what := "no runtime handler in " + main + ", or in the files that it imports, runs NVIDIA's container runtime"
+		if len(c.Files) == 0 {
+			what = main + " does not exist"
+		}
+		return fmt.Errorf("%s: name the configuration file that containerd reads by --config (the chart's barrier.containerdConfig); "+
+			"without containerd set the chart's barrier.install=false and close the GPUs by the second way (docs/INSTALL.md)", what)
+	}
+	handlers := sortedSet(append(slices.Collect(maps.Keys(nvidia)), slices.Collect(maps.Keys(guarded))...))
+	for _, handler := range handlers {
+		t.settings = append(t.settings, setting{
+			key:   []string{"plugins", cri, "containerd", "runtimes", handler, "options", "BinaryName"},
+			value: o.RuntimePath,
+		})
+	}
+	if len(nvidia) == 0 {
+		return nil
+	}
+	p.runtimeConfig(h, o, lowest(nvidia))
+	p.notes = append(p.notes, "a pod without a grant gets no GPU from the runtime handlers "+strings.Join(handlers, ", ")+
+		", whether the agent runs or not. Pods in the exemptNamespaces of "+wish.DefaultPath+" get what they request")
+	return nil
+}
+
+// lowest is the runtime that gpuslice-runtime calls: of NVIDIA's, the one that reads its mode
+// from the configuration, if a handler runs it.
+func lowest(nvidia map[string]string) string {
+	binaries := slices.Sorted(maps.Values(nvidia))
+	for _, binary := range binaries {
+		if path.Ext(binary) == "" {
+			return binary
+		}
+	}
+	return binaries[0]
+}
+
+// runtimeConfig writes the operator's configuration if there is none. An existing one is not
+// changed; a note says what it must contain.
+func (p *plan) runtimeConfig(h fs.FS, o Options, nvidia string) {
+	text := headline("containerd") + fmt.Sprintf(`# gpuslice-runtime stands in front of NVIDIA's container runtime, which is
+nvidiaRuntime: %s
+# Pods in these namespaces get the GPUs that they request from NVIDIA's runtime, whole GPUs too.
+# The agent's namespace must be one of them.
+exemptNamespaces: [%s]
+# The agent's --state-dir.
+stateDir: %s
+`, nvidia, strings.Join(o.ExemptNamespaces, ", "), o.StateDir)
+	data, err := readFile(h, wish.DefaultPath)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		p.targets = append(p.targets, target{path: wish.DefaultPath, whole: []byte(text)})
+		return
+	case err == nil:
+		var have wish.Config
+		if have, err = wish.Parse(wish.DefaultPath, data); err == nil &&
+			have.NvidiaRuntime == nvidia && have.StateDir == o.StateDir && hasAll(have.ExemptNamespaces, o.ExemptNamespaces) {
+			return
+		}
+	}
+	p.notes = append(p.notes, fmt.Sprintf("%s exists and was not changed. It must contain nvidiaRuntime: %s, stateDir: %s and exemptNamespaces: [%s]; otherwise the agent's own pod gets no GPU",
+		wish.DefaultPath, nvidia, o.StateDir, strings.Join(o.ExemptNamespaces, ", ")))
+}
+
+func hasAll(have, want []string) bool {
+	return !slices.ContainsFunc(want, func(name string) bool { return !slices.Contains(have, name) })
+}

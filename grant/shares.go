@@ -1,0 +1,38 @@
+package grant
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// AnnotationShares is an annotation that the agent adds to a container: the shares that it was
+// created with, in case the ledger is lost. Pod authors can't write annotations of containers.
+const AnnotationShares = "gpuslice.io/shares"
+
+// EncodeShares returns the value of gpuslice.io/shares: a container's array in gpuslice.io/grant.
+func EncodeShares(shares []Share) (string, error) {
+	if err := ValidateShares(shares); err != nil {
+		return "", err
+	}
+	value, err := json.Marshal(shares)
+	if err != nil {
+		return "", fmt.Errorf("encode %s: %w", AnnotationShares, err)
+	}
+	return string(value), nil
+}
+
+// DecodeShares reads the value of gpuslice.io/shares.
+func DecodeShares(value string) ([]Share, error) {
+	if len(value) > MaxAnnotationBytes {
+		return nil, refuse(ErrMalformed, "%s: %d bytes: at most %d are read", AnnotationShares, len(value), MaxAnnotationBytes)
+	}
+	reader, err := newJSONReader(value)
+	var shares []Share
+	if err == nil {
+		shares, err = decodeShares(reader)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", AnnotationShares, err)
+	}
+	return shares, nil
+}

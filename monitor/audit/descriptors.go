@@ -1,0 +1,246 @@
+package audit
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// DeviceNode is the device node of a GPU: the UUIDs of the GPU and of its MIG devices, the GPU's first.
+type DeviceNode []string
+
+// A tenant can have millions of files open. One look searches for searchTime, reads mostOpen files of a process, and
+// finds mostNew device nodes, at most; the next look continues. Open device nodes without a grant are followed up to
+// mostHeldByOne for a container and mostHeld for the node.
+const (
+	searchTime     = 250 * time.Millisecond
+	mostOpen       = 8192
+	mostNew        = 512
+	mostHeld       = 2048
+	mostHeldByOne  = 128
+	betweenClocks  = 256 // files between two looks at the clock
+	firstOfDirents = 2   // "." and ".."
+)
+
+var (
+	errSearch = fmt.Errorf("the search for open device nodes of GPUs took %s or found %d, and continues in the next look: processes have very many open files", searchTime, mostNew)
+	errHeld   = fmt.Errorf("more than %d open GPUs without a grant in one container, or %d on the node: the others are not followed", mostHeldByOne, mostHeld)
+)
+
+// descriptors finds processes that have device nodes of GPUs open.
+//
+// A tenant can give a device node any name, and a descriptor received over a socket has a path of another container, or
+// none. So the search compares device numbers. With AT_STATX_DONT_SYNC the kernel does not wait for a file system that
+// may never answer (FUSE, NFS).
+type descriptors struct {
+	proc procfs
+	// held are the device nodes that were found, with one descriptor of each. Each look checks them again.
+	held map[openNode]descriptor
+	// found counts the new ones of this look.
+	found int
+	until time.Time
+	// The search continues with the process next, and in the processes of more with these open files.
+	next int
+	more map[int]int
+}
+
+// openNode is a device that a process has open. Each look checks the descriptor, so a reused PID does no harm.
+type openNode struct {
+	pid    int
+	device uint64
+}
+
+// descriptor is an open file of a process.
+type descriptor struct {
+	// dir is the directory in /proc of the process, or of a thread if the first one has ended.
+	dir string
+	fd  int
+}
+
+func newDescriptors(proc procfs) *descriptors {
+	return &descriptors{proc: proc, held: map[openNode]descriptor{}, more: map[int]int{}}
+}
+
+// search searches the open files of processes, which are in order, and returns for each the GPU devices that it has open.
+// A thorough search also reads a process after its first thread has ended. A device that was found before stays in the result
+// if there is no time to check it.
+func (d *descriptors) search(pids []int, nodes map[uint64]DeviceNode, thorough bool, limit time.Duration) (map[int][]uint64, error) {
+	d.until, d.found = time.Now().Add(limit), 0
+	maps.DeleteFunc(d.held, func(at openNode, by descriptor) bool { return !d.over() && !d.still(at, by) })
+	maps.DeleteFunc(d.more, func(pid, _ int) bool { _, lives := slices.BinarySearch(pids, pid); return !lives })
+	err := d.around(pids, nodes, thorough)
+	found := map[int][]uint64{}
+	for at := range d.held {
+		found[at.pid] = append(found[at.pid], at.device)
+	}
+	for _, devices := range found {
+		slices.Sort(devices)
+	}
+	return found, err
+}
+
+// over says whether this look's search has reached a bound.
+func (d *descriptors) over() bool { return d.found >= mostNew || time.Now().After(d.until) }
+
+// around searches each process once, beginning where the last search ended.
+func (d *descriptors) around(pids []int, nodes map[uint64]DeviceNode, thorough bool) error {
+	if len(pids) == 0 {
+		return nil
+	}
+	first, _ := slices.BinarySearch(pids, d.next)
+	for n := range pids {
+		pid := pids[(first+n)%len(pids)]
+		if d.over() {
+			d.next = pid
+			return errSearch
+		}
+		dir := strconv.Itoa(pid)
+		if d.process(pid, dir, nodes) > 0 || !thorough {
+			continue
+		}
+		if _, thread, err := d.proc.process(pid); err == nil && thread != dir {
+			d.process(pid, thread, nodes)
+		}
+	}
+	d.next = 0
+	return nil
+}
+
+// process searches open files of one process and returns their number.
+func (d *descriptors) process(pid int, dir string, nodes map[uint64]DeviceNode) (count int) {
+	from := d.more[pid]
+	delete(d.more, pid)
+	d.proc.openFiles(dir, from, func(files int, _ string, fd int) bool {
+		d.file(openNode{pid: pid}, descriptor{dir, fd}, files, nodes)
+		count++
+		if count == mostOpen || count%betweenClocks == 0 && d.over() {
+			d.more[pid] = fd + 1
+			return false
+		}
+		return true
+	})
+	return count
+}
+
+// openFiles calls each with the open files of a process, beginning with number from, until it returns false. files is a
+// descriptor of the directory with the open files, and name the name in it. A process that has ended has none.
+func (p procfs) openFiles(dir string, from int, each func(files int, name string, fd int) bool) {
+	files, err := unix.Open(filepath.Join(string(p), dir, "fd"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(files)
+	if from > 0 {
+		_, _ = unix.Seek(files, int64(from+firstOfDirents), unix.SEEK_SET)
+	}
+	buffer := make([]byte, 16<<10)
+	var names []string
+	for {
+		n, err := unix.ReadDirent(files, buffer)
+		if err != nil || n <= 0 {
+			return
+		}
+		_, _, names = unix.ParseDirent(buffer[:n], -1, names[:0])
+		for _, name := range names {
+			if fd, err := strconv.Atoi(name); err == nil && !each(files, name, fd) {
+				return
+			}
+		}
+	}
+}
+
+// file adds one open file if it is a GPU's device node.
+func (d *descriptors) file(at openNode, by descriptor, files int, nodes map[uint64]DeviceNode) {
+	name := strconv.Itoa(by.fd)
+	at.device = deviceOf(files, name)
+	if nodes[at.device] == nil {
+		return
+	}
+	if _, known := d.held[at]; known || !usable(files, "../fdinfo/"+name) {
+		return
+	}
+	d.held[at] = by
+	d.found++
+}
+
+// still says whether the descriptor is still that open device.
+func (d *descriptors) still(at openNode, by descriptor) bool {
+	dir, name := filepath.Join(string(d.proc), by.dir), strconv.Itoa(by.fd)
+	return deviceOf(unix.AT_FDCWD, filepath.Join(dir, "fd", name)) == at.device && usable(unix.AT_FDCWD, filepath.Join(dir, "fdinfo", name))
+}
+
+// keep keeps only the devices for which foreign is true: the container of the process was not granted them. If there are
+// too many, it keeps those with the lowest PIDs.
+func (d *descriptors) keep(foreign func(pid int, device uint64) (container string, is bool)) error {
+	all, of := 0, map[string]int{}
+	var err error
+	for _, at := range slices.SortedFunc(maps.Keys(d.held), func(a, b openNode) int {
+		return cmp.Or(cmp.Compare(a.pid, b.pid), cmp.Compare(a.device, b.device))
+	}) {
+		container, is := foreign(at.pid, at.device)
+		switch {
+		case !is:
+			delete(d.held, at)
+		case all == mostHeld, of[container] == mostHeldByOne:
+			delete(d.held, at)
+			err = errHeld
+		default:
+			all++
+			of[container]++
+		}
+	}
+	return err
+}
+
+// of returns the GPU devices that a process still has open.
+func (d *descriptors) of(pid int) (devices []uint64) {
+	for at, by := range d.held {
+		if at.pid == pid && d.still(at, by) {
+			devices = append(devices, at.device)
+		}
+	}
+	return devices
+}
+
+// deviceOf returns the device number of an open file; 0: it is no character device.
+func deviceOf(dir int, name string) uint64 {
+	var st unix.Statx_t
+	err := unix.Statx(dir, name, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
+	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR {
+		return 0
+	}
+	return unix.Mkdev(st.Rdev_major, st.Rdev_minor)
+}
+
+// usable says, from /proc/<pid>/fdinfo/<fd>, whether a descriptor gives access to its file. One with O_PATH does not: to
+// open the device with it needs permission of the device cgroup.
+func usable(dir int, name string) bool {
+	info, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false // it has ended
+	}
+	defer unix.Close(info)
+	text := make([]byte, 512) // pos, then flags
+	n, _ := unix.Read(info, text)
+	_, after, found := bytes.Cut(text[:max(n, 0)], []byte("flags:"))
+	line, _, _ := bytes.Cut(after, []byte("\n"))
+	flags, err := strconv.ParseUint(string(bytes.TrimSpace(line)), 8, 64)
+	return found && err == nil && flags&unix.O_PATH == 0
+}
+
+// nodesOf returns the GPUs' device nodes for device numbers.
+func nodesOf(devices []uint64, nodes map[uint64]DeviceNode) (all []DeviceNode) {
+	for _, device := range devices {
+		if node := nodes[device]; node != nil {
+			all = append(all, node)
+		}
+	}
+	return all
+}

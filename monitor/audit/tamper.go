@@ -1,0 +1,319 @@
+package audit
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/oci/claimed"
+)
+
+// Tampering describes locks and leases on the files of a claim. Neither the limiter nor the host
+// takes these: their only use is to make the host wait.
+type Tampering struct {
+	// What names the locks, leases and files; empty: none.
+	What string
+	// By are the processes of the claim's container that were found to hold one. There can be more.
+	By []Holder
+}
+
+// Holder is a process that holds a lock or a lease.
+type Holder struct {
+	claimed.Process
+	// Name and What are for messages. Spared is the reason not to kill it.
+	Name, What, Spared string
+}
+
+// A tenant can have very many processes, open files and locks. These bound the search for the processes that hold a
+// lock; the lock itself is found without it.
+const (
+	// holderTime is for reading /proc/locks, and for all containers of a look together.
+	holderTime  = 250 * time.Millisecond
+	mostHolders = 16
+	// mostFileLocks bounds the locks of one file: the kernel allocates one buffer for all locks in an fdinfo.
+	mostFileLocks = 1024
+	mostFdinfo    = 256 << 10
+)
+
+var errLockList = fmt.Errorf("reading /proc/locks takes longer than %s: processes that hold locks on files of containers are not searched", holderTime)
+
+// fileID identifies a file as /proc/locks does.
+type fileID struct{ device, inode uint64 }
+
+// fileLock is a line of /proc/locks, or of /proc/<pid>/fdinfo/<fd>.
+type fileLock struct {
+	kind string // FLOCK, POSIX, OFDLCK, LEASE
+	// pid is the process that took the lock; -1: not known. Other processes can hold it now, and the PID can be reused.
+	pid        int
+	file       fileID
+	start, end uint64
+}
+
+// parseLock parses one line; see proc_locks(5).
+//
+//	1: LEASE ACTIVE READ 1234 00:2d:5678 0 EOF
+func parseLock(line string) (l fileLock, ok bool) {
+	fields := strings.Fields(strings.TrimPrefix(line, "lock:"))
+	if len(fields) < 8 || fields[1] == "->" {
+		return l, false
+	}
+	l.kind, l.end = fields[1], 1<<64-1
+	place := strings.Split(fields[5], ":")
+	if len(place) != 3 {
+		return l, false
+	}
+	major, err1 := strconv.ParseUint(place[0], 16, 32)
+	minor, err2 := strconv.ParseUint(place[1], 16, 32)
+	inode, err3 := strconv.ParseUint(place[2], 10, 64)
+	pid, err4 := strconv.Atoi(fields[4])
+	start, err5 := strconv.ParseUint(fields[6], 10, 64)
+	var err6 error
+	if fields[7] != "EOF" {
+		l.end, err6 = strconv.ParseUint(fields[7], 10, 64)
+	}
+	l.pid, l.start, l.file = pid, start, fileID{unix.Mkdev(uint32(major), uint32(minor)), inode}
+	return l, errors.Join(err1, err2, err3, err4, err5, err6) == nil
+}
+
+// claimFiles are the limits and usage files of a claim.
+type claimFiles map[fileID]limiter.Lock
+
+func filesOf(c *Claim) claimFiles {
+	files := claimFiles{}
+	var st unix.Stat_t
+	if c.Dir != "" && unix.Lstat(limiter.LimitsPath(c.Dir), &st) == nil {
+		files[fileID{uint64(st.Dev), st.Ino}] = limiter.Lock{}
+	}
+	if c.Dir != "" && unix.Lstat(limiter.UsagePath(c.Dir), &st) == nil {
+		files[fileID{uint64(st.Dev), st.Ino}] = limiter.Lock{Usage: true}
+	}
+	return files
+}
+
+// foreign describes a lock on one of the files, unless it is the limiter's own.
+func (f claimFiles) foreign(l fileLock) (limiter.Lock, bool) {
+	is, ours := f[l.file]
+	is.Lease = l.kind == "LEASE"
+	bytes := l.kind == "POSIX" || l.kind == "OFDLCK"
+	own := is.Usage && bytes && l.start >= limiter.LimiterLocks && l.end <= limiter.LimiterLocksEnd
+	return is, ours && !own
+}
+
+// locks reads the locks on these files from /proc/locks, at most mostFileLocks+1 of each. A tenant can make the list as long as it wants,
+// and each read walks it from the beginning.
+func (p procfs) locks(ctx context.Context, of map[fileID]bool) (map[fileID][]fileLock, error) {
+	f, err := os.Open(filepath.Join(string(p), "locks"))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	found := map[fileID][]fileLock{}
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if ctx.Err() != nil {
+			return nil, errLockList
+		}
+		if l, ok := parseLock(lines.Text()); ok && of[l.file] && len(found[l.file]) <= mostFileLocks {
+			found[l.file] = append(found[l.file], l)
+		}
+	}
+	return found, lines.Err()
+}
+
+// tampering finds locks and leases on files of claims, and the processes of their containers that hold them.
+func (i *Inspector) tampering(ctx context.Context, claims map[string]*Claim, locks func(*Claim) ([]limiter.Lock, error)) error {
+	var errs []error
+	var tampered []*Claim
+	for _, id := range slices.Sorted(maps.Keys(claims)) {
+		c := claims[id]
+		if c.Dir == "" {
+			continue
+		}
+		held, err := locks(c)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", c.Container, err))
+		}
+		if len(held) == 0 {
+			continue
+		}
+		c.Tampering.What = inWords(held)
+		tampered = append(tampered, c)
+	}
+	if len(tampered) > 0 {
+		errs = append(errs, i.holders(ctx, tampered, claims))
+	}
+	return errors.Join(errs...)
+}
+
+// inWords names locks and leases, each once.
+func inWords(held []limiter.Lock) string {
+	var all []string
+	for _, l := range held {
+		if text := l.String(); !slices.Contains(all, text) {
+			all = append(all, text)
+		}
+	}
+	return strings.Join(all, " and ")
+}
+
+// holders finds the processes that hold locks and leases on files of these claims. The claims share the time equally.
+func (i *Inspector) holders(ctx context.Context, tampered []*Claim, claims map[string]*Claim) error {
+	of := map[fileID]bool{}
+	for _, c := range tampered {
+		for id := range filesOf(c) {
+			of[id] = true
+		}
+	}
+	listing, cancel := context.WithTimeout(ctx, holderTime)
+	defer cancel()
+	listed, err := i.proc.locks(listing, of)
+	if err != nil {
+		return err
+	}
+	pids, err := i.byContainer(claims)
+	if err != nil {
+		return err
+	}
+	for _, c := range tampered {
+		part, cancel := context.WithTimeout(ctx, holderTime/time.Duration(len(tampered)))
+		c.Tampering.By = i.holdersOf(part, c, pids[c.ID], listed)
+		cancel()
+	}
+	return nil
+}
+
+// byContainer returns the processes of the claims' containers.
+func (i *Inspector) byContainer(claims map[string]*Claim) (map[string][]int, error) {
+	all, err := i.proc.all()
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, func(pid int) bool { return i.strangers[pid] > i.look })
+	owners := i.owners.Find(all, usageFiles(claims))
+	of := map[string][]int{}
+	for _, pid := range all {
+		if owner := owners[pid]; owner != "" {
+			of[owner] = append(of[owner], pid)
+		}
+	}
+	return of, nil
+}
+
+// holdersOf searches the processes of a claim's container, beginning with those that /proc/locks names.
+func (i *Inspector) holdersOf(ctx context.Context, c *Claim, pids []int, listed map[fileID][]fileLock) (all []Holder) {
+	files := filesOf(c)
+	named := map[int]bool{}
+	for id := range files {
+		if len(listed[id]) > mostFileLocks {
+			return nil
+		}
+		for _, l := range listed[id] {
+			named[l.pid] = true
+		}
+	}
+	slices.SortStableFunc(pids, func(a, b int) int {
+		switch {
+		case named[a] == named[b]:
+			return 0
+		case named[a]:
+			return -1
+		}
+		return 1
+	})
+	for _, pid := range pids {
+		if ctx.Err() != nil || len(all) == mostHolders {
+			break
+		}
+		s, dir, err := i.proc.process(pid)
+		if err != nil {
+			continue
+		}
+		held := i.proc.held(ctx, dir, files)
+		if len(held) == 0 {
+			continue
+		}
+		one := Holder{Process: claimed.Process{PID: pid, Start: s.start}, Name: s.name, What: inWords(held)}
+		if c.ID == i.own || pid == os.Getpid() {
+			one.Spared = ownContainer
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// holds says whether a process holds a lock or a lease on a file of a claim now.
+func (i *Inspector) holds(pid int, claim *Claim) bool {
+	_, dir, err := i.proc.process(pid)
+	if err != nil || claim == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), holderTime)
+	defer cancel()
+	return len(i.proc.held(ctx, dir, filesOf(claim))) > 0
+}
+
+// held returns the locks and leases on a claim's files that belong to open files of a process. A lock stays with the open
+// file, and so with each process that has it, after the process that took it has ended.
+func (p procfs) held(ctx context.Context, dir string, files claimFiles) (all []limiter.Lock) {
+	count := 0
+	p.openFiles(dir, 0, func(open int, name string, _ int) bool {
+		var st unix.Statx_t
+		err := unix.Statx(open, name, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_INO, &st)
+		if _, ours := files[fileID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}]; err == nil && ours {
+			all = append(all, p.lockedBy(filepath.Join(dir, "fdinfo", name), files)...)
+		}
+		count++
+		return count < mostOpen && len(all) < mostHolders && ctx.Err() == nil
+	})
+	return all
+}
+
+// lockedBy returns those that belong to one open file.
+func (p procfs) lockedBy(fdinfo string, files claimFiles) (all []limiter.Lock) {
+	f, err := os.Open(filepath.Join(string(p), fdinfo))
+	if err != nil {
+		return nil // closed
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(io.LimitReader(f, mostFdinfo))
+	for lines.Scan() {
+		if !strings.HasPrefix(lines.Text(), "lock:") {
+			continue
+		}
+		if l, ok := parseLock(lines.Text()); ok {
+			if one, foreign := files.foreign(l); foreign && !slices.Contains(all, one) {
+				all = append(all, one)
+			}
+		}
+	}
+	return all
+}
+
+// tampering reports the locks and leases on a claim's files as a violation of its container, with the processes that were
+// found to hold them, on a GPU or not.
+func (f *finder) tampering(claim *Claim) {
+	t := claim.Tampering
+	if t.What == "" {
+		return
+	}
+	one := Finding{Kind: TamperedFiles, Container: claim.Container, Detail: "a process of the container holds " + t.What}
+	for n, by := range t.By {
+		if n == 0 {
+			one.Detail = fmt.Sprintf("process %d (%q) holds %s", by.PID, by.Name, by.What)
+		}
+		one.Offenders = append(one.Offenders, Offender{Process: by.Process, Spared: by.Spared})
+	}
+	f.add(one)
+}

@@ -1,0 +1,75 @@
+package oci
+
+import (
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ToolkitConfig is the configuration file of NVIDIA's container toolkit.
+const ToolkitConfig = "/etc/nvidia-container-runtime/config.toml"
+
+// defaultRequestName is the name in NVIDIA's documentation of swarm-resource. It is always
+// included, because an agent in a container can't read the node's configuration, and to void a
+// variable without a reader does no harm.
+const defaultRequestName = "DOCKER_RESOURCE_GPU"
+
+// HostRequestNames returns the variables that NVIDIA's runtime prefers to NVIDIA_VISIBLE_DEVICES
+// on this machine: swarm-resource of the toolkit's configuration, if it can be read.
+func HostRequestNames() []string {
+	f, err := os.OpenFile(ToolkitConfig, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return []string{defaultRequestName}
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, 1<<20))
+	if err != nil {
+		return []string{defaultRequestName}
+	}
+	return append(UnknownRequestNames(string(data)), defaultRequestName)
+}
+
+// UnknownRequestNames returns the names in the toolkit's configuration that an agent without
+// access to it does not void.
+func UnknownRequestNames(config string) []string {
+	return slices.DeleteFunc(RequestNames(config), func(name string) bool { return name == defaultRequestName })
+}
+
+// RequestNames reads swarm-resource, a list of names separated by commas, from the toolkit's
+// configuration. It reads only this setting, without a TOML library, because the runtime wrapper
+// starts several times for each container.
+func RequestNames(config string) (names []string) {
+	for line := range strings.Lines(config) {
+		key, value, is := strings.Cut(strings.TrimSpace(line), "=")
+		if strings.HasPrefix(key, "[") {
+			break // the first table
+		}
+		if key = strings.Trim(strings.TrimSpace(key), `"'`); !is || key != "swarm-resource" {
+			continue
+		}
+		value = strings.TrimSpace(value)
+		if value == "" || value[0] != '"' && value[0] != '\'' {
+			continue
+		}
+		value, _, _ = strings.Cut(value[1:], value[:1])
+		for name := range strings.SplitSeq(value, ",") {
+			if name = strings.TrimSpace(name); name != "" && !strings.Contains(name, "=") && name != EnvVisibleDevices {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// requested returns the request names that a container has set.
+func (c Container) requested() (names []string) {
+	for _, name := range c.RequestNames {
+		if _, set := c.getenv(name); set {
+			names = append(names, name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,42 @@
+package slice
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
+)
+
+// A generation that was killed leaves hidden directories, with a file system mounted in them. The next one removes them, but
+// not those of one that is at work: it holds the lock.
+func TestSweep(t *testing.T) {
+	ctx, state := context.Background(), t.TempDir()
+	require.NoError(t, Sweep(ctx, state))
+	require.NoDirExists(t, filepath.Join(state, foldersName), "nothing is made for it")
+
+	vgpufstest.Unmount(t, state)
+	for _, name := range []string{".new-123", ".old-small", "small"} {
+		dir := Folder(state, name)
+		require.NoError(t, os.MkdirAll(dir, 0o755))
+		require.NoError(t, vgpufs.Mount(dir))
+	}
+	unlock, err := lock(ctx, state)
+	require.NoError(t, err)
+	busy, cancel := context.WithCancel(ctx)
+	cancel()
+	require.ErrorIs(t, Sweep(busy, state), context.Canceled)
+	require.DirExists(t, Folder(state, ".new-123"))
+	unlock()
+
+	require.NoError(t, Sweep(ctx, state))
+	require.NoDirExists(t, Folder(state, ".new-123"))
+	require.NoDirExists(t, Folder(state, ".old-small"))
+	mounted, err := vgpufs.Mounted(Folder(state, "small"))
+	require.NoError(t, err)
+	require.True(t, mounted, "a slice stays")
+}
