@@ -17,10 +17,14 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-var function = regexp.MustCompile(`(?m)^func (?:\([^)]*\) )?(\w+)[(\[]`)
-
-// decoder is a name that says what a function does.
-var decoder = regexp.MustCompile(`^([pP]arse|[dD]ecode)`)
+var (
+	// function matches the beginning of a function, in Go and in the limiter's C.
+	function = regexp.MustCompile(`(?m)^(?:func (?:\([^)]*\) )?|\w[\w *]*[ *])(\w+)[(\[]`)
+	// decoder matches the name of a decoding function.
+	decoder = regexp.MustCompile(`^([pP]arse|[dD]ecode)`)
+	// decodes matches a call in a decoding function with another name.
+	decodes = regexp.MustCompile(`\b(Unmarshal\w*|NewDecoder|NewScanner|Sscan\w*)\(`)
+)
 
 func TestDecoders(t *testing.T) {
 	root, err := harness.Repository()
@@ -49,8 +53,8 @@ func TestDecoders(t *testing.T) {
 		}
 		assert.Contains(t, tests, where+" "+target, name)
 	}
-	for name := range code {
-		if _, function, _ := strings.Cut(name, " "); decoder.MatchString(function) {
+	for name, body := range code {
+		if _, function, _ := strings.Cut(name, " "); decoder.MatchString(function) || decodes.MatchString(body) {
 			decoders = append(decoders, name)
 		}
 	}
@@ -60,12 +64,12 @@ func TestDecoders(t *testing.T) {
 	assert.True(t, slices.IsSorted(listed), "keep the list sorted")
 }
 
-// functions are "folder name" of the code's functions, and of the tests'.
-func functions(t *testing.T, root string) (code, tests map[string]bool) {
-	code, tests = map[string]bool{}, map[string]bool{}
-	for _, top := range []string{"cmd", "deviceplugin", "gpu", "grant", "internal", "limiter", "monitor", "nri-plugin", "oci", "scheduler"} {
+// functions returns the bodies of the code's functions, and of the tests', by "directory name".
+func functions(t *testing.T, root string) (code, tests map[string]string) {
+	code, tests = map[string]string{}, map[string]string{}
+	for _, top := range []string{"cmd", "deviceplugin", "gpu", "grant", "internal", "limiter", "monitor", "nri-plugin", "oci", "scheduler", "test/limiter/creaders"} {
 		require.NoError(t, filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, ".c") {
 				return err
 			}
 			text, err := os.ReadFile(path)
@@ -74,11 +78,16 @@ func functions(t *testing.T, root string) (code, tests map[string]bool) {
 			}
 			folder, err := filepath.Rel(root, filepath.Dir(path))
 			into := code
-			if strings.HasSuffix(path, "_test.go") {
+			if strings.HasSuffix(path, "_test.go") || top == "test/limiter/creaders" {
 				into = tests
 			}
-			for _, m := range function.FindAllSubmatch(text, -1) {
-				into[folder+" "+string(m[1])] = true
+			all := function.FindAllSubmatchIndex(text, -1)
+			for i, m := range all {
+				end := len(text)
+				if i+1 < len(all) {
+					end = all[i+1][0]
+				}
+				into[folder+" "+string(text[m[2]:m[3]])] += string(text[m[0]:end])
 			}
 			return err
 		}))

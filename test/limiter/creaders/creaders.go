@@ -1,0 +1,136 @@
+// Package creaders has the limiter's readers of what others wrote, in C, for fuzzing in Go: the
+// limits and usage files, the environment's limits, /proc/<pid>/stat. It is called by its own
+// tests only. The readers are limiter/src's files as they are, compiled with checks of undefined
+// behaviour that end the process (ubsan.c), so that no index leaves its array unseen.
+package creaders
+
+/*
+#cgo CFLAGS: -std=gnu11 -O1 -g -D_GNU_SOURCE -fsanitize=undefined -I${SRCDIR}/../../../limiter/src
+#include <stdlib.h>
+#include "creaders.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"os"
+	"unsafe"
+)
+
+// Layout of the two files, by layout.h.
+const (
+	LimitsSize  = C.VGPU_LIMITS_BYTES
+	UsageSize   = C.VGPU_USAGE_BYTES
+	UsageHeader = C.VGPU_USAGE_HEADER_BYTES
+	SlotSize    = C.VGPU_SLOT_BYTES
+	SlotHeader  = C.VGPU_SLOT_HEADER_BYTES
+	CellSize    = C.VGPU_CELL_BYTES
+	Slots       = C.VGPU_SLOT_COUNT
+	HighWater   = C.CREADERS_HIGH_WATER
+	RateOne     = C.RATE_ONE
+	bucketMost  = C.BUCKET_MOST
+)
+
+// SetPaths says where the two files are. It fails inside a container of gpuslice's.
+func SetPaths(limits, usage string) error {
+	if _, err := os.Stat("/.gpuslice"); err == nil {
+		return errors.New("/.gpuslice is there, and the readers would read that")
+	}
+	for name, path := range map[string]string{"VGPU_LIMITS_PATH": limits, "VGPU_USAGE_PATH": usage} {
+		setenv(name, path)
+	}
+	return nil
+}
+
+func setenv(name, value string) {
+	n, v := C.CString(name), C.CString(value)
+	defer C.free(unsafe.Pointer(n))
+	defer C.free(unsafe.Pointer(v))
+	C.setenv(n, v, 1)
+}
+
+// Card is a GPU: what the limiter takes from one record of the limits file.
+type Card struct {
+	Bytes, Context, Residue, Physical, Room uint64
+	Rate                                    uint32
+}
+
+// Limits reads the limits file as a process that starts does. False: CUDA is denied.
+func Limits() ([]Card, bool) {
+	C.creaders_forget()
+	if !C.limits_ready() {
+		return nil, false
+	}
+	cards := make([]Card, int(C.limits_count()))
+	for i := range cards {
+		c := C.int(i)
+		cards[i] = Card{
+			Bytes: uint64(C.limits_bytes(c)), Context: uint64(C.limits_context_bytes(c)), Residue: uint64(C.limits_residue_bytes(c)),
+			Physical: uint64(C.limits_physical_bytes(c)), Room: uint64(C.limits_room(c)), Rate: uint32(C.limits_core_rate(c)),
+		}
+	}
+	return cards, true
+}
+
+// Sum is what the limiter takes from the usage file for one GPU.
+type Sum struct {
+	Committed, Tentative, Spilled, Read uint64
+	ReadOK                              bool
+}
+
+// Usage reads the usage file as a process that starts does, of one GPU. False: CUDA is denied.
+func Usage(cell int) (Sum, bool) {
+	usage := C.usage_map()
+	if usage == nil {
+		return Sum{}, false
+	}
+	c := C.int(cell)
+	sum := C.usage_sum(usage, c)
+	var read C.uint64_t
+	ok := C.usage_read(c, &read)
+	return Sum{uint64(sum.committed), uint64(sum.tentative), uint64(C.usage_spilled(usage, c)), uint64(read), bool(ok)}, true
+}
+
+// Claim takes a slot of the usage file, as a process that starts does, and clears those of the
+// dead. It returns the slot, -1 for none, and how many processes the file names.
+func Claim() (slot, pids int) {
+	usage := C.usage_map()
+	fd := C.usage_open()
+	defer C.close(fd)
+	C.slot_reap(usage, fd)
+	slot = int(C.slot_claim(usage, fd))
+	var room [8]C.uint
+	return slot, int(C.usage_pids(&room[0], C.int(len(room))))
+}
+
+// Size reads a size of the environment, 0: it is none.
+func Size(text string) uint64 {
+	c := C.CString(text)
+	defer C.free(unsafe.Pointer(c))
+	return uint64(C.creaders_size(c))
+}
+
+// EnvLimit reads the limits of the environment, with one variable set, and returns a GPU's.
+func EnvLimit(name, value string, card int) uint64 {
+	setenv(name, value)
+	C.envlimits_read()
+	n := C.CString(name)
+	defer C.free(unsafe.Pointer(n))
+	C.unsetenv(n)
+	return uint64(C.envlimits_bytes(C.int(card)))
+}
+
+// Stat reads a line of /proc/<pid>/stat.
+func Stat(line string) (state byte, flags, threads, started, pending uint64, ok bool) {
+	c := C.CString(line)
+	defer C.free(unsafe.Pointer(c))
+	var s C.struct_creaders_stat
+	ok = bool(C.creaders_stat(c, &s))
+	return byte(s.state), uint64(s.flags), uint64(s.threads), uint64(s.started), uint64(s.pending), ok
+}
+
+// Turns is how many naps of 10 ms a launch of ns waits for, in a bucket with these numbers.
+// At most `most` are counted.
+func Turns(earned, spent, refilled, now, ns uint64, settle int64, rate uint32, most int) int {
+	return int(C.creaders_turns(C.uint64_t(earned), C.uint64_t(spent), C.uint64_t(refilled), C.uint64_t(now), C.uint64_t(ns), C.int64_t(settle), C.uint32_t(rate), C.int(most)))
+}

@@ -1,0 +1,2 @@
+#include "exported.c"
+#include "slot.c"
