@@ -10,7 +10,7 @@ export GOFLAGS := -tags=nri_no_wasm -buildvcs=false
 export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 SHELL_SCRIPTS = $(shell git ls-files '*.sh') .ci/run
 
-.PHONY: help setup build binaries native scheduler image manifests demo test test-faults test-steps e2e soak gpu-test bench bench-scheduler fuzz vulncheck lint generate screenshots clean
+.PHONY: help setup build binaries native scheduler image manifests demo test test-faults test-attacks test-steps e2e soak gpu-test bench bench-scheduler fuzz vulncheck lint generate screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,7 +48,7 @@ manifests: ## Write the chart's objects as one plain file: build/manifests/gpusl
 	@test/setup.sh --helm
 	@mkdir -p $(BUILD)/manifests
 	"$$(test/setup.sh --where-helm)/helm" template gpuslice install/charts/gpuslice --namespace gpuslice-system --kube-version 1.36 \
-	  --set grantKey.existingSecret=gpuslice-grant-keys $(MANIFESTS_ARGS) >$(BUILD)/manifests/gpuslice.yaml
+	  --set grantKey.existingSecret=gpuslice-grant-private-keys,grantKey.existingConfigMap=gpuslice-grant-public-keys $(MANIFESTS_ARGS) >$(BUILD)/manifests/gpuslice.yaml
 
 demo: setup binaries ## Show two containers sharing one (simulated) card on a real containerd, each inside its limits
 	go run ./test/demo
@@ -64,6 +64,9 @@ test: setup lint build ## Run every test that belongs to a change (as root; with
 
 test-faults: setup binaries ## Try to get a card past a broken agent: the whole matrix of faults on a real containerd (minutes, as root)
 	go test -tags nri_no_wasm,faults -timeout 30m -parallel 4 -v ./test/faults
+
+test-attacks: setup binaries ## Attack the isolation as a hostile tenant does, on real containerd and dockerd (10 minutes at most, as root)
+	go test -tags nri_no_wasm,attacks -timeout 10m -v ./test/attacks
 
 test-steps: setup binaries ## Kill a process at every step of the limiter that another can see (STEPS=instructions: at every instruction)
 	VGPU_EVERY_STEP=$(or $(STEPS),stores) go test -count=1 -timeout 5h -v -run TestKilledAtEveryStep ./test/limiter
@@ -104,6 +107,7 @@ lint: setup ## Check the format and run go vet, staticcheck and shellcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	go vet ./...
 	go vet -tags nri_no_wasm,faults ./test/faults
+	go vet -tags nri_no_wasm,attacks ./test/attacks
 	go vet -tags nri_no_wasm,e2e ./test/e2e
 	go vet -tags nri_no_wasm,e2e,soak ./test/e2e
 	cd test/admission && go vet -tags nri_no_wasm,e2e ./...
