@@ -25,20 +25,20 @@ struct exported { /* fresh zeroed memory: nothing is exported or imported */
 	uint32_t uses[VGPU_MAX_IMPORTS]; /* of the slot's imports[i], how many this process has */
 };
 
-/* Before the driver is asked for a descriptor, and where it gave none after all. */
+/* Before the call of the driver that exports, and after one that failed. */
 void exported_add(struct process *p, int cell, uint64_t bytes);
 void exported_undo(struct process *p, int cell, uint64_t bytes);
-/* Has the descriptor tell that the memory is charged to that slot. False: it can't. */
+/* Locks the slot's byte on the descriptor. False: the lock failed. */
 bool exported_mark(struct process *p, int fd, uint32_t slot);
 
-/* The slot of this container that is charged for the memory of a descriptor, which stays
- * charged until the same number of ends. -1: there is none that is known to be. */
+/* Returns the slot of this container that is charged for the memory of a descriptor, and keeps
+ * the charge until exported_import_end was called as often. -1: no slot is known. */
 int exported_import_begin(struct process *p, int fd);
 void exported_import_end(struct process *p, int slot);
 
-/* Whether memory that the slot's dead process exported may be there still. */
+/* Whether memory that the slot's ended process exported may still exist. */
 bool exported_held(const struct vgpu_usage *usage, uint32_t slot);
-/* What of a cell that is. */
+/* The bytes of a cell that are exported. */
 uint64_t exported_bytes(const struct vgpu_slot *slot, int cell);
 
 #endif

@@ -285,7 +285,7 @@ func (i *Inspector) ungranted(p *Process, g group) {
 	}
 }
 
-// maps looks at what a process has mapped. Where there is no time to look, what was found before is believed.
+// maps returns what a process has mapped. If the look is late, it returns the result of an earlier look.
 func (i *Inspector) maps(of claimed.Process, dir string, claim *Claim) (mapped, error) {
 	seen, ok := i.mapped[of]
 	switch {

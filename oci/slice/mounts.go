@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -40,7 +39,7 @@ func checkMounts(stdin io.Reader) error {
 			root, err = rootWith(limiterFiles(spec, filepath.Dir(libraries)), state, spec)
 		}
 		if err == nil {
-			err = checkNoLinks(root, limiter.ContainerDir)
+			err = checkNoLinks(root)
 		}
 	}
 	if err != nil {
@@ -49,20 +48,12 @@ func checkMounts(stdin io.Reader) error {
 	return nil
 }
 
-// checkNoLinks refuses an image with a link in the path: unlike a mount, the container could
-// replace it.
-func checkNoLinks(root, path string) error {
-	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	for _, part := range strings.Split(strings.Trim(path, "/"), "/") {
-		if err != nil {
-			break
-		}
-		above := dir
-		dir, err = unix.Openat(above, part, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		unix.Close(above)
-	}
+// checkNoLinks refuses an image in which the limiter's directory is a link: unlike a mount, a
+// process of the container could replace it.
+func checkNoLinks(root string) error {
+	dir, err := unix.Open(filepath.Join(root, limiter.ContainerDir), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("%s in the container is not the directory that gpuslice mounts there: remove the link in this path from the image (%w)", path, err)
+		return fmt.Errorf("%s in the container is not the directory that gpuslice mounts there: remove the link from the image (%w)", limiter.ContainerDir, err)
 	}
 	return unix.Close(dir)
 }

@@ -92,7 +92,7 @@ func withHostPath(host func() string, path string) func(*corev1.Pod) {
 	}
 }
 
-// onAnother has the pod's share be of another GPU than that of /dev/nvidia7, which it may open otherwise.
+// onAnother keeps the pod off the GPU of /dev/nvidia7: with a share of that GPU it may open the node.
 func onAnother(try func(*corev1.Pod)) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		withAnnotation("nvidia.com/nouse-gpuuuid", "GPU-00000008-5151-4000-8000-000000000008")(p)
