@@ -45,18 +45,18 @@ func (l *Ledger) Resize(ctx context.Context, id string, shares []Share, cards ma
 // Reapply calls apply as Resize does, with the claim in the ledger, if it is active.
 func (l *Ledger) Reapply(ctx context.Context, id string, apply func(dir string, claim Claim) error) error {
 	err := l.whileAlone(ctx, id, func() error {
-		var booked Claim
+		var reserved Claim
 		err := l.locked(ctx, func() error {
 			e, err := l.active(id)
 			if err == nil {
-				booked = e.Claim.clone()
+				reserved = e.Claim.clone()
 			}
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		return apply(l.Folder(id), booked)
+		return apply(l.Folder(id), reserved)
 	})
 	if err != nil && !errors.Is(err, ErrNoClaim) {
 		return fmt.Errorf("set the limits of container %s to what is reserved: %w", show(id), err)

@@ -11,16 +11,16 @@ import (
 )
 
 // Holder keeps the files of claims open for writing. As long as it does, the kernel gives no
-// process a lease on them, so that opening them neither waits nor fails. It is
-// for a process that stays, and safe for concurrent use. The zero value is ready.
+// process a lease on them, so that opening them neither waits nor fails. It is safe for
+// concurrent use. The zero value is ready.
 type Holder struct {
 	mu      sync.Mutex
 	held    map[heldName]*heldFile
 	waiting int
 }
 
-// heldName names a file by its claim's container and by what it is, for the directory of a
-// new claim has another name until the claim is booked.
+// heldName identifies a file by its container. The directory of a new claim has another name
+// until its share is reserved.
 type heldName struct {
 	id    string
 	usage bool
@@ -31,12 +31,12 @@ type heldFile struct {
 	open, waits bool
 }
 
-// mostWaiting bounds the threads that wait for leases to be taken away.
+// mostWaiting bounds the threads that wait for the end of leases.
 const mostWaiting = 32
 
-// Hold opens the files of a claim, and checks of those that are open that they are still
-// those in the directory. It does not wait: where a process has a lease on a file the error
-// is ErrLeased, the kernel takes the lease away within a minute, and the file is then open.
+// Hold opens the files of a claim, and opens those again that were replaced in the directory.
+// It does not wait: if a process has a lease on a file, the error is ErrLeased. The kernel ends
+// the lease within a minute, and the file is open then.
 func (h *Holder) Hold(id, claimDir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -66,7 +66,7 @@ func (h *Holder) hold(name heldName, path string) error {
 	case err == nil:
 		f.open = true
 	case errors.Is(err, fs.ErrNotExist):
-		return nil // the claim is just removed
+		return nil // the claim was removed
 	case errors.Is(err, ErrLeased) && !f.waits && h.waiting < mostWaiting:
 		f.waits = true
 		h.waiting++
@@ -75,8 +75,8 @@ func (h *Holder) hold(name heldName, path string) error {
 	return err
 }
 
-// wait opens a file once the kernel has taken the lease away. While it waits no process gets a
-// new lease, for the file counts as being opened for writing.
+// wait opens a file when the kernel has ended the lease. While it waits no process gets a new
+// lease, because the file counts as being opened for writing.
 func (h *Holder) wait(name heldName, f *heldFile, path string) {
 	var opened file
 	err := opened.openPatiently(path)
@@ -100,9 +100,9 @@ func (f *heldFile) release() {
 	}
 }
 
-// Follow holds the files of the claims that list returns, their directories by container ID,
-// and closes all others but those that are made while list is at work. The error is of what
-// can't be held, and of list.
+// Follow holds the files of the claims that list returns, as directories by container ID. It
+// closes all others, except those that Hold opened while list ran. The error is of list, or of
+// files that can't be opened.
 func (h *Holder) Follow(list func() (map[string]string, error)) error {
 	before := h.names()
 	dirs, err := list()

@@ -117,7 +117,7 @@ func TestHolderLeavesNoLease(t *testing.T) {
 
 	made := newClaim(t)
 	require.NoError(t, h.Follow(func() (map[string]string, error) {
-		return nil, h.Hold("c2", made) // booked after the list was made
+		return nil, h.Hold("c2", made) // reserved after the list was made
 	}))
 	_, err = lease(t, LimitsPath(named), unix.F_WRLCK)
 	assert.NoError(t, err, "the claim is gone")

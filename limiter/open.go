@@ -15,18 +15,18 @@ import (
 )
 
 // A process of the container can lock every file that it can open, and can hold a lease on
-// it. So this file has the only calls that open files of a claim: each with O_NONBLOCK, which
-// fails where a lease would make it wait, and none locks the files themselves.
+// it. So only this file opens files of a claim: with O_NONBLOCK, which fails instead of waiting
+// for the end of a lease. Nothing locks the files themselves.
 
 // ErrLeased marks a file that can't be opened now: a process of the container holds a lease
-// on it. Nothing of ours and no honest program does that.
+// on it. Neither gpuslice nor a normal program takes one.
 var ErrLeased = errors.New("a process of the container holds a lease on it")
 
 // errNotRegular marks something else in the place of a file.
 var errNotRegular = errors.New("it is not a regular file")
 
-// file is an open file of a claim. Package os asks the kernel four more questions for each
-// file that it opens.
+// file is an open file of a claim. Package os makes four more system calls for each file that
+// it opens.
 type file struct {
 	fd   int
 	stat unix.Stat_t
@@ -35,9 +35,9 @@ type file struct {
 // open opens a regular file, and no link. It never waits.
 func (f *file) open(path string, access int) error { return f.openWith(path, access|unix.O_NONBLOCK) }
 
-// openPatiently opens a file for reading and writing, and waits until the kernel has taken
-// the leases on it away: fs.lease-break-time, 45 s. Meanwhile no new lease can be
-// taken. A Holder alone calls it, where nothing else waits.
+// openPatiently opens a file for reading and writing, and waits until the kernel has ended the
+// leases on it: fs.lease-break-time, 45 s. Meanwhile no new lease can be taken. Only a Holder
+// calls it, in a goroutine of its own.
 func (f *file) openPatiently(path string) error { return f.openWith(path, unix.O_RDWR) }
 
 func (f *file) openWith(path string, flags int) (err error) {
@@ -58,9 +58,8 @@ func (f *file) openWith(path string, flags int) (err error) {
 	return nil
 }
 
-// openToWrite is open of a limits file for reading and writing. Its mode is for containers,
-// which have it mounted read-only anyway; an agent without CAP_DAC_OVERRIDE is bound by it
-// too, and owns the file.
+// openToWrite opens a limits file for reading and writing. Its mode is read-only, which an
+// agent without CAP_DAC_OVERRIDE has to change; it owns the file.
 func (f *file) openToWrite(path string) error {
 	err := f.open(path, unix.O_RDWR)
 	if errors.Is(err, fs.ErrPermission) {
@@ -99,8 +98,8 @@ func (f *file) ReadAt(p []byte, at int64) (n int, err error) {
 // lockWait is how long a writer waits for another one, which needs microseconds.
 const lockWait = 500 * time.Millisecond
 
-// alone calls change while no other process writes the claim's limits file. What it locks
-// is a file that no container can reach.
+// alone calls change while no other process writes the claim's limits file. The file that it
+// locks is not mounted into a container.
 func alone(claimDir string, change func() error) error {
 	fd, err := rawfile.Open(LockPath(claimDir), unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

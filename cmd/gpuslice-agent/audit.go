@@ -106,14 +106,14 @@ func auditedClaims(ctx context.Context, ledger *grant.Ledger) ([]audit.Claim, er
 		if e.State == grant.StateReleased {
 			continue
 		}
-		var booked []audit.Device
+		var reserved []audit.Device
 		for _, s := range e.Shares {
-			booked = append(booked, audit.Device{UUID: s.UUID, LimitBytes: uint64(s.MemoryMiB) << 20})
+			reserved = append(reserved, audit.Device{UUID: s.UUID, LimitBytes: uint64(s.MemoryMiB) << 20})
 		}
 		all = append(all, audit.Claim{
 			Container: audit.Container{ID: e.ContainerID, Namespace: e.PodNamespace, Pod: e.PodName, PodUID: e.PodUID, Name: e.Container},
 			Dir:       ledger.Folder(e.ContainerID),
-			Devices:   booked,
+			Devices:   reserved,
 			Unknown:   e.State != grant.StateActive, Uncontrolled: e.Mode == string(oci.EnforceNone),
 		})
 	}

@@ -362,7 +362,7 @@ func TestProcessesWithManyMappingsAreLookedAtInTurn(t *testing.T) {
 }
 
 // Processes on a GPU have so many mappings that a look has no time for all. Each look counts the memory of all of them, it
-// reads the mappings of some, and what was found of the others is believed.
+// reads the mappings of some, and keeps the earlier results of the others.
 func TestMappingsOfProcessesOnAGPUAreReadInTurn(t *testing.T) {
 	i, claims := withDriver(t, "10", "11", "12")
 	i.restTime = 0 // the mappings of one
