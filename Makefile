@@ -50,7 +50,7 @@ manifests: ## Write the chart's objects as one plain file: build/manifests/gpusl
 	"$$(test/setup.sh --where-helm)/helm" template gpuslice install/charts/gpuslice --namespace gpuslice-system --kube-version 1.36 \
 	  --set grantKey.existingSecret=gpuslice-grant-private-keys,grantKey.existingConfigMap=gpuslice-grant-public-keys $(MANIFESTS_ARGS) >$(BUILD)/manifests/gpuslice.yaml
 
-demo: setup binaries ## Show two containers sharing one (simulated) card on a real containerd, each inside its limits
+demo: setup binaries ## Show two containers sharing one (simulated) GPU on a real containerd, each inside its limits
 	go run ./test/demo
 
 test: setup lint build ## Run every test that belongs to a change (as root; with the race detector and the sanitizers)
@@ -62,7 +62,7 @@ test: setup lint build ## Run every test that belongs to a change (as root; with
 	cd test/monitoring && go test -timeout 9m ./...
 	cd install/image && go test ./...
 
-test-faults: setup binaries ## Try to get a card past a broken agent: the whole matrix of faults on a real containerd (minutes, as root)
+test-faults: setup binaries ## Try to get a GPU past a broken agent: the whole matrix of faults on a real containerd (minutes, as root)
 	go test -tags nri_no_wasm,faults -timeout 30m -parallel 4 -v ./test/faults
 
 test-attacks: setup binaries ## Attack the isolation as a hostile tenant does, on real containerd and dockerd (10 minutes at most, as root)
@@ -87,7 +87,7 @@ soak: setup image ## Have 10,000 containers of a node and 1,000 pods of a cluste
 	@test/setup.sh --kubernetes
 	$(E2E) -tags nri_no_wasm,e2e,soak -timeout 24h -run 'TestSoak$$' ./test/e2e -soak=1000 $(SOAK_CLUSTER_ARGS)
 
-gpu-test: ## Run the limiter on this machine's card (needs gcc and NVIDIA's driver, and neither Go nor containers)
+gpu-test: ## Run the limiter on this machine's GPU (needs gcc and NVIDIA's driver, and neither Go nor containers)
 	test/gpu/gpu-test.sh $(GPU_TEST_ARGS)
 
 bench: setup binaries ## Run the benchmarks; ratios come from one run
@@ -126,7 +126,7 @@ generate: ## Regenerate golden files from the code (look at the diff)
 	$(SCHEDULER) test . -run TestReference -update
 	go test ./test/licences -update
 
-screenshots: setup ## Take the pictures of the built-in pages in docs/screenshots anew
+screenshots: setup ## Take the pictures of the built-in pages in docs/screenshots again
 	@test/setup.sh --monitoring
 	cd test/monitoring && go test -count=1 -run TestScreenshots ./browser -screenshots
 

@@ -1,25 +1,25 @@
-// Package deviceplugin tells the kubelet of a node's cards, by the device plugin API
+// Package deviceplugin tells the kubelet of a node's GPUs, by the device plugin API
 // (k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1).
 //
-// It advertises replicas of cards, and grants nothing: what Allocate answers gives a
-// container no card. The kubelet counts replicas; which card a container gets, and how
+// It advertises replicas of GPUs, and grants nothing: what Allocate answers gives a
+// container no GPU. The kubelet counts replicas; which GPU a container gets, and how
 // much of it, is in its pod's grant, which nri-plugin alone turns into access.
 //
-//	inventory := deviceplugin.NewInventory()        // told of every look at the cards
+//	inventory := deviceplugin.NewInventory()        // told of every look at the GPUs
 //	guard := deviceplugin.NewGuard(nri.Ready, log)  // whether the node's door is guarded
 //	plugin := deviceplugin.New(deviceplugin.Config{
-//		Resource: deviceplugin.Replicas("nvidia.com/gpu"), Cards: inventory, Guard: guard,
+//		Resource: deviceplugin.Replicas("nvidia.com/gpu"), GPUs: inventory, Guard: guard,
 //	})
 //	deviceplugin.NewServer(dir, "nvidia.com/gpu", plugin, log).Run(ctx)
 //
 // # Files
 //
 //   - resource.go: an extended resource, and the ids of its devices
-//   - inventory.go: the cards as the kubelet is told of them
+//   - inventory.go: the GPUs as the kubelet is told of them
 //   - guard.go: whether the node is guarded, short gaps left out
 //   - plugin.go: the API's five questions
 //   - prefer.go: which replicas are best together
-//   - parts.go: the same where a device is a part of a card
+//   - parts.go: the same where a device is a part of a GPU
 //   - server.go: the kubelet's side of life: sockets, registration, restarts
 //   - watched.go: a value that says when it is no longer true
 //

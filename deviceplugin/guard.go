@@ -11,7 +11,7 @@ const (
 	guardInterval = 500 * time.Millisecond
 	// guardPatience is how long the node may be unguarded before its replicas are
 	// unhealthy. A runtime that restarts, or a plugin that connects again, is back
-	// within it. A pod that comes meanwhile gets no card: Allocate grants nothing.
+	// within it. A pod that comes meanwhile gets no GPU: Allocate grants nothing.
 	guardPatience = 5 * time.Second
 )
 
@@ -54,11 +54,11 @@ func (g *Guard) look(now time.Time) {
 	case err == nil:
 		g.seen = now
 		if !was {
-			g.log.Info("the node is guarded; its cards are offered")
+			g.log.Info("the node is guarded; its GPUs are offered")
 			g.guarded.set(true)
 		}
 	case was && now.Sub(g.seen) >= guardPatience:
-		g.log.Warn("the node is not guarded; its cards are offered to nobody", "error", err)
+		g.log.Warn("the node is not guarded; its GPUs are offered to nobody", "error", err)
 		g.guarded.set(false)
 	}
 }

@@ -31,7 +31,7 @@ type kubelet struct {
 	registered chan *v1beta1.RegisterRequest
 }
 
-// newKubelet starts one as the kubelet starts: it removes every socket of the folder,
+// newKubelet starts one as the kubelet starts: it removes every socket of the directory,
 // then makes its own (kubernetes pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go).
 func newKubelet(t testing.TB, dir string) *kubelet {
 	entries, err := os.ReadDir(dir)
@@ -109,7 +109,7 @@ func (l list) health(t testing.TB) map[string]string {
 	return health
 }
 
-// shortDir is a folder whose path leaves room for a socket's name.
+// shortDir is a directory whose path leaves room for a socket's name.
 func shortDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "gsd")
 	require.NoError(t, err)

@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// preferParts chooses devices that are parts of a card: as few cards as will do. Where
-// one card has all that is still wanted, the policy says which; else the emptiest gives
+// preferParts chooses devices that are parts of a GPU: as few GPUs as will do. Where
+// one GPU has all that is still wanted, the policy says which; else the emptiest gives
 // what it has, of equal ones that which is best connected to those already taken.
 func preferParts(available, must []device, size int, policy Policy, links Links) ([]device, error) {
 	if err := checkSize(available, must, size); err != nil {
 		return nil, err
 	}
-	free := freeByCard(available, must)
+	free := freeByGPU(available, must)
 	chosen := slices.Clone(must)
 	taken := map[string]int{}
 	for _, d := range must {
@@ -21,7 +21,7 @@ func preferParts(available, must []device, size int, policy Policy, links Links)
 	}
 	for len(chosen) < size {
 		want := size - len(chosen)
-		uuid := nextCard(free, taken, want, policy, chooser{links: links})
+		uuid := nextGPU(free, taken, want, policy, chooser{links: links})
 		n := min(want, len(free[uuid]))
 		chosen = append(chosen, free[uuid][:n]...)
 		taken[uuid] += n
@@ -30,8 +30,8 @@ func preferParts(available, must []device, size int, policy Policy, links Links)
 	return chosen, nil
 }
 
-// nextCard is the card to take from next. There is one.
-func nextCard(free map[string][]device, taken map[string]int, want int, policy Policy, c chooser) string {
+// nextGPU is the GPU to take from next. There is one.
+func nextGPU(free map[string][]device, taken map[string]int, want int, policy Policy, c chooser) string {
 	return slices.MinFunc(slices.Collect(maps.Keys(free)), func(a, b string) int {
 		has := func(uuid string) int { return min(len(free[uuid]), want) }
 		fill := 0
@@ -49,9 +49,9 @@ func nextCard(free map[string][]device, taken map[string]int, want int, policy P
 	})
 }
 
-// freeByCard are the devices that may be chosen, in their order, without those that are
+// freeByGPU are the devices that may be chosen, in their order, without those that are
 // chosen anyway.
-func freeByCard(available, must []device) map[string][]device {
+func freeByGPU(available, must []device) map[string][]device {
 	free := map[string][]device{}
 	for _, d := range slices.SortedFunc(slices.Values(available), device.compare) {
 		if !slices.Contains(must, d) {

@@ -18,13 +18,13 @@ func TestPreferParts(t *testing.T) {
 		size            int32
 		want            string
 	}{
-		{"of one card", Packed, nil, "a0 a1 a2 b0 b1 b2", "", 2, "a0 a1"},
+		{"of one GPU", Packed, nil, "a0 a1 a2 b0 b1 b2", "", 2, "a0 a1"},
 		{"the fullest that has enough", Packed, nil, "a0 a1 a2 b1 b2 c2", "", 2, "b1 b2"},
 		{"the emptiest", Spread, nil, "a1 a2 b0 b1 b2 c2", "", 2, "b0 b1"},
-		{"a whole card", Packed, nil, "a0 a1 b0 b1 b2", "", 3, "b0 b1 b2"},
-		{"two cards, the emptiest first", Packed, nil, "a0 a1 b0 b1 b2 c0", "", 4, "b0 b1 b2 c0"},
-		{"two whole cards, connected", Packed, pairs{"a-c": 1}, "a0 a1 a2 b0 b1 b2 c0 c1 c2", "", 6, "a0 a1 a2 c0 c1 c2"},
-		{"the card of what must be", Packed, nil, "a0 b1 b2 c0 c1 c2", "b0", 3, "b0 b1 b2"},
+		{"a whole GPU", Packed, nil, "a0 a1 b0 b1 b2", "", 3, "b0 b1 b2"},
+		{"two GPUs, the emptiest first", Packed, nil, "a0 a1 b0 b1 b2 c0", "", 4, "b0 b1 b2 c0"},
+		{"two whole GPUs, connected", Packed, pairs{"a-c": 1}, "a0 a1 a2 b0 b1 b2 c0 c1 c2", "", 6, "a0 a1 a2 c0 c1 c2"},
+		{"the GPU of what must be", Packed, nil, "a0 b1 b2 c0 c1 c2", "b0", 3, "b0 b1 b2"},
 		{"no more than must be", Packed, nil, "a0 a1", "b0 b1", 2, "b0 b1"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -49,9 +49,9 @@ func TestAllocateParts(t *testing.T) {
 	}{
 		{"one", "a1", "GPU-a::1"},
 		{"a run", "a2 a0 a1", "GPU-a::0-2"},
-		{"runs of two cards", "b0 b1 a1 a2", "GPU-a::1-2,GPU-b::0-1"},
+		{"runs of two GPUs", "b0 b1 a1 a2", "GPU-a::1-2,GPU-b::0-1"},
 		{"a gap", "a0 a2", "GPU-a::0,GPU-a::2"},
-		{"numbers that go on in another card", "a1 b2", "GPU-a::1,GPU-b::2"},
+		{"numbers that go on in another GPU", "a1 b2", "GPU-a::1,GPU-b::2"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			plugin, _, _ := testPlugin(3, "GPU-a", "GPU-b")

@@ -12,11 +12,11 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// Source knows the node's cards.
+// Source knows the node's GPUs.
 type Source interface {
-	// Cards are the cards, ordered by UUID, not to be changed, and a channel that is
+	// GPUs are the GPUs, ordered by UUID, not to be changed, and a channel that is
 	// closed when they are no longer true.
-	Cards() ([]Card, <-chan struct{})
+	GPUs() ([]GPU, <-chan struct{})
 }
 
 // Condition says whether the node is guarded.
@@ -28,11 +28,11 @@ type Condition interface {
 // Config is what a Plugin works with.
 type Config struct {
 	Resource Resource
-	Cards    Source
+	GPUs     Source
 	Guard    Condition
 	// Policy is how devices are chosen; nil is Packed.
 	Policy func() Policy
-	// Links know how well two cards are connected; nil: nobody does.
+	// Links know how well two GPUs are connected; nil: nobody does.
 	Links Links
 	// Env are variables for every container that gets a device, beside
 	// NVIDIA_VISIBLE_DEVICES.
@@ -59,29 +59,29 @@ func (p *Plugin) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (*v1bet
 // kubelet hangs up.
 func (p *Plugin) ListAndWatch(_ *v1beta1.Empty, stream grpc.ServerStreamingServer[v1beta1.ListAndWatchResponse]) error {
 	for {
-		cards, cardsChanged := p.Cards.Cards()
+		gpus, gpusChanged := p.GPUs.GPUs()
 		guarded, guardChanged := p.Guard.Guarded()
-		if err := stream.Send(&v1beta1.ListAndWatchResponse{Devices: p.devices(cards, guarded)}); err != nil {
+		if err := stream.Send(&v1beta1.ListAndWatchResponse{Devices: p.devices(gpus, guarded)}); err != nil {
 			return fmt.Errorf("send the devices of %s to the kubelet: %w", p.Resource.Name, err)
 		}
 		select {
 		case <-stream.Context().Done():
 			return nil
-		case <-cardsChanged:
+		case <-gpusChanged:
 		case <-guardChanged:
 		}
 	}
 }
 
-// devices are all devices of the cards, in their order. Where nobody guards the node
+// devices are all devices of the GPUs, in their order. Where nobody guards the node
 // none is healthy: no pod shall be sent to it.
-func (p *Plugin) devices(cards []Card, guarded bool) []*v1beta1.Device {
+func (p *Plugin) devices(gpus []GPU, guarded bool) []*v1beta1.Device {
 	count := 0
-	for _, c := range cards {
+	for _, c := range gpus {
 		count += c.Devices
 	}
 	devices := make([]*v1beta1.Device, 0, count)
-	for _, c := range cards {
+	for _, c := range gpus {
 		health := v1beta1.Unhealthy
 		if c.Healthy && guarded {
 			health = v1beta1.Healthy
@@ -100,10 +100,10 @@ func (p *Plugin) devices(cards []Card, guarded bool) []*v1beta1.Device {
 // Allocate passes the devices' ids along, and gives the containers nothing: see the
 // package's manual. It asks nobody.
 func (p *Plugin) Allocate(_ context.Context, request *v1beta1.AllocateRequest) (*v1beta1.AllocateResponse, error) {
-	cards, _ := p.Cards.Cards()
+	gpus, _ := p.GPUs.GPUs()
 	response := &v1beta1.AllocateResponse{}
 	for _, r := range request.GetContainerRequests() {
-		devices, err := p.known(r.GetDevicesIds(), cards)
+		devices, err := p.known(r.GetDevicesIds(), gpus)
 		if err != nil {
 			return nil, status.Errorf(codes.InvalidArgument, "allocate: %v", err)
 		}
@@ -118,19 +118,19 @@ func (p *Plugin) Allocate(_ context.Context, request *v1beta1.AllocateRequest) (
 }
 
 // known reads the ids of a container's devices.
-func (p *Plugin) known(ids []string, cards []Card) ([]device, error) {
+func (p *Plugin) known(ids []string, gpus []GPU) ([]device, error) {
 	if len(ids) == 0 {
 		return nil, fmt.Errorf("a container without a device of %s", p.Resource.Name)
 	}
-	return p.Resource.parseAll(ids, cards)
+	return p.Resource.parseAll(ids, gpus)
 }
 
 // GetPreferredAllocation says which of the free devices are best together.
 func (p *Plugin) GetPreferredAllocation(_ context.Context, request *v1beta1.PreferredAllocationRequest) (*v1beta1.PreferredAllocationResponse, error) {
-	cards, _ := p.Cards.Cards()
+	gpus, _ := p.GPUs.GPUs()
 	response := &v1beta1.PreferredAllocationResponse{}
 	for _, r := range request.GetContainerRequests() {
-		ids, err := p.preferred(r, cards)
+		ids, err := p.preferred(r, gpus)
 		if err != nil {
 			return nil, status.Errorf(codes.InvalidArgument, "preferred allocation: %v", err)
 		}
@@ -140,9 +140,9 @@ func (p *Plugin) GetPreferredAllocation(_ context.Context, request *v1beta1.Pref
 }
 
 // preferred chooses for one container.
-func (p *Plugin) preferred(r *v1beta1.ContainerPreferredAllocationRequest, cards []Card) ([]string, error) {
-	available := p.Resource.parseKnown(r.GetAvailableDeviceIDs(), cards)
-	must, err := p.Resource.parseAll(r.GetMustIncludeDeviceIDs(), cards)
+func (p *Plugin) preferred(r *v1beta1.ContainerPreferredAllocationRequest, gpus []GPU) ([]string, error) {
+	available := p.Resource.parseKnown(r.GetAvailableDeviceIDs(), gpus)
+	must, err := p.Resource.parseAll(r.GetMustIncludeDeviceIDs(), gpus)
 	if err != nil {
 		return nil, err
 	}

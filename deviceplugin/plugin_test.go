@@ -14,30 +14,30 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// cards are cards that are all right, of so many devices each.
-func cards(devices int, uuids ...string) []Card {
-	var cards []Card
+// GPUs are GPUs that are all right, of so many devices each.
+func gpus(devices int, uuids ...string) []GPU {
+	var gpus []GPU
 	for i, uuid := range uuids {
-		cards = append(cards, Card{UUID: uuid, Healthy: true, NUMANode: i % 2, Devices: devices})
+		gpus = append(gpus, GPU{UUID: uuid, Healthy: true, NUMANode: i % 2, Devices: devices})
 	}
-	return cards
+	return gpus
 }
 
-// ill adds a card that is not.
-func ill(cards []Card, uuid string, devices int) []Card {
-	return append(cards, Card{UUID: uuid, NUMANode: gpu.NUMAUnknown, Devices: devices})
+// ill adds a GPU that is not.
+func ill(gpus []GPU, uuid string, devices int) []GPU {
+	return append(gpus, GPU{UUID: uuid, NUMANode: nvidia.NUMAUnknown, Devices: devices})
 }
 
 // testPlugin is a plugin of a guarded node.
 func testPlugin(split int, uuids ...string) (*Plugin, *Inventory, *Guard) {
 	inventory := NewInventory()
-	inventory.Set(cards(split, uuids...))
+	inventory.Set(gpus(split, uuids...))
 	guard := NewGuard(func() error { return nil }, silence)
 	guard.look(time.Unix(0, 0))
-	return New(Config{Resource: Replicas("nvidia.com/gpu"), Cards: inventory, Guard: guard}), inventory, guard
+	return New(Config{Resource: Replicas("nvidia.com/gpu"), GPUs: inventory, Guard: guard}), inventory, guard
 }
 
 // connected is a plugin's client, over its socket.
@@ -49,11 +49,11 @@ func connected(t testing.TB, plugin *Plugin) v1beta1.DevicePluginClient {
 	return client
 }
 
-// The ids and their order are the same whatever order NVML gives the cards.
+// The ids and their order are the same whatever order NVML gives the GPUs.
 func TestReplicas(t *testing.T) {
 	ids := func(uuids ...string) (ids []string) {
 		plugin, inventory, _ := testPlugin(2, uuids...)
-		all, _ := inventory.Cards()
+		all, _ := inventory.GPUs()
 		for _, d := range plugin.devices(all, true) {
 			ids = append(ids, d.GetID())
 		}
@@ -65,8 +65,8 @@ func TestReplicas(t *testing.T) {
 	assert.Empty(t, ids())
 
 	plugin, inventory, _ := testPlugin(1, "GPU-a", "GPU-b")
-	inventory.Set([]Card{{"GPU-a", true, 1, 1}, {"GPU-b", true, gpu.NUMAUnknown, 2}})
-	all, _ := inventory.Cards()
+	inventory.Set([]GPU{{"GPU-a", true, 1, 1}, {"GPU-b", true, nvidia.NUMAUnknown, 2}})
+	all, _ := inventory.GPUs()
 	devices := plugin.devices(all, true)
 	require.Len(t, devices, 3)
 	assert.Equal(t, int64(1), devices[0].GetTopology().GetNodes()[0].GetID())
@@ -75,11 +75,11 @@ func TestReplicas(t *testing.T) {
 
 func TestInventory(t *testing.T) {
 	i := NewInventory()
-	step := func(set []Card, want ...Card) {
+	step := func(set []GPU, want ...GPU) {
 		t.Helper()
-		last, changed := i.Cards()
+		last, changed := i.GPUs()
 		i.Set(set)
-		now, _ := i.Cards()
+		now, _ := i.GPUs()
 		assert.Equal(t, want, now)
 		select {
 		case <-changed:
@@ -89,10 +89,10 @@ func TestInventory(t *testing.T) {
 		}
 	}
 	step(nil)
-	step(cards(2, "GPU-b", "GPU-a"), Card{"GPU-a", true, 1, 2}, Card{"GPU-b", true, 0, 2})
-	step(cards(2, "GPU-b", "GPU-a"), Card{"GPU-a", true, 1, 2}, Card{"GPU-b", true, 0, 2})
-	step(ill(cards(2, "GPU-b"), "GPU-a", 2), Card{"GPU-a", false, -1, 2}, Card{"GPU-b", true, 0, 2})
-	step(cards(4, "GPU-b"), Card{"GPU-b", true, 0, 4})
+	step(gpus(2, "GPU-b", "GPU-a"), GPU{"GPU-a", true, 1, 2}, GPU{"GPU-b", true, 0, 2})
+	step(gpus(2, "GPU-b", "GPU-a"), GPU{"GPU-a", true, 1, 2}, GPU{"GPU-b", true, 0, 2})
+	step(ill(gpus(2, "GPU-b"), "GPU-a", 2), GPU{"GPU-a", false, -1, 2}, GPU{"GPU-b", true, 0, 2})
+	step(gpus(4, "GPU-b"), GPU{"GPU-b", true, 0, 4})
 }
 
 func TestGuard(t *testing.T) {
@@ -157,8 +157,8 @@ func TestHealthStreams(t *testing.T) {
 		}
 	}
 	step(func() {}, "Healthy", "Healthy")
-	step(func() { inventory.Set(ill(cards(1, "GPU-a"), "GPU-b", 1)) }, "Healthy", "Unhealthy")
-	step(func() { inventory.Set(cards(1, "GPU-a", "GPU-b")) }, "Healthy", "Healthy")
+	step(func() { inventory.Set(ill(gpus(1, "GPU-a"), "GPU-b", 1)) }, "Healthy", "Unhealthy")
+	step(func() { inventory.Set(gpus(1, "GPU-a", "GPU-b")) }, "Healthy", "Healthy")
 
 	ready := guard.ready
 	guard.ready = func() error { return errors.New("the runtime is gone") }
@@ -198,15 +198,15 @@ func TestAllocate(t *testing.T) {
 		want        string
 	}{
 		{"none", nil, "a container without a device of nvidia.com/gpu"},
-		{"another node's card", []string{"GPU-a::0", "GPU-z::0"}, `"GPU-z::0": this node has no card GPU-z`},
+		{"another node's GPU", []string{"GPU-a::0", "GPU-z::0"}, `"GPU-z::0": this node has no GPU-z`},
 		{"no number", []string{"GPU-a"}, `"GPU-a" is no device of nvidia.com/gpu: want <UUID>::<n>`},
 		{"HAMi's", []string{"GPU-a-0"}, `"GPU-a-0" is no device`},
-		{"no card", []string{"::0"}, `"::0" is no device`},
+		{"no GPU", []string{"::0"}, `"::0" is no device`},
 		{"empty", []string{""}, `"" is no device`},
 		{"not as it is written", []string{"GPU-a::01"}, `"GPU-a::01" is no device`},
 		{"something behind it", []string{"GPU-a::0::0"}, `"GPU-a::0::0" is no device`},
-		{"past the last", []string{"GPU-a::12"}, "the card has 12 of them"},
-		{"before the first", []string{"GPU-a::-1"}, "the card has 12 of them"},
+		{"past the last", []string{"GPU-a::12"}, "the GPU has 12 of them"},
+		{"before the first", []string{"GPU-a::-1"}, "the GPU has 12 of them"},
 		{"a number that is too large", []string{"GPU-a::99999999999999999999"}, "is no device"},
 		{"twice", []string{"GPU-a::0", "GPU-a::0"}, `"GPU-a::0" is named twice`},
 	} {
@@ -218,7 +218,7 @@ func TestAllocate(t *testing.T) {
 	}
 }
 
-// largePlugin is a plugin of 16 cards with 20 replicas each.
+// largePlugin is a plugin of 16 GPUs with 20 replicas each.
 func largePlugin() *Plugin {
 	var uuids []string
 	for i := range 16 {
@@ -244,9 +244,9 @@ func BenchmarkFirstMessage(b *testing.B) {
 func BenchmarkAllocate(b *testing.B) {
 	plugin := largePlugin()
 	client := connected(b, plugin)
-	cards, _ := plugin.Cards.Cards()
+	gpus, _ := plugin.GPUs.GPUs()
 	r := &v1beta1.AllocateRequest{ContainerRequests: []*v1beta1.ContainerAllocateRequest{{DevicesIds: []string{
-		device{cards[3].UUID, 7}.id(), device{cards[15].UUID, 19}.id(),
+		device{gpus[3].UUID, 7}.id(), device{gpus[15].UUID, 19}.id(),
 	}}}}
 	for b.Loop() {
 		_, err := client.Allocate(context.Background(), r)

@@ -12,9 +12,9 @@ type Policy string
 
 // The policies.
 const (
-	// Packed fills the cards that are fullest, and leaves others whole.
+	// Packed fills the GPUs that are fullest, and leaves others whole.
 	Packed Policy = "packed"
-	// Spread takes the cards that are emptiest.
+	// Spread takes the GPUs that are emptiest.
 	Spread Policy = "spread"
 	// InOrder takes the devices by their ids, as the kubelet does where a device plugin
 	// has no preference.
@@ -24,27 +24,27 @@ const (
 // Policies are those that an operator chooses from.
 var Policies = []Policy{Packed, Spread}
 
-// Links know how well cards are connected.
+// Links know how well GPUs are connected.
 type Links interface {
-	// Link is how well two cards are connected, by UUID; 0 is not known, more is better.
+	// Link is how well two GPUs are connected, by UUID; 0 is not known, more is better.
 	Link(a, b string) int
 }
 
 // prefer chooses as many devices as size says, all that must be among them. Several
-// are of as many cards as there are, for who asks for two replicas asks for two
-// cards; of these, the best connected; of these, as the policy says.
+// are of as many GPUs as there are, for who asks for two replicas asks for two
+// GPUs; of these, the best connected; of these, as the policy says.
 func prefer(available, must []device, size int, policy Policy, links Links) ([]device, error) {
 	if err := checkSize(available, must, size); err != nil {
 		return nil, err
 	}
-	free := freeByCard(available, must)
+	free := freeByGPU(available, must)
 	fill := make(map[string]int, len(free)) // how many are free
 	for uuid, devices := range free {
 		fill[uuid] = len(devices)
 	}
 
-	// Cards in the policy's order.
-	cards := slices.SortedFunc(maps.Keys(free), func(a, b string) int {
+	// GPUs in the policy's order.
+	gpus := slices.SortedFunc(maps.Keys(free), func(a, b string) int {
 		byFill := cmp.Compare(fill[a], fill[b])
 		if policy == Spread {
 			byFill = -byFill
@@ -52,14 +52,14 @@ func prefer(available, must []device, size int, policy Policy, links Links) ([]d
 		return cmp.Or(byFill, cmp.Compare(a, b))
 	})
 
-	c := chooser{cards: cards, free: free, links: links}
+	c := chooser{gpus: gpus, free: free, links: links}
 	if len(must) > 0 || links == nil || size == 1 {
 		return c.choose(must, size), nil
 	}
-	// The first card decides how well the others are connected: each is tried.
+	// The first GPU decides how well the others are connected: each is tried.
 	var best []device
 	bestScore := 0
-	for _, first := range cards {
+	for _, first := range gpus {
 		chosen := c.choose(free[first][:1], size)
 		if score := c.score(chosen); best == nil || score > bestScore {
 			best, bestScore = chosen, score
@@ -96,10 +96,10 @@ func checkSize(available, must []device, size int) error {
 	return nil
 }
 
-// chooser chooses among the free devices of cards, which are in the order in which
+// chooser chooses among the free devices of GPUs, which are in the order in which
 // they are wanted.
 type chooser struct {
-	cards []string
+	gpus  []string
 	free  map[string][]device
 	links Links
 }
@@ -108,7 +108,7 @@ type chooser struct {
 // are enough.
 func (c chooser) choose(first []device, size int) []device {
 	chosen := slices.Clone(first)
-	taken := map[string]int{} // of each card
+	taken := map[string]int{} // of each GPU
 	rest := maps.Clone(c.free)
 	for _, d := range first {
 		taken[d.uuid]++
@@ -118,7 +118,7 @@ func (c chooser) choose(first []device, size int) []device {
 	}
 	for len(chosen) < size {
 		best, bestLink := "", 0
-		for _, uuid := range c.cards {
+		for _, uuid := range c.gpus {
 			if len(rest[uuid]) == 0 {
 				continue
 			}
@@ -134,7 +134,7 @@ func (c chooser) choose(first []device, size int) []device {
 	return chosen
 }
 
-// linked is how well a card is connected to those that something was taken of.
+// linked is how well a GPU is connected to those that something was taken of.
 func (c chooser) linked(uuid string, taken map[string]int) int {
 	sum := 0
 	for other := range taken {
@@ -145,7 +145,7 @@ func (c chooser) linked(uuid string, taken map[string]int) int {
 	return sum
 }
 
-// score is how well the cards of the chosen devices are connected with each other.
+// score is how well the GPUs of the chosen devices are connected with each other.
 func (c chooser) score(chosen []device) int {
 	sum := 0
 	taken := map[string]int{}

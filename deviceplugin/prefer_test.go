@@ -30,21 +30,21 @@ func TestPreferredAllocation(t *testing.T) {
 		want            string
 	}{
 		{"one of equal ones: the first", Packed, nil, all, "", 1, "a0"},
-		{"packed: the fullest card", Packed, nil, "a0 a1 a2 b1 c0 c1", "", 1, "b1"},
-		{"spread: the emptiest card", Spread, nil, "a1 b1 c0 c1", "", 1, "c0"},
+		{"packed: the fullest GPU", Packed, nil, "a0 a1 a2 b1 c0 c1", "", 1, "b1"},
+		{"spread: the emptiest GPU", Spread, nil, "a1 b1 c0 c1", "", 1, "c0"},
 		{"no policy is packed", "", nil, "a0 a1 b1", "", 1, "b1"},
 		{"the kubelet's order doesn't matter", Packed, nil, "c2 b1 b0 a2 c1 a1 a0 c0 b2", "", 2, "a0 b0"},
-		{"two are of two cards", Packed, nil, all, "", 2, "a0 b0"},
-		{"two are of two cards, packed", Packed, nil, "a0 a1 a2 b0 b1 c0", "", 2, "b0 c0"},
-		{"two are of two cards, spread", Spread, nil, "a0 a1 a2 b0 b1 c0", "", 2, "a0 b0"},
-		{"more than there are cards", Packed, nil, all, "", 5, "a0 a1 b0 b1 c0"},
+		{"two are of two GPUs", Packed, nil, all, "", 2, "a0 b0"},
+		{"two are of two GPUs, packed", Packed, nil, "a0 a1 a2 b0 b1 c0", "", 2, "b0 c0"},
+		{"two are of two GPUs, spread", Spread, nil, "a0 a1 a2 b0 b1 c0", "", 2, "a0 b0"},
+		{"more than there are GPUs", Packed, nil, all, "", 5, "a0 a1 b0 b1 c0"},
 		{"all of them", Packed, nil, all, "", 9, all},
-		{"one card alone", Packed, nil, "b0 b1 b2", "", 2, "b0 b1"},
+		{"one GPU alone", Packed, nil, "b0 b1 b2", "", 2, "b0 b1"},
 		{"what must be, and nothing else", Packed, nil, all, "c2 c1", 2, "c1 c2"},
-		{"what must be, and another card", Packed, nil, all, "a1", 2, "a1 b0"},
+		{"what must be, and another GPU", Packed, nil, all, "a1", 2, "a1 b0"},
 		{"what must be and is not free", Packed, nil, "b0 b1", "a1", 2, "a1 b0"},
-		{"connected cards", Packed, pairs{"b-c": 2, "a-b": 1}, all, "", 2, "b0 c0"},
-		{"connected cards before full ones", Packed, pairs{"b-c": 1}, "a0 b0 b1 c0 c1", "", 2, "b0 c0"},
+		{"connected GPUs", Packed, pairs{"b-c": 2, "a-b": 1}, all, "", 2, "b0 c0"},
+		{"connected GPUs before full ones", Packed, pairs{"b-c": 1}, "a0 b0 b1 c0 c1", "", 2, "b0 c0"},
 		{"unknown words are no links", Packed, pairs{}, all, "", 2, "a0 b0"},
 		{"connected to what must be", Packed, pairs{"a-c": 1, "a-b": 0, "b-c": 9}, all, "a2", 2, "a2 c0"},
 		{"connected, yet distinct", Packed, pairs{"b-c": 1}, all, "", 4, "a0 b0 b1 c0"},
@@ -97,7 +97,7 @@ func preferredRequest(available, must string, size int32) *v1beta1.PreferredAllo
 	}}}
 }
 
-// replicaIDs are ids of "a0 b1": card GPU-a's replica 0, GPU-b's 1.
+// replicaIDs are ids of "a0 b1": GPU-a's replica 0, GPU-b's 1.
 func replicaIDs(short string) (ids []string) {
 	for _, s := range strings.Fields(short) {
 		ids = append(ids, fmt.Sprintf("GPU-%s::%s", s[:1], s[1:]))
@@ -105,17 +105,17 @@ func replicaIDs(short string) (ids []string) {
 	return ids
 }
 
-// Eight replicas among 16 cards of 20, every pair of which is connected.
+// Eight replicas among 16 GPUs of 20, every pair of which is connected.
 func BenchmarkPreferredAllocation(b *testing.B) {
 	plugin := largePlugin()
 	plugin.Links = pairs{}
-	cards, _ := plugin.Cards.Cards()
+	gpus, _ := plugin.GPUs.GPUs()
 	r := &v1beta1.ContainerPreferredAllocationRequest{AllocationSize: 8}
-	for _, d := range plugin.devices(cards, true) {
+	for _, d := range plugin.devices(gpus, true) {
 		r.AvailableDeviceIDs = append(r.AvailableDeviceIDs, d.GetID())
 	}
 	for b.Loop() {
-		_, err := plugin.preferred(r, cards)
+		_, err := plugin.preferred(r, gpus)
 		require.NoError(b, err)
 	}
 }

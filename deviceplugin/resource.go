@@ -21,13 +21,13 @@ const (
 // VcudaMemoryMiB is what one of gpu-manager's memory devices stands for.
 const VcudaMemoryMiB = 256
 
-// VcudaCores is how many of gpu-manager's core devices a card has.
+// VcudaCores is how many of gpu-manager's core devices a GPU has.
 const VcudaCores = 100
 
-// idSeparator stands between a card's UUID and the rest of a device's id.
+// idSeparator stands between a GPU's UUID and the rest of a device's id.
 const idSeparator = "::"
 
-// Resource is an extended resource of which each card has some devices that the kubelet
+// Resource is an extended resource of which each GPU has some devices that the kubelet
 // counts.
 type Resource struct {
 	// Name is the resource's, "nvidia.com/gpu".
@@ -36,14 +36,14 @@ type Resource struct {
 	// separated by commas. Two resources have two: the kubelet drops the second of two
 	// values that differ.
 	Annotation string
-	// Parts says that a device is a part of a card, of which a container wants many: of
-	// as few cards as will do. Ids that follow each other are passed along as one,
-	// "<UUID>::<first>-<last>". Otherwise a device stands for the card, and who wants two
-	// wants two cards.
+	// Parts says that a device is a part of a GPU, of which a container wants many: of
+	// as few GPUs as will do. Ids that follow each other are passed along as one,
+	// "<UUID>::<first>-<last>". Otherwise a device stands for the GPU, and who wants two
+	// wants two GPUs.
 	Parts bool
 }
 
-// Replicas is a resource of which each card has as many devices as containers may share
+// Replicas is a resource of which each GPU has as many devices as containers may share
 // it.
 func Replicas(name string) Resource {
 	return Resource{Name: name, Annotation: grant.AnnotationReplicas}
@@ -55,16 +55,16 @@ func Whole(name, last string) Resource {
 	return Resource{Name: name, Annotation: grant.MIGAnnotation(last)}
 }
 
-// Vcuda are gpu-manager's two resources: of each card 100 cores, and its memory in
+// Vcuda are gpu-manager's two resources: of each GPU 100 cores, and its memory in
 // blocks of 256 MiB. The kubelet chooses the devices of one without looking at those of
-// the other, so that its choice says nothing of the card.
+// the other, so that its choice says nothing of the GPU.
 func Vcuda() (core, memory Resource) {
 	core = Resource{Name: VcudaCoreResource, Annotation: "gpuslice.io/vcuda-core", Parts: true}
 	memory = Resource{Name: VcudaMemoryResource, Annotation: "gpuslice.io/vcuda-memory", Parts: true}
 	return core, memory
 }
 
-// device is one device of a resource: the n-th of a card.
+// device is one device of a resource: the n-th of a GPU.
 type device struct {
 	uuid string
 	n    int
@@ -73,7 +73,7 @@ type device struct {
 // id is the device's id, "<UUID>::<n>". It is the same after every restart.
 func (d device) id() string { return d.uuid + idSeparator + strconv.Itoa(d.n) }
 
-// compare orders devices by card, then by number.
+// compare orders devices by GPU, then by number.
 func (d device) compare(other device) int {
 	return cmp.Or(cmp.Compare(d.uuid, other.uuid), cmp.Compare(d.n, other.n))
 }
@@ -102,30 +102,30 @@ func (r Resource) list(devices []device) string {
 	return text.String()
 }
 
-// parse reads a device's id. It must be of one of the cards.
-func (r Resource) parse(id string, cards []Card) (device, error) {
+// parse reads a device's id. It must be of one of the GPUs.
+func (r Resource) parse(id string, gpus []GPU) (device, error) {
 	uuid, number, _ := strings.Cut(id, idSeparator)
 	n, err := strconv.Atoi(number)
 	d := device{uuid, n}
 	if err != nil || uuid == "" || d.id() != id {
 		return device{}, fmt.Errorf("%q is no device of %s: want <UUID>::<n>", id, r.Name)
 	}
-	i, known := slices.BinarySearchFunc(cards, uuid, func(c Card, uuid string) int { return cmp.Compare(c.UUID, uuid) })
+	i, known := slices.BinarySearchFunc(gpus, uuid, func(c GPU, uuid string) int { return cmp.Compare(c.UUID, uuid) })
 	if !known {
-		return device{}, fmt.Errorf("%q: this node has no card %s", id, uuid)
+		return device{}, fmt.Errorf("%q: this node has no GPU %s", id, uuid)
 	}
-	if n < 0 || n >= cards[i].Devices {
-		return device{}, fmt.Errorf("%q is no device of %s: the card has %d of them, numbered from 0", id, r.Name, cards[i].Devices)
+	if n < 0 || n >= gpus[i].Devices {
+		return device{}, fmt.Errorf("%q is no device of %s: the GPU has %d of them, numbered from 0", id, r.Name, gpus[i].Devices)
 	}
 	return d, nil
 }
 
 // parseAll reads the ids of devices, none of them twice.
-func (r Resource) parseAll(ids []string, cards []Card) ([]device, error) {
+func (r Resource) parseAll(ids []string, gpus []GPU) ([]device, error) {
 	devices := make([]device, 0, len(ids))
 	seen := make(map[device]bool, len(ids))
 	for _, id := range ids {
-		d, err := r.parse(id, cards)
+		d, err := r.parse(id, gpus)
 		if err != nil {
 			return nil, err
 		}
@@ -138,12 +138,12 @@ func (r Resource) parseAll(ids []string, cards []Card) ([]device, error) {
 	return devices, nil
 }
 
-// parseKnown reads the ids that are of the cards. The kubelet may not have heard yet that
+// parseKnown reads the ids that are of the GPUs. The kubelet may not have heard yet that
 // others are gone.
-func (r Resource) parseKnown(ids []string, cards []Card) []device {
+func (r Resource) parseKnown(ids []string, gpus []GPU) []device {
 	devices := make([]device, 0, len(ids))
 	for _, id := range ids {
-		if d, err := r.parse(id, cards); err == nil {
+		if d, err := r.parse(id, gpus); err == nil {
 			devices = append(devices, d)
 		}
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// kubeletSocket is the kubelet's socket in its folder of device plugins.
+	// kubeletSocket is the kubelet's socket in its directory of device plugins.
 	kubeletSocket = "kubelet.sock"
 	// registerTimeout bounds one registration: the kubelet connects back within it.
 	registerTimeout = 10 * time.Second
@@ -31,7 +31,7 @@ const (
 )
 
 // Server is the kubelet's side of a device plugin's life: it keeps a socket in the
-// kubelet's folder and the plugin registered, whatever becomes of either.
+// kubelet's directory and the plugin registered, whatever becomes of either.
 type Server struct {
 	dir      string
 	resource string
@@ -39,7 +39,7 @@ type Server struct {
 	log      *slog.Logger
 }
 
-// NewServer returns a server of a resource in the kubelet's folder of device plugins.
+// NewServer returns a server of a resource in the kubelet's directory of device plugins.
 func NewServer(dir, resource string, plugin v1beta1.DevicePluginServer, log *slog.Logger) *Server {
 	return &Server{dir: filepath.Clean(dir), resource: resource, plugin: plugin, log: log.With("resource", resource)}
 }
@@ -50,7 +50,7 @@ func SocketPath(dir, resource string) string {
 	return filepath.Join(dir, "gpuslice-"+strings.ReplaceAll(resource, "/", "_")+".sock")
 }
 
-// Run serves until ctx ends, and leaves no socket behind. It waits for a folder that
+// Run serves until ctx ends, and leaves no socket behind. It waits for a directory that
 // isn't there, for a node is guarded without a kubelet too.
 func (s *Server) Run(ctx context.Context) {
 	said := ""
@@ -92,7 +92,7 @@ func (s *Server) session(ctx context.Context) (err error) {
 	defer watch.Close()
 	// Before the socket is there, so that nothing is missed.
 	if err := watch.Add(s.dir); err != nil {
-		return fmt.Errorf("watch the kubelet's folder of device plugins %s: %w", s.dir, err)
+		return fmt.Errorf("watch the kubelet's directory of device plugins %s: %w", s.dir, err)
 	}
 	socket, err := listen(SocketPath(s.dir, s.resource))
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *Server) session(ctx context.Context) (err error) {
 	return err
 }
 
-// keepRegistered registers with the kubelet, and anew whenever its socket is another
+// keepRegistered registers with the kubelet, and again whenever its socket is another
 // one, until ctx or the plugin's own socket ends.
 func (s *Server) keepRegistered(ctx context.Context, watch *fsnotify.Watcher, socket *socket, served <-chan error) error {
 	kubelet := filepath.Join(s.dir, kubeletSocket)
@@ -133,7 +133,7 @@ func (s *Server) keepRegistered(ctx context.Context, watch *fsnotify.Watcher, so
 				pause = firstPause
 				try.Reset(0)
 			case event.Name == s.dir && event.Has(fsnotify.Remove|fsnotify.Rename):
-				return fmt.Errorf("the kubelet's folder of device plugins %s is gone", s.dir)
+				return fmt.Errorf("the kubelet's directory of device plugins %s is gone", s.dir)
 			case event.Name == socket.path && !socket.there():
 				return fmt.Errorf("%s was removed", socket.path) // a kubelet does that when it starts
 			}

@@ -46,7 +46,7 @@ func TestServerRegistersAgain(t *testing.T) {
 			k.stop()
 			return newKubelet(t, k.dir)
 		}},
-		{"the kubelet's socket is made anew, ours stays", func(t *testing.T, k *kubelet) *kubelet {
+		{"the kubelet's socket is made again, ours stays", func(t *testing.T, k *kubelet) *kubelet {
 			k.stop()
 			other := newKubelet(t, shortDir(t))
 			require.NoError(t, os.Rename(filepath.Join(other.dir, kubeletSocket), filepath.Join(k.dir, kubeletSocket)))
@@ -63,7 +63,7 @@ func TestServerRegistersAgain(t *testing.T) {
 			require.NoError(t, os.Rename(other, SocketPath(k.dir, "nvidia.com/gpu")))
 			return k
 		}},
-		{"the folder is made anew", func(t *testing.T, k *kubelet) *kubelet {
+		{"the directory is made again", func(t *testing.T, k *kubelet) *kubelet {
 			k.stop()
 			require.NoError(t, os.RemoveAll(k.dir))
 			require.NoError(t, os.Mkdir(k.dir, 0o700))
@@ -103,7 +103,7 @@ func TestServerRegistersAgain(t *testing.T) {
 	}
 }
 
-// An agent that was killed leaves its socket; a node has a kubelet, or a folder for
+// An agent that was killed leaves its socket; a node has a kubelet, or a directory for
 // it, only later.
 func TestServerStartsBeforeTheKubelet(t *testing.T) {
 	dir := shortDir(t)

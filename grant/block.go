@@ -11,9 +11,9 @@ import (
 type blocking struct {
 	// Reason is why they are not, for people.
 	Reason string `json:"reason"`
-	// Cards are those that the container may hold; none means all of the node's.
-	Cards []string `json:"cards,omitempty"`
-	// Bare says that the folder has no other files: Block made it.
+	// GPUs are those that the container may hold; none means all of the node's.
+	GPUs []string `json:"GPUs,omitempty"`
+	// Bare says that the directory has no other files: Block made it.
 	Bare bool `json:"bare,omitempty"`
 }
 
@@ -23,8 +23,8 @@ const maxReasonBytes = 1 << 10
 // problem is the blocking entry's for Entry.Problem.
 func (b *blocking) problem() error {
 	where := "on this node"
-	if len(b.Cards) > 0 {
-		where = "on " + strings.Join(b.Cards, ", ")
+	if len(b.GPUs) > 0 {
+		where = "on " + strings.Join(b.GPUs, ", ")
 	}
 	return refuse(ErrBlocked, "it is there and its grant is not known, so nothing more is granted %s: %s", where, b.Reason)
 }
@@ -40,7 +40,7 @@ func (r *record) validateBlocking() error {
 	if len(r.Shares) > 0 {
 		return refuse(ErrMalformed, "blocking entry with %d shares", len(r.Shares))
 	}
-	for _, uuid := range r.Blocking.Cards {
+	for _, uuid := range r.Blocking.GPUs {
 		if err := ValidateUUID(uuid); err != nil {
 			return fmt.Errorf("uuid %s: %w", show(uuid), err)
 		}
@@ -50,17 +50,17 @@ func (r *record) validateBlocking() error {
 
 // Block books a container that is live already and whose grant can't be found
 // out: its annotations are unreadable, the kubelet does not answer. As long as the
-// entry is there, claims of one of the cards, or of any card where none is named,
+// entry is there, claims of one of the GPUs, or of any GPU where none is named,
 // are refused with ErrBlocked. The entry outlives this process. It ends with
 // Restore, when the grant is known after all, with Release or Remove, or with a
 // Reconcile of its owner that does not list the container. The reason is for
 // people, as Entry.Problem.
 //
 // An entry whose shares are known, active or recovered, stays as it is: it
-// counts already. Another Block of the same container gives the new reason and cards.
-func (l *Ledger) Block(ctx context.Context, id, owner, reason string, cards ...string) error {
+// counts already. Another Block of the same container gives the new reason and GPUs.
+func (l *Ledger) Block(ctx context.Context, id, owner, reason string, gpus ...string) error {
 	r := record{Version: recordVersion, Restored: true, Claim: Claim{ContainerID: id, Owner: owner}, Blocking: &blocking{
-		Reason: strings.ToValidUTF8(reason[:min(len(reason), maxReasonBytes)], ""), Cards: slices.Clone(cards),
+		Reason: strings.ToValidUTF8(reason[:min(len(reason), maxReasonBytes)], ""), GPUs: slices.Clone(gpus),
 	}}
 	err := r.validateBlocking()
 	if err == nil {
@@ -85,7 +85,7 @@ func (l *Ledger) block(ctx context.Context, r *record) error {
 		return nil
 	case old.state == StateBlocking:
 		r.CreatedAt, r.Blocking.Bare = old.CreatedAt, old.Blocking.Bare
-		if old.Owner == r.Owner && old.Blocking.Reason == r.Blocking.Reason && slices.Equal(old.Blocking.Cards, r.Blocking.Cards) {
+		if old.Owner == r.Owner && old.Blocking.Reason == r.Blocking.Reason && slices.Equal(old.Blocking.GPUs, r.Blocking.GPUs) {
 			return nil
 		}
 	}

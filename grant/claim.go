@@ -14,7 +14,7 @@ const (
 	OwnerRuntime = "runtime"
 )
 
-// Claim is what a container holds of the node's cards.
+// Claim is what a container holds of the node's GPUs.
 type Claim struct {
 	// ContainerID is the runtime's id of the container.
 	ContainerID string `json:"containerID"`
@@ -26,7 +26,7 @@ type Claim struct {
 	PodName      string `json:"podName,omitempty"`
 	// Container is the container's name.
 	Container string `json:"container"`
-	// Shares are what is booked, one a card.
+	// Shares are what is booked, one a GPU.
 	Shares []Share `json:"shares"`
 	// Source and Slot are the grant's.
 	Source Source `json:"source,omitempty"`
@@ -86,7 +86,7 @@ func (c *Claim) clone() Claim {
 	return own
 }
 
-// ValidateContainerID checks an id that is to become a folder's name: 1 to 128
+// ValidateContainerID checks an id that is to become a directory's name: 1 to 128
 // letters, digits, "_", "." and "-", not beginning with "." or "-".
 func ValidateContainerID(id string) error {
 	ok := 1 <= len(id) && len(id) <= 128 && id[0] != '.' && id[0] != '-'
@@ -136,7 +136,7 @@ func (r *record) supersedes(old *record) bool {
 	return !r.Restored && r.Sequence > old.Sequence && r.isAttemptOf(&old.Claim)
 }
 
-// decodeRecord reads grant.json of the folder named id.
+// decodeRecord reads grant.json of the directory named id.
 func decodeRecord(data []byte, id string) (*record, error) {
 	var r record
 	if err := r.unmarshal(data); err != nil {

@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	cardA = "GPU-0a000000-1111-2222-3333-444455556666"
-	cardB = "GPU-0b000000-1111-2222-3333-444455556666"
-	cardC = "GPU-0c000000-1111-2222-3333-444455556666"
-	cardX = "GPU-0d000000-1111-2222-3333-444455556666"
+	gpuA = "GPU-0a000000-1111-2222-3333-444455556666"
+	gpuB = "GPU-0b000000-1111-2222-3333-444455556666"
+	gpuC = "GPU-0c000000-1111-2222-3333-444455556666"
+	gpuX = "GPU-0d000000-1111-2222-3333-444455556666"
 )
 
-// testCards are a node with three cards of 100,000 MiB.
-func testCards() map[string]grant.Card {
-	cards := map[string]grant.Card{}
-	for _, uuid := range []string{cardA, cardB, cardC} {
-		cards[uuid] = grant.Card{UUID: uuid, MemoryMiB: 100_000, CorePercent: 100, Slots: 10}
+// testGPUs are a node with three GPUs of 100,000 MiB.
+func testGPUs() map[string]grant.GPU {
+	gpus := map[string]grant.GPU{}
+	for _, uuid := range []string{gpuA, gpuB, gpuC} {
+		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 100_000, CorePercent: 100, Slots: 10}
 	}
-	return cards
+	return gpus
 }
 
 func TestMalformedAnnotationsAreRefused(t *testing.T) {
 	cases := granttest.MalformedCases(granttest.Node{
-		Name: "node-1", Card: cardA, Other: cardB, Missing: cardX, CardMiB: 100_000,
+		Name: "node-1", GPU: gpuA, Other: gpuB, Missing: gpuX, GPUMiB: 100_000,
 	})
 	require.GreaterOrEqual(t, len(cases), 40)
 	ledger, err := grant.OpenLedger(t.TempDir())
@@ -48,7 +48,7 @@ func TestMalformedAnnotationsAreRefused(t *testing.T) {
 				_, err = ledger.Claim(ctx, grant.Claim{
 					ContainerID: "c1", Owner: grant.OwnerNRI, PodUID: pod.UID, PodNamespace: pod.Namespace, PodName: pod.Name,
 					Container: g.Container, Shares: g.Shares, Source: g.Source, Slot: g.Slot,
-				}, testCards(), nil)
+				}, testGPUs(), nil)
 			}
 			require.ErrorIs(t, err, test.Kind)
 			for _, part := range append(test.Says, "pod ns/name", `container "main"`) {
@@ -66,12 +66,12 @@ func TestDecodeHAMi(t *testing.T) {
 	}{
 		{"nothing", "", grant.Positional{}},
 		{"one empty slot", ";", grant.Positional{nil}},
-		{"one card", cardA + ",NVIDIA,3000,30:;", grant.Positional{{{cardA, 3000, 30}}}},
-		{"a MIG device", cardC + ",NVIDIA,3000,0:;", grant.Positional{{{cardC, 3000, 0}}}},
-		{"two cards", cardA + ",NVIDIA,3000,30:" + cardB + ",NVIDIA,5000,100:;", grant.Positional{{{cardA, 3000, 30}, {cardB, 5000, 100}}}},
-		{"empty slots keep their place", ";" + cardA + ",NVIDIA,3000,30:;;" + cardA + ",NVIDIA,5000,0:;;",
-			grant.Positional{nil, {{cardA, 3000, 30}}, nil, {{cardA, 5000, 0}}, nil}},
-		{"placeholder of HAMi 2.4", ",,0,0:;" + cardA + ",NVIDIA,3000,30:;", grant.Positional{nil, {{cardA, 3000, 30}}}},
+		{"one GPU", gpuA + ",NVIDIA,3000,30:;", grant.Positional{{{gpuA, 3000, 30}}}},
+		{"a MIG device", gpuC + ",NVIDIA,3000,0:;", grant.Positional{{{gpuC, 3000, 0}}}},
+		{"two GPUs", gpuA + ",NVIDIA,3000,30:" + gpuB + ",NVIDIA,5000,100:;", grant.Positional{{{gpuA, 3000, 30}, {gpuB, 5000, 100}}}},
+		{"empty slots keep their place", ";" + gpuA + ",NVIDIA,3000,30:;;" + gpuA + ",NVIDIA,5000,0:;;",
+			grant.Positional{nil, {{gpuA, 3000, 30}}, nil, {{gpuA, 5000, 0}}, nil}},
+		{"placeholder of HAMi 2.4", ",,0,0:;" + gpuA + ",NVIDIA,3000,30:;", grant.Positional{nil, {{gpuA, 3000, 30}}}},
 		{"several placeholders in a slot", ",,0,0:,,0,0:;", grant.Positional{nil}},
 	}
 	for _, test := range tests {
@@ -96,30 +96,30 @@ func TestEncodeRefusesWhatDecodeWould(t *testing.T) {
 	require.ErrorIs(t, err, grant.ErrMalformed)
 	_, err = grant.EncodeGrant(&grant.PodGrant{})
 	require.ErrorIs(t, err, grant.ErrMalformed)
-	_, err = grant.EncodeGrant(&grant.PodGrant{Containers: map[string][]grant.Share{"Main": {{cardA, 1, 1}}}})
+	_, err = grant.EncodeGrant(&grant.PodGrant{Containers: map[string][]grant.Share{"Main": {{gpuA, 1, 1}}}})
 	require.ErrorIs(t, err, grant.ErrMalformed)
-	_, err = grant.EncodeGrant(&grant.PodGrant{Node: "n\xff", Containers: map[string][]grant.Share{"main": {{cardA, 1, 1}}}})
+	_, err = grant.EncodeGrant(&grant.PodGrant{Node: "n\xff", Containers: map[string][]grant.Share{"main": {{gpuA, 1, 1}}}})
 	require.ErrorIs(t, err, grant.ErrMalformed)
 }
 
 func TestGrantRoundTrip(t *testing.T) {
 	pod := &grant.PodGrant{Node: "node-1", Containers: map[string][]grant.Share{
-		"main": {{cardA, 8000, 30}, {cardC, 1, 0}},
-		"side": {{cardB, grant.MaxMemoryMiB, 100}},
+		"main": {{gpuA, 8000, 30}, {gpuC, 1, 0}},
+		"side": {{gpuB, grant.MaxMemoryMiB, 100}},
 	}}
 	value, err := grant.EncodeGrant(pod)
 	require.NoError(t, err)
 	got, err := grant.DecodeGrant(value)
 	require.NoError(t, err)
 	assert.Equal(t, pod, got)
-	assert.Equal(t, `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"`+cardA+`","memoryMiB":8000,"cores":30},{"uuid":"`+cardC+
-		`","memoryMiB":1,"cores":0}],"side":[{"uuid":"`+cardB+`","memoryMiB":16777216,"cores":100}]}}`, value)
+	assert.Equal(t, `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"`+gpuA+`","memoryMiB":8000,"cores":30},{"uuid":"`+gpuC+
+		`","memoryMiB":1,"cores":0}],"side":[{"uuid":"`+gpuB+`","memoryMiB":16777216,"cores":100}]}}`, value)
 }
 
 // FuzzDecodeHAMi: no input panics, what is accepted is valid and is read back
 // equal after it was written.
 func FuzzDecodeHAMi(f *testing.F) {
-	for _, test := range granttest.MalformedCases(granttest.Node{Name: "node-1", Card: cardA, Other: cardB, Missing: cardX, CardMiB: 100_000}) {
+	for _, test := range granttest.MalformedCases(granttest.Node{Name: "node-1", GPU: gpuA, Other: gpuB, Missing: gpuX, GPUMiB: 100_000}) {
 		if value, ok := test.Annotations[grant.AnnotationToAllocate]; ok && len(value) < 1000 {
 			f.Add(value)
 		}
@@ -146,7 +146,7 @@ func FuzzDecodeHAMi(f *testing.F) {
 
 // FuzzDecodeGrant is FuzzDecodeHAMi for our own annotation.
 func FuzzDecodeGrant(f *testing.F) {
-	for _, test := range granttest.MalformedCases(granttest.Node{Name: "node-1", Card: cardA, Other: cardB, Missing: cardX, CardMiB: 100_000}) {
+	for _, test := range granttest.MalformedCases(granttest.Node{Name: "node-1", GPU: gpuA, Other: gpuB, Missing: gpuX, GPUMiB: 100_000}) {
 		if value, ok := test.Annotations[grant.AnnotationGrant]; ok && len(value) < 1000 {
 			f.Add(value)
 		}

@@ -11,18 +11,18 @@ import (
 	"strings"
 )
 
-// cordonName is the ledger's file of cards that get no new container: a UUID a line. In a
+// cordonName is the ledger's file of GPUs that get no new container: a UUID a line. In a
 // cluster the Node object's annotation hami.io/device-cordon says it to the scheduler;
 // this one is for what no scheduler speaks of.
 const cordonName = "cordoned"
 
-// Cordon keeps new containers from the cards and from the MIG devices of them, those that
+// Cordon keeps new containers from the GPUs and from the MIG devices of them, those that
 // are made later included, until Uncordon. What is booked stays.
 func (l *Ledger) Cordon(ctx context.Context, uuids ...string) error {
 	return l.recordon(ctx, func(now []string) []string { return append(now, uuids...) }, uuids)
 }
 
-// Uncordon lets new containers have the cards again.
+// Uncordon lets new containers have the GPUs again.
 func (l *Ledger) Uncordon(ctx context.Context, uuids ...string) error {
 	return l.recordon(ctx, func(now []string) []string {
 		return slices.DeleteFunc(now, func(uuid string) bool { return slices.Contains(uuids, uuid) })
@@ -33,7 +33,7 @@ func (l *Ledger) Uncordon(ctx context.Context, uuids ...string) error {
 func (l *Ledger) recordon(ctx context.Context, change func([]string) []string, uuids []string) error {
 	for _, uuid := range uuids {
 		if err := ValidateUUID(uuid); err != nil {
-			return fmt.Errorf("card %s: %w", show(uuid), err)
+			return fmt.Errorf("GPU %s: %w", show(uuid), err)
 		}
 	}
 	return l.locked(ctx, func() error {
@@ -61,7 +61,7 @@ func (l *Ledger) recordon(ctx context.Context, change func([]string) []string, u
 	})
 }
 
-// Cordoned are the cards of the ledger in dir that get no new container, sorted. It takes no lock.
+// Cordoned are the GPUs of the ledger in dir that get no new container, sorted. It takes no lock.
 func Cordoned(dir string) ([]string, error) {
 	path := filepath.Join(dir, cordonName)
 	data, err := os.ReadFile(path)
@@ -74,43 +74,43 @@ func Cordoned(dir string) ([]string, error) {
 	uuids := strings.Fields(string(data))
 	for _, uuid := range uuids {
 		if err := ValidateUUID(uuid); err != nil {
-			return nil, fmt.Errorf("read the cordons %s: %s: %w: mend or remove the file", path, show(uuid), err)
+			return nil, fmt.Errorf("read the cordons %s: %s: %w: fix or remove the file", path, show(uuid), err)
 		}
 	}
 	slices.Sort(uuids)
 	return uuids, nil
 }
 
-// IsCordoned says whether the list of cordoned cards holds a card or, of a MIG device, the
+// IsCordoned says whether the list of cordoned GPUs holds a GPU or, of a MIG device, the
 // one that it is of.
 func IsCordoned(cordoned []string, uuid, parent string) bool {
 	return slices.Contains(cordoned, uuid) || parent != "" && slices.Contains(cordoned, parent)
 }
 
-// checkCordons refuses a new container of a cordoned card. Another attempt of a container
-// that has had the card goes on: its pod was there before.
-func (l *Ledger) checkCordons(claim *Claim, cards map[string]Card) error {
+// checkCordons refuses a new container of a cordoned GPU. Another attempt of a container
+// that has had the GPU goes on: its pod was there before.
+func (l *Ledger) checkCordons(claim *Claim, gpus map[string]GPU) error {
 	cordoned, err := Cordoned(l.dir)
 	if err != nil {
 		return err
 	}
 	for _, s := range claim.Shares {
-		parent := cards[s.UUID].Parent
-		if !IsCordoned(cordoned, s.UUID, parent) || l.index.hadCard(claim, s.UUID) {
+		parent := gpus[s.UUID].Parent
+		if !IsCordoned(cordoned, s.UUID, parent) || l.index.hadGPU(claim, s.UUID) {
 			continue
 		}
 		uuid, of := s.UUID, ""
 		if !slices.Contains(cordoned, uuid) {
 			uuid, of = parent, " (MIG device "+s.UUID+" is of it)"
 		}
-		return refuse(ErrCordoned, "card %s%s is cordoned on this node: ask for another, or let it have new containers again (gpuslice uncordon %s)", uuid, of, uuid)
+		return refuse(ErrCordoned, "GPU %s%s is cordoned on this node: ask for another, or let it have new containers again (gpuslice uncordon %s)", uuid, of, uuid)
 	}
 	return nil
 }
 
-// hadCard says whether an attempt of the claim's container that is not removed yet is of the card.
-func (x *index) hadCard(claim *Claim, uuid string) bool {
+// hadGPU says whether an attempt of the claim's container that is not removed yet is of the GPU.
+func (x *index) hadGPU(claim *Claim, uuid string) bool {
 	return claim.PodUID != "" && slices.ContainsFunc(x.pods[claim.PodUID], func(e *entry) bool {
-		return claim.isAttemptOf(&e.Claim) && indexOfCard(e.Shares, uuid) >= 0
+		return claim.isAttemptOf(&e.Claim) && indexOfGPU(e.Shares, uuid) >= 0
 	})
 }

@@ -15,57 +15,57 @@ func TestCordon(t *testing.T) {
 	dir := t.TempDir()
 	ledger, other := openLedger(t, dir), openLedger(t, dir)
 	first := claimOf("a1", share(1000, 10))
-	_, err := other.Claim(background, first, testCards(), nil)
+	_, err := other.Claim(background, first, testGPUs(), nil)
 	require.NoError(t, err)
 
-	require.NoError(t, ledger.Cordon(background, cardA, cardB))
-	require.NoError(t, ledger.Cordon(background, cardA)) // twice is once
+	require.NoError(t, ledger.Cordon(background, gpuA, gpuB))
+	require.NoError(t, ledger.Cordon(background, gpuA)) // twice is once
 	cordoned, err := grant.Cordoned(dir)
 	require.NoError(t, err)
-	assert.Equal(t, []string{cardA, cardB}, cordoned)
+	assert.Equal(t, []string{gpuA, gpuB}, cordoned)
 
-	_, err = other.Claim(background, claimOf("c1", share(1000, 10)), testCards(), nil)
+	_, err = other.Claim(background, claimOf("c1", share(1000, 10)), testGPUs(), nil)
 	require.ErrorIs(t, err, grant.ErrCordoned)
-	assert.ErrorContains(t, err, "gpuslice uncordon "+cardA)
-	_, err = other.Claim(background, claimOf("c2", grant.Share{UUID: cardC, MemoryMiB: 1}), testCards(), nil)
-	require.NoError(t, err, "other cards are given out")
-	_, err = other.Claim(background, first, testCards(), nil)
+	assert.ErrorContains(t, err, "gpuslice uncordon "+gpuA)
+	_, err = other.Claim(background, claimOf("c2", grant.Share{UUID: gpuC, MemoryMiB: 1}), testGPUs(), nil)
+	require.NoError(t, err, "other GPUs are given out")
+	_, err = other.Claim(background, first, testGPUs(), nil)
 	require.NoError(t, err, "what is booked stays")
 	again := first
 	again.ContainerID = "a2"
 	require.NoError(t, other.Release(background, "a1"))
-	_, err = other.Claim(background, again, testCards(), nil)
+	_, err = other.Claim(background, again, testGPUs(), nil)
 	require.NoError(t, err, "a container that restarts in its pod has been there before")
 
-	require.NoError(t, ledger.Uncordon(background, cardA, cardX))
-	_, err = other.Claim(background, claimOf("c1", share(1000, 10)), testCards(), nil)
+	require.NoError(t, ledger.Uncordon(background, gpuA, gpuX))
+	_, err = other.Claim(background, claimOf("c1", share(1000, 10)), testGPUs(), nil)
 	require.NoError(t, err)
-	require.NoError(t, ledger.Uncordon(background, cardB))
+	require.NoError(t, ledger.Uncordon(background, gpuB))
 	assert.NoFileExists(t, filepath.Join(dir, "cordoned"))
 }
 
-// A card in MIG mode is had by its MIG devices: its cordon is theirs.
+// A GPU in MIG mode is had by its MIG devices: its cordon is theirs.
 func TestCordonOfMIGDevices(t *testing.T) {
 	const first, second, other = "MIG-00000001-5151-4000-8000-00000000000a", "MIG-00000002-5151-4000-8000-00000000000a", "MIG-00000003-5151-4000-8000-00000000000a"
-	cards := map[string]grant.Card{
-		first:  {UUID: first, MemoryMiB: 1000, CorePercent: 100, Slots: 1, Parent: cardA},
-		second: {UUID: second, MemoryMiB: 1000, CorePercent: 100, Slots: 1, Parent: cardA},
-		other:  {UUID: other, MemoryMiB: 1000, CorePercent: 100, Slots: 1, Parent: cardB},
+	gpus := map[string]grant.GPU{
+		first:  {UUID: first, MemoryMiB: 1000, CorePercent: 100, Slots: 1, Parent: gpuA},
+		second: {UUID: second, MemoryMiB: 1000, CorePercent: 100, Slots: 1, Parent: gpuA},
+		other:  {UUID: other, MemoryMiB: 1000, CorePercent: 100, Slots: 1, Parent: gpuB},
 	}
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
 	claim := func(id, uuid string) error {
-		_, err := ledger.Claim(background, claimOf(id, grant.Share{UUID: uuid, MemoryMiB: 1000, CorePercent: 100}), cards, nil)
+		_, err := ledger.Claim(background, claimOf(id, grant.Share{UUID: uuid, MemoryMiB: 1000, CorePercent: 100}), gpus, nil)
 		return err
 	}
-	require.NoError(t, ledger.Cordon(background, cardA))
+	require.NoError(t, ledger.Cordon(background, gpuA))
 	err := claim("c1", first)
 	require.ErrorIs(t, err, grant.ErrCordoned)
-	assert.ErrorContains(t, err, "card "+cardA+" (MIG device "+first+" is of it)")
-	assert.ErrorContains(t, err, "gpuslice uncordon "+cardA)
-	require.NoError(t, claim("c3", other), "another card's")
+	assert.ErrorContains(t, err, "GPU "+gpuA+" (MIG device "+first+" is of it)")
+	assert.ErrorContains(t, err, "gpuslice uncordon "+gpuA)
+	require.NoError(t, claim("c3", other), "another GPU's")
 
-	require.NoError(t, ledger.Uncordon(background, cardA))
+	require.NoError(t, ledger.Uncordon(background, gpuA))
 	require.NoError(t, ledger.Cordon(background, first))
 	err = claim("c1", first)
 	require.ErrorIs(t, err, grant.ErrCordoned)
@@ -77,7 +77,7 @@ func TestCordonsThatCanNotBeRead(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
 	require.ErrorIs(t, ledger.Cordon(background, "GPU-0"), grant.ErrMalformed)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "cordoned"), []byte("card 0\n"), 0o644))
-	_, err := ledger.Claim(background, claimOf("c1", share(1000, 10)), testCards(), nil)
-	require.ErrorContains(t, err, "mend or remove the file", "nobody knows which cards are meant")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "cordoned"), []byte("GPU 0\n"), 0o644))
+	_, err := ledger.Claim(background, claimOf("c1", share(1000, 10)), testGPUs(), nil)
+	require.ErrorContains(t, err, "fix or remove the file", "nobody knows which GPUs are meant")
 }

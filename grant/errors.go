@@ -10,16 +10,16 @@ import (
 var (
 	// ErrMalformed: an annotation, a share or an id is not written as it must be.
 	ErrMalformed = errors.New("malformed grant")
-	// ErrUnknownCard: the grant names a card that this node does not have.
-	ErrUnknownCard = errors.New("unknown card")
+	// ErrUnknownGPU: the grant names a GPU that this node does not have.
+	ErrUnknownGPU = errors.New("unknown GPU")
 	// ErrWrongNode: the grant was made for another node.
 	ErrWrongNode = errors.New("grant for another node")
 	// ErrSignature: a grant that must be signed isn't, or not for this pod and node.
 	ErrSignature = errors.New("grant not signed")
 	// ErrAmbiguous: a positional grant can't be tied to one container.
 	ErrAmbiguous = errors.New("ambiguous grant")
-	// ErrOverbooked: the card has not enough memory, compute time or slots left.
-	ErrOverbooked = errors.New("card overbooked")
+	// ErrOverbooked: the GPU has not enough memory, compute time or slots left.
+	ErrOverbooked = errors.New("GPU overbooked")
 	// ErrSlotTaken: another container of the pod already has this slot of the
 	// positional grant. A caller may let such a container run without a GPU.
 	ErrSlotTaken = errors.New("slot taken")
@@ -27,11 +27,11 @@ var (
 	ErrConflict = errors.New("conflicting claim")
 	// ErrNoClaim: the container holds no share that counts.
 	ErrNoClaim = errors.New("no claim")
-	// ErrCordoned: the card's operator wants no new container on it.
-	ErrCordoned = errors.New("card cordoned")
+	// ErrCordoned: the GPU's operator wants no new container on it.
+	ErrCordoned = errors.New("GPU cordoned")
 	// ErrCorrupt: an entry of the ledger can't be read, so what is free is not known.
 	ErrCorrupt = errors.New("corrupt ledger")
-	// ErrBlocked: a container that is there may hold the card, and its grant is not
+	// ErrBlocked: a container that is there may hold the GPU, and its grant is not
 	// known (Ledger.Block), so what is free isn't either.
 	ErrBlocked = errors.New("blocked by a container whose grant is not known")
 )

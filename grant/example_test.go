@@ -18,8 +18,8 @@ func Example() {
 	}
 	defer os.RemoveAll(dir)
 	ctx := context.Background()
-	const card = "GPU-0a000000-1111-2222-3333-444455556666"
-	cards := map[string]grant.Card{card: {UUID: card, MemoryMiB: 143771, CorePercent: 100, Slots: 10}}
+	const gpu = "GPU-0a000000-1111-2222-3333-444455556666"
+	gpus := map[string]grant.GPU{gpu: {UUID: gpu, MemoryMiB: 143771, CorePercent: 100, Slots: 10}}
 
 	ledger, err := grant.OpenLedger(dir)
 	if err != nil {
@@ -29,7 +29,7 @@ func Example() {
 
 	book := func(id, memoryMiB string) error {
 		pod := grant.Pod{UID: "uid-" + id, Namespace: "default", Name: "pod-" + id, Annotations: map[string]string{
-			grant.AnnotationToAllocate: card + ",NVIDIA," + memoryMiB + ",30:;",
+			grant.AnnotationToAllocate: gpu + ",NVIDIA," + memoryMiB + ",30:;",
 		}}
 		g, err := grant.FromPod(ctx, pod, "main", "node-1", nil)
 		if err != nil {
@@ -38,7 +38,7 @@ func Example() {
 		_, err = ledger.Claim(ctx, grant.Claim{
 			ContainerID: id, Owner: grant.OwnerNRI, PodUID: pod.UID, PodNamespace: pod.Namespace, PodName: pod.Name,
 			Container: g.Container, Shares: g.Shares, Source: g.Source, Slot: g.Slot,
-		}, cards, nil)
+		}, gpus, nil)
 		return err
 	}
 	fmt.Println(book("c1", "80000"))
@@ -50,7 +50,7 @@ func Example() {
 	// Output:
 	// <nil>
 	// true
-	// pod default/pod-c2 container "main": card GPU-0a000000-1111-2222-3333-444455556666: memory 80000 MiB asked, 63771 of 143771 MiB free; containers that hold it: 1 (gpuslice status on the node lists them); wait until one of them ends, or ask for less
+	// pod default/pod-c2 container "main": GPU-0a000000-1111-2222-3333-444455556666: memory 80000 MiB asked, 63771 of 143771 MiB free; containers that hold it: 1 (gpuslice status on the node lists them); wait until one of them ends, or ask for less
 	// <nil> <nil>
 	// <nil>
 }

@@ -1,4 +1,4 @@
-// Package grant holds what was decided: which shares of which cards a container
+// Package grant holds what was decided: which shares of which GPUs a container
 // may use, how that decision is written on a pod, and the node's ledger of the
 // decisions in force.
 //
@@ -7,17 +7,17 @@
 // ties them to a container (FromPod), and books them (Ledger). It imports
 // nothing of ours but gpu types, and it is called by the NRI plugin, the OCI
 // runtime wrapper and the CLI. What needs gRPC, the kubelet's answer to "which
-// containers does this pod have", is in the folder podresources, so that a
+// containers does this pod have", is in the directory podresources, so that a
 // short-lived caller does not carry it.
 package grant
 
-// Share is one container's part of one card.
+// Share is one container's part of one GPU.
 type Share struct {
-	// UUID names the card as NVML does: "GPU-…" or "MIG-…".
+	// UUID names the GPU as NVML does: "GPU-…" or "MIG-…".
 	UUID string `json:"uuid"`
 	// MemoryMiB is the hard limit of device memory, in MiB.
 	MemoryMiB int64 `json:"memoryMiB"`
-	// CorePercent is the share of the card's compute time, 1 to 100. 0 means
+	// CorePercent is the share of the GPU's compute time, 1 to 100. 0 means
 	// that the share books no compute time and is not held to any.
 	CorePercent int `json:"cores"`
 }
@@ -38,7 +38,7 @@ const (
 )
 
 // Grant is everything one container was given. The order of the shares is the
-// order of the cards inside the container.
+// order of the GPUs inside the container.
 type Grant struct {
 	// Container is the container's name inside its pod.
 	Container string  `json:"container"`

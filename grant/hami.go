@@ -17,12 +17,12 @@ const (
 	AnnotationNode = "hami.io/vgpu-node"
 )
 
-// hamiType is the device type that HAMi writes for every NVIDIA card.
+// hamiType is the device type that HAMi writes for every NVIDIA GPU.
 const hamiType = "NVIDIA"
 
 // Positional is a grant keyed by position: one slot a container of the pod,
 // init containers first, then the others, each in the order of the pod's spec.
-// A slot without shares is a container without a card.
+// A slot without shares is a container without a GPU.
 type Positional [][]Share
 
 // Empty says whether no slot has a share.
@@ -42,7 +42,7 @@ func (p Positional) Empty() bool {
 //	device := UUID "," "NVIDIA" "," MiB "," cores
 //
 // Every slot ends with ";" and every device with ":", so that a value that was
-// cut short is refused. HAMi 2.4 wrote ",,0,0:" into a slot without a card; it
+// cut short is refused. HAMi 2.4 wrote ",,0,0:" into a slot without a GPU; it
 // reads as an empty slot. An empty value has no slots. (Grammar: HAMi's
 // pkg/device/devices.go, EncodePodSingleDevice.)
 func DecodeHAMi(value string) (Positional, error) {
@@ -88,8 +88,8 @@ func decodeSlot(text string) ([]Share, error) {
 		if err != nil {
 			return nil, fmt.Errorf("device %d %w", i, err)
 		}
-		if j := indexOfCard(shares, share.UUID); j >= 0 {
-			return nil, refuse(ErrMalformed, "device %d uuid %q: is already device %d: a card may be named once in a slot", i, share.UUID, j)
+		if j := indexOfGPU(shares, share.UUID); j >= 0 {
+			return nil, refuse(ErrMalformed, "device %d uuid %q: is already device %d: a GPU may be named once in a slot", i, share.UUID, j)
 		}
 		shares = append(shares, share)
 	}
@@ -106,7 +106,7 @@ func decodeDevice(text string) (Share, error) {
 		return Share{}, fmt.Errorf("uuid %s: %w", show(fields[0]), err)
 	}
 	if fields[1] != hamiType {
-		return Share{}, refuse(ErrMalformed, "type %s: must be %q: this node grants no other vendor's cards", show(fields[1]), hamiType)
+		return Share{}, refuse(ErrMalformed, "type %s: must be %q: this node grants no other vendor's GPUs", show(fields[1]), hamiType)
 	}
 	memory, err := parseNumber(fields[2], 1, MaxMemoryMiB)
 	if err != nil {

@@ -7,24 +7,24 @@ import (
 	"strings"
 )
 
-// State is what a folder of the ledger means.
+// State is what a directory of the ledger means.
 type State string
 
 const (
-	// StateActive counts against the cards.
+	// StateActive counts against the GPUs.
 	StateActive State = "active"
-	// StateReleased counts no more; the folder is there as long as the
+	// StateReleased counts no more; the directory is there as long as the
 	// container is.
 	StateReleased State = "released"
-	// StateCorrupt is a folder whose record can't be read and which may be an
+	// StateCorrupt is a directory whose record can't be read and which may be an
 	// active container's.
 	StateCorrupt State = "corrupt"
 	// StateBlocking is a container that is there and whose grant is not known:
-	// nothing is booked on the cards that it may hold.
+	// nothing is booked on the GPUs that it may hold.
 	StateBlocking State = "blocking"
 )
 
-// Entry is one folder of the ledger.
+// Entry is one directory of the ledger.
 type Entry struct {
 	Claim
 	// State says whether it counts.
@@ -32,12 +32,12 @@ type Entry struct {
 	// Problem is why the record could not be read, or why the entry blocks; nil
 	// if its shares are known.
 	Problem error
-	// Blocks are the cards that a blocking entry keeps from being booked; none
-	// means all cards of the node.
+	// Blocks are the GPUs that a blocking entry keeps from being booked; none
+	// means all GPUs of the node.
 	Blocks []string
 }
 
-// Usage is what is booked of one card.
+// Usage is what is booked of one GPU.
 type Usage struct {
 	MemoryMiB   int64
 	CorePercent int
@@ -64,7 +64,7 @@ func newEntry(r *record) *entry {
 func (e *entry) public() Entry {
 	out := Entry{Claim: e.Claim, State: e.state, Problem: e.problem}
 	if e.state == StateBlocking {
-		out.Problem, out.Blocks = e.Blocking.problem(), e.Blocking.Cards
+		out.Problem, out.Blocks = e.Blocking.problem(), e.Blocking.GPUs
 	}
 	return out
 }
@@ -78,12 +78,12 @@ func (e *entry) unknown() bool {
 }
 
 // mayHold says whether an entry whose shares are not known may hold one of the
-// shares' cards.
+// shares' GPUs.
 func (e *entry) mayHold(shares []Share) bool {
-	if e.state != StateBlocking || len(e.Blocking.Cards) == 0 {
+	if e.state != StateBlocking || len(e.Blocking.GPUs) == 0 {
 		return true
 	}
-	return slices.ContainsFunc(e.Blocking.Cards, func(uuid string) bool { return indexOfCard(shares, uuid) >= 0 })
+	return slices.ContainsFunc(e.Blocking.GPUs, func(uuid string) bool { return indexOfGPU(shares, uuid) >= 0 })
 }
 
 // index is the ledger's content in memory. It makes every decision and does no
@@ -91,7 +91,7 @@ func (e *entry) mayHold(shares []Share) bool {
 // with any number of containers.
 type index struct {
 	entries map[string]*entry
-	cards   map[string]Usage
+	gpus    map[string]Usage
 	pods    map[string][]*entry
 	// unknown are the entries whose shares are not known.
 	unknown map[string]*entry
@@ -100,7 +100,7 @@ type index struct {
 func newIndex() *index {
 	return &index{
 		entries: map[string]*entry{},
-		cards:   map[string]Usage{},
+		gpus:    map[string]Usage{},
 		pods:    map[string][]*entry{},
 		unknown: map[string]*entry{},
 	}
@@ -153,14 +153,14 @@ func (x *index) count(e *entry, sign int) {
 		return
 	}
 	for _, share := range e.Shares {
-		usage := x.cards[share.UUID]
+		usage := x.gpus[share.UUID]
 		usage.MemoryMiB += int64(sign) * share.MemoryMiB
 		usage.CorePercent += sign * share.CorePercent
 		usage.Slots += sign
 		if usage == (Usage{}) {
-			delete(x.cards, share.UUID)
+			delete(x.gpus, share.UUID)
 		} else {
-			x.cards[share.UUID] = usage
+			x.gpus[share.UUID] = usage
 		}
 	}
 }
@@ -188,19 +188,19 @@ func (x *index) superseded() (found []*entry) {
 	return found
 }
 
-// admit says whether the claim, which CheckCards has passed, may be booked.
-func (x *index) admit(claim *Claim, cards map[string]Card) error {
+// admit says whether the claim, which CheckGPUs has passed, may be booked.
+func (x *index) admit(claim *Claim, gpus map[string]GPU) error {
 	if err := x.checkKnown(claim.Shares); err != nil {
 		return err
 	}
 	if err := x.checkSlot(claim); err != nil {
 		return err
 	}
-	return x.checkCapacity(claim, cards, x.predecessors(claim))
+	return x.checkCapacity(claim, gpus, x.predecessors(claim))
 }
 
 // checkKnown refuses when there is an entry whose shares are not known and may be
-// of the same cards: what is free isn't known either. It names no pod and no
+// of the same GPUs: what is free isn't known either. It names no pod and no
 // reason, for the refused pod's tenant reads it.
 func (x *index) checkKnown(shares []Share) error {
 	if len(x.unknown) == 0 {
@@ -236,13 +236,13 @@ func few(ids []string) string {
 
 // snapshot copies the index.
 func (x *index) snapshot() *Snapshot {
-	s := &Snapshot{Cards: map[string]Usage{}}
+	s := &Snapshot{GPUs: map[string]Usage{}}
 	for _, e := range x.entries {
 		s.Entries = append(s.Entries, e.public())
 	}
 	sort.Slice(s.Entries, func(i, j int) bool { return s.Entries[i].ContainerID < s.Entries[j].ContainerID })
-	for uuid, usage := range x.cards {
-		s.Cards[uuid] = usage
+	for uuid, usage := range x.gpus {
+		s.GPUs[uuid] = usage
 	}
 	return s
 }
@@ -265,24 +265,24 @@ func (x *index) checkSlot(claim *Claim) error {
 
 // checkCapacity refuses what does not fit beside the other containers. Entries
 // in own are the claim's earlier attempts, in whose place it is.
-func (x *index) checkCapacity(claim *Claim, cards map[string]Card, own []*entry) error {
+func (x *index) checkCapacity(claim *Claim, gpus map[string]GPU, own []*entry) error {
 	for _, share := range claim.Shares {
-		card, used := cards[share.UUID], x.cards[share.UUID]
+		gpu, used := gpus[share.UUID], x.gpus[share.UUID]
 		for _, e := range own {
-			if i := indexOfCard(e.Shares, share.UUID); i >= 0 {
+			if i := indexOfGPU(e.Shares, share.UUID); i >= 0 {
 				used.MemoryMiB -= e.Shares[i].MemoryMiB
 				used.CorePercent -= e.Shares[i].CorePercent
 				used.Slots--
 			}
 		}
-		lack := lacking(share, card, used)
-		if lack == "" && used.Slots >= card.Slots {
-			lack = fmt.Sprintf("no slot free, %d of %d taken", used.Slots, card.Slots)
+		lack := lacking(share, gpu, used)
+		if lack == "" && used.Slots >= gpu.Slots {
+			lack = fmt.Sprintf("no slot free, %d of %d taken", used.Slots, gpu.Slots)
 		}
 		if lack == "" {
 			continue
 		}
-		return refuse(ErrOverbooked, "card %s: %s; containers that hold it: %d (gpuslice status on the node lists them); wait until one of them ends, or ask for less",
+		return refuse(ErrOverbooked, "GPU %s: %s; containers that hold it: %d (gpuslice status on the node lists them); wait until one of them ends, or ask for less",
 			share.UUID, lack, used.Slots)
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 )
 
 // keyFileInterval is how often the file is looked at. It is read rather than
-// watched: a Kubernetes Secret changes by a link two folders up, and a file system
+// watched: a Kubernetes Secret changes by a link two directories up, and a file system
 // that comes over the network tells nobody.
 const keyFileInterval = 2 * time.Second
 

@@ -45,7 +45,7 @@ func TestOpenKeyFile(t *testing.T) {
 		{"group writes", file(good, 0o664), "its mode is 0664"},
 		{"all write", file(good, 0o646), "its mode is 0646"},
 		{"none there", func(*testing.T, string) {}, "no such file"},
-		{"a folder", func(t *testing.T, path string) { require.NoError(t, os.Mkdir(path, 0o700)) }, "not a regular file"},
+		{"a directory", func(t *testing.T, path string) { require.NoError(t, os.Mkdir(path, 0o700)) }, "not a regular file"},
 		{"a FIFO that nobody writes", func(t *testing.T, path string) { require.NoError(t, syscall.Mkfifo(path, 0o400)) }, "not a regular file"},
 		{"empty", file("", 0o400), "no key"},
 		{"a private key", file(granttest.PrivateKeys("one"), 0o400), "is a private key, and a node must not have one"},

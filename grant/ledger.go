@@ -11,19 +11,19 @@ import (
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 )
 
-// Ledger is the node's book of claims: one folder a container under
+// Ledger is the node's book of claims: one directory a container under
 // <dir>/containers, on a tmpfs, shared by every process that opens it.
 //
 //	<dir>/lock                        flock'ed by whoever reads or changes
 //	<dir>/generation                  counts changes; odd: one is under way
-//	<dir>/cordoned                    cards that get no new container (Cordon)
+//	<dir>/cordoned                    GPUs that get no new container (Cordon)
 //	<dir>/containers/<id>/grant.json      the claim counts
 //	<dir>/containers/<id>/released.json   the same file, renamed: it counts no more
 //	<dir>/containers/<id>/…               what populate put there
 //	<dir>/containers/.new-…, .old-…       a change that is under way
 //
 // Each change becomes true by one rename. A process killed before it leaves a
-// hidden folder and an odd generation, which the next one cleans up; a process
+// hidden directory and an odd generation, which the next one cleans up; a process
 // killed after it has made the change. Nothing is synced to a disk: after a
 // reboot the containers are gone, and so is their ledger.
 //
@@ -50,7 +50,7 @@ type Ledger struct {
 type Option func(*Ledger)
 
 // WithRecovery gives a second source for what a container holds, asked when its
-// grant.json is unreadable: the folder's limits file says it too. Without one, or
+// grant.json is unreadable: the directory's limits file says it too. Without one, or
 // where it fails, claims are refused until the entry is written again or removed.
 func WithRecovery(shares func(dir string) ([]Share, error)) Option {
 	return func(l *Ledger) { l.recover = shares }
@@ -84,24 +84,24 @@ func (l *Ledger) Close() error {
 	return l.files.close()
 }
 
-// Claim books the claim and returns its folder. It refuses what does not fit
-// into cards, the node's cards by UUID (ErrOverbooked, ErrUnknownCard), a slot
+// Claim books the claim and returns its directory. It refuses what does not fit
+// into GPUs, the node's GPUs by UUID (ErrOverbooked, ErrUnknownGPU), a slot
 // that another container of the pod has (ErrSlotTaken), everything as long as an
 // entry can't be read (ErrCorrupt), what a container may hold whose grant is
-// not known (ErrBlocked), and cards that are cordoned here (ErrCordoned).
+// not known (ErrBlocked), and GPUs that are cordoned here (ErrCordoned).
 //
-// populate, which may be nil, writes the container's other files into the folder
-// it is given. The folder has another name then, so that nothing in it may
-// depend on its path. If populate fails, or anything else before the folder
+// populate, which may be nil, writes the container's other files into the directory
+// it is given. The directory has another name then, so that nothing in it may
+// depend on its path. If populate fails, or anything else before the directory
 // gets its name, the ledger is as before.
 //
-// The same claim again is answered with the folder that is there, without
+// The same claim again is answered with the directory that is there, without
 // populate; another claim of the same container is ErrConflict. A claim takes
 // the place of earlier attempts of its container (the same owner, pod UID and
-// container name): they count no more, and their folders stay until Remove.
+// container name): they count no more, and their directories stay until Remove.
 //
 // A context that ends before the commit refuses the claim.
-func (l *Ledger) Claim(ctx context.Context, claim Claim, cards map[string]Card, populate func(dir string) error) (dir string, err error) {
+func (l *Ledger) Claim(ctx context.Context, claim Claim, gpus map[string]GPU, populate func(dir string) error) (dir string, err error) {
 	if err := claim.validate(); err != nil {
 		return "", fmt.Errorf("%s: %w", claim.holder(), err)
 	}
@@ -110,7 +110,7 @@ func (l *Ledger) Claim(ctx context.Context, claim Claim, cards map[string]Card, 
 		if old != nil && old.state == StateActive {
 			return checkSame(&claim, &old.Claim)
 		}
-		if err := l.admit(&claim, cards); err != nil {
+		if err := l.admit(&claim, gpus); err != nil {
 			return err
 		}
 		return l.change(func(sequence uint64) error {
@@ -125,28 +125,28 @@ func (l *Ledger) Claim(ctx context.Context, claim Claim, cards map[string]Card, 
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", claim.holder(), err)
 	}
-	return l.Folder(claim.ContainerID), nil
+	return l.Dir(claim.ContainerID), nil
 }
 
 // admit says whether the claim may be booked. Before it refuses for an entry that
-// can't be read or blocks, it looks at the folders again: the refusal advises to
-// remove one by hand, which no generation tells. For want of room it does not: a folder that
+// can't be read or blocks, it looks at the directories again: the refusal advises to
+// remove one by hand, which no generation tells. For want of room it does not: a directory that
 // somebody removed while its container runs would be given away.
-func (l *Ledger) admit(claim *Claim, cards map[string]Card) error {
-	if err := CheckCards(claim.Shares, cards); err != nil {
+func (l *Ledger) admit(claim *Claim, gpus map[string]GPU) error {
+	if err := CheckGPUs(claim.Shares, gpus); err != nil {
 		return err
 	}
-	if err := l.checkCordons(claim, cards); err != nil {
+	if err := l.checkCordons(claim, gpus); err != nil {
 		return err
 	}
-	err := l.index.admit(claim, cards)
+	err := l.index.admit(claim, gpus)
 	if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrBlocked) {
 		return err
 	}
 	if err := l.look(); err != nil {
 		return err
 	}
-	return l.index.admit(claim, cards)
+	return l.index.admit(claim, gpus)
 }
 
 // checkSame refuses a claim that differs from the one that is booked already.
@@ -157,7 +157,7 @@ func checkSame(claim, booked *Claim) error {
 	return nil
 }
 
-// Release makes the container's claim count no more. Its folder stays, since
+// Release makes the container's claim count no more. Its directory stays, since
 // the container may still map it. An unknown id is fine.
 func (l *Ledger) Release(ctx context.Context, id string) error {
 	return l.forEntry(ctx, "release", id, func(e *entry) error {
@@ -174,7 +174,7 @@ func (l *Ledger) Release(ctx context.Context, id string) error {
 	})
 }
 
-// Remove takes the container's folder away, and its claim with it. An unknown
+// Remove takes the container's directory away, and its claim with it. An unknown
 // id is fine.
 func (l *Ledger) Remove(ctx context.Context, id string) error {
 	return l.forEntry(ctx, "remove", id, func(*entry) error {
@@ -201,10 +201,10 @@ func (l *Ledger) forEntry(ctx context.Context, what, id string, fn func(*entry) 
 
 // Snapshot is the ledger's content at one moment.
 type Snapshot struct {
-	// Entries are all folders, in the order of their ids.
+	// Entries are all directories, in the order of their ids.
 	Entries []Entry
-	// Cards is what is booked by card UUID; a card without claims is not in it.
-	Cards map[string]Usage
+	// GPUs is what is booked by GPU UUID; a GPU without claims is not in it.
+	GPUs map[string]Usage
 	// Unsettled says that a change was under way all the while, or was interrupted
 	// and not cleaned up: entries may be of different moments. Only a Reader's is.
 	Unsettled bool
@@ -233,8 +233,8 @@ func (l *Ledger) Snapshot(ctx context.Context) (*Snapshot, error) {
 	return snapshot, nil
 }
 
-// Folder is where the container's files are, whether it has any or not.
-func (l *Ledger) Folder(id string) string {
+// Directory is where the container's files are, whether it has any or not.
+func (l *Ledger) Dir(id string) string {
 	return filepath.Join(l.dir, containersName, id)
 }
 
@@ -310,7 +310,7 @@ func (l *Ledger) refresh() error {
 	return nil
 }
 
-// look reads every folder again, whether the generation tells of a change or not.
+// look reads every directory again, whether the generation tells of a change or not.
 func (l *Ledger) look() error {
 	l.current = false
 	return l.refresh()
@@ -333,7 +333,7 @@ func (l *Ledger) change(fn func(sequence uint64) error) error {
 		l.finish(odd + 1)
 	}
 	if err != nil {
-		l.current = false // the folders may not be as this process thinks
+		l.current = false // the directories may not be as this process thinks
 	}
 	return err
 }
@@ -346,7 +346,7 @@ func (l *Ledger) finish(even uint64) {
 	}
 }
 
-// build makes the record's folder and enters it into the index.
+// build makes the record's directory and enters it into the index.
 func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string) error) (err error) {
 	r.stampTime()
 	hidden := l.hidden(newPrefix, r.ContainerID)
@@ -357,7 +357,7 @@ func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string)
 			}
 		}
 	}()
-	if err := makeFolder(hidden); err != nil {
+	if err := makeDir(hidden); err != nil {
 		return err
 	}
 	if populate != nil {
@@ -375,7 +375,7 @@ func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string)
 		return err
 	}
 	e := newEntry(r)
-	e.stamp, _ = readStamp(unix.AT_FDCWD, filepath.Join(l.Folder(r.ContainerID), recordName)) // a failure leaves none: it is read again
+	e.stamp, _ = readStamp(unix.AT_FDCWD, filepath.Join(l.Dir(r.ContainerID), recordName)) // a failure leaves none: it is read again
 	l.index.put(e)
 	return nil
 }
@@ -389,16 +389,16 @@ func (l *Ledger) supersede(r *record) {
 	}
 }
 
-// name gives the hidden folder its container's name: the moment from which the
-// claim counts. A folder that has the name already, released or corrupt, changes
+// name gives the hidden directory its container's name: the moment from which the
+// claim counts. A directory that has the name already, released or corrupt, changes
 // places with it, so that there is always one of the two.
 func (l *Ledger) name(hidden, id string) error {
 	flags := uint(0)
 	if l.index.entries[id] != nil {
 		flags = unix.RENAME_EXCHANGE
 	}
-	if err := unix.Renameat2(unix.AT_FDCWD, hidden, unix.AT_FDCWD, l.Folder(id), flags); err != nil {
-		return fmt.Errorf("name the folder of container %s: %w", id, err)
+	if err := unix.Renameat2(unix.AT_FDCWD, hidden, unix.AT_FDCWD, l.Dir(id), flags); err != nil {
+		return fmt.Errorf("name the directory of container %s: %w", id, err)
 	}
 	if flags != 0 {
 		_ = vgpufs.RemoveAll(hidden) // hidden entries are ignored, and the next reconciliation removes them
@@ -406,20 +406,20 @@ func (l *Ledger) name(hidden, id string) error {
 	return nil
 }
 
-// discard takes the container's folder away, if there is one, and its entry
+// discard takes the container's directory away, if there is one, and its entry
 // with it.
 func (l *Ledger) discard(id string) error {
 	hidden := l.hidden(oldPrefix, id)
-	err := unix.Rename(l.Folder(id), hidden)
+	err := unix.Rename(l.Dir(id), hidden)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("take the folder of container %s away: %w", id, err)
+		return fmt.Errorf("take the directory of container %s away: %w", id, err)
 	}
 	l.index.drop(id)
 	if err != nil {
 		return nil
 	}
 	if err := vgpufs.RemoveAll(hidden); err != nil {
-		return fmt.Errorf("%w: remove the folder of container %s: %w", errUnfinished, id, err)
+		return fmt.Errorf("%w: remove the directory of container %s: %w", errUnfinished, id, err)
 	}
 	return nil
 }

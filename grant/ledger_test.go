@@ -36,9 +36,9 @@ func claimOf(id string, shares ...grant.Share) grant.Claim {
 	}
 }
 
-// share is a share of card A.
+// share is a share of GPU A.
 func share(memoryMiB int64, cores int) grant.Share {
-	return grant.Share{UUID: cardA, MemoryMiB: memoryMiB, CorePercent: cores}
+	return grant.Share{UUID: gpuA, MemoryMiB: memoryMiB, CorePercent: cores}
 }
 
 // snapshot reads the ledger.
@@ -58,8 +58,8 @@ func states(s *grant.Snapshot) map[string]grant.State {
 	return out
 }
 
-// folders lists what is under containers, hidden ones too.
-func folders(t testing.TB, dir string) []string {
+// directories lists what is under containers, hidden ones too.
+func dirs(t testing.TB, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(dir, "containers"))
 	require.NoError(t, err)
@@ -71,51 +71,51 @@ func folders(t testing.TB, dir string) []string {
 }
 
 // writeFiles is a populate that writes two files as the limiter's writer does.
-func writeFiles(folder string) error {
+func writeFiles(dir string) error {
 	return errors.Join(
-		os.WriteFile(filepath.Join(folder, "limits"), make([]byte, 4096), 0o444),
-		os.WriteFile(filepath.Join(folder, "usage"), make([]byte, 4096), 0o666))
+		os.WriteFile(filepath.Join(dir, "limits"), make([]byte, 4096), 0o444),
+		os.WriteFile(filepath.Join(dir, "usage"), make([]byte, 4096), 0o666))
 }
 
-func TestClaimIsReadableInItsFolder(t *testing.T) {
+func TestClaimIsReadableInItsDir(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
-	folder, err := ledger.Claim(background, claimOf("c1", share(8000, 30)), testCards(), writeFiles)
+	dir, err := ledger.Claim(background, claimOf("c1", share(8000, 30)), testGPUs(), writeFiles)
 	require.NoError(t, err)
-	assert.Equal(t, filepath.Join(dir, "containers", "c1"), folder)
-	assert.Equal(t, folder, ledger.Folder("c1"))
+	assert.Equal(t, filepath.Join(dir, "containers", "c1"), dir)
+	assert.Equal(t, dir, ledger.Dir("c1"))
 	for _, name := range []string{"grant.json", "limits", "usage"} {
-		assert.FileExists(t, filepath.Join(folder, name))
+		assert.FileExists(t, filepath.Join(dir, name))
 	}
-	data, err := os.ReadFile(filepath.Join(folder, "grant.json"))
+	data, err := os.ReadFile(filepath.Join(dir, "grant.json"))
 	require.NoError(t, err)
 	assert.Contains(t, string(data), `"memoryMiB": 8000`)
-	assert.Equal(t, []string{"c1"}, folders(t, dir))
+	assert.Equal(t, []string{"c1"}, dirs(t, dir))
 
 	again := openLedger(t, dir)
 	s := snapshot(t, again)
 	require.Len(t, s.Claims(), 1)
-	assert.Equal(t, map[string]grant.Usage{cardA: {MemoryMiB: 8000, CorePercent: 30, Slots: 1}}, s.Cards)
+	assert.Equal(t, map[string]grant.Usage{gpuA: {MemoryMiB: 8000, CorePercent: 30, Slots: 1}}, s.GPUs)
 	assert.WithinDuration(t, time.Now(), s.Claims()[0].CreatedAt, time.Minute)
 }
 
 func TestClaimAgain(t *testing.T) {
 	ledger := openLedger(t, t.TempDir())
-	first, err := ledger.Claim(background, claimOf("c1", share(8000, 30)), testCards(), nil)
+	first, err := ledger.Claim(background, claimOf("c1", share(8000, 30)), testGPUs(), nil)
 	require.NoError(t, err)
-	second, err := ledger.Claim(background, claimOf("c1", share(8000, 30)), testCards(), func(string) error { return errors.New("must not be called") })
+	second, err := ledger.Claim(background, claimOf("c1", share(8000, 30)), testGPUs(), func(string) error { return errors.New("must not be called") })
 	require.NoError(t, err)
 	assert.Equal(t, first, second)
 
-	_, err = ledger.Claim(background, claimOf("c1", share(8001, 30)), testCards(), nil)
+	_, err = ledger.Claim(background, claimOf("c1", share(8001, 30)), testGPUs(), nil)
 	require.ErrorIs(t, err, grant.ErrConflict)
-	assert.EqualValues(t, 8000, snapshot(t, ledger).Cards[cardA].MemoryMiB)
+	assert.EqualValues(t, 8000, snapshot(t, ledger).GPUs[gpuA].MemoryMiB)
 }
 
 func TestOverbooking(t *testing.T) {
-	cards := map[string]grant.Card{
-		cardA: {UUID: cardA, MemoryMiB: 1000, CorePercent: 100, Slots: 3},
-		cardB: {UUID: cardB, MemoryMiB: 1000, CorePercent: 100, Slots: 0},
+	gpus := map[string]grant.GPU{
+		gpuA: {UUID: gpuA, MemoryMiB: 1000, CorePercent: 100, Slots: 3},
+		gpuB: {UUID: gpuB, MemoryMiB: 1000, CorePercent: 100, Slots: 0},
 	}
 	tests := []struct {
 		description string
@@ -126,29 +126,29 @@ func TestOverbooking(t *testing.T) {
 		{"exactly what is left", []grant.Share{share(600, 60)}, []grant.Share{share(400, 40)}, ""},
 		{"memory", []grant.Share{share(600, 10)}, []grant.Share{share(401, 10)}, "memory 401 MiB asked, 400 of 1000 MiB free"},
 		{"cores", []grant.Share{share(100, 60)}, []grant.Share{share(100, 41)}, "cores 41 % asked, 40 of 100 % free"},
-		{"no cores asked of a card without any", []grant.Share{share(100, 100)}, []grant.Share{share(100, 0)}, ""},
+		{"no cores asked of a GPU without any", []grant.Share{share(100, 100)}, []grant.Share{share(100, 0)}, ""},
 		{"slots", []grant.Share{share(1, 1), share(1, 1), share(1, 1)}, []grant.Share{share(1, 1)}, "no slot free, 3 of 3 taken"},
-		{"a card without slots", nil, []grant.Share{{cardB, 1, 1}}, "no slot free, 0 of 0 taken; containers that hold it: 0"},
-		{"more than the card", nil, []grant.Share{share(1001, 1)}, "may be booked for 1000 MiB"},
-		{"the second card", nil, []grant.Share{share(1, 1), {cardB, 1, 1}}, cardB},
+		{"a GPU without slots", nil, []grant.Share{{gpuB, 1, 1}}, "no slot free, 0 of 0 taken; containers that hold it: 0"},
+		{"more than the GPU", nil, []grant.Share{share(1001, 1)}, "may be booked for 1000 MiB"},
+		{"the second GPU", nil, []grant.Share{share(1, 1), {gpuB, 1, 1}}, gpuB},
 	}
 	for _, test := range tests {
 		t.Run(test.description, func(t *testing.T) {
 			dir := t.TempDir()
 			ledger := openLedger(t, dir)
 			for i, s := range test.booked {
-				_, err := ledger.Claim(background, claimOf(fmt.Sprint("c", i), s), cards, nil)
+				_, err := ledger.Claim(background, claimOf(fmt.Sprint("c", i), s), gpus, nil)
 				require.NoError(t, err)
 			}
 			before := snapshot(t, ledger)
-			_, err := ledger.Claim(background, claimOf("new", test.asked...), cards, nil)
+			_, err := ledger.Claim(background, claimOf("new", test.asked...), gpus, nil)
 			if test.says == "" {
 				require.NoError(t, err)
 				return
 			}
 			require.ErrorIs(t, err, grant.ErrOverbooked)
 			assert.ErrorContains(t, err, test.says)
-			assert.ErrorContains(t, err, `pod ns/pod-new container "main": card `)
+			assert.ErrorContains(t, err, `pod ns/pod-new container "main": GPU `)
 			assert.Equal(t, before, snapshot(t, ledger))
 			assert.Equal(t, before, snapshot(t, openLedger(t, dir)))
 		})
@@ -160,10 +160,10 @@ func TestOverbooking(t *testing.T) {
 func TestOverbookingNamesNoOtherTenant(t *testing.T) {
 	ledger := openLedger(t, t.TempDir())
 	for i := range 8 {
-		_, err := ledger.Claim(background, claimOf(fmt.Sprint("c", i), share(int64(1000+i), 1)), testCards(), nil)
+		_, err := ledger.Claim(background, claimOf(fmt.Sprint("c", i), share(int64(1000+i), 1)), testGPUs(), nil)
 		require.NoError(t, err)
 	}
-	_, err := ledger.Claim(background, claimOf("new", share(100_000, 1)), testCards(), nil)
+	_, err := ledger.Claim(background, claimOf("new", share(100_000, 1)), testGPUs(), nil)
 	require.ErrorIs(t, err, grant.ErrOverbooked)
 	assert.ErrorContains(t, err, "containers that hold it: 8")
 	assert.NotContains(t, err.Error(), "pod-c")
@@ -172,24 +172,24 @@ func TestOverbookingNamesNoOtherTenant(t *testing.T) {
 func TestReleaseAndRemove(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
-	_, err := ledger.Claim(background, claimOf("c1", share(60_000, 30)), testCards(), writeFiles)
+	_, err := ledger.Claim(background, claimOf("c1", share(60_000, 30)), testGPUs(), writeFiles)
 	require.NoError(t, err)
 	for range 2 { // idempotent
 		require.NoError(t, ledger.Release(background, "c1"))
 		assert.Equal(t, map[string]grant.State{"c1": grant.StateReleased}, states(snapshot(t, ledger)))
 		assert.Equal(t, map[string]grant.State{"c1": grant.StateReleased}, states(snapshot(t, openLedger(t, dir))))
-		assert.Empty(t, snapshot(t, ledger).Cards)
-		assert.FileExists(t, filepath.Join(ledger.Folder("c1"), "usage"), "the container may still map it")
+		assert.Empty(t, snapshot(t, ledger).GPUs)
+		assert.FileExists(t, filepath.Join(ledger.Dir("c1"), "usage"), "the container may still map it")
 	}
-	_, err = ledger.Claim(background, claimOf("c2", share(60_000, 30)), testCards(), nil)
+	_, err = ledger.Claim(background, claimOf("c2", share(60_000, 30)), testGPUs(), nil)
 	require.NoError(t, err, "what was released can be booked")
 	for range 2 {
 		require.NoError(t, ledger.Remove(background, "c1"))
-		assert.Equal(t, []string{"c2"}, folders(t, dir))
+		assert.Equal(t, []string{"c2"}, dirs(t, dir))
 	}
 	require.NoError(t, ledger.Remove(background, "c2"), "without a release")
-	assert.Empty(t, folders(t, dir))
-	assert.Empty(t, snapshot(t, ledger).Cards)
+	assert.Empty(t, dirs(t, dir))
+	assert.Empty(t, snapshot(t, ledger).GPUs)
 	require.NoError(t, ledger.Release(background, "never-seen"))
 	require.NoError(t, ledger.Remove(background, "never-seen"))
 }
@@ -197,14 +197,14 @@ func TestReleaseAndRemove(t *testing.T) {
 func TestReleasedContainerIsCreatedAgain(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
-	_, err := ledger.Claim(background, claimOf("c1", share(1000, 30)), testCards(), writeFiles)
+	_, err := ledger.Claim(background, claimOf("c1", share(1000, 30)), testGPUs(), writeFiles)
 	require.NoError(t, err)
 	require.NoError(t, ledger.Release(background, "c1"))
-	_, err = ledger.Claim(background, claimOf("c1", share(2000, 30)), testCards(), writeFiles)
+	_, err = ledger.Claim(background, claimOf("c1", share(2000, 30)), testGPUs(), writeFiles)
 	require.NoError(t, err)
-	assert.EqualValues(t, 2000, snapshot(t, openLedger(t, dir)).Cards[cardA].MemoryMiB)
-	assert.Equal(t, []string{"c1"}, folders(t, dir))
-	assert.NoFileExists(t, filepath.Join(ledger.Folder("c1"), "released.json"))
+	assert.EqualValues(t, 2000, snapshot(t, openLedger(t, dir)).GPUs[gpuA].MemoryMiB)
+	assert.Equal(t, []string{"c1"}, dirs(t, dir))
+	assert.NoFileExists(t, filepath.Join(ledger.Dir("c1"), "released.json"))
 }
 
 func TestNextAttemptTakesThePlace(t *testing.T) {
@@ -215,19 +215,19 @@ func TestNextAttemptTakesThePlace(t *testing.T) {
 		c.PodUID = "uid"
 		return c
 	}
-	_, err := ledger.Claim(background, attempt("n0"), testCards(), writeFiles)
+	_, err := ledger.Claim(background, attempt("n0"), testGPUs(), writeFiles)
 	require.NoError(t, err)
-	_, err = ledger.Claim(background, attempt("n1"), testCards(), writeFiles)
+	_, err = ledger.Claim(background, attempt("n1"), testGPUs(), writeFiles)
 	require.NoError(t, err, "the predecessor's Stop may come later")
 
 	want := map[string]grant.State{"n0": grant.StateReleased, "n1": grant.StateActive}
 	assert.Equal(t, want, states(snapshot(t, ledger)))
 	assert.Equal(t, want, states(snapshot(t, openLedger(t, dir))), "another process knows too")
-	assert.FileExists(t, filepath.Join(ledger.Folder("n0"), "usage"))
+	assert.FileExists(t, filepath.Join(ledger.Dir("n0"), "usage"))
 
 	require.NoError(t, ledger.Release(background, "n0"), "the late Stop")
 	require.NoError(t, ledger.Remove(background, "n0"))
-	assert.EqualValues(t, 80_000, snapshot(t, ledger).Cards[cardA].MemoryMiB)
+	assert.EqualValues(t, 80_000, snapshot(t, ledger).GPUs[gpuA].MemoryMiB)
 
 	for _, other := range []func(*grant.Claim){
 		func(c *grant.Claim) { c.PodUID = "other" },
@@ -237,7 +237,7 @@ func TestNextAttemptTakesThePlace(t *testing.T) {
 	} {
 		c := attempt("x")
 		other(&c)
-		_, err := ledger.Claim(background, c, testCards(), nil)
+		_, err := ledger.Claim(background, c, testGPUs(), nil)
 		require.ErrorIs(t, err, grant.ErrOverbooked, "only an attempt of the same container takes the place")
 	}
 }
@@ -247,9 +247,9 @@ func TestRefusedAttemptLeavesThePredecessor(t *testing.T) {
 	ledger := openLedger(t, dir)
 	first, second := claimOf("n0", share(80_000, 80)), claimOf("n1", share(80_000, 80))
 	second.PodUID = first.PodUID
-	_, err := ledger.Claim(background, first, testCards(), nil)
+	_, err := ledger.Claim(background, first, testGPUs(), nil)
 	require.NoError(t, err)
-	_, err = ledger.Claim(background, second, testCards(), func(string) error { return errors.New("no") })
+	_, err = ledger.Claim(background, second, testGPUs(), func(string) error { return errors.New("no") })
 	require.Error(t, err)
 	assert.Equal(t, map[string]grant.State{"n0": grant.StateActive}, states(snapshot(t, openLedger(t, dir))))
 }
@@ -261,33 +261,33 @@ func TestSlotBelongsToOneContainer(t *testing.T) {
 		c.PodUID, c.Container, c.Slot, c.Source = "uid", container, slot, grant.SourceHAMi
 		return c
 	}
-	_, err := ledger.Claim(background, inPod("c1", "main", ptr(0)), testCards(), nil)
+	_, err := ledger.Claim(background, inPod("c1", "main", ptr(0)), testGPUs(), nil)
 	require.NoError(t, err)
-	_, err = ledger.Claim(background, inPod("c2", "debugger", ptr(0)), testCards(), nil)
+	_, err = ledger.Claim(background, inPod("c2", "debugger", ptr(0)), testGPUs(), nil)
 	require.ErrorIs(t, err, grant.ErrSlotTaken)
 	assert.ErrorContains(t, err, `slot 0 of the pod's grant belongs to container "main"`)
-	_, err = ledger.Claim(background, inPod("c2", "side", ptr(1)), testCards(), nil)
+	_, err = ledger.Claim(background, inPod("c2", "side", ptr(1)), testGPUs(), nil)
 	require.NoError(t, err)
-	_, err = ledger.Claim(background, inPod("c3", "named", nil), testCards(), nil)
+	_, err = ledger.Claim(background, inPod("c3", "named", nil), testGPUs(), nil)
 	require.NoError(t, err)
 
 	require.NoError(t, ledger.Release(background, "c1"))
-	_, err = ledger.Claim(background, inPod("c4", "debugger", ptr(0)), testCards(), nil)
+	_, err = ledger.Claim(background, inPod("c4", "debugger", ptr(0)), testGPUs(), nil)
 	require.ErrorIs(t, err, grant.ErrSlotTaken, "main may come back as long as it is not removed")
-	_, err = ledger.Claim(background, inPod("c5", "main", ptr(0)), testCards(), nil)
+	_, err = ledger.Claim(background, inPod("c5", "main", ptr(0)), testGPUs(), nil)
 	require.NoError(t, err)
 }
 
 func TestContainerIDs(t *testing.T) {
 	ledger := openLedger(t, t.TempDir())
 	for _, id := range []string{"", ".", "..", ".new-x", "-x", "a/b", "../x", "a b", "a\x00b", "ä", strings.Repeat("a", 129)} {
-		_, err := ledger.Claim(background, claimOf(id, share(1, 1)), testCards(), nil)
+		_, err := ledger.Claim(background, claimOf(id, share(1, 1)), testGPUs(), nil)
 		require.ErrorIs(t, err, grant.ErrMalformed, "%q", id)
 		require.ErrorIs(t, ledger.Release(background, id), grant.ErrMalformed, "%q", id)
 		require.ErrorIs(t, ledger.Remove(background, id), grant.ErrMalformed, "%q", id)
 	}
 	for _, id := range []string{"a", "A.b_c-9", strings.Repeat("f", 64), strings.Repeat("a", 128)} {
-		_, err := ledger.Claim(background, claimOf(id, share(1, 1)), testCards(), nil)
+		_, err := ledger.Claim(background, claimOf(id, share(1, 1)), testGPUs(), nil)
 		require.NoError(t, err, "%q", id)
 	}
 }
@@ -296,11 +296,11 @@ func TestFailedPopulateLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
 	broken := errors.New("broken")
-	_, err := ledger.Claim(background, claimOf("c1", share(1, 1)), testCards(), func(folder string) error {
-		return errors.Join(writeFiles(folder), broken)
+	_, err := ledger.Claim(background, claimOf("c1", share(1, 1)), testGPUs(), func(dir string) error {
+		return errors.Join(writeFiles(dir), broken)
 	})
 	require.ErrorIs(t, err, broken)
-	assert.Empty(t, folders(t, dir))
+	assert.Empty(t, dirs(t, dir))
 	assert.Empty(t, snapshot(t, ledger).Entries)
 }
 
@@ -308,9 +308,9 @@ func TestContextEndsBeforeTheCommit(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
 	ctx, cancel := context.WithCancel(background)
-	_, err := ledger.Claim(ctx, claimOf("c1", share(1, 1)), testCards(), func(string) error { cancel(); return nil })
+	_, err := ledger.Claim(ctx, claimOf("c1", share(1, 1)), testGPUs(), func(string) error { cancel(); return nil })
 	require.ErrorIs(t, err, context.Canceled)
-	assert.Empty(t, folders(t, dir))
+	assert.Empty(t, dirs(t, dir))
 	assert.Empty(t, snapshot(t, ledger).Entries)
 }
 
@@ -325,30 +325,30 @@ func TestLockHeldByAnotherProcess(t *testing.T) {
 	ctx, cancel := context.WithTimeout(background, 30*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	_, err = ledger.Claim(ctx, claimOf("c1", share(1, 1)), testCards(), nil)
+	_, err = ledger.Claim(ctx, claimOf("c1", share(1, 1)), testGPUs(), nil)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorContains(t, err, filepath.Join(dir, "lock"))
 	assert.Less(t, time.Since(start), 5*time.Second)
 
 	require.NoError(t, unix.Flock(int(other.Fd()), unix.LOCK_UN))
-	_, err = ledger.Claim(background, claimOf("c1", share(1, 1)), testCards(), nil)
+	_, err = ledger.Claim(background, claimOf("c1", share(1, 1)), testGPUs(), nil)
 	require.NoError(t, err)
 }
 
 func TestTwoLedgersOfOneDirectory(t *testing.T) {
 	dir := t.TempDir()
 	agent, wrapper := openLedger(t, dir), openLedger(t, dir)
-	_, err := agent.Claim(background, claimOf("c1", share(60_000, 1)), testCards(), nil)
+	_, err := agent.Claim(background, claimOf("c1", share(60_000, 1)), testGPUs(), nil)
 	require.NoError(t, err)
-	_, err = wrapper.Claim(background, claimOf("c2", share(60_000, 1)), testCards(), nil)
+	_, err = wrapper.Claim(background, claimOf("c2", share(60_000, 1)), testGPUs(), nil)
 	require.ErrorIs(t, err, grant.ErrOverbooked)
 	require.NoError(t, agent.Release(background, "c1"))
-	_, err = wrapper.Claim(background, claimOf("c2", share(60_000, 1)), testCards(), nil)
+	_, err = wrapper.Claim(background, claimOf("c2", share(60_000, 1)), testGPUs(), nil)
 	require.NoError(t, err)
-	_, err = agent.Claim(background, claimOf("c3", share(60_000, 1)), testCards(), nil)
+	_, err = agent.Claim(background, claimOf("c3", share(60_000, 1)), testGPUs(), nil)
 	require.ErrorIs(t, err, grant.ErrOverbooked)
 	require.NoError(t, wrapper.Remove(background, "c2"))
-	_, err = agent.Claim(background, claimOf("c3", share(60_000, 1)), testCards(), nil)
+	_, err = agent.Claim(background, claimOf("c3", share(60_000, 1)), testGPUs(), nil)
 	require.NoError(t, err)
 	assert.Equal(t, snapshot(t, agent), snapshot(t, wrapper))
 }
@@ -356,12 +356,12 @@ func TestTwoLedgersOfOneDirectory(t *testing.T) {
 func TestDirectoryIsLost(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	agent, wrapper := openLedger(t, dir), openLedger(t, dir)
-	_, err := agent.Claim(background, claimOf("c1", share(60_000, 1)), testCards(), nil)
+	_, err := agent.Claim(background, claimOf("c1", share(60_000, 1)), testGPUs(), nil)
 	require.NoError(t, err)
 	require.NoError(t, os.RemoveAll(dir))
-	_, err = agent.Claim(background, claimOf("c2", share(70_000, 1)), testCards(), nil)
+	_, err = agent.Claim(background, claimOf("c2", share(70_000, 1)), testGPUs(), nil)
 	require.NoError(t, err)
-	_, err = wrapper.Claim(background, claimOf("c3", share(70_000, 1)), testCards(), nil)
-	require.ErrorIs(t, err, grant.ErrOverbooked, "both must use the new lock and the new folders")
-	assert.Equal(t, []string{"c2"}, folders(t, dir))
+	_, err = wrapper.Claim(background, claimOf("c3", share(70_000, 1)), testGPUs(), nil)
+	require.ErrorIs(t, err, grant.ErrOverbooked, "both must use the new lock and the new directories")
+	assert.Equal(t, []string{"c2"}, dirs(t, dir))
 }

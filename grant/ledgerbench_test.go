@@ -10,24 +10,24 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// fill500 is a ledger with 500 containers on 8 cards.
-func fill500(b *testing.B) (dir string, ledger *grant.Ledger, cards map[string]grant.Card) {
+// fill500 is a ledger with 500 containers on 8 GPUs.
+func fill500(b *testing.B) (dir string, ledger *grant.Ledger, gpus map[string]grant.GPU) {
 	b.Helper()
-	cards = map[string]grant.Card{}
+	gpus = map[string]grant.GPU{}
 	var uuids []string
 	for i := range 8 {
 		uuid := fmt.Sprintf("GPU-%08x-0000-0000-0000-000000000000", i)
 		uuids = append(uuids, uuid)
-		cards[uuid] = grant.Card{UUID: uuid, MemoryMiB: 143_771, CorePercent: 100, Slots: 100}
+		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 143_771, CorePercent: 100, Slots: 100}
 	}
 	dir = shmDir(b)
 	ledger = openLedger(b, dir)
 	for i := range 500 {
 		c := claimOf(fmt.Sprintf("%064x", i), grant.Share{UUID: uuids[i%8], MemoryMiB: 1000, CorePercent: 1})
-		_, err := ledger.Claim(background, c, cards, nil)
+		_, err := ledger.Claim(background, c, gpus, nil)
 		require.NoError(b, err)
 	}
-	return dir, ledger, cards
+	return dir, ledger, gpus
 }
 
 // benchClaim is one more container.
@@ -38,12 +38,12 @@ func benchClaim() grant.Claim {
 // BenchmarkClaim500 is a claim, and its removal, beside 500 others; ns/claim
 // is the claim alone.
 func BenchmarkClaim500(b *testing.B) {
-	_, ledger, cards := fill500(b)
+	_, ledger, gpus := fill500(b)
 	claim := benchClaim()
 	var claiming time.Duration
 	for b.Loop() {
 		start := time.Now()
-		_, err := ledger.Claim(background, claim, cards, nil)
+		_, err := ledger.Claim(background, claim, gpus, nil)
 		claiming += time.Since(start)
 		if err != nil {
 			b.Fatal(err)
@@ -57,11 +57,11 @@ func BenchmarkClaim500(b *testing.B) {
 
 // BenchmarkClaim500Refused is a claim that does not fit.
 func BenchmarkClaim500Refused(b *testing.B) {
-	_, ledger, cards := fill500(b)
+	_, ledger, gpus := fill500(b)
 	claim := benchClaim()
 	claim.Shares[0].MemoryMiB = 140_000
 	for b.Loop() {
-		if _, err := ledger.Claim(background, claim, cards, nil); err == nil {
+		if _, err := ledger.Claim(background, claim, gpus, nil); err == nil {
 			b.Fatal("booked")
 		}
 	}
@@ -70,13 +70,13 @@ func BenchmarkClaim500Refused(b *testing.B) {
 // BenchmarkClaim500AfterAnother is a claim after another process changed
 // something.
 func BenchmarkClaim500AfterAnother(b *testing.B) {
-	dir, ledger, cards := fill500(b)
+	dir, ledger, gpus := fill500(b)
 	other := openLedger(b, dir)
 	claim := benchClaim()
 	var claiming time.Duration
 	for b.Loop() {
 		start := time.Now()
-		_, err := ledger.Claim(background, claim, cards, nil)
+		_, err := ledger.Claim(background, claim, gpus, nil)
 		claiming += time.Since(start)
 		if err != nil {
 			b.Fatal(err)
@@ -119,8 +119,8 @@ func BenchmarkOpen500(b *testing.B) {
 // BenchmarkFromPod is the codec's part of a request.
 func BenchmarkFromPod(b *testing.B) {
 	for name, annotations := range map[string]map[string]string{
-		"hami":  {grant.AnnotationToAllocate: cardA + ",NVIDIA,8000,30:;"},
-		"named": {grant.AnnotationGrant: `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"` + cardA + `","memoryMiB":8000,"cores":30}]}}`},
+		"hami":  {grant.AnnotationToAllocate: gpuA + ",NVIDIA,8000,30:;"},
+		"named": {grant.AnnotationGrant: `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"` + gpuA + `","memoryMiB":8000,"cores":30}]}}`},
 		"none":  {},
 	} {
 		b.Run(name, func(b *testing.B) {

@@ -14,9 +14,9 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// claimOn claims a little of a card.
+// claimOn claims a little of a GPU.
 func claimOn(ledger *grant.Ledger, id, uuid string) error {
-	_, err := ledger.Claim(background, claimOf(id, grant.Share{UUID: uuid, MemoryMiB: 1}), testCards(), writeFiles)
+	_, err := ledger.Claim(background, claimOf(id, grant.Share{UUID: uuid, MemoryMiB: 1}), testGPUs(), writeFiles)
 	return err
 }
 
@@ -35,27 +35,27 @@ func TestBlock(t *testing.T) {
 		assert.WithinDuration(t, time.Now(), entry.CreatedAt, time.Minute)
 		assert.Empty(t, s.Claims())
 
-		err := claimOn(l, "c2", cardA)
+		err := claimOn(l, "c2", gpuA)
 		require.ErrorIs(t, err, grant.ErrBlocked)
 		assert.ErrorContains(t, err, "c1: gpuslice status on the node says why")
 		assert.NotContains(t, err.Error(), "secret", "the refused pod's tenant reads it")
 	}
 }
 
-func TestBlockOfCards(t *testing.T) {
+func TestBlockOfGPUs(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
-	require.NoError(t, ledger.Block(background, "c1", grant.OwnerNRI, "why", cardA, cardC))
-	assert.Equal(t, []string{cardA, cardC}, snapshot(t, openLedger(t, dir)).Entries[0].Blocks)
+	require.NoError(t, ledger.Block(background, "c1", grant.OwnerNRI, "why", gpuA, gpuC))
+	assert.Equal(t, []string{gpuA, gpuC}, snapshot(t, openLedger(t, dir)).Entries[0].Blocks)
 	for i, l := range []*grant.Ledger{ledger, openLedger(t, dir)} {
-		require.ErrorIs(t, claimOn(l, "c2", cardA), grant.ErrBlocked)
-		_, err := l.Claim(background, claimOf("c2", grant.Share{UUID: cardB, MemoryMiB: 1}, grant.Share{UUID: cardC, MemoryMiB: 1}), testCards(), nil)
+		require.ErrorIs(t, claimOn(l, "c2", gpuA), grant.ErrBlocked)
+		_, err := l.Claim(background, claimOf("c2", grant.Share{UUID: gpuB, MemoryMiB: 1}, grant.Share{UUID: gpuC, MemoryMiB: 1}), testGPUs(), nil)
 		require.ErrorIs(t, err, grant.ErrBlocked)
-		require.NoError(t, claimOn(l, []string{"b1", "b2"}[i], cardB))
+		require.NoError(t, claimOn(l, []string{"b1", "b2"}[i], gpuB))
 	}
-	require.NoError(t, ledger.Block(background, "c1", grant.OwnerNRI, "another", cardB))
-	require.ErrorIs(t, claimOn(ledger, "b3", cardB), grant.ErrBlocked, "told anew")
-	require.NoError(t, claimOn(ledger, "c2", cardA))
+	require.NoError(t, ledger.Block(background, "c1", grant.OwnerNRI, "another", gpuB))
+	require.ErrorIs(t, claimOn(ledger, "b3", gpuB), grant.ErrBlocked, "told again")
+	require.NoError(t, claimOn(ledger, "c2", gpuA))
 }
 
 func TestBlockEnds(t *testing.T) {
@@ -67,27 +67,27 @@ func TestBlockEnds(t *testing.T) {
 			return err
 		},
 		"Restore": func(l *grant.Ledger) error {
-			restored, err := l.Restore(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+			restored, err := l.Restore(background, claimOf("c1", share(60_000, 1)), testGPUs(), writeFiles)
 			return errors.Join(err, restored.Overbooked)
 		},
-		"removed by hand": func(l *grant.Ledger) error { return os.RemoveAll(l.Folder("c1")) },
+		"removed by hand": func(l *grant.Ledger) error { return os.RemoveAll(l.Dir("c1")) },
 	}
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			ledger, other := openLedger(t, dir), openLedger(t, dir)
 			require.NoError(t, ledger.Block(background, "c1", grant.OwnerNRI, "why"))
-			require.ErrorIs(t, claimOn(other, "c2", cardA), grant.ErrBlocked)
+			require.ErrorIs(t, claimOn(other, "c2", gpuA), grant.ErrBlocked)
 			require.NoError(t, end(ledger))
-			require.NoError(t, claimOn(other, "c2", cardA))
-			require.NoError(t, claimOn(openLedger(t, dir), "c3", cardA))
-			_, err := ledger.Claim(background, claimOf("c4", share(60_000, 1)), testCards(), nil)
+			require.NoError(t, claimOn(other, "c2", gpuA))
+			require.NoError(t, claimOn(openLedger(t, dir), "c3", gpuA))
+			_, err := ledger.Claim(background, claimOf("c4", share(60_000, 1)), testGPUs(), nil)
 			if name != "Restore" {
 				require.NoError(t, err)
 				return
 			}
 			require.ErrorIs(t, err, grant.ErrOverbooked, "what it holds is known and counts")
-			assert.FileExists(t, filepath.Join(ledger.Folder("c1"), "usage"), "Block made the folder without")
+			assert.FileExists(t, filepath.Join(ledger.Dir("c1"), "usage"), "Block made the directory without")
 		})
 	}
 }
@@ -106,18 +106,18 @@ func TestBlockIsReconciledAsAClaimIs(t *testing.T) {
 	assert.Len(t, snapshot(t, ledger).Entries, 3)
 }
 
-// TestBlockOfAFolderThatIsThere keeps the files, which the container maps.
-func TestBlockOfAFolderThatIsThere(t *testing.T) {
+// TestBlockOfADirThatIsThere keeps the files, which the container maps.
+func TestBlockOfADirThatIsThere(t *testing.T) {
 	for name, before := range map[string]func(t *testing.T, l *grant.Ledger){
 		"released": func(t *testing.T, l *grant.Ledger) { require.NoError(t, l.Release(background, "c1")) },
 		"corrupt": func(t *testing.T, l *grant.Ledger) {
-			require.NoError(t, os.Truncate(filepath.Join(l.Folder("c1"), "grant.json"), 3))
+			require.NoError(t, os.Truncate(filepath.Join(l.Dir("c1"), "grant.json"), 3))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			first := openLedger(t, dir)
-			_, err := first.Claim(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+			_, err := first.Claim(background, claimOf("c1", share(60_000, 1)), testGPUs(), writeFiles)
 			require.NoError(t, err)
 			before(t, first)
 			ledger := openLedger(t, dir)
@@ -125,12 +125,12 @@ func TestBlockOfAFolderThatIsThere(t *testing.T) {
 			for _, l := range []*grant.Ledger{ledger, openLedger(t, dir)} {
 				assert.Equal(t, map[string]grant.State{"c1": grant.StateBlocking}, states(snapshot(t, l)))
 			}
-			assert.FileExists(t, filepath.Join(ledger.Folder("c1"), "usage"))
-			_, err = ledger.Restore(background, claimOf("c1", share(60_000, 1)), testCards(), func(string) error {
+			assert.FileExists(t, filepath.Join(ledger.Dir("c1"), "usage"))
+			_, err = ledger.Restore(background, claimOf("c1", share(60_000, 1)), testGPUs(), func(string) error {
 				return errors.New("must not be called: the container maps the files that are there")
 			})
 			require.NoError(t, err)
-			assert.EqualValues(t, 60_000, snapshot(t, openLedger(t, dir)).Cards[cardA].MemoryMiB)
+			assert.EqualValues(t, 60_000, snapshot(t, openLedger(t, dir)).GPUs[gpuA].MemoryMiB)
 		})
 	}
 }
@@ -138,9 +138,9 @@ func TestBlockOfAFolderThatIsThere(t *testing.T) {
 // TestBlockOfAKnownEntry: what counts already needs no block.
 func TestBlockOfAKnownEntry(t *testing.T) {
 	dir := t.TempDir()
-	_, err := openLedger(t, dir).Claim(background, claimOf("active", share(10_000, 1)), testCards(), writeFiles)
+	_, err := openLedger(t, dir).Claim(background, claimOf("active", share(10_000, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err)
-	_, err = openLedger(t, dir).Claim(background, claimOf("recovered", share(10_000, 1)), testCards(), writeFiles)
+	_, err = openLedger(t, dir).Claim(background, claimOf("recovered", share(10_000, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err)
 	require.NoError(t, os.Truncate(filepath.Join(dir, "containers", "recovered", "grant.json"), 3))
 	ledger := openLedger(t, dir, grant.WithRecovery(func(string) ([]grant.Share, error) { return []grant.Share{share(10_000, 1)}, nil }))
@@ -148,7 +148,7 @@ func TestBlockOfAKnownEntry(t *testing.T) {
 		require.NoError(t, ledger.Block(background, id, grant.OwnerNRI, "why"))
 	}
 	assert.Equal(t, map[string]grant.State{"active": grant.StateActive, "recovered": grant.StateCorrupt}, states(snapshot(t, ledger)))
-	require.NoError(t, claimOn(ledger, "c1", cardA))
+	require.NoError(t, claimOn(ledger, "c1", gpuA))
 }
 
 func TestBlockAgainChangesNothing(t *testing.T) {
@@ -169,11 +169,11 @@ func TestDamagedBlock(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
 	require.NoError(t, ledger.Block(background, "c1", grant.OwnerNRI, "why"))
-	path := filepath.Join(ledger.Folder("c1"), "grant.json")
+	path := filepath.Join(ledger.Dir("c1"), "grant.json")
 	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
-	require.ErrorIs(t, claimOn(openLedger(t, dir), "c2", cardA), grant.ErrCorrupt)
-	require.ErrorIs(t, claimOn(ledger, "c2", cardA), grant.ErrBlocked)
-	require.ErrorIs(t, claimOn(openLedger(t, dir), "c2", cardA), grant.ErrBlocked, "it was written again")
+	require.ErrorIs(t, claimOn(openLedger(t, dir), "c2", gpuA), grant.ErrCorrupt)
+	require.ErrorIs(t, claimOn(ledger, "c2", gpuA), grant.ErrBlocked)
+	require.ErrorIs(t, claimOn(openLedger(t, dir), "c2", gpuA), grant.ErrBlocked, "it was written again")
 }
 
 func TestBlockOfNonsense(t *testing.T) {
@@ -196,7 +196,7 @@ func blockAndUnblock(dir string) error {
 		return err
 	}
 	for {
-		if err := ledger.Block(background, "c1", grant.OwnerNRI, "why", cardA); err != nil {
+		if err := ledger.Block(background, "c1", grant.OwnerNRI, "why", gpuA); err != nil {
 			return err
 		}
 		if err := ledger.Remove(background, "c1"); err != nil {
@@ -222,7 +222,7 @@ func TestKilledWhileBlocking(t *testing.T) {
 			want = []string{"c1"}
 		}
 		seen[states(s)["c1"]]++
-		require.Equal(t, want, folders(t, dir))
+		require.Equal(t, want, dirs(t, dir))
 	}
 	t.Logf("%v", seen)
 }

@@ -32,7 +32,7 @@ type fileID struct {
 	device, inode uint64
 }
 
-// openFiles opens the two files, and makes them and the folders where they are
+// openFiles opens the two files, and makes them and the directories where they are
 // missing.
 func openFiles(dir string) (*ledgerFiles, error) {
 	if err := makeDirectories(dir); err != nil {

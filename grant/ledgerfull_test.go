@@ -27,8 +27,8 @@ func claimUntilRefused(t *testing.T, ledger *grant.Ledger, populate func(string)
 	t.Helper()
 	for i := range 1000 {
 		c := claimOf(fmt.Sprint("c", i), share(1, 0))
-		cards := map[string]grant.Card{cardA: {UUID: cardA, MemoryMiB: 100_000, CorePercent: 100, Slots: 10_000}}
-		if _, err := ledger.Claim(background, c, cards, populate); err != nil {
+		gpus := map[string]grant.GPU{gpuA: {UUID: gpuA, MemoryMiB: 100_000, CorePercent: 100, Slots: 10_000}}
+		if _, err := ledger.Claim(background, c, gpus, populate); err != nil {
 			return i, err
 		}
 	}
@@ -55,12 +55,12 @@ func TestFullDisk(t *testing.T) {
 			}
 			require.NoError(t, ledger.Release(background, "c0"), "a full disk must not keep a claim in force")
 			require.NoError(t, ledger.Remove(background, "c0"))
-			_, err = ledger.Claim(background, claimOf("again", share(1, 0)), testCards(), writeFiles)
+			_, err = ledger.Claim(background, claimOf("again", share(1, 0)), testGPUs(), writeFiles)
 			require.NoError(t, err, "there is room again")
 			report, err := ledger.Reconcile(background, grant.OwnerNRI, nil)
 			require.NoError(t, err)
 			assert.Empty(t, report.Leftovers)
-			assert.Empty(t, folders(t, dir))
+			assert.Empty(t, dirs(t, dir))
 		})
 	}
 }
@@ -69,16 +69,16 @@ func TestFullDiskFromTheStart(t *testing.T) {
 	dir := mountTmpfs(t, "size=16k")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 16<<10), 0o644))
 	ledger := openLedger(t, dir)
-	_, err := ledger.Claim(background, claimOf("c1", share(1, 1)), testCards(), nil)
+	_, err := ledger.Claim(background, claimOf("c1", share(1, 1)), testGPUs(), nil)
 	require.ErrorIs(t, err, unix.ENOSPC)
 	require.NoError(t, os.Remove(filepath.Join(dir, "filler")))
-	_, err = ledger.Claim(background, claimOf("c1", share(1, 1)), testCards(), nil)
+	_, err = ledger.Claim(background, claimOf("c1", share(1, 1)), testGPUs(), nil)
 	require.NoError(t, err)
 }
 
 func TestReadOnlyDirectory(t *testing.T) {
 	dir := mountTmpfs(t, "size=1m")
-	_, err := openLedger(t, dir).Claim(background, claimOf("c1", share(1000, 1)), testCards(), writeFiles)
+	_, err := openLedger(t, dir).Claim(background, claimOf("c1", share(1000, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err)
 
 	readOnly := t.TempDir()
@@ -95,7 +95,7 @@ func TestReadOnlyDirectory(t *testing.T) {
 func TestDirectoryThatCannotChange(t *testing.T) {
 	dir := mountTmpfs(t, "size=1m")
 	ledger := openLedger(t, dir)
-	_, err := ledger.Claim(background, claimOf("c1", share(1000, 1)), testCards(), writeFiles)
+	_, err := ledger.Claim(background, claimOf("c1", share(1000, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err)
 	// The entries alone, for the lock and the generation are open for writing.
 	containers := filepath.Join(dir, "containers")
@@ -103,14 +103,14 @@ func TestDirectoryThatCannotChange(t *testing.T) {
 	require.NoError(t, unix.Mount("", containers, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	writable := func() { assert.NoError(t, unix.Unmount(containers, unix.MNT_DETACH)) }
 
-	_, err = ledger.Claim(background, claimOf("c2", share(1000, 1)), testCards(), writeFiles)
+	_, err = ledger.Claim(background, claimOf("c2", share(1000, 1)), testGPUs(), writeFiles)
 	assert.ErrorIs(t, err, unix.EROFS)
 	assert.ErrorIs(t, ledger.Release(background, "c1"), unix.EROFS)
 	assert.ErrorIs(t, ledger.Remove(background, "c1"), unix.EROFS)
 	_, err = ledger.Reconcile(background, grant.OwnerNRI, nil)
 	assert.ErrorIs(t, err, unix.EROFS)
-	assert.EqualValues(t, 1000, snapshot(t, ledger).Cards[cardA].MemoryMiB, "what could not be removed counts")
+	assert.EqualValues(t, 1000, snapshot(t, ledger).GPUs[gpuA].MemoryMiB, "what could not be removed counts")
 	writable()
 	require.NoError(t, ledger.Remove(background, "c1"))
-	assert.Empty(t, folders(t, dir))
+	assert.Empty(t, dirs(t, dir))
 }

@@ -88,7 +88,7 @@ func churn(dir, name string) error {
 		switch step {
 		case "claim":
 			c := claimOf(id, share(100, 1))
-			_, err = ledger.Claim(background, c, testCards(), writeFiles)
+			_, err = ledger.Claim(background, c, testGPUs(), writeFiles)
 		case "release":
 			err = ledger.Release(background, id)
 		case "remove":
@@ -187,11 +187,11 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	t.Logf("%d of %d rounds ended inside a change", interrupted, rounds)
 }
 
-// requireConsistent checks that the folders hold what the snapshot says, whole,
+// requireConsistent checks that the directories hold what the snapshot says, whole,
 // and nothing else.
 func requireConsistent(t *testing.T, state string, s *grant.Snapshot) {
 	t.Helper()
-	cards := map[string]grant.Usage{}
+	gpus := map[string]grant.Usage{}
 	names := []string{}
 	for _, e := range s.Entries {
 		require.NoError(t, e.Problem)
@@ -200,11 +200,11 @@ func requireConsistent(t *testing.T, state string, s *grant.Snapshot) {
 		if e.State == grant.StateReleased {
 			record = "released.json"
 		} else {
-			u := cards[e.Shares[0].UUID]
+			u := gpus[e.Shares[0].UUID]
 			u.MemoryMiB += e.Shares[0].MemoryMiB
 			u.CorePercent += e.Shares[0].CorePercent
 			u.Slots++
-			cards[e.Shares[0].UUID] = u
+			gpus[e.Shares[0].UUID] = u
 		}
 		entries, err := os.ReadDir(filepath.Join(state, "containers", e.ContainerID))
 		require.NoError(t, err)
@@ -214,8 +214,8 @@ func requireConsistent(t *testing.T, state string, s *grant.Snapshot) {
 		}
 		require.ElementsMatch(t, []string{record, "limits", "usage"}, files, e.ContainerID)
 	}
-	require.Equal(t, names, folders(t, state))
-	require.Equal(t, cards, s.Cards)
+	require.Equal(t, names, dirs(t, state))
+	require.Equal(t, gpus, s.GPUs)
 }
 
 // tally is memory that the crowd shares: what its members hold together by their
@@ -242,11 +242,11 @@ func openTally(path string) (*tally, error) {
 	return (*tally)(unsafe.Pointer(&data[0])), nil
 }
 
-// crowdCard has room for a few of the crowd only.
-var crowdCard = grant.Card{UUID: cardA, MemoryMiB: 1000, CorePercent: 100, Slots: 7}
+// crowdGPU has room for a few of the crowd only.
+var crowdGPU = grant.GPU{UUID: gpuA, MemoryMiB: 1000, CorePercent: 100, Slots: 7}
 
 // crowd claims and removes from eight goroutines, and fails as soon as all
-// processes together hold more than the card has.
+// processes together hold more than the GPU has.
 func crowd(dir, name string) error {
 	ledger, err := grant.OpenLedger(filepath.Join(dir, "state"))
 	if err != nil {
@@ -267,12 +267,12 @@ func crowd(dir, name string) error {
 
 func crowdMember(ledger *grant.Ledger, total *tally, id string) error {
 	random := rand.New(rand.NewPCG(uint64(os.Getpid()), uint64(len(id))+uint64(id[len(id)-1])))
-	cards := map[string]grant.Card{cardA: crowdCard}
+	gpus := map[string]grant.GPU{gpuA: crowdGPU}
 	ctx, cancel := context.WithTimeout(background, 20*time.Second)
 	defer cancel()
 	for range 40 {
 		memory := int64(50 + random.IntN(300))
-		_, err := ledger.Claim(ctx, claimOf(id, share(memory, random.IntN(40))), cards, nil)
+		_, err := ledger.Claim(ctx, claimOf(id, share(memory, random.IntN(40))), gpus, nil)
 		if errors.Is(err, grant.ErrOverbooked) {
 			total.refused.Add(1)
 			continue
@@ -281,7 +281,7 @@ func crowdMember(ledger *grant.Ledger, total *tally, id string) error {
 			return err
 		}
 		total.admitted.Add(1)
-		if held, slots := total.held.Add(memory), total.slots.Add(1); held > crowdCard.MemoryMiB || slots > int64(crowdCard.Slots) {
+		if held, slots := total.held.Add(memory), total.slots.Add(1); held > crowdGPU.MemoryMiB || slots > int64(crowdGPU.Slots) {
 			return fmt.Errorf("overbooked: %d MiB in %d slots", held, slots)
 		}
 		time.Sleep(time.Duration(random.IntN(500)) * time.Microsecond)
@@ -309,10 +309,10 @@ func TestCrowdNeverOverbooks(t *testing.T) {
 	}
 	total, err := openTally(filepath.Join(dir, "tally"))
 	require.NoError(t, err)
-	assert.NotZero(t, total.refused.Load(), "the card must have been too small for all")
+	assert.NotZero(t, total.refused.Load(), "the GPU must have been too small for all")
 	assert.NotZero(t, total.admitted.Load())
 	t.Logf("%d claims, %d refusals", total.admitted.Load(), total.refused.Load())
-	assert.Empty(t, folders(t, filepath.Join(dir, "state")))
+	assert.Empty(t, dirs(t, filepath.Join(dir, "state")))
 	data, err := os.ReadFile(filepath.Join(dir, "state", "generation"))
 	require.NoError(t, err)
 	assert.Zero(t, binary.LittleEndian.Uint64(data)%2)

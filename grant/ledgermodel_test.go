@@ -16,7 +16,7 @@ import (
 type modelLedger struct {
 	claims []grant.Claim // in the order in which they were made
 	state  map[string]grant.State
-	cards  map[string]grant.Card
+	gpus   map[string]grant.GPU
 }
 
 // find returns the claim of the id, or nil.
@@ -29,7 +29,7 @@ func (m *modelLedger) find(id string) *grant.Claim {
 	return nil
 }
 
-// used adds up a card, without the attempts of the claim's container.
+// used adds up a GPU, without the attempts of the claim's container.
 func (m *modelLedger) used(uuid string, except *grant.Claim) (u grant.Usage) {
 	for _, c := range m.claims {
 		if m.state[c.ContainerID] != grant.StateActive || except != nil && isAttempt(&c, except) {
@@ -60,10 +60,10 @@ func (m *modelLedger) claim(c grant.Claim) error {
 		return grant.ErrConflict
 	}
 	for _, s := range c.Shares {
-		if _, ok := m.cards[s.UUID]; !ok {
-			return grant.ErrUnknownCard
+		if _, ok := m.gpus[s.UUID]; !ok {
+			return grant.ErrUnknownGPU
 		}
-		if s.MemoryMiB > m.cards[s.UUID].MemoryMiB {
+		if s.MemoryMiB > m.gpus[s.UUID].MemoryMiB {
 			return grant.ErrOverbooked
 		}
 	}
@@ -73,8 +73,8 @@ func (m *modelLedger) claim(c grant.Claim) error {
 		}
 	}
 	for _, s := range c.Shares {
-		u, card := m.used(s.UUID, &c), m.cards[s.UUID]
-		if u.MemoryMiB+s.MemoryMiB > card.MemoryMiB || s.CorePercent > 0 && u.CorePercent+s.CorePercent > card.CorePercent || u.Slots >= card.Slots {
+		u, gpu := m.used(s.UUID, &c), m.gpus[s.UUID]
+		if u.MemoryMiB+s.MemoryMiB > gpu.MemoryMiB || s.CorePercent > 0 && u.CorePercent+s.CorePercent > gpu.CorePercent || u.Slots >= gpu.Slots {
 			return grant.ErrOverbooked
 		}
 	}
@@ -119,9 +119,9 @@ func randomClaim(random *rand.Rand) grant.Claim {
 	c.PodUID = fmt.Sprint("u", random.IntN(4))
 	c.Container = []string{"main", "side"}[random.IntN(2)]
 	c.Owner = []string{grant.OwnerNRI, grant.OwnerRuntime}[random.IntN(2)]
-	for _, uuid := range []string{cardA, cardB, cardX}[random.IntN(2):][:1+random.IntN(2)] {
-		if uuid == cardX && random.IntN(4) > 0 {
-			uuid = cardC
+	for _, uuid := range []string{gpuA, gpuB, gpuX}[random.IntN(2):][:1+random.IntN(2)] {
+		if uuid == gpuX && random.IntN(4) > 0 {
+			uuid = gpuC
 		}
 		c.Shares = append(c.Shares, grant.Share{UUID: uuid, MemoryMiB: int64(1 + random.IntN(500)), CorePercent: random.IntN(50)})
 	}
@@ -138,11 +138,11 @@ func TestLedgerDoesAsTheModel(t *testing.T) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(seed, 5))
-			cards := map[string]grant.Card{}
-			for i, uuid := range []string{cardA, cardB, cardC} {
-				cards[uuid] = grant.Card{UUID: uuid, MemoryMiB: 1000, CorePercent: 100, Slots: 2 + i}
+			gpus := map[string]grant.GPU{}
+			for i, uuid := range []string{gpuA, gpuB, gpuC} {
+				gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 1000, CorePercent: 100, Slots: 2 + i}
 			}
-			m := &modelLedger{state: map[string]grant.State{}, cards: cards}
+			m := &modelLedger{state: map[string]grant.State{}, gpus: gpus}
 			dir := shmDir(t)
 			ledgers := []*grant.Ledger{openLedger(t, dir), openLedger(t, dir)}
 			for step := range 150 {
@@ -152,7 +152,7 @@ func TestLedgerDoesAsTheModel(t *testing.T) {
 				switch n := random.IntN(20); {
 				case n < 11:
 					what = fmt.Sprintf("claim %+v", c)
-					_, err := ledger.Claim(background, c, cards, nil)
+					_, err := ledger.Claim(background, c, gpus, nil)
 					want := m.claim(c)
 					require.True(t, errors.Is(err, want), "step %d %s: got %v, want %v", step, what, err, want)
 				case n < 15:
@@ -178,8 +178,8 @@ func TestLedgerDoesAsTheModel(t *testing.T) {
 				}
 				s := snapshot(t, ledgers[random.IntN(2)])
 				require.Equal(t, m.state, states(s), "step %d %s", step, what)
-				for uuid := range cards {
-					require.Equal(t, m.used(uuid, nil), s.Cards[uuid], "step %d %s", step, what)
+				for uuid := range gpus {
+					require.Equal(t, m.used(uuid, nil), s.GPUs[uuid], "step %d %s", step, what)
 				}
 			}
 		})

@@ -29,18 +29,18 @@ func interrupt(t *testing.T, dir string) {
 func TestInterruptedChangeIsCleanedUp(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
-	_, err := ledger.Claim(background, claimOf("c1", share(1000, 1)), testCards(), nil)
+	_, err := ledger.Claim(background, claimOf("c1", share(1000, 1)), testGPUs(), nil)
 	require.NoError(t, err)
 	for _, name := range []string{".new-c2", ".old-c3"} {
-		folder := filepath.Join(dir, "containers", name)
-		require.NoError(t, os.Mkdir(folder, 0o755))
-		require.NoError(t, writeFiles(folder))
+		dir := filepath.Join(dir, "containers", name)
+		require.NoError(t, os.Mkdir(dir, 0o755))
+		require.NoError(t, writeFiles(dir))
 	}
 	interrupt(t, dir)
-	_, err = ledger.Claim(background, claimOf("c4", share(1000, 1)), testCards(), nil)
+	_, err = ledger.Claim(background, claimOf("c4", share(1000, 1)), testGPUs(), nil)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"c1", "c4"}, folders(t, dir))
-	assert.EqualValues(t, 2000, snapshot(t, ledger).Cards[cardA].MemoryMiB)
+	assert.Equal(t, []string{"c1", "c4"}, dirs(t, dir))
+	assert.EqualValues(t, 2000, snapshot(t, ledger).GPUs[gpuA].MemoryMiB)
 }
 
 // TestKilledBetweenNamingAndReleasing: the new attempt has its name, the old
@@ -50,11 +50,11 @@ func TestKilledBetweenNamingAndReleasing(t *testing.T) {
 	ledger := openLedger(t, dir)
 	first, second := claimOf("n0", share(80_000, 80)), claimOf("n1", share(80_000, 80))
 	second.PodUID = first.PodUID
-	_, err := ledger.Claim(background, first, testCards(), nil)
+	_, err := ledger.Claim(background, first, testGPUs(), nil)
 	require.NoError(t, err)
-	_, err = ledger.Claim(background, second, testCards(), nil)
+	_, err = ledger.Claim(background, second, testGPUs(), nil)
 	require.NoError(t, err)
-	old := ledger.Folder("n0")
+	old := ledger.Dir("n0")
 	require.NoError(t, os.Rename(filepath.Join(old, "released.json"), filepath.Join(old, "grant.json")))
 	interrupt(t, dir)
 
@@ -67,13 +67,13 @@ func TestLostGenerationIsFoundAgain(t *testing.T) {
 	dir := t.TempDir()
 	first, second := claimOf("n0", share(80_000, 80)), claimOf("n1", share(80_000, 80))
 	second.PodUID = first.PodUID
-	_, err := openLedger(t, dir).Claim(background, first, testCards(), nil)
+	_, err := openLedger(t, dir).Claim(background, first, testGPUs(), nil)
 	require.NoError(t, err)
 	for _, left := range [][]byte{nil, {1, 2, 3}, bytes.Repeat([]byte{0xff}, 8), bytes.Repeat([]byte{0xfe}, 8)} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "generation"), left, 0o600))
 		assert.Equal(t, map[string]grant.State{"n0": grant.StateActive}, states(snapshot(t, openLedger(t, dir))))
 	}
-	_, err = openLedger(t, dir).Claim(background, second, testCards(), nil)
+	_, err = openLedger(t, dir).Claim(background, second, testGPUs(), nil)
 	require.NoError(t, err)
 	assert.Equal(t, map[string]grant.State{"n0": grant.StateReleased, "n1": grant.StateActive}, states(snapshot(t, openLedger(t, dir))),
 		"the later attempt must have the higher sequence")
@@ -101,7 +101,7 @@ func TestDamagedRecord(t *testing.T) {
 	for name, hurt := range damage {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			_, err := openLedger(t, dir).Claim(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+			_, err := openLedger(t, dir).Claim(background, claimOf("c1", share(60_000, 1)), testGPUs(), writeFiles)
 			require.NoError(t, err)
 			require.NoError(t, hurt(filepath.Join(dir, "containers", "c1", "grant.json")))
 
@@ -112,25 +112,25 @@ func TestDamagedRecord(t *testing.T) {
 			require.Error(t, s.Entries[0].Problem)
 			require.NotEmpty(t, told)
 
-			_, err = ledger.Claim(background, claimOf("c2", share(1, 1)), testCards(), nil)
+			_, err = ledger.Claim(background, claimOf("c2", share(1, 1)), testGPUs(), nil)
 			require.ErrorIs(t, err, grant.ErrCorrupt, "what is free is not known")
 			assert.ErrorContains(t, err, "c1")
 
 			report, err := ledger.Reconcile(background, grant.OwnerNRI, []string{"c1"})
 			require.NoError(t, err)
 			assert.Equal(t, []string{"c1"}, report.Corrupt)
-			restored, err := ledger.Restore(background, claimOf("c1", share(60_000, 1)), testCards(), func(string) error {
+			restored, err := ledger.Restore(background, claimOf("c1", share(60_000, 1)), testGPUs(), func(string) error {
 				return errors.New("must not be called: the container maps the files that are there")
 			})
 			require.NoError(t, err)
 			require.NoError(t, restored.Overbooked)
 			assert.FileExists(t, filepath.Join(restored.Dir, "usage"))
 
-			_, err = ledger.Claim(background, claimOf("c2", share(60_000, 1)), testCards(), nil)
+			_, err = ledger.Claim(background, claimOf("c2", share(60_000, 1)), testGPUs(), nil)
 			require.ErrorIs(t, err, grant.ErrOverbooked)
-			_, err = ledger.Claim(background, claimOf("c2", share(1, 1)), testCards(), nil)
+			_, err = ledger.Claim(background, claimOf("c2", share(1, 1)), testGPUs(), nil)
 			require.NoError(t, err)
-			assert.EqualValues(t, 60_001, snapshot(t, openLedger(t, dir)).Cards[cardA].MemoryMiB)
+			assert.EqualValues(t, 60_001, snapshot(t, openLedger(t, dir)).GPUs[gpuA].MemoryMiB)
 		})
 	}
 }
@@ -144,15 +144,15 @@ func TestDamagedRecordEndsWithItsContainer(t *testing.T) {
 		for how, end := range ends {
 			t.Run(name+" then "+how, func(t *testing.T) {
 				dir := t.TempDir()
-				_, err := openLedger(t, dir).Claim(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+				_, err := openLedger(t, dir).Claim(background, claimOf("c1", share(60_000, 1)), testGPUs(), writeFiles)
 				require.NoError(t, err)
 				require.NoError(t, hurt(filepath.Join(dir, "containers", "c1", "grant.json")))
 				ledger := openLedger(t, dir)
 				require.NoError(t, end(ledger))
 				for _, l := range []*grant.Ledger{ledger, openLedger(t, dir)} {
-					assert.Empty(t, snapshot(t, l).Cards)
+					assert.Empty(t, snapshot(t, l).GPUs)
 				}
-				_, err = openLedger(t, dir).Claim(background, claimOf("c2", share(100_000, 1)), testCards(), nil)
+				_, err = openLedger(t, dir).Claim(background, claimOf("c2", share(100_000, 1)), testGPUs(), nil)
 				require.NoError(t, err)
 			})
 		}
@@ -164,12 +164,12 @@ func TestDamagedRecordThatThisProcessKnows(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			agent, wrapper := openLedger(t, dir), openLedger(t, dir)
-			_, err := agent.Claim(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+			_, err := agent.Claim(background, claimOf("c1", share(60_000, 1)), testGPUs(), writeFiles)
 			require.NoError(t, err)
 			require.NoError(t, hurt(filepath.Join(dir, "containers", "c1", "grant.json")))
 			interrupt(t, dir) // so that the agent looks
 
-			_, err = agent.Claim(background, claimOf("c2", share(60_000, 1)), testCards(), nil)
+			_, err = agent.Claim(background, claimOf("c2", share(60_000, 1)), testGPUs(), nil)
 			require.ErrorIs(t, err, grant.ErrOverbooked)
 			assert.Equal(t, map[string]grant.State{"c1": grant.StateActive}, states(snapshot(t, agent)))
 			assert.Equal(t, map[string]grant.State{"c1": grant.StateActive}, states(snapshot(t, wrapper)), "it was written again")
@@ -179,22 +179,22 @@ func TestDamagedRecordThatThisProcessKnows(t *testing.T) {
 
 func TestDamagedRecordWithRecovery(t *testing.T) {
 	dir := t.TempDir()
-	_, err := openLedger(t, dir).Claim(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+	_, err := openLedger(t, dir).Claim(background, claimOf("c1", share(60_000, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err)
 	require.NoError(t, os.Truncate(filepath.Join(dir, "containers", "c1", "grant.json"), 10))
 
-	ledger := openLedger(t, dir, grant.WithRecovery(func(folder string) ([]grant.Share, error) {
-		assert.FileExists(t, filepath.Join(folder, "limits"))
+	ledger := openLedger(t, dir, grant.WithRecovery(func(dir string) ([]grant.Share, error) {
+		assert.FileExists(t, filepath.Join(dir, "limits"))
 		return []grant.Share{share(60_000, 1)}, nil
 	}))
-	_, err = ledger.Claim(background, claimOf("c2", share(60_000, 1)), testCards(), nil)
+	_, err = ledger.Claim(background, claimOf("c2", share(60_000, 1)), testGPUs(), nil)
 	require.ErrorIs(t, err, grant.ErrOverbooked)
-	_, err = ledger.Claim(background, claimOf("c2", share(40_000, 1)), testCards(), nil)
+	_, err = ledger.Claim(background, claimOf("c2", share(40_000, 1)), testGPUs(), nil)
 	require.NoError(t, err)
-	assert.EqualValues(t, 100_000, snapshot(t, ledger).Cards[cardA].MemoryMiB)
+	assert.EqualValues(t, 100_000, snapshot(t, ledger).GPUs[gpuA].MemoryMiB)
 
 	failing := openLedger(t, dir, grant.WithRecovery(func(string) ([]grant.Share, error) { return nil, errors.New("no limits") }))
-	_, err = failing.Claim(background, claimOf("c3", share(1, 1)), testCards(), nil)
+	_, err = failing.Claim(background, claimOf("c3", share(1, 1)), testGPUs(), nil)
 	require.ErrorIs(t, err, grant.ErrCorrupt)
 	assert.ErrorContains(t, err, "no limits")
 }
@@ -206,60 +206,60 @@ func TestStrangersInTheDirectory(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(containers, "empty"), 0o755))
 	require.NoError(t, os.Mkdir(filepath.Join(containers, "lost+found"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(containers, "README"), []byte("hello"), 0o644))
-	_, err := ledger.Claim(background, claimOf("c1", share(1, 1)), testCards(), nil)
+	_, err := ledger.Claim(background, claimOf("c1", share(1, 1)), testGPUs(), nil)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"README", "c1", "lost+found"}, folders(t, dir))
+	assert.Equal(t, []string{"README", "c1", "lost+found"}, dirs(t, dir))
 	assert.Len(t, snapshot(t, ledger).Entries, 1)
 }
 
-// TestCorruptFolderRemovedByHand: what the message of the refusal advises must
+// TestCorruptDirRemovedByHand: what the message of the refusal advises must
 // help without a restart.
-func TestCorruptFolderRemovedByHand(t *testing.T) {
+func TestCorruptDirRemovedByHand(t *testing.T) {
 	dir := t.TempDir()
-	_, err := openLedger(t, dir).Claim(background, claimOf("c1", share(1, 1)), testCards(), writeFiles)
+	_, err := openLedger(t, dir).Claim(background, claimOf("c1", share(1, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err)
 	ledger := openLedger(t, dir)
-	require.NoError(t, os.Truncate(filepath.Join(ledger.Folder("c1"), "grant.json"), 10))
-	_, err = ledger.Claim(background, claimOf("c2", share(1, 1)), testCards(), nil)
+	require.NoError(t, os.Truncate(filepath.Join(ledger.Dir("c1"), "grant.json"), 10))
+	_, err = ledger.Claim(background, claimOf("c2", share(1, 1)), testGPUs(), nil)
 	require.ErrorIs(t, err, grant.ErrCorrupt)
-	require.NoError(t, os.RemoveAll(ledger.Folder("c1")))
-	_, err = ledger.Claim(background, claimOf("c2", share(1, 1)), testCards(), nil)
+	require.NoError(t, os.RemoveAll(ledger.Dir("c1")))
+	_, err = ledger.Claim(background, claimOf("c2", share(1, 1)), testGPUs(), nil)
 	require.NoError(t, err)
 }
 
-// TestLostFolderOfALiveContainer: this process's memory must neither give its
-// card away nor keep it from being restored.
-func TestLostFolderOfALiveContainer(t *testing.T) {
+// TestLostDirOfALiveContainer: this process's memory must neither give its
+// GPU away nor keep it from being restored.
+func TestLostDirOfALiveContainer(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
-	_, err := ledger.Claim(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+	_, err := ledger.Claim(background, claimOf("c1", share(60_000, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err)
-	require.NoError(t, os.RemoveAll(ledger.Folder("c1")))
-	_, err = ledger.Claim(background, claimOf("c2", share(60_000, 1)), testCards(), writeFiles)
+	require.NoError(t, os.RemoveAll(ledger.Dir("c1")))
+	_, err = ledger.Claim(background, claimOf("c2", share(60_000, 1)), testGPUs(), writeFiles)
 	require.ErrorIs(t, err, grant.ErrOverbooked)
 
 	_, err = ledger.Reconcile(background, grant.OwnerNRI, []string{"c1"})
 	require.NoError(t, err)
 	require.Empty(t, snapshot(t, ledger).Claims(), "the caller sees that it has to restore")
-	_, err = ledger.Restore(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+	_, err = ledger.Restore(background, claimOf("c1", share(60_000, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err)
-	require.NoError(t, os.RemoveAll(ledger.Folder("c1")))
-	restored, err := ledger.Restore(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+	require.NoError(t, os.RemoveAll(ledger.Dir("c1")))
+	restored, err := ledger.Restore(background, claimOf("c1", share(60_000, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err)
 	assert.FileExists(t, filepath.Join(restored.Dir, "usage"), "restored although this process remembers it")
-	assert.EqualValues(t, 60_000, snapshot(t, openLedger(t, dir)).Cards[cardA].MemoryMiB)
+	assert.EqualValues(t, 60_000, snapshot(t, openLedger(t, dir)).GPUs[gpuA].MemoryMiB)
 }
 
 func TestContainersDirectoryRemoved(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "containers")))
-	_, err := ledger.Claim(background, claimOf("c1", share(1, 0)), testCards(), nil)
+	_, err := ledger.Claim(background, claimOf("c1", share(1, 0)), testGPUs(), nil)
 	require.NoError(t, err, "its first look makes it again")
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "containers")))
-	_, err = ledger.Claim(background, claimOf("c2", share(1, 0)), testCards(), nil)
+	_, err = ledger.Claim(background, claimOf("c2", share(1, 0)), testGPUs(), nil)
 	require.ErrorIs(t, err, os.ErrNotExist)
-	_, err = ledger.Claim(background, claimOf("c2", share(1, 0)), testCards(), nil)
+	_, err = ledger.Claim(background, claimOf("c2", share(1, 0)), testGPUs(), nil)
 	require.NoError(t, err, "a failure makes it look again")
 }
 
@@ -270,7 +270,7 @@ func TestReconcile(t *testing.T) {
 		if c.ContainerID == "r1" {
 			c.Owner = grant.OwnerRuntime
 		}
-		_, err := ledger.Claim(background, c, testCards(), writeFiles)
+		_, err := ledger.Claim(background, c, testGPUs(), writeFiles)
 		require.NoError(t, err)
 	}
 	require.NoError(t, ledger.Release(background, "n3"))
@@ -278,8 +278,8 @@ func TestReconcile(t *testing.T) {
 	report, err := ledger.Reconcile(background, grant.OwnerNRI, []string{"n1", "without-a-gpu"})
 	require.NoError(t, err)
 	assert.Equal(t, &grant.Report{Kept: []string{"n1"}, Removed: []string{"n2", "n3"}, Leftovers: []string{".new-x"}}, report)
-	assert.Equal(t, []string{"n1", "r1"}, folders(t, dir))
-	assert.Equal(t, 2, snapshot(t, ledger).Cards[cardA].Slots)
+	assert.Equal(t, []string{"n1", "r1"}, dirs(t, dir))
+	assert.Equal(t, 2, snapshot(t, ledger).GPUs[gpuA].Slots)
 
 	report, err = ledger.Reconcile(background, grant.OwnerRuntime, nil)
 	require.NoError(t, err)
@@ -289,35 +289,35 @@ func TestReconcile(t *testing.T) {
 func TestRestore(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
-	_, err := ledger.Claim(background, claimOf("c1", share(60_000, 1)), testCards(), nil)
+	_, err := ledger.Claim(background, claimOf("c1", share(60_000, 1)), testGPUs(), nil)
 	require.NoError(t, err)
 
-	restored, err := ledger.Restore(background, claimOf("c2", share(60_000, 1)), testCards(), writeFiles)
+	restored, err := ledger.Restore(background, claimOf("c2", share(60_000, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err, "it is there, so it counts")
 	require.ErrorIs(t, restored.Overbooked, grant.ErrOverbooked)
 	assert.FileExists(t, filepath.Join(restored.Dir, "usage"))
-	restored, err = ledger.Restore(background, claimOf("c3", grant.Share{UUID: cardX, MemoryMiB: 1}), testCards(), nil)
+	restored, err = ledger.Restore(background, claimOf("c3", grant.Share{UUID: gpuX, MemoryMiB: 1}), testGPUs(), nil)
 	require.NoError(t, err)
-	require.ErrorIs(t, restored.Overbooked, grant.ErrUnknownCard)
-	assert.EqualValues(t, 120_000, snapshot(t, openLedger(t, dir)).Cards[cardA].MemoryMiB)
-	_, err = ledger.Claim(background, claimOf("c4", share(1, 1)), testCards(), nil)
+	require.ErrorIs(t, restored.Overbooked, grant.ErrUnknownGPU)
+	assert.EqualValues(t, 120_000, snapshot(t, openLedger(t, dir)).GPUs[gpuA].MemoryMiB)
+	_, err = ledger.Claim(background, claimOf("c4", share(1, 1)), testGPUs(), nil)
 	require.ErrorIs(t, err, grant.ErrOverbooked)
 	assert.ErrorContains(t, err, "0 of 100000 MiB free")
 
-	restored, err = ledger.Restore(background, claimOf("c1", share(60_000, 1)), testCards(), nil)
+	restored, err = ledger.Restore(background, claimOf("c1", share(60_000, 1)), testGPUs(), nil)
 	require.NoError(t, err, "idempotent")
 	require.NoError(t, restored.Overbooked)
-	_, err = ledger.Restore(background, claimOf("c1", share(1, 1)), testCards(), nil)
+	_, err = ledger.Restore(background, claimOf("c1", share(1, 1)), testGPUs(), nil)
 	require.ErrorIs(t, err, grant.ErrConflict)
 }
 
 func TestRestoreOfAReleasedContainerThatIsLive(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
-	_, err := ledger.Claim(background, claimOf("c1", share(60_000, 1)), testCards(), writeFiles)
+	_, err := ledger.Claim(background, claimOf("c1", share(60_000, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err)
 	require.NoError(t, ledger.Release(background, "c1"))
-	_, err = ledger.Restore(background, claimOf("c1", share(60_000, 1)), testCards(), nil)
+	_, err = ledger.Restore(background, claimOf("c1", share(60_000, 1)), testGPUs(), nil)
 	require.NoError(t, err)
 	for _, l := range []*grant.Ledger{ledger, openLedger(t, dir)} {
 		assert.Equal(t, map[string]grant.State{"c1": grant.StateActive}, states(snapshot(t, l)))
@@ -332,13 +332,13 @@ func TestRestoreTakesNobodysPlace(t *testing.T) {
 	for _, id := range []string{"n1", "n0"} {
 		c := claimOf(id, share(10_000, 1))
 		c.PodUID = "uid"
-		_, err := ledger.Restore(background, c, testCards(), nil)
+		_, err := ledger.Restore(background, c, testGPUs(), nil)
 		require.NoError(t, err)
 	}
-	assert.EqualValues(t, 20_000, snapshot(t, openLedger(t, dir)).Cards[cardA].MemoryMiB)
+	assert.EqualValues(t, 20_000, snapshot(t, openLedger(t, dir)).GPUs[gpuA].MemoryMiB)
 	next := claimOf("n2", share(90_000, 1))
 	next.PodUID = "uid"
-	_, err := ledger.Claim(background, next, testCards(), nil)
+	_, err := ledger.Claim(background, next, testGPUs(), nil)
 	require.NoError(t, err)
-	assert.EqualValues(t, 90_000, snapshot(t, openLedger(t, dir)).Cards[cardA].MemoryMiB)
+	assert.EqualValues(t, 90_000, snapshot(t, openLedger(t, dir)).GPUs[gpuA].MemoryMiB)
 }

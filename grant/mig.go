@@ -10,7 +10,7 @@ import (
 // resource: the devices that the kubelet chose for it, "MIG-<UUID>::0,MIG-<UUID>::0". The
 // rest of the name is the resource's, "gpuslice.io/mig-1g.10gb". Who writes it and who
 // can't is as with AnnotationReplicas. A node that offers MIG devices as if they were
-// cards has them in AnnotationReplicas.
+// GPUs has them in AnnotationReplicas.
 const AnnotationMIGPrefix = "gpuslice.io/mig-"
 
 // MIGAnnotation is the name of the annotation of a MIG resource, by the last part of
@@ -23,16 +23,16 @@ func MIGAnnotation(resource string) string {
 // it chose none. A MIG device is whole and one container's, and no scheduler of ours
 // gives them out, so that the kubelet's choice is the grant, whatever becomes of
 // containers that no scheduler spoke of: each device with all of its memory and compute
-// time, in the order of the annotations' names and in theirs. In cards a MIG device is a
-// card with one slot.
+// time, in the order of the annotations' names and in theirs. In GPUs a MIG device is a
+// GPU with one slot.
 //
 // It is all that the container gets. One that has scheduled, a scheduler's grant, or
-// replicas of cards beside it is refused: a program sees either cards or a MIG device,
+// replicas of GPUs beside it is refused: a program sees either GPUs or a MIG device,
 // and which one it was limited on would be left to chance.
 //
 // A pod that has an annotation of these names is refused, as in FromReplicas. Errors
 // are as there.
-func FromMIG(pod Pod, container string, annotations map[string]string, cards map[string]Card, scheduled *Grant) (*Grant, error) {
+func FromMIG(pod Pod, container string, annotations map[string]string, gpus map[string]GPU, scheduled *Grant) (*Grant, error) {
 	for key := range pod.Annotations {
 		if strings.HasPrefix(key, AnnotationMIGPrefix) {
 			return nil, inPod(pod, container, onPod(key))
@@ -54,12 +54,12 @@ func FromMIG(pod Pod, container string, annotations map[string]string, cards map
 	}
 	key := strings.Join(keys, ", ")
 	if _, ok := annotations[AnnotationReplicas]; ok && !slices.Contains(keys, AnnotationReplicas) {
-		return nil, inPod(pod, container, inAnnotation(key, mixed("replicas of cards")))
+		return nil, inPod(pod, container, inAnnotation(key, mixed("replicas of GPUs")))
 	}
 	if scheduled != nil {
 		return nil, inPod(pod, container, inAnnotation(key, mixed("a scheduler's grant")))
 	}
-	shares, err := equalShares(strings.Join(ids, ","), cards)
+	shares, err := equalShares(strings.Join(ids, ","), gpus)
 	if err != nil {
 		return nil, inPod(pod, container, inAnnotation(key, err))
 	}
@@ -85,7 +85,7 @@ func checkMIG(value string) error {
 	}
 	for id := range strings.SplitSeq(value, ",") {
 		if !IsMIG(id) {
-			return refuse(ErrMalformed, "device %s: must be MIG-<UUID>%s0, for MIG devices don't go with cards", show(id), replicaSeparator)
+			return refuse(ErrMalformed, "device %s: must be MIG-<UUID>%s0, for MIG devices don't go with GPUs", show(id), replicaSeparator)
 		}
 	}
 	return nil
@@ -93,7 +93,7 @@ func checkMIG(value string) error {
 
 // mixed refuses MIG devices beside something else.
 func mixed(what string) error {
-	return refuse(ErrMalformed, "the container has %s too: a program sees either cards or a MIG device, so ask for one of them", what)
+	return refuse(ErrMalformed, "the container has %s too: a program sees either GPUs or a MIG device, so ask for one of them", what)
 }
 
 // onPod refuses an annotation of ours that its author can't have written.

@@ -18,11 +18,11 @@ const (
 	r2g  = "gpuslice.io/mig-2g.20gb"
 )
 
-func migCards() map[string]grant.Card {
-	return map[string]grant.Card{
-		cardA: {UUID: cardA, MemoryMiB: 81_559, CorePercent: 100, Slots: 10},
-		mig1:  {UUID: mig1, MemoryMiB: 9_856, CorePercent: 100, Slots: 1},
-		mig2:  {UUID: mig2, MemoryMiB: 20_096, CorePercent: 100, Slots: 1},
+func migGPUs() map[string]grant.GPU {
+	return map[string]grant.GPU{
+		gpuA: {UUID: gpuA, MemoryMiB: 81_559, CorePercent: 100, Slots: 10},
+		mig1: {UUID: mig1, MemoryMiB: 9_856, CorePercent: 100, Slots: 1},
+		mig2: {UUID: mig2, MemoryMiB: 20_096, CorePercent: 100, Slots: 1},
 	}
 }
 
@@ -40,45 +40,45 @@ func TestFromMIG(t *testing.T) {
 		says        string
 	}{
 		{description: "none"},
-		{description: "replicas of a card are not ours", annotations: map[string]string{replicas: cardA + "::0"}},
+		{description: "replicas of a GPU are not ours", annotations: map[string]string{replicas: gpuA + "::0"}},
 		{description: "nonsense there isn't either", annotations: map[string]string{replicas: "all"}},
 		{description: "nor in an annotation of another name", annotations: map[string]string{"gpuslice.io/mig": one, "nvidia.com/mig-1g.10gb": one}},
 		{description: "a scheduler's grant alone", scheduled: true},
 		{description: "one", annotations: map[string]string{r1g: one}, want: []grant.Share{whole1}},
 		{description: "two of one resource, in this order", annotations: map[string]string{r1g: two + "," + one}, want: []grant.Share{whole2, whole1}},
 		{description: "two resources, by their names", annotations: map[string]string{r2g: two, r1g: one}, want: []grant.Share{whole1, whole2}},
-		{description: "as if it were a card", annotations: map[string]string{replicas: one}, want: []grant.Share{whole1}},
+		{description: "as if it were a GPU", annotations: map[string]string{replicas: one}, want: []grant.Share{whole1}},
 		{description: "a pod of which a scheduler spoke", annotations: map[string]string{r1g: one}, pod: map[string]string{grant.AnnotationGrant: "{}"}, want: []grant.Share{whole1}},
 
 		{description: "a grant too", annotations: map[string]string{r1g: one}, scheduled: true, kind: grant.ErrMalformed, says: "a scheduler's grant too"},
-		{description: "a grant too, as if it were a card", annotations: map[string]string{replicas: one}, scheduled: true, kind: grant.ErrMalformed, says: "a scheduler's grant too"},
-		{description: "cards too", annotations: map[string]string{r1g: one, replicas: cardA + "::0"}, kind: grant.ErrMalformed, says: "replicas of cards too"},
-		{description: "cards in the same", annotations: map[string]string{replicas: cardA + "::0," + one}, kind: grant.ErrMalformed, says: "don't go with cards"},
-		{description: "a card in a MIG resource", annotations: map[string]string{r1g: cardA + "::0"}, kind: grant.ErrMalformed, says: "must be MIG-"},
+		{description: "a grant too, as if it were a GPU", annotations: map[string]string{replicas: one}, scheduled: true, kind: grant.ErrMalformed, says: "a scheduler's grant too"},
+		{description: "GPUs too", annotations: map[string]string{r1g: one, replicas: gpuA + "::0"}, kind: grant.ErrMalformed, says: "replicas of GPUs too"},
+		{description: "GPUs in the same", annotations: map[string]string{replicas: gpuA + "::0," + one}, kind: grant.ErrMalformed, says: "don't go with GPUs"},
+		{description: "a GPU in a MIG resource", annotations: map[string]string{r1g: gpuA + "::0"}, kind: grant.ErrMalformed, says: "must be MIG-"},
 		{description: "on the pod", pod: map[string]string{r1g: one}, kind: grant.ErrMalformed, says: "is on the pod"},
 		{description: "another one on the pod", annotations: map[string]string{r1g: one}, pod: map[string]string{r2g: ""}, kind: grant.ErrMalformed, says: "is on the pod"},
-		{description: "on the pod too, as if it were a card", annotations: map[string]string{replicas: one}, pod: map[string]string{replicas: one}, kind: grant.ErrMalformed, says: "is on the pod"},
+		{description: "on the pod too, as if it were a GPU", annotations: map[string]string{replicas: one}, pod: map[string]string{replicas: one}, kind: grant.ErrMalformed, says: "is on the pod"},
 
 		{description: "empty", annotations: map[string]string{r1g: ""}, kind: grant.ErrMalformed, says: "must be MIG-"},
 		{description: "an empty one behind", annotations: map[string]string{r1g: one + ","}, kind: grant.ErrMalformed, says: "must be MIG-"},
 		{description: "a space", annotations: map[string]string{r1g: one + ", " + two}, kind: grant.ErrMalformed, says: "must be MIG-"},
 		{description: "no number", annotations: map[string]string{r1g: mig1}, kind: grant.ErrMalformed, says: "must be <UUID>::<n>"},
-		{description: "a second replica", annotations: map[string]string{r1g: mig1 + "::1"}, kind: grant.ErrUnknownCard, says: "numbered"},
+		{description: "a second replica", annotations: map[string]string{r1g: mig1 + "::1"}, kind: grant.ErrUnknownGPU, says: "numbered"},
 		{description: "a second spelling", annotations: map[string]string{r1g: mig1 + "::00"}, kind: grant.ErrMalformed, says: "numbered"},
 		{description: "capitals", annotations: map[string]string{r1g: strings.ToUpper(mig2) + "::0"}, kind: grant.ErrMalformed, says: "must be <UUID>::<n>"},
-		{description: "an old driver's name", annotations: map[string]string{r1g: "MIG-" + cardA + "/1/0::0"}, kind: grant.ErrMalformed, says: "must be <UUID>::<n>"},
+		{description: "an old driver's name", annotations: map[string]string{r1g: "MIG-" + gpuA + "/1/0::0"}, kind: grant.ErrMalformed, says: "must be <UUID>::<n>"},
 		{description: "twice", annotations: map[string]string{r1g: one + "," + one}, kind: grant.ErrMalformed, says: "there twice"},
 		{description: "twice, of two resources", annotations: map[string]string{r1g: one, r2g: one}, kind: grant.ErrMalformed, says: "there twice"},
-		{description: "one that was taken away", annotations: map[string]string{r1g: migX + "::0"}, kind: grant.ErrUnknownCard, says: "the kubelet chooses again"},
+		{description: "one that was taken away", annotations: map[string]string{r1g: migX + "::0"}, kind: grant.ErrUnknownGPU, says: "the kubelet chooses again"},
 		{description: "too long", annotations: map[string]string{r1g: "MIG-" + strings.Repeat("x", grant.MaxAnnotationBytes)}, kind: grant.ErrMalformed, says: "at most"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			pod := grant.Pod{Namespace: "ns", Name: "name", Annotations: test.pod}
 			var scheduled *grant.Grant
 			if test.scheduled {
-				scheduled = &grant.Grant{Container: "main", Shares: []grant.Share{{UUID: cardA, MemoryMiB: 1}}}
+				scheduled = &grant.Grant{Container: "main", Shares: []grant.Share{{UUID: gpuA, MemoryMiB: 1}}}
 			}
-			got, err := grant.FromMIG(pod, "main", test.annotations, migCards(), scheduled)
+			got, err := grant.FromMIG(pod, "main", test.annotations, migGPUs(), scheduled)
 			if test.kind != nil {
 				require.ErrorIs(t, err, test.kind)
 				for _, part := range []string{"pod ns/name", `container "main"`, "annotation gpuslice.io/", test.says} {
@@ -94,21 +94,21 @@ func TestFromMIG(t *testing.T) {
 			}
 			assert.Equal(t, &grant.Grant{Container: "main", Shares: test.want, Source: grant.SourceMIG}, got)
 			require.NoError(t, got.Validate())
-			require.NoError(t, grant.CheckCards(got.Shares, migCards()))
+			require.NoError(t, grant.CheckGPUs(got.Shares, migGPUs()))
 		})
 	}
 	assert.Equal(t, r1g, grant.MIGAnnotation("mig-1g.10gb"))
 }
 
 // A scheduler's grant of both is refused too.
-func TestCardsAndMIGDontMix(t *testing.T) {
-	card, mig := grant.Share{UUID: cardA, MemoryMiB: 1}, grant.Share{UUID: mig1, MemoryMiB: 1}
-	for _, shares := range [][]grant.Share{{card, mig}, {mig, card}} {
-		err := grant.CheckCards(shares, migCards())
+func TestGPUsAndMIGDontMix(t *testing.T) {
+	gpu, mig := grant.Share{UUID: gpuA, MemoryMiB: 1}, grant.Share{UUID: mig1, MemoryMiB: 1}
+	for _, shares := range [][]grant.Share{{gpu, mig}, {mig, gpu}} {
+		err := grant.CheckGPUs(shares, migGPUs())
 		require.ErrorIs(t, err, grant.ErrMalformed)
 		require.ErrorContains(t, err, "don't go together")
 	}
-	require.NoError(t, grant.CheckCards([]grant.Share{mig, {UUID: mig2, MemoryMiB: 1}}, migCards()))
+	require.NoError(t, grant.CheckGPUs([]grant.Share{mig, {UUID: mig2, MemoryMiB: 1}}, migGPUs()))
 }
 
 // A MIG device is one container's, whatever is left of it.
@@ -119,7 +119,7 @@ func TestLedgerOfMIG(t *testing.T) {
 		_, err := ledger.Claim(t.Context(), grant.Claim{
 			ContainerID: id, Owner: grant.OwnerNRI, PodUID: id, Container: "main",
 			Shares: []grant.Share{{UUID: mig1, MemoryMiB: memory, CorePercent: cores}},
-		}, migCards(), nil)
+		}, migGPUs(), nil)
 		return err
 	}
 	require.NoError(t, claim("first", 1000, 0))

@@ -20,8 +20,8 @@ const maxGeneration = 1 << 40
 // PodGrant is a pod's grant keyed by container name.
 type PodGrant struct {
 	// Node is the node that the grant was made for. Empty if the annotation
-	// names none, which is allowed: a card's UUID exists on one node only, so
-	// that a grant that strays is refused there as an unknown card.
+	// names none, which is allowed: a GPU's UUID exists on one node only, so
+	// that a grant that strays is refused there as an unknown GPU.
 	Node string
 	// Generation is how often the pod was resized: of two grants of a pod the one with the
 	// higher counts. 0 is the one that it was bound with; the annotation leaves it out.

@@ -73,7 +73,7 @@ func fromPod(ctx context.Context, pod Pod, container, node string, names Contain
 		return nil, nil
 	}
 	if chosen, ok := pod.Annotations[AnnotationNode]; ok && chosen != node {
-		return nil, refuse(ErrWrongNode, "annotation %s: the cards were chosen on node %s, this is node %q: delete the pod so that it is scheduled again",
+		return nil, refuse(ErrWrongNode, "annotation %s: the GPUs were chosen on node %s, this is node %q: delete the pod so that it is scheduled again",
 			AnnotationNode, show(chosen), node)
 	}
 	slot, err := findSlot(ctx, positional, pod, container, names)

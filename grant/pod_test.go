@@ -27,11 +27,11 @@ func ptr(n int) *int { return &n }
 
 func TestFromPod(t *testing.T) {
 	const (
-		a = cardA + ",NVIDIA,1000,10:"
-		b = cardB + ",NVIDIA,2000,20:"
-		c = cardC + ",NVIDIA,3000,30:"
+		a = gpuA + ",NVIDIA,1000,10:"
+		b = gpuB + ",NVIDIA,2000,20:"
+		c = gpuC + ",NVIDIA,3000,30:"
 	)
-	shareA, shareB := grant.Share{cardA, 1000, 10}, grant.Share{cardB, 2000, 20}
+	shareA, shareB := grant.Share{gpuA, 1000, 10}, grant.Share{gpuB, 2000, 20}
 	hami := func(slot int, shares ...grant.Share) *grant.Grant {
 		return &grant.Grant{Container: "main", Shares: shares, Source: grant.SourceHAMi, Slot: ptr(slot)}
 	}
@@ -55,14 +55,14 @@ func TestFromPod(t *testing.T) {
 		{description: "nothing to allocate", annotations: toAllocate("")},
 		{description: "only empty slots: nobody is asked", annotations: toAllocate(";;;")},
 		{description: "one slot is plain", annotations: toAllocate(a + b + ";"), want: hami(0, shareA, shareB)},
-		{description: "our own", annotations: map[string]string{grant.AnnotationGrant: `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"` + cardA + `","memoryMiB":1000,"cores":10}]}}`},
+		{description: "our own", annotations: map[string]string{grant.AnnotationGrant: `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"` + gpuA + `","memoryMiB":1000,"cores":10}]}}`},
 			want: &grant.Grant{Container: "main", Shares: []grant.Share{shareA}, Source: grant.SourceNamed}},
 		{description: "our own wins over HAMi's", annotations: map[string]string{
-			grant.AnnotationGrant:      `{"version":1,"containers":{"main":[{"cores":20,"memoryMiB":2000,"uuid":"` + cardB + `"}]}}`,
+			grant.AnnotationGrant:      `{"version":1,"containers":{"main":[{"cores":20,"memoryMiB":2000,"uuid":"` + gpuB + `"}]}}`,
 			grant.AnnotationToAllocate: a + ";"},
 			want: &grant.Grant{Container: "main", Shares: []grant.Share{shareB}, Source: grant.SourceNamed}},
 		{description: "our own without the container: HAMi's is not read", annotations: map[string]string{
-			grant.AnnotationGrant:      `{"version":1,"containers":{"side":[{"uuid":"` + cardA + `","memoryMiB":1,"cores":1}]}}`,
+			grant.AnnotationGrant:      `{"version":1,"containers":{"side":[{"uuid":"` + gpuA + `","memoryMiB":1,"cores":1}]}}`,
 			grant.AnnotationToAllocate: a + ";"}},
 		{description: "erased: the copy that is never erased is read", annotations: map[string]string{
 			grant.AnnotationToAllocate: ";", grant.AnnotationAllocated: a + ";"}, want: hami(0, shareA)},
@@ -76,16 +76,16 @@ func TestFromPod(t *testing.T) {
 			grant.AnnotationToAllocate: a + ";", grant.AnnotationNode: "node-1"}, want: hami(0, shareA)},
 
 		{description: "two containers, in order", annotations: toAllocate(a + ";" + b + ";"), listed: names("side", 1, "main", 1), want: hami(1, shareB), asked: true},
-		{description: "sidecar without a card before it", annotations: toAllocate(";" + b + ";"), listed: names("side", 0, "main", 1), want: hami(1, shareB), asked: true},
+		{description: "sidecar without a GPU before it", annotations: toAllocate(";" + b + ";"), listed: names("side", 0, "main", 1), want: hami(1, shareB), asked: true},
 		{description: "container without devices", annotations: toAllocate(a + ";;"), listed: names("side", 1, "main", 0), asked: true},
 		{description: "container without devices, whichever empty slot", annotations: toAllocate(";;" + a + ";"), listed: names("main", 0, "side", 1), asked: true},
 		{description: "counts tell slots apart", annotations: toAllocate(a + ";" + a + b + ";" + c + ";"), listed: names("main", 2, "last", 1), want: hami(1, shareA, shareB), asked: true},
-		{description: "init container with a card, app last", annotations: toAllocate(a + ";" + b + ";"), listed: names("main", 1), want: hami(1, shareB), asked: true},
-		{description: "init container without a card, app last", annotations: toAllocate(";" + b + ";"), listed: names("main", 1), want: hami(1, shareB), asked: true},
-		{description: "init container asks, all cards are others'", annotations: toAllocate(";" + b + ";"), listed: names("app", 1), asked: true},
-		{description: "ephemeral container asks, all cards are others'", annotations: toAllocate(a + ";" + b + ";"), listed: names("app", 1, "side", 1), asked: true},
+		{description: "init container with a GPU, app last", annotations: toAllocate(a + ";" + b + ";"), listed: names("main", 1), want: hami(1, shareB), asked: true},
+		{description: "init container without a GPU, app last", annotations: toAllocate(";" + b + ";"), listed: names("main", 1), want: hami(1, shareB), asked: true},
+		{description: "init container asks, all GPUs are others'", annotations: toAllocate(";" + b + ";"), listed: names("app", 1), asked: true},
+		{description: "ephemeral container asks, all GPUs are others'", annotations: toAllocate(a + ";" + b + ";"), listed: names("app", 1, "side", 1), asked: true},
 
-		{description: "unlisted with a card left: could be an ephemeral one", annotations: toAllocate(a + ";" + b + ";"), listed: names("app", 1), kind: grant.ErrAmbiguous, asked: true},
+		{description: "unlisted with a GPU left: could be an ephemeral one", annotations: toAllocate(a + ";" + b + ";"), listed: names("app", 1), kind: grant.ErrAmbiguous, asked: true},
 		{description: "sidecar or init container", annotations: toAllocate(a + ";" + b + ";" + c + ";"), listed: names("main", 1, "app", 1), kind: grant.ErrAmbiguous, asked: true},
 		{description: "more containers than slots", annotations: toAllocate(a + ";" + b + ";"), listed: names("main", 1, "side", 1, "third", 0), kind: grant.ErrAmbiguous, asked: true},
 		{description: "counts do not fit", annotations: toAllocate(a + b + ";" + c + ";"), listed: names("main", 1, "side", 1), kind: grant.ErrAmbiguous, asked: true},
@@ -112,7 +112,7 @@ func TestFromPod(t *testing.T) {
 
 func TestFromPodWithoutAnswer(t *testing.T) {
 	pod := grant.Pod{UID: "u", Namespace: "ns", Name: "name", Annotations: map[string]string{
-		grant.AnnotationToAllocate: ";" + cardA + ",NVIDIA,1000,10:;"}}
+		grant.AnnotationToAllocate: ";" + gpuA + ",NVIDIA,1000,10:;"}}
 	_, err := grant.FromPod(context.Background(), pod, "main", "node-1", nil)
 	require.ErrorIs(t, err, grant.ErrAmbiguous)
 

@@ -24,18 +24,18 @@ type Reader struct {
 
 // OpenReadOnly opens the ledger in dir, which must be there, to be read only.
 func OpenReadOnly(dir string, options ...Option) (*Reader, error) {
-	folders, err := os.OpenFile(filepath.Join(dir, containersName), os.O_RDONLY|unix.O_DIRECTORY, 0)
+	dirs, err := os.OpenFile(filepath.Join(dir, containersName), os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil, fmt.Errorf("read ledger %s: %w: has gpuslice-agent run on this node?", dir, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read ledger %s: %w", dir, err)
 	}
-	return &Reader{dir: dir, options: options}, folders.Close()
+	return &Reader{dir: dir, options: options}, dirs.Close()
 }
 
-// Folder is where the container's files are, whether it has any or not.
-func (r *Reader) Folder(id string) string { return filepath.Join(r.dir, containersName, id) }
+// Directory is where the container's files are, whether it has any or not.
+func (r *Reader) Dir(id string) string { return filepath.Join(r.dir, containersName, id) }
 
 // A reader that meets a change looks again after readPause, at most readTries times.
 const (

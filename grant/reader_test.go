@@ -28,7 +28,7 @@ func readOnly(t testing.TB, dir string, options ...grant.Option) *grant.Snapshot
 	return s
 }
 
-// tree is everything below a folder that a change would change.
+// tree is everything below a directory that a change would change.
 func tree(t testing.TB, dir string) string {
 	t.Helper()
 	var text strings.Builder
@@ -51,14 +51,14 @@ func tree(t testing.TB, dir string) string {
 func everyState(t *testing.T, dir string) {
 	ledger := openLedger(t, dir)
 	for _, id := range []string{"active", "released", "corrupt", "bad-released"} {
-		_, err := ledger.Claim(background, claimOf(id, share(1000, 1)), testCards(), writeFiles)
+		_, err := ledger.Claim(background, claimOf(id, share(1000, 1)), testGPUs(), writeFiles)
 		require.NoError(t, err)
 	}
 	require.NoError(t, ledger.Release(background, "released"))
 	require.NoError(t, ledger.Release(background, "bad-released"))
 	require.NoError(t, ledger.Block(background, "blocking", grant.OwnerNRI, "why"))
-	require.NoError(t, os.Truncate(filepath.Join(ledger.Folder("corrupt"), "grant.json"), 3))
-	require.NoError(t, os.Truncate(filepath.Join(ledger.Folder("bad-released"), "released.json"), 3))
+	require.NoError(t, os.Truncate(filepath.Join(ledger.Dir("corrupt"), "grant.json"), 3))
+	require.NoError(t, os.Truncate(filepath.Join(ledger.Dir("bad-released"), "released.json"), 3))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "containers", "empty"), 0o755))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "containers", ".new-x"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "containers", "README"), nil, 0o644))
@@ -122,7 +122,7 @@ func TestReaderOfALedgerThatGoesAway(t *testing.T) {
 // TestReaderWaitsForNoLock: a suspended agent does not keep people from looking.
 func TestReaderWaitsForNoLock(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, claimOn(openLedger(t, dir), "c1", cardA))
+	require.NoError(t, claimOn(openLedger(t, dir), "c1", gpuA))
 	lock, err := os.Open(filepath.Join(dir, "lock"))
 	require.NoError(t, err)
 	defer lock.Close()
@@ -132,7 +132,7 @@ func TestReaderWaitsForNoLock(t *testing.T) {
 
 func TestReaderEndsWithItsContext(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, claimOn(openLedger(t, dir), "c1", cardA))
+	require.NoError(t, claimOn(openLedger(t, dir), "c1", gpuA))
 	interrupt(t, dir)
 	reader, err := grant.OpenReadOnly(dir)
 	require.NoError(t, err)
@@ -162,7 +162,7 @@ func readAndSuspend(dir string) error {
 func TestSuspendedReaderBlocksNoClaim(t *testing.T) {
 	dir := t.TempDir()
 	state := filepath.Join(dir, "state")
-	require.NoError(t, claimOn(openLedger(t, state), "corrupt", cardA))
+	require.NoError(t, claimOn(openLedger(t, state), "corrupt", gpuA))
 	require.NoError(t, os.Truncate(filepath.Join(state, "containers", "corrupt", "grant.json"), 3))
 	command := startHelper(t, "suspended reader", dir, "")
 	require.Eventually(t, func() bool { return processState(command.Process.Pid) == "T" }, 20*time.Second, time.Millisecond)
@@ -170,7 +170,7 @@ func TestSuspendedReaderBlocksNoClaim(t *testing.T) {
 	ledger := openLedger(t, state, grant.WithRecovery(func(string) ([]grant.Share, error) { return []grant.Share{share(1, 1)}, nil }))
 	ctx, cancel := context.WithTimeout(background, 5*time.Second)
 	defer cancel()
-	_, err := ledger.Claim(ctx, claimOf("c1", share(1, 1)), testCards(), writeFiles)
+	_, err := ledger.Claim(ctx, claimOf("c1", share(1, 1)), testGPUs(), writeFiles)
 	require.NoError(t, err)
 	require.NoError(t, ledger.Remove(ctx, "c1"))
 	_, err = ledger.Reconcile(ctx, grant.OwnerNRI, nil)
@@ -200,13 +200,13 @@ func TestReaderSeesOneMoment(t *testing.T) {
 		c.PodUID = "uid"
 		return c
 	}
-	_, err := ledger.Claim(background, attempt(0), testCards(), writeFiles)
+	_, err := ledger.Claim(background, attempt(0), testGPUs(), writeFiles)
 	require.NoError(t, err)
 	done := make(chan error)
 	ctx, cancel := context.WithCancel(background)
 	go func() {
 		for n := 1; ctx.Err() == nil; n++ {
-			if _, err := ledger.Claim(background, attempt(n), testCards(), writeFiles); err != nil {
+			if _, err := ledger.Claim(background, attempt(n), testGPUs(), writeFiles); err != nil {
 				done <- err
 				return
 			}
@@ -222,7 +222,7 @@ func TestReaderSeesOneMoment(t *testing.T) {
 	for range 200 {
 		if s := readOnly(t, dir); !s.Unsettled {
 			settled++
-			assert.EqualValues(t, 1000, s.Cards[cardA].MemoryMiB)
+			assert.EqualValues(t, 1000, s.GPUs[gpuA].MemoryMiB)
 		}
 	}
 	cancel()

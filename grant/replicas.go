@@ -3,18 +3,18 @@ package grant
 import "strings"
 
 // AnnotationReplicas is a container's annotation, not a pod's: the replicas that
-// the kubelet chose for it, "<UUID>::<n>,<UUID>::<n>,…", n from 0 to the card's
+// the kubelet chose for it, "<UUID>::<n>,<UUID>::<n>,…", n from 0 to the GPU's
 // slots less one. The device plugin answers it in Allocate; the author of a pod can't
 // write annotations of containers.
 const AnnotationReplicas = "gpuslice.io/replicas"
 
-// maxReplica is more than any card has.
+// maxReplica is more than any GPU has.
 const maxReplica = 1 << 20
 
-// replicaSeparator is between a replica's card and its number.
+// replicaSeparator is between a replica's GPU and its number.
 const replicaSeparator = "::"
 
-// Scheduled says whether a scheduler has written anything about cards on the pod,
+// Scheduled says whether a scheduler has written anything about GPUs on the pod,
 // be it nothing for a container, or what can't be read.
 func (p Pod) Scheduled() bool {
 	for _, key := range []string{AnnotationGrant, AnnotationSignature, AnnotationToAllocate, AnnotationAllocated, AnnotationNode} {
@@ -26,18 +26,18 @@ func (p Pod) Scheduled() bool {
 }
 
 // FromReplicas returns the equal share of a container's replicas, or nil where it has
-// none or its pod is a scheduler's: for a replica of a card the card's memory
+// none or its pod is a scheduler's: for a replica of a GPU the GPU's memory
 // and compute time divided by its slots, both rounded down, so that all replicas of a
-// card fit. Those of one card add up, to no more than one whole card's compute time
-// (which a scaled card has more of). The cards are in the order of the annotation.
+// GPU fit. Those of one GPU add up, to no more than one whole GPU's compute time
+// (which a scaled GPU has more of). The GPUs are in the order of the annotation.
 //
 // The annotations are the container's. A runtime may be set up to copy a pod's to
 // its containers (containerd's pod_annotations), so that a pod which has one of
 // this name is refused.
 //
 // Errors name the pod, the container and the replica, and are ErrMalformed,
-// ErrUnknownCard, or ErrOverbooked for a card that is too small to be divided.
-func FromReplicas(pod Pod, container string, annotations map[string]string, cards map[string]Card) (*Grant, error) {
+// ErrUnknownGPU, or ErrOverbooked for a GPU that is too small to be divided.
+func FromReplicas(pod Pod, container string, annotations map[string]string, gpus map[string]GPU) (*Grant, error) {
 	if pod.Scheduled() {
 		return nil, nil
 	}
@@ -48,7 +48,7 @@ func FromReplicas(pod Pod, container string, annotations map[string]string, card
 	if !ok {
 		return nil, nil
 	}
-	shares, err := equalShares(value, cards)
+	shares, err := equalShares(value, gpus)
 	if err != nil {
 		return nil, inPod(pod, container, inAnnotation(AnnotationReplicas, err))
 	}
@@ -56,7 +56,7 @@ func FromReplicas(pod Pod, container string, annotations map[string]string, card
 }
 
 // equalShares adds up what each replica is worth.
-func equalShares(value string, cards map[string]Card) ([]Share, error) {
+func equalShares(value string, gpus map[string]GPU) ([]Share, error) {
 	if len(value) > MaxAnnotationBytes {
 		return nil, refuse(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
 	}
@@ -67,11 +67,11 @@ func equalShares(value string, cards map[string]Card) ([]Share, error) {
 			return nil, refuse(ErrMalformed, "replica %s: is there twice", show(id))
 		}
 		seen[id] = true
-		part, err := equalShare(id, cards)
+		part, err := equalShare(id, gpus)
 		if err != nil {
 			return nil, err
 		}
-		i := indexOfCard(shares, part.UUID)
+		i := indexOfGPU(shares, part.UUID)
 		if i < 0 {
 			shares = append(shares, part)
 			continue
@@ -83,27 +83,27 @@ func equalShares(value string, cards map[string]Card) ([]Share, error) {
 }
 
 // equalShare is what one replica is worth.
-func equalShare(id string, cards map[string]Card) (Share, error) {
+func equalShare(id string, gpus map[string]GPU) (Share, error) {
 	uuid, digits, ok := strings.Cut(id, replicaSeparator)
 	if !ok || ValidateUUID(uuid) != nil {
 		return Share{}, refuse(ErrMalformed, "replica %s: must be <UUID>%s<n>", show(id), replicaSeparator)
 	}
-	card, ok := cards[uuid]
+	gpu, ok := gpus[uuid]
 	if !ok {
-		return Share{}, refuse(ErrUnknownCard, "replica %s: this node has no such card, or offers it no longer: delete the pod so that the kubelet chooses again", show(id))
+		return Share{}, refuse(ErrUnknownGPU, "replica %s: this node has no such GPU, or offers it no longer: delete the pod so that the kubelet chooses again", show(id))
 	}
 	number, err := parseNumber(digits, 0, maxReplica)
 	if err != nil {
 		return Share{}, refuse(ErrMalformed, "replica %s: must be numbered in plain digits from 0", show(id))
 	}
-	if number >= int64(card.Slots) {
-		return Share{}, refuse(ErrUnknownCard, "replica %s: the card has %d replicas now, numbered from 0: delete the pod so that the kubelet chooses again", show(id), card.Slots)
+	if number >= int64(gpu.Slots) {
+		return Share{}, refuse(ErrUnknownGPU, "replica %s: the GPU has %d replicas now, numbered from 0: delete the pod so that the kubelet chooses again", show(id), gpu.Slots)
 	}
-	share := Share{UUID: uuid, MemoryMiB: card.MemoryMiB / int64(card.Slots), CorePercent: min(card.CorePercent/card.Slots, MaxCorePercent)}
+	share := Share{UUID: uuid, MemoryMiB: gpu.MemoryMiB / int64(gpu.Slots), CorePercent: min(gpu.CorePercent/gpu.Slots, MaxCorePercent)}
 	// No compute time would mean that it isn't limited.
 	if share.MemoryMiB == 0 || share.CorePercent == 0 {
 		return Share{}, refuse(ErrOverbooked, "replica %s: of %d MiB and %d percent of compute time nothing is left for one of %d replicas: use a smaller --device-split-count",
-			show(id), card.MemoryMiB, card.CorePercent, card.Slots)
+			show(id), gpu.MemoryMiB, gpu.CorePercent, gpu.Slots)
 	}
 	return share, nil
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// Resize gives the container of an active claim other amounts of the cards that it has,
-// while it runs. The shares name the same cards in the same order. It refuses what does
-// not fit (ErrOverbooked, ErrUnknownCard), other cards, a part of a MIG device
+// Resize gives the container of an active claim other amounts of the GPUs that it has,
+// while it runs. The shares name the same GPUs in the same order. It refuses what does
+// not fit (ErrOverbooked, ErrUnknownGPU), other GPUs, a part of a MIG device
 // (ErrMalformed), and a container that holds nothing (ErrNoClaim). Who asks for less of something is
-// never refused for want of room, also on a card that is overbooked or gone. Cores without a limit
+// never refused for want of room, also on a GPU that is overbooked or gone. Cores without a limit
 // (0) book none and are the most, which is to be had where others leave any.
 //
 // apply writes the limits of the claim into the directory, and must be idempotent. It is called
@@ -29,10 +29,10 @@ import (
 //
 // If apply fails, it is called with the old amounts, and the ledger is as before. If that
 // fails too, the higher amounts stay reserved, and the error says so.
-func (l *Ledger) Resize(ctx context.Context, id string, shares []Share, cards map[string]Card, apply func(dir string, claim Claim) error) (before []Share, err error) {
+func (l *Ledger) Resize(ctx context.Context, id string, shares []Share, gpus map[string]GPU, apply func(dir string, claim Claim) error) (before []Share, err error) {
 	if err = ValidateShares(shares); err == nil {
 		err = l.whileAlone(ctx, id, func() error {
-			before, err = l.resize(ctx, id, shares, cards, apply)
+			before, err = l.resize(ctx, id, shares, gpus, apply)
 			return err
 		})
 	}
@@ -56,7 +56,7 @@ func (l *Ledger) Reapply(ctx context.Context, id string, apply func(dir string, 
 		if err != nil {
 			return err
 		}
-		return apply(l.Folder(id), reserved)
+		return apply(l.Dir(id), reserved)
 	})
 	if err != nil && !errors.Is(err, ErrNoClaim) {
 		return fmt.Errorf("set the limits of container %s to what is reserved: %w", show(id), err)
@@ -77,20 +77,20 @@ func (l *Ledger) whileAlone(ctx context.Context, id string, fn func() error) err
 	ctx, cancel := context.WithTimeout(ctx, resizeWait)
 	defer cancel()
 	for {
-		folder, err := rawfile.Open(l.Folder(id), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		dir, err := rawfile.Open(l.Dir(id), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 			return errNoClaim()
 		}
 		if err == nil {
-			err = rawfile.Lock(ctx, folder)
-			if err == nil && !isAt(folder, l.Folder(id)) {
-				unix.Close(folder)
+			err = rawfile.Lock(ctx, dir)
+			if err == nil && !isAt(dir, l.Dir(id)) {
+				unix.Close(dir)
 				continue // the directory was replaced
 			}
-			defer unix.Close(folder)
+			defer unix.Close(dir)
 		}
 		if err != nil {
-			return fmt.Errorf("wait for another resize of it: lock %s: %w", l.Folder(id), err)
+			return fmt.Errorf("wait for another resize of it: lock %s: %w", l.Dir(id), err)
 		}
 		return fn()
 	}
@@ -113,7 +113,7 @@ func (l *Ledger) active(id string) (*entry, error) {
 	return nil, errNoClaim()
 }
 
-func (l *Ledger) resize(ctx context.Context, id string, shares []Share, cards map[string]Card, apply func(dir string, claim Claim) error) (before []Share, err error) {
+func (l *Ledger) resize(ctx context.Context, id string, shares []Share, gpus map[string]GPU, apply func(dir string, claim Claim) error) (before []Share, err error) {
 	var old Claim
 	if err := l.locked(ctx, func() error {
 		e, err := l.active(id)
@@ -121,10 +121,10 @@ func (l *Ledger) resize(ctx context.Context, id string, shares []Share, cards ma
 			return err
 		}
 		old = e.Claim.clone()
-		if err := checkSameCards(old.Shares, shares); err != nil {
+		if err := checkSameGPUs(old.Shares, shares); err != nil {
 			return err
 		}
-		if err := l.admitResize(e, shares, cards); err != nil {
+		if err := l.admitResize(e, shares, gpus); err != nil {
 			return err
 		}
 		if err := ctx.Err(); err != nil {
@@ -136,21 +136,21 @@ func (l *Ledger) resize(ctx context.Context, id string, shares []Share, cards ma
 	}
 	next := old.clone()
 	next.Shares = slices.Clone(shares)
-	if err = apply(l.Folder(id), next); err != nil {
+	if err = apply(l.Dir(id), next); err != nil {
 		err = fmt.Errorf("change its limits: %w", err)
 	}
 	// From here on the resize completes, because more is reserved than necessary.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resizeWait)
 	defer cancel()
 	if err == nil {
-		err = l.settle(ctx, old.ContainerID, shares, cards)
+		err = l.settle(ctx, old.ContainerID, shares, gpus)
 	}
 	if err == nil || errors.Is(err, ErrNoClaim) {
 		return old.Shares, err
 	}
-	undone := apply(l.Folder(id), old.clone())
+	undone := apply(l.Dir(id), old.clone())
 	if undone == nil {
-		undone = l.settle(ctx, old.ContainerID, old.Shares, cards)
+		undone = l.settle(ctx, old.ContainerID, old.Shares, gpus)
 	}
 	if undone != nil {
 		err = fmt.Errorf("%w; the higher of the old and the new amounts stay reserved until the next resize: %w", err, undone)
@@ -160,11 +160,11 @@ func (l *Ledger) resize(ctx context.Context, id string, shares []Share, cards ma
 
 // settle reserves the shares that the container has now. It can fail: cores without a limit
 // were not reserved, and other containers may have taken them.
-func (l *Ledger) settle(ctx context.Context, id string, shares []Share, cards map[string]Card) error {
+func (l *Ledger) settle(ctx context.Context, id string, shares []Share, gpus map[string]GPU) error {
 	return l.locked(ctx, func() error {
 		e, err := l.active(id)
 		if err == nil {
-			err = l.admitResize(e, shares, cards)
+			err = l.admitResize(e, shares, gpus)
 		}
 		if err != nil {
 			return err
@@ -175,15 +175,15 @@ func (l *Ledger) settle(ctx context.Context, id string, shares []Share, cards ma
 
 // admitResize says whether the claim may have the shares in place of its own. As admit, it
 // looks again before it refuses for an entry that somebody may have removed by hand.
-func (l *Ledger) admitResize(e *entry, shares []Share, cards map[string]Card) error {
-	err := l.index.admitResize(e, shares, cards)
+func (l *Ledger) admitResize(e *entry, shares []Share, gpus map[string]GPU) error {
+	err := l.index.admitResize(e, shares, gpus)
 	if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrBlocked) {
 		return err
 	}
 	if err := l.look(); err != nil {
 		return err
 	}
-	return l.index.admitResize(e, shares, cards)
+	return l.index.admitResize(e, shares, gpus)
 }
 
 // rebook is the change itself.
@@ -199,22 +199,22 @@ func (l *Ledger) rebook(e *entry, shares []Share) error {
 			return err
 		}
 		now := newEntry(&next)
-		now.stamp, _ = readStamp(unix.AT_FDCWD, filepath.Join(l.Folder(e.ContainerID), recordName)) // without a stamp it is read again
+		now.stamp, _ = readStamp(unix.AT_FDCWD, filepath.Join(l.Dir(e.ContainerID), recordName)) // without a stamp it is read again
 		l.index.put(now)
 		return nil
 	})
 }
 
-// checkSameCards says whether the shares are of the same cards in the same order: the
+// checkSameGPUs says whether the shares are of the same GPUs in the same order: the
 // container has their devices and their places in its two files.
-func checkSameCards(old, shares []Share) error {
+func checkSameGPUs(old, shares []Share) error {
 	if len(old) != len(shares) {
-		return refuse(ErrMalformed, "%d cards: it has %d, and keeps them as long as it runs", len(shares), len(old))
+		return refuse(ErrMalformed, "%d GPUs: it has %d, and keeps them as long as it runs", len(shares), len(old))
 	}
 	for i, share := range shares {
 		switch {
 		case share.UUID != old[i].UUID:
-			return refuse(ErrMalformed, "share %d: card %s: it has %s there, and keeps its cards as long as it runs", i, share.UUID, old[i].UUID)
+			return refuse(ErrMalformed, "share %d: GPU %s: it has %s there, and keeps its GPUs as long as it runs", i, share.UUID, old[i].UUID)
 		case share != old[i] && IsMIG(share.UUID):
 			return refuse(ErrMalformed, "share %d: %s is a MIG device, which a container has whole", i, share.UUID)
 		}
@@ -223,7 +223,7 @@ func checkSameCards(old, shares []Share) error {
 }
 
 // admitResize says whether what the shares have more than the entry is free.
-func (x *index) admitResize(e *entry, shares []Share, cards map[string]Card) error {
+func (x *index) admitResize(e *entry, shares []Share, gpus map[string]GPU) error {
 	var more []Share
 	for i, share := range shares {
 		if old := e.Shares[i]; share.MemoryMiB > old.MemoryMiB || share.CorePercent > old.CorePercent || unlimits(old, share) {
@@ -234,24 +234,24 @@ func (x *index) admitResize(e *entry, shares []Share, cards map[string]Card) err
 	if len(more) == 0 {
 		return nil
 	}
-	if err := CheckCards(more, cards); err != nil {
+	if err := CheckGPUs(more, gpus); err != nil {
 		return err
 	}
 	if err := x.checkKnown(more); err != nil {
 		return err
 	}
 	for _, share := range more {
-		card, used := cards[share.UUID], x.cards[share.UUID]
-		if lack := lacking(share, card, used); lack != "" {
-			return refuse(ErrOverbooked, "card %s: %s more than it has; containers that hold the card: %d (gpuslice status on the node lists them); wait until one of them ends, or ask for less",
+		gpu, used := gpus[share.UUID], x.gpus[share.UUID]
+		if lack := lacking(share, gpu, used); lack != "" {
+			return refuse(ErrOverbooked, "GPU %s: %s more than it has; containers that hold the GPU: %d (gpuslice status on the node lists them); wait until one of them ends, or ask for less",
 				share.UUID, lack, used.Slots)
 		}
 	}
 	for i, share := range shares {
-		card, others := cards[share.UUID], x.cards[share.UUID].CorePercent-e.Shares[i].CorePercent
-		if unlimits(e.Shares[i], share) && card.CorePercent > 0 && others >= card.CorePercent {
-			return refuse(ErrOverbooked, "card %s: cores without a limit (0) are of what is left, and others have %d of %d %%; wait until one of them ends, or ask for less",
-				share.UUID, others, card.CorePercent)
+		gpu, others := gpus[share.UUID], x.gpus[share.UUID].CorePercent-e.Shares[i].CorePercent
+		if unlimits(e.Shares[i], share) && gpu.CorePercent > 0 && others >= gpu.CorePercent {
+			return refuse(ErrOverbooked, "GPU %s: cores without a limit (0) are of what is left, and others have %d of %d %%; wait until one of them ends, or ask for less",
+				share.UUID, others, gpu.CorePercent)
 		}
 	}
 	return nil
@@ -261,12 +261,12 @@ func (x *index) admitResize(e *entry, shares []Share, cards map[string]Card) err
 func unlimits(old, share Share) bool { return share.CorePercent == 0 && old.CorePercent > 0 }
 
 // lacking says what of memory and cores is not free; empty: nothing.
-func lacking(share Share, card Card, used Usage) string {
+func lacking(share Share, gpu GPU, used Usage) string {
 	switch {
-	case share.MemoryMiB > 0 && share.MemoryMiB > card.MemoryMiB-used.MemoryMiB:
-		return fmt.Sprintf("memory %d MiB asked, %d of %d MiB free", share.MemoryMiB, max(0, card.MemoryMiB-used.MemoryMiB), card.MemoryMiB)
-	case share.CorePercent > 0 && share.CorePercent > card.CorePercent-used.CorePercent:
-		return fmt.Sprintf("cores %d %% asked, %d of %d %% free", share.CorePercent, max(0, card.CorePercent-used.CorePercent), card.CorePercent)
+	case share.MemoryMiB > 0 && share.MemoryMiB > gpu.MemoryMiB-used.MemoryMiB:
+		return fmt.Sprintf("memory %d MiB asked, %d of %d MiB free", share.MemoryMiB, max(0, gpu.MemoryMiB-used.MemoryMiB), gpu.MemoryMiB)
+	case share.CorePercent > 0 && share.CorePercent > gpu.CorePercent-used.CorePercent:
+		return fmt.Sprintf("cores %d %% asked, %d of %d %% free", share.CorePercent, max(0, gpu.CorePercent-used.CorePercent), gpu.CorePercent)
 	}
 	return ""
 }

@@ -32,7 +32,7 @@ func writeLimit(dir string, claim grant.Claim) error {
 // readLimit is what the container of the id is let have.
 func readLimit(t testing.TB, ledger *grant.Ledger, id string) (shares []grant.Share) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(ledger.Folder(id), "limits"))
+	data, err := os.ReadFile(filepath.Join(ledger.Dir(id), "limits"))
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(data, &shares))
 	return shares
@@ -41,28 +41,28 @@ func readLimit(t testing.TB, ledger *grant.Ledger, id string) (shares []grant.Sh
 // claimLimited books a claim whose limits file is writeLimit's.
 func claimLimited(t testing.TB, ledger *grant.Ledger, c grant.Claim) {
 	t.Helper()
-	_, err := ledger.Claim(background, c, testCards(), func(dir string) error { return writeLimit(dir, c) })
+	_, err := ledger.Claim(background, c, testGPUs(), func(dir string) error { return writeLimit(dir, c) })
 	require.NoError(t, err)
 }
 
-// fewer are the cards after an agent was told to give so many of their cores.
-func fewer(cores int) map[string]grant.Card {
-	cards := testCards()
-	for uuid, card := range cards {
-		card.CorePercent = cores
-		cards[uuid] = card
+// fewer are the GPUs after an agent was told to give so many of their cores.
+func fewer(cores int) map[string]grant.GPU {
+	gpus := testGPUs()
+	for uuid, gpu := range gpus {
+		gpu.CorePercent = cores
+		gpus[uuid] = gpu
 	}
-	return cards
+	return gpus
 }
 
 func TestResize(t *testing.T) {
-	other := grant.Share{UUID: cardB, MemoryMiB: 500, CorePercent: 50}
+	other := grant.Share{UUID: gpuB, MemoryMiB: 500, CorePercent: 50}
 	mig := grant.Share{UUID: "MIG-0a000000-1111-2222-3333-444455556666", MemoryMiB: 5000, CorePercent: 100}
 	for _, test := range []struct {
 		name   string
 		has    []grant.Share
 		shares []grant.Share
-		cards  map[string]grant.Card // testCards where nil
+		gpus   map[string]grant.GPU // testGPUs where nil
 		want   error
 		says   string
 	}{
@@ -71,40 +71,40 @@ func TestResize(t *testing.T) {
 		{"less", []grant.Share{share(8000, 30)}, []grant.Share{share(1, 1)}, nil, nil, ""},
 		{"one up, one down", []grant.Share{share(8000, 30)}, []grant.Share{share(9000, 10)}, nil, nil, ""},
 		{"no limit of cores", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, nil, nil, ""},
-		{"no limit of cores, of a card that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, map[string]grant.Card{}, grant.ErrUnknownCard, "no such card"},
-		{"no limit of cores and less memory, of a card that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(7000, 0)}, map[string]grant.Card{}, grant.ErrUnknownCard, "no such card"},
+		{"no limit of cores, of a GPU that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, map[string]grant.GPU{}, grant.ErrUnknownGPU, "no such GPU"},
+		{"no limit of cores and less memory, of a GPU that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(7000, 0)}, map[string]grant.GPU{}, grant.ErrUnknownGPU, "no such GPU"},
 		{"no limit of cores where others have all that may be booked now", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, fewer(40), grant.ErrOverbooked,
 			"others have 40 of 40 %"},
 		{"no limit of cores where others leave one", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 0)}, fewer(41), nil, ""},
-		{"none that had none, of a card that is gone", []grant.Share{share(8000, 0)}, []grant.Share{share(7000, 0)}, map[string]grant.Card{}, nil, ""},
+		{"none that had none, of a GPU that is gone", []grant.Share{share(8000, 0)}, []grant.Share{share(7000, 0)}, map[string]grant.GPU{}, nil, ""},
 		{"a limit in place of none, that others have", []grant.Share{share(8000, 0)}, []grant.Share{share(8000, 61)}, nil, grant.ErrOverbooked, "cores 61 % asked, 60 of 100 % free"},
 		{"the same", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 30)}, nil, nil, ""},
-		{"two cards", []grant.Share{share(8000, 30), other}, []grant.Share{share(9000, 30), other}, nil, nil, ""},
-		{"less of a card that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(7000, 30)}, map[string]grant.Card{}, nil, ""},
+		{"two GPUs", []grant.Share{share(8000, 30), other}, []grant.Share{share(9000, 30), other}, nil, nil, ""},
+		{"less of a GPU that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(7000, 30)}, map[string]grant.GPU{}, nil, ""},
 		{"too much memory", []grant.Share{share(8000, 30)}, []grant.Share{share(60_001, 30)}, nil, grant.ErrOverbooked,
 			"memory 52001 MiB asked, 52000 of 100000 MiB free more than it has"},
 		{"too many cores", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 61)}, nil, grant.ErrOverbooked, "cores 31 % asked, 30 of 100 % free"},
-		{"more of a card that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(9000, 30)}, map[string]grant.Card{}, grant.ErrUnknownCard, "no such card"},
-		{"another card", []grant.Share{share(8000, 30)}, []grant.Share{other}, nil, grant.ErrMalformed, "keeps its cards"},
-		{"a card more", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 30), other}, nil, grant.ErrMalformed, "keeps them"},
+		{"more of a GPU that is gone", []grant.Share{share(8000, 30)}, []grant.Share{share(9000, 30)}, map[string]grant.GPU{}, grant.ErrUnknownGPU, "no such GPU"},
+		{"another GPU", []grant.Share{share(8000, 30)}, []grant.Share{other}, nil, grant.ErrMalformed, "keeps its GPUs"},
+		{"a GPU more", []grant.Share{share(8000, 30)}, []grant.Share{share(8000, 30), other}, nil, grant.ErrMalformed, "keeps them"},
 		{"no memory", []grant.Share{share(8000, 30)}, []grant.Share{share(0, 30)}, nil, grant.ErrMalformed, "memory 0 MiB"},
 		{"a MIG device", []grant.Share{mig}, []grant.Share{{UUID: mig.UUID, MemoryMiB: 4000, CorePercent: 100}}, nil, grant.ErrMalformed, "whole"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			ledger := openLedger(t, t.TempDir())
-			cards := testCards()
-			cards[mig.UUID] = grant.Card{UUID: mig.UUID, MemoryMiB: 5000, CorePercent: 100, Slots: 1}
+			gpus := testGPUs()
+			gpus[mig.UUID] = grant.GPU{UUID: mig.UUID, MemoryMiB: 5000, CorePercent: 100, Slots: 1}
 			claim := claimOf("c1", test.has...)
-			_, err := ledger.Claim(background, claim, cards, func(dir string) error { return writeLimit(dir, claim) })
+			_, err := ledger.Claim(background, claim, gpus, func(dir string) error { return writeLimit(dir, claim) })
 			require.NoError(t, err)
-			_, err = ledger.Claim(background, claimOf("neighbour", share(40_000, 40)), cards, nil)
+			_, err = ledger.Claim(background, claimOf("neighbour", share(40_000, 40)), gpus, nil)
 			require.NoError(t, err)
 			was := snapshot(t, ledger)
-			if test.cards != nil {
-				cards = test.cards
+			if test.gpus != nil {
+				gpus = test.gpus
 			}
 
-			before, err := ledger.Resize(background, "c1", test.shares, cards, writeLimit)
+			before, err := ledger.Resize(background, "c1", test.shares, gpus, writeLimit)
 			require.ErrorIs(t, err, test.want)
 			if test.want != nil {
 				assert.ErrorContains(t, err, test.says)
@@ -114,7 +114,7 @@ func TestResize(t *testing.T) {
 			}
 			assert.Equal(t, test.has, before)
 			assert.Equal(t, test.shares, readLimit(t, ledger, "c1"))
-			now := snapshot(t, openLedger(t, filepath.Dir(filepath.Dir(ledger.Folder("c1"))))) // what others read
+			now := snapshot(t, openLedger(t, filepath.Dir(filepath.Dir(ledger.Dir("c1"))))) // what others read
 			assert.Equal(t, snapshot(t, ledger), now)
 			require.Len(t, now.Entries, 2)
 			want := was.Entries[0]
@@ -129,10 +129,10 @@ func TestResizeOfNothing(t *testing.T) {
 	claimLimited(t, ledger, claimOf("ended", share(100, 10)))
 	require.NoError(t, ledger.Release(background, "ended"))
 	for _, id := range []string{"ended", "unknown"} {
-		_, err := ledger.Resize(background, id, []grant.Share{share(200, 10)}, testCards(), writeLimit)
+		_, err := ledger.Resize(background, id, []grant.Share{share(200, 10)}, testGPUs(), writeLimit)
 		require.ErrorIs(t, err, grant.ErrNoClaim, id)
 	}
-	_, err := ledger.Resize(background, "../x", []grant.Share{share(200, 10)}, testCards(), writeLimit)
+	_, err := ledger.Resize(background, "../x", []grant.Share{share(200, 10)}, testGPUs(), writeLimit)
 	require.ErrorIs(t, err, grant.ErrMalformed)
 }
 
@@ -146,7 +146,7 @@ func TestResizeKeepsTheAttempt(t *testing.T) {
 	second := first
 	second.ContainerID = "a2"
 	claimLimited(t, ledger, second)
-	_, err := ledger.Resize(background, "a2", []grant.Share{share(2000, 10)}, testCards(), writeLimit)
+	_, err := ledger.Resize(background, "a2", []grant.Share{share(2000, 10)}, testGPUs(), writeLimit)
 	require.NoError(t, err)
 	third := second
 	third.ContainerID, third.Shares = "a3", []grant.Share{share(2000, 10)}
@@ -163,7 +163,7 @@ func TestResizeWhoseLimitsFail(t *testing.T) {
 		ledger := openLedger(t, t.TempDir())
 		claimLimited(t, ledger, claimOf("c1", share(1000, 10)))
 		calls := 0
-		_, err := ledger.Resize(background, "c1", []grant.Share{share(2000, 10)}, testCards(), func(dir string, c grant.Claim) error {
+		_, err := ledger.Resize(background, "c1", []grant.Share{share(2000, 10)}, testGPUs(), func(dir string, c grant.Claim) error {
 			if calls++; calls <= failures {
 				return full
 			}
@@ -173,7 +173,7 @@ func TestResizeWhoseLimitsFail(t *testing.T) {
 		assert.Equal(t, want, snapshot(t, ledger).Claims()[0].Shares[0].MemoryMiB)
 		assert.Equal(t, int64(1000), readLimit(t, ledger, "c1")[0].MemoryMiB)
 
-		_, err = ledger.Resize(background, "c1", []grant.Share{share(2000, 10)}, testCards(), writeLimit)
+		_, err = ledger.Resize(background, "c1", []grant.Share{share(2000, 10)}, testGPUs(), writeLimit)
 		require.NoError(t, err)
 		assert.Equal(t, int64(2000), readLimit(t, ledger, "c1")[0].MemoryMiB, "done again it is whole")
 	}
@@ -185,20 +185,20 @@ func TestResizeWritesLimitsOutsideOfTheLedgersLock(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
 	claimLimited(t, ledger, claimOf("c1", share(1000, 10)))
-	_, err := ledger.Resize(background, "c1", []grant.Share{share(2000, 5)}, testCards(), func(folder string, c grant.Claim) error {
+	_, err := ledger.Resize(background, "c1", []grant.Share{share(2000, 5)}, testGPUs(), func(dir string, c grant.Claim) error {
 		for _, other := range []*grant.Ledger{ledger, openLedger(t, dir)} {
 			require.Equal(t, share(2000, 10), snapshot(t, other).Claims()[0].Shares[0], "the higher amounts are reserved")
 			id := fmt.Sprint("new", len(snapshot(t, other).Entries))
 			claimLimited(t, other, claimOf(id, share(100, 1)))
-			_, err := other.Resize(background, id, []grant.Share{share(200, 2)}, testCards(), writeLimit)
+			_, err := other.Resize(background, id, []grant.Share{share(200, 2)}, testGPUs(), writeLimit)
 			require.NoError(t, err)
 			ctx, cancel := context.WithTimeout(background, 10*time.Millisecond)
-			_, err = other.Resize(ctx, "c1", []grant.Share{share(3000, 10)}, testCards(), writeLimit)
+			_, err = other.Resize(ctx, "c1", []grant.Share{share(3000, 10)}, testGPUs(), writeLimit)
 			cancel()
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.ErrorContains(t, err, "another resize")
 		}
-		return writeLimit(folder, c)
+		return writeLimit(dir, c)
 	})
 	require.NoError(t, err)
 	assert.Equal(t, share(2000, 5), readLimit(t, ledger, "c1")[0])
@@ -211,7 +211,7 @@ func TestResizeLimitsCoresThatOthersTookMeanwhile(t *testing.T) {
 	ledger := openLedger(t, t.TempDir())
 	claimLimited(t, ledger, claimOf("c1", share(1000, 0)))
 	took := false
-	_, err := ledger.Resize(background, "c1", []grant.Share{share(1000, 50)}, testCards(), func(dir string, c grant.Claim) error {
+	_, err := ledger.Resize(background, "c1", []grant.Share{share(1000, 50)}, testGPUs(), func(dir string, c grant.Claim) error {
 		if !took {
 			took = true
 			claimLimited(t, ledger, claimOf("c2", share(1000, 60)))
@@ -227,7 +227,7 @@ func TestResizeLimitsCoresThatOthersTookMeanwhile(t *testing.T) {
 func TestReapply(t *testing.T) {
 	ledger := openLedger(t, t.TempDir())
 	claimLimited(t, ledger, claimOf("c1", share(1000, 10)))
-	require.NoError(t, writeLimit(ledger.Folder("c1"), claimOf("c1", share(500, 10))))
+	require.NoError(t, writeLimit(ledger.Dir("c1"), claimOf("c1", share(500, 10))))
 	require.NoError(t, ledger.Reapply(background, "c1", writeLimit))
 	assert.Equal(t, share(1000, 10), readLimit(t, ledger, "c1")[0])
 	require.NoError(t, ledger.Reapply(background, "ended", func(string, grant.Claim) error { return errors.New("called") }))
@@ -238,7 +238,7 @@ func TestResizeWhoseContextHasEnded(t *testing.T) {
 	claimLimited(t, ledger, claimOf("c1", share(1000, 10)))
 	ctx, cancel := context.WithCancel(background)
 	cancel()
-	_, err := ledger.Resize(ctx, "c1", []grant.Share{share(2000, 10)}, testCards(), writeLimit)
+	_, err := ledger.Resize(ctx, "c1", []grant.Share{share(2000, 10)}, testGPUs(), writeLimit)
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, int64(1000), snapshot(t, ledger).Claims()[0].Shares[0].MemoryMiB)
 }
@@ -255,11 +255,11 @@ func TestResizeNeverOverbooks(t *testing.T) {
 		dir, err := os.MkdirTemp(t.TempDir(), "")
 		require.NoError(r, err)
 		ledgers := []*grant.Ledger{openLedger(t, dir), openLedger(t, dir)}
-		cards := map[string]grant.Card{cardA: {UUID: cardA, MemoryMiB: 1000, CorePercent: 100, Slots: 10}}
+		gpus := map[string]grant.GPU{gpuA: {UUID: gpuA, MemoryMiB: 1000, CorePercent: 100, Slots: 10}}
 		held := map[string]grant.Share{}
 		for i := range 4 {
 			c := claimOf(fmt.Sprint("c", i), share(rapid.Int64Range(1, 250).Draw(r, "memory"), rapid.IntRange(0, 25).Draw(r, "cores")))
-			_, err := ledgers[0].Claim(background, c, cards, func(dir string) error { return writeLimit(dir, c) })
+			_, err := ledgers[0].Claim(background, c, gpus, func(dir string) error { return writeLimit(dir, c) })
 			require.NoError(r, err)
 			held[c.ContainerID] = c.Shares[0]
 		}
@@ -273,7 +273,7 @@ func TestResizeNeverOverbooks(t *testing.T) {
 			}
 			fits := (want.MemoryMiB <= old.MemoryMiB || sum.MemoryMiB-old.MemoryMiB+want.MemoryMiB <= 1000) &&
 				(want.CorePercent <= old.CorePercent || sum.CorePercent-old.CorePercent+want.CorePercent <= 100)
-			_, err := ledgers[rapid.IntRange(0, 1).Draw(r, "ledger")].Resize(background, id, []grant.Share{want}, cards, func(dir string, c grant.Claim) error {
+			_, err := ledgers[rapid.IntRange(0, 1).Draw(r, "ledger")].Resize(background, id, []grant.Share{want}, gpus, func(dir string, c grant.Claim) error {
 				require.True(r, allowed(c.Shares[0], want) || allowed(c.Shares[0], old))
 				return writeLimit(dir, c)
 			})
@@ -299,7 +299,7 @@ func resizeForever(dir string) error {
 	random := rand.New(rand.NewPCG(uint64(os.Getpid()), 1))
 	for {
 		want := []grant.Share{share(int64(1+random.IntN(50_000)), random.IntN(100))}
-		if _, err := ledger.Resize(background, "c1", want, testCards(), placeLimit); err != nil {
+		if _, err := ledger.Resize(background, "c1", want, testGPUs(), placeLimit); err != nil {
 			return err
 		}
 	}
@@ -343,7 +343,7 @@ func TestKilledWhileItResizes(t *testing.T) {
 		if limit[0] != claims[0].Shares[0] {
 			inBetween++
 		}
-		_, err := ledger.Resize(background, "c1", claims[0].Shares, testCards(), placeLimit)
+		_, err := ledger.Resize(background, "c1", claims[0].Shares, testGPUs(), placeLimit)
 		require.NoError(t, err)
 		require.Equal(t, claims[0].Shares, readLimit(t, ledger, "c1"))
 	}

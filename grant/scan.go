@@ -39,12 +39,12 @@ func readStamp(at int, path string) (stamp, error) {
 	return stamp{inode: st.Ino, seconds: int64(st.Mtim.Sec), nanos: int64(st.Mtim.Nsec), size: st.Size}, nil
 }
 
-// hidden is the name of a folder that is on its way in or out.
+// hidden is the name of a directory that is on its way in or out.
 func (l *Ledger) hidden(prefix, id string) string {
 	return filepath.Join(l.dir, containersName, prefix+id)
 }
 
-// scan brings the index up to date with the folders. It looks at each one and
+// scan brings the index up to date with the directories. It looks at each one and
 // reads only those that are not as the index knows them. With repair it also
 // removes what an interrupted change left.
 func (l *Ledger) scan(repair bool) error {
@@ -55,12 +55,12 @@ func (l *Ledger) scan(repair bool) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("read the ledger's folders: %w", err)
+		return fmt.Errorf("read the ledger's directories: %w", err)
 	}
 	defer containers.Close()
 	names, err := containers.Readdirnames(-1)
 	if err != nil {
-		return fmt.Errorf("read the ledger's folders: %w", err)
+		return fmt.Errorf("read the ledger's directories: %w", err)
 	}
 	found := make(map[string]bool, len(names))
 	for _, name := range names {
@@ -75,7 +75,7 @@ func (l *Ledger) scan(repair bool) error {
 		if ValidateContainerID(name) != nil {
 			continue // no container has such an id
 		}
-		if l.scanFolder(int(containers.Fd()), name) {
+		if l.scanDir(int(containers.Fd()), name) {
 			found[name] = true
 		}
 	}
@@ -93,9 +93,9 @@ func (l *Ledger) scan(repair bool) error {
 	return nil
 }
 
-// scanFolder brings the entry of one folder of the open directory up to date,
+// scanDir brings the entry of one directory of the open directory up to date,
 // and says whether there is one.
-func (l *Ledger) scanFolder(containers int, id string) bool {
+func (l *Ledger) scanDir(containers int, id string) bool {
 	known := l.index.entries[id]
 	now, err := readStamp(containers, id+"/"+recordName)
 	if known != nil && known.problem == nil {
@@ -119,12 +119,12 @@ func (l *Ledger) scanFolder(containers int, id string) bool {
 	return true
 }
 
-// load reads one folder. known is what the index had of it, or nil. It returns
-// nil if the folder is no container's.
+// load reads one directory. known is what the index had of it, or nil. It returns
+// nil if the directory is no container's.
 func (l *Ledger) load(id string, known *entry) *entry {
-	data, err := rawfile.Read(filepath.Join(l.Folder(id), recordName))
+	data, err := rawfile.Read(filepath.Join(l.Dir(id), recordName))
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		if _, gone := readStamp(unix.AT_FDCWD, filepath.Join(l.Folder(id), releasedName)); gone == nil {
+		if _, gone := readStamp(unix.AT_FDCWD, filepath.Join(l.Dir(id), releasedName)); gone == nil {
 			return l.loadReleased(id)
 		}
 		if l.clearEmpty(id) {
@@ -141,26 +141,26 @@ func (l *Ledger) load(id string, known *entry) *entry {
 	return l.loadDamaged(id, known, fmt.Errorf("read %s of container %s: %w", recordName, id, err))
 }
 
-// clearEmpty says whether the folder without a record is no container's. Some
-// runtimes make the source of a mount when it is missing: an empty folder holds
+// clearEmpty says whether the directory without a record is no container's. Some
+// runtimes make the source of a mount when it is missing: an empty directory holds
 // nothing and goes. A plain file was never ours.
 func (l *Ledger) clearEmpty(id string) bool {
 	var err error
 	if l.readOnly {
 		var names []os.DirEntry
-		if names, err = os.ReadDir(l.Folder(id)); len(names) > 0 {
+		if names, err = os.ReadDir(l.Dir(id)); len(names) > 0 {
 			return false
 		}
 	} else {
-		err = unix.Rmdir(l.Folder(id))
+		err = unix.Rmdir(l.Dir(id))
 	}
 	return err == nil || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENOENT)
 }
 
-// loadReleased reads a folder whose record is released. Its content is for
+// loadReleased reads a directory whose record is released. Its content is for
 // people: it counts for nothing, so that damage to it does no harm.
 func (l *Ledger) loadReleased(id string) *entry {
-	data, err := rawfile.Read(filepath.Join(l.Folder(id), releasedName))
+	data, err := rawfile.Read(filepath.Join(l.Dir(id), releasedName))
 	var r *record
 	if err == nil {
 		r, err = decodeRecord(data, id)
@@ -190,13 +190,13 @@ func (l *Ledger) loadDamaged(id string, known *entry, problem error) *entry {
 	return l.corrupt(id, problem)
 }
 
-// corrupt makes the entry of a folder whose record can't be read.
+// corrupt makes the entry of a directory whose record can't be read.
 func (l *Ledger) corrupt(id string, problem error) *entry {
 	e := &entry{record: record{Claim: Claim{ContainerID: id}}, state: StateCorrupt, problem: problem}
 	if l.recover == nil {
 		return e
 	}
-	shares, err := l.recover(l.Folder(id))
+	shares, err := l.recover(l.Dir(id))
 	if err == nil {
 		err = ValidateShares(shares)
 	}
@@ -211,7 +211,7 @@ func (l *Ledger) corrupt(id string, problem error) *entry {
 // markReleased makes the record on disk say that it counts no more. A rename
 // needs no space, so that it works on a full disk.
 func (l *Ledger) markReleased(id string) error {
-	from, to := filepath.Join(l.Folder(id), recordName), filepath.Join(l.Folder(id), releasedName)
+	from, to := filepath.Join(l.Dir(id), recordName), filepath.Join(l.Dir(id), releasedName)
 	err := unix.Rename(from, to)
 	if errors.Is(err, unix.ENOENT) {
 		err = os.WriteFile(to, nil, 0o600)
@@ -222,10 +222,10 @@ func (l *Ledger) markReleased(id string) error {
 	return nil
 }
 
-// replaceRecord puts another grant.json into a folder that is there.
+// replaceRecord puts another grant.json into a directory that is there.
 func (l *Ledger) replaceRecord(r *record) error {
-	folder := l.Folder(r.ContainerID)
-	next := filepath.Join(folder, "."+recordName)
+	dir := l.Dir(r.ContainerID)
+	next := filepath.Join(dir, "."+recordName)
 	if err := os.RemoveAll(next); err != nil {
 		return fmt.Errorf("write %s of container %s: %w", recordName, r.ContainerID, err)
 	}
@@ -233,7 +233,7 @@ func (l *Ledger) replaceRecord(r *record) error {
 		_ = os.Remove(next) // the first error is the one to tell
 		return err
 	}
-	path := filepath.Join(folder, recordName)
+	path := filepath.Join(dir, recordName)
 	err := unix.Rename(next, path)
 	if errors.Is(err, unix.EISDIR) {
 		if err = os.RemoveAll(path); err == nil {
@@ -263,9 +263,9 @@ func writeRecord(path string, r *record) error {
 	return nil
 }
 
-// makeFolder makes an empty folder, in the place of one that an interrupted
+// makeDir makes an empty directory, in the place of one that an interrupted
 // change left.
-func makeFolder(path string) error {
+func makeDir(path string) error {
 	err := os.Mkdir(path, 0o755)
 	if errors.Is(err, os.ErrExist) {
 		if err = vgpufs.RemoveAll(path); err == nil {
@@ -273,7 +273,7 @@ func makeFolder(path string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("make the container's folder: %w", err)
+		return fmt.Errorf("make the container's directory: %w", err)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	signedPayload = `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"` + cardA + `","memoryMiB":8000,"cores":30}]}}`
+	signedPayload = `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"` + gpuA + `","memoryMiB":8000,"cores":30}]}}`
 	// signedOne is its signature with the key of the seed "one" for pod u-1 on node-1, made by
 	// openssl pkeyutl -sign -rawin from what AnnotationSignature's documentation says.
 	signedOne = "v1:5b30a97b14a044d2:020fd7ac24ad73495f0dcc2993b9dd8734b529351cbd1dc24c1de769e00bde111821ba13dda56eb08ae7ea447306fd6c200b06c3289b514189be6b2cf1da670e"
@@ -30,12 +30,12 @@ func TestSignatureKnownAnswer(t *testing.T) {
 }
 
 func TestForgeries(t *testing.T) {
-	const other = `{"version":1,"containers":{"main":[{"uuid":"` + cardB + `","memoryMiB":1,"cores":1}]}}`
+	const other = `{"version":1,"containers":{"main":[{"uuid":"` + gpuB + `","memoryMiB":1,"cores":1}]}}`
 	two := granttest.SigningKey("two")
 	byTwo, err := two.Sign("u-1", "node-1", signedPayload)
 	require.NoError(t, err)
 	digits := signedOne[strings.LastIndex(signedOne, ":")+1:]
-	hami := map[string]string{grant.AnnotationToAllocate: cardA + ",NVIDIA,8000,30:;"}
+	hami := map[string]string{grant.AnnotationToAllocate: gpuA + ",NVIDIA,8000,30:;"}
 	// with is the pod that was signed with some annotations changed; "" takes one away.
 	with := func(changes ...string) map[string]string {
 		annotations := map[string]string{grant.AnnotationGrant: signedPayload, grant.AnnotationSignature: signedOne}
@@ -124,7 +124,7 @@ func TestAuthenticateAccepts(t *testing.T) {
 	}{
 		{"what was signed", map[string]string{grant.AnnotationGrant: signedPayload, grant.AnnotationSignature: signedOne}},
 		{"HAMi's annotations beside it are not read", map[string]string{
-			grant.AnnotationGrant: signedPayload, grant.AnnotationSignature: signedOne, grant.AnnotationToAllocate: cardB + ",NVIDIA,1,1:;"}},
+			grant.AnnotationGrant: signedPayload, grant.AnnotationSignature: signedOne, grant.AnnotationToAllocate: gpuB + ",NVIDIA,1,1:;"}},
 		{"no annotation", nil},
 		{"a signature of nothing", map[string]string{grant.AnnotationSignature: "x"}},
 		{"HAMi's annotation that grants nothing", map[string]string{grant.AnnotationToAllocate: ";;"}},

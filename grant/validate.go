@@ -14,20 +14,20 @@ const (
 	MaxAnnotationBytes = 256 << 10
 	// MaxContainers is the most slots or container names in one annotation.
 	MaxContainers = 128
-	// MaxShares is the most cards of one container: the limits file has 16 records.
+	// MaxShares is the most GPUs of one container: the limits file has 16 records.
 	MaxShares = 16
 	// MaxMemoryMiB is the most memory of one share, 16 TiB; as bytes it fits an int64.
 	MaxMemoryMiB = 16 << 20
-	// MaxCorePercent is the whole compute time of a card.
+	// MaxCorePercent is the whole compute time of a GPU.
 	MaxCorePercent = 100
 )
 
-// ValidateUUID says whether a card's name is written as NVML writes it:
+// ValidateUUID says whether a GPU's name is written as NVML writes it:
 // "GPU-" or "MIG-" and an RFC 9562 UUID in lower-case hexadecimal. One spelling
-// only, because names are compared as text: a second spelling of a card
-// would be a second card.
+// only, because names are compared as text: a second spelling of a GPU
+// would be a second GPU.
 func ValidateUUID(uuid string) error {
-	const form = `must be a card's UUID as "nvidia-smi -L" prints it, GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx (or MIG-…) in lower-case hexadecimal`
+	const form = `must be a GPU's UUID as "nvidia-smi -L" prints it, GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx (or MIG-…) in lower-case hexadecimal`
 	rest, ok := strings.CutPrefix(uuid, "GPU-")
 	if !ok {
 		rest, ok = strings.CutPrefix(uuid, "MIG-")
@@ -65,8 +65,8 @@ func parseNumber(text string, least, most int64) (int64, error) {
 	return 0, refuse(ErrMalformed, "must be a whole number from %d to %d in plain digits", least, most)
 }
 
-// Validate checks the share by itself; whether the node has the card is
-// CheckCards' to say.
+// Validate checks the share by itself; whether the node has the GPU is
+// CheckGPUs' to say.
 func (s Share) Validate() error {
 	if err := ValidateUUID(s.UUID); err != nil {
 		return fmt.Errorf("uuid %s: %w", show(s.UUID), err)
@@ -81,10 +81,10 @@ func (s Share) Validate() error {
 }
 
 // ValidateShares checks one container's shares: at least one, at most MaxShares,
-// each valid, no card twice.
+// each valid, no GPU twice.
 func ValidateShares(shares []Share) error {
 	if len(shares) == 0 {
-		return refuse(ErrMalformed, "no share: a grant names at least one card")
+		return refuse(ErrMalformed, "no share: a grant names at least one GPU")
 	}
 	if len(shares) > MaxShares {
 		return refuse(ErrMalformed, "%d shares: a container may have at most %d", len(shares), MaxShares)
@@ -93,8 +93,8 @@ func ValidateShares(shares []Share) error {
 		if err := share.Validate(); err != nil {
 			return fmt.Errorf("share %d: %w", i, err)
 		}
-		if j := indexOfCard(shares[:i], share.UUID); j >= 0 {
-			return refuse(ErrMalformed, "share %d: card %s is already share %d: name a card once and add the amounts up", i, share.UUID, j)
+		if j := indexOfGPU(shares[:i], share.UUID); j >= 0 {
+			return refuse(ErrMalformed, "share %d: GPU %s is already share %d: name a GPU once and add the amounts up", i, share.UUID, j)
 		}
 	}
 	return nil
@@ -111,8 +111,8 @@ func (g *Grant) Validate() error {
 	return ValidateShares(g.Shares)
 }
 
-// indexOfCard returns the position of the card's share, or -1.
-func indexOfCard(shares []Share, uuid string) int {
+// indexOfGPU returns the position of the GPU's share, or -1.
+func indexOfGPU(shares []Share, uuid string) int {
 	for i, share := range shares {
 		if share.UUID == uuid {
 			return i

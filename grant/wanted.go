@@ -9,12 +9,12 @@ import (
 )
 
 // AnnotationResize is what people write on a pod that runs: how much its containers are to
-// have of the cards that they have. The scheduler takes it off, and answers in AnnotationResizeStatus.
+// have of the GPUs that they have. The scheduler takes it off, and answers in AnnotationResizeStatus.
 //
 //	{"main":{"memoryMiB":8000,"cores":30}}
 //
-// memoryMiB and cores (0: not limited) are of each card that the container has, or of the
-// one that "card" names; what isn't there stays as it is.
+// memoryMiB and cores (0: not limited) are of each GPU that the container has, or of the
+// one that "gpu" names; what isn't there stays as it is.
 const AnnotationResize = "gpuslice.io/resize"
 
 // AnnotationResizeStatus is the scheduler's answer to the last AnnotationResize, a ResizeStatus.
@@ -23,12 +23,12 @@ const AnnotationResizeStatus = "gpuslice.io/resize-status"
 // maxResizeBytes bounds the annotation, which a tenant writes.
 const maxResizeBytes = 16 << 10
 
-// Wanted is what a container is to have of its cards. Nil stays as it is.
+// Wanted is what a container is to have of its GPUs. Nil stays as it is.
 type Wanted struct {
 	MemoryMiB *int64 `json:"memoryMiB,omitempty"`
 	Cores     *int   `json:"cores,omitempty"`
-	// Card is the UUID of the one that is meant; empty: each.
-	Card string `json:"card,omitempty"`
+	// GPU is the UUID of the one that is meant; empty: each.
+	GPU string `json:"GPU,omitempty"`
 }
 
 // DecodeResize reads AnnotationResize, strictly: an amount that makes no sense, a field that isn't
@@ -78,15 +78,15 @@ func decodeWanted(reader *jsonReader) (w Wanted, err error) {
 			}
 			cores := int(n)
 			w.Cores = &cores
-		case "card":
-			if w.Card, err = reader.text(); err != nil {
-				return fmt.Errorf("card: %w", err)
+		case "gpu":
+			if w.GPU, err = reader.text(); err != nil {
+				return fmt.Errorf("GPU: %w", err)
 			}
-			if err := ValidateUUID(w.Card); err != nil {
-				return fmt.Errorf("card %s: %w", show(w.Card), err)
+			if err := ValidateUUID(w.GPU); err != nil {
+				return fmt.Errorf("GPU %s: %w", show(w.GPU), err)
 			}
 		default:
-			return refuse(ErrMalformed, "field %s is not known: memoryMiB, cores and card are", show(key))
+			return refuse(ErrMalformed, "field %s is not known: memoryMiB, cores and GPU are", show(key))
 		}
 		return nil
 	})
@@ -108,14 +108,14 @@ func EncodeResize(wanted map[string]Wanted) (string, error) {
 	return string(data), nil
 }
 
-// Of is what the shares become. An error is ErrMalformed: the container has no such card.
+// Of is what the shares become. An error is ErrMalformed: the container has no such GPU.
 func (w Wanted) Of(old []Share) ([]Share, error) {
-	if w.Card != "" && indexOfCard(old, w.Card) < 0 {
-		return nil, refuse(ErrMalformed, "it has no share of card %s", w.Card)
+	if w.GPU != "" && indexOfGPU(old, w.GPU) < 0 {
+		return nil, refuse(ErrMalformed, "it has no share of GPU %s", w.GPU)
 	}
 	shares := slices.Clone(old)
 	for i := range shares {
-		if w.Card != "" && shares[i].UUID != w.Card {
+		if w.GPU != "" && shares[i].UUID != w.GPU {
 			continue
 		}
 		if w.MemoryMiB != nil {

@@ -11,16 +11,16 @@ import (
 )
 
 func TestDecodeResize(t *testing.T) {
-	wanted, err := grant.DecodeResize(`{"main":{"memoryMiB":8000,"cores":0},"side":{"cores":30,"card":"` + cardA + `"}}`)
+	wanted, err := grant.DecodeResize(`{"main":{"memoryMiB":8000,"cores":0},"side":{"cores":30,"gpu":"` + gpuA + `"}}`)
 	require.NoError(t, err)
 	assert.Equal(t, []string{"main", "side"}, grant.Containers(wanted))
-	had := []grant.Share{{UUID: cardA, MemoryMiB: 1, CorePercent: 1}, {UUID: cardB, MemoryMiB: 2, CorePercent: 2}}
+	had := []grant.Share{{UUID: gpuA, MemoryMiB: 1, CorePercent: 1}, {UUID: gpuB, MemoryMiB: 2, CorePercent: 2}}
 	shares, err := wanted["main"].Of(had)
 	require.NoError(t, err)
-	assert.Equal(t, []grant.Share{{UUID: cardA, MemoryMiB: 8000}, {UUID: cardB, MemoryMiB: 8000}}, shares)
+	assert.Equal(t, []grant.Share{{UUID: gpuA, MemoryMiB: 8000}, {UUID: gpuB, MemoryMiB: 8000}}, shares)
 	shares, err = wanted["side"].Of(had)
 	require.NoError(t, err)
-	assert.Equal(t, []grant.Share{{UUID: cardA, MemoryMiB: 1, CorePercent: 30}, had[1]}, shares)
+	assert.Equal(t, []grant.Share{{UUID: gpuA, MemoryMiB: 1, CorePercent: 30}, had[1]}, shares)
 	_, err = wanted["side"].Of(had[1:])
 	require.ErrorIs(t, err, grant.ErrMalformed)
 	again, err := grant.EncodeResize(wanted)
@@ -36,7 +36,7 @@ func TestMalformedResizesAreRefused(t *testing.T) {
 		`{}`:                                      "names no container",
 		`[]`:                                      "must be an object",
 		`{"main":{}}`:                             "neither memoryMiB nor cores",
-		`{"main":{"card":"` + cardA + `"}}`:       "neither memoryMiB nor cores",
+		`{"main":{"gpu":"` + gpuA + `"}}`:         "neither memoryMiB nor cores",
 		`{"main":{"memoryMiB":0}}`:                "whole number from 1",
 		`{"main":{"memoryMiB":"8000"}}`:           "must be a number",
 		`{"main":{"memoryMiB":1e3}}`:              "plain digits",
@@ -45,7 +45,7 @@ func TestMalformedResizesAreRefused(t *testing.T) {
 		`{"main":{"cores":-1}}`:                   "0 to 100",
 		`{"main":{"cores":1,"cores":2}}`:          "twice",
 		`{"main":{"core":1}}`:                     `"core" is not known`,
-		`{"main":{"cores":1,"card":"GPU-0"}}`:     "must be a card's UUID",
+		`{"main":{"cores":1,"gpu":"GPU-0"}}`:      "must be a GPU's UUID",
 		`{"Main":{"cores":1}}`:                    "RFC 1123",
 		`{"main":{"cores":1},"main":{"cores":2}}`: "twice",
 		`{"main":{"cores":1}} x`:                  "not valid JSON",

@@ -13,7 +13,7 @@ var hooks embed.FS
 // Hooks are the definitions of hooks.d, for /usr/share/containers/oci/hooks.d.
 func Hooks() (fs.FS, error) { return fs.Sub(hooks, "hooks.d") }
 
-// StateMount is the unit of systemd that makes the state folder a tmpfs of its own.
+// StateMount is the unit of systemd that makes the state directory a tmpfs of its own.
 //
 //go:embed run-gpuslice.mount
 var StateMount []byte

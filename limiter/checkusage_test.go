@@ -12,7 +12,7 @@ import (
 )
 
 func TestCheckUsage(t *testing.T) {
-	cards := []string{"GPU-0a000000-1111-2222-3333-444455556666", "MIG-0a000000-1111-2222-3333-444455556667"}
+	gpus := []string{"GPU-0a000000-1111-2222-3333-444455556666", "MIG-0a000000-1111-2222-3333-444455556667"}
 	write := func(at int64, data []byte) func(string) error {
 		return func(path string) error {
 			f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -27,20 +27,20 @@ func TestCheckUsage(t *testing.T) {
 	le := binary.LittleEndian
 	for name, test := range map[string]struct {
 		spoil func(path string) error
-		cards []string
+		gpus  []string
 		want  string
 	}{
-		"as it was made":       {func(string) error { return nil }, cards, ""},
-		"of a card in capital": {func(string) error { return nil }, []string{"GPU-0A000000-1111-2222-3333-444455556666", cards[1]}, ""},
-		"of other cards":       {func(string) error { return nil }, []string{cards[1], cards[0]}, "card 0 is GPU-0a000000-1111-2222-3333-444455556666"},
-		"of fewer cards":       {func(string) error { return nil }, cards[:1], "it is of 2 cards, not 1"},
-		"text":                 {func(path string) error { return os.WriteFile(path, []byte("x"), 0) }, cards, "its size is 1 bytes, not 1314816"},
-		"cut short":            {func(path string) error { return os.Truncate(path, 4096) }, cards, "its size is 4096 bytes"},
-		"cut and grown again":  {func(path string) error { return os.WriteFile(path, make([]byte, usageSize), 0) }, cards, "magic number"},
-		"made longer":          {func(path string) error { return os.Truncate(path, 1<<40) }, cards, "its size is 1099511627776 bytes"},
-		"another layout":       {write(usageOffLayout, []byte{9}), cards, "it is GPUSUSE1 of layout 9"},
-		"another card":         {write(usageOffUUID, []byte{1}), cards, "card 0 is GPU-01000000"},
-		"a card for a MIG one": {write(usageOffMIG, []byte{0}), cards, "card 1 is GPU-"},
+		"as it was made":      {func(string) error { return nil }, gpus, ""},
+		"of a GPU in capital": {func(string) error { return nil }, []string{"GPU-0A000000-1111-2222-3333-444455556666", gpus[1]}, ""},
+		"of other GPUs":       {func(string) error { return nil }, []string{gpus[1], gpus[0]}, "GPU 0 is GPU-0a000000-1111-2222-3333-444455556666"},
+		"of fewer GPUs":       {func(string) error { return nil }, gpus[:1], "it is of 2 GPUs, not 1"},
+		"text":                {func(path string) error { return os.WriteFile(path, []byte("x"), 0) }, gpus, "its size is 1 bytes, not 1314816"},
+		"cut short":           {func(path string) error { return os.Truncate(path, 4096) }, gpus, "its size is 4096 bytes"},
+		"cut and grown again": {func(path string) error { return os.WriteFile(path, make([]byte, usageSize), 0) }, gpus, "magic number"},
+		"made longer":         {func(path string) error { return os.Truncate(path, 1<<40) }, gpus, "its size is 1099511627776 bytes"},
+		"another layout":      {write(usageOffLayout, []byte{9}), gpus, "it is GPUSUSE1 of layout 9"},
+		"another GPU":         {write(usageOffUUID, []byte{1}), gpus, "GPU 0 is GPU-01000000"},
+		"a GPU for a MIG one": {write(usageOffMIG, []byte{0}), gpus, "GPU 1 is GPU-"},
 		"the largest number": {func(path string) error {
 			slot := make([]byte, usageSlotSize)
 			le.PutUint32(slot, 7)
@@ -49,20 +49,20 @@ func TestCheckUsage(t *testing.T) {
 				return err
 			}
 			return write(usageHeaderSize, slot)(path)
-		}, cards, "18446744073709551615 bytes in use, more than there can be"},
-		"a high-water mark beyond the end": {write(usageOffHighWater, []byte{255, 255, 255, 255}), cards, ""},
+		}, gpus, "18446744073709551615 bytes in use, more than there can be"},
+		"a high-water mark beyond the end": {write(usageOffHighWater, []byte{255, 255, 255, 255}), gpus, ""},
 		"a link": {func(path string) error {
 			if err := os.Rename(path, path+"2"); err != nil {
 				return err
 			}
 			return os.Symlink(path+"2", path)
-		}, cards, "too many levels"},
-		"gone": {os.Remove, cards, "no such file"},
+		}, gpus, "too many levels"},
+		"gone": {os.Remove, gpus, "no such file"},
 	} {
 		path := filepath.Join(t.TempDir(), "usage")
-		require.NoError(t, CreateUsage(path, cards))
+		require.NoError(t, CreateUsage(path, gpus))
 		require.NoError(t, test.spoil(path), name)
-		err := CheckUsage(path, test.cards)
+		err := CheckUsage(path, test.gpus)
 		if test.want == "" {
 			assert.NoError(t, err, name)
 		} else {

@@ -13,19 +13,19 @@ const (
 	MaxCorrection = 4000
 )
 
-// CoreState is what the host finds out about a container's use of a card while it runs.
+// CoreState is what the host finds out about a container's use of a GPU while it runs.
 // It is in the limits file beside the limits themselves, and the library follows it
 // within 100 ms.
 type CoreState struct {
-	// Contended: others use the card now, so that a share of the default policy is enforced.
+	// Contended: others use the GPU now, so that a share of the default policy is enforced.
 	Contended bool
-	// Blocked: somebody of higher priority uses the card, and the container gets what that
+	// Blocked: somebody of higher priority uses the GPU, and the container gets what that
 	// one leaves (ElasticPercent), or next to nothing.
 	Blocked bool
 	// Correction is a factor of the share in thousandths, for what launches are estimated
 	// to cost and what they cost differ. 0 is none, as 1000.
 	Correction uint16
-	// ElasticPercent is what a share with a soft ceiling is now, while others use the card
+	// ElasticPercent is what a share with a soft ceiling is now, while others use the GPU
 	// too, and 0 the hard share; of a container that is blocked, what it has, and 0 next to nothing;
 	// of one without a share that is contended, what shares leave it, and 0 that it is not limited.
 	ElasticPercent uint16
@@ -73,7 +73,7 @@ func Wake(claimDir string) error {
 
 func rewriteCores(file []byte, states []CoreState) error {
 	if le.Uint32(file[limitsOffCRC:]) != headerCRC(file) || int(le.Uint32(file[limitsOffCount:])) != len(states) {
-		return fmt.Errorf("its header is wrong, or it does not have %d cards", len(states))
+		return fmt.Errorf("its header is wrong, or it does not have %d GPUs", len(states))
 	}
 	changed := false
 	for i, s := range states {
@@ -156,7 +156,7 @@ func keepCores(record, old []byte) {
 	}
 }
 
-// ReadCores reads the state of each card of a limits file, in the file's order.
+// ReadCores reads the state of each GPU of a limits file, in the file's order.
 func ReadCores(path string) ([]CoreState, error) {
 	content, l, err := readLimits(path)
 	if err != nil {
@@ -169,10 +169,10 @@ func ReadCores(path string) ([]CoreState, error) {
 	return states, nil
 }
 
-// CoreUsage is what a container says of its compute time on a card: a tenant's word,
+// CoreUsage is what a container says of its compute time on a GPU: a tenant's word,
 // good for showing people and for what concerns that container alone.
 type CoreUsage struct {
-	ChargedNanoseconds   uint64 // of the card, as estimated
+	ChargedNanoseconds   uint64 // of the GPU, as estimated
 	ThrottledNanoseconds uint64 // that launches waited
 	Launches             uint64 // while the share was enforced
 	// LastLaunchNanoseconds is when the last of them was, by CLOCK_MONOTONIC; 0: never.

@@ -72,7 +72,7 @@ func TestUpdateCoresRefuses(t *testing.T) {
 		spoil  func(file []byte)
 		says   string
 	}{
-		"too few":              {[]CoreState{{}}, nil, "does not have 1 cards"},
+		"too few":              {[]CoreState{{}}, nil, "does not have 1 GPUs"},
 		"correction too large": {[]CoreState{{Correction: 4001}, {}}, nil, "GPU 0: correction 4001"},
 		"correction too small": {[]CoreState{{}, {Correction: 249}}, nil, "GPU 1: correction 249"},
 		"elastic too large":    {[]CoreState{{ElasticPercent: 101}, {}}, nil, "elastic core percent 101"},

@@ -24,7 +24,7 @@ func TestReaderEnforced(t *testing.T) {
 		{"force, alone", limit(PolicyForce, 30, 0), CoreState{}, true},
 		{"disabled", limit(PolicyDisable, 30, 80), contended, false},
 		{"no limit", limit(PolicyForce, 0, 80), contended, false},
-		{"the whole card", limit(PolicyForce, 100, 0), contended, false},
+		{"the whole GPU", limit(PolicyForce, 100, 0), contended, false},
 		{"a soft ceiling, alone", limit(PolicyDefault, 30, 80), CoreState{}, true},
 		{"a soft ceiling of all, alone", limit(PolicyForce, 30, 100), CoreState{}, false},
 		{"a soft ceiling, contended", limit(PolicyDefault, 30, 100), contended, true},
@@ -42,7 +42,7 @@ func TestReaderEnforced(t *testing.T) {
 			_, err := r.Cores(path)
 			require.NoError(t, err)
 			assert.Equal(t, test.want, r.Enforced(0))
-			assert.False(t, r.Enforced(1), "the file is of one card")
+			assert.False(t, r.Enforced(1), "the file is of one GPU")
 		})
 	}
 }

@@ -19,7 +19,7 @@ const (
 	ContainerPreloadPath = "/etc/ld.so.preload"
 )
 
-// MaxDevices is the number of cards that one container can be limited on.
+// MaxDevices is the number of GPUs that one container can be limited on.
 const MaxDevices = 16
 
 // MaxProcesses is the number of CUDA processes that a container can have at once.

@@ -6,17 +6,17 @@ import (
 	"fmt"
 )
 
-// Policy says when the core share of a card is enforced.
+// Policy says when the core share of a GPU is enforced.
 type Policy uint32
 
 // The policies, with GPU_CORE_UTILIZATION_POLICY's meanings.
 const (
-	PolicyDefault Policy = 0 // only while others use the card too
+	PolicyDefault Policy = 0 // only while others use the GPU too
 	PolicyForce   Policy = 1 // always
 	PolicyDisable Policy = 2 // never
 )
 
-// Priority of a container's work on a card.
+// Priority of a container's work on a GPU.
 type Priority uint32
 
 // The priorities, with CUDA_TASK_PRIORITY's meanings.
@@ -25,11 +25,11 @@ const (
 	PriorityLow  Priority = 1
 )
 
-// ErrLimits marks limits that can't be: no cards, no memory, a card twice.
+// ErrLimits marks limits that can't be: no GPUs, no memory, a GPU twice.
 var ErrLimits = errors.New("invalid limits")
 
 // ErrHalfWritten marks a limits file with a record whose writer was killed half-way. Who
-// knows the limits mends it with UpdateLimits.
+// knows the limits fixes it with UpdateLimits.
 var ErrHalfWritten = errors.New("its writer was killed half-way")
 
 // Identity tells the limits file of one container from that of another. A container can
@@ -64,13 +64,13 @@ type Limits struct {
 	Generation uint64
 	// Identity is that of the container.
 	Identity Identity
-	// Oversubscribe allows memory beyond the card's, in host memory.
+	// Oversubscribe allows memory beyond the GPU's, in host memory.
 	Oversubscribe bool
-	// Devices are the cards, 1 to MaxDevices, in an order that the usage file keeps.
+	// Devices are the GPUs, 1 to MaxDevices, in an order that the usage file keeps.
 	Devices []DeviceLimit
 }
 
-// DeviceLimit is what one container may use of one card.
+// DeviceLimit is what one container may use of one GPU.
 type DeviceLimit struct {
 	UUID             string // "GPU-…" or "MIG-…"
 	MemoryLimitBytes uint64 // more than 0
@@ -78,11 +78,11 @@ type DeviceLimit struct {
 	CoreSoftPercent  uint32 // ceiling of borrowed time, 0 to 100; 0: none
 	Policy           Policy
 	Priority         Priority
-	PhysicalBytes    uint64 // of the limit, what may lie on the card; 0: all of it
+	PhysicalBytes    uint64 // of the limit, what may lie on the GPU; 0: all of it
 	ContextBytes     uint64 // what a context on this model is expected to take; 0: unknown
 }
 
-// UUIDs are the cards in order, as CreateUsage wants them.
+// UUIDs are the GPUs in order, as CreateUsage wants them.
 func (l Limits) UUIDs() []string {
 	ids := make([]string, 0, len(l.Devices))
 	for _, d := range l.Devices {
@@ -93,20 +93,20 @@ func (l Limits) UUIDs() []string {
 
 func (l Limits) validate() error {
 	if n := len(l.Devices); n < 1 || n > MaxDevices {
-		return fmt.Errorf("%w: %d cards, not 1 to %d", ErrLimits, n, MaxDevices)
+		return fmt.Errorf("%w: %d GPUs, not 1 to %d", ErrLimits, n, MaxDevices)
 	}
 	seen := make(map[[uuidSize]byte]bool, len(l.Devices))
 	for i, d := range l.Devices {
 		id, _, err := parseUUID(d.UUID)
 		if err != nil {
-			return fmt.Errorf("%w: card %d: %w", ErrLimits, i, err)
+			return fmt.Errorf("%w: GPU %d: %w", ErrLimits, i, err)
 		}
 		if seen[id] {
-			return fmt.Errorf("%w: card %d: %s is there twice", ErrLimits, i, d.UUID)
+			return fmt.Errorf("%w: GPU %d: %s is there twice", ErrLimits, i, d.UUID)
 		}
 		seen[id] = true
 		if err := d.validate(); err != nil {
-			return fmt.Errorf("%w: card %d (%s): %w", ErrLimits, i, d.UUID, err)
+			return fmt.Errorf("%w: GPU %d (%s): %w", ErrLimits, i, d.UUID, err)
 		}
 	}
 	return nil

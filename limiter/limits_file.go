@@ -58,7 +58,7 @@ func readLimits(path string) (content []byte, l Limits, err error) {
 }
 
 // UpdateLimits changes the numbers of a claim's limits file in place, so that running
-// containers follow. The cards, their order, Oversubscribe and what UpdateCores has
+// containers follow. The GPUs, their order, Oversubscribe and what UpdateCores has
 // written stay as they are.
 // The file may come from a writer that was killed half-way. One with another container's
 // identity is written as a whole: its processes have it mapped.
@@ -107,12 +107,12 @@ func rewrite(file, want []byte, count int) error {
 	}
 	if string(file[:limitsOffGen]) != string(want[:limitsOffGen]) ||
 		string(file[limitsOffFlags:limitsHeaderSize]) != string(want[limitsOffFlags:limitsHeaderSize]) {
-		return errors.New("its header is wrong, or it has another number of cards or another oversubscription")
+		return errors.New("its header is wrong, or it has another number of GPUs or another oversubscription")
 	}
 	for i := range count {
 		is, be := recordAt(file, i)[recordOffUUID:recordOffMemory], recordAt(want, i)[recordOffUUID:recordOffMemory]
 		if string(is) != string(be) {
-			return fmt.Errorf("record %d is of card %s, not %s", i, formatUUID(is, false), formatUUID(be, false))
+			return fmt.Errorf("record %d is of GPU %s, not %s", i, formatUUID(is, false), formatUUID(be, false))
 		}
 	}
 	for i := range count {

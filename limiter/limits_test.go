@@ -62,9 +62,9 @@ func TestInvalidLimits(t *testing.T) {
 		limits Limits
 		why    string
 	}{
-		{"no cards", Limits{}, "0 cards"},
-		{"17 cards", Limits{Devices: make([]DeviceLimit, 17)}, "17 cards"},
-		{"a card twice", bend(func(l *Limits) { l.Devices[1].UUID = strings.ToUpper(testGPU[:3]) + testGPU[3:] }), "twice"},
+		{"no GPUs", Limits{}, "0 GPUs"},
+		{"17 GPUs", Limits{Devices: make([]DeviceLimit, 17)}, "17 GPUs"},
+		{"a GPU twice", bend(func(l *Limits) { l.Devices[1].UUID = strings.ToUpper(testGPU[:3]) + testGPU[3:] }), "twice"},
 		{"no memory", bend(func(l *Limits) { l.Devices[0].MemoryLimitBytes = 0 }), "memory limit is 0"},
 		{"memory above 2^56", bend(func(l *Limits) { l.Devices[0].MemoryLimitBytes = 1<<56 + 1 }), "2^56"},
 		{"core", bend(func(l *Limits) { l.Devices[0].CorePercent = 101 }), "core percent 101"},
@@ -151,9 +151,9 @@ func TestUpdateLimits(t *testing.T) {
 	assert.Equal(t, inode, inodeOf(t, path), "in place: containers have it mapped")
 
 	for name, bend := range map[string]func(*Limits){
-		"one card less":   func(l *Limits) { l.Devices = l.Devices[:1] },
+		"one GPU less":    func(l *Limits) { l.Devices = l.Devices[:1] },
 		"another order":   func(l *Limits) { l.Devices[0], l.Devices[1] = l.Devices[1], l.Devices[0] },
-		"another card":    func(l *Limits) { l.Devices[0].UUID = "GPU-00000000-0102-4000-8000-0000000000ff" },
+		"another GPU":     func(l *Limits) { l.Devices[0].UUID = "GPU-00000000-0102-4000-8000-0000000000ff" },
 		"oversubscribed?": func(l *Limits) { l.Oversubscribe = false },
 		"invalid":         func(l *Limits) { l.Devices[0].MemoryLimitBytes = 0 },
 	} {

@@ -36,7 +36,7 @@ var harmless = []string{"os.Lstat", "unix.Lstat", "unix.Stat", "os.Rename", "fil
 // identities are the functions that have such a path to compare it with mounts, to look at
 // it or to make it. They open nothing that is there.
 var identities = []string{
-	"monitor/audit/look.go usageFile", "monitor/audit/inspect.go expected", "monitor/cores/loop.go Once", "oci/mounts.go limiterMounts",
+	"monitor/audit/look.go usageFile", "monitor/audit/inspect.go expected", "limiter/feedback/loop.go Once", "oci/mounts.go limiterMounts",
 	"oci/populate.go makePlaces", "oci/recover.go RecoverShares", "oci/runtime/create.go mountsLimits", "oci/slice/check.go limitedOtherwise",
 	"oci/slice/slice.go whole",
 }

@@ -18,7 +18,7 @@ type Reader struct {
 	cores  []CoreState
 }
 
-// Usage is ReadUsage for the cards that the host has made the file for, without their
+// Usage is ReadUsage for the GPUs that the host has made the file for, without their
 // UUIDs in the answer, which is good until the next call. A file that says otherwise, or
 // has another size, was spoilt by its container: then there is an error, and the answer
 // has what could be read all the same. It is nobody else's.
@@ -59,7 +59,7 @@ func (r *Reader) readUsage(uuids []string) error {
 	return nil
 }
 
-// checkCells says whether the header is of these cards, in this order; nil is any.
+// checkCells says whether the header is of these GPUs, in this order; nil is any.
 func checkCells(h []byte, uuids []string) error {
 	if uuids == nil {
 		return nil
@@ -124,9 +124,9 @@ func (r *Reader) decodeCores() (whole bool, err error) {
 	return whole, nil
 }
 
-// Enforced says of a card, counted as in the answer of the last Cores, whether launches
+// Enforced says of a GPU, counted as in the answer of the last Cores, whether launches
 // are charged to the share now: only then do the counters of its use go on.
-func (r *Reader) Enforced(card int) bool {
-	record := recordAt(r.limits[:], card)
-	return card < len(r.cores) && intact(record) && enforced(record)
+func (r *Reader) Enforced(gpu int) bool {
+	record := recordAt(r.limits[:], gpu)
+	return gpu < len(r.cores) && intact(record) && enforced(record)
 }

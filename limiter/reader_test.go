@@ -25,18 +25,18 @@ func usageFile(t testing.TB, spoil func(file []byte) []byte) (path string) {
 	return path
 }
 
-var testCards = []string{testGPU, testMIG}
+var testGPUs = []string{testGPU, testMIG}
 
 // One Reader for all of a node's containers: what it read of one is in no other's answer.
 func TestReader(t *testing.T) {
 	var r Reader
 	full := usageFile(t, func(file []byte) []byte { slot(file, 900, 7, 1<<40, 1<<40); return file })
-	u, err := r.Usage(full, testCards)
+	u, err := r.Usage(full, testGPUs)
 	require.NoError(t, err)
 	assert.Equal(t, uint64(1<<40+55), u.Devices[0].UsedBytes)
 	assert.Equal(t, 3, u.Processes)
 
-	u, err = r.Usage(usageFile(t, nil), testCards)
+	u, err = r.Usage(usageFile(t, nil), testGPUs)
 	require.NoError(t, err)
 	want, err := ReadUsage(usageFile(t, nil))
 	require.NoError(t, err)
@@ -44,8 +44,8 @@ func TestReader(t *testing.T) {
 	assert.Equal(t, want, *u)
 
 	_, err = r.Usage(usageFile(t, nil), nil)
-	require.NoError(t, err, "of cards that nobody knows")
-	u, err = r.Usage(filepath.Join(t.TempDir(), "none"), testCards)
+	require.NoError(t, err, "of GPUs that nobody knows")
+	u, err = r.Usage(filepath.Join(t.TempDir(), "none"), testGPUs)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	assert.Zero(t, u.Processes)
 }
@@ -60,15 +60,15 @@ func TestReaderOfSpoiltUsage(t *testing.T) {
 		{"cut in its slots", func(b []byte) []byte { return b[:usageHeaderSize+usageSlotSize] }, false},
 		{"cut behind its slots", func(b []byte) []byte { return b[:usageHeaderSize+10*usageSlotSize] }, true},
 		{"grown", func(b []byte) []byte { return append(b, 1) }, true},
-		{"another number of cards", func(b []byte) []byte { b[usageOffDevices] = 1; return b }, false},
-		{"another card", func(b []byte) []byte { b[usageOffUUID] ^= 1; return b }, false},
-		{"a card that was a MIG device", func(b []byte) []byte { b[usageOffMIG] = 0; return b }, false},
+		{"another number of GPUs", func(b []byte) []byte { b[usageOffDevices] = 1; return b }, false},
+		{"another GPU", func(b []byte) []byte { b[usageOffUUID] ^= 1; return b }, false},
+		{"a GPU that was a MIG device", func(b []byte) []byte { b[usageOffMIG] = 0; return b }, false},
 		{"noise", func(b []byte) []byte { return noise(len(b)) }, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var r Reader
 			path := usageFile(t, test.spoil)
-			u, err := r.Usage(path, testCards)
+			u, err := r.Usage(path, testGPUs)
 			require.ErrorIs(t, err, ErrUsage)
 			assert.ErrorContains(t, err, path)
 			if test.counts {
@@ -82,14 +82,14 @@ func TestReaderOfSpoiltUsage(t *testing.T) {
 		var r Reader
 		path := filepath.Join(t.TempDir(), "usage")
 		require.NoError(t, syscall.Mkfifo(path, 0o666))
-		_, err := r.Usage(path, testCards)
+		_, err := r.Usage(path, testGPUs)
 		require.ErrorIs(t, err, ErrUsage)
 	})
 	t.Run("a link", func(t *testing.T) {
 		var r Reader
 		path := usageFile(t, nil)
 		require.NoError(t, os.Symlink(path, path+"2"))
-		_, err := r.Usage(path+"2", testCards)
+		_, err := r.Usage(path+"2", testGPUs)
 		require.Error(t, err)
 	})
 }
@@ -108,7 +108,7 @@ func TestReaderProperty(t *testing.T) {
 	var r Reader
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
-		header, err := usageHeader(testCards)
+		header, err := usageHeader(testGPUs)
 		require.NoError(t, err)
 		file := append(header, make([]byte, 20*usageSlotSize)...)
 		for range rapid.IntRange(0, 20).Draw(t, "writes") {
@@ -167,7 +167,7 @@ func BenchmarkReader(b *testing.B) {
 	path := usageFile(b, nil)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := r.Usage(path, testCards); err != nil {
+		if _, err := r.Usage(path, testGPUs); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -27,7 +27,7 @@ type Usage struct {
 	Devices []DeviceUsage
 }
 
-// DeviceUsage is the use of one card. The parts are within UsedBytes; what is in
+// DeviceUsage is the use of one GPU. The parts are within UsedBytes; what is in
 // none of them is linear memory.
 type DeviceUsage struct {
 	UUID         string // as the file has it: compare by index with your own
@@ -47,9 +47,9 @@ type DeviceUsage struct {
 	RefusedAllocations uint64
 }
 
-// CreateUsage makes the usage file of a container for the cards of its limits
+// CreateUsage makes the usage file of a container for the GPUs of its limits
 // file, in that order: of fixed size, sparse, mode 0666 whatever the umask, for
-// the container's processes may run as anyone. Its folder must be private. It
+// the container's processes may run as anyone. Its directory must be private. It
 // refuses to replace a file: processes may have it mapped.
 func CreateUsage(path string, uuids []string) error {
 	header, err := usageHeader(uuids)
@@ -67,7 +67,7 @@ func CreateUsage(path string, uuids []string) error {
 
 func usageHeader(uuids []string) ([]byte, error) {
 	if len(uuids) < 1 || len(uuids) > MaxDevices {
-		return nil, fmt.Errorf("%w: %d cards, not 1 to %d", ErrLimits, len(uuids), MaxDevices)
+		return nil, fmt.Errorf("%w: %d GPUs, not 1 to %d", ErrLimits, len(uuids), MaxDevices)
 	}
 	h := make([]byte, usageHeaderSize)
 	copy(h, usageMagic)
@@ -78,7 +78,7 @@ func usageHeader(uuids []string) ([]byte, error) {
 	for i, text := range uuids {
 		id, mig, err := parseUUID(text)
 		if err != nil {
-			return nil, fmt.Errorf("%w: card %d: %w", ErrLimits, i, err)
+			return nil, fmt.Errorf("%w: GPU %d: %w", ErrLimits, i, err)
 		}
 		if mig {
 			le.PutUint32(h[usageOffMIG:], le.Uint32(h[usageOffMIG:])|1<<i)
@@ -137,7 +137,7 @@ func (f *file) openUsage(path string, access int) error {
 }
 
 // TrimUsage gives a usage file back its fixed size, and says whether it had
-// another. A container may write its file, and so may grow it until the folder that
+// another. A container may write its file, and so may grow it until the directory that
 // holds all containers' files is full; or cut it, and then its processes fault where
 // they have mapped what is gone. What was cut off comes back as zeros. Processes that
 // use the file go on. One of another version is only kept from growing without end.

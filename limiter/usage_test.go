@@ -123,8 +123,8 @@ func TestReadSpoiltUsage(t *testing.T) {
 		"magic":        func(b []byte) []byte { b[3] = 0; return b },
 		"layout":       func(b []byte) []byte { b[usageOffLayout] = 9; return b },
 		"slot size":    func(b []byte) []byte { b[usageOffSlot] = 1; return b },
-		"no cards":     func(b []byte) []byte { b[usageOffDevices] = 0; return b },
-		"many cards":   func(b []byte) []byte { b[usageOffDevices] = 0xff; return b },
+		"no GPUs":      func(b []byte) []byte { b[usageOffDevices] = 0; return b },
+		"many GPUs":    func(b []byte) []byte { b[usageOffDevices] = 0xff; return b },
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "usage")
@@ -202,7 +202,7 @@ func TestUsageOfAnotherVersion(t *testing.T) {
 			require.NoError(t, os.Truncate(path, 100*usageSize))
 			trimmed, err := TrimUsage(path)
 			require.NoError(t, err)
-			assert.True(t, trimmed, "but does not fill the node's folder")
+			assert.True(t, trimmed, "but does not fill the node's directory")
 			info, err := os.Stat(path)
 			require.NoError(t, err)
 			assert.EqualValues(t, mostUsageSize, info.Size())
@@ -210,7 +210,7 @@ func TestUsageOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// A tenant could fill the node's state folder by growing its own file.
+// A tenant could fill the node's state directory by growing its own file.
 func TestTrimUsage(t *testing.T) {
 	blocks := func(path string) int64 {
 		info, err := os.Stat(path)
@@ -302,7 +302,7 @@ func TestTrimUsage(t *testing.T) {
 		_, err := TrimUsage(path)
 		assert.ErrorIs(t, err, ErrUsage)
 	})
-	t.Run("a folder", func(t *testing.T) {
+	t.Run("a directory", func(t *testing.T) {
 		_, err := TrimUsage(t.TempDir())
 		assert.Error(t, err)
 	})

@@ -21,7 +21,7 @@ func TestExpressible(t *testing.T) {
 		{"no permissions", node("/dev/nvidia0", ""), ""},
 		{"read and write", node("/dev/nvidia0", "rw"), ""},
 		{"and mknod", node("/dev/nvidia0", "rwm"), ""},
-		{"a card to be read", node("/dev/nvidia0", "r"), `/dev/nvidia0 the permissions "r"`},
+		{"a GPU to be read", node("/dev/nvidia0", "r"), `/dev/nvidia0 the permissions "r"`},
 		{"a capability to be read", node("/dev/nvidia-caps/nvidia-cap3", "r"), ""},
 		{"a path that only looks like one", node("/dev/nvidia-caps/../nvidia0", "r"), "rw alone"},
 		{"to be written", node("/dev/nvidia-caps/nvidia-cap3", "w"), "rw alone"},

@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	benchCards      = 8
+	benchGPUs       = 8
 	benchContainers = 500
 )
 
@@ -57,7 +57,7 @@ func BenchmarkCreateContainer(b *testing.B) {
 				keys = granttest.Keyring("first")
 			}
 			r, plugin := newBenchNode(b, keys)
-			pod := newPod("bench", bench.annotations(benchCard(0)))
+			pod := newPod("bench", bench.annotations(benchGPU(0)))
 			var roundtrips []time.Duration
 			plugin.reset()
 			for b.Loop() {
@@ -84,11 +84,11 @@ func newBenchNode(b *testing.B, keys grant.Verifier) (*runtime, *timedPlugin) {
 	config := newConfig(b)
 	config.Ledger = benchLedger(b)
 	config.Devices = benchRegistry(b)
-	cards := map[string]grant.Card{}
-	for i := range benchCards {
-		cards[benchCard(i)] = grant.Card{UUID: benchCard(i), MemoryMiB: 143_771, CorePercent: 100, Slots: 100}
+	gpus := map[string]grant.GPU{}
+	for i := range benchGPUs {
+		gpus[benchGPU(i)] = grant.GPU{UUID: benchGPU(i), MemoryMiB: 143_771, CorePercent: 100, Slots: 100}
 	}
-	config.Cards = func() map[string]grant.Card { return cards }
+	config.GPUs = func() map[string]grant.GPU { return gpus }
 	config.Populate = func(dir string, claim grant.Claim) error {
 		if err := vgpufs.Mount(dir); err != nil {
 			return err
@@ -99,7 +99,7 @@ func newBenchNode(b *testing.B, keys grant.Verifier) (*runtime, *timedPlugin) {
 	plugin := connectTimed(b, r, config)
 	for i := range benchContainers {
 		name := fmt.Sprintf("pod%d", i)
-		pod := newPod(name, signedFor(b, "first", name, "main", benchCard(i%benchCards), 1000, 1))
+		pod := newPod(name, signedFor(b, "first", name, "main", benchGPU(i%benchGPUs), 1000, 1))
 		_, err := r.CreateContainer(context.Background(), &api.CreateContainerRequest{Pod: pod, Container: benchContainer()})
 		require.NoError(b, err)
 	}
@@ -175,7 +175,7 @@ func benchLedger(b *testing.B) *grant.Ledger {
 	return ledger
 }
 
-// benchRegistry resolves the cards by a CDI spec like that of nvidia-ctk.
+// benchRegistry resolves the GPUs by a CDI spec like that of nvidia-ctk.
 func benchRegistry(b *testing.B) *oci.Registry {
 	var spec strings.Builder
 	spec.WriteString("cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ncontainerEdits:\n" +
@@ -187,8 +187,8 @@ func benchRegistry(b *testing.B) *oci.Registry {
 		fmt.Fprintf(&spec, "    - {hostPath: /usr/lib/libnvidia-%d.so.1, containerPath: /usr/lib/libnvidia-%d.so.1, options: [ro, nosuid, nodev, bind]}\n", i, i)
 	}
 	spec.WriteString("devices:\n")
-	for i := range benchCards {
-		fmt.Fprintf(&spec, "  - name: %s\n    containerEdits:\n      deviceNodes:\n        - {path: /dev/nvidia%d, type: c, major: 195, minor: %d}\n", benchCard(i), i, i)
+	for i := range benchGPUs {
+		fmt.Fprintf(&spec, "  - name: %s\n    containerEdits:\n      deviceNodes:\n        - {path: /dev/nvidia%d, type: c, major: 195, minor: %d}\n", benchGPU(i), i, i)
 	}
 	dir := b.TempDir()
 	require.NoError(b, os.WriteFile(filepath.Join(dir, "nvidia.yaml"), []byte(spec.String()), 0o600))
@@ -197,7 +197,7 @@ func benchRegistry(b *testing.B) *oci.Registry {
 	return registry
 }
 
-func benchCard(i int) string { return fmt.Sprintf("GPU-%08x-0000-4000-8000-000000000000", i) }
+func benchGPU(i int) string { return fmt.Sprintf("GPU-%08x-0000-4000-8000-000000000000", i) }
 
 // benchContainer is a container as containerd tells of one: a 64-digit id, an
 // environment and mounts of usual size.

@@ -21,7 +21,7 @@ func TestCeilingAndPriorityReachTheClaim(t *testing.T) {
 			return populate(dir, claim)
 		}
 	})
-	annotations := named("main", cardB, 8000, 30)
+	annotations := named("main", gpuB, 8000, 30)
 	annotations[grant.AnnotationVcudaCoreCeiling] = "70"
 	ctr := newContainer("main", "CUDA_TASK_PRIORITY=0")
 	_, err := f.runtime.create(newPod("p", annotations), ctr)
@@ -29,12 +29,12 @@ func TestCeilingAndPriorityReachTheClaim(t *testing.T) {
 	assert.Equal(t, 70, claims[ctr.Id].CoreCeiling)
 	assert.True(t, claims[ctr.Id].HighPriority)
 
-	annotations = named("main", cardB, 8000, 30)
+	annotations = named("main", gpuB, 8000, 30)
 	annotations[grant.AnnotationCoreCeiling] = "much"
 	_, err = f.runtime.create(newPod("q", annotations), newContainer("main"))
 	require.ErrorContains(t, err, grant.AnnotationCoreCeiling)
 
-	elsewhere := newPod("r", named("main", cardA, 8000, 30))
+	elsewhere := newPod("r", named("main", gpuA, 8000, 30))
 	elsewhere.Namespace = "other"
 	ctr = newContainer("main", "CUDA_TASK_PRIORITY=0")
 	_, err = f.runtime.create(elsewhere, ctr)

@@ -255,7 +255,7 @@ func undoesPods(runtime, version string) bool {
 // called no more, on which older ones' refusal rests (ValidateContainerAdjustment).
 //
 // The plugin is dropped all the same, and connects again: a node where nothing can be created
-// while an agent hangs is worse than one where nothing gets a card.
+// while an agent hangs is worse than one where nothing gets a GPU.
 var failurePolicy = &api.FailurePolicy{FailRequest: true}
 
 // hasValidators tells whether the runtime's NRI calls validators. A plugin that
@@ -287,8 +287,8 @@ func (s *session) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error 
 }
 
 // Synchronize reconciles, and makes the plugin ready. Where it can't, the plugin
-// stays connected, for it still keeps cards from containers without a grant; it
-// gives no grant itself, and session connects again to be told anew what runs.
+// stays connected, for it still keeps GPUs from containers without a grant; it
+// gives no grant itself, and session connects again to be told again what runs.
 func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, ctrs []*api.Container) ([]*api.ContainerUpdate, error) {
 	if s.ended.Load() {
 		return nil, errors.New("gpuslice gave this connection up")

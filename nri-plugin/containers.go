@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Told is a container that the runtime has told of, whether it has a card or not.
+// Told is a container that the runtime has told of, whether it has a GPU or not.
 type Told struct {
 	Namespace, Pod, PodUID, Name string
 	// Exempt says that its namespace is one of ExemptNamespaces.

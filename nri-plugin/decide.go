@@ -14,7 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// ModeAnnotation is set on a container that has a card: how its limits are
+// ModeAnnotation is set on a container that has a GPU: how its limits are
 // enforced, for people and for the monitor.
 const ModeAnnotation = "gpuslice.io/enforcement"
 
@@ -53,7 +53,7 @@ func (p *Plugin) decide(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 	if errors.Is(err, grant.ErrSlotTaken) {
 		// Another container of the pod has it: this one was added later (an
 		// ephemeral container), and gets what any container without a grant gets.
-		p.Log.Warn("container goes without a card: its slot of the positional grant is taken", "pod", podName(pod), "container", ctr.GetName(), "reason", err)
+		p.Log.Warn("container goes without a GPU: its slot of the positional grant is taken", "pod", podName(pod), "container", ctr.GetName(), "reason", err)
 		return p.withoutGrant(pod, ctr)
 	}
 	return adjust, err
@@ -74,15 +74,15 @@ func (p *Plugin) granted(ctx context.Context, pod grant.Pod, ctr *api.Container)
 	if err != nil {
 		return nil, err
 	}
-	cards := p.Cards()
-	mig, err := grant.FromMIG(pod, ctr.GetName(), ctr.GetAnnotations(), cards, g)
+	gpus := p.GPUs()
+	mig, err := grant.FromMIG(pod, ctr.GetName(), ctr.GetAnnotations(), gpus, g)
 	switch {
 	case err != nil:
 		return nil, err
 	case mig != nil:
 		return mig, nil
 	case g == nil && p.Unscheduled == UnscheduledShare:
-		return grant.FromReplicas(pod, ctr.GetName(), ctr.GetAnnotations(), cards)
+		return grant.FromReplicas(pod, ctr.GetName(), ctr.GetAnnotations(), gpus)
 	}
 	return g, nil
 }
@@ -96,27 +96,27 @@ func (p *Plugin) withGrant(ctx context.Context, pod *api.PodSandbox, ctr *api.Co
 	if _, err := grant.CoreCeiling(podFacts(pod), ctr.GetName()); err != nil {
 		return nil, err
 	}
-	cards := p.Cards()
-	adjust, how, err := p.edit(pod, ctr, g, cards)
+	gpus := p.GPUs()
+	adjust, how, err := p.edit(pod, ctr, g, gpus)
 	if err != nil {
 		return nil, fmt.Errorf("pod %s container %q: %w", podName(pod), ctr.GetName(), err)
 	}
 	if err := p.checkSize(pod, ctr, adjust); err != nil {
 		return nil, err
 	}
-	if err := p.book(ctx, p.claim(pod, ctr, g, how), cards); err != nil {
+	if err := p.book(ctx, p.claim(pod, ctr, g, how), gpus); err != nil {
 		return nil, err
 	}
 	p.noteSwitch(pod, ctr)
 	return adjust, nil
 }
 
-// book makes the claim. A full state folder is cleared of what containers wrote past
-// the end of their usage files, and a full card of what docker's containers had that are
+// book makes the claim. A full state directory is cleared of what containers wrote past
+// the end of their usage files, and a full GPU of what docker's containers had that are
 // gone; then it is tried once more.
-func (p *Plugin) book(ctx context.Context, claim grant.Claim, cards map[string]grant.Card) error {
+func (p *Plugin) book(ctx context.Context, claim grant.Claim, gpus map[string]grant.GPU) error {
 	claimOnce := func() error {
-		_, err := p.Ledger.Claim(ctx, claim, cards, func(dir string) error { return p.Populate(dir, claim) })
+		_, err := p.Ledger.Claim(ctx, claim, gpus, func(dir string) error { return p.Populate(dir, claim) })
 		return err
 	}
 	err := claimOnce()
@@ -135,15 +135,15 @@ func (p *Plugin) book(ctx context.Context, claim grant.Claim, cards map[string]g
 }
 
 // edit translates a grant to an adjustment, and says how its limits are enforced.
-func (p *Plugin) edit(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, cards map[string]grant.Card) (*api.ContainerAdjustment, oci.Enforcement, error) {
-	if err := grant.CheckCards(g.Shares, cards); err != nil {
-		return nil, "", p.because(err, g.Shares, cards)
+func (p *Plugin) edit(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, gpus map[string]grant.GPU) (*api.ContainerAdjustment, oci.Enforcement, error) {
+	if err := grant.CheckGPUs(g.Shares, gpus); err != nil {
+		return nil, "", p.because(err, g.Shares, gpus)
 	}
 	c := facts(pod, ctr)
 	if _, ok := c.Annotations[grant.AnnotationShares]; ok {
 		return nil, "", fmt.Errorf("it has the annotation %s, which only gpuslice writes: two gpuslice agents are connected to the runtime, or the runtime copies annotations of pods to containers (pod_annotations, container_annotations): stop one agent, or remove that setting", grant.AnnotationShares)
 	}
-	c.Dir = p.Ledger.Folder(c.ID)
+	c.Dir = p.Ledger.Dir(c.ID)
 	c.Uncontrolled = p.switchesOff(pod, ctr)
 	result, err := oci.Edits(g.Shares, p.Settings(), c, p.Devices)
 	if err != nil {
@@ -167,10 +167,10 @@ func (p *Plugin) edit(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, c
 	return adjust, result.Enforcement, nil
 }
 
-// because adds why the node does not offer a card that the shares name.
-func (p *Plugin) because(err error, shares []grant.Share, cards map[string]grant.Card) error {
+// because adds why the node does not offer a GPU that the shares name.
+func (p *Plugin) because(err error, shares []grant.Share, gpus map[string]grant.GPU) error {
 	for _, s := range shares {
-		if _, offered := cards[s.UUID]; offered || p.Missing == nil {
+		if _, offered := gpus[s.UUID]; offered || p.Missing == nil {
 			continue
 		}
 		if reason := p.Missing(s.UUID); reason != "" {
@@ -180,7 +180,7 @@ func (p *Plugin) because(err error, shares []grant.Share, cards map[string]grant
 	return err
 }
 
-// withoutGrant answers for a container that has no grant: it gets no card,
+// withoutGrant answers for a container that has no grant: it gets no GPU,
 // whatever it, its image or another device plugin asks for.
 func (p *Plugin) withoutGrant(pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, error) {
 	c := facts(pod, ctr)

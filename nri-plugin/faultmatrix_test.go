@@ -99,7 +99,7 @@ var faultRows = []faultRow{
 
 func only(o faultOutcome) []faultOutcome { return []faultOutcome{o} }
 
-// Every state of the plugin times every kind of container: no card, or the card with
+// Every state of the plugin times every kind of container: no GPU, or the GPU with
 // its limits. test/faults does the same to a real containerd.
 func TestFaultMatrix(t *testing.T) {
 	t.Cleanup(nriplugin.SetReconcilePause(time.Hour))

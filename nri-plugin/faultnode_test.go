@@ -65,9 +65,9 @@ type faultTry struct {
 func (n *faultNode) try(s faultShape) faultTry {
 	var annotations map[string]string
 	if s.granted {
-		annotations = named("main", cardA, faultMiB, faultCores)
+		annotations = named("main", gpuA, faultMiB, faultCores)
 		if n.row.asksNames {
-			annotations = map[string]string{grant.AnnotationAllocated: fmt.Sprintf("%s,NVIDIA,%d,%d:;%s,NVIDIA,1,1:;", cardA, faultMiB, faultCores, cardB)}
+			annotations = map[string]string{grant.AnnotationAllocated: fmt.Sprintf("%s,NVIDIA,%d,%d:;%s,NVIDIA,1,1:;", gpuA, faultMiB, faultCores, gpuB)}
 		}
 	}
 	ctr := newContainer("main")
@@ -87,11 +87,11 @@ func (n *faultNode) outcome(tried faultTry) (faultOutcome, error) {
 	if n.row.heal != nil {
 		n.row.heal(n)
 	}
-	folders := []string{n.ledger.Folder(tried.ctr.Id)}
+	dirs := []string{n.ledger.Dir(tried.ctr.Id)}
 	if n.second != nil {
-		folders = append(folders, n.second.ledger.Folder(tried.ctr.Id))
+		dirs = append(dirs, n.second.ledger.Dir(tried.ctr.Id))
 	}
-	outcome, err := faultOutcomeOf(tried.spec, tried.err, folders)
+	outcome, err := faultOutcomeOf(tried.spec, tried.err, dirs)
 	n.runtime.remove(tried.pod, tried.ctr)
 	return outcome, errors.Join(err, n.nothingLeft())
 }
@@ -99,10 +99,10 @@ func (n *faultNode) outcome(tried faultTry) (faultOutcome, error) {
 // nothingLeft returns an error when the ledger has more than what is there.
 func (n *faultNode) nothingLeft() error {
 	n.plugin.Wait()
-	got := n.folders()
+	got := n.dirs()
 	if n.second != nil {
 		n.second.plugin.Wait()
-		got = append(got, n.second.folders()...)
+		got = append(got, n.second.dirs()...)
 	}
 	if len(got) != n.stays {
 		return fmt.Errorf("the ledger has %q, and there are %d containers", got, n.stays)
@@ -265,7 +265,7 @@ func unreconciled(n *faultNode) {
 	_, err := n.runtime.create(newPod("stays", twoSlots), ctr)
 	require.NoError(n.t, err)
 	n.stop()
-	require.NoError(n.t, os.RemoveAll(n.ledger.Folder(ctr.Id)))
+	require.NoError(n.t, os.RemoveAll(n.ledger.Dir(ctr.Id)))
 	delete(ctr.Annotations, grant.AnnotationShares) // as an earlier version created it
 	n.known.Store(false)
 	n.run()

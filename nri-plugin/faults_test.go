@@ -53,11 +53,11 @@ func TestSlowDecisionIsRefusedInTime(t *testing.T) {
 
 	close(slow)
 	f.plugin.Wait()
-	require.Empty(t, f.folders(), "the late claim is undone")
+	require.Empty(t, f.dirs(), "the late claim is undone")
 
 	spec, err := f.runtime.create(newPod("p", twoSlots), newContainer("a"))
 	require.NoError(t, err, "the plugin is still connected")
-	require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia0"}, cardNodes(spec))
+	require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia0"}, gpuNodes(spec))
 }
 
 // A handler that hangs for good makes the process unhealthy, though each of its
@@ -81,9 +81,9 @@ func TestHangingHandlerIsNotLive(t *testing.T) {
 
 // twoSlots is a positional annotation that can be read only by somebody who knows
 // the order of the pod's containers.
-var twoSlots = map[string]string{"hami.io/vgpu-devices-to-allocate": cardA + ",NVIDIA,80000,10:;" + cardB + ",NVIDIA,2000,20:;"}
+var twoSlots = map[string]string{"hami.io/vgpu-devices-to-allocate": gpuA + ",NVIDIA,80000,10:;" + gpuB + ",NVIDIA,2000,20:;"}
 
-// What runs can't be found out: nothing is granted until it can, for the card may be
+// What runs can't be found out: nothing is granted until it can, for the GPU may be
 // taken. Containers without a grant go on.
 func TestNothingIsGrantedWhileWhatRunsIsUnknown(t *testing.T) {
 	var known atomic.Bool
@@ -100,14 +100,14 @@ func TestNothingIsGrantedWhileWhatRunsIsUnknown(t *testing.T) {
 	_, err := f.runtime.create(newPod("p", twoSlots), ctr)
 	require.NoError(t, err)
 	f.stop()
-	require.NoError(t, os.RemoveAll(f.ledger.Folder(ctr.Id)))
+	require.NoError(t, os.RemoveAll(f.ledger.Dir(ctr.Id)))
 	delete(ctr.Annotations, grant.AnnotationShares) // as an earlier version created it
 	known.Store(false)
 
 	f.run()
 	require.Eventually(t, func() bool { return f.runtime.proxy.connections() == 2 && f.plugin.Reconciled() != nil }, 10*time.Second, time.Millisecond)
 	require.Error(t, f.plugin.Ready())
-	_, err = f.runtime.create(newPod("second", hami(cardA, 80000, 10)), newContainer("main"))
+	_, err = f.runtime.create(newPod("second", hami(gpuA, 80000, 10)), newContainer("main"))
 	require.ErrorContains(t, err, "the kubelet is away")
 	spec, err := f.runtime.create(newPod("none", nil), newContainer("main", "NVIDIA_VISIBLE_DEVICES=all"))
 	require.NoError(t, err)
@@ -117,13 +117,13 @@ func TestNothingIsGrantedWhileWhatRunsIsUnknown(t *testing.T) {
 	known.Store(true)
 	f.waitReady()
 	require.Equal(t, []string{ctr.Id}, f.claims())
-	_, err = f.runtime.create(newPod("second", hami(cardA, 80000, 10)), newContainer("main"))
-	require.ErrorContains(t, err, cardA, "the card is taken")
+	_, err = f.runtime.create(newPod("second", hami(gpuA, 80000, 10)), newContainer("main"))
+	require.ErrorContains(t, err, gpuA, "the GPU is taken")
 }
 
-// A container fills the state folder by writing past the end of its usage file: the
+// A container fills the state directory by writing past the end of its usage file: the
 // next one is created all the same.
-func TestStateFolderFilledByATenant(t *testing.T) {
+func TestStateDirFilledByATenant(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"), "as root")
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
@@ -134,9 +134,9 @@ func TestStateFolderFilledByATenant(t *testing.T) {
 		writesLimits(c)
 	})
 	first := newContainer("main")
-	_, err := f.runtime.create(newPod("first", hami(cardA, 1000, 10)), first)
+	_, err := f.runtime.create(newPod("first", hami(gpuA, 1000, 10)), first)
 	require.NoError(t, err)
-	usage, err := os.OpenFile(limiter.UsagePath(f.ledger.Folder(first.Id)), os.O_WRONLY|os.O_APPEND, 0)
+	usage, err := os.OpenFile(limiter.UsagePath(f.ledger.Dir(first.Id)), os.O_WRONLY|os.O_APPEND, 0)
 	require.NoError(t, err)
 	defer usage.Close()
 	for err == nil {
@@ -144,7 +144,7 @@ func TestStateFolderFilledByATenant(t *testing.T) {
 	}
 	require.ErrorIs(t, err, syscall.ENOSPC)
 
-	_, err = f.runtime.create(newPod("second", hami(cardA, 1000, 10)), newContainer("main"))
+	_, err = f.runtime.create(newPod("second", hami(gpuA, 1000, 10)), newContainer("main"))
 	require.NoError(t, err)
 	info, err := usage.Stat()
 	require.NoError(t, err)
@@ -162,7 +162,7 @@ type hangingPlugin struct {
 
 func TestLostRequestIsRejectedByTheValidator(t *testing.T) {
 	setRequestTimeout(t, 300*time.Millisecond)
-	for _, annotations := range []map[string]string{nil, hami(cardA, 1000, 10)} {
+	for _, annotations := range []map[string]string{nil, hami(gpuA, 1000, 10)} {
 		r := newRuntime(t, "v2.4.2")
 		config := newConfig(t)
 		plugin, err := nriplugin.New(config)
@@ -203,7 +203,7 @@ func TestSubscriptionFollowsTheRuntimesVersion(t *testing.T) {
 func TestReconnectAfterTheRuntimeRestarts(t *testing.T) {
 	f := newFixture(t)
 	kept, gone := newContainer("main"), newContainer("main")
-	keptPod, gonePod := newPod("kept", hami(cardA, 1000, 10)), newPod("gone", hami(cardA, 1000, 10))
+	keptPod, gonePod := newPod("kept", hami(gpuA, 1000, 10)), newPod("gone", hami(gpuA, 1000, 10))
 	_, err := f.runtime.create(keptPod, kept)
 	require.NoError(t, err)
 	_, err = f.runtime.create(gonePod, gone)
@@ -217,20 +217,20 @@ func TestReconnectAfterTheRuntimeRestarts(t *testing.T) {
 	f.runtime.start(t, "v2.4.2")
 	f.waitReady()
 	require.Equal(t, []string{kept.Id}, f.claims())
-	require.Equal(t, []string{kept.Id}, f.folders())
-	_, err = f.runtime.create(newPod("new", hami(cardA, 1000, 10)), newContainer("main"))
+	require.Equal(t, []string{kept.Id}, f.dirs())
+	_, err = f.runtime.create(newPod("new", hami(gpuA, 1000, 10)), newContainer("main"))
 	require.NoError(t, err)
 }
 
 // A runtime lists no container whose state it can't find out after its restart. Such
-// a container may go on, with its card, and keeps its claim as long as it does.
+// a container may go on, with its GPU, and keeps its claim as long as it does.
 func TestUnlistedContainerThatRunsKeepsItsClaim(t *testing.T) {
 	f := newFixture(t, writesLimits)
 	ctr := newContainer("main")
-	_, err := f.runtime.create(newPod("p", hami(cardA, 80000, 10)), ctr)
+	_, err := f.runtime.create(newPod("p", hami(gpuA, 80000, 10)), ctr)
 	require.NoError(t, err)
 	// What a process of it does: it locks its slot's byte of the usage file.
-	usage, err := os.OpenFile(limiter.UsagePath(f.ledger.Folder(ctr.Id)), os.O_RDWR, 0)
+	usage, err := os.OpenFile(limiter.UsagePath(f.ledger.Dir(ctr.Id)), os.O_RDWR, 0)
 	require.NoError(t, err)
 	require.NoError(t, unix.FcntlFlock(usage.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: 1<<40 + 1, Len: 1}))
 	f.stop()
@@ -238,8 +238,8 @@ func TestUnlistedContainerThatRunsKeepsItsClaim(t *testing.T) {
 
 	f.start()
 	require.Equal(t, []string{ctr.Id}, f.claims())
-	_, err = f.runtime.create(newPod("second", hami(cardA, 80000, 10)), newContainer("main"))
-	require.ErrorContains(t, err, cardA)
+	_, err = f.runtime.create(newPod("second", hami(gpuA, 80000, 10)), newContainer("main"))
+	require.ErrorContains(t, err, gpuA)
 
 	f.stop()
 	require.NoError(t, usage.Close())
@@ -252,11 +252,11 @@ func TestUnlistedContainerThatRunsKeepsItsClaim(t *testing.T) {
 func TestUnlistedContainerOfWhichNothingIsKnownKeepsItsClaim(t *testing.T) {
 	f := newFixture(t, writesLimits)
 	ctr := newContainer("main")
-	_, err := f.runtime.create(newPod("p", hami(cardA, 80000, 10)), ctr)
+	_, err := f.runtime.create(newPod("p", hami(gpuA, 80000, 10)), ctr)
 	require.NoError(t, err)
 	f.stop()
 	delete(f.runtime.running, ctr.Id)
-	usage := limiter.UsagePath(f.ledger.Folder(ctr.Id))
+	usage := limiter.UsagePath(f.ledger.Dir(ctr.Id))
 	require.NoError(t, os.Remove(usage))
 	require.NoError(t, os.Symlink("limits", usage)) // it can't be opened
 
@@ -274,9 +274,9 @@ func TestUnlistedContainerOfWhichNothingIsKnownKeepsItsClaim(t *testing.T) {
 func TestHalfWrittenLimitsAreMended(t *testing.T) {
 	f := newFixture(t, writesLimits)
 	ctr := newContainer("main")
-	_, err := f.runtime.create(newPod("p", hami(cardA, 80000, 10)), ctr)
+	_, err := f.runtime.create(newPod("p", hami(gpuA, 80000, 10)), ctr)
 	require.NoError(t, err)
-	path := limiter.LimitsPath(f.ledger.Folder(ctr.Id))
+	path := limiter.LimitsPath(f.ledger.Dir(ctr.Id))
 	want, err := limiter.ReadLimits(path)
 	require.NoError(t, err)
 	f.stop()
@@ -293,21 +293,21 @@ func TestHalfWrittenLimitsAreMended(t *testing.T) {
 	require.Equal(t, want.Devices, got.Devices)
 }
 
-// The state folder was wiped while containers ran: their claims come back from the
+// The state directory was wiped while containers ran: their claims come back from the
 // runtime's list.
 func TestLostLedgerIsRestored(t *testing.T) {
 	f := newFixture(t)
-	pod, ctr := newPod("p", hami(cardA, 50000, 50)), newContainer("main")
+	pod, ctr := newPod("p", hami(gpuA, 50000, 50)), newContainer("main")
 	_, err := f.runtime.create(pod, ctr)
 	require.NoError(t, err)
 	_, err = f.runtime.create(newPod("none", nil), newContainer("main"))
 	require.NoError(t, err)
 	f.stop()
-	require.NoError(t, os.RemoveAll(f.ledger.Folder(ctr.Id)))
+	require.NoError(t, os.RemoveAll(f.ledger.Dir(ctr.Id)))
 
 	f.start()
 	require.Equal(t, []string{ctr.Id}, f.claims())
-	_, err = f.runtime.create(newPod("second", hami(cardA, 50000, 50)), newContainer("main"))
+	_, err = f.runtime.create(newPod("second", hami(gpuA, 50000, 50)), newContainer("main"))
 	require.Error(t, err, "what runs is not given away a second time")
 }
 
@@ -394,17 +394,17 @@ func TestSecondPluginCannotWidenAGrant(t *testing.T) {
 		annotations map[string]string
 		change      func(*api.ContainerAdjustment, *api.Container)
 	}{
-		{"another card", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
+		{"another GPU", hami(gpuA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
 			a.AddDevice(&api.LinuxDevice{Path: "/dev/nvidia1", Type: "c", Major: 195, Minor: 1})
 		}},
-		{"a card without a grant", nil, func(a *api.ContainerAdjustment, _ *api.Container) {
+		{"a GPU without a grant", nil, func(a *api.ContainerAdjustment, _ *api.Container) {
 			a.AddDevice(&api.LinuxDevice{Path: "/dev/nvidia1", Type: "c", Major: 195, Minor: 1})
 		}},
 		{"a CDI device without a grant", nil, func(a *api.ContainerAdjustment, _ *api.Container) {
 			a.AddCDIDevice(&api.CDIDevice{Name: "nvidia.com/gpu=0"})
 		}},
 		{"the variable without a grant", nil, func(a *api.ContainerAdjustment, _ *api.Container) { a.AddEnv("NVIDIA_VISIBLE_DEVICES", "all") }},
-		{"other limits", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
+		{"other limits", hami(gpuA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
 			a.RemoveMount("/.gpuslice")
 			a.AddMount(&api.Mount{Destination: "/.gpuslice", Source: "/etc/passwd", Type: "bind", Options: []string{"bind"}})
 		}},
@@ -414,7 +414,7 @@ func TestSecondPluginCannotWidenAGrant(t *testing.T) {
 		{"a request by an annotation", nil, func(a *api.ContainerAdjustment, _ *api.Container) {
 			a.AddAnnotation("cdi.k8s.io/x", "nvidia.com/gpu=all")
 		}},
-		{"its limits, writable", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, ctr *api.Container) {
+		{"its limits, writable", hami(gpuA, 1000, 10), func(a *api.ContainerAdjustment, ctr *api.Container) {
 			for _, m := range ctr.GetMounts() { // as the first plugin has adjusted them
 				if m.GetDestination() == "/.gpuslice" {
 					a.RemoveMount(m.GetDestination())
@@ -422,13 +422,13 @@ func TestSecondPluginCannotWidenAGrant(t *testing.T) {
 				}
 			}
 		}},
-		{"other limits by another spelling", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
+		{"other limits by another spelling", hami(gpuA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
 			a.AddMount(&api.Mount{Destination: "/.gpuslice/../.gpuslice/limits", Source: "/etc/passwd", Type: "bind", Options: []string{"bind"}})
 		}},
-		{"another preload by another spelling", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
+		{"another preload by another spelling", hami(gpuA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
 			a.AddMount(&api.Mount{Destination: "/etc/../etc/ld.so.preload", Source: "/etc/passwd", Type: "bind", Options: []string{"bind"}})
 		}},
-		{"another variable of ours", hami(cardA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
+		{"another variable of ours", hami(gpuA, 1000, 10), func(a *api.ContainerAdjustment, _ *api.Container) {
 			a.RemoveEnv("NVIDIA_VISIBLE_DEVICES")
 			a.AddEnv("NVIDIA_VISIBLE_DEVICES", "all")
 		}},
@@ -438,7 +438,7 @@ func TestSecondPluginCannotWidenAGrant(t *testing.T) {
 			startStubAs(t, f.runtime, "99", "other", &adjustingPlugin{newSynced(), test.change})
 			_, err := f.runtime.create(newPod("p", test.annotations), newContainer("main"))
 			require.ErrorContains(t, err, "another NRI plugin")
-			require.Empty(t, f.folders())
+			require.Empty(t, f.dirs())
 		})
 	}
 }

@@ -20,20 +20,20 @@ type faultShape struct {
 	change func(*api.Container)
 }
 
-// The share of card A that a granted container of the matrix has.
+// The share of GPU A that a granted container of the matrix has.
 const faultMiB, faultCores = 1000, 10
 
-// faultShapes are the columns. Each without a grant asks for a card.
+// faultShapes are the columns. Each without a grant asks for a GPU.
 var faultShapes = []faultShape{
 	{"with a grant", true, func(*api.Container) {}},
-	{"with a grant, names another's card", true, setsEnv("NVIDIA_VISIBLE_DEVICES=" + cardB)},
+	{"with a grant, names another's GPU", true, setsEnv("NVIDIA_VISIBLE_DEVICES=" + gpuB)},
 	{"with a grant, mounts its own ld.so.preload", true, func(c *api.Container) {
 		c.Mounts = append(c.Mounts, &api.Mount{Destination: "/etc/ld.so.preload", Source: "/dev/null", Type: "bind", Options: []string{"bind"}})
 	}},
 	{"with a grant, sets its own limits", true, setsEnv("CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_LIMIT=0", "CUDA_DEVICE_MEMORY_LIMIT_0=0", "CUDA_DEVICE_SM_LIMIT=0")},
 	{"with a grant, privileged", true, privileged},
 	{"without a grant, its image says all", false, setsEnv("NVIDIA_VISIBLE_DEVICES=all")},
-	{"without a grant, names another's card", false, setsEnv("NVIDIA_VISIBLE_DEVICES=" + cardB)},
+	{"without a grant, names another's GPU", false, setsEnv("NVIDIA_VISIBLE_DEVICES=" + gpuB)},
 	{"without a grant, privileged, its image says all", false, func(c *api.Container) {
 		privileged(c)
 		setsEnv("NVIDIA_VISIBLE_DEVICES=all")(c)
@@ -53,10 +53,10 @@ type faultOutcome string
 
 const (
 	limited faultOutcome = "limited"
-	// voided: it has no card, and asks for none (any more).
-	voided faultOutcome = "no card"
-	// bare: it has no card, and what it asks for itself still stands in its spec.
-	bare faultOutcome = "no card, its request stands"
+	// voided: it has no GPU, and asks for none (any more).
+	voided faultOutcome = "no GPU"
+	// bare: it has no GPU, and what it asks for itself still stands in its spec.
+	bare faultOutcome = "no GPU, its request stands"
 
 	byDeadline  faultOutcome = "refused: inner deadline"
 	byError     faultOutcome = "refused: plugin's error"
@@ -81,7 +81,7 @@ var faultRefusals = []struct {
 
 // faultOutcomeOf says what a creation's result is. What it doesn't know is an error:
 // a container that is refused for another reason proves nothing.
-func faultOutcomeOf(spec *rspec.Spec, err error, folders []string) (faultOutcome, error) {
+func faultOutcomeOf(spec *rspec.Spec, err error, dirs []string) (faultOutcome, error) {
 	if err != nil {
 		for _, r := range faultRefusals {
 			if strings.Contains(err.Error(), r.text) {
@@ -90,7 +90,7 @@ func faultOutcomeOf(spec *rspec.Spec, err error, folders []string) (faultOutcome
 		}
 		return "", fmt.Errorf("refused for another reason: %w", err)
 	}
-	nodes := cardNodes(spec)
+	nodes := gpuNodes(spec)
 	limits := sourceOf(spec, "/.gpuslice")
 	visible, _ := envOf(spec, "NVIDIA_VISIBLE_DEVICES")
 	if len(nodes) == 0 && limits == "" {
@@ -102,12 +102,12 @@ func faultOutcomeOf(spec *rspec.Spec, err error, folders []string) (faultOutcome
 	memory, times := envOf(spec, "CUDA_DEVICE_MEMORY_LIMIT_0")
 	control, _ := envOf(spec, "CUDA_DISABLE_CONTROL")
 	if slices.Equal(nodes, []string{"/dev/nvidiactl", "/dev/nvidia0"}) && visible == "void" &&
-		slices.ContainsFunc(folders, func(folder string) bool { return limits == limiter.FilesDir(folder) }) &&
+		slices.ContainsFunc(dirs, func(dir string) bool { return limits == limiter.FilesDir(dir) }) &&
 		sourceOf(spec, "/etc/ld.so.preload") == "/var/lib/gpuslice/lib/ld.so.preload" &&
 		memory == fmt.Sprintf("%dm", faultMiB) && times == 1 && control != "true" {
 		return limited, nil
 	}
-	return "", fmt.Errorf("a card that is not limited: nodes %v, limits from %q, mounts %v, environment %v", nodes, limits, spec.Mounts, spec.Process.Env)
+	return "", fmt.Errorf("a GPU that is not limited: nodes %v, limits from %q, mounts %v, environment %v", nodes, limits, spec.Mounts, spec.Process.Env)
 }
 
 // faultTally counts a cell's outcomes.

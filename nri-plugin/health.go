@@ -65,7 +65,7 @@ func (p *Plugin) Ready() error {
 
 // Live returns an error when a handler has been at work for more than twice the
 // runtime's timeout, though its request was answered (with a refusal) long before:
-// something hangs that only a restart mends.
+// something hangs that only a restart fixes.
 func (p *Plugin) Live() error {
 	p.health.mu.Lock()
 	defer p.health.mu.Unlock()

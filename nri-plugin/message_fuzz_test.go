@@ -32,10 +32,10 @@ func FuzzCreateContainer(f *testing.F) {
 		Resources: &api.LinuxResources{Devices: []*api.LinuxDeviceCgroup{{Allow: true, Type: "c", Major: api.Int64(int64(195)), Access: "rw"}}},
 	}
 	ctr.CDIDevices = []*api.CDIDevice{{Name: "nvidia.com/gpu=all"}}
-	ctr.Annotations = map[string]string{"cdi.k8s.io/x": "nvidia.com/gpu=0", "gpuslice.io/replicas": cardA + "::0"}
+	ctr.Annotations = map[string]string{"cdi.k8s.io/x": "nvidia.com/gpu=0", "gpuslice.io/replicas": gpuA + "::0"}
 	f.Add(message(newPod("p", nil), ctr), uint16(0), uint16(0))
-	f.Add(message(newPod("p", named("main", cardA, 1000, 10)), newContainer("main")), uint16(10000), uint16(250))
-	f.Add(message(newPod("p", hami(cardA, 1000, 10)), newContainer("main")), uint16(3), uint16(60000))
+	f.Add(message(newPod("p", named("main", gpuA, 1000, 10)), newContainer("main")), uint16(10000), uint16(250))
+	f.Add(message(newPod("p", hami(gpuA, 1000, 10)), newContainer("main")), uint16(3), uint16(60000))
 	f.Add([]byte{}, uint16(0), uint16(0))
 
 	config := newConfig(f)

@@ -19,11 +19,11 @@ const (
 	migB = "MIG-bbbbbbbb-0000-4000-8000-00000000000b"
 )
 
-// cutUp is a node with two MIG devices beside its cards.
+// cutUp is a node with two MIG devices beside its GPUs.
 func cutUp(c *nriplugin.Config) {
-	cards := c.Cards()
-	cards[migA] = grant.Card{UUID: migA, MemoryMiB: 9856, CorePercent: 100, Slots: 1}
-	cards[migB] = grant.Card{UUID: migB, MemoryMiB: 9856, CorePercent: 100, Slots: 1}
+	gpus := c.GPUs()
+	gpus[migA] = grant.GPU{UUID: migA, MemoryMiB: 9856, CorePercent: 100, Slots: 1}
+	gpus[migB] = grant.GPU{UUID: migB, MemoryMiB: 9856, CorePercent: 100, Slots: 1}
 }
 
 // withMIG is a container as the kubelet makes it of the device plugin's answer.
@@ -56,10 +56,10 @@ func TestMIGIsGrantedByTheKubelet(t *testing.T) {
 	}{
 		{"a resource of its own, denied to the unscheduled", nil, mixed, nil},
 		{"a resource of its own, shared with the unscheduled", []func(*nriplugin.Config){shareUnscheduled}, mixed, nil},
-		{"as if it were a card", nil, single, nil},
-		{"as if it were a card, shared", []func(*nriplugin.Config){shareUnscheduled}, single, nil},
+		{"as if it were a GPU", nil, single, nil},
+		{"as if it were a GPU, shared", []func(*nriplugin.Config){shareUnscheduled}, single, nil},
 		{"with keys", []func(*nriplugin.Config){signed}, mixed, nil},
-		{"another container of the pod has a grant", nil, mixed, named("side", cardA, 1000, 10)},
+		{"another container of the pod has a grant", nil, mixed, named("side", gpuA, 1000, 10)},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			f := newFixture(t, append(test.config, cutUp)...)
@@ -80,18 +80,18 @@ func TestMIGIsGrantedByTheKubelet(t *testing.T) {
 
 func TestMIGRefused(t *testing.T) {
 	f := newFixture(t, cutUp)
-	both := map[string]string{"gpuslice.io/mig-1g.10gb": migA + "::0", grant.AnnotationReplicas: cardA + "::0"}
+	both := map[string]string{"gpuslice.io/mig-1g.10gb": migA + "::0", grant.AnnotationReplicas: gpuA + "::0"}
 	for _, test := range []struct {
 		description      string
 		annotations, pod map[string]string
 		want             string
 	}{
 		{"malformed", map[string]string{"gpuslice.io/mig-1g.10gb": "all"}, nil, "must be MIG-"},
-		{"taken away since", map[string]string{"gpuslice.io/mig-1g.10gb": "MIG-cccccccc-0000-4000-8000-000000000003::0"}, nil, "no such card"},
-		{"a scheduler's grant too", mixed, hami(cardA, 1000, 10), "a scheduler's grant too"},
-		{"cards too", both, nil, "replicas of cards too"},
+		{"taken away since", map[string]string{"gpuslice.io/mig-1g.10gb": "MIG-cccccccc-0000-4000-8000-000000000003::0"}, nil, "no such GPU"},
+		{"a scheduler's grant too", mixed, hami(gpuA, 1000, 10), "a scheduler's grant too"},
+		{"GPUs too", both, nil, "replicas of GPUs too"},
 		{"copied from the pod by the runtime", mixed, mixed, "is on the pod"},
-		{"copied from the pod, as if it were a card", single, single, "is on the pod"},
+		{"copied from the pod, as if it were a GPU", single, single, "is on the pod"},
 		{"on the pod of a container without any", nil, mixed, "is on the pod"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestMIGRefused(t *testing.T) {
 			for _, want := range []string{test.want, "default/p", `"main"`, "gpuslice.io/"} {
 				require.ErrorContains(t, err, want)
 			}
-			require.Empty(t, f.folders())
+			require.Empty(t, f.dirs())
 		})
 	}
 }
@@ -122,9 +122,9 @@ func TestLostLedgerOfMIG(t *testing.T) {
 			_, err := f.runtime.create(newPod("p", nil), ctr)
 			require.NoError(t, err)
 			f.stop()
-			require.NoError(t, os.RemoveAll(f.ledger.Folder(ctr.Id)))
+			require.NoError(t, os.RemoveAll(f.ledger.Dir(ctr.Id)))
 			if test.gone {
-				delete(f.config.Cards(), migA)
+				delete(f.config.GPUs(), migA)
 			}
 			f.start()
 			claims := booked(f)

@@ -31,7 +31,7 @@ func TestLimiterModeIsPublished(t *testing.T) {
 				settings.Fronts = oci.Fronts{CUDA: "/var/lib/gpuslice/lib/libvgpu-cuda-0.so", NVML: "/var/lib/gpuslice/lib/libvgpu-nvml-0.so"}
 				c.Settings = func() oci.Settings { settings.LimiterMode = mode; return settings }
 			})
-			pod, ctr := newPod("p", named("main", cardB, 8000, 30)), newContainer("main")
+			pod, ctr := newPod("p", named("main", gpuB, 8000, 30)), newContainer("main")
 			spec, err := f.runtime.create(pod, ctr)
 			require.NoError(t, err)
 			require.Equal(t, test.want, spec.Annotations[nriplugin.ModeAnnotation])
@@ -45,7 +45,7 @@ func TestLimiterModeIsPublished(t *testing.T) {
 			require.Equal(t, test.want, f.claimedMode(ctr.Id))
 
 			f.stop()
-			require.NoError(t, os.RemoveAll(f.ledger.Folder(ctr.Id)))
+			require.NoError(t, os.RemoveAll(f.ledger.Dir(ctr.Id)))
 			mode = oci.LimiterPreload
 			f.start()
 			require.Equal(t, test.want, f.claimedMode(ctr.Id))

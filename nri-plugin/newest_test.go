@@ -26,7 +26,7 @@ func writesLimits(c *nriplugin.Config) {
 // A container that restarts in a pod that was resized gets what was granted last, whatever
 // its sandbox was made with; and what is not signed is not granted in this way either.
 func TestNewestGrant(t *testing.T) {
-	signed := signedFor(t, "first", "p", "main", cardA, 3000, 20)
+	signed := signedFor(t, "first", "p", "main", gpuA, 3000, 20)
 	forged := maps.Clone(signed)
 	forged[grant.AnnotationGrant] = strings.Replace(forged[grant.AnnotationGrant], "3000", "9000", 1)
 	newest := signed
@@ -40,13 +40,13 @@ func TestNewestGrant(t *testing.T) {
 			return pod
 		}
 	})
-	sandbox := newPod("p", signedFor(t, "first", "p", "main", cardA, 1000, 10))
+	sandbox := newPod("p", signedFor(t, "first", "p", "main", gpuA, 1000, 10))
 	ctr := newContainer("main")
 	_, err := f.runtime.create(sandbox, ctr)
 	require.NoError(t, err)
-	shares, err := oci.RecoverShares(f.ledger.Folder(ctr.Id))
+	shares, err := oci.RecoverShares(f.ledger.Dir(ctr.Id))
 	require.NoError(t, err)
-	require.Equal(t, []grant.Share{{UUID: cardA, MemoryMiB: 3000, CorePercent: 20}}, shares)
+	require.Equal(t, []grant.Share{{UUID: gpuA, MemoryMiB: 3000, CorePercent: 20}}, shares)
 
 	newest = forged
 	_, err = f.runtime.create(sandbox, newContainer("main"))
@@ -58,9 +58,9 @@ func TestNewestGrant(t *testing.T) {
 func TestLimitsThatAreBehindTheBookAreMended(t *testing.T) {
 	f := newFixture(t, writesLimits)
 	ctr := newContainer("main")
-	_, err := f.runtime.create(newPod("p", named("main", cardA, 3000, 20)), ctr)
+	_, err := f.runtime.create(newPod("p", named("main", gpuA, 3000, 20)), ctr)
 	require.NoError(t, err)
-	dir := f.ledger.Folder(ctr.Id)
+	dir := f.ledger.Dir(ctr.Id)
 	path := limiter.LimitsPath(dir)
 	limits, err := limiter.ReadLimits(path)
 	require.NoError(t, err)

@@ -21,7 +21,7 @@ var Events = []string{"RunPodSandbox", "CreateContainer", "StopContainer", "Remo
 
 // Why containers are refused that no error of package grant says.
 const (
-	reasonNoGrant      = "no_grant"       // it would have a card, and nothing was granted
+	reasonNoGrant      = "no_grant"       // it would have a GPU, and nothing was granted
 	reasonUnreconciled = "not_reconciled" // it is not known what runs on the node
 	reasonLate         = "late"           // the decision was not made before the runtime's deadline
 	reasonNotAsked     = "not_asked"      // its request was lost
@@ -36,7 +36,7 @@ var kinds = []struct {
 	err    error
 }{
 	{"malformed", grant.ErrMalformed},
-	{"unknown_card", grant.ErrUnknownCard},
+	{"unknown_gpu", grant.ErrUnknownGPU},
 	{"wrong_node", grant.ErrWrongNode},
 	{"signature", grant.ErrSignature},
 	{"ambiguous", grant.ErrAmbiguous},
@@ -103,7 +103,7 @@ func (p *Plugin) Gone() []string {
 	}
 	if unlisted := p.unlisted.Load(); unlisted != nil {
 		for _, id := range *unlisted {
-			if !p.inUse(p.Ledger.Folder(id)) {
+			if !p.inUse(p.Ledger.Dir(id)) {
 				gone = append(gone, id)
 			}
 		}

@@ -51,11 +51,11 @@ func (s *seen) wait(t *testing.T, event string, times int) {
 func TestObserver(t *testing.T) {
 	s := &seen{handled: map[string]int{}}
 	f := newFixture(t, func(c *nriplugin.Config) { c.Observer = s })
-	pod, ctr := newPod("p", hami(cardA, 50000, 10)), newContainer("main")
+	pod, ctr := newPod("p", hami(gpuA, 50000, 10)), newContainer("main")
 	_, err := f.runtime.create(pod, ctr)
 	require.NoError(t, err)
 	for _, refused := range []map[string]string{
-		hami(cardA, 50000, 10), {"gpuslice.io/grant": "{"}, hami("GPU-cccccccc-0000-4000-8000-000000000003", 1, 1),
+		hami(gpuA, 50000, 10), {"gpuslice.io/grant": "{"}, hami("GPU-cccccccc-0000-4000-8000-000000000003", 1, 1),
 	} {
 		_, err = f.runtime.create(newPod("q", refused), newContainer("main"))
 		require.Error(t, err)
@@ -69,7 +69,7 @@ func TestObserver(t *testing.T) {
 	s.wait(t, "StopContainer", 5)
 	s.wait(t, "RemoveContainer", 5)
 	s.wait(t, "Synchronize", 1)
-	assert.Equal(t, []string{"overbooked", "malformed", "unknown_card", "no_grant"}, s.refusals)
+	assert.Equal(t, []string{"overbooked", "malformed", "unknown_gpu", "no_grant"}, s.refusals)
 	for event := range s.handled {
 		assert.Contains(t, nriplugin.Events, event)
 	}
@@ -86,10 +86,10 @@ func TestObserverOfOtherRefusals(t *testing.T) {
 		c.Observer = s
 		c.Populate = func(string, grant.Claim) error { return errors.New("the disk is on fire") }
 	})
-	_, err := f.runtime.create(newPod("p", hami(cardA, 1000, 10)), newContainer("main"))
+	_, err := f.runtime.create(newPod("p", hami(gpuA, 1000, 10)), newContainer("main"))
 	require.ErrorContains(t, err, "on fire")
 	release := holdLedger(t, f.ledger)
-	_, err = f.runtime.create(newPod("p", hami(cardA, 1000, 10)), newContainer("main"))
+	_, err = f.runtime.create(newPod("p", hami(gpuA, 1000, 10)), newContainer("main"))
 	require.Error(t, err)
 	release()
 	assert.Equal(t, "other", s.refusals[0])
@@ -100,7 +100,7 @@ func TestObserverOfOtherRefusals(t *testing.T) {
 func TestGone(t *testing.T) {
 	setRequestTimeout(t, 500*time.Millisecond)
 	f := newFixture(t)
-	pod, ctr := newPod("p", hami(cardA, 1000, 10)), newContainer("main")
+	pod, ctr := newPod("p", hami(gpuA, 1000, 10)), newContainer("main")
 	_, err := f.runtime.create(pod, ctr)
 	require.NoError(t, err)
 	require.Empty(t, f.plugin.Gone())
@@ -108,7 +108,7 @@ func TestGone(t *testing.T) {
 	f.runtime.remove(pod, ctr)
 	require.Equal(t, []string{ctr.GetId()}, f.plugin.Gone())
 	release()
-	require.Eventually(t, func() bool { return len(f.plugin.Gone()) == 0 && len(f.folders()) == 0 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(f.plugin.Gone()) == 0 && len(f.dirs()) == 0 }, 20*time.Second, 5*time.Millisecond)
 }
 
 // A claim that was kept because a process used it, of a container that the runtime doesn't
@@ -116,13 +116,13 @@ func TestGone(t *testing.T) {
 func TestGoneWhenItsProcessIs(t *testing.T) {
 	f := newFixture(t, func(c *nriplugin.Config) {
 		c.Populate = func(dir string, _ grant.Claim) error {
-			return limiter.CreateUsage(limiter.UsagePath(dir), []string{cardA})
+			return limiter.CreateUsage(limiter.UsagePath(dir), []string{gpuA})
 		}
 	})
-	pod, ctr := newPod("p", hami(cardA, 1000, 10)), newContainer("main")
+	pod, ctr := newPod("p", hami(gpuA, 1000, 10)), newContainer("main")
 	_, err := f.runtime.create(pod, ctr)
 	require.NoError(t, err)
-	usage, err := os.OpenFile(limiter.UsagePath(f.ledger.Folder(ctr.Id)), os.O_RDWR, 0)
+	usage, err := os.OpenFile(limiter.UsagePath(f.ledger.Dir(ctr.Id)), os.O_RDWR, 0)
 	require.NoError(t, err)
 	require.NoError(t, unix.FcntlFlock(usage.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: 1<<40 + 1, Len: 1}))
 	f.stop()

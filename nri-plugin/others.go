@@ -9,10 +9,10 @@ import (
 	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
-// others is a folder's claim if it is of a container that the runtime doesn't list: one of
+// others is a directory's claim if it is of a container that the runtime doesn't list: one of
 // docker's or podman's, which are in other namespaces of containerd or in none.
-func others(folder string) bool {
-	_, err := claimed.Read(folder)
+func others(dir string) bool {
+	_, err := claimed.Read(dir)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 

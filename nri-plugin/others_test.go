@@ -13,16 +13,16 @@ import (
 	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
-// docker books a card's whole memory, as the runtime wrapper does, for a container that
+// docker books a GPU's whole memory, as the runtime wrapper does, for a container that
 // the process makes.
 func (f *fixture) docker(id string, creator int) {
 	record, err := claimed.NewRecord("/proc", creator)
 	require.NoError(f.t, err)
 	claim := grant.Claim{
 		ContainerID: id, Owner: grant.OwnerRuntime, Container: "web",
-		Shares: []grant.Share{{UUID: cardA, MemoryMiB: 81920}},
+		Shares: []grant.Share{{UUID: gpuA, MemoryMiB: 81920}},
 	}
-	_, err = f.config.Ledger.Claim(context.Background(), claim, f.config.Cards(), record.Write)
+	_, err = f.config.Ledger.Claim(context.Background(), claim, f.config.GPUs(), record.Write)
 	require.NoError(f.t, err)
 }
 
@@ -38,19 +38,19 @@ func sleeper(t testing.TB) (pid int, kill func()) {
 	return cmd.Process.Pid, kill
 }
 
-// Where docker's daemon and shims were killed with their containers, a pod has the card
+// Where docker's daemon and shims were killed with their containers, a pod has the GPU
 // without another container of docker's coming by first.
 func TestPodAfterDockersContainersWereKilled(t *testing.T) {
 	f := newFixture(t)
 	pid, kill := sleeper(t)
 	f.docker("docker1", pid)
-	pod, ctr := newPod("p", named("main", cardA, 1000, 10)), newContainer("main")
+	pod, ctr := newPod("p", named("main", gpuA, 1000, 10)), newContainer("main")
 	_, err := f.runtime.create(pod, ctr)
 	require.ErrorContains(t, err, "containers that hold it: 1")
 	kill()
 	_, err = f.runtime.create(pod, ctr)
 	require.NoError(t, err)
-	require.NoDirExists(t, f.ledger.Folder("docker1"))
+	require.NoDirExists(t, f.ledger.Dir("docker1"))
 }
 
 // An agent that starts gives back what is gone, and nothing that is there: not even where
@@ -61,20 +61,20 @@ func TestAgentStartsBesideDocker(t *testing.T) {
 	for _, id := range []string{"there", "unreadable"} {
 		record, err := claimed.NewRecord("/proc", pid)
 		require.NoError(t, err)
-		claim := grant.Claim{ContainerID: id, Owner: grant.OwnerRuntime, Container: id, Shares: []grant.Share{{UUID: cardB, MemoryMiB: 1000}}}
-		_, err = f.ledger.Claim(context.Background(), claim, f.config.Cards(), record.Write)
+		claim := grant.Claim{ContainerID: id, Owner: grant.OwnerRuntime, Container: id, Shares: []grant.Share{{UUID: gpuB, MemoryMiB: 1000}}}
+		_, err = f.ledger.Claim(context.Background(), claim, f.config.GPUs(), record.Write)
 		require.NoError(t, err)
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(f.ledger.Folder("unreadable"), "grant.json"), []byte("{"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(f.ledger.Dir("unreadable"), "grant.json"), []byte("{"), 0o600))
 	restart := func() {
 		f.stop()
 		f.start()
 	}
 	restart()
-	require.DirExists(t, f.ledger.Folder("there"))
-	require.DirExists(t, f.ledger.Folder("unreadable"))
+	require.DirExists(t, f.ledger.Dir("there"))
+	require.DirExists(t, f.ledger.Dir("unreadable"))
 	kill()
 	restart()
-	require.NoDirExists(t, f.ledger.Folder("there"))
-	require.NoDirExists(t, f.ledger.Folder("unreadable"))
+	require.NoDirExists(t, f.ledger.Dir("there"))
+	require.NoDirExists(t, f.ledger.Dir("unreadable"))
 }

@@ -18,7 +18,7 @@ const (
 )
 
 // owed are claims that could not be given back when the runtime said so: the
-// state folder was full or read-only, the lock was taken for too long. The runtime
+// state directory was full or read-only, the lock was taken for too long. The runtime
 // says it once, so they are remembered and tried again. What is forgotten by a
 // restart is found by the next Synchronize.
 type owed struct {

@@ -1,4 +1,4 @@
-// Package nriplugin is the only place where a grant becomes access to a card. It
+// Package nriplugin is the only place where a grant becomes access to a GPU. It
 // connects to the container runtime by NRI, is asked about every container
 // before it is created, and answers with edits of its OCI spec, with nothing,
 // or with an error that refuses the container.
@@ -40,22 +40,22 @@ type Config struct {
 	NodeName string
 	// Ledger books what is granted.
 	Ledger *grant.Ledger
-	// Cards returns the cards that can be granted, by UUID. It must not block:
+	// GPUs returns the GPUs that can be granted, by UUID. It must not block:
 	// it is called while the runtime waits.
-	Cards func() map[string]grant.Card
-	// Missing says why the node does not offer a card, empty if it knows nothing of it;
+	GPUs func() map[string]grant.GPU
+	// Missing says why the node does not offer a GPU, empty if it knows nothing of it;
 	// optional. It must not block.
 	Missing func(uuid string) string
 	// Connected is called with each new connection, before the runtime's first request; optional.
 	Connected func(conn syscall.Conn)
-	// Populate writes the limiter's files into a new claim's folder.
+	// Populate writes the limiter's files into a new claim's directory.
 	Populate func(dir string, claim grant.Claim) error
-	// HighPriorityNamespaces are those whose containers others stand back for on a card
+	// HighPriorityNamespaces are those whose containers others stand back for on a GPU
 	// that they share; optional. What a container says of itself is not believed.
 	HighPriorityNamespaces []string
-	// Settings say how a container gets its cards. It must not block.
+	// Settings say how a container gets its GPUs. It must not block.
 	Settings func() oci.Settings
-	// Devices resolves cards to the edits that make them visible.
+	// Devices resolves GPUs to the edits that make them visible.
 	Devices oci.DeviceEdits
 	// Names orders a pod's containers, for HAMi's positional annotation; optional.
 	// Without it such an annotation with several containers is refused.
@@ -86,11 +86,11 @@ type Config struct {
 }
 
 // UnscheduledPolicy is what a container gets that the kubelet gave devices to, and
-// in whose pod no scheduler wrote anything about cards.
+// in whose pod no scheduler wrote anything about GPUs.
 type UnscheduledPolicy string
 
 const (
-	// UnscheduledDeny gives it no card.
+	// UnscheduledDeny gives it no GPU.
 	UnscheduledDeny UnscheduledPolicy = "deny"
 	// UnscheduledShare gives it the equal share of its replicas (grant.FromReplicas).
 	UnscheduledShare UnscheduledPolicy = "share"
@@ -128,7 +128,7 @@ func New(c Config) (*Plugin, error) {
 	}{
 		{"NodeName", c.NodeName != ""},
 		{"Ledger", c.Ledger != nil},
-		{"Cards", c.Cards != nil},
+		{"GPUs", c.GPUs != nil},
 		{"Populate", c.Populate != nil},
 		{"Devices", c.Devices != nil},
 		{"Settings", c.Settings != nil},
@@ -189,7 +189,7 @@ func (p *Plugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
 }
 
 // StopContainer gives back what the container held: its task has ended. The
-// folder stays, because the container that maps it still exists.
+// directory stays, because the container that maps it still exists.
 func (p *Plugin) StopContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.Container) ([]*api.ContainerUpdate, error) {
 	defer p.handled("StopContainer", time.Now())
 	p.told.ended(ctr.GetId())
@@ -197,7 +197,7 @@ func (p *Plugin) StopContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.
 	return nil, nil
 }
 
-// RemoveContainer removes the container's folder. It is also the undo of a
+// RemoveContainer removes the container's directory. It is also the undo of a
 // creation that failed after CreateContainer, and then has an id and nothing else.
 func (p *Plugin) RemoveContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.Container) error {
 	defer p.handled("RemoveContainer", time.Now())

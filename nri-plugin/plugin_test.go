@@ -25,8 +25,8 @@ func TestContainerWithGrantGetsItsShare(t *testing.T) {
 		description string
 		annotations map[string]string
 	}{
-		{"HAMi's annotation", hami(cardB, 8000, 30)},
-		{"our annotation", named("main", cardB, 8000, 30)},
+		{"HAMi's annotation", hami(gpuB, 8000, 30)},
+		{"our annotation", named("main", gpuB, 8000, 30)},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			f := newFixture(t)
@@ -42,7 +42,7 @@ func TestContainerWithGrantGetsItsShare(t *testing.T) {
 			require.NoError(t, err)
 
 			for name, want := range map[string]string{
-				"NVIDIA_VISIBLE_DEVICES":          "void", // the CDI spec's edits make the card visible
+				"NVIDIA_VISIBLE_DEVICES":          "void", // the CDI spec's edits make the GPU visible
 				"CUDA_DEVICE_MEMORY_LIMIT_0":      "8000m",
 				"CUDA_DEVICE_SM_LIMIT":            "30",
 				"CUDA_DEVICE_SM_LIMIT_0":          "30",
@@ -54,16 +54,16 @@ func TestContainerWithGrantGetsItsShare(t *testing.T) {
 				require.Equal(t, want, got, name)
 				require.Equal(t, 1, times, name)
 			}
-			folder := f.ledger.Folder(ctr.Id)
-			require.Equal(t, limiter.FilesDir(folder), sourceOf(spec, "/.gpuslice"))
-			require.Equal(t, limiter.UsagePath(folder), sourceOf(spec, "/.gpuslice/usage"))
+			dir := f.ledger.Dir(ctr.Id)
+			require.Equal(t, limiter.FilesDir(dir), sourceOf(spec, "/.gpuslice"))
+			require.Equal(t, limiter.UsagePath(dir), sourceOf(spec, "/.gpuslice/usage"))
 			require.Equal(t, f.config.Settings().LibraryPath, sourceOf(spec, "/.gpuslice/libvgpu.so"))
 			require.Equal(t, f.config.Settings().PreloadPath, sourceOf(spec, "/etc/ld.so.preload"))
 			require.Equal(t, "/mine/data", sourceOf(spec, "/data"))
 			require.Equal(t, "preload", spec.Annotations[nriplugin.ModeAnnotation])
-			require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia1"}, cardNodes(spec))
+			require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia1"}, gpuNodes(spec))
 			require.Len(t, spec.Hooks.CreateContainer, 1)
-			require.NotEmpty(t, spec.Linux.Resources.Devices, "the cgroup must allow the card")
+			require.NotEmpty(t, spec.Linux.Resources.Devices, "the cgroup must allow the GPU")
 			for _, m := range spec.Mounts {
 				require.NotContains(t, m.Source, "/mine/vgpu", "the pod's own mount on the limiter's directory has to go")
 				if m.Destination == "/.gpuslice" {
@@ -74,9 +74,9 @@ func TestContainerWithGrantGetsItsShare(t *testing.T) {
 			require.Equal(t, []string{ctr.Id}, f.claims())
 			f.runtime.stop(pod, ctr)
 			require.Empty(t, f.claims())
-			require.Equal(t, []string{ctr.Id}, f.folders(), "the container still maps its files")
+			require.Equal(t, []string{ctr.Id}, f.dirs(), "the container still maps its files")
 			f.runtime.remove(pod, ctr)
-			require.Empty(t, f.folders())
+			require.Empty(t, f.dirs())
 		})
 	}
 }
@@ -91,7 +91,7 @@ func TestContainerWithoutGrantGetsNothing(t *testing.T) {
 	}{
 		{description: "asks for nothing", container: &api.Container{}},
 		{description: "its image asks for all", container: &api.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=all"}}, wantVoid: true},
-		{description: "it names a card", container: &api.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=" + cardA}}, wantVoid: true},
+		{description: "it names a GPU", container: &api.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=" + gpuA}}, wantVoid: true},
 		{description: "already void", container: &api.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=void"}}},
 		{description: "an image that sets it twice", container: &api.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_VISIBLE_DEVICES=all"}}, wantRefused: "more than once"},
 		{description: "a device node from elsewhere", container: &api.Container{Linux: &api.LinuxContainer{Devices: []*api.LinuxDevice{nvidia0}}}, wantRefused: "/dev/nvidia0"},
@@ -116,8 +116,8 @@ func TestContainerWithoutGrantGetsNothing(t *testing.T) {
 				require.Equal(t, 1, times)
 			}
 			require.NotEqual(t, "all", value)
-			require.Empty(t, cardNodes(spec))
-			require.Empty(t, f.folders())
+			require.Empty(t, gpuNodes(spec))
+			require.Empty(t, f.dirs())
 		})
 	}
 }
@@ -129,13 +129,13 @@ func TestRefusedGrants(t *testing.T) {
 		want        []string
 	}{
 		{"a malformed annotation", map[string]string{"gpuslice.io/grant": "{"}, []string{"gpuslice.io/grant"}},
-		{"a malformed HAMi annotation", hami(cardA, -5, 30), []string{"hami.io/vgpu-devices-to-allocate"}},
+		{"a malformed HAMi annotation", hami(gpuA, -5, 30), []string{"hami.io/vgpu-devices-to-allocate"}},
 		{"our malformed one is not replaced by HAMi's good one", map[string]string{
-			"gpuslice.io/grant": "{}", "hami.io/vgpu-devices-to-allocate": hami(cardA, 1000, 10)["hami.io/vgpu-devices-to-allocate"],
+			"gpuslice.io/grant": "{}", "hami.io/vgpu-devices-to-allocate": hami(gpuA, 1000, 10)["hami.io/vgpu-devices-to-allocate"],
 		}, []string{"gpuslice.io/grant"}},
-		{"an unknown card", hami("GPU-cccccccc-0000-4000-8000-000000000003", 1000, 10), []string{"GPU-cccccccc", "no such card"}},
-		{"more than the card", hami(cardA, 81921, 10), []string{"81921"}},
-		{"another node", map[string]string{"gpuslice.io/grant": `{"version":1,"node":"other","containers":{"main":[{"uuid":"` + cardA + `","memoryMiB":1,"cores":1}]}}`}, []string{"other"}},
+		{"an unknown GPU", hami("GPU-cccccccc-0000-4000-8000-000000000003", 1000, 10), []string{"GPU-cccccccc", "no such GPU"}},
+		{"more than the GPU", hami(gpuA, 81921, 10), []string{"81921"}},
+		{"another node", map[string]string{"gpuslice.io/grant": `{"version":1,"node":"other","containers":{"main":[{"uuid":"` + gpuA + `","memoryMiB":1,"cores":1}]}}`}, []string{"other"}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			f := newFixture(t)
@@ -144,7 +144,7 @@ func TestRefusedGrants(t *testing.T) {
 			for _, want := range append(test.want, "default/p", `"main"`) {
 				require.ErrorContains(t, err, want)
 			}
-			require.Empty(t, f.folders())
+			require.Empty(t, f.dirs())
 			require.NoError(t, f.plugin.Ready(), "a refusal must not cost the connection")
 		})
 	}
@@ -160,7 +160,7 @@ func TestMalformedAnnotations(t *testing.T) {
 		})
 	})
 	cases := granttest.MalformedCases(granttest.Node{
-		Name: nodeName, Card: cardA, Other: cardB, Missing: "GPU-cccccccc-0000-4000-8000-000000000003", CardMiB: 81920,
+		Name: nodeName, GPU: gpuA, Other: gpuB, Missing: "GPU-cccccccc-0000-4000-8000-000000000003", GPUMiB: 81920,
 	})
 	require.GreaterOrEqual(t, len(cases), 40)
 	for _, test := range cases {
@@ -168,7 +168,7 @@ func TestMalformedAnnotations(t *testing.T) {
 		if !assert.Error(t, err, test.Description) {
 			continue
 		}
-		assert.Empty(t, f.folders(), test.Description)
+		assert.Empty(t, f.dirs(), test.Description)
 		if strings.Contains(err.Error(), "invalid UTF-8") {
 			continue // NRI's own wire refuses it before we see it
 		}
@@ -183,21 +183,21 @@ func TestMalformedAnnotations(t *testing.T) {
 	require.Equal(t, 1, f.runtime.proxy.connections())
 }
 
-func TestOverbookedCardIsRefused(t *testing.T) {
+func TestOverbookedGPUIsRefused(t *testing.T) {
 	f := newFixture(t)
-	first := newPod("first", hami(cardA, 50000, 50))
+	first := newPod("first", hami(gpuA, 50000, 50))
 	main := newContainer("main")
 	_, err := f.runtime.create(first, main)
 	require.NoError(t, err)
-	_, err = f.runtime.create(newPod("second", hami(cardA, 50000, 50)), newContainer("main"))
+	_, err = f.runtime.create(newPod("second", hami(gpuA, 50000, 50)), newContainer("main"))
 	require.ErrorIs(t, errors.Join(err), err)
 	require.ErrorContains(t, err, "default/second")
-	require.ErrorContains(t, err, cardA)
-	_, err = f.runtime.create(newPod("third", hami(cardB, 50000, 50)), newContainer("main"))
+	require.ErrorContains(t, err, gpuA)
+	_, err = f.runtime.create(newPod("third", hami(gpuB, 50000, 50)), newContainer("main"))
 	require.NoError(t, err)
 
 	f.runtime.stop(first, main)
-	_, err = f.runtime.create(newPod("second", hami(cardA, 50000, 50)), newContainer("main"))
+	_, err = f.runtime.create(newPod("second", hami(gpuA, 50000, 50)), newContainer("main"))
 	require.NoError(t, err, "what a stopped container held is free at once")
 }
 
@@ -205,7 +205,7 @@ func TestOverbookedCardIsRefused(t *testing.T) {
 // N's Stop may be delivered late.
 func TestNextAttemptTakesItsPredecessorsPlace(t *testing.T) {
 	f := newFixture(t)
-	pod := newPod("p", hami(cardA, 81920, 100))
+	pod := newPod("p", hami(gpuA, 81920, 100))
 	first, second := newContainer("main"), newContainer("main")
 	_, err := f.runtime.create(pod, first)
 	require.NoError(t, err)
@@ -214,14 +214,14 @@ func TestNextAttemptTakesItsPredecessorsPlace(t *testing.T) {
 	f.runtime.stop(pod, first)
 	f.runtime.remove(pod, first)
 	require.Equal(t, []string{second.Id}, f.claims())
-	require.Equal(t, []string{second.Id}, f.folders())
+	require.Equal(t, []string{second.Id}, f.dirs())
 }
 
 // A one-slot annotation is the one container's that the scheduler saw. A container
 // that is added later (kubectl debug) must not double the grant.
 func TestEphemeralContainerDoesNotShareTheSlot(t *testing.T) {
 	f := newFixture(t)
-	pod := newPod("p", hami(cardA, 1000, 10))
+	pod := newPod("p", hami(gpuA, 1000, 10))
 	_, err := f.runtime.create(pod, newContainer("main"))
 	require.NoError(t, err)
 	spec, err := f.runtime.create(pod, newContainer("debugger", "NVIDIA_VISIBLE_DEVICES=all"))
@@ -238,7 +238,7 @@ func (f namesFunc) ContainerNames(ctx context.Context, pod grant.Pod) ([]grant.C
 }
 
 func TestPositionalAnnotationOfSeveralContainers(t *testing.T) {
-	annotations := map[string]string{"hami.io/vgpu-devices-to-allocate": cardA + ",NVIDIA,1000,10:;;" + cardB + ",NVIDIA,2000,20:;"}
+	annotations := map[string]string{"hami.io/vgpu-devices-to-allocate": gpuA + ",NVIDIA,1000,10:;;" + gpuB + ",NVIDIA,2000,20:;"}
 	t.Run("refused without anybody who knows the order", func(t *testing.T) {
 		f := newFixture(t)
 		_, err := f.runtime.create(newPod("p", annotations), newContainer("b"))
@@ -257,7 +257,7 @@ func TestPositionalAnnotationOfSeveralContainers(t *testing.T) {
 		require.Equal(t, "2000m", value)
 		spec, err = f.runtime.create(pod, newContainer("sidecar"))
 		require.NoError(t, err)
-		require.Empty(t, cardNodes(spec))
+		require.Empty(t, gpuNodes(spec))
 	})
 }
 
@@ -274,25 +274,25 @@ func TestExemptNamespaceIsLeftAlone(t *testing.T) {
 func TestCreationThatFailsLaterLeavesNothing(t *testing.T) {
 	f := newFixture(t)
 	ctr := newContainer("main")
-	_, err := f.runtime.create(newPod("p", hami(cardA, 1000, 10)), ctr)
+	_, err := f.runtime.create(newPod("p", hami(gpuA, 1000, 10)), ctr)
 	require.NoError(t, err)
 	// containerd's undo: the id and nothing else.
 	f.runtime.remove(nil, &api.Container{Id: ctr.Id})
-	require.Empty(t, f.folders())
+	require.Empty(t, f.dirs())
 }
 
 func TestPopulateThatFailsLeavesNothing(t *testing.T) {
 	f := newFixture(t, func(c *nriplugin.Config) {
 		c.Populate = func(string, grant.Claim) error { return errors.New("no space left on device") }
 	})
-	_, err := f.runtime.create(newPod("p", hami(cardA, 1000, 10)), newContainer("main"))
+	_, err := f.runtime.create(newPod("p", hami(gpuA, 1000, 10)), newContainer("main"))
 	require.ErrorContains(t, err, "no space left on device")
-	require.Empty(t, f.folders())
+	require.Empty(t, f.dirs())
 }
 
 func TestNewChecksItsConfiguration(t *testing.T) {
 	_, err := nriplugin.New(nriplugin.Config{Unscheduled: "Share"})
-	for _, field := range []string{"NodeName", "Ledger", "Cards", "Populate", "Devices", "Log", "Unscheduled"} {
+	for _, field := range []string{"NodeName", "Ledger", "GPUs", "Populate", "Devices", "Log", "Unscheduled"} {
 		require.ErrorContains(t, err, field)
 	}
 }
@@ -302,7 +302,7 @@ func TestNewChecksItsConfiguration(t *testing.T) {
 func TestOwedClaimsArePaid(t *testing.T) {
 	setRequestTimeout(t, 500*time.Millisecond)
 	f := newFixture(t)
-	pod, ctr := newPod("p", hami(cardA, 1000, 10)), newContainer("main")
+	pod, ctr := newPod("p", hami(gpuA, 1000, 10)), newContainer("main")
 	_, err := f.runtime.create(pod, ctr)
 	require.NoError(t, err)
 
@@ -313,20 +313,20 @@ func TestOwedClaimsArePaid(t *testing.T) {
 	_, err = f.runtime.create(newPod("none", nil), newContainer("main"))
 	require.NoError(t, err, "a container that needs no ledger is not held up")
 	release()
-	require.Eventually(t, func() bool { return len(f.folders()) == 0 }, 20*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return len(f.dirs()) == 0 }, 20*time.Second, 50*time.Millisecond)
 	require.Equal(t, 1, f.runtime.proxy.connections(), "the first connection lasts")
 }
 
 func TestEditedSpecIsComplete(t *testing.T) {
 	f := newFixture(t)
-	spec, err := f.runtime.create(newPod("p", hami(cardA, 1000, 0)), newContainer("main"))
+	spec, err := f.runtime.create(newPod("p", hami(gpuA, 1000, 0)), newContainer("main"))
 	require.NoError(t, err)
 	for _, d := range spec.Linux.Devices {
 		require.NotEmpty(t, d.Type, d.Path)
 		require.Equal(t, int64(195), d.Major, d.Path)
 	}
 	require.Condition(t, func() bool { return hasRule(spec.Linux.Resources.Devices, 195, 0) })
-	require.Condition(t, func() bool { return !hasRule(spec.Linux.Resources.Devices, 195, 1) }, "only the granted card")
+	require.Condition(t, func() bool { return !hasRule(spec.Linux.Resources.Devices, 195, 1) }, "only the granted GPU")
 }
 
 func hasRule(rules []rspec.LinuxDeviceCgroup, major, minor int64) bool {
@@ -340,7 +340,7 @@ func hasRule(rules []rspec.LinuxDeviceCgroup, major, minor int64) bool {
 
 // holdLedger takes the ledger's lock as another process would.
 func holdLedger(t *testing.T, l *grant.Ledger) (release func()) {
-	lock, err := os.OpenFile(filepath.Join(filepath.Dir(filepath.Dir(l.Folder("x"))), "lock"), os.O_RDWR, 0)
+	lock, err := os.OpenFile(filepath.Join(filepath.Dir(filepath.Dir(l.Dir("x"))), "lock"), os.O_RDWR, 0)
 	require.NoError(t, err)
 	flock(t, lock)
 	return func() { lock.Close() }

@@ -45,10 +45,10 @@ func (quietLogger) Errorf(context.Context, string, ...any) {}
 // nodeName is the node of the tests' grants.
 const nodeName = "node-1"
 
-// The tests' cards: two of 80 GiB with 10 slots.
+// The tests' GPUs: two of 80 GiB with 10 slots.
 const (
-	cardA = "GPU-aaaaaaaa-0000-4000-8000-000000000001"
-	cardB = "GPU-bbbbbbbb-0000-4000-8000-000000000002"
+	gpuA = "GPU-aaaaaaaa-0000-4000-8000-000000000001"
+	gpuB = "GPU-bbbbbbbb-0000-4000-8000-000000000002"
 )
 
 // runtime plays containerd: it holds containers, relays their events to plugins by
@@ -171,20 +171,20 @@ type fixture struct {
 	stop    func()
 }
 
-// newConfig is a plugin's configuration with two cards, resolved by a CDI registry
+// newConfig is a plugin's configuration with two GPUs, resolved by a CDI registry
 // of two lines.
 func newConfig(t testing.TB) nriplugin.Config {
 	ledger, err := grant.OpenLedger(t.TempDir())
 	require.NoError(t, err)
-	cards := map[string]grant.Card{
-		cardA: {UUID: cardA, MemoryMiB: 81920, CorePercent: 100, Slots: 10},
-		cardB: {UUID: cardB, MemoryMiB: 81920, CorePercent: 100, Slots: 10},
+	gpus := map[string]grant.GPU{
+		gpuA: {UUID: gpuA, MemoryMiB: 81920, CorePercent: 100, Slots: 10},
+		gpuB: {UUID: gpuB, MemoryMiB: 81920, CorePercent: 100, Slots: 10},
 	}
 	settings := oci.Settings{LibraryPath: "/var/lib/gpuslice/lib/libvgpu-0.so", PreloadPath: "/var/lib/gpuslice/lib/ld.so.preload"}
 	return nriplugin.Config{
 		NodeName: nodeName,
 		Ledger:   ledger,
-		Cards:    func() map[string]grant.Card { return cards },
+		GPUs:     func() map[string]grant.GPU { return gpus },
 		Populate: func(dir string, _ grant.Claim) error {
 			if err := os.MkdirAll(limiter.FilesDir(dir), 0o755); err != nil {
 				return err
@@ -244,7 +244,7 @@ func (f *fixture) waitReady() {
 	}
 }
 
-// fakeDevices is a CDI registry of the two cards.
+// fakeDevices is a CDI registry of the two GPUs.
 type fakeDevices struct{}
 
 func (fakeDevices) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) {
@@ -255,7 +255,7 @@ func (fakeDevices) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) 
 		Hooks:       []*cdispec.Hook{{HookName: "createContainer", Path: "/usr/bin/nvidia-cdi-hook", Args: []string{"nvidia-cdi-hook", "update-ldcache"}}},
 	}
 	for _, uuid := range uuids {
-		minor, ok := map[string]int64{cardA: 0, cardB: 1, migA: 2, migB: 2}[uuid]
+		minor, ok := map[string]int64{gpuA: 0, gpuB: 1, migA: 2, migB: 2}[uuid]
 		if !ok {
 			return nil, fmt.Errorf("no CDI spec names %s", uuid)
 		}
@@ -298,9 +298,9 @@ func (f *fixture) claims() []string {
 	return ids
 }
 
-// folders are the names in the ledger's containers folder.
-func (f *fixture) folders() []string {
-	entries, err := os.ReadDir(filepath.Dir(f.ledger.Folder("x")))
+// directories are the names in the ledger's containers directory.
+func (f *fixture) dirs() []string {
+	entries, err := os.ReadDir(filepath.Dir(f.ledger.Dir("x")))
 	require.NoError(f.t, err)
 	names := []string{}
 	for _, e := range entries {
@@ -331,8 +331,8 @@ func sourceOf(spec *rspec.Spec, destination string) string {
 	return source
 }
 
-// cardNodes are the device nodes of cards in a spec.
-func cardNodes(spec *rspec.Spec) []string {
+// gpuNodes are the device nodes of GPUs in a spec.
+func gpuNodes(spec *rspec.Spec) []string {
 	var nodes []string
 	for _, d := range spec.Linux.Devices {
 		if strings.HasPrefix(d.Path, "/dev/nvidia") {

@@ -24,7 +24,7 @@ func signedFor(t testing.TB, seed, pod, container, uuid string, memoryMiB, cores
 
 func TestSignedGrants(t *testing.T) {
 	f := newFixture(t, func(c *nriplugin.Config) { c.Keys = granttest.Keyring("first") })
-	signed := signedFor(t, "first", "p", "main", cardA, 1000, 10)
+	signed := signedFor(t, "first", "p", "main", gpuA, 1000, 10)
 	changed := maps.Clone(signed)
 	changed[grant.AnnotationGrant] = strings.Replace(changed[grant.AnnotationGrant], "1000", "9000", 1)
 	for _, test := range []struct {
@@ -32,32 +32,32 @@ func TestSignedGrants(t *testing.T) {
 		annotations                 map[string]string
 		want                        string
 	}{
-		{"not signed", "p", "main", named("main", cardA, 1000, 10), "signed grants only"},
+		{"not signed", "p", "main", named("main", gpuA, 1000, 10), "signed grants only"},
 		{"changed", "p", "main", changed, "not for this grant"},
 		{"copied to another pod", "thief", "main", signed, "not for this grant"},
-		{"signed with another key", "p", "main", signedFor(t, "second", "p", "main", cardA, 1000, 10), "does not have"},
+		{"signed with another key", "p", "main", signedFor(t, "second", "p", "main", gpuA, 1000, 10), "does not have"},
 		{"another container of such a pod", "p", "side", changed, "not for this grant"},
-		{"HAMi's annotation", "p", "main", hami(cardA, 1000, 10), "HAMi's annotations can't be signed"},
+		{"HAMi's annotation", "p", "main", hami(gpuA, 1000, 10), "HAMi's annotations can't be signed"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			_, err := f.runtime.create(newPod(test.pod, test.annotations), newContainer(test.container))
 			require.ErrorContains(t, err, test.want)
 			require.ErrorContains(t, err, "default/"+test.pod)
 			require.ErrorContains(t, err, `"`+test.container+`"`)
-			require.Empty(t, f.folders())
+			require.Empty(t, f.dirs())
 		})
 	}
 
 	ctr := newContainer("main")
 	spec, err := f.runtime.create(newPod("p", signed), ctr)
 	require.NoError(t, err)
-	require.Contains(t, cardNodes(spec), "/dev/nvidia0")
+	require.Contains(t, gpuNodes(spec), "/dev/nvidia0")
 	spec, err = f.runtime.create(newPod("p", signed), newContainer("side", "NVIDIA_VISIBLE_DEVICES=all"))
 	require.NoError(t, err, "the grant is good and has nothing for this one")
-	require.Empty(t, cardNodes(spec))
+	require.Empty(t, gpuNodes(spec))
 	spec, err = f.runtime.create(newPod("none", nil), newContainer("main", "NVIDIA_VISIBLE_DEVICES=all"))
 	require.NoError(t, err, "no grant needs no signature")
-	require.Empty(t, cardNodes(spec))
+	require.Empty(t, gpuNodes(spec))
 	require.Equal(t, []string{ctr.Id}, f.claims())
 	require.Equal(t, 1, f.runtime.proxy.connections(), "a refusal must not cost the connection")
 }
@@ -66,23 +66,23 @@ func TestSignedGrants(t *testing.T) {
 // have its key.
 func TestSignatureWithoutKeys(t *testing.T) {
 	f := newFixture(t)
-	annotations := named("main", cardA, 1000, 10)
+	annotations := named("main", gpuA, 1000, 10)
 	annotations[grant.AnnotationSignature] = "what nobody reads"
 	_, err := f.runtime.create(newPod("p", annotations), newContainer("main"))
 	require.NoError(t, err)
 }
 
 // What runs was accepted by the keys of its day. A node that gets keys, or other
-// keys, and loses its state folder too, still knows what is taken.
+// keys, and loses its state directory too, still knows what is taken.
 func TestKeysDoNotLoseWhatRuns(t *testing.T) {
 	for _, test := range []struct {
 		description string
 		before      grant.Verifier
 		annotations map[string]string
 	}{
-		{"named, from before there were keys", nil, named("main", cardA, 50000, 50)},
-		{"HAMi's, from before there were keys", nil, hami(cardA, 50000, 50)},
-		{"signed with a key that is gone", granttest.Keyring("second"), signedFor(t, "second", "p", "main", cardA, 50000, 50)},
+		{"named, from before there were keys", nil, named("main", gpuA, 50000, 50)},
+		{"HAMi's, from before there were keys", nil, hami(gpuA, 50000, 50)},
+		{"signed with a key that is gone", granttest.Keyring("second"), signedFor(t, "second", "p", "main", gpuA, 50000, 50)},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			f := newFixture(t, func(c *nriplugin.Config) { c.Keys = test.before })
@@ -90,12 +90,12 @@ func TestKeysDoNotLoseWhatRuns(t *testing.T) {
 			_, err := f.runtime.create(pod, ctr)
 			require.NoError(t, err)
 			f.stop()
-			require.NoError(t, os.RemoveAll(f.ledger.Folder(ctr.Id)))
+			require.NoError(t, os.RemoveAll(f.ledger.Dir(ctr.Id)))
 
 			f.config.Keys = granttest.Keyring("first")
 			f.start()
 			require.Equal(t, []string{ctr.Id}, f.claims())
-			second := signedFor(t, "first", "second", "main", cardA, 50000, 50)
+			second := signedFor(t, "first", "second", "main", gpuA, 50000, 50)
 			_, err = f.runtime.create(newPod("second", second), newContainer("main"))
 			require.ErrorContains(t, err, "31920 of 81920 MiB free", "what runs is not given away a second time")
 

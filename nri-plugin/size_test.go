@@ -30,7 +30,7 @@ func TestManyLimitVariablesDoNotDisconnectThePlugin(t *testing.T) {
 			for i := range count {
 				env = append(env, fmt.Sprintf("%s%0*d=1", prefix, 250-len(prefix), 16+i))
 			}
-			_, err := f.runtime.create(newPod("p", hami(cardA, 1000, 10)), newContainer("main", env...))
+			_, err := f.runtime.create(newPod("p", hami(gpuA, 1000, 10)), newContainer("main", env...))
 			require.ErrorContains(t, err, "default/p")
 			require.ErrorContains(t, err, `"main"`)
 			if count == 1 {
@@ -38,7 +38,7 @@ func TestManyLimitVariablesDoNotDisconnectThePlugin(t *testing.T) {
 			}
 			require.Less(t, len(err.Error()), bounds.ErrorText+100)
 		}
-		_, err := f.runtime.create(newPod("q", hami(cardA, 1000, 10)), newContainer("main"))
+		_, err := f.runtime.create(newPod("q", hami(gpuA, 1000, 10)), newContainer("main"))
 		require.NoError(t, err)
 		require.Equal(t, 1, f.runtime.proxy.connections())
 		require.Len(t, f.claims(), 1)
@@ -58,8 +58,8 @@ func TestContainersAndPodsAboveABoundAreRefused(t *testing.T) {
 	}{
 		{"a container just below its bound", newPod("p", nil), large(bounds.Container - 200), ""},
 		{"a container above its bound", newPod("p", nil), large(bounds.Container), "384 KiB"},
-		{"with a grant", newPod("p", hami(cardA, 1000, 10)), large(bounds.Container), "384 KiB"},
-		{"with a grant, and too large because of gpuslice's additions", newPod("p", hami(cardA, 1000, 10)), large(bounds.Container - 500), "384 KiB"},
+		{"with a grant", newPod("p", hami(gpuA, 1000, 10)), large(bounds.Container), "384 KiB"},
+		{"with a grant, and too large because of gpuslice's additions", newPod("p", hami(gpuA, 1000, 10)), large(bounds.Container - 500), "384 KiB"},
 		{"by its arguments", newPod("p", nil), &api.Container{Id: "args", Name: "main", Args: []string{text(bounds.Container)}}, "384 KiB"},
 		{"a pod just below its bound", annotated(bounds.Pod - 200), large(0), ""},
 		{"a pod above its bound", annotated(bounds.Pod), large(0), "64 KiB of"},
@@ -77,7 +77,7 @@ func TestContainersAndPodsAboveABoundAreRefused(t *testing.T) {
 			require.ErrorContains(t, err, strings.TrimSuffix(test.says, " of"))
 			require.ErrorContains(t, err, test.pod.Namespace+"/p")
 			assert.Equal(t, []string{"too_large"}, s.refusals)
-			assert.Empty(t, f.folders(), "nothing is reserved for it")
+			assert.Empty(t, f.dirs(), "nothing is reserved for it")
 		})
 	}
 }
@@ -168,10 +168,10 @@ func TestBoundsKeepANodeSynchronisable(t *testing.T) {
 // For any request, the answer and the error are within their bounds.
 func FuzzAnswerIsBounded(f *testing.F) {
 	for _, request := range []*api.CreateContainerRequest{
-		{Pod: newPod("p", hami(cardA, 1000, 10)), Container: newContainer("main", "NVIDIA_VISIBLE_DEVICES=all", "CUDA_DEVICE_MEMORY_LIMIT_3=1", "CUDA_DEVICE_SM_LIMIT_x=1")},
-		{Pod: newPod("p", nil), Container: newContainer("main", "CUDA_VERSION=1", "NVIDIA_VISIBLE_DEVICES="+cardA)},
+		{Pod: newPod("p", hami(gpuA, 1000, 10)), Container: newContainer("main", "NVIDIA_VISIBLE_DEVICES=all", "CUDA_DEVICE_MEMORY_LIMIT_3=1", "CUDA_DEVICE_SM_LIMIT_x=1")},
+		{Pod: newPod("p", nil), Container: newContainer("main", "CUDA_VERSION=1", "NVIDIA_VISIBLE_DEVICES="+gpuA)},
 		{Pod: newPod("p", hami(text(1000), 1000, 10)), Container: newContainer("main")},
-		{Pod: newPod("p", hami(cardB, 1000, 10)), Container: &api.Container{Id: "c", Name: "main", Mounts: []*api.Mount{{Destination: "/.gpuslice/" + text(100)}}}},
+		{Pod: newPod("p", hami(gpuB, 1000, 10)), Container: &api.Container{Id: "c", Name: "main", Mounts: []*api.Mount{{Destination: "/.gpuslice/" + text(100)}}}},
 		{Pod: newPod("p", nil), Container: &api.Container{Id: "c", Linux: &api.LinuxContainer{Devices: []*api.LinuxDevice{{Path: "/dev/nvidia" + text(9000)}}}}},
 	} {
 		data, err := proto.Marshal(request)

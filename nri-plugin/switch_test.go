@@ -9,7 +9,7 @@ import (
 )
 
 // CUDA_DISABLE_CONTROL takes the limiter away where the operator lets it, and nothing
-// else: not the card's identity, not the booking.
+// else: not the GPU's identity, not the booking.
 func TestUserSwitchesTheLimiterOff(t *testing.T) {
 	for _, test := range []struct {
 		description string
@@ -28,11 +28,11 @@ func TestUserSwitchesTheLimiterOff(t *testing.T) {
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			f := newFixture(t, func(c *nriplugin.Config) { c.SwitchNamespaces = test.namespaces })
-			pod, ctr := newPod("p", named("main", cardB, 8000, 30)), newContainer("main", test.env...)
+			pod, ctr := newPod("p", named("main", gpuB, 8000, 30)), newContainer("main", test.env...)
 			spec, err := f.runtime.create(pod, ctr)
 			require.NoError(t, err)
 			require.Equal(t, test.want, spec.Annotations[nriplugin.ModeAnnotation])
-			require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia1"}, cardNodes(spec), "its card and no other")
+			require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia1"}, gpuNodes(spec), "its GPU and no other")
 			limited := test.want == "preload"
 			require.Equal(t, limited, sourceOf(spec, "/etc/ld.so.preload") != "")
 			require.NotEmpty(t, sourceOf(spec, "/.gpuslice"), "its grant can be read back")

@@ -65,13 +65,13 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 }
 
 // inUse says whether a process of a container that the runtime does not list has a
-// card open. The runtime leaves out a container whose state it can't find out; and other
+// GPU open. The runtime leaves out a container whose state it can't find out; and other
 // engines' it doesn't know, which are judged as those who made them do.
-func (p *Plugin) inUse(folder string) bool {
-	if others(folder) {
-		return claimed.NewJudge().Alive(folder, false)
+func (p *Plugin) inUse(dir string) bool {
+	if others(dir) {
+		return claimed.NewJudge().Alive(dir, false)
 	}
-	used, err := limiter.UsageInUse(limiter.UsagePath(folder))
+	used, err := limiter.UsageInUse(limiter.UsagePath(dir))
 	return used || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
@@ -82,7 +82,7 @@ func (p *Plugin) limitedByUs(ctr *api.Container) bool {
 	for _, m := range ctr.GetMounts() {
 		mounts = append(mounts, m.ToOCI(nil))
 	}
-	return oci.MountsFiles(mounts, p.Ledger.Folder(ctr.GetId()))
+	return oci.MountsFiles(mounts, p.Ledger.Dir(ctr.GetId()))
 }
 
 // restore books again what a running container holds. It can't be refused: the
@@ -93,7 +93,7 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 		return fmt.Errorf("restore the claim of running container %s: %w", ctr.GetId(), err)
 	}
 	claim := p.claim(pod, ctr, g, p.modeOf(ctr))
-	restored, err := p.Ledger.Restore(ctx, claim, p.Cards(), func(dir string) error {
+	restored, err := p.Ledger.Restore(ctx, claim, p.GPUs(), func(dir string) error {
 		if err := oci.NoteRestored(dir); err != nil {
 			return err
 		}
@@ -130,7 +130,7 @@ func (p *Plugin) held(ctx context.Context, pod *api.PodSandbox, ctr *api.Contain
 		}
 		err = errors.Join(err, sharesErr)
 	}
-	mig, migErr := grant.FromMIG(asked, ctr.GetName(), ctr.GetAnnotations(), p.Cards(), nil)
+	mig, migErr := grant.FromMIG(asked, ctr.GetName(), ctr.GetAnnotations(), p.GPUs(), nil)
 	if mig != nil {
 		return mig, nil
 	}

@@ -31,19 +31,19 @@ func withReplicas(name, replicas string) *api.Container {
 	return ctr
 }
 
-// The replicas of a card fill it exactly, and nothing goes beside them.
-func TestReplicasFillACard(t *testing.T) {
+// The replicas of a GPU fill it exactly, and nothing goes beside them.
+func TestReplicasFillAGPU(t *testing.T) {
 	f := newFixture(t, shareUnscheduled)
 	pods, ctrs := make([]*api.PodSandbox, 10), make([]*api.Container, 10)
 	for i := range ctrs {
-		pods[i], ctrs[i] = newPod(fmt.Sprint("p", i), nil), withReplicas("main", fmt.Sprintf("%s::%d", cardA, i))
+		pods[i], ctrs[i] = newPod(fmt.Sprint("p", i), nil), withReplicas("main", fmt.Sprintf("%s::%d", gpuA, i))
 		spec, err := f.runtime.create(pods[i], ctrs[i])
 		require.NoError(t, err)
 		memory, _ := envOf(spec, "CUDA_DEVICE_MEMORY_LIMIT_0")
 		require.Equal(t, "8192m", memory)
 		cores, _ := envOf(spec, "CUDA_DEVICE_SM_LIMIT_0")
 		require.Equal(t, "10", cores)
-		require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia0"}, cardNodes(spec))
+		require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia0"}, gpuNodes(spec))
 	}
 	snapshot, err := f.ledger.Snapshot(context.Background())
 	require.NoError(t, err)
@@ -55,20 +55,20 @@ func TestReplicasFillACard(t *testing.T) {
 	require.Equal(t, int64(81920), memory)
 	require.Equal(t, 100, cores)
 
-	_, err = f.runtime.create(newPod("eleventh", nil), withReplicas("main", cardA+"::0"))
+	_, err = f.runtime.create(newPod("eleventh", nil), withReplicas("main", gpuA+"::0"))
 	require.ErrorContains(t, err, "default/eleventh", "a replica that is held already fits no more than any other claim")
-	require.ErrorContains(t, err, cardA)
-	_, err = f.runtime.create(newPod("granted", hami(cardA, 1, 0)), newContainer("main"))
-	require.ErrorContains(t, err, cardA, "nor does a scheduler's")
+	require.ErrorContains(t, err, gpuA)
+	_, err = f.runtime.create(newPod("granted", hami(gpuA, 1, 0)), newContainer("main"))
+	require.ErrorContains(t, err, gpuA, "nor does a scheduler's")
 
 	f.runtime.stop(pods[3], ctrs[3])
-	_, err = f.runtime.create(newPod("next", nil), withReplicas("main", cardA+"::3"))
+	_, err = f.runtime.create(newPod("next", nil), withReplicas("main", gpuA+"::3"))
 	require.NoError(t, err)
 }
 
 func TestReplicasAddUp(t *testing.T) {
 	f := newFixture(t, shareUnscheduled)
-	spec, err := f.runtime.create(newPod("p", nil), withReplicas("main", cardB+"::1,"+cardB+"::8,"+cardA+"::0"))
+	spec, err := f.runtime.create(newPod("p", nil), withReplicas("main", gpuB+"::1,"+gpuB+"::8,"+gpuA+"::0"))
 	require.NoError(t, err)
 	for name, want := range map[string]string{
 		"CUDA_DEVICE_MEMORY_LIMIT_0": "16384m", "CUDA_DEVICE_SM_LIMIT_0": "20",
@@ -82,7 +82,7 @@ func TestReplicasAddUp(t *testing.T) {
 // Who gets no share, and is not refused for it.
 func TestReplicasThatGiveNothing(t *testing.T) {
 	share := []func(*nriplugin.Config){shareUnscheduled}
-	replica := withReplicas("main", cardA+"::0").Annotations
+	replica := withReplicas("main", gpuA+"::0").Annotations
 	for _, test := range []struct {
 		description    string
 		config         []func(*nriplugin.Config)
@@ -91,7 +91,7 @@ func TestReplicasThatGiveNothing(t *testing.T) {
 		{"denied unless asked for", nil, nil, replica},
 		{"denied unless asked for, nonsense not read", nil, nil, map[string]string{grant.AnnotationReplicas: "all"}},
 		{"no replicas", share, nil, nil},
-		{"a scheduler granted to another container", share, named("side", cardA, 1000, 10), replica},
+		{"a scheduler granted to another container", share, named("side", gpuA, 1000, 10), replica},
 		{"a scheduler granted nothing", share, map[string]string{grant.AnnotationAllocated: ";"}, replica},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestReplicasThatGiveNothing(t *testing.T) {
 			require.NoError(t, err)
 			value, _ := envOf(spec, "NVIDIA_VISIBLE_DEVICES")
 			require.Equal(t, "void", value)
-			require.Empty(t, cardNodes(spec))
+			require.Empty(t, gpuNodes(spec))
 			require.Empty(t, f.claims())
 		})
 	}
@@ -116,17 +116,17 @@ func TestReplicasRefused(t *testing.T) {
 		want                  string
 	}{
 		{"malformed", "all", nil, "must be <UUID>::<n>"},
-		{"out of range", cardA + "::10", nil, "10 replicas"},
-		{"twice", cardA + "::1," + cardA + "::1", nil, "there twice"},
-		{"an unknown card", "GPU-cccccccc-0000-4000-8000-000000000003::0", nil, "no such card"},
-		{"copied from the pod by the runtime", cardA + "::0", map[string]string{grant.AnnotationReplicas: cardA + "::0"}, "is on the pod"},
+		{"out of range", gpuA + "::10", nil, "10 replicas"},
+		{"twice", gpuA + "::1," + gpuA + "::1", nil, "there twice"},
+		{"an unknown GPU", "GPU-cccccccc-0000-4000-8000-000000000003::0", nil, "no such GPU"},
+		{"copied from the pod by the runtime", gpuA + "::0", map[string]string{grant.AnnotationReplicas: gpuA + "::0"}, "is on the pod"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			_, err := f.runtime.create(newPod("p", test.pod), withReplicas("main", test.replicas))
 			for _, want := range []string{test.want, "default/p", `"main"`, grant.AnnotationReplicas} {
 				require.ErrorContains(t, err, want)
 			}
-			require.Empty(t, f.folders())
+			require.Empty(t, f.dirs())
 		})
 	}
 	require.Equal(t, 1, f.runtime.proxy.connections())
@@ -135,9 +135,9 @@ func TestReplicasRefused(t *testing.T) {
 // A scheduler's grant is all that a container gets, whatever the kubelet chose.
 func TestReplicasAreNotAddedToAGrant(t *testing.T) {
 	f := newFixture(t, shareUnscheduled)
-	spec, err := f.runtime.create(newPod("p", hami(cardB, 500, 5)), withReplicas("main", cardA+"::0"))
+	spec, err := f.runtime.create(newPod("p", hami(gpuB, 500, 5)), withReplicas("main", gpuA+"::0"))
 	require.NoError(t, err)
-	require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia1"}, cardNodes(spec))
+	require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia1"}, gpuNodes(spec))
 	value, _ := envOf(spec, "CUDA_DEVICE_MEMORY_LIMIT_0")
 	require.Equal(t, "500m", value)
 }
@@ -145,9 +145,9 @@ func TestReplicasAreNotAddedToAGrant(t *testing.T) {
 // Keys are for grants; the kubelet's replicas come from the node itself.
 func TestReplicasNeedNoSignature(t *testing.T) {
 	f := newFixture(t, shareUnscheduled, func(c *nriplugin.Config) { c.Keys = granttest.Keyring("first") })
-	_, err := f.runtime.create(newPod("p", nil), withReplicas("main", cardA+"::0"))
+	_, err := f.runtime.create(newPod("p", nil), withReplicas("main", gpuA+"::0"))
 	require.NoError(t, err)
-	_, err = f.runtime.create(newPod("forged", named("main", cardA, 1000, 10)), withReplicas("main", cardA+"::1"))
+	_, err = f.runtime.create(newPod("forged", named("main", gpuA, 1000, 10)), withReplicas("main", gpuA+"::1"))
 	require.ErrorContains(t, err, "signed grants only", "a forged grant is not passed over for the share")
 }
 
@@ -158,21 +158,21 @@ func TestLostLedgerOfReplicas(t *testing.T) {
 	f := newFixture(t, shareUnscheduled, func(c *nriplugin.Config) {
 		c.Populate = func(dir string, claim grant.Claim) error { return oci.Populate(dir, claim, c.Settings()) }
 	})
-	pod, ctr := newPod("p", nil), withReplicas("main", cardA+"::0,"+cardA+"::1")
+	pod, ctr := newPod("p", nil), withReplicas("main", gpuA+"::0,"+gpuA+"::1")
 	_, err := f.runtime.create(pod, ctr)
 	require.NoError(t, err)
 	record := ctr.Annotations[grant.AnnotationShares]
 	delete(ctr.Annotations, grant.AnnotationShares)
 	ctr.Pid = uint32(runWithForgedLimits(t))
 	f.stop()
-	require.NoError(t, os.RemoveAll(f.ledger.Folder(ctr.Id)))
-	cards := map[string]grant.Card{cardA: {UUID: cardA, MemoryMiB: 81920, CorePercent: 100, Slots: 100}}
-	f.config.Cards = func() map[string]grant.Card { return cards }
+	require.NoError(t, os.RemoveAll(f.ledger.Dir(ctr.Id)))
+	gpus := map[string]grant.GPU{gpuA: {UUID: gpuA, MemoryMiB: 81920, CorePercent: 100, Slots: 100}}
+	f.config.GPUs = func() map[string]grant.GPU { return gpus }
 	f.config.Unscheduled = nriplugin.UnscheduledDeny
 
 	f.run()
 	require.Eventually(t, func() bool {
-		_, err := f.runtime.create(newPod("other", hami(cardA, 1, 0)), newContainer("main"))
+		_, err := f.runtime.create(newPod("other", hami(gpuA, 1, 0)), newContainer("main"))
 		return err != nil && strings.Contains(err.Error(), "until it knows what runs")
 	}, 10*time.Second, 10*time.Millisecond, "nothing is granted while it is not known what runs")
 	f.stop()
@@ -184,7 +184,7 @@ func TestLostLedgerOfReplicas(t *testing.T) {
 	claims := snapshot.Claims()
 	require.Len(t, claims, 1)
 	require.Equal(t, ctr.Id, claims[0].ContainerID)
-	require.Equal(t, []grant.Share{{UUID: cardA, MemoryMiB: 16384, CorePercent: 20}}, claims[0].Shares)
+	require.Equal(t, []grant.Share{{UUID: gpuA, MemoryMiB: 16384, CorePercent: 20}}, claims[0].Shares)
 }
 
 // Only gpuslice writes this annotation. A runtime that copies annotations of pods to containers
@@ -192,17 +192,17 @@ func TestLostLedgerOfReplicas(t *testing.T) {
 func TestContainerWithARecordOfSharesIsRefused(t *testing.T) {
 	f := newFixture(t)
 	ctr := newContainer("main")
-	ctr.Annotations = map[string]string{grant.AnnotationShares: `[{"uuid":"` + cardA + `","memoryMiB":1,"cores":1}]`}
-	_, err := f.runtime.create(newPod("p", hami(cardA, 1000, 10)), ctr)
+	ctr.Annotations = map[string]string{grant.AnnotationShares: `[{"uuid":"` + gpuA + `","memoryMiB":1,"cores":1}]`}
+	_, err := f.runtime.create(newPod("p", hami(gpuA, 1000, 10)), ctr)
 	require.ErrorContains(t, err, "only gpuslice writes")
-	require.Empty(t, f.folders())
+	require.Empty(t, f.dirs())
 }
 
 // runWithForgedLimits runs a process with forged limits of 1 MiB mounted at the limits file's
 // path, and returns its PID.
 func runWithForgedLimits(t *testing.T) int {
 	limits := filepath.Join(t.TempDir(), "limits")
-	require.NoError(t, limiter.WriteLimits(limits, limiter.Limits{Devices: []limiter.DeviceLimit{{UUID: cardA, MemoryLimitBytes: 1 << 20, CorePercent: 1}}}))
+	require.NoError(t, limiter.WriteLimits(limits, limiter.Limits{Devices: []limiter.DeviceLimit{{UUID: gpuA, MemoryLimitBytes: 1 << 20, CorePercent: 1}}}))
 	ready, wrote, err := os.Pipe()
 	require.NoError(t, err)
 	defer ready.Close()

@@ -74,7 +74,7 @@ func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.Validat
 }
 
 // compare reports what of the intent is missing from or changed in the final
-// adjustment, and what of it gives access to a card that was not intended.
+// adjustment, and what of it gives access to a GPU that was not intended.
 func compare(intent, final *api.ContainerAdjustment) error {
 	return errors.Join(append(changed(intent, final), foreign(intent, final)...)...)
 }
@@ -112,7 +112,7 @@ func changed(intent, final *api.ContainerAdjustment) []error {
 	return errs
 }
 
-// foreign lists what reaches a card and is not of our intent.
+// foreign lists what reaches a GPU and is not of our intent.
 func foreign(intent, final *api.ContainerAdjustment) []error {
 	// The rules are those that other plugins add: NRI writes them into the spec as they are.
 	c := oci.Container{DeviceRules: deviceRules(final.GetLinux().GetResources()), RequestNames: oci.HostRequestNames()}
@@ -153,7 +153,7 @@ func foreign(intent, final *api.ContainerAdjustment) []error {
 		}
 	}
 	if oci.AsksForGPU(c) {
-		errs = append(errs, errors.New("it asks for cards by its environment, which were not granted"))
+		errs = append(errs, errors.New("it asks for GPUs by its environment, which were not granted"))
 	}
 	return errs
 }

@@ -19,7 +19,7 @@ import (
 // the spec is as it was.
 //
 // The limiter's mounts come last. By depth alone they would be hidden where an
-// image makes /.gpuslice a link to a deeper folder that a volume is mounted on.
+// image makes /.gpuslice a link to a deeper directory that a volume is mounted on.
 func Apply(spec *rspec.Spec, edits *cdispec.ContainerEdits) error {
 	if spec == nil {
 		return errors.New("apply edits: there is no OCI spec")

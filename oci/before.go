@@ -43,10 +43,10 @@ func CheckLoading(e Enforcement, c Container) error {
 			}
 			const own = "its LD_LIBRARY_PATH has %s, where programs find the image's own libcuda.so.1 (cuda-compat) before the one with the limiter: "
 			if !e.preloads() {
-				return fmt.Errorf(own+"set limiter mode to auto, which holds that too, or take the folder out", dir)
+				return fmt.Errorf(own+"set limiter mode to auto, which holds that too, or take the directory out", dir)
 			}
 			if c.Rootfs.ignoresPreload() != nil {
-				return fmt.Errorf(own+"not every program of this image reads /etc/ld.so.preload, which would hold that; take the folder out", dir)
+				return fmt.Errorf(own+"not every program of this image reads /etc/ld.so.preload, which would hold that; take the directory out", dir)
 			}
 		}
 	}

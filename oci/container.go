@@ -20,7 +20,7 @@ type Container struct {
 	// RuntimeHandler is the RuntimeClass handler of its sandbox; empty is the
 	// runtime's default.
 	RuntimeHandler string
-	// Dir is the host's folder of its claim, which holds its limits and usage
+	// Dir is the host's directory of its claim, which holds its limits and usage
 	// files. It is needed for a container with a grant only.
 	Dir string
 	// Mounts are its mounts, as an OCI spec has them.
@@ -32,7 +32,7 @@ type Container struct {
 	// CDIDevices are the qualified CDI names that were asked for by others.
 	CDIDevices []string
 	// Uncontrolled says that its user switched the limiter off, which the operator
-	// lets him do: it gets its cards without the library. See AsksForNoControl.
+	// lets him do: it gets its GPUs without the library. See AsksForNoControl.
 	Uncontrolled bool
 	// DeviceRules are its device cgroup's rules, as an OCI spec has them.
 	DeviceRules []rspec.LinuxDeviceCgroup
@@ -51,7 +51,7 @@ type Container struct {
 }
 
 // ContainerOf reads the facts out of an OCI spec. The spec knows neither the
-// runtime handler nor the claim's folder, nor the driver's numbers.
+// runtime handler nor the claim's directory, nor the driver's numbers.
 func ContainerOf(id string, spec *rspec.Spec) Container {
 	c := Container{ID: id, Mounts: spec.Mounts, Annotations: spec.Annotations}
 	if spec.Process != nil {
@@ -90,13 +90,13 @@ func (c Container) allenv(name string) []string {
 	return values
 }
 
-// checkDir refuses a claim folder that can't be a mount's source.
+// checkDir refuses a claim directory that can't be a mount's source.
 func (c Container) checkDir() error {
 	if c.Dir == "" {
-		return errors.New("its claim has no folder: book the grant in the ledger first")
+		return errors.New("its claim has no directory: book the grant in the ledger first")
 	}
 	if !filepath.IsAbs(c.Dir) || filepath.Clean(c.Dir) != c.Dir {
-		return fmt.Errorf("its claim's folder %q is not an absolute, clean path", c.Dir)
+		return fmt.Errorf("its claim's directory %q is not an absolute, clean path", c.Dir)
 	}
 	return nil
 }

@@ -13,11 +13,11 @@ import (
 )
 
 // DriverMajors are the numbers of the driver's character devices that Linux gives out
-// when its modules are loaded. The cards' and the control nodes' is fixed (nvidiaMajor).
+// when its modules are loaded. The GPUs' and the control nodes' is fixed (nvidiaMajor).
 type DriverMajors struct {
-	// Caps are those of nvidia-caps, by which MIG devices are reached: cards, that is.
+	// Caps are those of nvidia-caps, by which MIG devices are reached: GPUs, that is.
 	Caps []int64
-	// Other are those of nvidia-uvm and its like, which are no use without a card.
+	// Other are those of nvidia-uvm and its like, which are no use without a GPU.
 	Other []int64
 }
 
@@ -73,28 +73,28 @@ func driverMajors(text string) (m DriverMajors) {
 	return m
 }
 
-// reaches says whether a node is the driver's, and whether it is a card's, by numbers.
-func (m DriverMajors) reaches(kind string, major, minor int64) (driver, card bool) {
+// reaches says whether a node is the driver's, and whether it is a GPU's, by numbers.
+func (m DriverMajors) reaches(kind string, major, minor int64) (driver, gpu bool) {
 	if kind != "c" && kind != "u" {
 		return false, false
 	}
-	card = major == nvidiaMajor && minor < nvidiaControlMinor || slices.Contains(m.Caps, major)
-	return card || major == nvidiaMajor || slices.Contains(m.Other, major), card
+	gpu = major == nvidiaMajor && minor < nvidiaControlMinor || slices.Contains(m.Caps, major)
+	return gpu || major == nvidiaMajor || slices.Contains(m.Other, major), gpu
 }
 
 // openRule finds a rule of a device cgroup that lets a container open nodes of the
-// driver's (cards only: of cards) beyond those that it was granted. It needs no more than
+// driver's (GPUs only: of GPUs) beyond those that it was granted. It needs no more than
 // the right to make the node, which docker's containers have.
 //
 // Rules count in their order, and only a denial of everything is taken to end those before
 // it: runtimes differ on the others. Rules that only let nodes be made (access "m") are
 // everybody's.
-func (m DriverMajors) openRule(rules []rspec.LinuxDeviceCgroup, granted []rspec.LinuxDevice, cardsOnly bool) (rule string, found bool) {
+func (m DriverMajors) openRule(rules []rspec.LinuxDeviceCgroup, granted []rspec.LinuxDevice, gpusOnly bool) (rule string, found bool) {
 	for _, r := range rules {
 		switch {
 		case !r.Allow && wildRule(r):
 			found = false
-		case r.Allow && !found && m.opens(r, cardsOnly) && !isGranted(r, granted):
+		case r.Allow && !found && m.opens(r, gpusOnly) && !isGranted(r, granted):
 			rule, found = ruleText(r), true
 		}
 	}
@@ -102,7 +102,7 @@ func (m DriverMajors) openRule(rules []rspec.LinuxDeviceCgroup, granted []rspec.
 }
 
 // opens says whether a rule covers a node of the driver's.
-func (m DriverMajors) opens(r rspec.LinuxDeviceCgroup, cardsOnly bool) bool {
+func (m DriverMajors) opens(r rspec.LinuxDeviceCgroup, gpusOnly bool) bool {
 	if r.Type == "" || r.Type == "a" {
 		return true // whatever its numbers and its access, to cgroup v1 and runc
 	}
@@ -116,8 +116,8 @@ func (m DriverMajors) opens(r rspec.LinuxDeviceCgroup, cardsOnly bool) bool {
 	if !anyNumber(r.Minor) {
 		minor = *r.Minor
 	}
-	driver, card := m.reaches("c", *r.Major, minor)
-	return card || driver && !cardsOnly
+	driver, gpu := m.reaches("c", *r.Major, minor)
+	return gpu || driver && !gpusOnly
 }
 
 // isGranted says whether a rule is that of one granted node.

@@ -9,15 +9,15 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// DeviceEdits resolves cards to the edits that make them visible. [Registry] is
+// DeviceEdits resolves GPUs to the edits that make them visible. [Registry] is
 // the node's; tests have their own.
 type DeviceEdits interface {
-	// DeviceEdits returns the merged edits of all the cards, which the caller may
-	// change, or an error that names the cards that are missing and what to do.
+	// DeviceEdits returns the merged edits of all the GPUs, which the caller may
+	// change, or an error that names the GPUs that are missing and what to do.
 	DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error)
 }
 
-// injectDevices chooses how the cards become visible. The edits are empty where
+// injectDevices chooses how the GPUs become visible. The edits are empty where
 // NVIDIA's runtime does it.
 func injectDevices(uuids []string, s Settings, c Container, devices DeviceEdits) (Injection, *cdispec.ContainerEdits, error) {
 	switch way := s.injection(); way {
@@ -70,7 +70,7 @@ func (s Settings) requests(uuids []string) (*cdispec.ContainerEdits, error) {
 // resolve asks the registry, where the node has one.
 func resolve(uuids []string, devices DeviceEdits) (*cdispec.ContainerEdits, error) {
 	if devices == nil {
-		return nil, errors.New("no CDI registry is configured on this node: set the CDI spec folders")
+		return nil, errors.New("no CDI registry is configured on this node: set the CDI spec directories")
 	}
 	edits, err := devices.DeviceEdits(uuids)
 	if err != nil {
@@ -82,7 +82,7 @@ func resolve(uuids []string, devices DeviceEdits) (*cdispec.ContainerEdits, erro
 	return edits, nil
 }
 
-// wantNvidiaRuntime refuses a container that nobody would give its cards to:
+// wantNvidiaRuntime refuses a container that nobody would give its GPUs to:
 // with a plain runtime NVIDIA_VISIBLE_DEVICES does nothing.
 func wantNvidiaRuntime(s Settings, c Container) error {
 	if s.nvidiaRuntime(c.RuntimeHandler) {
@@ -95,7 +95,7 @@ func wantNvidiaRuntime(s Settings, c Container) error {
 	if handler == "" {
 		handler = "(default)"
 	}
-	return fmt.Errorf("the runtime handler %s does not run NVIDIA's container runtime, so nothing would inject the card: "+
+	return fmt.Errorf("the runtime handler %s does not run NVIDIA's container runtime, so nothing would inject the GPU: "+
 		"set the pod's runtimeClassName to one that does (known here: %s), or generate a CDI spec",
 		handler, orNone(s.NvidiaHandlers))
 }

@@ -43,7 +43,7 @@ func complete(d *cdispec.DeviceNode, stat func(string) (nodeInfo, error)) error 
 		return nil
 	}
 	if d.Type != "" && d.Type != info.kind && !(d.Type == "u" && info.kind == "c") {
-		return fmt.Errorf("device node %s of the host is of type %q, and its CDI spec says %q: generate the spec anew", d.HostPath, info.kind, d.Type)
+		return fmt.Errorf("device node %s of the host is of type %q, and its CDI spec says %q: generate the spec again", d.HostPath, info.kind, d.Type)
 	}
 	if d.Type == "" {
 		d.Type = info.kind
@@ -62,7 +62,7 @@ func missingNodeAdvice(path string) string {
 	case strings.HasPrefix(base, "nvidia-modeset"):
 		return "load the module: nvidia-modprobe -m"
 	default:
-		return "is the driver loaded? run nvidia-smi, then generate the CDI spec anew"
+		return "is the driver loaded? run nvidia-smi, then generate the CDI spec again"
 	}
 }
 

@@ -25,14 +25,14 @@
 //     usage file and, by the node's limiter mode and what the image has
 //     (enforcement.go, rootfs.go), /etc/ld.so.preload, or its fronts at the place of
 //     the driver's libraries (front.go), or both;
-//   - the cards: either the edits of the CDI spec of nvidia.com/gpu, resolved
+//   - the GPUs: either the edits of the CDI spec of nvidia.com/gpu, resolved
 //     here by a [Registry] so that it works where the runtime drops CDI names,
 //     or NVIDIA_VISIBLE_DEVICES for nodes with NVIDIA's runtime (devices.go).
 //
 // # What is always true
 //
-// A container never gets a card without its limits, nor starts silently without
-// the card it was granted: what can't be done is an error that says what was
+// A container never gets a GPU without its limits, nor starts silently without
+// the GPU it was granted: what can't be done is an error that says what was
 // tried and what to do. Ours win over what the user or the image set for the same
 // variable or the same path. Nothing here asks NVML, an API server or a disk,
 // but for what is named as an edge: the [Registry] (reads CDI specs, by its own
@@ -49,7 +49,7 @@
 //   - settings.go, container.go: what is given
 //   - edits.go: the function; env.go, mounts.go, devices.go: its three parts
 //   - enforcement.go, front.go, rootfs.go: how the limiter gets into the programs
-//   - holds.go: cards that a container has or asks for without a grant
+//   - holds.go: GPUs that a container has or asks for without a grant
 //   - merge.go, apply.go: edits put together, and put into an OCI spec
 //   - registry.go, devnode.go: CDI specs, and the host's device nodes
 //   - populate.go, library.go: the files of a claim, and of the node

@@ -28,14 +28,14 @@ type Result struct {
 // Replaced is what of a container's own has to make room for the edits.
 type Replaced struct {
 	// Env are the names of variables that the container had set otherwise. The
-	// edits set them anew.
+	// edits set them again.
 	Env []string
 	// Mounts are destinations, spelled as the container spells them. They have to
 	// be removed before the edits are added.
 	Mounts []string
 }
 
-// Edits says what a container gets that was granted shares of cards. It is pure:
+// Edits says what a container gets that was granted shares of GPUs. It is pure:
 // the same arguments give the same answer.
 //
 // An error means that the container must not be created. It names what is wrong
@@ -107,7 +107,7 @@ func mountCheck(program string) []*cdispec.Hook {
 // mountCheckSeconds is far more than the check of a few files takes.
 const mountCheckSeconds = 10
 
-// compose puts the limiter's edits over those of the cards. Both are used up.
+// compose puts the limiter's edits over those of the GPUs. Both are used up.
 func compose(visible *cdispec.ContainerEdits, f Fronts, how Enforcement, limits *cdispec.ContainerEdits) (*cdispec.ContainerEdits, error) {
 	for _, m := range visible.Mounts {
 		if ownedDestination(cleanDestination(m.ContainerPath)) {
@@ -131,7 +131,7 @@ func compose(visible *cdispec.ContainerEdits, f Fronts, how Enforcement, limits 
 // same at their doors; this is the last one.
 func checkShares(shares []grant.Share) error {
 	if len(shares) > limiter.MaxDevices {
-		return fmt.Errorf("the grant has %d cards, and a container can be limited on %d at most", len(shares), limiter.MaxDevices)
+		return fmt.Errorf("the grant has %d GPUs, and a container can be limited on %d at most", len(shares), limiter.MaxDevices)
 	}
 	return grant.ValidateShares(shares)
 }

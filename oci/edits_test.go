@@ -44,23 +44,23 @@ func editsCases() []editsCase {
 	}
 
 	return []editsCase{
-		{name: "one-card", description: "one card, memory and cores", shares: one(8000, 30)},
-		{name: "one-card-cdi", description: "the same, CDI asked for", shares: one(8000, 30), settings: mode(InjectCDI)},
-		{name: "one-card-cdi-nvidia-runtime", description: "CDI wins on a node with NVIDIA's runtime, which is kept out", shares: one(8000, 30), handler: "nvidia"},
+		{name: "one-gpu", description: "one GPU, memory and cores", shares: one(8000, 30)},
+		{name: "one-gpu-cdi", description: "the same, CDI asked for", shares: one(8000, 30), settings: mode(InjectCDI)},
+		{name: "one-gpu-cdi-nvidia-runtime", description: "CDI wins on a node with NVIDIA's runtime, which is kept out", shares: one(8000, 30), handler: "nvidia"},
 		{name: "memory-only", description: "no cores is not limited, as HAMi's 0", shares: one(8000, 0)},
 		{name: "whole-cores", description: "all of the compute time", shares: one(8000, 100)},
 		{name: "smallest-share", description: "1 MiB and 1 %", shares: one(1, 1)},
 		{
-			name: "two-cards", description: "two cards: common edits once, one limit each",
+			name: "two-gpus", description: "two GPUs: common edits once, one limit each",
 			shares: []grant.Share{{UUID: gpu1, MemoryMiB: 20000, CorePercent: 50}, {UUID: gpu0, MemoryMiB: 10000, CorePercent: 25}},
 		},
 		{
-			name: "three-cards-mixed-cores", description: "a card without a core limit beside ones with",
+			name: "three-gpus-mixed-cores", description: "a GPU without a core limit beside ones with",
 			shares: []grant.Share{{UUID: gpu0, MemoryMiB: 1000, CorePercent: 30}, {UUID: gpu1, MemoryMiB: 2000}, {UUID: gpu2, MemoryMiB: 3000, CorePercent: 70}},
 		},
 		{name: "mig", description: "a MIG device by its UUID, with its capabilities", shares: []grant.Share{{UUID: mig0, MemoryMiB: 9856, CorePercent: 100}}},
 		{
-			name: "mig-and-its-card", description: "a device node that two share comes once",
+			name: "mig-and-its-gpu", description: "a device node that two share comes once",
 			shares: []grant.Share{{UUID: mig0, MemoryMiB: 9856}, {UUID: gpu2, MemoryMiB: 1000, CorePercent: 10}},
 		},
 		{name: "envvar", description: "NVIDIA's runtime asked for", shares: one(8000, 30), settings: mode(InjectEnvvar), handler: "nvidia"},
@@ -69,11 +69,11 @@ func editsCases() []editsCase {
 			settings: func(s *Settings) { s.Injection = InjectEnvvar; s.DefaultRuntimeIsNvidia = true },
 		},
 		{
-			name: "envvar-two-cards", description: "a list of UUIDs in the grant's order", settings: mode(InjectEnvvar), handler: "nvidia",
+			name: "envvar-two-gpus", description: "a list of UUIDs in the grant's order", settings: mode(InjectEnvvar), handler: "nvidia",
 			shares: []grant.Share{{UUID: gpu1, MemoryMiB: 20000, CorePercent: 50}, {UUID: gpu0, MemoryMiB: 10000}},
 		},
 		{name: "envvar-mig", description: "NVIDIA's runtime takes MIG UUIDs too", settings: mode(InjectEnvvar), handler: "nvidia", shares: []grant.Share{{UUID: mig0, MemoryMiB: 9856, CorePercent: 100}}},
-		{name: "auto-falls-to-envvar", description: "auto, the card in no spec, NVIDIA's runtime", shares: []grant.Share{{UUID: gpuX, MemoryMiB: 8000}}, handler: "nvidia"},
+		{name: "auto-falls-to-envvar", description: "auto, the GPU in no spec, NVIDIA's runtime", shares: []grant.Share{{UUID: gpuX, MemoryMiB: 8000}}, handler: "nvidia"},
 		{name: "auto-without-registry", description: "auto, no registry at all, NVIDIA's runtime", shares: one(8000, 30), handler: "nvidia", noRegistry: true},
 		{name: "graphics", description: "the node gives the libraries for OpenCL and graphics too", shares: one(8000, 30), settings: func(s *Settings) { s.Graphics = true }},
 		{name: "envvar-asks-for-all-capabilities", description: "NVIDIA's runtime injects no libraries for graphics", shares: one(8000, 30), settings: mode(InjectEnvvar), handler: "nvidia", container: env("NVIDIA_DRIVER_CAPABILITIES=all")},
@@ -84,7 +84,7 @@ func editsCases() []editsCase {
 		{name: "oversubscribe", description: "the node oversubscribes", shares: one(8000, 30), settings: func(s *Settings) { s.Oversubscription = map[string]float64{gpu0: 1.5} }},
 		{name: "cores-disabled", description: "the node enforces no cores", shares: one(8000, 30), settings: func(s *Settings) { s.CorePolicy = CoreDisable }},
 		{name: "cores-forced", description: "the node always enforces cores", shares: one(8000, 30), settings: func(s *Settings) { s.CorePolicy = CoreForce }},
-		{name: "user-asks-for-all", description: "the image asks for every card", shares: one(8000, 30), container: env("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")},
+		{name: "user-asks-for-all", description: "the image asks for every GPU", shares: one(8000, 30), container: env("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")},
 		{name: "user-asks-for-all-envvar", description: "and NVIDIA's runtime is told the grant's", shares: one(8000, 30), settings: mode(InjectEnvvar), handler: "nvidia", container: env("NVIDIA_VISIBLE_DEVICES=all")},
 		{
 			name: "user-sets-limits", description: "every limit variable set by the user is overwritten", shares: one(8000, 30),
@@ -94,7 +94,7 @@ func editsCases() []editsCase {
 		},
 		{name: "user-switches-off", description: "the switches of HAMi's limiter", shares: one(8000, 30), container: env("CUDA_DISABLE_CONTROL=true", "CUDA_REDIRECT=/tmp/libcuda.so")},
 		{
-			name: "user-switches-off-and-may", description: "where the operator lets him: the card, and no library", shares: one(8000, 30),
+			name: "user-switches-off-and-may", description: "where the operator lets him: the GPU, and no library", shares: one(8000, 30),
 			uncontrolled: true, container: env("CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_LIMIT_0=1g"),
 		},
 		{name: "library", description: "the limiter in front of the driver's libraries, and no preload", shares: one(8000, 30), settings: limiter(LimiterLibrary)},
@@ -114,7 +114,7 @@ func editsCases() []editsCase {
 		{name: "user-mount-etc", description: "a volume on /etc: ours is deeper", shares: one(8000, 30), container: mounts(bind("/srv/etc", "/etc"))},
 		{name: "user-mount-preload", description: "a volume on /etc/ld.so.preload goes", shares: one(8000, 30), container: mounts(bind("/srv/empty", "/etc/ld.so.preload"))},
 		{name: "user-mount-preload-spelled", description: "also when it is spelled otherwise", shares: one(8000, 30), container: mounts(bind("/srv/empty", "/etc/../etc//ld.so.preload/"))},
-		{name: "user-mount-vgpu", description: "a volume on the limiter's folder goes", shares: one(8000, 30), container: mounts(bind("/srv/vgpu", "/.gpuslice"))},
+		{name: "user-mount-vgpu", description: "a volume on the limiter's directory goes", shares: one(8000, 30), container: mounts(bind("/srv/vgpu", "/.gpuslice"))},
 		{
 			name: "user-mounts-in-vgpu", description: "so do those in it", shares: one(8000, 30),
 			container: mounts(bind("/srv/limits", "/.gpuslice/limits"), bind("/srv/x", "/.gpuslice/x/y/z"), bind("/srv/limits", "/.gpuslice/limits")),
@@ -128,7 +128,7 @@ func editsCases() []editsCase {
 		{name: "privileged", description: "a privileged container has all nodes, and its limits", base: "privileged", shares: one(8000, 30)},
 		{name: "userns", description: "a user namespace: ours are mapped", base: "userns", shares: one(8000, 30)},
 		{
-			name: "device-plugin-gave-it", description: "a node of its own card, given by a device plugin, is ours once", shares: one(8000, 30),
+			name: "device-plugin-gave-it", description: "a node of its own GPU, given by a device plugin, is ours once", shares: one(8000, 30),
 			container: func(s *rspec.Spec) {
 				s.Linux.Devices = []rspec.LinuxDevice{{Path: "/dev/nvidia0", Type: "c", Major: 195, Minor: 0}, {Path: "/dev/nvidiactl", Type: "c", Major: 195, Minor: 255}}
 			},
@@ -203,22 +203,22 @@ func TestEditsRefuses(t *testing.T) {
 		texts       []string
 	}{
 		{"no share", nil, nil, nil, []string{"no share"}},
-		{"too many cards", sixteen, nil, nil, []string{"17 cards", "16 at most"}},
+		{"too many GPUs", sixteen, nil, nil, []string{"17 GPUs", "16 at most"}},
 		{"no UUID", []grant.Share{{MemoryMiB: 1}}, nil, nil, []string{"share 0", "UUID"}},
 		{"an index for a UUID", []grant.Share{{UUID: "0", MemoryMiB: 1}}, nil, nil, []string{`"0"`, "nvidia-smi -L"}},
 		{"all for a UUID", []grant.Share{{UUID: "all", MemoryMiB: 1}}, nil, nil, []string{`"all"`}},
 		{"two UUIDs in one", []grant.Share{{UUID: gpu0 + "," + gpu1, MemoryMiB: 1}}, nil, nil, []string{"share 0"}},
-		{"a card twice", []grant.Share{{UUID: gpu0, MemoryMiB: 1}, {UUID: gpu0, MemoryMiB: 1}}, nil, nil, []string{"share 1", gpu0, "already share 0"}},
+		{"a GPU twice", []grant.Share{{UUID: gpu0, MemoryMiB: 1}, {UUID: gpu0, MemoryMiB: 1}}, nil, nil, []string{"share 1", gpu0, "already share 0"}},
 		{"no memory", one(0, 0), nil, nil, []string{"memory 0 MiB"}},
 		{"negative memory", one(-5, 0), nil, nil, []string{"memory -5 MiB"}},
 		{"huge memory", one(1<<60, 0), nil, nil, []string{"memory"}},
 		{"negative cores", one(1, -1), nil, nil, []string{"cores -1"}},
 		{"more cores than there are", one(1, 101), nil, nil, []string{"cores 101"}},
 		{"bad settings", one(1, 1), func(s *Settings) { s.LibraryPath = "" }, nil, []string{"node settings", "library path is empty"}},
-		{"no claim", one(1, 1), nil, func(c *Container) { c.Dir = "" }, []string{"no folder"}},
+		{"no claim", one(1, 1), nil, func(c *Container) { c.Dir = "" }, []string{"no directory"}},
 		{"a relative claim", one(1, 1), nil, func(c *Container) { c.Dir = "run/x" }, []string{"run/x", "absolute"}},
 		{
-			"cdi, unknown card", []grant.Share{{UUID: gpuX, MemoryMiB: 1}}, func(s *Settings) { s.Injection = InjectCDI }, nil,
+			"cdi, unknown GPU", []grant.Share{{UUID: gpuX, MemoryMiB: 1}}, func(s *Settings) { s.Injection = InjectCDI }, nil,
 			[]string{"injection is cdi", "nvidia.com/gpu=" + gpuX, "testdata/cdi", "nvidia-ctk cdi generate"},
 		},
 		{"cdi, one of two unknown", []grant.Share{{UUID: gpu0, MemoryMiB: 1}, {UUID: gpuX, MemoryMiB: 1}}, func(s *Settings) { s.Injection = InjectCDI }, nil, []string{"no CDI device nvidia.com/gpu=" + gpuX}},
@@ -226,17 +226,17 @@ func TestEditsRefuses(t *testing.T) {
 		{"envvar with a plain runtime", one(1, 1), func(s *Settings) { s.Injection = InjectEnvvar }, nil, []string{"injection is envvar", "runtimeClassName", "nvidia"}},
 		{"envvar with another handler", one(1, 1), func(s *Settings) { s.Injection = InjectEnvvar }, func(c *Container) { c.RuntimeHandler = "kata" }, []string{"kata"}},
 		{"auto, neither way", []grant.Share{{UUID: gpuX, MemoryMiB: 1}}, nil, nil, []string{"neither way works", gpuX, "nvidia-ctk cdi generate", "runtimeClassName"}},
-		{"another card's node", one(1, 1), nil, device("/dev/nvidia1", 195, 1), []string{"/dev/nvidia1", "not of its grant"}},
-		{"another card's node by another name", one(1, 1), nil, device("/dev/innocent", 195, 1), []string{"/dev/innocent"}},
+		{"another GPU's node", one(1, 1), nil, device("/dev/nvidia1", 195, 1), []string{"/dev/nvidia1", "not of its grant"}},
+		{"another GPU's node by another name", one(1, 1), nil, device("/dev/innocent", 195, 1), []string{"/dev/innocent"}},
 		{"a MIG capability", one(1, 1), nil, device("/dev/nvidia-caps/nvidia-cap3", 236, 3), []string{"nvidia-cap3"}},
-		{"a card's node where NVIDIA's runtime injects", one(1, 1), func(s *Settings) { s.Injection = InjectEnvvar; s.DefaultRuntimeIsNvidia = true }, device("/dev/nvidia0", 195, 0), []string{"/dev/nvidia0"}},
-		{"a rule for another card", one(1, 1), nil, func(c *Container) { c.DeviceRules = []rspec.LinuxDeviceCgroup{rule(true, "c", 195, 1, "rwm")} }, []string{`"c 195:1 rwm"`, "not of its grant"}},
+		{"a GPU's node where NVIDIA's runtime injects", one(1, 1), func(s *Settings) { s.Injection = InjectEnvvar; s.DefaultRuntimeIsNvidia = true }, device("/dev/nvidia0", 195, 0), []string{"/dev/nvidia0"}},
+		{"a rule for another GPU", one(1, 1), nil, func(c *Container) { c.DeviceRules = []rspec.LinuxDeviceCgroup{rule(true, "c", 195, 1, "rwm")} }, []string{`"c 195:1 rwm"`, "not of its grant"}},
 		{"a rule for everything", one(1, 1), nil, func(c *Container) { c.DeviceRules = []rspec.LinuxDeviceCgroup{rule(true, "a", -1, -1, "rwm")} }, []string{`"a *:* rwm"`}},
-		{"another card's node as a volume", one(1, 1), nil, mount("/dev/nvidia1", "/dev/nvidia1"), []string{"mounts the device node /dev/nvidia1"}},
-		{"another card's node as a volume elsewhere", one(1, 1), nil, mount("/dev/nvidia1", "/tmp/x"), []string{"/tmp/x"}},
+		{"another GPU's node as a volume", one(1, 1), nil, mount("/dev/nvidia1", "/dev/nvidia1"), []string{"mounts the device node /dev/nvidia1"}},
+		{"another GPU's node as a volume elsewhere", one(1, 1), nil, mount("/dev/nvidia1", "/tmp/x"), []string{"/tmp/x"}},
 		{"a request by a mount", one(1, 1), nil, mount("/dev/null", "/var/run/nvidia-container-devices/all"), []string{"nvidia-container-devices/all", "beside its grant"}},
-		{"another card by CDI", one(1, 1), nil, func(c *Container) { c.CDIDevices = []string{"nvidia.com/gpu=all"} }, []string{"nvidia.com/gpu=all"}},
-		{"another card by a CDI annotation", one(1, 1), nil, func(c *Container) {
+		{"another GPU by CDI", one(1, 1), nil, func(c *Container) { c.CDIDevices = []string{"nvidia.com/gpu=all"} }, []string{"nvidia.com/gpu=all"}},
+		{"another GPU by a CDI annotation", one(1, 1), nil, func(c *Container) {
 			c.Annotations = map[string]string{"cdi.k8s.io/x": "vendor.com/nic=0, nvidia.com/gpu=" + gpu1}
 		}, []string{gpu1, "cdi.k8s.io/x"}},
 	}
@@ -274,7 +274,7 @@ func TestEditsRefusesBadCDIEdits(t *testing.T) {
 		{"nothing", nil, "no edits"},
 		{"empty", &cdispec.ContainerEdits{}, "no edits"},
 		{"a mount over the limiter's", &cdispec.ContainerEdits{Mounts: []*cdispec.Mount{{HostPath: "/x", ContainerPath: "/etc/../etc/ld.so.preload"}}}, "limiter's files"},
-		{"a mount in the limiter's folder", &cdispec.ContainerEdits{Mounts: []*cdispec.Mount{{HostPath: "/x", ContainerPath: "/.gpuslice/y"}}}, "limiter's files"},
+		{"a mount in the limiter's directory", &cdispec.ContainerEdits{Mounts: []*cdispec.Mount{{HostPath: "/x", ContainerPath: "/.gpuslice/y"}}}, "limiter's files"},
 		{"not valid", &cdispec.ContainerEdits{Env: []string{"=x"}}, "not valid CDI"},
 	}
 	for _, tt := range tests {

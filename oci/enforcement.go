@@ -89,7 +89,7 @@ func enforceable(mode LimiterMode, c Container, noFront error) (Enforcement, err
 	}
 }
 
-// EnforcementOf is how a container that has a card is held, by what it has mounted:
+// EnforcementOf is how a container that has a GPU is held, by what it has mounted:
 // settings can have changed since it was made.
 func EnforcementOf(mounts []rspec.Mount, s Settings) Enforcement {
 	from := map[string]string{}

@@ -16,11 +16,11 @@ import (
 const (
 	// EnvVisibleDevices tells NVIDIA's container runtime what to inject.
 	EnvVisibleDevices = "NVIDIA_VISIBLE_DEVICES"
-	// EnvMemoryLimit is every card's limit, "<MiB>m"; with "_<i>" appended, the
-	// limit of the container's i-th card.
+	// EnvMemoryLimit is every GPU's limit, "<MiB>m"; with "_<i>" appended, the
+	// limit of the container's i-th GPU.
 	EnvMemoryLimit = "CUDA_DEVICE_MEMORY_LIMIT"
-	// EnvCoreLimit is every card's share of compute time in percent, 0 for none;
-	// with "_<i>" appended, that of the container's i-th card.
+	// EnvCoreLimit is every GPU's share of compute time in percent, 0 for none;
+	// with "_<i>" appended, that of the container's i-th GPU.
 	EnvCoreLimit = "CUDA_DEVICE_SM_LIMIT"
 	// EnvSharedCache is the path of the usage file.
 	EnvSharedCache = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
@@ -96,8 +96,8 @@ func environment(shares []grant.Share, s Settings, c Container, way Injection) [
 	for i, share := range shares {
 		v.set(indexed(EnvMemoryLimit, i), mebibytes(share.MemoryMiB))
 	}
-	// HAMi-core reads the plain name as every card's, so it is followed by one for
-	// each card, also where that says "not limited".
+	// HAMi-core reads the plain name as every GPU's, so it is followed by one for
+	// each GPU, also where that says "not limited".
 	v.set(EnvCoreLimit, strconv.Itoa(shares[0].CorePercent))
 	for i, share := range shares {
 		v.set(indexed(EnvCoreLimit, i), strconv.Itoa(share.CorePercent))
@@ -139,7 +139,7 @@ func strayEnv(env []string) []string {
 func neutral(name string, shares []grant.Share, s Settings, c Container) string {
 	switch name {
 	case EnvMemoryLimit:
-		// Every card's limit where no indexed one is read: no more than any has.
+		// Every GPU's limit where no indexed one is read: no more than any has.
 		return mebibytes(smallest(shares))
 	case EnvCorePolicy:
 		return string(s.corePolicy())
@@ -150,7 +150,7 @@ func neutral(name string, shares []grant.Share, s Settings, c Container) string 
 	case EnvOversubscribe:
 		return "false"
 	}
-	// The limit of a card that the container doesn't have, another libcuda: unset.
+	// The limit of a GPU that the container doesn't have, another libcuda: unset.
 	return ""
 }
 
@@ -161,7 +161,7 @@ func AsksForNoControl(c Container) bool {
 	return len(values) > 0 && !slices.ContainsFunc(values, func(v string) bool { return v != "true" })
 }
 
-// visibleDevices is what NVIDIA's runtime is told: the cards where it injects
+// visibleDevices is what NVIDIA's runtime is told: the GPUs where it injects
 // them, and to keep out where CDI does, so that nothing is injected twice.
 func visibleDevices(shares []grant.Share, way Injection) string {
 	if way == InjectCDI {
@@ -170,7 +170,7 @@ func visibleDevices(shares []grant.Share, way Injection) string {
 	return strings.Join(uuidsOf(shares), ",")
 }
 
-// uuidsOf are the cards of shares, in the container's order.
+// uuidsOf are the GPUs of shares, in the container's order.
 func uuidsOf(shares []grant.Share) []string {
 	uuids := make([]string, len(shares))
 	for i, share := range shares {
@@ -191,7 +191,7 @@ func mebibytes(mib int64) string {
 	return strconv.FormatInt(mib, 10) + "m"
 }
 
-// indexed is the name of the i-th card's variable.
+// indexed is the name of the i-th GPU's variable.
 func indexed(name string, i int) string {
 	return name + "_" + strconv.Itoa(i)
 }

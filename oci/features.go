@@ -6,12 +6,12 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Featured adds to the edits of cards those of what else every container with a card
+// Featured adds to the edits of GPUs those of what else every container with a GPU
 // gets: GPUDirect Storage, Mellanox OFED, GDRCopy (nvidia.com/gds=all and the like).
-// NVIDIA's runtime adds them by variables; where CDI makes the cards visible that one is
+// NVIDIA's runtime adds them by variables; where CDI makes the GPUs visible that one is
 // kept out, and their own CDI specs have to be read.
 type Featured struct {
-	Cards DeviceEdits
+	GPUs DeviceEdits
 	// Features are the registries of their kinds.
 	Features []*Registry
 }
@@ -23,14 +23,14 @@ const allOfKind = "all"
 
 // DeviceEdits implements the interface DeviceEdits.
 func (f Featured) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) {
-	edits, err := f.Cards.DeviceEdits(uuids)
+	edits, err := f.GPUs.DeviceEdits(uuids)
 	if err != nil {
 		return nil, err
 	}
 	for _, feature := range f.Features {
 		more, err := feature.DeviceEdits([]string{allOfKind})
 		if err != nil {
-			return nil, fmt.Errorf("%s is wanted for every container with a card: %w", feature.kind, err)
+			return nil, fmt.Errorf("%s is wanted for every container with a GPU: %w", feature.kind, err)
 		}
 		edits = Merge(edits, more)
 	}

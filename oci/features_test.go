@@ -13,7 +13,7 @@ func TestFeatured(t *testing.T) {
 	dir := t.TempDir()
 	gds, err := NewRegistry(RegistryConfig{Kind: "nvidia.com/gds", Dirs: []string{dir}})
 	require.NoError(t, err)
-	featured := Featured{Cards: testRegistry(t), Features: []*Registry{gds}}
+	featured := Featured{GPUs: testRegistry(t), Features: []*Registry{gds}}
 
 	_, err = featured.DeviceEdits([]string{gpu0})
 	require.ErrorContains(t, err, "nvidia.com/gds is wanted")
@@ -23,11 +23,11 @@ func TestFeatured(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "gds.yaml"), []byte(`{"cdiVersion":"0.5.0","kind":"nvidia.com/gds","devices":[{"name":"all","containerEdits":{"mounts":[{"hostPath":"/etc/cufile.json","containerPath":"/etc/cufile.json"}]}}]}`), 0o600))
 	gds.Refresh()
-	cards, err := testRegistry(t).DeviceEdits([]string{gpu0})
+	gpus, err := testRegistry(t).DeviceEdits([]string{gpu0})
 	require.NoError(t, err)
 	edits, err := featured.DeviceEdits([]string{gpu0})
 	require.NoError(t, err)
-	assert.Equal(t, cards.DeviceNodes, edits.DeviceNodes)
-	require.Len(t, edits.Mounts, len(cards.Mounts)+1)
+	assert.Equal(t, gpus.DeviceNodes, edits.DeviceNodes)
+	require.Len(t, edits.Mounts, len(gpus.Mounts)+1)
 	assert.Equal(t, "/etc/cufile.json", edits.Mounts[len(edits.Mounts)-1].ContainerPath)
 }

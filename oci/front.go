@@ -13,7 +13,7 @@ import (
 
 // Fronts are the host's files that are mounted in place of the driver's libraries in
 // mode library, as [InstallFronts] returns them. Each brings the limiter with it and
-// then the driver's own library, which is mounted in the limiter's folder.
+// then the driver's own library, which is mounted in the limiter's directory.
 type Fronts struct {
 	CUDA string
 	NVML string
@@ -21,8 +21,8 @@ type Fronts struct {
 
 // driver is one of the driver's libraries that have a front.
 type driver struct {
-	// hidden is its name in the limiter's folder. No search for a library finds it, with
-	// whatever folders: the front alone knows it, by its path.
+	// hidden is its name in the limiter's directory. No search for a library finds it, with
+	// whatever directories: the front alone knows it, by its path.
 	hidden string
 	stem   string // what all names of its file begin with
 	front  func(Fronts) string
@@ -44,7 +44,7 @@ func driverPath(d driver) string { return path.Join(driverDir, d.hidden) }
 // libcuda.so.1 (cuda-compat) before the one that is mounted.
 const cudaCompatHook = "enable-cuda-compat"
 
-// frontable says why the fronts can't be put before what makes the cards visible.
+// frontable says why the fronts can't be put before what makes the GPUs visible.
 func frontable(visible *cdispec.ContainerEdits, way Injection) error {
 	if way == InjectEnvvar {
 		return errors.New("NVIDIA's runtime mounts the driver's libraries after gpuslice, so that nothing can be put in front of them: " +
@@ -57,7 +57,7 @@ func frontable(visible *cdispec.ContainerEdits, way Injection) error {
 	}
 	if real, _ := drivers[0].find(visible.Mounts); real == "" {
 		return errors.New("the CDI spec mounts no libcuda.so, so that nothing can be put in front of it: " +
-			"generate the spec anew, or set limiter mode to preload")
+			"generate the spec again, or set limiter mode to preload")
 	}
 	return nil
 }
@@ -97,7 +97,7 @@ func (d driver) is(file string) bool {
 
 // find returns the host's file of the library, or nothing. A spec can have it under
 // several names, and for 32-bit programs, which the limiter can't be loaded into: they
-// get the front all the same, and so no card.
+// get the front all the same, and so no GPU.
 func (d driver) find(mounts []*cdispec.Mount) (string, error) {
 	var files []string
 	for _, m := range mounts {
@@ -108,7 +108,7 @@ func (d driver) find(mounts []*cdispec.Mount) (string, error) {
 	in64 := slices.DeleteFunc(slices.Clone(files), func(file string) bool { return is32(path.Dir(file), files) })
 	if len(in64) == 0 {
 		if len(files) > 0 {
-			return "", fmt.Errorf("the CDI spec has %s only for 32-bit programs (%s), which the limiter can't hold: generate the spec anew", d.stem, files[0])
+			return "", fmt.Errorf("the CDI spec has %s only for 32-bit programs (%s), which the limiter can't hold: generate the spec again", d.stem, files[0])
 		}
 		return "", nil
 	}
@@ -124,7 +124,7 @@ func (d driver) find(mounts []*cdispec.Mount) (string, error) {
 	return real, nil
 }
 
-// is32 says whether a folder, beside those of the other files, is that of 32-bit libraries.
+// is32 says whether a directory, beside those of the other files, is that of 32-bit libraries.
 func is32(dir string, files []string) bool {
 	for _, part := range strings.Split(dir, "/") {
 		if part == "lib32" || part == "i386-linux-gnu" {

@@ -18,13 +18,13 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files of testdata")
 
-// The cards of testdata/cdi/nvidia.yaml.
+// The GPUs of testdata/cdi/nvidia.yaml.
 const (
 	gpu0 = "GPU-11111111-1111-1111-1111-111111111111"
 	gpu1 = "GPU-22222222-2222-2222-2222-222222222222"
 	gpu2 = "GPU-33333333-3333-3333-3333-333333333333"
 	mig0 = "MIG-44444444-4444-4444-4444-444444444444"
-	// gpuX is a card that no spec has.
+	// gpuX is a GPU that no spec has.
 	gpuX = "GPU-99999999-9999-9999-9999-999999999999"
 )
 
@@ -70,7 +70,7 @@ func factsOf(spec *rspec.Spec, handler string) Container {
 	return c
 }
 
-// one is a share of the first card.
+// one is a share of the first GPU.
 func one(mib int64, cores int) []grant.Share {
 	return []grant.Share{{UUID: gpu0, MemoryMiB: mib, CorePercent: cores}}
 }

@@ -59,13 +59,13 @@ func TestHooksWithoutGraphics(t *testing.T) {
 		description string
 		args, left  []string // no left: the hook is removed
 	}{
-		{"another hook", []string{"h", "update-ldcache", "--folder", "/usr/lib"}, []string{"h", "update-ldcache", "--folder", "/usr/lib"}},
+		{"another hook", []string{"h", "update-ldcache", "--directory", "/usr/lib"}, []string{"h", "update-ldcache", "--directory", "/usr/lib"}},
 		{"a link of CUDA", []string{"h", "create-symlinks", "--link", "libcuda.so.1::/l/libcuda.so"}, []string{"h", "create-symlinks", "--link", "libcuda.so.1::/l/libcuda.so"}},
 		{"a link for graphics", []string{"h", "create-symlinks", "--link", "libGLX_nvidia.so.0::/l/libGLX_indirect.so.0"}, nil},
 		{"a link below a directory for graphics", []string{"h", "create-symlinks", "--link", "../libnvidia-allocator.so.1::/l/gbm/nvidia-drm_gbm.so"}, nil},
 		{"joined", []string{"h", "create-symlinks", "--link=libnvidia-opencl.so.1::/l/libnvidia-opencl.so"}, nil},
 		{
-			"some", []string{"h", "create-symlinks", "--link", "a.so.1::/l/a.so", "--link=x::/l/libGL.so", "--link", "y::/dev/dri/by-path/card", "--link=b.so.1::/l/b.so", "--debug"},
+			"some", []string{"h", "create-symlinks", "--link", "a.so.1::/l/a.so", "--link=x::/l/libGL.so", "--link", "y::/dev/dri/by-path/gpu", "--link=b.so.1::/l/b.so", "--debug"},
 			[]string{"h", "create-symlinks", "--link", "a.so.1::/l/a.so", "--link=b.so.1::/l/b.so", "--debug"},
 		},
 		{"permissions of a directory", []string{"h", "chmod", "--mode", "755", "--path", "/dev/dri"}, nil},

@@ -11,20 +11,20 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// nvidiaMajor is the character device major of the driver's card and control
+// nvidiaMajor is the character device major of the driver's GPU and control
 // nodes (Linux' devices.txt: 195). Those of nvidia-uvm and nvidia-caps are
 // dynamic, see [DriverMajors].
 const nvidiaMajor = 195
 
 // nvidiaControlMinor is the first of the minors, 254 (modeset) and 255 (ctl),
-// that are no card.
+// that are no GPU.
 const nvidiaControlMinor = 254
 
-// requestMounts are where a mount is a request for a card to NVIDIA's runtime
+// requestMounts are where a mount is a request for a GPU to NVIDIA's runtime
 // (accept-nvidia-visible-devices-as-volume-mounts); the last part names it.
 var requestMounts = []string{"/var/run/nvidia-container-devices", "/run/nvidia-container-devices"}
 
-// HoldsGPU says whether a container's facts hold a card without any edit of ours,
+// HoldsGPU says whether a container's facts hold a GPU without any edit of ours,
 // or ask for one in a way that no variable can take back, and which. Such a
 // container is refused unless it has a grant; with one, [Edits] makes the check.
 //
@@ -35,7 +35,7 @@ var requestMounts = []string{"/var/run/nvidia-container-devices", "/run/nvidia-c
 // access past the device cgroup.
 //
 // A privileged container's device nodes are no finding: it has all the node's,
-// whoever it is (kube-proxy, a CNI), can make them anew, and is root of the node
+// whoever it is (kube-proxy, a CNI), can make them again, and is root of the node
 // anyway. What it asked for by name still is.
 func HoldsGPU(c Container) (reason string, holds bool) {
 	return HoldsMore(c, nil)
@@ -48,7 +48,7 @@ func HoldsMore(c Container, granted []rspec.LinuxDevice) (reason string, holds b
 		for _, d := range c.Devices {
 			driver, _ := c.Majors.reaches(d.Type, d.Major, d.Minor)
 			ours := slices.ContainsFunc(granted, func(g rspec.LinuxDevice) bool { return sameNode(d, g) })
-			if (gpuNode(d.Path) || driver) && !ours {
+			if (driverNode(d.Path) || driver) && !ours {
 				return fmt.Sprintf("it has the device node %s", d.Path), true
 			}
 		}
@@ -59,7 +59,7 @@ func HoldsMore(c Container, granted []rspec.LinuxDevice) (reason string, holds b
 	return asksFirmly(c, nil)
 }
 
-// ruleReason names a rule of the device cgroup that lets cards be opened.
+// ruleReason names a rule of the device cgroup that lets GPUs be opened.
 func ruleReason(rule string) string {
 	return fmt.Sprintf("its device cgroup has the rule %q, by which it can make the node of a GPU", rule)
 }
@@ -78,7 +78,7 @@ func MountsDriver(c Container) (reason string, mounts bool) {
 }
 
 // AsksForGPU says whether a container's environment asks NVIDIA's runtime for
-// cards, or for the driver alone ("none").
+// GPUs, or for the driver alone ("none").
 func AsksForGPU(c Container) bool {
 	asks := func(name string) bool {
 		return slices.ContainsFunc(c.allenv(name), func(v string) bool { return v != "" && v != visibleVoid })
@@ -101,7 +101,7 @@ func legacyImage(c Container) bool {
 	return version && require == ""
 }
 
-// Void is what a container without a grant gets: where it asks for cards, they
+// Void is what a container without a grant gets: where it asks for GPUs, they
 // are denied. It is nil where there is nothing to do.
 func Void(c Container) *cdispec.ContainerEdits {
 	if !AsksForGPU(c) {
@@ -115,18 +115,18 @@ func Void(c Container) *cdispec.ContainerEdits {
 }
 
 // checkForeign refuses a container with a grant that has, or firmly asks for,
-// cards beyond it: those would have no limits of their own.
+// GPUs beyond it: those would have no limits of their own.
 func checkForeign(uuids []string, c Container, visible *cdispec.ContainerEdits) error {
 	if reason, holds := foreignNode(c, visible); holds {
 		return fmt.Errorf("%s, which is not of its grant: remove it from the pod, or the other device plugin that adds it from the node", reason)
 	}
 	if reason, holds := asksFirmly(c, uuids); holds {
-		return fmt.Errorf("%s beside its grant: a container gets cards by its grant only; remove the request", reason)
+		return fmt.Errorf("%s beside its grant: a container gets GPUs by its grant only; remove the request", reason)
 	}
 	return nil
 }
 
-// foreignNode finds a card's node, or a way to make one, that the edits don't add
+// foreignNode finds a GPU's node, or a way to make one, that the edits don't add
 // themselves.
 func foreignNode(c Container, visible *cdispec.ContainerEdits) (string, bool) {
 	if c.Privileged {
@@ -139,8 +139,8 @@ func foreignNode(c Container, visible *cdispec.ContainerEdits) (string, bool) {
 		granted = append(granted, rspec.LinuxDevice{Path: d.Path, Major: d.Major, Minor: d.Minor})
 	}
 	for _, d := range c.Devices {
-		_, card := c.Majors.reaches(d.Type, d.Major, d.Minor)
-		if (cardNode(d.Path) || card) && !added[path.Clean(d.Path)] {
+		_, gpu := c.Majors.reaches(d.Type, d.Major, d.Minor)
+		if (gpuNode(d.Path) || gpu) && !added[path.Clean(d.Path)] {
 			return fmt.Sprintf("it has the device node %s", d.Path), true
 		}
 	}
@@ -151,14 +151,14 @@ func foreignNode(c Container, visible *cdispec.ContainerEdits) (string, bool) {
 }
 
 // asksFirmly finds requests that no variable takes back. CDI names of granted
-// cards are ours to make, so they are no finding.
+// GPUs are ours to make, so they are no finding.
 func asksFirmly(c Container, granted []string) (string, bool) {
 	for _, m := range c.Mounts {
 		dest := cleanDestination(m.Destination)
 		if slices.ContainsFunc(requestMounts, func(root string) bool { return within(dest, root) }) {
-			return fmt.Sprintf("it asks NVIDIA's runtime for a card by the mount %s", m.Destination), true
+			return fmt.Sprintf("it asks NVIDIA's runtime for a GPU by the mount %s", m.Destination), true
 		}
-		if !c.Privileged && (cardNode(dest) || cardNode(m.Source)) {
+		if !c.Privileged && (gpuNode(dest) || gpuNode(m.Source)) {
 			return fmt.Sprintf("it mounts the device node %s at %s", m.Source, m.Destination), true
 		}
 	}
@@ -180,7 +180,7 @@ func asksFirmly(c Container, granted []string) (string, bool) {
 	return "", false
 }
 
-// foreignCDI says whether a CDI name is one of NVIDIA's cards that isn't granted.
+// foreignCDI says whether a CDI name is one of NVIDIA's GPUs that isn't granted.
 func foreignCDI(name string, granted []string) bool {
 	vendor, _, device, err := parser.ParseQualifiedName(name)
 	if err != nil || vendor != "nvidia.com" && !strings.HasSuffix(vendor, ".nvidia.com") {
@@ -189,13 +189,13 @@ func foreignCDI(name string, granted []string) bool {
 	return !slices.Contains(granted, device)
 }
 
-// gpuNode says whether a path is one of the driver's nodes, by its name.
-func gpuNode(p string) bool {
+// driverNode says whether a path is one of the driver's nodes, by its name.
+func driverNode(p string) bool {
 	return strings.HasPrefix(path.Clean(p), "/dev/nvidia")
 }
 
-// cardNode says whether a path is a card's node or a MIG capability's, by name.
-func cardNode(p string) bool {
+// gpuNode says whether a path is a GPU's node or a MIG capability's, by name.
+func gpuNode(p string) bool {
 	p = path.Clean(p)
 	if within(p, "/dev/nvidia-caps") {
 		return true

@@ -97,8 +97,8 @@ func LibrariesOf(dir string) ([]Library, error) {
 // about to give, and only then says that it does.
 const LibraryGrace = 10 * time.Minute
 
-// PruneLibraries removes from a library folder what nobody needs any more: libraries that are not installed now (by these
-// settings), that are named in none of these files, such as CDI specs, that no container of the folders of claims was made with,
+// PruneLibraries removes from a library directory what nobody needs any more: libraries that are not installed now (by these
+// settings), that are named in none of these files, such as CDI specs, that no container of the directories of claims was made with,
 // and that are older than LibraryGrace at that time. It removes nothing while there is a container of which it is not known.
 //
 // The claims are asked for after the mentions were read: what is made from one of these meanwhile is among the claims then.
@@ -119,17 +119,17 @@ func PruneLibraries(dir string, now Settings, at time.Time, mentions []string, c
 		}
 		note(text)
 	}
-	folders, err := claims()
+	dirs, err := claims()
 	if err != nil {
 		return nil, err
 	}
-	for _, folder := range folders {
-		text, err := os.ReadFile(filepath.Join(folder, librariesFile))
+	for _, dir := range dirs {
+		text, err := os.ReadFile(filepath.Join(dir, librariesFile))
 		if err == nil && string(text) == unknownLibraries {
 			return nil, nil
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			if _, err := os.Lstat(folder); err == nil {
+			if _, err := os.Lstat(dir); err == nil {
 				return nil, nil // an earlier version's, which did not say
 			}
 			continue // it has gone since
@@ -163,7 +163,7 @@ func PruneLibraries(dir string, now Settings, at time.Time, mentions []string, c
 	return removed, nil
 }
 
-// RemoveLibraries takes everything of ours out of a library folder. Containers that run keep what they have mounted.
+// RemoveLibraries takes everything of ours out of a library directory. Containers that run keep what they have mounted.
 func RemoveLibraries(dir string) error {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

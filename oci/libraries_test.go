@@ -18,7 +18,7 @@ const (
 	oldFront                      = "libvgpu-cuda-0000000000000001.so"
 )
 
-// claimWith makes the folder of a container that has this library and front.
+// claimWith makes the directory of a container that has this library and front.
 func claimWith(t *testing.T, library, front string) string {
 	dir := t.TempDir()
 	share := grant.Share{UUID: "GPU-00000000-0000-4000-8000-000000000001", MemoryMiB: 100, CorePercent: 10}
@@ -37,8 +37,8 @@ func libraryDir(t *testing.T, names ...string) string {
 // later is when libraries that the test makes are old enough.
 func later() time.Time { return time.Now().Add(oci.LibraryGrace + time.Minute) }
 
-func claims(folders ...string) func() ([]string, error) {
-	return func() ([]string, error) { return folders, nil }
+func claims(dirs ...string) func() ([]string, error) {
+	return func() ([]string, error) { return dirs, nil }
 }
 
 func names(t *testing.T, dir string) (all []string) {
@@ -61,15 +61,15 @@ func TestPruneLibraries(t *testing.T) {
 	})
 	t.Run("a container keeps what it was made with", func(t *testing.T) {
 		dir := libraryDir(t, oldLibrary, oldFront, newLibrary, third)
-		folder := claimWith(t, "/lib/"+oldLibrary, "/lib/"+oldFront)
-		// An agent that has found its container running fills the folder again.
+		held := claimWith(t, "/lib/"+oldLibrary, "/lib/"+oldFront)
+		// An agent that has found its container running fills the directory again.
 		share := grant.Share{UUID: "GPU-00000000-0000-4000-8000-000000000001", MemoryMiB: 100, CorePercent: 10}
-		require.NoError(t, oci.Populate(folder, grant.Claim{Shares: []grant.Share{share}}, now))
-		removed, err := oci.PruneLibraries(dir, now, later(), nil, claims(folder))
+		require.NoError(t, oci.Populate(held, grant.Claim{Shares: []grant.Share{share}}, now))
+		removed, err := oci.PruneLibraries(dir, now, later(), nil, claims(held))
 		require.NoError(t, err)
 		require.Equal(t, []string{third}, removed)
-		require.NoError(t, os.RemoveAll(folder))
-		removed, err = oci.PruneLibraries(dir, now, later(), nil, claims(folder))
+		require.NoError(t, os.RemoveAll(dir))
+		removed, err = oci.PruneLibraries(dir, now, later(), nil, claims(dir))
 		require.NoError(t, err, "a container that has just gone")
 		require.ElementsMatch(t, []string{oldLibrary, oldFront}, removed)
 	})

@@ -28,7 +28,7 @@ var elfMachines = map[string]elf.Machine{
 	"ppc64le": elf.EM_PPC64,
 }
 
-// InstallLibrary puts the limiter's library into a folder of the host, under a
+// InstallLibrary puts the limiter's library into a directory of the host, under a
 // name made of its content ("libvgpu-<16 hex of its SHA-256>.so"), with the
 // ld.so.preload file beside it, and returns both paths.
 //
@@ -112,7 +112,7 @@ func placeByContent(dir, prefix, suffix string, data []byte) (string, error) {
 		return "", err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("make its folder: %w", err)
+		return "", fmt.Errorf("make its directory: %w", err)
 	}
 	if err := checkExecutable(dir); err != nil {
 		return "", err
@@ -148,7 +148,7 @@ func checkLibrary(data []byte) error {
 	return nil
 }
 
-// checkExecutable refuses a folder whose mount forbids to map files as code: a
+// checkExecutable refuses a directory whose mount forbids to map files as code: a
 // bind mount of it would forbid it in every container, and the loader would go on
 // without the limiter.
 func checkExecutable(dir string) error {
@@ -163,7 +163,7 @@ func checkExecutable(dir string) error {
 func checkMountFlags(dir string, flags int64) error {
 	if flags&unix.ST_NOEXEC != 0 {
 		return fmt.Errorf("%s is on a filesystem mounted noexec, and containers have to map the library as code: "+
-			"choose another folder (--library-dir), or remount that one with exec", dir)
+			"choose another directory (--library-dir), or remount that one with exec", dir)
 	}
 	return nil
 }

@@ -159,10 +159,10 @@ func TestInstallLibraryRefuses(t *testing.T) {
 		require.ErrorIs(t, err, os.ErrNotExist)
 		assert.ErrorContains(t, err, "make build")
 	})
-	t.Run("a file for a folder", func(t *testing.T) {
+	t.Run("a file for a directory", func(t *testing.T) {
 		src := library(t, "one")
 		_, _, err := InstallLibrary(src, src)
-		assert.ErrorContains(t, err, "make its folder")
+		assert.ErrorContains(t, err, "make its directory")
 	})
 }
 

@@ -8,17 +8,17 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// controlNodes are the driver's nodes that every container with a card uses. Those
+// controlNodes are the driver's nodes that every container with a GPU uses. Those
 // after the first are there only where their module is loaded.
 var controlNodes = []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"}
 
-// NodeFiles resolves cards to their device nodes on the host. Where NVIDIA's runtime
-// injects the cards it makes these nodes behind the runtime's back, so that the
+// NodeFiles resolves GPUs to their device nodes on the host. Where NVIDIA's runtime
+// injects the GPUs it makes these nodes behind the runtime's back, so that the
 // container's spec doesn't name them, and an update of the container (the kubelet's CPU
 // manager makes one) takes their permission away again. With the nodes in the spec too
 // it stays. NVIDIA's own device plugin knows this as PASS_DEVICE_SPECS.
 type NodeFiles struct {
-	// Paths are the nodes of one card, by its UUID, or an error that names it.
+	// Paths are the nodes of one GPU, by its UUID, or an error that names it.
 	Paths func(uuid string) ([]string, error)
 
 	stat func(path string) (nodeInfo, error) // nil: the host's
@@ -36,7 +36,7 @@ func (n NodeFiles) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) 
 	seen := map[string]bool{}
 	add := func(path string) error {
 		if seen[path] {
-			return nil // two MIG devices of one card
+			return nil // two MIG devices of one GPU
 		}
 		seen[path] = true
 		node := &cdispec.DeviceNode{Path: path, HostPath: path, Permissions: "rw"}
@@ -70,7 +70,7 @@ func (n NodeFiles) DeviceEdits(uuids []string) (*cdispec.ContainerEdits, error) 
 }
 
 // nodes are the device nodes that a container's spec names where NVIDIA's runtime
-// injects its cards.
+// injects its GPUs.
 func (s Settings) nodes(uuids []string) (*cdispec.ContainerEdits, error) {
 	if s.Nodes == nil {
 		return &cdispec.ContainerEdits{}, nil

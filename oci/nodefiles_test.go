@@ -24,7 +24,7 @@ func hostNodes(minors map[string]int64) NodeFiles {
 			case mig0:
 				return []string{"/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3"}, nil
 			}
-			return nil, errors.New("no such card")
+			return nil, errors.New("no such GPU")
 		},
 		stat: func(path string) (nodeInfo, error) {
 			minor, ok := minors[path]
@@ -49,12 +49,12 @@ func TestNodeFiles(t *testing.T) {
 		want        []string
 		err         string
 	}{
-		{"one card", whole, []string{gpu1}, []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset", "/dev/nvidia1"}, ""},
+		{"one GPU", whole, []string{gpu1}, []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset", "/dev/nvidia1"}, ""},
 		{"what isn't loaded is left out", few, []string{gpu1}, []string{"/dev/nvidiactl", "/dev/nvidia1"}, ""},
 		{"a node that two share comes once", whole, []string{gpu0, mig0}, []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset", "/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3"}, ""},
-		{"the card's node is missing", few, []string{gpu0}, nil, "/dev/nvidia0"},
+		{"the GPU's node is missing", few, []string{gpu0}, nil, "/dev/nvidia0"},
 		{"the driver isn't there", map[string]int64{"/dev/nvidia1": 1}, []string{gpu1}, nil, "/dev/nvidiactl"},
-		{"an unknown card", whole, []string{gpuX}, nil, gpuX + ": no such card"},
+		{"an unknown GPU", whole, []string{gpuX}, nil, gpuX + ": no such GPU"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			edits, err := hostNodes(test.host).DeviceEdits(test.uuids)

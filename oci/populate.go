@@ -23,7 +23,7 @@ const bytesPerMiB = 1 << 20
 // the container's own file system there (package vgpufs).
 //
 // It may be called again. Files that are there are kept, as containers map them:
-// limits of the same cards are updated in place where their numbers differ or their
+// limits of the same GPUs are updated in place where their numbers differ or their
 // writer was killed half-way, those of another container are replaced, limits of other GPUs
 // are an error.
 func Populate(dir string, claim grant.Claim, s Settings) error {
@@ -56,9 +56,9 @@ func WriteFiles(dir string, limits limiter.Limits) error {
 // the directory is read-only in the container.
 func makePlaces(claimDir string) error {
 	inDir := func(place string) string { return limiter.FilesDir(claimDir) + strings.TrimPrefix(place, limiterDir) }
-	for _, folder := range []string{inDir(limiterDir), inDir(driverDir)} {
-		if err := unix.Mkdir(folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("make the mount point %s: %w", folder, err)
+	for _, dir := range []string{inDir(limiterDir), inDir(driverDir)} {
+		if err := unix.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("make the mount point %s: %w", dir, err)
 		}
 	}
 	places := []string{limiter.ContainerLibraryPath}

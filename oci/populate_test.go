@@ -55,13 +55,13 @@ func TestPopulateAgain(t *testing.T) {
 	assert.Equal(t, uint64(2), now.Generation, "changed once")
 	assert.Equal(t, uint64(4000<<20), now.Devices[0].MemoryLimitBytes)
 
-	require.ErrorContains(t, Populate(dir, grant.Claim{Shares: []grant.Share{{UUID: gpu1, MemoryMiB: 1}}}, testSettings()), gpu1, "another card")
+	require.ErrorContains(t, Populate(dir, grant.Claim{Shares: []grant.Share{{UUID: gpu1, MemoryMiB: 1}}}, testSettings()), gpu1, "another GPU")
 	other := testSettings()
 	other.Oversubscription = map[string]float64{gpu0: 2}
 	require.Error(t, Populate(dir, grant.Claim{Shares: one(4000, 20)}, other))
 
 	require.NoError(t, os.Remove(limits))
-	require.NoError(t, Populate(dir, grant.Claim{Shares: one(8000, 30)}, testSettings()), "a folder left half-made")
+	require.NoError(t, Populate(dir, grant.Claim{Shares: one(8000, 30)}, testSettings()), "a directory left half-made")
 	file, err := os.ReadFile(limits)
 	require.NoError(t, err)
 	file[128]++ // the first record's sequence: an agent was killed while it wrote

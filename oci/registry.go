@@ -18,14 +18,14 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// DefaultKind is the CDI kind of NVIDIA's cards, as nvidia-ctk generates it.
+// DefaultKind is the CDI kind of NVIDIA's GPUs, as nvidia-ctk generates it.
 const DefaultKind = "nvidia.com/gpu"
 
-// RegistryConfig says where the CDI specs of a node's cards are.
+// RegistryConfig says where the CDI specs of a node's GPUs are.
 type RegistryConfig struct {
-	// Kind is the CDI kind (vendor/class) of cards; empty is DefaultKind.
+	// Kind is the CDI kind (vendor/class) of GPUs; empty is DefaultKind.
 	Kind string
-	// Dirs are the folders of CDI specs, a later one winning over an earlier one;
+	// Dirs are the directories of CDI specs, a later one winning over an earlier one;
 	// none are CDI's own, /etc/cdi and /var/run/cdi.
 	Dirs []string
 	// Interval is how often Run looks whether a spec changed; 0 is a second.
@@ -34,13 +34,13 @@ type RegistryConfig struct {
 	Log *slog.Logger
 }
 
-// Registry resolves cards by the node's CDI specs.
+// Registry resolves GPUs by the node's CDI specs.
 //
 // A lookup reads a snapshot in memory. [Registry.Run] keeps the snapshot current:
 // it compares names, sizes and times of the spec files, and reads them when one
 // changed. CDI's own cache can refresh itself too, and isn't let to: it then needs
 // an inotify instance (short on many nodes; without one it reads every spec at
-// every lookup), tries to watch a missing folder again at every lookup, and may
+// every lookup), tries to watch a missing directory again at every lookup, and may
 // read a spec that is half written.
 type Registry struct {
 	kind string
@@ -61,18 +61,18 @@ var _ DeviceEdits = (*Registry)(nil)
 
 // snapshot is what the specs said when they were last read. It doesn't change.
 type snapshot struct {
-	devices map[string]cardEdits // by CDI device name, without the kind
-	errs    []error              // of spec files that can't be used
+	devices map[string]gpuEdits // by CDI device name, without the kind
+	errs    []error             // of spec files that can't be used
 	files   []specFile
 }
 
-// cardEdits are the edits of one card: its spec's common ones and its own.
-type cardEdits struct {
+// gpuEdits are the edits of one GPU: its spec's common ones and its own.
+type gpuEdits struct {
 	common, own *cdispec.ContainerEdits
 }
 
 // NewRegistry reads the specs once. Specs that can't be read are no error here
-// but in the lookups that miss a card: another spec may have it.
+// but in the lookups that miss a GPU: another spec may have it.
 func NewRegistry(cfg RegistryConfig) (*Registry, error) {
 	r, err := newRegistry(cfg)
 	if err != nil {
@@ -97,7 +97,7 @@ func newRegistry(cfg RegistryConfig) (*Registry, error) {
 	}
 	for _, dir := range dirs {
 		if !filepath.IsAbs(dir) {
-			return nil, fmt.Errorf("CDI spec folder %q is not an absolute path", dir)
+			return nil, fmt.Errorf("CDI spec directory %q is not an absolute path", dir)
 		}
 	}
 	wait := cfg.Interval
@@ -117,7 +117,7 @@ func newRegistry(cfg RegistryConfig) (*Registry, error) {
 func (r *Registry) open(files []specFile) error {
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(r.dirs...), cdi.WithAutoRefresh(false))
 	if err != nil {
-		return fmt.Errorf("open the CDI spec folders %s: %w", strings.Join(r.dirs, ", "), err)
+		return fmt.Errorf("open the CDI spec directories %s: %w", strings.Join(r.dirs, ", "), err)
 	}
 	r.cache, r.checked = cache, r.now()
 	r.take(files) // NewCache has read them
@@ -217,7 +217,7 @@ func (r *Registry) take(files []specFile) {
 	}
 }
 
-// refreshOnMiss looks again where a card is missing, but not more often than Run
+// refreshOnMiss looks again where a GPU is missing, but not more often than Run
 // does: a spec may have come a moment ago.
 func (r *Registry) refreshOnMiss() {
 	r.mu.Lock()
@@ -229,14 +229,14 @@ func (r *Registry) refreshOnMiss() {
 
 // read takes the kind's devices out of CDI's cache.
 func (r *Registry) read() *snapshot {
-	s := &snapshot{devices: map[string]cardEdits{}}
+	s := &snapshot{devices: map[string]gpuEdits{}}
 	for _, qualified := range r.cache.ListDevices() {
 		name, ok := strings.CutPrefix(qualified, r.kind+"=")
 		if !ok {
 			continue
 		}
 		if d := r.cache.GetDevice(qualified); d != nil {
-			s.devices[name] = cardEdits{
+			s.devices[name] = gpuEdits{
 				common: clone(&d.GetSpec().ContainerEdits),
 				own:    clone(&d.ContainerEdits),
 			}
@@ -254,7 +254,7 @@ func (r *Registry) read() *snapshot {
 	return s
 }
 
-// missing are the cards that a snapshot doesn't have.
+// missing are the GPUs that a snapshot doesn't have.
 func (s *snapshot) missing(uuids []string) []string {
 	var missing []string
 	for _, uuid := range uuids {
@@ -282,7 +282,7 @@ func (r *Registry) unresolved(missing []string, now *snapshot) error {
 		return fmt.Errorf("%w: generate its spec: nvidia-ctk cdi generate --mode=%s --output=%s",
 			err, class, filepath.Join(r.dirs[len(r.dirs)-1], "nvidia-"+class+".yaml"))
 	}
-	return fmt.Errorf("%w: generate the node's spec with cards named by UUID: "+
+	return fmt.Errorf("%w: generate the node's spec with GPUs named by UUID: "+
 		"gpuslice cdi generate --driver, or nvidia-ctk cdi generate --device-name-strategy=uuid --output=%s",
 		err, filepath.Join(r.dirs[len(r.dirs)-1], "nvidia.yaml"))
 }
@@ -303,7 +303,7 @@ type specFile struct {
 	changed int64 // nanoseconds since 1970
 }
 
-// listSpecs lists the spec files of folders. A folder that isn't there has none.
+// listSpecs lists the spec files of directories. A directory that isn't there has none.
 func listSpecs(dirs []string) []specFile {
 	var files []specFile
 	for _, dir := range dirs {

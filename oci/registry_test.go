@@ -17,7 +17,7 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// cdiSpec is a spec with one card, in a node of which nothing is left out.
+// cdiSpec is a spec with one GPU, in a node of which nothing is left out.
 func cdiSpec(uuid, path string) string {
 	return "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: " + uuid +
 		"\n  containerEdits:\n    deviceNodes:\n    - {path: " + path + ", type: c, major: 195, minor: 1, fileMode: 438}\n"
@@ -62,20 +62,20 @@ func TestRegistryAnswersAreTheCallers(t *testing.T) {
 
 func TestRegistryOtherKind(t *testing.T) {
 	dir := t.TempDir()
-	writeSpec(t, dir, "a.yaml", strings.Replace(cdiSpec(gpu0, "/dev/x"), "nvidia.com/gpu", "sim.example.com/card", 1))
+	writeSpec(t, dir, "a.yaml", strings.Replace(cdiSpec(gpu0, "/dev/x"), "nvidia.com/gpu", "sim.example.com/gpu", 1))
 	writeSpec(t, dir, "b.json", `{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[{"name":"x","containerEdits":{"env":["A=1"]}}]}`)
-	r, err := NewRegistry(RegistryConfig{Kind: "sim.example.com/card", Dirs: []string{dir}})
+	r, err := NewRegistry(RegistryConfig{Kind: "sim.example.com/gpu", Dirs: []string{dir}})
 	require.NoError(t, err)
 	assert.Equal(t, []string{gpu0}, r.Devices())
 	_, err = r.DeviceEdits([]string{"x"})
-	assert.ErrorContains(t, err, "sim.example.com/card=x")
+	assert.ErrorContains(t, err, "sim.example.com/gpu=x")
 }
 
 func TestRegistryFollowsChanges(t *testing.T) {
 	static, dynamic := t.TempDir(), filepath.Join(t.TempDir(), "later")
 	r, err := NewRegistry(RegistryConfig{Dirs: []string{static, dynamic}})
 	require.NoError(t, err)
-	assert.Empty(t, r.Devices(), "a folder that isn't there is no error")
+	assert.Empty(t, r.Devices(), "a directory that isn't there is no error")
 
 	nodeOf := func() string {
 		edits, err := r.DeviceEdits([]string{gpu0})
@@ -91,11 +91,11 @@ func TestRegistryFollowsChanges(t *testing.T) {
 	require.NoError(t, os.Mkdir(dynamic, 0o755))
 	writeSpec(t, dynamic, "nvidia.yaml", cdiSpec(gpu0, "/dev/dynamic"))
 	r.Refresh()
-	assert.Equal(t, "/dev/dynamic", nodeOf(), "the later folder wins")
+	assert.Equal(t, "/dev/dynamic", nodeOf(), "the later directory wins")
 
 	writeSpec(t, dynamic, "other.json", `{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[{"name":"`+gpu0+`","containerEdits":{"env":["A=1"]}}]}`)
 	r.Refresh()
-	assert.Contains(t, nodeOf(), "conflicting device", "two specs of one folder")
+	assert.Contains(t, nodeOf(), "conflicting device", "two specs of one directory")
 	assert.ErrorContains(t, r.Err(), "conflicting device")
 
 	require.NoError(t, os.RemoveAll(dynamic))
@@ -136,7 +136,7 @@ func TestRegistrySaysWhatIsWrong(t *testing.T) {
 }
 
 // A spec that came a moment ago is found by the first lookup that needs it, and
-// lookups that can't succeed don't read the folders each time.
+// lookups that can't succeed don't read the directories each time.
 func TestRegistryLooksAgainOnAMiss(t *testing.T) {
 	dir := t.TempDir()
 	r, err := NewRegistry(RegistryConfig{Dirs: []string{dir}})
@@ -152,7 +152,7 @@ func TestRegistryLooksAgainOnAMiss(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What is known is answered from memory: the folder may be gone.
+// What is known is answered from memory: the directory may be gone.
 func TestRegistryReadsNothingWhenNothingIsMissing(t *testing.T) {
 	dir := t.TempDir()
 	writeSpec(t, dir, "nvidia.yaml", cdiSpec(gpu0, "/dev/x"))
@@ -224,7 +224,7 @@ func TestCompleteDeviceNode(t *testing.T) {
 		{"unbuffered is a character device", node{Path: "/dev/nvidia0", Type: "u"}, node{Path: "/dev/nvidia0", HostPath: "/dev/nvidia0", Type: "u", Major: 195, FileMode: mode(0o666)}, ""},
 		{"a FIFO has no numbers", node{Path: "/dev/pipe"}, node{Path: "/dev/pipe", HostPath: "/dev/pipe", Type: "p", FileMode: mode(0o600)}, ""},
 		{"another type", node{Path: "/dev/nvidia0", Type: "b"}, node{}, `is of type "c", and its CDI spec says "b"`},
-		{"a card that isn't there", node{Path: "/dev/nvidia7"}, node{}, "/dev/nvidia7 of the host: file does not exist: is the driver loaded"},
+		{"a GPU that isn't there", node{Path: "/dev/nvidia7"}, node{}, "/dev/nvidia7 of the host: file does not exist: is the driver loaded"},
 		{"uvm not loaded", node{Path: "/dev/nvidia-uvm-tools"}, node{}, "nvidia-modprobe -u"},
 		{"modeset not loaded", node{Path: "/dev/nvidia-modeset"}, node{}, "nvidia-modprobe -m"},
 	}

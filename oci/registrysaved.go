@@ -82,9 +82,9 @@ func (s *savedSnapshot) of(r *Registry, files []specFile) bool {
 }
 
 func (s *savedSnapshot) snapshot(files []specFile) *snapshot {
-	now := &snapshot{devices: make(map[string]cardEdits, len(s.Devices)), files: files}
+	now := &snapshot{devices: make(map[string]gpuEdits, len(s.Devices)), files: files}
 	for name, d := range s.Devices {
-		now.devices[name] = cardEdits{common: s.Commons[d.Common], own: d.Own}
+		now.devices[name] = gpuEdits{common: s.Commons[d.Common], own: d.Own}
 	}
 	return now
 }

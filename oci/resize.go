@@ -8,7 +8,7 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Resize brings the limits file in a running container's folder to the claim's shares, for
+// Resize brings the limits file in a running container's directory to the claim's shares, for
 // grant.Ledger.Resize: its processes follow with their next call. Only the amounts change;
 // what the node's settings were when the container was created stays, for it was created with them.
 // The error is limiter.ErrHalfWritten if a writer was killed half-way, and limiter.ErrForeign for
@@ -50,7 +50,7 @@ func ResizeOrPopulate(dir string, claim grant.Claim, s Settings) error {
 	return err
 }
 
-// resized is the limit of a card for the share. Of oversubscribed memory the same part lies on the card.
+// resized is the limit of a GPU for the share. Of oversubscribed memory the same part lies on the GPU.
 func resized(d limiter.DeviceLimit, share grant.Share, ceiling int) limiter.DeviceLimit {
 	memory := uint64(share.MemoryMiB) * bytesPerMiB
 	if d.PhysicalBytes > 0 && memory != d.MemoryLimitBytes {

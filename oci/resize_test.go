@@ -13,13 +13,13 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-const resizedCard = "GPU-0a000000-1111-2222-3333-444455556666"
+const resizedGPU = "GPU-0a000000-1111-2222-3333-444455556666"
 
 func TestResizeChangesTheAmountsAlone(t *testing.T) {
 	dir := claimDir(t)
-	claim := grant.Claim{ContainerID: "c1", CoreCeiling: 50, HighPriority: true, Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 1000, CorePercent: 20}}}
+	claim := grant.Claim{ContainerID: "c1", CoreCeiling: 50, HighPriority: true, Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 1000, CorePercent: 20}}}
 	settings := oci.Settings{
-		CorePolicy: oci.CoreForce, ContextMiB: map[string]int64{resizedCard: 300}, Oversubscription: map[string]float64{resizedCard: 2},
+		CorePolicy: oci.CoreForce, ContextMiB: map[string]int64{resizedGPU: 300}, Oversubscription: map[string]float64{resizedGPU: 2},
 	}
 	require.NoError(t, oci.Populate(dir, claim, settings))
 	path := limiter.LimitsPath(dir)
@@ -28,7 +28,7 @@ func TestResizeChangesTheAmountsAlone(t *testing.T) {
 	state := []limiter.CoreState{{Contended: true, ResidueBytes: 77}}
 	require.NoError(t, limiter.UpdateCores(dir, state))
 
-	claim.Shares = []grant.Share{{UUID: resizedCard, MemoryMiB: 3000, CorePercent: 50}}
+	claim.Shares = []grant.Share{{UUID: resizedGPU, MemoryMiB: 3000, CorePercent: 50}}
 	require.NoError(t, oci.Resize(dir, claim))
 	now, err := limiter.ReadLimits(path)
 	require.NoError(t, err)
@@ -52,7 +52,7 @@ func TestResizeChangesTheAmountsAlone(t *testing.T) {
 
 func TestResizeOfLimitsThatAreHalfWritten(t *testing.T) {
 	dir := claimDir(t)
-	claim := grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 1000, CorePercent: 20}}}
+	claim := grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 1000, CorePercent: 20}}}
 	require.NoError(t, oci.Populate(dir, claim, oci.Settings{}))
 	file, err := os.OpenFile(limiter.LimitsPath(dir), os.O_RDWR, 0)
 	require.NoError(t, err)
@@ -60,7 +60,7 @@ func TestResizeOfLimitsThatAreHalfWritten(t *testing.T) {
 	_, err = file.WriteAt([]byte{3}, 128) // the record's sequence is odd
 	require.NoError(t, err)
 
-	claim.Shares = []grant.Share{{UUID: resizedCard, MemoryMiB: 2000, CorePercent: 20}}
+	claim.Shares = []grant.Share{{UUID: resizedGPU, MemoryMiB: 2000, CorePercent: 20}}
 	require.ErrorIs(t, oci.Resize(dir, claim), limiter.ErrHalfWritten)
 	require.NoError(t, oci.ResizeOrPopulate(dir, claim, oci.Settings{}))
 	shares, err := oci.RecoverShares(dir)
@@ -72,12 +72,12 @@ func TestResizeOfLimitsThatAreHalfWritten(t *testing.T) {
 // can't be lowered, so the reservation must not be either.
 func TestResizeOfARestoredClaimFails(t *testing.T) {
 	dir := claimDir(t)
-	claim := grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 2000, CorePercent: 20}}}
+	claim := grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 2000, CorePercent: 20}}}
 	require.NoError(t, oci.NoteRestored(dir))
 	require.NoError(t, oci.Populate(dir, claim, oci.Settings{}))
 	require.NoError(t, oci.Resize(dir, claim), "without a change")
 	less := claim
-	less.Shares = []grant.Share{{UUID: resizedCard, MemoryMiB: 1000, CorePercent: 20}}
+	less.Shares = []grant.Share{{UUID: resizedGPU, MemoryMiB: 1000, CorePercent: 20}}
 	err := oci.Resize(dir, less)
 	require.ErrorIs(t, err, oci.ErrUnknownLibraries)
 	require.ErrorContains(t, err, "restart the container")
@@ -86,11 +86,11 @@ func TestResizeOfARestoredClaimFails(t *testing.T) {
 	assert.Equal(t, claim.Shares, shares)
 }
 
-func TestResizeOfOtherCards(t *testing.T) {
+func TestResizeOfOtherGPUs(t *testing.T) {
 	dir := claimDir(t)
-	require.NoError(t, oci.Populate(dir, grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 1000}}}, oci.Settings{}))
+	require.NoError(t, oci.Populate(dir, grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 1000}}}, oci.Settings{}))
 	other := grant.Share{UUID: "GPU-0b000000-1111-2222-3333-444455556666", MemoryMiB: 1000}
-	err := oci.Resize(dir, grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedCard, MemoryMiB: 1}, other}})
+	err := oci.Resize(dir, grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 1}, other}})
 	require.ErrorContains(t, err, "of 1 GPUs, and the claim is of 2")
 }
 

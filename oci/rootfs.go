@@ -224,5 +224,5 @@ func PopulatePreload(dir string, r *Rootfs) error {
 	return place(mergedPreload(dir), []byte(limiter.ContainerLibraryPath+"\n"+r.Preload), 0o644)
 }
 
-// mergedPreload is that file in the folder of a claim.
+// mergedPreload is that file in the directory of a claim.
 func mergedPreload(dir string) string { return filepath.Join(dir, preloadFile) }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// image makes a root file system: a name that ends in / is a folder, "link -> target"
+// image makes a root file system: a name that ends in / is a directory, "link -> target"
 // a link, and what follows a = is a file's content.
 func image(t testing.TB, entries ...string) string {
 	t.Helper()
@@ -50,17 +50,17 @@ func TestRootfsFacts(t *testing.T) {
 		{"another machine's", []string{"lib/ld-linux-riscv64-lp64d.so.1", "lib/ld-musl-riscv64.so.1"}, Rootfs{}},
 		{"alpine", []string{"lib/ld-musl-x86_64.so.1", "etc/passwd"}, Rootfs{Musl: true}},
 		{"alpine with gcompat", []string{"lib/ld-musl-x86_64.so.1", "lib/ld-linux-x86-64.so.2 -> libgcompat.so.0", "lib/libgcompat.so.0"}, Rootfs{Glibc: true, Musl: true}},
-		{"a loader that is a folder", []string{"lib64/ld-linux-x86-64.so.2/"}, Rootfs{}},
+		{"a loader that is a directory", []string{"lib64/ld-linux-x86-64.so.2/"}, Rootfs{}},
 		{"a loader that is a dangling link", []string{"lib64/ld-linux-x86-64.so.2 -> /nowhere"}, Rootfs{}},
 		{"links in a circle", []string{"lib64 -> lib", "lib -> lib64"}, Rootfs{}},
-		{"a file for a folder", []string{"lib64=", "etc="}, Rootfs{}},
+		{"a file for a directory", []string{"lib64=", "etc="}, Rootfs{}},
 		{"its own preload", []string{"lib64/ld-linux-x86-64.so.2", "etc/ld.so.preload=/lib/a.so"}, Rootfs{Glibc: true, Preload: "/lib/a.so\n"}},
 		{"as glibc reads it", []string{"etc/ld.so.preload=# ours\n/lib/a.so:/lib/b.so\t c.so # and\n\n\n/lib/$LIB/d.so"}, Rootfs{Preload: "/lib/a.so\n/lib/b.so\nc.so\n/lib/$LIB/d.so\n"}},
 		{"an empty one", []string{"etc/ld.so.preload=\n# none\n"}, Rootfs{}},
 		{"a limiter's left in an image", []string{"etc/ld.so.preload=/.gpuslice/libvgpu.so\n"}, Rootfs{}},
 		{"a preload that is a link out of the image", []string{"etc/ld.so.preload -> ../../../../../../../.." + outside}, Rootfs{}},
 		{"a preload that is an absolute link", []string{"etc/ld.so.preload -> /opt/list", "opt/list=/opt/x.so"}, Rootfs{Preload: "/opt/x.so\n"}},
-		{"a preload that is a folder", []string{"etc/ld.so.preload/"}, Rootfs{}},
+		{"a preload that is a directory", []string{"etc/ld.so.preload/"}, Rootfs{}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.description, func(t *testing.T) {

@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// Injection says how the granted cards are made visible in a container.
+// Injection says how the granted GPUs are made visible in a container.
 type Injection string
 
-// The ways to make cards visible (--device-injection).
+// The ways to make GPUs visible (--device-injection).
 const (
-	// InjectAuto takes InjectCDI where the registry has every granted card, and
+	// InjectAuto takes InjectCDI where the registry has every granted GPU, and
 	// InjectEnvvar where it doesn't and the container runs with NVIDIA's runtime.
 	InjectAuto Injection = "auto"
 	// InjectCDI puts the edits of the node's CDI spec into the container.
@@ -28,7 +28,7 @@ type CorePolicy string
 
 // The policies, with HAMi's meanings.
 const (
-	// CoreDefault enforces a share when somebody else wants the card.
+	// CoreDefault enforces a share when somebody else wants the GPU.
 	CoreDefault CorePolicy = "default"
 	// CoreForce enforces it always.
 	CoreForce CorePolicy = "force"
@@ -41,7 +41,7 @@ func (p CorePolicy) Known() bool { return p == CoreDefault || p == CoreForce || 
 
 // Settings are a node's: the operator's, never a user's.
 type Settings struct {
-	// Injection is how cards are made visible; empty reads as auto.
+	// Injection is how GPUs are made visible; empty reads as auto.
 	Injection Injection
 	// LibraryPath is the host's content-addressed library, as InstallLibrary
 	// returns it.
@@ -64,12 +64,12 @@ type Settings struct {
 	// NvidiaAdvice says what to do about a handler that isn't; empty is what to do in
 	// Kubernetes.
 	NvidiaAdvice string
-	// Nodes, where it is set, resolves cards to their device nodes, for containers
-	// whose cards NVIDIA's runtime injects (--pass-device-specs): see [NodeFiles].
+	// Nodes, where it is set, resolves GPUs to their device nodes, for containers
+	// whose GPUs NVIDIA's runtime injects (--pass-device-specs): see [NodeFiles].
 	Nodes DeviceEdits
-	// Oversubscription is, by UUID, how much more memory is granted of a card than it
+	// Oversubscription is, by UUID, how much more memory is granted of a GPU than it
 	// has: 1.5 is half as much again, 1 or nothing none. Of a container's memory its part
-	// lies on the card, and what is beyond that may spill to the host's
+	// lies on the GPU, and what is beyond that may spill to the host's
 	// (CUDA_OVERSUBSCRIBE).
 	Oversubscription map[string]float64
 	// Graphics gives containers the driver's libraries for OpenCL, OpenGL, Vulkan and similar
@@ -77,7 +77,7 @@ type Settings struct {
 	Graphics bool
 	// CorePolicy is when compute shares are enforced; empty reads as default.
 	CorePolicy CorePolicy
-	// ContextMiB is the memory, in MiB, that a CUDA context of a card is expected
+	// ContextMiB is the memory, in MiB, that a CUDA context of a GPU is expected
 	// to take, by UUID; a missing one is unknown.
 	ContextMiB map[string]int64
 }
@@ -105,7 +105,7 @@ func (s Settings) Validate() error {
 	return nil
 }
 
-// oversubscribed says whether more of a card's memory is granted than it has.
+// oversubscribed says whether more of a GPU's memory is granted than it has.
 func (s Settings) oversubscribed(uuid string) bool { return s.Oversubscription[uuid] > 1 }
 
 // injection is the chosen way, with the empty value read.

@@ -16,8 +16,8 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// CheckVolumes refuses a container in which a folder of the host is mounted where the edits
-// mount something below it, if the folder lacks the place: to mount there a runtime would
+// CheckVolumes refuses a container in which a directory of the host is mounted where the edits
+// mount something below it, if the directory lacks the place: to mount there a runtime would
 // make it, and so an empty /etc/ld.so.preload on the host of who says -v /etc:/etc. Volumes
 // that an engine keeps (…/_data) are their containers' own.
 func CheckVolumes(mounts []rspec.Mount, edits *cdispec.ContainerEdits) error {
@@ -63,7 +63,7 @@ func isBind(m rspec.Mount) bool {
 	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
 }
 
-// hasPlace looks for a path in a folder of the host as a runtime does: links don't lead out
+// hasPlace looks for a path in a directory of the host as a runtime does: links don't lead out
 // of it.
 func hasPlace(source, rest string) (bool, error) {
 	root, err := os.OpenFile(source, unix.O_PATH|unix.O_CLOEXEC, 0)

@@ -25,7 +25,7 @@ func TestCheckVolumes(t *testing.T) {
 		want        string // empty: it may be made
 	}{
 		{"no volume", nil, ""},
-		{"a folder that lacks the place", []rspec.Mount{bind(empty, "/etc")}, "for which the runtime would make " + filepath.Join(empty, "ld.so.preload") + " on the host"},
+		{"a directory that lacks the place", []rspec.Mount{bind(empty, "/etc")}, "for which the runtime would make " + filepath.Join(empty, "ld.so.preload") + " on the host"},
 		{"one that has it", []rspec.Mount{bind(has, "/etc")}, ""},
 		{"one whose link leads out of it", []rspec.Mount{bind(linked, "/etc")}, "would make"},
 		{"a place some directories below", []rspec.Mount{bind(empty, "/usr")}, filepath.Join(empty, "lib/libcuda.so.1")},

@@ -1,11 +1,11 @@
-// Package scheduler is the model that everything which decides about cards in a cluster
+// Package scheduler is the model that everything which decides about GPUs in a cluster
 // has in common: nodes, pods, and what a pod was given. It has no types of
 // Kubernetes: the doors (package kube and those that use it) translate once.
 //
 //	request/    what a pod asks for: HAMi's resources and rules, gpu-manager's
 //	wire/       annotations of nodes and pods, read and written
 //	quota/      what a namespace may have
-//	choose/     which cards of a node, which node: policies and topology, on plain numbers
+//	choose/     which GPUs of a node, which node: policies and topology, on plain numbers
 //	engine/     the state of the cluster, and one pod's placement on it
 //	kube/       Kubernetes' objects to these, and its events into the engine
 //	plugin/     the door for kube-scheduler's framework
@@ -68,11 +68,11 @@ type Node struct {
 	Annotations map[string]string
 }
 
-// NUMAUnknown is the NUMA node of a card that is not known.
+// NUMAUnknown is the NUMA node of a GPU that is not known.
 const NUMAUnknown = -1
 
-// Card is a card as its node registers it.
-type Card struct {
+// GPU is a GPU as its node registers it.
+type GPU struct {
 	UUID string
 	// Model is the registered type, "NVIDIA H200".
 	Model string
@@ -90,10 +90,10 @@ type Card struct {
 	Healthy, Cordoned bool
 }
 
-// Inventory is a node's cards, in the order of their index, and how they are connected.
+// Inventory is a node's GPUs, in the order of their index, and how they are connected.
 type Inventory struct {
-	Cards []Card
-	// Links is how well each card is connected with each, by position: 10 for a pair
+	GPUs []GPU
+	// Links is how well each GPU is connected with each, by position: 10 for a pair
 	// across the sockets to 60 on one board, and 100 for each NVLink (HAMi's numbers, gpu.Pair).
 	// Nil where the node tells nothing.
 	Links [][]int
@@ -105,11 +105,11 @@ type Placement struct {
 	// Generation is how often what the pod has was changed since it was bound.
 	Generation int64
 	// Containers are the shares of each container, by its position in Pod.Containers;
-	// none for one without cards.
+	// none for one without GPUs.
 	Containers [][]grant.Share
 }
 
-// Use is how much of a card is taken.
+// Use is how much of a GPU is taken.
 type Use struct {
 	MemoryMiB int64
 	Cores     int
@@ -131,8 +131,8 @@ func (u Use) Max(v Use) Use {
 	return Use{MemoryMiB: max(u.MemoryMiB, v.MemoryMiB), Cores: max(u.Cores, v.Cores), Slots: max(u.Slots, v.Slots)}
 }
 
-// Uses is what a pod with these containers takes of each card when they are given these
-// shares, by the card's UUID. It counts as Kubernetes does: sidecars and ordinary
+// Uses is what a pod with these containers takes of each GPU when they are given these
+// shares, by the GPU's UUID. It counts as Kubernetes does: sidecars and ordinary
 // containers run together; an init container runs before them, beside the sidecars that
 // were started before it. What is taken is the most of any of these moments.
 func Uses(containers []Container, shares [][]grant.Share) map[string]Use {

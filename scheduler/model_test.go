@@ -29,7 +29,7 @@ func TestUses(t *testing.T) {
 		{"a sidecar runs beside the init containers after it, and the others",
 			[]Kind{Init, Sidecar, Init, App}, [][]grant.Share{share(a, 3000, 0), share(a, 1000, 5), share(a, 2500, 0), share(a, 2000, 0)},
 			map[string]Use{a: {3500, 5, 2}}},
-		{"each card by itself", []Kind{Init, App}, [][]grant.Share{share(a, 1000, 10), share(b, 2000, 20)},
+		{"each GPU by itself", []Kind{Init, App}, [][]grant.Share{share(a, 1000, 10), share(b, 2000, 20)},
 			map[string]Use{a: {1000, 10, 1}, b: {2000, 20, 1}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -16,7 +16,7 @@
 #      chromium-headless-shell: 125 MB to fetch, half a minute.
 #
 #   4. With --kubernetes, for `make e2e` alone: Debian's containernetworking-plugins, nftables and iproute2, and etcd, the programs of
-#      Kubernetes from the module test/tools-kubernetes, built once into a folder beside that one (four minutes).
+#      Kubernetes from the module test/tools-kubernetes, built once into a directory beside that one (four minutes).
 #
 #   5. With --helm or --kubernetes: helm, from the module test/tools-helm (a minute).
 #
@@ -24,15 +24,15 @@
 #        test/setup.sh --helm               and what the tests of the chart need
 #        test/setup.sh --monitoring         and what the tests of dashboards and pages need
 #        test/setup.sh --kubernetes         and what a real Kubernetes needs, and helm
-#        test/setup.sh --where              only print the folder of the tools
+#        test/setup.sh --where              only print the directory of the tools
 #        test/setup.sh --where-nvidia       only print the directory of NVIDIA's container runtime
-#        test/setup.sh --where-helm         only print the folder of helm
-#        test/setup.sh --where-kubernetes   only print the folder of Kubernetes' programs
+#        test/setup.sh --where-helm         only print the directory of helm
+#        test/setup.sh --where-kubernetes   only print the directory of Kubernetes' programs
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 
-# tools_dir MODULE prints the folder of the programs of that tools-only module.
+# tools_dir MODULE prints the directory of the programs of that tools-only module.
 tools_dir() {
   local base hash
   base=${GPUSLICE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpuslice/tools}
@@ -88,7 +88,7 @@ build_tools() {
     return 0
   fi
   say "building $2 into $dir"
-  # Into a folder beside it first, so that an interrupted build is never taken for a whole one.
+  # Into a directory beside it first, so that an interrupted build is never taken for a whole one.
   local partial="$dir.partial.$$"
   rm -rf "$partial"
   mkdir -p "$partial"

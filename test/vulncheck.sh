@@ -2,7 +2,7 @@
 # Looks for known vulnerabilities in the Go code that the programs call, with govulncheck.
 #
 # Usage: test/vulncheck.sh
-#   VULNDB   the database, https://vuln.go.dev by default; a mirror, or file:///folder
+#   VULNDB   the database, https://vuln.go.dev by default; a mirror, or file:///directory
 #
 # Exit status: 0 none is known, or the database can't be reached, which is said; 1 some are, or it could not be done.
 set -euo pipefail
@@ -10,7 +10,7 @@ shopt -s inherit_errexit
 
 cd "$(dirname "$0")/.."
 database=${VULNDB:-https://vuln.go.dev}
-# Run by its version: as one of test/tools it would have all of them built anew.
+# Run by its version: as one of test/tools it would have all of them built again.
 tool=golang.org/x/vuln/cmd/govulncheck@v1.8.0
 export CGO_CFLAGS="${CGO_CFLAGS--g -O2 -Wno-deprecated-declarations}"
 

@@ -14,26 +14,26 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/agent/nodeconfig"
+	"github.com/gpuslice/gpuslice/agent/noderegister"
+	"github.com/gpuslice/gpuslice/agent/resized"
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/deviceplugin"
-	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
-	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/podresources"
-	"github.com/gpuslice/gpuslice/grant/resized"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/limiter"
-	"github.com/gpuslice/gpuslice/monitor/cores"
+	"github.com/gpuslice/gpuslice/limiter/feedback"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// firstLook is how long the agent waits for its first look at the cards before it
+// firstLook is how long the agent waits for its first look at the GPUs before it
 // guards the node without them. It should be short: until the agent is connected,
 // nothing guards the node. NVML takes seconds where no persistence daemon runs, and
-// may hang with a card that hangs; meanwhile grants are refused, and tried again.
+// may hang with a GPU that hangs; meanwhile grants are refused, and tried again.
 const firstLook = time.Second
 
 // admission is how long a kubelet may take with a pod that was bound before schedulers
@@ -69,11 +69,11 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	inventory := gpu.NewCache(nvml.New(nvml.WithLibraryPath(o.NVMLLibrary)), gpu.CacheOptions{
+	inventory := nvidia.NewCache(nvml.New(nvml.WithLibraryPath(o.NVMLLibrary)), nvidia.CacheOptions{
 		Interval: o.InventoryInterval, Events: true, IgnoreXIDs: o.ignoredXIDs(), Topology: true, Log: log,
 	})
 
-	// What runs from the start, and what runs once the cards were looked at.
+	// What runs from the start, and what runs once the GPUs were looked at.
 	first := background{registry.Run}
 	var then background
 	published := newPublisher(&o, inventory, log)
@@ -87,7 +87,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	})
 	// Also where shares of compute time are not enforced: it finds memory that is not charged.
 	loops := newWatchdog()
-	shares := coreLoop(ledger, inventory, loops.loop("cores", cores.LongestPause), o.UnlimitedCoreFloor, log)
+	shares := coreLoop(ledger, inventory, loops.loop("cores", feedback.LongestPause), o.UnlimitedCoreFloor, log)
 	shown, err := newMonitor(&o, ledger, inventory, published, shares.Use, log)
 	if err != nil {
 		return err
@@ -134,11 +134,11 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	tasks.Go(func() error {
 		// Before the NRI socket: the runtime's first question may come at once. A node
 		// whose driver isn't there yet is guarded all the same; its grants are refused.
-		waitForCards(ctx, inventory, firstLook)
-		published.update() // who finds the node guarded finds its cards too
+		waitForGPUs(ctx, inventory, firstLook)
+		published.update() // who finds the node guarded finds its GPUs too
 		then.start(ctx, tasks)
 		sayWhatTheDriverLacks(ctx, machine, o, log)
-		log.Info("started", "version", version.String(), "node", o.NodeName, "cards", len(inventory.Node().Cards))
+		log.Info("started", "version", version.String(), "node", o.NodeName, "gpus", len(inventory.Node().GPUs))
 		return plugin.Run(ctx, o.NRISocket)
 	})
 	if err := tasks.Wait(); err != nil {
@@ -180,7 +180,7 @@ func (o *options) guardian(ledger *grant.Ledger, mounts *vgpufs.Runtime, holder 
 	}
 	if o.PassDeviceSpecs {
 		settings.Nodes = oci.NodeFiles{Paths: func(uuid string) ([]string, error) {
-			return devicePaths(p.now().Cards.Node, os.DirFS("/proc"), uuid)
+			return devicePaths(p.now().GPUs.Node, os.DirFS("/proc"), uuid)
 		}}
 	}
 	devices, err := o.devices(registry, first, log)
@@ -190,7 +190,7 @@ func (o *options) guardian(ledger *grant.Ledger, mounts *vgpufs.Runtime, holder 
 	config := nriplugin.Config{
 		NodeName:  o.NodeName,
 		Ledger:    ledger,
-		Cards:     p.capacities,
+		GPUs:      p.capacities,
 		Missing:   func(uuid string) string { return p.now().missing(uuid) },
 		Connected: mounts.Follow,
 		Populate: func(dir string, claim grant.Claim) error {
@@ -308,11 +308,11 @@ func listen(flag, address string) (net.Listener, error) {
 	return listener, nil
 }
 
-// waitForCards waits until the cards were read once, or could not be.
-func waitForCards(ctx context.Context, inventory *gpu.Cache, patience time.Duration) {
+// waitForGPUs waits until the GPUs were read once, or could not be.
+func waitForGPUs(ctx context.Context, inventory *nvidia.Cache, patience time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for errors.Is(cardsKnown(inventory), errNotRead) {
+	for errors.Is(gpusKnown(inventory), errNotRead) {
 		select {
 		case <-ctx.Done():
 			return
@@ -321,11 +321,11 @@ func waitForCards(ctx context.Context, inventory *gpu.Cache, patience time.Durat
 	}
 }
 
-// errNotRead is the state of an inventory before its first look at the cards.
+// errNotRead is the state of an inventory before its first look at the GPUs.
 var errNotRead = errors.New("not read yet: NVML has not answered")
 
-// cardsKnown says whether the newest look at the cards succeeded.
-func cardsKnown(inventory *gpu.Cache) error {
+// gpusKnown says whether the newest look at the GPUs succeeded.
+func gpusKnown(inventory *nvidia.Cache) error {
 	s := inventory.Snapshot()
 	if s.Err == nil && s.Taken.IsZero() {
 		return errNotRead
@@ -338,21 +338,21 @@ func (o *options) conditions(plugin *nriplugin.Plugin, p *publisher, loops *watc
 	live = []condition{{"nri", plugin.Live}, {"loops", loops.failure}}
 	ready = append([]condition{
 		{"nri", plugin.Ready},
-		{"cards", func() error {
-			return errors.Join(cardsKnown(p.inventory), o.stale(p.inventory.Snapshot(), time.Now()))
+		{"gpus", func() error {
+			return errors.Join(gpusKnown(p.inventory), o.stale(p.inventory.Snapshot(), time.Now()))
 		}},
 	}, p.ready...)
 	return live, append(ready, live...)
 }
 
-// prepareStateDir makes the state folder and takes its agent's lock: two agents of
+// prepareStateDir makes the state directory and takes its agent's lock: two agents of
 // one node would answer each container twice.
 func prepareStateDir(dir string, log *slog.Logger) (unlock func(), err error) {
 	// Others may pass through, to what is mounted from here; nobody may list it.
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, fmt.Errorf("--state-dir: %w", err)
 	}
-	// The kubelet, who makes the folder where a pod has it as a volume, lets everybody list it.
+	// The kubelet, who makes the directory where a pod has it as a volume, lets everybody list it.
 	if info, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("--state-dir: %w", err)
 	} else if info.Mode().Perm()&0o066 != 0 {
@@ -365,7 +365,7 @@ func prepareStateDir(dir string, log *slog.Logger) (unlock func(), err error) {
 		return nil, fmt.Errorf("--state-dir %s: %w", dir, err)
 	}
 	if fs.Type != unix.TMPFS_MAGIC && fs.Type != unix.RAMFS_MAGIC {
-		log.Warn("the state folder is not on a tmpfs: its content outlives a reboot for nothing, and every container's creation waits for a disk", "dir", dir)
+		log.Warn("the state directory is not on a tmpfs: its content outlives a reboot for nothing, and every container's creation waits for a disk", "dir", dir)
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, "agent.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -56,14 +56,14 @@ var built = sync.OnceValues(func() (string, error) {
 
 type testAgent struct{ options }
 
-// testOptions are an agent's options with everything in a folder of the test's, the
+// testOptions are an agent's options with everything in a directory of the test's, the
 // simulated driver, and no container runtime.
 func testOptions(t *testing.T) testAgent {
 	build, err := built()
 	require.NoError(t, err)
 	dir := t.TempDir()
 	t.Setenv("SIMGPU_STATE", filepath.Join(dir, "sim"))
-	out, err := exec.Command(filepath.Join(build, "sim", "simctl"), "init", "--card", "H200").CombinedOutput()
+	out, err := exec.Command(filepath.Join(build, "sim", "simctl"), "init", "--gpu", "H200").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 
 	o, started, _, _, stderr := agent("--node-name=node-1", "--state-dir="+filepath.Join(dir, "run"),
@@ -137,7 +137,7 @@ func get(address, path string) answered {
 	return answered{response.StatusCode, string(body)}
 }
 
-// shortDir is a folder whose path leaves room for a socket's name.
+// shortDir is a directory whose path leaves room for a socket's name.
 func shortDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "gsa")
 	require.NoError(t, err)
@@ -173,7 +173,7 @@ func (quiet) Warnf(context.Context, string, ...any)  {}
 func (quiet) Errorf(context.Context, string, ...any) {}
 
 // An agent's life: it waits for the runtime and says so, guards, publishes its
-// cards, keeps a second one out, and ends when it is told to, leaving nothing held.
+// GPUs, keeps a second one out, and ends when it is told to, leaving nothing held.
 func TestAgentsLife(t *testing.T) {
 	o := testOptions(t)
 	stop, log := o.run(t)
@@ -185,13 +185,13 @@ func TestAgentsLife(t *testing.T) {
 	startRuntime(t, o.NRISocket)
 	require.Eventually(t, func() bool { return get(o.HealthAddress, "/readyz").status == 200 }, 20*time.Second, 5*time.Millisecond, "%v", log)
 	published, err := node.Read(o.StateDir)
-	require.NoError(t, err, "who finds the node guarded finds its cards too")
+	require.NoError(t, err, "who finds the node guarded finds its GPUs too")
 	assert.Equal(t, "node-1", published.Name)
-	require.Len(t, published.Node.Cards, 1)
-	uuid := published.Node.Cards[0].UUID
-	assert.Equal(t, []node.Device{{UUID: uuid, Card: uuid, MemoryMiB: 143771, CorePercent: 100, Slots: 10}}, published.Devices)
-	assert.Equal(t, int64(143771), published.Node.Cards[0].MemoryMiB)
-	assert.Equal(t, []string{uuid}, published.Topology.UUIDs, "how cards are connected, for gpuslice topology")
+	require.Len(t, published.Node.GPUs, 1)
+	uuid := published.Node.GPUs[0].UUID
+	assert.Equal(t, []node.Device{{UUID: uuid, GPU: uuid, MemoryMiB: 143771, CorePercent: 100, Slots: 10}}, published.Devices)
+	assert.Equal(t, int64(143771), published.Node.GPUs[0].MemoryMiB)
+	assert.Equal(t, []string{uuid}, published.Topology.UUIDs, "how GPUs are connected, for gpuslice topology")
 
 	second := o
 	second.HealthAddress = freeAddress(t)
@@ -217,7 +217,7 @@ func TestAgentWithoutADriver(t *testing.T) {
 	stop, log := o.run(t)
 	require.Eventually(t, func() bool {
 		ready := get(o.HealthAddress, "/readyz")
-		return ready.status == 503 && bytes.HasPrefix([]byte(ready.body), []byte("cards: "))
+		return ready.status == 503 && bytes.HasPrefix([]byte(ready.body), []byte("GPUs: "))
 	}, 20*time.Second, 5*time.Millisecond, "%v", log)
 	assert.Contains(t, get(o.HealthAddress, "/readyz").body, "NVIDIA's driver")
 	assert.Equal(t, 200, get(o.HealthAddress, "/healthz").status, "a restart would not help")
@@ -239,7 +239,7 @@ func TestAgentRefusesToStart(t *testing.T) {
 		{"the address is taken", func(o *testAgent) { o.HealthAddress = taken.Addr().String() }, "--health-address: listen tcp"},
 		{"no library", func(o *testAgent) { o.Library = "/nonexistent.so" }, "--library"},
 		{"not a library", func(o *testAgent) { o.Library = notALibrary }, notALibrary + " is not an ELF file"},
-		{"the state folder is a file", func(o *testAgent) { o.StateDir = notALibrary }, "--state-dir"},
+		{"the state directory is a file", func(o *testAgent) { o.StateDir = notALibrary }, "--state-dir"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			o := testOptions(t)
@@ -320,7 +320,7 @@ func TestPrepareStateDir(t *testing.T) {
 		require.NoError(t, err)
 		unlock()
 	})
-	t.Run("not a folder", func(t *testing.T) {
+	t.Run("not a directory", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "file")
 		require.NoError(t, os.WriteFile(file, nil, 0o600))
 		_, err := prepareStateDir(file, silent)

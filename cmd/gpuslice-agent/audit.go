@@ -10,12 +10,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/audit"
 	"github.com/gpuslice/gpuslice/monitor/audit/podevents"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/claimed"
 )
@@ -26,7 +26,7 @@ const (
 	violationKill   = "kill"
 )
 
-// allowedFile is in the state folder: see audit.Config.
+// allowedFile is in the state directory: see audit.Config.
 const allowedFile = "audit-allowed.json"
 
 // longestGrace is the most that --violation-grace can be.
@@ -40,7 +40,7 @@ func (o *options) validateAudit(c *checks) {
 }
 
 // audit compares what runs with what was granted; events may be nil.
-func (o *options) audit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, turn *progress, events audit.Events, log *slog.Logger) *audit.Auditor {
+func (o *options) audit(ledger *grant.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, turn *progress, events audit.Events, log *slog.Logger) *audit.Auditor {
 	container := func(id string) (audit.Container, bool, bool) {
 		told, known := plugin.Container(id)
 		return audit.Container{ID: id, Namespace: told.Namespace, Pod: told.Pod, PodUID: told.PodUID, Name: told.Name}, told.Exempt, known
@@ -49,12 +49,12 @@ func (o *options) audit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nrip
 	inspector.Nodes = func() map[uint64]audit.DeviceNode { return deviceNodes(inventory.Node()) }
 	return audit.New(audit.Config{
 		Interval: o.AuditInterval, Grace: o.ViolationGrace, Kill: o.OnViolation == violationKill,
-		Devices: func(ctx context.Context) (map[string][]gpu.Process, error) {
+		Devices: func(ctx context.Context) (map[string][]nvidia.Process, error) {
 			defer turn.waitForNVML()()
 			return inventory.Processes(ctx)
 		},
 		Claims:      func(ctx context.Context) ([]audit.Claim, error) { return auditedClaims(ctx, ledger) },
-		Granted:     func(c *audit.Claim) ([]audit.Device, error) { return grantedDevices(ledger.Folder(c.ID)) },
+		Granted:     func(c *audit.Claim) ([]audit.Device, error) { return grantedDevices(ledger.Dir(c.ID)) },
 		Locks:       func(c *audit.Claim) ([]limiter.Lock, error) { return holder.Locks(c.ID, c.Dir) },
 		Inspector:   inspector,
 		Guarded:     func() error { return errors.Join(plugin.Ready(), inMachineNamespace()) },
@@ -69,14 +69,14 @@ func (o *options) audit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nrip
 const nvidiaMajor = 195
 
 // deviceNodes returns the GPUs' device nodes by device number.
-func deviceNodes(node gpu.Node) map[uint64]audit.DeviceNode {
-	nodes := make(map[uint64]audit.DeviceNode, len(node.Cards))
-	for _, card := range node.Cards {
-		of := audit.DeviceNode{card.UUID}
-		for _, d := range card.MIG {
+func deviceNodes(node nvidia.Node) map[uint64]audit.DeviceNode {
+	nodes := make(map[uint64]audit.DeviceNode, len(node.GPUs))
+	for _, gpu := range node.GPUs {
+		of := audit.DeviceNode{gpu.UUID}
+		for _, d := range gpu.MIG {
 			of = append(of, d.UUID)
 		}
-		nodes[unix.Mkdev(nvidiaMajor, uint32(card.Minor))] = of
+		nodes[unix.Mkdev(nvidiaMajor, uint32(gpu.Minor))] = of
 	}
 	return nodes
 }
@@ -94,7 +94,7 @@ func inMachineNamespace() error {
 	return nil
 }
 
-// auditedClaims are the ledger's containers that count. One that has ended, whose folder
+// auditedClaims are the ledger's containers that count. One that has ended, whose directory
 // is there still, has no grant any more.
 func auditedClaims(ctx context.Context, ledger *grant.Ledger) ([]audit.Claim, error) {
 	snapshot, err := ledger.Snapshot(ctx)
@@ -112,7 +112,7 @@ func auditedClaims(ctx context.Context, ledger *grant.Ledger) ([]audit.Claim, er
 		}
 		all = append(all, audit.Claim{
 			Container: audit.Container{ID: e.ContainerID, Namespace: e.PodNamespace, Pod: e.PodName, PodUID: e.PodUID, Name: e.Container},
-			Dir:       ledger.Folder(e.ContainerID),
+			Dir:       ledger.Dir(e.ContainerID),
 			Devices:   reserved,
 			Unknown:   e.State != grant.StateActive, Uncontrolled: e.Mode == string(oci.EnforceNone),
 		})
@@ -121,10 +121,10 @@ func auditedClaims(ctx context.Context, ledger *grant.Ledger) ([]audit.Claim, er
 }
 
 // grantedDevices are a claim's, by the file that its processes follow.
-func grantedDevices(folder string) ([]audit.Device, error) {
-	limits, err := limiter.ReadLimits(limiter.LimitsPath(folder))
+func grantedDevices(dir string) ([]audit.Device, error) {
+	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	if err == nil {
-		err = limits.CheckIdentity(filepath.Base(folder))
+		err = limits.CheckIdentity(filepath.Base(dir))
 	}
 	if err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func (o *options) podEvents(log *slog.Logger) (*podevents.Recorder, error) {
 }
 
 // startAudit has what runs compared with what was granted, as the options say, and what is found shown.
-func (o *options) startAudit(ledger *grant.Ledger, inventory *gpu.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, shown *monitor, loops *watchdog, then *background, log *slog.Logger) error {
+func (o *options) startAudit(ledger *grant.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, shown *monitor, loops *watchdog, then *background, log *slog.Logger) error {
 	if o.AuditInterval == 0 {
 		return nil
 	}

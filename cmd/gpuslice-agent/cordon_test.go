@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
-	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/agent/nodeconfig"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 // The kubelet gives out MIG devices by itself: it is told that a cordoned one can't be had.
-// Cards are chosen by a scheduler, and stay as they are.
+// GPUs are chosen by a scheduler, and stay as they are.
 func TestCordonedMIGDevicesAreNotOffered(t *testing.T) {
 	o := parsed(t, "--mig-strategy=mixed")
 	for _, test := range []struct {
@@ -29,8 +29,8 @@ func TestCordonedMIGDevicesAreNotOffered(t *testing.T) {
 		now := o.offerOf(look("aB"), nodeconfig.Settings{}, nil, nil)
 		now.Cordoned = test.cordoned
 		got := map[string]bool{}
-		for _, cards := range o.forKubelet(now) {
-			for _, c := range cards {
+		for _, gpus := range o.forKubelet(now) {
+			for _, c := range gpus {
 				got[c.UUID] = c.Healthy
 			}
 		}
@@ -40,20 +40,20 @@ func TestCordonedMIGDevicesAreNotOffered(t *testing.T) {
 
 // A cordon is seen within a second, and one that can't be read takes none back.
 func TestCordonsAreFollowed(t *testing.T) {
-	const card = "GPU-0a000000-1111-2222-3333-444455556666"
+	const gpu = "GPU-0a000000-1111-2222-3333-444455556666"
 	o := parsed(t)
 	o.StateDir = t.TempDir()
-	p := newPublisher(o, gpu.NewCache(nvml.New(nvml.WithLibraryPath("/nonexistent")), gpu.CacheOptions{}), quietLog)
+	p := newPublisher(o, nvidia.NewCache(nvml.New(nvml.WithLibraryPath("/nonexistent")), nvidia.CacheOptions{}), quietLog)
 	require.False(t, p.due())
 	list := filepath.Join(o.StateDir, "cordoned")
-	require.NoError(t, os.WriteFile(list, []byte(card+"\n"), 0o600))
+	require.NoError(t, os.WriteFile(list, []byte(gpu+"\n"), 0o600))
 	require.True(t, p.due())
 	p.current.Store(&offer{Cordoned: p.cordons()})
-	assert.Equal(t, []string{card}, p.now().Cordoned)
+	assert.Equal(t, []string{gpu}, p.now().Cordoned)
 	require.False(t, p.due())
-	require.NoError(t, os.WriteFile(list, []byte("card 0\n"), 0o600))
+	require.NoError(t, os.WriteFile(list, []byte("GPU 0\n"), 0o600))
 	require.False(t, p.due())
-	assert.Equal(t, []string{card}, p.cordons())
+	assert.Equal(t, []string{gpu}, p.cordons())
 	require.NoError(t, os.Remove(list))
 	require.True(t, p.due())
 	assert.Empty(t, p.cordons())

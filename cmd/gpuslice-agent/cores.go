@@ -4,31 +4,31 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/monitor/cores"
+	"github.com/gpuslice/gpuslice/limiter/feedback"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 // coreLoop follows the shares of compute time of the containers that are booked.
-func coreLoop(ledger *grant.Ledger, inventory *gpu.Cache, turn *progress, unlimitedFloor int, log *slog.Logger) *cores.Loop {
-	return cores.New(cores.Config{
-		Containers: func(ctx context.Context) ([]cores.Container, error) {
+func coreLoop(ledger *grant.Ledger, inventory *nvidia.Cache, turn *progress, unlimitedFloor int, log *slog.Logger) *feedback.Loop {
+	return feedback.New(feedback.Config{
+		Containers: func(ctx context.Context) ([]feedback.Container, error) {
 			turn.tick()
 			snapshot, err := ledger.Snapshot(ctx)
 			if err != nil {
 				return nil, err
 			}
-			return coreContainers(snapshot, ledger.Folder), nil
+			return coreContainers(snapshot, ledger.Dir), nil
 		},
-		Times: func(ctx context.Context) (map[string][]gpu.ProcessTime, error) {
+		Times: func(ctx context.Context) (map[string][]nvidia.ProcessTime, error) {
 			defer turn.waitForNVML()()
 			return inventory.ProcessTimes(ctx)
 		},
-		Memories: func(ctx context.Context) (map[string][]gpu.ProcessMemory, error) {
+		Memories: func(ctx context.Context) (map[string][]nvidia.ProcessMemory, error) {
 			defer turn.waitForNVML()()
 			return inventory.ProcessMemories(ctx)
 		},
-		Owners: cores.NewOwners("/proc").Find,
+		Owners: feedback.NewOwners("/proc").Find,
 		Log:    log,
 
 		UnlimitedFloor: unlimitedFloor,
@@ -36,10 +36,10 @@ func coreLoop(ledger *grant.Ledger, inventory *gpu.Cache, turn *progress, unlimi
 }
 
 // coreContainers are those whose claims count.
-func coreContainers(s *grant.Snapshot, folder func(id string) string) []cores.Container {
-	var all []cores.Container
+func coreContainers(s *grant.Snapshot, dir func(id string) string) []feedback.Container {
+	var all []feedback.Container
 	for _, claim := range s.Claims() {
-		all = append(all, cores.Container{ID: claim.ContainerID, Dir: folder(claim.ContainerID)})
+		all = append(all, feedback.Container{ID: claim.ContainerID, Dir: dir(claim.ContainerID)})
 	}
 	return all
 }

@@ -44,7 +44,7 @@ func claimDirs(ctx context.Context, ledger *grant.Ledger) (map[string]string, er
 	}
 	dirs := make(map[string]string, len(snapshot.Entries))
 	for _, e := range snapshot.Entries {
-		dirs[e.ContainerID] = ledger.Folder(e.ContainerID)
+		dirs[e.ContainerID] = ledger.Dir(e.ContainerID)
 	}
 	return dirs, nil
 }

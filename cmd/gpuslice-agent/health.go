@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/gpuslice/gpuslice/internal/httpdoor"
+	"github.com/gpuslice/gpuslice/internal/httpserver"
 )
 
 // condition is one of the agent's health. failure is nil while it holds.
@@ -66,7 +66,7 @@ func newHealthServer(handler http.Handler) *http.Server {
 // serveHealth serves until ctx ends. Pods reach the port, and the kubelet ends an agent that it has no answer of: who opens
 // as many connections as there may be loses his oldest to the kubelet's.
 func serveHealth(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	return serveBy(ctx, newHealthServer(handler), httpdoor.Newest(listener, healthConnections))
+	return serveBy(ctx, newHealthServer(handler), httpserver.Newest(listener, healthConnections))
 }
 
 // serve serves until ctx ends.

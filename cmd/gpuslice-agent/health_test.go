@@ -18,7 +18,7 @@ import (
 func TestHealthServer(t *testing.T) {
 	good := condition{"good", func() error { return nil }}
 	bad := condition{"nri", func() error { return errors.New("not connected") }}
-	worse := condition{"cards", func() error { return errors.New("driver gone") }}
+	worse := condition{"gpus", func() error { return errors.New("driver gone") }}
 	for _, test := range []struct {
 		description string
 		live, ready []condition
@@ -30,8 +30,8 @@ func TestHealthServer(t *testing.T) {
 		{"live and ready", []condition{good}, []condition{good}, "GET", "/readyz", 200, "ok\n"},
 		{"live, not ready", []condition{good}, []condition{good, bad}, "GET", "/healthz", 200, "ok\n"},
 		{"not ready, with the reason", []condition{good}, []condition{good, bad}, "GET", "/readyz", 503, "nri: not connected\n"},
-		{"not ready, with every reason", nil, []condition{bad, worse}, "GET", "/readyz", 503, "nri: not connected\ncards: driver gone\n"},
-		{"not live", []condition{worse}, nil, "GET", "/healthz", 503, "cards: driver gone\n"},
+		{"not ready, with every reason", nil, []condition{bad, worse}, "GET", "/readyz", 503, "nri: not connected\nGPUs: driver gone\n"},
+		{"not live", []condition{worse}, nil, "GET", "/healthz", 503, "GPUs: driver gone\n"},
 		{"a look at the head", nil, []condition{bad}, "HEAD", "/readyz", 503, "nri: not connected\n"},
 		{"not asked but told", nil, nil, "POST", "/healthz", 405, "Method Not Allowed\n"},
 		{"something else", nil, nil, "GET", "/", 404, "404 page not found\n"},

@@ -15,7 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant/granttest"
 )
 
-// The agent's key file reaches its decisions, and is followed. The grant names a card
+// The agent's key file reaches its decisions, and is followed. The grant names a GPU
 // that is not there, so that one which verifies is refused for that.
 func TestGrantPublicKeyFile(t *testing.T) {
 	const payload = `{"version":1,"containers":{"main":[{"uuid":"GPU-0a000000-1111-2222-3333-444455556666","memoryMiB":1,"cores":1}]}}`
@@ -45,6 +45,6 @@ func TestGrantPublicKeyFile(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(o.GrantPublicKeyFile+".new", []byte(granttest.PublicKeys("old", "new")), 0o444))
 	require.NoError(t, os.Rename(o.GrantPublicKeyFile+".new", o.GrantPublicKeyFile))
-	require.Eventually(t, func() bool { return strings.Contains(refusal(signed), "no such card") }, 20*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(refusal(signed), "no such GPU") }, 20*time.Second, 100*time.Millisecond)
 	require.NoError(t, stop())
 }

@@ -8,13 +8,13 @@ import (
 	"sync"
 
 	"github.com/gpuslice/gpuslice/deviceplugin"
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant/podresources"
+	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
 // kubelet is the kubelet's side: a device plugin for each resource. A resource that has
-// no cards any more (a MIG profile) is kept, with none.
+// no GPUs any more (a MIG profile) is kept, with none.
 type kubelet struct {
 	options *options
 	guard   deviceplugin.Condition
@@ -35,14 +35,14 @@ func newKubelet(o *options, links deviceplugin.Links, policy func() deviceplugin
 	}
 }
 
-// set tells the kubelet of the cards of each resource.
-func (k *kubelet) set(cards map[deviceplugin.Resource][]deviceplugin.Card) {
+// set tells the kubelet of the GPUs of each resource.
+func (k *kubelet) set(gpus map[deviceplugin.Resource][]deviceplugin.GPU) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for resource, inventory := range k.offered {
-		inventory.Set(cards[resource])
+		inventory.Set(gpus[resource])
 	}
-	for resource, list := range cards {
+	for resource, list := range gpus {
 		if k.offered[resource] != nil {
 			continue
 		}
@@ -55,7 +55,7 @@ func (k *kubelet) set(cards map[deviceplugin.Resource][]deviceplugin.Card) {
 	}
 }
 
-// run offers the cards, as healthy while the node is guarded, until ctx ends.
+// run offers the GPUs, as healthy while the node is guarded, until ctx ends.
 func (k *kubelet) run(ctx context.Context) {
 	k.mu.Lock()
 	k.ctx = ctx
@@ -73,20 +73,20 @@ func (k *kubelet) run(ctx context.Context) {
 // serve serves one resource. The lock is held.
 func (k *kubelet) serve(resource deviceplugin.Resource, inventory *deviceplugin.Inventory) {
 	plugin := deviceplugin.New(deviceplugin.Config{
-		Resource: resource, Cards: inventory, Guard: k.guard, Policy: k.policy, Links: k.links, Env: k.options.featureEnv(),
+		Resource: resource, GPUs: inventory, Guard: k.guard, Policy: k.policy, Links: k.links, Env: k.options.featureEnv(),
 	})
 	server := deviceplugin.NewServer(k.options.DevicePluginDir, resource.Name, plugin, k.log)
 	ctx := k.ctx
 	k.serving.Go(func() { server.Run(ctx) })
 }
 
-// links are how the cards are connected, by the newest look at them.
-type links struct{ inventory *gpu.Cache }
+// links are how the GPUs are connected, by the newest look at them.
+type links struct{ inventory *nvidia.Cache }
 
 // Link implements deviceplugin.Links.
 func (l links) Link(a, b string) int { return l.inventory.Snapshot().Topology.Link(a, b) }
 
-// features are what NVIDIA's container toolkit adds beside the card, by the last part of
+// features are what NVIDIA's container toolkit adds beside the GPU, by the last part of
 // its CDI kind and of its variable's name ("Environment variables" in its documentation,
 // "Specialized Configurations").
 func (o *options) features() []string {
@@ -103,7 +103,7 @@ func (o *options) features() []string {
 }
 
 // featureEnv are the variables by which NVIDIA's runtime adds the features. Where CDI
-// makes the cards visible it is kept out, and oci.Featured adds them.
+// makes the GPUs visible it is kept out, and oci.Featured adds them.
 func (o *options) featureEnv() map[string]string {
 	env := map[string]string{}
 	for _, name := range o.features() {
@@ -112,9 +112,9 @@ func (o *options) featureEnv() map[string]string {
 	return env
 }
 
-// devices resolve cards to edits, with the features that are enabled.
-func (o *options) devices(cards *oci.Registry, first *background, log *slog.Logger) (oci.DeviceEdits, error) {
-	featured := oci.Featured{Cards: cards}
+// devices resolve GPUs to edits, with the features that are enabled.
+func (o *options) devices(gpus *oci.Registry, first *background, log *slog.Logger) (oci.DeviceEdits, error) {
+	featured := oci.Featured{GPUs: gpus}
 	for _, name := range o.features() {
 		registry, err := oci.NewRegistry(oci.RegistryConfig{Kind: "nvidia.com/" + name, Dirs: o.CDISpecDirs, Log: log})
 		if err != nil {
@@ -126,7 +126,7 @@ func (o *options) devices(cards *oci.Registry, first *background, log *slog.Logg
 	return featured, nil
 }
 
-// countedResources are the resources whose devices count as a container's cards.
+// countedResources are the resources whose devices count as a container's GPUs.
 func (o *options) countedResources() []podresources.Resource {
 	names := o.ResourceNames
 	if o.DevicePluginDir != "" && o.ResourceProfile != string(profileTencent) && !slices.Contains(names, o.ResourceName) {
@@ -134,10 +134,10 @@ func (o *options) countedResources() []podresources.Resource {
 	}
 	var counted []podresources.Resource
 	for _, name := range names {
-		counted = append(counted, podresources.Resource{Name: name, PerCard: 1})
+		counted = append(counted, podresources.Resource{Name: name, PerGPU: 1})
 	}
 	if o.ResourceProfile == string(profileTencent) {
-		counted = append(counted, podresources.Resource{Name: deviceplugin.VcudaCoreResource, PerCard: deviceplugin.VcudaCores})
+		counted = append(counted, podresources.Resource{Name: deviceplugin.VcudaCoreResource, PerGPU: deviceplugin.VcudaCores})
 	}
 	return counted
 }

@@ -66,8 +66,8 @@ func simctl(t *testing.T, args ...string) {
 	require.NoError(t, err, "%s", out)
 }
 
-// The agent registers its cards; they are healthy once the runtime is there, and until they are ill.
-func TestAgentOffersItsCards(t *testing.T) {
+// The agent registers its GPUs; they are healthy once the runtime is there, and until they are ill.
+func TestAgentOffersItsGPUs(t *testing.T) {
 	o := testOptions(t)
 	o.DevicePluginDir, o.ResourceName, o.SplitCount, o.GDSEnabled = shortDir(t), "example.com/slice", 2, true
 	kubelet := startKubelet(t, o.DevicePluginDir)
@@ -88,28 +88,28 @@ func TestAgentOffersItsCards(t *testing.T) {
 		}
 		return health
 	}
-	const card = "GPU-00000001-5151-4000-8000-000000000001"
-	assert.Equal(t, map[string]string{card + "::0": "Unhealthy", card + "::1": "Unhealthy"}, health(), "nothing guards the node")
+	const gpu = "GPU-00000001-5151-4000-8000-000000000001"
+	assert.Equal(t, map[string]string{gpu + "::0": "Unhealthy", gpu + "::1": "Unhealthy"}, health(), "nothing guards the node")
 	startRuntime(t, o.NRISocket)
-	assert.Equal(t, map[string]string{card + "::0": "Healthy", card + "::1": "Healthy"}, health())
+	assert.Equal(t, map[string]string{gpu + "::0": "Healthy", gpu + "::1": "Healthy"}, health())
 
 	simctl(t, "xid", "0", "13") // a program's own fault
 	simctl(t, "xid", "0", "79")
-	assert.Equal(t, map[string]string{card + "::0": "Unhealthy", card + "::1": "Unhealthy"}, health())
+	assert.Equal(t, map[string]string{gpu + "::0": "Unhealthy", gpu + "::1": "Unhealthy"}, health())
 
-	allocated, err := plugin.Allocate(ctx, &v1beta1.AllocateRequest{ContainerRequests: []*v1beta1.ContainerAllocateRequest{{DevicesIds: []string{card + "::1"}}}})
+	allocated, err := plugin.Allocate(ctx, &v1beta1.AllocateRequest{ContainerRequests: []*v1beta1.ContainerAllocateRequest{{DevicesIds: []string{gpu + "::1"}}}})
 	require.NoError(t, err)
 	assert.Equal(t, map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_GDS": "enabled"}, allocated.GetContainerResponses()[0].GetEnvs())
-	assert.Equal(t, card+"::1", allocated.GetContainerResponses()[0].GetAnnotations()[grant.AnnotationReplicas])
+	assert.Equal(t, gpu+"::1", allocated.GetContainerResponses()[0].GetAnnotations()[grant.AnnotationReplicas])
 
 	require.NoError(t, stop())
 	assert.NoFileExists(t, deviceplugin.SocketPath(o.DevicePluginDir, "example.com/slice"))
 }
 
-// Two replicas are of the cards that NVML says are linked.
-func TestAgentPrefersLinkedCards(t *testing.T) {
+// Two replicas are of the GPUs that NVML says are linked.
+func TestAgentPrefersLinkedGPUs(t *testing.T) {
 	o := testOptions(t)
-	simctl(t, "init", "--force", "--card", "H200", "--card", "H200:nvlink=2:4", "--card", "H200")
+	simctl(t, "init", "--force", "--gpu", "H200", "--gpu", "H200:nvlink=2:4", "--gpu", "H200")
 	o.DevicePluginDir, o.SplitCount = shortDir(t), 1
 	kubelet := startKubelet(t, o.DevicePluginDir)
 	o.run(t)
@@ -140,7 +140,7 @@ func TestFeatures(t *testing.T) {
 }
 
 func TestCountedResources(t *testing.T) {
-	one := func(name string) podresources.Resource { return podresources.Resource{Name: name, PerCard: 1} }
+	one := func(name string) podresources.Resource { return podresources.Resource{Name: name, PerGPU: 1} }
 	for _, test := range []struct {
 		args []string
 		want []podresources.Resource
@@ -148,7 +148,7 @@ func TestCountedResources(t *testing.T) {
 		{nil, []podresources.Resource{one("nvidia.com/gpu")}},
 		{[]string{"--resource-name=example.com/slice"}, []podresources.Resource{one("nvidia.com/gpu"), one("example.com/slice")}},
 		{[]string{"--resource-name=example.com/slice", "--device-plugin-dir="}, []podresources.Resource{one("nvidia.com/gpu")}},
-		{[]string{"--resource-profile=tencent"}, []podresources.Resource{one("nvidia.com/gpu"), {Name: "tencent.com/vcuda-core", PerCard: 100}}},
+		{[]string{"--resource-profile=tencent"}, []podresources.Resource{one("nvidia.com/gpu"), {Name: "tencent.com/vcuda-core", PerGPU: 100}}},
 	} {
 		o, started, _, _, stderr := agent(append(test.args, "--node-name=n")...)
 		require.True(t, started, stderr)

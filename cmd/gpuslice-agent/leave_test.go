@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
-	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/agent/noderegister"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 // nodeObject is the metadata of a Node that is told.
@@ -43,7 +43,7 @@ func newRegistered(t *testing.T, n *nodeObject) *noderegister.Publisher {
 		Client: n, NodeName: "node-1",
 		Node: func() (noderegister.Node, bool) {
 			return noderegister.Node{Devices: []noderegister.Device{{
-				Card: gpu.Card{UUID: "GPU-1"}, Slots: 10, MemoryMiB: 1000, CorePercent: 100, Mode: noderegister.ModeShared, Healthy: true,
+				GPU: nvidia.GPU{UUID: "GPU-1"}, Slots: 10, MemoryMiB: 1000, CorePercent: 100, Mode: noderegister.ModeShared, Healthy: true,
 			}}}, true
 		},
 	})

@@ -40,10 +40,10 @@ func (p *libraryPruner) run(ctx context.Context) {
 func (p *libraryPruner) prune(ctx context.Context) {
 	removed, err := p.once(ctx)
 	if err != nil && ctx.Err() == nil {
-		p.log.Warn("old libraries of the limiter can't be removed now", "folder", p.dir, "error", err)
+		p.log.Warn("old libraries of the limiter can't be removed now", "directory", p.dir, "error", err)
 	}
 	if len(removed) > 0 {
-		p.log.Info("libraries removed that no container has", "folder", p.dir, "libraries", removed)
+		p.log.Info("libraries removed that no container has", "directory", p.dir, "libraries", removed)
 	}
 }
 
@@ -63,7 +63,7 @@ func (p *libraryPruner) once(ctx context.Context) (removed []string, err error) 
 			return nil, err
 		}
 		for _, entry := range snapshot.Entries {
-			claims = append(claims, p.ledger.Folder(entry.ContainerID))
+			claims = append(claims, p.ledger.Dir(entry.ContainerID))
 		}
 		return claims, nil
 	})

@@ -1,5 +1,5 @@
 // Command gpuslice-agent is the one daemon of a node: it guards every container's
-// way to the node's cards as an NRI plugin, keeps their inventory, and offers shares of
+// way to the node's GPUs as an NRI plugin, keeps their inventory, and offers shares of
 // them to the kubelet.
 package main
 
@@ -36,13 +36,13 @@ const gcPercent = 400
 
 const manual = `gpuslice-agent runs on every GPU node, as root. It connects to the container
 runtime by NRI and answers for every container before it is created: one that
-its pod's annotations grant a share gets the card with its limits, every other
-one gets no card at all, unless --unscheduled-policy says otherwise. With
+its pod's annotations grant a share gets the GPU with its limits, every other
+one gets no GPU at all, unless --unscheduled-policy says otherwise. With
 --grant-public-key-file a grant must be signed. What it reserved is in
 --state-dir, readable with ls; "gpuslice status" prints it.
 
 It is also the kubelet's device plugin of --resource-name, so that pods that ask
-for it are sent here. That grants nothing. Replicas of a card that is ill, and
+for it are sent here. That grants nothing. Replicas of a GPU that is ill, and
 all of them while the node is not guarded, are reported as unhealthy.
 
 Every option can be given on the command line, as a variable, or by its name in
@@ -50,9 +50,9 @@ the YAML file that --config names. The first of these that has it wins. A bad
 value anywhere stops the agent at its start.
 
 The agent answers on --health-address: /healthz is 200 unless it hangs and a
-restart would help, /readyz is 200 while the node is guarded and its cards are
+restart would help, /readyz is 200 while the node is guarded and its GPUs are
 known. Both say why when they are 503. On --metrics-address it shows the node's
-cards and containers: to Prometheus, to people, and as JSON.
+GPUs and containers: to Prometheus, to people, and as JSON.
 
 It ends at SIGTERM and SIGINT; containers go on, each with its limits. At its
 next start it takes its books up again.

@@ -166,7 +166,7 @@ func TestEveryBadValueIsReported(t *testing.T) {
 --library-dir: want an absolute path, not "d"
 --library: want an absolute path, not "a"
 --nri-socket: want an absolute path, not "c"
---device-split-count: want 1 to 1000 containers a card, not "0"
+--device-split-count: want 1 to 1000 containers a GPU, not "0"
 --log-format: want text or json, not "x"
 `
 	for range 20 {
@@ -203,7 +203,7 @@ func TestOptionsThatDoNotGoTogether(t *testing.T) {
 		want        string
 	}{
 		{"an equal share that can't be limited", []string{"--unscheduled-policy=share", "--device-split-count=101"}, "--unscheduled-policy: want deny, or a --device-split-count"},
-		{"cores and memory of different cards", []string{"--unscheduled-policy=share", "--resource-profile=tencent"}, "--unscheduled-policy: want deny with --resource-profile=tencent"},
+		{"cores and memory of different GPUs", []string{"--unscheduled-policy=share", "--resource-profile=tencent"}, "--unscheduled-policy: want deny with --resource-profile=tencent"},
 		{"whole devices as cores and memory", []string{"--mig-strategy=single", "--resource-profile=tencent"}, "--mig-strategy: want none or mixed with --resource-profile=tencent"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -295,7 +295,7 @@ func TestHelp(t *testing.T) {
         (GPUSLICE_NODE_NAME or NODE_NAME or NodeName; "`+hostName()+`" if not given)
 `)
 	assert.Contains(t, help, `  --exempt-namespaces namespaces
-        namespaces whose pods are left alone: they may use whole cards without a
+        namespaces whose pods are left alone: they may use whole GPUs without a
         grant
         (GPUSLICE_EXEMPT_NAMESPACES)
 `)

@@ -33,7 +33,7 @@ func told(t *testing.T) []metrics.Family {
 	return gathered(t, registry, metrics.Families(), func(name string) bool { return strings.HasPrefix(name, "gpuslice_") })
 }
 
-// scheduled are all families of a scheduler that knows a card, a pod on it and a quota, and has answered a call of each
+// scheduled are all families of a scheduler that knows a GPU, a pod on it and a quota, and has answered a call of each
 // kind; and those by HAMi's names.
 func scheduled(t *testing.T) (ours, hami []metrics.Family) {
 	e, err := engine.New(engine.Options{Request: request.DefaultOptions()})
@@ -135,7 +135,7 @@ func TestMetricsManualIsOfAScrape(t *testing.T) {
 	body := ""
 	require.Eventually(t, func() bool {
 		body = get(o.MetricsAddress, "/metrics").body
-		return strings.Contains(body, "gpuslice_card_temperature_celsius{")
+		return strings.Contains(body, "gpuslice_gpu_temperature_celsius{")
 	}, 20*time.Second, 5*time.Millisecond, "%v", log)
 	require.NoError(t, stop())
 	documented := map[string]bool{}

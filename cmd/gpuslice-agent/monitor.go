@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/internal/httpdoor"
+	"github.com/gpuslice/gpuslice/internal/httpserver"
+	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/audit"
-	"github.com/gpuslice/gpuslice/monitor/cores"
 	"github.com/gpuslice/gpuslice/monitor/metrics"
 	"github.com/gpuslice/gpuslice/monitor/page"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 // monitor is what the agent shows of its node.
@@ -34,7 +34,7 @@ type monitor struct {
 }
 
 // newMonitor makes the monitor, and opens its address. What it shows comes with serve.
-func newMonitor(o *options, ledger *grant.Ledger, inventory *gpu.Cache, p *publisher, use func() *cores.Use, log *slog.Logger) (*monitor, error) {
+func newMonitor(o *options, ledger *grant.Ledger, inventory *nvidia.Cache, p *publisher, use func() *feedback.Use, log *slog.Logger) (*monitor, error) {
 	listener, err := listen("metrics-address", o.MetricsAddress)
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func newMonitor(o *options, ledger *grant.Ledger, inventory *gpu.Cache, p *publi
 		nri:      metrics.NewNRI(nriplugin.Events, nriplugin.Reasons()),
 		listener: listener,
 		live: view.NewLive(view.LiveConfig{
-			Snapshot: ledger.Snapshot, Folder: ledger.Folder, Node: p.file, Cordoned: func() ([]string, error) { return grant.Cordoned(o.StateDir) }, Telemetry: inventory.Telemetry, Use: use, Log: log,
+			Snapshot: ledger.Snapshot, Dir: ledger.Dir, Node: p.file, Cordoned: func() ([]string, error) { return grant.Cordoned(o.StateDir) }, Telemetry: inventory.Telemetry, Use: use, Log: log,
 		}),
 	}
 	m.registry.MustRegister(m.nri)
@@ -60,7 +60,7 @@ func (m *monitor) serve(ctx context.Context, tasks *errgroup.Group, plugin *nrip
 		return
 	}
 	tasks.Go(func() error { m.live.Run(ctx); return nil })
-	tasks.Go(func() error { return serve(ctx, httpdoor.Limit(m.listener, httpdoor.Connections), m.door(plugin)) })
+	tasks.Go(func() error { return serve(ctx, httpserver.Limit(m.listener, httpserver.Connections), m.door(plugin)) })
 }
 
 func (m *monitor) door(plugin *nriplugin.Plugin) http.Handler {

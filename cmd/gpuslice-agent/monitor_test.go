@@ -12,30 +12,30 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// What the agent shows: the cards by NVML, without a container runtime.
+// What the agent shows: the GPUs by NVML, without a container runtime.
 func TestMetricsDoor(t *testing.T) {
 	o := testOptions(t)
 	stop, log := o.run(t)
 	var node view.Node
 	require.Eventually(t, func() bool {
 		answer := get(o.MetricsAddress, "/api/v1/view")
-		return answer.status == 200 && json.Unmarshal([]byte(answer.body), &node) == nil && len(node.Cards) == 1 && node.Cards[0].Telemetry != nil
+		return answer.status == 200 && json.Unmarshal([]byte(answer.body), &node) == nil && len(node.GPUs) == 1 && node.GPUs[0].Telemetry != nil
 	}, 2*time.Minute, 5*time.Millisecond, "%v", log)
 	assert.Equal(t, "node-1", node.Name)
-	assert.True(t, node.Cards[0].Healthy)
-	assert.NotNil(t, node.Cards[0].Telemetry.TemperatureCelsius)
+	assert.True(t, node.GPUs[0].Healthy)
+	assert.NotNil(t, node.GPUs[0].Telemetry.TemperatureCelsius)
 	assert.Equal(t, []view.Container{}, node.Containers)
 
 	page := get(o.MetricsAddress, "/")
 	assert.Equal(t, 200, page.status)
 	assert.Contains(t, page.body, "GPUs of node-1")
-	assert.Contains(t, page.body, node.Cards[0].UUID)
+	assert.Contains(t, page.body, node.GPUs[0].UUID)
 
 	metrics := get(o.MetricsAddress, "/metrics")
 	require.Equal(t, 200, metrics.status)
-	card := `{index="0",model="NVIDIA H200",node="node-1",uuid="` + node.Cards[0].UUID + `"}`
+	gpu := `{index="0",model="NVIDIA H200",node="node-1",uuid="` + node.GPUs[0].UUID + `"}`
 	for _, line := range []string{
-		"gpuslice_card_healthy" + card + " 1", "gpuslice_card_containers" + card + " 0", "gpuslice_card_temperature_celsius" + card + " 30",
+		"gpuslice_gpu_healthy" + gpu + " 1", "gpuslice_gpu_containers" + gpu + " 0", "gpuslice_gpu_temperature_celsius" + gpu + " 30",
 		"gpuslice_nri_connected 0", "gpuslice_grants 0", "gpuslice_leaked_claims 0", `gpuslice_containers{enforcement="preload"} 0`,
 		`gpuslice_refusals_total{reason="overbooked"} 0`, `gpuslice_nri_request_duration_seconds_count{event="CreateContainer"} 0`,
 	} {

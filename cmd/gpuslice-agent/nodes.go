@@ -12,18 +12,18 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
-	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// devicePaths are the device nodes of a card, or of a MIG device: its card's, and those
+// devicePaths are the device nodes of a GPU, or of a MIG device: its GPU's, and those
 // of its two capabilities.
-func devicePaths(n gpu.Node, proc fs.FS, uuid string) ([]string, error) {
-	if c, known := n.Card(uuid); known {
+func devicePaths(n nvidia.Node, proc fs.FS, uuid string) ([]string, error) {
+	if c, known := n.GPU(uuid); known {
 		return []string{c.DevicePath()}, nil
 	}
 	d, c, known := n.MIGDevice(uuid)
 	if !known {
-		return nil, fmt.Errorf("this node has no card %s", uuid)
+		return nil, fmt.Errorf("this node has no GPU %s", uuid)
 	}
 	instance := fmt.Sprintf("driver/nvidia/capabilities/gpu%d/mig/gi%d", c.Minor, d.GPUInstance)
 	paths := []string{c.DevicePath()}

@@ -9,55 +9,55 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/agent/nodeconfig"
 	"github.com/gpuslice/gpuslice/deviceplugin"
-	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// look is a look at cards that are all right, by their UUIDs' last letters: capitals are
+// look is a look at GPUs that are all right, by their UUIDs' last letters: capitals are
 // in MIG mode, with one instance.
-func look(letters string) gpu.Snapshot {
-	s := gpu.Snapshot{Health: map[string]gpu.Health{}}
+func look(letters string) nvidia.Snapshot {
+	s := nvidia.Snapshot{Health: map[string]nvidia.Health{}}
 	for i, letter := range letters {
-		c := gpu.Card{UUID: "GPU-" + string(letter), Index: i, Minor: i, NUMANode: i % 2, MemoryMiB: 1000, Model: "NVIDIA H200"}
+		c := nvidia.GPU{UUID: "GPU-" + string(letter), Index: i, Minor: i, NUMANode: i % 2, MemoryMiB: 1000, Model: "NVIDIA H200"}
 		if letter < 'a' {
 			c.MIGEnabled = true
-			c.MIG = []gpu.MIGDevice{{UUID: "MIG-" + string(letter), Card: c.UUID, Profile: "1g.5gb", MemoryMiB: 100, GPUInstance: 3}}
-			s.Health["MIG-"+string(letter)] = gpu.Health{Healthy: true}
+			c.MIG = []nvidia.MIGDevice{{UUID: "MIG-" + string(letter), GPU: c.UUID, Profile: "1g.5gb", MemoryMiB: 100, GPUInstance: 3}}
+			s.Health["MIG-"+string(letter)] = nvidia.Health{Healthy: true}
 		}
-		s.Node.Cards = append(s.Node.Cards, c)
-		s.Health[c.UUID] = gpu.Health{Healthy: true}
+		s.Node.GPUs = append(s.Node.GPUs, c)
+		s.Health[c.UUID] = nvidia.Health{Healthy: true}
 	}
 	return s
 }
 
-func without(s gpu.Snapshot, uuid string) gpu.Snapshot {
-	for i, c := range s.Node.Cards {
+func without(s nvidia.Snapshot, uuid string) nvidia.Snapshot {
+	for i, c := range s.Node.GPUs {
 		if c.UUID == uuid {
-			s.Node.Cards = append(s.Node.Cards[:i:i], s.Node.Cards[i+1:]...)
+			s.Node.GPUs = append(s.Node.GPUs[:i:i], s.Node.GPUs[i+1:]...)
 		}
 	}
-	s.Health[uuid] = gpu.Health{Reason: "gone"}
+	s.Health[uuid] = nvidia.Health{Reason: "gone"}
 	return s
 }
 
 // unread is a look in which a MIG device could not be read.
-func unread(s gpu.Snapshot, uuid string) gpu.Snapshot {
-	for i, c := range s.Node.Cards {
+func unread(s nvidia.Snapshot, uuid string) nvidia.Snapshot {
+	for i, c := range s.Node.GPUs {
 		if len(c.MIG) == 1 && c.MIG[0].UUID == uuid {
-			s.Node.Cards[i].MIG = nil
-			s.Node.Faults = append(s.Node.Faults, gpu.Fault{UUID: uuid, Card: c.UUID})
+			s.Node.GPUs[i].MIG = nil
+			s.Node.Faults = append(s.Node.Faults, nvidia.Fault{UUID: uuid, GPU: c.UUID})
 		}
 	}
-	s.Health[uuid] = gpu.Health{Reason: "unreadable"}
+	s.Health[uuid] = nvidia.Health{Reason: "unreadable"}
 	return s
 }
 
-// renumbered gives the cards that are left NVML's numbers from 0.
-func renumbered(s gpu.Snapshot) gpu.Snapshot {
-	for i := range s.Node.Cards {
-		s.Node.Cards[i].Index = i
+// renumbered gives the GPUs that are left NVML's numbers from 0.
+func renumbered(s nvidia.Snapshot) nvidia.Snapshot {
+	for i := range s.Node.GPUs {
+		s.Node.GPUs[i].Index = i
 	}
 	return s
 }
@@ -68,8 +68,8 @@ func parsed(t *testing.T, args ...string) *options {
 	return &o
 }
 
-func row(uuid string, healthy bool, numa, devices int) deviceplugin.Card {
-	return deviceplugin.Card{UUID: uuid, Healthy: healthy, NUMANode: numa, Devices: devices}
+func row(uuid string, healthy bool, numa, devices int) deviceplugin.GPU {
+	return deviceplugin.GPU{UUID: uuid, Healthy: healthy, NUMANode: numa, Devices: devices}
 }
 
 // What the kubelet is offered, by resource.
@@ -77,40 +77,40 @@ func TestForKubelet(t *testing.T) {
 	replicas := deviceplugin.Replicas("nvidia.com/gpu")
 	core, memory := deviceplugin.Vcuda()
 	small := deviceplugin.Whole("nvidia.com/mig-1g.5gb", "mig-1g.5gb")
-	type cards = map[deviceplugin.Resource][]deviceplugin.Card
+	type gpus = map[deviceplugin.Resource][]deviceplugin.GPU
 	disabled, split, scaled := false, 5, 0.5
 	for _, test := range []struct {
 		description string
 		args        []string
 		settings    nodeconfig.Settings
-		looks       []gpu.Snapshot
-		want        cards
+		looks       []nvidia.Snapshot
+		want        gpus
 	}{
-		{"no cards", nil, nodeconfig.Settings{}, []gpu.Snapshot{look("")}, cards{replicas: nil}},
-		{"two cards", nil, nodeconfig.Settings{}, []gpu.Snapshot{look("ab")}, cards{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", true, 1, 2)}}},
-		{"another resource", []string{"--resource-name=example.com/x"}, nodeconfig.Settings{}, []gpu.Snapshot{look("a")}, cards{deviceplugin.Replicas("example.com/x"): {row("GPU-a", true, 0, 2)}}},
-		{"no NUMA nodes", nil, nodeconfig.Settings{NUMATopology: &disabled}, []gpu.Snapshot{look("a")}, cards{replicas: {row("GPU-a", true, -1, 2)}}},
-		{"another split count", nil, nodeconfig.Settings{SplitCount: &split}, []gpu.Snapshot{look("a")}, cards{replicas: {row("GPU-a", true, 0, 5)}}},
-		{"one excluded", nil, nodeconfig.Settings{ExcludedIndices: []int{0}}, []gpu.Snapshot{look("ab")}, cards{replicas: {row("GPU-b", true, 1, 2)}}},
-		{"one vanishes", nil, nodeconfig.Settings{}, []gpu.Snapshot{look("ab"), without(look("ab"), "GPU-b")}, cards{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", false, -1, 2)}}},
-		{"one vanishes for long", nil, nodeconfig.Settings{}, []gpu.Snapshot{look("ab"), without(look("ab"), "GPU-b"), without(look("ab"), "GPU-b")}, cards{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", false, -1, 2)}}},
+		{"no GPUs", nil, nodeconfig.Settings{}, []nvidia.Snapshot{look("")}, gpus{replicas: nil}},
+		{"two GPUs", nil, nodeconfig.Settings{}, []nvidia.Snapshot{look("ab")}, gpus{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", true, 1, 2)}}},
+		{"another resource", []string{"--resource-name=example.com/x"}, nodeconfig.Settings{}, []nvidia.Snapshot{look("a")}, gpus{deviceplugin.Replicas("example.com/x"): {row("GPU-a", true, 0, 2)}}},
+		{"no NUMA nodes", nil, nodeconfig.Settings{NUMATopology: &disabled}, []nvidia.Snapshot{look("a")}, gpus{replicas: {row("GPU-a", true, -1, 2)}}},
+		{"another split count", nil, nodeconfig.Settings{SplitCount: &split}, []nvidia.Snapshot{look("a")}, gpus{replicas: {row("GPU-a", true, 0, 5)}}},
+		{"one excluded", nil, nodeconfig.Settings{ExcludedIndices: []int{0}}, []nvidia.Snapshot{look("ab")}, gpus{replicas: {row("GPU-b", true, 1, 2)}}},
+		{"one vanishes", nil, nodeconfig.Settings{}, []nvidia.Snapshot{look("ab"), without(look("ab"), "GPU-b")}, gpus{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", false, -1, 2)}}},
+		{"one vanishes for long", nil, nodeconfig.Settings{}, []nvidia.Snapshot{look("ab"), without(look("ab"), "GPU-b"), without(look("ab"), "GPU-b")}, gpus{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", false, -1, 2)}}},
 		{
-			"another vanishes, and NVML numbers the rest anew", nil, nodeconfig.Settings{ExcludedIndices: []int{1}},
-			[]gpu.Snapshot{look("abc"), renumbered(without(look("abc"), "GPU-a"))}, cards{replicas: {row("GPU-c", true, 0, 2), row("GPU-a", false, -1, 2)}},
+			"another vanishes, and NVML numbers the rest again", nil, nodeconfig.Settings{ExcludedIndices: []int{1}},
+			[]nvidia.Snapshot{look("abc"), renumbered(without(look("abc"), "GPU-a"))}, gpus{replicas: {row("GPU-c", true, 0, 2), row("GPU-a", false, -1, 2)}},
 		},
-		{"one comes back", nil, nodeconfig.Settings{}, []gpu.Snapshot{look("ab"), without(look("ab"), "GPU-b"), look("ab")}, cards{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", true, 1, 2)}}},
-		{"one that was never offered vanishes", nil, nodeconfig.Settings{ExcludedIndices: []int{1}}, []gpu.Snapshot{look("ab"), without(look("ab"), "GPU-b")}, cards{replicas: {row("GPU-a", true, 0, 2)}}},
-		{"gpu-manager's", []string{"--resource-profile=tencent"}, nodeconfig.Settings{}, []gpu.Snapshot{look("a")}, cards{core: {row("GPU-a", true, 0, 100)}, memory: {row("GPU-a", true, 0, 3)}}},
-		{"gpu-manager's, scaled", []string{"--resource-profile=tencent"}, nodeconfig.Settings{MemoryScaling: &scaled, CoresScaling: &scaled}, []gpu.Snapshot{look("a")}, cards{core: {row("GPU-a", true, 0, 50)}, memory: {row("GPU-a", true, 0, 1)}}},
-		{"MIG, none", nil, nodeconfig.Settings{}, []gpu.Snapshot{look("aB")}, cards{replicas: {row("GPU-a", true, 0, 2)}}},
-		{"MIG, mixed", []string{"--mig-strategy=mixed"}, nodeconfig.Settings{}, []gpu.Snapshot{look("aB")}, cards{replicas: {row("GPU-a", true, 0, 2)}, small: {row("MIG-B", true, 1, 1)}}},
-		{"MIG, mixed by the node's configuration", nil, nodeconfig.Settings{MIGStrategy: "mixed"}, []gpu.Snapshot{look("aB")}, cards{replicas: {row("GPU-a", true, 0, 2)}, small: {row("MIG-B", true, 1, 1)}}},
-		{"MIG, single", []string{"--mig-strategy=single"}, nodeconfig.Settings{}, []gpu.Snapshot{look("AB")}, cards{replicas: {row("MIG-A", true, 0, 1), row("MIG-B", true, 1, 1)}}},
-		{"MIG, single on a mixed node: nothing", []string{"--mig-strategy=single"}, nodeconfig.Settings{}, []gpu.Snapshot{look("aB")}, cards{replicas: nil}},
-		{"a MIG device's card vanishes", []string{"--mig-strategy=mixed"}, nodeconfig.Settings{}, []gpu.Snapshot{look("aB"), without(look("aB"), "GPU-B")}, cards{replicas: {row("GPU-a", true, 0, 2)}, small: {row("MIG-B", false, -1, 1)}}},
-		{"a MIG device can't be read", []string{"--mig-strategy=mixed"}, nodeconfig.Settings{}, []gpu.Snapshot{look("aB"), unread(look("aB"), "MIG-B")}, cards{replicas: {row("GPU-a", true, 0, 2)}, small: {row("MIG-B", false, 1, 1)}}},
-		{"one of two can't be read, single", []string{"--mig-strategy=single"}, nodeconfig.Settings{}, []gpu.Snapshot{look("AB"), unread(look("AB"), "MIG-B")}, cards{replicas: {row("MIG-A", true, 0, 1), row("MIG-B", false, 1, 1)}}},
-		{"a MIG device is destroyed", []string{"--mig-strategy=mixed"}, nodeconfig.Settings{}, []gpu.Snapshot{look("aB"), look("ab")}, cards{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", true, 1, 2)}}},
+		{"one comes back", nil, nodeconfig.Settings{}, []nvidia.Snapshot{look("ab"), without(look("ab"), "GPU-b"), look("ab")}, gpus{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", true, 1, 2)}}},
+		{"one that was never offered vanishes", nil, nodeconfig.Settings{ExcludedIndices: []int{1}}, []nvidia.Snapshot{look("ab"), without(look("ab"), "GPU-b")}, gpus{replicas: {row("GPU-a", true, 0, 2)}}},
+		{"gpu-manager's", []string{"--resource-profile=tencent"}, nodeconfig.Settings{}, []nvidia.Snapshot{look("a")}, gpus{core: {row("GPU-a", true, 0, 100)}, memory: {row("GPU-a", true, 0, 3)}}},
+		{"gpu-manager's, scaled", []string{"--resource-profile=tencent"}, nodeconfig.Settings{MemoryScaling: &scaled, CoresScaling: &scaled}, []nvidia.Snapshot{look("a")}, gpus{core: {row("GPU-a", true, 0, 50)}, memory: {row("GPU-a", true, 0, 1)}}},
+		{"MIG, none", nil, nodeconfig.Settings{}, []nvidia.Snapshot{look("aB")}, gpus{replicas: {row("GPU-a", true, 0, 2)}}},
+		{"MIG, mixed", []string{"--mig-strategy=mixed"}, nodeconfig.Settings{}, []nvidia.Snapshot{look("aB")}, gpus{replicas: {row("GPU-a", true, 0, 2)}, small: {row("MIG-B", true, 1, 1)}}},
+		{"MIG, mixed by the node's configuration", nil, nodeconfig.Settings{MIGStrategy: "mixed"}, []nvidia.Snapshot{look("aB")}, gpus{replicas: {row("GPU-a", true, 0, 2)}, small: {row("MIG-B", true, 1, 1)}}},
+		{"MIG, single", []string{"--mig-strategy=single"}, nodeconfig.Settings{}, []nvidia.Snapshot{look("AB")}, gpus{replicas: {row("MIG-A", true, 0, 1), row("MIG-B", true, 1, 1)}}},
+		{"MIG, single on a mixed node: nothing", []string{"--mig-strategy=single"}, nodeconfig.Settings{}, []nvidia.Snapshot{look("aB")}, gpus{replicas: nil}},
+		{"a MIG device's GPU vanishes", []string{"--mig-strategy=mixed"}, nodeconfig.Settings{}, []nvidia.Snapshot{look("aB"), without(look("aB"), "GPU-B")}, gpus{replicas: {row("GPU-a", true, 0, 2)}, small: {row("MIG-B", false, -1, 1)}}},
+		{"a MIG device can't be read", []string{"--mig-strategy=mixed"}, nodeconfig.Settings{}, []nvidia.Snapshot{look("aB"), unread(look("aB"), "MIG-B")}, gpus{replicas: {row("GPU-a", true, 0, 2)}, small: {row("MIG-B", false, 1, 1)}}},
+		{"one of two can't be read, single", []string{"--mig-strategy=single"}, nodeconfig.Settings{}, []nvidia.Snapshot{look("AB"), unread(look("AB"), "MIG-B")}, gpus{replicas: {row("MIG-A", true, 0, 1), row("MIG-B", false, 1, 1)}}},
+		{"a MIG device is destroyed", []string{"--mig-strategy=mixed"}, nodeconfig.Settings{}, []nvidia.Snapshot{look("aB"), look("ab")}, gpus{replicas: {row("GPU-a", true, 0, 2), row("GPU-b", true, 1, 2)}}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			o := parsed(t, test.args...)
@@ -132,11 +132,11 @@ func TestOfferHealth(t *testing.T) {
 	health := func(ill ...string) map[string]bool {
 		s := look("aB")
 		for _, uuid := range ill {
-			s.Health[uuid] = gpu.Health{Reason: "XID 79"}
+			s.Health[uuid] = nvidia.Health{Reason: "XID 79"}
 		}
 		got := map[string]bool{}
-		for _, cards := range o.forKubelet(o.offerOf(s, nodeconfig.Settings{}, nil, nil)) {
-			for _, c := range cards {
+		for _, gpus := range o.forKubelet(o.offerOf(s, nodeconfig.Settings{}, nil, nil)) {
+			for _, c := range gpus {
 				got[c.UUID] = c.Healthy
 			}
 		}
@@ -144,7 +144,7 @@ func TestOfferHealth(t *testing.T) {
 	}
 	assert.Equal(t, map[string]bool{"GPU-a": true, "MIG-B": true}, health())
 	assert.Equal(t, map[string]bool{"GPU-a": false, "MIG-B": true}, health("GPU-a"))
-	assert.Equal(t, map[string]bool{"GPU-a": true, "MIG-B": false}, health("GPU-B"), "with its card")
+	assert.Equal(t, map[string]bool{"GPU-a": true, "MIG-B": false}, health("GPU-B"), "with its GPU")
 	assert.Equal(t, map[string]bool{"GPU-a": true, "MIG-B": false}, health("MIG-B"), "by itself")
 }
 
@@ -152,11 +152,11 @@ func TestOfferHealth(t *testing.T) {
 func TestOfferCapacities(t *testing.T) {
 	o := parsed(t, "--mig-strategy=mixed")
 	now := o.offerOf(look("aB"), nodeconfig.Settings{}, nil, nil)
-	assert.Equal(t, map[string]grant.Card{
+	assert.Equal(t, map[string]grant.GPU{
 		"GPU-a": {UUID: "GPU-a", MemoryMiB: 1000, CorePercent: 100, Slots: 2},
 		"MIG-B": {UUID: "MIG-B", MemoryMiB: 100, CorePercent: 100, Slots: 1, Parent: "GPU-B"},
 	}, now.capacities)
-	assert.Equal(t, map[string]int64{"GPU-a": 520, "MIG-B": 520}, now.contextMiB, "by the card's model")
+	assert.Equal(t, map[string]int64{"GPU-a": 520, "MIG-B": 520}, now.contextMiB, "by the GPU's model")
 	assert.Empty(t, now.beyond)
 
 	assert.Equal(t, int64(0), parsed(t, "--context-memory-mib=0").offerOf(look("a"), nodeconfig.Settings{}, nil, nil).contextMiB["GPU-a"])
@@ -171,7 +171,7 @@ func TestOfferCapacities(t *testing.T) {
 	assert.Equal(t, deviceplugin.InOrder, o.policy(nodeconfig.Settings{PreferredAllocation: &no}))
 }
 
-// A grant of a card that isn't offered is refused with the reason.
+// A grant of a GPU that isn't offered is refused with the reason.
 func TestOfferMissing(t *testing.T) {
 	o := parsed(t)
 	read := look("aB")
@@ -186,7 +186,7 @@ func TestOfferMissing(t *testing.T) {
 	assert.Contains(t, unsettled.missing("GPU-a"), "labels")
 }
 
-// An NVML that hangs reports nothing: cards that weren't looked at for long are ill.
+// An NVML that hangs reports nothing: GPUs that weren't looked at for long are ill.
 func TestStale(t *testing.T) {
 	o := parsed(t, "--inventory-interval=10s")
 	s := look("a")
@@ -195,12 +195,12 @@ func TestStale(t *testing.T) {
 	assert.ErrorContains(t, o.stale(s, time.Unix(1051, 0)), "NVML has not answered")
 	s.Err = errNotRead
 	assert.NoError(t, o.stale(s, time.Unix(9999, 0)), "it answers, with an error")
-	assert.NoError(t, o.stale(gpu.Snapshot{}, time.Unix(9999, 0)), "before the first")
+	assert.NoError(t, o.stale(nvidia.Snapshot{}, time.Unix(9999, 0)), "before the first")
 
 	now := o.offerOf(look("a"), nodeconfig.Settings{}, nil, nil)
 	now.Stale = errNotRead
-	for _, cards := range o.forKubelet(now) {
-		assert.False(t, cards[0].Healthy)
+	for _, gpus := range o.forKubelet(now) {
+		assert.False(t, gpus[0].Healthy)
 	}
 }
 
@@ -214,7 +214,7 @@ func TestCheckSettings(t *testing.T) {
 	}{
 		{"nothing", nil, nodeconfig.Settings{}, ""},
 		{"mps", nil, nodeconfig.Settings{OperatingMode: "mps"}, ""},
-		{"mig without instances", nil, nodeconfig.Settings{OperatingMode: "mig"}, "operatingmode mig: gpuslice does not partition cards"},
+		{"mig without instances", nil, nodeconfig.Settings{OperatingMode: "mig"}, "operatingmode mig: gpuslice does not partition GPUs"},
 		{"mig with a strategy", nil, nodeconfig.Settings{OperatingMode: "mig", MIGStrategy: "mixed"}, ""},
 		{"mig with the agent's strategy", []string{"--mig-strategy=single"}, nodeconfig.Settings{OperatingMode: "mig"}, ""},
 		{"single as cores and memory", []string{"--resource-profile=tencent"}, nodeconfig.Settings{MIGStrategy: "single"}, "migstrategy single"},
@@ -248,7 +248,7 @@ func TestDevicePaths(t *testing.T) {
 	assert.Equal(t, []string{"/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31"}, paths)
 
 	_, err = devicePaths(look("a").Node, proc, "GPU-x")
-	require.ErrorContains(t, err, "no card GPU-x")
+	require.ErrorContains(t, err, "no GPU-x")
 	_, err = devicePaths(look("B").Node, proc, "MIG-B")
 	require.ErrorContains(t, err, "gpu0/mig/gi3/access")
 	for _, text := range []string{"", "DeviceFileMinor: x\n", "DeviceFileMinor: -1\n"} {

@@ -9,13 +9,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpuslice/gpuslice/agent/nodeconfig"
+	"github.com/gpuslice/gpuslice/agent/resized"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/deviceplugin"
-	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/grant/resized"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -23,15 +23,15 @@ import (
 // and whoever waits for changes.
 type publisher struct {
 	options   *options
-	inventory *gpu.Cache
+	inventory *nvidia.Cache
 	// settings are the node's configuration; an error says why there is none yet.
 	settings func() (nodeconfig.Settings, error)
 	// guard says whether the node is guarded.
 	guard deviceplugin.Condition
 	// reconfigured gets a value when they change.
 	reconfigured chan struct{}
-	// offered is told of each resource's cards; nil: no kubelet.
-	offered func(map[deviceplugin.Resource][]deviceplugin.Card)
+	// offered is told of each resource's GPUs; nil: no kubelet.
+	offered func(map[deviceplugin.Resource][]deviceplugin.GPU)
 	// ready are what the agent's being ready needs besides, by who follows a file.
 	ready []condition
 	// keeper has the newest grants of pods that were resized; guardian makes it.
@@ -45,12 +45,12 @@ type publisher struct {
 	current atomic.Pointer[offer]
 
 	// Of run's goroutine.
-	written time.Time // when the cards that node.json has were read
+	written time.Time // when the GPUs that node.json has were read
 	// The problems that were logged last.
 	saidProblem, saidStale, saidWrite string
 }
 
-func newPublisher(o *options, inventory *gpu.Cache, log *slog.Logger) *publisher {
+func newPublisher(o *options, inventory *nvidia.Cache, log *slog.Logger) *publisher {
 	p := &publisher{
 		options: o, inventory: inventory, log: log,
 		settings:     func() (nodeconfig.Settings, error) { return nodeconfig.Settings{}, nil },
@@ -64,7 +64,7 @@ func newPublisher(o *options, inventory *gpu.Cache, log *slog.Logger) *publisher
 func (p *publisher) now() *offer { return p.current.Load() }
 
 // capacities are what may be booked, by UUID.
-func (p *publisher) capacities() map[string]grant.Card { return p.now().capacities }
+func (p *publisher) capacities() map[string]grant.GPU { return p.now().capacities }
 
 // ociSettings are the node's settings with what follows from the offer.
 func (p *publisher) ociSettings(base oci.Settings) oci.Settings {
@@ -74,7 +74,7 @@ func (p *publisher) ociSettings(base oci.Settings) oci.Settings {
 	return base
 }
 
-// reconfigure has the offer made anew.
+// reconfigure has the offer made again.
 func (p *publisher) reconfigure() { poke(p.reconfigured) }
 
 // poke wakes who waits, if he isn't woken already.
@@ -88,10 +88,10 @@ func poke(c chan struct{}) {
 // offerInterval is the polling interval for changes without a notification.
 const offerInterval = time.Second
 
-// run looks every second whether the cards were read anew, and at once when something
+// run looks every second whether the GPUs were read again, and at once when something
 // has changed, until ctx ends.
 func (p *publisher) run(ctx context.Context) {
-	cards, cancel := p.inventory.Subscribe()
+	gpus, cancel := p.inventory.Subscribe()
 	defer cancel()
 	tick := time.NewTicker(offerInterval)
 	defer tick.Stop()
@@ -110,22 +110,22 @@ func (p *publisher) run(ctx context.Context) {
 			if !p.due() {
 				continue
 			}
-		case <-cards:
+		case <-gpus:
 		case <-p.reconfigured:
 		}
 		p.update()
 	}
 }
 
-// due says whether something that nobody tells of has changed: the cards' being looked at,
+// due says whether something that nobody tells of has changed: the GPUs' being looked at,
 // and their cordons.
 func (p *publisher) due() bool {
-	cards, now := p.inventory.Snapshot(), p.now()
-	stale := p.options.stale(cards, time.Now()) != nil
-	return !cards.Taken.Equal(p.written) || stale != (now.Stale != nil) || !slices.Equal(p.cordons(), now.Cordoned)
+	gpus, now := p.inventory.Snapshot(), p.now()
+	stale := p.options.stale(gpus, time.Now()) != nil
+	return !gpus.Taken.Equal(p.written) || stale != (now.Stale != nil) || !slices.Equal(p.cordons(), now.Cordoned)
 }
 
-// cordons are the cards that get no new container; those of before while the list can't be
+// cordons are the GPUs that get no new container; those of before while the list can't be
 // read, which the view tells of, and the ledger refuses by.
 func (p *publisher) cordons() []string {
 	cordoned, err := grant.Cordoned(p.options.StateDir)
@@ -135,18 +135,18 @@ func (p *publisher) cordons() []string {
 	return cordoned
 }
 
-// update makes the offer anew and tells of it.
+// update makes the offer again and tells of it.
 func (p *publisher) update() {
 	last := p.now()
 	guarded, _ := p.guard.Guarded()
 	settings, unsettled := p.settings()
-	cards := p.inventory.Snapshot()
-	next := p.options.offerOf(cards, settings, unsettled, last)
+	gpus := p.inventory.Snapshot()
+	next := p.options.offerOf(gpus, settings, unsettled, last)
 	next.Cordoned = p.cordons()
-	next.Guarded, next.Stale = guarded, p.options.stale(cards, time.Now())
+	next.Guarded, next.Stale = guarded, p.options.stale(gpus, time.Now())
 	p.current.Store(next)
-	p.sayOnce("no cards are offered", "cards are offered again", &p.saidProblem, next.Problem)
-	p.sayOnce("the cards are unhealthy", "the cards are looked at again", &p.saidStale, next.Stale)
+	p.sayOnce("no GPUs are offered", "GPUs are offered again", &p.saidProblem, next.Problem)
+	p.sayOnce("the GPUs are unhealthy", "the GPUs are looked at again", &p.saidStale, next.Stale)
 	if p.offered != nil {
 		p.offered(p.options.forKubelet(next))
 	}
@@ -154,10 +154,10 @@ func (p *publisher) update() {
 	p.writeNode(last, next)
 }
 
-// writeNode writes node.json if the cards were read since it was written, or are
+// writeNode writes node.json if the GPUs were read since it was written, or are
 // shared otherwise.
 func (p *publisher) writeNode(last, next *offer) {
-	if !next.Cards.Taken.After(p.written) && slices.Equal(last.Devices, next.Devices) && maps.Equal(last.health(), next.health()) {
+	if !next.GPUs.Taken.After(p.written) && slices.Equal(last.Devices, next.Devices) && maps.Equal(last.health(), next.health()) {
 		return
 	}
 	err := node.Write(p.options.StateDir, p.fileOf(next))
@@ -165,7 +165,7 @@ func (p *publisher) writeNode(last, next *offer) {
 	if err != nil {
 		return
 	}
-	p.written = next.Cards.Taken
+	p.written = next.GPUs.Taken
 }
 
 // file is what is told of the node at the moment.
@@ -173,8 +173,8 @@ func (p *publisher) file() node.File { return p.fileOf(p.now()) }
 
 func (p *publisher) fileOf(o *offer) node.File {
 	return node.File{
-		Name: p.options.NodeName, AgentVersion: version.String(), WrittenAt: o.Cards.Taken, Devices: o.Devices,
-		Node: o.Cards.Node, Health: o.health(), Topology: o.Cards.Topology,
+		Name: p.options.NodeName, AgentVersion: version.String(), WrittenAt: o.GPUs.Taken, Devices: o.Devices,
+		Node: o.GPUs.Node, Health: o.health(), Topology: o.GPUs.Topology,
 	}
 }
 
@@ -195,16 +195,16 @@ func (p *publisher) sayOnce(bad, good string, said *string, problem error) {
 	}
 }
 
-// stale says that the cards were not looked at for so long that the driver must hang:
-// NVML may, with a card that hangs, and then reports nothing.
-func (o *options) stale(cards gpu.Snapshot, now time.Time) error {
-	age := now.Sub(cards.Taken)
-	if cards.Taken.IsZero() || cards.Err != nil || age <= 2*o.InventoryInterval+staleAfter {
+// stale says that the GPUs were not looked at for so long that the driver must hang:
+// NVML may, with a GPU that hangs, and then reports nothing.
+func (o *options) stale(gpus nvidia.Snapshot, now time.Time) error {
+	age := now.Sub(gpus.Taken)
+	if gpus.Taken.IsZero() || gpus.Err != nil || age <= 2*o.InventoryInterval+staleAfter {
 		return nil
 	}
-	return fmt.Errorf("NVML has not answered since %s: it hangs, maybe with a card: look into dmesg for XIDs", cards.Taken.Format(time.RFC3339))
+	return fmt.Errorf("NVML has not answered since %s: it hangs, maybe with a GPU: look into dmesg for XIDs", gpus.Taken.Format(time.RFC3339))
 }
 
-// staleAfter is how long a look at the cards may take: seconds where no persistence
+// staleAfter is how long a look at the GPUs may take: seconds where no persistence
 // daemon runs.
 const staleAfter = 30 * time.Second

@@ -5,10 +5,10 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/gpuslice/gpuslice/agent/noderegister"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
-	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 // apiServer says how to reach the API server; nil: there is none, or no way that works and
@@ -20,14 +20,14 @@ func (o *options) apiServer(log *slog.Logger) (*noderegister.ClientConfig, error
 	case o.KubernetesAPI == apiOff:
 		return nil, nil
 	case o.KubernetesAPI == apiAuto && o.Kubeconfig == "" && !inPod:
-		log.Info("schedulers are not told of the cards: no --kubeconfig, and no service account of a pod")
+		log.Info("schedulers are not told of the GPUs: no --kubeconfig, and no service account of a pod")
 		return nil, nil
 	}
 	config := &noderegister.ClientConfig{Kubeconfig: o.Kubeconfig, UserAgent: "gpuslice-agent/" + version.String()}
 	_, err := config.Load()
 	if err != nil && o.KubernetesAPI == apiAuto {
 		// The node is guarded without.
-		log.Warn("schedulers are not told of the cards; --kubernetes-api=off says that it is meant", "error", err)
+		log.Warn("schedulers are not told of the GPUs; --kubernetes-api=off says that it is meant", "error", err)
 		return nil, nil
 	}
 	if err != nil {
@@ -60,40 +60,40 @@ func (o *options) register(p *publisher, log *slog.Logger) (*noderegister.Publis
 	})
 }
 
-// toldOf is what schedulers are told of an offer. Nothing is known before the cards were
+// toldOf is what schedulers are told of an offer. Nothing is known before the GPUs were
 // read once.
 func toldOf(now *offer) (noderegister.Node, bool) {
 	n := noderegister.Node{
-		Topology:      now.Cards.Topology,
-		DriverVersion: now.Cards.Node.DriverVersion,
-		CUDAVersion:   now.Cards.Node.CUDAVersion,
+		Topology:      now.GPUs.Topology,
+		DriverVersion: now.GPUs.Node.DriverVersion,
+		CUDAVersion:   now.GPUs.Node.CUDAVersion,
 		MIGStrategy:   now.Sharing.MIG,
 	}
-	told := map[string]int{} // by card, its place in n.Devices
+	told := map[string]int{} // by GPU, its place in n.Devices
 	for _, d := range now.Devices {
-		card, known := now.Cards.Node.Card(d.Card)
+		gpu, known := now.GPUs.Node.GPU(d.GPU)
 		if !known {
 			continue
 		}
-		if i, again := told[d.Card]; again { // another MIG device of the card
+		if i, again := told[d.GPU]; again { // another MIG device of the GPU
 			n.Devices[i].Slots++
 			n.Devices[i].MemoryMiB += d.MemoryMiB
 			continue
 		}
-		told[d.Card] = len(n.Devices)
-		n.Devices = append(n.Devices, toldOfCard(now, d, card))
+		told[d.GPU] = len(n.Devices)
+		n.Devices = append(n.Devices, toldOfGPU(now, d, gpu))
 	}
-	return n, !now.Cards.Taken.IsZero()
+	return n, !now.GPUs.Taken.IsZero()
 }
 
-// toldOfCard is what is told of a card, by the device that is it or is the first of it.
-func toldOfCard(now *offer, d node.Device, card gpu.Card) noderegister.Device {
+// toldOfGPU is what is told of a GPU, by the device that is it or is the first of it.
+func toldOfGPU(now *offer, d node.Device, gpu nvidia.GPU) noderegister.Device {
 	mode := noderegister.ModeShared
 	if d.MIG() {
 		mode = noderegister.ModeMIG
 	}
 	return noderegister.Device{
-		Card: card, Slots: d.Slots, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent,
-		Mode: mode, MIGCapable: card.MIGCapable, Healthy: now.Guarded && now.Stale == nil && now.Cards.Health[d.Card].Healthy,
+		GPU: gpu, Slots: d.Slots, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent,
+		Mode: mode, MIGCapable: gpu.MIGCapable, Healthy: now.Guarded && now.Stale == nil && now.GPUs.Health[d.GPU].Healthy,
 	}
 }

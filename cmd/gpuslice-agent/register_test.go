@@ -16,10 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
-	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
-	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/agent/nodeconfig"
+	"github.com/gpuslice/gpuslice/agent/noderegister"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 // apiServer is an API server with one node, as far as its metadata.
@@ -70,7 +70,7 @@ func (s *apiServer) read(key string) (annotation, label string) {
 	return s.object.Annotations[key], s.object.Labels[key]
 }
 
-// Schedulers are told of the cards, and the node's own labels choose its configuration.
+// Schedulers are told of the GPUs, and the node's own labels choose its configuration.
 func TestAgentRegistersItsNode(t *testing.T) {
 	o := testOptions(t)
 	server := newAPIServer(t, "node-1", map[string]string{"pool": "infer"})
@@ -150,11 +150,11 @@ func TestAgentWithoutAnAPIServer(t *testing.T) {
 func TestToldOf(t *testing.T) {
 	o := parsed(t, "--mig-strategy=mixed")
 	_, known := toldOf(&offer{})
-	assert.False(t, known, "before the cards were read")
+	assert.False(t, known, "before the GPUs were read")
 
 	s := look("aB")
 	s.Taken = time.Unix(1, 0)
-	s.Node.Cards[1].MIG = append(s.Node.Cards[1].MIG, gpu.MIGDevice{UUID: "MIG-C", Card: "GPU-B", Profile: "1g.5gb", MemoryMiB: 100, GPUInstance: 4})
+	s.Node.GPUs[1].MIG = append(s.Node.GPUs[1].MIG, nvidia.MIGDevice{UUID: "MIG-C", GPU: "GPU-B", Profile: "1g.5gb", MemoryMiB: 100, GPUInstance: 4})
 	now := o.offerOf(s, nodeconfig.Settings{}, nil, nil)
 	told, _ := toldOf(now)
 	assert.False(t, told.Devices[0].Healthy, "nobody guards the node")
@@ -162,10 +162,10 @@ func TestToldOf(t *testing.T) {
 	told, known = toldOf(now)
 	require.True(t, known)
 	assert.Equal(t, []noderegister.Device{
-		{Card: s.Node.Cards[0], Slots: 2, MemoryMiB: 1000, CorePercent: 100, Mode: "hami-core", Healthy: true},
-		{Card: s.Node.Cards[1], Slots: 2, MemoryMiB: 200, CorePercent: 100, Mode: "mig", Healthy: true},
-	}, told.Devices, "a card once, whatever it is cut into")
-	assert.Equal(t, gpu.MIGMixed, told.MIGStrategy)
-	assert.Equal(t, node.Device{UUID: "MIG-C", Card: "GPU-B", Resource: "mig-1g.5gb", MemoryMiB: 100, CorePercent: 100, Slots: 1},
+		{GPU: s.Node.GPUs[0], Slots: 2, MemoryMiB: 1000, CorePercent: 100, Mode: "hami-core", Healthy: true},
+		{GPU: s.Node.GPUs[1], Slots: 2, MemoryMiB: 200, CorePercent: 100, Mode: "mig", Healthy: true},
+	}, told.Devices, "a GPU once, whatever it is cut into")
+	assert.Equal(t, nvidia.MIGMixed, told.MIGStrategy)
+	assert.Equal(t, node.Device{UUID: "MIG-C", GPU: "GPU-B", Resource: "mig-1g.5gb", MemoryMiB: 100, CorePercent: 100, Slots: 1},
 		o.offerOf(s, nodeconfig.Settings{}, nil, nil).Devices[2])
 }

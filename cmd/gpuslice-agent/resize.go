@@ -4,9 +4,9 @@ import (
 	"errors"
 	"log/slog"
 
-	"github.com/gpuslice/gpuslice/deviceplugin/podwatch"
+	"github.com/gpuslice/gpuslice/agent/podwatch"
+	"github.com/gpuslice/gpuslice/agent/resized"
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/grant/resized"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/audit"
 	"github.com/gpuslice/gpuslice/monitor/audit/podevents"
@@ -20,7 +20,7 @@ const resizeFailed = "GPUSliceNotResized"
 // keep keeps the newest grants of pods that were resized, for a plugin that is about to be made.
 func (o *options) keep(config *nriplugin.Config, log *slog.Logger) (*resized.Keeper, error) {
 	keeper, err := resized.Open(resized.Config{
-		StateDir: o.StateDir, NodeName: o.NodeName, Ledger: config.Ledger, Keys: config.Keys, Cards: config.Cards, Log: log,
+		StateDir: o.StateDir, NodeName: o.NodeName, Ledger: config.Ledger, Keys: config.Keys, GPUs: config.GPUs, Log: log,
 		Apply: func(dir string, claim grant.Claim) error {
 			err := oci.Resize(dir, claim)
 			if errors.Is(err, limiter.ErrHalfWritten) {

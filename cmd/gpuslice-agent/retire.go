@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
+	"github.com/gpuslice/gpuslice/agent/noderegister"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/oci"
@@ -42,7 +42,7 @@ func retire(ctx context.Context, o options, log *slog.Logger) error {
 	return serveHealth(ctx, listener, healthServer(nil, nil))
 }
 
-// forgetNode removes what the Node object says of this node's cards.
+// forgetNode removes what the Node object says of this node's GPUs.
 func forgetNode(ctx context.Context, o options, log *slog.Logger) error {
 	config, err := o.apiServer(log)
 	if err != nil || config == nil {
@@ -54,7 +54,7 @@ func forgetNode(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	removed, err := noderegister.Remove(ctx, client, o.NodeName)
 	if err != nil {
-		return fmt.Errorf("take the cards out of Node %s: %w", o.NodeName, err)
+		return fmt.Errorf("take the GPUs out of Node %s: %w", o.NodeName, err)
 	}
 	log.Info("labels and annotations of the node removed", "count", removed)
 	return nil
@@ -78,7 +78,7 @@ func removeFiles(ctx context.Context, o options) error {
 	state, err := os.ReadDir(o.StateDir)
 	errs = append(errs, err)
 	for _, entry := range state {
-		// A --state-dir that is a folder of the machine's, by mistake, is not emptied.
+		// A --state-dir that is a directory of the machine's, by mistake, is not emptied.
 		if ours(entry.Name()) {
 			errs = append(errs, os.RemoveAll(filepath.Join(o.StateDir, entry.Name())))
 		}
@@ -99,14 +99,14 @@ func removeClaims(stateDir string) error {
 	return errors.Join(errs...)
 }
 
-// stateNames are what is in the state folder: the ledger's, the agent's, and the runtime wrapper's.
+// stateNames are what is in the state directory: the ledger's, the agent's, and the runtime wrapper's.
 var stateNames = []string{
 	"containers", "lock", "generation", "cordoned", "resized", "agent.lock", "node.json", allowedFile,
-	"cards.json", "cdi.json", "limiter.json",
+	"gpus.json", "cdi.json", "limiter.json",
 }
 
-// ours says whether something in the state folder was made by gpuslice: by its name, or as a lock or an unfinished copy of it
-// (cards.json.lock, node.json.new, .node.json-123).
+// ours says whether something in the state directory was made by gpuslice: by its name, or as a lock or an unfinished copy of it
+// (gpus.json.lock, node.json.new, .node.json-123).
 func ours(name string) bool {
 	return slices.ContainsFunc(stateNames, func(known string) bool {
 		return name == known || strings.HasPrefix(name, known+".") || strings.HasPrefix(name, "."+known+"-")

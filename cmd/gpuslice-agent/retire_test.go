@@ -16,14 +16,14 @@ import (
 func retired(t *testing.T, owner string) options {
 	dir := t.TempDir()
 	o := options{StateDir: filepath.Join(dir, "run"), LibraryDir: filepath.Join(dir, "lib"), DevicePluginDir: filepath.Join(dir, "plugins")}
-	for _, folder := range []string{o.LibraryDir, o.DevicePluginDir} {
-		require.NoError(t, os.MkdirAll(folder, 0o755))
+	for _, dir := range []string{o.LibraryDir, o.DevicePluginDir} {
+		require.NoError(t, os.MkdirAll(dir, 0o755))
 	}
 	ledger, err := grant.OpenLedger(o.StateDir)
 	require.NoError(t, err)
 	const uuid = "GPU-00000000-0000-4000-8000-000000000001"
 	_, err = ledger.Claim(t.Context(), grant.Claim{ContainerID: "c", Owner: owner, Container: "c", Shares: []grant.Share{{UUID: uuid, MemoryMiB: 1}}},
-		map[string]grant.Card{uuid: {UUID: uuid, MemoryMiB: 10, CorePercent: 100, Slots: 1}}, func(string) error { return nil })
+		map[string]grant.GPU{uuid: {UUID: uuid, MemoryMiB: 10, CorePercent: 100, Slots: 1}}, func(string) error { return nil })
 	require.NoError(t, err)
 	require.NoError(t, ledger.Close())
 	for _, file := range []string{
@@ -65,10 +65,10 @@ func TestRetireLeavesTheRuntimeWrappers(t *testing.T) {
 	require.Len(t, left(t, o.LibraryDir), 3)
 }
 
-// A folder of the machine's that was given as --state-dir by mistake is not emptied.
+// A directory of the machine's that was given as --state-dir by mistake is not emptied.
 func TestRetireLeavesWhatIsNotOurs(t *testing.T) {
 	o := retired(t, grant.OwnerNRI)
-	for _, name := range []string{"containerd", ".cache", "containers-of-others", "cards.json.lock", ".node.json-123", "audit-allowed.json.new"} {
+	for _, name := range []string{"containerd", ".cache", "containers-of-others", "gpus.json.lock", ".node.json-123", "audit-allowed.json.new"} {
 		require.NoError(t, os.WriteFile(filepath.Join(o.StateDir, name), nil, 0o600))
 	}
 	require.NoError(t, removeFiles(context.Background(), o))

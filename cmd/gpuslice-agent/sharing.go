@@ -5,17 +5,17 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gpuslice/gpuslice/deviceplugin/nodeconfig"
-	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/agent/nodeconfig"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// profile is a set of resources that cards are offered as.
+// profile is a set of resources that GPUs are offered as.
 type profile string
 
 const (
-	// profileHAMi is one resource, of which a card has as many as containers may share it.
+	// profileHAMi is one resource, of which a GPU has as many as containers may share it.
 	profileHAMi profile = "hami"
 	// profileTencent is gpu-manager's pair: compute time and memory.
 	profileTencent profile = "tencent"
@@ -34,9 +34,9 @@ const (
 // validateOffer checks the options of what is offered, and to whom.
 func (o *options) validateOffer(c *checks) {
 	c.want("resource-profile", slices.Contains([]profile{profileHAMi, profileTencent}, profile(o.ResourceProfile)), "hami or tencent", o.ResourceProfile)
-	_, err := gpu.ParseMIGStrategy(o.MIGStrategy)
+	_, err := nvidia.ParseMIGStrategy(o.MIGStrategy)
 	c.want("mig-strategy", err == nil && o.MIGStrategy != "", "none, single or mixed", o.MIGStrategy)
-	c.want("mig-strategy", o.ResourceProfile != string(profileTencent) || o.MIGStrategy != string(gpu.MIGSingle),
+	c.want("mig-strategy", o.ResourceProfile != string(profileTencent) || o.MIGStrategy != string(nvidia.MIGSingle),
 		"none or mixed with --resource-profile=tencent, which has no resource for whole devices", o.MIGStrategy)
 	if o.NodeConfigFile != "" {
 		c.absolute("node-config-file", o.NodeConfigFile)
@@ -48,12 +48,12 @@ func (o *options) validateOffer(c *checks) {
 	c.want("register-format", slices.Contains([]string{registerJSON, registerCSV}, o.RegisterFormat), "json or csv", o.RegisterFormat)
 }
 
-// sharing is how the cards are shared: as the options say, but for what the node's
+// sharing is how the GPUs are shared: as the options say, but for what the node's
 // configuration sets.
 func (o *options) sharing(s nodeconfig.Settings) node.Sharing {
 	sharing := node.Sharing{
 		Slots: o.SplitCount, Memory: o.MemoryScaling, Cores: o.CoresScaling,
-		MIG: gpu.MIGStrategy(o.MIGStrategy), Excludes: s.Excludes,
+		MIG: nvidia.MIGStrategy(o.MIGStrategy), Excludes: s.Excludes,
 	}
 	if o.ResourceProfile == string(profileTencent) {
 		// A container of the smallest share has 1 of 100 cores: no other count is known.
@@ -71,7 +71,7 @@ func (o *options) sharing(s nodeconfig.Settings) node.Sharing {
 		sharing.MemoryMiB = *s.MemoryMiB
 	}
 	if s.MIGStrategy != "" {
-		sharing.MIG = gpu.MIGStrategy(s.MIGStrategy)
+		sharing.MIG = nvidia.MIGStrategy(s.MIGStrategy)
 	}
 	return sharing
 }
@@ -81,10 +81,10 @@ func (o *options) sharing(s nodeconfig.Settings) node.Sharing {
 func (o *options) checkSettings(s nodeconfig.Settings) error {
 	sharing := o.sharing(s)
 	var errs []error
-	if s.OperatingMode == "mig" && sharing.MIG == gpu.MIGNone {
-		errs = append(errs, errors.New("operatingmode mig: gpuslice does not partition cards: make the instances (nvidia-smi mig) and set migstrategy to single or mixed"))
+	if s.OperatingMode == "mig" && sharing.MIG == nvidia.MIGNone {
+		errs = append(errs, errors.New("operatingmode mig: gpuslice does not partition GPUs: make the instances (nvidia-smi mig) and set migstrategy to single or mixed"))
 	}
-	if o.ResourceProfile == string(profileTencent) && sharing.MIG == gpu.MIGSingle {
+	if o.ResourceProfile == string(profileTencent) && sharing.MIG == nvidia.MIGSingle {
 		errs = append(errs, errors.New("migstrategy single: not with --resource-profile=tencent"))
 	}
 	if o.UnscheduledPolicy == "share" && int(grant.MaxCorePercent*sharing.Cores) < sharing.Slots {

@@ -13,7 +13,7 @@ import (
 )
 
 // The policy reaches the decisions: with "share" a container's replicas are read, and
-// one of a card that is not there refuses it.
+// one of a GPU that is not there refuses it.
 func TestUnscheduledPolicy(t *testing.T) {
 	for policy, refused := range map[string]bool{"deny": false, "share": true} {
 		t.Run(policy, func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestUnscheduledPolicy(t *testing.T) {
 			})
 			block.Unblock()
 			if refused {
-				require.ErrorContains(t, err, "no such card")
+				require.ErrorContains(t, err, "no such GPU")
 			} else {
 				assert.NoError(t, err)
 			}

@@ -54,7 +54,7 @@ func main() {
 	r := &ociruntime.Runtime{
 		Config: config, ConfigProblem: problem, Self: self, Env: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Cards:   ociruntime.NewInventory(config, self).Cards,
+		GPUs:    ociruntime.NewInventory(config, self).GPUs,
 		Limiter: func() (ociruntime.Limiter, error) { return ociruntime.FindLimiter(config, self) },
 		Exec:    syscall.Exec,
 	}

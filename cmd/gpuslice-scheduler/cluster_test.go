@@ -177,7 +177,7 @@ func (c *cluster) refused(name string) (why string) {
 	return why
 }
 
-// taken is what pods hold of each card, in MiB, and that none of it was given twice.
+// taken is what pods hold of each GPU, in MiB, and that none of it was given twice.
 func (c *cluster) taken() map[string][]int64 {
 	c.t.Helper()
 	pods, err := c.CoreV1().Pods("ns").List(c.t.Context(), metav1.ListOptions{})
@@ -198,27 +198,27 @@ func (c *cluster) taken() map[string][]int64 {
 	return all
 }
 
-// node has cards (there is one such node in a test) of 80000 MiB, and offers 10 replicas of each to the kubelet.
-func node(name string, cards int) *v1.Node {
+// node has GPUs (there is one such node in a test) of 80000 MiB, and offers 10 replicas of each to the kubelet.
+func node(name string, gpus int) *v1.Node {
 	list := []map[string]any{}
-	for i := range cards {
+	for i := range gpus {
 		list = append(list, map[string]any{"uuid": fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i), "model": "NVIDIA H100 80GB HBM3", "index": i, "memoryMiB": 80000,
 			"cores": 100, "slots": 10, "mode": "hami-core", "healthy": true})
 	}
-	text, err := json.Marshal(map[string]any{"version": 1, "cards": list})
+	text, err := json.Marshal(map[string]any{"version": 1, "gpus": list})
 	if err != nil {
 		panic(err)
 	}
 	return &v1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{wire.AnnotationCards: string(text)}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{wire.AnnotationGPUs: string(text)}},
 		Status: v1.NodeStatus{Allocatable: v1.ResourceList{
 			"cpu": resource.MustParse("64"), "memory": resource.MustParse("512Gi"), "pods": resource.MustParse("500"),
-			"nvidia.com/gpu": *resource.NewQuantity(int64(cards)*10, resource.DecimalSI),
+			"nvidia.com/gpu": *resource.NewQuantity(int64(gpus)*10, resource.DecimalSI),
 		}},
 	}
 }
 
-// gpuPod asks for a card with so much memory and cores; 0: says nothing of it.
+// gpuPod asks for a GPU with so much memory and cores; 0: says nothing of it.
 func gpuPod(name string, priority int32, memoryMiB, cores int64) *v1.Pod {
 	limits := v1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
 	if memoryMiB > 0 {

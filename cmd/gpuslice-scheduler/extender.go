@@ -48,8 +48,8 @@ func extenderCommand() *cobra.Command {
 				c.Engine.Keys = keys
 				c.Key = keys.Current
 			}
-			if namespace, name := args.CardQuotaName(); name != "" {
-				c.CardQuota = &extender.CardQuota{Namespace: namespace, Name: name, Labels: quota.DefaultLabels()}
+			if namespace, name := args.GPUQuotaName(); name != "" {
+				c.GPUQuota = &extender.GPUQuota{Namespace: namespace, Name: name, Labels: quota.DefaultLabels()}
 			}
 			if elect {
 				host, err := os.Hostname()

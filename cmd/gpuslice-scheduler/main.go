@@ -18,9 +18,9 @@ import (
 )
 
 const manual = `gpuslice-scheduler is kube-scheduler with the plugin GPUSlice, which gives pods their
-shares of cards. It has kube-scheduler's flags, and one more:
+shares of GPUs. It has kube-scheduler's flags, and one more:
 
-  --debug-address   answer / (a page of the cluster's cards, who has them and who waits) and
+  --debug-address   answer / (a page of the cluster's GPUs, who has them and who waits) and
                     /debug/state (the same as text, or JSON) on this host:port, over plain
                     HTTP (default 127.0.0.1:10261); empty: nowhere
 
@@ -37,7 +37,7 @@ func command() *cobra.Command {
 	var debugAddress string
 	root := app.NewSchedulerCommand(withPlugin(&debugAddress))
 	root.Use = "gpuslice-scheduler"
-	root.Short = "kube-scheduler that knows GPU cards, their memory and compute time"
+	root.Short = "kube-scheduler that knows GPUs, their memory and compute time"
 	root.Long = manual
 	root.Flags().StringVar(&debugAddress, "debug-address", "127.0.0.1:10261", "answer / and /debug/state on this host:port; empty: nowhere")
 	root.AddCommand(subcommands()...)

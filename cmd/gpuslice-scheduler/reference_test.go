@@ -24,7 +24,7 @@ const reference = "../../docs/configuration/scheduler.md"
 const referenceHead = `# The scheduler's options
 
 ` + "`gpuslice-scheduler`" + ` itself is kube-scheduler with the plugin: it has kube-scheduler's flags, and ` + "`--debug-address`" + ` (default 127.0.0.1:10261; empty: nowhere),
-where it answers about cards and pods. The plugin's settings are its args in the KubeSchedulerConfiguration (` + "`install/scheduler/config.yaml`" + `), and the same
+where it answers about GPUs and pods. The plugin's settings are its args in the KubeSchedulerConfiguration (` + "`install/scheduler/config.yaml`" + `), and the same
 file is ` + "`--config`" + ` of the other two doors.
 `
 

@@ -11,7 +11,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// A pod that runs gets more; a pod that comes then finds the card as full as it is.
+// A pod that runs gets more; a pod that comes then finds the GPU as full as it is.
 func TestResize(t *testing.T) {
 	c := start(t, node("n1", 1))
 	c.create(gpuPod("first", 0, 40000, 30))

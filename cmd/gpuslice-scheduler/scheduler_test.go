@@ -15,7 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-func TestBulkOfHalfCardsFillsEachCardWithTwo(t *testing.T) {
+func TestBulkOfHalfGPUsFillsEachGPUWithTwo(t *testing.T) {
 	c := start(t, node("n1", 8))
 	for i := range 16 {
 		c.create(gpuPod(fmt.Sprintf("p%d", i), 0, 40000, 50))
@@ -26,8 +26,8 @@ func TestBulkOfHalfCardsFillsEachCardWithTwo(t *testing.T) {
 	}
 	taken := c.taken()
 	require.Len(t, taken, 8)
-	for card, shares := range taken {
-		require.Equal(t, []int64{40000, 40000}, shares, card)
+	for gpu, shares := range taken {
+		require.Equal(t, []int64{40000, 40000}, shares, gpu)
 	}
 }
 
@@ -75,16 +75,16 @@ func TestPreemptionTakesNoMoreThanItNeeds(t *testing.T) {
 	c.create(gpuPod("too-big", 100, 90000, 0))
 	require.Contains(t, c.refused("too-big"), "with less than 90000 MiB free")
 	c.create(gpuPod("equal", 0, 40000, 0))
-	require.Contains(t, c.refused("equal"), "n1: 2 cards: 2 with less than 40000 MiB free (most: 0 MiB)")
+	require.Contains(t, c.refused("equal"), "n1: 2 GPUs: 2 with less than 40000 MiB free (most: 0 MiB)")
 	require.True(t, c.bound("high"))
 }
 
-func TestAFreedCardIsGivenToTheOneThatWaits(t *testing.T) {
+func TestAFreedGPUIsGivenToTheOneThatWaits(t *testing.T) {
 	c := start(t, node("n1", 1))
 	c.create(gpuPod("first", 0, 60000, 0))
 	c.until("first", func() bool { return c.bound("first") })
 	c.create(gpuPod("second", 0, 60000, 0))
-	require.Contains(t, c.refused("second"), "0/1 nodes are available: 1 node(s): cards have too little free memory")
+	require.Contains(t, c.refused("second"), "0/1 nodes are available: 1 node(s): GPUs have too little free memory")
 	c.delete("first")
 	c.until("second", func() bool { return c.bound("second") })
 }
@@ -105,7 +105,7 @@ func TestANodeThatCanGiveOutMoreIsTriedAtOnce(t *testing.T) {
 func TestARequestThatMakesNoSense(t *testing.T) {
 	c := start(t, node("n1", 1))
 	c.create(gpuPod("p", 0, 0, 150))
-	require.Contains(t, c.refused("p"), `container "main": nvidia.com/gpucores: 150: is percent of each card: ask for at most 100`)
+	require.Contains(t, c.refused("p"), `container "main": nvidia.com/gpucores: 150: is percent of each GPU: ask for at most 100`)
 }
 
 func gang(name string, n int) (pods []*v1.Pod) {
@@ -150,7 +150,7 @@ func TestAGroupThatDoesNotFitHoldsNothing(t *testing.T) {
 	c.until("b", func() bool { return c.bound("b") })
 }
 
-func TestTwoGroupsForTheSameCards(t *testing.T) {
+func TestTwoGroupsForTheSameGPUs(t *testing.T) {
 	c := start(t, node("n1", 3))
 	a, b := gang("a", 3), gang("b", 3)
 	for i := range 3 {
@@ -189,18 +189,18 @@ func TestForgedAnnotations(t *testing.T) {
 		grant.AnnotationAllocated:      "GPU-00000000-0000-0000-0000-000000000001,NVIDIA,80000,100:;",
 		"hami.io/vgpu-mig-allocations": "[]",
 	}
-	without := gpuPod("without-cards", 0, 0, 0)
+	without := gpuPod("without-gpus", 0, 0, 0)
 	without.Spec.Containers[0].Resources = v1.ResourceRequirements{}
 	without.Annotations = map[string]string{grant.AnnotationGrant: forged.Annotations[grant.AnnotationGrant], "mine": "stays"}
 	c.create(forged, without)
 	c.until("forged", func() bool { return c.bound("forged") })
-	c.until("without-cards", func() bool { return c.bound("without-cards") })
-	require.Equal(t, map[string]string{"mine": "stays"}, c.pod("without-cards").Annotations)
+	c.until("without-gpus", func() bool { return c.bound("without-gpus") })
+	require.Equal(t, map[string]string{"mine": "stays"}, c.pod("without-gpus").Annotations)
 	now := c.pod("forged").Annotations
 	require.NotContains(t, now, "hami.io/vgpu-mig-allocations")
 	require.NotContains(t, now, grant.AnnotationSignature, "there is no key here")
-	for card, shares := range c.taken() {
-		require.Equal(t, []int64{1000}, shares, card)
+	for gpu, shares := range c.taken() {
+		require.Equal(t, []int64{1000}, shares, gpu)
 	}
 }
 

@@ -12,7 +12,7 @@ func webhookCommand() *cobra.Command {
 	options := webhook.DefaultOptions()
 	command := &cobra.Command{
 		Use:   "webhook",
-		Short: "Complete pods that ask for cards, and refuse what can't be, when they are made",
+		Short: "Complete pods that ask for GPUs, and refuse what can't be, when they are made",
 		RunE: func(*cobra.Command, []string) error {
 			args, err := o.args()
 			if err != nil {

@@ -47,12 +47,12 @@ func cdiGenerateCommand() *cobra.Command {
 		Long: `Writes the CDI spec of the slices that the operator's config names,
 gpuslice.io/slice=NAME, for docker run --device, podman run --device and
 nerdctl, with plain runc or crun; or, with --driver, the spec of the driver's
-cards, nvidia.com/gpu, of which slices are made.
+GPUs, nvidia.com/gpu, of which slices are made.
 
-A slice is a fixed share of fixed cards, one container's at a time. Each has
-limits and usage files in the state folder, which the spec mounts, and hooks
+A slice is a fixed share of fixed GPUs, one container's at a time. Each has
+limits and usage files in the state directory, which the spec mounts, and hooks
 that book the share when a container is created and give it back when it is
-gone. A container is refused where the slice is taken, the card is full, or its
+gone. A container is refused where the slice is taken, the GPU is full, or its
 limits are not in place. A slice that a container has changes when that
 container is gone: call this again, or use --watch.
 
@@ -61,7 +61,7 @@ nvidia.com/gpu already, that one is used and nothing is written. The spec's
 hooks are those of nvidia-cdi-hook, or of gpuslice-runtime where that is not
 installed.
 
-What is right already is not written again. The folders are on no disk: call
+What is right already is not written again. The directories are on no disk: call
 this at each boot.
 
 Exit status: 0 it is done; 1 it failed, in part or all; 2 the call is wrong.`,
@@ -90,14 +90,14 @@ Exit status: 0 it is done; 1 it failed, in part or all; 2 the call is wrong.`,
 	f.SortFlags = false
 	f.BoolVar(&o.driver, "driver", false, "write the driver's spec, nvidia.com/gpu, in place of the slices'")
 	f.StringVar(&o.config, "config", wish.DefaultPath, "the operator's config `file`")
-	f.StringVar(&o.output, "output-dir", "/var/run/cdi", "the `folder` of CDI specs to write to")
+	f.StringVar(&o.output, "output-dir", "/var/run/cdi", "the `directory` of CDI specs to write to")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the spec and change nothing")
-	f.BoolVar(&o.watch, "watch", false, "go on, and write the spec anew when the driver, the cards or the config change")
+	f.BoolVar(&o.watch, "watch", false, "go on, and write the spec again when the driver, the GPUs or the config change")
 	f.DurationVar(&o.interval, "interval", 10*time.Second, "how often --watch looks, a `duration`")
 	f.StringVar(&o.runtime, "runtime", "", "the `path` of gpuslice-runtime; if empty it is beside this program")
 	f.StringVar(&o.hookPath, "hook-path", "", "with --driver, the `path` of NVIDIA's nvidia-cdi-hook or nvidia-ctk; if empty it is looked for")
-	f.StringVar(&o.driverRoot, "driver-root", "/", "with --driver, the `folder` that the driver is installed in")
-	f.StringVar(&o.devRoot, "dev-root", "", "with --driver, the `folder` whose dev has the driver's nodes; if empty that of --driver-root")
+	f.StringVar(&o.driverRoot, "driver-root", "/", "with --driver, the `directory` that the driver is installed in")
+	f.StringVar(&o.devRoot, "dev-root", "", "with --driver, the `directory` whose dev has the driver's nodes; if empty that of --driver-root")
 	return c
 }
 

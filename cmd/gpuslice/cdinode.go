@@ -13,8 +13,8 @@ import (
 
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/cdihook"
 	specs "github.com/gpuslice/gpuslice/oci/cdispec"
@@ -111,25 +111,25 @@ func sliceDevices(made []slice.Slice) []string {
 	return devices
 }
 
-// node is what slices are made of on this machine, and the cards' indices.
+// node is what slices are made of on this machine, and the GPUs' indices.
 func (o *cdiOptions) node(ctx context.Context, config wish.Config) (specs.Node, map[string]string, error) {
 	program, err := o.runtimePath()
 	if err != nil {
 		return specs.Node{}, nil, err
 	}
 	inventory := ociruntime.NewInventory(config, program)
-	inventory.Ask = func(context.Context) ([]byte, error) { // as gpuslice cards, which this program is
-		var cards bytes.Buffer
-		err := printCards(&cards, cardsOptions{library: config.NVMLLibrary, sharing: node.Sharing{
-			Cores: 1, MIG: gpu.MIGMixed, Slots: config.DeviceSplitCount, Memory: config.MemoryScaling,
+	inventory.Ask = func(context.Context) ([]byte, error) { // as gpuslice GPUs, which this program is
+		var gpus bytes.Buffer
+		err := printGPUs(&gpus, gpusOptions{library: config.NVMLLibrary, sharing: node.Sharing{
+			Cores: 1, MIG: nvidia.MIGMixed, Slots: config.DeviceSplitCount, Memory: config.MemoryScaling,
 		}})
-		return cards.Bytes(), err
+		return gpus.Bytes(), err
 	}
-	cards, err := inventory.Cards(ctx)
+	gpus, err := inventory.GPUs(ctx)
 	if err != nil {
 		return specs.Node{}, nil, err
 	}
-	settings, err := sliceSettings(config, cards, program)
+	settings, err := sliceSettings(config, gpus, program)
 	if err != nil {
 		return specs.Node{}, nil, err
 	}
@@ -138,12 +138,12 @@ func (o *cdiOptions) node(ctx context.Context, config wish.Config) (specs.Node, 
 		return specs.Node{}, nil, err
 	}
 	return specs.Node{
-		StateDir: config.StateDir, Program: program, Cards: cards.Capacity, Settings: settings, Devices: registry,
-	}, cards.Indices, nil
+		StateDir: config.StateDir, Program: program, GPUs: gpus.Capacity, Settings: settings, Devices: registry,
+	}, gpus.Indices, nil
 }
 
 // sliceSettings are the node's, as the operator's config has them for the wrapper too.
-func sliceSettings(config wish.Config, cards ociruntime.Cards, program string) (oci.Settings, error) {
+func sliceSettings(config wish.Config, gpus ociruntime.GPUs, program string) (oci.Settings, error) {
 	limiter, err := ociruntime.FindLimiter(config, program)
 	if err != nil {
 		return oci.Settings{}, err
@@ -151,11 +151,11 @@ func sliceSettings(config wish.Config, cards ociruntime.Cards, program string) (
 	s := oci.Settings{
 		Injection: oci.InjectCDI, LibraryPath: limiter.Library, PreloadPath: limiter.Preload, Fronts: limiter.Fronts,
 		CorePolicy: oci.CorePolicy(config.CorePolicy), LimiterMode: oci.LimiterMode(config.LimiterMode), Graphics: config.Graphics,
-		Oversubscription: cards.Oversubscription, ContextMiB: cards.ContextMiB,
+		Oversubscription: gpus.Oversubscription, ContextMiB: gpus.ContextMiB,
 	}
 	if config.ContextMemoryMiB >= 0 {
 		s.ContextMiB = map[string]int64{}
-		for uuid := range cards.Capacity {
+		for uuid := range gpus.Capacity {
 			s.ContextMiB[uuid] = int64(config.ContextMemoryMiB)
 		}
 	}

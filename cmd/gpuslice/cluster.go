@@ -45,7 +45,7 @@ func askFlags(c *cobra.Command) {
 // wideFlag gives a command that shows a node --cluster.
 func wideFlag(c *cobra.Command) {
 	askFlags(c)
-	c.Flags().Bool("cluster", false, "show all nodes of the cluster, by the API server; so it is too as kubectl gpuslice, and where there is no state folder and a kubeconfig")
+	c.Flags().Bool("cluster", false, "show all nodes of the cluster, by the API server; so it is too as kubectl gpuslice, and where there is no state directory and a kubeconfig")
 }
 
 func clusterOptions(c *cobra.Command) (o cluster.Options) {
@@ -61,7 +61,7 @@ func clusterOptions(c *cobra.Command) (o cluster.Options) {
 func connect(c *cobra.Command) (*cluster.Cluster, error) { return cluster.Connect(clusterOptions(c)) }
 
 // isWide says whether the cluster is meant and not this node: where --cluster says so; if
-// kubectl has called; or where this machine has no state folder, none was named, and there
+// kubectl has called; or where this machine has no state directory, none was named, and there
 // is a way to a cluster.
 func isWide(c *cobra.Command) (bool, error) {
 	if c.Flags().Lookup("cluster") == nil { // it is about this node's own files

@@ -77,10 +77,10 @@ func TestWhichIsMeant(t *testing.T) {
 		says   string // of who was asked in vain
 	}{
 		{"--cluster", []string{"--cluster", "--state-dir", s.Dir, "--kubeconfig", kubeconfig}, false, cluster},
-		{"a state folder that was named", []string{"--state-dir", s.Dir, "--kubeconfig", kubeconfig}, false, here},
+		{"a state directory that was named", []string{"--state-dir", s.Dir, "--kubeconfig", kubeconfig}, false, here},
 		{"as kubectl gpuslice", []string{"--kubeconfig", kubeconfig}, true, cluster},
 		{"as kubectl gpuslice, of this node", []string{"--cluster=false", "--state-dir", s.Dir}, true, here},
-		{"as kubectl gpuslice, a state folder that was named", []string{"--state-dir", s.Dir}, true, here},
+		{"as kubectl gpuslice, a state directory that was named", []string{"--state-dir", s.Dir}, true, here},
 		{"no such context", []string{"--cluster", "--kubeconfig", kubeconfig, "--context", "nowhere"}, false, `context "nowhere" does not exist`},
 		{"no kubeconfig", []string{"--cluster"}, false, "name a kubeconfig by --kubeconfig or KUBECONFIG"},
 	} {
@@ -111,12 +111,12 @@ func TestCallsThatAreWrong(t *testing.T) {
 	}{
 		{[]string{"resize", "a/p", "--memory=25%", "--kubeconfig", kubeconfig}, false, exitUsage, "name MiB or GiB"},
 		{[]string{"resize", "a/b/c", "--cores=1", "--kubeconfig", kubeconfig}, false, exitUsage, "want [NAMESPACE/]POD"},
-		{[]string{"resize", "a/p", "--cores=1", "--card=0", "--kubeconfig", kubeconfig}, false, exitUsage, "must be a card's UUID"},
+		{[]string{"resize", "a/p", "--cores=1", "--gpu=0", "--kubeconfig", kubeconfig}, false, exitUsage, "must be a GPU's UUID"},
 		{[]string{"resize", "p", "--cores=1", "--kubeconfig", kubeconfig}, true, exitFailed, "pod team-a/p: "},
 		{[]string{"explain", "a/p:c", "--kubeconfig", kubeconfig}, false, exitUsage, "leave :c out"},
 		{[]string{"explain", "p", "-n", "team-b", "--kubeconfig", kubeconfig}, false, exitFailed, "pod team-b/p: "},
-		{[]string{"cordon", "0"}, true, exitUsage, "want NODE CARD"},
-		{[]string{"drain", "0"}, true, exitUsage, "want NODE CARD"},
+		{[]string{"cordon", "0"}, true, exitUsage, "want NODE GPU"},
+		{[]string{"drain", "0"}, true, exitUsage, "want NODE GPU"},
 		{[]string{"cordon", "n1", "0", "--kubeconfig", kubeconfig}, false, exitFailed, "node n1: "},
 		{[]string{"drain", "n1", "0", "--kubeconfig", kubeconfig}, false, exitFailed, "node n1: "},
 		// A call that is wrong is that without a cluster, too.
@@ -139,7 +139,7 @@ func TestCallsThatAreWrong(t *testing.T) {
 	}
 }
 
-func TestDrainOfThisNodesCard(t *testing.T) {
+func TestDrainOfThisNodesGPU(t *testing.T) {
 	s := dockerNode(t)
 	status, out, _ := gpuslice("drain", "0", "--dry-run", "--state-dir", s.Dir)
 	assert.Equal(t, exitDone, status)
@@ -147,7 +147,7 @@ func TestDrainOfThisNodesCard(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(s.Dir, "cordoned"))
 	status, _, stderr := gpuslice("drain", "0", "--state-dir", s.Dir)
 	assert.Equal(t, exitFailed, status)
-	assert.Contains(t, stderr, "containers still hold the card")
+	assert.Contains(t, stderr, "containers still hold the GPU")
 	assert.FileExists(t, filepath.Join(s.Dir, "cordoned"))
 	for _, id := range []string{"3f2a9c01", "3f2a0002"} {
 		require.NoError(t, s.Ledger.Remove(t.Context(), id))

@@ -22,7 +22,7 @@ func completionCommand() *cobra.Command {
 		Use:   "completion bash|zsh|fish",
 		Short: "Print a script with which a shell completes gpuslice's commands",
 		Long: `Prints a script with which a shell completes commands, options, and this node's
-containers and cards: those are read from the agent's state folder when the key
+containers and GPUs: those are read from the agent's state directory when the key
 is pressed.
 
   bash  gpuslice completion bash >/etc/bash_completion.d/gpuslice
@@ -51,7 +51,7 @@ Exit status: 0 it is printed; 1 it could not be; 2 the call is wrong.`,
 	}
 }
 
-// stateDirOf is the state folder of a call that is being completed: its options were not
+// stateDirOf is the state directory of a call that is being completed: its options were not
 // filled from the environment.
 func stateDirOf(c *cobra.Command) (string, error) {
 	if err := config.Fill(c.Flags(), "", nil, os.LookupEnv); err != nil {
@@ -99,8 +99,8 @@ func containersLike(c *cobra.Command, args []string, word string, name func(view
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeCards are the cards that a word may be the beginning of.
-func completeCards(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+// completeGPUs are the GPUs that a word may be the beginning of.
+func completeGPUs(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	stateDir, err := stateDirOf(c)
 	if err != nil || len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -115,11 +115,11 @@ func completeCards(c *cobra.Command, args []string, word string) ([]cobra.Comple
 			found = append(found, cobra.CompletionWithDesc(name, term.Clean(what)))
 		}
 	}
-	for _, card := range f.Node.Cards {
-		add(fmt.Sprint(card.Index), card.Model)
-		add(card.UUID, card.Model)
-		for _, d := range card.MIG {
-			add(d.UUID, card.Model+" MIG "+d.Profile)
+	for _, gpu := range f.Node.GPUs {
+		add(fmt.Sprint(gpu.Index), gpu.Model)
+		add(gpu.UUID, gpu.Model)
+		for _, d := range gpu.MIG {
+			add(d.UUID, gpu.Model+" MIG "+d.Profile)
 		}
 	}
 	return found, cobra.ShellCompDirectiveNoFileComp

@@ -35,8 +35,8 @@ func TestCompletions(t *testing.T) {
 		{"describe container --state-dir DIR c-train ", []string{}},
 		{"describe gpu --state-dir DIR ", []string{"0\tNVIDIA H200", nodetest.H200 + "\tNVIDIA H200", "1\tTesla T4", nodetest.T4 + "\tTesla T4"}},
 		{"describe gpu --state-dir DIR GPU-00000002", []string{nodetest.T4 + "\tTesla T4"}},
-		{"describe gpu --state-dir /no/such/folder ", []string{}},
-		{"describe container --state-dir /no/such/folder ", []string{}},
+		{"describe gpu --state-dir /no/such/directory ", []string{}},
+		{"describe container --state-dir /no/such/directory ", []string{}},
 		{"cordon --state-dir DIR 1", []string{"1\tTesla T4"}},
 		{"uncordon --state-dir DIR GPU-00000001", []string{nodetest.H200 + "\tNVIDIA H200"}},
 		{"resize --state-dir DIR ", []string{"default/infer:main\tactive", "default/train:main\tactive"}},
@@ -69,7 +69,7 @@ func TestCompletionBadCalls(t *testing.T) {
 }
 
 // In each shell, in a real terminal, the Tab key completes a command, a container's name
-// and a card's UUID of this node.
+// and a GPU's UUID of this node.
 func TestCompletionInShells(t *testing.T) {
 	s := terminalNode(t)
 	exe, err := os.Executable()

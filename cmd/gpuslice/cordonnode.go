@@ -11,37 +11,37 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/node"
 )
 
-const cordonManual = `Keeps new containers from a card. What runs on it goes on; a container that
+const cordonManual = `Keeps new containers from a GPU. What runs on it goes on; a container that
 restarts in its pod may have it again.
 
-A card is named by its index, its UUID or the beginning of that. With it its MIG
+A GPU is named by its index, its UUID or the beginning of that. With it its MIG
 devices are cordoned, those that are made later, too; one device alone is by its
 own UUID.
 
-With one argument it is a card of this node, and the cordon is in its state folder:
+With one argument it is a GPU of this node, and the cordon is in its state directory:
 for what no scheduler speaks of, docker's containers and the like. It needs no API
 server, and ends with the machine's boot.
 
-With two it is a card of that node of the cluster, and the cordon is in the Node
+With two it is a GPU of that node of the cluster, and the cordon is in the Node
 object (hami.io/device-cordon): for pods. It lasts until it is taken away.
 
 Exit status: 0 it is done; 1 it failed; 2 the call is wrong.`
 
 func cordonCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:               "cordon [NODE] CARD",
-		Short:             "Keep new containers from a card",
+		Use:               "cordon [NODE] GPU",
+		Short:             "Keep new containers from a GPU",
 		Long:              cordonManual,
 		Example:           "  gpuslice cordon 0\n  kubectl gpuslice cordon node-1 GPU-5a3c",
 		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: completeCards,
+		ValidArgsFunction: completeGPUs,
 		RunE:              func(c *cobra.Command, args []string) error { return cordon(c, args, true) },
 	}
 	clusterFlags(c)
 	return c
 }
 
-var errWhichNode = errors.New("which node's card? want NODE CARD")
+var errWhichNode = errors.New("which node's GPU? want NODE GPU")
 
 func cordon(c *cobra.Command, args []string, on bool) error {
 	if len(args) == 2 {
@@ -56,26 +56,26 @@ func cordon(c *cobra.Command, args []string, on bool) error {
 
 func uncordonCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:               "uncordon [NODE] CARD",
-		Short:             "Let new containers have a card again",
+		Use:               "uncordon [NODE] GPU",
+		Short:             "Let new containers have a GPU again",
 		Long:              "Takes back what gpuslice cordon has done, where it was done: on this node with one argument, in the cluster with two.",
 		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: completeCards,
+		ValidArgsFunction: completeGPUs,
 		RunE:              func(c *cobra.Command, args []string) error { return cordon(c, args, false) },
 	}
 	clusterFlags(c)
 	return c
 }
 
-// cordonHere keeps new containers from a card of this node, or lets them have it again, by
-// the node's ledger: without an API server. It says how many containers hold the card.
+// cordonHere keeps new containers from a GPU of this node, or lets them have it again, by
+// the node's ledger: without an API server. It says how many containers hold the GPU.
 func cordonHere(c *cobra.Command, name string, on, dryRun bool) (held int, err error) {
 	ledger, file, err := openNode(c)
 	if err != nil {
 		return 0, work(err)
 	}
 	defer ledger.Close()
-	uuid, err := findCard(file, name)
+	uuid, err := findGPU(file, name)
 	if err != nil {
 		return 0, work(err)
 	}
@@ -89,7 +89,7 @@ func cordonHere(c *cobra.Command, name string, on, dryRun bool) (held int, err e
 	} else if err := ledger.Cordon(c.Context(), uuid); err != nil {
 		return 0, work(err)
 	}
-	fmt.Fprintf(c.OutOrStdout(), "card %s %s\n", uuid, done)
+	fmt.Fprintf(c.OutOrStdout(), "GPU %s %s\n", uuid, done)
 	for _, device := range devices {
 		fmt.Fprintf(c.OutOrStdout(), "MIG device %s of it %s\n", device, done)
 	}
@@ -104,10 +104,10 @@ func cordonHere(c *cobra.Command, name string, on, dryRun bool) (held int, err e
 	return len(holders), nil
 }
 
-// uncordonHere lets new containers have a card and all its MIG devices again. One device
-// of a cordoned card can't be had before the card is.
+// uncordonHere lets new containers have a GPU and all its MIG devices again. One device
+// of a cordoned GPU can't be had before the GPU is.
 func uncordonHere(c *cobra.Command, ledger *grant.Ledger, file node.File, uuid string, devices []string) error {
-	if _, card, is := file.Node.MIGDevice(uuid); is {
+	if _, gpu, is := file.Node.MIGDevice(uuid); is {
 		stateDir, err := c.Flags().GetString("state-dir")
 		if err != nil {
 			return err
@@ -116,31 +116,31 @@ func uncordonHere(c *cobra.Command, ledger *grant.Ledger, file node.File, uuid s
 		if err != nil {
 			return err
 		}
-		if slices.Contains(cordoned, card.UUID) {
-			return fmt.Errorf("MIG device %s is of card %s, which is cordoned: gpuslice uncordon %s, and cordon the devices that are to stay so", uuid, card.UUID, card.UUID)
+		if slices.Contains(cordoned, gpu.UUID) {
+			return fmt.Errorf("MIG device %s is of GPU %s, which is cordoned: gpuslice uncordon %s, and cordon the devices that are to stay so", uuid, gpu.UUID, gpu.UUID)
 		}
 	}
 	if err := ledger.Uncordon(c.Context(), append(devices, uuid)...); err != nil {
 		return err
 	}
 	const done = "gets new containers on this node again"
-	fmt.Fprintf(c.OutOrStdout(), "card %s %s\n", uuid, done)
+	fmt.Fprintf(c.OutOrStdout(), "GPU %s %s\n", uuid, done)
 	for _, device := range devices {
 		fmt.Fprintf(c.OutOrStdout(), "MIG device %s of it %s\n", device, done)
 	}
 	return nil
 }
 
-// migOf are the MIG devices of a card.
+// migOf are the MIG devices of a GPU.
 func migOf(f node.File, uuid string) (devices []string) {
-	card, _ := f.Node.Card(uuid)
-	for _, d := range card.MIG {
+	gpu, _ := f.Node.GPU(uuid)
+	for _, d := range gpu.MIG {
 		devices = append(devices, d.UUID)
 	}
 	return devices
 }
 
-// holdersOf are the claims that have a share of one of the cards.
+// holdersOf are the claims that have a share of one of the GPUs.
 func holdersOf(claims []grant.Claim, uuids ...string) (holders []grant.Claim) {
 	for _, claim := range claims {
 		if slices.ContainsFunc(claim.Shares, func(s grant.Share) bool { return slices.Contains(uuids, s.UUID) }) {

@@ -14,8 +14,8 @@ import (
 func describeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "describe",
-		Short: "Show all that is known of a card or a container",
-		Long: `Shows all that is known of one card, or of one container, of this node or of the
+		Short: "Show all that is known of a GPU or a container",
+		Long: `Shows all that is known of one GPU, or of one container, of this node or of the
 cluster.
 
 Exit status: 0 it is shown; 1 there is none of that name, or nothing could be

@@ -16,7 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// without takes this run's own folder out of a text.
+// without takes this run's own directory out of a text.
 func without(s *nodetest.StateDir, text string) string {
 	return strings.ReplaceAll(text, s.Dir, "/run/gpuslice")
 }
@@ -28,14 +28,14 @@ func TestDescribeGPU(t *testing.T) {
 		return without(s, shows(t, append([]string{"describe", "gpu", "--state-dir", s.Dir}, args...)...))
 	}
 	golden(t, "describe-gpu.txt", show("1"))
-	assert.Equal(t, show("1"), show(cardUUID(1)))
+	assert.Equal(t, show("1"), show(gpuUUID(1)))
 	assert.Equal(t, show("1"), show("GPU-00000001"), "the beginning of its UUID")
 	golden(t, "describe-gpu-unhealthy.txt", show("6"))
 	golden(t, "describe-gpu.yaml", show("1", "-o", "yaml"))
 
 	mig := nodetest.NewStateDirOf(t, migNode(t))
 	mig.Claim("c-slice", "slice", grant.Share{UUID: "MIG-00000001-5151-4000-8000-00000000000a", MemoryMiB: 72000})
-	golden(t, "describe-gpu-mig-card.txt", shows(t, "describe", "gpu", "1", "--state-dir", mig.Dir))
+	golden(t, "describe-gpu-mig-gpu.txt", shows(t, "describe", "gpu", "1", "--state-dir", mig.Dir))
 	golden(t, "describe-gpu-mig-device.txt", shows(t, "describe", "gpu", "MIG-00000001", "--state-dir", mig.Dir))
 }
 
@@ -44,11 +44,11 @@ func TestDescribeContainer(t *testing.T) {
 	s.Claim("c-train", "train", grant.Share{UUID: nodetest.H200, MemoryMiB: 40960, CorePercent: 30}, grant.Share{UUID: nodetest.T4, MemoryMiB: 8000})
 	s.Use("c-train", 0, 30000<<20, 1)
 	s.Compute("c-train", 0, 1500*time.Millisecond, 250*time.Millisecond, 42)
-	limits, err := limiter.ReadLimits(limiter.LimitsPath(s.Ledger.Folder("c-train")))
+	limits, err := limiter.ReadLimits(limiter.LimitsPath(s.Ledger.Dir("c-train")))
 	require.NoError(t, err)
 	limits.Devices[0].CoreSoftPercent = 60
-	require.NoError(t, limiter.UpdateLimits(s.Ledger.Folder("c-train"), limits))
-	require.NoError(t, limiter.UpdateCores(s.Ledger.Folder("c-train"), []limiter.CoreState{
+	require.NoError(t, limiter.UpdateLimits(s.Ledger.Dir("c-train"), limits))
+	require.NoError(t, limiter.UpdateCores(s.Ledger.Dir("c-train"), []limiter.CoreState{
 		{Contended: true, Blocked: true, ElasticPercent: 45, ResidueBytes: 300 << 20}, {},
 	}))
 	show := func(args ...string) string {
@@ -86,8 +86,8 @@ func TestDescribeNothing(t *testing.T) {
 		status int
 		want   string
 	}{
-		{[]string{"gpu", "7"}, exitFailed, `card "7": the node has none`},
-		{[]string{"gpu", "GPU-0000000"}, exitFailed, "is 2 cards"},
+		{[]string{"gpu", "7"}, exitFailed, `GPU "7": the node has none`},
+		{[]string{"gpu", "GPU-0000000"}, exitFailed, "is 2 GPUs"},
 		{[]string{"gpu"}, exitUsage, "accepts between 1 and 2 arg"},
 		{[]string{"container", "nope\x1b[2J"}, exitFailed, `"nope?[2J"`},
 		{[]string{"container", "main"}, exitFailed, `"main" is 3 containers: default/done/main (c-done), default/hostile/main (c-hostile), default/train/main (c-train): name one by its id`},
@@ -117,7 +117,7 @@ func TestFactsArePadded(t *testing.T) {
 	f.add("None", "%s", f.part(1, 0, "1 of 0"))
 	require.NoError(t, f.write())
 	assert.Equal(t, "  A:       1\n  Longer:  [|||||||||          50%]  1 of 2\n  None:    1 of 0\n", out.String())
-	_, err := describeGPU(view.Node{}, nodeOf(t, 1, "topo-1.txt"), cardUUID(0))
+	_, err := describeGPU(view.Node{}, nodeOf(t, 1, "topo-1.txt"), gpuUUID(0))
 	assert.ErrorContains(t, err, "try again")
-	assert.Equal(t, []string{"GPU1", "GPU2", "GPU10"}, sortedCards(map[string]string{"GPU10": "", "GPU2": "", "GPU1": ""}))
+	assert.Equal(t, []string{"GPU1", "GPU2", "GPU10"}, sortedGPUs(map[string]string{"GPU10": "", "GPU2": "", "GPU1": ""}))
 }

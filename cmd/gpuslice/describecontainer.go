@@ -17,11 +17,11 @@ import (
 type containerDescribed struct {
 	view.Container
 	Node string `json:"node"`
-	// Folder has its files: the record of its grant, its limits and its accounting; empty
+	// Directory has its files: the record of its grant, its limits and its accounting; empty
 	// where it is another node's.
-	Folder string           `json:"folder,omitempty"`
+	Dir    string           `json:"directory,omitempty"`
 	Shares []shareDescribed `json:"shares"`
-	// Oversubscribe says that it may have more memory than the card, in the host's.
+	// Oversubscribe says that it may have more memory than the GPU, in the host's.
 	Oversubscribe bool `json:"oversubscribe"`
 	// Note says what a node alone knows, where it is not this one.
 	Note     string   `json:"note,omitempty"`
@@ -31,7 +31,7 @@ type containerDescribed struct {
 // shareDescribed is a share with what its limits file and its accounting say of it.
 type shareDescribed struct {
 	view.Share
-	GPU   string `json:"gpu"` // the card's index
+	GPU   string `json:"gpu"` // the GPU's index
 	Model string `json:"model,omitempty"`
 	// Limit is what is enforced; nil where the limits file can't be read.
 	Limit *limitDescribed `json:"limit,omitempty"`
@@ -104,42 +104,42 @@ could be read; 2 the call is wrong.`,
 			if err != nil {
 				return work(err)
 			}
-			d := describeContainer(n, found, ledger.Folder(found.ContainerID))
+			d := describeContainer(n, found, ledger.Dir(found.ContainerID))
 			return work(out.print(c, d, d.write))
 		},
 	}
 	out = outputFlag(c, formTable, formJSON, formYAML)
 	clusterFlags(c)
-	c.Flags().Bool("cluster", false, "a pod's container of the cluster, by the API server; so it is too as kubectl gpuslice, and where there is no state folder and a kubeconfig")
+	c.Flags().Bool("cluster", false, "a pod's container of the cluster, by the API server; so it is too as kubectl gpuslice, and where there is no state directory and a kubeconfig")
 	return c
 }
 
-// describeContainer describes a container whose files are in the folder; none of another
+// describeContainer describes a container whose files are in the directory; none of another
 // node's.
-func describeContainer(n view.Node, c view.Container, folder string) containerDescribed {
-	d := containerDescribed{Container: c, Node: n.Name, Folder: folder, Shares: []shareDescribed{}, Problems: problemsOf(n, c.ContainerID)}
+func describeContainer(n view.Node, c view.Container, dir string) containerDescribed {
+	d := containerDescribed{Container: c, Node: n.Name, Dir: dir, Shares: []shareDescribed{}, Problems: problemsOf(n, c.ContainerID)}
 	var (
 		limits limiter.Limits
 		states []limiter.CoreState
 		usage  limiter.Usage
 	)
-	if folder != "" {
+	if dir != "" {
 		var err, errCores error
-		limits, err = limiter.ReadLimits(limiter.LimitsPath(folder))
-		states, errCores = limiter.ReadCores(limiter.LimitsPath(folder))
+		limits, err = limiter.ReadLimits(limiter.LimitsPath(dir))
+		states, errCores = limiter.ReadCores(limiter.LimitsPath(dir))
 		if err := errors.Join(err, errCores); err != nil && c.State == string(grant.StateActive) {
 			d.Problems = append(d.Problems, "its limits: "+strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
-		usage, _ = limiter.ReadUsage(limiter.UsagePath(folder)) // the view reports the error
+		usage, _ = limiter.ReadUsage(limiter.UsagePath(dir)) // the view reports the error
 	}
 	d.Oversubscribe = limits.Oversubscribe
-	labels := cardLabels(n)
+	labels := gpuLabels(n)
 	models := map[string]string{}
-	for _, card := range n.Cards {
-		models[card.UUID] = card.Model
+	for _, gpu := range n.GPUs {
+		models[gpu.UUID] = gpu.Model
 	}
 	for i, s := range c.Shares {
-		share := shareDescribed{Share: s, GPU: card(s.UUID, labels), Model: models[s.UUID]}
+		share := shareDescribed{Share: s, GPU: gpu(s.UUID, labels), Model: models[s.UUID]}
 		if i < len(limits.Devices) && i < len(states) {
 			share.Limit = limitOfShare(limits.Devices[i], states[i])
 		}
@@ -180,7 +180,7 @@ var partNames = []string{"contexts", "pools", "virtual memory", "graphs", "array
 
 // policyTexts say when a share of compute time is enforced.
 var policyTexts = map[string]string{
-	"default": "while others use the card, too", "force": "always", "disable": "never",
+	"default": "while others use the GPU, too", "force": "always", "disable": "never",
 }
 
 // write writes it for people.
@@ -196,7 +196,7 @@ func (d containerDescribed) write(p page) error {
 	f.add("Enforcement", "%s", term.Clean(orDash(d.Enforcement)))
 	f.add("Booked by", "%s", term.Clean(orDash(d.Owner)))
 	f.add("Since", "%s", moment(d.CreatedAt))
-	f.add("Folder", "%s", term.Clean(d.Folder))
+	f.add("Directory", "%s", term.Clean(d.Dir))
 	if d.State == string(grant.StateBlocking) {
 		f.add("Blocks", "%s", blocked(d.Container, nil))
 	}
@@ -239,7 +239,7 @@ func (s shareDescribed) write(p page) error {
 			f.add("Enforced", "%d MiB", enforced)
 		}
 		if l.PhysicalBytes > 0 {
-			f.add("On the card", "%d MiB of it at most", mebibytes(l.PhysicalBytes))
+			f.add("On the GPU", "%d MiB of it at most", mebibytes(l.PhysicalBytes))
 		}
 		f.add("Cores", "%s", l.coresText())
 		f.add("Priority", "%s", l.Priority)
@@ -248,7 +248,7 @@ func (s shareDescribed) write(p page) error {
 		f.add("Cores", "%s", cores(s.CorePercent))
 	}
 	if s.CoreUsedPercent != nil {
-		f.add("Cores used", "%.0f %% of the card's time, by NVML", *s.CoreUsedPercent)
+		f.add("Cores used", "%.0f %% of the GPU's time, by NVML", *s.CoreUsedPercent)
 	}
 	f.add("Compute time", "%s charged, %s waited, %d launches", span(s.ComputeNanoseconds), span(s.ThrottledNanoseconds), s.Launches)
 	if !s.LastLaunch.IsZero() {
@@ -269,11 +269,11 @@ func (l limitDescribed) coresText() string {
 	return text
 }
 
-// nowText is what the agent has found out about the card.
+// nowText is what the agent has found out about the GPU.
 func (l limitDescribed) nowText() string {
 	var is []string
 	if l.Contended {
-		is = append(is, "others use the card, too")
+		is = append(is, "others use the GPU, too")
 	}
 	if l.Blocked {
 		is = append(is, "it waits for somebody of higher priority")

@@ -8,31 +8,31 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 // gpuDescribed is the JSON of `gpuslice describe gpu`.
 type gpuDescribed struct {
-	view.Card
+	view.GPU
 	Node string `json:"node"`
 	// Use is as in `gpuslice topology`.
 	Use string `json:"use"`
-	// Physical is the card that it is, or is a MIG device of; nil where it can't be read.
-	Physical      *gpu.Card         `json:"physical,omitempty"`
+	// Physical is the GPU that it is, or is a MIG device of; nil where it can't be read.
+	Physical      *nvidia.GPU       `json:"physical,omitempty"`
 	DriverVersion string            `json:"driverVersion"`
 	CUDAVersion   string            `json:"cudaVersion"`
-	MIG           []view.Card       `json:"migDevices,omitempty"`
-	Connections   map[string]string `json:"connections,omitempty"` // by the other card's name, "GPU1"
+	MIG           []view.GPU        `json:"migDevices,omitempty"`
+	Connections   map[string]string `json:"connections,omitempty"` // by the other GPU's name, "GPU1"
 	Containers    []view.Container  `json:"containersOnIt"`
 	// Note says what a node alone knows, where it is not this one.
 	Note     string   `json:"note,omitempty"`
 	Problems []string `json:"problems,omitempty"`
 
-	all  []view.Card // the node's
-	card string      // the UUID of a MIG device's card
+	all  []view.GPU // the node's
+	gpu  string     // the UUID of a MIG device's GPU
 	numa int
 }
 
@@ -40,27 +40,27 @@ func describeGPUCommand() *cobra.Command {
 	var out *output
 	c := &cobra.Command{
 		Use:   "gpu [NODE] UUID|INDEX",
-		Short: "Show all that is known of a card or a MIG device",
-		Long: `Shows all that is known of one card, or one MIG device, of this node: what it
+		Short: "Show all that is known of a GPU or a MIG device",
+		Long: `Shows all that is known of one GPU, or one MIG device, of this node: what it
 is, what of it is granted and to whom, and how it is connected.
 
-A card is named by its index, its UUID or the beginning of that; a MIG device by
-its UUID. With two arguments it is a card of that node of the cluster: its agent
+A GPU is named by its index, its UUID or the beginning of that; a MIG device by
+its UUID. With two arguments it is a GPU of that node of the cluster: its agent
 and its Node object are asked, through the API server.
 
-Exit status: 0 it is shown; 1 there is no such card, or nothing could be read;
+Exit status: 0 it is shown; 1 there is no such GPU, or nothing could be read;
 2 the call is wrong.`,
 		Example: `  gpuslice describe gpu 0
   gpuslice describe gpu GPU-5a3c -o yaml
   kubectl gpuslice describe gpu node-1 0`,
 		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: completeCards,
+		ValidArgsFunction: completeGPUs,
 		RunE: func(c *cobra.Command, args []string) error {
 			where, names, err := readPlace(c, args, 1)
 			if err != nil {
 				return err
 			}
-			uuid, err := findCard(where.file, names[0])
+			uuid, err := findGPU(where.file, names[0])
 			if err != nil {
 				return work(err)
 			}
@@ -82,26 +82,26 @@ Exit status: 0 it is shown; 1 there is no such card, or nothing could be read;
 }
 
 func describeGPU(n view.Node, f node.File, uuid string) (gpuDescribed, error) {
-	i := slices.IndexFunc(n.Cards, func(c view.Card) bool { return c.UUID == uuid })
+	i := slices.IndexFunc(n.GPUs, func(c view.GPU) bool { return c.UUID == uuid })
 	if i < 0 {
-		return gpuDescribed{}, fmt.Errorf("card %s is gone: its files changed while they were read; try again", uuid)
+		return gpuDescribed{}, fmt.Errorf("GPU %s is gone: its files changed while they were read; try again", uuid)
 	}
 	d := gpuDescribed{
-		Card: n.Cards[i], Node: n.Name, DriverVersion: n.DriverVersion, CUDAVersion: n.CUDAVersion,
-		Connections: map[string]string{}, Containers: []view.Container{}, all: n.Cards,
+		GPU: n.GPUs[i], Node: n.Name, DriverVersion: n.DriverVersion, CUDAVersion: n.CUDAVersion,
+		Connections: map[string]string{}, Containers: []view.Container{}, all: n.GPUs,
 	}
-	physical, known := f.Node.Card(uuid)
+	physical, known := f.Node.GPU(uuid)
 	if !known {
 		_, physical, known = f.Node.MIGDevice(uuid)
 	}
-	d.numa = gpu.NUMAUnknown
+	d.numa = nvidia.NUMAUnknown
 	if known {
 		d.Physical, d.numa = &physical, physical.NUMANode
 	}
 	if known && physical.UUID != uuid {
-		d.card = physical.UUID
+		d.gpu = physical.UUID
 	}
-	d.Use = useOf(leafCard{Card: d.Card}, blocksOf(n))
+	d.Use = useOf(leafGPU{GPU: d.GPU}, blocksOf(n))
 	for _, leaf := range leaves(n, f) {
 		if leaf.UUID == uuid {
 			d.Use, d.MIG = leaf.Use, leaf.MIG
@@ -123,10 +123,10 @@ func describeGPU(n view.Node, f node.File, uuid string) (gpuDescribed, error) {
 	return d, nil
 }
 
-// holds says whether a container has, or blocks, a card or one of its MIG devices.
+// holds says whether a container has, or blocks, a GPU or one of its MIG devices.
 func holds(c view.Container, d gpuDescribed) bool {
 	is := func(uuid string) bool {
-		return uuid == d.UUID || slices.ContainsFunc(d.MIG, func(m view.Card) bool { return m.UUID == uuid })
+		return uuid == d.UUID || slices.ContainsFunc(d.MIG, func(m view.GPU) bool { return m.UUID == uuid })
 	}
 	if c.State == string(grant.StateBlocking) {
 		return len(c.Blocks) == 0 || slices.ContainsFunc(c.Blocks, is)
@@ -137,7 +137,7 @@ func holds(c view.Container, d gpuDescribed) bool {
 // write writes it for people.
 func (d gpuDescribed) write(p page) error {
 	f := facts{page: p}
-	f.add("GPU", "%s", label(d.Card))
+	f.add("GPU", "%s", label(d.GPU))
 	f.add("Node", "%s", term.Clean(d.Node))
 	f.add("UUID", "%s", term.Clean(d.UUID))
 	f.add("Model", "%s", term.Clean(d.Model))
@@ -148,13 +148,13 @@ func (d gpuDescribed) write(p page) error {
 	f.add("Health", "%s", health)
 	use := useCell(d.Use)
 	f.add("Use", "%s", p.Paint(use.Color, use.Text))
-	f.add("Card", "%s", term.Clean(d.card))
+	f.add("GPU", "%s", term.Clean(d.gpu))
 	if c := d.Physical; c != nil {
 		f.add("Device node", "%s", c.DevicePath())
 		f.add("PCI bus ID", "%s", orDash(c.PCIBusID))
 	}
 	numa := "-"
-	if d.numa != gpu.NUMAUnknown {
+	if d.numa != nvidia.NUMAUnknown {
 		numa = fmt.Sprint(d.numa)
 	}
 	f.add("NUMA node", "%s", numa)
@@ -171,7 +171,7 @@ func (d gpuDescribed) write(p page) error {
 	}
 	f.add("Cores granted", "%s", f.part(float64(d.GrantedCores), float64(d.GrantableCores), fmt.Sprintf("%d of %d %%", d.GrantedCores, d.GrantableCores)))
 	f.add("Containers", "%d of %d", d.GrantedContainers, d.GrantableSlots)
-	for _, to := range sortedCards(d.Connections) {
+	for _, to := range sortedGPUs(d.Connections) {
 		f.add("To "+to, "%s", d.Connections[to])
 	}
 	if err := f.write(); err != nil {
@@ -179,19 +179,19 @@ func (d gpuDescribed) write(p page) error {
 	}
 	if len(d.MIG) > 0 {
 		fmt.Fprintf(p, "\n%s\n", p.Paint(term.Bold, "MIG devices:"))
-		if err := cardTable(p, view.Node{Cards: d.MIG}); err != nil {
+		if err := gpuTable(p, view.Node{GPUs: d.MIG}); err != nil {
 			return err
 		}
 	}
 	fmt.Fprintf(p, "\n%s\n", p.Paint(term.Bold, "Containers:"))
-	if err := containerTable(p, view.Node{Cards: d.all, Containers: d.Containers}); err != nil {
+	if err := containerTable(p, view.Node{GPUs: d.all, Containers: d.Containers}); err != nil {
 		return err
 	}
 	return errors.Join(noted(p, d.Note), problems(p, view.Node{Problems: d.Problems}))
 }
 
-// sortedCards are names of cards by their number.
-func sortedCards(names map[string]string) []string {
+// sortedGPUs are names of GPUs by their number.
+func sortedGPUs(names map[string]string) []string {
 	var sorted []string
 	for name := range names {
 		sorted = append(sorted, name)

@@ -15,7 +15,7 @@ import (
 )
 
 // errUnfit is the error of a node that something is wrong with. The report says what.
-var errUnfit = errors.New("this node is not fit yet: mend what failed")
+var errUnfit = errors.New("this node is not fit yet: fix what failed")
 
 func doctorCommand() *cobra.Command {
 	var (
@@ -26,25 +26,25 @@ func doctorCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check what this node needs, and say how to mend what it lacks",
-		Long: `Checks what this node needs before its cards can be shared safely: the container
+		Short: "Check what this node needs, and say how to fix what it lacks",
+		Long: `Checks what this node needs before its GPUs can be shared safely: the container
 runtime, its version and configuration (NRI, its timeout and validator, runtime
 handlers), cgroups, the kubelet, NVIDIA's driver and CDI spec, and the agent's
-folders and health. Nothing is changed without --fix.
+directories and health. Nothing is changed without --fix.
 
 Each check is "ok"; or "warn": it works, with less defence or not for all pods;
-or "fail": it does not work, or cards may be unguarded. Below the latter two is
+or "fail": it does not work, or GPUs may be unguarded. Below the latter two is
 what to do.
 
---fix mends what can be mended without a person, shows each change as a diff,
+--fix fixes what can be fixed without a person, shows each change as a diff,
 and checks again: it sets what NRI needs in containerd's configuration (read at
 containerd's next start, which is left to you; "gpuslice uninstall containerd"
-takes it back), makes the state folder root's alone, and writes the unit of its
+takes it back), makes the state directory root's alone, and writes the unit of its
 tmpfs. The rest is left to you, as each check says: it needs a driver, a reboot,
 a daemon's restart, or changes what others rely on.
 
 Give the options that the agent was started with. In a container, mount the
-host's root folder somewhere and name it by --root; programs are not run then.
+host's root directory somewhere and name it by --root; programs are not run then.
 
 Exit status: 0 nothing failed (there may be warnings: -o json has the worst
 state); 1 a check failed; 2 the call is wrong.`,
@@ -90,16 +90,16 @@ state); 1 a check failed; 2 the call is wrong.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.BoolVar(&fix, "fix", false, "mend what can be mended without a person, and show each change")
+	f.BoolVar(&fix, "fix", false, "fix what can be fixed without a person, and show each change")
 	f.BoolVar(&dryRun, "dry-run", false, "with --fix: show the changes, and change nothing")
 	out = outputFlag(c, formTable, formJSON, formYAML)
 	f.StringVar(&o.RuntimeSocket, "runtime-socket", "/run/containerd/containerd.sock", "the container runtime's CRI `socket`")
 	f.StringVar(&o.RuntimeConfig, "runtime-config", "/etc/containerd/config.toml", "containerd's configuration `file`")
-	f.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's `folder`")
-	f.StringSliceVar(&o.CDISpecDirs, "cdi-spec-dirs", []string{"/etc/cdi", "/var/run/cdi"}, "`folders` of CDI specs")
-	f.StringVar(&o.LibraryDir, "library-dir", "/var/lib/gpuslice/lib", "`folder` that the agent installs the limiter to")
+	f.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's `directory`")
+	f.StringSliceVar(&o.CDISpecDirs, "cdi-spec-dirs", []string{"/etc/cdi", "/var/run/cdi"}, "`directories` of CDI specs")
+	f.StringVar(&o.LibraryDir, "library-dir", "/var/lib/gpuslice/lib", "`directory` that the agent installs the limiter to")
 	f.StringVar(&o.HealthAddress, "health-address", "127.0.0.1:9396", "`host:port` of the agent's /readyz; empty asks none")
-	f.StringVar(&root, "root", "/", "the node's root `folder`")
+	f.StringVar(&root, "root", "/", "the node's root `directory`")
 	return c
 }
 
@@ -109,13 +109,13 @@ func printReport(p page, report doctor.Report) error {
 		return err
 	}
 	if n := len(report.Repairs()); n > 0 {
-		_, err := fmt.Fprintln(p, "gpuslice doctor --fix mends some of it, and shows what it changes")
+		_, err := fmt.Fprintln(p, "gpuslice doctor --fix fixes some of it, and shows what it changes")
 		return err
 	}
 	return nil
 }
 
-// repair mends what of a report it can. What it does is said beside the report: with a
+// repair fixes what of a report it can. What it does is said beside the report: with a
 // form for programs on standard error.
 func repair(c *cobra.Command, out *output, report doctor.Report, o hostinstall.RepairOptions) error {
 	w := c.OutOrStdout()
@@ -138,12 +138,12 @@ func repair(c *cobra.Command, out *output, report doctor.Report, o hostinstall.R
 		fmt.Fprintln(w)
 	}
 	if len(report.Repairs()) == 0 {
-		fmt.Fprint(w, "nothing of it can be mended without a person\n\n")
+		fmt.Fprint(w, "nothing of it can be fixed without a person\n\n")
 	}
 	return errors.Join(errs...)
 }
 
-// absolute reports paths that are not, for they are looked up below the root folder.
+// absolute reports paths that are not, for they are looked up below the root directory.
 func absolute(o doctor.Options, root string) error {
 	var errs []error
 	check := func(flag string, paths ...string) {

@@ -36,7 +36,7 @@ func TestDoctorOfAnEmptyNode(t *testing.T) {
 	}
 }
 
-// sickRoot is a node's root folder with a bit of everything that can be mended, and the
+// sickRoot is a node's root directory with a bit of everything that can be fixed, and the
 // options that speak of it.
 func sickRoot(t *testing.T) (root string, args []string) {
 	root = t.TempDir()
@@ -50,11 +50,11 @@ func sickRoot(t *testing.T) (root string, args []string) {
 	return root, []string{"doctor", "--root", root, "--health-address", ""}
 }
 
-// What can be mended is, what was changed is shown, and the rest is left to people.
+// What can be fixed is, what was changed is shown, and the rest is left to people.
 func TestDoctorFix(t *testing.T) {
 	root, args := sickRoot(t)
 	_, out, _ := gpuslice(args...)
-	assert.Contains(t, out, "\ngpuslice doctor --fix mends some of it, and shows what it changes\n")
+	assert.Contains(t, out, "\ngpuslice doctor --fix fixes some of it, and shows what it changes\n")
 
 	status, out, stderr := gpuslice(append(args, "--fix", "--dry-run")...)
 	assert.Equal(t, exitFailed, status)
@@ -77,7 +77,7 @@ func TestDoctorFix(t *testing.T) {
 		assert.Contains(t, out, want)
 	}
 	assert.NotContains(t, out, "mode 0755)")
-	assert.NotContains(t, out, "--fix mends")
+	assert.NotContains(t, out, "--fix fixes")
 	info, err := os.Stat(filepath.Join(root, "run/gpuslice"))
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o711), info.Mode().Perm())
@@ -85,7 +85,7 @@ func TestDoctorFix(t *testing.T) {
 	status, out, stderr = gpuslice(append(args, "--fix", "-o", "json")...)
 	assert.Equal(t, exitFailed, status)
 	assert.True(t, json.Valid([]byte(out)))
-	assert.Contains(t, stderr, "nothing of it can be mended without a person\n")
+	assert.Contains(t, stderr, "nothing of it can be fixed without a person\n")
 }
 
 // A fix that fails is said, the others are done, and the status says so.

@@ -11,7 +11,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/cluster"
 )
 
-// drainOptions are how a card is drained.
+// drainOptions are how a GPU is drained.
 type drainOptions struct {
 	dryRun         bool
 	grace, timeout time.Duration
@@ -20,20 +20,20 @@ type drainOptions struct {
 func drainCommand() *cobra.Command {
 	var o drainOptions
 	c := &cobra.Command{
-		Use:   "drain [NODE] CARD",
-		Short: "Cordon a card and evict the pods that have a share of it",
-		Long: `Cordons a card of a node of the cluster and evicts the pods that have a share of
+		Use:   "drain [NODE] GPU",
+		Short: "Cordon a GPU and evict the pods that have a share of it",
+		Long: `Cordons a GPU of a node of the cluster and evicts the pods that have a share of
 it, as kubectl drain does with a node's: PodDisruptionBudgets are kept, and a pod
-without a controller is gone for good. Pods that have no share of the card stay.
+without a controller is gone for good. Pods that have no share of the GPU stay.
 
-With one argument it is a card of this node, without an API server: it is cordoned,
+With one argument it is a GPU of this node, without an API server: it is cordoned,
 and who holds it is said; nothing here ends docker's containers.
 
-Exit status: 0 nothing has a share of the card any more (with --dry-run: what would
+Exit status: 0 nothing has a share of the GPU any more (with --dry-run: what would
 be done is said); 1 something still has, or it failed; 2 the call is wrong.`,
 		Example:           "  kubectl gpuslice drain node-1 0 --dry-run\n  kubectl gpuslice drain node-1 GPU-5a3c --grace-period 1m",
 		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: completeCards,
+		ValidArgsFunction: completeGPUs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 && isPlugin() {
 				return errWhichNode
@@ -58,13 +58,13 @@ func drain(ctx context.Context, c *cobra.Command, node, name string, o drainOpti
 	if err != nil {
 		return err
 	}
-	uuid, err := connection.Card(ctx, node, name)
+	uuid, err := connection.GPU(ctx, node, name)
 	if err != nil {
 		return err
 	}
 	say := func(format string, args ...any) { fmt.Fprintf(c.OutOrStdout(), format+"\n", args...) }
 	if o.dryRun {
-		say("card %s of node %s would be cordoned", uuid, node)
+		say("GPU %s of node %s would be cordoned", uuid, node)
 	} else if err := cordonThere(ctx, c, connection, node, uuid, true); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func drain(ctx context.Context, c *cobra.Command, node, name string, o drainOpti
 	return errors.Join(unread, connection.Evict(ctx, holders, cluster.Evictions{GracePeriod: o.grace, Say: say}))
 }
 
-// cordonThere cordons a card of a node of the cluster, or takes that back.
+// cordonThere cordons a GPU of a node of the cluster, or takes that back.
 func cordonThere(ctx context.Context, c *cobra.Command, connection *cluster.Cluster, node, uuid string, on bool) error {
 	changed, err := connection.Cordon(ctx, node, uuid, on)
 	if err != nil {
@@ -95,7 +95,7 @@ func cordonThere(ctx context.Context, c *cobra.Command, connection *cluster.Clus
 	if !changed {
 		already = " already"
 	}
-	fmt.Fprintf(c.OutOrStdout(), "card %s of node %s is%s %s\n", uuid, node, already, state)
+	fmt.Fprintf(c.OutOrStdout(), "GPU %s of node %s is%s %s\n", uuid, node, already, state)
 	return nil
 }
 
@@ -107,16 +107,16 @@ func cordonInCluster(c *cobra.Command, node, name string, on bool) error {
 	if err != nil {
 		return work(err)
 	}
-	uuid, err := connection.Card(ctx, node, name)
+	uuid, err := connection.GPU(ctx, node, name)
 	if err != nil {
 		return work(err)
 	}
 	return work(cordonThere(ctx, c, connection, node, uuid, on))
 }
 
-var errHeld = errors.New("containers still hold the card: stop them, and nothing new comes")
+var errHeld = errors.New("containers still hold the GPU: stop them, and nothing new comes")
 
-// drainHere cordons a card of this node and says who holds it.
+// drainHere cordons a GPU of this node and says who holds it.
 func drainHere(c *cobra.Command, name string, o drainOptions) error {
 	held, err := cordonHere(c, name, true, o.dryRun)
 	if err == nil && held > 0 && !o.dryRun {

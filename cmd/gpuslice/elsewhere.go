@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
@@ -96,51 +96,51 @@ func findElsewhere(c *cobra.Command, target string) (place, view.Container, erro
 	return p, found, work(err)
 }
 
-// fileOf is what of a node's node.json its agent and its Node object tell: which cards
+// fileOf is what of a node's node.json its agent and its Node object tell: which GPUs
 // there are, with their MIG devices, where they are, and how they are connected.
 func fileOf(n view.Node, told scheduler.Inventory) node.File {
-	f := node.File{Name: n.Name, WrittenAt: n.CardsReadAt, Node: gpu.Node{DriverVersion: n.DriverVersion, CUDAVersion: n.CUDAVersion}}
+	f := node.File{Name: n.Name, WrittenAt: n.GPUsReadAt, Node: nvidia.Node{DriverVersion: n.DriverVersion, CUDAVersion: n.CUDAVersion}}
 	numa := map[string]int{}
-	for _, c := range told.Cards {
+	for _, c := range told.GPUs {
 		numa[c.UUID] = c.NUMA
 	}
 	at := map[int]int{} // by index
-	for _, c := range n.Cards {
+	for _, c := range n.GPUs {
 		if c.MIGProfile != "" {
 			continue
 		}
-		card := gpu.Card{UUID: c.UUID, Index: c.Index, Model: c.Model, MemoryMiB: c.MemoryMiB, NUMANode: gpu.NUMAUnknown}
+		gpu := nvidia.GPU{UUID: c.UUID, Index: c.Index, Model: c.Model, MemoryMiB: c.MemoryMiB, NUMANode: nvidia.NUMAUnknown}
 		if of, known := numa[c.UUID]; known && of != scheduler.NUMAUnknown {
-			card.NUMANode = of
+			gpu.NUMANode = of
 		}
-		at[c.Index] = len(f.Node.Cards)
-		f.Node.Cards = append(f.Node.Cards, card)
+		at[c.Index] = len(f.Node.GPUs)
+		f.Node.GPUs = append(f.Node.GPUs, gpu)
 	}
-	for _, c := range n.Cards {
+	for _, c := range n.GPUs {
 		if i, known := at[c.Index]; known && c.MIGProfile != "" {
-			card := &f.Node.Cards[i]
-			card.MIG = append(card.MIG, gpu.MIGDevice{UUID: c.UUID, Card: card.UUID, Profile: c.MIGProfile, MemoryMiB: c.MemoryMiB})
+			gpu := &f.Node.GPUs[i]
+			gpu.MIG = append(gpu.MIG, nvidia.MIGDevice{UUID: c.UUID, GPU: gpu.UUID, Profile: c.MIGProfile, MemoryMiB: c.MemoryMiB})
 		}
 	}
-	slices.SortStableFunc(f.Node.Cards, func(a, b gpu.Card) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortStableFunc(f.Node.GPUs, func(a, b nvidia.GPU) int { return cmp.Compare(a.Index, b.Index) })
 	f.Topology = topologyTold(told)
-	if len(f.Node.Cards) == 1 {
-		f.Topology = alone(f.Node.Cards[0].UUID)
+	if len(f.Node.GPUs) == 1 {
+		f.Topology = alone(f.Node.GPUs[0].UUID)
 	}
 	return f
 }
 
-// topologyTold is how the cards are connected, by their scores (gpu.Pair.Score).
-func topologyTold(told scheduler.Inventory) (t gpu.Topology) {
-	if len(told.Links) != len(told.Cards) {
+// topologyTold is how the GPUs are connected, by their scores (nvidia.Pair.Score).
+func topologyTold(told scheduler.Inventory) (t nvidia.Topology) {
+	if len(told.Links) != len(told.GPUs) {
 		return t // nobody knows
 	}
-	for i, c := range told.Cards {
+	for i, c := range told.GPUs {
 		t.UUIDs = append(t.UUIDs, c.UUID)
-		row := make([]gpu.Pair, len(told.Cards))
+		row := make([]nvidia.Pair, len(told.GPUs))
 		for j := range row {
 			if i != j && j < len(told.Links[i]) {
-				row[j] = gpu.PairOf(told.Links[i][j])
+				row[j] = nvidia.PairOf(told.Links[i][j])
 			}
 		}
 		t.Pairs = append(t.Pairs, row)
@@ -148,9 +148,9 @@ func topologyTold(told scheduler.Inventory) (t gpu.Topology) {
 	return t
 }
 
-// alone is the topology of one card: nobody need have asked.
-func alone(uuid string) gpu.Topology {
-	return gpu.Topology{UUIDs: []string{uuid}, Pairs: [][]gpu.Pair{{{}}}}
+// alone is the topology of one GPU: nobody need have asked.
+func alone(uuid string) nvidia.Topology {
+	return nvidia.Topology{UUIDs: []string{uuid}, Pairs: [][]nvidia.Pair{{{}}}}
 }
 
 // note says what a node alone knows, and how it is asked there; nothing on the node itself.

@@ -15,7 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
+	"github.com/gpuslice/gpuslice/agent/noderegister"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
@@ -56,19 +56,19 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer) // who has gone away doesn't listen
 }
 
-// clusterOf is a cluster whose node-1 is as the state folder says, as its agent tells it,
+// clusterOf is a cluster whose node-1 is as the state directory says, as its agent tells it,
 // and the kubeconfig that reaches it.
 func clusterOf(t *testing.T, s *nodetest.StateDir, f node.File) (*apiServer, string) {
 	n, err := view.Read(t.Context(), s.Dir)
 	require.NoError(t, err)
 	told := noderegister.Node{Topology: f.Topology}
 	for _, d := range f.Devices {
-		card, _ := f.Node.Card(d.Card)
+		gpu, _ := f.Node.GPU(d.GPU)
 		mode := noderegister.ModeShared
 		if d.MIG() {
 			mode = noderegister.ModeMIG
 		}
-		told.Devices = append(told.Devices, noderegister.Device{Card: card, Slots: d.Slots, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Mode: mode, Healthy: f.Unhealthy(d.UUID, d.Card) == ""})
+		told.Devices = append(told.Devices, noderegister.Device{GPU: gpu, Slots: d.Slots, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Mode: mode, Healthy: f.Unhealthy(d.UUID, d.GPU) == ""})
 	}
 	a := &apiServer{
 		view: &n,
@@ -136,14 +136,14 @@ func TestTopologyOfANodeElsewhere(t *testing.T) {
 			_, kubeconfig := clusterOf(t, s, f)
 			assert.Equal(t, shows(t, "topology", "-o", "wide", "--state-dir", s.Dir), shows(t, "topology", "node-1", "-o", "wide", "--kubeconfig", kubeconfig))
 			matrix := shows(t, "topology", "node-1", "--matrix", "--kubeconfig", kubeconfig)
-			assert.Contains(t, matrix, "note: the processors next to cards are known on the node alone: gpuslice topology --matrix there\n")
+			assert.Contains(t, matrix, "note: the processors next to GPUs are known on the node alone: gpuslice topology --matrix there\n")
 			assert.Contains(t, matrix, "\tN/A\t0\t\tN/A\n")
 		})
 	}
 	s := nodetest.NewStateDirOf(t, migNode(t))
 	_, kubeconfig := clusterOf(t, s, migNode(t))
 	out := shows(t, "topology", "node-1", "--kubeconfig", kubeconfig)
-	assert.Regexp(t, `MIG 3g.71gb +free`, out, "of a card that schedulers aren't told of")
+	assert.Regexp(t, `MIG 3g.71gb +free`, out, "of a GPU that schedulers aren't told of")
 }
 
 func TestDescribeGPUElsewhere(t *testing.T) {
@@ -154,12 +154,12 @@ func TestDescribeGPUElsewhere(t *testing.T) {
 	asPlugin(t)
 	out := shows(t, "describe", "gpu", "node-1", "1", "--kubeconfig", kubeconfig)
 	const note = "note: its device node, PCI bus ID and compute capability are known on the node alone: gpuslice describe gpu "
-	assert.Contains(t, out, "\n"+note+cardUUID(1)+" there\n")
+	assert.Contains(t, out, "\n"+note+gpuUUID(1)+" there\n")
 	here := shows(t, "describe", "gpu", "1", "--state-dir", s.Dir)
 	assert.Equal(t, less(here, "Device node:", "PCI bus ID:", "Compute capability:"), less(out, "note:"))
 	assert.Contains(t, shows(t, "describe", "gpu", "node-1", "GPU-00000006", "--kubeconfig", kubeconfig), "unhealthy: XID 79")
 
-	a.node.Annotations["hami.io/device-cordon"] = cardUUID(1)
+	a.node.Annotations["hami.io/device-cordon"] = gpuUUID(1)
 	assert.Regexp(t, `Use: +cordoned`, shows(t, "describe", "gpu", "node-1", "1", "--kubeconfig", kubeconfig), "in the cluster")
 	a.view = nil // the agent is silent: what the Node object says, and that it is no more
 	out = shows(t, "describe", "gpu", "node-1", "1", "--kubeconfig", kubeconfig)
@@ -172,10 +172,10 @@ func TestDescribeGPUElsewhere(t *testing.T) {
 		status int
 		says   string
 	}{
-		{[]string{"describe", "gpu", "1"}, exitUsage, "want NODE CARD"},
+		{[]string{"describe", "gpu", "1"}, exitUsage, "want NODE GPU"},
 		{[]string{"topology"}, exitUsage, "which node? want NODE"},
 		{[]string{"describe", "gpu", "node-2", "1"}, exitFailed, "node node-2: "},
-		{[]string{"describe", "gpu", "node-1", "17"}, exitFailed, `card "17"`},
+		{[]string{"describe", "gpu", "node-1", "17"}, exitFailed, `GPU "17"`},
 		{[]string{"topology", "node-1", "x"}, exitUsage, "accepts at most 1 arg"},
 	} {
 		status, out, stderr := gpuslice(append(test.args, "--kubeconfig", kubeconfig)...)
@@ -187,7 +187,7 @@ func TestDescribeGPUElsewhere(t *testing.T) {
 
 func TestDescribeAContainerElsewhere(t *testing.T) {
 	s := pcieNode(t)
-	s.Claim("c-side", "train", grant.Share{UUID: cardUUID(3), MemoryMiB: 1000})
+	s.Claim("c-side", "train", grant.Share{UUID: gpuUUID(3), MemoryMiB: 1000})
 	s.Use("c-train", 0, 30000<<20)
 	f, err := node.Read(s.Dir)
 	require.NoError(t, err)
@@ -206,8 +206,8 @@ func TestDescribeAContainerElsewhere(t *testing.T) {
 	}
 	_, out, _ := describe("default/train:main")
 	here := shows(t, "describe", "container", "c-train", "--state-dir", s.Dir)
-	assert.Equal(t, less(here, "Folder:", "Cores:", "Priority:"), less(out, "Cores", "note:"))
-	assert.Contains(t, out, "\n  Cores used:    97 % of the card's time, by NVML\n")
+	assert.Equal(t, less(here, "Directory:", "Cores:", "Priority:"), less(out, "Cores", "note:"))
+	assert.Contains(t, out, "\n  Cores used:    97 % of the GPU's time, by NVML\n")
 	assert.Contains(t, out, "note: what its limits are and its memory is made of are known on the node alone: gpuslice describe container c-train there\n")
 	for _, name := range []string{"train:main", "default/train/main"} {
 		_, again, _ := describe(name)

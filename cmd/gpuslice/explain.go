@@ -16,10 +16,10 @@ func explainCommand() *cobra.Command {
 	var out *output
 	c := &cobra.Command{
 		Use:   "explain [NAMESPACE/]POD",
-		Short: "Say why a pod waits for cards, or has the ones that it has",
-		Long: `Says why a pod waits: of each node with cards, how many of them don't do, and for
-what reason, with numbers. Of a pod that has cards it says where, which, and what
-the node's cards were when they were chosen.
+		Short: "Say why a pod waits for GPUs, or has the ones that it has",
+		Long: `Says why a pod waits: of each node with GPUs, how many of them don't do, and for
+what reason, with numbers. Of a pod that has GPUs it says where, which, and what
+the node's GPUs were when they were chosen.
 
 The scheduler is asked, through the API server: it says how things are now, not
 how they were when it last tried.
@@ -73,19 +73,19 @@ func explainPage(p page, x cluster.Explanation) error {
 	}
 	if x.Choice == nil {
 		if x.State == engine.ExplainedBound {
-			fmt.Fprintln(p, "why these cards isn't known any more: they were chosen before this scheduler started, or by another replica")
+			fmt.Fprintln(p, "why these GPUs isn't known any more: they were chosen before this scheduler started, or by another replica")
 		}
 		return nil
 	}
-	fmt.Fprintf(p, "\nchosen at %s, among nodes by %s, among the node's cards by %s; they were then:\n", moment(x.Choice.At), x.Choice.NodePolicy, x.Choice.CardPolicy)
+	fmt.Fprintf(p, "\nchosen at %s, among nodes by %s, among the node's GPUs by %s; they were then:\n", moment(x.Choice.At), x.Choice.NodePolicy, x.Choice.GPUPolicy)
 	t := p.table(term.Column{Head: "GPU"}, term.Column{Head: "UUID"}, term.Column{Head: "CHOSEN"}, term.Column{Head: "CONTAINERS"}, term.Column{Head: "MEMORY TAKEN"}, term.Column{Head: "CORES TAKEN"})
-	for _, card := range x.Choice.Cards {
+	for _, gpu := range x.Choice.GPUs {
 		chosen := "-"
-		if card.Chosen {
+		if gpu.Chosen {
 			chosen = "yes"
 		}
-		t.Row(card.Index, card.UUID, chosen, fmt.Sprintf("%d/%d", card.Used.Slots, card.Total.Slots),
-			fmt.Sprintf("%d/%d MiB", card.Used.MemoryMiB, card.Total.MemoryMiB), fmt.Sprintf("%d/%d %%", card.Used.Cores, card.Total.Cores))
+		t.Row(gpu.Index, gpu.UUID, chosen, fmt.Sprintf("%d/%d", gpu.Used.Slots, gpu.Total.Slots),
+			fmt.Sprintf("%d/%d MiB", gpu.Used.MemoryMiB, gpu.Total.MemoryMiB), fmt.Sprintf("%d/%d %%", gpu.Used.Cores, gpu.Total.Cores))
 	}
 	return t.Write(p)
 }

@@ -20,7 +20,7 @@ func installCommand() *cobra.Command {
 		Use:   "install docker|containerd|podman",
 		Short: "Put gpuslice's runtime into a container engine's configuration",
 		Long: `Puts gpuslice's runtime into a container engine's configuration, and the
-limiter's libraries into their folder:
+limiter's libraries into their directory:
 
   docker      the runtime "gpuslice" in /etc/docker/daemon.json
   containerd  the runtime handler "gpuslice" in /etc/containerd/config.toml
@@ -58,7 +58,7 @@ Exit status: 0 it is installed; 1 it could not be; 2 the call is wrong.`,
 	hostFlags(f, &o)
 	f.BoolVar(&o.SetDefault, "set-default", false, "make it the engine's default runtime")
 	f.BoolVar(&o.Hooks, "hooks", true, "podman: install the hooks too")
-	f.StringVar(&o.From, "from", "", "copy the programs and libraries from this `folder` (build, or a release)")
+	f.StringVar(&o.From, "from", "", "copy the programs and libraries from this `directory` (build, or a release)")
 	f.StringSliceVar(&o.ExemptNamespaces, "exempt-namespaces", []string{"gpuslice-system"}, "containerd: Kubernetes `namespaces` in which pods may use whole GPUs without a grant; the agent's namespace must be one")
 	f.StringVar(&o.StateDir, "state-dir", "/run/gpuslice", "containerd: the agent's state `directory`")
 	f.BoolVar(&o.RequireAgent, "require-agent", false, "containerd: start no pod while the agent is not connected, except pods with the annotation gpuslice.io/tolerate-missing-plugins")
@@ -100,9 +100,9 @@ func hostFlags(f *pflag.FlagSet, o *hostinstall.Options) {
 	f.BoolVar(&o.DryRun, "dry-run", false, "show the changes as a unified diff, and change nothing")
 	f.StringVar(&o.Config, "config", "", "the engine's configuration `file`, if it is not the usual one")
 	f.StringVar(&o.RuntimePath, "runtime-path", "/usr/bin/gpuslice-runtime", "the runtime's `program`")
-	f.StringVar(&o.LibraryDir, "library-dir", "/var/lib/gpuslice/lib", "`folder` that the limiter is installed to; not on a noexec mount")
+	f.StringVar(&o.LibraryDir, "library-dir", "/var/lib/gpuslice/lib", "`directory` that the limiter is installed to; not on a noexec mount")
 	f.StringVar(&o.ContainerdVersion, "containerd-version", "", "containerd's `version`, where it can't be asked")
-	f.StringVar(&o.Root, "root", "/", "the host's root `folder`; the other paths are inside it")
+	f.StringVar(&o.Root, "root", "/", "the host's root `directory`; the other paths are inside it")
 }
 
 // prepared checks the options of a call, and returns the hooks' files.

@@ -32,7 +32,7 @@ func TestInstallBadCalls(t *testing.T) {
 		{[]string{"install", "docker", "--config", "daemon.json"}, exitUsage, `--config: want an absolute path, not "daemon.json"`},
 		{[]string{"uninstall", "docker", "--runtime-path", ""}, exitUsage, "--runtime-path: want an absolute path"},
 		{[]string{"install", "cri-o"}, exitUsage, `unknown engine "cri-o": want docker, containerd, podman`},
-		{[]string{"install", "docker", "--root", "/none"}, exitFailed, "the host's root folder"},
+		{[]string{"install", "docker", "--root", "/none"}, exitFailed, "the host's root directory"},
 	} {
 		status, out, stderr := gpuslice(test.args...)
 		assert.Equal(t, test.status, status, "%v", test.args)

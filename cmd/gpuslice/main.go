@@ -79,11 +79,11 @@ func command() *cobra.Command {
 			return config.Fill(c.Flags(), "", nil, os.LookupEnv)
 		},
 	}
-	c.PersistentFlags().String("state-dir", "/run/gpuslice", "the agent's state `folder`")
+	c.PersistentFlags().String("state-dir", "/run/gpuslice", "the agent's state `directory`")
 	colorFlag(c)
 	c.AddCommand(
 		statusCommand(), topCommand(), topologyCommand(), describeCommand(), completionCommand(),
-		doctorCommand(), cardsCommand(), cdiCommand(), installCommand(), uninstallCommand(),
+		doctorCommand(), gpusCommand(), cdiCommand(), installCommand(), uninstallCommand(),
 	)
 	addClusterCommands(c)
 	config.Manual(c, nil)

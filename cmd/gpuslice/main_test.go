@@ -112,7 +112,7 @@ func TestStatusForms(t *testing.T) {
 func TestStatusCleansNames(t *testing.T) {
 	var out strings.Builder
 	n := view.Node{
-		Cards:      []view.Card{{UUID: "GPU-1", Model: "H200\x1b[2J", Healthy: false, Unhealthy: "bad\x1b]0;x\a"}},
+		GPUs:       []view.GPU{{UUID: "GPU-1", Model: "H200\x1b[2J", Healthy: false, Unhealthy: "bad\x1b]0;x\a"}},
 		Containers: []view.Container{{Name: "main\x1b[1A", Pod: "a/b\r", State: "active\n", Shares: []view.Share{{UUID: "\u009b2J"}}}},
 		Problems:   []string{"container \x1b[31m"},
 	}
@@ -127,13 +127,13 @@ func TestStatusTableOfAnEmptyNode(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(s.Dir, "node.json")))
 	status, out, _ := gpuslice("status", "--state-dir", s.Dir)
 	assert.Equal(t, exitDone, status)
-	assert.Contains(t, out, "\n(no cards)\n")
+	assert.Contains(t, out, "\n(no GPUs)\n")
 	assert.Contains(t, out, "\n(none)\n")
-	assert.Contains(t, out, "\nproblem: cards: ")
+	assert.Contains(t, out, "\nproblem: GPUs: ")
 	assert.Contains(t, out, "has gpuslice-agent run on this node")
 }
 
-// A container that keeps cards from others is shown with them, and with the reason.
+// A container that keeps GPUs from others is shown with them, and with the reason.
 func TestStatusOfABlockingContainer(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	require.NoError(t, s.Ledger.Block(context.Background(), "c-all", grant.OwnerNRI, "the kubelet is down"))
@@ -165,8 +165,8 @@ func TestStatusJSON(t *testing.T) {
 	text, err := json.Marshal(got)
 	require.NoError(t, err)
 	assert.JSONEq(t, `{
-		"name": "node-1", "driverVersion": "575.57.08", "cudaVersion": "12.9", "cardsReadAt": "2026-01-02T03:04:05Z",
-		"cards": [
+		"name": "node-1", "driverVersion": "575.57.08", "cudaVersion": "12.9", "gpusReadAt": "2026-01-02T03:04:05Z",
+		"gpus": [
 			{"uuid": "GPU-00000001-5151-4000-8000-000000000001", "index": 0, "model": "NVIDIA H200", "memoryMiB": 143771,
 			 "grantableMemoryMiB": 143771, "grantedMemoryMiB": 42960, "grantableCores": 100, "grantedCores": 35,
 			 "grantableContainers": 10, "containers": 2, "usedBytes": 31458328576, "healthy": true},
@@ -187,13 +187,13 @@ func TestStatusJSON(t *testing.T) {
 	}`, string(text))
 }
 
-// A folder that is mistyped is an error that says what to do, and is not made.
+// A directory that is mistyped is an error that says what to do, and is not made.
 func TestStatusWithoutAStateDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "gpuslice")
 	status, out, stderr := gpuslice("status", "--state-dir", dir)
 	assert.Equal(t, exitFailed, status)
 	assert.Empty(t, out)
-	assert.Equal(t, "gpuslice: read ledger "+dir+": open "+dir+"/containers: no such file or directory: has gpuslice-agent run on this node? (--state-dir names its folder)\n", stderr)
+	assert.Equal(t, "gpuslice: read ledger "+dir+": open "+dir+"/containers: no such file or directory: has gpuslice-agent run on this node? (--state-dir names its directory)\n", stderr)
 	assert.NoDirExists(t, dir)
 
 	t.Setenv("GPUSLICE_STATE_DIR", dir)
@@ -253,7 +253,7 @@ func TestWrongCalls(t *testing.T) {
 		{[]string{"stats"}, "stats"},
 		{[]string{"doctor", "-o", "wide"}, `"-o, --output" flag: want table, json or yaml, not "wide"`},
 		{[]string{"doctor", "node-1"}, "node-1"},
-		{[]string{"doctor", "--root", "/no/such/folder"}, "--root: open /no/such/folder"},
+		{[]string{"doctor", "--root", "/no/such/directory"}, "--root: open /no/such/directory"},
 		{[]string{"doctor", "--root", "a", "--state-dir", "b", "--runtime-socket", "c", "--cdi-spec-dirs", "/d,e"}, `--runtime-socket: want an absolute path, not "c"`},
 		{[]string{"doctor", "--runtime-config", ""}, `--runtime-config: want an absolute path, not ""`},
 		{[]string{"doctor", "--kubelet-dir", "x"}, `--kubelet-dir: want`},
@@ -291,7 +291,7 @@ func TestHelp(t *testing.T) {
 		assert.Equal(t, exitDone, status, "%v", args)
 		assert.Empty(t, stderr)
 		assert.Contains(t, out, "Exit status:")
-		assert.Contains(t, out, "  --state-dir folder\n        the agent's state folder\n        (GPUSLICE_STATE_DIR; \"/run/gpuslice\" if not given)\n")
+		assert.Contains(t, out, "  --state-dir directory\n        the agent's state directory\n        (GPUSLICE_STATE_DIR; \"/run/gpuslice\" if not given)\n")
 		for line := range strings.Lines(out) {
 			assert.LessOrEqual(t, len(strings.TrimSuffix(line, "\n")), 80, line)
 		}

@@ -12,19 +12,19 @@ import (
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
-const resizeManual = `Changes how much a running container may have of the cards that it has. Its
+const resizeManual = `Changes how much a running container may have of the GPUs that it has. Its
 processes follow with their next call: what failed for want of memory succeeds.
 
 With less than it uses nothing is freed and nothing is killed: it is given no
-more until it is below. More than a card has free is refused, and nothing is
+more until it is below. More than a GPU has free is refused, and nothing is
 changed then.
 
 A container without Kubernetes (docker, podman, containerd) is named by its id,
 or the beginning of it, on its node, as root. The change lasts until the
-container ends: "docker restart" makes it anew with what it was created with.
+container ends: "docker restart" makes it again with what it was created with.
 
 A pod's is named NAMESPACE/POD, and NAMESPACE/POD:CONTAINER where it has several
-with cards, from anywhere: the scheduler checks and books it, the node's agent
+with GPUs, from anywhere: the scheduler checks and books it, the node's agent
 applies it, and the command waits for both. It lasts as long as the pod, also over
 restarts of its containers. See docs/RESIZE.md.
 
@@ -35,7 +35,7 @@ unless it says so; 2 the call is wrong.`
 type resizeOptions struct {
 	memory  string
 	cores   int
-	card    string
+	gpu     string
 	timeout time.Duration
 	// set says which were given.
 	setMemory, setCores bool
@@ -64,11 +64,11 @@ func resizeCommand() *cobra.Command {
 			return resizeOnNode(c, args[0], o)
 		},
 	}
-	c.Flags().StringVar(&o.memory, "memory", "", "device memory of each of its cards, a `size` such as 8GiB, 8000MiB or 25%")
-	c.Flags().IntVar(&o.cores, "cores", 0, "compute time of each of its cards, in `percent`; 0: not limited")
+	c.Flags().StringVar(&o.memory, "memory", "", "device memory of each of its GPUs, a `size` such as 8GiB, 8000MiB or 25%")
+	c.Flags().IntVar(&o.cores, "cores", 0, "compute time of each of its GPUs, in `percent`; 0: not limited")
 	c.Flags().DurationVar(&o.timeout, "timeout", answerPatience, "`time` to wait for the scheduler and the node, of a pod")
 	askFlags(c)
-	c.Flags().StringVar(&o.card, "card", "", "change its share of this `card` alone, an index or a UUID")
+	c.Flags().StringVar(&o.gpu, "gpu", "", "change its share of this `gpu` alone, an index or a UUID")
 	return c
 }
 
@@ -78,7 +78,7 @@ func (o *resizeOptions) check() error {
 		return errors.New("what it is to have is not said: name --memory, --cores or both")
 	}
 	if o.setCores && (o.cores < 0 || o.cores > grant.MaxCorePercent) {
-		return fmt.Errorf("--cores: %d: want 0 to %d percent of a card", o.cores, grant.MaxCorePercent)
+		return fmt.Errorf("--cores: %d: want 0 to %d percent of a GPU", o.cores, grant.MaxCorePercent)
 	}
 	if !o.setMemory {
 		return nil
@@ -91,7 +91,7 @@ func (o *resizeOptions) check() error {
 }
 
 // of is what the shares become.
-func (o *resizeOptions) of(old []grant.Share, cards map[string]grant.Card, uuid string) ([]grant.Share, error) {
+func (o *resizeOptions) of(old []grant.Share, gpus map[string]grant.GPU, uuid string) ([]grant.Share, error) {
 	shares, found := make([]grant.Share, len(old)), false
 	for i, s := range old {
 		shares[i] = s
@@ -100,18 +100,18 @@ func (o *resizeOptions) of(old []grant.Share, cards map[string]grant.Card, uuid 
 		}
 		found = true
 		if o.setMemory {
-			card, known := cards[s.UUID]
+			gpu, known := gpus[s.UUID]
 			if o.size.Percent != 0 && !known {
-				return nil, fmt.Errorf("--memory %s: the size of card %s is not known here: name MiB or GiB", o.memory, s.UUID)
+				return nil, fmt.Errorf("--memory %s: the size of GPU %s is not known here: name MiB or GiB", o.memory, s.UUID)
 			}
-			shares[i].MemoryMiB = o.size.Of(card)
+			shares[i].MemoryMiB = o.size.Of(gpu)
 		}
 		if o.setCores {
 			shares[i].CorePercent = o.cores
 		}
 	}
 	if !found {
-		return nil, fmt.Errorf("--card %s: the container has no share of it; it has %s", o.card, strings.Join(uuids(old), ", "))
+		return nil, fmt.Errorf("--gpu %s: the container has no share of it; it has %s", o.gpu, strings.Join(uuids(old), ", "))
 	}
 	return shares, nil
 }

@@ -37,7 +37,7 @@ func dockerNode(t *testing.T) *nodetest.StateDir {
 
 func sharesOf(t *testing.T, s *nodetest.StateDir, id string) []grant.Share {
 	t.Helper()
-	recovered, err := oci.RecoverShares(s.Ledger.Folder(id))
+	recovered, err := oci.RecoverShares(s.Ledger.Dir(id))
 	require.NoError(t, err)
 	snapshot, err := s.Ledger.Snapshot(context.Background())
 	require.NoError(t, err)
@@ -60,17 +60,17 @@ func TestResizeOnNode(t *testing.T) {
 		id     string
 	}{
 		{"more", []string{"3f2a9c", "--memory=12GiB", "--cores=40"}, exitDone,
-			"container 3f2a9c01, card " + nodetest.H200 + ": memory 8192 -> 12288 MiB, cores 30 % -> 40 %\n", []grant.Share{h200(12288, 40)}, ""},
+			"container 3f2a9c01, GPU " + nodetest.H200 + ": memory 8192 -> 12288 MiB, cores 30 % -> 40 %\n", []grant.Share{h200(12288, 40)}, ""},
 		{"cores alone", []string{"3f2a9c01", "--cores=0"}, exitDone, "cores 30 % -> not limited", []grant.Share{h200(8192, 0)}, ""},
-		{"a part of the card", []string{"3f2a9c01", "--memory=50%"}, exitDone, "8192 -> 71885 MiB", []grant.Share{h200(71885, 30)}, ""},
+		{"a part of the GPU", []string{"3f2a9c01", "--memory=50%"}, exitDone, "8192 -> 71885 MiB", []grant.Share{h200(71885, 30)}, ""},
 		{"nothing new", []string{"3f2a9c01", "--cores=30"}, exitDone, "as before, 8192 MiB, cores 30 %", []grant.Share{h200(8192, 30)}, ""},
-		{"one card of two", []string{"3f2a0002", "--memory=2GiB", "--card=1"}, exitDone, nodetest.T4 + ": memory 1024 -> 2048 MiB",
+		{"one GPU of two", []string{"3f2a0002", "--memory=2GiB", "--gpu=1"}, exitDone, nodetest.T4 + ": memory 1024 -> 2048 MiB",
 			[]grant.Share{h200(1024, 0), {UUID: nodetest.T4, MemoryMiB: 2048, CorePercent: 10}}, "3f2a0002"},
 		{"too much", []string{"3f2a9c01", "--memory=142748MiB"}, exitFailed, "memory 134556 MiB asked, 134555 of 143771 MiB free more than it has", nil, ""},
 		{"two containers", []string{"3f2a", "--cores=1"}, exitFailed, `"3f2a" is 2 containers (3f2a0002, 3f2a9c01)`, nil, ""},
 		{"none", []string{"ffff", "--cores=1"}, exitFailed, "gpuslice status -o wide lists them", nil, ""},
-		{"a card that it has not", []string{"3f2a9c01", "--cores=1", "--card=1"}, exitFailed, "the container has no share of it", nil, ""},
-		{"a card that there is not", []string{"3f2a9c01", "--cores=1", "--card=7"}, exitFailed, `card "7"`, nil, ""},
+		{"a GPU that it has not", []string{"3f2a9c01", "--cores=1", "--gpu=1"}, exitFailed, "the container has no share of it", nil, ""},
+		{"a GPU that there is not", []string{"3f2a9c01", "--cores=1", "--gpu=7"}, exitFailed, `GPU "7"`, nil, ""},
 		{"a slice's", []string{"51ce", "--cores=1"}, exitFailed, `has the slice "small"`, nil, ""},
 		{"a pod's", []string{"c-train", "--cores=1"}, exitFailed, "gpuslice resize default/train:main", nil, ""},
 		{"nothing said", []string{"3f2a9c01"}, exitUsage, "name --memory, --cores or both", nil, ""},
@@ -97,11 +97,11 @@ func TestResizeOnNode(t *testing.T) {
 	}
 }
 
-// The cordon of a card in MIG mode is that of its MIG devices, which alone are to be had.
-func TestCordonOfAMIGCard(t *testing.T) {
+// The cordon of a GPU in MIG mode is that of its MIG devices, which alone are to be had.
+func TestCordonOfAMIGGPU(t *testing.T) {
 	f := migNode(t)
 	s := nodetest.NewStateDirOf(t, f)
-	small, large := f.Node.Cards[1].MIG[0].UUID, f.Node.Cards[1].MIG[1].UUID
+	small, large := f.Node.GPUs[1].MIG[0].UUID, f.Node.GPUs[1].MIG[1].UUID
 	s.Claim("c-slice", "slice", grant.Share{UUID: large, MemoryMiB: 72000, CorePercent: 100})
 	claim := func(id string) error {
 		claim := grant.Claim{ContainerID: id, Owner: grant.OwnerNRI, PodUID: id, PodNamespace: "default", PodName: id, Container: "main",
@@ -122,8 +122,8 @@ func TestCordonOfAMIGCard(t *testing.T) {
 	assert.Contains(t, out, "MIG device "+small+" of it gets no new containers on this node\n")
 	assert.Contains(t, out, "it is held by container c-again of pod default/again\n")
 	require.ErrorIs(t, claim("c-new"), grant.ErrCordoned)
-	assert.Contains(t, call(exitFailed, "drain", "1"), "containers still hold the card")
-	assert.Contains(t, call(exitFailed, "uncordon", small), "gpuslice uncordon "+cardUUID(1))
+	assert.Contains(t, call(exitFailed, "drain", "1"), "containers still hold the GPU")
+	assert.Contains(t, call(exitFailed, "uncordon", small), "gpuslice uncordon "+gpuUUID(1))
 	assert.Regexp(t, `MIG 1g.18gb +cordoned`, call(exitDone, "topology"))
 	require.ErrorIs(t, claim("c-new"), grant.ErrCordoned)
 
@@ -139,7 +139,7 @@ func TestCordonOnNode(t *testing.T) {
 	s := dockerNode(t)
 	status, out, stderr := gpuslice("cordon", "1", "--state-dir", s.Dir)
 	require.Equal(t, exitDone, status, stderr)
-	assert.Equal(t, "card "+nodetest.T4+" gets no new containers on this node\n"+
+	assert.Equal(t, "GPU "+nodetest.T4+" gets no new containers on this node\n"+
 		"it is held by container 3f2a0002\nit is held by container 51ce\nit is held by container c-train of pod default/train\n", out)
 	cordoned, err := grant.Cordoned(s.Dir)
 	require.NoError(t, err)
@@ -153,7 +153,7 @@ func TestCordonOnNode(t *testing.T) {
 
 	status, _, stderr = gpuslice("cordon", "9", "--state-dir", s.Dir)
 	assert.Equal(t, exitFailed, status)
-	assert.Contains(t, stderr, `card "9"`)
+	assert.Contains(t, stderr, `GPU "9"`)
 	status, _, stderr = gpuslice("cordon", "0", "--state-dir", s.Dir+"/nowhere")
 	assert.Equal(t, exitFailed, status)
 	assert.NoDirExists(t, s.Dir+"/nowhere", stderr)

@@ -24,10 +24,10 @@ func resizeOnNode(c *cobra.Command, target string, o resizeOptions) error {
 		return work(err)
 	}
 	defer ledger.Close()
-	cards := node.Capacities(file.Devices)
+	gpus := node.Capacities(file.Devices)
 	uuid := ""
-	if o.card != "" {
-		if uuid, err = findCard(file, o.card); err != nil {
+	if o.gpu != "" {
+		if uuid, err = findGPU(file, o.gpu); err != nil {
 			return work(err)
 		}
 	}
@@ -42,27 +42,27 @@ func resizeOnNode(c *cobra.Command, target string, o resizeOptions) error {
 	if err != nil {
 		return work(err)
 	}
-	shares, err := o.of(claim.Shares, cards, uuid)
+	shares, err := o.of(claim.Shares, gpus, uuid)
 	if err != nil {
 		return work(err)
 	}
-	before, err := rebook(ctx, ledger, claim.ContainerID, shares, cards)
+	before, err := rebook(ctx, ledger, claim.ContainerID, shares, gpus)
 	if err != nil {
 		return work(err)
 	}
 	for i, s := range shares {
-		fmt.Fprintf(c.OutOrStdout(), "container %s, card %s: %s\n", claim.ContainerID, s.UUID, change(before[i], s))
+		fmt.Fprintf(c.OutOrStdout(), "container %s, GPU %s: %s\n", claim.ContainerID, s.UUID, change(before[i], s))
 	}
 	return nil
 }
 
-// openNode opens the ledger of the node whose state folder was named, and reads its cards.
+// openNode opens the ledger of the node whose state directory was named, and reads its GPUs.
 func openNode(c *cobra.Command) (*grant.Ledger, node.File, error) {
 	stateDir, err := c.Flags().GetString("state-dir")
 	if err != nil {
 		return nil, node.File{}, err
 	}
-	file, err := node.Read(stateDir) // before OpenLedger, which would make a folder of a name that was misspelled
+	file, err := node.Read(stateDir) // before OpenLedger, which would make a directory of a name that was misspelled
 	if err != nil {
 		return nil, file, err
 	}
@@ -102,7 +102,7 @@ func resizableHere(ledger *grant.Ledger, claim grant.Claim) error {
 		return fmt.Errorf("container %s is of pod %s/%s, and the scheduler has its book of what that has: gpuslice resize %s/%s:%s, with a kubeconfig",
 			claim.ContainerID, claim.PodNamespace, claim.PodName, claim.PodNamespace, claim.PodName, claim.Container)
 	}
-	record, err := claimed.Read(ledger.Folder(claim.ContainerID))
+	record, err := claimed.Read(ledger.Dir(claim.ContainerID))
 	if err != nil {
 		return fmt.Errorf("container %s: %w", claim.ContainerID, err)
 	}
@@ -112,10 +112,10 @@ func resizableHere(ledger *grant.Ledger, claim grant.Claim) error {
 	return nil
 }
 
-// rebook is the resize. Where a card is full, what is booked for containers that are gone
+// rebook is the resize. Where a GPU is full, what is booked for containers that are gone
 // is given back first.
-func rebook(ctx context.Context, ledger *grant.Ledger, id string, shares []grant.Share, cards map[string]grant.Card) ([]grant.Share, error) {
-	before, err := ledger.Resize(ctx, id, shares, cards, oci.Resize)
+func rebook(ctx context.Context, ledger *grant.Ledger, id string, shares []grant.Share, gpus map[string]grant.GPU) ([]grant.Share, error) {
+	before, err := ledger.Resize(ctx, id, shares, gpus, oci.Resize)
 	if errors.Is(err, grant.ErrOverbooked) {
 		snapshot, readErr := ledger.Snapshot(ctx)
 		if readErr != nil {
@@ -123,24 +123,24 @@ func rebook(ctx context.Context, ledger *grant.Ledger, id string, shares []grant
 		}
 		releaser := claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()}
 		if swept, sweepErr := releaser.Sweep(ctx, snapshot); sweepErr == nil && swept {
-			before, err = ledger.Resize(ctx, id, shares, cards, oci.Resize)
+			before, err = ledger.Resize(ctx, id, shares, gpus, oci.Resize)
 		}
 	}
 	if errors.Is(err, limiter.ErrHalfWritten) {
-		err = fmt.Errorf("%w: start gpuslice-agent, which mends it, or the container anew", err)
+		err = fmt.Errorf("%w: start gpuslice-agent, which fixes it, or the container again", err)
 	}
 	return before, err
 }
 
-// findCard is the UUID of the card that a person names: an index, a UUID or the beginning of one.
-func findCard(f node.File, name string) (string, error) {
+// findGPU is the UUID of the GPU that a person names: an index, a UUID or the beginning of one.
+func findGPU(f node.File, name string) (string, error) {
 	var found []string
-	for _, card := range f.Node.Cards {
-		if fmt.Sprint(card.Index) == name || card.UUID == name {
-			return card.UUID, nil
+	for _, gpu := range f.Node.GPUs {
+		if fmt.Sprint(gpu.Index) == name || gpu.UUID == name {
+			return gpu.UUID, nil
 		}
-		devices := []string{card.UUID}
-		for _, d := range card.MIG {
+		devices := []string{gpu.UUID}
+		for _, d := range gpu.MIG {
 			devices = append(devices, d.UUID)
 		}
 		for _, uuid := range devices {
@@ -154,9 +154,9 @@ func findCard(f node.File, name string) (string, error) {
 	}
 	switch len(found) {
 	case 0:
-		return "", fmt.Errorf("card %q: the node has none of that index or UUID: gpuslice status lists its cards", name)
+		return "", fmt.Errorf("GPU %q: the node has none of that index or UUID: gpuslice status lists its GPUs", name)
 	case 1:
 		return found[0], nil
 	}
-	return "", fmt.Errorf("card %q is %d cards (%s): write more of the UUID", name, len(found), strings.Join(found, ", "))
+	return "", fmt.Errorf("GPU %q is %d GPUs (%s): write more of the UUID", name, len(found), strings.Join(found, ", "))
 }

@@ -16,11 +16,11 @@ import (
 // resizePod has a pod's container resized by the scheduler, and waits for it and for the node.
 func resizePod(c *cobra.Command, target string, o resizeOptions) error {
 	if o.size.Percent != 0 {
-		return fmt.Errorf("--memory %s: of a pod's card the size isn't known here: name MiB or GiB", o.memory)
+		return fmt.Errorf("--memory %s: of a pod's GPU the size isn't known here: name MiB or GiB", o.memory)
 	}
-	if o.card != "" {
-		if err := grant.ValidateUUID(o.card); err != nil {
-			return fmt.Errorf("--card %s: %w", o.card, err)
+	if o.gpu != "" {
+		if err := grant.ValidateUUID(o.gpu); err != nil {
+			return fmt.Errorf("--gpu %s: %w", o.gpu, err)
 		}
 	}
 	namespace, name, container, err := podName(target)
@@ -46,7 +46,7 @@ func (o *resizeOptions) resizePod(ctx context.Context, c *cobra.Command, connect
 	if err != nil {
 		return err
 	}
-	wanted := grant.Wanted{Card: o.card}
+	wanted := grant.Wanted{GPU: o.gpu}
 	if o.setMemory {
 		wanted.MemoryMiB = &o.size.MiB
 	}
@@ -65,7 +65,7 @@ func (o *resizeOptions) resizePod(ctx context.Context, c *cobra.Command, connect
 		return err
 	}
 	for i, s := range now {
-		fmt.Fprintf(c.OutOrStdout(), "pod %s/%s, container %s, card %s: %s\n", namespace, name, container, s.UUID, change(before[i], s))
+		fmt.Fprintf(c.OutOrStdout(), "pod %s/%s, container %s, GPU %s: %s\n", namespace, name, container, s.UUID, change(before[i], s))
 	}
 	switch err := connection.Applied(ctx, resized, container, now); {
 	case errors.Is(err, cluster.ErrNotApplied):

@@ -9,19 +9,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 func statusCommand() *cobra.Command {
 	var out *output
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show this node's cards: what is granted, and what is in use",
-		Long: `Shows this node's cards and the containers that have a share of them.
+		Short: "Show this node's GPUs: what is granted, and what is in use",
+		Long: `Shows this node's GPUs and the containers that have a share of them.
 
-The numbers come from the agent's state folder and the containers' own
+The numbers come from the agent's state directory and the containers' own
 accounting; no daemon is asked. Memory is what containers account for, rounded
 up to MiB, beside what they are granted.
 
@@ -29,7 +29,7 @@ A container is "active" while its share is booked, "released" when it has ended
 and its runtime has not removed it yet, and "corrupt" when its record can't be
 read: what is known of it is shown with its container's id, and why is printed
 below. It is "blocking" when it is there and its grant can't be found out: as
-long as it is, nothing more is granted on the cards that it may hold.
+long as it is, nothing more is granted on the GPUs that it may hold.
 
 To look changes nothing and keeps no container waiting.
 
@@ -52,7 +52,7 @@ Exit status: 0 it is shown (what could not be read is among the problems);
 	return c
 }
 
-// readNode reads the node whose state folder was named.
+// readNode reads the node whose state directory was named.
 func readNode(c *cobra.Command) (view.Node, error) {
 	read, err := nodeReader(c)
 	if err != nil {
@@ -64,7 +64,7 @@ func readNode(c *cobra.Command) (view.Node, error) {
 
 // statusTables prints a status for people.
 func statusTables(p page, n view.Node) error {
-	if err := cardTable(p, n); err != nil {
+	if err := gpuTable(p, n); err != nil {
 		return err
 	}
 	fmt.Fprintln(p)
@@ -74,7 +74,7 @@ func statusTables(p page, n view.Node) error {
 	return problems(p, n)
 }
 
-func cardTable(p page, n view.Node) error {
+func gpuTable(p page, n view.Node) error {
 	columns := []term.Column{
 		{Head: "GPU"}, {Head: "MODEL", Min: 8}, {Head: "UUID", Min: 12}, {Head: "CONTAINERS"},
 		{Head: "MEMORY GRANTED"}, {Head: "CORES GRANTED"}, {Head: "MEMORY USED"},
@@ -82,14 +82,14 @@ func cardTable(p page, n view.Node) error {
 	if p.Wide {
 		columns = append(columns, term.Column{Head: "MEMORY LEFT"}, term.Column{Head: "CORES LEFT"}, term.Column{Head: "MEMORY"})
 	}
-	asked := p.Wide && slices.ContainsFunc(n.Cards, func(c view.Card) bool { return c.Telemetry != nil })
+	asked := p.Wide && slices.ContainsFunc(n.GPUs, func(c view.GPU) bool { return c.Telemetry != nil })
 	if asked {
 		for _, head := range []string{"NVML USED", "BUSY", "TEMPERATURE", "POWER"} {
 			columns = append(columns, term.Column{Head: head})
 		}
 	}
 	t := p.table(columns...)
-	for _, c := range n.Cards {
+	for _, c := range n.GPUs {
 		row := []any{
 			label(c), modelCell(c), c.UUID, fmt.Sprintf("%d/%d", c.GrantedContainers, c.GrantableSlots),
 			fmt.Sprintf("%d/%d MiB", c.GrantedMemoryMiB, c.GrantableMiB), fmt.Sprintf("%d/%d %%", c.GrantedCores, c.GrantableCores),
@@ -105,7 +105,7 @@ func cardTable(p page, n view.Node) error {
 		t.Row(row...)
 	}
 	if t.Len() == 0 {
-		t.Row("(no cards)")
+		t.Row("(no GPUs)")
 	}
 	return t.Write(p)
 }
@@ -121,12 +121,12 @@ func containerTable(p page, n view.Node) error {
 		}
 	}
 	t := p.table(columns...)
-	labels := cardLabels(n)
+	labels := gpuLabels(n)
 	for _, c := range n.Containers {
 		state := term.Cell{Text: c.State, Color: stateColor(c.State)}
 		for _, s := range c.Shares {
 			row := []any{
-				orDash(c.Pod), name(c), state, card(s.UUID, labels), fmt.Sprintf("%d/%d MiB", mebibytes(s.UsedBytes), s.MemoryMiB),
+				orDash(c.Pod), name(c), state, gpu(s.UUID, labels), fmt.Sprintf("%d/%d MiB", mebibytes(s.UsedBytes), s.MemoryMiB),
 				cores(s.CorePercent), s.Processes, orDash(c.Enforcement),
 			}
 			if p.Wide {
@@ -149,10 +149,10 @@ func containerTable(p page, n view.Node) error {
 	return t.Write(p)
 }
 
-// telemetry are the columns of what NVML says of a card, where an agent was asked.
-func telemetry(t *gpu.Telemetry) []any {
+// telemetry are the columns of what NVML says of a GPU, where an agent was asked.
+func telemetry(t *nvidia.Telemetry) []any {
 	if t == nil {
-		t = &gpu.Telemetry{}
+		t = &nvidia.Telemetry{}
 	}
 	memory, power := "-", "-"
 	if t.MemoryUsedBytes != nil {
@@ -172,8 +172,8 @@ func known(n *int, unit string) string {
 	return fmt.Sprintf("%d %s", *n, unit)
 }
 
-// modelCell is a card's model, and whether it is well and to be had.
-func modelCell(c view.Card) term.Cell {
+// modelCell is a GPU's model, and whether it is well and to be had.
+func modelCell(c view.GPU) term.Cell {
 	switch {
 	case !c.Healthy:
 		return term.Cell{Text: c.Model + " (unhealthy)", Color: term.Red}
@@ -183,12 +183,12 @@ func modelCell(c view.Card) term.Cell {
 	return term.Cell{Text: c.Model}
 }
 
-// problems prints why cards are unhealthy, and what could not be read.
+// problems prints why GPUs are unhealthy, and what could not be read.
 func problems(p page, n view.Node) error {
 	var all []string
-	for _, c := range n.Cards {
+	for _, c := range n.GPUs {
 		if !c.Healthy {
-			all = append(all, fmt.Sprintf("card %s is unhealthy: %s", label(c), c.Unhealthy))
+			all = append(all, fmt.Sprintf("GPU %s is unhealthy: %s", label(c), c.Unhealthy))
 		}
 	}
 	for _, text := range append(all, n.Problems...) {
@@ -218,8 +218,8 @@ func name(c view.Container) string {
 	return c.Name
 }
 
-// label is a card's index, with the profile of a MIG device.
-func label(c view.Card) string {
+// label is a GPU's index, with the profile of a MIG device.
+func label(c view.GPU) string {
 	text := fmt.Sprint(c.Index)
 	if c.MIGProfile != "" {
 		text += "/" + c.MIGProfile
@@ -230,24 +230,24 @@ func label(c view.Card) string {
 	return text
 }
 
-// cardLabels are the labels of a node's cards, by UUID.
-func cardLabels(n view.Node) map[string]string {
-	labels := make(map[string]string, len(n.Cards))
-	for _, c := range n.Cards {
+// gpuLabels are the labels of a node's GPUs, by UUID.
+func gpuLabels(n view.Node) map[string]string {
+	labels := make(map[string]string, len(n.GPUs))
+	for _, c := range n.GPUs {
 		labels[c.UUID] = label(c)
 	}
 	return labels
 }
 
-// card is a card's label, or its UUID where the node has no such card.
-func card(uuid string, labels map[string]string) string {
+// GPU is a GPU's label, or its UUID where the node has no such GPU.
+func gpu(uuid string, labels map[string]string) string {
 	if l, ok := labels[uuid]; ok {
 		return l
 	}
 	return uuid
 }
 
-// blocked are the cards that a container without known shares keeps from others.
+// blocked are the GPUs that a container without known shares keeps from others.
 func blocked(c view.Container, labels map[string]string) string {
 	if c.State != string(grant.StateBlocking) {
 		return "-"
@@ -255,11 +255,11 @@ func blocked(c view.Container, labels map[string]string) string {
 	if len(c.Blocks) == 0 {
 		return "all"
 	}
-	var cards []string
+	var gpus []string
 	for _, uuid := range c.Blocks {
-		cards = append(cards, card(uuid, labels))
+		gpus = append(gpus, gpu(uuid, labels))
 	}
-	return strings.Join(cards, ",")
+	return strings.Join(gpus, ",")
 }
 
 // mebibytes rounds up: a byte too much must not look like none.

@@ -39,11 +39,11 @@ func topCommand() *cobra.Command {
 		Long: `Shows what this node's containers use of their shares, and reads it again and
 again. It comes from the containers' own accounting; no daemon is asked.
 
-Memory is that in use, of what is granted. Cores are the part of the card's
+Memory is that in use, of what is granted. Cores are the part of the GPU's
 compute time that a container's launches were charged between two readings, of
 its limit, and "waited" the part of that time in which they waited for it.
 While no limit is enforced nothing is charged, and cores are "-": where the
-share has none, and with the policy "default" on a card that nobody else uses.
+share has none, and with the policy "default" on a GPU that nobody else uses.
 With --cluster agents are asked, and cores are what NVML says the container had.
 
 The key h lists the keys: q quits, s sorts, / filters, arrows select. Without a
@@ -78,7 +78,7 @@ is wrong.`,
 	f.BoolVar(&o.once, "once", false, "print once, after two readings")
 	f.Var(o.by, "sort", "`key` to sort by: "+oneOf(sortKeys))
 	f.BoolVar(&o.reverse, "reverse", false, "sort the other way around")
-	f.StringVar(&o.filter, "filter", "", "show only rows with this `text` in the names of pod or container, the container's id, its state or the card's UUID")
+	f.StringVar(&o.filter, "filter", "", "show only rows with this `text` in the names of pod or container, the container's id, its state or the GPU's UUID")
 	_ = c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(sortKeys, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 	out = outputFlag(c, formTable, formWide, formJSON, formYAML)
 	wideFlag(c)
@@ -120,7 +120,7 @@ func topOnce(c *cobra.Command, out *output, o topOptions, read reader) error {
 
 // writeTop prints what top shows for people, as it is at a moment.
 func writeTop(p page, shown topShown) error {
-	lines := append(topCards(p.Style, shown.Cards, len(shown.Cards)+2), "")
+	lines := append(topGPUs(p.Style, shown.GPUs, len(shown.GPUs)+2), "")
 	columns := columnsOf(p.Style, p.Wide)
 	t := topTable(p.Style, columns, "")
 	for _, r := range shown.Containers {
@@ -133,8 +133,8 @@ func writeTop(p page, shown topShown) error {
 		return err
 	}
 	n := view.Node{Problems: shown.Problems}
-	for _, c := range shown.Cards {
-		n.Cards = append(n.Cards, c.Card)
+	for _, c := range shown.GPUs {
+		n.GPUs = append(n.GPUs, c.GPU)
 	}
 	return problems(p, n)
 }

@@ -15,11 +15,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 // workingNode is a node with two readings, a second apart, in which its containers
@@ -40,7 +40,7 @@ func workingNode(t *testing.T) (s *nodetest.StateDir, before, now reading) {
 func readingOf(t *testing.T, s *nodetest.StateDir, at time.Time) reading {
 	n, err := view.Read(t.Context(), s.Dir)
 	require.NoError(t, err)
-	n.Problems = nil // they have the folder's path
+	n.Problems = nil // they have the directory's path
 	return reading{at: at, node: n}
 }
 
@@ -65,11 +65,11 @@ func TestTopOf(t *testing.T) {
 	assert.InDelta(t, 500, *train.LaunchesPerSec, 0.001)
 	assert.Nil(t, rows["c-train "+nodetest.T4].CoresUsedPercent, "a share without a limit is not counted")
 	assert.InDelta(t, 100, *rows["c-hostile "+nodetest.T4].CoresUsedPercent, 0, "more than there was is all there was")
-	assert.InDelta(t, 100, *shown.Cards[1].CoresUsedPercent, 0)
-	assert.InDelta(t, 28.2, *shown.Cards[0].CoresUsedPercent, 0.001)
+	assert.InDelta(t, 100, *shown.GPUs[1].CoresUsedPercent, 0)
+	assert.InDelta(t, 28.2, *shown.GPUs[0].CoresUsedPercent, 0.001)
 	assert.InDelta(t, 1, shown.IntervalSeconds, 0)
 
-	assert.Nil(t, topOf(reading{}, now).Cards[0].CoresUsedPercent, "one reading tells nothing of time")
+	assert.Nil(t, topOf(reading{}, now).GPUs[0].CoresUsedPercent, "one reading tells nothing of time")
 	back := topOf(reading{at: before.at, node: now.node}, reading{at: now.at, node: before.node})
 	for _, r := range back.Containers {
 		if r.ContainerID == "c-train" {
@@ -82,21 +82,21 @@ func TestTopOf(t *testing.T) {
 func TestTopOfAnAgentsView(t *testing.T) {
 	percent, busy := 12.5, 80
 	n := view.Node{
-		Cards: []view.Card{{UUID: "a", Healthy: true, Telemetry: &gpu.Telemetry{UtilizationPercent: &busy}}, {UUID: "b", Healthy: true}},
+		GPUs: []view.GPU{{UUID: "a", Healthy: true, Telemetry: &nvidia.Telemetry{UtilizationPercent: &busy}}, {UUID: "b", Healthy: true}},
 		Containers: []view.Container{{ContainerID: "c", Shares: []view.Share{
 			{UUID: "a", CoreUsedPercent: &percent}, {UUID: "b", CoreUsedPercent: &percent, CorePercent: 50},
 		}}},
 	}
 	shown := topOf(reading{}, reading{at: nodetest.Time, node: n})
-	assert.InDelta(t, 80, *shown.Cards[0].CoresUsedPercent, 0)
-	assert.InDelta(t, 12.5, *shown.Cards[1].CoresUsedPercent, 0)
+	assert.InDelta(t, 80, *shown.GPUs[0].CoresUsedPercent, 0)
+	assert.InDelta(t, 12.5, *shown.GPUs[1].CoresUsedPercent, 0)
 	assert.InDelta(t, 12.5, *shown.Containers[0].CoresUsedPercent, 0)
 	again := topOf(reading{at: nodetest.Time, node: n}, reading{at: nodetest.Time.Add(time.Second), node: n})
 	assert.InDelta(t, 12.5, *again.Containers[1].CoresUsedPercent, 0, "NVML sees what no share is charged, too")
 	assert.Nil(t, again.Containers[1].LaunchesPerSec)
 
 	memory, power, temperature := uint64(5<<20), uint32(350_500), 61
-	n.Cards[0].Telemetry = &gpu.Telemetry{MemoryUsedBytes: &memory, UtilizationPercent: &busy, TemperatureCelsius: &temperature, PowerMilliwatts: &power}
+	n.GPUs[0].Telemetry = &nvidia.Telemetry{MemoryUsedBytes: &memory, UtilizationPercent: &busy, TemperatureCelsius: &temperature, PowerMilliwatts: &power}
 	var out strings.Builder
 	require.NoError(t, statusTables(page{Writer: &out, Wide: true}, n))
 	assert.Contains(t, out.String(), "5 MiB      80 %  61 °C        350 W\n")
@@ -110,7 +110,7 @@ func TestTopOfAShareThatIsNotEnforced(t *testing.T) {
 	s.Claim("c-alone", "alone", grant.Share{UUID: nodetest.T4, MemoryMiB: 4000, CorePercent: 50})
 	s.Compute("c-alone", 0, time.Second, time.Second, 50)
 	enforced := func(is bool) {
-		require.NoError(t, limiter.UpdateCores(s.Ledger.Folder("c-alone"), []limiter.CoreState{{Contended: is}}))
+		require.NoError(t, limiter.UpdateCores(s.Ledger.Dir("c-alone"), []limiter.CoreState{{Contended: is}}))
 	}
 	at := nodetest.Time
 	read := func() reading { at = at.Add(time.Second); return readingOf(t, s, at) }
@@ -132,7 +132,7 @@ func TestTopOfAShareThatIsNotEnforced(t *testing.T) {
 	assert.InDelta(t, 25, *topOf(before, read()).Containers[0].CoresUsedPercent, 0.001, "it was charged before they left")
 }
 
-// Without a limit the whole card is a container's.
+// Without a limit the whole GPU is a container's.
 func TestPercentCell(t *testing.T) {
 	percent := 45.0
 	for _, test := range []struct {
@@ -263,9 +263,9 @@ func TestTopPauseAndFailure(t *testing.T) {
 	m.press("p", 5)
 	m.take(now)
 	assert.Equal(t, now.at, m.shown.TakenAt)
-	m.failure = "the folder\x1b[2J is gone"
+	m.failure = "the directory\x1b[2J is gone"
 	lines := m.page(term.Style{}, 80, 24)
-	assert.Equal(t, "problem: the folder?[2J is gone", lines[23])
+	assert.Equal(t, "problem: the directory?[2J is gone", lines[23])
 }
 
 // Each page is as large as the terminal, and no line is longer, whatever its size.
@@ -302,18 +302,18 @@ func TestTopPages(t *testing.T) {
 	}
 }
 
-// Many cards leave room for containers.
-func TestTopOfManyCards(t *testing.T) {
+// Many GPUs leave room for containers.
+func TestTopOfManyGPUs(t *testing.T) {
 	s := nodetest.NewStateDirOf(t, nodeOf(t, 16, "topo-16-switches.txt"))
-	s.Claim("c-train", "train", grant.Share{UUID: cardUUID(9), MemoryMiB: 1000})
+	s.Claim("c-train", "train", grant.Share{UUID: gpuUUID(9), MemoryMiB: 1000})
 	m := &topModel{every: "1s", by: "memory"}
 	m.take(readingOf(t, s, nodetest.Time))
-	golden(t, "top-cards.txt", strings.Join(m.page(term.Style{}, 100, 24), "\n")+"\n")
+	golden(t, "top-gpus.txt", strings.Join(m.page(term.Style{}, 100, 24), "\n")+"\n")
 }
 
 func TestTopOnce(t *testing.T) {
 	s, _, _ := workingNode(t)
-	require.NoError(t, limiter.UpdateCores(s.Ledger.Folder("c-train"), []limiter.CoreState{{Contended: true}, {}}))
+	require.NoError(t, limiter.UpdateCores(s.Ledger.Dir("c-train"), []limiter.CoreState{{Contended: true}, {}}))
 	table := shows(t, "top", "--once", "--interval", "100ms", "--state-dir", s.Dir, "--filter", "infer")
 	assert.Contains(t, table, "default/infer-7c9d8f6b5-x2x4q  main       1    [|||||||||| 3900M/4000M]  [                 -/50%]      0%     1  active")
 	assert.NotContains(t, table, "default/train")
@@ -347,7 +347,7 @@ func TestTopOfAnEmptyNode(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	require.NoError(t, os.Remove(s.Dir+"/node.json"))
 	out := shows(t, "top", "--interval", "100ms", "--state-dir", s.Dir)
-	assert.Contains(t, out, "\n(no cards)\n")
+	assert.Contains(t, out, "\n(no GPUs)\n")
 	assert.Contains(t, out, "\n(none)\n")
 }
 
@@ -360,7 +360,7 @@ func TestTopBadCalls(t *testing.T) {
 		{[]string{"--interval", "10ms"}, exitUsage, "--interval: want 100ms or longer, not 10ms"},
 		{[]string{"--sort", "size"}, exitUsage, "want memory, cores, waited, pod or gpu, not \"size\""},
 		{[]string{"x"}, exitUsage, "x"},
-		{[]string{"--state-dir", "/no/such/folder"}, exitFailed, "--state-dir names its folder"},
+		{[]string{"--state-dir", "/no/such/directory"}, exitFailed, "--state-dir names its directory"},
 	} {
 		status, out, stderr := gpuslice(append([]string{"top"}, test.args...)...)
 		assert.Equal(t, test.status, status)

@@ -22,7 +22,7 @@ func BenchmarkTop(b *testing.B) {
 	s := nodetest.NewStateDirOf(b, f)
 	require.NoError(b, node.Write(s.Dir, f))
 	for i := range 500 {
-		s.Claim(fmt.Sprintf("c-%04d", i), fmt.Sprintf("pod-%d", i), grant.Share{UUID: cardUUID(i % 16), MemoryMiB: 1000, CorePercent: 1})
+		s.Claim(fmt.Sprintf("c-%04d", i), fmt.Sprintf("pod-%d", i), grant.Share{UUID: gpuUUID(i % 16), MemoryMiB: 1000, CorePercent: 1})
 	}
 	n, err := view.Read(b.Context(), s.Dir)
 	require.NoError(b, err)

@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 func topologyCommand() *cobra.Command {
@@ -21,26 +21,26 @@ func topologyCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "topology [NODE]",
-		Short: "Show how a node's cards are connected, and which are free",
-		Long: `Shows the tree of this node's cards: which are near each other, by PCIe and by
+		Short: "Show how a node's GPUs are connected, and which are free",
+		Long: `Shows the tree of this node's GPUs: which are near each other, by PCIe and by
 NVLink, and what is left of each. With an argument it is that node of the
-cluster. A group is named by how its cards reach each other, with the words of
+cluster. A group is named by how its GPUs reach each other, with the words of
 "nvidia-smi topo -m", from near to far:
 
   PSB   on one board            PHB   across a host bridge, the CPU's
   PIX   across one PCIe switch  NODE  across the host bridges of a NUMA node
   PXB   across several of them  SYS   across the sockets
 
-A card is "free" while nothing of it is granted, "shared" while more of it can
+A GPU is "free" while nothing of it is granted, "shared" while more of it can
 be, and "full" when nothing more can be. It is "blocked" while a container is
 there whose grant can't be found out, "unhealthy" when the agent has said so,
 "cordoned" when "gpuslice cordon" keeps new containers from it on this node, and
 "excluded" when it is not offered. "NV4: 0-2" are four NVLinks to each of the
-cards 0 to 2.
+GPUs 0 to 2.
 
 With --matrix it prints the matrix as "nvidia-smi topo -m" does, without NICs.
 
-It comes from the agent's state folder; the driver is not asked. Of another node
+It comes from the agent's state directory; the driver is not asked. Of another node
 it comes from its Node object and its agent, through the API server: the
 processors of the matrix are not known then.
 
@@ -67,7 +67,7 @@ Exit status: 0 it is shown; 1 it could not be read; 2 the call is wrong.`,
 			shown := topologyOf(n, f, sysfs)
 			return work(out.print(c, shown, func(p page) error {
 				if asMatrix {
-					return errors.Join(writeMatrix(p, shown.Matrix), noted(p, where.note("the processors next to cards", "gpuslice topology --matrix")))
+					return errors.Join(writeMatrix(p, shown.Matrix), noted(p, where.note("the processors next to GPUs", "gpuslice topology --matrix")))
 				}
 				return writeTree(p, n, shown, unknown)
 			}))
@@ -79,9 +79,9 @@ Exit status: 0 it is shown; 1 it could not be read; 2 the call is wrong.`,
 	return c
 }
 
-var errNoTopology = errors.New("how the cards are connected is not known: node.json doesn't say, or is of an older gpuslice-agent: restart it")
+var errNoTopology = errors.New("how the GPUs are connected is not known: node.json doesn't say, or is of an older gpuslice-agent: restart it")
 
-var errNotTold = errors.New("how the cards are connected is not known: the Node object doesn't say, or what it says can't be read")
+var errNotTold = errors.New("how the GPUs are connected is not known: the Node object doesn't say, or what it says can't be read")
 
 // noted prints a note for people, if there is one.
 func noted(p page, text string) error {
@@ -92,7 +92,7 @@ func noted(p page, text string) error {
 	return err
 }
 
-// readFiles reads the node and the file of its cards, which must be there.
+// readFiles reads the node and the file of its GPUs, which must be there.
 func readFiles(c *cobra.Command) (view.Node, node.File, error) {
 	n, err := readNode(c)
 	if err != nil {
@@ -104,10 +104,10 @@ func readFiles(c *cobra.Command) (view.Node, node.File, error) {
 	}
 	f, err := node.Read(stateDir)
 	if err != nil {
-		return n, f, work(fmt.Errorf("cards: %w", err))
+		return n, f, work(fmt.Errorf("GPUs: %w", err))
 	}
-	if len(f.Node.Cards) == 1 && len(f.Topology.UUIDs) == 0 { // nobody need have asked
-		f.Topology = alone(f.Node.Cards[0].UUID)
+	if len(f.Node.GPUs) == 1 && len(f.Topology.UUIDs) == 0 { // nobody need have asked
+		f.Topology = alone(f.Node.GPUs[0].UUID)
 	}
 	return n, f, nil
 }
@@ -115,10 +115,10 @@ func readFiles(c *cobra.Command) (view.Node, node.File, error) {
 // topologyShown is the JSON of `gpuslice topology`.
 type topologyShown struct {
 	Node string `json:"node"`
-	// Known is false where nobody has said how the cards are connected.
-	Known  bool         `json:"known"`
-	Tree   branch       `json:"tree"`
-	Matrix []matrixCard `json:"matrix"`
+	// Known is false where nobody has said how the GPUs are connected.
+	Known  bool        `json:"known"`
+	Tree   branch      `json:"tree"`
+	Matrix []matrixGPU `json:"matrix"`
 }
 
 func topologyOf(n view.Node, f node.File, sysfs fs.FS) topologyShown {
@@ -128,7 +128,7 @@ func topologyOf(n view.Node, f node.File, sysfs fs.FS) topologyShown {
 // writeTree draws the tree.
 func writeTree(p page, n view.Node, shown topologyShown, unknown error) error {
 	columns := []term.Column{
-		{Head: "CARDS"}, {Head: "FREE"}, {Head: "NVLINK", Min: 8}, {Head: "NUMA", Right: true}, {Head: "MODEL", Min: 8},
+		{Head: "GPUS"}, {Head: "FREE"}, {Head: "NVLINK", Min: 8}, {Head: "NUMA", Right: true}, {Head: "MODEL", Min: 8},
 		{Head: "MEMORY LEFT", Right: true}, {Head: "CORES LEFT", Right: true}, {Head: "CONTAINERS", Right: true},
 	}
 	if p.Wide {
@@ -144,7 +144,7 @@ func writeTree(p page, n view.Node, shown topologyShown, unknown error) error {
 	if err := t.Write(p); err != nil {
 		return err
 	}
-	if !shown.Known && shown.Tree.Cards > 1 {
+	if !shown.Known && shown.Tree.GPUs > 1 {
 		fmt.Fprintf(p, "\nnote: %v\n", unknown)
 	}
 	return problems(p, n)
@@ -156,18 +156,18 @@ func drawChildren(t *term.Table, wide bool, indent string, children []branch) {
 		if i == len(children)-1 {
 			stem, deeper = "└─ ", "   "
 		}
-		if b.Card == nil {
+		if b.GPU == nil {
 			drawGroup(t, indent+stem+b.Level, b)
 			drawChildren(t, wide, indent+deeper, b.Children)
 			continue
 		}
-		drawCard(t, wide, indent+stem, *b.Card)
-		for j, d := range b.Card.MIG {
+		drawGPU(t, wide, indent+stem, *b.GPU)
+		for j, d := range b.GPU.MIG {
 			stem := "├─ "
-			if j == len(b.Card.MIG)-1 {
+			if j == len(b.GPU.MIG)-1 {
 				stem = "└─ "
 			}
-			use := useOf(leafCard{Card: d}, func(string) bool { return false })
+			use := useOf(leafGPU{GPU: d}, func(string) bool { return false })
 			row := []any{indent + deeper + stem + "MIG " + d.MIGProfile, useCell(use), "", "", ""}
 			t.Row(append(row, left(d, wide)...)...)
 		}
@@ -179,12 +179,12 @@ func drawGroup(t *term.Table, name string, b branch) {
 	if b.NVLinks > 0 {
 		nvlink = fmt.Sprintf("NV%d", b.NVLinks)
 	}
-	t.Row(name, fmt.Sprintf("%d/%d", b.Free, b.Cards), nvlink)
+	t.Row(name, fmt.Sprintf("%d/%d", b.Free, b.GPUs), nvlink)
 }
 
-func drawCard(t *term.Table, wide bool, stem string, c leafCard) {
+func drawGPU(t *term.Table, wide bool, stem string, c leafGPU) {
 	numa := "-"
-	if c.NUMA != gpu.NUMAUnknown {
+	if c.NUMA != nvidia.NUMAUnknown {
 		numa = fmt.Sprint(c.NUMA)
 	}
 	row := []any{stem + fmt.Sprintf("GPU%d", c.Index), useCell(c.Use), orDash(linksText(c.Links)), numa, c.Model}
@@ -192,11 +192,11 @@ func drawCard(t *term.Table, wide bool, stem string, c leafCard) {
 		t.Row(row...)
 		return
 	}
-	t.Row(append(row, left(c.Card, wide)...)...)
+	t.Row(append(row, left(c.GPU, wide)...)...)
 }
 
 // left are the columns of what is left of a device.
-func left(c view.Card, wide bool) []any {
+func left(c view.GPU, wide bool) []any {
 	row := []any{
 		fmt.Sprintf("%d/%d MiB", max(c.GrantableMiB-c.GrantedMemoryMiB, 0), c.GrantableMiB),
 		fmt.Sprintf("%d/%d %%", max(c.GrantableCores-c.GrantedCores, 0), c.GrantableCores),

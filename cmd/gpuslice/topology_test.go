@@ -12,58 +12,58 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-func cardUUID(i int) string { return fmt.Sprintf("GPU-%08d-5151-4000-8000-00000000000a", i) }
+func gpuUUID(i int) string { return fmt.Sprintf("GPU-%08d-5151-4000-8000-00000000000a", i) }
 
 // nodeOf is a node of H200s that are connected as a text of nvidia-smi says.
-func nodeOf(tb testing.TB, cards int, matrix string) node.File {
-	f := node.File{Name: "node-1", AgentVersion: "v1.0.0", WrittenAt: nodetest.Time, Node: gpu.Node{DriverVersion: "575.57.08", CUDAVersion: "12.9"}}
+func nodeOf(tb testing.TB, gpus int, matrix string) node.File {
+	f := node.File{Name: "node-1", AgentVersion: "v1.0.0", WrittenAt: nodetest.Time, Node: nvidia.Node{DriverVersion: "575.57.08", CUDAVersion: "12.9"}}
 	var uuids []string
-	for i := range cards {
-		uuid := cardUUID(i)
+	for i := range gpus {
+		uuid := gpuUUID(i)
 		uuids = append(uuids, uuid)
-		f.Devices = append(f.Devices, node.Device{UUID: uuid, Card: uuid, MemoryMiB: 143771, CorePercent: 100, Slots: 10})
-		f.Node.Cards = append(f.Node.Cards, gpu.Card{UUID: uuid, Index: i, Model: "NVIDIA H200", MemoryMiB: 143771, NUMANode: 2 * i / cards})
+		f.Devices = append(f.Devices, node.Device{UUID: uuid, GPU: uuid, MemoryMiB: 143771, CorePercent: 100, Slots: 10})
+		f.Node.GPUs = append(f.Node.GPUs, nvidia.GPU{UUID: uuid, Index: i, Model: "NVIDIA H200", MemoryMiB: 143771, NUMANode: 2 * i / gpus})
 	}
 	text, err := os.ReadFile(filepath.Join("../../gpu/testdata", matrix))
 	require.NoError(tb, err)
-	f.Topology, err = gpu.ParseTopology(string(text), uuids)
+	f.Topology, err = nvidia.ParseTopology(string(text), uuids)
 	require.NoError(tb, err)
 	return f
 }
 
-// pcieNode has seven cards at all levels, one of them shared, one full, one unhealthy.
+// pcieNode has seven GPUs at all levels, one of them shared, one full, one unhealthy.
 func pcieNode(tb testing.TB) *nodetest.StateDir {
 	f := nodeOf(tb, 7, "topo-7-pcie.txt")
-	f.Health = map[string]gpu.Health{cardUUID(6): {Reason: "XID 79: the card has fallen off the bus"}}
+	f.Health = map[string]nvidia.Health{gpuUUID(6): {Reason: "XID 79: the GPU has fallen off the bus"}}
 	s := nodetest.NewStateDirOf(tb, f)
-	s.Claim("c-train", "train", grant.Share{UUID: cardUUID(1), MemoryMiB: 40960, CorePercent: 30})
-	s.Claim("c-whole", "whole", grant.Share{UUID: cardUUID(2), MemoryMiB: 143771, CorePercent: 100})
+	s.Claim("c-train", "train", grant.Share{UUID: gpuUUID(1), MemoryMiB: 40960, CorePercent: 30})
+	s.Claim("c-whole", "whole", grant.Share{UUID: gpuUUID(2), MemoryMiB: 143771, CorePercent: 100})
 	return s
 }
 
 func TestTopology(t *testing.T) {
 	for name, s := range map[string]*nodetest.StateDir{
-		"7-pcie":       pcieNode(t),
-		"8-nvswitch":   nodetest.NewStateDirOf(t, nodeOf(t, 8, "topo-8-nvswitch.txt")),
-		"16-switches":  nodetest.NewStateDirOf(t, nodeOf(t, 16, "topo-16-switches.txt")),
-		"4-bridges":    nodetest.NewStateDirOf(t, nodeOf(t, 4, "topo-4-bridges.txt")),
-		"1":            nodetest.NewStateDirOf(t, nodeOf(t, 1, "topo-1.txt")),
-		"mig":          nodetest.NewStateDirOf(t, migNode(t)),
-		"not-known":    nodetest.NewStateDir(t),
-		"blocked-card": blockedNode(t),
-		"excluded":     nodetest.NewStateDirOf(t, excludedNode(t)),
+		"7-pcie":      pcieNode(t),
+		"8-nvswitch":  nodetest.NewStateDirOf(t, nodeOf(t, 8, "topo-8-nvswitch.txt")),
+		"16-switches": nodetest.NewStateDirOf(t, nodeOf(t, 16, "topo-16-switches.txt")),
+		"4-bridges":   nodetest.NewStateDirOf(t, nodeOf(t, 4, "topo-4-bridges.txt")),
+		"1":           nodetest.NewStateDirOf(t, nodeOf(t, 1, "topo-1.txt")),
+		"mig":         nodetest.NewStateDirOf(t, migNode(t)),
+		"not-known":   nodetest.NewStateDir(t),
+		"blocked-gpu": blockedNode(t),
+		"excluded":    nodetest.NewStateDirOf(t, excludedNode(t)),
 	} {
 		golden(t, "topology-"+name+".txt", shows(t, "topology", "--state-dir", s.Dir))
 	}
 	cordoned := pcieNode(t)
-	require.NoError(t, cordoned.Ledger.Cordon(t.Context(), cardUUID(0), cardUUID(1)))
+	require.NoError(t, cordoned.Ledger.Cordon(t.Context(), gpuUUID(0), gpuUUID(1)))
 	golden(t, "topology-cordoned.txt", shows(t, "topology", "--state-dir", cordoned.Dir))
 	golden(t, "status-cordoned.txt", shows(t, "status", "--state-dir", cordoned.Dir))
 	golden(t, "topology-wide.txt", shows(t, "topology", "-o", "wide", "--state-dir", nodetest.NewStateDirOf(t, migNode(t)).Dir))
@@ -75,22 +75,22 @@ func TestTopology(t *testing.T) {
 // withoutPlaces is a node whose NUMA nodes aren't known: which processors those have is
 // this machine's affair.
 func withoutPlaces(f node.File) node.File {
-	for i := range f.Node.Cards {
-		f.Node.Cards[i].NUMANode = gpu.NUMAUnknown
+	for i := range f.Node.GPUs {
+		f.Node.GPUs[i].NUMANode = nvidia.NUMAUnknown
 	}
 	return f
 }
 
-// migNode has two cards, the second in MIG mode.
+// migNode has two GPUs, the second in MIG mode.
 func migNode(tb testing.TB) node.File {
 	f := nodeOf(tb, 2, "topo-2-soc.txt")
-	card := &f.Node.Cards[1]
-	card.MIGCapable, card.MIGEnabled = true, true
+	gpu := &f.Node.GPUs[1]
+	gpu.MIGCapable, gpu.MIGEnabled = true, true
 	f.Devices = f.Devices[:1]
 	for i, profile := range []string{"1g.18gb", "3g.71gb"} {
 		uuid := fmt.Sprintf("MIG-%08d-5151-4000-8000-00000000000a", i)
-		card.MIG = append(card.MIG, gpu.MIGDevice{UUID: uuid, Card: card.UUID, Profile: profile, MemoryMiB: 18000 * int64(3*i+1), GPUInstance: i})
-		f.Devices = append(f.Devices, node.Device{UUID: uuid, Card: card.UUID, Resource: "mig-" + profile, MemoryMiB: 18000 * int64(3*i+1), CorePercent: 100, Slots: 1})
+		gpu.MIG = append(gpu.MIG, nvidia.MIGDevice{UUID: uuid, GPU: gpu.UUID, Profile: profile, MemoryMiB: 18000 * int64(3*i+1), GPUInstance: i})
+		f.Devices = append(f.Devices, node.Device{UUID: uuid, GPU: gpu.UUID, Resource: "mig-" + profile, MemoryMiB: 18000 * int64(3*i+1), CorePercent: 100, Slots: 1})
 	}
 	return f
 }
@@ -103,16 +103,16 @@ func excludedNode(tb testing.TB) node.File {
 
 func blockedNode(tb testing.TB) *nodetest.StateDir {
 	s := nodetest.NewStateDirOf(tb, nodeOf(tb, 2, "topo-2-soc.txt"))
-	require.NoError(tb, s.Ledger.Block(tb.Context(), "c-two", grant.OwnerNRI, "no annotation", cardUUID(1)))
+	require.NoError(tb, s.Ledger.Block(tb.Context(), "c-two", grant.OwnerNRI, "no annotation", gpuUUID(1)))
 	return s
 }
 
 // What is printed is what nvidia-smi prints: our reader of that reads it.
 func TestTopologyMatrix(t *testing.T) {
-	for cards, text := range map[int]string{1: "topo-1.txt", 2: "topo-2-soc.txt", 4: "topo-4-bridges.txt", 7: "topo-7-pcie.txt", 8: "topo-8-nvswitch.txt", 16: "topo-16-switches.txt"} {
-		f := nodeOf(t, cards, text)
+	for gpus, text := range map[int]string{1: "topo-1.txt", 2: "topo-2-soc.txt", 4: "topo-4-bridges.txt", 7: "topo-7-pcie.txt", 8: "topo-8-nvswitch.txt", 16: "topo-16-switches.txt"} {
+		f := nodeOf(t, gpus, text)
 		out := shows(t, "topology", "--matrix", "--color=always", "--state-dir", nodetest.NewStateDirOf(t, f).Dir)
-		got, err := gpu.ParseTopology(out, f.Topology.UUIDs)
+		got, err := nvidia.ParseTopology(out, f.Topology.UUIDs)
 		require.NoError(t, err)
 		assert.Equal(t, f.Topology, got, text)
 	}
@@ -121,7 +121,7 @@ func TestTopologyMatrix(t *testing.T) {
 		"devices/system/node/node1/cpulist":          {Data: []byte("28-55\n")},
 	}
 	f := nodeOf(t, 7, "topo-7-pcie.txt")
-	f.Node.Cards[0].PCIBusID, f.Node.Cards[1].NUMANode = "00000000:3B:00.0", gpu.NUMAUnknown
+	f.Node.GPUs[0].PCIBusID, f.Node.GPUs[1].NUMANode = "00000000:3B:00.0", nvidia.NUMAUnknown
 	var out strings.Builder
 	require.NoError(t, writeMatrix(page{Writer: &out}, matrixOf(f, sysfs)))
 	golden(t, "topology-matrix.txt", out.String())
@@ -134,15 +134,15 @@ func TestTopologyMatrixThatIsNotKnown(t *testing.T) {
 	assert.Contains(t, stderr, "restart it")
 }
 
-// How one card is connected is known without asking.
-func TestTopologyOfOneCard(t *testing.T) {
+// How one GPU is connected is known without asking.
+func TestTopologyOfOneGPU(t *testing.T) {
 	f := nodeOf(t, 1, "topo-1.txt")
 	asked := shows(t, "topology", "--matrix", "--state-dir", nodetest.NewStateDirOf(t, f).Dir)
-	f.Topology = gpu.Topology{}
+	f.Topology = nvidia.Topology{}
 	assert.Equal(t, asked, shows(t, "topology", "--matrix", "--state-dir", nodetest.NewStateDirOf(t, f).Dir))
 }
 
-func TestTopologyWithoutCards(t *testing.T) {
+func TestTopologyWithoutGPUs(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	require.NoError(t, os.Remove(filepath.Join(s.Dir, "node.json")))
 	status, _, stderr := gpuslice("topology", "--state-dir", s.Dir)
@@ -150,47 +150,47 @@ func TestTopologyWithoutCards(t *testing.T) {
 	assert.Contains(t, stderr, "has gpuslice-agent run on this node")
 }
 
-// Whatever the connections are, each card is in the tree once, the counts are those of
-// the parts, and two cards meet in a group no nearer than they can reach each other.
-func TestTreeHasEachCardOnce(t *testing.T) {
+// Whatever the connections are, each GPU is in the tree once, the counts are those of
+// the parts, and two GPUs meet in a group no nearer than they can reach each other.
+func TestTreeHasEachGPUOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(0, 6).Draw(t, "cards")
+		n := rapid.IntRange(0, 6).Draw(t, "gpus")
 		f := node.File{}
 		v := view.Node{}
 		for i := range n {
-			f.Topology.UUIDs = append(f.Topology.UUIDs, cardUUID(i))
-			f.Topology.Pairs = append(f.Topology.Pairs, make([]gpu.Pair, n))
-			f.Node.Cards = append(f.Node.Cards, gpu.Card{UUID: cardUUID(i), Index: i})
-			v.Cards = append(v.Cards, view.Card{UUID: cardUUID(i), Index: i, Healthy: true, GrantedContainers: rapid.IntRange(0, 1).Draw(t, "granted"), GrantableSlots: 2})
+			f.Topology.UUIDs = append(f.Topology.UUIDs, gpuUUID(i))
+			f.Topology.Pairs = append(f.Topology.Pairs, make([]nvidia.Pair, n))
+			f.Node.GPUs = append(f.Node.GPUs, nvidia.GPU{UUID: gpuUUID(i), Index: i})
+			v.GPUs = append(v.GPUs, view.GPU{UUID: gpuUUID(i), Index: i, Healthy: true, GrantedContainers: rapid.IntRange(0, 1).Draw(t, "granted"), GrantableSlots: 2})
 			for j := range i {
-				p := gpu.Pair{Level: gpu.Level(rapid.IntRange(0, int(gpu.LevelBoard)).Draw(t, "level")), NVLinks: rapid.IntRange(0, 2).Draw(t, "links")}
+				p := nvidia.Pair{Level: nvidia.Level(rapid.IntRange(0, int(nvidia.LevelBoard)).Draw(t, "level")), NVLinks: rapid.IntRange(0, 2).Draw(t, "links")}
 				f.Topology.Pairs[i][j], f.Topology.Pairs[j][i] = p, p
 			}
 		}
 		seen := map[int]bool{}
-		var walk func(b branch) (cards, free int)
-		walk = func(b branch) (cards, free int) {
-			if b.Card != nil {
-				if seen[b.Card.Index] {
-					t.Fatalf("card %d twice", b.Card.Index)
+		var walk func(b branch) (gpus, free int)
+		walk = func(b branch) (gpus, free int) {
+			if b.GPU != nil {
+				if seen[b.GPU.Index] {
+					t.Fatalf("GPU %d twice", b.GPU.Index)
 				}
-				seen[b.Card.Index] = true
-				if v.Cards[b.Card.Index].GrantedContainers == 0 {
+				seen[b.GPU.Index] = true
+				if v.GPUs[b.GPU.Index].GrantedContainers == 0 {
 					return 1, 1
 				}
 				return 1, 0
 			}
 			for _, child := range b.Children {
 				c, f := walk(child)
-				cards, free = cards+c, free+f
+				gpus, free = gpus+c, free+f
 			}
-			if cards != b.Cards || free != b.Free {
-				t.Fatalf("%s says %d/%d, and has %d/%d", b.Level, b.Free, b.Cards, free, cards)
+			if gpus != b.GPUs || free != b.Free {
+				t.Fatalf("%s says %d/%d, and has %d/%d", b.Level, b.Free, b.GPUs, free, gpus)
 			}
-			return cards, free
+			return gpus, free
 		}
 		if walk(treeOf(v, f)); len(seen) != n {
-			t.Fatalf("%d of %d cards", len(seen), n)
+			t.Fatalf("%d of %d GPUs", len(seen), n)
 		}
 	})
 }

@@ -7,39 +7,39 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// matrixCard is a card's row of the matrix.
-type matrixCard struct {
+// matrixGPU is a GPU's row of the matrix.
+type matrixGPU struct {
 	Index int    `json:"index"`
 	UUID  string `json:"uuid"`
-	// To are its connections to each card of the matrix, itself too ("X").
+	// To are its connections to each GPU of the matrix, itself too ("X").
 	To []string `json:"to"`
 	// CPUs are those that are next to it, as the kernel writes lists; empty: not known.
 	CPUs string `json:"cpuAffinity,omitempty"`
 	NUMA int    `json:"numaNode"`
 }
 
-// matrixOf is the matrix of a node's cards.
-func matrixOf(f node.File, sysfs fs.FS) []matrixCard {
-	cards := []matrixCard{}
+// matrixOf is the matrix of a node's GPUs.
+func matrixOf(f node.File, sysfs fs.FS) []matrixGPU {
+	gpus := []matrixGPU{}
 	for i, uuid := range f.Topology.UUIDs {
-		c := matrixCard{Index: indexOf(f, uuid, i), UUID: uuid, NUMA: gpu.NUMAUnknown}
-		if physical, known := f.Node.Card(uuid); known {
+		c := matrixGPU{Index: indexOf(f, uuid, i), UUID: uuid, NUMA: nvidia.NUMAUnknown}
+		if physical, known := f.Node.GPU(uuid); known {
 			c.NUMA, c.CPUs = physical.NUMANode, cpusOf(sysfs, physical)
 		}
 		for j := range f.Topology.UUIDs {
 			c.To = append(c.To, connection(f.Topology.Pairs[i][j], i == j))
 		}
-		cards = append(cards, c)
+		gpus = append(gpus, c)
 	}
-	return cards
+	return gpus
 }
 
 // connection is nvidia-smi's word: that of the links hides the level.
-func connection(p gpu.Pair, self bool) string {
+func connection(p nvidia.Pair, self bool) string {
 	switch {
 	case self:
 		return "X"
@@ -49,17 +49,17 @@ func connection(p gpu.Pair, self bool) string {
 	return p.Level.String()
 }
 
-// cpusOf are the processors next to a card: what the kernel says of the card or, where
-// it has no such card, of its NUMA node.
-func cpusOf(sysfs fs.FS, c gpu.Card) string {
+// cpusOf are the processors next to a GPU: what the kernel says of the GPU or, where
+// it has no such GPU, of its NUMA node.
+func cpusOf(sysfs fs.FS, c nvidia.GPU) string {
 	if sysfs == nil { // it is another machine's
 		return ""
 	}
 	files := []string{}
 	if c.PCIBusID != "" {
-		files = append(files, path.Join("bus/pci/devices", gpu.SysfsBusID(c.PCIBusID), "local_cpulist"))
+		files = append(files, path.Join("bus/pci/devices", nvidia.SysfsBusID(c.PCIBusID), "local_cpulist"))
 	}
-	if c.NUMANode != gpu.NUMAUnknown {
+	if c.NUMANode != nvidia.NUMAUnknown {
 		files = append(files, fmt.Sprintf("devices/system/node/node%d/cpulist", c.NUMANode))
 	}
 	for _, file := range files {
@@ -86,16 +86,16 @@ Legend:
 
 // writeMatrix prints the matrix with nvidia-smi's columns and tabs, for programs that
 // read that.
-func writeMatrix(p page, cards []matrixCard) error {
+func writeMatrix(p page, gpus []matrixGPU) error {
 	const underline = term.Color(4)
 	heads := []string{}
-	for _, c := range cards {
+	for _, c := range gpus {
 		heads = append(heads, fmt.Sprintf("GPU%d", c.Index))
 	}
 	heads = append(heads, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 	var b strings.Builder
 	fmt.Fprintf(&b, "\t%s\n", p.Paint(underline, strings.Join(heads, "\t")))
-	for _, c := range cards {
+	for _, c := range gpus {
 		fmt.Fprintf(&b, "GPU%d", c.Index)
 		for _, to := range c.To {
 			if to == "X" {
@@ -107,7 +107,7 @@ func writeMatrix(p page, cards []matrixCard) error {
 		if cpus == "" {
 			cpus = "N/A"
 		}
-		if c.NUMA != gpu.NUMAUnknown {
+		if c.NUMA != nvidia.NUMAUnknown {
 			numa = fmt.Sprint(c.NUMA)
 		}
 		fmt.Fprintf(&b, "\t%s\t%s\t\tN/A\n", cpus, numa)

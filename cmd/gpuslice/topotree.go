@@ -6,49 +6,49 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// branch is a part of the tree of a node's cards: a group of cards that are as near to
-// each other as its level says, or one card.
+// branch is a part of the tree of a node's GPUs: a group of GPUs that are as near to
+// each other as its level says, or one GPU.
 type branch struct {
-	// Level is that of a group: each card reaches each other by connections of at least
-	// that level. Empty of a card, and where nothing is known.
+	// Level is that of a group: each GPU reaches each other by connections of at least
+	// that level. Empty of a GPU, and where nothing is known.
 	Level string `json:"level,omitempty"`
-	Cards int    `json:"cards"`
-	// Free are the cards that nothing is granted of.
+	GPUs  int    `json:"gpus"`
+	// Free are the GPUs that nothing is granted of.
 	Free int `json:"free"`
 	// NVLinks is how many links each pair of a group has at least.
-	NVLinks  int       `json:"nvlinks,omitempty"`
-	Children []branch  `json:"children,omitempty"`
-	Card     *leafCard `json:"card,omitempty"`
+	NVLinks  int      `json:"nvlinks,omitempty"`
+	Children []branch `json:"children,omitempty"`
+	GPU      *leafGPU `json:"GPU,omitempty"`
 }
 
-// leafCard is one card of the tree.
-type leafCard struct {
-	view.Card
+// leafGPU is one GPU of the tree.
+type leafGPU struct {
+	view.GPU
 	// Use is one of the words useFree to useUnhealthy.
 	Use  string `json:"use"`
 	NUMA int    `json:"numaNode"`
-	// Links are the cards that it has NVLinks to, by their index: how many.
+	// Links are the GPUs that it has NVLinks to, by their index: how many.
 	Links map[int]int `json:"nvlinksTo,omitempty"`
-	MIG   []view.Card `json:"mig,omitempty"`
+	MIG   []view.GPU  `json:"mig,omitempty"`
 }
 
-// treeOf makes the tree. Its root is the whole node, also where that is one card.
+// treeOf makes the tree. Its root is the whole node, also where that is one GPU.
 func treeOf(n view.Node, f node.File) branch {
-	cards := leaves(n, f)
-	indexes := make([]int, len(cards))
+	gpus := leaves(n, f)
+	indexes := make([]int, len(gpus))
 	for i := range indexes {
 		indexes[i] = i
 	}
 	t := f.Topology
-	b := group(cards, indexes, t, gpu.LevelSystem)
-	if b.Card != nil {
-		b = branch{Cards: 1, Free: b.Free, Children: []branch{b}}
+	b := group(gpus, indexes, t, nvidia.LevelSystem)
+	if b.GPU != nil {
+		b = branch{GPUs: 1, Free: b.Free, Children: []branch{b}}
 	}
 	if len(t.UUIDs) == 0 {
 		b.Level = ""
@@ -56,20 +56,20 @@ func treeOf(n view.Node, f node.File) branch {
 	return b
 }
 
-// group is the branch of some cards that are connected by a level. Levels at which they
+// group is the branch of some GPUs that are connected by a level. Levels at which they
 // fall into no parts are passed over.
-func group(cards []leafCard, members []int, t gpu.Topology, level gpu.Level) branch {
+func group(gpus []leafGPU, members []int, t nvidia.Topology, level nvidia.Level) branch {
 	if len(members) == 1 {
-		c := cards[members[0]]
-		b := branch{Cards: 1, Card: &c}
+		c := gpus[members[0]]
+		b := branch{GPUs: 1, GPU: &c}
 		if c.Use == useFree {
 			b.Free = 1
 		}
 		return b
 	}
 	parts := [][]int{members}
-	for level < gpu.LevelBoard {
-		if parts = connected(cards, members, t, level+1); len(parts) > 1 {
+	for level < nvidia.LevelBoard {
+		if parts = connected(gpus, members, t, level+1); len(parts) > 1 {
 			break
 		}
 		level++
@@ -80,19 +80,19 @@ func group(cards []leafCard, members []int, t gpu.Topology, level gpu.Level) bra
 			parts = append(parts, []int{m})
 		}
 	}
-	b := branch{Level: level.String(), NVLinks: fewestLinks(cards, members, t)}
+	b := branch{Level: level.String(), NVLinks: fewestLinks(gpus, members, t)}
 	for _, part := range parts {
-		child := group(cards, part, t, level+1)
-		b.Cards += child.Cards
+		child := group(gpus, part, t, level+1)
+		b.GPUs += child.GPUs
 		b.Free += child.Free
 		b.Children = append(b.Children, child)
 	}
 	return b
 }
 
-// connected are the parts of some cards in which each reaches each other by
-// connections of that level, in order of their first card.
-func connected(cards []leafCard, members []int, t gpu.Topology, level gpu.Level) (parts [][]int) {
+// connected are the parts of some GPUs in which each reaches each other by
+// connections of that level, in order of their first GPU.
+func connected(gpus []leafGPU, members []int, t nvidia.Topology, level nvidia.Level) (parts [][]int) {
 	seen := map[int]bool{}
 	for _, first := range members {
 		if seen[first] {
@@ -102,7 +102,7 @@ func connected(cards []leafCard, members []int, t gpu.Topology, level gpu.Level)
 		part := []int{first}
 		for i := 0; i < len(part); i++ {
 			for _, m := range members {
-				p, known := t.Pair(cards[part[i]].UUID, cards[m].UUID)
+				p, known := t.Pair(gpus[part[i]].UUID, gpus[m].UUID)
 				if !seen[m] && known && p.Level >= level {
 					seen[m] = true
 					part = append(part, m)
@@ -116,11 +116,11 @@ func connected(cards []leafCard, members []int, t gpu.Topology, level gpu.Level)
 }
 
 // fewestLinks is the number of NVLinks that each pair has at least.
-func fewestLinks(cards []leafCard, members []int, t gpu.Topology) int {
+func fewestLinks(gpus []leafGPU, members []int, t nvidia.Topology) int {
 	fewest := -1
 	for i, a := range members {
 		for _, b := range members[:i] {
-			p, _ := t.Pair(cards[a].UUID, cards[b].UUID)
+			p, _ := t.Pair(gpus[a].UUID, gpus[b].UUID)
 			if fewest < 0 || p.NVLinks < fewest {
 				fewest = p.NVLinks
 			}
@@ -129,7 +129,7 @@ func fewestLinks(cards []leafCard, members []int, t gpu.Topology) int {
 	return max(fewest, 0)
 }
 
-// The values of leafCard.Use.
+// The values of leafGPU.Use.
 const (
 	useFree      = "free"
 	useShared    = "shared"
@@ -140,29 +140,29 @@ const (
 	useUnhealthy = "unhealthy"
 )
 
-// leaves are the node's cards by their index, with their MIG devices.
-func leaves(n view.Node, f node.File) (cards []leafCard) {
+// leaves are the node's GPUs by their index, with their MIG devices.
+func leaves(n view.Node, f node.File) (gpus []leafGPU) {
 	at := map[string]int{} // by UUID
-	for _, c := range n.Cards {
+	for _, c := range n.GPUs {
 		if c.MIGProfile == "" {
-			at[c.UUID] = len(cards)
-			l := leafCard{Card: c, NUMA: gpu.NUMAUnknown, Links: links(f, c.UUID)}
-			if physical, known := f.Node.Card(c.UUID); known {
+			at[c.UUID] = len(gpus)
+			l := leafGPU{GPU: c, NUMA: nvidia.NUMAUnknown, Links: links(f, c.UUID)}
+			if physical, known := f.Node.GPU(c.UUID); known {
 				l.NUMA = physical.NUMANode
 			}
-			cards = append(cards, l)
+			gpus = append(gpus, l)
 		} else if _, whole, known := f.Node.MIGDevice(c.UUID); known {
 			if i, there := at[whole.UUID]; there {
-				cards[i].MIG = append(cards[i].MIG, c)
+				gpus[i].MIG = append(gpus[i].MIG, c)
 			}
 		}
 	}
 	blocks := blocksOf(n)
-	for i := range cards {
-		cards[i].Use = useOf(cards[i], blocks)
+	for i := range gpus {
+		gpus[i].Use = useOf(gpus[i], blocks)
 	}
-	slices.SortStableFunc(cards, func(a, b leafCard) int { return cmp.Compare(a.Index, b.Index) })
-	return cards
+	slices.SortStableFunc(gpus, func(a, b leafGPU) int { return cmp.Compare(a.Index, b.Index) })
+	return gpus
 }
 
 // blocksOf says of a device whether a container whose grant is not known keeps it.
@@ -180,11 +180,11 @@ func blocksOf(n view.Node) func(uuid string) bool {
 	return func(uuid string) bool { return all || some[uuid] }
 }
 
-// useOf says what can be had of a card, and of its MIG devices together.
-func useOf(c leafCard, blocked func(uuid string) bool) string {
-	devices := []view.Card{c.Card}
+// useOf says what can be had of a GPU, and of its MIG devices together.
+func useOf(c leafGPU, blocked func(uuid string) bool) string {
+	devices := []view.GPU{c.GPU}
 	if len(c.MIG) > 0 {
-		devices = c.MIG // the card itself is not to be had
+		devices = c.MIG // the GPU itself is not to be had
 	}
 	granted, slots, full, held, cordoned := 0, 0, true, blocked(c.UUID), true
 	for _, d := range devices {
@@ -212,11 +212,11 @@ func useOf(c leafCard, blocked func(uuid string) bool) string {
 }
 
 // isFull says whether nothing more can be granted of a device.
-func isFull(c view.Card) bool {
+func isFull(c view.GPU) bool {
 	return c.GrantedContainers >= c.GrantableSlots || c.GrantedMemoryMiB >= c.GrantableMiB || c.GrantedCores >= c.GrantableCores
 }
 
-// links are the cards that a card has NVLinks to, by index.
+// links are the GPUs that a GPU has NVLinks to, by index.
 func links(f node.File, uuid string) map[int]int {
 	to := map[int]int{}
 	for i, other := range f.Topology.UUIDs {
@@ -227,9 +227,9 @@ func links(f node.File, uuid string) map[int]int {
 	return to
 }
 
-// indexOf is a card's index, or its place in the topology where it isn't known any more.
+// indexOf is a GPU's index, or its place in the topology where it isn't known any more.
 func indexOf(f node.File, uuid string, place int) int {
-	if c, known := f.Node.Card(uuid); known {
+	if c, known := f.Node.GPU(uuid); known {
 		return c.Index
 	}
 	return place
@@ -238,8 +238,8 @@ func indexOf(f node.File, uuid string, place int) int {
 // linksText writes links for people: "NV18: 0-3,5; NV4: 4", the most first.
 func linksText(to map[int]int) string {
 	by := map[int][]int{}
-	for card, n := range to {
-		by[n] = append(by[n], card)
+	for gpu, n := range to {
+		by[n] = append(by[n], gpu)
 	}
 	var counts []int
 	for n := range by {

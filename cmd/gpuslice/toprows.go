@@ -20,21 +20,21 @@ type topShown struct {
 	Node    string    `json:"node"`
 	TakenAt time.Time `json:"takenAt"`
 	// IntervalSeconds is what the parts of time are of; 0: there was one reading only.
-	IntervalSeconds float64   `json:"intervalSeconds"`
-	Cards           []topCard `json:"cards"`
-	Containers      []topRow  `json:"containers"`
-	Problems        []string  `json:"problems,omitempty"`
+	IntervalSeconds float64  `json:"intervalSeconds"`
+	GPUs            []topGPU `json:"gpus"`
+	Containers      []topRow `json:"containers"`
+	Problems        []string `json:"problems,omitempty"`
 }
 
-// topCard is a card, and what its containers had of its compute time.
-type topCard struct {
-	view.Card
+// topGPU is a GPU, and what its containers had of its compute time.
+type topGPU struct {
+	view.GPU
 	// CoresUsedPercent is what NVML says, or else the sum of what its containers were
 	// charged; nil while nobody can say.
 	CoresUsedPercent *float64 `json:"coresUsedPercent,omitempty"`
 }
 
-// topRow is a container's share of one card, with what it had lately.
+// topRow is a container's share of one GPU, with what it had lately.
 type topRow struct {
 	Pod         string `json:"pod,omitempty"`
 	Container   string `json:"container"`
@@ -46,7 +46,7 @@ type topRow struct {
 	UsedBytes   uint64 `json:"usedBytes"`
 	MemoryMiB   int64  `json:"memoryMiB"`
 	Cores       int    `json:"cores"` // 0: no limit
-	// CoresUsedPercent is the part of the card's time that it had by NVML, where an agent
+	// CoresUsedPercent is the part of the GPU's time that it had by NVML, where an agent
 	// was asked, or else that its launches were charged; WaitedPercent is that in which they
 	// waited for their share. Nil: not known, for there was one reading only, or nothing was
 	// counted: the share has no limit, or none was enforced.
@@ -71,7 +71,7 @@ func (r topRow) memoryPart() float64 {
 
 // topOf is what two readings show; the first may be empty.
 func topOf(before, now reading) topShown {
-	shown := topShown{Node: now.node.Name, TakenAt: now.at.UTC(), Cards: []topCard{}, Containers: []topRow{}, Problems: now.node.Problems}
+	shown := topShown{Node: now.node.Name, TakenAt: now.at.UTC(), GPUs: []topGPU{}, Containers: []topRow{}, Problems: now.node.Problems}
 	elapsed := now.at.Sub(before.at)
 	if before.at.IsZero() || elapsed <= 0 {
 		elapsed = 0
@@ -83,14 +83,14 @@ func topOf(before, now reading) topShown {
 			last[c.ContainerID+" "+s.UUID] = s
 		}
 	}
-	labels := cardLabels(now.node)
+	labels := gpuLabels(now.node)
 	used := map[string]float64{}
 	known := map[string]bool{}
 	for _, c := range now.node.Containers {
 		for _, s := range c.Shares {
 			r := topRow{
 				Pod: c.Pod, Container: name(c), ContainerID: c.ContainerID, State: c.State, Enforcement: c.Enforcement,
-				GPU: card(s.UUID, labels), UUID: s.UUID, UsedBytes: s.UsedBytes, MemoryMiB: s.MemoryMiB, Cores: s.CorePercent,
+				GPU: gpu(s.UUID, labels), UUID: s.UUID, UsedBytes: s.UsedBytes, MemoryMiB: s.MemoryMiB, Cores: s.CorePercent,
 				Processes: s.Processes, UsageProblem: c.UsageProblem,
 			}
 			if was, there := last[r.key()]; there && c.UsageProblem == "" {
@@ -111,8 +111,8 @@ func topOf(before, now reading) topShown {
 			})
 		}
 	}
-	for _, c := range now.node.Cards {
-		t := topCard{Card: c}
+	for _, c := range now.node.GPUs {
+		t := topGPU{GPU: c}
 		if known[c.UUID] {
 			sum := min(used[c.UUID], 100)
 			t.CoresUsedPercent = &sum
@@ -121,7 +121,7 @@ func topOf(before, now reading) topShown {
 			busy := float64(*c.Telemetry.UtilizationPercent)
 			t.CoresUsedPercent = &busy
 		}
-		shown.Cards = append(shown.Cards, t)
+		shown.GPUs = append(shown.GPUs, t)
 	}
 	return shown
 }

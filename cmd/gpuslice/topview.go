@@ -23,7 +23,7 @@ func (m *topModel) page(s term.Style, width, rows int) []string {
 		return m.helpPage(s)
 	}
 	lines := []string{m.title(s)}
-	lines = append(lines, topCards(s, m.shown.Cards, max(rows/3, 1))...)
+	lines = append(lines, topGPUs(s, m.shown.GPUs, max(rows/3, 1))...)
 	lines = append(lines, "")
 	body := m.bodyRows(rows)
 	all := m.rows()
@@ -45,11 +45,11 @@ func (m *topModel) page(s term.Style, width, rows int) []string {
 	return append(lines[:max(min(len(lines), rows-1), 0)], m.footer(s, len(all)))
 }
 
-// bodyRows is the number of rows that a page has room for: below the title, the cards,
+// bodyRows is the number of rows that a page has room for: below the title, the GPUs,
 // a line and the heads, and above the last line.
 func (m *topModel) bodyRows(rows int) int {
-	cards := len(topCards(term.Style{Columns: 80}, m.shown.Cards, max(rows/3, 1)))
-	return max(rows-cards-4, 1)
+	gpus := len(topGPUs(term.Style{Columns: 80}, m.shown.GPUs, max(rows/3, 1)))
+	return max(rows-gpus-4, 1)
 }
 
 func (m *topModel) title(s term.Style) string {
@@ -92,7 +92,7 @@ const topHelp = `The keys of gpuslice top
   s               sort by the next key: memory, cores, waited, pod, gpu
   M C W N G       sort by memory, cores, waited, pod, gpu
   r               the other way around
-  /               filter: type a part of a pod's, container's or card's name
+  /               filter: type a part of a pod's, container's or GPU's name
   Escape          take the filter and the selection away
   arrows, Page Up, Page Down, Home, End   select a row
   p, space        pause: show what was read last
@@ -100,10 +100,10 @@ const topHelp = `The keys of gpuslice top
   Ctrl-Z          suspend
 
 MEMORY is what the container accounts for, of what it is granted. CORES is the
-part of the card's time that its launches were charged since the last reading,
+part of the GPU's time that its launches were charged since the last reading,
 of its limit (with --cluster what NVML says it had); WAITED the part in which
 they waited for it. "-" is what is not known: the share has no limit or none is
-enforced now, as on a card that nobody else uses, or was read once only.
+enforced now, as on a GPU that nobody else uses, or was read once only.
 
 Any key goes back.`
 
@@ -115,8 +115,8 @@ func (m *topModel) helpPage(s term.Style) []string {
 	return lines
 }
 
-// topCards are the lines of the cards; at most so many.
-func topCards(s term.Style, cards []topCard, most int) []string {
+// topGPUs are the lines of the GPUs; at most so many.
+func topGPUs(s term.Style, gpus []topGPU, most int) []string {
 	bar := barUsual
 	switch {
 	case s.Columns == 0:
@@ -129,37 +129,37 @@ func topCards(s term.Style, cards []topCard, most int) []string {
 		{Head: "GPU"}, {Head: "MODEL", Min: 6}, {Head: "MEMORY USED", Bar: bar}, {Head: "CORES USED", Bar: bar},
 		{Head: "GRANTED", Min: 8},
 	}}
-	shown := cards
-	if len(cards)+1 > most && most > 1 {
-		shown = busiest(cards, max(most-2, 0))
+	shown := gpus
+	if len(gpus)+1 > most && most > 1 {
+		shown = busiest(gpus, max(most-2, 0))
 	}
 	for _, c := range shown {
 		memory := 0.0
 		if c.MemoryMiB > 0 {
 			memory = float64(c.UsedBytes) / float64(1<<20) / float64(c.MemoryMiB)
 		}
-		t.Row(label(c.Card), modelCell(c.Card), term.Cell{Bar: true, Part: memory, Text: used(c.UsedBytes, c.MemoryMiB)},
+		t.Row(label(c.GPU), modelCell(c.GPU), term.Cell{Bar: true, Part: memory, Text: used(c.UsedBytes, c.MemoryMiB)},
 			percentCell(c.CoresUsedPercent, 100), fmt.Sprintf("%s %d%% %d/%d", megabytes(c.GrantedMemoryMiB), c.GrantedCores, c.GrantedContainers, c.GrantableSlots))
 	}
-	if len(cards) == 0 {
-		t.Row("(no cards)")
+	if len(gpus) == 0 {
+		t.Row("(no GPUs)")
 	}
 	lines := t.Lines()
-	if n := len(cards) - len(shown); n > 0 {
+	if n := len(gpus) - len(shown); n > 0 {
 		lines = append(lines, fmt.Sprintf("(and %d more)", n))
 	}
 	return lines
 }
 
-// busiest are so many of the cards, those with most containers, in their order.
-func busiest(cards []topCard, n int) []topCard {
-	sorted := slices.Clone(cards)
-	slices.SortStableFunc(sorted, func(a, b topCard) int { return cmp.Compare(b.GrantedContainers, a.GrantedContainers) })
+// busiest are so many of the GPUs, those with most containers, in their order.
+func busiest(gpus []topGPU, n int) []topGPU {
+	sorted := slices.Clone(gpus)
+	slices.SortStableFunc(sorted, func(a, b topGPU) int { return cmp.Compare(b.GrantedContainers, a.GrantedContainers) })
 	in := map[string]bool{}
 	for _, c := range sorted[:n] {
 		in[c.UUID] = true
 	}
-	return slices.DeleteFunc(slices.Clone(cards), func(c topCard) bool { return !in[c.UUID] })
+	return slices.DeleteFunc(slices.Clone(gpus), func(c topGPU) bool { return !in[c.UUID] })
 }
 
 // topColumns says which columns there is room for.
@@ -237,7 +237,7 @@ func percentCell(percent *float64, limit int) term.Cell {
 	case percent == nil:
 		return term.Cell{Bar: true, Text: fmt.Sprintf("-/%d%%", limit)}
 	}
-	if limit == 0 { // the whole card is its
+	if limit == 0 { // the whole GPU is its
 		limit = 100
 	}
 	return term.Cell{Bar: true, Part: *percent / float64(limit), Text: fmt.Sprintf("%.0f/%d%%", *percent, limit)}

@@ -9,16 +9,16 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// Node is where a case is played: its name and the cards it names.
+// Node is where a case is played: its name and the GPUs it names.
 type Node struct {
 	// Name is the node's name.
 	Name string
-	// Card and Other are UUIDs of two of the node's cards.
-	Card, Other string
-	// Missing is a well-formed UUID of a card that the node does not have.
+	// GPU and Other are UUIDs of two of the node's GPUs.
+	GPU, Other string
+	// Missing is a well-formed UUID of a GPU that the node does not have.
 	Missing string
-	// CardMiB is the memory of Card, in MiB.
-	CardMiB int64
+	// GPUMiB is the memory of GPU, in MiB.
+	GPUMiB int64
 }
 
 // Malformed is an annotation that must be refused for the container "main".
@@ -43,35 +43,35 @@ func MalformedCases(node Node) []Malformed {
 // hamiCases are faults of HAMi's annotation.
 func hamiCases(node Node) []Malformed {
 	device := func(fields ...string) string { return strings.Join(fields, ",") + ":;" }
-	of := func(memory, cores string) string { return device(node.Card, "NVIDIA", memory, cores) }
+	of := func(memory, cores string) string { return device(node.GPU, "NVIDIA", memory, cores) }
 	table := []struct {
 		description, value string
 		kind               error
 		says               string
 	}{
 		{"slot not ended", strings.TrimSuffix(of("1000", "30"), ";"), grant.ErrMalformed, `";"`},
-		{"device not ended", node.Card + ",NVIDIA,1000,30;", grant.ErrMalformed, `slot 0`},
-		{"cut short inside a number", node.Card + ",NVIDIA,10", grant.ErrMalformed, `";"`},
+		{"device not ended", node.GPU + ",NVIDIA,1000,30;", grant.ErrMalformed, `slot 0`},
+		{"cut short inside a number", node.GPU + ",NVIDIA,10", grant.ErrMalformed, `";"`},
 		{"not the format at all", "all", grant.ErrMalformed, `";"`},
 		{"only a colon", ":;", grant.ErrMalformed, "slot 0 device 0"},
-		{"empty device between two", node.Card + ",NVIDIA,1,1::" + node.Other + ",NVIDIA,1,1:;", grant.ErrMalformed, "device 1"},
-		{"three fields", device(node.Card, "NVIDIA", "1000"), grant.ErrMalformed, "device 0"},
-		{"five fields", device(node.Card, "NVIDIA", "1000", "30", "1"), grant.ErrMalformed, "device 0"},
+		{"empty device between two", node.GPU + ",NVIDIA,1,1::" + node.Other + ",NVIDIA,1,1:;", grant.ErrMalformed, "device 1"},
+		{"three fields", device(node.GPU, "NVIDIA", "1000"), grant.ErrMalformed, "device 0"},
+		{"five fields", device(node.GPU, "NVIDIA", "1000", "30", "1"), grant.ErrMalformed, "device 0"},
 		{"placeholder beside a device", ",,0,0:" + of("1000", "30"), grant.ErrMalformed, "slot 0 device 0 uuid"},
 		{"no uuid", device("", "NVIDIA", "1000", "30"), grant.ErrMalformed, `uuid ""`},
 		{"uuid is an index", device("0", "NVIDIA", "1000", "30"), grant.ErrMalformed, `uuid "0"`},
 		{"uuid is all", device("all", "NVIDIA", "1000", "30"), grant.ErrMalformed, `uuid "all"`},
 		{"uuid not hexadecimal", device("GPU-aaa", "NVIDIA", "1000", "30"), grant.ErrMalformed, `uuid "GPU-aaa"`},
-		{"uuid in upper case", device(upper(node.Card), "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
-		{"uuid without its prefix", device(node.Card[4:], "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
-		{"uuid of another prefix", device("TPU"+node.Card[3:], "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
-		{"uuid with a space", device(" "+node.Card, "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
-		{"uuid with a MIG template of old HAMi", device(node.Card+"[0-1]", "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
+		{"uuid in upper case", device(upper(node.GPU), "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
+		{"uuid without its prefix", device(node.GPU[4:], "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
+		{"uuid of another prefix", device("TPU"+node.GPU[3:], "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
+		{"uuid with a space", device(" "+node.GPU, "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
+		{"uuid with a MIG template of old HAMi", device(node.GPU+"[0-1]", "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
 		{"uuid that is a path", device("GPU-../../../../../../../../../etc/passwd", "NVIDIA", "1000", "30"), grant.ErrMalformed, "uuid"},
-		{"unknown card", device(node.Missing, "NVIDIA", "1000", "30"), grant.ErrUnknownCard, node.Missing},
-		{"another vendor", device(node.Card, "Ascend910", "1000", "30"), grant.ErrMalformed, `type "Ascend910"`},
-		{"no type", device(node.Card, "", "1000", "30"), grant.ErrMalformed, `type ""`},
-		{"type in lower case", device(node.Card, "nvidia", "1000", "30"), grant.ErrMalformed, `type "nvidia"`},
+		{"unknown GPU", device(node.Missing, "NVIDIA", "1000", "30"), grant.ErrUnknownGPU, node.Missing},
+		{"another vendor", device(node.GPU, "Ascend910", "1000", "30"), grant.ErrMalformed, `type "Ascend910"`},
+		{"no type", device(node.GPU, "", "1000", "30"), grant.ErrMalformed, `type ""`},
+		{"type in lower case", device(node.GPU, "nvidia", "1000", "30"), grant.ErrMalformed, `type "nvidia"`},
 		{"no memory", of("", "30"), grant.ErrMalformed, `memory ""`},
 		{"no memory at all", of("0", "30"), grant.ErrMalformed, `memory "0"`},
 		{"negative memory", of("-5", "30"), grant.ErrMalformed, `slot 0 device 0 memory "-5"`},
@@ -87,13 +87,13 @@ func hamiCases(node Node) []Malformed {
 		{"memory beyond an int64", of("9223372036854775808", "30"), grant.ErrMalformed, "memory"},
 		{"memory whose bytes overflow an int64", of("8796093022208", "30"), grant.ErrMalformed, "memory"},
 		{"memory that wraps to a small number", of("18446744073709551617", "30"), grant.ErrMalformed, "memory"},
-		{"more memory than the card has", of(fmt.Sprint(node.CardMiB+1), "30"), grant.ErrOverbooked, "memory"},
+		{"more memory than the GPU has", of(fmt.Sprint(node.GPUMiB+1), "30"), grant.ErrOverbooked, "memory"},
 		{"no cores", of("1000", ""), grant.ErrMalformed, `cores ""`},
 		{"negative cores", of("1000", "-1"), grant.ErrMalformed, `cores "-1"`},
-		{"cores above a whole card", of("1000", "101"), grant.ErrMalformed, `cores "101"`},
+		{"cores above a whole GPU", of("1000", "101"), grant.ErrMalformed, `cores "101"`},
 		{"cores with a percent sign", of("1000", "30%"), grant.ErrMalformed, `cores "30%"`},
-		{"a card twice", strings.Repeat(node.Card+",NVIDIA,1000,30:", 2) + ";", grant.ErrMalformed, "slot 0 device 1 uuid"},
-		{"more cards than a container may have", manyDevices(grant.MaxShares+1) + ";", grant.ErrMalformed, "slot 0"},
+		{"a GPU twice", strings.Repeat(node.GPU+",NVIDIA,1000,30:", 2) + ";", grant.ErrMalformed, "slot 0 device 1 uuid"},
+		{"more GPUs than a container may have", manyDevices(grant.MaxShares+1) + ";", grant.ErrMalformed, "slot 0"},
 		{"more slots than a pod may have", strings.Repeat(";", grant.MaxContainers+1), grant.ErrMalformed, "slots"},
 		{"longer than an annotation can be", strings.Repeat(";", grant.MaxAnnotationBytes+1), grant.ErrMalformed, "bytes"},
 		{"a fault in another container's slot", of("1000", "30") + of("-5", "30"), grant.ErrMalformed, `slot 1 device 0 memory "-5"`},
@@ -116,8 +116,8 @@ func namedCases(node Node) []Malformed {
 	share := func(uuid, memory, cores string) string {
 		return fmt.Sprintf(`{"uuid":%s,"memoryMiB":%s,"cores":%s}`, uuid, memory, cores)
 	}
-	card := `"` + node.Card + `"`
-	good := share(card, "1000", "30")
+	gpu := `"` + node.GPU + `"`
+	good := share(gpu, "1000", "30")
 	pod := func(shares ...string) string {
 		return `{"version":1,"containers":{"main":[` + strings.Join(shares, ",") + `]}}`
 	}
@@ -140,7 +140,7 @@ func namedCases(node Node) []Malformed {
 		{"field in another case", `{"Version":1,"containers":{"main":[` + good + `]}}`, grant.ErrMalformed, `"Version"`},
 		{"key twice", `{"version":1,"containers":{"main":[` + good + `]},"containers":{}}`, grant.ErrMalformed, "twice"},
 		{"container twice", `{"version":1,"containers":{"main":[` + good + `],"main":[` + good + `]}}`, grant.ErrMalformed, "twice"},
-		{"key twice, once escaped", pod(`{"uuid":` + card + `,"memoryMiB":1,"cores":1,"\u0063ores":2}`), grant.ErrMalformed, "twice"},
+		{"key twice, once escaped", pod(`{"uuid":` + gpu + `,"memoryMiB":1,"cores":1,"\u0063ores":2}`), grant.ErrMalformed, "twice"},
 		{"no containers", `{"version":1}`, grant.ErrMalformed, "containers"},
 		{"containers empty", `{"version":1,"containers":{}}`, grant.ErrMalformed, "containers"},
 		{"containers null", `{"version":1,"containers":null}`, grant.ErrMalformed, "containers"},
@@ -148,34 +148,34 @@ func namedCases(node Node) []Malformed {
 		{"empty container name", `{"version":1,"containers":{"":[` + good + `]}}`, grant.ErrMalformed, "containers"},
 		{"no share", pod(), grant.ErrMalformed, `containers "main"`},
 		{"share null", pod(`null`), grant.ErrMalformed, "share 0"},
-		{"share is text", pod(`"` + node.Card + `"`), grant.ErrMalformed, "share 0"},
-		{"share with an unknown field", pod(`{"uuid":` + card + `,"memoryMiB":1000,"cores":1,"priority":0}`), grant.ErrMalformed, `"priority"`},
+		{"share is text", pod(`"` + node.GPU + `"`), grant.ErrMalformed, "share 0"},
+		{"share with an unknown field", pod(`{"uuid":` + gpu + `,"memoryMiB":1000,"cores":1,"priority":0}`), grant.ErrMalformed, `"priority"`},
 		{"share without uuid", pod(`{"memoryMiB":1000,"cores":30}`), grant.ErrMalformed, "uuid"},
-		{"share without memory", pod(`{"uuid":` + card + `,"cores":30}`), grant.ErrMalformed, "memoryMiB"},
-		{"share without cores", pod(`{"uuid":` + card + `,"memoryMiB":1000}`), grant.ErrMalformed, "cores"},
+		{"share without memory", pod(`{"uuid":` + gpu + `,"cores":30}`), grant.ErrMalformed, "memoryMiB"},
+		{"share without cores", pod(`{"uuid":` + gpu + `,"memoryMiB":1000}`), grant.ErrMalformed, "cores"},
 		{"uuid not hexadecimal", pod(share(`"GPU-aaa"`, "1000", "30")), grant.ErrMalformed, "uuid"},
 		{"uuid is a number", pod(share(`0`, "1000", "30")), grant.ErrMalformed, "uuid"},
-		{"memory as text", pod(share(card, `"1000"`, "30")), grant.ErrMalformed, "share 0: memoryMiB"},
-		{"memory zero", pod(share(card, "0", "30")), grant.ErrMalformed, "memoryMiB"},
-		{"memory negative", pod(share(card, "-5", "30")), grant.ErrMalformed, "memoryMiB"},
-		{"memory with an exponent", pod(share(card, "1e3", "30")), grant.ErrMalformed, "memoryMiB"},
-		{"memory with a fraction", pod(share(card, "1000.0", "30")), grant.ErrMalformed, "memoryMiB"},
-		{"memory huge", pod(share(card, "99999999999999999999", "30")), grant.ErrMalformed, "memoryMiB"},
-		{"memory null", pod(share(card, "null", "30")), grant.ErrMalformed, "memoryMiB"},
-		{"cores above a whole card", pod(share(card, "1000", "101")), grant.ErrMalformed, "cores"},
-		{"cores negative", pod(share(card, "1000", "-1")), grant.ErrMalformed, "cores"},
-		{"cores true", pod(share(card, "1000", "true")), grant.ErrMalformed, "cores"},
-		{"a card twice", pod(good, good), grant.ErrMalformed, "share 1"},
+		{"memory as text", pod(share(gpu, `"1000"`, "30")), grant.ErrMalformed, "share 0: memoryMiB"},
+		{"memory zero", pod(share(gpu, "0", "30")), grant.ErrMalformed, "memoryMiB"},
+		{"memory negative", pod(share(gpu, "-5", "30")), grant.ErrMalformed, "memoryMiB"},
+		{"memory with an exponent", pod(share(gpu, "1e3", "30")), grant.ErrMalformed, "memoryMiB"},
+		{"memory with a fraction", pod(share(gpu, "1000.0", "30")), grant.ErrMalformed, "memoryMiB"},
+		{"memory huge", pod(share(gpu, "99999999999999999999", "30")), grant.ErrMalformed, "memoryMiB"},
+		{"memory null", pod(share(gpu, "null", "30")), grant.ErrMalformed, "memoryMiB"},
+		{"cores above a whole GPU", pod(share(gpu, "1000", "101")), grant.ErrMalformed, "cores"},
+		{"cores negative", pod(share(gpu, "1000", "-1")), grant.ErrMalformed, "cores"},
+		{"cores true", pod(share(gpu, "1000", "true")), grant.ErrMalformed, "cores"},
+		{"a GPU twice", pod(good, good), grant.ErrMalformed, "share 1"},
 		{"a fault in another container", `{"version":1,"containers":{"main":[` + good + `],"side":[{}]}}`, grant.ErrMalformed, `containers "side"`},
 		{"another node", strings.Replace(pod(good), `{"version":1`, `{"version":1,"node":"elsewhere"`, 1), grant.ErrWrongNode, `"elsewhere"`},
 		{"node empty", strings.Replace(pod(good), `{"version":1`, `{"version":1,"node":""`, 1), grant.ErrMalformed, "node"},
 		{"longer than an annotation can be", pod(good) + strings.Repeat(" ", grant.MaxAnnotationBytes), grant.ErrMalformed, "bytes"},
-		{"unknown card", pod(share(`"`+node.Missing+`"`, "1000", "30")), grant.ErrUnknownCard, node.Missing},
+		{"unknown GPU", pod(share(`"`+node.Missing+`"`, "1000", "30")), grant.ErrUnknownGPU, node.Missing},
 	}
 	cases := make([]Malformed, 0, len(table))
 	for _, t := range table {
 		says := []string{t.says}
-		if t.kind != grant.ErrUnknownCard {
+		if t.kind != grant.ErrUnknownGPU {
 			says = append(says, grant.AnnotationGrant)
 		}
 		cases = append(cases, Malformed{"named: " + t.description, map[string]string{grant.AnnotationGrant: t.value}, t.kind, says})
@@ -185,7 +185,7 @@ func namedCases(node Node) []Malformed {
 
 // pairCases are faults between annotations.
 func pairCases(node Node) []Malformed {
-	good := node.Card + ",NVIDIA,1000,30:;"
+	good := node.GPU + ",NVIDIA,1000,30:;"
 	return []Malformed{
 		{"pair: a malformed grant of ours beside a good one of HAMi",
 			map[string]string{grant.AnnotationGrant: `{}`, grant.AnnotationToAllocate: good},
@@ -214,7 +214,7 @@ func upper(uuid string) string {
 	return uuid[:4] + "A" + strings.ToUpper(uuid[5:])
 }
 
-// manyDevices writes n devices, each of another card.
+// manyDevices writes n devices, each of another GPU.
 func manyDevices(n int) string {
 	var b strings.Builder
 	for i := range n {

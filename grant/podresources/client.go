@@ -1,6 +1,6 @@
 // Package podresources asks the kubelet for the order of a pod's containers, so
 // that grant.FromPod can read a positional annotation. It imports grant, and it
-// is called by the agent only: a folder of its own, so that nothing else
+// is called by the agent only: a directory of its own, so that nothing else
 // carries gRPC.
 package podresources
 
@@ -35,13 +35,13 @@ type Client struct {
 	resources []Resource
 }
 
-// Resource is one whose devices count as a container's cards.
+// Resource is one whose devices count as a container's GPUs.
 type Resource struct {
 	// Name is the extended resource's, "nvidia.com/gpu".
 	Name string
-	// PerCard is how many devices stand for one card, or for a part of one: 1 of HAMi's
+	// PerGPU is how many devices stand for one GPU, or for a part of one: 1 of HAMi's
 	// and NVIDIA's resource, 100 of gpu-manager's cores.
-	PerCard int
+	PerGPU int
 }
 
 var _ grant.ContainerNames = (*Client)(nil)
@@ -140,7 +140,7 @@ func (c *Client) count(pod *api.PodResources) ([]grant.ContainerDevices, error) 
 					ids += len(d.GetDeviceIds())
 				}
 			}
-			devices += (ids + r.PerCard - 1) / r.PerCard
+			devices += (ids + r.PerGPU - 1) / r.PerGPU
 		}
 		listed = append(listed, grant.ContainerDevices{Name: name, Devices: devices})
 	}

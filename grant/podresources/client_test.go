@@ -111,7 +111,7 @@ func TestContainerNames(t *testing.T) {
 
 func TestResourceNamesAreSettings(t *testing.T) {
 	k := &kubelet{list: []*api.PodResources{pod("ns", "mine", container("main", devices("nvidia.com/gpu", "x"), devices("example.com/a", "1"), devices("example.com/b", "2", "3")))}}
-	got, err := podresources.New(serve(t, k), podresources.Resource{Name: "example.com/a", PerCard: 1}, podresources.Resource{Name: "example.com/b", PerCard: 2}).ContainerNames(context.Background(), grant.Pod{Namespace: "ns", Name: "mine"})
+	got, err := podresources.New(serve(t, k), podresources.Resource{Name: "example.com/a", PerGPU: 1}, podresources.Resource{Name: "example.com/b", PerGPU: 2}).ContainerNames(context.Background(), grant.Pod{Namespace: "ns", Name: "mine"})
 	require.NoError(t, err)
 	assert.Equal(t, []grant.ContainerDevices{{Name: "main", Devices: 2}}, got)
 }
@@ -139,14 +139,14 @@ func TestAbsentSocketIsToldAtOnce(t *testing.T) {
 // TestPositionalGrantByTheKubelet is the whole way: two containers, order from
 // the kubelet.
 func TestPositionalGrantByTheKubelet(t *testing.T) {
-	const cardA, cardB = "GPU-0a000000-1111-2222-3333-444455556666", "GPU-0b000000-1111-2222-3333-444455556666"
+	const gpuA, gpuB = "GPU-0a000000-1111-2222-3333-444455556666", "GPU-0b000000-1111-2222-3333-444455556666"
 	client := podresources.New(serve(t, &kubelet{list: []*api.PodResources{
 		pod("ns", "mine", container("first", devices("nvidia.com/gpu", "a")), container("second", devices("nvidia.com/gpu", "b")))}}))
 	p := grant.Pod{UID: "u", Namespace: "ns", Name: "mine", Annotations: map[string]string{
-		grant.AnnotationToAllocate: cardA + ",NVIDIA,1000,10:;" + cardB + ",NVIDIA,2000,20:;"}}
+		grant.AnnotationToAllocate: gpuA + ",NVIDIA,1000,10:;" + gpuB + ",NVIDIA,2000,20:;"}}
 	got, err := grant.FromPod(context.Background(), p, "second", "node-1", client)
 	require.NoError(t, err)
-	assert.Equal(t, []grant.Share{{UUID: cardB, MemoryMiB: 2000, CorePercent: 20}}, got.Shares)
+	assert.Equal(t, []grant.Share{{UUID: gpuB, MemoryMiB: 2000, CorePercent: 20}}, got.Shares)
 }
 
 func BenchmarkContainerNames(b *testing.B) {

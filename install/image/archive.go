@@ -45,7 +45,7 @@ func (r root) writeArchive(path string, o options) (size int64, err error) {
 	if _, err := layout.Write(work, index); err != nil {
 		return 0, err
 	}
-	return tarFolder(path, work)
+	return tarDir(path, work)
 }
 
 // annotations name the image for who imports it: containerd reads its own, others the OCI's, which is
@@ -158,8 +158,8 @@ func (r root) writeTar(to io.Writer) error {
 	return w.Close()
 }
 
-// tarFolder packs an OCI layout, always the same way.
-func tarFolder(path, dir string) (size int64, err error) {
+// tarDir packs an OCI layout, always the same way.
+func tarDir(path, dir string) (size int64, err error) {
 	partial := path + ".partial"
 	out, err := os.Create(partial)
 	if err != nil {

@@ -14,12 +14,12 @@ import (
 
 // host is the machine that libraries are taken from.
 type host struct {
-	// folders are where its loader looks by itself, the first one first.
-	folders []string
+	// directories are where its loader looks by itself, the first one first.
+	dirs []string
 }
 
-// machine is this one. Debian's loader has its own folder of the architecture in front of the others.
-var machine = host{folders: []string{
+// machine is this one. Debian's loader has its own directory of the architecture in front of the others.
+var machine = host{dirs: []string{
 	"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
 	"/lib64", "/usr/lib64", "/lib", "/usr/lib",
 }}
@@ -76,15 +76,15 @@ func (h host) find(name string) (string, error) {
 	if strings.Contains(name, "/") {
 		return "", fmt.Errorf("%s is linked by its path: only libraries by name can be packed", name)
 	}
-	for _, folder := range h.folders {
-		file := filepath.Join(folder, name)
+	for _, dir := range h.dirs {
+		file := filepath.Join(dir, name)
 		if _, err := os.Stat(file); err == nil {
 			return file, nil
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return "", err
 		}
 	}
-	return "", fmt.Errorf("library %s is in none of %s", name, strings.Join(h.folders, ", "))
+	return "", fmt.Errorf("library %s is in none of %s", name, strings.Join(h.dirs, ", "))
 }
 
 // linked reads which loader a file wants, which a library does not, and which libraries.

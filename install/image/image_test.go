@@ -186,18 +186,18 @@ func TestMistakes(t *testing.T) {
 	require.ErrorContains(t, run([]string{"more"}), `"more"`)
 	require.ErrorContains(t, run([]string{"-repository", t.TempDir()}), "run `make build` first")
 	repository := built(t)
-	_, err := newRoot(repository, host{folders: []string{t.TempDir()}})
+	_, err := newRoot(repository, host{dirs: []string{t.TempDir()}})
 	require.ErrorContains(t, err, "is in none of")
 	_, err = machine.closure([]string{filepath.Join(repository, "LICENSE")})
 	require.ErrorContains(t, err, "LICENSE")
 	_, err = machine.find("/.gpuslice/libvgpu.so")
 	require.ErrorContains(t, err, "linked by its path")
-	// A folder that can't be written leaves no archive.
+	// A directory that can't be written leaves no archive.
 	out := filepath.Join(repository, "LICENSE", "below-a-file")
 	require.Error(t, run([]string{"-repository", repository, "-out", out}))
 }
 
-// What Go's tar writes is read back as it was: a link, a folder, a file.
+// What Go's tar writes is read back as it was: a link, a directory, a file.
 func TestLayer(t *testing.T) {
 	var data bytes.Buffer
 	require.NoError(t, root{

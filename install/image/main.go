@@ -1,11 +1,11 @@
 // Command image makes gpuslice's container image from what `make build` has built, without a registry
-// and without a daemon: the root file system as a folder, for the Dockerfile beside this file, and the
+// and without a daemon: the root file system as a directory, for the Dockerfile beside this file, and the
 // same as an OCI archive, for `ctr images import`, `skopeo copy oci-archive:…` and `podman load`.
 //
 // One image has all programs; the chart says which one a container runs. It holds no shell and no
 // package manager. The C library is this machine's, for the programs are linked against that.
 //
-// The same build gives the same bytes: nothing of the machine's clock, users or folders is in it.
+// The same build gives the same bytes: nothing of the machine's clock, users or directories is in it.
 package main
 
 import (
@@ -25,8 +25,8 @@ func main() {
 func run(args []string) error {
 	var o options
 	f := flag.NewFlagSet("image", flag.ContinueOnError)
-	f.StringVar(&o.repository, "repository", ".", "`folder` of the sources, whose build/ has what is packed")
-	f.StringVar(&o.out, "out", "", "`folder` to write root/ and gpuslice.tar to; empty: build/image of the repository")
+	f.StringVar(&o.repository, "repository", ".", "`directory` of the sources, whose build/ has what is packed")
+	f.StringVar(&o.out, "out", "", "`directory` to write root/ and gpuslice.tar to; empty: build/image of the repository")
 	f.StringVar(&o.name, "name", "gpuslice:latest", "`name` that the archive is imported by; a further one for each use")
 	f.StringVar(&o.version, "version", "dev", "the image's `version`, for its labels")
 	f.StringVar(&o.revision, "revision", "", "the commit that was built, for its labels")
@@ -47,7 +47,7 @@ type options struct {
 	repository, out, name, version, revision string
 }
 
-// make writes the root folder and the archive.
+// make writes the root directory and the archive.
 func (o options) make() error {
 	root, err := newRoot(o.repository, machine)
 	if err != nil {
@@ -56,7 +56,7 @@ func (o options) make() error {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
-	if err := root.writeFolder(filepath.Join(o.out, "root")); err != nil {
+	if err := root.writeDir(filepath.Join(o.out, "root")); err != nil {
 		return err
 	}
 	path := filepath.Join(o.out, "gpuslice.tar")

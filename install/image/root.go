@@ -38,21 +38,21 @@ var texts = map[string]string{
 	"etc/ld.so.conf": "include /etc/ld.so.conf.d/*.conf\n",
 }
 
-// folders are what others are mounted on, or make files in.
-var folders = []string{"dev", "etc/ld.so.conf.d", "proc", "run", "sys", "tmp", "usr/lib64", "var/lib"}
+// directories are what others are mounted on, or make files in.
+var dirs = []string{"dev", "etc/ld.so.conf.d", "proc", "run", "sys", "tmp", "usr/lib64", "var/lib"}
 
 // links are symbolic links, with what they point to.
 var links = map[string]string{"var/run": "../run"}
 
-// entry is one path of the image: a file with a source or a text, a link, or a folder.
+// entry is one path of the image: a file with a source or a text, a link, or a directory.
 type entry struct {
 	path string
 	mode fs.FileMode // with its type
-	// One of these is set; none for a folder.
+	// One of these is set; none for a directory.
 	source, text, link string
 }
 
-// root is the image's root file system: entries in the order of their paths, each folder before what is in it.
+// root is the image's root file system: entries in the order of their paths, each directory before what is in it.
 type root []entry
 
 // newRoot puts together what the image has. Nothing is copied yet.
@@ -109,7 +109,7 @@ func newRoot(repository string, from host) (root, error) {
 	for at, target := range links {
 		add(entry{path: at, mode: fs.ModeSymlink | 0o777, link: target})
 	}
-	for _, at := range folders {
+	for _, at := range dirs {
 		add(entry{path: at, mode: fs.ModeDir | 0o755})
 	}
 	var r root
@@ -127,8 +127,8 @@ func (e entry) content() ([]byte, error) {
 	return os.ReadFile(e.source)
 }
 
-// writeFolder makes the root file system as a folder, anew.
-func (r root) writeFolder(dir string) error {
+// writeDir makes the root file system as a directory, again.
+func (r root) writeDir(dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}

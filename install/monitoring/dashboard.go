@@ -50,7 +50,7 @@ func variables() []variable {
 	}
 	return []variable{
 		{Name: "datasource", Label: "Data source", Type: "datasource", Query: "prometheus"},
-		values("node", "Node", "label_values(gpuslice_card_healthy, node)"),
+		values("node", "Node", "label_values(gpuslice_gpu_healthy, node)"),
 		values("namespace", "Namespace", `label_values(gpuslice_container_memory_limit_bytes{node=~"$node"}, namespace)`),
 	}
 }
@@ -130,12 +130,12 @@ func table(title, description string, labels []string, columns ...column) panel 
 	return p
 }
 
-// byCard sums a metric of cards by the labels of a card.
-func byCard(metric string) string {
+// byGPU sums a metric of GPUs by the labels of a GPU.
+func byGPU(metric string) string {
 	return fmt.Sprintf(`sum by (node, index, model, uuid) (%s{node=~"$node"})`, metric)
 }
 
-// byContainer sums a metric of containers over their cards, and over a container's restarts.
+// byContainer sums a metric of containers over their GPUs, and over a container's restarts.
 func byContainer(metric string) string {
 	return fmt.Sprintf(`sum by (node, namespace, pod, container) (%s{node=~"$node", namespace=~"$namespace"})`, metric)
 }

@@ -3,7 +3,7 @@ package monitoring
 import "fmt"
 
 const (
-	card      = "{{node}} {{index}}"
+	gpu       = "{{node}} {{index}}"
 	container = "{{namespace}}/{{pod}}/{{container}}"
 )
 
@@ -11,34 +11,34 @@ const (
 func rows() []row {
 	return []row{
 		{"Cluster", 4, []panel{
-			stat("Nodes", "none", 0, "Nodes whose agent reports cards.", `count(count by (node) (gpuslice_card_healthy{node=~"$node"}))`),
-			stat("Cards", "none", 0, "MIG devices count as cards.", `count(gpuslice_card_healthy{node=~"$node"})`),
-			stat("Cards not healthy", "none", 1, "They get no new containers.", `count(gpuslice_card_healthy{node=~"$node"} == 0) or vector(0)`),
+			stat("Nodes", "none", 0, "Nodes whose agent reports GPUs.", `count(count by (node) (gpuslice_gpu_healthy{node=~"$node"}))`),
+			stat("GPUs", "none", 0, "MIG devices count as GPUs.", `count(gpuslice_gpu_healthy{node=~"$node"})`),
+			stat("GPUs not healthy", "none", 1, "They get no new containers.", `count(gpuslice_gpu_healthy{node=~"$node"} == 0) or vector(0)`),
 			stat("Memory granted", "percentunit", 0, "Of what may be granted.", share("memory_granted_bytes", "memory_grantable_bytes")),
-			stat("Memory used", "percentunit", 0, "Of what the cards have, by whomever, as NVML says.", share("memory_used_bytes", "memory_total_bytes")),
+			stat("Memory used", "percentunit", 0, "Of what the GPUs have, by whomever, as NVML says.", share("memory_used_bytes", "memory_total_bytes")),
 			stat("Compute granted", "percentunit", 0, "Of what may be granted.", share("cores_granted_ratio", "cores_grantable_ratio")),
-			stat("Violations now", "none", 1, "What uses cards past its grants.", `sum(gpuslice_violations{node=~"$node"}) or vector(0)`),
-			stat("Pods pending", "none", 0, "Pods that ask for cards and are on no node.", `sum(max by (reason) (gpuslice_scheduler_pending_pods)) or vector(0)`),
+			stat("Violations now", "none", 1, "What uses GPUs past its grants.", `sum(gpuslice_violations{node=~"$node"}) or vector(0)`),
+			stat("Pods pending", "none", 0, "Pods that ask for GPUs and are on no node.", `sum(max by (reason) (gpuslice_scheduler_pending_pods)) or vector(0)`),
 		}},
-		{"Cards", 9, []panel{
-			table("Cards", "What is granted and used of each card.", []string{"node", "index", "model", "uuid"},
-				column{"Healthy", "bool_yes_no", byCard("gpuslice_card_healthy")},
-				column{"Containers", "none", byCard("gpuslice_card_containers")},
-				column{"Memory granted", "percentunit", byCard("gpuslice_card_memory_granted_bytes") + " / " + byCard("gpuslice_card_memory_grantable_bytes")},
-				column{"Memory used", "percentunit", byCard("gpuslice_card_memory_used_bytes") + " / " + byCard("gpuslice_card_memory_total_bytes")},
-				column{"Compute granted", "percentunit", byCard("gpuslice_card_cores_granted_ratio") + " / " + byCard("gpuslice_card_cores_grantable_ratio")},
-				column{"Busy", "percentunit", byCard("gpuslice_card_utilization_ratio")},
-				column{"Slots", "none", byCard("gpuslice_card_containers_limit")},
+		{"GPUs", 9, []panel{
+			table("GPUs", "What is granted and used of each GPU.", []string{"node", "index", "model", "uuid"},
+				column{"Healthy", "bool_yes_no", byGPU("gpuslice_gpu_healthy")},
+				column{"Containers", "none", byGPU("gpuslice_gpu_containers")},
+				column{"Memory granted", "percentunit", byGPU("gpuslice_gpu_memory_granted_bytes") + " / " + byGPU("gpuslice_gpu_memory_grantable_bytes")},
+				column{"Memory used", "percentunit", byGPU("gpuslice_gpu_memory_used_bytes") + " / " + byGPU("gpuslice_gpu_memory_total_bytes")},
+				column{"Compute granted", "percentunit", byGPU("gpuslice_gpu_cores_granted_ratio") + " / " + byGPU("gpuslice_gpu_cores_grantable_ratio")},
+				column{"Busy", "percentunit", byGPU("gpuslice_gpu_utilization_ratio")},
+				column{"Slots", "none", byGPU("gpuslice_gpu_containers_limit")},
 			),
 		}},
-		{"Cards over time", 8, []panel{
-			graph("Memory used", "bytes", "By whomever, as NVML says.", query{`gpuslice_card_memory_used_bytes{node=~"$node"}`, card}),
-			graph("Busy", "percentunit", "Part of the time in which some kernel ran.", query{`gpuslice_card_utilization_ratio{node=~"$node"}`, card}),
-			graph("Temperature", "celsius", "", query{`gpuslice_card_temperature_celsius{node=~"$node"}`, card}),
-			graph("Power", "watt", "", query{`gpuslice_card_power_watts{node=~"$node"}`, card}),
+		{"GPUs over time", 8, []panel{
+			graph("Memory used", "bytes", "By whomever, as NVML says.", query{`gpuslice_gpu_memory_used_bytes{node=~"$node"}`, gpu}),
+			graph("Busy", "percentunit", "Part of the time in which some kernel ran.", query{`gpuslice_gpu_utilization_ratio{node=~"$node"}`, gpu}),
+			graph("Temperature", "celsius", "", query{`gpuslice_gpu_temperature_celsius{node=~"$node"}`, gpu}),
+			graph("Power", "watt", "", query{`gpuslice_gpu_power_watts{node=~"$node"}`, gpu}),
 		}},
 		{"Containers", 9, []panel{
-			table("Containers", "Over all of a container's cards.", []string{"node", "namespace", "pod", "container"},
+			table("Containers", "Over all of a container's GPUs.", []string{"node", "namespace", "pod", "container"},
 				column{"Memory", "bytes", byContainer("gpuslice_container_memory_used_bytes")},
 				column{"Memory limit", "bytes", byContainer("gpuslice_container_memory_limit_bytes")},
 				column{"Held by the driver", "bytes", byContainer("gpuslice_container_memory_residue_bytes")},
@@ -50,8 +50,8 @@ func rows() []row {
 		}},
 		{"Containers over time (the 10 with the most)", 8, []panel{
 			graph("Memory used of the limit", "percentunit", "", query{top(byContainer("gpuslice_container_memory_used_bytes") + " / " + byContainer("gpuslice_container_memory_limit_bytes")), container}),
-			graph("Compute time had", "percentunit", "Of the card, as NVML says.", query{top(byContainer("gpuslice_container_core_used_ratio")), container}),
-			graph("Compute time charged", "percentunit", "Of the card, as the limiter counts it, while a share is enforced.", query{top(rate("gpuslice_container_compute_seconds_total")), container}),
+			graph("Compute time had", "percentunit", "Of the GPU, as NVML says.", query{top(byContainer("gpuslice_container_core_used_ratio")), container}),
+			graph("Compute time charged", "percentunit", "Of the GPU, as the limiter counts it, while a share is enforced.", query{top(rate("gpuslice_container_compute_seconds_total")), container}),
 			graph("Waiting for its share", "percentunit", "Part of the time; several processes wait at once.", query{top(rate("gpuslice_container_throttled_seconds_total")), container}),
 		}},
 		{"Containers' launches and refusals (the 10 with the most)", 7, []panel{
@@ -78,15 +78,15 @@ func rows() []row {
 			graph("Calls", "ops", "", query{`sum by (door, verb, outcome) (rate(gpuslice_scheduler_verb_duration_seconds_count[$__rate_interval]))`, "{{door}} {{verb}}: {{outcome}}"}),
 			graph("Denials", "ops", "Pods that no node could take, by the reason that most nodes gave; each try counts.",
 				query{`sum by (reason) (rate(gpuslice_scheduler_denials_total[$__rate_interval]))`, "{{reason}}"}),
-			graph("Pods pending", "none", "By the reason that most nodes give; fragmented: the memory is free, but not on one card.",
+			graph("Pods pending", "none", "By the reason that most nodes give; fragmented: the memory is free, but not on one GPU.",
 				query{`max by (reason) (gpuslice_scheduler_pending_pods)`, "{{reason}}"}, query{`max(gpuslice_scheduler_fragmented_pods)`, "fragmented"}),
 		}},
 		{"Bookings", 7, []panel{
-			graph("Booked of the cards", "percentunit", "The scheduler's own account, over all cards that are registered.",
-				query{`avg by (of) (max by (node, uuid, of) (gpuslice_scheduler_card_booked_ratio{node=~"$node"}))`, "{{of}}"}),
+			graph("Booked of the GPUs", "percentunit", "The scheduler's own account, over all GPUs that are registered.",
+				query{`avg by (of) (max by (node, uuid, of) (gpuslice_scheduler_gpu_booked_ratio{node=~"$node"}))`, "{{of}}"}),
 			graph("Bookings", "ops", "refused: a double booking that was not made.", query{`sum by (end) (rate(gpuslice_scheduler_bookings_total[$__rate_interval]))`, "{{end}}"}),
 			graph("Webhook", "ops", "", query{`sum by (path, outcome, reason) (rate(gpuslice_scheduler_admission_total[$__rate_interval]))`, "{{path}} {{outcome}} {{reason}}"}),
-			graph("Problems", "none", "Annotations that can't be believed, and cards of which more is taken than there is.", query{`max(gpuslice_scheduler_problems)`, "problems"}),
+			graph("Problems", "none", "Annotations that can't be believed, and GPUs of which more is taken than there is.", query{`max(gpuslice_scheduler_problems)`, "problems"}),
 		}},
 		{"Quotas", 7, []panel{
 			graph("Memory booked of the namespace's quota", "percentunit", "Of namespaces whose ResourceQuotas limit GPU memory.", query{quota("memory_used_bytes", "memory_limit_bytes"), "{{namespace}}"}),
@@ -95,9 +95,9 @@ func rows() []row {
 	}
 }
 
-// share is a part of all cards' sum.
+// share is a part of all GPUs' sum.
 func share(part, of string) string {
-	return fmt.Sprintf(`sum(gpuslice_card_%s{node=~"$node"}) / sum(gpuslice_card_%s{node=~"$node"})`, part, of)
+	return fmt.Sprintf(`sum(gpuslice_gpu_%s{node=~"$node"}) / sum(gpuslice_gpu_%s{node=~"$node"})`, part, of)
 }
 
 // quota is a part of a namespace's quota, as each scheduler tells it.
@@ -105,7 +105,7 @@ func quota(part, of string) string {
 	return fmt.Sprintf(`max by (namespace) (gpuslice_scheduler_quota_%s{namespace=~"$namespace"} / gpuslice_scheduler_quota_%s{namespace=~"$namespace"})`, part, of)
 }
 
-// rate is how fast a container's counter rises, over its cards.
+// rate is how fast a container's counter rises, over its GPUs.
 func rate(metric string) string {
 	return fmt.Sprintf(`sum by (node, namespace, pod, container) (rate(%s{node=~"$node", namespace=~"$namespace"}[$__rate_interval]))`, metric)
 }

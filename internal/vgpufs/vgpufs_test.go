@@ -14,7 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-const card = "GPU-00000001-5151-4000-8000-000000000001"
+const gpu = "GPU-00000001-5151-4000-8000-000000000001"
 
 // newClaim is a claim's directory with its file system.
 func newClaim(t *testing.T) string {
@@ -26,7 +26,7 @@ func newClaim(t *testing.T) string {
 }
 
 func populate(t *testing.T, dir string) {
-	claim := grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: card, MemoryMiB: 1, CorePercent: 1}}}
+	claim := grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: gpu, MemoryMiB: 1, CorePercent: 1}}}
 	require.NoError(t, oci.Populate(dir, claim, oci.Settings{}))
 }
 

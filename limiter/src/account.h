@@ -1,5 +1,5 @@
-/* What the driver keeps reserved of a card by itself and grows as it sees fit: a
- * memory pool, or a card's memory for graphs. It alone knows how much that is, and
+/* What the driver keeps reserved of a GPU by itself and grows as it sees fit: a
+ * memory pool, or a GPU's memory for graphs. It alone knows how much that is, and
  * tells when asked. So before a call that may grow it the most that it can grow by
  * is charged; after it what it really has; and what it has let go since is given
  * back whenever it is looked at.
@@ -35,7 +35,7 @@ struct account { /* fresh zeroed memory: the driver has nothing there */
 	uint64_t live, gone; /* of graphs: see graph.c */
 	/* Which one it is; a place in the table becomes another pool's in time, so these
 	 * are read under the lock where that may be, else while it can't be. */
-	_Atomic uintptr_t whose; /* the pool's handle, or the card's number */
+	_Atomic uintptr_t whose; /* the pool's handle, or the GPU's number */
 	_Atomic int cell;
 	_Atomic int kind; /* enum account_kind */
 };

@@ -1,4 +1,4 @@
-/* Stream-ordered allocation. A pool takes memory of its card in chunks and keeps
+/* Stream-ordered allocation. A pool takes memory of its GPU in chunks and keeps
  * it, so it is what the pool has reserved that is charged (account.h) and not the
  * allocations; cuMemFreeAsync changes nothing of that and is not hooked. A pool
  * gets smaller when it is trimmed, and when something is waited for; then, or when

@@ -7,7 +7,7 @@
  *
  * What is earned stays at most a burst above what is spent. That is how much may be
  * in flight, and how much an idle container may have at once: 50 ms of its share,
- * no more than 50 ms of the card. */
+ * no more than 50 ms of the GPU. */
 #include "bucket.h"
 
 #include "clock.h"

@@ -1,4 +1,4 @@
-/* The container's compute time on one card: earned as time passes, spent by launches. */
+/* The container's compute time on one GPU: earned as time passes, spent by launches. */
 #ifndef GPUSLICE_BUCKET_H
 #define GPUSLICE_BUCKET_H
 

@@ -5,7 +5,7 @@
 #include "say.h"
 #include "usage.h"
 
-/* What pools and graphs keep idle goes first, as it does for a driver whose card is full. */
+/* What pools and graphs keep idle goes first, as it does for a driver whose GPU is full. */
 static bool take(struct process *p, int cell, uint64_t bytes)
 {
 	if (__builtin_expect(reserve(p, cell, bytes), 1))
@@ -17,7 +17,7 @@ static bool take(struct process *p, int cell, uint64_t bytes)
 	return room && reserve(p, cell, bytes);
 }
 
-/* Where a card's share may spill, who is refused tries that next (memory.c), and that
+/* Where a GPU's share may spill, who is refused tries that next (memory.c), and that
  * counts. */
 static void count_refusal(struct process *p, int cell, bool last)
 {

@@ -15,18 +15,18 @@ struct charge {
 	uint64_t bytes;
 };
 
-/* Charges bytes to the current context's card. On an error the driver must not
+/* Charges bytes to the current context's GPU. On an error the driver must not
  * be asked. */
 CUresult charge_begin(struct charge *charge, uint64_t bytes);
-/* The same on every card that is granted: the memory may move between them. */
+/* The same on every GPU that is granted: the memory may move between them. */
 CUresult charge_begin_everywhere(struct charge *charge, uint64_t bytes);
-/* The same, of one card or of all, for memory that may lie in the host's: kept as
+/* The same, of one GPU or of all, for memory that may lie in the host's: kept as
  * LEDGER_SPILLED. */
 CUresult charge_begin_spilling(struct charge *charge, uint64_t bytes, bool everywhere);
-/* The same on this card, for a context that is to be made there: what the limits
+/* The same on this GPU, for a context that is to be made there: what the limits
  * file says that one takes. A refusal for lack of room is said on stderr. */
 CUresult charge_begin_context(struct charge *charge, CUdevice dev);
-/* The same on this card, whatever is current. */
+/* The same on this GPU, whatever is current. */
 CUresult charge_begin_on(struct charge *charge, CUdevice dev, uint64_t bytes);
 /* Makes it so many bytes instead. False: that many don't fit. */
 bool charge_resize(struct charge *charge, uint64_t bytes);

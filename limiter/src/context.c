@@ -1,4 +1,4 @@
-/* Contexts: refused on a card that is not granted. What one takes by itself is
+/* Contexts: refused on a GPU that is not granted. What one takes by itself is
  * charged before the driver is asked for it (primary.c knows about the primary
  * one); and its end frees, in the driver, all that was allocated in it, so it does
  * here. */
@@ -160,7 +160,7 @@ static CUresult after_release(CUresult result, CUdevice dev, struct process *p, 
 	return result;
 }
 
-/* Nothing tells of which card it was: each that has a primary context is asked. */
+/* Nothing tells of which GPU it was: each that has a primary context is asked. */
 CUresult cuGreenCtxDestroy(void *ctx)
 {
 	uint64_t stamp;

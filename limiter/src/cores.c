@@ -46,7 +46,7 @@ uint32_t cores_rate_of(const struct vgpu_record *r)
 	return (uint32_t)((uint64_t)RATE_ONE * percent * thousandths / 100000);
 }
 
-/* Reads the rates anew: one thread at a time, so that an older reading is never
+/* Reads the rates again: one thread at a time, so that an older reading is never
  * stored over a newer one's; the others go on with what is there. The word is not a
  * lock: nobody waits for it. A forked child may find it set for ever, but no
  * child of a process that has launched can launch. */

@@ -1,4 +1,4 @@
-/* How much compute time the container has of each card, as the host says now. */
+/* How much compute time the container has of each GPU, as the host says now. */
 #ifndef GPUSLICE_CORES_H
 #define GPUSLICE_CORES_H
 
@@ -7,7 +7,7 @@
 
 #include "layout.h"
 
-/* A rate is nanoseconds of the card per nanosecond, with so many bits behind the point. */
+/* A rate is nanoseconds of the GPU per nanosecond, with so many bits behind the point. */
 enum { RATE_BITS = 20, RATE_ONE = 1 << RATE_BITS };
 
 /* What a record says; 0: not limited now. Pure. */
@@ -18,7 +18,7 @@ struct cores {
 	_Atomic uint64_t seen;                        /* the generation that the rest is of */
 	_Atomic uint32_t limited;                     /* bit i: cell i */
 	_Atomic uint32_t cells;                       /* how many there are */
-	_Atomic uint32_t busy;                        /* somebody reads them anew */
+	_Atomic uint32_t busy;                        /* somebody reads them again */
 	_Atomic(struct vgpu_bucket *) buckets;        /* of the usage file; NULL: it is not mapped */
 	_Atomic uint32_t rates[VGPU_MAX_DEVICES];
 };

@@ -86,7 +86,7 @@ static uint64_t lower(uint64_t a, uint64_t b)
 
 /* The estimate is the least of the last 8 to 16 samples. Time between two events is
  * wall time, in which other tenants, other streams and the launch's own way to the
- * card are contained; what is least has the least of these in it. It is too low for
+ * GPU are contained; what is least has the least of these in it. It is too low for
  * a kernel whose duration hangs on its data: the host's correction makes up for that. */
 int64_t cost_learn(struct cost *c, uint64_t ns, uint64_t now)
 {

@@ -1,4 +1,4 @@
-/* What launches cost: how long the card takes for a function and a size, or for a
+/* What launches cost: how long the GPU takes for a function and a size, or for a
  * graph, as far as this process has found out. */
 #ifndef GPUSLICE_COST_H
 #define GPUSLICE_COST_H

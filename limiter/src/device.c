@@ -6,11 +6,11 @@
 #include "limits.h"
 
 /* By the driver's number, which is fixed in a process once cuInit is done:
- * 0 not looked up yet, else the cell + 1. Denied cards are looked up each time. */
+ * 0 not looked up yet, else the cell + 1. Denied GPUs are looked up each time. */
 enum { KNOWN = 64 };
 static _Atomic unsigned char known[KNOWN];
 
-/* Of a MIG device the first version gives the card's UUID, which has no record then. */
+/* Of a MIG device the first version gives the GPU's UUID, which has no record then. */
 static int look_up(CUdevice dev)
 {
 	CUuuid uuid;

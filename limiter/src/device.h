@@ -1,10 +1,10 @@
-/* Which cell a card has, and what is current in the calling thread. */
+/* Which cell a GPU has, and what is current in the calling thread. */
 #ifndef GPUSLICE_DEVICE_H
 #define GPUSLICE_DEVICE_H
 
 #include "api.h"
 
-/* The cell of the driver's card, or -1: this container may not use it. */
+/* The cell of the driver's GPU, or -1: this container may not use it. */
 int device_cell(CUdevice dev);
 
 struct here {

@@ -1,5 +1,5 @@
 /* Memory of graphs. A node that allocates takes nothing by itself; a launch does,
- * of the card's memory for graphs (account.h), which executable graphs share and
+ * of the GPU's memory for graphs (account.h), which executable graphs share and
  * the driver keeps until it is trimmed.
  *
  * Each executable graph has all its memory at most once, for its launches run one
@@ -24,7 +24,7 @@ _Atomic uint32_t graphs_with_memory; /* a forked child's is too large, which doe
 
 enum { PAGE = 2 << 20, DEPTH = 16 };
 
-/* Executable graphs are in the ledger, once per card of which they take memory:
+/* Executable graphs are in the ledger, once per GPU of which they take memory:
  * LEDGER_GRAPH before their first launch, LEDGER_GRAPH_RUN since. */
 static uint64_t key_of(CUgraphExec exec, int cell)
 {
@@ -62,7 +62,7 @@ static CUresult add_node(CUgraphNode node, struct graph_need *need, int depth)
 	CUdevice dev = params.poolProps.location.id;
 	int cell = device_cell(dev);
 	if (cell < 0)
-		return CUDA_ERROR_NOT_INITIALIZED; /* of a card that is not granted */
+		return CUDA_ERROR_NOT_INITIALIZED; /* of a GPU that is not granted */
 	uint64_t bytes = (params.bytesize + PAGE - 1) & ~(uint64_t)(PAGE - 1), sum;
 	need->any = true;
 	need->dev[cell] = dev;
@@ -175,7 +175,7 @@ static CUresult begin_on(struct graph_call *call, int cell, CUgraphExec exec, CU
 	if (!ledger_find(ledger, LEDGER_GRAPH_RUN, key_of(exec, cell), &entry)) {
 		first = ledger_take(ledger, LEDGER_GRAPH, key_of(exec, cell), &entry);
 		if (!first)
-			return CUDA_SUCCESS; /* it takes none of this card */
+			return CUDA_SUCCESS; /* it takes none of this GPU */
 		count_in(a, entry.size);
 	}
 	bool fits = take(call->process, a, entry.size, stream, &call->taken[cell]);

@@ -1,4 +1,4 @@
-/* What launches of graphs take of the cards. */
+/* What launches of graphs take of the GPUs. */
 #ifndef GPUSLICE_GRAPH_H
 #define GPUSLICE_GRAPH_H
 

@@ -99,7 +99,7 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 	return result != CUDA_SUCCESS ? result : graph_end(&call, paced_cuGraphLaunch_ptsz(exec, stream));
 }
 
-/* One kernel on several cards, each charged on its own. CUDA 13 has it no more; it
+/* One kernel on several GPUs, each charged on its own. CUDA 13 has it no more; it
  * is not measured: an unknown one is charged as a typical launch. */
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count, unsigned int flags)
 {

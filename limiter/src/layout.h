@@ -50,7 +50,7 @@ enum {
 	VGPU_LIMITS_RECORD_BYTES = 128,
 	VGPU_LIMITS_OVERSUBSCRIBE = 1, /* header flags, bit 0 */
 	VGPU_RECORD_MIG = 1,           /* record flags, bit 0 */
-	VGPU_RECORD_CONTENDED = 2,     /* others use the card now */
+	VGPU_RECORD_CONTENDED = 2,     /* others use the GPU now */
 	VGPU_RECORD_BLOCKED = 4,       /* a container of higher priority uses it now */
 
 	VGPU_USAGE_HEADER_BYTES = 4096,
@@ -81,7 +81,7 @@ struct vgpu_record {
 	uint64_t context_bytes; /* 0: unknown */
 	char name[48];          /* the UUID as text */
 	uint64_t residue_bytes; /* that the host sees beyond what is charged */
-	uint64_t physical_bytes; /* of the limit, what may lie on the card; 0: all of it */
+	uint64_t physical_bytes; /* of the limit, what may lie on the GPU; 0: all of it */
 };
 
 struct vgpu_limits {
@@ -109,7 +109,7 @@ struct vgpu_cell {
 	_Atomic uint64_t spilled; /* may lie in the host's memory; not a split, but decides (reserve.c) */
 };
 
-/* Compute time of one card, in nanoseconds of it. The first two only rise and may
+/* Compute time of one GPU, in nanoseconds of it. The first two only rise and may
  * wrap; what counts is their difference. */
 struct vgpu_bucket {
 	_Atomic uint64_t earned;    /* may have been used so far */

@@ -1,5 +1,5 @@
 /* What this process has from the driver: address or handle → how much, on which
- * card, in which context. Private memory, constant time, grows. */
+ * GPU, in which context. Private memory, constant time, grows. */
 #ifndef GPUSLICE_LEDGER_H
 #define GPUSLICE_LEDGER_H
 
@@ -10,7 +10,7 @@
 
 enum ledger_kind { LEDGER_LINEAR = 1, LEDGER_ARRAY, LEDGER_MIPMAP, LEDGER_CONTEXT, LEDGER_VMM, LEDGER_GRAPH, LEDGER_GRAPH_RUN, LEDGER_SPILLED };
 
-/* In place of a cell: every card that is granted. */
+/* In place of a cell: every GPU that is granted. */
 enum { LEDGER_EVERY_CELL = 255 };
 
 struct ledger_entry {

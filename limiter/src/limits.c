@@ -33,7 +33,7 @@ static _Atomic uint32_t last_rate[VGPU_MAX_DEVICES];
 static _Atomic uint32_t begun[VGPU_MAX_DEVICES];
 static _Atomic uint32_t ended[VGPU_MAX_DEVICES];
 
-/* A limit that no card reaches; keeps sums of limits and sizes far from 2^64. */
+/* A limit that no GPU reaches; keeps sums of limits and sizes far from 2^64. */
 static const uint64_t CEILING = (uint64_t)1 << 56;
 
 static bool deny(const char *path, const char *why)
@@ -176,7 +176,7 @@ bool limits_ready(void)
 	if (atomic_load_explicit(&mapped, memory_order_acquire) || limits_from_environment())
 		return true;
 	const char *path = path_or(VGPU_LIMITS_FILE, "VGPU_LIMITS_PATH");
-	if (!strcmp(path, VGPU_LIMITS_FILE) && path_missing(VGPU_FOLDER))
+	if (!strcmp(path, VGPU_LIMITS_FILE) && path_missing(VGPU_DIR))
 		return use_environment();
 	return map_file(path);
 }
@@ -199,7 +199,7 @@ static const char *why_unlisted(void)
 	if (limits_from_environment())
 		return "the environment gives it no memory limit";
 	if (limits_mig() && !hook_exists(HOOK_cuDeviceGetUuid_v2))
-		return "this container has a MIG device, which only a driver of CUDA 11.4 or newer can tell from its card";
+		return "this container has a MIG device, which only a driver of CUDA 11.4 or newer can tell from its GPU";
 	return "this container's limits file has no record of it";
 }
 
@@ -235,7 +235,7 @@ uint64_t limits_bytes(int cell)
 	uint64_t now = (uint64_t)atomic_load_explicit(&l->records[cell].sequence, memory_order_acquire) + 1;
 	/* Acquire: pairs with the release in check_record(). A record whose rewrite is
 	 * wrong or has not ended keeps the limit that was last good: the writer may be
-	 * dead, and then nobody waits for it until the agent has mended the record. */
+	 * dead, and then nobody waits for it until the agent has fixed the record. */
 	if (__builtin_expect(now != atomic_load_explicit(&checked[cell], memory_order_acquire), 0) && now & 1)
 		check_record(l, cell);
 	return atomic_load_explicit(&last_good[cell], memory_order_relaxed);

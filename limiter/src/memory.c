@@ -23,9 +23,9 @@ static CUresult settle(struct charge *charge, CUresult result, CUdeviceptr ptr)
 	return settle_as(charge, result, ptr, LEDGER_LINEAR);
 }
 
-/* Where the node grants more than its cards have: what does not go on the card any
- * more is managed memory, which the driver moves between card and host as it is used.
- * It is told that the card is where it is wanted. */
+/* Where the node grants more than its GPUs have: what does not go on the GPU any
+ * more is managed memory, which the driver moves between GPU and host as it is used.
+ * It is told that the GPU is where it is wanted. */
 static CUresult spill(CUdeviceptr *ptr, size_t size, CUresult refusal)
 {
 	struct charge charge;
@@ -72,7 +72,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *ptr, unsigned int size)
 	return settle(&charge, result, *ptr);
 }
 
-/* Whether any granted card's memory is. */
+/* Whether any granted GPU's memory is. */
 static bool oversubscribed(void)
 {
 	for (int cell = 0; cell < limits_count(); cell++)
@@ -81,9 +81,9 @@ static bool oversubscribed(void)
 	return false;
 }
 
-/* Managed memory is charged in full on every granted card: all of it may come to
+/* Managed memory is charged in full on every granted GPU: all of it may come to
  * any of them, and move without a call that is seen here. That is the upper bound;
- * with one card it is what the card may have to hold. It may lie in the host's memory
+ * with one GPU it is what the GPU may have to hold. It may lie in the host's memory
  * always, and is marked so: the driver has it on no process's account, which the
  * agent has to know that compares. */
 CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t size, unsigned int flags)

@@ -9,7 +9,7 @@
 #include "hooks.h"
 #include "sample.h"
 
-/* Contexts and their cells, for a container with several cards: the handle in the
+/* Contexts and their cells, for a container with several GPUs: the handle in the
  * high 56 bits, the cell + 1 in the low 8, in one word that is read at once. */
 enum { CONTEXTS = 16 };
 static _Atomic uint64_t contexts[CONTEXTS];
@@ -19,7 +19,7 @@ static _Atomic uint64_t *place_of(CUcontext context)
 	return &contexts[((uintptr_t)context >> 4 ^ (uintptr_t)context >> 12) % CONTEXTS];
 }
 
-/* -1: not known, or no granted card's. */
+/* -1: not known, or no granted GPU's. */
 static int remembered(CUcontext context)
 {
 	/* Relaxed: the word is all there is. */
@@ -45,7 +45,7 @@ static int cell_current(void)
 	return here.cell;
 }
 
-/* With one granted card a launch can be on no other: the driver is not asked. */
+/* With one granted GPU a launch can be on no other: the driver is not asked. */
 static int cell_here(void)
 {
 	return __builtin_expect(atomic_load_explicit(&cores.cells, memory_order_relaxed) == 1, 1) ? 0 : cell_current();
@@ -207,7 +207,7 @@ static uint64_t count(struct local *local)
 
 /* Work that is queued runs whatever the share has become: so there is never much of it.
  * In this stream: another one may stand still for long, behind a kernel that waits for
- * another process, and is no reason to wait. The wait is for the card, not for the share,
+ * another process, and is no reason to wait. The wait is for the GPU, not for the share,
  * and does not count as throttled: it says nothing about whether the share is too small.
  * It ends where the share does. */
 static void keep_up(struct pace *p, uint64_t now)

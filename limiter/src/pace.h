@@ -27,7 +27,7 @@ static inline CUresult pace_end(struct pace *pace, CUresult result)
 	return pace_end_slow(pace, result);
 }
 
-/* A context ends: its handle may come again as another card's. */
+/* A context ends: its handle may come again as another GPU's. */
 void pace_forget_contexts(void);
 
 #endif

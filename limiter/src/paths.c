@@ -11,7 +11,7 @@ bool path_missing(const char *path)
 
 const char *path_or(const char *fixed, const char *variable)
 {
-	const char *other = path_missing(VGPU_FOLDER) ? secure_getenv(variable) : NULL;
+	const char *other = path_missing(VGPU_DIR) ? secure_getenv(variable) : NULL;
 
 	return other && *other ? other : fixed;
 }

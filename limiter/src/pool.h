@@ -1,4 +1,4 @@
-/* The memory pools of this process, and its cards' memory for graphs. */
+/* The memory pools of this process, and its GPUs' memory for graphs. */
 #ifndef GPUSLICE_POOL_H
 #define GPUSLICE_POOL_H
 
@@ -8,7 +8,7 @@
 struct process;
 
 enum pool_state {
-	POOL_CHARGED = 1, /* of a card */
+	POOL_CHARGED = 1, /* of a GPU */
 	POOL_FREE_OF_CHARGE, /* of host memory */
 	POOL_ENDED, /* the program has destroyed it; the driver is asked to when it is empty */
 };
@@ -53,7 +53,7 @@ int driver_relax(int mode);
 /* Waits for a stream that is not captured. */
 CUresult driver_wait(CUstream stream);
 
-/* The account of the card's memory for graphs; NULL: not granted. */
+/* The account of the GPU's memory for graphs; NULL: not granted. */
 struct account *graph_account(struct process *p, CUdevice dev);
 
 #endif

@@ -28,7 +28,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 	if (props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED && !host)
 		return refuse();
 	int cell = host ? 0 : device_cell(props->location.id);
-	if (cell < 0) /* of a card that there is not, or that is not granted */
+	if (cell < 0) /* of a GPU that there is not, or that is not granted */
 		return CUDA_ERROR_NOT_INITIALIZED;
 	CUresult result = REAL(cuMemPoolCreate)(pool, props);
 	if (result != CUDA_SUCCESS)

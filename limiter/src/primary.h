@@ -1,4 +1,4 @@
-/* A card's primary context in this process. Only the driver knows when it is
+/* A GPU's primary context in this process. Only the driver knows when it is
  * active: it counts retains, of green contexts too, and a reset ends it whatever
  * the count. So what it takes is charged before any call that may make it active,
  * and given back when the driver has said that it is not active at a moment since
@@ -31,7 +31,7 @@ CUresult primary_begin(struct process **process, CUdevice dev);
 CUresult primary_end(struct process *process, CUdevice dev, CUresult result);
 /* After a call that may have ended it. */
 void primary_may_have_ended(struct process *process, CUdevice dev);
-/* Whether that of a cell's card is charged, and which card it is. */
+/* Whether that of a cell's GPU is charged, and which GPU it is. */
 bool primary_held(struct process *process, int cell, CUdevice *dev);
 /* Whether the driver says that it is active; where it can't tell: yes. */
 bool primary_active(CUdevice dev);

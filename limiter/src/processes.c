@@ -1,4 +1,4 @@
-/* Who is on a card: the container's own processes, and nobody else's. The driver fills
+/* Who is on a GPU: the container's own processes, and nobody else's. The driver fills
  * the caller's list; what is not ours is taken out of it. A caller that only asks how
  * long the list may be is told the driver's own number: room for all of it is needed. */
 #include <string.h>

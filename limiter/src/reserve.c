@@ -7,11 +7,11 @@
  * A reservation is committed before the driver is asked, so what is tentative is
  * so for nanoseconds, or until its process is scheduled again.
  *
- * Where the node grants more memory than its cards have, a container has a second
- * bound: of what it has, only so much may lie on the card. Memory that may lie in the
+ * Where the node grants more memory than its GPUs have, a container has a second
+ * bound: of what it has, only so much may lie on the GPU. Memory that may lie in the
  * host's (spilled) counts towards the limit alone. The sum of what is spilled is read
  * apart from the others and after them, so that memory that is spilled meanwhile may be
- * taken for the card's room: as long as it lives more than the share may lie on the card.
+ * taken for the GPU's room: as long as it lives more than the share may lie on the GPU.
  * That moves memory, it takes none beyond the limit. */
 #include "reserve.h"
 
@@ -38,7 +38,7 @@ static uint64_t add(uint64_t a, uint64_t b)
 
 struct room {
 	uint64_t limit;
-	uint64_t card; /* 0: no less than the limit */
+	uint64_t gpu; /* 0: no less than the limit */
 };
 
 static struct room room_of(int cell, bool spilling)
@@ -50,10 +50,10 @@ static bool over(struct process *p, int cell, uint64_t sum, struct room room)
 {
 	if (sum > room.limit)
 		return true;
-	if (__builtin_expect(!room.card, 1))
+	if (__builtin_expect(!room.gpu, 1))
 		return false;
 	uint64_t spilled = usage_spilled(p->usage, cell);
-	return sum > spilled && sum - spilled > room.card;
+	return sum > spilled && sum - spilled > room.gpu;
 }
 
 static enum outcome try(struct process *p, int cell, uint64_t bytes, struct room room, struct usage_sum *sum)
@@ -146,9 +146,9 @@ static void undo_below(struct process *p, int end, uint64_t bytes)
 			undo_on(p, cell, bytes);
 }
 
-/* Card after card. While the last is being asked the first ones are taken, so
+/* GPU after GPU. While the last is being asked the first ones are taken, so
  * another process may be refused bytes that are free again a moment later: on one
- * of the cards there was not room for both. */
+ * of the GPUs there was not room for both. */
 static bool reserve_everywhere(struct process *p, uint64_t bytes, bool spilling)
 {
 	for (int cell = 0; cell < VGPU_MAX_DEVICES; cell++) {
@@ -172,7 +172,7 @@ bool reserve_spilling(struct process *p, int cell, uint64_t bytes)
 }
 
 /* After the bytes are committed, and undone before they are: in between they seem to
- * be on the card. seq_cst: with the sums of try(). */
+ * be on the GPU. seq_cst: with the sums of try(). */
 static void spill(struct process *p, int cell, uint64_t bytes)
 {
 	for (int i = 0; i < VGPU_MAX_DEVICES; i++)

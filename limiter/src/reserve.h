@@ -8,10 +8,10 @@
 #include "process.h"
 
 /* True: the bytes are this process's; they fit with what everybody has. cell may
- * be LEDGER_EVERY_CELL: then they are so on every granted card, or on none. */
+ * be LEDGER_EVERY_CELL: then they are so on every granted GPU, or on none. */
 bool reserve(struct process *p, int cell, uint64_t bytes);
 /* The same for memory that may lie in the host's: only the limit counts, not what may
- * be on the card. Whoever has it says so with reserve_spilled, and takes that back
+ * be on the GPU. Whoever has it says so with reserve_spilled, and takes that back
  * before he undoes it. */
 bool reserve_spilling(struct process *p, int cell, uint64_t bytes);
 void reserve_spilled(struct process *p, int cell, uint64_t bytes);

@@ -48,10 +48,10 @@ static const char *wrong_header(const struct vgpu_usage *u)
 	if (limits_from_environment())
 		return NULL;
 	if (u->device_count != (uint32_t)limits_count())
-		return "not as many cards as the limits file has";
+		return "not as many GPUs as the limits file has";
 	for (int i = 0; i < limits_count(); i++)
 		if (memcmp(u->uuid[i], limits_uuid(i), 16))
-			return "other cards than the limits file has";
+			return "other GPUs than the limits file has";
 	return NULL;
 }
 

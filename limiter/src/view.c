@@ -1,4 +1,4 @@
-/* What a program is told of its card's memory: the slice. The driver is asked
+/* What a program is told of its GPU's memory: the slice. The driver is asked
  * first, with the caller's own pointers, so what it makes of NULL stays true. */
 #include <stdbool.h>
 
@@ -30,7 +30,7 @@ static uint64_t used_after_deaths(struct process *p, int cell)
 
 struct slice {
 	uint64_t total, left;
-	bool beyond; /* it may be more than the card has */
+	bool beyond; /* it may be more than the GPU has */
 };
 
 static uint64_t shown(uint64_t slice, bool beyond, uint64_t real)

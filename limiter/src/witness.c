@@ -118,7 +118,7 @@ static enum fate fate_of(uint32_t pid, uint64_t start_time)
 }
 
 /* The owner thread is dead and yet the process runs on, and is not dying: it has
- * called exec, and its memory of the card went with the old program. A dying
+ * called exec, and its memory of the GPU went with the old program. A dying
  * process is told apart by its flag or its pending SIGKILL, and by time. Where it
  * called exec before its start time was recorded (0), the first look's stands for it:
  * another process of that number would be no less a sign that the owner is gone. */

@@ -8,8 +8,8 @@ import (
 	"maps"
 	"os"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/internal/rawfile"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 // allowed is what containers that are on devices may have of them, by their ids and UUIDs:
@@ -55,7 +55,7 @@ func (a *allowed) set(container, uuid string, bytes uint64) {
 
 // forget drops those who have nothing any more: they have given all back. Of a device that
 // was not asked nobody knows.
-func (a *allowed) forget(at map[string]bool, asked map[string][]gpu.Process, claims map[string]*Claim) {
+func (a *allowed) forget(at map[string]bool, asked map[string][]nvidia.Process, claims map[string]*Claim) {
 	for id, of := range a.bytes {
 		if at[id] && claims[id] != nil {
 			continue

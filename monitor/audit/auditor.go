@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
@@ -22,8 +22,8 @@ type Config struct {
 	// before Kill ends who does it.
 	Interval, Grace time.Duration
 	Kill            bool
-	// Devices says who has which card and MIG device open (gpu.Cache.Processes).
-	Devices func(context.Context) (map[string][]gpu.Process, error)
+	// Devices says who has which GPU and MIG device open (nvidia.Cache.Processes).
+	Devices func(context.Context) (map[string][]nvidia.Process, error)
 	// Claims are the ledger's containers that count, without what Devices and the look itself
 	// find out.
 	Claims func(context.Context) ([]Claim, error)
@@ -152,14 +152,14 @@ func (a *Auditor) Once(ctx context.Context, now time.Time) {
 }
 
 // take finds out what runs and what was granted. It is false where nothing could be
-// found out. Whoever is on a card is asked for first: a claim that is made meanwhile is
+// found out. Whoever is on a GPU is asked for first: a claim that is made meanwhile is
 // seen, and of one that is given back the processes are gone.
 func (a *Auditor) take(ctx context.Context, thorough bool) (Look, bool) {
 	devices, err := a.config.Devices(ctx)
 	if ctx.Err() != nil {
 		return Look{}, false
 	}
-	sayOnce(a.log, &a.saidDevices, "not every card is audited", err)
+	sayOnce(a.log, &a.saidDevices, "not every GPU is audited", err)
 	if devices == nil {
 		return Look{}, false
 	}
@@ -188,7 +188,7 @@ func (a *Auditor) take(ctx context.Context, thorough bool) (Look, bool) {
 }
 
 // thoroughly is the part of the looks that look at all containers and all processes. The
-// others look at those that are on a card, and at those that were found at fault: a node
+// others look at those that are on a GPU, and at those that were found at fault: a node
 // may have hundreds of containers that sleep.
 const thoroughly = 6
 
@@ -248,7 +248,7 @@ func (a *Auditor) claims(ctx context.Context) (map[string]*Claim, bool) {
 
 // allow remembers what a container may have. Where it is not known what it has, that is
 // what it was.
-func (a *Auditor) allow(c *Claim, processes []Process, asked map[string][]gpu.Process) {
+func (a *Auditor) allow(c *Claim, processes []Process, asked map[string][]nvidia.Process) {
 	for i := range c.Devices {
 		d := &c.Devices[i]
 		last := a.allowed.bytes[c.ID][d.UUID]
@@ -279,7 +279,7 @@ func (a *Auditor) end(ctx context.Context, due []Violation) {
 			return
 		}
 	}
-	// NVML and the ledger are asked anew, after the decision.
+	// NVML and the ledger are asked again, after the decision.
 	look, ok := a.take(ctx, false)
 	if !ok {
 		return
@@ -306,7 +306,7 @@ func (a *Auditor) end(ctx context.Context, due []Violation) {
 }
 
 // confirm leaves of violations what a later look has found too: those processes of them that
-// are still on the card, of a container that is still over its limit, and so on.
+// are still on the GPU, of a container that is still over its limit, and so on.
 func confirm(due []Violation, found []Finding) []Violation {
 	now := make(map[key]*Finding, len(found))
 	for i := range found {

@@ -18,9 +18,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -36,7 +36,7 @@ func (e *told) Warn(c Container, reason, message string) {
 // audited is a node of real processes, with played answers of NVML and the ledger.
 type audited struct {
 	*Auditor
-	devices map[string][]gpu.Process
+	devices map[string][]nvidia.Process
 	claims  []Claim
 	failure error
 	guarded error
@@ -48,7 +48,7 @@ type audited struct {
 
 func newAudited(t *testing.T, kill bool) *audited {
 	file := filepath.Join(t.TempDir(), "audit-allowed.json")
-	a := &audited{now: time.Unix(1e9, 0), devices: map[string][]gpu.Process{}}
+	a := &audited{now: time.Unix(1e9, 0), devices: map[string][]nvidia.Process{}}
 	for _, root := range hierarchies(t) {
 		a.root = root // either will do
 	}
@@ -57,7 +57,7 @@ func newAudited(t *testing.T, kill bool) *audited {
 	a.Auditor = New(Config{
 		Locks:    func(c *Claim) ([]limiter.Lock, error) { return holder.Locks(c.ID, c.Dir) },
 		Interval: 5 * time.Second, Grace: 10 * time.Second, Kill: kill,
-		Devices: func(context.Context) (map[string][]gpu.Process, error) { return a.devices, a.failure },
+		Devices: func(context.Context) (map[string][]nvidia.Process, error) { return a.devices, a.failure },
 		Claims: func(context.Context) ([]Claim, error) {
 			all := slices.Clone(a.claims)
 			for i := range all {
@@ -91,13 +91,13 @@ func (a *audited) looks(n int) {
 	}
 }
 
-// process starts one in a container's group and puts it on a card.
+// process starts one in a container's group and puts it on a GPU.
 func (a *audited) process(t *testing.T, container string, bytes uint64) *exec.Cmd {
 	c := begin(t, 0, "sleep", "1000")
 	if container != "" {
 		join(t, a.root, "gpuslice-test-audit/"+container, c.Process.Pid)
 	}
-	a.devices[cardA] = append(a.devices[cardA], gpu.Process{PID: c.Process.Pid, Bytes: bytes, Known: true})
+	a.devices[gpuA] = append(a.devices[gpuA], nvidia.Process{PID: c.Process.Pid, Bytes: bytes, Known: true})
 	return c
 }
 
@@ -121,7 +121,7 @@ func TestAuditorKills(t *testing.T) {
 	assert.Equal(t, 1.0, a.lasting(UngrantedProcess))
 	assert.Equal(t, 1.0, a.total(UngrantedProcess, actionReported))
 	require.Len(t, a.events, 1)
-	assert.Regexp(t, `^default/p UngrantedGPUProcess: process \d+ \("sleep"\) is on `+cardA+`, and its container has no grant. What does it is killed once it has gone on for 10s$`, a.events[0])
+	assert.Regexp(t, `^default/p UngrantedGPUProcess: process \d+ \("sleep"\) is on `+gpuA+`, and its container has no grant. What does it is killed once it has gone on for 10s$`, a.events[0])
 	assert.True(t, lives(thief), "the grace is not over")
 	a.guarded = errors.New("not connected")
 	a.looks(1)
@@ -156,13 +156,13 @@ func TestSlowDeathIsCountedOnce(t *testing.T) {
 	c := begin(t, 0, "sleep", "1000")
 	pid := strconv.Itoa(c.Process.Pid)
 	inProc(t, proc, pid, "/kubepods/"+idA)
-	a.devices[cardA] = []gpu.Process{{PID: c.Process.Pid}}
+	a.devices[gpuA] = []nvidia.Process{{PID: c.Process.Pid}}
 	a.looks(8)
 	require.Equal(t, 1.0, a.lasting(UngrantedProcess))
 	require.Equal(t, 1.0, a.total(UngrantedProcess, actionKilled))
 	require.Len(t, a.events, 2, "reported, and killed: %s", a.events)
 	require.NoError(t, os.RemoveAll(filepath.Join(proc, pid)))
-	a.devices[cardA] = nil
+	a.devices[gpuA] = nil
 	a.end(context.Background(), a.Violations())
 	require.Empty(t, a.killed, "it is gone")
 }
@@ -194,12 +194,12 @@ func TestAuditorLooksOnceMore(t *testing.T) {
 	i := a.config.Inspector
 	p := look(t, i, c.Process.Pid)
 	v := Violation{Finding: Finding{Kind: UngrantedProcess, Container: p.Container}}
-	o := Offender{Process: p.Process, Devices: []string{cardA}}
+	o := Offender{Process: p.Process, Devices: []string{gpuA}}
 	none := map[string]*Claim{}
 	require.NoError(t, i.Still(v, o, none))
 
-	assert.NoError(t, i.Still(v, o, map[string]*Claim{idA: granted(idA, limit(cardB, 1))}), "a grant of another card")
-	assert.ErrorIs(t, i.Still(v, o, map[string]*Claim{idA: granted(idA, limit(cardA, 1))}), errProcessChanged)
+	assert.NoError(t, i.Still(v, o, map[string]*Claim{idA: granted(idA, limit(gpuB, 1))}), "a grant of another GPU")
+	assert.ErrorIs(t, i.Still(v, o, map[string]*Claim{idA: granted(idA, limit(gpuA, 1))}), errProcessChanged)
 	assert.ErrorIs(t, i.Still(v, o, map[string]*Claim{idA: {Container: p.Container, Unknown: true}}), errProcessChanged)
 	reused := o
 	reused.Start--
@@ -209,7 +209,7 @@ func TestAuditorLooksOnceMore(t *testing.T) {
 	assert.ErrorIs(t, i.Still(other, o, none), errProcessChanged)
 
 	v.Kind = NoLimiter
-	claims := map[string]*Claim{idA: granted(idA, limit(cardA, 1))}
+	claims := map[string]*Claim{idA: granted(idA, limit(gpuA, 1))}
 	assert.NoError(t, i.Still(v, o, claims))
 	claims[idA].Uncontrolled = true
 	assert.ErrorIs(t, i.Still(v, o, claims), errProcessChanged, "its limiter may be off now")
@@ -226,7 +226,7 @@ func TestAuditorLooksOnceMore(t *testing.T) {
 	assert.True(t, gone(i.Still(v, Offender{}, none)))
 }
 
-// A container over its limit: all of its processes on that card end, and nobody else.
+// A container over its limit: all of its processes on that GPU end, and nobody else.
 func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 	a := newAudited(t, true)
 	one, two, free := a.process(t, idA, 900*mib), a.process(t, idA, 900*mib), begin(t, 0, "sleep", "1000")
@@ -234,8 +234,8 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 	neighbour := a.process(t, idB, 900*mib)
 	for _, id := range []string{idA, idB} {
 		dir := t.TempDir()
-		require.NoError(t, limiter.CreateUsage(limiter.UsagePath(dir), []string{cardA}))
-		c := *granted(id, limit(cardA, 1000))
+		require.NoError(t, limiter.CreateUsage(limiter.UsagePath(dir), []string{gpuA}))
+		c := *granted(id, limit(gpuA, 1000))
 		c.Dir, c.Uncontrolled = dir, false
 		a.claims = append(a.claims, c)
 	}
@@ -251,7 +251,7 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 	assert.EqualError(t, one.Wait(), "signal: killed")
 	assert.EqualError(t, two.Wait(), "signal: killed")
 	assert.True(t, lives(neighbour))
-	assert.True(t, lives(free), "it is on no card and has no driver")
+	assert.True(t, lives(free), "it is on no GPU and has no driver")
 
 	// One of another version is no damage.
 	file, err := os.OpenFile(a.claims[0].usageFile(), os.O_WRONLY, 0)
@@ -262,7 +262,7 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 	a.looks(thoroughly + 1)
 	assert.Zero(t, a.lasting(DamagedUsageFile))
 
-	// The file that it has spoilt is told of, whoever is on a card.
+	// The file that it has spoilt is told of, whoever is on a GPU.
 	require.NoError(t, os.Truncate(a.claims[0].usageFile(), 3))
 	a.looks(thoroughly + 1)
 	assert.Equal(t, 1.0, a.lasting(DamagedUsageFile))
@@ -273,8 +273,8 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 func TestAuditorIsToldOfResizedFiles(t *testing.T) {
 	a := newAudited(t, true)
 	dir := t.TempDir()
-	require.NoError(t, limiter.CreateUsage(limiter.UsagePath(dir), []string{cardA}))
-	a.claims = []Claim{{Container: Container{ID: idA, Namespace: "ns", Pod: "a"}, Dir: dir, Devices: []Device{{UUID: cardA, LimitBytes: 1000 * mib}}, Uncontrolled: true}}
+	require.NoError(t, limiter.CreateUsage(limiter.UsagePath(dir), []string{gpuA}))
+	a.claims = []Claim{{Container: Container{ID: idA, Namespace: "ns", Pod: "a"}, Dir: dir, Devices: []Device{{UUID: gpuA, LimitBytes: 1000 * mib}}, Uncontrolled: true}}
 	job := a.process(t, idA, 10*mib)
 	a.looks(2)
 	require.Zero(t, a.lasting(DamagedUsageFile))
@@ -297,14 +297,14 @@ func TestAuditorIsToldOfResizedFiles(t *testing.T) {
 	assert.True(t, lives(job))
 }
 
-// After the decision NVML is asked once more: who has left the card meanwhile, or has given
+// After the decision NVML is asked once more: who has left the GPU meanwhile, or has given
 // back what was too much, lives, and so does everybody where NVML doesn't answer.
 func TestAuditorAsksNVMLOnceMore(t *testing.T) {
 	for name, meanwhile := range map[string]func(a *audited){
-		"off the card":      func(a *audited) { a.devices[cardA] = nil },
-		"on a granted card": func(a *audited) { a.devices = map[string][]gpu.Process{cardB: a.devices[cardA]} },
-		"within its limit":  func(a *audited) { a.devices[cardA][0].Bytes = 1 * mib },
-		"no answer":         func(a *audited) { a.devices, a.failure = nil, errors.New("no NVML") },
+		"off the GPU":      func(a *audited) { a.devices[gpuA] = nil },
+		"on a granted GPU": func(a *audited) { a.devices = map[string][]nvidia.Process{gpuB: a.devices[gpuA]} },
+		"within its limit": func(a *audited) { a.devices[gpuA][0].Bytes = 1 * mib },
+		"no answer":        func(a *audited) { a.devices, a.failure = nil, errors.New("no NVML") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAudited(t, true)
@@ -313,15 +313,15 @@ func TestAuditorAsksNVMLOnceMore(t *testing.T) {
 			i := a.config.Inspector
 			i.mapped[look(t, i, job.Process.Pid).Process] = seenMaps{mapped{driver: true, limiter: LimiterPresent, files: FilesOwn}, 1 << 30}
 			if name == "within its limit" {
-				claim := *granted(idA, limit(cardA, 100))
+				claim := *granted(idA, limit(gpuA, 100))
 				claim.Uncontrolled = false
 				a.claims = []Claim{claim}
 			} else {
-				a.claims = []Claim{*granted(idA, limit(cardB, 1000))}
+				a.claims = []Claim{*granted(idA, limit(gpuB, 1000))}
 				a.claims[0].Uncontrolled = true
 			}
 			devices, asked := a.config.Devices, 0
-			a.config.Devices = func(ctx context.Context) (map[string][]gpu.Process, error) {
+			a.config.Devices = func(ctx context.Context) (map[string][]nvidia.Process, error) {
 				if asked++; asked == 4 { // the third look decides
 					meanwhile(a)
 				}
@@ -342,27 +342,27 @@ func TestAuditorAsksNVMLOnceMore(t *testing.T) {
 }
 
 // A limit that was lowered below what is in use ends nobody: not when the agent starts
-// anew, not when a card does not answer, and not for what another process has done.
+// again, not when a GPU does not answer, and not for what another process has done.
 func TestAuditorLetsKeepWhatALowerLimitFinds(t *testing.T) {
 	a := newAudited(t, true)
 	job := a.process(t, idA, 900*mib)
-	claim := *granted(idA, limit(cardA, 1000))
+	claim := *granted(idA, limit(gpuA, 1000))
 	claim.Uncontrolled = false
 	claim.Dir = t.TempDir()
-	require.NoError(t, limiter.CreateUsage(claim.usageFile(), []string{cardA}))
+	require.NoError(t, limiter.CreateUsage(claim.usageFile(), []string{gpuA}))
 	a.claims = []Claim{claim}
 	a.history.grace = time.Hour // the job has no limiter, which is not what this is about
 	a.looks(1)
-	a.claims[0].Devices = []Device{limit(cardA, 100)}
+	a.claims[0].Devices = []Device{limit(gpuA, 100)}
 	a.looks(3)
 	require.Zero(t, a.lasting(OverLimit))
 
 	processes := a.devices
-	a.devices, a.failure = map[string][]gpu.Process{}, errors.New("the card does not answer")
+	a.devices, a.failure = map[string][]nvidia.Process{}, errors.New("the GPU does not answer")
 	a.looks(2)
 	a.devices, a.failure = processes, nil
 	a.looks(3)
-	assert.Zero(t, a.lasting(OverLimit), "the card has answered again")
+	assert.Zero(t, a.lasting(OverLimit), "the GPU has answered again")
 
 	a.end(context.Background(), []Violation{{Finding: Finding{Kind: NoLimiter, Container: claim.Container}}})
 	a.looks(3)
@@ -370,20 +370,20 @@ func TestAuditorLetsKeepWhatALowerLimitFinds(t *testing.T) {
 
 	a.Auditor = New(a.config)
 	a.history.grace = time.Hour
-	a.claims[0].Devices = []Device{limit(cardA, 50)} // lowered again while there was no agent
+	a.claims[0].Devices = []Device{limit(gpuA, 50)} // lowered again while there was no agent
 	a.looks(3)
 	assert.Zero(t, a.lasting(OverLimit), "of the next agent")
 
 	// What it gives back does not come again.
-	a.devices[cardA][0].Bytes = 200 * mib
+	a.devices[gpuA][0].Bytes = 200 * mib
 	a.looks(1)
-	a.devices[cardA][0].Bytes = 900 * mib
+	a.devices[gpuA][0].Bytes = 900 * mib
 	a.looks(2)
 	assert.Equal(t, 1.0, a.lasting(OverLimit))
 	assert.True(t, lives(job))
 
 	// Who has gone is forgotten, and a file that can't be read too.
-	a.devices[cardA] = nil
+	a.devices[gpuA] = nil
 	a.looks(1)
 	assert.Empty(t, a.allowed.bytes)
 	require.NoError(t, os.WriteFile(a.config.AllowedFile, []byte("{"), 0o600))
@@ -401,7 +401,7 @@ func startReady(t *testing.T, c *exec.Cmd) {
 	require.NoError(t, err)
 }
 
-// maps starts a process of a container that maps a file and is on no card.
+// maps starts a process of a container that maps a file and is on no GPU.
 func (a *audited) maps(t *testing.T, container, path string) *exec.Cmd {
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -414,9 +414,9 @@ func (a *audited) maps(t *testing.T, container, path string) *exec.Cmd {
 	return c
 }
 
-// A process that has the driver and not the limiter is found before it is on a card, and
+// A process that has the driver and not the limiter is found before it is on a GPU, and
 // followed from then on; one that has an installed limiter is not at fault.
-func TestAuditorFindsTheDriverOnNoCard(t *testing.T) {
+func TestAuditorFindsTheDriverOnNoGPU(t *testing.T) {
 	a := newAudited(t, true)
 	dir := a.config.Inspector.libraries.dir
 	driver, ours := filepath.Join(t.TempDir(), "libcuda.so.1"), filepath.Join(dir, "libvgpu-0123456789abcdef.so")
@@ -425,9 +425,9 @@ func TestAuditorFindsTheDriverOnNoCard(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, make([]byte, os.Getpagesize()), 0o755))
 	}
 	require.NoError(t, os.Link(ours, mounted)) // as a container has it mounted
-	claim := *granted(idA, limit(cardA, 1000))
+	claim := *granted(idA, limit(gpuA, 1000))
 	claim.Dir = t.TempDir()
-	require.NoError(t, limiter.CreateUsage(claim.usageFile(), []string{cardA}))
+	require.NoError(t, limiter.CreateUsage(claim.usageFile(), []string{gpuA}))
 	a.claims = []Claim{claim}
 	without, with := a.maps(t, idA, driver), a.maps(t, idA, mounted)
 	a.looks(2)
@@ -438,8 +438,8 @@ func TestAuditorFindsTheDriverOnNoCard(t *testing.T) {
 	assert.EqualError(t, without.Wait(), "signal: killed")
 	assert.True(t, lives(with))
 
-	// On a card it has the limiter too.
-	a.devices[cardA] = []gpu.Process{{PID: with.Process.Pid, Bytes: 1, Known: true}}
+	// On a GPU it has the limiter too.
+	a.devices[gpuA] = []nvidia.Process{{PID: with.Process.Pid, Bytes: 1, Known: true}}
 	a.looks(8)
 	assert.True(t, lives(with))
 	assert.Zero(t, a.lasting(NoLimiter))
@@ -452,7 +452,7 @@ func TestAuditorEnds(t *testing.T) {
 	a.looks(2)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	a.devices = map[string][]gpu.Process{}
+	a.devices = map[string][]nvidia.Process{}
 	for range 5 {
 		a.Once(ctx, a.now)
 	}
@@ -480,19 +480,19 @@ func TestAuditorFindsForeignFiles(t *testing.T) {
 	require.NoError(t, os.WriteFile(driver, make([]byte, os.Getpagesize()), 0o755))
 	idC, idD := strings.Repeat("c", 64), strings.Repeat("d", 64)
 	for _, id := range []string{idA, idC, idD} {
-		claim := *granted(id, limit(cardA, 1000))
+		claim := *granted(id, limit(gpuA, 1000))
 		claim.Dir = t.TempDir()
 		if id == idC {
 			require.NoError(t, oci.NoteRestored(claim.Dir))
 		}
-		share := grant.Share{UUID: cardA, MemoryMiB: 1000, CorePercent: 10}
+		share := grant.Share{UUID: gpuA, MemoryMiB: 1000, CorePercent: 10}
 		require.NoError(t, oci.Populate(claim.Dir, grant.Claim{Shares: []grant.Share{share}}, oci.Settings{LibraryPath: ours}))
 		a.claims = append(a.claims, claim)
 	}
 	both := mounted + string(filepath.ListSeparator) + driver
 	forger, restored, opencl := a.maps(t, idA, both), a.maps(t, idC, both), a.maps(t, idD, mounted)
 	for _, c := range []*exec.Cmd{forger, restored, opencl} {
-		a.devices[cardA] = append(a.devices[cardA], gpu.Process{PID: c.Process.Pid, Bytes: 1, Known: true})
+		a.devices[gpuA] = append(a.devices[gpuA], nvidia.Process{PID: c.Process.Pid, Bytes: 1, Known: true})
 	}
 	a.looks(2)
 	require.Equal(t, 2.0, a.lasting(ForeignFiles))

@@ -10,35 +10,35 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 // BenchmarkLook is one look on a node with 500 containers of which none, or 20 with a
-// process each, is on a card, beside this machine's other processes. Of six looks one is
+// process each, is on a GPU, beside this machine's other processes. Of six looks one is
 // thorough.
 func BenchmarkLook(b *testing.B) {
 	var claims []Claim
 	for n := range 500 {
 		dir := b.TempDir()
-		require.NoError(b, limiter.CreateUsage(limiter.UsagePath(dir), []string{cardA}))
-		require.NoError(b, limiter.WriteLimits(limiter.LimitsPath(dir), limiter.Limits{Devices: []limiter.DeviceLimit{{UUID: cardA, MemoryLimitBytes: 1 << 30}}}))
+		require.NoError(b, limiter.CreateUsage(limiter.UsagePath(dir), []string{gpuA}))
+		require.NoError(b, limiter.WriteLimits(limiter.LimitsPath(dir), limiter.Limits{Devices: []limiter.DeviceLimit{{UUID: gpuA, MemoryLimitBytes: 1 << 30}}}))
 		claims = append(claims, Claim{Container: Container{ID: fmt.Sprintf("%064x", n)}, Dir: dir})
 	}
 	pids, err := procfs("/proc").all()
 	require.NoError(b, err)
-	busy := map[string][]gpu.Process{cardA: nil}
+	busy := map[string][]nvidia.Process{gpuA: nil}
 	for _, pid := range pids[:min(20, len(pids))] {
-		busy[cardA] = append(busy[cardA], gpu.Process{PID: pid, Bytes: 1, Known: true})
+		busy[gpuA] = append(busy[gpuA], nvidia.Process{PID: pid, Bytes: 1, Known: true})
 	}
-	for name, devices := range map[string]map[string][]gpu.Process{"idle": {cardA: nil}, "20 processes": busy} {
+	for name, devices := range map[string]map[string][]nvidia.Process{"idle": {gpuA: nil}, "20 processes": busy} {
 		b.Run(name, func(b *testing.B) {
 			inspector := NewInspector("/proc", b.TempDir(), func(string) (Container, bool, bool) { return Container{}, false, false })
-			inspector.Nodes = func() map[uint64]DeviceNode { return map[uint64]DeviceNode{deviceA: {cardA}} }
+			inspector.Nodes = func() map[uint64]DeviceNode { return map[uint64]DeviceNode{deviceA: {gpuA}} }
 			var holder limiter.Holder
 			b.Cleanup(holder.Close)
 			a := New(Config{
-				Devices: func(context.Context) (map[string][]gpu.Process, error) { return devices, nil },
+				Devices: func(context.Context) (map[string][]nvidia.Process, error) { return devices, nil },
 				Claims:  func(context.Context) ([]Claim, error) { return append([]Claim(nil), claims...), nil },
 				Granted: func(c *Claim) ([]Device, error) {
 					l, err := limiter.ReadLimits(limiter.LimitsPath(c.Dir))

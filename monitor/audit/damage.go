@@ -11,13 +11,13 @@ import (
 )
 
 // stamp tells of a usage file whether it was written since. What is written through a
-// mapping it does not tell: the file of a container that is on a card is read in any case.
+// mapping it does not tell: the file of a container that is on a GPU is read in any case.
 type stamp struct {
 	size, inode   int64
 	seconds, nano int64
 }
 
-// touched says whether a claim's usage file was written, or made anew, since it was asked
+// touched says whether a claim's usage file was written, or made again, since it was asked
 // last.
 func (a *Auditor) touched(c *Claim) bool {
 	var st unix.Stat_t

@@ -20,7 +20,7 @@ const memoryMajor, fullMinor, zeroMinor, randomMinor = 1, 7, 5, 8
 
 var (
 	deviceA, deviceB = unix.Mkdev(memoryMajor, fullMinor), unix.Mkdev(memoryMajor, zeroMinor)
-	nodes            = map[uint64]DeviceNode{deviceA: {cardA}, deviceB: {cardB}}
+	nodes            = map[uint64]DeviceNode{deviceA: {gpuA}, deviceB: {gpuB}}
 )
 
 // openAs opens a device node with another name.
@@ -109,7 +109,7 @@ func TestDescriptorsOfAFlood(t *testing.T) {
 func TestAuditorFindsOpenDeviceNodes(t *testing.T) {
 	a := newAudited(t, true)
 	a.config.Inspector.Nodes = func() map[uint64]DeviceNode { return nodes }
-	a.devices[cardA] = nil
+	a.devices[gpuA] = nil
 	begun := func(container string, file *os.File) *exec.Cmd {
 		c := without(t, "mknod", file) // with all capabilities it counts as privileged
 		if container != "" {
@@ -118,7 +118,7 @@ func TestAuditorFindsOpenDeviceNodes(t *testing.T) {
 		return c
 	}
 	idC := strings.Repeat("c", 64)
-	claim := *granted(idC, limit(cardA, 1000))
+	claim := *granted(idC, limit(gpuA, 1000))
 	claim.Dir = t.TempDir()
 	a.claims = []Claim{claim}
 	first, second := openAs(t, fullMinor, unix.O_RDWR), openAs(t, zeroMinor, unix.O_RDONLY)
@@ -127,7 +127,7 @@ func TestAuditorFindsOpenDeviceNodes(t *testing.T) {
 	a.looks(2)
 	assert.Equal(t, 2.0, a.lasting(ForeignDescriptor))
 	require.NotEmpty(t, a.events)
-	assert.Regexp(t, `GPUDescriptorForeign: process \d+ \("\w+"\) has the device node of `+cardA+` open, and its container has no grant`, a.events[0])
+	assert.Regexp(t, `GPUDescriptorForeign: process \d+ \("\w+"\) has the device node of `+gpuA+` open, and its container has no grant`, a.events[0])
 	a.looks(1)
 	assert.EqualError(t, thief.Wait(), "signal: killed")
 	assert.EqualError(t, beyond.Wait(), "signal: killed")
@@ -171,7 +171,7 @@ func TestDescriptorsFoundInOneLookAreBounded(t *testing.T) {
 	all := map[uint64]DeviceNode{}
 	for _, minor := range []uint32{3, zeroMinor, fullMinor, randomMinor, 9} {
 		gpus = append(gpus, openAs(t, minor, unix.O_RDONLY))
-		all[unix.Mkdev(memoryMajor, minor)] = DeviceNode{cardA}
+		all[unix.Mkdev(memoryMajor, minor)] = DeviceNode{gpuA}
 	}
 	pid := holding(t, gpus...)
 	d := newDescriptors("/proc")

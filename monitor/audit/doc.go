@@ -1,4 +1,4 @@
-// Package audit compares every few seconds what runs on the node's cards with what was
+// Package audit compares every few seconds what runs on the node's GPUs with what was
 // granted. It is the backstop of the limiter, which works inside the containers: what a
 // tenant does to its own processes it can't do to NVML's list and the kernel's /proc.
 //

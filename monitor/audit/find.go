@@ -238,7 +238,7 @@ func observe(one *Finding, container, uuid string, processes []Process) (seen ui
 			continue
 		}
 		if known = known && m.Known; m.Known {
-			seen += min(m.Bytes, 1<<56) // no card has that; sums don't overflow
+			seen += min(m.Bytes, 1<<56) // no GPU has that; sums don't overflow
 			one.Offenders = append(one.Offenders, Offender{Process: p.Process, Spared: p.Spared})
 		}
 	}
@@ -246,7 +246,7 @@ func observe(one *Finding, container, uuid string, processes []Process) (seen ui
 }
 
 // file judges a container's usage file. Who of it has spoilt the file nobody can say: its
-// processes that are on a card answer for it.
+// processes that are on a GPU answer for it.
 func (f *finder) file(claim *Claim, processes []Process) {
 	if claim.Damage == "" || claim.Unknown {
 		return

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	cardA = "GPU-00000001-5151-4000-8000-000000000001"
-	cardB = "GPU-00000002-5151-4000-8000-000000000002"
-	migA  = "MIG-00000001-5151-5000-8000-020100000001"
-	mib   = 1 << 20
+	gpuA = "GPU-00000001-5151-4000-8000-000000000001"
+	gpuB = "GPU-00000002-5151-4000-8000-000000000002"
+	migA = "MIG-00000001-5151-5000-8000-020100000001"
+	mib  = 1 << 20
 )
 
 func granted(id string, devices ...Device) *Claim {
@@ -46,11 +46,11 @@ type found struct {
 }
 
 func TestFind(t *testing.T) {
-	unknown, free := granted("a"), granted("a", limit(cardA, 1000))
+	unknown, free := granted("a"), granted("a", limit(gpuA, 1000))
 	unknown.Unknown, free.Uncontrolled = true, true
-	damaged := granted("a", limit(cardA, 1000))
+	damaged := granted("a", limit(gpuA, 1000))
 	damaged.Damage = "spoilt"
-	a := granted("a", limit(cardA, 1000))
+	a := granted("a", limit(gpuA, 1000))
 	driver := func(p *Process) { p.Driver = true }
 	cuda := func(p *Process) { p.Driver, p.CUDA = true, true }
 	privileged := func(p *Process) { p.Admin, p.Privileged = true, true }
@@ -67,52 +67,52 @@ func TestFind(t *testing.T) {
 		want      []found
 	}{
 		"nothing runs": {claims: []*Claim{a}},
-		"all is well":  {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, cardA), proc(2, "a", LimiterAbsent), proc(3, "a", LimiterUnknown).with(driver)}, nil},
-		"a container without a grant": {[]*Claim{a}, []Process{proc(1, "x", LimiterUnknown, cardA), proc(2, "x", LimiterUnknown, cardB), proc(3, "y", LimiterUnknown, cardA)},
+		"all is well":  {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, gpuA), proc(2, "a", LimiterAbsent), proc(3, "a", LimiterUnknown).with(driver)}, nil},
+		"a container without a grant": {[]*Claim{a}, []Process{proc(1, "x", LimiterUnknown, gpuA), proc(2, "x", LimiterUnknown, gpuB), proc(3, "y", LimiterUnknown, gpuA)},
 			[]found{{UngrantedProcess, "x", []int{1, 2}, false}, {UngrantedProcess, "y", []int{3}, false}}},
 		"it is on no GPU":                           {nil, []Process{proc(1, "x", LimiterAbsent)}, nil},
-		"its namespace is exempt":                   {nil, []Process{proc(1, "x", LimiterAbsent, cardA).with(func(p *Process) { p.Exempt = true })}, nil},
-		"its pod is not known":                      {nil, []Process{proc(1, "x", LimiterAbsent, cardA).with(func(p *Process) { p.Spared = "not known" })}, []found{{UngrantedProcess, "x", []int{1}, true}}},
-		"another GPU than was granted":              {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, cardA, cardB)}, []found{{UngrantedProcess, "a", []int{1}, false}}},
-		"a GPU, for a MIG device":                   {[]*Claim{granted("a", limit(migA, 1000))}, []Process{proc(1, "a", LimiterPresent, cardA)}, []found{{UngrantedProcess, "a", []int{1}, false}}},
+		"its namespace is exempt":                   {nil, []Process{proc(1, "x", LimiterAbsent, gpuA).with(func(p *Process) { p.Exempt = true })}, nil},
+		"its pod is not known":                      {nil, []Process{proc(1, "x", LimiterAbsent, gpuA).with(func(p *Process) { p.Spared = "not known" })}, []found{{UngrantedProcess, "x", []int{1}, true}}},
+		"another GPU than was granted":              {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, gpuA, gpuB)}, []found{{UngrantedProcess, "a", []int{1}, false}}},
+		"a GPU, for a MIG device":                   {[]*Claim{granted("a", limit(migA, 1000))}, []Process{proc(1, "a", LimiterPresent, gpuA)}, []found{{UngrantedProcess, "a", []int{1}, false}}},
 		"a MIG device":                              {[]*Claim{granted("a", limit(migA, 1000))}, []Process{proc(1, "a", LimiterPresent, migA)}, nil},
-		"processes of the host":                     {nil, []Process{proc(1, "", LimiterUnknown, cardA), proc(2, "", LimiterUnknown, cardA), proc(3, "", LimiterUnknown)}, []found{{HostProcess, "", []int{1}, true}, {HostProcess, "", []int{2}, true}}},
-		"on a GPU without the limiter":              {[]*Claim{a}, []Process{proc(1, "a", LimiterAbsent, cardA), proc(2, "a", LimiterPresent, cardA)}, []found{{NoLimiter, "a", []int{1}, false}}},
+		"processes of the host":                     {nil, []Process{proc(1, "", LimiterUnknown, gpuA), proc(2, "", LimiterUnknown, gpuA), proc(3, "", LimiterUnknown)}, []found{{HostProcess, "", []int{1}, true}, {HostProcess, "", []int{2}, true}}},
+		"on a GPU without the limiter":              {[]*Claim{a}, []Process{proc(1, "a", LimiterAbsent, gpuA), proc(2, "a", LimiterPresent, gpuA)}, []found{{NoLimiter, "a", []int{1}, false}}},
 		"the driver without the limiter":            {[]*Claim{a}, []Process{proc(1, "a", LimiterAbsent).with(driver)}, []found{{NoLimiter, "a", []int{1}, false}}},
-		"another in the limiter's place":            {[]*Claim{a}, []Process{proc(1, "a", LimiterForeign, cardA), proc(2, "a", LimiterAbsent, cardA)}, []found{{NoLimiter, "a", []int{1, 2}, true}}},
-		"a forged limiter":                          {[]*Claim{a}, []Process{proc(1, "a", LimiterForged, cardA)}, []found{{NoLimiter, "a", []int{1}, false}}},
-		"forged limits":                             {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, cardA).with(files(FilesForeign)), proc(2, "a", LimiterPresent, cardA).with(files(FilesOwn))}, []found{{ForeignFiles, "a", []int{1}, false}}},
+		"another in the limiter's place":            {[]*Claim{a}, []Process{proc(1, "a", LimiterForeign, gpuA), proc(2, "a", LimiterAbsent, gpuA)}, []found{{NoLimiter, "a", []int{1, 2}, true}}},
+		"a forged limiter":                          {[]*Claim{a}, []Process{proc(1, "a", LimiterForged, gpuA)}, []found{{NoLimiter, "a", []int{1}, false}}},
+		"forged limits":                             {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, gpuA).with(files(FilesForeign)), proc(2, "a", LimiterPresent, gpuA).with(files(FilesOwn))}, []found{{ForeignFiles, "a", []int{1}, false}}},
 		"forged limits, before a context":           {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(driver).with(files(FilesForeign))}, []found{{ForeignFiles, "a", []int{1}, false}}},
-		"no limits, on a GPU":                       {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, cardA).with(cuda).with(files(FilesAbsent))}, []found{{ForeignFiles, "a", []int{1}, false}}},
-		"no limits, by OpenCL":                      {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, cardA).with(driver).with(files(FilesAbsent))}, []found{{ForeignFiles, "a", []int{1}, true}}},
-		"forged limits, by OpenCL":                  {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, cardA).with(driver).with(files(FilesForeign))}, []found{{ForeignFiles, "a", []int{1}, false}}},
-		"a descriptor, privileged":                  {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(has(cardB)).with(privileged)}, []found{{ForeignDescriptor, "a", []int{1}, true}, {PrivilegedContainer, "a", nil, false}}},
-		"a descriptor, without a grant, privileged": {nil, []Process{proc(1, "x", LimiterUnknown).with(has(cardB)).with(privileged)}, []found{{ForeignDescriptor, "x", []int{1}, true}}},
+		"no limits, on a GPU":                       {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, gpuA).with(cuda).with(files(FilesAbsent))}, []found{{ForeignFiles, "a", []int{1}, false}}},
+		"no limits, by OpenCL":                      {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, gpuA).with(driver).with(files(FilesAbsent))}, []found{{ForeignFiles, "a", []int{1}, true}}},
+		"forged limits, by OpenCL":                  {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent, gpuA).with(driver).with(files(FilesForeign))}, []found{{ForeignFiles, "a", []int{1}, false}}},
+		"a descriptor, privileged":                  {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(has(gpuB)).with(privileged)}, []found{{ForeignDescriptor, "a", []int{1}, true}, {PrivilegedContainer, "a", nil, false}}},
+		"a descriptor, without a grant, privileged": {nil, []Process{proc(1, "x", LimiterUnknown).with(has(gpuB)).with(privileged)}, []found{{ForeignDescriptor, "x", []int{1}, true}}},
 		"CAP_SYS_ADMIN, and no process on a GPU":    {[]*Claim{a}, []Process{proc(1, "a", LimiterAbsent).with(func(p *Process) { p.Admin = true }), proc(2, "a", LimiterAbsent).with(privileged)}, []found{{PrivilegedContainer, "a", nil, false}}},
 		"CAP_SYS_ADMIN, and its grant is not known": {[]*Claim{unknown}, []Process{proc(1, "a", LimiterAbsent).with(privileged)}, nil},
 		"no limits, before a context":               {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(driver).with(files(FilesAbsent))}, nil},
-		"no limits, graphics":                       {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(files(FilesAbsent)).with(func(p *Process) { p.Devices = map[string]Memory{cardA: {Graphics: true}} })}, nil},
-		"no limits, and no limiter":                 {[]*Claim{a}, []Process{proc(1, "a", LimiterAbsent, cardA).with(files(FilesAbsent))}, []found{{NoLimiter, "a", []int{1}, false}}},
-		"no limits, switched off":                   {[]*Claim{free}, []Process{proc(1, "a", LimiterPresent, cardA).with(files(FilesForeign))}, nil},
-		"a descriptor without a grant":              {nil, []Process{proc(1, "x", LimiterUnknown).with(has(cardA)), proc(2, "x", LimiterUnknown)}, []found{{ForeignDescriptor, "x", []int{1}, false}}},
-		"a descriptor of its own":                   {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(has(cardA))}, nil},
-		"a descriptor of another":                   {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(has(cardA)).with(has(cardB))}, []found{{ForeignDescriptor, "a", []int{1}, false}}},
-		"a descriptor and a context":                {nil, []Process{proc(1, "x", LimiterUnknown, cardA).with(has(cardA))}, []found{{UngrantedProcess, "x", []int{1}, false}}},
-		"a descriptor, a MIG device":                {[]*Claim{granted("a", limit(migA, 1000))}, []Process{proc(1, "a", LimiterPresent).with(has(cardA, migA))}, nil},
-		"a descriptor, exempt":                      {nil, []Process{proc(1, "x", LimiterUnknown).with(has(cardA)).with(func(p *Process) { p.Exempt = true })}, nil},
-		"a descriptor of the host's":                {nil, []Process{proc(1, "", LimiterUnknown).with(has(cardA))}, nil},
-		"its limiter was switched off":              {[]*Claim{free}, []Process{proc(1, "a", LimiterAbsent, cardA).with(holds(cardA, 90000))}, nil},
-		"its grant is not known":                    {[]*Claim{unknown}, []Process{proc(1, "a", LimiterAbsent, cardA, cardB)}, nil},
-		"its limiter could not be seen":             {[]*Claim{a}, []Process{proc(1, "a", LimiterUnknown, cardA)}, nil},
-		"the whole limit and a tolerance":           {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(cardA, 1120))}, nil},
-		"above the tolerance":                       {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(cardA, 1121))}, []found{{OverLimit, "a", []int{1}, false}}},
-		"two processes together": {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(cardA, 621)), proc(2, "a", LimiterPresent).with(holds(cardA, 600))},
+		"no limits, graphics":                       {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(files(FilesAbsent)).with(func(p *Process) { p.Devices = map[string]Memory{gpuA: {Graphics: true}} })}, nil},
+		"no limits, and no limiter":                 {[]*Claim{a}, []Process{proc(1, "a", LimiterAbsent, gpuA).with(files(FilesAbsent))}, []found{{NoLimiter, "a", []int{1}, false}}},
+		"no limits, switched off":                   {[]*Claim{free}, []Process{proc(1, "a", LimiterPresent, gpuA).with(files(FilesForeign))}, nil},
+		"a descriptor without a grant":              {nil, []Process{proc(1, "x", LimiterUnknown).with(has(gpuA)), proc(2, "x", LimiterUnknown)}, []found{{ForeignDescriptor, "x", []int{1}, false}}},
+		"a descriptor of its own":                   {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(has(gpuA))}, nil},
+		"a descriptor of another":                   {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(has(gpuA)).with(has(gpuB))}, []found{{ForeignDescriptor, "a", []int{1}, false}}},
+		"a descriptor and a context":                {nil, []Process{proc(1, "x", LimiterUnknown, gpuA).with(has(gpuA))}, []found{{UngrantedProcess, "x", []int{1}, false}}},
+		"a descriptor, a MIG device":                {[]*Claim{granted("a", limit(migA, 1000))}, []Process{proc(1, "a", LimiterPresent).with(has(gpuA, migA))}, nil},
+		"a descriptor, exempt":                      {nil, []Process{proc(1, "x", LimiterUnknown).with(has(gpuA)).with(func(p *Process) { p.Exempt = true })}, nil},
+		"a descriptor of the host's":                {nil, []Process{proc(1, "", LimiterUnknown).with(has(gpuA))}, nil},
+		"its limiter was switched off":              {[]*Claim{free}, []Process{proc(1, "a", LimiterAbsent, gpuA).with(holds(gpuA, 90000))}, nil},
+		"its grant is not known":                    {[]*Claim{unknown}, []Process{proc(1, "a", LimiterAbsent, gpuA, gpuB)}, nil},
+		"its limiter could not be seen":             {[]*Claim{a}, []Process{proc(1, "a", LimiterUnknown, gpuA)}, nil},
+		"the whole limit and a tolerance":           {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(gpuA, 1120))}, nil},
+		"above the tolerance":                       {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(gpuA, 1121))}, []found{{OverLimit, "a", []int{1}, false}}},
+		"two processes together": {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(gpuA, 621)), proc(2, "a", LimiterPresent).with(holds(gpuA, 600))},
 			[]found{{OverLimit, "a", []int{1, 2}, false}}},
-		"two containers on one card":   {[]*Claim{a, granted("b", limit(cardA, 1000))}, []Process{proc(1, "a", LimiterPresent).with(holds(cardA, 900)), proc(2, "b", LimiterPresent).with(holds(cardA, 900))}, nil},
-		"numbers that no card has":     {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(cardA, 1<<43)), proc(2, "a", LimiterPresent).with(holds(cardA, 1<<43))}, []found{{OverLimit, "a", []int{1, 2}, false}}},
-		"memory that is not known":     {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(func(p *Process) { p.Devices = map[string]Memory{cardA: {Bytes: 1 << 50}} })}, nil},
-		"a usage file that is damaged": {[]*Claim{damaged}, []Process{proc(1, "a", LimiterPresent, cardA), proc(2, "a", LimiterPresent)}, []found{{DamagedUsageFile, "a", []int{1}, false}}},
-		"and nobody on a card":         {[]*Claim{damaged}, nil, []found{{DamagedUsageFile, "a", nil, false}}},
+		"two containers on one GPU":    {[]*Claim{a, granted("b", limit(gpuA, 1000))}, []Process{proc(1, "a", LimiterPresent).with(holds(gpuA, 900)), proc(2, "b", LimiterPresent).with(holds(gpuA, 900))}, nil},
+		"numbers that no GPU has":      {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(gpuA, 1<<43)), proc(2, "a", LimiterPresent).with(holds(gpuA, 1<<43))}, []found{{OverLimit, "a", []int{1, 2}, false}}},
+		"memory that is not known":     {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(func(p *Process) { p.Devices = map[string]Memory{gpuA: {Bytes: 1 << 50}} })}, nil},
+		"a usage file that is damaged": {[]*Claim{damaged}, []Process{proc(1, "a", LimiterPresent, gpuA), proc(2, "a", LimiterPresent)}, []found{{DamagedUsageFile, "a", []int{1}, false}}},
+		"and nobody on a GPU":          {[]*Claim{damaged}, nil, []found{{DamagedUsageFile, "a", nil, false}}},
 	} {
 		look := Look{Claims: map[string]*Claim{}, Processes: test.processes}
 		for _, c := range test.claims {
@@ -134,14 +134,14 @@ func TestFind(t *testing.T) {
 
 // Names are the tenant's: they end up quoted, and what they say stays a name.
 func TestFindQuotesNames(t *testing.T) {
-	p := proc(1, "x", LimiterUnknown, cardA)
+	p := proc(1, "x", LimiterUnknown, gpuA)
 	p.Name = "a\nlevel=ERROR \x1b[2J"
 	f := Find(Look{Processes: []Process{p}})
 	assert.Contains(t, f[0].Detail, `("a\nlevel=ERROR \x1b[2J")`)
 }
 
 func TestTolerance(t *testing.T) {
-	assert.EqualValues(t, 20*mib+2*100*mib, tolerance(limit(cardA, 1000), 2))
+	assert.EqualValues(t, 20*mib+2*100*mib, tolerance(limit(gpuA, 1000), 2))
 	assert.EqualValues(t, 20*mib+32*mib, tolerance(Device{LimitBytes: 1000 * mib, ContextBytes: mib}, 1), "small contexts are rounded too")
 	assert.EqualValues(t, 20*mib+640*mib, tolerance(Device{LimitBytes: 1000 * mib}, 1), "a context that is not charged")
 }

@@ -102,7 +102,7 @@ func (e *entry) see(f Finding) {
 
 // due is the violation with those who may be ended: who was seen to do it in the last look
 // too. One look proves nothing, also of a container whose grace is over: another process may
-// be just loading the limiter, or be on its way to the card that its container was granted.
+// be just loading the limiter, or be on its way to the GPU that its container was granted.
 func (e *entry) due(last map[claimed.Process]bool) Violation {
 	v := e.Violation
 	v.Offenders = slices.DeleteFunc(slices.Clone(v.Offenders), func(o Offender) bool {

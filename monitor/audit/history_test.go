@@ -67,7 +67,7 @@ func TestHistory(t *testing.T) {
 		assert.Empty(t, step().Over)
 	}
 
-	// Who comes and goes does not begin anew.
+	// Who comes and goes does not begin again.
 	begin()
 	step(finding(UngrantedProcess, "a", 1))
 	for pid := range 5 {

@@ -12,16 +12,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/limiter"
-	"github.com/gpuslice/gpuslice/monitor/cores"
+	"github.com/gpuslice/gpuslice/limiter/feedback"
+	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // For how many thorough looks what was found out of a process is believed: that it has the
-// limiter (an exec may lose it), and that it is of no container and on no card (a runtime's
-// joins one, and numbers come again). Whoever is on a card is looked at whatever was found.
+// limiter (an exec may lose it), and that it is of no container and on no GPU (a runtime's
+// joins one, and numbers come again). Whoever is on a GPU is looked at whatever was found.
 const (
 	limitedFor   = 1
 	strangersFor = 10
@@ -35,7 +35,7 @@ type Inspector struct {
 	// processes of its container are in "/", by which they are of no container, and so the
 	// host's, whom nobody ends; others' groups lead up from it ("/../").
 	own       string
-	owners    *cores.Owners
+	owners    *feedback.Owners
 	container func(id string) (c Container, exempt, known bool)
 	libraries *libraries
 	// Nodes returns the GPUs' device nodes by device number (unix.Mkdev); nil: no search of open files.
@@ -68,7 +68,7 @@ type seenMaps struct {
 // limiter is installed; container tells of a container that may have no grant.
 func NewInspector(proc, libraryDir string, container func(id string) (c Container, exempt, known bool)) *Inspector {
 	i := &Inspector{
-		proc: procfs(proc), owners: cores.NewOwners(proc), container: container,
+		proc: procfs(proc), owners: feedback.NewOwners(proc), container: container,
 		restTime: restTime, mapsTime: mapsTime, libraries: &libraries{dir: libraryDir}, descriptors: newDescriptors(procfs(proc)),
 		strangers: map[int]int{}, mapped: map[claimed.Process]seenMaps{}, suspects: map[int]bool{},
 	}
@@ -81,7 +81,7 @@ func NewInspector(proc, libraryDir string, container func(id string) (c Containe
 // Processes are those that are on a device and, of claims' containers, those that use the
 // driver: of the latter one that is thorough finds all, another those that were without the limiter
 // the last time. The error is of what could not be looked at; what could be is there.
-func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]gpu.Process, thorough bool) ([]Process, error) {
+func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]nvidia.Process, thorough bool) ([]Process, error) {
 	thorough = thorough || i.next > 0
 	if thorough {
 		i.look++
@@ -201,7 +201,7 @@ func (i *Inspector) learn(claims map[string]*Claim) error {
 }
 
 // byProcess turns the devices' lists around.
-func byProcess(devices map[string][]gpu.Process) map[int]map[string]Memory {
+func byProcess(devices map[string][]nvidia.Process) map[int]map[string]Memory {
 	on := map[int]map[string]Memory{}
 	for uuid, of := range devices {
 		for _, p := range of {

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/monitor/cores"
+	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
@@ -46,10 +46,10 @@ func (i *Inspector) lives(p claimed.Process) bool {
 }
 
 // Still says whether a process is the one that was judged, in the same container, and may
-// still be ended for it: nil. It looks at everything anew.
+// still be ended for it: nil. It looks at everything again.
 func (i *Inspector) Still(v Violation, o Offender, claims map[string]*Claim) error {
 	files := usageFiles(claims)
-	owner := cores.NewOwners(string(i.proc)).Find([]int{o.PID}, files)[o.PID]
+	owner := feedback.NewOwners(string(i.proc)).Find([]int{o.PID}, files)[o.PID]
 	delete(i.mapped, o.Process)
 	now, err := i.process(o.PID, owner, claims, nil)
 	if v.Kind == ForeignDescriptor {

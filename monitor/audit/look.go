@@ -10,11 +10,11 @@ type Kind string
 
 // The kinds.
 const (
-	// UngrantedProcess: a container's process is on a card that the container was not granted.
+	// UngrantedProcess: a container's process is on a GPU that the container was not granted.
 	UngrantedProcess Kind = "ungranted-process"
 	// NoLimiter: a process of a container with a share uses the driver past the limiter.
 	NoLimiter Kind = "no-limiter"
-	// OverLimit: a container has more of a card's memory, by NVML, than its limit.
+	// OverLimit: a container has more of a GPU's memory, by NVML, than its limit.
 	OverLimit Kind = "over-limit"
 	// DamagedUsageFile: a container has spoilt the file that its limiter accounts in.
 	DamagedUsageFile Kind = "damaged-usage-file"
@@ -26,7 +26,7 @@ const (
 	TamperedFiles Kind = "tampered-files"
 	// PrivilegedContainer: a container with a share has CAP_SYS_ADMIN. It is reported and never ended.
 	PrivilegedContainer Kind = "privileged-container"
-	// HostProcess: a process of no container is on a card. It is told and never ended.
+	// HostProcess: a process of no container is on a GPU. It is told and never ended.
 	HostProcess Kind = "host-process"
 )
 
@@ -93,7 +93,7 @@ func (c *Claim) granted(uuid string) bool {
 	return granted
 }
 
-// Device is a container's part of a card.
+// Device is a container's part of a GPU.
 type Device struct {
 	UUID string
 	// LimitBytes is its memory limit, and ContextBytes what its limiter charges for a
@@ -150,13 +150,13 @@ type Process struct {
 	Name            string // its own word, for people
 	// Container is whose it is; without an ID it is the host's.
 	Container Container
-	// Exempt says that its namespace may use cards without a grant.
+	// Exempt says that its namespace may use GPUs without a grant.
 	Exempt bool
 	// Spared says why it is not to be ended, whatever it does; empty: it may be.
 	Spared string
 	// Devices are what it has open, by UUID.
 	Devices map[string]Memory
-	// Driver says that it has the driver's library or a card mapped.
+	// Driver says that it has the driver's library or a GPU mapped.
 	Driver bool
 	// CUDA: it has libcuda mapped, and no library of the driver that computes without it.
 	CUDA    bool

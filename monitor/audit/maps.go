@@ -116,7 +116,7 @@ var (
 	otherPrefix  = []byte("libnvidia-")
 	// Where the driver's own library is behind the limiter's front.
 	driverBehind = []byte("/.gpuslice/driver/cuda")
-	cardPrefix   = []byte("/dev/nvidia")
+	gpuPrefix    = []byte("/dev/nvidia")
 	limiterName  = []byte("/libvgpu.so")
 	limiterPath  = []byte(limiter.ContainerLibraryPath)
 	limitsPath   = []byte(limiter.ContainerLimitsPath)
@@ -135,7 +135,7 @@ func (s *scan) line(line []byte) {
 	switch {
 	case bytes.HasPrefix(base, driverName), bytes.Equal(path, driverBehind):
 		s.driver, s.cuda = true, true
-	case isCard(path):
+	case isGPU(path):
 		s.driver = true
 	case bytes.HasPrefix(base, otherPrefix):
 		s.others = s.others || slices.ContainsFunc(otherDrivers, func(name []byte) bool { return bytes.HasPrefix(base[len(otherPrefix):], name) })
@@ -174,9 +174,9 @@ func (s *scan) file(head, path []byte, want file, at []byte, own *bool) {
 	}
 }
 
-// isCard says whether a path is a card's device node: /dev/nvidia0.
-func isCard(path []byte) bool {
-	rest, ok := bytes.CutPrefix(path, cardPrefix)
+// isGPU says whether a path is a GPU's device node: /dev/nvidia0.
+func isGPU(path []byte) bool {
+	rest, ok := bytes.CutPrefix(path, gpuPrefix)
 	return ok && len(rest) > 0 && '0' <= rest[0] && rest[0] <= '9'
 }
 

@@ -191,7 +191,7 @@ func TestLibraries(t *testing.T) {
 	for _, other := range []string{"libvgpu-cuda-0123456789abcdef.so", "ld.so.preload", "libvgpu.so"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, other), []byte("x"), 0o755))
 	}
-	share := grant.Share{UUID: cardA, MemoryMiB: 100, CorePercent: 10}
+	share := grant.Share{UUID: gpuA, MemoryMiB: 100, CorePercent: 10}
 	require.NoError(t, oci.Populate(claim, grant.Claim{Shares: []grant.Share{share}},
 		oci.Settings{LibraryPath: path, Fronts: oci.Fronts{CUDA: filepath.Join(dir, "libvgpu-cuda-0123456789abcdef.so")}}))
 	made, err := oci.LibrariesOf(claim)

@@ -27,7 +27,7 @@ func TestAuditorReportsPrivilegedContainers(t *testing.T) {
 	a := newAudited(t, true)
 	idC := strings.Repeat("c", 64)
 	for _, id := range []string{idA, idB, idC} {
-		a.claims = append(a.claims, *granted(id, limit(cardA, 1000)))
+		a.claims = append(a.claims, *granted(id, limit(gpuA, 1000)))
 		a.claims[len(a.claims)-1].Dir = t.TempDir()
 	}
 	admin, exempt, plain, free := begin(t, 0, "sleep", "1000"), begin(t, 0, "sleep", "1000"), without(t, "sys_admin", nil), begin(t, 0, "sleep", "1000")
@@ -47,7 +47,7 @@ func TestAuditorReportsPrivilegedContainers(t *testing.T) {
 func TestAuditorSparesDescriptorsOfPrivilegedContainers(t *testing.T) {
 	a := newAudited(t, true)
 	a.config.Inspector.Nodes = func() map[uint64]DeviceNode { return nodes }
-	claim := *granted(idA, limit(cardA, 1000))
+	claim := *granted(idA, limit(gpuA, 1000))
 	claim.Dir = t.TempDir()
 	a.claims = []Claim{claim}
 	beyond := func() *os.File { return openAs(t, zeroMinor, os.O_RDONLY) }

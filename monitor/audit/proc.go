@@ -52,7 +52,7 @@ func parseStat(data []byte) (status, error) {
 	return s, err
 }
 
-// process reads the status of a process that lives, and the folder that tells of it. That
+// process reads the status of a process that lives, and the directory that tells of it. That
 // is another thread's where the first has ended: what the process has is no more to be
 // seen in its own then.
 func (p procfs) process(pid int) (s status, dir string, err error) {

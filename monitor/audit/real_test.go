@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
@@ -115,13 +115,13 @@ func inspector(t *testing.T, namespaces map[string]string) *Inspector {
 	return NewInspector("/proc", t.TempDir(), runtimeOf(namespaces))
 }
 
-// look finds one process that is on a card.
+// look finds one process that is on a GPU.
 func look(t *testing.T, i *Inspector, pid int) Process {
 	t.Helper()
-	all, err := i.Processes(nil, map[string][]gpu.Process{cardA: {{PID: pid, Bytes: 5, Known: true}}}, true)
+	all, err := i.Processes(nil, map[string][]nvidia.Process{gpuA: {{PID: pid, Bytes: 5, Known: true}}}, true)
 	require.NoError(t, err)
 	require.Len(t, all, 1)
-	assert.Equal(t, map[string]Memory{cardA: {Bytes: 5, Known: true}}, all[0].Devices)
+	assert.Equal(t, map[string]Memory{gpuA: {Bytes: 5, Known: true}}, all[0].Devices)
 	return all[0]
 }
 
@@ -271,7 +271,7 @@ func TestOwnContainerInItsOwnGroupNamespace(t *testing.T) {
 	}
 	i := NewInspector(proc, t.TempDir(), runtimeOf(nil))
 	require.Empty(t, i.own)
-	all, err := i.Processes(nil, map[string][]gpu.Process{cardA: {{PID: 10}, {PID: 11}, {PID: 12}}}, true)
+	all, err := i.Processes(nil, map[string][]nvidia.Process{gpuA: {{PID: 10}, {PID: 11}, {PID: 12}}}, true)
 	require.NoError(t, err)
 	found := map[int]Finding{}
 	for _, f := range Find(Look{Processes: all}) {
@@ -290,7 +290,7 @@ func TestProcessesThatAreGone(t *testing.T) {
 	c := begin(t, 0, "true")
 	require.NoError(t, c.Wait())
 	i := inspector(t, nil)
-	all, err := i.Processes(nil, map[string][]gpu.Process{cardA: {{PID: c.Process.Pid}, {PID: 0}, {PID: -4}, {PID: 1 << 30}}}, true)
+	all, err := i.Processes(nil, map[string][]nvidia.Process{gpuA: {{PID: c.Process.Pid}, {PID: 0}, {PID: -4}, {PID: 1 << 30}}}, true)
 	require.NoError(t, err)
 	assert.Empty(t, all)
 
@@ -299,7 +299,7 @@ func TestProcessesThatAreGone(t *testing.T) {
 		s, err = i.proc.stat(strconv.Itoa(zombie.Process.Pid))
 		require.NoError(t, err)
 	}
-	all, err = i.Processes(nil, map[string][]gpu.Process{cardA: {{PID: zombie.Process.Pid}}}, true)
+	all, err = i.Processes(nil, map[string][]nvidia.Process{gpuA: {{PID: zombie.Process.Pid}}}, true)
 	require.NoError(t, err)
 	assert.Empty(t, all)
 }
@@ -343,7 +343,7 @@ func TestProcessesWithManyMappingsAreLookedAtInTurn(t *testing.T) {
 	for looks := 0; len(seen) < 4; looks++ {
 		require.Less(t, looks, 5)
 		var all []Process
-		all, err = i.Processes(claims, map[string][]gpu.Process{cardA: {{PID: 12}}}, looks == 0)
+		all, err = i.Processes(claims, map[string][]nvidia.Process{gpuA: {{PID: 12}}}, looks == 0)
 		onGPU := 0
 		for _, p := range all {
 			seen[p.PID] = true
@@ -366,11 +366,11 @@ func TestProcessesWithManyMappingsAreLookedAtInTurn(t *testing.T) {
 func TestMappingsOfProcessesOnAGPUAreReadInTurn(t *testing.T) {
 	i, claims := withDriver(t, "10", "11", "12")
 	i.restTime = 0 // the mappings of one
-	on := map[string][]gpu.Process{cardA: {{PID: 10, Bytes: 1, Known: true}, {PID: 11, Bytes: 1, Known: true}, {PID: 12, Bytes: 1, Known: true}}}
+	on := map[string][]nvidia.Process{gpuA: {{PID: 10, Bytes: 1, Known: true}, {PID: 11, Bytes: 1, Known: true}, {PID: 12, Bytes: 1, Known: true}}}
 	for looks := 1; looks <= 5; looks++ {
 		all, err := i.Processes(claims, on, false)
 		require.ErrorIs(t, err, errLate)
-		seen, known := observe(&Finding{}, idA, cardA, all)
+		seen, known := observe(&Finding{}, idA, gpuA, all)
 		require.Equal(t, uint64(3), seen)
 		require.True(t, known)
 		found := 0
@@ -387,11 +387,11 @@ func TestMappingsOfProcessesOnAGPUAreReadInTurn(t *testing.T) {
 func TestMemoryOfAProcessWithTooManyMappingsIsCounted(t *testing.T) {
 	i, claims := withDriver(t, "10")
 	i.mapsTime = -time.Second
-	all, err := i.Processes(claims, map[string][]gpu.Process{cardA: {{PID: 10, Bytes: 1 << 40, Known: true}}}, true)
+	all, err := i.Processes(claims, map[string][]nvidia.Process{gpuA: {{PID: 10, Bytes: 1 << 40, Known: true}}}, true)
 	require.ErrorIs(t, err, errSlowMaps)
 	require.Len(t, all, 1)
 	require.Equal(t, LimiterUnknown, all[0].Limiter)
-	claims[idA].Devices = []Device{{UUID: cardA, LimitBytes: 1 << 30}}
+	claims[idA].Devices = []Device{{UUID: gpuA, LimitBytes: 1 << 30}}
 	found := Find(Look{Claims: claims, Processes: all})
 	require.Len(t, found, 1)
 	require.Equal(t, OverLimit, found[0].Kind)

@@ -72,8 +72,8 @@ func newTampered(t *testing.T) *tampered {
 func madeClaim(t *testing.T) string {
 	dir := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Dir(limiter.LimitsPath(dir)), 0o755))
-	require.NoError(t, limiter.WriteLimits(limiter.LimitsPath(dir), limiter.Limits{Devices: []limiter.DeviceLimit{{UUID: cardA, MemoryLimitBytes: 1}}}))
-	require.NoError(t, limiter.CreateUsage(limiter.UsagePath(dir), []string{cardA}))
+	require.NoError(t, limiter.WriteLimits(limiter.LimitsPath(dir), limiter.Limits{Devices: []limiter.DeviceLimit{{UUID: gpuA, MemoryLimitBytes: 1}}}))
+	require.NoError(t, limiter.CreateUsage(limiter.UsagePath(dir), []string{gpuA}))
 	return dir
 }
 
@@ -219,7 +219,7 @@ func TestAuditorEndsWhoHoldsALockOrALease(t *testing.T) {
 	for _, name := range []string{"flock", "read-lease"} {
 		t.Run(name, func(t *testing.T) {
 			a := newAudited(t, true)
-			claim := *granted(idA, limit(cardA, 1000))
+			claim := *granted(idA, limit(gpuA, 1000))
 			claim.Dir = madeClaim(t)
 			limits := limiter.LimitsPath(claim.Dir)
 			start := func() (*exec.Cmd, string) {
@@ -255,7 +255,7 @@ func TestAuditorEndsWhoHoldsALockOrALease(t *testing.T) {
 // The process that took a lock ends and leaves it to its child. The child is killed, and no other process of the container.
 func TestAuditorEndsTheChildThatHasTheLock(t *testing.T) {
 	a := newAudited(t, true)
-	claim := *granted(idA, limit(cardA, 1000))
+	claim := *granted(idA, limit(gpuA, 1000))
 	claim.Dir = madeClaim(t)
 	a.claims = []Claim{claim}
 	limits, err := os.Open(limiter.LimitsPath(claim.Dir))

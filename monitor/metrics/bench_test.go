@@ -13,23 +13,23 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/monitor/cores"
+	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/metrics"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// crowd is a node with so many containers that use their cards.
+// crowd is a node with so many containers that use their GPUs.
 func crowd(tb testing.TB, containers int) (*view.Live, *nodetest.StateDir) {
 	file := nodetest.File()
 	for i := range file.Devices {
 		file.Devices[i].Slots, file.Devices[i].MemoryMiB, file.Devices[i].CorePercent = containers, int64(containers), containers
 	}
 	s := nodetest.NewStateDirOf(tb, file)
-	use := &cores.Use{Percent: map[string]map[string]float64{nodetest.H200: {}}}
+	use := &feedback.Use{Percent: map[string]map[string]float64{nodetest.H200: {}}}
 	for i := range containers {
 		id := fmt.Sprintf("%064x", i)
 		s.Claim(id, fmt.Sprintf("inference-server-7d4b9c6f5d-%05x", i), grant.Share{UUID: nodetest.H200, MemoryMiB: 1, CorePercent: 1})
@@ -38,9 +38,9 @@ func crowd(tb testing.TB, containers int) (*view.Live, *nodetest.StateDir) {
 		use.Percent[nodetest.H200][id] = 0.2
 	}
 	live := view.NewLive(view.LiveConfig{
-		Snapshot: s.Ledger.Snapshot, Folder: s.Ledger.Folder, Node: func() node.File { return file },
-		Telemetry: func(context.Context) (map[string]gpu.Telemetry, error) { return telemetry(), nil },
-		Use:       func() *cores.Use { return use },
+		Snapshot: s.Ledger.Snapshot, Dir: s.Ledger.Dir, Node: func() node.File { return file },
+		Telemetry: func(context.Context) (map[string]nvidia.Telemetry, error) { return telemetry(), nil },
+		Use:       func() *feedback.Use { return use },
 		Cordoned:  func() ([]string, error) { return nil, nil },
 	})
 	require.NoError(tb, live.Ask(context.Background()))

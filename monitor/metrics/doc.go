@@ -1,7 +1,7 @@
-// Package metrics tells Prometheus of a node: what its cards are granted and used for, and
+// Package metrics tells Prometheus of a node: what its GPUs are granted and used for, and
 // what the agent did about it. docs/METRICS.md lists all of them.
 //
-// What is of the moment (cards, containers) is read when somebody asks, once for all of
+// What is of the moment (GPUs, containers) is read when somebody asks, once for all of
 // it, by a gatherer of its own (Gatherer): a node has hundreds of containers with a dozen
 // numbers each, and client_golang's collectors make some thirty objects of each number.
 // What is counted over time (NRI) are ordinary collectors.

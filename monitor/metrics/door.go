@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/gpuslice/gpuslice/internal/httpdoor"
+	"github.com/gpuslice/gpuslice/internal/httpserver"
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
@@ -43,15 +43,15 @@ func NewDoor(c DoorConfig) http.Handler {
 	scraped := promhttp.HandlerForTransactional(
 		prometheus.NewMultiTRegistry(prometheus.ToTransactionalGatherer(c.Registry), c.Gatherer),
 		// What can be told is told, also when the ledger can't be read.
-		promhttp.HandlerOpts{Registry: c.Registry, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: httpdoor.InFlight},
+		promhttp.HandlerOpts{Registry: c.Registry, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: httpserver.InFlight},
 	)
 	mux.Handle("GET /metrics", scraped)
 	if c.Gatherer.tells(GPUManager) {
 		mux.Handle("GET /metric", scraped)
 	}
-	mux.Handle("GET /api/v1/view", httpdoor.Few(httpdoor.InFlight, http.HandlerFunc(c.view)))
+	mux.Handle("GET /api/v1/view", httpserver.Few(httpserver.InFlight, http.HandlerFunc(c.view)))
 	if c.Page != nil {
-		mux.Handle("GET /", httpdoor.Few(httpdoor.InFlight, c.Page))
+		mux.Handle("GET /", httpserver.Few(httpserver.InFlight, c.Page))
 	}
 	return mux
 }

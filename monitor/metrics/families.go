@@ -29,9 +29,9 @@ func (f Family) kind() dto.MetricType {
 	return dto.MetricType_GAUGE
 }
 
-// row is what a number is of: a card, a container's share of one, or the node.
+// row is what a number is of: a GPU, a container's share of one, or the node.
 type row struct {
-	card      *view.Card
+	gpu       *view.GPU
 	container *view.Container
 	share     *view.Share
 	place     int    // the share's among its container's
@@ -77,36 +77,36 @@ func boolean(b bool) float64 {
 	return 0
 }
 
-func card(name, help string, value func(*view.Card) (float64, bool)) family {
-	return family{Family{Name: "gpuslice_card_" + name, Help: help}, func(r *row) (float64, bool) { return value(r.card) }}
+func gpu(name, help string, value func(*view.GPU) (float64, bool)) family {
+	return family{Family{Name: "gpuslice_gpu_" + name, Help: help}, func(r *row) (float64, bool) { return value(r.gpu) }}
 }
 
 // always is of a number that is never unknown.
-func always(value func(*view.Card) float64) func(*view.Card) (float64, bool) {
-	return func(c *view.Card) (float64, bool) { return value(c), true }
+func always(value func(*view.GPU) float64) func(*view.GPU) (float64, bool) {
+	return func(c *view.GPU) (float64, bool) { return value(c), true }
 }
 
-var cardFamilies = []family{
-	card("memory_total_bytes", "Memory that the card has, as NVML says.", always(func(c *view.Card) float64 { return float64(c.MemoryMiB) * bytesPerMiB })),
-	card("memory_used_bytes", "Memory of the card that is used by whomever, as NVML says.", func(c *view.Card) (float64, bool) {
+var gpuFamilies = []family{
+	gpu("memory_total_bytes", "Memory that the GPU has, as NVML says.", always(func(c *view.GPU) float64 { return float64(c.MemoryMiB) * bytesPerMiB })),
+	gpu("memory_used_bytes", "Memory of the GPU that is used by whomever, as NVML says.", func(c *view.GPU) (float64, bool) {
 		return optional(c.Telemetry != nil && c.Telemetry.MemoryUsedBytes != nil, func() float64 { return float64(*c.Telemetry.MemoryUsedBytes) })
 	}),
-	card("memory_grantable_bytes", "Memory that may be granted: the card's, by --device-memory-scaling; 0 of a card that isn't offered.", always(func(c *view.Card) float64 { return float64(c.GrantableMiB) * bytesPerMiB })),
-	card("memory_granted_bytes", "Memory that is granted to containers.", always(func(c *view.Card) float64 { return float64(c.GrantedMemoryMiB) * bytesPerMiB })),
-	card("utilization_ratio", "Part of the time in which some kernel ran, 0 to 1, as NVML says.", func(c *view.Card) (float64, bool) {
+	gpu("memory_grantable_bytes", "Memory that may be granted: the GPU's, by --device-memory-scaling; 0 of a GPU that isn't offered.", always(func(c *view.GPU) float64 { return float64(c.GrantableMiB) * bytesPerMiB })),
+	gpu("memory_granted_bytes", "Memory that is granted to containers.", always(func(c *view.GPU) float64 { return float64(c.GrantedMemoryMiB) * bytesPerMiB })),
+	gpu("utilization_ratio", "Part of the time in which some kernel ran, 0 to 1, as NVML says.", func(c *view.GPU) (float64, bool) {
 		return optional(c.Telemetry != nil && c.Telemetry.UtilizationPercent != nil, func() float64 { return float64(*c.Telemetry.UtilizationPercent) / 100 })
 	}),
-	card("temperature_celsius", "Temperature of the card.", func(c *view.Card) (float64, bool) {
+	gpu("temperature_celsius", "Temperature of the GPU.", func(c *view.GPU) (float64, bool) {
 		return optional(c.Telemetry != nil && c.Telemetry.TemperatureCelsius != nil, func() float64 { return float64(*c.Telemetry.TemperatureCelsius) })
 	}),
-	card("power_watts", "Power that the card draws.", func(c *view.Card) (float64, bool) {
+	gpu("power_watts", "Power that the GPU draws.", func(c *view.GPU) (float64, bool) {
 		return optional(c.Telemetry != nil && c.Telemetry.PowerMilliwatts != nil, func() float64 { return float64(*c.Telemetry.PowerMilliwatts) / 1000 })
 	}),
-	card("healthy", "1 while the card can be given out; 0 after a critical XID, while it can't be read, or while NVML hangs.", always(func(c *view.Card) float64 { return boolean(c.Healthy) })),
-	card("containers", "Containers that have a share of the card.", always(func(c *view.Card) float64 { return float64(c.GrantedContainers) })),
-	card("containers_limit", "Containers that may have a share of the card (--device-split-count).", always(func(c *view.Card) float64 { return float64(c.GrantableSlots) })),
-	card("cores_granted_ratio", "Compute time that is granted to containers, 1 is the whole card's.", always(func(c *view.Card) float64 { return float64(c.GrantedCores) / 100 })),
-	card("cores_grantable_ratio", "Compute time that may be granted, 1 is the whole card's, by --device-cores-scaling.", always(func(c *view.Card) float64 { return float64(c.GrantableCores) / 100 })),
+	gpu("healthy", "1 while the GPU can be given out; 0 after a critical XID, while it can't be read, or while NVML hangs.", always(func(c *view.GPU) float64 { return boolean(c.Healthy) })),
+	gpu("containers", "Containers that have a share of the GPU.", always(func(c *view.GPU) float64 { return float64(c.GrantedContainers) })),
+	gpu("containers_limit", "Containers that may have a share of the GPU (--device-split-count).", always(func(c *view.GPU) float64 { return float64(c.GrantableSlots) })),
+	gpu("cores_granted_ratio", "Compute time that is granted to containers, 1 is the whole GPU's.", always(func(c *view.GPU) float64 { return float64(c.GrantedCores) / 100 })),
+	gpu("cores_grantable_ratio", "Compute time that may be granted, 1 is the whole GPU's, by --device-cores-scaling.", always(func(c *view.GPU) float64 { return float64(c.GrantableCores) / 100 })),
 }
 
 // optional is a number that may not be known.
@@ -137,24 +137,24 @@ const nanosecond = 1e-9 // of a second
 
 var shareFamilies = []family{
 	share("memory_used_bytes", "Memory that the container accounts for, contexts included.", of(func(s *view.Share) float64 { return float64(s.UsedBytes) })),
-	share("memory_limit_bytes", "Memory that the container may use of the card.", of(func(s *view.Share) float64 { return float64(s.MemoryMiB) * bytesPerMiB })),
+	share("memory_limit_bytes", "Memory that the container may use of the GPU.", of(func(s *view.Share) float64 { return float64(s.MemoryMiB) * bytesPerMiB })),
 	share("memory_residue_bytes", "Memory that the driver sees of the container beyond what it accounts for; it is taken off what it may still use.", of(func(s *view.Share) float64 { return float64(s.ResidueBytes) })),
-	share("core_limit_ratio", "Compute time that the container is granted of the card, 0 to 1; 1 where it is not limited.", of(func(s *view.Share) float64 {
+	share("core_limit_ratio", "Compute time that the container is granted of the GPU, 0 to 1; 1 where it is not limited.", of(func(s *view.Share) float64 {
 		if s.CorePercent == 0 {
 			return 1
 		}
 		return float64(s.CorePercent) / 100
 	})),
-	share("core_used_ratio", "Compute time that the container had of the card over the last seconds, 0 to 1, as NVML says; none in MIG mode.", func(_ *view.Container, s *view.Share) (float64, bool) {
+	share("core_used_ratio", "Compute time that the container had of the GPU over the last seconds, 0 to 1, as NVML says; none in MIG mode.", func(_ *view.Container, s *view.Share) (float64, bool) {
 		return optional(s.CoreUsedPercent != nil, func() float64 { return *s.CoreUsedPercent / 100 })
 	}),
-	counted("compute_seconds_total", "Compute time of the card that the container was charged with, while its share was enforced.", func(s *view.Share) float64 { return float64(s.ComputeNanoseconds) * nanosecond }),
+	counted("compute_seconds_total", "Compute time of the GPU that the container was charged with, while its share was enforced.", func(s *view.Share) float64 { return float64(s.ComputeNanoseconds) * nanosecond }),
 	counted("throttled_seconds_total", "Time that launches of the container have waited for its share.", func(s *view.Share) float64 { return float64(s.ThrottledNanoseconds) * nanosecond }),
 	counted("launches_total", "Launches of the container, while its share was enforced.", func(s *view.Share) float64 { return float64(s.Launches) }),
-	share("last_launch_timestamp_seconds", "When the container was at work on the card last; none before.", func(_ *view.Container, s *view.Share) (float64, bool) {
+	share("last_launch_timestamp_seconds", "When the container was at work on the GPU last; none before.", func(_ *view.Container, s *view.Share) (float64, bool) {
 		return optional(!s.LastLaunch.IsZero(), func() float64 { return float64(s.LastLaunch.UnixMilli()) / 1000 })
 	}),
-	share("processes", "Processes of the container that have something on the card.", of(func(s *view.Share) float64 { return float64(s.Processes) })),
+	share("processes", "Processes of the container that have something on the GPU.", of(func(s *view.Share) float64 { return float64(s.Processes) })),
 	counted("refused_allocations_total", "Allocations of the container that its limit has refused.", func(s *view.Share) float64 { return float64(s.RefusedAllocations) }),
 	share("usage_file_damaged", "1 if the container has spoilt the file that it accounts in; none where the file is of another version.", func(c *view.Container, _ *view.Share) (float64, bool) {
 		return boolean(c.UsageProblem != ""), !c.UsageUnknown
@@ -180,19 +180,19 @@ func single(value func(*reading) float64) func(*reading) []row {
 
 // groups are all that is told of a node.
 var groups = []group{
-	node("grants", "Containers to which shares of cards are booked.", "", single(func(r *reading) float64 { return float64(len(r.active())) })),
+	node("grants", "Containers to which shares of GPUs are booked.", "", single(func(r *reading) float64 { return float64(len(r.active())) })),
 	node("leaked_claims", "Shares that are booked to containers which are gone: 0, or soon again.", "", single(func(r *reading) float64 { return float64(r.leaked) })),
 	node("nri_connected", "1 while the node is guarded: the agent is connected to the container runtime and knows what runs.", "", single(func(r *reading) float64 { return boolean(r.connected) })),
-	node("containers", "Containers to which shares of cards are booked, by how their limits are enforced.", "enforcement", byEnforcement),
-	group{cardLabels, (*reading).cards, cardFamilies}.named(),
+	node("containers", "Containers to which shares of GPUs are booked, by how their limits are enforced.", "enforcement", byEnforcement),
+	group{gpuLabels, (*reading).gpus, gpuFamilies}.named(),
 	group{shareLabels, (*reading).shares, shareFamilies}.named(),
 }
 
-var cardLabels = []label{
-	{"index", func(_ *reading, r *row) string { return strconv.Itoa(r.card.Index) }},
-	{"model", func(_ *reading, r *row) string { return r.card.Model }},
+var gpuLabels = []label{
+	{"index", func(_ *reading, r *row) string { return strconv.Itoa(r.gpu.Index) }},
+	{"model", func(_ *reading, r *row) string { return r.gpu.Model }},
 	{"node", func(of *reading, _ *row) string { return of.node.Name }},
-	{"uuid", func(_ *reading, r *row) string { return r.card.UUID }},
+	{"uuid", func(_ *reading, r *row) string { return r.gpu.UUID }},
 }
 
 var shareLabels = []label{
@@ -216,10 +216,10 @@ func pod(_ *reading, r *row) string {
 	return pod
 }
 
-func (r *reading) cards() []row {
-	all := make([]row, len(r.node.Cards))
+func (r *reading) gpus() []row {
+	all := make([]row, len(r.node.GPUs))
 	for i := range all {
-		all[i].card = &r.node.Cards[i]
+		all[i].gpu = &r.node.GPUs[i]
 	}
 	return all
 }
@@ -260,7 +260,7 @@ func (r *reading) active() []*view.Container {
 	return all
 }
 
-// Families are the metrics of a node's cards and containers, with the aliases that are
+// Families are the metrics of a node's GPUs and containers, with the aliases that are
 // asked for.
 func Families(aliases ...Legacy) []Family {
 	var all []Family

@@ -29,7 +29,7 @@ type GathererConfig struct {
 	Legacy []Legacy
 }
 
-// Gatherer gives the metrics of cards and containers as they are when it is asked. It
+// Gatherer gives the metrics of GPUs and containers as they are when it is asked. It
 // implements prometheus.TransactionalGatherer, and is safe for concurrent use.
 type Gatherer struct {
 	config GathererConfig
@@ -60,7 +60,7 @@ func (g *Gatherer) Gather() ([]*dto.MetricFamily, func(), error) {
 	defer cancel()
 	node, err := g.config.View(ctx)
 	if err != nil {
-		return nil, func() {}, fmt.Errorf("the node's cards and containers: %w", err)
+		return nil, func() {}, fmt.Errorf("the node's GPUs and containers: %w", err)
 	}
 	r := reading{node: node, connected: g.config.Connected()}
 	gone := g.config.Leaked()

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/internal/httpdoor"
+	"github.com/gpuslice/gpuslice/internal/httpserver"
 	"github.com/gpuslice/gpuslice/monitor/metrics"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
@@ -28,7 +28,7 @@ func busy() view.Node {
 	told := telemetry()[nodetest.H200]
 	return view.Node{
 		Name: "node-1",
-		Cards: []view.Card{
+		GPUs: []view.GPU{
 			{
 				UUID: nodetest.H200, Index: 0, Model: "NVIDIA H200", MemoryMiB: 1000, GrantableMiB: 2000, GrantedMemoryMiB: 300, GrantableCores: 200, GrantedCores: 30,
 				GrantableSlots: 10, GrantedContainers: 2, UsedBytes: 9, Healthy: true, Telemetry: &told,
@@ -83,9 +83,9 @@ func TestGather(t *testing.T) {
 		"memory_granted_bytes": {"314572800", "0"}, "utilization_ratio": {"0.87"}, "temperature_celsius": {"61"}, "power_watts": {"350.5"},
 		"healthy": {"1", "0"}, "containers": {"2", "0"}, "containers_limit": {"10", "0"}, "cores_granted_ratio": {"0.3", "0"}, "cores_grantable_ratio": {"2", "0"},
 	} {
-		add("gpuslice_card_"+name, h200, of[0])
+		add("gpuslice_gpu_"+name, h200, of[0])
 		if of[1] != "" {
-			add("gpuslice_card_"+name, t4, of[1])
+			add("gpuslice_gpu_"+name, t4, of[1])
 		}
 	}
 	main := `{container="main",container_id="c1",namespace="ml",node="node-1",pod="train",uuid="` + nodetest.H200 + `"}`
@@ -117,7 +117,7 @@ func TestGather(t *testing.T) {
 	assert.Empty(t, problems)
 }
 
-// A node without cards and containers has no numbers of them.
+// A node without GPUs and containers has no numbers of them.
 func TestGatherNothing(t *testing.T) {
 	count, err := testutil.GatherAndCount(checked(gathererOf(view.Node{Name: "n"})))
 	require.NoError(t, err)
@@ -243,13 +243,13 @@ func TestDoorAnswersAFewAtATime(t *testing.T) {
 	}
 	for _, path := range []string{"/api/v1/view", "/"} {
 		answers := make(chan int)
-		for range httpdoor.InFlight {
+		for range httpserver.InFlight {
 			go func() { answers <- get(path) }()
 			<-arrived
 		}
 		assert.Equal(t, http.StatusServiceUnavailable, get(path), path)
 		assert.Equal(t, http.StatusOK, get("/metrics"), "the one doesn't take the other's places")
-		for range httpdoor.InFlight {
+		for range httpserver.InFlight {
 			leave <- struct{}{}
 			assert.Equal(t, http.StatusOK, <-answers, path)
 		}

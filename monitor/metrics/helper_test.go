@@ -3,15 +3,15 @@ package metrics_test
 import (
 	"time"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 func pointer[T any](v T) *T { return &v }
 
-// telemetry is what NVML says of the node's H200; of the other card it says nothing.
-func telemetry() map[string]gpu.Telemetry {
-	return map[string]gpu.Telemetry{nodetest.H200: {
+// telemetry is what NVML says of the node's H200; of the other GPU it says nothing.
+func telemetry() map[string]nvidia.Telemetry {
+	return map[string]nvidia.Telemetry{nodetest.H200: {
 		Taken: time.Now(), MemoryUsedBytes: pointer(uint64(5 << 30)), MemoryTotalBytes: pointer(uint64(143771 << 20)),
 		UtilizationPercent: pointer(87), MemoryControllerPercent: pointer(43), TemperatureCelsius: pointer(61), PowerMilliwatts: pointer(uint32(350500)),
 	}}

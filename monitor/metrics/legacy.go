@@ -66,7 +66,7 @@ func (r *reading) podShares() []row {
 	var all []row
 	for _, c := range r.pods() {
 		for j := range c.Shares {
-			all = append(all, row{container: c, share: &c.Shares[j], place: j, card: r.card(c.Shares[j].UUID)})
+			all = append(all, row{container: c, share: &c.Shares[j], place: j, gpu: r.gpu(c.Shares[j].UUID)})
 		}
 	}
 	return all
@@ -74,22 +74,22 @@ func (r *reading) podShares() []row {
 
 // migShares are those that are MIG devices.
 func (r *reading) migShares() []row {
-	return slices.DeleteFunc(r.podShares(), func(s row) bool { return s.card.MIG == nil })
+	return slices.DeleteFunc(r.podShares(), func(s row) bool { return s.gpu.MIG == nil })
 }
 
-// wholeCards are the cards, without their MIG devices.
-func (r *reading) wholeCards() []row {
-	return slices.DeleteFunc(r.cards(), func(c row) bool { return c.card.MIGProfile != "" })
+// wholeGPUs are the GPUs, without their MIG devices.
+func (r *reading) wholeGPUs() []row {
+	return slices.DeleteFunc(r.gpus(), func(c row) bool { return c.gpu.MIGProfile != "" })
 }
 
-// card is that of a UUID, or one of which nothing is known.
-func (r *reading) card(uuid string) *view.Card {
-	for i := range r.node.Cards {
-		if r.node.Cards[i].UUID == uuid {
-			return &r.node.Cards[i]
+// GPU is that of a UUID, or one of which nothing is known.
+func (r *reading) gpu(uuid string) *view.GPU {
+	for i := range r.node.GPUs {
+		if r.node.GPUs[i].UUID == uuid {
+			return &r.node.GPUs[i]
 		}
 	}
-	return &view.Card{UUID: uuid, Index: -1}
+	return &view.GPU{UUID: uuid, Index: -1}
 }
 
 // alias has another name and unit; what it is of and whether it is known is the same.
@@ -146,16 +146,16 @@ func buffers(s *view.Share) uint64 { return s.UsedBytes - min(s.UsedBytes, s.Con
 func contexts(s *view.Share) uint64 { return s.ContextBytes }
 func residue(s *view.Share) uint64  { return s.ResidueBytes }
 
-// perCard sums what a container has by card, in gpu-manager's words, and in all. MIG devices of one card are one there.
-func (r *reading) perCard() []row {
+// perGPU sums what a container has by GPU, in gpu-manager's words, and in all. MIG devices of one GPU are one there.
+func (r *reading) perGPU() []row {
 	var all []row
 	for _, c := range r.pods() {
 		first := len(all)
 		for j := range c.Shares {
 			s := &c.Shares[j]
-			word := "gpu" + s.UUID // of a card that is not there any more
-			if card := r.card(s.UUID); card.Index >= 0 {
-				word = "gpu" + strconv.Itoa(card.Index)
+			word := "gpu" + s.UUID // of a GPU that is not there any more
+			if gpu := r.gpu(s.UUID); gpu.Index >= 0 {
+				word = "gpu" + strconv.Itoa(gpu.Index)
 			}
 			i := slices.IndexFunc(all[first:], func(known row) bool { return known.word == word })
 			if i < 0 {
@@ -165,8 +165,8 @@ func (r *reading) perCard() []row {
 			addUse(all[first+i].share, s)
 		}
 		total := row{container: c, word: "total", share: &view.Share{}}
-		for _, card := range all[first:] {
-			addUse(total.share, card.share)
+		for _, gpu := range all[first:] {
+			addUse(total.share, gpu.share)
 		}
 		all = append(all, total)
 	}
@@ -187,7 +187,7 @@ func addUse(sum, s *view.Share) {
 	}
 }
 
-// requested is what each container is granted, of all its cards.
+// requested is what each container is granted, of all its GPUs.
 func (r *reading) requested() []row {
 	var all []row
 	for _, c := range r.pods() {

@@ -48,11 +48,11 @@ func gathered(t *testing.T, node view.Node, by map[string][]string, legacy ...me
 	return all
 }
 
-// shared is a node whose containers have several cards and a MIG device each.
+// shared is a node whose containers have several GPUs and a MIG device each.
 func shared() view.Node {
 	n := busy()
 	worked := time.Now().Add(-time.Minute)
-	n.Cards = append(n.Cards, view.Card{UUID: "MIG-1", Index: 1, Model: "A100 MIG 1g.5gb", MIGProfile: "1g.5gb", MIG: &view.MIG{Card: nodetest.T4, GPUInstance: 9, ComputeInstance: 0}})
+	n.GPUs = append(n.GPUs, view.GPU{UUID: "MIG-1", Index: 1, Model: "A100 MIG 1g.5gb", MIGProfile: "1g.5gb", MIG: &view.MIG{GPU: nodetest.T4, GPUInstance: 9, ComputeInstance: 0}})
 	n.Containers = append(n.Containers,
 		view.Container{ContainerID: "c5", Pod: "ml/both", Name: "main", State: "active", CreatedAt: nodetest.Time.Add(time.Second), Shares: []view.Share{
 			{UUID: nodetest.H200, MemoryMiB: 1000, CorePercent: 25, UsedBytes: 300, ContextBytes: 100, LastLaunch: worked, CoreUsedPercent: pointer(20.0)},
@@ -65,19 +65,19 @@ func shared() view.Node {
 	return n
 }
 
-// instances is a node with a container that has two MIG devices of one card, and two of cards that are gone.
+// instances is a node with a container that has two MIG devices of one GPU, and two of GPUs that are gone.
 func instances() view.Node {
 	n := shared()
-	mig := n.Cards[len(n.Cards)-1]
+	mig := n.GPUs[len(n.GPUs)-1]
 	mig.UUID = "MIG-2"
-	n.Cards = append(n.Cards, mig)
+	n.GPUs = append(n.GPUs, mig)
 	n.Containers = append(n.Containers, view.Container{ContainerID: "c8", Pod: "ml/two", Name: "main", State: "active", CreatedAt: nodetest.Time, Shares: []view.Share{
 		{UUID: "MIG-1", UsedBytes: 200 << 20}, {UUID: "MIG-2", UsedBytes: 300 << 20}, {UUID: "GPU-gone"}, {UUID: "GPU-gone-too"},
 	}})
 	return n
 }
 
-// gpu-manager knows no MIG devices: those of one card are one there.
+// gpu-manager knows no MIG devices: those of one GPU are one there.
 func TestAliasesOfMIGDevices(t *testing.T) {
 	g := metrics.NewGatherer(metrics.GathererConfig{
 		View: func(context.Context) (view.Node, error) { return instances(), nil }, Connected: func() bool { return true }, Leaked: func() []string { return nil },
@@ -106,7 +106,7 @@ func TestAliases(t *testing.T) {
 		percent = 100
 		mib     = 1 << 20
 	)
-	ourCard, hamiCard, oldCard := []string{"index", "uuid"}, []string{"device_index", "device_uuid"}, []string{"deviceidx", "deviceuuid"}
+	ourGPU, hamiGPU, oldGPU := []string{"index", "uuid"}, []string{"device_index", "device_uuid"}, []string{"deviceidx", "deviceuuid"}
 	ourShare := []string{"namespace", "pod", "container", "uuid"}
 	hamiShare, oldShare := []string{"namespace", "pod", "container", "device_uuid"}, []string{"podnamespace", "podname", "ctrname", "deviceuuid"}
 	for _, test := range []struct {
@@ -116,10 +116,10 @@ func TestAliases(t *testing.T) {
 		of     []string
 		factor float64
 	}{
-		{"hami_host_gpu_memory_used_bytes", hamiCard, "gpuslice_card_memory_used_bytes", ourCard, 1},
-		{"hami_host_gpu_utilization_ratio", hamiCard, "gpuslice_card_utilization_ratio", ourCard, percent},
-		{"HostGPUMemoryUsage", oldCard, "gpuslice_card_memory_used_bytes", ourCard, 1},
-		{"HostCoreUtilization", oldCard, "gpuslice_card_utilization_ratio", ourCard, percent},
+		{"hami_host_gpu_memory_used_bytes", hamiGPU, "gpuslice_gpu_memory_used_bytes", ourGPU, 1},
+		{"hami_host_gpu_utilization_ratio", hamiGPU, "gpuslice_gpu_utilization_ratio", ourGPU, percent},
+		{"HostGPUMemoryUsage", oldGPU, "gpuslice_gpu_memory_used_bytes", ourGPU, 1},
+		{"HostCoreUtilization", oldGPU, "gpuslice_gpu_utilization_ratio", ourGPU, percent},
 		{"hami_vgpu_memory_used_bytes", hamiShare, "gpuslice_container_memory_used_bytes", ourShare, 1},
 		{"hami_vgpu_memory_limit_bytes", hamiShare, "gpuslice_container_memory_limit_bytes", ourShare, 1},
 		{"hami_container_device_memory_bytes", hamiShare, "gpuslice_container_memory_used_bytes", ourShare, 1},
@@ -151,7 +151,7 @@ func TestAliases(t *testing.T) {
 	by["hami_mig_device_info"] = []string{"pod", "vdevice_index", "device_uuid", "mig_uuid", "profile", "gpu_instance_id", "compute_instance_id", "zone"}
 	by["MigInfo"] = []string{"podname", "vdeviceid", "deviceuuid", "instanceid", "zone"}
 	by["Device_memory_desc_of_container"] = []string{"podname", "context", "module", "data", "offset"}
-	by["hami_host_gpu_memory_controller_utilization_ratio"] = hamiCard
+	by["hami_host_gpu_memory_controller_utilization_ratio"] = hamiGPU
 	all := gathered(t, shared(), by, metrics.HAMi)
 	assert.InDelta(t, 60, all["hami_container_last_kernel_elapsed_seconds"][both["h200"]], 30, "seconds ago, of a container that worked a minute ago")
 	assert.InDelta(t, all["hami_container_last_kernel_elapsed_seconds"][both["h200"]], all["Device_last_kernel_of_container"][both["h200"]], 1)
@@ -174,7 +174,7 @@ func TestAliases(t *testing.T) {
 	assert.Equal(t, map[string]float64{"ml|both|main|gpu0|": 20, "ml|both|main|total|": 20, "ml|train|main|gpu0|": 12.5, "ml|train|main|total|": 12.5}, of("container_gpu_utilization"))
 	assert.InDelta(t, 500.0/mib, of("container_gpu_memory_total")["ml|both|main|total|"], 1e-9)
 	assert.InDelta(t, 200.0/mib, of("container_gpu_memory_total")["ml|both|main|gpu1|"], 1e-9)
-	assert.InDelta(t, 1.25, of("container_request_gpu_utilization")["ml|both|main|total|"], 1e-9, "a quarter of a card, and a whole MIG device")
+	assert.InDelta(t, 1.25, of("container_request_gpu_utilization")["ml|both|main|total|"], 1e-9, "a quarter of a GPU, and a whole MIG device")
 	assert.InDelta(t, 1500, of("container_request_gpu_memory")["ml|both|main|total|"], 1e-9)
 	n.Containers[4].Shares[0].UsedBytes = math.MaxUint64
 	assert.InEpsilon(t, float64(math.MaxUint64)/mib, of("container_gpu_memory_total")["ml|both|main|total|"], 1e-9)

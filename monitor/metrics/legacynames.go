@@ -2,18 +2,18 @@ package metrics
 
 import "strconv"
 
-// HAMi's labels: of cards and of containers, as they are now, and as they were.
+// HAMi's labels: of GPUs and of containers, as they are now, and as they were.
 var (
-	hamiZone       = constant("zone", "vGPU")
-	hamiCardLabels = sorted(
-		under("node", cardLabels, "node"), under("device_index", cardLabels, "index"), under("device_uuid", cardLabels, "uuid"), hamiType("device_type"), hamiZone,
+	hamiZone      = constant("zone", "vGPU")
+	hamiGPULabels = sorted(
+		under("node", gpuLabels, "node"), under("device_index", gpuLabels, "index"), under("device_uuid", gpuLabels, "uuid"), hamiType("device_type"), hamiZone,
 	)
 	hamiShareLabels = sorted(
 		under("namespace", shareLabels, "namespace"), under("pod", shareLabels, "pod"), under("container", shareLabels, "container"),
 		place("vdevice_index"), under("device_uuid", shareLabels, "uuid"), hamiZone,
 	)
-	oldCardLabels = sorted(
-		under("nodeid", cardLabels, "node"), under("deviceidx", cardLabels, "index"), under("deviceuuid", cardLabels, "uuid"), hamiType("devicetype"), hamiZone,
+	oldGPULabels = sorted(
+		under("nodeid", gpuLabels, "node"), under("deviceidx", gpuLabels, "index"), under("deviceuuid", gpuLabels, "uuid"), hamiType("devicetype"), hamiZone,
 	)
 	oldShareLabels = sorted(
 		under("podnamespace", shareLabels, "namespace"), under("podname", shareLabels, "pod"), under("ctrname", shareLabels, "container"),
@@ -24,9 +24,9 @@ var (
 	}, oldShareLabels...)...)
 )
 
-// hamiType is a card's model as HAMi writes it.
+// hamiType is a GPU's model as HAMi writes it.
 func hamiType(name string) label {
-	return label{name, func(_ *reading, r *row) string { return "NVIDIA-" + r.card.Model }}
+	return label{name, func(_ *reading, r *row) string { return "NVIDIA-" + r.gpu.Model }}
 }
 
 var (
@@ -34,7 +34,7 @@ var (
 		return optional(!r.share.LastLaunch.IsZero(), func() float64 { return max(0, sinceNow(r.share.LastLaunch)) })
 	}}
 	memoryController = family{Family{}, func(r *row) (float64, bool) {
-		return optional(r.card.Telemetry != nil && r.card.Telemetry.MemoryControllerPercent != nil, func() float64 { return float64(*r.card.Telemetry.MemoryControllerPercent) })
+		return optional(r.gpu.Telemetry != nil && r.gpu.Telemetry.MemoryControllerPercent != nil, func() float64 { return float64(*r.gpu.Telemetry.MemoryControllerPercent) })
 	}}
 )
 
@@ -48,9 +48,9 @@ func known(name, help string, value func(*row) float64) family {
 }
 
 var hamiGroups = []group{
-	group{hamiCardLabels, (*reading).wholeCards, []family{
-		alias("hami_host_gpu_memory_used_bytes", "GPU memory used, bytes.", ours("gpuslice_card_memory_used_bytes"), 1),
-		alias("hami_host_gpu_utilization_ratio", "GPU utilization, 0 to 100.", ours("gpuslice_card_utilization_ratio"), percent),
+	group{hamiGPULabels, (*reading).wholeGPUs, []family{
+		alias("hami_host_gpu_memory_used_bytes", "GPU memory used, bytes.", ours("gpuslice_gpu_memory_used_bytes"), 1),
+		alias("hami_host_gpu_utilization_ratio", "GPU utilization, 0 to 100.", ours("gpuslice_gpu_utilization_ratio"), percent),
 		as("hami_host_gpu_memory_controller_utilization_ratio", "GPU memory controller utilization, 0 to 100.", memoryController),
 	}}.named(),
 	group{hamiShareLabels, (*reading).podShares, []family{
@@ -63,9 +63,9 @@ var hamiGroups = []group{
 		alias("hami_vgpu_memory_module_bytes", "Memory that the driver took beside, for modules and else.", ours("gpuslice_container_memory_residue_bytes"), 1),
 		known("hami_vgpu_memory_buffer_bytes", "What the container uses beside its contexts, the rest of gpuslice_container_memory_used_bytes.", func(r *row) float64 { return float64(buffers(r.share)) }),
 	}}.named(),
-	group{oldCardLabels, (*reading).wholeCards, []family{
-		alias("HostGPUMemoryUsage", "GPU memory used, bytes.", ours("gpuslice_card_memory_used_bytes"), 1),
-		alias("HostCoreUtilization", "GPU utilization, 0 to 100.", ours("gpuslice_card_utilization_ratio"), percent),
+	group{oldGPULabels, (*reading).wholeGPUs, []family{
+		alias("HostGPUMemoryUsage", "GPU memory used, bytes.", ours("gpuslice_gpu_memory_used_bytes"), 1),
+		alias("HostCoreUtilization", "GPU utilization, 0 to 100.", ours("gpuslice_gpu_utilization_ratio"), percent),
 	}}.named(),
 	group{oldShareLabels, (*reading).podShares, []family{
 		alias("vGPU_device_memory_usage_in_bytes", "Memory that the container uses, bytes.", ours("gpuslice_container_memory_used_bytes"), 1),
@@ -78,13 +78,13 @@ var hamiGroups = []group{
 	}}.named(),
 	group{sorted(
 		under("namespace", shareLabels, "namespace"), under("pod", shareLabels, "pod"), under("container", shareLabels, "container"),
-		place("vdevice_index"), ofMIG("device_uuid", func(r *row) string { return r.card.MIG.Card }), under("mig_uuid", shareLabels, "uuid"),
-		ofMIG("profile", func(r *row) string { return r.card.MIGProfile }), gpuInstance("gpu_instance_id"),
-		ofMIG("compute_instance_id", func(r *row) string { return strconv.Itoa(r.card.MIG.ComputeInstance) }), hamiZone,
+		place("vdevice_index"), ofMIG("device_uuid", func(r *row) string { return r.gpu.MIG.GPU }), under("mig_uuid", shareLabels, "uuid"),
+		ofMIG("profile", func(r *row) string { return r.gpu.MIGProfile }), gpuInstance("gpu_instance_id"),
+		ofMIG("compute_instance_id", func(r *row) string { return strconv.Itoa(r.gpu.MIG.ComputeInstance) }), hamiZone,
 	), (*reading).migShares, []family{info("hami_mig_device_info", "1, for the MIG device that the container has.")}}.named(),
 	group{sorted(
 		under("podnamespace", shareLabels, "namespace"), under("podname", shareLabels, "pod"), under("ctrname", shareLabels, "container"),
-		place("vdeviceid"), ofMIG("deviceuuid", func(r *row) string { return r.card.MIG.Card }), gpuInstance("instanceid"), hamiZone,
+		place("vdeviceid"), ofMIG("deviceuuid", func(r *row) string { return r.gpu.MIG.GPU }), gpuInstance("instanceid"), hamiZone,
 	), (*reading).migShares, []family{info("MigInfo", "1, for the MIG device that the container has.")}}.named(),
 }
 
@@ -93,7 +93,7 @@ func ofMIG(name string, value func(*row) string) label {
 }
 
 func gpuInstance(name string) label {
-	return ofMIG(name, func(r *row) string { return strconv.Itoa(r.card.MIG.GPUInstance) })
+	return ofMIG(name, func(r *row) string { return strconv.Itoa(r.gpu.MIG.GPUInstance) })
 }
 
 func info(name, help string) family {
@@ -111,16 +111,16 @@ func managerLabels(by string) []label {
 const mebibytesPerByte = 1.0 / bytesPerMiB
 
 var gpuManagerGroups = []group{
-	group{managerLabels("gpu"), (*reading).perCard, []family{
-		alias("container_gpu_utilization", "Utilization by the container, percent of a card, of each and in all.", ours("gpuslice_container_core_used_ratio"), percent),
+	group{managerLabels("gpu"), (*reading).perGPU, []family{
+		alias("container_gpu_utilization", "Utilization by the container, percent of a GPU, of each and in all.", ours("gpuslice_container_core_used_ratio"), percent),
 	}}.named(),
-	group{managerLabels("gpu_memory"), (*reading).perCard, []family{
-		alias("container_gpu_memory_total", "Memory that the container uses, MiB, of each card and in all.", ours("gpuslice_container_memory_used_bytes"), mebibytesPerByte),
+	group{managerLabels("gpu_memory"), (*reading).perGPU, []family{
+		alias("container_gpu_memory_total", "Memory that the container uses, MiB, of each GPU and in all.", ours("gpuslice_container_memory_used_bytes"), mebibytesPerByte),
 	}}.named(),
 	group{managerLabels("req_of_gpu"), (*reading).requested, []family{
-		known("container_request_gpu_utilization", "Cards that the container is granted, 0.5 is half of one; the sum of gpuslice_container_core_limit_ratio.", func(r *row) float64 { return r.number }),
+		known("container_request_gpu_utilization", "GPUs that the container is granted, 0.5 is half of one; the sum of gpuslice_container_core_limit_ratio.", func(r *row) float64 { return r.number }),
 	}}.named(),
 	group{managerLabels("req_of_gpu_memory"), (*reading).requested, []family{
-		alias("container_request_gpu_memory", "Memory that the container is granted, MiB, of all its cards.", ours("gpuslice_container_memory_limit_bytes"), mebibytesPerByte),
+		alias("container_request_gpu_memory", "Memory that the container is granted, MiB, of all its GPUs.", ours("gpuslice_container_memory_limit_bytes"), mebibytesPerByte),
 	}}.named(),
 }

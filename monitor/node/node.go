@@ -1,5 +1,5 @@
-// Package node is what the agent publishes of its node in the state folder, so
-// that the CLI and the runtime wrapper know the cards without asking NVML or a
+// Package node is what the agent publishes of its node in the state directory, so
+// that the CLI and the runtime wrapper know the GPUs without asking NVML or a
 // daemon: <state-dir>/node.json, replaced by a rename whenever it changes.
 package node
 
@@ -15,15 +15,15 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// fileName is the file's name in the state folder.
+// fileName is the file's name in the state directory.
 const fileName = "node.json"
 
 // cacheName is where gpuslice-runtime keeps the same for a node without an agent
 // (package ociruntime, Inventory), under the key "node".
-const cacheName = "cards.json"
+const cacheName = "gpus.json"
 
 // fileVersion is the version of the format.
 const fileVersion = 2
@@ -35,16 +35,16 @@ type File struct {
 	AgentVersion string    `json:"agentVersion"`
 	WrittenAt    time.Time `json:"writtenAt"`
 	// BootID is the kernel's boot_id when it was written: what is of another boot says
-	// nothing of the cards that are there now. Unlike the time, nobody sets it. Write does.
+	// nothing of the GPUs that are there now. Unlike the time, nobody sets it. Write does.
 	BootID string `json:"bootID,omitempty"`
 	// Devices are what may be granted, and how much of each.
-	Devices []Device `json:"devices"`
-	Node    gpu.Node `json:"node"`
-	// Health is that of each card and MIG device that the agent has something to say of,
+	Devices []Device    `json:"devices"`
+	Node    nvidia.Node `json:"node"`
+	// Health is that of each GPU and MIG device that the agent has something to say of,
 	// by UUID; of one that isn't in it nothing bad is known.
-	Health map[string]gpu.Health `json:"health,omitempty"`
-	// Topology is how the cards are connected; empty where nobody asked.
-	Topology gpu.Topology `json:"topology,omitzero"`
+	Health map[string]nvidia.Health `json:"health,omitempty"`
+	// Topology is how the GPUs are connected; empty where nobody asked.
+	Topology nvidia.Topology `json:"topology,omitzero"`
 	// ContextMiB is what a CUDA context of each device is expected to take, by UUID. It
 	// follows from the others, for readers that don't know the models.
 	ContextMiB map[string]int64 `json:"contextMiB,omitempty"`
@@ -55,8 +55,8 @@ func (f File) Encode() ([]byte, error) {
 	f.Version = fileVersion
 	f.ContextMiB = make(map[string]int64, len(f.Devices))
 	for _, d := range f.Devices {
-		if card, known := f.Node.Card(d.Card); known {
-			f.ContextMiB[d.UUID] = card.ContextMiB()
+		if gpu, known := f.Node.GPU(d.GPU); known {
+			f.ContextMiB[d.UUID] = gpu.ContextMiB()
 		}
 	}
 	data, err := json.MarshalIndent(f, "", "  ")
@@ -72,10 +72,10 @@ func (f File) Device(uuid string) (Device, bool) {
 	return f.Devices[i], true
 }
 
-// Unhealthy says why a card or MIG device can't be given out; empty if it can. A MIG
-// device is as its card is, or worse.
-func (f File) Unhealthy(uuid, card string) string {
-	for _, id := range []string{uuid, card} {
+// Unhealthy says why a GPU or MIG device can't be given out; empty if it can. A MIG
+// device is as its GPU is, or worse.
+func (f File) Unhealthy(uuid, gpu string) string {
+	for _, id := range []string{uuid, gpu} {
 		if h, known := f.Health[id]; known && !h.Healthy {
 			return cmp.Or(h.Reason, "the agent says so")
 		}
@@ -116,7 +116,7 @@ func Read(stateDir string) (File, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		missing := err
 		if path, data, err = readCache(stateDir); errors.Is(err, fs.ErrNotExist) {
-			return File{}, fmt.Errorf("%w: has gpuslice-agent run on this node with --state-dir %s, or gpuslice-runtime given a card?", missing, stateDir)
+			return File{}, fmt.Errorf("%w: has gpuslice-agent run on this node with --state-dir %s, or gpuslice-runtime given a GPU?", missing, stateDir)
 		}
 	}
 	if err != nil {
@@ -154,15 +154,15 @@ func Decode(data []byte) (File, error) {
 		return File{}, fmt.Errorf("its version is %d, and this program knows %d: use the agent's own version", f.Version, fileVersion)
 	}
 	if !square(f.Topology) {
-		f.Topology = gpu.Topology{} // it is for people: the rest is worth more
+		f.Topology = nvidia.Topology{} // it is for people: the rest is worth more
 	}
 	return f, nil
 }
 
-// square says whether a topology has a row and a column for each card.
-func square(t gpu.Topology) bool {
+// square says whether a topology has a row and a column for each GPU.
+func square(t nvidia.Topology) bool {
 	if len(t.Pairs) != len(t.UUIDs) {
 		return false
 	}
-	return !slices.ContainsFunc(t.Pairs, func(row []gpu.Pair) bool { return len(row) != len(t.UUIDs) })
+	return !slices.ContainsFunc(t.Pairs, func(row []nvidia.Pair) bool { return len(row) != len(t.UUIDs) })
 }

@@ -10,16 +10,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 func TestWriteAndRead(t *testing.T) {
 	dir := t.TempDir()
 	want := node.File{
 		Name: "n", AgentVersion: "v1", WrittenAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
-		Devices: []node.Device{{UUID: "GPU-1", Card: "GPU-1", MemoryMiB: 1000, CorePercent: 100, Slots: 10}},
-		Node:    gpu.Node{DriverVersion: "575", Cards: []gpu.Card{{UUID: "GPU-1", MemoryMiB: 1000}}},
+		Devices: []node.Device{{UUID: "GPU-1", GPU: "GPU-1", MemoryMiB: 1000, CorePercent: 100, Slots: 10}},
+		Node:    nvidia.Node{DriverVersion: "575", GPUs: []nvidia.GPU{{UUID: "GPU-1", MemoryMiB: 1000}}},
 	}
 	require.NoError(t, node.Write(dir, want))
 	got, err := node.Read(dir)
@@ -71,17 +71,17 @@ func TestReadErrors(t *testing.T) {
 	}
 }
 
-func TestWriteToAFolderThatIsNotThere(t *testing.T) {
+func TestWriteToADirThatIsNotThere(t *testing.T) {
 	require.ErrorContains(t, node.Write("/nonexistent", node.File{}), "node.json")
 }
 
-// A node of docker's has no agent, and its cards are known all the same.
+// A node of docker's has no agent, and its GPUs are known all the same.
 func TestReadWithoutAnAgent(t *testing.T) {
 	dir := t.TempDir()
-	want := node.File{Devices: []node.Device{{UUID: "GPU-1", Card: "GPU-1", MemoryMiB: 1000, CorePercent: 100, Slots: 10}}}
+	want := node.File{Devices: []node.Device{{UUID: "GPU-1", GPU: "GPU-1", MemoryMiB: 1000, CorePercent: 100, Slots: 10}}}
 	data, err := want.Encode()
 	require.NoError(t, err)
-	path := filepath.Join(dir, "cards.json")
+	path := filepath.Join(dir, "gpus.json")
 	require.NoError(t, os.WriteFile(path, fmt.Appendf(nil, `{"bootID":"x","node":%s}`, data), 0o600))
 	got, err := node.Read(dir)
 	require.NoError(t, err)

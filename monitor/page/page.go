@@ -1,4 +1,4 @@
-// Package page is the agent's page of its node: cards as bars, the containers on them, and
+// Package page is the agent's page of its node: GPUs as bars, the containers on them, and
 // what is wrong. It imports monitor/view and monitor/page/shell; the agent's HTTP door
 // calls it.
 package page
@@ -15,7 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// Violation is what uses a card past its grant, and lasts.
+// Violation is what uses a GPU past its grant, and lasts.
 type Violation struct {
 	Kind string
 	// Container is namespace/pod/container; empty where it is none.
@@ -45,7 +45,7 @@ func Handler(read func(context.Context) (view.Node, error), violations ...func()
 // violationsOf is their section.
 func violationsOf(found []Violation, now time.Time) shell.Section {
 	s := shell.Section{Title: "Violations", Warning: fmt.Sprintf("%d now", len(found))}
-	t := shell.Table{Caption: "What uses cards past its grants", Columns: []string{"Container", "What was found"}}
+	t := shell.Table{Caption: "What uses GPUs past its grants", Columns: []string{"Container", "What was found"}}
 	for _, v := range found {
 		who := shell.Cell{Text: v.Container, Notes: []string{"for " + duration(now.Sub(v.Since))}}
 		if who.Text == "" {
@@ -68,22 +68,22 @@ func describe(n view.Node, now time.Time) shell.Page {
 	if n.Name == "" {
 		p.Title = "GPUs of this node"
 	}
-	p.Lead = shell.Count(len(n.Cards), "card") + ", " + shell.Count(running(n.Containers), "container") + " with a share of them"
+	p.Lead = shell.Count(len(n.GPUs), "gpu") + ", " + shell.Count(running(n.Containers), "container") + " with a share of them"
 	if n.DriverVersion != "" {
 		p.Lead += fmt.Sprintf("; driver %s, CUDA %s", n.DriverVersion, n.CUDAVersion)
 	}
 	shown := map[string]bool{}
-	for i := range n.Cards {
-		c := &n.Cards[i]
+	for i := range n.GPUs {
+		c := &n.GPUs[i]
 		shown[c.UUID] = true
-		p.Sections = append(p.Sections, card(c, n.Containers, now))
+		p.Sections = append(p.Sections, gpu(c, n.Containers, now))
 	}
-	if len(n.Cards) == 0 {
-		p.Sections = append(p.Sections, shell.Section{Title: "Cards", Lead: "No cards are known: gpuslice doctor says what the agent lacks."})
+	if len(n.GPUs) == 0 {
+		p.Sections = append(p.Sections, shell.Section{Title: "GPUs", Lead: "No GPUs are known: gpuslice doctor says what the agent lacks."})
 	}
 	if rest := elsewhere(n.Containers, shown, now); len(rest) > 0 {
-		p.Sections = append(p.Sections, shell.Section{Title: "On no card of this node", Tables: []shell.Table{{
-			Caption: "Containers whose card is not known here", Columns: []string{"Container", "Memory", "Compute time"}, Rows: rest,
+		p.Sections = append(p.Sections, shell.Section{Title: "On no GPU of this node", Tables: []shell.Table{{
+			Caption: "Containers whose GPU is not known here", Columns: []string{"Container", "Memory", "Compute time"}, Rows: rest,
 		}}})
 	}
 	return p
@@ -99,9 +99,9 @@ func running(all []view.Container) (n int) {
 	return n
 }
 
-// card is a card's section.
-func card(c *view.Card, containers []view.Container, now time.Time) shell.Section {
-	title := fmt.Sprintf("Card %d: %s", c.Index, c.Model)
+// GPU is a GPU's section.
+func gpu(c *view.GPU, containers []view.Container, now time.Time) shell.Section {
+	title := fmt.Sprintf("GPU %d: %s", c.Index, c.Model)
 	s := shell.Section{Title: title, Lead: c.UUID}
 	if c.GrantableSlots > 0 {
 		s.Lead += fmt.Sprintf(" · %d of %d containers", c.GrantedContainers, c.GrantableSlots)
@@ -123,17 +123,17 @@ func card(c *view.Card, containers []view.Container, now time.Time) shell.Sectio
 		}
 	}
 	s.Tables = []shell.Table{
-		{Caption: "Of the card", Columns: []string{"", "Granted", "Used"}, Rows: [][]shell.Cell{cardMemory(c), cardCompute(c)}},
+		{Caption: "Of the GPU", Columns: []string{"", "Granted", "Used"}, Rows: [][]shell.Cell{gpuMemory(c), gpuCompute(c)}},
 		{
-			Caption: "Containers on card " + fmt.Sprint(c.Index), Columns: []string{"Container", "Memory", "Compute time"},
+			Caption: "Containers on GPU " + fmt.Sprint(c.Index), Columns: []string{"Container", "Memory", "Compute time"},
 			Rows: rows(containers, now, func(uuid string) bool { return uuid == c.UUID }), Empty: "No container has a share of it.",
 		},
 	}
 	return s
 }
 
-func cardMemory(c *view.Card) []shell.Cell {
-	// What may be granted is more than the card has where memory is oversubscribed.
+func gpuMemory(c *view.GPU) []shell.Cell {
+	// What may be granted is more than the GPU has where memory is oversubscribed.
 	granted, grantable := float64(c.GrantedMemoryMiB)*mib, float64(c.GrantableMiB)*mib
 	total, used, by := float64(c.MemoryMiB)*mib, float64(c.UsedBytes), "as containers count it"
 	if t := c.Telemetry; t != nil && t.MemoryUsedBytes != nil {
@@ -146,7 +146,7 @@ func cardMemory(c *view.Card) []shell.Cell {
 	}
 }
 
-func cardCompute(c *view.Card) []shell.Cell {
+func gpuCompute(c *view.GPU) []shell.Cell {
 	used := shell.Cell{Text: "not measured"}
 	if t := c.Telemetry; t != nil && t.UtilizationPercent != nil {
 		used = amount(shell.Used, float64(*t.UtilizationPercent), 100, fmt.Sprintf("%d %%", *t.UtilizationPercent))
@@ -164,7 +164,7 @@ func amount(kind string, value, of float64, text string, notes ...string) shell.
 	return c
 }
 
-// rows are the shares, of those containers that have some, on cards that here says.
+// rows are the shares, of those containers that have some, on GPUs that here says.
 func rows(containers []view.Container, now time.Time, here func(uuid string) bool) (all [][]shell.Cell) {
 	for i := range containers {
 		c := &containers[i]
@@ -177,7 +177,7 @@ func rows(containers []view.Container, now time.Time, here func(uuid string) boo
 	return all
 }
 
-// elsewhere are the shares of cards that are not shown, and containers without a share.
+// elsewhere are the shares of GPUs that are not shown, and containers without a share.
 func elsewhere(containers []view.Container, shown map[string]bool, now time.Time) [][]shell.Cell {
 	all := rows(containers, now, func(uuid string) bool { return !shown[uuid] })
 	for i := range containers {
@@ -237,7 +237,7 @@ func shareMemory(c *view.Container, s *view.Share) shell.Cell {
 func shareCompute(s *view.Share, now time.Time) shell.Cell {
 	limit, most := float64(s.CorePercent), fmt.Sprintf("of %d %%", s.CorePercent)
 	if s.CorePercent == 0 {
-		limit, most = 100, "of the card, not limited"
+		limit, most = 100, "of the GPU, not limited"
 	}
 	cell := shell.Cell{Text: "not measured, " + most}
 	if s.CoreUsedPercent != nil {

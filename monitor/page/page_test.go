@@ -11,30 +11,30 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/page/shell"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func ptr[T any](v T) *T { return &v }
 
-// known is a card that everything is known of.
-func known() view.Card {
-	return view.Card{
+// known is a GPU that everything is known of.
+func known() view.GPU {
+	return view.GPU{
 		UUID: "GPU-1", Index: 3, Model: "NVIDIA H200", MemoryMiB: 1024, GrantableMiB: 2048, GrantedMemoryMiB: 512, GrantableCores: 100, GrantedCores: 30,
 		GrantableSlots: 10, GrantedContainers: 2, UsedBytes: 100 << 20, Healthy: true,
-		Telemetry: &gpu.Telemetry{MemoryUsedBytes: ptr(uint64(256 << 20)), UtilizationPercent: ptr(45), TemperatureCelsius: ptr(61), PowerMilliwatts: ptr(uint32(350400))},
+		Telemetry: &nvidia.Telemetry{MemoryUsedBytes: ptr(uint64(256 << 20)), UtilizationPercent: ptr(45), TemperatureCelsius: ptr(61), PowerMilliwatts: ptr(uint32(350400))},
 	}
 }
 
-func TestCard(t *testing.T) {
+func TestGPU(t *testing.T) {
 	c := known()
-	s := card(&c, nil, now)
-	assert.Equal(t, "Card 3: NVIDIA H200", s.Title)
+	s := gpu(&c, nil, now)
+	assert.Equal(t, "GPU 3: NVIDIA H200", s.Title)
 	assert.Equal(t, "GPU-1 · 2 of 10 containers · 61 °C · 350 W", s.Lead)
 	assert.Empty(t, s.Warning)
 	assert.Equal(t, [][]shell.Cell{
@@ -48,36 +48,36 @@ func bar(kind string, value, of float64, text string, notes ...string) shell.Cel
 }
 
 // What nobody measured is called so, and is not a zero.
-func TestCardUnknown(t *testing.T) {
-	for description, telemetry := range map[string]*gpu.Telemetry{"nobody asked NVML": nil, "NVML doesn't say": {}} {
+func TestGPUUnknown(t *testing.T) {
+	for description, telemetry := range map[string]*nvidia.Telemetry{"nobody asked NVML": nil, "NVML doesn't say": {}} {
 		c := known()
 		c.Telemetry = telemetry
-		s := card(&c, nil, now)
+		s := gpu(&c, nil, now)
 		assert.Equal(t, "GPU-1 · 2 of 10 containers", s.Lead, description)
 		assert.Equal(t, bar(shell.Used, 100*mib, 1024*mib, "0.10 GiB of 1.00 GiB", "as containers count it"), s.Tables[0].Rows[0][2], description)
 		assert.Equal(t, shell.Cell{Text: "not measured"}, s.Tables[0].Rows[1][2], description)
 	}
 }
 
-func TestCardWarnings(t *testing.T) {
+func TestGPUWarnings(t *testing.T) {
 	for _, test := range []struct {
 		description string
-		change      func(*view.Card)
+		change      func(*view.GPU)
 		want        string
 	}{
-		{"healthy", func(*view.Card) {}, ""},
-		{"ill", func(c *view.Card) { c.Healthy = false }, "not healthy"},
-		{"ill, and why", func(c *view.Card) { c.Healthy, c.Unhealthy = false, "XID 79" }, "not healthy: XID 79"},
-		{"not offered", func(c *view.Card) { c.GrantableSlots = 0 }, "nothing is granted on it"},
+		{"healthy", func(*view.GPU) {}, ""},
+		{"ill", func(c *view.GPU) { c.Healthy = false }, "not healthy"},
+		{"ill, and why", func(c *view.GPU) { c.Healthy, c.Unhealthy = false, "XID 79" }, "not healthy: XID 79"},
+		{"not offered", func(c *view.GPU) { c.GrantableSlots = 0 }, "nothing is granted on it"},
 	} {
 		c := known()
 		test.change(&c)
-		s := card(&c, nil, now)
+		s := gpu(&c, nil, now)
 		assert.Equal(t, test.want, s.Warning, test.description)
 	}
 	c := known()
 	c.GrantedMemoryMiB = 4096
-	s := card(&c, nil, now)
+	s := gpu(&c, nil, now)
 	assert.Equal(t, "more than there is", s.Tables[0].Rows[0][1].Warning)
 }
 
@@ -99,7 +99,7 @@ func TestShares(t *testing.T) {
 
 	assert.Equal(t, shell.Cell{Text: "not measured, of 30 %"}, compute(view.Share{CorePercent: 30}))
 	assert.Equal(t, bar(shell.Used, 12.4, 30, "12 % of 30 %"), compute(view.Share{CorePercent: 30, CoreUsedPercent: ptr(12.4)}))
-	assert.Equal(t, bar(shell.Used, 60, 100, "60 % of the card, not limited"), compute(view.Share{CoreUsedPercent: ptr(60.0)}))
+	assert.Equal(t, bar(shell.Used, 60, 100, "60 % of the GPU, not limited"), compute(view.Share{CoreUsedPercent: ptr(60.0)}))
 	assert.Equal(t, []string{"waited 1 h for its share", "at work"},
 		compute(view.Share{ThrottledNanoseconds: uint64(90 * time.Minute), LastLaunch: now.Add(-time.Second)}).Notes[:2])
 }
@@ -113,12 +113,12 @@ func TestDuration(t *testing.T) {
 	}
 }
 
-// Each container is there once for each of its shares, at its card; those that are at no card have a place too.
+// Each container is there once for each of its shares, at its GPU; those that are at no GPU have a place too.
 func TestContainers(t *testing.T) {
 	other := known()
 	other.UUID, other.Index = "GPU-2", 4
 	share := func(uuid string) view.Share { return view.Share{UUID: uuid, MemoryMiB: 1} }
-	p := describe(view.Node{Name: "n", Cards: []view.Card{known(), other}, Problems: []string{"a problem"}, Containers: []view.Container{
+	p := describe(view.Node{Name: "n", GPUs: []view.GPU{known(), other}, Problems: []string{"a problem"}, Containers: []view.Container{
 		{ContainerID: "1", Pod: "d/p", Name: "both", State: "active", Enforcement: "preload", Shares: []view.Share{share("GPU-1"), share("GPU-2")}},
 		{ContainerID: "2", Name: "docker", State: "active", Shares: []view.Share{share("GPU-2")}},
 		{ContainerID: "3", Name: "lost", State: "active", Shares: []view.Share{share("GPU-9")}},
@@ -136,10 +136,10 @@ func TestContainers(t *testing.T) {
 	assert.Equal(t, []string{"lost", "4"}, names(p.Sections[2], 0))
 	assert.Equal(t, []string{"blocking", "blocks GPU-1"}, p.Sections[2].Tables[0].Rows[1][0].Notes)
 	assert.Equal(t, []string{"a problem"}, p.Problems)
-	assert.Equal(t, "2 cards, 3 containers with a share of them", p.Lead)
+	assert.Equal(t, "2 GPUs, 3 containers with a share of them", p.Lead)
 }
 
-// The whole way: an agent's state folder, with what tenants have named their things.
+// The whole way: an agent's state directory, with what tenants have named their things.
 func TestHandler(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	s.Claim("c1", "<b>evil</b>", grant.Share{UUID: nodetest.H200, MemoryMiB: 2048, CorePercent: 20})
@@ -152,7 +152,7 @@ func TestHandler(t *testing.T) {
 	}
 	w := answer(func(ctx context.Context) (view.Node, error) { return view.Read(ctx, s.Dir) })
 	assert.Equal(t, 200, w.Code)
-	for _, want := range []string{"GPUs of node-1", "Card 0: NVIDIA H200", "Card 1: Tesla T4", "default/&lt;b&gt;evil&lt;/b&gt;/main", "1.00 GiB of 2.00 GiB", "No container has a share of it."} {
+	for _, want := range []string{"GPUs of node-1", "GPU 0: NVIDIA H200", "GPU 1: Tesla T4", "default/&lt;b&gt;evil&lt;/b&gt;/main", "1.00 GiB of 2.00 GiB", "No container has a share of it."} {
 		assert.Contains(t, w.Body.String(), want)
 	}
 	assert.NotContains(t, w.Body.String(), "<b>")

@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/monitor/cores"
+	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 const (
@@ -18,26 +18,26 @@ const (
 	telemetryInterval = 5 * time.Second
 	// telemetryStart is the same before the first answer.
 	telemetryStart = telemetryInterval / 20
-	// telemetryKept is how long an answer is shown: NVML may hang with a card that hangs,
+	// telemetryKept is how long an answer is shown: NVML may hang with a GPU that hangs,
 	// and what it said before is no news then.
 	telemetryKept = 30 * time.Second
-	// useKept is the same of what monitor/cores sees each second, or every three.
+	// useKept is the same of what limiter/feedback sees each second, or every three.
 	useKept = 10 * time.Second
 )
 
 // LiveConfig is where an agent's own view comes from.
 type LiveConfig struct {
-	// Snapshot and Folder are the ledger's.
+	// Snapshot and Directory are the ledger's.
 	Snapshot func(context.Context) (*grant.Snapshot, error)
-	Folder   func(id string) string
+	Dir      func(id string) string
 	// Node is what is told of the node.
 	Node func() node.File
-	// Cordoned are the cards that nothing more is to be granted on.
+	// Cordoned are the GPUs that nothing more is to be granted on.
 	Cordoned func() ([]string, error)
 	// Telemetry asks NVML. It may hang: Run alone calls it.
-	Telemetry func(context.Context) (map[string]gpu.Telemetry, error)
-	// Use is what NVML saw containers have of the cards; nil where nobody asks it.
-	Use func() *cores.Use
+	Telemetry func(context.Context) (map[string]nvidia.Telemetry, error)
+	// Use is what NVML saw containers have of the GPUs; nil where nobody asks it.
+	Use func() *feedback.Use
 	Log *slog.Logger
 }
 
@@ -45,14 +45,14 @@ type LiveConfig struct {
 // ledger in memory. It is safe for concurrent use.
 type Live struct {
 	config LiveConfig
-	told   atomic.Pointer[map[string]gpu.Telemetry]
+	told   atomic.Pointer[map[string]nvidia.Telemetry]
 	now    func() time.Time
 }
 
 // NewLive makes a view. Without Run it has no telemetry.
 func NewLive(c LiveConfig) *Live {
 	l := &Live{config: c, now: time.Now}
-	l.told.Store(&map[string]gpu.Telemetry{})
+	l.told.Store(&map[string]nvidia.Telemetry{})
 	return l
 }
 
@@ -70,7 +70,7 @@ func (l *Live) Run(ctx context.Context) {
 			text = err.Error()
 		}
 		if text != said && text != "" { // once, not every few seconds
-			l.config.Log.Warn("telemetry of the cards is missing", "error", text)
+			l.config.Log.Warn("telemetry of the GPUs is missing", "error", text)
 		}
 		said = text
 		select {
@@ -90,21 +90,21 @@ func (l *Live) Ask(ctx context.Context) error {
 	return err
 }
 
-// Read is the node as it is now, with NVML's last answers. It waits for no card.
+// Read is the node as it is now, with NVML's last answers. It waits for no GPU.
 func (l *Live) Read(ctx context.Context) (Node, error) {
 	snapshot, err := l.config.Snapshot(ctx)
 	if err != nil {
 		return Node{}, err
 	}
 	cordoned, err := l.config.Cordoned()
-	n := compose(snapshot, l.config.Node(), cordoned, containers(snapshot, l.config.Folder))
+	n := compose(snapshot, l.config.Node(), cordoned, containers(snapshot, l.config.Dir))
 	if err != nil {
 		n.Problems = append(n.Problems, err.Error())
 	}
 	now := l.now()
 	told := *l.told.Load()
-	for i := range n.Cards {
-		c := &n.Cards[i]
+	for i := range n.GPUs {
+		c := &n.GPUs[i]
 		if t, known := told[c.UUID]; known && now.Sub(t.Taken) < telemetryKept {
 			c.Telemetry = &t
 		}
@@ -119,7 +119,7 @@ func (l *Live) Read(ctx context.Context) (Node, error) {
 }
 
 // seen fills in what NVML saw of containers.
-func seen(all []Container, use *cores.Use) {
+func seen(all []Container, use *feedback.Use) {
 	percents := make([]float64, 0, len(all))
 	for i := range all {
 		c := &all[i]

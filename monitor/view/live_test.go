@@ -13,27 +13,27 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/monitor/cores"
+	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 // sources are an agent's, as a test has them.
 type sources struct {
 	*nodetest.StateDir
-	told map[string]gpu.Telemetry
+	told map[string]nvidia.Telemetry
 	err  error
-	use  *cores.Use
+	use  *feedback.Use
 }
 
 func (s *sources) live() *view.Live {
 	return view.NewLive(view.LiveConfig{
-		Snapshot: s.Ledger.Snapshot, Folder: s.Ledger.Folder, Node: nodetest.File, Cordoned: func() ([]string, error) { return grant.Cordoned(s.Dir) },
-		Telemetry: func(context.Context) (map[string]gpu.Telemetry, error) { return s.told, s.err },
-		Use:       func() *cores.Use { return s.use }, Log: slog.New(slog.DiscardHandler),
+		Snapshot: s.Ledger.Snapshot, Dir: s.Ledger.Dir, Node: nodetest.File, Cordoned: func() ([]string, error) { return grant.Cordoned(s.Dir) },
+		Telemetry: func(context.Context) (map[string]nvidia.Telemetry, error) { return s.told, s.err },
+		Use:       func() *feedback.Use { return s.use }, Log: slog.New(slog.DiscardHandler),
 	})
 }
 
@@ -50,11 +50,11 @@ func TestLive(t *testing.T) {
 
 	celsius := 61
 	worked := time.Now().Add(-time.Minute).UTC().Truncate(time.Second)
-	s.told = map[string]gpu.Telemetry{
+	s.told = map[string]nvidia.Telemetry{
 		nodetest.H200: {Taken: time.Now(), TemperatureCelsius: &celsius},
 		nodetest.T4:   {Taken: time.Now().Add(-time.Minute), TemperatureCelsius: &celsius},
 	}
-	s.use = &cores.Use{
+	s.use = &feedback.Use{
 		At:      time.Now(),
 		Percent: map[string]map[string]float64{nodetest.H200: {"c1": 12.5, "gone": 50}},
 		Worked:  map[string]map[string]time.Time{nodetest.H200: {"c1": worked}},
@@ -62,26 +62,26 @@ func TestLive(t *testing.T) {
 	require.NoError(t, live.Ask(t.Context()))
 	got, err = live.Read(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, 61, *got.Cards[0].Telemetry.TemperatureCelsius)
-	assert.Nil(t, got.Cards[1].Telemetry, "too old: NVML hangs")
+	assert.Equal(t, 61, *got.GPUs[0].Telemetry.TemperatureCelsius)
+	assert.Nil(t, got.GPUs[1].Telemetry, "too old: NVML hangs")
 	first, second := got.Containers[0].Shares, got.Containers[1].Shares
 	assert.InDelta(t, 12.5, *first[0].CoreUsedPercent, 1e-9)
 	assert.Equal(t, worked, first[0].LastLaunch)
-	assert.Nil(t, first[1].CoreUsedPercent, "a card that can't tell")
+	assert.Nil(t, first[1].CoreUsedPercent, "a GPU that can't tell")
 	assert.Zero(t, *second[0].CoreUsedPercent)
 	assert.True(t, second[0].LastLaunch.IsZero())
 
-	s.err, s.told = errors.New("card 1 is lost"), map[string]gpu.Telemetry{nodetest.H200: s.told[nodetest.H200]}
+	s.err, s.told = errors.New("GPU 1 is lost"), map[string]nvidia.Telemetry{nodetest.H200: s.told[nodetest.H200]}
 	require.ErrorContains(t, live.Ask(t.Context()), "lost")
 	s.use.At = time.Now().Add(-time.Minute)
 	got, err = live.Read(t.Context())
 	require.NoError(t, err)
-	assert.NotNil(t, got.Cards[0].Telemetry, "what could be read")
+	assert.NotNil(t, got.GPUs[0].Telemetry, "what could be read")
 	assert.Nil(t, got.Containers[0].Shares[0].CoreUsedPercent, "what was seen a minute ago is no news")
 	require.NoError(t, s.Ledger.Cordon(t.Context(), nodetest.T4))
 	got, err = live.Read(t.Context())
 	require.NoError(t, err)
-	assert.True(t, got.Cards[1].Cordoned)
+	assert.True(t, got.GPUs[1].Cordoned)
 	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "cordoned"), []byte("x"), 0o600))
 	s.use = nil
 	got, err = live.Read(t.Context())
@@ -127,7 +127,7 @@ func TestLiveFromCreationToRemoval(t *testing.T) {
 
 // What is not known is not in the JSON: a zero would be a number.
 func TestJSONOfWhatIsNotKnown(t *testing.T) {
-	text, err := json.Marshal(view.Card{Telemetry: &gpu.Telemetry{}})
+	text, err := json.Marshal(view.GPU{Telemetry: &nvidia.Telemetry{}})
 	require.NoError(t, err)
 	assert.NotContains(t, string(text), "temperature")
 	text, err = json.Marshal(view.Share{})

@@ -1,11 +1,11 @@
 package view
 
-// Add adds another node's cards, containers and problems, each with the node's name: for
+// Add adds another node's GPUs, containers and problems, each with the node's name: for
 // whoever shows several nodes as one.
 func (n *Node) Add(name string, other Node) {
-	for _, c := range other.Cards {
+	for _, c := range other.GPUs {
 		c.Node = name
-		n.Cards = append(n.Cards, c)
+		n.GPUs = append(n.GPUs, c)
 	}
 	for _, c := range other.Containers {
 		c.Node = name

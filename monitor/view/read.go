@@ -21,7 +21,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
-// Read reads the node's files. The cards are optional, since the ledger says
+// Read reads the node's files. The GPUs are optional, since the ledger says
 // something without them; an unreadable ledger is an error.
 func Read(ctx context.Context, stateDir string) (Node, error) {
 	ledger, err := grant.OpenReadOnly(stateDir, grant.WithRecovery(oci.RecoverShares))
@@ -29,7 +29,7 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 		return Node{}, fmt.Errorf("%w: run it as root", err)
 	}
 	if err != nil {
-		return Node{}, fmt.Errorf("%w (--state-dir names its folder)", err)
+		return Node{}, fmt.Errorf("%w (--state-dir names its directory)", err)
 	}
 	snapshot, err := ledger.Snapshot(ctx)
 	if err != nil {
@@ -41,13 +41,13 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 	}
 	file, err := node.Read(stateDir)
 	if err != nil {
-		problems = append(problems, "cards: "+err.Error())
+		problems = append(problems, "GPUs: "+err.Error())
 	}
 	cordoned, err := grant.Cordoned(stateDir)
 	if err != nil {
 		problems = append(problems, err.Error())
 	}
-	n := compose(snapshot, file, cordoned, containers(snapshot, ledger.Folder))
+	n := compose(snapshot, file, cordoned, containers(snapshot, ledger.Dir))
 	n.Problems = append(problems, n.Problems...)
 	return n, nil
 }
@@ -55,8 +55,8 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 // compose puts a node together.
 func compose(snapshot *grant.Snapshot, file node.File, cordoned []string, all []Container) Node {
 	n := Node{
-		Name: file.Name, DriverVersion: file.Node.DriverVersion, CUDAVersion: file.Node.CUDAVersion, CardsReadAt: file.WrittenAt,
-		Cards: []Card{}, Containers: all,
+		Name: file.Name, DriverVersion: file.Node.DriverVersion, CUDAVersion: file.Node.CUDAVersion, GPUsReadAt: file.WrittenAt,
+		GPUs: []GPU{}, Containers: all,
 	}
 	for _, fault := range file.Node.Faults {
 		n.Problems = append(n.Problems, fault.Message)
@@ -67,29 +67,29 @@ func compose(snapshot *grant.Snapshot, file node.File, cordoned []string, all []
 			n.Problems = append(n.Problems, problem)
 		}
 		for _, s := range all[i].Shares {
-			// What a tenant claims beyond its limit is its own row's; the card's does not believe it.
+			// What a tenant claims beyond its limit is its own row's; the GPU's does not believe it.
 			used[s.UUID] = add(used[s.UUID], min(s.UsedBytes, limitBytes(s.MemoryMiB)))
 		}
 	}
 	slices.SortStableFunc(n.Containers, func(a, b Container) int {
 		return cmp.Or(strings.Compare(a.Pod, b.Pod), strings.Compare(a.Name, b.Name))
 	})
-	row := func(c Card, card string) {
+	row := func(c GPU, gpu string) {
 		device, _ := file.Device(c.UUID) // one that isn't offered has nothing to grant
-		booked := snapshot.Cards[c.UUID]
+		booked := snapshot.GPUs[c.UUID]
 		c.GrantableMiB, c.GrantedMemoryMiB = device.MemoryMiB, booked.MemoryMiB
 		c.GrantableCores, c.GrantedCores = device.CorePercent, booked.CorePercent
 		c.GrantableSlots, c.GrantedContainers = device.Slots, booked.Slots
 		c.UsedBytes = used[c.UUID]
-		c.Unhealthy = file.Unhealthy(c.UUID, card)
+		c.Unhealthy = file.Unhealthy(c.UUID, gpu)
 		c.Healthy = c.Unhealthy == ""
-		c.Cordoned = grant.IsCordoned(cordoned, c.UUID, card)
-		n.Cards = append(n.Cards, c)
+		c.Cordoned = grant.IsCordoned(cordoned, c.UUID, gpu)
+		n.GPUs = append(n.GPUs, c)
 	}
-	for _, c := range file.Node.Cards {
-		row(Card{UUID: c.UUID, Index: c.Index, Model: c.Model, MemoryMiB: c.MemoryMiB}, c.UUID)
+	for _, c := range file.Node.GPUs {
+		row(GPU{UUID: c.UUID, Index: c.Index, Model: c.Model, MemoryMiB: c.MemoryMiB}, c.UUID)
 		for _, d := range c.MIG {
-			row(Card{UUID: d.UUID, Index: c.Index, MIGProfile: d.Profile, MIG: &MIG{c.UUID, d.GPUInstance, d.ComputeInstance}, Model: c.Model + " MIG " + d.Profile, MemoryMiB: d.MemoryMiB}, c.UUID)
+			row(GPU{UUID: d.UUID, Index: c.Index, MIGProfile: d.Profile, MIG: &MIG{c.UUID, d.GPUInstance, d.ComputeInstance}, Model: c.Model + " MIG " + d.Profile, MemoryMiB: d.MemoryMiB}, c.UUID)
 		}
 	}
 	return n
@@ -117,7 +117,7 @@ type reading struct {
 }
 
 // containers are the ledger's entries with what their usage files say.
-func containers(snapshot *grant.Snapshot, folder func(id string) string) []Container {
+func containers(snapshot *grant.Snapshot, dir func(id string) string) []Container {
 	shares := 0
 	for i := range snapshot.Entries {
 		shares += len(snapshot.Entries[i].Shares)
@@ -126,7 +126,7 @@ func containers(snapshot *grant.Snapshot, folder func(id string) string) []Conta
 	all := make([]Container, 0, len(snapshot.Entries))
 	for i := range snapshot.Entries {
 		e := &snapshot.Entries[i]
-		all = append(all, r.container(e, folder(e.ContainerID)))
+		all = append(all, r.container(e, dir(e.ContainerID)))
 	}
 	return all
 }
@@ -141,7 +141,7 @@ func monotonic() uint64 {
 }
 
 // container is a ledger's entry with what its usage file says.
-func (r *reading) container(e *grant.Entry, folder string) Container {
+func (r *reading) container(e *grant.Entry, dir string) Container {
 	c := Container{
 		ContainerID: e.ContainerID, PodUID: e.PodUID, Name: e.Container, Owner: e.Owner,
 		State: string(e.State), Enforcement: e.Mode, CreatedAt: e.CreatedAt, Blocks: e.Blocks,
@@ -157,18 +157,18 @@ func (r *reading) container(e *grant.Entry, folder string) Container {
 	if e.State == grant.StateCorrupt || len(expected) == 0 {
 		expected = nil // nobody knows
 	}
-	usage, err := r.Usage(limiter.UsagePath(folder), expected)
+	usage, err := r.Usage(limiter.UsagePath(dir), expected)
 	// It may have been removed since, and has none where it is made again to block.
-	if err != nil && e.State != grant.StateReleased && e.State != grant.StateBlocking && exists(folder) {
+	if err != nil && e.State != grant.StateReleased && e.State != grant.StateBlocking && exists(dir) {
 		c.UsageProblem, c.UsageUnknown = err.Error(), errors.Is(err, limiter.ErrUsageVersion)
 	}
-	c.problem = problemOf(e, c.UsageProblem, folder)
+	c.problem = problemOf(e, c.UsageProblem, dir)
 	// A file that can't be read is reported by who enforces it; here it is a number less.
-	states, _ := r.Cores(limiter.LimitsPath(folder))
+	states, _ := r.Cores(limiter.LimitsPath(dir))
 	first := len(r.shares)
 	for i, s := range e.Shares {
 		share := Share{UUID: s.UUID, MemoryMiB: s.MemoryMiB, CorePercent: s.CorePercent}
-		// By position: what the file itself says of its cards is the tenant's to write.
+		// By position: what the file itself says of its GPUs is the tenant's to write.
 		if i < len(usage.Devices) {
 			r.used(&share, &usage.Devices[i])
 		}
@@ -192,7 +192,7 @@ func (r *reading) used(share *Share, d *limiter.DeviceUsage) {
 }
 
 // problemOf is what people are told of a container; empty: nothing.
-func problemOf(e *grant.Entry, usage, folder string) string {
+func problemOf(e *grant.Entry, usage, dir string) string {
 	var found []string
 	if e.Problem != nil {
 		found = append(found, e.Problem.Error())
@@ -201,8 +201,8 @@ func problemOf(e *grant.Entry, usage, folder string) string {
 		found = append(found, usage)
 	}
 	if e.Owner != grant.OwnerNRI { // whose claims have no such record
-		if _, err := claimed.Read(folder); errors.Is(err, claimed.ErrDamaged) {
-			found = append(found, err.Error()+": its share is given back once no process uses the folder")
+		if _, err := claimed.Read(dir); errors.Is(err, claimed.ErrDamaged) {
+			found = append(found, err.Error()+": its share is given back once no process uses the directory")
 		}
 	}
 	if len(found) == 0 {

@@ -1,4 +1,4 @@
-// Package view puts together what a node's cards are granted and used for, out of the
+// Package view puts together what a node's GPUs are granted and used for, out of the
 // node's own files: node.json, the ledger and the containers' usage files. It asks no
 // daemon, changes nothing and takes no lock: nobody waits for who looks.
 //
@@ -9,32 +9,32 @@ package view
 import (
 	"time"
 
-	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// Node is a node's cards and containers. Field names are those of the JSON that
+// Node is a node's GPUs and containers. Field names are those of the JSON that
 // `gpuslice status -o json` and the agent's /api/v1/view give.
 type Node struct {
 	Name          string      `json:"name"`
 	DriverVersion string      `json:"driverVersion"`
 	CUDAVersion   string      `json:"cudaVersion"`
-	CardsReadAt   time.Time   `json:"cardsReadAt"`
-	Cards         []Card      `json:"cards"`
+	GPUsReadAt    time.Time   `json:"gpusReadAt"`
+	GPUs          []GPU       `json:"gpus"`
 	Containers    []Container `json:"containers"`
 	// Problems are what could not be read, for people.
 	Problems []string `json:"problems,omitempty"`
 }
 
-// Card is one card, or one MIG device: what it has and what of it is granted.
-type Card struct {
-	// Node is the card's, where several nodes are shown as one (Add).
+// GPU is one GPU, or one MIG device: what it has and what of it is granted.
+type GPU struct {
+	// Node is the GPU's, where several nodes are shown as one (Add).
 	Node  string `json:"node,omitempty"`
 	UUID  string `json:"uuid"`
-	Index int    `json:"index"` // the card's, also of its MIG devices
+	Index int    `json:"index"` // the GPU's, also of its MIG devices
 	Model string `json:"model"`
 	// MIGProfile is there of MIG devices.
 	MIGProfile string `json:"migProfile,omitempty"`
-	// MIG says more of one, for metrics; nil of a card.
+	// MIG says more of one, for metrics; nil of a GPU.
 	MIG               *MIG  `json:"-"`
 	MemoryMiB         int64 `json:"memoryMiB"`
 	GrantableMiB      int64 `json:"grantableMemoryMiB"`
@@ -50,15 +50,15 @@ type Card struct {
 	Healthy   bool   `json:"healthy"`
 	Unhealthy string `json:"unhealthy,omitempty"`
 	// Cordoned says that it gets no new container (gpuslice cordon on the node); a MIG
-	// device doesn't either where its card is cordoned.
+	// device doesn't either where its GPU is cordoned.
 	Cordoned bool `json:"cordoned,omitempty"`
 	// Telemetry is what NVML said last; nil where nobody asked it.
-	Telemetry *gpu.Telemetry `json:"telemetry,omitempty"`
+	Telemetry *nvidia.Telemetry `json:"telemetry,omitempty"`
 }
 
 // MIG is what a MIG device is of, by NVML's ids.
 type MIG struct {
-	Card                         string
+	GPU                          string
 	GPUInstance, ComputeInstance int
 }
 
@@ -75,8 +75,8 @@ type Container struct {
 	Enforcement string    `json:"enforcement"`
 	CreatedAt   time.Time `json:"createdAt"`
 	Shares      []Share   `json:"shares"`
-	// Blocks are the cards that nothing is granted on because of this container, whose
-	// grant is not known. It is there with State "blocking" only; empty: all cards.
+	// Blocks are the GPUs that nothing is granted on because of this container, whose
+	// grant is not known. It is there with State "blocking" only; empty: all GPUs.
 	Blocks []string `json:"blocks,omitempty"`
 	// UsageProblem is why the container's usage file can't be read: its use counts as none.
 	UsageProblem string `json:"usageProblem,omitempty"`
@@ -88,7 +88,7 @@ type Container struct {
 	problem string
 }
 
-// Share is a container's part of one card, and what it uses of it.
+// Share is a container's part of one GPU, and what it uses of it.
 type Share struct {
 	UUID        string `json:"uuid"`
 	MemoryMiB   int64  `json:"memoryMiB"`
@@ -109,10 +109,10 @@ type Share struct {
 	// RefusedAllocations are those that the limit has refused.
 	RefusedAllocations uint64 `json:"refusedAllocations"`
 	// Enforced says that launches are charged to the share of compute time now. While they
-	// aren't, for it has no limit or its policy lets it have an idle card, ComputeNanoseconds
+	// aren't, for it has no limit or its policy lets it have an idle GPU, ComputeNanoseconds
 	// and Launches stand still, however much it works.
 	Enforced bool `json:"enforced,omitempty"`
-	// CoreUsedPercent is the part of the card's time that NVML says it had, lately; nil
+	// CoreUsedPercent is the part of the GPU's time that NVML says it had, lately; nil
 	// where nobody asked NVML.
 	CoreUsedPercent *float64 `json:"coreUsedPercent,omitempty"`
 }

@@ -20,12 +20,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 func read(t *testing.T, dir string) view.Node {
@@ -43,13 +43,13 @@ func TestReadAnEmptyNode(t *testing.T) {
 	assert.Equal(t, "node-1", n.Name)
 	assert.Equal(t, "575.57.08", n.DriverVersion)
 	assert.Equal(t, "12.9", n.CUDAVersion)
-	assert.Equal(t, nodetest.Time, n.CardsReadAt)
+	assert.Equal(t, nodetest.Time, n.GPUsReadAt)
 	assert.Equal(t, []view.Container{}, n.Containers, "an empty list, and no null in JSON")
 	assert.Empty(t, n.Problems)
-	require.Len(t, n.Cards, 2)
-	assert.Equal(t, view.Card{
+	require.Len(t, n.GPUs, 2)
+	assert.Equal(t, view.GPU{
 		UUID: nodetest.H200, Model: "NVIDIA H200", MemoryMiB: 143771, GrantableMiB: 143771, GrantableCores: 100, GrantableSlots: 10, Healthy: true,
-	}, n.Cards[0])
+	}, n.GPUs[0])
 }
 
 func TestReadGrantsAndUsage(t *testing.T) {
@@ -71,35 +71,35 @@ func TestReadGrantsAndUsage(t *testing.T) {
 			{UUID: nodetest.T4, MemoryMiB: 1000, UsedBytes: 7, Processes: 1},
 		},
 	}, second)
-	assert.Equal(t, uint64(115), n.Cards[0].UsedBytes)
-	assert.Equal(t, int64(3000), n.Cards[0].GrantedMemoryMiB)
-	assert.Equal(t, 30, n.Cards[0].GrantedCores)
-	assert.Equal(t, 2, n.Cards[0].GrantedContainers)
-	assert.Equal(t, uint64(7), n.Cards[1].UsedBytes)
+	assert.Equal(t, uint64(115), n.GPUs[0].UsedBytes)
+	assert.Equal(t, int64(3000), n.GPUs[0].GrantedMemoryMiB)
+	assert.Equal(t, 30, n.GPUs[0].GrantedCores)
+	assert.Equal(t, 2, n.GPUs[0].GrantedContainers)
+	assert.Equal(t, uint64(7), n.GPUs[1].UsedBytes)
 	assert.Empty(t, n.Problems)
 }
 
 func TestReadHealth(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	file := nodetest.File()
-	file.Health = map[string]gpu.Health{nodetest.H200: {Reason: "XID 79"}, nodetest.T4: {Healthy: true}}
+	file.Health = map[string]nvidia.Health{nodetest.H200: {Reason: "XID 79"}, nodetest.T4: {Healthy: true}}
 	require.NoError(t, node.Write(s.Dir, file))
 	n := read(t, s.Dir)
-	assert.False(t, n.Cards[0].Healthy)
-	assert.Equal(t, "XID 79", n.Cards[0].Unhealthy)
-	assert.True(t, n.Cards[1].Healthy)
-	assert.Equal(t, "XID 79", file.Unhealthy("MIG-1", nodetest.H200), "a MIG device is as its card is")
+	assert.False(t, n.GPUs[0].Healthy)
+	assert.Equal(t, "XID 79", n.GPUs[0].Unhealthy)
+	assert.True(t, n.GPUs[1].Healthy)
+	assert.Equal(t, "XID 79", file.Unhealthy("MIG-1", nodetest.H200), "a MIG device is as its GPU is")
 }
 
 func TestReadCordons(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	require.NoError(t, s.Ledger.Cordon(t.Context(), nodetest.T4))
 	n := read(t, s.Dir)
-	assert.False(t, n.Cards[0].Cordoned)
-	assert.True(t, n.Cards[1].Cordoned)
+	assert.False(t, n.GPUs[0].Cordoned)
+	assert.True(t, n.GPUs[1].Cordoned)
 	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "cordoned"), []byte("x\x1b"), 0o600))
 	n = read(t, s.Dir)
-	assert.False(t, n.Cards[1].Cordoned)
+	assert.False(t, n.GPUs[1].Cordoned)
 	require.Len(t, n.Problems, 1)
 	assert.Contains(t, n.Problems[0], "read the cordons")
 }
@@ -122,7 +122,7 @@ func TestReadAHostileUsageFile(t *testing.T) {
 		{"cut short", func(t *testing.T, s *nodetest.StateDir) {
 			require.NoError(t, os.Truncate(s.Path("bad", "usage"), 10))
 		}, 100, "container bad: read usage"},
-		{"a card of another name", func(t *testing.T, s *nodetest.StateDir) {
+		{"a GPU of another name", func(t *testing.T, s *nodetest.StateDir) {
 			file, err := os.OpenFile(s.Path("bad", "usage"), os.O_WRONLY, 0)
 			require.NoError(t, err)
 			defer file.Close()
@@ -153,9 +153,9 @@ func TestReadAHostileUsageFile(t *testing.T) {
 			s.Use("good", 0, 100)
 			test.spoil(t, s)
 			n := read(t, s.Dir)
-			assert.Equal(t, test.wantUsed, n.Cards[0].UsedBytes)
+			assert.Equal(t, test.wantUsed, n.GPUs[0].UsedBytes)
 			assert.Equal(t, uint64(100), n.Containers[1].Shares[0].UsedBytes)
-			assert.Equal(t, int64(2000), n.Cards[0].GrantedMemoryMiB)
+			assert.Equal(t, int64(2000), n.GPUs[0].GrantedMemoryMiB)
 			if test.wantProblem == "" {
 				assert.Empty(t, n.Problems)
 				return
@@ -228,8 +228,8 @@ func TestReadWhileAContainerWrites(t *testing.T) {
 	for range 300 {
 		n := read(t, s.Dir)
 		require.Equal(t, want, n.Containers[1])
-		require.Equal(t, int64(2000), n.Cards[0].GrantedMemoryMiB)
-		require.GreaterOrEqual(t, n.Cards[0].UsedBytes, uint64(100))
+		require.Equal(t, int64(2000), n.GPUs[0].GrantedMemoryMiB)
+		require.GreaterOrEqual(t, n.GPUs[0].UsedBytes, uint64(100))
 		for _, p := range n.Problems {
 			require.Contains(t, p, "container bad: ")
 		}
@@ -261,7 +261,7 @@ func TestReadReleasedAndCorrupt(t *testing.T) {
 	assert.Equal(t, int64(2000), states["recovered"].Shares[0].MemoryMiB)
 	assert.Equal(t, "corrupt", states["unknown"].State)
 	assert.Equal(t, []view.Share{}, states["unknown"].Shares)
-	assert.Equal(t, int64(2000), n.Cards[0].GrantedMemoryMiB)
+	assert.Equal(t, int64(2000), n.GPUs[0].GrantedMemoryMiB)
 	require.Len(t, n.Problems, 2, "the released one's missing file is none")
 	assert.Contains(t, n.Problems[0], "container recovered: read grant.json")
 	assert.Contains(t, n.Problems[1], "container unknown: read grant.json")
@@ -280,16 +280,16 @@ func TestReadDamagedRecord(t *testing.T) {
 	assert.Contains(t, n.Problems[0], "container web: the record of a claim is damaged: "+s.Path("web", "runtime.json"))
 }
 
-func TestReadWithoutCards(t *testing.T) {
+func TestReadWithoutGPUs(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	s.Claim("c", "p", share(nodetest.H200, 1000, 10))
-	t.Run("cards that have faults", func(t *testing.T) {
+	t.Run("GPUs that have faults", func(t *testing.T) {
 		file := nodetest.File()
-		file.Node.Faults = []gpu.Fault{{Index: 2, Message: "card 2: nvmlDeviceGetUUID: GPU is lost"}}
+		file.Node.Faults = []nvidia.Fault{{Index: 2, Message: "GPU 2: nvmlDeviceGetUUID: GPU is lost"}}
 		require.NoError(t, node.Write(s.Dir, file))
 		n := read(t, s.Dir)
-		assert.Len(t, n.Cards, 2)
-		assert.Equal(t, []string{"card 2: nvmlDeviceGetUUID: GPU is lost"}, n.Problems)
+		assert.Len(t, n.GPUs, 2)
+		assert.Equal(t, []string{"GPU 2: nvmlDeviceGetUUID: GPU is lost"}, n.Problems)
 	})
 	for description, spoil := range map[string]func(path string) error{
 		"no node.json":           os.Remove,
@@ -300,15 +300,15 @@ func TestReadWithoutCards(t *testing.T) {
 			require.NoError(t, node.Write(s.Dir, nodetest.File()))
 			require.NoError(t, spoil(filepath.Join(s.Dir, "node.json")))
 			n := read(t, s.Dir)
-			assert.Equal(t, []view.Card{}, n.Cards)
+			assert.Equal(t, []view.GPU{}, n.GPUs)
 			assert.Len(t, n.Containers, 1, "the ledger says something without them")
 			require.Len(t, n.Problems, 1)
-			assert.Contains(t, n.Problems[0], "cards: ")
+			assert.Contains(t, n.Problems[0], "GPUs: ")
 		})
 	}
 }
 
-// To look makes nothing: a mistyped folder is an error that says what to do.
+// To look makes nothing: a mistyped directory is an error that says what to do.
 func TestReadMakesNothing(t *testing.T) {
 	empty := t.TempDir()
 	file := filepath.Join(t.TempDir(), "file")
@@ -335,8 +335,8 @@ func TestReadChangesNothing(t *testing.T) {
 	s.Claim("c", "p", share(nodetest.H200, 1000, 10))
 	s.Claim("corrupt", "q", share(nodetest.H200, 1000, 10))
 	require.NoError(t, os.WriteFile(s.Path("corrupt", "grant.json"), []byte("{"), 0o600))
-	require.NoError(t, os.Mkdir(s.Ledger.Folder("empty"), 0o755)) // a ledger would remove it
-	require.NoError(t, os.Remove(filepath.Join(s.Dir, "lock")))   // a ledger would make it
+	require.NoError(t, os.Mkdir(s.Ledger.Dir("empty"), 0o755))  // a ledger would remove it
+	require.NoError(t, os.Remove(filepath.Join(s.Dir, "lock"))) // a ledger would make it
 	before := tree(t, s.Dir)
 	assert.Len(t, read(t, s.Dir).Containers, 2)
 	assert.Equal(t, before, tree(t, s.Dir))
@@ -368,7 +368,7 @@ func TestReadAnInterruptedChange(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// tree is everything below a folder that a change would change.
+// tree is everything below a directory that a change would change.
 func tree(t *testing.T, dir string) string {
 	t.Helper()
 	var text strings.Builder
@@ -396,8 +396,8 @@ func TestReadLastLaunchAndRefusals(t *testing.T) {
 	file, err := os.OpenFile(s.Path("c", "usage"), os.O_WRONLY, 0)
 	require.NoError(t, err)
 	defer file.Close()
-	bucket := func(card int, lastLaunch, refused uint64) { // as docs/LIMITER.md draws it
-		_, err := file.WriteAt(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, lastLaunch), refused), int64(2048+128*card+40))
+	bucket := func(gpu int, lastLaunch, refused uint64) { // as docs/LIMITER.md draws it
+		_, err := file.WriteAt(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, lastLaunch), refused), int64(2048+128*gpu+40))
 		require.NoError(t, err)
 	}
 	bucket(0, uint64(now.Nano())-uint64(time.Millisecond), 3)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// chmod sets the permissions of folders that device nodes are in, which runtimes make
+// chmod sets the permissions of directories that device nodes are in, which runtimes make
 // for root alone (github.com/opencontainers/runc/issues/3564). A path that isn't
 // there, or is not ours to change, is left alone.
 type chmod struct {

@@ -2,8 +2,8 @@
 // without NVIDIA's nvidia-cdi-hook:
 //
 //	create-symlinks --link TARGET::LINK …       like ln -sf inside the container
-//	update-ldcache --folder FOLDER …            the container's ld.so.cache anew
-//	chmod --path PATH … --mode OCTAL            permissions of folders
+//	update-ldcache --directory DIR …            the container's ld.so.cache again
+//	chmod --path PATH … --mode OCTAL            permissions of directories
 //
 // Names and flags are those of NVIDIA's program, so that a spec works with either.
 // The hooks are createContainer hooks: a runtime calls them before it changes to the
@@ -16,7 +16,7 @@
 //
 // A hook or a flag that is not known is warned of and does no harm, for specs may be
 // newer than this program. What can't be done is an error, and refuses the container;
-// except where the container's root can't be written: the cards work without links,
+// except where the container's root can't be written: the GPUs work without links,
 // and its programs say so themselves where they don't.
 //
 // It imports nothing of ours. Command gpuslice-runtime calls [Main] for its command

@@ -15,11 +15,11 @@ func TestCreateSymlinks(t *testing.T) {
 		name   string
 		files  map[string]string
 		link   string
-		at     string // in the root folder, where the link is to be
+		at     string // in the root directory, where the link is to be
 		target string
 	}{
-		{"in a folder", map[string]string{"usr/lib/": ""}, "libcuda.so.1::/usr/lib/libcuda.so", "usr/lib/libcuda.so", "libcuda.so.1"},
-		{"in a folder that is not there", nil, "libcuda.so.1::/usr/lib/libcuda.so", "usr/lib/libcuda.so", "libcuda.so.1"},
+		{"in a directory", map[string]string{"usr/lib/": ""}, "libcuda.so.1::/usr/lib/libcuda.so", "usr/lib/libcuda.so", "libcuda.so.1"},
+		{"in a directory that is not there", nil, "libcuda.so.1::/usr/lib/libcuda.so", "usr/lib/libcuda.so", "libcuda.so.1"},
 		{"a relative name", nil, "libcuda.so.1::usr/lib/libcuda.so", "usr/lib/libcuda.so", "libcuda.so.1"},
 		{"to an absolute target", nil, "/run/driver/x::/usr/lib/x", "usr/lib/x", "/run/driver/x"},
 		{"in place of a file", map[string]string{"lib/a.so": "old"}, "a.so.1::/lib/a.so", "lib/a.so", "a.so.1"},
@@ -45,10 +45,10 @@ func TestCreateSymlinks(t *testing.T) {
 	}
 	left, err := os.ReadDir(outside)
 	require.NoError(t, err)
-	require.Empty(t, left, "nothing is made outside the root folder")
+	require.Empty(t, left, "nothing is made outside the root directory")
 }
 
-func TestCreateSymlinksWhereAFolderIs(t *testing.T) {
+func TestCreateSymlinksWhereADirIs(t *testing.T) {
 	root := image(t, map[string]string{"lib/a.so/": ""})
 	status, stderr := call(state(t, root), "create-symlinks", "--link", "a.so.1::/lib/a.so")
 	require.Equal(t, 1, status)
@@ -62,7 +62,7 @@ func TestCreateSymlinksBelowALinkToNothing(t *testing.T) {
 	root := image(t, map[string]string{"lib": "->" + outside})
 	status, stderr := call(state(t, root), "create-symlinks", "--link", "a.so.1::/lib/a.so")
 	require.Equal(t, 1, status)
-	require.Contains(t, stderr, "folder /lib of the container")
+	require.Contains(t, stderr, "directory /lib of the container")
 	require.NoDirExists(t, outside)
 }
 
@@ -75,7 +75,7 @@ func TestChmod(t *testing.T) {
 	status, stderr := call(state(t, root), "chmod", "--mode", "755", "--path", "/dev/link,/dev/absent", "--path", "/dev/out")
 	require.Zero(t, status, stderr)
 	require.Equal(t, fs.FileMode(0o755), mode(t, filepath.Join(root, "dev/dri")))
-	require.Equal(t, fs.FileMode(0o600), mode(t, outside), "a link does not lead out of the root folder")
+	require.Equal(t, fs.FileMode(0o600), mode(t, outside), "a link does not lead out of the root directory")
 }
 
 func mode(t *testing.T, path string) fs.FileMode {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever stands around it, a procfs below the folder is found, and nothing outside.
+// Whatever stands around it, a procfs below the directory is found, and nothing outside.
 func FuzzMountinfo(f *testing.F) {
 	f.Add("22 1 0:21 / /proc rw - proc proc rw\n", "/proc")
 	f.Add("", "a\u00a0b\v c\r")
@@ -35,10 +35,10 @@ func FuzzLdConf(f *testing.F) {
 		r, err := openRoot(dir)
 		require.NoError(t, err)
 		defer r.close()
-		folders, _ := readConf(r)
-		require.LessOrEqual(t, len(folders), len(conf)+2*len(included))
-		for _, folder := range folders {
-			require.Equal(t, filepath.Clean(folder), folder)
+		dirs, _ := readConf(r)
+		require.LessOrEqual(t, len(dirs), len(conf)+2*len(included))
+		for _, dir := range dirs {
+			require.Equal(t, filepath.Clean(dir), dir)
 		}
 	})
 }

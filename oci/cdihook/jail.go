@@ -42,7 +42,7 @@ const jailCapabilities = 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_DAC_OVERRIDE
 // errNotAlone says that a program needs more of the host than itself.
 var errNotAlone = errors.New("it is a script or linked dynamically")
 
-// runInJail runs a program of the host, jailRoot being the container's root folder, and
+// runInJail runs a program of the host, jailRoot being the container's root directory, and
 // returns the start of what it said. It gets no variables and no open files.
 func runInJail(program string, root *os.File, args []string) (said []byte, err error) {
 	content, err := os.ReadFile(program)
@@ -89,9 +89,9 @@ func runInJail(program string, root *os.File, args []string) (said []byte, err e
 
 // enterJail makes the calling thread's mounts the jail.
 func enterJail(program []byte, root *os.File) error {
-	// Of what a thread has open, the new namespace takes its working folder along.
+	// Of what a thread has open, the new namespace takes its working directory along.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
-		return fmt.Errorf("leave the process' folder: %w", err)
+		return fmt.Errorf("leave the process' directory: %w", err)
 	}
 	if err := unix.Fchdir(int(root.Fd())); err != nil {
 		return fmt.Errorf("change to the container's root: %w", err)
@@ -114,7 +114,7 @@ func enterJail(program []byte, root *os.File) error {
 			return unix.Mount("gpuslice", jailAt, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size="+strconv.Itoa(len(program)+1<<20))
 		}},
 		{"copy the program", func() error { return os.WriteFile(jailAt+jailProgram, program, 0o555) }},
-		{"make a folder", func() error { return os.Mkdir(jailAt+jailRoot, 0o755) }},
+		{"make a directory", func() error { return os.Mkdir(jailAt+jailRoot, 0o755) }},
 		{"mount the container's root", func() error { return unix.Mount(".", jailAt+jailRoot, "", unix.MS_BIND|unix.MS_REC, "") }},
 		{"take procfs away", func() error { return unmountProcfs(mounts, jailAt+jailRoot) }},
 		{"change the root", func() error { return pivot(jailAt) }},
@@ -130,7 +130,7 @@ func enterJail(program []byte, root *os.File) error {
 	return nil
 }
 
-// unmountProcfs unmounts every procfs at or below a folder: the container's own, and the
+// unmountProcfs unmounts every procfs at or below a directory: the container's own, and the
 // host's where somebody gives it as a volume.
 func unmountProcfs(mounts io.ReadSeeker, below string) error {
 	for {
@@ -152,7 +152,7 @@ func unmountProcfs(mounts io.ReadSeeker, below string) error {
 }
 
 // firstProcfs is the mount point of the first procfs of a mountinfo(5) that is at or
-// below a folder; empty for none.
+// below a directory; empty for none.
 func firstProcfs(mountinfo, below string) string {
 	for line := range strings.Lines(mountinfo) {
 		mount, system, _ := strings.Cut(line, " - ")
@@ -172,7 +172,7 @@ func firstProcfs(mountinfo, below string) string {
 // unescapeMount undoes what the kernel does to names in mountinfo.
 var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#")
 
-// pivot makes a mounted folder the root, and unmounts the old one.
+// pivot makes a mounted directory the root, and unmounts the old one.
 func pivot(dir string) error {
 	if err := unix.Chdir(dir); err != nil {
 		return err

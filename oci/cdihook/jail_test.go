@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// An image that leads ldconfig to a folder of the host by the links of a procfs: by its
+// An image that leads ldconfig to a directory of the host by the links of a procfs: by its
 // configuration, its auxiliary cache, and a library whose soname is a path.
 func TestImageThatLeadsOutOfItsRoot(t *testing.T) {
 	ours := strconv.Itoa(os.Getpid())
@@ -62,7 +62,7 @@ func TestImageThatLeadsOutOfItsRoot(t *testing.T) {
 			library(t, filepath.Join(root, "d/libbin.so"), ".."+escape+"/bin")
 			library(t, filepath.Join(root, "driver/libcuda.so.550"), "libcuda.so.1")
 
-			out, err := runc(t, root, test.change, "update-ldcache", "--folder", "/driver")
+			out, err := runc(t, root, test.change, "update-ldcache", "--directory", "/driver")
 			require.NoError(t, err, out)
 			target, err := os.Readlink(filepath.Join(root, "driver/libcuda.so.1"))
 			require.NoError(t, err, "the work is done: %s", out)
@@ -155,7 +155,7 @@ func TestLdconfigThatIsAScript(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "ldconfig")
 	require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\necho run >/ran\n"), 0o755))
 	for _, program := range []string{script, "/bin/ls"} { // linked dynamically
-		status, stderr := call(state(t, root), "update-ldcache", "--ldconfig-path", program, "--folder", "/opt")
+		status, stderr := call(state(t, root), "update-ldcache", "--ldconfig-path", program, "--directory", "/opt")
 		require.Zero(t, status, stderr)
 		require.Contains(t, stderr, "a script or linked dynamically")
 		require.NoFileExists(t, filepath.Join(root, "ran"))
@@ -184,7 +184,7 @@ func library(t *testing.T, path, soname string) {
 	require.NoError(t, err, "%s", out)
 }
 
-// runc makes a container of a root folder with a hook, and runs it.
+// runc makes a container of a root directory with a hook, and runs it.
 func runc(t *testing.T, root string, change func(*rspec.Spec), hook ...string) (out string, err error) {
 	t.Helper()
 	self, err := os.Executable()

@@ -22,15 +22,15 @@ const (
 	debianIssue = "/etc/debian_version"
 )
 
-// systemFolders are those that ldconfig looks into by itself, here or there.
-var systemFolders = []string{"/lib", "/usr/lib", "/lib64", "/usr/lib64"}
+// systemDirs are those that ldconfig looks into by itself, here or there.
+var systemDirs = []string{"/lib", "/usr/lib", "/lib64", "/usr/lib64"}
 
-// updateLDCache makes the container's /etc/ld.so.cache anew, so that its programs find
+// updateLDCache makes the container's /etc/ld.so.cache again, so that its programs find
 // the driver's libraries that were mounted. The host's ldconfig does it: the image may
-// have none, and nothing of the image is run. The folders are written down in
+// have none, and nothing of the image is run. The directories are written down in
 // /etc/ld.so.conf.d too, so that they are found after the container runs ldconfig itself.
 type updateLDCache struct {
-	folders  []string
+	dirs     []string
 	ldconfig string
 	host     ldconfigHost
 }
@@ -39,26 +39,26 @@ type updateLDCache struct {
 type ldconfigHost interface {
 	// find is the program's path, fs.ErrNotExist where there is none.
 	find(path string) (string, error)
-	// run runs it in a container's root folder; errNotAlone where it can't be run there.
+	// run runs it in a container's root directory; errNotAlone where it can't be run there.
 	run(program string, root *os.File, args []string) error
-	// debian says whether the host is a Debian, whose ldconfig has other folders.
+	// debian says whether the host is a Debian, whose ldconfig has other directories.
 	debian() bool
 }
 
 func (h *updateLDCache) flags(f *flagSet) {
-	f.list(&h.folders, "folder")
+	f.list(&h.dirs, "directory")
 	f.text(&h.ldconfig, "ldconfig-path", "/sbin/ldconfig")
 }
 
 func (h *updateLDCache) run(r *root, log *slog.Logger) error {
-	for _, folder := range h.folders {
-		if !path.IsAbs(folder) || strings.ContainsAny(folder, "\n\x00") {
-			return fmt.Errorf("--folder %q is not an absolute path", folder)
+	for _, dir := range h.dirs {
+		if !path.IsAbs(dir) || strings.ContainsAny(dir, "\n\x00") {
+			return fmt.Errorf("--directory %q is not an absolute path", dir)
 		}
 	}
 	program, err := h.host.find(h.ldconfig)
 	if errors.Is(err, fs.ErrNotExist) {
-		log.Warn("the host has no ldconfig: the container's programs find libraries in ld.so's own folders only", "ldconfig", h.ldconfig)
+		log.Warn("the host has no ldconfig: the container's programs find libraries in ld.so's own directories only", "ldconfig", h.ldconfig)
 		return nil
 	}
 	if err != nil {
@@ -66,7 +66,7 @@ func (h *updateLDCache) run(r *root, log *slog.Logger) error {
 	}
 
 	conf, includes := readConf(r)
-	missing := newFolders(h.folders, conf)
+	missing := newDirs(h.dirs, conf)
 	if len(missing) > 0 {
 		if err := r.write(ldConfOurs, []byte(strings.Join(missing, "\n")+"\n")); err != nil {
 			return err
@@ -81,28 +81,28 @@ func (h *updateLDCache) run(r *root, log *slog.Logger) error {
 		args = append(args, missing...)
 	}
 	if h.host.debian() && !r.exists(debianIssue) {
-		for _, folder := range []string{"/lib64", "/usr/lib64"} { // which Debian's ldconfig doesn't look into
-			if r.exists(folder) && !slices.Contains(conf, folder) {
-				args = append(args, folder)
+		for _, dir := range []string{"/lib64", "/usr/lib64"} { // which Debian's ldconfig doesn't look into
+			if r.exists(dir) && !slices.Contains(conf, dir) {
+				args = append(args, dir)
 			}
 		}
 	}
 	err = h.host.run(program, r.file, args)
 	if errors.Is(err, errNotAlone) {
-		log.Warn("the host's ldconfig can't be used for a container: its programs find libraries in ld.so's own folders only", "error", err)
+		log.Warn("the host's ldconfig can't be used for a container: its programs find libraries in ld.so's own directories only", "error", err)
 		return nil
 	}
 	return err
 }
 
-// newFolders are those, each once, that ldconfig wouldn't look into anyway. The others
+// newDirs are those, each once, that ldconfig wouldn't look into anyway. The others
 // keep the rank that the image gave them.
-func newFolders(folders, conf []string) []string {
+func newDirs(dirs, conf []string) []string {
 	var missing []string
-	for _, folder := range folders {
-		folder = path.Clean(folder)
-		if !slices.Contains(conf, folder) && !slices.Contains(systemFolders, folder) && !slices.Contains(missing, folder) {
-			missing = append(missing, folder)
+	for _, dir := range dirs {
+		dir = path.Clean(dir)
+		if !slices.Contains(conf, dir) && !slices.Contains(systemDirs, dir) && !slices.Contains(missing, dir) {
+			missing = append(missing, dir)
 		}
 	}
 	return missing
@@ -112,10 +112,10 @@ func newFolders(folders, conf []string) []string {
 // word, and an honest one is short.
 const maxConf = 1 << 20
 
-// readConf reads the container's ld.so.conf and what it includes: the folders that it
+// readConf reads the container's ld.so.conf and what it includes: the directories that it
 // names, our own file's aside, and whether it includes our file. Each file is read once,
 // and each pattern is looked for once.
-func readConf(r *root) (folders []string, includesOurs bool) {
+func readConf(r *root) (dirs []string, includesOurs bool) {
 	left := maxConf
 	seen := map[string]bool{ldConf: true, ldConfOurs: true}
 	looked := map[string]bool{}
@@ -150,13 +150,13 @@ func readConf(r *root) (folders []string, includesOurs bool) {
 					}
 				}
 			default:
-				for _, folder := range strings.FieldsFunc(line, func(c rune) bool { return strings.ContainsRune(" \t,:", c) }) {
-					folders = append(folders, path.Clean(folder))
+				for _, dir := range strings.FieldsFunc(line, func(c rune) bool { return strings.ContainsRune(" \t,:", c) }) {
+					dirs = append(dirs, path.Clean(dir))
 				}
 			}
 		}
 	}
-	return folders, includesOurs
+	return dirs, includesOurs
 }
 
 // matching are the container's files of a pattern, whose last part alone has wildcards.

@@ -35,24 +35,24 @@ func TestUpdateLDCacheCall(t *testing.T) {
 	const include = "include /etc/ld.so.conf.d/*.conf\n"
 	base := []string{"-f", "/etc/ld.so.conf", "-C", "/etc/ld.so.cache"}
 	for _, test := range []struct {
-		name    string
-		host    fakeHost
-		files   map[string]string
-		folders []string
-		args    []string // after base
-		conf    string   // of our file; empty: none
+		name  string
+		host  fakeHost
+		files map[string]string
+		dirs  []string
+		args  []string // after base
+		conf  string   // of our file; empty: none
 	}{
 		{
-			name:    "an image without /etc is given one, and the folder by argument",
-			folders: []string{"/opt/driver"}, args: []string{"/opt/driver"}, conf: "/opt/driver\n",
+			name: "an image without /etc is given one, and the directory by argument",
+			dirs: []string{"/opt/driver"}, args: []string{"/opt/driver"}, conf: "/opt/driver\n",
 		},
 		{
 			name: "an image that includes ld.so.conf.d gets a file there", files: map[string]string{"etc/ld.so.conf": include},
-			folders: []string{"/opt/driver", "/opt/driver/", "/opt/other"}, conf: "/opt/driver\n/opt/other\n",
+			dirs: []string{"/opt/driver", "/opt/driver/", "/opt/other"}, conf: "/opt/driver\n/opt/other\n",
 		},
 		{
 			name: "a relative include", files: map[string]string{"etc/ld.so.conf": "include ld.so.conf.d/*.conf"},
-			folders: []string{"/opt/driver"}, conf: "/opt/driver\n",
+			dirs: []string{"/opt/driver"}, conf: "/opt/driver\n",
 		},
 		{
 			name: "what the image names keeps its rank",
@@ -60,21 +60,21 @@ func TestUpdateLDCacheCall(t *testing.T) {
 				"etc/ld.so.conf":                         include,
 				"etc/ld.so.conf.d/x86_64-linux-gnu.conf": "# Multiarch support\n/usr/local/lib/x86_64-linux-gnu\n/usr/lib/x86_64-linux-gnu/ # the driver too\n",
 			},
-			folders: []string{"/usr/lib/x86_64-linux-gnu"},
+			dirs: []string{"/usr/lib/x86_64-linux-gnu"},
 		},
-		{name: "system folders are looked into anyway", folders: []string{"/usr/lib64", "/lib"}},
+		{name: "system directories are looked into anyway", dirs: []string{"/usr/lib64", "/lib"}},
 		{
 			name: "includes that include one another end", files: map[string]string{"etc/ld.so.conf": "include /etc/ld.so.conf"},
-			folders: []string{"/opt/driver"}, args: []string{"/opt/driver"}, conf: "/opt/driver\n",
+			dirs: []string{"/opt/driver"}, args: []string{"/opt/driver"}, conf: "/opt/driver\n",
 		},
 		{
-			name:    "our own file of the last start changes nothing",
-			files:   map[string]string{"etc/ld.so.conf": include, "etc/ld.so.conf.d/00-gpuslice.conf": "/opt/driver\n"},
-			folders: []string{"/opt/driver"}, conf: "/opt/driver\n",
+			name:  "our own file of the last start changes nothing",
+			files: map[string]string{"etc/ld.so.conf": include, "etc/ld.so.conf.d/00-gpuslice.conf": "/opt/driver\n"},
+			dirs:  []string{"/opt/driver"}, conf: "/opt/driver\n",
 		},
 		{
 			name: "Debian's ldconfig in a Fedora", host: fakeHost{isDebian: true}, files: map[string]string{"usr/lib64/": "", "lib64": "->/usr/lib64"},
-			folders: []string{"/usr/lib64"}, args: []string{"/lib64", "/usr/lib64"},
+			dirs: []string{"/usr/lib64"}, args: []string{"/lib64", "/usr/lib64"},
 		},
 		{
 			name: "Debian's ldconfig in a Debian", host: fakeHost{isDebian: true}, files: map[string]string{"etc/debian_version": "12.1", "lib64/": ""},
@@ -89,7 +89,7 @@ func TestUpdateLDCacheCall(t *testing.T) {
 			require.NoError(t, err)
 			defer r.close()
 			host := test.host
-			require.NoError(t, (&updateLDCache{folders: test.folders, ldconfig: "/sbin/ldconfig", host: &host}).run(r, slog.Default()))
+			require.NoError(t, (&updateLDCache{dirs: test.dirs, ldconfig: "/sbin/ldconfig", host: &host}).run(r, slog.Default()))
 			require.Equal(t, append(base[:len(base):len(base)], test.args...), host.args)
 			require.Equal(t, dir, host.root)
 			conf, err := os.ReadFile(filepath.Join(dir, ldConfOurs))
@@ -106,7 +106,7 @@ func TestUpdateLDCacheCall(t *testing.T) {
 
 func TestHostWithoutLdconfig(t *testing.T) {
 	root := image(t, nil)
-	status, stderr := call(state(t, root), "update-ldcache", "--ldconfig-path", "/nowhere/ldconfig", "--folder", "/opt")
+	status, stderr := call(state(t, root), "update-ldcache", "--ldconfig-path", "/nowhere/ldconfig", "--directory", "/opt")
 	require.Zero(t, status)
 	require.Contains(t, stderr, "no ldconfig")
 	left, err := os.ReadDir(root)
@@ -129,7 +129,7 @@ func TestHostsLdconfig(t *testing.T) {
 		in    string
 	}{
 		{"distroless", nil, "opt/driver"},
-		{"an image whose folder is a link out of the root", map[string]string{"opt/driver": "->" + outside}, outside},
+		{"an image whose directory is a link out of the root", map[string]string{"opt/driver": "->" + outside}, outside},
 		{"an image whose /etc is a link", map[string]string{"etc": "->/private/etc", "private/etc/": ""}, "opt/driver"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestHostsLdconfig(t *testing.T) {
 			require.NoError(t, os.MkdirAll(at, 0o755))
 			require.NoError(t, os.WriteFile(filepath.Join(at, "libc-1.so"), library, 0o755))
 			for range 2 {
-				status, stderr := call(state(t, root), "update-ldcache", "--folder", "/opt/driver")
+				status, stderr := call(state(t, root), "update-ldcache", "--directory", "/opt/driver")
 				require.Zero(t, status, stderr)
 			}
 			target, err := os.Readlink(filepath.Join(at, "libc.so.6"))
@@ -154,7 +154,7 @@ func TestHostsLdconfig(t *testing.T) {
 	}
 	left, err := os.ReadDir(outside)
 	require.NoError(t, err)
-	require.Empty(t, left, "nothing is made outside the root folder")
+	require.Empty(t, left, "nothing is made outside the root directory")
 }
 
 func TestReadOnlyRootIsLeftAlone(t *testing.T) {
@@ -164,8 +164,8 @@ func TestReadOnlyRootIsLeftAlone(t *testing.T) {
 	require.NoError(t, unix.Mount("", root, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	for _, args := range [][]string{
 		{"create-symlinks", "--link", "a.so.1::/lib/a.so"},
-		{"update-ldcache", "--folder", "/opt/driver"},
-		{"update-ldcache", "--folder", "/lib"},
+		{"update-ldcache", "--directory", "/opt/driver"},
+		{"update-ldcache", "--directory", "/lib"},
 		{"chmod", "--mode", "700", "--path", "/lib"},
 	} {
 		status, stderr := call(state(t, root), args...)

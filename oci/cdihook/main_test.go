@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// image makes a container's root folder out of files: a name that ends in a slash is a
-// folder, a content "->target" a link.
+// image makes a container's root directory out of files: a name that ends in a slash is a
+// directory, a content "->target" a link.
 func image(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "rootfs")
@@ -33,7 +33,7 @@ func image(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// state makes a bundle of a root folder, and the state that a runtime writes to a hook.
+// state makes a bundle of a root directory, and the state that a runtime writes to a hook.
 func state(t *testing.T, rootfs string) string {
 	t.Helper()
 	bundle := t.TempDir()
@@ -84,8 +84,8 @@ func TestBadState(t *testing.T) {
 		{"a bundle without a configuration", `{"bundle":"` + noConfig + `"}`, "config.json"},
 		{"the host's own root", state(t, "/"), "the host's own"},
 		{"the host's own root, spelled otherwise", state(t, "/tmp/../"), "the host's own"},
-		{"a root folder that is gone", state(t, filepath.Join(noConfig, "gone")), "no such file"},
-		{"no root folder", state(t, ""), "names no root"},
+		{"a root directory that is gone", state(t, filepath.Join(noConfig, "gone")), "no such file"},
+		{"no root directory", state(t, ""), "names no root"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			status, stderr := call(test.stdin, "create-symlinks", "--link", "a::/b")
@@ -104,15 +104,15 @@ func TestBadFlags(t *testing.T) {
 	}{
 		{"a link without a target", []string{"create-symlinks", "--link", "::/lib/a"}, "TARGET::LINK"},
 		{"a link without a name", []string{"create-symlinks", "--link", "a::"}, "TARGET::LINK"},
-		{"a link that is a folder", []string{"create-symlinks", "--link", "a::/lib/"}, "TARGET::LINK"},
+		{"a link that is a directory", []string{"create-symlinks", "--link", "a::/lib/"}, "TARGET::LINK"},
 		{"a link in three parts", []string{"create-symlinks", "--link", "a::b::c"}, "TARGET::LINK"},
 		{"a link that is no link", []string{"create-symlinks", "--link", "a"}, "TARGET::LINK"},
 		{"a flag without its value", []string{"create-symlinks", "--link"}, "needs an argument"},
 		{"a mode that is no number", []string{"chmod", "--mode", "rwx", "--path", "/"}, "octal"},
 		{"a mode of more than permissions", []string{"chmod", "--mode", "100755", "--path", "/"}, "octal"},
 		{"no mode", []string{"chmod", "--path", "/"}, "octal"},
-		{"a folder that is relative", []string{"update-ldcache", "--folder", "lib"}, "absolute"},
-		{"a folder of two lines", []string{"update-ldcache", "--folder", "\"/lib\n/include\""}, "absolute"},
+		{"a directory that is relative", []string{"update-ldcache", "--directory", "lib"}, "absolute"},
+		{"a directory of two lines", []string{"update-ldcache", "--directory", "\"/lib\n/include\""}, "absolute"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			status, stderr := call(state(t, root), test.args...)

@@ -20,7 +20,7 @@ import (
 // maxInput bounds what is read of a state or a configuration file.
 const maxInput = 16 << 20
 
-// rootDir is the container's root folder, as the bundle of its state says.
+// rootDir is the container's root directory, as the bundle of its state says.
 func rootDir(stateFile string, stdin io.Reader) (string, error) {
 	input := stdin
 	if stateFile != "" && stateFile != "-" {
@@ -51,19 +51,19 @@ func rootDir(stateFile string, stdin io.Reader) (string, error) {
 		return "", fmt.Errorf("read the bundle %s: %w", state.Bundle, err)
 	}
 	if spec.Root == nil || spec.Root.Path == "" {
-		return "", fmt.Errorf("the bundle %s names no root folder", state.Bundle)
+		return "", fmt.Errorf("the bundle %s names no root directory", state.Bundle)
 	}
 	dir := spec.Root.Path
 	if !filepath.IsAbs(dir) {
 		dir = filepath.Join(state.Bundle, dir)
 	}
 	if dir = filepath.Clean(dir); dir == "/" {
-		return "", fmt.Errorf("the root folder of bundle %s is the host's own: nothing is changed there", state.Bundle)
+		return "", fmt.Errorf("the root directory of bundle %s is the host's own: nothing is changed there", state.Bundle)
 	}
 	return dir, nil
 }
 
-// root is a container's root folder. Paths in it are the container's: none leads out
+// root is a container's root directory. Paths in it are the container's: none leads out
 // of it, whatever links an image has.
 type root struct {
 	dir  string
@@ -85,27 +85,27 @@ func (r *root) open(name string) (*os.File, error) {
 	return pathrs.OpenatInRoot(r.file, name)
 }
 
-// folder opens a folder, which it makes where it isn't there.
-func (r *root) folder(name string) (*os.File, error) {
+// makeDir opens a directory, which it makes where it isn't there.
+func (r *root) makeDir(name string) (*os.File, error) {
 	f, err := r.open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		f, err = pathrs.MkdirAllHandle(r.file, name, 0o755)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("folder %s of the container: %w", name, err)
+		return nil, fmt.Errorf("directory %s of the container: %w", name, err)
 	}
 	return f, nil
 }
 
-// writable makes a folder where it isn't there, and says whether files can be made in it.
+// writable makes a directory where it isn't there, and says whether files can be made in it.
 func (r *root) writable(name string) error {
-	f, err := r.folder(name)
+	f, err := r.makeDir(name)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	if err := unix.Access("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), unix.W_OK); err != nil {
-		return fmt.Errorf("folder %s of the container: %w", name, err)
+		return fmt.Errorf("directory %s of the container: %w", name, err)
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ func (r *root) exists(name string) bool {
 	return true
 }
 
-// list are the names in a folder; none where it can't be read.
+// list are the names in a directory; none where it can't be read.
 func (r *root) list(name string) []string {
 	f, err := r.open(name)
 	if err != nil {
@@ -158,7 +158,7 @@ func (r *root) read(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxInput))
 }
 
-// write puts a file into a folder of the container by a rename. One that is there with
+// write puts a file into a directory of the container by a rename. One that is there with
 // that content stays.
 func (r *root) write(name string, data []byte) error {
 	if have, err := r.read(name); err == nil && bytes.Equal(have, data) {
@@ -201,7 +201,7 @@ func (r *root) readlink(name string) (string, error) {
 // replace makes something beside a path, and gives it the path's name.
 func (r *root) replace(name string, create func(dir int, temp string) error) error {
 	base := path.Base(name)
-	dir, err := r.folder(path.Dir(name))
+	dir, err := r.makeDir(path.Dir(name))
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ func (h *createSymlinks) flags(f *flagSet) {
 func (h *createSymlinks) run(r *root, _ *slog.Logger) error {
 	for _, link := range h.links {
 		target, name, ok := strings.Cut(link, "::")
-		// A name without a last part is the root, or a folder.
+		// A name without a last part is the root, or a directory.
 		if !ok || target == "" || strings.Contains(name, "::") || strings.HasSuffix(name, "/") || path.Base(path.Clean("/"+name)) == "/" {
 			return fmt.Errorf("--link %q is not TARGET::LINK", link)
 		}

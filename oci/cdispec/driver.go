@@ -6,7 +6,7 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// DriverKind is the CDI kind of the driver's cards.
+// DriverKind is the CDI kind of the driver's GPUs.
 const DriverKind = "nvidia.com/gpu"
 
 // DriverFile is the file name of our spec of them. NVIDIA's tools write nvidia.yaml.
@@ -24,7 +24,7 @@ type DriverOutcome struct {
 	Spec *cdispec.Spec
 }
 
-// Driver writes the driver's spec into a folder, unless one of dirs has a spec of that
+// Driver writes the driver's spec into a directory, unless one of dirs has a spec of that
 // kind already: two of them would take each other's devices away (CDI's rule for one
 // name in two files). So ours goes when another comes. generate is asked only where it
 // is needed.

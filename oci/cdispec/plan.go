@@ -14,7 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
-// Planned is a slice and its cards.
+// Planned is a slice and its GPUs.
 type Planned struct {
 	Name string
 	// Asked is the operator's definition, to tell whether it changed.
@@ -23,14 +23,14 @@ type Planned struct {
 	HighPriority bool
 }
 
-// Plan gives every slice of a config its cards. It is pure.
+// Plan gives every slice of a config its GPUs. It is pure.
 //
-// A slice that is there already keeps its cards as long as its definition is the same and
+// A slice that is there already keeps its GPUs as long as its definition is the same and
 // the node has them, so that one more slice moves none of the others. The others are put,
 // in the order of their names, where the slices together fit; what doesn't fit beside the
 // others is put where it would fit alone: the ledger decides when a container comes. The
 // slices of which not even that is so are left out, and the error names each.
-func Plan(config wish.Config, cards map[string]grant.Card, there map[string]slice.Slice) ([]Planned, error) {
+func Plan(config wish.Config, gpus map[string]grant.GPU, there map[string]slice.Slice) ([]Planned, error) {
 	var (
 		planned []Planned
 		errs    []error
@@ -40,7 +40,7 @@ func Plan(config wish.Config, cards map[string]grant.Card, there map[string]slic
 	kept := map[string]bool{}
 	for _, name := range names {
 		old, is := there[name]
-		if p := asked(config, name); is && p.Asked == old.Asked && grant.CheckCards(old.Shares, cards) == nil {
+		if p := asked(config, name); is && p.Asked == old.Asked && grant.CheckGPUs(old.Shares, gpus) == nil {
 			p.Shares = old.Shares
 			planned, kept[name] = append(planned, p), true
 			book(booked, p.Shares)
@@ -50,7 +50,7 @@ func Plan(config wish.Config, cards map[string]grant.Card, there map[string]slic
 		if kept[name] {
 			continue
 		}
-		p, err := place(config, name, cards, booked)
+		p, err := place(config, name, gpus, booked)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("slice %s: %w", name, err))
 			continue
@@ -82,8 +82,8 @@ func asked(config wish.Config, name string) Planned {
 	return Planned{Name: name, Asked: string(data), HighPriority: s.HighPriority}
 }
 
-// place chooses a slice's cards.
-func place(config wish.Config, name string, cards map[string]grant.Card, booked map[string]grant.Usage) (Planned, error) {
+// place chooses a slice's GPUs.
+func place(config wish.Config, name string, gpus map[string]grant.GPU, booked map[string]grant.Usage) (Planned, error) {
 	p := asked(config, name)
 	if err := parser.ValidateDeviceName(name); err != nil {
 		return p, fmt.Errorf("it can't be the name of a CDI device: %w", err)
@@ -92,9 +92,9 @@ func place(config wish.Config, name string, cards map[string]grant.Card, booked 
 	if err != nil {
 		return p, err
 	}
-	p.Shares, err = wish.Choose(request, cards, booked, config)
+	p.Shares, err = wish.Choose(request, gpus, booked, config)
 	if err != nil {
-		p.Shares, err = wish.Choose(request, cards, nil, config)
+		p.Shares, err = wish.Choose(request, gpus, nil, config)
 	}
 	return p, err
 }

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	cardA = "GPU-11111111-1111-1111-1111-111111111111"
-	cardB = "GPU-22222222-2222-2222-2222-222222222222"
+	gpuA = "GPU-11111111-1111-1111-1111-111111111111"
+	gpuB = "GPU-22222222-2222-2222-2222-222222222222"
 )
 
-// cards are two of 16 GiB.
-func cards() map[string]grant.Card {
-	all := map[string]grant.Card{}
-	for _, uuid := range []string{cardA, cardB} {
-		all[uuid] = grant.Card{UUID: uuid, MemoryMiB: 16384, CorePercent: 100, Slots: 10}
+// GPUs are two of 16 GiB.
+func gpus() map[string]grant.GPU {
+	all := map[string]grant.GPU{}
+	for _, uuid := range []string{gpuA, gpuB} {
+		all[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 16384, CorePercent: 100, Slots: 10}
 	}
 	return all
 }
@@ -31,11 +31,11 @@ func amount(gib int64) wish.Slice {
 func config(slices map[string]wish.Slice) wish.Config {
 	c := wish.DefaultConfig()
 	c.Slices = slices
-	c.Indices = map[string]string{cardA: "0", cardB: "1"}
+	c.Indices = map[string]string{gpuA: "0", gpuB: "1"}
 	return c
 }
 
-// memory is what a plan takes of each card.
+// memory is what a plan takes of each GPU.
 func memory(planned []Planned) map[string]int64 {
 	taken := map[string]int64{}
 	for _, p := range planned {
@@ -63,20 +63,20 @@ func TestPlan(t *testing.T) {
 		{
 			name:   "together they fit",
 			slices: map[string]wish.Slice{"a": amount(16), "b": amount(8), "c": amount(8)},
-			want:   []string{"a", "b", "c"}, taken: map[string]int64{cardA: 16384, cardB: 16384},
+			want:   []string{"a", "b", "c"}, taken: map[string]int64{gpuA: 16384, gpuB: 16384},
 		},
 		{name: "more than fit are planned all the same", slices: map[string]wish.Slice{"a": amount(16), "b": amount(16), "c": amount(16)}, want: []string{"a", "b", "c"}},
-		{name: "on a card by its index", slices: map[string]wish.Slice{"a": pinned}, want: []string{"a"}, taken: map[string]int64{cardB: 8192}},
-		{name: "on all cards", slices: map[string]wish.Slice{"a": both}, want: []string{"a"}, taken: map[string]int64{cardA: 4096, cardB: 4096}},
+		{name: "on a GPU by its index", slices: map[string]wish.Slice{"a": pinned}, want: []string{"a"}, taken: map[string]int64{gpuB: 8192}},
+		{name: "on all GPUs", slices: map[string]wish.Slice{"a": both}, want: []string{"a"}, taken: map[string]int64{gpuA: 4096, gpuB: 4096}},
 		{
-			name:   "one that no card has room for keeps the others not",
+			name:   "one that no GPU has room for keeps the others not",
 			slices: map[string]wish.Slice{"a": amount(4), "huge": amount(17)},
 			want:   []string{"a"}, errs: []string{"slice huge"},
 		},
 		{name: "a name that CDI doesn't know", slices: map[string]wish.Slice{"-a": amount(4)}, errs: []string{"slice -a", "CDI device"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			planned, err := Plan(config(test.slices), cards(), nil)
+			planned, err := Plan(config(test.slices), gpus(), nil)
 			if test.errs == nil {
 				require.NoError(t, err)
 			}
@@ -86,7 +86,7 @@ func TestPlan(t *testing.T) {
 			var names []string
 			for _, p := range planned {
 				names = append(names, p.Name)
-				require.NoError(t, grant.CheckCards(p.Shares, cards()))
+				require.NoError(t, grant.CheckGPUs(p.Shares, gpus()))
 			}
 			require.Equal(t, test.want, names)
 			if test.taken != nil {
@@ -98,28 +98,28 @@ func TestPlan(t *testing.T) {
 
 func TestPlanMovesNothingThatIsThere(t *testing.T) {
 	c := config(map[string]wish.Slice{"b": amount(8)})
-	first, err := Plan(c, cards(), nil)
+	first, err := Plan(c, gpus(), nil)
 	require.NoError(t, err)
 	there := map[string]slice.Slice{}
-	other := map[string]string{cardA: cardB, cardB: cardA}[first[0].Shares[0].UUID]
+	other := map[string]string{gpuA: gpuB, gpuB: gpuA}[first[0].Shares[0].UUID]
 	// Where nobody would put it now.
 	there["b"] = slice.Slice{Name: "b", Asked: first[0].Asked, Shares: []grant.Share{{UUID: other, MemoryMiB: 8192, CorePercent: 25}}}
 
 	c.Slices["a"] = amount(16) // by its name it would come first
-	planned, err := Plan(c, cards(), there)
+	planned, err := Plan(c, gpus(), there)
 	require.NoError(t, err)
 	require.Equal(t, there["b"].Shares, planned[1].Shares)
 	require.NotEqual(t, other, planned[0].Shares[0].UUID)
 
 	t.Run("until its definition changes", func(t *testing.T) {
 		c.Slices["b"] = amount(4)
-		planned, err := Plan(c, cards(), there)
+		planned, err := Plan(c, gpus(), there)
 		require.NoError(t, err)
 		require.Equal(t, int64(4096), planned[1].Shares[0].MemoryMiB)
 	})
-	t.Run("until its card is gone", func(t *testing.T) {
+	t.Run("until its GPU is gone", func(t *testing.T) {
 		c := config(map[string]wish.Slice{"b": amount(8)})
-		left := cards()
+		left := gpus()
 		delete(left, other)
 		planned, err := Plan(c, left, there)
 		require.NoError(t, err)

@@ -27,19 +27,19 @@ const SliceFile = "gpuslice.yaml"
 
 // Node is what slices are made of.
 type Node struct {
-	// StateDir is the node's state folder.
+	// StateDir is the node's state directory.
 	StateDir string
 	// Program is gpuslice-runtime's path, which the hooks name.
 	Program string
-	// Cards are what may be booked, by UUID.
-	Cards map[string]grant.Card
+	// GPUs are what may be booked, by UUID.
+	GPUs map[string]grant.GPU
 	// Settings are the node's. Its injection is of no matter: a slice names its nodes.
 	Settings oci.Settings
-	// Devices resolves cards to edits: the node's nvidia.com/gpu.
+	// Devices resolves GPUs to edits: the node's nvidia.com/gpu.
 	Devices oci.DeviceEdits
 }
 
-// Spec is the CDI spec of slices, and the slices as their folders have to be. It is pure
+// Spec is the CDI spec of slices, and the slices as their directories have to be. It is pure
 // but for Devices.
 func Spec(planned []Planned, n Node) (*cdispec.Spec, []slice.Slice, error) {
 	spec := &cdispec.Spec{Kind: SliceKind}
@@ -58,12 +58,12 @@ func Spec(planned []Planned, n Node) (*cdispec.Spec, []slice.Slice, error) {
 }
 
 // sliceDevice is one slice: what a container with that grant gets (oci.Edits), with the
-// slice's folder for the claim's, and the hooks.
+// slice's directory for the claim's, and the hooks.
 func sliceDevice(p Planned, n Node) (cdispec.Device, slice.Slice, error) {
 	settings := n.Settings
 	settings.Injection = oci.InjectCDI
-	folder := slice.Folder(n.StateDir, p.Name)
-	result, err := oci.Edits(p.Shares, settings, oci.Container{ID: p.Name, Dir: folder}, n.Devices)
+	dir := slice.Dir(n.StateDir, p.Name)
+	result, err := oci.Edits(p.Shares, settings, oci.Container{ID: p.Name, Dir: dir}, n.Devices)
 	if err != nil {
 		return cdispec.Device{}, slice.Slice{}, err
 	}
@@ -77,23 +77,23 @@ func sliceDevice(p Planned, n Node) (cdispec.Device, slice.Slice, error) {
 		Name: p.Name, Asked: p.Asked, Shares: p.Shares, HighPriority: p.HighPriority, Mode: string(result.Enforcement),
 	}
 	for _, share := range p.Shares {
-		s.Cards = append(s.Cards, n.Cards[share.UUID])
+		s.GPUs = append(s.GPUs, n.GPUs[share.UUID])
 	}
 	for _, d := range edits.DeviceNodes {
 		s.Nodes = append(s.Nodes, slice.Node{Path: path.Clean(d.Path), Major: d.Major, Minor: d.Minor})
 	}
 	library := filepath.Dir(settings.LibraryPath)
 	for _, m := range edits.Mounts {
-		if below(m.HostPath, folder) || below(m.HostPath, library) {
+		if below(m.HostPath, dir) || below(m.HostPath, library) {
 			s.Files = append(s.Files, slice.File{Host: m.HostPath, Container: m.ContainerPath})
 		}
 	}
 	return cdispec.Device{Name: p.Name, ContainerEdits: *edits}, s, nil
 }
 
-// below says whether a clean path is in a folder.
-func below(path, folder string) bool {
-	return strings.HasPrefix(path, strings.TrimSuffix(folder, "/")+"/")
+// below says whether a clean path is in a directory.
+func below(path, dir string) bool {
+	return strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
 // Outcome says what was done.
@@ -111,7 +111,7 @@ type Outcome struct {
 	Spec *cdispec.Spec
 }
 
-// Slices makes the config's slices and writes their spec into a folder. A slice that
+// Slices makes the config's slices and writes their spec into a directory. A slice that
 // can't be made is an error, and keeps no other from being made; one that a container has
 // stays as it is until a later call.
 func Slices(ctx context.Context, config wish.Config, n Node, dir string) (Outcome, error) {
@@ -149,7 +149,7 @@ func slicesBy(ctx context.Context, put put, config wish.Config, n Node, dir stri
 		return out, nil, err
 	}
 	written := devicesIn(out.Path)
-	planned, planErr := Plan(config, n.Cards, there)
+	planned, planErr := Plan(config, n.GPUs, there)
 	_, wanted, specErr := Spec(planned, n)
 	errs := []error{planErr, specErr}
 	var now []Planned
@@ -187,7 +187,7 @@ func devicesIn(path string) map[string]cdispec.Device {
 	return devices
 }
 
-// thereNow are the slices that have folders. One that can't be read is made anew.
+// thereNow are the slices that have directories. One that can't be read is made again.
 func thereNow(stateDir string) (map[string]slice.Slice, error) {
 	names, err := slice.List(stateDir)
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
-// testNode has the cards of oci's own tests.
+// testNode has the GPUs of oci's own tests.
 func testNode(t *testing.T) Node {
 	t.Helper()
 	dir, err := filepath.Abs("../testdata/cdi")
@@ -24,7 +24,7 @@ func testNode(t *testing.T) Node {
 	registry, err := oci.NewRegistry(oci.RegistryConfig{Dirs: []string{dir}})
 	require.NoError(t, err)
 	return Node{
-		StateDir: "/run/gpuslice", Program: "/usr/bin/gpuslice-runtime", Cards: cards(), Devices: registry,
+		StateDir: "/run/gpuslice", Program: "/usr/bin/gpuslice-runtime", GPUs: gpus(), Devices: registry,
 		Settings: oci.Settings{
 			LibraryPath: "/var/lib/gpuslice/lib/libvgpu-0123456789abcdef.so", PreloadPath: "/var/lib/gpuslice/lib/ld.so.preload",
 			Fronts: oci.Fronts{CUDA: "/var/lib/gpuslice/lib/libvgpu-cuda-0123456789abcdef.so", NVML: "/var/lib/gpuslice/lib/libvgpu-nvml-0123456789abcdef.so"},
@@ -42,14 +42,14 @@ func TestSpecGolden(t *testing.T) {
 			n.Settings.LimiterMode = test.mode
 			two := amount(8)
 			two.Devices = wish.Devices{Count: 2}
-			planned, err := Plan(config(map[string]wish.Slice{"small": amount(4), "two": two}), cards(), nil)
+			planned, err := Plan(config(map[string]wish.Slice{"small": amount(4), "two": two}), gpus(), nil)
 			require.NoError(t, err)
 			spec, made, err := Spec(planned, n)
 			require.NoError(t, err)
 			require.Len(t, made, 2)
 			for i, s := range made {
 				require.Equal(t, planned[i].Shares, s.Shares)
-				require.NotEmpty(t, s.Cards)
+				require.NotEmpty(t, s.GPUs)
 				for _, f := range []string{"/.gpuslice", "/.gpuslice/libvgpu.so", "/.gpuslice/usage", "/etc/ld.so.preload"} {
 					require.Contains(t, paths(s.Files), f, "the hook looks for it")
 				}
@@ -86,9 +86,9 @@ func TestSpecWithoutTheDriversSpec(t *testing.T) {
 	registry, err := oci.NewRegistry(oci.RegistryConfig{Dirs: []string{t.TempDir()}})
 	require.NoError(t, err)
 	n.Devices = registry
-	planned := []Planned{{Name: "small", Shares: []grant.Share{{UUID: cardA, MemoryMiB: 4096}}}}
+	planned := []Planned{{Name: "small", Shares: []grant.Share{{UUID: gpuA, MemoryMiB: 4096}}}}
 	_, made, err := Spec(planned, n)
 	require.ErrorContains(t, err, "slice small")
-	require.ErrorContains(t, err, "no CDI device nvidia.com/gpu="+cardA)
+	require.ErrorContains(t, err, "no CDI device nvidia.com/gpu="+gpuA)
 	require.Empty(t, made)
 }

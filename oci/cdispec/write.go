@@ -14,7 +14,7 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Write writes a spec into a folder under a name (gpuslice.yaml), and says whether it had
+// Write writes a spec into a directory under a name (gpuslice.yaml), and says whether it had
 // to: one that is there and says the same stays. Its version is set here.
 func Write(dir, name string, spec *cdispec.Spec) (changed bool, err error) {
 	path := filepath.Join(dir, name)
@@ -68,8 +68,8 @@ func Remove(dir, name string) (removed bool, err error) {
 	return err == nil, err
 }
 
-// Others are the spec files of a kind in folders that are not the one of that path. A
-// folder may be there under several names (/run/cdi and /var/run/cdi).
+// Others are the spec files of a kind in directories that are not the one of that path. A
+// directory may be there under several names (/run/cdi and /var/run/cdi).
 func Others(dirs []string, kind, but string) ([]string, error) {
 	var real []string
 	for _, dir := range dirs {
@@ -93,7 +93,7 @@ func Others(dirs []string, kind, but string) ([]string, error) {
 	return paths, nil
 }
 
-// resolved is a folder without links, or as it is where it isn't there.
+// resolved is a directory without links, or as it is where it isn't there.
 func resolved(dir string) string {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		return real

@@ -98,7 +98,7 @@ func TestDriver(t *testing.T) {
 
 	out, err = Driver([]string{etc, link}, run, generate)
 	require.NoError(t, err)
-	require.False(t, out.Changed, "our own file under another name of its folder is no other's")
+	require.False(t, out.Changed, "our own file under another name of its directory is no other's")
 	require.Empty(t, out.Others)
 
 	theirs := filepath.Join(etc, "nvidia.yaml")

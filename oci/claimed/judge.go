@@ -15,7 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Judge finds out whether the container of a claim can still use its card.
+// Judge finds out whether the container of a claim can still use its GPU.
 //
 // It can as long as one of these holds; a claim of which none does is given back:
 //
@@ -26,10 +26,10 @@ import (
 //   - a process has the claim's usage file mounted (not for slices). That one is enough by itself, and
 //     dear: all mount namespaces of the machine are looked at. So it comes last.
 //
-// A runtime's state folder that was left behind by a kill -9 doesn't count: its orphaned
+// A runtime's state directory that was left behind by a kill -9 doesn't count: its orphaned
 // init waits for a word of its dead parent, gets an end of file, and ends.
 //
-// Whatever can't be found out counts as "it can": a card is rather kept than given to
+// Whatever can't be found out counts as "it can": a GPU is rather kept than given to
 // two. So it is with a claim that was made in another PID namespace, and with a young one
 // whose record is damaged. An older one can be judged without: by the locks and mounts.
 type Judge struct {
@@ -55,7 +55,7 @@ func NewJudge() Judge {
 	return Judge{Proc: "/proc", InUse: limiter.UsageInUse, machine: MachineNamespace, now: uptime}
 }
 
-// Alive judges the claim in a folder. ended says that its creation is known to be over,
+// Alive judges the claim in a directory. ended says that its creation is known to be over,
 // so that the creator, who may wait for the container (runc run), says nothing.
 func (j Judge) Alive(dir string, ended bool) bool {
 	r, err := Read(dir)
@@ -100,7 +100,7 @@ func (j Judge) locked(dir string) bool {
 	return used || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
-// young says whether a claim's folder was made a moment ago. A clock that is set makes it
+// young says whether a claim's directory was made a moment ago. A clock that is set makes it
 // young or old for once; what is to be judged so is damaged already.
 func young(dir string) bool {
 	info, err := os.Lstat(dir)

@@ -215,21 +215,21 @@ func bound(t testing.TB, dir string, until int64) {
 	require.NoError(t, r.Write(dir))
 }
 
-// damage makes a record unreadable in a folder of an age.
+// damage makes a record unreadable in a directory of an age.
 func damage(t testing.TB, dir string, age time.Duration) {
 	write(t, filepath.Join(dir, RecordName), "{", 0o600)
 	then := time.Now().Add(-age)
 	require.NoError(t, os.Chtimes(dir, then, then))
 }
 
-// write writes a file, and the folders above it.
+// write writes a file, and the directories above it.
 func write(t testing.TB, path, text string, mode os.FileMode) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	require.NoError(t, os.WriteFile(path, []byte(text), mode))
 }
 
-// device is a folder's, as mountinfo has it.
+// device is a directory's, as mountinfo has it.
 func device(t testing.TB, dir string) string {
 	var st unix.Stat_t
 	require.NoError(t, unix.Stat(limiter.FilesDir(dir), &st))

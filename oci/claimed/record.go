@@ -12,7 +12,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// RecordName is the record's file in a claim's folder, beside the ledger's own.
+// RecordName is the record's file in a claim's directory, beside the ledger's own.
 const RecordName = "runtime.json"
 
 // Record says by what a claim's container is found. It is the host's alone.
@@ -62,7 +62,7 @@ func uptime() (int64, error) {
 	return up.Sec, nil
 }
 
-// Write puts the record into a claim's folder that nobody else sees yet.
+// Write puts the record into a claim's directory that nobody else sees yet.
 func (r Record) Write(dir string) error {
 	data, err := r.encode()
 	if err == nil {
@@ -77,7 +77,7 @@ func (r Record) Write(dir string) error {
 // ErrDamaged is of a record that is there and doesn't say what it should.
 var ErrDamaged = errors.New("the record of a claim is damaged")
 
-// Read reads the record of a claim's folder; fs.ErrNotExist where it has none, because
+// Read reads the record of a claim's directory; fs.ErrNotExist where it has none, because
 // the claim is another's or gone.
 func Read(dir string) (Record, error) {
 	path := filepath.Join(dir, RecordName)

@@ -39,7 +39,7 @@ func (r Releaser) Drop(ctx context.Context, id, nonce string) error {
 // snapshot first, so that the ledger is locked and changed only where there is something
 // to do. It says whether there was.
 func (r Releaser) Sweep(ctx context.Context, now *grant.Snapshot) (bool, error) {
-	gone := map[string]nonce{} // by folder
+	gone := map[string]nonce{} // by directory
 	unowned := false
 	for _, e := range now.Entries {
 		// One whose grant can't be read has no owner; ours have a record.
@@ -49,7 +49,7 @@ func (r Releaser) Sweep(ctx context.Context, now *grant.Snapshot) (bool, error) 
 		if ctx.Err() != nil {
 			return false, context.Cause(ctx) // to look through mounts takes its time
 		}
-		dir := r.Ledger.Folder(e.ContainerID)
+		dir := r.Ledger.Dir(e.ContainerID)
 		record, err := Read(dir)
 		if n := nonceIn(record, err); n.found && !r.Judge.alive(dir, false, record, err) {
 			gone[dir] = n
@@ -66,7 +66,7 @@ func (r Releaser) Sweep(ctx context.Context, now *grant.Snapshot) (bool, error) 
 	})
 }
 
-// nonce is what a folder's record has; one that is damaged has an empty one.
+// nonce is what a directory's record has; one that is damaged has an empty one.
 type nonce struct {
 	text  string
 	found bool

@@ -13,11 +13,11 @@ type Call struct {
 	Command string
 	// ID is the container's, of commands that have one.
 	ID string
-	// Bundle is the folder of config.json; empty is the working directory.
+	// Bundle is the directory of config.json; empty is the working directory.
 	Bundle string
 	// Config is crun's --config: the file that is read in place of the bundle's.
 	Config string
-	// Root is --root, the low-level runtime's folder of states; empty is its own.
+	// Root is --root, the low-level runtime's directory of states; empty is its own.
 	Root string
 	// Log and LogFormat are --log and --log-format.
 	Log, LogFormat string

@@ -23,13 +23,13 @@ type booking struct {
 	order     *order
 	container oci.Container
 	request   *wish.Request
-	cards     Cards
+	gpus      GPUs
 	settings  oci.Settings
 	releaser  claimed.Releaser
 	record    claimed.Record
 }
 
-// book chooses cards, books them and edits the spec. Between choice and claim others may
+// book chooses GPUs, books them and edits the spec. Between choice and claim others may
 // be faster; then it chooses again, as long as there is room. Each time somebody else
 // got a share, so that this comes to an end.
 func (b *booking) book(ctx context.Context, spec *rspec.Spec) error {
@@ -43,7 +43,7 @@ func (b *booking) book(ctx context.Context, spec *rspec.Spec) error {
 		return err
 	}
 	config := b.runtime.Config
-	config.Indices = b.cards.Indices
+	config.Indices = b.gpus.Indices
 	for {
 		booked, err := b.booked(ctx)
 		if err != nil {
@@ -77,17 +77,17 @@ func (b *booking) book(ctx context.Context, spec *rspec.Spec) error {
 	}
 }
 
-// pick picks the cards, of those that are not cordoned.
+// pick picks the GPUs, of those that are not cordoned.
 func (b *booking) pick(booked map[string]grant.Usage, config wish.Config) ([]grant.Share, error) {
 	cordoned, err := grant.Cordoned(config.StateDir)
 	if err != nil {
 		return nil, err
 	}
 	if len(cordoned) == 0 {
-		return wish.Choose(b.request, b.cards.Capacity, booked, config)
+		return wish.Choose(b.request, b.gpus.Capacity, booked, config)
 	}
-	left := maps.Clone(b.cards.Capacity)
-	maps.DeleteFunc(left, func(uuid string, c grant.Card) bool { return grant.IsCordoned(cordoned, uuid, c.Parent) })
+	left := maps.Clone(b.gpus.Capacity)
+	maps.DeleteFunc(left, func(uuid string, c grant.GPU) bool { return grant.IsCordoned(cordoned, uuid, c.Parent) })
 	shares, err := wish.Choose(b.request, left, booked, config)
 	if err != nil {
 		return nil, fmt.Errorf("%w; cordoned, and given to no new container: %s (gpuslice uncordon)", err, strings.Join(cordoned, ", "))
@@ -96,7 +96,7 @@ func (b *booking) pick(booked map[string]grant.Usage, config wish.Config) ([]gra
 }
 
 // choose says which low-level runtime makes the container: NVIDIA's where nobody else
-// injects the cards.
+// injects the GPUs.
 func (b *booking) choose(way oci.Injection) {
 	b.record.Runtime = b.order.lowLevel
 	if way == oci.InjectEnvvar && !isNvidia(b.order.lowLevel) {
@@ -104,7 +104,7 @@ func (b *booking) choose(way oci.Injection) {
 	}
 }
 
-// booked is what is booked of the cards once what is gone was given back.
+// booked is what is booked of the GPUs once what is gone was given back.
 func (b *booking) booked(ctx context.Context) (map[string]grant.Usage, error) {
 	for {
 		now, err := b.releaser.Ledger.Snapshot(ctx)
@@ -131,7 +131,7 @@ func (b *booking) booked(ctx context.Context) (map[string]grant.Usage, error) {
 			}
 		}
 		if !changed {
-			return now.Cards, nil
+			return now.GPUs, nil
 		}
 	}
 }
@@ -141,7 +141,7 @@ func (b *booking) booked(ctx context.Context) (map[string]grant.Usage, error) {
 // a lock on a container that it makes, so that the earlier creation is over, even though
 // podman lives.
 func (b *booking) replace(ctx context.Context) (bool, error) {
-	dir := b.releaser.Ledger.Folder(b.container.ID)
+	dir := b.releaser.Ledger.Dir(b.container.ID)
 	old, err := claimed.Read(dir)
 	if err != nil || b.order.lowLevel != podmansRuntime || old.Runtime != podmansRuntime || old.Bundle != b.record.Bundle ||
 		b.releaser.Judge.Alive(dir, true) {
@@ -153,7 +153,7 @@ func (b *booking) replace(ctx context.Context) (bool, error) {
 // taken says that a live container of the same id has a claim.
 func (b *booking) taken(e grant.Entry) error {
 	where := ""
-	if r, err := claimed.Read(b.releaser.Ledger.Folder(e.ContainerID)); err == nil {
+	if r, err := claimed.Read(b.releaser.Ledger.Dir(e.ContainerID)); err == nil {
 		where = fmt.Sprintf(" (bundle %s)", r.Bundle)
 	}
 	return fmt.Errorf("a container with the id %s has a share of a GPU already%s: remove it, or choose another id", e.ContainerID, where)
@@ -170,7 +170,7 @@ func (b *booking) claim(ctx context.Context, shares []grant.Share, how oci.Enfor
 		Mode:         string(how),
 	}
 	ours := false
-	_, err := b.releaser.Ledger.Claim(ctx, claim, b.cards.Capacity, func(dir string) error {
+	_, err := b.releaser.Ledger.Claim(ctx, claim, b.gpus.Capacity, func(dir string) error {
 		ours = true
 		if err := vgpufs.Mount(dir); err != nil {
 			return err

@@ -33,7 +33,7 @@ type Bundle struct {
 
 // OpenBundle reads a config.json. Of one that was written by Save and not changed since,
 // it takes what Save found: a container that is made of its bundle again, as runc run by
-// hand does, may get another card.
+// hand does, may get another GPU.
 func OpenBundle(path string) (*Bundle, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {

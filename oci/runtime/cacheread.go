@@ -7,7 +7,7 @@ import (
 )
 
 // What is kept for the next creation is read without encoding/json: see package jsonread.
-// Of what isn't read, the caller asks encoding/json, or makes it anew.
+// Of what isn't read, the caller asks encoding/json, or makes it again.
 
 func readNode(data []byte) (f nodeFile, read bool) {
 	r := jsonread.New(data)
@@ -25,8 +25,8 @@ func readNode(data []byte) (f nodeFile, read bool) {
 		case "devices":
 			r.List(func() { f.Devices = append(f.Devices, readNodeDevice(r)) })
 		case "node":
-			r.Object([]string{"cards"}, func(string) {
-				r.List(func() { f.Node.Cards = append(f.Node.Cards, readNodeCard(r)) })
+			r.Object([]string{"gpus"}, func(string) {
+				r.List(func() { f.Node.GPUs = append(f.Node.GPUs, readNodeGPU(r)) })
 			})
 		case "contextMiB":
 			f.ContextMiB = map[string]int64{}
@@ -37,12 +37,12 @@ func readNode(data []byte) (f nodeFile, read bool) {
 }
 
 func readNodeDevice(r *jsonread.Reader) (d nodeDevice) {
-	r.Object([]string{"uuid", "card", "memoryMiB", "cores", "slots"}, func(name string) {
+	r.Object([]string{"uuid", "gpu", "memoryMiB", "cores", "slots"}, func(name string) {
 		switch name {
 		case "uuid":
 			d.UUID = r.Text()
-		case "card":
-			d.Card = r.Text()
+		case "gpu":
+			d.GPU = r.Text()
 		case "memoryMiB":
 			d.MemoryMiB = r.Int(64)
 		case "cores":
@@ -54,7 +54,7 @@ func readNodeDevice(r *jsonread.Reader) (d nodeDevice) {
 	return d
 }
 
-func readNodeCard(r *jsonread.Reader) (c nodeCard) {
+func readNodeGPU(r *jsonread.Reader) (c nodeGPU) {
 	r.Object([]string{"uuid", "index", "memoryMiB", "mig"}, func(name string) {
 		switch name {
 		case "uuid":
@@ -74,7 +74,7 @@ func readNodeCard(r *jsonread.Reader) (c nodeCard) {
 	return c
 }
 
-func readCardCache(data []byte) (c cardCache, read bool) {
+func readGPUCache(data []byte) (c gpuCache, read bool) {
 	r := jsonread.New(data)
 	r.Object([]string{"bootID", "driver", "gpus", "node"}, func(name string) {
 		switch name {

@@ -9,12 +9,12 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// What is read of the cards is what encoding/json reads.
+// What is read of the GPUs is what encoding/json reads.
 func FuzzReadNode(f *testing.F) {
 	f.Add([]byte(nodeJSON))
 	for _, text := range []string{
 		`{"version":2,"bootID":"b","writtenAt":"2026-01-02T03:04:05.678+02:00","devices":[null,{}],"node":null,"contextMiB":null}`,
-		`{"writtenAt":null}`, `{"writtenAt":"yesterday"}`, `{"devices":[{"UUID":"x"}]}`, `{"version":2.0}`, `{"node":{"cards":[{"mig":[null]}]}}`, `[]`,
+		`{"writtenAt":null}`, `{"writtenAt":"yesterday"}`, `{"devices":[{"UUID":"x"}]}`, `{"version":2.0}`, `{"node":{"gpus":[{"mig":[null]}]}}`, `[]`,
 	} {
 		f.Add([]byte(text))
 	}
@@ -25,7 +25,7 @@ func FuzzReadNode(f *testing.F) {
 		}
 		var want nodeFile
 		require.NoError(t, json.Unmarshal(data, &want))
-		require.Equal(t, want.cards(), got.cards())
+		require.Equal(t, want.gpus(), got.gpus())
 		require.Equal(t, []any{want.Version, want.BootID}, []any{got.Version, got.BootID})
 		require.True(t, want.WrittenAt.Equal(got.WrittenAt))
 	})
@@ -36,10 +36,10 @@ func TestReadWhatIsKept(t *testing.T) {
 	_, done := readNode([]byte(nodeJSON))
 	require.True(t, done, "without encoding/json")
 
-	cache := cardCache{bootState{ID: "b", Driver: "570", GPUs: "0 1"}, json.RawMessage(`{"version":2}`)}
+	cache := gpuCache{bootState{ID: "b", Driver: "570", GPUs: "0 1"}, json.RawMessage(`{"version":2}`)}
 	data, err := json.Marshal(cache)
 	require.NoError(t, err)
-	got, done := readCardCache(data)
+	got, done := readGPUCache(data)
 	require.True(t, done)
 	require.Equal(t, cache, got)
 

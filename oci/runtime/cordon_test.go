@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A cordoned card is no new container's, and the refusal says why none is left.
-func TestCordonedCard(t *testing.T) {
+// A cordoned GPU is no new container's, and the refusal says why none is left.
+func TestCordonedGPU(t *testing.T) {
 	b := newBench(t)
 	require.NoError(t, b.ledger.Cordon(t.Context(), gpu0))
 	err := b.make(b.bundle(t, "docker-20"))

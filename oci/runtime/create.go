@@ -17,7 +17,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
-// claimPatience bounds how long a creation waits for the ledger and the cards. It is
+// claimPatience bounds how long a creation waits for the ledger and the GPUs. It is
 // less than what daemons wait for a runtime.
 const claimPatience = 30 * time.Second
 
@@ -35,7 +35,7 @@ type order struct {
 }
 
 // admit decides about a container and changes its spec. For one that gets a share of a
-// card the claim is booked when it returns; undo gives it back. An error leaves nothing
+// GPU the claim is booked when it returns; undo gives it back. An error leaves nothing
 // booked, and the container must not be made.
 func (r *Runtime) admit(ctx context.Context, o *order, spec *rspec.Spec) (undo func() error, err error) {
 	undo = func() error { return nil }
@@ -80,7 +80,7 @@ func (r *Runtime) warnOfAdmin(call Call, spec *rspec.Spec) {
 		short(call.ID)), time.Now()) // a container is not refused for a log that can't be written
 }
 
-// withoutRequest takes back what a container that asks for no share has of cards, or
+// withoutRequest takes back what a container that asks for no share has of GPUs, or
 // refuses it.
 func withoutRequest(spec *rspec.Spec, c oci.Container) error {
 	if reason, holds := holdsGPU(c); holds {
@@ -89,7 +89,7 @@ func withoutRequest(spec *rspec.Spec, c oci.Container) error {
 	return oci.Apply(spec, oci.Void(c))
 }
 
-// holdsGPU says what a container without a request has of cards. A privileged one has the
+// holdsGPU says what a container without a request has of GPUs. A privileged one has the
 // nodes as root of the machine; the driver's libraries it was given by a CDI device, or by
 // hand.
 func holdsGPU(c oci.Container) (reason string, holds bool) {
@@ -129,14 +129,14 @@ func (r *Runtime) mountsLimits(c oci.Container) bool {
 	return oci.MountsFiles(c.Mounts, filepath.Join(r.Config.StateDir, "containers", c.ID))
 }
 
-// withRequest gives a container its share: chooses the cards, books them, and edits the
+// withRequest gives a container its share: chooses the GPUs, books them, and edits the
 // spec. Everything that can be refused is refused before anything is booked.
 func (r *Runtime) withRequest(ctx context.Context, o *order, spec *rspec.Spec, c oci.Container, request *wish.Request) (func() error, error) {
 	undo := func() error { return nil }
 	if err := grant.ValidateContainerID(c.ID); err != nil {
 		return undo, err
 	}
-	cards, err := r.Cards(ctx)
+	gpus, err := r.GPUs(ctx)
 	if err != nil {
 		return undo, forRoot(err)
 	}
@@ -151,15 +151,15 @@ func (r *Runtime) withRequest(ctx context.Context, o *order, spec *rspec.Spec, c
 	defer ledger.Close()
 
 	b := booking{
-		runtime: r, order: o, cards: cards, request: request,
-		settings: r.settings(o, limiter, cards),
+		runtime: r, order: o, gpus: gpus, request: request,
+		settings: r.settings(o, limiter, gpus),
 		releaser: claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()},
 	}
 	b.container = c
 	if b.container.Rootfs, err = rootfsFacts(o.call.Bundle, spec); err != nil {
 		return undo, err
 	}
-	b.container.Dir = ledger.Folder(c.ID)
+	b.container.Dir = ledger.Dir(c.ID)
 	b.container.Uncontrolled = r.Config.AllowControlSwitch && oci.AsksForNoControl(c)
 	if err := b.book(ctx, spec); err != nil {
 		return undo, err
@@ -176,7 +176,7 @@ func forRoot(err error) error {
 }
 
 // settings are the node's, as package oci wants them.
-func (r *Runtime) settings(o *order, limiter Limiter, cards Cards) oci.Settings {
+func (r *Runtime) settings(o *order, limiter Limiter, gpus GPUs) oci.Settings {
 	s := oci.Settings{
 		Injection:              oci.Injection(r.Config.DeviceInjection),
 		LibraryPath:            limiter.Library,
@@ -187,25 +187,25 @@ func (r *Runtime) settings(o *order, limiter Limiter, cards Cards) oci.Settings 
 		NvidiaAdvice:           o.advice(),
 		Graphics:               r.Config.Graphics,
 		CorePolicy:             oci.CorePolicy(r.Config.CorePolicy),
-		Oversubscription:       cards.Oversubscription,
-		ContextMiB:             cards.ContextMiB,
+		Oversubscription:       gpus.Oversubscription,
+		ContextMiB:             gpus.ContextMiB,
 	}
 	if r.Config.ContextMemoryMiB >= 0 {
 		s.ContextMiB = map[string]int64{}
-		for uuid := range cards.Capacity {
+		for uuid := range gpus.Capacity {
 			s.ContextMiB[uuid] = int64(r.Config.ContextMemoryMiB)
 		}
 	}
 	return s
 }
 
-// advice says what to do where no CDI spec has the cards and NVIDIA's runtime isn't used.
+// advice says what to do where no CDI spec has the GPUs and NVIDIA's runtime isn't used.
 func (o *order) advice() string {
 	const spec = "run gpuslice cdi generate --driver, or nvidia-ctk cdi generate"
 	if o.lowLevel == podmansRuntime {
 		return "a hook of podman's can't have NVIDIA's runtime make the container: " + spec
 	}
-	return fmt.Sprintf("the low-level runtime %s does not inject cards, and nvidia-container-runtime is not there or can't take its place: %s, or put nvidia-container-runtime first into runtimes of the operator's config", o.lowLevel, spec)
+	return fmt.Sprintf("the low-level runtime %s does not inject GPUs, and nvidia-container-runtime is not there or can't take its place: %s, or put nvidia-container-runtime first into runtimes of the operator's config", o.lowLevel, spec)
 }
 
 // rootfsFacts looks into the container's root file system, which is mounted by now.

@@ -26,7 +26,7 @@ func (r *Runtime) claimOf(id string) (claimed.Record, error) {
 }
 
 // delete has the low-level runtime delete a container that has a claim, and then gives
-// the claim back: not before, for until then its processes may have the card. A delete
+// the claim back: not before, for until then its processes may have the GPU. A delete
 // that fails because there is no container gives it back too. So does nobody's delete:
 // the next creation does, see sweep.
 //
@@ -37,7 +37,7 @@ func (r *Runtime) delete(ctx context.Context, call Call, claim claimed.Record, d
 		return exitFailed, err
 	}
 	if damaged != nil {
-		fmt.Fprintf(r.Stderr, "gpuslice: container %s: %v: its share of the GPU is given back once no process uses the folder\n", short(call.ID), damaged)
+		fmt.Fprintf(r.Stderr, "gpuslice: container %s: %v: its share of the GPU is given back once no process uses the directory\n", short(call.ID), damaged)
 	}
 	if err := r.giveBack(ctx, call.ID, claim.Nonce, false); err != nil {
 		// The container is gone; its claim goes with the next creation.

@@ -104,16 +104,16 @@ func TestDeleteDamaged(t *testing.T) {
 	if namespace, err := claimed.Procfs("/proc").Namespace(); err != nil || namespace != claimed.MachineNamespace {
 		gone = 1 // tests in a container: nobody there sees all processes
 	}
-	folder := m.path("run/containers/web")
-	write(t, filepath.Join(folder, claimed.RecordName), "{", 0o600)
+	dir := m.path("run/containers/web")
+	write(t, filepath.Join(dir, claimed.RecordName), "{", 0o600)
 	for _, want := range []struct {
 		age  time.Duration
 		left int
 	}{{0, 1}, {time.Hour, gone}} { // a young one may be in the making
 		then := time.Now().Add(-want.age)
-		require.NoError(t, os.Chtimes(folder, then, then))
+		require.NoError(t, os.Chtimes(dir, then, then))
 		out, _ := m.run("delete", "web")
-		require.Contains(t, out, "the record of a claim is damaged: "+folder)
+		require.Contains(t, out, "the record of a claim is damaged: "+dir)
 		ids, _ := m.booked()
 		require.Len(t, ids, want.left)
 	}

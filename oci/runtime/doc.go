@@ -4,7 +4,7 @@
 //
 //	docker ──► containerd's shim ──► gpuslice-runtime create ──► exec runc create
 //	                                 │ config.json: what the container asks for  (wish)
-//	                                 │ the node's ledger: which cards, booked    (grant)
+//	                                 │ the node's ledger: which GPUs, booked    (grant)
 //	                                 │ config.json: the edits, by a rename       (oci)
 //
 // # What it does
@@ -13,7 +13,7 @@
 // to the first of the operator's low-level runtimes that is there. These get more:
 //
 //   - create, run and restore: the container's request is read from its variables and
-//     annotations. With a request it gets cards, chosen by best fit and booked as one
+//     annotations. With a request it gets GPUs, chosen by best fit and booked as one
 //     claim of grant.OwnerRuntime, and the edits of package oci. Without one it gets none,
 //     NVIDIA_VISIBLE_DEVICES or not, and is refused where it holds one that no edit takes back.
 //     Any error refuses the container.
@@ -39,12 +39,12 @@
 // `gpuslice-runtime hook precreate|createRuntime|poststop` is for runtimes that take
 // hooks only: see hooks.go, and install/hooks.d for the files. precreate is podman's and
 // does what create does. A createRuntime hook can't change a container: it refuses one
-// that has a card without limits, or asks for a share in vain.
+// that has a GPU without limits, or asks for a share in vain.
 //
-// # Cards
+// # GPUs
 //
-// The agent's node.json says what cards there are. Where there is no agent, `gpuslice
-// cards` asks the driver once a boot, and the answer is kept in the state folder.
+// The agent's node.json says what GPUs there are. Where there is no agent, `gpuslice
+// GPUs` asks the driver once a boot, and the answer is kept in the state directory.
 //
 // # What it may import
 //

@@ -23,10 +23,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files of testdata")
 
-// gpu0 is the first card of oci's testdata/cdi, of 40 GiB here.
+// gpu0 is the first GPU of oci's testdata/cdi, of 40 GiB here.
 const gpu0 = "GPU-11111111-1111-1111-1111-111111111111"
 
-// bench is a node in a folder, with the cards of oci's testdata, and no runtime.
+// bench is a node in a directory, with the GPUs of oci's testdata, and no runtime.
 type bench struct {
 	*Runtime
 	dir    string
@@ -47,9 +47,9 @@ func newBench(t testing.TB) *bench {
 	return &bench{dir: dir, ledger: ledger, Runtime: &Runtime{
 		Config: config, Self: "/usr/bin/gpuslice-runtime",
 		Stdin: strings.NewReader(""), Stdout: new(bytes.Buffer), Stderr: new(bytes.Buffer),
-		Cards: func(context.Context) (Cards, error) {
-			return Cards{
-				Capacity: map[string]grant.Card{gpu0: {UUID: gpu0, MemoryMiB: 40960, CorePercent: 100, Slots: 10}},
+		GPUs: func(context.Context) (GPUs, error) {
+			return GPUs{
+				Capacity: map[string]grant.GPU{gpu0: {UUID: gpu0, MemoryMiB: 40960, CorePercent: 100, Slots: 10}},
 				Indices:  map[string]string{gpu0: "0"}, ContextMiB: map[string]int64{gpu0: 420},
 			}, nil
 		},

@@ -43,7 +43,7 @@ const maxInput = 16 << 20
 //
 //   - precreate (podman's hooks.d only) gives a container its share: config.json comes on
 //     stdin and goes to stdout, with a hook that fails where the container is refused.
-//   - createRuntime can't change the container. It refuses one that has a card without
+//   - createRuntime can't change the container. It refuses one that has a GPU without
 //     limits, or asks for a share that nobody gave it.
 //   - poststop gives the share back.
 //
@@ -145,7 +145,7 @@ func (r *Runtime) verify(ctx context.Context, state rspec.State) error {
 }
 
 // limited says whether a container's limits are in place: it mounts them from a claim's
-// folder under its own id, which is there.
+// directory under its own id, which is there.
 func (r *Runtime) limited(ctx context.Context, c oci.Container) (bool, error) {
 	if done, err := r.limitedByNRI(ctx, c); done || err != nil {
 		return done, err
@@ -156,7 +156,7 @@ func (r *Runtime) limited(ctx context.Context, c oci.Container) (bool, error) {
 	return r.mountsLimits(c), nil
 }
 
-// callsNvidia says whether a spec has the hook by which NVIDIA's runtime injects cards.
+// callsNvidia says whether a spec has the hook by which NVIDIA's runtime injects GPUs.
 func callsNvidia(spec *rspec.Spec) bool {
 	if spec.Hooks == nil {
 		return false
@@ -181,9 +181,9 @@ func (r *Runtime) precreate(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the container's config on stdin: %w", err)
 	}
-	id, folder := podmanContainer(bundle.Spec)
+	id, dir := podmanContainer(bundle.Spec)
 	o := &order{
-		call: Call{Command: "create", ID: id, Bundle: folder}, lowLevel: podmansRuntime, creator: os.Getppid(),
+		call: Call{Command: "create", ID: id, Bundle: dir}, lowLevel: podmansRuntime, creator: os.Getppid(),
 	}
 	undo, err := r.admit(ctx, o, bundle.Spec)
 	if err != nil {
@@ -234,7 +234,7 @@ func (r *Runtime) precreated(o *order, c oci.Container) bool {
 }
 
 // What podman's configs say of the container's id, which they don't name: a cgroup
-// (libpod-<id>, libpod:<id>) and files of its folder.
+// (libpod-<id>, libpod:<id>) and files of its directory.
 var (
 	podmanCgroup = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`libpod[-:]([0-9a-f]{64})(\.scope)?(/|$)`)

@@ -103,7 +103,7 @@ func TestPrecreateAfterAFailedCreation(t *testing.T) {
 	require.NotZero(t, first.CreatorUntil, "podman's word is bounded")
 
 	// Its mounts are there: it runs.
-	usage, err := os.Open(limiter.UsagePath(b.ledger.Folder(id)))
+	usage, err := os.Open(limiter.UsagePath(b.ledger.Dir(id)))
 	require.NoError(t, err)
 	defer usage.Close()
 	target := write(t, filepath.Join(b.dir, "target"), "", 0o600)
@@ -224,12 +224,12 @@ func TestLimitedByNRI(t *testing.T) {
 		ContainerID: id, Owner: grant.OwnerNRI, Container: "main", PodUID: "9d1f",
 		Shares: []grant.Share{{UUID: gpu0, MemoryMiB: 1000}},
 	}
-	cards, err := b.Cards(context.Background())
+	gpus, err := b.GPUs(context.Background())
 	require.NoError(t, err)
 	config := filepath.Join(bundle, configName)
-	limited := strings.Replace(read(t, config), `"mounts":[`, `"mounts":[{"destination":"/.gpuslice","type":"bind","source":"`+limiter.FilesDir(b.ledger.Folder(id))+`"},`, 1)
+	limited := strings.Replace(read(t, config), `"mounts":[`, `"mounts":[{"destination":"/.gpuslice","type":"bind","source":"`+limiter.FilesDir(b.ledger.Dir(id))+`"},`, 1)
 
-	_, err = b.ledger.Claim(context.Background(), claim, cards.Capacity, nil)
+	_, err = b.ledger.Claim(context.Background(), claim, gpus.Capacity, nil)
 	require.NoError(t, err)
 	write(t, config, limited, 0o600)
 	require.NoError(t, b.make(bundle))

@@ -32,13 +32,13 @@ func LoadConfig(path string) (c wish.Config, problem error) {
 	return c, problem
 }
 
-// NewInventory is the inventory of this machine. Where no agent says what the cards are,
-// `gpuslice cards` is asked, the program beside this one: it knows NVML, which this one,
+// NewInventory is the inventory of this machine. Where no agent says what the GPUs are,
+// `gpuslice GPUs` is asked, the program beside this one: it knows NVML, which this one,
 // that starts with every container, is not linked with.
 func NewInventory(c wish.Config, self string) Inventory {
 	return Inventory{
 		NodePath:  c.NodePath(),
-		CachePath: filepath.Join(c.StateDir, "cards.json"),
+		CachePath: filepath.Join(c.StateDir, "gpus.json"),
 		Ask: func(ctx context.Context) ([]byte, error) {
 			return askDriver(ctx, companion(self), c)
 		},
@@ -56,9 +56,9 @@ func companion(self string) string {
 	return beside
 }
 
-// askDriver runs `gpuslice cards`.
+// askDriver runs `gpuslice GPUs`.
 func askDriver(ctx context.Context, program string, c wish.Config) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, program, "cards",
+	cmd := exec.CommandContext(ctx, program, "gpus",
 		"--nvml-library="+c.NVMLLibrary,
 		"--device-split-count="+strconv.Itoa(c.DeviceSplitCount),
 		"--memory-scaling="+strconv.FormatFloat(c.MemoryScaling, 'g', -1, 64))
@@ -71,7 +71,7 @@ func askDriver(ctx context.Context, program string, c wish.Config) ([]byte, erro
 		return nil, fmt.Errorf("%w: install gpuslice beside gpuslice-runtime, or run gpuslice-agent", err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s cards: %w: %s", program, err, strings.TrimSpace(stderr.String()))
+		return nil, fmt.Errorf("%s GPUs: %w: %s", program, err, strings.TrimSpace(stderr.String()))
 	}
 	return out, nil
 }
@@ -107,7 +107,7 @@ func FindLimiter(c wish.Config, self string) (Limiter, error) {
 		missing = missing || l.Fronts.CUDA == "" || l.Fronts.NVML == ""
 	}
 	if missing {
-		return l, fmt.Errorf("find the limiter's libraries for the limiter mode %s: none came with %s, and %s lacks them: install gpuslice anew (gpuslice install)", c.LimiterMode, self, c.LibraryDir)
+		return l, fmt.Errorf("find the limiter's libraries for the limiter mode %s: none came with %s, and %s lacks them: install gpuslice again (gpuslice install)", c.LimiterMode, self, c.LibraryDir)
 	}
 	return l, nil
 }
@@ -170,7 +170,7 @@ func installLimiter(source, dir string, fronts bool) (l Limiter, err error) {
 	return l, err
 }
 
-// newest is the newest library of a name that is installed in a folder, empty if none is.
+// newest is the newest library of a name that is installed in a directory, empty if none is.
 func newest(dir, name string) string {
 	const content = "????????????????" // 16 digits of its SHA-256
 	installed, err := filepath.Glob(filepath.Join(dir, name+"-"+content+".so"))

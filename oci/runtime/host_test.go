@@ -19,7 +19,7 @@ func TestFindLimiter(t *testing.T) {
 	self := filepath.Join(dir, "release/bin/gpuslice-runtime")
 
 	_, err := FindLimiter(config, self)
-	require.ErrorContains(t, err, "install gpuslice anew")
+	require.ErrorContains(t, err, "install gpuslice again")
 	for _, name := range []string{"libvgpu.so", "libvgpu-cuda.so", "libvgpu-nvml.so"} {
 		built, err := harness.Artefact("lib", name)
 		require.NoError(t, err)

@@ -15,7 +15,7 @@ func TestLinkedWithLittle(t *testing.T) {
 	require.NoError(t, err)
 	packages := strings.Fields(string(out))
 	require.Contains(t, packages, "github.com/gpuslice/gpuslice/oci/runtime")
-	for _, heavy := range []string{"runtime/cgo", "net", "github.com/NVIDIA/go-nvml/pkg/nvml", "github.com/gpuslice/gpuslice/gpu"} {
+	for _, heavy := range []string{"runtime/cgo", "net", "github.com/NVIDIA/go-nvml/pkg/nvml", "github.com/gpuslice/gpuslice/nvidia"} {
 		require.NotContains(t, packages, heavy)
 	}
 }

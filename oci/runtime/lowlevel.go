@@ -12,11 +12,11 @@ import (
 // guardEnv is set for the low-level runtime, so that one that calls us back is found.
 const guardEnv = "GPUSLICE_RUNTIME_CALLED"
 
-// searchDirs are looked in after PATH, which daemons may have without the sbin folders.
+// searchDirs are looked in after PATH, which daemons may have without the sbin directories.
 var searchDirs = []string{"/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin"}
 
 // findLowLevel returns the first of the candidates that is there: names, looked up in
-// PATH and the usual folders, or absolute paths. self, this program, is never the answer.
+// PATH and the usual directories, or absolute paths. self, this program, is never the answer.
 func findLowLevel(candidates []string, path, self string) (string, error) {
 	own, err := os.Stat(self)
 	if err != nil {
@@ -72,7 +72,7 @@ func guarded(env []string) ([]string, error) {
 	return append(slices.Clone(env), guardEnv+"=1"), nil
 }
 
-// isNvidia says whether a low-level runtime is NVIDIA's, which injects cards by
+// isNvidia says whether a low-level runtime is NVIDIA's, which injects GPUs by
 // NVIDIA_VISIBLE_DEVICES (also as nvidia-container-runtime.cdi and .legacy).
 func isNvidia(path string) bool {
 	name, _, _ := strings.Cut(filepath.Base(path), ".")

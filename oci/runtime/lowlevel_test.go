@@ -82,12 +82,12 @@ func TestReport(t *testing.T) {
 		require.Equal(t, "an entry of before\n"+want, read(t, log))
 	}
 	var said strings.Builder
-	require.Error(t, report(&said, Call{Log: "/no/such/folder/log"}, problem, now))
+	require.Error(t, report(&said, Call{Log: "/no/such/directory/log"}, problem, now))
 	require.NotEmpty(t, said.String(), "it is said all the same")
 	require.NoError(t, report(&said, Call{}, problem, now))
 }
 
-// Where no CDI spec has the cards, NVIDIA's runtime makes the container, if it is there and
+// Where no CDI spec has the GPUs, NVIDIA's runtime makes the container, if it is there and
 // runc is what it calls; else the refusal says what to do.
 func TestNvidiaRuntimeInRuncsPlace(t *testing.T) {
 	for _, c := range []struct {
@@ -96,7 +96,7 @@ func TestNvidiaRuntimeInRuncsPlace(t *testing.T) {
 		want                             string
 		err                              string
 	}{
-		{"a spec has the cards", "runc", "auto", true, "runc", ""},
+		{"a spec has the GPUs", "runc", "auto", true, "runc", ""},
 		{"no spec", "runc", "auto", false, "nvidia-container-runtime", ""},
 		{"the operator wants it so", "runc", "envvar", true, "nvidia-container-runtime", ""},
 		{"the operator doesn't", "runc", "cdi", false, "", "no CDI device nvidia.com/gpu=" + gpu0},

@@ -21,13 +21,13 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// The simulated cards' names: an H200 and a T4.
+// The simulated GPUs' names: an H200 and a T4.
 const (
 	h200 = "GPU-00000001-5151-4000-8000-000000000001"
 	t4   = "GPU-00000002-5151-4000-8000-000000000002"
 )
 
-// machine is a host with simulated cards, real runc, and no agent.
+// machine is a host with simulated GPUs, real runc, and no agent.
 type machine struct {
 	testing.TB
 	dir    string
@@ -63,7 +63,7 @@ func newMachine(t testing.TB, config string) *machine {
 	}
 	simctl := m.artefact("sim", "simctl")
 	for _, args := range [][]string{
-		{"init", "--card", "H200", "--card", "T4"},
+		{"init", "--gpu", "H200", "--gpu", "T4"},
 		{"devnodes", "--dev-dir", m.path("dev")},
 		{"cdi", "--lib-dir", filepath.Dir(simctl), "--dev-dir", m.path("dev"), "--out", m.path("cdi/nvidia.yaml")},
 	} {
@@ -205,8 +205,8 @@ func (m *machine) remove(id string) {
 	require.NoError(m, err)
 }
 
-// booked are the ids of the claims that count, and what is booked of the cards. No
-// folder may be there beside them.
+// booked are the ids of the claims that count, and what is booked of the GPUs. No
+// directory may be there beside them.
 func (m *machine) booked() (ids []string, usage map[string]grant.Usage) {
 	m.Helper()
 	now, err := m.ledger.Snapshot(context.Background())
@@ -218,7 +218,7 @@ func (m *machine) booked() (ids []string, usage map[string]grant.Usage) {
 	entries, err := os.ReadDir(m.path("run/containers"))
 	require.NoError(m, err)
 	require.Len(m, entries, len(ids), "%v", entries)
-	return ids, now.Cards
+	return ids, now.GPUs
 }
 
 // values reads the lines key=value.

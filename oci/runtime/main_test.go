@@ -37,7 +37,7 @@ func act() int {
 	r := &Runtime{
 		Config: config, ConfigProblem: problem, Self: self, Env: os.Environ(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Cards:   NewInventory(config, self).Cards,
+		GPUs:    NewInventory(config, self).GPUs,
 		Limiter: func() (Limiter, error) { return FindLimiter(config, self) },
 		Exec:    syscall.Exec,
 		step: func(step string) {
@@ -50,7 +50,7 @@ func act() int {
 	return r.Main(context.Background(), os.Args[1:])
 }
 
-// write makes a file, and the folders that it is in.
+// write makes a file, and the directories that it is in.
 func write(t testing.TB, path, content string, mode os.FileMode) string {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -100,8 +100,8 @@ func TestPodWithoutGrantNeverReachesNvidiasRuntime(t *testing.T) {
 		"CRI-O's annotation":        {change: annotated("io.kubernetes.cri-o.Namespace", "gpuslice-system")},
 		"privileged":                {change: privileged},
 		"a sandbox":                 {change: annotated(criType, "sandbox")},
-		"a volume mount":            {change: mount("/var/run/nvidia-container-devices/all"), refused: "asks NVIDIA's runtime for a card by the mount"},
-		"a CDI volume mount":        {change: mount("/var/run/nvidia-container-devices/cdi/nvidia.com/gpu/all"), refused: "asks NVIDIA's runtime for a card by the mount"},
+		"a volume mount":            {change: mount("/var/run/nvidia-container-devices/all"), refused: "asks NVIDIA's runtime for a GPU by the mount"},
+		"a CDI volume mount":        {change: mount("/var/run/nvidia-container-devices/cdi/nvidia.com/gpu/all"), refused: "asks NVIDIA's runtime for a GPU by the mount"},
 		"a CDI annotation":          {change: annotated("cdi.k8s.io/gpu", "nvidia.com/gpu=all"), refused: "asks for the CDI device"},
 		"a CDI device that containerd made": {change: func(s *rspec.Spec) {
 			s.Linux.Devices = []rspec.LinuxDevice{{Path: "/dev/nvidia0", Type: "c", Major: 195}}
@@ -207,17 +207,17 @@ func TestPodWithGrantReachesNvidiasRuntime(t *testing.T) {
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			p := newPods(t)
-			folder := p.ledger.Folder(id)
+			dir := p.ledger.Dir(id)
 			if test.claimed {
 				_, err := p.ledger.Claim(context.Background(), grant.Claim{
 					ContainerID: id, Owner: grant.OwnerNRI, PodUID: "u", PodName: "p", PodNamespace: "default", Container: "main",
 					Shares: []grant.Share{{UUID: gpu0, MemoryMiB: 1000, CorePercent: 10}},
-				}, map[string]grant.Card{gpu0: {UUID: gpu0, MemoryMiB: 40960, CorePercent: 100, Slots: 10}}, func(string) error { return nil })
+				}, map[string]grant.GPU{gpu0: {UUID: gpu0, MemoryMiB: 40960, CorePercent: 100, Slots: 10}}, func(string) error { return nil })
 				require.NoError(t, err)
 			}
 			spec, said := p.create(t, "k8s.io", func(s *rspec.Spec) {
 				s.Process.Env = append(s.Process.Env, "NVIDIA_VISIBLE_DEVICES="+test.visible)
-				s.Mounts = append(s.Mounts, rspec.Mount{Destination: limiter.ContainerDir, Type: "bind", Source: limiter.FilesDir(folder), Options: []string{"bind", "ro"}})
+				s.Mounts = append(s.Mounts, rspec.Mount{Destination: limiter.ContainerDir, Type: "bind", Source: limiter.FilesDir(dir), Options: []string{"bind", "ro"}})
 			})
 			require.Equal(t, test.want, p.ran, said)
 			if test.claimed {

@@ -9,23 +9,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A folder of the host that is mounted over one of our places stays as it is.
+// A directory of the host that is mounted over one of our places stays as it is.
 func TestVolumeOverOurPlaces(t *testing.T) {
 	b := newBench(t)
 	path := filepath.Join(b.bundle(t, "docker-20"), configName)
 	bundle, err := OpenBundle(path)
 	require.NoError(t, err)
-	folder := filepath.Join(b.dir, "etc")
-	require.NoError(t, os.Mkdir(folder, 0o755))
-	bundle.Spec.Mounts = append(bundle.Spec.Mounts, rspec.Mount{Destination: "/etc", Type: "bind", Source: folder, Options: []string{"rbind"}})
+	dir := filepath.Join(b.dir, "etc")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	bundle.Spec.Mounts = append(bundle.Spec.Mounts, rspec.Mount{Destination: "/etc", Type: "bind", Source: dir, Options: []string{"rbind"}})
 	require.NoError(t, bundle.Save())
 	require.NoError(t, os.Remove(beside(path, originalSuffix)))
-	require.ErrorContains(t, b.make(filepath.Dir(path)), "for which the runtime would make "+folder+"/ld.so.preload on the host")
+	require.ErrorContains(t, b.make(filepath.Dir(path)), "for which the runtime would make "+dir+"/ld.so.preload on the host")
 	require.Empty(t, b.claims(t))
 }
 
 // docker's default containers may make device nodes, so that a rule of the device cgroup
-// is a card.
+// is a GPU.
 func TestDeviceCgroupRules(t *testing.T) {
 	all, major, minor, misc := int64(-1), int64(195), int64(0), int64(10)
 	rule := func(kind string, major, minor int64) rspec.LinuxDeviceCgroup {
@@ -51,7 +51,7 @@ func TestDeviceCgroupRules(t *testing.T) {
 		{"the driver's", false, with(rule("c", major, all)), `the rule "c 195:* rwm"`},
 		{"another driver's", false, with(rule("c", misc, minor)), ""},
 		{"every device, with a request", true, with(rule("a", all, all)), `the rule "a *:* rwm", by which it can make the node of a GPU, which is not of its grant`},
-		{"another card's, with a request", true, with(rule("c", major, 7)), `the rule "c 195:7 rwm"`},
+		{"another GPU's, with a request", true, with(rule("c", major, 7)), `the rule "c 195:7 rwm"`},
 		{"the control node's, with a request", true, with(rule("c", major, 255)), ""},
 		{"privileged", false, privileged, ""},
 		{"privileged, with a request", true, privileged, ""},

@@ -79,7 +79,7 @@ func TestRefusals(t *testing.T) {
 		change      func(*rspec.Spec)
 		want        string
 	}{
-		{"too much", []string{"GPUSLICE_MEMORY=800GiB"}, nil, "gpuslice: container web: asked for a card with 800GiB of memory, and there is no room: card 0"},
+		{"too much", []string{"GPUSLICE_MEMORY=800GiB"}, nil, "gpuslice: container web: asked for a GPU with 800GiB of memory, and there is no room: GPU 0"},
 		{"nonsense", []string{"GPUSLICE_MEMORY=much"}, nil, "GPUSLICE_MEMORY"},
 		{
 			"a device without a request", nil,
@@ -186,7 +186,7 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// 32 at once on cards that have room for 20: never more than there is, nothing leaked.
+// 32 at once on GPUs that have room for 20: never more than there is, nothing leaked.
 func TestThirtyTwoAtOnce(t *testing.T) {
 	m := newMachine(t, "")
 	const containers, slots = 32, 20

@@ -34,9 +34,9 @@ type Runtime struct {
 	// Stdin, Stdout and Stderr are the hooks', and for errors.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Cards says what the node has. It is asked only where a container wants a share.
-	Cards func(ctx context.Context) (Cards, error)
-	// Limiter says where the limiter's files are. It is asked as Cards is.
+	// GPUs says what the node has. It is asked only where a container wants a share.
+	GPUs func(ctx context.Context) (GPUs, error)
+	// Limiter says where the limiter's files are. It is asked as GPUs is.
 	Limiter func() (Limiter, error)
 	// Exec replaces this process (syscall.Exec).
 	Exec func(path string, argv, env []string) error

@@ -39,7 +39,7 @@ func limitedOtherwise(ctx context.Context, stateDir, id string, spec *rspec.Spec
 	return slices.ContainsFunc(now.Claims(), func(c grant.Claim) bool { return c.ContainerID == id }), nil
 }
 
-// checkSpec refuses a container that has cards beyond the slice's, which would have no
+// checkSpec refuses a container that has GPUs beyond the slice's, which would have no
 // limits.
 func checkSpec(s Slice, c oci.Container) error {
 	c.Majors = oci.HostDriverMajors()
@@ -73,7 +73,7 @@ func rootWith(files []File, state rspec.State, spec *rspec.Spec) (root string, e
 	if !filepath.IsAbs(rootfs) {
 		rootfs = filepath.Join(state.Bundle, rootfs)
 	}
-	// A runtime calls the hook before it changes the root folder, with the mounts made
+	// A runtime calls the hook before it changes the root directory, with the mounts made
 	// in the container's namespace. One that calls it after is right too.
 	inside := "/proc/" + strconv.Itoa(state.Pid) + "/root"
 	var first error

@@ -70,13 +70,13 @@ func claim(ctx context.Context, stateDir, name string, state rspec.State, spec *
 
 // book puts a slice's claim into the ledger.
 func book(ctx context.Context, r claimed.Releaser, stateDir string, s Slice, id string, record claimed.Record) error {
-	dir := Folder(stateDir, s.Name)
+	dir := Dir(stateDir, s.Name)
 	mark := filepath.Join(dir, markName)
 	if err := os.WriteFile(mark, nil, 0o600); err != nil {
 		return err
 	}
-	_, err := r.Ledger.Claim(ctx, s.claim(id), s.capacities(), func(folder string) error {
-		return fillClaim(folder, dir, id, record)
+	_, err := r.Ledger.Claim(ctx, s.claim(id), s.capacities(), func(dir string) error {
+		return fillClaim(dir, dir, id, record)
 	})
 	if err != nil {
 		err = errors.Join(err, os.Remove(mark)) // the files are as they were
@@ -85,7 +85,7 @@ func book(ctx context.Context, r claimed.Releaser, stateDir string, s Slice, id 
 }
 
 // sweep gives back what containers had that are gone without a word: those of slices,
-// whose files are made anew, and the wrapper's.
+// whose files are made again, and the wrapper's.
 func sweep(ctx context.Context, r claimed.Releaser, stateDir string) (bool, error) {
 	names, err := List(stateDir)
 	if err != nil {
@@ -100,7 +100,7 @@ func sweep(ctx context.Context, r claimed.Releaser, stateDir string) (bool, erro
 		if h == nil || h.alive(r.Judge) {
 			continue
 		}
-		if err := clearAway(ctx, r, Folder(stateDir, name), h); err != nil {
+		if err := clearAway(ctx, r, Dir(stateDir, name), h); err != nil {
 			return swept, err
 		}
 		swept = true
@@ -122,10 +122,10 @@ func vacate(ctx context.Context, r claimed.Releaser, stateDir, name string) erro
 		return err
 	}
 	if h == nil {
-		if !marked(Folder(stateDir, name)) {
+		if !marked(Dir(stateDir, name)) {
 			return nil
 		}
-		if err := renew(Folder(stateDir, name)); err != nil {
+		if err := renew(Dir(stateDir, name)); err != nil {
 			return err
 		}
 		return errors.New("a container had it and was killed with its runtime; that is cleared away now: start the container again")
@@ -133,7 +133,7 @@ func vacate(ctx context.Context, r claimed.Releaser, stateDir, name string) erro
 	if h.alive(r.Judge) {
 		return fmt.Errorf("container %s has it, and a slice is one container's at a time%s", short(h.id), others(ctx, stateDir, name))
 	}
-	if err := clearAway(ctx, r, Folder(stateDir, name), h); err != nil {
+	if err := clearAway(ctx, r, Dir(stateDir, name), h); err != nil {
 		return err
 	}
 	return fmt.Errorf("container %s had it and was killed with its runtime; that is cleared away now: start the container again", short(h.id))
@@ -175,12 +175,12 @@ func release(ctx context.Context, stateDir, name string, state rspec.State) erro
 	}
 	defer ledger.Close()
 	r := claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()}
-	folder := ledger.Folder(state.ID)
-	record, err := claimed.Read(folder)
+	dir := ledger.Dir(state.ID)
+	record, err := claimed.Read(dir)
 	if err != nil || record.Slice != name || record.Bundle != state.Bundle || r.Judge.Proc.Lives(record.Creator) {
 		return nil // it is somebody else's claim: the wrapper's, the agent's, another container's
 	}
-	if err := renewOf(Folder(stateDir, name), folder); err != nil {
+	if err := renewOf(Dir(stateDir, name), dir); err != nil {
 		return err
 	}
 	return r.Drop(ctx, state.ID, record.Nonce)

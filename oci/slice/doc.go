@@ -1,8 +1,8 @@
 // Package slice is what stands behind a CDI device gpuslice.io/slice=NAME: a fixed share
-// of fixed cards that one container at a time may have, with plain runc or crun.
+// of fixed GPUs that one container at a time may have, with plain runc or crun.
 //
 // A CDI spec is static, and a share isn't: who has it is decided when a container is
-// made. So each slice has a folder, made beforehand (package cdispec), whose limits and
+// made. So each slice has a directory, made beforehand (package cdispec), whose limits and
 // usage file the spec mounts,
 //
 //	<state>/slices/<name>/slice.json     the slice, as hooks read it
@@ -15,8 +15,8 @@
 //   - createRuntime: claim. The container's mounts are made, and its program doesn't run
 //     yet. The hook looks whether the limiter's files are where they have to be in the
 //     container, books the share in the node's ledger, and puts the slice's two files
-//     into the claim's folder too, by hard links. Whatever is not as it has to be, a slice that is
-//     taken and a card that is full refuse the container.
+//     into the claim's directory too, by hard links. Whatever is not as it has to be, a slice that is
+//     taken and a GPU that is full refuse the container.
 //   - poststop: release. The slice gets new files, and the share is given back.
 //
 // Why this is safe: the device nodes come with the limits, in one device of one spec. A

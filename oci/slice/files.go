@@ -19,9 +19,9 @@ import (
 	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
-// lock takes the lock of all slices of a state folder, which it makes.
+// lock takes the lock of all slices of a state directory, which it makes.
 func lock(ctx context.Context, stateDir string) (unlock func(), err error) {
-	dir := filepath.Join(stateDir, foldersName)
+	dir := filepath.Join(stateDir, dirsName)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("lock the slices: %w", err)
 	}
@@ -49,7 +49,7 @@ func Sweep(ctx context.Context, stateDir string) error {
 	left, err := hidden(stateDir)
 	errs := []error{err}
 	for _, name := range left {
-		errs = append(errs, vgpufs.RemoveAll(Folder(stateDir, name)))
+		errs = append(errs, vgpufs.RemoveAll(Dir(stateDir, name)))
 	}
 	return errors.Join(errs...)
 }
@@ -64,7 +64,7 @@ func Put(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (
 	}
 	defer unlock()
 	s.Version = recordVersion
-	dir := Folder(stateDir, s.Name)
+	dir := Dir(stateDir, s.Name)
 	c, err := compare(ctx, stateDir, s, settings)
 	if err != nil {
 		return s, false, err
@@ -102,7 +102,7 @@ type comparison struct {
 }
 
 func compare(ctx context.Context, stateDir string, s Slice, settings oci.Settings) (c comparison, err error) {
-	dir := Folder(stateDir, s.Name)
+	dir := Dir(stateDir, s.Name)
 	if c.old, err = Read(stateDir, s.Name); err != nil || !whole(dir) {
 		return comparison{}, nil // Put builds a new one
 	}
@@ -142,7 +142,7 @@ func samePattern(dir string, s Slice, settings oci.Settings) bool {
 	return err == nil && haveErr == nil && want.Oversubscribe == have.Oversubscribe && slices.Equal(want.Devices, have.Devices)
 }
 
-// build makes a slice's folder anew and gives it its name.
+// build makes a slice's directory again and gives it its name.
 func build(dir string, s Slice, settings oci.Settings) error {
 	temp, err := os.MkdirTemp(filepath.Dir(dir), newPrefix)
 	if err != nil {
@@ -220,10 +220,10 @@ func Remove(ctx context.Context, stateDir, name string) (inUse bool, err error) 
 	if err != nil || inUse {
 		return inUse, err
 	}
-	if err := clearHolder(ctx, stateDir, Folder(stateDir, name), holder); err != nil {
+	if err := clearHolder(ctx, stateDir, Dir(stateDir, name), holder); err != nil {
 		return false, err
 	}
-	dir := Folder(stateDir, name)
+	dir := Dir(stateDir, name)
 	gone := filepath.Join(filepath.Dir(dir), oldPrefix+name)
 	if err := os.Rename(dir, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("remove slice %s: %w", name, err)

@@ -10,7 +10,7 @@ import (
 )
 
 // FuzzState: what a runtime tells the hook books nothing of a slice that isn't there, and
-// makes no file outside the state folder.
+// makes no file outside the state directory.
 func FuzzState(f *testing.F) {
 	f.Add([]byte(`{"ociVersion":"1.2.0","id":"a","status":"creating","bundle":"/nowhere"}`), true)
 	f.Add([]byte(`{"id":"../..","bundle":"/"}`), false)
@@ -35,12 +35,12 @@ func FuzzState(f *testing.F) {
 
 // FuzzRead: a record that is read is of the name that was asked for.
 func FuzzRead(f *testing.F) {
-	f.Add([]byte(`{"version":1,"name":"x","shares":[{"uuid":"GPU-a","memoryMiB":1,"cores":2}],"cards":[{}]}`))
+	f.Add([]byte(`{"version":1,"name":"x","shares":[{"uuid":"GPU-a","memoryMiB":1,"cores":2}],"gpus":[{}]}`))
 	f.Add([]byte(`{"version":2}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		dir := t.TempDir()
-		require.NoError(t, os.MkdirAll(Folder(dir, "x"), 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(Folder(dir, "x"), recordName), data, 0o600))
+		require.NoError(t, os.MkdirAll(Dir(dir, "x"), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(Dir(dir, "x"), recordName), data, 0o600))
 		if s, err := Read(dir, "x"); err == nil {
 			require.Equal(t, "x", s.Name)
 			_, _ = s.claim("c"), s.capacities()

@@ -21,7 +21,7 @@ type holder struct {
 // holderOf finds who has a slice: the claim whose limits are the slice's own file. Nil is
 // nobody. So the ledger is the one book of it, and nothing else has to agree with it.
 func holderOf(ctx context.Context, stateDir, name string) (*holder, error) {
-	if !exists(limiter.LimitsPath(Folder(stateDir, name))) {
+	if !exists(limiter.LimitsPath(Dir(stateDir, name))) {
 		return nil, nil
 	}
 	ledger, err := grant.OpenReadOnly(stateDir)
@@ -36,14 +36,14 @@ func holderOf(ctx context.Context, stateDir, name string) (*holder, error) {
 		return nil, fmt.Errorf("find who has slice %s: %w", name, err)
 	}
 	for _, e := range now.Entries {
-		if dir := ledger.Folder(e.ContainerID); sameLimits(Folder(stateDir, name), dir) {
+		if dir := ledger.Dir(e.ContainerID); sameLimits(Dir(stateDir, name), dir) {
 			return &holder{e.ContainerID, dir}, nil
 		}
 	}
 	return nil, nil
 }
 
-// sameLimits says whether two folders have one limits file.
+// sameLimits says whether two directories have one limits file.
 func sameLimits(a, b string) bool {
 	first, errA := os.Lstat(limiter.LimitsPath(a))
 	second, errB := os.Lstat(limiter.LimitsPath(b))

@@ -29,7 +29,7 @@ func TestMainRefuses(t *testing.T) {
 		{"no name", running, []string{"claim", "--state-dir=" + state}, "--name=NAME"},
 		{"a name that leads elsewhere", running, []string{"claim", "--state-dir=" + state, "--name=../x"}, "--name=NAME"},
 		{"a hidden name", running, []string{"claim", "--state-dir=" + state, "--name=.new-1"}, "--name=NAME"},
-		{"a folder that is relative", running, []string{"claim", "--state-dir=run", "--name=small"}, "--state-dir=DIR"},
+		{"a directory that is relative", running, []string{"claim", "--state-dir=run", "--name=small"}, "--state-dir=DIR"},
 		{"another action", running, append([]string{"take"}, options...), `"take" is not known`},
 		{"no state", "", append([]string{"claim"}, options...), "read the container's state"},
 		{"no bundle", `{"id":"c1","bundle":"/none"}`, append([]string{"claim"}, options...), "read the container's bundle"},

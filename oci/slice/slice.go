@@ -16,9 +16,9 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// The names in a state folder, and in a slice's.
+// The names in a state directory, and in a slice's.
 const (
-	foldersName = "slices"
+	dirsName    = "slices"
 	lockName    = "lock" // in slices: one for all
 	newPrefix   = ".new-"
 	oldPrefix   = ".old-"
@@ -35,14 +35,14 @@ type Slice struct {
 	Version int `json:"version"`
 	// Name is the operator's, and the CDI device's.
 	Name string `json:"name"`
-	// Asked is the operator's definition: another one makes the slice anew.
+	// Asked is the operator's definition: another one makes the slice again.
 	Asked string `json:"asked"`
-	// Shares are what a container gets, one a card.
+	// Shares are what a container gets, one a GPU.
 	Shares []grant.Share `json:"shares"`
 	// HighPriority says that others stand back while the container is at work.
 	HighPriority bool `json:"highPriority,omitempty"`
-	// Cards are the cards of the shares, as the ledger wants them.
-	Cards []grant.Card `json:"cards"`
+	// GPUs are the GPUs of the shares, as the ledger wants them.
+	GPUs []grant.GPU `json:"gpus"`
 	// Nodes are the device nodes that the spec gives.
 	Nodes []Node `json:"nodes"`
 	// Files are the limiter's, which have to be in the container.
@@ -64,8 +64,8 @@ type File struct {
 	Container string `json:"container"`
 }
 
-// Folder is a slice's folder in a state folder. It is a path only.
-func Folder(stateDir, name string) string { return filepath.Join(stateDir, foldersName, name) }
+// Directory is a slice's directory in a state directory. It is a path only.
+func Dir(stateDir, name string) string { return filepath.Join(stateDir, dirsName, name) }
 
 // claim is what a container of that id books.
 func (s Slice) claim(id string) grant.Claim {
@@ -75,18 +75,18 @@ func (s Slice) claim(id string) grant.Claim {
 	}
 }
 
-// capacities are the slice's cards by UUID.
-func (s Slice) capacities() map[string]grant.Card {
-	cards := make(map[string]grant.Card, len(s.Cards))
-	for _, c := range s.Cards {
-		cards[c.UUID] = c
+// capacities are the slice's GPUs by UUID.
+func (s Slice) capacities() map[string]grant.GPU {
+	gpus := make(map[string]grant.GPU, len(s.GPUs))
+	for _, c := range s.GPUs {
+		gpus[c.UUID] = c
 	}
-	return cards
+	return gpus
 }
 
 // Read reads a slice; fs.ErrNotExist where there is none of that name.
 func Read(stateDir, name string) (Slice, error) {
-	path := filepath.Join(Folder(stateDir, name), recordName)
+	path := filepath.Join(Dir(stateDir, name), recordName)
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return Slice{}, fmt.Errorf("read slice %s: %w", name, err)
@@ -115,7 +115,7 @@ func hidden(stateDir string) ([]string, error) {
 }
 
 func directories(stateDir string, wanted func(name string) bool) ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(stateDir, foldersName))
+	entries, err := os.ReadDir(filepath.Join(stateDir, dirsName))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -137,7 +137,7 @@ func (s Slice) equal(other Slice) bool {
 		slices.Equal(s.Shares, other.Shares) && slices.Equal(s.Files, other.Files)
 }
 
-// write puts slice.json into the slice's folder by a rename.
+// write puts slice.json into the slice's directory by a rename.
 func (s Slice) write(dir string) error {
 	s.Version = recordVersion
 	data, err := json.MarshalIndent(s, "", "  ")

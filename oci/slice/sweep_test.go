@@ -17,11 +17,11 @@ import (
 func TestSweep(t *testing.T) {
 	ctx, state := context.Background(), t.TempDir()
 	require.NoError(t, Sweep(ctx, state))
-	require.NoDirExists(t, filepath.Join(state, foldersName), "nothing is made for it")
+	require.NoDirExists(t, filepath.Join(state, dirsName), "nothing is made for it")
 
 	vgpufstest.Unmount(t, state)
 	for _, name := range []string{".new-123", ".old-small", "small"} {
-		dir := Folder(state, name)
+		dir := Dir(state, name)
 		require.NoError(t, os.MkdirAll(dir, 0o755))
 		require.NoError(t, vgpufs.Mount(dir))
 	}
@@ -30,13 +30,13 @@ func TestSweep(t *testing.T) {
 	busy, cancel := context.WithCancel(ctx)
 	cancel()
 	require.ErrorIs(t, Sweep(busy, state), context.Canceled)
-	require.DirExists(t, Folder(state, ".new-123"))
+	require.DirExists(t, Dir(state, ".new-123"))
 	unlock()
 
 	require.NoError(t, Sweep(ctx, state))
-	require.NoDirExists(t, Folder(state, ".new-123"))
-	require.NoDirExists(t, Folder(state, ".old-small"))
-	mounted, err := vgpufs.Mounted(Folder(state, "small"))
+	require.NoDirExists(t, Dir(state, ".new-123"))
+	require.NoDirExists(t, Dir(state, ".old-small"))
+	mounted, err := vgpufs.Mounted(Dir(state, "small"))
 	require.NoError(t, err)
 	require.True(t, mounted, "a slice stays")
 }

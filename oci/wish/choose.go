@@ -8,27 +8,27 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// Choose picks the cards of a request: all that it asks for, or none with an error. The
-// cards are what may be booked of each, by UUID, and booked is what is (a ledger's
-// Snapshot has it). The order of the shares is that of the cards in the container.
+// Choose picks the GPUs of a request: all that it asks for, or none with an error. The
+// GPUs are what may be booked of each, by UUID, and booked is what is (a ledger's
+// Snapshot has it). The order of the shares is that of the GPUs in the container.
 //
-// Of a number of cards, those are taken that have the least memory left afterwards and
+// Of a number of GPUs, those are taken that have the least memory left afterwards and
 // still fit, so that large requests find room later; ties go by index, then UUID. They
 // are listed in the order of their indices, but where each has an amount of its own.
-// Cards come before MIG devices: of those a container gets the smallest that are enough,
+// GPUs come before MIG devices: of those a container gets the smallest that are enough,
 // each whole, whatever part of it was asked. Both never go together.
 //
-// Errors are ErrForbidden (the operator's maximum, or a card that is kept for others; the
-// text names the key and the file), grant.ErrUnknownCard, grant.ErrMalformed, or
+// Errors are ErrForbidden (the operator's maximum, or a GPU that is kept for others; the
+// text names the key and the file), grant.ErrUnknownGPU, grant.ErrMalformed, or
 // grant.ErrOverbooked, whose text says what was asked and what is free where.
 //
 // The ledger decides again when the shares are booked. If it says grant.ErrOverbooked,
 // somebody was faster, and who wants to can choose again.
-func Choose(r *Request, cards map[string]grant.Card, booked map[string]grant.Usage, c Config) ([]grant.Share, error) {
+func Choose(r *Request, gpus map[string]grant.GPU, booked map[string]grant.Usage, c Config) ([]grant.Share, error) {
 	if r == nil {
 		return nil, nil
 	}
-	list := inventory(cards, booked, c)
+	list := inventory(gpus, booked, c)
 	if r.Shares != nil {
 		return chooseGranted(r.Shares, list, c)
 	}
@@ -45,7 +45,7 @@ func Choose(r *Request, cards map[string]grant.Card, booked map[string]grant.Usa
 	return chooseAny(r, devices.Count, list, c)
 }
 
-// chooseNamed takes certain cards, all of them or those of certain names.
+// chooseNamed takes certain GPUs, all of them or those of certain names.
 func chooseNamed(r *Request, devices Devices, list []candidate, c Config) ([]grant.Share, error) {
 	var named []candidate
 	for _, name := range devices.Names {
@@ -68,7 +68,7 @@ func chooseNamed(r *Request, devices Devices, list []candidate, c Config) ([]gra
 		return nil, err
 	}
 	if len(named) == 0 {
-		return nil, refuse(grant.ErrUnknownCard, "all cards are asked for, and there is none that containers without Kubernetes may use: the node has %s (see devices in %s)", namesOf(list), c.Path)
+		return nil, refuse(grant.ErrUnknownGPU, "all GPUs are asked for, and there is none that containers without Kubernetes may use: the node has %s (see devices in %s)", namesOf(list), c.Path)
 	}
 	var shares []grant.Share
 	var full []candidate
@@ -91,7 +91,7 @@ func chooseNamed(r *Request, devices Devices, list []candidate, c Config) ([]gra
 	return shares, nil
 }
 
-// chooseAny takes any so many cards, or else MIG devices.
+// chooseAny takes any so many GPUs, or else MIG devices.
 func chooseAny(r *Request, n int, list []candidate, c Config) ([]grant.Share, error) {
 	amounts, err := c.amounts(r, n)
 	if err != nil {
@@ -99,7 +99,7 @@ func chooseAny(r *Request, n int, list []candidate, c Config) ([]grant.Share, er
 	}
 	allowed := slices.Concat(ofKind(list, false), ofKind(list, true))
 	if len(allowed) == 0 {
-		return nil, refuse(grant.ErrUnknownCard, "there is no card that containers without Kubernetes may use: the node has %s (see devices in %s)", namesOf(list), c.Path)
+		return nil, refuse(grant.ErrUnknownGPU, "there is no GPU that containers without Kubernetes may use: the node has %s (see devices in %s)", namesOf(list), c.Path)
 	}
 	for _, a := range amounts {
 		if err := c.checkAnywhere(a, allowed); err != nil {
@@ -114,7 +114,7 @@ func chooseAny(r *Request, n int, list []candidate, c Config) ([]grant.Share, er
 	return nil, noRoom(amounts, allowed)
 }
 
-// checkAnywhere says why an amount is beyond the operator's maximum on every card.
+// checkAnywhere says why an amount is beyond the operator's maximum on every GPU.
 func (c Config) checkAnywhere(a Amount, list []candidate) (err error) {
 	for _, d := range list {
 		if err = c.checkMaximum(d, d.share(a)); err == nil {
@@ -154,7 +154,7 @@ func chooseGranted(shares []grant.Share, list []candidate, c Config) ([]grant.Sh
 	return slices.Clone(shares), nil
 }
 
-// ofKind are the cards that may be used, or the MIG devices.
+// ofKind are the GPUs that may be used, or the MIG devices.
 func ofKind(list []candidate, mig bool) []candidate {
 	var kind []candidate
 	for _, d := range list {
@@ -166,7 +166,7 @@ func ofKind(list []candidate, mig bool) []candidate {
 }
 
 func mixedKinds(a, b candidate) error {
-	return refuse(grant.ErrMalformed, "%v and %v: cards and MIG devices don't go together in one container: ask for one or the other", a, b)
+	return refuse(grant.ErrMalformed, "%v and %v: GPUs and MIG devices don't go together in one container: ask for one or the other", a, b)
 }
 
 // noRoom says what was asked and what is free.
@@ -177,9 +177,9 @@ func noRoom(amounts []Amount, list []candidate) error {
 			asked = append(asked, text)
 		}
 	}
-	what := "a card with " + strings.Join(asked, " or ")
+	what := "a GPU with " + strings.Join(asked, " or ")
 	if len(amounts) > 1 {
-		what = fmt.Sprintf("%d cards with %s each", len(amounts), strings.Join(asked, " and "))
+		what = fmt.Sprintf("%d GPUs with %s each", len(amounts), strings.Join(asked, " and "))
 	}
 	return refuse(grant.ErrOverbooked, "asked for %s, and there is no room: %s. Wait until a container ends (gpuslice status lists them), or ask for less", what, freeOf(list))
 }

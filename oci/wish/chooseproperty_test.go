@@ -14,25 +14,25 @@ import (
 
 // scene is a request on a node, made up.
 type scene struct {
-	cards   map[string]grant.Card
+	gpus    map[string]grant.GPU
 	booked  map[string]grant.Usage
 	c       Config
 	request Request
 }
 
 func makeScene(r *rand.Rand) scene {
-	s := scene{cards: map[string]grant.Card{}, booked: map[string]grant.Usage{}, c: operator()}
+	s := scene{gpus: map[string]grant.GPU{}, booked: map[string]grant.Usage{}, c: operator()}
 	s.c.Indices = map[string]string{}
 	for i := range r.IntN(7) {
 		uuid := fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)
-		card := grant.Card{UUID: uuid, MemoryMiB: 4 + r.Int64N(12), CorePercent: 50 + 50*r.IntN(3), Slots: 1 + r.IntN(4)}
-		used := grant.Usage{MemoryMiB: r.Int64N(card.MemoryMiB + 2), CorePercent: 20 * r.IntN(5), Slots: r.IntN(card.Slots + 1)}
+		gpu := grant.GPU{UUID: uuid, MemoryMiB: 4 + r.Int64N(12), CorePercent: 50 + 50*r.IntN(3), Slots: 1 + r.IntN(4)}
+		used := grant.Usage{MemoryMiB: r.Int64N(gpu.MemoryMiB + 2), CorePercent: 20 * r.IntN(5), Slots: r.IntN(gpu.Slots + 1)}
 		if r.IntN(4) == 0 {
 			uuid = "MIG-" + uuid[4:]
-			card.UUID, card.CorePercent, card.Slots = uuid, 100, 1
-			used = []grant.Usage{{}, {MemoryMiB: card.MemoryMiB, CorePercent: 100, Slots: 1}}[r.IntN(2)]
+			gpu.UUID, gpu.CorePercent, gpu.Slots = uuid, 100, 1
+			used = []grant.Usage{{}, {MemoryMiB: gpu.MemoryMiB, CorePercent: 100, Slots: 1}}[r.IntN(2)]
 		}
-		s.cards[uuid], s.booked[uuid] = card, used
+		s.gpus[uuid], s.booked[uuid] = gpu, used
 		if r.IntN(8) > 0 {
 			s.c.Indices[uuid] = fmt.Sprint(i)
 		}
@@ -61,13 +61,13 @@ func makeScene(r *rand.Rand) scene {
 	return s
 }
 
-// may says by the words of the rules, and the ledger's own check, whether a card may have
+// may says by the words of the rules, and the ledger's own check, whether a GPU may have
 // an amount, and what is booked of it then.
 func (s scene) may(uuid string, a Amount) (grant.Share, bool) {
-	card, used, most := s.cards[uuid], s.booked[uuid], s.c.Maximum
+	gpu, used, most := s.gpus[uuid], s.booked[uuid], s.c.Maximum
 	asked := a.Memory.MiB
 	if a.Memory.Percent > 0 {
-		asked = max(card.MemoryMiB*int64(a.Memory.Percent)/100, 1)
+		asked = max(gpu.MemoryMiB*int64(a.Memory.Percent)/100, 1)
 	}
 	if a.CorePercent == 0 {
 		a.CorePercent = most.CorePercent
@@ -75,41 +75,41 @@ func (s scene) may(uuid string, a Amount) (grant.Share, bool) {
 	share := grant.Share{UUID: uuid, MemoryMiB: asked, CorePercent: a.CorePercent}
 	ok := len(s.c.Devices) == 0 || slices.Contains(s.c.Devices, uuid)
 	if grant.IsMIG(uuid) {
-		share.MemoryMiB, share.CorePercent = card.MemoryMiB, 100
-		ok = ok && asked <= card.MemoryMiB
+		share.MemoryMiB, share.CorePercent = gpu.MemoryMiB, 100
+		ok = ok && asked <= gpu.MemoryMiB
 	} else {
 		ok = ok && (most.CorePercent == 0 || share.CorePercent <= most.CorePercent)
 	}
 	limit := most.Memory.MiB
 	if most.Memory.Percent > 0 {
-		limit = max(card.MemoryMiB*int64(most.Memory.Percent)/100, 1)
+		limit = max(gpu.MemoryMiB*int64(most.Memory.Percent)/100, 1)
 	}
 	ok = ok && (limit == 0 || share.MemoryMiB <= limit)
-	return share, ok && grant.CheckCards([]grant.Share{share}, s.cards) == nil &&
-		share.MemoryMiB <= card.MemoryMiB-used.MemoryMiB &&
-		(share.CorePercent == 0 || share.CorePercent <= card.CorePercent-used.CorePercent) && used.Slots < card.Slots
+	return share, ok && grant.CheckGPUs([]grant.Share{share}, s.gpus) == nil &&
+		share.MemoryMiB <= gpu.MemoryMiB-used.MemoryMiB &&
+		(share.CorePercent == 0 || share.CorePercent <= gpu.CorePercent-used.CorePercent) && used.Slots < gpu.Slots
 }
 
-// left is what the choice leaves on its cards, and of MIG devices what it takes.
+// left is what the choice leaves on its GPUs, and of MIG devices what it takes.
 func (s scene) left(shares []grant.Share) (total int64) {
 	for _, share := range shares {
 		if grant.IsMIG(share.UUID) {
 			total += share.MemoryMiB
 		} else {
-			total += s.cards[share.UUID].MemoryMiB - s.booked[share.UUID].MemoryMiB - share.MemoryMiB
+			total += s.gpus[share.UUID].MemoryMiB - s.booked[share.UUID].MemoryMiB - share.MemoryMiB
 		}
 	}
 	return total
 }
 
-// every calls fn for every way to give the amounts cards of one kind.
+// every calls fn for every way to give the amounts GPUs of one kind.
 func (s scene) every(mig bool, so []grant.Share, fn func([]grant.Share)) {
 	i := len(so)
 	if i == s.request.Devices.Count {
 		fn(so)
 		return
 	}
-	for uuid := range s.cards {
+	for uuid := range s.gpus {
 		a := s.request.Each[i].or(s.request.Amount)
 		taken := slices.ContainsFunc(so, func(other grant.Share) bool { return other.UUID == uuid })
 		if share, ok := s.may(uuid, a); ok && !taken && grant.IsMIG(uuid) == mig {
@@ -119,7 +119,7 @@ func (s scene) every(mig bool, so []grant.Share, fn func([]grant.Share)) {
 }
 
 // What Choose returns passes the ledger's checks and has room; it refuses only if no set of
-// cards has room; and no other set leaves less.
+// GPUs has room; and no other set leaves less.
 func TestChooseAgainstEveryWay(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 2026))
 	chosen, refused, several, mig := 0, 0, 0, 0
@@ -128,7 +128,7 @@ func TestChooseAgainstEveryWay(t *testing.T) {
 		best, ways := int64(-1), 0
 		for _, kind := range []bool{false, true} {
 			if ways > 0 {
-				break // cards come before MIG devices
+				break // GPUs come before MIG devices
 			}
 			s.every(kind, nil, func(shares []grant.Share) {
 				ways++
@@ -145,16 +145,16 @@ func TestChooseAgainstEveryWay(t *testing.T) {
 				ways = 0
 			}
 		}
-		shares, err := Choose(&s.request, s.cards, s.booked, s.c)
+		shares, err := Choose(&s.request, s.gpus, s.booked, s.c)
 		if err != nil {
 			require.Zero(t, ways, "%+v: %v", s, err)
-			require.True(t, errors.Is(err, grant.ErrOverbooked) || errors.Is(err, ErrForbidden) || errors.Is(err, grant.ErrUnknownCard), "%v", err)
+			require.True(t, errors.Is(err, grant.ErrOverbooked) || errors.Is(err, ErrForbidden) || errors.Is(err, grant.ErrUnknownGPU), "%v", err)
 			refused++
 			continue
 		}
 		require.NotZero(t, ways, "%+v: %+v", s, shares)
 		require.NoError(t, grant.ValidateShares(shares))
-		require.NoError(t, grant.CheckCards(shares, s.cards))
+		require.NoError(t, grant.CheckGPUs(shares, s.gpus))
 		require.Len(t, shares, s.request.Devices.Count)
 		percentages := false
 		for i, share := range shares {
@@ -186,7 +186,7 @@ func TestChooseFillsALedger(t *testing.T) {
 	ledger, err := grant.OpenLedger(t.TempDir())
 	require.NoError(t, err)
 	defer ledger.Close()
-	cards := map[string]grant.Card{
+	gpus := map[string]grant.GPU{
 		gpu0: {UUID: gpu0, MemoryMiB: 1000, CorePercent: 100, Slots: 10},
 		gpu1: {UUID: gpu1, MemoryMiB: 500, CorePercent: 100, Slots: 3},
 		mig0: {UUID: mig0, MemoryMiB: 300, CorePercent: 100, Slots: 1},
@@ -195,25 +195,25 @@ func TestChooseFillsALedger(t *testing.T) {
 	for i := 0; ; i++ {
 		snapshot, err := ledger.Snapshot(t.Context())
 		require.NoError(t, err)
-		shares, err := Choose(&Request{Amount: mib(150, 20)}, cards, snapshot.Cards, c)
+		shares, err := Choose(&Request{Amount: mib(150, 20)}, gpus, snapshot.GPUs, c)
 		if err != nil {
 			require.ErrorIs(t, err, grant.ErrOverbooked)
-			// By compute time 5 on the large card, by memory and slots 3 on the small one, and the MIG device.
+			// By compute time 5 on the large GPU, by memory and slots 3 on the small one, and the MIG device.
 			require.Equal(t, 5+3+1, i)
 			return
 		}
 		id := fmt.Sprintf("c%d", i)
-		_, err = ledger.Claim(t.Context(), grant.Claim{ContainerID: id, Owner: grant.OwnerRuntime, Container: id, Shares: shares}, cards, nil)
+		_, err = ledger.Claim(t.Context(), grant.Claim{ContainerID: id, Owner: grant.OwnerRuntime, Container: id, Shares: shares}, gpus, nil)
 		require.NoError(t, err)
 	}
 }
 
 func BenchmarkChoose(b *testing.B) {
-	cards, booked, c := map[string]grant.Card{}, map[string]grant.Usage{}, operator()
+	gpus, booked, c := map[string]grant.GPU{}, map[string]grant.Usage{}, operator()
 	c.Indices = map[string]string{}
 	for i := range 16 {
 		uuid := fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)
-		cards[uuid] = grant.Card{UUID: uuid, MemoryMiB: 141312, CorePercent: 100, Slots: 10}
+		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 141312, CorePercent: 100, Slots: 10}
 		booked[uuid] = grant.Usage{MemoryMiB: int64(i) * 4096, CorePercent: 5 * i, Slots: i / 2}
 		c.Indices[uuid] = fmt.Sprint(i)
 	}
@@ -223,7 +223,7 @@ func BenchmarkChoose(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := Choose(r, cards, booked, c); err != nil {
+		if _, err := Choose(r, gpus, booked, c); err != nil {
 			b.Fatal(err)
 		}
 	}

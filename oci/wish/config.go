@@ -14,13 +14,13 @@ type Config struct {
 	// Path is the file that it was read from, or would have been.
 	Path string
 
-	// StateDir is the folder of the node's ledger (--state-dir of the agent).
+	// StateDir is the directory of the node's ledger (--state-dir of the agent).
 	StateDir string
-	// LibraryDir is the folder of the limiter (--library-dir of the agent).
+	// LibraryDir is the directory of the limiter (--library-dir of the agent).
 	LibraryDir string
-	// NodeFile is the agent's account of the cards; empty is node.json in StateDir.
+	// NodeFile is the agent's account of the GPUs; empty is node.json in StateDir.
 	NodeFile string
-	// NVMLLibrary is asked for the cards where there is no such account.
+	// NVMLLibrary is asked for the GPUs where there is no such account.
 	NVMLLibrary string
 	// Runtimes are the low-level runtimes, names or absolute paths: the first that is
 	// there is used.
@@ -39,27 +39,27 @@ type Config struct {
 	DeviceInjection string
 	// Graphics gives containers the driver's libraries for OpenCL, OpenGL, Vulkan and similar too.
 	Graphics bool
-	// CDISpecDirs are the folders of CDI specs; a later one wins over an earlier one.
+	// CDISpecDirs are the directories of CDI specs; a later one wins over an earlier one.
 	CDISpecDirs []string
 
-	// DeviceSplitCount, MemoryScaling and ContextMemoryMiB are how cards are shared, as
-	// the agent's options of these names: containers a card, what may be granted as a
-	// multiple of a card's memory, and what a CUDA context is charged with (-1: by the
+	// DeviceSplitCount, MemoryScaling and ContextMemoryMiB are how GPUs are shared, as
+	// the agent's options of these names: containers a GPU, what may be granted as a
+	// multiple of a GPU's memory, and what a CUDA context is charged with (-1: by the
 	// model). Where the agent runs it says the first two.
 	DeviceSplitCount int
 	MemoryScaling    float64
 	ContextMemoryMiB int
 
-	// Devices are the cards, by UUID or index, that such containers may use; none: all.
+	// Devices are the GPUs, by UUID or index, that such containers may use; none: all.
 	Devices []string
 	// Maximum is the most that one container may have.
 	Maximum Limit
 	// Default is what a request that leaves something out gets. A container that asks
 	// for nothing gets nothing.
 	Default Slice
-	// AllowWholeCards: who says no amount of memory gets the whole card, and
-	// NVIDIA_VISIBLE_DEVICES alone is a request for whole cards.
-	AllowWholeCards bool
+	// AllowWholeGPUs: who says no amount of memory gets the whole GPU, and
+	// NVIDIA_VISIBLE_DEVICES alone is a request for whole GPUs.
+	AllowWholeGPUs bool
 	// AllowHighPriority: a container may ask for priority 0 by itself.
 	AllowHighPriority bool
 	// AllowControlSwitch: CUDA_DISABLE_CONTROL=true takes the limiter away. (The
@@ -72,15 +72,15 @@ type Config struct {
 	Slices map[string]Slice
 
 	// Indices are NVML's indices by UUID ("0", and "0:1" of a MIG device). They are the
-	// node's and not the file's: whoever knows the cards fills them in before Choose.
-	// Cards that aren't here can't be named by an index.
+	// node's and not the file's: whoever knows the GPUs fills them in before Choose.
+	// GPUs that aren't here can't be named by an index.
 	Indices map[string]string
 }
 
 // Slice is a request that the operator has put a name to, or the default one.
 type Slice struct {
 	Amount
-	// Devices are the cards; nothing said: the container may say, else one.
+	// Devices are the GPUs; nothing said: the container may say, else one.
 	Devices Devices
 	// HighPriority needs no AllowHighPriority: the operator says it.
 	HighPriority bool
@@ -88,12 +88,12 @@ type Slice struct {
 
 // Limit is the most that one container may have. What is zero is not limited.
 type Limit struct {
-	// Memory is of each card.
+	// Memory is of each GPU.
 	Memory Size
-	// CorePercent is of each card. Where it is set, who asks for no share of compute
+	// CorePercent is of each GPU. Where it is set, who asks for no share of compute
 	// time, which would not be limited, has this one.
 	CorePercent int
-	// Devices is the number of cards.
+	// Devices is the number of GPUs.
 	Devices int
 }
 
@@ -115,7 +115,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// NodePath is the agent's account of the cards.
+// NodePath is the agent's account of the GPUs.
 func (c Config) NodePath() string {
 	if c.NodeFile != "" {
 		return c.NodeFile

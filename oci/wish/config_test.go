@@ -71,19 +71,19 @@ nvmlLibrary: /usr/lib/libnvidia-ml.so.1
 				StateDir: "/run/other", LibraryDir: "/opt/lib", NodeFile: "/run/node.json", NVMLLibrary: "/usr/lib/libnvidia-ml.so.1",
 			}
 		})},
-		{"whole cards beside a maximum of devices", "allowWholeCards: true\nmaximum: {devices: 1, memory: 100%, cores: 100}\n", changed(func(c *Config) {
-			c.AllowWholeCards = true
+		{"whole GPUs beside a maximum of devices", "allowWholeGPUs: true\nmaximum: {devices: 1, memory: 100%, cores: 100}\n", changed(func(c *Config) {
+			c.AllowWholeGPUs = true
 			c.Maximum = Limit{Memory: Size{Percent: 100}, CorePercent: 100, Devices: 1}
 		})},
 		{"a slice whose size can't be compared yet", "maximum: {memory: 10%}\nslices: {a: {memory: 1t, priority: 1}}\n", changed(func(c *Config) {
 			c.Maximum.Memory.Percent = 10
 			c.Slices = map[string]Slice{"a": {Amount: mib(1<<20, 0)}}
 		})},
-		{"slices of cards that may be allowed", "devices: [4, " + gpu0 + "]\nslices: {a: {memory: 1g, devices: '4:1," + gpu1 + ",5'}}\n", changed(func(c *Config) {
+		{"slices of GPUs that may be allowed", "devices: [4, " + gpu0 + "]\nslices: {a: {memory: 1g, devices: '4:1," + gpu1 + ",5'}}\n", changed(func(c *Config) {
 			c.Devices = []string{"4", gpu0}
 			c.Slices = map[string]Slice{"a": {Amount: mib(1024, 0), Devices: names("4:1", gpu1, "5")}}
 		})},
-		{"a slice of a MIG device of an allowed card", "devices: [" + gpu0 + "]\nslices: {a: {memory: 1g, devices: " + mig0 + "}}\n", changed(func(c *Config) {
+		{"a slice of a MIG device of an allowed GPU", "devices: [" + gpu0 + "]\nslices: {a: {memory: 1g, devices: " + mig0 + "}}\n", changed(func(c *Config) {
 			c.Devices = []string{gpu0}
 			c.Slices = map[string]Slice{"a": {Amount: mib(1024, 0), Devices: names(mig0)}}
 		})},
@@ -138,21 +138,21 @@ func TestParseRefuses(t *testing.T) {
 		{"a context's memory", "contextMemoryMiB: -2\n", []string{`f:1: contextMemoryMiB: "-2" must be a whole number from -1 to 16384`}},
 		{"no number", "memoryScaling: .nan\n", []string{`f:1: memoryScaling: ".nan" must be`}},
 		{"too large a factor", "memoryScaling: 1e3\n", []string{`f:1: memoryScaling: "1e3" must be a number from 0.01 to 100`}},
-		{"a truth value as people say it", "allowWholeCards: yes\n", []string{`f:1: allowWholeCards: is the text "yes", and must be true or false`}},
-		{"a quoted truth value", "allowWholeCards: \"true\"\n", []string{"f:1: allowWholeCards: is the text"}},
+		{"a truth value as people say it", "allowWholeGPUs: yes\n", []string{`f:1: allowWholeGPUs: is the text "yes", and must be true or false`}},
+		{"a quoted truth value", "allowWholeGPUs: \"true\"\n", []string{"f:1: allowWholeGPUs: is the text"}},
 		{"a word", "limiterMode: preloaded\n", []string{`f:1: limiterMode: "preloaded" must be one of auto, preload, library`}},
 		{"a policy", "corePolicy: ''\n", []string{`f:1: corePolicy: "" must be one of`}},
 		{"a relative path", "stateDir: run\n", []string{`f:1: stateDir: "run" must be an absolute path`}},
 		{"a path with ..", "libraryDir: /var/../lib\n", []string{"f:1: libraryDir:"}},
 		{"a text for a list", "devices: all\n", []string{`f:1: devices: is the text "all", and must be a list`}},
 		{"a list in a list", "devices: [[0]]\n", []string{"f:1: devices: is a list, and must be a list of texts"}},
-		{"a device that is none", "devices:\n  - 0\n  - gpu1\n", []string{`f:3: devices: "gpu1" names the card`}},
+		{"a device that is none", "devices:\n  - 0\n  - gpu1\n", []string{`f:3: devices: "gpu1" names the GPU`}},
 		{"a device twice", "devices: [0, 0]\n", []string{`f:1: devices: "0" is there twice`}},
 		{"a runtime that is ourselves", "runtimes: [/usr/bin/gpuslice-runtime]\n", []string{"f:1: runtimes:", "would call itself"}},
 		{"a relative runtime", "runtimes: [bin/runc]\n", []string{"f:1: runtimes:", "absolute"}},
 		{"no runtime", "runtimes: []\n", []string{"f:1: runtimes: is empty"}},
 		{"an invalid name of a namespace", "exemptNamespaces: [Kube_System]\n", []string{"f:1: exemptNamespaces", "not the name of a Kubernetes namespace"}},
-		{"no folder of specs", "\ncdiSpecDirs: []\n", []string{"f:2: cdiSpecDirs: is empty"}},
+		{"no directory of specs", "\ncdiSpecDirs: []\n", []string{"f:2: cdiSpecDirs: is empty"}},
 		{"no NVML", "nvmlLibrary: ''\n", []string{"f:1: nvmlLibrary: is empty"}},
 		{"a slice's name", "slices:\n  a b: {memory: 1g}\n", []string{`f:2: slices.a b: "a b" is no name of a slice`}},
 		{"a slice of nothing", "slices:\n  a:\n", []string{"f:2: slices.a: is nothing"}},
@@ -163,11 +163,11 @@ func TestParseRefuses(t *testing.T) {
 		{"a slice beyond the maximum", "maximum:\n  memory: 8g\n  cores: 10\n  devices: 1\nslices:\n  a:\n    memory: 9g\n    cores: 11\n    devices: 0,1\n",
 			[]string{"f:7: slices.a.memory: 9GiB is more than maximum.memory, which is 8GiB (line 2)", "f:8: slices.a.cores: 11 is more than maximum.cores", "f:9: slices.a.devices: device=0,1 is more than maximum.devices, which is 1 (line 4)"}},
 		{"a default beyond the maximum", "maximum: {memory: 10%}\ndefault: {memory: 11%}\n", []string{"f:2: default.memory: 11% is more than maximum.memory, which is 10% (line 1)"}},
-		{"a slice of a card that is kept for others", "devices: [0, 1]\nslices:\n  a: {memory: 1g, devices: 'device=2'}\n", []string{"f:3: slices.a.devices: card 2 is not in devices (line 1)"}},
-		{"a slice of a MIG device that is kept for others", "devices: ['4:0', 1]\nslices: {a: {memory: 1g, devices: '4:1,1'}}\n", []string{"f:2: slices.a.devices: card 4:1 is not in devices (line 1)"}},
+		{"a slice of a GPU that is kept for others", "devices: [0, 1]\nslices:\n  a: {memory: 1g, devices: 'device=2'}\n", []string{"f:3: slices.a.devices: GPU 2 is not in devices (line 1)"}},
+		{"a slice of a MIG device that is kept for others", "devices: ['4:0', 1]\nslices: {a: {memory: 1g, devices: '4:1,1'}}\n", []string{"f:2: slices.a.devices: GPU 4:1 is not in devices (line 1)"}},
 		{"a slice of another UUID", "devices: [" + gpu0 + "]\nslices: {a: {memory: 1g, devices: " + gpu1 + "}}\n", []string{"is not in devices"}},
-		{"whole cards beside a maximum", "allowWholeCards: true\nmaximum: {memory: 8g}\n", []string{"f:1: allowWholeCards: is true, and maximum (line 2)"}},
-		{"whole cards beside a maximum of compute time", "maximum: {cores: 99}\nallowWholeCards: true\n", []string{"f:2: allowWholeCards"}},
+		{"whole GPUs beside a maximum", "allowWholeGPUs: true\nmaximum: {memory: 8g}\n", []string{"f:1: allowWholeGPUs: is true, and maximum (line 2)"}},
+		{"whole GPUs beside a maximum of compute time", "maximum: {cores: 99}\nallowWholeGPUs: true\n", []string{"f:2: allowWholeGPUs"}},
 
 		{"several at once", "a: 1\nstateDir: 3\nmaximum: {memory: x}\n", []string{"f:1: a: no such key", "f:2: stateDir: is the number", "f:3: maximum.memory"}},
 	} {
@@ -184,7 +184,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// file writes a config in a folder of its own.
+// file writes a config in a directory of its own.
 func file(t *testing.T, text string) string {
 	path := filepath.Join(t.TempDir(), "gpuslice", "runtime.yaml")
 	require.NoError(t, os.Mkdir(filepath.Dir(path), 0o755))
@@ -235,19 +235,19 @@ func TestLoadRefusesWhatOthersCanChange(t *testing.T) {
 		{"a file that everybody can write", func(t *testing.T, path string) string {
 			return chmod(t, path, path, 0o646)
 		}, "can be written by everybody (mode 0646)"},
-		{"a folder that everybody can write", func(t *testing.T, path string) string {
+		{"a directory that everybody can write", func(t *testing.T, path string) string {
 			return chmod(t, path, filepath.Dir(path), 0o757)
 		}, "can be written by everybody"},
-		{"a folder above that everybody can write", func(t *testing.T, path string) string {
+		{"a directory above that everybody can write", func(t *testing.T, path string) string {
 			return chmod(t, path, filepath.Dir(filepath.Dir(path)), 0o777)
 		}, "can be written by everybody"},
-		{"a link in a folder that everybody can write", func(t *testing.T, path string) string {
+		{"a link in a directory that everybody can write", func(t *testing.T, path string) string {
 			dir := t.TempDir()
 			link := filepath.Join(dir, "runtime.yaml")
 			require.NoError(t, os.Symlink(path, link))
 			return chmod(t, link, dir, 0o777)
 		}, "can be written by everybody"},
-		{"a link that leads through such a folder", func(t *testing.T, path string) string {
+		{"a link that leads through such a directory", func(t *testing.T, path string) string {
 			open := filepath.Join(t.TempDir(), "open")
 			require.NoError(t, os.Mkdir(open, 0o777))
 			require.NoError(t, os.Chmod(open, 0o777))
@@ -256,13 +256,13 @@ func TestLoadRefusesWhatOthersCanChange(t *testing.T) {
 			require.NoError(t, os.Symlink(filepath.Join(open, "there"), link))
 			return link
 		}, "open can be written by everybody"},
-		{"a folder", func(_ *testing.T, path string) string { return filepath.Dir(path) }, "is not a plain file"},
+		{"a directory", func(_ *testing.T, path string) string { return filepath.Dir(path) }, "is not a plain file"},
 		{"a FIFO", func(t *testing.T, path string) string {
 			require.NoError(t, os.Remove(path))
 			require.NoError(t, unix.Mkfifo(path, 0o644))
 			return path
 		}, "is not a plain file"},
-		{"a file for a folder", func(_ *testing.T, path string) string { return filepath.Join(path, "x") }, "is not a folder"},
+		{"a file for a directory", func(_ *testing.T, path string) string { return filepath.Join(path, "x") }, "is not a directory"},
 		{"a link to nowhere", func(t *testing.T, path string) string {
 			require.NoError(t, os.Remove(path))
 			require.NoError(t, os.Symlink("/nonexistent/runtime.yaml", path))
@@ -320,10 +320,10 @@ func TestCheckOwner(t *testing.T) {
 		{"another's", 0o600, 1000, 0, "belongs to user 1000"},
 		{"of the machine's root, seen from a user namespace", 0o664, 65534, 65534, ""},
 		{"everybody's", 0o666, 0, 0, "can be written by everybody"},
-		{"a folder of another group", os.ModeDir | 0o775, 0, 100, "can be written by group 100"},
-		{"a sticky folder", os.ModeDir | os.ModeSticky | 0o777, 0, 0, ""},
+		{"a directory of another group", os.ModeDir | 0o775, 0, 100, "can be written by group 100"},
+		{"a sticky directory", os.ModeDir | os.ModeSticky | 0o777, 0, 0, ""},
 		{"a sticky file", os.ModeSticky | 0o666, 0, 0, "can be written by everybody"},
-		{"another's sticky folder", os.ModeDir | os.ModeSticky | 0o755, 7, 0, "belongs to user 7"},
+		{"another's sticky directory", os.ModeDir | os.ModeSticky | 0o755, 7, 0, "belongs to user 7"},
 	} {
 		t.Run(tt.description, func(t *testing.T) {
 			err := checkOwner("/x", owned{mode: tt.mode, stat: syscall.Stat_t{Uid: tt.uid, Gid: tt.gid}}, owners{0, 65534})

@@ -9,14 +9,14 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// Devices says which cards are meant: one of Count, All and Names, or nothing.
+// Devices says which GPUs are meant: one of Count, All and Names, or nothing.
 type Devices struct {
-	// Count is any so many cards.
+	// Count is any so many GPUs.
 	Count int
-	// All are all cards that may be used.
+	// All are all GPUs that may be used.
 	All bool
 	// Names are certain ones, in the container's order: UUIDs, or NVML's indices ("0",
-	// and "0:1" for the MIG device 1 of card 0).
+	// and "0:1" for the MIG device 1 of GPU 0).
 	Names []string
 }
 
@@ -44,20 +44,20 @@ func (d Devices) String() string {
 const devicePrefix = "device="
 
 // devicesForm is what ParseDevices reads, for messages.
-const devicesForm = "write a number of cards (2), all, or device= and indices or UUIDs (device=0,1)"
+const devicesForm = "write a number of GPUs (2), all, or device= and indices or UUIDs (device=0,1)"
 
-// isIndex says whether a name is a card's index, or a MIG device's ("0:1").
+// isIndex says whether a name is a GPU's index, or a MIG device's ("0:1").
 func isIndex(name string) bool {
-	card, device, isMIG := strings.Cut(name, ":")
+	gpu, device, isMIG := strings.Cut(name, ":")
 	ordinal := func(text string) bool { return isNumber(text) && len(text) <= 4 }
-	return ordinal(card) && (!isMIG || ordinal(device))
+	return ordinal(gpu) && (!isMIG || ordinal(device))
 }
 
-// ParseDevices reads which cards are meant, by the grammar of docker run --gpus:
+// ParseDevices reads which GPUs are meant, by the grammar of docker run --gpus:
 //
-//	2              any two cards        (also count=2)
+//	2              any two GPUs        (also count=2)
 //	all            all that may be used
-//	device=0       the card with the index 0
+//	device=0       the GPU with the index 0
 //	device=0,GPU-… these two, in this order
 //	GPU-…,0        the same: what has a UUID or a comma can't be a count
 //
@@ -86,18 +86,18 @@ func parseCount(text string) (Devices, error) {
 	n, err := strconv.Atoi(text)
 	switch {
 	case !isDigits(text):
-		return Devices{}, refuse(grant.ErrMalformed, "is not a number of cards: %s", devicesForm)
+		return Devices{}, refuse(grant.ErrMalformed, "is not a number of GPUs: %s", devicesForm)
 	case err == nil && n == 0:
-		return Devices{}, refuse(grant.ErrMalformed, "is a number of cards, and none is no request: for the card with index 0 write device=0")
+		return Devices{}, refuse(grant.ErrMalformed, "is a number of GPUs, and none is no request: for the GPU with index 0 write device=0")
 	case err != nil || n > grant.MaxShares:
-		return Devices{}, refuse(grant.ErrMalformed, "is too many cards: a container may have %d; a card by its index is device=INDEX", grant.MaxShares)
+		return Devices{}, refuse(grant.ErrMalformed, "is too many GPUs: a container may have %d; a GPU by its index is device=INDEX", grant.MaxShares)
 	}
 	return Devices{Count: n}, nil
 }
 
 func parseNames(text string) (Devices, error) {
 	if strings.Count(text, ",") >= grant.MaxShares {
-		return Devices{}, refuse(grant.ErrMalformed, "is too many cards: a container may have %d", grant.MaxShares)
+		return Devices{}, refuse(grant.ErrMalformed, "is too many GPUs: a container may have %d", grant.MaxShares)
 	}
 	var d Devices
 	for name := range strings.SplitSeq(text, ",") {
@@ -105,7 +105,7 @@ func parseNames(text string) (Devices, error) {
 			return Devices{}, err
 		}
 		if slices.Contains(d.Names, name) {
-			return Devices{}, refuse(grant.ErrMalformed, "names the card %s twice: name each once", name)
+			return Devices{}, refuse(grant.ErrMalformed, "names the GPU %s twice: name each once", name)
 		}
 		d.Names = append(d.Names, name)
 	}
@@ -119,9 +119,9 @@ func validateName(name string) error {
 	}
 	if strings.HasPrefix(name, "GPU-") || strings.HasPrefix(name, "MIG-") {
 		if err := grant.ValidateUUID(name); err != nil {
-			return fmt.Errorf("names the card %s: %w", show(name), err)
+			return fmt.Errorf("names the GPU %s: %w", show(name), err)
 		}
 		return nil
 	}
-	return refuse(grant.ErrMalformed, "names the card %s, which is neither an index nor a UUID: %s", show(name), devicesForm)
+	return refuse(grant.ErrMalformed, "names the GPU %s, which is neither an index nor a UUID: %s", show(name), devicesForm)
 }

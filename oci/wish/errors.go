@@ -6,8 +6,8 @@ import (
 )
 
 // ErrForbidden: the operator's config does not allow what is asked. What is malformed,
-// names a card that the node lacks, or finds no room is grant.ErrMalformed,
-// grant.ErrUnknownCard and grant.ErrOverbooked, as in the ledger.
+// names a GPU that the node lacks, or finds no room is grant.ErrMalformed,
+// grant.ErrUnknownGPU and grant.ErrOverbooked, as in the ledger.
 var ErrForbidden = errors.New("not allowed by the operator")
 
 // refusal is an error whose text is free of its kind's.

@@ -23,7 +23,7 @@ const maxConfigBytes = 1 << 20
 // maxLinks bounds how many symbolic links a path may have, as the kernel does.
 const maxLinks = 40
 
-// sticky says that in a folder everybody's files are his own.
+// sticky says that in a directory everybody's files are his own.
 const sticky = fs.ModeSticky
 
 // owners are users and groups that may write the config.
@@ -51,7 +51,7 @@ func rootOf(proc string) owners {
 }
 
 // readTrusted reads a file that nobody but its owner, and the group 0, can change: not
-// the file, and no folder or link on the way to it. Who could would set his own limits.
+// the file, and no directory or link on the way to it. Who could would set his own limits.
 func readTrusted(path string, root owners) ([]byte, error) {
 	real, err := walk(path, root)
 	if err != nil {
@@ -84,7 +84,7 @@ func readTrusted(path string, root owners) ([]byte, error) {
 }
 
 // walk follows a path as the kernel would, and returns it without symbolic links. Every
-// folder on the way is checked.
+// directory on the way is checked.
 func walk(path string, root owners) (string, error) {
 	current, rest := "/", split(path)
 	for links := 0; ; {
@@ -96,7 +96,7 @@ func walk(path string, root owners) (string, error) {
 			return current, nil
 		}
 		if !info.IsDir() {
-			return "", fmt.Errorf("%s is not a folder", current)
+			return "", fmt.Errorf("%s is not a directory", current)
 		}
 		if err := checkOwner(current, info, root); err != nil {
 			return "", err
@@ -129,7 +129,7 @@ func split(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 }
 
-// checkOwner refuses what others can change. In a sticky folder nobody can take the place
+// checkOwner refuses what others can change. In a sticky directory nobody can take the place
 // of another's file.
 func checkOwner(path string, info fs.FileInfo, root owners) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)

@@ -10,9 +10,9 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// candidate is a card of the node, or a MIG device, and what is booked of it.
+// candidate is a GPU of the node, or a MIG device, and what is booked of it.
 type candidate struct {
-	grant.Card
+	grant.GPU
 	used  grant.Usage
 	index string // NVML's; empty: not known
 	order []int  // the numbers of the index
@@ -20,20 +20,20 @@ type candidate struct {
 	allowed bool
 }
 
-// inventory are the node's cards in the order of their indices, those without one last,
+// inventory are the node's GPUs in the order of their indices, those without one last,
 // by their UUIDs.
-func inventory(cards map[string]grant.Card, booked map[string]grant.Usage, c Config) []candidate {
-	list := make([]candidate, 0, len(cards))
-	for uuid, card := range cards {
-		card.UUID = uuid
+func inventory(gpus map[string]grant.GPU, booked map[string]grant.Usage, c Config) []candidate {
+	list := make([]candidate, 0, len(gpus))
+	for uuid, gpu := range gpus {
+		gpu.UUID = uuid
 		index := c.Indices[uuid]
-		list = append(list, candidate{Card: card, used: booked[uuid], index: index, order: numbers(index), allowed: c.allows(uuid)})
+		list = append(list, candidate{GPU: gpu, used: booked[uuid], index: index, order: numbers(index), allowed: c.allows(uuid)})
 	}
 	slices.SortFunc(list, inOrder)
 	return list
 }
 
-// allows says whether the operator lets such containers use a card. With a card he lets
+// allows says whether the operator lets such containers use a GPU. With a GPU he lets
 // them use the MIG devices that it is cut into.
 func (c Config) allows(uuid string) bool {
 	if len(c.Devices) == 0 || slices.Contains(c.Devices, uuid) {
@@ -43,13 +43,13 @@ func (c Config) allows(uuid string) bool {
 	if index == "" {
 		return false
 	}
-	card, _, _ := strings.Cut(index, ":")
+	gpu, _, _ := strings.Cut(index, ":")
 	return slices.ContainsFunc(c.Devices, func(allowed string) bool {
-		return allowed == index || allowed == card || c.Indices[allowed] == card
+		return allowed == index || allowed == gpu || c.Indices[allowed] == gpu
 	})
 }
 
-// inOrder sorts cards by index and UUID.
+// inOrder sorts GPUs by index and UUID.
 func inOrder(a, b candidate) int {
 	if n := slices.Compare(a.order, b.order); n != 0 {
 		return n
@@ -70,47 +70,47 @@ func numbers(index string) []int {
 	return all
 }
 
-// String names the card for people.
+// String names the GPU for people.
 func (d candidate) String() string {
 	if d.index == "" {
-		return "card " + d.UUID
+		return "GPU " + d.UUID
 	}
-	return fmt.Sprintf("card %s (%s)", d.index, d.UUID)
+	return fmt.Sprintf("GPU %s (%s)", d.index, d.UUID)
 }
 
 // mig says whether it is a MIG device.
 func (d candidate) mig() bool { return grant.IsMIG(d.UUID) }
 
-// share is what an amount is on the card. A MIG device is booked whole.
+// share is what an amount is on the GPU. A MIG device is booked whole.
 func (d candidate) share(a Amount) grant.Share {
 	if d.mig() {
 		return grant.Share{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: min(d.CorePercent, grant.MaxCorePercent)}
 	}
-	return grant.Share{UUID: d.UUID, MemoryMiB: a.Memory.Of(d.Card), CorePercent: a.CorePercent}
+	return grant.Share{UUID: d.UUID, MemoryMiB: a.Memory.Of(d.GPU), CorePercent: a.CorePercent}
 }
 
-// fits says whether a share that satisfies the amount has room on the card, by the
+// fits says whether a share that satisfies the amount has room on the GPU, by the
 // ledger's rules.
 func (d candidate) fits(a Amount) bool {
 	share := d.share(a)
-	return a.Memory.Of(d.Card) <= share.MemoryMiB && d.hasRoom(share)
+	return a.Memory.Of(d.GPU) <= share.MemoryMiB && d.hasRoom(share)
 }
 
-// hasRoom says whether a share can be booked on the card.
+// hasRoom says whether a share can be booked on the GPU.
 func (d candidate) hasRoom(share grant.Share) bool {
 	return share.MemoryMiB <= d.MemoryMiB-d.used.MemoryMiB &&
 		(share.CorePercent == 0 || share.CorePercent <= d.CorePercent-d.used.CorePercent) &&
 		d.used.Slots < d.Slots
 }
 
-// free tells people what is left of the card.
+// free tells people what is left of the GPU.
 func (d candidate) free() string {
 	return fmt.Sprintf("%v: %d of %d MiB, %d of %d %% and %d of %d slots are free", d,
 		max(0, d.MemoryMiB-d.used.MemoryMiB), d.MemoryMiB, max(0, d.CorePercent-d.used.CorePercent), d.CorePercent,
 		max(0, d.Slots-d.used.Slots), d.Slots)
 }
 
-// freeOf tells what is left of several cards.
+// freeOf tells what is left of several GPUs.
 func freeOf(list []candidate) string {
 	const most = 8
 	var texts []string
@@ -124,7 +124,7 @@ func freeOf(list []candidate) string {
 	return strings.Join(texts, "; ")
 }
 
-// find returns the card of a name, a UUID or an index.
+// find returns the GPU of a name, a UUID or an index.
 func find(list []candidate, name string, c Config) (candidate, error) {
 	var found []candidate
 	for _, d := range list {
@@ -134,18 +134,18 @@ func find(list []candidate, name string, c Config) (candidate, error) {
 	}
 	switch {
 	case len(found) == 0 && len(c.Indices) == 0 && isIndex(name):
-		return candidate{}, refuse(grant.ErrUnknownCard, "card %s: the indices of this node's cards are not known now: name it by its UUID", name)
+		return candidate{}, refuse(grant.ErrUnknownGPU, "GPU %s: the indices of this node's GPUs are not known now: name it by its UUID", name)
 	case len(found) == 0:
-		return candidate{}, refuse(grant.ErrUnknownCard, "card %s: this node has no such card to share: there are %s", show(name), namesOf(list))
+		return candidate{}, refuse(grant.ErrUnknownGPU, "GPU %s: this node has no such GPU to share: there are %s", show(name), namesOf(list))
 	case len(found) > 1:
-		return candidate{}, refuse(grant.ErrAmbiguous, "card %s: this node has several of this index: name it by its UUID", show(name))
+		return candidate{}, refuse(grant.ErrAmbiguous, "GPU %s: this node has several of this index: name it by its UUID", show(name))
 	case !found[0].allowed:
 		return candidate{}, refuse(ErrForbidden, "%v: containers without Kubernetes may not use it (devices in %s)", found[0], c.Path)
 	}
 	return found[0], nil
 }
 
-// namesOf lists cards for a message.
+// namesOf lists GPUs for a message.
 func namesOf(list []candidate) string {
 	if len(list) == 0 {
 		return "none"

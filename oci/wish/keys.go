@@ -49,14 +49,14 @@ const (
 // configFields are the keys of the file, in the order of the example.
 func configFields() []field[Config] {
 	return []field[Config]{
-		{"devices", "cards that containers without Kubernetes may use, by UUID (nvidia-smi -L) or index; none: all. An index may mean another card after a reboot", listOf(textOrNumber),
+		{"devices", "GPUs that containers without Kubernetes may use, by UUID (nvidia-smi -L) or index; none: all. An index may mean another GPU after a reboot", listOf(textOrNumber),
 			texts(func(c *Config) *[]string { return &c.Devices }, checkDevice)},
 		{"maximum", "the most that one container may have", objectSchema(limitFields()),
 			nested(func(c *Config) *Limit { return &c.Maximum }, limitFields())},
 		{"default", "what a request that leaves something out gets; a container that asks for nothing gets nothing", objectSchema(defaultFields()),
 			nested(func(c *Config) *Slice { return &c.Default }, defaultFields())},
-		{"allowWholeCards", "who says no amount of memory gets the whole card; NVIDIA_VISIBLE_DEVICES alone is a request for whole cards", booleanSchema,
-			boolean(func(c *Config) *bool { return &c.AllowWholeCards })},
+		{"allowWholeGPUs", "who says no amount of memory gets the whole GPU; NVIDIA_VISIBLE_DEVICES alone is a request for whole GPUs", booleanSchema,
+			boolean(func(c *Config) *bool { return &c.AllowWholeGPUs })},
 		{"allowHighPriority", "a container may ask for priority 0, before which others stand back", booleanSchema,
 			boolean(func(c *Config) *bool { return &c.AllowHighPriority })},
 		{"allowControlSwitch", "a container may switch its limiter off by CUDA_DISABLE_CONTROL=true: it is held to nothing then", booleanSchema,
@@ -68,19 +68,19 @@ func configFields() []field[Config] {
 			readSlices},
 		{"limiterMode", "how the limiter gets into programs: preload (by ld.so.preload), library (as libcuda.so.1), or auto", words(limiterModes...),
 			text(func(c *Config) *string { return &c.LimiterMode }, oneOf(limiterModes...))},
-		{"corePolicy", "when shares of compute time are enforced: default (while others use the card), force (always), or disable (never)", words(corePolicies...),
+		{"corePolicy", "when shares of compute time are enforced: default (while others use the GPU), force (always), or disable (never)", words(corePolicies...),
 			text(func(c *Config) *string { return &c.CorePolicy }, oneOf(corePolicies...))},
-		{"deviceInjection", "how a container gets its cards: cdi (by the nvidia.com/gpu CDI spec), envvar (by NVIDIA's runtime as the low-level one), or auto", words(injections...),
+		{"deviceInjection", "how a container gets its GPUs: cdi (by the nvidia.com/gpu CDI spec), envvar (by NVIDIA's runtime as the low-level one), or auto", words(injections...),
 			text(func(c *Config) *string { return &c.DeviceInjection }, oneOf(injections...))},
 		{"graphics", "give containers the driver's libraries for OpenCL, OpenGL, Vulkan and OptiX too; what programs use by them is not limited", booleanSchema,
 			boolean(func(c *Config) *bool { return &c.Graphics })},
-		{"cdiSpecDirs", "folders of CDI specs; a later one wins over an earlier one", listOf(pathSchema),
+		{"cdiSpecDirs", "directories of CDI specs; a later one wins over an earlier one", listOf(pathSchema),
 			texts(func(c *Config) *[]string { return &c.CDISpecDirs }, checkPath)},
-		{"deviceSplitCount", "containers that may share a card; where the agent runs, it says that", rangeOf("integer", 1, maxSplitCount),
+		{"deviceSplitCount", "containers that may share a GPU; where the agent runs, it says that", rangeOf("integer", 1, maxSplitCount),
 			integer(func(c *Config) *int { return &c.DeviceSplitCount }, 1, maxSplitCount)},
-		{"memoryScaling", "grantable memory as a multiple of a card's; above 1 oversubscribes; where the agent runs, it says that", rangeOf("number", minScaling, maxScaling),
+		{"memoryScaling", "grantable memory as a multiple of a GPU's; above 1 oversubscribes; where the agent runs, it says that", rangeOf("number", minScaling, maxScaling),
 			number(func(c *Config) *float64 { return &c.MemoryScaling }, minScaling, maxScaling)},
-		{"contextMemoryMiB", "device memory that a CUDA context is charged with, in MiB; -1 goes by the card's model, 0 charges none", rangeOf("integer", -1, maxContextMiB),
+		{"contextMemoryMiB", "device memory that a CUDA context is charged with, in MiB; -1 goes by the GPU's model, 0 charges none", rangeOf("integer", -1, maxContextMiB),
 			integer(func(c *Config) *int { return &c.ContextMemoryMiB }, -1, maxContextMiB)},
 		{"runtimes", "low-level runtimes, names or absolute paths: the first that is there is used", listOf(textSchema),
 			texts(func(c *Config) *[]string { return &c.Runtimes }, checkRuntime)},
@@ -88,11 +88,11 @@ func configFields() []field[Config] {
 			text(func(c *Config) *string { return &c.NvidiaRuntime }, checkRuntime)},
 		{"exemptNamespaces", "Kubernetes namespaces in which NVIDIA's container runtime gives containers the GPUs that they request, whole GPUs too: the agent's own, and those in the agent's --exempt-namespaces", listOf(namespaceSchema),
 			texts(func(c *Config) *[]string { return &c.ExemptNamespaces }, checkNamespace)},
-		{"stateDir", "folder of the node's ledger, the agent's --state-dir", pathSchema,
+		{"stateDir", "directory of the node's ledger, the agent's --state-dir", pathSchema,
 			text(func(c *Config) *string { return &c.StateDir }, checkPath)},
-		{"libraryDir", "folder that the limiter is installed to, the agent's --library-dir", pathSchema,
+		{"libraryDir", "directory that the limiter is installed to, the agent's --library-dir", pathSchema,
 			text(func(c *Config) *string { return &c.LibraryDir }, checkPath)},
-		{"nodeFile", "the agent's account of the cards; not given: node.json in stateDir", pathSchema,
+		{"nodeFile", "the agent's account of the GPUs; not given: node.json in stateDir", pathSchema,
 			text(func(c *Config) *string { return &c.NodeFile }, checkPath)},
 		{"nvmlLibrary", "the driver's management library, which is asked where there is no such account", textSchema,
 			text(func(c *Config) *string { return &c.NVMLLibrary }, checkNotEmpty)},
@@ -103,22 +103,22 @@ var textOrNumber = map[string]any{"type": []string{"string", "integer"}}
 
 func limitFields() []field[Limit] {
 	return []field[Limit]{
-		{"memory", "memory of each card, a size or a percentage of the card", sizeSchema,
+		{"memory", "memory of each GPU, a size or a percentage of the GPU", sizeSchema,
 			parsed(func(l *Limit) *Size { return &l.Memory }, ParseSize)},
-		{"cores", "compute time of each card in percent; who asks for none has this much", coresSchema,
+		{"cores", "compute time of each GPU in percent; who asks for none has this much", coresSchema,
 			parsed(func(l *Limit) *int { return &l.CorePercent }, ParseCores)},
-		{"devices", "number of cards", rangeOf("integer", 1, grant.MaxShares),
+		{"devices", "number of GPUs", rangeOf("integer", 1, grant.MaxShares),
 			integer(func(l *Limit) *int { return &l.Devices }, 1, grant.MaxShares)},
 	}
 }
 
 func defaultFields() []field[Slice] {
 	return []field[Slice]{
-		{"memory", "memory of each card, a size or a percentage of the card", sizeSchema,
+		{"memory", "memory of each GPU, a size or a percentage of the GPU", sizeSchema,
 			parsed(func(s *Slice) *Size { return &s.Memory }, ParseSize)},
-		{"cores", "compute time of each card in percent", coresSchema,
+		{"cores", "compute time of each GPU in percent", coresSchema,
 			parsed(func(s *Slice) *int { return &s.CorePercent }, ParseCores)},
-		{"devices", "which cards: 2, all, or device= and indices or UUIDs", devicesSchema,
+		{"devices", "which GPUs: 2, all, or device= and indices or UUIDs", devicesSchema,
 			parsed(func(s *Slice) *Devices { return &s.Devices }, ParseDevices)},
 	}
 }

@@ -62,10 +62,10 @@ func (c Config) check(d *decoder) {
 		d.fail(d.lines["runtimes"], "runtimes", "is empty: name one, or leave the key out")
 	}
 	if len(c.CDISpecDirs) == 0 && c.DeviceInjection != "envvar" {
-		d.fail(d.lines["cdiSpecDirs"], "cdiSpecDirs", "is empty: name a folder, or set deviceInjection: envvar")
+		d.fail(d.lines["cdiSpecDirs"], "cdiSpecDirs", "is empty: name a directory, or set deviceInjection: envvar")
 	}
-	if c.AllowWholeCards && (c.Maximum.Memory.limits() || c.Maximum.CorePercent > 0 && c.Maximum.CorePercent < 100) {
-		d.fail(d.lines["allowWholeCards"], "allowWholeCards", "is true, and maximum (line %d) allows less than a whole card: set one of them", d.lines["maximum"])
+	if c.AllowWholeGPUs && (c.Maximum.Memory.limits() || c.Maximum.CorePercent > 0 && c.Maximum.CorePercent < 100) {
+		d.fail(d.lines["allowWholeGPUs"], "allowWholeGPUs", "is true, and maximum (line %d) allows less than a whole GPU: set one of them", d.lines["maximum"])
 	}
 	c.checkSlice(d, "default", c.Default)
 	for _, name := range sortedKeys(c.Slices) {
@@ -77,11 +77,11 @@ func (c Config) check(d *decoder) {
 	}
 }
 
-// limits says whether a maximum is less than a whole card. That of MiB depends on it.
+// limits says whether a maximum is less than a whole GPU. That of MiB depends on it.
 func (s Size) limits() bool { return s.MiB != 0 || s.Percent != 0 && s.Percent < 100 }
 
 // checkSlice finds what no container could get, for it is more than the maximum. A size
-// and a percentage are compared when the card is known.
+// and a percentage are compared when the GPU is known.
 func (c Config) checkSlice(d *decoder, key string, s Slice) {
 	most := c.Maximum
 	over := func(name string, value, limit any) {
@@ -99,19 +99,19 @@ func (c Config) checkSlice(d *decoder, key string, s Slice) {
 	}
 	for _, name := range s.Devices.Names {
 		if len(c.Devices) > 0 && !c.mayAllow(name) {
-			d.fail(d.lines[key+".devices"], key+".devices", "card %s is not in devices (line %d)", name, d.lines["devices"])
+			d.fail(d.lines[key+".devices"], key+".devices", "GPU %s is not in devices (line %d)", name, d.lines["devices"])
 		}
 	}
 }
 
-// mayAllow says whether a name can be of a card that may be used, or of a MIG device of
-// one. An index and a UUID, or a MIG device's and a card's, are compared when the cards are
+// mayAllow says whether a name can be of a GPU that may be used, or of a MIG device of
+// one. An index and a UUID, or a MIG device's and a GPU's, are compared when the GPUs are
 // known.
 func (c Config) mayAllow(name string) bool {
 	index := isIndex(name)
-	card, _, _ := strings.Cut(name, ":")
+	gpu, _, _ := strings.Cut(name, ":")
 	return slices.ContainsFunc(c.Devices, func(allowed string) bool {
-		return allowed == name || allowed == card || isIndex(allowed) != index ||
+		return allowed == name || allowed == gpu || isIndex(allowed) != index ||
 			grant.IsMIG(name) && !grant.IsMIG(allowed)
 	})
 }

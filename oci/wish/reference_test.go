@@ -17,7 +17,7 @@ const referenceFile = "../../docs/configuration/runtime.md"
 const referenceHead = `<!-- Generated from the code by ` + "`make generate`" + `. -->
 # /etc/gpuslice/runtime.yaml
 
-What containers of docker, podman and containerd may ask of the node's cards. It is read for each container; one with a mistake makes no container, and says
+What containers of docker, podman and containerd may ask of the node's GPUs. It is read for each container; one with a mistake makes no container, and says
 which line. ` + "`install/runtime.example.yaml`" + ` is an example, and ` + "`install/runtime.schema.json`" + ` the schema.
 
 | key | what | values |

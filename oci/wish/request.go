@@ -9,11 +9,11 @@ import (
 
 // Request is what one container asks for.
 type Request struct {
-	// Devices are the cards; nothing said: the operator's default, or one.
+	// Devices are the GPUs; nothing said: the operator's default, or one.
 	Devices Devices
 	// Amount is how much of each of them.
 	Amount
-	// Each is how much of the container's i-th card, from 0, where that differs. What it
+	// Each is how much of the container's i-th GPU, from 0, where that differs. What it
 	// doesn't say is as Amount has it.
 	Each map[int]Amount
 	// HighPriority says that others stand back while the container is at work. It is
@@ -27,7 +27,7 @@ type Request struct {
 
 // FromContainer reads what a container asks for out of its environment ("NAME=value",
 // as an OCI spec has it) and annotations; see the package's manual. It returns nil where
-// the container asks for no card.
+// the container asks for no GPU.
 //
 // Errors name the variable or annotation and its value. They are grant.ErrMalformed, or
 // ErrForbidden for a priority or a slice that the operator does not offer. Whether there
@@ -50,8 +50,8 @@ func FromContainer(env []string, annotations map[string]string, c Config) (*Requ
 	case s.grant != nil:
 		return fromGrant(notes, annotations)
 	case s.nothing() && s.priority != nil:
-		return nil, refuse(grant.ErrMalformed, "%s alone asks for no card: say %s, %s, %s or %s too, or leave it out", s.priority.in, EnvMemory, EnvCores, EnvDevices, EnvSlice)
-	case s.nothing() && c.AllowWholeCards:
+		return nil, refuse(grant.ErrMalformed, "%s alone asks for no GPU: say %s, %s, %s or %s too, or leave it out", s.priority.in, EnvMemory, EnvCores, EnvDevices, EnvSlice)
+	case s.nothing() && c.AllowWholeGPUs:
 		return fromVisibleDevices(v[envVisibleDevices])
 	case s.nothing():
 		return nil, nil
@@ -79,20 +79,20 @@ func fromAmounts(s *sayings, c Config) (*Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	last := everyCard
-	for i := everyCard; i < grant.MaxShares; i++ {
+	last := everyGPU
+	for i := everyGPU; i < grant.MaxShares; i++ {
 		amount := Amount{memory[i], cores[i]}
 		switch {
 		case amount == Amount{}:
 			continue
-		case i == everyCard:
+		case i == everyGPU:
 			r.Amount = amount
 		default:
 			r.Each[i] = amount
 		}
 		last = i
 	}
-	if err := r.countCards(last, s); err != nil {
+	if err := r.countGPUs(last, s); err != nil {
 		return nil, err
 	}
 	if s.priority != nil {
@@ -103,10 +103,10 @@ func fromAmounts(s *sayings, c Config) (*Request, error) {
 	return r, nil
 }
 
-// countCards takes the number of cards from HAMi's variables where nothing else says
-// it, and refuses one of a card that the container doesn't ask for.
-func (r *Request) countCards(last int, s *sayings) error {
-	if last == everyCard || r.Devices.All {
+// countGPUs takes the number of GPUs from HAMi's variables where nothing else says
+// it, and refuses one of a GPU that the container doesn't ask for.
+func (r *Request) countGPUs(last int, s *sayings) error {
+	if last == everyGPU || r.Devices.All {
 		return nil
 	}
 	if r.Devices.IsZero() {
@@ -114,13 +114,13 @@ func (r *Request) countCards(last int, s *sayings) error {
 		return nil
 	}
 	if last >= max(r.Devices.Count, len(r.Devices.Names)) {
-		return refuse(grant.ErrMalformed, "%s asks for %s, and a variable %s_%d or %s_%d speaks of another card (the first is 0): take it away, or ask for more cards",
+		return refuse(grant.ErrMalformed, "%s asks for %s, and a variable %s_%d or %s_%d speaks of another GPU (the first is 0): take it away, or ask for more GPUs",
 			s.devices.in, show(s.devices.value), envHAMiMemory, last, envHAMiCores, last)
 	}
 	return nil
 }
 
-// readDevices reads which cards are asked for.
+// readDevices reads which GPUs are asked for.
 func readDevices(s *sayings) (Devices, error) {
 	if s.devices == nil {
 		return Devices{}, nil
@@ -132,8 +132,8 @@ func readDevices(s *sayings) (Devices, error) {
 	return d, nil
 }
 
-// readAmounts reads one kind of amount, by the card's index. What is said in our way is
-// of every card, and refused where HAMi's variables say something else.
+// readAmounts reads one kind of amount, by the GPU's index. What is said in our way is
+// of every GPU, and refused where HAMi's variables say something else.
 func readAmounts[T comparable](ours *said, parse func(string) (T, error), hami map[int]said, parseHAMi func(string) (T, error)) (map[int]T, error) {
 	amounts := map[int]T{}
 	for _, i := range sortedKeys(hami) {
@@ -155,7 +155,7 @@ func readAmounts[T comparable](ours *said, parse func(string) (T, error), hami m
 			return nil, refuse(grant.ErrMalformed, "%s is %s and %s is %s: they contradict, so set one of them", ours.in, show(ours.value), hami[i].in, show(hami[i].value))
 		}
 	}
-	amounts[everyCard] = all
+	amounts[everyGPU] = all
 	return amounts, nil
 }
 
@@ -203,7 +203,7 @@ func (c Config) sliceNames() string {
 	return fmt.Sprintf("%s has %s", c.Path, strings.Join(sortedKeys(c.Slices), ", "))
 }
 
-// fromVisibleDevices reads NVIDIA_VISIBLE_DEVICES as a request for whole cards, with no
+// fromVisibleDevices reads NVIDIA_VISIBLE_DEVICES as a request for whole GPUs, with no
 // share of compute time, as nobody else has room on them.
 func fromVisibleDevices(value string) (*Request, error) {
 	switch value {

@@ -75,16 +75,16 @@ func TestFromContainer(t *testing.T) {
 
 		{"HAMi's", []string{"CUDA_DEVICE_MEMORY_LIMIT=4g", "CUDA_DEVICE_SM_LIMIT=50"}, nil, &Request{Amount: amount(4096, 50)}},
 		{"HAMi's in bytes", []string{"CUDA_DEVICE_MEMORY_LIMIT=4294967296"}, nil, &Request{Amount: amount(4096, 0)}},
-		{"HAMi's of one card", []string{"CUDA_DEVICE_MEMORY_LIMIT_0=4000m"}, nil, &Request{Devices: Devices{Count: 1}, Each: map[int]Amount{0: amount(4000, 0)}}},
-		{"HAMi's of two cards", []string{"CUDA_DEVICE_MEMORY_LIMIT_0=4000m", "CUDA_DEVICE_MEMORY_LIMIT_1=2g", "CUDA_DEVICE_SM_LIMIT=30"}, nil,
+		{"HAMi's of one GPU", []string{"CUDA_DEVICE_MEMORY_LIMIT_0=4000m"}, nil, &Request{Devices: Devices{Count: 1}, Each: map[int]Amount{0: amount(4000, 0)}}},
+		{"HAMi's of two GPUs", []string{"CUDA_DEVICE_MEMORY_LIMIT_0=4000m", "CUDA_DEVICE_MEMORY_LIMIT_1=2g", "CUDA_DEVICE_SM_LIMIT=30"}, nil,
 			&Request{Devices: Devices{Count: 2}, Amount: Amount{CorePercent: 30}, Each: map[int]Amount{0: amount(4000, 0), 1: amount(2048, 0)}}},
-		{"HAMi's cores of a card", []string{"CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_DEVICE_SM_LIMIT_1=30", "GPUSLICE_DEVICES=0,2"}, nil,
+		{"HAMi's cores of a GPU", []string{"CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_DEVICE_SM_LIMIT_1=30", "GPUSLICE_DEVICES=0,2"}, nil,
 			&Request{Devices: Devices{Names: []string{"0", "2"}}, Amount: amount(1024, 0), Each: map[int]Amount{1: {CorePercent: 30}}}},
 		{"HAMi's word for no share of compute time", []string{"CUDA_DEVICE_MEMORY_LIMIT=1g", "CUDA_DEVICE_SM_LIMIT=0"}, nil, &Request{Amount: amount(1024, 0)}},
 		{"HAMi's word for no share is no request", []string{"CUDA_DEVICE_SM_LIMIT=0"}, nil, nil},
 		{"both ways, agreed", []string{"GPUSLICE_MEMORY=4GiB", "CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "CUDA_DEVICE_MEMORY_LIMIT=4g", "GPUSLICE_CORES=30%", "CUDA_DEVICE_SM_LIMIT=30"}, nil,
 			&Request{Devices: Devices{Count: 1}, Amount: amount(4096, 30), Each: map[int]Amount{0: amount(4096, 0)}}},
-		{"HAMi's beside all cards", []string{"CUDA_DEVICE_MEMORY_LIMIT_7=1g", "GPUSLICE_DEVICES=all"}, nil, &Request{Devices: Devices{All: true}, Each: map[int]Amount{7: amount(1024, 0)}}},
+		{"HAMi's beside all GPUs", []string{"CUDA_DEVICE_MEMORY_LIMIT_7=1g", "GPUSLICE_DEVICES=all"}, nil, &Request{Devices: Devices{All: true}, Each: map[int]Amount{7: amount(1024, 0)}}},
 
 		{"a grant", nil, notes{grant.AnnotationGrant: grantOf("main")}, granted(1000)},
 		{"a grant over every variable", []string{"GPUSLICE_MEMORY=junk", "GPUSLICE_SLICE=none", "CUDA_DEVICE_SM_LIMIT=x", "GPUSLICE_MEM=1"}, notes{grant.AnnotationGrant: grantOf("main")}, granted(1000)},
@@ -125,14 +125,14 @@ func TestFromContainerRefuses(t *testing.T) {
 		{"priority", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_PRIORITY=high"}, nil, grant.ErrMalformed, []string{`GPUSLICE_PRIORITY: "high" is no priority`}},
 		{"high priority", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_PRIORITY=0"}, nil, ErrForbidden, []string{"GPUSLICE_PRIORITY", "allowHighPriority in /etc/gpuslice/runtime.yaml"}},
 		{"high priority by annotation", []string{"GPUSLICE_MEMORY=1g"}, notes{AnnotationPriority: "0"}, ErrForbidden, []string{"gpuslice.io/priority"}},
-		{"priority alone", []string{"GPUSLICE_PRIORITY=1"}, nil, grant.ErrMalformed, []string{"GPUSLICE_PRIORITY alone asks for no card"}},
+		{"priority alone", []string{"GPUSLICE_PRIORITY=1"}, nil, grant.ErrMalformed, []string{"GPUSLICE_PRIORITY alone asks for no GPU"}},
 		{"a mistyped variable beside a request", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_CORE=30"}, nil, grant.ErrMalformed, []string{`"GPUSLICE_CORE" is no variable of a request`, "GPUSLICE_CORES"}},
 
 		{"twice, differently", []string{"GPUSLICE_MEMORY=1g", "A=b", "GPUSLICE_MEMORY=2g"}, nil, grant.ErrMalformed, []string{`"GPUSLICE_MEMORY" is there twice, as "1g" and as "2g"`}},
 		{"twice, once empty", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_MEMORY="}, nil, grant.ErrMalformed, []string{"twice"}},
 		{"twice, one of HAMi's", []string{"CUDA_DEVICE_SM_LIMIT=1", "CUDA_DEVICE_SM_LIMIT=2"}, nil, grant.ErrMalformed, []string{"twice"}},
 		{"both ways, contradicting", []string{"GPUSLICE_MEMORY=8g", "CUDA_DEVICE_MEMORY_LIMIT=4g"}, nil, grant.ErrMalformed, []string{`GPUSLICE_MEMORY is "8g" and CUDA_DEVICE_MEMORY_LIMIT is "4g"`, "contradict"}},
-		{"both ways, contradicting for a card", []string{"GPUSLICE_CORES=8", "CUDA_DEVICE_SM_LIMIT_0=9"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_SM_LIMIT_0", "contradict"}},
+		{"both ways, contradicting for a GPU", []string{"GPUSLICE_CORES=8", "CUDA_DEVICE_SM_LIMIT_0=9"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_SM_LIMIT_0", "contradict"}},
 		{"a slice and an amount", []string{"GPUSLICE_SLICE=small", "GPUSLICE_MEMORY=8g"}, nil, grant.ErrMalformed, []string{"GPUSLICE_MEMORY is beside GPUSLICE_SLICE"}},
 		{"a slice and HAMi's", []string{"GPUSLICE_SLICE=small", "CUDA_DEVICE_SM_LIMIT_1=8"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_SM_LIMIT_1 is beside GPUSLICE_SLICE"}},
 		{"a slice and a priority", nil, notes{AnnotationSlice: "small", AnnotationPriority: "1"}, grant.ErrMalformed, []string{"gpuslice.io/priority is beside gpuslice.io/slice"}},
@@ -142,11 +142,11 @@ func TestFromContainerRefuses(t *testing.T) {
 		{"HAMi's zero", []string{"CUDA_DEVICE_MEMORY_LIMIT=0"}, nil, grant.ErrMalformed, []string{`CUDA_DEVICE_MEMORY_LIMIT: "0"`}},
 		{"HAMi's few bytes", []string{"CUDA_DEVICE_MEMORY_LIMIT_0=8000"}, nil, grant.ErrMalformed, []string{`CUDA_DEVICE_MEMORY_LIMIT_0: "8000"`, "bytes"}},
 		{"HAMi's cores", []string{"CUDA_DEVICE_SM_LIMIT=101"}, nil, grant.ErrMalformed, []string{`CUDA_DEVICE_SM_LIMIT: "101"`}},
-		{"HAMi's card 16", []string{"CUDA_DEVICE_MEMORY_LIMIT_16=1g"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_MEMORY_LIMIT_16", "0 to 15"}},
-		{"HAMi's card 01", []string{"CUDA_DEVICE_MEMORY_LIMIT_01=1g"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_MEMORY_LIMIT_01"}},
-		{"HAMi's card x", []string{"CUDA_DEVICE_SM_LIMIT_x=1"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_SM_LIMIT_x"}},
-		{"HAMi's card nothing", []string{"CUDA_DEVICE_SM_LIMIT_=1"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_SM_LIMIT_"}},
-		{"HAMi's of a card too many", []string{"CUDA_DEVICE_MEMORY_LIMIT_2=1g", "GPUSLICE_DEVICES=2"}, nil, grant.ErrMalformed, []string{"GPUSLICE_DEVICES asks for \"2\"", "CUDA_DEVICE_MEMORY_LIMIT_2"}},
+		{"HAMi's GPU 16", []string{"CUDA_DEVICE_MEMORY_LIMIT_16=1g"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_MEMORY_LIMIT_16", "0 to 15"}},
+		{"HAMi's GPU 01", []string{"CUDA_DEVICE_MEMORY_LIMIT_01=1g"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_MEMORY_LIMIT_01"}},
+		{"HAMi's GPU x", []string{"CUDA_DEVICE_SM_LIMIT_x=1"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_SM_LIMIT_x"}},
+		{"HAMi's GPU nothing", []string{"CUDA_DEVICE_SM_LIMIT_=1"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_SM_LIMIT_"}},
+		{"HAMi's of a GPU too many", []string{"CUDA_DEVICE_MEMORY_LIMIT_2=1g", "GPUSLICE_DEVICES=2"}, nil, grant.ErrMalformed, []string{"GPUSLICE_DEVICES asks for \"2\"", "CUDA_DEVICE_MEMORY_LIMIT_2"}},
 
 		{"a bad grant", nil, notes{grant.AnnotationGrant: "{}"}, grant.ErrMalformed, []string{"gpuslice.io/grant: version is missing"}},
 		{"a grant and an amount", nil, notes{grant.AnnotationGrant: grantText, AnnotationMemory: "1g"}, grant.ErrMalformed, []string{"gpuslice.io/memory is beside gpuslice.io/grant"}},
@@ -172,10 +172,10 @@ func TestHighPriorityThatIsAllowed(t *testing.T) {
 	assert.True(t, r.HighPriority)
 }
 
-// Where the operator allows whole cards, NVIDIA's variable is a request for them.
+// Where the operator allows whole GPUs, NVIDIA's variable is a request for them.
 func TestVisibleDevices(t *testing.T) {
 	c := operator()
-	c.AllowWholeCards = true
+	c.AllowWholeGPUs = true
 	whole := Amount{Memory: Size{Percent: 100}}
 	for value, want := range map[string]*Request{
 		"":                nil,
@@ -213,7 +213,7 @@ func FuzzFromContainer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, env, annotations string, whole bool) {
 		c := operator()
-		c.AllowWholeCards = whole
+		c.AllowWholeGPUs = whole
 		n := notes{}
 		for line := range strings.SplitSeq(annotations, "\n") {
 			key, value, _ := strings.Cut(line, "=")
@@ -230,15 +230,15 @@ func FuzzFromContainer(f *testing.F) {
 		}
 		require.Equal(t, r.HighPriority, r.Slice == "pair", "a high priority is the operator's")
 		require.True(t, r.Shares != nil || !r.Devices.IsZero() || r.Amount != Amount{} || len(r.Each) > 0)
-		cards := map[string]grant.Card{
+		gpus := map[string]grant.GPU{
 			gpu0: {UUID: gpu0, MemoryMiB: 81920, CorePercent: 100, Slots: 10},
 			gpu1: {UUID: gpu1, MemoryMiB: 40960, CorePercent: 100, Slots: 10},
 		}
 		c.Indices = map[string]string{gpu0: "0", gpu1: "1"}
-		shares, err := Choose(r, cards, nil, c)
+		shares, err := Choose(r, gpus, nil, c)
 		if err == nil {
 			require.NoError(t, grant.ValidateShares(shares))
-			require.NoError(t, grant.CheckCards(shares, cards))
+			require.NoError(t, grant.CheckGPUs(shares, gpus))
 		}
 	})
 }
@@ -247,7 +247,7 @@ func FuzzFromContainer(f *testing.F) {
 // they are and however wrong.
 func TestAnnotationsOnly(t *testing.T) {
 	c := DefaultConfig()
-	c.AnnotationsOnly, c.AllowWholeCards = true, true
+	c.AnnotationsOnly, c.AllowWholeGPUs = true, true
 	for _, env := range [][]string{
 		{"GPUSLICE_MEMORY=8GiB"}, {"GPUSLICE_MEMORY=much"}, {"GPUSLICE_SLICE=small"},
 		{"CUDA_DEVICE_MEMORY_LIMIT=8g"}, {"NVIDIA_VISIBLE_DEVICES=all"},

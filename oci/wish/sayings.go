@@ -32,8 +32,8 @@ const (
 	envVisibleDevices = "NVIDIA_VISIBLE_DEVICES"
 )
 
-// everyCard is the index of HAMi's variables without one.
-const everyCard = -1
+// everyGPU is the index of HAMi's variables without one.
+const everyGPU = -1
 
 // said is what a container says, and the variable or annotation that it says it in.
 type said struct {
@@ -46,7 +46,7 @@ func (s said) wrong(err error) error { return fmt.Errorf("%s: %w", s.in, err) }
 // sayings are all that a container says. A nil entry is not said.
 type sayings struct {
 	grant, slice, memory, cores, devices, priority *said
-	// hamiMemory and hamiCores are HAMi's, by the card's index or everyCard.
+	// hamiMemory and hamiCores are HAMi's, by the GPU's index or everyGPU.
 	hamiMemory, hamiCores map[int]said
 }
 
@@ -55,7 +55,7 @@ func (s *sayings) amounts() bool {
 	return s.memory != nil || s.cores != nil || len(s.hamiMemory) > 0 || len(s.hamiCores) > 0
 }
 
-// nothing says whether no card is asked for. A priority alone asks for none.
+// nothing says whether no GPU is asked for. A priority alone asks for none.
 func (s *sayings) nothing() bool {
 	return s.grant == nil && s.slice == nil && s.devices == nil && !s.amounts()
 }
@@ -145,14 +145,14 @@ func fromVariables(v variables) (s *sayings, unknown string, err error) {
 	return s, unknown, nil
 }
 
-// addHAMi enters one of HAMi's variables under its card's index.
+// addHAMi enters one of HAMi's variables under its GPU's index.
 func addHAMi(into map[int]said, name, value, base string) error {
 	suffix := strings.TrimPrefix(name, base)
-	index := everyCard
+	index := everyGPU
 	if suffix != "" {
 		i, err := strconv.Atoi(suffix[1:])
 		if err != nil || !isNumber(suffix[1:]) || i >= grant.MaxShares {
-			return refuse(grant.ErrMalformed, "%s: its name ends with no card of the container, 0 to %d", show(name), grant.MaxShares-1)
+			return refuse(grant.ErrMalformed, "%s: its name ends with no GPU of the container, 0 to %d", show(name), grant.MaxShares-1)
 		}
 		index = i
 	}

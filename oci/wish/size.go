@@ -8,8 +8,8 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// Size is an amount of a card's memory: MiB, or a percentage of what may be granted of
-// the card. Nothing is said where both are 0.
+// Size is an amount of a GPU's memory: MiB, or a percentage of what may be granted of
+// the GPU. Nothing is said where both are 0.
 type Size struct {
 	MiB     int64
 	Percent int
@@ -18,12 +18,12 @@ type Size struct {
 // IsZero says that no size is given.
 func (s Size) IsZero() bool { return s == Size{} }
 
-// Of is the size in MiB on a card: a percentage is rounded down, and 1 MiB at least.
-func (s Size) Of(card grant.Card) int64 {
+// Of is the size in MiB on a GPU: a percentage is rounded down, and 1 MiB at least.
+func (s Size) Of(gpu grant.GPU) int64 {
 	if s.Percent == 0 {
 		return s.MiB
 	}
-	return max(card.MemoryMiB/100*int64(s.Percent)+card.MemoryMiB%100*int64(s.Percent)/100, 1)
+	return max(gpu.MemoryMiB/100*int64(s.Percent)+gpu.MemoryMiB%100*int64(s.Percent)/100, 1)
 }
 
 // String writes the size as ParseSize reads it.
@@ -39,7 +39,7 @@ func (s Size) String() string {
 }
 
 // sizeForm is what ParseSize reads, for messages.
-const sizeForm = `write 8GiB, 8000MiB or 25% (of the card)`
+const sizeForm = `write 8GiB, 8000MiB or 25% (of the GPU)`
 
 // fractionDigits bounds the digits behind a point; with them and the largest unit a
 // product stays inside an int64.
@@ -129,19 +129,19 @@ func mebibytes(number string, bits uint) (int64, error) {
 func parsePercentSize(number string) (Size, error) {
 	percent, err := strconv.Atoi(number)
 	if err != nil || !isNumber(number) || percent < 1 || percent > 100 {
-		return Size{}, refuse(grant.ErrMalformed, "is not a part of a card's memory: write a whole number from 1%% to 100%%")
+		return Size{}, refuse(grant.ErrMalformed, "is not a part of a GPU's memory: write a whole number from 1%% to 100%%")
 	}
 	return Size{Percent: percent}, nil
 }
 
-// ParseCores reads a share of compute time: a whole percentage of a card, 1 to 100, with
+// ParseCores reads a share of compute time: a whole percentage of a GPU, 1 to 100, with
 // or without a %.
 func ParseCores(text string) (int, error) {
 	return quoted(text, func(text string) (int, error) {
 		digits := strings.TrimSuffix(text, "%")
 		percent, err := strconv.Atoi(digits)
 		if err != nil || !isNumber(digits) || percent < 1 || percent > grant.MaxCorePercent {
-			return 0, refuse(grant.ErrMalformed, "is not a share of compute time: write a whole number from 1 to %d, percent of a card", grant.MaxCorePercent)
+			return 0, refuse(grant.ErrMalformed, "is not a share of compute time: write a whole number from 1 to %d, percent of a GPU", grant.MaxCorePercent)
 		}
 		return percent, nil
 	})
@@ -156,11 +156,11 @@ func quoted[T any](text string, parse func(string) (T, error)) (T, error) {
 	return value, err
 }
 
-// Amount is how much of one card is meant.
+// Amount is how much of one GPU is meant.
 type Amount struct {
 	// Memory is the hard limit of device memory; zero: not said.
 	Memory Size
-	// CorePercent is the share of the card's compute time, 1 to 100; 0: not said.
+	// CorePercent is the share of the GPU's compute time, 1 to 100; 0: not said.
 	CorePercent int
 }
 

@@ -108,12 +108,12 @@ func TestParseCores(t *testing.T) {
 }
 
 func TestSizeOf(t *testing.T) {
-	card := grant.Card{MemoryMiB: 81559}
-	assert.Equal(t, int64(8192), Size{MiB: 8192}.Of(card))
-	assert.Equal(t, int64(20389), Size{Percent: 25}.Of(card), "rounded down")
-	assert.Equal(t, int64(81559), Size{Percent: 100}.Of(card))
-	assert.Equal(t, int64(1), Size{Percent: 1}.Of(grant.Card{MemoryMiB: 5}), "a limit of nothing would be none")
-	assert.Equal(t, int64(grant.MaxMemoryMiB/2), Size{Percent: 50}.Of(grant.Card{MemoryMiB: grant.MaxMemoryMiB}))
+	gpu := grant.GPU{MemoryMiB: 81559}
+	assert.Equal(t, int64(8192), Size{MiB: 8192}.Of(gpu))
+	assert.Equal(t, int64(20389), Size{Percent: 25}.Of(gpu), "rounded down")
+	assert.Equal(t, int64(81559), Size{Percent: 100}.Of(gpu))
+	assert.Equal(t, int64(1), Size{Percent: 1}.Of(grant.GPU{MemoryMiB: 5}), "a limit of nothing would be none")
+	assert.Equal(t, int64(grant.MaxMemoryMiB/2), Size{Percent: 50}.Of(grant.GPU{MemoryMiB: grant.MaxMemoryMiB}))
 }
 
 func FuzzParseSize(f *testing.F) {

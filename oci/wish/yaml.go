@@ -169,7 +169,7 @@ func text[T any](at func(*T) *string, check func(string) error) func(*decoder, s
 }
 
 // texts reads a list of texts that check has nothing against, each once. Whole numbers are
-// texts too where they are written as such (indices of cards).
+// texts too where they are written as such (indices of GPUs).
 func texts[T any](at func(*T) *[]string, check func(string) error) func(*decoder, string, *yaml.Node, *T) {
 	return func(d *decoder, key string, n *yaml.Node, into *T) {
 		if n.Kind != yaml.SequenceNode {

@@ -10,7 +10,7 @@ import (
 )
 
 // How long a choice takes; none may allocate.
-func BenchmarkCards(b *testing.B) {
+func BenchmarkGPUs(b *testing.B) {
 	for _, bc := range []struct {
 		policy string
 		links  [][]int
@@ -26,13 +26,13 @@ func BenchmarkCards(b *testing.B) {
 		{"topology-aware", twoSockets(8), 8, 2},
 		{"topology-aware", nvSwitch(8, 18), 8, 4},
 		{"topology-aware", fourSwitches(), 16, 8},
-		{"tencent", sevenCards(), 7, 1},
-		{"tencent", sevenCards(), 7, 2},
-		{"tencent", sevenCards(), 7, 5},
+		{"tencent", sevenGPUs(), 7, 1},
+		{"tencent", sevenGPUs(), 7, 2},
+		{"tencent", sevenGPUs(), 7, 5},
 		{"tencent", fourSwitches(), 16, 8},
 	} {
 		b.Run(fmt.Sprintf("%s/%d-of-%d", bc.policy, bc.n, bc.m), func(b *testing.B) {
-			p, err := ParseCardPolicy(bc.policy)
+			p, err := ParseGPUPolicy(bc.policy)
 			require.NoError(b, err)
 			candidates := idle(bc.m)
 			for i := range candidates {
@@ -42,16 +42,16 @@ func BenchmarkCards(b *testing.B) {
 			var room [maxExact]int
 			b.ReportAllocs()
 			for b.Loop() {
-				AppendCards(room[:0], p, candidates, bc.links, bc.n)
+				AppendGPUs(room[:0], p, candidates, bc.links, bc.n)
 			}
 		})
 	}
 }
 
-// The worst that the search is asked for, 8 cards of 16, beside a loop over all sets that does
+// The worst that the search is asked for, 8 GPUs of 16, beside a loop over all sets that does
 // nothing but add up links from a table: brute/search is how much longer that takes.
 func BenchmarkSearchAndBruteForce(b *testing.B) {
-	p := CardPolicy{keys: [maxKeys]key{keyTopology}}
+	p := GPUPolicy{keys: [maxKeys]key{keyTopology}}
 	for name, links := range map[string][][]int{
 		"uniform": nvSwitch(16, 18), "structured": fourSwitches(), "pairs": twoSockets(16),
 		"random2": randomLinks(1, 16, 2), "random5": randomLinks(1, 16, 5), "random1000": randomLinks(1, 16, 1000),
@@ -63,7 +63,7 @@ func BenchmarkSearchAndBruteForce(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				start := time.Now()
-				AppendCards(room[:0], p, candidates, links, 8)
+				AppendGPUs(room[:0], p, candidates, links, 8)
 				between := time.Now()
 				bruteForce(links, 8)
 				ours, brute = ours+between.Sub(start), brute+time.Since(between)
@@ -77,7 +77,7 @@ func BenchmarkSearchAndBruteForce(b *testing.B) {
 	}
 }
 
-// bruteForce is the first set of n of 16 cards with the best sum of links.
+// bruteForce is the first set of n of 16 GPUs with the best sum of links.
 func bruteForce(links [][]int, n int) uint32 {
 	var table [16][16]int32
 	for i := range table {

@@ -11,9 +11,9 @@ func FuzzParsePolicies(f *testing.F) {
 	f.Add("numa,binpack", "topology-aware,spread", "slot=1,core=1,memory=3")
 	f.Add("mutex,tencent", "", "slot=1000000,core=0,memory=0")
 	f.Add("binpack,binpack , spread", "numa", "slot=1")
-	f.Fuzz(func(t *testing.T, cards, nodes, weights string) {
-		if p, err := ParseCardPolicy(cards); err != nil {
-			require.Equal(t, CardPolicy{}, p)
+	f.Fuzz(func(t *testing.T, gpus, nodes, weights string) {
+		if p, err := ParseGPUPolicy(gpus); err != nil {
+			require.Equal(t, GPUPolicy{}, p)
 		}
 		if p, err := ParseNodePolicy(nodes); err != nil {
 			require.Equal(t, NodePolicy{}, p)

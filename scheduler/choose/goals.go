@@ -2,7 +2,7 @@ package choose
 
 import "slices"
 
-// goal is one number by which sets of cards are compared, the higher the better. A chain of
+// goal is one number by which sets of GPUs are compared, the higher the better. A chain of
 // words becomes a list of goals: the first that differs decides.
 type goal uint8
 
@@ -10,10 +10,10 @@ const (
 	goalNone  goal = iota
 	goalLinks      // the sum of the links between each two of the set
 	goalWorst      // the worst of them
-	goalUsed       // how much the cards are used, or how little
-	goalNUMA       // few NUMA nodes; then few cards on them
-	goalRest       // how little the set is linked with all cards there are to choose from: what the rest keeps
-	goalOrder      // the first cards; differs for each two sets
+	goalUsed       // how much the GPUs are used, or how little
+	goalNUMA       // few NUMA nodes; then few GPUs on them
+	goalRest       // how little the set is linked with all GPUs there are to choose from: what the rest keeps
+	goalOrder      // the first GPUs; differs for each two sets
 )
 
 // maxGoals has room for all and one more.
@@ -44,7 +44,7 @@ func (g *goals) has(x goal) bool {
 	return false
 }
 
-// linear says that only each card's use counts, so that the best cards are the best set.
+// linear says that only each GPU's use counts, so that the best GPUs are the best set.
 func (g *goals) linear() bool { return g.n == 1 && g.list[0] == goalUsed }
 
 // goals is the chain for n > 1. It is the same for all NUMA nodes that numa-bind compares.
@@ -76,7 +76,7 @@ func (q *question) goals() goals {
 	return g
 }
 
-// uniform says that all pairs of the cards are connected as well.
+// uniform says that all pairs of the GPUs are connected as well.
 func (q *question) uniform() bool {
 	for k, i := range q.pool {
 		for _, j := range q.pool[:k] {
@@ -88,7 +88,7 @@ func (q *question) uniform() bool {
 	return true
 }
 
-// single is the best of the cards by the chain, the first of equal ones.
+// single is the best of the GPUs by the chain, the first of equal ones.
 func (q *question) single() int {
 	choice := q.pool[0]
 	best := q.worth(0, choice)
@@ -100,7 +100,7 @@ func (q *question) single() int {
 	return choice
 }
 
-// better compares two cards by what follows the chain's first word.
+// better compares two GPUs by what follows the chain's first word.
 func (q *question) better(i, j int) bool {
 	for k := 1; k < maxKeys && q.policy.keys[k] != keyNone; k++ {
 		if a, b := q.worth(k, i), q.worth(k, j); a != b {
@@ -110,7 +110,7 @@ func (q *question) better(i, j int) bool {
 	return false
 }
 
-// worth is how good a single card is by the k-th word of the chain.
+// worth is how good a single GPU is by the k-th word of the chain.
 func (q *question) worth(k, i int) int64 {
 	switch q.policy.keys[k] {
 	case keyBinpack:
@@ -126,7 +126,7 @@ func (q *question) worth(k, i int) int64 {
 	return -q.degree(i, q.pool) // of topology-aware: the one that is missed least
 }
 
-// top appends the n cards that are best by themselves, the earlier of equal ones.
+// top appends the n GPUs that are best by themselves, the earlier of equal ones.
 func (q *question) top(dst, at []int, sign int64) ([]int, values) {
 	var room [maxExact]int64
 	scores, start := room[:0], len(dst) // of those chosen so far, the best first

@@ -4,7 +4,7 @@ package choose
 // no sum overflows.
 const maxLink = 1 << 14
 
-// linkOf is how well two cards are connected: as badly as the worse of the two
+// linkOf is how well two GPUs are connected: as badly as the worse of the two
 // directions. What a node doesn't tell is the farthest, never an error.
 func linkOf(links [][]int, a, b int) int32 {
 	return max(0, min(cell(links, a, b), cell(links, b, a)))

@@ -2,8 +2,8 @@ package choose
 
 import "slices"
 
-// many appends a good set of more than 16 cards: the best of those that grow from each card,
-// made better by exchanging cards as long as that helps. Nodes of that many cards are rare.
+// many appends a good set of more than 16 GPUs: the best of those that grow from each GPU,
+// made better by exchanging GPUs as long as that helps. Nodes of that many GPUs are rare.
 func (q *question) many(dst, at []int, g goals) ([]int, values) {
 	g.add(goalOrder)
 	var best []int
@@ -20,7 +20,7 @@ func (q *question) many(dst, at []int, g goals) ([]int, values) {
 	return append(dst, best...), most
 }
 
-// grow is n of the cards: first, and then always the one that is linked best with those, then on
+// grow is n of the GPUs: first, and then always the one that is linked best with those, then on
 // the same NUMA node, then the first.
 func (q *question) grow(first int, at []int) []int {
 	set := []int{first}
@@ -39,7 +39,7 @@ func (q *question) grow(first int, at []int) []int {
 	return set
 }
 
-// improve exchanges cards of the set for others.
+// improve exchanges GPUs of the set for others.
 func (q *question) improve(set, at []int, g *goals) values {
 	best := q.value(set, at, g)
 	for better := true; better; {

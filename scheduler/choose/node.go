@@ -25,23 +25,23 @@ func ParseNodePolicy(text string) (NodePolicy, error) {
 		p.keys[i] = map[string]key{Binpack: keyBinpack, Spread: keySpread, Topology: keyTopology}[word]
 	}
 	if err != nil {
-		return NodePolicy{}, fmt.Errorf("%w (%s and %s are policies of cards)", err, NUMA, Mutex)
+		return NodePolicy{}, fmt.Errorf("%w (%s and %s are policies of GPUs)", err, NUMA, Mutex)
 	}
 	return p, nil
 }
 
-// Sums says that the score goes by what is used of all cards together: it is the same
-// whichever cards a pod gets, as long as it takes the same of each.
+// Sums says that the score goes by what is used of all GPUs together: it is the same
+// whichever GPUs a pod gets, as long as it takes the same of each.
 func (p NodePolicy) Sums() bool { return !slices.Contains(p.keys[:], keyTopology) }
 
 // Node is how good a node is for a pod: from 0 to MaxNodeScore, the higher the better.
-// after is what of each card is used once the pod is on it, total what each has; both are
-// in the same order. chosenLinks are the links of each pair of cards that one container
-// gets (see PairLinks); none for containers of single cards.
+// after is what of each GPU is used once the pod is on it, total what each has; both are
+// in the same order. chosenLinks are the links of each pair of GPUs that one container
+// gets (see PairLinks); none for containers of single GPUs.
 //
 //	binpack         the more of the node is used, the better
 //	spread          the less
-//	topology-aware  the better the pod's cards are connected; then the fewer idle cards are left: the
+//	topology-aware  the better the pod's GPUs are connected; then the fewer idle GPUs are left: the
 //	                smallest node that will do
 //
 // Of a chain each word has an equal part of the score's digits, so that a later one
@@ -96,7 +96,7 @@ const (
 	bestLink = 1860
 )
 
-// linkPart is how well the chosen cards are connected, on average: the lower half of the scale
+// linkPart is how well the chosen GPUs are connected, on average: the lower half of the scale
 // is PCIe's, the upper NVLink's, since 50 of PCIe would be nothing beside an NVSwitch's 1860. No
 // pairs are equal everywhere.
 func linkPart(links []int) int64 {
@@ -115,7 +115,7 @@ func linkPart(links []int) int64 {
 	return half + (mean-bestPCIe*scoreUnit)/(2*(bestLink-bestPCIe))
 }
 
-// smallPart is best for the node that has no idle card left; 16 and more are as bad.
+// smallPart is best for the node that has no idle GPU left; 16 and more are as bad.
 func smallPart(after []scheduler.Use) int64 {
 	idle := 0
 	for _, u := range after {

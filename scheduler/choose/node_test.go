@@ -9,7 +9,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// usedNode is a node with cards of which so many tenths are used.
+// usedNode is a node with GPUs of which so many tenths are used.
 func usedNode(tenths ...int) (after, total []scheduler.Use) {
 	for _, x := range tenths {
 		after = append(after, busy(x, 0).Used)
@@ -29,7 +29,7 @@ func TestNode(t *testing.T) {
 	require.EqualValues(t, MaxNodeScore, score("binpack", Weights{1, 1, 3}, nil, 10, 10))
 	require.EqualValues(t, 0, score("spread", Weights{}, nil, 10, 10))
 	require.EqualValues(t, MaxNodeScore, score("spread", Weights{}, nil, 0, 0))
-	require.EqualValues(t, 0, score("binpack", Weights{}, nil), "a node without cards")
+	require.EqualValues(t, 0, score("binpack", Weights{}, nil), "a node without GPUs")
 
 	// Links are PCIe's up to half of the scale, then NVLink's.
 	pair := func(links ...int) int64 { return score(Topology, Weights{}, links, 1, 1) }

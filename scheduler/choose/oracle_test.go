@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// oracle answers as Cards does, by looking at each set of n candidates and comparing them as the
+// oracle answers as GPUs does, by looking at each set of n candidates and comparing them as the
 // package comment says. It shares nothing with the code under test but the types.
 func oracle(words string, w Weights, bind bool, candidates []Candidate, links [][]int, n int) []int {
 	chain := strings.Split(words, ",")

@@ -31,20 +31,20 @@ const (
 // maxKeys is how many different words a chain can have, with one for numa-bind's sake.
 const maxKeys = 6
 
-// CardPolicy is how the cards of a node are chosen. The zero value is HAMi's default,
+// GPUPolicy is how the GPUs of a node are chosen. The zero value is HAMi's default,
 // spread with equal weights. It can be compared and copied.
-type CardPolicy struct {
+type GPUPolicy struct {
 	keys     [maxKeys]key // up to the first keyNone
 	mutex    bool
 	numaBind bool
 	weights  Weights
 }
 
-// ParseCardPolicy reads a word or a chain of words, "numa,binpack"; an empty text is
+// ParseGPUPolicy reads a word or a chain of words, "numa,binpack"; an empty text is
 // the default.
-func ParseCardPolicy(text string) (CardPolicy, error) {
-	var p CardPolicy
-	words, err := parseChain(text, "card policy", Binpack, Spread, Topology, NUMA, Mutex, Tencent)
+func ParseGPUPolicy(text string) (GPUPolicy, error) {
+	var p GPUPolicy
+	words, err := parseChain(text, "GPU policy", Binpack, Spread, Topology, NUMA, Mutex, Tencent)
 	if err != nil {
 		return p, err
 	}
@@ -70,33 +70,33 @@ func ParseCardPolicy(text string) (CardPolicy, error) {
 		n++
 	}
 	if n > 1 && p.has(keyTencent) {
-		return CardPolicy{}, fmt.Errorf("card policy %q: %s decides alone: only %s may stand beside it", text, Tencent, Mutex)
+		return GPUPolicy{}, fmt.Errorf("GPU policy %q: %s decides alone: only %s may stand beside it", text, Tencent, Mutex)
 	}
 	return p, nil
 }
 
 // WithWeights is the policy with these weights for binpack and spread.
-func (p CardPolicy) WithWeights(w Weights) CardPolicy {
+func (p GPUPolicy) WithWeights(w Weights) GPUPolicy {
 	p.weights = w
 	return p
 }
 
-// WithNUMABind is the policy with or without the rule that all cards of a container are
+// WithNUMABind is the policy with or without the rule that all GPUs of a container are
 // on one NUMA node.
-func (p CardPolicy) WithNUMABind(bind bool) CardPolicy {
+func (p GPUPolicy) WithNUMABind(bind bool) GPUPolicy {
 	p.numaBind = bind
 	return p
 }
 
-// Mutex says that only cards that nobody uses may be given out: no candidate needs to be any
+// Mutex says that only GPUs that nobody uses may be given out: no candidate needs to be any
 // other.
-func (p CardPolicy) Mutex() bool { return p.mutex }
+func (p GPUPolicy) Mutex() bool { return p.mutex }
 
-// NUMABind says that all cards of a container are to be on one NUMA node.
-func (p CardPolicy) NUMABind() bool { return p.numaBind }
+// NUMABind says that all GPUs of a container are to be on one NUMA node.
+func (p GPUPolicy) NUMABind() bool { return p.numaBind }
 
-// String is the policy as ParseCardPolicy reads it; weights and numa-bind aren't part of it.
-func (p CardPolicy) String() string {
+// String is the policy as ParseGPUPolicy reads it; weights and numa-bind aren't part of it.
+func (p GPUPolicy) String() string {
 	words := make([]string, 0, maxKeys)
 	if p.mutex {
 		words = append(words, Mutex)
@@ -112,7 +112,7 @@ func (p CardPolicy) String() string {
 	return strings.Join(words, ",")
 }
 
-func (p *CardPolicy) has(k key) bool {
+func (p *GPUPolicy) has(k key) bool {
 	for _, have := range p.keys {
 		if have == k {
 			return true

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestParseCardPolicy(t *testing.T) {
+func TestParseGPUPolicy(t *testing.T) {
 	for text, want := range map[string]string{
 		"": Spread, "  ": Spread, "spread": "spread", " binpack ": "binpack", "numa, binpack": "numa,binpack",
 		"topology-aware,mutex,numa": "mutex,topology-aware,numa", // mutex is a rule: its place says nothing
@@ -14,20 +14,20 @@ func TestParseCardPolicy(t *testing.T) {
 		"mutex":                     "mutex", "tencent": "tencent", "tencent,mutex": "mutex,tencent",
 		"numa,topology-aware,mutex,binpack,spread": "mutex,numa,topology-aware,binpack,spread",
 	} {
-		p, err := ParseCardPolicy(text)
+		p, err := ParseGPUPolicy(text)
 		require.NoError(t, err, text)
 		require.Equal(t, want, p.String(), text)
-		again, err := ParseCardPolicy(p.String())
+		again, err := ParseGPUPolicy(p.String())
 		require.NoError(t, err)
 		require.Equal(t, want, again.String())
 	}
 	for text, why := range map[string]string{
-		"bin-pack":        `card policy "bin-pack": "bin-pack" is no policy: use one of binpack, spread, topology-aware, numa, mutex, tencent, or several with commas between`,
-		"Binpack":         `card policy "Binpack": "Binpack" is no policy: use one of binpack, spread, topology-aware, numa, mutex, tencent, or several with commas between`,
-		"numa,":           `card policy "numa,": "" is no policy: use one of binpack, spread, topology-aware, numa, mutex, tencent, or several with commas between`,
-		"tencent,binpack": `card policy "tencent,binpack": tencent decides alone: only mutex may stand beside it`,
+		"bin-pack":        `GPU policy "bin-pack": "bin-pack" is no policy: use one of binpack, spread, topology-aware, numa, mutex, tencent, or several with commas between`,
+		"Binpack":         `GPU policy "Binpack": "Binpack" is no policy: use one of binpack, spread, topology-aware, numa, mutex, tencent, or several with commas between`,
+		"numa,":           `GPU policy "numa,": "" is no policy: use one of binpack, spread, topology-aware, numa, mutex, tencent, or several with commas between`,
+		"tencent,binpack": `GPU policy "tencent,binpack": tencent decides alone: only mutex may stand beside it`,
 	} {
-		_, err := ParseCardPolicy(text)
+		_, err := ParseGPUPolicy(text)
 		require.EqualError(t, err, why)
 	}
 }
@@ -38,7 +38,7 @@ func TestParseNodePolicy(t *testing.T) {
 		require.NoError(t, err, text)
 	}
 	_, err := ParseNodePolicy("numa")
-	require.EqualError(t, err, `node policy "numa": "numa" is no policy: use one of binpack, spread, topology-aware, or several with commas between (numa and mutex are policies of cards)`)
+	require.EqualError(t, err, `node policy "numa": "numa" is no policy: use one of binpack, spread, topology-aware, or several with commas between (numa and mutex are policies of GPUs)`)
 }
 
 func TestParseWeights(t *testing.T) {

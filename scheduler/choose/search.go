@@ -6,40 +6,40 @@ import (
 	"slices"
 )
 
-// search finds the best set of n of up to 16 cards by branch and bound. A node of its tree has
-// decided of some cards whether they are in the set. It is left as soon as what the other
-// cards could add at best makes it no better than the best set that was found. That bound is,
+// search finds the best set of n of up to 16 GPUs by branch and bound. A node of its tree has
+// decided of some GPUs whether they are in the set. It is left as soon as what the other
+// GPUs could add at best makes it no better than the best set that was found. That bound is,
 // of each goal by itself:
 //
-//   - goalLinks: each card that may still come adds its links to the chosen ones, and half of
+//   - goalLinks: each GPU that may still come adds its links to the chosen ones, and half of
 //     its best links to others that may come, of as many as are missing. Of these sums the
 //     best, as many as are missing.
 //   - goalWorst: the worst link so far.
 //   - goalNUMA: the NUMA nodes so far, and as many more as are needed to make up the number.
-//   - what each card counts for by itself: the best, as many as are missing.
+//   - what each GPU counts for by itself: the best, as many as are missing.
 //
 // Comparing bounds goal by goal is right, since a list of numbers that are each at most
-// another's is at most that list. Cards that differ in nothing but their order (the same
-// links, use and NUMA node) are taken in it: of sets that are the same but for such cards only
+// another's is at most that list. GPUs that differ in nothing but their order (the same
+// links, use and NUMA node) are taken in it: of sets that are the same but for such GPUs only
 // the first is looked at.
 //
 // All of it is in arrays of fixed size: a search allocates nothing.
 type search struct {
 	m, n  int
 	goals goals         // ends in goalOrder
-	card  [maxExact]int // of question.candidates
+	gpu   [maxExact]int // of question.candidates
 	// link is normalized: less the worst link, and divided by what all then have in common. That
 	// doesn't change which set is best, and a bound can be rounded down to a whole number.
 	link       [maxExact][maxExact]int32
 	base, unit int64
-	worth      [3][maxExact]int64 // what each card counts for goalUsed, goalRest and goalOrder
-	ranked     [3][maxExact]uint8 // the cards by that, the best first
-	group      [maxExact]uint8    // the card's NUMA node, numbered by the first card on it
-	members    [maxExact]uint16   // the cards of the NUMA node of that number
-	twins      [maxExact]uint16   // later cards that can't be told from the card
-	// halves[i][v][k] is the sum of the best k links of card v with the cards from i on.
+	worth      [3][maxExact]int64 // what each GPU counts for goalUsed, goalRest and goalOrder
+	ranked     [3][maxExact]uint8 // the GPUs by that, the best first
+	group      [maxExact]uint8    // the GPU's NUMA node, numbered by the first GPU on it
+	members    [maxExact]uint16   // the GPUs of the NUMA node of that number
+	twins      [maxExact]uint16   // later GPUs that can't be told from the GPU
+	// halves[i][v][k] is the sum of the best k links of GPU v with the GPUs from i on.
 	halves [maxExact][maxExact][maxExact]int32
-	// gain[k] is, with k cards chosen, how well each card is linked with them.
+	// gain[k] is, with k GPUs chosen, how well each GPU is linked with them.
 	gain  [maxExact + 1][maxExact]int32
 	found bool
 	best  values
@@ -62,14 +62,14 @@ type partial struct {
 	worth          [3]int64
 }
 
-// exact appends the best n of the cards at.
+// exact appends the best n of the GPUs at.
 func (q *question) exact(dst, at []int, g goals) ([]int, values) {
 	var s search
 	s.setUp(q, at, g)
 	s.run()
 	start := len(dst)
 	for set := s.set; set != 0; set &= set - 1 {
-		dst = append(dst, s.card[bits.TrailingZeros16(set)])
+		dst = append(dst, s.gpu[bits.TrailingZeros16(set)])
 	}
 	slices.Sort(dst[start:])
 	return dst, s.told()
@@ -98,7 +98,7 @@ func (s *search) run() {
 	s.walk(0, partial{worst: math.MaxInt32})
 }
 
-// walk looks at all sets that agree with p on the cards before i.
+// walk looks at all sets that agree with p on the GPUs before i.
 func (s *search) walk(i int, p partial) {
 	for {
 		s.nodes++
@@ -121,7 +121,7 @@ func (s *search) walk(i int, p partial) {
 	}
 }
 
-// open is the cards from i on that may still be chosen.
+// open is the GPUs from i on that may still be chosen.
 func (s *search) open(i int, p *partial) uint16 {
 	return uint16(1<<s.m-1) &^ (1<<i - 1) &^ p.banned
 }
@@ -136,7 +136,7 @@ func (s *search) promising(i, left int, open uint16, p *partial) bool {
 	return false
 }
 
-// bound is at least the value of a goal of each set of p and left of the open cards.
+// bound is at least the value of a goal of each set of p and left of the open GPUs.
 func (s *search) bound(g goal, i, left int, open uint16, p *partial) int64 {
 	switch g {
 	case goalLinks:
@@ -153,7 +153,7 @@ func (s *search) bound(g goal, i, left int, open uint16, p *partial) int64 {
 	return s.boundWorth(worthOrder, left, open, p)
 }
 
-// boundLinks is how much left of the open cards add to the links at best.
+// boundLinks is how much left of the open GPUs add to the links at best.
 func (s *search) boundLinks(i, left int, open uint16, chosen int) int64 {
 	var top [maxExact]int32 // the best so far, in twice their worth
 	n := 0
@@ -194,21 +194,21 @@ func (s *search) boundWorth(row, left int, open uint16, p *partial) int64 {
 	return sum
 }
 
-// numaStep is what one NUMA node more costs: more than all cards on any.
+// numaStep is what one NUMA node more costs: more than all GPUs on any.
 const numaStep = 1000
 
 func (s *search) boundNUMA(left int, open uint16, p *partial) int64 {
-	nodes, cards, free := int64(0), int64(0), open
+	nodes, gpus, free := int64(0), int64(0), open
 	for set := p.chosen; set != 0; {
 		on := s.members[s.group[bits.TrailingZeros16(set)]]
 		nodes++
-		cards += int64(bits.OnesCount16(on))
+		gpus += int64(bits.OnesCount16(on))
 		left -= bits.OnesCount16(open & on)
 		set &^= on
 		free &^= on
 	}
-	cards += int64(max(left, 0))
-	for left > 0 { // the nodes with the most open cards first
+	gpus += int64(max(left, 0))
+	for left > 0 { // the nodes with the most open GPUs first
 		var largest uint16
 		for set := free; set != 0; {
 			on := s.members[s.group[bits.TrailingZeros16(set)]]
@@ -221,7 +221,7 @@ func (s *search) boundNUMA(left int, open uint16, p *partial) int64 {
 		left -= bits.OnesCount16(largest & free)
 		free &^= largest
 	}
-	return -(nodes*numaStep + cards)
+	return -(nodes*numaStep + gpus)
 }
 
 // offer takes the whole set p if it is better than the best one.

@@ -10,12 +10,12 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// drawCandidates are up to most cards in all sorts of use, of few sorts so that there are ties.
+// drawCandidates are up to most GPUs in all sorts of use, of few sorts so that there are ties.
 func drawCandidates(t *rapid.T, most int) []Candidate {
 	small := rapid.IntRange(0, 3)
 	sizes := rapid.IntRange(1, rapid.SampledFrom([]int{1, 2}).Draw(t, "sizes"))
 	numa := rapid.IntRange(scheduler.NUMAUnknown, rapid.IntRange(scheduler.NUMAUnknown, 3).Draw(t, "numas"))
-	candidates := make([]Candidate, rapid.IntRange(1, most).Draw(t, "cards"))
+	candidates := make([]Candidate, rapid.IntRange(1, most).Draw(t, "gpus"))
 	for i := range candidates {
 		size := sizes.Draw(t, "size")
 		slots := small.Draw(t, "slots")
@@ -29,8 +29,8 @@ func drawCandidates(t *rapid.T, most int) []Candidate {
 	return candidates
 }
 
-// drawLinks is a matrix for m cards: without structure, of few or many different links, or a
-// tree, or with cards that are like others.
+// drawLinks is a matrix for m GPUs: without structure, of few or many different links, or a
+// tree, or with GPUs that are like others.
 func drawLinks(t *rapid.T, m int) [][]int {
 	link := rapid.SampledFrom([]*rapid.Generator[int]{
 		rapid.SampledFrom([]int{sys, pix}),
@@ -58,7 +58,7 @@ func drawChain(t *rapid.T) string {
 }
 
 // Each chain of policies, on each kind of links, chooses what looking at all sets would.
-func TestCardsAreTheBestOfAllSets(t *testing.T) {
+func TestGPUsAreTheBestOfAllSets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		candidates := drawCandidates(t, 12)
 		links := drawLinks(t, len(candidates))
@@ -66,20 +66,20 @@ func TestCardsAreTheBestOfAllSets(t *testing.T) {
 			links = nil
 		}
 		words := drawChain(t)
-		p, err := ParseCardPolicy(words)
+		p, err := ParseGPUPolicy(words)
 		require.NoError(t, err)
 		w := Weights{rapid.Int64Range(0, 3).Draw(t, "slot"), rapid.Int64Range(0, 3).Draw(t, "core"), rapid.Int64Range(1, 3).Draw(t, "memory")}
 		bind := rapid.Bool().Draw(t, "bind")
 		n := rapid.IntRange(1, len(candidates)).Draw(t, "n")
-		got := Cards(p.WithWeights(w).WithNUMABind(bind), candidates, links, n)
+		got := GPUs(p.WithWeights(w).WithNUMABind(bind), candidates, links, n)
 		require.Equal(t, oracle(words, w, bind, candidates, links, n), got)
 	})
 }
 
 // Larger sets than rapid likes to draw, and links without any structure: the worst for the bound.
-func TestCardsAreTheBestOfAllSetsOfRandomLinks(t *testing.T) {
+func TestGPUsAreTheBestOfAllSetsOfRandomLinks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := rapid.IntRange(9, 12).Draw(t, "cards")
+		m := rapid.IntRange(9, 12).Draw(t, "gpus")
 		n := rapid.IntRange(3, m-2).Draw(t, "n")
 		links := randomLinks(rapid.Uint64().Draw(t, "seed"), m, rapid.SampledFrom([]int{2, 3, 5, 200}).Draw(t, "different"))
 		candidates := idle(m)
@@ -88,17 +88,17 @@ func TestCardsAreTheBestOfAllSetsOfRandomLinks(t *testing.T) {
 			candidates[i].NUMA = rapid.IntRange(0, 2).Draw(t, "numa")
 		}
 		words := rapid.SampledFrom([]string{"topology-aware", "topology-aware,binpack", "numa,topology-aware", "binpack,topology-aware", "binpack,numa,topology-aware"}).Draw(t, "policy")
-		p, err := ParseCardPolicy(words)
+		p, err := ParseGPUPolicy(words)
 		require.NoError(t, err)
-		require.Equal(t, oracle(words, Weights{1, 1, 1}, false, candidates, links, n), Cards(p, candidates, links, n))
+		require.Equal(t, oracle(words, Weights{1, 1, 1}, false, candidates, links, n), GPUs(p, candidates, links, n))
 	})
 }
 
 // What the search finds is right, and how much it looks at stays small: for machines that exist
-// hardly more than a look at each card, for graphs that are built to look the same everywhere a
+// hardly more than a look at each GPU, for graphs that are built to look the same everywhere a
 // part of the sets that there are (12870 of 8 out of 16).
 func TestSearchOnMachinesAndOnWorseThanMachines(t *testing.T) {
-	strange := func(linked func(difference int) bool) [][]int { // cards are the corners of a cube of four dimensions
+	strange := func(linked func(difference int) bool) [][]int { // GPUs are the corners of a cube of four dimensions
 		return matrix(16, func(i, j int) int {
 			if linked(i ^ j) {
 				return pix
@@ -111,14 +111,14 @@ func TestSearchOnMachinesAndOnWorseThanMachines(t *testing.T) {
 		links [][]int
 		most  int // nodes
 	}{
-		{"seven cards on two switches", sevenCards(), 25},
-		{"one card and a pair", lonelyFirst(), 10},
-		{"NVSwitch, 8 cards", nvSwitch(8, 18), 0},
-		{"NVSwitch, 16 cards", nvSwitch(16, 12), 0},
+		{"seven GPUs on two switches", sevenGPUs(), 25},
+		{"one GPU and a pair", lonelyFirst(), 10},
+		{"NVSwitch, 8 GPUs", nvSwitch(8, 18), 0},
+		{"NVSwitch, 16 GPUs", nvSwitch(16, 12), 0},
 		{"DGX-1 V100", dgx1V100(), 40},
-		{"8 cards in pairs, two sockets", twoSockets(8), 50},
-		{"16 cards in pairs, two sockets", twoSockets(16), 300},
-		{"16 cards on four switches", fourSwitches(), 300},
+		{"8 GPUs in pairs, two sockets", twoSockets(8), 50},
+		{"16 GPUs in pairs, two sockets", twoSockets(16), 300},
+		{"16 GPUs on four switches", fourSwitches(), 300},
 		{"random, two different links", randomLinks(1, 16, 2), 1000},
 		{"random, five different links", randomLinks(1, 16, 5), 1000},
 		{"random, many different links", randomLinks(1, 16, 1000), 1000},
@@ -134,13 +134,13 @@ func TestSearchOnMachinesAndOnWorseThanMachines(t *testing.T) {
 		}), 5000},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			m, p := len(tc.links), CardPolicy{keys: [maxKeys]key{keyTopology}}
+			m, p := len(tc.links), GPUPolicy{keys: [maxKeys]key{keyTopology}}
 			most := 0
 			for n := 2; n < m; n++ {
 				nodes, chosen := searched(p, idle(m), tc.links, n)
 				most = max(most, nodes)
 				if m < 16 || n <= 4 || n == 8 {
-					require.Equal(t, oracle(Topology, Weights{1, 1, 1}, false, idle(m), tc.links, n), chosen, "%d cards", n)
+					require.Equal(t, oracle(Topology, Weights{1, 1, 1}, false, idle(m), tc.links, n), chosen, "%d GPUs", n)
 				}
 			}
 			t.Logf("%d nodes at most", most)
@@ -149,8 +149,8 @@ func TestSearchOnMachinesAndOnWorseThanMachines(t *testing.T) {
 	}
 }
 
-// searched is Cards of all candidates, and how many nodes the search looked at.
-func searched(p CardPolicy, candidates []Candidate, links [][]int, n int) (nodes int, chosen []int) {
+// searched is GPUs of all candidates, and how many nodes the search looked at.
+func searched(p GPUPolicy, candidates []Candidate, links [][]int, n int) (nodes int, chosen []int) {
 	q := question{policy: p.orDefault(), candidates: candidates, links: links, n: n}
 	for i := range candidates {
 		q.pool = append(q.pool, i)
@@ -161,5 +161,5 @@ func searched(p CardPolicy, candidates []Candidate, links [][]int, n int) (nodes
 		s.run()
 		nodes = s.nodes
 	}
-	return nodes, Cards(p, candidates, links, n)
+	return nodes, GPUs(p, candidates, links, n)
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// setUp reads the numbers of the cards at. The search decides of the best connected first; where
+// setUp reads the numbers of the GPUs at. The search decides of the best connected first; where
 // links don't count, of one NUMA node after the other.
 func (s *search) setUp(q *question, at []int, g goals) {
 	linked := g.has(goalLinks) || g.has(goalWorst)
@@ -20,16 +20,16 @@ func (s *search) setUp(q *question, at []int, g goals) {
 		}
 		v := k
 		for ; v > 0 && early[v-1] < e; v-- {
-			early[v], s.card[v] = early[v-1], s.card[v-1]
+			early[v], s.gpu[v] = early[v-1], s.gpu[v-1]
 		}
-		early[v], s.card[v] = e, i
+		early[v], s.gpu[v] = e, i
 	}
-	for v, i := range s.card[:s.m] {
+	for v, i := range s.gpu[:s.m] {
 		s.worth[worthUsed][v] = g.sign * q.score(i)
 		s.worth[worthOrder][v] = 1 << (maxExact - slices.Index(at, i))
 		s.group[v] = uint8(v)
 		for u := range v {
-			if s.group[u] == uint8(u) && q.candidates[s.card[u]].NUMA == q.candidates[i].NUMA {
+			if s.group[u] == uint8(u) && q.candidates[s.gpu[u]].NUMA == q.candidates[i].NUMA {
 				s.group[v] = uint8(u)
 			}
 		}
@@ -39,7 +39,7 @@ func (s *search) setUp(q *question, at []int, g goals) {
 		}
 		s.worth[worthRest][v] = -early[v]
 		for u := range v {
-			s.link[u][v] = q.link(i, s.card[u])
+			s.link[u][v] = q.link(i, s.gpu[u])
 			s.link[v][u] = s.link[u][v]
 		}
 	}
@@ -81,7 +81,7 @@ func gcd(a, b int32) int32 {
 	return a
 }
 
-// rank orders the cards by what they count for themselves.
+// rank orders the GPUs by what they count for themselves.
 func (s *search) rank() {
 	for row := range s.ranked {
 		worth, ranked := &s.worth[row], &s.ranked[row]
@@ -95,8 +95,8 @@ func (s *search) rank() {
 	}
 }
 
-// findTwins finds the cards that differ in nothing but their order. Being twins carries over, so
-// a card is compared only with the first of each kind.
+// findTwins finds the GPUs that differ in nothing but their order. Being twins carries over, so
+// a GPU is compared only with the first of each kind.
 func (s *search) findTwins() {
 	first := uint16(0)
 	var kind [maxExact]uint8
@@ -131,10 +131,10 @@ func (s *search) alike(u, v int) bool {
 	return true
 }
 
-// sumHalves fills halves, from the last card on: each table is the one after it with one card
+// sumHalves fills halves, from the last GPU on: each table is the one after it with one GPU
 // more.
 func (s *search) sumHalves() {
-	var sorted [maxExact][maxExact]int32 // each card's links with the cards from i on, the best first
+	var sorted [maxExact][maxExact]int32 // each GPU's links with the GPUs from i on, the best first
 	for i := s.m - 1; i >= 0; i-- {
 		for v := i + 1; v < s.m; v++ {
 			place(&sorted[v], s.m-i-2, s.link[v][i])
@@ -157,7 +157,7 @@ func place(sorted *[maxExact]int32, n int, x int32) {
 	sorted[n] = x
 }
 
-// greedy offers, for each card, the set that grows from it by always taking the card that is
+// greedy offers, for each GPU, the set that grows from it by always taking the GPU that is
 // linked best with it: almost always one of them is as good as any, and the search only has to
 // prove that.
 func (s *search) greedy() {
@@ -185,7 +185,7 @@ func (s *search) greedy() {
 	}
 }
 
-// grown is p with card v too; gain is how each card is linked with those of p, and then with v.
+// grown is p with GPU v too; gain is how each GPU is linked with those of p, and then with v.
 func (s *search) grown(v int, p *partial, gain *[maxExact]int32) partial {
 	next := *p
 	next.chosen |= 1 << v

@@ -7,23 +7,23 @@ import (
 
 // gpu-manager decides by three evaluators, and so does the policy tencent:
 //
-//   - share, for a part of a card: the card with the fewest free cores that are enough, then
+//   - share, for a part of a GPU: the GPU with the fewest free cores that are enough, then
 //     the least free memory, then the fewest containers.
-//   - fragment, for one whole card: the card that breaks the least. Its links to the other
-//     free cards are compared, the best first: a card by itself goes before one of a pair, one
+//   - fragment, for one whole GPU: the GPU that breaks the least. Its links to the other
+//     free GPUs are compared, the best first: a GPU by itself goes before one of a pair, one
 //     of a pair before one of four.
-//   - link, for several whole cards: the smallest group of free cards that are connected at the
+//   - link, for several whole GPUs: the smallest group of free GPUs that are connected at the
 //     best level at which there are enough; of it, the set that is connected best.
 //
-// It differs where gpu-manager is known to do badly. There, a card alone on its socket is used
-// last and a pair is broken for it (tke#226); a set is the first cards of its group, not the
+// It differs where gpu-manager is known to do badly. There, a GPU alone on its socket is used
+// last and a pair is broken for it (tke#226); a set is the first GPUs of its group, not the
 // best ones; equal groups are taken as a map's order has it; NVLink isn't known; and a level
 // that is unknown ends the process. Here that is the farthest.
 
-// blockMiB is the unit of gpu-manager's memory: less than that makes no card fuller.
+// blockMiB is the unit of gpu-manager's memory: less than that makes no GPU fuller.
 const blockMiB = 256
 
-// tencent appends the cards that gpu-manager's policy chooses.
+// tencent appends the GPUs that gpu-manager's policy chooses.
 func (q *question) tencent(dst, at []int) ([]int, values) {
 	switch {
 	case q.n > 1 && len(at) > maxExact:
@@ -42,7 +42,7 @@ func linkGoals() goals {
 	return g
 }
 
-// share is the fullest card. Of cards that nobody uses it is the one that the others miss least.
+// share is the fullest GPU. Of GPUs that nobody uses it is the one that the others miss least.
 func (q *question) share(at []int) int {
 	choice := -1
 	var best values
@@ -67,7 +67,7 @@ func (q *question) share(at []int) int {
 	return choice
 }
 
-// fragment is the card whose links are the least when compared from the best one on; then the
+// fragment is the GPU whose links are the least when compared from the best one on; then the
 // smallest.
 func (q *question) fragment(at []int) int {
 	var room, bestRoom [maxExact]int32
@@ -142,7 +142,7 @@ func (q *question) group(dst, at []int) ([]int, values) {
 	}
 }
 
-// component is the cards that are connected with the first of rest by links of the level or
+// component is the GPUs that are connected with the first of rest by links of the level or
 // better, directly or by way of others.
 func component(link *[maxExact][maxExact]int32, rest uint32, level int32) uint32 {
 	group := rest & -rest

@@ -10,33 +10,33 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// vcudaNode gives out cards as gpu-manager's resources ask: cores below 100 are a share, each
-// 100 a card.
+// vcudaNode gives out GPUs as gpu-manager's resources ask: cores below 100 are a share, each
+// 100 a GPU.
 type vcudaNode struct {
 	links [][]int
 	used  []scheduler.Use
 }
 
-var vcudaCard = scheduler.Use{MemoryMiB: 24576, Cores: 100, Slots: 100}
+var vcudaGPU = scheduler.Use{MemoryMiB: 24576, Cores: 100, Slots: 100}
 
 func (v *vcudaNode) give(cores int) []int {
-	p := CardPolicy{keys: [maxKeys]key{keyTencent}}
+	p := GPUPolicy{keys: [maxKeys]key{keyTencent}}
 	need, n := scheduler.Use{MemoryMiB: 256 * int64(cores) / 100, Cores: cores, Slots: 1}, 1
 	if cores >= 100 {
-		need, n = vcudaCard, cores/100
+		need, n = vcudaGPU, cores/100
 	}
 	var candidates []Candidate
 	for i, used := range v.used {
-		if used.Cores+need.Cores <= 100 && used.MemoryMiB+need.MemoryMiB <= vcudaCard.MemoryMiB {
-			candidates = append(candidates, Candidate{Position: i, Used: used, Total: vcudaCard, Need: need, Exclusive: cores >= 100})
+		if used.Cores+need.Cores <= 100 && used.MemoryMiB+need.MemoryMiB <= vcudaGPU.MemoryMiB {
+			candidates = append(candidates, Candidate{Position: i, Used: used, Total: vcudaGPU, Need: need, Exclusive: cores >= 100})
 		}
 	}
-	var cards []int
-	for _, k := range Cards(p, candidates, v.links, n) {
-		cards = append(cards, candidates[k].Position)
+	var gpus []int
+	for _, k := range GPUs(p, candidates, v.links, n) {
+		gpus = append(gpus, candidates[k].Position)
 		v.used[candidates[k].Position] = v.used[candidates[k].Position].Add(need)
 	}
-	return cards
+	return gpus
 }
 
 // pairsOfSix is gpu-manager's own test node: three pairs on switches.
@@ -57,13 +57,13 @@ func TestTencentPlacesAsGPUManagerOrBetter(t *testing.T) {
 		want  [][]int
 	}{
 		// What gpu-manager itself does.
-		{"seven cards: single ones from the smaller group, a pair from the larger", sevenCards(),
+		{"seven GPUs: single ones from the smaller group, a pair from the larger", sevenGPUs(),
 			[]int{100, 100, 200, 100}, [][]int{{0}, {1}, {3, 4}, {2}}},
-		{"seven cards: three pairs", sevenCards(), []int{200, 200, 200}, [][]int{{0, 1}, {3, 4}, {5, 6}}},
-		{"seven cards: three and four", sevenCards(), []int{300, 400}, [][]int{{0, 1, 2}, {3, 4, 5, 6}}},
-		{"seven cards: four and three", sevenCards(), []int{400, 300}, [][]int{{3, 4, 5, 6}, {0, 1, 2}}},
-		{"seven cards: eight are too many", sevenCards(), []int{800}, [][]int{nil}},
-		{"seven cards: shares fill cards, then whole ones, then none are left", sevenCards(),
+		{"seven GPUs: three pairs", sevenGPUs(), []int{200, 200, 200}, [][]int{{0, 1}, {3, 4}, {5, 6}}},
+		{"seven GPUs: three and four", sevenGPUs(), []int{300, 400}, [][]int{{0, 1, 2}, {3, 4, 5, 6}}},
+		{"seven GPUs: four and three", sevenGPUs(), []int{400, 300}, [][]int{{3, 4, 5, 6}, {0, 1, 2}}},
+		{"seven GPUs: eight are too many", sevenGPUs(), []int{800}, [][]int{nil}},
+		{"seven GPUs: shares fill GPUs, then whole ones, then none are left", sevenGPUs(),
 			[]int{50, 60, 40, 50, 10, 100, 300, 200}, [][]int{{0}, {1}, {1}, {0}, {2}, {3}, {4, 5, 6}, nil}},
 		// gpu-manager takes any of the three pairs, as a map's order has it: its own test fails
 		// one time in four.
@@ -71,9 +71,9 @@ func TestTencentPlacesAsGPUManagerOrBetter(t *testing.T) {
 
 		// Where it is known to do badly.
 		// It takes {0,1,2,3,4}: 4 pairs on one switch and 6 across the bridge; this is 6 and 4.
-		{"seven cards: five are the best of the group, not its first", sevenCards(), []int{500}, [][]int{{0, 3, 4, 5, 6}}},
+		{"seven GPUs: five are the best of the group, not its first", sevenGPUs(), []int{500}, [][]int{{0, 3, 4, 5, 6}}},
 		// tke#226: it takes 1, and the pair that comes next is across the sockets.
-		{"a card by itself goes before one of a pair", lonelyFirst(), []int{100, 200}, [][]int{{0}, {1, 2}}},
+		{"a GPU by itself goes before one of a pair", lonelyFirst(), []int{100, 200}, [][]int{{0}, {1, 2}}},
 		{"wherever it is", lonelyLast(), []int{100, 200}, [][]int{{2}, {0, 1}}},
 		{"and so it does for a share", lonelyFirst(), []int{30, 200, 30}, [][]int{{0}, {1, 2}, {0}}},
 		{"wherever it is", lonelyLast(), []int{30, 200}, [][]int{{2}, {0, 1}}},
@@ -81,7 +81,7 @@ func TestTencentPlacesAsGPUManagerOrBetter(t *testing.T) {
 		{"V100 hybrid mesh: two with two links on one switch, four with links between all", dgx1V100(),
 			[]int{200, 400}, [][]int{{2, 3}, {4, 5, 6, 7}}},
 		{"NVSwitch: in order", nvSwitch(8, 12), []int{100, 200, 400}, [][]int{{0}, {1, 2}, {3, 4, 5, 6}}},
-		// It ends with a fatal error at levels that it doesn't know, and loses cards.
+		// It ends with a fatal error at levels that it doesn't know, and loses GPUs.
 		{"links that are unknown are the farthest", [][]int{{0, pix}, {pix, 0}}, []int{300}, [][]int{nil}},
 		{"no links at all", nil, []int{100, 200, 50}, [][]int{{0}, {1, 2}, {3}}},
 	} {
@@ -97,14 +97,14 @@ func TestTencentPlacesAsGPUManagerOrBetter(t *testing.T) {
 	}
 }
 
-// A short matrix names fewer cards than there are: those it doesn't name are the farthest.
-func TestTencentTakesCardsWithoutKnownLinksLast(t *testing.T) {
+// A short matrix names fewer GPUs than there are: those it doesn't name are the farthest.
+func TestTencentTakesGPUsWithoutKnownLinksLast(t *testing.T) {
 	node := vcudaNode{links: [][]int{{0, pix}, {pix}}, used: make([]scheduler.Use, 3)}
 	require.Equal(t, []int{2}, node.give(100))
 	require.Equal(t, []int{0, 1}, node.give(200))
 }
 
-func TestTencentSharesTakeTheFullestCard(t *testing.T) {
+func TestTencentSharesTakeTheFullestGPU(t *testing.T) {
 	use := func(mib int64, cores, slots int) scheduler.Use {
 		return scheduler.Use{MemoryMiB: mib, Cores: cores, Slots: slots}
 	}
@@ -121,33 +121,33 @@ func TestTencentSharesTakeTheFullestCard(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var candidates []Candidate
 			for i, u := range tc.used {
-				candidates = append(candidates, Candidate{Position: i, Used: u, Total: vcudaCard, Need: use(256, 10, 1)})
+				candidates = append(candidates, Candidate{Position: i, Used: u, Total: vcudaGPU, Need: use(256, 10, 1)})
 			}
-			require.Equal(t, []int{tc.want}, Cards(CardPolicy{keys: [maxKeys]key{keyTencent}}, candidates, nil, 1))
+			require.Equal(t, []int{tc.want}, GPUs(GPUPolicy{keys: [maxKeys]key{keyTencent}}, candidates, nil, 1))
 		})
 	}
 }
 
-func TestTencentWholeCardsAreTheSmallestOfEqualOnes(t *testing.T) {
+func TestTencentWholeGPUsAreTheSmallestOfEqualOnes(t *testing.T) {
 	candidates := idle(3)
 	for i, mib := range []int64{81920, 40960, 81920} {
 		candidates[i].Exclusive, candidates[i].Total.MemoryMiB = true, mib
 	}
-	require.Equal(t, []int{1}, Cards(CardPolicy{keys: [maxKeys]key{keyTencent}}, candidates, nil, 1))
+	require.Equal(t, []int{1}, GPUs(GPUPolicy{keys: [maxKeys]key{keyTencent}}, candidates, nil, 1))
 }
 
-// On any links, the set of several whole cards has the best worst link that n cards can have,
-// and of the cards connected at that level it is one of the smallest group that can do so.
+// On any links, the set of several whole GPUs has the best worst link that n GPUs can have,
+// and of the GPUs connected at that level it is one of the smallest group that can do so.
 func TestTencentLinkIsTheSmallestBestGroup(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := rapid.IntRange(2, 10).Draw(t, "cards")
+		m := rapid.IntRange(2, 10).Draw(t, "gpus")
 		links := drawLinks(t, m)
 		n := rapid.IntRange(2, m).Draw(t, "n")
 		candidates := idle(m)
 		for i := range candidates {
 			candidates[i].Exclusive = true
 		}
-		got := Cards(CardPolicy{keys: [maxKeys]key{keyTencent}}, candidates, links, n)
+		got := GPUs(GPUPolicy{keys: [maxKeys]key{keyTencent}}, candidates, links, n)
 
 		var best []int
 		var most []int
@@ -171,7 +171,7 @@ func TestTencentLinkIsTheSmallestBestGroup(t *testing.T) {
 	})
 }
 
-// reach is how many cards are connected with the first by links of the level, directly or not.
+// reach is how many GPUs are connected with the first by links of the level, directly or not.
 func reach(links [][]int, first, level int) int {
 	seen := map[int]bool{first: true}
 	for open := []int{first}; len(open) > 0; open = open[1:] {

@@ -18,13 +18,13 @@ const (
 	nv = 100 // each NVLink
 )
 
-// groups is a node whose cards are connected by the number of the innermost group that both are
-// in: the matrix of a tree. levels[k] is the link of cards whose groups are equal from k on.
-func groups(levels []int, cards ...[]int) [][]int {
-	return matrix(len(cards), func(i, j int) int {
+// groups is a node whose GPUs are connected by the number of the innermost group that both are
+// in: the matrix of a tree. levels[k] is the link of GPUs whose groups are equal from k on.
+func groups(levels []int, gpus ...[]int) [][]int {
+	return matrix(len(gpus), func(i, j int) int {
 		link := sys
 		for k := len(levels) - 1; k >= 0; k-- {
-			if cards[i][k] != cards[j][k] {
+			if gpus[i][k] != gpus[j][k] {
 				break
 			}
 			link = levels[k]
@@ -46,8 +46,8 @@ func matrix(m int, link func(i, j int) int) [][]int {
 	return links
 }
 
-// sevenCards is GPU0-2 and GPU3-6, each on one switch, on one host bridge.
-func sevenCards() [][]int {
+// sevenGPUs is GPU0-2 and GPU3-6, each on one switch, on one host bridge.
+func sevenGPUs() [][]int {
 	return groups([]int{pix, phb}, []int{0, 0}, []int{0, 0}, []int{0, 0}, []int{1, 0}, []int{1, 0}, []int{1, 0}, []int{1, 0})
 }
 
@@ -71,7 +71,7 @@ func lonelyLast() [][]int {
 	})
 }
 
-// nvSwitch is a DGX A100 or H100: all cards are connected as well.
+// nvSwitch is a DGX A100 or H100: all GPUs are connected as well.
 func nvSwitch(m, nvLinks int) [][]int {
 	return matrix(m, func(i, j int) int { return sys + nvLinks*nv })
 }
@@ -99,7 +99,7 @@ func dgx1V100() [][]int {
 	})
 }
 
-// twoSockets is m cards in pairs on switches, half of them on each socket.
+// twoSockets is m GPUs in pairs on switches, half of them on each socket.
 func twoSockets(m int) [][]int {
 	return matrix(m, func(i, j int) int {
 		switch {
@@ -112,7 +112,7 @@ func twoSockets(m int) [][]int {
 	})
 }
 
-// fourSwitches is 16 cards on four switches, two a socket.
+// fourSwitches is 16 GPUs on four switches, two a socket.
 func fourSwitches() [][]int {
 	return matrix(16, func(i, j int) int {
 		switch {
@@ -131,7 +131,7 @@ func randomLinks(seed uint64, m, different int) [][]int {
 	return matrix(m, func(i, j int) int { return sys * (1 + r.IntN(different)) })
 }
 
-// idle is m cards that nobody uses, half of them on each NUMA node.
+// idle is m GPUs that nobody uses, half of them on each NUMA node.
 func idle(m int) []Candidate {
 	candidates := make([]Candidate, m)
 	for i := range candidates {
@@ -144,7 +144,7 @@ func idle(m int) []Candidate {
 	return candidates
 }
 
-// subsets are all sets of n of m cards, the lowest first.
+// subsets are all sets of n of m GPUs, the lowest first.
 func subsets(m, n int) iter.Seq[[]int] {
 	return func(yield func([]int) bool) {
 		set := make([]int, n)

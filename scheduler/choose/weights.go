@@ -9,7 +9,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// Weights is how much slots, cores and memory each count in how much a card or a node is
+// Weights is how much slots, cores and memory each count in how much a GPU or a node is
 // used. The zero value is HAMi's default, all the same.
 type Weights struct {
 	Slot, Core, Memory int64
@@ -70,11 +70,11 @@ func (w Weights) orDefault() Weights {
 	return w
 }
 
-// scoreUnit is what a card that is wholly used scores for each weight.
+// scoreUnit is what a GPU that is wholly used scores for each weight.
 const scoreUnit = 1_000_000
 
 // score is how much is used: the weighted sum of the used parts, each up to scoreUnit.
-// Whole numbers, so that equal cards are equal on every machine.
+// Whole numbers, so that equal GPUs are equal on every machine.
 func (w Weights) score(used, total scheduler.Use) int64 {
 	return w.Slot*part(int64(used.Slots), int64(total.Slots)) +
 		w.Core*part(int64(used.Cores), int64(total.Cores)) +

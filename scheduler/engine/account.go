@@ -29,11 +29,11 @@ func (e *Engine) Quotas() []*quota.Account {
 	return e.book.Limited()
 }
 
-// SetCardQuota gives all namespaces gpu-manager's quota; nil: there is none.
-func (e *Engine) SetCardQuota(cards *quota.Cards) {
+// SetGPUQuota gives all namespaces gpu-manager's quota; nil: there is none.
+func (e *Engine) SetGPUQuota(gpus *quota.GPUs) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.book.SetCards(cards)
+	e.book.SetGPUs(gpus)
 }
 
 // charge is what is taken of the namespace's quotas by what is held on the node.
@@ -43,14 +43,14 @@ func (e *Engine) charge(h *held, n *node) quota.Charge {
 		containers[i].Kind = kind
 	}
 	return quota.Of(containers, h.placement.Containers, e.options.QuotaLabels.ModelOf(n.labels), func(uuid string) int64 {
-		if i, ok := n.cards.position[uuid]; ok {
-			return n.cards.total[i].MemoryMiB
+		if i, ok := n.gpus.position[uuid]; ok {
+			return n.gpus.total[i].MemoryMiB
 		}
 		return 0
 	})
 }
 
-// recharged is the node after its labels or cards have changed: its pods are charged anew.
+// recharged is the node after its labels or GPUs have changed: its pods are charged again.
 func (c change) recharged(n *node) *node {
 	var pods []*held
 	for i, h := range n.pods {
@@ -103,20 +103,20 @@ func (l *limits) check(n *node, o *outcome) error {
 	if err := l.account.Check(l.least); err != nil || !o.fits {
 		return err
 	}
-	charge := quota.Charge{MemoryMiB: o.memoryMiB, Cores: int64(o.cores), CardPercent: int64(o.cardPercent), Model: l.labels.ModelOf(n.labels)}
+	charge := quota.Charge{MemoryMiB: o.memoryMiB, Cores: int64(o.cores), GPUPercent: int64(o.gpuPercent), Model: l.labels.ModelOf(n.labels)}
 	if err := l.account.Check(charge); err != nil {
 		return err
 	}
 	return l.account.CheckNode(n.labels, charge)
 }
 
-// refused is the outcome with a quota that is used up: that is why those cards fail that
+// refused is the outcome with a quota that is used up: that is why those GPUs fail that
 // have come so far in the order of the checks. Other reasons stay; is is false where all do.
 func (o *outcome) refused(n *node) (_ *outcome, is bool) {
 	next := *o
 	c := &next.counts
 	if o.fits {
-		c[ResourceQuotaNotFit] = uint16(len(n.cards.total))
+		c[ResourceQuotaNotFit] = uint16(len(n.gpus.total))
 	} else {
 		c[ResourceQuotaNotFit] = c[CardInsufficientMemory] + c[CardInsufficientCore] + c[CardComputeUnitsExhausted]
 		c[CardInsufficientMemory], c[CardInsufficientCore], c[CardComputeUnitsExhausted] = 0, 0, 0

@@ -29,7 +29,7 @@ func TestQuota(t *testing.T) {
 		{"memory", "1/12001/0", "b: quota of namespace ns: memory in MiB: 12001 asked, 8000 of 20000 used"},
 		{"count × amount", "2/6001/0", "b: quota of namespace ns: memory in MiB: 12002 asked, 8000 of 20000 used"},
 		{"cores", "2/1/21", "b: quota of namespace ns: cores: 42 asked, 20 of 60 used"},
-		{"percent is of the card", "1/-16/0", "b: quota of namespace ns: memory in MiB: 12800 asked, 8000 of 20000 used"},
+		{"percent is of the GPU", "1/-16/0", "b: quota of namespace ns: memory in MiB: 12800 asked, 8000 of 20000 used"},
 		{"quota before memory", "1/99999/0", "b: quota of namespace ns: memory in MiB: 99999 asked, 8000 of 20000 used"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestQuota(t *testing.T) {
 	})
 }
 
-func TestCardQuota(t *testing.T) {
+func TestGPUQuota(t *testing.T) {
 	labels := quota.DefaultLabels()
 	e := newEngine(t, Options{})
 	labelled := func(name, model, pool string) *scheduler.Node {
@@ -80,9 +80,9 @@ func TestCardQuota(t *testing.T) {
 	e.SetNode(labelled("a", "M40", "public"))
 	e.SetNode(labelled("bb", "M40", "private"))
 	e.SetNode(labelled("ccc", "P40", "public"))
-	cards, err := quota.ParseCards(`{"ns":{"pool":["public"],"quota":{"M40":1}}}`, labels)
+	gpus, err := quota.ParseGPUs(`{"ns":{"pool":["public"],"quota":{"M40":1}}}`, labels)
 	require.NoError(t, err)
-	e.SetCardQuota(cards)
+	e.SetGPUQuota(gpus)
 	p := podOf("u", "1/1000/60")
 	text := func(node string) string {
 		verdict := e.Evaluate(e.Snapshot(), p, ask4(t, e, p)).Verdict(node)
@@ -90,14 +90,14 @@ func TestCardQuota(t *testing.T) {
 	}
 	require.Equal(t, "a: fits", text("a"))
 	require.Contains(t, text("bb"), `bb: quota of namespace ns: the node's pool (label `+labels.Pool+`) is "private"`)
-	require.Contains(t, text("ccc"), `ccc: quota of namespace ns: the namespace has no cards of the node's model`)
+	require.Contains(t, text("ccc"), `ccc: quota of namespace ns: the namespace has no GPUs of the node's model`)
 	place(t, e, podOf("u1", "1/1000/60"), "a")
-	require.Equal(t, "a: quota of namespace ns: cards of model M40 in percent: 60 asked, 60 of 100 used", text("a"))
+	require.Equal(t, "a: quota of namespace ns: GPUs of model M40 in percent: 60 asked, 60 of 100 used", text("a"))
 
 	e.SetNode(labelled("a", "P40", "public")) // the label was wrong
 	e.SetNode(labelled("dddd", "M40", "public"))
 	require.Equal(t, "dddd: fits", text("dddd"), "the pod is charged to the other model now")
-	e.SetCardQuota(nil)
+	e.SetGPUQuota(nil)
 	require.Equal(t, "bb: fits", text("bb"))
 }
 
@@ -105,13 +105,13 @@ func TestCardQuota(t *testing.T) {
 func TestChargesAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := newEngine(t, Options{})
-		var cards []scheduler.Card
+		var gpus []scheduler.GPU
 		for i := range 3 {
-			c := drawCard(t, 0, i)
+			c := drawGPU(t, 0, i)
 			c.Slots, c.Cores, c.MemoryMiB = 10, 200, c.MemoryMiB+rapid.Int64Range(0, 30).Draw(t, "more")
-			cards = append(cards, c)
+			gpus = append(gpus, c)
 		}
-		e.SetNode(nodeOf("n", cards...))
+		e.SetNode(nodeOf("n", gpus...))
 		var containers []string
 		for range rapid.IntRange(1, 4).Draw(t, "containers") {
 			containers = append(containers, drawContainer(t, 3))
@@ -123,27 +123,27 @@ func TestChargesAgree(t *testing.T) {
 		}
 		place(t, e, p, "n")
 		o := verdict.outcome
-		if got, want := (quota.Charge{MemoryMiB: o.memoryMiB, Cores: int64(o.cores), CardPercent: int64(o.cardPercent)}), e.book.View("ns").Used(); got != want {
+		if got, want := (quota.Charge{MemoryMiB: o.memoryMiB, Cores: int64(o.cores), GPUPercent: int64(o.gpuPercent)}), e.book.View("ns").Used(); got != want {
 			t.Fatalf("the fit says %v, and %v is charged", got, want)
 		}
 	})
 }
 
-// TestQuotaAndSmallCards: a pod by percent is refused by its quota only where the smallest
-// cards are too large for it, and then has no more than it may have.
-func TestQuotaAndSmallCards(t *testing.T) {
+// TestQuotaAndSmallGPUs: a pod by percent is refused by its quota only where the smallest
+// GPUs are too large for it, and then has no more than it may have.
+func TestQuotaAndSmallGPUs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		e := newEngine(t, Options{CardPolicy: rapid.SampledFrom([]string{"", "binpack", "topology-aware"}).Draw(t, "policy")})
-		var cards []scheduler.Card
+		e := newEngine(t, Options{GPUPolicy: rapid.SampledFrom([]string{"", "binpack", "topology-aware"}).Draw(t, "policy")})
+		var gpus []scheduler.GPU
 		var sizes []int64
 		for i := range 4 {
 			c := h100(0, i)
 			c.MemoryMiB = rapid.SampledFrom([]int64{20000, 40000, 80000}).Draw(t, "memory")
-			cards, sizes = append(cards, c), append(sizes, c.MemoryMiB/2)
+			gpus, sizes = append(gpus, c), append(sizes, c.MemoryMiB/2)
 		}
 		slices.Sort(sizes)
 		most := rapid.Int64Range(5000, 120000).Draw(t, "quota")
-		e.SetNode(nodeOf("n", cards...))
+		e.SetNode(nodeOf("n", gpus...))
 		other := podOf("other", "1/1000/10")
 		other.Namespace = "other"
 		e.SetPod(place(t, e, other, "n"))
@@ -156,7 +156,7 @@ func TestQuotaAndSmallCards(t *testing.T) {
 		}
 		verdict := e.Evaluate(e.Snapshot(), p, ask4(t, e, p)).Verdict("n")
 		if verdict.Fits != (least <= most) {
-			t.Fatalf("%d cards of %v with %d MiB left: %s", count, sizes, most, verdict.Text())
+			t.Fatalf("%d GPUs of %v with %d MiB left: %s", count, sizes, most, verdict.Text())
 		}
 		if _, err := e.Reserve(p, ask4(t, e, p), "n", "test"); (err == nil) != verdict.Fits {
 			t.Fatalf("Evaluate says %s, and Reserve %v", verdict.Text(), err)
@@ -167,8 +167,8 @@ func TestQuotaAndSmallCards(t *testing.T) {
 	})
 }
 
-func TestQuotaAndThePolicysCard(t *testing.T) {
-	e := newEngine(t, Options{CardPolicy: "binpack"})
+func TestQuotaAndThePolicysGPU(t *testing.T) {
+	e := newEngine(t, Options{GPUPolicy: "binpack"})
 	e.SetNode(nodeOf("n", with(h100(0, 0), a100), h100(0, 1)))
 	e.SetPod(bindTo(given(t, podOf("other", "1/20000/10"), scheduler.Placement{Node: "n", Containers: [][]grant.Share{{{UUID: uuid(0, 1), MemoryMiB: 20000}}}}), "n"))
 	p := podOf("u", "1/-50/0")
@@ -192,9 +192,9 @@ func TestChargesOfPodsBeforeTheirNodes(t *testing.T) {
 	e := newEngine(t, Options{})
 	p := given(t, podOf("u", "1/20000/0"), scheduler.Placement{Node: "a", Containers: [][]grant.Share{{{UUID: uuid(0, 0), MemoryMiB: 20000}}}})
 	e.SetPod(bindTo(p, "a"))
-	require.EqualValues(t, 100, e.book.View("ns").Used().CardPercent, "of a card that is not known")
+	require.EqualValues(t, 100, e.book.View("ns").Used().GPUPercent, "of a GPU that is not known")
 	e.SetNode(nodeOf("a", h100(0, 0)))
-	require.EqualValues(t, 25, e.book.View("ns").Used().CardPercent)
+	require.EqualValues(t, 25, e.book.View("ns").Used().GPUPercent)
 	e.DeletePod("u")
 	require.Zero(t, e.book.View("ns").Used())
 }

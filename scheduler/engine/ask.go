@@ -9,42 +9,42 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// policies say which cards and nodes are better.
+// policies say which GPUs and nodes are better.
 type policies struct {
 	node    choose.NodePolicy
-	card    choose.CardPolicy
+	gpu     choose.GPUPolicy
 	weights choose.Weights
 }
 
-func parsePolicies(node, card, weights string) (p policies, err error) {
+func parsePolicies(node, gpu, weights string) (p policies, err error) {
 	if p.node, err = choose.ParseNodePolicy(node); err != nil {
 		return p, err
 	}
-	if p.card, err = choose.ParseCardPolicy(card); err != nil {
+	if p.gpu, err = choose.ParseGPUPolicy(gpu); err != nil {
 		return p, err
 	}
 	if p.weights, err = choose.ParseWeights(weights); err != nil {
 		return p, err
 	}
-	p.card = p.card.WithWeights(p.weights)
+	p.gpu = p.gpu.WithWeights(p.weights)
 	return p, nil
 }
 
-// ask is a request made ready for the fit: the containers that want cards, in the order in
+// ask is a request made ready for the fit: the containers that want GPUs, in the order in
 // which Kubernetes counts them. It is the same for all requests of a signature, and knows
 // no positions in the pod.
 type ask struct {
 	policies
 	rules request.Rules
-	ruled bool // the rules say something of cards
+	ruled bool // the rules say something of GPUs
 	needs []need
-	// plain says that there is one need, and that the node's score is the same whichever cards it gets.
+	// plain says that there is one need, and that the node's score is the same whichever GPUs it gets.
 	plain bool
-	// relative says that some need is in percent of a card's memory: small cards cost its
+	// relative says that some need is in percent of a GPU's memory: small GPUs cost its
 	// namespace's quota less.
 	relative bool
 	// order is in which the needs are served at first: what runs together, then the init
-	// containers, which find the pod's own cards.
+	// containers, which find the pod's own GPUs.
 	order []int
 	// bySize is the order for a second try: the largest first.
 	bySize []int
@@ -55,12 +55,12 @@ type need struct {
 	kind scheduler.Kind
 }
 
-// positions are those of the containers that want cards, in the order of ask.needs.
+// positions are those of the containers that want GPUs, in the order of ask.needs.
 func positions(r *request.Request) []int {
 	var early, late []int
 	for i := range r.Containers {
 		switch {
-		case r.Containers[i].Cards == 0:
+		case r.Containers[i].GPUs == 0:
 		case r.Kinds[i] == scheduler.App:
 			late = append(late, i)
 		default:
@@ -78,11 +78,11 @@ func (e *Engine) sheet(r *request.Request) (*sheet, error) {
 
 func (e *Engine) newAsk(r *request.Request) (*ask, error) {
 	o := &e.options
-	p, err := parsePolicies(cmp.Or(r.Rules.NodePolicy, o.NodePolicy), cmp.Or(r.Rules.CardPolicy, o.CardPolicy), cmp.Or(r.Rules.Weights, o.Weights))
+	p, err := parsePolicies(cmp.Or(r.Rules.NodePolicy, o.NodePolicy), cmp.Or(r.Rules.GPUPolicy, o.GPUPolicy), cmp.Or(r.Rules.Weights, o.Weights))
 	if err != nil {
 		return nil, err
 	}
-	p.card = p.card.WithNUMABind(r.Rules.NUMABind)
+	p.gpu = p.gpu.WithNUMABind(r.Rules.NUMABind)
 	a := &ask{policies: p, rules: r.Rules}
 	a.ruled = r.Rules.Modes != "" || len(r.Rules.UseTypes)+len(r.Rules.AvoidTypes)+len(r.Rules.UseUUIDs)+len(r.Rules.AvoidUUIDs) > 0
 	for _, i := range positions(r) {
@@ -115,6 +115,6 @@ func (n *need) compareSize(m *need) int {
 		cmp.Compare(m.MemoryMiB, n.MemoryMiB),
 		cmp.Compare(m.MemoryPercent, n.MemoryPercent),
 		cmp.Compare(m.Cores, n.Cores),
-		cmp.Compare(m.Cards, n.Cards),
+		cmp.Compare(m.GPUs, n.GPUs),
 	)
 }

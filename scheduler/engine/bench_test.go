@@ -14,7 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// sizes are clusters of so many nodes with 8 cards and 10 pods each.
+// sizes are clusters of so many nodes with 8 GPUs and 10 pods each.
 var sizes = []int{10, 100, 1000, 5000}
 
 // cluster is an engine with nodes and bound pods, as after a start.
@@ -104,8 +104,8 @@ func BenchmarkCold(b *testing.B) {
 		shape       []string
 		annotations map[string]string
 	}{
-		{"1card", []string{"1/8000/10"}, nil},
-		{"4cards", []string{"4/8000/10"}, nil},
+		{"1GPU", []string{"1/8000/10"}, nil},
+		{"4GPUs", []string{"4/8000/10"}, nil},
 		{"3containers", []string{"i1/8000/10", "1/8000/10", "1/4000/5"}, nil},
 		{"topology", []string{"4/8000/10"}, map[string]string{"hami.io/gpu-scheduler-policy": "topology-aware"}},
 		{"type", []string{"1/8000/10"}, map[string]string{"nvidia.com/use-gputype": "A100,H100"}},

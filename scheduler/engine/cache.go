@@ -64,7 +64,7 @@ type part struct {
 	outcomes [chunkSize]outcome
 }
 
-// at is the page for a snapshot: the latest, with those nodes judged anew that are not the
+// at is the page for a snapshot: the latest, with those nodes judged again that are not the
 // same in both.
 func (s *sheet) at(state *Snapshot) *page {
 	if p := s.latest.Load(); p != nil && p.version == state.version {

@@ -2,7 +2,7 @@ package engine
 
 import "fmt"
 
-// Code is why a card can't serve a container. A card that fails for several reasons has the
+// Code is why a GPU can't serve a container. A GPU that fails for several reasons has the
 // first of them, in the order of the constants: HAMi's.
 type Code uint8
 
@@ -10,10 +10,10 @@ type Code uint8
 const (
 	OK Code = iota
 	CardNotHealth
-	CardCordoned
-	CardEmpty // ours: a card that has no memory, or no slots, to give
+	GPUCordoned
+	GPUEmpty // ours: a GPU that has no memory, or no slots, to give
 	CardTypeMismatch
-	CardMIGMode // ours: a card in MIG mode is not shared by us
+	GPUMIGMode // ours: a GPU in MIG mode is not shared by us
 	NumaNotFit
 	CardUUIDMismatch
 	CardTimeSlicingExhausted
@@ -22,13 +22,13 @@ const (
 	CardInsufficientMemory
 	CardInsufficientCore
 	CardComputeUnitsExhausted
-	// The rest are of nodes, not of a card.
-	NodeInsufficientDevice // the node has fewer cards than one container wants
-	NodeUnregistered       // no cards are registered, or they can't be read
+	// The rest are of nodes, not of a GPU.
+	NodeInsufficientDevice // the node has fewer GPUs than one container wants
+	NodeUnregistered       // no GPUs are registered, or they can't be read
 	codes
 )
 
-var names = [codes]string{"OK", "CardNotHealth", "CardCordoned", "CardEmpty", "CardTypeMismatch", "CardMIGMode", "NumaNotFit", "CardUuidMismatch",
+var names = [codes]string{"OK", "CardNotHealth", "GPUCordoned", "GPUEmpty", "CardTypeMismatch", "GPUMIGMode", "NumaNotFit", "GPUUuidMismatch",
 	"CardTimeSlicingExhausted", "ExclusiveDeviceAllocateConflict", "ResourceQuotaNotFit", "CardInsufficientMemory",
 	"CardInsufficientCore", "CardComputeUnitsExhausted", "NodeInsufficientDevice", "NodeUnregistered"}
 
@@ -40,11 +40,11 @@ func (c Code) String() string {
 	return names[c]
 }
 
-var briefs = [codes]string{"fits", "cards are not healthy", "cards are cordoned", "cards have no memory or no slots registered",
-	"cards are of another type", "cards are in MIG mode",
-	"no NUMA node has enough fitting cards", "cards are not those asked for by UUID", "cards have no free slot",
-	"cards are in use and an exclusive one is asked for", "the namespace's quota is used up", "cards have too little free memory",
-	"cards have too few free cores", "cards have all cores taken", "the node has too few cards", "the node has no cards registered"}
+var briefs = [codes]string{"fits", "GPUs are not healthy", "GPUs are cordoned", "GPUs have no memory or no slots registered",
+	"GPUs are of another type", "GPUs are in MIG mode",
+	"no NUMA node has enough fitting GPUs", "GPUs are not those asked for by UUID", "GPUs have no free slot",
+	"GPUs are in use and an exclusive one is asked for", "the namespace's quota is used up", "GPUs have too little free memory",
+	"GPUs have too few free cores", "GPUs have all cores taken", "the node has too few GPUs", "the node has no GPUs registered"}
 
 // Brief says the reason in a few words without numbers, the same for all nodes: what
 // kube-scheduler counts nodes by in a pod's event.
@@ -55,11 +55,11 @@ func (c Code) Brief() string {
 	return briefs[c]
 }
 
-// Counts is how many of a node's cards have failed by which reason.
+// Counts is how many of a node's GPUs have failed by which reason.
 type Counts [codes]uint16
 
-// Main is the reason that most cards have; of equals, the later one in the order of the
-// checks: that card came nearest to being given. OK where there is none.
+// Main is the reason that most GPUs have; of equals, the later one in the order of the
+// checks: that GPU came nearest to being given. OK where there is none.
 func (c *Counts) Main() Code {
 	main := OK
 	for code := OK + 1; code < codes; code++ {
@@ -70,7 +70,7 @@ func (c *Counts) Main() Code {
 	return main
 }
 
-// Evictable says whether other pods are in the way on some card at least: then evicting
+// Evictable says whether other pods are in the way on some GPU at least: then evicting
 // some may change the verdict.
 func (c *Counts) Evictable() bool {
 	for _, code := range [...]Code{NumaNotFit, CardTimeSlicingExhausted, ExclusiveDeviceAllocateConflict, ResourceQuotaNotFit,

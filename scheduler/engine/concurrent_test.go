@@ -15,17 +15,17 @@ import (
 // TestConcurrentCallers has eight callers place pods on a cluster that fits them exactly, each
 // as a door does: judge, take the best node, reserve, and confirm.
 func TestConcurrentCallers(t *testing.T) {
-	const nodes, cards, callers = 10, 8, 8
+	const nodes, gpus, callers = 10, 8, 8
 	for _, tc := range []struct {
-		shape   string
-		perCard int
+		shape  string
+		perGPU int
 	}{{"1/8000/10", 10}, {"1/40000/0", 2}, {"1/-100/100", 1}} {
 		t.Run(tc.shape, func(t *testing.T) {
 			e := newEngine(t, Options{})
 			for i := range nodes {
-				e.SetNode(nodeOf(nodeName(i), h100s(i, cards)...))
+				e.SetNode(nodeOf(nodeName(i), h100s(i, gpus)...))
 			}
-			room := nodes * cards * tc.perCard
+			room := nodes * gpus * tc.perGPU
 			pods := make(chan *scheduler.Pod, room+room/10)
 			for i := range cap(pods) {
 				pods <- podOf(fmt.Sprintf("uid-%05d", i), tc.shape)
@@ -48,8 +48,8 @@ func TestConcurrentCallers(t *testing.T) {
 			require.EqualValues(t, room, placed.Load())
 			require.EqualValues(t, room/10, refused.Load())
 			for i := range nodes {
-				for card := range cards {
-					require.Equal(t, tc.perCard, used(e, nodeName(i), card).Slots)
+				for gpu := range gpus {
+					require.Equal(t, tc.perGPU, used(e, nodeName(i), gpu).Slots)
 				}
 			}
 			require.Empty(t, e.Problems())

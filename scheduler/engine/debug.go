@@ -16,8 +16,8 @@ type Stats struct {
 	// Refused how many found no room on the newest state (each a double booking that was
 	// not made, where Evaluate had seen room), Expired how many were never confirmed.
 	Reserved, Repeated, Refused, Expired uint64
-	// Nodes and Cards are registered; Pods hold something; Reservations of them are not bound.
-	Nodes, Cards, Pods, Reservations int
+	// Nodes and GPUs are registered; Pods hold something; Reservations of them are not bound.
+	Nodes, GPUs, Pods, Reservations int
 	// Problems is the length of the list of that name.
 	Problems int
 }
@@ -27,7 +27,7 @@ func (e *Engine) Stats() Stats {
 	now := e.look()
 	return Stats{
 		Reserved: e.stats.reserved.Load(), Repeated: e.stats.again.Load(), Refused: e.stats.refused.Load(), Expired: e.stats.expired.Load(),
-		Nodes: now.snapshot.sum.nodes, Cards: now.snapshot.sum.cards, Pods: now.holding, Reservations: len(now.waiting),
+		Nodes: now.snapshot.sum.nodes, GPUs: now.snapshot.sum.gpus, Pods: now.holding, Reservations: len(now.waiting),
 		Problems: now.snapshot.sum.problems + len(now.podProblems()),
 	}
 }
@@ -64,8 +64,8 @@ type Problem struct {
 	Text   string `json:"text"`
 }
 
-// Problems are annotations that can't be read or must not be believed, and cards of which
-// more is taken than there is (by other schedulers, or because the card has shrunk).
+// Problems are annotations that can't be read or must not be believed, and GPUs of which
+// more is taken than there is (by other schedulers, or because the GPU has shrunk).
 func (e *Engine) Problems() []Problem { return e.look().problems() }
 
 func (l *look) problems() []Problem {
@@ -77,14 +77,14 @@ func (l *look) problems() []Problem {
 	return all
 }
 
-// podProblems are those of pods. A pod that nobody gave cards is one only where there are
-// cards of ours: elsewhere it has those of another system.
+// podProblems are those of pods. A pod that nobody gave GPUs is one only where there are
+// GPUs of ours: elsewhere it has those of another system.
 func (l *look) podProblems() (all []Problem) {
 	for i := range l.troubled {
 		p := &l.troubled[i]
 		text := p.problem
-		if n := l.snapshot.node(p.unserved); text == "" && n != nil && len(n.cards.total) > 0 {
-			text = fmt.Sprintf("it is on node %s, asks for cards and was given none, so that nothing is counted: another scheduler or spec.nodeName has put it there; delete it, so that it is scheduled again", p.unserved)
+		if n := l.snapshot.node(p.unserved); text == "" && n != nil && len(n.gpus.total) > 0 {
+			text = fmt.Sprintf("it is on node %s, asks for GPUs and was given none, so that nothing is counted: another scheduler or spec.nodeName has put it there; delete it, so that it is scheduled again", p.unserved)
 		}
 		if text != "" {
 			all = append(all, Problem{PodUID: p.uid, Pod: p.namespace + "/" + p.name, Text: text})
@@ -102,15 +102,15 @@ func (n *node) troubles(all *[]Problem) (count int) {
 		}
 	}
 	for i, used := range n.used {
-		total := n.cards.total[i]
+		total := n.gpus.total[i]
 		if used.MemoryMiB <= total.MemoryMiB && used.Cores <= total.Cores && used.Slots <= total.Slots {
 			continue
 		}
 		count++
 		if all != nil {
 			*all = append(*all, Problem{Node: n.name, Text: fmt.Sprintf(
-				"card %s: more is taken than there is: %d of %d MiB, %d of %d%% of cores, %d of %d slots: end pods there, or see what else gives out its cards",
-				n.cards.inventory.Cards[i].UUID, used.MemoryMiB, total.MemoryMiB, used.Cores, total.Cores, used.Slots, total.Slots)})
+				"GPU %s: more is taken than there is: %d of %d MiB, %d of %d%% of cores, %d of %d slots: end pods there, or see what else gives out its GPUs",
+				n.gpus.inventory.GPUs[i].UUID, used.MemoryMiB, total.MemoryMiB, used.Cores, total.Cores, used.Slots, total.Slots)})
 		}
 	}
 	return count
@@ -122,17 +122,17 @@ type State struct {
 	Problems []Problem   `json:"problems,omitempty"`
 }
 
-// NodeState is a node, its cards and who has them.
+// NodeState is a node, its GPUs and who has them.
 type NodeState struct {
-	Name       string      `json:"name"`
-	Registered bool        `json:"registered"`
-	Cards      []CardState `json:"cards,omitempty"`
-	Pods       []PodState  `json:"pods,omitempty"`
+	Name       string     `json:"name"`
+	Registered bool       `json:"registered"`
+	GPUs       []GPUState `json:"GPUs,omitempty"`
+	Pods       []PodState `json:"pods,omitempty"`
 }
 
-// CardState is a card and what is taken of it.
-type CardState struct {
-	scheduler.Card
+// GPUState is a GPU and what is taken of it.
+type GPUState struct {
+	scheduler.GPU
 	Used scheduler.Use `json:"used"`
 }
 
@@ -162,8 +162,8 @@ func (e *Engine) State(name string) State {
 
 func (l *look) describe(n *node) NodeState {
 	s := NodeState{Name: n.name, Registered: n.registered}
-	for i, card := range n.cards.inventory.Cards {
-		s.Cards = append(s.Cards, CardState{card, n.used[i]})
+	for i, gpu := range n.gpus.inventory.GPUs {
+		s.GPUs = append(s.GPUs, GPUState{gpu, n.used[i]})
 	}
 	for _, h := range n.pods {
 		p := PodState{UID: h.uid, Pod: h.namespace + "/" + h.name, Containers: h.placement.Containers, Phase: "bound"}
@@ -175,12 +175,12 @@ func (l *look) describe(n *node) NodeState {
 	return s
 }
 
-// Cards calls f for each registered card of the snapshot with what is taken of it, in no
+// GPUs calls f for each registered GPU of the snapshot with what is taken of it, in no
 // order that means anything.
-func (s *Snapshot) Cards(f func(node string, card *scheduler.Card, used scheduler.Use)) {
+func (s *Snapshot) GPUs(f func(node string, gpu *scheduler.GPU, used scheduler.Use)) {
 	s.each(func(n *node) {
-		for i := range n.cards.inventory.Cards {
-			f(n.name, &n.cards.inventory.Cards[i], n.used[i])
+		for i := range n.gpus.inventory.GPUs {
+			f(n.name, &n.gpus.inventory.GPUs[i], n.used[i])
 		}
 	})
 }

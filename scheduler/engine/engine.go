@@ -1,4 +1,4 @@
-// Package engine is the heart of the scheduler: which cards of the cluster are taken by whom,
+// Package engine is the heart of the scheduler: which GPUs of the cluster are taken by whom,
 // and whether, where and how well a pod fits. It has one state, changed by events (SetNode,
 // SetPod, …) and by Reserve, each of which costs its own change and not the cluster; readers
 // have snapshots of it, which are never changed.
@@ -34,9 +34,9 @@ const DefaultSignatures = 128
 type Options struct {
 	// Request says how requests are read (package request).
 	Request request.Options
-	// NodePolicy, CardPolicy and Weights are for pods that name none: their texts are
+	// NodePolicy, GPUPolicy and Weights are for pods that name none: their texts are
 	// package choose's, and empty is its default.
-	NodePolicy, CardPolicy, Weights string
+	NodePolicy, GPUPolicy, Weights string
 	// QuotaLabels are the nodes' labels that gpu-manager's quota goes by;
 	// quota.DefaultLabels where there are none.
 	QuotaLabels quota.Labels
@@ -51,7 +51,7 @@ type Options struct {
 	Signatures int
 }
 
-// Engine is the state of the cluster's cards and what is decided on it.
+// Engine is the state of the cluster's GPUs and what is decided on it.
 type Engine struct {
 	options  Options
 	verdicts *cache
@@ -66,7 +66,7 @@ type Engine struct {
 	waiting  queue
 	holding  int             // how many pods hold something
 	troubled map[string]*pod // those that have a problem
-	// unplaced are the pods that ask for cards and are on no node, by UID.
+	// unplaced are the pods that ask for GPUs and are on no node, by UID.
 	unplaced map[string]*scheduler.Pod
 	free     []int // slots of the table that no node has
 	slots    int   // of the table that were ever given
@@ -90,7 +90,7 @@ func New(o Options) (*Engine, error) {
 	if o.Signatures <= 0 {
 		o.Signatures = DefaultSignatures
 	}
-	if _, err := parsePolicies(o.NodePolicy, o.CardPolicy, o.Weights); err != nil {
+	if _, err := parsePolicies(o.NodePolicy, o.GPUPolicy, o.Weights); err != nil {
 		return nil, err
 	}
 	e := &Engine{options: o, verdicts: newCache(o.Signatures), pods: map[string]*pod{}, troubled: map[string]*pod{}, unplaced: map[string]*scheduler.Pod{}, book: quota.NewBook()}
@@ -101,7 +101,7 @@ func New(o Options) (*Engine, error) {
 // Names are the names of resources that the engine goes by.
 func (e *Engine) Names() request.Names { return e.options.Request.Names }
 
-// Request is what a pod asks for by the engine's options; nil, nil if it asks for no card.
+// Request is what a pod asks for by the engine's options; nil, nil if it asks for no GPU.
 func (e *Engine) Request(pod *scheduler.Pod) (*request.Request, error) {
 	return request.FromPod(pod, e.options.Request)
 }
@@ -123,14 +123,14 @@ type Snapshot struct {
 	table   table
 	slots   shards[int] // of the table, by the node's name
 	sum     tally
-	// roster grows by each change of which nodes have cards.
+	// roster grows by each change of which nodes have GPUs.
 	roster uint64
 }
 
 // tally is counts of what is in a snapshot, kept with each change.
 type tally struct {
-	nodes, cards int // registered
-	problems     int // of nodes
+	nodes, gpus int // registered
+	problems    int // of nodes
 }
 
 func (t *tally) count(n *node, sign int) {
@@ -139,7 +139,7 @@ func (t *tally) count(n *node, sign int) {
 	}
 	if n.registered {
 		t.nodes += sign
-		t.cards += sign * len(n.cards.total)
+		t.gpus += sign * len(n.gpus.total)
 	}
 	t.problems += sign * n.troubles(nil)
 }
@@ -148,10 +148,10 @@ func (t *tally) count(n *node, sign int) {
 // version are the same.
 func (s *Snapshot) Version() uint64 { return s.version }
 
-// Roster is the same for snapshots in which the same nodes have cards.
+// Roster is the same for snapshots in which the same nodes have GPUs.
 func (s *Snapshot) Roster() uint64 { return s.roster }
 
-// Offering are the names of the nodes that have cards, in no order.
+// Offering are the names of the nodes that have GPUs, in no order.
 func (s *Snapshot) Offering() (names []string) {
 	s.each(func(n *node) {
 		if n.offers() {
@@ -161,8 +161,8 @@ func (s *Snapshot) Offering() (names []string) {
 	return names
 }
 
-// offers says whether the node has cards registered.
-func (n *node) offers() bool { return n != nil && n.registered && len(n.cards.total) > 0 }
+// offers says whether the node has GPUs registered.
+func (n *node) offers() bool { return n != nil && n.registered && len(n.gpus.total) > 0 }
 
 // node is the node of that name, or nil.
 func (s *Snapshot) node(name string) *node {
@@ -193,7 +193,7 @@ func (c change) node(name string) *node {
 	if n := c.next.node(name); n != nil {
 		return n
 	}
-	return &node{name: name, cards: noCards}
+	return &node{name: name, gpus: noGPUs}
 }
 
 // set is the node's new state; n is not published yet.

@@ -11,9 +11,9 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// used is what is taken of a node's card, on the newest state.
-func used(e *Engine, node string, card int) scheduler.Use {
-	return e.Snapshot().node(node).used[card]
+// used is what is taken of a node's GPU, on the newest state.
+func used(e *Engine, node string, gpu int) scheduler.Use {
+	return e.Snapshot().node(node).used[gpu]
 }
 
 func TestLifeOfAPod(t *testing.T) {
@@ -34,11 +34,11 @@ func TestLifeOfAPod(t *testing.T) {
 	written := given(t, p, placement)
 	e.SetPod(bindTo(written, "a"))
 	require.Equal(t, taken, used(e, "a", 0), "bound, and counted once")
-	require.Equal(t, version, e.Snapshot().Version(), "what confirms a reservation makes no node be judged anew")
+	require.Equal(t, version, e.Snapshot().Version(), "what confirms a reservation makes no node be judged again")
 	require.Equal(t, "bound", e.State("a").Nodes[0].Pods[0].Phase)
 
 	e.Unreserve("u1", "test")
-	require.Equal(t, taken, used(e, "a", 0), "a bound pod keeps its cards")
+	require.Equal(t, taken, used(e, "a", 0), "a bound pod keeps its GPUs")
 	_, err = e.Reserve(p, ask4(t, e, p), "b", "test")
 	require.ErrorIs(t, err, ErrBound)
 
@@ -106,7 +106,7 @@ func TestReservationsEnd(t *testing.T) {
 }
 
 // TestEventsOfAWaitingPod is of all that may become of a waiting pod's object while its bind
-// is under way: nothing of it gives back the cards.
+// is under way: nothing of it gives back the GPUs.
 func TestEventsOfAWaitingPod(t *testing.T) {
 	elsewhere := scheduler.Placement{Node: "b", Containers: [][]grant.Share{{{UUID: uuid(1, 0), MemoryMiB: 50000}}}}
 	for name, event := range map[string]func(p *scheduler.Pod, own scheduler.Placement) *scheduler.Pod{
@@ -147,14 +147,14 @@ func labelled(p *scheduler.Pod) *scheduler.Pod {
 	return &next
 }
 
-// TestEventsOfABoundPod is of all that may become of its object: it keeps its cards, and no others.
+// TestEventsOfABoundPod is of all that may become of its object: it keeps its GPUs, and no others.
 func TestEventsOfABoundPod(t *testing.T) {
 	for name, tt := range map[string]struct {
 		event   func(p *scheduler.Pod) *scheduler.Pod
 		problem string
 	}{
 		"a label": {labelled, ""},
-		"other cards": {func(p *scheduler.Pod) *scheduler.Pod {
+		"other GPUs": {func(p *scheduler.Pod) *scheduler.Pod {
 			return given(t, p, scheduler.Placement{Node: "a", Containers: [][]grant.Share{{{UUID: uuid(0, 1), MemoryMiB: 1}}}})
 		}, "its annotations were changed after it was bound"},
 		"no annotations": {func(p *scheduler.Pod) *scheduler.Pod {
@@ -184,17 +184,17 @@ func TestEventsOfABoundPod(t *testing.T) {
 			require.Len(t, problems, 1)
 			require.Contains(t, problems[0].Text, tt.problem)
 			e.SetPod(p)
-			require.Empty(t, e.Problems(), "mended")
+			require.Empty(t, e.Problems(), "fixed")
 		})
 	}
 }
 
-// TestAReservationOnCardsThatAreNoMore: who asks again is not given a card that has failed since.
-func TestAReservationOnCardsThatAreNoMore(t *testing.T) {
-	for name, now := range map[string][]scheduler.Card{
+// TestAReservationOnGPUsThatAreNoMore: who asks again is not given a GPU that has failed since.
+func TestAReservationOnGPUsThatAreNoMore(t *testing.T) {
+	for name, now := range map[string][]scheduler.GPU{
 		"gone":     {h100(0, 1)},
 		"sick":     {with(h100(0, 0), sick), h100(0, 1)},
-		"cordoned": {with(h100(0, 0), func(c *scheduler.Card) { c.Cordoned = true }), h100(0, 1)},
+		"cordoned": {with(h100(0, 0), func(c *scheduler.GPU) { c.Cordoned = true }), h100(0, 1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEngine(t, Options{})
@@ -212,18 +212,18 @@ func TestAReservationOnCardsThatAreNoMore(t *testing.T) {
 	}
 }
 
-// TestBoundWithoutCards is of a pod that another scheduler has bound: nobody has given it
+// TestBoundWithoutGPUs is of a pod that another scheduler has bound: nobody has given it
 // anything, and the node is the only one who would notice.
-func TestBoundWithoutCards(t *testing.T) {
+func TestBoundWithoutGPUs(t *testing.T) {
 	e := newEngine(t, Options{})
 	e.SetPod(bindTo(podOf("u", "1/50000/0"), "a"))
 	plain := podOf("plain", "0/0/0")
 	e.SetPod(bindTo(plain, "a"))
-	require.Empty(t, e.Problems(), "there are no cards of ours: it has those of another system")
+	require.Empty(t, e.Problems(), "there are no GPUs of ours: it has those of another system")
 	e.SetNode(nodeOf("a", h100(0, 0)))
 	require.Len(t, e.Problems(), 1)
 	require.Equal(t, 1, e.Stats().Problems)
-	require.Contains(t, e.Problems()[0].Text, "it is on node a, asks for cards and was given none")
+	require.Contains(t, e.Problems()[0].Text, "it is on node a, asks for GPUs and was given none")
 	e.DeletePod("u")
 	require.Empty(t, e.Problems())
 	require.Empty(t, e.pods)
@@ -265,7 +265,7 @@ func TestNoRoom(t *testing.T) {
 	var noRoom *NoRoomError
 	require.True(t, errors.As(err, &noRoom))
 	require.Equal(t, CardInsufficientMemory, noRoom.Verdict.Reason())
-	require.EqualError(t, err, "a: 1 card: 1 with less than 50000 MiB free (most: 30000 MiB)")
+	require.EqualError(t, err, "a: 1 GPU: 1 with less than 50000 MiB free (most: 30000 MiB)")
 	require.EqualValues(t, 1, e.Stats().Refused)
 	_, err = e.Reserve(p, ask4(t, e, p), "nowhere", "test")
 	require.EqualError(t, err, "nowhere: the node is not known")
@@ -277,12 +277,12 @@ func TestPodsBeforeTheirNodes(t *testing.T) {
 	e.SetPod(p)
 	require.Empty(t, e.Snapshot().Nodes())
 	e.SetNode(nodeOf("a", h100(0, 0)))
-	require.Equal(t, scheduler.Use{}, used(e, "a", 0), "not this card")
+	require.Equal(t, scheduler.Use{}, used(e, "a", 0), "not this GPU")
 	e.SetNode(nodeOf("a", h100s(0, 2)...))
-	require.EqualValues(t, 50000, used(e, "a", 1).MemoryMiB, "now its card is there")
+	require.EqualValues(t, 50000, used(e, "a", 1).MemoryMiB, "now its GPU is there")
 	e.DeleteNode("a")
 	e.SetNode(nodeOf("a", h100(0, 1)))
-	require.EqualValues(t, 50000, used(e, "a", 0).MemoryMiB, "the node came back, and the card at another position")
+	require.EqualValues(t, 50000, used(e, "a", 0).MemoryMiB, "the node came back, and the GPU at another position")
 	e.DeleteNode("a")
 	e.DeletePod("u1")
 	require.Empty(t, e.State("").Nodes)
@@ -293,7 +293,7 @@ func TestPodsBeforeTheirNodes(t *testing.T) {
 func TestProblems(t *testing.T) {
 	e := newEngine(t, Options{})
 	e.SetNode(nodeOf("a", h100(0, 0)))
-	e.SetNode(&scheduler.Node{Name: "broken", Annotations: map[string]string{"gpuslice.io/node-cards": "{"}})
+	e.SetNode(&scheduler.Node{Name: "broken", Annotations: map[string]string{"gpuslice.io/node-gpus": "{"}})
 	good := bindTo(given(t, podOf("good", "1/50000/0"), scheduler.Placement{Node: "a", Containers: [][]grant.Share{{{UUID: uuid(0, 0), MemoryMiB: 50000}}}}), "a")
 	e.SetPod(good)
 	texts := func() (all []string) {
@@ -318,7 +318,7 @@ func TestProblems(t *testing.T) {
 
 	p := podOf("u", "1/1/0")
 	verdict := e.Evaluate(e.Snapshot(), p, ask4(t, e, p)).Verdict("broken")
-	require.Contains(t, verdict.Text(), "broken: the node's cards can't be read: ")
+	require.Contains(t, verdict.Text(), "broken: the node's GPUs can't be read: ")
 
 	e.SetPod(bindTo(given(t, podOf("more", "1/50000/0"), scheduler.Placement{Node: "a", Containers: [][]grant.Share{{{UUID: uuid(0, 0), MemoryMiB: 50000}}}}), "a"))
 	require.Contains(t, texts(), "a", "more is taken than there is")
@@ -334,7 +334,7 @@ func (l *late) Verify(_, _, _, _ string) error {
 	return nil
 }
 
-// TestKeysThatComeLate: the cards of a bound pod are taken, whatever the keys say of its
+// TestKeysThatComeLate: the GPUs of a bound pod are taken, whatever the keys say of its
 // grant; that it can't be verified is to be looked at.
 func TestKeysThatComeLate(t *testing.T) {
 	keys := &late{}

@@ -45,7 +45,7 @@ func (e *Engine) Evaluate(s *Snapshot, object *scheduler.Pod, r *request.Request
 	return v
 }
 
-// Holding is the node on which the pod holds cards; empty: none.
+// Holding is the node on which the pod holds GPUs; empty: none.
 func (e *Engine) Holding(podUID string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

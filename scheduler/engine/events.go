@@ -7,9 +7,9 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// SetNode is the event that a node has come or has changed. A node whose cards
+// SetNode is the event that a node has come or has changed. A node whose GPUs
 // can't be read gets no pods; what pods have of it is kept, and counted again when its
-// cards are back.
+// GPUs are back.
 func (e *Engine) SetNode(object *scheduler.Node) {
 	inventory, passed, err := wire.ReadNode(object)
 	problem := ""
@@ -36,7 +36,7 @@ func (e *Engine) DeleteNode(name string) {
 	if !old.registered {
 		return
 	}
-	next := *old.withCards(noCards)
+	next := *old.withGPUs(noGPUs)
 	next.registered, next.problem, next.labels = false, "", nil
 	c.set(c.recharged(&next))
 	c.commit()
@@ -48,13 +48,13 @@ func (e *Engine) DeleteNode(name string) {
 // holds nothing; a reservation (Reserve) it keeps, whatever changes of it.
 //
 //   - What a bound pod holds it keeps until it ends, whatever becomes of its annotations:
-//     its containers run. Only a resize changes it: other amounts of the same cards, of a
+//     its containers run. Only a resize changes it: other amounts of the same GPUs, of a
 //     later generation than before, signed where there are keys.
 //   - It is counted whether or not its grant is signed: keys may come late or change, and
-//     the cards are taken nonetheless.
+//     the GPUs are taken nonetheless.
 //   - Annotations that can't be read, that are not signed as they must be, that are for
 //     another node or that were changed are a problem (Problems); so is a bound pod that
-//     asks for cards and was given none.
+//     asks for GPUs and was given none.
 func (e *Engine) SetPod(object *scheduler.Pod) {
 	if object.Ended {
 		e.DeletePod(object.UID)
@@ -112,13 +112,13 @@ func (e *Engine) setWaiting(object *scheduler.Pod) {
 	}
 }
 
-// asks says whether the pod asks for cards, or means to.
+// asks says whether the pod asks for GPUs, or means to.
 func (e *Engine) asks(object *scheduler.Pod) bool {
 	r, err := e.Request(object)
 	return r != nil || err != nil
 }
 
-// changed is what has become of the annotations of a bound pod that holds cards.
+// changed is what has become of the annotations of a bound pod that holds GPUs.
 func (p *pod) changed(placement *scheduler.Placement) string {
 	switch {
 	case placement == nil:

@@ -23,11 +23,11 @@ func (v *Verdict) Text() string {
 	case v.on == nil || !v.on.registered:
 		t = t.add("the node is not known")
 	case counts[NodeUnregistered] > 0 && v.on.problem != "":
-		t = t.add("the node's cards can't be read: ", v.on.problem)
+		t = t.add("the node's GPUs can't be read: ", v.on.problem)
 	case counts[NodeUnregistered] > 0:
-		t = t.add("the node has no cards registered: is the agent running there?")
+		t = t.add("the node has no GPUs registered: is the agent running there?")
 	case counts[NodeInsufficientDevice] > 0:
-		t = t.cards(len(v.on.cards.total)).add(", and ", v.container(), " wants ").number(int64(v.need().Cards))
+		t = t.gpus(len(v.on.gpus.total)).add(", and ", v.container(), " wants ").number(int64(v.need().GPUs))
 	default:
 		t = v.reasons(t)
 	}
@@ -42,10 +42,10 @@ func (v *Verdict) container() string {
 	if k < len(v.of.positions) && v.of.positions[k] < len(v.of.pod.Containers) {
 		return fmt.Sprintf("container %q", v.of.pod.Containers[v.of.positions[k]].Name)
 	}
-	return fmt.Sprintf("container %d of those with cards", k+1)
+	return fmt.Sprintf("container %d of those with GPUs", k+1)
 }
 
-// reasons says how many cards failed for what, the most first.
+// reasons says how many GPUs failed for what, the most first.
 func (v *Verdict) reasons(t text) text {
 	f := v.of.ask.fitter()
 	defer f.release()
@@ -56,8 +56,8 @@ func (v *Verdict) reasons(t text) text {
 		f.serve(v.of.ask.order, &o) // up to the container that can't be served
 	}
 	left := v.outcome.counts
-	fitting := len(v.on.cards.total)
-	t = t.cards(fitting)
+	fitting := len(v.on.gpus.total)
+	t = t.gpus(fitting)
 	between := ": "
 	for {
 		most := OK
@@ -73,7 +73,7 @@ func (v *Verdict) reasons(t text) text {
 		fitting -= int(left[most])
 		left[most], between = 0, ", "
 	}
-	if wanted := v.need().Cards; fitting > 0 && wanted > 1 {
+	if wanted := v.need().GPUs; fitting > 0 && wanted > 1 {
 		t = t.add(between).number(int64(fitting)).add(" free enough of the ").number(int64(wanted)).add(" that are asked for")
 	}
 	switch {
@@ -85,27 +85,27 @@ func (v *Verdict) reasons(t text) text {
 	return t
 }
 
-// says is a reason in words, with the numbers of those cards that have it.
+// says is a reason in words, with the numbers of those GPUs that have it.
 func (f *fitter) says(t text, code Code, need *need, i int) text {
 	switch code {
 	case CardNotHealth:
 		return t.add("not healthy")
-	case CardCordoned:
+	case GPUCordoned:
 		return t.add("cordoned")
-	case CardEmpty:
+	case GPUEmpty:
 		return t.add("registered without memory or without slots")
 	case CardTypeMismatch:
 		return t.add("of another type (", f.otherType(), ")")
-	case CardMIGMode:
+	case GPUMIGMode:
 		return t.add("in MIG mode, which is not shared")
 	case NumaNotFit:
-		return t.add("free enough, but no NUMA node has ").number(int64(need.Cards)).add(" of them")
+		return t.add("free enough, but no NUMA node has ").number(int64(need.GPUs)).add(" of them")
 	case CardUUIDMismatch:
 		return t.add("with a UUID that is not wanted")
 	case CardTimeSlicingExhausted:
 		return t.add("with no slot free")
 	case ExclusiveDeviceAllocateConflict:
-		return t.add("in use, and a card without others is wanted")
+		return t.add("in use, and a GPU without others is wanted")
 	// kube-scheduler makes events of these texts by fmt, as a format without arguments: a
 	// percent sign would become "%!(MISSING)".
 	case CardInsufficientMemory:
@@ -123,13 +123,13 @@ func (f *fitter) says(t text, code Code, need *need, i int) text {
 	return t.add(code.Brief())
 }
 
-// mostFree is the most that is free on any card that fails for this reason.
+// mostFree is the most that is free on any GPU that fails for this reason.
 func (f *fitter) mostFree(code Code, i int) (most scheduler.Use) {
 	for c := range f.loads {
 		if f.usable[c] != OK {
 			continue
 		}
-		total, others := &f.n.cards.total[c], &f.n.used[c]
+		total, others := &f.n.gpus.total[c], &f.n.used[c]
 		if _, why := f.ask.check(&f.loads[c], i, others, total); why == code {
 			most = most.Max(total.Sub(*others).Sub(f.loads[c].most))
 		}
@@ -137,14 +137,14 @@ func (f *fitter) mostFree(code Code, i int) (most scheduler.Use) {
 	return most
 }
 
-// otherType is the type of the first card that is of another type.
+// otherType is the type of the first GPU that is of another type.
 func (f *fitter) otherType() string {
 	for c, why := range f.usable {
-		if card := &f.n.cards.inventory.Cards[c]; why == CardTypeMismatch {
-			if f.ask.rules.TypeFits(card.Model) {
-				return "mode " + cmp.Or(card.Mode, "hami-core")
+		if gpu := &f.n.gpus.inventory.GPUs[c]; why == CardTypeMismatch {
+			if f.ask.rules.TypeFits(gpu.Model) {
+				return "mode " + cmp.Or(gpu.Mode, "hami-core")
 			}
-			return card.Model
+			return gpu.Model
 		}
 	}
 	return ""
@@ -162,11 +162,11 @@ func (t text) add(parts ...string) text {
 
 func (t text) number(n int64) text { return strconv.AppendInt(t, n, 10) }
 
-func (t text) cards(n int) text {
+func (t text) gpus(n int) text {
 	if n == 1 {
-		return t.add("1 card")
+		return t.add("1 GPU")
 	}
-	return t.number(int64(n)).add(" cards")
+	return t.number(int64(n)).add(" GPUs")
 }
 
 // Summary says of all nodes at once why the pod does not fit: by reason, the most frequent
@@ -194,7 +194,7 @@ func (v *Evaluation) Summary() string {
 		}
 	}
 	if total == 0 {
-		return "no node has cards registered"
+		return "no node has GPUs registered"
 	}
 	slices.SortStableFunc(groups[:], func(a, b group) int { return cmp.Compare(b.count, a.count) })
 	var texts []string
@@ -208,13 +208,13 @@ func (v *Evaluation) Summary() string {
 	if total > 1 {
 		nodes = fmt.Sprintf("%d nodes", total)
 	}
-	return fmt.Sprintf("0 of %s with cards fit: %s. For example %s", nodes, strings.Join(texts, ", "), example.Text())
+	return fmt.Sprintf("0 of %s with GPUs fit: %s. For example %s", nodes, strings.Join(texts, ", "), example.Text())
 }
 
 // Nodes are the names of the nodes that are judged, sorted.
 func (v *Evaluation) Nodes() []string { return v.snapshot.Nodes() }
 
-// Nodes are the names of the nodes that have cards, sorted.
+// Nodes are the names of the nodes that have GPUs, sorted.
 func (s *Snapshot) Nodes() []string {
 	var names []string
 	for _, c := range s.table {
@@ -222,7 +222,7 @@ func (s *Snapshot) Nodes() []string {
 			continue
 		}
 		for _, n := range c.nodes {
-			if n != nil && len(n.cards.total) > 0 {
+			if n != nil && len(n.gpus.total) > 0 {
 				names = append(names, n.name)
 			}
 		}

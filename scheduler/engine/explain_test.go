@@ -12,14 +12,14 @@ func TestSummary(t *testing.T) {
 	e := newEngine(t, Options{})
 	p := podOf("u", "1/50000/0")
 	summary := func() string { return e.Evaluate(e.Snapshot(), p, ask4(t, e, p)).Summary() }
-	require.Equal(t, "no node has cards registered", summary())
+	require.Equal(t, "no node has GPUs registered", summary())
 	e.SetNode(&scheduler.Node{Name: "without"})
 	e.SetNode(nodeOf("a", with(h100(0, 0), cordoned)))
-	require.Equal(t, "0 of 1 node with cards fit: 1: cards are cordoned. For example a: 1 card: 1 cordoned", summary())
+	require.Equal(t, "0 of 1 node with GPUs fit: 1: GPUs are cordoned. For example a: 1 GPU: 1 cordoned", summary())
 	e.SetNode(nodeOf("b", with(h100(1, 0), a100)))
 	e.SetNode(nodeOf("c", with(h100(2, 0), a100)))
-	require.Equal(t, "0 of 3 nodes with cards fit: 2: cards have too little free memory, 1: cards are cordoned."+
-		" For example b: 1 card: 1 with less than 50000 MiB free (most: 40000 MiB)", summary())
+	require.Equal(t, "0 of 3 nodes with GPUs fit: 2: GPUs have too little free memory, 1: GPUs are cordoned."+
+		" For example b: 1 GPU: 1 with less than 50000 MiB free (most: 40000 MiB)", summary())
 	e.SetNode(nodeOf("d", h100(3, 0)))
 	require.Empty(t, summary())
 }
@@ -29,7 +29,7 @@ func TestPolicyThatThereIsNot(t *testing.T) {
 	e.SetNode(nodeOf("a", h100(0, 0)))
 	p := podOf("u", "1/1/0")
 	r := ask4(t, e, p)
-	r.Rules.CardPolicy, r.Signature = "best", "another"
+	r.Rules.GPUPolicy, r.Signature = "best", "another"
 	v := e.Evaluate(e.Snapshot(), p, r)
 	require.ErrorContains(t, v.Err(), `"best" is no policy`)
 	verdict := v.Verdict("a")
@@ -38,7 +38,7 @@ func TestPolicyThatThereIsNot(t *testing.T) {
 	require.Contains(t, v.Summary(), `"best" is no policy`)
 	_, err := e.Reserve(p, r, "a", "test")
 	require.ErrorContains(t, err, `"best" is no policy`)
-	_, err = New(Options{CardPolicy: "best"})
+	_, err = New(Options{GPUPolicy: "best"})
 	require.ErrorContains(t, err, `"best" is no policy`)
 }
 
@@ -48,8 +48,8 @@ func TestCodes(t *testing.T) {
 		require.NotEmpty(t, code.Brief())
 	}
 	require.Equal(t, "Code(200)", Code(200).Brief())
-	require.Equal(t, "CardUuidMismatch", CardUUIDMismatch.String(), "HAMi's spelling")
-	counts := Counts{CardCordoned: 2, CardInsufficientMemory: 2, CardInsufficientCore: 1}
+	require.Equal(t, "GPUUuidMismatch", CardUUIDMismatch.String(), "HAMi's spelling")
+	counts := Counts{GPUCordoned: 2, CardInsufficientMemory: 2, CardInsufficientCore: 1}
 	require.Equal(t, CardInsufficientMemory, counts.Main())
 }
 

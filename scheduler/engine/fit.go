@@ -15,10 +15,10 @@ import (
 // outcome is what the fit says of a node.
 type outcome struct {
 	// What the pod takes of its namespace's quotas (quota.Charge).
-	memoryMiB          int64
-	cores, cardPercent int32
-	score              int32
-	counts             Counts
+	memoryMiB         int64
+	cores, gpuPercent int32
+	score             int32
+	counts            Counts
 	// need is the container that could not be served, by its position in ask.needs;
 	// together says that each container by itself could be, and gaveUp that not all ways to
 	// serve all of them were tried.
@@ -34,19 +34,19 @@ type fitter struct {
 	ask *ask
 	n   *node
 
-	usable     []Code // by card; it may be the node's own: not to be changed
+	usable     []Code // by GPU; it may be the node's own: not to be changed
 	ruled      []Code
 	model      string // that was judged last
 	typeFits   bool
-	loads      []load  // by card
-	given      [][]int // cards by need
+	loads      []load  // by GPU
+	given      [][]int // GPUs by need
 	candidates []choose.Candidate
 	chosen     []int
 	after      []scheduler.Use
 	links      []int
 	steps      int  // of the search that is under way
 	budget     int  // of steps, for the nodes to come
-	frugal     bool // the smallest cards that will do, and not the policy's
+	frugal     bool // the smallest GPUs that will do, and not the policy's
 }
 
 var fitters = sync.Pool{New: func() any { return new(fitter) }}
@@ -64,9 +64,9 @@ func (f *fitter) release() {
 }
 
 // fit says whether and how well the node can serve the ask; n is nil for one that is not known.
-// Where it fits, f.given has the cards until the next fit.
+// Where it fits, f.given has the GPUs until the next fit.
 func (f *fitter) fit(n *node) (o outcome) {
-	if n == nil || len(n.cards.total) == 0 {
+	if n == nil || len(n.gpus.total) == 0 {
 		o.counts[NodeUnregistered] = 1
 		return o
 	}
@@ -79,7 +79,7 @@ func (f *fitter) fit(n *node) (o outcome) {
 	return o
 }
 
-// frugally is fit, with the smallest cards that will do: for a namespace's quota.
+// frugally is fit, with the smallest GPUs that will do: for a namespace's quota.
 func (f *fitter) frugally(n *node) outcome {
 	f.frugal = true
 	defer func() { f.frugal = false }()
@@ -95,18 +95,18 @@ func (f *fitter) begin(n *node) {
 	f.clear()
 }
 
-// ready finds out which cards may be looked at at all.
+// ready finds out which GPUs may be looked at at all.
 func (f *fitter) ready(n *node) {
-	f.usable = n.cards.usable
+	f.usable = n.gpus.usable
 	if !f.ask.ruled {
 		return
 	}
 	f.ruled = f.ruled[:0]
-	for i := range n.cards.models {
-		if model := n.cards.models[i]; model != f.model { // most cards are like the one before
+	for i := range n.gpus.models {
+		if model := n.gpus.models[i]; model != f.model { // most GPUs are like the one before
 			f.model, f.typeFits = model, f.ask.rules.TypeFits(model)
 		}
-		f.ruled = append(f.ruled, usable(&n.cards.inventory.Cards[i], f.typeFits, &f.ask.rules))
+		f.ruled = append(f.ruled, usable(&n.gpus.inventory.GPUs[i], f.typeFits, &f.ask.rules))
 	}
 	f.usable = f.ruled
 }
@@ -131,12 +131,12 @@ func (f *fitter) serve(order []int, o *outcome) bool {
 	return true
 }
 
-// serveOne serves one need. An init container is served from the pod's own cards if they
+// serveOne serves one need. An init container is served from the pod's own GPUs if they
 // will do: it takes the least there.
 func (f *fitter) serveOne(i int, o *outcome) bool {
 	need := &f.ask.needs[i]
 	o.counts, o.need = Counts{}, uint8(i)
-	if len(f.loads) < need.Cards {
+	if len(f.loads) < need.GPUs {
 		o.counts[NodeInsufficientDevice] = uint16(len(f.loads))
 		return false
 	}
@@ -151,23 +151,23 @@ func (f *fitter) serveOne(i int, o *outcome) bool {
 	if f.choose(i) {
 		return true
 	}
-	if fitting := len(f.candidates); fitting >= need.Cards {
+	if fitting := len(f.candidates); fitting >= need.GPUs {
 		o.counts[NumaNotFit] += uint16(fitting)
 	}
 	return false
 }
 
-// gather collects the cards that can serve the need; own says to look at those only that
+// gather collects the GPUs that can serve the need; own says to look at those only that
 // the pod has already.
 func (f *fitter) gather(i int, own bool, counts *Counts) {
-	need, cards, mutex := &f.ask.needs[i], f.n.cards, f.ask.card.Mutex()
+	need, gpus, mutex := &f.ask.needs[i], f.n.gpus, f.ask.gpu.Mutex()
 	f.candidates = slices.Grow(f.candidates[:0], len(f.loads))
 	for c := range f.loads {
 		l := &f.loads[c]
 		if own && len(l.needs) == 0 {
 			continue
 		}
-		why, total, others := f.usable[c], &cards.total[c], &f.n.used[c]
+		why, total, others := f.usable[c], &gpus.total[c], &f.n.used[c]
 		if why == OK {
 			_, why = f.ask.check(l, i, others, total)
 		}
@@ -177,7 +177,7 @@ func (f *fitter) gather(i int, own bool, counts *Counts) {
 		}
 		f.candidates = f.candidates[:len(f.candidates)+1]
 		candidate := &f.candidates[len(f.candidates)-1]
-		candidate.Position, candidate.NUMA, candidate.Total = c, cards.numa[c], *total
+		candidate.Position, candidate.NUMA, candidate.Total = c, gpus.numa[c], *total
 		candidate.Need, candidate.Exclusive = need.Use(total.MemoryMiB), need.Exclusive(total.Cores)
 		if candidate.Used = *others; !mutex {
 			candidate.Used = others.Add(l.most)
@@ -191,10 +191,10 @@ func (f *fitter) choose(i int) (ok bool) {
 	among := len(f.candidates)
 	if f.frugal {
 		slices.SortStableFunc(f.candidates, func(a, b choose.Candidate) int { return cmp.Compare(a.Total.MemoryMiB, b.Total.MemoryMiB) })
-		among = min(among, need.Cards)
+		among = min(among, need.GPUs)
 	}
 	for ; !ok && among <= len(f.candidates); among++ {
-		f.chosen, ok = choose.AppendCards(f.chosen[:0], f.ask.card, f.candidates[:among], f.n.cards.inventory.Links, need.Cards)
+		f.chosen, ok = choose.AppendGPUs(f.chosen[:0], f.ask.gpu, f.candidates[:among], f.n.gpus.inventory.Links, need.GPUs)
 	}
 	if !ok {
 		return false
@@ -205,13 +205,13 @@ func (f *fitter) choose(i int) (ok bool) {
 	return true
 }
 
-// give books a card for a need.
-func (f *fitter) give(i, card int) {
-	l := &f.loads[card]
-	most, _ := f.ask.moments(l, i, &f.n.used[card], &f.n.cards.total[card])
+// give books a GPU for a need.
+func (f *fitter) give(i, gpu int) {
+	l := &f.loads[gpu]
+	most, _ := f.ask.moments(l, i, &f.n.used[gpu], &f.n.gpus.total[gpu])
 	at, _ := slices.BinarySearch(l.needs, i)
 	l.needs, l.most = slices.Insert(l.needs, at, i), most
-	f.given[i] = append(f.given[i], card)
+	f.given[i] = append(f.given[i], gpu)
 }
 
 // rate scores the node with what was given.
@@ -221,15 +221,15 @@ func (f *fitter) rate(o *outcome) {
 		most := f.loads[c].most
 		f.after = append(f.after, used.Add(most))
 	}
-	if links := f.n.cards.inventory.Links; links != nil {
-		for i, cards := range f.given {
-			if len(cards) > 1 {
+	if links := f.n.gpus.inventory.Links; links != nil {
+		for i, gpus := range f.given {
+			if len(gpus) > 1 {
 				f.links = choose.PairLinks(f.links, links, f.given[i])
 			}
 		}
 	}
 	f.charge(o)
-	o.score = int32(choose.Node(f.ask.node, f.ask.weights, f.after, f.n.cards.total, f.links...))
+	o.score = int32(choose.Node(f.ask.node, f.ask.weights, f.after, f.n.gpus.total, f.links...))
 }
 
 // charge adds up what was given as quota.Of does: ask.needs are in the order in which the
@@ -239,13 +239,13 @@ func (f *fitter) charge(o *outcome) {
 	for i := range f.ask.needs {
 		need, now := &f.ask.needs[i], running
 		for _, c := range f.given[i] {
-			card := f.n.cards.total[c].MemoryMiB
-			mib := need.Memory(card)
+			gpu := f.n.gpus.total[c].MemoryMiB
+			mib := need.Memory(gpu)
 			now.memoryMiB += mib
 			now.cores += int32(need.Cores)
-			now.cardPercent += int32(quota.CardPercent(need.Cores, mib, card))
+			now.gpuPercent += int32(quota.GPUPercent(need.Cores, mib, gpu))
 		}
-		o.memoryMiB, o.cores, o.cardPercent = max(o.memoryMiB, now.memoryMiB), max(o.cores, now.cores), max(o.cardPercent, now.cardPercent)
+		o.memoryMiB, o.cores, o.gpuPercent = max(o.memoryMiB, now.memoryMiB), max(o.cores, now.cores), max(o.gpuPercent, now.gpuPercent)
 		if need.kind != scheduler.Init {
 			running = now
 		}
@@ -257,8 +257,8 @@ func (f *fitter) shares(r *request.Request) [][]grant.Share {
 	shares := make([][]grant.Share, len(r.Containers))
 	for i, position := range positions(r) {
 		for _, c := range f.given[i] {
-			card, need := &f.n.cards.inventory.Cards[c], &f.ask.needs[i]
-			shares[position] = append(shares[position], grant.Share{UUID: card.UUID, MemoryMiB: need.Memory(card.MemoryMiB), CorePercent: need.Cores})
+			gpu, need := &f.n.gpus.inventory.GPUs[c], &f.ask.needs[i]
+			shares[position] = append(shares[position], grant.Share{UUID: gpu.UUID, MemoryMiB: need.Memory(gpu.MemoryMiB), CorePercent: need.Cores})
 		}
 	}
 	return shares

@@ -8,78 +8,78 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// with is the card after some changes.
-func with(c scheduler.Card, changes ...func(*scheduler.Card)) scheduler.Card {
+// with is the GPU after some changes.
+func with(c scheduler.GPU, changes ...func(*scheduler.GPU)) scheduler.GPU {
 	for _, change := range changes {
 		change(&c)
 	}
 	return c
 }
 
-func sick(c *scheduler.Card)     { c.Healthy = false }
-func cordoned(c *scheduler.Card) { c.Cordoned = true }
-func mig(c *scheduler.Card)      { c.Mode = "mig" }
-func a100(c *scheduler.Card)     { c.Model = "NVIDIA A100-SXM4-40GB"; c.MemoryMiB = 40000 }
+func sick(c *scheduler.GPU)     { c.Healthy = false }
+func cordoned(c *scheduler.GPU) { c.Cordoned = true }
+func mig(c *scheduler.GPU)      { c.Mode = "mig" }
+func a100(c *scheduler.GPU)     { c.Model = "NVIDIA A100-SXM4-40GB"; c.MemoryMiB = 40000 }
 
-// TestReasons has one node with one or two cards, some pods on it, and what is said to one more.
+// TestReasons has one node with one or two GPUs, some pods on it, and what is said to one more.
 func TestReasons(t *testing.T) {
-	card := func(changes ...func(*scheduler.Card)) []scheduler.Card {
-		return []scheduler.Card{with(h100(0, 0), changes...)}
+	gpu := func(changes ...func(*scheduler.GPU)) []scheduler.GPU {
+		return []scheduler.GPU{with(h100(0, 0), changes...)}
 	}
 	for _, tc := range []struct {
 		name        string
-		cards       []scheduler.Card
+		gpus        []scheduler.GPU
 		before      []string
 		pod         []string
 		annotations map[string]string
 		want        Code
 		text        string
 	}{
-		{"not healthy", card(sick, cordoned), nil, []string{"1/1000/0"}, nil, CardNotHealth, "1 card: 1 not healthy"},
-		{"cordoned", card(cordoned, a100), nil, []string{"1/1000/0"}, map[string]string{"nvidia.com/use-gputype": "H100"}, CardCordoned, "1 card: 1 cordoned"},
-		{"type", card(a100), nil, []string{"1/99999/0"}, map[string]string{"nvidia.com/use-gputype": "h100"}, CardTypeMismatch,
-			"1 card: 1 of another type (NVIDIA A100-SXM4-40GB)"},
-		{"type to avoid", card(), nil, []string{"1/1/0"}, map[string]string{"nvidia.com/nouse-gputype": "a100,h100"}, CardTypeMismatch,
-			"1 card: 1 of another type (NVIDIA H100 80GB HBM3)"},
-		{"mode", card(), nil, []string{"1/1/0"}, map[string]string{"nvidia.com/vgpu-mode": "mps"}, CardTypeMismatch, "1 card: 1 of another type (mode hami-core)"},
-		{"MIG", card(mig), nil, []string{"1/1/0"}, nil, CardMIGMode, "1 card: 1 in MIG mode, which is not shared"},
-		{"no memory", card(func(c *scheduler.Card) { c.MemoryMiB = 0 }), nil, []string{"1/-100/0"}, nil, CardEmpty,
-			"1 card: 1 registered without memory or without slots"},
-		{"no slots", card(func(c *scheduler.Card) { c.Slots = 0 }), nil, []string{"1/1/0"}, nil, CardEmpty, "1 card: 1 registered without memory or without slots"},
-		{"one without memory beside another", []scheduler.Card{with(h100(0, 0), func(c *scheduler.Card) { c.MemoryMiB = 0 }), h100(0, 1)}, nil, []string{"1/-50/0"}, nil, OK, "fits"},
-		{"uuid", card(), nil, []string{"1/1/0"}, map[string]string{"nvidia.com/use-gpuuuid": uuid(0, 1)}, CardUUIDMismatch, "1 card: 1 with a UUID that is not wanted"},
-		{"uuid to avoid", card(), nil, []string{"1/1/0"}, map[string]string{"nvidia.com/nouse-gpuuuid": uuid(0, 0)}, CardUUIDMismatch,
-			"1 card: 1 with a UUID that is not wanted"},
-		{"slots before memory", card(func(c *scheduler.Card) { c.Slots = 1 }), []string{"1/80000/0"}, []string{"1/1/0"}, nil, CardTimeSlicingExhausted,
-			"1 card: 1 with no slot free"},
-		{"exclusive before memory", card(), []string{"1/80000/0"}, []string{"1/1/100"}, nil, ExclusiveDeviceAllocateConflict,
-			"1 card: 1 in use, and a card without others is wanted"},
-		{"mutex", card(), []string{"1/1/0"}, []string{"1/1/0"}, map[string]string{"hami.io/gpu-scheduler-policy": "mutex"}, ExclusiveDeviceAllocateConflict,
-			"1 card: 1 in use, and a card without others is wanted"},
-		{"memory before cores", card(), []string{"1/73800/90"}, []string{"1/8000/30"}, nil, CardInsufficientMemory,
-			"1 card: 1 with less than 8000 MiB free (most: 6200 MiB)"},
-		{"memory in percent", card(), []string{"1/-60/0"}, []string{"1/-50/0"}, nil, CardInsufficientMemory,
-			"1 card: 1 with less than 50 percent of their memory free (most: 32000 MiB)"},
-		{"cores", card(), []string{"1/1/80"}, []string{"1/1/30"}, nil, CardInsufficientCore, "1 card: 1 with less than 30 percent of cores free (most: 20 percent)"},
-		{"all cores taken", card(), []string{"1/1/100"}, []string{"1/1/0"}, nil, CardComputeUnitsExhausted, "1 card: 1 with all cores taken"},
-		{"too few cards", card(), nil, []string{"2/1/0"}, nil, NodeInsufficientDevice, `1 card, and container "c0" wants 2`},
+		{"not healthy", gpu(sick, cordoned), nil, []string{"1/1000/0"}, nil, CardNotHealth, "1 GPU: 1 not healthy"},
+		{"cordoned", gpu(cordoned, a100), nil, []string{"1/1000/0"}, map[string]string{"nvidia.com/use-gputype": "H100"}, GPUCordoned, "1 GPU: 1 cordoned"},
+		{"type", gpu(a100), nil, []string{"1/99999/0"}, map[string]string{"nvidia.com/use-gputype": "h100"}, CardTypeMismatch,
+			"1 GPU: 1 of another type (NVIDIA A100-SXM4-40GB)"},
+		{"type to avoid", gpu(), nil, []string{"1/1/0"}, map[string]string{"nvidia.com/nouse-gputype": "a100,h100"}, CardTypeMismatch,
+			"1 GPU: 1 of another type (NVIDIA H100 80GB HBM3)"},
+		{"mode", gpu(), nil, []string{"1/1/0"}, map[string]string{"nvidia.com/vgpu-mode": "mps"}, CardTypeMismatch, "1 GPU: 1 of another type (mode hami-core)"},
+		{"MIG", gpu(mig), nil, []string{"1/1/0"}, nil, GPUMIGMode, "1 GPU: 1 in MIG mode, which is not shared"},
+		{"no memory", gpu(func(c *scheduler.GPU) { c.MemoryMiB = 0 }), nil, []string{"1/-100/0"}, nil, GPUEmpty,
+			"1 GPU: 1 registered without memory or without slots"},
+		{"no slots", gpu(func(c *scheduler.GPU) { c.Slots = 0 }), nil, []string{"1/1/0"}, nil, GPUEmpty, "1 GPU: 1 registered without memory or without slots"},
+		{"one without memory beside another", []scheduler.GPU{with(h100(0, 0), func(c *scheduler.GPU) { c.MemoryMiB = 0 }), h100(0, 1)}, nil, []string{"1/-50/0"}, nil, OK, "fits"},
+		{"uuid", gpu(), nil, []string{"1/1/0"}, map[string]string{"nvidia.com/use-gpuuuid": uuid(0, 1)}, CardUUIDMismatch, "1 GPU: 1 with a UUID that is not wanted"},
+		{"uuid to avoid", gpu(), nil, []string{"1/1/0"}, map[string]string{"nvidia.com/nouse-gpuuuid": uuid(0, 0)}, CardUUIDMismatch,
+			"1 GPU: 1 with a UUID that is not wanted"},
+		{"slots before memory", gpu(func(c *scheduler.GPU) { c.Slots = 1 }), []string{"1/80000/0"}, []string{"1/1/0"}, nil, CardTimeSlicingExhausted,
+			"1 GPU: 1 with no slot free"},
+		{"exclusive before memory", gpu(), []string{"1/80000/0"}, []string{"1/1/100"}, nil, ExclusiveDeviceAllocateConflict,
+			"1 GPU: 1 in use, and a GPU without others is wanted"},
+		{"mutex", gpu(), []string{"1/1/0"}, []string{"1/1/0"}, map[string]string{"hami.io/gpu-scheduler-policy": "mutex"}, ExclusiveDeviceAllocateConflict,
+			"1 GPU: 1 in use, and a GPU without others is wanted"},
+		{"memory before cores", gpu(), []string{"1/73800/90"}, []string{"1/8000/30"}, nil, CardInsufficientMemory,
+			"1 GPU: 1 with less than 8000 MiB free (most: 6200 MiB)"},
+		{"memory in percent", gpu(), []string{"1/-60/0"}, []string{"1/-50/0"}, nil, CardInsufficientMemory,
+			"1 GPU: 1 with less than 50 percent of their memory free (most: 32000 MiB)"},
+		{"cores", gpu(), []string{"1/1/80"}, []string{"1/1/30"}, nil, CardInsufficientCore, "1 GPU: 1 with less than 30 percent of cores free (most: 20 percent)"},
+		{"all cores taken", gpu(), []string{"1/1/100"}, []string{"1/1/0"}, nil, CardComputeUnitsExhausted, "1 GPU: 1 with all cores taken"},
+		{"too few GPUs", gpu(), nil, []string{"2/1/0"}, nil, NodeInsufficientDevice, `1 GPU, and container "c0" wants 2`},
 		{"too few fit", h100s(0, 2), []string{"1/80000/0"}, []string{"2/1/0"}, nil, CardInsufficientMemory,
-			"2 cards: 1 with less than 1 MiB free (most: 0 MiB), 1 free enough of the 2 that are asked for"},
-		{"numa", []scheduler.Card{h100(0, 3), h100(0, 4)}, nil, []string{"2/1/0"}, map[string]string{"nvidia.com/numa-bind": "true"}, NumaNotFit,
-			"2 cards: 2 free enough, but no NUMA node has 2 of them"},
-		{"numa within the container only", []scheduler.Card{h100(0, 3), h100(0, 4)}, nil, []string{"1/80000/0", "1/80000/0"},
+			"2 GPUs: 1 with less than 1 MiB free (most: 0 MiB), 1 free enough of the 2 that are asked for"},
+		{"numa", []scheduler.GPU{h100(0, 3), h100(0, 4)}, nil, []string{"2/1/0"}, map[string]string{"nvidia.com/numa-bind": "true"}, NumaNotFit,
+			"2 GPUs: 2 free enough, but no NUMA node has 2 of them"},
+		{"numa within the container only", []scheduler.GPU{h100(0, 3), h100(0, 4)}, nil, []string{"1/80000/0", "1/80000/0"},
 			map[string]string{"nvidia.com/numa-bind": "true"}, OK, "fits"},
-		{"the second container", card(), nil, []string{"1/50000/0", "1/40000/0"}, nil, CardInsufficientMemory,
-			`container "c1": 1 card: 1 with less than 40000 MiB free (most: 30000 MiB). Its containers fit one by one, but not together`},
-		{"no cards", nil, nil, []string{"1/1/0"}, nil, NodeUnregistered, "the node has no cards registered: is the agent running there?"},
-		{"several reasons", []scheduler.Card{with(h100(0, 0), cordoned), with(h100(0, 1), a100), h100(0, 2), h100(0, 3)}, []string{"1/70000/0", "1/71000/0"}, []string{"1/30000/0"},
+		{"the second container", gpu(), nil, []string{"1/50000/0", "1/40000/0"}, nil, CardInsufficientMemory,
+			`container "c1": 1 GPU: 1 with less than 40000 MiB free (most: 30000 MiB). Its containers fit one by one, but not together`},
+		{"no GPUs", nil, nil, []string{"1/1/0"}, nil, NodeUnregistered, "the node has no GPUs registered: is the agent running there?"},
+		{"several reasons", []scheduler.GPU{with(h100(0, 0), cordoned), with(h100(0, 1), a100), h100(0, 2), h100(0, 3)}, []string{"1/70000/0", "1/71000/0"}, []string{"1/30000/0"},
 			map[string]string{"nvidia.com/use-gputype": "h100"}, CardInsufficientMemory,
-			"4 cards: 2 with less than 30000 MiB free (most: 10000 MiB), 1 cordoned, 1 of another type (NVIDIA A100-SXM4-40GB)"},
-		{"scaled cores are no exclusive card", card(func(c *scheduler.Card) { c.Cores = 200 }), []string{"1/1/50"}, []string{"1/1/100"}, nil, OK, "fits"},
+			"4 GPUs: 2 with less than 30000 MiB free (most: 10000 MiB), 1 cordoned, 1 of another type (NVIDIA A100-SXM4-40GB)"},
+		{"scaled cores are no exclusive GPU", gpu(func(c *scheduler.GPU) { c.Cores = 200 }), []string{"1/1/50"}, []string{"1/1/100"}, nil, OK, "fits"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := newEngine(t, Options{})
-			e.SetNode(nodeOf("n", tc.cards...))
+			e.SetNode(nodeOf("n", tc.gpus...))
 			for i, text := range tc.before {
 				place(t, e, podOf(string(rune('a'+i)), text), "n")
 			}
@@ -95,53 +95,53 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// cardsOf are the cards' indices of each container.
-func cardsOf(placement scheduler.Placement) (all [][]int) {
+// gpusOf are the GPUs' indices of each container.
+func gpusOf(placement scheduler.Placement) (all [][]int) {
 	for _, shares := range placement.Containers {
-		var cards []int
+		var gpus []int
 		for _, s := range shares {
 			for i := range 64 {
 				if s.UUID == uuid(0, i) {
-					cards = append(cards, i)
+					gpus = append(gpus, i)
 				}
 			}
 		}
-		all = append(all, cards)
+		all = append(all, gpus)
 	}
 	return all
 }
 
 func TestContainers(t *testing.T) {
 	for _, tc := range []struct {
-		name  string
-		cards []scheduler.Card
-		pod   []string
-		want  [][]int
+		name string
+		gpus []scheduler.GPU
+		pod  []string
+		want [][]int
 	}{
-		{"two containers may share a card", h100s(0, 1), []string{"1/40000/0", "1/40000/0"}, [][]int{{0}, {0}}},
-		{"a container's cards are distinct", h100s(0, 2), []string{"2/1000/0"}, [][]int{{0, 1}}},
-		{"one without cards keeps its position", h100s(0, 1), []string{"0/0/0", "1/40000/0"}, [][]int{nil, {0}}},
-		{"an init container takes the pod's own cards", h100s(0, 4), []string{"i1/40000/0", "1/40000/0"}, [][]int{{0}, {0}}},
+		{"two containers may share a GPU", h100s(0, 1), []string{"1/40000/0", "1/40000/0"}, [][]int{{0}, {0}}},
+		{"a container's GPUs are distinct", h100s(0, 2), []string{"2/1000/0"}, [][]int{{0, 1}}},
+		{"one without GPUs keeps its position", h100s(0, 1), []string{"0/0/0", "1/40000/0"}, [][]int{nil, {0}}},
+		{"an init container takes the pod's own GPUs", h100s(0, 4), []string{"i1/40000/0", "1/40000/0"}, [][]int{{0}, {0}}},
 		{"one that needs more takes others too", h100s(0, 2), []string{"i2/40000/0", "1/40000/0"}, [][]int{{0, 1}, {0}}},
-		{"a whole card, and its init container", h100s(0, 1), []string{"i1/80000/100", "1/80000/100"}, [][]int{{0}, {0}}},
+		{"a whole GPU, and its init container", h100s(0, 1), []string{"i1/80000/100", "1/80000/100"}, [][]int{{0}, {0}}},
 		{"a sidecar counts beside the others", h100s(0, 2), []string{"s1/50000/0", "i1/50000/0", "1/50000/0"}, [][]int{{0}, {1}, {1}}},
-		{"in order it doesn't fit, the largest first it does", []scheduler.Card{with(h100(0, 0), a100), h100(0, 1)},
+		{"in order it doesn't fit, the largest first it does", []scheduler.GPU{with(h100(0, 0), a100), h100(0, 1)},
 			[]string{"1/30000/0", "1/10000/0", "1/80000/0"}, [][]int{{0}, {0}, {1}}},
 		{"neither helps, but there is a way", h100s(0, 2), []string{"1/40000/0", "1/40000/0", "1/30000/0", "1/25000/0", "1/25000/0"},
 			[][]int{{0}, {0}, {1}, {1}, {1}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := newEngine(t, Options{})
-			e.SetNode(nodeOf("n", tc.cards...))
+			e.SetNode(nodeOf("n", tc.gpus...))
 			p := podOf("u", tc.pod...)
 			placement, err := e.Reserve(p, ask4(t, e, p), "n", "test")
 			require.NoError(t, err)
-			require.Equal(t, tc.want, cardsOf(placement))
+			require.Equal(t, tc.want, gpusOf(placement))
 		})
 	}
 }
 
-func TestPercentOfEachCard(t *testing.T) {
+func TestPercentOfEachGPU(t *testing.T) {
 	e := newEngine(t, Options{})
 	e.SetNode(nodeOf("n", with(h100(0, 0), a100), h100(0, 1)))
 	p := podOf("u", "2/-25/0")
@@ -151,23 +151,23 @@ func TestPercentOfEachCard(t *testing.T) {
 	require.EqualValues(t, 20000, placement.Containers[0][1].MemoryMiB)
 }
 
-// TestHalves is what others get wrong: sixteen halves on eight cards.
+// TestHalves is what others get wrong: sixteen halves on eight GPUs.
 func TestHalves(t *testing.T) {
 	for _, policy := range []string{"spread", "binpack", "topology-aware", "numa"} {
 		t.Run(policy, func(t *testing.T) {
-			e := newEngine(t, Options{CardPolicy: policy})
+			e := newEngine(t, Options{GPUPolicy: policy})
 			e.SetNode(nodeOf("n", h100s(0, 8)...))
 			for i := range 16 {
 				place(t, e, podOf(nodeName(i), "1/-50/50"), "n")
 			}
-			for card := range 8 {
-				require.Equal(t, scheduler.Use{MemoryMiB: 80000, Cores: 100, Slots: 2}, used(e, "n", card))
+			for gpu := range 8 {
+				require.Equal(t, scheduler.Use{MemoryMiB: 80000, Cores: 100, Slots: 2}, used(e, "n", gpu))
 			}
 		})
 	}
 }
 
-// TestEvictable: no eviction helps where the cards themselves are at fault.
+// TestEvictable: no eviction helps where the GPUs themselves are at fault.
 func TestEvictable(t *testing.T) {
 	for code := OK; code < codes; code++ {
 		var counts Counts

@@ -50,42 +50,42 @@ func newEngine(t tester, o Options) *Engine {
 	return e
 }
 
-func uuid(node, card int) string { return fmt.Sprintf("GPU-%08x-0000-0000-0000-%012x", node, card) }
+func uuid(node, gpu int) string { return fmt.Sprintf("GPU-%08x-0000-0000-0000-%012x", node, gpu) }
 
-// h100 is a sound card with 80000 MiB and 10 slots.
-func h100(node, card int) scheduler.Card {
-	return scheduler.Card{UUID: uuid(node, card), Model: "NVIDIA H100 80GB HBM3", Index: card, NUMA: card / 4, MemoryMiB: 80000, Cores: 100, Slots: 10,
+// h100 is a sound GPU with 80000 MiB and 10 slots.
+func h100(node, gpu int) scheduler.GPU {
+	return scheduler.GPU{UUID: uuid(node, gpu), Model: "NVIDIA H100 80GB HBM3", Index: gpu, NUMA: gpu / 4, MemoryMiB: 80000, Cores: 100, Slots: 10,
 		Mode: "hami-core", Healthy: true}
 }
 
-func h100s(node, n int) []scheduler.Card {
-	var all []scheduler.Card
+func h100s(node, n int) []scheduler.GPU {
+	var all []scheduler.GPU
 	for i := range n {
 		all = append(all, h100(node, i))
 	}
 	return all
 }
 
-// nodeOf is a node that has registered the cards.
-func nodeOf(name string, cards ...scheduler.Card) *scheduler.Node {
+// nodeOf is a node that has registered the GPUs.
+func nodeOf(name string, gpus ...scheduler.GPU) *scheduler.Node {
 	list := []map[string]any{}
 	cordoned := ""
-	for _, c := range cards {
-		card := map[string]any{"uuid": c.UUID, "model": c.Model, "index": c.Index, "memoryMiB": c.MemoryMiB, "cores": c.Cores, "slots": c.Slots,
+	for _, c := range gpus {
+		gpu := map[string]any{"uuid": c.UUID, "model": c.Model, "index": c.Index, "memoryMiB": c.MemoryMiB, "cores": c.Cores, "slots": c.Slots,
 			"mode": c.Mode, "healthy": c.Healthy}
 		if c.NUMA >= 0 {
-			card["numa"] = c.NUMA
+			gpu["numa"] = c.NUMA
 		}
 		if c.Cordoned {
 			cordoned += c.UUID + ","
 		}
-		list = append(list, card)
+		list = append(list, gpu)
 	}
-	text, err := json.Marshal(map[string]any{"version": 1, "cards": list})
+	text, err := json.Marshal(map[string]any{"version": 1, "gpus": list})
 	if err != nil {
 		panic(err)
 	}
-	return &scheduler.Node{Name: name, Annotations: map[string]string{wire.AnnotationCards: string(text), wire.AnnotationCordon: cordoned}}
+	return &scheduler.Node{Name: name, Annotations: map[string]string{wire.AnnotationGPUs: string(text), wire.AnnotationCordon: cordoned}}
 }
 
 // nodeName is so that names sort as numbers.

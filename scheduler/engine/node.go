@@ -13,8 +13,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// cards is what a node registered, made ready for the fit. It is not changed.
-type cards struct {
+// GPUs is what a node registered, made ready for the fit. It is not changed.
+type gpus struct {
 	inventory scheduler.Inventory
 	models    []string // in lower case
 	total     []scheduler.Use
@@ -24,24 +24,24 @@ type cards struct {
 	mixed     bool           // they have not all the same memory
 }
 
-func newCards(inv scheduler.Inventory) *cards {
-	c := &cards{inventory: inv, position: make(map[string]int, len(inv.Cards))}
-	for i, card := range inv.Cards {
-		c.models = append(c.models, strings.ToLower(card.Model))
-		c.total = append(c.total, scheduler.Use{MemoryMiB: card.MemoryMiB, Cores: card.Cores, Slots: card.Slots})
-		c.numa = append(c.numa, card.NUMA)
-		c.usable = append(c.usable, usable(&card, true, &request.Rules{}))
-		c.position[card.UUID] = i
-		c.mixed = c.mixed || card.MemoryMiB != inv.Cards[0].MemoryMiB
+func newGPUs(inv scheduler.Inventory) *gpus {
+	c := &gpus{inventory: inv, position: make(map[string]int, len(inv.GPUs))}
+	for i, gpu := range inv.GPUs {
+		c.models = append(c.models, strings.ToLower(gpu.Model))
+		c.total = append(c.total, scheduler.Use{MemoryMiB: gpu.MemoryMiB, Cores: gpu.Cores, Slots: gpu.Slots})
+		c.numa = append(c.numa, gpu.NUMA)
+		c.usable = append(c.usable, usable(&gpu, true, &request.Rules{}))
+		c.position[gpu.UUID] = i
+		c.mixed = c.mixed || gpu.MemoryMiB != inv.GPUs[0].MemoryMiB
 	}
 	return c
 }
 
-func (c *cards) same(inv scheduler.Inventory) bool {
-	return slices.Equal(c.inventory.Cards, inv.Cards) && reflect.DeepEqual(c.inventory.Links, inv.Links)
+func (c *gpus) same(inv scheduler.Inventory) bool {
+	return slices.Equal(c.inventory.GPUs, inv.GPUs) && reflect.DeepEqual(c.inventory.Links, inv.Links)
 }
 
-var noCards = newCards(scheduler.Inventory{})
+var noGPUs = newGPUs(scheduler.Inventory{})
 
 // node is a node with all that is taken of it. It is not changed once it is published: each
 // of its changes makes another one.
@@ -52,9 +52,9 @@ type node struct {
 	// registered says that the node itself is known, not only pods that are on it.
 	registered bool
 	labels     map[string]string
-	problem    string // why its cards can't be read
-	cards      *cards
-	used       []scheduler.Use // by position of the card
+	problem    string // why its GPUs can't be read
+	gpus       *gpus
+	used       []scheduler.Use // by position of the GPU
 	pods       []*held         // in the order of their UIDs
 }
 
@@ -63,19 +63,19 @@ type held struct {
 	uid, namespace, name string
 	placement            scheduler.Placement
 	kinds                []scheduler.Kind // of the pod's containers
-	uses                 []cardUse        // by UUID: what is kept whatever the node's cards are
-	takes                []take           // by position, on the cards that the node has
+	uses                 []gpuUse         // by UUID: what is kept whatever the node's GPUs are
+	takes                []take           // by position, on the GPUs that the node has
 	charge               quota.Charge     // to the namespace's quotas
 }
 
-type cardUse struct {
+type gpuUse struct {
 	uuid string
 	use  scheduler.Use
 }
 
 type take struct {
-	card int
-	use  scheduler.Use
+	gpu int
+	use scheduler.Use
 }
 
 // newHeld counts what the pod takes with this placement.
@@ -85,14 +85,14 @@ func newHeld(pod *scheduler.Pod, placement scheduler.Placement) *held {
 		h.kinds = append(h.kinds, c.Kind)
 	}
 	for uuid, use := range scheduler.Uses(pod.Containers, placement.Containers) {
-		h.uses = append(h.uses, cardUse{uuid, use})
+		h.uses = append(h.uses, gpuUse{uuid, use})
 	}
 	sort.Slice(h.uses, func(i, j int) bool { return h.uses[i].uuid < h.uses[j].uuid })
 	return h
 }
 
-// on is what is held, resolved to the positions of these cards.
-func (h *held) on(c *cards) *held {
+// on is what is held, resolved to the positions of these GPUs.
+func (h *held) on(c *gpus) *held {
 	resolved := *h
 	resolved.takes = make([]take, 0, len(h.uses))
 	for _, u := range h.uses {
@@ -127,7 +127,7 @@ func (n *node) holding(uid string) *held {
 
 // with is the node with the pod's holding in place of what the pod had.
 func (n *node) with(h *held) *node {
-	h = h.on(n.cards)
+	h = h.on(n.gpus)
 	next := *n
 	i, ok := n.find(h.uid)
 	if ok {
@@ -160,14 +160,14 @@ func (n *node) without(uid string) *node {
 
 func (n *node) count(takes []take, op func(a, b scheduler.Use) scheduler.Use) {
 	for _, t := range takes {
-		n.used[t.card] = op(n.used[t.card], t.use)
+		n.used[t.gpu] = op(n.used[t.gpu], t.use)
 	}
 }
 
-// withCards is the node with these cards: what its pods hold is resolved to them.
-func (n *node) withCards(c *cards) *node {
+// withGPUs is the node with these GPUs: what its pods hold is resolved to them.
+func (n *node) withGPUs(c *gpus) *node {
 	next := *n
-	next.cards = c
+	next.gpus = c
 	next.used = make([]scheduler.Use, len(c.total))
 	next.pods = make([]*held, len(n.pods))
 	for i, h := range n.pods {
@@ -182,12 +182,12 @@ func (n *node) empty() bool { return !n.registered && len(n.pods) == 0 }
 
 // asRegistered is the node as the object says it, or n itself if that changes nothing.
 func (n *node) asRegistered(object *scheduler.Node, inv scheduler.Inventory, problem string) *node {
-	if n.registered && n.problem == problem && n.cards.same(inv) && maps.Equal(n.labels, object.Labels) {
+	if n.registered && n.problem == problem && n.gpus.same(inv) && maps.Equal(n.labels, object.Labels) {
 		return n
 	}
 	next := *n
-	if !n.cards.same(inv) {
-		next = *n.withCards(newCards(inv))
+	if !n.gpus.same(inv) {
+		next = *n.withGPUs(newGPUs(inv))
 	}
 	next.registered, next.problem, next.labels = true, problem, object.Labels
 	return &next

@@ -47,7 +47,7 @@ func (o *Overlay) set(n *node, m moved) *Overlay {
 // With is the overlay with the pod on the node: a pod that the snapshot has there holds
 // what it held; another one (a pod that is nominated to the node) is given what it asks
 // for. One that does not fit yet, because its victims have not ended, takes the room that
-// it waits for all the same, so that nobody else gets it. r is nil for a pod that asks for no card.
+// it waits for all the same, so that nobody else gets it. r is nil for a pod that asks for no GPU.
 func (e *Engine) With(o *Overlay, node string, object *scheduler.Pod, r *request.Request) *Overlay {
 	n := o.state.node(node)
 	if n == nil || n.holding(object.UID) != nil {
@@ -73,7 +73,7 @@ func (e *Engine) With(o *Overlay, node string, object *scheduler.Pod, r *request
 	return o.set(n.with(h), moved{h.namespace, h.charge, true})
 }
 
-// force serves the needs whether there is room or not: where there is none, from the cards
+// force serves the needs whether there is room or not: where there is none, from the GPUs
 // that have the most memory left.
 func (f *fitter) force(n *node) {
 	f.begin(n)
@@ -89,14 +89,14 @@ func (f *fitter) force(n *node) {
 			}
 		}
 		slices.SortStableFunc(any, func(a, b int) int { return cmp.Compare(f.free(b), f.free(a)) })
-		for _, c := range any[:min(len(any), f.ask.needs[i].Cards)] {
+		for _, c := range any[:min(len(any), f.ask.needs[i].GPUs)] {
 			f.give(i, c)
 		}
 	}
 }
 
-func (f *fitter) free(card int) int64 {
-	return f.n.cards.total[card].MemoryMiB - f.n.used[card].MemoryMiB - f.loads[card].most.MemoryMiB
+func (f *fitter) free(gpu int) int64 {
+	return f.n.gpus.total[gpu].MemoryMiB - f.n.used[gpu].MemoryMiB - f.loads[gpu].most.MemoryMiB
 }
 
 // On is the node's verdict as it would be on an overlay of the snapshot that was evaluated.

@@ -47,7 +47,7 @@ func TestOverlay(t *testing.T) {
 		verdict := v.On(e.With(s.Overlay(), "n", nominated, ask4(t, e, nominated)), "n")
 		require.False(t, verdict.Fits)
 	})
-	t.Run("pods without cards change nothing", func(t *testing.T) {
+	t.Run("pods without GPUs change nothing", func(t *testing.T) {
 		require.Equal(t, without, e.With(without, "n", podOf("plain", "0/0/0"), nil))
 	})
 	require.Equal(t, before, dump(e), "nothing of it is real")
@@ -69,7 +69,7 @@ func TestOverlayWithQuota(t *testing.T) {
 func TestVictims(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
-		cards      []scheduler.Card
+		gpus       []scheduler.GPU
 		before     []string // a, b, …: the most important first
 		pod        []string
 		candidates []string
@@ -81,15 +81,15 @@ func TestVictims(t *testing.T) {
 			[]string{"c"}, true},
 		{"one large one rather than none that is enough", h100s(0, 1), []string{"1/60000/0", "1/20000/0"}, []string{"1/30000/0"}, []string{"a", "b"}, []string{"a"}, true},
 		{"cores", h100s(0, 1), []string{"1/1/50", "1/1/50"}, []string{"1/1/20"}, []string{"a", "b"}, []string{"b"}, true},
-		{"slots", []scheduler.Card{with(h100(0, 0), func(c *scheduler.Card) { c.Slots = 2 })}, []string{"1/1/1", "1/1/1"}, []string{"1/1/1"}, []string{"a", "b"}, []string{"b"}, true},
-		{"a whole card", h100s(0, 2), []string{"1/1/1", "1/1/1", "1/1/1"}, []string{"1/-100/100"}, []string{"a", "b", "c"}, []string{"b"}, true},
+		{"slots", []scheduler.GPU{with(h100(0, 0), func(c *scheduler.GPU) { c.Slots = 2 })}, []string{"1/1/1", "1/1/1"}, []string{"1/1/1"}, []string{"a", "b"}, []string{"b"}, true},
+		{"a whole GPU", h100s(0, 2), []string{"1/1/1", "1/1/1", "1/1/1"}, []string{"1/-100/100"}, []string{"a", "b", "c"}, []string{"b"}, true},
 		{"others stay", h100s(0, 1), []string{"1/60000/0", "1/20000/0"}, []string{"1/30000/0"}, []string{"b"}, nil, false},
 		{"never enough", h100s(0, 1), []string{"1/60000/0"}, []string{"1/90000/0"}, []string{"a"}, nil, false},
 		{"who holds nothing is no victim", h100s(0, 1), []string{"1/60000/0"}, []string{"1/30000/0"}, []string{"nobody", "a"}, []string{"a"}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := newEngine(t, Options{})
-			e.SetNode(nodeOf("n", tc.cards...))
+			e.SetNode(nodeOf("n", tc.gpus...))
 			for i, shape := range tc.before {
 				e.SetPod(place(t, e, podOf(string(rune('a'+i)), shape), "n"))
 			}
@@ -106,7 +106,7 @@ func TestVictims(t *testing.T) {
 func TestVictimsAreFew(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := newEngine(t, Options{})
-		e.SetNode(nodeOf("n", drawCard(t, 0, 0), drawCard(t, 0, 1)))
+		e.SetNode(nodeOf("n", drawGPU(t, 0, 0), drawGPU(t, 0, 1)))
 		var candidates []string
 		for i := range rapid.IntRange(1, 6).Draw(t, "pods") {
 			p := podOf(fmt.Sprint(i), drawContainer(t, 1))

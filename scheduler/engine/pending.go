@@ -13,9 +13,9 @@ import (
 const (
 	// PendingBadRequest says that what the pod asks for can't be read or is not allowed.
 	PendingBadRequest = "BadRequest"
-	// PendingReserved says that it has its cards, and is being bound or waits for its group.
+	// PendingReserved says that it has its GPUs, and is being bound or waits for its group.
 	PendingReserved = "Reserved"
-	// PendingFits says that a node has room: it is about to be tried, or waits for something else than cards.
+	// PendingFits says that a node has room: it is about to be tried, or waits for something else than GPUs.
 	PendingFits = "Fits"
 	// PendingNotJudged is of more requests, of different sorts, than maxJudged.
 	PendingNotJudged = "NotJudged"
@@ -25,7 +25,7 @@ const (
 // scrape has to end.
 const maxJudged = 500
 
-// Pending is a pod that asks for cards and is on no node.
+// Pending is a pod that asks for GPUs and is on no node.
 type Pending struct {
 	UID   string    `json:"uid"`
 	Pod   string    `json:"pod"` // namespace/name
@@ -33,7 +33,7 @@ type Pending struct {
 	// Reason is one of the Pending constants, or the name of the Code that most nodes give.
 	Reason string `json:"reason"`
 	Text   string `json:"text"`
-	// Fragmented says that the memory it waits for is free, but on several cards.
+	// Fragmented says that the memory it waits for is free, but on several GPUs.
 	Fragmented bool `json:"fragmented,omitempty"`
 }
 
@@ -58,7 +58,7 @@ func (e *Engine) asking() []*scheduler.Pod {
 	return pods
 }
 
-// Pending judges the pods that wait as the cards are now, the oldest first, and at most so
+// Pending judges the pods that wait as the GPUs are now, the oldest first, and at most so
 // many; total is how many there are.
 func (e *Engine) Pending(most int) (pods []Pending, total int) {
 	asking := e.asking()
@@ -76,9 +76,9 @@ func (e *Engine) Pending(most int) (pods []Pending, total int) {
 		case PendingBadRequest:
 			p.Text = j.err.Error()
 		case PendingReserved:
-			p.Text = "cards of node " + j.node + " are reserved for it: it is being bound, or waits for its group"
+			p.Text = "GPUs of node " + j.node + " are reserved for it: it is being bound, or waits for its group"
 		case PendingFits:
-			p.Text = "there is room: it is tried soon, or waits for something else than cards; its events say for what"
+			p.Text = "there is room: it is tried soon, or waits for something else than GPUs; its events say for what"
 		default:
 			p.Text = j.evaluation.Summary()
 		}
@@ -166,12 +166,12 @@ func (v *Evaluation) Reason() Code {
 	return main
 }
 
-// spare is what the cluster's cards have free together, and what the largest of them has in all.
+// spare is what the cluster's GPUs have free together, and what the largest of them has in all.
 type spare struct{ freeMiB, largestMiB int64 }
 
-// spare counts cards that may be given out.
+// spare counts GPUs that may be given out.
 func (s *Snapshot) spare() (all spare) {
-	s.Cards(func(_ string, c *scheduler.Card, used scheduler.Use) {
+	s.GPUs(func(_ string, c *scheduler.GPU, used scheduler.Use) {
 		if c.Healthy && !c.Cordoned && used.Slots < c.Slots {
 			all.freeMiB += max(0, c.MemoryMiB-used.MemoryMiB)
 			all.largestMiB = max(all.largestMiB, c.MemoryMiB)
@@ -180,8 +180,8 @@ func (s *Snapshot) spare() (all spare) {
 	return all
 }
 
-// enough says that what the request takes of cards' memory is free, on however many cards, and
-// that it is not more than one card has in all.
+// enough says that what the request takes of GPUs' memory is free, on however many GPUs, and
+// that it is not more than one GPU has in all.
 func (s spare) enough(r *request.Request) bool {
 	running, before := int64(0), int64(0) // init containers come before, one after another
 	for i := range r.Containers {
@@ -189,7 +189,7 @@ func (s spare) enough(r *request.Request) bool {
 		if c.Memory(s.largestMiB) > s.largestMiB {
 			return false
 		}
-		memory := int64(c.Cards) * c.Memory(s.largestMiB)
+		memory := int64(c.GPUs) * c.Memory(s.largestMiB)
 		if r.Kinds[i] == scheduler.Init {
 			before = max(before, memory)
 		} else {

@@ -56,9 +56,9 @@ func TestPendingReasons(t *testing.T) {
 		text        string
 	}{
 		{"there is room", podOf("u", "1/8000/30"), false, PendingFits, "there is room"},
-		{"it has its cards", podOf("u", "1/8000/30"), true, PendingReserved, "cards of node a are reserved"},
-		{"too much memory", podOf("u", "1/90000/30"), false, "CardInsufficientMemory", "0 of 1 node with cards fit: 1: cards have too little free memory. For example a: 2 cards: 2 with less than 90000 MiB free (most: 80000 MiB)"},
-		{"too many cards", podOf("u", "3/8000/30"), false, "NodeInsufficientDevice", "the node has too few cards"},
+		{"it has its GPUs", podOf("u", "1/8000/30"), true, PendingReserved, "GPUs of node a are reserved"},
+		{"too much memory", podOf("u", "1/90000/30"), false, "CardInsufficientMemory", "0 of 1 node with GPUs fit: 1: GPUs have too little free memory. For example a: 2 GPUs: 2 with less than 90000 MiB free (most: 80000 MiB)"},
+		{"too many GPUs", podOf("u", "3/8000/30"), false, "NodeInsufficientDevice", "the node has too few GPUs"},
 		{"not allowed", podOf("u", "1/8000/101"), false, PendingBadRequest, "101"},
 	} {
 		e := newEngine(t, Options{})
@@ -74,24 +74,24 @@ func TestPendingReasons(t *testing.T) {
 	}
 	e := newEngine(t, Options{})
 	e.SetPod(podOf("u", "1/8000/30"))
-	assert.Equal(t, "no node has cards registered", pendingOf(t, e).Text)
+	assert.Equal(t, "no node has GPUs registered", pendingOf(t, e).Text)
 	assert.Equal(t, map[string]int{"NodeUnregistered": 1}, e.PendingCounts().ByReason)
 }
 
-// Fragmented is memory that is there, only not on one card (or on as many as are wanted).
+// Fragmented is memory that is there, only not on one GPU (or on as many as are wanted).
 func TestPendingFragmented(t *testing.T) {
 	cordoned, ill, full := h100(0, 1), h100(0, 1), h100(0, 1)
 	cordoned.Cordoned, ill.Healthy, full.Slots = true, false, 1
 	for _, test := range []struct {
 		description string
-		second      scheduler.Card
-		booked      string // on each card
+		second      scheduler.GPU
+		booked      string // on each GPU
 		pod         *scheduler.Pod
 		want        bool
 	}{
-		{"half of two cards", h100(0, 1), "1/40000/10", podOf("u", "1/60000/10"), true},
+		{"half of two GPUs", h100(0, 1), "1/40000/10", podOf("u", "1/60000/10"), true},
 		{"by percent", h100(0, 1), "1/40000/10", podOf("u", "1/-75/10"), true},
-		{"more than a card has in all", h100(0, 1), "1/1000/10", podOf("u", "1/90000/10"), false},
+		{"more than a GPU has in all", h100(0, 1), "1/1000/10", podOf("u", "1/90000/10"), false},
 		{"more than both have", h100(0, 1), "1/60000/10", podOf("u", "1/60000/10"), false},
 		{"two of them", h100(0, 1), "1/40000/10", podOf("u", "2/60000/10"), false},
 		{"init containers come before", h100(0, 1), "1/40000/10", podOf("u", "i1/60000/10", "i1/60000/10", "1/1000/0"), true},
@@ -102,7 +102,7 @@ func TestPendingFragmented(t *testing.T) {
 	} {
 		e := newEngine(t, Options{})
 		e.SetNode(nodeOf("a", h100s(0, 2)...))
-		for i := range 2 { // one on each card: the second container is the bit that lets no two on one
+		for i := range 2 { // one on each GPU: the second container is the bit that lets no two on one
 			e.SetPod(place(t, e, podOf(fmt.Sprintf("b%d", i), test.booked, "1/1/0"), "a"))
 		}
 		e.SetNode(nodeOf("a", h100(0, 0), test.second))

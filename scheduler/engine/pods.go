@@ -23,7 +23,7 @@ type pod struct {
 	at int
 
 	problem string
-	// unserved is the node where the pod runs, asks for cards and was given none; empty: nowhere.
+	// unserved is the node where the pod runs, asks for GPUs and was given none; empty: nowhere.
 	unserved string
 }
 

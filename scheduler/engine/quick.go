@@ -5,7 +5,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
 
-// judge is fit for those who want the outcome alone, and not which cards it would be: of
+// judge is fit for those who want the outcome alone, and not which GPUs it would be: of
 // most pods it is known without choosing them.
 func (f *fitter) judge(n *node) outcome {
 	if f.ask.plain && n != nil {
@@ -16,24 +16,24 @@ func (f *fitter) judge(n *node) outcome {
 	return f.fit(n)
 }
 
-// quick judges one container on cards of which it takes the same of each, by a policy that
-// looks at sums: as long as there are enough cards, it is equal which they are. ok is false
+// quick judges one container on GPUs of which it takes the same of each, by a policy that
+// looks at sums: as long as there are enough GPUs, it is equal which they are. ok is false
 // where it can't tell.
 func (f *fitter) quick(n *node) (o outcome, ok bool) {
-	need, cards := &f.ask.needs[0], n.cards
-	if len(cards.total) < need.Cards {
+	need, gpus := &f.ask.needs[0], n.gpus
+	if len(gpus.total) < need.GPUs {
 		return o, false
 	}
 	f.n, f.after = n, append(f.after[:0], n.used...)
 	f.ready(n)
 	var none load
-	first := int64(-1) // the memory of the first card that will do
+	first := int64(-1) // the memory of the first GPU that will do
 	given := 0
 	for c, why := range f.usable {
 		if why != OK {
 			continue
 		}
-		total := &cards.total[c]
+		total := &gpus.total[c]
 		use, why := f.ask.check(&none, 0, &n.used[c], total)
 		if why != OK {
 			continue
@@ -41,21 +41,21 @@ func (f *fitter) quick(n *node) (o outcome, ok bool) {
 		if first < 0 {
 			first = total.MemoryMiB
 		}
-		if total.MemoryMiB != first && (need.MemoryMiB == 0 || need.Cores == 0) { // use, or cardPercent, is of the card
+		if total.MemoryMiB != first && (need.MemoryMiB == 0 || need.Cores == 0) { // use, or gpuPercent, is of the GPU
 			return o, false
 		}
-		if given < need.Cards {
+		if given < need.GPUs {
 			f.after[c] = f.after[c].Add(use)
 			given++
 			o.memoryMiB += use.MemoryMiB
 			o.cores += int32(use.Cores)
-			o.cardPercent += int32(quota.CardPercent(use.Cores, use.MemoryMiB, total.MemoryMiB))
+			o.gpuPercent += int32(quota.GPUPercent(use.Cores, use.MemoryMiB, total.MemoryMiB))
 		}
 	}
-	if given < need.Cards {
+	if given < need.GPUs {
 		return o, false // the reasons have to be counted
 	}
 	o.fits = true
-	o.score = int32(choose.Node(f.ask.node, f.ask.weights, f.after, cards.total))
+	o.score = int32(choose.Node(f.ask.node, f.ask.weights, f.after, gpus.total))
 	return o, true
 }

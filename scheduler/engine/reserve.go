@@ -29,7 +29,7 @@ type counters struct {
 	reserved, again, refused, expired, resized atomic.Uint64
 }
 
-// Reserve books the pod's cards on the node, if they are free on the newest state: of
+// Reserve books the pod's GPUs on the node, if they are free on the newest state: of
 // callers that want the same room one gets it, and the others an ErrNoRoom. It is the same
 // placement again for a pod that has one on the node already. A pod that has a reservation
 // elsewhere loses it; one that is bound elsewhere is refused with ErrBound.
@@ -39,7 +39,7 @@ type counters struct {
 func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error) {
 	sheet, err := e.sheet(r)
 	if err != nil {
-		return scheduler.Placement{}, fmt.Errorf("reserve cards of node %s for pod %s/%s: %w", node, object.Namespace, object.Name, err)
+		return scheduler.Placement{}, fmt.Errorf("reserve GPUs of node %s for pod %s/%s: %w", node, object.Namespace, object.Name, err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -48,7 +48,7 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 	if p != nil && p.held != nil {
 		switch same := p.held.placement.Node == node; {
 		case p.bound() && !same:
-			return scheduler.Placement{}, fmt.Errorf("reserve cards of node %s for pod %s/%s: %w, on node %s", node, object.Namespace, object.Name, ErrBound, p.held.placement.Node)
+			return scheduler.Placement{}, fmt.Errorf("reserve GPUs of node %s for pod %s/%s: %w, on node %s", node, object.Namespace, object.Name, ErrBound, p.held.placement.Node)
 		case p.bound():
 			return p.held.placement, nil
 		case same && e.stands(p.held):
@@ -84,7 +84,7 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 	return placement, nil
 }
 
-// stands says whether what is held can still be used: its cards are there, and sound.
+// stands says whether what is held can still be used: its GPUs are there, and sound.
 func (e *Engine) stands(h *held) bool {
 	n := e.newest.Load().node(h.placement.Node)
 	if n == nil {
@@ -95,7 +95,7 @@ func (e *Engine) stands(h *held) bool {
 		return false
 	}
 	for _, t := range now.takes {
-		if c := &n.cards.inventory.Cards[t.card]; !c.Healthy || c.Cordoned {
+		if c := &n.gpus.inventory.GPUs[t.gpu]; !c.Healthy || c.Cordoned {
 			return false
 		}
 	}

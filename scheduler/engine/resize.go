@@ -18,7 +18,7 @@ func refuseResize(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrResize, fmt.Sprintf(format, args...))
 }
 
-// Resize books other amounts of the cards that a bound pod has, on the newest state: the
+// Resize books other amounts of the GPUs that a bound pod has, on the newest state: the
 // higher of the old and the new ones, until the pod comes with SetPod and says the new
 // ones, or CancelResize says that it won't. What more is wanted has to be free, and the
 // namespace's quotas have to leave it, as for a new pod; less is never refused. Cores without
@@ -31,7 +31,7 @@ func (e *Engine) Resize(object *scheduler.Pod, wanted map[string]grant.Wanted) (
 	e.expire()
 	p := e.pods[object.UID]
 	if p == nil || !p.bound() {
-		return scheduler.Placement{}, refuseResize("the pod has no cards by a grant of this scheduler")
+		return scheduler.Placement{}, refuseResize("the pod has no GPUs by a grant of this scheduler")
 	}
 	if p.problem != "" {
 		return scheduler.Placement{}, refuseResize("%s", p.problem)
@@ -73,7 +73,7 @@ func (e *Engine) rehold(p *pod, h *held) {
 // No event of Kubernetes' makes a scheduler try again those that wait for it.
 func (e *Engine) Resized() uint64 { return e.stats.resized.Load() }
 
-// Waiting are the pods that wait for cards and have none reserved, the oldest first, and at most so many.
+// Waiting are the pods that wait for GPUs and have none reserved, the oldest first, and at most so many.
 func (e *Engine) Waiting(most int) (pods []*scheduler.Pod) {
 	for _, p := range e.asking() {
 		if len(pods) == most {
@@ -102,7 +102,7 @@ func (p *pod) wanted(object *scheduler.Pod, wanted map[string]grant.Wanted) (sch
 	for _, name := range grant.Containers(wanted) {
 		i := slices.IndexFunc(object.Containers, func(c scheduler.Container) bool { return c.Name == name })
 		if i < 0 || i >= len(next.Containers) || len(next.Containers[i]) == 0 {
-			return next, refuseResize("container %q has no cards; those that have: %s", name, withCards(object, next))
+			return next, refuseResize("container %q has no GPUs; those that have: %s", name, withGPUs(object, next))
 		}
 		shares, err := wanted[name].Of(next.Containers[i])
 		if err == nil {
@@ -121,7 +121,7 @@ func (p *pod) wanted(object *scheduler.Pod, wanted map[string]grant.Wanted) (sch
 	return next, nil
 }
 
-func withCards(object *scheduler.Pod, p scheduler.Placement) (names string) {
+func withGPUs(object *scheduler.Pod, p scheduler.Placement) (names string) {
 	for i, shares := range p.Containers {
 		if len(shares) > 0 && i < len(object.Containers) {
 			if names != "" {
@@ -144,31 +144,31 @@ func (e *Engine) admitResize(n *node, old, next *held) error {
 		if u.use.MemoryMiB <= before.MemoryMiB && u.use.Cores <= before.Cores && gain == (gains{}) {
 			continue
 		}
-		i, known := n.cards.position[u.uuid]
+		i, known := n.gpus.position[u.uuid]
 		if !known {
-			return refuseResize("card %s is not among those that node %s tells of: there is no more of it to be had", u.uuid, n.name)
+			return refuseResize("GPU %s is not among those that node %s tells of: there is no more of it to be had", u.uuid, n.name)
 		}
-		if card := &n.cards.inventory.Cards[i]; !card.Healthy {
-			return refuseResize("card %s is not healthy: there is no more of it to be had", u.uuid)
+		if gpu := &n.gpus.inventory.GPUs[i]; !gpu.Healthy {
+			return refuseResize("GPU %s is not healthy: there is no more of it to be had", u.uuid)
 		}
-		total, others := n.cards.total[i], n.used[i]
+		total, others := n.gpus.total[i], n.used[i]
 		free := total.Sub(others)
 		whole := request.Container{Cores: grant.MaxCorePercent, Whole: true}
 		switch {
 		case u.use.MemoryMiB > before.MemoryMiB && u.use.MemoryMiB > free.MemoryMiB:
-			return refuseResize("card %s of node %s: the pod would have %d MiB, and others leave it %d of %d MiB", u.uuid, n.name, u.use.MemoryMiB, max(0, free.MemoryMiB), total.MemoryMiB)
+			return refuseResize("GPU %s of node %s: the pod would have %d MiB, and others leave it %d of %d MiB", u.uuid, n.name, u.use.MemoryMiB, max(0, free.MemoryMiB), total.MemoryMiB)
 		case u.use.Cores > before.Cores && u.use.Cores > free.Cores:
-			return refuseResize("card %s of node %s: the pod would have %d percent of cores, and others leave it %d of %d", u.uuid, n.name, u.use.Cores, max(0, free.Cores), total.Cores)
+			return refuseResize("GPU %s of node %s: the pod would have %d percent of cores, and others leave it %d of %d", u.uuid, n.name, u.use.Cores, max(0, free.Cores), total.Cores)
 		case gain.whole && whole.Exclusive(total.Cores) && (others.Slots > 0 || u.use.Slots > 1):
-			return refuseResize("card %s of node %s: all of its cores are a card alone, and others are on it", u.uuid, n.name)
+			return refuseResize("GPU %s of node %s: all of its cores are a GPU alone, and others are on it", u.uuid, n.name)
 		case gain.unlimited && total.Cores > 0 && others.Cores+gain.running >= total.Cores:
-			return refuseResize("card %s of node %s: cores without a limit (0) are of what is left, and all %d are given to others", u.uuid, n.name, total.Cores)
+			return refuseResize("GPU %s of node %s: cores without a limit (0) are of what is left, and all %d are given to others", u.uuid, n.name, total.Cores)
 		}
 	}
 	return e.affordable(n, old, next)
 }
 
-// gains are what one of a pod's containers is to have of a card's cores, and had not, where the
+// gains are what one of a pod's containers is to have of a GPU's cores, and had not, where the
 // sum of what is booked does not say it.
 type gains struct {
 	unlimited bool // no limit, which books nothing
@@ -201,7 +201,7 @@ func gained(old, next *held, uuid string) (g gains) {
 func (e *Engine) affordable(n *node, old, next *held) error {
 	account := e.book.View(next.namespace)
 	before, now := e.charge(old, n), e.charge(next, n)
-	if !account.Limited() || now.MemoryMiB <= before.MemoryMiB && now.Cores <= before.Cores && now.CardPercent <= before.CardPercent {
+	if !account.Limited() || now.MemoryMiB <= before.MemoryMiB && now.Cores <= before.Cores && now.GPUPercent <= before.GPUPercent {
 		return nil
 	}
 	account = account.Minus(e.booked(next.uid, before))
@@ -215,7 +215,7 @@ func (e *Engine) affordable(n *node, old, next *held) error {
 	if err := account.Check(now); err != nil {
 		return refuseResize("%v", err)
 	}
-	if now.CardPercent <= before.CardPercent {
+	if now.GPUPercent <= before.GPUPercent {
 		return nil
 	}
 	if err := account.CheckNode(n.labels, now); err != nil {
@@ -234,7 +234,7 @@ func (e *Engine) booked(uid string, before quota.Charge) quota.Charge {
 	return before
 }
 
-// higher is a placement with the higher amounts of both, which are of the same cards.
+// higher is a placement with the higher amounts of both, which are of the same GPUs.
 func higher(a, b scheduler.Placement) scheduler.Placement {
 	both := a
 	both.Containers = make([][]grant.Share, len(a.Containers))

@@ -40,9 +40,9 @@ func rewritten(t tester, p *scheduler.Pod, placement scheduler.Placement, key *g
 	return annotated(p, more)
 }
 
-// usedOf0 is what is booked of card 0 of node "a".
+// usedOf0 is what is booked of GPU 0 of node "a".
 func usedOf0(e *Engine) (u scheduler.Use) {
-	e.Snapshot().Cards(func(_ string, c *scheduler.Card, use scheduler.Use) {
+	e.Snapshot().GPUs(func(_ string, c *scheduler.GPU, use scheduler.Use) {
 		if c.Index == 0 {
 			u = use
 		}
@@ -91,30 +91,30 @@ func TestResizeIsRefused(t *testing.T) {
 		{"all memory that others leave", container0(to(40000, -1)), nil, ""},
 		{"cores that others have", container0(to(-1, 51)), nil, "others leave it 50 of 100"},
 		{"no limit of cores", container0(to(-1, 0)), nil, ""},
-		{"no limit of cores of a card that is ill", container0(to(-1, 0)), func(e *Engine) {
+		{"no limit of cores of a GPU that is ill", container0(to(-1, 0)), func(e *Engine) {
 			ill := h100(0, 0)
 			ill.Healthy = false
 			e.SetNode(nodeOf("a", ill))
 		}, "not healthy"},
-		{"no limit of cores of a card that is gone", container0(to(7000, 0)), func(e *Engine) { e.DeleteNode("a") }, "not among those"},
+		{"no limit of cores of a GPU that is gone", container0(to(7000, 0)), func(e *Engine) { e.DeleteNode("a") }, "not among those"},
 		{"no limit of cores where others have all that there are now", container0(to(-1, 0)), func(e *Engine) { e.SetNode(nodeOf("a", withCores(50))) },
 			"all 50 are given to others"},
 		{"no limit of cores where others leave one", container0(to(-1, 0)), func(e *Engine) { e.SetNode(nodeOf("a", withCores(51))) }, ""},
-		{"another container", map[string]grant.Wanted{"c9": to(1, 1)}, nil, `container "c9" has no cards; those that have: c0`},
-		{"one without cards", map[string]grant.Wanted{"c1": to(1, 1)}, nil, `container "c1" has no cards`},
-		{"another card", container0(grant.Wanted{Cores: to(-1, 1).Cores, Card: uuid(0, 1)}), nil, "no share of card"},
-		{"a card that is ill", container0(to(9000, -1)), func(e *Engine) {
+		{"another container", map[string]grant.Wanted{"c9": to(1, 1)}, nil, `container "c9" has no GPUs; those that have: c0`},
+		{"one without GPUs", map[string]grant.Wanted{"c1": to(1, 1)}, nil, `container "c1" has no GPUs`},
+		{"another GPU", container0(grant.Wanted{Cores: to(-1, 1).Cores, GPU: uuid(0, 1)}), nil, "no share of GPU"},
+		{"a GPU that is ill", container0(to(9000, -1)), func(e *Engine) {
 			ill := h100(0, 0)
 			ill.Healthy = false
 			e.SetNode(nodeOf("a", ill))
 		}, "not healthy"},
-		{"less of a card that is ill", container0(to(7000, -1)), func(e *Engine) {
+		{"less of a GPU that is ill", container0(to(7000, -1)), func(e *Engine) {
 			ill := h100(0, 0)
 			ill.Healthy = false
 			e.SetNode(nodeOf("a", ill))
 		}, ""},
-		{"more of a card that is gone", container0(to(9000, -1)), func(e *Engine) { e.DeleteNode("a") }, "not among those"},
-		{"a cordoned card", container0(to(9000, -1)), func(e *Engine) {
+		{"more of a GPU that is gone", container0(to(9000, -1)), func(e *Engine) { e.DeleteNode("a") }, "not among those"},
+		{"a cordoned GPU", container0(to(9000, -1)), func(e *Engine) {
 			cordoned := h100(0, 0)
 			cordoned.Cordoned = true
 			e.SetNode(nodeOf("a", cordoned))
@@ -154,13 +154,13 @@ func TestResizeIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, ErrResize)
 }
 
-func withCores(cores int) scheduler.Card {
-	card := h100(0, 0)
-	card.Cores = cores
-	return card
+func withCores(cores int) scheduler.GPU {
+	gpu := h100(0, 0)
+	gpu.Cores = cores
+	return gpu
 }
 
-// Cores follow a new pod's rules: 100 are a card alone, 0 are of what is left, and both are counted by container.
+// Cores follow a new pod's rules: 100 are a GPU alone, 0 are of what is left, and both are counted by container.
 func TestResizeOfCores(t *testing.T) {
 	of := func(name string, cores int) map[string]grant.Wanted {
 		return map[string]grant.Wanted{name: to(-1, cores)}
@@ -168,20 +168,20 @@ func TestResizeOfCores(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		pod    []string // its containers
-		other  string   // another pod's on the card; empty: there is none
-		cores  int      // of the card
+		other  string   // another pod's on the GPU; empty: there is none
+		cores  int      // of the GPU
 		wanted map[string]grant.Wanted
 		says   string // empty: it isn't refused
 	}{
-		{"all of a card alone", []string{"1/8000/30"}, "", 100, of("c0", 100), ""},
-		{"all beside one without a limit", []string{"1/8000/30"}, "1/8000/0", 100, of("c0", 100), "a card alone"},
-		{"all in place of no limit, beside another", []string{"1/8000/0"}, "1/8000/0", 100, of("c0", 100), "a card alone"},
-		{"all beside the pod's own", []string{"1/8000/30", "1/8000/0"}, "", 100, of("c0", 100), "a card alone"},
+		{"all of a GPU alone", []string{"1/8000/30"}, "", 100, of("c0", 100), ""},
+		{"all beside one without a limit", []string{"1/8000/30"}, "1/8000/0", 100, of("c0", 100), "a GPU alone"},
+		{"all in place of no limit, beside another", []string{"1/8000/0"}, "1/8000/0", 100, of("c0", 100), "a GPU alone"},
+		{"all beside the pod's own", []string{"1/8000/30", "1/8000/0"}, "", 100, of("c0", 100), "a GPU alone"},
 		{"a hundred of more", []string{"1/8000/30"}, "1/8000/100", 200, of("c0", 100), ""},
 		{"halves of two containers, beside another", []string{"1/8000/50", "1/8000/30"}, "1/8000/0", 100, of("c1", 50), ""},
 		{"no limit in place of all", []string{"1/8000/100"}, "", 100, of("c0", 0), ""},
 		{"no limit for one of two, of which the other has more", []string{"1/8000/30", "1/8000/30"}, "", 100,
-			map[string]grant.Wanted{"c0": to(-1, 0), "c1": to(-1, 100)}, "a card alone"},
+			map[string]grant.Wanted{"c0": to(-1, 0), "c1": to(-1, 100)}, "a GPU alone"},
 		{"no limit for one of two, and others have the rest", []string{"1/8000/30", "1/8000/30"}, "1/8000/40", 100,
 			map[string]grant.Wanted{"c0": to(-1, 0), "c1": to(-1, 60)}, "all 100 are given to others"},
 		{"no limit for one of two, and one is left", []string{"1/8000/30", "1/8000/30"}, "1/8000/40", 100,
@@ -229,7 +229,7 @@ func TestResizeBesideADefaultOfCores(t *testing.T) {
 	require.ErrorContains(t, err, "all 60 are given to others")
 }
 
-// A replica that did not decide, and one that starts anew, count what was resized; what
+// A replica that did not decide, and one that starts again, count what was resized; what
 // nobody resized is a problem as before.
 func TestResizesOfOthersAreCounted(t *testing.T) {
 	keys, signing := granttest.Keyring("key"), granttest.SigningKey("key")
@@ -265,7 +265,7 @@ func TestResizesOfOthersAreCounted(t *testing.T) {
 	assert.Equal(t, int64(9000), usedOf0(restarted).MemoryMiB)
 }
 
-// Whatever is resized how, written or not, no card is given out twice.
+// Whatever is resized how, written or not, no GPU is given out twice.
 func TestResizeNeverOverbooks(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		e := newEngine(r, Options{})

@@ -7,7 +7,7 @@ import (
 )
 
 // searchSteps bounds the search for a pod of several containers on one node. It is enough
-// for all ways where cards are alike, and not where each is different: then a pod may be
+// for all ways where GPUs are alike, and not where each is different: then a pod may be
 // refused that fits in a way that nobody would think of, and its text says that not all were tried.
 const searchSteps = 2000
 
@@ -52,26 +52,26 @@ func (f *fitter) possible() bool {
 	for i := range f.ask.needs {
 		var counts Counts
 		f.gather(i, false, &counts)
-		if len(f.candidates) < f.ask.needs[i].Cards {
+		if len(f.candidates) < f.ask.needs[i].GPUs {
 			return false
 		}
 	}
 	return true
 }
 
-// enough says whether what runs together is no more than what is free of all cards together.
+// enough says whether what runs together is no more than what is free of all GPUs together.
 func (f *fitter) enough() bool {
 	var free, wanted scheduler.Use
 	smallest := int64(math.MaxInt64)
 	for c, why := range f.usable {
 		if why == OK {
-			free = free.Add(f.n.cards.total[c].Sub(f.n.used[c]).Max(scheduler.Use{}))
-			smallest = min(smallest, f.n.cards.total[c].MemoryMiB)
+			free = free.Add(f.n.gpus.total[c].Sub(f.n.used[c]).Max(scheduler.Use{}))
+			smallest = min(smallest, f.n.gpus.total[c].MemoryMiB)
 		}
 	}
 	for i := range f.ask.needs {
 		if need := &f.ask.needs[i]; need.kind != scheduler.Init {
-			for range need.Cards {
+			for range need.GPUs {
 				wanted = wanted.Add(need.Use(smallest))
 			}
 		}
@@ -79,7 +79,7 @@ func (f *fitter) enough() bool {
 	return wanted.MemoryMiB <= free.MemoryMiB && wanted.Cores <= free.Cores && wanted.Slots <= free.Slots
 }
 
-// search serves the needs from the k-th of bySize on, from cards at or after the given
+// search serves the needs from the k-th of bySize on, from GPUs at or after the given
 // one for the k-th, in any way that there is.
 func (f *fitter) search(k, from int) bool {
 	if k == len(f.ask.bySize) {
@@ -87,17 +87,17 @@ func (f *fitter) search(k, from int) bool {
 	}
 	i := f.ask.bySize[k]
 	need := &f.ask.needs[i]
-	if len(f.given[i]) == need.Cards {
+	if len(f.given[i]) == need.GPUs {
 		return f.search(k+1, f.first(k+1))
 	}
 	for c := from; c < len(f.loads); c++ {
 		if f.steps--; f.steps < 0 {
 			return false
 		}
-		if f.usable[c] != OK || f.ask.card.NUMABind() && len(f.given[i]) > 0 && f.numa(c) != f.numa(f.given[i][0]) || f.twin(c, from) {
+		if f.usable[c] != OK || f.ask.gpu.NUMABind() && len(f.given[i]) > 0 && f.numa(c) != f.numa(f.given[i][0]) || f.twin(c, from) {
 			continue
 		}
-		if _, why := f.ask.check(&f.loads[c], i, &f.n.used[c], &f.n.cards.total[c]); why != OK {
+		if _, why := f.ask.check(&f.loads[c], i, &f.n.used[c], &f.n.gpus.total[c]); why != OK {
 			continue
 		}
 		before := f.loads[c].most
@@ -111,7 +111,7 @@ func (f *fitter) search(k, from int) bool {
 	return false
 }
 
-// first is the first card to try for the k-th: of two containers that are the same, the
+// first is the first GPU to try for the k-th: of two containers that are the same, the
 // second goes nowhere before the first.
 func (f *fitter) first(k int) int {
 	if k == len(f.ask.bySize) {
@@ -123,11 +123,11 @@ func (f *fitter) first(k int) int {
 	return 0
 }
 
-func (f *fitter) numa(card int) int { return f.n.cards.numa[card] }
+func (f *fitter) numa(gpu int) int { return f.n.gpus.numa[gpu] }
 
 // take is the reverse of give, but for the load's most.
-func (f *fitter) take(i, card int) {
-	l := &f.loads[card]
+func (f *fitter) take(i, gpu int) {
+	l := &f.loads[gpu]
 	for at, have := range l.needs {
 		if have == i {
 			l.needs = append(l.needs[:at], l.needs[at+1:]...)
@@ -137,12 +137,12 @@ func (f *fitter) take(i, card int) {
 	f.given[i] = f.given[i][:len(f.given[i])-1]
 }
 
-// twin says that a card before this one, which was just tried and failed, is the same to
+// twin says that a GPU before this one, which was just tried and failed, is the same to
 // this pod: it is not tried again.
 func (f *fitter) twin(c, from int) bool {
 	for b := from; b < c; b++ {
 		if f.usable[b] == OK && len(f.loads[b].needs) == 0 && len(f.loads[c].needs) == 0 &&
-			f.n.used[b] == f.n.used[c] && f.n.cards.total[b] == f.n.cards.total[c] && (!f.ask.card.NUMABind() || f.numa(b) == f.numa(c)) {
+			f.n.used[b] == f.n.used[c] && f.n.gpus.total[b] == f.n.gpus.total[c] && (!f.ask.gpu.NUMABind() || f.numa(b) == f.numa(c)) {
 			return true
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// drawCard is one of few sizes, so that there are ties and tight fits.
-func drawCard(t *rapid.T, node, i int) scheduler.Card {
+// drawGPU is one of few sizes, so that there are ties and tight fits.
+func drawGPU(t *rapid.T, node, i int) scheduler.GPU {
 	c := h100(node, i)
 	c.MemoryMiB = rapid.SampledFrom([]int64{0, 4, 6, 7, 7}).Draw(t, "memory")
 	c.Cores = rapid.SampledFrom([]int{100, 100, 100, 150}).Draw(t, "cores")
@@ -22,16 +22,16 @@ func drawCard(t *rapid.T, node, i int) scheduler.Card {
 	return c
 }
 
-func drawContainer(t *rapid.T, cards int) string {
-	return fmt.Sprintf("%s%d/%d/%d", rapid.SampledFrom([]string{"", "", "i", "s"}).Draw(t, "kind"), rapid.IntRange(1, cards).Draw(t, "count"),
+func drawContainer(t *rapid.T, gpus int) string {
+	return fmt.Sprintf("%s%d/%d/%d", rapid.SampledFrom([]string{"", "", "i", "s"}).Draw(t, "kind"), rapid.IntRange(1, gpus).Draw(t, "count"),
 		rapid.SampledFrom([]int{1, 2, 3, 4, 5, -50, -100}).Draw(t, "memory"), rapid.SampledFrom([]int{0, 30, 50, 100}).Draw(t, "cores"))
 }
 
-// allows says by plain simulation whether the cards of the assignment can serve the pod: it
+// allows says by plain simulation whether the GPUs of the assignment can serve the pod: it
 // lets the containers start and end as Kubernetes does.
-func allows(cards []scheduler.Card, others []scheduler.Use, r *request.Request, assigned [][]int) bool {
+func allows(gpus []scheduler.GPU, others []scheduler.Use, r *request.Request, assigned [][]int) bool {
 	order := positions(r)
-	for c, card := range cards {
+	for c, gpu := range gpus {
 		running, alone := others[c], false
 		for k, position := range order {
 			mine := false
@@ -41,19 +41,19 @@ func allows(cards []scheduler.Card, others []scheduler.Use, r *request.Request, 
 			if !mine {
 				continue
 			}
-			if card.MemoryMiB == 0 { // that there is no slot is seen below
+			if gpu.MemoryMiB == 0 { // that there is no slot is seen below
 				return false
 			}
 			want := &r.Containers[position]
-			whole := want.Whole && card.Cores <= 100
+			whole := want.Whole && gpu.Cores <= 100
 			if whole && running.Slots > 0 || alone {
 				return false
 			}
-			if want.Cores == 0 && running.Cores >= card.Cores {
+			if want.Cores == 0 && running.Cores >= gpu.Cores {
 				return false
 			}
-			now := running.Add(want.Use(card.MemoryMiB))
-			if now.MemoryMiB > card.MemoryMiB || now.Cores > card.Cores || now.Slots > card.Slots {
+			now := running.Add(want.Use(gpu.MemoryMiB))
+			if now.MemoryMiB > gpu.MemoryMiB || now.Cores > gpu.Cores || now.Slots > gpu.Slots {
 				return false
 			}
 			if r.Kinds[position] != scheduler.Init {
@@ -65,25 +65,25 @@ func allows(cards []scheduler.Card, others []scheduler.Use, r *request.Request, 
 }
 
 // anyWay tries all assignments.
-func anyWay(cards []scheduler.Card, others []scheduler.Use, r *request.Request, assigned [][]int) bool {
+func anyWay(gpus []scheduler.GPU, others []scheduler.Use, r *request.Request, assigned [][]int) bool {
 	k := len(assigned)
 	order := positions(r)
 	if k == len(order) {
-		return allows(cards, others, r, assigned)
+		return allows(gpus, others, r, assigned)
 	}
-	for set := 1; set < 1<<len(cards); set++ {
+	for set := 1; set < 1<<len(gpus); set++ {
 		var chosen []int
 		numa := true
-		for c := range cards {
+		for c := range gpus {
 			if set&(1<<c) != 0 {
 				chosen = append(chosen, c)
-				numa = numa && cards[c].NUMA == cards[chosen[0]].NUMA
+				numa = numa && gpus[c].NUMA == gpus[chosen[0]].NUMA
 			}
 		}
-		if len(chosen) != r.Containers[order[k]].Cards || r.Rules.NUMABind && !numa {
+		if len(chosen) != r.Containers[order[k]].GPUs || r.Rules.NUMABind && !numa {
 			continue
 		}
-		if anyWay(cards, others, r, append(assigned[:k:k], chosen)) {
+		if anyWay(gpus, others, r, append(assigned[:k:k], chosen)) {
 			return true
 		}
 	}
@@ -94,12 +94,12 @@ func anyWay(cards []scheduler.Card, others []scheduler.Use, r *request.Request, 
 func TestFindsWhatFits(t *testing.T) {
 	fits, not := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
-		var cards []scheduler.Card
-		for i := range rapid.IntRange(1, 3).Draw(t, "cards") {
-			cards = append(cards, drawCard(t, 0, i))
+		var gpus []scheduler.GPU
+		for i := range rapid.IntRange(1, 3).Draw(t, "gpus") {
+			gpus = append(gpus, drawGPU(t, 0, i))
 		}
-		e := newEngine(t, Options{CardPolicy: rapid.SampledFrom([]string{"", "binpack", "topology-aware", "numa", "tencent"}).Draw(t, "policy")})
-		e.SetNode(nodeOf("n", cards...))
+		e := newEngine(t, Options{GPUPolicy: rapid.SampledFrom([]string{"", "binpack", "topology-aware", "numa", "tencent"}).Draw(t, "policy")})
+		e.SetNode(nodeOf("n", gpus...))
 		for i := range rapid.IntRange(0, 2).Draw(t, "before") {
 			p := podOf(fmt.Sprint("before", i), drawContainer(t, 1))
 			_, _ = e.Reserve(p, ask4(t, e, p), "n", "test")
@@ -110,7 +110,7 @@ func TestFindsWhatFits(t *testing.T) {
 			if n := len(containers); n > 0 && rapid.Bool().Draw(t, "the same again") {
 				containers = append(containers, containers[n-1])
 			} else {
-				containers = append(containers, drawContainer(t, len(cards)))
+				containers = append(containers, drawContainer(t, len(gpus)))
 			}
 		}
 		p := podOf("u", containers...)
@@ -118,10 +118,10 @@ func TestFindsWhatFits(t *testing.T) {
 			p = annotated(p, map[string]string{"nvidia.com/numa-bind": "true"})
 		}
 		r := ask4(t, e, p)
-		want := anyWay(cards, others, r, nil)
+		want := anyWay(gpus, others, r, nil)
 		verdict := e.Evaluate(e.Snapshot(), p, r).Verdict("n")
 		if verdict.Fits != want {
-			t.Fatalf("%v on %v with %v taken: fits is %v, and must be %v (%s)", containers, cards, others, verdict.Fits, want, verdict.Text())
+			t.Fatalf("%v on %v with %v taken: fits is %v, and must be %v (%s)", containers, gpus, others, verdict.Fits, want, verdict.Text())
 		}
 		placement, err := e.Reserve(p, r, "n", "test")
 		if (err == nil) != want {
@@ -135,8 +135,8 @@ func TestFindsWhatFits(t *testing.T) {
 			return
 		}
 		fits++
-		checkPlacement(t, p, r, cards, others, placement)
-		if got, counted := e.Snapshot().node("n").used, after(cards, others, p, placement); fmt.Sprint(got) != fmt.Sprint(counted) {
+		checkPlacement(t, p, r, gpus, others, placement)
+		if got, counted := e.Snapshot().node("n").used, after(gpus, others, p, placement); fmt.Sprint(got) != fmt.Sprint(counted) {
 			t.Fatalf("taken is %v, and by the model %v", got, counted)
 		}
 	})
@@ -145,37 +145,37 @@ func TestFindsWhatFits(t *testing.T) {
 }
 
 // checkPlacement says that the placement is one that the pod asked for and that there was room for.
-func checkPlacement(t tester, p *scheduler.Pod, r *request.Request, cards []scheduler.Card, others []scheduler.Use, placement scheduler.Placement) {
+func checkPlacement(t tester, p *scheduler.Pod, r *request.Request, gpus []scheduler.GPU, others []scheduler.Use, placement scheduler.Placement) {
 	t.Helper()
 	var assigned [][]int
 	for _, position := range positions(r) {
 		want := &r.Containers[position]
 		var chosen []int
 		for _, s := range placement.Containers[position] {
-			for c := range cards {
-				if cards[c].UUID == s.UUID {
+			for c := range gpus {
+				if gpus[c].UUID == s.UUID {
 					chosen = append(chosen, c)
-					if s != (grant.Share{UUID: s.UUID, MemoryMiB: want.Memory(cards[c].MemoryMiB), CorePercent: want.Cores}) {
+					if s != (grant.Share{UUID: s.UUID, MemoryMiB: want.Memory(gpus[c].MemoryMiB), CorePercent: want.Cores}) {
 						t.Fatalf("container %d is given %v", position, s)
 					}
 				}
 			}
 		}
-		if grant.ValidateShares(placement.Containers[position]) != nil || len(chosen) != want.Cards {
+		if grant.ValidateShares(placement.Containers[position]) != nil || len(chosen) != want.GPUs {
 			t.Fatalf("container %d is given %v", position, placement.Containers[position])
 		}
 		assigned = append(assigned, chosen)
 	}
-	if !allows(cards, others, r, assigned) {
+	if !allows(gpus, others, r, assigned) {
 		t.Fatalf("pod %s: no room for %v beside %v", p.Name, placement, others)
 	}
 }
 
 // after is what is taken with the placement, by the model's count.
-func after(cards []scheduler.Card, others []scheduler.Use, p *scheduler.Pod, placement scheduler.Placement) []scheduler.Use {
+func after(gpus []scheduler.GPU, others []scheduler.Use, p *scheduler.Pod, placement scheduler.Placement) []scheduler.Use {
 	uses := scheduler.Uses(p.Containers, placement.Containers)
 	var all []scheduler.Use
-	for i, c := range cards {
+	for i, c := range gpus {
 		all = append(all, others[i].Add(uses[c.UUID]))
 	}
 	return all
@@ -187,11 +187,11 @@ func TestSearchesEnd(t *testing.T) {
 	e := newEngine(t, Options{})
 	const nodes = 10 * chunkSize
 	for i := range nodes {
-		cards := h100s(i, 8)
-		for k := range cards {
-			cards[k].Slots, cards[k].MemoryMiB = 100, int64(80000+7*k)
+		gpus := h100s(i, 8)
+		for k := range gpus {
+			gpus[k].Slots, gpus[k].MemoryMiB = 100, int64(80000+7*k)
 		}
-		e.SetNode(nodeOf(nodeName(i), cards...))
+		e.SetNode(nodeOf(nodeName(i), gpus...))
 	}
 	var containers []string
 	for i := range 20 {

@@ -17,11 +17,11 @@ import (
 )
 
 // machine is an engine and what is to be expected of it, by a model that is as plain as can
-// be: lists of nodes and pods, and all counted anew each time.
+// be: lists of nodes and pods, and all counted again each time.
 type machine struct {
 	clock *clock
 	e     *Engine
-	nodes map[string][]scheduler.Card
+	nodes map[string][]scheduler.GPU
 	pods  map[string]*modelPod
 	next  int
 }
@@ -39,7 +39,7 @@ const ttl = time.Minute
 var shapes = [][]string{{"1/3/0"}, {"1/3/30"}, {"2/2/50"}, {"1/-50/50"}, {"1/1/100"}, {"i1/5/0", "1/2/30"}, {"s1/1/10", "i2/2/0", "1/2/0", "1/2/20"}, {"0/0/0", "1/6/0"}}
 
 func newMachine(t tester) *machine {
-	m := &machine{clock: newClock(), nodes: map[string][]scheduler.Card{}, pods: map[string]*modelPod{}}
+	m := &machine{clock: newClock(), nodes: map[string][]scheduler.GPU{}, pods: map[string]*modelPod{}}
 	m.e = newEngine(t, Options{Clock: m.clock.Now, ReservationTTL: ttl, Signatures: 4})
 	m.e.SetQuota("small", "q", quota.Limits{MemoryMiB: 12, Cores: quota.Unlimited})
 	return m
@@ -74,7 +74,7 @@ func (m *machine) expire() {
 	}
 }
 
-// used counts a node's cards by the model.
+// used counts a node's GPUs by the model.
 func (m *machine) used(node string) []scheduler.Use {
 	all := make([]scheduler.Use, len(m.nodes[node]))
 	for _, p := range m.pods {
@@ -91,16 +91,16 @@ func (m *machine) used(node string) []scheduler.Use {
 
 func (m *machine) setNode(t *rapid.T) {
 	name := m.name(t)
-	var cards []scheduler.Card
+	var gpus []scheduler.GPU
 	for i := range 3 {
 		if rapid.Bool().Draw(t, "there") {
-			c := drawCard(t, int(name[len(name)-1]-'0'), i)
+			c := drawGPU(t, int(name[len(name)-1]-'0'), i)
 			c.Healthy = rapid.IntRange(0, 5).Draw(t, "health") > 0
-			cards = append(cards, c)
+			gpus = append(gpus, c)
 		}
 	}
-	m.nodes[name] = cards
-	m.e.SetNode(nodeOf(name, cards...))
+	m.nodes[name] = gpus
+	m.e.SetNode(nodeOf(name, gpus...))
 }
 
 func (m *machine) deleteNode(t *rapid.T) {
@@ -244,7 +244,7 @@ func (m *machine) dump() string { return dump(m.e) }
 func dump(e *Engine) string {
 	text := ""
 	for _, n := range e.State("").Nodes {
-		text += fmt.Sprintf("%s %v %v\n", n.Name, n.Registered, n.Cards)
+		text += fmt.Sprintf("%s %v %v\n", n.Name, n.Registered, n.GPUs)
 		for _, p := range n.Pods {
 			text += fmt.Sprintf("  %s %s %v\n", p.UID, p.Pod, p.Containers)
 		}
@@ -255,7 +255,7 @@ func dump(e *Engine) string {
 	return text
 }
 
-// check compares the engine with the model, with one that is made anew, and its cache with none.
+// check compares the engine with the model, with one that is made again, and its cache with none.
 func (m *machine) check(t *rapid.T) {
 	for _, name := range slices.Sorted(maps.Keys(m.nodes)) {
 		if got, want := m.e.Snapshot().node(name).used, m.used(name); !slices.Equal(got, want) {
@@ -270,12 +270,12 @@ func (m *machine) check(t *rapid.T) {
 // checkCounts compares what is kept as it changes with what is counted.
 func (m *machine) checkCounts(t *rapid.T) {
 	stats, state := m.e.Stats(), m.e.State("")
-	var nodes, cards, pods, reserved int
+	var nodes, gpus, pods, reserved int
 	for _, n := range state.Nodes {
 		if n.Registered {
 			nodes++
 		}
-		cards += len(n.Cards)
+		gpus += len(n.GPUs)
 		pods += len(n.Pods)
 		for _, p := range n.Pods {
 			if p.Phase == "reserved" {
@@ -289,8 +289,8 @@ func (m *machine) checkCounts(t *rapid.T) {
 			known++
 		}
 	}
-	if got, want := []int{stats.Nodes, stats.Cards, stats.Pods, stats.Reservations, stats.Problems, len(m.e.waiting), stats.Pods},
-		[]int{nodes, cards, pods, reserved, len(state.Problems), reserved, known}; !slices.Equal(got, want) {
+	if got, want := []int{stats.Nodes, stats.GPUs, stats.Pods, stats.Reservations, stats.Problems, len(m.e.waiting), stats.Pods},
+		[]int{nodes, gpus, pods, reserved, len(state.Problems), reserved, known}; !slices.Equal(got, want) {
 		t.Fatalf("kept %v, and counted %v", got, want)
 	}
 	if len(m.e.pods) > len(m.pods) {
@@ -304,8 +304,8 @@ func (m *machine) checkRebuilt(t *rapid.T) {
 	rebuilt := newEngine(t, Options{Clock: m.clock.Now, ReservationTTL: ttl})
 	var events []func()
 	for _, name := range slices.Sorted(maps.Keys(m.nodes)) {
-		cards := m.nodes[name]
-		events = append(events, func() { rebuilt.SetNode(nodeOf(name, cards...)) })
+		gpus := m.nodes[name]
+		events = append(events, func() { rebuilt.SetNode(nodeOf(name, gpus...)) })
 	}
 	for _, uid := range slices.Sorted(maps.Keys(m.pods)) {
 		p := m.pods[uid]
@@ -341,12 +341,12 @@ func (m *machine) checkCache(t *rapid.T) {
 		for k := range 5 {
 			a, b := cached.Verdict(nodeName(k)), fresh.Verdict(nodeName(k))
 			f := fresh.ask.fitter()
-			if n := s.node(nodeName(k)); n != nil && len(n.cards.total) > 0 && fresh.page.parts[0].outcomes[fresh.slot(nodeName(k))] != f.fit(n) {
-				t.Fatalf("%v on %s: judged quickly %v, and with the cards %v", shape, nodeName(k), fresh.page.parts[0].outcomes[fresh.slot(nodeName(k))], f.fit(n))
+			if n := s.node(nodeName(k)); n != nil && len(n.gpus.total) > 0 && fresh.page.parts[0].outcomes[fresh.slot(nodeName(k))] != f.fit(n) {
+				t.Fatalf("%v on %s: judged quickly %v, and with the GPUs %v", shape, nodeName(k), fresh.page.parts[0].outcomes[fresh.slot(nodeName(k))], f.fit(n))
 			}
 			f.release()
 			if a.Fits != b.Fits || a.Score != b.Score || *a.outcome != *b.outcome || a.Text() != b.Text() {
-				t.Fatalf("%v on %s: cached %q, judged anew %q", shape, nodeName(k), a.Text(), b.Text())
+				t.Fatalf("%v on %s: cached %q, judged again %q", shape, nodeName(k), a.Text(), b.Text())
 			}
 			if a.Score < 0 || a.Score > 10000 {
 				t.Fatalf("score %d", a.Score)
@@ -376,26 +376,26 @@ func TestAnySequence(t *testing.T) {
 	})
 }
 
-// TestNothingIsOverbooked is of a cluster whose cards stay what they are: nothing is ever
-// taken twice, of cards or of quotas.
+// TestNothingIsOverbooked is of a cluster whose GPUs stay what they are: nothing is ever
+// taken twice, of GPUs or of quotas.
 func TestNothingIsOverbooked(t *testing.T) {
 	full := 0
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMachine(t)
 		for i := range 3 {
 			name := nodeName(i)
-			for k := range rapid.IntRange(1, 3).Draw(t, "cards") {
-				m.nodes[name] = append(m.nodes[name], drawCard(t, i, k))
+			for k := range rapid.IntRange(1, 3).Draw(t, "gpus") {
+				m.nodes[name] = append(m.nodes[name], drawGPU(t, i, k))
 			}
 			m.e.SetNode(nodeOf(name, m.nodes[name]...))
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {
-				for name, cards := range m.nodes {
+				for name, gpus := range m.nodes {
 					for i, u := range m.e.Snapshot().node(name).used {
-						c := cards[i]
+						c := gpus[i]
 						if u.MemoryMiB > c.MemoryMiB || u.Cores > c.Cores || u.Slots > c.Slots || u.MemoryMiB < 0 || u.Cores < 0 || u.Slots < 0 {
-							t.Fatalf("%s: card %v and %v is taken", name, c, u)
+							t.Fatalf("%s: GPU %v and %v is taken", name, c, u)
 						}
 						if u.MemoryMiB == c.MemoryMiB || u.Slots == c.Slots {
 							full++
@@ -410,5 +410,5 @@ func TestNothingIsOverbooked(t *testing.T) {
 			"touched": m.touched, "edited": m.edited, "bind": m.bind, "end": m.end, "delete": m.delete, "wait": m.wait,
 		})
 	})
-	require.NotZero(t, full, "no card was ever full")
+	require.NotZero(t, full, "no GPU was ever full")
 }

@@ -14,21 +14,21 @@ func (s State) WriteText(to io.Writer) error {
 		fmt.Fprintf(to, "! %s%s: %s\n", p.Node, p.Pod, p.Text)
 	}
 	t := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tCARD\tMODEL\tMEMORY MiB\tCORES %\tSLOTS\tSTATE")
+	fmt.Fprintln(t, "NODE\tGPU\tMODEL\tMEMORY MiB\tCORES %\tSLOTS\tSTATE")
 	for _, n := range s.Nodes {
 		name := n.Name
 		if !n.Registered {
 			name += " (gone)"
 		}
-		if len(n.Cards) == 0 {
-			fmt.Fprintf(t, "%s\tno cards\n", name)
+		if len(n.GPUs) == 0 {
+			fmt.Fprintf(t, "%s\tno GPUs\n", name)
 		}
-		for _, c := range n.Cards {
+		for _, c := range n.GPUs {
 			fmt.Fprintf(t, "%s\t%s\t%s\t%d/%d\t%d/%d\t%d/%d\t%s\n", name, c.UUID, c.Model,
-				c.Used.MemoryMiB, c.MemoryMiB, c.Used.Cores, c.Cores, c.Used.Slots, c.Slots, condition(c.Card))
+				c.Used.MemoryMiB, c.MemoryMiB, c.Used.Cores, c.Cores, c.Used.Slots, c.Slots, condition(c.GPU))
 		}
 	}
-	fmt.Fprintln(t, "\nPOD\tNODE\tPHASE\tCONTAINER\tCARD\tMEMORY MiB\tCORES %\tUNTIL")
+	fmt.Fprintln(t, "\nPOD\tNODE\tPHASE\tCONTAINER\tGPU\tMEMORY MiB\tCORES %\tUNTIL")
 	for _, n := range s.Nodes {
 		for _, p := range n.Pods {
 			until := ""
@@ -45,7 +45,7 @@ func (s State) WriteText(to io.Writer) error {
 	return t.Flush()
 }
 
-func condition(c scheduler.Card) string {
+func condition(c scheduler.GPU) string {
 	switch {
 	case !c.Healthy:
 		return "not healthy"

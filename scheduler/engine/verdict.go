@@ -16,7 +16,7 @@ type Verdict struct {
 	outcome *outcome // not to be changed
 	refusal error    // why it is refused whatever is free: quotas, or a policy that there is not
 	of      *subject
-	frugal  bool // it fits with the smallest cards, which the policy would not have chosen
+	frugal  bool // it fits with the smallest GPUs, which the policy would not have chosen
 }
 
 // subject is what is judged.
@@ -36,14 +36,14 @@ func (s *subject) verdict(name string, n *node, o *outcome, l *limits) Verdict {
 	return v
 }
 
-// limit has the verdict be by the namespace's quotas, too. Where the policy's cards are too
+// limit has the verdict be by the namespace's quotas, too. Where the policy's GPUs are too
 // large for them, smaller ones may not be.
 func (v *Verdict) limit(l *limits) {
 	err := l.check(v.on, v.outcome)
 	if err == nil {
 		return
 	}
-	if v.outcome.fits && v.of.ask.relative && v.on.cards.mixed {
+	if v.outcome.fits && v.of.ask.relative && v.on.gpus.mixed {
 		f := v.of.ask.fitter()
 		defer f.release()
 		if small := f.frugally(v.on); small.fits && l.check(v.on, &small) == nil {
@@ -56,11 +56,11 @@ func (v *Verdict) limit(l *limits) {
 	}
 }
 
-// Reasons is how many cards failed by which reason, for the container that could not be
+// Reasons is how many GPUs failed by which reason, for the container that could not be
 // served; all are zero where the pod fits.
 func (v *Verdict) Reasons() Counts { return v.outcome.counts }
 
-// Reason is the reason that most cards have: for metrics, and for kube-scheduler's sum
+// Reason is the reason that most GPUs have: for metrics, and for kube-scheduler's sum
 // over nodes (Code.Brief). OK where the pod fits.
 func (v *Verdict) Reason() Code {
 	if v.Fits {

@@ -14,15 +14,15 @@ import (
 
 // States of an Explanation.
 const (
-	// ExplainedNone is of a pod that asks for no card, and holds none.
-	ExplainedNone = "no cards"
+	// ExplainedNone is of a pod that asks for no GPU, and holds none.
+	ExplainedNone = "no GPUs"
 	// ExplainedImpossible is of one whose request makes no sense.
 	ExplainedImpossible = "impossible"
 	ExplainedPending    = "pending"
 	// ExplainedReserved is of one that is being bound, or waits for its group.
 	ExplainedReserved = "reserved"
 	ExplainedBound    = "bound"
-	// ExplainedUnserved is of one that runs, asks for cards, and was given none.
+	// ExplainedUnserved is of one that runs, asks for GPUs, and was given none.
 	ExplainedUnserved = "unserved"
 )
 
@@ -36,12 +36,12 @@ type Explanation struct {
 	Text string `json:"text"`
 	// Problem is what is wrong with its annotations.
 	Problem string `json:"problem,omitempty"`
-	// Nodes are, of a pod that waits, why each node with cards has no room, or that it has.
+	// Nodes are, of a pod that waits, why each node with GPUs has no room, or that it has.
 	Nodes []NodeVerdict `json:"nodes,omitempty"`
-	// Node is where it holds cards; Containers are what.
-	Node       string           `json:"node,omitempty"`
-	Containers []ContainerCards `json:"containers,omitempty"`
-	// Choice is why these cards, where this process has chosen them.
+	// Node is where it holds GPUs; Containers are what.
+	Node       string          `json:"node,omitempty"`
+	Containers []ContainerGPUs `json:"containers,omitempty"`
+	// Choice is why these GPUs, where this process has chosen them.
 	Choice *Choice `json:"choice,omitempty"`
 }
 
@@ -49,29 +49,29 @@ type Explanation struct {
 type NodeVerdict struct {
 	Node string `json:"node"`
 	Fits bool   `json:"fits"`
-	// Reason is the one that most of its cards have; Text has all, with numbers.
+	// Reason is the one that most of its GPUs have; Text has all, with numbers.
 	Reason string `json:"reason,omitempty"`
 	Text   string `json:"text"`
 	Score  int64  `json:"score,omitempty"`
 }
 
-// ContainerCards are what a container was given.
-type ContainerCards struct {
+// ContainerGPUs are what a container was given.
+type ContainerGPUs struct {
 	Container string        `json:"container"`
 	Shares    []grant.Share `json:"shares"`
 }
 
-// Choice is what the node's cards were when some of them were chosen.
+// Choice is what the node's GPUs were when some of them were chosen.
 type Choice struct {
 	At         time.Time `json:"at"`
 	NodePolicy string    `json:"nodePolicy"`
-	CardPolicy string    `json:"cardPolicy"`
-	// Cards are all of the node's, as they were before.
-	Cards []CardChoice `json:"cards"`
+	GPUPolicy  string    `json:"gpuPolicy"`
+	// GPUs are all of the node's, as they were before.
+	GPUs []GPUChoice `json:"gpus"`
 }
 
-// CardChoice is a card before the choice.
-type CardChoice struct {
+// GPUChoice is a GPU before the choice.
+type GPUChoice struct {
 	UUID   string        `json:"uuid"`
 	Index  int           `json:"index"`
 	Chosen bool          `json:"chosen"`
@@ -81,17 +81,17 @@ type CardChoice struct {
 
 // choice is a Choice as it is kept: what it refers to is never changed.
 type choice struct {
-	at         time.Time
-	node, card string
-	cards      *cards
-	used       []scheduler.Use
+	at        time.Time
+	node, gpu string
+	gpus      *gpus
+	used      []scheduler.Use
 }
 
 func (e *Engine) chose(r *request.Request, n *node) *choice {
 	o := &e.options
 	return &choice{
-		at: o.Clock(), cards: n.cards, used: n.used,
-		node: cmp.Or(r.Rules.NodePolicy, o.NodePolicy, choose.Binpack), card: cmp.Or(r.Rules.CardPolicy, o.CardPolicy, choose.Spread),
+		at: o.Clock(), gpus: n.gpus, used: n.used,
+		node: cmp.Or(r.Rules.NodePolicy, o.NodePolicy, choose.Binpack), gpu: cmp.Or(r.Rules.GPUPolicy, o.GPUPolicy, choose.Spread),
 	}
 }
 
@@ -99,19 +99,19 @@ func (c *choice) public(h *held) *Choice {
 	if c == nil {
 		return nil
 	}
-	out := &Choice{At: c.at, NodePolicy: c.node, CardPolicy: c.card}
-	for i := range c.cards.total {
-		card := &c.cards.inventory.Cards[i]
+	out := &Choice{At: c.at, NodePolicy: c.node, GPUPolicy: c.gpu}
+	for i := range c.gpus.total {
+		gpu := &c.gpus.inventory.GPUs[i]
 		chosen := false
 		for _, u := range h.uses {
-			chosen = chosen || u.uuid == card.UUID
+			chosen = chosen || u.uuid == gpu.UUID
 		}
-		out.Cards = append(out.Cards, CardChoice{UUID: card.UUID, Index: card.Index, Chosen: chosen, Used: c.used[i], Total: c.cards.total[i]})
+		out.GPUs = append(out.GPUs, GPUChoice{UUID: gpu.UUID, Index: gpu.Index, Chosen: chosen, Used: c.used[i], Total: c.gpus.total[i]})
 	}
 	return out
 }
 
-// Explain says why the pod is where it is, or why it is on no node, as the cards are now.
+// Explain says why the pod is where it is, or why it is on no node, as the GPUs are now.
 func (e *Engine) Explain(object *scheduler.Pod) Explanation {
 	x := Explanation{Pod: object.Namespace + "/" + object.Name, UID: object.UID}
 	r, err := e.Request(object)
@@ -129,17 +129,17 @@ func (e *Engine) Explain(object *scheduler.Pod) Explanation {
 	case err != nil:
 		x.State, x.Text = ExplainedImpossible, err.Error()
 	case r == nil:
-		x.State, x.Text = ExplainedNone, "it asks for no card"
+		x.State, x.Text = ExplainedNone, "it asks for no GPU"
 	case object.Node != "":
 		x.State, x.Node = ExplainedUnserved, object.Node
-		x.Text = "it is on node " + object.Node + " and was given no card: another scheduler or spec.nodeName has put it there; delete it, so that it is scheduled again"
+		x.Text = "it is on node " + object.Node + " and was given no GPU: another scheduler or spec.nodeName has put it there; delete it, so that it is scheduled again"
 	default:
 		e.explainPending(&x, object, r)
 	}
 	return x
 }
 
-// explainHeld is about a pod that holds cards. The caller holds mu.
+// explainHeld is about a pod that holds GPUs. The caller holds mu.
 func (e *Engine) explainHeld(x *Explanation, object *scheduler.Pod, p *pod) {
 	x.State, x.Node = ExplainedBound, p.held.placement.Node
 	if !p.bound() {
@@ -154,7 +154,7 @@ func (e *Engine) explainHeld(x *Explanation, object *scheduler.Pod, p *pod) {
 		if len(shares) == 0 || i >= len(object.Containers) {
 			continue
 		}
-		x.Containers = append(x.Containers, ContainerCards{object.Containers[i].Name, shares})
+		x.Containers = append(x.Containers, ContainerGPUs{object.Containers[i].Name, shares})
 		for _, s := range shares {
 			parts = append(parts, fmt.Sprintf("%s has %d MiB of %s", object.Containers[i].Name, s.MemoryMiB, s.UUID))
 		}
@@ -190,6 +190,6 @@ func (e *Engine) explainPending(x *Explanation, object *scheduler.Pod, r *reques
 		x.Nodes = append(x.Nodes, n)
 	}
 	if x.Text = v.Summary(); x.Text == "" {
-		x.Text = fmt.Sprintf("%d of %d nodes with cards have room: it is tried soon, or waits for something else than cards (its events say for what)", fitting, len(x.Nodes))
+		x.Text = fmt.Sprintf("%d of %d nodes with GPUs have room: it is tried soon, or waits for something else than GPUs (its events say for what)", fitting, len(x.Nodes))
 	}
 }

@@ -27,8 +27,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// BenchmarkFilter is the work that HAMi's extender was measured with: nodes with 8 cards,
-// one-card pods of 8000 MiB and 10 cores on them, and all nodes' names in each call over HTTP. Each
+// BenchmarkFilter is the work that HAMi's extender was measured with: nodes with 8 GPUs,
+// one-gpu pods of 8000 MiB and 10 cores on them, and all nodes' names in each call over HTTP. Each
 // filter is of a new pod and reserves, so that a node has changed since the one before.
 //
 // cpu-ms/op is the CPU time of the process, which is the caller's part (encoding the
@@ -55,7 +55,7 @@ func benchFilter(b *testing.B, nodes, pods, callers int) {
 		node := i % nodes
 		p := kube.Pod(pod(fmt.Sprint("old-", i), 8000, 10))
 		p.Node = names[node]
-		shares := []grant.Share{{UUID: cardUUID(node, i/nodes%8), MemoryMiB: 8000, CorePercent: 10}}
+		shares := []grant.Share{{UUID: gpuUUID(node, i/nodes%8), MemoryMiB: 8000, CorePercent: 10}}
 		p.Annotations, err = wire.Annotations(p, scheduler.Placement{Node: names[node], Containers: [][]grant.Share{shares}}, nil, time.Now())
 		require.NoError(b, err)
 		e.SetPod(p)

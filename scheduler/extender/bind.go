@@ -14,7 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// bind books the pod's cards on the node and binds it with its grant.
+// bind books the pod's GPUs on the node and binds it with its grant.
 func (s *Server) bind(ctx context.Context, args *extenderv1.ExtenderBindingArgs) (*extenderv1.ExtenderBindingResult, error) {
 	if err := s.bound(ctx, args); err != nil {
 		err = fmt.Errorf("bind pod %s/%s to node %s: %w", args.PodNamespace, args.PodName, args.Node, err)

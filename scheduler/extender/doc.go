@@ -12,12 +12,12 @@
 //
 // # What is booked when
 //
-// Filter chooses the best node and reserves the pod's cards there for Options.Hold. Without
+// Filter chooses the best node and reserves the pod's GPUs there for Options.Hold. Without
 // it, two pods that are filtered one after the other would both be shown the last free
-// card, for kube-scheduler binds the first one in the background. All nodes that fit are
+// GPU, for kube-scheduler binds the first one in the background. All nodes that fit are
 // answered, since others (taints, other extenders' weights) may prefer another one; bind
 // books on the node that it is told, whichever that is, on the newest state: it alone gives
-// cards away, and refuses a pod that finds them taken. A pod that is filtered again, by the
+// GPUs away, and refuses a pod that finds them taken. A pod that is filtered again, by the
 // same scheduler or another, is judged without its own reservation.
 //
 // Bind is one call of the API server: the annotations that carry the grant are in the
@@ -30,12 +30,12 @@
 //
 // # Groups
 //
-// A pod's bind waits for those of the others of its group, for Options.GangTimeout, with its cards held.
+// A pod's bind waits for those of the others of its group, for Options.GangTimeout, with its GPUs held.
 // The plugin does more, since it can have pods tried again, which this protocol can't:
 //
 //   - it holds nothing for a group of which pods are still to be made. Filter refuses no pod for that: nobody
 //     would try it again when the last one is made;
-//   - of two groups that have half of their cards each, the one that goes before the other gets all. Here both
+//   - of two groups that have half of their GPUs each, the one that goes before the other gets all. Here both
 //     give up after GangTimeout, and kube-scheduler's backoff decides;
 //   - a pod that fails gives back at once what its group holds.
 //

@@ -138,7 +138,7 @@ func (c *fakeCluster) add(pods ...*v1.Pod) {
 	}
 }
 
-// world is an extender over nodes with cards of 80 GiB.
+// world is an extender over nodes with GPUs of 80 GiB.
 type world struct {
 	t       *testing.T
 	engine  *engine.Engine
@@ -148,14 +148,14 @@ type world struct {
 	nodes   []string
 }
 
-func newWorld(t *testing.T, nodes, cards int, options ...func(*Options)) *world {
+func newWorld(t *testing.T, nodes, gpus int, options ...func(*Options)) *world {
 	e, err := engine.New(engine.Options{Request: request.DefaultOptions()})
 	require.NoError(t, err)
 	w := &world{t: t, engine: e, cluster: &fakeCluster{engine: e, pods: map[types.UID]*v1.Pod{}}}
 	for i := range nodes {
 		name := fmt.Sprintf("node-%02d", i)
 		w.nodes = append(w.nodes, name)
-		e.SetNode(&scheduler.Node{Name: name, Annotations: map[string]string{"hami.io/node-nvidia-register": register(i, cards)}})
+		e.SetNode(&scheduler.Node{Name: name, Annotations: map[string]string{"hami.io/node-nvidia-register": register(i, gpus)}})
 	}
 	o := Options{Engine: e, Cluster: w.cluster, Version: "test"}
 	for _, f := range options {
@@ -168,21 +168,21 @@ func newWorld(t *testing.T, nodes, cards int, options ...func(*Options)) *world 
 	return w
 }
 
-func register(node, cards int) string {
-	list := make([]map[string]any, cards)
+func register(node, gpus int) string {
+	list := make([]map[string]any, gpus)
 	for i := range list {
-		list[i] = map[string]any{"id": cardUUID(node, i), "index": i, "count": 10, "devmem": 81920, "devcore": 100,
+		list[i] = map[string]any{"id": gpuUUID(node, i), "index": i, "count": 10, "devmem": 81920, "devcore": 100,
 			"type": "NVIDIA H100 80GB HBM3", "mode": "hami-core", "health": true}
 	}
 	text, _ := json.Marshal(list)
 	return string(text)
 }
 
-func cardUUID(node, card int) string {
-	return fmt.Sprintf("GPU-%08d-0000-4000-8000-%012d", node, card)
+func gpuUUID(node, gpu int) string {
+	return fmt.Sprintf("GPU-%08d-0000-4000-8000-%012d", node, gpu)
 }
 
-// pod asks for one card's memory and cores.
+// pod asks for one GPU's memory and cores.
 func pod(name string, memoryMiB, cores int64, change ...func(*v1.Pod)) *v1.Pod {
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
@@ -252,7 +252,7 @@ func (w *world) place(p *v1.Pod) (node string, why string) {
 	return best.Host, ""
 }
 
-// audit sums what the pods' annotations give of each card, and fails if it is too much.
+// audit sums what the pods' annotations give of each GPU, and fails if it is too much.
 func (w *world) audit() (memoryMiB map[string]int64) {
 	memoryMiB = map[string]int64{}
 	cores := map[string]int{}
@@ -319,7 +319,7 @@ func TestEveryRefusedNodeIsNamed(t *testing.T) {
 	require.Contains(t, result.FailedAndUnresolvableNodes, "elsewhere")
 }
 
-func TestPodsWithoutCardsPass(t *testing.T) {
+func TestPodsWithoutGPUsPass(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	p := pod("plain", 0, 0, func(p *v1.Pod) { p.Spec.Containers[0].Resources = v1.ResourceRequirements{} })
 	w.cluster.add(p)
@@ -340,7 +340,7 @@ func TestFilterIsIdempotent(t *testing.T) {
 		require.Equal(t, w.nodes, passed)
 	}
 	passed, _ := w.filter(pod("other", 1000, 0))
-	require.Empty(t, passed, "the card is reserved")
+	require.Empty(t, passed, "the GPU is reserved")
 
 	w.cluster.fail = apierrors.NewForbidden(v1.Resource("pods"), p.Name, errors.New("a webhook said no"))
 	require.Contains(t, w.bind(p, w.nodes[0]), "a webhook said no")
@@ -406,11 +406,11 @@ func TestHoldsEnd(t *testing.T) {
 // 8 callers, as 8 schedulers at once, on a cluster that fits exactly: every pod is placed,
 // nothing twice; and the ones that are too many are refused.
 func TestConcurrentCallersNeverDoubleBook(t *testing.T) {
-	const nodes, cards, callers = 4, 8, 8
+	const nodes, gpus, callers = 4, 8, 8
 	for _, request := range []struct{ memoryMiB, cores, each int64 }{{40960, 50, 2}, {8192, 10, 10}, {81920, 100, 1}, {40960, 0, 2}} {
 		t.Run(fmt.Sprint(request), func(t *testing.T) {
-			w := newWorld(t, nodes, cards)
-			fits := int(nodes * cards * request.each)
+			w := newWorld(t, nodes, gpus)
+			fits := int(nodes * gpus * request.each)
 			var refused sync.Map
 			work := make(chan int)
 			var g errgroup.Group
@@ -434,7 +434,7 @@ func TestConcurrentCallersNeverDoubleBook(t *testing.T) {
 				t.Errorf("pod %v is refused: %v", i, why)
 				return true
 			})
-			require.Len(t, w.audit(), nodes*cards)
+			require.Len(t, w.audit(), nodes*gpus)
 			node, why := w.place(pod("too-many", request.memoryMiB, request.cores))
 			require.Empty(t, node)
 			require.NotEmpty(t, why)
@@ -442,8 +442,8 @@ func TestConcurrentCallersNeverDoubleBook(t *testing.T) {
 	}
 }
 
-// 16 pods of half a card onto 8 cards fill each card with two, at the first try.
-func TestHalvesFillCards(t *testing.T) {
+// 16 pods of half a GPU onto 8 GPUs fill each GPU with two, at the first try.
+func TestHalvesFillGPUs(t *testing.T) {
 	w := newWorld(t, 1, 8)
 	for i := range 16 {
 		_, why := w.place(pod(fmt.Sprint("half-", i), 40960, 50))
@@ -466,7 +466,7 @@ func TestPreempt(t *testing.T) {
 	w.post("/preempt", extenderv1.ExtenderPreemptionArgs{Pod: urgent, NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{
 		w.nodes[0]: {}, w.nodes[1]: nil, "elsewhere": {},
 	}}, &result)
-	require.Len(t, result.NodeNameToMetaVictims, 2, "elsewhere there are no cards")
+	require.Len(t, result.NodeNameToMetaVictims, 2, "elsewhere there are no GPUs")
 	for node, victims := range result.NodeNameToMetaVictims {
 		require.Len(t, victims.Pods, 1, "one is enough on %s", node)
 		require.Contains(t, victims.Pods[0].UID, "uid-low-")
@@ -508,7 +508,7 @@ func TestGang(t *testing.T) {
 	require.Equal(t, 0, place(2, "small", 3), "two of three")
 	require.Empty(t, w.audit())
 	require.Equal(t, 3, place(3, "whole", 3))
-	require.Equal(t, 0, place(2, "more", 2), "one card is left")
+	require.Equal(t, 0, place(2, "more", 2), "one GPU is left")
 	require.Len(t, w.audit(), 3)
 	// One more of a group that is there needs nobody beside it, however many are missing.
 	w.cluster.remove("uid-whole-0", "uid-whole-1")

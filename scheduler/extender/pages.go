@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/gpuslice/gpuslice/internal/httpdoor"
+	"github.com/gpuslice/gpuslice/internal/httpserver"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/page"
 )
@@ -18,7 +18,7 @@ import (
 // page. They change nothing, and may have an address of their own, which more can reach than a scheduler's calls. A
 // few of each are answered at the same time, for each costs a look at the whole cluster.
 func Pages(mux *http.ServeMux, e *engine.Engine, find Find, ready func() error) {
-	few := func(pattern string, h http.Handler) { mux.Handle(pattern, httpdoor.Few(httpdoor.InFlight, h)) }
+	few := func(pattern string, h http.Handler) { mux.Handle(pattern, httpserver.Few(httpserver.InFlight, h)) }
 	few("GET /debug/state", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { debugState(e, w, r) }))
 	few("GET /debug/explain", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { debugExplain(e, find, w, r) }))
 	few("GET /{$}", page.Handler(e, ready))
@@ -53,7 +53,7 @@ func ServePages(ctx context.Context, log *slog.Logger, address string, handler h
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(httpdoor.Limit(listener, httpdoor.Connections)); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(httpserver.Limit(listener, httpserver.Connections)); !errors.Is(err, http.ErrServerClosed) {
 		log.Error("/debug/state and the page are no more served", "address", address, "error", err)
 	}
 }

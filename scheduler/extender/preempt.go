@@ -16,7 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
-// preempt says on which nodes evicting whom makes room for the pod, cards included. Pods that
+// preempt says on which nodes evicting whom makes room for the pod, GPUs included. Pods that
 // a budget protects are spared before all others.
 func (s *Server) preempt(_ context.Context, args *extenderv1.ExtenderPreemptionArgs) (*extenderv1.ExtenderPreemptionResult, error) {
 	result := &extenderv1.ExtenderPreemptionResult{NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{}}

@@ -109,7 +109,7 @@ func TestTheClustersNominatedPodsAndBudgets(t *testing.T) {
 	require.Len(t, cluster.Budgets(), 1)
 }
 
-// A pod that may be bound keeps its cards; one that is surely not doesn't.
+// A pod that may be bound keeps its GPUs; one that is surely not doesn't.
 func TestWhatIsKeptOfABindThatFails(t *testing.T) {
 	for _, tc := range []struct {
 		fail error

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/internal/httpdoor"
+	"github.com/gpuslice/gpuslice/internal/httpserver"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/kube"
@@ -33,8 +33,8 @@ type Config struct {
 	// bottlenecks (see install/scheduler).
 	Client kubernetes.Interface
 	Engine engine.Options
-	// CardQuota names gpu-manager's ConfigMap of quotas; nil: there is none.
-	CardQuota *CardQuota
+	// GPUQuota names gpu-manager's ConfigMap of quotas; nil: there is none.
+	GPUQuota *GPUQuota
 	// Key signs grants; nil: they are not signed.
 	Key func() *grant.SigningKey
 	// Hold and GangTimeout are Options'.
@@ -51,16 +51,16 @@ type Config struct {
 	// holds it. Empty: by each that is ready.
 	LeaderLease string
 	// Election is the Lease by which replicas choose the one that answers; nil: there is but
-	// one replica. Each has a state of its own: two that answered would give the same cards twice.
+	// one replica. Each has a state of its own: two that answered would give the same GPUs twice.
 	Election *Election
-	// HAMiMetrics has the cards told of by HAMi's names of metrics, too.
+	// HAMiMetrics has the GPUs told of by HAMi's names of metrics, too.
 	HAMiMetrics bool
 	Log         *slog.Logger
 	Version     string
 }
 
-// CardQuota is a ConfigMap, and the nodes' labels that it goes by.
-type CardQuota struct {
+// GPUQuota is a ConfigMap, and the nodes' labels that it goes by.
+type GPUQuota struct {
 	Namespace, Name string
 	Labels          quota.Labels
 }
@@ -101,8 +101,8 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	factories := []informers.SharedInformerFactory{factory}
-	if q := c.CardQuota; q != nil {
-		one, err := feeding.CardQuota(c.Client, q.Namespace, q.Name, q.Labels, e, c.Log)
+	if q := c.GPUQuota; q != nil {
+		one, err := feeding.GPUQuota(c.Client, q.Namespace, q.Name, q.Labels, e, c.Log)
 		if err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	if c.HAMiMetrics {
 		registry.MustRegister(metrics.HAMi(e))
 	}
-	scrape := httpdoor.Few(httpdoor.InFlight, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	scrape := httpserver.Few(httpserver.InFlight, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("/", s.Handler())
 	mux.Handle("GET /metrics", scrape)
@@ -191,7 +191,7 @@ func serve(ctx, running context.Context, end context.CancelCauseFunc, c Config, 
 	if err != nil {
 		return err
 	}
-	listener = httpdoor.Limit(listener, connections)
+	listener = httpserver.Limit(listener, connections)
 	calls := &gate{Handler: handler}
 	server := &http.Server{
 		Handler: calls, BaseContext: func(net.Listener) context.Context { return running },

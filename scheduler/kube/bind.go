@@ -18,20 +18,20 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// ErrUnknown is of a Bind after which the pod may be bound or not: its cards are not to be given back before its
+// ErrUnknown is of a Bind after which the pod may be bound or not: its GPUs are not to be given back before its
 // event, or a reservation's time, says which it is.
 var ErrUnknown = errors.New("whether it was bound is not known")
 
 // Bind binds the pod to the node and writes the annotations with it: the API server copies
 // those of a Binding to the pod in the transaction that sets its node. So there is no pod
 // that is bound without its grant, none that has a grant and is not bound, and no write
-// more than a pod without cards costs.
+// more than a pod without GPUs costs.
 //
 // It is idempotent: a pod that is bound to the node with the same grant is bound. A Binding says of which
 // version of the pod it is, and the API server takes it for no other: once the pod has changed, a Binding that
 // is still on its way comes to nothing. So an answer that doesn't say whether the pod was bound (a timeout, a lost
 // connection) is settled by looking, and by changing the pod where it is still the same, for
-// as long as ctx lets it: whoever gave the pod's cards back meanwhile would give them out twice.
+// as long as ctx lets it: whoever gave the pod's GPUs back meanwhile would give them out twice.
 func Bind(ctx context.Context, client kubernetes.Interface, pod *v1.Pod, node string, annotations map[string]string) error {
 	pods := client.CoreV1().Pods(pod.Namespace)
 	for version, tries := pod.ResourceVersion, 0; ; tries++ {

@@ -90,8 +90,8 @@ func TestEvents(t *testing.T) {
 		want  []string
 	}{
 		{"a node comes", []runtime.Object{node("1")}, func(n cache.ResourceEventHandler) { n.OnAdd(node("1"), true) }, none, []string{"node n1 1"}},
-		{"a node's cards change", []runtime.Object{node("2")}, func(n cache.ResourceEventHandler) { n.OnUpdate(node("1"), node("2")) }, none, []string{"node n1 2"}},
-		{"a node's cards have changed again by now", []runtime.Object{node("3")}, func(n cache.ResourceEventHandler) { n.OnUpdate(node("1"), node("2")) }, none, []string{"node n1 3"}},
+		{"a node's GPUs change", []runtime.Object{node("2")}, func(n cache.ResourceEventHandler) { n.OnUpdate(node("1"), node("2")) }, none, []string{"node n1 2"}},
+		{"a node's GPUs have changed again by now", []runtime.Object{node("3")}, func(n cache.ResourceEventHandler) { n.OnUpdate(node("1"), node("2")) }, none, []string{"node n1 3"}},
 		{"a node's labels change", []runtime.Object{relabeled}, func(n cache.ResourceEventHandler) { n.OnUpdate(node("1"), relabeled) }, none, []string{"node n1 1"}},
 		{"a node's status changes", []runtime.Object{busy}, func(n cache.ResourceEventHandler) { n.OnUpdate(node("1"), busy) }, none, nil},
 		{"a node goes", nil, func(n cache.ResourceEventHandler) { n.OnDelete(node("1")) }, none, []string{"no node n1"}},
@@ -104,7 +104,7 @@ func TestEvents(t *testing.T) {
 		{"a pod starts, or the informer resyncs", []runtime.Object{running}, none, func(p cache.ResourceEventHandler) { p.OnUpdate(bound, running) }, nil},
 		{"a pod's annotation changes", []runtime.Object{other}, none, func(p cache.ResourceEventHandler) { p.OnUpdate(running, other) }, []string{`pod u1 on "n1" ended false 2`}},
 		{"a pod ends", []runtime.Object{ended}, none, func(p cache.ResourceEventHandler) { p.OnUpdate(running, ended) }, []string{`pod u1 on "n1" ended true 1`}},
-		{"a pod was deleted and made anew while nobody watched", []runtime.Object{anew}, none, func(p cache.ResourceEventHandler) { p.OnUpdate(running, anew) },
+		{"a pod was deleted and made again while nobody watched", []runtime.Object{anew}, none, func(p cache.ResourceEventHandler) { p.OnUpdate(running, anew) },
 			[]string{"no pod u1", `pod u2 on "n1" ended false 1`, `pod u2 on "n1" ended false 1`}},
 		{"a pod goes", nil, none, func(p cache.ResourceEventHandler) { p.OnDelete(running) }, []string{"no pod u1"}},
 		{"a pod went and its name was taken", []runtime.Object{anew}, none, func(p cache.ResourceEventHandler) { p.OnDelete(running) }, []string{"no pod u1", `pod u2 on "n1" ended false 1`}},

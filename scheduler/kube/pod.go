@@ -2,7 +2,7 @@
 // scheduler.Pod and scheduler.Node, and the API server's events into the engine.
 //
 // The doors (plugin, extender, webhook) use it; it may import the scheduler's other
-// rooms and client-go, and decides nothing about cards.
+// rooms and client-go, and decides nothing about GPUs.
 package kube
 
 import (

@@ -21,7 +21,7 @@ import (
 type QuotaSink interface {
 	SetQuota(namespace, name string, l quota.Limits)
 	DeleteQuota(namespace, name string)
-	SetCardQuota(*quota.Cards)
+	SetGPUQuota(*quota.GPUs)
 }
 
 // Quotas tells the sink of the namespaces' ResourceQuotas on memory and cores. Those with
@@ -34,7 +34,7 @@ func (f *Feeding) Quotas(factory informers.SharedInformerFactory, sink QuotaSink
 			log.Error("a resource quota can't be read in part: nothing may be had of that part", "namespace", q.Namespace, "quota", q.Name, "error", err)
 		}
 		if limits != quota.NoLimits && scoped(q) {
-			log.Warn("a resource quota with scopes limits no cards: write one without", "namespace", q.Namespace, "quota", q.Name)
+			log.Warn("a resource quota with scopes limits no GPUs: write one without", "namespace", q.Namespace, "quota", q.Name)
 			limits = quota.NoLimits
 		}
 		if limits == quota.NoLimits {
@@ -70,14 +70,14 @@ func hard(q *v1.ResourceQuota) map[string]scheduler.Amount {
 	return amounts
 }
 
-// CardQuota tells the sink of gpu-manager's quota in that ConfigMap. The factory that it
+// GPUQuota tells the sink of gpu-manager's quota in that ConfigMap. The factory that it
 // returns watches this one object; it is the caller's to start. A ConfigMap that is
-// malformed leaves the quota as it was; where none was read before it, nobody gets cards.
-func (f *Feeding) CardQuota(client kubernetes.Interface, namespace, name string, labels quota.Labels, sink QuotaSink, log *slog.Logger) (informers.SharedInformerFactory, error) {
+// malformed leaves the quota as it was; where none was read before it, nobody gets GPUs.
+func (f *Feeding) GPUQuota(client kubernetes.Interface, namespace, name string, labels quota.Labels, sink QuotaSink, log *slog.Logger) (informers.SharedInformerFactory, error) {
 	inForce := false // events come one after the other
-	tell := func(cards *quota.Cards) {
-		inForce = cards != nil
-		sink.SetCardQuota(cards)
+	tell := func(gpus *quota.GPUs) {
+		inForce = gpus != nil
+		sink.SetGPUQuota(gpus)
 	}
 	set := func(c *v1.ConfigMap) {
 		value, there := c.Data[quota.ConfigMapKey]
@@ -85,15 +85,15 @@ func (f *Feeding) CardQuota(client kubernetes.Interface, namespace, name string,
 			tell(nil)
 			return
 		}
-		cards, err := quota.ParseCards(value, labels)
+		gpus, err := quota.ParseGPUs(value, labels)
 		switch {
 		case err == nil:
-			tell(cards)
+			tell(gpus)
 		case inForce:
-			log.Error("the quota of cards was not taken over: the one before stays in force", "namespace", namespace, "configmap", name, "error", err)
+			log.Error("the quota of GPUs was not taken over: the one before stays in force", "namespace", namespace, "configmap", name, "error", err)
 		default:
-			log.Error("the quota of cards can't be read: no pod gets cards until it is mended or removed", "namespace", namespace, "configmap", name, "error", err)
-			sink.SetCardQuota(quota.Unread(err))
+			log.Error("the quota of GPUs can't be read: no pod gets GPUs until it is fixed or removed", "namespace", namespace, "configmap", name, "error", err)
+			sink.SetGPUQuota(quota.Unread(err))
 		}
 	}
 	handler := Handler[*v1.ConfigMap]{
@@ -110,7 +110,7 @@ func (f *Feeding) CardQuota(client kubernetes.Interface, namespace, name string,
 			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 		}))
 	if err := f.follow(factory.Core().V1().ConfigMaps().Informer(), handler); err != nil {
-		return nil, fmt.Errorf("follow the quota of cards: %w", err)
+		return nil, fmt.Errorf("follow the quota of GPUs: %w", err)
 	}
 	return factory, nil
 }

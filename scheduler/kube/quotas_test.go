@@ -21,7 +21,7 @@ func (j *journal) SetQuota(namespace, name string, l quota.Limits) {
 	j.add("quota %s/%s %d MiB %d cores", namespace, name, l.MemoryMiB, l.Cores)
 }
 func (j *journal) DeleteQuota(namespace, name string) { j.add("no quota %s/%s", namespace, name) }
-func (j *journal) SetCardQuota(c *quota.Cards)        { j.add("cards %t", c != nil) }
+func (j *journal) SetGPUQuota(c *quota.GPUs)          { j.add("GPUs %t", c != nil) }
 
 func (j *journal) await(t *testing.T, want ...string) {
 	t.Helper()
@@ -65,7 +65,7 @@ func TestQuotas(t *testing.T) {
 	j.await(t, "no quota ns/q")
 }
 
-func TestCardQuota(t *testing.T) {
+func TestGPUQuota(t *testing.T) {
 	config := func(value string) *v1.ConfigMap {
 		return &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "gpuquota"}, Data: map[string]string{quota.ConfigMapKey: value}}
 	}
@@ -73,31 +73,31 @@ func TestCardQuota(t *testing.T) {
 	j := &journal{}
 	f, err := Feed(NewInformers(client), j)
 	require.NoError(t, err)
-	factory, err := f.CardQuota(client, "kube-system", "gpuquota", quota.DefaultLabels(), j, slog.New(slog.DiscardHandler))
+	factory, err := f.GPUQuota(client, "kube-system", "gpuquota", quota.DefaultLabels(), j, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	factory.Start(t.Context().Done())
-	j.await(t, "cards true")
+	j.await(t, "GPUs true")
 	for _, value := range []string{`{"ns":`, `{"ns":{"pool":[],"quota":{}}}`} { // the malformed one changes nothing
 		_, err := client.CoreV1().ConfigMaps("kube-system").Update(t.Context(), config(value), metav1.UpdateOptions{})
 		require.NoError(t, err)
 	}
-	j.await(t, "cards true")
+	j.await(t, "GPUs true")
 	require.NoError(t, client.CoreV1().ConfigMaps("kube-system").Delete(t.Context(), "gpuquota", metav1.DeleteOptions{}))
-	j.await(t, "cards false")
+	j.await(t, "GPUs false")
 }
 
 // quotas takes what it is told of, whole.
 type quotas struct {
 	journal
-	cards *quota.Cards
+	gpus *quota.GPUs
 }
 
-func (q *quotas) SetCardQuota(c *quota.Cards) {
-	q.cards = c // before the journal tells
-	q.journal.SetCardQuota(c)
+func (q *quotas) SetGPUQuota(c *quota.GPUs) {
+	q.gpus = c // before the journal tells
+	q.journal.SetGPUQuota(c)
 }
 
-func TestACardQuotaThatWasNeverReadable(t *testing.T) {
+func TestAGPUQuotaThatWasNeverReadable(t *testing.T) {
 	config := func(value string) *v1.ConfigMap {
 		return &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "gpuquota"}, Data: map[string]string{quota.ConfigMapKey: value}}
 	}
@@ -105,23 +105,23 @@ func TestACardQuotaThatWasNeverReadable(t *testing.T) {
 	q := &quotas{}
 	f, err := Feed(NewInformers(client), q)
 	require.NoError(t, err)
-	factory, err := f.CardQuota(client, "kube-system", "gpuquota", quota.DefaultLabels(), q, slog.New(slog.DiscardHandler))
+	factory, err := f.GPUQuota(client, "kube-system", "gpuquota", quota.DefaultLabels(), q, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	factory.Start(t.Context().Done())
 	check := func() error {
 		book := quota.NewBook()
-		book.SetCards(q.cards)
+		book.SetGPUs(q.gpus)
 		account := book.View("other")
 		if !account.Limited() {
 			return nil
 		}
-		return account.CheckNode(nil, quota.Charge{CardPercent: 1})
+		return account.CheckNode(nil, quota.Charge{GPUPercent: 1})
 	}
-	q.await(t, "cards true")
-	require.ErrorContains(t, check(), "nobody gets cards until it is mended")
+	q.await(t, "GPUs true")
+	require.ErrorContains(t, check(), "nobody gets GPUs until it is fixed")
 	_, err = client.CoreV1().ConfigMaps("kube-system").Update(t.Context(), config(`{"ns":{"quota":{}}}`), metav1.UpdateOptions{})
 	require.NoError(t, err)
-	q.await(t, "cards true")
+	q.await(t, "GPUs true")
 	require.NoError(t, check(), "it limits another namespace alone")
 }
 

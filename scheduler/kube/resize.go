@@ -151,7 +151,7 @@ func (r *Resizer) book(object *v1.Pod, pod *scheduler.Pod, request string) (sche
 		return scheduler.Placement{}, fmt.Errorf("annotation %s: %w", grant.AnnotationResize, err)
 	}
 	n, err := r.feeding.nodes.Get(object.Spec.NodeName)
-	if err != nil || n.Annotations[wire.AnnotationCards] == "" {
+	if err != nil || n.Annotations[wire.AnnotationGPUs] == "" {
 		return scheduler.Placement{}, fmt.Errorf("no gpuslice-agent tells of node %s, and nobody else could change what a container of it has: is the agent running there?", object.Spec.NodeName)
 	}
 	return r.Engine.Resize(pod, wanted)

@@ -26,7 +26,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-const resizeCard = "GPU-00000000-0000-0000-0000-000000000000"
+const resizeGPU = "GPU-00000000-0000-0000-0000-000000000000"
 
 // resizing is a cluster of one node and one pod, with a Resizer that runs.
 type resizing struct {
@@ -65,9 +65,9 @@ func (r *resizing) ask(value string) {
 	require.NoError(r.t, err)
 }
 
-// memory is what is booked of the card.
+// memory is what is booked of the GPU.
 func (r *resizing) memory() (mib int64) {
-	r.engine.Snapshot().Cards(func(_ string, _ *scheduler.Card, used scheduler.Use) { mib = used.MemoryMiB })
+	r.engine.Snapshot().GPUs(func(_ string, _ *scheduler.GPU, used scheduler.Use) { mib = used.MemoryMiB })
 	return mib
 }
 
@@ -79,13 +79,13 @@ func newResizing(t *testing.T, change func(*v1.Node, *v1.Pod, *ResizerConfig)) *
 	}
 	var err error
 	pod.Annotations, err = wire.Annotations(Pod(pod), scheduler.Placement{Node: "n1", Containers: [][]grant.Share{
-		{{UUID: resizeCard, MemoryMiB: 8000, CorePercent: 30}},
+		{{UUID: resizeGPU, MemoryMiB: 8000, CorePercent: 30}},
 	}}, nil, time.Unix(1, 0))
 	require.NoError(t, err)
-	cards, err := json.Marshal(map[string]any{"version": 1, "cards": []any{map[string]any{
-		"uuid": resizeCard, "model": "NVIDIA H200", "memoryMiB": 80000, "cores": 100, "slots": 10, "mode": "hami-core", "healthy": true}}})
+	gpus, err := json.Marshal(map[string]any{"version": 1, "gpus": []any{map[string]any{
+		"uuid": resizeGPU, "model": "NVIDIA H200", "memoryMiB": 80000, "cores": 100, "slots": 10, "mode": "hami-core", "healthy": true}}})
 	require.NoError(t, err)
-	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{wire.AnnotationCards: string(cards)}}}
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{wire.AnnotationGPUs: string(gpus)}}}
 	r := &resizing{t: t}
 	r.engine, err = engine.New(engine.Options{Request: request.DefaultOptions()})
 	require.NoError(t, err)
@@ -130,10 +130,10 @@ func TestResizer(t *testing.T) {
 	assert.Equal(t, grant.ResizeBooked, status.Outcome)
 	assert.Equal(t, asked, status.Request)
 	assert.Equal(t, int64(1), status.Generation)
-	assert.Equal(t, "main: 20000 MiB, 50 percent of cores of "+resizeCard, status.Message)
+	assert.Equal(t, "main: 20000 MiB, 50 percent of cores of "+resizeGPU, status.Message)
 	placement, err := wire.DecodePod(Pod(pod), nil)
 	require.NoError(t, err)
-	assert.Equal(t, []grant.Share{{UUID: resizeCard, MemoryMiB: 20000, CorePercent: 50}}, placement.Containers[0])
+	assert.Equal(t, []grant.Share{{UUID: resizeGPU, MemoryMiB: 20000, CorePercent: 50}}, placement.Containers[0])
 	assert.Equal(t, pod.Annotations[grant.AnnotationAllocated], pod.Annotations[grant.AnnotationToAllocate], "HAMi's say it too")
 	assert.Contains(t, pod.Annotations[grant.AnnotationAllocated], "20000,50")
 	require.Eventually(t, func() bool { return r.memory() == 20000 }, 20*time.Second, 5*time.Millisecond)

@@ -14,24 +14,24 @@ func Engine(e *engine.Engine) prometheus.Collector { return engineCollector{e} }
 type engineCollector struct{ engine *engine.Engine }
 
 var (
-	nodes        = engineDesc("nodes", "Nodes that have registered cards.")
-	cards        = engineDesc("cards", "Cards that are registered.")
-	pods         = engineDesc("pods", "Pods that hold a part of a card, reservations included.")
-	reservations = engineDesc("reservations", "Pods whose cards are reserved and that are not bound yet.")
-	problems     = engineDesc("problems", "Annotations that can't be read or are not believed, and cards of which more is taken than there is: see /debug/state.")
+	nodes        = engineDesc("nodes", "Nodes that have registered GPUs.")
+	gpus         = engineDesc("gpus", "GPUs that are registered.")
+	pods         = engineDesc("pods", "Pods that hold a part of a GPU, reservations included.")
+	reservations = engineDesc("reservations", "Pods whose GPUs are reserved and that are not bound yet.")
+	problems     = engineDesc("problems", "Annotations that can't be read or are not believed, and GPUs of which more is taken than there is: see /debug/state.")
 	bookings     = prometheus.NewDesc("gpuslice_scheduler_bookings_total",
 		"Bookings by their end: made, repeated (asked for again), refused (no room on the newest state: a double booking that was not made), expired (never bound).",
 		[]string{"end"}, nil)
 	pending = prometheus.NewDesc("gpuslice_scheduler_pending_pods",
-		"Pods that ask for cards and are on no node, by the reason that most nodes give as the cards are now; Fits: a node has room; Reserved: being bound.",
+		"Pods that ask for GPUs and are on no node, by the reason that most nodes give as the GPUs are now; Fits: a node has room; Reserved: being bound.",
 		[]string{"reason"}, nil)
-	fragmented = engineDesc("fragmented_pods", "Of the pending pods, those that wait for memory that is free, but not on one card.")
-	cardUse    = prometheus.NewDesc("gpuslice_scheduler_card_booked_ratio",
-		"Part of a card that is booked, 0 to 1, by what of it.", []string{"node", "uuid", "of"}, nil)
+	fragmented = engineDesc("fragmented_pods", "Of the pending pods, those that wait for memory that is free, but not on one GPU.")
+	gpuUse     = prometheus.NewDesc("gpuslice_scheduler_gpu_booked_ratio",
+		"Part of a GPU that is booked, 0 to 1, by what of it.", []string{"node", "uuid", "of"}, nil)
 	quotaMemory, quotaMemoryLimit = quotaDesc("memory_used_bytes", "GPU memory that is booked for the pods of a namespace with a ResourceQuota of it."),
 		quotaDesc("memory_limit_bytes", "GPU memory that a namespace may have by its ResourceQuotas.")
-	quotaCores, quotaCoresLimit = quotaDesc("cores_used_ratio", "Compute time that is booked for the pods of a namespace with a ResourceQuota of it; 1 is a card."),
-		quotaDesc("cores_limit_ratio", "Compute time that a namespace may have by its ResourceQuotas; 1 is a card.")
+	quotaCores, quotaCoresLimit = quotaDesc("cores_used_ratio", "Compute time that is booked for the pods of a namespace with a ResourceQuota of it; 1 is a GPU."),
+		quotaDesc("cores_limit_ratio", "Compute time that a namespace may have by its ResourceQuotas; 1 is a GPU.")
 )
 
 func engineDesc(name, help string) *prometheus.Desc {
@@ -43,7 +43,7 @@ func quotaDesc(name, help string) *prometheus.Desc {
 }
 
 func (engineCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{nodes, cards, pods, reservations, problems, bookings, pending, fragmented, cardUse, quotaMemory, quotaMemoryLimit, quotaCores, quotaCoresLimit} {
+	for _, d := range []*prometheus.Desc{nodes, gpus, pods, reservations, problems, bookings, pending, fragmented, gpuUse, quotaMemory, quotaMemoryLimit, quotaCores, quotaCoresLimit} {
 		to <- d
 	}
 }
@@ -54,7 +54,7 @@ func (c engineCollector) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value))
 	}
 	gauge(nodes, s.Nodes)
-	gauge(cards, s.Cards)
+	gauge(gpus, s.GPUs)
 	gauge(pods, s.Pods)
 	gauge(reservations, s.Reservations)
 	gauge(problems, s.Problems)
@@ -76,14 +76,14 @@ func (c engineCollector) Collect(to chan<- prometheus.Metric) {
 		of(quotaMemory, quotaMemoryLimit, bytesPerMiB, a.Used().MemoryMiB, a.Limits().MemoryMiB)
 		of(quotaCores, quotaCoresLimit, 1./100, a.Used().Cores, a.Limits().Cores)
 	}
-	c.engine.Snapshot().Cards(func(node string, card *scheduler.Card, used scheduler.Use) {
+	c.engine.Snapshot().GPUs(func(node string, gpu *scheduler.GPU, used scheduler.Use) {
 		of := func(what string, used, total float64) {
 			if total > 0 {
-				to <- prometheus.MustNewConstMetric(cardUse, prometheus.GaugeValue, used/total, node, card.UUID, what)
+				to <- prometheus.MustNewConstMetric(gpuUse, prometheus.GaugeValue, used/total, node, gpu.UUID, what)
 			}
 		}
-		of("memory", float64(used.MemoryMiB), float64(card.MemoryMiB))
-		of("cores", float64(used.Cores), float64(card.Cores))
-		of("slots", float64(used.Slots), float64(card.Slots))
+		of("memory", float64(used.MemoryMiB), float64(gpu.MemoryMiB))
+		of("cores", float64(used.Cores), float64(gpu.Cores))
+		of("slots", float64(used.Slots), float64(gpu.Slots))
 	})
 }

@@ -31,38 +31,38 @@ func hamiDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, prometheus.Labels{"zone": hamiZone})
 }
 
-// The labels of cards and of containers' shares, as they are now and as they were.
+// The labels of GPUs and of containers' shares, as they are now and as they were.
 var (
-	hamiCard, oldCard   = []string{"node", "device_uuid", "device_index", "device_type"}, []string{"nodeid", "deviceuuid", "deviceidx", "devicetype"}
+	hamiGPU, oldGPU     = []string{"node", "device_uuid", "device_index", "device_type"}, []string{"nodeid", "deviceuuid", "deviceidx", "devicetype"}
 	hamiShare, oldShare = []string{"namespace", "node", "pod", "container_index", "device_uuid"}, []string{"podnamespace", "nodename", "podname", "containeridx", "deviceuuid"}
 )
 
-func ofCard(now, before, help string) hamiMetric {
-	return hamiMetric{hamiDesc(now, help, hamiCard...), hamiDesc(before, help, oldCard...)}
+func ofGPU(now, before, help string) hamiMetric {
+	return hamiMetric{hamiDesc(now, help, hamiGPU...), hamiDesc(before, help, oldGPU...)}
 }
 
 var (
-	hamiMemoryLimit = ofCard("hami_gpu_memory_limit_bytes", "GPUDeviceMemoryLimit", "Memory that may be given out of the card.")
-	hamiCoreLimit   = ofCard("hami_gpu_core_limit_ratio", "GPUDeviceCoreLimit", "Compute time of the card, percent: now 100, before what may be given out of it.")
-	hamiShared      = ofCard("hami_gpu_shared_count", "GPUDeviceSharedNum", "Containers that have a share of the card.")
-	hamiCores       = ofCard("hami_gpu_core_allocated_ratio", "GPUDeviceCoreAllocated", "Compute time that is given out: now percent of what may be, before as it was asked for.")
+	hamiMemoryLimit = ofGPU("hami_gpu_memory_limit_bytes", "GPUDeviceMemoryLimit", "Memory that may be given out of the GPU.")
+	hamiCoreLimit   = ofGPU("hami_gpu_core_limit_ratio", "GPUDeviceCoreLimit", "Compute time of the GPU, percent: now 100, before what may be given out of it.")
+	hamiShared      = ofGPU("hami_gpu_shared_count", "GPUDeviceSharedNum", "Containers that have a share of the GPU.")
+	hamiCores       = ofGPU("hami_gpu_core_allocated_ratio", "GPUDeviceCoreAllocated", "Compute time that is given out: now percent of what may be, before as it was asked for.")
 	hamiMemory      = hamiMetric{
-		hamiDesc("hami_gpu_memory_allocated_bytes", "Memory that is given out of the card.", "node", "device_uuid", "device_index", "device_cores", "device_type"),
-		hamiDesc("GPUDeviceMemoryAllocated", "Memory that is given out of the card.", "nodeid", "deviceuuid", "deviceidx", "devicecores", "devicetype"),
+		hamiDesc("hami_gpu_memory_allocated_bytes", "Memory that is given out of the GPU.", "node", "device_uuid", "device_index", "device_cores", "device_type"),
+		hamiDesc("GPUDeviceMemoryAllocated", "Memory that is given out of the GPU.", "nodeid", "deviceuuid", "deviceidx", "devicecores", "devicetype"),
 	}
 	hamiOverview = hamiMetric{
-		hamiDesc("hami_node_gpu_overview", "Memory that is given out of the card, bytes.", "node", "device_uuid", "device_index", "device_cores", "device_memory_limit", "device_type"),
-		hamiDesc("nodeGPUOverview", "Memory that is given out of the card, bytes.", "nodeid", "deviceuuid", "deviceidx", "devicecores", "devicememorylimit", "devicetype"),
+		hamiDesc("hami_node_gpu_overview", "Memory that is given out of the GPU, bytes.", "node", "device_uuid", "device_index", "device_cores", "device_memory_limit", "device_type"),
+		hamiDesc("nodeGPUOverview", "Memory that is given out of the GPU, bytes.", "nodeid", "deviceuuid", "deviceidx", "devicecores", "devicememorylimit", "devicetype"),
 	}
 	hamiPart = hamiMetric{
-		hamiDesc("hami_node_gpu_memory_allocated_ratio", "Part of the card's memory that is given out, 0 to 1.", "node", "device_uuid", "device_index"),
-		hamiDesc("nodeGPUMemoryPercentage", "Part of the card's memory that is given out, 0 to 1.", "nodeid", "deviceuuid", "deviceidx"),
+		hamiDesc("hami_node_gpu_memory_allocated_ratio", "Part of the GPU's memory that is given out, 0 to 1.", "node", "device_uuid", "device_index"),
+		hamiDesc("nodeGPUMemoryPercentage", "Part of the GPU's memory that is given out, 0 to 1.", "nodeid", "deviceuuid", "deviceidx"),
 	}
 	hamiShareMemory = hamiMetric{
 		hamiDesc("hami_vgpu_memory_allocated_bytes", "Memory that a container is given.", hamiShare...), hamiDesc("vGPUMemoryAllocated", "Memory that a container is given, bytes.", oldShare...),
 	}
 	hamiShareCores = hamiMetric{
-		hamiDesc("hami_vgpu_core_allocated_ratio", "Compute time that a container is given, percent of what may be given out of the card.", hamiShare...),
+		hamiDesc("hami_vgpu_core_allocated_ratio", "Compute time that a container is given, percent of what may be given out of the GPU.", hamiShare...),
 		hamiDesc("vGPUCoreAllocated", "Compute time that a container is given, as it was asked for.", oldShare...),
 	}
 )
@@ -94,9 +94,9 @@ func (c hamiCollector) Collect(to chan<- prometheus.Metric) {
 	c.sendQuotas(to)
 	for _, n := range c.engine.State("").Nodes {
 		total := map[string]int{}
-		for _, card := range n.Cards {
-			total[card.UUID] = card.Cores
-			sendHAMiCard(to, n.Name, card)
+		for _, gpu := range n.GPUs {
+			total[gpu.UUID] = gpu.Cores
+			sendHAMiGPU(to, n.Name, gpu)
 		}
 		for key, share := range hamiShares(n.Pods) {
 			namespace, pod, _ := strings.Cut(key.pod, "/")
@@ -122,17 +122,17 @@ func (c hamiCollector) sendQuotas(to chan<- prometheus.Metric) {
 	}
 }
 
-func sendHAMiCard(to chan<- prometheus.Metric, node string, card engine.CardState) {
-	index, cores := strconv.Itoa(card.Index), strconv.Itoa(card.Cores)
-	limit, used := float64(card.MemoryMiB)*bytesPerMiB, float64(card.Used.MemoryMiB)*bytesPerMiB
-	hamiMemoryLimit.send(to, limit, limit, node, card.UUID, index, card.Model)
-	hamiCoreLimit.send(to, percentOf(card.Cores, card.Cores), float64(card.Cores), node, card.UUID, index, card.Model)
-	hamiShared.send(to, float64(card.Used.Slots), float64(card.Used.Slots), node, card.UUID, index, card.Model)
-	hamiCores.send(to, percentOf(card.Used.Cores, card.Cores), float64(card.Used.Cores), node, card.UUID, index, card.Model)
-	hamiMemory.send(to, used, used, node, card.UUID, index, cores, card.Model)
-	hamiOverview.send(to, used, used, node, card.UUID, index, cores, strconv.FormatInt(card.MemoryMiB, 10), card.Model)
+func sendHAMiGPU(to chan<- prometheus.Metric, node string, gpu engine.GPUState) {
+	index, cores := strconv.Itoa(gpu.Index), strconv.Itoa(gpu.Cores)
+	limit, used := float64(gpu.MemoryMiB)*bytesPerMiB, float64(gpu.Used.MemoryMiB)*bytesPerMiB
+	hamiMemoryLimit.send(to, limit, limit, node, gpu.UUID, index, gpu.Model)
+	hamiCoreLimit.send(to, percentOf(gpu.Cores, gpu.Cores), float64(gpu.Cores), node, gpu.UUID, index, gpu.Model)
+	hamiShared.send(to, float64(gpu.Used.Slots), float64(gpu.Used.Slots), node, gpu.UUID, index, gpu.Model)
+	hamiCores.send(to, percentOf(gpu.Used.Cores, gpu.Cores), float64(gpu.Used.Cores), node, gpu.UUID, index, gpu.Model)
+	hamiMemory.send(to, used, used, node, gpu.UUID, index, cores, gpu.Model)
+	hamiOverview.send(to, used, used, node, gpu.UUID, index, cores, strconv.FormatInt(gpu.MemoryMiB, 10), gpu.Model)
 	if limit > 0 {
-		hamiPart.send(to, used/limit, used/limit, node, card.UUID, index)
+		hamiPart.send(to, used/limit, used/limit, node, gpu.UUID, index)
 	}
 }
 

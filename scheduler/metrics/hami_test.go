@@ -16,14 +16,14 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-const hamiTestCard = "GPU-00000000-0000-4000-8000-000000000000"
+const hamiTestGPU = "GPU-00000000-0000-4000-8000-000000000000"
 
 // Each number of HAMi's is the engine's, in HAMi's unit; two pods of one name are no
 // reason to tell nothing.
 func TestHAMi(t *testing.T) {
 	e, err := engine.New(engine.Options{Request: request.DefaultOptions()})
 	require.NoError(t, err)
-	e.SetNode(&scheduler.Node{Name: "n", Annotations: map[string]string{"hami.io/node-nvidia-register": `[{"id":"` + hamiTestCard + `","count":10,"devmem":1000,"devcore":200,"type":"NVIDIA A","index":3,"health":true}]`}})
+	e.SetNode(&scheduler.Node{Name: "n", Annotations: map[string]string{"hami.io/node-nvidia-register": `[{"id":"` + hamiTestGPU + `","count":10,"devmem":1000,"devcore":200,"type":"NVIDIA A","index":3,"health":true}]`}})
 	for _, uid := range []string{"u", "v"} {
 		p := &scheduler.Pod{UID: uid, Namespace: "d", Name: "p", Containers: []scheduler.Container{{Name: "side"}, {Name: "c", Resources: map[string]scheduler.Amount{
 			"nvidia.com/gpu": {Value: 1}, "nvidia.com/gpumem": {Value: 250}, "nvidia.com/gpucores": {Value: 25}}}}}
@@ -56,26 +56,26 @@ func TestHAMi(t *testing.T) {
 		"hami_resource_quota_used": 500, "QuotaUsed": 500, "hami_resource_quota_limit": 8000,
 		"hami_vgpu_core_allocated_ratio": 25, "vGPUCoreAllocated": 50,
 	}, values)
-	assert.Equal(t, "device_cores=200 device_index=3 device_memory_limit=1000 device_type=NVIDIA A device_uuid="+hamiTestCard+" node=n zone=vGPU", labels["hami_node_gpu_overview"])
-	assert.Equal(t, "containeridx=1 deviceuuid="+hamiTestCard+" nodename=n podname=p podnamespace=d zone=vGPU", labels["vGPUMemoryAllocated"])
+	assert.Equal(t, "device_cores=200 device_index=3 device_memory_limit=1000 device_type=NVIDIA A device_uuid="+hamiTestGPU+" node=n zone=vGPU", labels["hami_node_gpu_overview"])
+	assert.Equal(t, "containeridx=1 deviceuuid="+hamiTestGPU+" nodename=n podname=p podnamespace=d zone=vGPU", labels["vGPUMemoryAllocated"])
 
 	assert.Equal(t, "limit=8000 namespace=d quota_name=nvidia.com/gpumem zone=vGPU", labels["hami_resource_quota_used"])
 	assert.Equal(t, "limit=8000 quotaName=nvidia.com/gpumem quotanamespace=d zone=vGPU", labels["QuotaUsed"])
 
 	require.NoError(t, registry.Register(Engine(e)), "beside our own")
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP gpuslice_scheduler_card_booked_ratio Part of a card that is booked, 0 to 1, by what of it.
-# TYPE gpuslice_scheduler_card_booked_ratio gauge
-gpuslice_scheduler_card_booked_ratio{node="n",of="cores",uuid="`+hamiTestCard+`"} 0.25
-gpuslice_scheduler_card_booked_ratio{node="n",of="memory",uuid="`+hamiTestCard+`"} 0.5
-gpuslice_scheduler_card_booked_ratio{node="n",of="slots",uuid="`+hamiTestCard+`"} 0.2
+# HELP gpuslice_scheduler_gpu_booked_ratio Part of a GPU that is booked, 0 to 1, by what of it.
+# TYPE gpuslice_scheduler_gpu_booked_ratio gauge
+gpuslice_scheduler_gpu_booked_ratio{node="n",of="cores",uuid="`+hamiTestGPU+`"} 0.25
+gpuslice_scheduler_gpu_booked_ratio{node="n",of="memory",uuid="`+hamiTestGPU+`"} 0.5
+gpuslice_scheduler_gpu_booked_ratio{node="n",of="slots",uuid="`+hamiTestGPU+`"} 0.2
 # HELP gpuslice_scheduler_quota_memory_limit_bytes GPU memory that a namespace may have by its ResourceQuotas.
 # TYPE gpuslice_scheduler_quota_memory_limit_bytes gauge
 gpuslice_scheduler_quota_memory_limit_bytes{namespace="d"} 8.388608e+09
 # HELP gpuslice_scheduler_quota_memory_used_bytes GPU memory that is booked for the pods of a namespace with a ResourceQuota of it.
 # TYPE gpuslice_scheduler_quota_memory_used_bytes gauge
 gpuslice_scheduler_quota_memory_used_bytes{namespace="d"} 5.24288e+08
-`), "gpuslice_scheduler_card_booked_ratio", "gpuslice_scheduler_quota_memory_limit_bytes", "gpuslice_scheduler_quota_memory_used_bytes", "gpuslice_scheduler_quota_cores_limit_ratio"))
+`), "gpuslice_scheduler_gpu_booked_ratio", "gpuslice_scheduler_quota_memory_limit_bytes", "gpuslice_scheduler_quota_memory_used_bytes", "gpuslice_scheduler_quota_cores_limit_ratio"))
 }
 
 func words(m *dto.Metric) string {

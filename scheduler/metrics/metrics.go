@@ -5,7 +5,7 @@
 //	gpuslice_scheduler_double_bookings_prevented_total{door}     bookings refused, for another was faster
 //	gpuslice_scheduler_admission_total{path,outcome,reason}      what the webhook said of pods
 //
-// and of the engine at the moment of a scrape (Engine): nodes, cards, memory, cores,
+// and of the engine at the moment of a scrape (Engine): nodes, GPUs, memory, cores,
 // slots, pods, reservations, problems, the pods that wait, by reason, and quotas.
 //
 // Labels of counters have words of ours only, never a name that a user chooses.
@@ -41,7 +41,7 @@ func New() *Metrics {
 		}, []string{"door", "reason"}),
 		prevented: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpuslice_scheduler_double_bookings_prevented_total",
-			Help: "Bookings of cards that were refused, for another pod was faster.",
+			Help: "Bookings of GPUs that were refused, for another pod was faster.",
 		}, []string{"door"}),
 		admitted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpuslice_scheduler_admission_total",

@@ -46,27 +46,27 @@ gpuslice_scheduler_bookings_total{end="expired"} 0
 gpuslice_scheduler_bookings_total{end="made"} 1
 gpuslice_scheduler_bookings_total{end="refused"} 0
 gpuslice_scheduler_bookings_total{end="repeated"} 0
-# HELP gpuslice_scheduler_card_booked_ratio Part of a card that is booked, 0 to 1, by what of it.
-# TYPE gpuslice_scheduler_card_booked_ratio gauge
-gpuslice_scheduler_card_booked_ratio{node="n",of="cores",uuid="GPU-00000000-0000-4000-8000-000000000000"} 0.5
-gpuslice_scheduler_card_booked_ratio{node="n",of="memory",uuid="GPU-00000000-0000-4000-8000-000000000000"} 0.25
-gpuslice_scheduler_card_booked_ratio{node="n",of="slots",uuid="GPU-00000000-0000-4000-8000-000000000000"} 0.1
+# HELP gpuslice_scheduler_gpu_booked_ratio Part of a GPU that is booked, 0 to 1, by what of it.
+# TYPE gpuslice_scheduler_gpu_booked_ratio gauge
+gpuslice_scheduler_gpu_booked_ratio{node="n",of="cores",uuid="GPU-00000000-0000-4000-8000-000000000000"} 0.5
+gpuslice_scheduler_gpu_booked_ratio{node="n",of="memory",uuid="GPU-00000000-0000-4000-8000-000000000000"} 0.25
+gpuslice_scheduler_gpu_booked_ratio{node="n",of="slots",uuid="GPU-00000000-0000-4000-8000-000000000000"} 0.1
 # HELP gpuslice_scheduler_denials_total Pods that no node could take, by the reason that most nodes gave.
 # TYPE gpuslice_scheduler_denials_total counter
 gpuslice_scheduler_denials_total{door="extender",reason="CardInsufficientMemory"} 1
-# HELP gpuslice_scheduler_double_bookings_prevented_total Bookings of cards that were refused, for another pod was faster.
+# HELP gpuslice_scheduler_double_bookings_prevented_total Bookings of GPUs that were refused, for another pod was faster.
 # TYPE gpuslice_scheduler_double_bookings_prevented_total counter
 gpuslice_scheduler_double_bookings_prevented_total{door="plugin"} 1
-# HELP gpuslice_scheduler_fragmented_pods Of the pending pods, those that wait for memory that is free, but not on one card.
+# HELP gpuslice_scheduler_fragmented_pods Of the pending pods, those that wait for memory that is free, but not on one GPU.
 # TYPE gpuslice_scheduler_fragmented_pods gauge
 gpuslice_scheduler_fragmented_pods 0
-# HELP gpuslice_scheduler_pending_pods Pods that ask for cards and are on no node, by the reason that most nodes give as the cards are now; Fits: a node has room; Reserved: being bound.
+# HELP gpuslice_scheduler_pending_pods Pods that ask for GPUs and are on no node, by the reason that most nodes give as the GPUs are now; Fits: a node has room; Reserved: being bound.
 # TYPE gpuslice_scheduler_pending_pods gauge
 gpuslice_scheduler_pending_pods{reason="CardInsufficientMemory"} 1
-# HELP gpuslice_scheduler_reservations Pods whose cards are reserved and that are not bound yet.
+# HELP gpuslice_scheduler_reservations Pods whose GPUs are reserved and that are not bound yet.
 # TYPE gpuslice_scheduler_reservations gauge
 gpuslice_scheduler_reservations 1
-`), "gpuslice_scheduler_bookings_total", "gpuslice_scheduler_card_booked_ratio", "gpuslice_scheduler_denials_total",
+`), "gpuslice_scheduler_bookings_total", "gpuslice_scheduler_gpu_booked_ratio", "gpuslice_scheduler_denials_total",
 		"gpuslice_scheduler_double_bookings_prevented_total", "gpuslice_scheduler_reservations",
 		"gpuslice_scheduler_pending_pods", "gpuslice_scheduler_fragmented_pods"))
 	count, err := testutil.GatherAndCount(registry, "gpuslice_scheduler_verb_duration_seconds", "gpuslice_scheduler_admission_total")

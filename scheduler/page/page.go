@@ -1,4 +1,4 @@
-// Package page is the scheduler's page of the cluster: its nodes, their cards as bars, the
+// Package page is the scheduler's page of the cluster: its nodes, their GPUs as bars, the
 // pods on them, and the pods that wait, with the reasons. It imports scheduler/engine and
 // monitor/page/shell; the extender's server and the scheduler's debug server call it.
 package page
@@ -45,18 +45,18 @@ func Handler(e *engine.Engine, ready func() error) http.Handler {
 func describe(s engine.State, waiting []engine.Pending, total, number int, now time.Time) shell.Page {
 	p := shell.Page{Title: "GPUs of the cluster", Legend: []shell.Key{{Kind: shell.Granted, Text: "granted"}}, Problems: problems(s.Problems)}
 	var sum, of scheduler.Use
-	cards := 0
+	gpus := 0
 	for i := range s.Nodes {
-		for j := range s.Nodes[i].Cards {
-			c := &s.Nodes[i].Cards[j]
-			cards++
+		for j := range s.Nodes[i].GPUs {
+			c := &s.Nodes[i].GPUs[j]
+			gpus++
 			sum, of = sum.Add(c.Used), of.Add(scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: c.Cores, Slots: c.Slots})
 		}
 	}
-	p.Lead = fmt.Sprintf("%s, %s, %s pending", shell.Count(len(s.Nodes), "node"), shell.Count(cards, "card"), shell.Count(total, "pod"))
-	if cards > 0 {
-		p.Sections = append(p.Sections, shell.Section{Title: "All cards", Tables: []shell.Table{{
-			Caption: "What is granted of all cards", Columns: []string{"", "Memory", "Compute time", "Containers"},
+	p.Lead = fmt.Sprintf("%s, %s, %s pending", shell.Count(len(s.Nodes), "node"), shell.Count(gpus, "gpu"), shell.Count(total, "pod"))
+	if gpus > 0 {
+		p.Sections = append(p.Sections, shell.Section{Title: "All GPUs", Tables: []shell.Table{{
+			Caption: "What is granted of all GPUs", Columns: []string{"", "Memory", "Compute time", "Containers"},
 			Rows: [][]shell.Cell{{{Text: "Granted"}, memory(sum, of), cores(sum, of), slots(sum, of)}},
 		}}})
 	}
@@ -87,11 +87,11 @@ func problems(all []engine.Problem) (texts []string) {
 // pending is the section of the pods that wait.
 func pending(pods []engine.Pending, total int, now time.Time) shell.Section {
 	s := shell.Section{Title: "Pending pods"}
-	table := shell.Table{Caption: "Pods that ask for cards and are on no node", Empty: "No pod waits for cards.", Columns: []string{"Pod", "Why"}}
+	table := shell.Table{Caption: "Pods that ask for GPUs and are on no node", Empty: "No pod waits for GPUs.", Columns: []string{"Pod", "Why"}}
 	for _, p := range pods {
 		why := shell.Cell{Text: p.Text}
 		if p.Fragmented {
-			why.Warning = "The memory is free, but not on one card: it is fragmented."
+			why.Warning = "The memory is free, but not on one GPU: it is fragmented."
 		}
 		table.Rows = append(table.Rows, []shell.Cell{{Text: p.Pod, Notes: []string{"for " + age(now.Sub(p.Since)), p.Reason}}, why})
 	}
@@ -118,22 +118,22 @@ func node(n engine.NodeState) shell.Section {
 	if !n.Registered {
 		s.Warning = "gone"
 	}
-	table := shell.Table{Caption: "Cards of " + n.Name, Empty: "It has no cards registered.", Columns: []string{"Card", "Memory", "Compute time"}}
-	for i := range n.Cards {
-		c := &n.Cards[i]
+	table := shell.Table{Caption: "GPUs of " + n.Name, Empty: "It has no GPUs registered.", Columns: []string{"GPU", "Memory", "Compute time"}}
+	for i := range n.GPUs {
+		c := &n.GPUs[i]
 		of := scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: c.Cores, Slots: c.Slots}
 		first := shell.Cell{Text: fmt.Sprintf("%d: %s", c.Index, c.Model), Notes: []string{c.UUID, fmt.Sprintf("%d of %d containers", c.Used.Slots, c.Slots)}}
-		first.Warning = condition(&c.Card)
+		first.Warning = condition(&c.GPU)
 		table.Rows = append(table.Rows, []shell.Cell{first, memory(c.Used, of), cores(c.Used, of)})
 	}
 	s.Tables = []shell.Table{table}
 	if rows := podRows(n); len(rows) > 0 {
-		s.Tables = append(s.Tables, shell.Table{Caption: "Pods on " + n.Name, Columns: []string{"Pod", "Card", "Share"}, Rows: rows})
+		s.Tables = append(s.Tables, shell.Table{Caption: "Pods on " + n.Name, Columns: []string{"Pod", "GPU", "Share"}, Rows: rows})
 	}
 	return s
 }
 
-func condition(c *scheduler.Card) string {
+func condition(c *scheduler.GPU) string {
 	switch {
 	case !c.Healthy:
 		return "not healthy"
@@ -143,11 +143,11 @@ func condition(c *scheduler.Card) string {
 	return ""
 }
 
-// podRows are the shares of the node's pods: by card, as these are in their table.
+// podRows are the shares of the node's pods: by GPU, as these are in their table.
 func podRows(n engine.NodeState) (rows [][]shell.Cell) {
 	names, order := map[string]string{}, map[string]int{}
-	for i := range n.Cards {
-		names[n.Cards[i].UUID], order[n.Cards[i].UUID] = fmt.Sprintf("%d: %s", n.Cards[i].Index, n.Cards[i].Model), i+1
+	for i := range n.GPUs {
+		names[n.GPUs[i].UUID], order[n.GPUs[i].UUID] = fmt.Sprintf("%d: %s", n.GPUs[i].Index, n.GPUs[i].Model), i+1
 	}
 	type share struct {
 		pod  *engine.PodState
@@ -172,7 +172,7 @@ func podRows(n engine.NodeState) (rows [][]shell.Cell) {
 		}
 		on := shell.Cell{Text: names[a.uuid]}
 		if on.Text == "" {
-			on = shell.Cell{Text: a.uuid, Warning: "not a card of this node"}
+			on = shell.Cell{Text: a.uuid, Warning: "not a GPU of this node"}
 		}
 		text := shell.GiB(float64(a.MemoryMiB) * mib)
 		if a.Cores > 0 {

@@ -20,8 +20,8 @@ import (
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func card(index int) engine.CardState {
-	return engine.CardState{Card: scheduler.Card{
+func gpu(index int) engine.GPUState {
+	return engine.GPUState{GPU: scheduler.GPU{
 		UUID: fmt.Sprint("GPU-", index), Model: "NVIDIA H200", Index: index, MemoryMiB: 4096, Cores: 100, Slots: 10, Healthy: true,
 	}}
 }
@@ -39,11 +39,11 @@ func texts(table shell.Table) (all []string) {
 }
 
 func TestNode(t *testing.T) {
-	a, b, c := card(0), card(1), card(2)
+	a, b, c := gpu(0), gpu(1), gpu(2)
 	a.Used = scheduler.Use{MemoryMiB: 1024, Cores: 30, Slots: 2}
 	b.Used, b.Cordoned = scheduler.Use{MemoryMiB: 5120}, true
 	c.Healthy = false
-	s := node(engine.NodeState{Name: "n&1", Registered: true, Cards: []engine.CardState{a, b, c}, Pods: []engine.PodState{
+	s := node(engine.NodeState{Name: "n&1", Registered: true, GPUs: []engine.GPUState{a, b, c}, Pods: []engine.PodState{
 		{Pod: "d/other", Phase: "bound", Containers: [][]grant.Share{{{UUID: "GPU-9", MemoryMiB: 1024}}}},
 		{Pod: "d/late", Phase: "reserved", Owner: "plugin/u", Containers: [][]grant.Share{nil, {{UUID: "GPU-1", MemoryMiB: 2048, CorePercent: 20}}}},
 		{Pod: "d/two", Phase: "bound", Containers: [][]grant.Share{{{UUID: "GPU-0", MemoryMiB: 512}, {UUID: "GPU-1", MemoryMiB: 512}}}},
@@ -57,7 +57,7 @@ func TestNode(t *testing.T) {
 	}, texts(s.Tables[0]))
 	assert.Equal(t, []shell.Bar{{Of: 4096, Parts: []shell.Part{{Kind: shell.Granted, Value: 1024}}}}, s.Tables[0].Rows[0][1].Bars)
 	assert.Equal(t, []string{
-		"d/other | GPU-9 not a card of this node | 1.00 GiB",
+		"d/other | GPU-9 not a GPU of this node | 1.00 GiB",
 		"d/two | 0: NVIDIA H200 | 0.50 GiB",
 		"d/late | 1: NVIDIA H200 | 2.00 GiB, 20 % of compute time",
 		"d/two | 1: NVIDIA H200 | 0.50 GiB",
@@ -75,7 +75,7 @@ func TestPending(t *testing.T) {
 		{Pod: "d/b", Since: now.Add(time.Second), Reason: "Fits", Text: "there is room"},
 	}, 7, now)
 	assert.Equal(t, "The oldest 2 of 7.", s.Lead)
-	assert.Equal(t, []string{"d/a | 0 of 1 node The memory is free, but not on one card: it is fragmented.", "d/b | there is room"}, texts(s.Tables[0]))
+	assert.Equal(t, []string{"d/a | 0 of 1 node The memory is free, but not on one GPU: it is fragmented.", "d/b | there is room"}, texts(s.Tables[0]))
 	assert.Equal(t, []string{"for 1 h", "CardInsufficientMemory"}, s.Tables[0].Rows[0][0].Notes)
 	assert.Equal(t, []string{"for 0 s", "Fits"}, s.Tables[0].Rows[1][0].Notes)
 }
@@ -84,12 +84,12 @@ func TestPending(t *testing.T) {
 func TestPages(t *testing.T) {
 	var s engine.State
 	for i := range 120 {
-		s.Nodes = append(s.Nodes, engine.NodeState{Name: fmt.Sprintf("node-%03d", i), Registered: true, Cards: []engine.CardState{card(0)}})
+		s.Nodes = append(s.Nodes, engine.NodeState{Name: fmt.Sprintf("node-%03d", i), Registered: true, GPUs: []engine.GPUState{gpu(0)}})
 	}
 	var shown []string
 	for number, links := range map[int][]string{1: {"?page=2"}, 2: {"?page=1", "?page=3"}, 3: {"?page=2"}} {
 		p := describe(s, nil, 0, number, now)
-		assert.Equal(t, "120 nodes, 120 cards, 0 pods pending", p.Lead)
+		assert.Equal(t, "120 nodes, 120 GPUs, 0 pods pending", p.Lead)
 		var queries []string
 		for _, l := range p.Sections[len(p.Sections)-1].Links {
 			queries = append(queries, l.Query)
@@ -132,7 +132,7 @@ func TestHandler(t *testing.T) {
 	}
 	w := get(nil, "")
 	assert.Equal(t, 200, w.Code)
-	for _, want := range []string{"1 node, 1 card, 1 pod pending", "d/&lt;b&gt;big&lt;/b&gt;", "1 with less than 8192 MiB free (most: 4096 MiB)", "NVIDIA &lt;i&gt;"} {
+	for _, want := range []string{"1 node, 1 GPU, 1 pod pending", "d/&lt;b&gt;big&lt;/b&gt;", "1 with less than 8192 MiB free (most: 4096 MiB)", "NVIDIA &lt;i&gt;"} {
 		assert.Contains(t, w.Body.String(), want)
 	}
 	assert.NotContains(t, w.Body.String(), "<b>")
@@ -140,5 +140,5 @@ func TestHandler(t *testing.T) {
 	w = get(func() error { return errors.New("pods are being read") }, "")
 	assert.Equal(t, 503, w.Code)
 	assert.Contains(t, w.Body.String(), "pods are being read")
-	assert.Contains(t, w.Body.String(), "1 node, 1 card")
+	assert.Contains(t, w.Body.String(), "1 node, 1 GPU")
 }

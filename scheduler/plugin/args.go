@@ -34,7 +34,7 @@ const (
 )
 
 // Args are the plugin's settings, in pluginConfig of a KubeSchedulerConfiguration. All
-// profiles of a process have the same: they share one state of the cards.
+// profiles of a process have the same: they share one state of the GPUs.
 type Args struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -42,20 +42,20 @@ type Args struct {
 	Resources ResourceNames `json:"resources,omitempty"`
 	// Defaults are for containers that leave something out.
 	Defaults Defaults `json:"defaults,omitempty"`
-	// NodePolicy, CardPolicy and Weights are for pods that name none.
+	// NodePolicy, GPUPolicy and Weights are for pods that name none.
 	NodePolicy string `json:"nodePolicy,omitempty"`
-	CardPolicy string `json:"cardPolicy,omitempty"`
+	GPUPolicy  string `json:"gpuPolicy,omitempty"`
 	Weights    string `json:"weights,omitempty"`
 	// Annotate is Binding or Patch; empty: Binding.
 	Annotate string `json:"annotate,omitempty"`
 	// GrantPrivateKeyFile is the file with the private keys that sign grants, one or two in PEM. The
 	// first signs; both verify. Empty: grants are neither signed nor verified.
 	GrantPrivateKeyFile string `json:"grantPrivateKeyFile,omitempty"`
-	// GroupTimeout is how long a pod waits, with its cards held, for the rest of its group.
+	// GroupTimeout is how long a pod waits, with its GPUs held, for the rest of its group.
 	GroupTimeout metav1.Duration `json:"groupTimeout,omitempty"`
-	// CardQuota is the ConfigMap of gpu-manager's quota, as namespace/name; empty: none is read.
-	CardQuota string `json:"cardQuota,omitempty"`
-	// LegacyMetrics are others' names by which the cards are told of at /metrics too: hami.
+	// GPUQuota is the ConfigMap of gpu-manager's quota, as namespace/name; empty: none is read.
+	GPUQuota string `json:"gpuQuota,omitempty"`
+	// LegacyMetrics are others' names by which the GPUs are told of at /metrics too: hami.
 	LegacyMetrics []string `json:"legacyMetrics,omitempty"`
 }
 
@@ -67,17 +67,17 @@ func (a *Args) HAMiMetrics() bool { return slices.Contains(a.LegacyMetrics, lega
 
 // ResourceNames are as in request.Names. A name of "-" is no resource.
 type ResourceNames struct {
-	// The number of cards; if left out nvidia.com/gpu.
+	// The number of GPUs; if left out nvidia.com/gpu.
 	Count string `json:"count,omitempty"`
-	// Memory of each card in MiB; nvidia.com/gpumem.
+	// Memory of each GPU in MiB; nvidia.com/gpumem.
 	Memory string `json:"memory,omitempty"`
-	// Memory in percent of each card's; nvidia.com/gpumem-percentage.
+	// Memory in percent of each GPU's; nvidia.com/gpumem-percentage.
 	MemoryPercentage string `json:"memoryPercentage,omitempty"`
-	// Compute time of each card in percent; nvidia.com/gpucores.
+	// Compute time of each GPU in percent; nvidia.com/gpucores.
 	Cores string `json:"cores,omitempty"`
 	// HAMi's priority, 0 or 1; nvidia.com/priority.
 	Priority string `json:"priority,omitempty"`
-	// gpu-manager's cores, 100 a card; tencent.com/vcuda-core.
+	// gpu-manager's cores, 100 a GPU; tencent.com/vcuda-core.
 	VcudaCore string `json:"vcudaCore,omitempty"`
 	// gpu-manager's memory, in blocks of 256 MiB; tencent.com/vcuda-memory.
 	VcudaMemory string `json:"vcudaMemory,omitempty"`
@@ -85,11 +85,11 @@ type ResourceNames struct {
 
 // Defaults are as in request.Options.
 type Defaults struct {
-	// Memory in MiB of each card, where a container says none; 0: the whole card's.
+	// Memory in MiB of each GPU, where a container says none; 0: the whole GPU's.
 	MemoryMiB int64 `json:"memoryMiB,omitempty"`
 	// Compute time in percent; 0: not limited.
 	Cores int `json:"cores,omitempty"`
-	// Cards, where a container says memory or cores alone; 0: one.
+	// GPUs, where a container says memory or cores alone; 0: one.
 	Count int `json:"count,omitempty"`
 	// How many MiB one of the memory resource is; 0: one.
 	MemoryFactor int64 `json:"memoryFactor,omitempty"`
@@ -136,14 +136,14 @@ func (a *Args) complete() error {
 		return fmt.Errorf("annotate: %q: must be %s or %s", a.Annotate, AnnotateWithPatch, AnnotateWithBinding)
 	case a.GroupTimeout.Duration < time.Second || a.GroupTimeout.Duration > maxGroupTimeout:
 		return fmt.Errorf("groupTimeout: %v: must be from 1s to %v", a.GroupTimeout.Duration, maxGroupTimeout)
-	case a.CardQuota != "" && strings.Count(a.CardQuota, "/") != 1:
-		return fmt.Errorf("cardQuota: %q: must be namespace/name", a.CardQuota)
+	case a.GPUQuota != "" && strings.Count(a.GPUQuota, "/") != 1:
+		return fmt.Errorf("gpuQuota: %q: must be namespace/name", a.GPUQuota)
 	case slices.ContainsFunc(a.LegacyMetrics, func(name string) bool { return name != legacyHAMi }):
 		return fmt.Errorf("legacyMetrics: %q: may have %s", a.LegacyMetrics, legacyHAMi)
 	case a.Defaults.MemoryMiB < 0:
 		return fmt.Errorf("defaults.memoryMiB: %d: must not be negative", a.Defaults.MemoryMiB)
 	case a.Defaults.Cores < 0 || a.Defaults.Cores > 100:
-		return fmt.Errorf("defaults.cores: %d: must be percent of a card, 0 to 100", a.Defaults.Cores)
+		return fmt.Errorf("defaults.cores: %d: must be percent of a GPU, 0 to 100", a.Defaults.Cores)
 	case a.Defaults.Count < 0:
 		return fmt.Errorf("defaults.count: %d: must not be negative", a.Defaults.Count)
 	case a.Defaults.MemoryFactor < 0:
@@ -171,12 +171,12 @@ func ReadArgs(path string) (*Args, error) {
 
 // Engine are the engine's options that the args say, without Keys.
 func (a *Args) Engine() engine.Options {
-	return engine.Options{Request: a.request(), NodePolicy: a.NodePolicy, CardPolicy: a.CardPolicy, Weights: a.Weights}
+	return engine.Options{Request: a.request(), NodePolicy: a.NodePolicy, GPUPolicy: a.GPUPolicy, Weights: a.Weights}
 }
 
-// CardQuotaName is CardQuota's two parts; empty where there is none.
-func (a *Args) CardQuotaName() (namespace, name string) {
-	namespace, name, _ = strings.Cut(a.CardQuota, "/")
+// GPUQuotaName is GPUQuota's two parts; empty where there is none.
+func (a *Args) GPUQuotaName() (namespace, name string) {
+	namespace, name, _ = strings.Cut(a.GPUQuota, "/")
 	return namespace, name
 }
 

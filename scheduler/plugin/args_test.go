@@ -19,7 +19,7 @@ func TestArgs(t *testing.T) {
 		{"none", ``, ""},
 		{"defaults", `{` + head + `}`, ""},
 		{"all", `{` + head + `,"resources":{"count":"a/b","priority":"-"},"defaults":{"memoryMiB":5,"cores":10,"count":2,"memoryFactor":3},
-			"nodePolicy":"spread","cardPolicy":"binpack","annotate":"Binding","groupTimeout":"30s","cardQuota":"kube-system/gpuquota","legacyMetrics":["hami"]}`, ""},
+			"nodePolicy":"spread","gpuPolicy":"binpack","annotate":"Binding","groupTimeout":"30s","gpuQuota":"kube-system/gpuquota","legacyMetrics":["hami"]}`, ""},
 		{"metrics by nobody's names", `{` + head + `,"legacyMetrics":["hami","dcgm"]}`, "may have hami"},
 		{"no version", `{"kind":"GPUSliceArgs"}`, `apiVersion "", kind "GPUSliceArgs": must be gpuslice.io/v1, GPUSliceArgs`},
 		{"another version", `{"apiVersion":"gpuslice.io/v2","kind":"GPUSliceArgs"}`, "must be gpuslice.io/v1"},
@@ -29,7 +29,7 @@ func TestArgs(t *testing.T) {
 		{"annotate", `{` + head + `,"annotate":"Bind"}`, `annotate: "Bind": must be Patch or Binding`},
 		{"a timeout that is longer than a reservation", `{` + head + `,"groupTimeout":"1h"}`, "groupTimeout: 1h0m0s: must be from 1s to 10m0s"},
 		{"a negative timeout", `{` + head + `,"groupTimeout":"-1s"}`, "groupTimeout"},
-		{"a quota without a namespace", `{` + head + `,"cardQuota":"gpuquota"}`, "must be namespace/name"},
+		{"a quota without a namespace", `{` + head + `,"gpuQuota":"gpuquota"}`, "must be namespace/name"},
 		{"cores", `{` + head + `,"defaults":{"cores":101}}`, "defaults.cores: 101"},
 		{"memory", `{` + head + `,"defaults":{"memoryMiB":-1}}`, "defaults.memoryMiB: -1"},
 	} {
@@ -59,7 +59,7 @@ func TestArgsDefaults(t *testing.T) {
 func TestReadArgs(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "args.yaml")
 	write := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
-	write("apiVersion: gpuslice.io/v1\nkind: GPUSliceArgs\nresources: {count: a/b, priority: \"-\"}\ndefaults: {memoryFactor: 3}\ncardQuota: x/y\n")
+	write("apiVersion: gpuslice.io/v1\nkind: GPUSliceArgs\nresources: {count: a/b, priority: \"-\"}\ndefaults: {memoryFactor: 3}\ngpuQuota: x/y\n")
 	args, err := ReadArgs(path)
 	require.NoError(t, err)
 	o := args.Engine().Request
@@ -68,7 +68,7 @@ func TestReadArgs(t *testing.T) {
 	require.Equal(t, "nvidia.com/gpumem", o.Names.Memory)
 	require.EqualValues(t, 3, o.MemoryFactor)
 	require.Equal(t, 1, o.DefaultCount)
-	namespace, name := args.CardQuotaName()
+	namespace, name := args.GPUQuotaName()
 	require.Equal(t, "x y", namespace+" "+name)
 
 	write("apiVersion: gpuslice.io/v1\nkind: GPUSliceArgs\nkind: GPUSliceArgs\n")

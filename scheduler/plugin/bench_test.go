@@ -13,7 +13,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
-// BenchmarkCycle is what this plugin costs a pod that asks for a card: PreFilter, Filter of
+// BenchmarkCycle is what this plugin costs a pod that asks for a GPU: PreFilter, Filter of
 // all nodes, Score of those that fit, Reserve. Each pod changes one node, as in a cluster.
 func BenchmarkCycle(b *testing.B) {
 	for _, nodes := range []int{10, 100, 1000, 5000} {

@@ -23,7 +23,7 @@ func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, objec
 }
 
 // PreBind implements fwk.PreBindPlugin: in one write, what the pod has brought along of the
-// scheduler's annotations goes, of a pod without cards too, and ours come unless Bind
+// scheduler's annotations goes, of a pod without GPUs too, and ours come unless Bind
 // writes them. It is idempotent: a cycle that fails later leaves annotations that the next
 // one replaces, and that nobody believes of a pod that isn't bound.
 func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, object *v1.Pod, _ string) *fwk.Status {
@@ -45,9 +45,9 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, object *v1.P
 	return fwk.AsStatus(err)
 }
 
-// Bind implements fwk.BindPlugin, for pods with cards: kube.Bind alone finds out, where an
-// answer was lost, whether the pod was bound. If that were taken for a failure, the cards of
-// a pod that runs would be given back. The booking is asked for once more: a card may have
+// Bind implements fwk.BindPlugin, for pods with GPUs: kube.Bind alone finds out, where an
+// answer was lost, whether the pod was bound. If that were taken for a failure, the GPUs of
+// a pod that runs would be given back. The booking is asked for once more: a GPU may have
 // failed since, and one that was forgotten is not free by right.
 func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, object *v1.Pod, node string) *fwk.Status {
 	c := cycleOf(state)
@@ -68,21 +68,21 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, object *v1.Pod,
 	return fwk.AsStatus(err)
 }
 
-var errBypassed = fmt.Errorf("another plugin binds pods with cards, without their grant: %s has to be before it at the bind point of the profile (install/scheduler/config.yaml)", Name)
+var errBypassed = fmt.Errorf("another plugin binds pods with GPUs, without their grant: %s has to be before it at the bind point of the profile (install/scheduler/config.yaml)", Name)
 
 // PostBind implements fwk.PostBindPlugin. A pod that was bound past Bind has no grant, or
 // one that may not be counted: the first that this happens to is the last.
 func (p *Plugin) PostBind(_ context.Context, state fwk.CycleState, object *v1.Pod, node string) {
 	if c := cycleOf(state); c != nil && !c.offered {
 		p.bypassed.Store(true)
-		p.log.Error("no pods with cards are placed any more", "pod", object.Namespace+"/"+object.Name, "node", node, "error", errBypassed)
+		p.log.Error("no pods with GPUs are placed any more", "pod", object.Namespace+"/"+object.Name, "node", node, "error", errBypassed)
 	}
 }
 
 // annotations are what the pod gets.
 func (p *Plugin) annotations(c *cycle) (map[string]string, error) {
 	if c.placement == nil {
-		return nil, errors.New("the pod's cards are not reserved")
+		return nil, errors.New("the pod's GPUs are not reserved")
 	}
 	key, err := p.key()
 	if err != nil {

@@ -37,7 +37,7 @@ func (c *cycle) Clone() fwk.StateData {
 	return &clone
 }
 
-// cycleOf is the pod's; nil for a pod that asks for no card.
+// cycleOf is the pod's; nil for a pod that asks for no GPU.
 func cycleOf(state fwk.CycleState) *cycle {
 	data, err := state.Read(cycleKey)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package plugin is the door for kube-scheduler's scheduling framework: it makes of
-// kube-scheduler a scheduler that knows cards. It imports the framework's interfaces
+// kube-scheduler a scheduler that knows GPUs. It imports the framework's interfaces
 // (k8s.io/kube-scheduler) and nothing of k8s.io/kubernetes; cmd/gpuslice-scheduler puts
 // both together.
 //
@@ -7,7 +7,7 @@
 //	Filter      looks the node's verdict up
 //	AddPod, RemovePod  what would be: kube-scheduler's own preemption works for memory and cores
 //	Score       the node policy, stretched over the candidates
-//	Reserve     books the cards, Unreserve gives them back
+//	Reserve     books the GPUs, Unreserve gives them back
 //	Permit      a group's pods wait for each other
 //	PreBind     annotations that are not the scheduler's go; with Annotate: Patch ours are written
 //	Bind        books once more, binds and writes the grant in one transaction (kube.Bind)
@@ -24,7 +24,7 @@
 //
 // Memory, cores and the like are in no node's allocatable: NodeResourcesFit would find
 // every node lacking and has to be told to ignore them (install/scheduler/config.yaml; the
-// count of cards is in allocatable and stays its business). The kubelet takes resources
+// count of GPUs is in allocatable and stays its business). The kubelet takes resources
 // that its node doesn't have out of a pod before it admits it (kubernetes 1.36,
 // pkg/kubelet/lifecycle/predicate.go: removeMissingExtendedResources), so that they need
 // not be advertised anywhere.

@@ -23,7 +23,7 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 	}, nil
 }
 
-// afterPodIsGone: one that had cards has left room, on the node and in quotas. To
+// afterPodIsGone: one that had GPUs has left room, on the node and in quotas. To
 // kube-scheduler's informer a pod that has ended is gone.
 func (p *Plugin) afterPodIsGone(_ klog.Logger, pod *v1.Pod, old, _ any) (fwk.QueueingHint, error) {
 	gone, ok := old.(*v1.Pod)
@@ -39,7 +39,7 @@ func (p *Plugin) afterPodIsGone(_ klog.Logger, pod *v1.Pod, old, _ any) (fwk.Que
 	return fwk.QueueSkip, nil
 }
 
-// asks says whether the pod asks for cards. One whose request makes no sense has none.
+// asks says whether the pod asks for GPUs. One whose request makes no sense has none.
 func (p *Plugin) asks(pod *v1.Pod) bool {
 	r, err := p.engine.Request(kube.Pod(pod))
 	return err == nil && r != nil
@@ -67,7 +67,7 @@ func (p *Plugin) afterPodHasChanged(_ klog.Logger, pod *v1.Pod, before, after an
 	return fwk.Queue, nil
 }
 
-// afterNode: its cards have come or changed, or the labels that quotas go by; or the kubelet
+// afterNode: its GPUs have come or changed, or the labels that quotas go by; or the kubelet
 // can give out more of something (see offering).
 func (p *Plugin) afterNode(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.QueueingHint, error) {
 	old, _ := before.(*v1.Node)
@@ -75,13 +75,13 @@ func (p *Plugin) afterNode(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.Q
 	switch {
 	case now == nil:
 		return fwk.Queue, nil
-	case old == nil && !hasCards(now):
+	case old == nil && !hasGPUs(now):
 		return fwk.QueueSkip, nil
-	case old == nil || changed(old.Annotations, now.Annotations, wire.AnnotationCards, wire.AnnotationRegister, wire.AnnotationScore, wire.AnnotationCordon):
+	case old == nil || changed(old.Annotations, now.Annotations, wire.AnnotationGPUs, wire.AnnotationRegister, wire.AnnotationScore, wire.AnnotationCordon):
 		return p.unlessHopeless(pod), nil
 	case grew(old.Status.Allocatable, now.Status.Allocatable):
 		return p.unlessHopeless(pod), nil
-	case p.args.CardQuota != "" && !maps.Equal(old.Labels, now.Labels):
+	case p.args.GPUQuota != "" && !maps.Equal(old.Labels, now.Labels):
 		return p.unlessHopeless(pod), nil
 	}
 	return fwk.QueueSkip, nil
@@ -97,9 +97,9 @@ func grew(old, now v1.ResourceList) bool {
 	return false
 }
 
-func hasCards(n *v1.Node) bool {
+func hasGPUs(n *v1.Node) bool {
 	inventory, err := wire.DecodeNode(kube.Node(n))
-	return err == nil && len(inventory.Cards) > 0
+	return err == nil && len(inventory.GPUs) > 0
 }
 
 func changed(old, now map[string]string, keys ...string) bool {

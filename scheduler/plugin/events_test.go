@@ -36,7 +36,7 @@ func TestHints(t *testing.T) {
 	started := gpuPod("p", 1000, 0)
 	started.Status.Phase = v1.PodRunning
 	cordoned := gpuNode("n", 1, 1)
-	cordoned.Annotations[wire.AnnotationCordon] = card(1)
+	cordoned.Annotations[wire.AnnotationCordon] = gpu(1)
 	beating := gpuNode("n", 1, 1)
 	beating.Annotations["hami.io/node-handshake"] = "Requesting_"
 	relabeled := gpuNode("n", 1, 1)
@@ -49,20 +49,20 @@ func TestHints(t *testing.T) {
 		old, now any
 		want     fwk.QueueingHint
 	}{
-		{"a pod with cards is gone", hint(fwk.Pod, fwk.Delete), refused, gpuPod("other", 1, 0), nothing, fwk.Queue},
+		{"a pod with GPUs is gone", hint(fwk.Pod, fwk.Delete), refused, gpuPod("other", 1, 0), nothing, fwk.Queue},
 		{"a pod with a grant is gone", hint(fwk.Pod, fwk.Delete), refused, with(plainPod("other"), func(p *v1.Pod) {
 			p.Annotations = map[string]string{grant.AnnotationGrant: "x"}
 		}), nothing, fwk.Queue},
-		{"a pod without cards is gone", hint(fwk.Pod, fwk.Delete), refused, plainPod("other"), nothing, fwk.QueueSkip},
-		{"a pod with cards is gone, for a pod that nothing helps", hint(fwk.Pod, fwk.Delete), hopeless, gpuPod("other", 1, 0), nothing, fwk.QueueSkip},
+		{"a pod without GPUs is gone", hint(fwk.Pod, fwk.Delete), refused, plainPod("other"), nothing, fwk.QueueSkip},
+		{"a pod with GPUs is gone, for a pod that nothing helps", hint(fwk.Pod, fwk.Delete), hopeless, gpuPod("other", 1, 0), nothing, fwk.QueueSkip},
 		{"the pod's annotations change", hint(fwk.Pod, fwk.UpdatePodLabel), hopeless, refused, fixed, fwk.Queue},
 		{"the pod's status changes", hint(fwk.Pod, fwk.UpdatePodLabel), refused, refused, started, fwk.QueueSkip},
 		{"another pod changes", hint(fwk.Pod, fwk.UpdatePodLabel), refused, gpuPod("q", 1, 0), fixed2("q"), fwk.QueueSkip},
-		{"a node with cards comes", hint(fwk.Node, fwk.Add), refused, nothing, gpuNode("n", 1, 1), fwk.Queue},
-		{"a node with cards comes, for a pod that nothing helps", hint(fwk.Node, fwk.Add), hopeless, nothing, gpuNode("n", 1, 1), fwk.QueueSkip},
-		{"a node without cards comes", hint(fwk.Node, fwk.Add), refused, nothing, &v1.Node{}, fwk.QueueSkip},
-		{"a node gets its cards", hint(fwk.Node, fwk.UpdateNodeAnnotation), refused, &v1.Node{}, gpuNode("n", 1, 1), fwk.Queue},
-		{"a card is uncordoned", hint(fwk.Node, fwk.UpdateNodeAnnotation), refused, cordoned, gpuNode("n", 1, 1), fwk.Queue},
+		{"a node with GPUs comes", hint(fwk.Node, fwk.Add), refused, nothing, gpuNode("n", 1, 1), fwk.Queue},
+		{"a node with GPUs comes, for a pod that nothing helps", hint(fwk.Node, fwk.Add), hopeless, nothing, gpuNode("n", 1, 1), fwk.QueueSkip},
+		{"a node without GPUs comes", hint(fwk.Node, fwk.Add), refused, nothing, &v1.Node{}, fwk.QueueSkip},
+		{"a node gets its GPUs", hint(fwk.Node, fwk.UpdateNodeAnnotation), refused, &v1.Node{}, gpuNode("n", 1, 1), fwk.Queue},
+		{"a GPU is uncordoned", hint(fwk.Node, fwk.UpdateNodeAnnotation), refused, cordoned, gpuNode("n", 1, 1), fwk.Queue},
 		{"HAMi's handshake", hint(fwk.Node, fwk.UpdateNodeAnnotation), refused, gpuNode("n", 1, 1), beating, fwk.QueueSkip},
 		{"labels that no quota goes by", hint(fwk.Node, fwk.UpdateNodeLabel), refused, gpuNode("n", 1, 1), relabeled, fwk.QueueSkip},
 	} {
@@ -101,10 +101,10 @@ func TestTheEngineIsNotBehind(t *testing.T) {
 	require.True(t, status.IsSuccess())
 	require.Equal(t, fwk.Success, w.filter(t, w.state, pod, "n1"))
 
-	// The same for a node's cards.
+	// The same for a node's GPUs.
 	nodes := w.factory.Core().V1().Nodes().Informer().GetStore()
 	cordoned := gpuNode("n1", 1, 1)
-	cordoned.Annotations[wire.AnnotationCordon] = card(1)
+	cordoned.Annotations[wire.AnnotationCordon] = gpu(1)
 	require.NoError(t, nodes.Update(cordoned))
 	info.node, info.generation = cordoned, 3
 	w.state = newState()
@@ -171,7 +171,7 @@ func TestAQuotaThatIsRaisedMeanwhile(t *testing.T) {
 		again  []string
 	}{
 		"its own":         {func(w *world) { sink(w).DeleteQuota("ns", "q") }, []string{"p"}},
-		"gpu-manager's":   {func(w *world) { sink(w).SetCardQuota(nil) }, []string{"p"}},
+		"gpu-manager's":   {func(w *world) { sink(w).SetGPUQuota(nil) }, []string{"p"}},
 		"another's":       {func(w *world) { sink(w).DeleteQuota("other", "q") }, nil},
 		"nothing changed": {func(*world) {}, nil},
 	} {

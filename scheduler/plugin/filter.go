@@ -50,7 +50,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, object *v1
 	return nil, nil // Filter says why of each node
 }
 
-// offering is the nodes with cards. They are PreFilter's result for each pod with cards, not
+// offering is the nodes with GPUs. They are PreFilter's result for each pod with GPUs, not
 // to spare Filter the others: kube-scheduler counts a plugin that has named nodes among those
 // that a pod may have failed for, and asks its hints. Else a pod that another plugin has refused
 // would be woken by that plugin's hints alone, and NodeResourcesFit's for nodes don't
@@ -76,7 +76,7 @@ func (o *offering) names(s *engine.Snapshot) sets.Set[string] {
 func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return p }
 
 // AddPod implements fwk.PreFilterExtensions: of a pod that was removed, and of one that is
-// nominated to the node and has no cards yet.
+// nominated to the node and has no GPUs yet.
 func (p *Plugin) AddPod(_ context.Context, state fwk.CycleState, _ *v1.Pod, add fwk.PodInfo, node fwk.NodeInfo) *fwk.Status {
 	c := cycleOf(state)
 	if c == nil {

@@ -22,7 +22,7 @@ func TestPreFilter(t *testing.T) {
 		code fwk.Code
 		says string
 	}{
-		{"asks for a card", gpuPod("a", 1000, 0), fwk.Success, ""},
+		{"asks for a GPU", gpuPod("a", 1000, 0), fwk.Success, ""},
 		{"asks for none", plainPod("b"), fwk.Skip, ""},
 		{"makes no sense", gpuPod("c", 0, 150), fwk.UnschedulableAndUnresolvable, `container "main": nvidia.com/gpucores: 150`},
 		{"is no whole number", with(gpuPod("d", 0, 0), func(p *v1.Pod) {
@@ -43,7 +43,7 @@ func TestPreFilter(t *testing.T) {
 
 func TestFilter(t *testing.T) {
 	sick := gpuNode("sick", 1, 3)
-	sick.Annotations["hami.io/device-cordon"] = card(3)
+	sick.Annotations["hami.io/device-cordon"] = gpu(3)
 	w := newWorld(t, "", gpuNode("free", 1, 1), gpuNode("full", 1, 2), sick)
 	w.placed(t, gpuPod("other", 79000, 0), "full")
 	pod := gpuPod("a", 2000, 0)
@@ -57,7 +57,7 @@ func TestFilter(t *testing.T) {
 	big := gpuPod("big", 0, 0)
 	big.Spec.Containers[0].Resources.Limits["nvidia.com/gpu"] = resource.MustParse("2")
 	require.True(t, w.preFilter(t, big).IsSuccess())
-	require.Equal(t, fwk.UnschedulableAndUnresolvable, w.filter(t, w.state, big, "full"), "the node has one card")
+	require.Equal(t, fwk.UnschedulableAndUnresolvable, w.filter(t, w.state, big, "full"), "the node has one GPU")
 }
 
 // What kube-scheduler's preemption does: on a copy of the state it takes pods away, asks,
@@ -164,12 +164,12 @@ func TestPostFilterSaysWhy(t *testing.T) {
 	w := newWorld(t, "", gpuNode("n1", 2, 1))
 	w.placed(t, gpuPod("other", 70000, 0), "n1")
 	pod := gpuPod("p", 79000, 0)
-	pod.Annotations = map[string]string{"nvidia.com/use-gpuuuid": card(1) + "," + card(2)}
+	pod.Annotations = map[string]string{"nvidia.com/use-gpuuuid": gpu(1) + "," + gpu(2)}
 	w.placed(t, gpuPod("more", 70000, 0), "n1")
 	require.True(t, w.preFilter(t, pod).IsSuccess())
 	_, status := w.PostFilter(t.Context(), w.state, pod, nil)
 	require.Equal(t, fwk.Unschedulable, status.Code())
-	require.Contains(t, status.Message(), "n1: 2 cards: 2 with less than 79000 MiB free (most: 10000 MiB)")
+	require.Contains(t, status.Message(), "n1: 2 GPUs: 2 with less than 79000 MiB free (most: 10000 MiB)")
 	_, status = w.PostFilter(t.Context(), newState(), plainPod("x"), nil)
 	require.Equal(t, fwk.Unschedulable, status.Code())
 	require.Empty(t, status.Message())
@@ -177,7 +177,7 @@ func TestPostFilterSaysWhy(t *testing.T) {
 
 func TestAForgedGrantOfAPodThatWaitsHoldsNothing(t *testing.T) {
 	forged := gpuPod("forged", 1000, 0)
-	forged.Annotations = map[string]string{grant.AnnotationGrant: `{"version":1,"node":"n1","containers":{"main":[{"uuid":"` + card(1) + `","memoryMiB":80000,"cores":100}]}}`}
+	forged.Annotations = map[string]string{grant.AnnotationGrant: `{"version":1,"node":"n1","containers":{"main":[{"uuid":"` + gpu(1) + `","memoryMiB":80000,"cores":100}]}}`}
 	w := newWorld(t, "", gpuNode("n1", 1, 1), forged)
 	require.Empty(t, w.engine.Holding(string(forged.UID)))
 	require.True(t, w.preFilter(t, forged).IsSuccess())
@@ -185,8 +185,8 @@ func TestAForgedGrantOfAPodThatWaitsHoldsNothing(t *testing.T) {
 	require.EqualValues(t, 1000, cycleOf(w.state).placement.Containers[0][0].MemoryMiB, "what it asks for, not what it says it has")
 }
 
-// The nodes that PreFilter names are those with cards, as they come and go.
-func TestNodesWithCardsAreNamed(t *testing.T) {
+// The nodes that PreFilter names are those with GPUs, as they come and go.
+func TestNodesWithGPUsAreNamed(t *testing.T) {
 	w := newWorld(t, "", gpuNode("n1", 1, 1))
 	named := func() []string {
 		result, status := w.PreFilter(t.Context(), newState(), gpuPod("a", 1000, 0), nil)

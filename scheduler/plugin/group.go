@@ -12,7 +12,7 @@ import (
 )
 
 // groupOf is the key of the pod's group, as namespace/name; empty: it is in none. A pod
-// without cards can be in one too.
+// without GPUs can be in one too.
 func groupOf(pod *v1.Pod) string {
 	name := pod.Labels[request.LabelGroup]
 	if name == "" {
@@ -51,7 +51,7 @@ type group struct {
 // together says whether the pods have to wait for each other.
 func (g *group) together() bool { return g.least > 1 && !g.admitted }
 
-// before orders groups that want the same cards: the more important first, then the older.
+// before orders groups that want the same GPUs: the more important first, then the older.
 func (g *group) before(h *group) bool {
 	return cmp.Or(cmp.Compare(h.priority, g.priority), g.created.Compare(h.created), cmp.Compare(g.key, h.key)) < 0
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // groups place the pods of a group together or not at all: each that has a node waits, with
-// its cards held, until so many do as the group needs. What is decided of a group is
+// its GPUs held, until so many do as the group needs. What is decided of a group is
 // decided under one lock.
 type groups struct {
 	timeout time.Duration
@@ -115,7 +115,7 @@ func (g *groups) activate(pods []*v1.Pod) {
 	g.handle.Activate(klog.Background(), all)
 }
 
-// gather is PreFilter's: no cards are held for a group of which pods are still to be made.
+// gather is PreFilter's: no GPUs are held for a group of which pods are still to be made.
 func (g *groups) gather(pod *v1.Pod) *fwk.Status {
 	now := g.of(pod)
 	if now == nil || !now.together() || len(now.pods) >= now.least {
@@ -149,7 +149,7 @@ func (g *groups) permit(pod *v1.Pod) (*fwk.Status, time.Duration) {
 	}
 	if g.forming[now.key] == nil {
 		g.forming[now.key] = time.AfterFunc(g.timeout, func() { g.scatter(pod, fmt.Sprintf("was not complete after %v", g.timeout)) })
-		g.activate(now.waiting) // those that wait out a backoff, with the others' cards held
+		g.activate(now.waiting) // those that wait out a backoff, with the others' GPUs held
 	}
 	// The group has one end for all of them. Kube-scheduler's, a pod at a time, comes later.
 	return fwk.NewStatus(fwk.Wait), g.timeout + time.Minute
@@ -191,9 +191,9 @@ func (g *groups) each(key string, do func(fwk.WaitingPod)) {
 	})
 }
 
-// failed is PostFilter's: a pod of a group has no place. Where it is for cards that others have
-// (shared), and groups that should come after have cards held, they give them back, and the pod is tried again
-// when they have; else its own group does. So of two groups that have half of their cards each one gets all,
+// failed is PostFilter's: a pod of a group has no place. Where it is for GPUs that others have
+// (shared), and groups that should come after have GPUs held, they give them back, and the pod is tried again
+// when they have; else its own group does. So of two groups that have half of their GPUs each one gets all,
 // and one that is not there yet, or that other plugins refuse, takes nothing from others.
 func (g *groups) failed(pod *v1.Pod, shared bool) {
 	now := g.of(pod)
@@ -202,7 +202,7 @@ func (g *groups) failed(pod *v1.Pod, shared bool) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	one := map[string]*v1.Pod{} // of each group that has cards held
+	one := map[string]*v1.Pod{} // of each group that has GPUs held
 	g.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) {
 		if key := groupOf(w.GetPod()); key != "" && key != now.key {
 			one[key] = w.GetPod()

@@ -14,7 +14,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// gang are so many pods of a group that needs them all, each with most of a card.
+// gang are so many pods of a group that needs them all, each with most of a GPU.
 func gang(group string, n int) (pods []*v1.Pod) {
 	for i := range n {
 		pods = append(pods, member(gpuPod(fmt.Sprintf("%s-%d", group, i), 60000, 0), group, n))
@@ -128,7 +128,7 @@ func TestAGroupGivesBackAllOrNothing(t *testing.T) {
 	}
 }
 
-// Two groups with half of their cards each would wait for each other until both give up.
+// Two groups with half of their GPUs each would wait for each other until both give up.
 func TestOfTwoGroupsOneGetsAll(t *testing.T) {
 	older, younger := gang("older", 2), gang("younger", 2)
 	for _, pod := range younger {
@@ -140,7 +140,7 @@ func TestOfTwoGroupsOneGetsAll(t *testing.T) {
 
 	w.noRoom(t, older[1], Name)
 	_, done := a.is()
-	require.False(t, done, "the older one keeps its cards")
+	require.False(t, done, "the older one keeps its GPUs")
 	why, _ := b.is()
 	require.Contains(t, why, "group ns/younger makes room for group ns/older")
 	w.Unreserve(t.Context(), state, younger[0], "n1")
@@ -170,8 +170,8 @@ func (s statuses) NodesForStatusCode(fwk.NodeInfoLister, fwk.Code) ([]fwk.NodeIn
 	return nil, nil
 }
 
-// Who would not have a place with others' cards either takes none.
-func TestOthersKeepTheirCards(t *testing.T) {
+// Who would not have a place with others' GPUs either takes none.
+func TestOthersKeepTheirGPUs(t *testing.T) {
 	hopeless := gang("hopeless", 2)
 	hopeless[1].Annotations["nvidia.com/use-gputype"] = "A100"
 	for name, tc := range map[string]struct {
@@ -179,9 +179,9 @@ func TestOthersKeepTheirCards(t *testing.T) {
 		plugin string
 	}{
 		"another plugin refuses":  {gang("older", 2), "NodeAffinity"},
-		"a pod without cards":     {[]*v1.Pod{member(gpuPod("older-0", 60000, 0), "older", 2), member(plainPod("older-1"), "older", 2)}, Name},
+		"a pod without GPUs":      {[]*v1.Pod{member(gpuPod("older-0", 60000, 0), "older", 2), member(plainPod("older-1"), "older", 2)}, Name},
 		"the group is incomplete": {gang("older", 3)[:2], Name},
-		"no card is of its type":  {hopeless, Name},
+		"no GPU is of its type":   {hopeless, Name},
 	} {
 		t.Run(name, func(t *testing.T) {
 			younger := gang("younger", 2)
@@ -280,8 +280,8 @@ func TestGathered(t *testing.T) {
 	require.Empty(t, groupOf(plainPod("x")))
 }
 
-// A group may have pods without cards: a launcher.
-func TestAPodWithoutCardsWaitsToo(t *testing.T) {
+// A group may have pods without GPUs: a launcher.
+func TestAPodWithoutGPUsWaitsToo(t *testing.T) {
 	launcher, worker := member(plainPod("launcher"), "g", 2), member(gpuPod("worker", 1000, 0), "g", 2)
 	w := newWorld(t, "", launcher, worker, gpuNode("n1", 1, 1))
 	require.True(t, w.preFilter(t, launcher).IsSkip())

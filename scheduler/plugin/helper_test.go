@@ -30,24 +30,24 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// card is a card's UUID.
-func card(n int) string { return fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", n) }
+// GPU is a GPU's UUID.
+func gpu(n int) string { return fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", n) }
 
-// gpuNode has registered cards of 80000 MiB, from that number on.
-func gpuNode(name string, cards, first int) *v1.Node {
+// gpuNode has registered GPUs of 80000 MiB, from that number on.
+func gpuNode(name string, gpus, first int) *v1.Node {
 	list := []map[string]any{}
-	for i := range cards {
-		list = append(list, map[string]any{"uuid": card(first + i), "model": "NVIDIA H100 80GB HBM3", "index": i, "memoryMiB": 80000, "cores": 100,
+	for i := range gpus {
+		list = append(list, map[string]any{"uuid": gpu(first + i), "model": "NVIDIA H100 80GB HBM3", "index": i, "memoryMiB": 80000, "cores": 100,
 			"slots": 10, "mode": "hami-core", "healthy": true})
 	}
-	text, err := json.Marshal(map[string]any{"version": 1, "cards": list})
+	text, err := json.Marshal(map[string]any{"version": 1, "gpus": list})
 	if err != nil {
 		panic(err)
 	}
-	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{wire.AnnotationCards: string(text)}}}
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{wire.AnnotationGPUs: string(text)}}}
 }
 
-// gpuPod asks for a card with so much memory and cores; 0: says nothing of it.
+// gpuPod asks for a GPU with so much memory and cores; 0: says nothing of it.
 func gpuPod(name string, memoryMiB, cores int64) *v1.Pod {
 	limits := v1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
 	if memoryMiB > 0 {

@@ -40,7 +40,7 @@ type Metrics interface {
 const door = "plugin"
 
 // Factory makes the plugin for each profile of a process. All of them have one engine:
-// two would give the same cards twice.
+// two would give the same GPUs twice.
 type Factory struct {
 	// Metrics are told what happens; nil: nobody is.
 	Metrics Metrics
@@ -70,12 +70,12 @@ type shared struct {
 	behind  *behind
 	groups  *groups
 	refused *refused
-	// offering is which nodes have cards.
+	// offering is which nodes have GPUs.
 	offering offering
 	keys     *grant.SigningKeyFile // nil: grants are not signed
 	metrics  Metrics
 	log      *slog.Logger
-	// bypassed says that another plugin has bound a pod with cards.
+	// bypassed says that another plugin has bound a pod with GPUs.
 	bypassed atomic.Bool
 }
 
@@ -120,7 +120,7 @@ func (f *Factory) New(ctx context.Context, object runtime.Object, handle fwk.Han
 		}
 		f.args = args
 	case !reflect.DeepEqual(f.args, args):
-		return nil, fmt.Errorf("args of plugin %s: those of profile %q are not those of the profiles before it: all have one state of the cards, so give all the same", Name, handle.ProfileName())
+		return nil, fmt.Errorf("args of plugin %s: those of profile %q are not those of the profiles before it: all have one state of the GPUs, so give all the same", Name, handle.ProfileName())
 	}
 	p := &Plugin{f.shared, handle}
 	f.profiles.Store(handle.ProfileName(), true)
@@ -170,15 +170,15 @@ func (f *Factory) start(ctx context.Context, args *Args, handle fwk.Handle) (*sh
 	if err := s.feeding.Quotas(informers, quotas, options.Request, s.log); err != nil {
 		return nil, err
 	}
-	if namespace, name := args.CardQuotaName(); name != "" {
-		cards, err := s.feeding.CardQuota(handle.ClientSet(), namespace, name, quota.DefaultLabels(), quotas, s.log)
+	if namespace, name := args.GPUQuotaName(); name != "" {
+		gpus, err := s.feeding.GPUQuota(handle.ClientSet(), namespace, name, quota.DefaultLabels(), quotas, s.log)
 		if err != nil {
 			return nil, err
 		}
 		f.task(func() {
-			cards.Start(ctx.Done())
+			gpus.Start(ctx.Done())
 			<-ctx.Done()
-			cards.Shutdown()
+			gpus.Shutdown()
 		})
 	}
 	if s.keys != nil {

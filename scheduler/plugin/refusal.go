@@ -19,7 +19,7 @@ import (
 // tells why there is none, and what becomes of the pod's group.
 func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	c := cycleOf(state)
-	p.groups.failed(object, c.wantsOthersCards(statuses))
+	p.groups.failed(object, c.wantsOthersGPUs(statuses))
 	if c == nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
@@ -48,9 +48,9 @@ func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, object *v1.
 	return nil, status
 }
 
-// wantsOthersCards says whether it was this plugin that refused a node, for what others have of
-// its cards.
-func (c *cycle) wantsOthersCards(statuses fwk.NodeToStatusReader) bool {
+// wantsOthersGPUs says whether it was this plugin that refused a node, for what others have of
+// its GPUs.
+func (c *cycle) wantsOthersGPUs(statuses fwk.NodeToStatusReader) bool {
 	return c != nil && statuses != nil && slices.ContainsFunc(c.evaluation.Nodes(), func(node string) bool {
 		status := statuses.Get(node)
 		return status.Plugin() == Name && status.Code() == fwk.Unschedulable
@@ -138,7 +138,7 @@ func (s quotaSink) DeleteQuota(namespace, name string) {
 	s.refused.again(namespace)
 }
 
-func (s quotaSink) SetCardQuota(cards *quota.Cards) {
-	s.engine.SetCardQuota(cards)
+func (s quotaSink) SetGPUQuota(gpus *quota.GPUs) {
+	s.engine.SetGPUQuota(gpus)
 	s.refused.again("")
 }

@@ -38,7 +38,7 @@ func TestReserve(t *testing.T) {
 
 	status = w.Reserve(t.Context(), late, second, "n1")
 	require.Equal(t, fwk.Error, status.Code(), "tried again without an event")
-	require.Contains(t, status.Message(), "n1: 1 card: 1 with less than 60000 MiB free (most: 20000 MiB)")
+	require.Contains(t, status.Message(), "n1: 1 GPU: 1 with less than 60000 MiB free (most: 20000 MiB)")
 	w.Unreserve(t.Context(), late, second, "n1") // kube-scheduler calls it then
 	require.Equal(t, "n1", w.engine.Holding(string(first.UID)))
 
@@ -51,7 +51,7 @@ func TestReserve(t *testing.T) {
 	w.Unreserve(t.Context(), newState(), plainPod("x"), "n1")
 }
 
-// reserved is a world with a pod that has cards on n1.
+// reserved is a world with a pod that has GPUs on n1.
 func reserved(t *testing.T, args string, pod *v1.Pod) *world {
 	w := newWorld(t, args, gpuNode("n1", 1, 1), pod)
 	require.True(t, w.preFilter(t, pod).IsSuccess())
@@ -100,7 +100,7 @@ func TestTheBindingHasTheGrant(t *testing.T) {
 	placement, err := wire.DecodePod(kube.Pod(now), granttest.Keyring("key"))
 	require.NoError(t, err)
 	require.Equal(t, "n1", placement.Node)
-	require.Equal(t, []grant.Share{{UUID: card(1), MemoryMiB: 1000, CorePercent: 10}}, placement.Containers[0])
+	require.Equal(t, []grant.Share{{UUID: gpu(1), MemoryMiB: 1000, CorePercent: 10}}, placement.Containers[0])
 }
 
 func TestWithoutKeysThatAreConfiguredItDoesNotStart(t *testing.T) {
@@ -119,16 +119,16 @@ func TestPatch(t *testing.T) {
 	require.True(t, status.IsSuccess())
 	require.True(t, w.PreBind(t.Context(), w.state, pod, "n1").IsSuccess())
 	annotations := written(t, w, "patch")
-	require.Contains(t, annotations[grant.AnnotationGrant], card(1))
-	require.Contains(t, annotations[grant.AnnotationAllocated], card(1))
+	require.Contains(t, annotations[grant.AnnotationGrant], gpu(1))
+	require.Contains(t, annotations[grant.AnnotationAllocated], gpu(1))
 	require.True(t, w.PreBind(t.Context(), w.state, pod, "n1").IsSuccess(), "and again")
 	w.client.ClearActions()
 	require.True(t, w.Bind(t.Context(), w.state, pod, "n1").IsSuccess(), "no other plugin binds: it would not look whether it did")
-	require.Contains(t, written(t, w, "create")[grant.AnnotationGrant], card(1))
+	require.Contains(t, written(t, w, "create")[grant.AnnotationGrant], gpu(1))
 }
 
 // TestALostAnswer: the API server binds the pod, and its answer is lost. The pod runs with
-// its cards, and they must not be given back.
+// its GPUs, and they must not be given back.
 func TestALostAnswer(t *testing.T) {
 	for _, args := range []string{"", binding, patching} {
 		pod := gpuPod("p", 60000, 10)
@@ -208,7 +208,7 @@ func TestForgedAnnotationsGo(t *testing.T) {
 	}{
 		{"with a patch", patching, forge(gpuPod("p", 1000, 0)), []string{grant.AnnotationSignature, "hami.io/vgpu-mig-allocations", "tencent.com/predicate-gpu-idx-0"}, true},
 		{"with a binding", binding, forge(gpuPod("p", 1000, 0)), []string{grant.AnnotationSignature, "hami.io/vgpu-mig-allocations", "tencent.com/predicate-gpu-idx-0"}, false},
-		{"a pod without cards", binding, forge(plainPod("p")),
+		{"a pod without GPUs", binding, forge(plainPod("p")),
 			[]string{grant.AnnotationGrant, grant.AnnotationSignature, "hami.io/vgpu-mig-allocations", "tencent.com/predicate-gpu-idx-0"}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -227,11 +227,11 @@ func TestForgedAnnotationsGo(t *testing.T) {
 			}
 			require.NotContains(t, annotations, "mine")
 			ours, _ := annotations[grant.AnnotationGrant].(string)
-			require.Equal(t, tc.ours, strings.Contains(ours, card(1)))
+			require.Equal(t, tc.ours, strings.Contains(ours, gpu(1)))
 			if tc.args == binding && cycleOf(w.state) != nil {
 				w.client.ClearActions()
 				require.True(t, w.Bind(t.Context(), w.state, tc.pod, "n1").IsSuccess())
-				require.Contains(t, written(t, w, "create")[grant.AnnotationGrant], card(1), "overwritten by the binding")
+				require.Contains(t, written(t, w, "create")[grant.AnnotationGrant], gpu(1), "overwritten by the binding")
 			}
 		})
 	}
@@ -247,7 +247,7 @@ func TestAFailedWriteIsTold(t *testing.T) {
 	require.Equal(t, "n1", w.engine.Holding(string(pod.UID)), "Unreserve gives it back, not this")
 }
 
-func TestWithoutCardsNothingIsWritten(t *testing.T) {
+func TestWithoutGPUsNothingIsWritten(t *testing.T) {
 	for _, args := range []string{"", binding} {
 		w := newWorld(t, args)
 		_, status := w.PreBindPreFlight(t.Context(), newState(), plainPod("p"), "n1")

@@ -10,12 +10,12 @@ type Account struct {
 	namespace string
 	limits    Limits
 	used      Charge
-	models    map[string]int64 // percent of cards, by model
-	cards     *Cards
+	models    map[string]int64 // percent of GPUs, by model
+	gpus      *GPUs
 }
 
 // empty says whether nothing is taken.
-func (c Charge) empty() bool { return c.MemoryMiB == 0 && c.Cores == 0 && c.CardPercent == 0 }
+func (c Charge) empty() bool { return c.MemoryMiB == 0 && c.Cores == 0 && c.GPUPercent == 0 }
 
 // Plus is the account with a pod more.
 func (a *Account) Plus(c Charge) *Account { return a.change(c, 1) }
@@ -25,12 +25,12 @@ func (a *Account) Minus(c Charge) *Account { return a.change(c, -1) }
 
 func (a *Account) change(c Charge, sign int64) *Account {
 	next := *a
-	next.used = Charge{MemoryMiB: a.used.MemoryMiB + sign*c.MemoryMiB, Cores: a.used.Cores + sign*c.Cores, CardPercent: a.used.CardPercent + sign*c.CardPercent}
+	next.used = Charge{MemoryMiB: a.used.MemoryMiB + sign*c.MemoryMiB, Cores: a.used.Cores + sign*c.Cores, GPUPercent: a.used.GPUPercent + sign*c.GPUPercent}
 	next.models = maps.Clone(a.models)
 	if next.models == nil {
 		next.models = map[string]int64{}
 	}
-	if next.models[c.Model] += sign * c.CardPercent; next.models[c.Model] == 0 {
+	if next.models[c.Model] += sign * c.GPUPercent; next.models[c.Model] == 0 {
 		delete(next.models, c.Model)
 	}
 	return &next
@@ -60,7 +60,7 @@ func (a *Account) Left() Limits {
 
 // Limited says whether there is anything to check.
 func (a *Account) Limited() bool {
-	return a.limits != NoLimits || a.cards.of(a.namespace) != nil || a.cards != nil && a.cards.unread != nil
+	return a.limits != NoLimits || a.gpus.of(a.namespace) != nil || a.gpus != nil && a.gpus.unread != nil
 }
 
 // Check says whether the resource quotas leave room for a pod. An error is an *Error.
@@ -84,7 +84,7 @@ func (a *Account) Check(c Charge) error {
 // Error is why a pod is more than its namespace may have.
 type Error struct {
 	Namespace string
-	// What is limited: "memory in MiB", "cores", "cards of model M40 in percent"; or
+	// What is limited: "memory in MiB", "cores", "GPUs of model M40 in percent"; or
 	// all that is to be said, where there are no numbers.
 	What string
 	// Asked is what the pod asks for, on top of Used; Most is the limit.

@@ -11,7 +11,7 @@ type Book struct {
 	accounts map[string]*Account
 	limits   map[string]map[string]Limits // by namespace and quota
 	pods     map[string]entry
-	cards    *Cards
+	gpus     *GPUs
 }
 
 // entry is what was charged for a pod.
@@ -54,12 +54,12 @@ func (b *Book) relimit(namespace string) {
 	b.put(&a)
 }
 
-// SetCards gives all namespaces gpu-manager's quota; nil: there is none.
-func (b *Book) SetCards(c *Cards) {
-	b.cards = c
+// SetGPUs gives all namespaces gpu-manager's quota; nil: there is none.
+func (b *Book) SetGPUs(c *GPUs) {
+	b.gpus = c
 	for _, old := range b.accounts {
 		a := *old
-		a.cards = c
+		a.gpus = c
 		b.accounts[a.namespace] = &a
 	}
 }
@@ -89,7 +89,7 @@ func (b *Book) View(namespace string) *Account {
 	if a, there := b.accounts[namespace]; there {
 		return a
 	}
-	return &Account{namespace: namespace, limits: NoLimits, cards: b.cards}
+	return &Account{namespace: namespace, limits: NoLimits, gpus: b.gpus}
 }
 
 // Limited are the accounts that have a resource quota, by namespace.

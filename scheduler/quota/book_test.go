@@ -13,7 +13,7 @@ func TestCheck(t *testing.T) {
 	require.False(t, b.View("ns").Limited())
 	require.NoError(t, b.View("ns").Check(Charge{MemoryMiB: 1 << 40, Cores: 1 << 40}), "not limited")
 	b.SetLimits("ns", "q", Limits{MemoryMiB: 10000, Cores: 100})
-	b.Charge("ns", "a", Charge{MemoryMiB: 6000, Cores: 50, CardPercent: 50})
+	b.Charge("ns", "a", Charge{MemoryMiB: 6000, Cores: 50, GPUPercent: 50})
 	account := b.View("ns")
 	assert.True(t, account.Limited())
 	assert.Equal(t, Limits{4000, 50}, account.Left())
@@ -23,7 +23,7 @@ func TestCheck(t *testing.T) {
 	require.EqualError(t, err, "quota of namespace ns: cores: 51 asked, 50 of 100 used")
 	var refused *Error
 	require.ErrorAs(t, err, &refused)
-	require.NoError(t, account.Minus(Charge{MemoryMiB: 6000, Cores: 50, CardPercent: 50}).Check(Charge{MemoryMiB: 10000, Cores: 100}), "preemption's what if")
+	require.NoError(t, account.Minus(Charge{MemoryMiB: 6000, Cores: 50, GPUPercent: 50}).Check(Charge{MemoryMiB: 10000, Cores: 100}), "preemption's what if")
 	require.Error(t, account.Check(Charge{MemoryMiB: 10000}), "the account itself is as it was")
 	require.NoError(t, b.View("other").Check(Charge{MemoryMiB: 1 << 40}))
 
@@ -42,12 +42,12 @@ func TestCheck(t *testing.T) {
 
 func TestCheckNode(t *testing.T) {
 	labels := DefaultLabels()
-	cards, err := ParseCards(`{"a":{"pool":["public","wx"],"quota":{"M40":2,"P100":0}},"b":{"quota":{"M40":1}},"c":{}}`, labels)
+	gpus, err := ParseGPUs(`{"a":{"pool":["public","wx"],"quota":{"M40":2,"P100":0}},"b":{"quota":{"M40":1}},"c":{}}`, labels)
 	require.NoError(t, err)
 	b := NewBook()
-	b.Charge("a", "before", Charge{CardPercent: 150, Model: "M40"})
-	b.Charge("a", "another model", Charge{CardPercent: 800, Model: "H200"})
-	b.SetCards(cards)
+	b.Charge("a", "before", Charge{GPUPercent: 150, Model: "M40"})
+	b.Charge("a", "another model", Charge{GPUPercent: 800, Model: "H200"})
+	b.SetGPUs(gpus)
 	m40 := map[string]string{labels.Model: "M40", labels.Pool: "wx"}
 	for _, test := range []struct {
 		description, namespace string
@@ -56,20 +56,20 @@ func TestCheckNode(t *testing.T) {
 		want                   string
 	}{
 		{"what is left", "a", m40, 50, ""},
-		{"more", "a", m40, 51, "quota of namespace a: cards of model M40 in percent: 51 asked, 150 of 200 used"},
+		{"more", "a", m40, 51, "quota of namespace a: GPUs of model M40 in percent: 51 asked, 150 of 200 used"},
 		{"a model with none", "a", map[string]string{labels.Model: "P100", labels.Pool: "wx"}, 1, "1 asked, 0 of 0 used"},
 		{"another pool", "a", map[string]string{labels.Model: "M40", labels.Pool: "secret"}, 1,
 			`quota of namespace a: the node's pool (label gaia.tencent.com/gpu-pool) is "secret", and the namespace may use public, wx`},
 		{"no pool", "a", map[string]string{labels.Model: "M40"}, 1, `(label gaia.tencent.com/gpu-pool) is ""`},
 		{"another model", "a", map[string]string{labels.Model: "H200", labels.Pool: "wx"}, 1,
-			`the namespace has no cards of the node's model (label gaia.tencent.com/gpu-model), which is "H200"`},
-		{"no model", "a", map[string]string{labels.Pool: "wx"}, 1, "has no cards of the node's model"},
+			`the namespace has no GPUs of the node's model (label gaia.tencent.com/gpu-model), which is "H200"`},
+		{"no model", "a", map[string]string{labels.Pool: "wx"}, 1, "has no GPUs of the node's model"},
 		{"any pool", "b", map[string]string{labels.Model: "M40", labels.Pool: "secret"}, 100, ""},
-		{"no cards at all", "c", m40, 1, "has no cards"},
+		{"no GPUs at all", "c", m40, 1, "has no GPUs"},
 		{"not limited", "d", nil, 1 << 40, ""},
 	} {
 		t.Run(test.description, func(t *testing.T) {
-			err := b.View(test.namespace).CheckNode(test.node, Charge{CardPercent: test.percent, Model: labels.ModelOf(test.node)})
+			err := b.View(test.namespace).CheckNode(test.node, Charge{GPUPercent: test.percent, Model: labels.ModelOf(test.node)})
 			if test.want == "" {
 				require.NoError(t, err)
 				return
@@ -77,10 +77,10 @@ func TestCheckNode(t *testing.T) {
 			require.ErrorContains(t, err, test.want)
 		})
 	}
-	b.Charge("a", "before", Charge{CardPercent: 100, Model: "M40"})
-	require.NoError(t, b.View("a").CheckNode(m40, Charge{CardPercent: 100, Model: "M40"}), "in place of the former charge")
-	b.SetCards(nil)
-	require.NoError(t, b.View("c").CheckNode(m40, Charge{CardPercent: 100, Model: "M40"}))
+	b.Charge("a", "before", Charge{GPUPercent: 100, Model: "M40"})
+	require.NoError(t, b.View("a").CheckNode(m40, Charge{GPUPercent: 100, Model: "M40"}), "in place of the former charge")
+	b.SetGPUs(nil)
+	require.NoError(t, b.View("c").CheckNode(m40, Charge{GPUPercent: 100, Model: "M40"}))
 	assert.False(t, b.View("c").Limited())
 }
 
@@ -95,7 +95,7 @@ func TestBookIsTheSumOfItsPods(t *testing.T) {
 			for _, e := range model {
 				if e.namespace == namespace {
 					used = used.add(e.charge)
-					byModel[e.charge.Model] += e.charge.CardPercent
+					byModel[e.charge.Model] += e.charge.GPUPercent
 				}
 			}
 			for m, n := range byModel {
@@ -121,7 +121,7 @@ func TestBookIsTheSumOfItsPods(t *testing.T) {
 			default:
 				e := entry{rapid.SampledFrom(namespaces).Draw(t, "namespace"), Charge{
 					MemoryMiB: rapid.Int64Range(0, 5).Draw(t, "memory"), Cores: rapid.Int64Range(0, 5).Draw(t, "cores"),
-					CardPercent: rapid.Int64Range(0, 5).Draw(t, "percent"), Model: rapid.SampledFrom(models).Draw(t, "model"),
+					GPUPercent: rapid.Int64Range(0, 5).Draw(t, "percent"), Model: rapid.SampledFrom(models).Draw(t, "model"),
 				}}
 				b.Charge(e.namespace, uid, e.charge)
 				model[uid] = e
@@ -150,7 +150,7 @@ func TestBookIsTheSumOfItsPods(t *testing.T) {
 func BenchmarkBook(b *testing.B) {
 	book := NewBook()
 	book.SetLimits("ns", "q", Limits{MemoryMiB: 1 << 40, Cores: Unlimited})
-	c := Charge{MemoryMiB: 3000, Cores: 30, CardPercent: 30, Model: "H200"}
+	c := Charge{MemoryMiB: 3000, Cores: 30, GPUPercent: 30, Model: "H200"}
 	book.Charge("ns", "other", c)
 	b.Run("charge and refund", func(b *testing.B) {
 		b.ReportAllocs()

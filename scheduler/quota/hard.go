@@ -14,7 +14,7 @@ import (
 // FromHard reads spec.hard of a ResourceQuota: "limits." or "requests." before the names of
 // memory and cores, the lower of the two where both are there. Memory is in the
 // units of a container's, which o.MemoryFactor makes MiB of. Kubernetes can't count these,
-// for it doesn't know that a container asks for so much of each of its cards.
+// for it doesn't know that a container asks for so much of each of its GPUs.
 //
 // An error names what can't be read. Of that nothing may be had until it can, for somebody
 // meant to limit it; the other is in the limits all the same.

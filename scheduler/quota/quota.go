@@ -10,23 +10,23 @@ import (
 
 // Charge is what a pod takes of its namespace's quotas. The zero value takes nothing.
 type Charge struct {
-	// MemoryMiB and Cores are count × amount, of all its cards together: what the resource
+	// MemoryMiB and Cores are count × amount, of all its GPUs together: what the resource
 	// quotas limit.
 	MemoryMiB int64
 	Cores     int64
-	// CardPercent is what gpu-manager's quota limits: 100 for a card.
-	CardPercent int64
+	// GPUPercent is what gpu-manager's quota limits: 100 for a GPU.
+	GPUPercent int64
 	// Model is the node's label of it (Labels.Model), the key of gpu-manager's quota.
 	Model string
 }
 
 // Of is the charge of a pod with these containers that is given these shares, on a node
-// of that model. cardMiB tells the memory of a card; 0: not known.
+// of that model. gpuMiB tells the memory of a GPU; 0: not known.
 //
 // It counts as Kubernetes counts a pod's resources: sidecars and ordinary containers run
 // together; an init container runs before them, beside the sidecars that were started
-// before it. The charge is the most of any of these moments, whichever cards they are of.
-func Of(containers []scheduler.Container, shares [][]grant.Share, model string, cardMiB func(uuid string) int64) Charge {
+// before it. The charge is the most of any of these moments, whichever GPUs they are of.
+func Of(containers []scheduler.Container, shares [][]grant.Share, model string, gpuMiB func(uuid string) int64) Charge {
 	most, running := Charge{Model: model}, Charge{}
 	walk(len(containers), func(i int) scheduler.Kind { return containers[i].Kind }, func(i int) {
 		if i >= len(shares) {
@@ -34,7 +34,7 @@ func Of(containers []scheduler.Container, shares [][]grant.Share, model string, 
 		}
 		c := Charge{}
 		for _, s := range shares[i] {
-			c = c.add(Charge{MemoryMiB: s.MemoryMiB, Cores: int64(s.CorePercent), CardPercent: CardPercent(s.CorePercent, s.MemoryMiB, cardMiB(s.UUID))})
+			c = c.add(Charge{MemoryMiB: s.MemoryMiB, Cores: int64(s.CorePercent), GPUPercent: GPUPercent(s.CorePercent, s.MemoryMiB, gpuMiB(s.UUID))})
 		}
 		most.peak(running.add(c))
 		if containers[i].Kind != scheduler.Init {
@@ -44,18 +44,18 @@ func Of(containers []scheduler.Container, shares [][]grant.Share, model string, 
 	return most
 }
 
-// Asked is the charge of a request on cards that have so many MiB each: before there is a
+// Asked is the charge of a request on GPUs that have so many MiB each: before there is a
 // placement. With 0 MiB it is the least that any placement takes, exact in what the pod
 // doesn't ask for by percent: a pod that doesn't fit that fits on no node.
-func Asked(r *request.Request, model string, cardMiB int64) Charge {
+func Asked(r *request.Request, model string, gpuMiB int64) Charge {
 	most, running := Charge{Model: model}, Charge{}
 	walk(len(r.Containers), func(i int) scheduler.Kind { return r.Kinds[i] }, func(i int) {
 		a := &r.Containers[i]
-		n, mib, percent := int64(a.Cards), a.Memory(cardMiB), int64(a.Cores)
-		if a.Cards > 0 && a.Cores == 0 && cardMiB > 0 {
-			percent = CardPercent(0, mib, cardMiB)
+		n, mib, percent := int64(a.GPUs), a.Memory(gpuMiB), int64(a.Cores)
+		if a.GPUs > 0 && a.Cores == 0 && gpuMiB > 0 {
+			percent = GPUPercent(0, mib, gpuMiB)
 		}
-		c := running.add(Charge{MemoryMiB: n * mib, Cores: n * int64(a.Cores), CardPercent: n * percent})
+		c := running.add(Charge{MemoryMiB: n * mib, Cores: n * int64(a.Cores), GPUPercent: n * percent})
 		most.peak(c)
 		if r.Kinds[i] != scheduler.Init {
 			running = c
@@ -76,25 +76,25 @@ func walk(n int, kind func(i int) scheduler.Kind, visit func(i int)) {
 	}
 }
 
-// CardPercent is how much of a card a share is to gpu-manager's quota: its cores. One that
-// is not limited in compute time counts by its memory, rounded up; all of the card where
+// GPUPercent is how much of a GPU a share is to gpu-manager's quota: its cores. One that
+// is not limited in compute time counts by its memory, rounded up; all of the GPU where
 // its memory isn't known.
-func CardPercent(cores int, mib, cardMiB int64) int64 {
+func GPUPercent(cores int, mib, gpuMiB int64) int64 {
 	switch {
 	case cores > 0:
 		return int64(cores)
-	case cardMiB <= 0 || mib >= cardMiB:
+	case gpuMiB <= 0 || mib >= gpuMiB:
 		return 100
 	}
-	return (mib*100 + cardMiB - 1) / cardMiB
+	return (mib*100 + gpuMiB - 1) / gpuMiB
 }
 
 func (c Charge) add(d Charge) Charge {
-	return Charge{MemoryMiB: c.MemoryMiB + d.MemoryMiB, Cores: c.Cores + d.Cores, CardPercent: c.CardPercent + d.CardPercent, Model: c.Model}
+	return Charge{MemoryMiB: c.MemoryMiB + d.MemoryMiB, Cores: c.Cores + d.Cores, GPUPercent: c.GPUPercent + d.GPUPercent, Model: c.Model}
 }
 
 func (c *Charge) peak(d Charge) {
-	c.MemoryMiB, c.Cores, c.CardPercent = max(c.MemoryMiB, d.MemoryMiB), max(c.Cores, d.Cores), max(c.CardPercent, d.CardPercent)
+	c.MemoryMiB, c.Cores, c.GPUPercent = max(c.MemoryMiB, d.MemoryMiB), max(c.Cores, d.Cores), max(c.GPUPercent, d.GPUPercent)
 }
 
 // Unlimited is a limit that nothing reaches.
@@ -102,7 +102,7 @@ const Unlimited = math.MaxInt64
 
 // Limits are what a resource quota gives a namespace.
 type Limits struct {
-	// MemoryMiB and Cores are of all cards together; Unlimited: not limited.
+	// MemoryMiB and Cores are of all GPUs together; Unlimited: not limited.
 	MemoryMiB, Cores int64
 }
 

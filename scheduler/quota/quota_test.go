@@ -28,16 +28,16 @@ func TestOf(t *testing.T) {
 	}{
 		{"nothing", []scheduler.Kind{scheduler.App}, [][]grant.Share{nil}, Charge{}},
 		{"fewer shares than containers", []scheduler.Kind{scheduler.App}, nil, Charge{}},
-		{"count × amount", []scheduler.Kind{scheduler.App}, [][]grant.Share{{share(a, 1000, 30), share(b, 1000, 30)}}, Charge{MemoryMiB: 2000, Cores: 60, CardPercent: 60}},
+		{"count × amount", []scheduler.Kind{scheduler.App}, [][]grant.Share{{share(a, 1000, 30), share(b, 1000, 30)}}, Charge{MemoryMiB: 2000, Cores: 60, GPUPercent: 60}},
 		{"containers run together", []scheduler.Kind{scheduler.App, scheduler.App}, [][]grant.Share{{share(a, 1000, 10)}, {share(b, 2000, 20)}},
-			Charge{MemoryMiB: 3000, Cores: 30, CardPercent: 30}},
-		{"an init container runs before them, on whichever card", []scheduler.Kind{scheduler.Init, scheduler.App}, [][]grant.Share{{share(a, 5000, 10)}, {share(b, 2000, 20)}},
-			Charge{MemoryMiB: 5000, Cores: 20, CardPercent: 20}},
+			Charge{MemoryMiB: 3000, Cores: 30, GPUPercent: 30}},
+		{"an init container runs before them, on whichever GPU", []scheduler.Kind{scheduler.Init, scheduler.App}, [][]grant.Share{{share(a, 5000, 10)}, {share(b, 2000, 20)}},
+			Charge{MemoryMiB: 5000, Cores: 20, GPUPercent: 20}},
 		{"a sidecar beside those after it", []scheduler.Kind{scheduler.Init, scheduler.Sidecar, scheduler.Init, scheduler.App},
-			[][]grant.Share{{share(a, 3000, 1)}, {share(a, 1000, 5)}, {share(b, 2500, 1)}, {share(a, 2000, 1)}}, Charge{MemoryMiB: 3500, Cores: 6, CardPercent: 6}},
-		{"cores that aren't limited: a part of the card by its memory, rounded up", []scheduler.Kind{scheduler.App}, [][]grant.Share{{share(a, 2501, 0)}},
-			Charge{MemoryMiB: 2501, CardPercent: 26}},
-		{"of a card that isn't known: all of it", []scheduler.Kind{scheduler.App}, [][]grant.Share{{share("GPU-x", 1, 0)}}, Charge{MemoryMiB: 1, CardPercent: 100}},
+			[][]grant.Share{{share(a, 3000, 1)}, {share(a, 1000, 5)}, {share(b, 2500, 1)}, {share(a, 2000, 1)}}, Charge{MemoryMiB: 3500, Cores: 6, GPUPercent: 6}},
+		{"cores that aren't limited: a part of the GPU by its memory, rounded up", []scheduler.Kind{scheduler.App}, [][]grant.Share{{share(a, 2501, 0)}},
+			Charge{MemoryMiB: 2501, GPUPercent: 26}},
+		{"of a GPU that isn't known: all of it", []scheduler.Kind{scheduler.App}, [][]grant.Share{{share("GPU-x", 1, 0)}}, Charge{MemoryMiB: 1, GPUPercent: 100}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			containers := make([]scheduler.Container, len(test.kinds))
@@ -51,37 +51,37 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// What is asked before there is a placement is what is charged for any of them, on cards
+// What is asked before there is a placement is what is charged for any of them, on GPUs
 // of that size, and never more than that on others.
 func TestAskedIsWhatIsCharged(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cardMiB := rapid.Int64Range(1000, 100_000).Draw(t, "card")
+		gpuMiB := rapid.Int64Range(1000, 100_000).Draw(t, "gpu")
 		r := &request.Request{}
 		var containers []scheduler.Container
 		var shares [][]grant.Share
 		for range rapid.IntRange(1, 4).Draw(t, "containers") {
 			kind := rapid.SampledFrom([]scheduler.Kind{scheduler.App, scheduler.Init, scheduler.Sidecar}).Draw(t, "kind")
-			c := request.Container{Cards: rapid.IntRange(0, 3).Draw(t, "cards"), Cores: rapid.SampledFrom([]int{0, 1, 50, 100}).Draw(t, "cores")}
+			c := request.Container{GPUs: rapid.IntRange(0, 3).Draw(t, "gpus"), Cores: rapid.SampledFrom([]int{0, 1, 50, 100}).Draw(t, "cores")}
 			if rapid.Bool().Draw(t, "by percent") {
 				c.MemoryPercent = rapid.IntRange(1, 100).Draw(t, "percent")
 			} else {
 				c.MemoryMiB = rapid.Int64Range(1, 2000).Draw(t, "memory")
 			}
-			if c.Cards == 0 {
+			if c.GPUs == 0 {
 				c = request.Container{}
 			}
 			var given []grant.Share
-			first := rapid.IntRange(0, 3).Draw(t, "the first card")
-			for i := range c.Cards {
-				given = append(given, share(fmt.Sprint((first+i)%4), c.Memory(cardMiB), c.Cores))
+			first := rapid.IntRange(0, 3).Draw(t, "the first GPU")
+			for i := range c.GPUs {
+				given = append(given, share(fmt.Sprint((first+i)%4), c.Memory(gpuMiB), c.Cores))
 			}
 			r.Containers, r.Kinds = append(r.Containers, c), append(r.Kinds, kind)
 			containers, shares = append(containers, scheduler.Container{Kind: kind}), append(shares, given)
 		}
-		charged := Of(containers, shares, "m", func(string) int64 { return cardMiB })
-		require.Equal(t, charged, Asked(r, "m", cardMiB))
+		charged := Of(containers, shares, "m", func(string) int64 { return gpuMiB })
+		require.Equal(t, charged, Asked(r, "m", gpuMiB))
 		least := Asked(r, "m", 0)
-		require.True(t, least.MemoryMiB <= charged.MemoryMiB && least.Cores == charged.Cores && least.CardPercent <= charged.CardPercent, "%+v %+v", least, charged)
+		require.True(t, least.MemoryMiB <= charged.MemoryMiB && least.Cores == charged.Cores && least.GPUPercent <= charged.GPUPercent, "%+v %+v", least, charged)
 	})
 }
 
@@ -123,15 +123,15 @@ func TestFromHard(t *testing.T) {
 	}
 }
 
-func TestParseCardsRefuses(t *testing.T) {
+func TestParseGPUsRefuses(t *testing.T) {
 	for _, test := range []struct{ description, value, want string }{
 		{"empty", "", "not its JSON: EOF"},
 		{"cut short", `{"a":{`, "not its JSON"},
 		{"an array", `[]`, "not its JSON"},
 		{"two", `{}{}`, "there is something after its JSON"},
-		{"half a card", `{"a":{"quota":{"M40":0.5}}}`, "not its JSON"},
-		{"less than none", `{"a":{"quota":{"M40":-1}}}`, `namespace "a": model "M40": -1 cards: must be from 0`},
-		{"more than there can be", `{"a":{"quota":{"M40":4294967296}}}`, "4294967296 cards"},
+		{"half a GPU", `{"a":{"quota":{"M40":0.5}}}`, "not its JSON"},
+		{"less than none", `{"a":{"quota":{"M40":-1}}}`, `namespace "a": model "M40": -1 GPUs: must be from 0`},
+		{"more than there can be", `{"a":{"quota":{"M40":4294967296}}}`, "4294967296 GPUs"},
 		{"a misspelt field", `{"a":{"pools":["x"]}}`, `unknown field "pools"`},
 		{"null", `{"a":null}`, `namespace "a": null: leave it out if it is not limited`},
 		{"null for all", `null`, "null"},
@@ -139,7 +139,7 @@ func TestParseCardsRefuses(t *testing.T) {
 		{"a name without end", `{"a":{"` + strings.Repeat("x", 1<<16) + `":1}}`, "unknown field"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
-			got, err := ParseCards(test.value, DefaultLabels())
+			got, err := ParseGPUs(test.value, DefaultLabels())
 			require.ErrorContains(t, err, "quota gpu_quota: ")
 			require.ErrorContains(t, err, test.want)
 			assert.Less(t, len(err.Error()), 400)
@@ -148,25 +148,25 @@ func TestParseCardsRefuses(t *testing.T) {
 	}
 }
 
-func FuzzParseCards(f *testing.F) {
+func FuzzParseGPUs(f *testing.F) {
 	f.Add(`{"A":{"pool":["public"],"quota":{"M40":2,"P100":3}},"B":{"quota":{}}}`)
 	f.Add(`{"A":null}`)
 	f.Fuzz(func(t *testing.T, value string) {
-		cards, err := ParseCards(value, DefaultLabels())
+		gpus, err := ParseGPUs(value, DefaultLabels())
 		if err != nil {
-			require.Nil(t, cards)
+			require.Nil(t, gpus)
 			return
 		}
 		book := NewBook()
-		book.SetCards(cards)
-		for namespace, allowed := range cards.namespaces {
+		book.SetGPUs(gpus)
+		for namespace, allowed := range gpus.namespaces {
 			account := book.View(namespace)
 			require.True(t, account.Limited())
 			for model, n := range allowed.Models {
 				labels := map[string]string{DefaultLabels().Model: model}
-				require.Error(t, account.CheckNode(labels, Charge{CardPercent: int64(n)*100 + 1, Model: model}))
+				require.Error(t, account.CheckNode(labels, Charge{GPUPercent: int64(n)*100 + 1, Model: model}))
 				if len(allowed.Pools) == 0 {
-					require.NoError(t, account.CheckNode(labels, Charge{CardPercent: int64(n) * 100, Model: model}))
+					require.NoError(t, account.CheckNode(labels, Charge{GPUPercent: int64(n) * 100, Model: model}))
 				}
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// Bounds on what a pod may say, so that looking at a card costs little whoever asks.
+// Bounds on what a pod may say, so that looking at a GPU costs little whoever asks.
 const (
 	maxListBytes   = 64 << 10
 	maxTypes       = 64
@@ -132,6 +132,6 @@ func (n *notes) ceiling(key string) {
 		return
 	}
 	if _, err := grant.CoreCeiling(grant.Pod{Annotations: map[string]string{key: value}}, ""); err != nil {
-		n.fail(key, value, fmt.Errorf("must be 1 to %d percent of a card, in plain digits", grant.MaxCorePercent))
+		n.fail(key, value, fmt.Errorf("must be 1 to %d percent of a GPU, in plain digits", grant.MaxCorePercent))
 	}
 }

@@ -20,11 +20,11 @@ func DefaultNames() Names {
 // Options are a cluster's settings, by HAMi's names.
 type Options struct {
 	Names Names
-	// DefaultMemoryMiB is of each card where a container says nothing of memory; 0: all of it.
+	// DefaultMemoryMiB is of each GPU where a container says nothing of memory; 0: all of it.
 	DefaultMemoryMiB int64
-	// DefaultCores is of each card where a container says nothing of cores; 0: not limited.
+	// DefaultCores is of each GPU where a container says nothing of cores; 0: not limited.
 	DefaultCores int
-	// DefaultCount is the number of cards of a container that asks for memory or cores alone.
+	// DefaultCount is the number of GPUs of a container that asks for memory or cores alone.
 	DefaultCount int
 	// MemoryFactor is how many MiB one unit of Names.Memory is.
 	MemoryFactor int64

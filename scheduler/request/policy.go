@@ -5,7 +5,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/choose"
 )
 
-// usualPolicy is the card policy of a pod that names none: gpu-manager's own for its
+// usualPolicy is the GPU policy of a pod that names none: gpu-manager's own for its
 // resources, else the cluster's.
 func usualPolicy(pod *scheduler.Pod, names *Names) string {
 	for i := range pod.Containers {

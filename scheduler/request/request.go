@@ -7,40 +7,40 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// Container is what one container asks for. Cards == 0: nothing.
+// Container is what one container asks for. GPUs == 0: nothing.
 type Container struct {
-	// Cards is the number of distinct cards.
-	Cards int
-	// MemoryMiB is of each card; 0: by percent.
+	// GPUs is the number of distinct GPUs.
+	GPUs int
+	// MemoryMiB is of each GPU; 0: by percent.
 	MemoryMiB int64
-	// MemoryPercent is of each card's memory, 1 to 100, when MemoryMiB is 0.
+	// MemoryPercent is of each GPU's memory, 1 to 100, when MemoryMiB is 0.
 	MemoryPercent int
-	// Cores is percent of each card's compute time, 0 to 100; 0 is not limited, and books none.
+	// Cores is percent of each GPU's compute time, 0 to 100; 0 is not limited, and books none.
 	Cores int
 	// Whole says that all of the compute time is asked for (Cores == 100): see Exclusive.
 	Whole bool
 }
 
-// Memory is what the container takes of a card that has so many MiB; at least 1 MiB of
-// a card that has any.
-func (c *Container) Memory(cardMiB int64) int64 {
+// Memory is what the container takes of a GPU that has so many MiB; at least 1 MiB of
+// a GPU that has any.
+func (c *Container) Memory(gpuMiB int64) int64 {
 	if c.MemoryMiB > 0 || c.MemoryPercent == 0 {
 		return c.MemoryMiB
 	}
-	// By parts: a hostile node's card is never large enough to overflow this.
-	mib := cardMiB/100*int64(c.MemoryPercent) + cardMiB%100*int64(c.MemoryPercent)/100
-	return max(mib, min(cardMiB, 1))
+	// By parts: a hostile node's GPU is never large enough to overflow this.
+	mib := gpuMiB/100*int64(c.MemoryPercent) + gpuMiB%100*int64(c.MemoryPercent)/100
+	return max(mib, min(gpuMiB, 1))
 }
 
-// Use is what the container takes of a card that has so many MiB.
-func (c *Container) Use(cardMiB int64) scheduler.Use {
-	return scheduler.Use{MemoryMiB: c.Memory(cardMiB), Cores: c.Cores, Slots: 1}
+// Use is what the container takes of a GPU that has so many MiB.
+func (c *Container) Use(gpuMiB int64) scheduler.Use {
+	return scheduler.Use{MemoryMiB: c.Memory(gpuMiB), Cores: c.Cores, Slots: 1}
 }
 
-// Exclusive says whether the container wants a card of so many cores empty. On a node
-// that offers more than 100 cores of a card, 100 are a part of it (HAMi's rule).
-func (c *Container) Exclusive(cardCores int) bool {
-	return c.Whole && cardCores <= grant.MaxCorePercent
+// Exclusive says whether the container wants a GPU of so many cores empty. On a node
+// that offers more than 100 cores of a GPU, 100 are a part of it (HAMi's rule).
+func (c *Container) Exclusive(gpuCores int) bool {
+	return c.Whole && gpuCores <= grant.MaxCorePercent
 }
 
 // Request is what a pod asks for.
@@ -66,7 +66,7 @@ func FromPod(pod *scheduler.Pod, o Options) (*Request, error) {
 		if err != nil {
 			return nil, err
 		}
-		if c.Cards == 0 {
+		if c.GPUs == 0 {
 			continue
 		}
 		if r == nil {
@@ -79,7 +79,7 @@ func FromPod(pod *scheduler.Pod, o Options) (*Request, error) {
 		return nil, nil
 	}
 	if n := len(pod.Containers); n > grant.MaxContainers {
-		return nil, &Error{Key: "containers", Value: strconv.Itoa(n), Why: "a pod that asks for cards may have at most " + strconv.Itoa(grant.MaxContainers)}
+		return nil, &Error{Key: "containers", Value: strconv.Itoa(n), Why: "a pod that asks for GPUs may have at most " + strconv.Itoa(grant.MaxContainers)}
 	}
 	r.Kinds = make([]scheduler.Kind, len(pod.Containers))
 	for i := range pod.Containers {
@@ -88,8 +88,8 @@ func FromPod(pod *scheduler.Pod, o Options) (*Request, error) {
 	if err := r.Rules.read(pod); err != nil {
 		return nil, err
 	}
-	if r.Rules.CardPolicy == "" {
-		r.Rules.CardPolicy = usualPolicy(pod, &o.Names)
+	if r.Rules.GPUPolicy == "" {
+		r.Rules.GPUPolicy = usualPolicy(pod, &o.Names)
 	}
 	r.Signature = r.sign()
 	return r, nil

@@ -35,7 +35,7 @@ func pod(s says) *scheduler.Pod {
 }
 
 func TestResources(t *testing.T) {
-	whole := func(n int) Container { return Container{Cards: n, MemoryPercent: 100, Cores: 100, Whole: true} }
+	whole := func(n int) Container { return Container{GPUs: n, MemoryPercent: 100, Cores: 100, Whole: true} }
 	for _, test := range []struct {
 		description string
 		says        says
@@ -48,30 +48,30 @@ func TestResources(t *testing.T) {
 		{"none, with a priority", says{gpu: 0, prio: 1}, Container{}},
 		{"none of gpu-manager's", says{vcore: 0, vmem: 0}, Container{}},
 
-		{"a card alone is all of it", says{gpu: 1}, whole(1)},
+		{"a GPU alone is all of it", says{gpu: 1}, whole(1)},
 		{"several", says{gpu: 16}, whole(16)},
-		{"memory", says{gpu: 1, gpumem: 3000}, Container{Cards: 1, MemoryMiB: 3000}},
-		{"memory of each", says{gpu: 2, gpumem: 3000, cores: 30}, Container{Cards: 2, MemoryMiB: 3000, Cores: 30}},
-		{"percent", says{gpu: 1, percent: 1}, Container{Cards: 1, MemoryPercent: 1}},
-		{"all memory by percent is the card alone", says{gpu: 1, percent: 100}, whole(1)},
-		{"all memory and some cores", says{gpu: 1, cores: 30}, Container{Cards: 1, MemoryPercent: 100, Cores: 30}},
-		{"all memory and cores not limited", says{gpu: 1, cores: 0}, Container{Cards: 1, MemoryPercent: 100}},
-		{"all cores are the card alone", says{gpu: 1, gpumem: 1, cores: 100}, Container{Cards: 1, MemoryMiB: 1, Cores: 100, Whole: true}},
-		{"priority", says{gpu: 1, gpumem: 1, prio: 1}, Container{Cards: 1, MemoryMiB: 1}},
-		{"as much memory as there can be", says{gpu: 1, gpumem: 16 << 20}, Container{Cards: 1, MemoryMiB: 16 << 20}},
+		{"memory", says{gpu: 1, gpumem: 3000}, Container{GPUs: 1, MemoryMiB: 3000}},
+		{"memory of each", says{gpu: 2, gpumem: 3000, cores: 30}, Container{GPUs: 2, MemoryMiB: 3000, Cores: 30}},
+		{"percent", says{gpu: 1, percent: 1}, Container{GPUs: 1, MemoryPercent: 1}},
+		{"all memory by percent is the GPU alone", says{gpu: 1, percent: 100}, whole(1)},
+		{"all memory and some cores", says{gpu: 1, cores: 30}, Container{GPUs: 1, MemoryPercent: 100, Cores: 30}},
+		{"all memory and cores not limited", says{gpu: 1, cores: 0}, Container{GPUs: 1, MemoryPercent: 100}},
+		{"all cores are the GPU alone", says{gpu: 1, gpumem: 1, cores: 100}, Container{GPUs: 1, MemoryMiB: 1, Cores: 100, Whole: true}},
+		{"priority", says{gpu: 1, gpumem: 1, prio: 1}, Container{GPUs: 1, MemoryMiB: 1}},
+		{"as much memory as there can be", says{gpu: 1, gpumem: 16 << 20}, Container{GPUs: 1, MemoryMiB: 16 << 20}},
 
-		{"around the webhook: memory alone", says{gpumem: 3000}, Container{Cards: 1, MemoryMiB: 3000}},
-		{"around the webhook: percent alone", says{percent: 50}, Container{Cards: 1, MemoryPercent: 50}},
-		{"around the webhook: cores alone", says{cores: 50}, Container{Cards: 1, MemoryPercent: 100, Cores: 50}},
-		{"around the webhook: memory, and cores not limited", says{gpumem: 5, cores: 0}, Container{Cards: 1, MemoryMiB: 5}},
+		{"around the webhook: memory alone", says{gpumem: 3000}, Container{GPUs: 1, MemoryMiB: 3000}},
+		{"around the webhook: percent alone", says{percent: 50}, Container{GPUs: 1, MemoryPercent: 50}},
+		{"around the webhook: cores alone", says{cores: 50}, Container{GPUs: 1, MemoryPercent: 100, Cores: 50}},
+		{"around the webhook: memory, and cores not limited", says{gpumem: 5, cores: 0}, Container{GPUs: 1, MemoryMiB: 5}},
 
-		{"gpu-manager: a part", says{vcore: 30, vmem: 4}, Container{Cards: 1, MemoryMiB: 1024, Cores: 30}},
-		{"gpu-manager: nearly all", says{vcore: 99, vmem: 1}, Container{Cards: 1, MemoryMiB: 256, Cores: 99}},
-		{"gpu-manager: a card", says{vcore: 100}, whole(1)},
-		{"gpu-manager: a card, no memory said", says{vcore: 100, vmem: 0}, whole(1)},
-		{"gpu-manager: a card and its memory", says{vcore: 100, vmem: 4}, Container{Cards: 1, MemoryMiB: 1024, Cores: 100, Whole: true}},
-		{"gpu-manager: cards", says{vcore: 1600}, whole(16)},
-		{"gpu-manager: cards and their memory together", says{vcore: 200, vmem: 6}, Container{Cards: 2, MemoryMiB: 768, Cores: 100, Whole: true}},
+		{"gpu-manager: a part", says{vcore: 30, vmem: 4}, Container{GPUs: 1, MemoryMiB: 1024, Cores: 30}},
+		{"gpu-manager: nearly all", says{vcore: 99, vmem: 1}, Container{GPUs: 1, MemoryMiB: 256, Cores: 99}},
+		{"gpu-manager: a GPU", says{vcore: 100}, whole(1)},
+		{"gpu-manager: a GPU, no memory said", says{vcore: 100, vmem: 0}, whole(1)},
+		{"gpu-manager: a GPU and its memory", says{vcore: 100, vmem: 4}, Container{GPUs: 1, MemoryMiB: 1024, Cores: 100, Whole: true}},
+		{"gpu-manager: GPUs", says{vcore: 1600}, whole(16)},
+		{"gpu-manager: GPUs and their memory together", says{vcore: 200, vmem: 6}, Container{GPUs: 2, MemoryMiB: 768, Cores: 100, Whole: true}},
 		{"gpu-manager's beside none of HAMi's", says{gpu: 0, vcore: 100}, whole(1)},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -95,31 +95,31 @@ func TestResourcesRefused(t *testing.T) {
 		{"negative", says{gpu: -1}, `container "main": nvidia.com/gpu: -1: must not be negative`},
 		{"negative memory", says{gpu: 1, gpumem: -5}, "nvidia.com/gpumem: -5: must not be negative"},
 		{"negative of gpu-manager's", says{vcore: -100}, "tencent.com/vcuda-core: -100: must not be negative"},
-		{"too many cards", says{gpu: 17}, "nvidia.com/gpu: 17: a container may have at most 16 cards"},
+		{"too many GPUs", says{gpu: 17}, "nvidia.com/gpu: 17: a container may have at most 16 GPUs"},
 		{"more than an int", says{gpu: 1 << 40}, "at most 16"},
-		{"no card and memory of each", says{gpu: 0, gpumem: 100}, "nvidia.com/gpu: 0: asks for no card"},
-		{"no card and cores of each", says{gpu: 0, cores: 100}, "nvidia.com/gpu: 0: asks for no card"},
+		{"no GPU and memory of each", says{gpu: 0, gpumem: 100}, "nvidia.com/gpu: 0: asks for no GPU"},
+		{"no GPU and cores of each", says{gpu: 0, cores: 100}, "nvidia.com/gpu: 0: asks for no GPU"},
 		{"no memory", says{gpu: 1, gpumem: 0}, "nvidia.com/gpumem: 0: no program runs in no memory"},
 		{"no memory alone", says{gpumem: 0}, "nvidia.com/gpumem: 0: no program runs in no memory"},
 		{"0 %", says{gpu: 1, percent: 0}, "nvidia.com/gpumem-percentage: 0: no program runs in no memory"},
-		{"more memory than there is", says{gpu: 1, gpumem: 16<<20 + 1}, "nvidia.com/gpumem: 16777217: is more than any card has"},
-		{"what HAMi drops: no int32", says{gpu: 1, gpumem: 1 << 31}, "nvidia.com/gpumem: 2147483648: is more than any card has"},
-		{"what HAMi clamps: percent", says{gpu: 1, percent: 101}, "nvidia.com/gpumem-percentage: 101: is percent of each card's memory: ask for at most 100"},
-		{"what HAMi clamps: cores", says{gpu: 1, cores: 200}, "nvidia.com/gpucores: 200: is percent of each card: ask for at most 100, and for more cards by nvidia.com/gpu"},
+		{"more memory than there is", says{gpu: 1, gpumem: 16<<20 + 1}, "nvidia.com/gpumem: 16777217: is more than any GPU has"},
+		{"what HAMi drops: no int32", says{gpu: 1, gpumem: 1 << 31}, "nvidia.com/gpumem: 2147483648: is more than any GPU has"},
+		{"what HAMi clamps: percent", says{gpu: 1, percent: 101}, "nvidia.com/gpumem-percentage: 101: is percent of each GPU's memory: ask for at most 100"},
+		{"what HAMi clamps: cores", says{gpu: 1, cores: 200}, "nvidia.com/gpucores: 200: is percent of each GPU: ask for at most 100, and for more GPUs by nvidia.com/gpu"},
 		{"memory twice", says{gpu: 1, gpumem: 100, percent: 10}, "nvidia.com/gpumem-percentage: 10: nvidia.com/gpumem is 100 too: keep one of the two"},
 		{"nothing of cores", says{cores: 0}, "nvidia.com/gpucores: 0: asks for nothing"},
 		{"priority", says{gpu: 1, prio: 2}, "nvidia.com/priority: 2: must be 0 (high) or 1"},
-		{"a priority of nothing", says{prio: 0}, "nvidia.com/priority: 0: the container asks for no card"},
+		{"a priority of nothing", says{prio: 0}, "nvidia.com/priority: 0: the container asks for no GPU"},
 		{"a bad priority of nothing", says{gpu: 0, prio: 2}, "must be 0 (high) or 1"},
 
-		{"gpu-manager: one and a half", says{vcore: 150}, "tencent.com/vcuda-core: 150: cores above 100 must be a multiple of 100, which is a card: ask for 100 or 200"},
-		{"gpu-manager: a part without memory", says{vcore: 30}, "tencent.com/vcuda-core: 30: a part of a card needs memory: say tencent.com/vcuda-memory too, in blocks of 256 MiB"},
+		{"gpu-manager: one and a half", says{vcore: 150}, "tencent.com/vcuda-core: 150: cores above 100 must be a multiple of 100, which is a GPU: ask for 100 or 200"},
+		{"gpu-manager: a part without memory", says{vcore: 30}, "tencent.com/vcuda-core: 30: a part of a GPU needs memory: say tencent.com/vcuda-memory too, in blocks of 256 MiB"},
 		{"gpu-manager: memory alone", says{vmem: 4}, "tencent.com/vcuda-memory: 4: a container with memory needs cores: say tencent.com/vcuda-core too"},
-		{"gpu-manager: too many cards", says{vcore: 1700}, "tencent.com/vcuda-core: 1700: a container may have at most 16 cards"},
-		{"gpu-manager: cards that don't divide the memory", says{vcore: 200, vmem: 3}, "tencent.com/vcuda-memory: 3: is of all 2 cards together"},
-		{"gpu-manager: blocks that overflow as MiB", says{vcore: 50, vmem: 1 << 60}, "tencent.com/vcuda-memory: 1152921504606846976: is more than any card has"},
-		{"both profiles", says{gpu: 1, gpumem: 100, vcore: 100}, "tencent.com/vcuda-core: 100: the container asks for cards by nvidia.com/gpu too"},
-		{"a MIG device too", says{gpu: 1, "nvidia.com/mig-2g.20gb": 1, "nvidia.com/mig-1g.10gb": 2}, "nvidia.com/mig-1g.10gb: 2: the container asks for cards too"},
+		{"gpu-manager: too many GPUs", says{vcore: 1700}, "tencent.com/vcuda-core: 1700: a container may have at most 16 GPUs"},
+		{"gpu-manager: GPUs that don't divide the memory", says{vcore: 200, vmem: 3}, "tencent.com/vcuda-memory: 3: is of all 2 GPUs together"},
+		{"gpu-manager: blocks that overflow as MiB", says{vcore: 50, vmem: 1 << 60}, "tencent.com/vcuda-memory: 1152921504606846976: is more than any GPU has"},
+		{"both profiles", says{gpu: 1, gpumem: 100, vcore: 100}, "tencent.com/vcuda-core: 100: the container asks for GPUs by nvidia.com/gpu too"},
+		{"a MIG device too", says{gpu: 1, "nvidia.com/mig-2g.20gb": 1, "nvidia.com/mig-1g.10gb": 2}, "nvidia.com/mig-1g.10gb: 2: the container asks for GPUs too"},
 		{"both profiles, without a count", says{gpumem: 100, vcore: 30, vmem: 1}, "keep one of the two ways"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -150,16 +150,16 @@ func TestOptions(t *testing.T) {
 		require.NoError(t, err)
 		return r.Containers[0]
 	}
-	assert.Equal(t, Container{Cards: 1, MemoryMiB: 5000, Cores: 20}, read(says{gpu: 1}), "the defaults are in MiB and percent")
-	assert.Equal(t, Container{Cards: 2, MemoryMiB: 3072, Cores: 20}, read(says{gpumem: 3}))
-	assert.Equal(t, Container{Cards: 1, MemoryPercent: 100, Cores: 100, Whole: true}, read(says{gpu: 1, percent: 100}), "nobody else has room on the card")
-	assert.Equal(t, Container{Cards: 1, MemoryMiB: 5000}, read(says{gpu: 1, cores: 0}))
+	assert.Equal(t, Container{GPUs: 1, MemoryMiB: 5000, Cores: 20}, read(says{gpu: 1}), "the defaults are in MiB and percent")
+	assert.Equal(t, Container{GPUs: 2, MemoryMiB: 3072, Cores: 20}, read(says{gpumem: 3}))
+	assert.Equal(t, Container{GPUs: 1, MemoryPercent: 100, Cores: 100, Whole: true}, read(says{gpu: 1, percent: 100}), "nobody else has room on the GPU")
+	assert.Equal(t, Container{GPUs: 1, MemoryMiB: 5000}, read(says{gpu: 1, cores: 0}))
 	_, err := FromPod(pod(says{gpu: 1, gpumem: 16<<10 + 1}), o)
 	require.ErrorContains(t, err, "units of 1024 MiB")
 
 	o.DefaultCount = 0
 	_, err = FromPod(pod(says{gpumem: 3}), o)
-	require.ErrorContains(t, err, `container "main": nvidia.com/gpu: is missing: say how many cards`)
+	require.ErrorContains(t, err, `container "main": nvidia.com/gpu: is missing: say how many GPUs`)
 
 	o = DefaultOptions()
 	o.Names.VcudaCore, o.Names.VcudaMemory, o.Names.Count = "", "", "example.com/gpu"
@@ -168,7 +168,7 @@ func TestOptions(t *testing.T) {
 	assert.Nil(t, r)
 	r, err = FromPod(pod(says{"example.com/gpu": 1}), o)
 	require.NoError(t, err)
-	assert.Equal(t, 1, r.Containers[0].Cards)
+	assert.Equal(t, 1, r.Containers[0].GPUs)
 }
 
 func TestContainersOfAPod(t *testing.T) {
@@ -178,7 +178,7 @@ func TestContainersOfAPod(t *testing.T) {
 	p.Containers[0].Kind, p.Containers[1].Kind = scheduler.Init, scheduler.Sidecar
 	r, err := FromPod(p, DefaultOptions())
 	require.NoError(t, err)
-	assert.Equal(t, []Container{{Cards: 1, MemoryMiB: 100}, {}, {Cards: 1, MemoryPercent: 100, Cores: 100, Whole: true}}, r.Containers)
+	assert.Equal(t, []Container{{GPUs: 1, MemoryMiB: 100}, {}, {GPUs: 1, MemoryPercent: 100, Cores: 100, Whole: true}}, r.Containers)
 	assert.Equal(t, []scheduler.Kind{scheduler.Init, scheduler.Sidecar, scheduler.App}, r.Kinds)
 	assert.True(t, r.HighPriority)
 
@@ -186,17 +186,17 @@ func TestContainersOfAPod(t *testing.T) {
 		p.Containers = append(p.Containers, says{}.container("more"))
 	}
 	_, err = FromPod(p, DefaultOptions())
-	require.EqualError(t, err, "containers: 129: a pod that asks for cards may have at most 128")
+	require.EqualError(t, err, "containers: 129: a pod that asks for GPUs may have at most 128")
 	p.Containers[0].Resources, p.Containers[2].Resources = nil, nil
 	r, err = FromPod(p, DefaultOptions())
-	require.NoError(t, err, "any number of containers without cards")
+	require.NoError(t, err, "any number of containers without GPUs")
 	assert.Nil(t, r)
 }
 
-func TestMemoryOfACard(t *testing.T) {
+func TestMemoryOfAGPU(t *testing.T) {
 	for _, test := range []struct {
-		c          Container
-		card, want int64
+		c         Container
+		gpu, want int64
 	}{
 		{Container{MemoryMiB: 3000}, 1000, 3000},
 		{Container{MemoryPercent: 100}, 143771, 143771},
@@ -207,14 +207,14 @@ func TestMemoryOfACard(t *testing.T) {
 		{Container{MemoryPercent: 99}, 1 << 62, 1<<62/100*99 + 1<<62%100*99/100},
 		{Container{}, 1000, 0},
 	} {
-		assert.Equal(t, test.want, test.c.Memory(test.card), "%+v of %d", test.c, test.card)
+		assert.Equal(t, test.want, test.c.Memory(test.gpu), "%+v of %d", test.c, test.gpu)
 	}
 	assert.Equal(t, scheduler.Use{MemoryMiB: 500, Cores: 7, Slots: 1}, (&Container{MemoryPercent: 50, Cores: 7}).Use(1000))
 }
 
 func TestExclusive(t *testing.T) {
 	assert.True(t, (&Container{Whole: true}).Exclusive(100))
-	assert.True(t, (&Container{Whole: true}).Exclusive(50), "a card that has less than all can't hold it in any case")
-	assert.False(t, (&Container{Whole: true}).Exclusive(200), "its node says that 100 cores are half of the card")
+	assert.True(t, (&Container{Whole: true}).Exclusive(50), "a GPU that has less than all can't hold it in any case")
+	assert.False(t, (&Container{Whole: true}).Exclusive(200), "its node says that 100 cores are half of the GPU")
 	assert.False(t, (&Container{Cores: 99}).Exclusive(100))
 }

@@ -12,7 +12,7 @@ import (
 const (
 	// blockMiB is a unit of gpu-manager's memory.
 	blockMiB = 256
-	// wholeCores are all of a card's, in HAMi's percent as in gpu-manager's units.
+	// wholeCores are all of a GPU's, in HAMi's percent as in gpu-manager's units.
 	wholeCores = grant.MaxCorePercent
 )
 
@@ -77,7 +77,7 @@ func fromContainer(c *scheduler.Container, o *Options) (asked Container, high bo
 	if err == nil {
 		asked, high, err = fromAmounts(&a, o)
 	}
-	if err == nil && asked.Cards > 0 {
+	if err == nil && asked.GPUs > 0 {
 		err = checkMIG(c)
 	}
 	if e, ok := err.(*Error); ok {
@@ -87,7 +87,7 @@ func fromContainer(c *scheduler.Container, o *Options) (asked Container, high bo
 	return asked, high, nil
 }
 
-// checkMIG refuses MIG devices, which the kubelet gives out, beside cards: a program sees
+// checkMIG refuses MIG devices, which the kubelet gives out, beside GPUs: a program sees
 // either, and the node refuses such a container when it is made.
 func checkMIG(c *scheduler.Container) error {
 	first := ""
@@ -99,7 +99,7 @@ func checkMIG(c *scheduler.Container) error {
 	if first == "" {
 		return nil
 	}
-	return &Error{Key: first, Value: strconv.FormatInt(c.Resources[first].Value, 10), Why: "the container asks for cards too, and a program sees either cards or a MIG device: ask for one of them"}
+	return &Error{Key: first, Value: strconv.FormatInt(c.Resources[first].Value, 10), Why: "the container asks for GPUs too, and a program sees either GPUs or a MIG device: ask for one of them"}
 }
 
 // fromAmounts reads one of the two profiles.
@@ -108,7 +108,7 @@ func fromAmounts(a *amounts, o *Options) (Container, bool, error) {
 	if err != nil {
 		return Container{}, false, err
 	}
-	high, err := priority(a, asked.Cards > 0, o)
+	high, err := priority(a, asked.GPUs > 0, o)
 	if err != nil {
 		return Container{}, false, err
 	}
@@ -116,9 +116,9 @@ func fromAmounts(a *amounts, o *Options) (Container, bool, error) {
 	switch {
 	case err != nil:
 		return Container{}, false, err
-	case asked.Cards > 0 && vcuda.Cards > 0:
-		return Container{}, false, a.vcudaCore.refuse("the container asks for cards by %s too: keep one of the two ways", o.Names.Count)
-	case vcuda.Cards > 0:
+	case asked.GPUs > 0 && vcuda.GPUs > 0:
+		return Container{}, false, a.vcudaCore.refuse("the container asks for GPUs by %s too: keep one of the two ways", o.Names.Count)
+	case vcuda.GPUs > 0:
 		return vcuda, false, nil
 	}
 	return asked, high, nil
@@ -133,32 +133,32 @@ func hami(a *amounts, o *Options) (Container, error) {
 	switch {
 	case a.count.there && a.count.n == 0:
 		if of {
-			return c, a.count.refuse("asks for no card, and the container says how much of each it wants: ask for 1 or more, or leave the others out")
+			return c, a.count.refuse("asks for no GPU, and the container says how much of each it wants: ask for 1 or more, or leave the others out")
 		}
 		return c, nil
 	case !a.count.there && !a.memory.there && !a.percent.there && !a.cores.there:
 		return c, nil
 	case !a.count.there && !a.memory.there && !a.percent.there && a.cores.n == 0:
-		return c, a.cores.refuse("asks for nothing: say how many cards by %s, or leave it out", o.Names.Count)
+		return c, a.cores.refuse("asks for nothing: say how many GPUs by %s, or leave it out", o.Names.Count)
 	case !a.count.there && o.DefaultCount < 1:
-		return c, &Error{Key: o.Names.Count, Why: "is missing: say how many cards"}
+		return c, &Error{Key: o.Names.Count, Why: "is missing: say how many GPUs"}
 	case a.count.n > grant.MaxShares:
-		return c, a.count.refuse("a container may have at most %d cards", grant.MaxShares)
+		return c, a.count.refuse("a container may have at most %d GPUs", grant.MaxShares)
 	}
-	c.Cards = o.DefaultCount
+	c.GPUs = o.DefaultCount
 	if a.count.there {
-		c.Cards = int(a.count.n)
+		c.GPUs = int(a.count.n)
 	}
 	if err := c.memory(a, o); err != nil {
 		return Container{}, err
 	}
 	switch {
 	case a.cores.n > wholeCores:
-		return Container{}, a.cores.refuse("is percent of each card: ask for at most %d, and for more cards by %s", wholeCores, o.Names.Count)
+		return Container{}, a.cores.refuse("is percent of each GPU: ask for at most %d, and for more GPUs by %s", wholeCores, o.Names.Count)
 	case a.cores.there:
 		c.Cores = int(a.cores.n)
 	case c.MemoryPercent == 100:
-		c.Cores = wholeCores // nobody else has room on the card: HAMi's webhook
+		c.Cores = wholeCores // nobody else has room on the GPU: HAMi's webhook
 	default:
 		c.Cores = o.DefaultCores
 	}
@@ -179,9 +179,9 @@ func (c *Container) memory(a *amounts, o *Options) error {
 		}
 		return zero.refuse("no program runs in no memory: leave it out for the default, or ask for more")
 	case a.memory.n > grant.MaxMemoryMiB/factor:
-		return a.memory.refuse("is more than any card has: it is in units of %d MiB, of each card", factor)
+		return a.memory.refuse("is more than any GPU has: it is in units of %d MiB, of each GPU", factor)
 	case a.percent.n > 100:
-		return a.percent.refuse("is percent of each card's memory: ask for at most 100, and for more cards by %s", o.Names.Count)
+		return a.percent.refuse("is percent of each GPU's memory: ask for at most 100, and for more GPUs by %s", o.Names.Count)
 	case a.memory.there:
 		c.MemoryMiB = a.memory.n * factor
 	case a.percent.there:
@@ -195,19 +195,19 @@ func (c *Container) memory(a *amounts, o *Options) error {
 }
 
 // priority reads HAMi's: 0 is high.
-func priority(a *amounts, cards bool, o *Options) (high bool, err error) {
+func priority(a *amounts, gpus bool, o *Options) (high bool, err error) {
 	switch {
 	case !a.priority.there:
 		return false, nil
 	case a.priority.n > 1:
 		return false, a.priority.refuse("must be 0 (high) or 1")
-	case !cards && !a.count.there:
-		return false, a.priority.refuse("the container asks for no card: ask by %s too, or leave it out", o.Names.Count)
+	case !gpus && !a.count.there:
+		return false, a.priority.refuse("the container asks for no GPU: ask by %s too, or leave it out", o.Names.Count)
 	}
-	return cards && a.priority.n == 0, nil
+	return gpus && a.priority.n == 0, nil
 }
 
-// gpuManager reads gpu-manager's resources: below 100 cores a part of a card, which
+// gpuManager reads gpu-manager's resources: below 100 cores a part of a GPU, which
 // needs memory; 100 a whole one, multiples of 100 several.
 func gpuManager(a *amounts) (Container, error) {
 	cores, memory := a.vcudaCore, a.vcudaMemory
@@ -215,22 +215,22 @@ func gpuManager(a *amounts) (Container, error) {
 	case cores.n == 0 && memory.n == 0:
 		return Container{}, nil
 	case cores.n == 0:
-		return Container{}, memory.refuse("a container with memory needs cores: say %s too, 1 to 99 for a part of a card", cores.name)
+		return Container{}, memory.refuse("a container with memory needs cores: say %s too, 1 to 99 for a part of a GPU", cores.name)
 	case cores.n < wholeCores && memory.n == 0:
-		return Container{}, cores.refuse("a part of a card needs memory: say %s too, in blocks of %d MiB", memory.name, blockMiB)
+		return Container{}, cores.refuse("a part of a GPU needs memory: say %s too, in blocks of %d MiB", memory.name, blockMiB)
 	case cores.n > wholeCores && cores.n%wholeCores != 0:
-		return Container{}, cores.refuse("cores above 100 must be a multiple of 100, which is a card: ask for %d or %d", cores.n/100*100, (cores.n/100+1)*100)
+		return Container{}, cores.refuse("cores above 100 must be a multiple of 100, which is a GPU: ask for %d or %d", cores.n/100*100, (cores.n/100+1)*100)
 	case cores.n > grant.MaxShares*wholeCores:
-		return Container{}, cores.refuse("a container may have at most %d cards", grant.MaxShares)
+		return Container{}, cores.refuse("a container may have at most %d GPUs", grant.MaxShares)
 	}
-	c := Container{Cards: int(max(cores.n/wholeCores, 1)), Cores: int(min(cores.n, wholeCores)), Whole: cores.n >= wholeCores}
-	switch n := int64(c.Cards); {
+	c := Container{GPUs: int(max(cores.n/wholeCores, 1)), Cores: int(min(cores.n, wholeCores)), Whole: cores.n >= wholeCores}
+	switch n := int64(c.GPUs); {
 	case memory.n == 0:
 		c.MemoryPercent = 100
 	case memory.n%n != 0:
-		return Container{}, memory.refuse("is of all %d cards together and can't be divided by %d: ask for a multiple of it, or leave it out for all memory", n, n)
+		return Container{}, memory.refuse("is of all %d GPUs together and can't be divided by %d: ask for a multiple of it, or leave it out for all memory", n, n)
 	case memory.n/n > grant.MaxMemoryMiB/blockMiB:
-		return Container{}, memory.refuse("is more than any card has: it is in blocks of %d MiB", blockMiB)
+		return Container{}, memory.refuse("is more than any GPU has: it is in blocks of %d MiB", blockMiB)
 	default:
 		c.MemoryMiB = memory.n / n * blockMiB
 	}

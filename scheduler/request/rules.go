@@ -10,7 +10,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/choose"
 )
 
-// The annotations by which a pod's author chooses cards, by HAMi's names.
+// The annotations by which a pod's author chooses GPUs, by HAMi's names.
 const (
 	AnnotationUseTypes   = "nvidia.com/use-gputype"
 	AnnotationAvoidTypes = "nvidia.com/nouse-gputype"
@@ -19,7 +19,7 @@ const (
 	AnnotationNUMABind   = "nvidia.com/numa-bind"
 	AnnotationMode       = "nvidia.com/vgpu-mode"
 	AnnotationNodePolicy = "hami.io/node-scheduler-policy"
-	AnnotationCardPolicy = "hami.io/gpu-scheduler-policy"
+	AnnotationGPUPolicy  = "hami.io/gpu-scheduler-policy"
 	AnnotationWeights    = "hami.io/device-scoring-weights"
 )
 
@@ -31,14 +31,14 @@ const (
 	AnnotationGroupMin = "gpuslice.io/pod-group-min"
 )
 
-// The modes of a card.
+// The modes of a GPU.
 const (
 	ModeShared = "hami-core"
 	ModeMIG    = "mig"
 	ModeMPS    = "mps"
 )
 
-// Rules are what a pod's annotations say of cards and policies. Lists are sorted and
+// Rules are what a pod's annotations say of GPUs and policies. Lists are sorted and
 // have nothing twice; none means that all will do.
 type Rules struct {
 	// UseTypes and AvoidTypes are in lower case: see TypeFits.
@@ -47,15 +47,15 @@ type Rules struct {
 	NUMABind             bool
 	// Modes are those that will do, sorted and with commas between; empty: all.
 	Modes string
-	// NodePolicy, CardPolicy and Weights are texts that package choose reads without an
-	// error; empty: the cluster's, or for gpu-manager's resources its own card policy.
-	NodePolicy, CardPolicy, Weights string
+	// NodePolicy, GPUPolicy and Weights are texts that package choose reads without an
+	// error; empty: the cluster's, or for gpu-manager's resources its own GPU policy.
+	NodePolicy, GPUPolicy, Weights string
 	// Group is the pod's group; empty: none. GroupMin is 0 where the pod says no number.
 	Group    string
 	GroupMin int
 }
 
-// TypeFits says whether a card of a model will do: it has one of UseTypes in it, if there
+// TypeFits says whether a GPU of a model will do: it has one of UseTypes in it, if there
 // are any, and none of AvoidTypes.
 func (r *Rules) TypeFits(model string) bool {
 	if len(r.UseTypes) == 0 && len(r.AvoidTypes) == 0 {
@@ -66,7 +66,7 @@ func (r *Rules) TypeFits(model string) bool {
 	return (len(r.UseTypes) == 0 || slices.ContainsFunc(r.UseTypes, in)) && !slices.ContainsFunc(r.AvoidTypes, in)
 }
 
-// UUIDFits says whether a card will do: it is one of UseUUIDs, if there are any, and none
+// UUIDFits says whether a GPU will do: it is one of UseUUIDs, if there are any, and none
 // of AvoidUUIDs.
 func (r *Rules) UUIDFits(uuid string) bool {
 	if len(r.UseUUIDs) > 0 {
@@ -82,7 +82,7 @@ func (r *Rules) UUIDFits(uuid string) bool {
 	return true
 }
 
-// ModeFits says whether a card of a mode will do; no mode is ModeShared.
+// ModeFits says whether a GPU of a mode will do; no mode is ModeShared.
 func (r *Rules) ModeFits(mode string) bool {
 	if r.Modes == "" {
 		return true
@@ -98,7 +98,7 @@ func (r *Rules) ModeFits(mode string) bool {
 	return false
 }
 
-// read reads the annotations and labels of a pod that asks for cards.
+// read reads the annotations and labels of a pod that asks for GPUs.
 func (r *Rules) read(pod *scheduler.Pod) error {
 	r.Group = pod.Labels[LabelGroup]
 	if len(pod.Annotations) == 0 {
@@ -112,7 +112,7 @@ func (r *Rules) read(pod *scheduler.Pod) error {
 	r.NUMABind = n.boolean(AnnotationNUMABind)
 	r.Modes = strings.Join(n.list(AnnotationMode, 3, mode), ",")
 	r.NodePolicy = n.text(AnnotationNodePolicy, nodePolicy)
-	r.CardPolicy = n.text(AnnotationCardPolicy, cardPolicy)
+	r.GPUPolicy = n.text(AnnotationGPUPolicy, gpuPolicy)
 	r.Weights = n.text(AnnotationWeights, weights)
 	r.GroupMin = n.groupMin(r.Group)
 	// These the node reads, when the container is made, which is late to be told.
@@ -139,6 +139,6 @@ func mode(e string) (string, error) {
 
 func nodePolicy(text string) error { _, err := choose.ParseNodePolicy(text); return err }
 
-func cardPolicy(text string) error { _, err := choose.ParseCardPolicy(text); return err }
+func gpuPolicy(text string) error { _, err := choose.ParseGPUPolicy(text); return err }
 
 func weights(text string) error { _, err := choose.ParseWeights(text); return err }

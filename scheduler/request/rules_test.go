@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	cardA = "GPU-00552014-5c87-89ac-b1a6-7b53aa24b0ec"
-	cardB = "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
+	gpuA = "GPU-00552014-5c87-89ac-b1a6-7b53aa24b0ec"
+	gpuB = "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
 )
 
 func annotated(annotations map[string]string) *scheduler.Pod {
@@ -32,13 +32,13 @@ func TestRules(t *testing.T) {
 		{"types", map[string]string{AnnotationUseTypes: "H200, a100,H200", AnnotationAvoidTypes: "Tesla T4"},
 			Rules{UseTypes: []string{"a100", "h200"}, AvoidTypes: []string{"tesla t4"}}},
 		{"blank is no rule", map[string]string{AnnotationUseTypes: " ", AnnotationAvoidTypes: "", AnnotationUseUUIDs: "", AnnotationMode: ""}, Rules{}},
-		{"cards", map[string]string{AnnotationUseUUIDs: cardB + ", " + cardA, AnnotationAvoidUUIDs: cardB},
-			Rules{UseUUIDs: []string{cardA, cardB}, AvoidUUIDs: []string{cardB}}},
+		{"gpus", map[string]string{AnnotationUseUUIDs: gpuB + ", " + gpuA, AnnotationAvoidUUIDs: gpuB},
+			Rules{UseUUIDs: []string{gpuA, gpuB}, AvoidUUIDs: []string{gpuB}}},
 		{"numa", map[string]string{AnnotationNUMABind: "true"}, Rules{NUMABind: true}},
 		{"no numa", map[string]string{AnnotationNUMABind: "0"}, Rules{}},
 		{"modes", map[string]string{AnnotationMode: "mps, hami-core"}, Rules{Modes: "hami-core,mps"}},
-		{"policies are choose's", map[string]string{AnnotationNodePolicy: " spread ", AnnotationCardPolicy: "numa,binpack", AnnotationWeights: "slot=1,core=0,memory=0"},
-			Rules{NodePolicy: "spread", CardPolicy: "numa,binpack", Weights: "slot=1,core=0,memory=0"}},
+		{"policies are choose's", map[string]string{AnnotationNodePolicy: " spread ", AnnotationGPUPolicy: "numa,binpack", AnnotationWeights: "slot=1,core=0,memory=0"},
+			Rules{NodePolicy: "spread", GPUPolicy: "numa,binpack", Weights: "slot=1,core=0,memory=0"}},
 		{"ceilings are the node's", map[string]string{"gpuslice.io/core-ceiling": "80", "tencent.com/vcuda-core-limit": "100"}, Rules{}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -69,23 +69,23 @@ func TestRulesRefused(t *testing.T) {
 		{"an empty type", AnnotationUseTypes, "A100,,H200", "nvidia.com/use-gputype: \"A100,,H200\": has an empty entry"},
 		{"a trailing comma", AnnotationAvoidTypes, "A100,", "has an empty entry"},
 		{"too many types", AnnotationUseTypes, strings.Repeat("a,", 64) + "a", "has 65 entries, and may have 64"},
-		{"no card", AnnotationUseUUIDs, "GPU-1", `"GPU-1": must be a card's UUID`},
-		{"a second spelling of a card", AnnotationAvoidUUIDs, strings.ToUpper(cardA), "must be a card's UUID"},
-		{"too many cards", AnnotationAvoidUUIDs, strings.Repeat(cardA+",", 1024) + cardB, "has 1025 entries, and may have 1024"},
+		{"no GPU", AnnotationUseUUIDs, "GPU-1", `"GPU-1": must be a GPU's UUID`},
+		{"a second spelling of a GPU", AnnotationAvoidUUIDs, strings.ToUpper(gpuA), "must be a GPU's UUID"},
+		{"too many GPUs", AnnotationAvoidUUIDs, strings.Repeat(gpuA+",", 1024) + gpuB, "has 1025 entries, and may have 1024"},
 		{"too long", AnnotationUseTypes, strings.Repeat("x", 1<<17), "may have at most 65536 bytes"},
 		{"numa", AnnotationNUMABind, "yes", `nvidia.com/numa-bind: "yes": must be true or false`},
 		{"no numa", AnnotationNUMABind, "", "must be true or false"},
 		{"a mode", AnnotationMode, "time-slicing", `"time-slicing" is no mode: there are hami-core, mig and mps`},
 		{"a mode with something else", AnnotationMode, "mig,x", `"x" is no mode`},
-		{"a card policy", AnnotationCardPolicy, "binpakc", `hami.io/gpu-scheduler-policy: "binpakc": card policy`},
+		{"a GPU policy", AnnotationGPUPolicy, "binpakc", `hami.io/gpu-scheduler-policy: "binpakc": GPU policy`},
 		{"a node policy", AnnotationNodePolicy, "spread,x", `hami.io/node-scheduler-policy: "spread,x": node policy`},
 		{"weights", AnnotationWeights, "slot=1", `hami.io/device-scoring-weights: "slot=1": weights`},
-		{"a policy without end", AnnotationCardPolicy, strings.Repeat("spread,", 40), "may have at most 256 bytes"},
+		{"a policy without end", AnnotationGPUPolicy, strings.Repeat("spread,", 40), "may have at most 256 bytes"},
 		{"a group's size without a group", AnnotationGroupMin, "3", "the pod is in no group: give it the label scheduling.x-k8s.io/pod-group"},
 		{"no size", AnnotationGroupMin, "0", "must be a number of pods from 1 to 10000"},
 		{"a size without end", AnnotationGroupMin, "99999999999999999999", "must be a number of pods"},
-		{"a ceiling", "gpuslice.io/core-ceiling", "101", "must be 1 to 100 percent of a card"},
-		{"gpu-manager's ceiling", "tencent.com/vcuda-core-limit", "x", "must be 1 to 100 percent of a card"},
+		{"a ceiling", "gpuslice.io/core-ceiling", "101", "must be 1 to 100 percent of a GPU"},
+		{"gpu-manager's ceiling", "tencent.com/vcuda-core-limit", "x", "must be 1 to 100 percent of a GPU"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			_, err := FromPod(annotated(map[string]string{test.key: test.value}), DefaultOptions())
@@ -98,7 +98,7 @@ func TestRulesRefused(t *testing.T) {
 			p := annotated(map[string]string{test.key: test.value})
 			p.Containers[0].Resources = nil
 			r, err := FromPod(p, DefaultOptions())
-			require.NoError(t, err, "a pod without cards")
+			require.NoError(t, err, "a pod without GPUs")
 			assert.Nil(t, r)
 		})
 	}
@@ -112,15 +112,15 @@ func TestFits(t *testing.T) {
 	assert.True(t, (&Rules{}).TypeFits("anything"))
 	assert.False(t, (&Rules{AvoidTypes: []string{"t4"}}).TypeFits("Tesla T4"))
 
-	use, avoid := Rules{UseUUIDs: []string{cardA}}, Rules{AvoidUUIDs: []string{cardA}}
-	assert.True(t, use.UUIDFits(cardA))
-	assert.False(t, use.UUIDFits(cardB))
-	assert.False(t, avoid.UUIDFits(cardA))
-	assert.True(t, avoid.UUIDFits(cardB))
-	assert.False(t, (&Rules{UseUUIDs: []string{cardA}, AvoidUUIDs: []string{cardA}}).UUIDFits(cardA), "both apply")
+	use, avoid := Rules{UseUUIDs: []string{gpuA}}, Rules{AvoidUUIDs: []string{gpuA}}
+	assert.True(t, use.UUIDFits(gpuA))
+	assert.False(t, use.UUIDFits(gpuB))
+	assert.False(t, avoid.UUIDFits(gpuA))
+	assert.True(t, avoid.UUIDFits(gpuB))
+	assert.False(t, (&Rules{UseUUIDs: []string{gpuA}, AvoidUUIDs: []string{gpuA}}).UUIDFits(gpuA), "both apply")
 
 	modes := Rules{Modes: "hami-core,mps"}
-	assert.True(t, modes.ModeFits(""), "a card of which no mode is said is shared")
+	assert.True(t, modes.ModeFits(""), "a GPU of which no mode is said is shared")
 	assert.True(t, modes.ModeFits(ModeMPS))
 	assert.False(t, modes.ModeFits(ModeMIG))
 	assert.True(t, (&Rules{}).ModeFits(ModeMIG))

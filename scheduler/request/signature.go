@@ -9,18 +9,18 @@ import (
 // kindLetters are the kinds in a signature.
 var kindLetters = [...]byte{scheduler.App: 'a', scheduler.Init: 'i', scheduler.Sidecar: 's'}
 
-// sign makes the signature: of each container that asks for cards its kind and amounts,
+// sign makes the signature: of each container that asks for GPUs its kind and amounts,
 // "a1m3000c30;", and then what the rules say, each by a key and in quotes.
 func (r *Request) sign() string {
 	var space [96]byte
 	b := space[:0]
 	for i := range r.Containers {
 		c := &r.Containers[i]
-		if c.Cards == 0 {
+		if c.GPUs == 0 {
 			continue
 		}
 		b = append(b, kindLetters[r.Kinds[i]])
-		b = strconv.AppendInt(b, int64(c.Cards), 10)
+		b = strconv.AppendInt(b, int64(c.GPUs), 10)
 		if c.MemoryMiB > 0 {
 			b = strconv.AppendInt(append(b, 'm'), c.MemoryMiB, 10)
 		} else {
@@ -38,7 +38,7 @@ func (r *Request) sign() string {
 	}
 	b = signText(b, 'm', s.Modes)
 	b = signText(b, 'N', s.NodePolicy)
-	b = signText(b, 'C', s.CardPolicy)
+	b = signText(b, 'C', s.GPUPolicy)
 	return string(signText(b, 'W', s.Weights))
 }
 

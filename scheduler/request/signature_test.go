@@ -33,7 +33,7 @@ func TestSignature(t *testing.T) {
 func judged(r *Request) string {
 	s := ""
 	for i, c := range r.Containers {
-		if c.Cards > 0 {
+		if c.GPUs > 0 {
 			s += fmt.Sprintf("%d %+v\n", r.Kinds[i], c)
 		}
 	}
@@ -60,8 +60,8 @@ func draw(t *rapid.T, p *scheduler.Pod, key string) {
 		p.Labels = map[string]string{key: rapid.SampledFrom([]string{"", "g"}).Draw(t, key)}
 		return
 	case AnnotationUseUUIDs, AnnotationAvoidUUIDs:
-		values = []string{"", cardA, cardB, cardA + "," + cardB, cardB + "," + cardA}
-	case AnnotationNodePolicy, AnnotationCardPolicy:
+		values = []string{"", gpuA, gpuB, gpuA + "," + gpuB, gpuB + "," + gpuA}
+	case AnnotationNodePolicy, AnnotationGPUPolicy:
 		values = []string{"", "spread", "binpack", "binpack,spread", "spread,binpack", " spread"}
 	case AnnotationWeights:
 		values = []string{"", "slot=1,core=1,memory=3", "slot=1,core=11,memory=3"}
@@ -73,7 +73,7 @@ func draw(t *rapid.T, p *scheduler.Pod, key string) {
 	p.Annotations[key] = rapid.SampledFrom(values).Draw(t, key)
 }
 
-var drawn = []string{"", LabelGroup, AnnotationUseTypes, AnnotationAvoidTypes, AnnotationCardPolicy, AnnotationNodePolicy, AnnotationWeights,
+var drawn = []string{"", LabelGroup, AnnotationUseTypes, AnnotationAvoidTypes, AnnotationGPUPolicy, AnnotationNodePolicy, AnnotationWeights,
 	AnnotationUseUUIDs, AnnotationAvoidUUIDs, AnnotationNUMABind, AnnotationMode}
 
 var genPod = rapid.Custom(func(t *rapid.T) *scheduler.Pod {
@@ -114,10 +114,10 @@ func TestWebhooksDefaultsChangeNothing(t *testing.T) {
 		before, err := FromPod(p, o)
 		require.NoError(t, err)
 		for i, c := range p.Containers {
-			if before == nil || before.Containers[i].Cards == 0 || c.Resources[vcore].Value > 0 {
+			if before == nil || before.Containers[i].GPUs == 0 || c.Resources[vcore].Value > 0 {
 				continue
 			}
-			c.Resources[gpu] = scheduler.Amount{Value: int64(before.Containers[i].Cards)}
+			c.Resources[gpu] = scheduler.Amount{Value: int64(before.Containers[i].GPUs)}
 			c.Resources[cores] = scheduler.Amount{Value: int64(before.Containers[i].Cores)}
 		}
 		after, err := FromPod(p, o)
@@ -128,7 +128,7 @@ func TestWebhooksDefaultsChangeNothing(t *testing.T) {
 
 func FuzzFromPod(f *testing.F) {
 	f.Add(int64(1), int64(3000), int64(0), int64(30), int64(0), int64(0), uint8(0b01011), AnnotationUseTypes, "H200,A100")
-	f.Add(int64(0), int64(0), int64(0), int64(0), int64(150), int64(4), uint8(0b110000), AnnotationUseUUIDs, cardA)
+	f.Add(int64(0), int64(0), int64(0), int64(0), int64(150), int64(4), uint8(0b110000), AnnotationUseUUIDs, gpuA)
 	f.Add(int64(-1), int64(1<<62), int64(101), int64(200), int64(1<<63-1), int64(-1<<63), uint8(0xff), AnnotationGroupMin, "-1")
 	f.Fuzz(func(t *testing.T, count, memory, percentage, core, vcudaCore, vcudaMemory int64, there uint8, key, value string) {
 		s := says{}
@@ -156,7 +156,7 @@ func FuzzFromPod(f *testing.F) {
 			return
 		}
 		c := r.Containers[0]
-		require.True(t, 1 <= c.Cards && c.Cards <= 16 && 0 <= c.Cores && c.Cores <= 100, "%+v", c)
+		require.True(t, 1 <= c.GPUs && c.GPUs <= 16 && 0 <= c.Cores && c.Cores <= 100, "%+v", c)
 		require.True(t, (c.MemoryMiB > 0) != (c.MemoryPercent > 0), "%+v", c)
 		require.True(t, c.MemoryMiB <= 16<<20 && c.MemoryPercent <= 100, "%+v", c)
 		again, err := FromPod(p, DefaultOptions())
@@ -167,7 +167,7 @@ func FuzzFromPod(f *testing.F) {
 
 func BenchmarkFromPod(b *testing.B) {
 	plain := pod(says{gpu: 1, gpumem: 3000, cores: 30})
-	ruled := annotated(map[string]string{AnnotationUseTypes: "H200,A100", AnnotationCardPolicy: "binpack", "kubectl.kubernetes.io/last-applied-configuration": "{}"})
+	ruled := annotated(map[string]string{AnnotationUseTypes: "H200,A100", AnnotationGPUPolicy: "binpack", "kubectl.kubernetes.io/last-applied-configuration": "{}"})
 	none := &scheduler.Pod{Containers: make([]scheduler.Container, 2)}
 	for name, p := range map[string]*scheduler.Pod{"plain": plain, "ruled": ruled, "none": none} {
 		b.Run(name, func(b *testing.B) {

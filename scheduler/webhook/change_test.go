@@ -21,7 +21,7 @@ func TestChanges(t *testing.T) {
 		name, before, after string
 		denied              string
 	}{
-		{"a pod without cards", pod("", "cpu: 1"), pod("nvidia.com/numa-bind: x", "cpu: 1"), ""},
+		{"a pod without GPUs", pod("", "cpu: 1"), pod("nvidia.com/numa-bind: x", "cpu: 1"), ""},
 		{"a label of the author's", pod(required, "nvidia.com/gpu: 1"), pod(required+", a: b", "nvidia.com/gpu: 1"), ""},
 		{"a rule that can't be read", pod(required, "nvidia.com/gpu: 1"), pod(required+", nvidia.com/numa-bind: x", "nvidia.com/gpu: 1"), "nvidia.com/numa-bind"},
 		{"one that could not be read before", pod("nvidia.com/numa-bind: x", "nvidia.com/gpu: 1"), pod("nvidia.com/numa-bind: w", "nvidia.com/gpu: 1"), ""},
@@ -31,7 +31,7 @@ func TestChanges(t *testing.T) {
 		{"a resize", pod(required, "nvidia.com/gpu: 1"), pod(required+`, gpuslice.io/resize: '{"main":{"memoryMiB":9000}}'`, "nvidia.com/gpu: 1"), ""},
 		{"a resize of nothing", pod(required, "nvidia.com/gpu: 1"), pod(required+`, gpuslice.io/resize: '{"main":{}}'`, "nvidia.com/gpu: 1"), "neither memoryMiB nor cores"},
 		{"a resize to nothing", pod(required, "nvidia.com/gpu: 1"), pod(required+`, gpuslice.io/resize: '{"main":{"memoryMiB":0}}'`, "nvidia.com/gpu: 1"), "whole number from 1"},
-		{"a resize of a pod without cards", pod("", "cpu: 1"), pod(`gpuslice.io/resize: '{"main":{"memoryMiB":9000}}'`, "cpu: 1"), ""},
+		{"a resize of a pod without GPUs", pod("", "cpu: 1"), pod(`gpuslice.io/resize: '{"main":{"memoryMiB":9000}}'`, "cpu: 1"), ""},
 		{"a resize of another container", pod(required, "nvidia.com/gpu: 1"), pod(required+`, gpuslice.io/resize: '{"side":{"cores":9}}'`, "nvidia.com/gpu: 1"), `"side" is none of the pod's`},
 		{"a bad resize that was there", pod(required+", gpuslice.io/resize: x", "nvidia.com/gpu: 1"), pod(required+", gpuslice.io/resize: x, a: b", "nvidia.com/gpu: 1"), ""},
 		{"it is required from now on", pod("", "nvidia.com/gpu: 1"), pod(required, "nvidia.com/gpu: 1"), ""},
@@ -57,18 +57,18 @@ func TestACheckOfItsOwn(t *testing.T) {
 	r.RequiredPlugin = ""
 	r.Check = func(pod *scheduler.Pod, asked *request.Request) error {
 		require.Equal(t, "team-a", pod.Namespace, "the namespace of the path, which a pod may leave out")
-		if asked.Containers[0].Cards > 2 {
-			return errors.New("namespace team-a may have 2 cards")
+		if asked.Containers[0].GPUs > 2 {
+			return errors.New("namespace team-a may have 2 GPUs")
 		}
 		return nil
 	}
-	pod := func(cards string) string {
-		return "spec:\n  schedulerName: gpuslice-scheduler\n  containers:\n  - {name: main, resources: {limits: {nvidia.com/gpu: " + cards + "}}}\n"
+	pod := func(gpus string) string {
+		return "spec:\n  schedulerName: gpuslice-scheduler\n  containers:\n  - {name: main, resources: {limits: {nvidia.com/gpu: " + gpus + "}}}\n"
 	}
 	require.True(t, ask(t, r, "/validate", newPod(t, pod("2"))).Allowed)
 	answer := ask(t, r, "/validate", newPod(t, pod("3")))
 	require.False(t, answer.Allowed)
-	require.Equal(t, "namespace team-a may have 2 cards", answer.Result.Message)
+	require.Equal(t, "namespace team-a may have 2 GPUs", answer.Result.Message)
 }
 
 func TestRequiring(t *testing.T) {

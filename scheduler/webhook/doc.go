@@ -1,7 +1,7 @@
 // Package webhook is the scheduler's door at the API server: it answers AdmissionReviews
-// about pods that ask for cards, and about annotations that only the scheduler may write.
+// about pods that ask for GPUs, and about annotations that only the scheduler may write.
 //
-//	/mutate    a new pod that asks for cards gets the scheduler's name, the number of cards where
+//	/mutate    a new pod that asks for GPUs gets the scheduler's name, the number of GPUs where
 //	           only memory or cores are asked for, the runtime class, HAMi's priority variable,
 //	           and the annotation by which NRI refuses its containers while our plugin is away
 //	/validate  a pod that can never run as it is written is refused with the reason, and so is

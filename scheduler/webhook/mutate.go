@@ -30,27 +30,27 @@ func (r *Rules) mutate(pod *corev1.Pod) []operation {
 		patch = append(patch, add("/spec/runtimeClassName", r.RuntimeClass))
 	}
 	for i, c := range seen.Containers {
-		if asked.Containers[i].Cards == 0 {
+		if asked.Containers[i].GPUs == 0 {
 			continue
 		}
 		spec, path := containerAt(pod, i)
-		patch = append(patch, r.count(spec, path, c, asked.Containers[i].Cards)...)
+		patch = append(patch, r.count(spec, path, c, asked.Containers[i].GPUs)...)
 		patch = append(patch, r.priority(spec, path, c)...)
 	}
 	// An error is the author's, and validate's to tell.
-	if lacks, err := requiring(pod.Annotations, withCards(seen, asked), r.RequiredPlugin); err == nil {
+	if lacks, err := requiring(pod.Annotations, withGPUs(seen, asked), r.RequiredPlugin); err == nil {
 		patch = append(patch, addToMap("/metadata/annotations", len(pod.Annotations) > 0, lacks)...)
 	}
 	return patch
 }
 
-// count says in the spec how many cards a container has that asks for memory or cores alone.
-func (r *Rules) count(spec *corev1.Container, path string, c scheduler.Container, cards int) []operation {
+// count says in the spec how many GPUs a container has that asks for memory or cores alone.
+func (r *Rules) count(spec *corev1.Container, path string, c scheduler.Container, gpus int) []operation {
 	names := &r.Request.Names
 	if names.Count == "" || has(c, names.Count) || !has(c, names.Memory) && !has(c, names.MemoryPercentage) && !has(c, names.Cores) {
 		return nil
 	}
-	entry := map[string]string{names.Count: strconv.Itoa(cards)}
+	entry := map[string]string{names.Count: strconv.Itoa(gpus)}
 	// Kubernetes wants a limit, and a request that is equal to it.
 	return append(addToMap(path+"/resources/limits", len(spec.Resources.Limits) > 0, entry),
 		addToMap(path+"/resources/requests", len(spec.Resources.Requests) > 0, entry)...)
@@ -86,11 +86,11 @@ func containerAt(pod *corev1.Pod, i int) (*corev1.Container, string) {
 	return &pod.Spec.InitContainers[i], "/spec/initContainers/" + strconv.Itoa(i)
 }
 
-// withCards are the names of the containers that ask for cards.
-func withCards(pod *scheduler.Pod, asked *request.Request) []string {
+// withGPUs are the names of the containers that ask for GPUs.
+func withGPUs(pod *scheduler.Pod, asked *request.Request) []string {
 	var names []string
 	for i, c := range pod.Containers {
-		if asked.Containers[i].Cards > 0 {
+		if asked.Containers[i].GPUs > 0 {
 			names = append(names, c.Name)
 		}
 	}

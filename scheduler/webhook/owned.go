@@ -27,7 +27,7 @@ func changedOwned(before, after map[string]string) []string {
 }
 
 // checkOwned refuses who changes the scheduler's annotations and is none of the writers.
-// Taking one away is a change: who does it makes a card look free that is in use.
+// Taking one away is a change: who does it makes a GPU look free that is in use.
 func (r *Rules) checkOwned(user string, before, after map[string]string) string {
 	changed := changedOwned(before, after)
 	if len(changed) == 0 || contains(r.Writers, user) {

@@ -97,8 +97,8 @@ func TestMutate(t *testing.T) {
 		require.Empty(t, rules.mutate(&mutated))
 		require.Equal(t, "gpuslice-scheduler", mutated.Spec.SchedulerName)
 		for i, c := range kube.Pod(&mutated).Containers {
-			if has(c, rules.Request.Names.Memory) && asked.Containers[i].Cards > 0 {
-				require.True(t, has(c, rules.Request.Names.Count), "the kubelet and kube-scheduler count cards")
+			if has(c, rules.Request.Names.Memory) && asked.Containers[i].GPUs > 0 {
+				require.True(t, has(c, rules.Request.Names.Count), "the kubelet and kube-scheduler count GPUs")
 			}
 		}
 		if refused, _ := rules.validateNew(&mutated); refused != nil {

@@ -129,7 +129,7 @@ func (r *Rules) answerValidate(request *admissionv1.AdmissionRequest) answer {
 	return r.answerPod(request)
 }
 
-// answerPod is about the pod's request for cards.
+// answerPod is about the pod's request for GPUs.
 func (r *Rules) answerPod(request *admissionv1.AdmissionRequest) answer {
 	pod, err := decodePod(request.Object.Raw, request.Namespace)
 	if err != nil {

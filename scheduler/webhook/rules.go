@@ -11,12 +11,12 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// Foreign is what becomes of a pod that asks for cards and names a scheduler that isn't ours.
+// Foreign is what becomes of a pod that asks for GPUs and names a scheduler that isn't ours.
 type Foreign string
 
 // The answers.
 const (
-	// ForeignDeny refuses it: no other scheduler gives cards, so that it would run without.
+	// ForeignDeny refuses it: no other scheduler gives GPUs, so that it would run without.
 	ForeignDeny Foreign = "deny"
 	// ForeignLeave lets it be, with a warning.
 	ForeignLeave Foreign = "leave"
@@ -28,16 +28,16 @@ const DefaultWriter = "system:serviceaccount:kube-system:gpuslice-scheduler"
 // Rules are the cluster's settings.
 type Rules struct {
 	Request request.Options
-	// SchedulerName is written into pods that ask for cards and name no scheduler (or
+	// SchedulerName is written into pods that ask for GPUs and name no scheduler (or
 	// default-scheduler, which is the same to the API server). Empty: none is written, and
 	// default-scheduler must be one of OurSchedulers.
 	SchedulerName string
-	// OurSchedulers are others that give cards: further profiles, or default-scheduler where
+	// OurSchedulers are others that give GPUs: further profiles, or default-scheduler where
 	// it has the plugin or the extender. Pods that name one are left with it.
 	OurSchedulers []string
 	// ForeignSchedulers is for pods that name any other.
 	ForeignSchedulers Foreign
-	// RuntimeClass is set where a pod that asks for cards names none. Empty: none is.
+	// RuntimeClass is set where a pod that asks for GPUs names none. Empty: none is.
 	RuntimeClass string
 	// RequiredPlugin is the name of the NRI plugin without which a pod's containers are not
 	// to be created. Empty: none is required.
@@ -49,7 +49,7 @@ type Rules struct {
 	AllowPrivileged bool
 	// PrivilegedNamespaces are namespaces in which such requests are admitted.
 	PrivilegedNamespaces []string
-	// AllowNodeName lets a pod ask for cards that goes to its node past the scheduler.
+	// AllowNodeName lets a pod ask for GPUs that goes to its node past the scheduler.
 	AllowNodeName bool
 	// Writers are the users that may write the scheduler's annotations.
 	Writers []string
@@ -83,7 +83,7 @@ func (r *Rules) Validate() error {
 	return errors.Join(errs...)
 }
 
-// ours says whether a scheduler gives cards.
+// ours says whether a scheduler gives GPUs.
 func (r *Rules) ours(name string) bool {
 	return name != "" && (name == r.SchedulerName || contains(r.OurSchedulers, name))
 }

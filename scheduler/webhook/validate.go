@@ -43,7 +43,7 @@ func (r *Rules) validateNew(pod *corev1.Pod) (*refusal, []string) {
 		return nil, nil
 	}
 	if pod.Spec.NodeName != "" && !r.AllowNodeName {
-		return &refusal{WhyNodeName, fmt.Sprintf("spec.nodeName %q takes the pod past the scheduler, which alone gives cards: "+
+		return &refusal{WhyNodeName, fmt.Sprintf("spec.nodeName %q takes the pod past the scheduler, which alone gives GPUs: "+
 			"choose the node by spec.nodeSelector (kubernetes.io/hostname) or node affinity", pod.Spec.NodeName)}, nil
 	}
 	if message := r.checkPrivileges(pod, seen, asked); message != "" {
@@ -60,12 +60,12 @@ func (r *Rules) validateNew(pod *corev1.Pod) (*refusal, []string) {
 	return r.scheduler(pod.Spec.SchedulerName)
 }
 
-// scheduler is the answer to the scheduler that a pod with cards names.
+// scheduler is the answer to the scheduler that a pod with GPUs names.
 func (r *Rules) scheduler(name string) (*refusal, []string) {
 	if r.ours(name) {
 		return nil, nil
 	}
-	message := fmt.Sprintf("the pod asks for cards, and its scheduler %q gives none: ", name)
+	message := fmt.Sprintf("the pod asks for GPUs, and its scheduler %q gives none: ", name)
 	if r.ForeignSchedulers == ForeignLeave {
 		return nil, []string{message + "it runs without"}
 	}
@@ -98,14 +98,14 @@ func (r *Rules) validateChange(old, pod *corev1.Pod) *refusal {
 
 // requiresPlugin refuses a pod whose containers NRI would create without our plugin.
 func (r *Rules) requiresPlugin(pod *corev1.Pod, seen *scheduler.Pod, asked *request.Request) *refusal {
-	lacks, err := requiring(pod.Annotations, withCards(seen, asked), r.RequiredPlugin)
+	lacks, err := requiring(pod.Annotations, withGPUs(seen, asked), r.RequiredPlugin)
 	if err == nil && len(lacks) > 0 {
 		err = errors.New("annotation " + requiredPlugins + " does not require it")
 	}
 	if err == nil {
 		return nil
 	}
-	return &refusal{WhyPlugin, fmt.Sprintf("a container that asks for cards is not to be created while NRI plugin %q is away: %v. Leave the annotation as the webhook sets it",
+	return &refusal{WhyPlugin, fmt.Sprintf("a container that asks for GPUs is not to be created while NRI plugin %q is away: %v. Leave the annotation as the webhook sets it",
 		r.RequiredPlugin, err)}
 }
 
@@ -120,7 +120,7 @@ func (r *Rules) checkPrivileges(pod *corev1.Pod, seen *scheduler.Pod, asked *req
 			"remove spec.hostPID, or request no GPU (the operator can allow it in a namespace: --privileged-namespace)"
 	}
 	for i, c := range seen.Containers {
-		if asked.Containers[i].Cards == 0 {
+		if asked.Containers[i].GPUs == 0 {
 			continue
 		}
 		spec, _ := containerAt(pod, i)

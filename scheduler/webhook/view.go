@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxContainers is how many containers of a pod are read; one with cards may have fewer (grant.MaxContainers).
+// maxContainers is how many containers of a pod are read; one with GPUs may have fewer (grant.MaxContainers).
 const maxContainers = 1024
 
 // view is what is read of a pod. The whole of it is not: an author can write lists of empty

@@ -139,7 +139,7 @@ func annotationReview(t testing.TB, tc testcases.Annotations) *review {
 }
 
 func TestOtherSettings(t *testing.T) {
-	const card = "spec:\n  schedulerName: SCHEDULER\n  containers:\n  - {name: main, image: example.com/a:1, resources: {limits: {nvidia.com/gpu: 1}}}\n"
+	const gpu = "spec:\n  schedulerName: SCHEDULER\n  containers:\n  - {name: main, image: example.com/a:1, resources: {limits: {nvidia.com/gpu: 1}}}\n"
 	with := func(change func(*Rules)) Rules {
 		r := DefaultRules()
 		r.RequiredPlugin = ""
@@ -147,7 +147,7 @@ func TestOtherSettings(t *testing.T) {
 		return r
 	}
 	named := func(name string) string {
-		return string(bytes.ReplaceAll([]byte(card), []byte("SCHEDULER"), []byte(name)))
+		return string(bytes.ReplaceAll([]byte(gpu), []byte("SCHEDULER"), []byte(name)))
 	}
 	for _, tc := range []struct {
 		name, manifest string
@@ -178,8 +178,8 @@ func TestOtherSettings(t *testing.T) {
 		{"no name for the count", "spec:\n  schedulerName: gpuslice-scheduler\n  containers:\n  - {name: main, resources: {limits: {nvidia.com/gpumem: 1}}}\n",
 			with(func(r *Rules) { r.Request.Names.Count = "" }), "", "", ""},
 		{"other names", "spec:\n  schedulerName: gpuslice-scheduler\n  containers:\n  - {name: main, resources: {limits: {example.com/mem: 1}}}\n",
-			with(func(r *Rules) { r.Request.Names.Count, r.Request.Names.Memory = "example.com/card", "example.com/mem" }),
-			`[{"op":"add","path":"/spec/containers/0/resources/limits/example.com~1card","value":"1"},{"op":"add","path":"/spec/containers/0/resources/requests","value":{"example.com/card":"1"}}]`, "", ""},
+			with(func(r *Rules) { r.Request.Names.Count, r.Request.Names.Memory = "example.com/gpu", "example.com/mem" }),
+			`[{"op":"add","path":"/spec/containers/0/resources/limits/example.com~1GPU","value":"1"},{"op":"add","path":"/spec/containers/0/resources/requests","value":{"example.com/gpu":"1"}}]`, "", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			require.NoError(t, tc.rules.Validate())

@@ -24,8 +24,8 @@ type registered struct {
 	Health bool   `json:"health"`
 }
 
-func (r registered) card() scheduler.Card {
-	return scheduler.Card{
+func (r registered) gpu() scheduler.GPU {
+	return scheduler.GPU{
 		UUID: r.ID, Model: r.Type, Index: r.Index, NUMA: r.NUMA,
 		MemoryMiB: r.Memory, Cores: r.Core, Slots: r.Count, Mode: r.Mode, Healthy: r.Health,
 	}
@@ -33,7 +33,7 @@ func (r registered) card() scheduler.Card {
 
 // decodeRegister reads HAMi's annotation, in either of its forms: JSON, or each device's
 // fields with commas between and a colon after.
-func decodeRegister(value string) ([]scheduler.Card, error) {
+func decodeRegister(value string) ([]scheduler.GPU, error) {
 	if len(value) > MaxAnnotationBytes {
 		return nil, fmt.Errorf("%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
 	}
@@ -44,35 +44,35 @@ func decodeRegister(value string) ([]scheduler.Card, error) {
 	if err := json.Unmarshal([]byte(value), &list); err != nil {
 		return nil, notJSON(err)
 	}
-	if len(list) > MaxCards {
-		return nil, fmt.Errorf("%d cards: a node may have at most %d", len(list), MaxCards)
+	if len(list) > MaxGPUs {
+		return nil, fmt.Errorf("%d GPUs: a node may have at most %d", len(list), MaxGPUs)
 	}
-	cards := make([]scheduler.Card, len(list))
+	gpus := make([]scheduler.GPU, len(list))
 	for i, r := range list {
-		cards[i] = r.card()
+		gpus[i] = r.gpu()
 	}
-	return cards, nil
+	return gpus, nil
 }
 
 // decodeCSV reads the old form: uuid,count,devmem,devcore,type,numa,health, and since HAMi
 // 2.5 ,index,mode. A device without an index is at its place in the list.
-func decodeCSV(value string) ([]scheduler.Card, error) {
+func decodeCSV(value string) ([]scheduler.GPU, error) {
 	body, ended := strings.CutSuffix(value, ":")
 	if !ended {
 		return nil, fmt.Errorf(`%s: is neither JSON nor ends with ":" as every device does: was it cut short?`, show(value))
 	}
-	if n := strings.Count(body, ":") + 1; n > MaxCards {
-		return nil, fmt.Errorf("%d cards: a node may have at most %d", n, MaxCards)
+	if n := strings.Count(body, ":") + 1; n > MaxGPUs {
+		return nil, fmt.Errorf("%d GPUs: a node may have at most %d", n, MaxGPUs)
 	}
-	var cards []scheduler.Card
+	var gpus []scheduler.GPU
 	for i, device := range strings.Split(body, ":") {
 		r, err := decodeFields(strings.Split(device, ","), i)
 		if err != nil {
-			return nil, fmt.Errorf("card %d: %w", i, err)
+			return nil, fmt.Errorf("GPU %d: %w", i, err)
 		}
-		cards = append(cards, r.card())
+		gpus = append(gpus, r.gpu())
 	}
-	return cards, nil
+	return gpus, nil
 }
 
 // decodeFields reads one device of the old form.
@@ -102,10 +102,10 @@ func decodeFields(fields []string, place int) (r registered, err error) {
 	return r, nil
 }
 
-// decodeScore reads HAMi's links, and gives them by the cards' positions. A pair that only
-// one of its cards has, or that they differ about, is the lower of what is said of it;
-// cards that aren't registered may be in it. One that nobody speaks of is 0.
-func decodeScore(value string, cards []scheduler.Card) ([][]int, error) {
+// decodeScore reads HAMi's links, and gives them by the GPUs' positions. A pair that only
+// one of its GPUs has, or that they differ about, is the lower of what is said of it;
+// GPUs that aren't registered may be in it. One that nobody speaks of is 0.
+func decodeScore(value string, gpus []scheduler.GPU) ([][]int, error) {
 	if len(value) > MaxAnnotationBytes {
 		return nil, fmt.Errorf("%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
 	}
@@ -116,11 +116,11 @@ func decodeScore(value string, cards []scheduler.Card) ([][]int, error) {
 	if err := json.Unmarshal([]byte(value), &list); err != nil {
 		return nil, notJSON(err)
 	}
-	position := make(map[string]int, len(cards))
-	for i := range cards {
-		position[cards[i].UUID] = i
+	position := make(map[string]int, len(gpus))
+	for i := range gpus {
+		position[gpus[i].UUID] = i
 	}
-	links, said := table(len(cards)), make(map[[2]int]bool)
+	links, said := table(len(gpus)), make(map[[2]int]bool)
 	for _, row := range list {
 		i, known := position[row.UUID]
 		if !known {

@@ -9,12 +9,12 @@ import (
 
 // Annotations of nodes.
 const (
-	// AnnotationCards has a node's cards in our form.
-	AnnotationCards = "gpuslice.io/node-cards"
-	// AnnotationRegister and AnnotationScore are HAMi's: the cards, and their links.
+	// AnnotationGPUs has a node's GPUs in our form.
+	AnnotationGPUs = "gpuslice.io/node-gpus"
+	// AnnotationRegister and AnnotationScore are HAMi's: the GPUs, and their links.
 	AnnotationRegister = "hami.io/node-nvidia-register"
 	AnnotationScore    = "hami.io/node-nvidia-score"
-	// AnnotationCordon is an operator's list of cards that get no new container.
+	// AnnotationCordon is an operator's list of GPUs that get no new container.
 	AnnotationCordon = "hami.io/device-cordon"
 )
 

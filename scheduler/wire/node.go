@@ -17,8 +17,8 @@ const (
 	// MaxAnnotationBytes is the longest annotation read: all annotations of an object
 	// together may have as much (Kubernetes' TotalAnnotationSizeLimitB).
 	MaxAnnotationBytes = grant.MaxAnnotationBytes
-	// MaxCards is the most cards of a node.
-	MaxCards = 64
+	// MaxGPUs is the most GPUs of a node.
+	MaxGPUs  = 64
 	maxModel = 256
 	maxIndex = 1 << 12
 	maxNUMA  = 1 << 10
@@ -27,11 +27,11 @@ const (
 	maxLink  = 1 << 20
 )
 
-// DecodeNode is what a node's annotations say of its cards: ours where it is there and
-// well formed, else HAMi's. A node without any has no cards, and that is no error.
+// DecodeNode is what a node's annotations say of its GPUs: ours where it is there and
+// well formed, else HAMi's. A node without any has no GPUs, and that is no error.
 //
 // An error says what can't be read and that nothing may be placed on the node until it
-// can: its cards, or its cordons, which may mean any of them. What is of less weight is
+// can: its GPUs, or its cordons, which may mean any of them. What is of less weight is
 // passed over: see PassedOver.
 func DecodeNode(n *scheduler.Node) (scheduler.Inventory, error) {
 	inventory, _, err := ReadNode(n)
@@ -48,9 +48,9 @@ func PassedOver(n *scheduler.Node) error {
 
 // ReadNode is DecodeNode and PassedOver at once.
 func ReadNode(n *scheduler.Node) (_ scheduler.Inventory, passed, err error) {
-	inventory, passed, err := cards(n.Annotations)
+	inventory, passed, err := gpus(n.Annotations)
 	if value, there := n.Annotations[AnnotationCordon]; there && err == nil {
-		err = in(AnnotationCordon, cordon(inventory.Cards, value))
+		err = in(AnnotationCordon, cordon(inventory.GPUs, value))
 	}
 	if passed != nil {
 		passed = fmt.Errorf("node %q: %w", n.Name, passed)
@@ -77,14 +77,14 @@ func both(first, second error) error {
 	return fmt.Errorf("%w; %w", first, second)
 }
 
-// cards reads the first of the two forms that can be read.
-func cards(annotations map[string]string) (_ scheduler.Inventory, passed, err error) {
-	if value, there := annotations[AnnotationCards]; there {
-		inventory, err := decodeCards(value)
+// GPUs reads the first of the two forms that can be read.
+func gpus(annotations map[string]string) (_ scheduler.Inventory, passed, err error) {
+	if value, there := annotations[AnnotationGPUs]; there {
+		inventory, err := decodeGPUs(value)
 		if err == nil {
-			return inventory, disagree(inventory.Cards, annotations), nil
+			return inventory, disagree(inventory.GPUs, annotations), nil
 		}
-		passed = in(AnnotationCards, err)
+		passed = in(AnnotationGPUs, err)
 	}
 	value, there := annotations[AnnotationRegister]
 	if !there {
@@ -97,7 +97,7 @@ func cards(annotations map[string]string) (_ scheduler.Inventory, passed, err er
 	if err != nil {
 		return scheduler.Inventory{}, nil, both(passed, in(AnnotationRegister, err))
 	}
-	inventory := scheduler.Inventory{Cards: registered}
+	inventory := scheduler.Inventory{GPUs: registered}
 	if value, there := annotations[AnnotationScore]; there {
 		if inventory.Links, err = decodeScore(value, registered); err != nil {
 			passed = both(passed, in(AnnotationScore, err))
@@ -106,9 +106,9 @@ func cards(annotations map[string]string) (_ scheduler.Inventory, passed, err er
 	return inventory, passed, nil
 }
 
-// disagree says how HAMi's annotation speaks of other cards than ours, or of other memory:
+// disagree says how HAMi's annotation speaks of other GPUs than ours, or of other memory:
 // then one of them is somebody else's, or is left over.
-func disagree(ours []scheduler.Card, annotations map[string]string) error {
+func disagree(ours []scheduler.GPU, annotations map[string]string) error {
 	value, there := annotations[AnnotationRegister]
 	if !there {
 		return nil
@@ -128,45 +128,45 @@ func disagree(ours []scheduler.Card, annotations map[string]string) error {
 		switch {
 		case difference != "":
 		case !there:
-			difference = fmt.Sprintf("card %s is in the first alone", ours[i].UUID)
+			difference = fmt.Sprintf("GPU %s is in the first alone", ours[i].UUID)
 		case mib != ours[i].MemoryMiB:
-			difference = fmt.Sprintf("card %s has %d MiB in the first, and %d in the second", ours[i].UUID, ours[i].MemoryMiB, mib)
+			difference = fmt.Sprintf("GPU %s has %d MiB in the first, and %d in the second", ours[i].UUID, ours[i].MemoryMiB, mib)
 		}
 	}
 	for i := range theirs {
 		if _, left := memory[theirs[i].UUID]; left && difference == "" {
-			difference = fmt.Sprintf("card %s is in the second alone", show(theirs[i].UUID))
+			difference = fmt.Sprintf("GPU %s is in the second alone", show(theirs[i].UUID))
 		}
 	}
 	if difference == "" {
 		return nil
 	}
-	return fmt.Errorf("annotations %s and %s: %s: the first is gone by; let one agent alone write both, or remove the one that is left over", AnnotationCards, AnnotationRegister, difference)
+	return fmt.Errorf("annotations %s and %s: %s: the first is gone by; let one agent alone write both, or remove the one that is left over", AnnotationGPUs, AnnotationRegister, difference)
 }
 
-// ordered checks the cards, and puts them in the order of their index.
-func ordered(cards []scheduler.Card) ([]scheduler.Card, error) {
-	if len(cards) > MaxCards {
-		return nil, fmt.Errorf("%d cards: a node may have at most %d", len(cards), MaxCards)
+// ordered checks the GPUs, and puts them in the order of their index.
+func ordered(gpus []scheduler.GPU) ([]scheduler.GPU, error) {
+	if len(gpus) > MaxGPUs {
+		return nil, fmt.Errorf("%d GPUs: a node may have at most %d", len(gpus), MaxGPUs)
 	}
-	seen := make(map[string]struct{}, len(cards))
-	for i := range cards {
-		if err := check(&cards[i]); err != nil {
-			return nil, fmt.Errorf("card %d: %w", i, err)
+	seen := make(map[string]struct{}, len(gpus))
+	for i := range gpus {
+		if err := check(&gpus[i]); err != nil {
+			return nil, fmt.Errorf("GPU %d: %w", i, err)
 		}
-		if _, twice := seen[cards[i].UUID]; twice {
-			return nil, fmt.Errorf("card %d: %s is there twice", i, cards[i].UUID)
+		if _, twice := seen[gpus[i].UUID]; twice {
+			return nil, fmt.Errorf("GPU %d: %s is there twice", i, gpus[i].UUID)
 		}
-		seen[cards[i].UUID] = struct{}{}
+		seen[gpus[i].UUID] = struct{}{}
 	}
-	slices.SortFunc(cards, func(a, b scheduler.Card) int {
+	slices.SortFunc(gpus, func(a, b scheduler.GPU) int {
 		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
 	})
-	return cards, nil
+	return gpus, nil
 }
 
-// check looks at one card, and gives it what its node may leave out.
-func check(c *scheduler.Card) error {
+// check looks at one GPU, and gives it what its node may leave out.
+func check(c *scheduler.GPU) error {
 	if err := grant.ValidateUUID(c.UUID); err != nil {
 		return fmt.Errorf("uuid %s: %w", show(c.UUID), err)
 	}
@@ -197,12 +197,12 @@ func check(c *scheduler.Card) error {
 	return nil
 }
 
-// modeShared is the mode of a card of which nothing else is said.
+// modeShared is the mode of a GPU of which nothing else is said.
 const modeShared = "hami-core"
 
-// cordon marks the cards that an operator's list names. A card that isn't there any more
+// cordon marks the GPUs that an operator's list names. A GPU that isn't there any more
 // may be listed.
-func cordon(cards []scheduler.Card, value string) error {
+func cordon(gpus []scheduler.GPU, value string) error {
 	if len(value) > MaxAnnotationBytes {
 		return fmt.Errorf("%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
 	}
@@ -215,9 +215,9 @@ func cordon(cards []scheduler.Card, value string) error {
 		if err := grant.ValidateUUID(uuid); err != nil && malformed == nil {
 			malformed = fmt.Errorf("%s: %w", show(uuid), err)
 		}
-		for i := range cards {
-			if cards[i].UUID == uuid {
-				cards[i].Cordoned = true
+		for i := range gpus {
+			if gpus[i].UUID == uuid {
+				gpus[i].Cordoned = true
 			}
 		}
 	}

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	cardA = "GPU-00552014-5c87-89ac-b1a6-7b53aa24b0ec"
-	cardB = "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
-	cardC = "GPU-11111111-5c87-89ac-b1a6-7b53aa24b0ec"
+	gpuA = "GPU-00552014-5c87-89ac-b1a6-7b53aa24b0ec"
+	gpuB = "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
+	gpuC = "GPU-11111111-5c87-89ac-b1a6-7b53aa24b0ec"
 )
 
 func node(annotations ...string) *scheduler.Node {
@@ -25,28 +25,28 @@ func node(annotations ...string) *scheduler.Node {
 	return n
 }
 
-// v100 is a card of the examples in HAMi's description of the protocol.
-func v100(uuid string, index, numa int) scheduler.Card {
-	return scheduler.Card{
+// v100 is a GPU of the examples in HAMi's description of the protocol.
+func v100(uuid string, index, numa int) scheduler.GPU {
+	return scheduler.GPU{
 		UUID: uuid, Model: "NVIDIA-Tesla V100-PCIE-32GB", Index: index, NUMA: numa, MemoryMiB: 32768, Cores: 100, Slots: 10, Mode: "hami-core", Healthy: true,
 	}
 }
 
 const (
-	hamiJSON = `[{"id":"` + cardA + `","count":10,"devmem":32768,"devcore":100,"type":"NVIDIA-Tesla V100-PCIE-32GB","numa":1,"mode":"hami-core","health":true},` +
-		`{"id":"` + cardB + `","index":1,"count":10,"devmem":32768,"devcore":100,"type":"NVIDIA-Tesla V100-PCIE-32GB","numa":1,"mode":"hami-core","health":true}]`
-	hami7 = cardA + `,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true:` + cardB + `,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,false:`
-	hami9 = cardB + `,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true,1,hami-core:` + cardA + `,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true,0,hami-core:`
-	ours  = `{"version":1,"cards":[` +
-		`{"uuid":"` + cardB + `","model":"NVIDIA-Tesla V100-PCIE-32GB","index":1,"memoryMiB":32768,"cores":100,"slots":10,"mode":"hami-core","healthy":true},` +
-		`{"uuid":"` + cardA + `","model":"NVIDIA-Tesla V100-PCIE-32GB","index":0,"numa":0,"memoryMiB":32768,"cores":100,"slots":10,"mode":"hami-core","healthy":true}],` +
+	hamiJSON = `[{"id":"` + gpuA + `","count":10,"devmem":32768,"devcore":100,"type":"NVIDIA-Tesla V100-PCIE-32GB","numa":1,"mode":"hami-core","health":true},` +
+		`{"id":"` + gpuB + `","index":1,"count":10,"devmem":32768,"devcore":100,"type":"NVIDIA-Tesla V100-PCIE-32GB","numa":1,"mode":"hami-core","health":true}]`
+	hami7 = gpuA + `,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true:` + gpuB + `,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,false:`
+	hami9 = gpuB + `,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true,1,hami-core:` + gpuA + `,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true,0,hami-core:`
+	ours  = `{"version":1,"gpus":[` +
+		`{"uuid":"` + gpuB + `","model":"NVIDIA-Tesla V100-PCIE-32GB","index":1,"memoryMiB":32768,"cores":100,"slots":10,"mode":"hami-core","healthy":true},` +
+		`{"uuid":"` + gpuA + `","model":"NVIDIA-Tesla V100-PCIE-32GB","index":0,"numa":0,"memoryMiB":32768,"cores":100,"slots":10,"mode":"hami-core","healthy":true}],` +
 		`"links":[[0,1850],[1850,0]],"later":{}}`
 )
 
 func TestDecodeNode(t *testing.T) {
-	sick := v100(cardB, 1, 0)
+	sick := v100(gpuB, 1, 0)
 	sick.Healthy = false
-	cordoned := v100(cardB, 1, scheduler.NUMAUnknown)
+	cordoned := v100(gpuB, 1, scheduler.NUMAUnknown)
 	cordoned.Cordoned = true
 	for _, test := range []struct {
 		description string
@@ -54,21 +54,21 @@ func TestDecodeNode(t *testing.T) {
 		want        scheduler.Inventory
 	}{
 		{"nothing", node(), scheduler.Inventory{}},
-		{"nothing of cards", &scheduler.Node{Name: "n"}, scheduler.Inventory{}},
-		{"HAMi's JSON", node(AnnotationRegister, hamiJSON), scheduler.Inventory{Cards: []scheduler.Card{v100(cardA, 0, 1), v100(cardB, 1, 1)}}},
-		{"HAMi's JSON of another version", node(AnnotationRegister, ` [{"id":"`+cardA+`","customInfo":{"a":1},"health":false}]`),
-			scheduler.Inventory{Cards: []scheduler.Card{{UUID: cardA, Mode: "hami-core"}}}},
-		{"HAMi's list of 7 fields", node(AnnotationRegister, hami7), scheduler.Inventory{Cards: []scheduler.Card{v100(cardA, 0, 0), sick}}},
-		{"HAMi's list of 9 fields, out of order", node(AnnotationRegister, hami9), scheduler.Inventory{Cards: []scheduler.Card{v100(cardA, 0, 0), v100(cardB, 1, 0)}}},
-		{"HAMi's, none", node(AnnotationRegister, "[]"), scheduler.Inventory{Cards: []scheduler.Card{}}},
-		{"HAMi's links", node(AnnotationRegister, hamiJSON, AnnotationScore, `[{"uuid":"`+cardA+`","score":{"`+cardB+`":1850,"`+cardC+`":7}},{"uuid":"`+cardB+`","score":{"`+cardA+`":50}},{"uuid":"`+cardC+`","score":{"`+cardA+`":9}}]`),
-			scheduler.Inventory{Cards: []scheduler.Card{v100(cardA, 0, 1), v100(cardB, 1, 1)}, Links: [][]int{{0, 50}, {50, 0}}}},
-		{"ours", node(AnnotationCards, ours, AnnotationRegister, hami7, AnnotationScore, "x"),
-			scheduler.Inventory{Cards: []scheduler.Card{v100(cardA, 0, 0), v100(cardB, 1, scheduler.NUMAUnknown)}, Links: [][]int{{0, 1850}, {1850, 0}}}},
-		{"ours, without links", node(AnnotationCards, strings.Replace(ours, `"links"`, `"other"`, 1)),
-			scheduler.Inventory{Cards: []scheduler.Card{v100(cardA, 0, 0), v100(cardB, 1, scheduler.NUMAUnknown)}}},
-		{"a cordon", node(AnnotationCards, strings.Replace(ours, `"links"`, `"other"`, 1), AnnotationCordon, " "+cardB+" , "+cardC+",,"),
-			scheduler.Inventory{Cards: []scheduler.Card{v100(cardA, 0, 0), cordoned}}},
+		{"nothing of GPUs", &scheduler.Node{Name: "n"}, scheduler.Inventory{}},
+		{"HAMi's JSON", node(AnnotationRegister, hamiJSON), scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 1), v100(gpuB, 1, 1)}}},
+		{"HAMi's JSON of another version", node(AnnotationRegister, ` [{"id":"`+gpuA+`","customInfo":{"a":1},"health":false}]`),
+			scheduler.Inventory{GPUs: []scheduler.GPU{{UUID: gpuA, Mode: "hami-core"}}}},
+		{"HAMi's list of 7 fields", node(AnnotationRegister, hami7), scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 0), sick}}},
+		{"HAMi's list of 9 fields, out of order", node(AnnotationRegister, hami9), scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 0), v100(gpuB, 1, 0)}}},
+		{"HAMi's, none", node(AnnotationRegister, "[]"), scheduler.Inventory{GPUs: []scheduler.GPU{}}},
+		{"HAMi's links", node(AnnotationRegister, hamiJSON, AnnotationScore, `[{"uuid":"`+gpuA+`","score":{"`+gpuB+`":1850,"`+gpuC+`":7}},{"uuid":"`+gpuB+`","score":{"`+gpuA+`":50}},{"uuid":"`+gpuC+`","score":{"`+gpuA+`":9}}]`),
+			scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 1), v100(gpuB, 1, 1)}, Links: [][]int{{0, 50}, {50, 0}}}},
+		{"ours", node(AnnotationGPUs, ours, AnnotationRegister, hami7, AnnotationScore, "x"),
+			scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 0), v100(gpuB, 1, scheduler.NUMAUnknown)}, Links: [][]int{{0, 1850}, {1850, 0}}}},
+		{"ours, without links", node(AnnotationGPUs, strings.Replace(ours, `"links"`, `"other"`, 1)),
+			scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 0), v100(gpuB, 1, scheduler.NUMAUnknown)}}},
+		{"a cordon", node(AnnotationGPUs, strings.Replace(ours, `"links"`, `"other"`, 1), AnnotationCordon, " "+gpuB+" , "+gpuC+",,"),
+			scheduler.Inventory{GPUs: []scheduler.GPU{v100(gpuA, 0, 0), cordoned}}},
 		{"no cordon", node(AnnotationCordon, ""), scheduler.Inventory{}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -81,19 +81,19 @@ func TestDecodeNode(t *testing.T) {
 }
 
 func TestDecodeNodePassesOver(t *testing.T) {
-	want := []scheduler.Card{v100(cardA, 0, 1), v100(cardB, 1, 1)}
+	want := []scheduler.GPU{v100(gpuA, 0, 1), v100(gpuB, 1, 1)}
 	for _, test := range []struct{ description, key, value, want string }{
-		{"ours of a later version", AnnotationCards, strings.Replace(ours, `"version":1`, `"version":2`, 1), "version 2: this scheduler reads version 1"},
-		{"ours, cut short", AnnotationCards, ours[:100], "not its JSON"},
+		{"ours of a later version", AnnotationGPUs, strings.Replace(ours, `"version":1`, `"version":2`, 1), "version 2: this scheduler reads version 1"},
+		{"ours, cut short", AnnotationGPUs, ours[:100], "not its JSON"},
 		{"links that are none", AnnotationScore, `{}`, "hami.io/node-nvidia-score: not its JSON"},
-		{"links that are negative", AnnotationScore, `[{"uuid":"` + cardA + `","score":{"` + cardB + `":-1}}]`, "score -1 of " + cardA},
+		{"links that are negative", AnnotationScore, `[{"uuid":"` + gpuA + `","score":{"` + gpuB + `":-1}}]`, "score -1 of " + gpuA},
 		{"links without end", AnnotationScore, strings.Repeat("x", MaxAnnotationBytes+1), "at most 262144 are read"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			n := node(AnnotationRegister, hamiJSON, test.key, test.value)
 			got, err := DecodeNode(n)
 			require.NoError(t, err)
-			assert.Equal(t, want, got.Cards)
+			assert.Equal(t, want, got.GPUs)
 			assert.Nil(t, got.Links)
 			require.ErrorContains(t, PassedOver(n), `node "node-1": annotation `+test.key)
 			require.ErrorContains(t, PassedOver(n), test.want)
@@ -103,9 +103,9 @@ func TestDecodeNodePassesOver(t *testing.T) {
 
 func TestDecodeNodeRefuses(t *testing.T) {
 	one := func(format string, args ...any) string {
-		return fmt.Sprintf(`[{"id":"`+cardA+`",`+format+`}]`, args...)
+		return fmt.Sprintf(`[{"id":"`+gpuA+`",`+format+`}]`, args...)
 	}
-	many := "[" + strings.TrimSuffix(strings.Repeat(`{"id":"x"},`, MaxCards+1), ",") + "]"
+	many := "[" + strings.TrimSuffix(strings.Repeat(`{"id":"x"},`, MaxGPUs+1), ",") + "]"
 	of := func(old, new string) string { return strings.Replace(ours, old, new, 1) }
 	for _, test := range []struct{ description, key, value, want string }{
 		{"neither form", AnnotationRegister, "GPU-a", "was it cut short?"},
@@ -114,7 +114,7 @@ func TestDecodeNodeRefuses(t *testing.T) {
 		{"a number as text", AnnotationRegister, one(`"devmem":"5"`), "not its JSON"},
 		{"a number that is too large", AnnotationRegister, one(`"devmem":99999999999999999999`), "not its JSON"},
 		{"a number without end", AnnotationRegister, one(`"devmem":%s`, strings.Repeat("9", 1<<16)), "not its JSON"},
-		{"memory", AnnotationRegister, one(`"devmem":%d`, 1<<25), "card 0: memory 33554432: must be from 0 to 16777216"},
+		{"memory", AnnotationRegister, one(`"devmem":%d`, 1<<25), "GPU 0: memory 33554432: must be from 0 to 16777216"},
 		{"negative memory", AnnotationRegister, one(`"devmem":-1`), "memory -1"},
 		{"negative slots", AnnotationRegister, one(`"count":-1`), "slots -1"},
 		{"cores", AnnotationRegister, one(`"devcore":70000`), "cores 70000"},
@@ -122,26 +122,26 @@ func TestDecodeNodeRefuses(t *testing.T) {
 		{"numa", AnnotationRegister, one(`"numa":5000`), "numa 5000"},
 		{"mode", AnnotationRegister, one(`"mode":"x"`), `mode "x": must be hami-core, mig or mps`},
 		{"model", AnnotationRegister, one(`"type":"%s"`, strings.Repeat("x", 300)), "model"},
-		{"no UUID", AnnotationRegister, `[{"id":"GPU-1"}]`, `card 0: uuid "GPU-1": must be a card's UUID`},
-		{"a card twice", AnnotationRegister, `[{"id":"` + cardA + `"},{"id":"` + cardA + `"}]`, "card 1: " + cardA + " is there twice"},
-		{"too many cards", AnnotationRegister, many, "65 cards: a node may have at most 64"},
-		{"too many in the list", AnnotationRegister, strings.Repeat("x:", MaxCards+1), "65 cards"},
-		{"8 fields", AnnotationRegister, cardA + ",1,1,1,t,0,true,0:", "card 0: 8 fields"},
-		{"a field that is no number", AnnotationRegister, cardA + ",1,x,1,t,0,true:", `devmem "x": must be a number`},
-		{"a health that is none", AnnotationRegister, cardA + ",1,1,1,t,0,good:", `health "good": must be true or false`},
+		{"no UUID", AnnotationRegister, `[{"id":"GPU-1"}]`, `GPU 0: uuid "GPU-1": must be a GPU's UUID`},
+		{"a GPU twice", AnnotationRegister, `[{"id":"` + gpuA + `"},{"id":"` + gpuA + `"}]`, "GPU 1: " + gpuA + " is there twice"},
+		{"too many GPUs", AnnotationRegister, many, "65 GPUs: a node may have at most 64"},
+		{"too many in the list", AnnotationRegister, strings.Repeat("x:", MaxGPUs+1), "65 GPUs"},
+		{"8 fields", AnnotationRegister, gpuA + ",1,1,1,t,0,true,0:", "GPU 0: 8 fields"},
+		{"a field that is no number", AnnotationRegister, gpuA + ",1,x,1,t,0,true:", `devmem "x": must be a number`},
+		{"a health that is none", AnnotationRegister, gpuA + ",1,1,1,t,0,good:", `health "good": must be true or false`},
 		{"too long", AnnotationRegister, strings.Repeat("x", MaxAnnotationBytes+1), "at most 262144 are read"},
-		{"ours, too long", AnnotationCards, strings.Repeat("x", MaxAnnotationBytes+1), "at most 262144 are read"},
-		{"ours, no version", AnnotationCards, `{"cards":[]}`, "version 0"},
-		{"ours, no health", AnnotationCards, of(`"healthy"`, `"h"`), "card 0: memoryMiB, cores, slots and healthy must be there"},
-		{"ours, no memory", AnnotationCards, of(`"memoryMiB"`, `"h"`), "must be there"},
-		{"ours, null", AnnotationCards, of(`"slots":10`, `"slots":null`), "must be there"},
-		{"ours, a card twice", AnnotationCards, of(cardA, cardB), "is there twice"},
-		{"ours, links of other cards", AnnotationCards, of("[0,1850],", ""), "links: 1 rows for 2 cards"},
-		{"ours, a row too long", AnnotationCards, of("[0,1850]", "[0,1850,0]"), "row 0 has 3 columns for 2 cards"},
-		{"ours, links that differ", AnnotationCards, of("[0,1850]", "[0,1]"), "links: 1 from card 0 to card 1"},
-		{"ours, a card linked with itself", AnnotationCards, of("[0,1850]", "[1,1850]"), "links: 1 from card 0 to card 0"},
-		{"ours, a negative link", AnnotationCards, of("[[0,1850],[1850,0]]", "[[0,-1],[-1,0]]"), "links: -1"},
-		{"a cordon that may mean any card", AnnotationCordon, "gpu-0", `annotation hami.io/device-cordon: "gpu-0": must be a card's UUID`},
+		{"ours, too long", AnnotationGPUs, strings.Repeat("x", MaxAnnotationBytes+1), "at most 262144 are read"},
+		{"ours, no version", AnnotationGPUs, `{"gpus":[]}`, "version 0"},
+		{"ours, no health", AnnotationGPUs, of(`"healthy"`, `"h"`), "GPU 0: memoryMiB, cores, slots and healthy must be there"},
+		{"ours, no memory", AnnotationGPUs, of(`"memoryMiB"`, `"h"`), "must be there"},
+		{"ours, null", AnnotationGPUs, of(`"slots":10`, `"slots":null`), "must be there"},
+		{"ours, a GPU twice", AnnotationGPUs, of(gpuA, gpuB), "is there twice"},
+		{"ours, links of other GPUs", AnnotationGPUs, of("[0,1850],", ""), "links: 1 rows for 2 GPUs"},
+		{"ours, a row too long", AnnotationGPUs, of("[0,1850]", "[0,1850,0]"), "row 0 has 3 columns for 2 GPUs"},
+		{"ours, links that differ", AnnotationGPUs, of("[0,1850]", "[0,1]"), "links: 1 from GPU 0 to GPU 1"},
+		{"ours, a GPU linked with itself", AnnotationGPUs, of("[0,1850]", "[1,1850]"), "links: 1 from GPU 0 to GPU 0"},
+		{"ours, a negative link", AnnotationGPUs, of("[[0,1850],[1850,0]]", "[[0,-1],[-1,0]]"), "links: -1"},
+		{"a cordon that may mean any GPU", AnnotationCordon, "gpu-0", `annotation hami.io/device-cordon: "gpu-0": must be a GPU's UUID`},
 		{"a cordon without end", AnnotationCordon, strings.Repeat(",", MaxAnnotationBytes+1), "at most 262144 are read"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -152,7 +152,7 @@ func TestDecodeNodeRefuses(t *testing.T) {
 			assert.Equal(t, scheduler.Inventory{}, got)
 		})
 	}
-	_, err := DecodeNode(node(AnnotationCards, "x", AnnotationRegister, "y"))
-	require.ErrorContains(t, err, "annotation gpuslice.io/node-cards: not its JSON")
+	_, err := DecodeNode(node(AnnotationGPUs, "x", AnnotationRegister, "y"))
+	require.ErrorContains(t, err, "annotation gpuslice.io/node-gpus: not its JSON")
 	require.ErrorContains(t, err, "; annotation hami.io/node-nvidia-register: ", "of two that can't be read both are told")
 }

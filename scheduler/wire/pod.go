@@ -196,7 +196,7 @@ func Resized(p *scheduler.Pod, pl scheduler.Placement, key *grant.SigningKey, no
 	}
 	was, err := grant.DecodeHAMi(p.Annotations[grant.AnnotationToAllocate])
 	if err != nil || was.Empty() {
-		return out, nil // what can't be read is nobody's to mend
+		return out, nil // what can't be read is nobody's to fix
 	}
 	left := make(grant.Positional, len(p.Containers))
 	for i := range min(len(was), len(pl.Containers)) {

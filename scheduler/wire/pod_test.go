@@ -29,13 +29,13 @@ func pod(node string, annotations ...string) *scheduler.Pod {
 }
 
 const (
-	named = `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"` + cardA + `","memoryMiB":3000,"cores":30}]}}`
-	hami  = ";" + cardA + ",NVIDIA,3000,30:;;"
+	named = `{"version":1,"node":"node-1","containers":{"main":[{"uuid":"` + gpuA + `","memoryMiB":3000,"cores":30}]}}`
+	hami  = ";" + gpuA + ",NVIDIA,3000,30:;;"
 )
 
 func TestDecodePod(t *testing.T) {
 	want := func(node string) *scheduler.Placement {
-		return &scheduler.Placement{Node: node, Containers: [][]grant.Share{nil, {{UUID: cardA, MemoryMiB: 3000, CorePercent: 30}}, nil}}
+		return &scheduler.Placement{Node: node, Containers: [][]grant.Share{nil, {{UUID: gpuA, MemoryMiB: 3000, CorePercent: 30}}, nil}}
 	}
 	ended := pod("node-1", grant.AnnotationGrant, named)
 	ended.Ended = true
@@ -48,12 +48,12 @@ func TestDecodePod(t *testing.T) {
 		{"ours", pod("node-1", grant.AnnotationGrant, named), want("node-1")},
 		{"ours, of a pod that waits", pod("", grant.AnnotationGrant, named), want("node-1")},
 		{"ours, that names no node", pod("node-2", grant.AnnotationGrant, strings.Replace(named, `"node":"node-1",`, "", 1)), want("node-2")},
-		{"ours before HAMi's", pod("node-1", grant.AnnotationGrant, named, grant.AnnotationAllocated, ";;"+cardB+",NVIDIA,1,1:;"), want("node-1")},
+		{"ours before HAMi's", pod("node-1", grant.AnnotationGrant, named, grant.AnnotationAllocated, ";;"+gpuB+",NVIDIA,1,1:;"), want("node-1")},
 		{"HAMi's", pod("node-1", grant.AnnotationAllocated, hami, grant.AnnotationNode, "node-1"), want("node-1")},
 		{"HAMi's, erased by its node half", pod("node-1", grant.AnnotationAllocated, hami, grant.AnnotationToAllocate, ";;;"), want("node-1")},
 		{"HAMi's, that waits for its node half", pod("", grant.AnnotationToAllocate, hami, grant.AnnotationNode, "node-1"), want("node-1")},
 		{"HAMi's, with more empty slots than containers", pod("node-1", grant.AnnotationAllocated, hami+";;"), want("node-1")},
-		{"HAMi's, with fewer", pod("node-1", grant.AnnotationAllocated, ";"+cardA+",NVIDIA,3000,30:;"), want("node-1")},
+		{"HAMi's, with fewer", pod("node-1", grant.AnnotationAllocated, ";"+gpuA+",NVIDIA,3000,30:;"), want("node-1")},
 		{"HAMi's, of nothing", pod("node-1", grant.AnnotationAllocated, ";;;", grant.AnnotationNode, "node-2"), nil},
 		{"one that has ended", ended, nil},
 	} {
@@ -92,7 +92,7 @@ func TestDecodePodRefuses(t *testing.T) {
 
 func TestDecodePodVerifies(t *testing.T) {
 	k := granttest.SigningKey("1")
-	placement := scheduler.Placement{Node: "node-1", Containers: [][]grant.Share{nil, {{UUID: cardA, MemoryMiB: 3000, CorePercent: 30}}}}
+	placement := scheduler.Placement{Node: "node-1", Containers: [][]grant.Share{nil, {{UUID: gpuA, MemoryMiB: 3000, CorePercent: 30}}}}
 	annotations, err := Annotations(pod(""), placement, k, time.Unix(1, 0))
 	require.NoError(t, err)
 	signed := func() *scheduler.Pod {
@@ -133,7 +133,7 @@ func TestDecodePodVerifies(t *testing.T) {
 
 func TestAnnotations(t *testing.T) {
 	p := pod("")
-	got, err := Annotations(p, scheduler.Placement{Node: "node-1", Containers: [][]grant.Share{nil, {{UUID: cardA, MemoryMiB: 3000, CorePercent: 30}}}}, nil, time.Unix(1700000000, 5))
+	got, err := Annotations(p, scheduler.Placement{Node: "node-1", Containers: [][]grant.Share{nil, {{UUID: gpuA, MemoryMiB: 3000, CorePercent: 30}}}}, nil, time.Unix(1700000000, 5))
 	require.NoError(t, err)
 	assert.Equal(t, map[string]string{
 		"gpuslice.io/grant":                named,
@@ -148,7 +148,7 @@ func TestAnnotations(t *testing.T) {
 		assert.True(t, IsOwned(annotation), annotation)
 	}
 
-	share := [][]grant.Share{{{UUID: cardA, MemoryMiB: 1}}}
+	share := [][]grant.Share{{{UUID: gpuA, MemoryMiB: 1}}}
 	k := granttest.SigningKey("1")
 	noUID := pod("")
 	noUID.UID = ""
@@ -174,7 +174,7 @@ func TestAnnotations(t *testing.T) {
 
 // What is written is what is read: by names, by positions alone, and on the node.
 func TestPlacementsReadBack(t *testing.T) {
-	cards := []string{cardA, cardB, cardC}
+	gpus := []string{gpuA, gpuB, gpuC}
 	keys := granttest.Keyring("1")
 	rapid.Check(t, func(t *rapid.T) {
 		p := &scheduler.Pod{UID: "uid", Namespace: "ns", Name: "p", Annotations: map[string]string{}}
@@ -183,14 +183,14 @@ func TestPlacementsReadBack(t *testing.T) {
 		for i := range rapid.IntRange(1, 5).Draw(t, "containers") {
 			p.Containers = append(p.Containers, scheduler.Container{Name: string(rune('a' + i))})
 			var shares []grant.Share
-			for _, uuid := range rapid.SliceOfNDistinct(rapid.SampledFrom(cards), 0, 3, rapid.ID).Draw(t, "cards") {
+			for _, uuid := range rapid.SliceOfNDistinct(rapid.SampledFrom(gpus), 0, 3, rapid.ID).Draw(t, "gpus") {
 				shares = append(shares, grant.Share{UUID: uuid, MemoryMiB: rapid.Int64Range(1, grant.MaxMemoryMiB).Draw(t, "memory"), CorePercent: rapid.IntRange(0, 100).Draw(t, "cores")})
 			}
 			some = some || len(shares) > 0
 			want.Containers = append(want.Containers, shares)
 		}
 		if !some {
-			want.Containers[0] = []grant.Share{{UUID: cardA, MemoryMiB: 1}}
+			want.Containers[0] = []grant.Share{{UUID: gpuA, MemoryMiB: 1}}
 		}
 		k := granttest.SigningKey("1")
 		written, err := Annotations(p, want, k, time.Unix(1700000000, 0))

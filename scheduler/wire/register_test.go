@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
-	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/agent/noderegister"
+	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
@@ -17,28 +17,28 @@ import (
 var genNode = rapid.Custom(func(t *rapid.T) noderegister.Node {
 	n := noderegister.Node{}
 	linked := rapid.Bool().Draw(t, "topology is known")
-	for i := range rapid.IntRange(1, 16).Draw(t, "cards") {
+	for i := range rapid.IntRange(1, 16).Draw(t, "gpus") {
 		uuid := fmt.Sprintf("GPU-%08x-0000-4000-8000-00000000000%x", rapid.Uint32().Draw(t, "uuid"), i)
 		n.Devices = append(n.Devices, noderegister.Device{
-			Card: gpu.Card{
+			GPU: nvidia.GPU{
 				UUID: uuid, Index: i, Model: rapid.SampledFrom([]string{"NVIDIA H200", "Tesla T4"}).Draw(t, "model"),
-				NUMANode: rapid.IntRange(gpu.NUMAUnknown, 3).Draw(t, "numa"),
+				NUMANode: rapid.IntRange(nvidia.NUMAUnknown, 3).Draw(t, "numa"),
 			},
 			Slots: rapid.IntRange(0, 100).Draw(t, "slots"), MemoryMiB: rapid.Int64Range(0, 16<<20).Draw(t, "memory"),
 			CorePercent: rapid.SampledFrom([]int{0, 100, 250}).Draw(t, "cores"), Healthy: rapid.Bool().Draw(t, "healthy"),
 		})
 		n.Topology.UUIDs = append(n.Topology.UUIDs, uuid)
 	}
-	pairs := make([][]gpu.Pair, len(n.Devices))
+	pairs := make([][]nvidia.Pair, len(n.Devices))
 	for i := range pairs {
-		pairs[i] = make([]gpu.Pair, len(n.Devices))
+		pairs[i] = make([]nvidia.Pair, len(n.Devices))
 		for j := range i {
-			pairs[i][j] = gpu.Pair{Level: gpu.Level(rapid.IntRange(0, 5).Draw(t, "level")), NVLinks: rapid.IntRange(0, 18).Draw(t, "nvlinks")}
+			pairs[i][j] = nvidia.Pair{Level: nvidia.Level(rapid.IntRange(0, 5).Draw(t, "level")), NVLinks: rapid.IntRange(0, 18).Draw(t, "nvlinks")}
 			pairs[j][i] = pairs[i][j]
 		}
 	}
 	if n.Topology.Pairs = pairs; !linked {
-		n.Topology = gpu.Topology{}
+		n.Topology = nvidia.Topology{}
 	}
 	n.Devices = rapid.Permutation(n.Devices).Draw(t, "order")
 	return n
@@ -63,31 +63,31 @@ func TestAgentsAnnotationsReadBack(t *testing.T) {
 		require.Equal(t, want, read(noderegister.Options{}), "ours before HAMi's")
 		require.Equal(t, want, read(noderegister.Options{Register: noderegister.FormatNone}), "ours alone")
 
-		for i := range want.Cards { // HAMi has no word for unknown
-			want.Cards[i].NUMA = max(want.Cards[i].NUMA, 0)
+		for i := range want.GPUs { // HAMi has no word for unknown
+			want.GPUs[i].NUMA = max(want.GPUs[i].NUMA, 0)
 		}
 		if want.Links == nil {
-			want.Links = table(len(want.Cards))
+			want.Links = table(len(want.GPUs))
 		}
-		require.Equal(t, want, read(noderegister.Options{NoCards: true}))
+		require.Equal(t, want, read(noderegister.Options{NoGPUs: true}))
 		want.Links = nil
-		require.Equal(t, want, read(noderegister.Options{NoCards: true, NoScores: true}))
-		require.Equal(t, want, read(noderegister.Options{NoCards: true, NoScores: true, Register: noderegister.FormatCSV}))
+		require.Equal(t, want, read(noderegister.Options{NoGPUs: true, NoScores: true}))
+		require.Equal(t, want, read(noderegister.Options{NoGPUs: true, NoScores: true, Register: noderegister.FormatCSV}))
 	})
 }
 
 // inventory is what the agent knows in the scheduler's words.
 func inventory(n noderegister.Node) scheduler.Inventory {
 	devices := slices.Clone(n.Devices)
-	slices.SortFunc(devices, func(a, b noderegister.Device) int { return a.Card.Index - b.Card.Index })
+	slices.SortFunc(devices, func(a, b noderegister.Device) int { return a.GPU.Index - b.GPU.Index })
 	var inventory scheduler.Inventory
 	for _, d := range devices {
-		model := d.Card.Model
+		model := d.GPU.Model
 		if model == "Tesla T4" {
 			model = "NVIDIA-Tesla T4"
 		}
-		inventory.Cards = append(inventory.Cards, scheduler.Card{
-			UUID: d.Card.UUID, Model: model, Index: d.Card.Index, NUMA: d.Card.NUMANode, MemoryMiB: d.MemoryMiB,
+		inventory.GPUs = append(inventory.GPUs, scheduler.GPU{
+			UUID: d.GPU.UUID, Model: model, Index: d.GPU.Index, NUMA: d.GPU.NUMANode, MemoryMiB: d.MemoryMiB,
 			Cores: d.CorePercent, Slots: d.Slots, Mode: "hami-core", Healthy: d.Healthy,
 		})
 	}
@@ -97,19 +97,19 @@ func inventory(n noderegister.Node) scheduler.Inventory {
 	inventory.Links = table(len(devices))
 	for i, a := range devices {
 		for j, b := range devices {
-			inventory.Links[i][j] = n.Topology.Link(a.Card.UUID, b.Card.UUID)
+			inventory.Links[i][j] = n.Topology.Link(a.GPU.UUID, b.GPU.UUID)
 		}
 	}
 	return inventory
 }
 
 func FuzzDecodeNode(f *testing.F) {
-	f.Add(ours, hamiJSON, `[{"uuid":"`+cardA+`","score":{"`+cardB+`":10}}]`, cardA)
+	f.Add(ours, hamiJSON, `[{"uuid":"`+gpuA+`","score":{"`+gpuB+`":10}}]`, gpuA)
 	f.Add("", hami7, "[]", "")
-	f.Add(`{"version":1,"cards":[]}`, hami9, "", ",")
-	f.Fuzz(func(t *testing.T, cards, register, score, cordon string) {
+	f.Add(`{"version":1,"gpus":[]}`, hami9, "", ",")
+	f.Fuzz(func(t *testing.T, gpus, register, score, cordon string) {
 		n := &scheduler.Node{Name: "n", Annotations: map[string]string{}}
-		for key, value := range map[string]string{AnnotationCards: cards, AnnotationRegister: register, AnnotationScore: score, AnnotationCordon: cordon} {
+		for key, value := range map[string]string{AnnotationGPUs: gpus, AnnotationRegister: register, AnnotationScore: score, AnnotationCordon: cordon} {
 			if value != "" {
 				n.Annotations[key] = value
 			}
@@ -119,11 +119,11 @@ func FuzzDecodeNode(f *testing.F) {
 			require.Equal(t, scheduler.Inventory{}, got)
 			return
 		}
-		require.LessOrEqual(t, len(got.Cards), MaxCards)
-		require.True(t, got.Links == nil || len(got.Links) == len(got.Cards))
-		for i, c := range got.Cards {
+		require.LessOrEqual(t, len(got.GPUs), MaxGPUs)
+		require.True(t, got.Links == nil || len(got.Links) == len(got.GPUs))
+		for i, c := range got.GPUs {
 			require.NoError(t, check(&c))
-			require.True(t, i == 0 || got.Cards[i-1].Index <= c.Index)
+			require.True(t, i == 0 || got.GPUs[i-1].Index <= c.Index)
 			for j := range got.Links {
 				require.Equal(t, got.Links[i][j], got.Links[j][i])
 			}
@@ -133,14 +133,14 @@ func FuzzDecodeNode(f *testing.F) {
 
 func BenchmarkDecodeNode(b *testing.B) {
 	var devices []noderegister.Device
-	var topology gpu.Topology
+	var topology nvidia.Topology
 	for i := range 8 {
 		uuid := fmt.Sprintf("GPU-%08x-0000-4000-8000-000000000000", i)
 		topology.UUIDs = append(topology.UUIDs, uuid)
-		topology.Pairs = append(topology.Pairs, make([]gpu.Pair, 8))
-		devices = append(devices, noderegister.Device{Card: gpu.Card{UUID: uuid, Index: i, Model: "NVIDIA H200"}, Slots: 10, MemoryMiB: 143771, CorePercent: 100, Healthy: true})
+		topology.Pairs = append(topology.Pairs, make([]nvidia.Pair, 8))
+		devices = append(devices, noderegister.Device{GPU: nvidia.GPU{UUID: uuid, Index: i, Model: "NVIDIA H200"}, Slots: 10, MemoryMiB: 143771, CorePercent: 100, Healthy: true})
 	}
-	for name, o := range map[string]noderegister.Options{"ours": {}, "hami": {NoCards: true}, "csv": {NoCards: true, NoScores: true, Register: noderegister.FormatCSV}} {
+	for name, o := range map[string]noderegister.Options{"ours": {}, "hami": {NoGPUs: true}, "csv": {NoGPUs: true, NoScores: true, Register: noderegister.FormatCSV}} {
 		n := &scheduler.Node{Name: "n", Annotations: noderegister.Render(noderegister.Node{Devices: devices, Topology: topology}, o).Annotations}
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -77,11 +77,11 @@ func TestWebhooks(t *testing.T) {
 	listener := listen(t)
 	s := newServer(t, listener.Addr(), "configurations.yaml", "webhook.yaml")
 	webhookServer(t, s.client, listener)
-	card := func() write {
+	gpu := func() write {
 		return write{as: testcases.Tenant, resource: "pods", operation: admission.Create, object: &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main",
 			Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": quantity("1")}}}}}}}
 	}
-	eventually(t, "the webhook is trusted", func() error { return s.admit(card(), both{s.mutating}, s.validating) })
+	eventually(t, "the webhook is trusted", func() error { return s.admit(gpu(), both{s.mutating}, s.validating) })
 	configuration, err := s.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(context.Background(), "gpuslice", metav1.GetOptions{})
 	require.NoError(t, err)
 	secret, err := s.client.CoreV1().Secrets("kube-system").Get(context.Background(), "gpuslice-webhook-certificate", metav1.GetOptions{})
@@ -118,7 +118,7 @@ func TestWebhooks(t *testing.T) {
 	}
 }
 
-// TestTheWebhookIsAway: pods that ask for cards and forged annotations are refused; nothing else notices.
+// TestTheWebhookIsAway: pods that ask for GPUs and forged annotations are refused; nothing else notices.
 func TestTheWebhookIsAway(t *testing.T) {
 	s := newServer(t, nil, "configurations.yaml")
 	for _, tc := range testcases.AllAnnotations() {
@@ -138,7 +138,7 @@ func TestTheWebhookIsAway(t *testing.T) {
 			require.NoError(t, yaml.Unmarshal([]byte(tc.Manifest), pod))
 			err := s.admit(write{as: testcases.Tenant, resource: "pods", operation: admission.Create, object: pod}, both{s.mutating}, s.validating)
 			if tc.Patch == "" && tc.Denied == "" && tc.Scheduler == "" {
-				require.NoError(t, err, "a pod without cards")
+				require.NoError(t, err, "a pod without GPUs")
 			} else {
 				require.ErrorContains(t, err, "failed calling webhook")
 			}
@@ -173,7 +173,7 @@ func changesOurs(tc testcases.Annotations) bool {
 	return false
 }
 
-// TestUpdatesThatConcernNobody: a kubelet's or a CNI's write of a pod with cards asks no webhook, here away.
+// TestUpdatesThatConcernNobody: a kubelet's or a CNI's write of a pod with GPUs asks no webhook, here away.
 func TestUpdatesThatConcernNobody(t *testing.T) {
 	s := newServer(t, nil, "configurations.yaml")
 	pod := func(annotations map[string]string) *corev1.Pod {

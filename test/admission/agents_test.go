@@ -12,18 +12,18 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
+	"github.com/gpuslice/gpuslice/agent/noderegister"
 )
 
 const agent = "system:serviceaccount:kube-system:gpuslice-agent"
 
-// TestAgentsWriteOfTheirCardsAlone: an agent whose node was taken over changes no other, and of its own only what
-// it says of its cards.
-func TestAgentsWriteOfTheirCardsAlone(t *testing.T) {
+// TestAgentsWriteOfTheirGPUsAlone: an agent whose node was taken over changes no other, and of its own only what
+// it says of its GPUs.
+func TestAgentsWriteOfTheirGPUsAlone(t *testing.T) {
 	s := newServer(t, nil, "agents.yaml")
 	write := func(as, on, node string, change func(*corev1.Node)) error {
 		before := &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{"zone": "a"}, Annotations: map[string]string{"kubeadm": "x", noderegister.AnnotationCards: "old"}},
+			ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{"zone": "a"}, Annotations: map[string]string{"kubeadm": "x", noderegister.AnnotationGPUs: "old"}},
 		}
 		after := before.DeepCopy()
 		change(after)
@@ -34,15 +34,15 @@ func TestAgentsWriteOfTheirCardsAlone(t *testing.T) {
 		return s.policy.Validate(context.Background(), admission.NewAttributesRecord(after, before, corev1.SchemeGroupVersion.WithKind("Node"), "", node,
 			corev1.SchemeGroupVersion.WithResource("nodes"), "", admission.Update, nil, false, who), admission.NewObjectInterfacesFromScheme(scheme.Scheme))
 	}
-	cards := func(n *corev1.Node) {
-		n.Annotations[noderegister.AnnotationCards] = "new"
+	gpus := func(n *corev1.Node) {
+		n.Annotations[noderegister.AnnotationGPUs] = "new"
 		n.Annotations[noderegister.AnnotationRegister] = "new"
 		n.Annotations[noderegister.AnnotationScore] = "new"
 		n.Annotations[noderegister.AnnotationHandshake] = "new"
 		n.Labels[noderegister.LabelPrefix+"count"] = "8"
 		n.Labels[noderegister.LabelTencentModel] = "H200"
 	}
-	forget := func(n *corev1.Node) { delete(n.Annotations, noderegister.AnnotationCards) }
+	forget := func(n *corev1.Node) { delete(n.Annotations, noderegister.AnnotationGPUs) }
 	taint := func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: "away", Effect: corev1.TaintEffectNoExecute}}
 	}
@@ -60,14 +60,14 @@ func TestAgentsWriteOfTheirCardsAlone(t *testing.T) {
 		change       func(*corev1.Node)
 		refused      string
 	}{
-		"its own cards":                 {agent, "node-1", "node-1", cards, ""},
-		"its own cards, no more":        {agent, "node-1", "node-1", forget, ""},
-		"another's cards":               {agent, "node-1", "node-2", cards, "the agent of node node-1 writes to that Node alone, and not to node-2"},
+		"its own GPUs":                  {agent, "node-1", "node-1", gpus, ""},
+		"its own GPUs, no more":         {agent, "node-1", "node-1", forget, ""},
+		"another's GPUs":                {agent, "node-1", "node-2", gpus, "the agent of node node-1 writes to that Node alone, and not to node-2"},
 		"its own taints":                {agent, "node-1", "node-1", taint, "no Node's spec"},
 		"another's annotation":          {agent, "node-1", "node-1", cordon, "no annotation but"},
 		"another's label":               {agent, "node-1", "node-1", label, "no label but"},
 		"another's label, gone":         {agent, "node-1", "node-1", unlabel, "no label but"},
-		"an agent outside of pods":      {agent, "", "node-1", cards, ""},
+		"an agent outside of pods":      {agent, "", "node-1", gpus, ""},
 		"which taints no node either":   {agent, "", "node-1", taint, "no Node's spec"},
 		"an administrator":              {"admin", "", "node-1", taint, ""},
 		"an account of a like name":     {agent + "s", "node-1", "node-2", label, ""},

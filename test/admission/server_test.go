@@ -129,7 +129,7 @@ func TestAPIServer(t *testing.T) {
 	annotations("webhooks")
 }
 
-// agentsNodes: what a pod's token says of its node is what the policy goes by; TestAgentsWriteOfTheirCardsAlone has the rest.
+// agentsNodes: what a pod's token says of its node is what the policy goes by; TestAgentsWriteOfTheirGPUsAlone has the rest.
 func agentsNodes(t *testing.T, admin *rest.Config, api kubernetes.Interface) {
 	ctx := context.Background()
 	for _, name := range []string{"node-1", "node-2"} {
@@ -145,15 +145,15 @@ func agentsNodes(t *testing.T, admin *rest.Config, api kubernetes.Interface) {
 		_, err := as.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(body), metav1.PatchOptions{})
 		return err
 	}
-	const cards = `{"metadata":{"annotations":{"gpuslice.io/node-cards":"x"}}}`
+	const gpus = `{"metadata":{"annotations":{"gpuslice.io/node-gpus":"x"}}}`
 	eventually(t, "the agents' policy is in force", func() error {
 		if patch("node-1", `{"spec":{"unschedulable":true}}`) == nil {
 			return errors.New("an agent may cordon a node")
 		}
 		return nil
 	})
-	require.NoError(t, patch("node-1", cards))
-	require.ErrorContains(t, patch("node-2", cards), "writes to that Node alone")
+	require.NoError(t, patch("node-1", gpus))
+	require.ErrorContains(t, patch("node-2", gpus), "writes to that Node alone")
 }
 
 // noWarnings: the API server finds nothing to say of the policy's types.

@@ -124,7 +124,7 @@ func TestAllAttacksAtOnce(t *testing.T) {
 	reserveDisk(t)
 	at := freeMetrics(t)
 	n := newNode(t, harness.NodeOptions{
-		Cards: slices.Repeat([]string{"H200"}, 6), AgentArgs: []string{"--audit-interval=5s", at.option()},
+		GPUs: slices.Repeat([]string{"H200"}, 6), AgentArgs: []string{"--audit-interval=5s", at.option()},
 		Containerd: harness.ContainerdOptions{RequestTimeout: time.Second},
 	})
 	workers := startWorkers(t, n)
@@ -286,13 +286,13 @@ func lookAtGPUs(t *testing.T, n *harness.Node) (at gpuTimes) {
 	out, err := n.Simctl(context.Background(), "status", "-o", "json")
 	require.NoError(t, err)
 	var status struct {
-		Cards []struct {
+		GPUs []struct {
 			ClockNS int64 `json:"clock_ns"`
 			Used    int64 `json:"memory_used_bytes"`
 		}
 		Groups []struct {
-			ID    uint64
-			Cards []struct {
+			ID   uint64
+			GPUs []struct {
 				Index  int
 				BusyNS int64 `json:"busy_ns"`
 			}
@@ -300,12 +300,12 @@ func lookAtGPUs(t *testing.T, n *harness.Node) (at gpuTimes) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(out), &status))
 	at.busy = map[[2]uint64]int64{}
-	for _, c := range status.Cards {
+	for _, c := range status.GPUs {
 		at.clocks = append(at.clocks, c.ClockNS)
 		at.memory = append(at.memory, c.Used)
 	}
 	for _, g := range status.Groups {
-		for _, c := range g.Cards {
+		for _, c := range g.GPUs {
 			at.busy[[2]uint64{g.ID, uint64(c.Index)}] = c.BusyNS
 		}
 	}
@@ -499,7 +499,7 @@ func requireNoViolation(t *testing.T, at metrics) {
 
 // claimsOf are the names of a node's claims.
 func claimsOf(t *testing.T, n *harness.Node) []string {
-	names, err := n.StateFolders()
+	names, err := n.StateDirs()
 	require.NoError(t, err)
 	slices.Sort(names)
 	return names

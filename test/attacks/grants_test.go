@@ -24,11 +24,11 @@ const grantsAtOnce = 6
 // refused with the reason, or grants no more than a valid one, while others are made at the same time.
 func TestForgedGrants(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, harness.NodeOptions{Cards: []string{"H200", "H200"}})
+	n := newNode(t, harness.NodeOptions{GPUs: []string{"H200", "H200"}})
 	first, second := gpu(t, n, 0), gpu(t, n, 1)
 	s, err := n.Status(context.Background())
 	require.NoError(t, err)
-	node := granttest.Node{Name: harness.NodeName, Card: first, Other: second, Missing: "GPU-dddddddd-0000-4000-8000-000000000009", CardMiB: s.Cards[0].MemoryMiB}
+	node := granttest.Node{Name: harness.NodeName, GPU: first, Other: second, Missing: "GPU-dddddddd-0000-4000-8000-000000000009", GPUMiB: s.GPUs[0].MemoryMiB}
 	cases := append(granttest.MalformedCases(node), forgedGrants(node)...)
 	probe(t, n, second)
 	slots := make(chan struct{}, grantsAtOnce)
@@ -82,7 +82,7 @@ func forgedGrants(node granttest.Node) (cases []granttest.Malformed) {
 		return fmt.Sprintf(`{"uuid":%s,"memoryMiB":%s,"cores":%s}`, uuid, memory, cores)
 	}
 	pod := func(shares string) string { return `{"version":1,"containers":{"main":[` + shares + `]}}` }
-	first := `"` + node.Card + `"`
+	first := `"` + node.GPU + `"`
 	good := share(first, "1000", "30")
 	add := func(description, value, says string) {
 		cases = append(cases, granttest.Malformed{Description: description, Annotations: map[string]string{grant.AnnotationGrant: value}, Says: []string{says}})
@@ -93,7 +93,7 @@ func forgedGrants(node granttest.Node) (cases []granttest.Malformed) {
 	for _, cores := range []string{"101", "-0", "4294967301", "30.0", `"30"`, "+30"} {
 		add("cores "+cores, pod(share(first, "1000", cores)), "gpuslice.io/grant")
 	}
-	for _, uuid := range []string{strings.ToLower(node.Card), "ＧＰＵ" + node.Card[3:], "GРU" + node.Card[3:], "all", "0", "*", "../" + node.Card, node.Card + "," + node.Other, node.Card + " ", `GPU-\u0000`} {
+	for _, uuid := range []string{strings.ToLower(node.GPU), "ＧＰＵ" + node.GPU[3:], "GРU" + node.GPU[3:], "all", "0", "*", "../" + node.GPU, node.GPU + "," + node.Other, node.GPU + " ", `GPU-\u0000`} {
 		add("uuid "+uuid, pod(share(`"`+uuid+`"`, "1000", "30")), "gpuslice.io/grant")
 	}
 	add("a key twice", pod(`{"uuid":`+first+`,"memoryMiB":1,"memoryMiB":100000,"cores":1}`), "twice")
@@ -122,10 +122,10 @@ func forgedGrants(node granttest.Node) (cases []granttest.Malformed) {
 		cases = append(cases, granttest.Malformed{Description: "HAMi " + description, Annotations: map[string]string{grant.AnnotationToAllocate: value}, Says: []string{"hami.io/vgpu-devices-to-allocate"}})
 	}
 	for description, value := range map[string]string{
-		"101 percent": node.Card + ",NVIDIA,1000,101:;", "a sign": node.Card + ",NVIDIA,+1000,1:;", "hexadecimal": node.Card + ",NVIDIA,0x10,1:;",
-		"Arabic digits": node.Card + ",NVIDIA,١٠٠,1:;", "a space": node.Card + ",NVIDIA, 100,1:;", "no end": node.Card + ",NVIDIA,100,1",
-		"a GPU twice": node.Card + ",NVIDIA,1,1:" + node.Card + ",NVIDIA,1,1:;", "another vendor's name": node.Card + ",Nvidia,1,1:;",
-		"a line feed": node.Card + ",NVIDIA,1\n,1:;", "100,000 slots": strings.Repeat(";", 100000),
+		"101 percent": node.GPU + ",NVIDIA,1000,101:;", "a sign": node.GPU + ",NVIDIA,+1000,1:;", "hexadecimal": node.GPU + ",NVIDIA,0x10,1:;",
+		"Arabic digits": node.GPU + ",NVIDIA,١٠٠,1:;", "a space": node.GPU + ",NVIDIA, 100,1:;", "no end": node.GPU + ",NVIDIA,100,1",
+		"a GPU twice": node.GPU + ",NVIDIA,1,1:" + node.GPU + ",NVIDIA,1,1:;", "another vendor's name": node.GPU + ",Nvidia,1,1:;",
+		"a line feed": node.GPU + ",NVIDIA,1\n,1:;", "100,000 slots": strings.Repeat(";", 100000),
 	} {
 		hami(description, value)
 	}

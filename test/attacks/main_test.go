@@ -49,8 +49,8 @@ func newNode(t testing.TB, o harness.NodeOptions) *harness.Node {
 func gpu(t testing.TB, n *harness.Node, index int) string {
 	s, err := n.Status(context.Background())
 	require.NoError(t, err)
-	require.Greater(t, len(s.Cards), index)
-	return s.Cards[index].UUID
+	require.Greater(t, len(s.GPUs), index)
+	return s.GPUs[index].UUID
 }
 
 // granted annotates a pod with a share of a GPU for its container "main".

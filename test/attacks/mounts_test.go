@@ -99,15 +99,15 @@ func TestLostLedgerBelievesNoForgedFile(t *testing.T) {
 	})
 	status, err := n.Status(ctx)
 	require.NoError(t, err)
-	share := status.Cards[0].GrantedMemoryMiB
+	share := status.GPUs[0].GrantedMemoryMiB
 	require.Greater(t, share, int64(10000))
 	require.NoError(t, n.Agent.Stop(patience))
 	require.NoError(t, harness.LoseClaims(n.StateDir()))
 	require.NoError(t, n.StartAgent(ctx))
 	status, err = n.Status(ctx)
 	require.NoError(t, err)
-	require.Equal(t, share, status.Cards[0].GrantedMemoryMiB, "the claim of %s is what it was created with", id)
-	s, err := n.RunPod(ctx, harness.Pod{Name: "second", Annotations: granted(uuid, int(status.Cards[0].MemoryMiB-share)+1000, 10)})
+	require.Equal(t, share, status.GPUs[0].GrantedMemoryMiB, "the claim of %s is what it was created with", id)
+	s, err := n.RunPod(ctx, harness.Pod{Name: "second", Annotations: granted(uuid, int(status.GPUs[0].MemoryMiB-share)+1000, 10)})
 	require.NoError(t, err)
 	_, err = s.Start(ctx, harness.Container{Name: "main"})
 	require.ErrorContains(t, err, uuid, "the GPU is not granted twice")
@@ -167,7 +167,7 @@ func TestImageWithALinkIsRefused(t *testing.T) {
 	} {
 		root, err := harness.GlibcRoot()
 		require.NoError(t, err)
-		root.Folders = append(root.Folders, "usr", "usr/local", "data", "data/deep", "data/deep/er", "data/deep/er/a", "data/deep/er/a/b")
+		root.Dirs = append(root.Dirs, "usr", "usr/local", "data", "data/deep", "data/deep/er", "data/deep/er/a", "data/deep/er/a/b")
 		root.Links[".gpuslice"] = c.target
 		image, archive := "gpuslice.test/linked-"+name+":1", filepath.Join(t.TempDir(), "linked.tar")
 		require.NoError(t, harness.WriteImage(archive, image, root))
@@ -181,7 +181,7 @@ func TestImageWithALinkIsRefused(t *testing.T) {
 	}
 	status, err := n.Status(ctx)
 	require.NoError(t, err)
-	require.Zero(t, status.Cards[0].GrantedMemoryMiB, "a refused container holds nothing")
+	require.Zero(t, status.GPUs[0].GrantedMemoryMiB, "a refused container holds nothing")
 	left, err := harness.MountsBelow(n.StateDir())
 	require.NoError(t, err)
 	require.Equal(t, []string{n.StateDir()}, left)

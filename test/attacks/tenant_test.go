@@ -220,7 +220,7 @@ func (p place) prepare(t *testing.T) {
 		root, err := harness.GlibcRoot()
 		require.NoError(t, err)
 		if dir := filepath.Dir(l.link); dir == ".gpuslice" {
-			root.Folders = append(root.Folders, dir)
+			root.Dirs = append(root.Dirs, dir)
 		}
 		root.Links[l.link] = l.to
 		archive := filepath.Join(t.TempDir(), "image.tar")
@@ -234,7 +234,7 @@ func (p place) prepare(t *testing.T) {
 func TestTenantsAttempts(t *testing.T) {
 	t.Parallel()
 	at := freeMetrics(t)
-	n := newNode(t, harness.NodeOptions{Cards: []string{"H200", "H200"}, AgentArgs: []string{
+	n := newNode(t, harness.NodeOptions{GPUs: []string{"H200", "H200"}, AgentArgs: []string{
 		at.option(), "--audit-interval=1s", "--on-violation=kill", "--violation-grace=2s",
 	}})
 	p := place{n: n, uuid: gpu(t, n, 0), dir: t.TempDir()}

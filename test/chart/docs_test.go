@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/deviceplugin/noderegister"
-	"github.com/gpuslice/gpuslice/gpu"
+	"github.com/gpuslice/gpuslice/agent/noderegister"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 func page(t *testing.T, name string) string {
@@ -73,10 +73,10 @@ func TestValuesThatTheDocsName(t *testing.T) {
 
 // What agents write on a Node is what docs/INSTALL.md says how to take away.
 func TestWhatIsLeftOnNodes(t *testing.T) {
-	card := gpu.Card{UUID: "GPU-1", Model: "NVIDIA H200", MemoryMiB: 144384, ComputeCapability: "9.0", MIGEnabled: true}
+	gpu := nvidia.GPU{UUID: "GPU-1", Model: "NVIDIA H200", MemoryMiB: 144384, ComputeCapability: "9.0", MIGEnabled: true}
 	said := noderegister.Render(noderegister.Node{
 		DriverVersion: "575.57.08", CUDAVersion: "12.9",
-		Devices: []noderegister.Device{{Card: card, Slots: 10, MIGCapable: true, MIGProfiles: []noderegister.MIGProfile{{Name: "1g.18gb"}}}},
+		Devices: []noderegister.Device{{GPU: gpu, Slots: 10, MIGCapable: true, MIGProfiles: []noderegister.MIGProfile{{Name: "1g.18gb"}}}},
 	}, noderegister.Options{TencentModel: true})
 	said.Annotations[noderegister.AnnotationHandshake] = "" // the publisher's
 

@@ -98,12 +98,12 @@ var variants = map[string][]string{
 	"mig":          {`agent.config={"mig-strategy":"mixed","on-violation":"kill"}`},
 	"host-network": {`agent.hostNetwork=true`, `scheduler.hostNetwork=true`, `webhook={"hostNetwork":true,"url":"https://192.0.2.1:8443"}`, `apiServer={"host":"192.0.2.1","port":6443}`},
 	"monitored":    {`monitoring={"podMonitor":{"enabled":true,"labels":{"release":"p"}},"schedulerMonitor":{"enabled":true}}`, `networkPolicy={"enabled":true,"from":[{"namespaceSelector":{}}]}`},
-	"hami":         {`grantKey.enabled=false`, `admission.writers=["system:serviceaccount:kube-system:hami-device-plugin"]`, `scheduler.settings={"cardQuota":"kube-system/gpuquota","nodePolicy":"spread"}`, `agent.nodeConfig={"nodeconfig":[{"name":"n1","devicesplitcount":5}]}`},
+	"hami":         {`grantKey.enabled=false`, `admission.writers=["system:serviceaccount:kube-system:hami-device-plugin"]`, `scheduler.settings={"gpuQuota":"kube-system/gpuquota","nodePolicy":"spread"}`, `agent.nodeConfig={"nodeconfig":[{"name":"n1","devicesplitcount":5}]}`},
 	"certificate":  {`webhook.certificate={"existingSecret":"tls","caBundle":"Y2E="}`, `webhook.configurationAnnotations={"cert-manager.io/inject-ca-from":"gpus/tls"}`},
 	"keys":         {`grantKey={"existingSecret":"mine","existingConfigMap":"mine"}`},
 	"small":        {`scheduler.replicas=1`, `webhook.replicas=1`, `rbac.people=false`, `admission.policy=false`, `runtimeClass.create=false`, `agent.metricsPort=0`, `scheduler.debugPort=0`},
 	"agent-only":   {`scheduler.enabled=false`, `webhook.enabled=false`, `agent.driver.access="none"`},
-	"other-names":  {`fullnameOverride="slices"`, `resourceNames={"count":"example.com/card","priority":"-"}`, `commonLabels={"team":"gpu"}`, `image={"repository":"registry.example/gpuslice","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000000"}`},
+	"other-names":  {`fullnameOverride="slices"`, `resourceNames={"count":"example.com/gpu","priority":"-"}`, `commonLabels={"team":"gpu"}`, `image={"repository":"registry.example/gpuslice","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000000"}`},
 	"placed":       {`imagePullSecrets=[{"name":"pull"}]`, `agent.nodeSelector={"gpu":"on"}`, `agent.extraArgs=["--log-level=debug"]`, `agent.extraVolumes=[{"name":"x","emptyDir":{}}]`, `agent.extraVolumeMounts=[{"name":"x","mountPath":"/x"}]`, `agent.extraEnv=[{"name":"A","value":"b"}]`, `agent.seLinuxOptions={"type":"spc_t","level":"s0"}`, `agent.affinity={"nodeAffinity":{}}`, `scheduler.tolerations=[{"operator":"Exists"}]`, `webhook.nodeSelector={"a":"b"}`},
 }
 

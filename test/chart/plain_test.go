@@ -38,7 +38,7 @@ var plain = []struct {
 var plainValues = []string{`grantKey.enabled=false`, `image.tag="latest"`}
 
 // quotaRights let the settings name gpu-manager's quota.
-const quotaRights = `scheduler.settings={"cardQuota":"kube-system/gpuquota"}`
+const quotaRights = `scheduler.settings={"gpuQuota":"kube-system/gpuquota"}`
 
 // ofHelm are lines that only helm's objects have.
 var ofHelm = regexp.MustCompile(`(?m)^(# Source: .*| *(app.kubernetes.io/(managed-by|version)|helm.sh/chart|checksum/config): .*)\n`)

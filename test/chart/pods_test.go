@@ -109,7 +109,7 @@ var hostPaths = map[string]struct {
 	"/var/run/nri":                    {false, "the socket by which the runtime asks about every container"},
 	"/var/lib/kubelet/device-plugins": {true, "the device plugin's socket is made there"},
 	"/var/lib/kubelet/pod-resources":  {false, "the socket that says which devices the kubelet gave a pod"},
-	"/etc/cdi":                        {false, "the CDI spec says what a card's container needs"},
+	"/etc/cdi":                        {false, "the CDI spec says what a GPU's container needs"},
 	"/var/run/cdi":                    {false, "the same, made at boot"},
 }
 
@@ -117,7 +117,7 @@ var hostPaths = map[string]struct {
 var capabilities = map[string]map[corev1.Capability]string{
 	"default": {
 		"SYS_PTRACE":      "/proc/PID/maps and /proc/PID/root of other programs",
-		"DAC_READ_SEARCH": "the same of containers whose folders are closed to others",
+		"DAC_READ_SEARCH": "the same of containers whose directories are closed to others",
 		"SYS_ADMIN":       "a file system for each container, mounted where the container runtime sees it; MIG devices",
 		"SYS_CHROOT":      "setns into the container runtime's mount namespace",
 	},

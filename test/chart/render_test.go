@@ -221,7 +221,7 @@ func TestSchedulersConfiguration(t *testing.T) {
 				args, err := plugin.ParseArgs(&runtime.Unknown{Raw: parsed.Profiles[0].PluginConfig[i].Args.Raw})
 				require.NoError(t, err)
 				if variant == "other-names" {
-					require.Equal(t, "example.com/card", args.Engine().Request.Names.Count)
+					require.Equal(t, "example.com/gpu", args.Engine().Request.Names.Count)
 					require.Empty(t, args.Engine().Request.Names.Priority)
 				}
 				if variant == "default" {

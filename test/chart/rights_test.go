@@ -14,12 +14,12 @@ import (
 
 // rights are all that the chart grants, each with what needs it. A right is "who: verb group/resource", with the
 // namespace that it is for in front and the names of objects behind.
-// That the code uses each of the agent's, the extender's and the webhook's is in the tests of deviceplugin/noderegister,
+// That the code uses each of the agent's, the extender's and the webhook's is in the tests of agent/noderegister,
 // monitor/audit/podevents and test/admission, and in test/e2e, where all run with these rights and no others.
 var rights = map[string]string{
-	"agent: get nodes":     "deviceplugin/noderegister reads its Node: what it has written, and schedulers have asked",
-	"agent: patch nodes":   "and writes annotations and labels that tell of the cards",
-	"agent: list pods":     "deviceplugin/podwatch follows the pods of its node, for those that are resized",
+	"agent: get nodes":     "agent/noderegister reads its Node: what it has written, and schedulers have asked",
+	"agent: patch nodes":   "and writes annotations and labels that tell of the GPUs",
+	"agent: list pods":     "agent/podwatch follows the pods of its node, for those that are resized",
 	"agent: watch pods":    "likewise",
 	"agent: create events": "monitor/audit/podevents tells people of violations",
 	"agent: patch events":  "and counts an event up that comes again",
@@ -50,14 +50,14 @@ var ofQuota = map[string]string{
 
 // ofExtender are those of a scheduler that is asked by the cluster's own.
 var ofExtender = map[string]string{
-	"scheduler: list nodes":                        "the cards, in annotations",
+	"scheduler: list nodes":                        "the GPUs, in annotations",
 	"scheduler: watch nodes":                       "likewise",
 	"scheduler: list resourcequotas":               "scheduler/quota",
 	"scheduler: watch resourcequotas":              "likewise",
 	"scheduler: list policy/poddisruptionbudgets":  "who is evicted last",
 	"scheduler: watch policy/poddisruptionbudgets": "likewise",
 	"scheduler: get pods":                          "a pod whose bind has no answer is looked at",
-	"scheduler: list pods":                         "who holds which cards",
+	"scheduler: list pods":                         "who holds which GPUs",
 	"scheduler: watch pods":                        "likewise",
 	"scheduler: create events":                     "what became of a request to resize a pod",
 	"scheduler: patch events":                      "likewise",
@@ -140,7 +140,7 @@ func TestRights(t *testing.T) {
 	}
 	for name, tc := range map[string]struct{ values, want []string }{
 		"default":  {nil, want(rights)},
-		"quota":    {[]string{`scheduler.settings={"cardQuota":"kube-system/gpuquota"}`}, want(rights, ofQuota)},
+		"quota":    {[]string{`scheduler.settings={"gpuQuota":"kube-system/gpuquota"}`}, want(rights, ofQuota)},
 		"extender": {[]string{`scheduler.mode="extender"`}, want(only("agent"), only("webhook"), ofExtender)},
 		"agent":    {[]string{`scheduler.enabled=false`, `webhook.enabled=false`}, want(only("agent"))},
 		// Who keeps the certificate needs no right to the webhook's.

@@ -1,5 +1,5 @@
 // Command demo shows gpuslice's main job on this machine: a real containerd, runc
-// and NRI, a simulated card, and containers that share it inside their limits. It
+// and NRI, a simulated GPU, and containers that share it inside their limits. It
 // says what it does, shows what each container sees, checks every expectation,
 // and takes everything down. Its exit status is 0 only if all of them held.
 package main
@@ -87,17 +87,17 @@ func (d *demo) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(status.Cards) != 1 {
-		return fmt.Errorf("the agent found %d cards, not 1", len(status.Cards))
+	if len(status.GPUs) != 1 {
+		return fmt.Errorf("the agent found %d GPUs, not 1", len(status.GPUs))
 	}
-	card := status.Cards[0].UUID
+	gpu := status.GPUs[0].UUID
 
-	step("Two pods share the card, annotated as HAMi's scheduler does it:")
-	train, err := d.start(ctx, "train", card, trainMiB, trainCores)
+	step("Two pods share the GPU, annotated as HAMi's scheduler does it:")
+	train, err := d.start(ctx, "train", gpu, trainMiB, trainCores)
 	if err != nil {
 		return err
 	}
-	infer, err := d.start(ctx, "infer", card, inferMiB, inferCores)
+	infer, err := d.start(ctx, "infer", gpu, inferMiB, inferCores)
 	if err != nil {
 		return err
 	}
@@ -115,10 +115,10 @@ func (d *demo) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.expect(code == 4, "it runs, and finds no driver and no card")
+	d.expect(code == 4, "it runs, and finds no driver and no GPU")
 
 	step("A fourth asks for 30000 MiB, more than is left:")
-	late, err := d.node.RunPod(ctx, gpuPod("late", card, 30000, 5))
+	late, err := d.node.RunPod(ctx, gpuPod("late", gpu, 30000, 5))
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (d *demo) show(ctx context.Context) error {
 		fmt.Printf("       %s\n", reason(err))
 	}
 
-	step("What each container sees of the card (asked inside it):")
+	step("What each container sees of the GPU (asked inside it):")
 	if err := d.views(ctx, train, infer); err != nil {
 		return err
 	}
@@ -157,14 +157,14 @@ type tenant struct {
 	mib     int64
 }
 
-func gpuPod(name, card string, mib, cores int) harness.Pod {
+func gpuPod(name, gpu string, mib, cores int) harness.Pod {
 	return harness.Pod{Name: name, Annotations: map[string]string{
-		"hami.io/vgpu-devices-to-allocate": fmt.Sprintf("%s,NVIDIA,%d,%d:;", card, mib, cores),
+		"hami.io/vgpu-devices-to-allocate": fmt.Sprintf("%s,NVIDIA,%d,%d:;", gpu, mib, cores),
 	}}
 }
 
-func (d *demo) start(ctx context.Context, name, card string, mib, cores int) (tenant, error) {
-	pod := gpuPod(name, card, mib, cores)
+func (d *demo) start(ctx context.Context, name, gpu string, mib, cores int) (tenant, error) {
+	pod := gpuPod(name, gpu, mib, cores)
 	for key, value := range pod.Annotations {
 		fmt.Printf("  pod %-6s %s: %s\n", name, key, value)
 	}
@@ -194,7 +194,7 @@ func (d *demo) start(ctx context.Context, name, card string, mib, cores int) (te
 // views shows and checks what the driver and NVML say inside each container.
 func (d *demo) views(ctx context.Context, tenants ...tenant) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "  POD\tCARD\tcuDeviceTotalMem\tcuMemGetInfo free\tNVML total\tNVML used")
+	fmt.Fprintln(w, "  POD\tGPU\tcuDeviceTotalMem\tcuMemGetInfo free\tNVML total\tNVML used")
 	views := map[string]map[string]string{}
 	for _, t := range tenants {
 		v, err := d.workload(ctx, t, "meminfo")
@@ -211,7 +211,7 @@ func (d *demo) views(ctx context.Context, tenants ...tenant) error {
 	for _, t := range tenants {
 		v, limit := views[t.name], strconv.FormatInt(t.mib<<20, 10)
 		d.expect(v["device_count"] == "1" && v["device.0.total_bytes"] == limit && v["nvml.0.total_bytes"] == limit,
-			"%q sees one card of %d MiB", t.name, t.mib)
+			"%q sees one GPU of %d MiB", t.name, t.mib)
 		// Two processes: the one that holds memory, and the one that looks.
 		used := strconv.FormatInt((heldMiB+2*contextMiB)<<20, 10)
 		d.expect(v["nvml.0.used_bytes"] == used, "%q sees its own %d MiB and two contexts in use, and nothing of its neighbour's", t.name, heldMiB)
@@ -263,10 +263,10 @@ func (d *demo) remove(ctx context.Context, pods []*harness.Sandbox) error {
 		if err != nil {
 			return err
 		}
-		c := status.Cards[0]
+		c := status.GPUs[0]
 		granted -= shares[p.Pod.Name]
 		d.expect(c.GrantedMemoryMiB == granted && len(status.Containers) == c.Containers,
-			"%-8s removed: %6d MiB and %2d %% of the card granted, %d containers in the ledger",
+			"%-8s removed: %6d MiB and %2d %% of the GPU granted, %d containers in the ledger",
 			p.Pod.Name, c.GrantedMemoryMiB, c.GrantedCores, len(status.Containers))
 	}
 	d.expect(granted == 0, "the ledger is empty")

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// grantOf annotates a pod with a share of a card, as HAMi's scheduler does.
+// grantOf annotates a pod with a share of a GPU, as HAMi's scheduler does.
 func grantOf(uuid string, memoryMiB, cores int) map[string]string {
 	return map[string]string{"hami.io/vgpu-devices-to-allocate": fmt.Sprintf("%s,NVIDIA,%d,%d:;", uuid, memoryMiB, cores)}
 }
@@ -35,7 +35,7 @@ func TestDockerBesideKubernetes(t *testing.T) {
 	d := newDocker(t, n.Machine, harness.DockerdOptions{})
 	s, err := n.Status(ctx)
 	require.NoError(t, err)
-	uuid := s.Cards[0].UUID
+	uuid := s.GPUs[0].UUID
 
 	// Half of them ask here and half there, all at once, and seven times 20000 MiB fit.
 	const asking, each, fit = 6, 20000, 7
@@ -59,7 +59,7 @@ func TestDockerBesideKubernetes(t *testing.T) {
 	wg.Wait()
 	requireBooked(t, n.Machine, fit*each, fit)
 
-	// The agent starts anew: what docker's containers have is none of its own to give back.
+	// The agent starts again: what docker's containers have is none of its own to give back.
 	ids, err := d.Containers(ctx)
 	require.NoError(t, err)
 	require.NoError(t, n.RestartAgent(ctx))

@@ -92,7 +92,7 @@ func manyAtOnce(t *testing.T, d docker) {
 	for {
 		s, err := d.m.Status(ctx)
 		require.NoError(t, err)
-		require.LessOrEqual(t, s.Cards[0].GrantedMemoryMiB, s.Cards[0].MemoryMiB)
+		require.LessOrEqual(t, s.GPUs[0].GrantedMemoryMiB, s.GPUs[0].MemoryMiB)
 		select {
 		case <-done:
 			return

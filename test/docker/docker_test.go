@@ -20,9 +20,9 @@ func TestDocker(t *testing.T) {
 	}{
 		{"limits are seen inside", limitsAreSeen},
 		{"memory ends at the limit, to the byte", memoryEndsAtTheLimit},
-		{"two containers share a card", twoShare},
-		{"without a request there is no card", noRequest},
-		{"a full card refuses", fullCard},
+		{"two containers share a GPU", twoShare},
+		{"without a request there is no GPU", noRequest},
+		{"a full GPU refuses", fullGPU},
 		{"what can't be granted is told", refusals},
 		{"a broken config refuses", brokenConfig},
 		{"restart keeps the share", restart},
@@ -85,7 +85,7 @@ func twoShare(t *testing.T, d docker) {
 }
 
 // noRequest: neither a container that says nothing nor an image that says "all" gets a
-// card, through the wrapper or past it.
+// GPU, through the wrapper or past it.
 func noRequest(t *testing.T, d docker) {
 	for _, image := range []string{harness.WorkloadImage, harness.GreedyImage} {
 		for _, runtime := range []string{"gpuslice", "runc"} {
@@ -108,7 +108,7 @@ func restart(t *testing.T, d docker) {
 		requireSees(t, d.exec(t, id, workload("meminfo")), 4000)
 		requireBooked(t, d.m, 4000, 1)
 	}
-	// One that was stopped has given its share back, and asks anew when it is started.
+	// One that was stopped has given its share back, and asks again when it is started.
 	_, err := d.Docker(ctx, "stop", "--time", "5", id)
 	require.NoError(t, err)
 	requireNothingLeft(t, d.m)

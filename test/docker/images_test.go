@@ -26,7 +26,7 @@ func importRoot(t testing.TB, d *harness.Dockerd, name string, root harness.Root
 }
 
 // Images that a preload doesn't reach, or not that easily, by `docker run` in each limiter
-// mode: their share and no more, no card, or a message that says what to do.
+// mode: their share and no more, no GPU, or a message that says what to do.
 func TestImagesInDocker(t *testing.T) {
 	m := newMachine(t, "H200")
 	d := newDocker(t, m, harness.DockerdOptions{}).Dockerd
@@ -38,7 +38,7 @@ func TestImagesInDocker(t *testing.T) {
 	require.NoError(t, err)
 	distroless, err := harness.GlibcRoot()
 	require.NoError(t, err)
-	distroless.Folders, distroless.Links, distroless.Texts = nil, nil, nil
+	distroless.Dirs, distroless.Links, distroless.Texts = nil, nil, nil
 	delete(distroless.Files, "bin/busybox")
 	own, err := harness.GlibcRoot()
 	require.NoError(t, err)
@@ -51,7 +51,7 @@ func TestImagesInDocker(t *testing.T) {
 
 	const (
 		shares  = "2097152000" // of 2000 MiB
-		noCard  = "no card"
+		noGPU   = "no GPU"
 		refused = "refused"
 	)
 	for _, image := range []struct {
@@ -62,7 +62,7 @@ func TestImagesInDocker(t *testing.T) {
 		auto, preload, library string
 	}{
 		{"musl-gcompat", gcompat, []string{"-e", harness.GcompatEnv}, "", shares, refused, shares},
-		{"musl", musl, nil, "", noCard, refused, noCard},
+		{"musl", musl, nil, "", noGPU, refused, noGPU},
 		{"distroless", distroless, []string{"--read-only"}, "", shares, shares, shares},
 		{"own-preload", own, nil, "loaded", shares, shares, shares},
 	} {
@@ -78,7 +78,7 @@ func TestImagesInDocker(t *testing.T) {
 					require.ErrorContains(t, err, "exit status 125", mode)
 					require.ErrorContains(t, err, "/etc/ld.so.preload", mode)
 					require.ErrorContains(t, err, "limiter mode to auto", mode)
-				case noCard:
+				case noGPU:
 					require.ErrorContains(t, err, "exit status 4", "%s: %s", mode, out)
 				default:
 					require.NoError(t, err, mode)

@@ -56,7 +56,7 @@ func killsAtRandom(t *testing.T, d docker) {
 	t.Logf("killed: %v", killed)
 	require.NotZero(t, killed["runtime"]+killed["shim"], "nobody was killed")
 	// When dockerd has its containerd again, everything can be removed, and whoever comes
-	// next finds the whole card free.
+	// next finds the whole GPU free.
 	require.NoError(t, harness.Until(ctx, time.Minute, func(ctx context.Context) error {
 		if err := d.RemoveAll(ctx); err != nil {
 			return err
@@ -89,12 +89,12 @@ func killOne(t *testing.T, find func() ([]int, error), random *rand.Rand, done <
 	}
 }
 
-// requireLimited checks that each container with a card has its limits, and that no more
+// requireLimited checks that each container with a GPU has its limits, and that no more
 // is booked than there is.
 func requireLimited(t *testing.T, d docker) {
 	s, err := d.m.Status(context.Background())
 	require.NoError(t, err)
-	require.LessOrEqual(t, s.Cards[0].GrantedMemoryMiB, s.Cards[0].MemoryMiB)
+	require.LessOrEqual(t, s.GPUs[0].GrantedMemoryMiB, s.GPUs[0].MemoryMiB)
 	ids, err := d.Containers(context.Background())
 	require.NoError(t, err)
 	for _, id := range ids {

@@ -1,6 +1,6 @@
 // Package docker tests containers that no Kubernetes speaks for, end to end: Debian's
 // dockerd and podman, containerd with the runtime wrapper, runc under all of them, the
-// simulated driver as the card and the limiter inside. What a container may do is asked
+// simulated driver as the GPU and the limiter inside. What a container may do is asked
 // inside it, not believed from its spec.
 package docker_test
 
@@ -34,9 +34,9 @@ const (
 // workload is the path of a CUDA workload inside the images.
 func workload(name string) string { return harness.WorkloadDir + "/" + name }
 
-// newMachine makes a machine with cards, for the test's time.
-func newMachine(t testing.TB, cards ...string) *harness.Machine {
-	m, err := harness.NewMachine(context.Background(), cards...)
+// newMachine makes a machine with GPUs, for the test's time.
+func newMachine(t testing.TB, gpus ...string) *harness.Machine {
+	m, err := harness.NewMachine(context.Background(), gpus...)
 	t.Cleanup(func() {
 		if m != nil {
 			assert.NoError(t, m.Close())
@@ -47,7 +47,7 @@ func newMachine(t testing.TB, cards ...string) *harness.Machine {
 	return m
 }
 
-// docker is a docker daemon, and the machine whose cards its containers share.
+// docker is a docker daemon, and the machine whose GPUs its containers share.
 type docker struct {
 	*harness.Dockerd
 	m *harness.Machine
@@ -131,24 +131,24 @@ func requireSees(t testing.TB, meminfo map[string]string, memoryMiB int) {
 	require.Equal(t, "1", meminfo["nvml.device_count"])
 }
 
-// requireBooked checks what is booked of the first card.
+// requireBooked checks what is booked of the first GPU.
 func requireBooked(t testing.TB, m *harness.Machine, memoryMiB int64, containers int) {
 	t.Helper()
 	s, err := m.Status(context.Background())
 	require.NoError(t, err)
-	require.NotEmpty(t, s.Cards)
-	require.Equal(t, memoryMiB, s.Cards[0].GrantedMemoryMiB)
-	require.Equal(t, containers, s.Cards[0].Containers)
+	require.NotEmpty(t, s.GPUs)
+	require.Equal(t, memoryMiB, s.GPUs[0].GrantedMemoryMiB)
+	require.Equal(t, containers, s.GPUs[0].Containers)
 }
 
 // requireNothingLeft checks that no container's share is left anywhere.
 func requireNothingLeft(t testing.TB, m *harness.Machine) {
 	t.Helper()
-	folders, err := os.ReadDir(filepath.Join(m.StateDir(), "containers"))
+	dirs, err := os.ReadDir(filepath.Join(m.StateDir(), "containers"))
 	if !errors.Is(err, fs.ErrNotExist) { // nobody has asked yet
 		require.NoError(t, err)
 	}
-	require.Empty(t, folders, "folders")
+	require.Empty(t, dirs, "directories")
 	mounts, err := harness.MountsBelow(m.StateDir())
 	require.NoError(t, err)
 	mounts = slices.DeleteFunc(mounts, func(point string) bool { // the operator's slices stay

@@ -65,12 +65,12 @@ func testPodman(t *testing.T, p podman) {
 	require.ErrorContains(t, err, "there is no room")
 	requireBooked(t, p.m, 8192, 1)
 
-	// A second one shares the card, hardened.
+	// A second one shares the GPU, hardened.
 	out, err = p.Run(ctx, p.runtime, append([]string{"--rm", "--read-only", "--cap-drop", "ALL", "--user", "1000"}, share(2000, 10)...), workload("meminfo"))
 	require.NoError(t, err)
 	requireSees(t, harness.KeyValues(out), 2000)
 
-	// Without a request there is no card, whatever is said.
+	// Without a request there is no GPU, whatever is said.
 	_, err = p.Run(ctx, p.runtime, []string{"--rm", "-e", "NVIDIA_VISIBLE_DEVICES=all"}, workload("meminfo"))
 	require.ErrorContains(t, err, "exit status 4")
 

@@ -18,7 +18,7 @@ func (d docker) requireRefused(t testing.TB, options ...string) string {
 	return err.Error()
 }
 
-func fullCard(t *testing.T, d docker) {
+func fullGPU(t *testing.T, d docker) {
 	first := d.start(t, share(140000, 50))
 	said := d.requireRefused(t, share(8192, 10)...)
 	require.Contains(t, said, "gpuslice: ")
@@ -41,12 +41,12 @@ func refusals(t *testing.T, d docker) {
 		{"no number", []string{"-e", "GPUSLICE_MEMORY=much"}, "GPUSLICE_MEMORY"},
 		{"more than one may have", []string{"-e", "GPUSLICE_MEMORY=41GiB"}, "40960 MiB"},
 		{"more compute time than one may have", share(1000, 51), "50"},
-		{"more cards than there are", []string{"-e", "GPUSLICE_MEMORY=1GiB", "-e", "GPUSLICE_DEVICES=2"}, "2"},
-		{"a card that isn't there", []string{"-e", "GPUSLICE_MEMORY=1GiB", "-e", "GPUSLICE_DEVICES=device=7"}, "7"},
+		{"more GPUs than there are", []string{"-e", "GPUSLICE_MEMORY=1GiB", "-e", "GPUSLICE_DEVICES=2"}, "2"},
+		{"a GPU that isn't there", []string{"-e", "GPUSLICE_MEMORY=1GiB", "-e", "GPUSLICE_DEVICES=device=7"}, "7"},
 		{"a priority that isn't theirs", []string{"-e", "GPUSLICE_MEMORY=1GiB", "-e", "GPUSLICE_PRIORITY=0"}, "allowHighPriority"},
 		{"a rule for every device", []string{"--device-cgroup-rule", "a *:* rwm"}, `the rule "a *:* rwm"`},
 		{"a rule for the driver's devices, beside a share", append(share(1000, 10), "--device-cgroup-rule", "c 195:* rwm"), `the rule "c 195:* rwm"`},
-		{"a folder of the host over our places", append(share(1000, 10), "-v", d.m.Dir+":/etc"), "would make " + d.m.Dir + "/ld.so.preload"},
+		{"a directory of the host over our places", append(share(1000, 10), "-v", d.m.Dir+":/etc"), "would make " + d.m.Dir + "/ld.so.preload"},
 		{"the driver's library through /proc", append(share(1000, 10), "-e", "LD_PRELOAD=/proc/self/root/.gpuslice/driver/cuda"), "LD_PRELOAD has /proc/self/root"},
 		{"a library by a path with a token of the loader", append(share(1000, 10), "-e", "LD_AUDIT=/opt/$LIB/../cuda"), "LD_AUDIT has /opt/$LIB"},
 		{"the limit of a GPU that it can't have", append(share(1000, 10), "-e", "CUDA_DEVICE_SM_LIMIT_16=1"), "CUDA_DEVICE_SM_LIMIT_16"},

@@ -22,7 +22,7 @@ func rootless(t testing.TB, m *harness.Machine, env ...string) error {
 	root, err := harness.GlibcRoot()
 	require.NoError(t, err)
 	require.NoError(t, root.Write(filepath.Join(bundle, "rootfs")))
-	// The program may be in a folder that is closed to others.
+	// The program may be in a directory that is closed to others.
 	program, err := os.ReadFile(wrapper)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(bundle, "gpuslice-runtime"), program, 0o755))

@@ -39,7 +39,7 @@ func TestPodmanSlices(t *testing.T) {
 	_, err = run([]string{"--device", "gpuslice.io/slice=huge"}, workload("meminfo"))
 	require.ErrorContains(t, err, "gpuslice.io/slice=huge")
 
-	// One at a time, and no more than the card has.
+	// One at a time, and no more than the GPU has.
 	done := make(chan error)
 	go func() {
 		_, err := run(small, "/bin/sh", "-c", "until test -e /stop; do sleep 0.1; done")

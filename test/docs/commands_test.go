@@ -32,7 +32,7 @@ var notRun = map[string]string{
 	"SIMGPU_STATE=":                  "test/simdriver does the same by its API",
 	"build/sim/simctl ":              "test/simdriver does the same by its API",
 	"export GOFLAGS=":                "a setting of the reader's shell, the Makefile's",
-	"build/bin/gpuslice-agent ":      "test/node runs agents with a folder of their own",
+	"build/bin/gpuslice-agent ":      "test/node runs agents with a directory of their own",
 	"openssl ":                       "test/e2e runs it with the commands around it, where a cluster's key is replaced",
 	"cat ":                           "the same",
 	"rm old.pem ":                    "the same",
@@ -43,7 +43,7 @@ var notRun = map[string]string{
 	"cp install/run-gpuslice.mount ": "TestSELinuxMount",
 	"sed -i 's/^Options=":            "TestSELinuxMount does it to a copy",
 	"semanage ":                      "a machine's SELinux is not a test's",
-	"mkdir -p /var/lib/gpuslice":     "the same, and the machine's folders",
+	"mkdir -p /var/lib/gpuslice":     "the same, and the machine's directories",
 }
 
 // clusters are programs that want a cluster. Their commands test/e2e runs as they stand
@@ -81,7 +81,7 @@ func unknown(t *testing.T, text string) (reasons []string) {
 			reasons = append(reasons, "no such target")
 		}
 	case program == "go":
-		// go test ./folder -flags: the folder is there.
+		// go test ./directory -flags: the directory is there.
 		for _, word := range strings.Fields(text) {
 			if strings.HasPrefix(word, "./") {
 				if _, err := os.Stat(filepath.Join(root, strings.TrimSuffix(word, "..."))); err != nil {
@@ -173,7 +173,7 @@ func unknownOptions(t *testing.T, text string) (reasons []string) {
 var commandName = regexp.MustCompile(`^[a-z]+$`)
 
 // programs are those whose name at the beginning of a line makes it a command. After "$ " it is
-// a screen, which the test of its program makes anew.
+// a screen, which the test of its program makes again.
 var programs = regexp.MustCompile(`(?m)^ {0,4}(sudo )?(make|go (test|build|run)|(build/bin/)?gpuslice(-agent|-runtime)?|kubectl|helm|docker|podman|systemctl) [a-z-]`)
 
 // Commands stand in blocks of "sh", where they are looked at.

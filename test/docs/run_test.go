@@ -20,7 +20,7 @@ import (
 )
 
 // runHere are the pages, or their sections, whose commands are run one after the other on a
-// machine of their own with a simulated card, Debian's docker and podman; and what has to be
+// machine of their own with a simulated GPU, Debian's docker and podman; and what has to be
 // among that which they say.
 var runHere = map[string][]string{
 	"README.md#With docker":     {"device.0.total_bytes=8589934592"},

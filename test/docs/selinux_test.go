@@ -12,7 +12,7 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// What docs/INSTALL.md does to the unit of the state folder's tmpfs leaves its options, and has it mounted with the label
+// What docs/INSTALL.md does to the unit of the state directory's tmpfs leaves its options, and has it mounted with the label
 // that containers may write.
 func TestSELinuxMount(t *testing.T) {
 	const there = "/etc/systemd/system/run-gpuslice.mount"

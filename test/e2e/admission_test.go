@@ -31,9 +31,9 @@ func TestWebhookRefuses(t *testing.T) {
 	}{
 		{"memory by both ways", resources{"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000", "nvidia.com/gpumem-percentage": "10"}, nil, "nvidia.com/gpumem-percentage"},
 		{"101 percent of compute time", resources{"nvidia.com/gpu": "1", "nvidia.com/gpucores": "101"}, nil, "nvidia.com/gpucores"},
-		{"17 cards", resources{"nvidia.com/gpu": "17"}, nil, "nvidia.com/gpu"},
-		{"a card and a half of gpu-manager's", resources{"tencent.com/vcuda-core": "150"}, nil, "multiple of 100"},
-		{"a part of a card without memory", resources{"tencent.com/vcuda-core": "50"}, nil, "tencent.com/vcuda-memory"},
+		{"17 GPUs", resources{"nvidia.com/gpu": "17"}, nil, "nvidia.com/gpu"},
+		{"a GPU and a half of gpu-manager's", resources{"tencent.com/vcuda-core": "150"}, nil, "multiple of 100"},
+		{"a part of a GPU without memory", resources{"tencent.com/vcuda-core": "50"}, nil, "tencent.com/vcuda-memory"},
 		{"both profiles", resources{"nvidia.com/gpu": "1", "tencent.com/vcuda-core": "100"}, nil, "tencent.com/vcuda-core"},
 		{"a privileged container", gpu(1000, 10), withSecurity(func(c *corev1.SecurityContext) { c.Privileged = ref(true) }), "rivileged"},
 		{"a node of its own choice", gpu(1000, 10), func(p *corev1.Pod) { p.Spec.NodeName = harness.NodeName }, "nodeName"},
@@ -71,7 +71,7 @@ func forged(t *testing.T) map[string]string {
 	for _, key := range wire.Owned {
 		annotations[strings.Replace(key, "*", "x", 1)] = "forged"
 	}
-	annotations["hami.io/vgpu-devices-to-allocate"] = cards(t)[0] + ",NVIDIA,140000,100:;"
+	annotations["hami.io/vgpu-devices-to-allocate"] = gpus(t)[0] + ",NVIDIA,140000,100:;"
 	annotations["hami.io/vgpu-node"] = "elsewhere"
 	return annotations
 }
@@ -121,7 +121,7 @@ func TestForgedAnnotations(t *testing.T) {
 				"one with HAMi's label":         create(func(p *corev1.Pod) { p.Labels = map[string]string{"hami.io/webhook": "ignore"} }),
 				"one of the stock scheduler":    create(func(p *corev1.Pod) { p.Spec.SchedulerName = "default-scheduler" }),
 				"one that is on the node":       create(func(p *corev1.Pod) { p.Spec.NodeName = harness.NodeName }),
-				"one that asks for cards":       create(func(p *corev1.Pod) { p.Spec.Containers = []corev1.Container{container("main", gpu(1000, 10))} }),
+				"one that asks for GPUs":        create(func(p *corev1.Pod) { p.Spec.Containers = []corev1.Container{container("main", gpu(1000, 10))} }),
 				"a pod that runs":               patch(running.Name),
 				"a pod that waits":              patch(waiting.Name),
 				"its status":                    patch(waiting.Name, "status"),
@@ -133,7 +133,7 @@ func TestForgedAnnotations(t *testing.T) {
 					switch name {
 					case "the grant of a pod that runs", "an annotation that is removed":
 						require.ErrorContains(t, write("x", ""), "orbidden")
-					case "one that asks for cards":
+					case "one that asks for GPUs":
 						if webhook == "without the webhook" {
 							require.Error(t, write("gpuslice.io/grant", "x")) // nobody is asked who could complete it
 							return

@@ -38,7 +38,7 @@ func (s *space) unscheduledPod(name string, count string) *corev1.Pod {
 	return s.wait(name, kube.Running)
 }
 
-// A pod that no scheduler of ours has seen has no card, or the equal share that its
+// A pod that no scheduler of ours has seen has no GPU, or the equal share that its
 // replicas are, as the agent's operator has it.
 func TestUnscheduledPolicy(t *testing.T) {
 	withoutAdmission(t)
@@ -53,7 +53,7 @@ func TestUnscheduledPolicy(t *testing.T) {
 		require.Len(t, devices, 1)
 		status, err := cluster.Status(context.Background())
 		require.NoError(t, err)
-		for _, c := range status.Cards {
+		for _, c := range status.GPUs {
 			if c.UUID == devices[0].uuid {
 				require.Equal(t, c.MemoryMiB/5, devices[0].totalMiB)
 			}

@@ -35,14 +35,14 @@ func TestHAMiResources(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		ask  resources
-		want []int64 // MiB of each card
+		want []int64 // MiB of each GPU
 	}{
 		{"memory and cores", gpu(3000, 30), []int64{3000}},
 		{"memory", resources{"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2500"}, []int64{2500}},
 		{"memory without a count", resources{"nvidia.com/gpumem": "1500"}, []int64{1500}},
-		{"percent", resources{"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "10"}, []int64{cardMiB / 10}},
-		{"two cards", resources{"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4000"}, []int64{4000, 4000}},
-		{"a whole card", resources{"nvidia.com/gpu": "1"}, []int64{cardMiB}},
+		{"percent", resources{"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "10"}, []int64{gpuMiB / 10}},
+		{"two GPUs", resources{"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4000"}, []int64{4000, 4000}},
+		{"a whole GPU", resources{"nvidia.com/gpu": "1"}, []int64{gpuMiB}},
 		{"all of its cores", resources{"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000", "nvidia.com/gpucores": "100"}, []int64{1000}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -57,8 +57,8 @@ func TestHAMiResources(t *testing.T) {
 			for i, d := range devices {
 				require.Equal(t, device{shares[i].UUID, test.want[i]}, d)
 			}
-			require.Len(t, slices.Compact(uuids(shares)), len(test.want), "distinct cards")
-			if test.want[0] < cardMiB {
+			require.Len(t, slices.Compact(uuids(shares)), len(test.want), "distinct GPUs")
+			if test.want[0] < gpuMiB {
 				s.requireAllocatable(p, "main", devices[0])
 			}
 		})
@@ -97,21 +97,21 @@ func TestContainersEachTheirOwn(t *testing.T) {
 	require.Empty(t, s.devices(p, "plain-sidecar"))
 }
 
-// Which cards a pod's author wants, and which not.
+// Which GPUs a pod's author wants, and which not.
 func TestUUIDAndTypeRules(t *testing.T) {
 	s := newSpace(t)
-	all := cards(t)
+	all := gpus(t)
 	for _, test := range []struct {
 		name        string
 		annotations map[string]string
 		want        []string // one of these; nil: no node
 	}{
-		{"this card", map[string]string{"nvidia.com/use-gpuuuid": all[5]}, all[5:6]},
+		{"this GPU", map[string]string{"nvidia.com/use-gpuuuid": all[5]}, all[5:6]},
 		{"one of two", map[string]string{"nvidia.com/use-gpuuuid": all[2] + "," + all[3]}, all[2:4]},
 		{"all but two", map[string]string{"nvidia.com/nouse-gpuuuid": all[0] + "," + all[1]}, all[2:]},
 		{"this type", map[string]string{"nvidia.com/use-gputype": "A100"}, all[6:]},
 		{"not this type", map[string]string{"nvidia.com/nouse-gputype": "H200"}, all[6:]},
-		{"a card that isn't there", map[string]string{"nvidia.com/use-gpuuuid": "GPU-ffffffff-5151-4000-8000-000000000001"}, nil},
+		{"a GPU that isn't there", map[string]string{"nvidia.com/use-gpuuuid": "GPU-ffffffff-5151-4000-8000-000000000001"}, nil},
 		{"a type that isn't there", map[string]string{"nvidia.com/use-gputype": "H20-unknown"}, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -136,11 +136,11 @@ func TestUUIDAndTypeRules(t *testing.T) {
 	}
 }
 
-// Cards that belong together go together, and a pod that insists on it waits rather than
+// GPUs that belong together go together, and a pod that insists on it waits rather than
 // be given others. The node's are described with the cluster's options.
 func TestNUMAAndTopology(t *testing.T) {
 	s := newSpace(t)
-	all := cards(t)
+	all := gpus(t)
 	two := resources{"nvidia.com/gpu": "2", "nvidia.com/gpumem": "2000"}
 	for _, test := range []struct {
 		name        string

@@ -35,7 +35,7 @@ func withChart(t *testing.T, settings ...string) {
 	waitOffered(t, "nvidia.com/gpu", 80)
 }
 
-// cheater is a pod of somebody who isn't root, whose program takes more of a card than it was granted: it finds the driver's
+// cheater is a pod of somebody who isn't root, whose program takes more of a GPU than it was granted: it finds the driver's
 // functions by reading the tables of a copy, in front of which no limiter stands.
 func cheater(t *testing.T, name string) *corev1.Pod {
 	dir, err := os.MkdirTemp(cluster.Dir, "cheat")
@@ -58,13 +58,13 @@ func cheater(t *testing.T, name string) *corev1.Pod {
 }
 
 // With the rights that the chart gives the agent for on-violation=kill, and no others, who takes more than his grant by
-// a way around the limiter is ended, his pod's events say why, and who shares the card with him goes on.
+// a way around the limiter is ended, his pod's events say why, and who shares the GPU with him goes on.
 func TestAuditKills(t *testing.T) {
 	withChart(t, "agent.config.on-violation=kill", "agent.config.audit-interval=1s", "agent.config.violation-grace=1s")
 	s := newSpace(t)
-	card := map[string]string{"nvidia.com/use-gpuuuid": cards(t)[0]}
+	gpu := map[string]string{"nvidia.com/use-gpuuuid": gpus(t)[0]}
 	neighbour, cheat := job("neighbour"), cheater(t, "cheat")
-	neighbour.Annotations, cheat.Annotations = card, card
+	neighbour.Annotations, cheat.Annotations = gpu, gpu
 	s.run(neighbour)
 	made := s.create(cheat)
 

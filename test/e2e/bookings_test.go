@@ -21,18 +21,18 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/kube"
 )
 
-// capacities is what may be granted of each card of the node.
+// capacities is what may be granted of each GPU of the node.
 func capacities() (map[string]scheduler.Use, error) {
 	status, err := cluster.Status(context.Background())
 	all := map[string]scheduler.Use{}
-	for _, c := range status.Cards {
+	for _, c := range status.GPUs {
 		all[c.UUID] = scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: 100, Slots: 10}
 	}
 	return all, err
 }
 
 // bookings follows all pods of the cluster, for as long as it is there, and finds what
-// must never be: a card of which more is granted to pods than it has, or a pod that the
+// must never be: a GPU of which more is granted to pods than it has, or a pod that the
 // kubelet took back (UnexpectedAdmissionError).
 type bookings struct {
 	client   kubernetes.Interface
@@ -102,17 +102,17 @@ func (b *bookings) set(object any) {
 	}
 }
 
-// overbooked names the cards of which more is granted than they have.
+// overbooked names the GPUs of which more is granted than they have.
 func (b *bookings) overbooked(pods []*corev1.Pod) (found []string) {
-	for card, use := range granted(pods) {
-		if left := b.capacity[card].Sub(use); left.MemoryMiB < 0 || left.Cores < 0 || left.Slots < 0 {
-			found = append(found, fmt.Sprintf("card %s: %+v of %+v is granted", card, use, b.capacity[card]))
+	for gpu, use := range granted(pods) {
+		if left := b.capacity[gpu].Sub(use); left.MemoryMiB < 0 || left.Cores < 0 || left.Slots < 0 {
+			found = append(found, fmt.Sprintf("GPU %s: %+v of %+v is granted", gpu, use, b.capacity[gpu]))
 		}
 	}
 	return found
 }
 
-// granted is what the pods that are bound and have not ended were granted of each card,
+// granted is what the pods that are bound and have not ended were granted of each GPU,
 // by what their annotations say.
 func granted(pods []*corev1.Pod) map[string]scheduler.Use {
 	total := map[string]scheduler.Use{}
@@ -130,8 +130,8 @@ func granted(pods []*corev1.Pod) map[string]scheduler.Use {
 		for i, c := range pod.Containers {
 			shares[i] = decoded.Containers[c.Name]
 		}
-		for card, use := range scheduler.Uses(pod.Containers, shares) {
-			total[card] = total[card].Add(use)
+		for gpu, use := range scheduler.Uses(pod.Containers, shares) {
+			total[gpu] = total[gpu].Add(use)
 		}
 	}
 	return total

@@ -47,7 +47,7 @@ func TestGrantedByHand(t *testing.T) {
 	withAgent(t, "nvidia.com/gpu", 80, "--grant-public-key-file=")
 	withoutAdmission(t)
 	s := newSpace(t)
-	uuid := cards(t)[3]
+	uuid := gpus(t)[3]
 	p := grantedByHand(pod("p", container("main", gpu(3000, 30)), container("other", nil)), map[string]string{"main": share(uuid, 3000, 30)})
 	made, err := cluster.API.CoreV1().Pods(s.name).Create(context.Background(), p, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -69,7 +69,7 @@ func TestSignedGrants(t *testing.T) {
 	for name, signature := range map[string]string{
 		"unsigned": "", "signed-with-no-key": "v1:0123456789abcdef:" + strings.Repeat("0", 128), "signed-for-another": signed.Annotations[grant.AnnotationSignature],
 	} {
-		p := grantedByHand(pod(name, container("main", gpu(cheatMiB, cheatCores))), map[string]string{"main": share(cards(t)[0], cheatMiB, cheatCores)})
+		p := grantedByHand(pod(name, container("main", gpu(cheatMiB, cheatCores))), map[string]string{"main": share(gpus(t)[0], cheatMiB, cheatCores)})
 		if signature != "" {
 			p.Annotations[grant.AnnotationSignature] = signature
 			p.Annotations[grant.AnnotationGrant] = signed.Annotations[grant.AnnotationGrant]
@@ -83,12 +83,12 @@ func TestSignedGrants(t *testing.T) {
 }
 
 // Schedulers read of the node what it has.
-func TestNodeTellsOfItsCards(t *testing.T) {
+func TestNodeTellsOfItsGPUs(t *testing.T) {
 	node, err := cluster.API.CoreV1().Nodes().Get(context.Background(), harness.NodeName, metav1.GetOptions{})
 	require.NoError(t, err)
-	for _, uuid := range cards(t) {
+	for _, uuid := range gpus(t) {
 		require.Contains(t, node.Annotations["hami.io/node-nvidia-register"], uuid)
-		require.Contains(t, node.Annotations["gpuslice.io/node-cards"], uuid)
+		require.Contains(t, node.Annotations["gpuslice.io/node-gpus"], uuid)
 	}
 	offered := node.Status.Allocatable["nvidia.com/gpu"]
 	require.Equal(t, int64(80), offered.Value())

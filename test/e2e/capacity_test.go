@@ -71,20 +71,20 @@ func (s *space) waitRunning(app string, want int) []corev1.Pod {
 // waits, and starts as soon as one of them is gone.
 func TestDeploymentOfForty(t *testing.T) {
 	s := newSpace(t)
-	const memoryMiB, cores = 16000, 20 // five a card, by its cores
+	const memoryMiB, cores = 16000, 20 // five a GPU, by its cores
 	began := time.Now()
 	s.deploy(40, pod("forty", container("main", gpu(memoryMiB, cores))))
 	pods := s.waitRunning("forty", 40)
 	t.Logf("40 pods run after %.1f s", time.Since(began).Seconds())
-	perCard := map[string]int{}
+	perGPU := map[string]int{}
 	for i := range pods {
 		devices := s.devices(&pods[i], "main")
 		require.Len(t, devices, 1)
 		require.Equal(t, int64(memoryMiB), devices[0].totalMiB)
-		perCard[devices[0].uuid]++
+		perGPU[devices[0].uuid]++
 	}
-	for _, uuid := range cards(t) {
-		require.Equal(t, 5, perCard[uuid], uuid)
+	for _, uuid := range gpus(t) {
+		require.Equal(t, 5, perGPU[uuid], uuid)
 	}
 
 	s.create(pod("waits", container("main", gpu(memoryMiB, cores))))
@@ -121,11 +121,11 @@ func TestDeploymentOfForty(t *testing.T) {
 	s.requireHeld(s.wait("waits", kube.Running), "main", memoryMiB)
 }
 
-// A namespace's quota counts what its pods have of each card, which Kubernetes can't.
+// A namespace's quota counts what its pods have of each GPU, which Kubernetes can't.
 func TestQuota(t *testing.T) {
 	s := newSpace(t)
 	_, err := cluster.API.CoreV1().ResourceQuotas(s.name).Create(context.Background(), &corev1.ResourceQuota{
-		ObjectMeta: metav1.ObjectMeta{Name: "cards"},
+		ObjectMeta: metav1.ObjectMeta{Name: "gpus"},
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
 			"limits.nvidia.com/gpumem": resource.MustParse("10000"), "limits.nvidia.com/gpucores": resource.MustParse("100"),
 		}},
@@ -152,8 +152,8 @@ func TestQuota(t *testing.T) {
 	s.run(pod("fits-too", container("main", gpu(4000, 30))))
 }
 
-// gpu-manager's quota: how many cards of a model a namespace may have.
-func TestCardQuota(t *testing.T) {
+// gpu-manager's quota: how many GPUs of a model a namespace may have.
+func TestGPUQuota(t *testing.T) {
 	ctx := context.Background()
 	label := func(value string) {
 		_, err := cluster.API.CoreV1().Nodes().Patch(ctx, harness.NodeName, types.MergePatchType,
@@ -161,10 +161,10 @@ func TestCardQuota(t *testing.T) {
 		require.NoError(t, err)
 	}
 	s, other := newSpace(t), newSpace(t)
-	defer s.empty() // before the other one is cleared, after which no card may be in use
+	defer s.empty() // before the other one is cleared, after which no GPU may be in use
 	label(`"H200"`)
 	t.Cleanup(func() { label("null") })
-	namespace, name, _ := strings.Cut(kube.CardQuota, "/")
+	namespace, name, _ := strings.Cut(kube.GPUQuota, "/")
 	maps := cluster.API.CoreV1().ConfigMaps(namespace)
 	_, err := maps.Create(ctx, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"gpu_quota": `{"` + s.name + `":{"quota":{"H200":1}}}`},
@@ -231,14 +231,14 @@ func preempt(t *testing.T, low, high resources, annotations map[string]string) {
 
 // A pod of a higher priority class takes the place of one of a lower.
 func TestPreemption(t *testing.T) {
-	t.Run("cards", func(t *testing.T) {
+	t.Run("gpus", func(t *testing.T) {
 		withAgent(t, "nvidia.com/gpu", 8, "--device-split-count=1")
 		preempt(t, resources{"nvidia.com/gpu": "8", "nvidia.com/gpumem": "1000"}, gpu(1000, 10), nil)
 	})
 	if door == kube.Extender {
-		return // kube-scheduler asks an extender only where evicting frees cards by number (package extender's manual)
+		return // kube-scheduler asks an extender only where evicting frees GPUs by number (package extender's manual)
 	}
-	oneCard := map[string]string{"nvidia.com/use-gpuuuid": cards(t)[6]}
-	t.Run("memory", func(t *testing.T) { preempt(t, gpu(60000, 0), gpu(60000, 0), oneCard) })
-	t.Run("compute time", func(t *testing.T) { preempt(t, gpu(1000, 60), gpu(1000, 60), oneCard) })
+	oneGPU := map[string]string{"nvidia.com/use-gpuuuid": gpus(t)[6]}
+	t.Run("memory", func(t *testing.T) { preempt(t, gpu(60000, 0), gpu(60000, 0), oneGPU) })
+	t.Run("compute time", func(t *testing.T) { preempt(t, gpu(1000, 60), gpu(1000, 60), oneGPU) })
 }

@@ -29,8 +29,8 @@ type outcome string
 const (
 	// limited: the pod runs, and its container is held to its grant.
 	limited outcome = "limited"
-	// broken: the pod runs, and its container finds no card at all.
-	broken outcome = "without a card"
+	// broken: the pod runs, and its container finds no GPU at all.
+	broken outcome = "without a GPU"
 	// denied: the API server refuses it.
 	denied outcome = "denied"
 	// unscheduled: no node is found for it.
@@ -100,7 +100,7 @@ func onAnother(try func(*corev1.Pod)) func(*corev1.Pod) {
 	}
 }
 
-// hostDev is the folder with the simulated cards' device nodes.
+// hostDev is the directory with the simulated GPUs' device nodes.
 func hostDev(names ...string) func() string {
 	return func() string { return filepath.Join(append([]string{cluster.Dir, "dev"}, names...)...) }
 }
@@ -144,28 +144,28 @@ var specCheats = []cheat{
 	{name: "an empty preload", try: withEnv("LD_PRELOAD="), want: limited},
 	{name: "a library path of its own", try: withEnv("LD_LIBRARY_PATH=/tmp:/lib/x86_64-linux-gnu"), want: limited},
 	{name: "an auditor", try: withEnv("LD_AUDIT=/lib/x86_64-linux-gnu/libm.so.6"), want: limited},
-	{name: "the driver's folder as library path", try: withEnv("LD_LIBRARY_PATH=/.gpuslice/driver"), want: refused, says: "remove it"},
-	{name: "all cards by NVIDIA's variable", try: withEnv("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"), want: refused, says: "more than once"},
-	{name: "another card by NVIDIA's variable", try: withEnv("NVIDIA_VISIBLE_DEVICES=1"), want: refused, says: "more than once"},
+	{name: "the driver's directory as library path", try: withEnv("LD_LIBRARY_PATH=/.gpuslice/driver"), want: refused, says: "remove it"},
+	{name: "all GPUs by NVIDIA's variable", try: withEnv("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"), want: refused, says: "more than once"},
+	{name: "another GPU by NVIDIA's variable", try: withEnv("NVIDIA_VISIBLE_DEVICES=1"), want: refused, says: "more than once"},
 	// The device plugin's own "void" is the other.
 	{name: "NVIDIA's variable twice", try: withEnv("NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_VISIBLE_DEVICES=all"), want: refused, says: "more than once"},
-	{name: "all cards by CUDA's variable", try: withEnv("CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7"), want: limited},
-	{name: "an image that asks for all cards", try: func(p *corev1.Pod) { main(p).Image = harness.GreedyImage }, want: limited},
+	{name: "all GPUs by CUDA's variable", try: withEnv("CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7"), want: limited},
+	{name: "an image that asks for all GPUs", try: func(p *corev1.Pod) { main(p).Image = harness.GreedyImage }, want: limited},
 	{name: "an image that asks twice", try: func(p *corev1.Pod) { main(p).Image = harness.TwiceImage }, want: refused, says: "more than once"},
 
-	{name: "a folder over the limiter's", try: withEmptyDir("/.gpuslice"), want: limited},
-	{name: "a folder over the limits", try: withEmptyDir("/.gpuslice/limits"), want: limited},
-	{name: "a folder over /etc", try: withEmptyDir("/etc"), want: limited},
+	{name: "a directory over the limiter's", try: withEmptyDir("/.gpuslice"), want: limited},
+	{name: "a directory over the limits", try: withEmptyDir("/.gpuslice/limits"), want: limited},
+	{name: "a directory over /etc", try: withEmptyDir("/etc"), want: limited},
 	{name: "a file over ld.so.preload", try: withFile("/etc/ld.so.preload"), want: limited},
 	{name: "a file over the limits", try: withFile("/.gpuslice/limits"), want: limited},
 	{name: "a file over the limiter", try: withFile("/.gpuslice/libvgpu.so"), want: limited},
 	{name: "a file over the driver", try: withFile("/usr/lib/x86_64-linux-gnu/libcuda.so.1"), want: limited},
 
 	{name: "the node's /dev", try: onAnother(withHostPath(hostDev(), "/host")), want: limited, command: read("/host/nvidia7")},
-	{name: "a card's node by hostPath", try: onAnother(withHostPath(hostDev("nvidia7"), "/tmp/card")), want: limited, command: read("/tmp/card")},
-	{name: "a card's node by hostPath and name", try: withHostPath(hostDev("nvidia7"), "/dev/nvidia7"), want: refused, says: "nvidia7"},
+	{name: "a GPU's node by hostPath", try: onAnother(withHostPath(hostDev("nvidia7"), "/tmp/gpu")), want: limited, command: read("/tmp/gpu")},
+	{name: "a GPU's node by hostPath and name", try: withHostPath(hostDev("nvidia7"), "/dev/nvidia7"), want: refused, says: "nvidia7"},
 	{name: "NVIDIA's runtime by a mount", try: withEmptyDir("/var/run/nvidia-container-devices/all"), want: refused, says: "nvidia-container-devices"},
-	{name: "a device node of its own", try: onAnother(withCapability("MKNOD")), want: limited, command: []string{"/bin/sh", "-c", "/bin/busybox mknod /tmp/card c 195 7 && cat /tmp/card"}},
+	{name: "a device node of its own", try: onAnother(withCapability("MKNOD")), want: limited, command: []string{"/bin/sh", "-c", "/bin/busybox mknod /tmp/gpu c 195 7 && cat /tmp/gpu"}},
 	{name: "all that isn't privileged", try: withSecurity(func(c *corev1.SecurityContext) {
 		c.RunAsUser, c.AllowPrivilegeEscalation = ref(int64(0)), ref(true)
 		c.SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}
@@ -187,18 +187,18 @@ var specCheats = []cheat{
 	{name: "another container of the name that has the grant", try: func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{container("main", nil)}
 	}, want: denied, says: "Duplicate"},
-	{name: "a command that starts in the driver's folder", try: func(p *corev1.Pod) { main(p).WorkingDir = "/.gpuslice/driver" }, want: limited},
+	{name: "a command that starts in the driver's directory", try: func(p *corev1.Pod) { main(p).WorkingDir = "/.gpuslice/driver" }, want: limited},
 }
 
 // numbers are the tries whose amounts make no sense.
 var numberCheats = []cheat{
 	{name: "a negative amount", try: withLimits(resources{"nvidia.com/gpumem": "-1"}), want: denied, says: "must be greater than or equal to 0"},
-	{name: "half a card", try: withLimits(resources{"nvidia.com/gpu": "500m"}), want: denied, says: "must be an integer"},
+	{name: "half a GPU", try: withLimits(resources{"nvidia.com/gpu": "500m"}), want: denied, says: "must be an integer"},
 	{name: "an amount past 64 bits", try: withLimits(resources{"nvidia.com/gpumem": "99999999999999999999"}), want: denied},
 	{name: "the largest amount", try: withLimits(resources{"nvidia.com/gpumem": "9223372036854775807"}), want: denied},
-	{name: "more memory than a card has", try: withLimits(resources{"nvidia.com/gpumem": "143772"}), want: unscheduled, says: "143772"},
-	{name: "more cards than there are", try: withLimits(resources{"nvidia.com/gpu": "9"}), want: unscheduled},
-	{name: "a million cards", try: withLimits(resources{"nvidia.com/gpu": "1000000"}), want: denied},
+	{name: "more memory than a GPU has", try: withLimits(resources{"nvidia.com/gpumem": "143772"}), want: unscheduled, says: "143772"},
+	{name: "more GPUs than there are", try: withLimits(resources{"nvidia.com/gpu": "9"}), want: unscheduled},
+	{name: "a million GPUs", try: withLimits(resources{"nvidia.com/gpu": "1000000"}), want: denied},
 	{name: "1000 percent of compute time", try: withLimits(resources{"nvidia.com/gpucores": "1000"}), want: denied},
 	{name: "101 percent of memory", try: withLimits(resources{"nvidia.com/gpumem": "0", "nvidia.com/gpumem-percentage": "101"}), want: denied},
 }
@@ -267,7 +267,7 @@ func testCheats(t *testing.T, cheats []cheat) {
 			}
 		})
 	}
-	// Nobody holds a card without its limits, whatever was tried.
+	// Nobody holds a GPU without its limits, whatever was tried.
 	_, err := cluster.Held(context.Background())
 	require.NoError(t, err)
 }

@@ -1,6 +1,6 @@
 // Package e2e tests gpuslice on a real Kubernetes (package kube): `make e2e`. One
-// cluster, of one node with eight simulated cards, serves all tests, one after another;
-// each has a namespace of its own and has to leave every card free.
+// cluster, of one node with eight simulated GPUs, serves all tests, one after another;
+// each has a namespace of its own and has to leave every GPU free.
 //
 // What a container may use is asked inside it, not believed from its spec.
 package e2e

@@ -28,10 +28,10 @@ import (
 
 const (
 	mib = 1 << 20
-	// cardMiB is what an H200 has.
-	cardMiB = 143771
-	// cardA100MiB is what an A100 has.
-	cardA100MiB = 81920
+	// gpuMiB is what an H200 has.
+	gpuMiB = 143771
+	// gpuA100MiB is what an A100 has.
+	gpuA100MiB = 81920
 	// contextMiB is what a CUDA context takes of one, and contextA100MiB of an A100.
 	contextMiB, contextA100MiB = 520, 420
 	// patience is how long anything may take on a machine that is busy.
@@ -48,7 +48,7 @@ type space struct {
 	tenant kubernetes.Interface
 }
 
-// newSpace makes a namespace. At the test's end all of its pods are deleted, and no card
+// newSpace makes a namespace. At the test's end all of its pods are deleted, and no GPU
 // may be in use.
 func newSpace(t *testing.T) *space { return newSpaceOf(t, metav1.ObjectMeta{GenerateName: "test-"}) }
 
@@ -101,26 +101,26 @@ func (s *space) empty() {
 	}))
 }
 
-// unused says what of the cards is still given out.
+// unused says what of the GPUs is still given out.
 func unused(ctx context.Context) error {
 	status, err := cluster.Status(ctx)
 	if err != nil {
 		return err
 	}
-	for _, c := range status.Cards {
+	for _, c := range status.GPUs {
 		if c.GrantedMemoryMiB != 0 || c.GrantedCores != 0 || c.Containers != 0 {
-			return fmt.Errorf("card %s: %d MiB and %d %% are granted to %d containers", c.UUID, c.GrantedMemoryMiB, c.GrantedCores, c.Containers)
+			return fmt.Errorf("GPU %s: %d MiB and %d %% are granted to %d containers", c.UUID, c.GrantedMemoryMiB, c.GrantedCores, c.Containers)
 		}
 	}
 	return nil
 }
 
-// cards are the UUIDs of the node's cards.
-func cards(t *testing.T) []string {
+// GPUs are the UUIDs of the node's GPUs.
+func gpus(t *testing.T) []string {
 	status, err := cluster.Status(context.Background())
 	require.NoError(t, err)
 	var uuids []string
-	for _, c := range status.Cards {
+	for _, c := range status.GPUs {
 		uuids = append(uuids, c.UUID)
 	}
 	return uuids
@@ -137,7 +137,7 @@ func (r resources) requirements() corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Limits: limits}
 }
 
-// gpu asks for part of one card in HAMi's words.
+// gpu asks for part of one GPU in HAMi's words.
 func gpu(memoryMiB, cores int) resources {
 	return resources{"nvidia.com/gpu": "1", "nvidia.com/gpumem": strconv.Itoa(memoryMiB), "nvidia.com/gpucores": strconv.Itoa(cores)}
 }
@@ -211,7 +211,7 @@ func (s *space) delete(name string) {
 	}))
 }
 
-// device is a card as a container sees it.
+// device is a GPU as a container sees it.
 type device struct {
 	uuid     string
 	totalMiB int64
@@ -230,7 +230,7 @@ func (s *space) devices(p *corev1.Pod, container string) []device {
 }
 
 // parseDevices reads what the workload meminfo printed, and checks that all ways to ask
-// for a card's memory have one answer; CUDA leaves out of a whole card what the driver
+// for a GPU's memory have one answer; CUDA leaves out of a whole GPU what the driver
 // keeps for itself.
 func parseDevices(t *testing.T, text string) []device {
 	v := harness.KeyValues(text)
@@ -242,14 +242,14 @@ func parseDevices(t *testing.T, text string) []device {
 		byNVML := number(t, v[fmt.Sprintf("nvml.%d.total_bytes", i)])
 		if total != byNVML {
 			require.Less(t, total, byNVML)
-			require.Contains(t, []int64{cardMiB, cardA100MiB}, byNVML/mib)
+			require.Contains(t, []int64{gpuMiB, gpuA100MiB}, byNVML/mib)
 		}
 		all = append(all, device{v[prefix+"uuid"], byNVML / mib})
 	}
 	return all
 }
 
-// allocatable is how many MiB of its first card a container can allocate.
+// allocatable is how many MiB of its first GPU a container can allocate.
 func (s *space) allocatable(p *corev1.Pod, container string) int64 {
 	stdout, stderr, code, err := cluster.ExecIn(context.Background(), p, container, workload("alloc"), "--chunk-mib=10")
 	require.NoError(s.t, err)
@@ -259,7 +259,7 @@ func (s *space) allocatable(p *corev1.Pod, container string) int64 {
 	return number(s.t, v["allocated_bytes"]) / mib
 }
 
-// requireHeld checks that a container has these MiB of one card, and can't have more.
+// requireHeld checks that a container has these MiB of one GPU, and can't have more.
 func (s *space) requireHeld(p *corev1.Pod, container string, memoryMiB int64) {
 	devices := s.devices(p, container)
 	require.Len(s.t, devices, 1)
@@ -267,10 +267,10 @@ func (s *space) requireHeld(p *corev1.Pod, container string, memoryMiB int64) {
 	s.requireAllocatable(p, container, devices[0])
 }
 
-// requireAllocatable checks that a container can allocate what it has of its first card.
+// requireAllocatable checks that a container can allocate what it has of its first GPU.
 func (s *space) requireAllocatable(p *corev1.Pod, container string, d device) {
 	context := int64(contextMiB)
-	if slices.Contains(cards(s.t)[6:], d.uuid) {
+	if slices.Contains(gpus(s.t)[6:], d.uuid) {
 		context = contextA100MiB
 	}
 	allocated := s.allocatable(p, container)

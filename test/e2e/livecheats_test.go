@@ -16,7 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/test/kube"
 )
 
-// A container that is added to a pod which runs has no card, whatever it says, and can't
+// A container that is added to a pod which runs has no GPU, whatever it says, and can't
 // take the other's.
 func TestEphemeralContainer(t *testing.T) {
 	s := newSpace(t)
@@ -40,24 +40,24 @@ func TestEphemeralContainer(t *testing.T) {
 		return errors.New("the debugger does not run")
 	})
 	require.Empty(t, s.devices(p, "debugger"))
-	s.requireNoWayToCard(p, "debugger")
+	s.requireNoWayToGPU(p, "debugger")
 	s.requireHeld(p, "main", cheatMiB)
 }
 
-// A container that sees another's files through its processes can't open its card.
+// A container that sees another's files through its processes can't open its GPU.
 func TestSharedProcesses(t *testing.T) {
 	s := newSpace(t)
 	p := pod("p", container("main", gpu(cheatMiB, cheatCores)), container("spy", nil))
 	p.Spec.ShareProcessNamespace = ref(true)
 	p = s.run(p)
 	require.Empty(t, s.devices(p, "spy"))
-	s.requireNoWayToCard(p, "spy")
+	s.requireNoWayToGPU(p, "spy")
 	s.requireHeld(p, "main", cheatMiB)
 }
 
-// requireNoWayToCard finds a card's node through the processes that a container sees, and
+// requireNoWayToGPU finds a GPU's node through the processes that a container sees, and
 // tries to open it.
-func (s *space) requireNoWayToCard(p *corev1.Pod, container string) {
+func (s *space) requireNoWayToGPU(p *corev1.Pod, container string) {
 	stdout, stderr, code, err := cluster.ExecIn(context.Background(), p, container, "/bin/sh", "-c",
 		`for node in /proc/[0-9]*/root/dev/nvidia0; do [ -e $node ] && found=$node; done; echo found=$found; cat $found`)
 	require.NoError(s.t, err)
@@ -66,7 +66,7 @@ func (s *space) requireNoWayToCard(p *corev1.Pod, container string) {
 	require.Contains(s.t, stderr, "not permitted")
 }
 
-// What a container was given stays what it is when it ends and is started anew.
+// What a container was given stays what it is when it ends and is started again.
 func TestContainerThatRestarts(t *testing.T) {
 	s := newSpace(t)
 	p := s.run(pod("p", container("main", gpu(cheatMiB, cheatCores))))

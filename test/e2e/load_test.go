@@ -20,7 +20,7 @@ import (
 )
 
 // churn deletes pods of a namespace, one after another in no order, until it is stopped;
-// their Deployment makes them anew. Errors of an API server that is away are no matter.
+// their Deployment makes them again. Errors of an API server that is away are no matter.
 func (s *space) churn(seed uint64) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -45,7 +45,7 @@ func (s *space) churn(seed uint64) (stop func()) {
 
 // Whatever is restarted while pods come and go on a full node: in the end all of them
 // run within their limits, none was taken back by the kubelet, and at no time was more
-// granted of a card than it has (bookings).
+// granted of a GPU than it has (bookings).
 func TestRestartsUnderLoad(t *testing.T) {
 	s := newSpace(t)
 	const memoryMiB, cores = 16000, 20
@@ -67,8 +67,8 @@ func TestRestartsUnderLoad(t *testing.T) {
 	}
 }
 
-// requireAllHeld checks that the containers of these pods, and no others, have cards by
-// their specs and by the ledger, and asks one on each card what it sees.
+// requireAllHeld checks that the containers of these pods, and no others, have GPUs by
+// their specs and by the ledger, and asks one on each GPU what it sees.
 func (s *space) requireAllHeld(pods []corev1.Pod, memoryMiB int64) {
 	held, err := cluster.Held(context.Background())
 	require.NoError(s.t, err)
@@ -87,7 +87,7 @@ func (s *space) requireAllHeld(pods []corev1.Pod, memoryMiB int64) {
 	require.Len(s.t, seen, 8)
 }
 
-// waitSettled waits until so many pods of an app run, and the node has no other container with a card.
+// waitSettled waits until so many pods of an app run, and the node has no other container with a GPU.
 func (s *space) waitSettled(app string, want int) []corev1.Pod {
 	var pods []corev1.Pod
 	require.NoError(s.t, harness.Until(context.Background(), patience, func(ctx context.Context) error {
@@ -99,11 +99,11 @@ func (s *space) waitSettled(app string, want int) []corev1.Pod {
 		for i := range pods {
 			id := strings.TrimPrefix(pods[i].Status.ContainerStatuses[0].ContainerID, "containerd://")
 			if _, holds := held[id]; !holds {
-				return fmt.Errorf("container %s of pod %s has no card", id, pods[i].Name)
+				return fmt.Errorf("container %s of pod %s has no GPU", id, pods[i].Name)
 			}
 		}
 		if len(held) != want {
-			return fmt.Errorf("%d containers have cards", len(held))
+			return fmt.Errorf("%d containers have GPUs", len(held))
 		}
 		return nil
 	}))

@@ -17,16 +17,16 @@ import (
 	"github.com/gpuslice/gpuslice/test/kube"
 )
 
-// migrated is a pod, or two of a Deployment, as users of HAMi or gpu-manager have written it (folder migration), and what
+// migrated is a pod, or two of a Deployment, as users of HAMi or gpu-manager have written it (directory migration), and what
 // it is to have here without a change.
 type migrated struct {
 	file string
 	pods int
-	// want is MiB by card of each pod; negative: percent of the card.
+	// want is MiB by GPU of each pod; negative: percent of the GPU.
 	want []int64
-	// cores is percent of each card; 0: not limited.
+	// cores is percent of each GPU; 0: not limited.
 	cores int
-	// model is of which the cards are to be; empty: any.
+	// model is of which the GPUs are to be; empty: any.
 	model string
 	// check looks at what is special.
 	check func(t *testing.T, pods []corev1.Pod)
@@ -36,7 +36,7 @@ var fromHAMi = []migrated{
 	{file: "memory-mib", want: []int64{3000}},
 	{file: "memory-percentage", want: []int64{-50, -50}},
 	{file: "cores", want: []int64{3000}, cores: 30},
-	{file: "several-cards", want: []int64{3000, 3000}, cores: 30},
+	{file: "several-gpus", want: []int64{3000, 3000}, cores: 30},
 	{file: "exclusive", want: []int64{-100}, cores: 100},
 	{file: "memory-alone", want: []int64{2000}},
 	{file: "use-gputype", want: []int64{3000}, model: "A100"},
@@ -54,21 +54,21 @@ var fromHAMi = []migrated{
 
 var fromGPUManager = []migrated{
 	{file: "vcuda", want: []int64{20 * 256}, cores: 50},
-	{file: "whole-card", want: []int64{-100}, cores: 100},
-	{file: "two-cards", want: []int64{30 * 256, 30 * 256}, cores: 100},
+	{file: "whole-gpu", want: []int64{-100}, cores: 100},
+	{file: "two-gpus", want: []int64{30 * 256, 30 * 256}, cores: 100},
 	{file: "core-limit", want: []int64{10 * 256}, cores: 30},
 }
 
-// withImage has an image of ours under the name that the pods of this folder have.
+// withImage has an image of ours under the name that the pods of this directory have.
 func withImage(t *testing.T) {
 	_, err := cluster.Ctr(context.Background(), "images", "tag", "--force", harness.WorkloadImage, "docker.io/library/ubuntu:22.04")
 	require.NoError(t, err)
 }
 
 // runMigrated applies what its users have written, as they do, and waits until it runs.
-func (s *space) runMigrated(folder string, m migrated) []corev1.Pod {
+func (s *space) runMigrated(dir string, m migrated) []corev1.Pod {
 	ctx := context.Background()
-	_, err := cluster.Kubectl(ctx, "apply", "--namespace="+s.name, "--filename="+filepath.Join("migration", folder, m.file+".yaml"))
+	_, err := cluster.Kubectl(ctx, "apply", "--namespace="+s.name, "--filename="+filepath.Join("migration", dir, m.file+".yaml"))
 	require.NoError(s.t, err)
 	var pods []corev1.Pod
 	require.NoError(s.t, harness.Until(ctx, patience, func(ctx context.Context) error {
@@ -100,16 +100,16 @@ func (s *space) endMigrated() {
 	require.NoError(s.t, harness.Until(ctx, patience, unused))
 }
 
-func testMigration(t *testing.T, folder string, all []migrated) {
+func testMigration(t *testing.T, dir string, all []migrated) {
 	withImage(t)
-	files, err := filepath.Glob(filepath.Join("migration", folder, "*.yaml"))
+	files, err := filepath.Glob(filepath.Join("migration", dir, "*.yaml"))
 	require.NoError(t, err)
 	require.Len(t, files, len(all), "each file is tested")
 	models := map[string]string{}
 	memory := map[string]int64{}
 	status, err := cluster.Status(context.Background())
 	require.NoError(t, err)
-	for i, c := range status.Cards {
+	for i, c := range status.GPUs {
 		memory[c.UUID] = c.MemoryMiB
 		models[c.UUID] = "H200"
 		if i >= 6 {
@@ -121,7 +121,7 @@ func testMigration(t *testing.T, folder string, all []migrated) {
 		t.Run(m.file, func(t *testing.T) {
 			s := s.in(t)
 			defer s.endMigrated()
-			pods := s.runMigrated(folder, m)
+			pods := s.runMigrated(dir, m)
 			for i := range pods {
 				shares, devices := placed(t, &pods[i])["main"], s.devices(&pods[i], "main")
 				require.Len(t, devices, len(m.want))

@@ -33,7 +33,7 @@ var (
 
 	// words are what stands for something of the reader's. Pods and images of the documents' names are there as they are
 	// called: train of the namespace team-a, registry.example/gpuslice.
-	words = []string{"AGENT-POD", "POD", "NODE CARD", "NEW", "/tmp/gs…"}
+	words = []string{"AGENT-POD", "POD", "NODE GPU", "NEW", "/tmp/gs…"}
 
 	// named are commands that a text names without what they need: their help is asked for.
 	named = []string{
@@ -148,7 +148,7 @@ func blocksOf(t *testing.T, place string) (found []pages.Block) {
 	return found
 }
 
-// reader types what the documents say, as the cluster's administrator in a folder that has install/.
+// reader types what the documents say, as the cluster's administrator in a directory that has install/.
 type reader struct {
 	t     *testing.T
 	shell func(ctx context.Context, script string) (string, error)

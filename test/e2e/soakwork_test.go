@@ -110,18 +110,18 @@ func (s *soaked) story(ctx context.Context, app string) string {
 	return text.String()
 }
 
-// left counts what a container leaves if it leaves anything: its folder, its entry in the
+// left counts what a container leaves if it leaves anything: its directory, its entry in the
 // ledger, its mounts on the node. Pods of ours that were replaced have as many as before.
 func (s *soaked) left(ctx context.Context) map[string]int {
 	counts := map[string]int{}
-	folders, err := cluster.StateFolders()
+	dirs, err := cluster.StateDirs()
 	booked, err2 := cluster.Booked(ctx)
 	held, err3 := cluster.Held(ctx)
 	mounts, err4 := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", cluster.Kubelet.PID()))
 	if err := errors.Join(err, err2, err3, err4); err != nil {
 		return map[string]int{err.Error(): 1}
 	}
-	counts["folders"], counts["booked"], counts["held"] = len(folders), len(booked), len(held)
+	counts["directories"], counts["booked"], counts["held"] = len(dirs), len(booked), len(held)
 	counts["mounts"] = strings.Count(string(mounts), "\n")
 	return counts
 }

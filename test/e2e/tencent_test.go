@@ -8,19 +8,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// gpu-manager's resources: hundredths of a card and blocks of 256 MiB, or whole cards.
+// gpu-manager's resources: hundredths of a GPU and blocks of 256 MiB, or whole GPUs.
 func TestGPUManagerResources(t *testing.T) {
 	withAgent(t, "tencent.com/vcuda-core", 800, "--resource-profile=tencent")
 	s := newSpace(t)
 	for _, test := range []struct {
 		name          string
 		cores, memory string
-		want          []int64 // MiB of each card
+		want          []int64 // MiB of each GPU
 	}{
-		{"a part of a card", "30", "10", []int64{2560}},
-		{"a card", "100", "", []int64{cardMiB}},
-		{"two cards", "200", "", []int64{cardMiB, cardMiB}},
-		{"two cards, with memory", "200", "40", []int64{5120, 5120}},
+		{"a part of a GPU", "30", "10", []int64{2560}},
+		{"a GPU", "100", "", []int64{gpuMiB}},
+		{"two GPUs", "200", "", []int64{gpuMiB, gpuMiB}},
+		{"two GPUs, with memory", "200", "40", []int64{5120, 5120}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := s.in(t)
@@ -38,7 +38,7 @@ func TestGPUManagerResources(t *testing.T) {
 			for i, d := range devices {
 				require.Equal(t, device{shares[i].UUID, test.want[i]}, d)
 			}
-			if test.want[0] < cardMiB {
+			if test.want[0] < gpuMiB {
 				s.requireAllocatable(p, "main", devices[0])
 			}
 		})

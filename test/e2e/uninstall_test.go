@@ -45,7 +45,7 @@ func reinstall(t *testing.T) {
 	require.NoError(t, cluster.WaitNode(ctx))
 }
 
-// filesBelow are all files of a folder that may not be there.
+// filesBelow are all files of a directory that may not be there.
 func filesBelow(t *testing.T, dir string) (files []string) {
 	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if os.IsNotExist(err) {
@@ -124,7 +124,7 @@ func firstRelease(t *testing.T) {
 		switch b.Section {
 		case "Install":
 			if strings.Contains(b.Commands[len(b.Commands)-1].Text, "gpuslice status") {
-				require.Contains(t, out, harness.NodeName+":7", "the reader sees each card")
+				require.Contains(t, out, harness.NodeName+":7", "the reader sees each GPU")
 			}
 		case "The grant keys":
 			private, public, err = cluster.GrantKeys(ctx)
@@ -162,7 +162,7 @@ func firstRelease(t *testing.T) {
 	requireNodeSaysNothing(t)
 }
 
-// requireNodeSaysNothing checks that the Node tells of no cards.
+// requireNodeSaysNothing checks that the Node tells of no GPUs.
 func requireNodeSaysNothing(t *testing.T) {
 	node, err := cluster.API.CoreV1().Nodes().Get(context.Background(), harness.NodeName, metav1.GetOptions{})
 	require.NoError(t, err)

@@ -117,7 +117,7 @@ func TestUpgradeAndRollback(t *testing.T) {
 
 	during := make(chan error, 1)
 	go func() {
-		// An API server that reaches no webhook for a moment refuses pods with cards; who makes pods tries again.
+		// An API server that reaches no webhook for a moment refuses pods with GPUs; who makes pods tries again.
 		during <- harness.Until(ctx, patience, func(ctx context.Context) error {
 			_, err := s.tenant.CoreV1().Pods(s.name).Create(ctx, job("during"), metav1.CreateOptions{})
 			return err

@@ -29,11 +29,11 @@ const (
 )
 
 func TestMatrix(t *testing.T) {
-	// A privileged container is given all of the machine's devices; with a card's among
-	// them, every cell of such containers would tell of a card that no fault has let in.
+	// A privileged container is given all of the machine's devices; with a GPU's among
+	// them, every cell of such containers would tell of a GPU that no fault has let in.
 	own, err := filepath.Glob("/dev/nvidia*")
 	require.NoError(t, err)
-	require.Empty(t, own, "this machine has device nodes of cards; the matrix needs one without")
+	require.Empty(t, own, "this machine has device nodes of GPUs; the matrix needs one without")
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
@@ -59,7 +59,7 @@ func newRow(t *testing.T, f fault) *row {
 		f.timeout = patience
 	}
 	n, err := harness.NewNode(ctx, harness.NodeOptions{
-		Cards:      []string{"H200", "H200"},
+		GPUs:       []string{"H200", "H200"},
 		Containerd: harness.ContainerdOptions{RequestTimeout: f.timeout},
 		// A claim that is given back a little late keeps nobody out.
 		AgentArgs: []string{"--device-split-count=100"},
@@ -75,7 +75,7 @@ func newRow(t *testing.T, f fault) *row {
 	})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(n.Dir, "empty"), nil, 0o644))
-	// The simulated driver's first and second card.
+	// The simulated driver's first and second GPU.
 	return &row{fault: f, node: n, place: place{
 		own: "GPU-00000001-5151-4000-8000-000000000001", other: "GPU-00000002-5151-4000-8000-000000000002", dir: n.Dir,
 	}}
@@ -181,7 +181,7 @@ func (r *row) look(ctx context.Context, sandbox *harness.Sandbox, c harness.Cont
 	return created(spec, r.node.StateDir(), r.place.own, code, log)
 }
 
-// nothingLeft returns an error while the ledger has a folder: all containers are gone.
+// nothingLeft returns an error while the ledger has a directory: all containers are gone.
 func nothingLeft(n *harness.Node) error {
 	entries, err := os.ReadDir(filepath.Join(n.StateDir(), "containers"))
 	if errors.Is(err, os.ErrNotExist) {

@@ -19,13 +19,13 @@ import (
 type outcome string
 
 const (
-	// limited: it has its card and its limits, by its spec and by its own word.
+	// limited: it has its GPU and its limits, by its spec and by its own word.
 	limited outcome = "limited"
-	// voided: it has no card, and asks for none: it never did, or that was taken back.
-	voided outcome = "no card"
-	// bare: it has no card, and what it asks for itself still stands in its spec:
+	// voided: it has no GPU, and asks for none: it never did, or that was taken back.
+	voided outcome = "no GPU"
+	// bare: it has no GPU, and what it asks for itself still stands in its spec:
 	// nobody but the rule that only the plugin grants was in its way.
-	bare outcome = "no card, its request stands"
+	bare outcome = "no GPU, its request stands"
 )
 
 // The refusals, by who refused and why. Any other error of a creation fails the test.
@@ -66,29 +66,29 @@ func refusal(err error) (outcome, error) {
 
 // created is the outcome of a container that ran meminfo to its end.
 func created(spec *rspec.Spec, stateDir, uuid string, exitCode int, log string) (outcome, error) {
-	hasCard, err := harness.LimitedOrNone(spec, stateDir)
+	hasGPU, err := harness.LimitedOrNone(spec, stateDir)
 	if err != nil {
 		return "", err
 	}
 	seen := harness.KeyValues(log)
 	limit := strconv.Itoa(limitMiB << 20)
 	switch {
-	case hasCard && exitCode == 0 && seen["device_count"] == "1" && seen["device.0.uuid"] == uuid &&
+	case hasGPU && exitCode == 0 && seen["device_count"] == "1" && seen["device.0.uuid"] == uuid &&
 		seen["device.0.total_bytes"] == limit && seen["nvml.0.total_bytes"] == limit:
 		return limited, nil
-	case !hasCard && exitCode == noDriver:
+	case !hasGPU && exitCode == noDriver:
 		if asks(spec) {
 			return bare, nil
 		}
 		return voided, nil
 	}
-	return "", fmt.Errorf("a card in its spec: %v, exit status %d: %s", hasCard, exitCode, strings.TrimSpace(log))
+	return "", fmt.Errorf("a GPU in its spec: %v, exit status %d: %s", hasGPU, exitCode, strings.TrimSpace(log))
 }
 
 // noDriver is the workloads' exit status where there is no libcuda.
 const noDriver = 4
 
-// asks says whether a spec asks NVIDIA's runtime for cards.
+// asks says whether a spec asks NVIDIA's runtime for GPUs.
 func asks(spec *rspec.Spec) bool {
 	for _, e := range spec.Process.Env {
 		if value, ok := strings.CutPrefix(e, "NVIDIA_VISIBLE_DEVICES="); ok && value != "void" {

@@ -17,8 +17,8 @@ const limitMiB = 2000
 
 // place is what the shapes need to know of their node.
 type place struct {
-	own, other string // the UUID of the granted card and of another
-	dir        string // the node's folder, which has an empty file "empty"
+	own, other string // the UUID of the granted GPU and of another
+	dir        string // the node's directory, which has an empty file "empty"
 }
 
 // shape is a kind of container.
@@ -28,10 +28,10 @@ type shape struct {
 	container func(place) harness.Container
 }
 
-// shapes are the columns of the matrix. Each without a grant asks for a card.
+// shapes are the columns of the matrix. Each without a grant asks for a GPU.
 var shapes = []shape{
 	{"with a grant", true, func(place) harness.Container { return harness.Container{} }},
-	{"with a grant, names another's card", true, func(p place) harness.Container {
+	{"with a grant, names another's GPU", true, func(p place) harness.Container {
 		return harness.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=" + p.other}}
 	}},
 	{"with a grant, mounts its own ld.so.preload", true, func(p place) harness.Container {
@@ -46,7 +46,7 @@ var shapes = []shape{
 	{"without a grant, its image says all", false, func(place) harness.Container {
 		return harness.Container{Image: harness.GreedyImage}
 	}},
-	{"without a grant, names another's card", false, func(p place) harness.Container {
+	{"without a grant, names another's GPU", false, func(p place) harness.Container {
 		return harness.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=" + p.other}}
 	}},
 	{"without a grant, privileged, its image says all", false, func(place) harness.Container {
@@ -57,7 +57,7 @@ var shapes = []shape{
 // containerName is the name of a pod's i-th container.
 func containerName(i int) string { return "c" + strconv.Itoa(i) }
 
-// grants annotates a pod whose containers each get a share of a card.
+// grants annotates a pod whose containers each get a share of a GPU.
 func grants(uuid string, containers int) map[string]string {
 	type share struct {
 		UUID      string `json:"uuid"`

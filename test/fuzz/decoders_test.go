@@ -76,7 +76,7 @@ func functions(t *testing.T, root string) (code, tests map[string]string) {
 			if err != nil {
 				return err
 			}
-			folder, err := filepath.Rel(root, filepath.Dir(path))
+			dir, err := filepath.Rel(root, filepath.Dir(path))
 			into := code
 			if strings.HasSuffix(path, "_test.go") || top == "test/limiter/creaders" {
 				into = tests
@@ -87,7 +87,7 @@ func functions(t *testing.T, root string) (code, tests map[string]string) {
 				if i+1 < len(all) {
 					end = all[i+1][0]
 				}
-				into[folder+" "+string(text[m[2]:m[3]])] += string(text[m[0]:end])
+				into[dir+" "+string(text[m[2]:m[3]])] += string(text[m[0]:end])
 			}
 			return err
 		}))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the limiter on a real card, without containers, without Go, without a network: it needs bash, gcc, make and NVIDIA's
+# Runs the limiter on a real GPU, without containers, without Go, without a network: it needs bash, gcc, make and NVIDIA's
 # driver; PyTorch is used where python3 has it. Prints one table and writes results.json.
 #
 #   test/gpu/gpu-test.sh [--out DIR] [--seconds N] [--sim]
@@ -7,14 +7,14 @@
 # --sim runs it on the simulated driver, so that it is known to run. Nothing of the machine is changed: what is built and
 # written goes to DIR (build/gpu). The library is preloaded into the programs here alone.
 #
-# Exit status: 0 all checks held; 1 one did not; 2 the call is wrong; 3 there is no card, or something can't be built.
+# Exit status: 0 all checks held; 1 one did not; 2 the call is wrong; 3 there is no GPU, or something can't be built.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 out=build/gpu seconds=5 sim=
 while (($#)); do
 	case $1 in
-	--out) out=${2:?--out wants a folder} && shift ;;
+	--out) out=${2:?--out wants a directory} && shift ;;
 	--seconds) seconds=${2:?--seconds wants a number} && shift ;;
 	--sim) sim=1 ;;
 	*) sed -n '2,11s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
@@ -51,15 +51,15 @@ gcc "${cflags[@]}" -o "$out/calls" test/gpu/calls.c -ldl
 if [[ $sim ]]; then
 	make -s -C testdata/simdriver OUT="$out" >>"$out/build.log" 2>&1 || die 'the simulated driver does not build'
 	export LD_LIBRARY_PATH=$out/sim SIMGPU_STATE=$out/sim.state
-	"$out/sim/simctl" init --force --card H200 >/dev/null
+	"$out/sim/simctl" init --force --gpu H200 >/dev/null
 fi
 library=$out/lib/libvgpu.so
 run() { "$out/workloads/$1" "${@:2}"; }
 
-say 'card'
-run meminfo >"$out/card.txt" 2>&1 || { cat "$out/card.txt"; die 'no card can be used: nvidia-smi says why'; }
-uuid=$(value "$out/card.txt" device.0.uuid) name=$(value "$out/card.txt" device.0.name)
-total_mib=$(($(value "$out/card.txt" device.0.total_bytes) >> 20))
+say 'gpu'
+run meminfo >"$out/gpu.txt" 2>&1 || { cat "$out/gpu.txt"; die 'no GPU can be used: nvidia-smi says why'; }
+uuid=$(value "$out/gpu.txt" device.0.uuid) name=$(value "$out/gpu.txt" device.0.name)
+total_mib=$(($(value "$out/gpu.txt" device.0.total_bytes) >> 20))
 driver=$(sed -n 's/^NVRM version: .*Module *\([0-9.]*\).*/\1/p' /proc/driver/nvidia/version 2>/dev/null || true)
 [[ -z $sim ]] || driver=simulated
 echo "  $name, $total_mib MiB, driver ${driver:-unknown}, $uuid"
@@ -69,9 +69,9 @@ run hold --mib=0 --seconds=3 >"$out/context.txt" & holder=$!
 "$out/peak" "$holder" >"$out/context-peak.txt" || true
 wait "$holder"
 context_mib=$((($(value "$out/context-peak.txt" peak_bytes) + (1 << 20) - 1) >> 20))
-row card 'a context takes' "$context_mib" MiB '' -
+row GPU 'a context takes' "$context_mib" MiB '' -
 
-# slice NAME MIB CORES [force]: a container's folder. in_slice NAME PROGRAM...: a program inside it.
+# slice NAME MIB CORES [force]: a container's directory. in_slice NAME PROGRAM...: a program inside it.
 slice() { rm -rf "$out/slices/$1" && mkdir -p "$out/slices" && "$out/slice" make "$out/slices/$1" "$uuid" "$2" "$3" "$context_mib" ${4:+"$4"}; }
 in_slice() {
 	VGPU_LIMITS_PATH=$out/slices/$1/limits VGPU_USAGE_PATH=$out/slices/$1/usage LD_PRELOAD=$library "${@:2}"
@@ -112,7 +112,7 @@ say 'in front'
 # Mode library: nothing is preloaded, the front is found where the driver's library would be.
 front=$out/front
 rm -rf "$front" && mkdir -p "$front/driver"
-make -s -C limiter/front OUT="$front" FOLDER="$front" >>"$out/build.log" 2>&1 || die 'the fronts do not build'
+make -s -C limiter/front OUT="$front" DIR="$front" >>"$out/build.log" 2>&1 || die 'the fronts do not build'
 ln -s "$library" "$front/libvgpu.so"
 for pair in 'cuda libcuda.so.1' 'nvml libnvidia-ml.so.1'; do
 	read -r built soname <<<"$pair"
@@ -182,7 +182,7 @@ rate() {
 	for ((i = 0; i < $#; i++)); do value "$out/rate.$i" rate_per_second; done
 }
 # On the simulated driver a rate by the clock on the wall is the processor's, which the
-# programs wait for: it is shown and not judged. (test/limiter judges by the card's time.)
+# programs wait for: it is shown and not judged. (test/limiter judges by the GPU's time.)
 share() {
 	local held=-
 	[[ $sim ]] || held=$(holds "$2 >= $3 - $5 && $2 <= $3 + $4")
@@ -230,12 +230,12 @@ if [[ -z $sim ]] && python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_av
 		row torch "training, $cores of 30/70" "$achieved" % "$cores +- 5" "$(holds "$achieved >= $cores - 10 && $achieved <= $cores + 5")"
 	done
 else
-	echo '  python3 has no PyTorch that can use the card: left out'
+	echo '  python3 has no PyTorch that can use the GPU: left out'
 fi
 
 awk -F'\t' -v name="$name" -v uuid="$uuid" -v driver="${driver:-unknown}" -v mib="$total_mib" -v date="$(date -u +%F)" '
 	function text(s) { gsub(/\\/, "\\\\", s); gsub(/"/, "\\\"", s); return "\"" s "\"" }
-	BEGIN { printf "{\"card\":%s,\"uuid\":%s,\"driver\":%s,\"memoryMiB\":%s,\"date\":%s,\"rows\":[", text(name), text(uuid), text(driver), mib, text(date) }
+	BEGIN { printf "{\"GPU\":%s,\"uuid\":%s,\"driver\":%s,\"memoryMiB\":%s,\"date\":%s,\"rows\":[", text(name), text(uuid), text(driver), mib, text(date) }
 	{ printf "%s\n {\"suite\":%s,\"name\":%s,\"figure\":%s,\"unit\":%s,\"wanted\":%s,\"held\":%s}", (NR > 1 ? "," : ""), text($1), text($2), text($3), text($4), text($5), ($6 == "1" ? "true" : $6 == "0" ? "false" : "null") }
 	END { print "\n]}" }' "$rows" >"$out/results.json"
 echo

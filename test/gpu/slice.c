@@ -1,11 +1,11 @@
 /* Makes what the agent makes for a container, without an agent: a limits file and a
- * usage file in a folder. Or says what a usage file has booked.
+ * usage file in a directory. Or says what a usage file has booked.
  *
  *   slice make DIR UUID MIB CORES CONTEXT_MIB [force]
  *   slice used DIR
  *
  * UUID is GPU-xxxxxxxx-…, CORES a percentage (0: not limited). With "force" the share
- * of compute time is enforced also where nobody else wants the card. */
+ * of compute time is enforced also where nobody else wants the GPU. */
 #include <linux/futex.h>
 #include <stdatomic.h>
 #include <stdbool.h>

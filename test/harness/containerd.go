@@ -71,7 +71,7 @@ type ContainerdOptions struct {
 	Enter []string
 }
 
-// Containerd is a real containerd under a folder of its own.
+// Containerd is a real containerd under a directory of its own.
 type Containerd struct {
 	Dir string
 	CRI cri.RuntimeServiceClient
@@ -184,7 +184,7 @@ func (c *Containerd) Ctr(ctx context.Context, args ...string) (string, error) {
 	return Run(ctx, nil, ctr, append([]string{"--address", filepath.Join(c.Dir, "c.sock"), "--namespace", "k8s.io"}, args...)...)
 }
 
-// Close removes every pod, stops the daemon, and unmounts what is left below its folder.
+// Close removes every pod, stops the daemon, and unmounts what is left below its directory.
 func (c *Containerd) Close(ctx context.Context) error {
 	if c.process == nil {
 		return nil // it was never there

@@ -21,7 +21,7 @@ type DockerdOptions struct {
 	Remapped bool
 }
 
-// Dockerd is Debian's dockerd, with the containerd that it manages, under a folder of
+// Dockerd is Debian's dockerd, with the containerd that it manages, under a directory of
 // its own. Its runtimes are runc and gpuslice, the wrapper.
 type Dockerd struct {
 	Dir string
@@ -118,7 +118,7 @@ func (d *Dockerd) Start(ctx context.Context) error {
 const remapUser = "daemon"
 
 // remappedScript gives a daemon, in a mount namespace of its own, what user namespaces
-// need of the machine: subordinate ids, and the cards' device nodes at their own paths,
+// need of the machine: subordinate ids, and the GPUs' device nodes at their own paths,
 // as the runtime binds them where a user namespace may make none.
 const remappedScript = `dir=$0 machine=$1; shift
 echo "` + remapUser + `:100000:65536" >"$dir/subid"
@@ -200,7 +200,7 @@ func (d *Dockerd) importImages(ctx context.Context) error {
 	return nil
 }
 
-// bundle is the folder of a container's task.
+// bundle is the directory of a container's task.
 func (d *Dockerd) bundle(id string) string {
 	return filepath.Join(d.Dir, "exec", "containerd", "daemon", "io.containerd.runtime.v2.task", "moby", id)
 }

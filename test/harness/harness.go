@@ -1,8 +1,8 @@
 // Package harness brings up what gpuslice's demo and end-to-end tests run on: a
-// real containerd with NRI, a node with a simulated card, the agent, and
+// real containerd with NRI, a node with a simulated GPU, the agent, and
 // containers made through CRI.
 //
-// Everything lives under one temporary folder and every process is stopped by
+// Everything lives under one temporary directory and every process is stopped by
 // its pid, so that two runs never meet. The functions return errors; they know
 // nothing of *testing.T, because the demo uses them too.
 package harness
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// Repository returns the root folder of the source tree: the closest parent of
+// Repository returns the root directory of the source tree: the closest parent of
 // the working directory that has a go.mod.
 func Repository() (string, error) {
 	dir, err := os.Getwd()
@@ -33,7 +33,7 @@ func Repository() (string, error) {
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			return "", errors.New("no go.mod in this folder or above it: run inside the gpuslice source tree")
+			return "", errors.New("no go.mod in this directory or above it: run inside the gpuslice source tree")
 		}
 		dir = parent
 	}

@@ -13,8 +13,8 @@ import (
 // nvidiaMajor is the major number of the driver's device nodes.
 const nvidiaMajor = 195
 
-// LimitedOrNone checks an OCI spec for what must never be: a card without all of its
-// limits, or limits without a card. It says whether there is a card.
+// LimitedOrNone checks an OCI spec for what must never be: a GPU without all of its
+// limits, or limits without a GPU. It says whether there is a GPU.
 func LimitedOrNone(spec *rspec.Spec, stateDir string) (limited bool, err error) {
 	for _, d := range spec.Linux.Devices {
 		limited = limited || strings.HasPrefix(d.Path, "/dev/nvidia") || d.Major == nvidiaMajor
@@ -29,7 +29,7 @@ func LimitedOrNone(spec *rspec.Spec, stateDir string) (limited bool, err error) 
 	files, ours := mounts["/.gpuslice"]
 	ours = ours && strings.HasPrefix(files.Source, stateDir+"/containers/")
 	if limited != ours {
-		return limited, fmt.Errorf("a card: %v, its limits: %v", limited, ours)
+		return limited, fmt.Errorf("a GPU: %v, its limits: %v", limited, ours)
 	}
 	if !limited {
 		return false, nil

@@ -8,20 +8,20 @@ import (
 	"path/filepath"
 )
 
-// Machine is a machine with simulated cards and a state folder for gpuslice, and with
+// Machine is a machine with simulated GPUs and a state directory for gpuslice, and with
 // nothing that runs.
 type Machine struct {
 	// Dir holds everything; it is short, and removed at Close.
 	Dir string
 
 	simctl string
-	// seen is the state folder as the node's programs see it, where that is another path.
+	// seen is the state directory as the node's programs see it, where that is another path.
 	seen string
 }
 
-// NewMachine makes a machine with the given profiles of cards. One that is returned has
+// NewMachine makes a machine with the given profiles of GPUs. One that is returned has
 // to be closed, also after an error.
-func NewMachine(ctx context.Context, cards ...string) (*Machine, error) {
+func NewMachine(ctx context.Context, gpus ...string) (*Machine, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("containers are made as root: run this as root")
 	}
@@ -38,22 +38,22 @@ func NewMachine(ctx context.Context, cards ...string) (*Machine, error) {
 	if err := os.Chmod(dir, 0o711); err != nil {
 		return m, err
 	}
-	if err := m.makeCards(ctx, cards); err != nil {
+	if err := m.makeGPUs(ctx, gpus); err != nil {
 		return m, err
 	}
 	return m, MountTmpfs(m.StateDir(), 256)
 }
 
-// makeCards makes the simulated driver's state, device nodes and CDI spec.
-func (m *Machine) makeCards(ctx context.Context, cards []string) error {
+// makeGPUs makes the simulated driver's state, device nodes and CDI spec.
+func (m *Machine) makeGPUs(ctx context.Context, gpus []string) error {
 	for _, sub := range []string{"sim", "dev", "cdi"} {
 		if err := os.Mkdir(filepath.Join(m.Dir, sub), 0o755); err != nil {
 			return err
 		}
 	}
 	initArgs := []string{"init"}
-	for _, c := range cards {
-		initArgs = append(initArgs, "--card", c)
+	for _, c := range gpus {
+		initArgs = append(initArgs, "--gpu", c)
 	}
 	for _, args := range [][]string{
 		initArgs,
@@ -70,16 +70,16 @@ func (m *Machine) makeCards(ctx context.Context, cards []string) error {
 // SimState is the simulated driver's state file.
 func (m *Machine) SimState() string { return filepath.Join(m.Dir, "sim", "state") }
 
-// CDIDir is the folder of CDI specs.
+// CDIDir is the directory of CDI specs.
 func (m *Machine) CDIDir() string { return filepath.Join(m.Dir, "cdi") }
 
-// StateDir is gpuslice's state folder, on a tmpfs.
+// StateDir is gpuslice's state directory, on a tmpfs.
 func (m *Machine) StateDir() string { return filepath.Join(m.Dir, "run") }
 
-// SeenAt says that the node's programs see the state folder elsewhere.
+// SeenAt says that the node's programs see the state directory elsewhere.
 func (m *Machine) SeenAt(path string) { m.seen = path }
 
-// MountedFrom is the state folder as containers' mounts name it.
+// MountedFrom is the state directory as containers' mounts name it.
 func (m *Machine) MountedFrom() string {
 	if m.seen != "" {
 		return m.seen
@@ -87,23 +87,23 @@ func (m *Machine) MountedFrom() string {
 	return m.StateDir()
 }
 
-// LibraryDir is the folder that the limiter is installed to.
+// LibraryDir is the directory that the limiter is installed to.
 func (m *Machine) LibraryDir() string { return filepath.Join(m.Dir, "lib") }
 
-// Simctl runs simctl on the machine's cards.
+// Simctl runs simctl on the machine's GPUs.
 func (m *Machine) Simctl(ctx context.Context, args ...string) (string, error) {
 	return Run(ctx, nil, m.simctl, append([]string{"--state", m.SimState()}, args...)...)
 }
 
 // Status is what `gpuslice status -o json` prints, as far as tests look at it.
 type Status struct {
-	Cards []struct {
+	GPUs []struct {
 		UUID             string `json:"uuid"`
 		MemoryMiB        int64  `json:"memoryMiB"`
 		GrantedMemoryMiB int64  `json:"grantedMemoryMiB"`
 		GrantedCores     int    `json:"grantedCores"`
 		Containers       int    `json:"containers"`
-	} `json:"cards"`
+	} `json:"gpus"`
 	Containers []struct {
 		ContainerID string `json:"containerID"`
 		Pod         string `json:"pod"`
@@ -131,7 +131,7 @@ func (m *Machine) Status(ctx context.Context) (Status, error) {
 	return s, json.Unmarshal([]byte(out), &s)
 }
 
-// CLI runs gpuslice on the machine's state folder.
+// CLI runs gpuslice on the machine's state directory.
 func (m *Machine) CLI(ctx context.Context, args ...string) (string, error) {
 	path, err := Artefact("bin", "gpuslice")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 // NodeName is the node of the tests' grants.
 const NodeName = "node-1"
 
-// Node is a machine with simulated cards: a containerd, and an agent that guards it.
+// Node is a machine with simulated GPUs: a containerd, and an agent that guards it.
 type Node struct {
 	*Containerd
 	*Machine
@@ -28,8 +28,8 @@ type Node struct {
 
 // NodeOptions are the differences between the tests' nodes.
 type NodeOptions struct {
-	// Cards are the simulated cards' profiles; one H200 when empty.
-	Cards []string
+	// GPUs are the simulated GPUs' profiles; one H200 when empty.
+	GPUs []string
 	// Containerd are containerd's options.
 	Containerd ContainerdOptions
 	// AgentArgs are further arguments of the agent.
@@ -44,14 +44,14 @@ type NodeOptions struct {
 
 // NewNode brings a node up. It has to be closed also after an error.
 func NewNode(ctx context.Context, o NodeOptions) (*Node, error) {
-	if len(o.Cards) == 0 {
-		o.Cards = []string{"H200"}
+	if len(o.GPUs) == 0 {
+		o.GPUs = []string{"H200"}
 	}
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
 	}
-	o.Progress("simulated card: %s", strings.Join(o.Cards, ", "))
-	machine, err := NewMachine(ctx, o.Cards...)
+	o.Progress("simulated GPU: %s", strings.Join(o.GPUs, ", "))
+	machine, err := NewMachine(ctx, o.GPUs...)
 	if machine == nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (n *Node) LaunchAgent() (err error) {
 	return err
 }
 
-// StartSecondAgent starts another agent beside the node's, with a state folder of its
+// StartSecondAgent starts another agent beside the node's, with a state directory of its
 // own, as a careless operator could. It is the caller's to stop.
 func (n *Node) StartSecondAgent(ctx context.Context) (*Process, error) {
 	// An earlier one's log would say at once what is waited for.
@@ -159,7 +159,7 @@ func (n *Node) agent(name, stateDir, healthAddress string) (*Process, error) {
 	return StartProcess(n.Dir, name, []string{"SIMGPU_STATE=" + n.SimState()}, path, args...)
 }
 
-// HealthAddress is a loopback address of this node's own, made of its folder's
+// HealthAddress is a loopback address of this node's own, made of its directory's
 // random name, so that two runs do not meet on one port.
 func (n *Node) HealthAddress() string {
 	sum := 0

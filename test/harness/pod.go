@@ -197,7 +197,7 @@ func (c *Containerd) Spec(ctx context.Context, id string) (*rspec.Spec, error) {
 	return info.RuntimeSpec, nil
 }
 
-// bundle is the folder of a container's task.
+// bundle is the directory of a container's task.
 func (c *Containerd) bundle(id string) string {
 	return filepath.Join(c.Dir, "state", "io.containerd.runtime.v2.task", "k8s.io", id)
 }

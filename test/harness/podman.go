@@ -12,13 +12,13 @@ import (
 	"github.com/gpuslice/gpuslice/install"
 )
 
-// Podman is Debian's podman, which has no daemon, with its storage under a folder of its
+// Podman is Debian's podman, which has no daemon, with its storage under a directory of its
 // own.
 type Podman struct {
 	Dir string
-	// HooksDir is a folder of hooks.d; none when empty.
+	// HooksDir is a directory of hooks.d; none when empty.
 	HooksDir string
-	// CDIDir is a folder of CDI specs; the machine's own when empty. Containers have to end
+	// CDIDir is a directory of CDI specs; the machine's own when empty. Containers have to end
 	// with the command that starts them.
 	CDIDir string
 	// Rootfs is the root file system of the containers, all the same.
@@ -97,7 +97,7 @@ func (p *Podman) Run(ctx context.Context, runtime string, options []string, comm
 }
 
 // InstallHooks installs the product's hooks.d files, as `gpuslice install podman` does,
-// into a folder of this podman's own.
+// into a directory of this podman's own.
 func (p *Podman) InstallHooks(m *Machine) error {
 	wrapper, err := Wrapper()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 // Root is a root file system that is small enough to read.
 type Root struct {
-	Folders []string
+	Dirs []string
 	// Files are by path, as the host's files whose content they have.
 	Files map[string]string
 	// Links are by path, with what they point to.
@@ -63,7 +63,7 @@ const GcompatEnv = "LD_PRELOAD=/lib/libgcompat.so.0"
 func MuslRoot(dir string, gcompat bool) (Root, error) {
 	r := bareRoot()
 	r.Files["lib/ld-musl-x86_64.so.1"] = "/lib/ld-musl-x86_64.so.1"
-	// musl reads the folders of libraries from here.
+	// musl reads the directories of libraries from here.
 	r.Texts["etc/ld-musl-x86_64.path"] = "/lib\n" + driverDir + "\n"
 	root, err := Repository()
 	if err != nil {
@@ -108,13 +108,13 @@ int __register_atfork(void (*a)(void), void (*b)(void), void (*c)(void), void *d
 	return r, nil
 }
 
-// bareRoot has folders, a shell and users.
+// bareRoot has directories, a shell and users.
 func bareRoot() Root {
 	r := Root{
-		Folders: []string{"bin", "dev", "etc", "lib", "lib64", "lib/x86_64-linux-gnu", "opt", "opt/workloads", "proc", "run", "sys", "tmp", "usr", "usr/lib", "usr/lib/x86_64-linux-gnu", "usr/local", "var"},
-		Files:   map[string]string{"bin/busybox": "/bin/busybox"},
-		Links:   map[string]string{},
-		Texts:   map[string]string{"etc/passwd": "root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000:user:/:/bin/sh\n"},
+		Dirs:  []string{"bin", "dev", "etc", "lib", "lib64", "lib/x86_64-linux-gnu", "opt", "opt/workloads", "proc", "run", "sys", "tmp", "usr", "usr/lib", "usr/lib/x86_64-linux-gnu", "usr/local", "var"},
+		Files: map[string]string{"bin/busybox": "/bin/busybox"},
+		Links: map[string]string{},
+		Texts: map[string]string{"etc/passwd": "root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000:user:/:/bin/sh\n"},
 	}
 	for _, applet := range busyboxApplets {
 		r.Links["bin/"+applet] = "busybox"
@@ -122,10 +122,10 @@ func bareRoot() Root {
 	return r
 }
 
-// Write makes the root file system in a folder.
+// Write makes the root file system in a directory.
 func (r Root) Write(dir string) error {
-	for _, folder := range r.Folders {
-		if err := os.MkdirAll(filepath.Join(dir, folder), 0o755); err != nil {
+	for _, dir := range r.Dirs {
+		if err := os.MkdirAll(filepath.Join(dir, dir), 0o755); err != nil {
 			return err
 		}
 	}
@@ -162,7 +162,7 @@ func (r Root) Write(dir string) error {
 func (r Root) layer() ([]byte, error) {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	for _, dir := range r.Folders {
+	for _, dir := range r.Dirs {
 		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755}); err != nil {
 			return nil, err
 		}

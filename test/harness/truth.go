@@ -14,8 +14,8 @@ import (
 )
 
 // Held is what the containers hold that containerd says are created or running: MiB
-// of their first card by container id. It is of their specs, and of nobody's memory. A
-// container that has a card without all of its limits is an error.
+// of their first GPU by container id. It is of their specs, and of nobody's memory. A
+// container that has a GPU without all of its limits is an error.
 func (n *Node) Held(ctx context.Context) (map[string]int64, error) {
 	list, err := n.CRI.ListContainers(ctx, &cri.ListContainersRequest{})
 	if err != nil {
@@ -64,8 +64,8 @@ func (n *Node) Booked(ctx context.Context) (map[string]int64, error) {
 	return booked, nil
 }
 
-// StateFolders are the names of all that is in the ledger's folder, hidden or not.
-func (n *Node) StateFolders() ([]string, error) {
+// StateDirs are the names of all that is in the ledger's directory, hidden or not.
+func (n *Node) StateDirs() ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(n.StateDir(), "containers"))
 	var names []string
 	for _, e := range entries {

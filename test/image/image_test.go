@@ -20,7 +20,7 @@ import (
 
 const image = "gpuslice.test/gpuslice:1"
 
-// build makes the image, into a folder.
+// build makes the image, into a directory.
 func build(t *testing.T) (dir string) {
 	t.Helper()
 	repository, err := harness.Repository()
@@ -124,7 +124,7 @@ func starts(t *testing.T, n *harness.Node) {
 	require.NoError(t, pod.Remove(ctx))
 }
 
-// guards runs the agent as the chart does: capabilities, profile, read-only root, folders.
+// guards runs the agent as the chart does: capabilities, profile, read-only root, directories.
 func guards(t *testing.T, n *harness.Node) {
 	ctx := context.Background()
 	nvml, err := harness.Artefact("sim", "libnvidia-ml.so.1")
@@ -174,7 +174,7 @@ func guards(t *testing.T, n *harness.Node) {
 	status, err := n.Status(ctx)
 	require.NoError(t, err)
 	pod, err := n.RunPod(ctx, harness.Pod{Name: "slice", Annotations: map[string]string{"gpuslice.io/grant": fmt.Sprintf(
-		`{"version":1,"node":%q,"containers":{"main":[{"uuid":%q,"memoryMiB":4096,"cores":25}]}}`, harness.NodeName, status.Cards[0].UUID)}})
+		`{"version":1,"node":%q,"containers":{"main":[{"uuid":%q,"memoryMiB":4096,"cores":25}]}}`, harness.NodeName, status.GPUs[0].UUID)}})
 	require.NoError(t, err)
 	// Another user than root, whose processes the agent sees by its capabilities alone.
 	job := harness.Container{Name: "main", User: 1000, Command: []string{harness.WorkloadDir + "/hold", "--mib=300"}}
@@ -187,7 +187,7 @@ func guards(t *testing.T, n *harness.Node) {
 		}
 		return err
 	}))
-	// The audit finds who is on the card without a grant: by NVML, whose library the agent has as the chart gives it, and the host's
+	// The audit finds who is on the GPU without a grant: by NVML, whose library the agent has as the chart gives it, and the host's
 	// PIDs.
 	thief, err := n.RunPod(ctx, harness.Pod{Name: "thief"})
 	require.NoError(t, err)

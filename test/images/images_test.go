@@ -1,6 +1,6 @@
 // Package images_test runs images of several kinds in plain runc, with the edits that
 // package oci makes when it can look into them: other C libraries, no /etc, a preload of
-// their own. Whatever the image is, it has its share of the simulated card or no card.
+// their own. Whatever the image is, it has its share of the simulated GPU or no GPU.
 package images_test
 
 import (
@@ -25,14 +25,14 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// The simulated card, and what a container is granted of it.
+// The simulated GPU, and what a container is granted of it.
 const (
 	uuid     = "GPU-00000001-5151-4000-8000-000000000001"
 	limitMiB = 2000
 	mib      = 1 << 20
 )
 
-// machine is a simulated card and an installed limiter.
+// machine is a simulated GPU and an installed limiter.
 type machine struct {
 	dir      string
 	group    string // of control groups
@@ -44,7 +44,7 @@ func newMachine(t *testing.T) *machine {
 	t.Helper()
 	m := &machine{dir: t.TempDir()}
 	m.group = "gpuslice-images-" + filepath.Base(filepath.Dir(m.dir))
-	t.Cleanup(func() { // runc leaves the folder that is not the container's own
+	t.Cleanup(func() { // runc leaves the directory that is not the container's own
 		for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
 			groups, _ := filepath.Glob(pattern + m.group)
 			for _, group := range groups {
@@ -58,7 +58,7 @@ func newMachine(t *testing.T) *machine {
 		require.NoError(t, os.Mkdir(filepath.Join(m.dir, sub), 0o755))
 	}
 	for _, args := range [][]string{
-		{"init", "--card", "H200"},
+		{"init", "--gpu", "H200"},
 		{"devnodes", "--dev-dir", filepath.Join(m.dir, "dev")},
 		{"cdi", "--lib-dir", filepath.Dir(simctl), "--dev-dir", filepath.Join(m.dir, "dev"), "--out", filepath.Join(m.dir, "cdi", "nvidia.yaml")},
 	} {
@@ -84,7 +84,7 @@ type result struct {
 	out, err    string
 }
 
-// run makes a container of an image, with a share of the card, and runs a program in
+// run makes a container of an image, with a share of the GPU, and runs a program in
 // it to its end. The image is not known (NRI can't look into it) where blind is set.
 func (m *machine) run(t *testing.T, mode oci.LimiterMode, rootfs string, blind bool, env []string, args ...string) (r result) {
 	t.Helper()
@@ -152,7 +152,7 @@ func write(t *testing.T, root harness.Root) string {
 	return dir
 }
 
-// limited checks that the card is the slice, to the byte, by CUDA and by NVML.
+// limited checks that the GPU is the slice, to the byte, by CUDA and by NVML.
 func (m *machine) limited(t *testing.T, mode oci.LimiterMode, rootfs string, blind bool, env ...string) result {
 	t.Helper()
 	r := m.run(t, mode, rootfs, blind, env, harness.WorkloadDir+"/meminfo")
@@ -328,7 +328,7 @@ __attribute__((constructor)) static void say(void) { if (write(2, "own.so is loa
 }
 
 // Why the mode is published and preload is refused where the image is seen: with it a
-// program of another C library would have the whole card.
+// program of another C library would have the whole GPU.
 func TestPreloadAloneDoesNotHoldMusl(t *testing.T) {
 	m := newMachine(t)
 	root, err := harness.MuslRoot(t.TempDir(), true)

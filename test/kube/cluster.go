@@ -20,16 +20,16 @@ import (
 
 // Options are the differences between clusters.
 type Options struct {
-	// Cards are the simulated cards; EightCards when empty.
-	Cards []string
+	// GPUs are the simulated GPUs; EightGPUs when empty.
+	GPUs []string
 	// Door is how our scheduler is asked; Framework when empty.
 	Door Door
 	// Progress is told each step; it may be nil.
 	Progress func(format string, args ...any)
 }
 
-// EightCards are of two models, at two sockets: pairs on a switch, and one on NVLinks.
-var EightCards = []string{
+// EightGPUs are of two models, at two sockets: pairs on a switch, and one on NVLinks.
+var EightGPUs = []string{
 	"H200:numa=0,pci_root=1,pci_switch=1", "H200:numa=0,pci_root=1,pci_switch=1",
 	"H200:numa=0,pci_root=1,pci_switch=2", "H200:numa=0,pci_root=1,pci_switch=2",
 	"H200:numa=1,nvlink=5:8", "H200:numa=1",
@@ -59,8 +59,8 @@ type Cluster struct {
 
 // New brings a cluster up. It has to be closed also after an error.
 func New(ctx context.Context, o Options) (*Cluster, error) {
-	if len(o.Cards) == 0 {
-		o.Cards = EightCards
+	if len(o.GPUs) == 0 {
+		o.GPUs = EightGPUs
 	}
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
@@ -68,7 +68,7 @@ func New(ctx context.Context, o Options) (*Cluster, error) {
 	c := &Cluster{options: o}
 	var err error
 	c.Node, err = harness.NewNode(ctx, harness.NodeOptions{
-		Cards: o.Cards, NoAgent: true, Enter: c.enter, Progress: o.Progress,
+		GPUs: o.GPUs, NoAgent: true, Enter: c.enter, Progress: o.Progress,
 	})
 	if err != nil {
 		return c, err
@@ -93,7 +93,7 @@ func (c *Cluster) enter(m *harness.Machine) (command []string, err error) {
 	return c.namespaces.enter(), c.writeCNI()
 }
 
-// stateDir and simulated are where the cluster's programs see the state folder, and the simulated driver.
+// stateDir and simulated are where the cluster's programs see the state directory, and the simulated driver.
 const stateDir, simulated = "/run/gpuslice", "/var/lib/simgpu"
 
 // mounts are what the node has at the paths that the chart expects, by those paths.
@@ -110,7 +110,7 @@ func (c *Cluster) mounts(m *harness.Machine) (map[string]string, error) {
 	}, os.MkdirAll(nri, 0o711)
 }
 
-// LibraryDir is the folder on the node that the limiter is installed to.
+// LibraryDir is the directory on the node that the limiter is installed to.
 func (c *Cluster) LibraryDir() string {
 	return filepath.Join(c.Dir, "private/var/lib/gpuslice/lib")
 }
@@ -238,7 +238,7 @@ func stop(p *harness.Process) error {
 	return p.Stop(15 * time.Second)
 }
 
-// SaveLogs copies the logs of all programs to a folder.
+// SaveLogs copies the logs of all programs to a directory.
 func (c *Cluster) SaveLogs(to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
@@ -262,7 +262,7 @@ func (c *Cluster) SaveLogs(to string) error {
 // cgroup is the cluster's own, below which the kubelet makes its pods'.
 func (c *Cluster) cgroup() string { return filepath.Base(c.Dir) }
 
-// cgroupRoots are the folders of the hierarchies of version 1, or of version 2.
+// cgroupRoots are the directories of the hierarchies of version 1, or of version 2.
 func cgroupRoots() ([]string, error) {
 	data, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -290,16 +290,16 @@ func removeCgroups(name string) error {
 	roots, err := cgroupRoots()
 	errs := []error{err}
 	for _, root := range roots {
-		var folders []string
+		var dirs []string
 		err := filepath.WalkDir(filepath.Join(root, name), func(path string, d os.DirEntry, err error) error {
 			if err == nil && d.IsDir() {
-				folders = append(folders, path)
+				dirs = append(dirs, path)
 			}
 			return nil // it may be going
 		})
 		errs = append(errs, err)
-		for _, folder := range slices.Backward(folders) {
-			if err := os.Remove(folder); !errors.Is(err, os.ErrNotExist) {
+		for _, dir := range slices.Backward(dirs) {
+			if err := os.Remove(dir); !errors.Is(err, os.ErrNotExist) {
 				errs = append(errs, err)
 			}
 		}

@@ -52,10 +52,10 @@ featureGates:
   KubeletInUserNamespace: true
 `))
 
-// kubeletRoot is the kubelet's folder, /var/lib/kubelet, as seen from outside its namespace.
+// kubeletRoot is the kubelet's directory, /var/lib/kubelet, as seen from outside its namespace.
 func (c *Cluster) kubeletRoot() string { return filepath.Join(c.Dir, "private/var/lib/kubelet") }
 
-// DevicePluginDir is the kubelet's folder of device plugins, as seen from outside its namespace.
+// DevicePluginDir is the kubelet's directory of device plugins, as seen from outside its namespace.
 func (c *Cluster) DevicePluginDir() string {
 	return filepath.Join(c.kubeletRoot(), "device-plugins")
 }
@@ -91,7 +91,7 @@ func (c *Cluster) StartKubelet(ctx context.Context) error {
 	return await(ctx, c.Kubelet, 60*time.Second, func(ctx context.Context) error { return get(ctx, "http://"+c.ip+":10248/healthz") })
 }
 
-// WaitNode waits until the node is ready, and offers its cards.
+// WaitNode waits until the node is ready, and offers its GPUs.
 func (c *Cluster) WaitNode(ctx context.Context) error { return c.WaitOffered(ctx, "nvidia.com/gpu", 0) }
 
 // WaitOffered waits until the node is ready, the kubelet can give out so many of a
@@ -116,8 +116,8 @@ func (c *Cluster) WaitOffered(ctx context.Context, resource corev1.ResourceName,
 		if healthy, err := c.healthyDevices(ctx, string(resource)); err != nil || int64(healthy) != offered {
 			return errors.Join(fmt.Errorf("the kubelet has %d healthy %s of %d", healthy, resource, offered), err)
 		}
-		if told := node.Annotations["gpuslice.io/node-cards"]; told == "" || strings.Contains(told, `"healthy":false`) {
-			return fmt.Errorf("the node's cards are told to be %q", told)
+		if told := node.Annotations["gpuslice.io/node-gpus"]; told == "" || strings.Contains(told, `"healthy":false`) {
+			return fmt.Errorf("the node's GPUs are told to be %q", told)
 		}
 		if len(node.Spec.Taints) > 0 {
 			return fmt.Errorf("the node has taints: %v", node.Spec.Taints)

@@ -25,20 +25,20 @@ var privateSysctls = []string{
 	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
 }
 
-// privateFolders are those of a node that its programs write to, at paths that everybody
+// privateDirs are those of a node that its programs write to, at paths that everybody
 // knows: the cluster has its own.
-var privateFolders = []string{"/var/lib", "/var/log", "/run"}
+var privateDirs = []string{"/var/lib", "/var/log", "/run"}
 
-// newNamespaces makes a mount namespace like this one in which privateFolders are below
+// newNamespaces makes a mount namespace like this one in which privateDirs are below
 // dir, what is written to /etc goes there too, and the sysctls that the kubelet sets are
 // files; and a network namespace with nothing in it.
 //
-// mounts are further folders, by where they are seen in the namespace.
+// mounts are further directories, by where they are seen in the namespace.
 func newNamespaces(ctx context.Context, dir string, mounts map[string]string) (*namespaces, error) {
 	var script strings.Builder
 	script.WriteString("set -e\n")
 	bind := func(private, path string) { fmt.Fprintf(&script, "mount --bind %s %s\n", private, path) }
-	for _, path := range privateFolders {
+	for _, path := range privateDirs {
 		private := filepath.Join(dir, "private", path)
 		if err := os.MkdirAll(private, 0o755); err != nil {
 			return nil, err

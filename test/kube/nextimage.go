@@ -21,8 +21,8 @@ func (c *Cluster) ImportNextImage(ctx context.Context) error {
 	}
 	dir := filepath.Join(c.Dir, "next")
 	bin, lib := filepath.Join(dir, "build/bin"), filepath.Join(dir, "build/lib")
-	for _, folder := range []string{bin, lib} {
-		if err := os.MkdirAll(folder, 0o755); err != nil {
+	for _, dir := range []string{bin, lib} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}

@@ -47,7 +47,7 @@ func (c *Cluster) Helm(ctx context.Context, args ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// Its own folders, so that it reads and writes nothing of the user's.
+	// Its own directories, so that it reads and writes nothing of the user's.
 	home := filepath.Join(c.Dir, "helm")
 	env := []string{"HELM_CONFIG_HOME=" + home, "HELM_CACHE_HOME=" + home, "HELM_DATA_HOME=" + home, "KUBECONFIG=" + kubeconfig}
 	return harness.Run(ctx, env, path, append(args, "--namespace="+Namespace)...)

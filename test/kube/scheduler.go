@@ -27,10 +27,10 @@ const (
 // Doors are all of them.
 var Doors = []Door{Framework, Extender}
 
-// CardQuota is the ConfigMap of gpu-manager's quota, as namespace/name.
-const CardQuota = "kube-system/gpuquota"
+// GPUQuota is the ConfigMap of gpu-manager's quota, as namespace/name.
+const GPUQuota = "kube-system/gpuquota"
 
-// SchedulerName is which scheduler the webhook gives pods with cards to; empty leaves them
+// SchedulerName is which scheduler the webhook gives pods with GPUs to; empty leaves them
 // with the stock one.
 func (d Door) SchedulerName() string {
 	if d == Extender {

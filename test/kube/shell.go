@@ -13,8 +13,8 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// Shell is an administrator's, in the repository's folder and the cluster's network: with kubectl, its plugin, and helm. What
-// is installed there by helm is told of this cluster: that its cards are simulated, and which tag its image has; without one
+// Shell is an administrator's, in the repository's directory and the cluster's network: with kubectl, its plugin, and helm. What
+// is installed there by helm is told of this cluster: that its GPUs are simulated, and which tag its image has; without one
 // it is the chart's own.
 func (c *Cluster) Shell(tag string) (func(ctx context.Context, script string) (output string, err error), error) {
 	root, err := harness.Repository()

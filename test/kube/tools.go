@@ -12,15 +12,15 @@ import (
 
 // Tool returns the path of a program of test/tools-kubernetes, or of helm.
 func Tool(name string) (string, error) {
-	folder := "--where-kubernetes"
+	dir := "--where-kubernetes"
 	if name == "helm" {
-		folder = "--where-helm"
+		dir = "--where-helm"
 	}
 	root, err := harness.Repository()
 	if err != nil {
 		return "", err
 	}
-	where, err := exec.Command(filepath.Join(root, "test", "setup.sh"), folder).Output()
+	where, err := exec.Command(filepath.Join(root, "test", "setup.sh"), dir).Output()
 	if err != nil {
 		return "", fmt.Errorf("ask test/setup.sh for Kubernetes' programs: %w", err)
 	}

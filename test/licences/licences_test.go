@@ -39,7 +39,7 @@ nothing is shipped.
 // Mozilla licence asks for the source of changed files; none is changed here.
 var goesWithOurs = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MPL-2.0"}
 
-// programs are ours, by the folder of their module.
+// programs are ours, by the directory of their module.
 var programs = map[string][]string{
 	"../..":                        {"./cmd/gpuslice", "./cmd/gpuslice-agent", "./cmd/gpuslice-runtime"},
 	"../../cmd/gpuslice-scheduler": {"."},
@@ -76,11 +76,11 @@ func TestLicences(t *testing.T) {
 // the programs of each.
 func linkedModules(t *testing.T) (map[string]module, map[string][]string) {
 	linked, in := map[string]module{}, map[string][]string{}
-	for _, folder := range slices.Sorted(maps.Keys(programs)) {
-		for _, program := range programs[folder] {
-			name, err := filepath.Abs(filepath.Join(folder, program))
+	for _, dir := range slices.Sorted(maps.Keys(programs)) {
+		for _, program := range programs[dir] {
+			name, err := filepath.Abs(filepath.Join(dir, program))
 			require.NoError(t, err)
-			out, err := harness.Run(context.Background(), nil, "go", "-C", folder, "list", "-deps", "-f", "{{with .Module}}{{.Path}}\t{{.Version}}\t{{.Dir}}\t{{.Main}}\t{{with .Replace}}{{.Version}}{{end}}{{end}}", program)
+			out, err := harness.Run(context.Background(), nil, "go", "-C", dir, "list", "-deps", "-f", "{{with .Module}}{{.Path}}\t{{.Version}}\t{{.Dir}}\t{{.Main}}\t{{with .Replace}}{{.Version}}{{end}}{{end}}", program)
 			require.NoError(t, err)
 			seen := map[string]bool{}
 			for line := range strings.Lines(out) {

@@ -27,7 +27,7 @@ func BenchmarkOvershoot(b *testing.B) {
 func overshoot(b *testing.B, operations uint64) {
 	b.Helper()
 	const processes, limit, context = 64, 8*giB + 12345, 24 * miB
-	c := newContainerKnowing(b, newMachine(b, "H200:context_mib=24"), context, card{gpuIDs[0], limit})
+	c := newContainerKnowing(b, newMachine(b, "H200:context_mib=24"), context, gpu{gpuIDs[0], limit})
 	counter := filepath.Join(b.TempDir(), "operations")
 	require.NoError(b, os.WriteFile(counter, make([]byte, 8), 0o600))
 	done := func() uint64 {

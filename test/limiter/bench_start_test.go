@@ -42,7 +42,7 @@ func column(rows [][]float64, i int) (all []float64) {
 // it would pay for one with nothing in it: less no library can cost.
 func BenchmarkStart(b *testing.B) {
 	program := benchC(b, "start")
-	c := oneCard(b, giB)
+	c := oneGPU(b, giB)
 	dir := b.TempDir()
 	source, empty := filepath.Join(dir, "empty.c"), filepath.Join(dir, "empty.so")
 	require.NoError(b, os.WriteFile(source, []byte("int nothing;\n"), 0o644))
@@ -92,7 +92,7 @@ func joined(b *testing.B, program, sim string, processes, rounds int) {
 	var all [2][][]float64
 	onTmpfs(b)
 	for range rounds {
-		c := oneCard(b, 40*giB)
+		c := oneGPU(b, 40*giB)
 		c.sim = sim
 		for i, one := range []*container{c.bare(), c} {
 			rows := numbers(b, one, program, fmt.Sprint(processes))
@@ -112,13 +112,13 @@ func joined(b *testing.B, program, sim string, processes, rounds int) {
 }
 
 // BenchmarkFirstLaunches is the longest launch of the first half second on an idle
-// card, with a share of compute time.
+// GPU, with a share of compute time.
 func BenchmarkFirstLaunches(b *testing.B) {
 	program, c := benchProgram(b)
 	for range b.N {
 		var bare, limited []float64
 		for range rounds {
-			fresh := oneCard(b, 40*giB)
+			fresh := oneGPU(b, 40*giB)
 			fresh.sim = c.sim
 			fresh.share(b, 50, limiter.PolicyForce)
 			bare = append(bare, timings(b, fresh.bare(), program, "first")["longest"].p50)
@@ -135,7 +135,7 @@ func BenchmarkFirstLaunches(b *testing.B) {
 // BenchmarkReuse is how long after a SIGKILL another process, which is trying, has
 // what the dead one had; nobody has waited for it yet.
 func BenchmarkReuse(b *testing.B) {
-	c := oneCard(b, 40*giB)
+	c := oneGPU(b, 40*giB)
 	c.sim = fakeDriver(b)
 	program := benchC(b, "reuse")
 	for range b.N {

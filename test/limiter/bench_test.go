@@ -82,7 +82,7 @@ func percentile(all []float64, p int) float64 {
 
 func benchProgram(tb testing.TB) (string, *container) {
 	tb.Helper()
-	c := oneCard(tb, 40*giB)
+	c := oneGPU(tb, 40*giB)
 	c.sim = fakeDriver(tb)
 	return benchC(tb, "bench"), c
 }

@@ -45,7 +45,7 @@ func TestContextsAreCharged(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			c := newContainerKnowing(t, newMachine(t, "H200:context_mib=520"), context, card{gpuIDs[0], giB})
+			c := newContainerKnowing(t, newMachine(t, "H200:context_mib=520"), context, gpu{gpuIDs[0], giB})
 			lines, stderr := c.probe(t, test.script)
 			assert.Equal(t, test.want, lines)
 			if test.complaint == "" {
@@ -62,7 +62,7 @@ func TestContextsAreCharged(t *testing.T) {
 }
 
 func TestLimitBelowOneContext(t *testing.T) {
-	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=520"), 520*miB, card{gpuIDs[0], 100 * miB})
+	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=520"), 520*miB, gpu{gpuIDs[0], 100 * miB})
 	lines, stderr := c.probe(t, "init total 0 ctx 0 newctx 0 nvml 0")
 	assert.Equal(t, []string{"init 0", "total 0 104857600", "ctx 2", "newctx 2",
 		"nvml 0 total 104857600 free 104857600 used 0", "nvml2 0 total 104857600 free 104857600 used 0"}, lines)
@@ -71,7 +71,7 @@ func TestLimitBelowOneContext(t *testing.T) {
 
 // The driver refuses a context: what was charged for it must be given back.
 func TestDriverRefusesContext(t *testing.T) {
-	c := newContainerKnowing(t, newMachine(t, "T4:context_mib=100"), 100*miB, card{gpuIDs[0], giB})
+	c := newContainerKnowing(t, newMachine(t, "T4:context_mib=100"), 100*miB, gpu{gpuIDs[0], giB})
 	for _, name := range []string{"cuDevicePrimaryCtxRetain", "cuCtxCreate_v2"} {
 		out, err := exec.Command(filepath.Join(built, "sim", "simctl"), "--state", c.state, "fail", name, "1").CombinedOutput()
 		require.NoError(t, err, "%s", out)
@@ -85,7 +85,7 @@ func TestDriverRefusesContext(t *testing.T) {
 
 // What the usage file tells of contexts, while their process lives and after it is killed.
 func TestKilledContext(t *testing.T) {
-	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=520"), 520*miB, card{gpuIDs[0], giB})
+	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=520"), 520*miB, gpu{gpuIDs[0], giB})
 	for range 5 {
 		cmd := hold(t, c, "init ctx 0 sleep 60000")
 		u, err := limiter.ReadUsage(c.usage())
@@ -110,7 +110,7 @@ func TestPrimaryContextRaces(t *testing.T) {
 	}{{"release", nil}, {"reset", []string{"reset"}}} {
 		t.Run(test.name, func(t *testing.T) {
 			const context = 100 * miB
-			c := newContainerKnowing(t, newMachine(t, "H200:context_mib=100"), context, card{gpuIDs[0], context})
+			c := newContainerKnowing(t, newMachine(t, "H200:context_mib=100"), context, gpu{gpuIDs[0], context})
 			racePrimary(t, c, filepath.Join(bin, "primary"), 2, append([]string{"2", "4"}, test.args...)...)
 			peak, now := c.peakTotal(t)
 			assert.Equal(t, uint64(context), peak)
@@ -166,7 +166,7 @@ func racePrimary(t *testing.T, c *container, program string, processes int, args
 func TestEveryWayToAContext(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "contexts")
 	require.NoError(t, compile(program, "testdata/contexts.c"))
-	c := newContainerKnowing(t, newMachine(t, "H200"), 100*miB, card{gpuIDs[0], 250 * miB})
+	c := newContainerKnowing(t, newMachine(t, "H200"), 100*miB, gpu{gpuIDs[0], 250 * miB})
 	c.sim = fakeDriver(t)
 	lines, _ := c.run(t, program)
 	var want []string
@@ -182,10 +182,10 @@ func TestEveryWayToAContext(t *testing.T) {
 	assert.Zero(t, c.used(t))
 }
 
-// Managed memory may move to any card of the container: it is charged on all.
-func TestManagedMemoryIsChargedOnEveryCard(t *testing.T) {
+// Managed memory may move to any GPU of the container: it is charged on all.
+func TestManagedMemoryIsChargedOnEveryGPU(t *testing.T) {
 	state := newMachine(t, "H200", "H200", "H200")
-	c := newContainer(t, state, card{gpuIDs[0], giB}, card{gpuIDs[2], 100 * miB})
+	c := newContainer(t, state, gpu{gpuIDs[0], giB}, gpu{gpuIDs[2], 100 * miB})
 	lines, stderr := c.with("CUDA_VISIBLE_DEVICES=0,2").probe(t, "init ctx 0 managed 104857601 managed 62914560 nvml 0 nvml 2 managed 62914560 "+
 		"ctx 1 alloc 41943041 info free 0 info newctx 0 managed 104857600 newctx ctx 1 info ctx 0 info")
 	assert.Empty(t, stderr)
@@ -206,7 +206,7 @@ func TestClosedDescriptorsBeforeTheSlotIsOwned(t *testing.T) {
 	require.NoError(t, compile(program, "testdata/slots.c", "-std=gnu11", "-pthread", "-iquote", sources,
 		filepath.Join(sources, "owner.c"), filepath.Join(sources, "slot.c"), filepath.Join(sources, "filelock.c"), filepath.Join(sources, "exported.c"),
 		filepath.Join(sources, "witness.c"), filepath.Join(sources, "say.c")))
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	lines, stderr := c.run(t, program, c.usage())
 	assert.Equal(t, []string{
 		"claimed 0 0", "owned 1 1", "second first: 1 0, words are their own", "pids are there",

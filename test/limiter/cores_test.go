@@ -17,16 +17,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/limiter"
-	"github.com/gpuslice/gpuslice/monitor/cores"
+	"github.com/gpuslice/gpuslice/limiter/feedback"
 )
 
-// The tests of shares measure the card's time, of which the simulated driver keeps
+// The tests of shares measure the GPU's time, of which the simulated driver keeps
 // account, against the wall's: how long calls take does not matter.
 
-// sharing is a container that has a share of the first card's compute time.
+// sharing is a container that has a share of the first GPU's compute time.
 func sharing(tb testing.TB, state, group string, percent uint32, policy limiter.Policy) *container {
 	tb.Helper()
-	c := newContainer(tb, state, card{gpuIDs[0], 8 * giB})
+	c := newContainer(tb, state, gpu{gpuIDs[0], 8 * giB})
 	c.group = group
 	c.share(tb, percent, policy)
 	return c
@@ -55,7 +55,7 @@ func (c *container) cores(tb testing.TB) limiter.CoreUsage {
 	return usage[0]
 }
 
-// busy is the time of card 0 that the container has had in all, in seconds.
+// busy is the time of GPU 0 that the container has had in all, in seconds.
 func (c *container) busy(tb testing.TB) float64 {
 	tb.Helper()
 	return c.busyOn(tb, 0)
@@ -67,8 +67,8 @@ func (c *container) busyOn(tb testing.TB, index int) float64 {
 	require.NoError(tb, err)
 	var s struct {
 		Groups []struct {
-			ID    uint64
-			Cards []struct {
+			ID   uint64
+			GPUs []struct {
 				Index  int
 				BusyNs uint64 `json:"busy_ns"`
 			}
@@ -77,7 +77,7 @@ func (c *container) busyOn(tb testing.TB, index int) float64 {
 	require.NoError(tb, json.Unmarshal(out, &s))
 	for _, g := range s.Groups {
 		if fmt.Sprint(g.ID) == c.group {
-			for _, one := range g.Cards {
+			for _, one := range g.GPUs {
 				if one.Index == index {
 					return float64(one.BusyNs) / 1e9
 				}
@@ -92,10 +92,10 @@ type ran struct {
 	launches, busy, wall, longest uint64
 }
 
-// percent is the part of the card's time that it had.
+// percent is the part of the GPU's time that it had.
 func (r ran) percent() float64 { return 100 * float64(r.busy) / float64(r.wall) }
 
-// holds checks a share, in percent of the card's time. More than it is never had. Less
+// holds checks a share, in percent of the GPU's time. More than it is never had. Less
 // is had where the machine's own processors have no time for the launcher, which is not
 // the limiter's doing: BenchmarkShare has the exact figures, of a machine at rest.
 func holds(tb testing.TB, share, got float64, what ...any) {
@@ -286,7 +286,7 @@ func TestWithoutAShareNobodyLosesTheirs(t *testing.T) {
 		begin(other)
 	}
 	begin(sharer)
-	stop := agentLoop(t, []cores.Container{
+	stop := agentLoop(t, []feedback.Container{
 		{ID: "1", Dir: sharer.dir}, {ID: "2", Dir: other.dir},
 	}, owners)
 	defer stop()
@@ -294,10 +294,10 @@ func TestWithoutAShareNobodyLosesTheirs(t *testing.T) {
 	// and a busy machine may start no launcher for a while.
 	var sharers, others float64
 	for end := time.Now().Add(90 * time.Second); ; {
-		from, a, b := sharer.truth(t).Cards[0].ClockNs, sharer.busy(t), other.busy(t)
+		from, a, b := sharer.truth(t).GPUs[0].ClockNs, sharer.busy(t), other.busy(t)
 		var seconds float64
 		eventually(t, time.Minute, "the GPU works for five seconds", func() bool {
-			seconds = float64(sharer.truth(t).Cards[0].ClockNs-from) / 1e9
+			seconds = float64(sharer.truth(t).GPUs[0].ClockNs-from) / 1e9
 			return seconds >= 5
 		})
 		sharers, others = 100*(sharer.busy(t)-a)/seconds, 100*(other.busy(t)-b)/seconds
@@ -404,7 +404,7 @@ func TestSpoiltBucket(t *testing.T) {
 	select {
 	case r := <-done:
 		assert.NotZero(t, r.launches)
-	case <-time.After(50 * time.Second): // 10 s of the card, the largest debt that there is
+	case <-time.After(50 * time.Second): // 10 s of the GPU, the largest debt that there is
 		require.Fail(t, "it hangs")
 	}
 	holds(t, 20, (<-other).percent())

@@ -28,7 +28,7 @@ func TestKillsNeverExceedTheLimit(t *testing.T) {
 	const processes, limit = 64, 8*giB + 12345
 	const length = 30 * time.Second
 	const context = 24 * miB
-	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=24"), context, card{gpuIDs[0], limit})
+	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=24"), context, gpu{gpuIDs[0], limit})
 	deadline := time.Now().Add(length)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -88,7 +88,7 @@ func churnOnce(t *testing.T, c *container, random *rand.Rand, left time.Duration
 // A single process that just fits is never refused, however often it tries, while
 // others come, look and go.
 func TestNoSpuriousRefusal(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for range 3 {
@@ -118,7 +118,7 @@ func TestNoSpuriousRefusal(t *testing.T) {
 // it, every time.
 func TestRaceForTheLast(t *testing.T) {
 	const limit = 100 * miB
-	c := newContainer(t, newMachine(t, "H200:context_mib=1"), card{gpuIDs[0], limit})
+	c := newContainer(t, newMachine(t, "H200:context_mib=1"), gpu{gpuIDs[0], limit})
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Add(1)
@@ -147,7 +147,7 @@ func hold(t *testing.T, c *container, script string) *exec.Cmd {
 }
 
 func TestKilledMemoryIsReusable(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	for range 10 {
 		cmd := hold(t, c, "init ctx 0 alloc 1073741824 sleep 60000")
 		lines, _ := c.probe(t, "init ctx 0 alloc 1")
@@ -161,7 +161,7 @@ func TestKilledMemoryIsReusable(t *testing.T) {
 
 // One that is dead but that its parent has not waited for is dead.
 func TestZombieIsDead(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	cmd := hold(t, c, "init ctx 0 alloc 1073741824 sleep 60000")
 	require.NoError(t, cmd.Process.Kill())
 	eventually(t, waitLong, "a zombie", func() bool {
@@ -175,7 +175,7 @@ func TestZombieIsDead(t *testing.T) {
 
 // closefrom() takes the slot's lock away; the process lives, and so does its memory.
 func TestClosedDescriptors(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	cmd := hold(t, c, "init ctx 0 alloc 1073741824 closefds sleep 60000")
 	defer func() { cmd.Process.Kill(); cmd.Wait() }()
 	time.Sleep(50 * time.Millisecond)
@@ -188,7 +188,7 @@ func TestClosedDescriptors(t *testing.T) {
 
 // After exec the old program's memory is gone, though the process is there.
 func TestExec(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	cmd := c.command(filepath.Join(bin, "probe"), strings.Fields("init ctx 0 alloc 1073741824 sleep 300 exec sleep 60")...)
 	require.NoError(t, cmd.Start())
 	defer func() { cmd.Process.Kill(); cmd.Wait() }()
@@ -201,7 +201,7 @@ func TestExec(t *testing.T) {
 // A forked child neither uses nor frees its parent's slot, and as long as it keeps
 // the driver's descriptors the dead parent's memory is not given to others.
 func TestFork(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	lines, stderr := c.probe(t, "init ctx 0 alloc 1000000000 fork alloc 5 free 0 init join info alloc 73741825 alloc 73741824")
 	assert.Empty(t, stderr)
 	assert.Contains(t, lines, "child 0")
@@ -220,7 +220,7 @@ func TestFork(t *testing.T) {
 // A process of another PID namespace can't be looked up; the other witnesses do.
 func TestOtherNamespace(t *testing.T) {
 	require.NoError(t, exec.Command("unshare", "-pf", "true").Run(), "PID namespaces, as root")
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	cmd := c.command("unshare", "-pf", "--kill-child", "--mount-proc", filepath.Join(bin, "probe"))
 	cmd.Args = append(cmd.Args, strings.Fields("init ctx 0 alloc 1073741824 sleep 60000")...)
 	require.NoError(t, cmd.Start())
@@ -239,7 +239,7 @@ func TestOtherNamespace(t *testing.T) {
 // without root.
 func TestSetuid(t *testing.T) {
 	require.Zero(t, os.Getuid(), "run the tests as root")
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	for _, dir := range []string{c.dir, filepath.Dir(c.dir)} {
 		require.NoError(t, os.Chmod(dir, 0o755))
 	}
@@ -253,7 +253,7 @@ func TestSetuid(t *testing.T) {
 // A daemon's first process goes, and with it what it had, after its child closes
 // the driver's files.
 func TestDaemon(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	c.probe(t, "init ctx 0 alloc 1073741824 daemon closefds sleep 60")
 	eventually(t, waitLong, "the parent's memory is back", func() bool { return c.used(t) == 0 })
 	lines, _ := c.probe(t, "init ctx 0 alloc 1073741824")
@@ -264,7 +264,7 @@ func TestDaemon(t *testing.T) {
 // whatever it was in the middle of. On the fake driver, which has no locks: those of
 // the simulated one, which a stopped process may hold, are not what is asked about.
 func TestStoppedProcessHoldsNobodyUp(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	c.sim = fakeDriver(t)
 	for round := range 10 {
 		var stopped []*exec.Cmd
@@ -305,7 +305,7 @@ func within(t *testing.T, limit time.Duration, c *container, script string) []st
 
 // All 1,024 slots taken: the next one is told so, and has nothing.
 func TestSlotsRunOut(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	f, err := os.OpenFile(c.usage(), os.O_RDWR, 0)
 	require.NoError(t, err)
 	for i := range int64(limiter.MaxProcesses) { // slots with an owner that is alive

@@ -17,7 +17,7 @@ import (
 // the simulated one does at a join grows with the number of processes.
 func TestMoreProcessesThanSlots(t *testing.T) {
 	const more, kills, bytes, context = 76, 50, miB, miB
-	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=1"), context, card{gpuIDs[0], 4 * giB})
+	c := newContainerKnowing(t, newMachine(t, "H200:context_mib=1"), context, gpu{gpuIDs[0], 4 * giB})
 	c.sim = fakeDriver(t)
 	require.NoError(t, compile(filepath.Join(bin, "crowd"), "testdata/crowd.c"))
 	crowd := talk(t, c.command(filepath.Join(bin, "crowd"), "1100", "1048576"))

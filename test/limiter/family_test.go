@@ -38,7 +38,7 @@ func TestFamilies(t *testing.T) {
 	} {
 		t.Run(test.way, func(t *testing.T) {
 			t.Parallel()
-			c := newContainerKnowing(t, newMachine(t, "H200:context_mib=0"), 0, card{gpuIDs[0], giB})
+			c := newContainerKnowing(t, newMachine(t, "H200:context_mib=0"), 0, gpu{gpuIDs[0], giB})
 			lines, stderr := c.run(t, filepath.Join(bin, "family"), test.way)
 			assert.Equal(t, test.want, lines)
 			assert.Empty(t, stderr)
@@ -50,7 +50,7 @@ func TestFamilies(t *testing.T) {
 // A process that called exec before its start time was in its slot, which a thread
 // writes a moment after it has joined: the slot says no more than whose it was.
 func TestExecBeforeTheStartTimeIsKnown(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	other := exec.Command("sleep", "600")
 	require.NoError(t, other.Start())
 	defer func() { other.Process.Kill(); other.Wait() }()

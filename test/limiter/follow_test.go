@@ -18,7 +18,7 @@ import (
 func TestThreadsFollowTheLastRewrite(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "follow")
 	require.NoError(t, compile(program, "testdata/follow.c", "-pthread", "-L"+filepath.Join(built, "sim"), "-l:libcuda.so.1"))
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	p := talk(t, c.command(program, "8"))
 	limits, err := limiter.ReadLimits(c.limits())
 	require.NoError(t, err)
@@ -35,7 +35,7 @@ func TestThreadsFollowTheLastRewrite(t *testing.T) {
 // The agent was killed while it rewrote a record: processes keep to what they read
 // before, new ones are denied, and with the next rewrite all is as it was.
 func TestKilledWriter(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	p := talk(t, c.command(filepath.Join(bin, "probe"), strings.Fields("init ctx 0 alloc 1 line alloc 1073741823 alloc 1 line alloc 1048575 line")...))
 	for range 3 {
 		assert.Regexp(t, " 0$", p.hear(t))

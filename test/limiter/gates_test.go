@@ -113,7 +113,7 @@ func TestOtherProgramsAreLeftAlone(t *testing.T) {
 		"#ifndef SHARED\nint main(void) { run(); }\n#endif\n"), 0o644))
 	require.NoError(t, compile(filepath.Join(dir, "lookup"), lookup))
 	require.NoError(t, compile(filepath.Join(dir, "runnable.so"), lookup, "-DSHARED", "-shared", "-fPIC", "-Wl,-e,run"))
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	commands := [][]string{
 		{filepath.Join(dir, "sanitized")},
 		{"/lib64/ld-linux-x86-64.so.2", filepath.Join(dir, "lookup")},

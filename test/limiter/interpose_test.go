@@ -36,7 +36,7 @@ func TestSameByEveryRoute(t *testing.T) {
 	}
 	for _, route := range []string{"dlsym", "default", "next", "libc", "libcv", "proc1", "proc2", "proc3"} {
 		t.Run(route, func(t *testing.T) {
-			lines, stderr := oneCard(t, giB).with("PROBE_ROUTE="+route).probe(t, script)
+			lines, stderr := oneGPU(t, giB).with("PROBE_ROUTE="+route).probe(t, script)
 			assert.Equal(t, want, lines)
 			assert.Empty(t, stderr)
 		})
@@ -44,14 +44,14 @@ func TestSameByEveryRoute(t *testing.T) {
 	t.Run("direct", func(t *testing.T) {
 		direct := filepath.Join(t.TempDir(), "direct")
 		require.NoError(t, compile(direct, "testdata/probe.c", "-DDIRECT", "-fno-builtin", filepath.Join(built, "sim", "libcuda.so.1")))
-		lines, stderr := oneCard(t, giB).run(t, direct, strings.Fields(script)...)
+		lines, stderr := oneGPU(t, giB).run(t, direct, strings.Fields(script)...)
 		assert.Equal(t, want, lines)
 		assert.Empty(t, stderr)
 	})
 	for _, version := range []string{"3020", "12000", "12080"} {
 		for _, flags := range []string{"0", "1", "2"} {
 			t.Run("proc2 version "+version+" flags "+flags, func(t *testing.T) {
-				c := oneCard(t, giB).with("PROBE_ROUTE=proc2", "PROBE_FLAGS="+flags)
+				c := oneGPU(t, giB).with("PROBE_ROUTE=proc2", "PROBE_FLAGS="+flags)
 				lines, _ := c.probe(t, script)
 				assert.Equal(t, want, lines)
 			})
@@ -63,7 +63,7 @@ func TestSameByEveryRoute(t *testing.T) {
 func TestKindsOfMemory(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "kinds")
 	require.NoError(t, compile(program, "testdata/kinds.c"))
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	c.sim = fakeDriver(t)
 	lines, stderr := c.run(t, program)
 	assert.Equal(t, []string{
@@ -98,7 +98,7 @@ func TestCallerIsKept(t *testing.T) {
 	program := filepath.Join(dir, "caller")
 	require.NoError(t, compile(program, "testdata/caller.c", "-DWHO=1", "-rdynamic", "-L"+dir, "-Wl,--no-as-needed", "-lfirst",
 		"-lsecond", "-Wl,-rpath,"+dir))
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	bare, _ := c.bare().run(t, program)
 	with, stderr := c.run(t, program)
 	assert.Equal(t, bare, with)

@@ -13,23 +13,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// behindFronts are the names of the driver's libraries in the limiter's folder.
+// behindFronts are the names of the driver's libraries in the limiter's directory.
 var behindFronts = map[string]string{"cuda": "libcuda.so.1", "nvml": "libnvidia-ml.so.1"}
 
 // inFront makes a container whose limiter is in front of the driver's libraries in
 // place of being preloaded: what is at the driver's place are the fronts.
 func inFront(tb testing.TB, c *container) *container {
 	tb.Helper()
-	folder := tb.TempDir()
-	require.NoError(tb, os.Mkdir(filepath.Join(folder, "driver"), 0o755))
-	require.NoError(tb, os.Symlink(filepath.Join(built, "lib", "libvgpu.so"), filepath.Join(folder, "libvgpu.so")))
-	out, err := exec.Command("make", "-s", "-C", filepath.Join(root, "limiter/front"), "OUT="+folder, "FOLDER="+folder).CombinedOutput()
+	dir := tb.TempDir()
+	require.NoError(tb, os.Mkdir(filepath.Join(dir, "driver"), 0o755))
+	require.NoError(tb, os.Symlink(filepath.Join(built, "lib", "libvgpu.so"), filepath.Join(dir, "libvgpu.so")))
+	out, err := exec.Command("make", "-s", "-C", filepath.Join(root, "limiter/front"), "OUT="+dir, "DIR="+dir).CombinedOutput()
 	require.NoError(tb, err, "%s", out)
 	f := *c
-	f.library, f.front = "", filepath.Join(folder, "lib")
+	f.library, f.front = "", filepath.Join(dir, "lib")
 	for name, driver := range behindFronts {
 		require.NoError(tb, os.Rename(filepath.Join(f.front, "libvgpu-"+name+".so"), filepath.Join(f.front, driver)))
-		require.NoError(tb, os.Symlink(filepath.Join(c.sim, driver), filepath.Join(folder, "driver", name)))
+		require.NoError(tb, os.Symlink(filepath.Join(c.sim, driver), filepath.Join(dir, "driver", name)))
 	}
 	return &f
 }
@@ -47,7 +47,7 @@ func TestEveryHookByEveryRouteInFront(t *testing.T) {
 	dir := t.TempDir()
 	program, direct := filepath.Join(dir, "routes"), filepath.Join(dir, "direct")
 	require.NoError(t, compile(program, "testdata/routes.c"))
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	c.sim = plainDriver(t, "-DPROC_TABLE", "testdata/fake_proc.c")
 	onDriver := filepath.Join(dir, "direct-driver")
 	require.NoError(t, compile(onDriver, "testdata/direct.c", "-Wl,--no-as-needed", filepath.Join(c.sim, "libcuda.so.1"), filepath.Join(c.sim, "libnvidia-ml.so.1")))
@@ -79,13 +79,13 @@ func TestEveryHookByEveryRouteInFront(t *testing.T) {
 	}
 }
 
-// frontScript fills a card of 1 GiB to the byte and looks at it.
+// frontScript fills a GPU of 1 GiB to the byte and looks at it.
 const frontScript = "init ctx 0 alloc 1073741823 alloc 2 alloc 1 info total 0 nvml 0 free 0 free 1 info alloc 1073741824 alloc 1 free 2"
 
 // The limit holds in front of the driver, also together with a preload, and what is
 // shown is the slice.
 func TestLimitInFront(t *testing.T) {
-	plain := oneCard(t, giB)
+	plain := oneGPU(t, giB)
 	front := inFront(t, plain)
 	for name, c := range map[string]*container{"in front": front, "in front and preloaded": front.both()} {
 		t.Run(name, func(t *testing.T) {
@@ -126,7 +126,7 @@ int main(int argc, char **argv)
 }
 #endif
 `), 0o644))
-	c := inFront(t, oneCard(t, giB))
+	c := inFront(t, oneGPU(t, giB))
 	// A plugin that is built where the front is, as run-time compilers of kernels do it:
 	// the linker must find the name in the front, or would drop it.
 	require.NoError(t, compile(plugin, source, "-DPLUGIN", "-shared", "-fPIC", "-Wl,--as-needed", "-L"+c.front, "-l:libcuda.so.1"))
@@ -136,9 +136,9 @@ int main(int argc, char **argv)
 }
 
 // A fully static program can load the driver all the same. A preload never reaches it;
-// in front it gets no card: the loader that it brings its own of has no place where the
+// in front it gets no GPU: the loader that it brings its own of has no place where the
 // limiter finds what it needs.
-func TestStaticProgramsGetNoCardInFront(t *testing.T) {
+func TestStaticProgramsGetNoGPUInFront(t *testing.T) {
 	dir := t.TempDir()
 	source, program := filepath.Join(dir, "static.c"), filepath.Join(dir, "static")
 	require.NoError(t, os.WriteFile(source, []byte(`
@@ -153,7 +153,7 @@ int main(void)
 }
 `), 0o644))
 	require.NoError(t, compile(program, source, "-static"))
-	plain := oneCard(t, giB)
+	plain := oneGPU(t, giB)
 	lines, _ := plain.run(t, program)
 	assert.Equal(t, []string{"0"}, lines, "it is not limited by a preload; if it is now: docs/LIMITER.md says otherwise")
 	lines, stderr := inFront(t, plain).run(t, program)

@@ -101,8 +101,8 @@ func compile(out, source string, flags ...string) error {
 	return nil
 }
 
-// card is a simulated card that a container is granted some memory of.
-type card struct {
+// GPU is a simulated GPU that a container is granted some memory of.
+type gpu struct {
 	uuid  string
 	limit uint64
 }
@@ -114,17 +114,17 @@ type container struct {
 	group   string
 	library string
 	sim     string
-	front   string // in mode library: the folder of the fronts
+	front   string // in mode library: the directory of the fronts
 	env     []string
 }
 
-// newMachine makes the state of a simulated machine with these cards.
-func newMachine(tb testing.TB, cards ...string) string {
+// newMachine makes the state of a simulated machine with these GPUs.
+func newMachine(tb testing.TB, gpus ...string) string {
 	tb.Helper()
 	state := filepath.Join(tb.TempDir(), "state")
 	args := []string{"--state", state, "init"}
-	for _, c := range cards {
-		args = append(args, "--card", c)
+	for _, c := range gpus {
+		args = append(args, "--gpu", c)
 	}
 	out, err := exec.Command(filepath.Join(built, "sim", "simctl"), args...).CombinedOutput()
 	require.NoError(tb, err, "%s", out)
@@ -133,13 +133,13 @@ func newMachine(tb testing.TB, cards ...string) string {
 
 // newContainer writes the two files as the host does where it does not know what
 // a context takes.
-func newContainer(tb testing.TB, state string, cards ...card) *container {
+func newContainer(tb testing.TB, state string, gpus ...gpu) *container {
 	tb.Helper()
-	return newContainerKnowing(tb, state, 0, cards...)
+	return newContainerKnowing(tb, state, 0, gpus...)
 }
 
-// newContainerKnowing is a container on whose cards a context is known to take so much.
-func newContainerKnowing(tb testing.TB, state string, contextBytes uint64, cards ...card) *container {
+// newContainerKnowing is a container on whose GPUs a context is known to take so much.
+func newContainerKnowing(tb testing.TB, state string, contextBytes uint64, gpus ...gpu) *container {
 	tb.Helper()
 	c := &container{
 		dir: tb.TempDir(), state: state, group: "7",
@@ -147,7 +147,7 @@ func newContainerKnowing(tb testing.TB, state string, contextBytes uint64, cards
 		sim:     filepath.Join(built, "sim"),
 	}
 	var limits limiter.Limits
-	for _, one := range cards {
+	for _, one := range gpus {
 		limits.Devices = append(limits.Devices, limiter.DeviceLimit{
 			UUID: one.uuid, MemoryLimitBytes: one.limit, ContextBytes: contextBytes,
 		})
@@ -221,13 +221,13 @@ func (c *container) used(tb testing.TB) uint64 {
 // simStatus is what the simulated driver knows to be true.
 type simStatus struct {
 	Clients []json.RawMessage
-	Cards   []struct {
+	GPUs    []struct {
 		ClockNs uint64 `json:"clock_ns"`
 		BusyNs  uint64 `json:"busy_ns"`
 	}
 	Groups []struct {
-		ID    uint64
-		Cards []struct {
+		ID   uint64
+		GPUs []struct {
 			Index          int
 			ContextBytes   uint64 `json:"context_bytes"`
 			DataBytes      uint64 `json:"data_bytes"`
@@ -246,12 +246,12 @@ func (c *container) truth(tb testing.TB) simStatus {
 	return s
 }
 
-// peak is the most data bytes that the container ever had on card 0, exactly.
+// peak is the most data bytes that the container ever had on GPU 0, exactly.
 func (c *container) peak(tb testing.TB) (peak, now uint64) {
 	tb.Helper()
 	for _, g := range c.truth(tb).Groups {
 		if fmt.Sprint(g.ID) == c.group {
-			for _, one := range g.Cards {
+			for _, one := range g.GPUs {
 				if one.Index == 0 {
 					return one.PeakDataBytes, one.DataBytes
 				}
@@ -261,13 +261,13 @@ func (c *container) peak(tb testing.TB) (peak, now uint64) {
 	return 0, 0
 }
 
-// peakTotal is the most that the container ever had on card 0, contexts and data
+// peakTotal is the most that the container ever had on GPU 0, contexts and data
 // together, exactly.
 func (c *container) peakTotal(tb testing.TB) (peak, now uint64) {
 	tb.Helper()
 	for _, g := range c.truth(tb).Groups {
 		if fmt.Sprint(g.ID) == c.group {
-			for _, one := range g.Cards {
+			for _, one := range g.GPUs {
 				if one.Index == 0 {
 					return one.PeakTotalBytes, one.ContextBytes + one.DataBytes
 				}

@@ -15,9 +15,9 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-func oneCard(tb testing.TB, limit uint64) *container {
+func oneGPU(tb testing.TB, limit uint64) *container {
 	tb.Helper()
-	return newContainer(tb, newMachine(tb, "H200"), card{gpuIDs[0], limit})
+	return newContainer(tb, newMachine(tb, "H200"), gpu{gpuIDs[0], limit})
 }
 
 func TestLimitIsExact(t *testing.T) {
@@ -58,7 +58,7 @@ func TestLimitIsExact(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			c := oneCard(t, giB)
+			c := oneGPU(t, giB)
 			lines, stderr := c.probe(t, test.script)
 			// What pitch a refused call leaves behind is nobody's business.
 			for i, line := range lines {
@@ -78,7 +78,7 @@ func TestLimitIsExact(t *testing.T) {
 
 // The driver refuses: the reservation must be undone.
 func TestDriverRefusal(t *testing.T) {
-	c := newContainer(t, newMachine(t, "T4"), card{gpuIDs[0], 100 * giB})
+	c := newContainer(t, newMachine(t, "T4"), gpu{gpuIDs[0], 100 * giB})
 	lines, _ := c.probe(t, "init ctx 0 alloc 0x1000000000 info total 0 nvml 0")
 	assert.Equal(t, "alloc 2", lines[2])
 	var left, total uint64
@@ -89,14 +89,14 @@ func TestDriverRefusal(t *testing.T) {
 	var bareLeft uint64
 	_, err = fmt.Sscanf(bare[2], "info 0 free %d total %d", &bareLeft, &bareTotal)
 	require.NoError(t, err)
-	assert.Equal(t, bareTotal, total, "total is the card where the limit is more")
-	assert.Equal(t, bareLeft, left, "free is the card's where that is less")
+	assert.Equal(t, bareTotal, total, "total is the GPU where the limit is more")
+	assert.Equal(t, bareLeft, left, "free is the GPU's where that is less")
 	assert.Equal(t, bare[3], lines[4])
 	assert.Zero(t, c.used(t))
 }
 
 func TestViews(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	lines, _ := c.probe(t, "init ctx 0 alloc 4096 info infonull total 0 nvml 0")
 	assert.Equal(t, []string{
 		"init 0", "ctx 0", "alloc 0", "info 0 free 1073737728 total 1073741824", "infonull 1", "total 0 1073741824",
@@ -108,7 +108,7 @@ func TestViews(t *testing.T) {
 
 // Something that only watches takes no slot, starts no thread and needs no CUDA.
 func TestNVMLAlone(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	lines, stderr := c.probe(t, "nvml 0 threads")
 	assert.Equal(t, []string{
 		"nvml 0 total 1073741824 free 1073741824 used 0", "nvml2 0 total 1073741824 free 1073741824 used 0", "threads 1",
@@ -119,18 +119,18 @@ func TestNVMLAlone(t *testing.T) {
 	assert.Zero(t, u.Processes)
 }
 
-// Cards are known by UUID, whatever order the limits file or the driver has them in.
-func TestOrderOfCards(t *testing.T) {
+// GPUs are known by UUID, whatever order the limits file or the driver has them in.
+func TestOrderOfGPUs(t *testing.T) {
 	state := newMachine(t, "H200", "H200", "T4")
 	limits := map[string]uint64{gpuIDs[0]: 1 * miB, gpuIDs[1]: 2 * miB, gpuIDs[2]: 3 * miB}
 	for _, order := range [][]int{{0, 1, 2}, {2, 0, 1}} {
 		for _, visible := range []string{"0,1,2", "2,1,0", "1,2,0", gpuIDs[2] + "," + gpuIDs[0]} {
 			t.Run(fmt.Sprintf("%v visible %s", order, visible), func(t *testing.T) {
-				var cards []card
+				var gpus []gpu
 				for _, i := range order {
-					cards = append(cards, card{gpuIDs[i], limits[gpuIDs[i]]})
+					gpus = append(gpus, gpu{gpuIDs[i], limits[gpuIDs[i]]})
 				}
-				c := newContainer(t, state, cards...).with("CUDA_VISIBLE_DEVICES=" + visible)
+				c := newContainer(t, state, gpus...).with("CUDA_VISIBLE_DEVICES=" + visible)
 				for i := range strings.Split(visible, ",") {
 					lines, stderr := c.probe(t, fmt.Sprintf("init uuid %d ctx %d info total %d", i, i, i))
 					require.Empty(t, stderr)
@@ -144,10 +144,10 @@ func TestOrderOfCards(t *testing.T) {
 	}
 }
 
-// Two containers on one card, each sees its own.
+// Two containers on one GPU, each sees its own.
 func TestTwoContainers(t *testing.T) {
 	state := newMachine(t, "H200")
-	a, b := newContainer(t, state, card{gpuIDs[0], 2 * giB}), newContainer(t, state, card{gpuIDs[0], 3 * giB})
+	a, b := newContainer(t, state, gpu{gpuIDs[0], 2 * giB}), newContainer(t, state, gpu{gpuIDs[0], 3 * giB})
 	b.group = "8"
 	cmd := a.command(bin+"/probe", strings.Fields("init ctx 0 alloc 2147483648 sleep 60000")...)
 	require.NoError(t, cmd.Start())
@@ -161,7 +161,7 @@ func TestTwoContainers(t *testing.T) {
 	}, lines)
 }
 
-// Whatever is wrong with the files: no memory, no view of the card, one line that
+// Whatever is wrong with the files: no memory, no view of the GPU, one line that
 // says why and which file.
 func TestBadFiles(t *testing.T) {
 	bend := func(file string, size int64, at int64, bytes ...byte) func(*testing.T, *container) {
@@ -187,7 +187,7 @@ func TestBadFiles(t *testing.T) {
 		why  string
 	}{
 		{"no limits", func(t *testing.T, c *container) { require.NoError(t, os.Remove(c.limits())) }, "No such file"},
-		{"a folder", func(t *testing.T, c *container) {
+		{"a directory", func(t *testing.T, c *container) {
 			require.NoError(t, os.Remove(c.limits()))
 			require.NoError(t, os.Mkdir(c.limits(), 0o755))
 		}, ""},
@@ -213,12 +213,12 @@ func TestBadFiles(t *testing.T) {
 		{"short usage", bend("usage", 4096, 0), "length"},
 		{"usage magic", bend("usage", -1, 0, 'X'), "magic"},
 		{"usage sizes", bend("usage", -1, 16, u32(64)...), "sizes"},
-		{"usage of another card", bend("usage", -1, 64, 0xaa), "other cards"},
-		{"usage of more cards", bend("usage", -1, 36, u32(2)...), "cards"},
+		{"usage of another GPU", bend("usage", -1, 64, 0xaa), "other GPUs"},
+		{"usage of more GPUs", bend("usage", -1, 36, u32(2)...), "gpus"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			c := oneCard(t, giB)
+			c := oneGPU(t, giB)
 			test.do(t, c)
 			lines, stderr := c.probe(t, "init ctx 0 alloc 4096 info total 0")
 			assert.Equal(t, []string{"init 3", "ctx 3", "alloc 3", "info 3 free 0 total 0", "total 3 0"}, lines)
@@ -240,7 +240,7 @@ func TestBadFiles(t *testing.T) {
 // others: a tenant would give itself a larger limit.
 func TestEnvironmentCannotRedirect(t *testing.T) {
 	state := newMachine(t, "H200")
-	mine, larger := newContainer(t, state, card{gpuIDs[0], miB}), newContainer(t, state, card{gpuIDs[0], giB})
+	mine, larger := newContainer(t, state, gpu{gpuIDs[0], miB}), newContainer(t, state, gpu{gpuIDs[0], giB})
 	const enter = `shift; export LD_PRELOAD="$1"; shift; exec chroot /mnt "$@"`
 	script := vgpufstest.NewRoot + `mount --bind "$1" /mnt/.gpuslice; mount --bind "$1/usage" /mnt/.gpuslice/usage; mount -o remount,bind,ro /mnt/.gpuslice; ` + enter
 	args := append([]string{"-m", "sh", "-ec", script, "sh", limiter.FilesDir(mine.dir), mine.library, filepath.Join(bin, "probe")},
@@ -254,16 +254,16 @@ func TestEnvironmentCannotRedirect(t *testing.T) {
 		"nvml 0 total 1048576 free 0 used 1048576", "nvml2 0 total 1048576 free 0 used 1048576",
 	}, lines)
 
-	// Nor does taking the limits file away help, where the folder is left.
+	// Nor does taking the limits file away help, where the directory is left.
 	args[3] = vgpufstest.NewRoot + enter
 	lines, _ = larger.bare().with("CUDA_DEVICE_MEMORY_LIMIT=1g").run(t, "unshare", args...)
 	assert.Contains(t, lines, "init 3")
 	assert.Contains(t, lines, "alloc 3")
 }
 
-// A card without a record is denied, and the one with a record is not.
-func TestUnlistedCard(t *testing.T) {
-	c := newContainer(t, newMachine(t, "H200", "T4"), card{gpuIDs[1], giB})
+// A GPU without a record is denied, and the one with a record is not.
+func TestUnlistedGPU(t *testing.T) {
+	c := newContainer(t, newMachine(t, "H200", "T4"), gpu{gpuIDs[1], giB})
 	lines, stderr := c.probe(t, "init total 0 ctx 0 newctx 0 alloc 1 total 1 ctx 1 alloc 1073741824 alloc 1 nvml 0 nvml 1")
 	assert.Equal(t, []string{
 		"init 0", "total 3 ", "ctx 3", "newctx 3", "alloc 201", "total 0 1073741824", "ctx 0", "alloc 0", "alloc 2",
@@ -288,7 +288,7 @@ func trimDenied(lines []string) []string {
 
 // Limits that change while a process runs are followed, and free nothing.
 func TestLimitsChange(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	cmd := c.command(bin+"/probe", strings.Fields("init ctx 0 alloc 536870912 sleep 1500 alloc 1 info free 0 alloc 1048576 alloc 1 info")...)
 	var out strings.Builder
 	cmd.Stdout = &out
@@ -309,18 +309,18 @@ func TestEnvironmentFallback(t *testing.T) {
 		env  []string
 		want string
 	}{
-		{"for all cards", []string{"CUDA_DEVICE_MEMORY_LIMIT=1m"}, "total 0 1048576"},
-		{"for this card", []string{"CUDA_DEVICE_MEMORY_LIMIT=1m", "CUDA_DEVICE_MEMORY_LIMIT_0=2g"}, "total 0 2147483648"},
+		{"for all GPUs", []string{"CUDA_DEVICE_MEMORY_LIMIT=1m"}, "total 0 1048576"},
+		{"for this GPU", []string{"CUDA_DEVICE_MEMORY_LIMIT=1m", "CUDA_DEVICE_MEMORY_LIMIT_0=2g"}, "total 0 2147483648"},
 		{"in bytes", []string{"CUDA_DEVICE_MEMORY_LIMIT_0=1000"}, "total 0 1000"},
 		{"in KiB", []string{"CUDA_DEVICE_MEMORY_LIMIT_0=3K"}, "total 0 3072"},
 		{"none", nil, "total 3"},
 		{"zero", []string{"CUDA_DEVICE_MEMORY_LIMIT_0=0"}, "total 3"},
 		{"nonsense", []string{"CUDA_DEVICE_MEMORY_LIMIT_0=12x"}, "total 3"},
 		{"huge", []string{"CUDA_DEVICE_MEMORY_LIMIT_0=99999999999999g"}, "total 3"},
-		{"another card", []string{"CUDA_DEVICE_MEMORY_LIMIT_1=1m"}, "total 3"},
+		{"another GPU", []string{"CUDA_DEVICE_MEMORY_LIMIT_1=1m"}, "total 3"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := oneCard(t, giB).with(append(test.env, "VGPU_LIMITS_PATH=", "VGPU_USAGE_PATH=")...)
+			c := oneGPU(t, giB).with(append(test.env, "VGPU_LIMITS_PATH=", "VGPU_USAGE_PATH=")...)
 			lines, _ := c.probe(t, "init ctx 0 total 0 alloc 0x1000000000")
 			assert.True(t, strings.HasPrefix(lines[2], test.want), lines[2])
 			assert.NotEqual(t, "alloc 0", lines[3])

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// newMIGMachine is a machine whose first card has MIG devices of these profiles, and
+// newMIGMachine is a machine whose first GPU has MIG devices of these profiles, and
 // what NVML knows them by: in the order of their instances.
 func newMIGMachine(t *testing.T, profiles ...string) (state string, uuids []string) {
 	t.Helper()
@@ -27,25 +27,25 @@ func newMIGMachine(t *testing.T, profiles ...string) (state string, uuids []stri
 	simctl("mig", "0", "enable")
 	simctl(append([]string{"mig", "0", "create"}, profiles...)...)
 	var status struct {
-		Cards []struct {
+		GPUs []struct {
 			MIG []struct{ UUID string }
 		}
 	}
 	require.NoError(t, json.Unmarshal(simctl("status", "-o", "json"), &status))
-	for _, d := range status.Cards[0].MIG {
+	for _, d := range status.GPUs[0].MIG {
 		uuids = append(uuids, d.UUID)
 	}
 	require.Len(t, uuids, len(profiles))
 	return state, uuids
 }
 
-// The driver has the card's UUID and the MIG device's: the record is found by the
+// The driver has the GPU's UUID and the MIG device's: the record is found by the
 // second, the limit is held to, and every view is of the slice.
 func TestMIGDevice(t *testing.T) {
 	state, uuids := newMIGMachine(t, "1g.18gb", "1g.18gb")
 	for i, uuid := range uuids {
 		t.Run(fmt.Sprint("device ", i), func(t *testing.T) {
-			c := newContainer(t, state, card{uuid, giB}).with("CUDA_VISIBLE_DEVICES=" + uuid)
+			c := newContainer(t, state, gpu{uuid, giB}).with("CUDA_VISIBLE_DEVICES=" + uuid)
 			lines, stderr := c.probe(t, fmt.Sprintf("init uuid 0 total 0 ctx 0 alloc 1073741824 alloc 1 info nvmlmig 0 %d free 0", i))
 			assert.Empty(t, stderr)
 			assert.Equal(t, []string{
@@ -67,7 +67,7 @@ func TestMIGDevice(t *testing.T) {
 // driver's refusal.
 func TestWholeMIGDevice(t *testing.T) {
 	state, uuids := newMIGMachine(t, "1g.18gb")
-	c := newContainer(t, state, card{uuids[0], 16384 * miB}).with("CUDA_VISIBLE_DEVICES=" + uuids[0])
+	c := newContainer(t, state, gpu{uuids[0], 16384 * miB}).with("CUDA_VISIBLE_DEVICES=" + uuids[0])
 	script := "init total 0 ctx 0 info nvmlmig 0 0 alloc 0x400000000"
 	lines, stderr := c.probe(t, script)
 	bare, _ := c.bare().probe(t, script)
@@ -76,11 +76,11 @@ func TestWholeMIGDevice(t *testing.T) {
 	assert.Equal(t, bare[:4], lines[:4], "as without the library")
 }
 
-// Another's MIG device, and a card, are denied; of one's own card NVML tells nothing,
+// Another's MIG device, and a GPU, are denied; of one's own GPU NVML tells nothing,
 // and nobody is told off for asking.
 func TestUnlistedMIGDevice(t *testing.T) {
 	state, uuids := newMIGMachine(t, "1g.18gb", "1g.18gb")
-	c := newContainer(t, state, card{uuids[0], giB})
+	c := newContainer(t, state, gpu{uuids[0], giB})
 	lines, stderr := c.with("CUDA_VISIBLE_DEVICES="+uuids[1]).probe(t, "init total 0 ctx 0 nvmlmig 0 1")
 	assert.Equal(t, []string{"init 0", "total 3 ", "ctx 3"}, trimmed(lines[:3]))
 	assert.True(t, strings.HasPrefix(lines[3], "nvml 4 "), lines[3])
@@ -108,11 +108,11 @@ func trimmed(lines []string) []string {
 	return out
 }
 
-// A container with nothing but a card's record can't use the card's MIG devices, which
+// A container with nothing but a GPU's record can't use the GPU's MIG devices, which
 // a driver that only knows cuDeviceGetUuid would call by that name.
-func TestMIGDeviceIsNotItsCard(t *testing.T) {
+func TestMIGDeviceIsNotItsGPU(t *testing.T) {
 	state, uuids := newMIGMachine(t, "1g.18gb")
-	c := newContainer(t, state, card{gpuIDs[0], giB}).with("CUDA_VISIBLE_DEVICES=" + uuids[0])
+	c := newContainer(t, state, gpu{gpuIDs[0], giB}).with("CUDA_VISIBLE_DEVICES=" + uuids[0])
 	lines, stderr := c.probe(t, "init ctx 0 alloc 1")
 	assert.Equal(t, []string{"init 0", "ctx 3"}, lines[:2])
 	assert.NotContains(t, lines[2], "alloc 0")

@@ -16,7 +16,7 @@ func TestDriverBeforeTheLimiterEndsTheProcess(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "direct")
 	require.NoError(t, compile(program, "testdata/probe.c", "-DDIRECT", "-fno-builtin", filepath.Join(built, "sim", "libcuda.so.1")))
-	plain := oneCard(t, giB)
+	plain := oneGPU(t, giB)
 	front := inFront(t, plain)
 	linked := filepath.Join(dir, "harmless.so")
 	require.NoError(t, os.Symlink(filepath.Join(plain.sim, "libcuda.so.1"), linked))
@@ -69,7 +69,7 @@ func TestOtherPreloadsBeforeTheLimiterAreLeftAlone(t *testing.T) {
 int cuInit(unsigned flags) { return ((int (*)(unsigned))dlsym(RTLD_NEXT, "cuInit"))(flags); }
 `), 0o644))
 	require.NoError(t, compile(tool, source, "-shared", "-fPIC"))
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	lines, stderr := c.with("LD_PRELOAD="+tool+" "+c.library).probe(t, "init ctx 0 alloc 1073741825")
 	assert.Empty(t, stderr)
 	assert.Equal(t, []string{"init 0", "ctx 0", "alloc 2"}, lines)

@@ -14,9 +14,9 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// oversubscribed is a container whose limit is 1 GiB, half of which may lie on the card.
+// oversubscribed is a container whose limit is 1 GiB, half of which may lie on the GPU.
 func oversubscribed(t *testing.T) *container {
-	c := oneCard(t, 1<<30)
+	c := oneGPU(t, 1<<30)
 	limits, err := limiter.ReadLimits(c.limits())
 	require.NoError(t, err)
 	limits.Devices[0].PhysicalBytes = 1 << 29
@@ -24,7 +24,7 @@ func oversubscribed(t *testing.T) *container {
 	return c
 }
 
-// Beyond its part of the card a container's memory is managed, up to its limit and no
+// Beyond its part of the GPU a container's memory is managed, up to its limit and no
 // further; it is told of all of it, and what is freed comes back to where it was.
 func TestOversubscription(t *testing.T) {
 	const half = "536870912"
@@ -32,19 +32,19 @@ func TestOversubscription(t *testing.T) {
 		name, script string
 		want         []string
 	}{
-		{"the first half is the card's, the second may be the host's, and there is no third", "init ctx 0 alloc " + half + " where 0 alloc " + half + " where 1 alloc 1 info",
+		{"the first half is the GPU's, the second may be the host's, and there is no third", "init ctx 0 alloc " + half + " where 0 alloc " + half + " where 1 alloc 1 info",
 			[]string{"init 0", "ctx 0", "alloc 0", "where 0 0", "alloc 0", "where 0 1", "alloc 2", "info 0 free 0 total 1073741824"}},
-		{"one byte more than the card's part", "init ctx 0 alloc 536870913 where 0 alloc 536870911 where 1 alloc 1",
+		{"one byte more than the GPU's part", "init ctx 0 alloc 536870913 where 0 alloc 536870911 where 1 alloc 1",
 			[]string{"init 0", "ctx 0", "alloc 0", "where 0 1", "alloc 0", "where 0 0", "alloc 2"}},
-		{"what is freed of the card is the card's again", "init ctx 0 alloc " + half + " alloc " + half + " free 0 alloc " + half + " where 2 free 1 free 2 info",
+		{"what is freed of the GPU is the GPU's again", "init ctx 0 alloc " + half + " alloc " + half + " free 0 alloc " + half + " where 2 free 1 free 2 info",
 			[]string{"init 0", "ctx 0", "alloc 0", "alloc 0", "free 0", "alloc 0", "where 0 0", "free 0", "free 0", "info 0 free 1073741824 total 1073741824"}},
 		{"what is freed of the host's is the limit's", "init ctx 0 alloc " + half + " alloc " + half + " free 1 alloc " + half + " where 2 alloc 1",
 			[]string{"init 0", "ctx 0", "alloc 0", "alloc 0", "free 0", "alloc 0", "where 0 1", "alloc 2"}},
-		{"managed memory takes none of the card's part", "init ctx 0 managed " + half + " alloc " + half + " where 1 managed 1",
+		{"managed memory takes none of the GPU's part", "init ctx 0 managed " + half + " alloc " + half + " where 1 managed 1",
 			[]string{"init 0", "ctx 0", "managed 0", "alloc 0", "where 0 0", "managed 2"}},
 		{"more than the limit at once", "init ctx 0 alloc 1073741825 alloc 1073741824 where 0",
 			[]string{"init 0", "ctx 0", "alloc 2", "alloc 0", "where 0 1"}},
-		{"virtual memory is the card's", "init ctx 0 vcreate 0 512 vcreate 0 2",
+		{"virtual memory is the GPU's", "init ctx 0 vcreate 0 512 vcreate 0 2",
 			[]string{"init 0", "ctx 0", "vcreate 0", "vcreate 2"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -58,12 +58,12 @@ func TestOversubscription(t *testing.T) {
 			assert.Zero(t, usage.Devices[0].SpilledBytes)
 		})
 	}
-	t.Run("pools are the card's", func(t *testing.T) {
+	t.Run("pools are the GPU's", func(t *testing.T) {
 		t.Parallel()
 		lines, _ := oversubscribed(t).run(t, filepath.Join(bin, "pools"), "init", "ctx", "0", "async", half, "async", "1", "alloc", half)
 		assert.Equal(t, []string{"async 0", "async 2", "alloc 0"}, lines[len(lines)-3:])
 	})
-	t.Run("a full card", func(t *testing.T) {
+	t.Run("a full GPU", func(t *testing.T) {
 		t.Parallel()
 		c := oversubscribed(t)
 		fail(t, c, "cuMemAlloc_v2")
@@ -73,7 +73,7 @@ func TestOversubscription(t *testing.T) {
 }
 
 // Of processes that are killed while they spill nothing stays: neither of the limit nor
-// of the card's part is there less or more than before.
+// of the GPU's part is there less or more than before.
 func TestOversubscriptionUnderKills(t *testing.T) {
 	c := oversubscribed(t)
 	running := make([]*exec.Cmd, 6)

@@ -75,7 +75,7 @@ func TestPoolsInsideTheLimit(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			c := oneCard(t, giB)
+			c := oneGPU(t, giB)
 			lines, stderr := c.pools(t, "init ctx 0 "+test.script)
 			require.GreaterOrEqual(t, len(lines), 2)
 			assert.Equal(t, test.want, lines[2:])
@@ -135,7 +135,7 @@ func TestGraphsInsideTheLimit(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			c := oneCard(t, giB)
+			c := oneGPU(t, giB)
 			lines, stderr := c.pools(t, "init ctx 0 "+test.script)
 			require.GreaterOrEqual(t, len(lines), 2)
 			assert.Equal(t, test.want, lines[2:])
@@ -164,9 +164,9 @@ func TestCapturesGoOn(t *testing.T) {
 		} {
 			t.Run(name+" mode "+mode, func(t *testing.T) {
 				t.Parallel()
-				c := oneCard(t, giB)
+				c := oneGPU(t, giB)
 				script := strings.ReplaceAll(script, "begin M", "begin "+mode)
-				bare, _ := oneCard(t, 2*giB).bare().pools(t, "init ctx 0 "+script)
+				bare, _ := oneGPU(t, 2*giB).bare().pools(t, "init ctx 0 "+script)
 				lines, stderr := c.pools(t, "init ctx 0 "+script)
 				assert.Contains(t, lines, "capturing 1 0")
 				assert.Contains(t, lines, "end 0")
@@ -197,7 +197,7 @@ func TestPoolsThatGrowByMore(t *testing.T) {
 			[]string{"async 2", "info 50331648 0", "async 2", "alloc 0", "info 0 0"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := oneCard(t, test.limit).with("SIMGPU_POOL_CHUNK=67108864")
+			c := oneGPU(t, test.limit).with("SIMGPU_POOL_CHUNK=67108864")
 			lines, stderr := c.pools(t, "init ctx 0 "+test.script)
 			assert.Equal(t, test.want, lines[2:])
 			assert.Empty(t, stderr)
@@ -208,7 +208,7 @@ func TestPoolsThatGrowByMore(t *testing.T) {
 
 // What a process's pool has let go is another process's at once.
 func TestPoolsBetweenProcesses(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	cmd := c.command(filepath.Join(bin, "pools"), strings.Fields("init ctx 0 async 1073741824 sleep 300 afree 0 sync sleep 60000")...)
 	require.NoError(t, cmd.Start())
 	defer func() { cmd.Process.Kill(); cmd.Wait() }()
@@ -222,7 +222,7 @@ func TestPoolsBetweenProcesses(t *testing.T) {
 
 // A killed process's pools and graphs are gone with it.
 func TestPoolsOfTheKilled(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	c.pools(t, "init ctx 0 async 536870912 graph node 536870912 inst 2 launch 0 kill")
 	lines, _ := c.pools(t, "init ctx 0 async 1073741824 info")
 	assert.Equal(t, []string{"async 0", "info 0 0"}, lines[2:])
@@ -230,7 +230,7 @@ func TestPoolsOfTheKilled(t *testing.T) {
 
 // The splits of what is charged, for people.
 func TestPoolAndGraphAreTold(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	cmd := c.command(filepath.Join(bin, "pools"), strings.Fields("init ctx 0 async 1 graph node 4194304 inst 2 launch 0 alloc 7 sleep 60000")...)
 	require.NoError(t, cmd.Start())
 	defer func() { cmd.Process.Kill(); cmd.Wait() }()
@@ -241,10 +241,10 @@ func TestPoolAndGraphAreTold(t *testing.T) {
 	assert.Equal(t, []uint64{36*miB + 7, 0, 32 * miB, 4 * miB}, []uint64{cell(0), cell(8), cell(24), cell(40)})
 }
 
-// Each card's pools are its own, whichever context is current.
-func TestPoolsOfTwoCards(t *testing.T) {
+// Each GPU's pools are its own, whichever context is current.
+func TestPoolsOfTwoGPUs(t *testing.T) {
 	state := newMachine(t, "H200", "H200")
-	c := newContainer(t, state, card{gpuIDs[0], 64 * miB}, card{gpuIDs[1], 128 * miB})
+	c := newContainer(t, state, gpu{gpuIDs[0], 64 * miB}, gpu{gpuIDs[1], 128 * miB})
 	lines, stderr := c.pools(t, "init ctx 0 stream ctx 1 stream use 1 async 67108865 async 67108864 use 2 async 134217729 async 134217728 "+
 		"use 0 info ctx 0 info mk 1 pick 1 from 1 use 2 afree 1 sync from 134217728 use 1 async 1 info ctx 1 info")
 	assert.Empty(t, stderr)
@@ -255,7 +255,7 @@ func TestPoolsOfTwoCards(t *testing.T) {
 
 // Before cuInit and without a context it is the driver's to refuse, and takes no slot.
 func TestPoolsBeforeAnything(t *testing.T) {
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	lines, stderr := c.pools(t, "async 1 mk 0 init async 1 sync ctxsync gtrim")
 	bare, _ := c.bare().pools(t, "async 1 mk 0 init async 1 sync ctxsync gtrim")
 	assert.Equal(t, bare, lines)

@@ -13,8 +13,8 @@ import (
 // two containers of one PID namespace.
 func TestProcessListsAreTheContainersOwn(t *testing.T) {
 	machine := newMachine(t, "H200")
-	mine := newContainer(t, machine, card{gpuIDs[0], 1 << 30})
-	other := newContainer(t, machine, card{gpuIDs[0], 1 << 30})
+	mine := newContainer(t, machine, gpu{gpuIDs[0], 1 << 30})
+	other := newContainer(t, machine, gpu{gpuIDs[0], 1 << 30})
 	first, neighbour := hold(t, mine, "init ctx 0 alloc 1048576 sleep 60000"), hold(t, other, "init ctx 0 alloc 1048576 sleep 60000")
 	for _, cmd := range []*exec.Cmd{first, neighbour} {
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })

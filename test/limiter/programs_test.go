@@ -191,7 +191,7 @@ func (l *lines) Write(b []byte) (int, error) {
 // output, status, descriptors, threads, signals, environment, umask and the rest of
 // what a process has are as without it, seen from within and from outside.
 func TestProgramsLookTheSame(t *testing.T) {
-	c := oneCard(t, giB).bare()
+	c := oneGPU(t, giB).bare()
 	bare, with := t.TempDir(), t.TempDir()
 	for _, etc := range []string{bare, with} {
 		out, err := exec.Command("cp", "-a", "/etc/.", etc).CombinedOutput()

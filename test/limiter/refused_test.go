@@ -15,7 +15,7 @@ func TestRefusedAllocationsAreCounted(t *testing.T) {
 	const half = "536870912"
 	for _, test := range []struct {
 		name, script string
-		over         bool // the node grants more than its cards have
+		over         bool // the node grants more than its GPUs have
 		want         uint64
 	}{
 		{"none", "init ctx 0 alloc 1073741824 free 0 alloc 1073741824", false, 0},
@@ -27,7 +27,7 @@ func TestRefusedAllocationsAreCounted(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			c := oneCard(t, 1<<30)
+			c := oneGPU(t, 1<<30)
 			if test.over {
 				c = oversubscribed(t)
 			}
@@ -49,7 +49,7 @@ func TestRefusedPoolsAreCounted(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			c := oneCard(t, 1<<30)
+			c := oneGPU(t, 1<<30)
 			c.pools(t, "init ctx 0 "+test.script)
 			assert.Equal(t, test.want, c.refused(t))
 		})

@@ -11,7 +11,7 @@ import (
 // What the host sees a container have beyond what is charged is taken off what may
 // still be charged, is shown as used, and comes back when the host says so.
 func TestResidueCounts(t *testing.T) {
-	c := oneCard(t, 1<<30)
+	c := oneGPU(t, 1<<30)
 	residue := func(bytes uint64) {
 		require.NoError(t, limiter.UpdateCores(c.dir, []limiter.CoreState{{ResidueBytes: bytes}}))
 	}

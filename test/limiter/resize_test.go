@@ -19,7 +19,7 @@ import (
 type booked struct {
 	*container
 	ledger *grant.Ledger
-	cards  map[string]grant.Card
+	gpus   map[string]grant.GPU
 }
 
 func newBooked(t *testing.T, state string, memoryMiB int64, cores int) *booked {
@@ -27,11 +27,11 @@ func newBooked(t *testing.T, state string, memoryMiB int64, cores int) *booked {
 	ledger, err := grant.OpenLedger(t.TempDir(), grant.WithRecovery(oci.RecoverShares))
 	require.NoError(t, err)
 	t.Cleanup(func() { ledger.Close() })
-	b := &booked{container: newContainer(t, state, card{gpuIDs[0], giB}), ledger: ledger,
-		cards: map[string]grant.Card{gpuIDs[0]: {UUID: gpuIDs[0], MemoryMiB: 8192, CorePercent: 100, Slots: 10}}}
+	b := &booked{container: newContainer(t, state, gpu{gpuIDs[0], giB}), ledger: ledger,
+		gpus: map[string]grant.GPU{gpuIDs[0]: {UUID: gpuIDs[0], MemoryMiB: 8192, CorePercent: 100, Slots: 10}}}
 	claim := grant.Claim{ContainerID: "c1", Owner: grant.OwnerNRI, Container: "main",
 		Shares: []grant.Share{{UUID: gpuIDs[0], MemoryMiB: memoryMiB, CorePercent: cores}}}
-	b.dir, err = ledger.Claim(context.Background(), claim, b.cards, func(dir string) error {
+	b.dir, err = ledger.Claim(context.Background(), claim, b.gpus, func(dir string) error {
 		return oci.Populate(dir, claim, oci.Settings{CorePolicy: oci.CoreForce})
 	})
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func newBooked(t *testing.T, state string, memoryMiB int64, cores int) *booked {
 
 func (b *booked) resize(t *testing.T, memoryMiB int64, cores int) error {
 	t.Helper()
-	_, err := b.ledger.Resize(context.Background(), "c1", []grant.Share{{UUID: gpuIDs[0], MemoryMiB: memoryMiB, CorePercent: cores}}, b.cards, oci.Resize)
+	_, err := b.ledger.Resize(context.Background(), "c1", []grant.Share{{UUID: gpuIDs[0], MemoryMiB: memoryMiB, CorePercent: cores}}, b.gpus, oci.Resize)
 	return err
 }
 

@@ -92,7 +92,7 @@ func compareRoutes(t *testing.T, c *container, program string, args ...string) m
 func TestEveryHookByEveryRoute(t *testing.T) {
 	program, direct := filepath.Join(t.TempDir(), "routes"), filepath.Join(t.TempDir(), "direct")
 	require.NoError(t, compile(program, "testdata/routes.c"))
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	c.sim = tableDriver(t)
 	require.NoError(t, compile(direct, "testdata/direct.c", "-Wl,--no-as-needed", filepath.Join(c.sim, "libcuda.so.1"),
 		filepath.Join(c.sim, "libnvidia-ml.so.1")))
@@ -122,7 +122,7 @@ func TestEveryHookByEveryRoute(t *testing.T) {
 func TestEveryNameByEveryRoute(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "routes")
 	require.NoError(t, compile(program, "testdata/routes.c"))
-	c := oneCard(t, giB)
+	c := oneGPU(t, giB)
 	names := routeNames(t)
 	before := -1
 	for _, release := range [][2]string{{"450.51", "11.0"}, {"470.82.01", "11.4"}, {"535.261.03", "12.2"}, {"570.172.08", "12.8"}, {"580.65.06", "13.0"}} {

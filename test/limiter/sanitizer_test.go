@@ -39,7 +39,7 @@ func TestSanitizers(t *testing.T) {
 				assert.NotZero(t, c.cores(t).ThrottledNanoseconds)
 			}
 			const context = 30 * miB
-			c := newContainerKnowing(t, newMachine(t, "H200:context_mib=30"), context, card{gpuIDs[0], giB}).with(test.quiet)
+			c := newContainerKnowing(t, newMachine(t, "H200:context_mib=30"), context, gpu{gpuIDs[0], giB}).with(test.quiet)
 			c.library = ""
 			c.sim = filepath.Join(built, test.sanitizer, "sim")
 			out, err := c.command(filepath.Join(dir, "churn"), "2", "1", fmt.Sprint(300*miB), "8").CombinedOutput()
@@ -62,7 +62,7 @@ func TestSanitizers(t *testing.T) {
 				assert.NotContains(t, string(out), "anitizer")
 				assert.NotContains(t, string(out), "runtime error")
 			}
-			one := newContainerKnowing(t, newMachine(t, "H200:context_mib=30"), context, card{gpuIDs[0], context}).with(test.quiet)
+			one := newContainerKnowing(t, newMachine(t, "H200:context_mib=30"), context, gpu{gpuIDs[0], context}).with(test.quiet)
 			one.library, one.sim = "", c.sim
 			racePrimary(t, one, filepath.Join(dir, "primary"), 1, "1", "8", "reset")
 			peak, _ := c.peakTotal(t)

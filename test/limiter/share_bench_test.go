@@ -13,13 +13,13 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/limiter"
-	"github.com/gpuslice/gpuslice/monitor/cores"
+	"github.com/gpuslice/gpuslice/limiter/feedback"
+	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 // BenchmarkShare says how exact shares are of a container alone, the worst of eight, in
-// percent of the card's time: error is the distance from the share (or from what the
+// percent of the GPU's time: error is the distance from the share (or from what the
 // program has without one, if that is less), loss what is missing of it, in percent of it.
 // No agent corrects anything. It wants a machine at rest.
 func BenchmarkShare(b *testing.B) {
@@ -27,7 +27,7 @@ func BenchmarkShare(b *testing.B) {
 	for _, kernels := range []string{"5", "500", "50000", "5,500,50000"} {
 		for _, how := range []string{"sync", "async", "graph"} {
 			b.Run(how+"/kernels="+kernels, func(b *testing.B) {
-				_, solo := newContainer(b, newMachine(b, "H200"), card{gpuIDs[0], giB}).bare().start(b, program, 1, how, kernels)
+				_, solo := newContainer(b, newMachine(b, "H200"), gpu{gpuIDs[0], giB}).bare().start(b, program, 1, how, kernels)
 				most := (<-solo).percent()
 				var worst, loss float64
 				for range b.N {
@@ -55,7 +55,7 @@ func BenchmarkShare(b *testing.B) {
 	}
 }
 
-// BenchmarkSharesOfTwo is the same for two containers on a card, with the agent's loop at
+// BenchmarkSharesOfTwo is the same for two containers on a GPU, with the agent's loop at
 // work: what they have in the six seconds after the first sixteen: by then what each of them had
 // queued while it was alone has run. Launchers that wait spin, so theirs are one pair
 // after the other.
@@ -83,24 +83,24 @@ func BenchmarkSharesOfTwo(b *testing.B) {
 	}
 }
 
-// sharesOfTwo runs each pair on a card of its own.
+// sharesOfTwo runs each pair on a GPU of its own.
 func sharesOfTwo(b *testing.B, program string, pairs [][2]uint32, how, kernels string) (worst, loss float64) {
 	b.Helper()
 	state := newMachine(b, "H200", "H200", "H200")
 	b.Setenv("SIMGPU_STATE", state)
 	owners := map[int]string{}
-	var containers []cores.Container
+	var containers []feedback.Container
 	var all []*container
 	for i, pair := range pairs {
 		for j, share := range pair {
-			c := newContainer(b, state, card{gpuIDs[i], giB})
+			c := newContainer(b, state, gpu{gpuIDs[i], giB})
 			c.group = fmt.Sprint(10*i + j + 1)
 			// What a container queued while it was alone still runs: of kernels of
 			// 50 ms that can be a minute's work.
 			c.share(b, share, map[bool]limiter.Policy{true: limiter.PolicyDefault, false: limiter.PolicyForce}[len(kernels) <= 3])
 			cmd, _ := c.with("CUDA_VISIBLE_DEVICES="+gpuIDs[i]).start(b, program, 23, how, kernels)
 			owners[cmd.Process.Pid] = c.group
-			containers = append(containers, cores.Container{ID: c.group, Dir: c.dir})
+			containers = append(containers, feedback.Container{ID: c.group, Dir: c.dir})
 			all = append(all, c)
 		}
 	}
@@ -131,7 +131,7 @@ func busyOf(tb testing.TB, all []*container) (seconds []float64) {
 }
 
 // agentLoop runs the agent's half of the shares on the simulated driver's NVML.
-func agentLoop(tb testing.TB, containers []cores.Container, owners map[int]string) (stop func()) {
+func agentLoop(tb testing.TB, containers []feedback.Container, owners map[int]string) (stop func()) {
 	tb.Helper()
 	for _, c := range containers { // the loop follows a container's own files only
 		limits, err := limiter.ReadLimits(limiter.LimitsPath(c.Dir))
@@ -140,13 +140,13 @@ func agentLoop(tb testing.TB, containers []cores.Container, owners map[int]strin
 		require.NoError(tb, limiter.UpdateLimits(c.Dir, limits))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	inventory := gpu.NewCache(nvml.New(nvml.WithLibraryPath(filepath.Join(built, "sim", "libnvidia-ml.so.1"))), gpu.CacheOptions{})
+	inventory := nvidia.NewCache(nvml.New(nvml.WithLibraryPath(filepath.Join(built, "sim", "libnvidia-ml.so.1"))), nvidia.CacheOptions{})
 	require.NoError(tb, inventory.Refresh(ctx))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		cores.New(cores.Config{
-			Containers: func(context.Context) ([]cores.Container, error) { return containers, nil },
+		feedback.New(feedback.Config{
+			Containers: func(context.Context) ([]feedback.Container, error) { return containers, nil },
 			Times:      inventory.ProcessTimes,
 			Memories:   inventory.ProcessMemories,
 			Owners:     func([]int, map[string]string) map[int]string { return owners },

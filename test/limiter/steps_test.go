@@ -97,7 +97,7 @@ func (p *talker) answer(t *testing.T, what string) (result int) {
 
 func newStepContainer(t *testing.T) *container {
 	t.Helper()
-	c := newContainerKnowing(t, newMachine(t, fmt.Sprintf("H200:context_mib=%d", stepContext/miB)), stepContext, card{gpuIDs[0], stepLimit})
+	c := newContainerKnowing(t, newMachine(t, fmt.Sprintf("H200:context_mib=%d", stepContext/miB)), stepContext, gpu{gpuIDs[0], stepLimit})
 	require.NoError(t, os.Remove(c.limits()))
 	require.NoError(t, limiter.WriteLimits(c.limits(), limiter.Limits{Devices: []limiter.DeviceLimit{{
 		UUID: gpuIDs[0], MemoryLimitBytes: stepLimit, ContextBytes: stepContext,
@@ -114,7 +114,7 @@ func killAtSteps(t *testing.T, section, by string, most int) {
 		require.Zero(t, p.answer(t, "ready"))
 		living = append(living, p)
 	}
-	living[0].tell(t, "l") // the card's clock begins with the first work
+	living[0].tell(t, "l") // the GPU's clock begins with the first work
 	require.Zero(t, living[0].answer(t, "l"))
 	begin := c.clock(t)
 	goOn(t, living)
@@ -174,7 +174,7 @@ func checkAfterKill(t *testing.T, c *container, living []*talker, at string) {
 	}
 }
 
-// spilled is what all slots of card 0 say that may lie in the host's memory, those that
+// spilled is what all slots of GPU 0 say that may lie in the host's memory, those that
 // are nobody's included: whoever claims one next would have it.
 func (c *container) spilled(t *testing.T) (sum uint64) {
 	t.Helper()
@@ -186,7 +186,7 @@ func (c *container) spilled(t *testing.T) (sum uint64) {
 	return sum
 }
 
-// credit is what card 0's bucket has to give: earned less spent.
+// credit is what GPU 0's bucket has to give: earned less spent.
 func (c *container) credit(t *testing.T) time.Duration {
 	t.Helper()
 	f, err := os.Open(c.usage())
@@ -198,19 +198,19 @@ func (c *container) credit(t *testing.T) time.Duration {
 	return time.Duration(binary.LittleEndian.Uint64(b[:]) - binary.LittleEndian.Uint64(b[8:]))
 }
 
-// cardTime is card 0's clock, and how much of it was worked.
-type cardTime struct{ Clock, Busy uint64 }
+// gpuTime is GPU 0's clock, and how much of it was worked.
+type gpuTime struct{ Clock, Busy uint64 }
 
-func (c *container) clock(t *testing.T) cardTime {
+func (c *container) clock(t *testing.T) gpuTime {
 	t.Helper()
 	s := c.truth(t)
-	require.NotEmpty(t, s.Cards)
-	return cardTime{s.Cards[0].ClockNs, s.Cards[0].BusyNs}
+	require.NotEmpty(t, s.GPUs)
+	return gpuTime{s.GPUs[0].ClockNs, s.GPUs[0].BusyNs}
 }
 
-// checkRate: over all the kills the card gave the container its share. Who dies
+// checkRate: over all the kills the GPU gave the container its share. Who dies
 // can have had what it launched before its cost was known and charged, and no more.
-func checkRate(t *testing.T, from, to cardTime, dead int, section string) {
+func checkRate(t *testing.T, from, to gpuTime, dead int, section string) {
 	t.Helper()
 	const launches = 6
 	kernel := stepKernel

@@ -27,7 +27,7 @@ func TestAccountFollowsTheDriver(t *testing.T) {
 	program := virtualProgram(t)
 	for _, part := range []string{"own", "others"} {
 		t.Run(part, func(t *testing.T) {
-			c := newContainer(t, newMachine(t, "H200:context_mib=0"), card{gpuIDs[0], 100 * giB})
+			c := newContainer(t, newMachine(t, "H200:context_mib=0"), gpu{gpuIDs[0], 100 * giB})
 			bare, _ := c.bare().run(t, program, part)
 			with, stderr := c.run(t, program, part)
 			for i := range min(len(bare), len(with)) { // the first difference says enough
@@ -51,7 +51,7 @@ func TestAccountFollowsTheDriver(t *testing.T) {
 // cuda-python's order: create, map, release, …, unmap. The memory is the program's
 // until the unmap, and no byte of it can be had twice.
 func TestReleasedButMappedStaysCharged(t *testing.T) {
-	c := oneCard(t, 8*miB)
+	c := oneGPU(t, 8*miB)
 	lines, _ := c.probe(t, "init ctx 0 vreserve 64 vcreate 0 8 vmap 0 0 8 0 vrelease 0 info vcreate 0 2 alloc 1 vunmap 0 0 8 info alloc 8388608")
 	assert.Equal(t, []string{"init 0", "ctx 0", "vreserve 0", "vcreate 0", "vmap 0", "vrelease 0", "info 0 free 0 total 8388608",
 		"vcreate 2", "alloc 2", "vunmap 0", "info 0 free 8388608 total 8388608", "alloc 0"}, lines)
@@ -63,12 +63,12 @@ func TestReleasedButMappedStaysCharged(t *testing.T) {
 // By location, whatever context is current, or none.
 func TestVirtualMemoryIsChargedWhereItLies(t *testing.T) {
 	state := newMachine(t, "H200", "H200", "H200")
-	c := newContainer(t, state, card{gpuIDs[1], 4 * miB}, card{gpuIDs[0], 8 * miB}).with("CUDA_VISIBLE_DEVICES=0,1")
+	c := newContainer(t, state, gpu{gpuIDs[1], 4 * miB}, gpu{gpuIDs[0], 8 * miB}).with("CUDA_VISIBLE_DEVICES=0,1")
 	lines, stderr := c.probe(t, "init vcreate 1 6 vcreate 1 4 vcreate 0 8 vcreate 0 2 vcreate -2 64 ctx 0 info ctx 1 info vrelease 0 info")
 	assert.Equal(t, []string{"init 0", "vcreate 2", "vcreate 0", "vcreate 0", "vcreate 2", "vcreate 0",
 		"ctx 0", "info 0 free 0 total 8388608", "ctx 0", "info 0 free 0 total 4194304", "vrelease 0", "info 0 free 4194304 total 4194304"}, lines)
 	assert.Empty(t, stderr)
-	denied := newContainer(t, state, card{gpuIDs[1], 4 * miB})
+	denied := newContainer(t, state, gpu{gpuIDs[1], 4 * miB})
 	lines, _ = denied.probe(t, "init vcreate 0 2 vcreate 1 2")
 	assert.Equal(t, []string{"init 0", "vcreate 3", "vcreate 0"}, lines)
 	for _, kind := range []string{"0", "5", "9"} { // nowhere, and what drivers of tomorrow may know
@@ -81,7 +81,7 @@ func TestVirtualMemoryIsChargedWhereItLies(t *testing.T) {
 // The driver refuses: the reservation is undone; and what it refuses to give back
 // stays charged.
 func TestRefusalsOfVirtualMemory(t *testing.T) {
-	c := oneCard(t, 8*miB)
+	c := oneGPU(t, 8*miB)
 	for _, test := range []struct{ symbol, script, want string }{
 		{"cuMemCreate", "vcreate 0 8 vcreate 0 8 info", "vcreate 2;vcreate 0;info 0 free 0 total 8388608"},
 		{"cuMemRelease", "vcreate 0 8 vrelease 0 info vrelease 0 info",
@@ -103,14 +103,14 @@ func TestRefusalsOfVirtualMemory(t *testing.T) {
 
 // Each retained reference must be released; only then the memory ends.
 func TestRetainedReferences(t *testing.T) {
-	c := oneCard(t, 8*miB)
+	c := oneGPU(t, 8*miB)
 	lines, _ := c.probe(t, "init ctx 0 vreserve 64 vcreate 0 8 vmap 0 0 8 0 vretain 0 4 vretain 0 0 vrelease 0 vrelease 1 vunmap 0 0 8 info vrelease 2 info")
 	assert.Equal(t, []string{"info 0 free 0 total 8388608", "vrelease 0", "info 0 free 8388608 total 8388608"}, lines[len(lines)-3:])
 }
 
 // Many chunks stay fast and exact.
 func TestManyChunks(t *testing.T) {
-	c := newContainer(t, newMachine(t, "H200"), card{gpuIDs[0], 100 * giB})
+	c := newContainer(t, newMachine(t, "H200"), gpu{gpuIDs[0], 100 * giB})
 	lines, _ := c.probe(t, "init ctx 0 vreserve 102400 vmany 40000 2 info vcreate 0 20480 vunmap 0 0 80000 info")
 	total := uint64(100 * giB)
 	assert.Equal(t, []string{"vmany 40000 0", fmt.Sprintf("info 0 free %d total %d", total-80000*miB, total), "vcreate 0", "vunmap 0",
@@ -121,7 +121,7 @@ func TestManyChunks(t *testing.T) {
 // them killed: never a byte over, and nothing is left.
 func TestVirtualMemoryUnderKills(t *testing.T) {
 	const limit = 400 * miB
-	c := newContainer(t, newMachine(t, "H200:context_mib=0"), card{gpuIDs[0], limit})
+	c := newContainer(t, newMachine(t, "H200:context_mib=0"), gpu{gpuIDs[0], limit})
 	program := filepath.Join(t.TempDir(), "segments")
 	require.NoError(t, compile(program, "testdata/segments.c", "-pthread"))
 	var wg sync.WaitGroup
@@ -159,7 +159,7 @@ func TestVirtualMemoryUnderKills(t *testing.T) {
 func TestRetainRacesUnmap(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "retain")
 	require.NoError(t, compile(program, "testdata/retain.c", "-pthread"))
-	c := oneCard(t, 2*miB)
+	c := oneGPU(t, 2*miB)
 	lines, stderr := c.run(t, program, "20000")
 	t.Log(lines)
 	assert.Empty(t, stderr)
@@ -181,7 +181,7 @@ func TestExportedMemoryStaysCharged(t *testing.T) {
 	program := exportedProgram(t)
 	for _, how := range []string{"alone", "others"} {
 		t.Run(how, func(t *testing.T) {
-			c := oneCard(t, 100*miB)
+			c := oneGPU(t, 100*miB)
 			lines, stderr := c.run(t, program, how, "10", "30")
 			assert.Equal(t, []string{"made=3", fmt.Sprint("mapped_bytes=", 90*miB), fmt.Sprint("free_bytes=", 10*miB)}, lines)
 			assert.Empty(t, stderr)
@@ -196,7 +196,7 @@ func TestExportedMemoryStaysCharged(t *testing.T) {
 // A process that does not use CUDA keeps descriptors of memory of exporters that have ended:
 // what they exported stays charged until it ends, and nothing else of theirs does.
 func TestDescriptorsOfEndedProcessesKeepTheCharge(t *testing.T) {
-	c := oneCard(t, 100*miB)
+	c := oneGPU(t, 100*miB)
 	program := exportedProgram(t)
 	holder := talk(t, c.command(program, "kept", "10", "30"))
 	require.Equal(t, "made=3", holder.hear(t))
@@ -233,7 +233,7 @@ func TestDescriptorsOfEndedProcessesKeepTheCharge(t *testing.T) {
 // A process that exported calls exec, with a descriptor that the new program inherits: only what
 // it exported stays.
 func TestDescriptorIsInherited(t *testing.T) {
-	c := oneCard(t, 100*miB)
+	c := oneGPU(t, 100*miB)
 	fail(t, c, "cuMemExportToShareableHandle")
 	cmd := talk(t, c.command(filepath.Join(bin, "probe"), strings.Fields("init ctx 0 vcreate 0 20 vcreate 0 10 alloc 10000000 vexport 1 vexport 0 vexport 0 vclose 1 vinherit 0 exec cat")...))
 	for _, want := range []string{"init 0", "ctx 0", "vcreate 0", "vcreate 0", "alloc 0", "vexport 2", "vexport 0", "vexport 0", "vclose 0", "vinherit 0"} {
@@ -276,7 +276,7 @@ func TestImportsCountOnce(t *testing.T) {
 			"vcreate 0;vexport 0;vunmark 0;vimport 0;" + free(40) + "vrelease 0;" + free(70)},
 	} {
 		t.Run(test.description, func(t *testing.T) {
-			c := oneCard(t, 100*miB)
+			c := oneGPU(t, 100*miB)
 			lines, stderr := c.probe(t, test.script)
 			var got string
 			for _, line := range lines {
@@ -297,7 +297,7 @@ func TestImportsCountOnce(t *testing.T) {
 // Of more processes than a slot has places for, imports are charged in full.
 func TestImportsOfManyProcesses(t *testing.T) {
 	const most = 40
-	c := oneCard(t, 200*miB)
+	c := oneGPU(t, 200*miB)
 	lines, _ := c.probe(t, strings.Repeat("vborn 2 ", most+1)+"init ctx 0 info "+strings.Join(numbered("vimport", most), " ")+" info vimport 40 info vrelease 0 vimport 0 info")
 	free := func(mib int) string { return fmt.Sprintf("info 0 free %d total %d", mib*miB, 200*miB) }
 	lines = lines[most+3:]
@@ -316,8 +316,8 @@ func numbered(word string, count int) (words []string) {
 
 // Another container is charged for its import of the same memory, in full.
 func TestImportIntoAnotherContainer(t *testing.T) {
-	c := oneCard(t, 100*miB)
-	other := newContainer(t, c.state, card{gpuIDs[0], 100 * miB}).with("PROBE_EXPORTER=" + c.usage())
+	c := oneGPU(t, 100*miB)
+	other := newContainer(t, c.state, gpu{gpuIDs[0], 100 * miB}).with("PROBE_EXPORTER=" + c.usage())
 	importer := talk(t, other.command(filepath.Join(bin, "probe"), strings.Fields("vborn 60 init ctx 0 info vimport 0 info vimport 0 vdrop 0 line vrelease 0 info line")...))
 	for _, want := range []string{"vborn 0", "init 0", "ctx 0", "info 0 free 104857600 total 104857600", "vimport 0",
 		fmt.Sprintf("info 0 free %d total 104857600", 40*miB), "vimport 2", "vdrop 0"} {
@@ -345,14 +345,14 @@ func TestRefusedExportsAndImports(t *testing.T) {
 		{"cuMemAddressReserve", fromOutside, tried},
 	} {
 		t.Run(test.symbol, func(t *testing.T) {
-			c := oneCard(t, 100*miB)
+			c := oneGPU(t, 100*miB)
 			fail(t, c, test.symbol)
 			lines, _ := c.probe(t, "init ctx 0 "+test.script)
 			assert.Equal(t, strings.Split(test.want, ";"), lines[2:])
 			assert.Zero(t, c.used(t))
 		})
 	}
-	c := oneCard(t, 100*miB)
+	c := oneGPU(t, 100*miB)
 	lines, stderr := c.probe(t, "init ctx 0 vfabric")
 	assert.Equal(t, "vfabric 801", lines[2])
 	assert.Contains(t, stderr, "handle type 8 (not a file descriptor) is not supported inside a limit")
@@ -361,7 +361,7 @@ func TestRefusedExportsAndImports(t *testing.T) {
 // A process that exports and imports is killed at every place in the driver's accounting:
 // nothing stays charged, and nothing stays taken.
 func TestExportsUnderKills(t *testing.T) {
-	c := oneCard(t, 100*miB)
+	c := oneGPU(t, 100*miB)
 	program := exportedProgram(t)
 	for point := 1; ; point++ {
 		require.Less(t, point, 1000)

@@ -82,23 +82,23 @@ func TestVariables(t *testing.T) {
 func TestWrongPanels(t *testing.T) {
 	s := newServer(t)
 	for expr, want := range map[string]string{
-		`gpuslice_card_memory_used_byte`:                                                   "is not exported",
-		`gpuslice_card_memory_used_bytes{nod=~".+"}`:                                       "is not exported",
-		`gpuslice_card_memory_used_bytes{node="other"}`:                                    "is not exported",
+		`gpuslice_gpu_memory_used_byte`:                                                    "is not exported",
+		`gpuslice_gpu_memory_used_bytes{nod=~".+"}`:                                        "is not exported",
+		`gpuslice_gpu_memory_used_bytes{node="other"}`:                                     "is not exported",
 		`sum(rate(gpuslice_container_launches[5m]))`:                                       "is not exported",
-		`sum(gpuslice_card_healthy == 0 or gpuslice_card_sick) or vector(0)`:               "is not exported",
-		`sum by (nod) (gpuslice_card_healthy)`:                                             "has no label nod",
+		`sum(gpuslice_gpu_healthy == 0 or gpuslice_gpu_sick) or vector(0)`:                 "is not exported",
+		`sum by (nod) (gpuslice_gpu_healthy)`:                                              "has no label nod",
 		`histogram_quantile(0.9, sum by (verb) (gpuslice_scheduler_denials_total_bucket))`: "is not exported",
-		`sum(gpuslice_card_healthy{node=~"$nodes"})`:                                       "is not exported",
+		`sum(gpuslice_gpu_healthy{node=~"$nodes"})`:                                        "is not exported",
 		`rate(gpuslice_container_launches_total[$interval])`:                               "a variable",
-		`sum(`:                       "unclosed",
-		`gpuslice_card_healthy > 10`: "shows nothing",
+		`sum(`:                      "unclosed",
+		`gpuslice_gpu_healthy > 10`: "shows nothing",
 	} {
 		wrong := s.shown(expr, nil)
 		require.NotEmpty(t, wrong, expr)
 		assert.Contains(t, strings.Join(wrong, "\n"), want)
 	}
-	assert.Empty(t, s.shown("gpuslice_card_healthy", mentioned("{{node}} {{uuid}}")))
-	assert.Len(t, s.shown("gpuslice_card_healthy", mentioned("{{node}} {{id}}")), 1)
-	assert.Len(t, s.shown("sum by (node) (gpuslice_card_healthy)", mentioned("{{uuid}}")), 1)
+	assert.Empty(t, s.shown("gpuslice_gpu_healthy", mentioned("{{node}} {{uuid}}")))
+	assert.Len(t, s.shown("gpuslice_gpu_healthy", mentioned("{{node}} {{id}}")), 1)
+	assert.Len(t, s.shown("sum by (node) (gpuslice_gpu_healthy)", mentioned("{{uuid}}")), 1)
 }

@@ -27,7 +27,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Of a node and a cluster those alerts fire that their troubles are of, and no other: a card that
+// Of a node and a cluster those alerts fire that their troubles are of, and no other: a GPU that
 // is ill, pods that wait, and an audit that nobody has begun.
 func TestAlertsOfTheSample(t *testing.T) {
 	s := newServer(t)
@@ -42,7 +42,7 @@ func TestAlertsOfTheSample(t *testing.T) {
 			firing = append(firing, r.Alert)
 		}
 	}
-	assert.ElementsMatch(t, []string{"GPUSliceCardUnhealthy", "GPUSliceAuditStalled", "GPUSliceMemoryFragmented", "GPUSlicePodsPending"}, firing)
+	assert.ElementsMatch(t, []string{"GPUSliceGPUUnhealthy", "GPUSliceAuditStalled", "GPUSliceMemoryFragmented", "GPUSlicePodsPending"}, firing)
 }
 
 var severities = []string{"critical", "warning", "info"}

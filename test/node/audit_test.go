@@ -92,7 +92,7 @@ type suspect struct {
 // suspects are containers of every kind. The first process of each is a shell, which says
 // what becomes of the other.
 func suspects(n *harness.Node) []suspect {
-	// A way to the cards that no grant made: the driver's state, as a privileged pod has it.
+	// A way to the GPUs that no grant made: the driver's state, as a privileged pod has it.
 	state := []*cri.Mount{{ContainerPath: "/run/stolen", HostPath: n.SimState()}}
 	stolen := []string{"SIMGPU_STATE=/run/stolen"}
 	return []suspect{
@@ -115,7 +115,7 @@ func TestAudit(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			ctx := context.Background()
 			n, raw := auditedNode(t, policy)
-			uuid := card(t, n, 0)
+			uuid := gpu(t, n, 0)
 			host := osexec.Command(raw, "-", "-", "100")
 			host.Env = append(os.Environ(), "SIMGPU_STATE="+n.SimState())
 			require.NoError(t, host.Start())

@@ -30,7 +30,7 @@ func BenchmarkContainerCreate(b *testing.B) {
 		annotations map[string]string
 		took        []time.Duration
 	}{
-		{name: "granted", node: guarded, annotations: hami(card(b, guarded, 0), 1000, 5)},
+		{name: "granted", node: guarded, annotations: hami(gpu(b, guarded, 0), 1000, 5)},
 		{name: "ungranted", node: guarded},
 		{name: "bare", node: bare},
 	}

@@ -60,7 +60,7 @@ type chaos struct {
 func (c *chaos) random(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(c.seed, stream)) }
 
 // kill -9 of the agent at random moments while containers come and go, with restarts
-// of containerd in between, that end by SIGTERM or SIGKILL: nobody has a card without
+// of containerd in between, that end by SIGTERM or SIGKILL: nobody has a GPU without
 // limits meanwhile, and one reconciliation later the ledger is what containerd runs.
 func TestChaos(t *testing.T) {
 	ctx := context.Background()
@@ -75,7 +75,7 @@ func TestChaos(t *testing.T) {
 		require.NoError(t, err, chaosSeedVariable)
 	}
 	t.Logf("%s=%d does the same again", chaosSeedVariable, c.seed)
-	c.uuid = card(t, c.Node, 0)
+	c.uuid = gpu(t, c.Node, 0)
 	r := c.random(0)
 	for len(c.restarts) < chaosRestarts {
 		c.restarts[1+r.Int64N(chaosCreations)] = true
@@ -93,7 +93,7 @@ func TestChaos(t *testing.T) {
 	close(c.restart)
 	breakers.Wait()
 	t.Logf("%v, %d stay", c.tally, len(c.staying))
-	for _, what := range []string{"with its limits", "without a card", "agents killed"} {
+	for _, what := range []string{"with its limits", "without a GPU", "agents killed"} {
 		require.NotZero(t, c.tally[what], what)
 	}
 	require.NotEmpty(t, c.staying, "nothing runs whose reservation could be lost")
@@ -108,12 +108,12 @@ func TestChaos(t *testing.T) {
 	tasks, err := os.ReadDir(filepath.Join(c.Containerd.Dir, "state", "io.containerd.runtime.v2.task", "k8s.io"))
 	require.NoError(t, err)
 	for _, task := range tasks {
-		// A containerd that is killed while it deletes a task's folder leaves it hidden.
+		// A containerd that is killed while it deletes a task's directory leaves it hidden.
 		require.True(t, strings.HasPrefix(task.Name(), "."), "task %s is left", task.Name())
 	}
 }
 
-// requireTruth checks that the ledger is what containerd runs, and the folders too.
+// requireTruth checks that the ledger is what containerd runs, and the directories too.
 func (c *chaos) requireTruth(ctx context.Context) {
 	held, err := c.Held(ctx)
 	require.NoError(c.t, err)
@@ -123,17 +123,17 @@ func (c *chaos) requireTruth(ctx context.Context) {
 	for id := range c.staying {
 		require.Contains(c.t, held, id, "a container that was to stay")
 	}
-	folders, err := c.StateFolders()
+	dirs, err := c.StateDirs()
 	require.NoError(c.t, err)
 	ids := []string{}
 	for id := range held {
 		ids = append(ids, id)
 	}
-	require.ElementsMatch(c.t, ids, folders, "folders")
+	require.ElementsMatch(c.t, ids, dirs, "directories")
 	s, err := c.Status(ctx)
 	require.NoError(c.t, err)
-	require.EqualValues(c.t, chaosMiB*len(held), s.Cards[0].GrantedMemoryMiB)
-	require.Equal(c.t, len(held), s.Cards[0].Containers)
+	require.EqualValues(c.t, chaosMiB*len(held), s.GPUs[0].GrantedMemoryMiB)
+	require.Equal(c.t, len(held), s.GPUs[0].Containers)
 }
 
 // requireCreation checks that containers can be created, with a grant and without one.
@@ -267,7 +267,7 @@ func (c *chaos) work(ctx context.Context, r *rand.Rand, name string) {
 }
 
 // attempt makes one container and looks what it has: by its spec, and by its own word
-// if it has one. It returns the id of one with a card that was started.
+// if it has one. It returns the id of one with a GPU that was started.
 func (c *chaos) attempt(ctx context.Context, pod *harness.Sandbox, k harness.Container) (string, error) {
 	id, err := pod.Create(ctx, k)
 	if err != nil {
@@ -287,11 +287,11 @@ func (c *chaos) attempt(ctx context.Context, pod *harness.Sandbox, k harness.Con
 	case err != nil:
 		return "", err
 	case limited && !granted:
-		return "", errors.New("a card without a grant")
+		return "", errors.New("a GPU without a grant")
 	case limited:
 		c.count("with its limits")
 	default:
-		c.count("without a card")
+		c.count("without a GPU")
 	}
 	if err := c.StartContainer(ctx, id); err != nil {
 		c.count("not started")
@@ -330,11 +330,11 @@ func (c *chaos) askInside(ctx context.Context, pod *harness.Sandbox, k harness.C
 	return asExpected(limited, int(status.ExitCode), log)
 }
 
-// asExpected checks what meminfo saw: the card with its limit, or no driver.
+// asExpected checks what meminfo saw: the GPU with its limit, or no driver.
 func asExpected(limited bool, code int, log string) error {
 	v := harness.KeyValues(log)
 	if limited && code == 0 && v["device_count"] == "1" && v["device.0.total_bytes"] == strconv.Itoa(chaosMiB*mib) || !limited && code == 4 {
 		return nil
 	}
-	return fmt.Errorf("a card: %v, and the program saw (exit status %d): %s", limited, code, log)
+	return fmt.Errorf("a GPU: %v, and the program saw (exit status %d): %s", limited, code, log)
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// requireNoUnlimitedCard checks that a container that was created all the same has
-// no card: neither in its spec nor for a program in it.
-func requireNoUnlimitedCard(t testing.TB, n *harness.Node, s *harness.Sandbox, c harness.Container) {
+// requireNoUnlimitedGPU checks that a container that was created all the same has
+// no GPU: neither in its spec nor for a program in it.
+func requireNoUnlimitedGPU(t testing.TB, n *harness.Node, s *harness.Sandbox, c harness.Container) {
 	id, err := s.Start(context.Background(), c)
 	if err != nil {
 		return // refused
@@ -28,17 +28,17 @@ func requireNoUnlimitedCard(t testing.TB, n *harness.Node, s *harness.Sandbox, c
 	}
 }
 
-// The agent is not there, hangs, or dies: no container gets a card past it.
+// The agent is not there, hangs, or dies: no container gets a GPU past it.
 func TestAgentThatIsNotThere(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{Containerd: harness.ContainerdOptions{RequestTimeout: time.Second}})
 	ctx := context.Background()
-	uuid := card(t, n, 0)
+	uuid := gpu(t, n, 0)
 	kinds := []harness.Container{{Name: "main"}, {Name: "main", Image: harness.GreedyImage}}
 	attempt := uint32(0)
 	try := func(t *testing.T) {
 		for i, c := range kinds {
 			pod := run(t, n, harness.Pod{Name: fmt.Sprintf("p%d-%d", attempt, i), Annotations: hami(uuid, 1000, 10)})
-			requireNoUnlimitedCard(t, n, pod, c)
+			requireNoUnlimitedGPU(t, n, pod, c)
 			require.NoError(t, pod.Remove(ctx))
 		}
 		attempt++
@@ -80,7 +80,7 @@ func TestAgentThatIsNotThere(t *testing.T) {
 func TestAgentRestart(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
 	ctx := context.Background()
-	uuid := card(t, n, 0)
+	uuid := gpu(t, n, 0)
 	stays, goes := harness.Pod{Name: "stays", Annotations: hami(uuid, 70000, 50)}, harness.Pod{Name: "goes", Annotations: hami(uuid, 70000, 50)}
 	staysPod, goesPod := run(t, n, stays), run(t, n, goes)
 	hold := harness.Container{Name: "main", Command: []string{workload("hold"), "--mib=50"}}
@@ -106,11 +106,11 @@ func TestAgentRestart(t *testing.T) {
 	require.ErrorContains(t, err, uuid)
 }
 
-// The state folder is lost under running containers: their claims come back.
-func TestLostStateFolder(t *testing.T) {
+// The state directory is lost under running containers: their claims come back.
+func TestLostStateDir(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
 	ctx := context.Background()
-	uuid := card(t, n, 0)
+	uuid := gpu(t, n, 0)
 	pod := run(t, n, harness.Pod{Name: "p", Annotations: hami(uuid, 70000, 50)})
 	id := start(t, pod, harness.Container{Name: "main"})
 	require.NoError(t, n.Agent.Stop(5*time.Second))
@@ -120,7 +120,7 @@ func TestLostStateFolder(t *testing.T) {
 	s, err := n.Status(ctx)
 	require.NoError(t, err)
 	require.Len(t, s.Containers, 1)
-	require.Equal(t, int64(70000), s.Cards[0].GrantedMemoryMiB)
+	require.Equal(t, int64(70000), s.GPUs[0].GrantedMemoryMiB)
 	v := exec(t, n, id, workload("alloc"), "--chunk-mib=1000")
 	require.Equal(t, int64(69000*mib), number(t, v["allocated_bytes"]), "the container still has its limit: a context and 69 chunks")
 	require.NoError(t, pod.Remove(ctx))
@@ -132,7 +132,7 @@ func TestLostStateFolder(t *testing.T) {
 func TestContainerdRestart(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
 	ctx := context.Background()
-	uuid := card(t, n, 0)
+	uuid := gpu(t, n, 0)
 	stays := harness.Container{Name: "main", Command: []string{workload("hold"), "--mib=50"}}
 	staysPod := run(t, n, harness.Pod{Name: "stays", Annotations: hami(uuid, 3000, 10)})
 	staysID := start(t, staysPod, stays)

@@ -15,16 +15,16 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// The node whose agent is weighed: 16 cards, 50 pods of 10 containers each, all booked.
+// The node whose agent is weighed: 16 GPUs, 50 pods of 10 containers each, all booked.
 const (
-	footprintCards      = 16
+	footprintGPUs       = 16
 	footprintPods       = 50
 	footprintContainers = 10
-	footprintReplicas   = 40 // of each card
+	footprintReplicas   = 40 // of each GPU
 )
 
 // idleWindows and idleWindow are how long an idle agent is looked at. Together they
-// are longer than the time between two looks at the cards.
+// are longer than the time between two looks at the GPUs.
 const (
 	idleWindows = 3
 	idleWindow  = 20 * time.Second
@@ -37,14 +37,14 @@ func BenchmarkAgentFootprint(b *testing.B) {
 	ctx := context.Background()
 	kubelet := startKubelet(b)
 	kubeconfig, told := startAPIServer(b)
-	cards := make([]string, footprintCards)
-	for i := range cards {
-		cards[i] = "H200"
+	gpus := make([]string, footprintGPUs)
+	for i := range gpus {
+		gpus[i] = "H200"
 	}
-	n := newNode(b, harness.NodeOptions{Cards: cards, AgentArgs: []string{
+	n := newNode(b, harness.NodeOptions{GPUs: gpus, AgentArgs: []string{
 		fmt.Sprintf("--device-split-count=%d", footprintReplicas), "--device-plugin-dir=" + kubelet.dir, "--kubeconfig=" + kubeconfig,
 	}})
-	kubelet.waitDevices(b, footprintCards*footprintReplicas)
+	kubelet.waitDevices(b, footprintGPUs*footprintReplicas)
 	select {
 	case <-told:
 	case <-time.After(time.Minute):
@@ -63,7 +63,7 @@ func BenchmarkAgentFootprint(b *testing.B) {
 		for i := range footprintPods {
 			shares := map[string]string{}
 			for j := range footprintContainers {
-				shares[fmt.Sprintf("c%d", j)] = share(s.Cards[i%footprintCards].UUID, 1000, 2)
+				shares[fmt.Sprintf("c%d", j)] = share(s.GPUs[i%footprintGPUs].UUID, 1000, 2)
 			}
 			pod := run(b, n, harness.Pod{Name: fmt.Sprintf("p%d", i), Annotations: named(shares)})
 			for j := range footprintContainers {
@@ -77,7 +77,7 @@ func BenchmarkAgentFootprint(b *testing.B) {
 		report("booked")
 
 		require.NoError(b, n.RestartAgent(ctx))
-		kubelet.waitDevices(b, footprintCards*footprintReplicas)
+		kubelet.waitDevices(b, footprintGPUs*footprintReplicas)
 		report("restarted")
 
 		var all, most float64

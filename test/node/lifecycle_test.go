@@ -16,12 +16,12 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// kind is one way to ask for a card, and what comes of it.
+// kind is one way to ask for a GPU, and what comes of it.
 type kind struct {
 	description string
 	annotations func(uuid string) map[string]string
 	image       string
-	limitMiB    int64 // 0: no card
+	limitMiB    int64 // 0: no GPU
 	refused     bool
 }
 
@@ -31,8 +31,8 @@ var kinds = []kind{
 	{"no grant", func(string) map[string]string { return nil }, harness.WorkloadImage, 0, false},
 	{"no grant, a greedy image", func(string) map[string]string { return nil }, harness.GreedyImage, 0, false},
 	{"a grant for another container", func(u string) map[string]string { return named(map[string]string{"other": share(u, 2000, 0)}) }, harness.GreedyImage, 0, false},
-	{"more than the card", func(u string) map[string]string { return hami(u, 143772, 5) }, harness.GreedyImage, 0, true},
-	{"an unknown card", func(string) map[string]string { return hami("GPU-ffffffff-5151-4000-8000-000000000001", 1, 1) }, harness.GreedyImage, 0, true},
+	{"more than the GPU", func(u string) map[string]string { return hami(u, 143772, 5) }, harness.GreedyImage, 0, true},
+	{"an unknown GPU", func(string) map[string]string { return hami("GPU-ffffffff-5151-4000-8000-000000000001", 1, 1) }, harness.GreedyImage, 0, true},
 	{"malformed", func(u string) map[string]string { return hami(u, -1, 5) }, harness.GreedyImage, 0, true},
 }
 
@@ -41,11 +41,11 @@ var kinds = []kind{
 const lifecycles = 1000
 
 // A thousand containers, of all kinds, several at a time: each has its limits or no
-// card at all, by its spec and by its own word, and none leaves anything behind.
+// GPU at all, by its spec and by its own word, and none leaves anything behind.
 func TestThousandContainers(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
 	ctx := context.Background()
-	uuid := card(t, n, 0)
+	uuid := gpu(t, n, 0)
 
 	var (
 		mu     sync.Mutex

@@ -11,10 +11,10 @@ import (
 )
 
 // A MIG device that the kubelet chose is its container's, whole and alone, with its own
-// memory as the limit; the agent's other card is shared as ever.
+// memory as the limit; the agent's other GPU is shared as ever.
 func TestMIGDevice(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{
-		Cards:     []string{"H200:mig=1g.18gb,mig=1g.18gb", "H200"},
+		GPUs:      []string{"H200:mig=1g.18gb,mig=1g.18gb", "H200"},
 		AgentArgs: []string{"--mig-strategy=mixed"},
 	})
 	ctx := context.Background()
@@ -29,8 +29,8 @@ func TestMIGDevice(t *testing.T) {
 	require.Len(t, devices, 2)
 	const (
 		deviceMiB = 16384
-		cutCard   = "GPU-00000001-5151-4000-8000-000000000001"
-		wholeCard = "GPU-00000002-5151-4000-8000-000000000002"
+		cutGPU    = "GPU-00000001-5151-4000-8000-000000000001"
+		wholeGPU  = "GPU-00000002-5151-4000-8000-000000000002"
 	)
 	chosen := func(ids ...string) map[string]string {
 		return map[string]string{"gpuslice.io/mig-1g.18gb": strings.Join(ids, "::0,") + "::0"}
@@ -52,11 +52,11 @@ func TestMIGDevice(t *testing.T) {
 	_, err = run(t, n, harness.Pod{Name: "again"}).Create(ctx, harness.Container{Name: "main", Annotations: chosen(devices[0])})
 	require.ErrorContains(t, err, devices[0])
 
-	// A scheduler's grant is of the card that is whole, never of the one in MIG mode.
-	whole := start(t, run(t, n, harness.Pod{Name: "whole", Annotations: hami(wholeCard, 4000, 10)}), harness.Container{Name: "main"})
+	// A scheduler's grant is of the GPU that is whole, never of the one in MIG mode.
+	whole := start(t, run(t, n, harness.Pod{Name: "whole", Annotations: hami(wholeGPU, 4000, 10)}), harness.Container{Name: "main"})
 	require.Equal(t, int64(4000*mib), number(t, exec(t, n, whole, workload("meminfo"))["device.0.total_bytes"]))
-	_, err = run(t, n, harness.Pod{Name: "cut", Annotations: hami(cutCard, 4000, 10)}).Create(ctx, harness.Container{Name: "main"})
-	require.ErrorContains(t, err, "no such card")
+	_, err = run(t, n, harness.Pod{Name: "cut", Annotations: hami(cutGPU, 4000, 10)}).Create(ctx, harness.Container{Name: "main"})
+	require.ErrorContains(t, err, "no such GPU")
 
 	// The author of a pod can't choose.
 	_, err = run(t, n, harness.Pod{Name: "own", Annotations: chosen(devices[1])}).Create(ctx, harness.Container{Name: "main"})

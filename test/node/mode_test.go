@@ -25,7 +25,7 @@ func TestLimitHoldsInFrontOfTheDriver(t *testing.T) {
 			archive := filepath.Join(t.TempDir(), "musl.tar")
 			require.NoError(t, harness.WriteImage(archive, muslImage, root))
 			require.NoError(t, n.Import(ctx, archive))
-			uuid := card(t, n, 0)
+			uuid := gpu(t, n, 0)
 
 			for i, c := range []harness.Container{
 				{Name: "main"},

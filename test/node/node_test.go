@@ -1,6 +1,6 @@
 // Package node tests the whole node half of gpuslice end to end: real containerd,
 // runc and NRI, the agent as a process, containers made through CRI, the simulated
-// driver as their card and the limiter inside them. What a container may do is
+// driver as their GPU and the limiter inside them. What a container may do is
 // asked inside it, not believed from its spec.
 package node_test
 
@@ -41,12 +41,12 @@ func newNode(t testing.TB, o harness.NodeOptions) *harness.Node {
 	return n
 }
 
-// card is the UUID of a node's card.
-func card(t testing.TB, n *harness.Node, index int) string {
+// GPU is the UUID of a node's GPU.
+func gpu(t testing.TB, n *harness.Node, index int) string {
 	s, err := n.Status(context.Background())
 	require.NoError(t, err)
-	require.Greater(t, len(s.Cards), index)
-	return s.Cards[index].UUID
+	require.Greater(t, len(s.GPUs), index)
+	return s.GPUs[index].UUID
 }
 
 // hami annotates a pod of one container as HAMi's scheduler does.
@@ -122,14 +122,14 @@ func requireNothingLeft(t testing.TB, n *harness.Node) {
 	s, err := n.Status(context.Background())
 	require.NoError(t, err)
 	require.Empty(t, s.Containers, "ledger")
-	for _, c := range s.Cards {
+	for _, c := range s.GPUs {
 		require.Zero(t, c.GrantedMemoryMiB, c.UUID)
 		require.Zero(t, c.GrantedCores, c.UUID)
 		require.Zero(t, c.Containers, c.UUID)
 	}
-	folders, err := os.ReadDir(filepath.Join(n.StateDir(), "containers"))
+	dirs, err := os.ReadDir(filepath.Join(n.StateDir(), "containers"))
 	require.NoError(t, err)
-	require.Empty(t, folders, "folders")
+	require.Empty(t, dirs, "directories")
 	mounts, err := harness.MountsBelow(n.StateDir())
 	require.NoError(t, err)
 	require.Equal(t, []string{n.StateDir()}, mounts, "mounts")

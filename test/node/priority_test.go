@@ -28,7 +28,7 @@ i=$((i+1)); echo rounds=$i; done`
 func TestPriorityIsNotTheTenants(t *testing.T) {
 	ctx := context.Background()
 	n := newNode(t, harness.NodeOptions{AgentArgs: []string{"--high-priority-namespaces=vip"}})
-	uuid := card(t, n, 0)
+	uuid := gpu(t, n, 0)
 	spin := workload("spin") + " --seconds=1000 --kernels-us=5000 --mode=async"
 	containers := map[string]string{}
 	pods := map[string]*harness.Sandbox{}
@@ -88,12 +88,12 @@ func TestPriorityIsNotTheTenants(t *testing.T) {
 	requireNothingLeft(t, n)
 }
 
-// What a container of high priority leaves of a card is the others' while it is at work: up
+// What a container of high priority leaves of a GPU is the others' while it is at work: up
 // to their share, and none of it is taken from it.
 func TestPriorityLeavesTheRest(t *testing.T) {
 	ctx := context.Background()
 	n := newNode(t, harness.NodeOptions{AgentArgs: []string{"--high-priority-namespaces=vip"}})
-	uuid := card(t, n, 0)
+	uuid := gpu(t, n, 0)
 	spin := []string{workload("spin"), "--seconds=1000", "--kernels-us=2000", "--mode=async"}
 	first := run(t, n, harness.Pod{Name: "first", Namespace: "vip", Annotations: hami(uuid, 4000, 30)})
 	start(t, first, harness.Container{Name: "main", Command: spin})

@@ -15,20 +15,20 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// heldBytes are what all processes have of the first card, by the driver's own books.
+// heldBytes are what all processes have of the first GPU, by the driver's own books.
 func heldBytes(t *testing.T, n *harness.Node) uint64 {
 	text, err := n.Simctl(context.Background(), "status", "-o", "json")
 	require.NoError(t, err)
 	var status struct {
-		Cards []struct {
+		GPUs []struct {
 			Used uint64 `json:"memory_used_bytes"`
-		} `json:"cards"`
+		} `json:"gpus"`
 	}
 	require.NoError(t, json.Unmarshal([]byte(text), &status))
-	return status.Cards[0].Used
+	return status.GPUs[0].Used
 }
 
-// What the agent says that a container has of a card is what the driver's books say, to a
+// What the agent says that a container has of a GPU is what the driver's books say, to a
 // hundredth, whatever of it the limiter has charged: contexts that are larger than they are
 // charged, data of modules, and physical memory that was made past the limiter. A neighbour
 // that does nothing of the sort has no residue.
@@ -42,7 +42,7 @@ func TestResidueIsRight(t *testing.T) {
 	archive := filepath.Join(t.TempDir(), "image.tar")
 	require.NoError(t, harness.WriteImage(archive, cheatImage, root))
 	require.NoError(t, n.Import(ctx, archive))
-	uuid := card(t, n, 0)
+	uuid := gpu(t, n, 0)
 
 	neighbour := run(t, n, harness.Pod{Name: "neighbour", Annotations: hami(uuid, 20000, 10)})
 	c := harness.Container{Name: "main", Command: []string{workload("hold"), "--mib=7777"}}

@@ -16,12 +16,12 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// Two containers on one card: each sees its own slice, is held to it to the byte,
+// Two containers on one GPU: each sees its own slice, is held to it to the byte,
 // and never sees the other's memory or processes.
-func TestTwoContainersShareACard(t *testing.T) {
-	n := newNode(t, harness.NodeOptions{Cards: []string{"H200", "A100-80GB"}})
+func TestTwoContainersShareAGPU(t *testing.T) {
+	n := newNode(t, harness.NodeOptions{GPUs: []string{"H200", "A100-80GB"}})
 	ctx := context.Background()
-	h200 := card(t, n, 0)
+	h200 := gpu(t, n, 0)
 
 	big := harness.Container{Name: "main", Command: []string{workload("hold"), "--mib=70000"}}
 	bigPod := run(t, n, harness.Pod{Name: "big", Annotations: hami(h200, 81920, 60)})
@@ -32,7 +32,7 @@ func TestTwoContainersShareACard(t *testing.T) {
 	smallID := start(t, smallPod, harness.Container{Name: "main"})
 
 	v := exec(t, n, smallID, workload("meminfo"))
-	require.Equal(t, "1", v["device_count"], "the node's other card is not there")
+	require.Equal(t, "1", v["device_count"], "the node's other GPU is not there")
 	require.Equal(t, h200, v["device.0.uuid"])
 	require.Equal(t, int64(3000*mib), number(t, v["device.0.total_bytes"]))
 	require.Equal(t, int64(3000*mib), number(t, v["device.0.info_total_bytes"]))
@@ -70,7 +70,7 @@ func TestTwoContainersShareACard(t *testing.T) {
 // that isn't root, a read-only root file system, no capabilities to speak of.
 func TestLimitHoldsHoweverTheContainerIsMade(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
-	uuid := card(t, n, 0)
+	uuid := gpu(t, n, 0)
 	for _, test := range []struct {
 		description string
 		container   harness.Container
@@ -78,13 +78,13 @@ func TestLimitHoldsHoweverTheContainerIsMade(t *testing.T) {
 		{"root", harness.Container{}},
 		{"a user", harness.Container{User: 1000}},
 		{"read-only root file system", harness.Container{ReadOnly: true}},
-		{"an image that asks for all cards", harness.Container{Image: harness.GreedyImage}},
+		{"an image that asks for all GPUs", harness.Container{Image: harness.GreedyImage}},
 		{"its own limits in its variables", harness.Container{Env: []string{
 			"CUDA_DEVICE_MEMORY_LIMIT_0=90000m", "CUDA_DEVICE_MEMORY_LIMIT=0", "CUDA_DISABLE_CONTROL=true", "CUDA_DEVICE_MEMORY_SHARED_CACHE=/tmp/x", "VGPU_LIMITS_PATH=/tmp/x", "VGPU_USAGE_PATH=/tmp/y",
 		}}},
 		{"its own ld.so.preload", harness.Container{Mounts: []*cri.Mount{{HostPath: "/etc/hostname", ContainerPath: "/etc/ld.so.preload"}}}},
 		{"its own limits file", harness.Container{Mounts: []*cri.Mount{{HostPath: "/etc/hostname", ContainerPath: "/.gpuslice/limits"}}}},
-		{"its own folder in place of the limiter's", harness.Container{Mounts: []*cri.Mount{{HostPath: t.TempDir(), ContainerPath: "/.gpuslice"}}}},
+		{"its own directory in place of the limiter's", harness.Container{Mounts: []*cri.Mount{{HostPath: t.TempDir(), ContainerPath: "/.gpuslice"}}}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			name := "p" + strings.ReplaceAll(strings.ToLower(strings.Map(plain, test.description)), " ", "-")
@@ -122,10 +122,10 @@ func plain(r rune) rune {
 	return -1
 }
 
-// Without a grant there is no card, whatever is asked for.
-func TestWithoutAGrantThereIsNoCard(t *testing.T) {
+// Without a grant there is no GPU, whatever is asked for.
+func TestWithoutAGrantThereIsNoGPU(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
-	uuid := card(t, n, 0)
+	uuid := gpu(t, n, 0)
 	for _, test := range []struct {
 		description string
 		container   harness.Container
@@ -133,7 +133,7 @@ func TestWithoutAGrantThereIsNoCard(t *testing.T) {
 	}{
 		{"nothing asked", harness.Container{}, ""},
 		{"the image asks for all", harness.Container{Image: harness.GreedyImage}, ""},
-		{"the pod names the card", harness.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=" + uuid}}, ""},
+		{"the pod names the GPU", harness.Container{Env: []string{"NVIDIA_VISIBLE_DEVICES=" + uuid}}, ""},
 		{"the image asks twice", harness.Container{Image: harness.TwiceImage}, "more than once"},
 		{"the pod has the device node", harness.Container{Devices: []*cri.Device{{
 			HostPath: filepath.Join(n.Dir, "dev", "nvidia0"), ContainerPath: "/dev/nvidia0", Permissions: "rwm",
@@ -169,10 +169,10 @@ func TestWithoutAGrantThereIsNoCard(t *testing.T) {
 	requireNothingLeft(t, n)
 }
 
-// A container whose limits can't be read has no card, and says why.
-func TestDamagedLimitsDenyTheCard(t *testing.T) {
+// A container whose limits can't be read has no GPU, and says why.
+func TestDamagedLimitsDenyTheGPU(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
-	uuid := card(t, n, 0)
+	uuid := gpu(t, n, 0)
 	for _, test := range []struct {
 		description string
 		damage      func(limits string) error
@@ -181,7 +181,7 @@ func TestDamagedLimitsDenyTheCard(t *testing.T) {
 		{"short", func(p string) error { return os.Truncate(p, 200) }},
 		{"another magic", func(p string) error { return patch(p, 0, "GARBAGE!") }},
 		{"a larger limit without its checksum", func(p string) error { return patch(p, 128+24, "\x00\x00\x00\x00\x40\x00\x00\x00") }},
-		{"another card", func(p string) error { return patch(p, 128+8, "0123456789abcdef") }},
+		{"another GPU", func(p string) error { return patch(p, 128+8, "0123456789abcdef") }},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			pod := run(t, n, harness.Pod{Name: "p" + strings.ReplaceAll(strings.Map(plain, test.description), " ", "-"), Annotations: hami(uuid, 500, 10)})
@@ -215,9 +215,9 @@ func patch(path string, offset int64, bytes string) error {
 // A pod of several containers: each gets its own share by its name, an init
 // container before them, and one without a share nothing.
 func TestPodOfSeveralContainers(t *testing.T) {
-	n := newNode(t, harness.NodeOptions{Cards: []string{"H200", "T4"}})
+	n := newNode(t, harness.NodeOptions{GPUs: []string{"H200", "T4"}})
 	ctx := context.Background()
-	h200, t4 := card(t, n, 0), card(t, n, 1)
+	h200, t4 := gpu(t, n, 0), gpu(t, n, 1)
 	pod := run(t, n, harness.Pod{Name: "p", Annotations: named(map[string]string{
 		"init": share(t4, 15000, 100),
 		"a":    share(h200, 2000, 10),
@@ -236,8 +236,8 @@ func TestPodOfSeveralContainers(t *testing.T) {
 	// The init container has ended: what it held is free, before it is removed.
 	require.NoError(t, harness.Until(ctx, 20*time.Second, func(ctx context.Context) error {
 		s, err := n.Status(ctx)
-		if err == nil && s.Cards[1].GrantedMemoryMiB != 0 {
-			err = fmt.Errorf("%d MiB of the T4 are granted", s.Cards[1].GrantedMemoryMiB)
+		if err == nil && s.GPUs[1].GrantedMemoryMiB != 0 {
+			err = fmt.Errorf("%d MiB of the T4 are granted", s.GPUs[1].GrantedMemoryMiB)
 		}
 		return err
 	}))
@@ -263,7 +263,7 @@ func TestPodOfSeveralContainers(t *testing.T) {
 // The limiter is inert in programs that never touch CUDA: nothing that they print changes.
 func TestOtherProgramsAreUntouched(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
-	pod := run(t, n, harness.Pod{Name: "p", Annotations: hami(card(t, n, 0), 500, 10)})
+	pod := run(t, n, harness.Pod{Name: "p", Annotations: hami(gpu(t, n, 0), 500, 10)})
 	id := start(t, pod, harness.Container{Name: "main"})
 	stdout, stderr, code, err := n.Exec(context.Background(), id, "/bin/dynamic-env", "-i", "A=b")
 	require.NoError(t, err)

@@ -76,7 +76,7 @@ func TestSignedGrants(t *testing.T) {
 	keys := filepath.Join(t.TempDir(), "keys")
 	writeKeys(t, keys, oldKey)
 	n := newNode(t, harness.NodeOptions{AgentArgs: []string{"--grant-public-key-file=" + keys}})
-	uuid := card(t, n, 0)
+	uuid := gpu(t, n, 0)
 	main := harness.Container{Name: "main", Image: harness.GreedyImage}
 
 	first := run(t, n, signed(t, oldKey, "first", uuid, 50000, 40))
@@ -143,7 +143,7 @@ func TestUnscheduledShare(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{AgentArgs: []string{"--unscheduled-policy=share", "--device-split-count=4"}})
 	s, err := n.Status(ctx)
 	require.NoError(t, err)
-	uuid, part := s.Cards[0].UUID, s.Cards[0].MemoryMiB/4
+	uuid, part := s.GPUs[0].UUID, s.GPUs[0].MemoryMiB/4
 	with := func(replicas ...string) harness.Container {
 		return harness.Container{Name: "main", Env: []string{"NVIDIA_VISIBLE_DEVICES=void"},
 			Annotations: map[string]string{grant.AnnotationReplicas: strings.Join(replicas, ",")}}
@@ -159,13 +159,13 @@ func TestUnscheduledShare(t *testing.T) {
 	requireTotal(t, n, start(t, two, with(replica(1), replica(2))), 2*part)
 	s, err = n.Status(ctx)
 	require.NoError(t, err)
-	require.Equal(t, 3*part, s.Cards[0].GrantedMemoryMiB)
-	require.Equal(t, 75, s.Cards[0].GrantedCores)
+	require.Equal(t, 3*part, s.GPUs[0].GrantedMemoryMiB)
+	require.Equal(t, 75, s.GPUs[0].GrantedCores)
 
 	twice := with(replica(0), replica(1))
 	requireRefused(t, n, harness.Pod{Name: "held"}, twice, uuid)
 	requireRefused(t, n, harness.Pod{Name: "outside"}, with(replica(4)), "4 replicas")
-	requireRefused(t, n, harness.Pod{Name: "foreign"}, with("GPU-ffffffff-5151-4000-8000-000000000001::0"), "no such card")
+	requireRefused(t, n, harness.Pod{Name: "foreign"}, with("GPU-ffffffff-5151-4000-8000-000000000001::0"), "no such GPU")
 	requireRefused(t, n, harness.Pod{Name: "malformed"}, with("all"), "must be <UUID>::<n>")
 	// A scheduler's grant is all that a container gets.
 	scheduled := run(t, n, harness.Pod{Name: "scheduled", Annotations: hami(uuid, 700, 5)})
@@ -178,7 +178,7 @@ func TestUnscheduledShare(t *testing.T) {
 	author := harness.Pod{Name: "author", Annotations: map[string]string{grant.AnnotationReplicas: replica(3)}}
 	requireRefused(t, n, author, harness.Container{Name: "main"}, "is on the pod")
 
-	// A restart loses nothing, nor does the loss of the state folder.
+	// A restart loses nothing, nor does the loss of the state directory.
 	require.NoError(t, n.Agent.Stop(5*time.Second))
 	require.NoError(t, harness.LoseClaims(n.StateDir()))
 	require.NoError(t, n.StartAgent(ctx))

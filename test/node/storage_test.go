@@ -16,7 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// storageFault is something that is wrong with the state folder.
+// storageFault is something that is wrong with the state directory.
 type storageFault struct {
 	name string
 	// arm brings it about, while the agent runs or not, and returns what ends it.
@@ -33,15 +33,15 @@ var storageFaults = []storageFault{
 	{"read-only", makeReadOnly, "read-only file system", false},
 }
 
-// remount changes the options of the state folder's tmpfs.
+// remount changes the options of the state directory's tmpfs.
 func remount(t *testing.T, n *harness.Node, flags uintptr, options string) {
 	require.NoError(t, unix.Mount("", n.StateDir(), "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV|flags, options))
 }
 
-// roomy is a state folder that lacks nothing.
+// roomy is a state directory that lacks nothing.
 const roomy = "size=256m,nr_inodes=100000"
 
-// fillBytes makes the folder small and fills it to the last byte.
+// fillBytes makes the directory small and fills it to the last byte.
 func fillBytes(t *testing.T, n *harness.Node, _ bool) func() {
 	remount(t, n, 0, "size=2m")
 	path := filepath.Join(n.StateDir(), "filler")
@@ -74,7 +74,7 @@ func fillInodes(t *testing.T, n *harness.Node, _ bool) func() {
 }
 
 // makeReadOnly makes the file system read-only or, where the kernel refuses that for
-// files that the agent has open, the folder under its path.
+// files that the agent has open, the directory under its path.
 func makeReadOnly(t *testing.T, n *harness.Node, running bool) func() {
 	if !running {
 		remount(t, n, unix.MS_RDONLY, "")
@@ -90,7 +90,7 @@ func makeReadOnly(t *testing.T, n *harness.Node, running bool) func() {
 const storagePatience = time.Minute
 
 // requireTrueLedger waits until the ledger is what containerd runs, and checks that
-// there are no other folders.
+// there are no other directories.
 func requireTrueLedger(t *testing.T, n *harness.Node) {
 	ctx := context.Background()
 	held, err := n.Held(ctx)
@@ -100,15 +100,15 @@ func requireTrueLedger(t *testing.T, n *harness.Node) {
 		if err != nil {
 			return err
 		}
-		folders, err := n.StateFolders()
-		if err == nil && (fmt.Sprint(booked) != fmt.Sprint(held) || len(folders) != len(held)) {
-			err = fmt.Errorf("containers hold %v, booked are %v, folders are %v", held, booked, folders)
+		dirs, err := n.StateDirs()
+		if err == nil && (fmt.Sprint(booked) != fmt.Sprint(held) || len(dirs) != len(held)) {
+			err = fmt.Errorf("containers hold %v, booked are %v, directories are %v", held, booked, dirs)
 		}
 		return err
 	}))
 }
 
-// driverMiB is more than a driver keeps for itself of a card that is granted whole.
+// driverMiB is more than a driver keeps for itself of a GPU that is granted whole.
 const driverMiB = 1000
 
 // requireWorks checks that grants and containers without one do, with almost all that
@@ -117,15 +117,15 @@ func requireWorks(t *testing.T, n *harness.Node, name string) {
 	ctx := context.Background()
 	s, err := n.Status(ctx)
 	require.NoError(t, err)
-	free := s.Cards[0].MemoryMiB - s.Cards[0].GrantedMemoryMiB - driverMiB
-	granted := run(t, n, harness.Pod{Name: name + "-granted", Annotations: hami(s.Cards[0].UUID, int(free), 0)})
+	free := s.GPUs[0].MemoryMiB - s.GPUs[0].GrantedMemoryMiB - driverMiB
+	granted := run(t, n, harness.Pod{Name: name + "-granted", Annotations: hami(s.GPUs[0].UUID, int(free), 0)})
 	v := exec(t, n, start(t, granted, harness.Container{Name: "main"}), workload("meminfo"))
 	require.Equal(t, free*mib, number(t, v["device.0.total_bytes"]))
 	requireUngranted(t, n, name)
 	require.NoError(t, granted.Remove(ctx))
 }
 
-// requireUngranted checks that a container without a grant is created, and has no card.
+// requireUngranted checks that a container without a grant is created, and has no GPU.
 func requireUngranted(t *testing.T, n *harness.Node, name string) {
 	ctx := context.Background()
 	pod := run(t, n, harness.Pod{Name: name + "-ungranted"})
@@ -135,13 +135,13 @@ func requireUngranted(t *testing.T, n *harness.Node, name string) {
 	require.NoError(t, pod.Remove(ctx))
 }
 
-// The state folder is full, has no inode left, or can't be written, while containers
+// The state directory is full, has no inode left, or can't be written, while containers
 // come and go: grants are refused with the reason, nothing else is, and what went
 // meanwhile is given back as soon as it can be.
-func TestStateFolderThatTakesNothing(t *testing.T) {
+func TestStateDirThatTakesNothing(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
 	ctx := context.Background()
-	uuid := card(t, n, 0)
+	uuid := gpu(t, n, 0)
 	for i, f := range storageFaults {
 		t.Run(f.name, func(t *testing.T) {
 			name := func(what string) string { return fmt.Sprintf("%s%d", what, i) }
@@ -185,12 +185,12 @@ func TestStateFolderThatTakesNothing(t *testing.T) {
 	requireNothingLeft(t, n)
 }
 
-// An agent that starts on such a folder guards the node or, where it can't work at
+// An agent that starts on such a directory guards the node or, where it can't work at
 // all, says why and ends; and finds the truth when it can.
-func TestAgentStartsOnAStateFolderThatTakesNothing(t *testing.T) {
+func TestAgentStartsOnAStateDirThatTakesNothing(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
 	ctx := context.Background()
-	uuid := card(t, n, 0)
+	uuid := gpu(t, n, 0)
 	for i, f := range storageFaults {
 		t.Run(f.name, func(t *testing.T) {
 			name := func(what string) string { return fmt.Sprintf("%s%d", what, i) }
@@ -219,7 +219,7 @@ func TestAgentStartsOnAStateFolderThatTakesNothing(t *testing.T) {
 					require.Contains(t, log, want)
 				}
 				orphan := run(t, n, harness.Pod{Name: name("orphan"), Annotations: hami(uuid, 1000, 0)})
-				requireNoUnlimitedCard(t, n, orphan, harness.Container{Name: "main", Image: harness.GreedyImage})
+				requireNoUnlimitedGPU(t, n, orphan, harness.Container{Name: "main", Image: harness.GreedyImage})
 				require.NoError(t, orphan.Remove(ctx))
 				heal()
 				require.NoError(t, n.StartAgent(ctx))
@@ -239,7 +239,7 @@ func TestAgentStartsOnAStateFolderThatTakesNothing(t *testing.T) {
 func TestFullStateDirectoryDeniesNoRunningContainer(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
 	ctx := context.Background()
-	pod := run(t, n, harness.Pod{Name: "p", Annotations: hami(card(t, n, 0), 2000, 10)})
+	pod := run(t, n, harness.Pod{Name: "p", Annotations: hami(gpu(t, n, 0), 2000, 10)})
 	id := start(t, pod, harness.Container{Name: "main"})
 	heal := fillBytes(t, n, true)
 	v := exec(t, n, id, workload("meminfo"))
@@ -255,7 +255,7 @@ func TestTenantFillsItsOwnFileSystem(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
 	ctx := context.Background()
 	remount(t, n, 0, "size=4m")
-	uuid := card(t, n, 0)
+	uuid := gpu(t, n, 0)
 	quiet := run(t, n, harness.Pod{Name: "quiet", Annotations: hami(uuid, 2000, 10)})
 	quietID := start(t, quiet, harness.Container{Name: "main"})
 	greedy := run(t, n, harness.Pod{Name: "greedy", Annotations: hami(uuid, 1000, 10)})
@@ -278,8 +278,8 @@ func TestTenantFillsItsOwnFileSystem(t *testing.T) {
 	requireNothingLeft(t, n)
 }
 
-// The folder that the library is in may be read-only once it is there.
-func TestReadOnlyLibraryFolder(t *testing.T) {
+// The directory that the library is in may be read-only once it is there.
+func TestReadOnlyLibraryDir(t *testing.T) {
 	n := newNode(t, harness.NodeOptions{})
 	dir := filepath.Join(n.Dir, "lib")
 	require.NoError(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""))

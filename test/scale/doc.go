@@ -2,19 +2,19 @@
 // kube-apiserver and with nodes that are objects and nothing else: how many pods a second are
 // bound. `make bench-scheduler` runs it. It prints a table, in Markdown.
 //
-// Every row is 1,000 nodes with 8 cards each (-nodes, -pods change that) and pods that are
+// Every row is 1,000 nodes with 8 GPUs each (-nodes, -pods change that) and pods that are
 // there before the scheduler is started, so that making them isn't measured. The rate is the
 // pods but one by the time from the first bind to the last, as a watch sees them.
 //
-//	no cards           gpuslice-scheduler, pods without cards: the ceiling of kube-scheduler
+//	no GPUs           gpuslice-scheduler, pods without GPUs: the ceiling of kube-scheduler
 //	                   and the API server on this machine
-//	plugin, Binding    the same with a card's part each: the grant is written with the bind
+//	plugin, Binding    the same with a GPU's part each: the grant is written with the bind
 //	plugin, Patch      the grant is written before the bind, by another plugin
 //	extender           the stock kube-scheduler with `gpuslice-scheduler extender`
 //	extender, N calls  the extender alone: N callers, each filter, prioritize and bind
 //
 // etcd, the API server, the schedulers and this program share the machine's cores.
 //
-// After each row the pods' annotations are added up by card: one that holds more than it
+// After each row the pods' annotations are added up by GPU: one that holds more than it
 // has is an error.
 package main

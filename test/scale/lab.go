@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	cardsOfNode   = 8
-	slotsOfCard   = 10
-	memoryOfCard  = 81559
+	gpusOfNode    = 8
+	slotsOfGPU    = 10
+	memoryOfGPU   = 81559
 	schedulerName = "gpuslice-scheduler"
 	namespace     = "default"
 	// atOnce is how many calls make objects.
@@ -37,8 +37,8 @@ type lab struct {
 	scheduler []interface{ PID() int }
 }
 
-func cardUUID(node, card int) string {
-	return fmt.Sprintf("GPU-%08d-0000-4000-8000-%012d", node, card)
+func gpuUUID(node, gpu int) string {
+	return fmt.Sprintf("GPU-%08d-0000-4000-8000-%012d", node, gpu)
 }
 
 func (l *lab) makeNodes(ctx context.Context) error {
@@ -57,9 +57,9 @@ func (l *lab) makeNodes(ctx context.Context) error {
 }
 
 func (l *lab) makeNode(ctx context.Context, i int) error {
-	list := make([]map[string]any, cardsOfNode)
+	list := make([]map[string]any, gpusOfNode)
 	for c := range list {
-		list[c] = map[string]any{"id": cardUUID(i, c), "index": c, "count": slotsOfCard, "devmem": memoryOfCard, "devcore": 100,
+		list[c] = map[string]any{"id": gpuUUID(i, c), "index": c, "count": slotsOfGPU, "devmem": memoryOfGPU, "devcore": 100,
 			"type": "NVIDIA H100 80GB HBM3", "numa": c / 4, "mode": "hami-core", "health": true}
 	}
 	register, err := json.Marshal(list)
@@ -68,7 +68,7 @@ func (l *lab) makeNode(ctx context.Context, i int) error {
 	}
 	room := v1.ResourceList{
 		"cpu": resource.MustParse("128"), "memory": resource.MustParse("1Ti"), "pods": resource.MustParse("250"),
-		"nvidia.com/gpu": *resource.NewQuantity(cardsOfNode*slotsOfCard, resource.DecimalSI),
+		"nvidia.com/gpu": *resource.NewQuantity(gpusOfNode*slotsOfGPU, resource.DecimalSI),
 	}
 	nodes := l.cluster.API.CoreV1().Nodes()
 	n, err := nodes.Create(ctx, &v1.Node{
@@ -86,21 +86,21 @@ func (l *lab) makeNode(ctx context.Context, i int) error {
 }
 
 // makePods makes pods that wait.
-func (l *lab) makePods(ctx context.Context, cards bool) error {
+func (l *lab) makePods(ctx context.Context, gpus bool) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
 	for i := range l.pods {
 		g.Go(func() error {
-			_, err := l.cluster.API.CoreV1().Pods(namespace).Create(ctx, newPod(fmt.Sprintf("pod-%05d", i), cards), metav1.CreateOptions{})
+			_, err := l.cluster.API.CoreV1().Pods(namespace).Create(ctx, newPod(fmt.Sprintf("pod-%05d", i), gpus), metav1.CreateOptions{})
 			return err
 		})
 	}
 	return g.Wait()
 }
 
-func newPod(name string, cards bool) *v1.Pod {
+func newPod(name string, gpus bool) *v1.Pod {
 	limits := v1.ResourceList{"cpu": resource.MustParse("100m")}
-	if cards {
+	if gpus {
 		limits["nvidia.com/gpu"] = resource.MustParse("1")
 		limits["nvidia.com/gpumem"] = resource.MustParse("8000")
 		limits["nvidia.com/gpucores"] = resource.MustParse("10")
@@ -244,7 +244,7 @@ func (l *lab) audit(ctx context.Context) error {
 	}
 	var over []string
 	for uuid := range slots {
-		if memory[uuid] > memoryOfCard || cores[uuid] > 100 || slots[uuid] > slotsOfCard {
+		if memory[uuid] > memoryOfGPU || cores[uuid] > 100 || slots[uuid] > slotsOfGPU {
 			over = append(over, fmt.Sprintf("%s: %d MiB, %d %%, %d slots", uuid, memory[uuid], cores[uuid], slots[uuid]))
 		}
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 func main() {
-	nodes := flag.Int("nodes", 1000, "nodes, with 8 cards each")
+	nodes := flag.Int("nodes", 1000, "nodes, with 8 GPUs each")
 	pods := flag.Int("pods", 3000, "pods of each row")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -27,13 +27,13 @@ func main() {
 
 // row is one way of binding pods.
 type row struct {
-	name  string
-	cards bool
-	bind  func(ctx context.Context, l *lab) error
+	name string
+	gpus bool
+	bind func(ctx context.Context, l *lab) error
 }
 
 var rows = []row{
-	{"no cards", false, schedulerProcess("Binding")},
+	{"no GPUs", false, schedulerProcess("Binding")},
 	{"plugin, Binding", true, schedulerProcess("Binding")},
 	{"plugin, Patch", true, schedulerProcess("Patch")},
 	{"extender", true, stockWithExtender},
@@ -56,13 +56,13 @@ func run(ctx context.Context, nodes, pods int) (err error) {
 	if err := l.makeNodes(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("%d nodes with 8 cards, %d pods a row\n\n", nodes, pods)
-	fmt.Println("| | pods/s | of no cards | first to last bind | CPU s of the scheduler |")
+	fmt.Printf("%d nodes with 8 GPUs, %d pods a row\n\n", nodes, pods)
+	fmt.Println("| | pods/s | of no GPUs | first to last bind | CPU s of the scheduler |")
 	fmt.Println("|---|---|---|---|---|")
 	ceiling := 0.0
 	for _, r := range rows {
 		say("%s: making %d pods", r.name, pods)
-		if err := l.makePods(ctx, r.cards); err != nil {
+		if err := l.makePods(ctx, r.gpus); err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
 		say("%s: binding", r.name)
@@ -70,7 +70,7 @@ func run(ctx context.Context, nodes, pods int) (err error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
-		if r.cards {
+		if r.gpus {
 			if err := l.audit(ctx); err != nil {
 				return fmt.Errorf("%s: %w", r.name, err)
 			}

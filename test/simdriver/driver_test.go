@@ -29,8 +29,8 @@ func TestChecks(t *testing.T) {
 				t.Run(check, func(t *testing.T) {
 					text, err := s.Command("sim/check", check).CombinedOutput()
 					require.NoError(t, err, "%s", text)
-					card := s.Status().Cards[0]
-					require.Zero(t, card.MemoryUsedBytes)
+					gpu := s.Status().GPUs[0]
+					require.Zero(t, gpu.MemoryUsedBytes)
 				})
 			}
 		})
@@ -53,7 +53,7 @@ func TestEveryWorkloadRunsSanitized(t *testing.T) {
 			}
 			s.Ctl("status")
 			s.Ctl("reset-peak")
-			require.Zero(t, s.Status().Cards[0].MemoryUsedBytes)
+			require.Zero(t, s.Status().GPUs[0].MemoryUsedBytes)
 		})
 	}
 }
@@ -155,16 +155,16 @@ func TestFailureInjection(t *testing.T) {
 	require.Equal(t, "1", alloc()["chunks"])
 }
 
-func TestLaunchesTakeTimeAndShareTheCard(t *testing.T) {
+func TestLaunchesTakeTimeAndShareTheGPU(t *testing.T) {
 	s := New(t, Plain, "H200")
 	values, code := s.Run("workloads/launch", "--count=40", "--duration-us=1000", "--in-flight=10")
 	require.Zero(t, code)
 	milliseconds, err := strconv.ParseFloat(values["event_ms"], 64)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, milliseconds, 40.0)
-	card := s.Status().Cards[0]
-	require.EqualValues(t, 40, card.Launches)
-	require.EqualValues(t, 40e6, card.BusyNanoseconds)
+	gpu := s.Status().GPUs[0]
+	require.EqualValues(t, 40, gpu.Launches)
+	require.EqualValues(t, 40e6, gpu.BusyNanoseconds)
 
 	// Two processes with 300 ms of work each are done no sooner than after 600 ms.
 	begin := time.Now()
@@ -174,5 +174,5 @@ func TestLaunchesTakeTimeAndShareTheCard(t *testing.T) {
 	require.NoError(t, first.Wait())
 	require.GreaterOrEqual(t, time.Since(begin), 600*time.Millisecond)
 	require.EqualValues(t, 300, values.Int("launches"))
-	require.EqualValues(t, 640e6, s.Status().Cards[0].BusyNanoseconds)
+	require.EqualValues(t, 640e6, s.Status().GPUs[0].BusyNanoseconds)
 }

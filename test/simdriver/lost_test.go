@@ -8,12 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestNVMLOfALostCard(t *testing.T) {
+func TestNVMLOfALostGPU(t *testing.T) {
 	for _, test := range []struct {
 		description string
 		lose        []string
 		presence    string
-		count       int // after nvmlInit anew
+		count       int // after nvmlInit again
 		xid         bool
 	}{
 		{"fallen off the bus: listed, can't be reached", []string{"lose", "0"}, "lost", 2, true},
@@ -29,7 +29,7 @@ func TestNVMLOfALostCard(t *testing.T) {
 			require.Equal(t, nvml.SUCCESS, old.RegisterEvents(nvml.EventTypeXidCriticalError, set))
 
 			s.Ctl(test.lose...)
-			require.Equal(t, test.presence, s.Status().Cards[0].Presence)
+			require.Equal(t, test.presence, s.Status().GPUs[0].Presence)
 			if test.xid {
 				require.EqualValues(t, 79, good(set.Wait(5000))(t).EventData)
 			}
@@ -41,14 +41,14 @@ func TestNVMLOfALostCard(t *testing.T) {
 			requireLost(t, old)
 			_, ret = library.DeviceGetHandleByIndex(0)
 			require.Equal(t, nvml.ERROR_GPU_IS_LOST, ret)
-			require.Equal(t, second, good(device(t, library, 1).GetUUID())(t), "the other card is as it was")
+			require.Equal(t, second, good(device(t, library, 1).GetUUID())(t), "the other GPU is as it was")
 
 			require.Equal(t, nvml.SUCCESS, library.Shutdown())
 			require.Equal(t, nvml.SUCCESS, library.Init())
 			require.Equal(t, test.count, good(library.DeviceGetCount())(t))
 
 			s.Ctl("restore", "0")
-			require.Equal(t, "present", s.Status().Cards[0].Presence)
+			require.Equal(t, "present", s.Status().GPUs[0].Presence)
 			require.Equal(t, test.count, good(library.DeviceGetCount())(t), "found by the next init")
 			require.Equal(t, nvml.SUCCESS, library.Shutdown())
 			require.Equal(t, nvml.SUCCESS, library.Init())
@@ -75,15 +75,15 @@ func requireLost(t *testing.T, d nvml.Device) {
 	require.Equal(t, nvml.ERROR_GPU_IS_LOST, ret)
 }
 
-func TestCUDAOfALostCard(t *testing.T) {
+func TestCUDAOfALostGPU(t *testing.T) {
 	s := New(t, Plain, "T4")
 	worker := s.Start("workloads/launch", "--seconds=60", "--duration-us=1000")
 	s.Ctl("lose", "0")
-	require.Error(t, worker.Wait(), "a process that has the card open fails")
+	require.Error(t, worker.Wait(), "a process that has the GPU open fails")
 	_, code := s.Run("workloads/meminfo", "--no-nvml")
-	require.NotZero(t, code, "a new one finds no card")
+	require.NotZero(t, code, "a new one finds no GPU")
 	s.Ctl("restore", "0")
 	_, code = s.Run("workloads/meminfo", "--no-nvml")
 	require.Zero(t, code)
-	require.Zero(t, s.Status().Cards[0].MemoryUsedBytes)
+	require.Zero(t, s.Status().GPUs[0].MemoryUsedBytes)
 }

@@ -17,7 +17,7 @@ const (
 	t4Context  = 105 * mib
 )
 
-func TestCardIsExhaustedOverAllProcesses(t *testing.T) {
+func TestGPUIsExhaustedOverAllProcesses(t *testing.T) {
 	s := New(t, Plain, "T4")
 	for range 3 {
 		s.Start("workloads/hold", "--mib=4000")
@@ -26,9 +26,9 @@ func TestCardIsExhaustedOverAllProcesses(t *testing.T) {
 	require.Zero(t, code)
 	require.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY", values["result"])
 	require.EqualValues(t, t4Capacity-3*4000*mib-4*t4Context, values.Int("allocated_bytes"))
-	card := s.Status().Cards[0]
-	require.EqualValues(t, t4Capacity, card.MemoryPeakBytes)
-	require.EqualValues(t, 3*(4000*mib+t4Context), card.MemoryUsedBytes)
+	gpu := s.Status().GPUs[0]
+	require.EqualValues(t, t4Capacity, gpu.MemoryPeakBytes)
+	require.EqualValues(t, 3*(4000*mib+t4Context), gpu.MemoryUsedBytes)
 }
 
 func TestKilledProcessGivesItsMemoryBack(t *testing.T) {
@@ -41,10 +41,10 @@ func TestKilledProcessGivesItsMemoryBack(t *testing.T) {
 	// Nobody looks at the state in between: the allocation itself finds the dead.
 	values, _ = s.Run("workloads/alloc", "--chunk-mib=1000")
 	require.Equal(t, "14", values["chunks"])
-	require.EqualValues(t, 100*mib+t4Context, s.Status().Cards[0].MemoryUsedBytes)
+	require.EqualValues(t, 100*mib+t4Context, s.Status().GPUs[0].MemoryUsedBytes)
 	other.Kill()
 	status := s.Status()
-	require.Zero(t, status.Cards[0].MemoryUsedBytes)
+	require.Zero(t, status.GPUs[0].MemoryUsedBytes)
 	require.Empty(t, status.Clients)
 }
 
@@ -54,9 +54,9 @@ func TestPeakDoesNotCountTheDead(t *testing.T) {
 	for range 3 {
 		s.Start("workloads/hold", "--mib=1000").Kill()
 	}
-	require.EqualValues(t, 1000*mib+t4Context, s.Status().Cards[0].MemoryPeakBytes)
+	require.EqualValues(t, 1000*mib+t4Context, s.Status().GPUs[0].MemoryPeakBytes)
 	s.Ctl("reset-peak")
-	require.Zero(t, s.Status().Cards[0].MemoryPeakBytes)
+	require.Zero(t, s.Status().GPUs[0].MemoryPeakBytes)
 }
 
 // Many processes that allocate and free at random, more than 200 of them killed by SIGKILL wherever they are.
@@ -71,9 +71,9 @@ func TestSIGKILLAnywhere(t *testing.T) {
 		require.Zero(t, code)
 		require.Equal(t, "1", values["fine"])
 		killed += values.Int("killed")
-		card := s.Status().Cards[0]
-		require.EqualValues(t, 500*mib+t4Context, card.MemoryUsedBytes)
-		require.LessOrEqual(t, card.MemoryPeakBytes, uint64(t4Capacity))
+		gpu := s.Status().GPUs[0]
+		require.EqualValues(t, 500*mib+t4Context, gpu.MemoryUsedBytes)
+		require.LessOrEqual(t, gpu.MemoryPeakBytes, uint64(t4Capacity))
 	}
 	neighbour.Kill()
 	requireEmpty(t, s.Status())
@@ -82,13 +82,13 @@ func TestSIGKILLAnywhere(t *testing.T) {
 func requireEmpty(t *testing.T, status Status) {
 	t.Helper()
 	require.Empty(t, status.Clients)
-	for _, card := range status.Cards {
-		require.Zero(t, card.MemoryUsedBytes)
+	for _, gpu := range status.GPUs {
+		require.Zero(t, gpu.MemoryUsedBytes)
 	}
 	for _, group := range status.Groups {
 		require.Zero(t, group.Clients)
-		for _, card := range group.Cards {
-			require.Zero(t, card.DataBytes+card.ContextBytes)
+		for _, gpu := range group.GPUs {
+			require.Zero(t, gpu.DataBytes+gpu.ContextBytes)
 		}
 	}
 }
@@ -106,8 +106,8 @@ func TestDeathAtEveryCrashPoint(t *testing.T) {
 		values, code := s.Run("workloads/alloc", "--chunk-mib=3000")
 		s.Env = nil
 		status := s.Status()
-		require.EqualValues(t, 500*mib+t4Context, status.Cards[0].MemoryUsedBytes, "crash point %d", points)
-		require.EqualValues(t, 500*mib, status.Groups[0].Cards[0].DataBytes, "crash point %d", points)
+		require.EqualValues(t, 500*mib+t4Context, status.GPUs[0].MemoryUsedBytes, "crash point %d", points)
+		require.EqualValues(t, 500*mib, status.Groups[0].GPUs[0].DataBytes, "crash point %d", points)
 		require.Equal(t, 1, status.Groups[0].Clients, "crash point %d", points)
 		if code == 0 {
 			require.Equal(t, "4", values["freed_chunks"])
@@ -149,7 +149,7 @@ func orphan(t *testing.T, s *Sim, check string) (child int) {
 // requireFreedWith kills a process that is no child of ours, and waits for its memory.
 func requireFreedWith(t *testing.T, s *Sim, pid int) {
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-	require.Eventually(t, func() bool { return s.Status().Cards[0].MemoryUsedBytes == 0 }, 10*time.Second,
+	require.Eventually(t, func() bool { return s.Status().GPUs[0].MemoryUsedBytes == 0 }, 10*time.Second,
 		5*time.Millisecond)
 }
 
@@ -157,7 +157,7 @@ func requireFreedWith(t *testing.T, s *Sim, pid int) {
 func TestForkedChildKeepsMemory(t *testing.T) {
 	s := New(t, Plain, "T4")
 	child := orphan(t, s, "orphan")
-	require.EqualValues(t, 64*mib+t4Context, s.Status().Cards[0].MemoryUsedBytes)
+	require.EqualValues(t, 64*mib+t4Context, s.Status().GPUs[0].MemoryUsedBytes)
 	requireFreedWith(t, s, child)
 }
 
@@ -166,8 +166,8 @@ func TestExportedMemoryLivesAsLongAsADescriptor(t *testing.T) {
 	s := New(t, Plain, "T4")
 	child := orphan(t, s, "export-orphan")
 	status := s.Status()
-	require.EqualValues(t, 64*mib, status.Cards[0].MemoryUsedBytes)
-	require.EqualValues(t, 64*mib, status.Groups[0].Cards[0].DataBytes)
+	require.EqualValues(t, 64*mib, status.GPUs[0].MemoryUsedBytes)
+	require.EqualValues(t, 64*mib, status.Groups[0].GPUs[0].DataBytes)
 	require.Empty(t, status.Clients)
 	requireFreedWith(t, s, child)
 	requireEmpty(t, s.Status())
@@ -205,12 +205,12 @@ func TestGroupsHaveTheirOwnPeaks(t *testing.T) {
 		groups[group.ID] = group
 	}
 	require.Equal(t, 2, groups[7].Clients)
-	require.EqualValues(t, 300*mib, groups[7].Cards[0].PeakDataBytes)
-	require.EqualValues(t, t4Context, groups[7].Cards[0].PeakContextBytes)
-	require.EqualValues(t, 300*mib+t4Context, groups[7].Cards[0].PeakTotalBytes)
-	require.EqualValues(t, 50*mib, groups[7].Cards[1].DataBytes)
-	require.EqualValues(t, 1000*mib, groups[8].Cards[0].DataBytes)
-	require.Zero(t, groups[8].Cards[1].PeakTotalBytes)
+	require.EqualValues(t, 300*mib, groups[7].GPUs[0].PeakDataBytes)
+	require.EqualValues(t, t4Context, groups[7].GPUs[0].PeakContextBytes)
+	require.EqualValues(t, 300*mib+t4Context, groups[7].GPUs[0].PeakTotalBytes)
+	require.EqualValues(t, 50*mib, groups[7].GPUs[1].DataBytes)
+	require.EqualValues(t, 1000*mib, groups[8].GPUs[0].DataBytes)
+	require.Zero(t, groups[8].GPUs[1].PeakTotalBytes)
 }
 
 // Without SIMGPU_GROUP a group is a mount namespace: what a container is.
@@ -243,7 +243,7 @@ func TestGroupsAreReused(t *testing.T) {
 	for _, group := range s.Status().Groups {
 		if group.ID == 1 {
 			kept++
-			require.EqualValues(t, 5*mib, group.Cards[0].DataBytes)
+			require.EqualValues(t, 5*mib, group.GPUs[0].DataBytes)
 		}
 	}
 	require.Equal(t, 1, kept)
@@ -257,6 +257,6 @@ func TestUsersOfOtherIDsShareTheState(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	s.StartCommand(cmd)
 	s.State = dir + "/state"
-	require.EqualValues(t, 10*mib, s.Status().Cards[0].MemoryDataBytes)
+	require.EqualValues(t, 10*mib, s.Status().GPUs[0].MemoryDataBytes)
 	require.True(t, strings.HasPrefix(s.Status().State, dir))
 }

@@ -28,12 +28,12 @@ func TestMIGChecks(t *testing.T) {
 			require.NoError(t, err, "%s", text)
 			// The first by instance id is the one that CUDA takes.
 			s.Ctl("mig", "0", "destroy", "1")
-			card := s.Status().Cards[0]
-			require.Len(t, card.MIG, 1)
-			require.Zero(t, card.MemoryUsedBytes+card.MIG[0].MemoryUsedBytes)
-			require.EqualValues(t, card.MIG[0].MemoryTotalBytes, card.MIG[0].MemoryPeakBytes)
-			require.EqualValues(t, 10, card.MIG[0].Launches)
-			require.Zero(t, card.Launches, "the instance's, not the card's")
+			gpu := s.Status().GPUs[0]
+			require.Len(t, gpu.MIG, 1)
+			require.Zero(t, gpu.MemoryUsedBytes+gpu.MIG[0].MemoryUsedBytes)
+			require.EqualValues(t, gpu.MIG[0].MemoryTotalBytes, gpu.MIG[0].MemoryPeakBytes)
+			require.EqualValues(t, 10, gpu.MIG[0].Launches)
+			require.Zero(t, gpu.Launches, "the instance's, not the GPU's")
 			s.Ctl("mig", "0", "list")
 			s.Ctl("mig", "0", "profiles")
 			s.Ctl("mig", "0", "disable")
@@ -51,7 +51,7 @@ func TestMIGPlacement(t *testing.T) {
 		{"seven small ones", []string{"1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb"},
 			[]int{0, 1, 2, 3, 4, 5, 6}, ""},
 		{"an eighth", []string{"1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb"}, nil,
-			"a card has 7 of it at most"},
+			"a GPU has 7 of it at most"},
 		{"small to large, so that the large still fits", []string{"1g.5gb", "2g.10gb", "4g.20gb"}, []int{0, 4, 6}, ""},
 		{"two halves", []string{"3g.20gb", "3g.20gb"}, []int{0, 4}, ""},
 		{"beside 3g in the upper half", []string{"3g.20gb", "4g.20gb"}, []int{0, 4}, ""},
@@ -66,7 +66,7 @@ func TestMIGPlacement(t *testing.T) {
 		{"at a place that is taken", []string{"2g.10gb:2", "1g.5gb:3"}, nil, "1g.5gb: no room left"},
 		{"at no place", []string{"1g.5gb:8"}, nil, "START from 0 to 7: 1g.5gb:8"},
 		{"at no number", []string{"1g.5gb:x"}, nil, "want PROFILE or PROFILE:START"},
-		{"of another card", []string{"1g.18gb"}, nil, "unknown MIG profile: 1g.18gb"},
+		{"of another GPU", []string{"1g.18gb"}, nil, "unknown MIG profile: 1g.18gb"},
 		{"of none", []string{strings.Repeat("x", 100)}, nil, "want PROFILE"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
@@ -74,12 +74,12 @@ func TestMIGPlacement(t *testing.T) {
 			command := append([]string{"mig", "0", "create"}, test.create...)
 			if test.refused != "" {
 				require.Contains(t, ctlFails(t, s, command...), test.refused)
-				require.Empty(t, s.Status().Cards[0].MIG, "all or none")
+				require.Empty(t, s.Status().GPUs[0].MIG, "all or none")
 				return
 			}
 			s.Ctl(command...)
 			var starts []int
-			for i, device := range s.Status().Cards[0].MIG {
+			for i, device := range s.Status().GPUs[0].MIG {
 				require.Equal(t, i, device.Index)
 				starts = append(starts, device.Start)
 			}
@@ -88,15 +88,15 @@ func TestMIGPlacement(t *testing.T) {
 	}
 }
 
-// Ids, UUIDs and capability minors are those of the place, as on a real card: gone and back, they are the same.
+// Ids, UUIDs and capability minors are those of the place, as on a real GPU: gone and back, they are the same.
 func TestMIGIdentity(t *testing.T) {
 	s := New(t, Plain, "T4", "H100:minor=2,mig=1g.10gb:6,mig=2g.20gb:4,mig=4g.40gb:0")
-	card := s.Status().Cards[1]
-	require.True(t, card.MIGEnabled)
-	require.False(t, s.Status().Cards[0].MIGEnabled)
+	gpu := s.Status().GPUs[1]
+	require.True(t, gpu.MIGEnabled)
+	require.False(t, s.Status().GPUs[0].MIGEnabled)
 	var ids []int
 	var profiles []string
-	for _, device := range card.MIG {
+	for _, device := range gpu.MIG {
 		ids = append(ids, device.GPUInstance)
 		profiles = append(profiles, device.Profile)
 		gpu := 3 + 2*135 + 9*device.GPUInstance
@@ -104,43 +104,43 @@ func TestMIGIdentity(t *testing.T) {
 	}
 	require.Equal(t, []int{1, 5, 13}, ids)
 	require.Equal(t, []string{"4g.40gb", "2g.20gb", "1g.10gb"}, profiles)
-	require.Equal(t, "MIG-00000002-5151-5000-8000-020100000002", card.MIG[0].UUID)
+	require.Equal(t, "MIG-00000002-5151-5000-8000-020100000002", gpu.MIG[0].UUID)
 
-	s.Ctl("mig", "1", "destroy", card.MIG[1].UUID)
-	require.Len(t, s.Status().Cards[1].MIG, 2)
+	s.Ctl("mig", "1", "destroy", gpu.MIG[1].UUID)
+	require.Len(t, s.Status().GPUs[1].MIG, 2)
 	s.Ctl("mig", "1", "create", "2g.20gb")
-	require.Equal(t, card, s.Status().Cards[1])
+	require.Equal(t, gpu, s.Status().GPUs[1])
 	require.Contains(t, ctlFails(t, s, "mig", "1", "destroy", first), "no such MIG device: "+first)
 	s.Ctl("mig", second, "destroy", "all")
-	require.Empty(t, s.Status().Cards[1].MIG)
-	require.True(t, s.Status().Cards[1].MIGEnabled)
+	require.Empty(t, s.Status().GPUs[1].MIG)
+	require.True(t, s.Status().GPUs[1].MIGEnabled)
 }
 
-func TestMIGModeIsRefusedWhileTheCardIsUsed(t *testing.T) {
+func TestMIGModeIsRefusedWhileTheGPUIsUsed(t *testing.T) {
 	s := New(t, Plain, "A100-80GB", "T4")
 	require.Contains(t, ctlFails(t, s, "mig", "0", "create", "1g.10gb"), "MIG is off; simctl mig 0 enable")
-	require.Contains(t, ctlFails(t, s, "mig", "1", "enable"), "card 1: T4 has no MIG")
-	require.Contains(t, ctlFails(t, s, "mig", "1", "profiles"), "card 1: T4 has no MIG")
+	require.Contains(t, ctlFails(t, s, "mig", "1", "enable"), "GPU 1: T4 has no MIG")
+	require.Contains(t, ctlFails(t, s, "mig", "1", "profiles"), "GPU 1: T4 has no MIG")
 	whole := s.Start("workloads/hold", "--mib=1")
-	inUse := "card 0 is in use by process "
+	inUse := "GPU 0 is in use by process "
 	require.Contains(t, ctlFails(t, s, "mig", "0", "enable"), inUse+strconv.Itoa(whole.Process.Pid))
 	whole.Kill()
 	s.Ctl("mig", "0", "enable")
 	s.Ctl("mig", "0", "enable") // it is
 	s.Ctl("mig", "0", "create", "1g.10gb", "1g.10gb")
 
-	devices := s.Status().Cards[0].MIG
+	devices := s.Status().GPUs[0].MIG
 	s.Env = []string{"CUDA_VISIBLE_DEVICES=" + devices[1].UUID}
 	s.Start("workloads/hold", "--mib=1")
 	require.Contains(t, ctlFails(t, s, "mig", "0", "disable"), inUse)
 	require.Contains(t, ctlFails(t, s, "mig", "0", "destroy", "all"), inUse)
 	require.Contains(t, ctlFails(t, s, "mig", "0", "destroy", "1"), inUse)
 	s.Ctl("mig", "0", "destroy", "0") // the other one is free
-	require.Equal(t, devices[1].UUID, s.Status().Cards[0].MIG[0].UUID)
+	require.Equal(t, devices[1].UUID, s.Status().GPUs[0].MIG[0].UUID)
 	s.Ctl("mig", "0", "create", "3g.40gb")
 }
 
-func TestMIGModeTakesTheCardFromWhoSawAllOfIt(t *testing.T) {
+func TestMIGModeTakesTheGPUFromWhoSawAllOfIt(t *testing.T) {
 	s := New(t, Plain, "H100")
 	cmd := s.Command("sim/check", "mig-late")
 	stdin, err := cmd.StdinPipe()
@@ -152,19 +152,19 @@ func TestMIGModeTakesTheCardFromWhoSawAllOfIt(t *testing.T) {
 	require.NoError(t, late.Wait())
 }
 
-func TestMIGMemoryIsCarvedFromTheCard(t *testing.T) {
+func TestMIGMemoryIsCarvedFromTheGPU(t *testing.T) {
 	s := New(t, Plain, "A100-40GB:memory_mib=20480,mig=3g.20gb")
-	require.Contains(t, ctlFails(t, s, "mig", "0", "create", "1g.5gb:0"), "1g.5gb: the card has less than its 4864 MiB left")
-	require.Len(t, s.Status().Cards[0].MIG, 1)
-	whole := ctlFails(t, s, "init", "--force", "--card", "A100-40GB:mig=7g.40gb,memory_mib=1000")
+	require.Contains(t, ctlFails(t, s, "mig", "0", "create", "1g.5gb:0"), "1g.5gb: the GPU has less than its 4864 MiB left")
+	require.Len(t, s.Status().GPUs[0].MIG, 1)
+	whole := ctlFails(t, s, "init", "--force", "--gpu", "A100-40GB:mig=7g.40gb,memory_mib=1000")
 	require.Contains(t, whole, "its MIG devices have more memory than it has")
-	s.Ctl("init", "--force", "--card", "A100-40GB:memory_mib=1424,mig=7g.40gb")
-	require.EqualValues(t, 1000*mib, s.Status().Cards[0].MIG[0].MemoryTotalBytes, "of a small card, all it has")
+	s.Ctl("init", "--force", "--gpu", "A100-40GB:memory_mib=1424,mig=7g.40gb")
+	require.EqualValues(t, 1000*mib, s.Status().GPUs[0].MIG[0].MemoryTotalBytes, "of a small GPU, all it has")
 }
 
 func TestMIGDeviceIsExhaustedByItself(t *testing.T) {
 	s := New(t, Plain, "A100-40GB:mig=1g.5gb,mig=1g.5gb")
-	one, two := s.Status().Cards[0].MIG[0], s.Status().Cards[0].MIG[1]
+	one, two := s.Status().GPUs[0].MIG[0], s.Status().GPUs[0].MIG[1]
 	on := func(device MIG) { s.Env = []string{"CUDA_VISIBLE_DEVICES=" + device.UUID} }
 	on(one)
 	holder := s.Start("workloads/hold", "--mib=3000")
@@ -177,19 +177,19 @@ func TestMIGDeviceIsExhaustedByItself(t *testing.T) {
 	_, code := s.Run("workloads/launch", "--count=5", "--duration-us=1000", "--in-flight=5")
 	require.Zero(t, code)
 
-	card := s.Status().Cards[0]
-	require.EqualValues(t, 3000*mib+a100Context, card.MemoryUsedBytes, "the sum")
-	require.EqualValues(t, 3000*mib, card.MIG[0].MemoryDataBytes)
-	require.EqualValues(t, a100Context, card.MIG[0].MemoryContextBytes)
-	require.EqualValues(t, 4864*mib, card.MIG[0].MemoryPeakBytes)
-	require.Zero(t, card.MIG[1].MemoryUsedBytes)
-	require.EqualValues(t, 5, card.MIG[1].Launches)
-	require.EqualValues(t, 5e6, card.MIG[1].BusyNanoseconds)
-	require.Zero(t, card.MIG[0].Launches)
+	gpu := s.Status().GPUs[0]
+	require.EqualValues(t, 3000*mib+a100Context, gpu.MemoryUsedBytes, "the sum")
+	require.EqualValues(t, 3000*mib, gpu.MIG[0].MemoryDataBytes)
+	require.EqualValues(t, a100Context, gpu.MIG[0].MemoryContextBytes)
+	require.EqualValues(t, 4864*mib, gpu.MIG[0].MemoryPeakBytes)
+	require.Zero(t, gpu.MIG[1].MemoryUsedBytes)
+	require.EqualValues(t, 5, gpu.MIG[1].Launches)
+	require.EqualValues(t, 5e6, gpu.MIG[1].BusyNanoseconds)
+	require.Zero(t, gpu.MIG[0].Launches)
 	holder.Kill()
-	require.Zero(t, s.Status().Cards[0].MIG[0].MemoryUsedBytes)
+	require.Zero(t, s.Status().GPUs[0].MIG[0].MemoryUsedBytes)
 	s.Ctl("reset-peak")
-	require.Zero(t, s.Status().Cards[0].MIG[0].MemoryPeakBytes)
+	require.Zero(t, s.Status().GPUs[0].MIG[0].MemoryPeakBytes)
 }
 
 // Killed at every instruction that matters, a process leaves the instance's sums right.
@@ -201,14 +201,14 @@ func TestMIGAccountsSurviveDeath(t *testing.T) {
 		s.Env = []string{"SIMGPU_CRASH=" + strconv.Itoa(point)}
 		_, code := s.Run("workloads/alloc", "--chunk-mib=1000")
 		s.Env = nil
-		card := s.Status().Cards[0]
-		require.EqualValues(t, 500*mib+a100Context, card.MemoryUsedBytes, "crash point %d", point)
-		require.EqualValues(t, card.MemoryUsedBytes, card.MIG[0].MemoryUsedBytes, "crash point %d", point)
+		gpu := s.Status().GPUs[0]
+		require.EqualValues(t, 500*mib+a100Context, gpu.MemoryUsedBytes, "crash point %d", point)
+		require.EqualValues(t, gpu.MemoryUsedBytes, gpu.MIG[0].MemoryUsedBytes, "crash point %d", point)
 		if code == 0 {
 			require.Greater(t, point, 30)
 			break
 		}
 	}
 	neighbour.Kill()
-	require.Zero(t, s.Status().Cards[0].MIG[0].MemoryUsedBytes)
+	require.Zero(t, s.Status().GPUs[0].MIG[0].MemoryUsedBytes)
 }

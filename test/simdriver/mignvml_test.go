@@ -10,19 +10,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// migDevice is a MIG device of a card by the number that NVML gives it.
-func migDevice(t *testing.T, library nvml.Interface, card, index int) nvml.Device {
+// migDevice is a MIG device of a GPU by the number that NVML gives it.
+func migDevice(t *testing.T, library nvml.Interface, gpu, index int) nvml.Device {
 	t.Helper()
-	return good(device(t, library, card).GetMigDeviceHandleByIndex(index))(t)
+	return good(device(t, library, gpu).GetMigDeviceHandleByIndex(index))(t)
 }
 
-// Figures of NVIDIA's MIG user guide and of `nvidia-smi mig -lgip` on such cards.
+// Figures of NVIDIA's MIG user guide and of `nvidia-smi mig -lgip` on such GPUs.
 func TestMIGProfiles(t *testing.T) {
 	type profile struct {
 		name                    string
 		mib, sm, slices, engine int // engines: of the kind that copies
 	}
-	for card, profiles := range map[string][]profile{
+	for gpu, profiles := range map[string][]profile{
 		"A100-40GB": {{"1g.5gb", 4864, 14, 1, 1}, {"1g.5gb+me", 4864, 14, 1, 1}, {"1g.10gb", 9984, 14, 1, 1},
 			{"2g.10gb", 9984, 28, 2, 2}, {"3g.20gb", 20096, 42, 3, 3}, {"4g.20gb", 20096, 56, 4, 4},
 			{"7g.40gb", 40320, 98, 7, 7}},
@@ -31,13 +31,13 @@ func TestMIGProfiles(t *testing.T) {
 			{"7g.80gb", 80896, 98, 7, 7}},
 		"H100": {{"1g.10gb", 9984, 16, 1, 1}, {"1g.10gb+me", 9984, 16, 1, 1}, {"1g.20gb", 20096, 26, 1, 1},
 			{"2g.20gb", 20096, 32, 2, 2}, {"3g.40gb", 40448, 60, 3, 3}, {"4g.40gb", 40448, 64, 4, 4},
-			{"7g.80gb", 81559 - 470, 132, 7, 8}}, // all that this card gives out
+			{"7g.80gb", 81559 - 470, 132, 7, 8}}, // all that this GPU gives out
 		"H200": {{"1g.18gb", 16384, 16, 1, 1}, {"1g.18gb+me", 16384, 16, 1, 1}, {"1g.35gb", 33024, 26, 1, 1},
 			{"2g.35gb", 33024, 32, 2, 2}, {"3g.71gb", 71168, 60, 3, 3}, {"4g.71gb", 71168, 64, 4, 4},
 			{"7g.141gb", 143104, 132, 7, 8}},
 	} {
-		t.Run(card, func(t *testing.T) {
-			s := New(t, Plain, card+":mig=on")
+		t.Run(gpu, func(t *testing.T) {
+			s := New(t, Plain, gpu+":mig=on")
 			library := openNVML(t, s)
 			name := good(device(t, library, 0).GetName())(t)
 			for _, p := range profiles {
@@ -60,15 +60,15 @@ func TestMIGProfiles(t *testing.T) {
 func TestNVMLListsMIGDevices(t *testing.T) {
 	s := New(t, Plain, "T4", "H200:mig=1g.18gb,mig=3g.71gb,mig=1g.18gb+me")
 	library := openNVML(t, s)
-	card := device(t, library, 1)
-	require.Equal(t, 2, good(library.DeviceGetCount())(t), "cards only")
-	current, pending, ret := card.GetMigMode()
+	gpu := device(t, library, 1)
+	require.Equal(t, 2, good(library.DeviceGetCount())(t), "GPUs only")
+	current, pending, ret := gpu.GetMigMode()
 	require.Equal(t, nvml.SUCCESS, ret)
 	require.Equal(t, []int{nvml.DEVICE_MIG_ENABLE, nvml.DEVICE_MIG_ENABLE}, []int{current, pending})
-	require.Equal(t, 7, good(card.GetMaxMigDeviceCount())(t))
-	require.False(t, good(card.IsMigDeviceHandle())(t))
+	require.Equal(t, 7, good(gpu.GetMaxMigDeviceCount())(t))
+	require.False(t, good(gpu.IsMigDeviceHandle())(t))
 
-	want := s.Status().Cards[1].MIG
+	want := s.Status().GPUs[1].MIG
 	require.Len(t, want, 3)
 	for i, w := range want {
 		mig := migDevice(t, library, 1, i)
@@ -80,9 +80,9 @@ func TestNVMLListsMIGDevices(t *testing.T) {
 		require.Equal(t, second, good(good(mig.GetDeviceHandleFromMigDeviceHandle())(t).GetUUID())(t))
 		require.Equal(t, w.GPUInstance, good(good(library.DeviceGetHandleByUUID(w.UUID))(t).GetGpuInstanceId())(t))
 	}
-	_, ret = card.GetMigDeviceHandleByIndex(3)
+	_, ret = gpu.GetMigDeviceHandleByIndex(3)
 	require.Equal(t, nvml.ERROR_NOT_FOUND, ret)
-	_, ret = card.GetMigDeviceHandleByIndex(7)
+	_, ret = gpu.GetMigDeviceHandleByIndex(7)
 	require.Equal(t, nvml.ERROR_INVALID_ARGUMENT, ret)
 	_, ret = device(t, library, 0).GetMigDeviceHandleByIndex(0)
 	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)
@@ -94,19 +94,19 @@ func TestNVMLListsMIGDevices(t *testing.T) {
 	_, ret = library.DeviceGetHandleByUUID(want[2].UUID)
 	require.Equal(t, nvml.ERROR_NOT_FOUND, ret)
 	s.Ctl("mig", "1", "disable")
-	require.Zero(t, good(card.GetMaxMigDeviceCount())(t))
-	_, ret = card.GetMigDeviceHandleByIndex(0)
+	require.Zero(t, good(gpu.GetMaxMigDeviceCount())(t))
+	_, ret = gpu.GetMigDeviceHandleByIndex(0)
 	require.Equal(t, nvml.ERROR_NOT_FOUND, ret)
 }
 
-// What only a card, or only a MIG device, can be asked.
+// What only a GPU, or only a MIG device, can be asked.
 func TestNVMLErrorsWithMIG(t *testing.T) {
 	s := New(t, Plain, "T4", "H200:mig=3g.71gb")
 	library := openNVML(t, s)
-	t4, card, mig := device(t, library, 0), device(t, library, 1), migDevice(t, library, 1, 0)
+	t4, gpu, mig := device(t, library, 0), device(t, library, 1), migDevice(t, library, 1, 0)
 	set := good(library.EventSetCreate())(t)
 	defer func() { require.Equal(t, nvml.SUCCESS, set.Free()) }()
-	require.Equal(t, 1, good(card.GetMinorNumber())(t))
+	require.Equal(t, 1, good(gpu.GetMinorNumber())(t))
 	for name, ask := range map[string]func(nvml.Device) nvml.Return{
 		"GetMinorNumber":         func(d nvml.Device) nvml.Return { _, ret := d.GetMinorNumber(); return ret },
 		"GetPciInfo":             func(d nvml.Device) nvml.Return { _, ret := d.GetPciInfo(); return ret },
@@ -122,11 +122,11 @@ func TestNVMLErrorsWithMIG(t *testing.T) {
 	} {
 		require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ask(mig), name)
 	}
-	_, ret := card.GetUtilizationRates()
-	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret, "not of a card with MIG on")
-	_, ret = card.GetNumGpuCores()
+	_, ret := gpu.GetUtilizationRates()
+	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret, "not of a GPU with MIG on")
+	_, ret = gpu.GetNumGpuCores()
 	require.Equal(t, nvml.ERROR_NOT_SUPPORTED, ret)
-	for want, d := range map[nvml.Return]nvml.Device{nvml.ERROR_INVALID_ARGUMENT: card, nvml.ERROR_NOT_SUPPORTED: t4} {
+	for want, d := range map[nvml.Return]nvml.Device{nvml.ERROR_INVALID_ARGUMENT: gpu, nvml.ERROR_NOT_SUPPORTED: t4} {
 		_, ret = d.GetGpuInstanceId()
 		require.Equal(t, want, ret)
 		_, ret = d.GetComputeInstanceId()
@@ -144,7 +144,7 @@ func TestNVMLErrorsWithMIG(t *testing.T) {
 func TestNVMLMemoryAndProcessesOfMIGDevices(t *testing.T) {
 	s := New(t, Plain, "A100-40GB:mig=3g.20gb,mig=1g.5gb")
 	library := openNVML(t, s)
-	card, large, small := device(t, library, 0), migDevice(t, library, 0, 0), migDevice(t, library, 0, 1)
+	gpu, large, small := device(t, library, 0), migDevice(t, library, 0, 0), migDevice(t, library, 0, 1)
 	holder := s.Start("workloads/hold", "--mib=1000") // on the first
 	s.Env = []string{"CUDA_VISIBLE_DEVICES=" + good(small.GetUUID())(t)}
 	other := s.Start("workloads/hold", "--mib=2000")
@@ -152,7 +152,7 @@ func TestNVMLMemoryAndProcessesOfMIGDevices(t *testing.T) {
 	require.EqualValues(t, one, good(large.GetMemoryInfo())(t).Used)
 	require.EqualValues(t, 4864*mib-two, good(small.GetMemoryInfo_v2())(t).Free)
 	require.Zero(t, good(small.GetMemoryInfo_v2())(t).Reserved)
-	require.EqualValues(t, one+two, good(card.GetMemoryInfo_v2())(t).Used, "the card's is the sum")
+	require.EqualValues(t, one+two, good(gpu.GetMemoryInfo_v2())(t).Used, "the GPU's is the sum")
 
 	processes := good(small.GetComputeRunningProcesses())(t)
 	require.Len(t, processes, 1)
@@ -161,7 +161,7 @@ func TestNVMLMemoryAndProcessesOfMIGDevices(t *testing.T) {
 	require.Zero(t, processes[0].ComputeInstanceId)
 	require.Empty(t, good(small.GetGraphicsRunningProcesses())(t))
 	ids := map[uint32]uint32{}
-	for _, p := range good(card.GetComputeRunningProcesses())(t) {
+	for _, p := range good(gpu.GetComputeRunningProcesses())(t) {
 		ids[p.Pid] = p.GpuInstanceId
 	}
 	require.Equal(t, map[uint32]uint32{
@@ -170,14 +170,14 @@ func TestNVMLMemoryAndProcessesOfMIGDevices(t *testing.T) {
 	}, ids)
 }
 
-// Events come to the card and say which instance they are of.
+// Events come to the GPU and say which instance they are of.
 func TestNVMLEventsOfMIGDevices(t *testing.T) {
 	s := New(t, Plain, "T4", "H200:mig=3g.71gb,mig=1g.18gb")
 	library := openNVML(t, s)
 	set := good(library.EventSetCreate())(t)
 	defer func() { require.Equal(t, nvml.SUCCESS, set.Free()) }()
 	require.Equal(t, nvml.SUCCESS, device(t, library, 1).RegisterEvents(nvml.EventTypeXidCriticalError, set))
-	devices := s.Status().Cards[1].MIG
+	devices := s.Status().GPUs[1].MIG
 	s.Ctl("xid", devices[1].UUID, "43")
 	s.Ctl("xid", "1:0", "13")
 	s.Ctl("xid", "1", "48")
@@ -192,16 +192,16 @@ func TestNVMLEventsOfMIGDevices(t *testing.T) {
 		require.Equal(t, want.shared, data.ComputeInstanceId)
 		require.Equal(t, second, good(data.Device.GetUUID())(t))
 	}
-	require.Contains(t, ctlFails(t, s, "xid", "1:2", "13"), "no such card: 1:2")
+	require.Contains(t, ctlFails(t, s, "xid", "1:2", "13"), "no such GPU: 1:2")
 }
 
-// In a container NVML shows the MIG device whose nodes are there, as the first of its card, and CUDA takes it.
+// In a container NVML shows the MIG device whose nodes are there, as the first of its GPU, and CUDA takes it.
 func TestMIGDeviceInAContainer(t *testing.T) {
 	s := New(t, Plain, "A100-40GB:mig=3g.20gb,mig=1g.5gb", "T4")
 	nodes := t.TempDir()
 	s.Ctl("devnodes", "--dev-dir", nodes)
-	small := s.Status().Cards[0].MIG[1]
-	for _, minor := range s.Status().Cards[0].MIG[0].CapMinors {
+	small := s.Status().GPUs[0].MIG[1]
+	for _, minor := range s.Status().GPUs[0].MIG[0].CapMinors {
 		require.NoError(t, os.Remove(filepath.Join(nodes, "nvidia-caps", capName(minor))))
 	}
 	script := `set -e

@@ -23,15 +23,15 @@ func names(s *Sim) []string {
 	return list
 }
 
-// A card with MIG on is never seen as a whole, a process has one MIG device at most, and then nothing else.
+// A GPU with MIG on is never seen as a whole, a process has one MIG device at most, and then nothing else.
 func TestCUDAVisibleDevicesWithMIG(t *testing.T) {
 	s := New(t, Plain, "H200:mig=1g.18gb,mig=3g.71gb", "H100:mig=1g.10gb", "T4", "H100:mig=on")
 	const small, large, other, whole = "NVIDIA H200 MIG 1g.18gb", "NVIDIA H200 MIG 3g.71gb",
 		"NVIDIA H100 80GB HBM3 MIG 1g.10gb", "Tesla T4"
 	uuids := map[string]string{}
-	for _, card := range s.Status().Cards {
-		for _, device := range card.MIG {
-			uuids[card.Name+" MIG "+device.Profile] = device.UUID
+	for _, gpu := range s.Status().GPUs {
+		for _, device := range gpu.MIG {
+			uuids[gpu.Name+" MIG "+device.Profile] = device.UUID
 		}
 	}
 	for _, test := range []struct {
@@ -39,16 +39,16 @@ func TestCUDAVisibleDevicesWithMIG(t *testing.T) {
 		want               []string
 	}{
 		{"by UUID", uuids[small], []string{small}},
-		{"by UUID, of another card", uuids[other], []string{other}},
+		{"by UUID, of another GPU", uuids[other], []string{other}},
 		{"by the beginning of a UUID", uuids[other][:12], []string{other}},
 		{"by one that two have", uuids[small][:12], nil},
 		{"the first of two", uuids[small] + "," + uuids[large], []string{small}},
-		{"beside a card", second + "," + third, []string{other}},
-		{"behind a card", third + "," + uuids[large], []string{large}},
-		{"a card with MIG off", third, []string{whole}},
-		{"a card with MIG on: its first", first, []string{large}},
+		{"beside a GPU", second + "," + third, []string{other}},
+		{"behind a GPU", third + "," + uuids[large], []string{large}},
+		{"a GPU with MIG off", third, []string{whole}},
+		{"a GPU with MIG on: its first", first, []string{large}},
 		{"by number", "0", []string{large}},
-		{"a card without an instance is not counted", "3", nil},
+		{"a GPU without an instance is not counted", "3", nil},
 		{"none such", "MIG-ffffffff", nil},
 		{"twice the same", uuids[small] + "," + uuids[small], nil},
 	} {
@@ -58,17 +58,17 @@ func TestCUDAVisibleDevicesWithMIG(t *testing.T) {
 		})
 	}
 	s.Env = nil
-	require.Equal(t, []string{large}, names(s), "the first of the first card")
+	require.Equal(t, []string{large}, names(s), "the first of the first GPU")
 }
 
-// The nodes decide: the card's and both of the instance, each with its number, and readable.
+// The nodes decide: the GPU's and both of the instance, each with its number, and readable.
 func TestMIGDeviceNodesDecideWhatIsVisible(t *testing.T) {
 	s := New(t, Plain, "A100-40GB:mig=1g.5gb,mig=2g.10gb", "T4")
 	dir := t.TempDir()
 	s.Ctl("devnodes", "--dev-dir", dir)
 	s.Ctl("devnodes", "--dev-dir", dir) // again: nothing to do
 	s.Env = []string{"SIMGPU_DEV_DIR=" + dir}
-	devices := s.Status().Cards[0].MIG
+	devices := s.Status().GPUs[0].MIG
 	require.Equal(t, "2g.10gb", devices[0].Profile)
 	caps := func(device MIG) (paths []string) {
 		for _, minor := range device.CapMinors {
@@ -91,7 +91,7 @@ func TestMIGDeviceNodesDecideWhatIsVisible(t *testing.T) {
 	require.Equal(t, []string{"Tesla T4"}, names(s), "without its GPU instance's neither")
 	require.NoError(t, os.Rename(dir+"/aside", caps(devices[1])[0]))
 	require.NoError(t, os.Rename(dir+"/nvidia0", dir+"/aside"))
-	require.Equal(t, []string{"Tesla T4"}, names(s), "nor without the card's")
+	require.Equal(t, []string{"Tesla T4"}, names(s), "nor without the GPU's")
 	require.NoError(t, os.Rename(dir+"/aside", dir+"/nvidia0"))
 	require.NoError(t, os.Remove(dir+"/nvidia1"))
 	require.Equal(t, []string{two}, names(s))
@@ -111,7 +111,7 @@ func TestMIGInCDISpec(t *testing.T) {
 	s.Ctl("devnodes", "--dev-dir", nodes)
 	require.NoError(t, os.Mkdir(specs, 0o755))
 	s.Ctl("cdi", "--lib-dir", filepath.Join(s.Dir, "sim"), "--dev-dir", nodes, "--out", specs+"/nvidia.json")
-	devices := s.Status().Cards[1].MIG
+	devices := s.Status().GPUs[1].MIG
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(specs), cdi.WithAutoRefresh(false))
 	require.NoError(t, err)
 	require.Empty(t, cache.GetErrors())

@@ -54,7 +54,7 @@ func TestNVMLDescribesTheSystem(t *testing.T) {
 	require.Equal(t, nvml.ERROR_NOT_FOUND, ret)
 }
 
-func TestNVMLDescribesACard(t *testing.T) {
+func TestNVMLDescribesAGPU(t *testing.T) {
 	library := openNVML(t, New(t, Plain, "H200", "T4:minor=3,numa=1"))
 	h200, t4 := device(t, library, 0), device(t, library, 1)
 	byUUID := good(library.DeviceGetHandleByUUID(second))(t)
@@ -95,7 +95,7 @@ func TestNVMLDescribesACard(t *testing.T) {
 	require.NotZero(t, good(t4.GetCpuAffinity(2))(t)[0])
 }
 
-// What NVML says of a card can be set, and let go again.
+// What NVML says of a GPU can be set, and let go again.
 func TestNVMLTold(t *testing.T) {
 	s := New(t, Plain, "T4:temperature=91,power_mw=70123,utilization=0", "T4")
 	library := openNVML(t, s)
@@ -128,7 +128,7 @@ func TestNVMLTopology(t *testing.T) {
 		nvml.TOPOLOGY_NODE, nvml.TOPOLOGY_SYSTEM, nvml.TOPOLOGY_MULTIPLE, nvml.TOPOLOGY_INTERNAL}
 	zero := device(t, library, 0)
 	for i, level := range want {
-		require.Equal(t, level, good(zero.GetTopologyCommonAncestor(device(t, library, i)))(t), "card %d", i)
+		require.Equal(t, level, good(zero.GetTopologyCommonAncestor(device(t, library, i)))(t), "GPU %d", i)
 	}
 	nearest := good(zero.GetTopologyNearestGpus(nvml.TOPOLOGY_HOSTBRIDGE))(t)
 	require.Len(t, nearest, 4)
@@ -238,7 +238,7 @@ func TestNVMLEvents(t *testing.T) {
 	_, ret := set.Wait(1)
 	require.Equal(t, nvml.ERROR_TIMEOUT, ret)
 
-	s.Ctl("xid", "2", "43") // a card that the set did not register
+	s.Ctl("xid", "2", "43") // a GPU that the set did not register
 	s.Ctl("xid", "0", "79")
 	s.Ctl("xid", second, "48")
 	for _, want := range []struct {

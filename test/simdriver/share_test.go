@@ -11,12 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Card time is counted, not the wall's: a slow machine changes neither side of these ratios. The windows are wide, so that
+// GPU time is counted, not the wall's: a slow machine changes neither side of these ratios. The windows are wide, so that
 // a process that the machine lets wait still has work queued; so no kernels are shorter than a full queue of them needs for that.
 
-// gain is the card time that the processes and the card got between two looks.
+// gain is the GPU time that the processes and the GPU got between two looks.
 type gain struct {
-	card    uint64            // of the card, busy
+	gpu     uint64            // of the GPU, busy
 	clock   uint64            // that passed on it
 	clients map[int]uint64    // by the host's PID
 	groups  map[uint64]uint64 // by id
@@ -27,21 +27,21 @@ func measure(s *Sim, during time.Duration) gain {
 	time.Sleep(during)
 	after := s.Status()
 	g := gain{
-		card:    after.Cards[0].BusyNanoseconds - before.Cards[0].BusyNanoseconds,
-		clock:   after.Cards[0].ClockNanoseconds - before.Cards[0].ClockNanoseconds,
+		gpu:     after.GPUs[0].BusyNanoseconds - before.GPUs[0].BusyNanoseconds,
+		clock:   after.GPUs[0].ClockNanoseconds - before.GPUs[0].ClockNanoseconds,
 		clients: map[int]uint64{}, groups: map[uint64]uint64{},
 	}
 	for _, c := range after.Clients {
-		g.clients[c.HostPID] = c.Cards[0].BusyNanoseconds
+		g.clients[c.HostPID] = c.GPUs[0].BusyNanoseconds
 	}
 	for _, c := range before.Clients {
-		g.clients[c.HostPID] -= c.Cards[0].BusyNanoseconds
+		g.clients[c.HostPID] -= c.GPUs[0].BusyNanoseconds
 	}
 	for _, c := range after.Groups {
-		g.groups[c.ID] = c.Cards[0].BusyNanoseconds
+		g.groups[c.ID] = c.GPUs[0].BusyNanoseconds
 	}
 	for _, c := range before.Groups {
-		g.groups[c.ID] -= c.Cards[0].BusyNanoseconds
+		g.groups[c.ID] -= c.GPUs[0].BusyNanoseconds
 	}
 	return g
 }
@@ -53,12 +53,12 @@ func waitAllBusy(t *testing.T, s *Sim, processes int) {
 	require.Eventually(t, func() bool {
 		status := s.Status()
 		return len(status.Clients) == processes && !slices.ContainsFunc(status.Clients, func(c Client) bool {
-			return c.Cards[0].BusyNanoseconds < 10e6
+			return c.GPUs[0].BusyNanoseconds < 10e6
 		})
 	}, 30*time.Second, 20*time.Millisecond)
 }
 
-func TestProcessesThatAreBusyShareACardEqually(t *testing.T) {
+func TestProcessesThatAreBusyShareAGPUEqually(t *testing.T) {
 	for _, test := range []struct {
 		description string
 		variant     Variant
@@ -82,13 +82,13 @@ func TestProcessesThatAreBusyShareACardEqually(t *testing.T) {
 			for _, p := range list {
 				require.InDelta(t, 1/float64(len(list)), g.share(p), 0.02, "%v", g)
 			}
-			require.InDelta(t, 1, float64(g.card)/float64(g.clock), 0.02)
+			require.InDelta(t, 1, float64(g.gpu)/float64(g.clock), 0.02)
 		})
 	}
 }
 
 // Two containers: each process is number 1 of a PID namespace of its own. One is killed, another comes, again and again.
-func TestProcessesOfContainersShareACardEqually(t *testing.T) {
+func TestProcessesOfContainersShareAGPUEqually(t *testing.T) {
 	s := New(t, Plain, "H200")
 	start := func(us string) *Process {
 		cmd := s.Command("workloads/spin", "--seconds=60", "--window-ms=1000", "--kernels-us="+us)
@@ -132,7 +132,7 @@ func TestEventsTellTheTurnsOfOthers(t *testing.T) {
 func TestSliceLengthIsASetting(t *testing.T) {
 	s := New(t, Plain, "H200:slice_us=10000")
 	other := s.Start("workloads/spin", "--seconds=60", "--window-ms=1000", "--kernels-us=500")
-	require.Eventually(t, func() bool { return s.Status().Cards[0].BusyNanoseconds > 20e6 }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return s.Status().GPUs[0].BusyNanoseconds > 20e6 }, 30*time.Second, 10*time.Millisecond)
 	values, code := s.Run("workloads/launch", "--count=1", "--duration-us=25000")
 	require.Zero(t, code)
 	event, err := strconv.ParseFloat(values["event_ms"], 64)
@@ -141,8 +141,8 @@ func TestSliceLengthIsASetting(t *testing.T) {
 	other.Kill()
 }
 
-// What a killed process had queued is dropped; the other has the card for itself.
-func TestAKilledProcessLeavesTheCardToTheOthers(t *testing.T) {
+// What a killed process had queued is dropped; the other has the GPU for itself.
+func TestAKilledProcessLeavesTheGPUToTheOthers(t *testing.T) {
 	s := New(t, Plain, "H200")
 	survivor := s.Start("workloads/spin", "--seconds=60", "--window-ms=1000", "--kernels-us=500")
 	victim := s.Start("workloads/spin", "--seconds=60", "--window-ms=10000", "--kernels-us=50000")
@@ -154,11 +154,11 @@ func TestAKilledProcessLeavesTheCardToTheOthers(t *testing.T) {
 	require.InDelta(t, 1, g.share(survivor), 0.02)
 	survivor.Kill()
 	require.Empty(t, s.Status().Clients)
-	require.Zero(t, measure(s, 50*time.Millisecond).card)
+	require.Zero(t, measure(s, 50*time.Millisecond).gpu)
 }
 
-// Killed at every step of the accounting of time, a process leaves a card on which nothing is counted twice or lost.
-func TestKilledAtEveryStepOfCardTime(t *testing.T) {
+// Killed at every step of the accounting of time, a process leaves a GPU on which nothing is counted twice or lost.
+func TestKilledAtEveryStepOfGPUTime(t *testing.T) {
 	s := New(t, Plain, "H200")
 	s.Env = []string{"SIMGPU_GROUP=7"}
 	other := s.Start("workloads/spin", "--seconds=600", "--window-ms=1000", "--kernels-us=700")
@@ -173,10 +173,10 @@ func TestKilledAtEveryStepOfCardTime(t *testing.T) {
 	s.Env = []string{"SIMGPU_GROUP=7"}
 	require.Greater(t, killed, 40)
 	g := measure(s, 200*time.Millisecond)
-	require.Equal(t, g.card, g.groups[7])
+	require.Equal(t, g.gpu, g.groups[7])
 	require.InDelta(t, 1, g.share(other), 0.05)
 	status := s.Status()
-	require.Equal(t, status.Cards[0].BusyNanoseconds, status.Groups[0].Cards[0].BusyNanoseconds)
+	require.Equal(t, status.GPUs[0].BusyNanoseconds, status.Groups[0].GPUs[0].BusyNanoseconds)
 	values, code := s.Run("workloads/launch", "--count=10", "--duration-us=1000")
 	require.Zero(t, code)
 	require.EqualValues(t, 10, values.Int("launches"))
@@ -200,7 +200,7 @@ func TestProcessesKilledAtRandom(t *testing.T) {
 			require.InDelta(t, 0.5, g.share(first), 0.02)
 			require.InDelta(t, 0.5, g.share(last), 0.02)
 			status := s.Status()
-			require.Equal(t, status.Cards[0].BusyNanoseconds, status.Groups[0].Cards[0].BusyNanoseconds)
+			require.Equal(t, status.GPUs[0].BusyNanoseconds, status.Groups[0].GPUs[0].BusyNanoseconds)
 		})
 	}
 }
@@ -209,10 +209,10 @@ func TestProcessesKilledAtRandom(t *testing.T) {
 func TestWaitingLaunchers(t *testing.T) {
 	s := New(t, Plain, "H200")
 	for _, call := range []string{"kernel", "ex", "cooperative", "legacy"} {
-		before := s.Status().Cards[0]
+		before := s.Status().GPUs[0]
 		values, code := s.Run("workloads/spin", "--seconds=0.1", "--mode=sync", "--kernels-us=5,200", "--call="+call)
 		require.Zero(t, code, call)
-		after := s.Status().Cards[0]
+		after := s.Status().GPUs[0]
 		require.EqualValues(t, values.Int("launches"), after.Launches-before.Launches, call)
 		require.EqualValues(t, values.Int("launches_5_us")*5000+values.Int("launches_200_us")*200_000,
 			after.BusyNanoseconds-before.BusyNanoseconds, call)
@@ -224,8 +224,8 @@ func TestCooperativeLaunchOnSeveralDevices(t *testing.T) {
 		s := New(t, variant, "H200", "H200")
 		text, err := s.Command("sim/check", "devices-together").CombinedOutput()
 		require.NoError(t, err, "%s", text)
-		for _, card := range s.Status().Cards {
-			require.NotZero(t, card.Launches)
+		for _, gpu := range s.Status().GPUs {
+			require.NotZero(t, gpu.Launches)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func Root() string {
 	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
 }
 
-// Build makes the driver and the workloads, if they are not up to date, and returns the folder that they are in.
+// Build makes the driver and the workloads, if they are not up to date, and returns the directory that they are in.
 func Build(v Variant) (string, error) {
 	out := filepath.Join(Root(), "build")
 	unlock, err := lockDir(out)
@@ -63,7 +63,7 @@ func lockDir(dir string) (unlock func(), err error) {
 	return func() { _ = file.Close() }, nil
 }
 
-// Sim is a set of simulated cards.
+// Sim is a set of simulated GPUs.
 type Sim struct {
 	State string   // path of the state file
 	Dir   string   // of the build: sim/ and workloads/ are in it
@@ -71,8 +71,8 @@ type Sim struct {
 	tb    testing.TB
 }
 
-// New makes cards, each in the form of simctl's --card: PROFILE[:key=value,…].
-func New(tb testing.TB, v Variant, cards ...string) *Sim {
+// New makes GPUs, each in the form of simctl's --gpu: PROFILE[:key=value,…].
+func New(tb testing.TB, v Variant, gpus ...string) *Sim {
 	tb.Helper()
 	dir, err := Build(v)
 	if err != nil {
@@ -80,14 +80,14 @@ func New(tb testing.TB, v Variant, cards ...string) *Sim {
 	}
 	s := &Sim{State: filepath.Join(tb.TempDir(), "state"), Dir: dir, tb: tb}
 	args := []string{"init"}
-	for _, card := range cards {
-		args = append(args, "--card", card)
+	for _, gpu := range gpus {
+		args = append(args, "--gpu", gpu)
 	}
 	s.Ctl(args...)
 	return s
 }
 
-// Command is a program of the build, as "workloads/alloc", set up to use these cards.
+// Command is a program of the build, as "workloads/alloc", set up to use these GPUs.
 func (s *Sim) Command(program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(s.Dir, program), args...)
 	cmd.Env = append(os.Environ(), "SIMGPU_STATE="+s.State, "LD_LIBRARY_PATH="+filepath.Join(s.Dir, "sim"))
@@ -203,14 +203,14 @@ type Status struct {
 	State         string   `json:"state"`
 	DriverVersion string   `json:"driver_version"`
 	CUDAVersion   int      `json:"cuda_version"`
-	Cards         []Card   `json:"cards"`
+	GPUs          []GPU    `json:"gpus"`
 	Groups        []Group  `json:"groups"`
 	Clients       []Client `json:"clients"`
 	Fails         []Fail   `json:"fails"`
 }
 
-// Card is one card of a Status.
-type Card struct {
+// GPU is one GPU of a Status.
+type GPU struct {
 	Index               int    `json:"index"`
 	Minor               int    `json:"minor"`
 	UUID                string `json:"uuid"`
@@ -233,7 +233,7 @@ type Card struct {
 	MIG                 []MIG  `json:"mig"` // in order of GPU instance id, as NVML numbers them
 }
 
-// MIG is a MIG device of a card.
+// MIG is a MIG device of a GPU.
 type MIG struct {
 	Index              int    `json:"index"`
 	UUID               string `json:"uuid"`
@@ -255,18 +255,18 @@ type MIG struct {
 	Launches           uint64 `json:"launches"`
 }
 
-// CapacityBytes is what processes can have of the card.
-func (c Card) CapacityBytes() uint64 { return c.MemoryTotalBytes - c.MemoryReservedBytes }
+// CapacityBytes is what processes can have of the GPU.
+func (c GPU) CapacityBytes() uint64 { return c.MemoryTotalBytes - c.MemoryReservedBytes }
 
 // Group is what the processes of one mount namespace (or one SIMGPU_GROUP) have.
 type Group struct {
-	ID      uint64      `json:"id"`
-	Clients int         `json:"clients"`
-	Cards   []GroupCard `json:"cards"`
+	ID      uint64     `json:"id"`
+	Clients int        `json:"clients"`
+	GPUs    []GroupGPU `json:"gpus"`
 }
 
-// GroupCard is what a group has of one card.
-type GroupCard struct {
+// GroupGPU is what a group has of one GPU.
+type GroupGPU struct {
 	Index            int    `json:"index"`
 	ContextBytes     uint64 `json:"context_bytes"`
 	DataBytes        uint64 `json:"data_bytes"`
@@ -279,17 +279,17 @@ type GroupCard struct {
 
 // Client is one process.
 type Client struct {
-	Slot         int          `json:"slot"`
-	PID          int          `json:"pid"` // in its own namespace
-	HostPID      int          `json:"host_pid"`
-	PIDNamespace uint64       `json:"pid_namespace"`
-	Group        uint64       `json:"group"`
-	Live         bool         `json:"live"`
-	Cards        []ClientCard `json:"cards"`
+	Slot         int         `json:"slot"`
+	PID          int         `json:"pid"` // in its own namespace
+	HostPID      int         `json:"host_pid"`
+	PIDNamespace uint64      `json:"pid_namespace"`
+	Group        uint64      `json:"group"`
+	Live         bool        `json:"live"`
+	GPUs         []ClientGPU `json:"gpus"`
 }
 
-// ClientCard is what a process has of one card.
-type ClientCard struct {
+// ClientGPU is what a process has of one GPU.
+type ClientGPU struct {
 	Index             int    `json:"index"`
 	ContextBytes      uint64 `json:"context_bytes"`
 	DataBytes         uint64 `json:"data_bytes"`
@@ -305,7 +305,7 @@ type Fail struct {
 	Error  int    `json:"error"`
 }
 
-// Status reads the state of the cards. What dead processes held has been returned by then.
+// Status reads the state of the GPUs. What dead processes held has been returned by then.
 func (s *Sim) Status() Status {
 	s.tb.Helper()
 	var status Status

@@ -17,16 +17,16 @@ func TestConfigFile(t *testing.T) {
 	s := New(t, Plain, "T4")
 	config := filepath.Join(t.TempDir(), "config")
 	require.NoError(t, os.WriteFile(config, []byte(`
-# two cards
+# two GPUs
 [driver]
 version = 999.1
 cuda = 13.0
-[card]
+[gpu]
 profile = h200
 uuid = GPU-ABCDEF01-2345-6789-abcd-ef0123456789   # any case
-name = Card "quoted" \ name
+name = GPU "quoted" \ name
 pci = 0001:a1:02.0
-[card]
+[gpu]
 profile = A100-80GB
 minor = 7
 memory_mib = 1000
@@ -37,17 +37,17 @@ context_mib = 10
 	status := s.Status()
 	require.Equal(t, "999.1", status.DriverVersion)
 	require.Equal(t, 13000, status.CUDAVersion)
-	require.Len(t, status.Cards, 2)
-	require.Equal(t, "GPU-abcdef01-2345-6789-abcd-ef0123456789", status.Cards[0].UUID)
-	require.Equal(t, `Card "quoted" \ name`, status.Cards[0].Name)
-	require.Equal(t, "00000001:a1:02.0", status.Cards[0].PCIBusID)
-	require.EqualValues(t, 143771*mib, status.Cards[0].MemoryTotalBytes)
-	require.Equal(t, 7, status.Cards[1].Minor)
-	require.EqualValues(t, 1000*mib, status.Cards[1].CapacityBytes())
-	require.EqualValues(t, 10*mib, status.Cards[1].ContextBytes)
+	require.Len(t, status.GPUs, 2)
+	require.Equal(t, "GPU-abcdef01-2345-6789-abcd-ef0123456789", status.GPUs[0].UUID)
+	require.Equal(t, `GPU "quoted" \ name`, status.GPUs[0].Name)
+	require.Equal(t, "00000001:a1:02.0", status.GPUs[0].PCIBusID)
+	require.EqualValues(t, 143771*mib, status.GPUs[0].MemoryTotalBytes)
+	require.Equal(t, 7, status.GPUs[1].Minor)
+	require.EqualValues(t, 1000*mib, status.GPUs[1].CapacityBytes())
+	require.EqualValues(t, 10*mib, status.GPUs[1].ContextBytes)
 	s.Ctl("set", "1", "context_mib=20", "kernel_us=5")
 	s.Ctl("set", "driver", "version=1.2.3")
-	require.EqualValues(t, 20*mib, s.Status().Cards[1].ContextBytes)
+	require.EqualValues(t, 20*mib, s.Status().GPUs[1].ContextBytes)
 	require.Equal(t, "1.2.3", s.Status().DriverVersion)
 	require.Contains(t, s.Ctl("status"), "NVIDIA A100-SXM4-80GB")
 }
@@ -65,34 +65,34 @@ func TestBadInputSaysWhatIsWrong(t *testing.T) {
 		says string
 	}{
 		{[]string{"init"}, 1, "exists; --force replaces it"},
-		{[]string{"init", "--force", "--card", "GTX"}, 1, "unknown profile: GTX"},
-		{[]string{"init", "--force", "--card", "T4:uuid=GPU-1"}, 1, "uuid: want GPU-"},
-		{[]string{"init", "--force", "--card", "T4:memory_mib=-1"}, 1, "not a number in range: -1"},
-		{[]string{"init", "--force", "--card", "T4:memory_mib=99999999999999"}, 1, "not a number in range"},
-		{[]string{"init", "--force", "--card", "T4:memory_mib=400"}, 1, "reserved memory is all of its memory"},
-		{[]string{"init", "--force", "--card", "T4:colour=red"}, 1, "unknown key of a card: colour"},
-		{[]string{"init", "--force", "--card", "T4:nvlink=1"}, 1, "nvlink: want CARD:COUNT"},
-		{[]string{"init", "--force", "--card", "T4:nvlink=1:1"}, 1, "nvlink to card 1, which is itself or not there"},
-		{[]string{"init", "--force", "--card", "T4:nvlink=0:1"}, 1, "nvlink to card 0, which is itself or not there"},
-		{[]string{"init", "--force", "--card", "T4:nvswitch=10,nvlink=1:9", "--card", "T4"}, 1, "more than 18 NVLinks"},
-		{[]string{"init", "--force", "--card", "T4:minor"}, 1, "want key=value: minor"},
-		{[]string{"init", "--force", "--card", "T4", "--card", "T4:minor=0"}, 1, "cards 0 and 1 have the same"},
-		{[]string{"init", "--force", "--card", "T4:minor=255"}, 1, "minor 255 is not below 255"},
+		{[]string{"init", "--force", "--gpu", "GTX"}, 1, "unknown profile: GTX"},
+		{[]string{"init", "--force", "--gpu", "T4:uuid=GPU-1"}, 1, "uuid: want GPU-"},
+		{[]string{"init", "--force", "--gpu", "T4:memory_mib=-1"}, 1, "not a number in range: -1"},
+		{[]string{"init", "--force", "--gpu", "T4:memory_mib=99999999999999"}, 1, "not a number in range"},
+		{[]string{"init", "--force", "--gpu", "T4:memory_mib=400"}, 1, "reserved memory is all of its memory"},
+		{[]string{"init", "--force", "--gpu", "T4:colour=red"}, 1, "unknown key of a GPU: colour"},
+		{[]string{"init", "--force", "--gpu", "T4:nvlink=1"}, 1, "nvlink: want GPU:COUNT"},
+		{[]string{"init", "--force", "--gpu", "T4:nvlink=1:1"}, 1, "nvlink to GPU 1, which is itself or not there"},
+		{[]string{"init", "--force", "--gpu", "T4:nvlink=0:1"}, 1, "nvlink to GPU 0, which is itself or not there"},
+		{[]string{"init", "--force", "--gpu", "T4:nvswitch=10,nvlink=1:9", "--gpu", "T4"}, 1, "more than 18 NVLinks"},
+		{[]string{"init", "--force", "--gpu", "T4:minor"}, 1, "want key=value: minor"},
+		{[]string{"init", "--force", "--gpu", "T4", "--gpu", "T4:minor=0"}, 1, "GPUs 0 and 1 have the same"},
+		{[]string{"init", "--force", "--gpu", "T4:minor=255"}, 1, "minor 255 is not below 255"},
 		{[]string{"init", "--force", "--config", "/nowhere"}, 1, "read /nowhere: No such file"},
-		{[]string{"init", "--force", "--config", config("[card]\nprofile = T4\nwhat\n")}, 1, "line 3"},
-		{[]string{"init", "--force", "--config", config("[card]\nminor = 1\n")}, 1, "profile must be a card's first key"},
-		{[]string{"init", "--force", "--config", config("[cards]\n")}, 1, "unknown section: [cards]"},
+		{[]string{"init", "--force", "--config", config("[gpu]\nprofile = T4\nwhat\n")}, 1, "line 3"},
+		{[]string{"init", "--force", "--config", config("[gpu]\nminor = 1\n")}, 1, "profile must be a GPU's first key"},
+		{[]string{"init", "--force", "--config", config("[gpus]\n")}, 1, "unknown section: [gpus]"},
 		{[]string{"init", "--force", "--config", config("a = b\n")}, 1, "stands in no section"},
 		{[]string{"init", "--force", "--config", config("[driver]\ncuda = twelve\n")}, 1, "want MAJOR.MINOR"},
-		{[]string{"init", "--force", "--config", "x", "--card", "T4"}, 2, "not both"},
+		{[]string{"init", "--force", "--config", "x", "--gpu", "T4"}, 2, "not both"},
 		{[]string{"--state", "/nowhere/state", "init"}, 1, "create /nowhere/state"},
 		{[]string{"--state", "/nowhere/state", "status"}, 1, "No such file"},
 		{[]string{"status", "-o", "yaml"}, 2, "-o table or -o json"},
-		{[]string{"xid", "9", "79"}, 1, "no such card: 9"},
+		{[]string{"xid", "9", "79"}, 1, "no such GPU: 9"},
 		{[]string{"xid", "0", "zero"}, 2, "not an XID: zero"},
-		{[]string{"lose", "9"}, 1, "no such card: 9"},
-		{[]string{"lose", "0", "gently"}, 2, "lose CARD removed: gently"},
-		{[]string{"restore", "0"}, 1, "card 0 is there already"},
+		{[]string{"lose", "9"}, 1, "no such GPU: 9"},
+		{[]string{"lose", "0", "gently"}, 2, "lose GPU removed: gently"},
+		{[]string{"restore", "0"}, 1, "GPU 0 is there already"},
 		{[]string{"fail", "cuMemAllocate", "1"}, 2, "no such function: cuMemAllocate"},
 		{[]string{"fail", "cuMemAlloc_v2", "0"}, 2, "not a count: 0"},
 		{[]string{"fail", "cuMemAlloc_v2", "1", "BAD_LUCK"}, 2, "not an error: BAD_LUCK"},
@@ -192,7 +192,7 @@ func TestCDISpec(t *testing.T) {
 }
 
 // The seam that containers use: nothing is set in the environment, the library finds the state at /run/simgpu/state and
-// the cards by their nodes in /dev. A mount namespace of its own stands in for the container.
+// the GPUs by their nodes in /dev. A mount namespace of its own stands in for the container.
 func TestAsInAContainer(t *testing.T) {
 	s := New(t, Plain, "T4", "T4", "T4")
 	nodes := t.TempDir()

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// publicCopy copies what a program needs to a folder that any user may enter, and makes a state file in it.
+// publicCopy copies what a program needs to a directory that any user may enter, and makes a state file in it.
 func publicCopy(t *testing.T, s *Sim) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "simdriver")
@@ -24,7 +24,7 @@ func publicCopy(t *testing.T, s *Sim) string {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(name)), content, 0o755))
 	}
-	s.Ctl("--state", dir+"/state", "init", "--card", "T4", "--card", "T4")
+	s.Ctl("--state", dir+"/state", "init", "--gpu", "T4", "--gpu", "T4")
 	return dir
 }
 
@@ -77,8 +77,8 @@ func TestCUDAVisibleDevices(t *testing.T) {
 	}
 }
 
-// CUDA puts the fastest card first, NVML goes by PCI bus: the same number is not the same card.
-func TestOrderOfCards(t *testing.T) {
+// CUDA puts the fastest GPU first, NVML goes by PCI bus: the same number is not the same GPU.
+func TestOrderOfGPUs(t *testing.T) {
 	s := New(t, Plain, "T4", "H200")
 	values, _ := s.Run("workloads/meminfo")
 	require.Equal(t, []string{second, first}, devices(values))
@@ -111,7 +111,7 @@ func TestDeviceNodesDecideWhatIsVisible(t *testing.T) {
 	require.NoError(t, os.Remove(dir+"/nvidia0"))
 	require.NoError(t, os.Remove(dir+"/nvidia5"))
 	require.NoError(t, syscall.Mknod(dir+"/nvidia0", syscall.S_IFCHR|0o666, 1<<8|3))   // nor is /dev/null
-	require.NoError(t, syscall.Mknod(dir+"/nvidia5", syscall.S_IFCHR|0o666, 195<<8|4)) // nor another card
+	require.NoError(t, syscall.Mknod(dir+"/nvidia5", syscall.S_IFCHR|0o666, 195<<8|4)) // nor another GPU
 	values, code := s.Run("workloads/meminfo")
 	require.Equal(t, 3, code)
 	require.Equal(t, "CUDA_ERROR_NO_DEVICE", values["error"])

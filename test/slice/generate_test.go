@@ -100,7 +100,7 @@ func TestDryRun(t *testing.T) {
 	require.NoFileExists(t, n.path("cdi/gpuslice.yaml"))
 	n.mustGenerate()
 
-	// A slice that is there keeps its card; one in use stays as it is.
+	// A slice that is there keeps its GPU; one in use stays as it is.
 	n.configure("preload", "  small: {memory: 4GiB}\n  a-first: {memory: 14GiB}\n")
 	c := n.container("c", n.glibc(), []string{small}, sleep...)
 	c.start()

@@ -173,9 +173,9 @@ func TestWithoutTheHookProgramNothingRuns(t *testing.T) {
 	require.NotContains(t, out, "total_bytes")
 }
 
-// A card that is full of what dead containers had is not full: whoever comes next clears
+// A GPU that is full of what dead containers had is not full: whoever comes next clears
 // it away, be it another slice's container or gpuslice cdi generate.
-func TestLostSlicesDontKeepTheCard(t *testing.T) {
+func TestLostSlicesDontKeepTheGPU(t *testing.T) {
 	const two = "  a: {memory: 9GiB}\n  b: {memory: 9GiB}\n"
 	n := newNode(t, []string{"T4"}, two)
 	n.mustGenerate()

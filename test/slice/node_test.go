@@ -1,7 +1,7 @@
 // Package slice tests the operator's slices, gpuslice.io/slice=NAME, from the config to
 // a container that real runc makes: gpuslice cdi generate writes the spec, CDI's library
 // puts it into a container as docker and podman do, and its hooks are the built
-// gpuslice-runtime's. The card is simulated.
+// gpuslice-runtime's. The GPU is simulated.
 package slice
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// node is a machine with simulated cards and the operator's config.
+// node is a machine with simulated GPUs and the operator's config.
 type node struct {
 	t   *testing.T
 	dir string
@@ -37,7 +37,7 @@ func artefact(t *testing.T, elem ...string) string {
 }
 
 // newNode makes a node. The config's slices are YAML below "slices:".
-func newNode(t *testing.T, cards []string, slices string) *node {
+func newNode(t *testing.T, gpus []string, slices string) *node {
 	t.Helper()
 	require.Zero(t, os.Geteuid(), "this suite makes containers: run it as root")
 	dir, err := os.MkdirTemp("", "gpuslice-slice-")
@@ -53,8 +53,8 @@ func newNode(t *testing.T, cards []string, slices string) *node {
 	}
 	t.Setenv("SIMGPU_STATE", n.path("sim/state"))
 	initArgs := []string{"init"}
-	for _, c := range cards {
-		initArgs = append(initArgs, "--card", c)
+	for _, c := range gpus {
+		initArgs = append(initArgs, "--gpu", c)
 	}
 	simctl := artefact(t, "sim", "simctl")
 	for _, args := range [][]string{

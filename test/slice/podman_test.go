@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// podman is Debian's, with folders of its own and plain runc.
+// podman is Debian's, with directories of its own and plain runc.
 type podman struct {
 	n *node
 }

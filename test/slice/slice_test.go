@@ -65,7 +65,7 @@ func TestOneContainerAtATime(t *testing.T) {
 	require.Contains(t, out, "total_bytes=4294967296")
 }
 
-func TestSlicesNeverOverbookTheCard(t *testing.T) {
+func TestSlicesNeverOverbookTheGPU(t *testing.T) {
 	n := newNode(t, []string{"T4"}, "  a: {memory: 9GiB}\n  b: {memory: 9GiB}\n")
 	n.mustGenerate()
 	a := n.container("a", n.glibc(), []string{"gpuslice.io/slice=a"}, sleep...)
@@ -83,7 +83,7 @@ func TestWhatIsNotHeldIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	linked := func(r harness.Root) harness.Root {
 		// The runtime makes the mounts at the link's target, which a volume then hides.
-		r.Folders = append(r.Folders, "data")
+		r.Dirs = append(r.Dirs, "data")
 		r.Links[".gpuslice"] = "/data/sub"
 		return r
 	}
@@ -95,15 +95,15 @@ func TestWhatIsNotHeldIsRefused(t *testing.T) {
 		edit    func(*rspec.Spec)
 		want    string
 	}{
-		{name: "a card beside the slice", devices: []string{small, "nvidia.com/gpu=1"}, want: "device node /dev/nvidia1 beside the slice"},
-		{name: "another card under the slice's path", edit: func(s *rspec.Spec) {
+		{name: "a GPU beside the slice", devices: []string{small, "nvidia.com/gpu=1"}, want: "device node /dev/nvidia1 beside the slice"},
+		{name: "another GPU under the slice's path", edit: func(s *rspec.Spec) {
 			for i := range s.Linux.Devices {
 				if s.Linux.Devices[i].Path == "/dev/nvidia0" {
 					s.Linux.Devices[i].Minor = 1
 				}
 			}
 		}, want: "device node /dev/nvidia0 beside the slice"},
-		{name: "a rule by which it could make another card's node", edit: func(s *rspec.Spec) {
+		{name: "a rule by which it could make another GPU's node", edit: func(s *rspec.Spec) {
 			major := int64(195) // --device-cgroup-rule 'c 195:* rwm'
 			s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, rspec.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Access: "rwm"})
 		}, want: "beside the slice"},
@@ -114,7 +114,7 @@ func TestWhatIsNotHeldIsRefused(t *testing.T) {
 		{name: "a volume over the preload", edit: func(s *rspec.Spec) {
 			s.Mounts = append(s.Mounts, rspec.Mount{Destination: "/etc/ld.so.preload", Source: filepath.Join(volume, "limits"), Options: []string{"bind"}})
 		}, want: "/etc/ld.so.preload in the container is not what gpuslice mounts there"},
-		{name: "an image that links the limiter's folder into a volume", image: linked, edit: func(s *rspec.Spec) {
+		{name: "an image that links the limiter's directory into a volume", image: linked, edit: func(s *rspec.Spec) {
 			s.Mounts = append(s.Mounts, rspec.Mount{Destination: "/data", Source: volume, Options: []string{"bind"}})
 		}, want: "the limiter's file"},
 		{name: "an image whose variable leads to the driver", mode: "library", edit: func(s *rspec.Spec) {

@@ -91,16 +91,16 @@ func (s *soak) killPrograms(_ context.Context, r *rand.Rand) error {
 // mounted.
 func (s *soak) ours(pid int) bool {
 	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
-	return err == nil && strings.Contains(string(mounts), "/.gpuslice/") && s.inFolder(string(mounts))
+	return err == nil && strings.Contains(string(mounts), "/.gpuslice/") && s.inDir(string(mounts))
 }
 
-// inFolder says whether a list of mounts has the file system of one of the node's containers.
-func (s *soak) inFolder(mounts string) bool {
-	folders, err := s.StateFolders()
+// inDir says whether a list of mounts has the file system of one of the node's containers.
+func (s *soak) inDir(mounts string) bool {
+	dirs, err := s.StateDirs()
 	if err != nil {
 		return false
 	}
-	for _, id := range folders {
+	for _, id := range dirs {
 		var st unix.Stat_t
 		usage := limiter.UsagePath(filepath.Join(s.StateDir(), "containers", id))
 		if unix.Stat(usage, &st) == nil && strings.Contains(mounts, fmt.Sprintf(" %d:%d ", unix.Major(st.Dev), unix.Minor(st.Dev))) {

@@ -37,8 +37,8 @@ func (s *soak) look(ctx context.Context, _ *rand.Rand) error {
 	if err != nil {
 		return err
 	}
-	if card := status.Cards[0]; card.GrantedMemoryMiB > s.capacityMiB {
-		return fmt.Errorf("overbooked: %+v", card)
+	if gpu := status.GPUs[0]; gpu.GrantedMemoryMiB > s.capacityMiB {
+		return fmt.Errorf("overbooked: %+v", gpu)
 	}
 	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.Agent.PID()))
 	if err != nil {

@@ -42,8 +42,8 @@ type soak struct {
 	docker *harness.Dockerd
 	t      *testing.T
 	seed   uint64
-	card   string
-	// capacityMiB is what of the card may be granted.
+	gpu    string
+	// capacityMiB is what of the GPU may be granted.
 	capacityMiB int64
 	metrics     string
 
@@ -71,7 +71,7 @@ func TestSoak(t *testing.T) {
 	s.half(ctx, *lifecycles, s.killContainerd, s.killDockerd, s.killRuntimes, s.killPrograms, s.look)
 	t.Logf("%v", s.tally)
 	require.False(t, t.Failed())
-	for _, what := range []string{"limited", "no card", "killed agent", "killed containerd", "killed dockerd", "killed program", "docker limited"} {
+	for _, what := range []string{"limited", "no GPU", "killed agent", "killed containerd", "killed dockerd", "killed program", "docker limited"} {
 		require.NotZero(t, s.tally[what], "%s: the run was too short to say anything", what)
 	}
 	s.requireNoGrowth()
@@ -82,7 +82,7 @@ func TestSoak(t *testing.T) {
 func (s *soak) start(ctx context.Context) {
 	var err error
 	s.Node, err = harness.NewNode(ctx, harness.NodeOptions{
-		Cards:     []string{"H200"},
+		GPUs:      []string{"H200"},
 		AgentArgs: []string{"--device-split-count=200", "--metrics-address=" + s.metrics},
 	})
 	s.t.Cleanup(func() {
@@ -106,7 +106,7 @@ func (s *soak) start(ctx context.Context) {
 	require.NoError(s.t, err)
 	status, err := s.Status(ctx)
 	require.NoError(s.t, err)
-	s.card, s.capacityMiB = status.Cards[0].UUID, status.Cards[0].MemoryMiB
+	s.gpu, s.capacityMiB = status.GPUs[0].UUID, status.GPUs[0].MemoryMiB
 }
 
 // half runs workers until so many containers were begun in all, and breakers meanwhile.
@@ -203,11 +203,11 @@ func (s *soak) whatIsThere(ctx context.Context) func() {
 // deleteUnstarted removes, as `gpuslice doctor` says it, the containers that docker has forgotten: its daemon was killed
 // when they were made and not started yet. They are there, gpuslice or not, and keep their shares while they are.
 func (s *soak) deleteUnstarted(ctx context.Context) error {
-	folders, err := s.StateFolders()
+	dirs, err := s.StateDirs()
 	if err != nil {
 		return err
 	}
-	for _, id := range folders {
+	for _, id := range dirs {
 		record, err := claimed.Read(filepath.Join(s.StateDir(), "containers", id))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -236,7 +236,7 @@ func (s *soak) empty(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	folders, err := s.StateFolders()
+	dirs, err := s.StateDirs()
 	if err != nil {
 		return err
 	}
@@ -244,8 +244,8 @@ func (s *soak) empty(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if card := status.Cards[0]; len(status.Containers)+len(folders)+len(runtimes)+card.Containers+card.GrantedCores+int(card.GrantedMemoryMiB) > 0 {
-		return fmt.Errorf("left: containers %v, folders %v, processes of runtimes %v, card %+v", status.Containers, folders, runtimes, card)
+	if gpu := status.GPUs[0]; len(status.Containers)+len(dirs)+len(runtimes)+gpu.Containers+gpu.GrantedCores+int(gpu.GrantedMemoryMiB) > 0 {
+		return fmt.Errorf("left: containers %v, directories %v, processes of runtimes %v, GPU %+v", status.Containers, dirs, runtimes, gpu)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func (s *soak) inPods(ctx context.Context, r *rand.Rand, name string) error {
 	grantMiB := 0
 	if r.IntN(5) > 0 {
 		grantMiB = 1000 + 100*r.IntN(60)
-		annotations = map[string]string{"hami.io/vgpu-devices-to-allocate": fmt.Sprintf("%s,NVIDIA,%d,%d:;", s.card, grantMiB, 0)}
+		annotations = map[string]string{"hami.io/vgpu-devices-to-allocate": fmt.Sprintf("%s,NVIDIA,%d,%d:;", s.gpu, grantMiB, 0)}
 	}
 	attempts := 1 + r.IntN(4)
 	pod, err := s.RunPod(ctx, harness.Pod{Name: name, Annotations: annotations})
@@ -75,11 +75,11 @@ func (s *soak) attempt(ctx context.Context, r *rand.Rand, pod *harness.Sandbox, 
 	case err != nil:
 		return err
 	case limited && grantMiB == 0:
-		return errors.New("a card without a grant")
+		return errors.New("a GPU without a grant")
 	case limited:
 		s.count("limited")
 	default:
-		s.count("no card")
+		s.count("no GPU")
 	}
 	if err := s.StartContainer(ctx, id); err != nil {
 		s.count("not started")

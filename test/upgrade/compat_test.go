@@ -32,7 +32,7 @@ const (
 // versions are all that there have been of the formats; this one's are the last.
 var versions = []string{"1"}
 
-var cards = map[string]grant.Card{
+var gpus = map[string]grant.GPU{
 	first:  {UUID: first, MemoryMiB: 143771, CorePercent: 100, Slots: 10},
 	second: {UUID: second, MemoryMiB: 81920, CorePercent: 100, Slots: 10},
 }
@@ -94,14 +94,14 @@ func TestEarlierGrants(t *testing.T) {
 	}
 }
 
-// What an earlier agent says of its cards, this scheduler reads.
-func TestEarlierCards(t *testing.T) {
+// What an earlier agent says of its GPUs, this scheduler reads.
+func TestEarlierGPUs(t *testing.T) {
 	for _, version := range versions {
-		node := &scheduler.Node{Name: "node-1", Annotations: map[string]string{wire.AnnotationCards: text(t, golden(version, "node-cards"))}}
+		node := &scheduler.Node{Name: "node-1", Annotations: map[string]string{wire.AnnotationGPUs: text(t, golden(version, "node-gpus"))}}
 		inventory, err := wire.DecodeNode(node)
 		require.NoError(t, err, version)
-		require.Len(t, inventory.Cards, 2, version)
-		require.Equal(t, int64(143771), inventory.Cards[0].MemoryMiB, version)
+		require.Len(t, inventory.GPUs, 2, version)
+		require.Equal(t, int64(143771), inventory.GPUs[0].MemoryMiB, version)
 		require.NotEmpty(t, inventory.Links, version)
 	}
 }
@@ -118,18 +118,18 @@ func TestEarlierLedger(t *testing.T) {
 		active := map[string][]grant.Share{}
 		for _, claim := range snapshot.Claims() {
 			active[claim.ContainerID] = claim.Shares
-			folder := l.Folder(claim.ContainerID)
-			limits, err := limiter.ReadLimits(limiter.LimitsPath(folder))
+			dir := l.Dir(claim.ContainerID)
+			limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 			require.NoError(t, err, version)
 			require.Len(t, limits.Devices, len(claim.Shares), version)
 			require.Equal(t, uint64(claim.Shares[0].MemoryMiB)<<20, limits.Devices[0].MemoryLimitBytes, version)
-			_, err = limiter.ReadUsage(limiter.UsagePath(folder))
+			_, err = limiter.ReadUsage(limiter.UsagePath(dir))
 			require.NoError(t, err, version)
 		}
 		require.Equal(t, claims, active, version)
-		// A container whose grant isn't known keeps its card from being given to others.
+		// A container whose grant isn't known keeps its GPU from being given to others.
 		_, err = l.Claim(ctx, grant.Claim{ContainerID: "new", Owner: grant.OwnerNRI, Container: "c", Shares: []grant.Share{{UUID: second, MemoryMiB: 1}}},
-			cards, func(string) error { return nil })
+			gpus, func(string) error { return nil })
 		require.ErrorIs(t, err, grant.ErrBlocked, version)
 		require.NoError(t, l.Close())
 	}
@@ -168,9 +168,9 @@ func TestLedgerForTheVersionBefore(t *testing.T) {
 		if id == "two" {
 			claim.CoreCeiling, claim.HighPriority = 80, true
 		}
-		folder, err := l.Claim(ctx, claim, cards, func(dir string) error { return oci.Populate(dir, claim, oci.Settings{}) })
+		dir, err := l.Claim(ctx, claim, gpus, func(dir string) error { return oci.Populate(dir, claim, oci.Settings{}) })
 		require.NoError(t, err)
-		data, err := os.ReadFile(filepath.Join(folder, "grant.json"))
+		data, err := os.ReadFile(filepath.Join(dir, "grant.json"))
 		require.NoError(t, err)
 		got, err := upgrade.ReadRecord1(data)
 		require.NoError(t, err)
@@ -181,7 +181,7 @@ func TestLedgerForTheVersionBefore(t *testing.T) {
 			require.Equal(t, share.CorePercent, *got.Shares[i].Cores)
 		}
 		for _, path := range []func(claimDir string) string{limiter.LimitsPath, limiter.UsagePath} {
-			now, err := os.ReadFile(path(folder))
+			now, err := os.ReadFile(path(dir))
 			require.NoError(t, err)
 			before, err := os.ReadFile(path(golden("1", "ledger", "containers", id)))
 			require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 // What version 1 reads, as it reads it: fields that it knows, and whether it takes others. It is not to follow the code:
 // what a version has read once, it reads for as long as nodes may have it.
 
-// Share1 is one card of a grant.
+// Share1 is one GPU of a grant.
 type Share1 struct {
 	UUID      string `json:"uuid"`
 	MemoryMiB *int64 `json:"memoryMiB"`

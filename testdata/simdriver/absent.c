@@ -1,4 +1,4 @@
-/* What the cards here have not got; their attributes say so. A program that does not ask first is told. */
+/* What the GPUs here have not got; their attributes say so. A program that does not ask first is told. */
 #include "driver.h"
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)

@@ -126,7 +126,7 @@ static bool is_real(enum place place)
 	return place == MANAGED || place == HOST;
 }
 
-/* Returns the place behind an allocation and its bytes of the card. */
+/* Returns the place behind an allocation and its bytes of the GPU. */
 static void give_back(const struct allocation *a)
 {
 	if (is_real(a->place))
@@ -136,7 +136,7 @@ static void give_back(const struct allocation *a)
 	if (a->pool)
 		pool_freed(a->pool, a->size, NULL, NULL, 0);
 	else if (is_charged(a->place))
-		charge_return(&process.view, a->ctx->card, CHARGE_DATA, a->size);
+		charge_return(&process.view, a->ctx->gpu, CHARGE_DATA, a->size);
 }
 
 static CUresult allocate_locked(CUcontext ctx, enum place place, size_t bytes, bool narrow, CUdeviceptr *out)
@@ -145,17 +145,17 @@ static CUresult allocate_locked(CUcontext ctx, enum place place, size_t bytes, b
 	CUresult r = CUDA_SUCCESS;
 
 	if (is_charged(place))
-		r = from_errno(charge_take(&process.view, ctx->card, CHARGE_DATA, bytes));
+		r = from_errno(charge_take(&process.view, ctx->gpu, CHARGE_DATA, bytes));
 	if (r == CUDA_ERROR_OUT_OF_MEMORY) { /* as documented, what pools keep unused is let go first */
-		pools_trim(ctx->card);
-		r = from_errno(charge_take(&process.view, ctx->card, CHARGE_DATA, bytes));
+		pools_trim(ctx->gpu);
+		r = from_errno(charge_take(&process.view, ctx->gpu, CHARGE_DATA, bytes));
 	}
 	if (r)
 		return r;
 	a.base = is_real(place) ? map_host(bytes) : pick_address(bytes, narrow);
 	if (!a.base) {
 		if (is_charged(place))
-			charge_return(&process.view, ctx->card, CHARGE_DATA, bytes);
+			charge_return(&process.view, ctx->gpu, CHARGE_DATA, bytes);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (!insert(a)) {

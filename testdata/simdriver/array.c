@@ -81,10 +81,10 @@ static CUresult add(enum object_kind kind, void *object, CUcontext ctx, uint64_t
 	CUresult r = ctx->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 
 	if (!r && bytes)
-		r = from_errno(charge_take(&process.view, ctx->card, CHARGE_DATA, bytes));
+		r = from_errno(charge_take(&process.view, ctx->gpu, CHARGE_DATA, bytes));
 	if (!r && !object_add(kind, object)) {
 		if (bytes)
-			charge_return(&process.view, ctx->card, CHARGE_DATA, bytes);
+			charge_return(&process.view, ctx->gpu, CHARGE_DATA, bytes);
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	return r;
@@ -153,7 +153,7 @@ static void end_array(CUarray a)
 {
 	tiles_drop(a);
 	if (a->charged)
-		charge_return(&process.view, a->ctx->card, CHARGE_DATA, a->charged);
+		charge_return(&process.view, a->ctx->gpu, CHARGE_DATA, a->charged);
 	free(a);
 }
 
@@ -161,7 +161,7 @@ static void end_mipmap(CUmipmappedArray m)
 {
 	tiles_drop(m);
 	if (m->charged)
-		charge_return(&process.view, m->ctx->card, CHARGE_DATA, m->charged);
+		charge_return(&process.view, m->ctx->gpu, CHARGE_DATA, m->charged);
 	free(m);
 }
 
@@ -238,7 +238,7 @@ CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1 *d, CUarray array)
 /* Documented: only those with deferred mapping are answered for. */
 static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, uint64_t needs, unsigned flags, CUdevice dev)
 {
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	if (!(flags & CUDA_ARRAY3D_DEFERRED_MAPPING))
 		return CUDA_ERROR_INVALID_VALUE;

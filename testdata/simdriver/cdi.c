@@ -1,4 +1,4 @@
-/* The CDI spec of the simulated cards, and their device nodes. */
+/* The CDI spec of the simulated GPUs, and their device nodes. */
 #define _GNU_SOURCE
 #include "simctl.h"
 
@@ -34,7 +34,7 @@ static void print_node(FILE *out, const char *dev_dir, const char *name, unsigne
 		major_number == NVIDIA_CAPS_MAJOR ? "r" : "rw");
 }
 
-static void print_card_node(FILE *out, const char *dev_dir, const struct card *c)
+static void print_gpu_node(FILE *out, const char *dev_dir, const struct gpu *c)
 {
 	char name[32];
 
@@ -42,8 +42,8 @@ static void print_card_node(FILE *out, const char *dev_dir, const struct card *c
 	print_node(out, dev_dir, name, NVIDIA_MAJOR, c->minor);
 }
 
-/* The two nodes that a MIG device has beside its card's. */
-static void print_cap_nodes(FILE *out, const char *dev_dir, const struct card *c, const struct instance *in)
+/* The two nodes that a MIG device has beside its GPU's. */
+static void print_cap_nodes(FILE *out, const char *dev_dir, const struct gpu *c, const struct instance *in)
 {
 	char name[48];
 
@@ -56,16 +56,16 @@ static void print_cap_nodes(FILE *out, const char *dev_dir, const struct card *c
 	}
 }
 
-static void print_device(FILE *out, const char *dev_dir, const char *name, const struct card *c, const struct instance *in)
+static void print_device(FILE *out, const char *dev_dir, const char *name, const struct gpu *c, const struct instance *in)
 {
 	fprintf(out, "{\"name\":\"%s\",\"containerEdits\":{\"deviceNodes\":[", name);
-	print_card_node(out, dev_dir, c);
+	print_gpu_node(out, dev_dir, c);
 	if (in)
 		print_cap_nodes(out, dev_dir, c, in);
 	fprintf(out, "]}},\n");
 }
 
-static void print_mig_devices(FILE *out, const char *dev_dir, const struct card *c, unsigned card)
+static void print_mig_devices(FILE *out, const char *dev_dir, const struct gpu *c, unsigned gpu)
 {
 	unsigned slots[MAX_INSTANCES];
 	unsigned n = instances_in_order(c, slots);
@@ -74,7 +74,7 @@ static void print_mig_devices(FILE *out, const char *dev_dir, const struct card 
 	for (unsigned i = 0; i < n; i++) {
 		const struct instance *in = &c->instances[slots[i] - 1];
 
-		snprintf(name, sizeof(name), "%u:%u", card, i);
+		snprintf(name, sizeof(name), "%u:%u", gpu, i);
 		print_device(out, dev_dir, name, c, in);
 		mig_uuid_format(c, in, name);
 		print_device(out, dev_dir, name, c, in);
@@ -87,12 +87,12 @@ static void print_all(FILE *out, const struct state *s, const char *dev_dir)
 	unsigned slots[MAX_INSTANCES];
 
 	fprintf(out, "{\"name\":\"all\",\"containerEdits\":{\"deviceNodes\":[");
-	for (unsigned i = 0; i < s->card_count; i++) {
-		const struct card *c = &s->cards[i];
+	for (unsigned i = 0; i < s->gpu_count; i++) {
+		const struct gpu *c = &s->gpus[i];
 		unsigned n = instances_in_order(c, slots);
 
 		fprintf(out, "%s", i ? "," : "");
-		print_card_node(out, dev_dir, c);
+		print_gpu_node(out, dev_dir, c);
 		for (unsigned k = 0; k < n; k++)
 			print_cap_nodes(out, dev_dir, c, &c->instances[slots[k] - 1]);
 	}
@@ -111,12 +111,12 @@ static void print_spec(FILE *out, const struct state *s, const struct cdi_option
 	char name[UUID_TEXT];
 
 	fprintf(out, "{\"cdiVersion\":\"0.5.0\",\"kind\":\"nvidia.com/gpu\",\n\"devices\":[\n");
-	for (unsigned i = 0; i < s->card_count; i++) {
+	for (unsigned i = 0; i < s->gpu_count; i++) {
 		snprintf(name, sizeof(name), "%u", i);
-		print_device(out, o->dev_dir, name, &s->cards[i], NULL);
-		uuid_format(s->cards[i].uuid, name);
-		print_device(out, o->dev_dir, name, &s->cards[i], NULL);
-		print_mig_devices(out, o->dev_dir, &s->cards[i], i);
+		print_device(out, o->dev_dir, name, &s->gpus[i], NULL);
+		uuid_format(s->gpus[i].uuid, name);
+		print_device(out, o->dev_dir, name, &s->gpus[i], NULL);
+		print_mig_devices(out, o->dev_dir, &s->gpus[i], i);
 	}
 	print_all(out, s, o->dev_dir);
 	fprintf(out, "],\n\"containerEdits\":{\"env\":[\"NVIDIA_VISIBLE_DEVICES=void\"],\n\"deviceNodes\":[");
@@ -203,7 +203,7 @@ static bool remove_node(const char *dev_dir, const char *name)
 }
 
 /* Those of the MIG devices that there are; those of others go. */
-static bool make_cap_nodes(const char *dev_dir, const struct card *c)
+static bool make_cap_nodes(const char *dev_dir, const struct gpu *c)
 {
 	bool there[CAP_INSTANCE_IDS] = {false};
 	unsigned slots[MAX_INSTANCES];
@@ -234,8 +234,8 @@ int make_devnodes(struct view *v, const char *dev_dir)
 	snprintf(caps, sizeof(caps), "%s/" CAPS_DIR, dev_dir);
 	if (!make_dir(dev_dir))
 		return 1;
-	for (unsigned i = 0; i < v->s->card_count; i++) {
-		const struct card *c = &v->s->cards[i];
+	for (unsigned i = 0; i < v->s->gpu_count; i++) {
+		const struct gpu *c = &v->s->gpus[i];
 
 		if (atomic_load(&c->mig_enabled) && !make_dir(caps))
 			return 1;

@@ -5,12 +5,12 @@
  *   [driver]
  *   version = 570.172.08
  *   cuda = 12.8
- *   [card]
- *   profile = H200          # first key of a card
+ *   [gpu]
+ *   profile = H200          # first key of a GPU
  *   uuid = GPU-…            # the rest is optional
  *   mig = 1g.18gb           # once for each MIG device; on: MIG without one
  *
- * The same keys work in `simctl init --card H200:uuid=…,minor=3` and in `simctl set 0 kernel_us=50`.
+ * The same keys work in `simctl init --gpu H200:uuid=…,minor=3` and in `simctl set 0 kernel_us=50`.
  */
 #define _GNU_SOURCE
 #include "simctl.h"
@@ -28,21 +28,21 @@ static const struct {
 	size_t offset;
 	enum unit unit;
 } numbers[] = {
-	{"memory_mib", offsetof(struct card, memory_bytes), MIB64},
-	{"reserved_mib", offsetof(struct card, reserved_bytes), MIB64},
-	{"context_mib", offsetof(struct card, context_bytes), MIB64},
-	{"kernel_us", offsetof(struct card, kernel_ns), US64},
-	{"slice_us", offsetof(struct card, slice_ns), US64},
-	{"queue", offsetof(struct card, queue_depth), PLAIN32},
-	{"sample_ms", offsetof(struct card, sample_ms), PLAIN32},
-	{"minor", offsetof(struct card, minor), PLAIN32},
-	{"numa", offsetof(struct card, numa_node), PLAIN32},
-	{"pci_root", offsetof(struct card, pci_root), PLAIN32},
-	{"pci_upper", offsetof(struct card, pci_upper), PLAIN32},
-	{"pci_switch", offsetof(struct card, pci_switch), PLAIN32},
-	{"pci_board", offsetof(struct card, pci_board), PLAIN32},
-	{"nvswitch", offsetof(struct card, nvswitch_links), PLAIN32},
-	{"sm", offsetof(struct card, sm_count), PLAIN32},
+	{"memory_mib", offsetof(struct gpu, memory_bytes), MIB64},
+	{"reserved_mib", offsetof(struct gpu, reserved_bytes), MIB64},
+	{"context_mib", offsetof(struct gpu, context_bytes), MIB64},
+	{"kernel_us", offsetof(struct gpu, kernel_ns), US64},
+	{"slice_us", offsetof(struct gpu, slice_ns), US64},
+	{"queue", offsetof(struct gpu, queue_depth), PLAIN32},
+	{"sample_ms", offsetof(struct gpu, sample_ms), PLAIN32},
+	{"minor", offsetof(struct gpu, minor), PLAIN32},
+	{"numa", offsetof(struct gpu, numa_node), PLAIN32},
+	{"pci_root", offsetof(struct gpu, pci_root), PLAIN32},
+	{"pci_upper", offsetof(struct gpu, pci_upper), PLAIN32},
+	{"pci_switch", offsetof(struct gpu, pci_switch), PLAIN32},
+	{"pci_board", offsetof(struct gpu, pci_board), PLAIN32},
+	{"nvswitch", offsetof(struct gpu, nvswitch_links), PLAIN32},
+	{"sm", offsetof(struct gpu, sm_count), PLAIN32},
 };
 
 static bool parse_number(const char *text, uint64_t *n)
@@ -60,7 +60,7 @@ static bool needs_some(const char *key)
 	return !strcmp(key, "slice_us") || !strcmp(key, "queue") || !strcmp(key, "sample_ms");
 }
 
-static bool set_number(struct card *c, size_t i, const char *value)
+static bool set_number(struct gpu *c, size_t i, const char *value)
 {
 	char *at = (char *)c + numbers[i].offset;
 	uint64_t n;
@@ -75,7 +75,7 @@ static bool set_number(struct card *c, size_t i, const char *value)
 	return true;
 }
 
-/* What NVML says whatever the card does, or again what follows from that. */
+/* What NVML says whatever the GPU does, or again what follows from that. */
 static bool set_told(uint32_t *told, const char *key, const char *value, uint64_t most)
 {
 	uint64_t n;
@@ -88,7 +88,7 @@ static bool set_told(uint32_t *told, const char *key, const char *value, uint64_
 	return true;
 }
 
-static bool set_pci(struct card *c, const char *value)
+static bool set_pci(struct gpu *c, const char *value)
 {
 	unsigned domain, bus, device;
 	char rest;
@@ -101,18 +101,18 @@ static bool set_pci(struct card *c, const char *value)
 	return true;
 }
 
-static bool set_nvlink(struct card *c, const char *value)
+static bool set_nvlink(struct gpu *c, const char *value)
 {
-	unsigned card, count;
+	unsigned gpu, count;
 	char rest;
 
-	if (sscanf(value, "%u:%u%c", &card, &count, &rest) != 2 || card >= MAX_CARDS || count > MAX_NVLINKS)
-		return complain("nvlink: want CARD:COUNT with at most %u: %s", MAX_NVLINKS, value);
-	c->nvlinks[card] = (uint8_t)count;
+	if (sscanf(value, "%u:%u%c", &gpu, &count, &rest) != 2 || gpu >= MAX_GPUS || count > MAX_NVLINKS)
+		return complain("nvlink: want GPU:COUNT with at most %u: %s", MAX_NVLINKS, value);
+	c->nvlinks[gpu] = (uint8_t)count;
 	return true;
 }
 
-bool card_set(struct card *c, const char *key, const char *value)
+bool gpu_set(struct gpu *c, const char *key, const char *value)
 {
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		if (!strcmp(key, numbers[i].key))
@@ -136,7 +136,7 @@ bool card_set(struct card *c, const char *key, const char *value)
 	}
 	if (!strcmp(key, "uuid"))
 		return uuid_parse(value, c->uuid) || complain("uuid: want GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx: %s", value);
-	return complain("unknown key of a card: %s", key);
+	return complain("unknown key of a GPU: %s", key);
 }
 
 static const char *const pid_kinds[] = {[PIDS_OWN] = "own", [PIDS_HOST] = "host", [PIDS_MIXED] = "mixed"};
@@ -170,42 +170,42 @@ bool driver_set(struct state *s, const char *key, const char *value)
 	return complain("unknown key of the driver: %s", key);
 }
 
-/* Of a card that is being made; a running one has simctl mig. */
-static bool new_card_set(struct card *c, const char *key, const char *value)
+/* Of a GPU that is being made; a running one has simctl mig. */
+static bool new_gpu_set(struct gpu *c, const char *key, const char *value)
 {
-	return strcmp(key, "mig") ? card_set(c, key, value) : mig_key(c, value);
+	return strcmp(key, "mig") ? gpu_set(c, key, value) : mig_key(c, value);
 }
 
-static bool card_add(struct state *s, const char *profile)
+static bool gpu_add(struct state *s, const char *profile)
 {
-	if (s->card_count == MAX_CARDS)
-		return complain("more than %u cards", MAX_CARDS);
-	if (!card_from_profile(&s->cards[s->card_count], profile, s->card_count)) {
+	if (s->gpu_count == MAX_GPUS)
+		return complain("more than %u GPUs", MAX_GPUS);
+	if (!gpu_from_profile(&s->gpus[s->gpu_count], profile, s->gpu_count)) {
 		fprintf(stderr, "simctl: known profiles: ");
 		list_profiles(stderr);
 		fputc('\n', stderr);
 		return complain("unknown profile: %s", profile);
 	}
-	s->card_count++;
+	s->gpu_count++;
 	return true;
 }
 
-bool card_from_text(struct state *s, const char *text)
+bool gpu_from_text(struct state *s, const char *text)
 {
 	char *copy = strdup(text);
 	char *rest = copy, *pair;
 	char *profile = strsep(&rest, ":");
-	bool ok = card_add(s, profile);
+	bool ok = gpu_add(s, profile);
 
 	while (ok && (pair = strsep(&rest, ","))) {
 		char *value = strchr(pair, '=');
 
 		if (!value) {
-			ok = complain("--card %s: want key=value: %s", text, pair);
+			ok = complain("--gpu %s: want key=value: %s", text, pair);
 			break;
 		}
 		*value++ = 0;
-		ok = new_card_set(&s->cards[s->card_count - 1], pair, value);
+		ok = new_gpu_set(&s->gpus[s->gpu_count - 1], pair, value);
 	}
 	free(copy);
 	return ok;
@@ -222,24 +222,24 @@ static char *trim(char *text)
 	return text;
 }
 
-static bool set_line(struct state *s, const char *section, bool *card_open, const char *key, const char *value)
+static bool set_line(struct state *s, const char *section, bool *gpu_open, const char *key, const char *value)
 {
 	if (!strcmp(section, "[driver]"))
 		return driver_set(s, key, value);
-	if (strcmp(section, "[card]") != 0)
+	if (strcmp(section, "[gpu]") != 0)
 		return complain("%s = %s stands in no section", key, value);
 	if (!strcmp(key, "profile")) {
-		if (*card_open)
-			return complain("a card has one profile");
-		*card_open = true;
-		return card_add(s, value);
+		if (*gpu_open)
+			return complain("a GPU has one profile");
+		*gpu_open = true;
+		return gpu_add(s, value);
 	}
-	if (!*card_open)
-		return complain("profile must be a card's first key");
-	return new_card_set(&s->cards[s->card_count - 1], key, value);
+	if (!*gpu_open)
+		return complain("profile must be a GPU's first key");
+	return new_gpu_set(&s->gpus[s->gpu_count - 1], key, value);
 }
 
-static bool read_line(struct state *s, char *line, char *section, size_t room, bool *card_open)
+static bool read_line(struct state *s, char *line, char *section, size_t room, bool *gpu_open)
 {
 	char *text, *value;
 
@@ -248,17 +248,17 @@ static bool read_line(struct state *s, char *line, char *section, size_t room, b
 	if (!*text)
 		return true;
 	if (*text == '[') {
-		if (strcmp(text, "[driver]") != 0 && strcmp(text, "[card]") != 0)
+		if (strcmp(text, "[driver]") != 0 && strcmp(text, "[gpu]") != 0)
 			return complain("unknown section: %s", text);
 		snprintf(section, room, "%s", text);
-		*card_open = false;
+		*gpu_open = false;
 		return true;
 	}
 	value = strchr(text, '=');
 	if (!value)
 		return complain("want key = value: %s", text);
 	*value++ = 0;
-	return set_line(s, section, card_open, trim(text), trim(value));
+	return set_line(s, section, gpu_open, trim(text), trim(value));
 }
 
 bool config_read(struct state *s, const char *path)
@@ -268,13 +268,13 @@ bool config_read(struct state *s, const char *path)
 	char *line = NULL;
 	size_t room = 0;
 	unsigned number = 0;
-	bool card_open = false, ok = true;
+	bool gpu_open = false, ok = true;
 
 	if (!file)
 		return complain("read %s: %s", path, strerror(errno));
 	while (ok && getline(&line, &room, file) >= 0) {
 		number++;
-		ok = read_line(s, line, section, sizeof(section), &card_open);
+		ok = read_line(s, line, section, sizeof(section), &gpu_open);
 	}
 	free(line);
 	fclose(file);

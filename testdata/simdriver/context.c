@@ -25,16 +25,16 @@ CUresult current_context(CUcontext *ctx)
 /* Process lock held. */
 static CUresult activate(CUcontext ctx)
 {
-	uint64_t bytes = process.view.s->cards[ctx->card].context_bytes;
+	uint64_t bytes = process.view.s->gpus[ctx->gpu].context_bytes;
 	CUresult r;
 
 	if (device_lost(ctx->device))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
-	r = from_errno(charge_take(&process.view, ctx->card, CHARGE_CONTEXT, bytes));
+	r = from_errno(charge_take(&process.view, ctx->gpu, CHARGE_CONTEXT, bytes));
 	if (r)
 		return r;
 	if (!object_add(OBJECT_CONTEXT, ctx)) {
-		charge_return(&process.view, ctx->card, CHARGE_CONTEXT, bytes);
+		charge_return(&process.view, ctx->gpu, CHARGE_CONTEXT, bytes);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	ctx->charged = bytes;
@@ -53,7 +53,7 @@ static void deactivate(CUcontext ctx)
 	memory_drop_context(ctx);
 	arrays_drop_context(ctx);
 	object_remove(ctx);
-	charge_return(&process.view, ctx->card, CHARGE_CONTEXT, ctx->charged);
+	charge_return(&process.view, ctx->gpu, CHARGE_CONTEXT, ctx->charged);
 	free(ctx->backlog.tails);
 	ctx->backlog = (struct backlog){0};
 	ctx->charged = 0;
@@ -68,7 +68,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 	ENTER();
 	if (!ctx)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	primary = &process.devices[dev].primary;
 	process_lock();
@@ -87,7 +87,7 @@ static CUresult primary_release(CUdevice dev)
 	CUcontext primary;
 	CUresult r = CUDA_SUCCESS;
 
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	primary = &process.devices[dev].primary;
 	process_lock();
@@ -113,7 +113,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 
 static CUresult primary_reset(CUdevice dev)
 {
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	process_lock();
 	deactivate(&process.devices[dev].primary);
@@ -138,7 +138,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *acti
 	ENTER();
 	if (!flags || !active)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	process_lock();
 	*flags = process.devices[dev].primary.flags;
@@ -149,7 +149,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *acti
 
 static CUresult primary_set_flags(CUdevice dev, unsigned int flags)
 {
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	if (flags & ~FLAGS_MASK)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -178,7 +178,7 @@ static CUresult create(CUcontext *out, unsigned int flags, CUdevice dev)
 
 	if (!out || (flags & ~FLAGS_MASK))
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	if (depth == STACK_DEPTH)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -186,7 +186,7 @@ static CUresult create(CUcontext *out, unsigned int flags, CUdevice dev)
 	if (!ctx)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	ctx->device = dev;
-	ctx->card = process.devices[dev].card;
+	ctx->gpu = process.devices[dev].gpu;
 	ctx->flags = flags;
 	process_lock();
 	r = activate(ctx);

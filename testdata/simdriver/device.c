@@ -19,7 +19,7 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal)
 	ENTER();
 	if (!device)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_card(ordinal))
+	if (!device_gpu(ordinal))
 		return CUDA_ERROR_INVALID_DEVICE;
 	*device = ordinal;
 	return CUDA_SUCCESS;
@@ -38,20 +38,20 @@ CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
 	char text[DEVICE_NAME];
 
 	ENTER();
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
-	instance_name(device_card(dev), device_instance(dev), text);
+	instance_name(device_gpu(dev), device_instance(dev), text);
 	return copy_text(name, len, text);
 }
 
-/* The card's, also of a MIG device. */
+/* The GPU's, also of a MIG device. */
 static CUresult get_uuid(CUuuid *uuid, CUdevice dev)
 {
 	if (!uuid)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
-	memcpy(uuid->bytes, device_card(dev)->uuid, sizeof(uuid->bytes));
+	memcpy(uuid->bytes, device_gpu(dev)->uuid, sizeof(uuid->bytes));
 	return CUDA_SUCCESS;
 }
 
@@ -69,7 +69,7 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 	ENTER();
 	r = get_uuid(uuid, dev);
 	if (!r && device_instance(dev))
-		instance_uuid(device_card(dev), device_instance(dev), (uint8_t *)uuid->bytes);
+		instance_uuid(device_gpu(dev), device_instance(dev), (uint8_t *)uuid->bytes);
 	return r;
 }
 
@@ -78,7 +78,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 	ENTER();
 	if (!bytes)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	*bytes = device_capacity(dev);
 	return CUDA_SUCCESS;
@@ -89,7 +89,7 @@ CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev)
 	ENTER();
 	if (!bytes)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	*bytes = device_capacity(dev) > UINT32_MAX ? UINT32_MAX : (unsigned)device_capacity(dev);
 	return CUDA_SUCCESS;
@@ -100,10 +100,10 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 	ENTER();
 	if (!major || !minor)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
-	*major = (int)device_card(dev)->cc_major;
-	*minor = (int)device_card(dev)->cc_minor;
+	*major = (int)device_gpu(dev)->cc_major;
+	*minor = (int)device_gpu(dev)->cc_minor;
 	return CUDA_SUCCESS;
 }
 
@@ -155,27 +155,27 @@ static const struct {
 
 static const struct {
 	int which;
-	size_t offset; /* of a 32-bit field of struct card */
-} of_card[] = {
-	{13, offsetof(struct card, clock_khz)},
-	{16, offsetof(struct card, sm_count)},
-	{33, offsetof(struct card, pci_bus)},
-	{34, offsetof(struct card, pci_device)},
-	{36, offsetof(struct card, memory_clock_khz)},
-	{37, offsetof(struct card, bus_width)},
-	{38, offsetof(struct card, l2_bytes)},
-	{39, offsetof(struct card, threads_per_sm)},
-	{50, offsetof(struct card, pci_domain)},
-	{75, offsetof(struct card, cc_major)},
-	{76, offsetof(struct card, cc_minor)},
-	{81, offsetof(struct card, shared_per_sm)},
-	{85, offsetof(struct card, minor)}, /* MULTI_GPU_BOARD_GROUP_ID */
-	{97, offsetof(struct card, shared_optin)},
-	{134, offsetof(struct card, numa_node)},
+	size_t offset; /* of a 32-bit field of struct GPU */
+} of_gpu[] = {
+	{13, offsetof(struct gpu, clock_khz)},
+	{16, offsetof(struct gpu, sm_count)},
+	{33, offsetof(struct gpu, pci_bus)},
+	{34, offsetof(struct gpu, pci_device)},
+	{36, offsetof(struct gpu, memory_clock_khz)},
+	{37, offsetof(struct gpu, bus_width)},
+	{38, offsetof(struct gpu, l2_bytes)},
+	{39, offsetof(struct gpu, threads_per_sm)},
+	{50, offsetof(struct gpu, pci_domain)},
+	{75, offsetof(struct gpu, cc_major)},
+	{76, offsetof(struct gpu, cc_minor)},
+	{81, offsetof(struct gpu, shared_per_sm)},
+	{85, offsetof(struct gpu, minor)}, /* MULTI_GPU_BOARD_GROUP_ID */
+	{97, offsetof(struct gpu, shared_optin)},
+	{134, offsetof(struct gpu, numa_node)},
 };
 
-/* What a MIG device has less of than its card; -1: nothing. An eighth of the memory comes with an eighth of cache and bus. */
-static int instance_attribute(const struct card *c, const struct instance *in, int which)
+/* What a MIG device has less of than its GPU; -1: nothing. An eighth of the memory comes with an eighth of cache and bus. */
+static int instance_attribute(const struct gpu *c, const struct instance *in, int which)
 {
 	switch (which) {
 	case 16:
@@ -191,7 +191,7 @@ static int instance_attribute(const struct card *c, const struct instance *in, i
 	}
 }
 
-static int attribute(const struct card *c, const struct instance *in, int which)
+static int attribute(const struct gpu *c, const struct instance *in, int which)
 {
 	int value = in ? instance_attribute(c, in, which) : -1;
 
@@ -203,10 +203,10 @@ static int attribute(const struct card *c, const struct instance *in, int which)
 		if (fixed[i].which == which)
 			return fixed[i].value;
 	}
-	for (size_t i = 0; i < sizeof(of_card) / sizeof(of_card[0]); i++) {
-		if (of_card[i].which != which)
+	for (size_t i = 0; i < sizeof(of_gpu) / sizeof(of_gpu[0]); i++) {
+		if (of_gpu[i].which != which)
 			continue;
-		memcpy(&value, (const char *)c + of_card[i].offset, sizeof(value));
+		memcpy(&value, (const char *)c + of_gpu[i].offset, sizeof(value));
 		return value;
 	}
 	return 0;
@@ -217,19 +217,19 @@ CUresult cuDeviceGetAttribute(int *value, int which, CUdevice dev)
 	ENTER();
 	if (!value || which < 1 || which > LAST_ATTRIBUTE)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
-	*value = attribute(device_card(dev), device_instance(dev), which);
+	*value = attribute(device_gpu(dev), device_instance(dev), which);
 	return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice dev)
 {
-	const struct card *c;
+	const struct gpu *c;
 	char text[32];
 
 	ENTER();
-	c = device_card(dev);
+	c = device_gpu(dev);
 	if (!c)
 		return CUDA_ERROR_INVALID_DEVICE;
 	snprintf(text, sizeof(text), "%04x:%02x:%02x.0", c->pci_domain & 0xffff, c->pci_bus & 0xff, c->pci_device & 0x1f);
@@ -250,7 +250,7 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *id)
 			return CUDA_ERROR_INVALID_VALUE;
 	}
 	for (unsigned i = 0; i < process.device_count; i++) {
-		const struct card *c = device_card((CUdevice)i);
+		const struct gpu *c = device_gpu((CUdevice)i);
 
 		if (c->pci_domain == domain && c->pci_bus == bus && c->pci_device == device) {
 			*dev = (CUdevice)i;
@@ -265,7 +265,7 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice dev, CUdevice peer)
 	ENTER();
 	if (!can)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_card(dev) || !device_card(peer))
+	if (!device_gpu(dev) || !device_gpu(peer))
 		return CUDA_ERROR_INVALID_DEVICE;
 	*can = 0;
 	return CUDA_SUCCESS;

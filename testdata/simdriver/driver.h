@@ -17,28 +17,28 @@ enum object_kind { OBJECT_CONTEXT = 1, OBJECT_STREAM, OBJECT_EVENT, OBJECT_MODUL
 
 #define MAX_QUEUE 1024u
 
-/* The last launches into a stream, so that no more than the card's queue_depth wait in it. */
+/* The last launches into a stream, so that no more than the GPU's queue_depth wait in it. */
 struct backlog {
 	uint64_t *tails; /* MAX_QUEUE of them; NULL: none yet */
 	uint64_t count;  /* ever */
 };
 
 /*
- * What this process has queued on a card. Moments are told as kernel time of this queue: a kernel that was queued when
- * queued_ns became v is done when the card has spent v on the queue.
+ * What this process has queued on a GPU. Moments are told as kernel time of this queue: a kernel that was queued when
+ * queued_ns became v is done when the GPU has spent v on the queue.
  */
 struct queue {
-	unsigned card;
+	unsigned gpu;
 	struct engine *engine;       /* NULL: not used yet */
-	struct client_card *mine;
+	struct client_gpu *mine;
 	uint64_t queued_ns;          /* as in *mine */
-	uint64_t busy_ns, looked_at; /* what the card had spent on it at that time, when it was last computed */
+	uint64_t busy_ns, looked_at; /* what the GPU had spent on it at that time, when it was last computed */
 	CUevent pending;             /* recorded events that had not happened by then */
 };
 
 struct CUctx_st {
 	CUdevice device;
-	unsigned card;
+	unsigned gpu;
 	unsigned flags;
 	bool primary;
 	atomic_bool alive; /* read by other threads without the lock */
@@ -64,7 +64,7 @@ struct CUevent_st {
 	CUcontext ctx;
 	unsigned flags;
 	bool recorded;
-	bool waits;          /* in the list of its queue: happens when the card has spent `tail` on it. Else at `time` */
+	bool waits;          /* in the list of its queue: happens when the GPU has spent `tail` on it. Else at `time` */
 	struct queue *queue; /* of its last record */
 	uint64_t tail;
 	uint64_t time;       /* CLOCK_MONOTONIC, ns */
@@ -76,7 +76,7 @@ struct CUevent_st {
 struct CUfunc_st {
 	CUmodule module;
 	char *name;
-	uint64_t duration_ns; /* 0, and nothing per block: the card's default */
+	uint64_t duration_ns; /* 0, and nothing per block: the GPU's default */
 	uint64_t block_ns;    /* more for each block of the grid */
 	uint32_t shape[3];    /* cuFuncSetBlockShape */
 	struct CUfunc_st *next;
@@ -89,9 +89,9 @@ struct CUmod_st {
 };
 
 struct device {
-	unsigned card;
-	uint32_t epoch; /* the card's at cuInit */
-	struct mig mig; /* slot 0: the whole card */
+	unsigned gpu;
+	uint32_t epoch; /* the GPU's at cuInit */
+	struct mig mig; /* slot 0: the whole GPU */
 	struct CUctx_st primary;
 };
 
@@ -101,8 +101,8 @@ struct process {
 	bool kernel_ns_set; /* by $SIMGPU_KERNEL_US */
 	uint64_t kernel_ns;
 	unsigned device_count;
-	struct device devices[MAX_CARDS];
-	struct queue queues[MAX_CARDS]; /* by card */
+	struct device devices[MAX_GPUS];
+	struct queue queues[MAX_GPUS]; /* by GPU */
 };
 
 extern struct process process;
@@ -110,8 +110,8 @@ extern struct process process;
 void process_lock(void);
 void process_unlock(void);
 
-/* What CUDA numbers in this process, in that order: whole cards, or one MIG device. */
-unsigned visible_devices(struct state *s, struct mig found[MAX_CARDS]);
+/* What CUDA numbers in this process, in that order: whole GPUs, or one MIG device. */
+unsigned visible_devices(struct state *s, struct mig found[MAX_GPUS]);
 
 /* Start of nearly every call: initialised, not a forked child, no fault injected. */
 CUresult enter(const char *symbol);
@@ -122,9 +122,9 @@ CUresult enter(const char *symbol);
 			return r_;             \
 	} while (0)
 
-struct card *device_card(CUdevice dev); /* NULL: no such device */
-struct instance *device_instance(CUdevice dev); /* NULL: a whole card, or its instance was destroyed */
-bool device_lost(CUdevice dev); /* since cuInit: its card gone, or gone and back; cut up by MIG, or its instance destroyed */
+struct gpu *device_gpu(CUdevice dev); /* NULL: no such device */
+struct instance *device_instance(CUdevice dev); /* NULL: a whole GPU, or its instance was destroyed */
+bool device_lost(CUdevice dev); /* since cuInit: its GPU gone, or gone and back; cut up by MIG, or its instance destroyed */
 uint64_t device_capacity(CUdevice dev);
 CUresult from_errno(int err);
 
@@ -167,18 +167,18 @@ bool stream_done(CUcontext ctx, CUstream stream);
 CUresult stream_wait(CUstream handle);
 
 /*
- * Puts work that takes that long on the card into a stream (any handle) of the current context, counted as so many launches.
+ * Puts work that takes that long on the GPU into a stream (any handle) of the current context, counted as so many launches.
  * Returns at once unless the stream is full. For whatever runs kernels: launches, graphs. Takes the process lock.
  */
 CUresult stream_run(CUstream handle, uint64_t ns, unsigned launches);
 /* How long a launch of that function takes. Process lock held. */
-uint64_t kernel_time(CUfunction f, unsigned card, const unsigned grid[3]);
+uint64_t kernel_time(CUfunction f, unsigned gpu, const unsigned grid[3]);
 
 /* The queue of a context. Process lock held in all of these but queue_wait. */
 struct queue *queue_of(CUcontext ctx);
 uint64_t queue_put(struct queue *q, uint64_t ns, unsigned launches);
 bool queue_done(struct queue *q, uint64_t tail);
-/* An event happens when the card has spent that much on the queue. */
+/* An event happens when the GPU has spent that much on the queue. */
 void queue_mark(struct queue *q, CUevent event, uint64_t tail);
 void queue_unmark(CUevent event);
 void queue_wait(struct queue *q, uint64_t tail);

@@ -1,6 +1,6 @@
 /*
- * Time on a card. Processes that have work queued take turns of one slice, round robin; a kernel that is longer than what
- * is left of the turn goes on in the next one. A process without work gives its turn up; a process alone has the card for
+ * Time on a GPU. Processes that have work queued take turns of one slice, round robin; a kernel that is longer than what
+ * is left of the turn goes on in the next one. A process without work gives its turn up; a process alone has the GPU for
  * itself. In all three programs.
  *
  * No one runs this: the engine is a record of what happened up to its `clock`, and whoever needs to know more computes it,
@@ -23,23 +23,23 @@ void engine_locks_init(struct state *s)
 	pthread_mutexattr_init(&shared);
 	pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
 	pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
-	for (unsigned c = 0; c < MAX_CARDS; c++)
+	for (unsigned c = 0; c < MAX_GPUS; c++)
 		pthread_mutex_init(&s->engine_locks[c], &shared);
 	pthread_mutexattr_destroy(&shared);
 }
 
-static void make_step(struct state *s, unsigned card, struct engine *e)
+static void make_step(struct state *s, unsigned gpu, struct engine *e)
 {
 	const struct step *p = &e->step;
 	struct client *cl = &s->clients[p->slot % MAX_CLIENTS];
-	struct client_card *mine = &cl->cards[card];
+	struct client_gpu *mine = &cl->gpus[gpu];
 
 	crash_point();
 	mine->segments[(p->segment_count - 1) % SEGMENTS] = p->segment;
 	mine->segment_count = p->segment_count;
 	crash_point();
 	atomic_store_explicit(&mine->busy_ns, p->client_busy, memory_order_relaxed);
-	atomic_store_explicit(&s->groups[cl->group % MAX_GROUPS].cards[card].busy_ns, p->group_busy, memory_order_relaxed);
+	atomic_store_explicit(&s->groups[cl->group % MAX_GROUPS].gpus[gpu].busy_ns, p->group_busy, memory_order_relaxed);
 	atomic_store_explicit(&e->busy_ns, p->engine_busy, memory_order_relaxed);
 	crash_point();
 	e->clock = p->clock;
@@ -50,32 +50,32 @@ static void make_step(struct state *s, unsigned card, struct engine *e)
 	crash_point();
 }
 
-int engine_lock(struct view *v, unsigned card)
+int engine_lock(struct view *v, unsigned gpu)
 {
-	struct card *c = &v->s->cards[card];
-	int err = pthread_mutex_lock(&v->s->engine_locks[card]);
+	struct gpu *c = &v->s->gpus[gpu];
+	int err = pthread_mutex_lock(&v->s->engine_locks[gpu]);
 
 	if (err != EOWNERDEAD)
 		return err;
 	if (atomic_load(&c->engine.step.valid))
-		make_step(v->s, card, &c->engine);
+		make_step(v->s, gpu, &c->engine);
 	for (unsigned i = 0; i < MAX_INSTANCES; i++) {
 		if (atomic_load(&c->instances[i].engine.step.valid))
-			make_step(v->s, card, &c->instances[i].engine);
+			make_step(v->s, gpu, &c->instances[i].engine);
 	}
-	return pthread_mutex_consistent(&v->s->engine_locks[card]);
+	return pthread_mutex_consistent(&v->s->engine_locks[gpu]);
 }
 
-void engine_unlock(struct view *v, unsigned card)
+void engine_unlock(struct view *v, unsigned gpu)
 {
-	pthread_mutex_unlock(&v->s->engine_locks[card]);
+	pthread_mutex_unlock(&v->s->engine_locks[gpu]);
 }
 
-struct engine *engine_of(struct state *s, const struct client *cl, unsigned card)
+struct engine *engine_of(struct state *s, const struct client *cl, unsigned gpu)
 {
-	struct instance *in = cl->mig.card == card ? instance_of(s, &cl->mig) : NULL;
+	struct instance *in = cl->mig.gpu == gpu ? instance_of(s, &cl->mig) : NULL;
 
-	return in ? &in->engine : &s->cards[card].engine;
+	return in ? &in->engine : &s->gpus[gpu].engine;
 }
 
 /*
@@ -102,9 +102,9 @@ static void engine_sleep(struct engine *e, unsigned slot)
  * Never negative, even if two computed at the same time: the kernel hands the lock on when a thread is killed that waits for
  * it and has, in a PID namespace of its own, the number that the holder has in its.
  */
-static uint64_t work_left(const struct state *s, unsigned card, unsigned slot)
+static uint64_t work_left(const struct state *s, unsigned gpu, unsigned slot)
 {
-	const struct client_card *c = &s->clients[slot].cards[card];
+	const struct client_gpu *c = &s->clients[slot].gpus[gpu];
 	uint64_t busy = atomic_load_explicit(&c->busy_ns, memory_order_relaxed);
 	uint64_t queued = atomic_load(&c->queued_ns);
 
@@ -141,14 +141,14 @@ static void drop_dead(struct view *v, struct engine *e, uint64_t now)
 }
 
 /* Clears the bits of those that have nothing queued and counts the others. */
-static unsigned count_waiting(const struct state *s, unsigned card, struct engine *e)
+static unsigned count_waiting(const struct state *s, unsigned gpu, struct engine *e)
 {
 	unsigned n = 0;
 
 	for EACH_WAITING(slot, e) {
-		if (!work_left(s, card, slot)) {
+		if (!work_left(s, gpu, slot)) {
 			engine_sleep(e, slot);
-			if (!work_left(s, card, slot))
+			if (!work_left(s, gpu, slot))
 				continue;
 			engine_wake(e, slot);
 		}
@@ -158,20 +158,20 @@ static unsigned count_waiting(const struct state *s, unsigned card, struct engin
 }
 
 /* Whose turn it is. Somebody has work. */
-static unsigned turn_of(const struct state *s, unsigned card, struct engine *e)
+static unsigned turn_of(const struct state *s, unsigned gpu, struct engine *e)
 {
 	unsigned current = e->current ? e->current - 1 : NO_CLIENT;
 	unsigned next;
 
-	if (current != NO_CLIENT && e->slice_left && engine_waiting(e, current) && work_left(s, card, current))
+	if (current != NO_CLIENT && e->slice_left && engine_waiting(e, current) && work_left(s, gpu, current))
 		return current;
 	next = e->current < MAX_CLIENTS ? next_waiting(e, e->current) : NO_CLIENT;
-	e->slice_left = s->cards[card].slice_ns;
+	e->slice_left = s->gpus[gpu].slice_ns;
 	return next != NO_CLIENT ? next : next_waiting(e, 0);
 }
 
 /* Continues the last segment if there was nothing between. */
-static void fill_segment(struct step *p, const struct client_card *mine, uint64_t v, uint64_t ns, uint64_t t, uint64_t span)
+static void fill_segment(struct step *p, const struct client_gpu *mine, uint64_t v, uint64_t ns, uint64_t t, uint64_t span)
 {
 	const struct segment *last = &mine->segments[(mine->segment_count - 1) % SEGMENTS];
 	bool goes_on = mine->segment_count && ns == span && last->t_end == t && last->v_end == v &&
@@ -185,12 +185,12 @@ static void fill_segment(struct step *p, const struct client_card *mine, uint64_
 }
 
 /* The client gets that much of the engine within that span from now on; then the clock is so much further. */
-static void run(struct state *s, unsigned card, struct engine *e, unsigned slot, uint64_t ns, uint64_t span, uint64_t clock_moves)
+static void run(struct state *s, unsigned gpu, struct engine *e, unsigned slot, uint64_t ns, uint64_t span, uint64_t clock_moves)
 {
 	struct client *cl = &s->clients[slot];
-	struct client_card *mine = &cl->cards[card];
+	struct client_gpu *mine = &cl->gpus[gpu];
 	struct step *p = &e->step;
-	uint64_t slice = s->cards[card].slice_ns;
+	uint64_t slice = s->gpus[gpu].slice_ns;
 	uint64_t v = atomic_load_explicit(&mine->busy_ns, memory_order_relaxed);
 
 	busy_add(e->busy, e->clock, e->clock + span, ns);
@@ -201,24 +201,24 @@ static void run(struct state *s, unsigned card, struct engine *e, unsigned slot,
 	p->slice_left = ns <= e->slice_left ? e->slice_left - ns : slice - (ns - e->slice_left) % slice;
 	p->engine_busy = atomic_load_explicit(&e->busy_ns, memory_order_relaxed) + ns;
 	p->client_busy = v + ns;
-	p->group_busy = atomic_load_explicit(&s->groups[cl->group % MAX_GROUPS].cards[card].busy_ns, memory_order_relaxed) + ns;
+	p->group_busy = atomic_load_explicit(&s->groups[cl->group % MAX_GROUPS].gpus[gpu].busy_ns, memory_order_relaxed) + ns;
 	fill_segment(p, mine, v, ns, e->clock, span);
 	crash_point();
 	atomic_store_explicit(&p->valid, 1, memory_order_release);
-	make_step(s, card, e);
+	make_step(s, gpu, e);
 }
 
 /* Many full rounds together, when no one looked for long: each of the n gets as many slices. False: not that many. */
-static bool run_rounds(struct state *s, unsigned card, struct engine *e, unsigned n, uint64_t now)
+static bool run_rounds(struct state *s, unsigned gpu, struct engine *e, unsigned n, uint64_t now)
 {
-	uint64_t slice = s->cards[card].slice_ns;
+	uint64_t slice = s->gpus[gpu].slice_ns;
 	uint64_t rounds = (now - e->clock) / (n * slice);
 	uint32_t current = e->current;
 	uint64_t slice_left = e->slice_left;
 	unsigned done = 0;
 
 	for EACH_WAITING(slot, e) {
-		uint64_t left = work_left(s, card, slot) / slice;
+		uint64_t left = work_left(s, gpu, slot) / slice;
 
 		if (left < rounds)
 			rounds = left;
@@ -228,7 +228,7 @@ static bool run_rounds(struct state *s, unsigned card, struct engine *e, unsigne
 	for EACH_WAITING(slot, e) {
 		uint64_t span = rounds * n * slice;
 
-		run(s, card, e, slot, rounds * slice, span, ++done == n ? span : 0);
+		run(s, gpu, e, slot, rounds * slice, span, ++done == n ? span : 0);
 	}
 	e->current = current;
 	e->slice_left = slice_left;
@@ -240,14 +240,14 @@ static uint64_t least(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-void engine_advance(struct view *v, unsigned card, struct engine *e)
+void engine_advance(struct view *v, unsigned gpu, struct engine *e)
 {
 	struct state *s = v->s;
 	uint64_t now = now_ns();
 
 	drop_dead(v, e, now);
 	while (e->clock < now) {
-		unsigned n = count_waiting(s, card, e);
+		unsigned n = count_waiting(s, gpu, e);
 		unsigned slot;
 		uint64_t ns;
 
@@ -255,13 +255,13 @@ void engine_advance(struct view *v, unsigned card, struct engine *e)
 			e->clock = now;
 			return;
 		}
-		if (n > 1 && run_rounds(s, card, e, n, now))
+		if (n > 1 && run_rounds(s, gpu, e, n, now))
 			continue;
-		slot = turn_of(s, card, e);
-		ns = least(work_left(s, card, slot), now - e->clock);
+		slot = turn_of(s, gpu, e);
+		ns = least(work_left(s, gpu, slot), now - e->clock);
 		if (n > 1)
 			ns = least(ns, e->slice_left);
-		run(s, card, e, slot, ns, ns, ns);
+		run(s, gpu, e, slot, ns, ns, ns);
 	}
 }
 
@@ -274,10 +274,10 @@ static uint64_t turns_before(unsigned current, unsigned other, unsigned slot, ui
 	return behind < self || !self ? k : k - 1;
 }
 
-uint64_t engine_eta(struct state *s, unsigned card, const struct engine *e, unsigned slot, uint64_t v)
+uint64_t engine_eta(struct state *s, unsigned gpu, const struct engine *e, unsigned slot, uint64_t v)
 {
-	uint64_t slice = s->cards[card].slice_ns;
-	uint64_t need = v - least(v, atomic_load_explicit(&s->clients[slot].cards[card].busy_ns, memory_order_relaxed));
+	uint64_t slice = s->gpus[gpu].slice_ns;
+	uint64_t need = v - least(v, atomic_load_explicit(&s->clients[slot].gpus[gpu].busy_ns, memory_order_relaxed));
 	unsigned current = e->current ? e->current - 1 : slot;
 	uint64_t at_once = current == slot ? least(e->slice_left, need) : 0;
 	uint64_t turns = (need - at_once + slice - 1) / slice;
@@ -294,30 +294,30 @@ uint64_t engine_eta(struct state *s, unsigned card, const struct engine *e, unsi
 			continue;
 		if (other == current)
 			most -= slice - least(e->slice_left, slice);
-		eta += least(work_left(s, card, other), most);
+		eta += least(work_left(s, gpu, other), most);
 	}
 	return eta;
 }
 
 void engines_forget(struct view *v, unsigned slot)
 {
-	for (unsigned c = 0; c < v->s->card_count; c++) {
+	for (unsigned c = 0; c < v->s->gpu_count; c++) {
 		if (engine_lock(v, c))
 			continue;
-		engine_sleep(&v->s->cards[c].engine, slot);
+		engine_sleep(&v->s->gpus[c].engine, slot);
 		for (unsigned i = 0; i < MAX_INSTANCES; i++)
-			engine_sleep(&v->s->cards[c].instances[i].engine, slot);
+			engine_sleep(&v->s->gpus[c].instances[i].engine, slot);
 		engine_unlock(v, c);
 	}
 }
 
-void card_advance(struct view *v, unsigned card)
+void gpu_advance(struct view *v, unsigned gpu)
 {
-	struct card *c = &v->s->cards[card];
+	struct gpu *c = &v->s->gpus[gpu];
 
-	engine_advance(v, card, &c->engine);
+	engine_advance(v, gpu, &c->engine);
 	for (unsigned i = 0; i < MAX_INSTANCES; i++) {
 		if (atomic_load(&c->instances[i].serial))
-			engine_advance(v, card, &c->instances[i].engine);
+			engine_advance(v, gpu, &c->instances[i].engine);
 	}
 }

@@ -1,6 +1,6 @@
 /*
  * Which devices a process has, and in which order: the nodes, $CUDA_DEVICE_ORDER, $CUDA_VISIBLE_DEVICES, MIG. As NVIDIA's
- * MIG user guide says: a card with MIG on is never seen as a whole; a process sees one MIG device at most, the first of
+ * MIG user guide says: a GPU with MIG on is never seen as a whole; a process sees one MIG device at most, the first of
  * those that it may see or the first that it names, and then nothing else.
  */
 #define _GNU_SOURCE
@@ -10,7 +10,7 @@
 #include <string.h>
 
 struct candidate {
-	struct mig device; /* of a card with MIG on: the first MIG device that may be seen */
+	struct mig device; /* of a GPU with MIG on: the first MIG device that may be seen */
 	uint64_t speed;
 	uint64_t pci;
 };
@@ -24,49 +24,49 @@ static int faster_first(const void *a, const void *b)
 	return x->pci < y->pci ? -1 : x->pci > y->pci;
 }
 
-static struct mig mig_of(const struct state *s, unsigned card, unsigned slot)
+static struct mig mig_of(const struct state *s, unsigned gpu, unsigned slot)
 {
-	return (struct mig){card, slot, slot ? atomic_load(&s->cards[card].instances[slot - 1].serial) : 0};
+	return (struct mig){gpu, slot, slot ? atomic_load(&s->gpus[gpu].instances[slot - 1].serial) : 0};
 }
 
-/* The MIG devices of a card that may be seen, by GPU instance id. */
-static unsigned visible_instances(const struct state *s, unsigned card, struct mig list[MAX_INSTANCES])
+/* The MIG devices of a GPU that may be seen, by GPU instance id. */
+static unsigned visible_instances(const struct state *s, unsigned gpu, struct mig list[MAX_INSTANCES])
 {
-	const struct card *c = &s->cards[card];
+	const struct gpu *c = &s->gpus[gpu];
 	unsigned slots[MAX_INSTANCES];
 	unsigned n = instances_in_order(c, slots), kept = 0;
 
 	for (unsigned i = 0; i < n; i++) {
 		if (instance_visible(c, &c->instances[slots[i] - 1]))
-			list[kept++] = mig_of(s, card, slots[i]);
+			list[kept++] = mig_of(s, gpu, slots[i]);
 	}
 	return kept;
 }
 
-static bool first_device(const struct state *s, unsigned card, struct mig *device)
+static bool first_device(const struct state *s, unsigned gpu, struct mig *device)
 {
 	struct mig list[MAX_INSTANCES];
 
-	*device = mig_of(s, card, 0);
-	if (!atomic_load(&s->cards[card].mig_enabled))
+	*device = mig_of(s, gpu, 0);
+	if (!atomic_load(&s->gpus[gpu].mig_enabled))
 		return true;
-	if (!visible_instances(s, card, list))
+	if (!visible_instances(s, gpu, list))
 		return false;
 	*device = list[0];
 	return true;
 }
 
-/* CUDA numbers the fastest card 0 unless $CUDA_DEVICE_ORDER is PCI_BUS_ID. NVML always goes by PCI bus. */
+/* CUDA numbers the fastest GPU 0 unless $CUDA_DEVICE_ORDER is PCI_BUS_ID. NVML always goes by PCI bus. */
 static unsigned list_visible(const struct state *s, struct candidate *list)
 {
 	const char *order = getenv("CUDA_DEVICE_ORDER");
 	bool by_bus = order && !strcmp(order, "PCI_BUS_ID");
 	unsigned n = 0;
 
-	for (unsigned i = 0; i < s->card_count; i++) {
-		const struct card *c = &s->cards[i];
+	for (unsigned i = 0; i < s->gpu_count; i++) {
+		const struct gpu *c = &s->gpus[i];
 
-		if (!card_visible(c) || atomic_load(&s->cards[i].presence) != CARD_PRESENT)
+		if (!gpu_visible(c) || atomic_load(&s->gpus[i].presence) != GPU_PRESENT)
 			continue;
 		if (!first_device(s, i, &list[n].device))
 			continue;
@@ -91,11 +91,11 @@ static bool find_mig(const struct state *s, const struct candidate *list, unsign
 	unsigned hits = 0;
 
 	for (unsigned i = 0; i < n; i++) {
-		unsigned card = list[i].device.card;
-		unsigned count = list[i].device.slot ? visible_instances(s, card, instances) : 0;
+		unsigned gpu = list[i].device.gpu;
+		unsigned count = list[i].device.slot ? visible_instances(s, gpu, instances) : 0;
 
 		for (unsigned k = 0; k < count; k++) {
-			mig_uuid_format(&s->cards[card], &s->cards[card].instances[instances[k].slot - 1], uuid);
+			mig_uuid_format(&s->gpus[gpu], &s->gpus[gpu].instances[instances[k].slot - 1], uuid);
 			if (!begins(uuid, token))
 				continue;
 			*found = instances[k];
@@ -105,13 +105,13 @@ static bool find_mig(const struct state *s, const struct candidate *list, unsign
 	return hits == 1;
 }
 
-static bool find_card(const struct state *s, const struct candidate *list, unsigned n, const char *token, struct mig *found)
+static bool find_gpu(const struct state *s, const struct candidate *list, unsigned n, const char *token, struct mig *found)
 {
 	char uuid[UUID_TEXT];
 	unsigned hits = 0;
 
 	for (unsigned i = 0; i < n; i++) {
-		uuid_format(s->cards[list[i].device.card].uuid, uuid);
+		uuid_format(s->gpus[list[i].device.gpu].uuid, uuid);
 		if (!begins(uuid, token))
 			continue;
 		*found = list[i].device;
@@ -120,14 +120,14 @@ static bool find_card(const struct state *s, const struct candidate *list, unsig
 	return hits == 1;
 }
 
-/* What the token names: an index, or the beginning of the UUID of one card or MIG device. */
+/* What the token names: an index, or the beginning of the UUID of one GPU or MIG device. */
 static bool find_token(const struct state *s, const struct candidate *list, unsigned n, const char *token, struct mig *found)
 {
 	char *end;
 	long index;
 
 	if (begins(token, "GPU-"))
-		return find_card(s, list, n, token, found);
+		return find_gpu(s, list, n, token, found);
 	if (begins(token, "MIG-"))
 		return find_mig(s, list, n, token, found);
 	index = strtol(token, &end, 10);
@@ -153,10 +153,10 @@ static unsigned apply_visible_devices(const struct state *s, const struct candid
 	while ((token = strsep(&rest, ","))) {
 		struct mig one;
 
-		if (count == MAX_CARDS || !find_token(s, list, n, token + strspn(token, " "), &one))
+		if (count == MAX_GPUS || !find_token(s, list, n, token + strspn(token, " "), &one))
 			break;
 		for (unsigned j = 0; j < count; j++) {
-			if (found[j].card == one.card && found[j].slot == one.slot) {
+			if (found[j].gpu == one.gpu && found[j].slot == one.slot) {
 				free(copy);
 				return 0;
 			}
@@ -167,9 +167,9 @@ static unsigned apply_visible_devices(const struct state *s, const struct candid
 	return count;
 }
 
-unsigned visible_devices(struct state *s, struct mig found[MAX_CARDS])
+unsigned visible_devices(struct state *s, struct mig found[MAX_GPUS])
 {
-	struct candidate list[MAX_CARDS];
+	struct candidate list[MAX_GPUS];
 	unsigned n = list_visible(s, list);
 
 	n = apply_visible_devices(s, list, n, found);

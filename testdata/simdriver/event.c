@@ -1,5 +1,5 @@
 /*
- * Events: the moment at which what was in a stream when it was recorded is done, on the clock of the wall: what the card did
+ * Events: the moment at which what was in a stream when it was recorded is done, on the clock of the wall: what the GPU did
  * for other processes in between counts.
  */
 #include "driver.h"

@@ -136,7 +136,7 @@ static CUresult check(const struct recipe *r)
 		if (!r->alloc || !r->alloc->bytesize || r->alloc->poolProps.allocType != 1 ||
 		    r->alloc->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE || r->alloc->poolProps.handleTypes)
 			return CUDA_ERROR_INVALID_VALUE;
-		return device_card(r->alloc->poolProps.location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+		return device_gpu(r->alloc->poolProps.location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 	case CU_GRAPH_NODE_GRAPH:
 		return object_is(OBJECT_GRAPH, r->child) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 	case CU_GRAPH_NODE_EMPTY:
@@ -166,7 +166,7 @@ static CUresult add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t
 	if (!r) {
 		*out = node;
 		if (recipe.kernel)
-			node->ns = kernel_time(recipe.kernel->func, process.devices[recipe.kernel->func->module->ctx->device].card,
+			node->ns = kernel_time(recipe.kernel->func, process.devices[recipe.kernel->func->module->ctx->device].gpu,
 					       (unsigned[]){recipe.kernel->gridDimX, recipe.kernel->gridDimY, recipe.kernel->gridDimZ});
 		if (recipe.alloc)
 			recipe.alloc->dptr = node->ptr;

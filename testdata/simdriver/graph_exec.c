@@ -35,7 +35,7 @@ struct CUgraphExec_st {
 	bool auto_free;
 	uint64_t ns; /* that its kernels take */
 	unsigned launches;
-	uint64_t need[MAX_CARDS]; /* bytes of memory, by device */
+	uint64_t need[MAX_GPUS]; /* bytes of memory, by device */
 	struct live *kept;	  /* what a launch leaves allocated */
 };
 
@@ -43,7 +43,7 @@ static struct part *parts;
 static struct live *living;
 static struct {
 	uint64_t reserved, reserved_high, used, used_high;
-} memory[MAX_CARDS];
+} memory[MAX_GPUS];
 
 static void raise_to(uint64_t *high, uint64_t value)
 {
@@ -105,15 +105,15 @@ static CUresult map(CUgraphExec exec, CUdevice dev, CUstream stream)
 	more = exec->need[dev] - has;
 	if (!more)
 		return CUDA_SUCCESS;
-	r = from_errno(charge_take(&process.view, process.devices[dev].card, CHARGE_DATA, more));
+	r = from_errno(charge_take(&process.view, process.devices[dev].gpu, CHARGE_DATA, more));
 	if (r == CUDA_ERROR_OUT_OF_MEMORY) {
-		pools_trim(process.devices[dev].card);
-		r = from_errno(charge_take(&process.view, process.devices[dev].card, CHARGE_DATA, more));
+		pools_trim(process.devices[dev].gpu);
+		r = from_errno(charge_take(&process.view, process.devices[dev].gpu, CHARGE_DATA, more));
 	}
 	if (r)
 		return r;
 	if (!add_part(exec, dev, more)) {
-		charge_return(&process.view, process.devices[dev].card, CHARGE_DATA, more);
+		charge_return(&process.view, process.devices[dev].gpu, CHARGE_DATA, more);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	memory[dev].reserved += more;
@@ -408,7 +408,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice dev)
 	CUresult r;
 
 	ENTER();
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	r = capture_forbids_unsafe();
 	if (r)
@@ -424,7 +424,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice dev)
 		*at = p->next;
 		memory[p->device].reserved -= p->bytes;
 		if (p->bytes)
-			charge_return(&process.view, process.devices[p->device].card, CHARGE_DATA, p->bytes);
+			charge_return(&process.view, process.devices[p->device].gpu, CHARGE_DATA, p->bytes);
 		free(p);
 	}
 	process_unlock();
@@ -436,7 +436,7 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, int attribute, void *value)
 	ENTER();
 	if (!value || attribute < CU_GRAPH_MEM_USED_CURRENT || attribute > CU_GRAPH_MEM_RESERVED_HIGH)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	process_lock();
 	*(cuuint64_t *)value = attribute == CU_GRAPH_MEM_USED_CURRENT  ? memory[dev].used
@@ -452,7 +452,7 @@ CUresult cuDeviceSetGraphMemAttribute(CUdevice dev, int attribute, void *value)
 	ENTER();
 	if (!value || *(cuuint64_t *)value || (attribute != CU_GRAPH_MEM_USED_HIGH && attribute != CU_GRAPH_MEM_RESERVED_HIGH))
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	process_lock();
 	if (attribute == CU_GRAPH_MEM_USED_HIGH)

@@ -1,4 +1,4 @@
-/* MIG devices in the state file: finding them, and what their place on the card fixes. In all three programs. */
+/* MIG devices in the state file: finding them, and what their place on the GPU fixes. In all three programs. */
 #include "state.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #define FIRST_CAP_MINOR 3u  /* 1 and 2 are the config and monitor capabilities */
 #define CAPS_OF_INSTANCE 9u /* the GPU instance and up to eight compute instances */
 
-struct instance *instance_at(struct card *c, unsigned slot)
+struct instance *instance_at(struct gpu *c, unsigned slot)
 {
 	struct instance *in;
 
@@ -19,12 +19,12 @@ struct instance *instance_at(struct card *c, unsigned slot)
 
 struct instance *instance_of(struct state *s, const struct mig *mig)
 {
-	struct instance *in = mig->card < MAX_CARDS ? instance_at(&s->cards[mig->card], mig->slot) : NULL;
+	struct instance *in = mig->gpu < MAX_GPUS ? instance_at(&s->gpus[mig->gpu], mig->slot) : NULL;
 
 	return in && atomic_load(&in->serial) == mig->serial ? in : NULL;
 }
 
-unsigned instances_in_order(const struct card *c, unsigned slots[MAX_INSTANCES])
+unsigned instances_in_order(const struct gpu *c, unsigned slots[MAX_INSTANCES])
 {
 	unsigned n = 0;
 
@@ -37,8 +37,8 @@ unsigned instances_in_order(const struct card *c, unsigned slots[MAX_INSTANCES])
 	return n;
 }
 
-/* The card's own, marked as a derived one (version 5), with the id + 1 of the two instances mixed in. */
-void instance_uuid(const struct card *c, const struct instance *in, uint8_t uuid[16])
+/* The GPU's own, marked as a derived one (version 5), with the id + 1 of the two instances mixed in. */
+void instance_uuid(const struct gpu *c, const struct instance *in, uint8_t uuid[16])
 {
 	memcpy(uuid, c->uuid, 16);
 	uuid[6] = (uint8_t)(0x50 | (uuid[6] & 0x0f));
@@ -47,12 +47,12 @@ void instance_uuid(const struct card *c, const struct instance *in, uint8_t uuid
 }
 
 /* As a real driver numbers them. */
-unsigned cap_minor(const struct card *c, unsigned id, unsigned which)
+unsigned cap_minor(const struct gpu *c, unsigned id, unsigned which)
 {
 	return FIRST_CAP_MINOR + (c->minor * CAP_INSTANCE_IDS + id) * CAPS_OF_INSTANCE + which;
 }
 
-void instance_name(const struct card *c, const struct instance *in, char text[DEVICE_NAME])
+void instance_name(const struct gpu *c, const struct instance *in, char text[DEVICE_NAME])
 {
 	if (in)
 		snprintf(text, DEVICE_NAME, "%s MIG %s", c->name, in->profile.name);

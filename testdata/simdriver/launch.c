@@ -1,21 +1,21 @@
-/* Launches: a kernel is put into the process's queue on the card, where it takes its time. See queue.c and engine.c. */
+/* Launches: a kernel is put into the process's queue on the GPU, where it takes its time. See queue.c and engine.c. */
 #include "launch.h"
 
 #include <stdlib.h>
 
 #define MAX_THREADS 1024u
 
-uint64_t kernel_time(CUfunction f, unsigned card, const unsigned grid[3])
+uint64_t kernel_time(CUfunction f, unsigned gpu, const unsigned grid[3])
 {
 	if (f->duration_ns || f->block_ns)
 		return f->duration_ns + f->block_ns * grid[0] * grid[1] * grid[2];
-	return process.kernel_ns_set ? process.kernel_ns : process.view.s->cards[card].kernel_ns;
+	return process.kernel_ns_set ? process.kernel_ns : process.view.s->gpus[gpu].kernel_ns;
 }
 
 /* Room for one more, or what must be done before there is some: a quarter of the queue, so as not to wake for each. */
 static uint64_t full(struct queue *q, struct backlog *b)
 {
-	uint64_t depth = process.view.s->cards[q->card].queue_depth;
+	uint64_t depth = process.view.s->gpus[q->gpu].queue_depth;
 
 	depth = depth < 1 ? 1 : depth > MAX_QUEUE ? MAX_QUEUE : depth;
 	if (b->count < depth || queue_done(q, b->tails[(b->count - depth) % MAX_QUEUE]))
@@ -95,7 +95,7 @@ CUresult launch(const struct launch *l)
 			r = CUDA_ERROR_INVALID_HANDLE;
 		if (!r)
 			r = capture_check(s ? s->ctx : ctx, s, &captured);
-		ns = r ? 0 : kernel_time(l->f, s ? s->ctx->card : ctx->card, l->grid);
+		ns = r ? 0 : kernel_time(l->f, s ? s->ctx->gpu : ctx->gpu, l->grid);
 		if (!r)
 			r = captured ? capture_work(s, CU_GRAPH_NODE_KERNEL, ns) : put(ctx, s, ns, 1, &q, &wait_for);
 		process_unlock();

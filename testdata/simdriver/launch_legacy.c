@@ -123,14 +123,14 @@ static CUresult check_list(const CUDA_LAUNCH_PARAMS *list, unsigned count)
 
 	for (unsigned i = 0; i < count; i++) {
 		CUstream s = list[i].hStream;
-		unsigned card;
+		unsigned gpu;
 
 		if (!object_is(OBJECT_STREAM, s) || !object_is(OBJECT_FUNCTION, list[i].function))
 			return CUDA_ERROR_INVALID_HANDLE;
-		card = s->ctx->card % MAX_DEVICES;
-		if (used[card])
+		gpu = s->ctx->gpu % MAX_DEVICES;
+		if (used[gpu])
 			return CUDA_ERROR_INVALID_DEVICE;
-		used[card] = true;
+		used[gpu] = true;
 	}
 	return CUDA_SUCCESS;
 }

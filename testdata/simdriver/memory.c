@@ -15,7 +15,7 @@ static CUresult get_info(uint64_t *free_bytes, uint64_t *total)
 	CUresult r = current_context(&ctx);
 
 	if (!r)
-		r = from_errno(card_used_now(&process.view, ctx->card, device_instance(ctx->device), &used));
+		r = from_errno(gpu_used_now(&process.view, ctx->gpu, device_instance(ctx->device), &used));
 	if (r)
 		return r;
 	*total = device_capacity(ctx->device);
@@ -129,7 +129,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned int flags)
 	return allocate(MANAGED, bytes, false, ptr);
 }
 
-/* Taken, and of no effect: managed memory lies on the card here. */
+/* Taken, and of no effect: managed memory lies on the GPU here. */
 CUresult cuMemAdvise(CUdeviceptr ptr, size_t bytes, int advice, CUdevice dev)
 {
 	const struct allocation *a;

@@ -19,7 +19,7 @@ static unsigned slices_from(unsigned start, unsigned size)
 	return ((1u << size) - 1) << start;
 }
 
-static unsigned taken_slices(const struct card *c)
+static unsigned taken_slices(const struct gpu *c)
 {
 	unsigned taken = 0;
 
@@ -36,7 +36,7 @@ static bool may_start(const struct mig_profile *p, unsigned start, unsigned take
 }
 
 /* The memory slices of all placements that would still be open. */
-static unsigned left_open(const struct card *c, unsigned taken)
+static unsigned left_open(const struct gpu *c, unsigned taken)
 {
 	unsigned count, open = 0;
 	const struct mig_profile *p = mig_profiles(c, &count);
@@ -49,7 +49,7 @@ static unsigned left_open(const struct card *c, unsigned taken)
 }
 
 /* Where it takes least from what could come after it; MEMORY_SLICES: nowhere. */
-static unsigned best_start(const struct card *c, const struct mig_profile *p)
+static unsigned best_start(const struct gpu *c, const struct mig_profile *p)
 {
 	unsigned taken = taken_slices(c), best = MEMORY_SLICES, most = 0;
 
@@ -67,7 +67,7 @@ static unsigned best_start(const struct card *c, const struct mig_profile *p)
 	return best;
 }
 
-static unsigned count_of(const struct card *c, const char *profile)
+static unsigned count_of(const struct gpu *c, const char *profile)
 {
 	unsigned n = 0;
 
@@ -76,7 +76,7 @@ static unsigned count_of(const struct card *c, const char *profile)
 	return n;
 }
 
-static const struct mig_profile *find_profile(const struct card *c, const char *name)
+static const struct mig_profile *find_profile(const struct gpu *c, const char *name)
 {
 	unsigned count;
 	const struct mig_profile *p = mig_profiles(c, &count);
@@ -93,7 +93,7 @@ static const struct mig_profile *find_profile(const struct card *c, const char *
 	return NULL;
 }
 
-bool mig_memory_fits(const struct card *c)
+bool mig_memory_fits(const struct gpu *c)
 {
 	uint64_t sum = 0;
 
@@ -101,11 +101,11 @@ bool mig_memory_fits(const struct card *c)
 		if (atomic_load(&c->instances[i].serial))
 			sum += c->instances[i].profile.memory_bytes;
 	}
-	return sum <= card_capacity(c);
+	return sum <= gpu_capacity(c);
 }
 
-/* The card may be smaller than a real one of its kind, by --card …:memory_mib. */
-static bool put_instance(struct card *c, const struct mig_profile *p, unsigned start)
+/* The GPU may be smaller than a real one of its kind, by --gpu …:memory_mib. */
+static bool put_instance(struct gpu *c, const struct mig_profile *p, unsigned start)
 {
 	struct instance *in = NULL;
 
@@ -119,32 +119,32 @@ static bool put_instance(struct card *c, const struct mig_profile *p, unsigned s
 	in->id = instance_id(p, start);
 	in->start = start;
 	in->profile = *p;
-	if (in->profile.memory_bytes > card_capacity(c))
-		in->profile.memory_bytes = card_capacity(c);
+	if (in->profile.memory_bytes > gpu_capacity(c))
+		in->profile.memory_bytes = gpu_capacity(c);
 	atomic_store(&in->serial, ++c->mig_serial);
 	if (mig_memory_fits(c))
 		return true;
 	atomic_store(&in->serial, 0);
-	return complain("%s: the card has less than its %llu MiB left", p->name, (unsigned long long)(p->memory_bytes / MIB));
+	return complain("%s: the GPU has less than its %llu MiB left", p->name, (unsigned long long)(p->memory_bytes / MIB));
 }
 
-static bool create_named(struct card *c, const char *name, long start)
+static bool create_named(struct gpu *c, const char *name, long start)
 {
 	const struct mig_profile *p = find_profile(c, name);
 
 	if (!p)
 		return false;
 	if (count_of(c, name) >= p->most)
-		return complain("%s: a card has %u of it at most", name, p->most);
+		return complain("%s: a GPU has %u of it at most", name, p->most);
 	if (start < 0)
 		start = best_start(c, p);
 	if (!may_start(p, (unsigned)start, taken_slices(c)))
-		return complain("%s: no room left at a place where it may begin (simctl mig CARD profiles lists them)", name);
+		return complain("%s: no room left at a place where it may begin (simctl mig GPU profiles lists them)", name);
 	return put_instance(c, p, (unsigned)start);
 }
 
 /* PROFILE[:START] */
-static bool create(struct card *c, const char *text)
+static bool create(struct gpu *c, const char *text)
 {
 	char name[64];
 	const char *colon = strchr(text, ':');
@@ -159,7 +159,7 @@ static bool create(struct card *c, const char *text)
 	return create_named(c, name, start);
 }
 
-bool mig_key(struct card *c, const char *value)
+bool mig_key(struct gpu *c, const char *value)
 {
 	if (!c->max_mig)
 		return complain("%s has no MIG", c->profile);
@@ -167,40 +167,40 @@ bool mig_key(struct card *c, const char *value)
 	return !strcmp(value, "on") || create(c, value);
 }
 
-/* The process that keeps a card, or one MIG device of it (slot not 0), from being changed; NULL: none. Lock held. */
-static const struct client *user_of(const struct state *s, unsigned card, unsigned slot)
+/* The process that keeps a GPU, or one MIG device of it (slot not 0), from being changed; NULL: none. Lock held. */
+static const struct client *user_of(const struct state *s, unsigned gpu, unsigned slot)
 {
 	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {
 		const struct client *cl = &s->clients[i];
-		bool has_mig = cl->mig.slot && cl->mig.card == card;
+		bool has_mig = cl->mig.slot && cl->mig.gpu == gpu;
 
 		if (!atomic_load(&cl->taken))
 			continue;
 		if (slot ? has_mig && cl->mig.slot == slot
-			 : has_mig || cl->cards[card].used[CHARGE_CONTEXT] || cl->cards[card].used[CHARGE_DATA])
+			 : has_mig || cl->gpus[gpu].used[CHARGE_CONTEXT] || cl->gpus[gpu].used[CHARGE_DATA])
 			return cl;
 	}
 	return NULL;
 }
 
-static bool unused(const struct state *s, unsigned card, unsigned slot)
+static bool unused(const struct state *s, unsigned gpu, unsigned slot)
 {
-	const struct client *cl = user_of(s, card, slot);
+	const struct client *cl = user_of(s, gpu, slot);
 
-	if (!cl && shares_on(s, card))
-		return complain("memory of card %u is held by a descriptor", card);
-	return !cl || complain("card %u is in use by process %u", card, cl->pid);
+	if (!cl && shares_on(s, gpu))
+		return complain("memory of GPU %u is held by a descriptor", gpu);
+	return !cl || complain("GPU %u is in use by process %u", gpu, cl->pid);
 }
 
-static bool set_mode(struct state *s, unsigned card, bool on)
+static bool set_mode(struct state *s, unsigned gpu, bool on)
 {
-	struct card *c = &s->cards[card];
+	struct gpu *c = &s->gpus[gpu];
 
 	if (!c->max_mig)
-		return complain("card %u: %s has no MIG", card, c->profile);
+		return complain("GPU %u: %s has no MIG", gpu, c->profile);
 	if (atomic_load(&c->mig_enabled) == on)
 		return true;
-	if (!unused(s, card, 0))
+	if (!unused(s, gpu, 0))
 		return false;
 	for (unsigned i = 0; i < MAX_INSTANCES; i++)
 		atomic_store(&c->instances[i].serial, 0);
@@ -209,7 +209,7 @@ static bool set_mode(struct state *s, unsigned card, bool on)
 }
 
 /* All of them or none. */
-static bool create_all(struct card *c, const char *const *texts, unsigned count)
+static bool create_all(struct gpu *c, const char *const *texts, unsigned count)
 {
 	uint32_t before = c->mig_serial;
 
@@ -226,7 +226,7 @@ static bool create_all(struct card *c, const char *const *texts, unsigned count)
 }
 
 /* The slot of INDEX, as simctl and NVML on the host count, or of a UUID; 0: none. */
-static unsigned find_slot(const struct card *c, const char *text)
+static unsigned find_slot(const struct gpu *c, const char *text)
 {
 	unsigned slots[MAX_INSTANCES];
 	unsigned n = instances_in_order(c, slots);
@@ -243,33 +243,33 @@ static unsigned find_slot(const struct card *c, const char *text)
 	return 0;
 }
 
-bool find_instance(const struct state *s, const char *text, unsigned *card, unsigned *slot)
+bool find_instance(const struct state *s, const char *text, unsigned *gpu, unsigned *slot)
 {
 	char *end;
 	unsigned long index = strtoul(text, &end, 10);
 
 	if (end != text && *end == ':') {
-		*card = (unsigned)index;
-		*slot = index < s->card_count ? find_slot(&s->cards[index], end + 1) : 0;
+		*gpu = (unsigned)index;
+		*slot = index < s->gpu_count ? find_slot(&s->gpus[index], end + 1) : 0;
 		return *slot != 0;
 	}
-	for (*card = 0; !strncasecmp(text, "MIG-", 4) && *card < s->card_count; ++*card) {
-		*slot = find_slot(&s->cards[*card], text);
+	for (*gpu = 0; !strncasecmp(text, "MIG-", 4) && *gpu < s->gpu_count; ++*gpu) {
+		*slot = find_slot(&s->gpus[*gpu], text);
 		if (*slot)
 			return true;
 	}
 	return false;
 }
 
-static bool destroy(struct state *s, unsigned card, const char *text)
+static bool destroy(struct state *s, unsigned gpu, const char *text)
 {
-	struct card *c = &s->cards[card];
+	struct gpu *c = &s->gpus[gpu];
 	bool all = !strcmp(text, "all");
 	unsigned slot = all ? 0 : find_slot(c, text);
 
 	if (!all && !slot)
-		return complain("card %u: no such MIG device: %s", card, text);
-	if (!unused(s, card, slot))
+		return complain("GPU %u: no such MIG device: %s", gpu, text);
+	if (!unused(s, gpu, slot))
 		return false;
 	for (unsigned i = 0; i < MAX_INSTANCES; i++) {
 		if (all || i + 1 == slot)
@@ -278,7 +278,7 @@ static bool destroy(struct state *s, unsigned card, const char *text)
 	return true;
 }
 
-static bool list_instances(const struct card *c)
+static bool list_instances(const struct gpu *c)
 {
 	unsigned slots[MAX_INSTANCES];
 	unsigned n = instances_in_order(c, slots);
@@ -295,7 +295,7 @@ static bool list_instances(const struct card *c)
 	return true;
 }
 
-static bool list_mig_profiles(const struct card *c)
+static bool list_mig_profiles(const struct gpu *c)
 {
 	unsigned count, taken = taken_slices(c);
 	const struct mig_profile *p = mig_profiles(c, &count);
@@ -315,13 +315,13 @@ static bool list_mig_profiles(const struct card *c)
 
 static int usage(void)
 {
-	complain("mig CARD enable | disable | create PROFILE[:START] … | destroy UUID|INDEX|all | list | profiles");
+	complain("mig GPU enable | disable | create PROFILE[:START] … | destroy UUID|INDEX|all | list | profiles");
 	return 2;
 }
 
-int command_mig(struct view *v, unsigned card, const char *const *words, unsigned count)
+int command_mig(struct view *v, unsigned gpu, const char *const *words, unsigned count)
 {
-	struct card *c = &v->s->cards[card];
+	struct gpu *c = &v->s->gpus[gpu];
 	const char *what = words[0];
 	bool ok;
 
@@ -331,14 +331,14 @@ int command_mig(struct view *v, unsigned card, const char *const *words, unsigne
 	if (count == 1 && !strcmp(what, "list"))
 		ok = list_instances(c);
 	else if (count == 1 && !strcmp(what, "profiles"))
-		ok = c->max_mig ? list_mig_profiles(c) : complain("card %u: %s has no MIG", card, c->profile);
+		ok = c->max_mig ? list_mig_profiles(c) : complain("GPU %u: %s has no MIG", gpu, c->profile);
 	else if (count == 1 && (!strcmp(what, "enable") || !strcmp(what, "disable")))
-		ok = set_mode(v->s, card, *what == 'e');
+		ok = set_mode(v->s, gpu, *what == 'e');
 	else if (count > 1 && !strcmp(what, "create"))
 		ok = atomic_load(&c->mig_enabled) ? create_all(c, words + 1, count - 1)
-						  : complain("card %u: MIG is off; simctl mig %u enable", card, card);
+						  : complain("GPU %u: MIG is off; simctl mig %u enable", gpu, gpu);
 	else if (count == 2 && !strcmp(what, "destroy"))
-		ok = destroy(v->s, card, words[1]);
+		ok = destroy(v->s, gpu, words[1]);
 	else
 		ok = false, what = NULL;
 	state_unlock(v);

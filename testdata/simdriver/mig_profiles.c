@@ -1,6 +1,6 @@
 /*
- * The MIG profiles of the cards that simctl knows: places, slices and engines as NVIDIA's MIG user guide has them, memory
- * and multiprocessors as `nvidia-smi mig -lgip` prints them on such a card.
+ * The MIG profiles of the GPUs that simctl knows: places, slices and engines as NVIDIA's MIG user guide has them, memory
+ * and multiprocessors as `nvidia-smi mig -lgip` prints them on such a GPU.
  */
 #include "simctl.h"
 
@@ -21,7 +21,7 @@
 	 .most = most_, .copy_engines = ce, .decoders = dec, .jpegs = jpeg, .ofas = ofa}
 
 static const struct family {
-	const char *card; /* profile of the card */
+	const char *gpu; /* profile of the GPU */
 	struct mig_profile profiles[7];
 } families[] = {
 	{"A100-40GB",
@@ -58,10 +58,10 @@ static const struct family {
 	  PROFILE("7g.141gb", 143104, 132, 7, 8, AT_0, 1, 8, 7, 7, 1)}},
 };
 
-const struct mig_profile *mig_profiles(const struct card *c, unsigned *count)
+const struct mig_profile *mig_profiles(const struct gpu *c, unsigned *count)
 {
 	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
-		if (strcmp(families[i].card, c->profile) != 0)
+		if (strcmp(families[i].gpu, c->profile) != 0)
 			continue;
 		*count = sizeof(families[i].profiles) / sizeof(families[i].profiles[0]);
 		return families[i].profiles;

@@ -96,12 +96,12 @@ static CUresult place(struct module_data *d, CUcontext ctx)
 
 	if (!d->size)
 		return CUDA_SUCCESS;
-	r = from_errno(charge_take(&process.view, ctx->card, CHARGE_CONTEXT, d->size));
+	r = from_errno(charge_take(&process.view, ctx->gpu, CHARGE_CONTEXT, d->size));
 	if (r)
 		return r;
 	r = allocation_take(ctx, MODULE, d->size, &d->base);
 	if (r)
-		charge_return(&process.view, ctx->card, CHARGE_CONTEXT, d->size);
+		charge_return(&process.view, ctx->gpu, CHARGE_CONTEXT, d->size);
 	return r;
 }
 
@@ -136,7 +136,7 @@ void module_data_free(CUmodule m)
 		return;
 	if (m->data->size) {
 		allocation_drop(m->data->base);
-		charge_return(&process.view, m->ctx->card, CHARGE_CONTEXT, m->data->size);
+		charge_return(&process.view, m->ctx->gpu, CHARGE_CONTEXT, m->data->size);
 	}
 	free_data(m->data);
 }

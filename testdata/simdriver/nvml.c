@@ -71,7 +71,7 @@ nvmlReturn_t nvml_enter(const char *symbol)
 static int by_pci(const void *a, const void *b)
 {
 	const struct nvmlDevice_st *d = a, *e = b;
-	const struct card *x = &nvml.view.s->cards[d->card], *y = &nvml.view.s->cards[e->card];
+	const struct gpu *x = &nvml.view.s->gpus[d->gpu], *y = &nvml.view.s->gpus[e->gpu];
 
 	if (x->pci_domain != y->pci_domain)
 		return x->pci_domain < y->pci_domain ? -1 : 1;
@@ -84,20 +84,20 @@ static void find_devices(void)
 {
 	unsigned n = 0;
 
-	for (unsigned i = 0; i < nvml.view.s->card_count; i++) {
-		struct card *c = &nvml.view.s->cards[i];
+	for (unsigned i = 0; i < nvml.view.s->gpu_count; i++) {
+		struct gpu *c = &nvml.view.s->gpus[i];
 
-		if (!card_visible(c) || atomic_load(&c->presence) == CARD_REMOVED)
+		if (!gpu_visible(c) || atomic_load(&c->presence) == GPU_REMOVED)
 			continue;
 		nvml.devices[n].epoch = atomic_load(&c->epoch);
-		nvml.devices[n++].card = i;
+		nvml.devices[n++].gpu = i;
 	}
 	qsort(nvml.devices, n, sizeof(nvml.devices[0]), by_pci);
 	for (unsigned i = 0; i < n; i++)
 		nvml.devices[i].index = i;
 	for (unsigned i = 0; i < n; i++) {
 		for (unsigned m = 0; m < MAX_INSTANCES; m++)
-			nvml.migs[i][m] = (struct nvmlDevice_st){i, nvml.devices[i].card, 0, m + 1, &nvml.devices[i]};
+			nvml.migs[i][m] = (struct nvmlDevice_st){i, nvml.devices[i].gpu, 0, m + 1, &nvml.devices[i]};
 	}
 	nvml.device_count = n;
 }
@@ -186,14 +186,14 @@ EXPORT const char *nvmlErrorString(nvmlReturn_t result)
 	return "Unknown Error";
 }
 
-struct card *nvml_card(nvmlDevice_t device)
+struct gpu *nvml_gpu(nvmlDevice_t device)
 {
 	uintptr_t at = (uintptr_t)device, first = (uintptr_t)nvml.devices;
 
 	if (at < first || at >= first + nvml.device_count * sizeof(nvml.devices[0]) ||
 	    (at - first) % sizeof(nvml.devices[0]))
 		return NULL;
-	return &nvml.view.s->cards[device->card];
+	return &nvml.view.s->gpus[device->gpu];
 }
 
 bool nvml_is_mig(nvmlDevice_t device)
@@ -207,30 +207,30 @@ bool nvml_is_mig(nvmlDevice_t device)
 /* Lost now, or since it was found: only a new init finds it again. */
 bool nvml_lost(const struct nvmlDevice_st *device)
 {
-	struct card *c = &nvml.view.s->cards[device->card];
+	struct gpu *c = &nvml.view.s->gpus[device->gpu];
 
-	return atomic_load(&c->presence) != CARD_PRESENT || atomic_load(&c->epoch) != device->epoch;
+	return atomic_load(&c->presence) != GPU_PRESENT || atomic_load(&c->epoch) != device->epoch;
 }
 
-nvmlReturn_t nvml_find(nvmlDevice_t device, struct card **card)
+nvmlReturn_t nvml_find(nvmlDevice_t device, struct gpu **gpu)
 {
-	*card = nvml_card(device);
-	if (!*card)
+	*gpu = nvml_gpu(device);
+	if (!*gpu)
 		return nvml_is_mig(device) ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
 	return nvml_lost(device) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
-nvmlReturn_t nvml_find_any(nvmlDevice_t device, struct card **card, struct instance **in)
+nvmlReturn_t nvml_find_any(nvmlDevice_t device, struct gpu **gpu, struct instance **in)
 {
 	nvmlReturn_t r;
 
 	*in = NULL;
 	if (!nvml_is_mig(device))
-		return nvml_find(device, card);
-	r = nvml_find(device->parent, card);
+		return nvml_find(device, gpu);
+	r = nvml_find(device->parent, gpu);
 	if (r)
 		return r;
-	*in = instance_at(*card, device->slot);
+	*in = instance_at(*gpu, device->slot);
 	return *in ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
 }
 

@@ -8,9 +8,9 @@
 #define EXPORT __attribute__((visibility("default")))
 
 struct nvmlDevice_st {
-	unsigned index; /* in order of PCI address, over the visible cards */
-	unsigned card;
-	uint32_t epoch; /* the card's when it was found */
+	unsigned index; /* in order of PCI address, over the visible GPUs */
+	unsigned gpu;
+	uint32_t epoch; /* the GPU's when it was found */
 	unsigned slot;  /* of a MIG device, from 1. Its handle stands for whatever the slot holds, as documented */
 	nvmlDevice_t parent; /* of a MIG device */
 };
@@ -19,13 +19,13 @@ struct nvml {
 	struct view view;
 	unsigned references; /* of nvmlInit */
 	unsigned device_count;
-	struct nvmlDevice_st devices[MAX_CARDS];
-	struct nvmlDevice_st migs[MAX_CARDS][MAX_INSTANCES];
+	struct nvmlDevice_st devices[MAX_GPUS];
+	struct nvmlDevice_st migs[MAX_GPUS][MAX_INSTANCES];
 };
 
 extern struct nvml nvml;
 
-/* Start of nearly every call: initialised, no fault injected; in a forked child, the state opened anew. */
+/* Start of nearly every call: initialised, no fault injected; in a forked child, the state opened again. */
 nvmlReturn_t nvml_enter(const char *symbol);
 #define ENTER()                                         \
 	do {                                            \
@@ -34,18 +34,18 @@ nvmlReturn_t nvml_enter(const char *symbol);
 			return r_;                      \
 	} while (0)
 
-/* Declares the card of a handle, or returns why there is none. Not for MIG devices. */
-#define CARD_OR_RETURN(c, device)                       \
-	struct card *c;                                 \
+/* Declares the GPU of a handle, or returns why there is none. Not for MIG devices. */
+#define GPU_OR_RETURN(c, device)                       \
+	struct gpu *c;                                 \
 	nvmlReturn_t found_;                            \
 	ENTER();                                        \
 	found_ = nvml_find(device, &c);                 \
 	if (found_)                                     \
 	return found_
 
-/* The same, and the MIG device, NULL for a whole card. */
-#define CARD_AND_MIG_OR_RETURN(c, in, device)           \
-	struct card *c;                                 \
+/* The same, and the MIG device, NULL for a whole GPU. */
+#define GPU_AND_MIG_OR_RETURN(c, in, device)           \
+	struct gpu *c;                                 \
 	struct instance *in;                            \
 	nvmlReturn_t found_;                            \
 	ENTER();                                        \
@@ -53,15 +53,15 @@ nvmlReturn_t nvml_enter(const char *symbol);
 	if (found_)                                     \
 	return found_
 
-void fill_bus_id(const struct card *c, char legacy[16], char full[32]);
+void fill_bus_id(const struct gpu *c, char legacy[16], char full[32]);
 
-struct card *nvml_card(nvmlDevice_t device); /* NULL: not a card's handle of ours */
-/* The card of a handle, or why there is none: INVALID_ARGUMENT, GPU_IS_LOST, NOT_SUPPORTED for a MIG device. */
-nvmlReturn_t nvml_find(nvmlDevice_t device, struct card **card);
+struct gpu *nvml_gpu(nvmlDevice_t device); /* NULL: not a GPU's handle of ours */
+/* The GPU of a handle, or why there is none: INVALID_ARGUMENT, GPU_IS_LOST, NOT_SUPPORTED for a MIG device. */
+nvmlReturn_t nvml_find(nvmlDevice_t device, struct gpu **gpu);
 /* Also of a MIG device; INVALID_ARGUMENT when it was destroyed. */
-nvmlReturn_t nvml_find_any(nvmlDevice_t device, struct card **card, struct instance **in);
+nvmlReturn_t nvml_find_any(nvmlDevice_t device, struct gpu **gpu, struct instance **in);
 bool nvml_is_mig(nvmlDevice_t device);
-/* The MIG devices of a card that may be seen, in order of GPU instance id: their number and handles. */
+/* The MIG devices of a GPU that may be seen, in order of GPU instance id: their number and handles. */
 unsigned nvml_migs(nvmlDevice_t parent, nvmlDevice_t migs[MAX_INSTANCES]);
 bool nvml_lost(const struct nvmlDevice_st *device);
 nvmlReturn_t copy_out(char *out, unsigned room, const char *text);

@@ -55,7 +55,7 @@ static nvmlReturn_t mig_by_uuid(const char *uuid, nvmlDevice_t *device)
 	char text[UUID_TEXT];
 
 	for (unsigned i = 0; i < nvml.device_count; i++) {
-		struct card *c = &nvml.view.s->cards[nvml.devices[i].card];
+		struct gpu *c = &nvml.view.s->gpus[nvml.devices[i].gpu];
 		unsigned n = nvml_migs(&nvml.devices[i], migs);
 
 		for (unsigned m = 0; m < n; m++) {
@@ -77,7 +77,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *de
 	if (!uuid || !device)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (unsigned i = 0; i < nvml.device_count; i++) {
-		uuid_format(nvml.view.s->cards[nvml.devices[i].card].uuid, text);
+		uuid_format(nvml.view.s->gpus[nvml.devices[i].gpu].uuid, text);
 		if (!strcmp(text, uuid))
 			return by_index(i, device);
 	}
@@ -98,7 +98,7 @@ static nvmlReturn_t by_pci(const char *id, nvmlDevice_t *device)
 			return NVML_ERROR_INVALID_ARGUMENT;
 	}
 	for (unsigned i = 0; i < nvml.device_count; i++) {
-		const struct card *c = &nvml.view.s->cards[nvml.devices[i].card];
+		const struct gpu *c = &nvml.view.s->gpus[nvml.devices[i].gpu];
 
 		if (c->pci_domain == domain && c->pci_bus == bus && c->pci_device == dev)
 			return by_index(i, device);
@@ -122,7 +122,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned 
 {
 	char text[UUID_TEXT];
 
-	CARD_AND_MIG_OR_RETURN(c, in, device);
+	GPU_AND_MIG_OR_RETURN(c, in, device);
 	if (in)
 		mig_uuid_format(c, in, text);
 	else
@@ -134,7 +134,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned 
 {
 	char text[DEVICE_NAME];
 
-	CARD_AND_MIG_OR_RETURN(c, in, device);
+	GPU_AND_MIG_OR_RETURN(c, in, device);
 	instance_name(c, in, text);
 	return copy_out(name, length, text);
 }
@@ -143,22 +143,22 @@ EXPORT nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsig
 {
 	char text[32];
 
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	snprintf(text, sizeof(text), "51510000%04u", c->minor);
 	return copy_out(serial, length, text);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsigned int length)
 {
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	return copy_out(version, length, "96.00.00.00.01");
 }
 
-/* Functions that give one number of a card. */
+/* Functions that give one number of a GPU. */
 #define NUMBER(name, type, value)                                              \
 	EXPORT nvmlReturn_t name(nvmlDevice_t device, type *out)               \
 	{                                                                      \
-		CARD_OR_RETURN(c, device);                                     \
+		GPU_OR_RETURN(c, device);                                     \
 		if (!out)                                                      \
 			return NVML_ERROR_INVALID_ARGUMENT;                    \
 		*out = (type)(value);                                          \
@@ -178,12 +178,12 @@ NUMBER(nvmlDeviceGetSupportedEventTypes, nvmlU64, c ? NVML_EVENTS_SUPPORTED : 0)
 NUMBER(nvmlDeviceGetPowerUsage, unsigned int, c->told_power_mw ? c->told_power_mw - 1 : c->power_mw / 10 + c->power_mw / 100 *
 	busy_percent(c->engine.busy, now_ns() - 1000000000u, now_ns()) * 8 / 10)
 
-/* A MIG device's is the one that finds it under its card. */
+/* A MIG device's is the one that finds it under its GPU. */
 EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
 {
 	nvmlDevice_t migs[MAX_INSTANCES];
 
-	CARD_AND_MIG_OR_RETURN(c, in, device);
+	GPU_AND_MIG_OR_RETURN(c, in, device);
 	(void)c;
 	if (!index)
 		return NVML_ERROR_INVALID_ARGUMENT;
@@ -197,7 +197,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
 
 EXPORT nvmlReturn_t nvmlDeviceGetNumGpuCores(nvmlDevice_t device, unsigned int *cores)
 {
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	if (!cores)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (atomic_load(&c->mig_enabled))
@@ -208,7 +208,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetNumGpuCores(nvmlDevice_t device, unsigned int *
 
 EXPORT nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned int *node)
 {
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	if (!node)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (c->numa_node < 0)
@@ -219,7 +219,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned int *n
 
 EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	if (!major || !minor)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*major = (int)c->cc_major;
@@ -229,7 +229,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int 
 
 EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned int *degrees)
 {
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	if (!degrees || sensor)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*degrees = c->told_celsius ? c->told_celsius - 1 :
@@ -237,7 +237,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, un
 	return NVML_SUCCESS;
 }
 
-void fill_bus_id(const struct card *c, char legacy[16], char full[32])
+void fill_bus_id(const struct gpu *c, char legacy[16], char full[32])
 {
 	snprintf(legacy, 16, "%04X:%02X:%02X.0", c->pci_domain & 0xffff, c->pci_bus & 0xff, c->pci_device & 0x1f);
 	if (full)
@@ -246,7 +246,7 @@ void fill_bus_id(const struct card *c, char legacy[16], char full[32])
 
 EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	if (!pci)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	memset(pci, 0, sizeof(*pci));
@@ -260,7 +260,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *
 }
 
 /* The older struct is shorter and has the short bus id only; what lies behind it is the caller's. */
-static void fill_old_pci(const struct card *c, nvmlPciInfo_t *pci)
+static void fill_old_pci(const struct gpu *c, nvmlPciInfo_t *pci)
 {
 	fill_bus_id(c, pci->busIdLegacy, NULL);
 	pci->domain = c->pci_domain;
@@ -271,7 +271,7 @@ static void fill_old_pci(const struct card *c, nvmlPciInfo_t *pci)
 
 EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	if (!pci)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	fill_old_pci(c, pci);
@@ -281,22 +281,22 @@ EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *
 
 EXPORT nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	if (!pci)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	fill_old_pci(c, pci);
 	return NVML_SUCCESS;
 }
 
-/* A card's numbers are the sums over its MIG devices, too. */
+/* A GPU's numbers are the sums over its MIG devices, too. */
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
 	uint64_t used;
 
-	CARD_AND_MIG_OR_RETURN(c, in, device);
+	GPU_AND_MIG_OR_RETURN(c, in, device);
 	if (!memory)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	if (card_used_now(&nvml.view, device->card, in, &used))
+	if (gpu_used_now(&nvml.view, device->gpu, in, &used))
 		return NVML_ERROR_UNKNOWN;
 	memory->total = in ? in->profile.memory_bytes : c->memory_bytes;
 	memory->used = used + (in ? 0 : c->reserved_bytes);
@@ -308,12 +308,12 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v
 {
 	uint64_t used;
 
-	CARD_AND_MIG_OR_RETURN(c, in, device);
+	GPU_AND_MIG_OR_RETURN(c, in, device);
 	if (!memory)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (memory->version != NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	if (card_used_now(&nvml.view, device->card, in, &used))
+	if (gpu_used_now(&nvml.view, device->gpu, in, &used))
 		return NVML_ERROR_UNKNOWN;
 	memory->total = in ? in->profile.memory_bytes : c->memory_bytes;
 	memory->reserved = in ? 0 : c->reserved_bytes;
@@ -322,7 +322,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v
 	return NVML_SUCCESS;
 }
 
-static int level(const struct card *a, const struct card *b)
+static int level(const struct gpu *a, const struct gpu *b)
 {
 	if (a->pci_board == b->pci_board)
 		return NVML_TOPOLOGY_INTERNAL;
@@ -337,10 +337,10 @@ static int level(const struct card *a, const struct card *b)
 
 EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice_t other, int *out)
 {
-	CARD_OR_RETURN(c, device);
-	if (!out || !nvml_card(other))
+	GPU_OR_RETURN(c, device);
+	if (!out || !nvml_gpu(other))
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*out = level(c, nvml_card(other));
+	*out = level(c, nvml_gpu(other));
 	return NVML_SUCCESS;
 }
 
@@ -350,11 +350,11 @@ EXPORT nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, int wa
 {
 	unsigned n = 0;
 
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	if (!count)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (unsigned i = 0; i < nvml.device_count; i++) {
-		const struct card *other = &nvml.view.s->cards[nvml.devices[i].card];
+		const struct gpu *other = &nvml.view.s->gpus[nvml.devices[i].gpu];
 
 		if (other == c || level(c, other) > wanted)
 			continue;
@@ -368,9 +368,9 @@ EXPORT nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, int wa
 
 EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t other, int which, int *status)
 {
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	(void)which;
-	if (!status || !nvml_card(other))
+	if (!status || !nvml_gpu(other))
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*status = 5; /* NVML_P2P_STATUS_NOT_SUPPORTED */
 	return NVML_SUCCESS;
@@ -388,7 +388,7 @@ static nvmlReturn_t set_bits(unsigned long *set, unsigned words, unsigned from, 
 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned int words, unsigned long *set, unsigned scope)
 {
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	if (scope > 1)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	return c->numa_node < 0 ? NVML_ERROR_NOT_SUPPORTED : set_bits(set, words, (unsigned)c->numa_node, 1);
@@ -396,13 +396,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned in
 
 EXPORT nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int words, unsigned long *set)
 {
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	return set_bits(set, words, 0, (unsigned)sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned int words, unsigned long *set,
 							unsigned scope)
 {
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	return scope > 1 ? NVML_ERROR_INVALID_ARGUMENT : set_bits(set, words, 0, (unsigned)sysconf(_SC_NPROCESSORS_ONLN));
 }

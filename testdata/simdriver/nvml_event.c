@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 struct nvmlEventSet_st {
-	nvmlU64 wanted[MAX_CARDS]; /* types, by card */
+	nvmlU64 wanted[MAX_GPUS]; /* types, by GPU */
 	uint64_t seen;             /* sequence of the newest event that was looked at */
 };
 
@@ -41,7 +41,7 @@ EXPORT nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
 
 EXPORT nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, nvmlU64 types, nvmlEventSet_t set)
 {
-	struct card *c;
+	struct gpu *c;
 	nvmlReturn_t r;
 
 	ENTER();
@@ -50,7 +50,7 @@ EXPORT nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, nvmlU64 types,
 		return r ? r : NVML_ERROR_INVALID_ARGUMENT;
 	if (types & ~NVML_EVENTS_SUPPORTED)
 		return NVML_ERROR_NOT_SUPPORTED;
-	set->wanted[device->card] |= types;
+	set->wanted[device->gpu] |= types;
 	return NVML_SUCCESS;
 }
 
@@ -67,7 +67,7 @@ static bool next_event(nvmlEventSet_t set, struct event *found)
 	while (!hit && set->seen < s->next_event) {
 		const struct event *e = &s->events[++set->seen % MAX_EVENTS];
 
-		hit = e->card < MAX_CARDS && (set->wanted[e->card] & NVML_EVENT_XID);
+		hit = e->gpu < MAX_GPUS && (set->wanted[e->gpu] & NVML_EVENT_XID);
 		if (hit)
 			*found = *e;
 	}
@@ -75,20 +75,20 @@ static bool next_event(nvmlEventSet_t set, struct event *found)
 	return hit;
 }
 
-static nvmlDevice_t device_of(unsigned card)
+static nvmlDevice_t device_of(unsigned gpu)
 {
 	for (unsigned i = 0; i < nvml.device_count; i++) {
-		if (nvml.devices[i].card == card)
+		if (nvml.devices[i].gpu == gpu)
 			return &nvml.devices[i];
 	}
 	return NULL;
 }
 
-/* A card of the set fell off the bus. */
+/* A GPU of the set fell off the bus. */
 static bool lost_one(const struct nvmlEventSet_st *set)
 {
 	for (unsigned i = 0; i < nvml.device_count; i++) {
-		if (set->wanted[nvml.devices[i].card] && nvml_lost(&nvml.devices[i]))
+		if (set->wanted[nvml.devices[i].gpu] && nvml_lost(&nvml.devices[i]))
 			return true;
 	}
 	return false;
@@ -128,7 +128,7 @@ EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *dat
 	if (r)
 		return r;
 	memset(data, 0, sizeof(*data));
-	data->device = device_of(e.card);
+	data->device = device_of(e.gpu);
 	data->eventType = NVML_EVENT_XID;
 	data->eventData = e.data;
 	data->gpuInstanceId = e.instance ? e.instance - 1 : NO_INSTANCE;

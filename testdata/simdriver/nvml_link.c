@@ -1,5 +1,5 @@
 /*
- * NVML: NVLinks. A card's links are numbered by the card that they lead to, those to switches last. A link to a card that
+ * NVML: NVLinks. A GPU's links are numbered by the GPU that they lead to, those to switches last. A link to a GPU that
  * is lost is down.
  */
 #include "nvml.h"
@@ -7,22 +7,22 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TO_SWITCH MAX_CARDS
+#define TO_SWITCH MAX_GPUS
 
-/* The card at the far end of a link, or TO_SWITCH; what a card without such a link answers otherwise. */
-static nvmlReturn_t far_end(unsigned card, unsigned link, unsigned *remote)
+/* The GPU at the far end of a link, or TO_SWITCH; what a GPU without such a link answers otherwise. */
+static nvmlReturn_t far_end(unsigned gpu, unsigned link, unsigned *remote)
 {
 	const struct state *s = nvml.view.s;
 	unsigned total = 0;
 
-	for (unsigned i = 0; i < s->card_count; i++) {
-		total += nvlinks_between(s, card, i);
+	for (unsigned i = 0; i < s->gpu_count; i++) {
+		total += nvlinks_between(s, gpu, i);
 		if (link < total) {
 			*remote = i;
 			return NVML_SUCCESS;
 		}
 	}
-	total += s->cards[card].nvswitch_links;
+	total += s->gpus[gpu].nvswitch_links;
 	*remote = TO_SWITCH;
 	if (link < total)
 		return NVML_SUCCESS;
@@ -34,13 +34,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int l
 	unsigned remote;
 	nvmlReturn_t r;
 
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	(void)c;
 	if (!active)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	r = far_end(device->card, link, &remote);
+	r = far_end(device->gpu, link, &remote);
 	if (!r)
-		*active = remote == TO_SWITCH || atomic_load(&nvml.view.s->cards[remote].presence) == CARD_PRESENT;
+		*active = remote == TO_SWITCH || atomic_load(&nvml.view.s->gpus[remote].presence) == GPU_PRESENT;
 	return r;
 }
 
@@ -49,29 +49,29 @@ EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, uns
 	unsigned remote;
 	nvmlReturn_t r;
 
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	(void)c;
 	if (!type)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	r = far_end(device->card, link, &remote);
+	r = far_end(device->gpu, link, &remote);
 	if (!r)
 		*type = remote == TO_SWITCH ? NVML_NVLINK_DEVICE_SWITCH : NVML_NVLINK_DEVICE_GPU;
 	return r;
 }
 
-static nvmlReturn_t remote_pci(unsigned card, unsigned link, nvmlPciInfo_t *pci, bool full)
+static nvmlReturn_t remote_pci(unsigned gpu, unsigned link, nvmlPciInfo_t *pci, bool full)
 {
-	static const struct card nvswitch = {.pci_bus = 0xfe, .pci_device_id = 0x22a310deu};
-	const struct card *to;
+	static const struct gpu nvswitch = {.pci_bus = 0xfe, .pci_device_id = 0x22a310deu};
+	const struct gpu *to;
 	unsigned remote;
 	nvmlReturn_t r;
 
 	if (!pci)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	r = far_end(card, link, &remote);
+	r = far_end(gpu, link, &remote);
 	if (r)
 		return r;
-	to = remote == TO_SWITCH ? &nvswitch : &nvml.view.s->cards[remote];
+	to = remote == TO_SWITCH ? &nvswitch : &nvml.view.s->gpus[remote];
 	fill_bus_id(to, pci->busIdLegacy, full ? pci->busId : NULL);
 	pci->domain = to->pci_domain;
 	pci->bus = to->pci_bus;
@@ -84,14 +84,14 @@ static nvmlReturn_t remote_pci(unsigned card, unsigned link, nvmlPciInfo_t *pci,
 /* The first version's struct has the short bus id only. */
 EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t *pci)
 {
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	(void)c;
-	return remote_pci(device->card, link, pci, false);
+	return remote_pci(device->gpu, link, pci, false);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t *pci)
 {
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	(void)c;
-	return remote_pci(device->card, link, pci, true);
+	return remote_pci(device->gpu, link, pci, true);
 }

@@ -5,7 +5,7 @@
 
 EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending)
 {
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	if (!current || !pending)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (!c->max_mig)
@@ -17,7 +17,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *curr
 /* As documented: 0 also where MIG is off. */
 EXPORT nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count)
 {
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	if (!count)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*count = atomic_load(&c->mig_enabled) ? c->max_mig : 0;
@@ -26,7 +26,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned
 
 unsigned nvml_migs(nvmlDevice_t parent, nvmlDevice_t migs[MAX_INSTANCES])
 {
-	const struct card *c = &nvml.view.s->cards[parent->card];
+	const struct gpu *c = &nvml.view.s->gpus[parent->gpu];
 	unsigned slots[MAX_INSTANCES];
 	unsigned n = instances_in_order(c, slots), kept = 0;
 
@@ -41,7 +41,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, uns
 {
 	nvmlDevice_t migs[MAX_INSTANCES];
 
-	CARD_OR_RETURN(c, device);
+	GPU_OR_RETURN(c, device);
 	if (!mig)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (!c->max_mig)
@@ -56,7 +56,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, uns
 
 EXPORT nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *is_mig)
 {
-	CARD_AND_MIG_OR_RETURN(c, in, device);
+	GPU_AND_MIG_OR_RETURN(c, in, device);
 	(void)c;
 	if (!is_mig)
 		return NVML_ERROR_INVALID_ARGUMENT;
@@ -64,15 +64,15 @@ EXPORT nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned in
 	return NVML_SUCCESS;
 }
 
-/* What a whole card answers where a MIG device is asked for. */
-static nvmlReturn_t not_mig(const struct card *c)
+/* What a whole GPU answers where a MIG device is asked for. */
+static nvmlReturn_t not_mig(const struct gpu *c)
 {
 	return c->max_mig ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvmlDevice_t *device)
 {
-	CARD_AND_MIG_OR_RETURN(c, in, mig);
+	GPU_AND_MIG_OR_RETURN(c, in, mig);
 	if (!device)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (!in)
@@ -83,7 +83,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mi
 
 EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int *id)
 {
-	CARD_AND_MIG_OR_RETURN(c, in, device);
+	GPU_AND_MIG_OR_RETURN(c, in, device);
 	if (!id)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (!in)
@@ -94,7 +94,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int
 
 EXPORT nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned int *id)
 {
-	CARD_AND_MIG_OR_RETURN(c, in, device);
+	GPU_AND_MIG_OR_RETURN(c, in, device);
 	if (!id)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (!in)
@@ -108,7 +108,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAt
 {
 	const struct mig_profile *p;
 
-	CARD_AND_MIG_OR_RETURN(c, in, device);
+	GPU_AND_MIG_OR_RETURN(c, in, device);
 	(void)c;
 	if (!out)
 		return NVML_ERROR_INVALID_ARGUMENT;

@@ -3,17 +3,17 @@
 
 #include <stdlib.h>
 
-static uint64_t client_bytes(const struct client *cl, unsigned card)
+static uint64_t client_bytes(const struct client *cl, unsigned gpu)
 {
-	const struct client_card *c = &cl->cards[card];
+	const struct client_gpu *c = &cl->gpus[gpu];
 
 	return c->used[CHARGE_CONTEXT] + c->used[CHARGE_DATA] + c->shared;
 }
 
-/* The MIG device of that card that the client uses, in the ids of NVML. */
-static void fill_instance(const struct client *cl, unsigned card, nvmlProcessInfo_t *info)
+/* The MIG device of that GPU that the client uses, in the ids of NVML. */
+static void fill_instance(const struct client *cl, unsigned gpu, nvmlProcessInfo_t *info)
 {
-	const struct instance *in = cl->mig.card == card ? instance_of(nvml.view.s, &cl->mig) : NULL;
+	const struct instance *in = cl->mig.gpu == gpu ? instance_of(nvml.view.s, &cl->mig) : NULL;
 
 	info->gpuInstanceId = in ? in->id : NO_INSTANCE;
 	info->computeInstanceId = in ? 0 : NO_INSTANCE;
@@ -26,8 +26,8 @@ static bool listed(const struct client *cl, enum list which)
 	return which == LIST_COMPUTE ? cl->graphics != GRAPHICS_ONLY : cl->graphics != GRAPHICS_NO;
 }
 
-/* Copies what is asked of the live clients of a card, or of one MIG device (slot not 0); identities are resolved after the lock is dropped. */
-static unsigned list_clients(unsigned card, unsigned slot, enum list which, nvmlProcessInfo_t *list)
+/* Copies what is asked of the live clients of a GPU, or of one MIG device (slot not 0); identities are resolved after the lock is dropped. */
+static unsigned list_clients(unsigned gpu, unsigned slot, enum list which, nvmlProcessInfo_t *list)
 {
 	const struct state *s = nvml.view.s;
 	unsigned slots[MAX_CLIENTS];
@@ -37,13 +37,13 @@ static unsigned list_clients(unsigned card, unsigned slot, enum list which, nvml
 	if (state_lock(&nvml.view))
 		return 0;
 	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {
-		if (!atomic_load(&s->clients[i].taken) || !client_bytes(&s->clients[i], card) || !listed(&s->clients[i], which))
+		if (!atomic_load(&s->clients[i].taken) || !client_bytes(&s->clients[i], gpu) || !listed(&s->clients[i], which))
 			continue;
-		if (slot && (s->clients[i].mig.card != card || s->clients[i].mig.slot != slot))
+		if (slot && (s->clients[i].mig.gpu != gpu || s->clients[i].mig.slot != slot))
 			continue;
 		slots[n] = i;
-		fill_instance(&s->clients[i], card, &list[n]);
-		list[n++].usedGpuMemory = client_bytes(&s->clients[i], card);
+		fill_instance(&s->clients[i], gpu, &list[n]);
+		list[n++].usedGpuMemory = client_bytes(&s->clients[i], gpu);
 	}
 	state_unlock(&nvml.view);
 	for (unsigned i = 0; i < n; i++) {
@@ -63,7 +63,7 @@ static unsigned list_clients(unsigned card, unsigned slot, enum list which, nvml
 static nvmlReturn_t get_processes(nvmlDevice_t device, unsigned int *count, void *out, enum list which, bool old)
 {
 	nvmlProcessInfo_t *list;
-	struct card *c;
+	struct gpu *c;
 	struct instance *in;
 	nvmlReturn_t r = nvml_find_any(device, &c, &in);
 	unsigned n, room;
@@ -73,7 +73,7 @@ static nvmlReturn_t get_processes(nvmlDevice_t device, unsigned int *count, void
 	list = calloc(MAX_CLIENTS, sizeof(*list));
 	if (!list)
 		return NVML_ERROR_MEMORY;
-	n = list_clients(device->card, device->slot, which, list);
+	n = list_clients(device->gpu, device->slot, which, list);
 	room = *count;
 	*count = n;
 	for (unsigned i = 0; i < n && n <= room; i++) {
@@ -108,7 +108,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device,
 
 static nvmlReturn_t none(nvmlDevice_t device, unsigned int *count)
 {
-	struct card *c;
+	struct gpu *c;
 	struct instance *in;
 	nvmlReturn_t r = nvml_find_any(device, &c, &in);
 

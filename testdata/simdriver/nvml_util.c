@@ -1,5 +1,5 @@
 /*
- * NVML: utilisation. Time is cut into sampling periods of the card's sample_ms, rounded to whole buckets. Only periods that
+ * NVML: utilisation. Time is cut into sampling periods of the GPU's sample_ms, rounded to whole buckets. Only periods that
  * are over are told; the buffer has five seconds of them.
  */
 #include "nvml.h"
@@ -14,13 +14,13 @@
 #define TYPE_MEMORY 2
 #define VALUE_UNSIGNED_INT 1
 
-/* A card has periods of that length, up to which one may be asked now, and how far CLOCK_REALTIME is ahead of the others. */
+/* A GPU has periods of that length, up to which one may be asked now, and how far CLOCK_REALTIME is ahead of the others. */
 struct clocks {
 	uint64_t period, last; /* CLOCK_MONOTONIC, ns */
 	uint64_t ahead;
 };
 
-static struct clocks clocks_of(const struct card *c)
+static struct clocks clocks_of(const struct gpu *c)
 {
 	struct clocks k;
 	struct timespec wall;
@@ -53,17 +53,17 @@ static nvmlU64 timestamp(const struct clocks *k, uint64_t monotonic)
 	return (monotonic + k->ahead) / 1000;
 }
 
-static void bring_up_to_date(unsigned card)
+static void bring_up_to_date(unsigned gpu)
 {
-	if (engine_lock(&nvml.view, card))
+	if (engine_lock(&nvml.view, gpu))
 		return;
-	card_advance(&nvml.view, card);
-	engine_unlock(&nvml.view, card);
+	gpu_advance(&nvml.view, gpu);
+	engine_unlock(&nvml.view, gpu);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *out)
 {
-	struct card *c;
+	struct gpu *c;
 	struct clocks k;
 	nvmlReturn_t r;
 
@@ -74,14 +74,14 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtili
 	if (atomic_load(&c->mig_enabled))
 		return NVML_ERROR_NOT_SUPPORTED;
 	k = clocks_of(c);
-	bring_up_to_date(device->card);
+	bring_up_to_date(device->gpu);
 	out->gpu = c->told_percent ? c->told_percent - 1 : busy_percent(c->engine.busy, k.last - k.period, k.last);
 	out->memory = out->gpu / 2;
 	return NVML_SUCCESS;
 }
 
-/* One for each process that had the card in that time, with its share of all of it. */
-static unsigned list_samples(unsigned card, const struct clocks *k, uint64_t from, nvmlProcessUtilizationSample_t *list)
+/* One for each process that had the GPU in that time, with its share of all of it. */
+static unsigned list_samples(unsigned gpu, const struct clocks *k, uint64_t from, nvmlProcessUtilizationSample_t *list)
 {
 	const struct state *s = nvml.view.s;
 	unsigned n = 0;
@@ -92,7 +92,7 @@ static unsigned list_samples(unsigned card, const struct clocks *k, uint64_t fro
 
 		if (!atomic_load(&cl->taken))
 			continue;
-		percent = busy_percent(cl->cards[card].busy, from, k->last);
+		percent = busy_percent(cl->gpus[gpu].busy, from, k->last);
 		if (!percent)
 			continue;
 		memset(&list[n], 0, sizeof(list[n]));
@@ -114,7 +114,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 {
 	nvmlProcessUtilizationSample_t *list;
 	struct clocks k;
-	struct card *c;
+	struct gpu *c;
 	nvmlReturn_t r;
 	unsigned n, room;
 
@@ -129,8 +129,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 		return NVML_ERROR_MEMORY;
 	state_reap(&nvml.view);
 	k = clocks_of(c);
-	bring_up_to_date(device->card);
-	n = list_samples(device->card, &k, period_after(&k, last_seen), list);
+	bring_up_to_date(device->gpu);
+	n = list_samples(device->gpu, &k, period_after(&k, last_seen), list);
 	room = out ? *count : 0;
 	*count = n;
 	if (out && n <= room)
@@ -146,7 +146,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, nvmlU64 
 					 unsigned int *count, nvmlSample_t *samples)
 {
 	struct clocks k;
-	struct card *c;
+	struct gpu *c;
 	nvmlReturn_t r;
 	uint64_t from;
 	unsigned n = 0, room;
@@ -159,7 +159,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, nvmlU64 
 		return NVML_ERROR_NOT_SUPPORTED;
 	*value_type = VALUE_UNSIGNED_INT;
 	k = clocks_of(c);
-	bring_up_to_date(device->card);
+	bring_up_to_date(device->gpu);
 	from = period_after(&k, last_seen);
 	room = samples ? *count : 0;
 	for (uint64_t t = from + k.period; t <= k.last; t += k.period, n++) {

@@ -1,5 +1,5 @@
 /*
- * Stream-ordered allocation. A pool reserves memory of its card in chunks and hands it out; what is freed stays in it until
+ * Stream-ordered allocation. A pool reserves memory of its GPU in chunks and hands it out; what is freed stays in it until
  * a synchronisation finds more reserved than its release threshold. What was freed in a stream can be had again in that
  * stream at once, elsewhere when the stream has come so far. A pool is a sum here, without addresses: it never grows
  * while it has enough, as if it could not fragment, and what it must grow by it takes in one piece of whole chunks.
@@ -26,7 +26,7 @@ struct pending {
 static CUmemoryPool pools;
 static struct {
 	CUmemoryPool fixed, current;
-} of_device[MAX_CARDS];
+} of_device[MAX_GPUS];
 
 static uint64_t chunk(void)
 {
@@ -67,7 +67,7 @@ static void give(CUmemoryPool p, uint64_t bytes)
 {
 	p->reserved -= bytes;
 	if (bytes)
-		charge_return(&process.view, p->card, CHARGE_DATA, bytes);
+		charge_return(&process.view, p->gpu, CHARGE_DATA, bytes);
 }
 
 /* Gives back whole chunks that no one uses, until not more than keep is left. */
@@ -120,10 +120,10 @@ void pools_synchronised(void)
 	process_unlock();
 }
 
-void pools_trim(unsigned card)
+void pools_trim(unsigned gpu)
 {
 	for (CUmemoryPool p = pools; p; p = p->next) {
-		if (p->card == card)
+		if (p->gpu == gpu)
 			trim(p, 0);
 	}
 }
@@ -158,10 +158,10 @@ static CUresult grow(CUmemoryPool p, uint64_t bytes)
 
 	if (p->max && p->reserved + more > p->max)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	r = from_errno(charge_take(&process.view, p->card, CHARGE_DATA, more));
+	r = from_errno(charge_take(&process.view, p->gpu, CHARGE_DATA, more));
 	if (r == CUDA_ERROR_OUT_OF_MEMORY) {
-		pools_trim(p->card);
-		r = from_errno(charge_take(&process.view, p->card, CHARGE_DATA, more));
+		pools_trim(p->gpu);
+		r = from_errno(charge_take(&process.view, p->gpu, CHARGE_DATA, more));
 	}
 	if (r)
 		return r;
@@ -200,7 +200,7 @@ static CUmemoryPool new_pool(CUdevice dev)
 	if (!p)
 		return NULL;
 	p->device = dev;
-	p->card = process.devices[dev].card;
+	p->gpu = process.devices[dev].gpu;
 	p->reuse[0] = p->reuse[1] = p->reuse[2] = 1;
 	if (!object_add(OBJECT_POOL, p)) {
 		free(p);
@@ -320,7 +320,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (!device_card(props->location.id))
+	if (!device_gpu(props->location.id))
 		return CUDA_ERROR_INVALID_DEVICE;
 	process_lock();
 	*pool = new_pool(props->location.id);
@@ -340,7 +340,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 		r = CUDA_ERROR_INVALID_VALUE;
 	} else {
 		object_remove(pool);
-		for (unsigned i = 0; i < MAX_CARDS; i++) {
+		for (unsigned i = 0; i < MAX_GPUS; i++) {
 			if (of_device[i].current == pool)
 				of_device[i].current = NULL; /* the default one is current again */
 		}
@@ -372,7 +372,7 @@ static CUresult current_of(CUmemoryPool *pool, CUdevice dev, CUmemoryPool (*whic
 {
 	if (!pool)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	process_lock();
 	*pool = which(dev);
@@ -397,7 +397,7 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 	CUresult r = CUDA_SUCCESS;
 
 	ENTER();
-	if (!device_card(dev))
+	if (!device_gpu(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	process_lock();
 	if (!object_is(OBJECT_POOL, pool) || pool->device != dev || pool->imported)

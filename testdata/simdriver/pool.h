@@ -9,7 +9,7 @@ struct pending; /* what was freed in a stream that is not there yet */
 struct CUmemPoolHandle_st {
 	CUmemoryPool next; /* of the process */
 	CUdevice device;
-	unsigned card;
+	unsigned gpu;
 	bool fixed;	/* a device's default pool */
 	bool imported;	/* another process's: its memory is charged there */
 	bool destroyed; /* ends with its last allocation */
@@ -23,8 +23,8 @@ struct CUmemPoolHandle_st {
 void pool_freed(CUmemoryPool pool, size_t bytes, CUstream stream, struct queue *q, uint64_t tail);
 /* All pools of the process give back what they need not keep, as a synchronisation lets them. Takes the lock. */
 void pools_synchronised(void);
-/* Everything that no one uses goes back to the card. Process lock held. */
-void pools_trim(unsigned card);
+/* Everything that no one uses goes back to the GPU. Process lock held. */
+void pools_trim(unsigned gpu);
 
 /* False: there is no such pool, or it is another process's. */
 bool pool_device(CUmemoryPool pool, CUdevice *dev);

@@ -77,7 +77,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 	return r;
 }
 
-/* There are no peers: a pool's own card has access, and no other can. */
+/* There are no peers: a pool's own GPU has access, and no other can. */
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
 {
 	CUresult r = CUDA_SUCCESS;
@@ -87,7 +87,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_
 	if (!object_is(OBJECT_POOL, pool) || (count && !map))
 		r = CUDA_ERROR_INVALID_VALUE;
 	for (size_t i = 0; !r && i < count; i++) {
-		if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || !device_card(map[i].location.id))
+		if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || !device_gpu(map[i].location.id))
 			r = CUDA_ERROR_INVALID_VALUE;
 		else if (map[i].location.id == pool->device ? map[i].flags != 3 : map[i].flags != 0)
 			r = CUDA_ERROR_INVALID_DEVICE;
@@ -101,7 +101,7 @@ CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, CUmemLocation *locati
 	CUresult r = CUDA_SUCCESS;
 
 	ENTER();
-	if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_card(location->id))
+	if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_gpu(location->id))
 		return CUDA_ERROR_INVALID_VALUE;
 	process_lock();
 	if (object_is(OBJECT_POOL, pool))

@@ -13,7 +13,7 @@
 struct shared {
 	uint64_t magic;
 	uint64_t bytes;
-	unsigned card;
+	unsigned gpu;
 };
 
 CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool pool, int type, unsigned long long flags)
@@ -25,7 +25,7 @@ CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool pool, int t
 	ENTER();
 	if (!handle || type != CU_MEM_HANDLE_POSIX_FD || flags || !pool_device(pool, &dev))
 		return CUDA_ERROR_INVALID_VALUE;
-	shared.card = process.devices[dev].card;
+	shared.gpu = process.devices[dev].gpu;
 	fd = memfd_create("simgpu-pool", MFD_CLOEXEC);
 	if (fd < 0 || pwrite(fd, &shared, sizeof(shared), 0) != sizeof(shared))
 		return CUDA_ERROR_OPERATING_SYSTEM;
@@ -43,7 +43,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, in
 	    shared.magic != SHARED_MAGIC)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (unsigned i = 0; i < process.device_count; i++) {
-		if (process.devices[i].card == shared.card)
+		if (process.devices[i].gpu == shared.gpu)
 			return pool_import(pool, (CUdevice)i);
 	}
 	return CUDA_ERROR_INVALID_DEVICE;

@@ -79,11 +79,11 @@ CUresult enter(const char *symbol)
 	return CUDA_SUCCESS;
 }
 
-struct card *device_card(CUdevice dev)
+struct gpu *device_gpu(CUdevice dev)
 {
 	if (dev < 0 || (unsigned)dev >= process.device_count)
 		return NULL;
-	return &process.view.s->cards[process.devices[dev].card];
+	return &process.view.s->gpus[process.devices[dev].gpu];
 }
 
 struct instance *device_instance(CUdevice dev)
@@ -94,9 +94,9 @@ struct instance *device_instance(CUdevice dev)
 bool device_lost(CUdevice dev)
 {
 	const struct device *d = &process.devices[dev];
-	struct card *c = &process.view.s->cards[d->card];
+	struct gpu *c = &process.view.s->gpus[d->gpu];
 
-	if (atomic_load(&c->presence) != CARD_PRESENT || atomic_load(&c->epoch) != d->epoch)
+	if (atomic_load(&c->presence) != GPU_PRESENT || atomic_load(&c->epoch) != d->epoch)
 		return true;
 	return d->mig.slot ? !device_instance(dev) : atomic_load(&c->mig_enabled);
 }
@@ -105,22 +105,22 @@ uint64_t device_capacity(CUdevice dev)
 {
 	const struct instance *in = device_instance(dev);
 
-	return in ? in->profile.memory_bytes : card_capacity(&process.view.s->cards[process.devices[dev].card]);
+	return in ? in->profile.memory_bytes : gpu_capacity(&process.view.s->gpus[process.devices[dev].gpu]);
 }
 
 static CUresult find_devices(void)
 {
-	struct mig found[MAX_CARDS];
+	struct mig found[MAX_GPUS];
 	unsigned n = visible_devices(process.view.s, found);
 
 	for (unsigned i = 0; i < n; i++) {
 		struct device *d = &process.devices[i];
 
 		memset(d, 0, sizeof(*d));
-		d->card = found[i].card;
+		d->gpu = found[i].gpu;
 		d->mig = found[i];
-		d->epoch = atomic_load(&process.view.s->cards[d->card].epoch);
-		d->primary.card = d->card;
+		d->epoch = atomic_load(&process.view.s->gpus[d->gpu].epoch);
+		d->primary.gpu = d->gpu;
 		d->primary.device = (CUdevice)i;
 		d->primary.primary = true;
 	}

@@ -1,5 +1,5 @@
 /*
- * The cards that simctl knows by name. Sizes and counts are those of NVIDIA's data sheets and of nvidia-smi on such cards;
+ * The GPUs that simctl knows by name. Sizes and counts are those of NVIDIA's data sheets and of nvidia-smi on such GPUs;
  * reserved and context memory vary with driver and program and are typical values.
  */
 #include "simctl.h"
@@ -12,7 +12,7 @@
 
 struct profile {
 	const char *id;
-	struct card card;
+	struct gpu gpu;
 };
 
 static const struct profile profiles[] = {
@@ -66,12 +66,12 @@ static void default_uuid(uint8_t uuid[16], unsigned n)
 	uuid[3] = uuid[15] = (uint8_t)(n + 1);
 }
 
-bool card_from_profile(struct card *c, const char *id, unsigned position)
+bool gpu_from_profile(struct gpu *c, const char *id, unsigned position)
 {
 	for (size_t i = 0; i < PROFILE_COUNT; i++) {
 		if (strcasecmp(profiles[i].id, id) != 0)
 			continue;
-		memcpy(c, &profiles[i].card, sizeof(*c));
+		memcpy(c, &profiles[i].gpu, sizeof(*c));
 		snprintf(c->profile, sizeof(c->profile), "%s", profiles[i].id);
 		c->kernel_ns = 10000;
 		c->slice_ns = 2000000;

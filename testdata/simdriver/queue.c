@@ -1,6 +1,6 @@
 /*
- * This process's queue on each card, and waiting for what is in it. The queue's kernels run one after the other; see
- * client_card in state.h for the two numbers that it is.
+ * This process's queue on each GPU, and waiting for what is in it. The queue's kernels run one after the other; see
+ * client_gpu in state.h for the two numbers that it is.
  */
 #define _GNU_SOURCE
 #include "driver.h"
@@ -34,21 +34,21 @@ void wait_until(uint64_t ns)
 
 struct queue *queue_of(CUcontext ctx)
 {
-	struct queue *q = &process.queues[ctx->card];
+	struct queue *q = &process.queues[ctx->gpu];
 	struct client *self = &process.view.s->clients[process.view.self];
 
 	if (!q->engine) {
-		q->card = ctx->card;
-		q->mine = &self->cards[ctx->card];
-		q->engine = engine_of(process.view.s, self, ctx->card);
+		q->gpu = ctx->gpu;
+		q->mine = &self->gpus[ctx->gpu];
+		q->engine = engine_of(process.view.s, self, ctx->gpu);
 	}
 	return q;
 }
 
-/* When the card had spent v on the queue. Where the segments no longer tell, it is taken to have gone on evenly. Lock held. */
+/* When the GPU had spent v on the queue. Where the segments no longer tell, it is taken to have gone on evenly. Lock held. */
 static uint64_t time_at(const struct queue *q, uint64_t v)
 {
-	const struct client_card *mine = q->mine;
+	const struct client_gpu *mine = q->mine;
 	uint64_t kept = mine->segment_count < SEGMENTS ? mine->segment_count : SEGMENTS;
 	struct segment s = {0};
 
@@ -86,7 +86,7 @@ static void look(struct queue *q)
 	uint64_t busy;
 	CUevent next;
 
-	engine_advance(&process.view, q->card, q->engine);
+	engine_advance(&process.view, q->gpu, q->engine);
 	busy = atomic_load_explicit(&q->mine->busy_ns, memory_order_relaxed);
 	for (CUevent e = q->pending; e; e = next) {
 		next = e->next;
@@ -101,7 +101,7 @@ static void look(struct queue *q)
 
 static bool lock_and_look(struct queue *q)
 {
-	if (engine_lock(&process.view, q->card))
+	if (engine_lock(&process.view, q->gpu))
 		return false;
 	look(q);
 	return true;
@@ -109,10 +109,10 @@ static bool lock_and_look(struct queue *q)
 
 static void unlock(struct queue *q)
 {
-	engine_unlock(&process.view, q->card);
+	engine_unlock(&process.view, q->gpu);
 }
 
-/* Even alone on the card it would not be that far yet. */
+/* Even alone on the GPU it would not be that far yet. */
 static bool surely_before(const struct queue *q, uint64_t tail)
 {
 	uint64_t now = now_ns();
@@ -134,7 +134,7 @@ static void add(struct queue *q, uint64_t ns)
  */
 uint64_t queue_put(struct queue *q, uint64_t ns, unsigned launches)
 {
-	struct group_card *group = &process.view.s->groups[process.view.s->clients[process.view.self].group].cards[q->card];
+	struct group_gpu *group = &process.view.s->groups[process.view.s->clients[process.view.self].group].gpus[q->gpu];
 	bool added = false;
 
 	atomic_fetch_add_explicit(&q->mine->launches, launches, memory_order_relaxed);
@@ -168,7 +168,7 @@ bool queue_done(struct queue *q, uint64_t tail)
 	return tail <= q->busy_ns;
 }
 
-/* An event without work before it happens when the process has the card next. */
+/* An event without work before it happens when the process has the GPU next. */
 void queue_mark(struct queue *q, CUevent event, uint64_t tail)
 {
 	queue_unmark(event);
@@ -177,7 +177,7 @@ void queue_mark(struct queue *q, CUevent event, uint64_t tail)
 	event->tail = tail;
 	if (!surely_before(q, tail) && lock_and_look(q)) {
 		if (tail <= q->busy_ns) {
-			event->time = engine_eta(process.view.s, q->card, q->engine, (unsigned)process.view.self, 0);
+			event->time = engine_eta(process.view.s, q->gpu, q->engine, (unsigned)process.view.self, 0);
 			unlock(q);
 			return;
 		}
@@ -200,7 +200,7 @@ void queue_wait(struct queue *q, uint64_t tail)
 		process_lock();
 		looked = tail > q->busy_ns && lock_and_look(q);
 		if (looked && tail > q->busy_ns) {
-			eta = engine_eta(process.view.s, q->card, q->engine, (unsigned)process.view.self, tail);
+			eta = engine_eta(process.view.s, q->gpu, q->engine, (unsigned)process.view.self, tail);
 			patience = tail - q->busy_ns;
 			patience = q->looked_at + (patience > KILLED_NS ? patience : KILLED_NS);
 		}

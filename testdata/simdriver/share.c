@@ -13,7 +13,7 @@
 
 struct ipc { /* what the 64 bytes of a handle hold */
 	uint64_t magic, size, joined;
-	uint32_t card, slot;
+	uint32_t gpu, slot;
 };
 
 _Static_assert(sizeof(struct ipc) <= CU_IPC_HANDLE_SIZE, "fits");
@@ -33,7 +33,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 	a = allocation_find(ptr);
 	if (a && a->place == DEVICE) {
 		ipc.size = a->size;
-		ipc.card = a->ctx->card;
+		ipc.gpu = a->ctx->gpu;
 		ipc.slot = (uint32_t)process.view.self;
 		ipc.joined = s->clients[ipc.slot].joined;
 		r = CUDA_SUCCESS;
@@ -59,7 +59,7 @@ static CUresult open_ipc(CUdeviceptr *ptr, const CUipcMemHandle *handle, unsigne
 		return CUDA_ERROR_INVALID_VALUE;
 	if (ipc.slot == (uint32_t)process.view.self)
 		return CUDA_ERROR_INVALID_CONTEXT; /* documented: not in the process that made it */
-	if (!client_lives(&process.view, ipc.slot) || process.view.s->clients[ipc.slot].joined != ipc.joined || ipc.card != ctx->card)
+	if (!client_lives(&process.view, ipc.slot) || process.view.s->clients[ipc.slot].joined != ipc.joined || ipc.gpu != ctx->gpu)
 		return CUDA_ERROR_INVALID_HANDLE;
 	return allocate(PEER, ipc.size, false, ptr);
 }

@@ -38,12 +38,12 @@ static void clear_share(struct state *s, struct share *sh)
 	struct instance *in = share_instance(s, sh);
 
 	atomic_store(&s->dirty, 1);
-	s->cards[sh->card].used[CHARGE_DATA] -= sh->bytes;
+	s->gpus[sh->gpu].used[CHARGE_DATA] -= sh->bytes;
 	crash_point();
 	if (in)
 		in->used[CHARGE_DATA] -= sh->bytes;
 	crash_point();
-	s->groups[sh->group].cards[sh->card].used[CHARGE_DATA] -= sh->bytes;
+	s->groups[sh->group].gpus[sh->gpu].used[CHARGE_DATA] -= sh->bytes;
 	crash_point();
 	atomic_store(&sh->taken, 0);
 	crash_point();
@@ -59,10 +59,10 @@ void shares_reap(struct view *v)
 			clear_share(s, &s->shares[i]);
 }
 
-bool shares_on(const struct state *s, unsigned card)
+bool shares_on(const struct state *s, unsigned gpu)
 {
 	for (unsigned i = 0; i < s->share_limit && i < MAX_SHARES; i++)
-		if (atomic_load(&s->shares[i].taken) && s->shares[i].bytes && s->shares[i].card == card)
+		if (atomic_load(&s->shares[i].taken) && s->shares[i].bytes && s->shares[i].gpu == gpu)
 			return true;
 	return false;
 }
@@ -78,7 +78,7 @@ bool shares_of(const struct state *s, unsigned group)
 /* Processes that hold shared memory show it in NVML's lists; it is in no sum. */
 static void holds(struct view *v, const struct share *sh, bool more)
 {
-	uint64_t *shared = &v->s->clients[v->self].cards[sh->card].shared;
+	uint64_t *shared = &v->s->clients[v->self].gpus[sh->gpu].shared;
 
 	*shared = more ? *shared + sh->bytes : *shared - sh->bytes;
 }
@@ -105,13 +105,13 @@ static void fill_share(struct view *v, struct share *sh, const struct share *wha
 
 	atomic_store(&s->dirty, 1);
 	crash_point();
-	cl->cards[what->card].used[CHARGE_DATA] -= what->bytes;
+	cl->gpus[what->gpu].used[CHARGE_DATA] -= what->bytes;
 	crash_point();
-	sh->card = what->card;
+	sh->gpu = what->gpu;
 	sh->bytes = what->bytes;
 	memcpy(sh->note, what->note, sizeof(sh->note));
 	sh->group = cl->group;
-	sh->mig = cl->mig.card == what->card ? cl->mig : (struct mig){0};
+	sh->mig = cl->mig.gpu == what->gpu ? cl->mig : (struct mig){0};
 	atomic_store(&sh->taken, 1);
 	crash_point();
 	holds(v, sh, true);

@@ -30,12 +30,12 @@ static unsigned engine_busy(const struct engine *e)
 	return busy_percent(e->busy, now > 1000000000u ? now - 1000000000u : 0, now);
 }
 
-static const char *presence_name(const struct card *c)
+static const char *presence_name(const struct gpu *c)
 {
 	switch (atomic_load(&c->presence)) {
-	case CARD_PRESENT:
+	case GPU_PRESENT:
 		return "present";
-	case CARD_LOST:
+	case GPU_LOST:
 		return "lost";
 	default:
 		return "removed";
@@ -52,7 +52,7 @@ static void json_engine(FILE *out, const struct engine *e)
 		(unsigned long long)atomic_load(&e->busy_ns), (unsigned long long)launches);
 }
 
-static void json_instance(FILE *out, const struct card *c, const struct instance *in, unsigned index)
+static void json_instance(FILE *out, const struct gpu *c, const struct instance *in, unsigned index)
 {
 	char uuid[UUID_TEXT];
 
@@ -71,7 +71,7 @@ static void json_instance(FILE *out, const struct card *c, const struct instance
 	fputc('}', out);
 }
 
-static void json_card(FILE *out, const struct card *c, unsigned index)
+static void json_gpu(FILE *out, const struct gpu *c, unsigned index)
 {
 	unsigned n, slots[MAX_INSTANCES];
 	char uuid[UUID_TEXT];
@@ -85,7 +85,7 @@ static void json_card(FILE *out, const struct card *c, unsigned index)
 	fprintf(out, ",\"memory_total_bytes\":%llu,\"memory_reserved_bytes\":%llu",
 		(unsigned long long)c->memory_bytes, (unsigned long long)c->reserved_bytes);
 	fprintf(out, ",\"memory_used_bytes\":%llu,\"memory_context_bytes\":%llu,\"memory_data_bytes\":%llu",
-		(unsigned long long)card_used(c), (unsigned long long)c->used[CHARGE_CONTEXT],
+		(unsigned long long)gpu_used(c), (unsigned long long)c->used[CHARGE_CONTEXT],
 		(unsigned long long)c->used[CHARGE_DATA]);
 	fprintf(out, ",\"memory_peak_bytes\":%llu,\"context_bytes\":%llu", (unsigned long long)c->peak_used,
 		(unsigned long long)c->context_bytes);
@@ -102,9 +102,9 @@ static void json_card(FILE *out, const struct card *c, unsigned index)
 
 static void json_group(FILE *out, const struct state *s, const struct group *g)
 {
-	fprintf(out, "{\"id\":%llu,\"clients\":%u,\"cards\":[", (unsigned long long)g->id, g->clients);
-	for (unsigned c = 0; c < s->card_count; c++) {
-		const struct group_card *gc = &g->cards[c];
+	fprintf(out, "{\"id\":%llu,\"clients\":%u,\"GPUs\":[", (unsigned long long)g->id, g->clients);
+	for (unsigned c = 0; c < s->gpu_count; c++) {
+		const struct group_gpu *gc = &g->gpus[c];
 
 		fprintf(out, "%s{\"index\":%u,\"context_bytes\":%llu,\"data_bytes\":%llu,", c ? "," : "", c,
 			(unsigned long long)gc->used[CHARGE_CONTEXT], (unsigned long long)gc->used[CHARGE_DATA]);
@@ -122,12 +122,12 @@ static void json_client(FILE *out, const struct view *v, unsigned slot)
 	const struct state *s = v->s;
 	const struct client *cl = &s->clients[slot];
 
-	fprintf(out, "{\"slot\":%u,\"pid\":%u,\"host_pid\":%u,\"pid_namespace\":%llu,\"group\":%llu,\"live\":%s,\"cards\":[", slot, cl->pid,
+	fprintf(out, "{\"slot\":%u,\"pid\":%u,\"host_pid\":%u,\"pid_namespace\":%llu,\"group\":%llu,\"live\":%s,\"GPUs\":[", slot, cl->pid,
 		atomic_load(&cl->host_pid),
 		(unsigned long long)cl->pid_namespace, (unsigned long long)s->groups[cl->group % MAX_GROUPS].id,
 		client_lives(v, slot) ? "true" : "false");
-	for (unsigned c = 0; c < s->card_count; c++) {
-		const struct client_card *cc = &cl->cards[c];
+	for (unsigned c = 0; c < s->gpu_count; c++) {
+		const struct client_gpu *cc = &cl->gpus[c];
 
 		fprintf(out, "%s{\"index\":%u,\"context_bytes\":%llu,\"data_bytes\":%llu,", c ? "," : "", c,
 			(unsigned long long)cc->used[CHARGE_CONTEXT], (unsigned long long)cc->used[CHARGE_DATA]);
@@ -163,10 +163,10 @@ static void print_json(FILE *out, const struct view *v, const char *path)
 	json_string(out, path);
 	fprintf(out, ",\"driver_version\":");
 	json_string(out, s->driver_version);
-	fprintf(out, ",\"cuda_version\":%u,\"cards\":[", s->cuda_version);
-	for (unsigned c = 0; c < s->card_count; c++) {
+	fprintf(out, ",\"cuda_version\":%u,\"GPUs\":[", s->cuda_version);
+	for (unsigned c = 0; c < s->gpu_count; c++) {
 		fprintf(out, "%s", c ? "," : "");
-		json_card(out, &s->cards[c], c);
+		json_gpu(out, &s->gpus[c], c);
 	}
 	fprintf(out, "],\"groups\":[");
 	for (unsigned g = 0; g < MAX_GROUPS; g++) {
@@ -196,21 +196,21 @@ static void print_table(FILE *out, const struct view *v)
 	char uuid[UUID_TEXT];
 
 	fprintf(out, "driver %s, CUDA %u.%u\n\n", s->driver_version, s->cuda_version / 1000, s->cuda_version % 1000 / 10);
-	fprintf(out, "%-4s %-40s %-24s %10s %10s %10s %5s\n", "CARD", "UUID", "NAME", "TOTAL MiB", "USED MiB", "PEAK MiB",
+	fprintf(out, "%-4s %-40s %-24s %10s %10s %10s %5s\n", "GPU", "UUID", "NAME", "TOTAL MiB", "USED MiB", "PEAK MiB",
 		"BUSY");
-	for (unsigned c = 0; c < s->card_count; c++) {
-		uuid_format(s->cards[c].uuid, uuid);
-		fprintf(out, "%-4u %-40s %-24s %10llu %10llu %10llu %4u%%\n", c, uuid, s->cards[c].name,
-			(unsigned long long)(s->cards[c].memory_bytes / MIB),
-			(unsigned long long)(card_used(&s->cards[c]) / MIB),
-			(unsigned long long)(s->cards[c].peak_used / MIB), engine_busy(&s->cards[c].engine));
+	for (unsigned c = 0; c < s->gpu_count; c++) {
+		uuid_format(s->gpus[c].uuid, uuid);
+		fprintf(out, "%-4u %-40s %-24s %10llu %10llu %10llu %4u%%\n", c, uuid, s->gpus[c].name,
+			(unsigned long long)(s->gpus[c].memory_bytes / MIB),
+			(unsigned long long)(gpu_used(&s->gpus[c]) / MIB),
+			(unsigned long long)(s->gpus[c].peak_used / MIB), engine_busy(&s->gpus[c].engine));
 	}
-	fprintf(out, "\n%-8s %-12s %-4s %12s %12s %10s\n", "PID", "GROUP", "CARD", "CONTEXT MiB", "DATA MiB", "LAUNCHES");
+	fprintf(out, "\n%-8s %-12s %-4s %12s %12s %10s\n", "PID", "GROUP", "GPU", "CONTEXT MiB", "DATA MiB", "LAUNCHES");
 	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {
 		const struct client *cl = &s->clients[i];
 
-		for (unsigned c = 0; atomic_load(&cl->taken) && c < s->card_count; c++) {
-			const struct client_card *cc = &cl->cards[c];
+		for (unsigned c = 0; atomic_load(&cl->taken) && c < s->gpu_count; c++) {
+			const struct client_gpu *cc = &cl->gpus[c];
 
 			if (!cc->used[CHARGE_CONTEXT] && !cc->used[CHARGE_DATA])
 				continue;
@@ -226,11 +226,11 @@ static void print_table(FILE *out, const struct view *v)
 /* All that is printed about time is of one moment. */
 static void stop_clocks(struct view *v, bool stop)
 {
-	for (unsigned c = 0; c < v->s->card_count; c++) {
+	for (unsigned c = 0; c < v->s->gpu_count; c++) {
 		if (!stop)
 			engine_unlock(v, c);
 		else if (!engine_lock(v, c))
-			card_advance(v, c);
+			gpu_advance(v, c);
 	}
 }
 

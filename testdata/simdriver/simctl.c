@@ -1,4 +1,4 @@
-/* simctl: makes, shows and disturbs the simulated cards. */
+/* simctl: makes, shows and disturbs the simulated GPUs. */
 #define _GNU_SOURCE
 #include "simctl.h"
 #include "cuda_api.h"
@@ -19,31 +19,31 @@
 
 struct options {
 	const char *state, *config, *lib_dir, *dev_dir, *out, *format;
-	const char *cards[MAX_CARDS];
+	const char *gpus[MAX_GPUS];
 	const char *words[MAX_WORDS]; /* the command and its arguments */
-	unsigned card_count, word_count;
+	unsigned gpu_count, word_count;
 	bool force;
 };
 
 static const char usage_text[] =
 	"usage: simctl [--state FILE] COMMAND\n"
-	"  init [--config FILE | --card PROFILE[:key=value,…] …] [--force]   make the state file\n"
-	"  status [-o table|json]                     cards, groups, clients; returns the memory of dead clients\n"
+	"  init [--config FILE | --gpu PROFILE[:key=value,…] …] [--force]   make the state file\n"
+	"  status [-o table|json]                     GPUs, groups, clients; returns the memory of dead clients\n"
 	"  reset-peak                                 forget all peaks, and groups without clients\n"
-	"  mig CARD enable|disable                    MIG mode; not while something runs on the card\n"
-	"  mig CARD create PROFILE[:START] …          MIG devices, at a memory slice or where most room is left\n"
-	"  mig CARD destroy UUID|INDEX|all            not while something runs on it\n"
-	"  mig CARD list|profiles                     what there is, what there could be\n"
-	"  xid CARD|MIG CODE                          an XID event on a card, or on a MIG device\n"
-	"  lose CARD [removed]                        the card falls off the bus (with XID 79), or is removed\n"
-	"  restore CARD                               it is back; what had it open does not get it back\n"
+	"  mig GPU enable|disable                    MIG mode; not while something runs on the GPU\n"
+	"  mig GPU create PROFILE[:START] …          MIG devices, at a memory slice or where most room is left\n"
+	"  mig GPU destroy UUID|INDEX|all            not while something runs on it\n"
+	"  mig GPU list|profiles                     what there is, what there could be\n"
+	"  xid GPU|MIG CODE                          an XID event on a GPU, or on a MIG device\n"
+	"  lose GPU [removed]                        the GPU falls off the bus (with XID 79), or is removed\n"
+	"  restore GPU                               it is back; what had it open does not get it back\n"
 	"  fail SYMBOL N [ERROR]                      the next N calls of SYMBOL fail (default OUT_OF_MEMORY)\n"
 	"  unfail [SYMBOL]                            no more of that\n"
-	"  set CARD key=value … | set driver key=value …\n"
-	"  cdi --lib-dir DIR --dev-dir DIR [--out FILE]   the CDI spec of the cards\n"
+	"  set GPU key=value … | set driver key=value …\n"
+	"  cdi --lib-dir DIR --dev-dir DIR [--out FILE]   the CDI spec of the GPUs\n"
 	"  devnodes --dev-dir DIR                     device nodes by mknod (root)\n"
 	"  symbols                                    the functions of libcuda.so.1\n"
-	"FILE is $SIMGPU_STATE or " STATE_DEFAULT_PATH " if not given. CARD is an index or a UUID, MIG a UUID or CARD:INDEX.\n"
+	"FILE is $SIMGPU_STATE or " STATE_DEFAULT_PATH " if not given. GPU is an index or a UUID, MIG a UUID or GPU:INDEX.\n"
 	"Exit status: 0 fine, 1 failed, 2 usage.\n";
 
 bool complain(const char *format, ...)
@@ -69,38 +69,38 @@ int open_state(struct view *v, const char *path)
 	return err ? 1 : 0;
 }
 
-static bool same_identity(const struct card *a, const struct card *b)
+static bool same_identity(const struct gpu *a, const struct gpu *b)
 {
 	return a->minor == b->minor || !memcmp(a->uuid, b->uuid, 16) ||
 	       (a->pci_domain == b->pci_domain && a->pci_bus == b->pci_bus && a->pci_device == b->pci_device);
 }
 
-static bool check_nvlinks(const struct state *s, unsigned card)
+static bool check_nvlinks(const struct state *s, unsigned gpu)
 {
-	uint64_t links = s->cards[card].nvswitch_links;
+	uint64_t links = s->gpus[gpu].nvswitch_links;
 
-	for (unsigned i = 0; i < MAX_CARDS; i++) {
-		if (s->cards[card].nvlinks[i] && (i == card || i >= s->card_count))
-			return complain("card %u: nvlink to card %u, which is itself or not there", card, i);
-		links += nvlinks_between(s, card, i);
+	for (unsigned i = 0; i < MAX_GPUS; i++) {
+		if (s->gpus[gpu].nvlinks[i] && (i == gpu || i >= s->gpu_count))
+			return complain("GPU %u: nvlink to GPU %u, which is itself or not there", gpu, i);
+		links += nvlinks_between(s, gpu, i);
 	}
-	return links <= MAX_NVLINKS || complain("card %u: more than %u NVLinks", card, MAX_NVLINKS);
+	return links <= MAX_NVLINKS || complain("GPU %u: more than %u NVLinks", gpu, MAX_NVLINKS);
 }
 
-static bool check_cards(const struct state *s)
+static bool check_gpus(const struct state *s)
 {
-	for (unsigned i = 0; i < s->card_count; i++) {
-		if (s->cards[i].reserved_bytes >= s->cards[i].memory_bytes)
-			return complain("card %u: reserved memory is all of its memory", i);
-		if (s->cards[i].minor >= NVIDIACTL_MINOR)
-			return complain("card %u: minor %u is not below %u", i, s->cards[i].minor, NVIDIACTL_MINOR);
-		if (!mig_memory_fits(&s->cards[i]))
-			return complain("card %u: its MIG devices have more memory than it has", i);
+	for (unsigned i = 0; i < s->gpu_count; i++) {
+		if (s->gpus[i].reserved_bytes >= s->gpus[i].memory_bytes)
+			return complain("GPU %u: reserved memory is all of its memory", i);
+		if (s->gpus[i].minor >= NVIDIACTL_MINOR)
+			return complain("GPU %u: minor %u is not below %u", i, s->gpus[i].minor, NVIDIACTL_MINOR);
+		if (!mig_memory_fits(&s->gpus[i]))
+			return complain("GPU %u: its MIG devices have more memory than it has", i);
 		if (!check_nvlinks(s, i))
 			return false;
 		for (unsigned j = 0; j < i; j++) {
-			if (same_identity(&s->cards[i], &s->cards[j]))
-				return complain("cards %u and %u have the same uuid, minor or pci address", j, i);
+			if (same_identity(&s->gpus[i], &s->gpus[j]))
+				return complain("GPUs %u and %u have the same uuid, minor or pci address", j, i);
 		}
 	}
 	return true;
@@ -114,13 +114,13 @@ static bool fill_state(struct state *s, const struct options *o)
 	driver_set(s, "cuda", "12.8");
 	if (o->config && !config_read(s, o->config))
 		return false;
-	for (unsigned i = 0; i < o->card_count; i++) {
-		if (!card_from_text(s, o->cards[i]))
+	for (unsigned i = 0; i < o->gpu_count; i++) {
+		if (!gpu_from_text(s, o->gpus[i]))
 			return false;
 	}
-	if (!s->card_count && !o->config && !card_from_text(s, "H200"))
+	if (!s->gpu_count && !o->config && !gpu_from_text(s, "H200"))
 		return false;
-	if (!check_cards(s))
+	if (!check_gpus(s))
 		return false;
 	engine_locks_init(s);
 	s->magic = STATE_MAGIC;
@@ -154,8 +154,8 @@ static int command_init(const struct options *o)
 	char temporary[PATH_MAX];
 	int err;
 
-	if (o->config && o->card_count)
-		return 2 * !complain("init takes --config or --card, not both");
+	if (o->config && o->gpu_count)
+		return 2 * !complain("init takes --config or --gpu, not both");
 	if (snprintf(temporary, sizeof(temporary), "%s.%d.tmp", o->state, (int)getpid()) >= (int)sizeof(temporary))
 		return !complain("%s: name too long", o->state);
 	if (!write_state(o, temporary)) {
@@ -170,26 +170,26 @@ static int command_init(const struct options *o)
 	return err ? !complain("make %s: %s", o->state, strerror(err)) : 0;
 }
 
-static int find_card(const struct state *s, const char *text)
+static int find_gpu(const struct state *s, const char *text)
 {
 	char uuid[UUID_TEXT];
 	char *end;
 	unsigned long index = strtoul(text, &end, 10);
 
-	if (end != text && !*end && index < s->card_count)
+	if (end != text && !*end && index < s->gpu_count)
 		return (int)index;
-	for (unsigned i = 0; i < s->card_count; i++) {
-		uuid_format(s->cards[i].uuid, uuid);
+	for (unsigned i = 0; i < s->gpu_count; i++) {
+		uuid_format(s->gpus[i].uuid, uuid);
 		if (!strcasecmp(uuid, text))
 			return (int)i;
 	}
-	complain("no such card: %s", text);
+	complain("no such GPU: %s", text);
 	return -1;
 }
 
-static void reset_card_peak(struct card *c)
+static void reset_gpu_peak(struct gpu *c)
 {
-	c->peak_used = card_used(c);
+	c->peak_used = gpu_used(c);
 	for (unsigned i = 0; i < MAX_INSTANCES; i++)
 		c->instances[i].peak_used = instance_used(&c->instances[i]);
 }
@@ -201,13 +201,13 @@ static int command_reset_peak(struct view *v)
 	state_reap(v);
 	if (state_lock(v))
 		return !complain("lock the state: failed");
-	for (unsigned c = 0; c < s->card_count; c++)
-		reset_card_peak(&s->cards[c]);
+	for (unsigned c = 0; c < s->gpu_count; c++)
+		reset_gpu_peak(&s->gpus[c]);
 	for (unsigned g = 0; g < MAX_GROUPS; g++) {
 		struct group *group = &s->groups[g];
 
-		for (unsigned c = 0; c < s->card_count; c++) {
-			struct group_card *gc = &group->cards[c];
+		for (unsigned c = 0; c < s->gpu_count; c++) {
+			struct group_gpu *gc = &group->gpus[c];
 
 			memcpy(gc->peak, gc->used, sizeof(gc->peak));
 			gc->peak_total = gc->used[CHARGE_CONTEXT] + gc->used[CHARGE_DATA];
@@ -219,13 +219,13 @@ static int command_reset_peak(struct view *v)
 	return 0;
 }
 
-/* An event of a card, or of a MIG device of it (slot not 0); all who wait wake up. Lock held. */
-static void post_event(struct state *s, int card, unsigned slot, uint64_t xid)
+/* An event of a GPU, or of a MIG device of it (slot not 0); all who wait wake up. Lock held. */
+static void post_event(struct state *s, int gpu, unsigned slot, uint64_t xid)
 {
 	struct event *e = &s->events[(s->next_event + 1) % MAX_EVENTS];
 
-	e->card = (uint32_t)card;
-	e->instance = slot ? s->cards[card].instances[slot - 1].id + 1 : 0;
+	e->gpu = (uint32_t)gpu;
+	e->instance = slot ? s->gpus[gpu].instances[slot - 1].id + 1 : 0;
 	e->data = xid;
 	e->sequence = ++s->next_event;
 }
@@ -236,53 +236,53 @@ static void wake_waiters(struct state *s)
 	syscall(SYS_futex, &s->event_seq, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-static int command_presence(struct view *v, const char *card_text, enum presence presence)
+static int command_presence(struct view *v, const char *gpu_text, enum presence presence)
 {
-	int card = find_card(v->s, card_text);
-	struct card *c;
+	int gpu = find_gpu(v->s, gpu_text);
+	struct gpu *c;
 	bool change;
 
-	if (card < 0)
+	if (gpu < 0)
 		return 1;
 	if (state_lock(v))
 		return !complain("lock the state: failed");
-	c = &v->s->cards[card];
-	change = (atomic_load(&c->presence) == CARD_PRESENT) != (presence == CARD_PRESENT);
+	c = &v->s->gpus[gpu];
+	change = (atomic_load(&c->presence) == GPU_PRESENT) != (presence == GPU_PRESENT);
 	if (change) {
 		atomic_store(&c->presence, presence);
 		atomic_fetch_add(&c->epoch, 1);
-		if (presence == CARD_LOST)
-			post_event(v->s, card, 0, 79);
+		if (presence == GPU_LOST)
+			post_event(v->s, gpu, 0, 79);
 	}
 	state_unlock(v);
 	wake_waiters(v->s);
 	if (!change)
-		return !complain("card %d is %s already", card, presence == CARD_PRESENT ? "there" : "lost");
+		return !complain("GPU %d is %s already", gpu, presence == GPU_PRESENT ? "there" : "lost");
 	return 0;
 }
 
-static int command_lose(struct view *v, const char *card_text, const char *how)
+static int command_lose(struct view *v, const char *gpu_text, const char *how)
 {
 	if (how && strcmp(how, "removed") != 0)
-		return 2 * !complain("lose CARD, or lose CARD removed: %s", how);
-	return command_presence(v, card_text, how ? CARD_REMOVED : CARD_LOST);
+		return 2 * !complain("lose GPU, or lose GPU removed: %s", how);
+	return command_presence(v, gpu_text, how ? GPU_REMOVED : GPU_LOST);
 }
 
-static int command_xid(struct view *v, const char *card_text, const char *code_text)
+static int command_xid(struct view *v, const char *gpu_text, const char *code_text)
 {
 	unsigned slot = 0, parent;
-	bool mig = find_instance(v->s, card_text, &parent, &slot);
-	int card = mig ? (int)parent : find_card(v->s, card_text);
+	bool mig = find_instance(v->s, gpu_text, &parent, &slot);
+	int gpu = mig ? (int)parent : find_gpu(v->s, gpu_text);
 	char *end;
 	unsigned long code = strtoul(code_text, &end, 10);
 
-	if (card < 0)
+	if (gpu < 0)
 		return 1;
 	if (end == code_text || *end || !code || code > 9999)
 		return 2 * !complain("not an XID: %s", code_text);
 	if (state_lock(v))
 		return !complain("lock the state: failed");
-	post_event(v->s, card, slot, code);
+	post_event(v->s, gpu, slot, code);
 	state_unlock(v);
 	wake_waiters(v->s);
 	return 0;
@@ -291,8 +291,8 @@ static int command_xid(struct view *v, const char *card_text, const char *code_t
 static int command_set(struct view *v, const struct options *o)
 {
 	bool driver = !strcmp(o->words[1], "driver");
-	int card = driver ? 0 : find_card(v->s, o->words[1]);
-	bool ok = card >= 0;
+	int gpu = driver ? 0 : find_gpu(v->s, o->words[1]);
+	bool ok = gpu >= 0;
 
 	if (!ok || state_lock(v))
 		return 1;
@@ -305,7 +305,7 @@ static int command_set(struct view *v, const struct options *o)
 		if (!value)
 			ok = complain("want key=value: %s", key);
 		else
-			ok = driver ? driver_set(v->s, key, value) : card_set(&v->s->cards[card], key, value);
+			ok = driver ? driver_set(v->s, key, value) : gpu_set(&v->s->gpus[gpu], key, value);
 		free(key);
 	}
 	state_unlock(v);
@@ -348,11 +348,11 @@ static bool parse_option(struct options *o, char **argv, int *i)
 			return true;
 		}
 	}
-	value = option_value(argv, i, "--card");
+	value = option_value(argv, i, "--gpu");
 	if (value) {
-		if (o->card_count == MAX_CARDS)
-			return complain("more than %u cards", MAX_CARDS);
-		o->cards[o->card_count++] = value;
+		if (o->gpu_count == MAX_GPUS)
+			return complain("more than %u GPUs", MAX_GPUS);
+		o->gpus[o->gpu_count++] = value;
 		return true;
 	}
 	if (!strcmp(argv[*i], "--force"))
@@ -392,7 +392,7 @@ static int run(const struct options *o, struct view *v)
 	if (!strcmp(command, "lose") && (n == 1 || n == 2))
 		return command_lose(v, o->words[1], n == 2 ? o->words[2] : NULL);
 	if (!strcmp(command, "restore") && n == 1)
-		return command_presence(v, o->words[1], CARD_PRESENT);
+		return command_presence(v, o->words[1], GPU_PRESENT);
 	if (!strcmp(command, "fail") && (n == 2 || n == 3))
 		return fail_symbol(v, o->words[1], o->words[2], n == 3 ? o->words[3] : NULL);
 	if (!strcmp(command, "unfail") && n <= 1)
@@ -400,9 +400,9 @@ static int run(const struct options *o, struct view *v)
 	if (!strcmp(command, "set") && n >= 2)
 		return command_set(v, o);
 	if (!strcmp(command, "mig") && n >= 2) {
-		int card = find_card(v->s, o->words[1]);
+		int gpu = find_gpu(v->s, o->words[1]);
 
-		return card < 0 ? 1 : command_mig(v, (unsigned)card, o->words + 2, n - 1);
+		return gpu < 0 ? 1 : command_mig(v, (unsigned)gpu, o->words + 2, n - 1);
 	}
 	if (!strcmp(command, "cdi") && !n) {
 		struct cdi_options c = {o->state, o->lib_dir, o->dev_dir, o->out};

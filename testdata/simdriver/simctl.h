@@ -10,25 +10,25 @@
 bool complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int open_state(struct view *v, const char *path); /* 0, or the exit status after a message */
 
-/* A card as the profile has it, with the uuid, minor number and PCI address that its position gives. */
-bool card_from_profile(struct card *c, const char *profile, unsigned position);
+/* A GPU as the profile has it, with the uuid, minor number and PCI address that its position gives. */
+bool gpu_from_profile(struct gpu *c, const char *profile, unsigned position);
 void list_profiles(FILE *out);
-/* key = value, as in the config file's [card] section. */
-bool card_set(struct card *c, const char *key, const char *value);
-bool card_from_text(struct state *s, const char *text); /* PROFILE[:key=value[,key=value…]] */
+/* key = value, as in the config file's [gpu] section. */
+bool gpu_set(struct gpu *c, const char *key, const char *value);
+bool gpu_from_text(struct state *s, const char *text); /* PROFILE[:key=value[,key=value…]] */
 bool driver_set(struct state *s, const char *key, const char *value);
 bool config_read(struct state *s, const char *path);
 
 int fail_symbol(struct view *v, const char *symbol, const char *count_text, const char *error_text);
 int unfail_symbol(struct view *v, const char *symbol);
 
-/* The MIG profiles of a card; NULL and 0 if it has none. */
-const struct mig_profile *mig_profiles(const struct card *c, unsigned *count);
-bool mig_key(struct card *c, const char *value); /* of --card and the config file: on, or PROFILE[:START] to make */
-bool mig_memory_fits(const struct card *c);
-/* A MIG device by UUID or CARD:INDEX. */
-bool find_instance(const struct state *s, const char *text, unsigned *card, unsigned *slot);
-int command_mig(struct view *v, unsigned card, const char *const *words, unsigned count);
+/* The MIG profiles of a GPU; NULL and 0 if it has none. */
+const struct mig_profile *mig_profiles(const struct gpu *c, unsigned *count);
+bool mig_key(struct gpu *c, const char *value); /* of --gpu and the config file: on, or PROFILE[:START] to make */
+bool mig_memory_fits(const struct gpu *c);
+/* A MIG device by UUID or GPU:INDEX. */
+bool find_instance(const struct state *s, const char *text, unsigned *gpu, unsigned *slot);
+int command_mig(struct view *v, unsigned gpu, const char *const *words, unsigned count);
 
 int show_status(struct view *v, const char *path, bool json);
 void json_string(FILE *out, const char *text);

@@ -36,7 +36,7 @@ static int map_state(struct view *v)
 	if (v->s == MAP_FAILED)
 		return errno;
 	if (v->s->magic == STATE_MAGIC && v->s->layout == STATE_LAYOUT && v->s->size == sizeof(struct state) &&
-	    v->s->card_count <= MAX_CARDS)
+	    v->s->gpu_count <= MAX_GPUS)
 		return 0;
 	munmap(v->s, sizeof(struct state));
 	return EPROTO;
@@ -96,10 +96,10 @@ static int byte_lock(int fd, int command, short type, off_t byte)
 	return 0;
 }
 
-/* The MIG device of that card that the client's bytes are charged to; NULL: to the card alone. */
-static struct instance *client_instance(struct state *s, const struct client *cl, unsigned card)
+/* The MIG device of that GPU that the client's bytes are charged to; NULL: to the GPU alone. */
+static struct instance *client_instance(struct state *s, const struct client *cl, unsigned gpu)
 {
-	return cl->mig.card == card ? instance_of(s, &cl->mig) : NULL;
+	return cl->mig.gpu == gpu ? instance_of(s, &cl->mig) : NULL;
 }
 
 static void repair_shares(struct state *s)
@@ -112,23 +112,23 @@ static void repair_shares(struct state *s)
 			continue;
 		if (in)
 			in->used[CHARGE_DATA] += sh->bytes;
-		s->cards[sh->card].used[CHARGE_DATA] += sh->bytes;
-		s->groups[sh->group].cards[sh->card].used[CHARGE_DATA] += sh->bytes;
+		s->gpus[sh->gpu].used[CHARGE_DATA] += sh->bytes;
+		s->groups[sh->group].gpus[sh->gpu].used[CHARGE_DATA] += sh->bytes;
 	}
 }
 
 /* The last holder was killed: compute all totals again from the clients' cells and the shares. */
 static void repair(struct state *s)
 {
-	for (unsigned c = 0; c < MAX_CARDS; c++) {
-		memset(s->cards[c].used, 0, sizeof(s->cards[c].used));
+	for (unsigned c = 0; c < MAX_GPUS; c++) {
+		memset(s->gpus[c].used, 0, sizeof(s->gpus[c].used));
 		for (unsigned i = 0; i < MAX_INSTANCES; i++)
-			memset(s->cards[c].instances[i].used, 0, sizeof(s->cards[c].instances[i].used));
+			memset(s->gpus[c].instances[i].used, 0, sizeof(s->gpus[c].instances[i].used));
 	}
 	for (unsigned g = 0; g < MAX_GROUPS; g++) {
 		s->groups[g].clients = 0;
-		for (unsigned c = 0; c < MAX_CARDS; c++)
-			memset(s->groups[g].cards[c].used, 0, sizeof(s->groups[g].cards[c].used));
+		for (unsigned c = 0; c < MAX_GPUS; c++)
+			memset(s->groups[g].gpus[c].used, 0, sizeof(s->groups[g].gpus[c].used));
 	}
 	for (unsigned i = 0; i < s->client_limit && i < MAX_CLIENTS; i++) {
 		struct client *cl = &s->clients[i];
@@ -137,14 +137,14 @@ static void repair(struct state *s)
 		if (!atomic_load(&cl->taken))
 			continue;
 		g->clients++;
-		for (unsigned c = 0; c < MAX_CARDS; c++) {
+		for (unsigned c = 0; c < MAX_GPUS; c++) {
 			struct instance *in = client_instance(s, cl, c);
 
 			for (unsigned k = 0; k < CHARGE_KINDS; k++) {
 				if (in)
-					in->used[k] += cl->cards[c].used[k];
-				s->cards[c].used[k] += cl->cards[c].used[k];
-				g->cards[c].used[k] += cl->cards[c].used[k];
+					in->used[k] += cl->gpus[c].used[k];
+				s->gpus[c].used[k] += cl->gpus[c].used[k];
+				g->gpus[c].used[k] += cl->gpus[c].used[k];
 			}
 		}
 	}
@@ -198,18 +198,18 @@ static void clear_client(struct state *s, struct client *cl)
 {
 	struct group *g = &s->groups[cl->group % MAX_GROUPS];
 
-	for (unsigned c = 0; c < s->card_count; c++) {
+	for (unsigned c = 0; c < s->gpu_count; c++) {
 		struct instance *in = client_instance(s, cl, c);
 
 		for (unsigned k = 0; k < CHARGE_KINDS; k++) {
-			uint64_t bytes = cl->cards[c].used[k];
+			uint64_t bytes = cl->gpus[c].used[k];
 
 			if (in)
 				in->used[k] -= bytes;
 			crash_point();
-			s->cards[c].used[k] -= bytes;
+			s->gpus[c].used[k] -= bytes;
 			crash_point();
-			g->cards[c].used[k] -= bytes;
+			g->gpus[c].used[k] -= bytes;
 		}
 	}
 	g->clients--;
@@ -241,19 +241,19 @@ void state_reap(struct view *v)
 	state_unlock(v);
 }
 
-int card_used_now(struct view *v, unsigned card, const struct instance *in, uint64_t *bytes)
+int gpu_used_now(struct view *v, unsigned gpu, const struct instance *in, uint64_t *bytes)
 {
 	int err = state_lock(v);
 
 	if (err)
 		return err;
 	reap_locked(v);
-	*bytes = in ? instance_used(in) : card_used(&v->s->cards[card]);
+	*bytes = in ? instance_used(in) : gpu_used(&v->s->gpus[gpu]);
 	state_unlock(v);
 	return 0;
 }
 
-uint64_t card_used(const struct card *c)
+uint64_t gpu_used(const struct gpu *c)
 {
 	return c->used[CHARGE_CONTEXT] + c->used[CHARGE_DATA];
 }
@@ -263,7 +263,7 @@ uint64_t instance_used(const struct instance *in)
 	return in->used[CHARGE_CONTEXT] + in->used[CHARGE_DATA];
 }
 
-uint64_t card_capacity(const struct card *c)
+uint64_t gpu_capacity(const struct gpu *c)
 {
 	return c->memory_bytes - c->reserved_bytes;
 }
@@ -274,12 +274,12 @@ static void raise_to(uint64_t *peak, uint64_t value)
 		*peak = value;
 }
 
-static bool would_peak(const struct card *c, const struct instance *in, const struct group_card *g, enum charge kind,
+static bool would_peak(const struct gpu *c, const struct instance *in, const struct group_gpu *g, enum charge kind,
 		       uint64_t bytes)
 {
 	if (in && instance_used(in) + bytes > in->peak_used)
 		return true;
-	return card_used(c) + bytes > c->peak_used || g->used[kind] + bytes > g->peak[kind] ||
+	return gpu_used(c) + bytes > c->peak_used || g->used[kind] + bytes > g->peak[kind] ||
 	       g->used[CHARGE_CONTEXT] + g->used[CHARGE_DATA] + bytes > g->peak_total;
 }
 
@@ -288,18 +288,18 @@ static bool fits(uint64_t capacity, uint64_t used, uint64_t bytes)
 	return bytes <= capacity && used <= capacity - bytes;
 }
 
-int charge_take(struct view *v, unsigned card, enum charge kind, uint64_t bytes)
+int charge_take(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes)
 {
 	struct state *s = v->s;
-	struct card *c = &s->cards[card];
+	struct gpu *c = &s->gpus[gpu];
 	struct client *cl = &s->clients[v->self];
-	struct group_card *g = &s->groups[cl->group].cards[card];
+	struct group_gpu *g = &s->groups[cl->group].gpus[gpu];
 	struct instance *in;
 	int err = state_lock(v);
 
 	if (err)
 		return err;
-	in = client_instance(s, cl, card);
+	in = client_instance(s, cl, gpu);
 	if (!in && atomic_load(&c->mig_enabled)) { /* switched on since the caller looked */
 		state_unlock(v);
 		return ENODEV;
@@ -307,14 +307,14 @@ int charge_take(struct view *v, unsigned card, enum charge kind, uint64_t bytes)
 	/* A dead client's bytes must neither refuse this one nor count towards a peak. */
 	if (would_peak(c, in, g, kind, bytes))
 		reap_locked(v);
-	if (!fits(card_capacity(c), card_used(c), bytes) ||
+	if (!fits(gpu_capacity(c), gpu_used(c), bytes) ||
 	    (in && !fits(in->profile.memory_bytes, instance_used(in), bytes))) {
 		state_unlock(v);
 		return ENOMEM;
 	}
 	atomic_store(&s->dirty, 1);
 	crash_point();
-	cl->cards[card].used[kind] += bytes;
+	cl->gpus[gpu].used[kind] += bytes;
 	crash_point();
 	c->used[kind] += bytes;
 	crash_point();
@@ -323,7 +323,7 @@ int charge_take(struct view *v, unsigned card, enum charge kind, uint64_t bytes)
 	crash_point();
 	g->used[kind] += bytes;
 	crash_point();
-	raise_to(&c->peak_used, card_used(c));
+	raise_to(&c->peak_used, gpu_used(c));
 	if (in)
 		raise_to(&in->peak_used, instance_used(in));
 	raise_to(&g->peak[kind], g->used[kind]);
@@ -333,7 +333,7 @@ int charge_take(struct view *v, unsigned card, enum charge kind, uint64_t bytes)
 	return 0;
 }
 
-void charge_return(struct view *v, unsigned card, enum charge kind, uint64_t bytes)
+void charge_return(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes)
 {
 	struct state *s = v->s;
 	struct client *cl = &s->clients[v->self];
@@ -341,14 +341,14 @@ void charge_return(struct view *v, unsigned card, enum charge kind, uint64_t byt
 	if (state_lock(v))
 		return;
 	atomic_store(&s->dirty, 1);
-	cl->cards[card].used[kind] -= bytes;
+	cl->gpus[gpu].used[kind] -= bytes;
 	crash_point();
-	s->cards[card].used[kind] -= bytes;
+	s->gpus[gpu].used[kind] -= bytes;
 	crash_point();
-	if (client_instance(s, cl, card))
-		client_instance(s, cl, card)->used[kind] -= bytes;
+	if (client_instance(s, cl, gpu))
+		client_instance(s, cl, gpu)->used[kind] -= bytes;
 	crash_point();
-	s->groups[cl->group].cards[card].used[kind] -= bytes;
+	s->groups[cl->group].gpus[gpu].used[kind] -= bytes;
 	atomic_store(&s->dirty, 0);
 	state_unlock(v);
 }
@@ -420,7 +420,7 @@ static void fill_client(struct state *s, struct client *cl, struct mig mig)
 {
 	struct stat st;
 
-	memset(cl->cards, 0, sizeof(cl->cards[0]) * s->card_count);
+	memset(cl->gpus, 0, sizeof(cl->gpus[0]) * s->gpu_count);
 	cl->pid = (uint32_t)getpid();
 	atomic_store(&cl->host_pid, cl->pid);
 	cl->pid_namespace = stat("/proc/self/ns/pid", &st) ? 0 : st.st_ino;

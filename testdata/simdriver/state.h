@@ -9,16 +9,16 @@
  *   | header                      |  simctl init; `dirty`, counters: holder of the lock
  *   | fails[32]    injected faults|  simctl fail (lock); `left`: whoever consumes one (atomic)
  *   | events[256]  XID ring       |  simctl xid (lock); readers wait on `event_seq` (a shared futex)
- *   | cards[32]    facts + totals |  facts: simctl; totals and peaks: holder of the lock; engine: holder of the card's
+ *   | gpus[32]    facts + totals |  facts: simctl; totals and peaks: holder of the lock; engine: holder of the GPU's
  *   |                             |    engine lock
  *   |   instances[7]  MIG         |  the same
  *   | groups[256]  per container  |  holder of the lock
  *   | clients[2048] per process   |  owner process, and whoever reaps it; both hold the lock. queued_ns: the owner;
- *   |                             |    busy time and segments: holder of the card's engine lock
+ *   |                             |    busy time and segments: holder of the GPU's engine lock
  *   | shares[1024]  exported mem. |  holder of the lock
  *   +-----------------------------+
  *
- * The truth about memory is in the cells of the clients and in the shares. The totals of cards, instances and groups are sums over
+ * The truth about memory is in the cells of the clients and in the shares. The totals of GPUs, instances and groups are sums over
  * both, kept beside them for speed. A change of either sets `dirty` first and clears it last. Where `dirty` is set when
  * the lock is taken (its last holder was killed), the totals are computed again. So SIGKILL at any instruction is harmless.
  *
@@ -29,7 +29,7 @@
  *   LIFE_BYTE + slot     held by the client of that slot for as long as it lives
  *   SHARE_BYTE + slot    held by the descriptor of exported memory; see shared.c
  *
- * Time on a card has a lock of its own, a robust mutex per card, as it is taken with nearly every launch. See engine.c.
+ * Time on a GPU has a lock of its own, a robust mutex per GPU, as it is taken with nearly every launch. See engine.c.
  */
 #ifndef SIMDRIVER_STATE_H
 #define SIMDRIVER_STATE_H
@@ -44,14 +44,14 @@
 #define STATE_LAYOUT 7u
 #define STATE_DEFAULT_PATH "/run/simgpu/state"
 
-#define MAX_CARDS 32u
+#define MAX_GPUS 32u
 #define MAX_CLIENTS 2048u
 #define MAX_GROUPS 256u
 #define MAX_SHARES 1024u
 #define MAX_FAILS 32u
 #define MAX_EVENTS 256u
-#define MAX_INSTANCES 7u /* MIG devices of a card */
-#define MAX_NVLINKS 18u /* of a card, as on the largest so far */
+#define MAX_INSTANCES 7u /* MIG devices of a GPU */
+#define MAX_NVLINKS 18u /* of a GPU, as on the largest so far */
 #define BUSY_BUCKETS 128u
 #define BUSY_BUCKET_NS 41666666ull /* 1/24 s, of which NVML's windows are made; 5 s of history */
 #define SEGMENTS 64u
@@ -64,8 +64,8 @@
 #define NVIDIACTL_MINOR 255u
 #define NVIDIA_CAPS_MAJOR 120u /* of the local numbers, which the kernel gives to no driver; the real one is dynamic */
 
-/* LOST: the driver still lists the card and can't reach it (it fell off the bus). REMOVED: the driver lists it no more. */
-enum presence { CARD_PRESENT = 0, CARD_LOST = 1, CARD_REMOVED = 2 };
+/* LOST: the driver still lists the GPU and can't reach it (it fell off the bus). REMOVED: the driver lists it no more. */
+enum presence { GPU_PRESENT = 0, GPU_LOST = 1, GPU_REMOVED = 2 };
 
 /* Which PIDs NVML gives a process that lives in a PID namespace. */
 enum nvml_pids {
@@ -94,13 +94,13 @@ struct fail {
 struct event {
 	uint64_t sequence; /* 0: never used */
 	uint64_t data;     /* XID */
-	uint32_t card;
-	uint32_t instance; /* 1 + GPU instance id; 0: of the whole card */
+	uint32_t gpu;
+	uint32_t instance; /* 1 + GPU instance id; 0: of the whole GPU */
 };
 
 /* A stretch in which a client had the engine: its kernel time went from v_begin to v_end while the clock ran. */
 struct segment {
-	uint64_t v_begin, v_end; /* of client_card.busy_ns */
+	uint64_t v_begin, v_end; /* of client_gpu.busy_ns */
 	uint64_t t_begin, t_end; /* CLOCK_MONOTONIC, ns. Longer than the first two differ: several turns taken together */
 };
 
@@ -113,7 +113,7 @@ struct step {
 };
 
 /*
- * What runs kernels: a card, or each MIG device of one. Engine lock of the card, but for the atomics. Nothing here runs by
+ * What runs kernels: a GPU, or each MIG device of one. Engine lock of the GPU, but for the atomics. Nothing here runs by
  * itself: whoever wants to know something computes what happened since `clock`.
  */
 struct engine {
@@ -134,7 +134,7 @@ struct mig_profile {
 	char name[16];             /* as 1g.5gb */
 	uint32_t slices, size;     /* of compute; of memory, which is what a placement takes */
 	uint32_t starts;           /* bit n: may begin at memory slice n */
-	uint32_t most;             /* instances of it on one card */
+	uint32_t most;             /* instances of it on one GPU */
 	uint32_t sm_count;
 	uint32_t copy_engines, decoders, jpegs, ofas;
 	uint32_t pad;
@@ -148,12 +148,12 @@ struct instance {
 	uint32_t start;          /* first memory slice */
 	uint32_t pad;
 	struct mig_profile profile;
-	uint64_t used[CHARGE_KINDS]; /* part of the card's. Lock. */
+	uint64_t used[CHARGE_KINDS]; /* part of the GPU's. Lock. */
 	uint64_t peak_used;
 	struct engine engine;
 };
 
-struct card {
+struct gpu {
 	/* Facts, written by `simctl init` and `simctl set`. */
 	char name[96];
 	char profile[32];
@@ -170,8 +170,8 @@ struct card {
 	uint32_t pci_device_id, pci_subsystem_id;
 	int32_t numa_node;
 	uint32_t pci_root, pci_upper, pci_switch, pci_board; /* equal numbers: shared host bridge, upper switch, switch, board */
-	uint32_t nvswitch_links;     /* to switches that connect all such cards */
-	uint8_t nvlinks[MAX_CARDS];  /* to that card; the pair's links are the sum of what both have */
+	uint32_t nvswitch_links;     /* to switches that connect all such GPUs */
+	uint8_t nvlinks[MAX_GPUS];  /* to that GPU; the pair's links are the sum of what both have */
 	uint32_t sm_count, cores_per_sm;
 	uint32_t cc_major, cc_minor;
 	uint32_t threads_per_sm, shared_per_sm, shared_optin;
@@ -191,11 +191,11 @@ struct card {
 	uint64_t used[CHARGE_KINDS];
 	uint64_t peak_used;
 
-	struct engine engine; /* of the whole card; what its MIG devices do is in theirs */
+	struct engine engine; /* of the whole GPU; what its MIG devices do is in theirs */
 	struct instance instances[MAX_INSTANCES];
 };
 
-struct group_card {
+struct group_gpu {
 	uint64_t used[CHARGE_KINDS];
 	uint64_t peak[CHARGE_KINDS];
 	uint64_t peak_total;
@@ -208,15 +208,15 @@ struct group {
 	uint64_t last_join;
 	uint32_t clients;
 	uint32_t pad;
-	struct group_card cards[MAX_CARDS];
+	struct group_gpu gpus[MAX_GPUS];
 };
 
 /*
  * A client's kernels run one after the other, in order of launch. So its queue is two numbers: the time of all kernels that
- * it ever launched, and how much of that the card has spent on them. A kernel is done when the second reaches what the
+ * it ever launched, and how much of that the GPU has spent on them. A kernel is done when the second reaches what the
  * first was with it.
  */
-struct client_card {
+struct client_gpu {
 	uint64_t used[CHARGE_KINDS];
 	uint64_t shared; /* exported memory that the client holds; in the sums it is a share's */
 	_Atomic uint64_t queued_ns; /* written by the client only */
@@ -227,9 +227,9 @@ struct client_card {
 	struct busy_bucket busy[BUSY_BUCKETS];
 };
 
-/* A MIG device as a process remembers it; slot counts from 1, 0: none, the card as a whole. */
+/* A MIG device as a process remembers it; slot counts from 1, 0: none, the GPU as a whole. */
 struct mig {
-	uint32_t card, slot, serial;
+	uint32_t gpu, slot, serial;
 };
 
 /* Which of NVML's lists of processes has a client. */
@@ -245,39 +245,39 @@ struct client {
 	uint64_t joined;        /* rises with each client */
 	struct mig mig; /* the one MIG device that it has */
 	uint32_t graphics; /* enum graphics */
-	struct client_card cards[MAX_CARDS];
+	struct client_gpu gpus[MAX_GPUS];
 };
 
 /* Exported memory. */
 struct share {
 	_Atomic uint32_t taken; /* 0: free. Set last, cleared when no descriptor holds its byte */
 	uint32_t group;         /* of the client that exported it */
-	uint32_t card;
+	uint32_t gpu;
 	struct mig mig;         /* the MIG device that it lies in */
-	uint64_t bytes;         /* of the card; 0: the host's */
+	uint64_t bytes;         /* of the GPU; 0: the host's */
 	uint8_t note[64];       /* what the importing process has to know */
 };
 
 struct state {
 	uint64_t magic;
 	uint32_t layout;
-	uint32_t card_count;
+	uint32_t gpu_count;
 	uint64_t size;
 	char driver_version[80];
 	uint32_t cuda_version; /* 1000 * major + 10 * minor */
 	_Atomic uint32_t dirty;
 	_Atomic uint32_t fail_count; /* entries of fails[] in use; 0 makes the check one load */
-	_Atomic uint32_t event_seq;  /* futex: rises with each event, and when a card comes or goes */
+	_Atomic uint32_t event_seq;  /* futex: rises with each event, and when a GPU comes or goes */
 	uint64_t next_event;
 	uint64_t next_client;
 	uint32_t client_limit; /* no slot at or above this was ever used */
 	uint32_t nvml_pids;    /* enum nvml_pids */
 	uint32_t share_limit;  /* as client_limit */
 	uint32_t pad;
-	pthread_mutex_t engine_locks[MAX_CARDS]; /* robust, shared between processes */
+	pthread_mutex_t engine_locks[MAX_GPUS]; /* robust, shared between processes */
 	struct fail fails[MAX_FAILS];
 	struct event events[MAX_EVENTS];
-	struct card cards[MAX_CARDS];
+	struct gpu gpus[MAX_GPUS];
 	struct group groups[MAX_GROUPS];
 	struct client clients[MAX_CLIENTS];
 	struct share shares[MAX_SHARES];
@@ -286,8 +286,8 @@ struct state {
 _Static_assert(offsetof(struct state, driver_version) == 24, "the header is part of the contract");
 _Static_assert(sizeof(struct fail) == 80 && sizeof(struct event) == 24, "no hidden padding");
 _Static_assert(sizeof(struct mig_profile) == 64, "no hidden padding");
-_Static_assert(sizeof(struct client_card) == 56 + 32 * SEGMENTS + 8 * BUSY_BUCKETS, "no hidden padding");
-_Static_assert(sizeof(struct group_card) == 56 && sizeof(struct step) == 88, "no hidden padding");
+_Static_assert(sizeof(struct client_gpu) == 56 + 32 * SEGMENTS + 8 * BUSY_BUCKETS, "no hidden padding");
+_Static_assert(sizeof(struct group_gpu) == 56 && sizeof(struct step) == 88, "no hidden padding");
 
 /* One process's view of the state file. */
 struct view {
@@ -309,9 +309,9 @@ void state_unlock_after_fork(void);
 int client_join(struct view *v, struct mig mig);
 bool client_lives(const struct view *v, unsigned slot);
 
-/* Takes bytes of a card for the own client, or returns ENOMEM. Takes the lock. */
-int charge_take(struct view *v, unsigned card, enum charge kind, uint64_t bytes);
-void charge_return(struct view *v, unsigned card, enum charge kind, uint64_t bytes);
+/* Takes bytes of a GPU for the own client, or returns ENOMEM. Takes the lock. */
+int charge_take(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes);
+void charge_return(struct view *v, unsigned gpu, enum charge kind, uint64_t bytes);
 /* Another open file description of the state file. */
 int state_open_again(void);
 
@@ -322,16 +322,16 @@ int share_import(struct view *v, int fd, struct share *found, int *kept, unsigne
 void share_end(struct view *v, int kept, unsigned slot);
 /* Lock held. */
 void shares_reap(struct view *v);
-bool shares_on(const struct state *s, unsigned card);
+bool shares_on(const struct state *s, unsigned gpu);
 bool shares_of(const struct state *s, unsigned group);
 struct instance *share_instance(struct state *s, const struct share *sh);
 
 /* Gives back what dead clients held, and exported memory that no one holds. Takes the lock. */
 void state_reap(struct view *v);
-/* What all living clients hold of a card, or of an instance of it that is not NULL. Takes the lock. */
-int card_used_now(struct view *v, unsigned card, const struct instance *in, uint64_t *bytes);
-uint64_t card_used(const struct card *c); /* lock held */
-uint64_t card_capacity(const struct card *c);
+/* What all living clients hold of a GPU, or of an instance of it that is not NULL. Takes the lock. */
+int gpu_used_now(struct view *v, unsigned gpu, const struct instance *in, uint64_t *bytes);
+uint64_t gpu_used(const struct gpu *c); /* lock held */
+uint64_t gpu_capacity(const struct gpu *c);
 uint64_t instance_used(const struct instance *in);
 
 /* An injected failure of that symbol: true, and the error that it shall return. */
@@ -340,22 +340,22 @@ bool fail_consume(struct view *v, const char *symbol, int *error);
 /* For the tests of what a killed process leaves behind: see $SIMGPU_CRASH. */
 void crash_point(void);
 
-/* The engine lock of a card. 0 or an errno value. Taken after the state lock, never before it. */
+/* The engine lock of a GPU. 0 or an errno value. Taken after the state lock, never before it. */
 void engine_locks_init(struct state *s);
-int engine_lock(struct view *v, unsigned card);
-void engine_unlock(struct view *v, unsigned card);
+int engine_lock(struct view *v, unsigned gpu);
+void engine_unlock(struct view *v, unsigned gpu);
 /* The engine that runs a client's kernels. */
-struct engine *engine_of(struct state *s, const struct client *cl, unsigned card);
+struct engine *engine_of(struct state *s, const struct client *cl, unsigned gpu);
 /* The rest with the engine lock held. Computes what happened up to now. */
-void engine_advance(struct view *v, unsigned card, struct engine *e);
+void engine_advance(struct view *v, unsigned gpu, struct engine *e);
 /* That client has work queued from now on. Advanced. */
 void engine_wake(struct engine *e, unsigned slot);
 bool engine_waiting(const struct engine *e, unsigned slot);
 /* When the client's kernel time will be v if no other process launches anything more. Advanced. */
-uint64_t engine_eta(struct state *s, unsigned card, const struct engine *e, unsigned slot, uint64_t v);
-/* The same for a card and its MIG devices. */
-void card_advance(struct view *v, unsigned card);
-/* Nothing of that client runs any more, on any card. Takes the engine locks. */
+uint64_t engine_eta(struct state *s, unsigned gpu, const struct engine *e, unsigned slot, uint64_t v);
+/* The same for a GPU and its MIG devices. */
+void gpu_advance(struct view *v, unsigned gpu);
+/* Nothing of that client runs any more, on any GPU. Takes the engine locks. */
 void engines_forget(struct view *v, unsigned slot);
 
 uint64_t now_ns(void);
@@ -367,33 +367,33 @@ unsigned busy_percent(const struct busy_bucket *ring, uint64_t from_ns, uint64_t
 /* The client's PID as this process sees it, 0 if it can't; or the host's. Not in libcuda.so.1. */
 unsigned client_pid(struct view *v, unsigned slot, bool host);
 
-/* Whether this process may see that card: its device node is there and the devices cgroup lets it be opened. */
-bool card_visible(const struct card *c);
+/* Whether this process may see that GPU: its device node is there and the devices cgroup lets it be opened. */
+bool gpu_visible(const struct gpu *c);
 
 /* That instance, or NULL: no MIG device at that slot (which counts from 1), or it is another now. */
-struct instance *instance_at(struct card *c, unsigned slot);
+struct instance *instance_at(struct gpu *c, unsigned slot);
 struct instance *instance_of(struct state *s, const struct mig *mig);
 /* The instances in order of GPU instance id, as NVML and simctl number them: slots (from 1), and how many. */
-unsigned instances_in_order(const struct card *c, unsigned slots[MAX_INSTANCES]);
-/* Fixed by the card and the instance's id, as on a real card. */
-void instance_uuid(const struct card *c, const struct instance *in, uint8_t uuid[16]);
+unsigned instances_in_order(const struct gpu *c, unsigned slots[MAX_INSTANCES]);
+/* Fixed by the GPU and the instance's id, as on a real GPU. */
+void instance_uuid(const struct gpu *c, const struct instance *in, uint8_t uuid[16]);
 /* Minor numbers of the two /dev/nvidia-caps nodes: of the GPU instance and of its compute instance. */
 #define CAP_GPU_INSTANCE 0
 #define CAP_COMPUTE_INSTANCE 1
 #define CAP_INSTANCE_IDS 15u
-unsigned cap_minor(const struct card *c, unsigned id, unsigned which);
-/* "NVIDIA A100-SXM4-40GB MIG 1g.5gb"; in NULL: the card's own. */
+unsigned cap_minor(const struct gpu *c, unsigned id, unsigned which);
+/* "NVIDIA A100-SXM4-40GB MIG 1g.5gb"; in NULL: the GPU's own. */
 #define DEVICE_NAME 128
-void instance_name(const struct card *c, const struct instance *in, char text[DEVICE_NAME]);
-/* The card may be seen, and both nodes are there and may be opened. */
-bool instance_visible(const struct card *c, const struct instance *in);
+void instance_name(const struct gpu *c, const struct instance *in, char text[DEVICE_NAME]);
+/* The GPU may be seen, and both nodes are there and may be opened. */
+bool instance_visible(const struct gpu *c, const struct instance *in);
 
-/* The NVLinks between two cards, as configured. */
+/* The NVLinks between two GPUs, as configured. */
 unsigned nvlinks_between(const struct state *s, unsigned a, unsigned b);
 
 #define UUID_TEXT 41
 void uuid_format(const uint8_t uuid[16], char text[UUID_TEXT]);
-void mig_uuid_format(const struct card *c, const struct instance *in, char text[UUID_TEXT]);
+void mig_uuid_format(const struct gpu *c, const struct instance *in, char text[UUID_TEXT]);
 bool uuid_parse(const char *text, uint8_t uuid[16]);
 
 #endif

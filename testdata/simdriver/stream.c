@@ -1,5 +1,5 @@
 /*
- * Streams: moments of this process's queue on the card. A stream is the moment when all that was put into it is done. The
+ * Streams: moments of this process's queue on the GPU. A stream is the moment when all that was put into it is done. The
  * legacy default stream waits for all blocking streams of its context, and they for it.
  */
 #include "driver.h"
@@ -252,7 +252,7 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream)
 	return stream_wait(per_thread(stream));
 }
 
-/* The kernels of one card run in order of launch anyway. For an event of another card the caller waits, as nothing here runs by itself. */
+/* The kernels of one GPU run in order of launch anyway. For an event of another GPU the caller waits, as nothing here runs by itself. */
 static CUresult wait_event(CUstream handle, CUevent event, unsigned flags)
 {
 	bool captured = false;

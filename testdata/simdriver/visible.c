@@ -1,4 +1,4 @@
-/* Which cards and MIG devices a process may see, and the text form of their UUIDs. */
+/* Which GPUs and MIG devices a process may see, and the text form of their UUIDs. */
 #define _GNU_SOURCE
 #include "state.h"
 
@@ -38,7 +38,7 @@ static const char *node_dir(void)
 	return dir ? dir : "/dev";
 }
 
-bool card_visible(const struct card *c)
+bool gpu_visible(const struct gpu *c)
 {
 	const char *dir = node_dir();
 	char path[512];
@@ -57,19 +57,19 @@ static bool cap_allowed(const char *dir, unsigned minor_number)
 	return node_allowed(path, NVIDIA_CAPS_MAJOR, minor_number, O_RDONLY);
 }
 
-bool instance_visible(const struct card *c, const struct instance *in)
+bool instance_visible(const struct gpu *c, const struct instance *in)
 {
 	const char *dir = node_dir();
 
 	if (!dir)
 		return true;
-	return card_visible(c) && cap_allowed(dir, cap_minor(c, in->id, CAP_GPU_INSTANCE)) &&
+	return gpu_visible(c) && cap_allowed(dir, cap_minor(c, in->id, CAP_GPU_INSTANCE)) &&
 	       cap_allowed(dir, cap_minor(c, in->id, CAP_COMPUTE_INSTANCE));
 }
 
 unsigned nvlinks_between(const struct state *s, unsigned a, unsigned b)
 {
-	return a == b ? 0 : (unsigned)s->cards[a].nvlinks[b] + s->cards[b].nvlinks[a];
+	return a == b ? 0 : (unsigned)s->gpus[a].nvlinks[b] + s->gpus[b].nvlinks[a];
 }
 
 static void format(const char *prefix, const uint8_t u[16], char text[UUID_TEXT])
@@ -88,7 +88,7 @@ void uuid_format(const uint8_t uuid[16], char text[UUID_TEXT])
 	format("GPU", uuid, text);
 }
 
-void mig_uuid_format(const struct card *c, const struct instance *in, char text[UUID_TEXT])
+void mig_uuid_format(const struct gpu *c, const struct instance *in, char text[UUID_TEXT])
 {
 	uint8_t uuid[16];
 

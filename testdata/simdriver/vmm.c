@@ -197,7 +197,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
 	if (!desc || !count)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (size_t i = 0; i < count; i++) {
-		if (desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && !device_card(desc[i].location.id))
+		if (desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && !device_gpu(desc[i].location.id))
 			return CUDA_ERROR_INVALID_DEVICE;
 	}
 	process_lock();

@@ -12,8 +12,8 @@
 struct physical {
 	uint64_t size;
 	CUmemAllocationProp prop;
-	unsigned card;
-	bool charged;     /* made here, on a card, and not exported: in this process's account */
+	unsigned gpu;
+	bool charged;     /* made here, on a GPU, and not exported: in this process's account */
 	int shared;       /* exported or imported: the descriptor that keeps it; else -1 */
 	unsigned share;
 	unsigned handles; /* references by handle */

@@ -27,7 +27,7 @@ static void end_if_unused(struct physical *p)
 	if (p->handles || p->uses)
 		return;
 	if (p->charged)
-		charge_return(&process.view, p->card, CHARGE_DATA, p->size);
+		charge_return(&process.view, p->gpu, CHARGE_DATA, p->size);
 	if (p->shared >= 0)
 		share_end(&process.view, p->shared, p->share);
 	object_remove(p);
@@ -58,7 +58,7 @@ static CUresult check_prop(const CUmemAllocationProp *prop)
 		return CUDA_SUCCESS;
 	if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_card(prop->location.id))
+	if (!device_gpu(prop->location.id))
 		return CUDA_ERROR_INVALID_DEVICE;
 	if (device_lost(prop->location.id))
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
@@ -95,16 +95,16 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 	if (r)
 		return r;
 	p = (struct physical){.size = size, .prop = *prop, .charged = !on_host(prop), .shared = -1};
-	p.card = p.charged ? process.devices[prop->location.id].card : 0;
+	p.gpu = p.charged ? process.devices[prop->location.id].gpu : 0;
 	process_lock();
 	if (p.charged)
-		r = from_errno(charge_take(&process.view, p.card, CHARGE_DATA, size));
+		r = from_errno(charge_take(&process.view, p.gpu, CHARGE_DATA, size));
 	if (!r)
 		r = add(p, handle);
 	else
 		p.charged = false;
 	if (r && p.charged)
-		charge_return(&process.view, p.card, CHARGE_DATA, size);
+		charge_return(&process.view, p.gpu, CHARGE_DATA, size);
 	process_unlock();
 	return r;
 }
@@ -173,7 +173,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmem
 /* The first export makes it a share; each descriptor is a copy of that one's. Process lock held. */
 static int export(struct physical *p, int *fd)
 {
-	struct share what = {.card = p->card, .bytes = p->charged ? p->size : 0};
+	struct share what = {.gpu = p->gpu, .bytes = p->charged ? p->size : 0};
 	struct note note = {p->size, p->prop};
 
 	if (p->shared < 0) {
@@ -206,13 +206,13 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 	return r;
 }
 
-/* The device that this process knows the memory's card by. */
+/* The device that this process knows the memory's GPU by. */
 static CUresult place_import(const struct share *found, CUmemAllocationProp *prop)
 {
 	if (on_host(prop))
 		return CUDA_SUCCESS;
 	for (unsigned i = 0; i < process.device_count; i++) {
-		if (process.devices[i].card == found->card) {
+		if (process.devices[i].gpu == found->gpu) {
 			prop->location.id = (int)i;
 			return CUDA_SUCCESS;
 		}
@@ -235,7 +235,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	memcpy(&note, found.note, sizeof(note));
 	p.size = note.size;
 	p.prop = note.prop;
-	p.card = found.card;
+	p.gpu = found.gpu;
 	r = place_import(&found, &p.prop);
 	process_lock();
 	if (!r)

@@ -15,7 +15,7 @@ static const struct option_def options[] = {
 	{"lookup", &lookup, NULL, "dlsym, getproc or getproc_v2: how to find the driver's functions"},
 	{"device", &device, NULL, "CUDA ordinal (0)"},
 	{"chunk-mib", &chunk, NULL, "size of a chunk (64)"},
-	{"max-mib", &max, NULL, "stop at that much; 0: only when refused. Managed memory on a real card is never refused"},
+	{"max-mib", &max, NULL, "stop at that much; 0: only when refused. Managed memory on a real GPU is never refused"},
 	{"kind", &kind, NULL, "alloc, managed, pitch, async (stream-ordered) or vmm (cuMemCreate)"},
 	{"hold", &hold, NULL, "keep it for that many seconds, 0: until SIGTERM"},
 	{"keep", NULL, &keep, "end without freeing"},

@@ -21,7 +21,7 @@
 static void *handle;
 #define CALL(name, ...) ((__typeof__(&name))(uintptr_t)dlsym(handle, #name))(__VA_ARGS__)
 
-static const CUmemAllocationProp on_card = { .type = 1, .requestedHandleTypes = 1, .location = { 1, 0 } };
+static const CUmemAllocationProp on_gpu = { .type = 1, .requestedHandleTypes = 1, .location = { 1, 0 } };
 
 static void begin(void)
 {
@@ -38,7 +38,7 @@ static int export_some(size_t size)
 	CUmemGenericAllocationHandle h;
 	int fd = -1;
 
-	if (CALL(cuMemCreate, &h, size, &on_card, 0))
+	if (CALL(cuMemCreate, &h, size, &on_gpu, 0))
 		return -1;
 	CALL(cuMemExportToShareableHandle, &fd, h, 1, 0);
 	CALL(cuMemRelease, h);

@@ -16,7 +16,7 @@ static const struct option_def options[] = {
 	{0},
 };
 
-/* Spins on the card's clock. The comment is for the simulated driver, which runs no code. */
+/* Spins on the GPU's clock. The comment is for the simulated driver, which runs no code. */
 static const char ptx_format[] =
 	"//\n"
 	".version 6.3\n"

@@ -1,6 +1,6 @@
 /*
- * Keeps a card busy with kernels of a given length, or a mix, from synchronous or asynchronous launches, and says how much
- * time of the card it got. Alone on a card, that is "solo", which a share is measured against. Runs on a real card too.
+ * Keeps a GPU busy with kernels of a given length, or a mix, from synchronous or asynchronous launches, and says how much
+ * time of the GPU it got. Alone on a GPU, that is "solo", which a share is measured against. Runs on a real GPU too.
  */
 #include "common.h"
 
@@ -136,7 +136,7 @@ static void run_sync(double end)
 	}
 }
 
-/* Two halves of the window, each with an event at its end: one is filled while the card works on the other. */
+/* Two halves of the window, each with an event at its end: one is filled while the GPU works on the other. */
 static void run_async(double end)
 {
 	unsigned long long half = (unsigned long long)number("window-ms", window, 1, 60000) * 500000;
@@ -178,7 +178,7 @@ int main(int argc, char **argv)
 	double begin, limit, took;
 	float ms;
 
-	parse_options(argc, argv, "keeps a card busy and says how much time of it it got", options);
+	parse_options(argc, argv, "keeps a GPU busy and says how much time of it it got", options);
 	read_kinds();
 	read_call();
 	limit = seconds_of("seconds", seconds);

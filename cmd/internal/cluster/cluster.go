@@ -1,6 +1,6 @@
 // Package cluster is the CLI's view of a cluster: Nodes and Pods by the API server, and what
 // agents and schedulers say of themselves through its proxy. It changes what people ask it
-// to: a request to resize a pod, the cordon of a card, evictions. Each needs rights that
+// to: a request to resize a pod, the cordon of a GPU, evictions. Each needs rights that
 // install/people-rbac.yaml has.
 //
 // What a part of the cluster doesn't answer is a problem in the answer, not its end.

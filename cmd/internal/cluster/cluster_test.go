@@ -31,17 +31,17 @@ import (
 )
 
 const (
-	cardA = "GPU-0a000000-1111-2222-3333-444455556666"
-	cardB = "GPU-0b000000-1111-2222-3333-444455556666"
+	gpuA = "GPU-0a000000-1111-2222-3333-444455556666"
+	gpuB = "GPU-0b000000-1111-2222-3333-444455556666"
 )
 
 func node(name string, uuids ...string) *v1.Node {
-	cards := []map[string]any{}
+	gpus := []map[string]any{}
 	for i, uuid := range uuids {
-		cards = append(cards, map[string]any{"uuid": uuid, "model": "NVIDIA H200", "index": i, "memoryMiB": 80000, "cores": 100, "slots": 10, "mode": "hami-core", "healthy": true})
+		gpus = append(gpus, map[string]any{"uuid": uuid, "model": "NVIDIA H200", "index": i, "memoryMiB": 80000, "cores": 100, "slots": 10, "mode": "hami-core", "healthy": true})
 	}
-	text, _ := json.Marshal(map[string]any{"version": 1, "cards": cards})
-	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{wire.AnnotationCards: string(text)}}}
+	text, _ := json.Marshal(map[string]any{"version": 1, "gpus": gpus})
+	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{wire.AnnotationGPUs: string(text)}}}
 }
 
 // granted is a pod of the node whose container "main" has the shares.
@@ -84,16 +84,16 @@ func of(answers map[string]any, objects ...runtime.Object) (*Cluster, *fake.Clie
 }
 
 func TestViewOfACluster(t *testing.T) {
-	one := view.Node{Cards: []view.Card{{UUID: cardA, GrantedMemoryMiB: 5}}, Containers: []view.Container{{Pod: "ns/a", Name: "main"}}, Problems: []string{"x"}}
+	one := view.Node{GPUs: []view.GPU{{UUID: gpuA, GrantedMemoryMiB: 5}}, Containers: []view.Container{{Pod: "ns/a", Name: "main"}}, Problems: []string{"x"}}
 	c, _ := of(map[string]any{"gpuslice/agent-n1:9394/api/v1/view": one},
-		node("n1", cardA), node("n2", cardB), node("n3", "GPU-0c000000-1111-2222-3333-444455556666"), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "plain"}},
+		node("n1", gpuA), node("n2", gpuB), node("n3", "GPU-0c000000-1111-2222-3333-444455556666"), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "plain"}},
 		server("agent", "n1", "metrics", 9394), server("agent", "n2", "metrics", 9394))
 	n, err := c.View(t.Context())
 	require.NoError(t, err)
-	require.Len(t, n.Cards, 3)
-	assert.Equal(t, view.Card{Node: "n1", UUID: cardA, GrantedMemoryMiB: 5}, n.Cards[0])
-	assert.Equal(t, "n2", n.Cards[1].Node)
-	assert.Equal(t, int64(80000), n.Cards[1].GrantableMiB, "what its Node object says")
+	require.Len(t, n.GPUs, 3)
+	assert.Equal(t, view.GPU{Node: "n1", UUID: gpuA, GrantedMemoryMiB: 5}, n.GPUs[0])
+	assert.Equal(t, "n2", n.GPUs[1].Node)
+	assert.Equal(t, int64(80000), n.GPUs[1].GrantableMiB, "what its Node object says")
 	require.Len(t, n.Containers, 1)
 	assert.Equal(t, "n1", n.Containers[0].Node)
 	require.Len(t, n.Problems, 3)
@@ -127,10 +127,10 @@ func scheduling(client *fake.Clientset, answer func(request string) (grant.Resiz
 }
 
 func TestResize(t *testing.T) {
-	more, mib := granted(t, "p", "n1", grant.Share{UUID: cardA, MemoryMiB: 9000, CorePercent: 10}), int64(9000)
+	more, mib := granted(t, "p", "n1", grant.Share{UUID: gpuA, MemoryMiB: 9000, CorePercent: 10}), int64(9000)
 	wanted := map[string]grant.Wanted{"main": {MemoryMiB: &mib}}
-	pod := granted(t, "p", "n1", grant.Share{UUID: cardA, MemoryMiB: 8000, CorePercent: 10})
-	running := view.Node{Containers: []view.Container{{PodUID: "uid-p", Name: "main", State: "active", Shares: []view.Share{{UUID: cardA, MemoryMiB: 9000, CorePercent: 10}}}}}
+	pod := granted(t, "p", "n1", grant.Share{UUID: gpuA, MemoryMiB: 8000, CorePercent: 10})
+	running := view.Node{Containers: []view.Container{{PodUID: "uid-p", Name: "main", State: "active", Shares: []view.Share{{UUID: gpuA, MemoryMiB: 9000, CorePercent: 10}}}}}
 	c, client := of(map[string]any{"gpuslice/agent-n1:9394/api/v1/view": running}, pod, server("agent", "n1", "metrics", 9394))
 	scheduling(client, func(request string) (grant.ResizeStatus, string) {
 		assert.Equal(t, `{"main":{"memoryMiB":9000}}`, request)
@@ -145,7 +145,7 @@ func TestResize(t *testing.T) {
 	require.NoError(t, c.Applied(t.Context(), resized, "main", shares))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, c.Applied(ctx, resized, "main", []grant.Share{{UUID: cardA, MemoryMiB: 1}}), ErrNotApplied)
+	require.ErrorIs(t, c.Applied(ctx, resized, "main", []grant.Share{{UUID: gpuA, MemoryMiB: 1}}), ErrNotApplied)
 	require.ErrorContains(t, c.Applied(ctx, resized, "other", shares), "doesn't run")
 
 	c, client = of(nil, pod)
@@ -159,7 +159,7 @@ func TestResize(t *testing.T) {
 
 // Nobody answers: the request doesn't stay for whoever comes tomorrow.
 func TestResizeThatNobodyAnswers(t *testing.T) {
-	mib, pod := int64(9000), granted(t, "p", "n1", grant.Share{UUID: cardA, MemoryMiB: 8000})
+	mib, pod := int64(9000), granted(t, "p", "n1", grant.Share{UUID: gpuA, MemoryMiB: 8000})
 	c, client := of(nil, pod)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -174,7 +174,7 @@ func TestResizeThatNobodyAnswers(t *testing.T) {
 func TestResizeThatIsAnsweredAtTheLastMoment(t *testing.T) {
 	mib := int64(9000)
 	for _, outcome := range []string{grant.ResizeBooked, grant.ResizeRefused, ""} {
-		pod := granted(t, "p", "n1", grant.Share{UUID: cardA, MemoryMiB: 8000})
+		pod := granted(t, "p", "n1", grant.Share{UUID: gpuA, MemoryMiB: 8000})
 		c, client := of(nil, pod)
 		ctx, cancel := context.WithCancel(t.Context())
 		client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -211,21 +211,21 @@ func TestResizeThatIsAnsweredAtTheLastMoment(t *testing.T) {
 }
 
 func TestOneContainer(t *testing.T) {
-	pod := granted(t, "p", "n1", grant.Share{UUID: cardA, MemoryMiB: 8000})
+	pod := granted(t, "p", "n1", grant.Share{UUID: gpuA, MemoryMiB: 8000})
 	_, _, err := OneContainer(pod, "side")
-	require.ErrorContains(t, err, `container "side" of pod ns/p has no cards; those that have: main`)
+	require.ErrorContains(t, err, `container "side" of pod ns/p has no GPUs; those that have: main`)
 	_, _, err = OneContainer(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}, "")
-	require.ErrorContains(t, err, "has no cards by gpuslice's scheduler")
-	share := []grant.Share{{UUID: cardA, MemoryMiB: 1}}
+	require.ErrorContains(t, err, "has no GPUs by gpuslice's scheduler")
+	share := []grant.Share{{UUID: gpuA, MemoryMiB: 1}}
 	both, err := grant.EncodeGrant(&grant.PodGrant{Containers: map[string][]grant.Share{"b": share, "a": share}})
 	require.NoError(t, err)
 	pod.Annotations[grant.AnnotationGrant] = both
 	_, _, err = OneContainer(pod, "")
-	require.ErrorContains(t, err, "several containers with cards (a, b): name one, ns/p:a")
+	require.ErrorContains(t, err, "several containers with GPUs (a, b): name one, ns/p:a")
 }
 
 func TestCordonInACluster(t *testing.T) {
-	c, client := of(nil, node("n1", cardA, cardB))
+	c, client := of(nil, node("n1", gpuA, gpuB))
 	cordoned := func() string {
 		n, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 		require.NoError(t, err)
@@ -237,24 +237,24 @@ func TestCordonInACluster(t *testing.T) {
 		changed bool
 		want    string
 	}{
-		{cardA, true, true, cardA}, {cardA, true, false, cardA}, {cardB, true, true, cardA + "," + cardB},
-		{cardA, false, true, cardB}, {cardA, false, false, cardB}, {cardB, false, true, ""},
+		{gpuA, true, true, gpuA}, {gpuA, true, false, gpuA}, {gpuB, true, true, gpuA + "," + gpuB},
+		{gpuA, false, true, gpuB}, {gpuA, false, false, gpuB}, {gpuB, false, true, ""},
 	} {
 		changed, err := c.Cordon(t.Context(), "n1", step.uuid, step.on)
 		require.NoError(t, err)
 		assert.Equal(t, step.changed, changed)
 		assert.Equal(t, step.want, cordoned())
 	}
-	for name, want := range map[string]string{"1": cardB, cardA: cardA, "GPU-0b": cardB} {
-		uuid, err := c.Card(t.Context(), "n1", name)
+	for name, want := range map[string]string{"1": gpuB, gpuA: gpuA, "GPU-0b": gpuB} {
+		uuid, err := c.GPU(t.Context(), "n1", name)
 		require.NoError(t, err)
 		assert.Equal(t, want, uuid)
 	}
-	for name, says := range map[string]string{"7": "tells of no card", "GPU-0": "is 2 cards"} {
-		_, err := c.Card(t.Context(), "n1", name)
+	for name, says := range map[string]string{"7": "tells of no GPU", "GPU-0": "is 2 GPUs"} {
+		_, err := c.GPU(t.Context(), "n1", name)
 		require.ErrorContains(t, err, says)
 	}
-	_, err := c.Cordon(t.Context(), "n9", cardA, true)
+	_, err := c.Cordon(t.Context(), "n9", gpuA, true)
 	require.ErrorContains(t, err, "n9")
 }
 

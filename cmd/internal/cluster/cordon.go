@@ -18,8 +18,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// Card is the UUID of a node's card: by its index, its UUID, or the beginning of that.
-func (c *Cluster) Card(ctx context.Context, node, name string) (uuid string, err error) {
+// GPU is the UUID of a node's GPU: by its index, its UUID, or the beginning of that.
+func (c *Cluster) GPU(ctx context.Context, node, name string) (uuid string, err error) {
 	n, err := c.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("node %s: %w", node, err)
@@ -29,24 +29,24 @@ func (c *Cluster) Card(ctx context.Context, node, name string) (uuid string, err
 		return "", err
 	}
 	var found []string
-	for _, card := range inventory.Cards {
+	for _, gpu := range inventory.GPUs {
 		switch {
-		case fmt.Sprint(card.Index) == name || card.UUID == name:
-			return card.UUID, nil
-		case strings.HasPrefix(card.UUID, name) && len(name) > len("GPU-"):
-			found = append(found, card.UUID)
+		case fmt.Sprint(gpu.Index) == name || gpu.UUID == name:
+			return gpu.UUID, nil
+		case strings.HasPrefix(gpu.UUID, name) && len(name) > len("GPU-"):
+			found = append(found, gpu.UUID)
 		}
 	}
 	switch len(found) {
 	case 0:
-		return "", fmt.Errorf("node %s tells of no card %q: gpuslice status --cluster lists them", node, name)
+		return "", fmt.Errorf("node %s tells of no GPU %q: gpuslice status --cluster lists them", node, name)
 	case 1:
 		return found[0], nil
 	}
-	return "", fmt.Errorf("card %q of node %s is %d cards (%s): write more of the UUID", name, node, len(found), strings.Join(found, ", "))
+	return "", fmt.Errorf("GPU %q of node %s is %d GPUs (%s): write more of the UUID", name, node, len(found), strings.Join(found, ", "))
 }
 
-// Cordon adds a card to the node's cordoned ones (hami.io/device-cordon), or takes it out. It says
+// Cordon adds a GPU to the node's cordoned ones (hami.io/device-cordon), or takes it out. It says
 // whether anything has changed.
 func (c *Cluster) Cordon(ctx context.Context, node, uuid string, on bool) (changed bool, err error) {
 	nodes := c.client.CoreV1().Nodes()
@@ -88,17 +88,17 @@ func (c *Cluster) Cordon(ctx context.Context, node, uuid string, on bool) (chang
 // mostTries is how often a node that changes all the time is tried again.
 const mostTries = 10
 
-// Holder is a pod that has a share of a card.
+// Holder is a pod that has a share of a GPU.
 type Holder struct {
 	Namespace, Name, UID string
-	// MemoryMiB and Cores are what it has of the card.
+	// MemoryMiB and Cores are what it has of the GPU.
 	MemoryMiB int64
 	Cores     int
 }
 
 func (h Holder) String() string { return h.Namespace + "/" + h.Name }
 
-// Holders are the pods on the node that have a share of the card, by their annotations.
+// Holders are the pods on the node that have a share of the GPU, by their annotations.
 func (c *Cluster) Holders(ctx context.Context, node, uuid string) (holders []Holder, err error) {
 	pods, err := c.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
 	if err != nil {

@@ -21,11 +21,11 @@ import (
 )
 
 func TestEvict(t *testing.T) {
-	ended := granted(t, "ended", "n1", grant.Share{UUID: cardA, MemoryMiB: 1})
+	ended := granted(t, "ended", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1})
 	ended.Status.Phase = v1.PodSucceeded
-	c, client := of(nil, ended, granted(t, "a", "n1", grant.Share{UUID: cardA, MemoryMiB: 100, CorePercent: 5}),
-		granted(t, "b", "n1", grant.Share{UUID: cardB, MemoryMiB: 100}), granted(t, "c", "n1", grant.Share{UUID: cardA, MemoryMiB: 200}, grant.Share{UUID: cardB, MemoryMiB: 1}))
-	holders, err := c.Holders(t.Context(), "n1", cardA)
+	c, client := of(nil, ended, granted(t, "a", "n1", grant.Share{UUID: gpuA, MemoryMiB: 100, CorePercent: 5}),
+		granted(t, "b", "n1", grant.Share{UUID: gpuB, MemoryMiB: 100}), granted(t, "c", "n1", grant.Share{UUID: gpuA, MemoryMiB: 200}, grant.Share{UUID: gpuB, MemoryMiB: 1}))
+	holders, err := c.Holders(t.Context(), "n1", gpuA)
 	require.NoError(t, err)
 	assert.Equal(t, []Holder{{"ns", "a", "uid-a", 100, 5}, {"ns", "c", "uid-c", 200, 0}}, holders)
 
@@ -44,16 +44,16 @@ func TestEvict(t *testing.T) {
 	assert.Equal(t, []string{"pod ns/a is evicted", "pod ns/c is evicted", "pod ns/a is gone", "pod ns/c is gone"}, said)
 }
 
-// holding are pods that hold a card, in a cluster where allow says what becomes of an eviction.
+// holding are pods that hold a GPU, in a cluster where allow says what becomes of an eviction.
 func holding(t *testing.T, allow func(name string) error, names ...string) (*Cluster, []Holder) {
 	t.Helper()
 	var pods []runtime.Object
 	for _, name := range names {
-		pods = append(pods, granted(t, name, "n1", grant.Share{UUID: cardA, MemoryMiB: 100}))
+		pods = append(pods, granted(t, name, "n1", grant.Share{UUID: gpuA, MemoryMiB: 100}))
 	}
 	c, client := of(nil, pods...)
 	evicting(client, func(e *policyv1.Eviction) error { return allow(e.Name) })
-	holders, err := c.Holders(t.Context(), "n1", cardA)
+	holders, err := c.Holders(t.Context(), "n1", gpuA)
 	require.NoError(t, err)
 	require.Len(t, holders, len(names))
 	return c, holders
@@ -123,7 +123,7 @@ func TestEvictNamesAllThatAreLeft(t *testing.T) {
 // Evicted and still there when the time is over: all of them are named.
 func TestEvictedAndStillThere(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	c, client := of(nil, granted(t, "a", "n1", grant.Share{UUID: cardA, MemoryMiB: 1}), granted(t, "b", "n1", grant.Share{UUID: cardA, MemoryMiB: 1}))
+	c, client := of(nil, granted(t, "a", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1}), granted(t, "b", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1}))
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		return true, a.(clienttesting.CreateAction).GetObject(), nil
 	})
@@ -140,7 +140,7 @@ func TestGracePeriodOfEvictions(t *testing.T) {
 	for given, want := range map[time.Duration]*int64{
 		-1: nil, 0: new(int64(0)), 1: new(int64(1)), 500 * time.Millisecond: new(int64(1)), time.Second: new(int64(1)), 1500 * time.Millisecond: new(int64(2)), time.Minute: new(int64(60)),
 	} {
-		c, client := of(nil, granted(t, "a", "n1", grant.Share{UUID: cardA, MemoryMiB: 1}))
+		c, client := of(nil, granted(t, "a", "n1", grant.Share{UUID: gpuA, MemoryMiB: 1}))
 		var got *int64
 		evicting(client, func(e *policyv1.Eviction) error { got = e.DeleteOptions.GracePeriodSeconds; return nil })
 		require.NoError(t, c.Evict(t.Context(), []Holder{{Namespace: "ns", Name: "a", UID: "uid-a"}}, Evictions{GracePeriod: given, Say: func(string, ...any) {}}))

@@ -15,7 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// Node is one node's view, as in View, and what its Node object tells of its cards, how they
+// Node is one node's view, as in View, and what its Node object tells of its GPUs, how they
 // are connected included.
 func (c *Cluster) Node(ctx context.Context, name string) (view.Node, scheduler.Inventory, error) {
 	node, err := c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
@@ -36,7 +36,7 @@ func (c *Cluster) Node(ctx context.Context, name string) (view.Node, scheduler.I
 	if lost != nil {
 		n.Problems = append(n.Problems, lost.Error())
 	}
-	if n.CardsReadAt.IsZero() { // no agent says so
+	if n.GPUsReadAt.IsZero() { // no agent says so
 		n.Problems = append(n.Problems, fmt.Sprintf("what is granted and in use on %s isn't known", name))
 	}
 	n.Name = name

@@ -43,13 +43,13 @@ func (c *Cluster) Pod(ctx context.Context, namespace, name string) (*v1.Pod, err
 func Granted(pod *v1.Pod) (*grant.PodGrant, error) {
 	value, there := pod.Annotations[grant.AnnotationGrant]
 	if !there {
-		return nil, fmt.Errorf("pod %s/%s has no cards by gpuslice's scheduler (no annotation %s)", pod.Namespace, pod.Name, grant.AnnotationGrant)
+		return nil, fmt.Errorf("pod %s/%s has no GPUs by gpuslice's scheduler (no annotation %s)", pod.Namespace, pod.Name, grant.AnnotationGrant)
 	}
 	return grant.DecodeGrant(value)
 }
 
 // OneContainer is the name of the container that is meant: the one that is named, or the only
-// one that has cards.
+// one that has GPUs.
 func OneContainer(pod *v1.Pod, name string) (string, []grant.Share, error) {
 	granted, err := Granted(pod)
 	if err != nil {
@@ -64,9 +64,9 @@ func OneContainer(pod *v1.Pod, name string) (string, []grant.Share, error) {
 	case name == "" && len(names) == 1:
 		name = names[0]
 	case name == "":
-		return "", nil, fmt.Errorf("pod %s/%s has several containers with cards (%s): name one, %s/%s:%s", pod.Namespace, pod.Name, strings.Join(names, ", "), pod.Namespace, pod.Name, names[0])
+		return "", nil, fmt.Errorf("pod %s/%s has several containers with GPUs (%s): name one, %s/%s:%s", pod.Namespace, pod.Name, strings.Join(names, ", "), pod.Namespace, pod.Name, names[0])
 	case granted.Containers[name] == nil:
-		return "", nil, fmt.Errorf("container %q of pod %s/%s has no cards; those that have: %s", name, pod.Namespace, pod.Name, strings.Join(names, ", "))
+		return "", nil, fmt.Errorf("container %q of pod %s/%s has no GPUs; those that have: %s", name, pod.Namespace, pod.Name, strings.Join(names, ", "))
 	}
 	return name, granted.Containers[name], nil
 }

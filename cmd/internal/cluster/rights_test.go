@@ -19,10 +19,10 @@ import (
 
 // The rights of install/people-rbac.yaml are those that the commands use, no more.
 func TestRightsOfPeople(t *testing.T) {
-	pod := granted(t, "p", "n1", grant.Share{UUID: cardA, MemoryMiB: 8000})
+	pod := granted(t, "p", "n1", grant.Share{UUID: gpuA, MemoryMiB: 8000})
 	c, client := of(map[string]any{
 		"gpuslice/agent-n1:9394/api/v1/view": view.Node{}, "gpuslice/scheduler-n1:8080/debug/explain": engine.Explanation{},
-	}, node("n1", cardA), pod, server("agent", "n1", "metrics", 9394), server("scheduler", "n1", "http", 8080))
+	}, node("n1", gpuA), pod, server("agent", "n1", "metrics", 9394), server("scheduler", "n1", "http", 8080))
 	scheduling(client, func(string) (grant.ResizeStatus, string) { return grant.ResizeStatus{Outcome: grant.ResizeBooked}, "" })
 	used := func(calls ...func() error) map[string][]string {
 		client.ClearActions()
@@ -68,9 +68,9 @@ func TestRightsOfPeople(t *testing.T) {
 		return err
 	}))
 	operate := used(
-		func() error { _, err := c.Card(t.Context(), "n1", "0"); return err },
-		func() error { _, err := c.Cordon(t.Context(), "n1", cardA, true); return err },
-		func() error { _, err := c.Holders(t.Context(), "n1", cardA); return err },
+		func() error { _, err := c.GPU(t.Context(), "n1", "0"); return err },
+		func() error { _, err := c.Cordon(t.Context(), "n1", gpuA, true); return err },
+		func() error { _, err := c.Holders(t.Context(), "n1", gpuA); return err },
 		func() error {
 			err := c.Evict(t.Context(), []Holder{{Namespace: "ns", Name: "p", UID: "another"}}, Evictions{GracePeriod: time.Second, Say: func(string, ...any) {}})
 			return err

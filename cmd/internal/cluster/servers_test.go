@@ -116,24 +116,24 @@ func TestServersOfOneNamespace(t *testing.T) {
 // A tenant's pod that has our labels, runs on every node and is ready first, answers for nobody.
 func TestNobodyAnswersInOurPlace(t *testing.T) {
 	waiting := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}}
-	running := granted(t, "q", "n1", grant.Share{UUID: cardA, MemoryMiB: 9000})
+	running := granted(t, "q", "n1", grant.Share{UUID: gpuA, MemoryMiB: 9000})
 	agent, fake := serverIn("gpuslice", componentAgent, "n1"), serverIn("a-team", componentAgent, "n1")
 	lonely := serverIn("a-team", componentAgent, "n2")
 	leader, liar := serverIn("gpuslice", componentScheduler, "n1"), serverIn("a-team", componentScheduler, "n1")
 	ready(fake, lonely, liar)
-	shares := []view.Share{{UUID: cardA, MemoryMiB: 9000}}
+	shares := []view.Share{{UUID: gpuA, MemoryMiB: 9000}}
 	c, _ := of(map[string]any{
-		"gpuslice/agent-n1:9394/api/v1/view":       view.Node{Cards: []view.Card{{UUID: cardA, Node: "n2"}}},
-		"a-team/agent-n1:9394/api/v1/view":         view.Node{Cards: []view.Card{{UUID: cardB}}, Containers: []view.Container{{PodUID: "uid-q", Name: "main", State: "active", Shares: shares}}},
-		"a-team/agent-n2:9394/api/v1/view":         view.Node{Cards: []view.Card{{UUID: cardA}}},
+		"gpuslice/agent-n1:9394/api/v1/view":       view.Node{GPUs: []view.GPU{{UUID: gpuA, Node: "n2"}}},
+		"a-team/agent-n1:9394/api/v1/view":         view.Node{GPUs: []view.GPU{{UUID: gpuB}}, Containers: []view.Container{{PodUID: "uid-q", Name: "main", State: "active", Shares: shares}}},
+		"a-team/agent-n2:9394/api/v1/view":         view.Node{GPUs: []view.GPU{{UUID: gpuA}}},
 		"gpuslice/scheduler-n1:8080/debug/explain": engine.Explanation{Pod: "ns/p", State: engine.ExplainedPending},
 		"a-team/scheduler-n1:8080/debug/explain":   engine.Explanation{Pod: "ns/p", State: engine.ExplainedReserved, Text: "all is well"},
-	}, node("n1", cardA), node("n2", cardB), waiting, running, agent, fake, lonely, leader, liar)
+	}, node("n1", gpuA), node("n2", gpuB), waiting, running, agent, fake, lonely, leader, liar)
 	n, err := c.View(t.Context())
 	require.NoError(t, err)
-	require.Len(t, n.Cards, 2)
-	assert.Equal(t, view.Card{Node: "n1", UUID: cardA}, n.Cards[0], "of the node that its agent runs on")
-	assert.Equal(t, cardB, n.Cards[1].UUID, "what the Node object says")
+	require.Len(t, n.GPUs, 2)
+	assert.Equal(t, view.GPU{Node: "n1", UUID: gpuA}, n.GPUs[0], "of the node that its agent runs on")
+	assert.Equal(t, gpuB, n.GPUs[1].UUID, "what the Node object says")
 	assert.Empty(t, n.Containers)
 	assert.Equal(t, []string{
 		"pods outside of gpuslice's namespace gpuslice have the labels of its agent, and were not asked: a-team/agent-n1, a-team/agent-n2",
@@ -144,18 +144,18 @@ func TestNobodyAnswersInOurPlace(t *testing.T) {
 	assert.Equal(t, engine.ExplainedPending, x.State)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorContains(t, c.Applied(ended, running, "main", []grant.Share{{UUID: cardA, MemoryMiB: 9000}}), "doesn't run")
+	require.ErrorContains(t, c.Applied(ended, running, "main", []grant.Share{{UUID: gpuA, MemoryMiB: 9000}}), "doesn't run")
 }
 
-// Without agents that are to be believed the cards are shown still, and why no more is known.
+// Without agents that are to be believed the GPUs are shown still, and why no more is known.
 func TestViewWithoutAgents(t *testing.T) {
-	c, _ := of(nil, node("n1", cardA), serverIn("gpus", componentAgent, "n1"))
+	c, _ := of(nil, node("n1", gpuA), serverIn("gpus", componentAgent, "n1"))
 	n, err := c.View(t.Context())
 	require.NoError(t, err)
-	require.Len(t, n.Cards, 1)
+	require.Len(t, n.GPUs, 1)
 	require.Len(t, n.Problems, 1)
 	assert.Contains(t, n.Problems[0], "--system-namespace")
-	assert.Contains(t, n.Problems[0], "cards are shown as their Node objects have them")
+	assert.Contains(t, n.Problems[0], "GPUs are shown as their Node objects have them")
 }
 
 func TestTwoAgentsOfANode(t *testing.T) {
@@ -163,12 +163,12 @@ func TestTwoAgentsOfANode(t *testing.T) {
 	second.Name = "agent-other"
 	ready(first)
 	answers := map[string]any{"gpuslice/agent-n1:9394/api/v1/view": view.Node{}, "gpuslice/agent-other:9394/api/v1/view": view.Node{}}
-	c, _ := of(answers, node("n1", cardA), first, second)
+	c, _ := of(answers, node("n1", gpuA), first, second)
 	n, err := c.View(t.Context())
 	require.NoError(t, err)
 	assert.Empty(t, n.Problems, "one of them starts")
 	ready(second)
-	c, _ = of(answers, node("n1", cardA), first, second)
+	c, _ = of(answers, node("n1", gpuA), first, second)
 	n, err = c.View(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, []string{"node n1: it has more than one agent that is ready (pods gpuslice/agent-n1, gpuslice/agent-other), and the first was asked"}, n.Problems)

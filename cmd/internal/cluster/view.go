@@ -20,19 +20,19 @@ import (
 // mostAtOnce bounds how many agents are asked at a time.
 const mostAtOnce = 16
 
-// View is the cluster's cards and containers, as one node's: each card and container says
+// View is the cluster's GPUs and containers, as one node's: each GPU and container says
 // which node it is on. What agents don't tell, the Node objects do, as far as they
-// know: which cards there are. An error is of the API server; what else is missing is among the problems.
+// know: which GPUs there are. An error is of the API server; what else is missing is among the problems.
 func (c *Cluster) View(ctx context.Context) (view.Node, error) {
 	nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return view.Node{}, fmt.Errorf("list the cluster's nodes: %w", err)
 	}
-	all := view.Node{Name: "cluster", Cards: []view.Card{}, Containers: []view.Container{}}
+	all := view.Node{Name: "cluster", GPUs: []view.GPU{}, Containers: []view.Container{}}
 	agents, others, err := c.servers(ctx, componentAgent)
 	switch {
 	case errors.Is(err, errNotFound):
-		all.Problems = append(all.Problems, fmt.Sprintf("%v. What is in use isn't known; cards are shown as their Node objects have them", err))
+		all.Problems = append(all.Problems, fmt.Sprintf("%v. What is in use isn't known; GPUs are shown as their Node objects have them", err))
 	case err != nil:
 		return view.Node{}, err
 	case len(others) > 0:
@@ -64,15 +64,15 @@ func (c *Cluster) View(ctx context.Context) (view.Node, error) {
 // pods that run on it, ready ones first; agentsKnown says that none means that there is none.
 func (c *Cluster) node(ctx context.Context, node *v1.Node, agents []*v1.Pod, agentsKnown bool) view.Node {
 	inventory, _, unread := wire.ReadNode(kube.Node(node))
-	n := c.answer(ctx, inventory.Cards, agents, agentsKnown)
-	// What an operator wants of a card (kubectl gpuslice cordon) is in the Node object alone.
-	for _, told := range inventory.Cards {
-		for i := range n.Cards {
-			n.Cards[i].Cordoned = n.Cards[i].Cordoned || told.Cordoned && told.UUID == n.Cards[i].UUID
+	n := c.answer(ctx, inventory.GPUs, agents, agentsKnown)
+	// What an operator wants of a GPU (kubectl gpuslice cordon) is in the Node object alone.
+	for _, told := range inventory.GPUs {
+		for i := range n.GPUs {
+			n.GPUs[i].Cordoned = n.GPUs[i].Cordoned || told.Cordoned && told.UUID == n.GPUs[i].UUID
 		}
 	}
 	if unread != nil {
-		n.Problems = append(n.Problems, fmt.Sprintf("what its Node object tells of cards can't be read: %v", unread))
+		n.Problems = append(n.Problems, fmt.Sprintf("what its Node object tells of GPUs can't be read: %v", unread))
 	}
 	if len(agents) > 1 && readiness(agents[1]) == 0 {
 		n.Problems = append(n.Problems, fmt.Sprintf("it has more than one agent that is ready (pods %s), and the first was asked", some(names(agents))))
@@ -81,7 +81,7 @@ func (c *Cluster) node(ctx context.Context, node *v1.Node, agents []*v1.Pod, age
 }
 
 // answer is what the first of the node's agents says, or what is known without.
-func (c *Cluster) answer(ctx context.Context, registered []scheduler.Card, agents []*v1.Pod, agentsKnown bool) (n view.Node) {
+func (c *Cluster) answer(ctx context.Context, registered []scheduler.GPU, agents []*v1.Pod, agentsKnown bool) (n view.Node) {
 	if len(agents) > 0 {
 		agent := agents[0]
 		err := c.ask(ctx, agent, portMetrics, "/api/v1/view", nil, &n)
@@ -92,15 +92,15 @@ func (c *Cluster) answer(ctx context.Context, registered []scheduler.Card, agent
 	} else if agentsKnown && len(registered) > 0 {
 		n.Problems = []string{"it has no pod of gpuslice's agent that could be asked: what is in use there isn't known"}
 	}
-	for _, card := range registered {
-		shown := view.Card{
-			UUID: card.UUID, Index: card.Index, Model: card.Model, MemoryMiB: card.MemoryMiB,
-			GrantableMiB: card.MemoryMiB, GrantableCores: card.Cores, GrantableSlots: card.Slots, Healthy: card.Healthy,
+	for _, gpu := range registered {
+		shown := view.GPU{
+			UUID: gpu.UUID, Index: gpu.Index, Model: gpu.Model, MemoryMiB: gpu.MemoryMiB,
+			GrantableMiB: gpu.MemoryMiB, GrantableCores: gpu.Cores, GrantableSlots: gpu.Slots, Healthy: gpu.Healthy,
 		}
-		if !card.Healthy {
+		if !gpu.Healthy {
 			shown.Unhealthy = "its Node object says so; why, its node's agent knows"
 		}
-		n.Cards = append(n.Cards, shown)
+		n.GPUs = append(n.GPUs, shown)
 	}
 	return n
 }

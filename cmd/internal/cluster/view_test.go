@@ -12,35 +12,35 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// A cordon in the Node object is shown, whoever tells of the card; and so is the node's own.
+// A cordon in the Node object is shown, whoever tells of the GPU; and so is the node's own.
 func TestCordonsInTheViewOfACluster(t *testing.T) {
 	cordoned := func(name, uuids string) *v1.Node {
-		n := node(name, cardA, cardB)
+		n := node(name, gpuA, gpuB)
 		n.Annotations[wire.AnnotationCordon] = uuids
 		return n
 	}
-	c, _ := of(map[string]any{"gpuslice/agent-n1:9394/api/v1/view": view.Node{Cards: []view.Card{{UUID: cardA, Healthy: true, Cordoned: true}, {UUID: cardB, Healthy: true}}}},
-		cordoned("n1", cardB), cordoned("n2", cardA), cordoned("n3", "not a card"), server("agent", "n1", "metrics", 9394), server("agent", "n2", "metrics", 9394))
+	c, _ := of(map[string]any{"gpuslice/agent-n1:9394/api/v1/view": view.Node{GPUs: []view.GPU{{UUID: gpuA, Healthy: true, Cordoned: true}, {UUID: gpuB, Healthy: true}}}},
+		cordoned("n1", gpuB), cordoned("n2", gpuA), cordoned("n3", "not a GPU"), server("agent", "n1", "metrics", 9394), server("agent", "n2", "metrics", 9394))
 	n, err := c.View(t.Context())
 	require.NoError(t, err)
 	got := map[string]bool{}
-	for _, card := range n.Cards {
-		got[card.Node+" "+card.UUID] = card.Cordoned
+	for _, gpu := range n.GPUs {
+		got[gpu.Node+" "+gpu.UUID] = gpu.Cordoned
 	}
-	assert.Equal(t, map[string]bool{"n1 " + cardA: true, "n1 " + cardB: true, "n2 " + cardA: true, "n2 " + cardB: false}, got)
+	assert.Equal(t, map[string]bool{"n1 " + gpuA: true, "n1 " + gpuB: true, "n2 " + gpuA: true, "n2 " + gpuB: false}, got)
 	require.Len(t, n.Problems, 2)
 	assert.Contains(t, n.Problems[0], "node n2: its agent (pod gpuslice/agent-n2) doesn't answer")
-	assert.Contains(t, n.Problems[1], "node n3: what its Node object tells of cards can't be read: ")
+	assert.Contains(t, n.Problems[1], "node n3: what its Node object tells of GPUs can't be read: ")
 }
 
-// A card that isn't well is so for a reason, also where the Node object alone tells of it.
-func TestUnhealthyCardWithoutAnAgent(t *testing.T) {
-	sick := node("n1", cardA)
-	sick.Annotations[wire.AnnotationCards] = strings.ReplaceAll(sick.Annotations[wire.AnnotationCards], `"healthy":true`, `"healthy":false`)
+// A GPU that isn't well is so for a reason, also where the Node object alone tells of it.
+func TestUnhealthyGPUWithoutAnAgent(t *testing.T) {
+	sick := node("n1", gpuA)
+	sick.Annotations[wire.AnnotationGPUs] = strings.ReplaceAll(sick.Annotations[wire.AnnotationGPUs], `"healthy":true`, `"healthy":false`)
 	c, _ := of(nil, sick, server("agent", "n1", "metrics", 9394))
 	n, err := c.View(t.Context())
 	require.NoError(t, err)
-	require.Len(t, n.Cards, 1)
-	assert.False(t, n.Cards[0].Healthy)
-	assert.Equal(t, "its Node object says so; why, its node's agent knows", n.Cards[0].Unhealthy)
+	require.Len(t, n.GPUs, 1)
+	assert.False(t, n.GPUs[0].Healthy)
+	assert.Equal(t, "its Node object says so; why, its node's agent knows", n.GPUs[0].Unhealthy)
 }

@@ -114,18 +114,18 @@ func writeFile(t *testing.T, text string) string {
 func TestUsage(t *testing.T) {
 	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	f.SortFlags = false
-	f.Int("slots", 10, "`containers` that may share one card, which is said here at such a length that it takes two lines of the manual")
-	f.StringSliceP("dirs", "d", nil, "folders")
+	f.Int("slots", 10, "`containers` that may share one GPU, which is said here at such a length that it takes two lines of the manual")
+	f.StringSliceP("dirs", "d", nil, "directories")
 	f.Bool("quiet", false, "say nothing")
 	f.String("name", "n", "name")
 	f.Bool("help", false, "help for test")
 	require.Equal(t, `  --slots containers
-        containers that may share one card, which is said here at such a length
+        containers that may share one GPU, which is said here at such a length
         that it takes two lines of the manual
         (GPUSLICE_SLOTS or SLOTS; 10 if not given)
 
   -d, --dirs strings
-        folders
+        directories
         (GPUSLICE_DIRS)
 
   --quiet
@@ -140,21 +140,21 @@ func TestUsage(t *testing.T) {
 
 func TestSchema(t *testing.T) {
 	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	f.Int("slots", 10, "`containers` of a card")
+	f.Int("slots", 10, "`containers` of a GPU")
 	f.Float64("scaling", 0.5, "a factor")
 	f.Bool("quiet", true, "say nothing")
 	f.Duration("every", time.Minute, "a time")
-	f.StringSlice("dirs", []string{"/a", "/b,c"}, "folders")
+	f.StringSlice("dirs", []string{"/a", "/b,c"}, "directories")
 	f.UintSlice("numbers", nil, "numbers")
 	f.String("config", "", "a file")
 	f.Bool("help", false, "help")
 	got, err := json.Marshal(config.Schema(f, "t", map[string]map[string]any{"slots": {"maximum": 20}}))
 	require.NoError(t, err)
 	require.JSONEq(t, `{"$schema":"https://json-schema.org/draft/2020-12/schema","title":"t","type":"object","additionalProperties":false,"properties":{
-		"slots":{"type":"integer","default":10,"maximum":20,"description":"containers of a card"},
+		"slots":{"type":"integer","default":10,"maximum":20,"description":"containers of a GPU"},
 		"scaling":{"type":"number","default":0.5,"description":"a factor"},
 		"quiet":{"type":"boolean","default":true,"description":"say nothing"},
 		"every":{"type":"string","default":"1m0s","description":"a time"},
-		"dirs":{"type":"array","items":{"type":"string"},"default":["/a","/b,c"],"description":"folders"},
+		"dirs":{"type":"array","items":{"type":"string"},"default":["/a","/b,c"],"description":"directories"},
 		"numbers":{"type":"array","items":{"type":"integer","minimum":0},"default":[],"description":"numbers"}}}`, string(got))
 }

@@ -13,20 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A state folder with less than this left will soon refuse containers.
+// A state directory with less than this left will soon refuse containers.
 const (
 	littleBytes  = 64 << 20
 	littleInodes = 1000
 )
 
 // StateMountUnit is where systemd has the unit of the tmpfs, and StateMountDir is the
-// folder that the unit is of.
+// directory that the unit is of.
 const (
 	StateMountUnit = "/etc/systemd/system/run-gpuslice.mount"
 	StateMountDir  = "/run/gpuslice"
 )
 
-// stateMount is how the state folder becomes a tmpfs of its own.
+// stateMount is how the state directory becomes a tmpfs of its own.
 var stateMount = []string{
 	"on a node without GPU containers (the ledger of those that run would be hidden):",
 	"  cp install/run-gpuslice.mount /etc/systemd/system/",
@@ -74,7 +74,7 @@ func checkStateDir(_ context.Context, e *exam, v *verdict) {
 	}
 	switch left := fmt.Sprintf("%d MiB and %d inodes are free", f.FreeBytes>>20, f.FreeInodes); {
 	case f.FreeBytes == 0 || f.FreeInodes == 0:
-		v.fail(left+": no container can be granted a card", "mount -o remount,size=1G,nr_inodes=64k "+dir)
+		v.fail(left+": no container can be granted a GPU", "mount -o remount,size=1G,nr_inodes=64k "+dir)
 	case f.FreeBytes < littleBytes || f.FreeInodes < littleInodes:
 		v.warn(left, "mount -o remount,size=1G,nr_inodes=64k "+dir)
 	default:
@@ -82,7 +82,7 @@ func checkStateDir(_ context.Context, e *exam, v *verdict) {
 	}
 }
 
-// sameFilesystem says whether two folders are known to be on one file system.
+// sameFilesystem says whether two directories are known to be on one file system.
 func sameFilesystem(e *exam, a, b string) bool {
 	deviceA, knownA := device(e, a)
 	deviceB, knownB := device(e, b)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// agentProcess is the agent that works with the state folder, as the kernel shows it.
+// agentProcess is the agent that works with the state directory, as the kernel shows it.
 type agentProcess struct {
 	// pid is 0 where it is not known.
 	pid int

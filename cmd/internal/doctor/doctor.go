@@ -1,6 +1,6 @@
-// Package doctor examines what a node needs before gpuslice can guard its cards:
+// Package doctor examines what a node needs before gpuslice can guard its GPUs:
 // the container runtime's version and configuration, the kubelet, the driver, and
-// the agent's folders. It changes nothing.
+// the agent's directories. It changes nothing.
 //
 // Every check is a function of what a [Host] shows, and ends in a [Result]: what
 // was found and, if something is amiss, the exact remedy. [Machine] is the real
@@ -23,7 +23,7 @@ const (
 	OK State = "ok"
 	// Warn works, with less defence or for fewer pods.
 	Warn State = "warn"
-	// Fail does not work, or leaves cards unguarded.
+	// Fail does not work, or leaves GPUs unguarded.
 	Fail State = "fail"
 )
 
@@ -41,7 +41,7 @@ type Result struct {
 	Repairs []Repair `json:"repairs,omitempty"`
 }
 
-// Repair is something that can be mended without a person: it ends no container, hides
+// Repair is something that can be fixed without a person: it ends no container, hides
 // nothing, and can be taken back.
 type Repair string
 
@@ -50,9 +50,9 @@ const (
 	// RepairContainerd sets what NRI needs in containerd's configuration, which is read
 	// at its next start.
 	RepairContainerd Repair = "containerd-nri"
-	// RepairStateDirMode takes from others what they have of the state folder.
+	// RepairStateDirMode takes from others what they have of the state directory.
 	RepairStateDirMode Repair = "state-dir-mode"
-	// RepairStateMount writes the unit of the state folder's own tmpfs, which somebody
+	// RepairStateMount writes the unit of the state directory's own tmpfs, which somebody
 	// has to start.
 	RepairStateMount Repair = "state-dir-mount"
 )
@@ -238,5 +238,5 @@ func (v *verdict) ok(found string)                  { v.add(OK, found, nil) }
 func (v *verdict) warn(found string, fix ...string) { v.add(Warn, found, fix) }
 func (v *verdict) fail(found string, fix ...string) { v.add(Fail, found, fix) }
 
-// repair says that what was found last can be mended without a person.
+// repair says that what was found last can be fixed without a person.
 func (v *verdict) repair(r Repair) { v.repairs = append(v.repairs, r) }

@@ -124,13 +124,13 @@ const (
 // goodHost has all that gpuslice wants.
 func goodHost(t *testing.T) *host {
 	n := nodetest.File()
-	n.Node.Cards[1].Minor = 1
-	dir := t.TempDir()
-	require.NoError(t, node.Write(dir, n))
-	published, err := os.ReadFile(filepath.Join(dir, "node.json"))
+	n.Node.GPUs[1].Minor = 1
+	state := t.TempDir()
+	require.NoError(t, node.Write(state, n))
+	published, err := os.ReadFile(filepath.Join(state, "node.json"))
 	require.NoError(t, err)
 	device, socket := &fstest.MapFile{Mode: fs.ModeDevice | fs.ModeCharDevice}, &fstest.MapFile{Mode: fs.ModeSocket}
-	folder := func(mode fs.FileMode, dev uint64) *fstest.MapFile {
+	dir := func(mode fs.FileMode, dev uint64) *fstest.MapFile {
 		return &fstest.MapFile{Mode: fs.ModeDir | mode, Sys: &syscall.Stat_t{Dev: dev}}
 	}
 	h := &host{
@@ -142,8 +142,8 @@ func goodHost(t *testing.T) *host {
 			"dev/nvidia-uvm":                               device,
 			"dev/nvidia0":                                  device,
 			"dev/nvidia1":                                  device,
-			"run":                                          folder(0o755, 24),
-			"run/gpuslice":                                 folder(0o711, 0x1a),
+			"run":                                          dir(0o755, 24),
+			"run/gpuslice":                                 dir(0o711, 0x1a),
 			"run/gpuslice/agent.lock":                      {Sys: &syscall.Stat_t{Dev: unix.Mkdev(0, 0x1a), Ino: 5678}},
 			"var/lib/gpuslice/lib/ld.so.preload":           {},
 			"var/lib/gpuslice/lib/libvgpu-0123456789ab.so": {},
@@ -257,8 +257,8 @@ func TestChecks(t *testing.T) {
 		}, OK, "containerd v2.2.1: every", ""},
 		{"no version", "runtime", runtime("unknown"), Fail, `can't be read: "unknown"`, ""},
 		{"1.6", "runtime", runtime("1.6.20"), Fail, "has no NRI", "2.2"},
-		{"1.7 before its synchronisation was mended", "runtime", runtime("1.7.25"), Warn, "while the agent connects", "1.7.26"},
-		{"2.0 before its synchronisation was mended", "runtime", runtime("2.0.2"), Warn, "while the agent connects", "2.0.3"},
+		{"1.7 before its synchronisation was fixed", "runtime", runtime("1.7.25"), Warn, "while the agent connects", "1.7.26"},
+		{"2.0 before its synchronisation was fixed", "runtime", runtime("2.0.2"), Warn, "while the agent connects", "2.0.3"},
 		{"1.7", "runtime", runtime("1.7.34"), Warn, "without validation", "2.2"},
 		{"2.1", "runtime", runtime("v2.1.4"), Warn, "without validation", "2.2"},
 		{"2.2", "runtime", runtime("2.2.0"), OK, "containerd 2.2.0", ""},
@@ -268,8 +268,8 @@ func TestChecks(t *testing.T) {
 
 		{"defaults", "runtime-config", defaults, OK, "runs on its defaults", ""},
 		{"CRI-O's configuration", "runtime-config", crio("1.34.0"), OK, "not checked", ""},
-		{"not TOML", "runtime-config", config("version = \n"), Fail, "/etc/containerd/config.toml: toml", "mend"},
-		{"a missing import", "runtime-config", config("version = 3\nimports = ['nope.toml']\n"), Fail, "etc/containerd/nope.toml", "mend"},
+		{"not TOML", "runtime-config", config("version = \n"), Fail, "/etc/containerd/config.toml: toml", "fix"},
+		{"a missing import", "runtime-config", config("version = 3\nimports = ['nope.toml']\n"), Fail, "etc/containerd/nope.toml", "fix"},
 		{"imports", "runtime-config", both(config("version = 3\nimports = ['conf.d/*.toml', '/etc/containerd/config.toml']\n"), put("/etc/containerd/conf.d/a.toml", "version = 3\n")),
 			OK, "/etc/containerd/config.toml, /etc/containerd/conf.d/a.toml (version 3)", ""},
 		{"version 1", "runtime-config", config("oom_score = 0\n"), Fail, "version 0", "config migrate"},
@@ -339,7 +339,7 @@ func TestChecks(t *testing.T) {
 		{"false", "nvidia-toolkit", toolkit(acceptsEnv + " = false\naccept-nvidia-visible-devices-as-volume-mounts = true\n"), OK, "is false", ""},
 		{"false, and no mounts", "nvidia-toolkit", toolkit(acceptsEnv + " = false\n"), Warn, "volume mounts are not read", "as-volume-mounts = true"},
 		{"true behind our runtime", "nvidia-toolkit", both(toolkit(acceptsEnv+" = true\n"), config("version = 3\n"+guardedV3)), OK, "no runtime handler runs NVIDIA's runtime directly", ""},
-		{"not TOML", "nvidia-toolkit", toolkit("=\n"), Fail, "toml", "mend"},
+		{"not TOML", "nvidia-toolkit", toolkit("=\n"), Fail, "toml", "fix"},
 
 		{"version 1", "cgroup", filesystem("/sys/fs/cgroup", Filesystem{Type: unix.TMPFS_MAGIC}), Warn, "version 1", "unified_cgroup_hierarchy"},
 		{"none", "cgroup", func(h *host) { delete(h.filesystems, "/sys/fs/cgroup") }, Warn, "unknown", "mount"},
@@ -354,10 +354,10 @@ func TestChecks(t *testing.T) {
 
 		{"no control node", "driver-devices", without("/dev/nvidiactl"), Fail, "/dev/nvidiactl", "nvidia-modprobe"},
 		{"no uvm", "driver-devices", without("/dev/nvidia-uvm"), Fail, "/dev/nvidia-uvm", "nvidia-modprobe -u -c 0"},
-		{"a card of node.json", "driver-devices", without("/dev/nvidia1"), Fail, "no character device: /dev/nvidia1", "nvidia-modprobe -c 1"},
+		{"a GPU of node.json", "driver-devices", without("/dev/nvidia1"), Fail, "no character device: /dev/nvidia1", "nvidia-modprobe -c 1"},
 		{"a file in a device's place", "driver-devices", put("/dev/nvidia0", ""), Fail, "/dev/nvidia0", "nvidia-modprobe -c 0"},
 		{"before the agent's first run", "driver-devices", without("/run/gpuslice/node.json"), OK, "/dev/nvidiactl, /dev/nvidia-uvm, /dev/nvidia0, /dev/nvidia1", ""},
-		{"no card at all", "driver-devices", without("/run/gpuslice/node.json", "/dev/nvidia0", "/dev/nvidia1"), Fail, "/dev/nvidia0", "nvidia-modprobe -c 0"},
+		{"no GPU at all", "driver-devices", without("/run/gpuslice/node.json", "/dev/nvidia0", "/dev/nvidia1"), Fail, "/dev/nvidia0", "nvidia-modprobe -c 0"},
 
 		{"not in the loader's cache", "driver-library", without("/etc/ld.so.cache"), OK, "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", ""},
 		{"none", "driver-library", without("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"), Fail, "not found", "ldconfig"},
@@ -366,9 +366,9 @@ func TestChecks(t *testing.T) {
 		{"no spec", "cdi", without("/etc/cdi/nvidia.yaml"), Fail, "no nvidia.com/gpu devices", "nvidia-ctk cdi generate"},
 		{"no spec, with NVIDIA's runtime", "cdi", both(without("/etc/cdi/nvidia.yaml"), config("version = 3\n"+nvidiaV3)), Warn, "NVIDIA's runtime alone", "nvidia-ctk cdi generate"},
 		{"another vendor's", "cdi", put("/etc/cdi/nvidia.yaml", strings.ReplaceAll(spec, "nvidia.com/gpu", "example.com/gpu")), Fail, "no nvidia.com/gpu devices", ""},
-		{"a card is missing", "cdi", put("/etc/cdi/nvidia.yaml", strings.ReplaceAll(spec, nodetest.T4, "1")), Fail, "no device of " + nodetest.T4, "nvidia-ctk"},
+		{"a GPU is missing", "cdi", put("/etc/cdi/nvidia.yaml", strings.ReplaceAll(spec, nodetest.T4, "1")), Fail, "no device of " + nodetest.T4, "nvidia-ctk"},
 		{"another driver's", "cdi", without("/usr/lib/libcuda.so.575"), Fail, "not of this driver: it mounts /usr/lib/libcuda.so.575", "--output /etc/cdi/nvidia.yaml"},
-		{"not a spec", "cdi", put("/var/run/cdi/x.json", "{"), Fail, "/var/run/cdi/x.json", "mend or remove"},
+		{"not a spec", "cdi", put("/var/run/cdi/x.json", "{"), Fail, "/var/run/cdi/x.json", "fix or remove"},
 		{"another version's node.json", "cdi", func(h *host) { h.put("/run/gpuslice/node.json", `{"version":1}`) }, Warn, "its version is 1", "restart gpuslice-agent"},
 		{"before the agent's first run", "cdi", without("/run/gpuslice/node.json"), OK, "2 nvidia.com/gpu devices", ""},
 		{"off in containerd", "cdi", config("version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = false\n"), OK, "containerd's own CDI is off", ""},
@@ -392,7 +392,7 @@ func TestChecks(t *testing.T) {
 		{"not there", "agent", without("/run/gpuslice/agent.lock"), Fail, "no gpuslice-agent holds", "journalctl"},
 		{"has ended", "agent", put("/proc/locks", "1: FLOCK  ADVISORY  WRITE 1234 00:1a:9999 0 EOF\n"), Fail, "no gpuslice-agent holds", "journalctl"},
 		{"hangs", "agent", func(h *host) { h.status = 0 }, Fail, "does not answer", "--health-address"},
-		{"not ready", "agent", func(h *host) { h.status, h.body = 503, "nri: not connected\ncards: none" }, Fail, "not ready: nri: not connected; cards: none", "log"},
+		{"not ready", "agent", func(h *host) { h.status, h.body = 503, "nri: not connected\nGPUs: none" }, Fail, "not ready: nri: not connected; GPUs: none", "log"},
 		{"ended, and it may be the chart's", "agent", without("/proc/locks"), Fail, "no gpuslice-agent holds", "\nor, where it is the chart's: kubectl -n gpuslice-system get pods -l app.kubernetes.io/component=agent"},
 		{"in a pod", "agent", chartPod, OK, "it runs in a pod and is ready", ""},
 		{"in a pod without a network of its own", "agent", both(chartPod, func(h *host) { h.elsewhere = false }), OK, "it runs in a pod and is ready", ""},
@@ -459,7 +459,7 @@ func TestEveryFindingHasAFix(t *testing.T) {
 	})
 }
 
-// What can be mended without a person is said with the check that found it; the rest has
+// What can be fixed without a person is said with the check that found it; the rest has
 // none.
 func TestRepairs(t *testing.T) {
 	nri := func(text string) func(*host) {
@@ -499,7 +499,7 @@ func TestRepairs(t *testing.T) {
 			assert.Equal(t, test.want, report.Repairs())
 			for _, r := range report.Results {
 				assert.Equal(t, r.Check == test.check, len(r.Repairs) > 0, r.Check)
-				assert.False(t, len(r.Repairs) > 0 && len(r.Fix) == 0, "%s is mended, and nothing is amiss", r.Check)
+				assert.False(t, len(r.Repairs) > 0 && len(r.Fix) == 0, "%s is fixed, and nothing is amiss", r.Check)
 			}
 		})
 	}

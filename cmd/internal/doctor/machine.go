@@ -19,7 +19,7 @@ import (
 // patience is how long a daemon or a program may take to answer.
 const patience = 5 * time.Second
 
-// Machine is the real host, or the host whose root folder is mounted somewhere.
+// Machine is the real host, or the host whose root directory is mounted somewhere.
 type Machine struct {
 	root     *os.File
 	isNative bool
@@ -27,7 +27,7 @@ type Machine struct {
 
 var _ Host = (*Machine)(nil)
 
-// NewMachine opens the host whose root folder is given; "/" is this one.
+// NewMachine opens the host whose root directory is given; "/" is this one.
 func NewMachine(root string) (*Machine, error) {
 	f, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

@@ -86,12 +86,12 @@ func TestMachineEdges(t *testing.T) {
 	assert.ErrorContains(t, err, "false")
 
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "cards: none", http.StatusServiceUnavailable)
+		http.Error(w, "GPUs: none", http.StatusServiceUnavailable)
 	}))
 	status, body, err := m.Get(t.Context(), 0, server.URL)
 	require.NoError(t, err)
 	assert.Equal(t, 503, status)
-	assert.Equal(t, "cards: none", body)
+	assert.Equal(t, "GPUs: none", body)
 	server.Close()
 	_, _, err = m.Get(t.Context(), 0, server.URL)
 	assert.Error(t, err)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// agentVariable has the state folder of a test's program that is an agent with a network of its own, as a pod's is.
+// agentVariable has the state directory of a test's program that is an agent with a network of its own, as a pod's is.
 const agentVariable = "GPUSLICE_TEST_AGENT"
 
 func TestMain(m *testing.M) {

@@ -36,7 +36,7 @@ func checkKubelet(_ context.Context, e *exam, v *verdict) {
 	if e.exists(plugins) {
 		v.ok("device plugins register at " + plugins)
 	} else {
-		v.fail("no "+plugins+": the kubelet does not run, or has another folder", "systemctl start kubelet, or name its --root-dir: --kubelet-dir")
+		v.fail("no "+plugins+": the kubelet does not run, or has another directory", "systemctl start kubelet, or name its --root-dir: --kubelet-dir")
 	}
 	resources := path.Join(e.o.KubeletDir, "pod-resources", "kubelet.sock")
 	if e.exists(resources) {
@@ -55,7 +55,7 @@ func checkModules(_ context.Context, e *exam, v *verdict) {
 	}
 	var missing []string
 	for _, module := range []string{"nvidia", "nvidia_uvm"} {
-		// A driver that is built into the kernel has a folder there all the same.
+		// A driver that is built into the kernel has a directory there all the same.
 		if !bytes.HasPrefix(data, []byte(module+" ")) && !bytes.Contains(data, []byte("\n"+module+" ")) && !e.exists("/sys/module/"+module) {
 			missing = append(missing, module)
 		}
@@ -69,14 +69,14 @@ func checkModules(_ context.Context, e *exam, v *verdict) {
 
 func checkDevices(_ context.Context, e *exam, v *verdict) {
 	wanted := []string{"/dev/nvidiactl", "/dev/nvidia-uvm"}
-	if n, err := e.readNode(); err == nil && len(n.Node.Cards) > 0 {
-		for _, c := range n.Node.Cards {
+	if n, err := e.readNode(); err == nil && len(n.Node.GPUs) > 0 {
+		for _, c := range n.Node.GPUs {
 			wanted = append(wanted, c.DevicePath())
 		}
-	} else if cards, _ := fs.Glob(e.Host, "dev/nvidia[0-9]*"); len(cards) == 0 { // the pattern is right
+	} else if gpus, _ := fs.Glob(e.Host, "dev/nvidia[0-9]*"); len(gpus) == 0 { // the pattern is right
 		wanted = append(wanted, "/dev/nvidia0")
 	} else {
-		for _, c := range cards {
+		for _, c := range gpus {
 			wanted = append(wanted, "/"+c)
 		}
 	}
@@ -108,7 +108,7 @@ const managementLibrary = "libnvidia-ml.so.1"
 
 func checkDriverLibrary(_ context.Context, e *exam, v *verdict) {
 	// The loader's cache has every path as text that ends with a NUL.
-	cache, _ := fs.ReadFile(e.Host, "etc/ld.so.cache") // missing: the folders below
+	cache, _ := fs.ReadFile(e.Host, "etc/ld.so.cache") // missing: the directories below
 	for entry := range bytes.SplitSeq(cache, []byte{0}) {
 		if found := string(entry); strings.HasPrefix(found, "/") && path.Base(found) == managementLibrary && e.exists(found) {
 			v.ok(found)
@@ -130,7 +130,7 @@ func checkDriverLibrary(_ context.Context, e *exam, v *verdict) {
 	v.fail(managementLibrary+" is not found", "install the driver's libraries (Debian: libnvidia-ml1; RHEL: nvidia-driver-cuda-libs), then run ldconfig; or start the agent with --nvml-library PATH")
 }
 
-// cdiGenerate makes the spec of the cards.
+// cdiGenerate makes the spec of the GPUs.
 const cdiGenerate = "nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml"
 
 func checkCDI(_ context.Context, e *exam, v *verdict) {
@@ -144,7 +144,7 @@ func checkCDI(_ context.Context, e *exam, v *verdict) {
 	where := strings.Join(e.o.CDISpecDirs, ", ")
 	if len(devices) == 0 {
 		if !broken && len(e.config.nvidiaHandlers()) > 0 {
-			v.warn("no "+oci.DefaultKind+" devices in "+where+": containers get cards by NVIDIA's runtime alone, under its handler", cdiGenerate)
+			v.warn("no "+oci.DefaultKind+" devices in "+where+": containers get GPUs by NVIDIA's runtime alone, under its handler", cdiGenerate)
 			return
 		}
 		v.fail("no "+oci.DefaultKind+" devices in "+where, cdiGenerate)
@@ -152,11 +152,11 @@ func checkCDI(_ context.Context, e *exam, v *verdict) {
 	}
 	n, err := e.readNode()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		v.warn("node.json: "+oneLine(err), "restart gpuslice-agent: it writes the file anew")
+		v.warn("node.json: "+oneLine(err), "restart gpuslice-agent: it writes the file again")
 		return
 	}
 	if err != nil {
-		v.ok(fmt.Sprintf("%d %s devices in %s; which cards there are is known when the agent has run; %s", len(devices), oci.DefaultKind, where, cri))
+		v.ok(fmt.Sprintf("%d %s devices in %s; which GPUs there are is known when the agent has run; %s", len(devices), oci.DefaultKind, where, cri))
 		return
 	}
 	var missing []string
@@ -169,10 +169,10 @@ func checkCDI(_ context.Context, e *exam, v *verdict) {
 		v.fail("no device of "+strings.Join(missing, ", ")+" in "+where, cdiGenerate+" --device-name-strategy=uuid --device-name-strategy=index")
 		return
 	}
-	v.ok(fmt.Sprintf("every card (%d) has a device in %s; %s", len(n.Devices), where, cri))
+	v.ok(fmt.Sprintf("every GPU (%d) has a device in %s; %s", len(n.Devices), where, cri))
 }
 
-// cdiDevices are the names of the cards in CDI specs. Specs that can't be used are
+// cdiDevices are the names of the GPUs in CDI specs. Specs that can't be used are
 // put into the verdict.
 func (e *exam) cdiDevices(v *verdict) (devices []string, broken bool) {
 	for _, dir := range e.o.CDISpecDirs {
@@ -194,7 +194,7 @@ func (e *exam) cdiDevices(v *verdict) (devices []string, broken bool) {
 			}
 			spec, err := cdi.ParseSpec(data)
 			if err != nil {
-				v.fail(file+": "+oneLine(err), "mend or remove "+file)
+				v.fail(file+": "+oneLine(err), "fix or remove "+file)
 				broken = true
 				continue
 			}
@@ -216,7 +216,7 @@ func (e *exam) cdiDevices(v *verdict) (devices []string, broken bool) {
 	return devices, broken
 }
 
-// readNode is what the agent has published of the node's cards.
+// readNode is what the agent has published of the node's GPUs.
 func (e *exam) readNode() (n node.File, err error) {
 	data, err := fs.ReadFile(e.Host, name(path.Join(e.o.StateDir, "node.json")))
 	if err != nil {

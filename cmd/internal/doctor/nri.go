@@ -37,7 +37,7 @@ func checkNRI(_ context.Context, e *exam, v *verdict) {
 			return
 		}
 		if !e.config.nriEnabled() {
-			v.fail("NRI is off: the agent can't connect, and no container gets a card", e.config.fix(nriTable("", "disable = false")...)...)
+			v.fail("NRI is off: the agent can't connect, and no container gets a GPU", e.config.fix(nriTable("", "disable = false")...)...)
 			v.repair(RepairContainerd)
 			return
 		}
@@ -89,7 +89,7 @@ func checkNRIValidator(_ context.Context, e *exam, v *verdict) {
 		return
 	}
 	if !setting(e.config, false, pluginNRI, "default_validator", "enable") {
-		v.warn("default_validator is off: required-plugins annotations mean nothing, so a pod that needs a card can start without one while the agent is away",
+		v.warn("default_validator is off: required-plugins annotations mean nothing, so a pod that needs a GPU can start without one while the agent is away",
 			e.config.fix(nriTable(".default_validator", "enable = true")...)...)
 		v.repair(RepairContainerd)
 		return
@@ -124,7 +124,7 @@ func checkHandlers(_ context.Context, e *exam, v *verdict) {
 	case len(handlers) > 0:
 		v.ok("the default runtime is " + byDefault + "; of NVIDIA are " + strings.Join(handlers, ", "))
 	default:
-		v.ok("the default runtime is " + byDefault + "; none is NVIDIA's, so cards come by CDI")
+		v.ok("the default runtime is " + byDefault + "; none is NVIDIA's, so GPUs come by CDI")
 	}
 }
 
@@ -221,7 +221,7 @@ func checkToolkit(_ context.Context, e *exam, v *verdict) {
 	case !handlers && !e.exists(toolkitConfig):
 		v.ok(toolkitConfig + " is not there, and no runtime of NVIDIA's is configured")
 	case err != nil && e.exists(toolkitConfig):
-		v.fail(toolkitConfig+": "+oneLine(err), "mend the file, or run gpuslice doctor as root")
+		v.fail(toolkitConfig+": "+oneLine(err), "fix the file, or run gpuslice doctor as root")
 	case !handlers:
 		v.ok(acceptsEnv + " is true, and no runtime handler runs NVIDIA's runtime directly")
 	default:

@@ -77,7 +77,7 @@ func checkRuntime(_ context.Context, e *exam, v *verdict) {
 	case r.err != nil:
 		v.fail("no container runtime answers: "+oneLine(r.err), "start containerd, or name its socket: --runtime-socket")
 	case r.name == "cri-o" && r.version.before(1, 34, 0):
-		v.warn("CRI-O "+r.text+": its NRI validates nothing, so a request that is lost in the agent makes a container without its limits' edits (and without a card)", "CRI-O 1.34 or newer has every layer")
+		v.warn("CRI-O "+r.text+": its NRI validates nothing, so a request that is lost in the agent makes a container without its limits' edits (and without a GPU)", "CRI-O 1.34 or newer has every layer")
 	case r.name == "cri-o":
 		v.ok("CRI-O " + r.text + ": every fail-closed layer")
 	case r.name != "containerd":
@@ -88,7 +88,7 @@ func checkRuntime(_ context.Context, e *exam, v *verdict) {
 		v.warn("containerd "+r.text+": no validation, and a container that is created while the agent connects can be missed",
 			"upgrade containerd to 2.2 or newer (at least 1.7.26 or 2.0.3)")
 	case r.version.before(2, 2, 0):
-		v.warn("containerd "+r.text+": NRI without validation; a request that is lost in the agent makes a container without a card, and nobody sees another plugin change a grant",
+		v.warn("containerd "+r.text+": NRI without validation; a request that is lost in the agent makes a container without a GPU, and nobody sees another plugin change a grant",
 			"upgrade containerd to 2.2 or newer")
 	default:
 		v.ok("containerd " + r.text + ": every fail-closed layer")

@@ -247,7 +247,7 @@ func checkRuntimeConfig(_ context.Context, e *exam, v *verdict) {
 	case e.runtime.name == "cri-o":
 		v.ok("not checked: the node's runtime is CRI-O, whose NRI is on since 1.30")
 	case c.err != nil:
-		v.fail(oneLine(c.err), "mend the file: containerd itself can't use it, or run gpuslice doctor as root")
+		v.fail(oneLine(c.err), "fix the file: containerd itself can't use it, or run gpuslice doctor as root")
 	case len(c.files) == 0:
 		v.ok(c.path + " is not there: containerd runs on its defaults (if its configuration is elsewhere: --runtime-config)")
 	case c.version < 2:

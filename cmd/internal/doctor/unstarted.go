@@ -20,14 +20,14 @@ const unstartedFor = 10 * time.Minute
 // for a word from their engine and has the container's files, and so the container keeps its share. An engine that was
 // killed between the two forgets such a container, with or without gpuslice.
 func checkUnstarted(_ context.Context, e *exam, v *verdict) {
-	folders, err := fs.ReadDir(e.Host, name(path.Join(e.o.StateDir, "containers")))
+	dirs, err := fs.ReadDir(e.Host, name(path.Join(e.o.StateDir, "containers")))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		v.warn("unknown: "+oneLine(err), "run gpuslice doctor as root")
 		return
 	}
 	var found, fix []string
-	for _, folder := range folders {
-		id := folder.Name()
+	for _, dir := range dirs {
+		id := dir.Name()
 		data, err := fs.ReadFile(e.Host, name(path.Join(e.o.StateDir, "containers", id, claimed.RecordName)))
 		if err != nil {
 			continue // it is Kubernetes', or just removed

@@ -92,7 +92,7 @@ func formatVersion(c doctor.Containerd, main, runtime string) (int, error) {
 	return c.Version, nil
 }
 
-// dropInDir is the folder that the main file imports all of; empty if there is none.
+// dropInDir is the directory that the main file imports all of; empty if there is none.
 //
 // Before version 3, containerd 1.x may be what reads the files: it takes a plugin's
 // section from the last file that has one, and so a drop-in would take away all of
@@ -114,7 +114,7 @@ func dropInDir(c doctor.Containerd, format int) string {
 	return ""
 }
 
-// generated refuses a file that something writes anew.
+// generated refuses a file that something writes again.
 func generated(h fs.FS, main string) error {
 	data, err := readFile(h, main)
 	if err != nil {
@@ -125,7 +125,7 @@ func generated(h fs.FS, main string) error {
 		return nil
 	}
 	return fmt.Errorf("%s says that it is generated, so that what is written there does not last: "+
-		"let it import a folder (imports = [\"…/*.toml\"], as newer k3s does), or put the lines into its template (k3s: config.toml.tmpl); "+
+		"let it import a directory (imports = [\"…/*.toml\"], as newer k3s does), or put the lines into its template (k3s: config.toml.tmpl); "+
 		"`gpuslice install containerd --dry-run --config /new.toml` shows them; then set barrier.install=false in the chart", main)
 }
 

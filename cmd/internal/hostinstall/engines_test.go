@@ -39,7 +39,7 @@ func TestRealContainerd(t *testing.T) {
 	const old = "/usr/bin/containerd" // Debian's
 	fixtures, err := filepath.Glob("testdata/containerd/*.toml")
 	require.NoError(t, err)
-	// They are not told of the test's root folder: imports are relative to the file.
+	// They are not told of the test's root directory: imports are relative to the file.
 	local := strings.NewReplacer("/etc/containerd/conf.d", "conf.d", "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d", "conf.d")
 	for _, fixture := range append(fixtures, "none") {
 		for _, c := range []struct{ path, version, cri string }{{newest, "2.4.2", doctor.PluginCRI}, {old, "1.6.20", doctor.PluginCRIv2}} {

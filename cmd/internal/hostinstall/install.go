@@ -20,7 +20,7 @@ import (
 type Options struct {
 	// Engine is docker, containerd or podman.
 	Engine string
-	// Root is the host's root folder; "/" is this machine.
+	// Root is the host's root directory; "/" is this machine.
 	Root string
 	// Config is the engine's configuration file; empty for its usual one.
 	Config string
@@ -31,7 +31,7 @@ type Options struct {
 	// Hooks also installs HookFiles for podman's containers of other runtimes.
 	Hooks     bool
 	HookFiles fs.FS
-	// From is a folder of this machine that the programs and the limiter's libraries
+	// From is a directory of this machine that the programs and the limiter's libraries
 	// are copied from; empty copies no program.
 	From string
 	// Library is the limiter's file, and LibraryDir where it is installed to.
@@ -87,11 +87,11 @@ func newJob(ctx context.Context, o Options, out io.Writer) (*job, error) {
 	}
 	h, err := newHost(o.Root)
 	if err != nil {
-		return nil, fmt.Errorf("the host's root folder: %w", err)
+		return nil, fmt.Errorf("the host's root directory: %w", err)
 	}
 	view, err := doctor.NewMachine(h.root)
 	if err != nil {
-		return nil, fmt.Errorf("the host's root folder: %w", err)
+		return nil, fmt.Errorf("the host's root directory: %w", err)
 	}
 	if h.root == "/" && os.Geteuid() != 0 && !o.DryRun {
 		return nil, errors.Join(errors.New("the host's files are root's: run it as root (`--dry-run` shows what it would do)"), view.Close())

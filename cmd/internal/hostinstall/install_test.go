@@ -22,7 +22,7 @@ var mainFiles = map[string]string{
 	"podman":     "/etc/containers/containers.conf.d/gpuslice.conf",
 }
 
-// testHost is a host's root folder with the programs in it.
+// testHost is a host's root directory with the programs in it.
 type testHost struct {
 	t    *testing.T
 	root string
@@ -319,7 +319,7 @@ func TestHooks(t *testing.T) {
 	assert.NoFileExists(t, h.path(hook))
 }
 
-// The programs and the library are installed from a folder, and the host's own
+// The programs and the library are installed from a directory, and the host's own
 // preload file is not touched, nor looked for.
 func TestFrom(t *testing.T) {
 	h := newTestHost(t)

@@ -84,7 +84,7 @@ func TestNewerDefaultComesBack(t *testing.T) {
 	require.JSONEq(t, `{"default-runtime": "nvidia"}`, h.read(file))
 }
 
-// A backup in a folder that is imported as a whole would be configuration.
+// A backup in a directory that is imported as a whole would be configuration.
 func TestBackupsAreNoConfiguration(t *testing.T) {
 	h := newTestHost(t)
 	h.put(mainFiles["containerd"], "version = 3\nimports = [\"/etc/containerd/conf.d/*\"]\n")

@@ -33,7 +33,7 @@ func TestContainerd(t *testing.T) {
 		{"no NRI before 1.7", "1.6.20~ds1", nil, containerdTOML, []string{"version = 2\n"}, []string{"nri"}, "containerd 1.6.20~ds1 has no NRI"},
 		{"a directory is imported", "2.4.2", map[string]string{containerdTOML: v3}, "/etc/containerd/conf.d/zz-gpuslice.toml",
 			[]string{"version = 3\n", "runtimes.gpuslice.options]"}, nil, "made"},
-		{"version 2 imports a folder: 1.x would drop the main file's section", "", map[string]string{containerdTOML: v2 + "imports = [\"/etc/containerd/conf.d/*.toml\"]\n"}, containerdTOML,
+		{"version 2 imports a directory: 1.x would drop the main file's section", "", map[string]string{containerdTOML: v2 + "imports = [\"/etc/containerd/conf.d/*.toml\"]\n"}, containerdTOML,
 			[]string{"runtimes.gpuslice.options]"}, nil, "changed"},
 		{"one file is imported", "2.4.2", map[string]string{containerdTOML: "version = 3\nimports = [\"/etc/containerd/other.toml\"]\n", "/etc/containerd/other.toml": "version = 3\n"}, containerdTOML,
 			[]string{"runtimes.gpuslice.options]"}, nil, "changed"},
@@ -159,9 +159,9 @@ func TestBadCalls(t *testing.T) {
 	o := h.options("docker")
 	o.Root = h.path("/none")
 	_, err := h.install(o)
-	assert.ErrorContains(t, err, "the host's root folder")
+	assert.ErrorContains(t, err, "the host's root directory")
 	o = h.options("docker")
 	o.From = h.path("/none")
 	_, err = h.install(o)
-	assert.ErrorContains(t, err, ": name the folder that `make build` makes, or an unpacked release, by --from")
+	assert.ErrorContains(t, err, ": name the directory that `make build` makes, or an unpacked release, by --from")
 }

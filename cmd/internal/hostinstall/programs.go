@@ -19,8 +19,8 @@ var (
 	errReadOnly = unix.EROFS
 )
 
-// What a folder of --from has. The runtime asks gpuslice, which it looks for beside
-// itself, for the cards.
+// What a directory of --from has. The runtime asks gpuslice, which it looks for beside
+// itself, for the GPUs.
 const (
 	runtimeProgram = "gpuslice-runtime"
 	cliProgram     = "gpuslice"
@@ -129,7 +129,7 @@ func (j *job) libraries(source string) error {
 	return nil
 }
 
-// firstOf finds a file in one of a folder's folders.
+// firstOf finds a file in one of a directory's directories.
 func firstOf(dir, name string, subs ...string) (string, error) {
 	var tried []string
 	for _, sub := range subs {
@@ -139,7 +139,7 @@ func firstOf(dir, name string, subs ...string) (string, error) {
 		}
 		tried = append(tried, p)
 	}
-	return "", fmt.Errorf("there is no %s: name the folder that `make build` makes, or an unpacked release, by --from", strings.Join(tried, ", nor "))
+	return "", fmt.Errorf("there is no %s: name the directory that `make build` makes, or an unpacked release, by --from", strings.Join(tried, ", nor "))
 }
 
 // record reads what was done before; an empty one if nothing was.

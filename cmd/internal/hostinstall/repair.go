@@ -11,22 +11,22 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
 )
 
-// RepairOptions say where what is to be mended is. Every path is absolute, and the host's.
+// RepairOptions say where what is to be fixed is. Every path is absolute, and the host's.
 type RepairOptions struct {
-	// Root is the host's root folder; "/" is this machine.
+	// Root is the host's root directory; "/" is this machine.
 	Root string
 	// RuntimeConfig is containerd's configuration.
 	RuntimeConfig string
 	// ContainerdVersion is asked of containerd if it is empty.
 	ContainerdVersion string
 	StateDir          string
-	// StateMount is the content of the unit of the state folder's tmpfs.
+	// StateMount is the content of the unit of the state directory's tmpfs.
 	StateMount []byte
 	// DryRun shows what would be done.
 	DryRun bool
 }
 
-// Repair mends one thing that doctor has found, and shows what it changes as a diff.
+// Repair fixes one thing that doctor has found, and shows what it changes as a diff.
 func Repair(ctx context.Context, r doctor.Repair, o RepairOptions, out io.Writer) error {
 	switch r {
 	case doctor.RepairContainerd:
@@ -68,7 +68,7 @@ func (o RepairOptions) unit(ctx context.Context, out io.Writer) error {
 // stateDirMode lets containers pass, and nobody look.
 const stateDirMode = 0o711
 
-// own makes the state folder root's alone. It follows no link.
+// own makes the state directory root's alone. It follows no link.
 func (o RepairOptions) own(ctx context.Context, out io.Writer) error {
 	j, err := o.job(ctx, out)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// host writes files of a host whose root folder is somewhere.
+// host writes files of a host whose root directory is somewhere.
 type host struct {
 	root string
 	// readBack reads what was written; os.ReadFile but in tests.
@@ -51,7 +51,7 @@ func (h host) real(path string) (string, error) {
 	return found, nil
 }
 
-// realDir is the path of a folder, of which the last parts may be missing.
+// realDir is the path of a directory, of which the last parts may be missing.
 func (h host) realDir(dir string) (string, error) {
 	found, err := h.find(dir)
 	if !errors.Is(err, fs.ErrNotExist) || dir == "/" {

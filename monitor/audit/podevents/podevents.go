@@ -32,7 +32,7 @@ const (
 	longest = 1024
 )
 
-// Recorder is an audit.Events. Events that are the same are counted up and not sent anew,
+// Recorder is an audit.Events. Events that are the same are counted up and not sent again,
 // and what can't be sent is tried again and then dropped.
 type Recorder struct {
 	broadcaster record.EventBroadcaster

@@ -1,4 +1,4 @@
-// Package nodetest makes an agent's state folder for tests, by the same functions
+// Package nodetest makes an agent's state directory for tests, by the same functions
 // as the agent.
 package nodetest
 
@@ -12,14 +12,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/gpu"
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/node"
+	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// The node's two cards.
+// The node's two GPUs.
 const (
 	H200 = "GPU-00000001-5151-4000-8000-000000000001"
 	T4   = "GPU-00000002-5151-4000-8000-000000000002"
@@ -33,17 +33,17 @@ func File() node.File {
 	return node.File{
 		Name: "node-1", AgentVersion: "v1.0.0", WrittenAt: Time,
 		Devices: []node.Device{
-			{UUID: H200, Card: H200, MemoryMiB: 143771, CorePercent: 100, Slots: 10},
-			{UUID: T4, Card: T4, MemoryMiB: 15360, CorePercent: 100, Slots: 10},
+			{UUID: H200, GPU: H200, MemoryMiB: 143771, CorePercent: 100, Slots: 10},
+			{UUID: T4, GPU: T4, MemoryMiB: 15360, CorePercent: 100, Slots: 10},
 		},
-		Node: gpu.Node{DriverVersion: "575.57.08", CUDAVersion: "12.9", Cards: []gpu.Card{
+		Node: nvidia.Node{DriverVersion: "575.57.08", CUDAVersion: "12.9", GPUs: []nvidia.GPU{
 			{UUID: H200, Index: 0, Model: "NVIDIA H200", MemoryMiB: 143771},
 			{UUID: T4, Index: 1, Model: "Tesla T4", MemoryMiB: 15360},
 		}},
 	}
 }
 
-// StateDir is a state folder with a ledger.
+// StateDir is a state directory with a ledger.
 type StateDir struct {
 	Dir    string
 	Ledger *grant.Ledger
@@ -51,7 +51,7 @@ type StateDir struct {
 	tb     testing.TB
 }
 
-// NewStateDir makes a state folder with a node.json and an empty ledger.
+// NewStateDir makes a state directory with a node.json and an empty ledger.
 func NewStateDir(tb testing.TB) *StateDir { return NewStateDirOf(tb, File()) }
 
 // NewStateDirOf makes one of another node.
@@ -83,7 +83,7 @@ func (s *StateDir) Populate(claim grant.Claim) func(dir string) error {
 
 // Path is a file of a container's.
 func (s *StateDir) Path(id, file string) string {
-	dir := s.Ledger.Folder(id)
+	dir := s.Ledger.Dir(id)
 	for _, path := range []string{limiter.LimitsPath(dir), limiter.UsagePath(dir)} {
 		if filepath.Base(path) == file {
 			return path
@@ -93,7 +93,7 @@ func (s *StateDir) Path(id, file string) string {
 }
 
 // Use writes into a usage file, as a container may, that a process holds so many
-// bytes of each of its cards. The offsets are those of docs/LIMITER.md.
+// bytes of each of its GPUs. The offsets are those of docs/LIMITER.md.
 func (s *StateDir) Use(id string, process int, bytes ...uint64) {
 	const (
 		highWater            = 1024
@@ -116,9 +116,9 @@ func (s *StateDir) Use(id string, process int, bytes ...uint64) {
 }
 
 // Compute writes into a usage file, as a container's processes do, what its share of a
-// card, counted from 0, was charged so far, how long its launches waited, and how many
+// GPU, counted from 0, was charged so far, how long its launches waited, and how many
 // they were.
-func (s *StateDir) Compute(id string, card int, charged, waited time.Duration, launches uint64) {
+func (s *StateDir) Compute(id string, gpu int, charged, waited time.Duration, launches uint64) {
 	const (
 		buckets, size              = 2048, 128
 		spent, throttled, launched = 8, 24, 32
@@ -127,7 +127,7 @@ func (s *StateDir) Compute(id string, card int, charged, waited time.Duration, l
 	require.NoError(s.tb, err)
 	defer file.Close()
 	for offset, value := range map[int]uint64{spent: uint64(charged), throttled: uint64(waited), launched: launches} {
-		_, err := file.WriteAt(binary.LittleEndian.AppendUint64(nil, value), int64(buckets+card*size+offset))
+		_, err := file.WriteAt(binary.LittleEndian.AppendUint64(nil, value), int64(buckets+gpu*size+offset))
 		require.NoError(s.tb, err)
 	}
 }

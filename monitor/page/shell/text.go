@@ -49,7 +49,7 @@ func GiB(bytes float64) string {
 	return "> 1000000 GiB" // nobody has that: it is what a tenant says of himself
 }
 
-// Count is a number of things in words: "1 card", "2 cards".
+// Count is a number of things in words: "1 GPU", "2 GPUs".
 func Count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing

@@ -1,6 +1,6 @@
 // Package nvdriver makes the CDI spec of NVIDIA's driver, nvidia.com/gpu, by NVIDIA's
 // own generator (package nvcdi of the container toolkit): which device nodes, libraries
-// and programs a container needs for a card is NVIDIA's knowledge and changes with the
+// and programs a container needs for a GPU is NVIDIA's knowledge and changes with the
 // driver.
 //
 // It is a room of its own, for nvcdi needs cgo and brings much with it: only who
@@ -35,7 +35,7 @@ const nvidiaHook = "/usr/bin/nvidia-cdi-hook"
 type Options struct {
 	// Root is where the driver's files are; empty is the host's root.
 	Root string
-	// DevRoot is the folder that has the driver's dev; empty is Root.
+	// DevRoot is the directory that has the driver's dev; empty is Root.
 	DevRoot string
 	// NVML is the driver's library; nil is the one in Root.
 	NVML nvml.Interface
@@ -48,7 +48,7 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Generate makes the spec of every card and MIG device, named by UUID and by index
+// Generate makes the spec of every GPU and MIG device, named by UUID and by index
 // (0, and 0:1 of a MIG device), and "all". Its version is left to who writes it.
 func Generate(o Options) (*cdispec.Spec, error) {
 	if !filepath.IsAbs(o.HookPath) {
@@ -92,7 +92,7 @@ func Generate(o Options) (*cdispec.Spec, error) {
 	}
 	raw := spec.Raw()
 	if len(raw.Devices) == 0 {
-		return nil, errors.New("the driver has no card that can be used: see nvidia-smi")
+		return nil, errors.New("the driver has no GPU that can be used: see nvidia-smi")
 	}
 	if ours {
 		nameOurs(raw, o.HookPath, o.Hooks)
@@ -100,13 +100,13 @@ func Generate(o Options) (*cdispec.Spec, error) {
 	return raw, nil
 }
 
-// namersOf name a card in several ways.
+// namersOf name a GPU in several ways.
 func namersOf(strategies ...string) ([]nvcdi.DeviceNamer, error) {
 	var namers []nvcdi.DeviceNamer
 	for _, strategy := range strategies {
 		namer, err := nvcdi.NewDeviceNamer(strategy)
 		if err != nil {
-			return nil, fmt.Errorf("name cards by %s: %w", strategy, err)
+			return nil, fmt.Errorf("name GPUs by %s: %w", strategy, err)
 		}
 		namers = append(namers, namer)
 	}

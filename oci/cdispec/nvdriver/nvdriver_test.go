@@ -14,11 +14,11 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
-// driverRoot makes a folder with the simulated driver, laid out as NVIDIA's: libraries
+// driverRoot makes a directory with the simulated driver, laid out as NVIDIA's: libraries
 // with the driver's version in their names, a program, and device nodes.
-func driverRoot(t *testing.T, cards ...string) (root string, lib nvml.Interface, simctl func(args ...string)) {
+func driverRoot(t *testing.T, gpus ...string) (root string, lib nvml.Interface, simctl func(args ...string)) {
 	t.Helper()
 	sim, err := filepath.Abs("../../../build/sim")
 	require.NoError(t, err)
@@ -31,8 +31,8 @@ func driverRoot(t *testing.T, cards ...string) (root string, lib nvml.Interface,
 		require.NoError(t, err, "%s", out)
 	}
 	init := []string{"init"}
-	for _, card := range cards {
-		init = append(init, "--card", card)
+	for _, gpu := range gpus {
+		init = append(init, "--gpu", gpu)
 	}
 	simctl(init...)
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "dev"), 0o755))
@@ -73,17 +73,17 @@ func install(t *testing.T, root, sim, version string) {
 func TestGenerate(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		cards []string
+		gpus  []string
 		mig   bool
 		hook  string
 		hooks []string
 	}{
-		{name: "two-cards-our-hooks", cards: []string{"H200", "T4"}, hook: "/usr/bin/gpuslice-runtime", hooks: []string{"chmod", "create-symlinks", "update-ldcache"}},
-		{name: "two-cards-nvidias-hooks", cards: []string{"H200", "T4"}, hook: "/usr/bin/nvidia-cdi-hook"},
-		{name: "card-in-mig-mode-is-left-out", cards: []string{"H200", "T4"}, mig: true, hook: "/usr/bin/gpuslice-runtime", hooks: []string{"create-symlinks"}},
+		{name: "two-gpus-our-hooks", gpus: []string{"H200", "T4"}, hook: "/usr/bin/gpuslice-runtime", hooks: []string{"chmod", "create-symlinks", "update-ldcache"}},
+		{name: "two-gpus-nvidias-hooks", gpus: []string{"H200", "T4"}, hook: "/usr/bin/nvidia-cdi-hook"},
+		{name: "gpu-in-mig-mode-is-left-out", gpus: []string{"H200", "T4"}, mig: true, hook: "/usr/bin/gpuslice-runtime", hooks: []string{"create-symlinks"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			root, lib, simctl := driverRoot(t, test.cards...)
+			root, lib, simctl := driverRoot(t, test.gpus...)
 			if test.mig {
 				simctl("mig", "0", "enable")
 			}
@@ -94,7 +94,7 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
-// compare compares a spec with its golden file. The driver's folder is another in each
+// compare compares a spec with its golden file. The driver's directory is another in each
 // test, and cdiVersion is whoever writes the spec's to set.
 func compare(t *testing.T, name, root string, spec *cdispec.Spec) {
 	t.Helper()

@@ -58,9 +58,9 @@ func (b Bundle) Next(now time.Time, names []string) (Bundle, string, error) {
 	ripe := !now.Before(newest.cert.NotBefore.Add(backdate + settle))
 	switch {
 	case broken != nil:
-		reason = join(reason, "the certificate is made anew: "+broken.Error())
+		reason = join(reason, "the certificate is made again: "+broken.Error())
 	case ripe && serving.CheckSignatureFrom(newest.cert) != nil:
-		reason = join(reason, "the certificate is made anew: the new authority signs from now on")
+		reason = join(reason, "the certificate is made again: the new authority signs from now on")
 		serving = nil
 	case now.After(serving.NotAfter.Add(-renewServing)) && (ripe || len(trusted) == 1):
 		reason = join(reason, "the certificate is renewed: it ends "+serving.NotAfter.Format(time.RFC3339))

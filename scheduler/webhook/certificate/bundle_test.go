@@ -51,7 +51,7 @@ func TestNextRepairs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spoil func(*Bundle)
 		says  string
-		// sameAuthority: only the certificate has to be made anew.
+		// sameAuthority: only the certificate has to be made again.
 		sameAuthority bool
 	}{
 		"no certificate":           {func(b *Bundle) { b.Cert = nil }, "there is none", true},

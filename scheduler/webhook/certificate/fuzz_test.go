@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A Secret whose parts somebody has written is mended: what is served from it is trusted by what is announced.
+// A Secret whose parts somebody has written is fixed: what is served from it is trusted by what is announced.
 func FuzzBundle(f *testing.F) {
 	good, _ := next(f, Bundle{}, start)
 	f.Add(good.Trusted, good.AuthorityKey, good.Cert, good.Key)

@@ -33,7 +33,7 @@ func AllPods() []Pod {
 	return []Pod{
 		{Name: "asks for nothing", Manifest: one("cpu: 1")},
 		{Name: "asks for nothing, of a foreign scheduler and on a node", Manifest: "spec:\n  schedulerName: other\n  nodeName: node-1\n  containers:\n  - name: main\n    image: example.com/main:1\n"},
-		{Name: "a card", Manifest: one("nvidia.com/gpu: 1"), Scheduler: ours, Patch: "[" + toOurs + "," + requires + "]"},
+		{Name: "a GPU", Manifest: one("nvidia.com/gpu: 1"), Scheduler: ours, Patch: "[" + toOurs + "," + requires + "]"},
 		{Name: "all of HAMi's resources", Scheduler: ours,
 			Manifest: one("nvidia.com/gpu: 2, nvidia.com/gpumem: 8000, nvidia.com/gpucores: 30, nvidia.com/priority: 0"),
 			Patch:    "[" + toOurs + `,{"op":"add","path":"/spec/containers/0/env","value":[{"name":"CUDA_TASK_PRIORITY","value":"0"}]},` + requires + "]"},
@@ -111,7 +111,7 @@ spec:
 			Patch:    "[" + toOurs + "," + requires + "]"},
 		{Name: "CAP_SYS_ADMIN and hostPID without GPUs",
 			Manifest: "spec:\n  hostPID: true\n  containers:\n  - {name: main, image: example.com/a:1, securityContext: {capabilities: {add: [SYS_ADMIN]}}}\n"},
-		{Name: "a privileged container beside one with a card", Scheduler: ours,
+		{Name: "a privileged container beside one with a GPU", Scheduler: ours,
 			Manifest: "spec:\n  containers:\n  - {name: main, image: example.com/a:1, resources: {limits: {nvidia.com/gpu: 1}}}\n  - {name: root, image: example.com/a:1, securityContext: {privileged: true}}\n",
 			Patch:    "[" + toOurs + "," + requires + "]"},
 		{Name: "required plugins that are no list", Denied: "must be a list of NRI plugins", Manifest: `
@@ -122,9 +122,9 @@ spec:
   - {name: main, image: example.com/a:1, resources: {limits: {nvidia.com/gpu: 1}}}
 `, Patch: "[" + toOurs + "]"},
 		{Name: "gpu-manager's 150 cores", Manifest: one("tencent.com/vcuda-core: 150"), Denied: `container "main": tencent.com/vcuda-core: 150: cores above 100 must be a multiple of 100`},
-		{Name: "a part of a card without memory", Manifest: one("tencent.com/vcuda-core: 30"), Denied: "a part of a card needs memory"},
+		{Name: "a part of a GPU without memory", Manifest: one("tencent.com/vcuda-core: 30"), Denied: "a part of a GPU needs memory"},
 		{Name: "both profiles", Manifest: one("nvidia.com/gpu: 1, tencent.com/vcuda-core: 100"), Denied: "keep one of the two ways"},
-		{Name: "more cores than a card has", Manifest: one("nvidia.com/gpu: 1, nvidia.com/gpucores: 101"), Denied: "nvidia.com/gpucores: 101"},
+		{Name: "more cores than a GPU has", Manifest: one("nvidia.com/gpu: 1, nvidia.com/gpucores: 101"), Denied: "nvidia.com/gpucores: 101"},
 		{Name: "memory and a part of it", Manifest: one("nvidia.com/gpu: 1, nvidia.com/gpumem: 1, nvidia.com/gpumem-percentage: 1"), Denied: "keep one of the two"},
 		{Name: "memory that no number holds", Manifest: one("nvidia.com/gpu: 1, nvidia.com/gpumem: 1e30"), Denied: "nvidia.com/gpumem"},
 		{Name: "a rule that can't be read", Denied: "nvidia.com/numa-bind", Manifest: `

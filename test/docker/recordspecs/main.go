@@ -1,11 +1,11 @@
 // Command recordspecs writes the configs that this machine's engines make for a container,
 // as the runtime wrapper finds them, into oci/runtime/testdata/specs. As root, in the
-// repository's folder, after `make setup native build`:
+// repository's directory, after `make setup native build`:
 //
 //	go run ./test/docker/recordspecs
 //	go test ./oci/runtime -run TestGolden -update
 //
-// Ids and the folders of the test's own daemons are replaced; nothing else is.
+// Ids and the directories of the test's own daemons are replaced; nothing else is.
 package main
 
 import (

@@ -1,9 +1,9 @@
 #!/bin/bash
 # Makes, in the namespaces that it is started in, a machine as a reader of the documents has one: /etc, /usr and /var of this
-# one that can be changed and are gone afterwards, a card (simulated) with its driver at the usual places, docker and podman.
+# one that can be changed and are gone afterwards, a GPU (simulated) with its driver at the usual places, docker and podman.
 # Then runs a script of a page's commands.
 #
-# Usage: machine.sh FOLDER BUILD SCRIPT
+# Usage: machine.sh DIR BUILD SCRIPT
 set -euo pipefail
 dir=$1 build=$2 script=$3
 sim="$build/sim"
@@ -20,8 +20,8 @@ for path in /var/lib/docker /var/lib/containers; do # layers can't be kept on an
 done
 rm -rf /etc/gpuslice /etc/docker /etc/cdi /var/lib/gpuslice /usr/bin/gpuslice*
 
-# The card, and its driver.
-"$sim/simctl" --state "$dir/state" init --card H200
+# The GPU, and its driver.
+"$sim/simctl" --state "$dir/state" init --gpu H200
 mkdir -p /run/simgpu "$dir/dev" && mount --bind "$dir" /run/simgpu
 mount -t tmpfs -o mode=755 dev "$dir/dev"
 for entry in /dev/*; do
@@ -38,7 +38,7 @@ for name in libcuda.so libnvidia-ml.so; do
   cp "$sim/$name.1" "/usr/lib/x86_64-linux-gnu/$name.570.172.08"
   ln -sf "$name.570.172.08" "/usr/lib/x86_64-linux-gnu/$name.1"
 done
-cp "$build/workloads/meminfo" /usr/bin/nvidia-smi # what the card says to who asks in a container
+cp "$build/workloads/meminfo" /usr/bin/nvidia-smi # what the GPU says to who asks in a container
 ldconfig
 
 # There is no systemd here, and its only job would be a signal.

@@ -49,27 +49,27 @@ func setenv(name, value string) {
 	C.setenv(n, v, 1)
 }
 
-// Card is a GPU: what the limiter takes from one record of the limits file.
-type Card struct {
+// GPU is a GPU: what the limiter takes from one record of the limits file.
+type GPU struct {
 	Bytes, Context, Residue, Physical, Room uint64
 	Rate                                    uint32
 }
 
 // Limits reads the limits file as a process that starts does. False: CUDA is denied.
-func Limits() ([]Card, bool) {
+func Limits() ([]GPU, bool) {
 	C.creaders_forget()
 	if !C.limits_ready() {
 		return nil, false
 	}
-	cards := make([]Card, int(C.limits_count()))
-	for i := range cards {
+	gpus := make([]GPU, int(C.limits_count()))
+	for i := range gpus {
 		c := C.int(i)
-		cards[i] = Card{
+		gpus[i] = GPU{
 			Bytes: uint64(C.limits_bytes(c)), Context: uint64(C.limits_context_bytes(c)), Residue: uint64(C.limits_residue_bytes(c)),
 			Physical: uint64(C.limits_physical_bytes(c)), Room: uint64(C.limits_room(c)), Rate: uint32(C.limits_core_rate(c)),
 		}
 	}
-	return cards, true
+	return gpus, true
 }
 
 // Sum is what the limiter takes from the usage file for one GPU.
@@ -111,13 +111,13 @@ func Size(text string) uint64 {
 }
 
 // EnvLimit reads the limits of the environment, with one variable set, and returns a GPU's.
-func EnvLimit(name, value string, card int) uint64 {
+func EnvLimit(name, value string, gpu int) uint64 {
 	setenv(name, value)
 	C.envlimits_read()
 	n := C.CString(name)
 	defer C.free(unsafe.Pointer(n))
 	C.unsetenv(n)
-	return uint64(C.envlimits_bytes(C.int(card)))
+	return uint64(C.envlimits_bytes(C.int(gpu)))
 }
 
 // Stat reads a line of /proc/<pid>/stat.

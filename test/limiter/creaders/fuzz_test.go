@@ -21,7 +21,7 @@ var le = binary.LittleEndian
 
 const (
 	record     = 128 // a record's bytes, and a header's
-	cardUUID   = "GPU-00000001-5151-4000-8000-00000000000"
+	gpuUUID    = "GPU-00000001-5151-4000-8000-00000000000"
 	ceiling    = 1 << 56
 	ownerDied  = 0x40000000
 	fuzzedCell = 1
@@ -32,7 +32,7 @@ func files(f *testing.F) (limits, usage *os.File) {
 	dir := f.TempDir()
 	var l limiter.Limits
 	for i := range 3 {
-		l.Devices = append(l.Devices, limiter.DeviceLimit{UUID: cardUUID + fmt.Sprint(i), MemoryLimitBytes: 1 << 30, CorePercent: 30})
+		l.Devices = append(l.Devices, limiter.DeviceLimit{UUID: gpuUUID + fmt.Sprint(i), MemoryLimitBytes: 1 << 30, CorePercent: 30})
 	}
 	limitsPath, usagePath := filepath.Join(dir, "limits"), filepath.Join(dir, "usage")
 	require.NoError(f, limiter.WriteLimits(limitsPath, l))
@@ -80,8 +80,8 @@ func FuzzLimits(f *testing.F) {
 		require.NoError(t, limits.Truncate(int64(len(file))))
 		_, err := limits.WriteAt(file, 0)
 		require.NoError(t, err)
-		cards, ok := Limits()
-		for _, c := range cards {
+		gpus, ok := Limits()
+		for _, c := range gpus {
 			require.NotZero(t, c.Bytes)
 			require.LessOrEqual(t, c.Bytes, uint64(ceiling))
 			require.LessOrEqual(t, c.Context, uint64(ceiling))
@@ -95,9 +95,9 @@ func FuzzLimits(f *testing.F) {
 			return
 		}
 		require.True(t, ok, "the host reads it and the container doesn't")
-		require.Len(t, cards, len(host.Devices))
+		require.Len(t, gpus, len(host.Devices))
 		for i, d := range host.Devices {
-			require.Equal(t, min(d.MemoryLimitBytes, ceiling), cards[i].Bytes)
+			require.Equal(t, min(d.MemoryLimitBytes, ceiling), gpus[i].Bytes)
 		}
 	})
 }
@@ -171,7 +171,7 @@ func FuzzSize(f *testing.F) {
 	for _, text := range []string{"4000m", "0", "", "18446744073709551617", "72057594037927935", "1G ", "-1", "99999999g", "1e3", "m", "1\xff"} {
 		f.Add(text, uint8(3))
 	}
-	f.Fuzz(func(t *testing.T, text string, card uint8) {
+	f.Fuzz(func(t *testing.T, text string, gpu uint8) {
 		if strings.ContainsRune(text, 0) {
 			return
 		}
@@ -184,7 +184,7 @@ func FuzzSize(f *testing.F) {
 			want.SetInt64(0)
 		}
 		require.Equal(t, want.Uint64(), Size(text))
-		i := int(card) % 16
+		i := int(gpu) % 16
 		require.Equal(t, want.Uint64(), EnvLimit(fmt.Sprintf("CUDA_DEVICE_MEMORY_LIMIT_%d", i), text, i))
 		require.Equal(t, want.Uint64(), EnvLimit("CUDA_DEVICE_MEMORY_LIMIT", text, i))
 	})

@@ -4,7 +4,7 @@
  *
  * sync waits for each launch, async for none, queue after every 16; graph launches graphs
  * of all the kernels (eight times each if they are short) and waits for none. Prints launches,
- * the card's time that they took, the wall time until all was done (both ns), and the
+ * the GPU's time that they took, the wall time until all was done (both ns), and the
  * longest that one call of cuLaunchKernel took, in the first milliseconds if given. */
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* Threads that make a card's primary context come and go: `primary SECONDS THREADS
+/* Threads that make a GPU's primary context come and go: `primary SECONDS THREADS
  * [reset]`. Prints how often it was had and refused; when all have let go, waits
  * for its input to end, so that what is still charged can be looked at. */
 #include <dlfcn.h>

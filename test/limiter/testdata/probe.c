@@ -125,7 +125,7 @@ static void allocated(const char *what, int r, unsigned long long p)
 		pointers[count++] = p;
 }
 
-/* Of a card or, with mig 0 or more, of one of its MIG devices. */
+/* Of a GPU or, with mig 0 or more, of one of its MIG devices. */
 static void nvml(unsigned long long index, int mig)
 {
 	void *h = dlopen("libnvidia-ml.so.1", RTLD_NOW), *dev = NULL;
@@ -187,7 +187,7 @@ static void show_processes(void)
 }
 
 
-/* Virtual memory, sizes in MiB: vreserve SIZE, vcreate CARD SIZE (card -2: the host's),
+/* Virtual memory, sizes in MiB: vreserve SIZE, vcreate GPU SIZE (GPU -2: the host's),
  * vlocation KIND of what is created, vmap RANGE AT SIZE HANDLE, vunmap RANGE AT SIZE,
  * vretain RANGE AT, vrelease HANDLE, vmany COUNT SIZE: created, mapped, released.
  * Descriptors: vexport HANDLE, vimport DESCRIPTOR, vclose DESCRIPTOR; vborn SIZE: one from

@@ -41,7 +41,7 @@ static void begin(void)
 	CALL(cuMemGetInfo_v2, &before, &total);
 }
 
-static const CUmemAllocationProp on_card = { .type = 1, .requestedHandleTypes = 1, .location = { 1, 0 } };
+static const CUmemAllocationProp on_gpu = { .type = 1, .requestedHandleTypes = 1, .location = { 1, 0 } };
 static const CUmemAllocationProp on_host = { .type = 1, .location = { 2, 0 } };
 static const CUmemAllocationProp nowhere = { .type = 1, .location = { 1, 77 } };
 
@@ -52,7 +52,7 @@ static void lives(void)
 	CUdeviceptr p = 0;
 
 	SHOW("reserve", CALL(cuMemAddressReserve, &p, 256 * MIB, 0, 0, 0));
-	SHOW("create", CALL(cuMemCreate, &h, 4 * MIB, &on_card, 0));
+	SHOW("create", CALL(cuMemCreate, &h, 4 * MIB, &on_gpu, 0));
 	SHOW("map", CALL(cuMemMap, p, 4 * MIB, 0, h, 0));
 	SHOW("map elsewhere too", CALL(cuMemMap, p + 8 * MIB, 4 * MIB, 0, h, 0));
 	SHOW("map over it", CALL(cuMemMap, p, 4 * MIB, 0, h, 0));
@@ -70,18 +70,18 @@ static void lives(void)
 	SHOW("release the last", CALL(cuMemRelease, again));
 	SHOW("unmap the last", CALL(cuMemUnmap, p, 4 * MIB));
 	SHOW("unmap nothing", CALL(cuMemUnmap, p, 4 * MIB));
-	SHOW("release without mapping", (CALL(cuMemCreate, &h, 2 * MIB, &on_card, 0), CALL(cuMemRelease, h)));
+	SHOW("release without mapping", (CALL(cuMemCreate, &h, 2 * MIB, &on_gpu, 0), CALL(cuMemRelease, h)));
 	SHOW("host", CALL(cuMemCreate, &host, 64 * MIB, &on_host, 0));
 	SHOW("map host", CALL(cuMemMap, p, 64 * MIB, 0, host, 0));
-	SHOW("create between", CALL(cuMemCreate, &h, 2 * MIB, &on_card, 0));
+	SHOW("create between", CALL(cuMemCreate, &h, 2 * MIB, &on_gpu, 0));
 	SHOW("map beside it", CALL(cuMemMap, p + 64 * MIB, 2 * MIB, 0, h, 0));
 	SHOW("release", CALL(cuMemRelease, h) | CALL(cuMemRelease, host));
 	SHOW("unmap both", CALL(cuMemUnmap, p, 66 * MIB));
-	SHOW("odd size", CALL(cuMemCreate, &h, MIB, &on_card, 0));
-	SHOW("no card", CALL(cuMemCreate, &h, 2 * MIB, &nowhere, 0) != 0);
+	SHOW("odd size", CALL(cuMemCreate, &h, MIB, &on_gpu, 0));
+	SHOW("no GPU", CALL(cuMemCreate, &h, 2 * MIB, &nowhere, 0) != 0);
 	SHOW("no properties", CALL(cuMemCreate, &h, 2 * MIB, NULL, 0));
-	SHOW("no handle", CALL(cuMemCreate, NULL, 2 * MIB, &on_card, 0));
-	SHOW("too large", CALL(cuMemCreate, &h, (size_t)1 << 50, &on_card, 0));
+	SHOW("no handle", CALL(cuMemCreate, NULL, 2 * MIB, &on_gpu, 0));
+	SHOW("too large", CALL(cuMemCreate, &h, (size_t)1 << 50, &on_gpu, 0));
 	SHOW("unmap with a size that overflows", CALL(cuMemUnmap, p, SIZE_MAX));
 	SHOW("free addresses", CALL(cuMemAddressFree, p, 256 * MIB));
 }
@@ -99,7 +99,7 @@ static void segments(void)
 		size_t chunk = (kind ? 20 : 2) * MIB;
 
 		for (int i = 0; i < CHUNKS; i++)
-			CALL(cuMemCreate, &h[i], chunk, &on_card, 0);
+			CALL(cuMemCreate, &h[i], chunk, &on_gpu, 0);
 		SHOW("chunks", 0);
 		for (int i = 0; i < CHUNKS; i++)
 			CALL(cuMemMap, p + i * chunk, chunk, 0, h[i], 0);
@@ -182,7 +182,7 @@ static void others(void)
 		begin();
 		CALL(cuMemAlloc_v2, &p, 32 * MIB);
 		CALL(cuIpcGetMemHandle, &ipc, p);
-		CALL(cuMemCreate, &h, 16 * MIB, &on_card, 0);
+		CALL(cuMemCreate, &h, 16 * MIB, &on_gpu, 0);
 		CALL(cuMemExportToShareableHandle, &fd, h, 1, 0);
 		union { struct cmsghdr header; char room[CMSG_SPACE(sizeof(int))]; } control = { 0 };
 		struct iovec data = { &ipc, sizeof(ipc) };
@@ -203,7 +203,7 @@ static void others(void)
 	SHOW("free what was opened", CALL(cuMemFree_v2, p));
 	SHOW("close", CALL(cuIpcCloseMemHandle, p));
 	CALL(cuMemAddressReserve, &p, 64 * MIB, 0, 0, 0);
-	SHOW("create beside", CALL(cuMemCreate, &h, 2 * MIB, &on_card, 0));
+	SHOW("create beside", CALL(cuMemCreate, &h, 2 * MIB, &on_gpu, 0));
 	SHOW("map beside", CALL(cuMemMap, p, 2 * MIB, 0, h, 0));
 	SHOW("release", CALL(cuMemRelease, h));
 	SHOW("unmap", CALL(cuMemUnmap, p, 2 * MIB));
@@ -237,7 +237,7 @@ static void sparse(void)
 	CUmemGenericAllocationHandle h = 0, other = 0;
 
 	CALL(cuArray3DCreate_v2, &info.resource.array, &d);
-	SHOW("create", CALL(cuMemCreate, &h, 2 * MIB, &on_card, 0) | CALL(cuMemCreate, &other, 4 * MIB, &on_card, 0));
+	SHOW("create", CALL(cuMemCreate, &h, 2 * MIB, &on_gpu, 0) | CALL(cuMemCreate, &other, 4 * MIB, &on_gpu, 0));
 	info.memHandle.memHandle = h;
 	SHOW("map into an array", CALL(cuMemMapArrayAsync, &info, 1, NULL));
 	info.subresource.sparseLevel.offsetX = 64;

@@ -60,10 +60,10 @@ func TestNodePage(t *testing.T) {
 	b.open(t, nodePage(t, usual))
 	text := b.text(t)
 	for _, seen := range []string{
-		"GPUs of gpu-node-7", "3 cards, 4 containers with a share of them; driver 575.57.08, CUDA 12.9",
+		"GPUs of gpu-node-7", "3 GPUs, 4 containers with a share of them; driver 575.57.08, CUDA 12.9",
 		"Violations 1 now", "no-limiter", "process 4242", "for 5 min",
-		"Problems", "card 2: nvmlDeviceGetUUID: GPU is lost",
-		"Card 0: NVIDIA H200", "3 of 10 containers · 61 °C · 412 W",
+		"Problems", "GPU 2: nvmlDeviceGetUUID: GPU is lost",
+		"GPU 0: NVIDIA H200", "3 of 10 containers · 61 °C · 412 W",
 		"not healthy: XID 79: it has fallen off the bus", "No container has a share of it.",
 		"4.00 GiB more held by the driver", "3 allocations refused", "waited 1 min for its share", "at work", "last launch 3 h ago",
 		"usage file: it is shorter than it was made",
@@ -72,22 +72,22 @@ func TestNodePage(t *testing.T) {
 	}
 	rows := b.rows(t)
 	// What the sample says: 96 of 128 GiB granted, 48 used; 75 of 100 % granted, 64 used.
-	memory, compute := find(t, rows, "Of the card", "Memory"), find(t, rows, "Of the card", "Compute time")
+	memory, compute := find(t, rows, "Of the GPU", "Memory"), find(t, rows, "Of the GPU", "Compute time")
 	assert.Equal(t, []string{"Memory", "96.0 GiB of 128.0 GiB", "48.0 GiB of 128.0 GiB"}, memory.Cells)
 	assertBars(t, memory, nil, []float64{0.75}, []float64{0.375})
 	assert.Equal(t, []string{"Compute time", "75 of 100 %", "64 %"}, compute.Cells)
 	assertBars(t, compute, nil, []float64{0.75}, []float64{0.64})
 
-	server := find(t, rows, "Containers on card 0", "team-a/inference-6c5d/server")
+	server := find(t, rows, "Containers on GPU 0", "team-a/inference-6c5d/server")
 	assert.Equal(t, []string{"team-a/inference-6c5d/server", "8.00 GiB of 32.0 GiB", "20 % of 50 %"}, server.Cells)
 	assertBars(t, server, nil, []float64{0.25, 0.125}, []float64{0.4})
-	notebook := find(t, rows, "Containers on card 0", "team-a/notebook-0/jupyter")
-	assert.Equal(t, []string{"team-a/notebook-0/jupyter", "24.0 GiB of 48.0 GiB", "0 % of the card, not limited"}, notebook.Cells)
+	notebook := find(t, rows, "Containers on GPU 0", "team-a/notebook-0/jupyter")
+	assert.Equal(t, []string{"team-a/notebook-0/jupyter", "24.0 GiB of 48.0 GiB", "0 % of the GPU, not limited"}, notebook.Cells)
 	assertBars(t, notebook, nil, []float64{0.5}, nil)
-	spoilt := find(t, rows, "Containers on card 0", "team-b/")
+	spoilt := find(t, rows, "Containers on GPU 0", "team-b/")
 	assert.Equal(t, []string{"not known, of 16.0 GiB", "not measured, of 25 %"}, spoilt.Cells[1:])
 	assertBars(t, spoilt, nil, nil, nil)
-	big := find(t, rows, "Containers on card 1", "team-c/big/train")
+	big := find(t, rows, "Containers on GPU 1", "team-c/big/train")
 	assertBars(t, big, nil, []float64{0.9375}, []float64{0.97})
 }
 
@@ -97,22 +97,22 @@ func TestClusterPage(t *testing.T) {
 	b.open(t, clusterPage(t, usual))
 	text := b.text(t)
 	for _, seen := range []string{
-		"2 nodes, 4 cards, 4 pods pending", "node-a", "node-b", "not healthy",
+		"2 nodes, 4 GPUs, 4 pods pending", "node-a", "node-b", "not healthy",
 		"for 12 min", "CardInsufficientMemory", "with less than 90000 MiB free (most: 40000 MiB)",
-		"The memory is free, but not on one card: it is fragmented.", "BadRequest",
+		"The memory is free, but not on one GPU: it is fragmented.", "BadRequest",
 	} {
 		assert.Contains(t, text, seen)
 	}
 	rows := b.rows(t)
-	all := find(t, rows, "What is granted of all cards", "Granted")
+	all := find(t, rows, "What is granted of all GPUs", "Granted")
 	assert.Equal(t, []string{"Granted", "117.2 GiB of 312.5 GiB", "110 of 400 %", "3 of 40"}, all.Cells)
 	assertBars(t, all, nil, []float64{0.375}, []float64{0.275}, []float64{0.075})
-	card := find(t, rows, "Cards of node-a", "1: NVIDIA H100")
-	assertBars(t, card, nil, []float64{0.75}, []float64{0.8})
+	gpu := find(t, rows, "GPUs of node-a", "1: NVIDIA H100")
+	assertBars(t, gpu, nil, []float64{0.75}, []float64{0.8})
 	pod := find(t, rows, "Pods on node-a", "team-a/inference")
 	assert.Equal(t, []string{"team-a/inference", "0: NVIDIA H100 80GB HBM3", "39.1 GiB, 30 % of compute time"}, pod.Cells)
-	assert.Equal(t, 1, strings.Count(text, "it is fragmented"), "of two pods that want more memory than any card has free")
-	assert.Contains(t, find(t, rows, "Pods that ask for cards and are on no node", "team-a/fragmented").Cells[1], "with less than 70000 MiB free")
+	assert.Equal(t, 1, strings.Count(text, "it is fragmented"), "of two pods that want more memory than any GPU has free")
+	assert.Contains(t, find(t, rows, "Pods that ask for GPUs and are on no node", "team-a/fragmented").Cells[1], "with less than 70000 MiB free")
 }
 
 // Whatever the names are: no script runs, nothing is loaded, and Chromium has nothing against the page.

@@ -26,10 +26,10 @@ const maxScreenshot = 200 << 10
 // A picture of each page can be taken whole, and is small enough to be kept. Kept they are by
 // `make screenshots` alone: fonts differ between machines, and so do pictures.
 func TestScreenshots(t *testing.T) {
-	folder := t.TempDir()
+	dir := t.TempDir()
 	if *keep {
-		folder = "../../../docs/screenshots"
-		require.NoError(t, os.MkdirAll(folder, 0o755))
+		dir = "../../../docs/screenshots"
+		require.NoError(t, os.MkdirAll(dir, 0o755))
 	}
 	node, cluster := nodePage(t, usual), clusterPage(t, usual)
 	b := browse(t)
@@ -50,7 +50,7 @@ func TestScreenshots(t *testing.T) {
 		assert.Equal(t, int(picture.width), shown.Bounds().Dx(), picture.name)
 		data = compressed(t, shown)
 		assert.Less(t, len(data), maxScreenshot, picture.name)
-		require.NoError(t, os.WriteFile(filepath.Join(folder, picture.name+".png"), data, 0o644))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, picture.name+".png"), data, 0o644))
 	}
 }
 

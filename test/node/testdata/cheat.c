@@ -1,6 +1,6 @@
 /*
  * A program that gets past the limiter, each way that there is: cheat LIBRARY dlsym|elf MIB [alloc|vmm|module] holds that
- * much of card 0, as linear memory, as a physical allocation that is mapped nowhere, or as data of a module.
+ * much of GPU 0, as linear memory, as a physical allocation that is mapped nowhere, or as data of a module.
  * LIBRARY is the driver's, or a copy of it under another name. dlsym is for where no limiter is loaded; elf finds the
  * functions by reading the library's own tables, which no limiter can stand in front of. With RAW the driver is linked
  * in, as for a program that speaks to the kernel itself: cheat - - MIB.

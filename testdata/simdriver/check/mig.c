@@ -1,4 +1,4 @@
-/* On a card with MIG on. Not in the list of checks: the test makes the cards. */
+/* On a GPU with MIG on. Not in the list of checks: the test makes the GPUs. */
 #include "check.h"
 
 #include "../nvml_api.h"
@@ -19,7 +19,7 @@ static int attribute(int which)
 	return value;
 }
 
-/* The card's UUID from the old function, the MIG device's from the new; by name, the version that is asked for decides. */
+/* The GPU's UUID from the old function, the MIG device's from the new; by name, the version that is asked for decides. */
 static void check_uuids(void)
 {
 	CUresult (*by_version)(CUuuid *, CUdevice);
@@ -81,7 +81,7 @@ static void check_nvml(void)
 	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
 	nvmlProcessInfo_t processes[4];
 	nvmlDeviceAttributes_t attributes;
-	nvmlDevice_t card, mig, parent;
+	nvmlDevice_t gpu, mig, parent;
 	nvmlMemory_t memory;
 	unsigned count = 4, id, shard;
 
@@ -97,9 +97,9 @@ static void check_nvml(void)
 	FUNCTION(DeviceGetMemoryInfo, nvmlDevice_t, nvmlMemory_t *);
 	FUNCTION(DeviceGetComputeRunningProcesses_v3, nvmlDevice_t, unsigned *, nvmlProcessInfo_t *);
 
-	CHECK(!Init_v2() && !DeviceGetHandleByIndex_v2(0, &card));
-	CHECK(!DeviceGetMigDeviceHandleByIndex(card, 0, &mig));
-	CHECK(!DeviceGetDeviceHandleFromMigDeviceHandle(mig, &parent) && parent == card);
+	CHECK(!Init_v2() && !DeviceGetHandleByIndex_v2(0, &gpu));
+	CHECK(!DeviceGetMigDeviceHandleByIndex(gpu, 0, &mig));
+	CHECK(!DeviceGetDeviceHandleFromMigDeviceHandle(mig, &parent) && parent == gpu);
 	CHECK(!DeviceGetAttributes_v2(mig, &attributes) && attributes.multiprocessorCount == 42);
 	CHECK(!DeviceGetGpuInstanceId(mig, &id) && !DeviceGetComputeInstanceId(mig, &shard) && !shard);
 	CHECK(!DeviceGetMemoryInfo(mig, &memory) && memory.total == SIZE && memory.used == CONTEXT);
@@ -132,7 +132,7 @@ void check_mig(void)
 	FINE(cuDevicePrimaryCtxRelease_v2(0));
 }
 
-/* The card is cut up after cuInit: this process gets nothing of it any more. */
+/* The GPU is cut up after cuInit: this process gets nothing of it any more. */
 void check_mig_late(void)
 {
 	CUcontext ctx;

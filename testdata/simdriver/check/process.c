@@ -168,7 +168,7 @@ void check_threads(void)
 
 /*
  * Whether NVML tells this process's own PID: exit status 10, plus 1 if the list of processes has it, plus 2 if the
- * utilisation has it. Once the card has been busy for a while it says ready=1 and waits for the end of its input.
+ * utilisation has it. Once the GPU has been busy for a while it says ready=1 and waits for the end of its input.
  */
 void check_nvml_pids(void)
 {

@@ -41,7 +41,7 @@ static void check_bad_launches(CUfunction f)
 	FINE(cuLaunchCooperativeKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL));
 }
 
-/* 20 kernels of 500 us take 10 ms on the card, however they are timed; launching them takes next to nothing. */
+/* 20 kernels of 500 us take 10 ms on the GPU, however they are timed; launching them takes next to nothing. */
 void check_time(void)
 {
 	CUevent start_event, stop_event, untimed;

@@ -10,7 +10,7 @@
 
 #define MIB ((size_t)1 << 20)
 
-static const CUmemAllocationProp on_card = {
+static const CUmemAllocationProp on_gpu = {
 	.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 	.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 	.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
@@ -33,7 +33,7 @@ static void check_life(void)
 	size_t before = used();
 
 	FINE(cuMemAddressReserve(&p, 64 * MIB, 0, 0, 0));
-	FINE(cuMemCreate(&h, 4 * MIB, &on_card, 0));
+	FINE(cuMemCreate(&h, 4 * MIB, &on_gpu, 0));
 	CHECK(used() == before + 4 * MIB);
 	FINE(cuMemMap(p, 4 * MIB, 0, h, 0));
 	GIVES(cuMemMap(p + 2 * MIB, 4 * MIB, 0, h, 0), CUDA_ERROR_INVALID_VALUE);
@@ -66,7 +66,7 @@ static void check_chunks(void)
 	FINE(cuMemAddressReserve(&wish, 2 * MIB, 0, p + 2048 * MIB, 0));
 	CHECK(wish == p + 2048 * MIB);
 	for (int i = 0; i < 8; i++) {
-		FINE(cuMemCreate(&h[i], 2 * MIB, &on_card, 0));
+		FINE(cuMemCreate(&h[i], 2 * MIB, &on_gpu, 0));
 		FINE(cuMemMap(p + (size_t)i * 2 * MIB, 2 * MIB, 0, h[i], 0));
 		FINE(cuMemRelease(h[i]));
 	}
@@ -86,7 +86,7 @@ static void check_chunks(void)
 static void check_refusals(void)
 {
 	CUmemGenericAllocationHandle h;
-	CUmemAllocationProp prop = on_card;
+	CUmemAllocationProp prop = on_gpu;
 	size_t granularity, before = used();
 
 	FINE(cuMemGetAllocationGranularity(&granularity, &prop, 0));
@@ -110,7 +110,7 @@ static void check_export(void)
 	size_t before = used();
 	int fd, second;
 
-	FINE(cuMemCreate(&h, 4 * MIB, &on_card, 0));
+	FINE(cuMemCreate(&h, 4 * MIB, &on_gpu, 0));
 	FINE(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 	CHECK(used() == before + 4 * MIB);
 	FINE(cuMemRelease(h));
@@ -167,7 +167,7 @@ void check_export_orphan(void)
 	printf("child=%d\n", (int)child);
 	fflush(stdout);
 	start();
-	FINE(cuMemCreate(&h, 64 * MIB, &on_card, 0));
+	FINE(cuMemCreate(&h, 64 * MIB, &on_gpu, 0));
 	FINE(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 	send_descriptor(ends[0], fd);
 	raise(SIGKILL);
@@ -195,7 +195,7 @@ static void check_sparse(void)
 
 	FINE(cuArray3DCreate_v2(&info.resource.array, &desc));
 	CHECK(used() == before);
-	FINE(cuMemCreate(&h, 2 * MIB, &on_card, 0));
+	FINE(cuMemCreate(&h, 2 * MIB, &on_gpu, 0));
 	info.memHandle.memHandle = h;
 	FINE(cuMemMapArrayAsync(&info, 1, NULL));
 	FINE(cuMemRelease(h));

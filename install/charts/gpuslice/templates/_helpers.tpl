@@ -69,7 +69,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 [{{ join ", " $quoted }}]
 {{- end -}}
 
-{{/* The resources that ask for cards, as CEL's list. */}}
+{{/* The resources that ask for GPUs, as CEL's list. */}}
 {{- define "gpuslice.asks" -}}
 {{- $n := .Values.resourceNames -}}
 {{- $all := list $n.count $n.memory $n.memoryPercentage $n.cores $n.priority $n.vcudaCore $n.vcudaMemory -}}

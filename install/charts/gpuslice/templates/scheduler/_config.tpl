@@ -3,7 +3,7 @@
 {{- if not .Values.scheduler.name }}
 {{- fail "scheduler.name is empty with scheduler.mode=plugin: a kube-scheduler whose profile has no name is a second default-scheduler, for all pods of the cluster. Name it (gpuslice-scheduler), or set scheduler.mode=extender" }}
 {{- end -}}
-# kube-scheduler's configuration, with the plugin on: for gpuslice-scheduler --config. Pods that ask for cards and name
+# kube-scheduler's configuration, with the plugin on: for gpuslice-scheduler --config. Pods that ask for GPUs and name
 # schedulerName {{ .Values.scheduler.name }} (the webhook does that for them) are placed by it; it can place all others too.
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -29,19 +29,19 @@ profiles:
       # prefers with a high weight. kube-scheduler's own plugins stay as they are.
       - name: GPUSlice
         weight: 5
-    # Before DefaultBinder, which it is not with multiPoint alone: it binds pods with cards and writes their grant with
-    # the bind. Pods without cards it leaves to DefaultBinder.
+    # Before DefaultBinder, which it is not with multiPoint alone: it binds pods with GPUs and writes their grant with
+    # the bind. Pods without GPUs it leaves to DefaultBinder.
     bind:
       enabled:
       - name: GPUSlice
   pluginConfig:
   # All settings: the manual of package scheduler/plugin (Args). All profiles need the same. grantPrivateKeyFile: the private keys
-  # for the nodes' --grant-public-key-file; cardQuota: where gpu-manager's quota is used, kube-system/gpuquota.
+  # for the nodes' --grant-public-key-file; gpuQuota: where gpu-manager's quota is used, kube-system/gpuquota.
   - name: GPUSlice
     args:
       annotate: Binding
       {{- include "gpuslice.schedulerArgs" . | nindent 6 }}
-  # Nodes have the count of cards in their allocatable. They have not what a card is asked for by: without this every node
+  # Nodes have the count of GPUs in their allocatable. They have not what a GPU is asked for by: without this every node
   # would lack it ("Insufficient {{ .Values.resourceNames.memory }}").
   - name: NodeResourcesFit
     args:

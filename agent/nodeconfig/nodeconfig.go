@@ -1,0 +1,461 @@
+// Package nodeconfig reads HAMi's per-node configuration: one JSON file for all
+// nodes (/config/config.json, from a ConfigMap) whose entries override the device
+// plugin's options on the nodes that they match.
+//
+//	{"nodeconfig": [
+//	  {"name": "gpu-7", "devicesplitcount": 4, "filterdevices": {"index": [0]}},
+//	  {"nameglob": "gpu-*", "matchlabels": {"pool": "infer"}, "devicememoryscaling": 1.5}
+//	]}
+//
+// The fields are HAMi's, but for nameglob and matchlabels, which are ours.
+// install/nodeconfig.schema.json describes all of them.
+//
+// Decoding is strict: a file that has a mistake anywhere is refused as a whole, with
+// every mistake by its entry and field. One entry applies to a node, the most
+// specific that matches it; see [Resolve]. [Watcher] follows the file.
+//
+// The package knows no device plugin. The agent turns [Settings] into its options.
+package nodeconfig
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// DefaultPath is where HAMi's manifests mount the file.
+const DefaultPath = "/config/config.json"
+
+// maxSize is more than a ConfigMap can hold.
+const maxSize = 1 << 20
+
+// maxDepth is more than the format's nesting.
+const maxDepth = 8
+
+// ownLabels begins the labels that the agent puts on its node.
+const ownLabels = "gpuslice.io/gpu."
+
+// The ranges of values, those of the agent's own options.
+const (
+	minScaling, maxScaling = 0.01, 100
+	maxSplitCount          = 1000
+	maxMemoryMiB           = 1 << 24 // 16 TiB a GPU
+	maxLogLevel            = 4
+	maxIndex               = 1023
+)
+
+// File is a decoded file. Its entries are valid.
+type File struct {
+	entries []entry
+}
+
+// Settings are what an entry sets for a node. A nil or empty field sets nothing.
+type Settings struct {
+	// OperatingMode is "hami-core", "mig" or "mps", which HAMi treats as hami-core.
+	OperatingMode string
+	// MIGStrategy is "none", "single" or "mixed".
+	MIGStrategy string
+	// MemoryScaling and CoresScaling are multiples of what a GPU has.
+	MemoryScaling *float64
+	CoresScaling  *float64
+	// SplitCount is how many containers may share a GPU.
+	SplitCount *int
+	// MemoryMiB is given as each GPU's memory in place of what NVML says.
+	MemoryMiB *int64
+	// LogLevel is the limiter's, 0 to 4.
+	LogLevel *int
+	// NUMATopology tells the kubelet the NUMA nodes of devices.
+	NUMATopology *bool
+	// PreferredAllocation answers the kubelet's GetPreferredAllocation.
+	PreferredAllocation *bool
+	// ExcludedUUIDs and ExcludedIndices are GPUs that are not to be shared.
+	ExcludedUUIDs   []string
+	ExcludedIndices []int
+}
+
+// Excludes says whether a GPU, by its UUID and NVML's index, is not to be shared.
+func (s Settings) Excludes(uuid string, index int) bool {
+	return slices.Contains(s.ExcludedIndices, index) ||
+		slices.ContainsFunc(s.ExcludedUUIDs, func(u string) bool { return strings.EqualFold(u, uuid) })
+}
+
+// entry is one of the file's entries, as JSON has it.
+type entry struct {
+	Name        string            `json:"name"`
+	NameGlob    string            `json:"nameglob"`
+	MatchLabels map[string]string `json:"matchlabels"`
+
+	OperatingMode       string       `json:"operatingmode"`
+	MIGStrategy         string       `json:"migstrategy"`
+	MemoryScaling       *float64     `json:"devicememoryscaling"`
+	CoresScaling        *float64     `json:"devicecorescaling"`
+	SplitCount          *int         `json:"devicesplitcount"`
+	MemoryMiB           *int64       `json:"preconfigureddevicememory"`
+	LogLevel            *json.Number `json:"libcudaloglevel"` // HAMi has it as a string
+	NUMATopology        *bool        `json:"enablenumatopology"`
+	Filter              filter       `json:"filterdevices"`
+	PreferredAllocation *bool        `json:"enablegetpreferredallocation"`
+}
+
+type filter struct {
+	UUID  []string `json:"uuid"`
+	Index []int    `json:"index"`
+}
+
+// Decode reads a file. The error has every mistake, by entry and field.
+func Decode(data []byte) (File, error) {
+	f, others, err := DecodeFor(data, "")
+	return f, errors.Join(err, others)
+}
+
+// DecodeFor reads a file for a node: mistakes in entries that name another node are
+// apart, in others, and those entries are left out of the file.
+func DecodeFor(data []byte, node string) (f File, others, err error) {
+	if len(data) > maxSize {
+		return File{}, nil, fmt.Errorf("the file has more than %d bytes", maxSize)
+	}
+	if err := checkJSON(data); err != nil {
+		return File{}, nil, err
+	}
+	var raw struct {
+		NodeConfig []json.RawMessage `json:"nodeconfig"`
+	}
+	if err := strict(data, &raw); err != nil {
+		return File{}, nil, err
+	}
+	if raw.NodeConfig == nil {
+		return File{}, nil, errors.New(`want {"nodeconfig": [...]}`)
+	}
+	var errs, otherErrs []error
+	seen := map[string]string{} // where a match was seen first
+	for i, text := range raw.NodeConfig {
+		var e entry
+		where := fmt.Sprintf("nodeconfig[%d]", i)
+		if err := strict(text, &e); err != nil {
+			if e = named(text); node != "" && e.Name != "" && e.Name != node {
+				otherErrs = append(otherErrs, fmt.Errorf("%s (name %s): %w", where, e.Name, err))
+			} else {
+				errs = append(errs, fmt.Errorf("%s: %w", where, err))
+			}
+			continue
+		}
+		mistakes := len(errs)
+		if match := e.match(); match != "" {
+			where += " (" + match + ")"
+			if first, twice := seen[match]; twice {
+				errs = append(errs, fmt.Errorf("%s: matches the same nodes as %s", where, first))
+			} else {
+				seen[match] = fmt.Sprintf("nodeconfig[%d]", i)
+			}
+		}
+		for _, err := range e.validate() {
+			errs = append(errs, fmt.Errorf("%s: %w", where, err))
+		}
+		if node != "" && e.Name != "" && e.Name != node { // whatever is wrong with it
+			otherErrs, errs = append(otherErrs, errs[mistakes:]...), errs[:mistakes]
+			continue
+		}
+		f.entries = append(f.entries, e)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return File{}, nil, err
+	}
+	return f, errors.Join(otherErrs...), nil
+}
+
+// named reads the name alone of an entry that has a mistake elsewhere.
+func named(text []byte) entry {
+	var e struct {
+		Name string `json:"name"`
+	}
+	_ = json.Unmarshal(text, &e) // no name: it may be any node's
+	return entry{Name: e.Name}
+}
+
+// strict decodes JSON, which is valid, and knows every field.
+func strict(data []byte, to any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	err := d.Decode(to)
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return fmt.Errorf("%s: want %s, not %s", cmp.Or(e.Field, "the file"), wanted(e.Type.Kind()), e.Value)
+	}
+	if err != nil {
+		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+	}
+	return nil
+}
+
+// wanted is a kind in JSON's words.
+func wanted(k reflect.Kind) string {
+	switch k {
+	case reflect.Int, reflect.Int64:
+		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	}
+	return "a text"
+}
+
+// checkJSON wants one JSON value, in whose objects no key comes twice: encoding/json
+// would let the last win, whatever its case.
+func checkJSON(data []byte) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	if err := checkValue(d, "", maxDepth); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return fmt.Errorf("byte %d: %w", d.InputOffset(), err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("byte %d: there is more after the end", d.InputOffset())
+	}
+	return nil
+}
+
+func checkValue(d *json.Decoder, at string, depth int) error {
+	if depth == 0 {
+		return errors.New("it is nested too deeply")
+	}
+	token, err := d.Token()
+	if err != nil {
+		return err
+	}
+	switch token {
+	case json.Delim('['):
+		for i := 0; d.More(); i++ {
+			if err := checkValue(d, fmt.Sprintf("%s[%d]", at, i), depth-1); err != nil {
+				return err
+			}
+		}
+	case json.Delim('{'):
+		seen := map[string]bool{}
+		for d.More() {
+			token, err := d.Token()
+			if err != nil {
+				return err
+			}
+			key := fmt.Sprint(token) // a string: the decoder takes no other key
+			folded := strings.ToLower(key)
+			if strings.HasSuffix(at, ".matchlabels") {
+				folded = key // the keys of labels have a case
+			}
+			if seen[folded] {
+				return fmt.Errorf("%s: %q is there twice", cmp.Or(strings.TrimPrefix(at, "."), "the file"), key)
+			}
+			seen[folded] = true
+			if err := checkValue(d, at+"."+folded, depth-1); err != nil {
+				return err
+			}
+		}
+	default:
+		return nil
+	}
+	_, err = d.Token() // the end of what was opened
+	return err
+}
+
+// What names and identities may look like: Kubernetes' "Object Names and IDs" and
+// "Labels and Selectors", and NVML's UUIDs.
+var (
+	namePattern       = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
+	globPattern       = regexp.MustCompile(`^[-a-z0-9.*?\[\]^]{1,253}$`)
+	labelKeyPattern   = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+	labelValuePattern = regexp.MustCompile(`^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`)
+	uuidPattern       = regexp.MustCompile(`^(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+)
+
+// validate finds every value that is not as wanted.
+func (e entry) validate() []error {
+	var errs []error
+	want := func(ok bool, field, wanted string, got any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("%s: want %s, not %q", field, wanted, fmt.Sprint(got)))
+		}
+	}
+	if e.Name == "" && e.NameGlob == "" && len(e.MatchLabels) == 0 {
+		errs = append(errs, errors.New(`matches no node: want a name, a nameglob ("*" for every node) or matchlabels`))
+	}
+	if e.Name != "" {
+		want(namePattern.MatchString(e.Name), "name", "a node's name", e.Name)
+		want(e.NameGlob == "", "nameglob", "nothing beside a name", e.NameGlob)
+		want(len(e.MatchLabels) == 0, "matchlabels", "nothing beside a name", e.MatchLabels)
+	}
+	if e.NameGlob != "" {
+		_, err := path.Match(e.NameGlob, "")
+		want(err == nil && globPattern.MatchString(e.NameGlob), "nameglob", "a pattern of node names such as gpu-*", e.NameGlob)
+	}
+	for _, key := range slices.Sorted(maps.Keys(e.MatchLabels)) {
+		want(labelKeyPattern.MatchString(key), "matchlabels", "labels' keys", key)
+		want(!strings.HasPrefix(key, ownLabels), "matchlabels", "no label that gpuslice writes itself, which depends on this file", key)
+		want(labelValuePattern.MatchString(e.MatchLabels[key]), "matchlabels."+key, "a label's value", e.MatchLabels[key])
+	}
+	want(slices.Contains([]string{"", "hami-core", "mig", "mps"}, e.OperatingMode), "operatingmode", "hami-core, mig or mps", e.OperatingMode)
+	want(slices.Contains([]string{"", "none", "single", "mixed"}, e.MIGStrategy), "migstrategy", "none, single or mixed", e.MIGStrategy)
+	scaling := func(field string, x *float64) {
+		if x != nil {
+			want(*x >= minScaling && *x <= maxScaling, field, fmt.Sprintf("%v to %v", minScaling, maxScaling), *x)
+		}
+	}
+	scaling("devicememoryscaling", e.MemoryScaling)
+	scaling("devicecorescaling", e.CoresScaling)
+	if e.SplitCount != nil {
+		want(*e.SplitCount >= 1 && *e.SplitCount <= maxSplitCount, "devicesplitcount", fmt.Sprintf("1 to %d", maxSplitCount), *e.SplitCount)
+	}
+	if e.MemoryMiB != nil {
+		want(*e.MemoryMiB >= 1 && *e.MemoryMiB <= maxMemoryMiB, "preconfigureddevicememory", fmt.Sprintf("1 to %d MiB", maxMemoryMiB), *e.MemoryMiB)
+	}
+	if e.LogLevel != nil {
+		_, err := e.logLevel()
+		want(err == nil, "libcudaloglevel", fmt.Sprintf("0 to %d", maxLogLevel), *e.LogLevel)
+	}
+	for i, uuid := range e.Filter.UUID {
+		field := fmt.Sprintf("filterdevices.uuid[%d]", i)
+		want(uuidPattern.MatchString(uuid), field, "a GPU's UUID, as nvidia-smi -L prints it", uuid)
+		want(!slices.ContainsFunc(e.Filter.UUID[:i], func(u string) bool { return strings.EqualFold(u, uuid) }), field, "each GPU once", uuid)
+	}
+	for i, index := range e.Filter.Index {
+		field := fmt.Sprintf("filterdevices.index[%d]", i)
+		want(index >= 0 && index <= maxIndex, field, fmt.Sprintf("0 to %d", maxIndex), index)
+		want(!slices.Contains(e.Filter.Index[:i], index), field, "each GPU once", index)
+	}
+	return errs
+}
+
+func (e entry) logLevel() (*int, error) {
+	if e.LogLevel == nil {
+		return nil, nil
+	}
+	level, err := strconv.ParseUint(e.LogLevel.String(), 10, 8)
+	if err != nil {
+		return nil, err
+	}
+	if level > maxLogLevel {
+		return nil, strconv.ErrRange
+	}
+	n := int(level)
+	return &n, nil
+}
+
+// match is what an entry matches, as text: equal for entries that match the same.
+func (e entry) match() string {
+	var parts []string
+	if e.Name != "" {
+		parts = append(parts, "name "+e.Name)
+	}
+	if e.NameGlob != "" {
+		parts = append(parts, "nameglob "+e.NameGlob)
+	}
+	for _, key := range slices.Sorted(maps.Keys(e.MatchLabels)) {
+		parts = append(parts, "label "+key+"="+e.MatchLabels[key])
+	}
+	return strings.Join(parts, ", ")
+}
+
+// NeedsLabels says whether a node's labels may decide which entry is its.
+func (f File) NeedsLabels(node string) bool {
+	for _, e := range f.entries {
+		bare := e
+		bare.MatchLabels = nil
+		if len(e.MatchLabels) > 0 && bare.matches(node, nil) {
+			return true
+		}
+	}
+	return false
+}
+
+// matches says whether an entry, which is valid, is for a node.
+func (e entry) matches(node string, labels map[string]string) bool {
+	if e.Name != "" && e.Name != node {
+		return false
+	}
+	if e.NameGlob != "" {
+		if ok, _ := path.Match(e.NameGlob, node); !ok { // the pattern is valid
+			return false
+		}
+	}
+	for key, value := range e.MatchLabels {
+		if have, ok := labels[key]; !ok || have != value {
+			return false
+		}
+	}
+	return true
+}
+
+// specificity orders entries: a name, then the letters that a glob spells out, then
+// the number of labels.
+func (e entry) specificity() [3]int {
+	var s [3]int
+	if e.Name != "" {
+		s[0] = 1
+	}
+	if e.NameGlob != "" {
+		s[1] = 1 + len(e.NameGlob) - strings.Count(e.NameGlob, "*") - strings.Count(e.NameGlob, "?")
+	}
+	s[2] = len(e.MatchLabels)
+	return s
+}
+
+// Resolve is what a file sets for a node: the whole of its most specific entry, and
+// nothing where none matches. An entry matches when all of its name, nameglob and
+// matchlabels do. A name is more specific than any glob; of globs, the one that
+// spells out more; then, the one with more labels. Two that are equally specific are
+// an error, for neither is meant more than the other.
+func Resolve(f File, node string, labels map[string]string) (Settings, error) {
+	var best *entry
+	var rival *entry // as specific as best
+	for i := range f.entries {
+		e := &f.entries[i]
+		if !e.matches(node, labels) {
+			continue
+		}
+		order := 1
+		if best != nil {
+			have, got := best.specificity(), e.specificity()
+			order = slices.Compare(got[:], have[:])
+		}
+		switch {
+		case order > 0:
+			best, rival = e, nil
+		case order == 0:
+			rival = e
+		}
+	}
+	if best == nil {
+		return Settings{}, nil
+	}
+	if rival != nil {
+		return Settings{}, fmt.Errorf("node %s: the entries (%s) and (%s) match it equally: make one of them more specific", node, best.match(), rival.match())
+	}
+	return best.settings()
+}
+
+func (e entry) settings() (Settings, error) {
+	level, err := e.logLevel()
+	if err != nil {
+		return Settings{}, fmt.Errorf("libcudaloglevel: %w", err)
+	}
+	return Settings{
+		OperatingMode: e.OperatingMode, MIGStrategy: e.MIGStrategy,
+		MemoryScaling: e.MemoryScaling, CoresScaling: e.CoresScaling, SplitCount: e.SplitCount, MemoryMiB: e.MemoryMiB,
+		LogLevel: level, NUMATopology: e.NUMATopology, PreferredAllocation: e.PreferredAllocation,
+		ExcludedUUIDs: e.Filter.UUID, ExcludedIndices: e.Filter.Index,
+	}, nil
+}

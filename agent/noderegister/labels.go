@@ -1,0 +1,193 @@
+package noderegister
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpuslice/gpuslice/nvidia"
+)
+
+// LabelPrefix is what our labels begin with.
+const LabelPrefix = "gpuslice.io/gpu."
+
+// LabelTencentModel is gpu-manager's label, which gpu-admission's quotas go by.
+const LabelTencentModel = "gaia.tencent.com/gpu-model"
+
+// maxLabel is the most bytes that a label's value may have, and a key after its prefix.
+const maxLabel = 63
+
+// mixed is said where the GPUs of a node differ.
+const mixed = "mixed"
+
+// labels are those of a node; see the package's manual. Devices are in order. They
+// describe the GPUs, not their health: labels that come and go with an XID would help
+// nobody.
+func labels(n Node, o Options) map[string]string {
+	l := map[string]string{}
+	if o.TencentModel {
+		if model := common(n.Devices, func(d Device) string { return tencentModel(d.GPU.Model) }); model != mixed {
+			set(l, LabelTencentModel, model)
+		}
+	}
+	if o.NoLabels {
+		return l
+	}
+	ours := func(key, value string) { set(l, LabelPrefix+key, value) }
+	ours("count", strconv.Itoa(len(n.Devices)))
+	version(ours, "driver-version", n.DriverVersion)
+	version(ours, "cuda-version", n.CUDAVersion)
+	if len(n.Devices) == 0 {
+		return l
+	}
+
+	models := map[string]int{}
+	for _, d := range n.Devices {
+		models[labelValue(d.GPU.Model)]++
+	}
+	for model, count := range models {
+		if model != "" {
+			ours("model."+cut(model, maxLabel-len("gpu.model.")), strconv.Itoa(count))
+		}
+	}
+	ours("model", common(n.Devices, func(d Device) string { return labelValue(d.GPU.Model) }))
+	ours("memory", smallest(n.Devices, func(d Device) int64 { return d.GPU.MemoryMiB }))
+	ours("replicas", smallest(n.Devices, func(d Device) int64 { return int64(d.Slots) }))
+	ours("mode", common(n.Devices, Device.mode))
+	version(ours, "compute-capability", lowestCapability(n.Devices))
+	ours("nvlink", nvlink(n.Devices, n.Topology))
+
+	if !slices.ContainsFunc(n.Devices, func(d Device) bool { return !d.MIGCapable && !d.GPU.MIGEnabled }) {
+		ours("mig.capable", "true") // otherwise nobody knows
+	}
+	ours("mig.enabled", common(n.Devices, func(d Device) string { return strconv.FormatBool(d.GPU.MIGEnabled) }))
+	ours("mig.strategy", cmp.Or(string(n.MIGStrategy), string(nvidia.MIGNone)))
+	profiles := map[string]int{}
+	for _, d := range n.Devices {
+		for _, instance := range d.GPU.MIG {
+			profiles[instance.ResourceName()]++
+		}
+	}
+	for profile, count := range profiles {
+		ours(cut(profile, maxLabel-len("gpu.")), strconv.Itoa(count))
+	}
+	return l
+}
+
+// set sets a label, unless nothing of its value can be one.
+func set(l map[string]string, key, value string) {
+	if value = labelValue(value); value != "" {
+		l[key] = value
+	}
+}
+
+// version sets a label to a version, and two more to its first two numbers, which
+// selectors can compare (Gt, Lt).
+func version(set func(key, value string), key, version string) {
+	if version == "" {
+		return
+	}
+	set(key, version)
+	parts := strings.SplitN(version, ".", 3)
+	for i, name := range []string{".major", ".minor"} {
+		if i >= len(parts) {
+			return
+		}
+		if _, err := strconv.ParseUint(parts[i], 10, 31); err != nil {
+			return
+		}
+		set(key+name, parts[i])
+	}
+}
+
+// common is what all devices have, or mixed.
+func common(devices []Device, of func(Device) string) string {
+	value := ""
+	for i, d := range devices {
+		if v := of(d); i == 0 {
+			value = v
+		} else if v != value {
+			return mixed
+		}
+	}
+	return value
+}
+
+// smallest is what each device has at least.
+func smallest(devices []Device, of func(Device) int64) string {
+	least := of(devices[0])
+	for _, d := range devices[1:] {
+		least = min(least, of(d))
+	}
+	return strconv.FormatInt(least, 10)
+}
+
+// lowestCapability is what each device has at least; empty if one's is unknown.
+func lowestCapability(devices []Device) string {
+	type capability struct{ major, minor int }
+	var lowest capability
+	for i, d := range devices {
+		var c capability
+		if _, err := fmt.Sscanf(d.GPU.ComputeCapability, "%d.%d", &c.major, &c.minor); err != nil {
+			return ""
+		}
+		if i == 0 || c.major < lowest.major || c.major == lowest.major && c.minor < lowest.minor {
+			lowest = c
+		}
+	}
+	return fmt.Sprintf("%d.%d", lowest.major, lowest.minor)
+}
+
+// nvlink says whether all pairs of devices are linked, or some, or none.
+func nvlink(devices []Device, t nvidia.Topology) string {
+	linked, pairs := 0, 0
+	for i, a := range devices {
+		for _, b := range devices[:i] {
+			pairs++
+			if p, known := t.Pair(a.GPU.UUID, b.GPU.UUID); known && p.NVLinks > 0 {
+				linked++
+			}
+		}
+	}
+	switch linked {
+	case 0:
+		return "none"
+	case pairs:
+		return "all"
+	default:
+		return "some"
+	}
+}
+
+// labelValue is the nearest to a text that a label's value may be: each run of other
+// characters is a hyphen, and the ends are letters or digits. It may be empty.
+func labelValue(text string) string {
+	var b strings.Builder
+	gap := false
+	for _, c := range text {
+		if !strings.ContainsRune("-_.", c) && !alphanumeric(c) {
+			gap = true
+			continue
+		}
+		if gap {
+			b.WriteByte('-')
+			gap = false
+		}
+		b.WriteRune(c)
+	}
+	return cut(b.String(), maxLabel)
+}
+
+// cut makes a value of allowed characters have at most that many, with ends that are
+// letters or digits.
+func cut(value string, most int) string {
+	value = strings.TrimLeftFunc(value, func(c rune) bool { return !alphanumeric(c) })
+	value = value[:min(len(value), most)]
+	return strings.TrimRightFunc(value, func(c rune) bool { return !alphanumeric(c) })
+}
+
+func alphanumeric(c rune) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+}

@@ -1,0 +1,328 @@
+package noderegister
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// play is a publisher at work on a server.
+type play struct {
+	t       *testing.T
+	server  *apiServer
+	changed chan struct{}
+	log     *bytes.Buffer
+	*Publisher
+	stop func()
+
+	mu    sync.Mutex
+	node  Node
+	known bool
+}
+
+// set changes what is to be told.
+func (p *play) set(n Node, known bool) {
+	p.mu.Lock()
+	p.node, p.known = n, known
+	p.mu.Unlock()
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// errors are how many errors were logged.
+func (p *play) errors() int { return strings.Count(p.log.String(), "level=ERROR") }
+
+// after waits, in played time, for what happens until then.
+func (p *play) after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// run plays a test in its own time, in which the publisher has had its first look.
+func run(t *testing.T, options Options, prepare func(*apiServer), test func(*play)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		p := &play{t: t, server: newAPIServer(t), changed: make(chan struct{}, 1), log: &bytes.Buffer{}, node: example(), known: true}
+		if prepare != nil {
+			prepare(p.server)
+		}
+		var err error
+		p.Publisher, err = New(Config{
+			Client: p.server.client(), NodeName: nodeName, Options: options, Changed: p.changed,
+			Log: slog.New(slog.NewTextHandler(p.log, nil)),
+			Node: func() (Node, bool) {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				return p.node, p.known
+			},
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); p.Run(ctx) }()
+		p.stop = func() { cancel(); <-done }
+		defer p.stop()
+		synctest.Wait()
+		test(p)
+	})
+}
+
+func TestToldOnceAndThenSilent(t *testing.T) {
+	run(t, Options{}, nil, func(p *play) {
+		want := Render(example(), Options{})
+		assert.Subset(t, p.server.now().Annotations, want.Annotations)
+		assert.Subset(t, p.server.now().Labels, want.Labels)
+		assert.Equal(t, 1, p.server.count("patch"))
+
+		p.after(10 * time.Minute)
+		assert.Equal(t, 1, p.server.count("patch"), "nothing changed, nothing is written")
+		assert.GreaterOrEqual(t, p.server.count("get"), 20, "a look each half-minute")
+		assert.LessOrEqual(t, p.server.count("get"), 25)
+	})
+}
+
+func TestChangeIsWrittenAtOnce(t *testing.T) {
+	run(t, Options{}, nil, func(p *play) {
+		n := example()
+		n.Devices[0].Healthy = false
+		p.set(n, true)
+		p.after(time.Second)
+		assert.Equal(t, Render(n, Options{}).Annotations[AnnotationRegister], p.server.now().Annotations[AnnotationRegister])
+
+		p.server.mu.Lock()
+		last := p.server.calls[len(p.server.calls)-1]
+		p.server.mu.Unlock()
+		assert.NotContains(t, last.body, "labels", "only what differs is sent")
+		assert.NotContains(t, last.body, AnnotationScore)
+	})
+}
+
+func TestChangeWhileTheServerIsDownIsWrittenWhenItIsBack(t *testing.T) {
+	run(t, Options{}, nil, func(p *play) {
+		p.server.setDown(true)
+		n := example()
+		n.Devices = n.Devices[:1]
+		p.set(n, true)
+		p.after(time.Hour)
+		assert.Equal(t, 1, p.errors(), p.log)
+
+		p.server.setDown(false)
+		p.after(30 * time.Second)
+		assert.Equal(t, Render(n, Options{}).Annotations[AnnotationRegister], p.server.now().Annotations[AnnotationRegister])
+		assert.Contains(t, p.log.String(), "again")
+	})
+}
+
+// HAMi's device plugin takes devices down as written before it writes them.
+func TestChangeIsNotLostWithThePatchThatFailed(t *testing.T) {
+	fail := func(s *apiServer) { s.fail("patch", metav1.StatusReasonInternalError) }
+	run(t, Options{}, fail, func(p *play) {
+		assert.Empty(t, p.server.now().Annotations[AnnotationRegister])
+		p.server.fail("patch", "")
+		p.after(5 * time.Second)
+		assert.NotEmpty(t, p.server.now().Annotations[AnnotationRegister])
+	})
+}
+
+func TestRetriesGetRarer(t *testing.T) {
+	down := func(s *apiServer) { s.fail("get", metav1.StatusReasonInternalError) }
+	run(t, Options{}, down, func(p *play) {
+		p.after(5 * time.Second)
+		assert.Equal(t, 2, p.server.count("get"))
+		p.after(10 * time.Second)
+		assert.Equal(t, 3, p.server.count("get"))
+		before := p.server.count("get")
+		p.after(10 * time.Minute)
+		assert.LessOrEqual(t, p.server.count("get")-before, 25)
+	})
+}
+
+func TestWhatOthersBreakIsRepaired(t *testing.T) {
+	run(t, Options{}, nil, func(p *play) {
+		want := p.server.now()
+		p.server.label("kubectl", LabelPrefix+"model", "Teapot")
+		p.server.remove(LabelPrefix+"count", AnnotationScore)
+		p.after(30 * time.Second)
+		assert.Equal(t, want, p.server.now())
+
+		p.server.annotate(AnnotationRegister, "[]")
+		p.after(30 * time.Second)
+		assert.Equal(t, want, p.server.now())
+	})
+}
+
+func TestOnlyOurOwnIsRemoved(t *testing.T) {
+	before := func(s *apiServer) {
+		s.label(fieldManager, LabelPrefix+"of-old", "1")            // of an older version of us
+		s.label(fieldManager, LabelTencentModel, "M40")             // no longer on request
+		s.label("kubectl", LabelPrefix+"rack", "3")                 // an administrator's
+		s.label("kubectl", "nvidia.com/gpu.product", "NVIDIA-H200") // another's
+		s.annotate("hami.io/mutex.lock", "x")
+	}
+	run(t, Options{}, before, func(p *play) {
+		now := p.server.now()
+		assert.NotContains(t, now.Labels, LabelPrefix+"of-old")
+		assert.NotContains(t, now.Labels, LabelTencentModel)
+		assert.Equal(t, "3", now.Labels[LabelPrefix+"rack"])
+		assert.Equal(t, "NVIDIA-H200", now.Labels["nvidia.com/gpu.product"])
+		assert.Equal(t, "gpu-7", now.Labels["kubernetes.io/hostname"])
+		assert.Equal(t, "x", now.Annotations["hami.io/mutex.lock"])
+		assert.Equal(t, "0", now.Annotations["node.alpha.kubernetes.io/ttl"])
+	})
+}
+
+// Somebody who takes gpu-manager's label over from us keeps it.
+func TestWhatOthersHaveWrittenSinceIsTheirs(t *testing.T) {
+	before := func(s *apiServer) {
+		s.label(fieldManager, LabelTencentModel, "M40")
+		s.label("gpu-manager", LabelTencentModel, "P40")
+	}
+	run(t, Options{}, before, func(p *play) {
+		assert.Equal(t, "P40", p.server.now().Labels[LabelTencentModel])
+	})
+}
+
+func TestUnknownGPUsAreNotTold(t *testing.T) {
+	run(t, Options{}, func(s *apiServer) { s.label("kubectl", "pool", "a") }, func(p *play) {
+		before := p.server.now()
+		p.set(Node{}, false)
+		p.after(time.Minute)
+		assert.Equal(t, before, p.server.now())
+
+		n := example()
+		n.Devices[1].Slots = 3
+		p.set(n, true)
+		p.after(time.Second)
+		assert.Contains(t, p.server.now().Annotations[AnnotationRegister], `"count":3`)
+	})
+}
+
+func TestHandshakeIsAnsweredWhenAsked(t *testing.T) {
+	run(t, Options{}, nil, func(p *play) {
+		assert.NotContains(t, p.server.now().Annotations, AnnotationHandshake, "nobody asked")
+		for _, question := range []string{"Requesting_2026-11-21 10:00:00", "Requesting_2026.11.21 10:00:00", "Deleted_2026-11-21 10:00:00"} {
+			p.server.annotate(AnnotationHandshake, question)
+			p.after(30 * time.Second)
+			answer := p.server.now().Annotations[AnnotationHandshake]
+			stamp, ok := strings.CutPrefix(answer, "Reported_")
+			require.True(t, ok, answer)
+			_, err := time.Parse(time.DateTime, stamp)
+			require.NoError(t, err)
+		}
+		writes := p.server.count("patch")
+		p.after(5 * time.Minute)
+		assert.Equal(t, writes, p.server.count("patch"), "an answer is given once")
+	})
+}
+
+func TestLeaving(t *testing.T) {
+	asked := func(s *apiServer) { s.annotate(AnnotationHandshake, "Requesting_2026-11-21 10:00:00") }
+	run(t, Options{}, asked, func(p *play) {
+		labels := p.server.now().Labels
+		p.stop()
+		now := p.server.now()
+		assert.NotContains(t, now.Annotations[AnnotationRegister], "health")
+		assert.Contains(t, now.Annotations[AnnotationRegister], "GPU-a")
+		assert.NotContains(t, now.Annotations, AnnotationGPUs, "it would go before what another one registers")
+		assert.Equal(t, overdue, now.Annotations[AnnotationHandshake])
+		assert.Equal(t, labels, now.Labels, "the GPUs are still what they are")
+		assert.True(t, p.node.Devices[0].Healthy, "what is the caller's is left alone")
+	})
+}
+
+func TestLeavingWithoutAServerTakesNotLong(t *testing.T) {
+	run(t, Options{}, nil, func(p *play) {
+		p.server.setDown(true)
+		start := time.Now()
+		p.stop()
+		assert.LessOrEqual(t, time.Since(start), farewell)
+		assert.Contains(t, p.log.String(), "level=WARN")
+	})
+}
+
+func TestLeavingWithNothingToldSaysNothing(t *testing.T) {
+	down := func(s *apiServer) { s.setDown(true) }
+	run(t, Options{}, down, func(p *play) {
+		p.server.setDown(false)
+		p.stop()
+		assert.Zero(t, p.server.count("patch"))
+	})
+}
+
+func TestEachKindOfFailureIsLoggedOnce(t *testing.T) {
+	run(t, Options{}, nil, func(p *play) {
+		for i, kind := range []struct {
+			reason metav1.StatusReason
+			hint   string
+		}{
+			{metav1.StatusReasonUnauthorized, "credentials"},
+			{metav1.StatusReasonForbidden, "install/agent-rbac.yaml"},
+			{metav1.StatusReasonConflict, "tried again"},
+			{metav1.StatusReasonInternalError, "tried again"},
+		} {
+			p.server.fail("get", kind.reason)
+			p.after(10 * time.Minute)
+			assert.Equal(t, i+1, p.errors(), p.log)
+			assert.Contains(t, p.log.String(), kind.hint)
+		}
+		p.server.fail("get", metav1.StatusReasonForbidden)
+		p.after(10 * time.Minute)
+		assert.Equal(t, 4, p.errors(), "known")
+	})
+}
+
+func TestNodeThatComesLater(t *testing.T) {
+	run(t, Options{}, func(s *apiServer) { s.node.Name = "another" }, func(p *play) {
+		assert.Contains(t, p.log.String(), "kubectl get nodes")
+		p.server.mu.Lock()
+		p.server.node.Name = nodeName
+		p.server.mu.Unlock()
+		p.after(30 * time.Second)
+		assert.NotEmpty(t, p.server.now().Annotations[AnnotationRegister])
+	})
+}
+
+func TestBadNodeName(t *testing.T) {
+	for _, name := range []string{"", "GPU_7", "a/b", "gpu-7 ", strings.Repeat("a", 254)} {
+		_, err := New(Config{NodeName: name})
+		require.ErrorContains(t, err, "node name", "%q", name)
+	}
+}
+
+func TestLabelsForOthers(t *testing.T) {
+	run(t, Options{}, nil, func(p *play) {
+		labels, changed := p.WatchLabels()
+		assert.Equal(t, "2", labels[LabelPrefix+"count"], "what we wrote ourselves is seen")
+		p.after(time.Minute)
+		select {
+		case <-changed:
+			t.Fatal("nothing changed")
+		default:
+		}
+		p.server.label("kubectl", "pool", "infer")
+		p.after(30 * time.Second)
+		<-changed
+		assert.Equal(t, "infer", p.Labels()["pool"])
+
+		p.server.setDown(true)
+		p.after(time.Minute)
+		assert.Equal(t, "infer", p.Labels()["pool"], "the last that were seen")
+	})
+}
+
+func TestLabelsBeforeTheFirstLook(t *testing.T) {
+	run(t, Options{}, func(s *apiServer) { s.setDown(true) }, func(p *play) {
+		assert.Nil(t, p.Labels())
+	})
+}

@@ -1,0 +1,148 @@
+package feedback
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/nvidia"
+)
+
+const gpu0 = "GPU-00000001-5151-4000-8000-000000000001"
+
+// scene is a node with two containers on a GPU, PIDs 1 and 2, and a loop.
+type scene struct {
+	*Loop
+	containers []Container
+	times      map[string][]nvidia.ProcessTime
+	memories   map[string][]nvidia.ProcessMemory // nil: none of those that have time
+	seen       map[string][]nvidia.ProcessMemory
+	failure    error
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	s := &scene{}
+	for _, id := range []string{"a", "b"} {
+		dir := t.TempDir()
+		c := Container{id, dir}
+		require.NoError(t, os.MkdirAll(filepath.Dir(limiter.LimitsPath(dir)), 0o755))
+		limits := limiter.Limits{Identity: limiter.IdentityOf(id), Devices: []limiter.DeviceLimit{{UUID: gpu0, MemoryLimitBytes: 1, CorePercent: 40}}}
+		require.NoError(t, limiter.WriteLimits(limiter.LimitsPath(dir), limits))
+		require.NoError(t, limiter.CreateUsage(limiter.UsagePath(dir), limits.UUIDs()))
+		s.containers = append(s.containers, c)
+	}
+	s.Loop = New(Config{
+		Containers: func(context.Context) ([]Container, error) { return s.containers, nil },
+		Times:      func(context.Context) (map[string][]nvidia.ProcessTime, error) { return s.times, s.failure },
+		Memories:   func(context.Context) (map[string][]nvidia.ProcessMemory, error) { return s.seen, nil },
+		Owners: func(pids []int, files map[string]string) map[int]string {
+			owners := map[int]string{}
+			for pid, id := range map[int]string{1: "a", 2: "b", 3: "a"} {
+				if _, ok := files[id]; ok && slices.Contains(pids, pid) {
+					owners[pid] = id
+				}
+			}
+			return owners
+		},
+		Log: slog.New(slog.DiscardHandler),
+	})
+	return s
+}
+
+// once is one step; whoever has time has a GPU open.
+func (s *scene) once() error {
+	if s.memories == nil {
+		s.seen = map[string][]nvidia.ProcessMemory{gpu0: {{PID: 98}}}
+		for _, times := range s.times {
+			for _, p := range times {
+				s.seen[gpu0] = append(s.seen[gpu0], nvidia.ProcessMemory{PID: p.PID})
+			}
+		}
+	} else {
+		s.seen = s.memories
+	}
+	_, err := s.Once(context.Background())
+	return err
+}
+
+func (s *scene) state(t *testing.T, i int) limiter.CoreState {
+	t.Helper()
+	states, err := limiter.ReadCores(limiter.LimitsPath(s.containers[i].Dir))
+	require.NoError(t, err)
+	return states[0]
+}
+
+// wait has a container say that its launches waited so long in all.
+func (s *scene) wait(t *testing.T, i int, ns uint64) {
+	t.Helper()
+	f, err := os.OpenFile(limiter.UsagePath(s.containers[i].Dir), os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, ns), 2048+24)
+	require.NoError(t, err)
+}
+
+func TestLoop(t *testing.T) {
+	s := newScene(t)
+	s.times = map[string][]nvidia.ProcessTime{gpu0: {{PID: 1, Percent: 15}, {PID: 3, Percent: 5}, {PID: 2, Percent: 40}}}
+	require.NoError(t, s.once())
+	assert.Equal(t, limiter.CoreState{Contended: true}, s.state(t, 0))
+	assert.Equal(t, limiter.CoreState{Contended: true}, s.state(t, 1))
+
+	for step := range uint64(5) {
+		s.wait(t, 0, (step+1)*uint64(Step)/2)
+		require.NoError(t, s.once())
+	}
+	assert.Greater(t, s.state(t, 0).Correction, uint16(1500), "it waits and has half of its share")
+	assert.Zero(t, s.state(t, 1).Correction)
+
+	// Nothing is written where nothing has changed.
+	before, err := os.ReadFile(limiter.LimitsPath(s.containers[1].Dir))
+	require.NoError(t, err)
+	require.NoError(t, s.once())
+	after, err := os.ReadFile(limiter.LimitsPath(s.containers[1].Dir))
+	require.NoError(t, err)
+	assert.Equal(t, before, after)
+
+	// One whose files are spoilt or gone does not keep the others.
+	require.NoError(t, os.Remove(limiter.LimitsPath(s.containers[0].Dir)))
+	s.times[gpu0] = []nvidia.ProcessTime{{PID: 2, Percent: 40}}
+	var failed error
+	for range activeSteps + 2 {
+		failed = errors.Join(failed, s.once())
+	}
+	assert.ErrorContains(t, failed, limiter.LimitsPath(s.containers[0].Dir))
+	assert.False(t, s.state(t, 1).Contended)
+	require.NoError(t, os.WriteFile(limiter.UsagePath(s.containers[1].Dir), []byte("spoilt"), 0o644))
+	s.containers = s.containers[1:]
+	s.times[gpu0] = []nvidia.ProcessTime{{PID: 2, Percent: 40}, {PID: 99, Percent: 40}}
+	require.NoError(t, s.once())
+	assert.True(t, s.state(t, 0).Contended, "a stranger works")
+
+	s.containers, s.failure = nil, errors.New("no NVML")
+	assert.NoError(t, s.once(), "nobody to look for")
+	assert.Empty(t, s.waited)
+	assert.Empty(t, s.written)
+}
+
+// Where NVML can't be asked nothing is decided, and what was stays.
+func TestLoopWithoutNVML(t *testing.T) {
+	s := newScene(t)
+	s.times = map[string][]nvidia.ProcessTime{gpu0: {{PID: 1, Percent: 20}, {PID: 2, Percent: 40}}}
+	require.NoError(t, s.once())
+	s.times, s.failure = nil, errors.New("no NVML")
+	for range 20 {
+		assert.ErrorContains(t, s.once(), "no NVML")
+	}
+	assert.True(t, s.state(t, 0).Contended)
+}

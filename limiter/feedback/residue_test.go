@@ -1,0 +1,104 @@
+package feedback
+
+import (
+	"encoding/binary"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/limiter"
+	"github.com/gpuslice/gpuslice/nvidia"
+)
+
+// charge has a container's first process say that it has charged so much.
+func (s *scene) charge(t *testing.T, i int, bytes uint64) {
+	t.Helper()
+	s.chargeManaged(t, i, bytes, 0)
+}
+
+// chargeManaged is the same where a part of it is managed memory.
+func (s *scene) chargeManaged(t *testing.T, i int, bytes, managed uint64) {
+	t.Helper()
+	f, err := os.OpenFile(limiter.UsagePath(s.containers[i].Dir), os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	le := binary.LittleEndian
+	for at, data := range map[int64][]byte{
+		1024:       le.AppendUint32(nil, 2),     // slots that were ever claimed
+		4096:       le.AppendUint32(nil, 77),    // its owner lives
+		4096 + 128: le.AppendUint64(nil, bytes), // what it has charged of the first GPU
+		// and what of it the driver has on no process's account
+		4096 + 128 + 56: le.AppendUint64(nil, managed),
+	} {
+		_, err = f.WriteAt(data, at)
+		require.NoError(t, err)
+	}
+}
+
+// hold has a container say that so much is held that an ended process exported.
+func (s *scene) hold(t *testing.T, i int, bytes uint64) {
+	t.Helper()
+	f, err := os.OpenFile(limiter.UsagePath(s.containers[i].Dir), os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	const second = 4096 + 1280
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint32(nil, 0x40000000), second)
+	require.NoError(t, err)
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, bytes), second+128)
+	require.NoError(t, err)
+}
+
+func TestResidue(t *testing.T) {
+	s := newScene(t)
+	look := func(a, b uint64) {
+		t.Helper()
+		s.memories = map[string][]nvidia.ProcessMemory{gpu0: {{PID: 1, Bytes: a / 2}, {PID: 3, Bytes: a - a/2}, {PID: 2, Bytes: b}, {PID: 99, Bytes: 1 << 40}}}
+		require.NoError(t, s.once())
+	}
+	s.charge(t, 0, 1000)
+	s.charge(t, 1, 5000)
+	for range residueLooks {
+		assert.Zero(t, s.state(t, 0).ResidueBytes, "one look proves nothing")
+		look(1400, 4000)
+	}
+	assert.Equal(t, uint64(400), s.state(t, 0).ResidueBytes, "two processes together have more than is charged")
+	assert.Zero(t, s.state(t, 1).ResidueBytes, "less than is charged is no residue, and the stranger's is nobody's")
+
+	look(9000, 4000)
+	assert.Equal(t, uint64(400), s.state(t, 0).ResidueBytes, "what is allocated meanwhile is none")
+	look(1100, 4000)
+	assert.Equal(t, uint64(100), s.state(t, 0).ResidueBytes, "what is gone is believed at once")
+	look(0, 4000)
+	assert.Zero(t, s.state(t, 0).ResidueBytes)
+
+	s.chargeManaged(t, 0, 1000, 700)
+	for range residueLooks {
+		look(500, 4000)
+	}
+	assert.Equal(t, uint64(200), s.state(t, 0).ResidueBytes, "of 500 bytes 300 are charged: the driver has managed memory on nobody's account")
+	s.hold(t, 0, 300)
+	look(500, 4000)
+	assert.Equal(t, uint64(200), s.state(t, 0).ResidueBytes, "nor what an ended process exported")
+	look(0, 4000)
+
+	// A container that spoils its file is held to what the driver sees.
+	require.NoError(t, os.WriteFile(limiter.UsagePath(s.containers[1].Dir), []byte("spoilt"), 0o600))
+	for range residueLooks {
+		look(0, 4000)
+	}
+	assert.Equal(t, uint64(4000), s.state(t, 1).ResidueBytes)
+
+	// All processes are gone: what was told is taken back, and then nobody is looked at.
+	s.memories = map[string][]nvidia.ProcessMemory{gpu0: {}}
+	require.NoError(t, s.once())
+	assert.Zero(t, s.state(t, 1).ResidueBytes)
+	for range activeSteps + 2 { // and that others were at work
+		require.NoError(t, s.once())
+	}
+	for _, c := range s.containers {
+		require.NoError(t, os.Remove(limiter.LimitsPath(c.Dir)))
+	}
+	require.NoError(t, s.once(), "no file of an idle container is read")
+}

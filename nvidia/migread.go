@@ -1,0 +1,177 @@
+package nvidia
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// migSymbols are what reading MIG devices needs. A driver without one of them has no
+// MIG for us: go-nvml's call of a missing function ends the process.
+var migSymbols = []string{
+	"nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
+	"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId",
+}
+
+// attributeSymbols: either will do.
+var attributeSymbols = []string{"nvmlDeviceGetAttributes_v2", "nvmlDeviceGetAttributes"}
+
+// readMIG reads whether the GPU is in MIG mode and its MIG devices. An error is the
+// GPU's; a MIG device that can't be read is a fault beside those that can.
+func (r reader) readMIG(gpu *GPU) ([]Fault, error) {
+	for _, symbol := range migSymbols {
+		if !r.has(symbol) {
+			return nil, nil
+		}
+	}
+	what := gpu.label()
+	dev, ret := r.lib.DeviceGetHandleByIndex(gpu.Index)
+	if err := check(what, "nvmlDeviceGetHandleByIndex", ret); err != nil {
+		return nil, err
+	}
+	// What is pending comes with the next reset of the GPU.
+	current, _, ret := dev.GetMigMode()
+	if err := optional(what, "nvmlDeviceGetMigMode", ret); err != nil {
+		return nil, err
+	}
+	gpu.MIGCapable = ret == nvml.SUCCESS
+	if !gpu.MIGCapable || current != nvml.DEVICE_MIG_ENABLE {
+		return nil, nil
+	}
+	gpu.MIGEnabled = true
+	places, ret := dev.GetMaxMigDeviceCount()
+	if err := check(what, "nvmlDeviceGetMaxMigDeviceCount", ret); err != nil {
+		return nil, err
+	}
+	var faults []Fault
+	for place := range places {
+		d, found, err := r.migDevice(gpu, dev, place)
+		if err != nil {
+			faults = append(faults, Fault{Index: gpu.Index, UUID: d.UUID, GPU: gpu.UUID, Err: err, Message: err.Error()})
+			continue
+		}
+		if found {
+			gpu.MIG = append(gpu.MIG, d)
+		}
+	}
+	return faults, nil
+}
+
+// migDevice reads one of a GPU's places for MIG devices; found is false for an empty
+// one, also for one that is emptied while it is read. On an error the device has what
+// was read before.
+func (r reader) migDevice(gpu *GPU, parent nvml.Device, place int) (d MIGDevice, found bool, err error) {
+	d.GPU = gpu.UUID
+	what := fmt.Sprintf("MIG device %d of %s", place, gpu.label())
+	dev, ret := parent.GetMigDeviceHandleByIndex(place)
+	switch ret {
+	case nvml.ERROR_NOT_FOUND, nvml.ERROR_INVALID_ARGUMENT: // drivers say the one or the other
+		return d, false, nil
+	}
+	if err := check(what, "nvmlDeviceGetMigDeviceHandleByIndex", ret); err != nil {
+		return d, false, err
+	}
+	err = r.migFacts(&d, dev, gpu.MemoryMiB, what)
+	if errors.Is(err, nvml.ERROR_NOT_FOUND) || errors.Is(err, nvml.ERROR_INVALID_ARGUMENT) {
+		return d, false, nil // emptied: its handle is none any more
+	}
+	return d, err == nil, err
+}
+
+// migFacts reads what a MIG device is. The GPU's memory is for its profile's name.
+func (r reader) migFacts(d *MIGDevice, dev nvml.Device, gpuMiB int64, what string) error {
+	uuid, ret := dev.GetUUID()
+	if err := check(what, "nvmlDeviceGetUUID", ret); err != nil {
+		return err
+	}
+	// A driver before 470 says MIG-GPU-<the GPU's>/<instance>/<instance>, which
+	// neither a container's variables nor CDI know by that name any more.
+	if !migUUID.MatchString(uuid) {
+		return fmt.Errorf("%s: nvmlDeviceGetUUID: it says %q, not MIG-<UUID>: update the driver to 470 or newer", what, uuid)
+	}
+	d.UUID = uuid
+	what += " (" + uuid + ")"
+
+	memory, ret := dev.GetMemoryInfo()
+	if err := check(what, "nvmlDeviceGetMemoryInfo", ret); err != nil {
+		return err
+	}
+	if memory.Total < bytesPerMiB {
+		return fmt.Errorf("%s: nvmlDeviceGetMemoryInfo: %d bytes in all, which can't be given out", what, memory.Total)
+	}
+	d.MemoryMiB = int64(memory.Total / bytesPerMiB)
+	if d.GPUInstance, ret = dev.GetGpuInstanceId(); ret != nvml.SUCCESS {
+		return check(what, "nvmlDeviceGetGpuInstanceId", ret)
+	}
+	if d.ComputeInstance, ret = dev.GetComputeInstanceId(); ret != nvml.SUCCESS {
+		return check(what, "nvmlDeviceGetComputeInstanceId", ret)
+	}
+	name, ret := dev.GetName()
+	if err := optional(what, "nvmlDeviceGetName", ret); err != nil {
+		return err
+	}
+	attributes, known, err := r.attributes(dev, what)
+	if err != nil {
+		return err
+	}
+	if known {
+		d.Slices = int(attributes.ComputeInstanceSliceCount)
+	}
+	if d.Profile = profileOf(name); d.Profile == "" && known {
+		d.Profile = profileFrom(attributes, gpuMiB)
+	}
+	if d.Profile == "" {
+		return fmt.Errorf("%s: nvmlDeviceGetName: %q tells no profile, and nvmlDeviceGetAttributes nothing: update the driver", what, name)
+	}
+	return nil
+}
+
+// attributes are a MIG device's, where the driver tells them.
+func (r reader) attributes(dev nvml.Device, what string) (a nvml.DeviceAttributes, known bool, err error) {
+	if !r.has(attributeSymbols[0]) && !r.has(attributeSymbols[1]) {
+		return a, false, nil
+	}
+	a, ret := dev.GetAttributes()
+	return a, ret == nvml.SUCCESS, optional(what, "nvmlDeviceGetAttributes", ret)
+}
+
+var (
+	migUUID = regexp.MustCompile(`^MIG-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	// migProfile is 1g.10gb, with a number of compute slices before it and what
+	// sets the profile apart behind it: 1c.2g.20gb, 1g.10gb+me, 1g.24gb-me.
+	migProfile = regexp.MustCompile(`^([1-9][0-9]*c\.)?[1-9][0-9]*g\.[1-9][0-9]*gb([+-][a-z0-9]+(\.[a-z0-9]+)*)*$`)
+)
+
+// profileOf is the profile that a MIG device's name ends in, "NVIDIA H100 80GB HBM3
+// MIG 1g.10gb", empty if none does.
+func profileOf(name string) string {
+	i := strings.LastIndex(name, "MIG ")
+	if i < 0 || !migProfile.MatchString(name[i+len("MIG "):]) {
+		return ""
+	}
+	return name[i+len("MIG "):]
+}
+
+// profileFrom makes a profile's name of a MIG device's attributes. Memory comes in
+// eighths of the GPU's, which names say in GB; one slice with the GPU's optical flow
+// engine is the profile with the media extensions.
+func profileFrom(a nvml.DeviceAttributes, gpuMiB int64) string {
+	if a.GpuInstanceSliceCount == 0 || a.MemorySizeMB == 0 || gpuMiB <= 0 {
+		return ""
+	}
+	const eighths, mibPerGB = 8, 1024
+	share := math.Ceil(float64(a.MemorySizeMB)/float64(gpuMiB)*eighths) / eighths
+	gb := math.Round(share * math.Ceil(float64(gpuMiB)/mibPerGB))
+	name := fmt.Sprintf("%dg.%.0fgb", a.GpuInstanceSliceCount, gb)
+	if c := a.ComputeInstanceSliceCount; c != 0 && c < a.GpuInstanceSliceCount {
+		name = fmt.Sprintf("%dc.%s", c, name)
+	}
+	if a.GpuInstanceSliceCount == 1 && a.SharedOfaCount > 0 {
+		name += "+me"
+	}
+	return name
+}

@@ -1,0 +1,165 @@
+package nvidia
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// MIGStrategy is how a node's MIG devices are offered. The names and meanings are
+// those of NVIDIA's device plugin.
+type MIGStrategy string
+
+const (
+	// MIGNone offers whole GPUs only. A GPU in MIG mode is offered to nobody: CUDA
+	// sees its instances and never the GPU, so that who was given it whole would
+	// have nothing, or one instance with the GPU's limits.
+	MIGNone MIGStrategy = "none"
+	// MIGSingle offers MIG devices as if they were GPUs, by the ordinary resource. It
+	// needs a node whose GPUs are all in MIG mode, with instances of one profile,
+	// or none of which is: then they are offered whole.
+	MIGSingle MIGStrategy = "single"
+	// MIGMixed offers GPUs without MIG whole, and each profile by a resource of its
+	// own (MIGDevice.ResourceName).
+	MIGMixed MIGStrategy = "mixed"
+)
+
+// MIGStrategies are all there are.
+var MIGStrategies = []MIGStrategy{MIGNone, MIGSingle, MIGMixed}
+
+// ParseMIGStrategy reads a strategy; empty is MIGNone.
+func ParseMIGStrategy(text string) (MIGStrategy, error) {
+	if text == "" {
+		return MIGNone, nil
+	}
+	if !slices.Contains(MIGStrategies, MIGStrategy(text)) {
+		return "", fmt.Errorf("MIG strategy %q is not known: use none, single or mixed", text)
+	}
+	return MIGStrategy(text), nil
+}
+
+// Partition is what a node offers.
+type Partition struct {
+	// GPUs are offered whole, by the ordinary resource.
+	GPUs []GPU
+	// Single are MIG devices that are offered by the ordinary resource; there are no
+	// GPUs then, and no Mixed.
+	Single []MIGDevice
+	// Mixed are MIG devices that are offered by a resource of their profile, by the
+	// resource's last part ("mig-1g.10gb").
+	Mixed map[string][]MIGDevice
+}
+
+// MIG are all MIG devices of the partition, by the order of their GPUs.
+func (p Partition) MIG() []MIGDevice {
+	all := slices.Clone(p.Single)
+	for _, resource := range p.Resources() {
+		all = append(all, p.Mixed[resource]...)
+	}
+	return all
+}
+
+// Resources are the keys of Mixed, sorted.
+func (p Partition) Resources() []string {
+	names := make([]string, 0, len(p.Mixed))
+	for name := range p.Mixed {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Partition says what the node offers by the strategy. With an error, which says
+// what is to be done, nothing is offered.
+func (n Node) Partition(s MIGStrategy) (Partition, error) {
+	var whole, cut []GPU
+	for _, c := range n.GPUs {
+		if c.MIGEnabled {
+			cut = append(cut, c)
+		} else {
+			whole = append(whole, c)
+		}
+	}
+	switch s {
+	case MIGNone:
+		return Partition{GPUs: whole}, nil
+	case MIGMixed:
+		return Partition{GPUs: whole, Mixed: byResource(cut)}, nil
+	case MIGSingle:
+		if len(cut) == 0 {
+			return Partition{GPUs: whole}, nil
+		}
+		// Which instances a GPU has that can't be read now, nobody knows: it is no reason
+		// to take the others away.
+		cut = slices.DeleteFunc(cut, func(c GPU) bool { return len(c.MIG) == 0 && n.unreadMIG(c.UUID) })
+		if len(cut) == 0 && len(whole) == 0 {
+			return Partition{}, nil
+		}
+		if err := uniform(whole, cut); err != nil {
+			return Partition{}, err
+		}
+		return Partition{Single: devices(cut)}, nil
+	default:
+		_, err := ParseMIGStrategy(string(s))
+		return Partition{}, fmt.Errorf("partition: %w", err)
+	}
+}
+
+// unreadMIG says whether a MIG device of a GPU could not be read.
+func (n Node) unreadMIG(gpu string) bool {
+	return slices.ContainsFunc(n.Faults, func(f Fault) bool { return f.GPU == gpu })
+}
+
+func devices(gpus []GPU) []MIGDevice {
+	var all []MIGDevice
+	for _, c := range gpus {
+		all = append(all, c.MIG...)
+	}
+	return all
+}
+
+func byResource(gpus []GPU) map[string][]MIGDevice {
+	all := map[string][]MIGDevice{}
+	for _, d := range devices(gpus) {
+		all[d.ResourceName()] = append(all[d.ResourceName()], d)
+	}
+	return all
+}
+
+// uniform says which GPUs keep a node with MIG from being offered by MIGSingle.
+func uniform(whole, cut []GPU) error {
+	kinds := map[string][]string{} // what a GPU is like, and the GPUs that are
+	for _, c := range whole {
+		kinds["without MIG"] = append(kinds["without MIG"], c.label())
+	}
+	for _, c := range cut {
+		kind := "without instances"
+		if profiles := c.profiles(); len(profiles) > 0 {
+			kind = "with " + strings.Join(profiles, " and ")
+		}
+		kinds[kind] = append(kinds[kind], c.label())
+	}
+	if len(kinds) == 1 && len(cut) > 0 && len(cut[0].profiles()) == 1 {
+		return nil
+	}
+	var differ []string
+	for kind, gpus := range kinds {
+		differ = append(differ, kind+": "+strings.Join(gpus, ", "))
+	}
+	slices.Sort(differ)
+	return fmt.Errorf("MIG strategy %s needs one profile on all GPUs of the node (%s): change their instances, or use the strategy %s",
+		MIGSingle, strings.Join(differ, "; "), MIGMixed)
+}
+
+// profiles are the GPU's, sorted, each once.
+func (c GPU) profiles() []string {
+	var all []string
+	for _, d := range c.MIG {
+		all = append(all, d.Profile)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// label names the GPU for people.
+func (c GPU) label() string { return fmt.Sprintf("GPU %d (%s)", c.Index, c.UUID) }

@@ -1,0 +1,89 @@
+package nvidia
+
+import (
+	"fmt"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+const bytesPerMiB = 1 << 20
+
+// GPU reads the GPU of an index. On an error the GPU has what was read before.
+func (r reader) gpu(index int) (GPU, error) {
+	gpu := GPU{Index: index, NUMANode: NUMAUnknown}
+	what := fmt.Sprintf("GPU %d", index)
+
+	dev, ret := r.lib.DeviceGetHandleByIndex(index)
+	if err := check(what, "nvmlDeviceGetHandleByIndex", ret); err != nil {
+		return gpu, err
+	}
+	uuid, ret := dev.GetUUID()
+	if err := check(what, "nvmlDeviceGetUUID", ret); err != nil {
+		return gpu, err
+	}
+	if uuid == "" {
+		return gpu, fmt.Errorf("%s: nvmlDeviceGetUUID: it has no UUID, which everything is keyed by", what)
+	}
+	gpu.UUID = uuid
+	what = gpu.label()
+
+	if gpu.Model, ret = dev.GetName(); ret != nvml.SUCCESS {
+		return gpu, check(what, "nvmlDeviceGetName", ret)
+	}
+	if gpu.Minor, ret = dev.GetMinorNumber(); ret != nvml.SUCCESS {
+		return gpu, check(what, "nvmlDeviceGetMinorNumber", ret)
+	}
+	memory, ret := dev.GetMemoryInfo()
+	if err := check(what, "nvmlDeviceGetMemoryInfo", ret); err != nil {
+		return gpu, err
+	}
+	if memory.Total < bytesPerMiB {
+		return gpu, fmt.Errorf("%s: nvmlDeviceGetMemoryInfo: %d bytes in all, which can't be shared", what, memory.Total)
+	}
+	gpu.MemoryMiB = int64(memory.Total / bytesPerMiB)
+
+	return gpu, r.placement(&gpu, dev, what)
+}
+
+// placement reads what a GPU can be shared without: a fact that this driver or
+// GPU doesn't have stays unknown, any other failure is the GPU's.
+func (r reader) placement(gpu *GPU, dev nvml.Device, what string) error {
+	major, minor, ret := dev.GetCudaComputeCapability()
+	if err := optional(what, "nvmlDeviceGetCudaComputeCapability", ret); err != nil {
+		return err
+	}
+	if ret == nvml.SUCCESS {
+		gpu.ComputeCapability = fmt.Sprintf("%d.%d", major, minor)
+	}
+
+	pci, ret := dev.GetPciInfo()
+	if err := optional(what, "nvmlDeviceGetPciInfo", ret); err != nil {
+		return err
+	}
+	if ret == nvml.SUCCESS {
+		gpu.PCIBusID = cString(pci.BusId[:])
+	}
+	return r.readNUMA(gpu, dev, what)
+}
+
+// optional is check for a fact that a driver or a GPU may not have.
+func optional(what, call string, ret nvml.Return) error {
+	switch ret {
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:
+		return nil
+	default:
+		return check(what, call, ret)
+	}
+}
+
+// cString is the text before the first NUL. C's char is signed on some machines.
+func cString[T int8 | uint8](chars []T) string {
+	var text []byte
+	for _, c := range chars {
+		if c == 0 {
+			break
+		}
+		text = append(text, byte(c))
+	}
+	return string(text)
+}

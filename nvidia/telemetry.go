@@ -1,0 +1,107 @@
+package nvidia
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// Telemetry is what a GPU, or a MIG device, does at a moment. What NVML does not say of
+// it is nil: a MIG device has no temperature of its own, and a GPU in MIG mode no use of
+// its processors.
+type Telemetry struct {
+	// Taken is when it was read.
+	Taken time.Time `json:"taken"`
+	// MemoryUsedBytes is what is used of the GPU, by whomever; what the driver keeps for
+	// itself counts only with drivers before 510, which don't tell it apart.
+	MemoryUsedBytes  *uint64 `json:"memoryUsedBytes,omitempty"`
+	MemoryTotalBytes *uint64 `json:"memoryTotalBytes,omitempty"`
+	// UtilizationPercent is the part of the time in which some kernel ran.
+	UtilizationPercent *int `json:"utilizationPercent,omitempty"`
+	// MemoryControllerPercent is the part of the time in which memory was read or written.
+	MemoryControllerPercent *int    `json:"memoryControllerPercent,omitempty"`
+	TemperatureCelsius      *int    `json:"temperatureCelsius,omitempty"`
+	PowerMilliwatts         *uint32 `json:"powerMilliwatts,omitempty"`
+}
+
+const (
+	memorySymbol   = "nvmlDeviceGetMemoryInfo"
+	memoryV2Symbol = "nvmlDeviceGetMemoryInfo_v2"
+)
+
+// Telemetry reads what each GPU and MIG device does, by UUID. One of which something
+// failed has what could be read, and the error says what couldn't.
+func (c *Cache) Telemetry(ctx context.Context) (map[string]Telemetry, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if !c.open {
+		return nil, errors.New("the GPUs' telemetry: NVML is not open")
+	}
+	all := map[string]Telemetry{}
+	var errs []error
+	read := func(uuid, what string, whole bool) {
+		dev, ret := c.reader.lib.DeviceGetHandleByUUID(uuid)
+		if err := check(what, "nvmlDeviceGetHandleByUUID", ret); err != nil {
+			errs = append(errs, err)
+			return
+		}
+		t := Telemetry{Taken: c.now()}
+		errs = append(errs, c.reader.telemetryMemory(&t, dev, what))
+		if whole {
+			errs = append(errs, telemetryOfGPU(&t, dev, what))
+		}
+		all[uuid] = t
+	}
+	for _, gpu := range c.current.Load().Node.GPUs {
+		read(gpu.UUID, gpu.label(), true)
+		for _, d := range gpu.MIG {
+			read(d.UUID, "MIG device "+d.UUID, false)
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+func (r reader) telemetryMemory(t *Telemetry, dev nvml.Device, what string) error {
+	if r.has(memoryV2Symbol) {
+		memory, ret := dev.GetMemoryInfo_v2()
+		if ret == nvml.SUCCESS {
+			t.MemoryUsedBytes, t.MemoryTotalBytes = &memory.Used, &memory.Total
+			return nil
+		}
+		if err := optional(what, memoryV2Symbol, ret); err != nil {
+			return err
+		}
+	}
+	memory, ret := dev.GetMemoryInfo()
+	if ret == nvml.SUCCESS {
+		t.MemoryUsedBytes, t.MemoryTotalBytes = &memory.Used, &memory.Total
+	}
+	return optional(what, memorySymbol, ret)
+}
+
+// telemetryOfGPU reads what a whole GPU alone has.
+func telemetryOfGPU(t *Telemetry, dev nvml.Device, what string) error {
+	rates, ret := dev.GetUtilizationRates()
+	errs := []error{optional(what, "nvmlDeviceGetUtilizationRates", ret)}
+	if ret == nvml.SUCCESS {
+		kernels, memory := min(int(rates.Gpu), 100), min(int(rates.Memory), 100)
+		t.UtilizationPercent, t.MemoryControllerPercent = &kernels, &memory
+	}
+	degrees, ret := dev.GetTemperature(nvml.TEMPERATURE_GPU)
+	errs = append(errs, optional(what, "nvmlDeviceGetTemperature", ret))
+	if ret == nvml.SUCCESS {
+		celsius := int(degrees)
+		t.TemperatureCelsius = &celsius
+	}
+	power, ret := dev.GetPowerUsage()
+	errs = append(errs, optional(what, "nvmlDeviceGetPowerUsage", ret))
+	if ret == nvml.SUCCESS {
+		t.PowerMilliwatts = &power
+	}
+	return errors.Join(errs...)
+}

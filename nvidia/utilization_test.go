@@ -1,0 +1,100 @@
+package nvidia
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestMeanTimes(t *testing.T) {
+	sample := func(pid uint32, at uint64, percent uint32) nvml.ProcessUtilizationSample {
+		return nvml.ProcessUtilizationSample{Pid: pid, TimeStamp: at, SmUtil: percent}
+	}
+	times, newest := meanTimes([]nvml.ProcessUtilizationSample{
+		sample(7, 101, 10), sample(8, 102, 50), sample(7, 103, 20),
+		sample(9, 100, 90),                        // as old as what was seen
+		sample(0, 104, 90), sample(10, 105, 4000), // of no process, and nonsense
+	}, 100)
+	assert.Equal(t, []ProcessTime{{7, 15}, {8, 50}}, times)
+	assert.EqualValues(t, 103, newest)
+	times, newest = meanTimes(nil, 100)
+	assert.Empty(t, times)
+	assert.EqualValues(t, 100, newest)
+}
+
+func TestProcessTimes(t *testing.T) {
+	s := newEventServer()
+	var asked []uint64
+	answer := nvml.SUCCESS
+	newest := uint64(time.Now().UnixMicro())
+	for i := range s.Devices {
+		d := s.device(i)
+		d.GetProcessUtilizationFunc = func(since uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+			if i > 0 {
+				return nil, nvml.ERROR_NOT_SUPPORTED
+			}
+			asked = append(asked, since)
+			return []nvml.ProcessUtilizationSample{{Pid: 7, TimeStamp: newest, SmUtil: 30}}, answer
+		}
+	}
+	c := NewCache(s, CacheOptions{})
+	ctx := context.Background()
+	_, err := c.ProcessTimes(ctx)
+	require.ErrorContains(t, err, "not open")
+	require.NoError(t, c.Refresh(ctx))
+	gpu := c.Node().GPUs[0].UUID
+
+	times, err := c.ProcessTimes(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, map[string][]ProcessTime{gpu: {{7, 30}}}, times, "GPUs that can't tell are not listed")
+	_, err = c.ProcessTimes(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, newest, asked[1], "what was seen is not asked for again")
+
+	answer = nvml.ERROR_NOT_FOUND
+	times, err = c.ProcessTimes(ctx)
+	require.NoError(t, err)
+	assert.Contains(t, times, gpu, "nobody had any: that is an answer")
+	assert.Empty(t, times[gpu])
+	answer = nvml.ERROR_UNKNOWN
+	times, err = c.ProcessTimes(ctx)
+	require.ErrorIs(t, err, nvml.ERROR_UNKNOWN)
+	assert.Empty(t, times)
+	require.NoError(t, c.Close())
+}
+
+// A process begins between go-nvml's two calls: NVML has more samples than there is room for,
+// and go-nvml panics. The agent must not end because of it.
+func TestProcessTimesWhenAProcessBegins(t *testing.T) {
+	s := newEventServer()
+	begins := 0
+	for i := range s.Devices {
+		s.device(i).GetProcessUtilizationFunc = func(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+			room := make([]nvml.ProcessUtilizationSample, 3)
+			count := len(room)
+			if begins > 0 {
+				begins--
+				count++
+			}
+			room[0] = nvml.ProcessUtilizationSample{Pid: 7, TimeStamp: uint64(time.Now().UnixMicro()), SmUtil: 30}
+			return room[:count], nvml.SUCCESS
+		}
+	}
+	c := NewCache(s, CacheOptions{})
+	ctx := context.Background()
+	require.NoError(t, c.Refresh(ctx))
+	gpu := c.Node().GPUs[0].UUID
+	begins = 1
+	times, err := c.ProcessTimes(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, []ProcessTime{{7, 30}}, times[gpu])
+	begins = 1000
+	times, err = c.ProcessTimes(ctx)
+	require.ErrorIs(t, err, nvml.ERROR_INSUFFICIENT_SIZE)
+	assert.Empty(t, times)
+	require.NoError(t, c.Close())
+}

@@ -1,0 +1,191 @@
+package ociruntime
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci/wish"
+)
+
+// nodeJSON is what an agent with --memory-scaling=1.5 writes, of a GPU and a MIG device.
+const nodeJSON = `{"version":2,"name":"n","writtenAt":"2026-01-02T03:04:05Z",
+"devices":[{"uuid":"GPU-a","gpu":"GPU-a","memoryMiB":1500,"cores":100,"slots":10},{"uuid":"MIG-b","gpu":"GPU-c","memoryMiB":500,"cores":100,"slots":1}],
+"node":{"gpus":[{"uuid":"GPU-a","index":0,"memoryMiB":1000},{"uuid":"GPU-c","index":1,"memoryMiB":1000,"mig":[{"uuid":"MIG-x"},{"uuid":"MIG-b"}]}]},
+"contextMiB":{"GPU-a":105}}`
+
+var nodeGPUs = GPUs{
+	Capacity: map[string]grant.GPU{
+		"GPU-a": {UUID: "GPU-a", MemoryMiB: 1500, CorePercent: 100, Slots: 10},
+		"MIG-b": {UUID: "MIG-b", MemoryMiB: 500, CorePercent: 100, Slots: 1, Parent: "GPU-c"},
+	},
+	Indices:          map[string]string{"GPU-a": "0", "GPU-c": "1", "MIG-x": "1:0", "MIG-b": "1:1"},
+	ContextMiB:       map[string]int64{"GPU-a": 105, "MIG-b": otherContextMiB},
+	Oversubscription: map[string]float64{"GPU-a": 1.5},
+}
+
+// inventoryOf is an inventory whose driver says nodeJSON, and how often it was asked.
+func inventoryOf(t *testing.T) (Inventory, *bootState, *atomic.Int32) {
+	dir, asked := t.TempDir(), new(atomic.Int32)
+	boot := &bootState{ID: "boot-1", Since: time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC), Driver: "570", GPUs: "0"}
+	return Inventory{
+		NodePath: filepath.Join(dir, "node.json"), CachePath: filepath.Join(dir, "run/gpus.json"),
+		Ask:  func(context.Context) ([]byte, error) { asked.Add(1); return []byte(nodeJSON), nil },
+		boot: func() (bootState, error) { return *boot, nil },
+	}, boot, asked
+}
+
+func TestGPUsByTheAgent(t *testing.T) {
+	i, boot, asked := inventoryOf(t)
+	write(t, i.NodePath, nodeJSON, 0o644)
+	gpus, err := i.GPUs(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, nodeGPUs, gpus)
+	require.Zero(t, asked.Load())
+
+	boot.Since = time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC)
+	_, err = i.GPUs(context.Background())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, asked.Load(), "that was before the boot")
+
+	// The clock was set forward after the agent had written its file: the boot seems later.
+	withBoot := strings.Replace(nodeJSON, `"version":2`, `"version":2,"bootID":"boot-1"`, 1)
+	write(t, i.NodePath, withBoot, 0o644)
+	require.NoError(t, os.Remove(i.CachePath))
+	_, err = i.GPUs(context.Background())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, asked.Load(), "it is of this boot")
+	boot.ID, boot.Since = "boot-2", time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	_, err = i.GPUs(context.Background())
+	require.NoError(t, err)
+	require.EqualValues(t, 2, asked.Load(), "it is of another, whatever the clock says")
+
+	for content, want := range map[string]string{
+		"{":             "node.json",
+		`{"version":3}`: "its version is 3, and this program knows 2",
+	} {
+		write(t, i.NodePath, content, 0o644)
+		_, err = i.GPUs(context.Background())
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestGPUsByTheDriver(t *testing.T) {
+	i, boot, asked := inventoryOf(t)
+	want := func(times int32, why string) {
+		t.Helper()
+		gpus, err := i.GPUs(context.Background())
+		require.NoError(t, err)
+		require.Equal(t, nodeGPUs, gpus)
+		require.Equal(t, times, asked.Load(), why)
+	}
+	want(1, "nobody knows")
+	want(1, "it is kept")
+	boot.ID = "boot-2"
+	want(2, "another boot")
+	boot.Driver = "575"
+	want(3, "another driver")
+	boot.GPUs = "0 1"
+	want(4, "another GPU")
+	write(t, i.CachePath, "{", 0o600)
+	want(5, "it is damaged")
+	info, err := os.Stat(i.CachePath)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+}
+
+func TestGPUsAskedOnceByMany(t *testing.T) {
+	i, _, asked := inventoryOf(t)
+	var all sync.WaitGroup
+	errs := make([]error, 16)
+	for n := range errs {
+		all.Go(func() { _, errs[n] = i.GPUs(context.Background()) })
+	}
+	all.Wait()
+	require.NoError(t, errors.Join(errs...))
+	require.EqualValues(t, 1, asked.Load())
+}
+
+// A driver that hangs keeps others waiting no longer than they are willing to.
+func TestGPUsWaitIsBounded(t *testing.T) {
+	i, _, asked := inventoryOf(t)
+	require.NoError(t, os.MkdirAll(filepath.Dir(i.CachePath), 0o755))
+	unlock, err := flock(context.Background(), i.CachePath+".lock")
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), 10*time.Millisecond, errors.New("it took longer than 10ms"))
+	defer cancel()
+	_, err = i.GPUs(ctx)
+	require.ErrorContains(t, err, "wait for another process that asks the driver")
+	require.ErrorContains(t, err, "it took longer than 10ms")
+	require.Zero(t, asked.Load())
+	unlock()
+	_, err = i.GPUs(context.Background())
+	require.NoError(t, err)
+}
+
+// A program that is killed for being late is not waited for through its children.
+func TestAskDriverIsBounded(t *testing.T) {
+	program := write(t, filepath.Join(t.TempDir(), "gpuslice"), "#!/bin/sh\nsleep 600 &\necho $! > \"$0.pid\"\nwait\n", 0o755)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { _, err := askDriver(ctx, program, wish.Config{}); ended <- err }()
+	require.Eventually(t, func() bool { data, _ := os.ReadFile(program + ".pid"); return len(data) > 1 }, patience, pause)
+	cancel()
+	select {
+	case err := <-ended:
+		require.Error(t, err)
+	case <-time.After(patience):
+		t.Error("it waits for the child's child")
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(read(t, program+".pid")))
+	require.NoError(t, err)
+	require.NoError(t, unix.Kill(pid, unix.SIGKILL))
+}
+
+func TestNoGPUs(t *testing.T) {
+	i, _, _ := inventoryOf(t)
+	times := 0
+	i.Ask = func(context.Context) ([]byte, error) { times++; return []byte(`{"version":2}`), nil }
+	for range 2 {
+		gpus, err := i.GPUs(context.Background())
+		require.NoError(t, err)
+		require.Empty(t, gpus.Capacity)
+	}
+	require.Equal(t, 2, times, "the driver may come yet")
+
+	i.Ask = func(context.Context) ([]byte, error) { return nil, errors.New("the driver: nvmlInit: no library") }
+	_, err := i.GPUs(context.Background())
+	require.EqualError(t, err, "find out the node's GPUs, as no gpuslice-agent says them: the driver: nvmlInit: no library")
+}
+
+// What the real `gpuslice GPUs` prints, and what it says where there is no driver.
+func TestAskDriver(t *testing.T) {
+	m := newMachine(t, "")
+	config, err := LoadConfig(m.path("runtime.yaml"))
+	require.NoError(t, err)
+	t.Setenv("SIMGPU_STATE", m.path("sim/state"))
+	gpus, err := NewInventory(config, m.artefact("bin", "gpuslice-runtime")).GPUs(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, grant.GPU{UUID: h200, MemoryMiB: 143771, CorePercent: 100, Slots: 10}, gpus.Capacity[h200])
+	require.Equal(t, map[string]string{h200: "0", t4: "1"}, gpus.Indices)
+	require.EqualValues(t, 105, gpus.ContextMiB[t4])
+
+	require.NoError(t, os.Remove(m.path("run/gpus.json")))
+	config.NVMLLibrary = "/no/such/libnvidia-ml.so.1"
+	_, err = NewInventory(config, m.artefact("bin", "gpuslice-runtime")).GPUs(context.Background())
+	require.ErrorContains(t, err, "nvmlInit")
+	t.Setenv("PATH", "")
+	_, err = NewInventory(config, m.path("nowhere/gpuslice-runtime")).GPUs(context.Background())
+	require.ErrorContains(t, err, "install gpuslice beside gpuslice-runtime, or run gpuslice-agent")
+}

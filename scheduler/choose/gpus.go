@@ -1,0 +1,137 @@
+package choose
+
+import "slices"
+
+// maxExact is how many candidates the exact search takes.
+const maxExact = 16
+
+// AppendGPUs is GPUs into a slice of the caller's, for those who call it often: it
+// appends the indices to dst. ok is false where GPUs returns nil, and dst is as it was.
+func AppendGPUs(dst []int, p GPUPolicy, candidates []Candidate, links [][]int, n int) (chosen []int, ok bool) {
+	if n <= 0 || n > len(candidates) {
+		return dst, n == 0
+	}
+	q := question{policy: p.orDefault(), candidates: candidates, links: links, n: n}
+	var room [maxExact]int
+	at := room[:0] // who takes part
+	for i := range candidates {
+		if !p.mutex || candidates[i].Used.Slots <= 0 {
+			at = append(at, i)
+		}
+	}
+	q.pool = at
+	switch {
+	case len(at) < n:
+		return dst, false
+	case p.numaBind && n > 1:
+		return q.bind(dst)
+	case len(at) == n:
+		return append(dst, at...), true
+	}
+	dst, _ = q.best(dst, at)
+	return dst, true
+}
+
+func (p GPUPolicy) orDefault() GPUPolicy {
+	p.weights = p.weights.orDefault()
+	if !p.has(keyBinpack) && !p.has(keySpread) && !p.has(keyTencent) {
+		p.keys[slices.Index(p.keys[:], keyNone)] = keySpread
+	}
+	return p
+}
+
+// question is one call's: which n of the candidates.
+type question struct {
+	policy     GPUPolicy
+	candidates []Candidate
+	links      [][]int
+	n          int
+	// pool is the candidates that the policy's rules allow. Sets of a part of them may be asked
+	// for, but what they leave behind is of all.
+	pool []int
+}
+
+// link is how well two candidates are connected.
+func (q *question) link(i, j int) int32 {
+	return linkOf(q.links, q.candidates[i].Position, q.candidates[j].Position)
+}
+
+// score is how much the GPU is used with the container on it.
+func (q *question) score(i int) int64 {
+	c := &q.candidates[i]
+	return q.policy.weights.score(c.Used.Add(c.Need), c.Total)
+}
+
+// degree is how well the GPU is connected with the others, all together.
+func (q *question) degree(i int, others []int) int64 {
+	sum := int64(0)
+	for _, j := range others {
+		if j != i {
+			sum += int64(q.link(i, j))
+		}
+	}
+	return sum
+}
+
+// neighbours is how many of the GPUs are on its NUMA node, with itself.
+func (q *question) neighbours(i int, gpus []int) int {
+	n := 0
+	for _, j := range gpus {
+		if q.candidates[j].NUMA == q.candidates[i].NUMA {
+			n++
+		}
+	}
+	return n
+}
+
+// values is what sets are compared by: what the policy's first word says of the set, then the
+// next's, each the higher the better (see goal).
+type values [maxGoals]int64
+
+func (v values) compare(w values) int { return slices.Compare(v[:], w[:]) }
+
+// best appends the best n of the GPUs at, of which there are as many. It tells how good they
+// are.
+func (q *question) best(dst, at []int) ([]int, values) {
+	if q.policy.keys[0] == keyTencent {
+		return q.tencent(dst, at)
+	}
+	if q.n == 1 {
+		return append(dst, q.single()), values{}
+	}
+	goals := q.goals()
+	switch {
+	case goals.linear():
+		return q.top(dst, at, goals.sign)
+	case len(at) <= maxExact:
+		return q.exact(dst, at, goals)
+	}
+	return q.many(dst, at, goals)
+}
+
+// bind appends the best set of those that are on one NUMA node; of equal ones, that of the
+// smallest node that will do.
+func (q *question) bind(dst []int) ([]int, bool) {
+	var room [maxExact]int
+	var most values
+	start, found := len(dst), false
+	for k, first := range q.pool {
+		group, seen := room[:0], false
+		for l, i := range q.pool {
+			if q.candidates[i].NUMA == q.candidates[first].NUMA {
+				group, seen = append(group, i), seen || l < k
+			}
+		}
+		if seen || len(group) < q.n {
+			continue
+		}
+		tried, v := q.best(dst, group)
+		tried = tried[len(tried)-q.n:]
+		v[maxGoals-1] = -int64(len(group))
+		order := v.compare(most)
+		if !found || order > 0 || order == 0 && tried[0] < dst[start] {
+			dst, most, found = append(dst[:start], tried...), v, true
+		}
+	}
+	return dst, found
+}

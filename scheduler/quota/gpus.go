@@ -1,0 +1,123 @@
+package quota
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// gpu-manager's names.
+const (
+	// ConfigMapName and ConfigMapNamespace are where the quota is by default, and
+	// ConfigMapKey is its key there.
+	ConfigMapName      = "gpuquota"
+	ConfigMapNamespace = "kube-system"
+	ConfigMapKey       = "gpu_quota"
+)
+
+// Labels are the nodes' labels that gpu-manager's quota goes by.
+type Labels struct{ Model, Pool string }
+
+// DefaultLabels are gpu-manager's.
+func DefaultLabels() Labels {
+	return Labels{Model: "gaia.tencent.com/gpu-model", Pool: "gaia.tencent.com/gpu-pool"}
+}
+
+// ModelOf is the model of a node with such labels, for Charge. It is asked whether there
+// is a quota or not, for there may be one later.
+func (l Labels) ModelOf(node map[string]string) string { return node[l.Model] }
+
+// GPUs is gpu-manager's quota: how many GPUs of which models in which pools a namespace
+// may have. A namespace that it doesn't name is not limited. Nil limits nobody.
+type GPUs struct {
+	labels     Labels
+	namespaces map[string]*allowance
+	// unread is why nobody knows what it says: see Unread.
+	unread error
+}
+
+// Unread is a quota that is there and was never readable. Nobody knows whom it limits, so
+// no namespace gets GPUs until it can be read.
+func Unread(why error) *GPUs { return &GPUs{unread: why} }
+
+// allowance is what a namespace may have.
+type allowance struct {
+	// Pools are the nodes' pools that it may use; none: any.
+	Pools []string `json:"pool"`
+	// Models is how many GPUs it may have of each model. Models that aren't there it may
+	// not use.
+	Models map[string]int `json:"quota"`
+}
+
+const (
+	maxConfigBytes = 1 << 20 // a ConfigMap's
+	maxGPUs        = math.MaxInt32
+)
+
+// ParseGPUs reads the ConfigMap's value: {"<namespace>":{"pool":["public"],"quota":{"M40":2}}}.
+// Where it is malformed, the caller keeps what it had, or else takes Unread.
+func ParseGPUs(value string, labels Labels) (*GPUs, error) {
+	if len(value) > maxConfigBytes {
+		return nil, fmt.Errorf("quota %s: %d bytes: at most %d are read", ConfigMapKey, len(value), maxConfigBytes)
+	}
+	c := &GPUs{labels: labels}
+	decoder := json.NewDecoder(strings.NewReader(value))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&c.namespaces); err != nil {
+		text := err.Error() // which repeats names and numbers, of any length
+		return nil, fmt.Errorf("quota %s: not its JSON: %s", ConfigMapKey, text[:min(len(text), 256)])
+	}
+	if c.namespaces == nil {
+		return nil, fmt.Errorf("quota %s: null: write {} if nobody is limited", ConfigMapKey)
+	}
+	if decoder.More() {
+		return nil, fmt.Errorf("quota %s: there is something after its JSON", ConfigMapKey)
+	}
+	for namespace, a := range c.namespaces {
+		if a == nil {
+			return nil, fmt.Errorf("quota %s: namespace %q: null: leave it out if it is not limited", ConfigMapKey, namespace)
+		}
+		for model, n := range a.Models {
+			if n < 0 || n > maxGPUs {
+				return nil, fmt.Errorf("quota %s: namespace %q: model %q: %d GPUs: must be from 0 to %d", ConfigMapKey, namespace, model, n, maxGPUs)
+			}
+		}
+	}
+	return c, nil
+}
+
+// of is what a namespace may have; nil: it is not limited.
+func (c *GPUs) of(namespace string) *allowance {
+	if c == nil {
+		return nil
+	}
+	return c.namespaces[namespace]
+}
+
+// CheckNode says whether gpu-manager's quota lets a pod with such a charge onto a node with
+// such labels: the pool is one of the namespace's, and of the model as many GPUs are left.
+// An error is an *Error. The charge's model is the node's.
+func (a *Account) CheckNode(labels map[string]string, c Charge) error {
+	if a.gpus != nil && a.gpus.unread != nil {
+		return &Error{Namespace: a.namespace, What: fmt.Sprintf("%v: nobody gets GPUs until it is fixed", a.gpus.unread)}
+	}
+	allowed := a.gpus.of(a.namespace)
+	if allowed == nil {
+		return nil
+	}
+	names := a.gpus.labels
+	if pool := labels[names.Pool]; len(allowed.Pools) > 0 && !slices.Contains(allowed.Pools, pool) {
+		return &Error{Namespace: a.namespace, What: fmt.Sprintf("the node's pool (label %s) is %q, and the namespace may use %s", names.Pool, pool, strings.Join(allowed.Pools, ", "))}
+	}
+	model := labels[names.Model]
+	most, there := allowed.Models[model]
+	switch {
+	case !there:
+		return &Error{Namespace: a.namespace, What: fmt.Sprintf("the namespace has no GPUs of the node's model (label %s), which is %q", names.Model, model)}
+	case a.models[model]+c.GPUPercent > int64(most)*100:
+		return &Error{Namespace: a.namespace, What: fmt.Sprintf("GPUs of model %s in percent", model), Asked: c.GPUPercent, Used: a.models[model], Most: int64(most) * 100}
+	}
+	return nil
+}

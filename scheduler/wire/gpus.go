@@ -1,0 +1,120 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/gpuslice/gpuslice/scheduler"
+)
+
+// gpusVersion is the only version of gpuslice.io/node-gpus there is.
+const gpusVersion = 1
+
+// nodeGPUs is gpuslice.io/node-gpus. Package agent/noderegister writes it. Fields
+// that are not known are passed over, so that a node may be newer than the scheduler; what
+// changes the meaning of one gets another version.
+type nodeGPUs struct {
+	Version int       `json:"version"`
+	GPUs    []nodeGPU `json:"gpus"`
+	// Links has a row and a column for each of GPUs, symmetric; absent: not known.
+	Links [][]int `json:"links"`
+}
+
+// nodeGPU has pointers to what must not be left out.
+type nodeGPU struct {
+	UUID      string `json:"uuid"`
+	Model     string `json:"model"`
+	Index     int    `json:"index"`
+	NUMA      *int   `json:"numa"` // absent: not known
+	MemoryMiB *int64 `json:"memoryMiB"`
+	Cores     *int   `json:"cores"`
+	Slots     *int   `json:"slots"`
+	Mode      string `json:"mode"`
+	Healthy   *bool  `json:"healthy"`
+}
+
+// decodeGPUs reads gpuslice.io/node-gpus.
+func decodeGPUs(value string) (scheduler.Inventory, error) {
+	if len(value) > MaxAnnotationBytes {
+		return scheduler.Inventory{}, fmt.Errorf("%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
+	}
+	var told nodeGPUs
+	if err := json.Unmarshal([]byte(value), &told); err != nil {
+		return scheduler.Inventory{}, notJSON(err)
+	}
+	if told.Version != gpusVersion {
+		return scheduler.Inventory{}, fmt.Errorf("version %d: this scheduler reads version %d", told.Version, gpusVersion)
+	}
+	gpus := make([]scheduler.GPU, len(told.GPUs))
+	for i, t := range told.GPUs {
+		if t.MemoryMiB == nil || t.Cores == nil || t.Slots == nil || t.Healthy == nil {
+			return scheduler.Inventory{}, fmt.Errorf("GPU %d: memoryMiB, cores, slots and healthy must be there", i)
+		}
+		gpus[i] = scheduler.GPU{
+			UUID: t.UUID, Model: t.Model, Index: t.Index, NUMA: scheduler.NUMAUnknown,
+			MemoryMiB: *t.MemoryMiB, Cores: *t.Cores, Slots: *t.Slots, Mode: t.Mode, Healthy: *t.Healthy,
+		}
+		if t.NUMA != nil {
+			gpus[i].NUMA = *t.NUMA
+		}
+	}
+	if err := checkLinks(told.Links, len(gpus)); err != nil {
+		return scheduler.Inventory{}, err
+	}
+	sorted, err := ordered(slices.Clone(gpus))
+	if err != nil {
+		return scheduler.Inventory{}, err
+	}
+	return scheduler.Inventory{GPUs: sorted, Links: rearranged(told.Links, gpus, sorted)}, nil
+}
+
+// checkLinks says whether links are a symmetric table of so many GPUs, or not there.
+func checkLinks(links [][]int, gpus int) error {
+	if links == nil {
+		return nil
+	}
+	if len(links) != gpus {
+		return fmt.Errorf("links: %d rows for %d GPUs", len(links), gpus)
+	}
+	for i, row := range links {
+		if len(row) != gpus {
+			return fmt.Errorf("links: row %d has %d columns for %d GPUs", i, len(row), gpus)
+		}
+	}
+	for i, row := range links {
+		for j, link := range row {
+			if link < 0 || link > maxLink || link != links[j][i] || i == j && link != 0 {
+				return fmt.Errorf("links: %d from GPU %d to GPU %d: must be from 0 to %d, the same back, and 0 of a GPU with itself", link, i, j, maxLink)
+			}
+		}
+	}
+	return nil
+}
+
+// rearranged are links in the order of the sorted GPUs.
+func rearranged(links [][]int, gpus, sorted []scheduler.GPU) [][]int {
+	if links == nil {
+		return nil
+	}
+	was := make([]int, len(sorted))
+	for i := range sorted {
+		was[i] = slices.IndexFunc(gpus, func(c scheduler.GPU) bool { return c.UUID == sorted[i].UUID })
+	}
+	out := table(len(sorted))
+	for i := range out {
+		for j := range out[i] {
+			out[i][j] = links[was[i]][was[j]]
+		}
+	}
+	return out
+}
+
+// table is a square of so many.
+func table(n int) [][]int {
+	rows, space := make([][]int, n), make([]int, n*n)
+	for i := range rows {
+		rows[i] = space[i*n : (i+1)*n : (i+1)*n]
+	}
+	return rows
+}
