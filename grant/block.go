@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // blocking is what grant.json has of a container whose shares are not known.
@@ -42,7 +44,7 @@ func (r *record) validateBlocking() error {
 	}
 	for _, uuid := range r.Blocking.GPUs {
 		if err := ValidateUUID(uuid); err != nil {
-			return fmt.Errorf("uuid %s: %w", show(uuid), err)
+			return fmt.Errorf("uuid %s: %w", quote.Short(uuid), err)
 		}
 	}
 	return nil
@@ -67,7 +69,7 @@ func (l *Ledger) Block(ctx context.Context, id, owner, reason string, gpus ...st
 		err = l.locked(ctx, func() error { return l.block(ctx, &r) })
 	}
 	if err != nil {
-		return fmt.Errorf("block for container %s: %w", show(id), err)
+		return fmt.Errorf("block for container %s: %w", quote.Short(id), err)
 	}
 	return nil
 }

@@ -1,5 +1,7 @@
 package grant
 
+import "github.com/gpuslice/gpuslice/internal/quote"
+
 // The annotations by which a pod's author asks for a soft ceiling of compute time: its
 // containers may use so many percent of their GPUs while others leave them idle, and have
 // their share in any case. The second is gpu-manager's.
@@ -19,7 +21,7 @@ func CoreCeiling(pod Pod, container string) (int, error) {
 		}
 		percent, err := parseNumber(value, 1, MaxCorePercent)
 		if err != nil {
-			return 0, inPod(pod, container, inAnnotation(key, refuse(ErrMalformed, "%s: must be 1 to %d percent of a GPU, in plain digits", show(value), MaxCorePercent)))
+			return 0, inPod(pod, container, inAnnotation(key, refuse(ErrMalformed, "%s: must be 1 to %d percent of a GPU, in plain digits", quote.Short(value), MaxCorePercent)))
 		}
 		return int(percent), nil
 	}

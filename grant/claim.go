@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // Owners of claims: each reconciles its own only.
@@ -95,7 +97,7 @@ func ValidateContainerID(id string) error {
 		ok = 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '.' || c == '-'
 	}
 	if !ok {
-		return refuse(ErrMalformed, "container id %s: must be 1 to 128 of a-z A-Z 0-9 _ . - and begin with a letter, a digit or _", show(id))
+		return refuse(ErrMalformed, "container id %s: must be 1 to 128 of a-z A-Z 0-9 _ . - and begin with a letter, a digit or _", quote.Short(id))
 	}
 	return nil
 }
@@ -149,7 +151,7 @@ func decodeRecord(data []byte, id string) (*record, error) {
 		return nil, fmt.Errorf("sequence %d is above %d", r.Sequence, uint64(maxSequence))
 	}
 	if r.ContainerID != id {
-		return nil, fmt.Errorf("is of container %s", show(r.ContainerID))
+		return nil, fmt.Errorf("is of container %s", quote.Short(r.ContainerID))
 	}
 	validate := r.validate
 	if r.Blocking != nil {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // cordonName is the ledger's file of GPUs that get no new container: a UUID a line. In a
@@ -33,7 +35,7 @@ func (l *Ledger) Uncordon(ctx context.Context, uuids ...string) error {
 func (l *Ledger) recordon(ctx context.Context, change func([]string) []string, uuids []string) error {
 	for _, uuid := range uuids {
 		if err := ValidateUUID(uuid); err != nil {
-			return fmt.Errorf("GPU %s: %w", show(uuid), err)
+			return fmt.Errorf("GPU %s: %w", quote.Short(uuid), err)
 		}
 	}
 	return l.locked(ctx, func() error {
@@ -74,7 +76,7 @@ func Cordoned(dir string) ([]string, error) {
 	uuids := strings.Fields(string(data))
 	for _, uuid := range uuids {
 		if err := ValidateUUID(uuid); err != nil {
-			return nil, fmt.Errorf("read the cordons %s: %s: %w: fix or remove the file", path, show(uuid), err)
+			return nil, fmt.Errorf("read the cordons %s: %s: %w: fix or remove the file", path, quote.Short(uuid), err)
 		}
 	}
 	slices.Sort(uuids)

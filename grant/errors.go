@@ -50,14 +50,3 @@ func (r *refusal) Unwrap() []error { return []error{r.kind, r.err} }
 func refuse(kind error, format string, args ...any) error {
 	return &refusal{kind: kind, err: fmt.Errorf(format, args...)}
 }
-
-// shownBytes bounds what a message repeats of its input, which a tenant writes.
-const shownBytes = 64
-
-// show quotes input for a message, shortened.
-func show(input string) string {
-	if len(input) <= shownBytes {
-		return fmt.Sprintf("%q", input)
-	}
-	return fmt.Sprintf("%q… (%d bytes)", input[:shownBytes], len(input))
-}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // HAMi's annotations. Its scheduler writes all three in one patch before the
@@ -54,7 +56,7 @@ func DecodeHAMi(value string) (Positional, error) {
 	}
 	body, ended := strings.CutSuffix(value, ";")
 	if !ended {
-		return nil, refuse(ErrMalformed, `%s: must end with ";" as every slot does: was it cut short?`, show(value))
+		return nil, refuse(ErrMalformed, `%s: must end with ";" as every slot does: was it cut short?`, quote.Short(value))
 	}
 	if n := strings.Count(body, ";") + 1; n > MaxContainers {
 		return nil, refuse(ErrMalformed, "%d slots: at most %d are read", n, MaxContainers)
@@ -77,7 +79,7 @@ func decodeSlot(text string) ([]Share, error) {
 	}
 	body, ended := strings.CutSuffix(text, ":")
 	if !ended {
-		return nil, refuse(ErrMalformed, `%s: must end with ":" as every device does: was it cut short?`, show(text))
+		return nil, refuse(ErrMalformed, `%s: must end with ":" as every device does: was it cut short?`, quote.Short(text))
 	}
 	if n := strings.Count(body, ":") + 1; n > MaxShares {
 		return nil, refuse(ErrMalformed, "%d devices: a container may have at most %d", n, MaxShares)
@@ -100,21 +102,21 @@ func decodeSlot(text string) ([]Share, error) {
 func decodeDevice(text string) (Share, error) {
 	fields := strings.SplitN(text, ",", 5)
 	if len(fields) != 4 {
-		return Share{}, refuse(ErrMalformed, "%s: must be UUID,%s,MiB,cores", show(text), hamiType)
+		return Share{}, refuse(ErrMalformed, "%s: must be UUID,%s,MiB,cores", quote.Short(text), hamiType)
 	}
 	if err := ValidateUUID(fields[0]); err != nil {
-		return Share{}, fmt.Errorf("uuid %s: %w", show(fields[0]), err)
+		return Share{}, fmt.Errorf("uuid %s: %w", quote.Short(fields[0]), err)
 	}
 	if fields[1] != hamiType {
-		return Share{}, refuse(ErrMalformed, "type %s: must be %q: this node grants no other vendor's GPUs", show(fields[1]), hamiType)
+		return Share{}, refuse(ErrMalformed, "type %s: must be %q: this node grants no other vendor's GPUs", quote.Short(fields[1]), hamiType)
 	}
 	memory, err := parseNumber(fields[2], 1, MaxMemoryMiB)
 	if err != nil {
-		return Share{}, fmt.Errorf("memory %s: %w (MiB)", show(fields[2]), err)
+		return Share{}, fmt.Errorf("memory %s: %w (MiB)", quote.Short(fields[2]), err)
 	}
 	cores, err := parseNumber(fields[3], 0, MaxCorePercent)
 	if err != nil {
-		return Share{}, fmt.Errorf("cores %s: %w (percent)", show(fields[3]), err)
+		return Share{}, fmt.Errorf("cores %s: %w (percent)", quote.Short(fields[3]), err)
 	}
 	return Share{UUID: fields[0], MemoryMiB: memory, CorePercent: int(cores)}, nil
 }

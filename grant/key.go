@@ -11,6 +11,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 const (
@@ -168,7 +170,7 @@ func decodeKey(block *pem.Block, want string, prefix []byte) ([]byte, error) {
 	case want == privateBlock && block.Type == publicBlock:
 		return nil, errors.New("is a public key, and the scheduler signs with the private key: " + howTo(want))
 	case block.Type != want:
-		return nil, fmt.Errorf("is of the type %s, and must be %s: %s", show(block.Type), show(want), howTo(want))
+		return nil, fmt.Errorf("is of the type %s, and must be %s: %s", quote.Short(block.Type), quote.Short(want), howTo(want))
 	case !matches || len(key) != ed25519.PublicKeySize || len(block.Headers) > 0:
 		return nil, errors.New("is not an Ed25519 key: " + howTo(want))
 	case bytes.Count(key, key[:1]) == len(key): // with the public key 0, signatures can be forged

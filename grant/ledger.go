@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/internal/quote"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 )
 
@@ -194,7 +195,7 @@ func (l *Ledger) forEntry(ctx context.Context, what, id string, fn func(*entry) 
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("%s claim of container %s: %w", what, show(id), err)
+		return fmt.Errorf("%s claim of container %s: %w", what, quote.Short(id), err)
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // AnnotationMIGPrefix begins a container's annotation, not a pod's, of each MIG
@@ -85,7 +87,7 @@ func checkMIG(value string) error {
 	}
 	for id := range strings.SplitSeq(value, ",") {
 		if !IsMIG(id) {
-			return refuse(ErrMalformed, "device %s: must be MIG-<UUID>%s0, for MIG devices don't go with GPUs", show(id), replicaSeparator)
+			return refuse(ErrMalformed, "device %s: must be MIG-<UUID>%s0, for MIG devices don't go with GPUs", quote.Short(id), replicaSeparator)
 		}
 	}
 	return nil

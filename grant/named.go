@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // AnnotationGrant is gpuslice's own annotation, keyed by container name. Where
@@ -70,7 +72,7 @@ func DecodeGrant(value string) (*PodGrant, error) {
 				return fmt.Errorf("containers%w", err)
 			}
 		default:
-			return refuse(ErrMalformed, "field %s is not known: version, node, generation and containers are", show(key))
+			return refuse(ErrMalformed, "field %s is not known: version, node, generation and containers are", quote.Short(key))
 		}
 		return nil
 	})
@@ -107,7 +109,7 @@ func decodeContainers(reader *jsonReader) (map[string][]Share, error) {
 		return nil
 	})
 	if err != nil && name != "" {
-		return nil, fmt.Errorf(" %s: %w", show(name), err)
+		return nil, fmt.Errorf(" %s: %w", quote.Short(name), err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf(": %w", err)
@@ -149,7 +151,7 @@ func decodeShare(reader *jsonReader) (share Share, err error) {
 			n, err = reader.number(0, MaxCorePercent)
 			share.CorePercent = int(n)
 		default:
-			return refuse(ErrMalformed, "field %s is not known: uuid, memoryMiB and cores are", show(key))
+			return refuse(ErrMalformed, "field %s is not known: uuid, memoryMiB and cores are", quote.Short(key))
 		}
 		delete(missing, key)
 		if err != nil {
@@ -176,7 +178,7 @@ func validateContainerName(name string) error {
 		ok = 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-'
 	}
 	if !ok {
-		return refuse(ErrMalformed, "container name %s: must be an RFC 1123 label as in the pod's spec", show(name))
+		return refuse(ErrMalformed, "container name %s: must be an RFC 1123 label as in the pod's spec", quote.Short(name))
 	}
 	return nil
 }
@@ -188,7 +190,7 @@ func EncodeGrant(pod *PodGrant) (string, error) {
 		return "", refuse(ErrMalformed, "%d containers: must be from 1 to %d", len(pod.Containers), MaxContainers)
 	}
 	if !utf8.ValidString(pod.Node) {
-		return "", refuse(ErrMalformed, "node %s: not valid UTF-8", show(pod.Node))
+		return "", refuse(ErrMalformed, "node %s: not valid UTF-8", quote.Short(pod.Node))
 	}
 	for name, shares := range pod.Containers {
 		if err := validateContainerName(name); err != nil {

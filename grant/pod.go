@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // Pod is what a container request tells of its pod.
@@ -74,7 +76,7 @@ func fromPod(ctx context.Context, pod Pod, container, node string, names Contain
 	}
 	if chosen, ok := pod.Annotations[AnnotationNode]; ok && chosen != node {
 		return nil, refuse(ErrWrongNode, "annotation %s: the GPUs were chosen on node %s, this is node %q: delete the pod so that it is scheduled again",
-			AnnotationNode, show(chosen), node)
+			AnnotationNode, quote.Short(chosen), node)
 	}
 	slot, err := findSlot(ctx, positional, pod, container, names)
 	if err != nil {
@@ -94,7 +96,7 @@ func fromNamed(value, container, node string) (*Grant, error) {
 	}
 	if pod.Node != "" && pod.Node != node {
 		return nil, refuse(ErrWrongNode, "node %s: the grant was made for that node, this is node %q: delete the pod so that it is scheduled again",
-			show(pod.Node), node)
+			quote.Short(pod.Node), node)
 	}
 	shares, ok := pod.Containers[container]
 	if !ok {

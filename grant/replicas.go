@@ -1,6 +1,10 @@
 package grant
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/gpuslice/gpuslice/internal/quote"
+)
 
 // AnnotationReplicas is a container's annotation, not a pod's: the replicas that
 // the kubelet chose for it, "<UUID>::<n>,<UUID>::<n>,…", n from 0 to the GPU's
@@ -64,7 +68,7 @@ func equalShares(value string, gpus map[string]GPU) ([]Share, error) {
 	var shares []Share
 	for id := range strings.SplitSeq(value, ",") {
 		if seen[id] {
-			return nil, refuse(ErrMalformed, "replica %s: is there twice", show(id))
+			return nil, refuse(ErrMalformed, "replica %s: is there twice", quote.Short(id))
 		}
 		seen[id] = true
 		part, err := equalShare(id, gpus)
@@ -86,24 +90,24 @@ func equalShares(value string, gpus map[string]GPU) ([]Share, error) {
 func equalShare(id string, gpus map[string]GPU) (Share, error) {
 	uuid, digits, ok := strings.Cut(id, replicaSeparator)
 	if !ok || ValidateUUID(uuid) != nil {
-		return Share{}, refuse(ErrMalformed, "replica %s: must be <UUID>%s<n>", show(id), replicaSeparator)
+		return Share{}, refuse(ErrMalformed, "replica %s: must be <UUID>%s<n>", quote.Short(id), replicaSeparator)
 	}
 	gpu, ok := gpus[uuid]
 	if !ok {
-		return Share{}, refuse(ErrUnknownGPU, "replica %s: this node has no such GPU, or offers it no longer: delete the pod so that the kubelet chooses again", show(id))
+		return Share{}, refuse(ErrUnknownGPU, "replica %s: this node has no such GPU, or offers it no longer: delete the pod so that the kubelet chooses again", quote.Short(id))
 	}
 	number, err := parseNumber(digits, 0, maxReplica)
 	if err != nil {
-		return Share{}, refuse(ErrMalformed, "replica %s: must be numbered in plain digits from 0", show(id))
+		return Share{}, refuse(ErrMalformed, "replica %s: must be numbered in plain digits from 0", quote.Short(id))
 	}
 	if number >= int64(gpu.Slots) {
-		return Share{}, refuse(ErrUnknownGPU, "replica %s: the GPU has %d replicas now, numbered from 0: delete the pod so that the kubelet chooses again", show(id), gpu.Slots)
+		return Share{}, refuse(ErrUnknownGPU, "replica %s: the GPU has %d replicas now, numbered from 0: delete the pod so that the kubelet chooses again", quote.Short(id), gpu.Slots)
 	}
 	share := Share{UUID: uuid, MemoryMiB: gpu.MemoryMiB / int64(gpu.Slots), CorePercent: min(gpu.CorePercent/gpu.Slots, MaxCorePercent)}
 	// No compute time would mean that it isn't limited.
 	if share.MemoryMiB == 0 || share.CorePercent == 0 {
 		return Share{}, refuse(ErrOverbooked, "replica %s: of %d MiB and %d percent of compute time nothing is left for one of %d replicas: use a smaller --device-split-count",
-			show(id), gpu.MemoryMiB, gpu.CorePercent, gpu.Slots)
+			quote.Short(id), gpu.MemoryMiB, gpu.CorePercent, gpu.Slots)
 	}
 	return share, nil
 }

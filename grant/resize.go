@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/internal/quote"
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
@@ -37,7 +38,7 @@ func (l *Ledger) Resize(ctx context.Context, id string, shares []Share, gpus map
 		})
 	}
 	if err != nil {
-		return before, fmt.Errorf("resize container %s: %w", show(id), err)
+		return before, fmt.Errorf("resize container %s: %w", quote.Short(id), err)
 	}
 	return before, nil
 }
@@ -59,7 +60,7 @@ func (l *Ledger) Reapply(ctx context.Context, id string, apply func(dir string, 
 		return apply(l.Dir(id), reserved)
 	})
 	if err != nil && !errors.Is(err, ErrNoClaim) {
-		return fmt.Errorf("set the limits of container %s to what is reserved: %w", show(id), err)
+		return fmt.Errorf("set the limits of container %s to what is reserved: %w", quote.Short(id), err)
 	}
 	return nil
 }

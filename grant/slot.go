@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // noSlot says that a container surely has no slot with shares.
@@ -143,7 +145,7 @@ func describeListed(listed []ContainerDevices) string {
 		if i > 0 {
 			text += ", "
 		}
-		text += fmt.Sprintf("%s: %d", show(container.Name), container.Devices)
+		text += fmt.Sprintf("%s: %d", quote.Short(container.Name), container.Devices)
 	}
 	return text
 }

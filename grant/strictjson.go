@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"unicode/utf8"
+
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // jsonReader reads JSON whose shape is known, token by token. encoding/json's
@@ -58,7 +60,7 @@ func (r *jsonReader) object(field func(key string) error) error {
 		}
 		key, _ := token.(string)
 		if seen[key] {
-			return refuse(ErrMalformed, "key %s is there twice: keep one", show(key))
+			return refuse(ErrMalformed, "key %s is there twice: keep one", quote.Short(key))
 		}
 		seen[key] = true
 		if err := field(key); err != nil {
@@ -112,7 +114,7 @@ func (r *jsonReader) number(least, most int64) (int64, error) {
 	}
 	n, err := parseNumber(digits.String(), least, most)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", show(digits.String()), err)
+		return 0, fmt.Errorf("%s: %w", quote.Short(digits.String()), err)
 	}
 	return n, nil
 }
@@ -123,14 +125,14 @@ func describe(token json.Token) string {
 	case nil:
 		return "null"
 	case string:
-		return "the string " + show(token)
+		return "the string " + quote.Short(token)
 	case json.Delim:
 		if token == '{' {
 			return "an object"
 		}
 		return "an array"
 	case json.Number:
-		return "the number " + show(token.String())
+		return "the number " + quote.Short(token.String())
 	default:
 		return fmt.Sprintf("%v", token)
 	}

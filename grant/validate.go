@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // Bounds on what is accepted. They keep a hostile annotation from costing the
@@ -69,7 +71,7 @@ func parseNumber(text string, least, most int64) (int64, error) {
 // CheckGPUs' to say.
 func (s Share) Validate() error {
 	if err := ValidateUUID(s.UUID); err != nil {
-		return fmt.Errorf("uuid %s: %w", show(s.UUID), err)
+		return fmt.Errorf("uuid %s: %w", quote.Short(s.UUID), err)
 	}
 	if s.MemoryMiB < 1 || s.MemoryMiB > MaxMemoryMiB {
 		return refuse(ErrMalformed, "memory %d MiB: must be from 1 to %d", s.MemoryMiB, MaxMemoryMiB)

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // AnnotationResize is what people write on a pod that runs: how much its containers are to
@@ -83,10 +85,10 @@ func decodeWanted(reader *jsonReader) (w Wanted, err error) {
 				return fmt.Errorf("GPU: %w", err)
 			}
 			if err := ValidateUUID(w.GPU); err != nil {
-				return fmt.Errorf("GPU %s: %w", show(w.GPU), err)
+				return fmt.Errorf("GPU %s: %w", quote.Short(w.GPU), err)
 			}
 		default:
-			return refuse(ErrMalformed, "field %s is not known: memoryMiB, cores and GPU are", show(key))
+			return refuse(ErrMalformed, "field %s is not known: memoryMiB, cores and GPU are", quote.Short(key))
 		}
 		return nil
 	})

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // Devices says which GPUs are meant: one of Count, All and Names, or nothing.
@@ -119,9 +120,9 @@ func validateName(name string) error {
 	}
 	if strings.HasPrefix(name, "GPU-") || strings.HasPrefix(name, "MIG-") {
 		if err := grant.ValidateUUID(name); err != nil {
-			return fmt.Errorf("names the GPU %s: %w", show(name), err)
+			return fmt.Errorf("names the GPU %s: %w", quote.Short(name), err)
 		}
 		return nil
 	}
-	return refuse(grant.ErrMalformed, "names the GPU %s, which is neither an index nor a UUID: %s", show(name), devicesForm)
+	return refuse(grant.ErrMalformed, "names the GPU %s, which is neither an index nor a UUID: %s", quote.Short(name), devicesForm)
 }

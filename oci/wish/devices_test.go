@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 const (
@@ -76,7 +77,7 @@ func TestParseDevicesRefuses(t *testing.T) {
 		_, err := ParseDevices(text)
 		require.ErrorIs(t, err, grant.ErrMalformed, text)
 		assert.ErrorContains(t, err, says, text)
-		assert.ErrorContains(t, err, show(text), text)
+		assert.ErrorContains(t, err, quote.Short(text), text)
 	}
 }
 

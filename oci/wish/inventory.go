@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // candidate is a GPU of the node, or a MIG device, and what is booked of it.
@@ -136,9 +137,9 @@ func find(list []candidate, name string, c Config) (candidate, error) {
 	case len(found) == 0 && len(c.Indices) == 0 && isIndex(name):
 		return candidate{}, refuse(grant.ErrUnknownGPU, "GPU %s: the indices of this node's GPUs are not known now: name it by its UUID", name)
 	case len(found) == 0:
-		return candidate{}, refuse(grant.ErrUnknownGPU, "GPU %s: this node has no such GPU to share: there are %s", show(name), namesOf(list))
+		return candidate{}, refuse(grant.ErrUnknownGPU, "GPU %s: this node has no such GPU to share: there are %s", quote.Short(name), namesOf(list))
 	case len(found) > 1:
-		return candidate{}, refuse(grant.ErrAmbiguous, "GPU %s: this node has several of this index: name it by its UUID", show(name))
+		return candidate{}, refuse(grant.ErrAmbiguous, "GPU %s: this node has several of this index: name it by its UUID", quote.Short(name))
 	case !found[0].allowed:
 		return candidate{}, refuse(ErrForbidden, "%v: containers without Kubernetes may not use it (devices in %s)", found[0], c.Path)
 	}

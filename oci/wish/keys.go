@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -143,7 +144,7 @@ func readSlices(d *decoder, key string, n *yaml.Node, into *Config) {
 	into.Slices = map[string]Slice{}
 	d.entries(key, n, func(name, full string, at, value *yaml.Node) {
 		if !slicePattern().MatchString(name) {
-			d.fail(at.Line, full, "%s is no name of a slice: 1 to 63 letters, digits, and between them also _ . -", show(name))
+			d.fail(at.Line, full, "%s is no name of a slice: 1 to 63 letters, digits, and between them also _ . -", quote.Short(name))
 		}
 		var slice Slice
 		object(d, full, value, sliceFields(), &slice)
@@ -153,7 +154,7 @@ func readSlices(d *decoder, key string, n *yaml.Node, into *Config) {
 
 func checkDevice(name string) error {
 	if err := validateName(name); err != nil {
-		return fmt.Errorf("%s %w", show(name), err)
+		return fmt.Errorf("%s %w", quote.Short(name), err)
 	}
 	return nil
 }
@@ -163,14 +164,14 @@ const namespaceForm = `^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`
 
 func checkNamespace(name string) error {
 	if ok, err := regexp.MatchString(namespaceForm, name); err != nil || !ok {
-		return fmt.Errorf("%s is not the name of a Kubernetes namespace", show(name))
+		return fmt.Errorf("%s is not the name of a Kubernetes namespace", quote.Short(name))
 	}
 	return nil
 }
 
 func checkPath(path string) error {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
-		return fmt.Errorf("%s must be an absolute path with neither . nor .. in it", show(path))
+		return fmt.Errorf("%s must be an absolute path with neither . nor .. in it", quote.Short(path))
 	}
 	return nil
 }
@@ -178,7 +179,7 @@ func checkPath(path string) error {
 // checkRuntime wants something to execute that isn't ourselves.
 func checkRuntime(runtime string) error {
 	if filepath.Base(runtime) == "gpuslice-runtime" {
-		return fmt.Errorf("%s would call itself: name a low-level runtime such as runc", show(runtime))
+		return fmt.Errorf("%s would call itself: name a low-level runtime such as runc", quote.Short(runtime))
 	}
 	if strings.Contains(runtime, "/") {
 		return checkPath(runtime)

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // Request is what one container asks for.
@@ -56,7 +57,7 @@ func FromContainer(env []string, annotations map[string]string, c Config) (*Requ
 	case s.nothing():
 		return nil, nil
 	case unknown != "":
-		return nil, refuse(grant.ErrMalformed, "%s is no variable of a request: there are %s, %s, %s, %s and %s", show(unknown), EnvMemory, EnvCores, EnvDevices, EnvPriority, EnvSlice)
+		return nil, refuse(grant.ErrMalformed, "%s is no variable of a request: there are %s, %s, %s, %s and %s", quote.Short(unknown), EnvMemory, EnvCores, EnvDevices, EnvPriority, EnvSlice)
 	case s.slice != nil:
 		return fromSlice(s, c)
 	default:
@@ -115,7 +116,7 @@ func (r *Request) countGPUs(last int, s *sayings) error {
 	}
 	if last >= max(r.Devices.Count, len(r.Devices.Names)) {
 		return refuse(grant.ErrMalformed, "%s asks for %s, and a variable %s_%d or %s_%d speaks of another GPU (the first is 0): take it away, or ask for more GPUs",
-			s.devices.in, show(s.devices.value), envHAMiMemory, last, envHAMiCores, last)
+			s.devices.in, quote.Short(s.devices.value), envHAMiMemory, last, envHAMiCores, last)
 	}
 	return nil
 }
@@ -152,7 +153,7 @@ func readAmounts[T comparable](ours *said, parse func(string) (T, error), hami m
 	}
 	for _, i := range sortedKeys(amounts) {
 		if amounts[i] != all {
-			return nil, refuse(grant.ErrMalformed, "%s is %s and %s is %s: they contradict, so set one of them", ours.in, show(ours.value), hami[i].in, show(hami[i].value))
+			return nil, refuse(grant.ErrMalformed, "%s is %s and %s is %s: they contradict, so set one of them", ours.in, quote.Short(ours.value), hami[i].in, quote.Short(hami[i].value))
 		}
 	}
 	amounts[everyGPU] = all
@@ -165,7 +166,7 @@ func readPriority(s said, c Config) (high bool, err error) {
 	case s.value == "1":
 		return false, nil
 	case s.value != "0":
-		return false, s.wrong(refuse(grant.ErrMalformed, "%s is no priority: write 1, or 0 for high", show(s.value)))
+		return false, s.wrong(refuse(grant.ErrMalformed, "%s is no priority: write 1, or 0 for high", quote.Short(s.value)))
 	case !c.AllowHighPriority:
 		return false, s.wrong(refuse(ErrForbidden, "high priority (0) is not for containers to choose on this node: leave it out, or let the operator set allowHighPriority in %s", c.Path))
 	}
@@ -179,7 +180,7 @@ func fromSlice(s *sayings, c Config) (*Request, error) {
 	}
 	slice, known := c.Slices[s.slice.value]
 	if !known {
-		return nil, s.slice.wrong(refuse(ErrForbidden, "%s is no slice of this node: %s", show(s.slice.value), c.sliceNames()))
+		return nil, s.slice.wrong(refuse(ErrForbidden, "%s is no slice of this node: %s", quote.Short(s.slice.value), c.sliceNames()))
 	}
 	r := &Request{Devices: slice.Devices, Amount: slice.Amount, HighPriority: slice.HighPriority, Slice: s.slice.value}
 	asked, err := readDevices(s)
@@ -190,7 +191,7 @@ func fromSlice(s *sayings, c Config) (*Request, error) {
 	case r.Devices.IsZero():
 		r.Devices = asked
 	case !asked.IsZero() && !asked.Equal(r.Devices):
-		return nil, refuse(grant.ErrMalformed, "%s is %s, and the slice %s says devices %v already: leave it out", s.devices.in, show(s.devices.value), r.Slice, r.Devices)
+		return nil, refuse(grant.ErrMalformed, "%s is %s, and the slice %s says devices %v already: leave it out", s.devices.in, quote.Short(s.devices.value), r.Slice, r.Devices)
 	}
 	return r, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // The variables of a request, and the annotations of the same meaning.
@@ -103,7 +104,7 @@ func readVariables(env []string) (variables, error) {
 			continue
 		}
 		if first, twice := v[name]; twice && first != value {
-			return nil, refuse(grant.ErrMalformed, "%s is there twice, as %s and as %s: set it once", show(name), show(first), show(value))
+			return nil, refuse(grant.ErrMalformed, "%s is there twice, as %s and as %s: set it once", quote.Short(name), quote.Short(first), quote.Short(value))
 		}
 		v[name] = value
 	}
@@ -152,7 +153,7 @@ func addHAMi(into map[int]said, name, value, base string) error {
 	if suffix != "" {
 		i, err := strconv.Atoi(suffix[1:])
 		if err != nil || !isNumber(suffix[1:]) || i >= grant.MaxShares {
-			return refuse(grant.ErrMalformed, "%s: its name ends with no GPU of the container, 0 to %d", show(name), grant.MaxShares-1)
+			return refuse(grant.ErrMalformed, "%s: its name ends with no GPU of the container, 0 to %d", quote.Short(name), grant.MaxShares-1)
 		}
 		index = i
 	}

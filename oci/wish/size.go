@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // Size is an amount of a GPU's memory: MiB, or a percentage of what may be granted of
@@ -151,7 +152,7 @@ func ParseCores(text string) (int, error) {
 func quoted[T any](text string, parse func(string) (T, error)) (T, error) {
 	value, err := parse(text)
 	if err != nil {
-		err = fmt.Errorf("%s %w", show(text), err)
+		err = fmt.Errorf("%s %w", quote.Short(text), err)
 	}
 	return value, err
 }

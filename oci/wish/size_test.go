@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 func TestParseSize(t *testing.T) {
@@ -103,7 +104,7 @@ func TestParseCores(t *testing.T) {
 	for _, text := range []string{"", "0", "101", "-1", "+5", "030", "1.5", "30%%", "%", "x", "99999999999999999999", "0x10", " 5"} {
 		_, err := ParseCores(text)
 		require.ErrorIs(t, err, grant.ErrMalformed, text)
-		assert.ErrorContains(t, err, show(text)+" is not a share of compute time")
+		assert.ErrorContains(t, err, quote.Short(text)+" is not a share of compute time")
 	}
 }
 

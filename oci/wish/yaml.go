@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // decoder reads the nodes of a YAML file and collects what is wrong with them. Decoding
@@ -131,13 +133,13 @@ func kind(n *yaml.Node) string {
 	case "!!null":
 		return "nothing"
 	case "!!bool":
-		return "the truth value " + show(n.Value)
+		return "the truth value " + quote.Short(n.Value)
 	case "!!int", "!!float":
-		return "the number " + show(n.Value)
+		return "the number " + quote.Short(n.Value)
 	case "!!str":
-		return "the text " + show(n.Value)
+		return "the text " + quote.Short(n.Value)
 	}
-	return "a value of the type " + show(n.Tag)
+	return "a value of the type " + quote.Short(n.Tag)
 }
 
 // scalar reads a value of one of the tags.
@@ -185,7 +187,7 @@ func texts[T any](at func(*T) *[]string, check func(string) error) func(*decoder
 			if err := check(value); err != nil {
 				d.fail(item.Line, key, "%v", err)
 			} else if seen[value] {
-				d.fail(item.Line, key, "%s is there twice: keep one", show(value))
+				d.fail(item.Line, key, "%s is there twice: keep one", quote.Short(value))
 			}
 			seen[value] = true
 			all = append(all, value)
@@ -215,7 +217,7 @@ func integer[T any](at func(*T) *int, least, most int) func(*decoder, string, *y
 		}
 		number, err := strconv.Atoi(value)
 		if err != nil || !isNumber(strings.TrimPrefix(value, "-")) || number < least || number > most {
-			d.fail(n.Line, key, "%s must be %s", show(value), want)
+			d.fail(n.Line, key, "%s must be %s", quote.Short(value), want)
 			return
 		}
 		*at(into) = number
@@ -232,7 +234,7 @@ func number[T any](at func(*T) *float64, least, most float64) func(*decoder, str
 		}
 		x, err := strconv.ParseFloat(value, 64)
 		if err != nil || math.IsNaN(x) || x < least || x > most {
-			d.fail(n.Line, key, "%s must be %s", show(value), want)
+			d.fail(n.Line, key, "%s must be %s", quote.Short(value), want)
 			return
 		}
 		*at(into) = x
@@ -270,6 +272,6 @@ func oneOf(words ...string) func(string) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("%s must be one of %s", show(value), strings.Join(words, ", "))
+		return fmt.Errorf("%s must be one of %s", quote.Short(value), strings.Join(words, ", "))
 	}
 }

@@ -29,14 +29,3 @@ func (e *Error) Error() string {
 	b.WriteString(e.Why)
 	return b.String()
 }
-
-// shownBytes bounds what a message repeats of a pod.
-const shownBytes = 64
-
-// show quotes a text for a message, shortened.
-func show(text string) string {
-	if len(text) <= shownBytes {
-		return fmt.Sprintf("%q", text)
-	}
-	return fmt.Sprintf("%q… (%d bytes)", text[:shownBytes], len(text))
-}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
 // Bounds on what a pod may say, so that looking at a GPU costs little whoever asks.
@@ -36,7 +37,7 @@ func (n *notes) get(key string) (value string, there bool) {
 
 // fail keeps what is wrong with an annotation.
 func (n *notes) fail(key, value string, err error) {
-	n.err = &Error{Key: key, Value: show(value), Why: err.Error()}
+	n.err = &Error{Key: key, Value: quote.Short(value), Why: err.Error()}
 }
 
 // list reads entries with commas between, and sorts them; nothing but spaces is no list

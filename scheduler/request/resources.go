@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
@@ -42,7 +43,7 @@ func read(c *scheduler.Container, name string) (amount, error) {
 		return a, nil
 	}
 	if said.Invalid != "" {
-		return a, &Error{Key: name, Value: show(said.Invalid), Why: "must be a whole number"}
+		return a, &Error{Key: name, Value: quote.Short(said.Invalid), Why: "must be a whole number"}
 	}
 	if a.n, a.there = said.Value, true; a.n < 0 {
 		return a, a.refuse("must not be negative")

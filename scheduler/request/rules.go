@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/choose"
 )
@@ -125,14 +126,14 @@ func typeName(e string) (string, error) { return strings.ToLower(e), nil }
 
 func uuid(e string) (string, error) {
 	if err := grant.ValidateUUID(e); err != nil {
-		return "", fmt.Errorf("%s: %w", show(e), err)
+		return "", fmt.Errorf("%s: %w", quote.Short(e), err)
 	}
 	return e, nil
 }
 
 func mode(e string) (string, error) {
 	if e != ModeShared && e != ModeMIG && e != ModeMPS {
-		return "", fmt.Errorf("%s is no mode: there are %s, %s and %s", show(e), ModeShared, ModeMIG, ModeMPS)
+		return "", fmt.Errorf("%s is no mode: there are %s, %s and %s", quote.Short(e), ModeShared, ModeMIG, ModeMPS)
 	}
 	return e, nil
 }

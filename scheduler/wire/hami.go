@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuslice/gpuslice/internal/quote"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
@@ -59,7 +60,7 @@ func decodeRegister(value string) ([]scheduler.GPU, error) {
 func decodeCSV(value string) ([]scheduler.GPU, error) {
 	body, ended := strings.CutSuffix(value, ":")
 	if !ended {
-		return nil, fmt.Errorf(`%s: is neither JSON nor ends with ":" as every device does: was it cut short?`, show(value))
+		return nil, fmt.Errorf(`%s: is neither JSON nor ends with ":" as every device does: was it cut short?`, quote.Short(value))
 	}
 	if n := strings.Count(body, ":") + 1; n > MaxGPUs {
 		return nil, fmt.Errorf("%d GPUs: a node may have at most %d", n, MaxGPUs)
@@ -83,7 +84,7 @@ func decodeFields(fields []string, place int) (r registered, err error) {
 	number := func(name string, i int) (n int) {
 		if err == nil {
 			if n, err = strconv.Atoi(fields[i]); err != nil {
-				err = fmt.Errorf("%s %s: must be a number", name, show(fields[i]))
+				err = fmt.Errorf("%s %s: must be a number", name, quote.Short(fields[i]))
 			}
 		}
 		return n
@@ -97,7 +98,7 @@ func decodeFields(fields []string, place int) (r registered, err error) {
 		return r, err
 	}
 	if r.Health, err = strconv.ParseBool(fields[6]); err != nil {
-		return r, fmt.Errorf("health %s: must be true or false", show(fields[6]))
+		return r, fmt.Errorf("health %s: must be true or false", quote.Short(fields[6]))
 	}
 	return r, nil
 }

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
@@ -135,7 +136,7 @@ func disagree(ours []scheduler.GPU, annotations map[string]string) error {
 	}
 	for i := range theirs {
 		if _, left := memory[theirs[i].UUID]; left && difference == "" {
-			difference = fmt.Sprintf("GPU %s is in the second alone", show(theirs[i].UUID))
+			difference = fmt.Sprintf("GPU %s is in the second alone", quote.Short(theirs[i].UUID))
 		}
 	}
 	if difference == "" {
@@ -168,10 +169,10 @@ func ordered(gpus []scheduler.GPU) ([]scheduler.GPU, error) {
 // check looks at one GPU, and gives it what its node may leave out.
 func check(c *scheduler.GPU) error {
 	if err := grant.ValidateUUID(c.UUID); err != nil {
-		return fmt.Errorf("uuid %s: %w", show(c.UUID), err)
+		return fmt.Errorf("uuid %s: %w", quote.Short(c.UUID), err)
 	}
 	if len(c.Model) > maxModel || !utf8.ValidString(c.Model) {
-		return fmt.Errorf("model %s: must be valid UTF-8 of at most %d bytes", show(c.Model), maxModel)
+		return fmt.Errorf("model %s: must be valid UTF-8 of at most %d bytes", quote.Short(c.Model), maxModel)
 	}
 	if c.NUMA < 0 {
 		c.NUMA = scheduler.NUMAUnknown
@@ -181,7 +182,7 @@ func check(c *scheduler.GPU) error {
 		c.Mode = modeShared
 	case modeShared, "mig", "mps":
 	default:
-		return fmt.Errorf("mode %s: must be %s, mig or mps", show(c.Mode), modeShared)
+		return fmt.Errorf("mode %s: must be %s, mig or mps", quote.Short(c.Mode), modeShared)
 	}
 	for _, f := range [...]struct {
 		name    string
@@ -213,7 +214,7 @@ func cordon(gpus []scheduler.GPU, value string) error {
 			continue
 		}
 		if err := grant.ValidateUUID(uuid); err != nil && malformed == nil {
-			malformed = fmt.Errorf("%s: %w", show(uuid), err)
+			malformed = fmt.Errorf("%s: %w", quote.Short(uuid), err)
 		}
 		for i := range gpus {
 			if gpus[i].UUID == uuid {
@@ -224,23 +225,12 @@ func cordon(gpus []scheduler.GPU, value string) error {
 	return malformed
 }
 
-// shownBytes bounds what a message repeats of an annotation.
-const shownBytes = 64
-
-// show quotes a text for a message, shortened.
-func show(text string) string {
-	if len(text) <= shownBytes {
-		return fmt.Sprintf("%q", text)
-	}
-	return fmt.Sprintf("%q… (%d bytes)", text[:shownBytes], len(text))
-}
-
 // notJSON is what is wrong with an annotation's JSON. Package json repeats numbers as they
 // are, of any length.
 func notJSON(err error) error {
 	text := err.Error()
-	if len(text) > 4*shownBytes {
-		text = text[:4*shownBytes] + "…"
+	if len(text) > 4*quote.MaxBytes {
+		text = text[:4*quote.MaxBytes] + "…"
 	}
 	return fmt.Errorf("not its JSON: %s", text)
 }

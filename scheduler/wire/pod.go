@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
@@ -123,7 +124,7 @@ func nodeOf(p *scheduler.Pod, named string) (string, error) {
 	case p.Node == "" && named == "":
 		return "", errors.New("names no node, and the pod is on none")
 	case p.Node != "" && named != "" && p.Node != named:
-		return "", fmt.Errorf("node %s: the pod is on node %q, which grants it nothing: delete the pod so that it is scheduled again", show(named), p.Node)
+		return "", fmt.Errorf("node %s: the pod is on node %q, which grants it nothing: delete the pod so that it is scheduled again", quote.Short(named), p.Node)
 	case p.Node != "":
 		return p.Node, nil
 	}

@@ -1,0 +1,15 @@
+// Package quote puts text that a tenant wrote into messages.
+package quote
+
+import "fmt"
+
+// MaxBytes bounds what a message repeats of a text.
+const MaxBytes = 64
+
+// Short quotes a text, cut after MaxBytes.
+func Short(text string) string {
+	if len(text) <= MaxBytes {
+		return fmt.Sprintf("%q", text)
+	}
+	return fmt.Sprintf("%q… (%d bytes)", text[:MaxBytes], len(text))
+}
