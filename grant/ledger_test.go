@@ -80,14 +80,14 @@ func writeFiles(dir string) error {
 func TestClaimIsReadableInItsDir(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
-	dir, err := ledger.Claim(background, claimOf("c1", share(8000, 30)), testGPUs(), writeFiles)
+	claimDir, err := ledger.Claim(background, claimOf("c1", share(8000, 30)), testGPUs(), writeFiles)
 	require.NoError(t, err)
-	assert.Equal(t, filepath.Join(dir, "containers", "c1"), dir)
-	assert.Equal(t, dir, ledger.Dir("c1"))
+	assert.Equal(t, filepath.Join(dir, "containers", "c1"), claimDir)
+	assert.Equal(t, claimDir, ledger.Dir("c1"))
 	for _, name := range []string{"grant.json", "limits", "usage"} {
-		assert.FileExists(t, filepath.Join(dir, name))
+		assert.FileExists(t, filepath.Join(claimDir, name))
 	}
-	data, err := os.ReadFile(filepath.Join(dir, "grant.json"))
+	data, err := os.ReadFile(filepath.Join(claimDir, "grant.json"))
 	require.NoError(t, err)
 	assert.Contains(t, string(data), `"memoryMiB": 8000`)
 	assert.Equal(t, []string{"c1"}, dirs(t, dir))

@@ -185,7 +185,7 @@ func TestResizeWritesLimitsOutsideOfTheLedgersLock(t *testing.T) {
 	dir := t.TempDir()
 	ledger := openLedger(t, dir)
 	claimLimited(t, ledger, claimOf("c1", share(1000, 10)))
-	_, err := ledger.Resize(background, "c1", []grant.Share{share(2000, 5)}, testGPUs(), func(dir string, c grant.Claim) error {
+	_, err := ledger.Resize(background, "c1", []grant.Share{share(2000, 5)}, testGPUs(), func(claimDir string, c grant.Claim) error {
 		for _, other := range []*grant.Ledger{ledger, openLedger(t, dir)} {
 			require.Equal(t, share(2000, 10), snapshot(t, other).Claims()[0].Shares[0], "the higher amounts are reserved")
 			id := fmt.Sprint("new", len(snapshot(t, other).Entries))
@@ -198,7 +198,7 @@ func TestResizeWritesLimitsOutsideOfTheLedgersLock(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.ErrorContains(t, err, "another resize")
 		}
-		return writeLimit(dir, c)
+		return writeLimit(claimDir, c)
 	})
 	require.NoError(t, err)
 	assert.Equal(t, share(2000, 5), readLimit(t, ledger, "c1")[0])

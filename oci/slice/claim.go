@@ -75,8 +75,8 @@ func book(ctx context.Context, r claimed.Releaser, stateDir string, s Slice, id 
 	if err := os.WriteFile(mark, nil, 0o600); err != nil {
 		return err
 	}
-	_, err := r.Ledger.Claim(ctx, s.claim(id), s.capacities(), func(dir string) error {
-		return fillClaim(dir, dir, id, record)
+	_, err := r.Ledger.Claim(ctx, s.claim(id), s.capacities(), func(claimDir string) error {
+		return fillClaim(claimDir, dir, id, record)
 	})
 	if err != nil {
 		err = errors.Join(err, os.Remove(mark)) // the files are as they were

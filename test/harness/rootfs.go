@@ -124,8 +124,8 @@ func bareRoot() Root {
 
 // Write makes the root file system in a directory.
 func (r Root) Write(dir string) error {
-	for _, dir := range r.Dirs {
-		if err := os.MkdirAll(filepath.Join(dir, dir), 0o755); err != nil {
+	for _, sub := range r.Dirs {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
 			return err
 		}
 	}
