@@ -1,0 +1,149 @@
+// Package layout keeps the table of packages in docs/ARCHITECTURE.md true, and forbids imports.
+package layout
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"go/doc"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write the table")
+
+const (
+	module   = "github.com/gpuslice/gpuslice/"
+	document = "../../docs/ARCHITECTURE.md"
+	begin    = "<!-- packages: made by test/layout -->\n"
+	end      = "<!-- end of packages -->\n"
+)
+
+// forbidden are imports of a package (or of all below it, with "/...") that would turn the design around.
+var forbidden = []struct{ from, to, why string }{
+	{"...", "cmd/...", "programs are not imported"},
+	{"...", "test/...", "the product does not depend on tests"},
+	{"internal/...", "grant", "internal packages are for all and know none"},
+	{"internal/...", "oci/...", "internal packages are for all and know none"},
+	{"grant/...", "oci/...", "a decision does not depend on how it is expressed"},
+	{"grant/...", "nvidia", "a decision does not depend on how GPUs are found"},
+	{"oci/...", "nri-plugin/...", "edits do not depend on the way in which they are made"},
+	{"oci/...", "monitor/...", "edits do not depend on what is reported"},
+	{"nri-plugin/...", "nvidia", "no NVML when a container is created"},
+	{"nri-plugin/...", "k8s.io/client-go/...", "no API server when a container is created"},
+	{"nri-plugin/...", "monitor/...", "the plugin does not depend on what is reported"},
+	{"deviceplugin", "k8s.io/client-go/...", "the device plugin knows the kubelet only"},
+	{"scheduler/...", "oci/...", "the scheduler runs on other machines"},
+	{"scheduler/...", "nvidia", "the scheduler runs on other machines"},
+	{"scheduler/...", "monitor/...", "the scheduler runs on other machines"},
+	{"scheduler", "k8s.io/...", "the model of the scheduler has no types of Kubernetes"},
+	{"scheduler/engine", "k8s.io/...", "the model of the scheduler has no types of Kubernetes"},
+	{"scheduler/choose", "k8s.io/...", "the model of the scheduler has no types of Kubernetes"},
+	{"scheduler/quota", "k8s.io/...", "the model of the scheduler has no types of Kubernetes"},
+	{"scheduler/request", "k8s.io/...", "the model of the scheduler has no types of Kubernetes"},
+	{"scheduler/wire", "k8s.io/...", "the model of the scheduler has no types of Kubernetes"},
+	{"monitor/...", "nri-plugin", "what reports does not decide"},
+}
+
+type pkg struct {
+	ImportPath, Doc string
+	Imports         []string
+}
+
+func TestImports(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, to := range p.Imports {
+			for _, f := range forbidden {
+				if matches(f.from, p.ImportPath) && matches(f.to, to) && !strings.HasPrefix(p.ImportPath, "test/") && !(f.from == "..." && strings.HasPrefix(p.ImportPath, "cmd/")) {
+					t.Errorf("%s imports %s: %s", p.ImportPath, to, f.why)
+				}
+			}
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	var table strings.Builder
+	table.WriteString("\n| package | what it does | imports of gpuslice |\n|---|---|---|\n")
+	for _, p := range packages(t) {
+		if strings.HasPrefix(p.ImportPath, "test/") || strings.HasSuffix(p.ImportPath, "test") {
+			continue
+		}
+		require.NotEmpty(t, p.Doc, "package comment of %s", p.ImportPath)
+		var ours []string
+		for _, i := range p.Imports {
+			if !strings.Contains(strings.Split(i, "/")[0], ".") && isOurs(i) {
+				ours = append(ours, "`"+i+"`")
+			}
+		}
+		fmt.Fprintf(&table, "| `%s` | %s | %s |\n", p.ImportPath, synopsis(p.Doc), strings.Join(ours, ", "))
+	}
+	table.WriteString("\n")
+	data, err := os.ReadFile(document)
+	require.NoError(t, err)
+	before, rest, found := strings.Cut(string(data), begin)
+	require.True(t, found, begin)
+	_, after, found := strings.Cut(rest, end)
+	require.True(t, found, end)
+	want := before + begin + table.String() + end + after
+	if *update {
+		require.NoError(t, os.WriteFile(document, []byte(want), 0o644))
+		return
+	}
+	require.Equal(t, want, string(data), "make generate")
+}
+
+// synopsis is the first sentence of a package comment, without "Package name".
+func synopsis(text string) string {
+	s := new(doc.Package).Synopsis(text)
+	if strings.HasPrefix(s, "Package ") || strings.HasPrefix(s, "Command ") {
+		if parts := strings.SplitN(s, " ", 3); len(parts) == 3 {
+			s = parts[2]
+		}
+	}
+	return strings.ReplaceAll(s, "|", `\|`)
+}
+
+var ourPaths = map[string]bool{}
+
+func isOurs(path string) bool { return ourPaths[path] }
+
+func matches(pattern, path string) bool {
+	if pattern == "..." {
+		return ourPaths[path]
+	}
+	if dir, all := strings.CutSuffix(pattern, "/..."); all {
+		return path == dir || strings.HasPrefix(path, dir+"/")
+	}
+	return path == pattern
+}
+
+// packages are those of the module, by their paths below it.
+func packages(t *testing.T) (all []pkg) {
+	cmd := exec.Command("go", "list", "-json=ImportPath,Doc,Imports", "./...")
+	cmd.Dir, cmd.Stderr = "../..", os.Stderr
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := d.Decode(&p); err == io.EOF {
+			break
+		} else {
+			require.NoError(t, err)
+		}
+		p.ImportPath = strings.TrimPrefix(p.ImportPath, module)
+		ourPaths[p.ImportPath] = true
+		for i := range p.Imports {
+			p.Imports[i] = strings.TrimPrefix(p.Imports[i], module)
+		}
+		slices.Sort(p.Imports)
+		all = append(all, p)
+	}
+	return all
+}
