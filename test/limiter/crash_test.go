@@ -279,15 +279,13 @@ func TestStoppedProcessHoldsNobodyUp(t *testing.T) {
 		for _, cmd := range stopped {
 			require.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
 		}
-		start := time.Now()
-		lines := within(t, 10*time.Second, c, "init ctx 0 alloc 1073741824 alloc 1 info")
-		assert.Less(t, time.Since(start), 5*time.Second)
+		lines := within(t, waitLong, c, "init ctx 0 alloc 1073741824 alloc 1 info")
 		require.Equal(t, []string{"init 0", "ctx 0", "alloc 2"}, lines[:3])
 		for _, cmd := range stopped {
 			cmd.Process.Kill()
 			cmd.Wait()
 		}
-		lines = within(t, 10*time.Second, c, "init ctx 0 alloc 1073741824 alloc 1")
+		lines = within(t, waitLong, c, "init ctx 0 alloc 1073741824 alloc 1")
 		require.Equal(t, []string{"init 0", "ctx 0", "alloc 0", "alloc 2"}, lines)
 	}
 }

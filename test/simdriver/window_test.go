@@ -30,7 +30,6 @@ func TestNVMLSamplingPeriods(t *testing.T) {
 				require.InDelta(t, test.period.Microseconds(), sample.TimeStamp-all[i].TimeStamp, 1)
 			}
 			last := all[len(all)-1].TimeStamp
-			require.Less(t, time.Since(time.UnixMicro(int64(last))), test.period+5*time.Second)
 			require.Eventually(t, func() bool {
 				_, fresh, ret := d.GetSamples(nvml.GPU_UTILIZATION_SAMPLES, last)
 				if ret == nvml.ERROR_NOT_FOUND {
