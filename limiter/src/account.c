@@ -2,7 +2,6 @@
 
 #include "capture.h"
 #include "hooks.h"
-#include "pool.h"
 #include "process.h"
 #include "reserve.h"
 
@@ -18,9 +17,9 @@ static CUresult ask(const struct account *a, uint64_t *reserved)
 {
 	if (!capture_any())
 		return ask_driver(a, reserved);
-	int mode = driver_relax(CU_STREAM_CAPTURE_MODE_RELAXED);
+	int mode = capture_relax(CU_STREAM_CAPTURE_MODE_RELAXED);
 	CUresult result = ask_driver(a, reserved);
-	driver_relax(mode);
+	capture_relax(mode);
 	return result;
 }
 

@@ -64,7 +64,7 @@ static bool charge(struct taking *t)
 		return false;
 	if (account_begin(t->process, a, t->bytes))
 		return true;
-	if (driver_wait(t->stream) != CUDA_SUCCESS)
+	if (capture_wait(t->stream) != CUDA_SUCCESS)
 		return false;
 	pools_make_room(t->process, a->cell, UINT64_MAX);
 	return account_begin(t->process, a, t->bytes);

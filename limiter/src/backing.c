@@ -4,7 +4,9 @@
 
 #include <sys/mman.h>
 
-#include "charge.h"
+#include "exported.h"
+#include "process.h"
+#include "reserve.h"
 
 enum { MEMORY = 0, FIRST_ROOM = 256, LARGEST_ROOM = 1 << 30 };
 
@@ -133,6 +135,13 @@ static uint32_t find_live(struct backing *b, uint64_t handle)
 	return node;
 }
 
+/* Undoes charge_hold_vmm. Relaxed: this part of the total is only shown. */
+static void discharge_memory(struct process *p, int cell, uint64_t size)
+{
+	atomic_fetch_sub_explicit(&p->owner.slot->cells[cell].vmm, size, memory_order_relaxed);
+	reserve_undo(p, cell, size);
+}
+
 static void end_memory(struct process *p, uint32_t memory)
 {
 	struct backing *b = &p->backing;
@@ -141,7 +150,7 @@ static void end_memory(struct process *p, uint32_t memory)
 	if (b->nodes[memory].from)
 		exported_import_end(p, b->nodes[memory].from - 1);
 	else if (!b->nodes[memory].exported)
-		charge_give_vmm(p, b->nodes[memory].cell, b->nodes[memory].size);
+		discharge_memory(p, b->nodes[memory].cell, b->nodes[memory].size);
 	free_node(b, memory);
 }
 

@@ -28,6 +28,20 @@ void capture_leave(void)
 	atomic_fetch_sub(&measuring, 1);
 }
 
+int capture_relax(int mode)
+{
+	return REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS ? mode : CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+
+CUresult capture_wait(CUstream stream)
+{
+	int mode = capture_relax(CU_STREAM_CAPTURE_MODE_RELAXED);
+	CUresult result = REAL(cuStreamSynchronize)(stream);
+
+	capture_relax(mode);
+	return result;
+}
+
 bool capture_of(CUstream stream)
 {
 	int status = CU_STREAM_CAPTURE_STATUS_NONE;

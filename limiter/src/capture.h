@@ -23,6 +23,12 @@ static inline bool capture_any(void)
 bool capture_stay_away(void);
 void capture_leave(void);
 
+/* Sets this thread's capture mode and returns the mode before. With CU_STREAM_CAPTURE_MODE_RELAXED
+ * the driver allows calls that would otherwise end a capture. */
+int capture_relax(int mode);
+/* Waits for a stream that is not captured, in the relaxed mode. */
+CUresult capture_wait(CUstream stream);
+
 /* Whether this very stream is captured, or can't be asked. Disturbs no capture. */
 bool capture_of(CUstream stream);
 

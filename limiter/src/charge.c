@@ -178,11 +178,6 @@ void charge_hold_vmm(struct charge *c)
 	atomic_fetch_add_explicit(split(c->process, c->here.cell, LEDGER_VMM), c->bytes, memory_order_relaxed);
 }
 
-void charge_give_vmm(struct process *p, int cell, uint64_t bytes)
-{
-	give_back(p, &(struct ledger_entry){ .size = bytes, .kind = LEDGER_VMM, .cell = (uint64_t)cell });
-}
-
 static bool is_array(enum ledger_kind kind)
 {
 	return kind == LEDGER_ARRAY || kind == LEDGER_MIPMAP;

@@ -39,7 +39,6 @@ void charge_hold_context(struct charge *charge);
 void charge_give_context(struct process *process, int cell, uint64_t bytes);
 /* Virtual memory, which backing.h remembers. */
 void charge_hold_vmm(struct charge *charge);
-void charge_give_vmm(struct process *process, int cell, uint64_t bytes);
 void charge_cancel(struct charge *charge);
 
 /* For a free: takes what is known of the key out of the ledger before the driver

@@ -6,12 +6,7 @@
 #include <stdint.h>
 
 #include "layout.h"
-
-/* A rate is nanoseconds of the GPU per nanosecond, with so many bits behind the point. */
-enum { RATE_BITS = 20, RATE_ONE = 1 << RATE_BITS };
-
-/* What a record says; 0: not limited now. Pure. */
-uint32_t cores_rate_of(const struct vgpu_record *record);
+#include "rate.h"
 
 struct cores {
 	_Atomic(const _Atomic uint64_t *) generation; /* in the limits file; NULL: not looked at yet */

@@ -11,7 +11,6 @@
 #include "clock.h"
 #include "filelock.h"
 #include "process.h"
-#include "usage.h"
 
 /* Bytes that no driver locks, different for each process on the machine. */
 #define FIRST_BYTE ((uint64_t)1 << 62)

@@ -151,7 +151,7 @@ static bool take(struct process *p, struct account *a, uint64_t bytes, CUstream 
 	pools_make_room(p, a->cell, *taken);
 	if (try_take(p, a, bytes, taken))
 		return true;
-	if (driver_wait(stream) != CUDA_SUCCESS)
+	if (capture_wait(stream) != CUDA_SUCCESS)
 		return false;
 	pools_make_room(p, a->cell, UINT64_MAX);
 	return try_take(p, a, bytes, taken);

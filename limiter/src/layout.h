@@ -187,4 +187,13 @@ _Static_assert(sizeof(struct vgpu_usage) == VGPU_USAGE_BYTES, "usage");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the files are little-endian");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_SHORT_LOCK_FREE == 2, "shared atomics must be lock-free");
 
+/* Slots below it were ever claimed. The file is the tenant's: bounded. seq_cst: read after this process's own
+ * announcement, see reserve.c. */
+static inline uint32_t usage_high_water(const struct vgpu_usage *usage)
+{
+	uint32_t high = atomic_load(&usage->high_water);
+
+	return high < VGPU_SLOT_COUNT ? high : VGPU_SLOT_COUNT;
+}
+
 #endif

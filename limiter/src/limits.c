@@ -8,12 +8,12 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "cores.h"
 #include "crc32.h"
 #include "envlimits.h"
 #include "hooks.h"
 #include "layout.h"
 #include "paths.h"
+#include "rate.h"
 #include "say.h"
 
 /* Mapped once and never unmapped; a forked child inherits it. */
@@ -97,7 +97,7 @@ static void keep_record(int i, const struct vgpu_record *r)
 	atomic_store_explicit(&last_context[i], context, memory_order_relaxed);
 	atomic_store_explicit(&last_physical[i], r->physical_bytes < limit ? r->physical_bytes : 0, memory_order_relaxed);
 	atomic_store_explicit(&last_residue[i], r->residue_bytes < CEILING ? r->residue_bytes : CEILING, memory_order_relaxed);
-	atomic_store_explicit(&last_rate[i], cores_rate_of(r), memory_order_relaxed);
+	atomic_store_explicit(&last_rate[i], rate_of(r), memory_order_relaxed);
 }
 
 static bool check_record(const struct vgpu_limits *l, int i)

@@ -1,5 +1,6 @@
 #include "pool.h"
 
+#include "capture.h"
 #include "device.h"
 #include "hooks.h"
 #include "process.h"
@@ -129,20 +130,6 @@ static void trim(struct process *p, struct pool *pool, uint64_t bytes)
 	look(p, pool);
 }
 
-int driver_relax(int mode)
-{
-	return REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS ? mode : CU_STREAM_CAPTURE_MODE_RELAXED;
-}
-
-CUresult driver_wait(CUstream stream)
-{
-	int mode = driver_relax(CU_STREAM_CAPTURE_MODE_RELAXED);
-	CUresult result = REAL(cuStreamSynchronize)(stream);
-
-	driver_relax(mode);
-	return result;
-}
-
 bool pools_make_room(struct process *p, int cell, uint64_t bytes)
 {
 	uint32_t high = atomic_load_explicit(&p->pools.high, memory_order_acquire);
@@ -151,7 +138,7 @@ bool pools_make_room(struct process *p, int cell, uint64_t bytes)
 
 	if (!high && account_empty(graph))
 		return false;
-	int mode = driver_relax(CU_STREAM_CAPTURE_MODE_RELAXED);
+	int mode = capture_relax(CU_STREAM_CAPTURE_MODE_RELAXED);
 	for (uint32_t i = 0; i < high; i++) {
 		struct pool *pool = &p->pools.pool[i];
 
@@ -165,6 +152,6 @@ bool pools_make_room(struct process *p, int cell, uint64_t bytes)
 		account_look(p, graph);
 		any = true;
 	}
-	driver_relax(mode);
+	capture_relax(mode);
 	return any;
 }

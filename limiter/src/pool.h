@@ -46,13 +46,6 @@ void pools_may_have_shrunk(void);
  * wanted. True: there was something. No call that a stream capture forbids. */
 bool pools_make_room(struct process *p, int cell, uint64_t bytes);
 
-/* Between driver_relax(CU_STREAM_CAPTURE_MODE_RELAXED) and driver_relax of what that
- * returned the driver lets this thread do what would otherwise end a capture that is
- * under way somewhere. */
-int driver_relax(int mode);
-/* Waits for a stream that is not captured. */
-CUresult driver_wait(CUstream stream);
-
 /* The account of the GPU's memory for graphs; NULL: not granted. */
 struct account *graph_account(struct process *p, CUdevice dev);
 

@@ -21,7 +21,6 @@
 
 #include "exported.h"
 #include "filelock.h"
-#include "usage.h"
 #include "witness.h"
 
 static uint32_t owner_of(const struct vgpu_usage *usage, uint32_t slot)

@@ -115,14 +115,6 @@ static uint64_t add(uint64_t a, uint64_t b)
 	return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
-uint32_t usage_high_water(const struct vgpu_usage *usage)
-{
-	/* seq_cst: read after this process's own announcement, see reserve.c. */
-	uint32_t high = atomic_load(&usage->high_water);
-
-	return high < VGPU_SLOT_COUNT ? high : VGPU_SLOT_COUNT;
-}
-
 struct usage_sum usage_sum(struct vgpu_usage *usage, int cell)
 {
 	struct usage_sum sum = { 0 };

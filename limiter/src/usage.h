@@ -14,9 +14,6 @@ struct vgpu_usage *usage_map(void);
 /* A fresh open file description of the file, or -1. */
 int usage_open(void);
 
-/* Slots below it were ever claimed; at most VGPU_SLOT_COUNT. */
-uint32_t usage_high_water(const struct vgpu_usage *usage);
-
 struct usage_sum {
 	uint64_t committed, tentative;
 	bool deaths; /* some slot's owner word says that its owner died */

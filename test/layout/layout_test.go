@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -146,4 +148,40 @@ func packages(t *testing.T) (all []pkg) {
 		all = append(all, p)
 	}
 	return all
+}
+
+// TestLimiterHasNoCycles: a unit of limiter/src (a.c and a.h) uses only units below it. process.h composes the state of a
+// process of all units' parts.
+func TestLimiterHasNoCycles(t *testing.T) {
+	include := regexp.MustCompile(`#include "(\w+)\.h"`)
+	uses := map[string][]string{}
+	files, err := filepath.Glob("../../limiter/src/*.[ch]")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		unit := strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
+		for _, m := range include.FindAllStringSubmatch(string(data), -1) {
+			if m[1] != unit && m[1] != "process" {
+				uses[unit] = append(uses[unit], m[1])
+			}
+		}
+	}
+	done := map[string]bool{}
+	var visit func(unit string, path []string)
+	visit = func(unit string, path []string) {
+		if i := slices.Index(path, unit); i >= 0 {
+			t.Fatalf("cycle: %s", strings.Join(append(path[i:], unit), " → "))
+		}
+		if !done[unit] {
+			for _, used := range uses[unit] {
+				visit(used, append(path, unit))
+			}
+			done[unit] = true
+		}
+	}
+	for unit := range uses {
+		visit(unit, nil)
+	}
 }
