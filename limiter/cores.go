@@ -128,7 +128,7 @@ func decodeCores(record []byte) CoreState {
 }
 
 // enforced says whether launches are charged to the share of a record, as cores_rate_of
-// (src/cores.c) does.
+// (src/rate.c) does.
 func enforced(record []byte) bool {
 	flags := le.Uint32(record[recordOffFlags:])
 	contended := flags&recordFlagContended != 0

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A share is charged where the library makes a rate of it: cores_rate_of in src/cores.c.
+// A share is charged where the library makes a rate of it: rate_of in src/rate.c.
 func TestReaderEnforced(t *testing.T) {
 	limit := func(p Policy, hard, soft uint32) DeviceLimit {
 		return DeviceLimit{UUID: testGPU, MemoryLimitBytes: 1 << 30, Policy: p, CorePercent: hard, CoreSoftPercent: soft}

@@ -176,7 +176,7 @@ func soft(l limiter.DeviceLimit) bool {
 }
 
 // target is the share that is enforced now; false: none is. It is what the library's
-// cores.c makes of the same record.
+// rate.c makes of the same record.
 func target(p Past, t Tenant, contended bool) (percent float64, enforced bool) {
 	switch {
 	case !limited(t.Limit):
