@@ -19,7 +19,6 @@
 static const char *path;
 
 int usage_open(void) { return open(path, O_RDWR | O_CLOEXEC); }
-uint32_t usage_high_water(const struct vgpu_usage *usage) { return usage->high_water; }
 
 static struct late { void *(*run)(void *); void *argument; sem_t gate; } late[8];
 static int threads;
