@@ -83,6 +83,7 @@ e2e: setup image ## Install the chart on a real Kubernetes that is brought up on
 
 # The short form of the node's part is in `make test`.
 soak: setup image ## Have 10,000 containers of a node and 1,000 pods of a cluster come and go while everything is killed (hours, as root)
+	go test -count=1 -v -timeout 1h ./test/node -run TestManyContainers -lifecycles=1000
 	go test -count=1 -v -timeout 24h ./test/soak -lifecycles=10000 $(SOAK_ARGS)
 	@test/setup.sh --kubernetes
 	$(E2E) -tags nri_no_wasm,e2e,soak -timeout 24h -run 'TestSoak$$' ./test/e2e -soak=1000 $(SOAK_CLUSTER_ARGS)
@@ -119,7 +120,7 @@ lint: setup ## Check the format and run go vet, staticcheck and shellcheck
 	shellcheck $(SHELL_SCRIPTS)
 
 generate: ## Regenerate golden files from the code (look at the diff)
-	go test ./oci ./oci/runtime ./oci/wish ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./cmd/gpuslice-agent ./install/monitoring -update
+	go test ./oci ./oci/runtime ./oci/request ./oci/cdispec ./oci/cdispec/nvdriver ./cmd/internal/doctor ./install/monitoring ./test/layout -update
 	go test ./cmd/gpuslice -update -update-reference
 	@test/setup.sh --helm
 	go test ./test/chart -update
