@@ -21,7 +21,7 @@ func CoreCeiling(pod Pod, container string) (int, error) {
 		}
 		percent, err := parseNumber(value, 1, MaxCorePercent)
 		if err != nil {
-			return 0, inPod(pod, container, inAnnotation(key, refuse(ErrMalformed, "%s: must be 1 to %d percent of a GPU, in plain digits", quote.Short(value), MaxCorePercent)))
+			return 0, inPod(pod, container, inAnnotation(key, Errorf(ErrMalformed, "%s: must be 1 to %d percent of a GPU, in plain digits", quote.Short(value), MaxCorePercent)))
 		}
 		return int(percent), nil
 	}

@@ -1,7 +1,6 @@
 package grant_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,35 +27,6 @@ func testGPUs() map[string]grant.GPU {
 		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 100_000, CorePercent: 100, Slots: 10}
 	}
 	return gpus
-}
-
-func TestMalformedAnnotationsAreRefused(t *testing.T) {
-	cases := granttest.MalformedCases(granttest.Node{
-		Name: "node-1", GPU: gpuA, Other: gpuB, Missing: gpuX, GPUMiB: 100_000,
-	})
-	require.GreaterOrEqual(t, len(cases), 40)
-	ledger, err := grant.OpenLedger(t.TempDir())
-	require.NoError(t, err)
-	defer ledger.Close()
-	ctx := context.Background()
-	for _, test := range cases {
-		t.Run(test.Description, func(t *testing.T) {
-			pod := grant.Pod{UID: "u-1", Namespace: "ns", Name: "name", Annotations: test.Annotations}
-			g, err := grant.FromPod(ctx, pod, "main", "node-1", nil)
-			if err == nil {
-				require.NotNil(t, g, "must be refused, not passed over")
-				_, err = ledger.Claim(ctx, grant.Claim{
-					ContainerID: "c1", Owner: grant.OwnerNRI, PodUID: pod.UID, PodNamespace: pod.Namespace, PodName: pod.Name,
-					Container: g.Container, Shares: g.Shares, Source: g.Source, Slot: g.Slot,
-				}, testGPUs(), nil)
-			}
-			require.ErrorIs(t, err, test.Kind)
-			for _, part := range append(test.Says, "pod ns/name", `container "main"`) {
-				assert.Contains(t, err.Error(), part)
-			}
-			assert.Less(t, len(err.Error()), 1000, "what a tenant writes must not fill the log")
-		})
-	}
 }
 
 func TestDecodeHAMi(t *testing.T) {

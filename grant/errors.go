@@ -20,20 +20,6 @@ var (
 	ErrAmbiguous = errors.New("ambiguous grant")
 	// ErrOverbooked: the GPU has not enough memory, compute time or slots left.
 	ErrOverbooked = errors.New("GPU overbooked")
-	// ErrSlotTaken: another container of the pod already has this slot of the
-	// positional grant. A caller may let such a container run without a GPU.
-	ErrSlotTaken = errors.New("slot taken")
-	// ErrConflict: the container id is already booked with another content.
-	ErrConflict = errors.New("conflicting claim")
-	// ErrNoClaim: the container holds no share that counts.
-	ErrNoClaim = errors.New("no claim")
-	// ErrCordoned: the GPU's operator wants no new container on it.
-	ErrCordoned = errors.New("GPU cordoned")
-	// ErrCorrupt: an entry of the ledger can't be read, so what is free is not known.
-	ErrCorrupt = errors.New("corrupt ledger")
-	// ErrBlocked: a container that is there may hold the GPU, and its grant is not
-	// known (Ledger.Block), so what is free isn't either.
-	ErrBlocked = errors.New("blocked by a container whose grant is not known")
 )
 
 // refusal is an error whose text is free of its kind's, so that messages read
@@ -46,7 +32,7 @@ type refusal struct {
 func (r *refusal) Error() string   { return r.err.Error() }
 func (r *refusal) Unwrap() []error { return []error{r.kind, r.err} }
 
-// refuse makes an error of the given kind. The format may wrap a cause with %w.
-func refuse(kind error, format string, args ...any) error {
+// Errorf makes an error of the given kind. The format may wrap a cause with %w.
+func Errorf(kind error, format string, args ...any) error {
 	return &refusal{kind: kind, err: fmt.Errorf(format, args...)}
 }

@@ -49,17 +49,17 @@ func (p Positional) Empty() bool {
 // pkg/device/devices.go, EncodePodSingleDevice.)
 func DecodeHAMi(value string) (Positional, error) {
 	if len(value) > MaxAnnotationBytes {
-		return nil, refuse(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
+		return nil, Errorf(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
 	}
 	if value == "" {
 		return Positional{}, nil
 	}
 	body, ended := strings.CutSuffix(value, ";")
 	if !ended {
-		return nil, refuse(ErrMalformed, `%s: must end with ";" as every slot does: was it cut short?`, quote.Short(value))
+		return nil, Errorf(ErrMalformed, `%s: must end with ";" as every slot does: was it cut short?`, quote.Short(value))
 	}
 	if n := strings.Count(body, ";") + 1; n > MaxContainers {
-		return nil, refuse(ErrMalformed, "%d slots: at most %d are read", n, MaxContainers)
+		return nil, Errorf(ErrMalformed, "%d slots: at most %d are read", n, MaxContainers)
 	}
 	var positional Positional
 	for i, text := range strings.Split(body, ";") {
@@ -79,10 +79,10 @@ func decodeSlot(text string) ([]Share, error) {
 	}
 	body, ended := strings.CutSuffix(text, ":")
 	if !ended {
-		return nil, refuse(ErrMalformed, `%s: must end with ":" as every device does: was it cut short?`, quote.Short(text))
+		return nil, Errorf(ErrMalformed, `%s: must end with ":" as every device does: was it cut short?`, quote.Short(text))
 	}
 	if n := strings.Count(body, ":") + 1; n > MaxShares {
-		return nil, refuse(ErrMalformed, "%d devices: a container may have at most %d", n, MaxShares)
+		return nil, Errorf(ErrMalformed, "%d devices: a container may have at most %d", n, MaxShares)
 	}
 	var shares []Share
 	for i, device := range strings.Split(body, ":") {
@@ -90,8 +90,8 @@ func decodeSlot(text string) ([]Share, error) {
 		if err != nil {
 			return nil, fmt.Errorf("device %d %w", i, err)
 		}
-		if j := indexOfGPU(shares, share.UUID); j >= 0 {
-			return nil, refuse(ErrMalformed, "device %d uuid %q: is already device %d: a GPU may be named once in a slot", i, share.UUID, j)
+		if j := IndexOf(shares, share.UUID); j >= 0 {
+			return nil, Errorf(ErrMalformed, "device %d uuid %q: is already device %d: a GPU may be named once in a slot", i, share.UUID, j)
 		}
 		shares = append(shares, share)
 	}
@@ -102,13 +102,13 @@ func decodeSlot(text string) ([]Share, error) {
 func decodeDevice(text string) (Share, error) {
 	fields := strings.SplitN(text, ",", 5)
 	if len(fields) != 4 {
-		return Share{}, refuse(ErrMalformed, "%s: must be UUID,%s,MiB,cores", quote.Short(text), hamiType)
+		return Share{}, Errorf(ErrMalformed, "%s: must be UUID,%s,MiB,cores", quote.Short(text), hamiType)
 	}
 	if err := ValidateUUID(fields[0]); err != nil {
 		return Share{}, fmt.Errorf("uuid %s: %w", quote.Short(fields[0]), err)
 	}
 	if fields[1] != hamiType {
-		return Share{}, refuse(ErrMalformed, "type %s: must be %q: this node grants no other vendor's GPUs", quote.Short(fields[1]), hamiType)
+		return Share{}, Errorf(ErrMalformed, "type %s: must be %q: this node grants no other vendor's GPUs", quote.Short(fields[1]), hamiType)
 	}
 	memory, err := parseNumber(fields[2], 1, MaxMemoryMiB)
 	if err != nil {
@@ -125,7 +125,7 @@ func decodeDevice(text string) (Share, error) {
 // back equal.
 func EncodeHAMi(positional Positional) (string, error) {
 	if len(positional) > MaxContainers {
-		return "", refuse(ErrMalformed, "%d slots: at most %d can be written", len(positional), MaxContainers)
+		return "", Errorf(ErrMalformed, "%d slots: at most %d can be written", len(positional), MaxContainers)
 	}
 	var b strings.Builder
 	for i, slot := range positional {

@@ -194,7 +194,7 @@ func (r Keyring) Verify(podUID, node, payload, text string) error {
 		return err
 	}
 	if podUID == "" || node == "" || len(payload) > MaxAnnotationBytes {
-		return refuse(ErrSignature, "can't be checked without a pod UID and a node, or for more than %d bytes", MaxAnnotationBytes)
+		return Errorf(ErrSignature, "can't be checked without a pod UID and a node, or for more than %d bytes", MaxAnnotationBytes)
 	}
 	for _, key := range r.keys {
 		if key.id != signature.keyID {
@@ -203,7 +203,7 @@ func (r Keyring) Verify(podUID, node, payload, text string) error {
 		if ed25519.Verify(key.key, signed(key.id, podUID, node, payload), signature.bytes) {
 			return nil
 		}
-		return refuse(ErrSignature, "is not for this grant, pod UID and node %q: the grant was changed or copied; delete the pod so that it is scheduled again", node)
+		return Errorf(ErrSignature, "is not for this grant, pod UID and node %q: the grant was changed or copied; delete the pod so that it is scheduled again", node)
 	}
-	return refuse(ErrSignature, "was made with key %s, which this node does not have (--grant-public-key-file): give the node the scheduler's public key, or delete the pod so that it is scheduled again with the present one", signature.keyID)
+	return Errorf(ErrSignature, "was made with key %s, which this node does not have (--grant-public-key-file): give the node the scheduler's public key, or delete the pod so that it is scheduled again with the present one", signature.keyID)
 }

@@ -83,11 +83,11 @@ func migKeys(annotations map[string]string) (keys []string) {
 // checkMIG refuses what is not of MIG devices alone.
 func checkMIG(value string) error {
 	if len(value) > MaxAnnotationBytes {
-		return refuse(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
+		return Errorf(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
 	}
 	for id := range strings.SplitSeq(value, ",") {
 		if !IsMIG(id) {
-			return refuse(ErrMalformed, "device %s: must be MIG-<UUID>%s0, for MIG devices don't go with GPUs", quote.Short(id), replicaSeparator)
+			return Errorf(ErrMalformed, "device %s: must be MIG-<UUID>%s0, for MIG devices don't go with GPUs", quote.Short(id), replicaSeparator)
 		}
 	}
 	return nil
@@ -95,10 +95,10 @@ func checkMIG(value string) error {
 
 // mixed refuses MIG devices beside something else.
 func mixed(what string) error {
-	return refuse(ErrMalformed, "the container has %s too: a program sees either GPUs or a MIG device, so ask for one of them", what)
+	return Errorf(ErrMalformed, "the container has %s too: a program sees either GPUs or a MIG device, so ask for one of them", what)
 }
 
 // onPod refuses an annotation of ours that its author can't have written.
 func onPod(key string) error {
-	return inAnnotation(key, refuse(ErrMalformed, "is on the pod: the device plugin alone writes it, on containers: take it away"))
+	return inAnnotation(key, Errorf(ErrMalformed, "is on the pod: the device plugin alone writes it, on containers: take it away"))
 }

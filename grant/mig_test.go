@@ -110,22 +110,3 @@ func TestGPUsAndMIGDontMix(t *testing.T) {
 	}
 	require.NoError(t, grant.CheckGPUs([]grant.Share{mig, {UUID: mig2, MemoryMiB: 1}}, migGPUs()))
 }
-
-// A MIG device is one container's, whatever is left of it.
-func TestLedgerOfMIG(t *testing.T) {
-	ledger, err := grant.OpenLedger(t.TempDir())
-	require.NoError(t, err)
-	claim := func(id string, memory int64, cores int) error {
-		_, err := ledger.Claim(t.Context(), grant.Claim{
-			ContainerID: id, Owner: grant.OwnerNRI, PodUID: id, Container: "main",
-			Shares: []grant.Share{{UUID: mig1, MemoryMiB: memory, CorePercent: cores}},
-		}, migGPUs(), nil)
-		return err
-	}
-	require.NoError(t, claim("first", 1000, 0))
-	err = claim("second", 1, 0)
-	require.ErrorIs(t, err, grant.ErrOverbooked)
-	require.ErrorContains(t, err, "no slot free, 1 of 1 taken")
-	require.NoError(t, ledger.Release(t.Context(), "first"))
-	require.NoError(t, claim("second", 9856, 100))
-}

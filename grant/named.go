@@ -42,7 +42,7 @@ type PodGrant struct {
 // comes twice, a value of another type, or data after the object is refused.
 func DecodeGrant(value string) (*PodGrant, error) {
 	if len(value) > MaxAnnotationBytes {
-		return nil, refuse(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
+		return nil, Errorf(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
 	}
 	reader, err := newJSONReader(value)
 	if err != nil {
@@ -61,7 +61,7 @@ func DecodeGrant(value string) (*PodGrant, error) {
 				return fmt.Errorf("node: %w", err)
 			}
 			if pod.Node == "" {
-				return refuse(ErrMalformed, "node: must not be empty: name the node or leave the field out")
+				return Errorf(ErrMalformed, "node: must not be empty: name the node or leave the field out")
 			}
 		case "generation":
 			if pod.Generation, err = reader.number(1, maxGeneration); err != nil {
@@ -72,7 +72,7 @@ func DecodeGrant(value string) (*PodGrant, error) {
 				return fmt.Errorf("containers%w", err)
 			}
 		default:
-			return refuse(ErrMalformed, "field %s is not known: version, node, generation and containers are", quote.Short(key))
+			return Errorf(ErrMalformed, "field %s is not known: version, node, generation and containers are", quote.Short(key))
 		}
 		return nil
 	})
@@ -80,10 +80,10 @@ func DecodeGrant(value string) (*PodGrant, error) {
 		return nil, err
 	}
 	if version == 0 {
-		return nil, refuse(ErrMalformed, "version is missing: write \"version\":%d", namedVersion)
+		return nil, Errorf(ErrMalformed, "version is missing: write \"version\":%d", namedVersion)
 	}
 	if len(pod.Containers) == 0 {
-		return nil, refuse(ErrMalformed, "containers is missing or empty: name a container, or remove the annotation")
+		return nil, Errorf(ErrMalformed, "containers is missing or empty: name a container, or remove the annotation")
 	}
 	return pod, nil
 }
@@ -99,7 +99,7 @@ func decodeContainers(reader *jsonReader) (map[string][]Share, error) {
 			return err
 		}
 		if len(containers) == MaxContainers {
-			return refuse(ErrMalformed, "more than %d containers", MaxContainers)
+			return Errorf(ErrMalformed, "more than %d containers", MaxContainers)
 		}
 		shares, err := decodeShares(reader)
 		if err != nil {
@@ -122,7 +122,7 @@ func decodeShares(reader *jsonReader) ([]Share, error) {
 	var shares []Share
 	err := reader.array(func(i int) error {
 		if i == MaxShares {
-			return refuse(ErrMalformed, "more than %d shares: a container may have at most %d", MaxShares, MaxShares)
+			return Errorf(ErrMalformed, "more than %d shares: a container may have at most %d", MaxShares, MaxShares)
 		}
 		share, err := decodeShare(reader)
 		if err != nil {
@@ -151,7 +151,7 @@ func decodeShare(reader *jsonReader) (share Share, err error) {
 			n, err = reader.number(0, MaxCorePercent)
 			share.CorePercent = int(n)
 		default:
-			return refuse(ErrMalformed, "field %s is not known: uuid, memoryMiB and cores are", quote.Short(key))
+			return Errorf(ErrMalformed, "field %s is not known: uuid, memoryMiB and cores are", quote.Short(key))
 		}
 		delete(missing, key)
 		if err != nil {
@@ -164,7 +164,7 @@ func decodeShare(reader *jsonReader) (share Share, err error) {
 	}
 	for _, field := range []string{"uuid", "memoryMiB", "cores"} {
 		if missing[field] {
-			return Share{}, refuse(ErrMalformed, "%s is missing: a share has uuid, memoryMiB and cores (0: not limited)", field)
+			return Share{}, Errorf(ErrMalformed, "%s is missing: a share has uuid, memoryMiB and cores (0: not limited)", field)
 		}
 	}
 	return share, nil
@@ -178,7 +178,7 @@ func validateContainerName(name string) error {
 		ok = 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-'
 	}
 	if !ok {
-		return refuse(ErrMalformed, "container name %s: must be an RFC 1123 label as in the pod's spec", quote.Short(name))
+		return Errorf(ErrMalformed, "container name %s: must be an RFC 1123 label as in the pod's spec", quote.Short(name))
 	}
 	return nil
 }
@@ -187,10 +187,10 @@ func validateContainerName(name string) error {
 // the same grant. DecodeGrant reads it back equal.
 func EncodeGrant(pod *PodGrant) (string, error) {
 	if len(pod.Containers) == 0 || len(pod.Containers) > MaxContainers {
-		return "", refuse(ErrMalformed, "%d containers: must be from 1 to %d", len(pod.Containers), MaxContainers)
+		return "", Errorf(ErrMalformed, "%d containers: must be from 1 to %d", len(pod.Containers), MaxContainers)
 	}
 	if !utf8.ValidString(pod.Node) {
-		return "", refuse(ErrMalformed, "node %s: not valid UTF-8", quote.Short(pod.Node))
+		return "", Errorf(ErrMalformed, "node %s: not valid UTF-8", quote.Short(pod.Node))
 	}
 	for name, shares := range pod.Containers {
 		if err := validateContainerName(name); err != nil {
@@ -201,7 +201,7 @@ func EncodeGrant(pod *PodGrant) (string, error) {
 		}
 	}
 	if pod.Generation < 0 || pod.Generation > maxGeneration {
-		return "", refuse(ErrMalformed, "generation %d: must be from 0 to %d", pod.Generation, int64(maxGeneration))
+		return "", Errorf(ErrMalformed, "generation %d: must be from 0 to %d", pod.Generation, int64(maxGeneration))
 	}
 	value, err := json.Marshal(struct {
 		Version    int                `json:"version"`

@@ -75,7 +75,7 @@ func fromPod(ctx context.Context, pod Pod, container, node string, names Contain
 		return nil, nil
 	}
 	if chosen, ok := pod.Annotations[AnnotationNode]; ok && chosen != node {
-		return nil, refuse(ErrWrongNode, "annotation %s: the GPUs were chosen on node %s, this is node %q: delete the pod so that it is scheduled again",
+		return nil, Errorf(ErrWrongNode, "annotation %s: the GPUs were chosen on node %s, this is node %q: delete the pod so that it is scheduled again",
 			AnnotationNode, quote.Short(chosen), node)
 	}
 	slot, err := findSlot(ctx, positional, pod, container, names)
@@ -95,7 +95,7 @@ func fromNamed(value, container, node string) (*Grant, error) {
 		return nil, err
 	}
 	if pod.Node != "" && pod.Node != node {
-		return nil, refuse(ErrWrongNode, "node %s: the grant was made for that node, this is node %q: delete the pod so that it is scheduled again",
+		return nil, Errorf(ErrWrongNode, "node %s: the grant was made for that node, this is node %q: delete the pod so that it is scheduled again",
 			quote.Short(pod.Node), node)
 	}
 	shares, ok := pod.Containers[container]
@@ -130,7 +130,7 @@ func readPositional(annotations map[string]string) (key string, positional Posit
 		return "", nil, inAnnotation(AnnotationAllocated, err)
 	}
 	if isPending && !isRemainder(left, whole) {
-		return "", nil, refuse(ErrMalformed, "annotation %s: contradicts %s: it must be the same but for emptied slots; delete the pod so that it is scheduled again",
+		return "", nil, Errorf(ErrMalformed, "annotation %s: contradicts %s: it must be the same but for emptied slots; delete the pod so that it is scheduled again",
 			AnnotationToAllocate, AnnotationAllocated)
 	}
 	return AnnotationAllocated, whole, nil

@@ -62,20 +62,20 @@ func FromReplicas(pod Pod, container string, annotations map[string]string, gpus
 // equalShares adds up what each replica is worth.
 func equalShares(value string, gpus map[string]GPU) ([]Share, error) {
 	if len(value) > MaxAnnotationBytes {
-		return nil, refuse(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
+		return nil, Errorf(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
 	}
 	seen := map[string]bool{}
 	var shares []Share
 	for id := range strings.SplitSeq(value, ",") {
 		if seen[id] {
-			return nil, refuse(ErrMalformed, "replica %s: is there twice", quote.Short(id))
+			return nil, Errorf(ErrMalformed, "replica %s: is there twice", quote.Short(id))
 		}
 		seen[id] = true
 		part, err := equalShare(id, gpus)
 		if err != nil {
 			return nil, err
 		}
-		i := indexOfGPU(shares, part.UUID)
+		i := IndexOf(shares, part.UUID)
 		if i < 0 {
 			shares = append(shares, part)
 			continue
@@ -90,23 +90,23 @@ func equalShares(value string, gpus map[string]GPU) ([]Share, error) {
 func equalShare(id string, gpus map[string]GPU) (Share, error) {
 	uuid, digits, ok := strings.Cut(id, replicaSeparator)
 	if !ok || ValidateUUID(uuid) != nil {
-		return Share{}, refuse(ErrMalformed, "replica %s: must be <UUID>%s<n>", quote.Short(id), replicaSeparator)
+		return Share{}, Errorf(ErrMalformed, "replica %s: must be <UUID>%s<n>", quote.Short(id), replicaSeparator)
 	}
 	gpu, ok := gpus[uuid]
 	if !ok {
-		return Share{}, refuse(ErrUnknownGPU, "replica %s: this node has no such GPU, or offers it no longer: delete the pod so that the kubelet chooses again", quote.Short(id))
+		return Share{}, Errorf(ErrUnknownGPU, "replica %s: this node has no such GPU, or offers it no longer: delete the pod so that the kubelet chooses again", quote.Short(id))
 	}
 	number, err := parseNumber(digits, 0, maxReplica)
 	if err != nil {
-		return Share{}, refuse(ErrMalformed, "replica %s: must be numbered in plain digits from 0", quote.Short(id))
+		return Share{}, Errorf(ErrMalformed, "replica %s: must be numbered in plain digits from 0", quote.Short(id))
 	}
 	if number >= int64(gpu.Slots) {
-		return Share{}, refuse(ErrUnknownGPU, "replica %s: the GPU has %d replicas now, numbered from 0: delete the pod so that the kubelet chooses again", quote.Short(id), gpu.Slots)
+		return Share{}, Errorf(ErrUnknownGPU, "replica %s: the GPU has %d replicas now, numbered from 0: delete the pod so that the kubelet chooses again", quote.Short(id), gpu.Slots)
 	}
 	share := Share{UUID: uuid, MemoryMiB: gpu.MemoryMiB / int64(gpu.Slots), CorePercent: min(gpu.CorePercent/gpu.Slots, MaxCorePercent)}
 	// No compute time would mean that it isn't limited.
 	if share.MemoryMiB == 0 || share.CorePercent == 0 {
-		return Share{}, refuse(ErrOverbooked, "replica %s: of %d MiB and %d percent of compute time nothing is left for one of %d replicas: use a smaller --device-split-count",
+		return Share{}, Errorf(ErrOverbooked, "replica %s: of %d MiB and %d percent of compute time nothing is left for one of %d replicas: use a smaller --device-split-count",
 			quote.Short(id), gpu.MemoryMiB, gpu.CorePercent, gpu.Slots)
 	}
 	return share, nil

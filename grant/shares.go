@@ -24,7 +24,7 @@ func EncodeShares(shares []Share) (string, error) {
 // DecodeShares reads the value of gpuslice.io/shares.
 func DecodeShares(value string) ([]Share, error) {
 	if len(value) > MaxAnnotationBytes {
-		return nil, refuse(ErrMalformed, "%s: %d bytes: at most %d are read", AnnotationShares, len(value), MaxAnnotationBytes)
+		return nil, Errorf(ErrMalformed, "%s: %d bytes: at most %d are read", AnnotationShares, len(value), MaxAnnotationBytes)
 	}
 	reader, err := newJSONReader(value)
 	var shares []Share

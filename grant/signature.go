@@ -34,11 +34,11 @@ func decodeSignature(value string) (signature, error) {
 	version, rest, _ := strings.Cut(value, ":")
 	id, digits, _ := strings.Cut(rest, ":")
 	if version != signatureVersion || !isLowerHex(id, keyIDBytes) || !isLowerHex(digits, ed25519.SignatureSize) {
-		return signature{}, refuse(ErrSignature, "is not written as %s:<key ID, %d hex digits>:<signature, %d hex digits>", signatureVersion, 2*keyIDBytes, 2*ed25519.SignatureSize)
+		return signature{}, Errorf(ErrSignature, "is not written as %s:<key ID, %d hex digits>:<signature, %d hex digits>", signatureVersion, 2*keyIDBytes, 2*ed25519.SignatureSize)
 	}
 	decoded, err := hex.DecodeString(digits)
 	if err != nil {
-		return signature{}, refuse(ErrSignature, "is not hexadecimal")
+		return signature{}, Errorf(ErrSignature, "is not hexadecimal")
 	}
 	return signature{keyID: id, bytes: decoded}, nil
 }
@@ -58,11 +58,11 @@ func isLowerHex(text string, bytes int) bool {
 func (k *SigningKey) Sign(podUID, node, payload string) (string, error) {
 	switch {
 	case k.key == nil:
-		return "", refuse(ErrSignature, "sign a grant: the key is empty")
+		return "", Errorf(ErrSignature, "sign a grant: the key is empty")
 	case podUID == "" || node == "" || payload == "":
-		return "", refuse(ErrSignature, "sign a grant: pod UID, node and payload must not be empty")
+		return "", Errorf(ErrSignature, "sign a grant: pod UID, node and payload must not be empty")
 	case len(payload) > MaxAnnotationBytes:
-		return "", refuse(ErrMalformed, "sign a grant: %d bytes: at most %d are read", len(payload), MaxAnnotationBytes)
+		return "", Errorf(ErrMalformed, "sign a grant: %d bytes: at most %d are read", len(payload), MaxAnnotationBytes)
 	}
 	return signature{keyID: k.id, bytes: ed25519.Sign(k.key(), signed(k.id, podUID, node, payload))}.encode(), nil
 }
@@ -111,12 +111,12 @@ func authenticate(pod Pod, node string, keys Verifier) error {
 		if err != nil || positional.Empty() {
 			return err
 		}
-		return refuse(ErrSignature, "annotation %s: this node accepts signed grants only, and HAMi's annotations can't be signed: use a scheduler that writes %s and %s, or run the agent without --grant-public-key-file",
+		return Errorf(ErrSignature, "annotation %s: this node accepts signed grants only, and HAMi's annotations can't be signed: use a scheduler that writes %s and %s, or run the agent without --grant-public-key-file",
 			key, AnnotationGrant, AnnotationSignature)
 	}
 	signature, ok := pod.Annotations[AnnotationSignature]
 	if !ok {
-		return refuse(ErrSignature, "annotation %s: has no %s beside it, and this node accepts signed grants only: give the scheduler the private key of the node's --grant-public-key-file, and delete the pod so that it is scheduled again",
+		return Errorf(ErrSignature, "annotation %s: has no %s beside it, and this node accepts signed grants only: give the scheduler the private key of the node's --grant-public-key-file, and delete the pod so that it is scheduled again",
 			AnnotationGrant, AnnotationSignature)
 	}
 	if err := keys.Verify(pod.UID, node, payload, signature); err != nil {

@@ -20,12 +20,12 @@ type jsonReader struct {
 // it, valid UTF-8) and returns a reader of it.
 func newJSONReader(input string) (*jsonReader, error) {
 	if !utf8.ValidString(input) {
-		return nil, refuse(ErrMalformed, "not valid UTF-8")
+		return nil, Errorf(ErrMalformed, "not valid UTF-8")
 	}
 	data := []byte(input)
 	var whole json.RawMessage
 	if err := json.Unmarshal(data, &whole); err != nil {
-		return nil, refuse(ErrMalformed, "not valid JSON: %w", err)
+		return nil, Errorf(ErrMalformed, "not valid JSON: %w", err)
 	}
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.UseNumber()
@@ -37,7 +37,7 @@ func newJSONReader(input string) (*jsonReader, error) {
 func (r *jsonReader) token() (json.Token, error) {
 	token, err := r.decoder.Token()
 	if err != nil {
-		return nil, refuse(ErrMalformed, "not valid JSON: %w", err)
+		return nil, Errorf(ErrMalformed, "not valid JSON: %w", err)
 	}
 	return token, nil
 }
@@ -50,7 +50,7 @@ func (r *jsonReader) object(field func(key string) error) error {
 		return err
 	}
 	if token != json.Delim('{') {
-		return refuse(ErrMalformed, "must be an object, not %s", describe(token))
+		return Errorf(ErrMalformed, "must be an object, not %s", describe(token))
 	}
 	seen := map[string]bool{}
 	for r.decoder.More() {
@@ -60,7 +60,7 @@ func (r *jsonReader) object(field func(key string) error) error {
 		}
 		key, _ := token.(string)
 		if seen[key] {
-			return refuse(ErrMalformed, "key %s is there twice: keep one", quote.Short(key))
+			return Errorf(ErrMalformed, "key %s is there twice: keep one", quote.Short(key))
 		}
 		seen[key] = true
 		if err := field(key); err != nil {
@@ -78,7 +78,7 @@ func (r *jsonReader) array(element func(i int) error) error {
 		return err
 	}
 	if token != json.Delim('[') {
-		return refuse(ErrMalformed, "must be an array, not %s", describe(token))
+		return Errorf(ErrMalformed, "must be an array, not %s", describe(token))
 	}
 	for i := 0; r.decoder.More(); i++ {
 		if err := element(i); err != nil {
@@ -97,7 +97,7 @@ func (r *jsonReader) text() (string, error) {
 	}
 	text, ok := token.(string)
 	if !ok {
-		return "", refuse(ErrMalformed, "must be a string, not %s", describe(token))
+		return "", Errorf(ErrMalformed, "must be a string, not %s", describe(token))
 	}
 	return text, nil
 }
@@ -110,7 +110,7 @@ func (r *jsonReader) number(least, most int64) (int64, error) {
 	}
 	digits, ok := token.(json.Number)
 	if !ok {
-		return 0, refuse(ErrMalformed, "must be a number, not %s", describe(token))
+		return 0, Errorf(ErrMalformed, "must be a number, not %s", describe(token))
 	}
 	n, err := parseNumber(digits.String(), least, most)
 	if err != nil {

@@ -35,7 +35,7 @@ func ValidateUUID(uuid string) error {
 		rest, ok = strings.CutPrefix(uuid, "MIG-")
 	}
 	if !ok || len(rest) != 36 {
-		return refuse(ErrMalformed, "%s", form)
+		return Errorf(ErrMalformed, "%s", form)
 	}
 	for i := range len(rest) {
 		c := rest[i]
@@ -46,7 +46,7 @@ func ValidateUUID(uuid string) error {
 			ok = '0' <= c && c <= '9' || 'a' <= c && c <= 'f'
 		}
 		if !ok {
-			return refuse(ErrMalformed, "%s", form)
+			return Errorf(ErrMalformed, "%s", form)
 		}
 	}
 	return nil
@@ -64,7 +64,7 @@ func parseNumber(text string, least, most int64) (int64, error) {
 			return n, nil
 		}
 	}
-	return 0, refuse(ErrMalformed, "must be a whole number from %d to %d in plain digits", least, most)
+	return 0, Errorf(ErrMalformed, "must be a whole number from %d to %d in plain digits", least, most)
 }
 
 // Validate checks the share by itself; whether the node has the GPU is
@@ -74,10 +74,10 @@ func (s Share) Validate() error {
 		return fmt.Errorf("uuid %s: %w", quote.Short(s.UUID), err)
 	}
 	if s.MemoryMiB < 1 || s.MemoryMiB > MaxMemoryMiB {
-		return refuse(ErrMalformed, "memory %d MiB: must be from 1 to %d", s.MemoryMiB, MaxMemoryMiB)
+		return Errorf(ErrMalformed, "memory %d MiB: must be from 1 to %d", s.MemoryMiB, MaxMemoryMiB)
 	}
 	if s.CorePercent < 0 || s.CorePercent > MaxCorePercent {
-		return refuse(ErrMalformed, "cores %d: must be a percentage from 0 to %d (0: not limited)", s.CorePercent, MaxCorePercent)
+		return Errorf(ErrMalformed, "cores %d: must be a percentage from 0 to %d (0: not limited)", s.CorePercent, MaxCorePercent)
 	}
 	return nil
 }
@@ -86,17 +86,17 @@ func (s Share) Validate() error {
 // each valid, no GPU twice.
 func ValidateShares(shares []Share) error {
 	if len(shares) == 0 {
-		return refuse(ErrMalformed, "no share: a grant names at least one GPU")
+		return Errorf(ErrMalformed, "no share: a grant names at least one GPU")
 	}
 	if len(shares) > MaxShares {
-		return refuse(ErrMalformed, "%d shares: a container may have at most %d", len(shares), MaxShares)
+		return Errorf(ErrMalformed, "%d shares: a container may have at most %d", len(shares), MaxShares)
 	}
 	for i, share := range shares {
 		if err := share.Validate(); err != nil {
 			return fmt.Errorf("share %d: %w", i, err)
 		}
-		if j := indexOfGPU(shares[:i], share.UUID); j >= 0 {
-			return refuse(ErrMalformed, "share %d: GPU %s is already share %d: name a GPU once and add the amounts up", i, share.UUID, j)
+		if j := IndexOf(shares[:i], share.UUID); j >= 0 {
+			return Errorf(ErrMalformed, "share %d: GPU %s is already share %d: name a GPU once and add the amounts up", i, share.UUID, j)
 		}
 	}
 	return nil
@@ -105,16 +105,16 @@ func ValidateShares(shares []Share) error {
 // Validate checks the grant by itself.
 func (g *Grant) Validate() error {
 	if g.Container == "" {
-		return refuse(ErrMalformed, "grant without a container name")
+		return Errorf(ErrMalformed, "grant without a container name")
 	}
 	if g.Slot != nil && (*g.Slot < 0 || *g.Slot >= MaxContainers) {
-		return refuse(ErrMalformed, "slot %d: must be from 0 to %d", *g.Slot, MaxContainers-1)
+		return Errorf(ErrMalformed, "slot %d: must be from 0 to %d", *g.Slot, MaxContainers-1)
 	}
 	return ValidateShares(g.Shares)
 }
 
-// indexOfGPU returns the position of the GPU's share, or -1.
-func indexOfGPU(shares []Share, uuid string) int {
+// IndexOf returns the position of the GPU's share, or -1.
+func IndexOf(shares []Share, uuid string) int {
 	for i, share := range shares {
 		if share.UUID == uuid {
 			return i

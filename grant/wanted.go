@@ -30,14 +30,14 @@ type Wanted struct {
 	MemoryMiB *int64 `json:"memoryMiB,omitempty"`
 	Cores     *int   `json:"cores,omitempty"`
 	// GPU is the UUID of the one that is meant; empty: each.
-	GPU string `json:"GPU,omitempty"`
+	GPU string `json:"gpu,omitempty"`
 }
 
 // DecodeResize reads AnnotationResize, strictly: an amount that makes no sense, a field that isn't
 // known, a container that is named twice or for which nothing is said are ErrMalformed.
 func DecodeResize(value string) (map[string]Wanted, error) {
 	if len(value) > maxResizeBytes {
-		return nil, refuse(ErrMalformed, "%d bytes: at most %d are read", len(value), maxResizeBytes)
+		return nil, Errorf(ErrMalformed, "%d bytes: at most %d are read", len(value), maxResizeBytes)
 	}
 	reader, err := newJSONReader(value)
 	if err != nil {
@@ -59,7 +59,7 @@ func DecodeResize(value string) (map[string]Wanted, error) {
 		return nil, err
 	}
 	if len(wanted) == 0 {
-		return nil, refuse(ErrMalformed, `names no container: write {"CONTAINER":{"memoryMiB":8000,"cores":30}}`)
+		return nil, Errorf(ErrMalformed, `names no container: write {"CONTAINER":{"memoryMiB":8000,"cores":30}}`)
 	}
 	return wanted, nil
 }
@@ -82,18 +82,18 @@ func decodeWanted(reader *jsonReader) (w Wanted, err error) {
 			w.Cores = &cores
 		case "gpu":
 			if w.GPU, err = reader.text(); err != nil {
-				return fmt.Errorf("GPU: %w", err)
+				return fmt.Errorf("gpu: %w", err)
 			}
 			if err := ValidateUUID(w.GPU); err != nil {
-				return fmt.Errorf("GPU %s: %w", quote.Short(w.GPU), err)
+				return fmt.Errorf("gpu %s: %w", quote.Short(w.GPU), err)
 			}
 		default:
-			return refuse(ErrMalformed, "field %s is not known: memoryMiB, cores and GPU are", quote.Short(key))
+			return Errorf(ErrMalformed, "field %s is not known: memoryMiB, cores and gpu are", quote.Short(key))
 		}
 		return nil
 	})
 	if err == nil && w.MemoryMiB == nil && w.Cores == nil {
-		err = refuse(ErrMalformed, "neither memoryMiB nor cores is there")
+		err = Errorf(ErrMalformed, "neither memoryMiB nor cores is there")
 	}
 	return w, err
 }
@@ -112,8 +112,8 @@ func EncodeResize(wanted map[string]Wanted) (string, error) {
 
 // Of is what the shares become. An error is ErrMalformed: the container has no such GPU.
 func (w Wanted) Of(old []Share) ([]Share, error) {
-	if w.GPU != "" && indexOfGPU(old, w.GPU) < 0 {
-		return nil, refuse(ErrMalformed, "it has no share of GPU %s", w.GPU)
+	if w.GPU != "" && IndexOf(old, w.GPU) < 0 {
+		return nil, Errorf(ErrMalformed, "it has no share of GPU %s", w.GPU)
 	}
 	shares := slices.Clone(old)
 	for i := range shares {

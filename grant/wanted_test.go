@@ -75,7 +75,7 @@ func FuzzDecodeResize(f *testing.F) {
 }
 
 func TestGenerationOfAGrant(t *testing.T) {
-	pod := &grant.PodGrant{Node: "n", Generation: 3, Containers: map[string][]grant.Share{"main": {share(1, 1)}}}
+	pod := &grant.PodGrant{Node: "n", Generation: 3, Containers: map[string][]grant.Share{"main": {{UUID: gpuA, MemoryMiB: 1, CorePercent: 1}}}}
 	value, err := grant.EncodeGrant(pod)
 	require.NoError(t, err)
 	same, err := grant.DecodeGrant(value)

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -22,7 +22,7 @@ type behind struct {
 }
 
 // set replaces the claims.
-func (b *behind) set(claims []grant.Claim) {
+func (b *behind) set(claims []ledger.Claim) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.said = make(map[string]string, len(claims))
@@ -61,7 +61,7 @@ func (p *Plugin) catchUp(ctx context.Context) {
 	}
 }
 
-func (p *Plugin) apply(dir string, claim grant.Claim) error {
+func (p *Plugin) apply(dir string, claim ledger.Claim) error {
 	reason := oci.Resize(dir, claim)
 	if !errors.Is(reason, limiter.ErrHalfWritten) && !errors.Is(reason, limiter.ErrForeign) {
 		return reason

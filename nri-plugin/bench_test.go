@@ -21,6 +21,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant/granttest"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
+	"github.com/gpuslice/gpuslice/ledger"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -89,7 +90,7 @@ func newBenchNode(b *testing.B, keys grant.Verifier) (*runtime, *timedPlugin) {
 		gpus[benchGPU(i)] = grant.GPU{UUID: benchGPU(i), MemoryMiB: 143_771, CorePercent: 100, Slots: 100}
 	}
 	config.GPUs = func() map[string]grant.GPU { return gpus }
-	config.Populate = func(dir string, claim grant.Claim) error {
+	config.Populate = func(dir string, claim ledger.Claim) error {
 		if err := vgpufs.Mount(dir); err != nil {
 			return err
 		}
@@ -164,12 +165,12 @@ func connectTimed(b *testing.B, r *runtime, config nriplugin.Config) *timedPlugi
 }
 
 // benchLedger is a ledger on a tmpfs, as on a node.
-func benchLedger(b *testing.B) *grant.Ledger {
+func benchLedger(b *testing.B) *ledger.Ledger {
 	dir, err := os.MkdirTemp("/dev/shm", "gpuslice-bench")
 	require.NoError(b, err)
 	b.Cleanup(func() { os.RemoveAll(dir) })
 	vgpufstest.Unmount(b, dir)
-	ledger, err := grant.OpenLedger(dir)
+	ledger, err := ledger.Open(dir)
 	require.NoError(b, err)
 	b.Cleanup(func() { ledger.Close() })
 	return ledger

@@ -7,16 +7,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 )
 
 // What a pod may ask for and what the operator says reach the limiter's files.
 func TestCeilingAndPriorityReachTheClaim(t *testing.T) {
-	claims := map[string]grant.Claim{}
+	claims := map[string]ledger.Claim{}
 	f := newFixture(t, func(c *nriplugin.Config) {
 		c.HighPriorityNamespaces = []string{"default"}
 		populate := c.Populate
-		c.Populate = func(dir string, claim grant.Claim) error {
+		c.Populate = func(dir string, claim ledger.Claim) error {
 			claims[claim.ContainerID] = claim
 			return populate(dir, claim)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -50,7 +51,7 @@ func (p *Plugin) decide(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 		return p.withoutGrant(pod, ctr)
 	}
 	adjust, err := p.withGrant(ctx, pod, ctr, g)
-	if errors.Is(err, grant.ErrSlotTaken) {
+	if errors.Is(err, ledger.ErrSlotTaken) {
 		// Another container of the pod has it: this one was added later (an
 		// ephemeral container), and gets what any container without a grant gets.
 		p.Log.Warn("container goes without a GPU: its slot of the positional grant is taken", "pod", podName(pod), "container", ctr.GetName(), "reason", err)
@@ -114,7 +115,7 @@ func (p *Plugin) withGrant(ctx context.Context, pod *api.PodSandbox, ctr *api.Co
 // book makes the claim. A full state directory is cleared of what containers wrote past
 // the end of their usage files, and a full GPU of what docker's containers had that are
 // gone; then it is tried once more.
-func (p *Plugin) book(ctx context.Context, claim grant.Claim, gpus map[string]grant.GPU) error {
+func (p *Plugin) book(ctx context.Context, claim ledger.Claim, gpus map[string]grant.GPU) error {
 	claimOnce := func() error {
 		_, err := p.Ledger.Claim(ctx, claim, gpus, func(dir string) error { return p.Populate(dir, claim) })
 		return err
@@ -201,14 +202,14 @@ func (p *Plugin) withoutGrant(pod *api.PodSandbox, ctr *api.Container) (*api.Con
 }
 
 // claim is what the ledger writes down.
-func (p *Plugin) claim(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, how oci.Enforcement) grant.Claim {
+func (p *Plugin) claim(pod *api.PodSandbox, ctr *api.Container, g *grant.Grant, how oci.Enforcement) ledger.Claim {
 	// A container that runs has no bad one: it was refused.
 	ceiling, _ := grant.CoreCeiling(podFacts(pod), ctr.GetName())
-	return grant.Claim{
+	return ledger.Claim{
 		CoreCeiling:  ceiling,
 		HighPriority: slices.Contains(p.HighPriorityNamespaces, pod.GetNamespace()),
 		ContainerID:  ctr.GetId(),
-		Owner:        grant.OwnerNRI,
+		Owner:        ledger.OwnerNRI,
 		PodUID:       pod.GetUid(),
 		PodNamespace: pod.GetNamespace(),
 		PodName:      pod.GetName(),

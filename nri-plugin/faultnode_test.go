@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 )
 
@@ -145,7 +146,7 @@ func olderNRI(t *testing.T) func([]byte) []byte {
 }
 
 func populateFails(_ *faultNode, c *nriplugin.Config) {
-	c.Populate = func(string, grant.Claim) error { return errPopulate }
+	c.Populate = func(string, ledger.Claim) error { return errPopulate }
 }
 
 var errPopulate = errors.New("the library is not installed")

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 )
@@ -129,7 +130,7 @@ func TestStateDirFilledByATenant(t *testing.T) {
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 	f := newFixture(t, func(c *nriplugin.Config) {
 		var err error
-		c.Ledger, err = grant.OpenLedger(dir)
+		c.Ledger, err = ledger.Open(dir)
 		require.NoError(t, err)
 		writesLimits(c)
 	})

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 )
 
@@ -39,7 +39,7 @@ func FuzzCreateContainer(f *testing.F) {
 	f.Add([]byte{}, uint16(0), uint16(0))
 
 	config := newConfig(f)
-	config.Populate = func(string, grant.Claim) error { return nil }
+	config.Populate = func(string, ledger.Claim) error { return nil }
 	plugin, err := nriplugin.New(config)
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, data []byte, variables, length uint16) {

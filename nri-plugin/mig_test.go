@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/granttest"
+	"github.com/gpuslice/gpuslice/ledger"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -38,7 +39,7 @@ var (
 	single = map[string]string{grant.AnnotationReplicas: migA + "::0"}
 )
 
-func booked(f *fixture) []grant.Claim {
+func booked(f *fixture) []ledger.Claim {
 	snapshot, err := f.ledger.Snapshot(context.Background())
 	require.NoError(f.t, err)
 	return snapshot.Claims()
@@ -116,7 +117,7 @@ func TestLostLedgerOfMIG(t *testing.T) {
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			f := newFixture(t, cutUp, func(c *nriplugin.Config) {
-				c.Populate = func(dir string, claim grant.Claim) error { return oci.Populate(dir, claim, c.Settings()) }
+				c.Populate = func(dir string, claim ledger.Claim) error { return oci.Populate(dir, claim, c.Settings()) }
 			})
 			ctr := withMIG(mixed)
 			_, err := f.runtime.create(newPod("p", nil), ctr)

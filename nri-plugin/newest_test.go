@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/granttest"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
@@ -20,7 +21,7 @@ import (
 // writesLimits has the plugin write limits as the agent does.
 func writesLimits(c *nriplugin.Config) {
 	settings := c.Settings()
-	c.Populate = func(dir string, claim grant.Claim) error { return oci.Populate(dir, claim, settings) }
+	c.Populate = func(dir string, claim ledger.Claim) error { return oci.Populate(dir, claim, settings) }
 }
 
 // A container that restarts in a pod that was resized gets what was granted last, whatever

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 )
 
 // Observer is told of what the plugin does, for metrics. It must not block: the runtime
@@ -41,10 +42,10 @@ var kinds = []struct {
 	{"signature", grant.ErrSignature},
 	{"ambiguous", grant.ErrAmbiguous},
 	{"overbooked", grant.ErrOverbooked},
-	{"slot_taken", grant.ErrSlotTaken},
-	{"conflict", grant.ErrConflict},
-	{"corrupt_ledger", grant.ErrCorrupt},
-	{"blocked", grant.ErrBlocked},
+	{"slot_taken", ledger.ErrSlotTaken},
+	{"conflict", ledger.ErrConflict},
+	{"corrupt_ledger", ledger.ErrCorrupt},
+	{"blocked", ledger.ErrBlocked},
 }
 
 // Reasons are all that an Observer is told.

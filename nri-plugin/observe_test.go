@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 )
@@ -84,7 +84,7 @@ func TestObserverOfOtherRefusals(t *testing.T) {
 	s := &seen{handled: map[string]int{}}
 	f := newFixture(t, func(c *nriplugin.Config) {
 		c.Observer = s
-		c.Populate = func(string, grant.Claim) error { return errors.New("the disk is on fire") }
+		c.Populate = func(string, ledger.Claim) error { return errors.New("the disk is on fire") }
 	})
 	_, err := f.runtime.create(newPod("p", hami(gpuA, 1000, 10)), newContainer("main"))
 	require.ErrorContains(t, err, "on fire")
@@ -115,7 +115,7 @@ func TestGone(t *testing.T) {
 // list, is one that leaked as soon as the process is gone.
 func TestGoneWhenItsProcessIs(t *testing.T) {
 	f := newFixture(t, func(c *nriplugin.Config) {
-		c.Populate = func(dir string, _ grant.Claim) error {
+		c.Populate = func(dir string, _ ledger.Claim) error {
 			return limiter.CreateUsage(limiter.UsagePath(dir), []string{gpuA})
 		}
 	})

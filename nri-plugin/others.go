@@ -6,13 +6,14 @@ import (
 	"io/fs"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
 // others is a directory's claim if it is of a container that the runtime doesn't list: one of
 // docker's or podman's, which are in other namespaces of containerd or in none.
 func others(dir string) bool {
-	_, err := claimed.Read(dir)
+	_, err := orphans.Read(dir)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
@@ -24,7 +25,7 @@ func (p *Plugin) sweepOthers(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	swept, err := claimed.Releaser{Ledger: p.Ledger, Judge: claimed.NewJudge()}.Sweep(ctx, now)
+	swept, err := orphans.Releaser{Ledger: p.Ledger, Judge: orphans.NewJudge()}.Sweep(ctx, now)
 	if swept && err == nil {
 		p.Log.Info("claims of containers that are gone, of other engines than the runtime, were given back")
 	}
@@ -33,5 +34,5 @@ func (p *Plugin) sweepOthers(ctx context.Context) (bool, error) {
 
 // mayBeOthers says whether a refusal can be the fault of claims that sweepOthers gives back.
 func mayBeOthers(err error) bool {
-	return errors.Is(err, grant.ErrOverbooked) || errors.Is(err, grant.ErrCorrupt)
+	return errors.Is(err, grant.ErrOverbooked) || errors.Is(err, ledger.ErrCorrupt)
 }

@@ -10,16 +10,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
 // docker books a GPU's whole memory, as the runtime wrapper does, for a container that
 // the process makes.
 func (f *fixture) docker(id string, creator int) {
-	record, err := claimed.NewRecord("/proc", creator)
+	record, err := orphans.NewRecord("/proc", creator)
 	require.NoError(f.t, err)
-	claim := grant.Claim{
-		ContainerID: id, Owner: grant.OwnerRuntime, Container: "web",
+	claim := ledger.Claim{
+		ContainerID: id, Owner: ledger.OwnerRuntime, Container: "web",
 		Shares: []grant.Share{{UUID: gpuA, MemoryMiB: 81920}},
 	}
 	_, err = f.config.Ledger.Claim(context.Background(), claim, f.config.GPUs(), record.Write)
@@ -59,9 +60,9 @@ func TestAgentStartsBesideDocker(t *testing.T) {
 	f := newFixture(t)
 	pid, kill := sleeper(t)
 	for _, id := range []string{"there", "unreadable"} {
-		record, err := claimed.NewRecord("/proc", pid)
+		record, err := orphans.NewRecord("/proc", pid)
 		require.NoError(t, err)
-		claim := grant.Claim{ContainerID: id, Owner: grant.OwnerRuntime, Container: id, Shares: []grant.Share{{UUID: gpuB, MemoryMiB: 1000}}}
+		claim := ledger.Claim{ContainerID: id, Owner: ledger.OwnerRuntime, Container: id, Shares: []grant.Share{{UUID: gpuB, MemoryMiB: 1000}}}
 		_, err = f.ledger.Claim(context.Background(), claim, f.config.GPUs(), record.Write)
 		require.NoError(t, err)
 	}

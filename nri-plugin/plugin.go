@@ -31,6 +31,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -39,7 +40,7 @@ type Config struct {
 	// NodeName is this node's name in grants.
 	NodeName string
 	// Ledger books what is granted.
-	Ledger *grant.Ledger
+	Ledger *ledger.Ledger
 	// GPUs returns the GPUs that can be granted, by UUID. It must not block:
 	// it is called while the runtime waits.
 	GPUs func() map[string]grant.GPU
@@ -49,7 +50,7 @@ type Config struct {
 	// Connected is called with each new connection, before the runtime's first request; optional.
 	Connected func(conn syscall.Conn)
 	// Populate writes the limiter's files into a new claim's directory.
-	Populate func(dir string, claim grant.Claim) error
+	Populate func(dir string, claim ledger.Claim) error
 	// HighPriorityNamespaces are those whose containers others stand back for on a GPU
 	// that they share; optional. What a container says of itself is not believed.
 	HighPriorityNamespaces []string

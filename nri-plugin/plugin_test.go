@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/granttest"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 )
@@ -283,7 +284,7 @@ func TestCreationThatFailsLaterLeavesNothing(t *testing.T) {
 
 func TestPopulateThatFailsLeavesNothing(t *testing.T) {
 	f := newFixture(t, func(c *nriplugin.Config) {
-		c.Populate = func(string, grant.Claim) error { return errors.New("no space left on device") }
+		c.Populate = func(string, ledger.Claim) error { return errors.New("no space left on device") }
 	})
 	_, err := f.runtime.create(newPod("p", hami(gpuA, 1000, 10)), newContainer("main"))
 	require.ErrorContains(t, err, "no space left on device")
@@ -339,7 +340,7 @@ func hasRule(rules []rspec.LinuxDeviceCgroup, major, minor int64) bool {
 }
 
 // holdLedger takes the ledger's lock as another process would.
-func holdLedger(t *testing.T, l *grant.Ledger) (release func()) {
+func holdLedger(t *testing.T, l *ledger.Ledger) (release func()) {
 	lock, err := os.OpenFile(filepath.Join(filepath.Dir(filepath.Dir(l.Dir("x"))), "lock"), os.O_RDWR, 0)
 	require.NoError(t, err)
 	flock(t, lock)

@@ -25,6 +25,7 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
@@ -166,7 +167,7 @@ type fixture struct {
 	t       testing.TB
 	runtime *runtime
 	plugin  *nriplugin.Plugin
-	ledger  *grant.Ledger
+	ledger  *ledger.Ledger
 	config  nriplugin.Config
 	stop    func()
 }
@@ -174,7 +175,7 @@ type fixture struct {
 // newConfig is a plugin's configuration with two GPUs, resolved by a CDI registry
 // of two lines.
 func newConfig(t testing.TB) nriplugin.Config {
-	ledger, err := grant.OpenLedger(t.TempDir())
+	store, err := ledger.Open(t.TempDir())
 	require.NoError(t, err)
 	gpus := map[string]grant.GPU{
 		gpuA: {UUID: gpuA, MemoryMiB: 81920, CorePercent: 100, Slots: 10},
@@ -183,9 +184,9 @@ func newConfig(t testing.TB) nriplugin.Config {
 	settings := oci.Settings{LibraryPath: "/var/lib/gpuslice/lib/libvgpu-0.so", PreloadPath: "/var/lib/gpuslice/lib/ld.so.preload"}
 	return nriplugin.Config{
 		NodeName: nodeName,
-		Ledger:   ledger,
+		Ledger:   store,
 		GPUs:     func() map[string]grant.GPU { return gpus },
-		Populate: func(dir string, _ grant.Claim) error {
+		Populate: func(dir string, _ ledger.Claim) error {
 			if err := os.MkdirAll(limiter.FilesDir(dir), 0o755); err != nil {
 				return err
 			}

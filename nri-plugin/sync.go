@@ -10,9 +10,10 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // reconcile makes the ledger say what is true: the runtime's list of created and
@@ -35,7 +36,7 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 	}
 	p.told.replace(all)
 	// An entry that can't be swept keeps no other from being swept or restored.
-	report, err := p.Ledger.Reconcile(ctx, grant.OwnerNRI, live, grant.WithLiveness(p.inUse), grant.ForWholeNode())
+	report, err := p.Ledger.Reconcile(ctx, ledger.OwnerNRI, live, ledger.WithLiveness(p.inUse), ledger.ForWholeNode())
 	p.unlisted.Store(&report.Unlisted)
 	_, sweepErr := p.sweepOthers(ctx)
 	errs := []error{err, sweepErr}
@@ -55,7 +56,7 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 		}
 		if err := p.restore(ctx, podByID[ctr.GetPodSandboxId()], ctr); err != nil {
 			// Written down, so that others who book on this node refuse too.
-			blockErr := p.Ledger.Block(ctx, ctr.GetId(), grant.OwnerNRI, err.Error())
+			blockErr := p.Ledger.Block(ctx, ctr.GetId(), ledger.OwnerNRI, err.Error())
 			errs = append(errs, err, blockErr)
 		}
 	}
@@ -69,7 +70,7 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 // engines' it doesn't know, which are judged as those who made them do.
 func (p *Plugin) inUse(dir string) bool {
 	if others(dir) {
-		return claimed.NewJudge().Alive(dir, false)
+		return orphans.NewJudge().Alive(dir, false)
 	}
 	used, err := limiter.UsageInUse(limiter.UsagePath(dir))
 	return used || err != nil && !errors.Is(err, fs.ErrNotExist)

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/granttest"
 	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
@@ -156,7 +157,7 @@ func TestReplicasNeedNoSignature(t *testing.T) {
 // such a record blocks the node; its replicas are not calculated again.
 func TestLostLedgerOfReplicas(t *testing.T) {
 	f := newFixture(t, shareUnscheduled, func(c *nriplugin.Config) {
-		c.Populate = func(dir string, claim grant.Claim) error { return oci.Populate(dir, claim, c.Settings()) }
+		c.Populate = func(dir string, claim ledger.Claim) error { return oci.Populate(dir, claim, c.Settings()) }
 	})
 	pod, ctr := newPod("p", nil), withReplicas("main", gpuA+"::0,"+gpuA+"::1")
 	_, err := f.runtime.create(pod, ctr)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -22,7 +23,7 @@ const (
 func claimWith(t *testing.T, library, front string) string {
 	dir := t.TempDir()
 	share := grant.Share{UUID: "GPU-00000000-0000-4000-8000-000000000001", MemoryMiB: 100, CorePercent: 10}
-	require.NoError(t, oci.Populate(dir, grant.Claim{Shares: []grant.Share{share}}, oci.Settings{LibraryPath: library, Fronts: oci.Fronts{CUDA: front}}))
+	require.NoError(t, oci.Populate(dir, ledger.Claim{Shares: []grant.Share{share}}, oci.Settings{LibraryPath: library, Fronts: oci.Fronts{CUDA: front}}))
 	return dir
 }
 
@@ -64,7 +65,7 @@ func TestPruneLibraries(t *testing.T) {
 		held := claimWith(t, "/lib/"+oldLibrary, "/lib/"+oldFront)
 		// An agent that has found its container running fills the directory again.
 		share := grant.Share{UUID: "GPU-00000000-0000-4000-8000-000000000001", MemoryMiB: 100, CorePercent: 10}
-		require.NoError(t, oci.Populate(held, grant.Claim{Shares: []grant.Share{share}}, now))
+		require.NoError(t, oci.Populate(held, ledger.Claim{Shares: []grant.Share{share}}, now))
 		removed, err := oci.PruneLibraries(dir, now, later(), nil, claims(held))
 		require.NoError(t, err)
 		require.Equal(t, []string{third}, removed)
@@ -131,7 +132,7 @@ func TestLibrariesOf(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, oci.NoteRestored(dir))
 	share := grant.Share{UUID: "GPU-00000000-0000-4000-8000-000000000001", MemoryMiB: 100, CorePercent: 10}
-	require.NoError(t, oci.Populate(dir, grant.Claim{Shares: []grant.Share{share}}, oci.Settings{LibraryPath: lib}))
+	require.NoError(t, oci.Populate(dir, ledger.Claim{Shares: []grant.Share{share}}, oci.Settings{LibraryPath: lib}))
 	_, err = oci.LibrariesOf(dir)
 	require.ErrorIs(t, err, oci.ErrUnknownLibraries)
 	removed, err := oci.PruneLibraries(libraryDir(t, oldLibrary), oci.Settings{LibraryPath: lib}, later(), nil, claims(dir))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/rawfile"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
@@ -26,7 +27,7 @@ const bytesPerMiB = 1 << 20
 // limits of the same GPUs are updated in place where their numbers differ or their
 // writer was killed half-way, those of another container are replaced, limits of other GPUs
 // are an error.
-func Populate(dir string, claim grant.Claim, s Settings) error {
+func Populate(dir string, claim ledger.Claim, s Settings) error {
 	if err := checkShares(claim.Shares); err != nil {
 		return fmt.Errorf("limits for %s: %w", dir, err)
 	}
@@ -99,7 +100,7 @@ func ensureLimits(dir string, want limiter.Limits) error {
 }
 
 // limitsOf are shares as the limiter counts: in bytes.
-func limitsOf(claim grant.Claim, s Settings) limiter.Limits {
+func limitsOf(claim ledger.Claim, s Settings) limiter.Limits {
 	limits := limiter.Limits{Identity: limiter.IdentityOf(claim.ContainerID)}
 	for _, share := range claim.Shares {
 		memory, physical := uint64(share.MemoryMiB)*bytesPerMiB, uint64(0)
@@ -129,7 +130,7 @@ func softPercent(share grant.Share, ceiling int) uint32 {
 	return uint32(ceiling)
 }
 
-func priority(claim grant.Claim) limiter.Priority {
+func priority(claim ledger.Claim) limiter.Priority {
 	if claim.HighPriority {
 		return limiter.PriorityHigh
 	}

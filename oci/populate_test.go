@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
@@ -19,7 +20,7 @@ func TestPopulate(t *testing.T) {
 	s := testSettings()
 	s.CorePolicy, s.Oversubscription = CoreForce, map[string]float64{gpu1: 2, mig0: 1}
 	s.ContextMiB = map[string]int64{gpu1: 300}
-	require.NoError(t, Populate(dir, grant.Claim{Shares: shares}, s))
+	require.NoError(t, Populate(dir, ledger.Claim{Shares: shares}, s))
 
 	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	require.NoError(t, err)
@@ -44,41 +45,41 @@ func TestPopulate(t *testing.T) {
 func TestPopulateAgain(t *testing.T) {
 	dir := t.TempDir()
 	limits, usage := limiter.LimitsPath(dir), limiter.UsagePath(dir)
-	require.NoError(t, Populate(dir, grant.Claim{Shares: one(8000, 30)}, testSettings()))
+	require.NoError(t, Populate(dir, ledger.Claim{Shares: one(8000, 30)}, testSettings()))
 	before := [2]uint64{inode(t, limits), inode(t, usage)}
 
-	require.NoError(t, Populate(dir, grant.Claim{Shares: one(8000, 30)}, testSettings()))
-	require.NoError(t, Populate(dir, grant.Claim{Shares: one(4000, 20)}, testSettings()))
+	require.NoError(t, Populate(dir, ledger.Claim{Shares: one(8000, 30)}, testSettings()))
+	require.NoError(t, Populate(dir, ledger.Claim{Shares: one(4000, 20)}, testSettings()))
 	assert.Equal(t, before, [2]uint64{inode(t, limits), inode(t, usage)})
 	now, err := limiter.ReadLimits(limits)
 	require.NoError(t, err)
 	assert.Equal(t, uint64(2), now.Generation, "changed once")
 	assert.Equal(t, uint64(4000<<20), now.Devices[0].MemoryLimitBytes)
 
-	require.ErrorContains(t, Populate(dir, grant.Claim{Shares: []grant.Share{{UUID: gpu1, MemoryMiB: 1}}}, testSettings()), gpu1, "another GPU")
+	require.ErrorContains(t, Populate(dir, ledger.Claim{Shares: []grant.Share{{UUID: gpu1, MemoryMiB: 1}}}, testSettings()), gpu1, "another GPU")
 	other := testSettings()
 	other.Oversubscription = map[string]float64{gpu0: 2}
-	require.Error(t, Populate(dir, grant.Claim{Shares: one(4000, 20)}, other))
+	require.Error(t, Populate(dir, ledger.Claim{Shares: one(4000, 20)}, other))
 
 	require.NoError(t, os.Remove(limits))
-	require.NoError(t, Populate(dir, grant.Claim{Shares: one(8000, 30)}, testSettings()), "a directory left half-made")
+	require.NoError(t, Populate(dir, ledger.Claim{Shares: one(8000, 30)}, testSettings()), "a directory left half-made")
 	file, err := os.ReadFile(limits)
 	require.NoError(t, err)
 	file[128]++ // the first record's sequence: an agent was killed while it wrote
 	require.NoError(t, os.WriteFile(limits, file, 0o600))
-	require.NoError(t, Populate(dir, grant.Claim{Shares: one(8000, 30)}, testSettings()))
+	require.NoError(t, Populate(dir, ledger.Claim{Shares: one(8000, 30)}, testSettings()))
 	_, err = limiter.ReadLimits(limits)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(limits, []byte("spoilt"), 0o600))
-	require.ErrorContains(t, Populate(dir, grant.Claim{Shares: one(8000, 30)}, testSettings()), "can't be trusted")
+	require.ErrorContains(t, Populate(dir, ledger.Claim{Shares: one(8000, 30)}, testSettings()), "can't be trusted")
 }
 
 func TestPopulateRefuses(t *testing.T) {
 	dir := t.TempDir()
-	require.ErrorContains(t, Populate(dir, grant.Claim{Shares: nil}, testSettings()), "no share")
-	require.ErrorContains(t, Populate(dir, grant.Claim{Shares: one(0, 0)}, testSettings()), "memory 0 MiB")
+	require.ErrorContains(t, Populate(dir, ledger.Claim{Shares: nil}, testSettings()), "no share")
+	require.ErrorContains(t, Populate(dir, ledger.Claim{Shares: one(0, 0)}, testSettings()), "memory 0 MiB")
 	assert.Zero(t, countFiles(t, dir), "nothing is written")
-	require.ErrorIs(t, Populate(filepath.Join(dir, "none"), grant.Claim{Shares: one(1, 1)}, testSettings()), os.ErrNotExist)
+	require.ErrorIs(t, Populate(filepath.Join(dir, "none"), ledger.Claim{Shares: one(1, 1)}, testSettings()), os.ErrNotExist)
 }
 
 func BenchmarkPopulate(b *testing.B) {
@@ -91,7 +92,7 @@ func BenchmarkPopulate(b *testing.B) {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			b.Fatal(err)
 		}
-		if err := Populate(dir, grant.Claim{Shares: shares}, s); err != nil {
+		if err := Populate(dir, ledger.Claim{Shares: shares}, s); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -100,7 +101,7 @@ func BenchmarkPopulate(b *testing.B) {
 // A soft ceiling counts above a share that is limited; priority is the claim's.
 func TestPopulateCores(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, Populate(dir, grant.Claim{
+	require.NoError(t, Populate(dir, ledger.Claim{
 		CoreCeiling: 60, HighPriority: true,
 		Shares: []grant.Share{{UUID: gpu0, MemoryMiB: 1, CorePercent: 30}, {UUID: gpu1, MemoryMiB: 1}, {UUID: gpu2, MemoryMiB: 1, CorePercent: 70}},
 	}, testSettings()))

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -18,7 +19,7 @@ func TestRecoverSharesReadsWhatPopulateWrote(t *testing.T) {
 		{UUID: "GPU-aaaaaaaa-0000-4000-8000-000000000001", MemoryMiB: 8000, CorePercent: 30},
 		{UUID: "MIG-bbbbbbbb-0000-4000-8000-000000000002", MemoryMiB: 1, CorePercent: 0},
 	}
-	require.NoError(t, oci.Populate(dir, grant.Claim{ContainerID: "c1", Shares: want}, oci.Settings{}))
+	require.NoError(t, oci.Populate(dir, ledger.Claim{ContainerID: "c1", Shares: want}, oci.Settings{}))
 	got, err := oci.RecoverShares(dir)
 	require.NoError(t, err)
 	require.Equal(t, want, got)

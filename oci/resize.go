@@ -5,17 +5,18 @@ import (
 	"fmt"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
 // Resize brings the limits file in a running container's directory to the claim's shares, for
-// grant.Ledger.Resize: its processes follow with their next call. Only the amounts change;
+// ledger.Ledger.Resize: its processes follow with their next call. Only the amounts change;
 // what the node's settings were when the container was created stays, for it was created with them.
 // The error is limiter.ErrHalfWritten if a writer was killed half-way, and limiter.ErrForeign for
 // the file of another container: Populate, with the node's settings, writes the limits again.
 // After a restore of the claim the container has older files mapped, which can't be changed: then
 // Resize fails, and the ledger keeps the higher of the old and the new amounts reserved.
-func Resize(dir string, claim grant.Claim) error {
+func Resize(dir string, claim ledger.Claim) error {
 	limits, err := limiter.ReadLimits(limiter.LimitsPath(dir))
 	if err != nil {
 		return err
@@ -42,7 +43,7 @@ func Resize(dir string, claim grant.Claim) error {
 }
 
 // ResizeOrPopulate calls Resize, or Populate if the whole file has to be written.
-func ResizeOrPopulate(dir string, claim grant.Claim, s Settings) error {
+func ResizeOrPopulate(dir string, claim ledger.Claim, s Settings) error {
 	err := Resize(dir, claim)
 	if errors.Is(err, limiter.ErrHalfWritten) || errors.Is(err, limiter.ErrForeign) {
 		return Populate(dir, claim, s)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -17,7 +18,7 @@ const resizedGPU = "GPU-0a000000-1111-2222-3333-444455556666"
 
 func TestResizeChangesTheAmountsAlone(t *testing.T) {
 	dir := claimDir(t)
-	claim := grant.Claim{ContainerID: "c1", CoreCeiling: 50, HighPriority: true, Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 1000, CorePercent: 20}}}
+	claim := ledger.Claim{ContainerID: "c1", CoreCeiling: 50, HighPriority: true, Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 1000, CorePercent: 20}}}
 	settings := oci.Settings{
 		CorePolicy: oci.CoreForce, ContextMiB: map[string]int64{resizedGPU: 300}, Oversubscription: map[string]float64{resizedGPU: 2},
 	}
@@ -52,7 +53,7 @@ func TestResizeChangesTheAmountsAlone(t *testing.T) {
 
 func TestResizeOfLimitsThatAreHalfWritten(t *testing.T) {
 	dir := claimDir(t)
-	claim := grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 1000, CorePercent: 20}}}
+	claim := ledger.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 1000, CorePercent: 20}}}
 	require.NoError(t, oci.Populate(dir, claim, oci.Settings{}))
 	file, err := os.OpenFile(limiter.LimitsPath(dir), os.O_RDWR, 0)
 	require.NoError(t, err)
@@ -72,7 +73,7 @@ func TestResizeOfLimitsThatAreHalfWritten(t *testing.T) {
 // can't be lowered, so the reservation must not be either.
 func TestResizeOfARestoredClaimFails(t *testing.T) {
 	dir := claimDir(t)
-	claim := grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 2000, CorePercent: 20}}}
+	claim := ledger.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 2000, CorePercent: 20}}}
 	require.NoError(t, oci.NoteRestored(dir))
 	require.NoError(t, oci.Populate(dir, claim, oci.Settings{}))
 	require.NoError(t, oci.Resize(dir, claim), "without a change")
@@ -88,9 +89,9 @@ func TestResizeOfARestoredClaimFails(t *testing.T) {
 
 func TestResizeOfOtherGPUs(t *testing.T) {
 	dir := claimDir(t)
-	require.NoError(t, oci.Populate(dir, grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 1000}}}, oci.Settings{}))
+	require.NoError(t, oci.Populate(dir, ledger.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 1000}}}, oci.Settings{}))
 	other := grant.Share{UUID: "GPU-0b000000-1111-2222-3333-444455556666", MemoryMiB: 1000}
-	err := oci.Resize(dir, grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 1}, other}})
+	err := oci.Resize(dir, ledger.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: resizedGPU, MemoryMiB: 1}, other}})
 	require.ErrorContains(t, err, "of 1 GPUs, and the claim is of 2")
 }
 

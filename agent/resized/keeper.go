@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 )
 
 // dirName is the directory in the state directory: a file for each pod that was resized.
@@ -38,15 +39,15 @@ type Config struct {
 	// StateDir is the ledger's directory.
 	StateDir string
 	NodeName string
-	Ledger   *grant.Ledger
+	Ledger   *ledger.Ledger
 	// Keys verify grants; nil: they need not be signed.
 	Keys grant.Verifier
 	// GPUs are what may be booked, by UUID.
 	GPUs func() map[string]grant.GPU
 	// Apply brings a container's limits to its claim (oci.ResizeOrPopulate).
-	Apply func(dir string, claim grant.Claim) error
+	Apply func(dir string, claim ledger.Claim) error
 	// Failed is told why a container has not what its pod's grant says; it may be nil.
-	Failed func(claim grant.Claim, message string)
+	Failed func(claim ledger.Claim, message string)
 	// Progress, if set, is called at each turn of Run.
 	Progress func()
 	Log      *slog.Logger
@@ -83,7 +84,7 @@ func Open(c Config) (*Keeper, error) {
 	}
 	for _, file := range files {
 		uid, is := strings.CutSuffix(file.Name(), ".json")
-		if !is || grant.ValidateContainerID(uid) != nil {
+		if !is || ledger.ValidateContainerID(uid) != nil {
 			continue
 		}
 		one, err := read(k.path(uid))
@@ -118,7 +119,7 @@ func read(path string) (*kept, error) {
 // Set is the event that a pod of this node has come or has changed.
 func (k *Keeper) Set(pod grant.Pod) {
 	value, there := pod.Annotations[grant.AnnotationGrant]
-	if !there || grant.ValidateContainerID(pod.UID) != nil { // a UID becomes a file's name
+	if !there || ledger.ValidateContainerID(pod.UID) != nil { // a UID becomes a file's name
 		return
 	}
 	k.mu.Lock()
@@ -295,7 +296,7 @@ func (k *Keeper) ApplyAll(ctx context.Context) bool {
 	done := true
 	for _, claim := range snapshot.Claims() {
 		one := newest[claim.PodUID]
-		if one == nil || claim.Owner != grant.OwnerNRI || claim.Source != grant.SourceNamed {
+		if one == nil || claim.Owner != ledger.OwnerNRI || claim.Source != grant.SourceNamed {
 			continue
 		}
 		want, granted := one.pod.Containers[claim.Container]
@@ -307,7 +308,7 @@ func (k *Keeper) ApplyAll(ctx context.Context) bool {
 	return done
 }
 
-func (k *Keeper) resize(ctx context.Context, claim grant.Claim, want []grant.Share) bool {
+func (k *Keeper) resize(ctx context.Context, claim ledger.Claim, want []grant.Share) bool {
 	_, err := k.Ledger.Resize(ctx, claim.ContainerID, want, k.GPUs(), k.Config.Apply)
 	name := claim.PodNamespace + "/" + claim.PodName
 	if err == nil {
@@ -315,7 +316,7 @@ func (k *Keeper) resize(ctx context.Context, claim grant.Claim, want []grant.Sha
 		k.forgive(claim.ContainerID)
 		return true
 	}
-	if errors.Is(err, grant.ErrNoClaim) { // it has ended meanwhile
+	if errors.Is(err, ledger.ErrNoClaim) { // it has ended meanwhile
 		return true
 	}
 	if k.say(claim.ContainerID, "container not resized yet", "pod", name, "container", claim.Container, "error", err) && k.Failed != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/granttest"
+	"github.com/gpuslice/gpuslice/ledger"
 )
 
 const gpu = "GPU-0a000000-1111-2222-3333-444455556666"
@@ -47,15 +48,15 @@ type node struct {
 
 func open(t *testing.T, dir string, keys grant.Verifier) *node {
 	t.Helper()
-	ledger, err := grant.OpenLedger(dir)
+	store, err := ledger.Open(dir)
 	require.NoError(t, err)
-	t.Cleanup(func() { ledger.Close() })
+	t.Cleanup(func() { store.Close() })
 	n := &node{applied: map[string]grant.Share{}}
 	n.Keeper, err = Open(Config{
-		StateDir: dir, NodeName: "n", Ledger: ledger, Keys: keys, Log: slog.New(slog.DiscardHandler),
+		StateDir: dir, NodeName: "n", Ledger: store, Keys: keys, Log: slog.New(slog.DiscardHandler),
 		GPUs:   func() map[string]grant.GPU { return gpus },
-		Apply:  func(_ string, c grant.Claim) error { n.applied[c.ContainerID] = c.Shares[0]; return nil },
-		Failed: func(c grant.Claim, message string) { n.failed = append(n.failed, c.PodName+": "+message) },
+		Apply:  func(_ string, c ledger.Claim) error { n.applied[c.ContainerID] = c.Shares[0]; return nil },
+		Failed: func(c ledger.Claim, message string) { n.failed = append(n.failed, c.PodName+": "+message) },
 	})
 	require.NoError(t, err)
 	return n
@@ -63,7 +64,7 @@ func open(t *testing.T, dir string, keys grant.Verifier) *node {
 
 func (n *node) claim(t *testing.T, id, uid string, s grant.Share) {
 	t.Helper()
-	_, err := n.Ledger.Claim(background, grant.Claim{ContainerID: id, Owner: grant.OwnerNRI, PodUID: uid, PodNamespace: "ns", PodName: "p-" + uid,
+	_, err := n.Ledger.Claim(background, ledger.Claim{ContainerID: id, Owner: ledger.OwnerNRI, PodUID: uid, PodNamespace: "ns", PodName: "p-" + uid,
 		Container: "main", Shares: []grant.Share{s}, Source: grant.SourceNamed}, gpus, nil)
 	require.NoError(t, err)
 }
@@ -224,7 +225,7 @@ func TestLimitsThatCanNotBeWritten(t *testing.T) {
 	n := open(t, t.TempDir(), nil)
 	n.claim(t, "c1", "u1", share(1000, 10))
 	apply := n.Config.Apply
-	n.Config.Apply = func(string, grant.Claim) error { return errors.New("no space") }
+	n.Config.Apply = func(string, ledger.Claim) error { return errors.New("no space") }
 	n.Set(podOf(t, "u1", 1, nil, share(3000, 20)))
 	assert.False(t, n.ApplyAll(background))
 	assert.Equal(t, share(3000, 20), n.booked(t, "c1"), "the higher amounts stay reserved")
@@ -238,7 +239,7 @@ func TestLimitsThatFollowLater(t *testing.T) {
 	n := open(t, t.TempDir(), nil)
 	n.claim(t, "c1", "u1", share(1000, 10))
 	apply, calls := n.Config.Apply, 0
-	n.Config.Apply = func(dir string, c grant.Claim) error {
+	n.Config.Apply = func(dir string, c ledger.Claim) error {
 		if calls++; calls == 1 {
 			return errors.New("permission denied")
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/podresources"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
@@ -55,7 +56,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	defer unlock()
-	ledger, err := grant.OpenLedger(o.StateDir, grant.WithRecovery(oci.RecoverShares))
+	ledger, err := ledger.Open(o.StateDir, ledger.WithRecovery(oci.RecoverShares))
 	if err != nil {
 		return err
 	}
@@ -158,7 +159,7 @@ func (b background) start(ctx context.Context, tasks *errgroup.Group) {
 }
 
 // guardian is the NRI plugin, with the limiter's library installed for it.
-func (o *options) guardian(ledger *grant.Ledger, mounts *vgpufs.Runtime, holder *limiter.Holder, registry *oci.Registry, p *publisher, observer nriplugin.Observer, first *background, log *slog.Logger) (*nriplugin.Plugin, error) {
+func (o *options) guardian(store *ledger.Ledger, mounts *vgpufs.Runtime, holder *limiter.Holder, registry *oci.Registry, p *publisher, observer nriplugin.Observer, first *background, log *slog.Logger) (*nriplugin.Plugin, error) {
 	libraryPath, preloadPath, err := oci.InstallLibrary(o.Library, o.LibraryDir)
 	if err != nil {
 		return nil, err
@@ -189,11 +190,11 @@ func (o *options) guardian(ledger *grant.Ledger, mounts *vgpufs.Runtime, holder 
 	}
 	config := nriplugin.Config{
 		NodeName:  o.NodeName,
-		Ledger:    ledger,
+		Ledger:    store,
 		GPUs:      p.capacities,
 		Missing:   func(uuid string) string { return p.now().missing(uuid) },
 		Connected: mounts.Follow,
-		Populate: func(dir string, claim grant.Claim) error {
+		Populate: func(dir string, claim ledger.Claim) error {
 			err := mounts.Mount(dir)
 			if err == nil {
 				err = oci.Populate(dir, claim, p.ociSettings(settings))
@@ -231,7 +232,7 @@ func (o *options) guardian(ledger *grant.Ledger, mounts *vgpufs.Runtime, holder 
 	}
 	pruner := libraryPruner{
 		dir: o.LibraryDir, stateDir: o.StateDir, cdiSpecDirs: o.CDISpecDirs, settings: settings,
-		ledger: ledger, ready: plugin.Ready, interval: o.InventoryInterval, log: log,
+		ledger: store, ready: plugin.Ready, interval: o.InventoryInterval, log: log,
 	}
 	*first = append(*first, pruner.run)
 	return plugin, nil

@@ -10,14 +10,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/audit"
 	"github.com/gpuslice/gpuslice/monitor/audit/podevents"
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // What is done about violations (--on-violation).
@@ -40,7 +40,7 @@ func (o *options) validateAudit(c *checks) {
 }
 
 // audit compares what runs with what was granted; events may be nil.
-func (o *options) audit(ledger *grant.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, turn *progress, events audit.Events, log *slog.Logger) *audit.Auditor {
+func (o *options) audit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, turn *progress, events audit.Events, log *slog.Logger) *audit.Auditor {
 	container := func(id string) (audit.Container, bool, bool) {
 		told, known := plugin.Container(id)
 		return audit.Container{ID: id, Namespace: told.Namespace, Pod: told.Pod, PodUID: told.PodUID, Name: told.Name}, told.Exempt, known
@@ -88,7 +88,7 @@ func inMachineNamespace() error {
 	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
 		return fmt.Errorf("look at the PID namespace: %w", err)
 	}
-	if st.Ino != claimed.MachineNamespace {
+	if st.Ino != orphans.MachineNamespace {
 		return errors.New("gpuslice-agent is not in the machine's PID namespace: set hostPID: true in its pod")
 	}
 	return nil
@@ -96,14 +96,14 @@ func inMachineNamespace() error {
 
 // auditedClaims are the ledger's containers that count. One that has ended, whose directory
 // is there still, has no grant any more.
-func auditedClaims(ctx context.Context, ledger *grant.Ledger) ([]audit.Claim, error) {
-	snapshot, err := ledger.Snapshot(ctx)
+func auditedClaims(ctx context.Context, store *ledger.Ledger) ([]audit.Claim, error) {
+	snapshot, err := store.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var all []audit.Claim
 	for _, e := range snapshot.Entries {
-		if e.State == grant.StateReleased {
+		if e.State == ledger.StateReleased {
 			continue
 		}
 		var reserved []audit.Device
@@ -112,9 +112,9 @@ func auditedClaims(ctx context.Context, ledger *grant.Ledger) ([]audit.Claim, er
 		}
 		all = append(all, audit.Claim{
 			Container: audit.Container{ID: e.ContainerID, Namespace: e.PodNamespace, Pod: e.PodName, PodUID: e.PodUID, Name: e.Container},
-			Dir:       ledger.Dir(e.ContainerID),
+			Dir:       store.Dir(e.ContainerID),
 			Devices:   reserved,
-			Unknown:   e.State != grant.StateActive, Uncontrolled: e.Mode == string(oci.EnforceNone),
+			Unknown:   e.State != ledger.StateActive, Uncontrolled: e.Mode == string(oci.EnforceNone),
 		})
 	}
 	return all, nil
@@ -151,7 +151,7 @@ func (o *options) podEvents(log *slog.Logger) (*podevents.Recorder, error) {
 }
 
 // startAudit has what runs compared with what was granted, as the options say, and what is found shown.
-func (o *options) startAudit(ledger *grant.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, shown *monitor, loops *watchdog, then *background, log *slog.Logger) error {
+func (o *options) startAudit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *nriplugin.Plugin, holder *limiter.Holder, shown *monitor, loops *watchdog, then *background, log *slog.Logger) error {
 	if o.AuditInterval == 0 {
 		return nil
 	}

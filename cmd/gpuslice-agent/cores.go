@@ -4,13 +4,13 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
 // coreLoop follows the shares of compute time of the containers that are booked.
-func coreLoop(ledger *grant.Ledger, inventory *nvidia.Cache, turn *progress, unlimitedFloor int, log *slog.Logger) *feedback.Loop {
+func coreLoop(ledger *ledger.Ledger, inventory *nvidia.Cache, turn *progress, unlimitedFloor int, log *slog.Logger) *feedback.Loop {
 	return feedback.New(feedback.Config{
 		Containers: func(ctx context.Context) ([]feedback.Container, error) {
 			turn.tick()
@@ -36,7 +36,7 @@ func coreLoop(ledger *grant.Ledger, inventory *nvidia.Cache, turn *progress, unl
 }
 
 // coreContainers are those whose claims count.
-func coreContainers(s *grant.Snapshot, dir func(id string) string) []feedback.Container {
+func coreContainers(s *ledger.Snapshot, dir func(id string) string) []feedback.Container {
 	var all []feedback.Container
 	for _, claim := range s.Claims() {
 		all = append(all, feedback.Container{ID: claim.ContainerID, Dir: dir(claim.ContainerID)})

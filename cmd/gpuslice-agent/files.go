@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
@@ -13,7 +13,7 @@ import (
 const holdInterval = time.Second
 
 // holdFiles keeps the files of all claims open until ctx ends.
-func holdFiles(ledger *grant.Ledger, holder *limiter.Holder, turn *progress, log *slog.Logger) func(context.Context) {
+func holdFiles(ledger *ledger.Ledger, holder *limiter.Holder, turn *progress, log *slog.Logger) func(context.Context) {
 	return func(ctx context.Context) {
 		defer holder.Close()
 		tick := time.NewTicker(holdInterval)
@@ -37,7 +37,7 @@ func holdFiles(ledger *grant.Ledger, holder *limiter.Holder, turn *progress, log
 	}
 }
 
-func claimDirs(ctx context.Context, ledger *grant.Ledger) (map[string]string, error) {
+func claimDirs(ctx context.Context, ledger *ledger.Ledger) (map[string]string, error) {
 	snapshot, err := ledger.Snapshot(ctx)
 	if err != nil {
 		return nil, err

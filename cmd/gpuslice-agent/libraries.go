@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -15,7 +15,7 @@ type libraryPruner struct {
 	dir, stateDir string
 	cdiSpecDirs   []string
 	settings      oci.Settings
-	ledger        *grant.Ledger
+	ledger        *ledger.Ledger
 	// ready says whether all containers that there are are in the ledger.
 	ready    func() error
 	interval time.Duration

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
-	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/httpserver"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/audit"
 	"github.com/gpuslice/gpuslice/monitor/metrics"
@@ -34,7 +34,7 @@ type monitor struct {
 }
 
 // newMonitor makes the monitor, and opens its address. What it shows comes with serve.
-func newMonitor(o *options, ledger *grant.Ledger, inventory *nvidia.Cache, p *publisher, use func() *feedback.Use, log *slog.Logger) (*monitor, error) {
+func newMonitor(o *options, store *ledger.Ledger, inventory *nvidia.Cache, p *publisher, use func() *feedback.Use, log *slog.Logger) (*monitor, error) {
 	listener, err := listen("metrics-address", o.MetricsAddress)
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func newMonitor(o *options, ledger *grant.Ledger, inventory *nvidia.Cache, p *pu
 		nri:      metrics.NewNRI(nriplugin.Events, nriplugin.Reasons()),
 		listener: listener,
 		live: view.NewLive(view.LiveConfig{
-			Snapshot: ledger.Snapshot, Dir: ledger.Dir, Node: p.file, Cordoned: func() ([]string, error) { return grant.Cordoned(o.StateDir) }, Telemetry: inventory.Telemetry, Use: use, Log: log,
+			Snapshot: store.Snapshot, Dir: store.Dir, Node: p.file, Cordoned: func() ([]string, error) { return ledger.Cordoned(o.StateDir) }, Telemetry: inventory.Telemetry, Use: use, Log: log,
 		}),
 	}
 	m.registry.MustRegister(m.nri)

@@ -9,6 +9,7 @@ import (
 	"github.com/gpuslice/gpuslice/agent/nodeconfig"
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
@@ -143,7 +144,7 @@ func (o *offer) healthy(d node.Device) bool {
 // cordoned says whether a device is one that the kubelet gives out by itself and must not:
 // of MIG devices no scheduler of ours knows, and a pod that got one would be refused here.
 func (o *offer) cordoned(d node.Device) bool {
-	return d.MIG() && grant.IsCordoned(o.Cordoned, d.UUID, d.GPU)
+	return d.MIG() && ledger.IsCordoned(o.Cordoned, d.UUID, d.GPU)
 }
 
 // health is that of every GPU and MIG device, by UUID: nobody knows it of one that

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/deviceplugin"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
@@ -128,7 +129,7 @@ func (p *publisher) due() bool {
 // cordons are the GPUs that get no new container; those of before while the list can't be
 // read, which the view tells of, and the ledger refuses by.
 func (p *publisher) cordons() []string {
-	cordoned, err := grant.Cordoned(p.options.StateDir)
+	cordoned, err := ledger.Cordoned(p.options.StateDir)
 	if err != nil {
 		return p.now().Cordoned
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/agent/podwatch"
 	"github.com/gpuslice/gpuslice/agent/resized"
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/audit"
 	"github.com/gpuslice/gpuslice/monitor/audit/podevents"
@@ -21,7 +21,7 @@ const resizeFailed = "GPUSliceNotResized"
 func (o *options) keep(config *nriplugin.Config, log *slog.Logger) (*resized.Keeper, error) {
 	keeper, err := resized.Open(resized.Config{
 		StateDir: o.StateDir, NodeName: o.NodeName, Ledger: config.Ledger, Keys: config.Keys, GPUs: config.GPUs, Log: log,
-		Apply: func(dir string, claim grant.Claim) error {
+		Apply: func(dir string, claim ledger.Claim) error {
 			err := oci.Resize(dir, claim)
 			if errors.Is(err, limiter.ErrHalfWritten) {
 				err = config.Populate(dir, claim)
@@ -53,7 +53,7 @@ func (o *options) followPods(keeper *resized.Keeper, then *background, log *slog
 		return err
 	}
 	*then = append(*then, recorder.Run)
-	keeper.Failed = func(c grant.Claim, message string) {
+	keeper.Failed = func(c ledger.Claim, message string) {
 		recorder.Warn(audit.Container{ID: c.ContainerID, Namespace: c.PodNamespace, Pod: c.PodName, PodUID: c.PodUID, Name: c.Container}, resizeFailed, message)
 	}
 	watch, err := podwatch.New(config, o.NodeName, keeper, log)

@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/agent/noderegister"
-	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -115,17 +115,17 @@ func ours(name string) bool {
 
 // checkNoWrapper refuses where containers are booked that have their share by the runtime wrapper.
 func checkNoWrapper(ctx context.Context, stateDir string) error {
-	ledger, err := grant.OpenLedger(stateDir)
+	store, err := ledger.Open(stateDir)
 	if err != nil {
 		return err
 	}
-	defer ledger.Close()
-	snapshot, err := ledger.Snapshot(ctx)
+	defer store.Close()
+	snapshot, err := store.Snapshot(ctx)
 	if err != nil {
 		return err
 	}
 	for _, claim := range snapshot.Claims() {
-		if claim.Owner == grant.OwnerRuntime {
+		if claim.Owner == ledger.OwnerRuntime {
 			return fmt.Errorf("container %s has its share by gpuslice-runtime: end it and `gpuslice uninstall` its engine first", claim.ContainerID)
 		}
 	}

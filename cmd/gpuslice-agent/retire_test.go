@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 )
 
 // retired is the options of a node on which an agent was, with a container's claim of this owner.
@@ -19,13 +20,13 @@ func retired(t *testing.T, owner string) options {
 	for _, dir := range []string{o.LibraryDir, o.DevicePluginDir} {
 		require.NoError(t, os.MkdirAll(dir, 0o755))
 	}
-	ledger, err := grant.OpenLedger(o.StateDir)
+	store, err := ledger.Open(o.StateDir)
 	require.NoError(t, err)
 	const uuid = "GPU-00000000-0000-4000-8000-000000000001"
-	_, err = ledger.Claim(t.Context(), grant.Claim{ContainerID: "c", Owner: owner, Container: "c", Shares: []grant.Share{{UUID: uuid, MemoryMiB: 1}}},
+	_, err = store.Claim(t.Context(), ledger.Claim{ContainerID: "c", Owner: owner, Container: "c", Shares: []grant.Share{{UUID: uuid, MemoryMiB: 1}}},
 		map[string]grant.GPU{uuid: {UUID: uuid, MemoryMiB: 10, CorePercent: 100, Slots: 1}}, func(string) error { return nil })
 	require.NoError(t, err)
-	require.NoError(t, ledger.Close())
+	require.NoError(t, store.Close())
 	for _, file := range []string{
 		filepath.Join(o.LibraryDir, "libvgpu-0123456789abcdef.so"), filepath.Join(o.LibraryDir, "ld.so.preload"), filepath.Join(o.LibraryDir, "notes.txt"),
 		filepath.Join(o.StateDir, "node.json"), filepath.Join(o.DevicePluginDir, "nvidia.sock"),
@@ -49,7 +50,7 @@ func left(t *testing.T, dir string) (names []string) {
 }
 
 func TestRetireRemovesWhatIsOurs(t *testing.T) {
-	o := retired(t, grant.OwnerNRI)
+	o := retired(t, ledger.OwnerNRI)
 	require.NoError(t, removeFiles(context.Background(), o))
 	require.Empty(t, left(t, o.StateDir))
 	require.Equal(t, []string{"notes.txt"}, left(t, o.LibraryDir))
@@ -59,7 +60,7 @@ func TestRetireRemovesWhatIsOurs(t *testing.T) {
 
 // Docker's containers have their shares by the same ledger, and go on being held to them.
 func TestRetireLeavesTheRuntimeWrappers(t *testing.T) {
-	o := retired(t, grant.OwnerRuntime)
+	o := retired(t, ledger.OwnerRuntime)
 	require.ErrorContains(t, removeFiles(context.Background(), o), "gpuslice uninstall")
 	require.NotEmpty(t, left(t, o.StateDir))
 	require.Len(t, left(t, o.LibraryDir), 3)
@@ -67,7 +68,7 @@ func TestRetireLeavesTheRuntimeWrappers(t *testing.T) {
 
 // A directory of the machine's that was given as --state-dir by mistake is not emptied.
 func TestRetireLeavesWhatIsNotOurs(t *testing.T) {
-	o := retired(t, grant.OwnerNRI)
+	o := retired(t, ledger.OwnerNRI)
 	for _, name := range []string{"containerd", ".cache", "containers-of-others", "gpus.json.lock", ".node.json-123", "audit-allowed.json.new"} {
 		require.NoError(t, os.WriteFile(filepath.Join(o.StateDir, name), nil, 0o600))
 	}

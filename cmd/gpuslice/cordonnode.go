@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/node"
 )
 
@@ -106,13 +107,13 @@ func cordonHere(c *cobra.Command, name string, on, dryRun bool) (held int, err e
 
 // uncordonHere lets new containers have a GPU and all its MIG devices again. One device
 // of a cordoned GPU can't be had before the GPU is.
-func uncordonHere(c *cobra.Command, ledger *grant.Ledger, file node.File, uuid string, devices []string) error {
+func uncordonHere(c *cobra.Command, store *ledger.Ledger, file node.File, uuid string, devices []string) error {
 	if _, gpu, is := file.Node.MIGDevice(uuid); is {
 		stateDir, err := c.Flags().GetString("state-dir")
 		if err != nil {
 			return err
 		}
-		cordoned, err := grant.Cordoned(stateDir)
+		cordoned, err := ledger.Cordoned(stateDir)
 		if err != nil {
 			return err
 		}
@@ -120,7 +121,7 @@ func uncordonHere(c *cobra.Command, ledger *grant.Ledger, file node.File, uuid s
 			return fmt.Errorf("MIG device %s is of GPU %s, which is cordoned: gpuslice uncordon %s, and cordon the devices that are to stay so", uuid, gpu.UUID, gpu.UUID)
 		}
 	}
-	if err := ledger.Uncordon(c.Context(), append(devices, uuid)...); err != nil {
+	if err := store.Uncordon(c.Context(), append(devices, uuid)...); err != nil {
 		return err
 	}
 	const done = "gets new containers on this node again"
@@ -141,7 +142,7 @@ func migOf(f node.File, uuid string) (devices []string) {
 }
 
 // holdersOf are the claims that have a share of one of the GPUs.
-func holdersOf(claims []grant.Claim, uuids ...string) (holders []grant.Claim) {
+func holdersOf(claims []ledger.Claim, uuids ...string) (holders []ledger.Claim) {
 	for _, claim := range claims {
 		if slices.ContainsFunc(claim.Shares, func(s grant.Share) bool { return slices.Contains(uuids, s.UUID) }) {
 			holders = append(holders, claim)
@@ -150,7 +151,7 @@ func holdersOf(claims []grant.Claim, uuids ...string) (holders []grant.Claim) {
 	return holders
 }
 
-func podOf(c grant.Claim) string {
+func podOf(c ledger.Claim) string {
 	if c.PodName == "" {
 		return ""
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
@@ -71,7 +72,7 @@ func TestDescribeADamagedContainer(t *testing.T) {
 		golden(t, "describe-container-"+id+".txt", without(s, shows(t, "describe", "container", id, "--state-dir", s.Dir)))
 	}
 	golden(t, "describe-gpu-damaged.txt", without(s, shows(t, "describe", "gpu", "1", "--state-dir", s.Dir)))
-	require.NoError(t, s.Ledger.Block(t.Context(), "c-all", grant.OwnerNRI, "the kubelet is down"))
+	require.NoError(t, s.Ledger.Block(t.Context(), "c-all", ledger.OwnerNRI, "the kubelet is down"))
 	out := shows(t, "describe", "container", "c-all", "--state-dir", s.Dir)
 	assert.Contains(t, out, "\nState:        blocking\n")
 	assert.Contains(t, out, "\nBlocks:       all\n")

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
@@ -100,7 +100,7 @@ could be read; 2 the call is wrong.`,
 			if err != nil {
 				return err
 			}
-			ledger, err := grant.OpenReadOnly(stateDir)
+			ledger, err := ledger.OpenReadOnly(stateDir)
 			if err != nil {
 				return work(err)
 			}
@@ -127,7 +127,7 @@ func describeContainer(n view.Node, c view.Container, dir string) containerDescr
 		var err, errCores error
 		limits, err = limiter.ReadLimits(limiter.LimitsPath(dir))
 		states, errCores = limiter.ReadCores(limiter.LimitsPath(dir))
-		if err := errors.Join(err, errCores); err != nil && c.State == string(grant.StateActive) {
+		if err := errors.Join(err, errCores); err != nil && c.State == string(ledger.StateActive) {
 			d.Problems = append(d.Problems, "its limits: "+strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 		usage, _ = limiter.ReadUsage(limiter.UsagePath(dir)) // the view reports the error
@@ -197,7 +197,7 @@ func (d containerDescribed) write(p page) error {
 	f.add("Booked by", "%s", term.Clean(orDash(d.Owner)))
 	f.add("Since", "%s", moment(d.CreatedAt))
 	f.add("Directory", "%s", term.Clean(d.Dir))
-	if d.State == string(grant.StateBlocking) {
+	if d.State == string(ledger.StateBlocking) {
 		f.add("Blocks", "%s", blocked(d.Container, nil))
 	}
 	if d.Oversubscribe {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -128,7 +128,7 @@ func holds(c view.Container, d gpuDescribed) bool {
 	is := func(uuid string) bool {
 		return uuid == d.UUID || slices.ContainsFunc(d.MIG, func(m view.GPU) bool { return m.UUID == uuid })
 	}
-	if c.State == string(grant.StateBlocking) {
+	if c.State == string(ledger.StateBlocking) {
 		return len(c.Blocks) == 0 || slices.ContainsFunc(c.Blocks, is)
 	}
 	return slices.ContainsFunc(c.Shares, func(s view.Share) bool { return is(s.UUID) })

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 )
 
 // What `gpus` asks of a driver is what the others show: the whole way, with NVML's own
@@ -23,7 +23,7 @@ func TestTopologyOfADriver(t *testing.T) {
 		"--gpu", "H200:pci_switch=0,nvlink=1:4", "--gpu", "H200:pci_switch=0", "--gpu", "T4:pci_switch=1,numa=1").CombinedOutput()
 	require.NoError(t, err, "%s (make build makes it)", out)
 	dir := filepath.Join(t.TempDir(), "gpuslice")
-	ledger, err := grant.OpenLedger(dir)
+	ledger, err := ledger.Open(dir)
 	require.NoError(t, err)
 	require.NoError(t, ledger.Close())
 	gpus := shows(t, "gpus", "--nvml-library", filepath.Join(sim, "libnvidia-ml.so.1"))

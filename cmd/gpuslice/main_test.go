@@ -22,6 +22,7 @@ import (
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
 	"github.com/gpuslice/gpuslice/cmd/internal/version"
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
@@ -136,8 +137,8 @@ func TestStatusTableOfAnEmptyNode(t *testing.T) {
 // A container that keeps GPUs from others is shown with them, and with the reason.
 func TestStatusOfABlockingContainer(t *testing.T) {
 	s := nodetest.NewStateDir(t)
-	require.NoError(t, s.Ledger.Block(context.Background(), "c-all", grant.OwnerNRI, "the kubelet is down"))
-	require.NoError(t, s.Ledger.Block(context.Background(), "c-two", grant.OwnerNRI, "no annotation", nodetest.H200, nodetest.T4))
+	require.NoError(t, s.Ledger.Block(context.Background(), "c-all", ledger.OwnerNRI, "the kubelet is down"))
+	require.NoError(t, s.Ledger.Block(context.Background(), "c-two", ledger.OwnerNRI, "no annotation", nodetest.H200, nodetest.T4))
 	status, out, _ := gpuslice("status", "--state-dir", s.Dir)
 	assert.Equal(t, exitDone, status)
 	assert.Contains(t, out, `
@@ -210,7 +211,7 @@ func TestStatusOfAUser(t *testing.T) {
 	require.NoError(t, os.Chmod(dir, 0o711))
 	open, closed := filepath.Join(dir, "open"), filepath.Join(dir, "closed")
 	for _, path := range []string{open, closed} {
-		ledger, err := grant.OpenLedger(path)
+		ledger, err := ledger.Open(path)
 		require.NoError(t, err)
 		require.NoError(t, ledger.Close())
 	}

@@ -8,19 +8,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // dockerNode is a node with a container of docker's, one that has a slice, and a pod's.
 func dockerNode(t *testing.T) *nodetest.StateDir {
 	s := nodetest.NewStateDir(t)
 	docker := func(id, slice string, shares ...grant.Share) {
-		claim := grant.Claim{ContainerID: id, Owner: grant.OwnerRuntime, Container: id, Shares: shares, Mode: "preload", CreatedAt: nodetest.Time}
+		claim := ledger.Claim{ContainerID: id, Owner: ledger.OwnerRuntime, Container: id, Shares: shares, Mode: "preload", CreatedAt: nodetest.Time}
 		_, err := s.Ledger.Claim(context.Background(), claim, node.Capacities(nodetest.File().Devices), func(dir string) error {
-			record, err := claimed.NewRecord(claimed.Procfs("/proc"), 1)
+			record, err := orphans.NewRecord(orphans.Procfs("/proc"), 1)
 			require.NoError(t, err)
 			record.Slice = slice
 			require.NoError(t, record.Write(dir))
@@ -104,7 +105,7 @@ func TestCordonOfAMIGGPU(t *testing.T) {
 	small, large := f.Node.GPUs[1].MIG[0].UUID, f.Node.GPUs[1].MIG[1].UUID
 	s.Claim("c-slice", "slice", grant.Share{UUID: large, MemoryMiB: 72000, CorePercent: 100})
 	claim := func(id string) error {
-		claim := grant.Claim{ContainerID: id, Owner: grant.OwnerNRI, PodUID: id, PodNamespace: "default", PodName: id, Container: "main",
+		claim := ledger.Claim{ContainerID: id, Owner: ledger.OwnerNRI, PodUID: id, PodNamespace: "default", PodName: id, Container: "main",
 			Shares: []grant.Share{{UUID: small, MemoryMiB: 18000, CorePercent: 100}}, Mode: "preload", CreatedAt: nodetest.Time}
 		_, err := s.Ledger.Claim(t.Context(), claim, node.Capacities(f.Devices), nil)
 		return err
@@ -121,15 +122,15 @@ func TestCordonOfAMIGGPU(t *testing.T) {
 	out := call(exitDone, "cordon", "1")
 	assert.Contains(t, out, "MIG device "+small+" of it gets no new containers on this node\n")
 	assert.Contains(t, out, "it is held by container c-again of pod default/again\n")
-	require.ErrorIs(t, claim("c-new"), grant.ErrCordoned)
+	require.ErrorIs(t, claim("c-new"), ledger.ErrCordoned)
 	assert.Contains(t, call(exitFailed, "drain", "1"), "containers still hold the GPU")
 	assert.Contains(t, call(exitFailed, "uncordon", small), "gpuslice uncordon "+gpuUUID(1))
 	assert.Regexp(t, `MIG 1g.18gb +cordoned`, call(exitDone, "topology"))
-	require.ErrorIs(t, claim("c-new"), grant.ErrCordoned)
+	require.ErrorIs(t, claim("c-new"), ledger.ErrCordoned)
 
 	call(exitDone, "uncordon", "1")
 	require.NoError(t, s.Ledger.Cordon(t.Context(), small))
-	require.ErrorIs(t, claim("c-new"), grant.ErrCordoned)
+	require.ErrorIs(t, claim("c-new"), ledger.ErrCordoned)
 	call(exitDone, "uncordon", "1") // with all that it is cut into
 	call(exitDone, "cordon", large) // one device alone
 	require.NoError(t, claim("c-new"))
@@ -141,13 +142,13 @@ func TestCordonOnNode(t *testing.T) {
 	require.Equal(t, exitDone, status, stderr)
 	assert.Equal(t, "GPU "+nodetest.T4+" gets no new containers on this node\n"+
 		"it is held by container 3f2a0002\nit is held by container 51ce\nit is held by container c-train of pod default/train\n", out)
-	cordoned, err := grant.Cordoned(s.Dir)
+	cordoned, err := ledger.Cordoned(s.Dir)
 	require.NoError(t, err)
 	assert.Equal(t, []string{nodetest.T4}, cordoned)
 
 	status, _, _ = gpuslice("uncordon", nodetest.T4, "--state-dir", s.Dir)
 	require.Equal(t, exitDone, status)
-	cordoned, err = grant.Cordoned(s.Dir)
+	cordoned, err = ledger.Cordoned(s.Dir)
 	require.NoError(t, err)
 	assert.Empty(t, cordoned)
 

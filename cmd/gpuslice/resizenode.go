@@ -10,10 +10,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // resizeOnNode resizes a container that no Kubernetes speaks for, by the node's ledger.
@@ -57,7 +58,7 @@ func resizeOnNode(c *cobra.Command, target string, o resizeOptions) error {
 }
 
 // openNode opens the ledger of the node whose state directory was named, and reads its GPUs.
-func openNode(c *cobra.Command) (*grant.Ledger, node.File, error) {
+func openNode(c *cobra.Command) (*ledger.Ledger, node.File, error) {
 	stateDir, err := c.Flags().GetString("state-dir")
 	if err != nil {
 		return nil, node.File{}, err
@@ -66,14 +67,14 @@ func openNode(c *cobra.Command) (*grant.Ledger, node.File, error) {
 	if err != nil {
 		return nil, file, err
 	}
-	ledger, err := grant.OpenLedger(stateDir, grant.WithRecovery(oci.RecoverShares))
+	ledger, err := ledger.Open(stateDir, ledger.WithRecovery(oci.RecoverShares))
 	return ledger, file, err
 }
 
 // findClaim is the one whose container the target names: its id, the beginning of it, or
 // its name.
-func findClaim(claims []grant.Claim, target string) (grant.Claim, error) {
-	var found []grant.Claim
+func findClaim(claims []ledger.Claim, target string) (ledger.Claim, error) {
+	var found []ledger.Claim
 	for _, c := range claims {
 		if c.ContainerID == target {
 			return c, nil
@@ -84,7 +85,7 @@ func findClaim(claims []grant.Claim, target string) (grant.Claim, error) {
 	}
 	switch len(found) {
 	case 0:
-		return grant.Claim{}, fmt.Errorf("no container with a share is called %q here, nor does the id of one begin so: gpuslice status -o wide lists them", target)
+		return ledger.Claim{}, fmt.Errorf("no container with a share is called %q here, nor does the id of one begin so: gpuslice status -o wide lists them", target)
 	case 1:
 		return found[0], nil
 	}
@@ -93,16 +94,16 @@ func findClaim(claims []grant.Claim, target string) (grant.Claim, error) {
 		ids = append(ids, c.ContainerID)
 	}
 	slices.Sort(ids)
-	return grant.Claim{}, fmt.Errorf("%q is %d containers (%s): name one by more of its id", target, len(found), strings.Join(ids, ", "))
+	return ledger.Claim{}, fmt.Errorf("%q is %d containers (%s): name one by more of its id", target, len(found), strings.Join(ids, ", "))
 }
 
 // resizableHere says whether the node alone decides about the claim.
-func resizableHere(ledger *grant.Ledger, claim grant.Claim) error {
-	if claim.Owner != grant.OwnerRuntime {
+func resizableHere(store *ledger.Ledger, claim ledger.Claim) error {
+	if claim.Owner != ledger.OwnerRuntime {
 		return fmt.Errorf("container %s is of pod %s/%s, and the scheduler has its book of what that has: gpuslice resize %s/%s:%s, with a kubeconfig",
 			claim.ContainerID, claim.PodNamespace, claim.PodName, claim.PodNamespace, claim.PodName, claim.Container)
 	}
-	record, err := claimed.Read(ledger.Dir(claim.ContainerID))
+	record, err := orphans.Read(store.Dir(claim.ContainerID))
 	if err != nil {
 		return fmt.Errorf("container %s: %w", claim.ContainerID, err)
 	}
@@ -114,14 +115,14 @@ func resizableHere(ledger *grant.Ledger, claim grant.Claim) error {
 
 // rebook is the resize. Where a GPU is full, what is booked for containers that are gone
 // is given back first.
-func rebook(ctx context.Context, ledger *grant.Ledger, id string, shares []grant.Share, gpus map[string]grant.GPU) ([]grant.Share, error) {
+func rebook(ctx context.Context, ledger *ledger.Ledger, id string, shares []grant.Share, gpus map[string]grant.GPU) ([]grant.Share, error) {
 	before, err := ledger.Resize(ctx, id, shares, gpus, oci.Resize)
 	if errors.Is(err, grant.ErrOverbooked) {
 		snapshot, readErr := ledger.Snapshot(ctx)
 		if readErr != nil {
 			return before, err
 		}
-		releaser := claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()}
+		releaser := orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()}
 		if swept, sweepErr := releaser.Sweep(ctx, snapshot); sweepErr == nil && swept {
 			before, err = ledger.Resize(ctx, id, shares, gpus, oci.Resize)
 		}

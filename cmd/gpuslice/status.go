@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/term"
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
@@ -201,10 +201,10 @@ func problems(p page, n view.Node) error {
 
 // stateColor shows what is amiss.
 func stateColor(state string) term.Color {
-	switch grant.State(state) {
-	case grant.StateActive:
+	switch ledger.State(state) {
+	case ledger.StateActive:
 		return term.Green
-	case grant.StateReleased:
+	case ledger.StateReleased:
 		return term.Faint
 	}
 	return term.Red
@@ -249,7 +249,7 @@ func gpu(uuid string, labels map[string]string) string {
 
 // blocked are the GPUs that a container without known shares keeps from others.
 func blocked(c view.Container, labels map[string]string) string {
-	if c.State != string(grant.StateBlocking) {
+	if c.State != string(ledger.StateBlocking) {
 		return "-"
 	}
 	if len(c.Blocks) == 0 {

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
 	"github.com/gpuslice/gpuslice/monitor/view"
@@ -103,7 +104,7 @@ func excludedNode(tb testing.TB) node.File {
 
 func blockedNode(tb testing.TB) *nodetest.StateDir {
 	s := nodetest.NewStateDirOf(tb, nodeOf(tb, 2, "topo-2-soc.txt"))
-	require.NoError(tb, s.Ledger.Block(tb.Context(), "c-two", grant.OwnerNRI, "no annotation", gpuUUID(1)))
+	require.NoError(tb, s.Ledger.Block(tb.Context(), "c-two", ledger.OwnerNRI, "no annotation", gpuUUID(1)))
 	return s
 }
 

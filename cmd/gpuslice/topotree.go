@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -169,7 +169,7 @@ func leaves(n view.Node, f node.File) (gpus []leafGPU) {
 func blocksOf(n view.Node) func(uuid string) bool {
 	all, some := false, map[string]bool{}
 	for _, c := range n.Containers {
-		if c.State != string(grant.StateBlocking) {
+		if c.State != string(ledger.StateBlocking) {
 			continue
 		}
 		all = all || len(c.Blocks) == 0

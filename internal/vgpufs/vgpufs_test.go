@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -26,7 +27,7 @@ func newClaim(t *testing.T) string {
 }
 
 func populate(t *testing.T, dir string) {
-	claim := grant.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: gpu, MemoryMiB: 1, CorePercent: 1}}}
+	claim := ledger.Claim{ContainerID: "c1", Shares: []grant.Share{{UUID: gpu, MemoryMiB: 1, CorePercent: 1}}}
 	require.NoError(t, oci.Populate(dir, claim, oci.Settings{}))
 }
 

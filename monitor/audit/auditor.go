@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/nvidia"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // Config is what an Auditor works with.
@@ -55,7 +55,7 @@ type Auditor struct {
 	damaged map[string]bool // containers whose file was spoilt in the last look
 	stamps  map[string]stamp
 	told    map[key]time.Time
-	killed  map[claimed.Process]bool // and perhaps not gone yet
+	killed  map[orphans.Process]bool // and perhaps not gone yet
 	// The problems that were logged last.
 	saidDevices, saidClaims, saidLook, saidGuard, saidAllowed string
 
@@ -74,7 +74,7 @@ func New(c Config) *Auditor {
 	}
 	return &Auditor{
 		config: c, log: c.Log, history: NewHistory(c.Grace), metrics: newMetrics(),
-		allowed: allowed, told: map[key]time.Time{}, killed: map[claimed.Process]bool{}, damaged: map[string]bool{}, stamps: map[string]stamp{}, resized: map[string]int{},
+		allowed: allowed, told: map[key]time.Time{}, killed: map[orphans.Process]bool{}, damaged: map[string]bool{}, stamps: map[string]stamp{}, resized: map[string]int{},
 	}
 }
 
@@ -284,7 +284,7 @@ func (a *Auditor) end(ctx context.Context, due []Violation) {
 	if !ok {
 		return
 	}
-	maps.DeleteFunc(a.killed, func(p claimed.Process, _ bool) bool { return !a.config.Inspector.lives(p) })
+	maps.DeleteFunc(a.killed, func(p orphans.Process, _ bool) bool { return !a.config.Inspector.lives(p) })
 	for _, v := range confirm(due, Find(look)) {
 		killed := 0
 		var errs []error
@@ -319,7 +319,7 @@ func confirm(due []Violation, found []Finding) []Violation {
 			continue
 		}
 		v.Detail = f.Detail
-		was := make(map[claimed.Process]bool, len(v.Offenders))
+		was := make(map[orphans.Process]bool, len(v.Offenders))
 		for _, o := range v.Offenders {
 			was[o.Process] = true
 		}

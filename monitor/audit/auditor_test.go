@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
@@ -486,7 +487,7 @@ func TestAuditorFindsForeignFiles(t *testing.T) {
 			require.NoError(t, oci.NoteRestored(claim.Dir))
 		}
 		share := grant.Share{UUID: gpuA, MemoryMiB: 1000, CorePercent: 10}
-		require.NoError(t, oci.Populate(claim.Dir, grant.Claim{Shares: []grant.Share{share}}, oci.Settings{LibraryPath: ours}))
+		require.NoError(t, oci.Populate(claim.Dir, ledger.Claim{Shares: []grant.Share{share}}, oci.Settings{LibraryPath: ours}))
 		a.claims = append(a.claims, claim)
 	}
 	both := mounted + string(filepath.ListSeparator) + driver

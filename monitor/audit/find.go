@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
 // Finding is something wrong in one look.
@@ -24,7 +24,7 @@ type Finding struct {
 
 // Offender is a process that does what is wrong.
 type Offender struct {
-	claimed.Process
+	orphans.Process
 	// Spared says why it is not to be ended; empty: it may be.
 	Spared string
 	// Devices are those that it uses or has open without a grant, for UngrantedProcess and ForeignDescriptor.
@@ -35,7 +35,7 @@ type Offender struct {
 type key struct {
 	kind            Kind
 	container, uuid string
-	process         claimed.Process // of HostProcess
+	process         orphans.Process // of HostProcess
 }
 
 func (f *Finding) key() key {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
 const (
@@ -25,7 +25,7 @@ func limit(uuid string, mibs uint64) Device {
 }
 
 func proc(pid int, container string, l Limiter, on ...string) Process {
-	p := Process{Process: claimed.Process{PID: pid, Start: uint64(pid) * 10}, Name: "python", Container: Container{ID: container}, Limiter: l}
+	p := Process{Process: orphans.Process{PID: pid, Start: uint64(pid) * 10}, Name: "python", Container: Container{ID: container}, Limiter: l}
 	for _, uuid := range on {
 		if p.Devices == nil {
 			p.Devices = map[string]Memory{}

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
 // confirming is in how many looks in a row something has to be found to be a violation: a
@@ -42,7 +42,7 @@ type entry struct {
 	Violation
 	looks, missed int
 	confirmed     bool
-	offended      map[claimed.Process]bool // in the last look
+	offended      map[orphans.Process]bool // in the last look
 }
 
 // NewHistory begins one.
@@ -94,7 +94,7 @@ func (e *entry) see(f Finding) {
 	e.Finding = f
 	e.looks++
 	e.missed = 0
-	e.offended = make(map[claimed.Process]bool, len(f.Offenders))
+	e.offended = make(map[orphans.Process]bool, len(f.Offenders))
 	for _, o := range f.Offenders {
 		e.offended[o.Process] = true
 	}
@@ -103,7 +103,7 @@ func (e *entry) see(f Finding) {
 // due is the violation with those who may be ended: who was seen to do it in the last look
 // too. One look proves nothing, also of a container whose grace is over: another process may
 // be just loading the limiter, or be on its way to the GPU that its container was granted.
-func (e *entry) due(last map[claimed.Process]bool) Violation {
+func (e *entry) due(last map[orphans.Process]bool) Violation {
 	v := e.Violation
 	v.Offenders = slices.DeleteFunc(slices.Clone(v.Offenders), func(o Offender) bool {
 		return o.Spared != "" || !last[o.Process]

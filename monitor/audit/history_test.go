@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"pgregory.net/rapid"
 
-	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
 func finding(kind Kind, container string, pids ...int) Finding {
 	f := Finding{Kind: kind, Container: Container{ID: container}, Detail: "x"}
 	for _, pid := range pids {
-		f.Offenders = append(f.Offenders, Offender{Process: claimed.Process{PID: pid, Start: 1}})
+		f.Offenders = append(f.Offenders, Offender{Process: orphans.Process{PID: pid, Start: 1}})
 	}
 	return f
 }

@@ -12,11 +12,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // For how many thorough looks what was found out of a process is believed: that it has the
@@ -44,7 +44,7 @@ type Inspector struct {
 
 	look      int         // how many were thorough
 	strangers map[int]int // by number, the look until which one is of no interest
-	mapped    map[claimed.Process]seenMaps
+	mapped    map[orphans.Process]seenMaps
 	// suspects are processes on no device that had no limiter, or too many capabilities, in their last look.
 	suspects map[int]bool
 
@@ -70,7 +70,7 @@ func NewInspector(proc, libraryDir string, container func(id string) (c Containe
 	i := &Inspector{
 		proc: procfs(proc), owners: feedback.NewOwners(proc), container: container,
 		restTime: restTime, mapsTime: mapsTime, libraries: &libraries{dir: libraryDir}, descriptors: newDescriptors(procfs(proc)),
-		strangers: map[int]int{}, mapped: map[claimed.Process]seenMaps{}, suspects: map[int]bool{},
+		strangers: map[int]int{}, mapped: map[orphans.Process]seenMaps{}, suspects: map[int]bool{},
 	}
 	if text, err := os.ReadFile(filepath.Join(proc, "self/cgroup")); err == nil {
 		i.own = parseGroups(string(text), func(string) bool { return false }).container
@@ -240,7 +240,7 @@ func (i *Inspector) process(pid int, owner string, claims map[string]*Claim, dev
 	if err != nil {
 		return Process{}, err
 	}
-	p := Process{Process: claimed.Process{PID: pid, Start: s.start}, Name: s.name, Devices: devices}
+	p := Process{Process: orphans.Process{PID: pid, Start: s.start}, Name: s.name, Devices: devices}
 	if owner == "" {
 		g := i.groupOf(s, dir, func(id string) bool { _, _, known := i.container(id); return known || claims[id] != nil })
 		owner = g.container
@@ -286,7 +286,7 @@ func (i *Inspector) ungranted(p *Process, g group) {
 }
 
 // maps returns what a process has mapped. If the look is late, it returns the result of an earlier look.
-func (i *Inspector) maps(of claimed.Process, dir string, claim *Claim) (mapped, error) {
+func (i *Inspector) maps(of orphans.Process, dir string, claim *Claim) (mapped, error) {
 	seen, ok := i.mapped[of]
 	switch {
 	case ok && (i.late || seen.until > i.look):
@@ -350,6 +350,6 @@ func (i *Inspector) remember(all []Process, thorough bool) {
 	if !thorough {
 		return
 	}
-	maps.DeleteFunc(i.mapped, func(_ claimed.Process, seen seenMaps) bool { return seen.until < i.look })
+	maps.DeleteFunc(i.mapped, func(_ orphans.Process, seen seenMaps) bool { return seen.until < i.look })
 	maps.DeleteFunc(i.strangers, func(_ int, until int) bool { return until <= i.look })
 }

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // errProcessChanged: a process is not the one of the violation any more, or the reason to kill it is gone.
@@ -17,7 +17,7 @@ var errProcessChanged = errors.New("process changed since it was inspected")
 // kill ends a process by a pidfd, which can't come to mean another. still is asked once
 // the pidfd is open, so that it speaks of that process; a process that is gone is none to
 // be ended, and no error.
-func kill(p claimed.Process, still func() error) (killed bool, err error) {
+func kill(p orphans.Process, still func() error) (killed bool, err error) {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return false, nil
@@ -40,7 +40,7 @@ func kill(p claimed.Process, still func() error) (killed bool, err error) {
 }
 
 // lives says whether a process is there.
-func (i *Inspector) lives(p claimed.Process) bool {
+func (i *Inspector) lives(p orphans.Process) bool {
 	s, _, err := i.proc.process(p.PID)
 	return err == nil && s.start == p.Start
 }

@@ -1,8 +1,8 @@
 package audit
 
 import (
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // Kind is what is wrong.
@@ -146,7 +146,7 @@ const (
 
 // Process is one that is looked at.
 type Process struct {
-	claimed.Process        // its number and its start
+	orphans.Process        // its number and its start
 	Name            string // its own word, for people
 	// Container is whose it is; without an ID it is the host's.
 	Container Container

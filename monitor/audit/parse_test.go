@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -192,7 +193,7 @@ func TestLibraries(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, other), []byte("x"), 0o755))
 	}
 	share := grant.Share{UUID: gpuA, MemoryMiB: 100, CorePercent: 10}
-	require.NoError(t, oci.Populate(claim, grant.Claim{Shares: []grant.Share{share}},
+	require.NoError(t, oci.Populate(claim, ledger.Claim{Shares: []grant.Share{share}},
 		oci.Settings{LibraryPath: path, Fronts: oci.Fronts{CUDA: filepath.Join(dir, "libvgpu-cuda-0123456789abcdef.so")}}))
 	made, err := oci.LibrariesOf(claim)
 	require.NoError(t, err)

@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/nvidia"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // headless has the test's program run as a process whose first thread ends at once.
@@ -307,7 +307,7 @@ func TestProcessesThatAreGone(t *testing.T) {
 func TestKill(t *testing.T) {
 	yes := func() error { return nil }
 	c := begin(t, 0, "sleep", "1000")
-	p := claimed.Process{PID: c.Process.Pid}
+	p := orphans.Process{PID: c.Process.Pid}
 	killed, err := kill(p, func() error { return errProcessChanged })
 	assert.ErrorIs(t, err, errProcessChanged)
 	assert.False(t, killed)
@@ -324,7 +324,7 @@ func TestKill(t *testing.T) {
 
 	// The one that was meant ends while it is looked at: nobody else gets its signal.
 	c = begin(t, 0, "sleep", "1000")
-	killed, err = kill(claimed.Process{PID: c.Process.Pid}, func() error {
+	killed, err = kill(orphans.Process{PID: c.Process.Pid}, func() error {
 		_ = c.Process.Kill()
 		_ = c.Wait()
 		return nil

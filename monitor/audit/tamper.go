@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // Tampering describes locks and leases on the files of a claim. Neither the limiter nor the host
@@ -31,7 +31,7 @@ type Tampering struct {
 
 // Holder is a process that holds a lock or a lease.
 type Holder struct {
-	claimed.Process
+	orphans.Process
 	// Name and What are for messages. Spared is the reason not to kill it.
 	Name, What, Spared string
 }
@@ -244,7 +244,7 @@ func (i *Inspector) holdersOf(ctx context.Context, c *Claim, pids []int, listed 
 		if len(held) == 0 {
 			continue
 		}
-		one := Holder{Process: claimed.Process{PID: pid, Start: s.start}, Name: s.name, What: inWords(held)}
+		one := Holder{Process: orphans.Process{PID: pid, Start: s.start}, Name: s.name, What: inWords(held)}
 		if c.ID == i.own || pid == os.Getpid() {
 			one.Spared = ownContainer
 		}

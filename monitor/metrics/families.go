@@ -8,7 +8,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -253,7 +253,7 @@ func byEnforcement(r *reading) (all []row) {
 func (r *reading) active() []*view.Container {
 	var all []*view.Container
 	for i := range r.node.Containers {
-		if c := &r.node.Containers[i]; c.State == string(grant.StateActive) {
+		if c := &r.node.Containers[i]; c.State == string(ledger.StateActive) {
 			all = append(all, c)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
@@ -45,7 +45,7 @@ func (r *reading) pods() []*view.Container {
 	var all []*view.Container
 	for i := range r.node.Containers {
 		c := &r.node.Containers[i]
-		if c.Pod == "" || c.State == string(grant.StateReleased) {
+		if c.Pod == "" || c.State == string(ledger.StateReleased) {
 			continue
 		}
 		key := [2]string{c.Pod, c.Name}

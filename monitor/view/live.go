@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -28,7 +28,7 @@ const (
 // LiveConfig is where an agent's own view comes from.
 type LiveConfig struct {
 	// Snapshot and Directory are the ledger's.
-	Snapshot func(context.Context) (*grant.Snapshot, error)
+	Snapshot func(context.Context) (*ledger.Snapshot, error)
 	Dir      func(id string) string
 	// Node is what is told of the node.
 	Node func() node.File
@@ -123,7 +123,7 @@ func seen(all []Container, use *feedback.Use) {
 	percents := make([]float64, 0, len(all))
 	for i := range all {
 		c := &all[i]
-		if c.State == string(grant.StateReleased) {
+		if c.State == string(ledger.StateReleased) {
 			continue
 		}
 		for j := range c.Shares {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
@@ -31,7 +32,7 @@ type sources struct {
 
 func (s *sources) live() *view.Live {
 	return view.NewLive(view.LiveConfig{
-		Snapshot: s.Ledger.Snapshot, Dir: s.Ledger.Dir, Node: nodetest.File, Cordoned: func() ([]string, error) { return grant.Cordoned(s.Dir) },
+		Snapshot: s.Ledger.Snapshot, Dir: s.Ledger.Dir, Node: nodetest.File, Cordoned: func() ([]string, error) { return ledger.Cordoned(s.Dir) },
 		Telemetry: func(context.Context) (map[string]nvidia.Telemetry, error) { return s.told, s.err },
 		Use:       func() *feedback.Use { return s.use }, Log: slog.New(slog.DiscardHandler),
 	})
@@ -109,7 +110,7 @@ func TestLiveFromCreationToRemoval(t *testing.T) {
 		return all
 	}
 	claim := func(id, container string) {
-		settings := grant.Claim{ContainerID: id, Owner: grant.OwnerNRI, PodUID: "u", PodNamespace: "d", PodName: "p", Container: container, Shares: []grant.Share{share(nodetest.H200, 1000, 10)}}
+		settings := ledger.Claim{ContainerID: id, Owner: ledger.OwnerNRI, PodUID: "u", PodNamespace: "d", PodName: "p", Container: container, Shares: []grant.Share{share(nodetest.H200, 1000, 10)}}
 		_, err := s.Ledger.Claim(t.Context(), settings, node.Capacities(nodetest.File().Devices), s.Populate(settings))
 		require.NoError(t, err)
 	}

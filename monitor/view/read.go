@@ -14,24 +14,24 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // Read reads the node's files. The GPUs are optional, since the ledger says
 // something without them; an unreadable ledger is an error.
 func Read(ctx context.Context, stateDir string) (Node, error) {
-	ledger, err := grant.OpenReadOnly(stateDir, grant.WithRecovery(oci.RecoverShares))
+	store, err := ledger.OpenReadOnly(stateDir, ledger.WithRecovery(oci.RecoverShares))
 	if errors.Is(err, fs.ErrPermission) {
 		return Node{}, fmt.Errorf("%w: run it as root", err)
 	}
 	if err != nil {
 		return Node{}, fmt.Errorf("%w (--state-dir names its directory)", err)
 	}
-	snapshot, err := ledger.Snapshot(ctx)
+	snapshot, err := store.Snapshot(ctx)
 	if err != nil {
 		return Node{}, err
 	}
@@ -43,17 +43,17 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 	if err != nil {
 		problems = append(problems, "GPUs: "+err.Error())
 	}
-	cordoned, err := grant.Cordoned(stateDir)
+	cordoned, err := ledger.Cordoned(stateDir)
 	if err != nil {
 		problems = append(problems, err.Error())
 	}
-	n := compose(snapshot, file, cordoned, containers(snapshot, ledger.Dir))
+	n := compose(snapshot, file, cordoned, containers(snapshot, store.Dir))
 	n.Problems = append(problems, n.Problems...)
 	return n, nil
 }
 
 // compose puts a node together.
-func compose(snapshot *grant.Snapshot, file node.File, cordoned []string, all []Container) Node {
+func compose(snapshot *ledger.Snapshot, file node.File, cordoned []string, all []Container) Node {
 	n := Node{
 		Name: file.Name, DriverVersion: file.Node.DriverVersion, CUDAVersion: file.Node.CUDAVersion, GPUsReadAt: file.WrittenAt,
 		GPUs: []GPU{}, Containers: all,
@@ -83,7 +83,7 @@ func compose(snapshot *grant.Snapshot, file node.File, cordoned []string, all []
 		c.UsedBytes = used[c.UUID]
 		c.Unhealthy = file.Unhealthy(c.UUID, gpu)
 		c.Healthy = c.Unhealthy == ""
-		c.Cordoned = grant.IsCordoned(cordoned, c.UUID, gpu)
+		c.Cordoned = ledger.IsCordoned(cordoned, c.UUID, gpu)
 		n.GPUs = append(n.GPUs, c)
 	}
 	for _, c := range file.Node.GPUs {
@@ -117,7 +117,7 @@ type reading struct {
 }
 
 // containers are the ledger's entries with what their usage files say.
-func containers(snapshot *grant.Snapshot, dir func(id string) string) []Container {
+func containers(snapshot *ledger.Snapshot, dir func(id string) string) []Container {
 	shares := 0
 	for i := range snapshot.Entries {
 		shares += len(snapshot.Entries[i].Shares)
@@ -141,7 +141,7 @@ func monotonic() uint64 {
 }
 
 // container is a ledger's entry with what its usage file says.
-func (r *reading) container(e *grant.Entry, dir string) Container {
+func (r *reading) container(e *ledger.Entry, dir string) Container {
 	c := Container{
 		ContainerID: e.ContainerID, PodUID: e.PodUID, Name: e.Container, Owner: e.Owner,
 		State: string(e.State), Enforcement: e.Mode, CreatedAt: e.CreatedAt, Blocks: e.Blocks,
@@ -154,12 +154,12 @@ func (r *reading) container(e *grant.Entry, dir string) Container {
 		r.uuids = append(r.uuids, s.UUID)
 	}
 	expected := r.uuids
-	if e.State == grant.StateCorrupt || len(expected) == 0 {
+	if e.State == ledger.StateCorrupt || len(expected) == 0 {
 		expected = nil // nobody knows
 	}
 	usage, err := r.Usage(limiter.UsagePath(dir), expected)
 	// It may have been removed since, and has none where it is made again to block.
-	if err != nil && e.State != grant.StateReleased && e.State != grant.StateBlocking && exists(dir) {
+	if err != nil && e.State != ledger.StateReleased && e.State != ledger.StateBlocking && exists(dir) {
 		c.UsageProblem, c.UsageUnknown = err.Error(), errors.Is(err, limiter.ErrUsageVersion)
 	}
 	c.problem = problemOf(e, c.UsageProblem, dir)
@@ -192,7 +192,7 @@ func (r *reading) used(share *Share, d *limiter.DeviceUsage) {
 }
 
 // problemOf is what people are told of a container; empty: nothing.
-func problemOf(e *grant.Entry, usage, dir string) string {
+func problemOf(e *ledger.Entry, usage, dir string) string {
 	var found []string
 	if e.Problem != nil {
 		found = append(found, e.Problem.Error())
@@ -200,8 +200,8 @@ func problemOf(e *grant.Entry, usage, dir string) string {
 	if usage != "" {
 		found = append(found, usage)
 	}
-	if e.Owner != grant.OwnerNRI { // whose claims have no such record
-		if _, err := claimed.Read(dir); errors.Is(err, claimed.ErrDamaged) {
+	if e.Owner != ledger.OwnerNRI { // whose claims have no such record
+		if _, err := orphans.Read(dir); errors.Is(err, orphans.ErrDamaged) {
 			found = append(found, err.Error()+": its share is given back once no process uses the directory")
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
@@ -270,7 +271,7 @@ func TestReadReleasedAndCorrupt(t *testing.T) {
 // What says of a container of docker's how it is found can't be read: people are told where.
 func TestReadDamagedRecord(t *testing.T) {
 	s := nodetest.NewStateDir(t)
-	claim := grant.Claim{ContainerID: "web", Owner: grant.OwnerRuntime, Container: "web", Shares: []grant.Share{share(nodetest.H200, 1000, 10)}}
+	claim := ledger.Claim{ContainerID: "web", Owner: ledger.OwnerRuntime, Container: "web", Shares: []grant.Share{share(nodetest.H200, 1000, 10)}}
 	_, err := s.Ledger.Claim(t.Context(), claim, node.Capacities(nodetest.File().Devices), func(dir string) error {
 		return errors.Join(limiter.CreateUsage(limiter.UsagePath(dir), []string{nodetest.H200}), os.WriteFile(filepath.Join(dir, "runtime.json"), []byte("{"), 0o600))
 	})

@@ -10,6 +10,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci/slice"
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
@@ -35,7 +36,7 @@ func Plan(config wish.Config, gpus map[string]grant.GPU, there map[string]slice.
 		planned []Planned
 		errs    []error
 	)
-	booked := map[string]grant.Usage{}
+	booked := map[string]ledger.Usage{}
 	names := slices.Sorted(maps.Keys(config.Slices))
 	kept := map[string]bool{}
 	for _, name := range names {
@@ -83,7 +84,7 @@ func asked(config wish.Config, name string) Planned {
 }
 
 // place chooses a slice's GPUs.
-func place(config wish.Config, name string, gpus map[string]grant.GPU, booked map[string]grant.Usage) (Planned, error) {
+func place(config wish.Config, name string, gpus map[string]grant.GPU, booked map[string]ledger.Usage) (Planned, error) {
 	p := asked(config, name)
 	if err := parser.ValidateDeviceName(name); err != nil {
 		return p, fmt.Errorf("it can't be the name of a CDI device: %w", err)
@@ -100,7 +101,7 @@ func place(config wish.Config, name string, gpus map[string]grant.GPU, booked ma
 }
 
 // book adds shares to what the slices take.
-func book(booked map[string]grant.Usage, shares []grant.Share) {
+func book(booked map[string]ledger.Usage, shares []grant.Share) {
 	for _, s := range shares {
 		u := booked[s.UUID]
 		u.MemoryMiB += s.MemoryMiB

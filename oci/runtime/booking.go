@@ -12,8 +12,9 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
@@ -25,8 +26,8 @@ type booking struct {
 	request   *wish.Request
 	gpus      GPUs
 	settings  oci.Settings
-	releaser  claimed.Releaser
-	record    claimed.Record
+	releaser  orphans.Releaser
+	record    orphans.Record
 }
 
 // book chooses GPUs, books them and edits the spec. Between choice and claim others may
@@ -78,8 +79,8 @@ func (b *booking) book(ctx context.Context, spec *rspec.Spec) error {
 }
 
 // pick picks the GPUs, of those that are not cordoned.
-func (b *booking) pick(booked map[string]grant.Usage, config wish.Config) ([]grant.Share, error) {
-	cordoned, err := grant.Cordoned(config.StateDir)
+func (b *booking) pick(booked map[string]ledger.Usage, config wish.Config) ([]grant.Share, error) {
+	cordoned, err := ledger.Cordoned(config.StateDir)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +88,7 @@ func (b *booking) pick(booked map[string]grant.Usage, config wish.Config) ([]gra
 		return wish.Choose(b.request, b.gpus.Capacity, booked, config)
 	}
 	left := maps.Clone(b.gpus.Capacity)
-	maps.DeleteFunc(left, func(uuid string, c grant.GPU) bool { return grant.IsCordoned(cordoned, uuid, c.Parent) })
+	maps.DeleteFunc(left, func(uuid string, c grant.GPU) bool { return ledger.IsCordoned(cordoned, uuid, c.Parent) })
 	shares, err := wish.Choose(b.request, left, booked, config)
 	if err != nil {
 		return nil, fmt.Errorf("%w; cordoned, and given to no new container: %s (gpuslice uncordon)", err, strings.Join(cordoned, ", "))
@@ -105,7 +106,7 @@ func (b *booking) choose(way oci.Injection) {
 }
 
 // booked is what is booked of the GPUs once what is gone was given back.
-func (b *booking) booked(ctx context.Context) (map[string]grant.Usage, error) {
+func (b *booking) booked(ctx context.Context) (map[string]ledger.Usage, error) {
 	for {
 		now, err := b.releaser.Ledger.Snapshot(ctx)
 		if err != nil {
@@ -120,7 +121,7 @@ func (b *booking) booked(ctx context.Context) (map[string]grant.Usage, error) {
 			continue
 		}
 		for _, e := range now.Entries {
-			if e.ContainerID != b.container.ID || e.State == grant.StateReleased {
+			if e.ContainerID != b.container.ID || e.State == ledger.StateReleased {
 				continue
 			}
 			if changed, err = b.replace(ctx); err != nil {
@@ -142,7 +143,7 @@ func (b *booking) booked(ctx context.Context) (map[string]grant.Usage, error) {
 // podman lives.
 func (b *booking) replace(ctx context.Context) (bool, error) {
 	dir := b.releaser.Ledger.Dir(b.container.ID)
-	old, err := claimed.Read(dir)
+	old, err := orphans.Read(dir)
 	if err != nil || b.order.lowLevel != podmansRuntime || old.Runtime != podmansRuntime || old.Bundle != b.record.Bundle ||
 		b.releaser.Judge.Alive(dir, true) {
 		return false, nil // it is told who has it
@@ -151,9 +152,9 @@ func (b *booking) replace(ctx context.Context) (bool, error) {
 }
 
 // taken says that a live container of the same id has a claim.
-func (b *booking) taken(e grant.Entry) error {
+func (b *booking) taken(e ledger.Entry) error {
 	where := ""
-	if r, err := claimed.Read(b.releaser.Ledger.Dir(e.ContainerID)); err == nil {
+	if r, err := orphans.Read(b.releaser.Ledger.Dir(e.ContainerID)); err == nil {
 		where = fmt.Sprintf(" (bundle %s)", r.Bundle)
 	}
 	return fmt.Errorf("a container with the id %s has a share of a GPU already%s: remove it, or choose another id", e.ContainerID, where)
@@ -161,9 +162,9 @@ func (b *booking) taken(e grant.Entry) error {
 
 // claim books the shares.
 func (b *booking) claim(ctx context.Context, shares []grant.Share, how oci.Enforcement) error {
-	claim := grant.Claim{
+	claim := ledger.Claim{
 		ContainerID:  b.container.ID,
-		Owner:        grant.OwnerRuntime,
+		Owner:        ledger.OwnerRuntime,
 		Container:    nameOf(b.container),
 		Shares:       shares,
 		HighPriority: b.request.HighPriority,

@@ -10,9 +10,9 @@ import (
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 	"github.com/gpuslice/gpuslice/oci/slice"
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
@@ -105,7 +105,7 @@ func (r *Runtime) limitedByNRI(ctx context.Context, c oci.Container) (bool, erro
 	if !r.mountsLimits(c) {
 		return false, nil
 	}
-	reader, err := grant.OpenReadOnly(r.Config.StateDir)
+	reader, err := ledger.OpenReadOnly(r.Config.StateDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -117,7 +117,7 @@ func (r *Runtime) limitedByNRI(ctx context.Context, c oci.Container) (bool, erro
 		return false, err
 	}
 	for _, e := range now.Entries {
-		if e.ContainerID == c.ID && e.Owner == grant.OwnerNRI && e.State == grant.StateActive {
+		if e.ContainerID == c.ID && e.Owner == ledger.OwnerNRI && e.State == ledger.StateActive {
 			return true, nil
 		}
 	}
@@ -133,7 +133,7 @@ func (r *Runtime) mountsLimits(c oci.Container) bool {
 // spec. Everything that can be refused is refused before anything is booked.
 func (r *Runtime) withRequest(ctx context.Context, o *order, spec *rspec.Spec, c oci.Container, request *wish.Request) (func() error, error) {
 	undo := func() error { return nil }
-	if err := grant.ValidateContainerID(c.ID); err != nil {
+	if err := ledger.ValidateContainerID(c.ID); err != nil {
 		return undo, err
 	}
 	gpus, err := r.GPUs(ctx)
@@ -144,7 +144,7 @@ func (r *Runtime) withRequest(ctx context.Context, o *order, spec *rspec.Spec, c
 	if err != nil {
 		return undo, forRoot(err)
 	}
-	ledger, err := grant.OpenLedger(r.Config.StateDir, grant.WithRecovery(oci.RecoverShares))
+	ledger, err := ledger.Open(r.Config.StateDir, ledger.WithRecovery(oci.RecoverShares))
 	if err != nil {
 		return undo, forRoot(err)
 	}
@@ -153,7 +153,7 @@ func (r *Runtime) withRequest(ctx context.Context, o *order, spec *rspec.Spec, c
 	b := booking{
 		runtime: r, order: o, gpus: gpus, request: request,
 		settings: r.settings(o, limiter, gpus),
-		releaser: claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()},
+		releaser: orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()},
 	}
 	b.container = c
 	if b.container.Rootfs, err = rootfsFacts(o.call.Bundle, spec); err != nil {
@@ -228,10 +228,10 @@ func rootfsFacts(bundle string, spec *rspec.Spec) (*oci.Rootfs, error) {
 func (r *Runtime) giveUp(id, nonce string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), claimPatience)
 	defer cancel()
-	ledger, err := grant.OpenLedger(r.Config.StateDir)
+	ledger, err := ledger.Open(r.Config.StateDir)
 	if err != nil {
 		return err
 	}
 	defer ledger.Close()
-	return claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()}.Drop(ctx, id, nonce)
+	return orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()}.Drop(ctx, id, nonce)
 }

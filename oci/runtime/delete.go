@@ -12,17 +12,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
 // claimOf is the record of a container's claim; fs.ErrNotExist where it has none, and
-// claimed.ErrDamaged where it can't be read.
-func (r *Runtime) claimOf(id string) (claimed.Record, error) {
-	if grant.ValidateContainerID(id) != nil {
-		return claimed.Record{}, fs.ErrNotExist
+// orphans.ErrDamaged where it can't be read.
+func (r *Runtime) claimOf(id string) (orphans.Record, error) {
+	if ledger.ValidateContainerID(id) != nil {
+		return orphans.Record{}, fs.ErrNotExist
 	}
-	return claimed.Read(filepath.Join(r.Config.StateDir, "containers", id))
+	return orphans.Read(filepath.Join(r.Config.StateDir, "containers", id))
 }
 
 // delete has the low-level runtime delete a container that has a claim, and then gives
@@ -31,7 +31,7 @@ func (r *Runtime) claimOf(id string) (claimed.Record, error) {
 // the next creation does, see sweep.
 //
 // damaged is why the claim's record can't be read, which then has no nonce.
-func (r *Runtime) delete(ctx context.Context, call Call, claim claimed.Record, damaged error, argv, env []string) (int, error) {
+func (r *Runtime) delete(ctx context.Context, call Call, claim orphans.Record, damaged error, argv, env []string) (int, error) {
 	status, err := runChild(argv, env)
 	if err != nil {
 		return exitFailed, err
@@ -53,12 +53,12 @@ func (r *Runtime) giveBack(ctx context.Context, id, nonce string, ended bool) er
 	if _, err := os.Stat(r.Config.StateDir); err != nil {
 		return nil // no ledger, no claim
 	}
-	ledger, err := grant.OpenLedger(r.Config.StateDir)
+	ledger, err := ledger.Open(r.Config.StateDir)
 	if err != nil {
 		return err
 	}
 	defer ledger.Close()
-	return claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()}.Release(ctx, id, nonce, ended)
+	return orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()}.Release(ctx, id, nonce, ended)
 }
 
 // runChild runs a program to its end in our place: with our files, and with the signals

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
 // fake is a low-level runtime that writes down how it is called.
@@ -80,7 +80,7 @@ func TestDeleteFails(t *testing.T) {
 	_, err := m.create("web", "GPUSLICE_MEMORY=1GiB")
 	require.NoError(t, err)
 	write(t, m.path("status"), "1", 0o644)
-	self, err := claimed.Procfs("/proc").Identify(os.Getpid())
+	self, err := orphans.Procfs("/proc").Identify(os.Getpid())
 	require.NoError(t, err)
 	state := write(t, m.path("root/web/state.json"), `{"id":"web","init_process_pid":`+itoa(self.PID)+`,"init_process_start":`+itoa(int(self.Start))+`,"config":{}}`, 0o600)
 	_, err = m.run("delete", "web")
@@ -101,11 +101,11 @@ func TestDeleteDamaged(t *testing.T) {
 	_, err := m.create("web", "GPUSLICE_MEMORY=1GiB")
 	require.NoError(t, err)
 	gone := 0
-	if namespace, err := claimed.Procfs("/proc").Namespace(); err != nil || namespace != claimed.MachineNamespace {
+	if namespace, err := orphans.Procfs("/proc").Namespace(); err != nil || namespace != orphans.MachineNamespace {
 		gone = 1 // tests in a container: nobody there sees all processes
 	}
 	dir := m.path("run/containers/web")
-	write(t, filepath.Join(dir, claimed.RecordName), "{", 0o600)
+	write(t, filepath.Join(dir, orphans.RecordName), "{", 0o600)
 	for _, want := range []struct {
 		age  time.Duration
 		left int

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/ocitest"
 	"github.com/gpuslice/gpuslice/oci/wish"
@@ -30,7 +31,7 @@ const gpu0 = "GPU-11111111-1111-1111-1111-111111111111"
 type bench struct {
 	*Runtime
 	dir    string
-	ledger *grant.Ledger
+	ledger *ledger.Ledger
 }
 
 func newBench(t testing.TB) *bench {
@@ -41,7 +42,7 @@ func newBench(t testing.TB) *bench {
 	config.StateDir, config.CDISpecDirs = filepath.Join(dir, "run"), []string{specs}
 	write(t, filepath.Join(dir, "rootfs/lib64/ld-linux-x86-64.so.2"), "a loader", 0o755)
 	vgpufstest.Unmount(t, config.StateDir)
-	ledger, err := grant.OpenLedger(config.StateDir)
+	ledger, err := ledger.Open(config.StateDir)
 	require.NoError(t, err)
 	t.Cleanup(func() { ledger.Close() })
 	return &bench{dir: dir, ledger: ledger, Runtime: &Runtime{

@@ -16,8 +16,8 @@ import (
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 	"github.com/gpuslice/gpuslice/oci/slice"
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
@@ -99,7 +99,7 @@ func (r *Runtime) poststop(ctx context.Context, state rspec.State, nonce string)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil && !errors.Is(err, claimed.ErrDamaged) {
+	if err != nil && !errors.Is(err, orphans.ErrDamaged) {
 		return err
 	}
 	ended := nonce != "" && nonce == claim.Nonce
@@ -230,7 +230,7 @@ func (r *Runtime) precreated(o *order, c oci.Container) bool {
 		return false
 	}
 	claim, err := r.claimOf(c.ID)
-	return err == nil && claim.Runtime == podmansRuntime && claimed.NewJudge().Proc.Lives(claim.Creator)
+	return err == nil && claim.Runtime == podmansRuntime && orphans.NewJudge().Proc.Lives(claim.Creator)
 }
 
 // What podman's configs say of the container's id, which they don't name: a cgroup

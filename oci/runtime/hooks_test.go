@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/ocitest"
@@ -36,7 +37,7 @@ func state(t testing.TB, bundle string) string {
 	return string(data)
 }
 
-func (b *bench) claims(t testing.TB) []grant.Claim {
+func (b *bench) claims(t testing.TB) []ledger.Claim {
 	now, err := b.ledger.Snapshot(context.Background())
 	require.NoError(t, err)
 	return now.Claims()
@@ -220,8 +221,8 @@ func TestVerify(t *testing.T) {
 func TestLimitedByNRI(t *testing.T) {
 	b := newBench(t)
 	bundle := b.bundle(t, "cri")
-	claim := grant.Claim{
-		ContainerID: id, Owner: grant.OwnerNRI, Container: "main", PodUID: "9d1f",
+	claim := ledger.Claim{
+		ContainerID: id, Owner: ledger.OwnerNRI, Container: "main", PodUID: "9d1f",
 		Shares: []grant.Share{{UUID: gpu0, MemoryMiB: 1000}},
 	}
 	gpus, err := b.GPUs(context.Background())

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
 // Creation and removal killed at any moment, ours and runc's: a container that is there
@@ -48,7 +48,7 @@ func (m *machine) requireClaims() {
 	states, err := os.ReadDir(m.path("root"))
 	require.NoError(m, err)
 	for _, s := range states {
-		if init, known := claimed.InitOf(filepath.Join(m.path("root"), s.Name())); known && claimed.Procfs("/proc").Lives(init) {
+		if init, known := orphans.InitOf(filepath.Join(m.path("root"), s.Name())); known && orphans.Procfs("/proc").Lives(init) {
 			require.Contains(m, ids, s.Name())
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
@@ -32,7 +32,7 @@ type machine struct {
 	testing.TB
 	dir    string
 	rootfs string
-	ledger *grant.Ledger
+	ledger *ledger.Ledger
 }
 
 // newMachine makes one, as root.
@@ -77,7 +77,7 @@ func newMachine(t testing.TB, config string) *machine {
 	require.NoError(t, err)
 	write(t, m.path("runtime.yaml"), fmt.Sprintf("stateDir: %s\nlibraryDir: %s\ncdiSpecDirs: [%s]\nnvmlLibrary: %s\nruntimes: [runc]\n%s",
 		m.path("run"), m.path("lib"), m.path("cdi"), m.artefact("sim", "libnvidia-ml.so.1"), config), 0o644)
-	m.ledger, err = grant.OpenLedger(m.path("run"))
+	m.ledger, err = ledger.Open(m.path("run"))
 	require.NoError(t, err)
 	t.Cleanup(func() { m.ledger.Close() })
 	m.makeRootfs()
@@ -207,12 +207,12 @@ func (m *machine) remove(id string) {
 
 // booked are the ids of the claims that count, and what is booked of the GPUs. No
 // directory may be there beside them.
-func (m *machine) booked() (ids []string, usage map[string]grant.Usage) {
+func (m *machine) booked() (ids []string, usage map[string]ledger.Usage) {
 	m.Helper()
 	now, err := m.ledger.Snapshot(context.Background())
 	require.NoError(m, err)
 	for _, e := range now.Entries {
-		require.Equal(m, grant.StateActive, e.State, e.ContainerID)
+		require.Equal(m, ledger.StateActive, e.State, e.ContainerID)
 		ids = append(ids, e.ContainerID)
 	}
 	entries, err := os.ReadDir(m.path("run/containers"))

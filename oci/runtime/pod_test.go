@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -209,8 +210,8 @@ func TestPodWithGrantReachesNvidiasRuntime(t *testing.T) {
 			p := newPods(t)
 			dir := p.ledger.Dir(id)
 			if test.claimed {
-				_, err := p.ledger.Claim(context.Background(), grant.Claim{
-					ContainerID: id, Owner: grant.OwnerNRI, PodUID: "u", PodName: "p", PodNamespace: "default", Container: "main",
+				_, err := p.ledger.Claim(context.Background(), ledger.Claim{
+					ContainerID: id, Owner: ledger.OwnerNRI, PodUID: "u", PodName: "p", PodNamespace: "default", Container: "main",
 					Shares: []grant.Share{{UUID: gpu0, MemoryMiB: 1000, CorePercent: 10}},
 				}, map[string]grant.GPU{gpu0: {UUID: gpu0, MemoryMiB: 40960, CorePercent: 100, Slots: 10}}, func(string) error { return nil })
 				require.NoError(t, err)

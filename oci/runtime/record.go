@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
 // podmanPatience bounds how long podman may make a container: from its precreate hook to
@@ -24,8 +24,8 @@ func defaultRoots() []string {
 }
 
 // newRecord describes a container that is about to be made.
-func newRecord(proc claimed.Procfs, o order) (claimed.Record, error) {
-	r, err := claimed.NewRecord(proc, o.creator)
+func newRecord(proc orphans.Procfs, o order) (orphans.Record, error) {
+	r, err := orphans.NewRecord(proc, o.creator)
 	r.Runtime, r.Roots = o.lowLevel, defaultRoots()
 	if o.call.Root != "" {
 		root, rootErr := filepath.Abs(o.call.Root)

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
@@ -24,7 +24,7 @@ func TestLife(t *testing.T) {
 	defer m.remove("web")
 	ids, usage := m.booked()
 	require.Equal(t, []string{"web"}, ids)
-	require.Equal(t, map[string]grant.Usage{t4: {MemoryMiB: 8192, CorePercent: 30, Slots: 1}}, usage, "the fullest that has room")
+	require.Equal(t, map[string]ledger.Usage{t4: {MemoryMiB: 8192, CorePercent: 30, Slots: 1}}, usage, "the fullest that has room")
 
 	m.must("start", "web")
 	inside := values(m.must("exec", "web", "/opt/meminfo"))

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
@@ -105,7 +105,7 @@ func (r *Runtime) serve(ctx context.Context, call Call, args []string) (int, err
 		}
 		lowLevel, argv[0] = o.lowLevel, o.lowLevel
 	case call.Command == "delete":
-		if claim, err := r.claimOf(call.ID); err == nil || errors.Is(err, claimed.ErrDamaged) {
+		if claim, err := r.claimOf(call.ID); err == nil || errors.Is(err, orphans.ErrDamaged) {
 			return r.delete(ctx, call, claim, err, argv, env)
 		}
 	}

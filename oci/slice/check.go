@@ -14,7 +14,7 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
 )
 
@@ -25,18 +25,18 @@ func limitedOtherwise(ctx context.Context, stateDir, id string, spec *rspec.Spec
 	if !oci.MountsFiles(spec.Mounts, filepath.Join(stateDir, "containers", id)) {
 		return false, nil
 	}
-	ledger, err := grant.OpenReadOnly(stateDir)
+	store, err := ledger.OpenReadOnly(stateDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	now, err := ledger.Snapshot(ctx)
+	now, err := store.Snapshot(ctx)
 	if err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(now.Claims(), func(c grant.Claim) bool { return c.ContainerID == id }), nil
+	return slices.ContainsFunc(now.Claims(), func(c ledger.Claim) bool { return c.ContainerID == id }), nil
 }
 
 // checkSpec refuses a container that has GPUs beyond the slice's, which would have no

@@ -13,9 +13,10 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // claim books a slice for a container that is being created.
@@ -41,16 +42,16 @@ func claim(ctx context.Context, stateDir, name string, state rspec.State, spec *
 	if err := checkFiles(s, state, spec); err != nil {
 		return err
 	}
-	ledger, err := grant.OpenLedger(stateDir, grant.WithRecovery(oci.RecoverShares))
+	ledger, err := ledger.Open(stateDir, ledger.WithRecovery(oci.RecoverShares))
 	if err != nil {
 		return rootAdvice(err)
 	}
 	defer ledger.Close()
-	r := claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()}
+	r := orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()}
 	if err := vacate(ctx, r, stateDir, name); err != nil {
 		return err
 	}
-	record, err := claimed.NewRecord(r.Judge.Proc, state.Pid)
+	record, err := orphans.NewRecord(r.Judge.Proc, state.Pid)
 	if err != nil {
 		return err
 	}
@@ -69,7 +70,7 @@ func claim(ctx context.Context, stateDir, name string, state rspec.State, spec *
 }
 
 // book puts a slice's claim into the ledger.
-func book(ctx context.Context, r claimed.Releaser, stateDir string, s Slice, id string, record claimed.Record) error {
+func book(ctx context.Context, r orphans.Releaser, stateDir string, s Slice, id string, record orphans.Record) error {
 	dir := Dir(stateDir, s.Name)
 	mark := filepath.Join(dir, markName)
 	if err := os.WriteFile(mark, nil, 0o600); err != nil {
@@ -86,7 +87,7 @@ func book(ctx context.Context, r claimed.Releaser, stateDir string, s Slice, id 
 
 // sweep gives back what containers had that are gone without a word: those of slices,
 // whose files are made again, and the wrapper's.
-func sweep(ctx context.Context, r claimed.Releaser, stateDir string) (bool, error) {
+func sweep(ctx context.Context, r orphans.Releaser, stateDir string) (bool, error) {
 	names, err := List(stateDir)
 	if err != nil {
 		return false, err
@@ -116,7 +117,7 @@ func sweep(ctx context.Context, r claimed.Releaser, stateDir string) (bool, erro
 // vacate refuses a slice that another container has. One that a container had whose end
 // nobody told gets new files, for what that one wrote is not the next one's; and this
 // creation, which has the old ones mounted, is refused for once.
-func vacate(ctx context.Context, r claimed.Releaser, stateDir, name string) error {
+func vacate(ctx context.Context, r orphans.Releaser, stateDir, name string) error {
 	h, err := holderOf(ctx, stateDir, name)
 	if err != nil {
 		return err
@@ -158,7 +159,7 @@ func others(ctx context.Context, stateDir, but string) string {
 // runtime's state alone, and a runtime calls poststop also for a container that was
 // refused: so the claim has to be of that bundle, and of a process that has ended.
 func release(ctx context.Context, stateDir, name string, state rspec.State) error {
-	if err := grant.ValidateContainerID(state.ID); err != nil {
+	if err := ledger.ValidateContainerID(state.ID); err != nil {
 		return err
 	}
 	if !exists(filepath.Join(stateDir, "containers", state.ID)) {
@@ -169,14 +170,14 @@ func release(ctx context.Context, stateDir, name string, state rspec.State) erro
 		return rootAdvice(err)
 	}
 	defer unlock()
-	ledger, err := grant.OpenLedger(stateDir, grant.WithRecovery(oci.RecoverShares))
+	ledger, err := ledger.Open(stateDir, ledger.WithRecovery(oci.RecoverShares))
 	if err != nil {
 		return rootAdvice(err)
 	}
 	defer ledger.Close()
-	r := claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()}
+	r := orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()}
 	dir := ledger.Dir(state.ID)
-	record, err := claimed.Read(dir)
+	record, err := orphans.Read(dir)
 	if err != nil || record.Slice != name || record.Bundle != state.Bundle || r.Judge.Proc.Lives(record.Creator) {
 		return nil // it is somebody else's claim: the wrapper's, the agent's, another container's
 	}
@@ -187,9 +188,9 @@ func release(ctx context.Context, stateDir, name string, state rspec.State) erro
 }
 
 // clearAway gives back the claim of a container that is gone without a word.
-func clearAway(ctx context.Context, r claimed.Releaser, dir string, h *holder) error {
-	record, err := claimed.Read(h.dir)
-	if err != nil && !errors.Is(err, claimed.ErrDamaged) {
+func clearAway(ctx context.Context, r orphans.Releaser, dir string, h *holder) error {
+	record, err := orphans.Read(h.dir)
+	if err != nil && !errors.Is(err, orphans.ErrDamaged) {
 		return err
 	}
 	if err := renewOf(dir, h.dir); err != nil {
@@ -209,7 +210,7 @@ func renewOf(dir, claim string) error {
 
 // fillClaim mounts the slice's files in a claim's directory too, where the monitor, the CLI and
 // a ledger that is rebuilt look for the files of every container.
-func fillClaim(dir, sliceDir, id string, r claimed.Record) error {
+func fillClaim(dir, sliceDir, id string, r orphans.Record) error {
 	if err := vgpufs.Bind(sliceDir, dir); err != nil {
 		return err
 	}

@@ -11,12 +11,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // lock takes the lock of all slices of a state directory, which it makes.
@@ -119,12 +119,12 @@ func clearHolder(ctx context.Context, stateDir, dir string, h *holder) error {
 	if h == nil {
 		return nil
 	}
-	ledger, err := grant.OpenLedger(stateDir, grant.WithRecovery(oci.RecoverShares))
+	ledger, err := ledger.Open(stateDir, ledger.WithRecovery(oci.RecoverShares))
 	if err != nil {
 		return err
 	}
 	defer ledger.Close()
-	return clearAway(ctx, claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()}, dir, h)
+	return clearAway(ctx, orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()}, dir, h)
 }
 
 // samePattern says whether the limits of a slice are what they would be now.
@@ -240,5 +240,5 @@ func PeekRemove(ctx context.Context, stateDir, name string) (inUse bool, err err
 // held says who has a slice, and whether that container is there still.
 func held(ctx context.Context, stateDir, name string) (h *holder, inUse bool, err error) {
 	h, err = holderOf(ctx, stateDir, name)
-	return h, err == nil && h != nil && h.alive(claimed.NewJudge()), err
+	return h, err == nil && h != nil && h.alive(orphans.NewJudge()), err
 }

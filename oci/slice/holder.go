@@ -7,9 +7,9 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 )
 
 // holder is the claim that has a slice.
@@ -24,7 +24,7 @@ func holderOf(ctx context.Context, stateDir, name string) (*holder, error) {
 	if !exists(limiter.LimitsPath(Dir(stateDir, name))) {
 		return nil, nil
 	}
-	ledger, err := grant.OpenReadOnly(stateDir)
+	ledger, err := ledger.OpenReadOnly(stateDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -52,7 +52,7 @@ func sameLimits(a, b string) bool {
 
 // alive says whether the container of a claim is there. What can't be found out counts
 // as yes; a claim that is gone meanwhile as no.
-func (h *holder) alive(j claimed.Judge) bool {
+func (h *holder) alive(j orphans.Judge) bool {
 	return exists(h.dir) && j.Alive(h.dir, false)
 }
 

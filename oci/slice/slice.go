@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
@@ -68,9 +69,9 @@ type File struct {
 func Dir(stateDir, name string) string { return filepath.Join(stateDir, dirsName, name) }
 
 // claim is what a container of that id books.
-func (s Slice) claim(id string) grant.Claim {
-	return grant.Claim{
-		ContainerID: id, Owner: grant.OwnerRuntime, Container: "slice " + s.Name,
+func (s Slice) claim(id string) ledger.Claim {
+	return ledger.Claim{
+		ContainerID: id, Owner: ledger.OwnerRuntime, Container: "slice " + s.Name,
 		Shares: s.Shares, HighPriority: s.HighPriority, Mode: s.Mode,
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 )
 
 // Choose picks the GPUs of a request: all that it asks for, or none with an error. The
@@ -24,7 +25,7 @@ import (
 //
 // The ledger decides again when the shares are booked. If it says grant.ErrOverbooked,
 // somebody was faster, and who wants to can choose again.
-func Choose(r *Request, gpus map[string]grant.GPU, booked map[string]grant.Usage, c Config) ([]grant.Share, error) {
+func Choose(r *Request, gpus map[string]grant.GPU, booked map[string]ledger.Usage, c Config) ([]grant.Share, error) {
 	if r == nil {
 		return nil, nil
 	}

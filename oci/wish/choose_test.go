@@ -8,16 +8,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 )
 
 // node is four GPUs of 80 GiB: of GPU 1 most is booked, GPU 2 has no slot left, GPU 3
 // no compute time.
-func node() (map[string]grant.GPU, map[string]grant.Usage, Config) {
+func node() (map[string]grant.GPU, map[string]ledger.Usage, Config) {
 	gpus := map[string]grant.GPU{}
 	for _, uuid := range []string{gpu0, gpu1, gpu2, gpu3} {
 		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 81920, CorePercent: 100, Slots: 10}
 	}
-	booked := map[string]grant.Usage{
+	booked := map[string]ledger.Usage{
 		gpu1: {MemoryMiB: 65536, CorePercent: 50, Slots: 2},
 		gpu2: {MemoryMiB: 10, CorePercent: 10, Slots: 10},
 		gpu3: {MemoryMiB: 40960, CorePercent: 100, Slots: 1},
@@ -44,7 +45,7 @@ func TestChoose(t *testing.T) {
 	for _, tt := range []struct {
 		description string
 		request     Request
-		change      func(gpus map[string]grant.GPU, booked map[string]grant.Usage, c *Config)
+		change      func(gpus map[string]grant.GPU, booked map[string]ledger.Usage, c *Config)
 		want        []grant.Share
 	}{
 		{"the fullest GPU that has room", Request{Amount: mib(8192, 30)}, nil, []grant.Share{share(gpu1, 8192, 30)}},
@@ -53,19 +54,19 @@ func TestChoose(t *testing.T) {
 		{"more compute time than is left of it", Request{Amount: mib(1, 51)}, nil, []grant.Share{share(gpu0, 1, 51)}},
 		{"no compute time is booked where none is asked", Request{Amount: mib(20000, 0)}, nil, []grant.Share{share(gpu3, 20000, 0)}},
 		{"a whole GPU", Request{Amount: percent(100, 0)}, nil, []grant.Share{share(gpu0, 81920, 0)}},
-		{"percentages are of each GPU", Request{Amount: percent(25, 10)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, _ *Config) {
+		{"percentages are of each GPU", Request{Amount: percent(25, 10)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, _ *Config) {
 			gpus[gpu0] = grant.GPU{UUID: gpu0, MemoryMiB: 40001, CorePercent: 100, Slots: 1}
 		}, []grant.Share{share(gpu0, 10000, 10)}},
-		{"a tie goes by index", Request{Amount: mib(8192, 60)}, func(_ map[string]grant.GPU, booked map[string]grant.Usage, c *Config) {
+		{"a tie goes by index", Request{Amount: mib(8192, 60)}, func(_ map[string]grant.GPU, booked map[string]ledger.Usage, c *Config) {
 			clear(booked)
 			c.Indices = map[string]string{gpu0: "10", gpu1: "3", gpu2: "2", gpu3: "2:1"}
 		}, []grant.Share{share(gpu2, 8192, 60)}},
-		{"a tie without indices goes by UUID", Request{Amount: mib(8192, 60)}, func(_ map[string]grant.GPU, booked map[string]grant.Usage, c *Config) {
+		{"a tie without indices goes by UUID", Request{Amount: mib(8192, 60)}, func(_ map[string]grant.GPU, booked map[string]ledger.Usage, c *Config) {
 			clear(booked)
 			c.Indices = nil
 		}, []grant.Share{share(gpu0, 8192, 60)}},
 		{"two GPUs, listed as the node lists them", Request{Devices: Devices{Count: 2}, Amount: mib(8192, 30)}, nil, []grant.Share{share(gpu0, 8192, 30), share(gpu1, 8192, 30)}},
-		{"listed so also where the first is the fullest", Request{Devices: Devices{Count: 2}, Amount: mib(8192, 30)}, func(_ map[string]grant.GPU, booked map[string]grant.Usage, _ *Config) {
+		{"listed so also where the first is the fullest", Request{Devices: Devices{Count: 2}, Amount: mib(8192, 30)}, func(_ map[string]grant.GPU, booked map[string]ledger.Usage, _ *Config) {
 			booked[gpu0], booked[gpu1] = booked[gpu1], booked[gpu0]
 		}, []grant.Share{share(gpu0, 8192, 30), share(gpu1, 8192, 30)}},
 		{"each with its own amount", Request{Devices: Devices{Count: 2}, Each: map[int]Amount{0: mib(8192, 0), 1: mib(60000, 0)}}, nil, []grant.Share{share(gpu1, 8192, 0), share(gpu0, 60000, 0)}},
@@ -73,69 +74,69 @@ func TestChoose(t *testing.T) {
 		{"by index", Request{Devices: names("0"), Amount: mib(100, 0)}, nil, []grant.Share{share(gpu0, 100, 0)}},
 		{"by UUID and index, in that order", Request{Devices: names(gpu3, "0"), Amount: mib(100, 0)}, nil, []grant.Share{share(gpu3, 100, 0), share(gpu0, 100, 0)}},
 		{"named, each with its own", Request{Devices: names("1", "0"), Amount: mib(100, 0), Each: map[int]Amount{1: mib(200, 7)}}, nil, []grant.Share{share(gpu1, 100, 0), share(gpu0, 200, 7)}},
-		{"all that may be used", Request{Devices: Devices{All: true}, Amount: percent(10, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"all that may be used", Request{Devices: Devices{All: true}, Amount: percent(10, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Devices = []string{"3", gpu0}
 		}, []grant.Share{share(gpu0, 8192, 0), share(gpu3, 8192, 0)}},
-		{"only what may be used", Request{Amount: mib(8192, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"only what may be used", Request{Amount: mib(8192, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Devices = []string{"0"}
 		}, []grant.Share{share(gpu0, 8192, 0)}},
 
-		{"the default amount", Request{Devices: names("0")}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"the default amount", Request{Devices: names("0")}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Default = Slice{Amount: percent(10, 20), Devices: Devices{Count: 3}}
 		}, []grant.Share{share(gpu0, 8192, 20)}},
-		{"the default devices", Request{Amount: mib(100, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"the default devices", Request{Amount: mib(100, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Default = Slice{Devices: names("3", "1")}
 		}, []grant.Share{share(gpu3, 100, 0), share(gpu1, 100, 0)}},
-		{"the whole GPU, where that is allowed", Request{Amount: Amount{CorePercent: 40}}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"the whole GPU, where that is allowed", Request{Amount: Amount{CorePercent: 40}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.AllowWholeGPUs = true
 		}, []grant.Share{share(gpu0, 81920, 40)}},
-		{"the maximum of compute time, where none is asked", Request{Amount: mib(20000, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"the maximum of compute time, where none is asked", Request{Amount: mib(20000, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.CorePercent = 30
 		}, []grant.Share{share(gpu0, 20000, 30)}},
-		{"at the maximum", Request{Devices: Devices{Count: 2}, Amount: mib(8192, 30)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"at the maximum", Request{Devices: Devices{Count: 2}, Amount: mib(8192, 30)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum = Limit{Memory: Size{Percent: 10}, CorePercent: 30, Devices: 2}
 		}, []grant.Share{share(gpu0, 8192, 30), share(gpu1, 8192, 30)}},
-		{"a GPU on which it is within the maximum", Request{Amount: mib(8192, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"a GPU on which it is within the maximum", Request{Amount: mib(8192, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum = Limit{Memory: Size{Percent: 10}}
 			gpus[gpu1] = grant.GPU{UUID: gpu1, MemoryMiB: 81919, CorePercent: 100, Slots: 10}
 		}, []grant.Share{share(gpu3, 8192, 0)}},
 
-		{"GPUs come before MIG devices", Request{Amount: mib(8192, 30)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { withMIG(gpus, *c) }, []grant.Share{share(gpu1, 8192, 30)}},
-		{"the smallest MIG device that is enough, whole", Request{Amount: mib(8192, 30)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"GPUs come before MIG devices", Request{Amount: mib(8192, 30)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) }, []grant.Share{share(gpu1, 8192, 30)}},
+		{"the smallest MIG device that is enough, whole", Request{Amount: mib(8192, 30)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
 			c.Devices = []string{mig0, mig1}
 		}, []grant.Share{share(mig1, 9856, 100)}},
-		{"a MIG device of a GPU that may be used, by its index", Request{Amount: mib(8192, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"a MIG device of a GPU that may be used, by its index", Request{Amount: mib(8192, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
 			c.Devices = []string{"4"}
 		}, []grant.Share{share(mig1, 9856, 100)}},
-		{"a MIG device of a GPU that may be used, by its UUID", Request{Amount: mib(8192, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"a MIG device of a GPU that may be used, by its UUID", Request{Amount: mib(8192, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
 			c.Devices = []string{gpu0} // which is cut up
 			delete(gpus, gpu0)
 			c.Indices[gpu0] = "4"
 		}, []grant.Share{share(mig1, 9856, 100)}},
-		{"the next MIG device", Request{Amount: mib(8192, 0)}, func(gpus map[string]grant.GPU, booked map[string]grant.Usage, c *Config) {
+		{"the next MIG device", Request{Amount: mib(8192, 0)}, func(gpus map[string]grant.GPU, booked map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
 			c.Devices = []string{mig0, mig1}
-			booked[mig1] = grant.Usage{MemoryMiB: 9856, CorePercent: 100, Slots: 1}
+			booked[mig1] = ledger.Usage{MemoryMiB: 9856, CorePercent: 100, Slots: 1}
 		}, []grant.Share{share(mig0, 20096, 100)}},
-		{"MIG devices where GPUs have no room", Request{Devices: Devices{Count: 2}, Amount: mib(9000, 60)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { withMIG(gpus, *c) },
+		{"MIG devices where GPUs have no room", Request{Devices: Devices{Count: 2}, Amount: mib(9000, 60)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) },
 			[]grant.Share{share(mig0, 20096, 100), share(mig1, 9856, 100)}},
-		{"MIG devices by index", Request{Devices: names("4:1"), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { withMIG(gpus, *c) }, []grant.Share{share(mig1, 9856, 100)}},
-		{"no more than all of a MIG device's compute time", Request{Devices: names(mig1), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"MIG devices by index", Request{Devices: names("4:1"), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) }, []grant.Share{share(mig1, 9856, 100)}},
+		{"no more than all of a MIG device's compute time", Request{Devices: names(mig1), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
 			gpus[mig1] = grant.GPU{UUID: mig1, MemoryMiB: 9856, CorePercent: 150, Slots: 1}
 		}, []grant.Share{share(mig1, 9856, 100)}},
-		{"a maximum of compute time is not for MIG devices", Request{Devices: names(mig1), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"a maximum of compute time is not for MIG devices", Request{Devices: names(mig1), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
 			c.Maximum.CorePercent = 30
 		}, []grant.Share{share(mig1, 9856, 100)}},
-		{"all are GPUs where there are both", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"all are GPUs where there are both", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
 			c.Devices = []string{"0", "4:0", "4:1"}
 		}, []grant.Share{share(gpu0, 1, 0)}},
-		{"all are MIG devices where there are no GPUs", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"all are MIG devices where there are no GPUs", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
 			c.Devices = []string{"4:0", "4:1"}
 		}, []grant.Share{share(mig0, 20096, 100), share(mig1, 9856, 100)}},
@@ -164,7 +165,7 @@ func TestChooseRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		description string
 		request     Request
-		change      func(gpus map[string]grant.GPU, booked map[string]grant.Usage, c *Config)
+		change      func(gpus map[string]grant.GPU, booked map[string]ledger.Usage, c *Config)
 		kind        error
 		says        []string
 	}{
@@ -175,81 +176,81 @@ func TestChooseRefuses(t *testing.T) {
 		{"each fits a GPU, and both the same one", Request{Devices: Devices{Count: 2}, Each: map[int]Amount{0: mib(60000, 60), 1: mib(50000, 60)}}, nil, grant.ErrOverbooked, []string{"60000MiB", "50000MiB"}},
 		{"not all of the named have room", Request{Devices: names("0", "2"), Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2", "0 of 10 slots"}},
 		{"not all have room", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2"}},
-		{"an overbooked GPU has nothing free", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, booked map[string]grant.Usage, _ *Config) {
-			booked[gpu0] = grant.Usage{MemoryMiB: 90000, CorePercent: 200, Slots: 20}
+		{"an overbooked GPU has nothing free", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, booked map[string]ledger.Usage, _ *Config) {
+			booked[gpu0] = ledger.Usage{MemoryMiB: 90000, CorePercent: 200, Slots: 20}
 		}, grant.ErrOverbooked, []string{"0 of 81920 MiB, 0 of 100 % and 0 of 10 slots"}},
 
 		{"no amount", Request{Devices: names("0")}, nil, ErrForbidden, []string{"GPUSLICE_MEMORY", "default.memory", "allowWholeGPUs", "/etc/gpuslice/runtime.yaml"}},
 		{"an amount of one GPU only", Request{Devices: names("0", "1"), Each: map[int]Amount{0: mib(1, 0)}}, nil, ErrForbidden, []string{"GPUSLICE_MEMORY"}},
 		{"an amount of a GPU too many", Request{Devices: Devices{All: true}, Amount: mib(1, 0), Each: map[int]Amount{4: mib(1, 0)}}, nil, grant.ErrMalformed, []string{"GPU 4", "4 GPUs"}},
-		{"more memory than the maximum", Request{Amount: mib(8193, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"more memory than the maximum", Request{Amount: mib(8193, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.Memory = Size{MiB: 8192}
 		}, ErrForbidden, []string{"8193 MiB", "8192 MiB", "maximum.memory: 8GiB in /etc/gpuslice/runtime.yaml"}},
-		{"more of the GPU than the maximum", Request{Amount: percent(26, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"more of the GPU than the maximum", Request{Amount: percent(26, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.Memory = Size{Percent: 25}
 		}, ErrForbidden, []string{"maximum.memory: 25%"}},
-		{"one of two is more than the maximum", Request{Devices: Devices{Count: 2}, Amount: mib(1, 0), Each: map[int]Amount{1: mib(9000, 0)}}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"one of two is more than the maximum", Request{Devices: Devices{Count: 2}, Amount: mib(1, 0), Each: map[int]Amount{1: mib(9000, 0)}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.Memory = Size{MiB: 8192}
 		}, ErrForbidden, []string{"9000 MiB"}},
-		{"named, more than the maximum", Request{Devices: names("0"), Amount: mib(8193, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"named, more than the maximum", Request{Devices: names("0"), Amount: mib(8193, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.Memory = Size{MiB: 8192}
 		}, ErrForbidden, []string{"maximum.memory"}},
-		{"more compute time than the maximum", Request{Amount: mib(1, 31)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"more compute time than the maximum", Request{Amount: mib(1, 31)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.CorePercent = 30
 		}, ErrForbidden, []string{"31 %", "30 %", "maximum.cores"}},
-		{"more GPUs than the maximum", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"more GPUs than the maximum", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.Devices = 3
 		}, ErrForbidden, []string{"4 GPUs", "3 at most", "maximum.devices"}},
-		{"all of more GPUs than a container can have", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, _ *Config) {
+		{"all of more GPUs than a container can have", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, _ *Config) {
 			for i := range 13 {
 				gpus[fmt.Sprintf("GPU-%08d-0000-4000-8000-00000000000a", i)] = gpus[gpu0]
 			}
 		}, grant.ErrMalformed, []string{"17 GPUs", "16 at most"}},
-		{"a MIG device that is more than the maximum", Request{Devices: names(mig0), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"a MIG device that is more than the maximum", Request{Devices: names(mig0), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
 			c.Maximum.Memory = Size{MiB: 10000}
 		}, ErrForbidden, []string{"20096 MiB"}},
 
 		{"an unknown GPU", Request{Devices: names("7"), Amount: mib(1, 0)}, nil, grant.ErrUnknownGPU, []string{`GPU "7"`, "GPU 0 (" + gpu0 + ")"}},
 		{"an unknown UUID", Request{Devices: names(mig0), Amount: mib(1, 0)}, nil, grant.ErrUnknownGPU, []string{mig0}},
-		{"an index where none is known", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { c.Indices = nil },
+		{"an index where none is known", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Indices = nil },
 			grant.ErrUnknownGPU, []string{"by its UUID"}},
-		{"an index that two GPUs have", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { c.Indices[gpu1] = "0" },
+		{"an index that two GPUs have", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Indices[gpu1] = "0" },
 			grant.ErrAmbiguous, []string{"by its UUID"}},
-		{"a GPU that is kept for others", Request{Devices: names(gpu0), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { c.Devices = []string{"1"} },
+		{"a GPU that is kept for others", Request{Devices: names(gpu0), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Devices = []string{"1"} },
 			ErrForbidden, []string{"GPU 0", "devices in /etc/gpuslice/runtime.yaml"}},
-		{"a MIG device of a GPU that is kept for others", Request{Devices: names("4:0"), Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"a MIG device of a GPU that is kept for others", Request{Devices: names("4:0"), Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
 			c.Devices = []string{"40", "0", "4:1"}
 		}, ErrForbidden, []string{"GPU 4:0"}},
-		{"no GPU may be used", Request{Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { c.Devices = []string{mig0} },
+		{"no GPU may be used", Request{Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Devices = []string{mig0} },
 			grant.ErrUnknownGPU, []string{"devices in"}},
-		{"all of none", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, _ *Config) { clear(gpus) },
+		{"all of none", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, _ *Config) { clear(gpus) },
 			grant.ErrUnknownGPU, []string{"the node has none"}},
 		{"the same GPU by both its names", Request{Devices: names("0", gpu0), Amount: mib(1, 0)}, nil, grant.ErrMalformed, []string{"named twice"}},
-		{"a GPU and a MIG device", Request{Devices: names("0", "4:0"), Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { withMIG(gpus, *c) },
+		{"a GPU and a MIG device", Request{Devices: names("0", "4:0"), Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) },
 			grant.ErrMalformed, []string{"don't go together"}},
-		{"more than a MIG device has", Request{Devices: names("4:1"), Amount: mib(9857, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { withMIG(gpus, *c) },
+		{"more than a MIG device has", Request{Devices: names("4:1"), Amount: mib(9857, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) },
 			grant.ErrOverbooked, []string{"9857MiB"}},
 
 		{"a grant without room", Request{Shares: []grant.Share{share(gpu1, 16385, 0)}}, nil, grant.ErrOverbooked, []string{"16385MiB"}},
 		{"a grant beyond the GPU", Request{Shares: []grant.Share{share(gpu0, 100000, 0)}}, nil, grant.ErrOverbooked, []string{"100000MiB"}},
 		{"a grant of an unknown GPU", Request{Shares: []grant.Share{share(mig0, 1, 0)}}, nil, grant.ErrUnknownGPU, []string{"gpuslice.io/grant", mig0}},
-		{"a grant of a GPU that is kept for others", Request{Shares: []grant.Share{share(gpu0, 1, 0)}}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { c.Devices = []string{"1"} },
+		{"a grant of a GPU that is kept for others", Request{Shares: []grant.Share{share(gpu0, 1, 0)}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Devices = []string{"1"} },
 			ErrForbidden, []string{"devices in"}},
-		{"a grant beyond the maximum", Request{Shares: []grant.Share{share(gpu0, 8193, 0)}}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"a grant beyond the maximum", Request{Shares: []grant.Share{share(gpu0, 8193, 0)}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.Memory = Size{MiB: 8192}
 		}, ErrForbidden, []string{"maximum.memory"}},
-		{"a grant that isn't limited in compute time", Request{Shares: []grant.Share{share(gpu0, 1, 0)}}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"a grant that isn't limited in compute time", Request{Shares: []grant.Share{share(gpu0, 1, 0)}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.CorePercent = 30
 		}, ErrForbidden, []string{"maximum.cores"}},
-		{"a grant of too much compute time", Request{Shares: []grant.Share{share(gpu0, 1, 31)}}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"a grant of too much compute time", Request{Shares: []grant.Share{share(gpu0, 1, 31)}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.CorePercent = 30
 		}, ErrForbidden, []string{"31 %", "maximum.cores"}},
-		{"a grant of too many", Request{Shares: []grant.Share{share(gpu0, 1, 0), share(gpu1, 1, 0)}}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"a grant of too many", Request{Shares: []grant.Share{share(gpu0, 1, 0), share(gpu1, 1, 0)}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.Devices = 1
 		}, ErrForbidden, []string{"maximum.devices"}},
-		{"a grant of both kinds", Request{Shares: []grant.Share{share(gpu0, 1, 0), share(mig0, 1, 0)}}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { withMIG(gpus, *c) },
+		{"a grant of both kinds", Request{Shares: []grant.Share{share(gpu0, 1, 0), share(mig0, 1, 0)}}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) },
 			grant.ErrMalformed, []string{"don't go together"}},
 		{"a grant of nothing", Request{Shares: []grant.Share{}}, nil, grant.ErrMalformed, []string{"no share"}},
 		{"a grant of a GPU twice", Request{Shares: []grant.Share{share(gpu0, 1, 0), share(gpu0, 1, 0)}}, nil, grant.ErrMalformed, []string{"already share 0"}},

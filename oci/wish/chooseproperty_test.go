@@ -10,27 +10,28 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 )
 
 // scene is a request on a node, made up.
 type scene struct {
 	gpus    map[string]grant.GPU
-	booked  map[string]grant.Usage
+	booked  map[string]ledger.Usage
 	c       Config
 	request Request
 }
 
 func makeScene(r *rand.Rand) scene {
-	s := scene{gpus: map[string]grant.GPU{}, booked: map[string]grant.Usage{}, c: operator()}
+	s := scene{gpus: map[string]grant.GPU{}, booked: map[string]ledger.Usage{}, c: operator()}
 	s.c.Indices = map[string]string{}
 	for i := range r.IntN(7) {
 		uuid := fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)
 		gpu := grant.GPU{UUID: uuid, MemoryMiB: 4 + r.Int64N(12), CorePercent: 50 + 50*r.IntN(3), Slots: 1 + r.IntN(4)}
-		used := grant.Usage{MemoryMiB: r.Int64N(gpu.MemoryMiB + 2), CorePercent: 20 * r.IntN(5), Slots: r.IntN(gpu.Slots + 1)}
+		used := ledger.Usage{MemoryMiB: r.Int64N(gpu.MemoryMiB + 2), CorePercent: 20 * r.IntN(5), Slots: r.IntN(gpu.Slots + 1)}
 		if r.IntN(4) == 0 {
 			uuid = "MIG-" + uuid[4:]
 			gpu.UUID, gpu.CorePercent, gpu.Slots = uuid, 100, 1
-			used = []grant.Usage{{}, {MemoryMiB: gpu.MemoryMiB, CorePercent: 100, Slots: 1}}[r.IntN(2)]
+			used = []ledger.Usage{{}, {MemoryMiB: gpu.MemoryMiB, CorePercent: 100, Slots: 1}}[r.IntN(2)]
 		}
 		s.gpus[uuid], s.booked[uuid] = gpu, used
 		if r.IntN(8) > 0 {
@@ -183,9 +184,9 @@ func TestChooseAgainstEveryWay(t *testing.T) {
 // Claims that Choose makes one after the other are all admitted by the ledger itself, until
 // it says that there is no room.
 func TestChooseFillsALedger(t *testing.T) {
-	ledger, err := grant.OpenLedger(t.TempDir())
+	store, err := ledger.Open(t.TempDir())
 	require.NoError(t, err)
-	defer ledger.Close()
+	defer store.Close()
 	gpus := map[string]grant.GPU{
 		gpu0: {UUID: gpu0, MemoryMiB: 1000, CorePercent: 100, Slots: 10},
 		gpu1: {UUID: gpu1, MemoryMiB: 500, CorePercent: 100, Slots: 3},
@@ -193,7 +194,7 @@ func TestChooseFillsALedger(t *testing.T) {
 	}
 	c := operator()
 	for i := 0; ; i++ {
-		snapshot, err := ledger.Snapshot(t.Context())
+		snapshot, err := store.Snapshot(t.Context())
 		require.NoError(t, err)
 		shares, err := Choose(&Request{Amount: mib(150, 20)}, gpus, snapshot.GPUs, c)
 		if err != nil {
@@ -203,18 +204,18 @@ func TestChooseFillsALedger(t *testing.T) {
 			return
 		}
 		id := fmt.Sprintf("c%d", i)
-		_, err = ledger.Claim(t.Context(), grant.Claim{ContainerID: id, Owner: grant.OwnerRuntime, Container: id, Shares: shares}, gpus, nil)
+		_, err = store.Claim(t.Context(), ledger.Claim{ContainerID: id, Owner: ledger.OwnerRuntime, Container: id, Shares: shares}, gpus, nil)
 		require.NoError(t, err)
 	}
 }
 
 func BenchmarkChoose(b *testing.B) {
-	gpus, booked, c := map[string]grant.GPU{}, map[string]grant.Usage{}, operator()
+	gpus, booked, c := map[string]grant.GPU{}, map[string]ledger.Usage{}, operator()
 	c.Indices = map[string]string{}
 	for i := range 16 {
 		uuid := fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)
 		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 141312, CorePercent: 100, Slots: 10}
-		booked[uuid] = grant.Usage{MemoryMiB: int64(i) * 4096, CorePercent: 5 * i, Slots: i / 2}
+		booked[uuid] = ledger.Usage{MemoryMiB: int64(i) * 4096, CorePercent: 5 * i, Slots: i / 2}
 		c.Indices[uuid] = fmt.Sprint(i)
 	}
 	env := []string{"PATH=/usr/bin", "GPUSLICE_MEMORY=8GiB", "GPUSLICE_CORES=20", "GPUSLICE_DEVICES=4"}

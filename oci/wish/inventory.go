@@ -9,12 +9,13 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/quote"
+	"github.com/gpuslice/gpuslice/ledger"
 )
 
 // candidate is a GPU of the node, or a MIG device, and what is booked of it.
 type candidate struct {
 	grant.GPU
-	used  grant.Usage
+	used  ledger.Usage
 	index string // NVML's; empty: not known
 	order []int  // the numbers of the index
 	// allowed says that the operator lets such containers use it.
@@ -23,7 +24,7 @@ type candidate struct {
 
 // inventory are the node's GPUs in the order of their indices, those without one last,
 // by their UUIDs.
-func inventory(gpus map[string]grant.GPU, booked map[string]grant.Usage, c Config) []candidate {
+func inventory(gpus map[string]grant.GPU, booked map[string]ledger.Usage, c Config) []candidate {
 	list := make([]candidate, 0, len(gpus))
 	for uuid, gpu := range gpus {
 		gpu.UUID = uuid

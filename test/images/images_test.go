@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
@@ -108,7 +109,7 @@ func (m *machine) run(t *testing.T, mode oci.LimiterMode, rootfs string, blind b
 		return result{refused: err}
 	}
 	r.enforcement = edits.Enforcement
-	require.NoError(t, oci.Populate(c.Dir, grant.Claim{Shares: shares}, settings))
+	require.NoError(t, oci.Populate(c.Dir, ledger.Claim{Shares: shares}, settings))
 	require.NoError(t, oci.PopulatePreload(c.Dir, c.Rootfs))
 	require.NoError(t, oci.Apply(spec, edits.Edits))
 	assert.Equal(t, r.enforcement, oci.EnforcementOf(spec.Mounts, settings))

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 )
@@ -18,20 +19,20 @@ import (
 // booked is a container whose files are a ledger's, and what its ledger resizes it to.
 type booked struct {
 	*container
-	ledger *grant.Ledger
+	ledger *ledger.Ledger
 	gpus   map[string]grant.GPU
 }
 
 func newBooked(t *testing.T, state string, memoryMiB int64, cores int) *booked {
 	t.Helper()
-	ledger, err := grant.OpenLedger(t.TempDir(), grant.WithRecovery(oci.RecoverShares))
+	store, err := ledger.Open(t.TempDir(), ledger.WithRecovery(oci.RecoverShares))
 	require.NoError(t, err)
-	t.Cleanup(func() { ledger.Close() })
-	b := &booked{container: newContainer(t, state, gpu{gpuIDs[0], giB}), ledger: ledger,
+	t.Cleanup(func() { store.Close() })
+	b := &booked{container: newContainer(t, state, gpu{gpuIDs[0], giB}), ledger: store,
 		gpus: map[string]grant.GPU{gpuIDs[0]: {UUID: gpuIDs[0], MemoryMiB: 8192, CorePercent: 100, Slots: 10}}}
-	claim := grant.Claim{ContainerID: "c1", Owner: grant.OwnerNRI, Container: "main",
+	claim := ledger.Claim{ContainerID: "c1", Owner: ledger.OwnerNRI, Container: "main",
 		Shares: []grant.Share{{UUID: gpuIDs[0], MemoryMiB: memoryMiB, CorePercent: cores}}}
-	b.dir, err = ledger.Claim(context.Background(), claim, b.gpus, func(dir string) error {
+	b.dir, err = store.Claim(context.Background(), claim, b.gpus, func(dir string) error {
 		return oci.Populate(dir, claim, oci.Settings{CorePolicy: oci.CoreForce})
 	})
 	require.NoError(t, err)

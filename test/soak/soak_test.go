@@ -18,7 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
@@ -208,7 +208,7 @@ func (s *soak) deleteUnstarted(ctx context.Context) error {
 		return err
 	}
 	for _, id := range dirs {
-		record, err := claimed.Read(filepath.Join(s.StateDir(), "containers", id))
+		record, err := orphans.Read(filepath.Join(s.StateDir(), "containers", id))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

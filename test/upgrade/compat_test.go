@@ -15,6 +15,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/grant/granttest"
 	"github.com/gpuslice/gpuslice/internal/vgpufs/vgpufstest"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/scheduler"
@@ -111,7 +112,7 @@ func TestEarlierLedger(t *testing.T) {
 	ctx := context.Background()
 	for _, version := range versions {
 		dir := ledgerOf(t, version)
-		l, err := grant.OpenLedger(dir, grant.WithRecovery(oci.RecoverShares))
+		l, err := ledger.Open(dir, ledger.WithRecovery(oci.RecoverShares))
 		require.NoError(t, err, version)
 		snapshot, err := l.Snapshot(ctx)
 		require.NoError(t, err, version)
@@ -128,9 +129,9 @@ func TestEarlierLedger(t *testing.T) {
 		}
 		require.Equal(t, claims, active, version)
 		// A container whose grant isn't known keeps its GPU from being given to others.
-		_, err = l.Claim(ctx, grant.Claim{ContainerID: "new", Owner: grant.OwnerNRI, Container: "c", Shares: []grant.Share{{UUID: second, MemoryMiB: 1}}},
+		_, err = l.Claim(ctx, ledger.Claim{ContainerID: "new", Owner: ledger.OwnerNRI, Container: "c", Shares: []grant.Share{{UUID: second, MemoryMiB: 1}}},
 			gpus, func(string) error { return nil })
-		require.ErrorIs(t, err, grant.ErrBlocked, version)
+		require.ErrorIs(t, err, ledger.ErrBlocked, version)
 		require.NoError(t, l.Close())
 	}
 }
@@ -161,10 +162,10 @@ func TestLedgerForTheVersionBefore(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "ledger")
 	vgpufstest.Unmount(t, dir)
 	defer unix.Umask(unix.Umask(0o022))
-	l, err := grant.OpenLedger(dir)
+	l, err := ledger.Open(dir)
 	require.NoError(t, err)
 	for id, shares := range claims {
-		claim := grant.Claim{ContainerID: id, Owner: grant.OwnerNRI, PodUID: podUID, PodNamespace: "team", PodName: id, Container: "main", Shares: shares}
+		claim := ledger.Claim{ContainerID: id, Owner: ledger.OwnerNRI, PodUID: podUID, PodNamespace: "team", PodName: id, Container: "main", Shares: shares}
 		if id == "two" {
 			claim.CoreCeiling, claim.HighPriority = 80, true
 		}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
@@ -183,7 +184,7 @@ func (c *Cluster) applied(ctx context.Context, pod *v1.Pod, container string, wa
 		return false, fmt.Errorf("the agent of node %s doesn't answer: %w", pod.Spec.NodeName, err)
 	}
 	for _, running := range n.Containers {
-		if running.PodUID != string(pod.UID) || running.Name != container || running.State != string(grant.StateActive) {
+		if running.PodUID != string(pod.UID) || running.Name != container || running.State != string(ledger.StateActive) {
 			continue
 		}
 		has := make([]grant.Share, len(running.Shares))

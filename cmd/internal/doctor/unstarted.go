@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
 // unstartedFor is how long a container may be made and not started before somebody should look: engines start what they
@@ -28,11 +28,11 @@ func checkUnstarted(_ context.Context, e *exam, v *verdict) {
 	var found, fix []string
 	for _, dir := range dirs {
 		id := dir.Name()
-		data, err := fs.ReadFile(e.Host, name(path.Join(e.o.StateDir, "containers", id, claimed.RecordName)))
+		data, err := fs.ReadFile(e.Host, name(path.Join(e.o.StateDir, "containers", id, orphans.RecordName)))
 		if err != nil {
 			continue // it is Kubernetes', or just removed
 		}
-		record, err := claimed.Decode(data)
+		record, err := orphans.Decode(data)
 		if err != nil {
 			continue // the agent and the wrapper judge it by its processes
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -46,7 +47,7 @@ func File() node.File {
 // StateDir is a state directory with a ledger.
 type StateDir struct {
 	Dir    string
-	Ledger *grant.Ledger
+	Ledger *ledger.Ledger
 	file   node.File
 	tb     testing.TB
 }
@@ -58,7 +59,7 @@ func NewStateDir(tb testing.TB) *StateDir { return NewStateDirOf(tb, File()) }
 func NewStateDirOf(tb testing.TB, file node.File) *StateDir {
 	s := &StateDir{Dir: filepath.Join(tb.TempDir(), "gpuslice"), file: file, tb: tb}
 	var err error
-	s.Ledger, err = grant.OpenLedger(s.Dir)
+	s.Ledger, err = ledger.Open(s.Dir)
 	require.NoError(tb, err)
 	tb.Cleanup(func() { s.Ledger.Close() })
 	require.NoError(tb, node.Write(s.Dir, file))
@@ -67,8 +68,8 @@ func NewStateDirOf(tb testing.TB, file node.File) *StateDir {
 
 // Claim books shares for a container "<pod>/main" of the namespace default.
 func (s *StateDir) Claim(id, pod string, shares ...grant.Share) {
-	claim := grant.Claim{
-		ContainerID: id, Owner: grant.OwnerNRI, PodUID: "uid-" + pod, PodNamespace: "default", PodName: pod,
+	claim := ledger.Claim{
+		ContainerID: id, Owner: ledger.OwnerNRI, PodUID: "uid-" + pod, PodNamespace: "default", PodName: pod,
 		Container: "main", Shares: shares, Mode: "preload", CreatedAt: Time,
 	}
 	_, err := s.Ledger.Claim(context.Background(), claim, node.Capacities(s.file.Devices), s.Populate(claim))
@@ -76,7 +77,7 @@ func (s *StateDir) Claim(id, pod string, shares ...grant.Share) {
 }
 
 // Populate writes the limiter's files of a claim.
-func (s *StateDir) Populate(claim grant.Claim) func(dir string) error {
+func (s *StateDir) Populate(claim ledger.Claim) func(dir string) error {
 	settings := oci.Settings{LibraryPath: "/lib/libvgpu.so", PreloadPath: "/lib/ld.so.preload"}
 	return func(dir string) error { return oci.Populate(dir, claim, settings) }
 }

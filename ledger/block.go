@@ -1,0 +1,102 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
+)
+
+// blocking is what grant.json has of a container whose shares are not known.
+type blocking struct {
+	// Reason is why they are not, for people.
+	Reason string `json:"reason"`
+	// GPUs are those that the container may hold; none means all of the node's.
+	GPUs []string `json:"gpus,omitempty"`
+	// Bare says that the directory has no other files: Block made it.
+	Bare bool `json:"bare,omitempty"`
+}
+
+// maxReasonBytes bounds the reason, which may repeat what a tenant wrote.
+const maxReasonBytes = 1 << 10
+
+// problem is the blocking entry's for Entry.Problem.
+func (b *blocking) problem() error {
+	where := "on this node"
+	if len(b.GPUs) > 0 {
+		where = "on " + strings.Join(b.GPUs, ", ")
+	}
+	return grant.Errorf(ErrBlocked, "it is there and its grant is not known, so nothing more is granted %s: %s", where, b.Reason)
+}
+
+// validateBlocking checks a record that blocks by itself.
+func (r *record) validateBlocking() error {
+	if err := ValidateContainerID(r.ContainerID); err != nil {
+		return err
+	}
+	if r.Owner == "" {
+		return grant.Errorf(grant.ErrMalformed, "blocking entry without an owner")
+	}
+	if len(r.Shares) > 0 {
+		return grant.Errorf(grant.ErrMalformed, "blocking entry with %d shares", len(r.Shares))
+	}
+	for _, uuid := range r.Blocking.GPUs {
+		if err := grant.ValidateUUID(uuid); err != nil {
+			return fmt.Errorf("uuid %s: %w", quote.Short(uuid), err)
+		}
+	}
+	return nil
+}
+
+// Block books a container that is live already and whose grant can't be found
+// out: its annotations are unreadable, the kubelet does not answer. As long as the
+// entry is there, claims of one of the GPUs, or of any GPU where none is named,
+// are refused with ErrBlocked. The entry outlives this process. It ends with
+// Restore, when the grant is known after all, with Release or Remove, or with a
+// Reconcile of its owner that does not list the container. The reason is for
+// people, as Entry.Problem.
+//
+// An entry whose shares are known, active or recovered, stays as it is: it
+// counts already. Another Block of the same container gives the new reason and GPUs.
+func (l *Ledger) Block(ctx context.Context, id, owner, reason string, gpus ...string) error {
+	r := record{Version: recordVersion, Restored: true, Claim: Claim{ContainerID: id, Owner: owner}, Blocking: &blocking{
+		Reason: strings.ToValidUTF8(reason[:min(len(reason), maxReasonBytes)], ""), GPUs: slices.Clone(gpus),
+	}}
+	err := r.validateBlocking()
+	if err == nil {
+		err = l.locked(ctx, func() error { return l.block(ctx, &r) })
+	}
+	if err != nil {
+		return fmt.Errorf("block for container %s: %w", quote.Short(id), err)
+	}
+	return nil
+}
+
+// block is Block under the lock.
+func (l *Ledger) block(ctx context.Context, r *record) error {
+	if err := l.look(); err != nil {
+		return err
+	}
+	old := l.index.entries[r.ContainerID]
+	switch {
+	case old == nil:
+		r.Blocking.Bare = true
+	case old.state == StateActive, old.state == StateCorrupt && !old.unknown():
+		return nil
+	case old.state == StateBlocking:
+		r.CreatedAt, r.Blocking.Bare = old.CreatedAt, old.Blocking.Bare
+		if old.Owner == r.Owner && old.Blocking.Reason == r.Blocking.Reason && slices.Equal(old.Blocking.GPUs, r.Blocking.GPUs) {
+			return nil
+		}
+	}
+	return l.change(func(sequence uint64) error {
+		r.Sequence = sequence
+		if old == nil {
+			return l.build(ctx, r, nil)
+		}
+		return l.reactivate(r)
+	})
+}

@@ -1,0 +1,119 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
+)
+
+// cordonName is the ledger's file of GPUs that get no new container: a UUID a line. In a
+// cluster the Node object's annotation hami.io/device-cordon says it to the scheduler;
+// this one is for what no scheduler speaks of.
+const cordonName = "cordoned"
+
+// Cordon keeps new containers from the GPUs and from the MIG devices of them, those that
+// are made later included, until Uncordon. What is booked stays.
+func (l *Ledger) Cordon(ctx context.Context, uuids ...string) error {
+	return l.recordon(ctx, func(now []string) []string { return append(now, uuids...) }, uuids)
+}
+
+// Uncordon lets new containers have the GPUs again.
+func (l *Ledger) Uncordon(ctx context.Context, uuids ...string) error {
+	return l.recordon(ctx, func(now []string) []string {
+		return slices.DeleteFunc(now, func(uuid string) bool { return slices.Contains(uuids, uuid) })
+	}, uuids)
+}
+
+// recordon rewrites the list under the lock: complete or not at all.
+func (l *Ledger) recordon(ctx context.Context, change func([]string) []string, uuids []string) error {
+	for _, uuid := range uuids {
+		if err := grant.ValidateUUID(uuid); err != nil {
+			return fmt.Errorf("GPU %s: %w", quote.Short(uuid), err)
+		}
+	}
+	return l.locked(ctx, func() error {
+		now, err := Cordoned(l.dir)
+		if err != nil {
+			return err
+		}
+		next := change(slices.Clone(now))
+		slices.Sort(next)
+		next = slices.Compact(next)
+		path := filepath.Join(l.dir, cordonName)
+		if len(next) == 0 {
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("take the cordons away: %w", err)
+			}
+			return nil
+		}
+		if err := os.WriteFile(path+".new", []byte(strings.Join(next, "\n")+"\n"), 0o644); err != nil {
+			return fmt.Errorf("write the cordons: %w", err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			return fmt.Errorf("write the cordons: %w", err)
+		}
+		return nil
+	})
+}
+
+// Cordoned are the GPUs of the ledger in dir that get no new container, sorted. It takes no lock.
+func Cordoned(dir string) ([]string, error) {
+	path := filepath.Join(dir, cordonName)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the cordons: %w", err)
+	}
+	uuids := strings.Fields(string(data))
+	for _, uuid := range uuids {
+		if err := grant.ValidateUUID(uuid); err != nil {
+			return nil, fmt.Errorf("read the cordons %s: %s: %w: fix or remove the file", path, quote.Short(uuid), err)
+		}
+	}
+	slices.Sort(uuids)
+	return uuids, nil
+}
+
+// IsCordoned says whether the list of cordoned GPUs holds a GPU or, of a MIG device, the
+// one that it is of.
+func IsCordoned(cordoned []string, uuid, parent string) bool {
+	return slices.Contains(cordoned, uuid) || parent != "" && slices.Contains(cordoned, parent)
+}
+
+// checkCordons refuses a new container of a cordoned GPU. Another attempt of a container
+// that has had the GPU goes on: its pod was there before.
+func (l *Ledger) checkCordons(claim *Claim, gpus map[string]grant.GPU) error {
+	cordoned, err := Cordoned(l.dir)
+	if err != nil {
+		return err
+	}
+	for _, s := range claim.Shares {
+		parent := gpus[s.UUID].Parent
+		if !IsCordoned(cordoned, s.UUID, parent) || l.index.hadGPU(claim, s.UUID) {
+			continue
+		}
+		uuid, of := s.UUID, ""
+		if !slices.Contains(cordoned, uuid) {
+			uuid, of = parent, " (MIG device "+s.UUID+" is of it)"
+		}
+		return grant.Errorf(ErrCordoned, "GPU %s%s is cordoned on this node: ask for another, or let it have new containers again (gpuslice uncordon %s)", uuid, of, uuid)
+	}
+	return nil
+}
+
+// hadGPU says whether an attempt of the claim's container that is not removed yet is of the GPU.
+func (x *index) hadGPU(claim *Claim, uuid string) bool {
+	return claim.PodUID != "" && slices.ContainsFunc(x.pods[claim.PodUID], func(e *entry) bool {
+		return claim.isAttemptOf(&e.Claim) && grant.IndexOf(e.Shares, uuid) >= 0
+	})
+}

@@ -1,0 +1,291 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/gpuslice/gpuslice/grant"
+)
+
+// State is what a directory of the ledger means.
+type State string
+
+const (
+	// StateActive counts against the GPUs.
+	StateActive State = "active"
+	// StateReleased counts no more; the directory is there as long as the
+	// container is.
+	StateReleased State = "released"
+	// StateCorrupt is a directory whose record can't be read and which may be an
+	// active container's.
+	StateCorrupt State = "corrupt"
+	// StateBlocking is a container that is there and whose grant is not known:
+	// nothing is booked on the GPUs that it may hold.
+	StateBlocking State = "blocking"
+)
+
+// Entry is one directory of the ledger.
+type Entry struct {
+	Claim
+	// State says whether it counts.
+	State State
+	// Problem is why the record could not be read, or why the entry blocks; nil
+	// if its shares are known.
+	Problem error
+	// Blocks are the GPUs that a blocking entry keeps from being booked; none
+	// means all GPUs of the node.
+	Blocks []string
+}
+
+// Usage is what is booked of one GPU.
+type Usage struct {
+	MemoryMiB   int64
+	CorePercent int
+	Slots       int
+}
+
+// entry is an Entry as the index keeps it.
+type entry struct {
+	record
+	state   State
+	problem error
+	stamp   stamp
+}
+
+// newEntry is the entry of a record that counts.
+func newEntry(r *record) *entry {
+	if r.Blocking != nil {
+		return &entry{record: *r, state: StateBlocking}
+	}
+	return &entry{record: *r, state: StateActive}
+}
+
+// public is the entry as a snapshot has it.
+func (e *entry) public() Entry {
+	out := Entry{Claim: e.Claim, State: e.state, Problem: e.problem}
+	if e.state == StateBlocking {
+		out.Problem, out.Blocks = e.Blocking.problem(), e.Blocking.GPUs
+	}
+	return out
+}
+
+// counts says whether the entry is known to hold something.
+func (e *entry) counts() bool { return e.state == StateActive || e.state == StateBlocking }
+
+// unknown says whether the entry may hold more than its shares say.
+func (e *entry) unknown() bool {
+	return e.state == StateBlocking || e.state == StateCorrupt && len(e.Shares) == 0
+}
+
+// mayHold says whether an entry whose shares are not known may hold one of the
+// shares' GPUs.
+func (e *entry) mayHold(shares []grant.Share) bool {
+	if e.state != StateBlocking || len(e.Blocking.GPUs) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(e.Blocking.GPUs, func(uuid string) bool { return grant.IndexOf(shares, uuid) >= 0 })
+}
+
+// index is the ledger's content in memory. It makes every decision and does no
+// input or output. Sums are kept up to date, so that a decision costs the same
+// with any number of containers.
+type index struct {
+	entries map[string]*entry
+	gpus    map[string]Usage
+	pods    map[string][]*entry
+	// unknown are the entries whose shares are not known.
+	unknown map[string]*entry
+}
+
+func newIndex() *index {
+	return &index{
+		entries: map[string]*entry{},
+		gpus:    map[string]Usage{},
+		pods:    map[string][]*entry{},
+		unknown: map[string]*entry{},
+	}
+}
+
+// put adds an entry, in the place of one with the same id.
+func (x *index) put(e *entry) {
+	x.drop(e.ContainerID)
+	x.entries[e.ContainerID] = e
+	if e.PodUID != "" {
+		x.pods[e.PodUID] = append(x.pods[e.PodUID], e)
+	}
+	x.count(e, 1)
+}
+
+// drop takes the entry out, if there is one.
+func (x *index) drop(id string) {
+	e, ok := x.entries[id]
+	if !ok {
+		return
+	}
+	x.count(e, -1)
+	delete(x.entries, id)
+	if e.PodUID == "" {
+		return
+	}
+	x.pods[e.PodUID] = slices.DeleteFunc(x.pods[e.PodUID], func(other *entry) bool { return other == e })
+	if len(x.pods[e.PodUID]) == 0 {
+		delete(x.pods, e.PodUID)
+	}
+}
+
+// release makes the entry count no more.
+func (x *index) release(e *entry) {
+	x.count(e, -1)
+	e.state = StateReleased
+}
+
+// count adds the entry to the sums, or takes it out with sign -1.
+func (x *index) count(e *entry, sign int) {
+	if e.state == StateReleased {
+		return
+	}
+	if e.unknown() {
+		if sign > 0 {
+			x.unknown[e.ContainerID] = e
+		} else {
+			delete(x.unknown, e.ContainerID)
+		}
+		return
+	}
+	for _, share := range e.Shares {
+		usage := x.gpus[share.UUID]
+		usage.MemoryMiB += int64(sign) * share.MemoryMiB
+		usage.CorePercent += sign * share.CorePercent
+		usage.Slots += sign
+		if usage == (Usage{}) {
+			delete(x.gpus, share.UUID)
+		} else {
+			x.gpus[share.UUID] = usage
+		}
+	}
+}
+
+// predecessors returns the earlier attempts of the claim's container that still
+// count.
+func (x *index) predecessors(claim *Claim) (found []*entry) {
+	for _, e := range x.pods[claim.PodUID] {
+		if e.state == StateActive && e.ContainerID != claim.ContainerID && claim.isAttemptOf(&e.Claim) {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// superseded returns the active entries in whose place another one is.
+func (x *index) superseded() (found []*entry) {
+	for _, attempts := range x.pods {
+		for _, old := range attempts {
+			if old.state == StateActive && slices.ContainsFunc(attempts, func(e *entry) bool { return e.supersedes(&old.record) }) {
+				found = append(found, old)
+			}
+		}
+	}
+	return found
+}
+
+// admit says whether the claim, which CheckGPUs has passed, may be booked.
+func (x *index) admit(claim *Claim, gpus map[string]grant.GPU) error {
+	if err := x.checkKnown(claim.Shares); err != nil {
+		return err
+	}
+	if err := x.checkSlot(claim); err != nil {
+		return err
+	}
+	return x.checkCapacity(claim, gpus, x.predecessors(claim))
+}
+
+// checkKnown refuses when there is an entry whose shares are not known and may be
+// of the same GPUs: what is free isn't known either. It names no pod and no
+// reason, for the refused pod's tenant reads it.
+func (x *index) checkKnown(shares []grant.Share) error {
+	if len(x.unknown) == 0 {
+		return nil
+	}
+	var corrupt, blocking []string
+	for id, e := range x.unknown {
+		switch {
+		case e.state == StateCorrupt:
+			corrupt = append(corrupt, id)
+		case e.mayHold(shares):
+			blocking = append(blocking, id)
+		}
+	}
+	if len(corrupt) > 0 {
+		sort.Strings(corrupt)
+		return grant.Errorf(ErrCorrupt, "the ledger can't be trusted: %d unreadable entries, %s: %w; restart gpuslice-agent, which writes them again, or, if the container is gone, unmount its file system and remove its directory (umount -l DIR/vgpu; rm -r DIR)",
+			len(corrupt), few(corrupt), x.unknown[corrupt[0]].problem)
+	}
+	if len(blocking) > 0 {
+		sort.Strings(blocking)
+		return grant.Errorf(ErrBlocked, "it is not known what %d containers on the node hold, %s: gpuslice status on the node says why; wait until gpuslice-agent can read their grants, or remove the containers",
+			len(blocking), few(blocking))
+	}
+	return nil
+}
+
+// few joins the first of the ids.
+func few(ids []string) string {
+	const most = 3
+	return strings.Join(ids[:min(len(ids), most)], ", ")
+}
+
+// snapshot copies the index.
+func (x *index) snapshot() *Snapshot {
+	s := &Snapshot{GPUs: map[string]Usage{}}
+	for _, e := range x.entries {
+		s.Entries = append(s.Entries, e.public())
+	}
+	sort.Slice(s.Entries, func(i, j int) bool { return s.Entries[i].ContainerID < s.Entries[j].ContainerID })
+	for uuid, usage := range x.gpus {
+		s.GPUs[uuid] = usage
+	}
+	return s
+}
+
+// checkSlot refuses a positional grant whose slot another container of the pod
+// has, or had and is not removed: an ephemeral container in a pod with one slot
+// asks for its neighbour's.
+func (x *index) checkSlot(claim *Claim) error {
+	if claim.Slot == nil || claim.PodUID == "" {
+		return nil
+	}
+	for _, e := range x.pods[claim.PodUID] {
+		if e.Slot != nil && *e.Slot == *claim.Slot && e.Container != claim.Container {
+			return grant.Errorf(ErrSlotTaken, "slot %d of the pod's grant belongs to container %q: write the grant by name into %s",
+				*claim.Slot, e.Container, grant.AnnotationGrant)
+		}
+	}
+	return nil
+}
+
+// checkCapacity refuses what does not fit beside the other containers. Entries
+// in own are the claim's earlier attempts, in whose place it is.
+func (x *index) checkCapacity(claim *Claim, gpus map[string]grant.GPU, own []*entry) error {
+	for _, share := range claim.Shares {
+		gpu, used := gpus[share.UUID], x.gpus[share.UUID]
+		for _, e := range own {
+			if i := grant.IndexOf(e.Shares, share.UUID); i >= 0 {
+				used.MemoryMiB -= e.Shares[i].MemoryMiB
+				used.CorePercent -= e.Shares[i].CorePercent
+				used.Slots--
+			}
+		}
+		lack := lacking(share, gpu, used)
+		if lack == "" && used.Slots >= gpu.Slots {
+			lack = fmt.Sprintf("no slot free, %d of %d taken", used.Slots, gpu.Slots)
+		}
+		if lack == "" {
+			continue
+		}
+		return grant.Errorf(grant.ErrOverbooked, "GPU %s: %s; containers that hold it: %d (gpuslice status on the node lists them); wait until one of them ends, or ask for less",
+			share.UUID, lack, used.Slots)
+	}
+	return nil
+}

@@ -1,0 +1,179 @@
+package orphans
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/rawfile"
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/limiter"
+)
+
+// Process identifies a process: its number may come again, not with the same start.
+type Process struct {
+	PID int `json:"pid"`
+	// Start is when it started, in clock ticks since boot: field 22 of proc_pid_stat(5).
+	// An exec doesn't change it.
+	Start uint64 `json:"start"`
+}
+
+// Procfs is /proc, or a test's.
+type Procfs string
+
+// Identify finds out a process' start.
+func (p Procfs) Identify(pid int) (Process, error) {
+	start, dead, err := p.stat(pid)
+	if err == nil && dead {
+		err = unix.ESRCH
+	}
+	if err != nil {
+		return Process{}, fmt.Errorf("look at process %d: %w", pid, err)
+	}
+	return Process{pid, start}, nil
+}
+
+// Lives says whether the process is there and no zombie.
+//
+// The first thread of a process is a zombie for a moment in an exec by another of its
+// threads, which takes its place. So one is looked at again once no other thread is there.
+func (p Procfs) Lives(of Process) bool {
+	start, dead, err := p.stat(of.PID)
+	if err == nil && dead && !p.threads(of.PID) {
+		start, dead, err = p.stat(of.PID)
+		return err == nil && !dead && start == of.Start
+	}
+	return err == nil && start == of.Start
+}
+
+// stat reads a process' start and whether it has ended.
+func (p Procfs) stat(pid int) (start uint64, dead bool, err error) {
+	if pid <= 0 {
+		return 0, true, unix.ESRCH
+	}
+	data, err := rawfile.Read(filepath.Join(string(p), strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return 0, false, err
+	}
+	return parseStat(data)
+}
+
+// parseStat reads proc_pid_stat(5).
+func parseStat(data []byte) (start uint64, dead bool, err error) {
+	// The second field is the name, in parentheses; it may hold any character.
+	_, after, found := strings.Cut(string(data[max(0, bytes.LastIndexByte(data, ')')):]), ") ")
+	fields := strings.Fields(after)
+	if !found || len(fields) < 20 {
+		return 0, false, errors.New("its stat file has too few fields")
+	}
+	start, err = strconv.ParseUint(fields[19], 10, 64)
+	return start, strings.ContainsAny(fields[0], "ZXx"), err
+}
+
+// threads says whether a process has threads beside its first.
+func (p Procfs) threads(pid int) bool {
+	tasks, err := os.ReadDir(filepath.Join(string(p), strconv.Itoa(pid), "task"))
+	return err == nil && len(tasks) > 1
+}
+
+// Namespace is the number of this process' PID namespace. Numbers of processes mean
+// something in one such namespace only.
+func (p Procfs) Namespace() (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(string(p), "self/ns/pid"), &st); err != nil {
+		return 0, fmt.Errorf("look at the PID namespace: %w", err)
+	}
+	return st.Ino, nil
+}
+
+// Mounted says whether a process has the usage file of a claim mounted in its mount
+// namespace. The host mounts the file system of the claim, but not that file. A process that
+// can't be read counts if its cgroup names the container.
+//
+// If the file system is not mounted here, as after a boot, its device is not known. Then a
+// mount of it in another mount namespace counts, or a cgroup that names the container.
+func (p Procfs) Mounted(dir string) bool {
+	seen, err := vgpufs.Mounted(dir)
+	if err != nil {
+		return !errors.Is(err, unix.ENOENT) // without a mount point it was never mounted
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(limiter.FilesDir(dir), &st); err != nil {
+		return !errors.Is(err, unix.ENOENT)
+	}
+	want := mount{
+		device: fmt.Sprintf("%d:%d", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev))),
+		// mountinfo shows the source of a mount as a path below its file system's root.
+		source: "/" + filepath.Base(limiter.UsagePath(dir)),
+	}
+	if !seen {
+		want = mount{point: filepath.Join("/", filepath.Base(filepath.Dir(dir)), filepath.Base(dir), filepath.Base(limiter.FilesDir(dir)))}
+	}
+	return p.has(want, filepath.Base(dir), !seen)
+}
+
+// has says whether a process has a mount, or can't be read and is in the container's cgroup.
+// byGroup: the cgroup is enough.
+func (p Procfs) has(want mount, container string, byGroup bool) bool {
+	inGroup := func(pid string) bool {
+		groups, err := rawfile.Read(filepath.Join(string(p), pid, "cgroup"))
+		return err == nil && strings.Contains(string(groups), container)
+	}
+	processes, err := os.ReadDir(string(p))
+	if err != nil {
+		return true
+	}
+	looked := map[string]bool{}
+	for _, entry := range processes {
+		if name := entry.Name(); name[0] < '0' || name[0] > '9' {
+			continue
+		}
+		if byGroup && inGroup(entry.Name()) {
+			return true
+		}
+		namespace, err := os.Readlink(filepath.Join(string(p), entry.Name(), "ns/mnt"))
+		if err == nil && looked[namespace] {
+			continue
+		}
+		var table []byte
+		if err == nil {
+			table, err = rawfile.Read(filepath.Join(string(p), entry.Name(), "mountinfo"))
+		}
+		switch {
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL):
+			continue // it has ended meanwhile, or is a zombie
+		case err != nil:
+			if inGroup(entry.Name()) {
+				return true
+			}
+			continue
+		}
+		looked[namespace] = true
+		if want.in(string(table)) {
+			return true
+		}
+	}
+	return false
+}
+
+// mount identifies a mount by device and source or, if these are not known, by the end of its
+// mount point.
+type mount struct{ device, source, point string }
+
+// in says whether a mountinfo(5) has the mount.
+func (m mount) in(table string) bool {
+	for line := range strings.Lines(table) {
+		// 36 35 98:0 /root /mount/point options…: see proc_pid_mountinfo(5)
+		fields := strings.SplitN(line, " ", 6)
+		if len(fields) == 6 && (m.point != "" && strings.HasSuffix(fields[4], m.point) || m.point == "" && fields[2] == m.device && fields[3] == m.source) {
+			return true
+		}
+	}
+	return false
+}

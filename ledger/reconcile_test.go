@@ -1,0 +1,150 @@
+package ledger_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
+)
+
+// aliveOnly is a liveness that knows the containers by the names of their directories,
+// and notes who was asked for.
+func aliveOnly(asked *[]string, alive ...string) ledger.ReconcileOption {
+	return ledger.WithLiveness(func(dir string) bool {
+		*asked = append(*asked, filepath.Base(dir))
+		for _, id := range alive {
+			if filepath.Base(dir) == id {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// TestReconcileKeepsALiveContainerThatIsNotListed: containerd lists no container
+// whose shim it can't reach, and that goes on using its GPU.
+func TestReconcileKeepsALiveContainerThatIsNotListed(t *testing.T) {
+	dir := t.TempDir()
+	store := openLedger(t, dir)
+	for _, id := range []string{"listed", "unknown", "gone", "stopped", "other"} {
+		c := claimOf(id, share(20_000, 1))
+		if id == "other" {
+			c.Owner = ledger.OwnerRuntime
+		}
+		_, err := store.Claim(background, c, testGPUs(), writeFiles)
+		require.NoError(t, err)
+	}
+	require.NoError(t, store.Release(background, "stopped"))
+
+	var asked []string
+	report, err := store.Reconcile(background, ledger.OwnerNRI, []string{"listed"}, aliveOnly(&asked, "unknown", "stopped", "other"))
+	require.NoError(t, err)
+	assert.Equal(t, &ledger.Report{Kept: []string{"listed"}, Unlisted: []string{"unknown"}, Removed: []string{"gone", "stopped"}}, report)
+	assert.Equal(t, []string{"gone", "unknown"}, asked, "only of entries that count")
+	assert.EqualValues(t, 60_000, snapshot(t, openLedger(t, dir)).GPUs[gpuA].MemoryMiB)
+	_, err = store.Claim(background, claimOf("new", share(40_001, 1)), testGPUs(), nil)
+	require.ErrorIs(t, err, grant.ErrOverbooked, "its GPU is not free")
+
+	report, err = store.Reconcile(background, ledger.OwnerNRI, []string{"listed"}, aliveOnly(&asked))
+	require.NoError(t, err)
+	assert.Equal(t, []string{"unknown"}, report.Removed, "when its processes are gone")
+}
+
+// TestCorruptRecordOfAContainerThatIsGone must not block the node for ever.
+func TestCorruptRecordOfAContainerThatIsGone(t *testing.T) {
+	var asked []string
+	tests := []struct {
+		description string
+		live        []string
+		options     []ledger.ReconcileOption
+		removed     bool
+	}{
+		{"gone", nil, []ledger.ReconcileOption{ledger.ForWholeNode(), aliveOnly(&asked)}, true},
+		{"listed", []string{"c1"}, []ledger.ReconcileOption{ledger.ForWholeNode(), aliveOnly(&asked)}, false},
+		{"alive", nil, []ledger.ReconcileOption{ledger.ForWholeNode(), aliveOnly(&asked, "c1")}, false},
+		{"one owner's reconciliation", nil, []ledger.ReconcileOption{aliveOnly(&asked)}, false},
+		{"nobody can tell whether it is alive", nil, []ledger.ReconcileOption{ledger.ForWholeNode()}, false},
+	}
+	for _, test := range tests {
+		for name, hurt := range damage {
+			t.Run(test.description+", "+name, func(t *testing.T) {
+				dir := t.TempDir()
+				_, err := openLedger(t, dir).Claim(background, claimOf("c1", share(60_000, 1)), testGPUs(), writeFiles)
+				require.NoError(t, err)
+				require.NoError(t, hurt(filepath.Join(dir, "containers", "c1", "grant.json")))
+				store := openLedger(t, dir)
+				report, err := store.Reconcile(background, ledger.OwnerNRI, test.live, test.options...)
+				require.NoError(t, err)
+				_, claimed := store.Claim(background, claimOf("c2", share(60_000, 1)), testGPUs(), nil)
+				if test.removed {
+					assert.Equal(t, &ledger.Report{CorruptRemoved: []string{"c1"}}, report)
+					require.NoError(t, claimed)
+					return
+				}
+				assert.Equal(t, &ledger.Report{Corrupt: []string{"c1"}}, report)
+				require.ErrorIs(t, claimed, ledger.ErrCorrupt)
+			})
+		}
+	}
+}
+
+// TestUnreadableReleasedRecord counts for nothing, and is nobody's: only who
+// speaks for the node takes its directory away.
+func TestUnreadableReleasedRecord(t *testing.T) {
+	dir := t.TempDir()
+	store := openLedger(t, dir)
+	_, err := store.Claim(background, claimOf("c1", share(1, 1)), testGPUs(), writeFiles)
+	require.NoError(t, err)
+	require.NoError(t, store.Release(background, "c1"))
+	require.NoError(t, os.Truncate(filepath.Join(store.Dir("c1"), "released.json"), 3))
+	store = openLedger(t, dir)
+	_, err = store.Reconcile(background, ledger.OwnerNRI, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"c1"}, dirs(t, dir))
+	report, err := store.Reconcile(background, ledger.OwnerNRI, nil, ledger.ForWholeNode())
+	require.NoError(t, err)
+	assert.Equal(t, []string{"c1"}, report.Removed)
+	assert.Empty(t, dirs(t, dir))
+}
+
+// TestReconcileGoesOnAfterAFailure: a directory that can't be taken away, here for it
+// is mounted on, keeps no other from being handled.
+func TestReconcileGoesOnAfterAFailure(t *testing.T) {
+	dir := t.TempDir()
+	store := openLedger(t, dir)
+	for _, id := range []string{"c1", "c2", "c3", "c4"} {
+		_, err := store.Claim(background, claimOf(id, share(10_000, 1)), testGPUs(), writeFiles)
+		require.NoError(t, err)
+	}
+	hidden := filepath.Join(dir, "containers", ".old-x")
+	require.NoError(t, os.Mkdir(hidden, 0o755))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "containers", ".new-y"), 0o755))
+	busy := []string{store.Dir("c1"), store.Dir("c3"), hidden}
+	for _, dir := range busy {
+		require.NoError(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""), "bind mount: this test needs root")
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // it is unmounted where the test went well
+	}
+	report, err := store.Reconcile(background, ledger.OwnerNRI, nil)
+	require.ErrorIs(t, err, unix.EBUSY)
+	for _, name := range []string{"container c1", "container c3", ".old-x"} {
+		assert.ErrorContains(t, err, name)
+	}
+	assert.Equal(t, &ledger.Report{Removed: []string{"c2", "c4"}, Failed: []string{"c1", "c3"}, Leftovers: []string{".new-y"}}, report)
+	for _, l := range []*ledger.Ledger{store, openLedger(t, dir)} {
+		assert.Equal(t, map[string]ledger.State{"c1": ledger.StateActive, "c3": ledger.StateActive}, states(snapshot(t, l)))
+	}
+
+	for _, dir := range busy {
+		require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH))
+	}
+	report, err = store.Reconcile(background, ledger.OwnerNRI, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"c1", "c3"}, report.Removed)
+	assert.Empty(t, dirs(t, dir))
+}

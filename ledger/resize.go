@@ -1,0 +1,286 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
+	"github.com/gpuslice/gpuslice/internal/rawfile"
+)
+
+// Resize gives the container of an active claim other amounts of the GPUs that it has,
+// while it runs. The shares name the same GPUs in the same order. It refuses what does
+// not fit (ErrOverbooked, ErrUnknownGPU), other GPUs, a part of a MIG device
+// (ErrMalformed), and a container that holds nothing (ErrNoClaim). Who asks for less of something is
+// never refused for want of room, also on a GPU that is overbooked or gone. Cores without a limit
+// (0) book none and are the most, which is to be had where others leave any.
+//
+// apply writes the limits of the claim into the directory, and must be idempotent. It is called
+// without the ledger's lock, because the container can delay access to these files.
+//
+// Resize reserves the higher of the old and the new amounts, calls apply, then reserves the new
+// amounts. So the limits never exceed the reservation, also after a kill at any moment. A kill
+// can leave the higher amounts reserved; Reapply then writes the limits that are reserved.
+//
+// If apply fails, it is called with the old amounts, and the ledger is as before. If that
+// fails too, the higher amounts stay reserved, and the error says so.
+func (l *Ledger) Resize(ctx context.Context, id string, shares []grant.Share, gpus map[string]grant.GPU, apply func(dir string, claim Claim) error) (before []grant.Share, err error) {
+	if err = grant.ValidateShares(shares); err == nil {
+		err = l.whileAlone(ctx, id, func() error {
+			before, err = l.resize(ctx, id, shares, gpus, apply)
+			return err
+		})
+	}
+	if err != nil {
+		return before, fmt.Errorf("resize container %s: %w", quote.Short(id), err)
+	}
+	return before, nil
+}
+
+// Reapply calls apply as Resize does, with the claim in the ledger, if it is active.
+func (l *Ledger) Reapply(ctx context.Context, id string, apply func(dir string, claim Claim) error) error {
+	err := l.whileAlone(ctx, id, func() error {
+		var reserved Claim
+		err := l.locked(ctx, func() error {
+			e, err := l.active(id)
+			if err == nil {
+				reserved = e.Claim.clone()
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return apply(l.Dir(id), reserved)
+	})
+	if err != nil && !errors.Is(err, ErrNoClaim) {
+		return fmt.Errorf("set the limits of container %s to what is reserved: %w", quote.Short(id), err)
+	}
+	return nil
+}
+
+// resizeWait is the longest wait for another resize of the same container, and the longest
+// time to complete a resize that has begun, also when its context has ended.
+const resizeWait = 5 * time.Second
+
+// whileAlone calls fn while it holds the lock of the container's directory: one resize of a
+// container runs at a time. That lock is taken before the ledger's lock, never while that is held.
+func (l *Ledger) whileAlone(ctx context.Context, id string, fn func() error) error {
+	if err := ValidateContainerID(id); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, resizeWait)
+	defer cancel()
+	for {
+		dir, err := rawfile.Open(l.Dir(id), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+			return errNoClaim()
+		}
+		if err == nil {
+			err = rawfile.Lock(ctx, dir)
+			if err == nil && !isAt(dir, l.Dir(id)) {
+				unix.Close(dir)
+				continue // the directory was replaced
+			}
+			defer unix.Close(dir)
+		}
+		if err != nil {
+			return fmt.Errorf("wait for another resize of it: lock %s: %w", l.Dir(id), err)
+		}
+		return fn()
+	}
+}
+
+// isAt says whether an open file is the one at the path.
+func isAt(fd int, path string) bool {
+	var open, named unix.Stat_t
+	return unix.Fstat(fd, &open) == nil && unix.Lstat(path, &named) == nil && open.Dev == named.Dev && open.Ino == named.Ino
+}
+
+func errNoClaim() error {
+	return grant.Errorf(ErrNoClaim, "it has no share that counts: has it ended? gpuslice status lists those that have one")
+}
+
+func (l *Ledger) active(id string) (*entry, error) {
+	if e := l.index.entries[id]; e != nil && e.state == StateActive {
+		return e, nil
+	}
+	return nil, errNoClaim()
+}
+
+func (l *Ledger) resize(ctx context.Context, id string, shares []grant.Share, gpus map[string]grant.GPU, apply func(dir string, claim Claim) error) (before []grant.Share, err error) {
+	var old Claim
+	if err := l.locked(ctx, func() error {
+		e, err := l.active(id)
+		if err != nil {
+			return err
+		}
+		old = e.Claim.clone()
+		if err := checkSameGPUs(old.Shares, shares); err != nil {
+			return err
+		}
+		if err := l.admitResize(e, shares, gpus); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("canceled: %w", context.Cause(ctx))
+		}
+		return l.rebook(e, highest(old.Shares, shares))
+	}); err != nil {
+		return old.Shares, err
+	}
+	next := old.clone()
+	next.Shares = slices.Clone(shares)
+	if err = apply(l.Dir(id), next); err != nil {
+		err = fmt.Errorf("change its limits: %w", err)
+	}
+	// From here on the resize completes, because more is reserved than necessary.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resizeWait)
+	defer cancel()
+	if err == nil {
+		err = l.settle(ctx, old.ContainerID, shares, gpus)
+	}
+	if err == nil || errors.Is(err, ErrNoClaim) {
+		return old.Shares, err
+	}
+	undone := apply(l.Dir(id), old.clone())
+	if undone == nil {
+		undone = l.settle(ctx, old.ContainerID, old.Shares, gpus)
+	}
+	if undone != nil {
+		err = fmt.Errorf("%w; the higher of the old and the new amounts stay reserved until the next resize: %w", err, undone)
+	}
+	return old.Shares, err
+}
+
+// settle reserves the shares that the container has now. It can fail: cores without a limit
+// were not reserved, and other containers may have taken them.
+func (l *Ledger) settle(ctx context.Context, id string, shares []grant.Share, gpus map[string]grant.GPU) error {
+	return l.locked(ctx, func() error {
+		e, err := l.active(id)
+		if err == nil {
+			err = l.admitResize(e, shares, gpus)
+		}
+		if err != nil {
+			return err
+		}
+		return l.rebook(e, shares)
+	})
+}
+
+// admitResize says whether the claim may have the shares in place of its own. As admit, it
+// looks again before it refuses for an entry that somebody may have removed by hand.
+func (l *Ledger) admitResize(e *entry, shares []grant.Share, gpus map[string]grant.GPU) error {
+	err := l.index.admitResize(e, shares, gpus)
+	if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrBlocked) {
+		return err
+	}
+	if err := l.look(); err != nil {
+		return err
+	}
+	return l.index.admitResize(e, shares, gpus)
+}
+
+// rebook is the change itself.
+func (l *Ledger) rebook(e *entry, shares []grant.Share) error {
+	if slices.Equal(e.Shares, shares) {
+		return nil
+	}
+	return l.change(func(uint64) error {
+		next := e.record
+		next.Claim = e.Claim.clone()
+		next.Shares = slices.Clone(shares)
+		if err := l.replaceRecord(&next); err != nil {
+			return err
+		}
+		now := newEntry(&next)
+		now.stamp, _ = readStamp(unix.AT_FDCWD, filepath.Join(l.Dir(e.ContainerID), recordName)) // without a stamp it is read again
+		l.index.put(now)
+		return nil
+	})
+}
+
+// checkSameGPUs says whether the shares are of the same GPUs in the same order: the
+// container has their devices and their places in its two files.
+func checkSameGPUs(old, shares []grant.Share) error {
+	if len(old) != len(shares) {
+		return grant.Errorf(grant.ErrMalformed, "%d GPUs: it has %d, and keeps them as long as it runs", len(shares), len(old))
+	}
+	for i, share := range shares {
+		switch {
+		case share.UUID != old[i].UUID:
+			return grant.Errorf(grant.ErrMalformed, "share %d: GPU %s: it has %s there, and keeps its GPUs as long as it runs", i, share.UUID, old[i].UUID)
+		case share != old[i] && grant.IsMIG(share.UUID):
+			return grant.Errorf(grant.ErrMalformed, "share %d: %s is a MIG device, which a container has whole", i, share.UUID)
+		}
+	}
+	return nil
+}
+
+// admitResize says whether what the shares have more than the entry is free.
+func (x *index) admitResize(e *entry, shares []grant.Share, gpus map[string]grant.GPU) error {
+	var more []grant.Share
+	for i, share := range shares {
+		if old := e.Shares[i]; share.MemoryMiB > old.MemoryMiB || share.CorePercent > old.CorePercent || unlimits(old, share) {
+			// What it has already is its own, fits or not.
+			more = append(more, grant.Share{UUID: share.UUID, MemoryMiB: max(0, share.MemoryMiB-old.MemoryMiB), CorePercent: max(0, share.CorePercent-old.CorePercent)})
+		}
+	}
+	if len(more) == 0 {
+		return nil
+	}
+	if err := grant.CheckGPUs(more, gpus); err != nil {
+		return err
+	}
+	if err := x.checkKnown(more); err != nil {
+		return err
+	}
+	for _, share := range more {
+		gpu, used := gpus[share.UUID], x.gpus[share.UUID]
+		if lack := lacking(share, gpu, used); lack != "" {
+			return grant.Errorf(grant.ErrOverbooked, "GPU %s: %s more than it has; containers that hold the GPU: %d (gpuslice status on the node lists them); wait until one of them ends, or ask for less",
+				share.UUID, lack, used.Slots)
+		}
+	}
+	for i, share := range shares {
+		gpu, others := gpus[share.UUID], x.gpus[share.UUID].CorePercent-e.Shares[i].CorePercent
+		if unlimits(e.Shares[i], share) && gpu.CorePercent > 0 && others >= gpu.CorePercent {
+			return grant.Errorf(grant.ErrOverbooked, "GPU %s: cores without a limit (0) are of what is left, and others have %d of %d %%; wait until one of them ends, or ask for less",
+				share.UUID, others, gpu.CorePercent)
+		}
+	}
+	return nil
+}
+
+// unlimits says whether cores that were limited are to be it no more.
+func unlimits(old, share grant.Share) bool { return share.CorePercent == 0 && old.CorePercent > 0 }
+
+// lacking says what of memory and cores is not free; empty: nothing.
+func lacking(share grant.Share, gpu grant.GPU, used Usage) string {
+	switch {
+	case share.MemoryMiB > 0 && share.MemoryMiB > gpu.MemoryMiB-used.MemoryMiB:
+		return fmt.Sprintf("memory %d MiB asked, %d of %d MiB free", share.MemoryMiB, max(0, gpu.MemoryMiB-used.MemoryMiB), gpu.MemoryMiB)
+	case share.CorePercent > 0 && share.CorePercent > gpu.CorePercent-used.CorePercent:
+		return fmt.Sprintf("cores %d %% asked, %d of %d %% free", share.CorePercent, max(0, gpu.CorePercent-used.CorePercent), gpu.CorePercent)
+	}
+	return ""
+}
+
+// highest returns the shares with the higher of both amounts. 0 cores: no limit, so the highest.
+func highest(a, b []grant.Share) []grant.Share {
+	most := make([]grant.Share, len(a))
+	for i := range a {
+		most[i] = grant.Share{UUID: a[i].UUID, MemoryMiB: max(a[i].MemoryMiB, b[i].MemoryMiB), CorePercent: max(a[i].CorePercent, b[i].CorePercent)}
+		if a[i].CorePercent == 0 || b[i].CorePercent == 0 {
+			most[i].CorePercent = 0
+		}
+	}
+	return most
+}

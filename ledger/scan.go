@@ -1,0 +1,280 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/rawfile"
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
+)
+
+const (
+	recordName   = "grant.json"
+	releasedName = "released.json"
+	newPrefix    = ".new-"
+	oldPrefix    = ".old-"
+)
+
+// stamp tells one grant.json from another without reading it. A record is
+// never written in place, so that another content is another inode.
+type stamp struct {
+	inode   uint64
+	seconds int64
+	nanos   int64
+	size    int64
+}
+
+// readStamp returns the stamp of a file below the open directory at, or below
+// the working directory for unix.AT_FDCWD.
+func readStamp(at int, path string) (stamp, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(at, path, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return stamp{}, err
+	}
+	return stamp{inode: st.Ino, seconds: int64(st.Mtim.Sec), nanos: int64(st.Mtim.Nsec), size: st.Size}, nil
+}
+
+// hidden is the name of a directory that is on its way in or out.
+func (l *Ledger) hidden(prefix, id string) string {
+	return filepath.Join(l.dir, containersName, prefix+id)
+}
+
+// scan brings the index up to date with the directories. It looks at each one and
+// reads only those that are not as the index knows them. With repair it also
+// removes what an interrupted change left.
+func (l *Ledger) scan(repair bool) error {
+	containers, err := rawfile.OpenFile(filepath.Join(l.dir, containersName), os.O_RDONLY, 0)
+	if errors.Is(err, unix.ENOENT) && !l.readOnly { // somebody removed it: there are none
+		if err = makeDirectories(l.dir); err == nil {
+			containers, err = rawfile.OpenFile(filepath.Join(l.dir, containersName), os.O_RDONLY, 0)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("read the ledger's directories: %w", err)
+	}
+	defer containers.Close()
+	names, err := containers.Readdirnames(-1)
+	if err != nil {
+		return fmt.Errorf("read the ledger's directories: %w", err)
+	}
+	found := make(map[string]bool, len(names))
+	for _, name := range names {
+		if strings.HasPrefix(name, ".") {
+			if repair {
+				if err := vgpufs.RemoveAll(filepath.Join(l.dir, containersName, name)); err != nil {
+					l.damage(fmt.Errorf("remove what an interrupted change left: %w", err)) // it counts for nothing
+				}
+			}
+			continue
+		}
+		if ValidateContainerID(name) != nil {
+			continue // no container has such an id
+		}
+		if l.scanDir(int(containers.Fd()), name) {
+			found[name] = true
+		}
+	}
+	for id := range l.index.entries {
+		if !found[id] {
+			l.index.drop(id)
+		}
+	}
+	for _, old := range l.index.superseded() {
+		if repair {
+			_ = l.markReleased(old.ContainerID) // as in supersede
+		}
+		l.index.release(old)
+	}
+	return nil
+}
+
+// scanDir brings the entry of one directory of the open directory up to date,
+// and says whether there is one.
+func (l *Ledger) scanDir(containers int, id string) bool {
+	known := l.index.entries[id]
+	now, err := readStamp(containers, id+"/"+recordName)
+	if known != nil && known.problem == nil {
+		if err == nil && now == known.stamp {
+			return true
+		}
+		if err != nil && known.state == StateReleased {
+			if _, err := readStamp(containers, id+"/"+releasedName); err == nil {
+				return true
+			}
+		}
+	}
+	e := l.load(id, known)
+	if e == nil {
+		return false
+	}
+	if e.problem == nil && e.counts() && err == nil {
+		e.stamp = now
+	}
+	l.index.put(e)
+	return true
+}
+
+// load reads one directory. known is what the index had of it, or nil. It returns
+// nil if the directory is no container's.
+func (l *Ledger) load(id string, known *entry) *entry {
+	data, err := rawfile.Read(filepath.Join(l.Dir(id), recordName))
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		if _, gone := readStamp(unix.AT_FDCWD, filepath.Join(l.Dir(id), releasedName)); gone == nil {
+			return l.loadReleased(id)
+		}
+		if l.clearEmpty(id) {
+			return nil
+		}
+	}
+	var r *record
+	if err == nil {
+		r, err = decodeRecord(data, id)
+	}
+	if err == nil {
+		return newEntry(r)
+	}
+	return l.loadDamaged(id, known, fmt.Errorf("read %s of container %s: %w", recordName, id, err))
+}
+
+// clearEmpty says whether the directory without a record is no container's. Some
+// runtimes make the source of a mount when it is missing: an empty directory holds
+// nothing and goes. A plain file was never ours.
+func (l *Ledger) clearEmpty(id string) bool {
+	var err error
+	if l.readOnly {
+		var names []os.DirEntry
+		if names, err = os.ReadDir(l.Dir(id)); len(names) > 0 {
+			return false
+		}
+	} else {
+		err = unix.Rmdir(l.Dir(id))
+	}
+	return err == nil || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENOENT)
+}
+
+// loadReleased reads a directory whose record is released. Its content is for
+// people: it counts for nothing, so that damage to it does no harm.
+func (l *Ledger) loadReleased(id string) *entry {
+	data, err := rawfile.Read(filepath.Join(l.Dir(id), releasedName))
+	var r *record
+	if err == nil {
+		r, err = decodeRecord(data, id)
+	}
+	if err == nil {
+		return &entry{record: *r, state: StateReleased}
+	}
+	err = fmt.Errorf("read %s of container %s: %w", releasedName, id, err)
+	l.damage(err)
+	return &entry{record: record{Claim: Claim{ContainerID: id}}, state: StateReleased, problem: err}
+}
+
+// loadDamaged makes the entry of a record that can't be read. Somebody else
+// damaged it: ours appear by rename, whole. It is not passed over, since its
+// container may be running. A claim that this process knows counts on and is
+// written again; else the shares come from the recovery; else they are not known
+// and nothing is granted until they are.
+func (l *Ledger) loadDamaged(id string, known *entry, problem error) *entry {
+	l.damage(problem)
+	if known != nil && known.counts() {
+		e := &entry{record: known.record, state: known.state}
+		if err := l.replaceRecord(&known.record); err != nil {
+			e.problem = fmt.Errorf("%w; write it again: %w", problem, err)
+		}
+		return e
+	}
+	return l.corrupt(id, problem)
+}
+
+// corrupt makes the entry of a directory whose record can't be read.
+func (l *Ledger) corrupt(id string, problem error) *entry {
+	e := &entry{record: record{Claim: Claim{ContainerID: id}}, state: StateCorrupt, problem: problem}
+	if l.recover == nil {
+		return e
+	}
+	shares, err := l.recover(l.Dir(id))
+	if err == nil {
+		err = grant.ValidateShares(shares)
+	}
+	if err != nil {
+		e.problem = fmt.Errorf("%w; recover its shares: %w", problem, err)
+		return e
+	}
+	e.Shares = shares
+	return e
+}
+
+// markReleased makes the record on disk say that it counts no more. A rename
+// needs no space, so that it works on a full disk.
+func (l *Ledger) markReleased(id string) error {
+	from, to := filepath.Join(l.Dir(id), recordName), filepath.Join(l.Dir(id), releasedName)
+	err := unix.Rename(from, to)
+	if errors.Is(err, unix.ENOENT) {
+		err = os.WriteFile(to, nil, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("mark container %s as released: %w", id, err)
+	}
+	return nil
+}
+
+// replaceRecord puts another grant.json into a directory that is there.
+func (l *Ledger) replaceRecord(r *record) error {
+	dir := l.Dir(r.ContainerID)
+	next := filepath.Join(dir, "."+recordName)
+	if err := os.RemoveAll(next); err != nil {
+		return fmt.Errorf("write %s of container %s: %w", recordName, r.ContainerID, err)
+	}
+	if err := writeRecord(next, r); err != nil {
+		_ = os.Remove(next) // the first error is the one to tell
+		return err
+	}
+	path := filepath.Join(dir, recordName)
+	err := unix.Rename(next, path)
+	if errors.Is(err, unix.EISDIR) {
+		if err = os.RemoveAll(path); err == nil {
+			err = unix.Rename(next, path)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("write %s of container %s: %w", recordName, r.ContainerID, err)
+	}
+	return nil
+}
+
+// writeRecord writes the record to a file that is not there yet.
+func writeRecord(path string, r *record) error {
+	data, err := r.encode()
+	if err != nil {
+		return err
+	}
+	file, err := rawfile.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return fmt.Errorf("write the claim: %w", err)
+	}
+	_, err = file.Write(data)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("write the claim: %w", err)
+	}
+	return nil
+}
+
+// makeDir makes an empty directory, in the place of one that an interrupted
+// change left.
+func makeDir(path string) error {
+	err := os.Mkdir(path, 0o755)
+	if errors.Is(err, os.ErrExist) {
+		if err = vgpufs.RemoveAll(path); err == nil {
+			err = os.Mkdir(path, 0o755)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("make the container's directory: %w", err)
+	}
+	return nil
+}
