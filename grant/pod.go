@@ -8,7 +8,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// Pod is what a container request tells of its pod.
+// Pod is a pod, as a container's request has it.
 type Pod struct {
 	UID         string
 	Namespace   string
@@ -16,51 +16,51 @@ type Pod struct {
 	Annotations map[string]string
 }
 
-// ContainerDevices is a container of a pod and how many of our devices the
-// kubelet gave it.
+// ContainerDevices is a container of a pod and the number of GPUs that the kubelet gave it.
 type ContainerDevices struct {
 	Name    string
 	Devices int
 }
 
-// ContainerNames tells a pod's containers in the order of its spec. It may
-// leave plain init containers and ephemeral containers out, and must list every
-// other: restartable init containers first, then all app containers (what the
-// kubelet's PodResources service does).
+// ContainerNames returns a pod's containers in the order of its spec, as the kubelet's PodResources service
+// does: restartable init containers, then app containers. Plain init containers and ephemeral containers may
+// be missing.
 type ContainerNames interface {
 	ContainerNames(ctx context.Context, pod Pod) ([]ContainerDevices, error)
 }
 
-// FromPod returns what the pod's annotations grant to the container on this
-// node, or nil if they grant it nothing. gpuslice.io/grant is read where it is
-// present, and a fault in it never leads to HAMi's annotation: a pod is driven
-// by one scheduler.
+// FromPod returns the container's grant on this node by the pod's annotations, or nil. If gpuslice.io/grant
+// is present, HAMi's annotations are ignored, also if it is malformed.
 //
-// A positional annotation with one slot is that container's which asks. One
-// with several is tied to the container by names, which is asked only then and
-// may be nil (such an annotation is then refused with ErrAmbiguous).
+// keys verify the signature of the grant; nil: no signature is required. Only gpuslice.io/grant can be
+// signed, so that with keys a HAMi annotation is rejected if it grants anything.
 //
-// Who wrote the annotations is Authenticate's to say.
+// HAMi's annotation with one position is a grant of the requesting container. For several positions names is
+// required and returns the order of the containers.
 //
-// Errors name the pod, the container and the field. They are ErrMalformed,
-// ErrWrongNode or ErrAmbiguous, and wrap what names answered.
-func FromPod(ctx context.Context, pod Pod, container, node string, names ContainerNames) (*Grant, error) {
-	grant, err := fromPod(ctx, pod, container, node, names)
+// Errors name the pod, the container and the field. They are ErrSignature, ErrMalformed, ErrWrongNode or
+// ErrAmbiguous, and wrap the error of names.
+func FromPod(ctx context.Context, pod Pod, container, node string, names ContainerNames, keys Verifier) (*Grant, error) {
+	grant, err := fromPod(ctx, pod, container, node, names, keys)
 	if err != nil {
 		return nil, inPod(pod, container, err)
 	}
 	return grant, nil
 }
 
-// inPod and inAnnotation say where a fault is.
 func inPod(pod Pod, container string, err error) error {
 	return fmt.Errorf("pod %s/%s container %q: %w", pod.Namespace, pod.Name, container, err)
 }
 
 func inAnnotation(key string, err error) error { return fmt.Errorf("annotation %s: %w", key, err) }
 
-func fromPod(ctx context.Context, pod Pod, container, node string, names ContainerNames) (*Grant, error) {
+func fromPod(ctx context.Context, pod Pod, container, node string, names ContainerNames, keys Verifier) (*Grant, error) {
 	if value, ok := pod.Annotations[AnnotationGrant]; ok {
+		if keys != nil {
+			if err := verify(pod, node, value, keys); err != nil {
+				return nil, err
+			}
+		}
 		grant, err := fromNamed(value, container, node)
 		if err != nil {
 			return nil, inAnnotation(AnnotationGrant, err)
@@ -73,6 +73,10 @@ func fromPod(ctx context.Context, pod Pod, container, node string, names Contain
 	}
 	if positional.Empty() {
 		return nil, nil
+	}
+	if keys != nil {
+		return nil, Errorf(ErrSignature, "annotation %s: this node accepts signed grants only, and HAMi's annotations can't be signed: use a scheduler that writes %s and %s, or run the agent without --grant-public-key-file",
+			key, AnnotationGrant, AnnotationSignature)
 	}
 	if chosen, ok := pod.Annotations[AnnotationNode]; ok && chosen != node {
 		return nil, Errorf(ErrWrongNode, "annotation %s: the GPUs were chosen on node %s, this is node %q: delete the pod so that it is scheduled again",
@@ -88,7 +92,7 @@ func fromPod(ctx context.Context, pod Pod, container, node string, names Contain
 	return &Grant{Container: container, Shares: positional[slot], Source: SourceHAMi, Slot: &slot}, nil
 }
 
-// fromNamed looks the container up in our own annotation.
+// fromNamed finds the container in gpuslice.io/grant.
 func fromNamed(value, container, node string) (*Grant, error) {
 	pod, err := DecodeGrant(value)
 	if err != nil {
@@ -105,15 +109,11 @@ func fromNamed(value, container, node string) (*Grant, error) {
 	return &Grant{Container: container, Shares: shares, Source: SourceNamed}, nil
 }
 
-// readPositional reads HAMi's two annotations into one grant, and says which
-// key it speaks of.
+// readPositional reads HAMi's two annotations, and returns the key of the one that it uses.
 //
-// "allocated" is preferred: HAMi's scheduler writes the same value into both,
-// and "to-allocate" is emptied slot by slot by HAMi's device plugin, so that a
-// container that is created again would find its slot empty. "to-allocate" is
-// read when it is alone. When both are there, "to-allocate" must be "allocated"
-// with some slots emptied; anything else means that one of them was not
-// written by the scheduler, and neither is believed.
+// HAMi's scheduler writes the same value into both, and HAMi's device plugin empties "to-allocate" position by
+// position. So "allocated" is used if it is present. If both are, "to-allocate" must be "allocated" with some
+// positions emptied; otherwise another program wrote one of them, and both are rejected.
 func readPositional(annotations map[string]string) (key string, positional Positional, err error) {
 	pending, isPending := annotations[AnnotationToAllocate]
 	allocated, isAllocated := annotations[AnnotationAllocated]
@@ -136,7 +136,7 @@ func readPositional(annotations map[string]string) (key string, positional Posit
 	return AnnotationAllocated, whole, nil
 }
 
-// isRemainder says whether left is whole with no, some or all slots emptied.
+// isRemainder returns whether left is whole with no, some or all positions emptied.
 func isRemainder(left, whole Positional) bool {
 	if left.Empty() {
 		return true

@@ -96,7 +96,7 @@ func TestFromPod(t *testing.T) {
 		t.Run(test.description, func(t *testing.T) {
 			names := &listed{containers: test.listed}
 			pod := grant.Pod{UID: "u", Namespace: "ns", Name: "name", Annotations: test.annotations}
-			got, err := grant.FromPod(context.Background(), pod, "main", "node-1", names)
+			got, err := grant.FromPod(context.Background(), pod, "main", "node-1", names, nil)
 			assert.Equal(t, test.asked, names.asked == 1)
 			if test.kind != nil {
 				require.ErrorIs(t, err, test.kind)
@@ -113,11 +113,11 @@ func TestFromPod(t *testing.T) {
 func TestFromPodWithoutAnswer(t *testing.T) {
 	pod := grant.Pod{UID: "u", Namespace: "ns", Name: "name", Annotations: map[string]string{
 		grant.AnnotationToAllocate: ";" + gpuA + ",NVIDIA,1000,10:;"}}
-	_, err := grant.FromPod(context.Background(), pod, "main", "node-1", nil)
+	_, err := grant.FromPod(context.Background(), pod, "main", "node-1", nil, nil)
 	require.ErrorIs(t, err, grant.ErrAmbiguous)
 
 	broken := errors.New("kubelet is gone")
-	_, err = grant.FromPod(context.Background(), pod, "main", "node-1", &listed{err: broken})
+	_, err = grant.FromPod(context.Background(), pod, "main", "node-1", &listed{err: broken}, nil)
 	require.ErrorIs(t, err, grant.ErrAmbiguous)
 	require.ErrorIs(t, err, broken)
 	assert.ErrorContains(t, err, "kubelet is gone")

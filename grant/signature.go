@@ -82,38 +82,13 @@ func signed(keyID, podUID, node, payload string) []byte {
 	return message
 }
 
-// Verifier says whether a signature is for just this pod, node and payload.
+// Verifier verifies that a signature is for this pod, node and payload.
 type Verifier interface {
 	Verify(podUID, node, payload, signature string) error
 }
 
-// Authenticate checks that the grant that FromPod would read in the pod's annotations was
-// signed with one of the keys. Only gpuslice.io/grant can be signed: HAMi's positional
-// annotation is refused if it grants anything to any container. Annotations that grant
-// nothing need no signature.
-//
-// It is for a container that is about to be created. One that runs was judged
-// when it was created, and what it holds counts whatever the keys are now.
-//
-// Errors name the pod, the container and the annotation, and are ErrSignature, or
-// ErrMalformed if HAMi's annotation can't be read.
-func Authenticate(pod Pod, container, node string, keys Verifier) error {
-	if err := authenticate(pod, node, keys); err != nil {
-		return inPod(pod, container, err)
-	}
-	return nil
-}
-
-func authenticate(pod Pod, node string, keys Verifier) error {
-	payload, ok := pod.Annotations[AnnotationGrant]
-	if !ok {
-		key, positional, err := readPositional(pod.Annotations)
-		if err != nil || positional.Empty() {
-			return err
-		}
-		return Errorf(ErrSignature, "annotation %s: this node accepts signed grants only, and HAMi's annotations can't be signed: use a scheduler that writes %s and %s, or run the agent without --grant-public-key-file",
-			key, AnnotationGrant, AnnotationSignature)
-	}
+// verify verifies the signature of the pod's gpuslice.io/grant.
+func verify(pod Pod, node, payload string, keys Verifier) error {
 	signature, ok := pod.Annotations[AnnotationSignature]
 	if !ok {
 		return Errorf(ErrSignature, "annotation %s: has no %s beside it, and this node accepts signed grants only: give the scheduler the private key of the node's --grant-public-key-file, and delete the pod so that it is scheduled again",

@@ -104,7 +104,7 @@ func TestForgeries(t *testing.T) {
 			if test.keys == nil {
 				test.keys = []string{"one", "two"}
 			}
-			err := grant.Authenticate(pod, "main", node, granttest.Keyring(test.keys...))
+			_, err := grant.FromPod(t.Context(), pod, "main", node, nil, granttest.Keyring(test.keys...))
 			require.Error(t, err)
 			if test.says != grant.AnnotationToAllocate { // there the annotation itself is malformed
 				require.ErrorIs(t, err, grant.ErrSignature)
@@ -116,7 +116,7 @@ func TestForgeries(t *testing.T) {
 	}
 }
 
-func TestAuthenticateAccepts(t *testing.T) {
+func TestSignedGrantsAreAccepted(t *testing.T) {
 	ring := granttest.Keyring("one")
 	for _, test := range []struct {
 		description string
@@ -130,7 +130,8 @@ func TestAuthenticateAccepts(t *testing.T) {
 		{"HAMi's annotation that grants nothing", map[string]string{grant.AnnotationToAllocate: ";;"}},
 	} {
 		pod := grant.Pod{UID: "u-1", Annotations: test.annotations}
-		assert.NoError(t, grant.Authenticate(pod, "main", "node-1", ring), test.description)
+		_, err := grant.FromPod(t.Context(), pod, "main", "node-1", nil, ring)
+		assert.NoError(t, err, test.description)
 	}
 }
 

@@ -127,7 +127,7 @@ func BenchmarkFromPod(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			pod := grant.Pod{UID: "u", Namespace: "ns", Name: "name", Annotations: annotations}
 			for b.Loop() {
-				if _, err := grant.FromPod(background, pod, "main", "node-1", nil); err != nil {
+				if _, err := grant.FromPod(background, pod, "main", "node-1", nil, nil); err != nil {
 					b.Fatal(err)
 				}
 			}

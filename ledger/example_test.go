@@ -32,7 +32,7 @@ func Example() {
 		pod := grant.Pod{UID: "uid-" + id, Namespace: "default", Name: "pod-" + id, Annotations: map[string]string{
 			grant.AnnotationToAllocate: gpu + ",NVIDIA," + memoryMiB + ",30:;",
 		}}
-		g, err := grant.FromPod(ctx, pod, "main", "node-1", nil)
+		g, err := grant.FromPod(ctx, pod, "main", "node-1", nil, nil)
 		if err != nil {
 			return err
 		}

@@ -23,7 +23,7 @@ func TestMalformedAnnotationsAreRefused(t *testing.T) {
 	for _, test := range cases {
 		t.Run(test.Description, func(t *testing.T) {
 			pod := grant.Pod{UID: "u-1", Namespace: "ns", Name: "name", Annotations: test.Annotations}
-			g, err := grant.FromPod(ctx, pod, "main", "node-1", nil)
+			g, err := grant.FromPod(ctx, pod, "main", "node-1", nil, nil)
 			if err == nil {
 				require.NotNil(t, g, "must be refused, not passed over")
 				_, err = store.Claim(ctx, ledger.Claim{

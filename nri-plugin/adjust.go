@@ -12,11 +12,10 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// adjustment translates edits to NRI's language. Each thing is removed before it
-// is added: that takes it over from plugins that ran before, which would
-// otherwise be a conflict, and a later plugin that only adds conflicts with us.
+// adjustment translates edits to an NRI adjustment. It removes each item before it adds it: so the item is
+// no conflict with earlier plugins, and is one with a later plugin that only adds.
 func adjustment(edits *cdispec.ContainerEdits, replaced oci.Replaced) (*api.ContainerAdjustment, error) {
-	if err := expressible(edits); err != nil {
+	if err := checkSupported(edits); err != nil {
 		return nil, err
 	}
 	adjust := &api.ContainerAdjustment{}
@@ -45,10 +44,9 @@ func adjustment(edits *cdispec.ContainerEdits, replaced oci.Replaced) (*api.Cont
 	return adjust, nil
 }
 
-// expressible refuses edits that NRI has no words for: leaving them out silently
-// would give a container less, or more, than its CDI spec says. Additional groups
-// alone are left out: NRI can't set them, and NVIDIA's nodes are everybody's.
-func expressible(edits *cdispec.ContainerEdits) error {
+// checkSupported refuses edits that NRI can't express. Only additional groups are ignored: NVIDIA's
+// device nodes need none.
+func checkSupported(edits *cdispec.ContainerEdits) error {
 	var errs []error
 	if len(edits.NetDevices) > 0 {
 		errs = append(errs, errors.New("the CDI spec adds network devices, which gpuslice does not pass on by NRI: take them out of the nvidia.com/gpu spec"))
@@ -60,21 +58,20 @@ func expressible(edits *cdispec.ContainerEdits) error {
 		if d.Type == "" {
 			errs = append(errs, fmt.Errorf("the CDI spec's device node %s has no type and is not on the host: is the driver loaded?", d.Path))
 		}
-		// NRI gives every device read and write (LinuxDevice.AccessString of nri v0.12).
-		// That is no more where a node is a capability: there is nothing to be written, to
-		// open it is all it is for.
+		// NRI makes every device readable and writable (LinuxDevice.AccessString of nri v0.12). For a
+		// capability that is the same as readable: it is only opened.
 		permissions := strings.Trim(d.Permissions, "m")
 		if permissions == "r" && strings.HasPrefix(path.Clean(d.Path), "/dev/nvidia-caps/") {
 			continue
 		}
 		if d.Permissions != "" && permissions != "rw" {
-			errs = append(errs, fmt.Errorf("the CDI spec gives the device node %s the permissions %q, and NRI knows rw alone", d.Path, d.Permissions))
+			errs = append(errs, fmt.Errorf("the CDI spec gives the device node %s the permissions %q, and NRI supports rw only", d.Path, d.Permissions))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// mountType is a CDI mount's type. CDI leaves it out for the usual bind mount.
+// mountType returns a CDI mount's type; CDI omits it for a bind mount.
 func mountType(m *cdispec.Mount) string {
 	if m.Type == "" {
 		return "bind"
@@ -82,7 +79,6 @@ func mountType(m *cdispec.Mount) string {
 	return m.Type
 }
 
-// hooks sorts a CDI spec's hooks by the moment that they run.
 func hooks(list []*cdispec.Hook) *api.Hooks {
 	h := &api.Hooks{}
 	for _, c := range list {

@@ -17,41 +17,36 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// The plugin's identity towards the runtime. The index is high, so that the plugin
-// sees what others did to a container and has the last word on what it owns.
+// The plugin's name and index in the runtime. The index is high, so that the plugin runs after others.
 const (
 	PluginName  = "gpuslice"
 	PluginIndex = "90"
 )
 
-// Variables for the tests' sake alone.
+// Tests change these.
 var (
-	// startPatience is how long connecting, registering and being configured may
-	// take together. The runtime itself waits 5 s by default for a registration.
+	// startPatience is the time to connect, register and be configured. The runtime waits 5 s by default
+	// for a registration.
 	startPatience = 10 * time.Second
-	// syncPatience is how long the runtime may take to synchronise a configured
-	// plugin. Runtimes before NRI 0.12 leave a plugin whose synchronisation
-	// failed half registered: connected, and asked about nothing.
+	// syncPatience is the time until the runtime synchronises a configured plugin. If that fails, runtimes
+	// before NRI 0.12 keep the connection and send no requests.
 	syncPatience = 15 * time.Second
-	// reconcilePause is how long a plugin that could not reconcile waits before it
-	// connects again.
+	// reconcilePause is the time before a new connection when the ledger was not reconciled.
 	reconcilePause = 5 * time.Second
 )
 
 const (
-	// registerGrace is how long a registration may take to notice a closed connection.
+	// registerGrace is the time in which a registration detects a closed connection.
 	registerGrace = time.Second
 
 	firstBackoff = 100 * time.Millisecond
 	lastBackoff  = 5 * time.Second
-	// settled is how long a connection must have lasted for the next failure
-	// to start again from the first backoff.
+	// settled is the age of a connection that resets the backoff.
 	settled = 10 * time.Second
 )
 
-// Run keeps one connection to the runtime's NRI socket until ctx ends. It is the
-// only place that connects, so there are never two connections: two would set the
-// same variables of one container and conflict with each other.
+// Run keeps one connection to the runtime's NRI socket until ctx ends. Two connections would conflict,
+// because both set the same variables of a container.
 func (p *Plugin) Run(ctx context.Context, socket string) error {
 	p.health.set(notConnected)
 	var background sync.WaitGroup
@@ -71,7 +66,7 @@ func (p *Plugin) Run(ctx context.Context, socket string) error {
 		if time.Since(since) > settled {
 			backoff = firstBackoff
 		}
-		p.Log.Warn("NRI connection lost or not made; trying again", "socket", socket, "error", err, "in", backoff)
+		p.Log.Warn("NRI connection lost or not made; retrying", "socket", socket, "error", err, "in", backoff)
 		select {
 		case <-ctx.Done():
 		case <-time.After(backoff):
@@ -80,12 +75,11 @@ func (p *Plugin) Run(ctx context.Context, socket string) error {
 	}
 }
 
-// whyNotSynchronised is the advice if the synchronisation keeps failing.
-const whyNotSynchronised = ": if this repeats, containers on this node have environments, or pods have annotations, that are too large for NRI's messages " +
+const syncAdvice = ": if this repeats, containers on this node have environments, or pods have annotations, that are too large for NRI's messages " +
 	"(created while gpuslice was not connected: it refuses them otherwise): `gpuslice doctor` (large-containers) names them; delete those pods"
 
-// session is one connection. It holds the handlers that the stub calls, so that a
-// late event of an old connection can be told from one of the present one.
+// session is one connection. It has the handlers that the stub calls, so that late events of an old
+// connection are rejected.
 type session struct {
 	*Plugin
 	ended  atomic.Bool
@@ -128,7 +122,6 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 		defer close(ended)
 		s.stub.Wait()
 	}()
-	// Stop after the last handler: the stub's Stop waits for its server.
 	defer func() {
 		s.stub.Stop()
 		<-ended
@@ -137,17 +130,17 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 	select {
 	case <-s.synced:
 	case <-ended:
-		return errors.New("the runtime closed the connection before it synchronised" + whyNotSynchronised)
+		return errors.New("the runtime closed the connection before it synchronised" + syncAdvice)
 	case <-time.After(syncPatience):
-		return fmt.Errorf("the runtime did not synchronise within %v"+whyNotSynchronised, syncPatience)
+		return fmt.Errorf("the runtime did not synchronise within %v"+syncAdvice, syncPatience)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	var again <-chan time.Time
-	if why := p.unreconciled.Load(); why != nil {
+	if reason := p.unreconciled.Load(); reason != nil {
 		again = time.After(reconcilePause)
 	} else {
-		p.Log.Info("guarding the node", "socket", socket, "nri", s.stub.RuntimeNRIVersion())
+		p.Log.Info("connected to the container runtime", "socket", socket, "nri", s.stub.RuntimeNRIVersion())
 	}
 	select {
 	case <-ended:
@@ -159,10 +152,9 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 	}
 }
 
-// start runs the stub's Start under a watchdog. Start waits for the runtime's
-// Configure request without a deadline, and ignores its context: when the runtime
-// hangs up between Register and Configure, it would wait for ever. The watchdog
-// then sends that request itself, and s.Configure answers it with an error.
+// start calls the stub's Start, which waits for the runtime's Configure request without a deadline, also
+// when the connection was closed after Register. At the deadline, start sends that request itself, and
+// s.Configure returns an error.
 func (s *session) start(ctx context.Context, conn *countingConn) error {
 	started := make(chan error, 1)
 	go func() { started <- s.stub.Start(ctx) }()
@@ -176,20 +168,20 @@ func (s *session) start(ctx context.Context, conn *countingConn) error {
 	s.ended.Store(true)
 	_ = conn.Close()
 	select {
-	case err := <-started: // it was registering, which a closed connection ends
-		return s.givenUp(ctx, err)
+	case err := <-started: // a closed connection ends a registration
+		return s.startError(ctx, err)
 	case <-time.After(registerGrace):
 	}
-	// It wrote its registration, and waits for what comes after it.
+	// It has sent its registration, and waits for Configure.
 	if waiting, ok := s.stub.(api.PluginService); ok && conn.writes.Load() > 0 {
 		_, _ = waiting.Configure(context.Background(), &api.ConfigureRequest{})
 	}
-	return s.givenUp(ctx, <-started)
+	return s.startError(ctx, <-started)
 }
 
-// givenUp is why a connection that was not made in time was given up.
-func (s *session) givenUp(ctx context.Context, err error) error {
-	if err == nil { // configured after all, and too late
+// startError returns why a start failed.
+func (s *session) startError(ctx context.Context, err error) error {
+	if err == nil { // configured, but too late
 		s.stub.Stop()
 	}
 	if ctx.Err() != nil {
@@ -198,8 +190,8 @@ func (s *session) givenUp(ctx context.Context, err error) error {
 	return fmt.Errorf("the runtime did not register and configure the plugin within %v", startPatience)
 }
 
-// countingConn counts what is written. The count also orders memory: who has seen a
-// write has seen what its writer did before.
+// countingConn counts writes. The count also orders memory: a goroutine that sees a write sees what the
+// writer did before.
 type countingConn struct {
 	net.Conn
 	writes atomic.Int64
@@ -213,7 +205,7 @@ func (c *countingConn) Write(b []byte) (int, error) {
 // Configure subscribes to the events that this runtime has.
 func (s *session) Configure(_ context.Context, _, runtime, version string) (api.EventMask, error) {
 	if s.ended.Load() {
-		return 0, errors.New("this connection was given up")
+		return 0, errors.New("gpuslice closed this connection")
 	}
 	s.health.setTimeout(s.stub.RequestTimeout())
 
@@ -223,20 +215,20 @@ func (s *session) Configure(_ context.Context, _, runtime, version string) (api.
 	if validates {
 		events.Set(api.Event_VALIDATE_CONTAINER_ADJUSTMENT)
 	} else {
-		s.Log.Warn("this runtime has no NRI validators: a request that is lost on the way to gpuslice creates a container without a GPU, and is not rejected; containerd 2.2 or CRI-O 1.34 have them",
+		s.Log.Warn("this runtime has no NRI validators: a request that is lost creates a container without a GPU, and is not rejected; use containerd 2.2 or CRI-O 1.34",
 			"runtime", runtime, "version", version, "nri", s.stub.RuntimeNRIVersion())
 	}
-	if undoesPods(runtime, version) {
+	if cleansUpPods(runtime, version) {
 		events.Set(api.Event_RUN_POD_SANDBOX)
 	}
 	s.intents.enable(validates)
 	return events, nil
 }
 
-// undoesPods says whether a runtime cleans up a pod that a plugin refuses. Older versions of
-// containerd keep the pod's shim and name, and exit at the next start because of them
-// (containerd issue 13355). With those, only the containers of a large pod are refused.
-func undoesPods(runtime, version string) bool {
+// cleansUpPods returns whether a runtime cleans up a pod that a plugin refuses. Older versions of
+// containerd keep the pod's shim and name, and exit at the next start (containerd issue 13355). With
+// those, only the containers of a large pod are refused.
+func cleansUpPods(runtime, version string) bool {
 	if !strings.HasPrefix(version, "v") {
 		version = "v" + version
 	}
@@ -250,16 +242,14 @@ func undoesPods(runtime, version string) bool {
 	return semver.Compare(version, fixed) >= 0
 }
 
-// failurePolicy has a runtime refuse a container whose request to us was lost, by a timeout or
-// a broken connection. NRI knows it from 0.12.5 on; there a validator of a closed connection is
-// called no more, on which older ones' refusal rests (ValidateContainerAdjustment).
-//
-// The plugin is dropped all the same, and connects again: a node where nothing can be created
-// while an agent hangs is worse than one where nothing gets a GPU.
+// failurePolicy makes the runtime refuse a container if its request to this plugin was lost, by a timeout or a
+// closed connection. It exists from NRI 0.12.5 on; older versions refuse by the call of a validator on the
+// closed connection (ValidateContainerAdjustment). The runtime closes the connection in any case, so
+// that containers without a GPU can be created while an agent hangs.
 var failurePolicy = &api.FailurePolicy{FailRequest: true}
 
-// hasValidators tells whether the runtime's NRI calls validators. A plugin that
-// subscribes to them with an older one is refused at registration.
+// hasValidators returns whether the runtime's NRI has validators. Older versions reject a plugin that
+// subscribes to them.
 func hasValidators(nriVersion string) bool {
 	if nriVersion != "" && !strings.HasPrefix(nriVersion, "v") {
 		nriVersion = "v" + nriVersion
@@ -267,40 +257,39 @@ func hasValidators(nriVersion string) bool {
 	return semver.IsValid(nriVersion) && semver.Compare(nriVersion, "v0.10.0") >= 0
 }
 
-// CreateContainer refuses events of a connection that was given up. It counts as work
-// before it looks, so that Run waits for it or it sees that Run has ended.
+// CreateContainer rejects events of a closed connection. It begins before it checks, so that either Run
+// waits for it, or it detects that Run has ended.
 func (s *session) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-	s.work.begin()
-	defer s.work.end()
+	s.handlers.begin()
+	defer s.handlers.end()
 	if s.ended.Load() {
-		return nil, nil, errors.New("gpuslice gave this connection up; the container will be tried again")
+		return nil, nil, errors.New("gpuslice closed this connection; the kubelet retries the container")
 	}
 	return s.Plugin.CreateContainer(ctx, pod, ctr)
 }
 
-// RunPodSandbox refuses events of a connection that was given up.
+// RunPodSandbox rejects events of a closed connection.
 func (s *session) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	if s.ended.Load() {
-		return errors.New("gpuslice gave this connection up; the pod will be tried again")
+		return errors.New("gpuslice closed this connection; the kubelet retries the pod")
 	}
 	return s.Plugin.RunPodSandbox(ctx, pod)
 }
 
-// Synchronize reconciles, and makes the plugin ready. Where it can't, the plugin
-// stays connected, for it still keeps GPUs from containers without a grant; it
-// gives no grant itself, and session connects again to be told again what runs.
+// Synchronize reconciles the ledger, and makes the plugin ready. On an error the plugin stays connected,
+// so that containers without a grant get no GPU, and refuses all grants. session connects again later.
 func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, ctrs []*api.Container) ([]*api.ContainerUpdate, error) {
 	if s.ended.Load() {
-		return nil, errors.New("gpuslice gave this connection up")
+		return nil, errors.New("gpuslice closed this connection")
 	}
-	defer s.handled("Synchronize", time.Now())
+	defer s.observe("Synchronize", time.Now())
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, innerDeadline(time.Now(), deadline))
 		defer cancel()
 	}
 	if err := s.reconcile(ctx, pods, ctrs); err != nil {
-		s.Log.Error("ledger not reconciled; no grant is given until it is", "error", err)
+		s.Log.Error("failed to reconcile the ledger; refusing all grants", "error", err)
 		s.unreconciled.Store(&err)
 		s.health.set("the ledger is not reconciled with the runtime: " + shorten(err).Error())
 	} else {
@@ -311,8 +300,7 @@ func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, ctrs 
 	return nil, nil
 }
 
-// stubLogger sends the stub's own log lines to ours, one level down: its
-// information is our detail.
+// stubLogger logs the stub's messages; its information is logged as debug.
 type stubLogger struct{ log *slog.Logger }
 
 func (l stubLogger) Debugf(context.Context, string, ...any) {}

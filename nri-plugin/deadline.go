@@ -9,30 +9,26 @@ import (
 	"github.com/containerd/nri/pkg/api"
 )
 
-// answerMargin is how long before the runtime's deadline an answer is given.
-// Waiting for the deadline itself loses the race: the runtime gives up first,
-// cuts the plugin off, and creates the container without an adjustment.
+// answerMargin is the time between an answer and the runtime's deadline. At the deadline itself, the runtime
+// closes the connection and creates the container without an adjustment.
 const answerMargin = 150 * time.Millisecond
 
-// innerDeadline returns the time by which an answer must be on its way: the
-// margin before the runtime's deadline, or half of what is left where a
-// runtime is configured with less than two margins.
+// innerDeadline returns the time of the latest answer: the margin before the runtime's deadline, or half of
+// the remaining time if that is less than two margins.
 func innerDeadline(now, runtimeDeadline time.Time) time.Time {
 	left := runtimeDeadline.Sub(now)
 	return now.Add(max(left-answerMargin, left/2))
 }
 
-// The life of one piece of work: who comes first, its end or the deadline.
+// States of a handler: either its result is delivered, or the deadline comes first.
 const (
-	pending int32 = iota
+	running int32 = iota
 	delivered
 	abandoned
 )
 
-// beforeDeadline runs work and returns its outcome, or an error when the inner
-// deadline comes first. Work that ends after that finds itself abandoned, and
-// what it claimed is given back: nobody will ever send a Remove for it that
-// is sure to come after the claim.
+// beforeDeadline runs work and returns its result, or an error at the inner deadline. Work that ends later
+// removes its claim: the runtime's RemoveContainer can come before the claim.
 func (p *Plugin) beforeDeadline(ctx context.Context, id string, work func(context.Context) (*api.ContainerAdjustment, error)) (*api.ContainerAdjustment, error) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -48,18 +44,19 @@ func (p *Plugin) beforeDeadline(ctx context.Context, id string, work func(contex
 		state atomic.Int32
 		done  = make(chan outcome, 1)
 	)
-	p.work.begin()
+	p.handlers.begin()
 	go func() {
-		defer p.work.end()
+		defer p.handlers.end()
 		defer cancel()
 		defer p.health.begin(id)()
 		adjust, err := work(inner)
-		if state.CompareAndSwap(pending, delivered) {
+		if state.CompareAndSwap(running, delivered) {
 			done <- outcome{adjust, err}
 			return
 		}
 		if err == nil {
-			p.undo(id)
+			p.intents.forget(id)
+			p.endClaim(context.Background(), id, remove)
 		}
 	}()
 
@@ -67,17 +64,11 @@ func (p *Plugin) beforeDeadline(ctx context.Context, id string, work func(contex
 	case o := <-done:
 		return o.adjust, o.err
 	case <-inner.Done():
-		if !state.CompareAndSwap(pending, abandoned) {
-			o := <-done // both at once: the work was faster
+		if !state.CompareAndSwap(running, abandoned) {
+			o := <-done // both at the same time: the work was faster
 			return o.adjust, o.err
 		}
-		// Not wrapped: a deadline error must not look to the runtime like one of its own.
-		return nil, &reasoned{reasonLate, fmt.Errorf("gpuslice did not decide within the runtime's NRI timeout and refuses container %s; it will be tried again (%v)", id, inner.Err())}
+		// Not wrapped: the runtime must not take it for a deadline error of its own.
+		return nil, &reasoned{reasonLate, fmt.Errorf("gpuslice did not decide within the runtime's NRI timeout and refuses container %s; the kubelet retries (%v)", id, inner.Err())}
 	}
-}
-
-// undo gives back a claim that no container came of.
-func (p *Plugin) undo(id string) {
-	p.intents.forget(id)
-	p.giveBack(context.Background(), id, remove)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 )
 
-// HasValidators is hasValidators, for the table of versions.
+// HasValidators is hasValidators.
 var HasValidators = hasValidators
 
 // FailurePolicy is what a runtime is asked to do about requests that are lost.
@@ -35,11 +35,11 @@ func SetReconcilePause(d time.Duration) (restore func()) {
 
 // Reconciled is why the last reconciliation failed, or nil.
 func (p *Plugin) Reconciled() error {
-	if why := p.unreconciled.Load(); why != nil {
-		return *why
+	if reason := p.unreconciled.Load(); reason != nil {
+		return *reason
 	}
 	return nil
 }
 
-// UndoesPods is undoesPods, for the table of versions.
-var UndoesPods = undoesPods
+// CleansUpPods is cleansUpPods.
+var CleansUpPods = cleansUpPods

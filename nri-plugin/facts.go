@@ -1,6 +1,9 @@
 package nriplugin
 
 import (
+	"context"
+	"slices"
+
 	"github.com/containerd/nri/pkg/api"
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -8,16 +11,65 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// facts translates what NRI tells about a container.
-func facts(pod *api.PodSandbox, ctr *api.Container) oci.Container {
+// facts is the input of the decision about a container.
+type facts struct {
+	pod       grant.Pod // as the runtime reports it
+	newest    grant.Pod // with the annotations of its newest grant
+	name      string    // of the container
+	container oci.Container
+
+	scheduled  *grant.Grant // by the newest annotations; nil: none
+	ceiling    int          // of compute time, in percent; 0: none
+	ceilingErr error
+
+	gpus         map[string]grant.GPU
+	missing      func(uuid string) string // may be nil
+	settings     oci.Settings
+	devices      oci.DeviceEdits
+	unscheduled  UnscheduledPolicy
+	highPriority bool
+	unreconciled error // why all grants are refused; nil: they are not
+}
+
+// gather collects the facts. It reads the kubelet's list of containers if HAMi's annotation requires it.
+// An error refuses the container: the grant is not signed, or not readable.
+func (p *Plugin) gather(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*facts, error) {
+	f := p.localFacts(pod, ctr)
+	var err error
+	f.scheduled, err = grant.FromPod(ctx, f.newest, f.name, p.NodeName, p.Names, p.Keys)
+	return f, err
+}
+
+// localFacts collects the facts that are known without a request to the kubelet.
+func (p *Plugin) localFacts(pod *api.PodSandbox, ctr *api.Container) *facts {
+	f := &facts{
+		pod:       podOf(pod),
+		name:      ctr.GetName(),
+		container: containerOf(pod, ctr),
+		gpus:      p.GPUs(), missing: p.Missing, settings: p.Settings(), devices: p.Devices, unscheduled: p.Unscheduled,
+		highPriority: slices.Contains(p.HighPriorityNamespaces, pod.GetNamespace()),
+	}
+	f.newest = f.pod
+	if p.Newest != nil {
+		f.newest = p.Newest(f.pod)
+	}
+	f.ceiling, f.ceilingErr = grant.CoreCeiling(f.pod, f.name)
+	f.container.Dir = p.Ledger.Dir(f.container.ID)
+	f.container.Uncontrolled = p.optsOut(pod, ctr)
+	if reason := p.unreconciled.Load(); reason != nil {
+		f.unreconciled = *reason
+	}
+	return f
+}
+
+// containerOf translates NRI's record of a container.
+func containerOf(pod *api.PodSandbox, ctr *api.Container) oci.Container {
 	c := oci.Container{
 		ID:             ctr.GetId(),
 		Env:            ctr.GetEnv(),
 		RuntimeHandler: pod.GetRuntimeHandler(),
 		Annotations:    ctr.GetAnnotations(),
-	}
-	for _, m := range ctr.GetMounts() {
-		c.Mounts = append(c.Mounts, m.ToOCI(nil))
+		Mounts:         mountsOf(ctr),
 	}
 	for _, d := range ctr.GetLinux().GetDevices() {
 		c.Devices = append(c.Devices, d.ToOCI())
@@ -32,6 +84,14 @@ func facts(pod *api.PodSandbox, ctr *api.Container) oci.Container {
 	return c
 }
 
+func mountsOf(ctr *api.Container) []rspec.Mount {
+	var mounts []rspec.Mount
+	for _, m := range ctr.GetMounts() {
+		mounts = append(mounts, m.ToOCI(nil))
+	}
+	return mounts
+}
+
 // deviceRules translates the rules of a device cgroup.
 func deviceRules(resources *api.LinuxResources) []rspec.LinuxDeviceCgroup {
 	var rules []rspec.LinuxDeviceCgroup
@@ -43,8 +103,8 @@ func deviceRules(resources *api.LinuxResources) []rspec.LinuxDeviceCgroup {
 	return rules
 }
 
-// podFacts translates what NRI tells about a pod.
-func podFacts(pod *api.PodSandbox) grant.Pod {
+// podOf translates NRI's record of a pod.
+func podOf(pod *api.PodSandbox) grant.Pod {
 	return grant.Pod{
 		UID: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName(), Annotations: pod.GetAnnotations(),
 	}

@@ -70,7 +70,7 @@ var faultRefusals = []struct {
 	text string
 	faultOutcome
 }{
-	{"gives no grant until it knows what runs", byReconcile}, // and then why
+	{"refuses all grants until the ledger is reconciled", byReconcile}, // and then why
 	{errPopulate.Error(), byError},
 	{"did not decide within the runtime's NRI timeout", byDeadline},
 	{"which only gpuslice writes", bySecond},                                // the annotation of the first plugin

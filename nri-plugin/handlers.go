@@ -2,12 +2,11 @@ package nriplugin
 
 import "sync"
 
-// handlers counts handlers at work. Unlike a sync.WaitGroup it may be counted up from
-// zero while somebody waits: requests come when they come.
+// handlers counts handlers that run. A sync.WaitGroup must not be increased from zero while wait waits.
 type handlers struct {
 	mu    sync.Mutex
 	count int
-	idle  chan struct{} // closed when the count is zero again; nil: nobody waits
+	idle  chan struct{} // closed when the count is zero; nil: no wait
 }
 
 func (h *handlers) begin() {
@@ -26,7 +25,7 @@ func (h *handlers) end() {
 	}
 }
 
-// wait returns when no handler is at work.
+// wait returns when no handler runs.
 func (h *handlers) wait() {
 	h.mu.Lock()
 	if h.count == 0 {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// health is what /healthz and /readyz are asked about.
+// health is the state that Ready and Live report.
 type health struct {
 	mu       sync.Mutex
 	now      func() time.Time
@@ -16,7 +16,7 @@ type health struct {
 	inFlight map[*work]struct{}
 }
 
-// work is a handler that has not ended, whether or not it has answered.
+// work is a handler that has not ended, with or without an answer.
 type work struct {
 	container string
 	since     time.Time
@@ -36,7 +36,7 @@ func (h *health) setTimeout(d time.Duration) {
 	h.timeout = d
 }
 
-// begin notes the start of work for a container and returns what notes its end.
+// begin records the start of work for a container. The returned function records the end.
 func (h *health) begin(id string) func() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -52,8 +52,7 @@ func (h *health) begin(id string) func() {
 	}
 }
 
-// Ready returns nil while the plugin guards the node: it is connected, and it
-// has reconciled its ledger with the runtime's containers.
+// Ready returns nil while the plugin is connected and its ledger is reconciled with the runtime's containers.
 func (p *Plugin) Ready() error {
 	p.health.mu.Lock()
 	defer p.health.mu.Unlock()
@@ -63,9 +62,8 @@ func (p *Plugin) Ready() error {
 	return nil
 }
 
-// Live returns an error when a handler has been at work for more than twice the
-// runtime's timeout, though its request was answered (with a refusal) long before:
-// something hangs that only a restart fixes.
+// Live returns an error when a handler runs for more than twice the runtime's timeout, long after its
+// request was refused: only a restart fixes that.
 func (p *Plugin) Live() error {
 	p.health.mu.Lock()
 	defer p.health.mu.Unlock()
@@ -74,7 +72,7 @@ func (p *Plugin) Live() error {
 	}
 	for w := range p.health.inFlight {
 		if age := p.health.now().Sub(w.since); age > 2*p.health.timeout {
-			return fmt.Errorf("a handler for container %s has been at work for %v", w.container, age)
+			return fmt.Errorf("a handler for container %s has run for %v", w.container, age)
 		}
 	}
 	return nil

@@ -8,30 +8,28 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 )
 
-// Observer is told of what the plugin does, for metrics. It must not block: the runtime
-// waits.
+// Observer counts what the plugin does, for metrics. It must not block: the runtime waits.
 type Observer interface {
-	// Handled tells of a request of the runtime, one of Events, that was answered.
+	// Handled is called after a request of the runtime, one of Events, was answered.
 	Handled(event string, took time.Duration)
-	// Refused tells of a container that was refused, for one of Reasons.
+	// Refused is called for a refused container, with one of Reasons.
 	Refused(reason string)
 }
 
-// Events are the requests that an Observer is told of, by NRI's names.
+// Events are the requests that an Observer counts, by NRI's names.
 var Events = []string{"RunPodSandbox", "CreateContainer", "StopContainer", "RemoveContainer", "ValidateContainerAdjustment", "Synchronize"}
 
-// Why containers are refused that no error of package grant says.
+// Reasons of refusals that are not errors of package grant or ledger.
 const (
-	reasonNoGrant      = "no_grant"       // it would have a GPU, and nothing was granted
-	reasonUnreconciled = "not_reconciled" // it is not known what runs on the node
-	reasonLate         = "late"           // the decision was not made before the runtime's deadline
-	reasonNotAsked     = "not_asked"      // its request was lost
+	reasonNoGrant      = "no_grant"       // it would have a GPU without a grant
+	reasonUnreconciled = "not_reconciled" // the containers on the node are not known
+	reasonLate         = "late"           // no decision before the runtime's deadline
+	reasonNotAsked     = "not_asked"      // its CreateContainer request was lost
 	reasonChanged      = "changed"        // another plugin changed what was granted
-	reasonTooLarge     = "too_large"      // with it the runtime could not synchronise its NRI plugins
+	reasonTooLarge     = "too_large"      // the runtime could not synchronise its NRI plugins
 	reasonOther        = "other"
 )
 
-// kinds are the reasons that errors of package grant stand for.
 var kinds = []struct {
 	reason string
 	err    error
@@ -48,7 +46,7 @@ var kinds = []struct {
 	{"blocked", ledger.ErrBlocked},
 }
 
-// Reasons are all that an Observer is told.
+// Reasons returns all reasons of refusals.
 func Reasons() []string {
 	all := []string{reasonNoGrant, reasonUnreconciled, reasonLate, reasonNotAsked, reasonChanged, reasonTooLarge, reasonOther}
 	for _, k := range kinds {
@@ -65,7 +63,6 @@ type reasoned struct {
 
 func (r *reasoned) Unwrap() error { return r.error }
 
-// reasonOf is an error's reason.
 func reasonOf(err error) string {
 	var r *reasoned
 	if errors.As(err, &r) {
@@ -79,8 +76,8 @@ func reasonOf(err error) string {
 	return reasonOther
 }
 
-// handled tells of a request; it is deferred with the time of its beginning.
-func (p *Plugin) handled(event string, began time.Time) {
+// observe reports a request; it is deferred with the time of its beginning.
+func (p *Plugin) observe(event string, began time.Time) {
 	if p.Observer != nil {
 		p.Observer.Handled(event, time.Since(began))
 	}
@@ -94,12 +91,11 @@ func (p *Plugin) refused(err error) error {
 	return shorten(err)
 }
 
-// Gone are the ids of containers that are gone and whose claims were not given back: the
-// ledger could not be written when the runtime said so, or a process used the claim when
-// the runtime was asked last, and doesn't any more.
+// Gone returns the IDs of containers that are gone and still have a claim: to release it failed, or it was
+// in use at the last synchronisation and is not any more.
 func (p *Plugin) Gone() []string {
 	var gone []string
-	for id := range p.owed.due() {
+	for id := range p.pending.all() {
 		gone = append(gone, id)
 	}
 	if unlisted := p.unlisted.Load(); unlisted != nil {

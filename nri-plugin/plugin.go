@@ -1,20 +1,9 @@
-// Package nriplugin is the only place where a grant becomes access to a GPU. It
-// connects to the container runtime by NRI, is asked about every container
-// before it is created, and answers with edits of its OCI spec, with nothing,
-// or with an error that refuses the container.
+// Package nriplugin gives containers their GPUs by NRI: for each new container it returns changes of
+// the OCI spec, nothing, or an error that refuses the container. Make a [Plugin] with New and call Run.
 //
-// What breaks must leave the door shut. NRI itself fails open: a request that
-// is lost, late or cut off is treated as "no adjustment", and the container is
-// created. So the plugin (see docs/ARCHITECTURE.md, "Fail closed")
-//
-//   - answers before the runtime's deadline, with an error when it isn't ready (deadline.go);
-//   - validates its own adjustment, where the runtime has validators (validate.go);
-//   - voids GPU requests of containers that have no grant (decide.go);
-//   - holds one connection, owned by one goroutine, and makes a new one when it breaks (connection.go);
-//   - trusts the runtime's list of containers over its own memory (sync.go).
-//
-// It imports grant, oci and oci/claimed, decides nothing about what a container gets, and is
-// wired up by cmd/gpuslice-agent.
+// NRI fails open: a request that is lost or late creates the container without changes. docs/ARCHITECTURE.md
+// ("Fail closed") describes what the plugin does against that: deadline.go, validate.go, create.go,
+// connection.go and sync.go.
 package nriplugin
 
 import (
@@ -35,59 +24,53 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// Config is what the plugin needs. All fields but the ones marked optional are required.
+// Config is the plugin's input. Fields are required unless marked optional. The functions must not block:
+// the runtime waits for them.
 type Config struct {
 	// NodeName is this node's name in grants.
 	NodeName string
-	// Ledger books what is granted.
-	Ledger *ledger.Ledger
-	// GPUs returns the GPUs that can be granted, by UUID. It must not block:
-	// it is called while the runtime waits.
+	Ledger   *ledger.Ledger
+	// GPUs returns the GPUs that can be granted, by UUID.
 	GPUs func() map[string]grant.GPU
-	// Missing says why the node does not offer a GPU, empty if it knows nothing of it;
-	// optional. It must not block.
+	// Missing returns why the node does not offer a GPU, or ""; optional.
 	Missing func(uuid string) string
 	// Connected is called with each new connection, before the runtime's first request; optional.
 	Connected func(conn syscall.Conn)
-	// Populate writes the limiter's files into a new claim's directory.
+	// Populate writes the limiter's files into the directory of a new claim.
 	Populate func(dir string, claim ledger.Claim) error
-	// HighPriorityNamespaces are those whose containers others stand back for on a GPU
-	// that they share; optional. What a container says of itself is not believed.
+	// HighPriorityNamespaces have containers that take precedence on a GPU; optional.
 	HighPriorityNamespaces []string
-	// Settings say how a container gets its GPUs. It must not block.
+	// Settings returns how a container gets its GPUs.
 	Settings func() oci.Settings
-	// Devices resolves GPUs to the edits that make them visible.
+	// Devices returns the edits that make GPUs visible.
 	Devices oci.DeviceEdits
-	// Names orders a pod's containers, for HAMi's positional annotation; optional.
-	// Without it such an annotation with several containers is refused.
+	// Names returns the order of a pod's containers, for HAMi's annotation; optional. Without it,
+	// HAMi's annotation for several containers is rejected.
 	Names grant.ContainerNames
-	// Keys verify grants; optional. Without them a grant needs no signature, and one
-	// that it has is not looked at. A container that runs is not judged again.
+	// Keys verify the signatures of grants when a container is created; optional. Without them,
+	// signatures are ignored.
 	Keys grant.Verifier
-	// Newest is the pod with the annotations of its newest grant, where it was resized since its
-	// sandbox was made, of which alone the runtime tells; optional. It must not block.
+	// Newest returns the pod with the annotations of its newest grant; optional. The runtime reports only
+	// the annotations that the sandbox was created with, which are older after a resize.
 	Newest func(grant.Pod) grant.Pod
-	// Unscheduled says what a container gets that no scheduler spoke of; empty is
-	// UnscheduledDeny.
+	// Unscheduled is the policy for containers without a scheduler's grant; "" is UnscheduledDeny.
 	Unscheduled UnscheduledPolicy
-	// ExemptNamespaces are left alone: their containers get neither grant nor void.
+	// ExemptNamespaces have containers that the plugin ignores.
 	ExemptNamespaces []string
-	// SwitchNamespaces are those whose pods may switch their limiter off by
-	// CUDA_DISABLE_CONTROL=true, "*" all. Elsewhere the variable does nothing. Such a
-	// container is booked like any other, and nothing holds it to what is booked.
-	SwitchNamespaces []string
-	// Observer is told of requests and refusals; optional.
+	// OptOutNamespaces have pods that can disable their limiter with CUDA_DISABLE_CONTROL=true; "*" is all.
+	// Elsewhere the variable has no effect. Such a container is reserved like any other.
+	OptOutNamespaces []string
+	// Observer counts requests and refusals; optional.
 	Observer Observer
 	// Progress is called at each turn of the background work; optional, and set before Run.
 	Progress func()
-	// Trimmed is told of a container whose usage file had another size and was cut back; optional, and set before Run.
+	// Trimmed is called for a container that changed the size of its usage file; optional, and set before Run.
 	Trimmed func(containerID string)
-	// Log is where refusals and connection changes go.
-	Log *slog.Logger
+	Log     *slog.Logger
 }
 
-// UnscheduledPolicy is what a container gets that the kubelet gave devices to, and
-// in whose pod no scheduler wrote anything about GPUs.
+// UnscheduledPolicy is what a container gets that has devices from the kubelet and no
+// scheduler's annotation on its pod.
 type UnscheduledPolicy string
 
 const (
@@ -102,22 +85,22 @@ type Plugin struct {
 	Config
 
 	exempt  map[string]bool
-	told    told
+	known   known
 	intents intents
 	health  health
-	owed    owed
-	behind  behind
+	pending pendingReleases
+	stale   staleLimits
 	// wake starts a turn of the background work at once.
 	wake chan struct{}
-	// switchedOff and switchRefused are Switches' counts.
-	switchedOff, switchRefused atomic.Uint64
-	// unreconciled is why no grant is given at present; nil: none.
+	// optedOut and optOutDenied are the counts of OptOuts.
+	optedOut, optOutDenied atomic.Uint64
+	// unreconciled is why all grants are refused at present; nil: they are not.
 	unreconciled atomic.Pointer[error]
-	// unlisted are the claims whose containers the runtime did not list when it was asked
-	// last, and which a process used all the same.
+	// unlisted are the claims of containers that the runtime did not list at the last
+	// synchronisation, and that were in use.
 	unlisted atomic.Pointer[[]string]
-	// work counts handlers that outlived their request, so that Close can wait for them.
-	work handlers
+	// handlers counts handlers, some of which outlive their request, so that Wait can wait for them.
+	handlers handlers
 }
 
 // New checks the configuration.
@@ -157,13 +140,13 @@ func New(c Config) (*Plugin, error) {
 	return p, nil
 }
 
-// Wait returns when no handler is at work any more.
-func (p *Plugin) Wait() { p.work.wait() }
+// Wait returns when no handler runs.
+func (p *Plugin) Wait() { p.handlers.wait() }
 
-// CreateContainer answers the question what a container may have. An error
-// refuses the container; its text is what the user reads in the pod's events.
+// CreateContainer returns the changes of a container's OCI spec. An error refuses the container, and
+// the kubelet shows its text in the pod's events.
 func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-	defer p.handled("CreateContainer", time.Now())
+	defer p.observe("CreateContainer", time.Now())
 	adjust, err := p.beforeDeadline(ctx, ctr.GetId(), func(ctx context.Context) (*api.ContainerAdjustment, error) {
 		return p.create(ctx, pod, ctr)
 	})
@@ -172,16 +155,16 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr *
 		p.Log.Warn("container refused", "pod", podName(pod), "container", ctr.GetName(), "id", ctr.GetId(), "reason", err)
 		return nil, nil, err
 	}
-	told := p.toldOf(pod, ctr)
-	told.size += proto.Size(adjust)
-	p.told.add(ctr.GetId(), told)
+	c := p.knownContainer(pod, ctr)
+	c.size += proto.Size(adjust)
+	p.known.add(ctr.GetId(), c)
 	return adjust, nil, nil
 }
 
 // RunPodSandbox refuses a pod with a record that is too large. To refuse its containers is not
 // enough: the runtime lists pods without containers too.
 func (p *Plugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
-	defer p.handled("RunPodSandbox", time.Now())
+	defer p.observe("RunPodSandbox", time.Now())
 	err := p.refused(checkPodSize(pod))
 	if err != nil {
 		p.Log.Warn("pod refused", "pod", podName(pod), "id", pod.GetId(), "reason", err)
@@ -189,26 +172,26 @@ func (p *Plugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
 	return err
 }
 
-// StopContainer gives back what the container held: its task has ended. The
-// directory stays, because the container that maps it still exists.
+// StopContainer releases the claim. The directory stays, because the container that maps its files
+// still exists.
 func (p *Plugin) StopContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.Container) ([]*api.ContainerUpdate, error) {
-	defer p.handled("StopContainer", time.Now())
-	p.told.ended(ctr.GetId())
-	p.giveBackInTime(ctx, ctr.GetId(), release)
+	defer p.observe("StopContainer", time.Now())
+	p.known.ended(ctr.GetId())
+	p.endClaimBeforeDeadline(ctx, ctr.GetId(), release)
 	return nil, nil
 }
 
-// RemoveContainer removes the container's directory. It is also the undo of a
-// creation that failed after CreateContainer, and then has an id and nothing else.
+// RemoveContainer removes the claim with its directory. The runtime also calls it, with an ID only,
+// for a creation that failed after CreateContainer.
 func (p *Plugin) RemoveContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.Container) error {
-	defer p.handled("RemoveContainer", time.Now())
+	defer p.observe("RemoveContainer", time.Now())
 	p.intents.forget(ctr.GetId())
-	p.told.remove(ctr.GetId())
-	p.giveBackInTime(ctx, ctr.GetId(), remove)
+	p.known.remove(ctr.GetId())
+	p.endClaimBeforeDeadline(ctx, ctr.GetId(), remove)
 	return nil
 }
 
-// podName is "namespace/name", also of a pod that the runtime no longer knows.
+// podName returns "namespace/name", also for a pod that the runtime does not know any more.
 func podName(pod *api.PodSandbox) string {
 	if pod == nil {
 		return "(unknown)"

@@ -18,14 +18,14 @@ func resources(rule *api.LinuxDeviceCgroup) *api.LinuxResources {
 // is a privileged container's, as no pod's author can write one.
 func TestFactsOfDeviceRules(t *testing.T) {
 	driver := &api.LinuxDeviceCgroup{Allow: true, Type: "c", Major: api.Int64(195), Access: "rwm"}
-	c := facts(nil, &api.Container{Linux: &api.LinuxContainer{Resources: resources(driver)}})
+	c := containerOf(nil, &api.Container{Linux: &api.LinuxContainer{Resources: resources(driver)}})
 	require.False(t, c.Privileged)
 	reason, holds := oci.HoldsGPU(c)
 	require.True(t, holds)
 	require.Contains(t, reason, `"c 195:* rwm"`)
 
 	all := &api.LinuxDeviceCgroup{Allow: true, Access: "rwm"}
-	c = facts(nil, &api.Container{Linux: &api.LinuxContainer{Resources: resources(all)}})
+	c = containerOf(nil, &api.Container{Linux: &api.LinuxContainer{Resources: resources(all)}})
 	require.True(t, c.Privileged)
 	reason, holds = oci.HoldsGPU(c)
 	require.False(t, holds, reason)

@@ -19,9 +19,8 @@ func checkPodSize(pod *api.PodSandbox) error {
 	return nil
 }
 
-// checkSize refuses a container that the runtime could not synchronise later. The bounds hold
-// for every container of the node, with or without a grant, in exempt namespaces too. answer is
-// nil before it is known.
+// checkSize refuses a container that the runtime could not synchronise later, with or without a grant, in
+// exempt namespaces too. answer is nil before it is known.
 func (p *Plugin) checkSize(pod *api.PodSandbox, ctr *api.Container, answer *api.ContainerAdjustment) error {
 	if err := checkPodSize(pod); err != nil {
 		return err
@@ -37,7 +36,7 @@ func (p *Plugin) checkSize(pod *api.PodSandbox, ctr *api.Container, answer *api.
 		return tooLarge("pod %s container %q: environment (%d variables, %s), arguments, mounts and annotations have %s, and gpuslice allows %s, %s",
 			podName(pod), ctr.GetName(), len(ctr.GetEnv()), kib(lengthOf(ctr.GetEnv())), kib(size), kib(bounds.Container), remedy)
 	}
-	total := proto.Size(pod) + size + p.told.sizeOfOthers(pod.GetId(), ctr.GetId())
+	total := proto.Size(pod) + size + p.known.sizeOfOthers(pod.GetId(), ctr.GetId())
 	if total > bounds.PodTotal {
 		return tooLarge("pod %s container %q: the pod and its containers together have %s of environment, arguments, mounts and annotations, and gpuslice allows %s, %s",
 			podName(pod), ctr.GetName(), kib(total), kib(bounds.PodTotal), remedy)
@@ -45,7 +44,6 @@ func (p *Plugin) checkSize(pod *api.PodSandbox, ctr *api.Container, answer *api.
 	return nil
 }
 
-// tooLarge returns a refusal because of the size.
 func tooLarge(format string, args ...any) error {
 	return &reasoned{reasonTooLarge, fmt.Errorf(format, args...)}
 }

@@ -129,9 +129,9 @@ func TestRuntimesThatUndoPods(t *testing.T) {
 		"v2.4.2": true, "2.4.0": true, "v2.4.0-beta.1": true, "v3.0.0": true, "v2.3.3": true, "v2.3.10": true, "v2.2.6": true,
 		"v2.3.2": false, "v2.2.5": false, "v2.1.9": false, "v1.7.34": false, "": false, "unknown": false,
 	} {
-		assert.Equal(t, want, nriplugin.UndoesPods("containerd", version), version)
+		assert.Equal(t, want, nriplugin.CleansUpPods("containerd", version), version)
 	}
-	assert.False(t, nriplugin.UndoesPods("cri-o", "v2.4.2"))
+	assert.False(t, nriplugin.CleansUpPods("cri-o", "v2.4.2"))
 }
 
 // NRI's own code synchronises a plugin at the first attempt, on nodes at the bounds.

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 
 	"github.com/containerd/nri/pkg/api"
-	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/ledger"
@@ -16,46 +15,42 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// reconcile makes the ledger say what is true: the runtime's list of created and
-// running containers. Claims of ours that are not in the list are given back
-// (their Stop and Remove were sent while nobody listened, or never will be), and
-// a listed container that was limited by us but has no claim gets it back.
-//
-// The runtime creates no container while it synchronises, so the list and the
-// ledger are of the same moment.
+// reconcile compares the ledger with the runtime's list of created and running containers. It removes this
+// plugin's claims that are not in the list, and restores the claim of a listed container that this plugin
+// limited. The runtime creates no container meanwhile.
 func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*api.Container) error {
 	podByID := map[string]*api.PodSandbox{}
 	for _, pod := range pods {
 		podByID[pod.GetId()] = pod
 	}
 	var live []string
-	all := make(map[string]Told, len(ctrs))
+	all := make(map[string]Known, len(ctrs))
 	for _, ctr := range ctrs {
 		live = append(live, ctr.GetId())
-		all[ctr.GetId()] = p.toldOf(podByID[ctr.GetPodSandboxId()], ctr)
+		all[ctr.GetId()] = p.knownContainer(podByID[ctr.GetPodSandboxId()], ctr)
 	}
-	p.told.replace(all)
-	// An entry that can't be swept keeps no other from being swept or restored.
+	p.known.replace(all)
+	// An error of one entry does not stop the others.
 	report, err := p.Ledger.Reconcile(ctx, ledger.OwnerNRI, live, ledger.WithLiveness(p.inUse), ledger.ForWholeNode())
 	p.unlisted.Store(&report.Unlisted)
-	_, sweepErr := p.sweepOthers(ctx)
-	errs := []error{err, sweepErr}
+	_, orphansErr := p.releaseOrphans(ctx)
+	errs := []error{err, orphansErr}
 	snapshot, err := p.Ledger.Snapshot(ctx)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	booked := map[string]bool{}
+	reserved := map[string]bool{}
 	for _, c := range snapshot.Claims() {
-		booked[c.ContainerID] = true
+		reserved[c.ContainerID] = true
 	}
-	p.behind.set(snapshot.Claims())
-	poke(p.wake)
+	p.stale.set(snapshot.Claims())
+	p.wakeUp()
 	for _, ctr := range ctrs {
-		if booked[ctr.GetId()] || !p.limitedByUs(ctr) {
+		if reserved[ctr.GetId()] || !p.limitedByUs(ctr) {
 			continue
 		}
 		if err := p.restore(ctx, podByID[ctr.GetPodSandboxId()], ctr); err != nil {
-			// Written down, so that others who book on this node refuse too.
+			// In the ledger, so that other programs that reserve on this node refuse too.
 			blockErr := p.Ledger.Block(ctx, ctr.GetId(), ledger.OwnerNRI, err.Error())
 			errs = append(errs, err, blockErr)
 		}
@@ -65,36 +60,32 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 	return errors.Join(errs...)
 }
 
-// inUse says whether a process of a container that the runtime does not list has a
-// GPU open. The runtime leaves out a container whose state it can't find out; and other
-// engines' it doesn't know, which are judged as those who made them do.
+// inUse returns whether a container that the runtime does not list is alive: the runtime omits containers
+// whose state it can't read, and does not know those of other engines.
 func (p *Plugin) inUse(dir string) bool {
-	if others(dir) {
+	if fromOtherEngine(dir) {
 		return orphans.NewJudge().Alive(dir, false)
 	}
 	used, err := limiter.UsageInUse(limiter.UsagePath(dir))
 	return used || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
-// limitedByUs tells whether a container was created with our edits, by the one
-// mount that its pod can't have made itself: the directory of its own claim.
+// limitedByUs returns whether this plugin created the container's limits. Only the plugin can mount the
+// directory of the container's claim.
 func (p *Plugin) limitedByUs(ctr *api.Container) bool {
-	var mounts []rspec.Mount
-	for _, m := range ctr.GetMounts() {
-		mounts = append(mounts, m.ToOCI(nil))
-	}
-	return oci.MountsFiles(mounts, p.Ledger.Dir(ctr.GetId()))
+	return oci.MountsFiles(mountsOf(ctr), p.Ledger.Dir(ctr.GetId()))
 }
 
-// restore books again what a running container holds. It can't be refused: the
-// container is there.
+// restore reserves the shares of a running container again, also if they do not fit.
 func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) error {
-	g, err := p.held(ctx, pod, ctr)
+	f := p.localFacts(pod, ctr)
+	g, err := p.runningGrant(ctx, f)
 	if err != nil {
 		return fmt.Errorf("restore the claim of running container %s: %w", ctr.GetId(), err)
 	}
-	claim := p.claim(pod, ctr, g, p.modeOf(ctr))
-	restored, err := p.Ledger.Restore(ctx, claim, p.GPUs(), func(dir string) error {
+	// By its mounts: its namespace's permission and the node's limiter mode can have changed.
+	claim := f.claim(g, oci.EnforcementOf(f.container.Mounts, f.settings))
+	restored, err := p.Ledger.Restore(ctx, claim, f.gpus, func(dir string) error {
 		if err := oci.NoteRestored(dir); err != nil {
 			return err
 		}
@@ -107,31 +98,27 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 	return nil
 }
 
-// held is what a running container holds: by the annotations that it was created by
-// or, if those can't be read any more, by grant.AnnotationShares on the container. Both are
-// in the runtime's record. The files in the container are not used: its processes can replace
-// them.
-// Signatures are not looked at: the container is there, whatever the keys have become
-// since it was created, and what it holds must not be given away. Nor are its replicas:
-// what they are worth may have changed. The container's MIG devices are used, for one that an
-// earlier version created: their size can't change.
-func (p *Plugin) held(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*grant.Grant, error) {
-	asked := p.newest(pod)
-	g, err := grant.FromPod(ctx, asked, ctr.GetName(), p.NodeName, p.Names)
+// runningGrant returns the grant of a running container: by its pod's annotations or, if those are not
+// readable any more, by grant.AnnotationShares on the container. The container's files are not used: its
+// processes can replace them. Signatures are not verified, because the keys can have changed, and what it
+// has must not be granted again. Replicas are not used, because their size can have changed. MIG devices
+// are, for containers of versions without AnnotationShares: their size can't change.
+func (p *Plugin) runningGrant(ctx context.Context, f *facts) (*grant.Grant, error) {
+	g, err := grant.FromPod(ctx, f.newest, f.name, p.NodeName, p.Names, nil)
 	if err == nil && g != nil {
 		return g, nil
 	}
 	if err == nil {
-		err = fmt.Errorf("pod %s container %q has no grant any more", podName(pod), ctr.GetName())
+		err = f.inContainer(errors.New("its grant was removed from the pod"))
 	}
-	if value, ok := ctr.GetAnnotations()[grant.AnnotationShares]; ok {
+	if value, ok := f.container.Annotations[grant.AnnotationShares]; ok {
 		shares, sharesErr := grant.DecodeShares(value)
 		if sharesErr == nil {
-			return &grant.Grant{Container: ctr.GetName(), Shares: shares}, nil
+			return &grant.Grant{Container: f.name, Shares: shares}, nil
 		}
 		err = errors.Join(err, sharesErr)
 	}
-	mig, migErr := grant.FromMIG(asked, ctr.GetName(), ctr.GetAnnotations(), p.GPUs(), nil)
+	mig, migErr := grant.FromMIG(f.newest, f.name, f.container.Annotations, f.gpus, nil)
 	if mig != nil {
 		return mig, nil
 	}

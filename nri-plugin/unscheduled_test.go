@@ -174,7 +174,7 @@ func TestLostLedgerOfReplicas(t *testing.T) {
 	f.run()
 	require.Eventually(t, func() bool {
 		_, err := f.runtime.create(newPod("other", hami(gpuA, 1, 0)), newContainer("main"))
-		return err != nil && strings.Contains(err.Error(), "until it knows what runs")
+		return err != nil && strings.Contains(err.Error(), "until the ledger is reconciled")
 	}, 10*time.Second, 10*time.Millisecond, "nothing is granted while it is not known what runs")
 	f.stop()
 

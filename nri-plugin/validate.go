@@ -15,12 +15,11 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// intents remembers, from CreateContainer to the validation that follows it, what
-// this process answered. A container without an intent was never answered
-// for: its request was lost, or it went to a connection that is gone.
+// intents are the answers of CreateContainer until the validation that follows. Without an intent, the
+// container's request was lost.
 type intents struct {
 	mu      sync.Mutex
-	enabled bool // only where the runtime will ask for validation and so collect them
+	enabled bool // only if the runtime validates
 	byID    map[string]*api.ContainerAdjustment
 }
 
@@ -52,34 +51,32 @@ func (i *intents) forget(id string) {
 	delete(i.byID, id)
 }
 
-// ValidateContainerAdjustment is called by runtimes with NRI 0.10 or newer after
-// all plugins have answered. Being subscribed is half of its use: when the
-// CreateContainer request was lost (a timeout, a crash), a runtime with NRI before
-// 0.12.5 still calls it on the closed connection, fails, and rejects the container.
-// Newer ones reject it by failurePolicy.
+// ValidateContainerAdjustment compares the adjustment of all plugins with this plugin's (NRI 0.10 or newer). The
+// subscription itself refuses containers too: if CreateContainer was lost (a timeout, a crash), NRI
+// before 0.12.5 calls the validator on the closed connection, fails, and refuses the container.
+// Newer versions do so by failurePolicy.
 func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.ValidateContainerAdjustmentRequest) error {
-	defer p.handled("ValidateContainerAdjustment", time.Now())
+	defer p.observe("ValidateContainerAdjustment", time.Now())
 	pod, ctr := req.GetPod(), req.GetContainer()
 	if p.exempt[pod.GetNamespace()] {
 		return nil
 	}
 	intent, ok := p.intents.take(ctr.GetId())
 	if !ok {
-		return p.refused(&reasoned{reasonNotAsked, fmt.Errorf("gpuslice was not asked about container %s of pod %s and rejects it; it will be tried again", ctr.GetName(), podName(pod))})
+		return p.refused(&reasoned{reasonNotAsked, fmt.Errorf("gpuslice received no request for container %s of pod %s and refuses it; the kubelet retries", ctr.GetName(), podName(pod))})
 	}
 	if err := compare(intent, req.GetAdjust()); err != nil {
-		return p.refused(&reasoned{reasonChanged, fmt.Errorf("gpuslice rejects container %s of pod %s: another NRI plugin changed what was granted: %w", ctr.GetName(), podName(pod), err)})
+		return p.refused(&reasoned{reasonChanged, fmt.Errorf("gpuslice refuses container %s of pod %s: another NRI plugin changed what was granted: %w", ctr.GetName(), podName(pod), err)})
 	}
 	return nil
 }
 
-// compare reports what of the intent is missing from or changed in the final
-// adjustment, and what of it gives access to a GPU that was not intended.
+// compare returns what the final adjustment lacks or changes, and what it adds that gives access to a GPU.
 func compare(intent, final *api.ContainerAdjustment) error {
 	return errors.Join(append(changed(intent, final), foreign(intent, final)...)...)
 }
 
-// changed lists what we asked for and the container would not get.
+// changed returns the parts of the intent that the container would not get.
 func changed(intent, final *api.ContainerAdjustment) []error {
 	var errs []error
 
@@ -112,9 +109,9 @@ func changed(intent, final *api.ContainerAdjustment) []error {
 	return errs
 }
 
-// foreign lists what reaches a GPU and is not of our intent.
+// foreign returns what gives access to a GPU without the intent.
 func foreign(intent, final *api.ContainerAdjustment) []error {
-	// The rules are those that other plugins add: NRI writes them into the spec as they are.
+	// The rules are from other plugins: NRI copies them into the spec.
 	c := oci.Container{DeviceRules: deviceRules(final.GetLinux().GetResources()), RequestNames: oci.HostRequestNames()}
 	intended := deviceNumbers(intent)
 	for _, d := range final.GetLinux().GetDevices() {
@@ -153,13 +150,12 @@ func foreign(intent, final *api.ContainerAdjustment) []error {
 		}
 	}
 	if oci.AsksForGPU(c) {
-		errs = append(errs, errors.New("it asks for GPUs by its environment, which were not granted"))
+		errs = append(errs, errors.New("its environment requests GPUs that were not granted"))
 	}
 	return errs
 }
 
-// mountsByPath are the mounts that an adjustment adds, each as text, by the path
-// that they really are on. Two on one path are both there.
+// mountsByPath returns the mounts that an adjustment adds, as text, by their clean path.
 func mountsByPath(a *api.ContainerAdjustment) map[string][]string {
 	mounts := map[string][]string{}
 	for _, m := range a.GetMounts() {
@@ -172,10 +168,10 @@ func mountsByPath(a *api.ContainerAdjustment) map[string][]string {
 	return mounts
 }
 
-// cleanPath is a path inside a container as a runtime resolves it.
+// cleanPath returns a path inside a container as a runtime resolves it.
 func cleanPath(destination string) string { return path.Clean("/" + destination) }
 
-// deviceNumbers are type and numbers of the nodes that an adjustment adds, by path.
+// deviceNumbers returns type and numbers of the nodes that an adjustment adds, by path.
 func deviceNumbers(a *api.ContainerAdjustment) map[string]string {
 	numbers := map[string]string{}
 	for _, d := range a.GetLinux().GetDevices() {

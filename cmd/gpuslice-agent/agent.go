@@ -208,7 +208,7 @@ func (o *options) guardian(store *ledger.Ledger, mounts *vgpufs.Runtime, holder 
 		Devices:          devices,
 		Unscheduled:      nriplugin.UnscheduledPolicy(o.UnscheduledPolicy),
 		ExemptNamespaces: o.ExemptNamespaces,
-		SwitchNamespaces: o.SwitchNamespaces,
+		OptOutNamespaces: o.SwitchNamespaces,
 
 		HighPriorityNamespaces: o.HighPriorityNamespaces,
 		Observer:               observer,

@@ -267,7 +267,7 @@ func TestAgentStartsWithBadFiles(t *testing.T) {
 			test.change(&o)
 			runtime := startRuntime(t, o.NRISocket)
 			stop, log := o.run(t)
-			require.Eventually(t, func() bool { return contains(log, "guarding the node") }, 20*time.Second, 5*time.Millisecond, "%v", log)
+			require.Eventually(t, func() bool { return contains(log, `"connected to the container runtime"`) }, 20*time.Second, 5*time.Millisecond, "%v", log)
 			ready := get(o.HealthAddress, "/readyz")
 			assert.Equal(t, 503, ready.status)
 			assert.Contains(t, ready.body, test.want)

@@ -144,7 +144,7 @@ func TestPositionalGrantByTheKubelet(t *testing.T) {
 		pod("ns", "mine", container("first", devices("nvidia.com/gpu", "a")), container("second", devices("nvidia.com/gpu", "b")))}}))
 	p := grant.Pod{UID: "u", Namespace: "ns", Name: "mine", Annotations: map[string]string{
 		grant.AnnotationToAllocate: gpuA + ",NVIDIA,1000,10:;" + gpuB + ",NVIDIA,2000,20:;"}}
-	got, err := grant.FromPod(context.Background(), p, "second", "node-1", client)
+	got, err := grant.FromPod(context.Background(), p, "second", "node-1", client, nil)
 	require.NoError(t, err)
 	assert.Equal(t, []grant.Share{{UUID: gpuB, MemoryMiB: 2000, CorePercent: 20}}, got.Shares)
 }

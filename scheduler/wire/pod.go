@@ -20,7 +20,7 @@ import (
 // annotations name.
 //
 // With keys, only what was signed with one of them for this pod and node is believed, as
-// on the node (grant.Authenticate). A pod that was bound before there were keys keeps what it holds
+// on the node (grant.FromPod). A pod that was bound before there were keys keeps what it holds
 // on its node, so that a caller who counts what is there calls without keys too. Errors of
 // signatures are grant.ErrSignature.
 func DecodePod(p *scheduler.Pod, keys grant.Verifier) (*scheduler.Placement, error) {

@@ -203,7 +203,7 @@ func TestPlacementsReadBack(t *testing.T) {
 		require.Equal(t, &want, got)
 
 		for i := range p.Containers {
-			g, err := grant.FromPod(t.Context(), grant.Pod{UID: "uid", Annotations: written}, p.Containers[i].Name, "node-1", nil)
+			g, err := grant.FromPod(t.Context(), grant.Pod{UID: "uid", Annotations: written}, p.Containers[i].Name, "node-1", nil, nil)
 			require.NoError(t, err)
 			if g == nil {
 				g = &grant.Grant{}

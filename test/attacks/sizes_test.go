@@ -42,11 +42,11 @@ func requireRefused(t *testing.T, n *harness.Node, p harness.Pod, c harness.Cont
 	require.NoError(t, s.Remove(context.Background()))
 }
 
-// connections is how often the agent has guarded the node since it started.
+// connections is how often the agent has connected to the container runtime since it started.
 func connections(t *testing.T, n *harness.Node) int {
 	log, err := os.ReadFile(n.Agent.LogPath)
 	require.NoError(t, err)
-	return strings.Count(string(log), "guarding the node")
+	return strings.Count(string(log), `"connected to the container runtime"`)
 }
 
 // An answer about each variable would be above 4 MiB, and the connection would be closed: while

@@ -42,7 +42,7 @@ var refusals = []struct {
 	text string
 	outcome
 }{
-	{"gives no grant until it knows what runs", byReconcile}, // and then why
+	{"refuses all grants until the ledger is reconciled", byReconcile}, // and then why
 	{"did not decide within the runtime's NRI timeout", byDeadline},
 	{"another process holds it: context deadline exceeded", byDeadline},
 	{"wait for the ledger: context deadline exceeded", byDeadline},

@@ -121,7 +121,7 @@ func (n *Node) StartSecondAgent(ctx context.Context) (*Process, error) {
 		return nil, err
 	}
 	err = Until(ctx, 20*time.Second, func(context.Context) error {
-		if !strings.Contains(p.LogTail(5), "guarding the node") {
+		if !strings.Contains(p.LogTail(5), `"connected to the container runtime"`) {
 			return errors.New("the second agent is not connected")
 		}
 		return nil

@@ -91,7 +91,8 @@ func TestEarlierGrants(t *testing.T) {
 		pod := grant.Pod{UID: podUID, Annotations: map[string]string{
 			grant.AnnotationGrant: annotation, grant.AnnotationSignature: text(t, golden(version, "grant-signature")),
 		}}
-		require.NoError(t, grant.Authenticate(pod, "main", "node-1", grant.OpenPublicKeys(file, slog.New(slog.DiscardHandler))), version)
+		_, err = grant.FromPod(t.Context(), pod, "main", "node-1", nil, grant.OpenPublicKeys(file, slog.New(slog.DiscardHandler)))
+		require.NoError(t, err, version)
 	}
 }
 

@@ -8,18 +8,18 @@ import (
 )
 
 // The sums of sandboxes' sizes stay what the containers add up to, whatever comes.
-func TestSizesOfToldContainers(t *testing.T) {
+func TestSizesOfKnownContainers(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	names := []string{"a", "b", "c", "d"}
 	name := func() string { return names[rnd.IntN(len(names))] }
-	var all told
+	var all known
 	for range 10000 {
 		id := name()
 		switch rnd.IntN(20) {
 		case 0:
-			list := map[string]Told{}
+			list := map[string]Known{}
 			for range rnd.IntN(4) {
-				list[name()] = Told{pod: name(), size: rnd.IntN(3)}
+				list[name()] = Known{pod: name(), size: rnd.IntN(3)}
 			}
 			all.replace(list)
 		case 1, 2, 3, 4:
@@ -27,7 +27,7 @@ func TestSizesOfToldContainers(t *testing.T) {
 		case 5, 6, 7, 8:
 			all.ended(id)
 		default:
-			all.add(id, Told{pod: name(), size: rnd.IntN(3)})
+			all.add(id, Known{pod: name(), size: rnd.IntN(3)})
 		}
 		left := 0
 		for _, pod := range names {

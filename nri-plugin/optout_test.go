@@ -27,7 +27,7 @@ func TestUserSwitchesTheLimiterOff(t *testing.T) {
 		{"asked for and taken back", []string{"*"}, []string{"CUDA_DISABLE_CONTROL=false"}, "preload", 0, 0},
 	} {
 		t.Run(test.description, func(t *testing.T) {
-			f := newFixture(t, func(c *nriplugin.Config) { c.SwitchNamespaces = test.namespaces })
+			f := newFixture(t, func(c *nriplugin.Config) { c.OptOutNamespaces = test.namespaces })
 			pod, ctr := newPod("p", named("main", gpuB, 8000, 30)), newContainer("main", test.env...)
 			spec, err := f.runtime.create(pod, ctr)
 			require.NoError(t, err)
@@ -42,7 +42,7 @@ func TestUserSwitchesTheLimiterOff(t *testing.T) {
 				require.Equal(t, 1, times)
 			}
 			require.Equal(t, []string{ctr.Id}, f.claims(), "it is booked")
-			off, stays := f.plugin.Switches()
+			off, stays := f.plugin.OptOuts()
 			require.Equal(t, []uint64{test.off, test.stays}, []uint64{off, stays})
 		})
 	}

@@ -1,0 +1,214 @@
+package nriplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+// ModeAnnotation is set on a container that has a GPU: how its limits are enforced.
+const ModeAnnotation = "gpuslice.io/enforcement"
+
+// create decides about a container and reserves what it gets.
+func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, error) {
+	if err := p.checkSize(pod, ctr, nil); err != nil {
+		return nil, err
+	}
+	if p.exempt[pod.GetNamespace()] {
+		return nil, nil
+	}
+	f, err := p.gather(ctx, pod, ctr)
+	if err != nil {
+		return nil, err
+	}
+	d, err := decide(f)
+	if err != nil {
+		return nil, err
+	}
+	if d.claim != nil {
+		if err := p.checkSize(pod, ctr, d.adjust); err != nil {
+			return nil, err
+		}
+		err := p.reserve(ctx, *d.claim, f.gpus)
+		if errors.Is(err, ledger.ErrSlotTaken) {
+			// The container was added later (an ephemeral container): it is one without a grant.
+			p.Log.Warn("container gets no GPU: another container has its position in the HAMi annotation", "pod", podName(pod), "container", ctr.GetName(), "reason", err)
+			d, err = withoutGrant(f)
+		} else if err == nil {
+			p.recordOptOut(pod, ctr)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	p.intents.record(ctr.GetId(), d.adjust)
+	return d.adjust, nil
+}
+
+// decision is what a container gets.
+type decision struct {
+	adjust *api.ContainerAdjustment // may be nil
+	claim  *ledger.Claim            // to reserve; nil: none
+}
+
+// decide returns what a container gets. Its errors refuse the container, and name the pod and the container.
+func decide(f *facts) (decision, error) {
+	g, err := f.grant()
+	if err != nil {
+		return decision{}, err
+	}
+	if g == nil {
+		return withoutGrant(f)
+	}
+	if f.unreconciled != nil {
+		return decision{}, &reasoned{reasonUnreconciled, f.inContainer(fmt.Errorf("gpuslice refuses all grants until the ledger is reconciled with the containers on this node: %w", f.unreconciled))}
+	}
+	if f.ceilingErr != nil {
+		return decision{}, f.ceilingErr
+	}
+	adjust, mode, err := f.edit(g)
+	if err != nil {
+		return decision{}, f.inContainer(err)
+	}
+	claim := f.claim(g, mode)
+	return decision{adjust, &claim}, nil
+}
+
+// withoutGrant gives a container no GPU, whatever it, its image or another device plugin requests.
+func withoutGrant(f *facts) (decision, error) {
+	if reason, holds := oci.HoldsGPU(f.container); holds {
+		return decision{}, f.noGrant(fmt.Errorf("%s: request a share (nvidia.com/gpu, nvidia.com/gpumem) in its place", reason))
+	}
+	void := oci.Void(f.container)
+	if void == nil {
+		return decision{}, nil
+	}
+	if err := checkDuplicates(oci.UnsafeDuplicates(f.container.Env, void)); err != nil {
+		return decision{}, f.noGrant(err)
+	}
+	adjust, err := adjustment(void, oci.Replaced{})
+	return decision{adjust: adjust}, err
+}
+
+// grant returns what the scheduler granted, the MIG devices that the kubelet chose or, where the policy
+// allows it, the equal share of the replicas; nil: nothing.
+func (f *facts) grant() (*grant.Grant, error) {
+	mig, err := grant.FromMIG(f.newest, f.name, f.container.Annotations, f.gpus, f.scheduled)
+	switch {
+	case err != nil:
+		return nil, err
+	case mig != nil:
+		return mig, nil
+	case f.scheduled == nil && f.unscheduled == UnscheduledShare:
+		return grant.FromReplicas(f.newest, f.name, f.container.Annotations, f.gpus)
+	}
+	return f.scheduled, nil
+}
+
+// edit translates a grant to an adjustment, and returns how its limits are enforced.
+func (f *facts) edit(g *grant.Grant) (*api.ContainerAdjustment, oci.Enforcement, error) {
+	if err := grant.CheckGPUs(g.Shares, f.gpus); err != nil {
+		return nil, "", f.addMissingReason(err, g.Shares)
+	}
+	if _, ok := f.container.Annotations[grant.AnnotationShares]; ok {
+		return nil, "", fmt.Errorf("it has the annotation %s, which only gpuslice writes: two gpuslice agents are connected to the runtime, or the runtime copies annotations of pods to containers (pod_annotations, container_annotations): stop one agent, or remove that setting", grant.AnnotationShares)
+	}
+	result, err := oci.Edits(g.Shares, f.settings, f.container, f.devices)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := checkDuplicates(oci.UnsafeDuplicates(f.container.Env, result.Edits)); err != nil {
+		return nil, "", err
+	}
+	adjust, err := adjustment(result.Edits, result.Replaced)
+	if err != nil {
+		return nil, "", err
+	}
+	// Not removed first, as everything else is: NRI keeps annotations in a map, and removes and adds
+	// them in random order.
+	adjust.AddAnnotation(ModeAnnotation, string(result.Enforcement))
+	value, err := grant.EncodeShares(g.Shares)
+	if err != nil {
+		return nil, "", err
+	}
+	adjust.AddAnnotation(grant.AnnotationShares, value)
+	return adjust, result.Enforcement, nil
+}
+
+// addMissingReason adds why the node does not offer a GPU that the shares name.
+func (f *facts) addMissingReason(err error, shares []grant.Share) error {
+	for _, s := range shares {
+		if _, offered := f.gpus[s.UUID]; offered || f.missing == nil {
+			continue
+		}
+		if reason := f.missing(s.UUID); reason != "" {
+			return fmt.Errorf("%w: %s", err, reason)
+		}
+	}
+	return err
+}
+
+func (f *facts) claim(g *grant.Grant, mode oci.Enforcement) ledger.Claim {
+	return ledger.Claim{
+		CoreCeiling:  f.ceiling,
+		HighPriority: f.highPriority,
+		ContainerID:  f.container.ID,
+		Owner:        ledger.OwnerNRI,
+		PodUID:       f.pod.UID,
+		PodNamespace: f.pod.Namespace,
+		PodName:      f.pod.Name,
+		Container:    f.name,
+		Shares:       g.Shares,
+		Source:       g.Source,
+		Slot:         g.Slot,
+		Mode:         string(mode),
+	}
+}
+
+// reserve makes the claim. If the state directory is full, it truncates usage files that grew and tries
+// again; if the GPU is full, it releases orphans and tries again.
+func (p *Plugin) reserve(ctx context.Context, claim ledger.Claim, gpus map[string]grant.GPU) error {
+	try := func() error {
+		_, err := p.Ledger.Claim(ctx, claim, gpus, func(dir string) error { return p.Populate(dir, claim) })
+		return err
+	}
+	err := try()
+	if errors.Is(err, syscall.ENOSPC) {
+		p.trim(ctx)
+		err = try()
+	}
+	if errors.Is(err, grant.ErrOverbooked) || errors.Is(err, ledger.ErrCorrupt) {
+		if released, releaseErr := p.releaseOrphans(ctx); releaseErr != nil {
+			p.Log.Warn("failed to check for orphans", "error", releaseErr)
+		} else if released {
+			err = try()
+		}
+	}
+	return err
+}
+
+// checkDuplicates refuses a variable that is set twice, which NRI can't edit: the runtime replaces the
+// first, and the second is in effect.
+func checkDuplicates(names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("its environment sets %s more than once, so that no one value can be enforced: name it once in the image and the pod", strings.Join(names, ", "))
+}
+
+// inContainer adds the names of the pod and the container.
+func (f *facts) inContainer(err error) error {
+	return fmt.Errorf("pod %s/%s container %q: %w", f.pod.Namespace, f.pod.Name, f.name, err)
+}
+
+func (f *facts) noGrant(err error) error {
+	return &reasoned{reasonNoGrant, fmt.Errorf("pod %s/%s container %q has no gpuslice grant: %w", f.pod.Namespace, f.pod.Name, f.name, err)}
+}

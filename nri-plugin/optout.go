@@ -1,0 +1,43 @@
+package nriplugin
+
+import (
+	"slices"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"github.com/gpuslice/gpuslice/oci"
+)
+
+// anyNamespace in OptOutNamespaces allows every pod to disable its limiter.
+const anyNamespace = "*"
+
+// optsOut returns whether a container disables its limiter, and is allowed to.
+func (p *Plugin) optsOut(pod *api.PodSandbox, ctr *api.Container) bool {
+	return requestsOptOut(ctr) && p.allowsOptOut(pod.GetNamespace())
+}
+
+func requestsOptOut(ctr *api.Container) bool {
+	return oci.AsksForNoControl(oci.Container{Env: ctr.GetEnv()})
+}
+
+func (p *Plugin) allowsOptOut(namespace string) bool {
+	return slices.Contains(p.OptOutNamespaces, anyNamespace) || slices.Contains(p.OptOutNamespaces, namespace)
+}
+
+// recordOptOut counts and logs a container's request to disable its limiter.
+func (p *Plugin) recordOptOut(pod *api.PodSandbox, ctr *api.Container) {
+	switch {
+	case !requestsOptOut(ctr):
+	case p.allowsOptOut(pod.GetNamespace()):
+		p.Log.Warn("container runs without limits: it disables its limiter, and its namespace allows that", "variable", oci.EnvDisableControl,
+			"pod", podName(pod), "container", ctr.GetName(), "id", ctr.GetId(), "total", p.optedOut.Add(1))
+	default:
+		p.Log.Info("container stays limited: its namespace does not allow it to disable its limiter", "variable", oci.EnvDisableControl,
+			"pod", podName(pod), "container", ctr.GetName(), "id", ctr.GetId(), "total", p.optOutDenied.Add(1))
+	}
+}
+
+// OptOuts counts the containers that requested to disable their limiter since the plugin started.
+func (p *Plugin) OptOuts() (allowed, denied uint64) {
+	return p.optedOut.Load(), p.optOutDenied.Load()
+}

@@ -1,0 +1,112 @@
+package nriplugin
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+)
+
+// BackgroundInterval is the time between two turns of the background work.
+const BackgroundInterval = 5 * time.Second
+
+// ending is how a claim ends. To remove a claim also releases it.
+type ending int
+
+const (
+	release ending = iota + 1
+	remove
+)
+
+// pendingReleases are claims whose release or removal failed: the state directory was full or
+// read-only, or the ledger was locked for too long. The runtime reports the end of a container once, so
+// the background work tries again. After a restart, Synchronize finds these claims.
+type pendingReleases struct {
+	mu   sync.Mutex
+	byID map[string]ending
+}
+
+// add adds a claim. A release does not replace a removal.
+func (r *pendingReleases) add(id string, how ending) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byID == nil {
+		r.byID = map[string]ending{}
+	}
+	r.byID[id] = max(r.byID[id], how)
+}
+
+// done forgets a claim. A release does not complete a removal.
+func (r *pendingReleases) done(id string, how ending) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if how >= r.byID[id] {
+		delete(r.byID, id)
+	}
+}
+
+func (r *pendingReleases) all() map[string]ending {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.byID)
+}
+
+// endClaimBeforeDeadline ends a claim before the runtime's deadline, or later in the background: the
+// runtime closes the connection of a plugin that is late.
+func (p *Plugin) endClaimBeforeDeadline(ctx context.Context, id string, how ending) {
+	defer p.health.begin(id)()
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, innerDeadline(time.Now(), deadline))
+		defer cancel()
+	}
+	p.endClaim(ctx, id, how)
+}
+
+// endClaim releases or removes a claim, now or later. It returns no error, because the container is gone
+// in any case.
+func (p *Plugin) endClaim(ctx context.Context, id string, how ending) {
+	end := p.Ledger.Release
+	if how == remove {
+		end = p.Ledger.Remove
+	}
+	if err := end(ctx, id); err != nil {
+		p.Log.Error("failed to release a claim; retrying", "id", id, "error", err)
+		p.pending.add(id, how)
+		return
+	}
+	p.pending.done(id, how)
+}
+
+// background runs until ctx ends: it retries releases, sets limits to what is reserved, and
+// truncates usage files that grew.
+func (p *Plugin) background(ctx context.Context) {
+	tick := time.NewTicker(BackgroundInterval)
+	defer tick.Stop()
+	for turn := 1; ; turn++ {
+		if p.Progress != nil {
+			p.Progress()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.wake:
+		case <-tick.C:
+		}
+		p.updateLimits(ctx)
+		for id, how := range p.pending.all() {
+			p.endClaim(ctx, id, how)
+		}
+		if turn%trimEvery == 0 || p.almostFull() {
+			p.trim(ctx)
+		}
+	}
+}
+
+// wakeUp starts a turn of the background work.
+func (p *Plugin) wakeUp() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
