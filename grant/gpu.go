@@ -2,29 +2,27 @@ package grant
 
 import "strings"
 
-// GPU is what one GPU may be booked for, after the node's scaling. A MIG device is a
-// GPU too: with its own memory, all of its compute time, and one slot.
+// GPU is the capacity of a GPU after the node's scaling. A MIG device is a GPU with its own memory and one
+// slot.
 type GPU struct {
-	// UUID names the GPU as NVML does.
+	// UUID is NVML's name of the GPU.
 	UUID string
-	// MemoryMiB is the device memory that may be granted, in MiB.
+	// MemoryMiB is the device memory that can be granted.
 	MemoryMiB int64
-	// CorePercent is the compute time that may be granted: 100 for a whole GPU.
+	// CorePercent is the compute time that can be granted: 100 for a whole GPU.
 	CorePercent int
-	// Slots is how many containers may have a share of the GPU. 0 means none.
+	// Slots is the number of containers that can share the GPU.
 	Slots int
-	// Parent is the GPU that a MIG device is of, whose cordon is the device's, too; empty
-	// of a GPU, and where nobody said it.
+	// Parent is the GPU of a MIG device, whose cordon applies to it; "" for a GPU, or if unknown.
 	Parent string `json:",omitempty"`
 }
 
-// IsMIG says whether a UUID is a MIG device's.
+// IsMIG returns whether a UUID is a MIG device's.
 func IsMIG(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }
 
-// CheckGPUs says whether the node has every GPU of the shares, whether each GPU is
-// large enough when it is empty, and whether they are of one kind: a program sees either
-// GPUs or a MIG device, so that who was given both was limited on one of them by
-// chance. What is left of a GPU is the ledger's to say.
+// CheckGPUs checks that the node has every GPU of the shares, that each is large enough if it is empty, and
+// that GPUs and MIG devices are not mixed: a program sees only one of the two kinds. The ledger checks the
+// free amounts.
 func CheckGPUs(shares []Share, gpus map[string]GPU) error {
 	for _, share := range shares {
 		if IsMIG(share.UUID) != IsMIG(shares[0].UUID) {

@@ -1,28 +1,21 @@
-// Package grant holds what was decided: which shares of which GPUs a container
-// may use, how that decision is written on a pod, and the node's ledger of the
-// decisions in force.
-//
-// It reads two wire formats into one type, HAMi's positional annotation
-// (DecodeHAMi) and gpuslice's own JSON keyed by container name (DecodeGrant),
-// ties them to a container (FromPod), and books them (Ledger). It imports
-// nothing of ours but gpu types, and it is called by the NRI plugin, the OCI
-// runtime wrapper and the CLI. What needs gRPC, the kubelet's answer to "which
-// containers does this pod have", is in the directory podresources, so that a
-// short-lived caller does not carry it.
+// Package grant reads and writes what was decided for a pod: which shares of which GPUs each container gets.
+// Decode the formats with [DecodeGrant] (gpuslice.io/grant, keyed by container name) and [DecodeHAMi]
+// (HAMi's positional annotation). [FromPod] returns one container's grant and verifies its signature,
+// [CheckGPUs] compares it with the node's GPUs. Directory podresources reads the order of a pod's containers
+// from the kubelet; only it needs gRPC.
 package grant
 
 // Share is one container's part of one GPU.
 type Share struct {
-	// UUID names the GPU as NVML does: "GPU-…" or "MIG-…".
+	// UUID is NVML's name of the GPU: "GPU-…" or "MIG-…".
 	UUID string `json:"uuid"`
-	// MemoryMiB is the hard limit of device memory, in MiB.
+	// MemoryMiB is the hard limit of device memory.
 	MemoryMiB int64 `json:"memoryMiB"`
-	// CorePercent is the share of the GPU's compute time, 1 to 100. 0 means
-	// that the share books no compute time and is not held to any.
+	// CorePercent is the share of the compute time, 1 to 100. 0: none is reserved, and there is no limit.
 	CorePercent int `json:"cores"`
 }
 
-// Source says what a grant was read from.
+// Source is where a grant comes from.
 type Source string
 
 const (
@@ -30,22 +23,17 @@ const (
 	SourceNamed Source = "gpuslice"
 	// SourceHAMi is HAMi's positional annotation.
 	SourceHAMi Source = "hami"
-	// SourceReplicas is no scheduler's: the equal share of the replicas that the
-	// kubelet chose (FromReplicas).
+	// SourceReplicas is the equal share of the replicas that the kubelet chose (FromReplicas).
 	SourceReplicas Source = "replicas"
-	// SourceMIG is no scheduler's: the MIG devices that the kubelet chose (FromMIG).
+	// SourceMIG are the MIG devices that the kubelet chose (FromMIG).
 	SourceMIG Source = "mig"
 )
 
-// Grant is everything one container was given. The order of the shares is the
-// order of the GPUs inside the container.
+// Grant is all that one container gets. The shares are in the order of the GPUs in the container.
 type Grant struct {
-	// Container is the container's name inside its pod.
 	Container string  `json:"container"`
 	Shares    []Share `json:"shares"`
-	// Source is the format the grant was read from.
-	Source Source `json:"source,omitempty"`
-	// Slot is the position in HAMi's annotation, from 0; nil for a grant that
-	// is keyed by name. Two containers never hold the same slot of a pod.
+	Source    Source  `json:"source,omitempty"`
+	// Slot is the position in HAMi's annotation, from 0; nil for a grant by name.
 	Slot *int `json:"slot,omitempty"`
 }

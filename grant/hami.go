@@ -8,26 +8,24 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// HAMi's annotations. Its scheduler writes all three in one patch before the
-// bind.
+// HAMi's annotations. Its scheduler writes all three in one patch before the bind.
 const (
-	// AnnotationToAllocate is erased slot by slot by HAMi's own device plugin.
+	// AnnotationToAllocate is emptied position by position by HAMi's device plugin.
 	AnnotationToAllocate = "hami.io/vgpu-devices-to-allocate"
-	// AnnotationAllocated is the same value, never erased.
+	// AnnotationAllocated is the same value, never emptied.
 	AnnotationAllocated = "hami.io/vgpu-devices-allocated"
-	// AnnotationNode names the node that the devices were chosen on.
+	// AnnotationNode is the node of the devices.
 	AnnotationNode = "hami.io/vgpu-node"
 )
 
-// hamiType is the device type that HAMi writes for every NVIDIA GPU.
+// hamiType is HAMi's device type of every NVIDIA GPU.
 const hamiType = "NVIDIA"
 
-// Positional is a grant keyed by position: one slot a container of the pod,
-// init containers first, then the others, each in the order of the pod's spec.
-// A slot without shares is a container without a GPU.
+// Positional is a grant by position: one for each container of the pod, init containers first, in the order of
+// the pod's spec. A position without shares is a container without a GPU.
 type Positional [][]Share
 
-// Empty says whether no slot has a share.
+// Empty returns whether no position has a share.
 func (p Positional) Empty() bool {
 	for _, slot := range p {
 		if len(slot) > 0 {
@@ -43,10 +41,8 @@ func (p Positional) Empty() bool {
 //	slot   := "" | device ":" device ":" …
 //	device := UUID "," "NVIDIA" "," MiB "," cores
 //
-// Every slot ends with ";" and every device with ":", so that a value that was
-// cut short is refused. HAMi 2.4 wrote ",,0,0:" into a slot without a GPU; it
-// reads as an empty slot. An empty value has no slots. (Grammar: HAMi's
-// pkg/device/devices.go, EncodePodSingleDevice.)
+// A truncated value is rejected, because every slot ends with ";" and every device with ":". HAMi 2.4 wrote
+// ",,0,0:" into a slot without a GPU. (Grammar: HAMi's pkg/device/devices.go, EncodePodSingleDevice.)
 func DecodeHAMi(value string) (Positional, error) {
 	if len(value) > MaxAnnotationBytes {
 		return nil, Errorf(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
@@ -121,8 +117,7 @@ func decodeDevice(text string) (Share, error) {
 	return Share{UUID: fields[0], MemoryMiB: memory, CorePercent: int(cores)}, nil
 }
 
-// EncodeHAMi writes the value that HAMi's scheduler would. DecodeHAMi reads it
-// back equal.
+// EncodeHAMi returns the value that HAMi's scheduler would write.
 func EncodeHAMi(positional Positional) (string, error) {
 	if len(positional) > MaxContainers {
 		return "", Errorf(ErrMalformed, "%d slots: at most %d can be written", len(positional), MaxContainers)

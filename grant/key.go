@@ -22,8 +22,8 @@ const (
 	maxKeys = 2
 )
 
-// The DER of an Ed25519 key is a fixed prefix and 32 bytes (RFC 8410). crypto/x509 is too
-// large for the programs that link this package.
+// An Ed25519 key in DER is a fixed prefix and 32 bytes (RFC 8410). crypto/x509 is too large for the programs
+// that link this package.
 var (
 	privatePrefix = []byte("\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20")
 	publicPrefix  = []byte("\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00")
@@ -35,11 +35,11 @@ const (
 	publicBlock  = "PUBLIC KEY"
 )
 
-// SigningKey signs grants. Every fmt verb prints only its ID.
+// SigningKey signs grants. fmt prints only its ID.
 type SigningKey struct {
 	id string
-	// key is a function, so that fmt prints an address when the SigningKey is an
-	// unexported field of another struct: there fmt does not call Format.
+	// key is a function, so that fmt prints an address if the SigningKey is an unexported field: then it does
+	// not call Format.
 	key func() ed25519.PrivateKey
 }
 
@@ -61,8 +61,8 @@ func newPublicKey(key ed25519.PublicKey) publicKey {
 	return publicKey{id: hex.EncodeToString(sum[:keyIDBytes]), key: key}
 }
 
-// Keyring holds the public keys that verify grants: the current one and, while keys are
-// changed, another one. The empty Keyring verifies nothing.
+// Keyring holds the public keys that verify grants: the current one and, during a rotation, another one. The
+// empty Keyring verifies nothing.
 type Keyring struct {
 	keys []publicKey
 }
@@ -76,9 +76,8 @@ func (r Keyring) String() string {
 	return strings.Join(ids, " ")
 }
 
-// ParsePublicKeys reads the file of a node: one or two public keys in PEM, as
-// `openssl pkey -pubout` writes them. Text outside the keys must be empty lines and
-// lines that begin with "#".
+// ParsePublicKeys reads the file of a node: one or two public keys in PEM, as `openssl pkey -pubout` writes
+// them. Other lines must be empty or begin with "#".
 func ParsePublicKeys(data []byte) (Keyring, error) {
 	var ring Keyring
 	err := eachKey(data, publicBlock, publicPrefix, func(key []byte) error {
@@ -90,10 +89,9 @@ func ParsePublicKeys(data []byte) (Keyring, error) {
 	return ring, nil
 }
 
-// ParseSigningKeys reads the file of a scheduler: one or two private keys in PEM, as
-// `openssl genpkey -algorithm ed25519` writes them. It returns the first key, which
-// signs, and the public keys of all. Text outside the keys is as in ParsePublicKeys.
-// Errors repeat nothing of a key.
+// ParseSigningKeys reads the file of a scheduler: one or two private keys in PEM, as `openssl genpkey
+// -algorithm ed25519` writes them. It returns the first key, which signs, and the public keys of all. Errors
+// contain nothing of a key.
 func ParseSigningKeys(data []byte) (*SigningKey, Keyring, error) {
 	var current *SigningKey
 	var ring Keyring
@@ -113,7 +111,6 @@ func ParseSigningKeys(data []byte) (*SigningKey, Keyring, error) {
 	return current, ring, nil
 }
 
-// add adds a public key to the ring.
 func (r *Keyring) add(key ed25519.PublicKey) error {
 	next := newPublicKey(key)
 	if slices.ContainsFunc(r.keys, func(k publicKey) bool { return k.id == next.id }) {
@@ -123,7 +120,7 @@ func (r *Keyring) add(key ed25519.PublicKey) error {
 	return nil
 }
 
-// eachKey calls add with each key of the file, in 32 bytes.
+// eachKey calls add with the 32 bytes of each key.
 func eachKey(data []byte, blockType string, prefix []byte, add func([]byte) error) error {
 	begin := []byte("-----BEGIN ")
 	for number := 1; ; number++ {
@@ -161,7 +158,6 @@ func eachKey(data []byte, blockType string, prefix []byte, add func([]byte) erro
 	}
 }
 
-// decodeKey returns the 32 bytes of a key.
 func decodeKey(block *pem.Block, want string, prefix []byte) ([]byte, error) {
 	key, matches := bytes.CutPrefix(block.Bytes, prefix)
 	switch {
@@ -179,7 +175,7 @@ func decodeKey(block *pem.Block, want string, prefix []byte) ([]byte, error) {
 	return key, nil
 }
 
-// howTo names the command that makes a key.
+// howTo returns how to make a key.
 func howTo(blockType string) string {
 	if blockType == privateBlock {
 		return "make one with openssl genpkey -algorithm ed25519"

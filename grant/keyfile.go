@@ -12,22 +12,19 @@ import (
 	"time"
 )
 
-// keyFileInterval is how often the file is looked at. It is read rather than
-// watched: a Kubernetes Secret changes by a link two directories up, and a file system
-// that comes over the network tells nobody.
+// keyFileInterval is the time between two reads. The file is not watched: a Kubernetes Secret changes by a
+// link two directories up, and network file systems have no notifications.
 const keyFileInterval = 2 * time.Second
 
-// maxKeyFileBytes bounds what is read: two keys, and room for comments.
+// maxKeyFileBytes bounds the file: two keys and comments.
 const maxKeyFileBytes = 64 << 10
 
-// keys of a file.
 type keys struct {
 	signing *SigningKey // nil in a file of public keys
 	ring    Keyring
 }
 
-// PublicKeyFile is a node's Keyring that follows a file. It is a Verifier, safe for
-// concurrent use.
+// PublicKeyFile is a Keyring that follows a file. It is safe for concurrent use.
 type PublicKeyFile struct {
 	path string
 	// forbidden are the bits of the file's mode that must be clear.
@@ -36,14 +33,14 @@ type PublicKeyFile struct {
 	log       *slog.Logger
 	keys      atomic.Pointer[keys]
 	why       atomic.Pointer[string] // the last problem, for Ready
-	// Result of the last read, so that a problem is logged once.
+	// The last read, so that a problem is logged once.
 	content []byte
 	problem string
 }
 
-// OpenPublicKeys reads the keys (see ParsePublicKeys). The file must be a regular file, must
-// belong to root or to the caller, and only its owner may write it. If it is bad or absent,
-// the PublicKeyFile verifies nothing until the file is good; Ready returns the reason.
+// OpenPublicKeys reads the keys. The file must be a regular file that belongs to root or the caller, and only
+// its owner can write it. If it is bad or absent, all grants are rejected until it is good; Ready returns the
+// reason.
 func OpenPublicKeys(path string, log *slog.Logger) *PublicKeyFile {
 	return open(path, 0o022, log, func(content []byte) (keys, error) {
 		ring, err := ParsePublicKeys(content)
@@ -51,11 +48,11 @@ func OpenPublicKeys(path string, log *slog.Logger) *PublicKeyFile {
 	})
 }
 
-// SigningKeyFile holds a scheduler's keys and follows their file. It verifies too.
+// SigningKeyFile holds a scheduler's keys and follows their file.
 type SigningKeyFile struct{ *PublicKeyFile }
 
-// OpenSigningKeys reads the keys (see ParseSigningKeys). The file must be as for
-// OpenPublicKeys, and only its owner and group may read it: 0400, 0440, 0600, 0640.
+// OpenSigningKeys reads the keys as OpenPublicKeys does; only the owner and group can read the file: 0400,
+// 0440, 0600, 0640.
 func OpenSigningKeys(path string, log *slog.Logger) *SigningKeyFile {
 	return &SigningKeyFile{open(path, 0o037, log, func(content []byte) (keys, error) {
 		signing, ring, err := ParseSigningKeys(content)
@@ -73,7 +70,7 @@ func open(path string, forbidden os.FileMode, log *slog.Logger, parse func([]byt
 	return f
 }
 
-// Ready is nil once there are keys.
+// Ready returns nil once there are keys.
 func (f *PublicKeyFile) Ready() error {
 	if len(f.keys.Load().ring.keys) > 0 {
 		return nil
@@ -86,8 +83,7 @@ func (f *PublicKeyFile) Verify(podUID, node, payload, signature string) error {
 	return f.keys.Load().ring.Verify(podUID, node, payload, signature)
 }
 
-// Run follows the file until ctx ends. While the file is absent or bad, the last good keys
-// stay in use, and the log has the reason.
+// Run follows the file until ctx ends. While the file is absent or bad, the last good keys stay in use.
 func (f *PublicKeyFile) Run(ctx context.Context) {
 	tick := time.NewTicker(keyFileInterval)
 	defer tick.Stop()
@@ -101,7 +97,7 @@ func (f *PublicKeyFile) Run(ctx context.Context) {
 	}
 }
 
-// Reload looks at the file now. Run calls it; it must not run twice at once.
+// Reload reads the file now. It must not run twice at the same time.
 func (f *PublicKeyFile) Reload() {
 	content, err := readKeyFile(f.path, f.forbidden)
 	if err == nil && f.problem == "" && f.content != nil && bytes.Equal(content, f.content) {
@@ -126,7 +122,7 @@ func (f *PublicKeyFile) Reload() {
 	f.log.Info("grant keys read", "file", f.path, "keys", read.ring.String())
 }
 
-// readKeyFile reads a file after it checked its mode and owner.
+// readKeyFile checks the mode and owner of a file and reads it.
 func readKeyFile(path string, forbidden os.FileMode) ([]byte, error) {
 	// Not blocking: a FIFO would keep the open waiting for a writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)

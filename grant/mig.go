@@ -8,32 +8,22 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// AnnotationMIGPrefix begins a container's annotation, not a pod's, of each MIG
-// resource: the devices that the kubelet chose for it, "MIG-<UUID>::0,MIG-<UUID>::0". The
-// rest of the name is the resource's, "gpuslice.io/mig-1g.10gb". Who writes it and who
-// can't is as with AnnotationReplicas. A node that offers MIG devices as if they were
-// GPUs has them in AnnotationReplicas.
+// AnnotationMIGPrefix begins a container's annotation (not a pod's) of a MIG resource: the devices that the
+// kubelet chose, "MIG-<UUID>::0,MIG-<UUID>::0". The rest is the resource's name, "gpuslice.io/mig-1g.10gb".
+// The device plugin writes it. A node that offers MIG devices as GPUs uses AnnotationReplicas.
 const AnnotationMIGPrefix = "gpuslice.io/mig-"
 
-// MIGAnnotation is the name of the annotation of a MIG resource, by the last part of
-// the resource's name ("mig-1g.10gb").
+// MIGAnnotation returns the annotation of a MIG resource, by the last part of its name ("mig-1g.10gb").
 func MIGAnnotation(resource string) string {
 	return AnnotationMIGPrefix + strings.TrimPrefix(resource, "mig-")
 }
 
-// FromMIG returns the MIG devices that the kubelet chose for a container, or nil where
-// it chose none. A MIG device is whole and one container's, and no scheduler of ours
-// gives them out, so that the kubelet's choice is the grant, whatever becomes of
-// containers that no scheduler spoke of: each device with all of its memory and compute
-// time, in the order of the annotations' names and in theirs. In GPUs a MIG device is a
-// GPU with one slot.
+// FromMIG returns the MIG devices that the kubelet chose for a container, or nil. They need no scheduler's
+// grant: a MIG device is whole, and one container's. Each is granted with all of its memory and compute time,
+// in the order of the annotations.
 //
-// It is all that the container gets. One that has scheduled, a scheduler's grant, or
-// replicas of GPUs beside it is refused: a program sees either GPUs or a MIG device,
-// and which one it was limited on would be left to chance.
-//
-// A pod that has an annotation of these names is refused, as in FromReplicas. Errors
-// are as there.
+// A container with scheduled, a scheduler's grant, or with replicas of GPUs is refused: a program sees either
+// GPUs or a MIG device. A pod with an annotation of these names is refused, as in FromReplicas.
 func FromMIG(pod Pod, container string, annotations map[string]string, gpus map[string]GPU, scheduled *Grant) (*Grant, error) {
 	for key := range pod.Annotations {
 		if strings.HasPrefix(key, AnnotationMIGPrefix) {
@@ -68,7 +58,7 @@ func FromMIG(pod Pod, container string, annotations map[string]string, gpus map[
 	return &Grant{Container: container, Shares: shares, Source: SourceMIG}, nil
 }
 
-// migKeys are the annotations that have MIG devices, sorted.
+// migKeys returns the annotations that have MIG devices, sorted.
 func migKeys(annotations map[string]string) (keys []string) {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		value := annotations[key]
@@ -80,7 +70,7 @@ func migKeys(annotations map[string]string) (keys []string) {
 	return keys
 }
 
-// checkMIG refuses what is not of MIG devices alone.
+// checkMIG rejects a value with other devices.
 func checkMIG(value string) error {
 	if len(value) > MaxAnnotationBytes {
 		return Errorf(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
@@ -93,12 +83,11 @@ func checkMIG(value string) error {
 	return nil
 }
 
-// mixed refuses MIG devices beside something else.
 func mixed(what string) error {
 	return Errorf(ErrMalformed, "the container has %s too: a program sees either GPUs or a MIG device, so ask for one of them", what)
 }
 
-// onPod refuses an annotation of ours that its author can't have written.
+// onPod rejects a pod's annotation that only the device plugin writes, on containers.
 func onPod(key string) error {
 	return inAnnotation(key, Errorf(ErrMalformed, "is on the pod: the device plugin alone writes it, on containers: take it away"))
 }

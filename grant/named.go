@@ -9,27 +9,23 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// AnnotationGrant is gpuslice's own annotation, keyed by container name. Where
-// it is present it is the only one read.
+// AnnotationGrant is gpuslice's annotation, keyed by container name. If it is present, HAMi's are ignored.
 const AnnotationGrant = "gpuslice.io/grant"
 
-// namedVersion is the only version of the annotation there is.
+// namedVersion is the annotation's only version.
 const namedVersion = 1
 
-// maxGeneration is more than anybody resizes a pod.
 const maxGeneration = 1 << 40
 
 // PodGrant is a pod's grant keyed by container name.
 type PodGrant struct {
-	// Node is the node that the grant was made for. Empty if the annotation
-	// names none, which is allowed: a GPU's UUID exists on one node only, so
-	// that a grant that strays is refused there as an unknown GPU.
+	// Node is the node of the grant; "" if the annotation names none. GPU UUIDs are unique, so another node
+	// rejects the grant in any case.
 	Node string
-	// Generation is how often the pod was resized: of two grants of a pod the one with the
-	// higher counts. 0 is the one that it was bound with; the annotation leaves it out.
+	// Generation is the number of resizes: the highest of a pod's grants counts. 0 is the one at its bind, and
+	// is omitted.
 	Generation int64
-	// Containers are the shares by container name. A container that is not
-	// here has no grant.
+	// Containers are the shares by container name. Others have no grant.
 	Containers map[string][]Share
 }
 
@@ -37,9 +33,8 @@ type PodGrant struct {
 //
 //	{"version":1,"node":N,"generation":G,"containers":{NAME:[{"uuid":U,"memoryMiB":M,"cores":C}]}}
 //
-// It is strict: every field but node and generation is required (cores too, since a forgotten
-// one would mean "not limited"), and an unknown version or field, a key that
-// comes twice, a value of another type, or data after the object is refused.
+// It is strict: all fields but node and generation are required (missing cores would be "no limit"), and
+// unknown versions and fields, duplicate keys, values of another type and trailing data are rejected.
 func DecodeGrant(value string) (*PodGrant, error) {
 	if len(value) > MaxAnnotationBytes {
 		return nil, Errorf(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
@@ -88,8 +83,7 @@ func DecodeGrant(value string) (*PodGrant, error) {
 	return pod, nil
 }
 
-// decodeContainers reads the object that is keyed by container name. Its errors
-// go on after the word "containers".
+// decodeContainers reads the object with the container names. Its errors continue the word "containers".
 func decodeContainers(reader *jsonReader) (map[string][]Share, error) {
 	containers := map[string][]Share{}
 	name := ""
@@ -117,7 +111,6 @@ func decodeContainers(reader *jsonReader) (map[string][]Share, error) {
 	return containers, nil
 }
 
-// decodeShares reads one container's array.
 func decodeShares(reader *jsonReader) ([]Share, error) {
 	var shares []Share
 	err := reader.array(func(i int) error {
@@ -137,7 +130,6 @@ func decodeShares(reader *jsonReader) ([]Share, error) {
 	return shares, ValidateShares(shares)
 }
 
-// decodeShare reads one share's object.
 func decodeShare(reader *jsonReader) (share Share, err error) {
 	missing := map[string]bool{"uuid": true, "memoryMiB": true, "cores": true}
 	err = reader.object(func(key string) (err error) {
@@ -170,7 +162,7 @@ func decodeShare(reader *jsonReader) (share Share, err error) {
 	return share, nil
 }
 
-// validateContainerName checks a Kubernetes container name: an RFC 1123 label.
+// validateContainerName checks for an RFC 1123 label.
 func validateContainerName(name string) error {
 	ok := 1 <= len(name) && len(name) <= 63 && !strings.HasPrefix(name, "-") && !strings.HasSuffix(name, "-")
 	for i := 0; ok && i < len(name); i++ {
@@ -183,8 +175,7 @@ func validateContainerName(name string) error {
 	return nil
 }
 
-// EncodeGrant writes the value of gpuslice.io/grant, always the same text for
-// the same grant. DecodeGrant reads it back equal.
+// EncodeGrant returns the value of gpuslice.io/grant. It is deterministic.
 func EncodeGrant(pod *PodGrant) (string, error) {
 	if len(pod.Containers) == 0 || len(pod.Containers) > MaxContainers {
 		return "", Errorf(ErrMalformed, "%d containers: must be from 1 to %d", len(pod.Containers), MaxContainers)

@@ -6,20 +6,16 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// AnnotationReplicas is a container's annotation, not a pod's: the replicas that
-// the kubelet chose for it, "<UUID>::<n>,<UUID>::<n>,…", n from 0 to the GPU's
-// slots less one. The device plugin answers it in Allocate; the author of a pod can't
-// write annotations of containers.
+// AnnotationReplicas is a container's annotation (not a pod's) with the replicas that the kubelet chose:
+// "<UUID>::<n>,<UUID>::<n>,…", n from 0. The device plugin sets it in Allocate; pod authors can't write
+// annotations of containers.
 const AnnotationReplicas = "gpuslice.io/replicas"
 
-// maxReplica is more than any GPU has.
 const maxReplica = 1 << 20
 
-// replicaSeparator is between a replica's GPU and its number.
 const replicaSeparator = "::"
 
-// Scheduled says whether a scheduler has written anything about GPUs on the pod,
-// be it nothing for a container, or what can't be read.
+// Scheduled returns whether a scheduler annotated the pod, also with nothing for a container, or unreadably.
 func (p Pod) Scheduled() bool {
 	for _, key := range []string{AnnotationGrant, AnnotationSignature, AnnotationToAllocate, AnnotationAllocated, AnnotationNode} {
 		if _, ok := p.Annotations[key]; ok {
@@ -29,18 +25,13 @@ func (p Pod) Scheduled() bool {
 	return false
 }
 
-// FromReplicas returns the equal share of a container's replicas, or nil where it has
-// none or its pod is a scheduler's: for a replica of a GPU the GPU's memory
-// and compute time divided by its slots, both rounded down, so that all replicas of a
-// GPU fit. Those of one GPU add up, to no more than one whole GPU's compute time
-// (which a scaled GPU has more of). The GPUs are in the order of the annotation.
+// FromReplicas returns the equal share of a container's replicas, or nil if it has none or a scheduler
+// annotated its pod. A replica is the GPU's memory and compute time divided by its slots, rounded down.
+// Replicas of one GPU are added, up to 100 percent of compute time.
 //
-// The annotations are the container's. A runtime may be set up to copy a pod's to
-// its containers (containerd's pod_annotations), so that a pod which has one of
-// this name is refused.
-//
-// Errors name the pod, the container and the replica, and are ErrMalformed,
-// ErrUnknownGPU, or ErrOverbooked for a GPU that is too small to be divided.
+// The annotations are the container's. A runtime can copy a pod's to its containers (containerd's
+// pod_annotations), so a pod with this annotation is refused. Errors are ErrMalformed, ErrUnknownGPU, or
+// ErrOverbooked for a GPU that is too small to be divided.
 func FromReplicas(pod Pod, container string, annotations map[string]string, gpus map[string]GPU) (*Grant, error) {
 	if pod.Scheduled() {
 		return nil, nil
@@ -59,7 +50,7 @@ func FromReplicas(pod Pod, container string, annotations map[string]string, gpus
 	return &Grant{Container: container, Shares: shares, Source: SourceReplicas}, nil
 }
 
-// equalShares adds up what each replica is worth.
+// equalShares adds the replicas.
 func equalShares(value string, gpus map[string]GPU) ([]Share, error) {
 	if len(value) > MaxAnnotationBytes {
 		return nil, Errorf(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
@@ -86,7 +77,7 @@ func equalShares(value string, gpus map[string]GPU) ([]Share, error) {
 	return shares, ValidateShares(shares)
 }
 
-// equalShare is what one replica is worth.
+// equalShare returns one replica's share.
 func equalShare(id string, gpus map[string]GPU) (Share, error) {
 	uuid, digits, ok := strings.Cut(id, replicaSeparator)
 	if !ok || ValidateUUID(uuid) != nil {

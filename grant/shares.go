@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// AnnotationShares is an annotation that the agent adds to a container: the shares that it was
-// created with, in case the ledger is lost. Pod authors can't write annotations of containers.
+// AnnotationShares is an annotation that the agent adds to a container: the shares that it was created with,
+// in case the ledger is lost. Pod authors can't write it.
 const AnnotationShares = "gpuslice.io/shares"
 
 // EncodeShares returns the value of gpuslice.io/shares: a container's array in gpuslice.io/grant.

@@ -20,16 +20,15 @@ import (
 // key ID is the first 8 bytes of the SHA-256 of the public key's DER.
 const AnnotationSignature = "gpuslice.io/grant-signature"
 
-// signatureVersion is the only form of a signature there is.
+// signatureVersion is the only version.
 const signatureVersion = "v1"
 
-// signature is what the annotation says.
 type signature struct {
 	keyID string
 	bytes []byte
 }
 
-// decodeSignature reads the annotation. Its errors repeat nothing of the input.
+// decodeSignature reads the annotation. Its errors contain nothing of the input.
 func decodeSignature(value string) (signature, error) {
 	version, rest, _ := strings.Cut(value, ":")
 	id, digits, _ := strings.Cut(rest, ":")
@@ -43,18 +42,16 @@ func decodeSignature(value string) (signature, error) {
 	return signature{keyID: id, bytes: decoded}, nil
 }
 
-// encode writes the annotation.
 func (s signature) encode() string {
 	return signatureVersion + ":" + s.keyID + ":" + hex.EncodeToString(s.bytes)
 }
 
-// isLowerHex says whether a text is so many bytes in lower-case hexadecimal.
 func isLowerHex(text string, bytes int) bool {
 	return len(text) == 2*bytes && strings.Trim(text, "0123456789abcdef") == ""
 }
 
-// Sign returns the value of gpuslice.io/grant-signature for a pod that gets the
-// payload as its gpuslice.io/grant and is bound to the node.
+// Sign returns the value of gpuslice.io/grant-signature for a pod on the node, with payload as its
+// gpuslice.io/grant.
 func (k *SigningKey) Sign(podUID, node, payload string) (string, error) {
 	switch {
 	case k.key == nil:

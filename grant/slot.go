@@ -8,7 +8,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// noSlot says that a container surely has no slot with shares.
+// noSlot: the container certainly has no slot with shares.
 const noSlot = -1
 
 // findSlot returns the slot of the container, or noSlot.
@@ -31,7 +31,7 @@ func findSlot(ctx context.Context, positional Positional, pod Pod, container str
 	return slot, nil
 }
 
-// slotSizes returns how many devices each slot has.
+// slotSizes returns the number of devices of each slot.
 func slotSizes(positional Positional) []int {
 	sizes := make([]int, len(positional))
 	for i, slot := range positional {
@@ -40,21 +40,15 @@ func slotSizes(positional Positional) []int {
 	return sizes
 }
 
-// matchSlot ties a container to its slot by what the kubelet lists, or gives
-// the reason why it can't.
+// matchSlot returns the container's slot by the kubelet's list, or the reason why it can't.
 //
-// The annotation has a slot for every init and app container; the list lacks
-// the plain init containers, of which there may be any number. So the list is
-// laid into the slots in order, a container with k devices into a slot of k.
-// The last container listed is the pod's last app container and thereby the
-// last slot's. If the leftmost and the rightmost of all ways to do that put
-// the container into the same slot, every way does, and the slot is its own.
-// A container without devices has an empty slot in every way.
+// The annotation has a slot for every init and app container; the list lacks the plain init containers. So the
+// list is matched to the slots in order, a container with k devices to a slot of k, and the last container to
+// the last slot. If the leftmost and the rightmost match put the container into the same slot, every match
+// does. A container without devices has an empty slot.
 //
-// A container that is not listed is a plain init or an ephemeral one. If the
-// listed containers take up every slot that has devices, it has none (noSlot).
-// If not, it could be one of several, and is refused: nobody is given a slot
-// that may be another's.
+// A container that is not listed is a plain init or an ephemeral one. If the listed containers use every slot
+// with devices, it has none (noSlot). Otherwise it is refused, because the slot can be another container's.
 func matchSlot(sizes []int, listed []ContainerDevices, container string) (slot int, reason string) {
 	asked := slices.IndexFunc(listed, func(c ContainerDevices) bool { return c.Name == container })
 	leftmost := embed(sizes, listed)
@@ -77,9 +71,8 @@ func matchSlot(sizes []int, listed []ContainerDevices, container string) (slot i
 	return leftmost[asked], ""
 }
 
-// embed lays the containers into the slots in order, each as far to the left
-// as it goes and the last one at the last slot, and returns each one's slot.
-// It returns nil if there is no way.
+// embed matches the containers to the slots in order, each as far left as possible and the last one to the
+// last slot. It returns nil if there is no match.
 func embed(sizes []int, listed []ContainerDevices) []int {
 	last := len(listed) - 1
 	if last < 0 || len(sizes) == 0 || sizes[len(sizes)-1] != listed[last].Devices {
@@ -100,8 +93,7 @@ func embed(sizes []int, listed []ContainerDevices) []int {
 	return append(slots, len(sizes)-1)
 }
 
-// embedFromEnd is embed with each container as far to the right as it goes. It
-// is called only where embed found a way, so that there is one.
+// embedFromEnd is embed from the right. It requires that embed found a match.
 func embedFromEnd(sizes []int, listed []ContainerDevices) []int {
 	slots := make([]int, len(listed))
 	next := len(sizes) - 1
@@ -115,7 +107,6 @@ func embedFromEnd(sizes []int, listed []ContainerDevices) []int {
 	return slots
 }
 
-// deviceCounts returns how many devices each listed container has.
 func deviceCounts(listed []ContainerDevices) []int {
 	counts := make([]int, len(listed))
 	for i, container := range listed {
@@ -124,7 +115,6 @@ func deviceCounts(listed []ContainerDevices) []int {
 	return counts
 }
 
-// countHolders counts those that have devices.
 func countHolders(counts []int) (n int) {
 	for _, count := range counts {
 		if count > 0 {
@@ -134,7 +124,7 @@ func countHolders(counts []int) (n int) {
 	return n
 }
 
-// describeListed names a few of the containers for a message.
+// describeListed names some of the containers.
 func describeListed(listed []ContainerDevices) string {
 	const most = 8
 	text := ""

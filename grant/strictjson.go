@@ -9,15 +9,13 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// jsonReader reads JSON whose shape is known, token by token. encoding/json's
-// Unmarshal is too kind for a grant: it takes a key twice and keeps the last,
-// matches keys in any case, and takes null for anything.
+// jsonReader reads JSON token by token. json.Unmarshal is not strict: it accepts duplicate keys, keys in
+// another case, and null for any value.
 type jsonReader struct {
 	decoder *json.Decoder
 }
 
-// newJSONReader checks the syntax of the whole input (one value, nothing after
-// it, valid UTF-8) and returns a reader of it.
+// newJSONReader checks the syntax of the whole input.
 func newJSONReader(input string) (*jsonReader, error) {
 	if !utf8.ValidString(input) {
 		return nil, Errorf(ErrMalformed, "not valid UTF-8")
@@ -32,8 +30,6 @@ func newJSONReader(input string) (*jsonReader, error) {
 	return &jsonReader{decoder: decoder}, nil
 }
 
-// token returns the next token. The syntax was checked before, so that an error
-// here is the reader's own fault and is still passed on.
 func (r *jsonReader) token() (json.Token, error) {
 	token, err := r.decoder.Token()
 	if err != nil {
@@ -42,8 +38,7 @@ func (r *jsonReader) token() (json.Token, error) {
 	return token, nil
 }
 
-// object reads an object. For each key field must read its value; a key that
-// comes twice is refused.
+// object calls field for each key, which must read the value. Duplicate keys are rejected.
 func (r *jsonReader) object(field func(key string) error) error {
 	token, err := r.token()
 	if err != nil {
@@ -71,7 +66,7 @@ func (r *jsonReader) object(field func(key string) error) error {
 	return err
 }
 
-// array reads an array. For each element, element must read it.
+// array calls element for each element, which must read it.
 func (r *jsonReader) array(element func(i int) error) error {
 	token, err := r.token()
 	if err != nil {
@@ -89,7 +84,6 @@ func (r *jsonReader) array(element func(i int) error) error {
 	return err
 }
 
-// text reads a string.
 func (r *jsonReader) text() (string, error) {
 	token, err := r.token()
 	if err != nil {
@@ -119,7 +113,7 @@ func (r *jsonReader) number(least, most int64) (int64, error) {
 	return n, nil
 }
 
-// describe names a token for a message.
+// describe names a token in a message.
 func describe(token json.Token) string {
 	switch token := token.(type) {
 	case nil:

@@ -1,6 +1,5 @@
 package grant
 
-// AnnotationTolerance is the annotation of pods whose containers may be made while the node's agent is
-// away: NRI's default validator goes by it where the agent has configured it. It is the operator's, for what
-// the agent itself needs: who has it gets around the agent.
+// AnnotationTolerance is the annotation of pods whose containers can be created without the node's agent, for
+// NRI's default validator. Only operators may set it: such a pod is not controlled by the agent.
 const AnnotationTolerance = "gpuslice.io/tolerate-missing-plugins"

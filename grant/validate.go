@@ -8,26 +8,22 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// Bounds on what is accepted. They keep a hostile annotation from costing the
-// node anything, and every product of them inside an int64.
+// Bounds, so that a hostile annotation costs little, and every product fits an int64.
 const (
-	// MaxAnnotationBytes is the longest annotation read: all annotations of a
-	// pod together may have 256 KiB (Kubernetes' TotalAnnotationSizeLimitB).
+	// MaxAnnotationBytes is Kubernetes' limit of all annotations of a pod (TotalAnnotationSizeLimitB).
 	MaxAnnotationBytes = 256 << 10
-	// MaxContainers is the most slots or container names in one annotation.
+	// MaxContainers is the highest number of slots or container names in one annotation.
 	MaxContainers = 128
-	// MaxShares is the most GPUs of one container: the limits file has 16 records.
+	// MaxShares is the highest number of GPUs of a container: the limits file has 16 records.
 	MaxShares = 16
-	// MaxMemoryMiB is the most memory of one share, 16 TiB; as bytes it fits an int64.
+	// MaxMemoryMiB is the most memory of one share, 16 TiB.
 	MaxMemoryMiB = 16 << 20
 	// MaxCorePercent is the whole compute time of a GPU.
 	MaxCorePercent = 100
 )
 
-// ValidateUUID says whether a GPU's name is written as NVML writes it:
-// "GPU-" or "MIG-" and an RFC 9562 UUID in lower-case hexadecimal. One spelling
-// only, because names are compared as text: a second spelling of a GPU
-// would be a second GPU.
+// ValidateUUID checks a GPU's name: "GPU-" or "MIG-" and an RFC 9562 UUID in lower-case hexadecimal. Names are
+// compared as text, so a second spelling would be a second GPU.
 func ValidateUUID(uuid string) error {
 	const form = `must be a GPU's UUID as "nvidia-smi -L" prints it, GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx (or MIG-…) in lower-case hexadecimal`
 	rest, ok := strings.CutPrefix(uuid, "GPU-")
@@ -52,8 +48,7 @@ func ValidateUUID(uuid string) error {
 	return nil
 }
 
-// parseNumber reads a whole decimal number written in the one plain way: no
-// sign, no leading zero, no space, no exponent.
+// parseNumber reads a decimal number without sign, leading zero, space or exponent.
 func parseNumber(text string, least, most int64) (int64, error) {
 	plain := len(text) > 0 && len(text) <= 18 && (text[0] != '0' || text == "0")
 	for i := 0; plain && i < len(text); i++ {
@@ -67,8 +62,7 @@ func parseNumber(text string, least, most int64) (int64, error) {
 	return 0, Errorf(ErrMalformed, "must be a whole number from %d to %d in plain digits", least, most)
 }
 
-// Validate checks the share by itself; whether the node has the GPU is
-// CheckGPUs' to say.
+// Validate checks the share itself; CheckGPUs compares it with the node.
 func (s Share) Validate() error {
 	if err := ValidateUUID(s.UUID); err != nil {
 		return fmt.Errorf("uuid %s: %w", quote.Short(s.UUID), err)
@@ -82,8 +76,7 @@ func (s Share) Validate() error {
 	return nil
 }
 
-// ValidateShares checks one container's shares: at least one, at most MaxShares,
-// each valid, no GPU twice.
+// ValidateShares checks one container's shares: at least one, at most MaxShares, each valid, no GPU twice.
 func ValidateShares(shares []Share) error {
 	if len(shares) == 0 {
 		return Errorf(ErrMalformed, "no share: a grant names at least one GPU")
@@ -102,7 +95,7 @@ func ValidateShares(shares []Share) error {
 	return nil
 }
 
-// Validate checks the grant by itself.
+// Validate checks the grant itself.
 func (g *Grant) Validate() error {
 	if g.Container == "" {
 		return Errorf(ErrMalformed, "grant without a container name")

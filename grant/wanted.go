@@ -10,31 +10,30 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// AnnotationResize is what people write on a pod that runs: how much its containers are to
-// have of the GPUs that they have. The scheduler takes it off, and answers in AnnotationResizeStatus.
+// AnnotationResize is the annotation to resize a running pod. The scheduler removes it and writes
+// AnnotationResizeStatus.
 //
 //	{"main":{"memoryMiB":8000,"cores":30}}
 //
-// memoryMiB and cores (0: not limited) are of each GPU that the container has, or of the
-// one that "gpu" names; what isn't there stays as it is.
+// memoryMiB and cores (0: no limit) are for each GPU of the container, or for the one that "gpu" names; a
+// missing value does not change.
 const AnnotationResize = "gpuslice.io/resize"
 
-// AnnotationResizeStatus is the scheduler's answer to the last AnnotationResize, a ResizeStatus.
+// AnnotationResizeStatus is the result of the last AnnotationResize, a ResizeStatus.
 const AnnotationResizeStatus = "gpuslice.io/resize-status"
 
 // maxResizeBytes bounds the annotation, which a tenant writes.
 const maxResizeBytes = 16 << 10
 
-// Wanted is what a container is to have of its GPUs. Nil stays as it is.
+// Wanted is the requested change of a container. Nil does not change.
 type Wanted struct {
 	MemoryMiB *int64 `json:"memoryMiB,omitempty"`
 	Cores     *int   `json:"cores,omitempty"`
-	// GPU is the UUID of the one that is meant; empty: each.
+	// GPU is the UUID of one GPU; "": each.
 	GPU string `json:"gpu,omitempty"`
 }
 
-// DecodeResize reads AnnotationResize, strictly: an amount that makes no sense, a field that isn't
-// known, a container that is named twice or for which nothing is said are ErrMalformed.
+// DecodeResize reads AnnotationResize, as strictly as DecodeGrant.
 func DecodeResize(value string) (map[string]Wanted, error) {
 	if len(value) > maxResizeBytes {
 		return nil, Errorf(ErrMalformed, "%d bytes: at most %d are read", len(value), maxResizeBytes)
@@ -98,7 +97,7 @@ func decodeWanted(reader *jsonReader) (w Wanted, err error) {
 	return w, err
 }
 
-// EncodeResize writes AnnotationResize.
+// EncodeResize returns the value of AnnotationResize.
 func EncodeResize(wanted map[string]Wanted) (string, error) {
 	data, err := json.Marshal(wanted)
 	if err == nil {
@@ -110,7 +109,7 @@ func EncodeResize(wanted map[string]Wanted) (string, error) {
 	return string(data), nil
 }
 
-// Of is what the shares become. An error is ErrMalformed: the container has no such GPU.
+// Of returns the changed shares. An error is ErrMalformed: the container does not have the GPU.
 func (w Wanted) Of(old []Share) ([]Share, error) {
 	if w.GPU != "" && IndexOf(old, w.GPU) < 0 {
 		return nil, Errorf(ErrMalformed, "it has no share of GPU %s", w.GPU)
@@ -130,7 +129,7 @@ func (w Wanted) Of(old []Share) ([]Share, error) {
 	return shares, nil
 }
 
-// Containers are the names in a request, in order.
+// Containers returns the names in a request, sorted.
 func Containers(wanted map[string]Wanted) []string { return slices.Sorted(maps.Keys(wanted)) }
 
 // Outcomes of a resize.
@@ -139,15 +138,14 @@ const (
 	ResizeRefused = "refused" // nothing has changed
 )
 
-// ResizeStatus is the scheduler's answer.
+// ResizeStatus is the value of AnnotationResizeStatus.
 type ResizeStatus struct {
-	// Request is the annotation's value that is answered.
+	// Request is the value of the AnnotationResize.
 	Request string `json:"request"`
-	// Outcome is ResizeBooked or ResizeRefused.
 	Outcome string `json:"outcome"`
-	// Message says why, for people.
+	// Message is the reason, for users.
 	Message string `json:"message"`
-	// Generation is the grant's, of what is booked.
+	// Generation is the reserved grant's.
 	Generation int64     `json:"generation,omitempty"`
 	Time       time.Time `json:"time"`
 }

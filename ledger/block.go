@@ -10,20 +10,19 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// blocking is what grant.json has of a container whose shares are not known.
+// blocking replaces the shares in grant.json of a container whose grant is not known.
 type blocking struct {
-	// Reason is why they are not, for people.
+	// Reason is for operators.
 	Reason string `json:"reason"`
-	// GPUs are those that the container may hold; none means all of the node's.
+	// GPUs are those that the container can hold; none means all of the node.
 	GPUs []string `json:"gpus,omitempty"`
-	// Bare says that the directory has no other files: Block made it.
+	// Bare: Block made the directory, and it has no other files.
 	Bare bool `json:"bare,omitempty"`
 }
 
-// maxReasonBytes bounds the reason, which may repeat what a tenant wrote.
+// maxReasonBytes bounds the reason, which can repeat text of a tenant.
 const maxReasonBytes = 1 << 10
 
-// problem is the blocking entry's for Entry.Problem.
 func (b *blocking) problem() error {
 	where := "on this node"
 	if len(b.GPUs) > 0 {
@@ -32,7 +31,6 @@ func (b *blocking) problem() error {
 	return grant.Errorf(ErrBlocked, "it is there and its grant is not known, so nothing more is granted %s: %s", where, b.Reason)
 }
 
-// validateBlocking checks a record that blocks by itself.
 func (r *record) validateBlocking() error {
 	if err := ValidateContainerID(r.ContainerID); err != nil {
 		return err
@@ -51,16 +49,10 @@ func (r *record) validateBlocking() error {
 	return nil
 }
 
-// Block books a container that is live already and whose grant can't be found
-// out: its annotations are unreadable, the kubelet does not answer. As long as the
-// entry is there, claims of one of the GPUs, or of any GPU where none is named,
-// are refused with ErrBlocked. The entry outlives this process. It ends with
-// Restore, when the grant is known after all, with Release or Remove, or with a
-// Reconcile of its owner that does not list the container. The reason is for
-// people, as Entry.Problem.
-//
-// An entry whose shares are known, active or recovered, stays as it is: it
-// counts already. Another Block of the same container gives the new reason and GPUs.
+// Block adds an entry for a live container with a grant that can't be read. It refuses claims of the GPUs, or
+// of all GPUs if none is named, with ErrBlocked. It ends with Restore, Release or Remove, or with a Reconcile
+// of its owner that does not list the container. An entry with known shares stays as it is; another Block
+// updates the reason and the GPUs.
 func (l *Ledger) Block(ctx context.Context, id, owner, reason string, gpus ...string) error {
 	r := record{Version: recordVersion, Restored: true, Claim: Claim{ContainerID: id, Owner: owner}, Blocking: &blocking{
 		Reason: strings.ToValidUTF8(reason[:min(len(reason), maxReasonBytes)], ""), GPUs: slices.Clone(gpus),
@@ -75,7 +67,6 @@ func (l *Ledger) Block(ctx context.Context, id, owner, reason string, gpus ...st
 	return nil
 }
 
-// block is Block under the lock.
 func (l *Ledger) block(ctx context.Context, r *record) error {
 	if err := l.look(); err != nil {
 		return err

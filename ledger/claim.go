@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -9,7 +11,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// Owners of claims: each reconciles its own only.
+// Owners of claims. Each owner reconciles only its own claims.
 const (
 	// OwnerNRI is the agent's NRI plugin.
 	OwnerNRI = "nri"
@@ -17,34 +19,33 @@ const (
 	OwnerRuntime = "runtime"
 )
 
-// Claim is what a container holds of the node's GPUs.
+// Claim is a container's reservation of shares.
 type Claim struct {
-	// ContainerID is the runtime's id of the container.
+	// ContainerID is the runtime's ID of the container.
 	ContainerID string `json:"containerID"`
-	// Owner is who booked it and who reconciles it: OwnerNRI or OwnerRuntime.
+	// Owner is OwnerNRI or OwnerRuntime.
 	Owner string `json:"owner"`
-	// PodUID, PodNamespace and PodName are empty for a container without a pod.
+	// The pod's fields are empty for a container without a pod.
 	PodUID       string `json:"podUID,omitempty"`
 	PodNamespace string `json:"podNamespace,omitempty"`
 	PodName      string `json:"podName,omitempty"`
-	// Container is the container's name.
-	Container string `json:"container"`
-	// Shares are what is booked, one a GPU.
+	Container    string `json:"container"`
+	// Shares has one share for each GPU.
 	Shares []grant.Share `json:"shares"`
 	// Source and Slot are the grant's.
 	Source grant.Source `json:"source,omitempty"`
 	Slot   *int         `json:"slot,omitempty"`
 	// CoreCeiling is the soft ceiling of compute time, in percent; 0: none.
 	CoreCeiling int `json:"coreCeiling,omitempty"`
-	// HighPriority says that others stand back while it is at work.
+	// HighPriority: other containers on the GPU have less precedence.
 	HighPriority bool `json:"highPriority,omitempty"`
-	// Mode is how the limits are enforced, for people to read.
+	// Mode is how the limits are enforced, for information.
 	Mode string `json:"mode,omitempty"`
-	// CreatedAt is when it was booked. The ledger sets it where it is zero.
+	// CreatedAt is the time of the reservation. The ledger sets it if it is zero.
 	CreatedAt time.Time `json:"createdAt"`
 }
 
-// holder names the claim's container for a message.
+// holder names the container in a message.
 func (c *Claim) holder() string {
 	if c.PodName == "" {
 		return fmt.Sprintf("container %q", c.Container)
@@ -52,7 +53,6 @@ func (c *Claim) holder() string {
 	return fmt.Sprintf("pod %s/%s container %q", c.PodNamespace, c.PodName, c.Container)
 }
 
-// validate checks the claim by itself.
 func (c *Claim) validate() error {
 	if err := ValidateContainerID(c.ContainerID); err != nil {
 		return err
@@ -66,19 +66,19 @@ func (c *Claim) validate() error {
 	return grant.ValidateShares(c.Shares)
 }
 
-// sameAs says whether both claims are for the same thing, whenever they were made.
+// sameAs compares the claims without their times.
 func (c *Claim) sameAs(other *Claim) bool {
 	return c.ContainerID == other.ContainerID && c.Owner == other.Owner &&
 		c.PodUID == other.PodUID && c.Container == other.Container &&
 		slices.Equal(c.Shares, other.Shares)
 }
 
-// isAttemptOf says whether both claims are attempts of one container of one pod.
+// isAttemptOf returns whether both claims are attempts of one container of one pod.
 func (c *Claim) isAttemptOf(other *Claim) bool {
 	return c.PodUID != "" && c.PodUID == other.PodUID && c.Owner == other.Owner && c.Container == other.Container
 }
 
-// clone returns a copy that shares no memory with the claim.
+// clone returns a deep copy.
 func (c *Claim) clone() Claim {
 	own := *c
 	own.Shares = slices.Clone(c.Shares)
@@ -89,8 +89,8 @@ func (c *Claim) clone() Claim {
 	return own
 }
 
-// ValidateContainerID checks an id that is to become a directory's name: 1 to 128
-// letters, digits, "_", "." and "-", not beginning with "." or "-".
+// ValidateContainerID checks an ID that becomes a directory's name: 1 to 128 letters, digits, "_", "." and
+// "-", not beginning with "." or "-".
 func ValidateContainerID(id string) error {
 	ok := 1 <= len(id) && len(id) <= 128 && id[0] != '.' && id[0] != '-'
 	for i := 0; ok && i < len(id); i++ {
@@ -106,43 +106,37 @@ func ValidateContainerID(id string) error {
 // recordVersion is the version of grant.json.
 const recordVersion = 1
 
-// maxSequence is beyond what a node can reach, and far from where the counter
-// would begin again.
+// maxSequence is far above any real sequence, and far below an overflow.
 const maxSequence = 1 << 62
 
-// record is grant.json: a claim and what the ledger adds to it.
+// record is the content of grant.json.
 type record struct {
 	Version int `json:"version"`
-	// Sequence is the generation in which the claim was made. Of several
-	// attempts of a container the one with the highest counts.
+	// Sequence is the generation of the claim. Of several attempts of a container, the highest counts.
 	Sequence uint64 `json:"sequence"`
-	// Restored says that the claim was written down again for a container that
-	// was already there; it replaces no other attempt.
+	// Restored: the claim was added for a running container; it replaces no other attempt.
 	Restored bool `json:"restored,omitempty"`
-	// Blocking is there in place of shares, which are not known. (A reader that
-	// does not know the field finds a claim without shares, and grants nothing.)
+	// Blocking replaces the shares if they are not known.
 	Blocking *blocking `json:"blocking,omitempty"`
 	Claim
 }
 
-// stampTime sets the time of booking where it is not set.
 func (r *record) stampTime() {
 	if r.CreatedAt.IsZero() {
 		r.CreatedAt = time.Now().UTC()
 	}
 }
 
-// supersedes says whether r takes the place of old: a later attempt of the same
-// container. Rule: the kubelet creates attempt N+1 when N has ended, but N's
-// Stop event may come later and its Remove comes later for sure.
+// supersedes returns whether r is a later attempt of old's container. The kubelet creates attempt N+1 when N
+// has ended, but the events of N's end can come later.
 func (r *record) supersedes(old *record) bool {
 	return !r.Restored && r.Sequence > old.Sequence && r.isAttemptOf(&old.Claim)
 }
 
-// decodeRecord reads grant.json of the directory named id.
+// decodeRecord reads grant.json of the directory with the name id.
 func decodeRecord(data []byte, id string) (*record, error) {
 	var r record
-	if err := r.unmarshal(data); err != nil {
+	if err := json.Unmarshal(data, &r); err != nil {
 		return nil, fmt.Errorf("not valid JSON: %w", err)
 	}
 	if r.Version != recordVersion {
@@ -162,4 +156,15 @@ func decodeRecord(data []byte, id string) (*record, error) {
 		return nil, err
 	}
 	return &r, nil
+}
+
+func (r *record) encode() ([]byte, error) {
+	var data bytes.Buffer
+	encoder := json.NewEncoder(&data)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(r); err != nil {
+		return nil, fmt.Errorf("encode %s: %w", recordName, err)
+	}
+	return data.Bytes(), nil
 }

@@ -14,25 +14,23 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// cordonName is the ledger's file of GPUs that get no new container: a UUID a line. In a
-// cluster the Node object's annotation hami.io/device-cordon says it to the scheduler;
-// this one is for what no scheduler speaks of.
+// cordonName is the file with the UUIDs of GPUs that get no new container, one in a line. In a cluster, the
+// scheduler uses the Node's annotation hami.io/device-cordon; this file is for containers without a scheduler.
 const cordonName = "cordoned"
 
-// Cordon keeps new containers from the GPUs and from the MIG devices of them, those that
-// are made later included, until Uncordon. What is booked stays.
+// Cordon refuses new containers on the GPUs and on their MIG devices, until Uncordon. Claims stay.
 func (l *Ledger) Cordon(ctx context.Context, uuids ...string) error {
 	return l.recordon(ctx, func(now []string) []string { return append(now, uuids...) }, uuids)
 }
 
-// Uncordon lets new containers have the GPUs again.
+// Uncordon allows new containers on the GPUs again.
 func (l *Ledger) Uncordon(ctx context.Context, uuids ...string) error {
 	return l.recordon(ctx, func(now []string) []string {
 		return slices.DeleteFunc(now, func(uuid string) bool { return slices.Contains(uuids, uuid) })
 	}, uuids)
 }
 
-// recordon rewrites the list under the lock: complete or not at all.
+// recordon rewrites the file under the lock.
 func (l *Ledger) recordon(ctx context.Context, change func([]string) []string, uuids []string) error {
 	for _, uuid := range uuids {
 		if err := grant.ValidateUUID(uuid); err != nil {
@@ -64,7 +62,7 @@ func (l *Ledger) recordon(ctx context.Context, change func([]string) []string, u
 	})
 }
 
-// Cordoned are the GPUs of the ledger in dir that get no new container, sorted. It takes no lock.
+// Cordoned returns the cordoned GPUs of the ledger in dir, sorted. It takes no lock.
 func Cordoned(dir string) ([]string, error) {
 	path := filepath.Join(dir, cordonName)
 	data, err := os.ReadFile(path)
@@ -84,14 +82,13 @@ func Cordoned(dir string) ([]string, error) {
 	return uuids, nil
 }
 
-// IsCordoned says whether the list of cordoned GPUs holds a GPU or, of a MIG device, the
-// one that it is of.
+// IsCordoned returns whether a GPU, or the GPU of a MIG device, is cordoned.
 func IsCordoned(cordoned []string, uuid, parent string) bool {
 	return slices.Contains(cordoned, uuid) || parent != "" && slices.Contains(cordoned, parent)
 }
 
-// checkCordons refuses a new container of a cordoned GPU. Another attempt of a container
-// that has had the GPU goes on: its pod was there before.
+// checkCordons refuses a new container on a cordoned GPU. Another attempt of a container that had the GPU is
+// allowed.
 func (l *Ledger) checkCordons(claim *Claim, gpus map[string]grant.GPU) error {
 	cordoned, err := Cordoned(l.dir)
 	if err != nil {
@@ -111,7 +108,7 @@ func (l *Ledger) checkCordons(claim *Claim, gpus map[string]grant.GPU) error {
 	return nil
 }
 
-// hadGPU says whether an attempt of the claim's container that is not removed yet is of the GPU.
+// hadGPU returns whether an attempt of the claim's container, not removed yet, has the GPU.
 func (x *index) hadGPU(claim *Claim, uuid string) bool {
 	return claim.PodUID != "" && slices.ContainsFunc(x.pods[claim.PodUID], func(e *entry) bool {
 		return claim.isAttemptOf(&e.Claim) && grant.IndexOf(e.Shares, uuid) >= 0

@@ -19,21 +19,19 @@ const (
 	generationName = "generation"
 )
 
-// ledgerFiles are the two files that processes agree by.
+// ledgerFiles are the two files that processes share.
 type ledgerFiles struct {
 	lock    *os.File
 	counter *os.File
-	// lockID and counterID are which files were opened.
+	// lockID and counterID identify the opened files.
 	lockID, counterID fileID
 }
 
-// fileID tells two files of the same name apart.
 type fileID struct {
 	device, inode uint64
 }
 
-// openFiles opens the two files, and makes them and the directories where they are
-// missing.
+// openFiles opens the files, and makes them and the directories if they are missing.
 func openFiles(dir string) (*ledgerFiles, error) {
 	if err := makeDirectories(dir); err != nil {
 		return nil, err
@@ -55,7 +53,6 @@ func openFiles(dir string) (*ledgerFiles, error) {
 	return files, nil
 }
 
-// makeDirectories makes the ledger's two directories where they are missing.
 func makeDirectories(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make the directory: %w", err)
@@ -67,7 +64,6 @@ func makeDirectories(dir string) error {
 	return nil
 }
 
-// identify remembers which files are open.
 func (f *ledgerFiles) identify() error {
 	var lock, counter unix.Stat_t
 	if err := errors.Join(unix.Fstat(int(f.lock.Fd()), &lock), unix.Fstat(int(f.counter.Fd()), &counter)); err != nil {
@@ -82,7 +78,7 @@ func (f *ledgerFiles) close() error {
 	return errors.Join(f.lock.Close(), f.counter.Close())
 }
 
-// flock takes the lock, or gives up when the context ends.
+// flock takes the lock, or fails when ctx ends.
 func (f *ledgerFiles) flock(ctx context.Context) error {
 	if err := rawfile.Lock(ctx, int(f.lock.Fd())); err != nil {
 		return fmt.Errorf("lock %s: %w", f.lock.Name(), err)
@@ -90,12 +86,11 @@ func (f *ledgerFiles) flock(ctx context.Context) error {
 	return nil
 }
 
-// unlock gives the lock back.
 func (f *ledgerFiles) unlock() {
 	_ = unix.Flock(int(f.lock.Fd()), unix.LOCK_UN) // fails only for a closed file, which holds no lock
 }
 
-// inPlace says whether the open files are still those under the ledger's path.
+// inPlace returns whether the open files are still at the ledger's path.
 func (f *ledgerFiles) inPlace() bool {
 	var lock, counter unix.Stat_t
 	if unix.Stat(f.lock.Name(), &lock) != nil || unix.Stat(f.counter.Name(), &counter) != nil {
@@ -104,8 +99,8 @@ func (f *ledgerFiles) inPlace() bool {
 	return f.lockID == fileID{uint64(lock.Dev), lock.Ino} && f.counterID == fileID{uint64(counter.Dev), counter.Ino}
 }
 
-// generation reads the counter. A new file is generation 0; one that was cut
-// short reads as odd, so that everything is looked at again.
+// generation reads the counter. An empty file is generation 0; a truncated one is odd, so that everything is
+// read again.
 func (f *ledgerFiles) generation() (uint64, error) {
 	var cell [8]byte
 	n, err := unix.Pread(int(f.counter.Fd()), cell[:], 0)
@@ -118,7 +113,6 @@ func (f *ledgerFiles) generation() (uint64, error) {
 	return binary.LittleEndian.Uint64(cell[:]), nil
 }
 
-// setGeneration writes the counter.
 func (f *ledgerFiles) setGeneration(generation uint64) error {
 	var cell [8]byte
 	binary.LittleEndian.PutUint64(cell[:], generation)

@@ -9,44 +9,38 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// State is what a directory of the ledger means.
+// State is the state of an entry.
 type State string
 
 const (
 	// StateActive counts against the GPUs.
 	StateActive State = "active"
-	// StateReleased counts no more; the directory is there as long as the
-	// container is.
+	// StateReleased does not count; the directory exists as long as the container.
 	StateReleased State = "released"
-	// StateCorrupt is a directory whose record can't be read and which may be an
-	// active container's.
+	// StateCorrupt has an unreadable record, and can be an active container's.
 	StateCorrupt State = "corrupt"
-	// StateBlocking is a container that is there and whose grant is not known:
-	// nothing is booked on the GPUs that it may hold.
+	// StateBlocking is a container whose grant is not known: its GPUs can't be reserved.
 	StateBlocking State = "blocking"
 )
 
 // Entry is one directory of the ledger.
 type Entry struct {
 	Claim
-	// State says whether it counts.
 	State State
-	// Problem is why the record could not be read, or why the entry blocks; nil
-	// if its shares are known.
+	// Problem is why the record could not be read, or why the entry blocks; nil if its shares are known.
 	Problem error
-	// Blocks are the GPUs that a blocking entry keeps from being booked; none
-	// means all GPUs of the node.
+	// Blocks are the GPUs that a blocking entry blocks; none means all of the node.
 	Blocks []string
 }
 
-// Usage is what is booked of one GPU.
+// Usage is what is reserved of one GPU.
 type Usage struct {
 	MemoryMiB   int64
 	CorePercent int
 	Slots       int
 }
 
-// entry is an Entry as the index keeps it.
+// entry is an Entry in the index.
 type entry struct {
 	record
 	state   State
@@ -54,7 +48,6 @@ type entry struct {
 	stamp   stamp
 }
 
-// newEntry is the entry of a record that counts.
 func newEntry(r *record) *entry {
 	if r.Blocking != nil {
 		return &entry{record: *r, state: StateBlocking}
@@ -62,7 +55,6 @@ func newEntry(r *record) *entry {
 	return &entry{record: *r, state: StateActive}
 }
 
-// public is the entry as a snapshot has it.
 func (e *entry) public() Entry {
 	out := Entry{Claim: e.Claim, State: e.state, Problem: e.problem}
 	if e.state == StateBlocking {
@@ -71,16 +63,15 @@ func (e *entry) public() Entry {
 	return out
 }
 
-// counts says whether the entry is known to hold something.
+// counts returns whether the entry is known to hold something.
 func (e *entry) counts() bool { return e.state == StateActive || e.state == StateBlocking }
 
-// unknown says whether the entry may hold more than its shares say.
+// unknown returns whether the entry can hold more than its shares.
 func (e *entry) unknown() bool {
 	return e.state == StateBlocking || e.state == StateCorrupt && len(e.Shares) == 0
 }
 
-// mayHold says whether an entry whose shares are not known may hold one of the
-// shares' GPUs.
+// mayHold returns whether an entry with unknown shares can hold one of the shares' GPUs.
 func (e *entry) mayHold(shares []grant.Share) bool {
 	if e.state != StateBlocking || len(e.Blocking.GPUs) == 0 {
 		return true
@@ -88,9 +79,8 @@ func (e *entry) mayHold(shares []grant.Share) bool {
 	return slices.ContainsFunc(e.Blocking.GPUs, func(uuid string) bool { return grant.IndexOf(shares, uuid) >= 0 })
 }
 
-// index is the ledger's content in memory. It makes every decision and does no
-// input or output. Sums are kept up to date, so that a decision costs the same
-// with any number of containers.
+// index is the ledger's content in memory. It decides, without input or output. It keeps sums, so that a
+// decision takes the same time with any number of containers.
 type index struct {
 	entries map[string]*entry
 	gpus    map[string]Usage
@@ -108,7 +98,7 @@ func newIndex() *index {
 	}
 }
 
-// put adds an entry, in the place of one with the same id.
+// put adds or replaces an entry.
 func (x *index) put(e *entry) {
 	x.drop(e.ContainerID)
 	x.entries[e.ContainerID] = e
@@ -118,7 +108,6 @@ func (x *index) put(e *entry) {
 	x.count(e, 1)
 }
 
-// drop takes the entry out, if there is one.
 func (x *index) drop(id string) {
 	e, ok := x.entries[id]
 	if !ok {
@@ -135,13 +124,12 @@ func (x *index) drop(id string) {
 	}
 }
 
-// release makes the entry count no more.
 func (x *index) release(e *entry) {
 	x.count(e, -1)
 	e.state = StateReleased
 }
 
-// count adds the entry to the sums, or takes it out with sign -1.
+// count adds the entry to the sums, or subtracts it with sign -1.
 func (x *index) count(e *entry, sign int) {
 	if e.state == StateReleased {
 		return
@@ -167,8 +155,7 @@ func (x *index) count(e *entry, sign int) {
 	}
 }
 
-// predecessors returns the earlier attempts of the claim's container that still
-// count.
+// predecessors returns the earlier attempts of the claim's container that count.
 func (x *index) predecessors(claim *Claim) (found []*entry) {
 	for _, e := range x.pods[claim.PodUID] {
 		if e.state == StateActive && e.ContainerID != claim.ContainerID && claim.isAttemptOf(&e.Claim) {
@@ -178,7 +165,7 @@ func (x *index) predecessors(claim *Claim) (found []*entry) {
 	return found
 }
 
-// superseded returns the active entries in whose place another one is.
+// superseded returns the active entries that a later attempt replaces.
 func (x *index) superseded() (found []*entry) {
 	for _, attempts := range x.pods {
 		for _, old := range attempts {
@@ -190,7 +177,7 @@ func (x *index) superseded() (found []*entry) {
 	return found
 }
 
-// admit says whether the claim, which CheckGPUs has passed, may be booked.
+// admit returns nil if the claim, which CheckGPUs has accepted, can be reserved.
 func (x *index) admit(claim *Claim, gpus map[string]grant.GPU) error {
 	if err := x.checkKnown(claim.Shares); err != nil {
 		return err
@@ -201,9 +188,8 @@ func (x *index) admit(claim *Claim, gpus map[string]grant.GPU) error {
 	return x.checkCapacity(claim, gpus, x.predecessors(claim))
 }
 
-// checkKnown refuses when there is an entry whose shares are not known and may be
-// of the same GPUs: what is free isn't known either. It names no pod and no
-// reason, for the refused pod's tenant reads it.
+// checkKnown refuses if an entry with unknown shares can hold the same GPUs. The error names no pod and no
+// reason, because the refused pod's tenant reads it.
 func (x *index) checkKnown(shares []grant.Share) error {
 	if len(x.unknown) == 0 {
 		return nil
@@ -230,13 +216,11 @@ func (x *index) checkKnown(shares []grant.Share) error {
 	return nil
 }
 
-// few joins the first of the ids.
 func few(ids []string) string {
 	const most = 3
 	return strings.Join(ids[:min(len(ids), most)], ", ")
 }
 
-// snapshot copies the index.
 func (x *index) snapshot() *Snapshot {
 	s := &Snapshot{GPUs: map[string]Usage{}}
 	for _, e := range x.entries {
@@ -249,9 +233,8 @@ func (x *index) snapshot() *Snapshot {
 	return s
 }
 
-// checkSlot refuses a positional grant whose slot another container of the pod
-// has, or had and is not removed: an ephemeral container in a pod with one slot
-// asks for its neighbour's.
+// checkSlot refuses a HAMi grant whose position another container of the pod has, or had and is not removed:
+// for example, an ephemeral container in a pod with one position.
 func (x *index) checkSlot(claim *Claim) error {
 	if claim.Slot == nil || claim.PodUID == "" {
 		return nil
@@ -265,8 +248,7 @@ func (x *index) checkSlot(claim *Claim) error {
 	return nil
 }
 
-// checkCapacity refuses what does not fit beside the other containers. Entries
-// in own are the claim's earlier attempts, in whose place it is.
+// checkCapacity refuses what does not fit. own are the claim's earlier attempts, which it replaces.
 func (x *index) checkCapacity(claim *Claim, gpus map[string]grant.GPU, own []*entry) error {
 	for _, share := range claim.Shares {
 		gpu, used := gpus[share.UUID], x.gpus[share.UUID]

@@ -13,59 +13,50 @@ import (
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 )
 
-// Ledger is the node's book of claims: one directory a container under
-// <dir>/containers, on a tmpfs, shared by every process that opens it.
+// Ledger is the node's store of claims: one directory for each container, on a tmpfs, shared by processes.
 //
-//	<dir>/lock                        flock'ed by whoever reads or changes
-//	<dir>/generation                  counts changes; odd: one is under way
+//	<dir>/lock                        flock'ed by readers and writers
+//	<dir>/generation                  counts changes; odd: a change is in progress
 //	<dir>/cordoned                    GPUs that get no new container (Cordon)
 //	<dir>/containers/<id>/grant.json      the claim counts
-//	<dir>/containers/<id>/released.json   the same file, renamed: it counts no more
-//	<dir>/containers/<id>/…               what populate put there
-//	<dir>/containers/.new-…, .old-…       a change that is under way
+//	<dir>/containers/<id>/released.json   the same file, renamed: it does not count
+//	<dir>/containers/<id>/…               files of populate
+//	<dir>/containers/.new-…, .old-…       a change in progress
 //
-// Each change becomes true by one rename. A process killed before it leaves a
-// hidden directory and an odd generation, which the next one cleans up; a process
-// killed after it has made the change. Nothing is synced to a disk: after a
-// reboot the containers are gone, and so is their ledger.
-//
-// A Ledger keeps the content in memory and reads only what others changed since
-// its last look, which the generation tells. It may be used by several goroutines.
+// One rename commits a change. After a kill before it, the next process removes the hidden directory. Nothing
+// is synced: after a reboot there are no containers and no ledger. A Ledger caches the content, and the
+// generation shows what others changed. It is safe for concurrent use.
 type Ledger struct {
 	dir     string
 	recover func(dir string) ([]grant.Share, error)
 	damage  func(error)
-	// readOnly makes scan change nothing: it is a Reader's.
+	// readOnly: scan changes nothing, for a Reader.
 	readOnly bool
 
-	// turn is the process's own lock: flock works between open files only, and
-	// a mutex can't be given up when a context ends.
+	// turn is the lock inside the process: flock works between open files, and a mutex has no timeout.
 	turn  chan struct{}
 	files *ledgerFiles
 	index *index
-	// seen is the generation that index is of; current says that it is.
+	// seen is the generation of the index; current: it is valid.
 	seen    uint64
 	current bool
 }
 
-// Option changes how a ledger is opened.
+// Option is an option of Open.
 type Option func(*Ledger)
 
-// WithRecovery gives a second source for what a container holds, asked when its
-// grant.json is unreadable: the directory's limits file says it too. Without one, or
-// where it fails, claims are refused until the entry is written again or removed.
+// WithRecovery sets a second source of a container's shares if grant.json is unreadable: the limits file in
+// its directory. Without it, or if it fails, claims are refused until the entry is fixed or removed.
 func WithRecovery(shares func(dir string) ([]grant.Share, error)) Option {
 	return func(l *Ledger) { l.recover = shares }
 }
 
-// WithDamage is told of each record that was found damaged, whether it could be
-// written again or not. It is called under the lock and must be quick.
+// WithDamage sets a function that is called for each damaged record, under the lock.
 func WithDamage(report func(error)) Option {
 	return func(l *Ledger) { l.damage = report }
 }
 
-// Open opens the ledger in dir, which it makes if it is not there. It
-// neither waits for the lock nor reads the entries.
+// Open opens the ledger in dir, and makes it if it is missing. It does not wait for the lock.
 func Open(dir string, options ...Option) (*Ledger, error) {
 	l := &Ledger{dir: dir, turn: make(chan struct{}, 1), index: newIndex(), damage: func(error) {}}
 	for _, option := range options {
@@ -79,30 +70,23 @@ func Open(dir string, options ...Option) (*Ledger, error) {
 	return l, nil
 }
 
-// Close gives the ledger's files back. What it holds stays.
+// Close closes the ledger's files. Claims stay.
 func (l *Ledger) Close() error {
 	l.turn <- struct{}{}
 	defer func() { <-l.turn }()
 	return l.files.close()
 }
 
-// Claim books the claim and returns its directory. It refuses what does not fit
-// into GPUs, the node's GPUs by UUID (ErrOverbooked, ErrUnknownGPU), a slot
-// that another container of the pod has (ErrSlotTaken), everything as long as an
-// entry can't be read (ErrCorrupt), what a container may hold whose grant is
-// not known (ErrBlocked), and GPUs that are cordoned here (ErrCordoned).
+// Claim reserves the claim and returns its directory. It refuses a claim that does not fit into gpus, the
+// node's GPUs by UUID (ErrOverbooked, ErrUnknownGPU), a HAMi position of another container (ErrSlotTaken), a
+// cordoned GPU (ErrCordoned), and any claim while an entry is unreadable (ErrCorrupt) or blocks (ErrBlocked).
 //
-// populate, which may be nil, writes the container's other files into the directory
-// it is given. The directory has another name then, so that nothing in it may
-// depend on its path. If populate fails, or anything else before the directory
-// gets its name, the ledger is as before.
+// populate, which can be nil, writes the container's other files into a directory that is renamed later. If it
+// fails, or ctx ends before the commit, the ledger is unchanged.
 //
-// The same claim again is answered with the directory that is there, without
-// populate; another claim of the same container is ErrConflict. A claim takes
-// the place of earlier attempts of its container (the same owner, pod UID and
-// container name): they count no more, and their directories stay until Remove.
-//
-// A context that ends before the commit refuses the claim.
+// The same claim again returns the existing directory without populate; another claim of the same container is
+// ErrConflict. A claim replaces earlier attempts of its container (same owner, pod UID and container name):
+// they do not count any more, and their directories stay until Remove.
 func (l *Ledger) Claim(ctx context.Context, claim Claim, gpus map[string]grant.GPU, populate func(dir string) error) (dir string, err error) {
 	if err := claim.validate(); err != nil {
 		return "", fmt.Errorf("%s: %w", claim.holder(), err)
@@ -130,10 +114,9 @@ func (l *Ledger) Claim(ctx context.Context, claim Claim, gpus map[string]grant.G
 	return l.Dir(claim.ContainerID), nil
 }
 
-// admit says whether the claim may be booked. Before it refuses for an entry that
-// can't be read or blocks, it looks at the directories again: the refusal advises to
-// remove one by hand, which no generation tells. For want of room it does not: a directory that
-// somebody removed while its container runs would be given away.
+// admit returns nil if the claim can be reserved. Before it refuses for an unreadable or blocking entry, it
+// reads the directories again: an operator can have removed one, which does not change the generation. For
+// lack of capacity it does not, so that a directory removed while its container runs still counts.
 func (l *Ledger) admit(claim *Claim, gpus map[string]grant.GPU) error {
 	if err := grant.CheckGPUs(claim.Shares, gpus); err != nil {
 		return err
@@ -151,7 +134,7 @@ func (l *Ledger) admit(claim *Claim, gpus map[string]grant.GPU) error {
 	return l.index.admit(claim, gpus)
 }
 
-// checkSame refuses a claim that differs from the one that is booked already.
+// checkSame refuses a claim that differs from the reserved one.
 func checkSame(claim, booked *Claim) error {
 	if !claim.sameAs(booked) {
 		return grant.Errorf(ErrConflict, "container id %s is already booked for %s with %d shares: remove it first", claim.ContainerID, booked.holder(), len(booked.Shares))
@@ -159,8 +142,8 @@ func checkSame(claim, booked *Claim) error {
 	return nil
 }
 
-// Release makes the container's claim count no more. Its directory stays, since
-// the container may still map it. An unknown id is fine.
+// Release ends the claim. Its directory stays, because the container can still map its files. An unknown ID is
+// no error.
 func (l *Ledger) Release(ctx context.Context, id string) error {
 	return l.forEntry(ctx, "release", id, func(e *entry) error {
 		if e.state == StateReleased {
@@ -176,15 +159,14 @@ func (l *Ledger) Release(ctx context.Context, id string) error {
 	})
 }
 
-// Remove takes the container's directory away, and its claim with it. An unknown
-// id is fine.
+// Remove removes the container's directory and its claim. An unknown ID is no error.
 func (l *Ledger) Remove(ctx context.Context, id string) error {
 	return l.forEntry(ctx, "remove", id, func(*entry) error {
 		return l.change(func(uint64) error { return l.discard(id) })
 	})
 }
 
-// forEntry calls fn with the entry of the id, under the lock, if there is one.
+// forEntry calls fn under the lock if there is an entry.
 func (l *Ledger) forEntry(ctx context.Context, what, id string, fn func(*entry) error) error {
 	err := ValidateContainerID(id)
 	if err == nil {
@@ -203,12 +185,12 @@ func (l *Ledger) forEntry(ctx context.Context, what, id string, fn func(*entry) 
 
 // Snapshot is the ledger's content at one moment.
 type Snapshot struct {
-	// Entries are all directories, in the order of their ids.
+	// Entries are all directories, sorted by ID.
 	Entries []Entry
-	// GPUs is what is booked by GPU UUID; a GPU without claims is not in it.
+	// GPUs are the sums by GPU UUID, without GPUs that have no claims.
 	GPUs map[string]Usage
-	// Unsettled says that a change was under way all the while, or was interrupted
-	// and not cleaned up: entries may be of different moments. Only a Reader's is.
+	// Unsettled: a change was in progress, or interrupted, so that entries can be of different moments. Only
+	// for a Reader.
 	Unsettled bool
 }
 
@@ -222,7 +204,7 @@ func (s *Snapshot) Claims() (claims []Claim) {
 	return claims
 }
 
-// Snapshot reads the ledger. The shares in it are the ledger's own: read only.
+// Snapshot reads the ledger. Its shares must not be changed.
 func (l *Ledger) Snapshot(ctx context.Context) (*Snapshot, error) {
 	var snapshot *Snapshot
 	err := l.locked(ctx, func() error {
@@ -235,13 +217,12 @@ func (l *Ledger) Snapshot(ctx context.Context) (*Snapshot, error) {
 	return snapshot, nil
 }
 
-// Directory is where the container's files are, whether it has any or not.
+// Dir returns the path of a container's directory.
 func (l *Ledger) Dir(id string) string {
 	return filepath.Join(l.dir, containersName, id)
 }
 
-// locked calls fn when this process and goroutine alone has the ledger and the
-// index is current. It waits no longer than the context.
+// locked calls fn with the lock and a current index. It waits until ctx ends.
 func (l *Ledger) locked(ctx context.Context, fn func() error) error {
 	select {
 	case l.turn <- struct{}{}:
@@ -259,9 +240,8 @@ func (l *Ledger) locked(ctx context.Context, fn func() error) error {
 	return fn()
 }
 
-// acquire takes the flock. If the ledger's files are not those under its path
-// any more (somebody removed the directory), it opens the new ones: two
-// processes must never hold two different locks.
+// acquire takes the flock. If the ledger's files were replaced, it opens the new ones, so that no two
+// processes use different locks.
 func (l *Ledger) acquire(ctx context.Context) error {
 	for {
 		if err := l.files.flock(ctx); err != nil {
@@ -280,7 +260,7 @@ func (l *Ledger) acquire(ctx context.Context) error {
 	}
 }
 
-// refresh reads what others changed.
+// refresh reads the changes of others.
 func (l *Ledger) refresh() error {
 	generation, err := l.files.generation()
 	if err != nil {
@@ -312,18 +292,18 @@ func (l *Ledger) refresh() error {
 	return nil
 }
 
-// look reads every directory again, whether the generation tells of a change or not.
+// look reads every directory again.
 func (l *Ledger) look() error {
 	l.current = false
 	return l.refresh()
 }
 
-// errUnfinished marks an error after which the files are not as the index says;
-// the generation stays odd, and the next one to come cleans up.
+// errUnfinished marks an error after which the files differ from the index. The generation stays odd, and the
+// next process cleans up.
 var errUnfinished = errors.New("the change is not finished")
 
-// change calls fn between an odd and an even generation. If fn fails it must
-// have left everything as before, or answer errUnfinished.
+// change calls fn between an odd and an even generation. If fn fails, it must have changed nothing, or return
+// errUnfinished.
 func (l *Ledger) change(fn func(sequence uint64) error) error {
 	odd := l.seen + 1
 	l.current = false
@@ -340,15 +320,14 @@ func (l *Ledger) change(fn func(sequence uint64) error) error {
 	return err
 }
 
-// finish marks the end of a change. If it can't, the generation is odd and the
-// next look reads everything again, which costs time and loses nothing.
+// finish ends a change. If it fails, the generation stays odd, and the next reader reads everything again.
 func (l *Ledger) finish(even uint64) {
 	if err := l.files.setGeneration(even); err == nil {
 		l.seen, l.current = even, true
 	}
 }
 
-// build makes the record's directory and enters it into the index.
+// build makes the record's directory and adds it to the index.
 func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string) error) (err error) {
 	r.stampTime()
 	hidden := l.hidden(newPrefix, r.ContainerID)
@@ -382,8 +361,8 @@ func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string)
 	return nil
 }
 
-// supersede makes earlier attempts of the claim's container count no more. A
-// record that can't be marked is not a fault: the rule says the same of it.
+// supersede ends earlier attempts of the claim's container. A record that can't be marked is no error:
+// superseded finds it again.
 func (l *Ledger) supersede(r *record) {
 	for _, old := range l.index.predecessors(&r.Claim) {
 		_ = l.markReleased(old.ContainerID)
@@ -391,9 +370,8 @@ func (l *Ledger) supersede(r *record) {
 	}
 }
 
-// name gives the hidden directory its container's name: the moment from which the
-// claim counts. A directory that has the name already, released or corrupt, changes
-// places with it, so that there is always one of the two.
+// name renames the hidden directory to the container's ID: from now on the claim counts. It exchanges it with
+// an existing released or corrupt directory.
 func (l *Ledger) name(hidden, id string) error {
 	flags := uint(0)
 	if l.index.entries[id] != nil {
@@ -408,8 +386,7 @@ func (l *Ledger) name(hidden, id string) error {
 	return nil
 }
 
-// discard takes the container's directory away, if there is one, and its entry
-// with it.
+// discard removes the container's directory, if there is one, and its entry.
 func (l *Ledger) discard(id string) error {
 	hidden := l.hidden(oldPrefix, id)
 	err := unix.Rename(l.Dir(id), hidden)

@@ -14,15 +14,13 @@ import (
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// Reader reads a ledger and changes nothing: it makes no file, repairs nothing,
-// and takes no lock, so that a reader that is suspended keeps nobody waiting. It
-// works on a read-only mount.
+// Reader reads a ledger without changes and without the lock, also on a read-only mount.
 type Reader struct {
 	dir     string
 	options []Option
 }
 
-// OpenReadOnly opens the ledger in dir, which must be there, to be read only.
+// OpenReadOnly opens the ledger in dir for reading.
 func OpenReadOnly(dir string, options ...Option) (*Reader, error) {
 	dirs, err := os.OpenFile(filepath.Join(dir, containersName), os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -34,19 +32,17 @@ func OpenReadOnly(dir string, options ...Option) (*Reader, error) {
 	return &Reader{dir: dir, options: options}, dirs.Close()
 }
 
-// Directory is where the container's files are, whether it has any or not.
+// Dir returns the path of a container's directory.
 func (r *Reader) Dir(id string) string { return filepath.Join(r.dir, containersName, id) }
 
-// A reader that meets a change looks again after readPause, at most readTries times.
+// If a change is in progress, a reader reads again after readPause, at most readTries times.
 const (
 	readTries = 50
 	readPause = 2 * time.Millisecond
 )
 
-// Snapshot reads the ledger. The generation is its sequence lock: if it is even
-// and the same before and after the reading, nothing was changed meanwhile. If that
-// can't be had, somebody changes the ledger all the time or was killed in the
-// middle, and the snapshot is Unsettled.
+// Snapshot reads the ledger. The generation is a sequence lock: if it is even and the same before and after,
+// there was no change. Otherwise, after all tries, the snapshot is Unsettled.
 func (r *Reader) Snapshot(ctx context.Context) (*Snapshot, error) {
 	for try := 1; ; try++ {
 		snapshot, err := r.look(try == readTries)
@@ -62,7 +58,6 @@ func (r *Reader) Snapshot(ctx context.Context) (*Snapshot, error) {
 	}
 }
 
-// sleep waits, or gives up when the context ends.
 func sleep(ctx context.Context, pause time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -72,8 +67,8 @@ func sleep(ctx context.Context, pause time.Duration) error {
 	}
 }
 
-// look reads the ledger once. If it was changed meanwhile, the answer is nil, or
-// with anyhow a snapshot that is unsettled.
+// look reads the ledger once. If it was changed meanwhile, it returns nil or, with anyhow, an unsettled
+// snapshot.
 func (r *Reader) look(anyhow bool) (*Snapshot, error) {
 	before, err := r.generation()
 	if err != nil || before%2 == 1 && !anyhow {
@@ -100,7 +95,7 @@ func (r *Reader) look(anyhow bool) (*Snapshot, error) {
 	return snapshot, nil
 }
 
-// generation reads the counter, which is 0 as long as there is none.
+// generation reads the counter; 0 if there is none.
 func (r *Reader) generation() (uint64, error) {
 	data, err := rawfile.Read(filepath.Join(r.dir, generationName))
 	switch {

@@ -16,48 +16,39 @@ import (
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
 )
 
-// Report says what a reconciliation found and did. Ids are in order.
+// Report is the result of a reconciliation: container IDs, sorted.
 type Report struct {
-	// Kept are the owner's entries that are live.
+	// Kept are the owner's live entries.
 	Kept []string
-	// Unlisted are the owner's entries that the runtime does not list and whose
-	// container lives all the same. They count on.
+	// Unlisted are the owner's entries that are not listed, but alive. They count.
 	Unlisted []string
-	// Removed are the owner's entries that were neither.
+	// Removed are the owner's other entries.
 	Removed []string
-	// Failed are the entries that should have been removed and could not be. The
-	// error says why; they are as they were.
+	// Failed are the entries that could not be removed. The error has the reasons.
 	Failed []string
-	// Leftovers are the hidden directories of interrupted changes, removed.
+	// Leftovers are the removed hidden directories of interrupted changes.
 	Leftovers []string
-	// Corrupt are the entries that can't be read, whoever's they are. A live
-	// one is for Restore. Another is left alone: it may be another owner's.
+	// Corrupt are the unreadable entries of any owner that stay.
 	Corrupt []string
-	// CorruptRemoved are the unreadable entries of containers that are gone, removed.
-	// Only a reconciliation for the whole node removes them.
+	// CorruptRemoved are the removed unreadable entries, with ForWholeNode only.
 	CorruptRemoved []string
 }
 
-// ReconcileOption says more of what a reconciliation knows.
+// ReconcileOption is an option of Reconcile.
 type ReconcileOption func(*reconciliation)
 
-// WithLiveness gives a second opinion on entries that count and are not listed,
-// asked by the container's directory before they are removed: containerd lists no
-// container whose state it can't find out, and that may be running. It is called
-// under the lock and must be quick.
+// WithLiveness sets a check of entries that are not listed, by the container's directory: containerd does not
+// list containers whose state it can't read. It is called under the lock.
 func WithLiveness(alive func(dir string) bool) ReconcileOption {
 	return func(r *reconciliation) { r.alive = alive }
 }
 
-// ForWholeNode says that the list has all containers of the node that can hold a
-// GPU, whoever's they are. Unreadable entries, whose owner nobody knows, are then
-// removed if their containers are not listed and, by WithLiveness, not alive;
-// without that one they stay.
+// ForWholeNode: the list has all containers of the node that can hold a GPU. Unreadable entries are removed if
+// they are not listed and, by WithLiveness, not alive.
 func ForWholeNode() ReconcileOption {
 	return func(r *reconciliation) { r.wholeNode = true }
 }
 
-// reconciliation is one call of Reconcile.
 type reconciliation struct {
 	owner     string
 	live      map[string]bool
@@ -66,11 +57,8 @@ type reconciliation struct {
 	report    Report
 }
 
-// Reconcile removes every entry of the owner that is not in live, the ids of
-// all containers that its runtime has, with a GPU or without, and not alive by
-// WithLiveness. Other owners' entries are not touched. It trusts nothing that it
-// remembers, so that the Snapshot after it tells which directories are there. An error
-// on one entry keeps no other from being handled: all are reported.
+// Reconcile removes the owner's entries that are not in live, the IDs of all containers of its runtime, and
+// not alive by WithLiveness. It reads all directories again. An error of one entry does not stop the others.
 func (l *Ledger) Reconcile(ctx context.Context, owner string, live []string, options ...ReconcileOption) (*Report, error) {
 	r := &reconciliation{owner: owner, live: make(map[string]bool, len(live))}
 	for _, option := range options {
@@ -92,7 +80,7 @@ func (l *Ledger) Reconcile(ctx context.Context, owner string, live []string, opt
 	return &r.report, nil
 }
 
-// judge reports the entries that stay and returns those that go.
+// judge reports the entries that stay and returns those to remove.
 func (l *Ledger) judge(r *reconciliation) (doomed []*entry) {
 	for _, id := range slices.Sorted(maps.Keys(l.index.entries)) {
 		e := l.index.entries[id]
@@ -113,13 +101,12 @@ func (l *Ledger) judge(r *reconciliation) (doomed []*entry) {
 	return doomed
 }
 
-// isGone says whether the container of an unreadable entry is surely gone.
+// isGone returns whether the container of an unreadable entry is certainly gone.
 func (r *reconciliation) isGone(e *entry, dir string) bool {
 	return r.wholeNode && !r.live[e.ContainerID] && r.alive != nil && !r.alive(dir)
 }
 
-// sweep removes all hidden directories, for whoever makes one holds the lock as long
-// as it is there, and then the entries.
+// sweep removes all hidden directories and the entries. The lock is held, so no hidden directory is in use.
 func (l *Ledger) sweep(r *reconciliation, doomed []*entry) error {
 	failed := l.sweepHidden(&r.report)
 	for _, e := range doomed {
@@ -137,7 +124,6 @@ func (l *Ledger) sweep(r *reconciliation, doomed []*entry) error {
 	return failed
 }
 
-// sweepHidden removes the hidden directories.
 func (l *Ledger) sweepHidden(report *Report) error {
 	dirs, err := os.ReadDir(filepath.Join(l.dir, containersName))
 	if err != nil {
@@ -158,20 +144,17 @@ func (l *Ledger) sweepHidden(report *Report) error {
 	return failed
 }
 
-// Restored says how a claim was written down again.
+// Restored is the result of Restore.
 type Restored struct {
-	// Dir is the container's directory.
 	Dir string
-	// Overbooked is why the claim would have been refused, if it would have
-	// been: the container is there, and counts all the same.
+	// Overbooked is why Claim would refuse; the claim counts in any case.
 	Overbooked error
 }
 
-// Restore books the claim of a container that is live already: its directory was
-// lost, or its record, or it was taken for stopped, or blocks. It counts in any case, fits
-// or not, and takes no other attempt's place. populate is called, as by Claim,
-// if the directory is gone or Block made it; the container itself still maps the files of the old one.
-// A record that is there and says something else is ErrConflict.
+// Restore reserves the claim of a live container whose directory or record was lost, released, or blocks. It
+// counts even if it does not fit, and replaces no other attempt. populate is called, as by Claim, if the
+// directory is gone or Block made it; the container still maps the old files. A different active record is
+// ErrConflict.
 func (l *Ledger) Restore(ctx context.Context, claim Claim, gpus map[string]grant.GPU, populate func(dir string) error) (*Restored, error) {
 	if err := claim.validate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", claim.holder(), err)
@@ -202,7 +185,6 @@ func (l *Ledger) Restore(ctx context.Context, claim Claim, gpus map[string]grant
 	return restored, nil
 }
 
-// wouldRefuse says why the claim would be refused if it was new.
 func (l *Ledger) wouldRefuse(claim *Claim, gpus map[string]grant.GPU) error {
 	if err := grant.CheckGPUs(claim.Shares, gpus); err != nil {
 		return err
@@ -210,8 +192,7 @@ func (l *Ledger) wouldRefuse(claim *Claim, gpus map[string]grant.GPU) error {
 	return l.index.checkCapacity(claim, gpus, nil)
 }
 
-// reactivate writes the record into the directory that is there, released, corrupt
-// or blocking. A grant.json counts more than a released.json beside it.
+// reactivate writes the record into the existing directory. grant.json takes precedence over released.json.
 func (l *Ledger) reactivate(r *record) error {
 	r.stampTime()
 	if err := l.replaceRecord(r); err != nil {

@@ -15,22 +15,18 @@ import (
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// Resize gives the container of an active claim other amounts of the GPUs that it has,
-// while it runs. The shares name the same GPUs in the same order. It refuses what does
-// not fit (ErrOverbooked, ErrUnknownGPU), other GPUs, a part of a MIG device
-// (ErrMalformed), and a container that holds nothing (ErrNoClaim). Who asks for less of something is
-// never refused for want of room, also on a GPU that is overbooked or gone. Cores without a limit
-// (0) book none and are the most, which is to be had where others leave any.
+// Resize changes the amounts of an active claim while the container runs. The shares must name the same GPUs
+// in the same order. It refuses what does not fit (ErrOverbooked, ErrUnknownGPU), other GPUs or a part of a
+// MIG device (ErrMalformed), and a container without a claim (ErrNoClaim). Smaller amounts are always
+// accepted. 0 cores (no limit) reserve none, and require that other containers leave some.
 //
-// apply writes the limits of the claim into the directory, and must be idempotent. It is called
-// without the ledger's lock, because the container can delay access to these files.
+// apply writes the limits of the claim into the directory, and must be idempotent. It is called without the
+// ledger's lock, because the container can delay access to these files.
 //
-// Resize reserves the higher of the old and the new amounts, calls apply, then reserves the new
-// amounts. So the limits never exceed the reservation, also after a kill at any moment. A kill
-// can leave the higher amounts reserved; Reapply then writes the limits that are reserved.
-//
-// If apply fails, it is called with the old amounts, and the ledger is as before. If that
-// fails too, the higher amounts stay reserved, and the error says so.
+// Resize reserves the higher of the old and the new amounts, calls apply, then reserves the new amounts. So
+// the limits never exceed the reservation, also after a kill; Reapply then sets the limits to the reservation.
+// If apply fails, it is called with the old amounts, and the ledger is as before. If that fails too, the
+// higher amounts stay reserved.
 func (l *Ledger) Resize(ctx context.Context, id string, shares []grant.Share, gpus map[string]grant.GPU, apply func(dir string, claim Claim) error) (before []grant.Share, err error) {
 	if err = grant.ValidateShares(shares); err == nil {
 		err = l.whileAlone(ctx, id, func() error {
@@ -44,7 +40,7 @@ func (l *Ledger) Resize(ctx context.Context, id string, shares []grant.Share, gp
 	return before, nil
 }
 
-// Reapply calls apply as Resize does, with the claim in the ledger, if it is active.
+// Reapply calls apply as Resize does, with the active claim in the ledger.
 func (l *Ledger) Reapply(ctx context.Context, id string, apply func(dir string, claim Claim) error) error {
 	err := l.whileAlone(ctx, id, func() error {
 		var reserved Claim
@@ -66,12 +62,12 @@ func (l *Ledger) Reapply(ctx context.Context, id string, apply func(dir string, 
 	return nil
 }
 
-// resizeWait is the longest wait for another resize of the same container, and the longest
-// time to complete a resize that has begun, also when its context has ended.
+// resizeWait is the longest wait for another resize of the same container, and to complete one whose context
+// has ended.
 const resizeWait = 5 * time.Second
 
-// whileAlone calls fn while it holds the lock of the container's directory: one resize of a
-// container runs at a time. That lock is taken before the ledger's lock, never while that is held.
+// whileAlone calls fn with the lock of the container's directory, so that one resize of a container runs at a
+// time. That lock is taken before the ledger's lock.
 func (l *Ledger) whileAlone(ctx context.Context, id string, fn func() error) error {
 	if err := ValidateContainerID(id); err != nil {
 		return err
@@ -98,7 +94,6 @@ func (l *Ledger) whileAlone(ctx context.Context, id string, fn func() error) err
 	}
 }
 
-// isAt says whether an open file is the one at the path.
 func isAt(fd int, path string) bool {
 	var open, named unix.Stat_t
 	return unix.Fstat(fd, &open) == nil && unix.Lstat(path, &named) == nil && open.Dev == named.Dev && open.Ino == named.Ino
@@ -160,8 +155,7 @@ func (l *Ledger) resize(ctx context.Context, id string, shares []grant.Share, gp
 	return old.Shares, err
 }
 
-// settle reserves the shares that the container has now. It can fail: cores without a limit
-// were not reserved, and other containers may have taken them.
+// settle reserves the shares. It can fail: cores without a limit were not reserved before.
 func (l *Ledger) settle(ctx context.Context, id string, shares []grant.Share, gpus map[string]grant.GPU) error {
 	return l.locked(ctx, func() error {
 		e, err := l.active(id)
@@ -175,8 +169,8 @@ func (l *Ledger) settle(ctx context.Context, id string, shares []grant.Share, gp
 	})
 }
 
-// admitResize says whether the claim may have the shares in place of its own. As admit, it
-// looks again before it refuses for an entry that somebody may have removed by hand.
+// admitResize returns nil if the claim can have the shares. As admit, it reads again before it refuses for an
+// unreadable or blocking entry.
 func (l *Ledger) admitResize(e *entry, shares []grant.Share, gpus map[string]grant.GPU) error {
 	err := l.index.admitResize(e, shares, gpus)
 	if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrBlocked) {
@@ -188,7 +182,6 @@ func (l *Ledger) admitResize(e *entry, shares []grant.Share, gpus map[string]gra
 	return l.index.admitResize(e, shares, gpus)
 }
 
-// rebook is the change itself.
 func (l *Ledger) rebook(e *entry, shares []grant.Share) error {
 	if slices.Equal(e.Shares, shares) {
 		return nil
@@ -207,8 +200,7 @@ func (l *Ledger) rebook(e *entry, shares []grant.Share) error {
 	})
 }
 
-// checkSameGPUs says whether the shares are of the same GPUs in the same order: the
-// container has their devices and their places in its two files.
+// checkSameGPUs refuses other GPUs or another order: the container's devices and its two files have them.
 func checkSameGPUs(old, shares []grant.Share) error {
 	if len(old) != len(shares) {
 		return grant.Errorf(grant.ErrMalformed, "%d GPUs: it has %d, and keeps them as long as it runs", len(shares), len(old))
@@ -224,7 +216,7 @@ func checkSameGPUs(old, shares []grant.Share) error {
 	return nil
 }
 
-// admitResize says whether what the shares have more than the entry is free.
+// admitResize returns nil if the additional amounts are free.
 func (x *index) admitResize(e *entry, shares []grant.Share, gpus map[string]grant.GPU) error {
 	var more []grant.Share
 	for i, share := range shares {
@@ -259,10 +251,10 @@ func (x *index) admitResize(e *entry, shares []grant.Share, gpus map[string]gran
 	return nil
 }
 
-// unlimits says whether cores that were limited are to be it no more.
+// unlimits returns whether a limit of cores is removed.
 func unlimits(old, share grant.Share) bool { return share.CorePercent == 0 && old.CorePercent > 0 }
 
-// lacking says what of memory and cores is not free; empty: nothing.
+// lacking returns what of memory and cores is not free; "": nothing.
 func lacking(share grant.Share, gpu grant.GPU, used Usage) string {
 	switch {
 	case share.MemoryMiB > 0 && share.MemoryMiB > gpu.MemoryMiB-used.MemoryMiB:

@@ -21,8 +21,8 @@ const (
 	oldPrefix    = ".old-"
 )
 
-// stamp tells one grant.json from another without reading it. A record is
-// never written in place, so that another content is another inode.
+// stamp identifies a version of grant.json without reading it: a record is never written in place, so another
+// content is another inode.
 type stamp struct {
 	inode   uint64
 	seconds int64
@@ -30,8 +30,8 @@ type stamp struct {
 	size    int64
 }
 
-// readStamp returns the stamp of a file below the open directory at, or below
-// the working directory for unix.AT_FDCWD.
+// readStamp returns the stamp of a file below the open directory at, or below the working directory for
+// unix.AT_FDCWD.
 func readStamp(at int, path string) (stamp, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(at, path, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -40,14 +40,13 @@ func readStamp(at int, path string) (stamp, error) {
 	return stamp{inode: st.Ino, seconds: int64(st.Mtim.Sec), nanos: int64(st.Mtim.Nsec), size: st.Size}, nil
 }
 
-// hidden is the name of a directory that is on its way in or out.
+// hidden returns the path of a directory that is being added or removed.
 func (l *Ledger) hidden(prefix, id string) string {
 	return filepath.Join(l.dir, containersName, prefix+id)
 }
 
-// scan brings the index up to date with the directories. It looks at each one and
-// reads only those that are not as the index knows them. With repair it also
-// removes what an interrupted change left.
+// scan updates the index, and reads only the records that changed. With repair it also removes what an
+// interrupted change left.
 func (l *Ledger) scan(repair bool) error {
 	containers, err := rawfile.OpenFile(filepath.Join(l.dir, containersName), os.O_RDONLY, 0)
 	if errors.Is(err, unix.ENOENT) && !l.readOnly { // somebody removed it: there are none
@@ -94,8 +93,7 @@ func (l *Ledger) scan(repair bool) error {
 	return nil
 }
 
-// scanDir brings the entry of one directory of the open directory up to date,
-// and says whether there is one.
+// scanDir updates the entry of one directory, and returns whether there is one.
 func (l *Ledger) scanDir(containers int, id string) bool {
 	known := l.index.entries[id]
 	now, err := readStamp(containers, id+"/"+recordName)
@@ -120,8 +118,7 @@ func (l *Ledger) scanDir(containers int, id string) bool {
 	return true
 }
 
-// load reads one directory. known is what the index had of it, or nil. It returns
-// nil if the directory is no container's.
+// load reads one directory, of which the index has known, or nil. It returns nil if it is no container's.
 func (l *Ledger) load(id string, known *entry) *entry {
 	data, err := rawfile.Read(filepath.Join(l.Dir(id), recordName))
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -142,9 +139,8 @@ func (l *Ledger) load(id string, known *entry) *entry {
 	return l.loadDamaged(id, known, fmt.Errorf("read %s of container %s: %w", recordName, id, err))
 }
 
-// clearEmpty says whether the directory without a record is no container's. Some
-// runtimes make the source of a mount when it is missing: an empty directory holds
-// nothing and goes. A plain file was never ours.
+// clearEmpty returns whether a directory without a record is no container's. Some runtimes make a missing
+// source of a mount: such an empty directory is removed.
 func (l *Ledger) clearEmpty(id string) bool {
 	var err error
 	if l.readOnly {
@@ -158,8 +154,7 @@ func (l *Ledger) clearEmpty(id string) bool {
 	return err == nil || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENOENT)
 }
 
-// loadReleased reads a directory whose record is released. Its content is for
-// people: it counts for nothing, so that damage to it does no harm.
+// loadReleased reads a released record. It does not count, so damage is only reported.
 func (l *Ledger) loadReleased(id string) *entry {
 	data, err := rawfile.Read(filepath.Join(l.Dir(id), releasedName))
 	var r *record
@@ -174,11 +169,8 @@ func (l *Ledger) loadReleased(id string) *entry {
 	return &entry{record: record{Claim: Claim{ContainerID: id}}, state: StateReleased, problem: err}
 }
 
-// loadDamaged makes the entry of a record that can't be read. Somebody else
-// damaged it: ours appear by rename, whole. It is not passed over, since its
-// container may be running. A claim that this process knows counts on and is
-// written again; else the shares come from the recovery; else they are not known
-// and nothing is granted until they are.
+// loadDamaged makes the entry of an unreadable record, whose container can be running. A claim in the index
+// counts and is written again; otherwise the shares come from WithRecovery; otherwise claims are refused.
 func (l *Ledger) loadDamaged(id string, known *entry, problem error) *entry {
 	l.damage(problem)
 	if known != nil && known.counts() {
@@ -191,7 +183,6 @@ func (l *Ledger) loadDamaged(id string, known *entry, problem error) *entry {
 	return l.corrupt(id, problem)
 }
 
-// corrupt makes the entry of a directory whose record can't be read.
 func (l *Ledger) corrupt(id string, problem error) *entry {
 	e := &entry{record: record{Claim: Claim{ContainerID: id}}, state: StateCorrupt, problem: problem}
 	if l.recover == nil {
@@ -209,8 +200,7 @@ func (l *Ledger) corrupt(id string, problem error) *entry {
 	return e
 }
 
-// markReleased makes the record on disk say that it counts no more. A rename
-// needs no space, so that it works on a full disk.
+// markReleased ends the claim on disk. A rename works on a full disk.
 func (l *Ledger) markReleased(id string) error {
 	from, to := filepath.Join(l.Dir(id), recordName), filepath.Join(l.Dir(id), releasedName)
 	err := unix.Rename(from, to)
@@ -223,7 +213,8 @@ func (l *Ledger) markReleased(id string) error {
 	return nil
 }
 
-// replaceRecord puts another grant.json into a directory that is there.
+// replaceRecord replaces grant.json in an existing directory. atomicfile is not used: the tmpfs needs no sync,
+// and the temporary file has a fixed name that the next call removes.
 func (l *Ledger) replaceRecord(r *record) error {
 	dir := l.Dir(r.ContainerID)
 	next := filepath.Join(dir, "."+recordName)
@@ -247,7 +238,7 @@ func (l *Ledger) replaceRecord(r *record) error {
 	return nil
 }
 
-// writeRecord writes the record to a file that is not there yet.
+// writeRecord writes a new file.
 func writeRecord(path string, r *record) error {
 	data, err := r.encode()
 	if err != nil {
@@ -264,8 +255,7 @@ func writeRecord(path string, r *record) error {
 	return nil
 }
 
-// makeDir makes an empty directory, in the place of one that an interrupted
-// change left.
+// makeDir makes an empty directory, and replaces one of an interrupted change.
 func makeDir(path string) error {
 	err := os.Mkdir(path, 0o755)
 	if errors.Is(err, os.ErrExist) {

@@ -16,33 +16,30 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Process identifies a process: its number may come again, not with the same start.
+// Process identifies a process: a PID can be reused, but not with the same start.
 type Process struct {
 	PID int `json:"pid"`
-	// Start is when it started, in clock ticks since boot: field 22 of proc_pid_stat(5).
-	// An exec doesn't change it.
+	// Start is its start in clock ticks since boot: field 22 of proc_pid_stat(5). An exec keeps it.
 	Start uint64 `json:"start"`
 }
 
-// Procfs is /proc, or a test's.
+// Procfs is the path of a proc file system.
 type Procfs string
 
-// Identify finds out a process' start.
+// Identify returns a running process.
 func (p Procfs) Identify(pid int) (Process, error) {
 	start, dead, err := p.stat(pid)
 	if err == nil && dead {
 		err = unix.ESRCH
 	}
 	if err != nil {
-		return Process{}, fmt.Errorf("look at process %d: %w", pid, err)
+		return Process{}, fmt.Errorf("read the start of process %d: %w", pid, err)
 	}
 	return Process{pid, start}, nil
 }
 
-// Lives says whether the process is there and no zombie.
-//
-// The first thread of a process is a zombie for a moment in an exec by another of its
-// threads, which takes its place. So one is looked at again once no other thread is there.
+// Lives returns whether the process runs and is no zombie. During an exec by another thread, the first thread
+// is a zombie for a moment, so a zombie is read again when there are no other threads.
 func (p Procfs) Lives(of Process) bool {
 	start, dead, err := p.stat(of.PID)
 	if err == nil && dead && !p.threads(of.PID) {
@@ -52,7 +49,7 @@ func (p Procfs) Lives(of Process) bool {
 	return err == nil && start == of.Start
 }
 
-// stat reads a process' start and whether it has ended.
+// stat returns a process' start, and whether it has ended.
 func (p Procfs) stat(pid int) (start uint64, dead bool, err error) {
 	if pid <= 0 {
 		return 0, true, unix.ESRCH
@@ -66,7 +63,7 @@ func (p Procfs) stat(pid int) (start uint64, dead bool, err error) {
 
 // parseStat reads proc_pid_stat(5).
 func parseStat(data []byte) (start uint64, dead bool, err error) {
-	// The second field is the name, in parentheses; it may hold any character.
+	// The second field is the name in parentheses, with any characters.
 	_, after, found := strings.Cut(string(data[max(0, bytes.LastIndexByte(data, ')')):]), ") ")
 	fields := strings.Fields(after)
 	if !found || len(fields) < 20 {
@@ -76,28 +73,26 @@ func parseStat(data []byte) (start uint64, dead bool, err error) {
 	return start, strings.ContainsAny(fields[0], "ZXx"), err
 }
 
-// threads says whether a process has threads beside its first.
+// threads returns whether a process has several threads.
 func (p Procfs) threads(pid int) bool {
 	tasks, err := os.ReadDir(filepath.Join(string(p), strconv.Itoa(pid), "task"))
 	return err == nil && len(tasks) > 1
 }
 
-// Namespace is the number of this process' PID namespace. Numbers of processes mean
-// something in one such namespace only.
+// Namespace returns the number of this process' PID namespace.
 func (p Procfs) Namespace() (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(filepath.Join(string(p), "self/ns/pid"), &st); err != nil {
-		return 0, fmt.Errorf("look at the PID namespace: %w", err)
+		return 0, fmt.Errorf("read the PID namespace: %w", err)
 	}
 	return st.Ino, nil
 }
 
-// Mounted says whether a process has the usage file of a claim mounted in its mount
-// namespace. The host mounts the file system of the claim, but not that file. A process that
-// can't be read counts if its cgroup names the container.
+// Mounted returns whether a process has the claim's usage file mounted. The host mounts the claim's file
+// system, but not that file. A process that can't be read counts if its cgroup names the container.
 //
-// If the file system is not mounted here, as after a boot, its device is not known. Then a
-// mount of it in another mount namespace counts, or a cgroup that names the container.
+// If the file system is not mounted here, its device is not known. Then a mount of it in another mount
+// namespace counts, or a cgroup that names the container.
 func (p Procfs) Mounted(dir string) bool {
 	seen, err := vgpufs.Mounted(dir)
 	if err != nil {
@@ -118,8 +113,8 @@ func (p Procfs) Mounted(dir string) bool {
 	return p.has(want, filepath.Base(dir), !seen)
 }
 
-// has says whether a process has a mount, or can't be read and is in the container's cgroup.
-// byGroup: the cgroup is enough.
+// has returns whether a process has a mount, or can't be read and is in the container's cgroup.
+// byGroup: the cgroup is sufficient.
 func (p Procfs) has(want mount, container string, byGroup bool) bool {
 	inGroup := func(pid string) bool {
 		groups, err := rawfile.Read(filepath.Join(string(p), pid, "cgroup"))
@@ -147,7 +142,7 @@ func (p Procfs) has(want mount, container string, byGroup bool) bool {
 		}
 		switch {
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL):
-			continue // it has ended meanwhile, or is a zombie
+			continue // it has ended, or is a zombie
 		case err != nil:
 			if inGroup(entry.Name()) {
 				return true
@@ -162,11 +157,10 @@ func (p Procfs) has(want mount, container string, byGroup bool) bool {
 	return false
 }
 
-// mount identifies a mount by device and source or, if these are not known, by the end of its
-// mount point.
+// mount identifies a mount by device and source or, if these are not known, by the end of its mount point.
 type mount struct{ device, source, point string }
 
-// in says whether a mountinfo(5) has the mount.
+// in returns whether the table has the mount.
 func (m mount) in(table string) bool {
 	for line := range strings.Lines(table) {
 		// 36 35 98:0 /root /mount/point options…: see proc_pid_mountinfo(5)

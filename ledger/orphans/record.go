@@ -1,7 +1,9 @@
 package orphans
 
 import (
+	"bytes"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -12,32 +14,31 @@ import (
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// RecordName is the record's file in a claim's directory, beside the ledger's own.
+// RecordName is the record's file in a claim's directory.
 const RecordName = "runtime.json"
 
-// Record says by what a claim's container is found. It is the host's alone.
+// Record identifies the container of a claim. Containers can't read it.
 type Record struct {
-	// Nonce tells this claim from another of the same container id.
+	// Nonce distinguishes this claim from another one of the same container ID.
 	Nonce string `json:"nonce"`
-	// Creator is who makes the container: the wrapper, and the low-level runtime that it
-	// becomes by exec. A slice's hook names the container's first process.
+	// Creator is the process that creates the container: the wrapper, and the low-level runtime that it
+	// becomes by exec. For a slice it is the container's first process.
 	Creator Process `json:"creator"`
-	// CreatorUntil bounds Creator's word, in seconds since the machine's boot: of one that
-	// goes on to live when the creation is over (podman as a service). 0 is no bound.
+	// CreatorUntil is when Creator stops to count, in seconds since boot; 0: never. It is set for a
+	// creator that lives on after the creation (podman as a service).
 	CreatorUntil int64 `json:"creatorUntil,omitempty"`
-	// PIDNamespace is the one that Creator's number is of.
+	// PIDNamespace is the namespace of Creator's PID.
 	PIDNamespace uint64 `json:"pidNamespace"`
-	// Roots are where the low-level runtime may keep the container's state.
+	// Roots are the directories where the low-level runtime can keep the container's state.
 	Roots []string `json:"roots"`
-	// Runtime is the low-level runtime, and Bundle the container's. They are for people.
+	// Runtime is the low-level runtime, and Bundle the container's; for information.
 	Runtime string `json:"runtime"`
 	Bundle  string `json:"bundle"`
-	// Slice is the slice that the container has; empty with the wrapper's claims.
+	// Slice is the slice that the container has; empty for claims of the wrapper.
 	Slice string `json:"slice,omitempty"`
 }
 
-// NewRecord describes a container that creator is about to make, with no word yet of what
-// the caller knows better.
+// NewRecord returns a record with a nonce, the creator and its namespace.
 func NewRecord(proc Procfs, creator int) (Record, error) {
 	r := Record{Nonce: rand.Text(), Roots: []string{}}
 	var processErr, namespaceErr error
@@ -46,27 +47,31 @@ func NewRecord(proc Procfs, creator int) (Record, error) {
 	return r, errors.Join(processErr, namespaceErr)
 }
 
-// BoundCreator makes the creator's word count for so long from now on.
+// BoundCreator sets CreatorUntil to a time from now.
 func (r *Record) BoundCreator(patience time.Duration) error {
 	now, err := uptime()
 	r.CreatorUntil = now + int64(patience.Seconds())
 	return err
 }
 
-// uptime is how long the machine runs, in seconds. Unlike the time of day it is never set.
+// uptime returns the seconds since boot. Unlike the time of day it can't be set.
 func uptime() (int64, error) {
 	var up unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
-		return 0, fmt.Errorf("ask how long the machine runs: %w", err)
+		return 0, fmt.Errorf("read the machine's uptime: %w", err)
 	}
 	return up.Sec, nil
 }
 
-// Write puts the record into a claim's directory that nobody else sees yet.
+// Write writes the record into a claim's directory that no other process uses yet.
 func (r Record) Write(dir string) error {
-	data, err := r.encode()
+	var data bytes.Buffer
+	encoder := json.NewEncoder(&data)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	err := encoder.Encode(r)
 	if err == nil {
-		err = rawfile.Write(filepath.Join(dir, RecordName), data, 0o600)
+		err = rawfile.Write(filepath.Join(dir, RecordName), data.Bytes(), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", RecordName, err)
@@ -74,11 +79,11 @@ func (r Record) Write(dir string) error {
 	return nil
 }
 
-// ErrDamaged is of a record that is there and doesn't say what it should.
+// ErrDamaged is returned for a record that can't be parsed.
 var ErrDamaged = errors.New("the record of a claim is damaged")
 
-// Read reads the record of a claim's directory; fs.ErrNotExist where it has none, because
-// the claim is another's or gone.
+// Read reads the record of a claim's directory. It returns fs.ErrNotExist if there is none: the agent
+// made the claim, or it is gone.
 func Read(dir string) (Record, error) {
 	path := filepath.Join(dir, RecordName)
 	data, err := rawfile.Read(path)
@@ -93,4 +98,10 @@ func Read(dir string) (Record, error) {
 		return Record{}, fmt.Errorf("%w: %s: it has no nonce", ErrDamaged, path)
 	}
 	return r, nil
+}
+
+// Decode reads the content of a record's file.
+func Decode(data []byte) (r Record, err error) {
+	err = json.Unmarshal(data, &r)
+	return r, err
 }
