@@ -3,6 +3,8 @@ package grant
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -36,46 +38,39 @@ type PodGrant struct {
 // It is strict: all fields but node and generation are required (missing cores would be "no limit"), and
 // unknown versions and fields, duplicate keys, values of another type and trailing data are rejected.
 func DecodeGrant(value string) (*PodGrant, error) {
-	if len(value) > MaxAnnotationBytes {
-		return nil, Errorf(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
-	}
-	reader, err := newJSONReader(value)
+	whole, err := parseJSON(value, MaxAnnotationBytes)
 	if err != nil {
 		return nil, err
+	}
+	fields, err := object(whole, "version", "node", "generation", "containers")
+	if err != nil {
+		return nil, err
+	}
+	version, ok := fields["version"]
+	if !ok {
+		return nil, Errorf(ErrMalformed, "version is missing: write \"version\":%d", namedVersion)
+	}
+	if _, err := number(version, namedVersion, namedVersion); err != nil {
+		return nil, fmt.Errorf("version: %w (this agent reads version %d)", err, namedVersion)
 	}
 	pod := &PodGrant{}
-	version := int64(0)
-	err = reader.object(func(key string) (err error) {
-		switch key {
-		case "version":
-			if version, err = reader.number(1, namedVersion); err != nil {
-				return fmt.Errorf("version: %w (this agent reads version %d)", err, namedVersion)
-			}
-		case "node":
-			if pod.Node, err = reader.text(); err != nil {
-				return fmt.Errorf("node: %w", err)
-			}
-			if pod.Node == "" {
-				return Errorf(ErrMalformed, "node: must not be empty: name the node or leave the field out")
-			}
-		case "generation":
-			if pod.Generation, err = reader.number(1, maxGeneration); err != nil {
-				return fmt.Errorf("generation: %w", err)
-			}
-		case "containers":
-			if pod.Containers, err = decodeContainers(reader); err != nil {
-				return fmt.Errorf("containers%w", err)
-			}
-		default:
-			return Errorf(ErrMalformed, "field %s is not known: version, node, generation and containers are", quote.Short(key))
+	if field, ok := fields["node"]; ok {
+		if pod.Node, err = text(field); err != nil {
+			return nil, fmt.Errorf("node: %w", err)
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
+		if pod.Node == "" {
+			return nil, Errorf(ErrMalformed, "node: must not be empty: name the node or leave the field out")
+		}
 	}
-	if version == 0 {
-		return nil, Errorf(ErrMalformed, "version is missing: write \"version\":%d", namedVersion)
+	if field, ok := fields["generation"]; ok {
+		if pod.Generation, err = number(field, 1, maxGeneration); err != nil {
+			return nil, fmt.Errorf("generation: %w", err)
+		}
+	}
+	if field, ok := fields["containers"]; ok {
+		if pod.Containers, err = decodeContainers(field); err != nil {
+			return nil, fmt.Errorf("containers%w", err)
+		}
 	}
 	if len(pod.Containers) == 0 {
 		return nil, Errorf(ErrMalformed, "containers is missing or empty: name a container, or remove the annotation")
@@ -84,79 +79,70 @@ func DecodeGrant(value string) (*PodGrant, error) {
 }
 
 // decodeContainers reads the object with the container names. Its errors continue the word "containers".
-func decodeContainers(reader *jsonReader) (map[string][]Share, error) {
-	containers := map[string][]Share{}
-	name := ""
-	err := reader.object(func(key string) error {
-		name = key
-		if err := validateContainerName(key); err != nil {
-			return err
-		}
-		if len(containers) == MaxContainers {
-			return Errorf(ErrMalformed, "more than %d containers", MaxContainers)
-		}
-		shares, err := decodeShares(reader)
-		if err != nil {
-			return err
-		}
-		containers[key] = shares
-		return nil
-	})
-	if err != nil && name != "" {
-		return nil, fmt.Errorf(" %s: %w", quote.Short(name), err)
+func decodeContainers(value json.RawMessage) (map[string][]Share, error) {
+	fields, err := object(value)
+	if err == nil && len(fields) > MaxContainers {
+		err = Errorf(ErrMalformed, "more than %d containers", MaxContainers)
 	}
 	if err != nil {
 		return nil, fmt.Errorf(": %w", err)
 	}
+	containers := map[string][]Share{}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		err := validateContainerName(name)
+		if err == nil {
+			containers[name], err = decodeShares(fields[name])
+		}
+		if err != nil {
+			return nil, fmt.Errorf(" %s: %w", quote.Short(name), err)
+		}
+	}
 	return containers, nil
 }
 
-func decodeShares(reader *jsonReader) ([]Share, error) {
-	var shares []Share
-	err := reader.array(func(i int) error {
-		if i == MaxShares {
-			return Errorf(ErrMalformed, "more than %d shares: a container may have at most %d", MaxShares, MaxShares)
-		}
-		share, err := decodeShare(reader)
-		if err != nil {
-			return fmt.Errorf("share %d: %w", i, err)
-		}
-		shares = append(shares, share)
-		return nil
-	})
+// decodeShares reads one container's array.
+func decodeShares(value json.RawMessage) ([]Share, error) {
+	elements, err := array(value)
 	if err != nil {
 		return nil, err
+	}
+	if len(elements) > MaxShares {
+		return nil, Errorf(ErrMalformed, "%d shares: a container may have at most %d", len(elements), MaxShares)
+	}
+	var shares []Share
+	for i, element := range elements {
+		share, err := decodeShare(element)
+		if err != nil {
+			return nil, fmt.Errorf("share %d: %w", i, err)
+		}
+		shares = append(shares, share)
 	}
 	return shares, ValidateShares(shares)
 }
 
-func decodeShare(reader *jsonReader) (share Share, err error) {
-	missing := map[string]bool{"uuid": true, "memoryMiB": true, "cores": true}
-	err = reader.object(func(key string) (err error) {
-		var n int64
-		switch key {
-		case "uuid":
-			share.UUID, err = reader.text()
-		case "memoryMiB":
-			share.MemoryMiB, err = reader.number(1, MaxMemoryMiB)
-		case "cores":
-			n, err = reader.number(0, MaxCorePercent)
-			share.CorePercent = int(n)
-		default:
-			return Errorf(ErrMalformed, "field %s is not known: uuid, memoryMiB and cores are", quote.Short(key))
-		}
-		delete(missing, key)
-		if err != nil {
-			return fmt.Errorf("%s: %w", key, err)
-		}
-		return nil
-	})
+func decodeShare(value json.RawMessage) (share Share, err error) {
+	names := []string{"uuid", "memoryMiB", "cores"}
+	fields, err := object(value, names...)
 	if err != nil {
 		return Share{}, err
 	}
-	for _, field := range []string{"uuid", "memoryMiB", "cores"} {
-		if missing[field] {
-			return Share{}, Errorf(ErrMalformed, "%s is missing: a share has uuid, memoryMiB and cores (0: not limited)", field)
+	for _, name := range names {
+		field, ok := fields[name]
+		if !ok {
+			return Share{}, Errorf(ErrMalformed, "%s is missing: a share has uuid, memoryMiB and cores (0: not limited)", name)
+		}
+		switch name {
+		case "uuid":
+			share.UUID, err = text(field)
+		case "memoryMiB":
+			share.MemoryMiB, err = number(field, 1, MaxMemoryMiB)
+		case "cores":
+			var n int64
+			n, err = number(field, 0, MaxCorePercent)
+			share.CorePercent = int(n)
+		}
+		if err != nil {
+			return Share{}, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return share, nil

@@ -23,16 +23,13 @@ func EncodeShares(shares []Share) (string, error) {
 
 // DecodeShares reads the value of gpuslice.io/shares.
 func DecodeShares(value string) ([]Share, error) {
-	if len(value) > MaxAnnotationBytes {
-		return nil, Errorf(ErrMalformed, "%s: %d bytes: at most %d are read", AnnotationShares, len(value), MaxAnnotationBytes)
-	}
-	reader, err := newJSONReader(value)
+	array, err := parseJSON(value, MaxAnnotationBytes)
 	var shares []Share
 	if err == nil {
-		shares, err = decodeShares(reader)
+		shares, err = decodeShares(array)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", AnnotationShares, err)
+		return nil, inAnnotation(AnnotationShares, err)
 	}
 	return shares, nil
 }

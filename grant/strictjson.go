@@ -4,130 +4,96 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"unicode/utf8"
+
+	strictjson "sigs.k8s.io/json"
 
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// jsonReader reads JSON token by token. json.Unmarshal is not strict: it accepts duplicate keys, keys in
-// another case, and null for any value.
-type jsonReader struct {
-	decoder *json.Decoder
-}
-
-// newJSONReader checks the syntax of the whole input.
-func newJSONReader(input string) (*jsonReader, error) {
+// parseJSON checks the size and the syntax of an annotation.
+func parseJSON(input string, maxBytes int) (json.RawMessage, error) {
+	if len(input) > maxBytes {
+		return nil, Errorf(ErrMalformed, "%d bytes: at most %d are read", len(input), maxBytes)
+	}
 	if !utf8.ValidString(input) {
 		return nil, Errorf(ErrMalformed, "not valid UTF-8")
 	}
-	data := []byte(input)
-	var whole json.RawMessage
-	if err := json.Unmarshal(data, &whole); err != nil {
+	var value json.RawMessage
+	if err := json.Unmarshal([]byte(input), &value); err != nil {
 		return nil, Errorf(ErrMalformed, "not valid JSON: %w", err)
 	}
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.UseNumber()
-	return &jsonReader{decoder: decoder}, nil
+	return value, nil
 }
 
-func (r *jsonReader) token() (json.Token, error) {
-	token, err := r.decoder.Token()
+// object returns an object's values. It rejects duplicate keys and, if there are known keys, all others.
+func object(value json.RawMessage, known ...string) (map[string]json.RawMessage, error) {
+	if value[0] != '{' {
+		return nil, Errorf(ErrMalformed, "must be an object, not %s", describe(value))
+	}
+	var values map[string]json.RawMessage
+	duplicates, err := strictjson.UnmarshalStrict(value, &values, strictjson.DisallowDuplicateFields)
 	if err != nil {
 		return nil, Errorf(ErrMalformed, "not valid JSON: %w", err)
 	}
-	return token, nil
+	if len(duplicates) > 0 {
+		return nil, Errorf(ErrMalformed, "a key is there twice: keep one: %s", quote.Short(duplicates[0].Error()))
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if len(known) > 0 && !slices.Contains(known, key) {
+			return nil, Errorf(ErrMalformed, "field %s is not known: the fields are %s", quote.Short(key), strings.Join(known, ", "))
+		}
+	}
+	return values, nil
 }
 
-// object calls field for each key, which must read the value. Duplicate keys are rejected.
-func (r *jsonReader) object(field func(key string) error) error {
-	token, err := r.token()
-	if err != nil {
-		return err
+// array returns an array's elements.
+func array(value json.RawMessage) (elements []json.RawMessage, err error) {
+	if value[0] != '[' {
+		return nil, Errorf(ErrMalformed, "must be an array, not %s", describe(value))
 	}
-	if token != json.Delim('{') {
-		return Errorf(ErrMalformed, "must be an object, not %s", describe(token))
+	if err := json.Unmarshal(value, &elements); err != nil {
+		return nil, Errorf(ErrMalformed, "not valid JSON: %w", err)
 	}
-	seen := map[string]bool{}
-	for r.decoder.More() {
-		token, err := r.token()
-		if err != nil {
-			return err
-		}
-		key, _ := token.(string)
-		if seen[key] {
-			return Errorf(ErrMalformed, "key %s is there twice: keep one", quote.Short(key))
-		}
-		seen[key] = true
-		if err := field(key); err != nil {
-			return err
-		}
-	}
-	_, err = r.token()
-	return err
+	return elements, nil
 }
 
-// array calls element for each element, which must read it.
-func (r *jsonReader) array(element func(i int) error) error {
-	token, err := r.token()
-	if err != nil {
-		return err
+func text(value json.RawMessage) (text string, err error) {
+	if value[0] != '"' {
+		return "", Errorf(ErrMalformed, "must be a string, not %s", describe(value))
 	}
-	if token != json.Delim('[') {
-		return Errorf(ErrMalformed, "must be an array, not %s", describe(token))
-	}
-	for i := 0; r.decoder.More(); i++ {
-		if err := element(i); err != nil {
-			return err
-		}
-	}
-	_, err = r.token()
-	return err
-}
-
-func (r *jsonReader) text() (string, error) {
-	token, err := r.token()
-	if err != nil {
-		return "", err
-	}
-	text, ok := token.(string)
-	if !ok {
-		return "", Errorf(ErrMalformed, "must be a string, not %s", describe(token))
+	if err := json.Unmarshal(value, &text); err != nil {
+		return "", Errorf(ErrMalformed, "not valid JSON: %w", err)
 	}
 	return text, nil
 }
 
 // number reads a whole number in plain digits, from least to most.
-func (r *jsonReader) number(least, most int64) (int64, error) {
-	token, err := r.token()
-	if err != nil {
-		return 0, err
+func number(value json.RawMessage, least, most int64) (int64, error) {
+	if !bytes.ContainsRune([]byte("-0123456789"), rune(value[0])) {
+		return 0, Errorf(ErrMalformed, "must be a number, not %s", describe(value))
 	}
-	digits, ok := token.(json.Number)
-	if !ok {
-		return 0, Errorf(ErrMalformed, "must be a number, not %s", describe(token))
-	}
-	n, err := parseNumber(digits.String(), least, most)
+	n, err := parseNumber(string(value), least, most)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", quote.Short(digits.String()), err)
+		return 0, fmt.Errorf("%s: %w", quote.Short(string(value)), err)
 	}
 	return n, nil
 }
 
-// describe names a token in a message.
-func describe(token json.Token) string {
-	switch token := token.(type) {
-	case nil:
-		return "null"
-	case string:
-		return "the string " + quote.Short(token)
-	case json.Delim:
-		if token == '{' {
-			return "an object"
-		}
+// describe names a value in a message.
+func describe(value json.RawMessage) string {
+	switch value[0] {
+	case '{':
+		return "an object"
+	case '[':
 		return "an array"
-	case json.Number:
-		return "the number " + quote.Short(token.String())
-	default:
-		return fmt.Sprintf("%v", token)
+	case '"':
+		return "the string " + quote.Short(string(value[1:len(value)-1]))
+	case 'n', 't', 'f':
+		return string(value)
 	}
+	return "the number " + quote.Short(string(value))
 }

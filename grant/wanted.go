@@ -35,66 +35,60 @@ type Wanted struct {
 
 // DecodeResize reads AnnotationResize, as strictly as DecodeGrant.
 func DecodeResize(value string) (map[string]Wanted, error) {
-	if len(value) > maxResizeBytes {
-		return nil, Errorf(ErrMalformed, "%d bytes: at most %d are read", len(value), maxResizeBytes)
-	}
-	reader, err := newJSONReader(value)
+	whole, err := parseJSON(value, maxResizeBytes)
 	if err != nil {
 		return nil, err
+	}
+	fields, err := object(whole)
+	if err != nil {
+		return nil, err
+	}
+	if len(fields) == 0 {
+		return nil, Errorf(ErrMalformed, `names no container: write {"CONTAINER":{"memoryMiB":8000,"cores":30}}`)
 	}
 	wanted := map[string]Wanted{}
-	err = reader.object(func(name string) error {
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if err := validateContainerName(name); err != nil {
-			return err
+			return nil, err
 		}
-		w, err := decodeWanted(reader)
-		if err != nil {
-			return fmt.Errorf("container %q: %w", name, err)
+		if wanted[name], err = decodeWanted(fields[name]); err != nil {
+			return nil, fmt.Errorf("container %q: %w", name, err)
 		}
-		wanted[name] = w
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	if len(wanted) == 0 {
-		return nil, Errorf(ErrMalformed, `names no container: write {"CONTAINER":{"memoryMiB":8000,"cores":30}}`)
 	}
 	return wanted, nil
 }
 
-func decodeWanted(reader *jsonReader) (w Wanted, err error) {
-	err = reader.object(func(key string) error {
-		switch key {
-		case "memoryMiB":
-			n, err := reader.number(1, MaxMemoryMiB)
-			if err != nil {
-				return fmt.Errorf("memoryMiB: %w", err)
-			}
-			w.MemoryMiB = &n
-		case "cores":
-			n, err := reader.number(0, MaxCorePercent)
-			if err != nil {
-				return fmt.Errorf("cores: %w", err)
-			}
-			cores := int(n)
-			w.Cores = &cores
-		case "gpu":
-			if w.GPU, err = reader.text(); err != nil {
-				return fmt.Errorf("gpu: %w", err)
-			}
-			if err := ValidateUUID(w.GPU); err != nil {
-				return fmt.Errorf("gpu %s: %w", quote.Short(w.GPU), err)
-			}
-		default:
-			return Errorf(ErrMalformed, "field %s is not known: memoryMiB, cores and gpu are", quote.Short(key))
-		}
-		return nil
-	})
-	if err == nil && w.MemoryMiB == nil && w.Cores == nil {
-		err = Errorf(ErrMalformed, "neither memoryMiB nor cores is there")
+func decodeWanted(value json.RawMessage) (w Wanted, err error) {
+	fields, err := object(value, "memoryMiB", "cores", "gpu")
+	if err != nil {
+		return w, err
 	}
-	return w, err
+	if field, ok := fields["memoryMiB"]; ok {
+		n, err := number(field, 1, MaxMemoryMiB)
+		if err != nil {
+			return w, fmt.Errorf("memoryMiB: %w", err)
+		}
+		w.MemoryMiB = &n
+	}
+	if field, ok := fields["cores"]; ok {
+		n, err := number(field, 0, MaxCorePercent)
+		if err != nil {
+			return w, fmt.Errorf("cores: %w", err)
+		}
+		w.Cores = new(int(n))
+	}
+	if field, ok := fields["gpu"]; ok {
+		if w.GPU, err = text(field); err != nil {
+			return w, fmt.Errorf("gpu: %w", err)
+		}
+		if err := ValidateUUID(w.GPU); err != nil {
+			return w, fmt.Errorf("gpu %s: %w", quote.Short(w.GPU), err)
+		}
+	}
+	if w.MemoryMiB == nil && w.Cores == nil {
+		return w, Errorf(ErrMalformed, "neither memoryMiB nor cores is there")
+	}
+	return w, nil
 }
 
 // EncodeResize returns the value of AnnotationResize.
