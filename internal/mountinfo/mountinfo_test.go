@@ -31,7 +31,7 @@ func TestScan(t *testing.T) {
 	n := 0
 	require.NoError(t, Scan(strings.NewReader(table), func(Mount) bool { n++; return n < 2 }))
 	assert.Equal(t, 2, n)
-	for _, wrong := range []string{"\n", "1 2 3\n", "x 1 0:1 / / rw\n", "1 x 0:1 / / rw\n", strings.Repeat("x", longestLine+1)} {
+	for _, wrong := range []string{"\n", "1 2 3\n", "x 1 0:1 / / rw\n", "1 x 0:1 / / rw\n", strings.Repeat("x", 64<<10+1)} {
 		assert.Error(t, Scan(strings.NewReader(wrong), func(Mount) bool { return true }), wrong[:1])
 	}
 	assert.ErrorContains(t, Scan(broken{}, func(Mount) bool { return true }), "broken")
