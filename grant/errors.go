@@ -21,7 +21,6 @@ var (
 	ErrOverbooked = errors.New("GPU overbooked")
 )
 
-// refusal is an error of a kind, without the kind's text.
 type refusal struct {
 	kind error
 	err  error

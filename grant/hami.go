@@ -18,7 +18,6 @@ const (
 	AnnotationNode = "hami.io/vgpu-node"
 )
 
-// hamiType is HAMi's device type of every NVIDIA GPU.
 const hamiType = "NVIDIA"
 
 // Positional is a grant by position: one for each container of the pod, init containers first, in the order of

@@ -49,7 +49,6 @@ func (k *SigningKey) ID() string { return k.id }
 // Format prints the key's ID.
 func (k SigningKey) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "grant key "+k.id) }
 
-// publicKey verifies signatures.
 type publicKey struct {
 	// id is the first 8 bytes of the SHA-256 of the key's DER, in hexadecimal.
 	id  string
@@ -120,7 +119,6 @@ func (r *Keyring) add(key ed25519.PublicKey) error {
 	return nil
 }
 
-// eachKey calls add with the 32 bytes of each key.
 func eachKey(data []byte, blockType string, prefix []byte, add func([]byte) error) error {
 	begin := []byte("-----BEGIN ")
 	for number := 1; ; number++ {
@@ -175,7 +173,6 @@ func decodeKey(block *pem.Block, want string, prefix []byte) ([]byte, error) {
 	return key, nil
 }
 
-// howTo returns how to make a key.
 func howTo(blockType string) string {
 	if blockType == privateBlock {
 		return "make one with openssl genpkey -algorithm ed25519"

@@ -122,7 +122,6 @@ func (f *PublicKeyFile) Reload() {
 	f.log.Info("grant keys read", "file", f.path, "keys", read.ring.String())
 }
 
-// readKeyFile checks the mode and owner of a file and reads it.
 func readKeyFile(path string, forbidden os.FileMode) ([]byte, error) {
 	// Not blocking: a FIFO would keep the open waiting for a writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)

@@ -58,7 +58,6 @@ func FromMIG(pod Pod, container string, annotations map[string]string, gpus map[
 	return &Grant{Container: container, Shares: shares, Source: SourceMIG}, nil
 }
 
-// migKeys returns the annotations that have MIG devices, sorted.
 func migKeys(annotations map[string]string) (keys []string) {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		value := annotations[key]
@@ -70,7 +69,6 @@ func migKeys(annotations map[string]string) (keys []string) {
 	return keys
 }
 
-// checkMIG rejects a value with other devices.
 func checkMIG(value string) error {
 	if len(value) > MaxAnnotationBytes {
 		return Errorf(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
@@ -87,7 +85,6 @@ func mixed(what string) error {
 	return Errorf(ErrMalformed, "the container has %s too: a program sees either GPUs or a MIG device, so ask for one of them", what)
 }
 
-// onPod rejects a pod's annotation that only the device plugin writes, on containers.
 func onPod(key string) error {
 	return inAnnotation(key, Errorf(ErrMalformed, "is on the pod: the device plugin alone writes it, on containers: take it away"))
 }

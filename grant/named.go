@@ -14,7 +14,6 @@ import (
 // AnnotationGrant is gpuslice's annotation, keyed by container name. If it is present, HAMi's are ignored.
 const AnnotationGrant = "gpuslice.io/grant"
 
-// namedVersion is the annotation's only version.
 const namedVersion = 1
 
 const maxGeneration = 1 << 40
@@ -100,7 +99,6 @@ func decodeContainers(value json.RawMessage) (map[string][]Share, error) {
 	return containers, nil
 }
 
-// decodeShares reads one container's array.
 func decodeShares(value json.RawMessage) ([]Share, error) {
 	elements, err := array(value)
 	if err != nil {
@@ -148,7 +146,6 @@ func decodeShare(value json.RawMessage) (share Share, err error) {
 	return share, nil
 }
 
-// validateContainerName checks for an RFC 1123 label.
 func validateContainerName(name string) error {
 	ok := 1 <= len(name) && len(name) <= 63 && !strings.HasPrefix(name, "-") && !strings.HasSuffix(name, "-")
 	for i := 0; ok && i < len(name); i++ {

@@ -92,7 +92,6 @@ func fromPod(ctx context.Context, pod Pod, container, node string, names Contain
 	return &Grant{Container: container, Shares: positional[slot], Source: SourceHAMi, Slot: &slot}, nil
 }
 
-// fromNamed finds the container in gpuslice.io/grant.
 func fromNamed(value, container, node string) (*Grant, error) {
 	pod, err := DecodeGrant(value)
 	if err != nil {
@@ -136,7 +135,6 @@ func readPositional(annotations map[string]string) (key string, positional Posit
 	return AnnotationAllocated, whole, nil
 }
 
-// isRemainder returns whether left is whole with no, some or all positions emptied.
 func isRemainder(left, whole Positional) bool {
 	if left.Empty() {
 		return true

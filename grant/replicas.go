@@ -50,7 +50,6 @@ func FromReplicas(pod Pod, container string, annotations map[string]string, gpus
 	return &Grant{Container: container, Shares: shares, Source: SourceReplicas}, nil
 }
 
-// equalShares adds the replicas.
 func equalShares(value string, gpus map[string]GPU) ([]Share, error) {
 	if len(value) > MaxAnnotationBytes {
 		return nil, Errorf(ErrMalformed, "%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
@@ -77,7 +76,6 @@ func equalShares(value string, gpus map[string]GPU) ([]Share, error) {
 	return shares, ValidateShares(shares)
 }
 
-// equalShare returns one replica's share.
 func equalShare(id string, gpus map[string]GPU) (Share, error) {
 	uuid, digits, ok := strings.Cut(id, replicaSeparator)
 	if !ok || ValidateUUID(uuid) != nil {

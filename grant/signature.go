@@ -20,7 +20,6 @@ import (
 // key ID is the first 8 bytes of the SHA-256 of the public key's DER.
 const AnnotationSignature = "gpuslice.io/grant-signature"
 
-// signatureVersion is the only version.
 const signatureVersion = "v1"
 
 type signature struct {
@@ -28,7 +27,6 @@ type signature struct {
 	bytes []byte
 }
 
-// decodeSignature reads the annotation. Its errors contain nothing of the input.
 func decodeSignature(value string) (signature, error) {
 	version, rest, _ := strings.Cut(value, ":")
 	id, digits, _ := strings.Cut(rest, ":")
@@ -64,7 +62,6 @@ func (k *SigningKey) Sign(podUID, node, payload string) (string, error) {
 	return signature{keyID: k.id, bytes: ed25519.Sign(k.key(), signed(k.id, podUID, node, payload))}.encode(), nil
 }
 
-// signed returns the bytes to sign.
 func signed(keyID, podUID, node, payload string) []byte {
 	fields := [...]string{AnnotationSignature, signatureVersion, keyID, podUID, node, payload}
 	size := 0
@@ -84,7 +81,6 @@ type Verifier interface {
 	Verify(podUID, node, payload, signature string) error
 }
 
-// verify verifies the signature of the pod's gpuslice.io/grant.
 func verify(pod Pod, node, payload string, keys Verifier) error {
 	signature, ok := pod.Annotations[AnnotationSignature]
 	if !ok {

@@ -11,7 +11,6 @@ import (
 // noSlot: the container certainly has no slot with shares.
 const noSlot = -1
 
-// findSlot returns the slot of the container, or noSlot.
 func findSlot(ctx context.Context, positional Positional, pod Pod, container string, names ContainerNames) (int, error) {
 	if len(positional) == 1 {
 		return 0, nil
@@ -31,7 +30,6 @@ func findSlot(ctx context.Context, positional Positional, pod Pod, container str
 	return slot, nil
 }
 
-// slotSizes returns the number of devices of each slot.
 func slotSizes(positional Positional) []int {
 	sizes := make([]int, len(positional))
 	for i, slot := range positional {
@@ -93,7 +91,6 @@ func embed(sizes []int, listed []ContainerDevices) []int {
 	return append(slots, len(sizes)-1)
 }
 
-// embedFromEnd is embed from the right. It requires that embed found a match.
 func embedFromEnd(sizes []int, listed []ContainerDevices) []int {
 	slots := make([]int, len(listed))
 	next := len(sizes) - 1
@@ -124,7 +121,6 @@ func countHolders(counts []int) (n int) {
 	return n
 }
 
-// describeListed names some of the containers.
 func describeListed(listed []ContainerDevices) string {
 	const most = 8
 	text := ""

@@ -14,7 +14,6 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// parseJSON checks the size and the syntax of an annotation.
 func parseJSON(input string, maxBytes int) (json.RawMessage, error) {
 	if len(input) > maxBytes {
 		return nil, Errorf(ErrMalformed, "%d bytes: at most %d are read", len(input), maxBytes)
@@ -50,7 +49,6 @@ func object(value json.RawMessage, known ...string) (map[string]json.RawMessage,
 	return values, nil
 }
 
-// array returns an array's elements.
 func array(value json.RawMessage) (elements []json.RawMessage, err error) {
 	if value[0] != '[' {
 		return nil, Errorf(ErrMalformed, "must be an array, not %s", describe(value))
@@ -71,7 +69,6 @@ func text(value json.RawMessage) (text string, err error) {
 	return text, nil
 }
 
-// number reads a whole number in plain digits, from least to most.
 func number(value json.RawMessage, least, most int64) (int64, error) {
 	if !bytes.ContainsRune([]byte("-0123456789"), rune(value[0])) {
 		return 0, Errorf(ErrMalformed, "must be a number, not %s", describe(value))
@@ -83,7 +80,6 @@ func number(value json.RawMessage, least, most int64) (int64, error) {
 	return n, nil
 }
 
-// describe names a value in a message.
 func describe(value json.RawMessage) string {
 	switch value[0] {
 	case '{':

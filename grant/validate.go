@@ -48,7 +48,6 @@ func ValidateUUID(uuid string) error {
 	return nil
 }
 
-// parseNumber reads a decimal number without sign, leading zero, space or exponent.
 func parseNumber(text string, least, most int64) (int64, error) {
 	plain := len(text) > 0 && len(text) <= 18 && (text[0] != '0' || text == "0")
 	for i := 0; plain && i < len(text); i++ {

@@ -22,7 +22,6 @@ const AnnotationResize = "gpuslice.io/resize"
 // AnnotationResizeStatus is the result of the last AnnotationResize, a ResizeStatus.
 const AnnotationResizeStatus = "gpuslice.io/resize-status"
 
-// maxResizeBytes bounds the annotation, which a tenant writes.
 const maxResizeBytes = 16 << 10
 
 // Wanted is the requested change of a container. Nil does not change.

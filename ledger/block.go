@@ -20,7 +20,6 @@ type blocking struct {
 	Bare bool `json:"bare,omitempty"`
 }
 
-// maxReasonBytes bounds the reason, which can repeat text of a tenant.
 const maxReasonBytes = 1 << 10
 
 func (b *blocking) problem() error {

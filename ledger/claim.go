@@ -45,7 +45,6 @@ type Claim struct {
 	CreatedAt time.Time `json:"createdAt"`
 }
 
-// holder names the container in a message.
 func (c *Claim) holder() string {
 	if c.PodName == "" {
 		return fmt.Sprintf("container %q", c.Container)
@@ -66,19 +65,16 @@ func (c *Claim) validate() error {
 	return grant.ValidateShares(c.Shares)
 }
 
-// sameAs compares the claims without their times.
 func (c *Claim) sameAs(other *Claim) bool {
 	return c.ContainerID == other.ContainerID && c.Owner == other.Owner &&
 		c.PodUID == other.PodUID && c.Container == other.Container &&
 		slices.Equal(c.Shares, other.Shares)
 }
 
-// isAttemptOf returns whether both claims are attempts of one container of one pod.
 func (c *Claim) isAttemptOf(other *Claim) bool {
 	return c.PodUID != "" && c.PodUID == other.PodUID && c.Owner == other.Owner && c.Container == other.Container
 }
 
-// clone returns a deep copy.
 func (c *Claim) clone() Claim {
 	own := *c
 	own.Shares = slices.Clone(c.Shares)
@@ -103,13 +99,10 @@ func ValidateContainerID(id string) error {
 	return nil
 }
 
-// recordVersion is the version of grant.json.
 const recordVersion = 1
 
-// maxSequence is far above any real sequence, and far below an overflow.
 const maxSequence = 1 << 62
 
-// record is the content of grant.json.
 type record struct {
 	Version int `json:"version"`
 	// Sequence is the generation of the claim. Of several attempts of a container, the highest counts.
@@ -133,7 +126,6 @@ func (r *record) supersedes(old *record) bool {
 	return !r.Restored && r.Sequence > old.Sequence && r.isAttemptOf(&old.Claim)
 }
 
-// decodeRecord reads grant.json of the directory with the name id.
 func decodeRecord(data []byte, id string) (*record, error) {
 	var r record
 	if err := json.Unmarshal(data, &r); err != nil {

@@ -30,7 +30,6 @@ func (l *Ledger) Uncordon(ctx context.Context, uuids ...string) error {
 	}, uuids)
 }
 
-// recordon rewrites the file under the lock.
 func (l *Ledger) recordon(ctx context.Context, change func([]string) []string, uuids []string) error {
 	for _, uuid := range uuids {
 		if err := grant.ValidateUUID(uuid); err != nil {

@@ -19,7 +19,6 @@ const (
 	generationName = "generation"
 )
 
-// ledgerFiles are the two files that processes share.
 type ledgerFiles struct {
 	lock    *os.File
 	counter *os.File
@@ -78,7 +77,6 @@ func (f *ledgerFiles) close() error {
 	return errors.Join(f.lock.Close(), f.counter.Close())
 }
 
-// flock takes the lock, or fails when ctx ends.
 func (f *ledgerFiles) flock(ctx context.Context) error {
 	if err := rawfile.Lock(ctx, int(f.lock.Fd())); err != nil {
 		return fmt.Errorf("lock %s: %w", f.lock.Name(), err)
@@ -90,7 +88,6 @@ func (f *ledgerFiles) unlock() {
 	_ = unix.Flock(int(f.lock.Fd()), unix.LOCK_UN) // fails only for a closed file, which holds no lock
 }
 
-// inPlace returns whether the open files are still at the ledger's path.
 func (f *ledgerFiles) inPlace() bool {
 	var lock, counter unix.Stat_t
 	if unix.Stat(f.lock.Name(), &lock) != nil || unix.Stat(f.counter.Name(), &counter) != nil {

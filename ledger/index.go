@@ -40,7 +40,6 @@ type Usage struct {
 	Slots       int
 }
 
-// entry is an Entry in the index.
 type entry struct {
 	record
 	state   State
@@ -63,10 +62,8 @@ func (e *entry) public() Entry {
 	return out
 }
 
-// counts returns whether the entry is known to hold something.
 func (e *entry) counts() bool { return e.state == StateActive || e.state == StateBlocking }
 
-// unknown returns whether the entry can hold more than its shares.
 func (e *entry) unknown() bool {
 	return e.state == StateBlocking || e.state == StateCorrupt && len(e.Shares) == 0
 }
@@ -98,7 +95,6 @@ func newIndex() *index {
 	}
 }
 
-// put adds or replaces an entry.
 func (x *index) put(e *entry) {
 	x.drop(e.ContainerID)
 	x.entries[e.ContainerID] = e
@@ -155,7 +151,6 @@ func (x *index) count(e *entry, sign int) {
 	}
 }
 
-// predecessors returns the earlier attempts of the claim's container that count.
 func (x *index) predecessors(claim *Claim) (found []*entry) {
 	for _, e := range x.pods[claim.PodUID] {
 		if e.state == StateActive && e.ContainerID != claim.ContainerID && claim.isAttemptOf(&e.Claim) {
@@ -165,7 +160,6 @@ func (x *index) predecessors(claim *Claim) (found []*entry) {
 	return found
 }
 
-// superseded returns the active entries that a later attempt replaces.
 func (x *index) superseded() (found []*entry) {
 	for _, attempts := range x.pods {
 		for _, old := range attempts {

@@ -134,7 +134,6 @@ func (l *Ledger) admit(claim *Claim, gpus map[string]grant.GPU) error {
 	return l.index.admit(claim, gpus)
 }
 
-// checkSame refuses a claim that differs from the reserved one.
 func checkSame(claim, booked *Claim) error {
 	if !claim.sameAs(booked) {
 		return grant.Errorf(ErrConflict, "container id %s is already booked for %s with %d shares: remove it first", claim.ContainerID, booked.holder(), len(booked.Shares))
@@ -166,7 +165,6 @@ func (l *Ledger) Remove(ctx context.Context, id string) error {
 	})
 }
 
-// forEntry calls fn under the lock if there is an entry.
 func (l *Ledger) forEntry(ctx context.Context, what, id string, fn func(*entry) error) error {
 	err := ValidateContainerID(id)
 	if err == nil {
@@ -260,7 +258,6 @@ func (l *Ledger) acquire(ctx context.Context) error {
 	}
 }
 
-// refresh reads the changes of others.
 func (l *Ledger) refresh() error {
 	generation, err := l.files.generation()
 	if err != nil {
@@ -292,7 +289,6 @@ func (l *Ledger) refresh() error {
 	return nil
 }
 
-// look reads every directory again.
 func (l *Ledger) look() error {
 	l.current = false
 	return l.refresh()
@@ -327,7 +323,6 @@ func (l *Ledger) finish(even uint64) {
 	}
 }
 
-// build makes the record's directory and adds it to the index.
 func (l *Ledger) build(ctx context.Context, r *record, populate func(dir string) error) (err error) {
 	r.stampTime()
 	hidden := l.hidden(newPrefix, r.ContainerID)
@@ -386,7 +381,6 @@ func (l *Ledger) name(hidden, id string) error {
 	return nil
 }
 
-// discard removes the container's directory, if there is one, and its entry.
 func (l *Ledger) discard(id string) error {
 	hidden := l.hidden(oldPrefix, id)
 	err := unix.Rename(l.Dir(id), hidden)

@@ -80,7 +80,6 @@ func (l *Ledger) Reconcile(ctx context.Context, owner string, live []string, opt
 	return &r.report, nil
 }
 
-// judge reports the entries that stay and returns those to remove.
 func (l *Ledger) judge(r *reconciliation) (doomed []*entry) {
 	for _, id := range slices.Sorted(maps.Keys(l.index.entries)) {
 		e := l.index.entries[id]
@@ -101,7 +100,6 @@ func (l *Ledger) judge(r *reconciliation) (doomed []*entry) {
 	return doomed
 }
 
-// isGone returns whether the container of an unreadable entry is certainly gone.
 func (r *reconciliation) isGone(e *entry, dir string) bool {
 	return r.wholeNode && !r.live[e.ContainerID] && r.alive != nil && !r.alive(dir)
 }
@@ -192,7 +190,6 @@ func (l *Ledger) wouldRefuse(claim *Claim, gpus map[string]grant.GPU) error {
 	return l.index.checkCapacity(claim, gpus, nil)
 }
 
-// reactivate writes the record into the existing directory. grant.json takes precedence over released.json.
 func (l *Ledger) reactivate(r *record) error {
 	r.stampTime()
 	if err := l.replaceRecord(r); err != nil {

@@ -251,7 +251,6 @@ func (x *index) admitResize(e *entry, shares []grant.Share, gpus map[string]gran
 	return nil
 }
 
-// unlimits returns whether a limit of cores is removed.
 func unlimits(old, share grant.Share) bool { return share.CorePercent == 0 && old.CorePercent > 0 }
 
 // lacking returns what of memory and cores is not free; "": nothing.

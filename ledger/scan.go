@@ -40,7 +40,6 @@ func readStamp(at int, path string) (stamp, error) {
 	return stamp{inode: st.Ino, seconds: int64(st.Mtim.Sec), nanos: int64(st.Mtim.Nsec), size: st.Size}, nil
 }
 
-// hidden returns the path of a directory that is being added or removed.
 func (l *Ledger) hidden(prefix, id string) string {
 	return filepath.Join(l.dir, containersName, prefix+id)
 }
@@ -93,7 +92,6 @@ func (l *Ledger) scan(repair bool) error {
 	return nil
 }
 
-// scanDir updates the entry of one directory, and returns whether there is one.
 func (l *Ledger) scanDir(containers int, id string) bool {
 	known := l.index.entries[id]
 	now, err := readStamp(containers, id+"/"+recordName)
@@ -200,7 +198,6 @@ func (l *Ledger) corrupt(id string, problem error) *entry {
 	return e
 }
 
-// markReleased ends the claim on disk. A rename works on a full disk.
 func (l *Ledger) markReleased(id string) error {
 	from, to := filepath.Join(l.Dir(id), recordName), filepath.Join(l.Dir(id), releasedName)
 	err := unix.Rename(from, to)
@@ -238,7 +235,6 @@ func (l *Ledger) replaceRecord(r *record) error {
 	return nil
 }
 
-// writeRecord writes a new file.
 func writeRecord(path string, r *record) error {
 	data, err := r.encode()
 	if err != nil {
@@ -255,7 +251,6 @@ func writeRecord(path string, r *record) error {
 	return nil
 }
 
-// makeDir makes an empty directory, and replaces one of an interrupted change.
 func makeDir(path string) error {
 	err := os.Mkdir(path, 0o755)
 	if errors.Is(err, os.ErrExist) {

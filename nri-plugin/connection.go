@@ -78,8 +78,6 @@ func (p *Plugin) Run(ctx context.Context, socket string) error {
 const syncAdvice = ": if this repeats, containers on this node have environments, or pods have annotations, that are too large for NRI's messages " +
 	"(created while gpuslice was not connected: it refuses them otherwise): `gpuslice doctor` (large-containers) names them; delete those pods"
 
-// session is one connection. It has the handlers that the stub calls, so that late events of an old
-// connection are rejected.
 type session struct {
 	*Plugin
 	ended  atomic.Bool
@@ -152,9 +150,9 @@ func (p *Plugin) session(ctx context.Context, socket string) error {
 	}
 }
 
-// start calls the stub's Start, which waits for the runtime's Configure request without a deadline, also
-// when the connection was closed after Register. At the deadline, start sends that request itself, and
-// s.Configure returns an error.
+// start calls the stub's Start, which waits for the runtime's Configure request without a deadline, also if
+// the connection is closed. At the deadline, start sends that request itself, and s.Configure returns an
+// error.
 func (s *session) start(ctx context.Context, conn *countingConn) error {
 	started := make(chan error, 1)
 	go func() { started <- s.stub.Start(ctx) }()
@@ -179,7 +177,6 @@ func (s *session) start(ctx context.Context, conn *countingConn) error {
 	return s.startError(ctx, <-started)
 }
 
-// startError returns why a start failed.
 func (s *session) startError(ctx context.Context, err error) error {
 	if err == nil { // configured, but too late
 		s.stub.Stop()
@@ -190,8 +187,7 @@ func (s *session) startError(ctx context.Context, err error) error {
 	return fmt.Errorf("the runtime did not register and configure the plugin within %v", startPatience)
 }
 
-// countingConn counts writes. The count also orders memory: a goroutine that sees a write sees what the
-// writer did before.
+// countingConn counts writes, and orders memory: a reader of the count sees what the writer did before.
 type countingConn struct {
 	net.Conn
 	writes atomic.Int64
@@ -225,9 +221,9 @@ func (s *session) Configure(_ context.Context, _, runtime, version string) (api.
 	return events, nil
 }
 
-// cleansUpPods returns whether a runtime cleans up a pod that a plugin refuses. Older versions of
-// containerd keep the pod's shim and name, and exit at the next start (containerd issue 13355). With
-// those, only the containers of a large pod are refused.
+// cleansUpPods returns whether a runtime cleans up a pod that a plugin refuses. Older versions of containerd
+// exit at the next start because of such a pod (containerd issue 13355); with them, only the containers of a
+// large pod are refused.
 func cleansUpPods(runtime, version string) bool {
 	if !strings.HasPrefix(version, "v") {
 		version = "v" + version
@@ -242,13 +238,12 @@ func cleansUpPods(runtime, version string) bool {
 	return semver.Compare(version, fixed) >= 0
 }
 
-// failurePolicy makes the runtime refuse a container if its request to this plugin was lost, by a timeout or a
-// closed connection. It exists from NRI 0.12.5 on; older versions refuse by the call of a validator on the
-// closed connection (ValidateContainerAdjustment). The runtime closes the connection in any case, so
-// that containers without a GPU can be created while an agent hangs.
+// failurePolicy makes the runtime (NRI 0.12.5 and newer) refuse a container if its request to this plugin was
+// lost. The runtime then closes the connection, so that containers without a GPU can be created while an agent
+// hangs.
 var failurePolicy = &api.FailurePolicy{FailRequest: true}
 
-// hasValidators returns whether the runtime's NRI has validators. Older versions reject a plugin that
+// hasValidators returns whether the runtime's NRI has validators; older versions reject a plugin that
 // subscribes to them.
 func hasValidators(nriVersion string) bool {
 	if nriVersion != "" && !strings.HasPrefix(nriVersion, "v") {
@@ -257,8 +252,7 @@ func hasValidators(nriVersion string) bool {
 	return semver.IsValid(nriVersion) && semver.Compare(nriVersion, "v0.10.0") >= 0
 }
 
-// CreateContainer rejects events of a closed connection. It begins before it checks, so that either Run
-// waits for it, or it detects that Run has ended.
+// CreateContainer rejects events of a closed connection. It begins before the check, so that Run waits for it.
 func (s *session) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	s.handlers.begin()
 	defer s.handlers.end()
@@ -276,8 +270,8 @@ func (s *session) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error 
 	return s.Plugin.RunPodSandbox(ctx, pod)
 }
 
-// Synchronize reconciles the ledger, and makes the plugin ready. On an error the plugin stays connected,
-// so that containers without a grant get no GPU, and refuses all grants. session connects again later.
+// Synchronize reconciles the ledger. On an error the plugin stays connected and refuses all grants, so that
+// containers without a grant get no GPU, until session connects again.
 func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, ctrs []*api.Container) ([]*api.ContainerUpdate, error) {
 	if s.ended.Load() {
 		return nil, errors.New("gpuslice closed this connection")

@@ -17,7 +17,6 @@ import (
 // ModeAnnotation is set on a container that has a GPU: how its limits are enforced.
 const ModeAnnotation = "gpuslice.io/enforcement"
 
-// create decides about a container and reserves what it gets.
 func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, ctr *api.Container) (*api.ContainerAdjustment, error) {
 	if err := p.checkSize(pod, ctr, nil); err != nil {
 		return nil, err
@@ -53,7 +52,6 @@ func (p *Plugin) create(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 	return d.adjust, nil
 }
 
-// decision is what a container gets.
 type decision struct {
 	adjust *api.ContainerAdjustment // may be nil
 	claim  *ledger.Claim            // to reserve; nil: none
@@ -204,7 +202,6 @@ func checkDuplicates(names []string) error {
 	return fmt.Errorf("its environment sets %s more than once, so that no one value can be enforced: name it once in the image and the pod", strings.Join(names, ", "))
 }
 
-// inContainer adds the names of the pod and the container.
 func (f *facts) inContainer(err error) error {
 	return fmt.Errorf("pod %s/%s container %q: %w", f.pod.Namespace, f.pod.Name, f.name, err)
 }

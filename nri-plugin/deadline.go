@@ -9,12 +9,12 @@ import (
 	"github.com/containerd/nri/pkg/api"
 )
 
-// answerMargin is the time between an answer and the runtime's deadline. At the deadline itself, the runtime
-// closes the connection and creates the container without an adjustment.
+// answerMargin is the time between an answer and the runtime's deadline, when the runtime creates the
+// container without an adjustment.
 const answerMargin = 150 * time.Millisecond
 
 // innerDeadline returns the time of the latest answer: the margin before the runtime's deadline, or half of
-// the remaining time if that is less than two margins.
+// the remaining time if that is short.
 func innerDeadline(now, runtimeDeadline time.Time) time.Time {
 	left := runtimeDeadline.Sub(now)
 	return now.Add(max(left-answerMargin, left/2))

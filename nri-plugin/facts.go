@@ -11,7 +11,6 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// facts is the input of the decision about a container.
 type facts struct {
 	pod       grant.Pod // as the runtime reports it
 	newest    grant.Pod // with the annotations of its newest grant
@@ -40,7 +39,6 @@ func (p *Plugin) gather(ctx context.Context, pod *api.PodSandbox, ctr *api.Conta
 	return f, err
 }
 
-// localFacts collects the facts that are known without a request to the kubelet.
 func (p *Plugin) localFacts(pod *api.PodSandbox, ctr *api.Container) *facts {
 	f := &facts{
 		pod:       podOf(pod),
@@ -62,7 +60,6 @@ func (p *Plugin) localFacts(pod *api.PodSandbox, ctr *api.Container) *facts {
 	return f
 }
 
-// containerOf translates NRI's record of a container.
 func containerOf(pod *api.PodSandbox, ctr *api.Container) oci.Container {
 	c := oci.Container{
 		ID:             ctr.GetId(),
@@ -92,7 +89,6 @@ func mountsOf(ctr *api.Container) []rspec.Mount {
 	return mounts
 }
 
-// deviceRules translates the rules of a device cgroup.
 func deviceRules(resources *api.LinuxResources) []rspec.LinuxDeviceCgroup {
 	var rules []rspec.LinuxDeviceCgroup
 	for _, r := range resources.GetDevices() {
@@ -103,7 +99,6 @@ func deviceRules(resources *api.LinuxResources) []rspec.LinuxDeviceCgroup {
 	return rules
 }
 
-// podOf translates NRI's record of a pod.
 func podOf(pod *api.PodSandbox) grant.Pod {
 	return grant.Pod{
 		UID: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName(), Annotations: pod.GetAnnotations(),

@@ -25,7 +25,6 @@ func (h *handlers) end() {
 	}
 }
 
-// wait returns when no handler runs.
 func (h *handlers) wait() {
 	h.mu.Lock()
 	if h.count == 0 {

@@ -7,7 +7,6 @@ import (
 	"time"
 )
 
-// health is the state that Ready and Live report.
 type health struct {
 	mu       sync.Mutex
 	now      func() time.Time
@@ -16,7 +15,6 @@ type health struct {
 	inFlight map[*work]struct{}
 }
 
-// work is a handler that has not ended, with or without an answer.
 type work struct {
 	container string
 	since     time.Time

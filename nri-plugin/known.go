@@ -58,7 +58,6 @@ func (k *known) addSize(pod string, size int) {
 	}
 }
 
-// ended records that the runtime does not list a container any more.
 func (k *known) ended(id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -68,7 +67,6 @@ func (k *known) ended(id string) {
 	}
 }
 
-// sizeOfOthers returns the total size of the records of a sandbox's other containers.
 func (k *known) sizeOfOthers(pod, id string) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -87,7 +85,6 @@ func (k *known) remove(id string) {
 	}
 }
 
-// replace replaces all containers.
 func (k *known) replace(all map[string]Known) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

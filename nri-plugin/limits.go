@@ -12,9 +12,8 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// staleLimits are the claims with limits that can be older than the reservation, because a process was
-// killed during a resize or a write. The background work writes their limits, not Synchronize: a
-// container can delay access to its files.
+// staleLimits are the claims whose limits can be older than the reservation, after a kill during a write. The
+// background work updates them, because a container can delay access to its files.
 type staleLimits struct {
 	mu     sync.Mutex
 	logged map[string]string // the last logged error by container ID
@@ -35,8 +34,7 @@ func (s *staleLimits) ids() []string {
 	return slices.Sorted(maps.Keys(s.logged))
 }
 
-// record records the result for a claim, and returns whether the error is new. Without an error
-// the claim is done.
+// record records a result, and returns whether the error is new. Without an error the claim is done.
 func (s *staleLimits) record(id string, err error) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +47,6 @@ func (s *staleLimits) record(id string, err error) (changed bool) {
 	return changed
 }
 
-// updateLimits sets the limits of containers to what is reserved.
 func (p *Plugin) updateLimits(ctx context.Context) {
 	for _, id := range p.stale.ids() {
 		err := p.Ledger.Reapply(ctx, id, p.apply)

@@ -83,7 +83,6 @@ func (p *Plugin) observe(event string, began time.Time) {
 	}
 }
 
-// refused reports a refusal, if there is one, and returns it with its text shortened.
 func (p *Plugin) refused(err error) error {
 	if err != nil && p.Observer != nil {
 		p.Observer.Refused(reasonOf(err))
@@ -91,8 +90,7 @@ func (p *Plugin) refused(err error) error {
 	return shorten(err)
 }
 
-// Gone returns the IDs of containers that are gone and still have a claim: to release it failed, or it was
-// in use at the last synchronisation and is not any more.
+// Gone returns the IDs of containers that are gone and still have a claim.
 func (p *Plugin) Gone() []string {
 	var gone []string
 	for id := range p.pending.all() {

@@ -8,10 +8,8 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// anyNamespace in OptOutNamespaces allows every pod to disable its limiter.
 const anyNamespace = "*"
 
-// optsOut returns whether a container disables its limiter, and is allowed to.
 func (p *Plugin) optsOut(pod *api.PodSandbox, ctr *api.Container) bool {
 	return requestsOptOut(ctr) && p.allowsOptOut(pod.GetNamespace())
 }
@@ -24,7 +22,6 @@ func (p *Plugin) allowsOptOut(namespace string) bool {
 	return slices.Contains(p.OptOutNamespaces, anyNamespace) || slices.Contains(p.OptOutNamespaces, namespace)
 }
 
-// recordOptOut counts and logs a container's request to disable its limiter.
 func (p *Plugin) recordOptOut(pod *api.PodSandbox, ctr *api.Container) {
 	switch {
 	case !requestsOptOut(ctr):

@@ -10,7 +10,6 @@ import (
 // BackgroundInterval is the time between two turns of the background work.
 const BackgroundInterval = 5 * time.Second
 
-// ending is how a claim ends. To remove a claim also releases it.
 type ending int
 
 const (
@@ -18,15 +17,14 @@ const (
 	remove
 )
 
-// pendingReleases are claims whose release or removal failed: the state directory was full or
-// read-only, or the ledger was locked for too long. The runtime reports the end of a container once, so
-// the background work tries again. After a restart, Synchronize finds these claims.
+// pendingReleases are claims whose release or removal failed, because the state directory was full or the
+// ledger locked. The runtime reports an end once, so the background work retries; after a restart, Synchronize
+// finds them.
 type pendingReleases struct {
 	mu   sync.Mutex
 	byID map[string]ending
 }
 
-// add adds a claim. A release does not replace a removal.
 func (r *pendingReleases) add(id string, how ending) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -36,7 +34,6 @@ func (r *pendingReleases) add(id string, how ending) {
 	r.byID[id] = max(r.byID[id], how)
 }
 
-// done forgets a claim. A release does not complete a removal.
 func (r *pendingReleases) done(id string, how ending) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,8 +48,6 @@ func (r *pendingReleases) all() map[string]ending {
 	return maps.Clone(r.byID)
 }
 
-// endClaimBeforeDeadline ends a claim before the runtime's deadline, or later in the background: the
-// runtime closes the connection of a plugin that is late.
 func (p *Plugin) endClaimBeforeDeadline(ctx context.Context, id string, how ending) {
 	defer p.health.begin(id)()
 	if deadline, ok := ctx.Deadline(); ok {
@@ -63,8 +58,6 @@ func (p *Plugin) endClaimBeforeDeadline(ctx context.Context, id string, how endi
 	p.endClaim(ctx, id, how)
 }
 
-// endClaim releases or removes a claim, now or later. It returns no error, because the container is gone
-// in any case.
 func (p *Plugin) endClaim(ctx context.Context, id string, how ending) {
 	end := p.Ledger.Release
 	if how == remove {
@@ -78,8 +71,7 @@ func (p *Plugin) endClaim(ctx context.Context, id string, how ending) {
 	p.pending.done(id, how)
 }
 
-// background runs until ctx ends: it retries releases, sets limits to what is reserved, and
-// truncates usage files that grew.
+// background runs until ctx ends: it retries releases, updates limits, and truncates usage files.
 func (p *Plugin) background(ctx context.Context) {
 	tick := time.NewTicker(BackgroundInterval)
 	defer tick.Stop()
@@ -103,7 +95,6 @@ func (p *Plugin) background(ctx context.Context) {
 	}
 }
 
-// wakeUp starts a turn of the background work.
 func (p *Plugin) wakeUp() {
 	select {
 	case p.wake <- struct{}{}:

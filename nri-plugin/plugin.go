@@ -44,21 +44,18 @@ type Config struct {
 	Settings func() oci.Settings
 	// Devices returns the edits that make GPUs visible.
 	Devices oci.DeviceEdits
-	// Names returns the order of a pod's containers, for HAMi's annotation; optional. Without it,
-	// HAMi's annotation for several containers is rejected.
+	// Names returns the order of a pod's containers, for HAMi's annotation with several positions; optional.
 	Names grant.ContainerNames
-	// Keys verify the signatures of grants when a container is created; optional. Without them,
-	// signatures are ignored.
+	// Keys verify grants when a container is created; optional. Without them, signatures are ignored.
 	Keys grant.Verifier
-	// Newest returns the pod with the annotations of its newest grant; optional. The runtime reports only
-	// the annotations that the sandbox was created with, which are older after a resize.
+	// Newest returns the pod with the annotations of its newest grant; optional. The runtime has those of the
+	// sandbox's creation, which are older after a resize.
 	Newest func(grant.Pod) grant.Pod
-	// Unscheduled is the policy for containers without a scheduler's grant; "" is UnscheduledDeny.
+	// Unscheduled applies to containers without a scheduler's grant; "" is UnscheduledDeny.
 	Unscheduled UnscheduledPolicy
 	// ExemptNamespaces have containers that the plugin ignores.
 	ExemptNamespaces []string
 	// OptOutNamespaces have pods that can disable their limiter with CUDA_DISABLE_CONTROL=true; "*" is all.
-	// Elsewhere the variable has no effect. Such a container is reserved like any other.
 	OptOutNamespaces []string
 	// Observer counts requests and refusals; optional.
 	Observer Observer
@@ -69,8 +66,7 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// UnscheduledPolicy is what a container gets that has devices from the kubelet and no
-// scheduler's annotation on its pod.
+// UnscheduledPolicy is for containers that have devices from the kubelet and no scheduler's annotation.
 type UnscheduledPolicy string
 
 const (
@@ -96,10 +92,9 @@ type Plugin struct {
 	optedOut, optOutDenied atomic.Uint64
 	// unreconciled is why all grants are refused at present; nil: they are not.
 	unreconciled atomic.Pointer[error]
-	// unlisted are the claims of containers that the runtime did not list at the last
-	// synchronisation, and that were in use.
+	// unlisted are claims of containers that were not listed at the last synchronisation, but in use.
 	unlisted atomic.Pointer[[]string]
-	// handlers counts handlers, some of which outlive their request, so that Wait can wait for them.
+	// handlers counts handlers, some of which outlive their request.
 	handlers handlers
 }
 
@@ -161,8 +156,7 @@ func (p *Plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, ctr *
 	return adjust, nil, nil
 }
 
-// RunPodSandbox refuses a pod with a record that is too large. To refuse its containers is not
-// enough: the runtime lists pods without containers too.
+// RunPodSandbox refuses a pod that is too large: the runtime lists pods without containers too.
 func (p *Plugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
 	defer p.observe("RunPodSandbox", time.Now())
 	err := p.refused(checkPodSize(pod))
@@ -172,8 +166,7 @@ func (p *Plugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
 	return err
 }
 
-// StopContainer releases the claim. The directory stays, because the container that maps its files
-// still exists.
+// StopContainer releases the claim. Its directory stays: the container still maps the files.
 func (p *Plugin) StopContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.Container) ([]*api.ContainerUpdate, error) {
 	defer p.observe("StopContainer", time.Now())
 	p.known.ended(ctr.GetId())
@@ -181,8 +174,7 @@ func (p *Plugin) StopContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.
 	return nil, nil
 }
 
-// RemoveContainer removes the claim with its directory. The runtime also calls it, with an ID only,
-// for a creation that failed after CreateContainer.
+// RemoveContainer removes the claim. The runtime also calls it, with an ID only, for a failed creation.
 func (p *Plugin) RemoveContainer(ctx context.Context, _ *api.PodSandbox, ctr *api.Container) error {
 	defer p.observe("RemoveContainer", time.Now())
 	p.intents.forget(ctr.GetId())

@@ -10,7 +10,6 @@ import (
 	"github.com/gpuslice/gpuslice/nri-plugin/bounds"
 )
 
-// checkPodSize refuses a pod with a record that is too large to synchronise.
 func checkPodSize(pod *api.PodSandbox) error {
 	if size := proto.Size(pod); size > bounds.Pod {
 		return tooLarge("pod %s has %s of labels and annotations, and gpuslice allows %s, because the container runtime could not synchronise its NRI plugins: make them smaller, for example with a ConfigMap volume",
@@ -19,8 +18,8 @@ func checkPodSize(pod *api.PodSandbox) error {
 	return nil
 }
 
-// checkSize refuses a container that the runtime could not synchronise later, with or without a grant, in
-// exempt namespaces too. answer is nil before it is known.
+// checkSize refuses a container that is too large to synchronise, with or without a grant, in exempt
+// namespaces too. answer can be nil.
 func (p *Plugin) checkSize(pod *api.PodSandbox, ctr *api.Container, answer *api.ContainerAdjustment) error {
 	if err := checkPodSize(pod); err != nil {
 		return err
@@ -48,7 +47,6 @@ func tooLarge(format string, args ...any) error {
 	return &reasoned{reasonTooLarge, fmt.Errorf(format, args...)}
 }
 
-// kib formats a size in bytes, rounded up to KiB.
 func kib(size int) string { return fmt.Sprintf("%d KiB", (size+1023)>>10) }
 
 func lengthOf(list []string) int {
@@ -59,7 +57,6 @@ func lengthOf(list []string) int {
 	return n
 }
 
-// shortened wraps an error and has a text of at most bounds.ErrorText bytes.
 type shortened struct {
 	text string
 	err  error
@@ -68,7 +65,6 @@ type shortened struct {
 func (s *shortened) Error() string { return s.text }
 func (s *shortened) Unwrap() error { return s.err }
 
-// shorten bounds the text of an error, which can quote text of a tenant.
 func shorten(err error) error {
 	if err == nil {
 		return nil

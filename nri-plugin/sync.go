@@ -16,8 +16,8 @@ import (
 )
 
 // reconcile compares the ledger with the runtime's list of created and running containers. It removes this
-// plugin's claims that are not in the list, and restores the claim of a listed container that this plugin
-// limited. The runtime creates no container meanwhile.
+// plugin's claims that are not listed, and restores missing ones of containers that it limited. The runtime
+// creates no container meanwhile.
 func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*api.Container) error {
 	podByID := map[string]*api.PodSandbox{}
 	for _, pod := range pods {
@@ -60,8 +60,8 @@ func (p *Plugin) reconcile(ctx context.Context, pods []*api.PodSandbox, ctrs []*
 	return errors.Join(errs...)
 }
 
-// inUse returns whether a container that the runtime does not list is alive: the runtime omits containers
-// whose state it can't read, and does not know those of other engines.
+// inUse returns whether a container that the runtime does not list is alive: the runtime omits containers with
+// an unreadable state, and those of other engines.
 func (p *Plugin) inUse(dir string) bool {
 	if fromOtherEngine(dir) {
 		return orphans.NewJudge().Alive(dir, false)
@@ -70,8 +70,7 @@ func (p *Plugin) inUse(dir string) bool {
 	return used || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
-// limitedByUs returns whether this plugin created the container's limits. Only the plugin can mount the
-// directory of the container's claim.
+// limitedByUs returns whether this plugin set the container's limits: only it can mount the claim's directory.
 func (p *Plugin) limitedByUs(ctr *api.Container) bool {
 	return oci.MountsFiles(mountsOf(ctr), p.Ledger.Dir(ctr.GetId()))
 }
@@ -98,11 +97,10 @@ func (p *Plugin) restore(ctx context.Context, pod *api.PodSandbox, ctr *api.Cont
 	return nil
 }
 
-// runningGrant returns the grant of a running container: by its pod's annotations or, if those are not
-// readable any more, by grant.AnnotationShares on the container. The container's files are not used: its
-// processes can replace them. Signatures are not verified, because the keys can have changed, and what it
-// has must not be granted again. Replicas are not used, because their size can have changed. MIG devices
-// are, for containers of versions without AnnotationShares: their size can't change.
+// runningGrant returns the grant of a running container: by its pod's annotations or, if those are unreadable,
+// by grant.AnnotationShares. The container's files are not used, because its processes can replace them.
+// Signatures are not verified: keys change, and what it has must not be granted again. Replicas are not used,
+// because their size can have changed. MIG devices are, for containers without AnnotationShares.
 func (p *Plugin) runningGrant(ctx context.Context, f *facts) (*grant.Grant, error) {
 	g, err := grant.FromPod(ctx, f.newest, f.name, p.NodeName, p.Names, nil)
 	if err == nil && g != nil {

@@ -51,10 +51,9 @@ func (i *intents) forget(id string) {
 	delete(i.byID, id)
 }
 
-// ValidateContainerAdjustment compares the adjustment of all plugins with this plugin's (NRI 0.10 or newer). The
-// subscription itself refuses containers too: if CreateContainer was lost (a timeout, a crash), NRI
-// before 0.12.5 calls the validator on the closed connection, fails, and refuses the container.
-// Newer versions do so by failurePolicy.
+// ValidateContainerAdjustment compares the adjustment of all plugins with this plugin's (NRI 0.10 or newer).
+// If CreateContainer was lost, NRI before 0.12.5 calls it on the closed connection, fails, and refuses the
+// container.
 func (p *Plugin) ValidateContainerAdjustment(_ context.Context, req *api.ValidateContainerAdjustmentRequest) error {
 	defer p.observe("ValidateContainerAdjustment", time.Now())
 	pod, ctr := req.GetPod(), req.GetContainer()
@@ -76,7 +75,6 @@ func compare(intent, final *api.ContainerAdjustment) error {
 	return errors.Join(append(changed(intent, final), foreign(intent, final)...)...)
 }
 
-// changed returns the parts of the intent that the container would not get.
 func changed(intent, final *api.ContainerAdjustment) []error {
 	var errs []error
 
@@ -109,7 +107,6 @@ func changed(intent, final *api.ContainerAdjustment) []error {
 	return errs
 }
 
-// foreign returns what gives access to a GPU without the intent.
 func foreign(intent, final *api.ContainerAdjustment) []error {
 	// The rules are from other plugins: NRI copies them into the spec.
 	c := oci.Container{DeviceRules: deviceRules(final.GetLinux().GetResources()), RequestNames: oci.HostRequestNames()}
@@ -168,7 +165,6 @@ func mountsByPath(a *api.ContainerAdjustment) map[string][]string {
 	return mounts
 }
 
-// cleanPath returns a path inside a container as a runtime resolves it.
 func cleanPath(destination string) string { return path.Clean("/" + destination) }
 
 // deviceNumbers returns type and numbers of the nodes that an adjustment adds, by path.

@@ -40,7 +40,6 @@ func Keyring(seeds ...string) grant.Keyring {
 	return must(grant.ParsePublicKeys([]byte(PublicKeys(seeds...))))
 }
 
-// private derives a key from the SHA-256 of the seed.
 func private(seed string) ed25519.PrivateKey {
 	sum := sha256.Sum256([]byte(seed))
 	return ed25519.NewKeyFromSeed(sum[:])

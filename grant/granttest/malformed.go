@@ -40,7 +40,6 @@ func MalformedCases(node Node) []Malformed {
 	return append(cases, pairCases(node)...)
 }
 
-// hamiCases are faults of HAMi's annotation.
 func hamiCases(node Node) []Malformed {
 	device := func(fields ...string) string { return strings.Join(fields, ",") + ":;" }
 	of := func(memory, cores string) string { return device(node.GPU, "NVIDIA", memory, cores) }
@@ -111,7 +110,6 @@ func hamiCases(node Node) []Malformed {
 	return cases
 }
 
-// namedCases are faults of gpuslice.io/grant.
 func namedCases(node Node) []Malformed {
 	share := func(uuid, memory, cores string) string {
 		return fmt.Sprintf(`{"uuid":%s,"memoryMiB":%s,"cores":%s}`, uuid, memory, cores)
@@ -183,7 +181,6 @@ func namedCases(node Node) []Malformed {
 	return cases
 }
 
-// pairCases are faults between annotations.
 func pairCases(node Node) []Malformed {
 	good := node.GPU + ",NVIDIA,1000,30:;"
 	return []Malformed{
@@ -214,7 +211,6 @@ func upper(uuid string) string {
 	return uuid[:4] + "A" + strings.ToUpper(uuid[5:])
 }
 
-// manyDevices writes n devices, each of another GPU.
 func manyDevices(n int) string {
 	var b strings.Builder
 	for i := range n {

@@ -1,7 +1,4 @@
-// Package podresources asks the kubelet for the order of a pod's containers, so
-// that grant.FromPod can read a positional annotation. It imports grant, and it
-// is called by the agent only: a directory of its own, so that nothing else
-// carries gRPC.
+// Package podresources reads the order of a pod's containers from the kubelet, for grant.FromPod.
 package podresources
 
 import (
@@ -27,27 +24,23 @@ const (
 	maxAnswerBytes = 16 << 20
 )
 
-// Client asks the kubelet's PodResources service. It dials for each question,
-// since they are rare (a positional grant of several slots), so that a restart
-// of the kubelet is nothing to it.
+// Client reads from the kubelet's PodResources service. It connects for each request: they are rare.
 type Client struct {
 	socket    string
 	resources []Resource
 }
 
-// Resource is one whose devices count as a container's GPUs.
+// Resource is a resource whose devices are GPUs.
 type Resource struct {
 	// Name is the extended resource's, "nvidia.com/gpu".
 	Name string
-	// PerGPU is how many devices stand for one GPU, or for a part of one: 1 of HAMi's
-	// and NVIDIA's resource, 100 of gpu-manager's cores.
+	// PerGPU is the number of devices for one GPU: 1 for HAMi's and NVIDIA's resource, 100 for gpu-manager's cores.
 	PerGPU int
 }
 
 var _ grant.ContainerNames = (*Client)(nil)
 
-// New returns a client of the socket, which counts the devices of the given
-// resources: DefaultResource if there are none.
+// New returns a client of the socket for the resources, or for DefaultResource.
 func New(socket string, resources ...Resource) *Client {
 	if len(resources) == 0 {
 		resources = []Resource{{DefaultResource, 1}}
@@ -55,31 +48,25 @@ func New(socket string, resources ...Resource) *Client {
 	return &Client{socket: socket, resources: resources}
 }
 
-// ContainerNames implements grant.ContainerNames. It lists what the kubelet
-// does: restartable init containers, then all app containers, each in the order
-// of the spec (kubernetes pkg/kubelet/apis/podresources/server_v1.go).
-//
-// The service names pods by namespace and name only. If a pod of the same name
-// is there twice (one on its way out), the answer is an error. It waits no
-// longer than the context, and does not wait at all for a socket that is not
-// there.
+// ContainerNames implements grant.ContainerNames (kubernetes pkg/kubelet/apis/podresources/server_v1.go). The
+// service names pods by namespace and name: two pods with the same name (one is being deleted) are an error.
 func (c *Client) ContainerNames(ctx context.Context, pod grant.Pod) ([]grant.ContainerDevices, error) {
 	conn, err := grpc.NewClient("unix:"+c.socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)))
 	if err != nil {
-		return nil, fmt.Errorf("ask the kubelet at %s: %w", c.socket, err)
+		return nil, fmt.Errorf("connect to the kubelet at %s: %w", c.socket, err)
 	}
 	defer conn.Close()
 	found, err := c.find(ctx, api.NewPodResourcesListerClient(conn), pod)
 	if err != nil {
-		return nil, fmt.Errorf("ask the kubelet at %s for pod %s/%s: %w", c.socket, pod.Namespace, pod.Name, err)
+		return nil, fmt.Errorf("read pod %s/%s from the kubelet at %s: %w", pod.Namespace, pod.Name, c.socket, err)
 	}
 	return c.count(found)
 }
 
-// find gets the pod's resources: by Get where the kubelet has it (beta and on in
-// 1.34, before that an unknown method or an error without a code), else by List.
+// find returns the pod's resources by Get (enabled in Kubernetes 1.34; before, an unknown method or an error
+// without a code), else by List.
 func (c *Client) find(ctx context.Context, kubelet api.PodResourcesListerClient, pod grant.Pod) (*api.PodResources, error) {
 	one, err := kubelet.Get(ctx, &api.GetPodResourcesRequest{PodName: pod.Name, PodNamespace: pod.Namespace})
 	switch status.Code(err) {
@@ -87,7 +74,7 @@ func (c *Client) find(ctx context.Context, kubelet api.PodResourcesListerClient,
 		if found := one.GetPodResources(); isPod(found, pod) {
 			return found, nil
 		}
-		return nil, fmt.Errorf("it answered for pod %s/%s", one.GetPodResources().GetNamespace(), one.GetPodResources().GetName())
+		return nil, fmt.Errorf("it returned pod %s/%s", one.GetPodResources().GetNamespace(), one.GetPodResources().GetName())
 	case codes.Unimplemented, codes.Unknown:
 	default:
 		return nil, fmt.Errorf("get: %w", withCause(ctx, err))
@@ -103,8 +90,7 @@ func (c *Client) find(ctx context.Context, kubelet api.PodResourcesListerClient,
 	return matching[0], nil
 }
 
-// withCause adds the context's error where the call ended by it: gRPC's status
-// does not carry it, and may come before the context itself says so.
+// withCause adds the context's error, which gRPC's status does not wrap.
 func withCause(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	switch {
@@ -119,12 +105,11 @@ func withCause(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", cause, err)
 }
 
-// isPod says whether the resources are the pod's.
 func isPod(resources *api.PodResources, pod grant.Pod) bool {
 	return resources.GetName() == pod.Name && resources.GetNamespace() == pod.Namespace
 }
 
-// count turns the kubelet's answer into container names and device counts.
+// count returns container names and device counts.
 func (c *Client) count(pod *api.PodResources) ([]grant.ContainerDevices, error) {
 	var listed []grant.ContainerDevices
 	for _, container := range pod.GetContainers() {

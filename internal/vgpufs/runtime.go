@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Runtime mounts file systems in the mount namespace of the container runtime. If the process
-// has another one, as the agent in its container, a thread of it enters the runtime's.
+// Runtime mounts file systems in the mount namespace of the container runtime. If that is not the process'
+// own, a thread enters it.
 type Runtime struct {
 	mu sync.Mutex
-	// space is the runtime's mount namespace. The thread is nil if that is our own.
+	// space is the runtime's mount namespace. thread is nil if that is the process' own.
 	space  namespace
 	thread *thread
-	// problem is the reason why Mount fails; nil: it can mount.
+	// problem is why Mount fails; nil: it can mount.
 	problem error
 }
 
@@ -27,8 +27,7 @@ func NewRuntime() *Runtime {
 	return &Runtime{problem: errors.New("the agent is not connected to the container runtime")}
 }
 
-// Follow finds the runtime's mount namespace from a connection to its socket. If it fails,
-// Mount returns the reason.
+// Follow finds the runtime's mount namespace from a connection to its socket. Mount returns its error.
 func (r *Runtime) Follow(conn syscall.Conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -39,8 +38,7 @@ func (r *Runtime) Follow(conn syscall.Conn) {
 	r.problem = err
 }
 
-// Mount mounts as the package's Mount does, in the runtime's mount namespace. It fails if this
-// process does not see the mount, because it writes the limits there.
+// Mount is the package's Mount in the runtime's mount namespace. It fails if this process can't see the mount.
 func (r *Runtime) Mount(claimDir string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,8 +63,7 @@ func (r *Runtime) Close() {
 	r.thread, r.space, r.problem = nil, namespace{}, errors.New("the agent is stopping")
 }
 
-// enter starts a thread in a process' mount namespace, unless that is our own or the present
-// thread's.
+// enter starts a thread in a process' mount namespace, unless that is already in use.
 func (r *Runtime) enter(pid int) error {
 	file, space, err := openNamespace(fmt.Sprintf("/proc/%d/ns/mnt", pid))
 	if err != nil {
@@ -94,8 +91,7 @@ func (r *Runtime) enter(pid int) error {
 	return nil
 }
 
-// enterNamespace moves the calling thread. Before setns, the thread must stop sharing root and
-// working directory with the process' other threads.
+// enterNamespace moves the calling thread. setns requires that it does not share its working directory.
 func enterNamespace(file *os.File) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare: %w", err)
@@ -106,7 +102,6 @@ func enterNamespace(file *os.File) error {
 	return nil
 }
 
-// peer returns the process at the other end of a connection.
 func peer(conn syscall.Conn) (int, error) {
 	control, err := conn.SyscallConn()
 	if err != nil {
@@ -126,7 +121,6 @@ func peer(conn syscall.Conn) (int, error) {
 	return int(cred.Pid), nil
 }
 
-// namespace identifies a mount namespace.
 type namespace struct{ device, inode uint64 }
 
 func openNamespace(path string) (*os.File, namespace, error) {
@@ -142,7 +136,6 @@ func openNamespace(path string) (*os.File, namespace, error) {
 	return file, namespace{uint64(st.Dev), st.Ino}, nil
 }
 
-// thread runs functions on one operating system thread.
 type thread struct {
 	work chan func()
 	gone sync.WaitGroup
@@ -151,8 +144,7 @@ type thread struct {
 func newThread() *thread {
 	t := &thread{work: make(chan func())}
 	t.gone.Go(func() {
-		// Without UnlockOSThread, Go ends the thread with the goroutine: no other goroutine may
-		// run in that namespace.
+		// Without UnlockOSThread, Go ends the thread with the goroutine.
 		runtime.LockOSThread()
 		for work := range t.work {
 			work()
@@ -161,7 +153,6 @@ func newThread() *thread {
 	return t
 }
 
-// do calls fn on the thread, and waits.
 func (t *thread) do(fn func() error) error {
 	done := make(chan error)
 	t.work <- func() { done <- fn() }

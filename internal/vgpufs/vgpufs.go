@@ -1,9 +1,5 @@
-// Package vgpufs makes the small file system of a container: a tmpfs, mounted on the
-// directory "vgpu" of its claim, with the limits and usage files. The container has it mounted
-// as /.gpuslice. A container that makes its usage file longer fills only this file system.
-//
-// The programs that make claims call it: the agent, gpuslice-runtime and its hooks, and
-// gpuslice cdi. Package grant calls RemoveAll.
+// Package vgpufs mounts a tmpfs for the limits and usage files of a container, on the directory "vgpu" of its
+// claim. The container has it mounted as /.gpuslice, and can fill only this file system.
 package vgpufs
 
 import (
@@ -22,17 +18,15 @@ import (
 const Name = "vgpu"
 
 const (
-	// filesBytes is the size of the limits and the usage file. A test compares it with package limiter.
+	// filesBytes is the size of both files. A test compares it with package limiter.
 	filesBytes = 4096 + 1_314_816
-	// inodes: the root directory, the two files, the mount points, and a new limits file
-	// that replaces the old one.
+	// inodes are for the root directory, the files, the mount points and a new limits file.
 	inodes = 16
-	// flags: the file system has no programs and no devices. The library is a mount of its own.
-	flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	flags  = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 )
 
-// options returns the mount options: room for the files, one page for a new limits file that
-// replaces the old one, and one for rounding. The label is SELinux's, and can have commas.
+// options returns the mount options: the size of the files, one page for a new limits file, and one for
+// rounding. The SELinux label can have commas.
 func options(label string) string {
 	page := os.Getpagesize()
 	pages := (filesBytes+page-1)/page + 2
@@ -43,14 +37,13 @@ func options(label string) string {
 	return text
 }
 
-// seLinux reports whether SELinux is enabled. That does not change after boot.
 var seLinux = sync.OnceValue(func() bool {
 	kinds, err := os.ReadFile("/proc/filesystems")
 	return err != nil || bytes.Contains(kinds, []byte("\tselinuxfs\n"))
 })
 
-// labelOf returns the SELinux label of a directory; empty if SELinux is disabled: files keep their labels then, and the mount
-// option is an error. A tmpfs without a label option is tmpfs_t, which containers can't read.
+// labelOf returns the SELinux label of a directory; "" without SELinux, where the mount option is an error. A
+// tmpfs without a label is tmpfs_t, which containers can't read.
 func labelOf(dir string, selinux bool) (string, error) {
 	if !selinux {
 		return "", nil
@@ -66,9 +59,8 @@ func labelOf(dir string, selinux bool) (string, error) {
 	return strings.TrimRight(string(label[:n]), "\x00"), nil
 }
 
-// Mount mounts a new file system in the directory of a claim, in this process' mount namespace.
-// It does nothing if one is mounted already. It fails if the host sees the directory but not
-// the mount.
+// Mount mounts a new file system for a claim in this process' mount namespace, unless one is mounted. It fails
+// if the host sees the directory but not the mount.
 func Mount(claimDir string) error {
 	if err := mount(claimDir); err != nil {
 		return err
@@ -86,7 +78,7 @@ func mount(claimDir string) error {
 	})
 }
 
-// Bind mounts the file system of the directory from in another one too.
+// Bind mounts the file system of from for a claim.
 func Bind(from, claimDir string) error {
 	err := onPoint(claimDir, func(point string) error {
 		return unix.Mount(filepath.Join(from, Name), point, "", unix.MS_BIND, "")
@@ -97,11 +89,10 @@ func Bind(from, claimDir string) error {
 	return seenIn(hostRoot, claimDir)
 }
 
-// hostRoot is the host's root directory. In a container it can be the container's, or not readable.
+// hostRoot is the host's root directory; in a container it can be the container's, or unreadable.
 const hostRoot = "/proc/1/root"
 
-// seenIn fails if the claim's directory exists below root but the mount is not seen there: the
-// agent and the CLI would find no limits.
+// seenIn fails if the claim's directory is visible below root but the mount is not.
 func seenIn(root, claimDir string) error {
 	host := filepath.Join(root, claimDir)
 	var here, there unix.Stat_t
@@ -112,11 +103,11 @@ func seenIn(root, claimDir string) error {
 		"remove MountFlags and PrivateMounts from the runtime's systemd unit, and restart it")
 }
 
-// requireMounted returns an error with why if nothing is mounted on a claim's directory, which is at seenAs.
-func requireMounted(seenAs, claimDir, why string) error {
+// requireMounted returns an error with the reason if nothing is mounted for a claim, at seenAs.
+func requireMounted(seenAs, claimDir, reason string) error {
 	seen, err := Mounted(seenAs)
 	if err == nil && !seen {
-		err = errors.New(why)
+		err = errors.New(reason)
 	}
 	if err != nil {
 		return fmt.Errorf("mount the container's file system on %s: %w", filepath.Join(claimDir, Name), err)
@@ -124,7 +115,6 @@ func requireMounted(seenAs, claimDir, why string) error {
 	return nil
 }
 
-// onPoint makes the mount point and calls mount, unless something is mounted there already.
 func onPoint(claimDir string, mount func(point string) error) error {
 	point := filepath.Join(claimDir, Name)
 	err := unix.Mkdir(point, 0o755)
@@ -143,7 +133,7 @@ func onPoint(claimDir string, mount func(point string) error) error {
 	return nil
 }
 
-// Mounted says whether this process sees a file system mounted in the directory.
+// Mounted returns whether this process sees a claim's file system.
 func Mounted(claimDir string) (bool, error) {
 	var dir, point unix.Stat_t
 	if err := unix.Lstat(claimDir, &dir); err != nil {
@@ -155,8 +145,7 @@ func Mounted(claimDir string) (bool, error) {
 	return dir.Dev != point.Dev, nil
 }
 
-// Unmount unmounts the file system of a directory, if one is mounted. Containers that have it
-// mounted keep it.
+// Unmount unmounts a claim's file system, if it is mounted. Containers keep their mounts of it.
 func Unmount(claimDir string) error {
 	point := filepath.Join(claimDir, Name)
 	err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -166,10 +155,8 @@ func Unmount(claimDir string) error {
 	return nil
 }
 
-// RemoveAll removes the directory of a claim or of a slice. It unmounts the file system first,
-// so that containers that have it mounted keep their files. Removing the mount point also
-// removes mounts on it in other mount namespaces (rmdir(2), since Linux 3.18), such as the
-// runtime's.
+// RemoveAll unmounts the file system and removes the directory of a claim or of a slice. Containers keep their
+// files. rmdir also removes mounts in other mount namespaces (since Linux 3.18), such as the runtime's.
 func RemoveAll(claimDir string) error {
 	unmounted := Unmount(claimDir)
 	if err := os.RemoveAll(claimDir); err != nil {

@@ -38,7 +38,6 @@ type Judge struct {
 // (include/linux/proc_ns.h, PROC_PID_INIT_INO).
 const MachineNamespace = 0xEFFFFFFC
 
-// youth is longer than the time from a claim to the container's mounts.
 const youth = 2 * time.Minute
 
 // NewJudge returns a Judge that reads this machine's /proc.
@@ -46,8 +45,8 @@ func NewJudge() Judge {
 	return Judge{Proc: "/proc", InUse: limiter.UsageInUse, machine: MachineNamespace, now: uptime}
 }
 
-// Alive returns whether the container of the claim in a directory is alive. ended: its creation is over, so
-// the creator, which can wait for the container (runc run), does not count.
+// Alive returns whether the container of a claim is alive. ended: its creation is over, so the creator does
+// not count.
 func (j Judge) Alive(dir string, ended bool) bool {
 	r, err := Read(dir)
 	return j.alive(dir, ended, r, err)
@@ -73,7 +72,6 @@ func (j Judge) alive(dir string, ended bool, r Record, err error) bool {
 	return !ended && j.creating(r) || j.locked(dir) || r.Slice == "" && j.Proc.Mounted(dir)
 }
 
-// creating returns whether a claim's creator can be alive.
 func (j Judge) creating(r Record) bool {
 	if r.CreatorUntil != 0 {
 		if now, err := j.now(); err == nil && now > r.CreatorUntil {
@@ -83,13 +81,11 @@ func (j Judge) creating(r Record) bool {
 	return j.Proc.Lives(r.Creator)
 }
 
-// locked returns whether a process can have the claim's usage file locked.
 func (j Judge) locked(dir string) bool {
 	used, err := j.InUse(limiter.UsagePath(dir))
 	return used || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
-// young returns whether a claim's directory is new.
 func young(dir string) bool {
 	info, err := os.Lstat(dir)
 	return err != nil || time.Since(info.ModTime()) < youth

@@ -38,8 +38,8 @@ func (p Procfs) Identify(pid int) (Process, error) {
 	return Process{pid, start}, nil
 }
 
-// Lives returns whether the process runs and is no zombie. During an exec by another thread, the first thread
-// is a zombie for a moment, so a zombie is read again when there are no other threads.
+// Lives returns whether the process runs. During an exec by another thread, the first thread is a zombie for a
+// moment, so a zombie is read again when there are no other threads.
 func (p Procfs) Lives(of Process) bool {
 	start, dead, err := p.stat(of.PID)
 	if err == nil && dead && !p.threads(of.PID) {
@@ -49,7 +49,6 @@ func (p Procfs) Lives(of Process) bool {
 	return err == nil && start == of.Start
 }
 
-// stat returns a process' start, and whether it has ended.
 func (p Procfs) stat(pid int) (start uint64, dead bool, err error) {
 	if pid <= 0 {
 		return 0, true, unix.ESRCH
@@ -61,7 +60,6 @@ func (p Procfs) stat(pid int) (start uint64, dead bool, err error) {
 	return parseStat(data)
 }
 
-// parseStat reads proc_pid_stat(5).
 func parseStat(data []byte) (start uint64, dead bool, err error) {
 	// The second field is the name in parentheses, with any characters.
 	_, after, found := strings.Cut(string(data[max(0, bytes.LastIndexByte(data, ')')):]), ") ")
@@ -73,7 +71,6 @@ func parseStat(data []byte) (start uint64, dead bool, err error) {
 	return start, strings.ContainsAny(fields[0], "ZXx"), err
 }
 
-// threads returns whether a process has several threads.
 func (p Procfs) threads(pid int) bool {
 	tasks, err := os.ReadDir(filepath.Join(string(p), strconv.Itoa(pid), "task"))
 	return err == nil && len(tasks) > 1
@@ -88,11 +85,9 @@ func (p Procfs) Namespace() (uint64, error) {
 	return st.Ino, nil
 }
 
-// Mounted returns whether a process has the claim's usage file mounted. The host mounts the claim's file
-// system, but not that file. A process that can't be read counts if its cgroup names the container.
-//
-// If the file system is not mounted here, its device is not known. Then a mount of it in another mount
-// namespace counts, or a cgroup that names the container.
+// Mounted returns whether a process has the claim's usage file mounted; the host mounts only its file system.
+// An unreadable process counts if its cgroup names the container. If the file system is not mounted here, its
+// device is unknown: then a mount at the same path in another mount namespace counts, or the cgroup.
 func (p Procfs) Mounted(dir string) bool {
 	seen, err := vgpufs.Mounted(dir)
 	if err != nil {
@@ -157,10 +152,9 @@ func (p Procfs) has(want mount, container string, byGroup bool) bool {
 	return false
 }
 
-// mount identifies a mount by device and source or, if these are not known, by the end of its mount point.
+// mount is identified by device and source or, if these are unknown, by the end of its mount point.
 type mount struct{ device, source, point string }
 
-// in returns whether the table has the mount.
 func (m mount) in(table string) bool {
 	for line := range strings.Lines(table) {
 		// 36 35 98:0 /root /mount/point options…: see proc_pid_mountinfo(5)

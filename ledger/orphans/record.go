@@ -22,10 +22,10 @@ type Record struct {
 	// Nonce distinguishes this claim from another one of the same container ID.
 	Nonce string `json:"nonce"`
 	// Creator is the process that creates the container: the wrapper, and the low-level runtime that it
-	// becomes by exec. For a slice it is the container's first process.
+	// becomes. For a slice it is the container's first process.
 	Creator Process `json:"creator"`
-	// CreatorUntil is when Creator stops to count, in seconds since boot; 0: never. It is set for a
-	// creator that lives on after the creation (podman as a service).
+	// CreatorUntil is when Creator stops to count, in seconds since boot, for one that lives on (podman as a
+	// service); 0: never.
 	CreatorUntil int64 `json:"creatorUntil,omitempty"`
 	// PIDNamespace is the namespace of Creator's PID.
 	PIDNamespace uint64 `json:"pidNamespace"`
@@ -38,7 +38,7 @@ type Record struct {
 	Slice string `json:"slice,omitempty"`
 }
 
-// NewRecord returns a record with a nonce, the creator and its namespace.
+// NewRecord returns a record with a new nonce.
 func NewRecord(proc Procfs, creator int) (Record, error) {
 	r := Record{Nonce: rand.Text(), Roots: []string{}}
 	var processErr, namespaceErr error
@@ -82,8 +82,7 @@ func (r Record) Write(dir string) error {
 // ErrDamaged is returned for a record that can't be parsed.
 var ErrDamaged = errors.New("the record of a claim is damaged")
 
-// Read reads the record of a claim's directory. It returns fs.ErrNotExist if there is none: the agent
-// made the claim, or it is gone.
+// Read reads the record of a claim's directory; fs.ErrNotExist: the agent made the claim, or it is gone.
 func Read(dir string) (Record, error) {
 	path := filepath.Join(dir, RecordName)
 	data, err := rawfile.Read(path)

@@ -15,9 +15,8 @@ type Releaser struct {
 	Judge  Judge
 }
 
-// Release releases a container's claim with that nonce if the container is gone. ended is Judge.Alive's. No
-// claim is no error. An empty nonce is a claim with a damaged record. It checks under the ledger's lock, so
-// that a new claim of the same ID stays.
+// Release releases a container's claim with that nonce ("": its record is damaged) if the container is gone.
+// It checks under the ledger's lock, so that a new claim of the same ID stays. No claim is no error.
 func (r Releaser) Release(ctx context.Context, id, nonce string, ended bool) error {
 	return r.reconcile(ctx, false, func(dir string) bool {
 		return filepath.Base(dir) == id && nonceOf(dir) == foundNonce(nonce) && !r.Judge.Alive(dir, ended)
@@ -78,7 +77,6 @@ func nonceIn(record Record, err error) nonce {
 	return nonce{record.Nonce, err == nil || errors.Is(err, ErrDamaged)}
 }
 
-// reconcile releases the wrapper's claims that are gone and, if unowned, unreadable ones.
 func (r Releaser) reconcile(ctx context.Context, unowned bool, gone func(dir string) bool) error {
 	options := []ledger.ReconcileOption{ledger.WithLiveness(func(dir string) bool { return !gone(dir) })}
 	if unowned {
