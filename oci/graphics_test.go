@@ -59,7 +59,7 @@ func TestHooksWithoutGraphics(t *testing.T) {
 		description string
 		args, left  []string // no left: the hook is removed
 	}{
-		{"another hook", []string{"h", "update-ldcache", "--directory", "/usr/lib"}, []string{"h", "update-ldcache", "--directory", "/usr/lib"}},
+		{"another hook", []string{"h", "update-ldcache", "--folder", "/usr/lib"}, []string{"h", "update-ldcache", "--folder", "/usr/lib"}},
 		{"a link of CUDA", []string{"h", "create-symlinks", "--link", "libcuda.so.1::/l/libcuda.so"}, []string{"h", "create-symlinks", "--link", "libcuda.so.1::/l/libcuda.so"}},
 		{"a link for graphics", []string{"h", "create-symlinks", "--link", "libGLX_nvidia.so.0::/l/libGLX_indirect.so.0"}, nil},
 		{"a link below a directory for graphics", []string{"h", "create-symlinks", "--link", "../libnvidia-allocator.so.1::/l/gbm/nvidia-drm_gbm.so"}, nil},

@@ -2,7 +2,7 @@
 // without NVIDIA's nvidia-cdi-hook:
 //
 //	create-symlinks --link TARGET::LINK …       like ln -sf inside the container
-//	update-ldcache --directory DIR …            the container's ld.so.cache again
+//	update-ldcache --folder DIR …            the container's ld.so.cache again
 //	chmod --path PATH … --mode OCTAL            permissions of directories
 //
 // Names and flags are those of NVIDIA's program, so that a spec works with either.

@@ -62,7 +62,7 @@ func TestImageThatLeadsOutOfItsRoot(t *testing.T) {
 			library(t, filepath.Join(root, "d/libbin.so"), ".."+escape+"/bin")
 			library(t, filepath.Join(root, "driver/libcuda.so.550"), "libcuda.so.1")
 
-			out, err := runc(t, root, test.change, "update-ldcache", "--directory", "/driver")
+			out, err := runc(t, root, test.change, "update-ldcache", "--folder", "/driver")
 			require.NoError(t, err, out)
 			target, err := os.Readlink(filepath.Join(root, "driver/libcuda.so.1"))
 			require.NoError(t, err, "the work is done: %s", out)
@@ -155,7 +155,7 @@ func TestLdconfigThatIsAScript(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "ldconfig")
 	require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\necho run >/ran\n"), 0o755))
 	for _, program := range []string{script, "/bin/ls"} { // linked dynamically
-		status, stderr := call(state(t, root), "update-ldcache", "--ldconfig-path", program, "--directory", "/opt")
+		status, stderr := call(state(t, root), "update-ldcache", "--ldconfig-path", program, "--folder", "/opt")
 		require.Zero(t, status, stderr)
 		require.Contains(t, stderr, "a script or linked dynamically")
 		require.NoFileExists(t, filepath.Join(root, "ran"))

@@ -46,14 +46,14 @@ type ldconfigHost interface {
 }
 
 func (h *updateLDCache) flags(f *flagSet) {
-	f.list(&h.dirs, "directory")
+	f.list(&h.dirs, "folder")
 	f.text(&h.ldconfig, "ldconfig-path", "/sbin/ldconfig")
 }
 
 func (h *updateLDCache) run(r *root, log *slog.Logger) error {
 	for _, dir := range h.dirs {
 		if !path.IsAbs(dir) || strings.ContainsAny(dir, "\n\x00") {
-			return fmt.Errorf("--directory %q is not an absolute path", dir)
+			return fmt.Errorf("--folder %q is not an absolute path", dir)
 		}
 	}
 	program, err := h.host.find(h.ldconfig)

@@ -106,7 +106,7 @@ func TestUpdateLDCacheCall(t *testing.T) {
 
 func TestHostWithoutLdconfig(t *testing.T) {
 	root := image(t, nil)
-	status, stderr := call(state(t, root), "update-ldcache", "--ldconfig-path", "/nowhere/ldconfig", "--directory", "/opt")
+	status, stderr := call(state(t, root), "update-ldcache", "--ldconfig-path", "/nowhere/ldconfig", "--folder", "/opt")
 	require.Zero(t, status)
 	require.Contains(t, stderr, "no ldconfig")
 	left, err := os.ReadDir(root)
@@ -138,7 +138,7 @@ func TestHostsLdconfig(t *testing.T) {
 			require.NoError(t, os.MkdirAll(at, 0o755))
 			require.NoError(t, os.WriteFile(filepath.Join(at, "libc-1.so"), library, 0o755))
 			for range 2 {
-				status, stderr := call(state(t, root), "update-ldcache", "--directory", "/opt/driver")
+				status, stderr := call(state(t, root), "update-ldcache", "--folder", "/opt/driver")
 				require.Zero(t, status, stderr)
 			}
 			target, err := os.Readlink(filepath.Join(at, "libc.so.6"))
@@ -164,8 +164,8 @@ func TestReadOnlyRootIsLeftAlone(t *testing.T) {
 	require.NoError(t, unix.Mount("", root, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	for _, args := range [][]string{
 		{"create-symlinks", "--link", "a.so.1::/lib/a.so"},
-		{"update-ldcache", "--directory", "/opt/driver"},
-		{"update-ldcache", "--directory", "/lib"},
+		{"update-ldcache", "--folder", "/opt/driver"},
+		{"update-ldcache", "--folder", "/lib"},
 		{"chmod", "--mode", "700", "--path", "/lib"},
 	} {
 		status, stderr := call(state(t, root), args...)

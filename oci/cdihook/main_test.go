@@ -111,8 +111,8 @@ func TestBadFlags(t *testing.T) {
 		{"a mode that is no number", []string{"chmod", "--mode", "rwx", "--path", "/"}, "octal"},
 		{"a mode of more than permissions", []string{"chmod", "--mode", "100755", "--path", "/"}, "octal"},
 		{"no mode", []string{"chmod", "--path", "/"}, "octal"},
-		{"a directory that is relative", []string{"update-ldcache", "--directory", "lib"}, "absolute"},
-		{"a directory of two lines", []string{"update-ldcache", "--directory", "\"/lib\n/include\""}, "absolute"},
+		{"a directory that is relative", []string{"update-ldcache", "--folder", "lib"}, "absolute"},
+		{"a directory of two lines", []string{"update-ldcache", "--folder", "\"/lib\n/include\""}, "absolute"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			status, stderr := call(state(t, root), test.args...)
