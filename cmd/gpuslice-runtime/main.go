@@ -15,12 +15,12 @@ import (
 
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/cdihook"
+	"github.com/gpuslice/gpuslice/oci/request"
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 	"github.com/gpuslice/gpuslice/oci/slice"
-	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
-// configEnv names another config than wish.DefaultPath.
+// configEnv names another config than request.DefaultPath.
 const configEnv = "GPUSLICE_RUNTIME_CONFIG"
 
 func init() {
@@ -74,5 +74,5 @@ func configPath(args []string) string {
 	if path := os.Getenv(configEnv); path != "" {
 		return path
 	}
-	return wish.DefaultPath
+	return request.DefaultPath
 }

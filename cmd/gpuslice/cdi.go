@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/oci/cdispec"
-	"github.com/gpuslice/gpuslice/oci/wish"
+	"github.com/gpuslice/gpuslice/oci/request"
 )
 
 // cdiOptions are those of gpuslice cdi generate.
@@ -89,7 +89,7 @@ Exit status: 0 it is done; 1 it failed, in part or all; 2 the call is wrong.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.BoolVar(&o.driver, "driver", false, "write the driver's spec, nvidia.com/gpu, in place of the slices'")
-	f.StringVar(&o.config, "config", wish.DefaultPath, "the operator's config `file`")
+	f.StringVar(&o.config, "config", request.DefaultPath, "the operator's config `file`")
 	f.StringVar(&o.output, "output-dir", "/var/run/cdi", "the `directory` of CDI specs to write to")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the spec and change nothing")
 	f.BoolVar(&o.watch, "watch", false, "go on, and write the spec again when the driver, the GPUs or the config change")
@@ -162,7 +162,7 @@ func wrote(out io.Writer, path string, devices []string) error {
 
 // driverSpec writes the driver's spec.
 func (o *cdiOptions) driverSpec(out io.Writer) error {
-	config, err := wish.Load(o.config)
+	config, err := request.Load(o.config)
 	if err != nil {
 		return err
 	}

@@ -19,9 +19,9 @@ import (
 	"github.com/gpuslice/gpuslice/oci/cdihook"
 	specs "github.com/gpuslice/gpuslice/oci/cdispec"
 	"github.com/gpuslice/gpuslice/oci/cdispec/nvdriver"
+	"github.com/gpuslice/gpuslice/oci/request"
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
 	"github.com/gpuslice/gpuslice/oci/slice"
-	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
 // nvidiaHooks are NVIDIA's programs that have the hooks of the driver's spec.
@@ -64,7 +64,7 @@ func (o *cdiOptions) runtimePath() (string, error) {
 
 // slices writes the slices' spec.
 func (o *cdiOptions) slices(ctx context.Context, out io.Writer) error {
-	config, err := wish.Load(o.config)
+	config, err := request.Load(o.config)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func sliceDevices(made []slice.Slice) []string {
 }
 
 // node is what slices are made of on this machine, and the GPUs' indices.
-func (o *cdiOptions) node(ctx context.Context, config wish.Config) (specs.Node, map[string]string, error) {
+func (o *cdiOptions) node(ctx context.Context, config request.Config) (specs.Node, map[string]string, error) {
 	program, err := o.runtimePath()
 	if err != nil {
 		return specs.Node{}, nil, err
@@ -143,7 +143,7 @@ func (o *cdiOptions) node(ctx context.Context, config wish.Config) (specs.Node, 
 }
 
 // sliceSettings are the node's, as the operator's config has them for the wrapper too.
-func sliceSettings(config wish.Config, gpus ociruntime.GPUs, program string) (oci.Settings, error) {
+func sliceSettings(config request.Config, gpus ociruntime.GPUs, program string) (oci.Settings, error) {
 	limiter, err := ociruntime.FindLimiter(config, program)
 	if err != nil {
 		return oci.Settings{}, err

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/oci/wish"
+	"github.com/gpuslice/gpuslice/oci/request"
 )
 
 const resizeManual = `Changes how much a running container may have of the GPUs that it has. Its
@@ -39,7 +39,7 @@ type resizeOptions struct {
 	timeout time.Duration
 	// set says which were given.
 	setMemory, setCores bool
-	size                wish.Size
+	size                request.Size
 }
 
 func resizeCommand() *cobra.Command {
@@ -84,7 +84,7 @@ func (o *resizeOptions) check() error {
 		return nil
 	}
 	var err error
-	if o.size, err = wish.ParseSize(o.memory); err != nil {
+	if o.size, err = request.ParseSize(o.memory); err != nil {
 		return fmt.Errorf("--memory: %w", err)
 	}
 	return nil

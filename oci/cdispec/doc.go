@@ -10,5 +10,5 @@
 // what it says (old runtimes refuse newer ones), and only where it differs from what is
 // there: all of it may be done again at any time.
 //
-// It imports grant, oci, oci/slice and oci/wish. Command gpuslice calls it.
+// It imports grant, oci, oci/slice and oci/request. Command gpuslice calls it.
 package cdispec

@@ -10,9 +10,8 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/oci/request"
 	"github.com/gpuslice/gpuslice/oci/slice"
-	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
 // Planned is a slice and its GPUs.
@@ -31,7 +30,7 @@ type Planned struct {
 // in the order of their names, where the slices together fit; what doesn't fit beside the
 // others is put where it would fit alone: the ledger decides when a container comes. The
 // slices of which not even that is so are left out, and the error names each.
-func Plan(config wish.Config, gpus map[string]grant.GPU, there map[string]slice.Slice) ([]Planned, error) {
+func Plan(config request.Config, gpus map[string]grant.GPU, there map[string]slice.Slice) ([]Planned, error) {
 	var (
 		planned []Planned
 		errs    []error
@@ -69,12 +68,12 @@ func Plan(config wish.Config, gpus map[string]grant.GPU, there map[string]slice.
 }
 
 // asked is a slice's definition.
-func asked(config wish.Config, name string) Planned {
+func asked(config request.Config, name string) Planned {
 	s := config.Slices[name]
 	data, err := json.Marshal(struct {
-		Slice   wish.Slice
-		Default wish.Slice
-		Maximum wish.Limit
+		Slice   request.Slice
+		Default request.Slice
+		Maximum request.Limit
 		Devices []string
 	}{s, config.Default, config.Maximum, config.Devices})
 	if err != nil {
@@ -84,18 +83,18 @@ func asked(config wish.Config, name string) Planned {
 }
 
 // place chooses a slice's GPUs.
-func place(config wish.Config, name string, gpus map[string]grant.GPU, booked map[string]ledger.Usage) (Planned, error) {
+func place(config request.Config, name string, gpus map[string]grant.GPU, booked map[string]grant.Usage) (Planned, error) {
 	p := asked(config, name)
 	if err := parser.ValidateDeviceName(name); err != nil {
 		return p, fmt.Errorf("it can't be the name of a CDI device: %w", err)
 	}
-	request, err := wish.FromContainer([]string{wish.EnvSlice + "=" + name}, nil, config)
+	requested, err := request.FromContainer([]string{request.EnvSlice + "=" + name}, nil, config)
 	if err != nil {
 		return p, err
 	}
-	p.Shares, err = wish.Choose(request, gpus, booked, config)
+	p.Shares, err = request.Choose(requested, gpus, booked, config)
 	if err != nil {
-		p.Shares, err = wish.Choose(request, gpus, nil, config)
+		p.Shares, err = request.Choose(requested, gpus, nil, config)
 	}
 	return p, err
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/oci/request"
 	"github.com/gpuslice/gpuslice/oci/slice"
-	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
 const (
@@ -24,12 +24,12 @@ func gpus() map[string]grant.GPU {
 	return all
 }
 
-func amount(gib int64) wish.Slice {
-	return wish.Slice{Amount: wish.Amount{Memory: wish.Size{MiB: gib * 1024}, CorePercent: 25}}
+func amount(gib int64) request.Slice {
+	return request.Slice{Amount: request.Amount{Memory: request.Size{MiB: gib * 1024}, CorePercent: 25}}
 }
 
-func config(slices map[string]wish.Slice) wish.Config {
-	c := wish.DefaultConfig()
+func config(slices map[string]request.Slice) request.Config {
+	c := request.DefaultConfig()
 	c.Slices = slices
 	c.Indices = map[string]string{gpuA: "0", gpuB: "1"}
 	return c
@@ -48,32 +48,32 @@ func memory(planned []Planned) map[string]int64 {
 
 func TestPlan(t *testing.T) {
 	pinned := amount(8)
-	pinned.Devices = wish.Devices{Names: []string{"1"}}
+	pinned.Devices = request.Devices{Names: []string{"1"}}
 	both := amount(4)
-	both.Devices = wish.Devices{All: true}
+	both.Devices = request.Devices{All: true}
 	for _, test := range []struct {
 		name   string
-		slices map[string]wish.Slice
+		slices map[string]request.Slice
 		want   []string         // the slices that are planned
 		taken  map[string]int64 // nil: of no matter
 		errs   []string
 	}{
 		{name: "none"},
-		{name: "one", slices: map[string]wish.Slice{"a": amount(8)}, want: []string{"a"}},
+		{name: "one", slices: map[string]request.Slice{"a": amount(8)}, want: []string{"a"}},
 		{
 			name:   "together they fit",
-			slices: map[string]wish.Slice{"a": amount(16), "b": amount(8), "c": amount(8)},
+			slices: map[string]request.Slice{"a": amount(16), "b": amount(8), "c": amount(8)},
 			want:   []string{"a", "b", "c"}, taken: map[string]int64{gpuA: 16384, gpuB: 16384},
 		},
-		{name: "more than fit are planned all the same", slices: map[string]wish.Slice{"a": amount(16), "b": amount(16), "c": amount(16)}, want: []string{"a", "b", "c"}},
-		{name: "on a GPU by its index", slices: map[string]wish.Slice{"a": pinned}, want: []string{"a"}, taken: map[string]int64{gpuB: 8192}},
-		{name: "on all GPUs", slices: map[string]wish.Slice{"a": both}, want: []string{"a"}, taken: map[string]int64{gpuA: 4096, gpuB: 4096}},
+		{name: "more than fit are planned all the same", slices: map[string]request.Slice{"a": amount(16), "b": amount(16), "c": amount(16)}, want: []string{"a", "b", "c"}},
+		{name: "on a GPU by its index", slices: map[string]request.Slice{"a": pinned}, want: []string{"a"}, taken: map[string]int64{gpuB: 8192}},
+		{name: "on all GPUs", slices: map[string]request.Slice{"a": both}, want: []string{"a"}, taken: map[string]int64{gpuA: 4096, gpuB: 4096}},
 		{
 			name:   "one that no GPU has room for keeps the others not",
-			slices: map[string]wish.Slice{"a": amount(4), "huge": amount(17)},
+			slices: map[string]request.Slice{"a": amount(4), "huge": amount(17)},
 			want:   []string{"a"}, errs: []string{"slice huge"},
 		},
-		{name: "a name that CDI doesn't know", slices: map[string]wish.Slice{"-a": amount(4)}, errs: []string{"slice -a", "CDI device"}},
+		{name: "a name that CDI doesn't know", slices: map[string]request.Slice{"-a": amount(4)}, errs: []string{"slice -a", "CDI device"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			planned, err := Plan(config(test.slices), gpus(), nil)
@@ -97,7 +97,7 @@ func TestPlan(t *testing.T) {
 }
 
 func TestPlanMovesNothingThatIsThere(t *testing.T) {
-	c := config(map[string]wish.Slice{"b": amount(8)})
+	c := config(map[string]request.Slice{"b": amount(8)})
 	first, err := Plan(c, gpus(), nil)
 	require.NoError(t, err)
 	there := map[string]slice.Slice{}
@@ -118,7 +118,7 @@ func TestPlanMovesNothingThatIsThere(t *testing.T) {
 		require.Equal(t, int64(4096), planned[1].Shares[0].MemoryMiB)
 	})
 	t.Run("until its GPU is gone", func(t *testing.T) {
-		c := config(map[string]wish.Slice{"b": amount(8)})
+		c := config(map[string]request.Slice{"b": amount(8)})
 		left := gpus()
 		delete(left, other)
 		planned, err := Plan(c, left, there)

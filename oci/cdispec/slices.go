@@ -15,8 +15,8 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/request"
 	"github.com/gpuslice/gpuslice/oci/slice"
-	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
 // SliceKind is the CDI kind of slices.
@@ -68,7 +68,7 @@ func sliceDevice(p Planned, n Node) (cdispec.Device, slice.Slice, error) {
 		return cdispec.Device{}, slice.Slice{}, err
 	}
 	edits := result.Edits
-	edits.Env = append(edits.Env, wish.EnvSlice+"="+p.Name)
+	edits.Env = append(edits.Env, request.EnvSlice+"="+p.Name)
 	edits.Hooks = append(slice.Hooks(n.Program, n.StateDir, p.Name), edits.Hooks...)
 	if err := (&cdi.ContainerEdits{ContainerEdits: edits}).Validate(); err != nil {
 		return cdispec.Device{}, slice.Slice{}, err
@@ -114,7 +114,7 @@ type Outcome struct {
 // Slices makes the config's slices and writes their spec into a directory. A slice that
 // can't be made is an error, and keeps no other from being made; one that a container has
 // stays as it is until a later call.
-func Slices(ctx context.Context, config wish.Config, n Node, dir string) (Outcome, error) {
+func Slices(ctx context.Context, config request.Config, n Node, dir string) (Outcome, error) {
 	out, there, err := slicesBy(ctx, slice.Put, config, n, dir)
 	if out.Spec == nil {
 		return out, err
@@ -130,7 +130,7 @@ func Slices(ctx context.Context, config wish.Config, n Node, dir string) (Outcom
 }
 
 // Preview is Slices that changes nothing.
-func Preview(ctx context.Context, config wish.Config, n Node, dir string) (Outcome, error) {
+func Preview(ctx context.Context, config request.Config, n Node, dir string) (Outcome, error) {
 	out, there, err := slicesBy(ctx, slice.Peek, config, n, dir)
 	if out.Spec == nil {
 		return out, err
@@ -142,7 +142,7 @@ func Preview(ctx context.Context, config wish.Config, n Node, dir string) (Outco
 type put func(ctx context.Context, stateDir string, s slice.Slice, settings oci.Settings) (now slice.Slice, inUse bool, err error)
 
 // slicesBy plans and puts the slices. There is no spec where that couldn't be begun.
-func slicesBy(ctx context.Context, put put, config wish.Config, n Node, dir string) (Outcome, map[string]slice.Slice, error) {
+func slicesBy(ctx context.Context, put put, config request.Config, n Node, dir string) (Outcome, map[string]slice.Slice, error) {
 	out := Outcome{Path: filepath.Join(dir, SliceFile)}
 	there, err := thereNow(n.StateDir)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/request"
 	"github.com/gpuslice/gpuslice/oci/slice"
-	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
 var update = flag.Bool("update", false, "write the golden files again")
@@ -41,8 +41,8 @@ func TestSpecGolden(t *testing.T) {
 			n := testNode(t)
 			n.Settings.LimiterMode = test.mode
 			two := amount(8)
-			two.Devices = wish.Devices{Count: 2}
-			planned, err := Plan(config(map[string]wish.Slice{"small": amount(4), "two": two}), gpus(), nil)
+			two.Devices = request.Devices{Count: 2}
+			planned, err := Plan(config(map[string]request.Slice{"small": amount(4), "two": two}), gpus(), nil)
 			require.NoError(t, err)
 			spec, made, err := Spec(planned, n)
 			require.NoError(t, err)

@@ -15,7 +15,8 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/wish"
+	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/oci/request"
 )
 
 // booking is how one container gets its share.
@@ -23,7 +24,7 @@ type booking struct {
 	runtime   *Runtime
 	order     *order
 	container oci.Container
-	request   *wish.Request
+	request   *request.Request
 	gpus      GPUs
 	settings  oci.Settings
 	releaser  orphans.Releaser
@@ -79,17 +80,17 @@ func (b *booking) book(ctx context.Context, spec *rspec.Spec) error {
 }
 
 // pick picks the GPUs, of those that are not cordoned.
-func (b *booking) pick(booked map[string]ledger.Usage, config wish.Config) ([]grant.Share, error) {
-	cordoned, err := ledger.Cordoned(config.StateDir)
+func (b *booking) pick(booked map[string]grant.Usage, config request.Config) ([]grant.Share, error) {
+	cordoned, err := grant.Cordoned(config.StateDir)
 	if err != nil {
 		return nil, err
 	}
 	if len(cordoned) == 0 {
-		return wish.Choose(b.request, b.gpus.Capacity, booked, config)
+		return request.Choose(b.request, b.gpus.Capacity, booked, config)
 	}
 	left := maps.Clone(b.gpus.Capacity)
-	maps.DeleteFunc(left, func(uuid string, c grant.GPU) bool { return ledger.IsCordoned(cordoned, uuid, c.Parent) })
-	shares, err := wish.Choose(b.request, left, booked, config)
+	maps.DeleteFunc(left, func(uuid string, c grant.GPU) bool { return grant.IsCordoned(cordoned, uuid, c.Parent) })
+	shares, err := request.Choose(b.request, left, booked, config)
 	if err != nil {
 		return nil, fmt.Errorf("%w; cordoned, and given to no new container: %s (gpuslice uncordon)", err, strings.Join(cordoned, ", "))
 	}
@@ -228,7 +229,7 @@ const hookTimeoutSeconds = 30
 // hookArgs are the arguments of a hook of ours.
 func (r *Runtime) hookArgs(stage string, args ...string) []string {
 	words := []string{filepath.Base(r.Self), "hook", stage}
-	if r.Config.Path != "" && r.Config.Path != wish.DefaultPath {
+	if r.Config.Path != "" && r.Config.Path != request.DefaultPath {
 		words = append(words, "--config="+r.Config.Path)
 	}
 	return append(words, args...)

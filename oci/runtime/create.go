@@ -13,8 +13,9 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/oci/request"
 	"github.com/gpuslice/gpuslice/oci/slice"
-	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
 // claimPatience bounds how long a creation waits for the ledger and the GPUs. It is
@@ -61,14 +62,14 @@ func (r *Runtime) admit(ctx context.Context, o *order, spec *rspec.Spec) (undo f
 	if r.precreated(o, c) {
 		return undo, nil
 	}
-	request, err := wish.FromContainer(c.Env, c.Annotations, r.Config)
+	requested, err := request.FromContainer(c.Env, c.Annotations, r.Config)
 	if err != nil {
 		return undo, err
 	}
-	if request == nil {
+	if requested == nil {
 		return undo, withoutRequest(spec, c)
 	}
-	return r.withRequest(ctx, o, spec, c, request)
+	return r.withRequest(ctx, o, spec, c, requested)
 }
 
 // warnOfAdmin writes a warning for a container that can open GPUs whatever it was given.
@@ -131,7 +132,7 @@ func (r *Runtime) mountsLimits(c oci.Container) bool {
 
 // withRequest gives a container its share: chooses the GPUs, books them, and edits the
 // spec. Everything that can be refused is refused before anything is booked.
-func (r *Runtime) withRequest(ctx context.Context, o *order, spec *rspec.Spec, c oci.Container, request *wish.Request) (func() error, error) {
+func (r *Runtime) withRequest(ctx context.Context, o *order, spec *rspec.Spec, c oci.Container, requested *request.Request) (func() error, error) {
 	undo := func() error { return nil }
 	if err := ledger.ValidateContainerID(c.ID); err != nil {
 		return undo, err
@@ -151,7 +152,7 @@ func (r *Runtime) withRequest(ctx context.Context, o *order, spec *rspec.Spec, c
 	defer ledger.Close()
 
 	b := booking{
-		runtime: r, order: o, gpus: gpus, request: request,
+		runtime: r, order: o, gpus: gpus, request: requested,
 		settings: r.settings(o, limiter, gpus),
 		releaser: orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()},
 	}

@@ -3,7 +3,7 @@
 // it is the barrier that keeps GPUs closed without a grant (pod.go).
 //
 //	docker ──► containerd's shim ──► gpuslice-runtime create ──► exec runc create
-//	                                 │ config.json: what the container asks for  (wish)
+//	                                 │ config.json: what the container asks for  (request)
 //	                                 │ the node's ledger: which GPUs, booked    (grant)
 //	                                 │ config.json: the edits, by a rename       (oci)
 //
@@ -48,7 +48,7 @@
 //
 // # What it may import
 //
-// grant, oci, oci/claimed, oci/slice, oci/wish, limiter; no cgo, so that it starts in a millisecond. It is called by
+// grant, oci, oci/claimed, oci/slice, limiter; no cgo, so that it starts in a millisecond. It is called by
 // cmd/gpuslice-runtime.
 //
 // # What takes its time

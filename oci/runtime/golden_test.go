@@ -19,7 +19,7 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/ocitest"
-	"github.com/gpuslice/gpuslice/oci/wish"
+	"github.com/gpuslice/gpuslice/oci/request"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files of testdata")
@@ -38,7 +38,7 @@ func newBench(t testing.TB) *bench {
 	dir := t.TempDir()
 	specs, err := filepath.Abs("../testdata/cdi")
 	require.NoError(t, err)
-	config := wish.DefaultConfig()
+	config := request.DefaultConfig()
 	config.StateDir, config.CDISpecDirs = filepath.Join(dir, "run"), []string{specs}
 	write(t, filepath.Join(dir, "rootfs/lib64/ld-linux-x86-64.so.2"), "a loader", 0o755)
 	vgpufstest.Unmount(t, config.StateDir)

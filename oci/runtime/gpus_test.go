@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/oci/wish"
+	"github.com/gpuslice/gpuslice/oci/request"
 )
 
 // nodeJSON is what an agent with --memory-scaling=1.5 writes, of a GPU and a MIG device.
@@ -139,7 +139,7 @@ func TestAskDriverIsBounded(t *testing.T) {
 	program := write(t, filepath.Join(t.TempDir(), "gpuslice"), "#!/bin/sh\nsleep 600 &\necho $! > \"$0.pid\"\nwait\n", 0o755)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { _, err := askDriver(ctx, program, wish.Config{}); ended <- err }()
+	go func() { _, err := askDriver(ctx, program, request.Config{}); ended <- err }()
 	require.Eventually(t, func() bool { data, _ := os.ReadFile(program + ".pid"); return len(data) > 1 }, patience, pause)
 	cancel()
 	select {

@@ -18,8 +18,9 @@ import (
 
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/oci/request"
 	"github.com/gpuslice/gpuslice/oci/slice"
-	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
 // hookUsage is how hooks are called.
@@ -134,11 +135,11 @@ func (r *Runtime) verify(ctx context.Context, state rspec.State) error {
 	if r.ConfigProblem != nil {
 		return r.ConfigProblem
 	}
-	request, err := wish.FromContainer(c.Env, c.Annotations, r.Config)
+	requested, err := request.FromContainer(c.Env, c.Annotations, r.Config)
 	if err != nil {
 		return err
 	}
-	if request != nil {
+	if requested != nil {
 		return errors.New("it asks for a share of a GPU, and a hook of this stage can't give it one: start the container with --runtime gpuslice-runtime")
 	}
 	return nil

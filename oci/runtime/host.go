@@ -19,15 +19,15 @@ import (
 
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/wish"
+	"github.com/gpuslice/gpuslice/oci/request"
 )
 
 // LoadConfig reads the operator's config. Where it can't be used, problem says why, and
 // the config is the one of a machine without any: so that containers which are there can
 // be stopped and removed.
-func LoadConfig(path string) (c wish.Config, problem error) {
-	if c, problem = wish.Load(path); problem != nil {
-		c = wish.DefaultConfig()
+func LoadConfig(path string) (c request.Config, problem error) {
+	if c, problem = request.Load(path); problem != nil {
+		c = request.DefaultConfig()
 	}
 	return c, problem
 }
@@ -35,7 +35,7 @@ func LoadConfig(path string) (c wish.Config, problem error) {
 // NewInventory is the inventory of this machine. Where no agent says what the GPUs are,
 // `gpuslice GPUs` is asked, the program beside this one: it knows NVML, which this one,
 // that starts with every container, is not linked with.
-func NewInventory(c wish.Config, self string) Inventory {
+func NewInventory(c request.Config, self string) Inventory {
 	return Inventory{
 		NodePath:  c.NodePath(),
 		CachePath: filepath.Join(c.StateDir, "gpus.json"),
@@ -57,7 +57,7 @@ func companion(self string) string {
 }
 
 // askDriver runs `gpuslice GPUs`.
-func askDriver(ctx context.Context, program string, c wish.Config) ([]byte, error) {
+func askDriver(ctx context.Context, program string, c request.Config) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, program, "gpus",
 		"--nvml-library="+c.NVMLLibrary,
 		"--device-split-count="+strconv.Itoa(c.DeviceSplitCount),
@@ -88,7 +88,7 @@ type Limiter struct {
 // FindLimiter finds the limiter's files and installs them where they aren't yet: those
 // that came with this program (lib/gpuslice or lib beside its bin, /usr/lib/gpuslice), or
 // else the newest that were installed before.
-func FindLimiter(c wish.Config, self string) (Limiter, error) {
+func FindLimiter(c request.Config, self string) (Limiter, error) {
 	fronts := c.LimiterMode != string(oci.LimiterPreload)
 	prefix := filepath.Dir(filepath.Dir(self))
 	for _, source := range []string{

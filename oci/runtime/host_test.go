@@ -7,13 +7,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/oci/wish"
+	"github.com/gpuslice/gpuslice/oci/request"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
 func TestFindLimiter(t *testing.T) {
 	dir := t.TempDir()
-	config := wish.DefaultConfig()
+	config := request.DefaultConfig()
 	config.StateDir, config.LibraryDir = filepath.Join(dir, "run"), filepath.Join(dir, "lib")
 	require.NoError(t, os.Mkdir(config.StateDir, 0o755))
 	self := filepath.Join(dir, "release/bin/gpuslice-runtime")

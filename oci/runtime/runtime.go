@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpuslice/gpuslice/ledger/orphans"
-	"github.com/gpuslice/gpuslice/oci/wish"
+	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/oci/request"
 )
 
 // The exit statuses: runc's.
@@ -25,7 +25,7 @@ const (
 type Runtime struct {
 	// Config is the operator's. ConfigProblem is why it can't be used: no container is
 	// made, and commands for those that are there go on.
-	Config        wish.Config
+	Config        request.Config
 	ConfigProblem error
 	// Self is this program's path, for hooks.
 	Self string

@@ -15,8 +15,8 @@ import (
 
 	nriplugin "github.com/gpuslice/gpuslice/nri-plugin"
 	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/request"
 	ociruntime "github.com/gpuslice/gpuslice/oci/runtime"
-	"github.com/gpuslice/gpuslice/oci/wish"
 )
 
 // NRI's request timeout: below shortTimeout a busy node rejects containers, beyond
@@ -160,16 +160,16 @@ func (e *exam) checkExempt(v *verdict) {
 		v.ok("no runtime handler runs NVIDIA's runtime")
 		return
 	}
-	data, err := fs.ReadFile(e.Host, name(wish.DefaultPath))
-	var c wish.Config
+	data, err := fs.ReadFile(e.Host, name(request.DefaultPath))
+	var c request.Config
 	if err == nil {
-		c, err = wish.Parse(wish.DefaultPath, data)
+		c, err = request.Parse(request.DefaultPath, data)
 	}
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		v.fail("the runtime handlers "+strings.Join(slices.Sorted(maps.Keys(guarded)), ", ")+" can't create containers: "+oneLine(err), "correct "+wish.DefaultPath)
+		v.fail("the runtime handlers "+strings.Join(slices.Sorted(maps.Keys(guarded)), ", ")+" can't create containers: "+oneLine(err), "correct "+request.DefaultPath)
 	case len(c.ExemptNamespaces) == 0:
-		v.warn("no namespace is exempt in "+wish.DefaultPath+": an agent that gets the driver by NVIDIA's runtime sees no GPU", "add to "+wish.DefaultPath+": exemptNamespaces: [gpuslice-system]  # the agent's namespace")
+		v.warn("no namespace is exempt in "+request.DefaultPath+": an agent that gets the driver by NVIDIA's runtime sees no GPU", "add to "+request.DefaultPath+": exemptNamespaces: [gpuslice-system]  # the agent's namespace")
 	case e.agentPastBarrier():
 		v.fail("gpuslice-runtime is in front of NVIDIA's runtime in containerd's configuration, but the agent's container was created without it: containerd or the agent was not restarted since",
 			"systemctl restart containerd", "then restart the agent, if the chart installed it: kubectl -n gpuslice-system rollout restart daemonset/gpuslice-agent")

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/cmd/internal/doctor"
-	"github.com/gpuslice/gpuslice/oci/wish"
+	"github.com/gpuslice/gpuslice/oci/request"
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
@@ -60,7 +60,7 @@ func TestBarrierInFrontOfNvidiasRuntime(t *testing.T) {
 		binary, _ := lookup(real.(map[string]any), []string{handler, "options", "BinaryName"})
 		assert.Equal(t, o.RuntimePath, binary, "containerd itself reads it so")
 	}
-	c, err := wish.Parse(wish.DefaultPath, []byte(h.read(wish.DefaultPath)))
+	c, err := request.Parse(request.DefaultPath, []byte(h.read(request.DefaultPath)))
 	require.NoError(t, err)
 	assert.Equal(t, "/usr/local/nvidia/toolkit/nvidia-container-runtime", c.NvidiaRuntime)
 	assert.Equal(t, []string{"gpuslice-system", "dcgm"}, c.ExemptNamespaces)
@@ -85,11 +85,11 @@ func TestBarrierLeavesAnOperatorsConfig(t *testing.T) {
 		h := newTestHost(t)
 		h.put(containerdTOML, mainV3)
 		h.put("/etc/containerd/conf.d/99-nvidia.toml", nvidiaDropIn)
-		h.put(wish.DefaultPath, text)
+		h.put(request.DefaultPath, text)
 		o := h.options("containerd")
 		out, err := h.install(o)
 		require.NoError(t, err)
-		assert.Equal(t, text, h.read(wish.DefaultPath))
+		assert.Equal(t, text, h.read(request.DefaultPath))
 		const note = "It must contain nvidiaRuntime: /usr/local/nvidia/toolkit/nvidia-container-runtime, stateDir: /run/gpuslice and exemptNamespaces: [gpuslice-system]"
 		if noted {
 			assert.Contains(t, out, note)
@@ -135,7 +135,7 @@ func TestRequireNvidia(t *testing.T) {
 			require.ErrorContains(t, err, test.said)
 			require.ErrorContains(t, err, "barrier.containerdConfig", "what to do")
 			require.ErrorContains(t, err, "barrier.install=false", "what to do")
-			require.NoFileExists(t, h.path(wish.DefaultPath))
+			require.NoFileExists(t, h.path(request.DefaultPath))
 			if test.config == "" {
 				require.NoFileExists(t, h.path(containerdTOML))
 			}

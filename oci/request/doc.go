@@ -1,11 +1,11 @@
-// Package wish is the request of a container that is started without Kubernetes, by
+// Package request is the request of a container that is started without Kubernetes, by
 // docker, podman, nerdctl or ctr: what the container asks for ([FromContainer]), what
 // the operator lets it have ([Config], [Load]), and which GPUs it gets ([Choose]).
 //
-//	config, err := wish.Load(wish.DefaultPath)
-//	request, err := wish.FromContainer(spec.Process.Env, spec.Annotations, config)
+//	config, err := request.Load(request.DefaultPath)
+//	request, err := request.FromContainer(spec.Process.Env, spec.Annotations, config)
 //	if request == nil { the container gets no GPU }
-//	shares, err := wish.Choose(request, GPUs, snapshot.GPUs, config)
+//	shares, err := request.Choose(request, GPUs, snapshot.GPUs, config)
 //	book the shares in the ledger; if somebody was faster (grant.ErrOverbooked), choose again
 //
 // # What a container can say
@@ -36,4 +36,4 @@
 //
 // grant. It is called by the runtime wrapper and by the CDI generator. All of it is pure
 // but for Load, which reads one file.
-package wish
+package request

@@ -1,4 +1,4 @@
-package wish
+package request
 
 import (
 	"errors"
