@@ -7,43 +7,42 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/internal/rawfile"
+	"github.com/gpuslice/gpuslice/internal/atomicfile"
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// configName is the file that every bundle has (runtime-spec, bundle.md).
+// configName is the file of a bundle (runtime-spec, bundle.md).
 const configName = "config.json"
 
-// Bundle is a container's config, as it was found and as it is to be.
+// Bundle is a container's config.
 type Bundle struct {
-	// Spec is what may be changed before Save: of a config no more than a view has.
+	// Spec is the config. Save writes what was changed in it.
 	Spec *rspec.Spec
 
 	path   string
 	raw    json.RawMessage // as found
-	before json.RawMessage // what Spec was
+	before json.RawMessage // Spec as decoded
 }
 
-// OpenBundle reads a config.json. Of one that was written by Save and not changed since,
-// it takes what Save found: a container that is made of its bundle again, as runc run by
-// hand does, may get another GPU.
+// OpenBundle reads a config.json. If Save wrote that file, OpenBundle returns the config that
+// Save had found: a second container of the bundle (runc run by hand) can get another GPU.
 func OpenBundle(path string) (*Bundle, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the container's config: %w", err)
 	}
-	data, err := rawfile.Read(path)
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the container's config: %w", err)
 	}
-	if original, err := rawfile.Read(beside(path, originalSuffix)); err == nil {
+	if original, err := os.ReadFile(beside(path, originalSuffix)); err == nil {
 		if found, ours := bytes.CutPrefix(original, digest(data)); ours {
 			data = found
 		}
@@ -56,35 +55,80 @@ func OpenBundle(path string) (*Bundle, error) {
 	return b, nil
 }
 
-// decodeBundle reads what a config.json holds.
+// decodeBundle decodes a config with encoding/json, as runc does.
 func decodeBundle(data []byte) (*Bundle, error) {
-	spec, err := decodeSpec(data)
-	if err != nil {
+	spec := &rspec.Spec{}
+	if err := json.Unmarshal(data, spec); err != nil {
 		return nil, err
 	}
-	before, err := encodeSpec(spec)
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	if err := checkNames(dec, false); err != nil {
+		return nil, err
+	}
+	before, err := marshal(spec)
 	return &Bundle{Spec: spec, raw: data, before: before}, err
 }
 
-// encode is the config with what was changed in it.
-func (b *Bundle) encode() (data json.RawMessage, changed bool, err error) {
-	after, err := encodeSpec(b.Spec)
-	if err != nil {
-		return nil, false, err
+// freeNames are the fields that hold objects of any names, where case matters.
+var freeNames = map[string]bool{"annotations": true, "sysctl": true, "unified": true, "rdma": true, "timeOffsets": true, "netDevices": true}
+
+// checkNames rejects an object that has a field twice, because low-level runtimes differ in
+// which value they use. encoding/json, and so runc, ignores the case of a field's name.
+func checkNames(dec *json.Decoder, free bool) error {
+	token, err := dec.Token()
+	delim, composite := token.(json.Delim)
+	if err != nil || !composite {
+		return err
 	}
-	data, err = patch(b.raw, b.before, after)
-	return data, string(after) != string(b.before), err
+	seen := map[string]bool{}
+	for dec.More() {
+		name := ""
+		if delim == '{' {
+			if token, err = dec.Token(); err != nil {
+				return err
+			}
+			name = token.(string)
+			key := name
+			if !free {
+				key = strings.ToLower(strings.ToUpper(name))
+			}
+			if seen[key] {
+				return fmt.Errorf("the field %s occurs twice", quote.Short(name))
+			}
+			seen[key] = true
+		}
+		if err := checkNames(dec, freeNames[name]); err != nil {
+			return err
+		}
+	}
+	_, err = dec.Token()
+	return err
 }
 
-// Save writes the config back if it was changed: by a rename, so that a reader sees the
-// old one or the new one, with the mode and the owner that it had.
-//
-// Nothing is synced: a bundle doesn't outlive its machine's boot.
+// encode returns the config with the changes of Spec.
+func (b *Bundle) encode() (data json.RawMessage, changed bool, err error) {
+	after, err := marshal(b.Spec)
+	if err != nil || bytes.Equal(b.before, after) {
+		return b.raw, false, err
+	}
+	if data, err = patch(b.raw, b.before, after); err != nil {
+		return nil, false, err
+	}
+	// The low-level runtime must read what was checked here.
+	again, err := decodeBundle(data)
+	if err == nil && !bytes.Equal(again.before, after) {
+		err = errors.New("the written config would be read differently")
+	}
+	return data, true, err
+}
+
+// Save replaces the config if Spec was changed. The file keeps its mode and its owner. It is
+// not synced: a bundle does not outlive a boot.
 func (b *Bundle) Save() error {
 	data, changed, err := b.encode()
 	if err == nil && changed {
-		data = append(data, '\n')
-		err = b.replace(data)
+		err = b.replace(append(data, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("write the container's config %s: %w", b.path, err)
@@ -92,61 +136,33 @@ func (b *Bundle) Save() error {
 	return nil
 }
 
-// originalSuffix names the file that keeps what Save found, after a digest of what it wrote.
+// originalSuffix names the file with the digest of what Save wrote and the config that it found.
 const originalSuffix = ".before-gpuslice"
 
-// replace puts another content into the bundle and keeps the one that was found.
 func (b *Bundle) replace(data []byte) error {
-	err := rawfile.Write(beside(b.path, originalSuffix), append(digest(data), b.raw...), 0o600)
+	if err := atomicfile.Write(beside(b.path, originalSuffix), append(digest(data), b.raw...), 0o600); err != nil {
+		return err
+	}
+	old, err := os.Stat(b.path)
 	if err != nil {
 		return err
 	}
-	return replace(b.path, data)
+	if err := atomicfile.Write(b.path, data, old.Mode().Perm()); err != nil {
+		return err
+	}
+	owner, ok := old.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fmt.Errorf("the owner of %s is unknown", b.path)
+	}
+	return os.Lchown(b.path, int(owner.Uid), int(owner.Gid))
 }
 
-// digest identifies a config.
 func digest(data []byte) []byte {
 	sum := sha256.Sum256(data)
 	return append(hex.AppendEncode(nil, sum[:]), '\n')
 }
 
-// beside is the path of a hidden file beside another.
+// beside returns the path of a hidden file in the same directory.
 func beside(path, suffix string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+suffix)
-}
-
-// replace puts another content into the place of a file.
-func replace(path string, data []byte) (err error) {
-	old, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	// One name, so that those of processes which were killed don't pile up.
-	temp := beside(path, ".gpuslice")
-	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := rawfile.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(temp) // the first error is the one to tell
-		}
-	}()
-	_, err = f.Write(data)
-	if err := errors.Join(err, own(f, old), f.Chmod(old.Mode().Perm()), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp, path)
-}
-
-// own gives a file the owner of another.
-func own(f *os.File, as fs.FileInfo) error {
-	st, ok := as.Sys().(*syscall.Stat_t)
-	if !ok || int(st.Uid) == os.Geteuid() && int(st.Gid) == os.Getegid() {
-		return nil
-	}
-	return f.Chown(int(st.Uid), int(st.Gid))
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/atomicfile"
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
@@ -72,12 +73,9 @@ const nodeFileVersion = 2
 
 // decodeNode reads a node.json.
 func decodeNode(data []byte) (nodeFile, error) {
-	f, read := readNode(data)
-	if !read {
-		f = nodeFile{}
-		if err := json.Unmarshal(data, &f); err != nil {
-			return f, err
-		}
+	var f nodeFile
+	if err := json.Unmarshal(data, &f); err != nil {
+		return f, err
 	}
 	if f.Version != nodeFileVersion {
 		return f, fmt.Errorf("its version is %d, and this program knows %d: install gpuslice's programs of one version", f.Version, nodeFileVersion)
@@ -165,7 +163,7 @@ func (i Inventory) GPUs(ctx context.Context) (GPUs, error) {
 	if err != nil {
 		return GPUs{}, fmt.Errorf("find out the node's GPUs: %w", err)
 	}
-	data, err := rawfile.Read(i.NodePath)
+	data, err := os.ReadFile(i.NodePath)
 	if err == nil {
 		f, err := decodeNode(data)
 		if err != nil {
@@ -185,17 +183,12 @@ func (i Inventory) GPUs(ctx context.Context) (GPUs, error) {
 
 // cached is what the cache says. One that is damaged or of another boot says nothing.
 func (i Inventory) cached(boot bootState) (GPUs, bool) {
-	data, err := rawfile.Read(i.CachePath)
+	data, err := os.ReadFile(i.CachePath)
 	if err != nil {
 		return GPUs{}, false
 	}
-	cache, read := readGPUCache(data)
-	if !read {
-		if cache = (gpuCache{}); json.Unmarshal(data, &cache) != nil {
-			return GPUs{}, false
-		}
-	}
-	if cache.ID != boot.ID || cache.Driver != boot.Driver || cache.GPUs != boot.GPUs {
+	var cache gpuCache
+	if json.Unmarshal(data, &cache) != nil || cache.ID != boot.ID || cache.Driver != boot.Driver || cache.GPUs != boot.GPUs {
 		return GPUs{}, false
 	}
 	f, err := decodeNode(cache.Node)
@@ -207,11 +200,11 @@ func (i Inventory) ask(ctx context.Context, boot bootState) (GPUs, error) {
 	if err := os.MkdirAll(filepath.Dir(i.CachePath), 0o711); err != nil {
 		return GPUs{}, fmt.Errorf("find out the node's GPUs: %w", err)
 	}
-	unlock, err := flock(ctx, i.CachePath+".lock")
+	lock, err := i.lock(ctx)
 	if err != nil {
 		return GPUs{}, fmt.Errorf("find out the node's GPUs: wait for another process that asks the driver: %w", err)
 	}
-	defer unlock()
+	defer lock.Close()
 	if c, ok := i.cached(boot); ok { // the other one has asked
 		return c, nil
 	}
@@ -231,31 +224,17 @@ func (i Inventory) ask(ctx context.Context, boot bootState) (GPUs, error) {
 	return f.gpus(), nil
 }
 
-// lockPause is between two looks at a lock: a waiting flock can't be called off.
-const lockPause = 2 * time.Millisecond
-
-// flock takes a lock file's lock, or gives up when the context ends.
-func flock(ctx context.Context, path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+// lock takes the lock of the cache. Closing the file releases it.
+func (i Inventory) lock(ctx context.Context) (*os.File, error) {
+	f, err := os.OpenFile(i.CachePath+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-		select {
-		case <-ctx.Done():
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, context.Cause(ctx))
-		case <-time.After(lockPause):
-		}
+	if err := rawfile.Lock(ctx, int(f.Fd())); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
+	return f, nil
 }
 
 // save writes the cache, under the lock.
@@ -264,16 +243,12 @@ func (i Inventory) save(cache gpuCache) error {
 	if err != nil {
 		return err
 	}
-	temp := i.CachePath + ".new"
-	if err := os.WriteFile(temp, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temp, i.CachePath)
+	return atomicfile.Write(i.CachePath, data, 0o600)
 }
 
 // hostBoot is this machine's.
 func hostBoot() (bootState, error) {
-	id, err := rawfile.Read("/proc/sys/kernel/random/boot_id")
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return bootState{}, err
 	}
@@ -281,7 +256,7 @@ func hostBoot() (bootState, error) {
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
 		return bootState{}, fmt.Errorf("ask how long the machine runs: %w", err)
 	}
-	driver, _ := rawfile.Read("/sys/module/nvidia/version") // a simulated driver has none
+	driver, _ := os.ReadFile("/sys/module/nvidia/version") // a simulated driver has none
 	gpus, _ := filepath.Glob("/proc/driver/nvidia/gpus/*")
 	mig, _ := filepath.Glob("/proc/driver/nvidia/capabilities/gpu*/mig/gi*/ci*")
 	return bootState{

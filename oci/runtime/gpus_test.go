@@ -121,7 +121,7 @@ func TestGPUsAskedOnceByMany(t *testing.T) {
 func TestGPUsWaitIsBounded(t *testing.T) {
 	i, _, asked := inventoryOf(t)
 	require.NoError(t, os.MkdirAll(filepath.Dir(i.CachePath), 0o755))
-	unlock, err := flock(context.Background(), i.CachePath+".lock")
+	lock, err := i.lock(context.Background())
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeoutCause(context.Background(), 10*time.Millisecond, errors.New("it took longer than 10ms"))
 	defer cancel()
@@ -129,7 +129,7 @@ func TestGPUsWaitIsBounded(t *testing.T) {
 	require.ErrorContains(t, err, "wait for another process that asks the driver")
 	require.ErrorContains(t, err, "it took longer than 10ms")
 	require.Zero(t, asked.Load())
-	unlock()
+	require.NoError(t, lock.Close())
 	_, err = i.GPUs(context.Background())
 	require.NoError(t, err)
 }

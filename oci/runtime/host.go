@@ -17,7 +17,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/internal/rawfile"
 	"github.com/gpuslice/gpuslice/oci"
 	"github.com/gpuslice/gpuslice/oci/request"
 )
@@ -125,9 +124,10 @@ func knownLimiter(path, source, dir string, fronts bool) (Limiter, error) {
 	for _, name := range []string{"libvgpu.so", "libvgpu-cuda.so", "libvgpu-nvml.so"} {
 		of = append(of, identity(filepath.Join(filepath.Dir(source), name)))
 	}
-	data, err := rawfile.Read(path)
+	data, err := os.ReadFile(path)
 	if err == nil {
-		if last, read := readInstallation(data); read && slices.Equal(of, last.Of) && last.Limiter.isThere(fronts) {
+		var last installation
+		if json.Unmarshal(data, &last) == nil && slices.Equal(of, last.Of) && last.Limiter.isThere(fronts) {
 			return last.Limiter, nil
 		}
 	}

@@ -3,63 +3,48 @@ package ociruntime
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"maps"
-	"slices"
-
-	"github.com/gpuslice/gpuslice/internal/jsonread"
 )
 
-// object is a JSON object of which only the first level was read.
-type object = map[string]json.RawMessage
-
-// patch puts into raw what differs between before and after, and leaves the rest of raw
-// as it is: fields that this program doesn't know, in whatever depth, and those that it
-// would write differently. raw is a document as it was found, before is what of it this
-// program understands, and after is that with changes.
+// patch changes a document by the difference of before and after. raw is the document as it
+// was found, before and after are what this program's types keep of it. Everything else in
+// raw stays, in any depth: unknown fields, and the spelling of values.
 func patch(raw, before, after json.RawMessage) (json.RawMessage, error) {
 	if bytes.Equal(before, after) {
 		return raw, nil
 	}
-	switch {
-	case isA('{', raw, before, after):
-		return patchObject(raw, before, after)
-	case isA('[', raw, before, after):
-		return patchArray(raw, before, after)
-	default:
-		return after, nil
+	if o := decodeEach[map[string]json.RawMessage](raw, before, after); o[0] != nil && o[1] != nil && o[2] != nil {
+		return patchObject(o[0], o[1], o[2])
 	}
+	if l := decodeEach[[]json.RawMessage](raw, before, after); l[0] != nil && l[1] != nil && l[2] != nil {
+		return patchList(l[0], l[1], l[2])
+	}
+	return after, nil
 }
 
-// isA says whether all the values begin so.
-func isA(begin byte, values ...json.RawMessage) bool {
-	for _, v := range values {
-		if v = bytes.TrimLeft(v, " \t\r\n"); len(v) == 0 || v[0] != begin {
-			return false
+// decodeEach decodes documents to a type; those of another type are nil.
+func decodeEach[T any](documents ...json.RawMessage) []T {
+	values := make([]T, len(documents))
+	for i, document := range documents {
+		if json.Unmarshal(document, &values[i]) != nil {
+			clear(values[i : i+1])
 		}
 	}
-	return true
+	return values
 }
 
-func patchObject(raw, before, after json.RawMessage) (json.RawMessage, error) {
-	r, rawErr := membersOf(raw)
-	b, beforeErr := membersOf(before)
-	a, afterErr := membersOf(after)
-	if err := errors.Join(rawErr, beforeErr, afterErr); err != nil {
-		return nil, err
-	}
-	for name := range b {
-		if _, stays := a[name]; !stays {
-			delete(r, name)
+func patchObject(raw, before, after map[string]json.RawMessage) (json.RawMessage, error) {
+	for name := range before {
+		if _, stays := after[name]; !stays {
+			delete(raw, name)
 		}
 	}
-	for name, value := range a {
-		old, had := b[name]
-		found, there := r[name]
+	for name, value := range after {
+		old, had := before[name]
+		found, there := raw[name]
 		if !had || !there {
 			if !bytes.Equal(old, value) {
-				r[name] = value
+				raw[name] = value
 			}
 			continue
 		}
@@ -67,68 +52,33 @@ func patchObject(raw, before, after json.RawMessage) (json.RawMessage, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		r[name] = patched
+		raw[name] = patched
 	}
-	var w jsonread.Writer
-	w.Begin('{')
-	for _, name := range slices.Sorted(maps.Keys(r)) {
-		w.Name(name)
-		w.Raw(r[name])
-	}
-	w.End('}')
-	return w.Buf, w.Err()
+	return marshal(raw)
 }
 
-// patchArray keeps of a list the items that have not changed, each as it was found, in
-// their new order.
-func patchArray(raw, before, after json.RawMessage) (json.RawMessage, error) {
-	r, rawErr := itemsOf(raw)
-	b, beforeErr := itemsOf(before)
-	a, afterErr := itemsOf(after)
-	if err := errors.Join(rawErr, beforeErr, afterErr); err != nil {
-		return nil, err
+// patchList keeps each unchanged item as it was found.
+func patchList(raw, before, after []json.RawMessage) (json.RawMessage, error) {
+	if len(raw) != len(before) {
+		return nil, fmt.Errorf("a list of %d items was decoded as %d", len(raw), len(before))
 	}
-	if len(r) != len(b) {
-		return nil, fmt.Errorf("a list of %d items was read as %d", len(r), len(b))
-	}
-	used := make([]bool, len(b))
-	for i, item := range a {
-		for j := range b {
-			if !used[j] && bytes.Equal(b[j], item) {
-				a[i], used[j] = r[j], true
+	used := make([]bool, len(before))
+	for i, item := range after {
+		for j := range before {
+			if !used[j] && bytes.Equal(before[j], item) {
+				after[i], used[j] = raw[j], true
 				break
 			}
 		}
 	}
-	var w jsonread.Writer
-	w.Begin('[')
-	for _, item := range a {
-		w.Raw(item)
-	}
-	w.End(']')
-	return w.Buf, w.Err()
+	return marshal(after)
 }
 
-// membersOf reads the first level of an object.
-func membersOf(data json.RawMessage) (object, error) {
-	o, r := object{}, jsonread.New(data)
-	r.Members(func(name string) { o[name] = r.Raw() })
-	if r.Ok() {
-		return o, nil
-	}
-	o = nil
-	err := json.Unmarshal(data, &o)
-	return o, err
-}
-
-// itemsOf reads the first level of a list.
-func itemsOf(data json.RawMessage) (items []json.RawMessage, err error) {
-	r := jsonread.New(data)
-	r.List(func() { items = append(items, r.Raw()) })
-	if r.Ok() {
-		return items, nil
-	}
-	items = nil // they are parts of data
-	err = json.Unmarshal(data, &items)
-	return items, err
+// marshal encodes JSON and keeps "<", ">" and "&", as container runtimes do.
+func marshal(v any) (json.RawMessage, error) {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return bytes.TrimRight(out.Bytes(), "\n"), err
 }

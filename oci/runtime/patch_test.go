@@ -31,12 +31,13 @@ func TestPatch(t *testing.T) {
 
 func TestPatchRefusesAnotherDocument(t *testing.T) {
 	_, err := patch(json.RawMessage(`{"a":[1,2]}`), json.RawMessage(`{"a":[1]}`), json.RawMessage(`{"a":[3]}`))
-	require.EqualError(t, err, "a: a list of 2 items was read as 1")
+	require.EqualError(t, err, "a: a list of 2 items was decoded as 1")
 }
 
 // What is written back says the same as the spec that was changed, whatever came in.
 func FuzzBundle(f *testing.F) {
 	f.Add([]byte(`{"ociVersion":"1.0.2","process":{"env":["A=1"],"x":1},"mounts":[{"destination":"/a","y":2}]}`))
+	f.Add([]byte(`{"Linux":{"resources":{}},"annotations":{"a":"b"}}`))
 	f.Add([]byte(`{"hooks":null,"linux":{"resources":{"devices":[{"allow":false}]}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		b, err := decodeBundle(data)

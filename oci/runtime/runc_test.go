@@ -178,7 +178,7 @@ func TestKilledAtEachStep(t *testing.T) {
 				}
 				ids, _ := m.booked()
 				require.Empty(t, ids)
-				left, err := filepath.Glob(m.path("bundles/*/.config.json.gpuslice"))
+				left, err := filepath.Glob(m.path("bundles/*/.new-*"))
 				require.NoError(t, err)
 				require.Empty(t, left)
 			})

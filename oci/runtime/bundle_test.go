@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 
@@ -54,4 +55,49 @@ func TestEditsReachTheConfig(t *testing.T) {
 			require.JSONEq(t, string(want), string(got))
 		})
 	}
+}
+
+// A second value of a field, which one low-level runtime reads and another one ignores, must not
+// pass the checks.
+func TestRepeatedFieldIsRejected(t *testing.T) {
+	device := `[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0}]`
+	for _, config := range []string{
+		`{"mounts":[],"mounts":[{"destination":"/x"}]}`,
+		`{"mounts":[{"destination":"/y"}],"Mounts":[{"destination":"/x"}]}`,
+		`{"process":{"env":["NVIDIA_VISIBLE_DEVICES=all"],"Env":[]}}`,
+		`{"linux":{"devices":` + device + `},"LINUX":{"devices":[]}}`,
+		`{"linux":{"resources":{"devices":[{"allow":true,"access":"rwm","Access":""}]}}}`,
+		`{"process":{"env":[]},"proceſſ":{"env":["A=1"]}}`,
+		`{"annotations":{"a":"1","a":"2"}}`,
+		`{"unknown":[{"a":1,"A":2}]}`,
+	} {
+		_, err := decodeBundle([]byte(config))
+		assert.ErrorContains(t, err, "occurs twice", config)
+	}
+	b, err := decodeBundle([]byte(`{"annotations":{"a":"1","A":"2"},"linux":{"sysctl":{"x":"1","X":"2"}}}`))
+	require.NoError(t, err, "names of annotations differ in case")
+	require.Len(t, b.Spec.Annotations, 2)
+}
+
+// encoding/json, and so runc, reads a field in another case. A changed field would be in the
+// config twice.
+func TestChangedFieldOfAnotherCaseIsRejected(t *testing.T) {
+	b, err := decodeBundle([]byte(`{"Linux":{"devices":[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0}]}}`))
+	require.NoError(t, err)
+	require.Len(t, b.Spec.Linux.Devices, 1)
+	b.Spec.Linux.Devices = nil
+	_, _, err = b.encode()
+	require.ErrorContains(t, err, "occurs twice")
+}
+
+// Large numbers, and fields of the types that this program does not change, stay as they are.
+func TestOtherFieldsKeepTheirSpelling(t *testing.T) {
+	const rest = `"linux":{"resources":{"memory":{"limit":9007199254740993},"unknown":18446744073709551615},"seccomp":{"b":1.0,"a":"\u003c"}}`
+	b, err := decodeBundle([]byte(`{` + rest + `,"hostname":"a"}`))
+	require.NoError(t, err)
+	b.Spec.Hostname = "b"
+	data, changed, err := b.encode()
+	require.NoError(t, err)
+	require.True(t, changed)
+	require.Equal(t, `{"hostname":"b",`+rest+`}`, string(data))
 }
