@@ -79,7 +79,7 @@ func asked(config request.Config, name string) Planned {
 	if err != nil {
 		data = []byte(err.Error()) // plain data: it can't be
 	}
-	return Planned{Name: name, Asked: string(data), HighPriority: s.HighPriority}
+	return Planned{Name: name, Asked: string(data), HighPriority: bool(s.HighPriority)}
 }
 
 // place chooses a slice's GPUs.

@@ -7,13 +7,12 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// bestFit gives each amount a GPU of its own, and takes the GPUs with the least left
-// over in sum. It returns nil where there is no way.
+// bestFit assigns a different GPU to each amount, such that the sum of the memory that stays free
+// is minimal. It returns nil if that is impossible.
 //
-// Sets of GPUs that can be given to different amounts are independent in the sense of
-// a transversal matroid, so that the greedy way is the best one: GPUs are looked at from
-// the fullest on, and one is taken if those that are taken and it can all have amounts,
-// for which the others may change theirs (Kuhn's augmenting paths).
+// The sets of GPUs that can be assigned form a transversal matroid, so a greedy choice is optimal:
+// it starts with the fullest GPU, and adds a GPU if the chosen GPUs can still be assigned (Kuhn's
+// augmenting paths).
 func bestFit(amounts []Amount, list []candidate, c Config) []grant.Share {
 	m := matching{amounts: amounts, list: slices.Clone(list), c: c, gpuOf: make([]int, len(amounts))}
 	m.alike = !slices.ContainsFunc(amounts, func(a Amount) bool { return a != amounts[0] })
@@ -21,17 +20,17 @@ func bestFit(amounts []Amount, list []candidate, c Config) []grant.Share {
 	for i := range m.gpuOf {
 		m.gpuOf[i] = none
 	}
-	taken := 0
-	for gpu := 0; gpu < len(m.list) && taken < len(amounts); gpu++ {
-		if m.give(gpu, make([]bool, len(amounts))) {
-			taken++
+	assigned := 0
+	for gpu := 0; gpu < len(m.list) && assigned < len(amounts); gpu++ {
+		if m.assign(gpu, make([]bool, len(amounts))) {
+			assigned++
 		}
 	}
-	if taken < len(amounts) {
+	if assigned < len(amounts) {
 		return nil
 	}
 	if m.alike {
-		// Any of them has any amount: the container sees them as the node does.
+		// The container lists them as the node does.
 		slices.SortFunc(m.gpuOf, func(a, b int) int { return inOrder(m.list[a], m.list[b]) })
 	}
 	shares := make([]grant.Share, len(amounts))
@@ -41,10 +40,10 @@ func bestFit(amounts []Amount, list []candidate, c Config) []grant.Share {
 	return shares
 }
 
-// none is no GPU.
+// none is an amount without a GPU.
 const none = -1
 
-// matching is a way to give GPUs to amounts.
+// matching assigns GPUs to amounts.
 type matching struct {
 	amounts []Amount
 	list    []candidate
@@ -53,10 +52,9 @@ type matching struct {
 	alike   bool  // all amounts are the same
 }
 
-// sort puts the GPUs that have the least left first. What is left where amounts differ is
-// what is free before, as their sum is the same for any choice. (But for percentages of
-// GPUs of different sizes, beside other amounts.) Of MIG devices nothing is left, and the
-// smallest is the best.
+// sort puts the GPU with the least free memory afterwards first. If the amounts differ, that is
+// the free memory before, because the sum is the same for every choice (except for percentages of
+// GPUs of different sizes). MIG devices are used whole: the smallest is the best.
 func (m *matching) sort() {
 	left := func(d candidate) int64 {
 		switch {
@@ -73,21 +71,20 @@ func (m *matching) sort() {
 	})
 }
 
-// can says whether a GPU may have an amount.
 func (m *matching) can(gpu, amount int) bool {
 	d, a := m.list[gpu], m.amounts[amount]
 	return d.fits(a) && m.c.checkMaximum(d, d.share(a)) == nil
 }
 
-// give finds an amount for the GPU, for which other GPUs may change theirs. Amounts that
-// were tried are in seen.
-func (m *matching) give(gpu int, seen []bool) bool {
+// assign finds an amount for the GPU; other GPUs may get another one. seen are the amounts that
+// were tried.
+func (m *matching) assign(gpu int, seen []bool) bool {
 	for amount := range m.amounts {
 		if seen[amount] || !m.can(gpu, amount) {
 			continue
 		}
 		seen[amount] = true
-		if m.gpuOf[amount] == none || m.give(m.gpuOf[amount], seen) {
+		if m.gpuOf[amount] == none || m.assign(m.gpuOf[amount], seen) {
 			m.gpuOf[amount] = gpu
 			return true
 		}

@@ -9,27 +9,21 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 )
 
-// Choose picks the GPUs of a request: all that it asks for, or none with an error. The
-// GPUs are what may be booked of each, by UUID, and booked is what is (a ledger's
-// Snapshot has it). The order of the shares is that of the GPUs in the container.
+// Choose selects the GPUs of a request: all of them, or an error. gpus is the capacity by UUID,
+// and reserved what is in use of it (a ledger's Snapshot). The shares are in the container's order.
 //
-// Of a number of GPUs, those are taken that have the least memory left afterwards and
-// still fit, so that large requests find room later; ties go by index, then UUID. They
-// are listed in the order of their indices, but where each has an amount of its own.
-// GPUs come before MIG devices: of those a container gets the smallest that are enough,
-// each whole, whatever part of it was asked. Both never go together.
+// For a number of GPUs it chooses those with the least free memory afterwards (best fit), so that
+// large requests fit later; ties go by index, then UUID. GPUs come before MIG devices. Of MIG
+// devices it chooses the smallest that suffice, whole. A container never gets both kinds.
 //
-// Errors are ErrForbidden (the operator's maximum, or a GPU that is kept for others; the
-// text names the key and the file), grant.ErrUnknownGPU, grant.ErrMalformed, or
-// grant.ErrOverbooked, whose text says what was asked and what is free where.
-//
-// The ledger decides again when the shares are booked. If it says grant.ErrOverbooked,
-// somebody was faster, and who wants to can choose again.
-func Choose(r *Request, gpus map[string]grant.GPU, booked map[string]ledger.Usage, c Config) ([]grant.Share, error) {
+// Errors are ErrForbidden, grant.ErrUnknownGPU, grant.ErrAmbiguous, grant.ErrMalformed or
+// grant.ErrOverbooked. The ledger checks the capacity again when the shares are reserved; if it
+// returns grant.ErrOverbooked, the caller can choose again.
+func Choose(r *Request, gpus map[string]grant.GPU, reserved map[string]grant.Usage, c Config) ([]grant.Share, error) {
 	if r == nil {
 		return nil, nil
 	}
-	list := inventory(gpus, booked, c)
+	list := inventory(gpus, reserved, c)
 	if r.Shares != nil {
 		return chooseGranted(r.Shares, list, c)
 	}
@@ -46,7 +40,7 @@ func Choose(r *Request, gpus map[string]grant.GPU, booked map[string]ledger.Usag
 	return chooseAny(r, devices.Count, list, c)
 }
 
-// chooseNamed takes certain GPUs, all of them or those of certain names.
+// chooseNamed selects all GPUs, or GPUs by name.
 func chooseNamed(r *Request, devices Devices, list []candidate, c Config) ([]grant.Share, error) {
 	var named []candidate
 	for _, name := range devices.Names {
@@ -55,7 +49,7 @@ func chooseNamed(r *Request, devices Devices, list []candidate, c Config) ([]gra
 			return nil, err
 		}
 		if slices.ContainsFunc(named, func(other candidate) bool { return other.UUID == d.UUID }) {
-			return nil, refuse(grant.ErrMalformed, "%v is named twice, by its index and its UUID: name it once", d)
+			return nil, refuse(grant.ErrMalformed, "%v is listed twice, by its index and its UUID: list it once", d)
 		}
 		named = append(named, d)
 	}
@@ -69,7 +63,7 @@ func chooseNamed(r *Request, devices Devices, list []candidate, c Config) ([]gra
 		return nil, err
 	}
 	if len(named) == 0 {
-		return nil, refuse(grant.ErrUnknownGPU, "all GPUs are asked for, and there is none that containers without Kubernetes may use: the node has %s (see devices in %s)", namesOf(list), c.Path)
+		return nil, refuse(grant.ErrUnknownGPU, "no GPU is allowed for containers without Kubernetes: the node has %s (see devices in %s)", namesOf(list), c.Path)
 	}
 	var shares []grant.Share
 	var full []candidate
@@ -87,12 +81,12 @@ func chooseNamed(r *Request, devices Devices, list []candidate, c Config) ([]gra
 		shares = append(shares, share)
 	}
 	if len(full) > 0 {
-		return nil, noRoom(amounts, full)
+		return nil, overbooked(amounts, full)
 	}
 	return shares, nil
 }
 
-// chooseAny takes any so many GPUs, or else MIG devices.
+// chooseAny selects n GPUs, or else n MIG devices.
 func chooseAny(r *Request, n int, list []candidate, c Config) ([]grant.Share, error) {
 	amounts, err := c.amounts(r, n)
 	if err != nil {
@@ -100,7 +94,7 @@ func chooseAny(r *Request, n int, list []candidate, c Config) ([]grant.Share, er
 	}
 	allowed := slices.Concat(ofKind(list, false), ofKind(list, true))
 	if len(allowed) == 0 {
-		return nil, refuse(grant.ErrUnknownGPU, "there is no GPU that containers without Kubernetes may use: the node has %s (see devices in %s)", namesOf(list), c.Path)
+		return nil, refuse(grant.ErrUnknownGPU, "no GPU is allowed for containers without Kubernetes: the node has %s (see devices in %s)", namesOf(list), c.Path)
 	}
 	for _, a := range amounts {
 		if err := c.checkAnywhere(a, allowed); err != nil {
@@ -112,10 +106,10 @@ func chooseAny(r *Request, n int, list []candidate, c Config) ([]grant.Share, er
 			return shares, nil
 		}
 	}
-	return nil, noRoom(amounts, allowed)
+	return nil, overbooked(amounts, allowed)
 }
 
-// checkAnywhere says why an amount is beyond the operator's maximum on every GPU.
+// checkAnywhere returns an error if an amount exceeds the operator's maximum on every GPU.
 func (c Config) checkAnywhere(a Amount, list []candidate) (err error) {
 	for _, d := range list {
 		if err = c.checkMaximum(d, d.share(a)); err == nil {
@@ -125,7 +119,7 @@ func (c Config) checkAnywhere(a Amount, list []candidate) (err error) {
 	return err
 }
 
-// chooseGranted books exactly what a grant says, if that is allowed and has room.
+// chooseGranted checks the shares of a grant.
 func chooseGranted(shares []grant.Share, list []candidate, c Config) ([]grant.Share, error) {
 	if err := grant.ValidateShares(shares); err != nil {
 		return nil, fmt.Errorf("%s: %w", grant.AnnotationGrant, err)
@@ -148,14 +142,14 @@ func chooseGranted(shares []grant.Share, list []candidate, c Config) ([]grant.Sh
 		if err := c.checkMaximum(d, share); err != nil {
 			return nil, fmt.Errorf("%s: %w", grant.AnnotationGrant, err)
 		}
-		if !d.hasRoom(share) {
-			return nil, noRoom([]Amount{{Size{MiB: share.MemoryMiB}, share.CorePercent}}, []candidate{d})
+		if !d.hasCapacity(share) {
+			return nil, overbooked([]Amount{{Size{MiB: share.MemoryMiB}, Cores(share.CorePercent)}}, []candidate{d})
 		}
 	}
 	return slices.Clone(shares), nil
 }
 
-// ofKind are the GPUs that may be used, or the MIG devices.
+// ofKind returns the allowed GPUs, or the allowed MIG devices.
 func ofKind(list []candidate, mig bool) []candidate {
 	var kind []candidate
 	for _, d := range list {
@@ -167,20 +161,19 @@ func ofKind(list []candidate, mig bool) []candidate {
 }
 
 func mixedKinds(a, b candidate) error {
-	return refuse(grant.ErrMalformed, "%v and %v: GPUs and MIG devices don't go together in one container: ask for one or the other", a, b)
+	return refuse(grant.ErrMalformed, "%v and %v: a container can have either GPUs or MIG devices: request one kind", a, b)
 }
 
-// noRoom says what was asked and what is free.
-func noRoom(amounts []Amount, list []candidate) error {
-	var asked []string
+func overbooked(amounts []Amount, list []candidate) error {
+	var texts []string
 	for _, a := range amounts {
-		if text := a.String(); !slices.Contains(asked, text) {
-			asked = append(asked, text)
+		if text := a.String(); !slices.Contains(texts, text) {
+			texts = append(texts, text)
 		}
 	}
-	what := "a GPU with " + strings.Join(asked, " or ")
+	what := "a GPU with " + strings.Join(texts, " or ")
 	if len(amounts) > 1 {
-		what = fmt.Sprintf("%d GPUs with %s each", len(amounts), strings.Join(asked, " and "))
+		what = fmt.Sprintf("%d GPUs with %s each", len(amounts), strings.Join(texts, " and "))
 	}
-	return refuse(grant.ErrOverbooked, "asked for %s, and there is no room: %s. Wait until a container ends (gpuslice status lists them), or ask for less", what, freeOf(list))
+	return refuse(grant.ErrOverbooked, "not enough free GPU capacity for %s: %s. Wait until a container ends (gpuslice status lists them), or request less", what, freeOf(list))
 }

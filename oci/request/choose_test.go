@@ -11,21 +11,21 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 )
 
-// node is four GPUs of 80 GiB: of GPU 1 most is booked, GPU 2 has no slot left, GPU 3
+// node is four GPUs of 80 GiB: of GPU 1 most is in use, GPU 2 has no slot left, GPU 3
 // no compute time.
 func node() (map[string]grant.GPU, map[string]ledger.Usage, Config) {
 	gpus := map[string]grant.GPU{}
 	for _, uuid := range []string{gpu0, gpu1, gpu2, gpu3} {
 		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 81920, CorePercent: 100, Slots: 10}
 	}
-	booked := map[string]ledger.Usage{
+	reserved := map[string]grant.Usage{
 		gpu1: {MemoryMiB: 65536, CorePercent: 50, Slots: 2},
 		gpu2: {MemoryMiB: 10, CorePercent: 10, Slots: 10},
 		gpu3: {MemoryMiB: 40960, CorePercent: 100, Slots: 1},
 	}
 	c := operator()
 	c.Indices = map[string]string{gpu0: "0", gpu1: "1", gpu2: "2", gpu3: "3"}
-	return gpus, booked, c
+	return gpus, reserved, c
 }
 
 func withMIG(gpus map[string]grant.GPU, c Config) {
@@ -34,8 +34,8 @@ func withMIG(gpus map[string]grant.GPU, c Config) {
 	c.Indices[mig0], c.Indices[mig1] = "4:0", "4:1"
 }
 
-func mib(n int64, cores int) Amount { return Amount{Size{MiB: n}, cores} }
-func percent(n, cores int) Amount   { return Amount{Size{Percent: n}, cores} }
+func mib(n int64, cores int) Amount { return Amount{Size{MiB: n}, Cores(cores)} }
+func percent(n, cores int) Amount   { return Amount{Size{Percent: n}, Cores(cores)} }
 func names(all ...string) Devices   { return Devices{Names: all} }
 func share(uuid string, n int64, c int) grant.Share {
 	return grant.Share{UUID: uuid, MemoryMiB: n, CorePercent: c}
@@ -45,29 +45,29 @@ func TestChoose(t *testing.T) {
 	for _, tt := range []struct {
 		description string
 		request     Request
-		change      func(gpus map[string]grant.GPU, booked map[string]ledger.Usage, c *Config)
+		change      func(gpus map[string]grant.GPU, reserved map[string]grant.Usage, c *Config)
 		want        []grant.Share
 	}{
 		{"the fullest GPU that has room", Request{Amount: mib(8192, 30)}, nil, []grant.Share{share(gpu1, 8192, 30)}},
 		{"all that is left of it", Request{Amount: mib(16384, 50)}, nil, []grant.Share{share(gpu1, 16384, 50)}},
 		{"more than is left of it", Request{Amount: mib(16385, 30)}, nil, []grant.Share{share(gpu0, 16385, 30)}},
 		{"more compute time than is left of it", Request{Amount: mib(1, 51)}, nil, []grant.Share{share(gpu0, 1, 51)}},
-		{"no compute time is booked where none is asked", Request{Amount: mib(20000, 0)}, nil, []grant.Share{share(gpu3, 20000, 0)}},
+		{"no compute time is reserved where none is asked", Request{Amount: mib(20000, 0)}, nil, []grant.Share{share(gpu3, 20000, 0)}},
 		{"a whole GPU", Request{Amount: percent(100, 0)}, nil, []grant.Share{share(gpu0, 81920, 0)}},
 		{"percentages are of each GPU", Request{Amount: percent(25, 10)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, _ *Config) {
 			gpus[gpu0] = grant.GPU{UUID: gpu0, MemoryMiB: 40001, CorePercent: 100, Slots: 1}
 		}, []grant.Share{share(gpu0, 10000, 10)}},
-		{"a tie goes by index", Request{Amount: mib(8192, 60)}, func(_ map[string]grant.GPU, booked map[string]ledger.Usage, c *Config) {
-			clear(booked)
+		{"a tie goes by index", Request{Amount: mib(8192, 60)}, func(_ map[string]grant.GPU, reserved map[string]grant.Usage, c *Config) {
+			clear(reserved)
 			c.Indices = map[string]string{gpu0: "10", gpu1: "3", gpu2: "2", gpu3: "2:1"}
 		}, []grant.Share{share(gpu2, 8192, 60)}},
-		{"a tie without indices goes by UUID", Request{Amount: mib(8192, 60)}, func(_ map[string]grant.GPU, booked map[string]ledger.Usage, c *Config) {
-			clear(booked)
+		{"a tie without indices goes by UUID", Request{Amount: mib(8192, 60)}, func(_ map[string]grant.GPU, reserved map[string]grant.Usage, c *Config) {
+			clear(reserved)
 			c.Indices = nil
 		}, []grant.Share{share(gpu0, 8192, 60)}},
 		{"two GPUs, listed as the node lists them", Request{Devices: Devices{Count: 2}, Amount: mib(8192, 30)}, nil, []grant.Share{share(gpu0, 8192, 30), share(gpu1, 8192, 30)}},
-		{"listed so also where the first is the fullest", Request{Devices: Devices{Count: 2}, Amount: mib(8192, 30)}, func(_ map[string]grant.GPU, booked map[string]ledger.Usage, _ *Config) {
-			booked[gpu0], booked[gpu1] = booked[gpu1], booked[gpu0]
+		{"listed so also where the first is the fullest", Request{Devices: Devices{Count: 2}, Amount: mib(8192, 30)}, func(_ map[string]grant.GPU, reserved map[string]grant.Usage, _ *Config) {
+			reserved[gpu0], reserved[gpu1] = reserved[gpu1], reserved[gpu0]
 		}, []grant.Share{share(gpu0, 8192, 30), share(gpu1, 8192, 30)}},
 		{"each with its own amount", Request{Devices: Devices{Count: 2}, Each: map[int]Amount{0: mib(8192, 0), 1: mib(60000, 0)}}, nil, []grant.Share{share(gpu1, 8192, 0), share(gpu0, 60000, 0)}},
 		{"the large one first", Request{Devices: Devices{Count: 2}, Each: map[int]Amount{0: mib(60000, 0)}, Amount: mib(100, 5)}, nil, []grant.Share{share(gpu0, 60000, 5), share(gpu1, 100, 5)}},
@@ -116,10 +116,10 @@ func TestChoose(t *testing.T) {
 			delete(gpus, gpu0)
 			c.Indices[gpu0] = "4"
 		}, []grant.Share{share(mig1, 9856, 100)}},
-		{"the next MIG device", Request{Amount: mib(8192, 0)}, func(gpus map[string]grant.GPU, booked map[string]ledger.Usage, c *Config) {
+		{"the next MIG device", Request{Amount: mib(8192, 0)}, func(gpus map[string]grant.GPU, reserved map[string]grant.Usage, c *Config) {
 			withMIG(gpus, *c)
 			c.Devices = []string{mig0, mig1}
-			booked[mig1] = ledger.Usage{MemoryMiB: 9856, CorePercent: 100, Slots: 1}
+			reserved[mig1] = grant.Usage{MemoryMiB: 9856, CorePercent: 100, Slots: 1}
 		}, []grant.Share{share(mig0, 20096, 100)}},
 		{"MIG devices where GPUs have no room", Request{Devices: Devices{Count: 2}, Amount: mib(9000, 60)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) },
 			[]grant.Share{share(mig0, 20096, 100), share(mig1, 9856, 100)}},
@@ -144,16 +144,16 @@ func TestChoose(t *testing.T) {
 		{"a grant", Request{Shares: []grant.Share{share(gpu3, 77, 0), share(gpu1, 16384, 50)}}, nil, []grant.Share{share(gpu3, 77, 0), share(gpu1, 16384, 50)}},
 	} {
 		t.Run(tt.description, func(t *testing.T) {
-			gpus, booked, c := node()
+			gpus, reserved, c := node()
 			if tt.change != nil {
-				tt.change(gpus, booked, &c)
+				tt.change(gpus, reserved, &c)
 			}
-			got, err := Choose(&tt.request, gpus, booked, c)
+			got, err := Choose(&tt.request, gpus, reserved, c)
 			require.NoError(t, err)
 			assert.Equal(t, tt.want, got)
 			require.NoError(t, grant.CheckGPUs(got, gpus))
 			for range 20 {
-				again, err := Choose(&tt.request, gpus, booked, c)
+				again, err := Choose(&tt.request, gpus, reserved, c)
 				require.NoError(t, err)
 				require.Equal(t, got, again, "always the same")
 			}
@@ -165,19 +165,19 @@ func TestChooseRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		description string
 		request     Request
-		change      func(gpus map[string]grant.GPU, booked map[string]ledger.Usage, c *Config)
+		change      func(gpus map[string]grant.GPU, reserved map[string]grant.Usage, c *Config)
 		kind        error
-		says        []string
+		contains    []string
 	}{
 		{"no room", Request{Amount: mib(81921, 0)}, nil, grant.ErrOverbooked,
-			[]string{"a GPU with 81921MiB of memory", "GPU 0 (" + gpu0 + "): 81920 of 81920 MiB, 100 of 100 % and 10 of 10 slots are free", "GPU 1 (" + gpu1 + "): 16384 of 81920 MiB, 50 of 100 % and 8 of 10 slots", "0 of 10 slots", "0 of 100 %", "ask for less"}},
+			[]string{"a GPU with 81921MiB of memory", "GPU 0 (" + gpu0 + "): 81920 of 81920 MiB, 100 of 100 % and 10 of 10 slots are free", "GPU 1 (" + gpu1 + "): 16384 of 81920 MiB, 50 of 100 % and 8 of 10 slots", "0 of 10 slots", "0 of 100 %", "request less"}},
 		{"no room on so many", Request{Devices: Devices{Count: 3}, Amount: mib(1024, 10)}, nil, grant.ErrOverbooked, []string{"3 GPUs with 1GiB of memory and 10 % of compute time each"}},
 		{"more GPUs than there are", Request{Devices: Devices{Count: 5}, Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"5 GPUs"}},
 		{"each fits a GPU, and both the same one", Request{Devices: Devices{Count: 2}, Each: map[int]Amount{0: mib(60000, 60), 1: mib(50000, 60)}}, nil, grant.ErrOverbooked, []string{"60000MiB", "50000MiB"}},
 		{"not all of the named have room", Request{Devices: names("0", "2"), Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2", "0 of 10 slots"}},
 		{"not all have room", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2"}},
-		{"an overbooked GPU has nothing free", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, booked map[string]ledger.Usage, _ *Config) {
-			booked[gpu0] = ledger.Usage{MemoryMiB: 90000, CorePercent: 200, Slots: 20}
+		{"an overbooked GPU has nothing free", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, reserved map[string]grant.Usage, _ *Config) {
+			reserved[gpu0] = grant.Usage{MemoryMiB: 90000, CorePercent: 200, Slots: 20}
 		}, grant.ErrOverbooked, []string{"0 of 81920 MiB, 0 of 100 % and 0 of 10 slots"}},
 
 		{"no amount", Request{Devices: names("0")}, nil, ErrForbidden, []string{"GPUSLICE_MEMORY", "default.memory", "allowWholeGPUs", "/etc/gpuslice/runtime.yaml"}},
@@ -200,24 +200,24 @@ func TestChooseRefuses(t *testing.T) {
 		}, ErrForbidden, []string{"31 %", "30 %", "maximum.cores"}},
 		{"more GPUs than the maximum", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.Devices = 3
-		}, ErrForbidden, []string{"4 GPUs", "3 at most", "maximum.devices"}},
-		{"all of more GPUs than a container can have", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, _ *Config) {
+		}, ErrForbidden, []string{"4 GPUs", "maximum of 3", "maximum.devices"}},
+		{"all of more GPUs than a container can have", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, _ *Config) {
 			for i := range 13 {
 				gpus[fmt.Sprintf("GPU-%08d-0000-4000-8000-00000000000a", i)] = gpus[gpu0]
 			}
-		}, grant.ErrMalformed, []string{"17 GPUs", "16 at most"}},
-		{"a MIG device that is more than the maximum", Request{Devices: names(mig0), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
+		}, grant.ErrMalformed, []string{"17 GPUs", "maximum of 16"}},
+		{"a MIG device that is more than the maximum", Request{Devices: names(mig0), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
 			withMIG(gpus, *c)
 			c.Maximum.Memory = Size{MiB: 10000}
 		}, ErrForbidden, []string{"20096 MiB"}},
 
 		{"an unknown GPU", Request{Devices: names("7"), Amount: mib(1, 0)}, nil, grant.ErrUnknownGPU, []string{`GPU "7"`, "GPU 0 (" + gpu0 + ")"}},
 		{"an unknown UUID", Request{Devices: names(mig0), Amount: mib(1, 0)}, nil, grant.ErrUnknownGPU, []string{mig0}},
-		{"an index where none is known", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Indices = nil },
-			grant.ErrUnknownGPU, []string{"by its UUID"}},
-		{"an index that two GPUs have", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Indices[gpu1] = "0" },
-			grant.ErrAmbiguous, []string{"by its UUID"}},
-		{"a GPU that is kept for others", Request{Devices: names(gpu0), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Devices = []string{"1"} },
+		{"an index where none is known", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { c.Indices = nil },
+			grant.ErrUnknownGPU, []string{"use its UUID"}},
+		{"an index that two GPUs have", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { c.Indices[gpu1] = "0" },
+			grant.ErrAmbiguous, []string{"use its UUID"}},
+		{"a GPU that is kept for others", Request{Devices: names(gpu0), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { c.Devices = []string{"1"} },
 			ErrForbidden, []string{"GPU 0", "devices in /etc/gpuslice/runtime.yaml"}},
 		{"a MIG device of a GPU that is kept for others", Request{Devices: names("4:0"), Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
@@ -227,10 +227,10 @@ func TestChooseRefuses(t *testing.T) {
 			grant.ErrUnknownGPU, []string{"devices in"}},
 		{"all of none", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, _ *Config) { clear(gpus) },
 			grant.ErrUnknownGPU, []string{"the node has none"}},
-		{"the same GPU by both its names", Request{Devices: names("0", gpu0), Amount: mib(1, 0)}, nil, grant.ErrMalformed, []string{"named twice"}},
-		{"a GPU and a MIG device", Request{Devices: names("0", "4:0"), Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) },
-			grant.ErrMalformed, []string{"don't go together"}},
-		{"more than a MIG device has", Request{Devices: names("4:1"), Amount: mib(9857, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) },
+		{"the same GPU by both its names", Request{Devices: names("0", gpu0), Amount: mib(1, 0)}, nil, grant.ErrMalformed, []string{"listed twice"}},
+		{"a GPU and a MIG device", Request{Devices: names("0", "4:0"), Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { withMIG(gpus, *c) },
+			grant.ErrMalformed, []string{"either GPUs or MIG devices"}},
+		{"more than a MIG device has", Request{Devices: names("4:1"), Amount: mib(9857, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { withMIG(gpus, *c) },
 			grant.ErrOverbooked, []string{"9857MiB"}},
 
 		{"a grant without room", Request{Shares: []grant.Share{share(gpu1, 16385, 0)}}, nil, grant.ErrOverbooked, []string{"16385MiB"}},
@@ -250,21 +250,21 @@ func TestChooseRefuses(t *testing.T) {
 		{"a grant of too many", Request{Shares: []grant.Share{share(gpu0, 1, 0), share(gpu1, 1, 0)}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.Devices = 1
 		}, ErrForbidden, []string{"maximum.devices"}},
-		{"a grant of both kinds", Request{Shares: []grant.Share{share(gpu0, 1, 0), share(mig0, 1, 0)}}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) },
-			grant.ErrMalformed, []string{"don't go together"}},
+		{"a grant of both kinds", Request{Shares: []grant.Share{share(gpu0, 1, 0), share(mig0, 1, 0)}}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { withMIG(gpus, *c) },
+			grant.ErrMalformed, []string{"either GPUs or MIG devices"}},
 		{"a grant of nothing", Request{Shares: []grant.Share{}}, nil, grant.ErrMalformed, []string{"no share"}},
 		{"a grant of a GPU twice", Request{Shares: []grant.Share{share(gpu0, 1, 0), share(gpu0, 1, 0)}}, nil, grant.ErrMalformed, []string{"already share 0"}},
 	} {
 		t.Run(tt.description, func(t *testing.T) {
-			gpus, booked, c := node()
+			gpus, reserved, c := node()
 			if tt.change != nil {
-				tt.change(gpus, booked, &c)
+				tt.change(gpus, reserved, &c)
 			}
-			got, err := Choose(&tt.request, gpus, booked, c)
+			got, err := Choose(&tt.request, gpus, reserved, c)
 			require.ErrorIs(t, err, tt.kind)
 			assert.Nil(t, got)
-			for _, says := range tt.says {
-				assert.ErrorContains(t, err, says)
+			for _, contains := range tt.contains {
+				assert.ErrorContains(t, err, contains)
 			}
 			assert.NotContains(t, err.Error(), "\n", "docker shows one line")
 		})

@@ -15,14 +15,14 @@ import (
 
 // scene is a request on a node, made up.
 type scene struct {
-	gpus    map[string]grant.GPU
-	booked  map[string]ledger.Usage
-	c       Config
-	request Request
+	gpus     map[string]grant.GPU
+	reserved map[string]grant.Usage
+	c        Config
+	request  Request
 }
 
 func makeScene(r *rand.Rand) scene {
-	s := scene{gpus: map[string]grant.GPU{}, booked: map[string]ledger.Usage{}, c: operator()}
+	s := scene{gpus: map[string]grant.GPU{}, reserved: map[string]grant.Usage{}, c: operator()}
 	s.c.Indices = map[string]string{}
 	for i := range r.IntN(7) {
 		uuid := fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)
@@ -33,7 +33,7 @@ func makeScene(r *rand.Rand) scene {
 			gpu.UUID, gpu.CorePercent, gpu.Slots = uuid, 100, 1
 			used = []ledger.Usage{{}, {MemoryMiB: gpu.MemoryMiB, CorePercent: 100, Slots: 1}}[r.IntN(2)]
 		}
-		s.gpus[uuid], s.booked[uuid] = gpu, used
+		s.gpus[uuid], s.reserved[uuid] = gpu, used
 		if r.IntN(8) > 0 {
 			s.c.Indices[uuid] = fmt.Sprint(i)
 		}
@@ -42,7 +42,7 @@ func makeScene(r *rand.Rand) scene {
 		}
 	}
 	amount := func() Amount {
-		a := Amount{CorePercent: 10 * r.IntN(8)}
+		a := Amount{CorePercent: Cores(10 * r.IntN(8))}
 		if r.IntN(3) == 0 {
 			a.Memory.Percent = 1 + r.IntN(100)
 		} else {
@@ -57,29 +57,29 @@ func makeScene(r *rand.Rand) scene {
 		}
 	}
 	if r.IntN(4) == 0 {
-		s.c.Maximum = Limit{Memory: []Size{{MiB: 5}, {Percent: 40}, {}}[r.IntN(3)], CorePercent: []int{0, 40}[r.IntN(2)], Devices: r.IntN(4)}
+		s.c.Maximum = Limit{Memory: []Size{{MiB: 5}, {Percent: 40}, {}}[r.IntN(3)], CorePercent: []Cores{0, 40}[r.IntN(2)], Devices: r.IntN(4)}
 	}
 	return s
 }
 
-// may says by the words of the rules, and the ledger's own check, whether a GPU may have
-// an amount, and what is booked of it then.
+// may reports by the words of the rules, and the ledger's own check, whether a GPU may have
+// an amount, and what is reserved of it then.
 func (s scene) may(uuid string, a Amount) (grant.Share, bool) {
-	gpu, used, most := s.gpus[uuid], s.booked[uuid], s.c.Maximum
-	asked := a.Memory.MiB
+	gpu, used, most := s.gpus[uuid], s.reserved[uuid], s.c.Maximum
+	requested := a.Memory.MiB
 	if a.Memory.Percent > 0 {
-		asked = max(gpu.MemoryMiB*int64(a.Memory.Percent)/100, 1)
+		requested = max(gpu.MemoryMiB*int64(a.Memory.Percent)/100, 1)
 	}
 	if a.CorePercent == 0 {
 		a.CorePercent = most.CorePercent
 	}
-	share := grant.Share{UUID: uuid, MemoryMiB: asked, CorePercent: a.CorePercent}
+	share := grant.Share{UUID: uuid, MemoryMiB: requested, CorePercent: int(a.CorePercent)}
 	ok := len(s.c.Devices) == 0 || slices.Contains(s.c.Devices, uuid)
 	if grant.IsMIG(uuid) {
 		share.MemoryMiB, share.CorePercent = gpu.MemoryMiB, 100
-		ok = ok && asked <= gpu.MemoryMiB
+		ok = ok && requested <= gpu.MemoryMiB
 	} else {
-		ok = ok && (most.CorePercent == 0 || share.CorePercent <= most.CorePercent)
+		ok = ok && (most.CorePercent == 0 || share.CorePercent <= int(most.CorePercent))
 	}
 	limit := most.Memory.MiB
 	if most.Memory.Percent > 0 {
@@ -97,7 +97,7 @@ func (s scene) left(shares []grant.Share) (total int64) {
 		if grant.IsMIG(share.UUID) {
 			total += share.MemoryMiB
 		} else {
-			total += s.gpus[share.UUID].MemoryMiB - s.booked[share.UUID].MemoryMiB - share.MemoryMiB
+			total += s.gpus[share.UUID].MemoryMiB - s.reserved[share.UUID].MemoryMiB - share.MemoryMiB
 		}
 	}
 	return total
@@ -141,12 +141,12 @@ func TestChooseAgainstEveryWay(t *testing.T) {
 		if most := s.c.Maximum.Devices; most > 0 && s.request.Devices.Count > most {
 			ways = 0
 		}
-		for i := range s.request.Devices.Count { // asked for more compute time than the maximum: refused also with MIG devices
+		for i := range s.request.Devices.Count { // requested for more compute time than the maximum: refused also with MIG devices
 			if most := s.c.Maximum.CorePercent; most > 0 && s.request.Each[i].or(s.request.Amount).CorePercent > most {
 				ways = 0
 			}
 		}
-		shares, err := Choose(&s.request, s.gpus, s.booked, s.c)
+		shares, err := Choose(&s.request, s.gpus, s.reserved, s.c)
 		if err != nil {
 			require.Zero(t, ways, "%+v: %v", s, err)
 			require.True(t, errors.Is(err, grant.ErrOverbooked) || errors.Is(err, ErrForbidden) || errors.Is(err, grant.ErrUnknownGPU), "%v", err)
@@ -182,7 +182,7 @@ func TestChooseAgainstEveryWay(t *testing.T) {
 }
 
 // Claims that Choose makes one after the other are all admitted by the ledger itself, until
-// it says that there is no room.
+// it reports that there is no room.
 func TestChooseFillsALedger(t *testing.T) {
 	store, err := ledger.Open(t.TempDir())
 	require.NoError(t, err)
@@ -210,12 +210,12 @@ func TestChooseFillsALedger(t *testing.T) {
 }
 
 func BenchmarkChoose(b *testing.B) {
-	gpus, booked, c := map[string]grant.GPU{}, map[string]ledger.Usage{}, operator()
+	gpus, reserved, c := map[string]grant.GPU{}, map[string]grant.Usage{}, operator()
 	c.Indices = map[string]string{}
 	for i := range 16 {
 		uuid := fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)
 		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 141312, CorePercent: 100, Slots: 10}
-		booked[uuid] = ledger.Usage{MemoryMiB: int64(i) * 4096, CorePercent: 5 * i, Slots: i / 2}
+		reserved[uuid] = grant.Usage{MemoryMiB: int64(i) * 4096, CorePercent: 5 * i, Slots: i / 2}
 		c.Indices[uuid] = fmt.Sprint(i)
 	}
 	env := []string{"PATH=/usr/bin", "GPUSLICE_MEMORY=8GiB", "GPUSLICE_CORES=20", "GPUSLICE_DEVICES=4"}
@@ -224,7 +224,7 @@ func BenchmarkChoose(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := Choose(r, gpus, booked, c); err != nil {
+		if _, err := Choose(r, gpus, reserved, c); err != nil {
 			b.Fatal(err)
 		}
 	}

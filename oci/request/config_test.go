@@ -103,79 +103,82 @@ nvmlLibrary: /usr/lib/libnvidia-ml.so.1
 func TestParseRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		description, text string
-		says              []string
+		contains          []string
 	}{
-		{"an unknown key", "devices: []\nlimit: 3\n", []string{"f:2: limit: no such key: there are devices, maximum"}},
-		{"an unknown key inside", "maximum:\n  memory: 1g\n  gpus: 3\n", []string{"f:3: maximum.gpus: no such key: there are memory, cores, devices"}},
-		{"an unknown key in a slice", "slices:\n  a: {memory: 1g, size: 2}\n", []string{"f:2: slices.a.size: no such key: there are memory, cores, devices, priority"}},
-		{"a priority where there is none", "default: {priority: 0}\n", []string{"f:1: default.priority: no such key"}},
+		{"an unknown key", "devices: []\nlimit: 3\n", []string{"f:2: limit: no such key: limit"}},
+		{"an unknown key inside", "maximum:\n  memory: 1g\n  gpus: 3\n", []string{"f:3: maximum.gpus: no such key: gpus"}},
+		{"an unknown key in a slice", "slices:\n  a: {memory: 1g, size: 2}\n", []string{"f:2: slices.a: no such key: size"}},
+		{"a priority outside of slices", "default: {priority: 0}\n", []string{"f:1: default.priority: no such key"}},
 		{"a key of another case", "Devices: []\n", []string{"f:1: Devices: no such key"}},
-		{"a key twice", "stateDir: /a\n\nstateDir: /b\n", []string{"f:3: stateDir: is on line 1 already"}},
-		{"a key twice inside", "slices:\n  a: {memory: 1g}\n  a: {memory: 2g}\n", []string{"f:3: slices.a: is on line 2 already"}},
-		{"a key that is no name", "? [a]\n: b\n7: c\n", []string{"f:1: a key is a list", `f:3: a key is the number "7"`}},
-		{"a merge", "<<: {stateDir: /a}\n", []string{"f:1: a key is a value of the type"}},
-		{"not a mapping", "- devices\n", []string{"f:1: is a list, and must be keys with values"}},
-		{"a text", "devices\n", []string{`f:1: is the text "devices"`}},
-		{"two documents", "stateDir: /a\n---\nstateDir: /b\n", []string{"f:2: a second document"}},
-		{"no YAML", "devices: [\n", []string{"f:", "not valid YAML"}},
-		{"tabs", "maximum:\n\tmemory: 1g\n", []string{"f:2: not valid YAML"}},
-		{"a bad character", "stateDir: \x01\n", []string{"f:1: not valid YAML"}},
-		{"an alias", "cdiSpecDirs: &a [/etc/cdi]\nruntimes: *a\n", []string{"f:2: runtimes: is an alias (*a)"}},
+		{"a key twice", "stateDir: /a\n\nstateDir: /b\n", []string{`f:3: stateDir: mapping key "stateDir" already defined at line 1`}},
+		{"a key twice inside", "slices:\n  a: {memory: 1g}\n  a: {memory: 2g}\n", []string{`f:3: slices.a: mapping key "a" already defined at line 2`}},
+		{"a key that is not a name", "? [a]\n: b\n7: c\n", []string{"f:1: cannot unmarshal !!seq", "f:3: 7: no such key"}},
+		{"a merge", "<<: {stateDir: /a}\n", []string{"f:1: <<: YAML aliases are not supported"}},
+		{"not a mapping", "- devices\n", []string{"f:1: cannot unmarshal !!seq into a mapping"}},
+		{"a text", "devices\n", []string{"f:1: cannot unmarshal !!str `devices` into a mapping"}},
+		{"two documents", "stateDir: /a\n---\nstateDir: /b\n", []string{"f:2: more than one YAML document"}},
+		{"no YAML", "devices: [\n", []string{"f:", "invalid YAML"}},
+		{"tabs", "maximum:\n\tmemory: 1g\n", []string{"f:2: invalid YAML"}},
+		{"a bad character", "stateDir: \x01\n", []string{"f:1: invalid YAML"}},
+		{"an alias", "cdiSpecDirs: &a [/etc/cdi]\nruntimes: *a\n", []string{"f:2: runtimes: YAML aliases are not supported"}},
 
-		{"a maximum of nothing", "maximum:\n", []string{"f:1: maximum: is nothing, and must be keys with values"}},
-		{"a list for a size", "maximum:\n  memory: [1g]\n", []string{"f:2: maximum.memory: is a list, and must be a single value"}},
+		{"a maximum without a value", "maximum:\n", []string{"f:1: maximum: has no value"}},
+		{"a size without a value", "maximum:\n  memory:\n", []string{"f:2: maximum.memory: has no value"}},
+		{"a list for a size", "maximum:\n  memory: [1g]\n", []string{"f:2: maximum.memory: must be a single value"}},
 		{"a size without a unit", "maximum:\n  memory: 8192\n", []string{`f:2: maximum.memory: "8192" has no unit`}},
-		{"a size of 0", "maximum: {memory: 0g}\n", []string{`f:1: maximum.memory: "0g" is less than 1 MiB`}},
-		{"a size that is a truth value", "maximum: {memory: true}\n", []string{"f:1: maximum.memory: is the truth value"}},
-		{"cores", "default: {cores: 101}\n", []string{`f:1: default.cores: "101"`, "from 1 to 100"}},
-		{"cores of 0", "maximum: {cores: 0}\n", []string{`f:1: maximum.cores: "0"`}},
+		{"a size of 0", "maximum:\n  memory: 0g\n", []string{`f:2: maximum.memory: "0g" is less than 1 MiB`}},
+		{"a size that is a truth value", "maximum: {memory: true}\n", []string{`f:1: maximum: "true" is not a size`}},
+		{"cores", "default: {cores: 101}\n", []string{`f:1: default: "101"`, "from 1 to 100"}},
+		{"cores of 0", "maximum: {cores: 0}\n", []string{`f:1: maximum: "0"`}},
 		{"devices of 0", "maximum: {devices: 0}\n", []string{`f:1: maximum.devices: "0" must be a whole number from 1 to 16`}},
-		{"a text for a number", "deviceSplitCount: '4'\n", []string{`f:1: deviceSplitCount: is the text "4", and must be a whole number from 1 to 1000`}},
-		{"a number that isn't whole", "deviceSplitCount: 4.0\n", []string{`f:1: deviceSplitCount: is the number "4.0"`}},
+		{"a text for a number", "deviceSplitCount: '4'\n", []string{"f:1: deviceSplitCount: cannot unmarshal !!str `4` into int"}},
+		{"a number that is not whole", "deviceSplitCount: 4.7\n", []string{`f:1: deviceSplitCount: "4.7" must be`}},
+		{"a fraction of zero", "deviceSplitCount: 4.0\n", []string{`f:1: deviceSplitCount: "4.0" must be`}},
 		{"a number in another base", "deviceSplitCount: 0x10\n", []string{`f:1: deviceSplitCount: "0x10" must be`}},
 		{"an octal number", "deviceSplitCount: 010\n", []string{`f:1: deviceSplitCount: "010" must be`}},
-		{"a number that is too large", "deviceSplitCount: 99999999999999999999\n", []string{"f:1: deviceSplitCount: is the number"}},
+		{"a number that is too large", "deviceSplitCount: 99999999999999999999\n", []string{"f:1: deviceSplitCount: "}},
 		{"a context's memory", "contextMemoryMiB: -2\n", []string{`f:1: contextMemoryMiB: "-2" must be a whole number from -1 to 16384`}},
-		{"no number", "memoryScaling: .nan\n", []string{`f:1: memoryScaling: ".nan" must be`}},
-		{"too large a factor", "memoryScaling: 1e3\n", []string{`f:1: memoryScaling: "1e3" must be a number from 0.01 to 100`}},
-		{"a truth value as people say it", "allowWholeGPUs: yes\n", []string{`f:1: allowWholeGPUs: is the text "yes", and must be true or false`}},
-		{"a quoted truth value", "allowWholeGPUs: \"true\"\n", []string{"f:1: allowWholeGPUs: is the text"}},
+		{"not a number", "memoryScaling: .nan\n", []string{"f:1: memoryScaling: NaN must be"}},
+		{"a factor that is too large", "memoryScaling: 1e3\n", []string{"f:1: memoryScaling: 1000 must be a number from 0.01 to 100"}},
+		{"a quoted truth value", "allowWholeGPUs: \"true\"\n", []string{"f:1: allowWholeGPUs: cannot unmarshal !!str `true` into bool"}},
 		{"a word", "limiterMode: preloaded\n", []string{`f:1: limiterMode: "preloaded" must be one of auto, preload, library`}},
 		{"a policy", "corePolicy: ''\n", []string{`f:1: corePolicy: "" must be one of`}},
 		{"a relative path", "stateDir: run\n", []string{`f:1: stateDir: "run" must be an absolute path`}},
+		{"a number for a path", "stateDir: 3\n", []string{`f:1: stateDir: "3" must be an absolute path`}},
 		{"a path with ..", "libraryDir: /var/../lib\n", []string{"f:1: libraryDir:"}},
-		{"a text for a list", "devices: all\n", []string{`f:1: devices: is the text "all", and must be a list`}},
-		{"a list in a list", "devices: [[0]]\n", []string{"f:1: devices: is a list, and must be a list of texts"}},
-		{"a device that is none", "devices:\n  - 0\n  - gpu1\n", []string{`f:3: devices: "gpu1" names the GPU`}},
-		{"a device twice", "devices: [0, 0]\n", []string{`f:1: devices: "0" is there twice`}},
-		{"a runtime that is ourselves", "runtimes: [/usr/bin/gpuslice-runtime]\n", []string{"f:1: runtimes:", "would call itself"}},
+		{"a text for a list", "devices: all\n", []string{"f:1: devices: cannot unmarshal !!str `all` into []string"}},
+		{"a list in a list", "devices: [[0]]\n", []string{"f:1: devices: cannot unmarshal !!seq into string"}},
+		{"a value that is missing in a list", "cdiSpecDirs: [/etc/cdi, ~]\n", []string{"f:1: cdiSpecDirs: has no value"}},
+		{"a device that does not exist", "devices:\n  - 0\n  - gpu1\n", []string{`f:3: devices: "gpu1" has "gpu1", which is neither`}},
+		{"a device twice", "devices: [0, 0]\n", []string{`f:1: devices: "0" is listed twice`}},
+		{"a runtime that is this program", "runtimes: [/usr/bin/gpuslice-runtime]\n", []string{"f:1: runtimes:", "would call itself"}},
 		{"a relative runtime", "runtimes: [bin/runc]\n", []string{"f:1: runtimes:", "absolute"}},
 		{"no runtime", "runtimes: []\n", []string{"f:1: runtimes: is empty"}},
 		{"an invalid name of a namespace", "exemptNamespaces: [Kube_System]\n", []string{"f:1: exemptNamespaces", "not the name of a Kubernetes namespace"}},
 		{"no directory of specs", "\ncdiSpecDirs: []\n", []string{"f:2: cdiSpecDirs: is empty"}},
 		{"no NVML", "nvmlLibrary: ''\n", []string{"f:1: nvmlLibrary: is empty"}},
-		{"a slice's name", "slices:\n  a b: {memory: 1g}\n", []string{`f:2: slices.a b: "a b" is no name of a slice`}},
-		{"a slice of nothing", "slices:\n  a:\n", []string{"f:2: slices.a: is nothing"}},
-		{"a slice without memory", "slices:\n  a: {cores: 3}\n", []string{"f:2: slices.a: says no memory"}},
-		{"a slice's priority", "slices:\n  a: {memory: 1g, priority: 2}\n", []string{`f:2: slices.a.priority: "2" must be a whole number from 0 to 1`}},
-		{"a slice's devices", "slices:\n  a: {memory: 1g, devices: 0}\n", []string{`f:2: slices.a.devices: "0"`, "device=0"}},
+		{"a slice's name", "slices:\n  a b: {memory: 1g}\n", []string{`f:2: slices.a b: "a b" is not a valid slice name`}},
+		{"a slice without a value", "slices:\n  a:\n", []string{"f:2: slices.a: has no value"}},
+		{"a slice without memory", "slices:\n  a: {cores: 3}\n", []string{"f:2: slices.a: has no memory"}},
+		{"a slice's priority", "slices:\n  a: {memory: 1g, priority: 2}\n", []string{`f:2: slices.a: "2" must be 0 (high) or 1`}},
+		{"a slice's devices", "slices:\n  a: {memory: 1g, devices: 0}\n", []string{`f:2: slices.a: "0"`, "device=0"}},
 
 		{"a slice beyond the maximum", "maximum:\n  memory: 8g\n  cores: 10\n  devices: 1\nslices:\n  a:\n    memory: 9g\n    cores: 11\n    devices: 0,1\n",
 			[]string{"f:7: slices.a.memory: 9GiB is more than maximum.memory, which is 8GiB (line 2)", "f:8: slices.a.cores: 11 is more than maximum.cores", "f:9: slices.a.devices: device=0,1 is more than maximum.devices, which is 1 (line 4)"}},
 		{"a default beyond the maximum", "maximum: {memory: 10%}\ndefault: {memory: 11%}\n", []string{"f:2: default.memory: 11% is more than maximum.memory, which is 10% (line 1)"}},
-		{"a slice of a GPU that is kept for others", "devices: [0, 1]\nslices:\n  a: {memory: 1g, devices: 'device=2'}\n", []string{"f:3: slices.a.devices: GPU 2 is not in devices (line 1)"}},
-		{"a slice of a MIG device that is kept for others", "devices: ['4:0', 1]\nslices: {a: {memory: 1g, devices: '4:1,1'}}\n", []string{"f:2: slices.a.devices: GPU 4:1 is not in devices (line 1)"}},
+		{"a slice of a GPU that is not allowed", "devices: [0, 1]\nslices:\n  a: {memory: 1g, devices: 'device=2'}\n", []string{"f:3: slices.a.devices: GPU 2 is not in devices (line 1)"}},
+		{"a slice of a MIG device that is not allowed", "devices: ['4:0', 1]\nslices: {a: {memory: 1g, devices: '4:1,1'}}\n", []string{"f:2: slices.a.devices: GPU 4:1 is not in devices (line 1)"}},
 		{"a slice of another UUID", "devices: [" + gpu0 + "]\nslices: {a: {memory: 1g, devices: " + gpu1 + "}}\n", []string{"is not in devices"}},
-		{"whole GPUs beside a maximum", "allowWholeGPUs: true\nmaximum: {memory: 8g}\n", []string{"f:1: allowWholeGPUs: is true, and maximum (line 2)"}},
+		{"whole GPUs beside a maximum", "allowWholeGPUs: true\nmaximum: {memory: 8g}\n", []string{"f:1: allowWholeGPUs: is true, but maximum (line 2)"}},
 		{"whole GPUs beside a maximum of compute time", "maximum: {cores: 99}\nallowWholeGPUs: true\n", []string{"f:2: allowWholeGPUs"}},
 
-		{"several at once", "a: 1\nstateDir: 3\nmaximum: {memory: x}\n", []string{"f:1: a: no such key", "f:2: stateDir: is the number", "f:3: maximum.memory"}},
+		{"several at once", "a: 1\nstateDir: []\nmaximum: {memory: x}\n", []string{"f:1: a: no such key", "f:2: stateDir: cannot unmarshal !!seq", `f:3: maximum: "x" is not a size`}},
 	} {
 		t.Run(tt.description, func(t *testing.T) {
 			_, err := Parse("f", []byte(tt.text))
 			require.Error(t, err)
-			for _, says := range tt.says {
-				assert.ErrorContains(t, err, says)
+			for _, want := range tt.contains {
+				assert.ErrorContains(t, err, want)
 			}
 			for line := range strings.SplitSeq(err.Error(), "\n") {
 				assert.Regexp(t, `^f:[1-9][0-9]*: `, line)
@@ -225,28 +228,28 @@ func TestLoadFollowsLinks(t *testing.T) {
 	assert.Equal(t, 4, c.DeviceSplitCount)
 }
 
-// Whoever can change the file, or put another in its place, could set his own limits.
+// A user who can change or replace the file could set his own limits.
 func TestLoadRefusesWhatOthersCanChange(t *testing.T) {
 	for _, tt := range []struct {
 		description string
 		change      func(t *testing.T, path string) string
-		says        string
+		want        string
 	}{
-		{"a file that everybody can write", func(t *testing.T, path string) string {
+		{"a file that all users can write", func(t *testing.T, path string) string {
 			return chmod(t, path, path, 0o646)
-		}, "can be written by everybody (mode 0646)"},
-		{"a directory that everybody can write", func(t *testing.T, path string) string {
+		}, "is writable by all users (mode 0646)"},
+		{"a directory that all users can write", func(t *testing.T, path string) string {
 			return chmod(t, path, filepath.Dir(path), 0o757)
-		}, "can be written by everybody"},
-		{"a directory above that everybody can write", func(t *testing.T, path string) string {
+		}, "is writable by all users"},
+		{"a directory above that all users can write", func(t *testing.T, path string) string {
 			return chmod(t, path, filepath.Dir(filepath.Dir(path)), 0o777)
-		}, "can be written by everybody"},
-		{"a link in a directory that everybody can write", func(t *testing.T, path string) string {
+		}, "is writable by all users"},
+		{"a link in a directory that all users can write", func(t *testing.T, path string) string {
 			dir := t.TempDir()
 			link := filepath.Join(dir, "runtime.yaml")
 			require.NoError(t, os.Symlink(path, link))
 			return chmod(t, link, dir, 0o777)
-		}, "can be written by everybody"},
+		}, "is writable by all users"},
 		{"a link that leads through such a directory", func(t *testing.T, path string) string {
 			open := filepath.Join(t.TempDir(), "open")
 			require.NoError(t, os.Mkdir(open, 0o777))
@@ -255,13 +258,13 @@ func TestLoadRefusesWhatOthersCanChange(t *testing.T) {
 			link := filepath.Join(t.TempDir(), "runtime.yaml")
 			require.NoError(t, os.Symlink(filepath.Join(open, "there"), link))
 			return link
-		}, "open can be written by everybody"},
-		{"a directory", func(_ *testing.T, path string) string { return filepath.Dir(path) }, "is not a plain file"},
+		}, "open is writable by all users"},
+		{"a directory", func(_ *testing.T, path string) string { return filepath.Dir(path) }, "is not a regular file"},
 		{"a FIFO", func(t *testing.T, path string) string {
 			require.NoError(t, os.Remove(path))
 			require.NoError(t, unix.Mkfifo(path, 0o644))
 			return path
-		}, "is not a plain file"},
+		}, "is not a regular file"},
 		{"a file for a directory", func(_ *testing.T, path string) string { return filepath.Join(path, "x") }, "is not a directory"},
 		{"a link to nowhere", func(t *testing.T, path string) string {
 			require.NoError(t, os.Remove(path))
@@ -276,12 +279,12 @@ func TestLoadRefusesWhatOthersCanChange(t *testing.T) {
 		{"a file that is too long", func(t *testing.T, path string) string {
 			require.NoError(t, os.Truncate(path, maxConfigBytes+1))
 			return path
-		}, "more than 1048576 bytes"},
+		}, "larger than 1048576 bytes"},
 	} {
 		t.Run(tt.description, func(t *testing.T) {
 			path := tt.change(t, file(t, ""))
 			_, err := load(path, own())
-			require.ErrorContains(t, err, tt.says)
+			require.ErrorContains(t, err, tt.want)
 			assert.ErrorContains(t, err, "config "+path)
 		})
 	}
@@ -312,26 +315,26 @@ func TestCheckOwner(t *testing.T) {
 		description string
 		mode        os.FileMode
 		uid, gid    uint32
-		says        string
+		want        string
 	}{
 		{"root's", 0o644, 0, 0, ""},
 		{"root's own group may write", 0o664, 0, 0, ""},
-		{"another group may write", 0o664, 0, 100, "can be written by group 100 (mode 0664)"},
-		{"another's", 0o600, 1000, 0, "belongs to user 1000"},
+		{"another group may write", 0o664, 0, 100, "is writable by group 100 (mode 0664)"},
+		{"another's", 0o600, 1000, 0, "is owned by user 1000"},
 		{"of the machine's root, seen from a user namespace", 0o664, 65534, 65534, ""},
-		{"everybody's", 0o666, 0, 0, "can be written by everybody"},
-		{"a directory of another group", os.ModeDir | 0o775, 0, 100, "can be written by group 100"},
+		{"of all users", 0o666, 0, 0, "is writable by all users"},
+		{"a directory of another group", os.ModeDir | 0o775, 0, 100, "is writable by group 100"},
 		{"a sticky directory", os.ModeDir | os.ModeSticky | 0o777, 0, 0, ""},
-		{"a sticky file", os.ModeSticky | 0o666, 0, 0, "can be written by everybody"},
-		{"another's sticky directory", os.ModeDir | os.ModeSticky | 0o755, 7, 0, "belongs to user 7"},
+		{"a sticky file", os.ModeSticky | 0o666, 0, 0, "is writable by all users"},
+		{"another's sticky directory", os.ModeDir | os.ModeSticky | 0o755, 7, 0, "is owned by user 7"},
 	} {
 		t.Run(tt.description, func(t *testing.T) {
 			err := checkOwner("/x", owned{mode: tt.mode, stat: syscall.Stat_t{Uid: tt.uid, Gid: tt.gid}}, owners{0, 65534})
-			if tt.says == "" {
+			if tt.want == "" {
 				require.NoError(t, err)
 				return
 			}
-			require.ErrorContains(t, err, "/x "+tt.says)
+			require.ErrorContains(t, err, "/x "+tt.want)
 		})
 	}
 }
@@ -343,8 +346,8 @@ func TestRootOf(t *testing.T) {
 	}{
 		{"the machine's own namespace", "         0          0 4294967295\n", "65534\n", owners{0}},
 		{"rootless", "0 1000 1\n1 100000 65536\n", "65534\n", owners{0, 65534}},
-		{"another nobody", "0 1000 1\n", "99\n", owners{0, 99}},
-		{"no nobody", "0 1000 1\n", "?", owners{0}},
+		{"another overflow ID", "0 1000 1\n", "99\n", owners{0, 99}},
+		{"no overflow ID", "0 1000 1\n", "?", owners{0}},
 	} {
 		t.Run(tt.description, func(t *testing.T) {
 			proc := t.TempDir()

@@ -48,35 +48,35 @@ func TestParseDevices(t *testing.T) {
 }
 
 func TestParseDevicesRefuses(t *testing.T) {
-	for text, says := range map[string]string{
-		"":                     "neither an index nor a UUID",
-		"0":                    "write device=0",
-		"00":                   "write device=0",
-		"17":                   "a container may have 16",
-		"99999999999999999999": "a container may have 16",
-		"-1":                   "neither an index nor a UUID",
+	for text, contains := range map[string]string{
+		"":                     "neither a GPU index nor a UUID",
+		"0":                    "use device=0",
+		"00":                   "use device=0",
+		"17":                   "the maximum is 16",
+		"99999999999999999999": "the maximum is 16",
+		"-1":                   "neither a GPU index nor a UUID",
 		"count=":               "is not a number of GPUs",
 		"count=x":              "is not a number of GPUs",
 		"count=+1":             "is not a number of GPUs",
-		"device=":              "neither an index nor a UUID",
-		"device=0,0":           "names the GPU 0 twice",
-		"device=01":            "neither an index nor a UUID",
-		"device=12345":         "neither an index nor a UUID",
-		"0,":                   "neither an index nor a UUID",
-		",":                    "neither an index nor a UUID",
-		"0, 1":                 "neither an index nor a UUID",
-		"ALL":                  "neither an index nor a UUID",
-		"none":                 "neither an index nor a UUID",
-		"gpu0":                 "neither an index nor a UUID",
+		"device=":              "neither a GPU index nor a UUID",
+		"device=0,0":           "has the GPU 0 twice",
+		"device=01":            "neither a GPU index nor a UUID",
+		"device=12345":         "neither a GPU index nor a UUID",
+		"0,":                   "neither a GPU index nor a UUID",
+		",":                    "neither a GPU index nor a UUID",
+		"0, 1":                 "neither a GPU index nor a UUID",
+		"ALL":                  "neither a GPU index nor a UUID",
+		"none":                 "neither a GPU index nor a UUID",
+		"gpu0":                 "neither a GPU index nor a UUID",
 		"GPU-1234":             "nvidia-smi -L",
 		"GPU-AAAAAAAA-0000-4000-8000-000000000000": "nvidia-smi -L",
 		gpu0 + "," + gpu0:                          "twice",
-		"all,0":                                    "neither an index nor a UUID",
-		strings.Repeat("0,", 16) + "0":             "a container may have 16",
+		"all,0":                                    "neither a GPU index nor a UUID",
+		strings.Repeat("0,", 16) + "0":             "the maximum is 16",
 	} {
 		_, err := ParseDevices(text)
 		require.ErrorIs(t, err, grant.ErrMalformed, text)
-		assert.ErrorContains(t, err, says, text)
+		assert.ErrorContains(t, err, contains, text)
 		assert.ErrorContains(t, err, quote.Short(text), text)
 	}
 }

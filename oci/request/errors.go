@@ -5,12 +5,11 @@ import (
 	"fmt"
 )
 
-// ErrForbidden: the operator's config does not allow what is asked. What is malformed,
-// names a GPU that the node lacks, or finds no room is grant.ErrMalformed,
-// grant.ErrUnknownGPU and grant.ErrOverbooked, as in the ledger.
+// ErrForbidden means that the operator's config does not allow the request. Other kinds are
+// grant.ErrMalformed, grant.ErrUnknownGPU, grant.ErrAmbiguous and grant.ErrOverbooked.
 var ErrForbidden = errors.New("not allowed by the operator")
 
-// refusal is an error whose text is free of its kind's.
+// refusal is an error of a kind that its text does not repeat.
 type refusal struct {
 	kind error
 	err  error
@@ -19,7 +18,7 @@ type refusal struct {
 func (r *refusal) Error() string   { return r.err.Error() }
 func (r *refusal) Unwrap() []error { return []error{r.kind, r.err} }
 
-// refuse makes an error of the given kind. The format may wrap a cause with %w.
+// refuse returns an error of a kind. The format may wrap a cause with %w.
 func refuse(kind error, format string, args ...any) error {
 	return &refusal{kind: kind, err: fmt.Errorf(format, args...)}
 }

@@ -3,8 +3,11 @@ package request
 import (
 	"encoding/json"
 	"flag"
+	"maps"
 	"os"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var update = flag.Bool("update", false, "write the schema")
+var update = flag.Bool("update", false, "write the reference")
 
 const (
 	exampleFile = "../../install/runtime.example.yaml"
@@ -27,7 +30,7 @@ func uncommented(example []byte) []byte {
 	return comment.ReplaceAll(example, []byte("$1"))
 }
 
-// The example says what holds without a file, and names every key with its default.
+// The example is in effect the default config, and has every key.
 func TestExample(t *testing.T) {
 	example, err := os.ReadFile(exampleFile)
 	require.NoError(t, err)
@@ -38,21 +41,17 @@ func TestExample(t *testing.T) {
 	assert.Equal(t, want, c)
 
 	all := uncommented(example)
-	d := &decoder{path: exampleFile, lines: map[string]int{}}
-	require.NotNil(t, d.parse(all))
-	object(d, "", d.parse(all), configFields(), &c)
+	d := newDocument(exampleFile)
+	d.decode(all, &c)
 	require.Empty(t, d.errs)
-	for _, f := range configFields() {
-		assert.Contains(t, d.lines, f.name)
+	schema := schemaOf(t)
+	for name := range schema["properties"].(map[string]any) {
+		assert.Contains(t, d.values, name)
 	}
-	for _, f := range limitFields() {
-		assert.Contains(t, d.lines, "maximum."+f.name)
-	}
-	for _, f := range defaultFields() {
-		assert.Contains(t, d.lines, "default."+f.name)
-	}
-	for _, f := range sliceFields() {
-		assert.Contains(t, d.lines, "slices.large."+f.name)
+	for key, parent := range map[string]string{"maximum": "maximum", "default": "default", "slices": "slices.large"} {
+		for name := range within(schema, key) {
+			assert.Contains(t, d.values, parent+"."+name)
+		}
 	}
 
 	c, err = Parse(exampleFile, all)
@@ -61,33 +60,66 @@ func TestExample(t *testing.T) {
 	assert.Equal(t, Slice{Amount: mib(40960, 50), Devices: Devices{Count: 2}, HighPriority: true}, c.Slices["large"])
 }
 
-// The schema that is shipped is that of the keys: `make generate` writes it.
-func TestSchema(t *testing.T) {
-	data, err := json.MarshalIndent(Schema(), "", "  ")
+// schemaOf reads the JSON schema of the config, for editors.
+func schemaOf(t *testing.T) (schema map[string]any) {
+	data, err := os.ReadFile(schemaFile)
 	require.NoError(t, err)
-	data = append(data, '\n')
-	if *update {
-		require.NoError(t, os.WriteFile(schemaFile, data, 0o644))
-	}
-	shipped, err := os.ReadFile(schemaFile)
-	require.NoError(t, err)
-	assert.True(t, string(data) == string(shipped), "%s is not of the keys as they are; if that is meant: make generate", schemaFile)
+	require.NoError(t, json.Unmarshal(data, &schema))
+	return schema
 }
 
-// What the schema says of values is what Parse does with them.
-func TestSchemaSaysWhatIsTaken(t *testing.T) {
-	properties := Schema()["properties"].(map[string]any)
-	taken := func(key, value string) bool {
+// within returns the properties inside a property.
+func within(schema map[string]any, name string) map[string]any {
+	property := schema["properties"].(map[string]any)[name].(map[string]any)
+	if of, ok := property["additionalProperties"].(map[string]any); ok {
+		property = of
+	}
+	return property["properties"].(map[string]any)
+}
+
+func TestSchemaHasTheKeysOfTheConfig(t *testing.T) {
+	schema := schemaOf(t)
+	slice := keysOf(reflect.TypeFor[Slice]())
+	requireKeys(t, schema["properties"].(map[string]any), keysOf(reflect.TypeFor[Config]()))
+	requireKeys(t, within(schema, "maximum"), keysOf(reflect.TypeFor[Limit]()))
+	requireKeys(t, within(schema, "slices"), slice)
+	requireKeys(t, within(schema, "default"), slices.DeleteFunc(slice, func(key string) bool { return key == "priority" }))
+}
+
+func requireKeys(t *testing.T, properties map[string]any, keys []string) {
+	t.Helper()
+	require.ElementsMatch(t, slices.Collect(maps.Keys(properties)), keys)
+}
+
+// keysOf returns the YAML keys of a type.
+func keysOf(of reflect.Type) (keys []string) {
+	for i := range of.NumField() {
+		switch key := of.Field(i).Tag.Get("yaml"); key {
+		case "-":
+		case ",inline":
+			keys = append(keys, keysOf(of.Field(i).Type)...)
+		default:
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// Parse accepts and rejects the values that the schema does.
+func TestSchemaHasTheValuesOfTheConfig(t *testing.T) {
+	schema := schemaOf(t)
+	properties := schema["properties"].(map[string]any)
+	accepts := func(key, value string) bool {
 		_, err := Parse("f", []byte(key+": "+value+"\n"))
 		return err == nil
 	}
 	for name, p := range properties {
 		property := p.(map[string]any)
-		if all, ok := property["enum"].([]string); ok {
+		if all, ok := property["enum"].([]any); ok {
 			for _, word := range all {
-				assert.True(t, taken(name, word), "%s: %s", name, word)
+				assert.True(t, accepts(name, word.(string)), "%s: %s", name, word)
 			}
-			assert.False(t, taken(name, "another"), name)
+			assert.False(t, accepts(name, "another"), name)
 		}
 		if least, ok := property["minimum"]; ok {
 			low, err := json.Marshal(least)
@@ -95,18 +127,18 @@ func TestSchemaSaysWhatIsTaken(t *testing.T) {
 			high, err := json.Marshal(property["maximum"])
 			require.NoError(t, err)
 			for _, text := range []string{string(low), string(high)} {
-				assert.True(t, taken(name, text), "%s: %s", name, text)
+				assert.True(t, accepts(name, text), "%s: %s", name, text)
 			}
 			for _, text := range []string{"-" + string(low), string(high) + "0"} {
-				assert.False(t, taken(name, text), "%s: %s", name, text)
+				assert.False(t, accepts(name, text), "%s: %s", name, text)
 			}
 		}
 		if property["type"] == "boolean" {
-			assert.True(t, taken(name, "true"), name)
-			assert.False(t, taken(name, "1"), name)
+			assert.True(t, accepts(name, "true"), name)
+			assert.False(t, accepts(name, "1"), name)
 		}
 	}
-	size := regexp.MustCompile(sizeSchema["pattern"].(string))
+	size := regexp.MustCompile(within(schema, "maximum")["memory"].(map[string]any)["pattern"].(string))
 	for _, text := range strings.Fields("8GiB 8g 8Gi 8000m 25% 1.5T 8192KiB 100% 8 8b 8gbb x -1g 1.5% .5g") {
 		_, err := ParseSize(text)
 		assert.Equal(t, err == nil, size.MatchString(text), text)

@@ -6,27 +6,25 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// Load reads the operator's config. Where there is no file the config is the default one.
-//
-// Everything that is wrong with the file is told at once, a mistake a line, each as
-// "FILE:LINE: KEY: what is wrong": unknown keys, keys that are there twice, values of
-// another type, values that are impossible by themselves or beside others. A file that
-// others than root can write, or put another in the place of, is refused: they would set
-// their own limits.
+// Load reads the operator's config, or returns the default one if there is no file. It rejects a
+// file that users other than root can change or replace. Errors list all mistakes, one per line:
+// "FILE:LINE: KEY: text".
 func Load(path string) (Config, error) { return load(path, rootOf("/proc")) }
 
-// load is Load with the owners that are as good as root.
 func load(path string, root owners) (Config, error) {
 	if !filepath.IsAbs(path) {
 		return Config{}, fmt.Errorf("config %s: is not an absolute path", path)
 	}
-	// A link that leads nowhere is a mistake, and no file is none.
+	// Lstat: a dangling link is an error.
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		c := DefaultConfig()
 		c.Path = path
@@ -39,16 +37,16 @@ func load(path string, root owners) (Config, error) {
 	return Parse(path, data)
 }
 
-// Parse reads a config's content. The path is for messages.
+// Parse reads the content of a config. The path is used in messages.
 func Parse(path string, data []byte) (Config, error) {
 	c := DefaultConfig()
 	c.Path = path
-	d := &decoder{path: path, lines: map[string]int{}}
-	if root := d.parse(data); root != nil {
-		object(d, "", root, configFields(), &c)
-	}
-	if len(d.errs) == 0 {
-		c.check(d)
+	d := newDocument(path)
+	d.decode(data, &c)
+	for _, check := range []func(*document){c.checkValues, c.checkRelations} {
+		if len(d.errs) == 0 {
+			check(d)
+		}
 	}
 	if err := errors.Join(d.errs...); err != nil {
 		return Config{}, err
@@ -56,36 +54,98 @@ func Parse(path string, data []byte) (Config, error) {
 	return c, nil
 }
 
-// check finds values that don't go together.
-func (c Config) check(d *decoder) {
-	if len(c.Runtimes) == 0 {
-		d.fail(d.lines["runtimes"], "runtimes", "is empty: name one, or leave the key out")
-	}
-	if len(c.CDISpecDirs) == 0 && c.DeviceInjection != "envvar" {
-		d.fail(d.lines["cdiSpecDirs"], "cdiSpecDirs", "is empty: name a directory, or set deviceInjection: envvar")
-	}
-	if c.AllowWholeGPUs && (c.Maximum.Memory.limits() || c.Maximum.CorePercent > 0 && c.Maximum.CorePercent < 100) {
-		d.fail(d.lines["allowWholeGPUs"], "allowWholeGPUs", "is true, and maximum (line %d) allows less than a whole GPU: set one of them", d.lines["maximum"])
-	}
-	c.checkSlice(d, "default", c.Default)
-	for _, name := range sortedKeys(c.Slices) {
-		full := "slices." + name
-		if c.Slices[name].Memory.IsZero() {
-			d.fail(d.lines[full], full, "says no memory: add memory")
+// checkValues checks each value by itself.
+func (c Config) checkValues(d *document) {
+	for _, v := range []struct {
+		key    string
+		values []string
+		check  func(string) error
+	}{
+		{"stateDir", []string{c.StateDir}, checkPath},
+		{"libraryDir", []string{c.LibraryDir}, checkPath},
+		{"nodeFile", []string{c.NodeFile}, checkPath},
+		{"nvmlLibrary", []string{c.NVMLLibrary}, checkNotEmpty},
+		{"nvidiaRuntime", []string{c.NvidiaRuntime}, checkRuntime},
+		{"limiterMode", []string{c.LimiterMode}, oneOf("auto", "preload", "library")},
+		{"corePolicy", []string{c.CorePolicy}, oneOf("default", "force", "disable")},
+		{"deviceInjection", []string{c.DeviceInjection}, oneOf("auto", "cdi", "envvar")},
+		{"cdiSpecDirs", c.CDISpecDirs, checkPath},
+		{"runtimes", c.Runtimes, checkRuntime},
+		{"exemptNamespaces", c.ExemptNamespaces, checkNamespace},
+		{"devices", c.Devices, checkDevice},
+	} {
+		n := d.values[v.key]
+		if n == nil {
+			continue // the default
 		}
-		c.checkSlice(d, full, c.Slices[name])
+		for i, value := range v.values {
+			line := n.Line
+			if i < len(n.Content) {
+				line = n.Content[i].Line
+			}
+			if err := v.check(value); err != nil {
+				d.fail(line, v.key, "%v", err)
+			} else if slices.Contains(v.values[:i], value) {
+				d.fail(line, v.key, "%s is listed twice: keep one", quote.Short(value))
+			}
+		}
+	}
+	for _, v := range []struct {
+		key                string
+		value, least, most int
+	}{
+		{"deviceSplitCount", c.DeviceSplitCount, 1, 1000}, // the ranges of the agent's options
+		{"contextMemoryMiB", c.ContextMemoryMiB, -1, 16384},
+		{"maximum.devices", c.Maximum.Devices, 1, grant.MaxShares},
+	} {
+		// The text is compared because YAML reads 010 as 8 and 1.9 as 1.
+		if n := d.values[v.key]; n != nil && (n.Value != strconv.Itoa(v.value) || v.value < v.least || v.value > v.most) {
+			d.failAt(v.key, "%s must be a whole number from %d to %d", quote.Short(n.Value), v.least, v.most)
+		}
+	}
+	if s := c.MemoryScaling; !(s >= 0.01 && s <= 100) { // false for NaN too
+		d.failAt("memoryScaling", "%v must be a number from 0.01 to 100", s)
+	}
+	if d.values["default.priority"] != nil {
+		d.failAt("default.priority", "no such key: only slices have a priority")
+	}
+	for _, name := range sortedKeys(c.Slices) {
+		if !matches(sliceName, name) {
+			d.failAt("slices."+name, "%s is not a valid slice name: use 1 to 63 letters and digits, with _ . - between them", quote.Short(name))
+		}
 	}
 }
 
-// limits says whether a maximum is less than a whole GPU. That of MiB depends on it.
+// checkRelations checks values that depend on each other.
+func (c Config) checkRelations(d *document) {
+	if len(c.Runtimes) == 0 {
+		d.failAt("runtimes", "is empty: add a runtime, or remove the key")
+	}
+	if len(c.CDISpecDirs) == 0 && c.DeviceInjection != "envvar" {
+		d.failAt("cdiSpecDirs", "is empty: add a directory, or set deviceInjection: envvar")
+	}
+	if c.AllowWholeGPUs && (c.Maximum.Memory.limits() || c.Maximum.CorePercent > 0 && c.Maximum.CorePercent < 100) {
+		d.failAt("allowWholeGPUs", "is true, but maximum (line %d) is less than a whole GPU: set one of them", d.line("maximum"))
+	}
+	c.checkSlice(d, "default", c.Default)
+	for _, name := range sortedKeys(c.Slices) {
+		key := "slices." + name
+		if c.Slices[name].Memory.IsZero() {
+			d.failAt(key, "has no memory: add memory")
+		}
+		c.checkSlice(d, key, c.Slices[name])
+	}
+}
+
+// limits reports whether a maximum can be less than a whole GPU.
 func (s Size) limits() bool { return s.MiB != 0 || s.Percent != 0 && s.Percent < 100 }
 
-// checkSlice finds what no container could get, for it is more than the maximum. A size
-// and a percentage are compared when the GPU is known.
-func (c Config) checkSlice(d *decoder, key string, s Slice) {
+// checkSlice rejects more than the maximum. A size and a percentage can be compared only when
+// the GPU is known.
+func (c Config) checkSlice(d *document, key string, s Slice) {
 	most := c.Maximum
 	over := func(name string, value, limit any) {
-		d.fail(d.lines[key+"."+name], key+"."+name, "%v is more than maximum.%s, which is %v (line %d)", value, name, limit, d.lines["maximum."+name])
+		d.failAt(key+"."+name, "%v is more than maximum.%s, which is %v (line %d)", value, name, limit, d.line("maximum."+name))
 	}
 	m, limit := s.Memory, most.Memory
 	if limit.MiB != 0 && m.MiB > limit.MiB || limit.Percent != 0 && m.Percent > limit.Percent {
@@ -99,14 +159,13 @@ func (c Config) checkSlice(d *decoder, key string, s Slice) {
 	}
 	for _, name := range s.Devices.Names {
 		if len(c.Devices) > 0 && !c.mayAllow(name) {
-			d.fail(d.lines[key+".devices"], key+".devices", "GPU %s is not in devices (line %d)", name, d.lines["devices"])
+			d.failAt(key+".devices", "GPU %s is not in devices (line %d)", name, d.line("devices"))
 		}
 	}
 }
 
-// mayAllow says whether a name can be of a GPU that may be used, or of a MIG device of
-// one. An index and a UUID, or a MIG device's and a GPU's, are compared when the GPUs are
-// known.
+// mayAllow reports whether a name can mean an allowed GPU or a MIG device of one. An index and a
+// UUID, or a MIG device's UUID and a GPU's, can be compared only when the GPUs are known.
 func (c Config) mayAllow(name string) bool {
 	index := isIndex(name)
 	gpu, _, _ := strings.Cut(name, ":")
@@ -114,4 +173,60 @@ func (c Config) mayAllow(name string) bool {
 		return allowed == name || allowed == gpu || isIndex(allowed) != index ||
 			grant.IsMIG(name) && !grant.IsMIG(allowed)
 	})
+}
+
+const (
+	// sliceName is the form of a CDI device's name, without characters that shells interpret.
+	sliceName     = `^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`
+	namespaceName = `^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`
+)
+
+func matches(pattern, text string) bool { return regexp.MustCompile(pattern).MatchString(text) }
+
+func checkDevice(name string) error {
+	if err := validateName(name); err != nil {
+		return fmt.Errorf("%s %w", quote.Short(name), err)
+	}
+	return nil
+}
+
+func checkNamespace(name string) error {
+	if !matches(namespaceName, name) {
+		return fmt.Errorf("%s is not the name of a Kubernetes namespace", quote.Short(name))
+	}
+	return nil
+}
+
+func checkPath(path string) error {
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+		return fmt.Errorf("%s must be an absolute path without . and ..", quote.Short(path))
+	}
+	return nil
+}
+
+// checkRuntime rejects this program, which would call itself.
+func checkRuntime(runtime string) error {
+	if filepath.Base(runtime) == "gpuslice-runtime" {
+		return fmt.Errorf("%s would call itself: set a low-level runtime such as runc", quote.Short(runtime))
+	}
+	if strings.Contains(runtime, "/") {
+		return checkPath(runtime)
+	}
+	return checkNotEmpty(runtime)
+}
+
+func checkNotEmpty(text string) error {
+	if strings.TrimSpace(text) == "" {
+		return errors.New("is empty: remove the key for the default")
+	}
+	return nil
+}
+
+func oneOf(words ...string) func(string) error {
+	return func(value string) error {
+		if !slices.Contains(words, value) {
+			return fmt.Errorf("%s must be one of %s", quote.Short(value), strings.Join(words, ", "))
+		}
+		return nil
+	}
 }

@@ -14,30 +14,30 @@ import (
 
 const referenceFile = "../../docs/configuration/runtime.md"
 
-const referenceHead = `<!-- Generated from the code by ` + "`make generate`" + `. -->
+const referenceHead = `<!-- Generated from install/runtime.schema.json by ` + "`make generate`" + `. -->
 # /etc/gpuslice/runtime.yaml
 
-What containers of docker, podman and containerd may ask of the node's GPUs. It is read for each container; one with a mistake makes no container, and says
-which line. ` + "`install/runtime.example.yaml`" + ` is an example, and ` + "`install/runtime.schema.json`" + ` the schema.
+Limits of the GPU requests of containers without Kubernetes (docker, podman, nerdctl). The file is read for each container. If it has a mistake, no container
+is created, and the error has the line. ` + "`install/runtime.example.yaml`" + ` is an example, and ` + "`install/runtime.schema.json`" + ` the schema.
 
 | key | what | values |
 |---|---|---|
 `
 
-// The reference is that of the keys: `make generate` writes it.
+// `make generate` writes the reference from the schema.
 func TestReference(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(referenceHead)
-	rows(&page, Schema(), "")
+	rows(&page, schemaOf(t), "")
 	if *update {
 		require.NoError(t, os.WriteFile(referenceFile, []byte(page.String()), 0o644))
 	}
 	kept, err := os.ReadFile(referenceFile)
 	require.NoError(t, err)
-	assert.True(t, page.String() == string(kept), "%s is not of the keys as they are; if that is meant: make generate", referenceFile)
+	assert.True(t, page.String() == string(kept), "%s differs from the schema: make generate", referenceFile)
 }
 
-// rows has one for each property of an object's schema, and of those within it.
+// rows writes a row for each property, in any depth.
 func rows(page *strings.Builder, schema map[string]any, prefix string) {
 	properties, _ := schema["properties"].(map[string]any)
 	for _, name := range slices.Sorted(maps.Keys(properties)) {
@@ -50,10 +50,10 @@ func rows(page *strings.Builder, schema map[string]any, prefix string) {
 	}
 }
 
-// values is what a property can be.
+// values returns the values that a property can have.
 func values(property map[string]any) string {
-	if words, ok := property["enum"].([]string); ok {
-		return strings.Join(words, ", ")
+	if words, ok := property["enum"].([]any); ok {
+		return strings.Trim(strings.ReplaceAll(fmt.Sprint(words), " ", ", "), "[]")
 	}
 	text := strings.Trim(fmt.Sprint(property["type"]), "[]")
 	text = strings.ReplaceAll(text, " ", " or ")

@@ -8,34 +8,29 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// Request is what one container asks for.
+// Request is the GPU request of one container.
 type Request struct {
-	// Devices are the GPUs; nothing said: the operator's default, or one.
+	// Devices are the GPUs. If it is zero, the operator's default or one GPU is used.
 	Devices Devices
-	// Amount is how much of each of them.
+	// Amount is for each GPU.
 	Amount
-	// Each is how much of the container's i-th GPU, from 0, where that differs. What it
-	// doesn't say is as Amount has it.
+	// Each are amounts that differ, by the GPU's number in the container, from 0.
 	Each map[int]Amount
-	// HighPriority says that others stand back while the container is at work. It is
-	// allowed: FromContainer refuses one that isn't.
+	// HighPriority was checked by FromContainer.
 	HighPriority bool
-	// Slice is the name of the operator's slice that was asked for; empty: none.
+	// Slice is the name of the requested slice, or empty.
 	Slice string
-	// Shares are there in place of all the above where a whole grant was asked for.
+	// Shares replace all the above in a request with a grant.
 	Shares []grant.Share
 }
 
-// FromContainer reads what a container asks for out of its environment ("NAME=value",
-// as an OCI spec has it) and annotations; see the package's manual. It returns nil where
-// the container asks for no GPU.
-//
-// Errors name the variable or annotation and its value. They are grant.ErrMalformed, or
-// ErrForbidden for a priority or a slice that the operator does not offer. Whether there
-// is room, and the operator's maximum, are Choose's matter.
+// FromContainer reads the request in a container's environment ("NAME=value") and annotations. It
+// returns nil if the container requests no GPU. Errors contain the variable or annotation and its
+// value; they are grant.ErrMalformed, grant.ErrAmbiguous, or ErrForbidden for a priority or a slice
+// that the operator does not offer. Choose checks the maximum and the capacity.
 func FromContainer(env []string, annotations map[string]string, c Config) (*Request, error) {
 	if c.AnnotationsOnly {
-		env = nil // nobody can tell an image's variables from those of who starts it
+		env = nil // an image can set them
 	}
 	v, err := readVariables(env)
 	if err != nil {
@@ -50,14 +45,14 @@ func FromContainer(env []string, annotations map[string]string, c Config) (*Requ
 	switch {
 	case s.grant != nil:
 		return fromGrant(notes, annotations)
-	case s.nothing() && s.priority != nil:
-		return nil, refuse(grant.ErrMalformed, "%s alone asks for no GPU: say %s, %s, %s or %s too, or leave it out", s.priority.in, EnvMemory, EnvCores, EnvDevices, EnvSlice)
-	case s.nothing() && c.AllowWholeGPUs:
+	case s.none() && s.priority != nil:
+		return nil, refuse(grant.ErrMalformed, "%s requests no GPU by itself: set %s, %s, %s or %s too, or remove it", s.priority.name, EnvMemory, EnvCores, EnvDevices, EnvSlice)
+	case s.none() && c.AllowWholeGPUs:
 		return fromVisibleDevices(v[envVisibleDevices])
-	case s.nothing():
+	case s.none():
 		return nil, nil
 	case unknown != "":
-		return nil, refuse(grant.ErrMalformed, "%s is no variable of a request: there are %s, %s, %s, %s and %s", quote.Short(unknown), EnvMemory, EnvCores, EnvDevices, EnvPriority, EnvSlice)
+		return nil, refuse(grant.ErrMalformed, "%s is not a variable of a request: use %s, %s, %s, %s or %s", quote.Short(unknown), EnvMemory, EnvCores, EnvDevices, EnvPriority, EnvSlice)
 	case s.slice != nil:
 		return fromSlice(s, c)
 	default:
@@ -65,8 +60,8 @@ func FromContainer(env []string, annotations map[string]string, c Config) (*Requ
 	}
 }
 
-// fromAmounts is the request of a container that says itself how much.
-func fromAmounts(s *sayings, c Config) (*Request, error) {
+// fromAmounts returns a request without a slice and a grant.
+func fromAmounts(s *settings, c Config) (*Request, error) {
 	r := &Request{Each: map[int]Amount{}}
 	var err error
 	if r.Devices, err = readDevices(s); err != nil {
@@ -104,9 +99,9 @@ func fromAmounts(s *sayings, c Config) (*Request, error) {
 	return r, nil
 }
 
-// countGPUs takes the number of GPUs from HAMi's variables where nothing else says
-// it, and refuses one of a GPU that the container doesn't ask for.
-func (r *Request) countGPUs(last int, s *sayings) error {
+// countGPUs sets the number of GPUs from HAMi's variables if nothing else does. It rejects a
+// variable for a GPU that is not requested.
+func (r *Request) countGPUs(last int, s *settings) error {
 	if last == everyGPU || r.Devices.All {
 		return nil
 	}
@@ -115,32 +110,31 @@ func (r *Request) countGPUs(last int, s *sayings) error {
 		return nil
 	}
 	if last >= max(r.Devices.Count, len(r.Devices.Names)) {
-		return refuse(grant.ErrMalformed, "%s asks for %s, and a variable %s_%d or %s_%d speaks of another GPU (the first is 0): take it away, or ask for more GPUs",
-			s.devices.in, quote.Short(s.devices.value), envHAMiMemory, last, envHAMiCores, last)
+		return refuse(grant.ErrMalformed, "%s requests %s, but a variable %s_%d or %s_%d is set for another GPU (the first is 0): remove it, or request more GPUs",
+			s.devices.name, quote.Short(s.devices.value), envHAMiMemory, last, envHAMiCores, last)
 	}
 	return nil
 }
 
-// readDevices reads which GPUs are asked for.
-func readDevices(s *sayings) (Devices, error) {
+func readDevices(s *settings) (Devices, error) {
 	if s.devices == nil {
 		return Devices{}, nil
 	}
 	d, err := ParseDevices(s.devices.value)
 	if err != nil {
-		return Devices{}, s.devices.wrong(err)
+		return Devices{}, s.devices.wrap(err)
 	}
 	return d, nil
 }
 
-// readAmounts reads one kind of amount, by the GPU's index. What is said in our way is
-// of every GPU, and refused where HAMi's variables say something else.
-func readAmounts[T comparable](ours *said, parse func(string) (T, error), hami map[int]said, parseHAMi func(string) (T, error)) (map[int]T, error) {
+// readAmounts returns the amounts of one kind by the GPU's index. Our setting is for every GPU, and
+// is rejected if HAMi's variables differ.
+func readAmounts[T comparable](ours *setting, parse func(string) (T, error), hami map[int]setting, parseHAMi func(string) (T, error)) (map[int]T, error) {
 	amounts := map[int]T{}
 	for _, i := range sortedKeys(hami) {
 		amount, err := parseHAMi(hami[i].value)
 		if err != nil {
-			return nil, hami[i].wrong(err)
+			return nil, hami[i].wrap(err)
 		}
 		amounts[i] = amount
 	}
@@ -149,63 +143,62 @@ func readAmounts[T comparable](ours *said, parse func(string) (T, error), hami m
 	}
 	all, err := parse(ours.value)
 	if err != nil {
-		return nil, ours.wrong(err)
+		return nil, ours.wrap(err)
 	}
 	for _, i := range sortedKeys(amounts) {
 		if amounts[i] != all {
-			return nil, refuse(grant.ErrMalformed, "%s is %s and %s is %s: they contradict, so set one of them", ours.in, quote.Short(ours.value), hami[i].in, quote.Short(hami[i].value))
+			return nil, refuse(grant.ErrMalformed, "%s is %s, but %s is %s: set one of them", ours.name, quote.Short(ours.value), hami[i].name, quote.Short(hami[i].value))
 		}
 	}
 	amounts[everyGPU] = all
 	return amounts, nil
 }
 
-// readPriority reads HAMi's numbers of a priority: 0 is high.
-func readPriority(s said, c Config) (high bool, err error) {
+// readPriority reads a priority as HAMi does: 0 is high.
+func readPriority(s setting, c Config) (high bool, err error) {
 	switch {
 	case s.value == "1":
 		return false, nil
 	case s.value != "0":
-		return false, s.wrong(refuse(grant.ErrMalformed, "%s is no priority: write 1, or 0 for high", quote.Short(s.value)))
+		return false, s.wrap(refuse(grant.ErrMalformed, "%s is not a priority: use 1, or 0 for high", quote.Short(s.value)))
 	case !c.AllowHighPriority:
-		return false, s.wrong(refuse(ErrForbidden, "high priority (0) is not for containers to choose on this node: leave it out, or let the operator set allowHighPriority in %s", c.Path))
+		return false, s.wrap(refuse(ErrForbidden, "high priority (0) is not allowed on this node: remove it, or set allowHighPriority in %s", c.Path))
 	}
 	return true, nil
 }
 
-// fromSlice is the request of a container that names a slice of the operator's.
-func fromSlice(s *sayings, c Config) (*Request, error) {
+// fromSlice returns a request for an operator's slice.
+func fromSlice(s *settings, c Config) (*Request, error) {
 	if other := s.any(s.memory, s.cores, s.priority); other != nil {
-		return nil, refuse(grant.ErrMalformed, "%s is beside %s, which says memory, cores and priority already: set one of them", other.in, s.slice.in)
+		return nil, refuse(grant.ErrMalformed, "%s and %s are both set, but a slice includes memory, cores and priority: set one of them", other.name, s.slice.name)
 	}
 	slice, known := c.Slices[s.slice.value]
 	if !known {
-		return nil, s.slice.wrong(refuse(ErrForbidden, "%s is no slice of this node: %s", quote.Short(s.slice.value), c.sliceNames()))
+		return nil, s.slice.wrap(refuse(ErrForbidden, "%s is not a slice of this node: %s", quote.Short(s.slice.value), c.sliceNames()))
 	}
-	r := &Request{Devices: slice.Devices, Amount: slice.Amount, HighPriority: slice.HighPriority, Slice: s.slice.value}
-	asked, err := readDevices(s)
+	r := &Request{Devices: slice.Devices, Amount: slice.Amount, HighPriority: bool(slice.HighPriority), Slice: s.slice.value}
+	requested, err := readDevices(s)
 	if err != nil {
 		return nil, err
 	}
 	switch {
 	case r.Devices.IsZero():
-		r.Devices = asked
-	case !asked.IsZero() && !asked.Equal(r.Devices):
-		return nil, refuse(grant.ErrMalformed, "%s is %s, and the slice %s says devices %v already: leave it out", s.devices.in, quote.Short(s.devices.value), r.Slice, r.Devices)
+		r.Devices = requested
+	case !requested.IsZero() && !requested.Equal(r.Devices):
+		return nil, refuse(grant.ErrMalformed, "%s is %s, but the slice %s has devices %v: remove the former", s.devices.name, quote.Short(s.devices.value), r.Slice, r.Devices)
 	}
 	return r, nil
 }
 
-// sliceNames lists the slices for a message.
 func (c Config) sliceNames() string {
 	if len(c.Slices) == 0 {
-		return fmt.Sprintf("the operator names none in %s", c.Path)
+		return fmt.Sprintf("%s defines none", c.Path)
 	}
 	return fmt.Sprintf("%s has %s", c.Path, strings.Join(sortedKeys(c.Slices), ", "))
 }
 
-// fromVisibleDevices reads NVIDIA_VISIBLE_DEVICES as a request for whole GPUs, with no
-// share of compute time, as nobody else has room on them.
+// fromVisibleDevices reads NVIDIA_VISIBLE_DEVICES as a request for whole GPUs. Compute time needs no
+// limit, because no other container fits.
 func fromVisibleDevices(value string) (*Request, error) {
 	switch value {
 	case "", "void", "none":
@@ -224,19 +217,18 @@ func fromVisibleDevices(value string) (*Request, error) {
 	return whole, nil
 }
 
-// nameAnnotations hold the container's name: containerd's CRI, the kubelet by CRI-O,
-// and nerdctl write it.
+// nameAnnotations contain the container's name in containerd's CRI, CRI-O and nerdctl.
 var nameAnnotations = []string{"io.kubernetes.cri.container-name", "io.kubernetes.container.name", "nerdctl/name"}
 
-// fromGrant is the request of a container that brings its shares. They are found by its
-// name where one is known, and are else the only ones.
-func fromGrant(notes *sayings, annotations map[string]string) (*Request, error) {
+// fromGrant returns the shares of a grant: by the container's name if it is known, else the only
+// ones.
+func fromGrant(notes *settings, annotations map[string]string) (*Request, error) {
 	if other := notes.any(notes.slice, notes.memory, notes.cores, notes.devices, notes.priority); other != nil {
-		return nil, refuse(grant.ErrMalformed, "%s is beside %s, which says everything already: set one of them", other.in, notes.grant.in)
+		return nil, refuse(grant.ErrMalformed, "%s and %s are both set, but a grant is complete: set one of them", other.name, notes.grant.name)
 	}
 	pod, err := grant.DecodeGrant(notes.grant.value)
 	if err != nil {
-		return nil, notes.grant.wrong(err)
+		return nil, notes.grant.wrap(err)
 	}
 	for _, key := range nameAnnotations {
 		if shares, found := pod.Containers[annotations[key]]; found {
@@ -249,12 +241,11 @@ func fromGrant(notes *sayings, annotations map[string]string) (*Request, error) 
 		}
 	}
 	if annotations[nameAnnotations[0]] != "" || annotations[nameAnnotations[1]] != "" {
-		return nil, nil // the pod has a grant, and this container has none of it
+		return nil, nil // the grant is for other containers of the pod
 	}
-	return nil, notes.grant.wrong(refuse(grant.ErrAmbiguous, "is of %d containers (%s), and which of them this one is isn't known: name one", len(pod.Containers), shortList(sortedKeys(pod.Containers))))
+	return nil, notes.grant.wrap(refuse(grant.ErrAmbiguous, "is for %d containers (%s), and the name of this container is unknown: set the grant of one container", len(pod.Containers), shortList(sortedKeys(pod.Containers))))
 }
 
-// shortList joins a few names for a message.
 func shortList(names []string) string {
 	const most = 8
 	if len(names) > most {

@@ -35,7 +35,7 @@ func TestFromContainer(t *testing.T) {
 	granted := func(mib int64) *Request {
 		return &Request{Shares: []grant.Share{{UUID: gpu0, MemoryMiB: mib, CorePercent: 30}}}
 	}
-	amount := func(mib int64, cores int) Amount { return Amount{Size{MiB: mib}, cores} }
+	amount := func(mib int64, cores int) Amount { return Amount{Size{MiB: mib}, Cores(cores)} }
 	for _, tt := range []struct {
 		description string
 		env         []string
@@ -53,8 +53,8 @@ func TestFromContainer(t *testing.T) {
 			&Request{Devices: Devices{Count: 2}, Amount: Amount{Size{Percent: 25}, 30}}},
 		{"by annotations", nil, notes{AnnotationMemory: "8g", AnnotationCores: "30%", AnnotationDevices: "device=0", AnnotationPriority: "1"},
 			&Request{Devices: Devices{Names: []string{"0"}}, Amount: amount(8192, 30)}},
-		{"devices alone", []string{"GPUSLICE_DEVICES=all"}, nil, &Request{Devices: Devices{All: true}}},
-		{"cores alone", []string{"GPUSLICE_CORES=5"}, nil, &Request{Amount: Amount{CorePercent: 5}}},
+		{"only devices", []string{"GPUSLICE_DEVICES=all"}, nil, &Request{Devices: Devices{All: true}}},
+		{"only cores", []string{"GPUSLICE_CORES=5"}, nil, &Request{Amount: Amount{CorePercent: 5}}},
 		{"twice with one value", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_MEMORY=1g"}, nil, &Request{Amount: amount(1024, 0)}},
 
 		{"annotations win, each over its own", []string{"GPUSLICE_MEMORY=8g", "GPUSLICE_CORES=10", "GPUSLICE_DEVICES=3"}, notes{AnnotationMemory: "1g", AnnotationDevices: "2"},
@@ -70,7 +70,7 @@ func TestFromContainer(t *testing.T) {
 		{"a slice", []string{"GPUSLICE_SLICE=small"}, nil, &Request{Amount: amount(4096, 10), Slice: "small"}},
 		{"several of a slice", []string{"GPUSLICE_SLICE=small", "GPUSLICE_DEVICES=2"}, nil, &Request{Amount: amount(4096, 10), Devices: Devices{Count: 2}, Slice: "small"}},
 		{"a slice of high priority", nil, notes{AnnotationSlice: "pair"}, &Request{Amount: Amount{Memory: Size{Percent: 50}}, Devices: Devices{Count: 2}, HighPriority: true, Slice: "pair"}},
-		{"a slice and the devices that it says", []string{"GPUSLICE_SLICE=pair", "GPUSLICE_DEVICES=count=2"}, nil,
+		{"a slice and its own devices", []string{"GPUSLICE_SLICE=pair", "GPUSLICE_DEVICES=count=2"}, nil,
 			&Request{Amount: Amount{Memory: Size{Percent: 50}}, Devices: Devices{Count: 2}, HighPriority: true, Slice: "pair"}},
 
 		{"HAMi's", []string{"CUDA_DEVICE_MEMORY_LIMIT=4g", "CUDA_DEVICE_SM_LIMIT=50"}, nil, &Request{Amount: amount(4096, 50)}},
@@ -112,7 +112,7 @@ func TestFromContainerRefuses(t *testing.T) {
 		env         []string
 		notes       notes
 		kind        error
-		says        []string
+		contains    []string
 	}{
 		{"junk", []string{"GPUSLICE_MEMORY=lots"}, nil, grant.ErrMalformed, []string{`GPUSLICE_MEMORY: "lots" is not a size`}},
 		{"zero", []string{"GPUSLICE_MEMORY=0g"}, nil, grant.ErrMalformed, []string{`GPUSLICE_MEMORY: "0g" is less than 1 MiB`}},
@@ -121,23 +121,23 @@ func TestFromContainerRefuses(t *testing.T) {
 		{"cores", []string{"GPUSLICE_CORES=0"}, nil, grant.ErrMalformed, []string{`GPUSLICE_CORES: "0"`, "from 1 to 100"}},
 		{"devices", []string{"GPUSLICE_DEVICES=0"}, nil, grant.ErrMalformed, []string{`GPUSLICE_DEVICES: "0"`, "device=0"}},
 		{"in an annotation", nil, notes{AnnotationCores: "many"}, grant.ErrMalformed, []string{`gpuslice.io/cores: "many"`}},
-		{"an index meant as a count", []string{"GPUSLICE_DEVICES=1:2:3"}, nil, grant.ErrMalformed, []string{"neither an index nor a UUID"}},
-		{"priority", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_PRIORITY=high"}, nil, grant.ErrMalformed, []string{`GPUSLICE_PRIORITY: "high" is no priority`}},
+		{"an index meant as a count", []string{"GPUSLICE_DEVICES=1:2:3"}, nil, grant.ErrMalformed, []string{"neither a GPU index nor a UUID"}},
+		{"priority", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_PRIORITY=high"}, nil, grant.ErrMalformed, []string{`GPUSLICE_PRIORITY: "high" is not a priority`}},
 		{"high priority", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_PRIORITY=0"}, nil, ErrForbidden, []string{"GPUSLICE_PRIORITY", "allowHighPriority in /etc/gpuslice/runtime.yaml"}},
 		{"high priority by annotation", []string{"GPUSLICE_MEMORY=1g"}, notes{AnnotationPriority: "0"}, ErrForbidden, []string{"gpuslice.io/priority"}},
-		{"priority alone", []string{"GPUSLICE_PRIORITY=1"}, nil, grant.ErrMalformed, []string{"GPUSLICE_PRIORITY alone asks for no GPU"}},
-		{"a mistyped variable beside a request", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_CORE=30"}, nil, grant.ErrMalformed, []string{`"GPUSLICE_CORE" is no variable of a request`, "GPUSLICE_CORES"}},
+		{"only a priority", []string{"GPUSLICE_PRIORITY=1"}, nil, grant.ErrMalformed, []string{"GPUSLICE_PRIORITY requests no GPU by itself"}},
+		{"a mistyped variable beside a request", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_CORE=30"}, nil, grant.ErrMalformed, []string{`"GPUSLICE_CORE" is not a variable of a request`, "GPUSLICE_CORES"}},
 
-		{"twice, differently", []string{"GPUSLICE_MEMORY=1g", "A=b", "GPUSLICE_MEMORY=2g"}, nil, grant.ErrMalformed, []string{`"GPUSLICE_MEMORY" is there twice, as "1g" and as "2g"`}},
-		{"twice, once empty", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_MEMORY="}, nil, grant.ErrMalformed, []string{"twice"}},
-		{"twice, one of HAMi's", []string{"CUDA_DEVICE_SM_LIMIT=1", "CUDA_DEVICE_SM_LIMIT=2"}, nil, grant.ErrMalformed, []string{"twice"}},
-		{"both ways, contradicting", []string{"GPUSLICE_MEMORY=8g", "CUDA_DEVICE_MEMORY_LIMIT=4g"}, nil, grant.ErrMalformed, []string{`GPUSLICE_MEMORY is "8g" and CUDA_DEVICE_MEMORY_LIMIT is "4g"`, "contradict"}},
-		{"both ways, contradicting for a GPU", []string{"GPUSLICE_CORES=8", "CUDA_DEVICE_SM_LIMIT_0=9"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_SM_LIMIT_0", "contradict"}},
-		{"a slice and an amount", []string{"GPUSLICE_SLICE=small", "GPUSLICE_MEMORY=8g"}, nil, grant.ErrMalformed, []string{"GPUSLICE_MEMORY is beside GPUSLICE_SLICE"}},
-		{"a slice and HAMi's", []string{"GPUSLICE_SLICE=small", "CUDA_DEVICE_SM_LIMIT_1=8"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_SM_LIMIT_1 is beside GPUSLICE_SLICE"}},
-		{"a slice and a priority", nil, notes{AnnotationSlice: "small", AnnotationPriority: "1"}, grant.ErrMalformed, []string{"gpuslice.io/priority is beside gpuslice.io/slice"}},
-		{"a slice and other devices", []string{"GPUSLICE_SLICE=pair", "GPUSLICE_DEVICES=3"}, nil, grant.ErrMalformed, []string{"pair says devices 2 already"}},
-		{"no such slice", []string{"GPUSLICE_SLICE=huge"}, nil, ErrForbidden, []string{`GPUSLICE_SLICE: "huge" is no slice of this node`, "pair, small", "runtime.yaml"}},
+		{"twice, differently", []string{"GPUSLICE_MEMORY=1g", "A=b", "GPUSLICE_MEMORY=2g"}, nil, grant.ErrMalformed, []string{`"GPUSLICE_MEMORY" has two values, "1g" and "2g"`}},
+		{"twice, once empty", []string{"GPUSLICE_MEMORY=1g", "GPUSLICE_MEMORY="}, nil, grant.ErrMalformed, []string{"has two values"}},
+		{"twice, one of HAMi's", []string{"CUDA_DEVICE_SM_LIMIT=1", "CUDA_DEVICE_SM_LIMIT=2"}, nil, grant.ErrMalformed, []string{"has two values"}},
+		{"both ways, contradicting", []string{"GPUSLICE_MEMORY=8g", "CUDA_DEVICE_MEMORY_LIMIT=4g"}, nil, grant.ErrMalformed, []string{`GPUSLICE_MEMORY is "8g", but CUDA_DEVICE_MEMORY_LIMIT is "4g"`, "set one of them"}},
+		{"both ways, contradicting for a GPU", []string{"GPUSLICE_CORES=8", "CUDA_DEVICE_SM_LIMIT_0=9"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_SM_LIMIT_0", "set one of them"}},
+		{"a slice and an amount", []string{"GPUSLICE_SLICE=small", "GPUSLICE_MEMORY=8g"}, nil, grant.ErrMalformed, []string{"GPUSLICE_MEMORY and GPUSLICE_SLICE"}},
+		{"a slice and HAMi's", []string{"GPUSLICE_SLICE=small", "CUDA_DEVICE_SM_LIMIT_1=8"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_SM_LIMIT_1 and GPUSLICE_SLICE"}},
+		{"a slice and a priority", nil, notes{AnnotationSlice: "small", AnnotationPriority: "1"}, grant.ErrMalformed, []string{"gpuslice.io/priority and gpuslice.io/slice"}},
+		{"a slice and other devices", []string{"GPUSLICE_SLICE=pair", "GPUSLICE_DEVICES=3"}, nil, grant.ErrMalformed, []string{"pair has devices 2"}},
+		{"no such slice", []string{"GPUSLICE_SLICE=huge"}, nil, ErrForbidden, []string{`GPUSLICE_SLICE: "huge" is not a slice of this node`, "pair, small", "runtime.yaml"}},
 
 		{"HAMi's zero", []string{"CUDA_DEVICE_MEMORY_LIMIT=0"}, nil, grant.ErrMalformed, []string{`CUDA_DEVICE_MEMORY_LIMIT: "0"`}},
 		{"HAMi's few bytes", []string{"CUDA_DEVICE_MEMORY_LIMIT_0=8000"}, nil, grant.ErrMalformed, []string{`CUDA_DEVICE_MEMORY_LIMIT_0: "8000"`, "bytes"}},
@@ -146,10 +146,10 @@ func TestFromContainerRefuses(t *testing.T) {
 		{"HAMi's GPU 01", []string{"CUDA_DEVICE_MEMORY_LIMIT_01=1g"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_MEMORY_LIMIT_01"}},
 		{"HAMi's GPU x", []string{"CUDA_DEVICE_SM_LIMIT_x=1"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_SM_LIMIT_x"}},
 		{"HAMi's GPU nothing", []string{"CUDA_DEVICE_SM_LIMIT_=1"}, nil, grant.ErrMalformed, []string{"CUDA_DEVICE_SM_LIMIT_"}},
-		{"HAMi's of a GPU too many", []string{"CUDA_DEVICE_MEMORY_LIMIT_2=1g", "GPUSLICE_DEVICES=2"}, nil, grant.ErrMalformed, []string{"GPUSLICE_DEVICES asks for \"2\"", "CUDA_DEVICE_MEMORY_LIMIT_2"}},
+		{"HAMi's of a GPU too many", []string{"CUDA_DEVICE_MEMORY_LIMIT_2=1g", "GPUSLICE_DEVICES=2"}, nil, grant.ErrMalformed, []string{"GPUSLICE_DEVICES requests \"2\"", "CUDA_DEVICE_MEMORY_LIMIT_2"}},
 
 		{"a bad grant", nil, notes{grant.AnnotationGrant: "{}"}, grant.ErrMalformed, []string{"gpuslice.io/grant: version is missing"}},
-		{"a grant and an amount", nil, notes{grant.AnnotationGrant: grantText, AnnotationMemory: "1g"}, grant.ErrMalformed, []string{"gpuslice.io/memory is beside gpuslice.io/grant"}},
+		{"a grant and an amount", nil, notes{grant.AnnotationGrant: grantText, AnnotationMemory: "1g"}, grant.ErrMalformed, []string{"gpuslice.io/memory and gpuslice.io/grant"}},
 		{"a grant of several", nil, notes{grant.AnnotationGrant: grantText}, grant.ErrAmbiguous, []string{"2 containers (a, b)"}},
 		{"a grant of several and another's name", nil, notes{grant.AnnotationGrant: grantText, "nerdctl/name": "c"}, grant.ErrAmbiguous, []string{"2 containers (a, b)"}},
 	} {
@@ -157,8 +157,8 @@ func TestFromContainerRefuses(t *testing.T) {
 			got, err := FromContainer(tt.env, tt.notes, operator())
 			require.ErrorIs(t, err, tt.kind)
 			assert.Nil(t, got)
-			for _, says := range tt.says {
-				assert.ErrorContains(t, err, says)
+			for _, contains := range tt.contains {
+				assert.ErrorContains(t, err, contains)
 			}
 		})
 	}
@@ -194,11 +194,11 @@ func TestVisibleDevices(t *testing.T) {
 	require.ErrorIs(t, err, grant.ErrMalformed)
 	require.ErrorContains(t, err, "NVIDIA_VISIBLE_DEVICES")
 	_, err = FromContainer([]string{"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=0"}, nil, c)
-	require.ErrorContains(t, err, "twice")
+	require.ErrorContains(t, err, "has two values")
 
 	r, err := FromContainer([]string{"NVIDIA_VISIBLE_DEVICES=all", "GPUSLICE_MEMORY=1g"}, nil, c)
 	require.NoError(t, err)
-	assert.True(t, r.Devices.IsZero(), "who says how much is not believed an image's all")
+	assert.True(t, r.Devices.IsZero(), "NVIDIA_VISIBLE_DEVICES of an image does not count beside an amount")
 }
 
 func FuzzFromContainer(f *testing.F) {
@@ -228,7 +228,7 @@ func FuzzFromContainer(f *testing.F) {
 		if r == nil {
 			return
 		}
-		require.Equal(t, r.HighPriority, r.Slice == "pair", "a high priority is the operator's")
+		require.Equal(t, r.HighPriority, r.Slice == "pair", "only the operator sets a high priority")
 		require.True(t, r.Shares != nil || !r.Devices.IsZero() || r.Amount != Amount{} || len(r.Each) > 0)
 		gpus := map[string]grant.GPU{
 			gpu0: {UUID: gpu0, MemoryMiB: 81920, CorePercent: 100, Slots: 10},
@@ -243,7 +243,7 @@ func FuzzFromContainer(f *testing.F) {
 	})
 }
 
-// Variables can be the image's. Where the operator says so they ask for nothing, whichever
+// Variables can be the image's. Where the operator contains so they ask for nothing, whichever
 // they are and however wrong.
 func TestAnnotationsOnly(t *testing.T) {
 	c := DefaultConfig()

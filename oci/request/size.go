@@ -9,17 +9,17 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// Size is an amount of a GPU's memory: MiB, or a percentage of what may be granted of
-// the GPU. Nothing is said where both are 0.
+// Size is an amount of GPU memory, in MiB or in percent of the GPU's grantable memory. If both
+// are 0, it is not set.
 type Size struct {
 	MiB     int64
 	Percent int
 }
 
-// IsZero says that no size is given.
+// IsZero reports whether the size is not set.
 func (s Size) IsZero() bool { return s == Size{} }
 
-// Of is the size in MiB on a GPU: a percentage is rounded down, and 1 MiB at least.
+// Of returns the size in MiB on a GPU. A percentage is rounded down to at least 1 MiB.
 func (s Size) Of(gpu grant.GPU) int64 {
 	if s.Percent == 0 {
 		return s.MiB
@@ -27,7 +27,7 @@ func (s Size) Of(gpu grant.GPU) int64 {
 	return max(gpu.MemoryMiB/100*int64(s.Percent)+gpu.MemoryMiB%100*int64(s.Percent)/100, 1)
 }
 
-// String writes the size as ParseSize reads it.
+// String returns the size in the form of ParseSize.
 func (s Size) String() string {
 	switch {
 	case s.Percent != 0:
@@ -39,31 +39,24 @@ func (s Size) String() string {
 	}
 }
 
-// sizeForm is what ParseSize reads, for messages.
-const sizeForm = `write 8GiB, 8000MiB or 25% (of the GPU)`
+const sizeForm = `use 8GiB, 8000MiB or 25% (of the GPU)`
 
-// fractionDigits bounds the digits behind a point; with them and the largest unit a
-// product stays inside an int64.
+// fractionDigits limits the digits after the point, so that products fit in an int64.
 const fractionDigits = 6
 
-// sizeBits are the units, as powers of two: all are binary, as docker's --memory and
-// HAMi have them, so that g, GB and GiB are one.
+// sizeBits are the units as powers of two. All are binary, as in docker's --memory and in HAMi:
+// g, GB and GiB are the same.
 var sizeBits = map[string]uint{"k": 10, "m": 20, "g": 30, "t": 40}
 
-// ParseSize reads a size as people write them: a number with a unit k, m, g or t in
-// either case, alone or followed by b, i or ib ("8GiB", "8g", "8000m", "8Gi", "1.5 GB"),
-// or a whole percentage ("25%"). Units are binary: 8g are 8192 MiB. What isn't a whole
-// MiB is rounded down.
-//
-// A number without a unit is refused: docker's --memory would mean bytes by it, and
-// Kubernetes' nvidia.com/gpumem MiB. So is nothing, less than 1 MiB, more than
-// grant.MaxMemoryMiB, and anything below 1% or above 100%.
+// ParseSize reads a number with a unit k, m, g or t in either case, optionally followed by b, i
+// or ib ("8GiB", "8g", "8000m", "8Gi", "1.5 GB"), or a whole percentage ("25%"). It rounds down to
+// whole MiB. A number without a unit is rejected: it is bytes in docker's --memory and MiB in
+// nvidia.com/gpumem. The range is 1 MiB to grant.MaxMemoryMiB, and 1% to 100%.
 func ParseSize(text string) (Size, error) {
 	return quoted(text, func(text string) (Size, error) { return parseSize(text, false) })
 }
 
-// parseHAMiSize is ParseSize of a number as HAMi-core reads it: without a unit it is
-// bytes.
+// parseHAMiSize is ParseSize, but a number without a unit is in bytes, as in HAMi-core.
 func parseHAMiSize(text string) (Size, error) {
 	return quoted(text, func(text string) (Size, error) { return parseSize(text, true) })
 }
@@ -82,7 +75,7 @@ func parseSize(text string, bytes bool) (Size, error) {
 	switch {
 	case unit == "" && bytes && isNumber(number):
 	case unit == "" && isNumber(number):
-		return Size{}, refuse(grant.ErrMalformed, "has no unit: write MiB, GiB or %% behind it")
+		return Size{}, refuse(grant.ErrMalformed, "has no unit: add MiB, GiB or %%")
 	case !known:
 		return Size{}, refuse(grant.ErrMalformed, "is not a size: %s", sizeForm)
 	}
@@ -91,29 +84,29 @@ func parseSize(text string, bytes bool) (Size, error) {
 	case err != nil:
 		return Size{}, err
 	case mib == 0 && unit == "":
-		return Size{}, refuse(grant.ErrMalformed, "has no unit, so that it is bytes as HAMi reads it, and less than 1 MiB: %s", sizeForm)
+		return Size{}, refuse(grant.ErrMalformed, "has no unit, is therefore in bytes as in HAMi, and is less than 1 MiB: %s", sizeForm)
 	case mib == 0:
 		return Size{}, refuse(grant.ErrMalformed, "is less than 1 MiB: %s", sizeForm)
 	}
 	return Size{MiB: mib}, nil
 }
 
-// isNumber says whether a text is a whole number in plain digits. One that begins with a
-// 0 is not: C programs, HAMi-core among them, take it for octal.
+// isNumber reports whether a text is a decimal whole number. A leading 0 is rejected: C programs
+// such as HAMi-core read it as octal.
 func isNumber(text string) bool {
 	return isDigits(text) && (text[0] != '0' || text == "0")
 }
 
-// mebibytes is a decimal number times a power of two, in MiB.
+// mebibytes returns a decimal number times a power of two, in MiB.
 func mebibytes(number string, bits uint) (int64, error) {
 	whole, fraction, point := strings.Cut(number, ".")
 	if !isNumber(whole) || point && (!isDigits(fraction) || len(fraction) > fractionDigits) {
 		return 0, refuse(grant.ErrMalformed, "is not a size: %s", sizeForm)
 	}
 	n, err := strconv.ParseInt(whole, 10, 64)
-	// The bound is in the unit's own terms, so that nothing overflows.
+	// The limit is in the same unit to prevent an overflow.
 	if most := int64(grant.MaxMemoryMiB) << 20 >> bits; err != nil || n > most {
-		return 0, refuse(grant.ErrMalformed, "is too much: %d MiB at most", grant.MaxMemoryMiB)
+		return 0, refuse(grant.ErrMalformed, "is too large: the maximum is %d MiB", grant.MaxMemoryMiB)
 	}
 	total, scale, part := n<<bits, int64(1), int64(0)
 	for _, digit := range fraction {
@@ -121,34 +114,32 @@ func mebibytes(number string, bits uint) (int64, error) {
 	}
 	total += part << bits / scale
 	if total > grant.MaxMemoryMiB<<20 {
-		return 0, refuse(grant.ErrMalformed, "is too much: %d MiB at most", grant.MaxMemoryMiB)
+		return 0, refuse(grant.ErrMalformed, "is too large: the maximum is %d MiB", grant.MaxMemoryMiB)
 	}
 	return total >> 20, nil
 }
 
-// parsePercentSize reads the number of a percentage.
 func parsePercentSize(number string) (Size, error) {
 	percent, err := strconv.Atoi(number)
 	if err != nil || !isNumber(number) || percent < 1 || percent > 100 {
-		return Size{}, refuse(grant.ErrMalformed, "is not a part of a GPU's memory: write a whole number from 1%% to 100%%")
+		return Size{}, refuse(grant.ErrMalformed, "is not a percentage of GPU memory: use a whole number from 1%% to 100%%")
 	}
 	return Size{Percent: percent}, nil
 }
 
-// ParseCores reads a share of compute time: a whole percentage of a GPU, 1 to 100, with
-// or without a %.
-func ParseCores(text string) (int, error) {
-	return quoted(text, func(text string) (int, error) {
+// ParseCores reads compute time: whole percent of a GPU, 1 to 100, with or without a %.
+func ParseCores(text string) (Cores, error) {
+	return quoted(text, func(text string) (Cores, error) {
 		digits := strings.TrimSuffix(text, "%")
 		percent, err := strconv.Atoi(digits)
 		if err != nil || !isNumber(digits) || percent < 1 || percent > grant.MaxCorePercent {
-			return 0, refuse(grant.ErrMalformed, "is not a share of compute time: write a whole number from 1 to %d, percent of a GPU", grant.MaxCorePercent)
+			return 0, refuse(grant.ErrMalformed, "is not compute time in percent: use a whole number from 1 to %d", grant.MaxCorePercent)
 		}
-		return percent, nil
+		return Cores(percent), nil
 	})
 }
 
-// quoted calls parse, whose errors go on after the text that it was given.
+// quoted puts the text before the errors of parse.
 func quoted[T any](text string, parse func(string) (T, error)) (T, error) {
 	value, err := parse(text)
 	if err != nil {
@@ -157,15 +148,16 @@ func quoted[T any](text string, parse func(string) (T, error)) (T, error) {
 	return value, err
 }
 
-// Amount is how much of one GPU is meant.
+// Cores is compute time in percent of a GPU. 0 is not set.
+type Cores int
+
+// Amount is a part of one GPU. Fields that are zero are not set.
 type Amount struct {
-	// Memory is the hard limit of device memory; zero: not said.
-	Memory Size
-	// CorePercent is the share of the GPU's compute time, 1 to 100; 0: not said.
-	CorePercent int
+	Memory      Size  `yaml:"memory"`
+	CorePercent Cores `yaml:"cores"`
 }
 
-// String tells the amount to people.
+// String returns a text for messages.
 func (a Amount) String() string {
 	if a.CorePercent == 0 {
 		return fmt.Sprintf("%v of memory", a.Memory)

@@ -25,7 +25,7 @@ func TestParseSize(t *testing.T) {
 }
 
 func TestParseSizeRefuses(t *testing.T) {
-	for text, says := range map[string]string{
+	for text, contains := range map[string]string{
 		"":                           "is not a size",
 		"8000":                       "has no unit",
 		"0":                          "has no unit",
@@ -57,13 +57,13 @@ func TestParseSizeRefuses(t *testing.T) {
 		"101%":                       "1% to 100%",
 		"12.5%":                      "1% to 100%",
 		"-5%":                        "is not a size",
-		"16777217m":                  "too much",
-		"16.000001t":                 "too much",
-		"17t":                        "too much",
-		"9223372036854775807t":       "too much",
-		"99999999999999999999999g":   "too much",
+		"16777217m":                  "too large",
+		"16.000001t":                 "too large",
+		"17t":                        "too large",
+		"9223372036854775807t":       "too large",
+		"99999999999999999999999g":   "too large",
 		"99999999999999999999999%":   "1% to 100%",
-		"18446744073709551616k":      "too much",
+		"18446744073709551616k":      "too large",
 		"٨g":                         "is not a size", // digits that aren't ASCII
 		"all":                        "is not a size",
 		"8g\x00":                     "is not a size",
@@ -71,7 +71,7 @@ func TestParseSizeRefuses(t *testing.T) {
 	} {
 		_, err := ParseSize(text)
 		require.ErrorIs(t, err, grant.ErrMalformed, "%.40q", text)
-		assert.ErrorContains(t, err, says, "%.40q", text)
+		assert.ErrorContains(t, err, contains, "%.40q", text)
 		assert.Less(t, len(err.Error()), 600)
 	}
 }
@@ -85,18 +85,18 @@ func TestParseHAMiSize(t *testing.T) {
 		require.NoError(t, err, text)
 		assert.Equal(t, want, got, text)
 	}
-	for text, says := range map[string]string{
-		"8000": "bytes as HAMi reads it", "0": "bytes as HAMi reads it", "0m": "less than 1 MiB", "1.5": "not a size",
-		"18446744073709551616": "too much", "17592186044417": "too much", "010000000": "not a size",
+	for text, contains := range map[string]string{
+		"8000": "in bytes as in HAMi", "0": "in bytes as in HAMi", "0m": "less than 1 MiB", "1.5": "not a size",
+		"18446744073709551616": "too large", "17592186044417": "too large", "010000000": "not a size",
 	} {
 		_, err := parseHAMiSize(text)
-		assert.ErrorContains(t, err, says, text)
+		assert.ErrorContains(t, err, contains, text)
 		assert.ErrorContains(t, err, text)
 	}
 }
 
 func TestParseCores(t *testing.T) {
-	for text, want := range map[string]int{"1": 1, "30": 30, "30%": 30, "100": 100} {
+	for text, want := range map[string]Cores{"1": 1, "30": 30, "30%": 30, "100": 100} {
 		got, err := ParseCores(text)
 		require.NoError(t, err, text)
 		assert.Equal(t, want, got, text)
@@ -104,7 +104,7 @@ func TestParseCores(t *testing.T) {
 	for _, text := range []string{"", "0", "101", "-1", "+5", "030", "1.5", "30%%", "%", "x", "99999999999999999999", "0x10", " 5"} {
 		_, err := ParseCores(text)
 		require.ErrorIs(t, err, grant.ErrMalformed, text)
-		assert.ErrorContains(t, err, quote.Short(text)+" is not a share of compute time")
+		assert.ErrorContains(t, err, quote.Short(text)+" is not compute time in percent")
 	}
 }
 

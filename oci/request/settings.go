@@ -1,7 +1,9 @@
 package request
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,7 +12,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// The variables of a request, and the annotations of the same meaning.
+// The variables of a request, and the annotations with the same meaning.
 const (
 	EnvMemory   = "GPUSLICE_MEMORY"
 	EnvCores    = "GPUSLICE_CORES"
@@ -25,7 +27,6 @@ const (
 	AnnotationSlice    = "gpuslice.io/slice"
 )
 
-// HAMi's variables, which are wishes here, and that of NVIDIA's runtime.
 const (
 	envPrefix         = "GPUSLICE_"
 	envHAMiMemory     = "CUDA_DEVICE_MEMORY_LIMIT"
@@ -33,42 +34,42 @@ const (
 	envVisibleDevices = "NVIDIA_VISIBLE_DEVICES"
 )
 
-// everyGPU is the index of HAMi's variables without one.
+// everyGPU is the index of HAMi's variables without an index.
 const everyGPU = -1
 
-// said is what a container says, and the variable or annotation that it says it in.
-type said struct {
-	in, value string
+// setting is the value of a variable or an annotation.
+type setting struct {
+	name, value string
 }
 
-// wrong names the place of a mistake.
-func (s said) wrong(err error) error { return fmt.Errorf("%s: %w", s.in, err) }
+// wrap adds the name to an error.
+func (s setting) wrap(err error) error { return fmt.Errorf("%s: %w", s.name, err) }
 
-// sayings are all that a container says. A nil entry is not said.
-type sayings struct {
-	grant, slice, memory, cores, devices, priority *said
+// settings are those of a container. A nil entry is not set.
+type settings struct {
+	grant, slice, memory, cores, devices, priority *setting
 	// hamiMemory and hamiCores are HAMi's, by the GPU's index or everyGPU.
-	hamiMemory, hamiCores map[int]said
+	hamiMemory, hamiCores map[int]setting
 }
 
-// amounts says whether anything is said of how much.
-func (s *sayings) amounts() bool {
+// amounts reports whether an amount is set.
+func (s *settings) amounts() bool {
 	return s.memory != nil || s.cores != nil || len(s.hamiMemory) > 0 || len(s.hamiCores) > 0
 }
 
-// nothing says whether no GPU is asked for. A priority alone asks for none.
-func (s *sayings) nothing() bool {
+// none reports whether no GPU is requested. A priority does not request one.
+func (s *settings) none() bool {
 	return s.grant == nil && s.slice == nil && s.devices == nil && !s.amounts()
 }
 
-// any is one of the sayings, for a message; nil where there is none.
-func (s *sayings) any(of ...*said) *said {
+// any returns one that is set: of some, or HAMi's; nil if none is set.
+func (s *settings) any(of ...*setting) *setting {
 	for _, one := range of {
 		if one != nil {
 			return one
 		}
 	}
-	for _, variables := range []map[int]said{s.hamiMemory, s.hamiCores} {
+	for _, variables := range []map[int]setting{s.hamiMemory, s.hamiCores} {
 		for _, i := range sortedKeys(variables) {
 			one := variables[i]
 			return &one
@@ -77,51 +78,50 @@ func (s *sayings) any(of ...*said) *said {
 	return nil
 }
 
-// fromAnnotations reads the annotations.
-func fromAnnotations(annotations map[string]string) *sayings {
-	get := func(key string) *said {
+func fromAnnotations(annotations map[string]string) *settings {
+	get := func(key string) *setting {
 		if value := annotations[key]; value != "" {
-			return &said{key, value}
+			return &setting{key, value}
 		}
 		return nil
 	}
-	return &sayings{
+	return &settings{
 		grant: get(grant.AnnotationGrant), slice: get(AnnotationSlice), memory: get(AnnotationMemory),
 		cores: get(AnnotationCores), devices: get(AnnotationDevices), priority: get(AnnotationPriority),
 	}
 }
 
-// variables are those of the environment that matter here, by name.
+// variables are those of a request, by name.
 type variables map[string]string
 
-// readVariables reads the environment. A name that is there with two values is refused:
-// runc gives the last one to the container, other runtimes both, and libc finds the first.
+// readVariables reads the environment. A name with two values is rejected: runc passes the last
+// one to the container, other runtimes pass both, and libc finds the first.
 func readVariables(env []string) (variables, error) {
 	v := variables{}
 	for _, entry := range env {
 		name, value, ok := strings.Cut(entry, "=")
-		if !ok || !matters(name) {
+		if !ok || !isRequest(name) {
 			continue
 		}
 		if first, twice := v[name]; twice && first != value {
-			return nil, refuse(grant.ErrMalformed, "%s is there twice, as %s and as %s: set it once", quote.Short(name), quote.Short(first), quote.Short(value))
+			return nil, refuse(grant.ErrMalformed, "%s has two values, %s and %s: set it once", quote.Short(name), quote.Short(first), quote.Short(value))
 		}
 		v[name] = value
 	}
 	return v, nil
 }
 
-func matters(name string) bool {
+func isRequest(name string) bool {
 	return strings.HasPrefix(name, envPrefix) || name == envVisibleDevices ||
 		name == envHAMiMemory || strings.HasPrefix(name, envHAMiMemory+"_") ||
 		name == envHAMiCores || strings.HasPrefix(name, envHAMiCores+"_")
 }
 
-// fromVariables sorts the variables by what they mean. A variable that begins as ours and
-// isn't is returned too: one of them, or nothing.
-func fromVariables(v variables) (s *sayings, unknown string, err error) {
-	s = &sayings{hamiMemory: map[int]said{}, hamiCores: map[int]said{}}
-	ours := map[string]**said{
+// fromVariables sorts the variables by their meaning. unknown is one with our prefix and an unknown
+// name.
+func fromVariables(v variables) (s *settings, unknown string, err error) {
+	s = &settings{hamiMemory: map[int]setting{}, hamiCores: map[int]setting{}}
+	ours := map[string]**setting{
 		EnvMemory: &s.memory, EnvCores: &s.cores, EnvDevices: &s.devices, EnvPriority: &s.priority, EnvSlice: &s.slice,
 	}
 	for _, name := range sortedKeys(v) {
@@ -130,12 +130,12 @@ func fromVariables(v variables) (s *sayings, unknown string, err error) {
 		switch {
 		case value == "" || name == envVisibleDevices:
 		case own:
-			*place = &said{name, value}
+			*place = &setting{name, value}
 		case strings.HasPrefix(name, envPrefix):
 			unknown = name
 		case strings.HasPrefix(name, envHAMiMemory):
 			err = addHAMi(s.hamiMemory, name, value, envHAMiMemory)
-		case value == "0" && strings.HasPrefix(name, envHAMiCores): // HAMi's way to ask for nothing
+		case value == "0" && strings.HasPrefix(name, envHAMiCores): // HAMi's way to request none
 		default:
 			err = addHAMi(s.hamiCores, name, value, envHAMiCores)
 		}
@@ -146,25 +146,24 @@ func fromVariables(v variables) (s *sayings, unknown string, err error) {
 	return s, unknown, nil
 }
 
-// addHAMi enters one of HAMi's variables under its GPU's index.
-func addHAMi(into map[int]said, name, value, base string) error {
+// addHAMi adds one of HAMi's variables under its GPU's index.
+func addHAMi(into map[int]setting, name, value, base string) error {
 	suffix := strings.TrimPrefix(name, base)
 	index := everyGPU
 	if suffix != "" {
 		i, err := strconv.Atoi(suffix[1:])
 		if err != nil || !isNumber(suffix[1:]) || i >= grant.MaxShares {
-			return refuse(grant.ErrMalformed, "%s: its name ends with no GPU of the container, 0 to %d", quote.Short(name), grant.MaxShares-1)
+			return refuse(grant.ErrMalformed, "%s: the name must end with the index of a GPU of the container, 0 to %d", quote.Short(name), grant.MaxShares-1)
 		}
 		index = i
 	}
-	into[index] = said{name, value}
+	into[index] = setting{name, value}
 	return nil
 }
 
-// overlay puts annotations over variables: what is said in both is taken from the
-// annotations. A slice stands for memory, cores and priority. (A grant stands for all, and
-// nothing else is looked at then.)
-func overlay(notes, vars *sayings) *sayings {
+// overlay overrides variables with annotations. A slice includes memory, cores and priority. With a
+// grant, nothing else is used.
+func overlay(notes, vars *settings) *settings {
 	all := *vars
 	if notes.memory != nil || notes.slice != nil {
 		all.memory, all.hamiMemory = nil, nil
@@ -178,7 +177,7 @@ func overlay(notes, vars *sayings) *sayings {
 	if notes.slice != nil {
 		all.priority = nil
 	}
-	take := func(place **said, note *said) {
+	take := func(place **setting, note *setting) {
 		if note != nil {
 			*place = note
 		}
@@ -192,12 +191,4 @@ func overlay(notes, vars *sayings) *sayings {
 	return &all
 }
 
-// sortedKeys makes what is done with a map the same each time.
-func sortedKeys[K interface{ ~int | ~string }, V any](m map[K]V) []K {
-	keys := make([]K, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
-}
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
