@@ -127,9 +127,9 @@ func TestParseRefuses(t *testing.T) {
 		{"a list for a size", "maximum:\n  memory: [1g]\n", []string{"f:2: maximum.memory: must be a single value"}},
 		{"a size without a unit", "maximum:\n  memory: 8192\n", []string{`f:2: maximum.memory: "8192" has no unit`}},
 		{"a size of 0", "maximum:\n  memory: 0g\n", []string{`f:2: maximum.memory: "0g" is less than 1 MiB`}},
-		{"a size that is a truth value", "maximum: {memory: true}\n", []string{`f:1: maximum: "true" is not a size`}},
-		{"cores", "default: {cores: 101}\n", []string{`f:1: default: "101"`, "from 1 to 100"}},
-		{"cores of 0", "maximum: {cores: 0}\n", []string{`f:1: maximum: "0"`}},
+		{"a size that is a truth value", "maximum: {memory: true}\n", []string{`f:1: maximum.memory: "true" is not a size`}},
+		{"cores", "default: {cores: 101}\n", []string{`f:1: default.cores: "101"`, "from 1 to 100"}},
+		{"cores of 0", "maximum: {cores: 0}\n", []string{`f:1: maximum.cores: "0"`}},
 		{"devices of 0", "maximum: {devices: 0}\n", []string{`f:1: maximum.devices: "0" must be a whole number from 1 to 16`}},
 		{"a text for a number", "deviceSplitCount: '4'\n", []string{"f:1: deviceSplitCount: cannot unmarshal !!str `4` into int"}},
 		{"a number that is not whole", "deviceSplitCount: 4.7\n", []string{`f:1: deviceSplitCount: "4.7" must be`}},
@@ -160,8 +160,8 @@ func TestParseRefuses(t *testing.T) {
 		{"a slice's name", "slices:\n  a b: {memory: 1g}\n", []string{`f:2: slices.a b: "a b" is not a valid slice name`}},
 		{"a slice without a value", "slices:\n  a:\n", []string{"f:2: slices.a: has no value"}},
 		{"a slice without memory", "slices:\n  a: {cores: 3}\n", []string{"f:2: slices.a: has no memory"}},
-		{"a slice's priority", "slices:\n  a: {memory: 1g, priority: 2}\n", []string{`f:2: slices.a: "2" must be 0 (high) or 1`}},
-		{"a slice's devices", "slices:\n  a: {memory: 1g, devices: 0}\n", []string{`f:2: slices.a: "0"`, "device=0"}},
+		{"a slice's priority", "slices:\n  a: {memory: 1g, priority: 2}\n", []string{`f:2: slices.a.priority: "2" must be 0 (high) or 1`}},
+		{"a slice's devices", "slices:\n  a: {memory: 1g, devices: 0}\n", []string{`f:2: slices.a.devices: "0"`, "device=0"}},
 
 		{"a slice beyond the maximum", "maximum:\n  memory: 8g\n  cores: 10\n  devices: 1\nslices:\n  a:\n    memory: 9g\n    cores: 11\n    devices: 0,1\n",
 			[]string{"f:7: slices.a.memory: 9GiB is more than maximum.memory, which is 8GiB (line 2)", "f:8: slices.a.cores: 11 is more than maximum.cores", "f:9: slices.a.devices: device=0,1 is more than maximum.devices, which is 1 (line 4)"}},
@@ -172,7 +172,7 @@ func TestParseRefuses(t *testing.T) {
 		{"whole GPUs beside a maximum", "allowWholeGPUs: true\nmaximum: {memory: 8g}\n", []string{"f:1: allowWholeGPUs: is true, but maximum (line 2)"}},
 		{"whole GPUs beside a maximum of compute time", "maximum: {cores: 99}\nallowWholeGPUs: true\n", []string{"f:2: allowWholeGPUs"}},
 
-		{"several at once", "a: 1\nstateDir: []\nmaximum: {memory: x}\n", []string{"f:1: a: no such key", "f:2: stateDir: cannot unmarshal !!seq", `f:3: maximum: "x" is not a size`}},
+		{"several at once", "a: 1\nstateDir: []\nmaximum: {memory: x}\n", []string{"f:1: a: no such key", "f:2: stateDir: cannot unmarshal !!seq", `f:3: maximum.memory: "x" is not a size`}},
 	} {
 		t.Run(tt.description, func(t *testing.T) {
 			_, err := Parse("f", []byte(tt.text))

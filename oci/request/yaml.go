@@ -105,18 +105,24 @@ func (d *document) failYAML(prefix string, err error) {
 	if errors.As(err, &several) {
 		texts = several.Errors
 	}
-	position := regexp.MustCompile(`(?s)^line ([0-9]+): (.*)$`)
+	position := regexp.MustCompile(`(?s)^line ([0-9]+): (?:column ([0-9]+): )?(.*)$`)
 	unknown := regexp.MustCompile(`^field (.*) not found in type .*$`)
 	ownType := regexp.MustCompile(`into (map\[string\])?request\.\w+$`)
 	for _, text := range texts {
-		line := 1
+		line, column := 1, 0
 		if m := position.FindStringSubmatch(text); m != nil {
-			line, _ = strconv.Atoi(m[1]) // digits
-			text = m[2]
+			line, _ = strconv.Atoi(m[1])   // digits
+			column, _ = strconv.Atoi(m[2]) // digits or nothing
+			text = m[3]
 		}
 		key := ""
 		for at := line; at > 0 && key == ""; at-- {
 			key = d.keys[at]
+		}
+		for name, value := range d.values {
+			if value.Line == line && value.Column == column {
+				key = name
+			}
 		}
 		text = unknown.ReplaceAllString(text, "no such key: $1")
 		text = ownType.ReplaceAllString(text, "into a mapping")
@@ -132,7 +138,7 @@ func unmarshal[T any](n *yaml.Node, into *T, parse func(string) (T, error)) (err
 		*into, err = parse(n.Value)
 	}
 	if err != nil {
-		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: %v", n.Line, err)}}
+		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: column %d: %v", n.Line, n.Column, err)}}
 	}
 	return nil
 }

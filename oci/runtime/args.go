@@ -6,35 +6,33 @@ import (
 	"strings"
 )
 
-// Call is what a command line of an OCI runtime asks for, as far as it matters here.
-// The words themselves are passed to the low-level runtime as they are.
+// Call is the part of a command line of an OCI runtime that is needed here. The low-level runtime
+// gets the unchanged words.
 type Call struct {
-	// Command is the subcommand, "create"; empty where there is none (--version).
+	// Command is the subcommand, or empty (--version).
 	Command string
-	// ID is the container's, of commands that have one.
+	// ID is the container's, for the commands create, run, restore and delete.
 	ID string
-	// Bundle is the directory of config.json; empty is the working directory.
+	// Bundle is the directory of config.json. Empty is the working directory.
 	Bundle string
-	// Config is crun's --config: the file that is read in place of the bundle's.
+	// Config is crun's --config, a file that replaces the bundle's.
 	Config string
-	// Root is --root, the low-level runtime's directory of states; empty is its own.
+	// Root is --root, the low-level runtime's directory of states.
 	Root string
-	// Log and LogFormat are --log and --log-format.
+	// Log, LogFormat and Rootless are the options of these names.
 	Log, LogFormat string
-	// Rootless is --rootless as it was given.
-	Rootless string
+	Rootless       string
 }
 
-// makesContainer says whether the command makes a container of a bundle.
-func (c Call) makesContainer() bool {
+func (c Call) createsContainer() bool {
 	return c.Command == "create" || c.Command == "run" || c.Command == "restore"
 }
 
-// The options that take a value in the next word where none follows a "=". Those that
-// are in neither list are taken for switches. runc's, crun's and youki's are here.
+// The options of runc, crun and youki. globalValues and createValues take a value in the next word
+// if none follows a "=".
 var (
 	globalValues = []string{"log", "log-format", "root", "criu", "rootless", "cgroup-manager", "log-level", "r", "l"}
-	// create's, run's and restore's.
+	// of create, run and restore
 	createValues = []string{
 		"bundle", "b", "console-socket", "pid-file", "preserve-fds", "config", "f",
 		"image-path", "work-path", "manage-cgroups-mode", "lsm-profile", "lsm-mount-context", "empty-ns",
@@ -47,22 +45,20 @@ var (
 	}
 )
 
-// commands are the low-level runtimes' subcommands: what a word after an option that
-// isn't known here may be.
+// commands are the low-level runtimes' subcommands. One of them ends an unknown global option.
 var commands = []string{
 	"checkpoint", "create", "delete", "events", "exec", "features", "info", "init", "kill", "list",
 	"mounts", "pause", "ps", "restore", "resume", "run", "spec", "start", "state", "update", "help", "h",
 	"completion",
 }
 
-// Parse reads a command line, without the program's name, by the rules of runc's parser
-// (urfave/cli v1, on Go's flag): global options come before the command, "-name" is
-// "--name", a value follows a "=" or is the next word whatever it looks like, "--" ends
-// the options. The command's own options may come before and after its arguments, as
-// runc and crun have it.
+// Parse reads a command line without the program's name, by the rules of runc's parser (urfave/cli
+// v1, based on Go's flag): global options precede the command, "-name" is "--name", a value follows
+// a "=" or is the next word in any form, "--" ends the options. The command's options can precede
+// and follow its arguments.
 //
-// A command line that makes a container and can't be read for sure is an error: the
-// container would go by unlimited.
+// An ambiguous command line that creates a container is an error: the container might have no
+// limits.
 func Parse(args []string) (Call, error) {
 	call := Call{}
 	global := func(name, value string) {
@@ -82,7 +78,7 @@ func Parse(args []string) (Call, error) {
 		return call, err
 	}
 	call.Command = rest[0]
-	if call.makesContainer() {
+	if call.createsContainer() {
 		return call, call.parseCreate(rest[1:])
 	}
 	if call.Command == "delete" {
@@ -95,7 +91,7 @@ func Parse(args []string) (Call, error) {
 	return call, nil
 }
 
-// parseCreate reads what follows a command that makes a container.
+// parseCreate reads what follows a command that creates a container.
 func (c *Call) parseCreate(args []string) error {
 	var ids, unknown []string
 	option := func(name, value string) {
@@ -126,22 +122,22 @@ func (c *Call) parseCreate(args []string) error {
 		c.ID = ids[0]
 		return nil
 	case len(ids) == 0:
-		return fmt.Errorf("%s: the command line names no container", c.Command)
+		return fmt.Errorf("%s: the command line has no container ID", c.Command)
 	case len(unknown) > 0:
-		return fmt.Errorf("%s: the command line names %q, and one container is wanted: write --%s with a \"=\" before its value, if it has one",
+		return fmt.Errorf("%s: the command line has several container IDs, %q: if --%s has a value, put a \"=\" before it",
 			c.Command, ids, unknown[0])
 	default:
-		return fmt.Errorf("%s: the command line names %q, and one container is wanted", c.Command, ids)
+		return fmt.Errorf("%s: the command line has several container IDs, %q", c.Command, ids)
 	}
 }
 
-// options reads the options at the beginning of args and returns what follows them. An
-// option that isn't known takes the next word for its value if that is neither an option
-// nor one of follow; with no follow it takes none.
+// options reads the options at the beginning of args and returns the rest. An unknown option takes
+// the next word as its value if that is neither an option nor one of follow; if follow is empty, it
+// takes none.
 func options(args, values, follow []string, found func(name, value string)) ([]string, error) {
 	for len(args) > 0 {
 		name, isOption := strings.CutPrefix(args[0], "-")
-		if !isOption || name == "" { // a lone "-" is an argument
+		if !isOption || name == "" { // "-" is an argument
 			return args, nil
 		}
 		word := args[0]
@@ -154,7 +150,7 @@ func options(args, values, follow []string, found func(name, value string)) ([]s
 		case given:
 		case slices.Contains(values, name):
 			if len(args) == 0 {
-				return nil, fmt.Errorf("the option %s lacks its value", word)
+				return nil, fmt.Errorf("the option %s has no value", word)
 			}
 			value, args = args[0], args[1:]
 		case len(follow) > 0 && !slices.Contains(switches, name) &&

@@ -95,13 +95,13 @@ func TestParse(t *testing.T) {
 
 func TestParseRefusesWhatItCanNotRead(t *testing.T) {
 	for line, want := range map[string]string{
-		"create":                      "create: the command line names no container",
-		"create --bundle":             "create: the option --bundle lacks its value",
-		"--root":                      "the option --root lacks its value",
-		"run -b /b one two":           `run: the command line names ["one" "two"], and one container is wanted`,
-		"create --newer value web":    `create: the command line names ["value" "web"], and one container is wanted: write --newer with a "=" before its value, if it has one`,
-		"create -b /b one -- two -x":  `create: the command line names ["one" "two" "-x"], and one container is wanted`,
-		"create --bundle /b -- -- -x": `create: the command line names ["--" "-x"], and one container is wanted`,
+		"create":                      "create: the command line has no container ID",
+		"create --bundle":             "create: the option --bundle has no value",
+		"--root":                      "the option --root has no value",
+		"run -b /b one two":           `run: the command line has several container IDs, ["one" "two"]`,
+		"create --newer value web":    `create: the command line has several container IDs, ["value" "web"]: if --newer has a value, put a "=" before it`,
+		"create -b /b one -- two -x":  `create: the command line has several container IDs, ["one" "two" "-x"]`,
+		"create --bundle /b -- -- -x": `create: the command line has several container IDs, ["--" "-x"]`,
 	} {
 		_, err := Parse(strings.Fields(line))
 		require.EqualError(t, err, want, line)
@@ -113,7 +113,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("-log= run -b=/b web --keep")
 	f.Fuzz(func(t *testing.T, line string) {
 		call, err := Parse(strings.Fields(line))
-		if err == nil && call.makesContainer() && call.ID == "" {
+		if err == nil && call.createsContainer() && call.ID == "" {
 			t.Errorf("%q makes a container without a name", line)
 		}
 	})

@@ -164,7 +164,7 @@ func BenchmarkAdmit(b *testing.B) {
 		b.StopTimer()
 		bundle := n.bundle(b, "docker-29")
 		b.StartTimer()
-		undo, err := n.create(context.Background(), &order{call: Call{Command: "create", ID: id, Bundle: bundle}, lowLevel: "/usr/sbin/runc", creator: os.Getpid()})
+		undo, err := n.create(context.Background(), &creation{call: Call{Command: "create", ID: id, Bundle: bundle}, lowLevel: "/usr/sbin/runc", creator: os.Getpid()})
 		require.NoError(b, err)
 		b.StopTimer()
 		require.NoError(b, undo())

@@ -18,48 +18,48 @@ import (
 	"github.com/gpuslice/gpuslice/oci/slice"
 )
 
-// claimPatience bounds how long a creation waits for the ledger and the GPUs. It is
-// less than what daemons wait for a runtime.
-const claimPatience = 30 * time.Second
+// claimTimeout limits the wait for the ledger and the GPUs. Daemons wait longer for a runtime.
+const claimTimeout = 30 * time.Second
 
-// enforcementAnnotation says how a container's limits are enforced, as the NRI plugin's.
+// enforcementAnnotation records how limits are enforced, as the NRI plugin's does.
 const enforcementAnnotation = "gpuslice.io/enforcement"
 
-// order is one container that is to be made.
-type order struct {
+// creation is the creation of one container.
+type creation struct {
 	call Call
-	// lowLevel is the runtime that will make it, and creator the process.
+	// lowLevel is the runtime that will create it.
 	lowLevel string
-	creator  int
-	// nvidia is NVIDIA's runtime, used instead of lowLevel if necessary; empty if it can't be.
+	// creator is the process ID of the creator.
+	creator int
+	// nvidia is NVIDIA's runtime, which can replace lowLevel; empty if it can't.
 	nvidia string
 }
 
-// admit decides about a container and changes its spec. For one that gets a share of a
-// GPU the claim is booked when it returns; undo gives it back. An error leaves nothing
-// booked, and the container must not be made.
-func (r *Runtime) admit(ctx context.Context, o *order, spec *rspec.Spec) (undo func() error, err error) {
+// admit decides about a container and edits its spec. If the container gets a share, the share is
+// reserved when admit returns, and undo releases it. After an error nothing is reserved, and the
+// container must not be created.
+func (r *Runtime) admit(ctx context.Context, cr *creation, spec *rspec.Spec) (undo func() error, err error) {
 	undo = func() error { return nil }
 	if r.ConfigProblem != nil {
 		return undo, r.ConfigProblem
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, claimPatience,
-		fmt.Errorf("it took longer than %v", claimPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, claimTimeout,
+		fmt.Errorf("timeout after %v", claimTimeout))
 	defer cancel()
 
 	if slice.Of(spec) != "" {
-		return undo, nil // its hook checks and books it
+		return undo, nil // its hook checks it and reserves the share
 	}
-	c := oci.ContainerOf(o.call.ID, spec)
+	c := oci.ContainerOf(cr.call.ID, spec)
 	c.Majors = oci.HostDriverMajorsFor(c)
 	c.RequestNames = oci.HostRequestNames()
 	if isPod(c) {
-		return undo, r.admitPod(ctx, o, spec, c)
+		return undo, r.admitPod(ctx, cr, spec, c)
 	}
 	if done, err := r.limitedByNRI(ctx, c); done || err != nil {
 		return undo, err
 	}
-	if r.precreated(o, c) {
+	if r.precreated(cr, c) {
 		return undo, nil
 	}
 	requested, err := request.FromContainer(c.Env, c.Annotations, r.Config)
@@ -69,30 +69,29 @@ func (r *Runtime) admit(ctx context.Context, o *order, spec *rspec.Spec) (undo f
 	if requested == nil {
 		return undo, withoutRequest(spec, c)
 	}
-	return r.withRequest(ctx, o, spec, c, requested)
+	return r.withRequest(ctx, cr, spec, c, requested)
 }
 
-// warnOfAdmin writes a warning for a container that can open GPUs whatever it was given.
+// warnOfAdmin writes a warning for a container that can open every GPU.
 func (r *Runtime) warnOfAdmin(call Call, spec *rspec.Spec) {
 	if !oci.AdministersNode(spec) || r.isExempt(call, oci.ContainerOf(call.ID, spec)) {
 		return
 	}
-	_ = warn(r.Stderr, call, fmt.Sprintf("container %s has CAP_SYS_ADMIN, by which it can replace its limits and, on nodes with cgroup v1, open every GPU (docs/SECURITY.md, \"What the limiter doesn't hold\")",
-		short(call.ID)), time.Now()) // a container is not refused for a log that can't be written
+	_ = warn(r.Stderr, call, fmt.Sprintf("container %s has CAP_SYS_ADMIN: it can replace its limits and, on nodes with cgroup v1, open every GPU (docs/SECURITY.md, \"What the limiter doesn't hold\")",
+		short(call.ID)), time.Now()) // a log that can't be written refuses no container
 }
 
-// withoutRequest takes back what a container that asks for no share has of GPUs, or
-// refuses it.
+// withoutRequest removes the GPUs of a container that requests no share. It refuses the container if
+// an edit can't remove them.
 func withoutRequest(spec *rspec.Spec, c oci.Container) error {
 	if reason, holds := holdsGPU(c); holds {
-		return fmt.Errorf("the container asks for no share of a GPU, and %s, which has no limits: ask for a share in its place (-e GPUSLICE_MEMORY=8GiB)", reason)
+		return fmt.Errorf("the container requests no GPU share, but %s, which has no limits: request a share instead (-e GPUSLICE_MEMORY=8GiB)", reason)
 	}
 	return oci.Apply(spec, oci.Void(c))
 }
 
-// holdsGPU says what a container without a request has of GPUs. A privileged one has the
-// nodes as root of the machine; the driver's libraries it was given by a CDI device, or by
-// hand.
+// holdsGPU returns how a container has a GPU that no edit removes. A privileged one always has the
+// device nodes, so only the driver's libraries count for it.
 func holdsGPU(c oci.Container) (reason string, holds bool) {
 	if reason, holds = oci.HoldsGPU(c); !holds && c.Privileged {
 		return oci.MountsDriver(c)
@@ -100,8 +99,8 @@ func holdsGPU(c oci.Container) (reason string, holds bool) {
 	return reason, holds
 }
 
-// limitedByNRI says whether the NRI plugin has limited the container, which then is
-// Kubernetes' and goes by as it is. The word of its spec is not enough.
+// limitedByNRI reports whether the NRI plugin has limited the container: it mounts the limits, and
+// the ledger has its claim.
 func (r *Runtime) limitedByNRI(ctx context.Context, c oci.Container) (bool, error) {
 	if !r.mountsLimits(c) {
 		return false, nil
@@ -125,67 +124,66 @@ func (r *Runtime) limitedByNRI(ctx context.Context, c oci.Container) (bool, erro
 	return false, nil
 }
 
-// mountsLimits says whether a container mounts the limits of the claim of its own id.
+// mountsLimits reports whether a container mounts the limits of the claim of its own ID.
 func (r *Runtime) mountsLimits(c oci.Container) bool {
 	return oci.MountsFiles(c.Mounts, filepath.Join(r.Config.StateDir, "containers", c.ID))
 }
 
-// withRequest gives a container its share: chooses the GPUs, books them, and edits the
-// spec. Everything that can be refused is refused before anything is booked.
-func (r *Runtime) withRequest(ctx context.Context, o *order, spec *rspec.Spec, c oci.Container, requested *request.Request) (func() error, error) {
+// withRequest chooses GPUs for a container, reserves its shares and edits the spec.
+func (r *Runtime) withRequest(ctx context.Context, cr *creation, spec *rspec.Spec, c oci.Container, requested *request.Request) (func() error, error) {
 	undo := func() error { return nil }
 	if err := ledger.ValidateContainerID(c.ID); err != nil {
 		return undo, err
 	}
 	gpus, err := r.GPUs(ctx)
 	if err != nil {
-		return undo, forRoot(err)
+		return undo, adviseRoot(err)
 	}
 	limiter, err := r.Limiter()
 	if err != nil {
-		return undo, forRoot(err)
+		return undo, adviseRoot(err)
 	}
 	ledger, err := ledger.Open(r.Config.StateDir, ledger.WithRecovery(oci.RecoverShares))
 	if err != nil {
-		return undo, forRoot(err)
+		return undo, adviseRoot(err)
 	}
 	defer ledger.Close()
 
-	b := booking{
-		runtime: r, order: o, gpus: gpus, request: requested,
-		settings: r.settings(o, limiter, gpus),
-		releaser: orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()},
+	res := reservation{
+		runtime: r, creation: cr, gpus: gpus, request: requested,
+		settings: r.settings(cr, limiter, gpus),
+		releaser: claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()},
 	}
-	b.container = c
-	if b.container.Rootfs, err = rootfsFacts(o.call.Bundle, spec); err != nil {
+	res.container = c
+	if res.container.Rootfs, err = rootfsFacts(cr.call.Bundle, spec); err != nil {
 		return undo, err
 	}
-	b.container.Dir = ledger.Dir(c.ID)
-	b.container.Uncontrolled = r.Config.AllowControlSwitch && oci.AsksForNoControl(c)
-	if err := b.book(ctx, spec); err != nil {
+	res.container.Dir = ledger.Dir(c.ID)
+	res.container.Uncontrolled = r.Config.AllowControlSwitch && oci.AsksForNoControl(c)
+	if err := res.reserve(ctx, spec); err != nil {
 		return undo, err
 	}
-	return func() error { return r.giveUp(c.ID, b.record.Nonce) }, nil
+	return func() error { return r.drop(c.ID, res.record.Nonce) }, nil
 }
 
-// forRoot says what to do where somebody lacks the right to what a share needs.
-func forRoot(err error) error {
+// adviseRoot adds what to do to a permission error.
+func adviseRoot(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w: shares of a GPU are booked as root, in the node's one ledger: start the container with a daemon that runs as root", err)
+		return fmt.Errorf("%w: GPU shares need root: start the container with a daemon that runs as root", err)
 	}
 	return err
 }
 
-// settings are the node's, as package oci wants them.
-func (r *Runtime) settings(o *order, limiter Limiter, gpus GPUs) oci.Settings {
+// settings returns the node's settings for package oci.
+func (r *Runtime) settings(cr *creation, limiter Limiter, gpus GPUs) oci.Settings {
 	s := oci.Settings{
 		Injection:              oci.Injection(r.Config.DeviceInjection),
 		LibraryPath:            limiter.Library,
 		PreloadPath:            limiter.Preload,
 		LimiterMode:            oci.LimiterMode(r.Config.LimiterMode),
 		Fronts:                 limiter.Fronts,
-		DefaultRuntimeIsNvidia: isNvidia(o.lowLevel) || o.nvidia != "",
-		NvidiaAdvice:           o.advice(),
+		DefaultRuntimeIsNvidia: isNvidia(cr.lowLevel) || cr.nvidia != "",
+		NvidiaAdvice:           cr.advice(),
 		Graphics:               r.Config.Graphics,
 		CorePolicy:             oci.CorePolicy(r.Config.CorePolicy),
 		Oversubscription:       gpus.Oversubscription,
@@ -200,19 +198,19 @@ func (r *Runtime) settings(o *order, limiter Limiter, gpus GPUs) oci.Settings {
 	return s
 }
 
-// advice says what to do where no CDI spec has the GPUs and NVIDIA's runtime isn't used.
-func (o *order) advice() string {
+// advice is for a node without a CDI spec of the GPUs and without NVIDIA's runtime.
+func (cr *creation) advice() string {
 	const spec = "run gpuslice cdi generate --driver, or nvidia-ctk cdi generate"
-	if o.lowLevel == podmansRuntime {
-		return "a hook of podman's can't have NVIDIA's runtime make the container: " + spec
+	if cr.lowLevel == podmansRuntime {
+		return "a podman hook can't select NVIDIA's runtime: " + spec
 	}
-	return fmt.Sprintf("the low-level runtime %s does not inject GPUs, and nvidia-container-runtime is not there or can't take its place: %s, or put nvidia-container-runtime first into runtimes of the operator's config", o.lowLevel, spec)
+	return fmt.Sprintf("the low-level runtime %s does not inject GPUs, and nvidia-container-runtime is not installed or can't replace it: %s, or set nvidia-container-runtime first in runtimes of the config", cr.lowLevel, spec)
 }
 
-// rootfsFacts looks into the container's root file system, which is mounted by now.
+// rootfsFacts reads the container's root file system, which is mounted already.
 func rootfsFacts(bundle string, spec *rspec.Spec) (*oci.Rootfs, error) {
 	if spec.Root == nil {
-		return nil, errors.New("its config names no root file system")
+		return nil, errors.New("the config has no root file system")
 	}
 	path := spec.Root.Path
 	if !filepath.IsAbs(path) {
@@ -225,9 +223,9 @@ func rootfsFacts(bundle string, spec *rspec.Spec) (*oci.Rootfs, error) {
 	return oci.RootfsFacts(path, env)
 }
 
-// giveUp gives back a claim whose container was not made.
-func (r *Runtime) giveUp(id, nonce string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), claimPatience)
+// drop releases the claim of a container that was not created.
+func (r *Runtime) drop(id, nonce string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
 	defer cancel()
 	ledger, err := ledger.Open(r.Config.StateDir)
 	if err != nil {

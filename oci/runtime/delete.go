@@ -16,39 +16,36 @@ import (
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
-// claimOf is the record of a container's claim; fs.ErrNotExist where it has none, and
-// orphans.ErrDamaged where it can't be read.
-func (r *Runtime) claimOf(id string) (orphans.Record, error) {
-	if ledger.ValidateContainerID(id) != nil {
-		return orphans.Record{}, fs.ErrNotExist
+// claimOf returns the record of a container's claim. Errors are fs.ErrNotExist if it has none, and
+// claimed.ErrDamaged.
+func (r *Runtime) claimOf(id string) (claimed.Record, error) {
+	if grant.ValidateContainerID(id) != nil {
+		return claimed.Record{}, fs.ErrNotExist
 	}
 	return orphans.Read(filepath.Join(r.Config.StateDir, "containers", id))
 }
 
-// delete has the low-level runtime delete a container that has a claim, and then gives
-// the claim back: not before, for until then its processes may have the GPU. A delete
-// that fails because there is no container gives it back too. So does nobody's delete:
-// the next creation does, see sweep.
-//
-// damaged is why the claim's record can't be read, which then has no nonce.
-func (r *Runtime) delete(ctx context.Context, call Call, claim orphans.Record, damaged error, argv, env []string) (int, error) {
+// delete runs the low-level runtime's delete and then releases the claim, even if delete fails
+// because there is no container. Until then processes can use the GPU. damaged is set if the claim's
+// record can't be read; it has no nonce then.
+func (r *Runtime) delete(ctx context.Context, call Call, claim claimed.Record, damaged error, argv, env []string) (int, error) {
 	status, err := runChild(argv, env)
 	if err != nil {
 		return exitFailed, err
 	}
 	if damaged != nil {
-		fmt.Fprintf(r.Stderr, "gpuslice: container %s: %v: its share of the GPU is given back once no process uses the directory\n", short(call.ID), damaged)
+		fmt.Fprintf(r.Stderr, "gpuslice: container %s: %v: its GPU share is released when no process uses the directory\n", short(call.ID), damaged)
 	}
-	if err := r.giveBack(ctx, call.ID, claim.Nonce, false); err != nil {
-		// The container is gone; its claim goes with the next creation.
-		fmt.Fprintf(r.Stderr, "gpuslice: container %s: give its share of the GPU back: %v\n", short(call.ID), err)
+	if err := r.release(ctx, call.ID, claim.Nonce, false); err != nil {
+		// The next creation releases it.
+		fmt.Fprintf(r.Stderr, "gpuslice: container %s: release its GPU share: %v\n", short(call.ID), err)
 	}
 	return status, nil
 }
 
-// giveBack releases a claim if its container is gone.
-func (r *Runtime) giveBack(ctx context.Context, id, nonce string, ended bool) error {
-	ctx, cancel := context.WithTimeout(ctx, claimPatience)
+// release releases a claim if its container is gone.
+func (r *Runtime) release(ctx context.Context, id, nonce string, ended bool) error {
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
 	if _, err := os.Stat(r.Config.StateDir); err != nil {
 		return nil // no ledger, no claim
@@ -61,8 +58,7 @@ func (r *Runtime) giveBack(ctx context.Context, id, nonce string, ended bool) er
 	return orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()}.Release(ctx, id, nonce, ended)
 }
 
-// runChild runs a program to its end in our place: with our files, and with the signals
-// that come to us.
+// runChild runs a program with this process' files, and forwards signals to it.
 func runChild(argv, env []string) (status int, err error) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals)
@@ -78,7 +74,7 @@ func runChild(argv, env []string) (status int, err error) {
 		select {
 		case s := <-signals:
 			switch s {
-			case unix.SIGCHLD, unix.SIGURG, unix.SIGPIPE: // our own: the child's end, Go's scheduler
+			case unix.SIGCHLD, unix.SIGURG, unix.SIGPIPE: // for this process
 			default:
 				_ = child.Process.Signal(s) // it may have ended
 			}

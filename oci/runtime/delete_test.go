@@ -64,12 +64,12 @@ func TestDelete(t *testing.T) {
 	cmd := m.command(nil, "delete", "--force", "web")
 	require.NoError(t, cmd.Start())
 	require.Eventually(t, func() bool { return strings.Contains(read(t, m.path("argv")), "ready") }, patience, pause)
-	ids, _ := m.booked()
+	ids, _ := m.claimed()
 	require.Equal(t, []string{"web"}, ids, "not before the low-level runtime is done")
 	require.NoError(t, cmd.Process.Signal(unix.SIGTERM))
 	require.EqualError(t, cmd.Wait(), "exit status 7")
 	require.Contains(t, read(t, m.path("argv")), "term")
-	ids, _ = m.booked()
+	ids, _ = m.claimed()
 	require.Empty(t, ids, "no process of it is there")
 }
 
@@ -85,13 +85,13 @@ func TestDeleteFails(t *testing.T) {
 	state := write(t, m.path("root/web/state.json"), `{"id":"web","init_process_pid":`+itoa(self.PID)+`,"init_process_start":`+itoa(int(self.Start))+`,"config":{}}`, 0o600)
 	_, err = m.run("delete", "web")
 	require.EqualError(t, err, "exit status 1")
-	ids, _ := m.booked()
+	ids, _ := m.claimed()
 	require.Equal(t, []string{"web"}, ids)
 
 	require.NoError(t, os.Remove(state))
 	_, err = m.run("delete", "web")
 	require.EqualError(t, err, "exit status 1")
-	ids, _ = m.booked()
+	ids, _ = m.claimed()
 	require.Empty(t, ids)
 }
 
@@ -114,7 +114,7 @@ func TestDeleteDamaged(t *testing.T) {
 		require.NoError(t, os.Chtimes(dir, then, then))
 		out, _ := m.run("delete", "web")
 		require.Contains(t, out, "the record of a claim is damaged: "+dir)
-		ids, _ := m.booked()
+		ids, _ := m.claimed()
 		require.Len(t, ids, want.left)
 	}
 }
@@ -130,11 +130,11 @@ func TestSameIDTwice(t *testing.T) {
 		bundle := m.bundle("web2", []string{"GPUSLICE_MEMORY=" + memory})
 		out, err = m.run("--root", m.path("root2"), "create", "-b", bundle, "web")
 		require.Error(t, err)
-		require.Contains(t, out, "a container with the id web has a share of a GPU already (bundle "+m.path("bundles/web")+"): remove it, or choose another id")
+		require.Contains(t, out, "a container with the ID web already has a GPU share (bundle "+m.path("bundles/web")+"): remove it, or use another ID")
 	}
 	_, err = m.run("--root", m.path("root2"), "delete", "--force", "web")
 	require.NoError(t, err)
-	ids, _ := m.booked()
+	ids, _ := m.claimed()
 	require.Equal(t, []string{"web"}, ids)
 }
 
@@ -145,7 +145,7 @@ func TestExecFails(t *testing.T) {
 	out, err := m.create("web", "GPUSLICE_MEMORY=1GiB")
 	require.Error(t, err)
 	require.Contains(t, out, "run "+m.path("fake"))
-	ids, _ := m.booked()
+	ids, _ := m.claimed()
 	require.Empty(t, ids)
 }
 
@@ -157,9 +157,9 @@ func TestRecursion(t *testing.T) {
 	write(t, m.path("fake"), "#!/bin/sh\nexec "+self+" \"$@\"\n", 0o755)
 	out, err := m.create("web", "GPUSLICE_MEMORY=1GiB")
 	require.Error(t, err)
-	require.Contains(t, out, "has called gpuslice-runtime again")
+	require.Contains(t, out, "has called gpuslice-runtime")
 	_, err = m.run("delete", "web")
 	require.Error(t, err)
-	ids, _ := m.booked()
+	ids, _ := m.claimed()
 	require.Empty(t, ids)
 }

@@ -79,7 +79,7 @@ var (
 
 // make is create of a bundle.
 func (b *bench) make(bundle string) error {
-	_, err := b.create(context.Background(), &order{call: Call{Command: "create", ID: id, Bundle: bundle}, lowLevel: "/usr/sbin/runc", creator: os.Getpid()})
+	_, err := b.create(context.Background(), &creation{call: Call{Command: "create", ID: id, Bundle: bundle}, lowLevel: "/usr/sbin/runc", creator: os.Getpid()})
 	return err
 }
 

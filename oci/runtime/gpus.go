@@ -20,24 +20,22 @@ import (
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// otherContextMiB is what a CUDA context is expected to take where nobody has said:
-// rather too much than too little.
+// otherContextMiB is the memory of a CUDA context on an unknown GPU: a high estimate.
 const otherContextMiB = 520
 
-// GPUs is what a node has to share.
+// GPUs are the node's GPUs. The maps are by UUID.
 type GPUs struct {
-	// Capacity is what may be booked of each GPU, by UUID.
 	Capacity map[string]grant.GPU
-	// Indices are NVML's indices by UUID: "0", and "0:1" of a MIG device.
+	// Indices are NVML's: "0", and "0:1" for a MIG device.
 	Indices map[string]string
-	// ContextMiB is what a context of each is expected to take.
+	// ContextMiB is the memory of a CUDA context.
 	ContextMiB map[string]int64
-	// Oversubscription is how much more of a GPU's memory is granted than it has.
+	// Oversubscription is the grantable memory as a multiple of the GPU's.
 	Oversubscription map[string]float64
 }
 
-// nodeFile is what is read of node.json, which the agent writes (monitor/node) and
-// `gpuslice GPUs` prints. That package knows NVML, which this program does without.
+// nodeFile is a part of node.json, which the agent writes and `gpuslice gpus` prints. Its package
+// monitor/node imports NVML, so it can't be used here.
 type nodeFile struct {
 	Version   int          `json:"version"`
 	WrittenAt time.Time    `json:"writtenAt"`
@@ -71,19 +69,17 @@ type nodeMIG struct {
 // nodeFileVersion is that of monitor/node.
 const nodeFileVersion = 2
 
-// decodeNode reads a node.json.
 func decodeNode(data []byte) (nodeFile, error) {
 	var f nodeFile
 	if err := json.Unmarshal(data, &f); err != nil {
 		return f, err
 	}
 	if f.Version != nodeFileVersion {
-		return f, fmt.Errorf("its version is %d, and this program knows %d: install gpuslice's programs of one version", f.Version, nodeFileVersion)
+		return f, fmt.Errorf("version %d is not supported, only %d: install all gpuslice programs in one version", f.Version, nodeFileVersion)
 	}
 	return f, nil
 }
 
-// GPUs is what the file says.
 func (f nodeFile) gpus() GPUs {
 	c := GPUs{
 		Capacity: map[string]grant.GPU{}, Indices: map[string]string{},
@@ -113,8 +109,8 @@ func (f nodeFile) gpus() GPUs {
 	return c
 }
 
-// writtenSince says whether the file is of this run of the machine. Older agents don't
-// write the boot's id, and the clock may have been set since.
+// writtenSince reports whether the file was written since the boot. The boot ID counts if there is
+// one, because the clock can be changed.
 func (f nodeFile) writtenSince(boot bootState) bool {
 	if f.BootID != "" {
 		return f.BootID == boot.ID
@@ -122,38 +118,33 @@ func (f nodeFile) writtenSince(boot bootState) bool {
 	return f.WrittenAt.After(boot.Since)
 }
 
-// Inventory finds out the node's GPUs without asking the driver each time.
+// Inventory lists the node's GPUs without a query to the driver each time.
 type Inventory struct {
-	// NodePath is the agent's account of the GPUs. It counts if it is of this run of
-	// the machine.
+	// NodePath is the agent's node.json. It is valid if it was written since the boot.
 	NodePath string
-	// CachePath is where what Ask said is kept, for as long as the machine and the driver
-	// run.
+	// CachePath caches the result of Query until the next boot or change of the driver.
 	CachePath string
-	// Ask asks the driver, and answers with what node.json holds.
-	Ask func(ctx context.Context) ([]byte, error)
+	// Query queries the driver and returns the content of a node.json.
+	Query func(ctx context.Context) ([]byte, error)
 
-	// boot identifies this run of the machine and its driver; nil: the host's.
-	boot func() (bootState, error)
+	boot func() (bootState, error) // nil is hostBoot
 }
 
-// bootState is what has to be the same for the GPUs to be.
+// bootState is equal as long as a cached list of GPUs is valid.
 type bootState struct {
-	// ID is the kernel's boot_id, and Since when it booted.
-	ID    string    `json:"bootID"`
+	ID    string    `json:"bootID"` // the kernel's boot_id
 	Since time.Time `json:"-"`
-	// Driver is the kernel module's version, and GPUs the GPUs and MIG devices it has.
+	// Driver is the kernel module's version, GPUs are its GPUs and MIG devices.
 	Driver string `json:"driver"`
 	GPUs   string `json:"gpus"`
 }
 
-// gpuCache is the cache's file.
 type gpuCache struct {
 	bootState
 	Node json.RawMessage `json:"node"`
 }
 
-// GPUs answers with the agent's account, the cache's, or the driver's.
+// GPUs returns the GPUs from the agent's file, the cache, or the driver.
 func (i Inventory) GPUs(ctx context.Context) (GPUs, error) {
 	bootOf := i.boot
 	if bootOf == nil {
@@ -161,27 +152,27 @@ func (i Inventory) GPUs(ctx context.Context) (GPUs, error) {
 	}
 	boot, err := bootOf()
 	if err != nil {
-		return GPUs{}, fmt.Errorf("find out the node's GPUs: %w", err)
+		return GPUs{}, fmt.Errorf("list the node's GPUs: %w", err)
 	}
 	data, err := os.ReadFile(i.NodePath)
 	if err == nil {
 		f, err := decodeNode(data)
 		if err != nil {
-			return GPUs{}, fmt.Errorf("read the agent's account of the GPUs %s: %w", i.NodePath, err)
+			return GPUs{}, fmt.Errorf("read the agent's list of the GPUs %s: %w", i.NodePath, err)
 		}
 		if f.writtenSince(boot) {
 			return f.gpus(), nil
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		return GPUs{}, fmt.Errorf("read the agent's account of the GPUs: %w", err)
+		return GPUs{}, fmt.Errorf("read the agent's list of the GPUs: %w", err)
 	}
 	if c, ok := i.cached(boot); ok {
 		return c, nil
 	}
-	return i.ask(ctx, boot)
+	return i.query(ctx, boot)
 }
 
-// cached is what the cache says. One that is damaged or of another boot says nothing.
+// cached returns the cached GPUs, unless the cache is damaged or from another boot.
 func (i Inventory) cached(boot bootState) (GPUs, bool) {
 	data, err := os.ReadFile(i.CachePath)
 	if err != nil {
@@ -195,30 +186,30 @@ func (i Inventory) cached(boot bootState) (GPUs, bool) {
 	return f.gpus(), err == nil
 }
 
-// ask asks the driver: one process at a time, for it may take seconds.
-func (i Inventory) ask(ctx context.Context, boot bootState) (GPUs, error) {
+// query queries the driver, in one process at a time, because it can take seconds.
+func (i Inventory) query(ctx context.Context, boot bootState) (GPUs, error) {
 	if err := os.MkdirAll(filepath.Dir(i.CachePath), 0o711); err != nil {
-		return GPUs{}, fmt.Errorf("find out the node's GPUs: %w", err)
+		return GPUs{}, fmt.Errorf("list the node's GPUs: %w", err)
 	}
 	lock, err := i.lock(ctx)
 	if err != nil {
-		return GPUs{}, fmt.Errorf("find out the node's GPUs: wait for another process that asks the driver: %w", err)
+		return GPUs{}, fmt.Errorf("list the node's GPUs: wait for another process that queries the driver: %w", err)
 	}
 	defer lock.Close()
-	if c, ok := i.cached(boot); ok { // the other one has asked
+	if c, ok := i.cached(boot); ok { // by the other process
 		return c, nil
 	}
-	data, err := i.Ask(ctx)
+	data, err := i.Query(ctx)
 	if err != nil {
-		return GPUs{}, fmt.Errorf("find out the node's GPUs, as no gpuslice-agent says them: %w", err)
+		return GPUs{}, fmt.Errorf("list the node's GPUs without gpuslice-agent: %w", err)
 	}
 	f, err := decodeNode(data)
 	if err != nil {
-		return GPUs{}, fmt.Errorf("find out the node's GPUs: %w", err)
+		return GPUs{}, fmt.Errorf("list the node's GPUs: %w", err)
 	}
-	if len(f.Devices) > 0 { // none: the driver may come yet
+	if len(f.Devices) > 0 { // none: the driver can be loaded later
 		if err := i.save(gpuCache{boot, data}); err != nil {
-			return GPUs{}, fmt.Errorf("keep what the driver says of the GPUs: %w", err)
+			return GPUs{}, fmt.Errorf("cache the list of the GPUs: %w", err)
 		}
 	}
 	return f.gpus(), nil
@@ -237,7 +228,6 @@ func (i Inventory) lock(ctx context.Context) (*os.File, error) {
 	return f, nil
 }
 
-// save writes the cache, under the lock.
 func (i Inventory) save(cache gpuCache) error {
 	data, err := json.Marshal(cache)
 	if err != nil {
@@ -246,7 +236,6 @@ func (i Inventory) save(cache gpuCache) error {
 	return atomicfile.Write(i.CachePath, data, 0o600)
 }
 
-// hostBoot is this machine's.
 func hostBoot() (bootState, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -254,7 +243,7 @@ func hostBoot() (bootState, error) {
 	}
 	var up unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
-		return bootState{}, fmt.Errorf("ask how long the machine runs: %w", err)
+		return bootState{}, fmt.Errorf("read the uptime: %w", err)
 	}
 	driver, _ := os.ReadFile("/sys/module/nvidia/version") // a simulated driver has none
 	gpus, _ := filepath.Glob("/proc/driver/nvidia/gpus/*")

@@ -41,8 +41,8 @@ func inventoryOf(t *testing.T) (Inventory, *bootState, *atomic.Int32) {
 	boot := &bootState{ID: "boot-1", Since: time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC), Driver: "570", GPUs: "0"}
 	return Inventory{
 		NodePath: filepath.Join(dir, "node.json"), CachePath: filepath.Join(dir, "run/gpus.json"),
-		Ask:  func(context.Context) ([]byte, error) { asked.Add(1); return []byte(nodeJSON), nil },
-		boot: func() (bootState, error) { return *boot, nil },
+		Query: func(context.Context) ([]byte, error) { asked.Add(1); return []byte(nodeJSON), nil },
+		boot:  func() (bootState, error) { return *boot, nil },
 	}, boot, asked
 }
 
@@ -73,7 +73,7 @@ func TestGPUsByTheAgent(t *testing.T) {
 
 	for content, want := range map[string]string{
 		"{":             "node.json",
-		`{"version":3}`: "its version is 3, and this program knows 2",
+		`{"version":3}`: "version 3 is not supported, only 2",
 	} {
 		write(t, i.NodePath, content, 0o644)
 		_, err = i.GPUs(context.Background())
@@ -123,11 +123,11 @@ func TestGPUsWaitIsBounded(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Dir(i.CachePath), 0o755))
 	lock, err := i.lock(context.Background())
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeoutCause(context.Background(), 10*time.Millisecond, errors.New("it took longer than 10ms"))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), 10*time.Millisecond, errors.New("timeout after 10ms"))
 	defer cancel()
 	_, err = i.GPUs(ctx)
-	require.ErrorContains(t, err, "wait for another process that asks the driver")
-	require.ErrorContains(t, err, "it took longer than 10ms")
+	require.ErrorContains(t, err, "wait for another process that queries the driver")
+	require.ErrorContains(t, err, "timeout after 10ms")
 	require.Zero(t, asked.Load())
 	require.NoError(t, lock.Close())
 	_, err = i.GPUs(context.Background())
@@ -135,11 +135,11 @@ func TestGPUsWaitIsBounded(t *testing.T) {
 }
 
 // A program that is killed for being late is not waited for through its children.
-func TestAskDriverIsBounded(t *testing.T) {
+func TestQueryDriverIsBounded(t *testing.T) {
 	program := write(t, filepath.Join(t.TempDir(), "gpuslice"), "#!/bin/sh\nsleep 600 &\necho $! > \"$0.pid\"\nwait\n", 0o755)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { _, err := askDriver(ctx, program, request.Config{}); ended <- err }()
+	go func() { _, err := queryDriver(ctx, program, request.Config{}); ended <- err }()
 	require.Eventually(t, func() bool { data, _ := os.ReadFile(program + ".pid"); return len(data) > 1 }, patience, pause)
 	cancel()
 	select {
@@ -156,7 +156,7 @@ func TestAskDriverIsBounded(t *testing.T) {
 func TestNoGPUs(t *testing.T) {
 	i, _, _ := inventoryOf(t)
 	times := 0
-	i.Ask = func(context.Context) ([]byte, error) { times++; return []byte(`{"version":2}`), nil }
+	i.Query = func(context.Context) ([]byte, error) { times++; return []byte(`{"version":2}`), nil }
 	for range 2 {
 		gpus, err := i.GPUs(context.Background())
 		require.NoError(t, err)
@@ -164,13 +164,13 @@ func TestNoGPUs(t *testing.T) {
 	}
 	require.Equal(t, 2, times, "the driver may come yet")
 
-	i.Ask = func(context.Context) ([]byte, error) { return nil, errors.New("the driver: nvmlInit: no library") }
+	i.Query = func(context.Context) ([]byte, error) { return nil, errors.New("the driver: nvmlInit: no library") }
 	_, err := i.GPUs(context.Background())
-	require.EqualError(t, err, "find out the node's GPUs, as no gpuslice-agent says them: the driver: nvmlInit: no library")
+	require.EqualError(t, err, "list the node's GPUs without gpuslice-agent: the driver: nvmlInit: no library")
 }
 
 // What the real `gpuslice GPUs` prints, and what it says where there is no driver.
-func TestAskDriver(t *testing.T) {
+func TestQueryDriver(t *testing.T) {
 	m := newMachine(t, "")
 	config, err := LoadConfig(m.path("runtime.yaml"))
 	require.NoError(t, err)
@@ -187,5 +187,5 @@ func TestAskDriver(t *testing.T) {
 	require.ErrorContains(t, err, "nvmlInit")
 	t.Setenv("PATH", "")
 	_, err = NewInventory(config, m.path("nowhere/gpuslice-runtime")).GPUs(context.Background())
-	require.ErrorContains(t, err, "install gpuslice beside gpuslice-runtime, or run gpuslice-agent")
+	require.ErrorContains(t, err, "install gpuslice in the directory of gpuslice-runtime, or run gpuslice-agent")
 }

@@ -23,32 +23,24 @@ import (
 	"github.com/gpuslice/gpuslice/oci/slice"
 )
 
-// hookUsage is how hooks are called.
 const hookUsage = "gpuslice-runtime hook {precreate|createRuntime|poststop} [--config=FILE]"
 
-// refuseStage and refuseReason are of a hook that precreate writes into the config of a
-// container that it refuses. It does no more than to fail with the reason.
+// precreate adds this hook to the config of a container that it refuses. The hook fails with the
+// reason.
 const (
 	refuseStage  = "refuse"
 	refuseReason = "--reason="
 )
 
-// podmansRuntime stands in a claim's record for the low-level runtime, which a precreate
-// hook isn't told.
+// podmansRuntime replaces the low-level runtime in a claim's record: a precreate hook does not get
+// it.
 const podmansRuntime = "podman's"
 
-// maxInput bounds what is read of a hook's input.
 const maxInput = 16 << 20
 
-// hookMain runs one hook and returns its exit status.
-//
-//   - precreate (podman's hooks.d only) gives a container its share: config.json comes on
-//     stdin and goes to stdout, with a hook that fails where the container is refused.
-//   - createRuntime can't change the container. It refuses one that has a GPU without
-//     limits, or asks for a share that nobody gave it.
-//   - poststop gives the share back.
-//
-// The last two get the container's state on stdin (runtime-spec, runtime.md, "State").
+// hookMain runs a hook and returns its exit status. precreate (only podman's hooks.d) reads
+// config.json on stdin and writes it to stdout. The others read the container's state on stdin
+// (runtime-spec, runtime.md, "State").
 func (r *Runtime) hookMain(ctx context.Context, args []string) int {
 	stage, claim, reason := "", "", ""
 	for _, arg := range args {
@@ -71,16 +63,15 @@ func (r *Runtime) hookMain(ctx context.Context, args []string) int {
 	case refuseStage:
 		err = errors.New(reason)
 	default:
-		err = fmt.Errorf("hook %q is not known: %s", stage, hookUsage)
+		err = fmt.Errorf("unknown hook %q: %s", stage, hookUsage)
 	}
 	if err != nil {
-		_ = report(r.Stderr, Call{}, err, time.Now()) // there is nowhere else to tell
+		_ = report(r.Stderr, Call{}, err, time.Now()) // nothing else can be done
 		return exitFailed
 	}
 	return exitDone
 }
 
-// withState reads the container's state.
 func (r *Runtime) withState(do func(rspec.State) error) error {
 	var state rspec.State
 	if err := json.NewDecoder(io.LimitReader(r.Stdin, maxInput)).Decode(&state); err != nil {
@@ -92,9 +83,9 @@ func (r *Runtime) withState(do func(rspec.State) error) error {
 	return nil
 }
 
-// poststop gives back what a container had. The hook in its config names the claim by its
-// nonce. One without (hooks.d) is of the container's id only, which can have a newer claim
-// by now: that one's creation isn't over.
+// poststop releases a container's claim. The hook in the container's config has the claim's nonce.
+// The hook of hooks.d has only the container's ID, which can have a newer claim: that claim's
+// creation has not ended.
 func (r *Runtime) poststop(ctx context.Context, state rspec.State, nonce string) error {
 	claim, err := r.claimOf(state.ID)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -105,19 +96,19 @@ func (r *Runtime) poststop(ctx context.Context, state rspec.State, nonce string)
 	}
 	ended := nonce != "" && nonce == claim.Nonce
 	if nonce != "" && !ended && err == nil {
-		return nil // a newer one
+		return nil // a newer claim
 	}
-	return errors.Join(err, r.giveBack(ctx, state.ID, claim.Nonce, ended))
+	return errors.Join(err, r.release(ctx, state.ID, claim.Nonce, ended))
 }
 
-// verify refuses a container that has, or asks for, what it was not given.
+// verify refuses a container that has a GPU without limits, or requests a share.
 func (r *Runtime) verify(ctx context.Context, state rspec.State) error {
 	bundle, err := OpenBundle(filepath.Join(state.Bundle, configName))
 	if err != nil {
 		return err
 	}
 	if slice.Of(bundle.Spec) != "" {
-		return nil // its own hook checks and books it
+		return nil // its own hook checks it and reserves the share
 	}
 	c := oci.ContainerOf(state.ID, bundle.Spec)
 	c.Majors = oci.HostDriverMajors()
@@ -127,10 +118,10 @@ func (r *Runtime) verify(ctx context.Context, state rspec.State) error {
 		return err
 	}
 	if reason, holds := holdsGPU(c); holds {
-		return fmt.Errorf("%s, and it has no limits: start the container with --runtime gpuslice-runtime and -e GPUSLICE_MEMORY=8GiB in place of the device", reason)
+		return fmt.Errorf("%s, but the container has no limits: start it with --runtime gpuslice-runtime and -e GPUSLICE_MEMORY=8GiB instead of the device", reason)
 	}
 	if oci.AsksForGPU(c) && callsNvidia(bundle.Spec) {
-		return errors.New("NVIDIA's hook is to give it a GPU (NVIDIA_VISIBLE_DEVICES), and it has no limits: start the container with --runtime gpuslice-runtime")
+		return errors.New("NVIDIA's hook would inject a GPU (NVIDIA_VISIBLE_DEVICES), but the container has no limits: start it with --runtime gpuslice-runtime")
 	}
 	if r.ConfigProblem != nil {
 		return r.ConfigProblem
@@ -140,13 +131,12 @@ func (r *Runtime) verify(ctx context.Context, state rspec.State) error {
 		return err
 	}
 	if requested != nil {
-		return errors.New("it asks for a share of a GPU, and a hook of this stage can't give it one: start the container with --runtime gpuslice-runtime")
+		return errors.New("the container requests a GPU share, which a createRuntime hook can't add: start it with --runtime gpuslice-runtime")
 	}
 	return nil
 }
 
-// limited says whether a container's limits are in place: it mounts them from a claim's
-// directory under its own id, which is there.
+// limited reports whether a container has a claim and mounts its limits.
 func (r *Runtime) limited(ctx context.Context, c oci.Container) (bool, error) {
 	if done, err := r.limitedByNRI(ctx, c); done || err != nil {
 		return done, err
@@ -157,7 +147,7 @@ func (r *Runtime) limited(ctx context.Context, c oci.Container) (bool, error) {
 	return r.mountsLimits(c), nil
 }
 
-// callsNvidia says whether a spec has the hook by which NVIDIA's runtime injects GPUs.
+// callsNvidia reports whether a spec has the hook of NVIDIA's runtime that injects GPUs.
 func callsNvidia(spec *rspec.Spec) bool {
 	if spec.Hooks == nil {
 		return false
@@ -172,7 +162,7 @@ func callsNvidia(spec *rspec.Spec) bool {
 	return false
 }
 
-// precreate gives a container its share before podman writes its config.
+// precreate does what create does, before podman writes the config.
 func (r *Runtime) precreate(ctx context.Context) error {
 	data, err := io.ReadAll(io.LimitReader(r.Stdin, maxInput))
 	if err != nil {
@@ -183,10 +173,10 @@ func (r *Runtime) precreate(ctx context.Context) error {
 		return fmt.Errorf("read the container's config on stdin: %w", err)
 	}
 	id, dir := podmanContainer(bundle.Spec)
-	o := &order{
+	cr := &creation{
 		call: Call{Command: "create", ID: id, Bundle: dir}, lowLevel: podmansRuntime, creator: os.Getppid(),
 	}
-	undo, err := r.admit(ctx, o, bundle.Spec)
+	undo, err := r.admit(ctx, cr, bundle.Spec)
 	if err != nil {
 		return r.refuse(data, fmt.Errorf("container %s: %w", short(id), err))
 	}
@@ -200,11 +190,10 @@ func (r *Runtime) precreate(ctx context.Context) error {
 	return nil
 }
 
-// refuse answers with the config of a container that can't be made: its first hook fails
-// with the reason. If precreate failed itself, podman (4.3) would show the exit status
-// and nothing that was said.
+// refuse writes a config in which the first hook fails with the reason. If precreate itself failed,
+// podman (4.3) would show only the exit status.
 func (r *Runtime) refuse(config []byte, reason error) error {
-	bundle, err := decodeBundle(config) // as it was
+	bundle, err := decodeBundle(config) // without changes of admit
 	if err != nil {
 		return errors.Join(reason, err)
 	}
@@ -223,19 +212,18 @@ func (r *Runtime) refuse(config []byte, reason error) error {
 	return nil
 }
 
-// precreated says whether podman's precreate hook has given the container its share a
-// moment ago, and podman now has this program make it, as where both are installed. The
-// word of its spec is not enough.
-func (r *Runtime) precreated(o *order, c oci.Container) bool {
-	if o.lowLevel == podmansRuntime || !r.mountsLimits(c) {
+// precreated reports whether podman's precreate hook has just reserved the container's share, and
+// podman now calls this program as the runtime. The container's mounts are not sufficient.
+func (r *Runtime) precreated(cr *creation, c oci.Container) bool {
+	if cr.lowLevel == podmansRuntime || !r.mountsLimits(c) {
 		return false
 	}
 	claim, err := r.claimOf(c.ID)
 	return err == nil && claim.Runtime == podmansRuntime && orphans.NewJudge().Proc.Lives(claim.Creator)
 }
 
-// What podman's configs say of the container's id, which they don't name: a cgroup
-// (libpod-<id>, libpod:<id>) and files of its directory.
+// A config of podman does not have the container's ID. It is in the cgroup (libpod-<id>,
+// libpod:<id>) and in mounts of files of the container's directory.
 var (
 	podmanCgroup = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`libpod[-:]([0-9a-f]{64})(\.scope)?(/|$)`)
@@ -245,8 +233,8 @@ var (
 	})
 )
 
-// podmanContainer finds out the id and the bundle of one of podman's containers; empty
-// where it can't, so that a claim is refused.
+// podmanContainer returns the ID and the bundle of a podman container. They are empty if unknown;
+// the ledger then refuses the claim.
 func podmanContainer(spec *rspec.Spec) (id, bundle string) {
 	if spec.Linux != nil {
 		if m := podmanCgroup().FindStringSubmatch(spec.Linux.CgroupsPath); m != nil {

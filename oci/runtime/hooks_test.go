@@ -22,12 +22,12 @@ import (
 	"github.com/gpuslice/gpuslice/oci/ocitest"
 )
 
-// hook runs a hook with an input, and returns what it wrote and said.
+// hook runs a hook with an input, and returns what it wrote and output.
 func (b *bench) hook(input string, args ...string) (stdout, stderr string, status int) {
-	var out, said bytes.Buffer
-	b.Stdin, b.Stdout, b.Stderr = strings.NewReader(input), &out, &said
+	var out, output bytes.Buffer
+	b.Stdin, b.Stdout, b.Stderr = strings.NewReader(input), &out, &output
 	status = b.Main(context.Background(), append([]string{"hook"}, args...))
-	return out.String(), strings.TrimSpace(said.String()), status
+	return out.String(), strings.TrimSpace(output.String()), status
 }
 
 // state is what a runtime tells its hooks.
@@ -48,8 +48,8 @@ func TestPrecreate(t *testing.T) {
 	b := newBench(t)
 	bundle := b.bundle(t, "podman-4")
 	config := read(t, filepath.Join(bundle, configName))
-	out, said, status := b.hook(config, "precreate")
-	require.Zero(t, status, said)
+	out, output, status := b.hook(config, "precreate")
+	require.Zero(t, status, output)
 	bad, err := ocitest.CheckConfig([]byte(out))
 	require.NoError(t, err)
 	require.Empty(t, bad)
@@ -66,10 +66,10 @@ func TestPrecreate(t *testing.T) {
 	// podman writes it, and calls the other two.
 	userdata := "/run/containers/storage/overlay-containers/" + id + "/userdata"
 	write(t, filepath.Join(bundle, configName), out, 0o600)
-	_, said, status = b.hook(state(t, bundle), "createRuntime")
-	require.Zero(t, status, said)
-	_, said, status = b.hook(state(t, userdata), spec.Hooks.Poststop[0].Args[2:]...)
-	require.Zero(t, status, said)
+	_, output, status = b.hook(state(t, bundle), "createRuntime")
+	require.Zero(t, status, output)
+	_, output, status = b.hook(state(t, userdata), spec.Hooks.Poststop[0].Args[2:]...)
+	require.Zero(t, status, output)
 	require.Empty(t, b.claims(t))
 }
 
@@ -78,12 +78,12 @@ func TestPrecreate(t *testing.T) {
 func TestPoststopOfAnEarlierRun(t *testing.T) {
 	b := newBench(t)
 	bundle := b.bundle(t, "podman-4")
-	_, said, status := b.hook(read(t, filepath.Join(bundle, configName)), "precreate")
-	require.Zero(t, status, said)
+	_, output, status := b.hook(read(t, filepath.Join(bundle, configName)), "precreate")
+	require.Zero(t, status, output)
 	userdata := "/run/containers/storage/overlay-containers/" + id + "/userdata"
 	for _, args := range [][]string{{"poststop"}, {"poststop", "--claim=ANOTHER"}} {
-		_, said, status = b.hook(state(t, userdata), args...)
-		require.Zero(t, status, said)
+		_, output, status = b.hook(state(t, userdata), args...)
+		require.Zero(t, status, output)
 		require.Len(t, b.claims(t), 1, args)
 	}
 }
@@ -94,8 +94,8 @@ func TestPrecreateAfterAFailedCreation(t *testing.T) {
 	b := newBench(t)
 	config := read(t, filepath.Join(b.bundle(t, "podman-4"), configName))
 	for range 2 {
-		out, said, status := b.hook(config, "precreate")
-		require.Zero(t, status, said)
+		out, output, status := b.hook(config, "precreate")
+		require.Zero(t, status, output)
 		require.Contains(t, out, "CUDA_DEVICE_MEMORY_LIMIT_0=4096m")
 		require.Len(t, b.claims(t), 1)
 	}
@@ -111,8 +111,8 @@ func TestPrecreateAfterAFailedCreation(t *testing.T) {
 	require.NoError(t, unix.Mount(usage.Name(), target, "", unix.MS_BIND, ""))
 	defer func() { require.NoError(t, unix.Unmount(target, unix.MNT_DETACH)) }()
 	out, _, _ := b.hook(config, "precreate")
-	said, _ := b.refusal(t, out)
-	require.Contains(t, said, "has a share of a GPU already")
+	output, _ := b.refusal(t, out)
+	require.Contains(t, output, "already has a GPU share")
 	now, err := b.claimOf(id)
 	require.NoError(t, err)
 	require.Equal(t, first.Nonce, now.Nonce)
@@ -122,26 +122,26 @@ func TestPrecreateRefuses(t *testing.T) {
 	b := newBench(t)
 	config := read(t, filepath.Join(b.bundle(t, "podman-4"), configName))
 	for description, c := range map[string]struct{ config, want string }{
-		"too much":         {strings.Replace(config, "=4GiB", "=400GiB", 1), "there is no room"},
-		"nobody's":         {strings.ReplaceAll(config, id, "web"), "container id"},
-		"no JSON":          {"config", "read the container's config on stdin"},
-		"device by hand":   {strings.Replace(strings.Replace(config, "GPUSLICE_MEMORY", "X", 1), `"linux":{`, `"linux":{"devices":[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0}],`, 1), "/dev/nvidia0, which has no limits"},
-		"nothing on stdin": {"", "read the container's config on stdin"},
+		"too much":           {strings.Replace(config, "=4GiB", "=400GiB", 1), "not enough free GPU capacity"},
+		"not a container ID": {strings.ReplaceAll(config, id, "web"), "container id"},
+		"no JSON":            {"config", "read the container's config on stdin"},
+		"device by hand":     {strings.Replace(strings.Replace(config, "GPUSLICE_MEMORY", "X", 1), `"linux":{`, `"linux":{"devices":[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0}],`, 1), "/dev/nvidia0, which has no limits"},
+		"nothing on stdin":   {"", "read the container's config on stdin"},
 	} {
 		t.Run(description, func(t *testing.T) {
-			out, said, status := b.hook(c.config, "precreate")
+			out, output, status := b.hook(c.config, "precreate")
 			if status == exitDone { // podman is left to make it, which this hook prevents
-				said, status = b.refusal(t, out)
+				output, status = b.refusal(t, out)
 			}
 			assert.Equal(t, exitFailed, status)
-			assert.Contains(t, said, c.want)
+			assert.Contains(t, output, c.want)
 			assert.Empty(t, b.claims(t))
 		})
 	}
 }
 
 // refusal runs the first hook of a config, which precreate put there.
-func (b *bench) refusal(t *testing.T, config string) (said string, status int) {
+func (b *bench) refusal(t *testing.T, config string) (output string, status int) {
 	t.Helper()
 	var spec rspec.Spec
 	require.NoError(t, json.Unmarshal([]byte(config), &spec))
@@ -149,8 +149,8 @@ func (b *bench) refusal(t *testing.T, config string) (said string, status int) {
 	require.NotEmpty(t, spec.Hooks.CreateRuntime)
 	args := spec.Hooks.CreateRuntime[0].Args
 	require.Equal(t, "hook", args[1])
-	_, said, status = b.hook("{}", args[2:]...)
-	return said, status
+	_, output, status = b.hook("{}", args[2:]...)
+	return output, status
 }
 
 // Where hooks.d and the runtime are both installed, what precreate gave is not given twice,
@@ -159,12 +159,12 @@ func TestCreateAfterPrecreate(t *testing.T) {
 	b := newBench(t)
 	bundle := b.bundle(t, "podman-4")
 	path := filepath.Join(bundle, configName)
-	config, said, status := b.hook(read(t, path), "precreate")
-	require.Zero(t, status, said)
+	config, output, status := b.hook(read(t, path), "precreate")
+	require.Zero(t, status, output)
 	write(t, path, config, 0o600)
 	decoded, err := decodeBundle([]byte(config))
 	require.NoError(t, err)
-	o := &order{call: Call{Command: "create", ID: id, Bundle: bundle}, lowLevel: "/usr/bin/runc", creator: os.Getpid()}
+	o := &creation{call: Call{Command: "create", ID: id, Bundle: bundle}, lowLevel: "/usr/bin/runc", creator: os.Getpid()}
 	_, err = b.admit(context.Background(), o, decoded.Spec)
 	require.NoError(t, err)
 	require.Len(t, b.claims(t), 1)
@@ -185,19 +185,19 @@ func TestVerify(t *testing.T) {
 		want        string // empty: it may run
 	}{
 		{"nothing of a GPU", rspec.Spec{}, ""},
-		{"an image that asks, and nobody who gives", rspec.Spec{Process: &rspec.Process{Env: []string{"NVIDIA_VISIBLE_DEVICES=all"}}}, ""},
+		{"an image that requests a GPU, without NVIDIA's hook", rspec.Spec{Process: &rspec.Process{Env: []string{"NVIDIA_VISIBLE_DEVICES=all"}}}, ""},
 		{
-			"an image that asks, and NVIDIA's hook",
+			"an image that requests a GPU, and NVIDIA's hook",
 			rspec.Spec{Process: &rspec.Process{Env: []string{"NVIDIA_VISIBLE_DEVICES=all"}}, Hooks: &rspec.Hooks{CreateRuntime: []rspec.Hook{nvidia}}},
-			"NVIDIA's hook is to give it a GPU",
+			"NVIDIA's hook would inject a GPU",
 		},
-		{"a device", rspec.Spec{Linux: &rspec.Linux{Devices: []rspec.LinuxDevice{node}}}, "it has the device node /dev/nvidia0, and it has no limits"},
+		{"a device", rspec.Spec{Linux: &rspec.Linux{Devices: []rspec.LinuxDevice{node}}}, "it has the device node /dev/nvidia0, but the container has no limits"},
 		{
 			"a device, and limits that are of no claim",
 			rspec.Spec{Linux: &rspec.Linux{Devices: []rspec.LinuxDevice{node}}, Mounts: []rspec.Mount{{Destination: limiter.ContainerLimitsPath, Source: "/home/me/limits"}}},
-			"it has no limits",
+			"the container has no limits",
 		},
-		{"a request that nobody saw", rspec.Spec{Process: &rspec.Process{Env: []string{"GPUSLICE_MEMORY=1GiB"}}}, "a hook of this stage can't give it one"},
+		{"a request without the wrapper", rspec.Spec{Process: &rspec.Process{Env: []string{"GPUSLICE_MEMORY=1GiB"}}}, "which a createRuntime hook can't add"},
 		{"a request that can't be read", rspec.Spec{Process: &rspec.Process{Env: []string{"GPUSLICE_MEMORY=much"}}}, "GPUSLICE_MEMORY"},
 	} {
 		t.Run(c.description, func(t *testing.T) {
@@ -205,13 +205,13 @@ func TestVerify(t *testing.T) {
 			data, err := json.Marshal(c.spec)
 			require.NoError(t, err)
 			bundle := filepath.Dir(write(t, filepath.Join(b.dir, "b", configName), string(data), 0o600))
-			_, said, status := b.hook(state(t, bundle), "createRuntime")
+			_, output, status := b.hook(state(t, bundle), "createRuntime")
 			if c.want == "" {
-				require.Zero(t, status, said)
+				require.Zero(t, status, output)
 				return
 			}
 			require.Equal(t, exitFailed, status)
-			require.Contains(t, said, c.want)
+			require.Contains(t, output, c.want)
 		})
 	}
 }
@@ -236,8 +236,8 @@ func TestLimitedByNRI(t *testing.T) {
 	require.NoError(t, b.make(bundle))
 	require.Equal(t, limited, read(t, config))
 	for _, stage := range []string{"createRuntime", "poststop"} {
-		_, said, status := b.hook(state(t, bundle), stage)
-		require.Zero(t, status, said)
+		_, output, status := b.hook(state(t, bundle), stage)
+		require.Zero(t, status, output)
 	}
 	require.Len(t, b.claims(t), 1)
 }
@@ -245,19 +245,19 @@ func TestLimitedByNRI(t *testing.T) {
 func TestHookErrors(t *testing.T) {
 	b := newBench(t)
 	for _, args := range [][]string{{}, {"prestart"}, {"--config=/x"}} {
-		_, said, status := b.hook("", args...)
+		_, output, status := b.hook("", args...)
 		require.Equal(t, exitFailed, status)
-		require.Contains(t, said, "gpuslice-runtime hook {precreate|createRuntime|poststop}")
+		require.Contains(t, output, "gpuslice-runtime hook {precreate|createRuntime|poststop}")
 	}
-	_, said, status := b.hook("{", "poststop")
+	_, output, status := b.hook("{", "poststop")
 	require.Equal(t, exitFailed, status)
-	require.Contains(t, said, "read the container's state on stdin")
+	require.Contains(t, output, "read the container's state on stdin")
 	b.ConfigProblem = errors.New("runtime.yaml:3: memory: not a size")
 	out, _, status := b.hook(read(t, "testdata/specs/podman-4.json"), "precreate")
 	require.Zero(t, status)
-	said, status = b.refusal(t, out)
+	output, status = b.refusal(t, out)
 	require.Equal(t, exitFailed, status)
-	require.Contains(t, said, "runtime.yaml:3")
+	require.Contains(t, output, "runtime.yaml:3")
 }
 
 // The definitions name the stages that there are, and nothing else runs them.

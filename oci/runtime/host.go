@@ -21,9 +21,8 @@ import (
 	"github.com/gpuslice/gpuslice/oci/request"
 )
 
-// LoadConfig reads the operator's config. Where it can't be used, problem says why, and
-// the config is the one of a machine without any: so that containers which are there can
-// be stopped and removed.
+// LoadConfig reads the operator's config. If it is invalid, LoadConfig returns problem and the
+// default config, so that existing containers can be stopped and removed.
 func LoadConfig(path string) (c request.Config, problem error) {
 	if c, problem = request.Load(path); problem != nil {
 		c = request.DefaultConfig()
@@ -31,20 +30,19 @@ func LoadConfig(path string) (c request.Config, problem error) {
 	return c, problem
 }
 
-// NewInventory is the inventory of this machine. Where no agent says what the GPUs are,
-// `gpuslice GPUs` is asked, the program beside this one: it knows NVML, which this one,
-// that starts with every container, is not linked with.
+// NewInventory returns the inventory of this host. Without an agent it runs `gpuslice gpus`, because
+// this program is not linked with NVML.
 func NewInventory(c request.Config, self string) Inventory {
 	return Inventory{
 		NodePath:  c.NodePath(),
 		CachePath: filepath.Join(c.StateDir, "gpus.json"),
-		Ask: func(ctx context.Context) ([]byte, error) {
-			return askDriver(ctx, companion(self), c)
+		Query: func(ctx context.Context) ([]byte, error) {
+			return queryDriver(ctx, companion(self), c)
 		},
 	}
 }
 
-// companion is the path of gpuslice: beside this program, or as programs are found.
+// companion returns the path of gpuslice: in this program's directory, or in PATH.
 func companion(self string) string {
 	beside := filepath.Join(filepath.Dir(self), "gpuslice")
 	if _, err := os.Stat(beside); err != nil {
@@ -55,38 +53,37 @@ func companion(self string) string {
 	return beside
 }
 
-// askDriver runs `gpuslice GPUs`.
-func askDriver(ctx context.Context, program string, c request.Config) ([]byte, error) {
+func queryDriver(ctx context.Context, program string, c request.Config) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, program, "gpus",
 		"--nvml-library="+c.NVMLLibrary,
 		"--device-split-count="+strconv.Itoa(c.DeviceSplitCount),
 		"--memory-scaling="+strconv.FormatFloat(c.MemoryScaling, 'g', -1, 64))
-	// Killed when it is late; a child of its own that has its outputs isn't waited for.
+	// Do not wait for a grandchild that has the outputs.
 	cmd.WaitDelay = time.Second
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: install gpuslice beside gpuslice-runtime, or run gpuslice-agent", err)
+		return nil, fmt.Errorf("%w: install gpuslice in the directory of gpuslice-runtime, or run gpuslice-agent", err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s GPUs: %w: %s", program, err, strings.TrimSpace(stderr.String()))
+		return nil, fmt.Errorf("%s gpus: %w: %s", program, err, strings.TrimSpace(stderr.String()))
 	}
 	return out, nil
 }
 
-// Limiter is where the limiter's files are on the host.
+// Limiter has the paths of the limiter's files on the host.
 type Limiter struct {
 	Library string
 	// Preload is mounted as /etc/ld.so.preload.
 	Preload string
-	// Fronts are there in every mode but preload.
+	// Fronts are not used in the mode preload.
 	Fronts oci.Fronts
 }
 
-// FindLimiter finds the limiter's files and installs them where they aren't yet: those
-// that came with this program (lib/gpuslice or lib beside its bin, /usr/lib/gpuslice), or
-// else the newest that were installed before.
+// FindLimiter returns the limiter's files and installs them if necessary. It uses the files that
+// were installed with this program (../lib/gpuslice, ../lib, /usr/lib/gpuslice), else the newest in
+// the library directory.
 func FindLimiter(c request.Config, self string) (Limiter, error) {
 	fronts := c.LimiterMode != string(oci.LimiterPreload)
 	prefix := filepath.Dir(filepath.Dir(self))
@@ -106,19 +103,19 @@ func FindLimiter(c request.Config, self string) (Limiter, error) {
 		missing = missing || l.Fronts.CUDA == "" || l.Fronts.NVML == ""
 	}
 	if missing {
-		return l, fmt.Errorf("find the limiter's libraries for the limiter mode %s: none came with %s, and %s lacks them: install gpuslice again (gpuslice install)", c.LimiterMode, self, c.LibraryDir)
+		return l, fmt.Errorf("find the limiter's libraries for the limiter mode %s: they are neither beside %s nor in %s: install gpuslice again (gpuslice install)", c.LimiterMode, self, c.LibraryDir)
 	}
 	return l, nil
 }
 
-// installation is what a file keeps of an earlier call, so that the libraries aren't read
-// for each container: of what it was, and what came of it.
+// installation caches the result of installLimiter, so that the libraries are not read for each
+// container. Of identifies their content.
 type installation struct {
 	Of      []string `json:"of"`
 	Limiter Limiter  `json:"limiter"`
 }
 
-// knownLimiter is installLimiter, or what came of it the last time if nothing has changed.
+// knownLimiter returns the cached result of installLimiter if nothing has changed.
 func knownLimiter(path, source, dir string, fronts bool) (Limiter, error) {
 	of := []string{dir, strconv.FormatBool(fronts)}
 	for _, name := range []string{"libvgpu.so", "libvgpu-cuda.so", "libvgpu-nvml.so"} {
@@ -127,7 +124,7 @@ func knownLimiter(path, source, dir string, fronts bool) (Limiter, error) {
 	data, err := os.ReadFile(path)
 	if err == nil {
 		var last installation
-		if json.Unmarshal(data, &last) == nil && slices.Equal(of, last.Of) && last.Limiter.isThere(fronts) {
+		if json.Unmarshal(data, &last) == nil && slices.Equal(of, last.Of) && last.Limiter.exists(fronts) {
 			return last.Limiter, nil
 		}
 	}
@@ -136,12 +133,12 @@ func knownLimiter(path, source, dir string, fronts bool) (Limiter, error) {
 		return l, err
 	}
 	if data, err = json.Marshal(installation{of, l}); err == nil {
-		_ = os.WriteFile(path, data, 0o600) // without it, or with a part of it, the next one installs again
+		_ = os.WriteFile(path, data, 0o600) // without a valid file, the next call installs again
 	}
 	return l, nil
 }
 
-// identity tells whether a file is another than before.
+// identity returns a text that changes with the file.
 func identity(path string) string {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -150,8 +147,7 @@ func identity(path string) string {
 	return fmt.Sprint(path, st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim)
 }
 
-// isThere says whether the installed files are.
-func (l Limiter) isThere(fronts bool) bool {
+func (l Limiter) exists(fronts bool) bool {
 	files := []string{l.Library, l.Preload}
 	if fronts {
 		files = append(files, l.Fronts.CUDA, l.Fronts.NVML)
@@ -162,7 +158,7 @@ func (l Limiter) isThere(fronts bool) bool {
 	})
 }
 
-// installLimiter installs the files that are beside source.
+// installLimiter installs the files in the directory of source.
 func installLimiter(source, dir string, fronts bool) (l Limiter, err error) {
 	if l.Library, l.Preload, err = oci.InstallLibrary(source, dir); err == nil && fronts {
 		l.Fronts, err = oci.InstallFronts(source, dir)
@@ -170,7 +166,7 @@ func installLimiter(source, dir string, fronts bool) (l Limiter, err error) {
 	return l, err
 }
 
-// newest is the newest library of a name that is installed in a directory, empty if none is.
+// newest returns the newest installed library of a name, or "".
 func newest(dir, name string) string {
 	const content = "????????????????" // 16 digits of its SHA-256
 	installed, err := filepath.Glob(filepath.Join(dir, name+"-"+content+".so"))
@@ -180,7 +176,7 @@ func newest(dir, name string) string {
 	return slices.MaxFunc(installed, func(a, b string) int { return modified(a).Compare(modified(b)) })
 }
 
-// modified is when a file was; the beginning of time if it isn't there.
+// modified returns a file's time of change, or zero if it does not exist.
 func modified(path string) (when time.Time) {
 	if info, err := os.Stat(path); err == nil {
 		when = info.ModTime()

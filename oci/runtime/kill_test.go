@@ -26,7 +26,7 @@ func TestKilledAnywhere(t *testing.T) {
 		m.requireClaims()
 		m.remove("web")
 		m.remove("other")
-		ids, _ := m.booked()
+		ids, _ := m.claimed()
 		require.Empty(t, ids, "killed after %v", after)
 	}
 }
@@ -44,7 +44,7 @@ func (m *machine) kill(after time.Duration, args ...string) {
 // requireClaims wants a claim for each container that can run: those whose init lives.
 func (m *machine) requireClaims() {
 	m.Helper()
-	ids, usage := m.booked()
+	ids, usage := m.claimed()
 	states, err := os.ReadDir(m.path("root"))
 	require.NoError(m, err)
 	for _, s := range states {

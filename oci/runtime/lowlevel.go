@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// guardEnv is set for the low-level runtime, so that one that calls us back is found.
-const guardEnv = "GPUSLICE_RUNTIME_CALLED"
+// recursionEnv is set for the low-level runtime, to detect one that calls this program.
+const recursionEnv = "GPUSLICE_RUNTIME_CALLED"
 
-// searchDirs are looked in after PATH, which daemons may have without the sbin directories.
+// searchDirs are searched after PATH, which daemons can have without the sbin directories.
 var searchDirs = []string{"/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin"}
 
-// findLowLevel returns the first of the candidates that is there: names, looked up in
-// PATH and the usual directories, or absolute paths. self, this program, is never the answer.
+// findLowLevel returns the first candidate that exists: a name in PATH or searchDirs, or an
+// absolute path. It never returns self, this program.
 func findLowLevel(candidates []string, path, self string) (string, error) {
 	own, err := os.Stat(self)
 	if err != nil {
-		return "", fmt.Errorf("find the low-level runtime: look at this program: %w", err)
+		return "", fmt.Errorf("find the low-level runtime: stat this program: %w", err)
 	}
 	dirs := []string{} // each once: PATH has most of the usual ones
 	for _, dir := range append(filepath.SplitList(path), searchDirs...) {
@@ -28,7 +28,7 @@ func findLowLevel(candidates []string, path, self string) (string, error) {
 			dirs = append(dirs, dir)
 		}
 	}
-	ourselves := false
+	foundSelf := false
 	for _, name := range candidates {
 		paths := []string{name}
 		if !filepath.IsAbs(name) {
@@ -46,45 +46,42 @@ func findLowLevel(candidates []string, path, self string) (string, error) {
 				continue
 			}
 			if os.SameFile(info, own) {
-				ourselves = true
+				foundSelf = true
 				continue
 			}
 			return candidate, nil
 		}
 	}
-	err = fmt.Errorf("find the low-level runtime: none of %s is in PATH or %s: install runc, or name another one (runtimes in the config)",
+	err = fmt.Errorf("find the low-level runtime: none of %s is in PATH or %s: install runc, or set runtimes in the config",
 		strings.Join(candidates, ", "), strings.Join(searchDirs, ", "))
-	if ourselves {
-		err = fmt.Errorf("%w; what is there under one of these names is gpuslice-runtime itself, which needs another runtime below it", err)
+	if foundSelf {
+		err = fmt.Errorf("%w; gpuslice-runtime was found under one of these names, but it needs another runtime", err)
 	}
 	return "", err
 }
 
-// errRecursion: the low-level runtime calls this one.
-var errRecursion = errors.New("the low-level runtime has called gpuslice-runtime again: name one that makes containers by itself (runtimes in the config), and this one in no config of nvidia-container-runtime")
+var errRecursion = errors.New("the low-level runtime has called gpuslice-runtime: set runtimes in the config to runc or crun, and remove gpuslice-runtime from the config of nvidia-container-runtime")
 
-// guarded returns the environment for the low-level runtime, or an error where it has
-// called us.
-func guarded(env []string) ([]string, error) {
-	if slices.Contains(env, guardEnv+"=1") {
+// withRecursionEnv returns the environment for the low-level runtime. It fails if the low-level
+// runtime has called this program.
+func withRecursionEnv(env []string) ([]string, error) {
+	if slices.Contains(env, recursionEnv+"=1") {
 		return nil, errRecursion
 	}
-	return append(slices.Clone(env), guardEnv+"=1"), nil
+	return append(slices.Clone(env), recursionEnv+"=1"), nil
 }
 
-// isNvidia says whether a low-level runtime is NVIDIA's, which injects GPUs by
-// NVIDIA_VISIBLE_DEVICES (also as nvidia-container-runtime.cdi and .legacy).
+// isNvidia reports whether a runtime is NVIDIA's, which injects GPUs by NVIDIA_VISIBLE_DEVICES (also
+// as nvidia-container-runtime.cdi and .legacy).
 func isNvidia(path string) bool {
 	name, _, _ := strings.Cut(filepath.Base(path), ".")
 	return name == nvidiaRuntime
 }
 
-// nvidiaRuntime is the name of NVIDIA's runtime.
 const nvidiaRuntime = "nvidia-container-runtime"
 
-// nvidiaFor returns NVIDIA's runtime, if it is installed and can replace a low-level one. It can
-// replace only runc, which it calls itself (its config's default), so that runc finds the
-// container again.
+// nvidiaFor returns NVIDIA's runtime if it is installed and can replace a low-level runtime, else
+// "". It can replace only runc, which it calls (the default of its config).
 func (r *Runtime) nvidiaFor(lowLevel string) string {
 	if filepath.Base(lowLevel) != "runc" {
 		return ""

@@ -33,7 +33,7 @@ func TestFindLowLevel(t *testing.T) {
 		{"an absolute path", []string{other}, other, ""},
 		{"no program", []string{"gs-test-data", "gs-test-dir", "gs-test-crun"}, other, ""},
 		{"never ourselves, by whatever name", []string{"us", "us-too", "gpuslice-runtime", self, "gs-test-crun"}, other, ""},
-		{"ourselves alone", []string{"us"}, "", "is gpuslice-runtime itself"},
+		{"ourselves alone", []string{"us"}, "", "gpuslice-runtime was found"},
 		{"none", []string{"gs-test-none", "gs-test-nothing"}, "", "none of gs-test-none, gs-test-nothing is in PATH"},
 		{"a relative path", []string{"./runc"}, "", "neither a name nor an absolute path"},
 	} {
@@ -58,11 +58,11 @@ func TestIsNvidia(t *testing.T) {
 	}
 }
 
-func TestGuarded(t *testing.T) {
-	env, err := guarded([]string{"A=1"})
+func TestRecursionEnv(t *testing.T) {
+	env, err := withRecursionEnv([]string{"A=1"})
 	require.NoError(t, err)
-	require.Equal(t, []string{"A=1", guardEnv + "=1"}, env)
-	_, err = guarded(env)
+	require.Equal(t, []string{"A=1", recursionEnv + "=1"}, env)
+	_, err = withRecursionEnv(env)
 	require.ErrorIs(t, err, errRecursion)
 }
 
@@ -76,15 +76,15 @@ func TestReport(t *testing.T) {
 		"":     `time="2026-01-02T03:04:05Z" level=error msg="gpuslice: ` + problem.Error() + `"`,
 	} {
 		write(t, log, "an entry of before\n", 0o644)
-		var said strings.Builder
-		require.NoError(t, report(&said, Call{Log: log, LogFormat: format}, problem, now))
-		require.Equal(t, "gpuslice: "+problem.Error()+"\n", said.String())
+		var output strings.Builder
+		require.NoError(t, report(&output, Call{Log: log, LogFormat: format}, problem, now))
+		require.Equal(t, "gpuslice: "+problem.Error()+"\n", output.String())
 		require.Equal(t, "an entry of before\n"+want, read(t, log))
 	}
-	var said strings.Builder
-	require.Error(t, report(&said, Call{Log: "/no/such/directory/log"}, problem, now))
-	require.NotEmpty(t, said.String(), "it is said all the same")
-	require.NoError(t, report(&said, Call{}, problem, now))
+	var output strings.Builder
+	require.Error(t, report(&output, Call{Log: "/no/such/directory/log"}, problem, now))
+	require.NotEmpty(t, output.String(), "it is output all the same")
+	require.NoError(t, report(&output, Call{}, problem, now))
 }
 
 // Where no CDI spec has the GPUs, NVIDIA's runtime makes the container, if it is there and
@@ -100,7 +100,7 @@ func TestNvidiaRuntimeInRuncsPlace(t *testing.T) {
 		{"no spec", "runc", "auto", false, "nvidia-container-runtime", ""},
 		{"the operator wants it so", "runc", "envvar", true, "nvidia-container-runtime", ""},
 		{"the operator doesn't", "runc", "cdi", false, "", "no CDI device nvidia.com/gpu=" + gpu0},
-		{"it wouldn't call this one", "crun", "auto", false, "", "put nvidia-container-runtime first into runtimes of the operator's config"},
+		{"it wouldn't call this one", "crun", "auto", false, "", "set nvidia-container-runtime first in runtimes of the config"},
 	} {
 		t.Run(c.description, func(t *testing.T) {
 			b := newBench(t)
@@ -116,15 +116,15 @@ func TestNvidiaRuntimeInRuncsPlace(t *testing.T) {
 			}
 			var ran, called string
 			b.Exec = func(path string, argv, _ []string) error { ran, called = path, argv[0]; return errors.New("it ran") }
-			said := new(bytes.Buffer)
-			b.Stderr = said
+			output := new(bytes.Buffer)
+			b.Stderr = output
 			b.Main(context.Background(), []string{"create", "--bundle", b.bundle(t, "docker-20"), id})
 			if c.err != "" {
-				require.Contains(t, said.String(), c.err)
+				require.Contains(t, output.String(), c.err)
 				require.Empty(t, ran)
 				return
 			}
-			require.Equal(t, filepath.Join(bin, c.want), ran, said)
+			require.Equal(t, filepath.Join(bin, c.want), ran, output)
 			require.Equal(t, ran, called)
 		})
 	}

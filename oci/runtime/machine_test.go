@@ -207,7 +207,7 @@ func (m *machine) remove(id string) {
 
 // booked are the ids of the claims that count, and what is booked of the GPUs. No
 // directory may be there beside them.
-func (m *machine) booked() (ids []string, usage map[string]ledger.Usage) {
+func (m *machine) claimed() (ids []string, usage map[string]grant.Usage) {
 	m.Helper()
 	now, err := m.ledger.Snapshot(context.Background())
 	require.NoError(m, err)

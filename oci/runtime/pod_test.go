@@ -49,8 +49,8 @@ func (p *pods) create(t *testing.T, namespace string, change func(*rspec.Spec)) 
 	change(bundle.Spec)
 	require.NoError(t, bundle.Save())
 	require.NoError(t, os.RemoveAll(beside(at, originalSuffix)))
-	said := new(bytes.Buffer)
-	p.Stderr, p.ran = said, ""
+	output := new(bytes.Buffer)
+	p.Stderr, p.ran = output, ""
 	p.Main(context.Background(), []string{"--log", filepath.Join(p.dir, "log"), "create", "--bundle", filepath.Dir(at), id})
 	bundle, err = OpenBundle(at)
 	require.NoError(t, err)
@@ -58,7 +58,7 @@ func (p *pods) create(t *testing.T, namespace string, change func(*rspec.Spec)) 
 		bundle, err = decodeBundle(data)
 		require.NoError(t, err)
 	}
-	return bundle.Spec, said.String()
+	return bundle.Spec, output.String()
 }
 
 func env(entries ...string) func(*rspec.Spec) {
@@ -110,14 +110,14 @@ func TestPodWithoutGrantNeverReachesNvidiasRuntime(t *testing.T) {
 	} {
 		t.Run(description, func(t *testing.T) {
 			p := newPods(t)
-			spec, said := p.create(t, "k8s.io", test.change)
+			spec, output := p.create(t, "k8s.io", test.change)
 			if test.refused != "" {
-				require.Contains(t, said, "no gpuslice grant")
-				require.Contains(t, said, test.refused)
+				require.Contains(t, output, "no gpuslice grant")
+				require.Contains(t, output, test.refused)
 				require.Empty(t, p.ran)
 				return
 			}
-			require.Equal(t, "runc", p.ran, said)
+			require.Equal(t, "runc", p.ran, output)
 			c := oci.ContainerOf(id, spec)
 			require.False(t, oci.AsksForGPU(c), "%q", spec.Process.Env)
 			require.Empty(t, p.claims(t))
@@ -151,15 +151,15 @@ func TestAdminIsWarnedOf(t *testing.T) {
 	} {
 		t.Run(description, func(t *testing.T) {
 			p := newPods(t)
-			_, said := p.create(t, test.namespace, test.change)
-			require.NotEmpty(t, p.ran, said)
-			require.NotContains(t, said, "CAP_SYS_ADMIN", "stderr is the container's, too")
+			_, output := p.create(t, test.namespace, test.change)
+			require.NotEmpty(t, p.ran, output)
+			require.NotContains(t, output, "CAP_SYS_ADMIN", "stderr is the container's, too")
 			log := read(t, filepath.Join(p.dir, "log"))
 			if !test.warned {
 				require.NotContains(t, log, "level=warning")
 				return
 			}
-			require.Regexp(t, `level=warning msg="gpuslice: container `+short(id)+` has CAP_SYS_ADMIN, by which it can replace its limits and, on nodes with cgroup v1, open every GPU \(docs/SECURITY.md`, log)
+			require.Regexp(t, `level=warning msg="gpuslice: container `+short(id)+` has CAP_SYS_ADMIN: it can replace its limits and, on nodes with cgroup v1, open every GPU \(docs/SECURITY.md`, log)
 		})
 	}
 }
@@ -173,26 +173,26 @@ func TestExemptNamespaceReachesNvidiasRuntime(t *testing.T) {
 		s.Process.Env = append(s.Process.Env, "NVIDIA_VISIBLE_DEVICES=all")
 	}
 	p := newPods(t)
-	spec, said := p.create(t, "k8s.io", asks)
-	require.Equal(t, "nvidia-container-runtime", p.ran, said)
+	spec, output := p.create(t, "k8s.io", asks)
+	require.Equal(t, "nvidia-container-runtime", p.ran, output)
 	require.Contains(t, spec.Process.Env, "NVIDIA_VISIBLE_DEVICES=all")
 	require.Contains(t, spec.Process.Env, BarrierEnv+"=1", "the agent can see that the barrier is in effect")
 
 	for description, namespace := range map[string]string{"docker": "moby", "nerdctl": "default"} {
 		p := newPods(t)
-		_, said := p.create(t, namespace, asks)
-		require.Equal(t, "runc", p.ran, "%s: %s", description, said)
+		_, output := p.create(t, namespace, asks)
+		require.Equal(t, "runc", p.ran, "%s: %s", description, output)
 	}
 	p = newPods(t)
-	_, said = p.create(t, "k8s.io", func(s *rspec.Spec) { asks(s); s.Annotations[crioType] = "container" })
-	require.Equal(t, "runc", p.ran, said)
+	_, output = p.create(t, "k8s.io", func(s *rspec.Spec) { asks(s); s.Annotations[crioType] = "container" })
+	require.Equal(t, "runc", p.ran, output)
 
 	// Without NVIDIA's runtime it is refused, not created without its GPUs.
 	p = newPods(t)
 	p.Config.NvidiaRuntime = "/no/such/runtime"
-	_, said = p.create(t, "k8s.io", asks)
+	_, output = p.create(t, "k8s.io", asks)
 	require.Empty(t, p.ran)
-	require.Contains(t, said, "set nvidiaRuntime in /etc/gpuslice/runtime.yaml")
+	require.Contains(t, output, "set nvidiaRuntime in /etc/gpuslice/runtime.yaml")
 }
 
 // NVIDIA's runtime creates a container that the NRI plugin has limited if it has to inject the
@@ -216,11 +216,11 @@ func TestPodWithGrantReachesNvidiasRuntime(t *testing.T) {
 				}, map[string]grant.GPU{gpu0: {UUID: gpu0, MemoryMiB: 40960, CorePercent: 100, Slots: 10}}, func(string) error { return nil })
 				require.NoError(t, err)
 			}
-			spec, said := p.create(t, "k8s.io", func(s *rspec.Spec) {
+			spec, output := p.create(t, "k8s.io", func(s *rspec.Spec) {
 				s.Process.Env = append(s.Process.Env, "NVIDIA_VISIBLE_DEVICES="+test.visible)
 				s.Mounts = append(s.Mounts, rspec.Mount{Destination: limiter.ContainerDir, Type: "bind", Source: limiter.FilesDir(dir), Options: []string{"bind", "ro"}})
 			})
-			require.Equal(t, test.want, p.ran, said)
+			require.Equal(t, test.want, p.ran, output)
 			if test.claimed {
 				require.Contains(t, spec.Process.Env, "NVIDIA_VISIBLE_DEVICES="+test.visible)
 			} else {

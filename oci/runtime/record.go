@@ -9,12 +9,12 @@ import (
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
-// podmanPatience bounds how long podman may make a container: from its precreate hook to
-// the low-level runtime's state, or to the container's mounts. Podman itself lives on, as
-// a service for ever, and says nothing of a creation that failed.
-const podmanPatience = 2 * time.Minute
+// podmanTimeout limits a creation by podman, from the precreate hook to the low-level runtime's
+// state or the container's mounts. podman as a service lives on, and does not report a creation
+// that failed.
+const podmanTimeout = 2 * time.Minute
 
-// defaultRoots are where runc and crun keep states that are not told where.
+// defaultRoots are the directories of states of runc and crun without --root.
 func defaultRoots() []string {
 	roots := []string{"/run/runc", "/run/crun"}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
@@ -23,18 +23,17 @@ func defaultRoots() []string {
 	return roots
 }
 
-// newRecord describes a container that is about to be made.
-func newRecord(proc orphans.Procfs, o order) (orphans.Record, error) {
-	r, err := orphans.NewRecord(proc, o.creator)
-	r.Runtime, r.Roots = o.lowLevel, defaultRoots()
-	if o.call.Root != "" {
-		root, rootErr := filepath.Abs(o.call.Root)
+func newRecord(proc claimed.Procfs, c creation) (claimed.Record, error) {
+	r, err := claimed.NewRecord(proc, c.creator)
+	r.Runtime, r.Roots = c.lowLevel, defaultRoots()
+	if c.call.Root != "" {
+		root, rootErr := filepath.Abs(c.call.Root)
 		r.Roots, err = []string{root}, errors.Join(err, rootErr)
 	}
-	bundle, bundleErr := filepath.Abs(o.call.Bundle)
+	bundle, bundleErr := filepath.Abs(c.call.Bundle)
 	r.Bundle = bundle
-	if o.lowLevel == podmansRuntime {
-		err = errors.Join(err, r.BoundCreator(podmanPatience))
+	if c.lowLevel == podmansRuntime {
+		err = errors.Join(err, r.BoundCreator(podmanTimeout))
 	}
 	return r, errors.Join(err, bundleErr)
 }

@@ -58,7 +58,7 @@ func TestDeviceCgroupRules(t *testing.T) {
 		{"privileged, with a CDI device's libraries", false, func(s *rspec.Spec) {
 			privileged(s)
 			s.Mounts = append(s.Mounts, driver)
-		}, "asks for no share of a GPU, and the driver's library /usr/lib/x86_64-linux-gnu/libcuda.so.570.1 is mounted into it"},
+		}, "requests no GPU share, but the driver's library /usr/lib/x86_64-linux-gnu/libcuda.so.570.1 is mounted into it"},
 	} {
 		t.Run(c.description, func(t *testing.T) {
 			b := newBench(t)
@@ -78,9 +78,9 @@ func TestDeviceCgroupRules(t *testing.T) {
 			require.Empty(t, b.claims(t))
 			// A hook that comes without the wrapper finds the same.
 			if !c.request {
-				_, said, status := b.hook(state(t, filepath.Dir(path)), "createRuntime")
+				_, output, status := b.hook(state(t, filepath.Dir(path)), "createRuntime")
 				require.Equal(t, exitFailed, status)
-				require.Contains(t, said, "has no limits")
+				require.Contains(t, output, "has no limits")
 			}
 		})
 	}

@@ -22,7 +22,7 @@ func TestLife(t *testing.T) {
 	bundle := m.bundle("web", []string{"GPUSLICE_MEMORY=8GiB", "GPUSLICE_CORES=30"})
 	m.must("create", "--bundle", bundle, "--pid-file", m.path("pid"), "web")
 	defer m.remove("web")
-	ids, usage := m.booked()
+	ids, usage := m.claimed()
 	require.Equal(t, []string{"web"}, ids)
 	require.Equal(t, map[string]ledger.Usage{t4: {MemoryMiB: 8192, CorePercent: 30, Slots: 1}}, usage, "the fullest that has room")
 
@@ -34,13 +34,13 @@ func TestLife(t *testing.T) {
 
 	_, err := m.run("delete", "web")
 	require.Error(t, err, "it runs")
-	ids, _ = m.booked()
+	ids, _ = m.claimed()
 	require.Equal(t, []string{"web"}, ids, "a delete that failed gives nothing back")
 
 	m.must("kill", "web", "KILL")
 	require.Eventually(t, func() bool { return strings.Contains(m.must("state", "web"), "stopped") }, patience, pause)
 	m.must("delete", "web")
-	ids, _ = m.booked()
+	ids, _ = m.claimed()
 	require.Empty(t, ids)
 	require.NoDirExists(t, m.path("root/web"))
 }
@@ -52,7 +52,7 @@ func TestRunInTheForeground(t *testing.T) {
 	for range 2 { // the second time with the config that the first one wrote
 		inside := values(m.must("run", "-b", bundle, "once"))
 		require.Equal(t, "4026531840", inside["device.0.total_bytes"], "a quarter of the T4")
-		ids, _ := m.booked()
+		ids, _ := m.claimed()
 		require.Empty(t, ids)
 		require.Len(t, m.spec(bundle).Hooks.Poststop, 1)
 	}
@@ -67,7 +67,7 @@ func TestWithoutRequest(t *testing.T) {
 
 	bundle = m.bundle("greedy", []string{"NVIDIA_VISIBLE_DEVICES=all"}, "env")
 	require.Equal(t, "void", values(m.must("run", "-b", bundle, "greedy"))["NVIDIA_VISIBLE_DEVICES"])
-	ids, _ := m.booked()
+	ids, _ := m.claimed()
 	require.Empty(t, ids)
 }
 
@@ -79,14 +79,14 @@ func TestRefusals(t *testing.T) {
 		change      func(*rspec.Spec)
 		want        string
 	}{
-		{"too much", []string{"GPUSLICE_MEMORY=800GiB"}, nil, "gpuslice: container web: asked for a GPU with 800GiB of memory, and there is no room: GPU 0"},
+		{"too much", []string{"GPUSLICE_MEMORY=800GiB"}, nil, "gpuslice: container web: not enough free GPU capacity for a GPU with 800GiB of memory: GPU 0"},
 		{"nonsense", []string{"GPUSLICE_MEMORY=much"}, nil, "GPUSLICE_MEMORY"},
 		{
 			"a device without a request", nil,
 			func(s *rspec.Spec) {
 				s.Linux.Devices = append(s.Linux.Devices, rspec.LinuxDevice{Path: "/dev/nvidia0", Type: "c", Major: 195})
 			},
-			"it has the device node /dev/nvidia0, which has no limits: ask for a share in its place (-e GPUSLICE_MEMORY=8GiB)",
+			"it has the device node /dev/nvidia0, which has no limits: request a share instead (-e GPUSLICE_MEMORY=8GiB)",
 		},
 		{
 			"a device beside a request", []string{"GPUSLICE_MEMORY=1GiB", "GPUSLICE_DEVICES=device=0"},
@@ -108,7 +108,7 @@ func TestRefusals(t *testing.T) {
 			assert.Contains(t, m.lastLog(), c.want, "what docker shows")
 			assert.Equal(t, before, read(t, filepath.Join(bundle, configName)))
 			assert.NoDirExists(t, m.path("root/web"))
-			ids, _ := m.booked()
+			ids, _ := m.claimed()
 			assert.Empty(t, ids)
 		})
 	}
@@ -138,18 +138,18 @@ func TestLowLevelCreateFails(t *testing.T) {
 		m.change(bundle, func(s *rspec.Spec) { s.Linux.CgroupsPath = "bad\x00path" })
 		_, err := m.run("create", "-b", bundle, "web")
 		require.Error(t, err)
-		ids, _ := m.booked()
+		ids, _ := m.claimed()
 		require.Equal(t, []string{"web"}, ids)
 		if cleaned {
 			m.remove("web")
 		} else {
 			_, err = m.create("other", "GPUSLICE_MEMORY=1GiB")
 			require.NoError(t, err)
-			ids, _ = m.booked()
+			ids, _ = m.claimed()
 			require.Equal(t, []string{"other"}, ids)
 			m.remove("other")
 		}
-		ids, _ = m.booked()
+		ids, _ = m.claimed()
 		require.Empty(t, ids)
 	}
 }
@@ -171,12 +171,12 @@ func TestKilledAtEachStep(t *testing.T) {
 					id := map[string]string{"other": "other", "again": "web"}[then]
 					out, err := m.create(id, request...)
 					require.NoError(t, err, out)
-					ids, usage := m.booked()
+					ids, usage := m.claimed()
 					require.Equal(t, []string{id}, ids)
 					require.Equal(t, int64(8192), usage[t4].MemoryMiB)
 					m.remove(id)
 				}
-				ids, _ := m.booked()
+				ids, _ := m.claimed()
 				require.Empty(t, ids)
 				left, err := filepath.Glob(m.path("bundles/*/.new-*"))
 				require.NoError(t, err)
@@ -212,9 +212,9 @@ func TestThirtyTwoAtOnce(t *testing.T) {
 			require.Contains(t, spec.Process.Env, "CUDA_DEVICE_MEMORY_LIMIT_0=1024m")
 			continue
 		}
-		assert.Contains(t, outs[i], "there is no room")
+		assert.Contains(t, outs[i], "not enough free GPU capacity")
 	}
-	ids, usage := m.booked()
+	ids, usage := m.claimed()
 	assert.Equal(t, slots, made, "all that there is room for, and no more")
 	assert.Len(t, ids, made)
 	for uuid, u := range usage {
@@ -228,7 +228,7 @@ func TestThirtyTwoAtOnce(t *testing.T) {
 	for i := range containers {
 		require.NoError(t, errs[i])
 	}
-	ids, _ = m.booked()
+	ids, _ = m.claimed()
 	assert.Empty(t, ids)
 	left, err := os.ReadDir(m.path("root"))
 	require.NoError(t, err)

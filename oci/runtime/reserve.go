@@ -1,0 +1,230 @@
+package ociruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"strings"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/oci"
+	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/oci/request"
+)
+
+// reservation reserves the shares of one container.
+type reservation struct {
+	runtime   *Runtime
+	creation  *creation
+	container oci.Container
+	request   *request.Request
+	gpus      GPUs
+	settings  oci.Settings
+	releaser  claimed.Releaser
+	record    claimed.Record
+}
+
+// reserve chooses GPUs, reserves shares of them and edits the spec. If another container gets the
+// capacity first, it chooses again. That ends, because each time another container gets a share.
+func (r *reservation) reserve(ctx context.Context, spec *rspec.Spec) error {
+	var err error
+	r.record, err = newRecord(r.releaser.Judge.Proc, *r.creation)
+	if err != nil {
+		return err
+	}
+	config := r.runtime.Config
+	registry, err := oci.NewSavedRegistry(oci.RegistryConfig{Dirs: config.CDISpecDirs}, filepath.Join(config.StateDir, "cdi.json"))
+	if err != nil {
+		return err
+	}
+	config.Indices = r.gpus.Indices
+	for {
+		usage, err := r.usage(ctx)
+		if err != nil {
+			return err
+		}
+		shares, err := r.chooseGPUs(usage, config)
+		if err != nil {
+			return err
+		}
+		edits, err := oci.Edits(shares, r.settings, r.container, registry)
+		if err != nil {
+			return err
+		}
+		if err := oci.CheckVolumes(r.container.Mounts, edits.Edits); err != nil {
+			return err
+		}
+		r.chooseRuntime(edits.Injection)
+		err = r.claim(ctx, shares, edits.Enforcement)
+		if errors.Is(err, grant.ErrOverbooked) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		r.runtime.at("claimed")
+		if err := r.edit(spec, edits); err != nil {
+			return errors.Join(err, r.runtime.drop(r.container.ID, r.record.Nonce))
+		}
+		r.creation.lowLevel = r.record.Runtime
+		return nil
+	}
+}
+
+// chooseGPUs chooses GPUs that are not cordoned.
+func (r *reservation) chooseGPUs(usage map[string]grant.Usage, config request.Config) ([]grant.Share, error) {
+	cordoned, err := grant.Cordoned(config.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	if len(cordoned) == 0 {
+		return request.Choose(r.request, r.gpus.Capacity, usage, config)
+	}
+	capacity := maps.Clone(r.gpus.Capacity)
+	maps.DeleteFunc(capacity, func(uuid string, c grant.GPU) bool { return grant.IsCordoned(cordoned, uuid, c.Parent) })
+	shares, err := request.Choose(r.request, capacity, usage, config)
+	if err != nil {
+		return nil, fmt.Errorf("%w; cordoned GPUs: %s (gpuslice uncordon)", err, strings.Join(cordoned, ", "))
+	}
+	return shares, nil
+}
+
+// chooseRuntime selects NVIDIA's runtime if nothing else injects the GPUs.
+func (r *reservation) chooseRuntime(injection oci.Injection) {
+	r.record.Runtime = r.creation.lowLevel
+	if injection == oci.InjectEnvvar && !isNvidia(r.creation.lowLevel) {
+		r.record.Runtime = r.creation.nvidia
+	}
+}
+
+// usage returns what is in use of the GPUs, after orphans were released.
+func (r *reservation) usage(ctx context.Context) (map[string]grant.Usage, error) {
+	for {
+		now, err := r.releaser.Ledger.Snapshot(ctx)
+		if err != nil {
+			return nil, err
+		}
+		changed, err := r.releaser.Sweep(ctx, now)
+		if err != nil {
+			return nil, err
+		}
+		r.runtime.at("swept")
+		if changed {
+			continue
+		}
+		for _, e := range now.Entries {
+			if e.ContainerID != r.container.ID || e.State == grant.StateReleased {
+				continue
+			}
+			if changed, err = r.releaseFailed(ctx); err != nil {
+				return nil, err
+			}
+			if !changed {
+				return nil, r.duplicate(e)
+			}
+		}
+		if !changed {
+			return now.GPUs, nil
+		}
+	}
+}
+
+// releaseFailed releases the claim of an earlier creation by podman that failed before the
+// low-level runtime was called. podman locks a container while it creates it, so the earlier
+// creation has ended, even if the podman process lives.
+func (r *reservation) releaseFailed(ctx context.Context) (bool, error) {
+	dir := r.releaser.Ledger.Dir(r.container.ID)
+	old, err := claimed.Read(dir)
+	if err != nil || r.creation.lowLevel != podmansRuntime || old.Runtime != podmansRuntime || old.Bundle != r.record.Bundle ||
+		r.releaser.Judge.Alive(dir, true) {
+		return false, nil // duplicate returns the error
+	}
+	return true, r.releaser.Release(ctx, r.container.ID, old.Nonce, true)
+}
+
+// duplicate returns the error for a container ID that has a claim.
+func (r *reservation) duplicate(e grant.Entry) error {
+	where := ""
+	if record, err := claimed.Read(r.releaser.Ledger.Dir(e.ContainerID)); err == nil {
+		where = fmt.Sprintf(" (bundle %s)", record.Bundle)
+	}
+	return fmt.Errorf("a container with the ID %s already has a GPU share%s: remove it, or use another ID", e.ContainerID, where)
+}
+
+// claim adds the shares to the ledger.
+func (r *reservation) claim(ctx context.Context, shares []grant.Share, enforcement oci.Enforcement) error {
+	claim := grant.Claim{
+		ContainerID:  r.container.ID,
+		Owner:        grant.OwnerRuntime,
+		Container:    nameOf(r.container),
+		Shares:       shares,
+		HighPriority: r.request.HighPriority,
+		Mode:         string(enforcement),
+	}
+	created := false
+	_, err := r.releaser.Ledger.Claim(ctx, claim, r.gpus.Capacity, func(dir string) error {
+		created = true
+		if err := vgpufs.Mount(dir); err != nil {
+			return err
+		}
+		return errors.Join(
+			oci.Populate(dir, claim, r.settings),
+			oci.PopulatePreload(dir, r.container.Rootfs),
+			r.record.Write(dir),
+		)
+	})
+	if err == nil && !created { // another process has claimed the same shares for the same ID
+		return fmt.Errorf("a container with the ID %s is being created: use another ID", r.container.ID)
+	}
+	return err
+}
+
+// edit adds the shares to the container's spec.
+func (r *reservation) edit(spec *rspec.Spec, result oci.Result) error {
+	if err := oci.Apply(spec, result.Edits); err != nil {
+		return err
+	}
+	if spec.Annotations == nil {
+		spec.Annotations = map[string]string{}
+	}
+	spec.Annotations[enforcementAnnotation] = string(result.Enforcement)
+	if spec.Hooks == nil {
+		spec.Hooks = &rspec.Hooks{}
+	}
+	timeout := hookTimeoutSeconds
+	spec.Hooks.Poststop = append(spec.Hooks.Poststop, rspec.Hook{
+		Path:    r.runtime.Self,
+		Args:    r.runtime.hookArgs("poststop", "--claim="+r.record.Nonce),
+		Timeout: &timeout,
+	})
+	return nil
+}
+
+// nameAnnotations contain the container's name in containerd's CRI, nerdctl and podman.
+var nameAnnotations = []string{"io.kubernetes.cri.container-name", "nerdctl/name", "io.podman.annotations.container.name"}
+
+// nameOf returns a container's name, or its ID.
+func nameOf(c oci.Container) string {
+	for _, key := range nameAnnotations {
+		if name := c.Annotations[key]; name != "" && len(name) <= 253 {
+			return name
+		}
+	}
+	return c.ID
+}
+
+// hookTimeoutSeconds is more than a hook needs.
+const hookTimeoutSeconds = 30
+
+func (r *Runtime) hookArgs(stage string, args ...string) []string {
+	words := []string{filepath.Base(r.Self), "hook", stage}
+	if r.Config.Path != "" && r.Config.Path != request.DefaultPath {
+		words = append(words, "--config="+r.Config.Path)
+	}
+	return append(words, args...)
+}
