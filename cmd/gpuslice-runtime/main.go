@@ -1,7 +1,5 @@
-// Command gpuslice-runtime is an OCI runtime for docker, podman, nerdctl and ctr: it gives
-// a container the share of a GPU that it asks for and has a low-level runtime (runc, crun)
-// make it. Its command line is the low-level runtime's. `gpuslice-runtime hook` is for
-// runtimes that only take hooks. Package ociruntime is its manual.
+// Command gpuslice-runtime is an OCI runtime that adds GPU shares to containers: see package
+// ociruntime. Its command line is the low-level runtime's.
 package main
 
 import (
@@ -20,22 +18,21 @@ import (
 	"github.com/gpuslice/gpuslice/oci/slice"
 )
 
-// configEnv names another config than request.DefaultPath.
+// configEnv overrides request.DefaultPath.
 const configEnv = "GPUSLICE_RUNTIME_CONFIG"
 
 func init() {
-	// The thread that execs is then the process' first: it never looks like a zombie to
-	// one that asks whether this creation is still under way.
+	// exec must run in the first thread: else the process would look like a zombie to another
+	// process that checks whether this creation has ended.
 	runtime.LockOSThread()
 }
 
 func main() {
-	// It lives for milliseconds, and collecting what it leaves would take some of them.
-	debug.SetGCPercent(-1)
-	debug.SetMemoryLimit(256 << 20) // but for a config of monstrous size
+	debug.SetGCPercent(-1) // the process ends after milliseconds
+	debug.SetMemoryLimit(256 << 20)
 
 	if len(os.Args) > 1 {
-		switch os.Args[1] { // hooks of CDI specs, which need no config
+		switch os.Args[1] { // hooks of CDI specs need no config
 		case "cdi-hook":
 			os.Exit(cdihook.Main(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
 		case oci.MountCheckCommand:
@@ -47,7 +44,7 @@ func main() {
 
 	self, err := os.Executable()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "gpuslice: find this program: %v\n", err)
+		fmt.Fprintf(os.Stderr, "gpuslice: find the path of this program: %v\n", err)
 		os.Exit(1)
 	}
 	config, problem := ociruntime.LoadConfig(configPath(os.Args[1:]))
@@ -61,8 +58,6 @@ func main() {
 	os.Exit(r.Main(context.Background(), os.Args[1:]))
 }
 
-// configPath is the config's: that of a hook's command line, the environment's, or the
-// usual one.
 func configPath(args []string) string {
 	if len(args) > 0 && args[0] == "hook" {
 		for _, arg := range args[1:] {

@@ -9,9 +9,9 @@ import (
 	"github.com/gpuslice/gpuslice/test/harness"
 )
 
-// Runtimes run it as root, as a hook in containers too: no loader may read a variable, or
-// a file, of the image's on its way.
-func TestNoLoaderIsAsked(t *testing.T) {
+// It runs as root, and as a hook with the variables of a container: a loader must not read these,
+// or files of the image.
+func TestProgramIsStatic(t *testing.T) {
 	path, err := harness.Artefact("bin", "gpuslice-runtime")
 	require.NoError(t, err)
 	f, err := elf.Open(path)

@@ -1,10 +1,6 @@
-// Package rawfile reads and writes whole small files by the kernel's calls alone. Package os
-// tries to poll each file that it opens, which takes five calls more, a poller, and for
-// files of /proc a thread that is woken: together more than what a program takes that lives
-// for milliseconds.
-//
-// Errors are package os'. It is for plain files, and those of /proc and /sys: a pipe or a
-// device would hold up a thread.
+// Package rawfile reads and writes small files with system calls. Package os polls each file, which
+// costs five more calls and a thread: too much for a program that runs for milliseconds. It is for
+// regular files and those of /proc and /sys: a pipe or a device would block a thread.
 package rawfile
 
 import (
@@ -18,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Read is os.ReadFile.
+// Read is like os.ReadFile.
 func Read(path string) ([]byte, error) {
 	fd, err := Open(path, unix.O_RDONLY, 0)
 	if err != nil {
@@ -30,7 +26,7 @@ func Read(path string) ([]byte, error) {
 	if unix.Fstat(fd, &st) == nil && st.Size > 0 && st.Size < 1<<30 {
 		size = int(st.Size)
 	}
-	data := make([]byte, 0, size+1) // one more finds the end
+	data := make([]byte, 0, size+1) // one more to detect the end
 	for {
 		n, err := retry(func() (int, error) { return unix.Read(fd, data[len(data):cap(data)]) })
 		if err != nil {
@@ -45,13 +41,13 @@ func Read(path string) ([]byte, error) {
 	}
 }
 
-// Write is os.WriteFile.
+// Write is like os.WriteFile.
 func Write(path string, data []byte, mode fs.FileMode) error {
 	fd, err := Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, mode)
 	if err != nil {
 		return err
 	}
-	err = WriteTo(fd, data)
+	err = writeTo(fd, data)
 	if closeErr := unix.Close(fd); err == nil {
 		err = closeErr
 	}
@@ -61,8 +57,7 @@ func Write(path string, data []byte, mode fs.FileMode) error {
 	return nil
 }
 
-// WriteTo writes all of it to an open file.
-func WriteTo(fd int, data []byte) error {
+func writeTo(fd int, data []byte) error {
 	for len(data) > 0 {
 		n, err := retry(func() (int, error) { return unix.Write(fd, data) })
 		if err == nil && n == 0 {
@@ -76,7 +71,7 @@ func WriteTo(fd int, data []byte) error {
 	return nil
 }
 
-// Open opens a file, which is closed in a child.
+// Open opens a file with O_CLOEXEC.
 func Open(path string, flags int, mode fs.FileMode) (int, error) {
 	fd, err := retry(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, uint32(mode.Perm())) })
 	if err != nil {
@@ -85,7 +80,7 @@ func Open(path string, flags int, mode fs.FileMode) (int, error) {
 	return fd, nil
 }
 
-// retry calls again what a signal has interrupted.
+// retry repeats a call after EINTR.
 func retry(call func() (int, error)) (int, error) {
 	for {
 		n, err := call()
@@ -95,8 +90,8 @@ func retry(call func() (int, error)) (int, error) {
 	}
 }
 
-// OpenFile is os.OpenFile of a file that is never polled. With O_NONBLOCK only the opening
-// waits for nobody: a pipe's reader has to look what it has before it reads.
+// OpenFile is like os.OpenFile, without polling. O_NONBLOCK is only for the open: the caller must
+// check the type of the file before it reads.
 func OpenFile(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	fd, err := Open(path, flags, mode)
 	if err == nil && flags&unix.O_NONBLOCK != 0 {
@@ -110,15 +105,14 @@ func OpenFile(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// Lock polls, because a waiting flock can't be canceled. The interval begins with shortestWait
-// and doubles up to longestWait.
+// Lock polls, because a waiting flock can't be canceled. The interval doubles.
 const (
 	shortestWait = 20 * time.Microsecond
 	longestWait  = time.Millisecond
 )
 
-// Lock takes the exclusive flock of an open file, or returns an error when the context ends.
-// The kernel releases it when the file is closed, and so when the process ends.
+// Lock gets the exclusive flock of an open file, or returns an error when the context ends. Closing
+// the file releases it.
 func Lock(ctx context.Context, fd int) error {
 	for wait := shortestWait; ; wait = min(2*wait, longestWait) {
 		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)

@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// chmod sets the permissions of directories that device nodes are in, which runtimes make
-// for root alone (github.com/opencontainers/runc/issues/3564). A path that isn't
-// there, or is not ours to change, is left alone.
+// chmod sets the permissions of directories of device nodes, which runtimes create only for root
+// (github.com/opencontainers/runc/issues/3564). It skips paths that don't exist or can't be changed.
 type chmod struct {
 	paths []string
 	mode  string
@@ -26,25 +25,24 @@ func (h *chmod) flags(f *flagSet) {
 func (h *chmod) run(r *root, log *slog.Logger) error {
 	mode, err := strconv.ParseUint(h.mode, 8, 32)
 	if err != nil || mode > 0o7777 {
-		return fmt.Errorf("--mode %q is not an octal number of permissions, such as 755", h.mode)
+		return fmt.Errorf("--mode %q is not an octal mode such as 755", h.mode)
 	}
 	for _, name := range h.paths {
 		err := chmodIn(r, name, uint32(mode))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if errors.Is(err, fs.ErrPermission) { // such as the host's /dev mounted whole
-			log.Warn("permissions left as they are", "path", name, "error", err)
+		if errors.Is(err, fs.ErrPermission) { // for example the host's /dev
+			log.Warn("permissions not changed", "path", name, "error", err)
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("permissions of %s: %w", name, err)
+			return fmt.Errorf("change the permissions of %s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-// chmodIn changes what a path of the container leads to.
 func chmodIn(r *root, name string, mode uint32) error {
 	f, err := r.open(name)
 	if err != nil {

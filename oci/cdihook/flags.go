@@ -6,27 +6,25 @@ import (
 	"strings"
 )
 
-// flagSet reads a hook's flags: --name=value and --name value. It is small because it
-// starts with every container, in a program that is told to be quick: pflag, which would
-// do, brings the network's packages with it.
+// flagSet reads a hook's flags: --name=value and --name value. pflag would link the network's
+// packages into a program that starts several times per container.
 type flagSet struct {
-	set map[string]func(value string) error
-	// unknown are the flags that were left out.
+	set     map[string]func(value string) error
 	unknown []string
 }
 
-// text is a flag with one value.
+// text adds a flag with one value.
 func (f *flagSet) text(into *string, name, value string) {
 	*into = value
 	f.set[name] = func(value string) error { *into = value; return nil }
 }
 
-// each is a flag that may come again.
+// each adds a flag that can be repeated.
 func (f *flagSet) each(into *[]string, name string) {
 	f.set[name] = func(value string) error { *into = append(*into, value); return nil }
 }
 
-// list is a flag that may come again, and hold several values with commas between them.
+// list adds a flag that can be repeated and have several values, separated by commas.
 func (f *flagSet) list(into *[]string, name string) {
 	f.set[name] = func(value string) error {
 		if value == "" {
@@ -38,8 +36,7 @@ func (f *flagSet) list(into *[]string, name string) {
 	}
 }
 
-// parse reads the arguments. A flag that isn't known is left out, with the word after it
-// if that can be its value.
+// parse reads the arguments. It skips an unknown flag, and the next word if that can be its value.
 func (f *flagSet) parse(args []string) error {
 	for len(args) > 0 {
 		word := args[0]
@@ -48,7 +45,7 @@ func (f *flagSet) parse(args []string) error {
 			return nil
 		}
 		if len(word) < 2 || word[0] != '-' {
-			continue // hooks take no arguments
+			continue // hooks have no arguments
 		}
 		name, value, given := strings.Cut(strings.TrimPrefix(word, "--"), "=")
 		set, known := f.set[name]
@@ -61,7 +58,7 @@ func (f *flagSet) parse(args []string) error {
 		}
 		if !given {
 			if len(args) == 0 {
-				return fmt.Errorf("the flag --%s needs an argument", name)
+				return fmt.Errorf("the flag --%s has no value", name)
 			}
 			value, args = args[0], args[1:]
 		}

@@ -16,50 +16,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A jail is where a program of the host works on a container's root: a mount namespace
-// that has the program and that root, and nothing of the host. Changing the root alone
-// would not do: the container's /proc is there already, and the links of its first
-// process, /proc/1/root, lead to the host as long as that one is the runtime's.
+// A jail is a mount namespace in which a program of the host works on a container's root. chroot is
+// not sufficient: the container's /proc exists already, and /proc/1/root leads to the host as long
+// as process 1 is the runtime's.
 //
-// The jail's own root is a small file system in memory, put over the host's /proc, of
-// which nothing is wanted any more:
+// The jail's root is a tmpfs, mounted over the host's /proc:
 //
-//	/program    a copy: nobody can write to the host's
-//	/root       the container's root with its mounts, those of procfs aside
+//	/program    a copy of the program
+//	/root       the container's root with its mounts, except procfs
 //
-// So a program that is a script, or is linked dynamically, doesn't start: it is never the
-// image's shell or loader that runs.
+// A script or a dynamically linked program does not start, so the image's shell or loader never
+// runs.
 const (
 	jailAt      = "/proc"
 	jailProgram = "/program"
 	jailRoot    = "/root"
 )
 
-// jailCapabilities are what is left to the program: to change its root, and to write
-// where the image's own permissions say otherwise.
+// jailCapabilities are kept: for chroot, and to write despite the image's permissions.
 const jailCapabilities = 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_DAC_OVERRIDE
 
-// errNotAlone says that a program needs more of the host than itself.
-var errNotAlone = errors.New("it is a script or linked dynamically")
+var errNotStatic = errors.New("it is a script or linked dynamically")
 
-// runInJail runs a program of the host, jailRoot being the container's root directory, and
-// returns the start of what it said. It gets no variables and no open files.
-func runInJail(program string, root *os.File, args []string) (said []byte, err error) {
+// runInJail runs a program of the host, with the container's root directory at jailRoot, and returns
+// the beginning of its output. The program gets no variables and no open files.
+func runInJail(program string, root *os.File, args []string) (output []byte, err error) {
 	content, err := os.ReadFile(program)
 	if err != nil {
 		return nil, err
 	}
-	nothing, err := os.Open(os.DevNull) // before it is out of sight
+	nothing, err := os.Open(os.DevNull) // the jail has none
 	if err != nil {
 		return nil, err
 	}
 	defer nothing.Close()
-	// What the runtime left open by mistake stays here too; kernels before 5.11 can't say so.
+	// Files that the runtime left open; kernels before 5.11 do not support it.
 	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for ever: the thread ends with what is done to it here
+		runtime.LockOSThread() // never unlocked: the thread ends with its namespaces
 		if err := enterJail(content, root); err != nil {
 			done <- err
 			return
@@ -75,29 +71,29 @@ func runInJail(program string, root *os.File, args []string) (said []byte, err e
 		}
 		err := cmd.Start()
 		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("%w: %w", errNotAlone, err)
+			err = fmt.Errorf("%w: %w", errNotStatic, err)
 		}
 		if err == nil {
 			err = cmd.Wait()
 		}
-		said = bytes.TrimSpace(out.Bytes()[:min(out.Len(), 1024)])
+		output = bytes.TrimSpace(out.Bytes()[:min(out.Len(), 1024)])
 		done <- err
 	}()
 	err = <-done
-	return said, err
+	return output, err
 }
 
-// enterJail makes the calling thread's mounts the jail.
+// enterJail moves the calling thread into a jail.
 func enterJail(program []byte, root *os.File) error {
-	// Of what a thread has open, the new namespace takes its working directory along.
+	// The working directory stays valid in the new namespace.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
-		return fmt.Errorf("leave the process' directory: %w", err)
+		return fmt.Errorf("unshare the working directory: %w", err)
 	}
 	if err := unix.Fchdir(int(root.Fd())); err != nil {
 		return fmt.Errorf("change to the container's root: %w", err)
 	}
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("make a mount namespace: %w", err)
+		return fmt.Errorf("create a mount namespace: %w", err)
 	}
 	unix.Umask(0o022)
 	mounts, err := os.Open("/proc/thread-self/mountinfo")
@@ -109,14 +105,14 @@ func enterJail(program []byte, root *os.File) error {
 		what string
 		do   func() error
 	}{
-		{"keep mounts from the host", func() error { return unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, "") }},
+		{"stop the propagation of mounts to the host", func() error { return unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, "") }},
 		{"mount a root", func() error {
 			return unix.Mount("gpuslice", jailAt, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size="+strconv.Itoa(len(program)+1<<20))
 		}},
 		{"copy the program", func() error { return os.WriteFile(jailAt+jailProgram, program, 0o555) }},
-		{"make a directory", func() error { return os.Mkdir(jailAt+jailRoot, 0o755) }},
+		{"create a directory", func() error { return os.Mkdir(jailAt+jailRoot, 0o755) }},
 		{"mount the container's root", func() error { return unix.Mount(".", jailAt+jailRoot, "", unix.MS_BIND|unix.MS_REC, "") }},
-		{"take procfs away", func() error { return unmountProcfs(mounts, jailAt+jailRoot) }},
+		{"unmount procfs", func() error { return unmountProcfs(mounts, jailAt+jailRoot) }},
 		{"change the root", func() error { return pivot(jailAt) }},
 		{"make the root read-only", func() error {
 			return unix.Mount("", "/", "", unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, "")
@@ -130,8 +126,8 @@ func enterJail(program []byte, root *os.File) error {
 	return nil
 }
 
-// unmountProcfs unmounts every procfs at or below a directory: the container's own, and the
-// host's where somebody gives it as a volume.
+// unmountProcfs unmounts every procfs at or below a directory: the container's, and the host's as a
+// volume.
 func unmountProcfs(mounts io.ReadSeeker, below string) error {
 	for {
 		if _, err := mounts.Seek(0, io.SeekStart); err != nil {
@@ -145,18 +141,18 @@ func unmountProcfs(mounts io.ReadSeeker, below string) error {
 		if at == "" {
 			return nil
 		}
-		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil { // with what is mounted on it
+		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil { // including mounts on it
 			return fmt.Errorf("unmount %s: %w", strings.TrimPrefix(at, below), err)
 		}
 	}
 }
 
-// firstProcfs is the mount point of the first procfs of a mountinfo(5) that is at or
-// below a directory; empty for none.
+// firstProcfs returns the mount point of the first procfs in a mountinfo(5) at or below a directory,
+// or "".
 func firstProcfs(mountinfo, below string) string {
 	for line := range strings.Lines(mountinfo) {
 		mount, system, _ := strings.Cut(line, " - ")
-		fields := strings.Split(mount, " ") // no other space is one: of names the kernel escapes this one alone
+		fields := strings.Split(mount, " ") // the kernel escapes no other white space
 		kind, _, _ := strings.Cut(system, " ")
 		if len(fields) < 5 || kind != "proc" {
 			continue
@@ -169,15 +165,15 @@ func firstProcfs(mountinfo, below string) string {
 	return ""
 }
 
-// unescapeMount undoes what the kernel does to names in mountinfo.
+// unescapeMount decodes names in mountinfo.
 var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#")
 
-// pivot makes a mounted directory the root, and unmounts the old one.
+// pivot changes the root to a mounted directory and unmounts the old root.
 func pivot(dir string) error {
 	if err := unix.Chdir(dir); err != nil {
 		return err
 	}
-	if err := unix.PivotRoot(".", "."); err != nil { // the old root is then on top of the new one
+	if err := unix.PivotRoot(".", "."); err != nil { // mounts the old root over the new one
 		return err
 	}
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
@@ -186,8 +182,7 @@ func pivot(dir string) error {
 	return unix.Chdir("/")
 }
 
-// boundCapabilities sees to it that a program that the thread starts as root has no more
-// than these.
+// boundCapabilities limits the capabilities of programs that the thread starts as root.
 func boundCapabilities(keep uint64) error {
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
 		return err
@@ -195,7 +190,7 @@ func boundCapabilities(keep uint64) error {
 	for c := uintptr(0); ; c++ {
 		in, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0)
 		if errors.Is(err, unix.EINVAL) {
-			break // the kernel knows no more
+			break // no more capabilities
 		}
 		if err != nil {
 			return err

@@ -88,9 +88,9 @@ func TestJail(t *testing.T) {
 	require.NoError(t, err)
 	defer r.close()
 	jailed := func(args ...string) string {
-		said, err := runInJail("/bin/busybox", r.file, args) // static
-		require.NoError(t, err, "%s", said)
-		return string(said)
+		output, err := runInJail("/bin/busybox", r.file, args) // static
+		require.NoError(t, err, "%s", output)
+		return string(output)
 	}
 	require.Equal(t, "program\nroot", jailed("ls", "/"))
 	require.Equal(t, "the container's", jailed("cat", "/root/file"))
@@ -210,6 +210,6 @@ func runc(t *testing.T, root string, change func(*rspec.Spec), hook ...string) (
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(bundle, "config.json"), data, fs.FileMode(0o600)))
 	id := "jail-" + filepath.Base(filepath.Dir(bundle)) + "-" + filepath.Base(bundle)
-	said, err := exec.Command("runc", "--root", filepath.Join(t.TempDir(), "runc"), "run", "--bundle", bundle, id).CombinedOutput()
-	return string(said), err
+	output, err := exec.Command("runc", "--root", filepath.Join(t.TempDir(), "runc"), "run", "--bundle", bundle, id).CombinedOutput()
+	return string(output), err
 }

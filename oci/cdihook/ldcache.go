@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// The files of the container that ld.so and ldconfig know.
+// The container's files of ld.so and ldconfig.
 const (
 	ldConf      = "/etc/ld.so.conf"
 	ldConfDir   = "/etc/ld.so.conf.d"
@@ -22,26 +22,25 @@ const (
 	debianIssue = "/etc/debian_version"
 )
 
-// systemDirs are those that ldconfig looks into by itself, here or there.
+// systemDirs are the default directories of ldconfig in any distribution.
 var systemDirs = []string{"/lib", "/usr/lib", "/lib64", "/usr/lib64"}
 
-// updateLDCache makes the container's /etc/ld.so.cache again, so that its programs find
-// the driver's libraries that were mounted. The host's ldconfig does it: the image may
-// have none, and nothing of the image is run. The directories are written down in
-// /etc/ld.so.conf.d too, so that they are found after the container runs ldconfig itself.
+// updateLDCache updates the container's /etc/ld.so.cache, so that programs find the mounted libraries
+// of the driver. It runs the host's ldconfig: the image may have none, and nothing of the image
+// runs. The directories are in /etc/ld.so.conf.d too, for an ldconfig in the container.
 type updateLDCache struct {
 	dirs     []string
 	ldconfig string
 	host     ldconfigHost
 }
 
-// ldconfigHost is the host as far as its ldconfig goes.
+// ldconfigHost is the host's ldconfig.
 type ldconfigHost interface {
-	// find is the program's path, fs.ErrNotExist where there is none.
+	// find returns the program's path, or fs.ErrNotExist.
 	find(path string) (string, error)
-	// run runs it in a container's root directory; errNotAlone where it can't be run there.
+	// run runs it in a container's root directory. It can return errNotStatic.
 	run(program string, root *os.File, args []string) error
-	// debian says whether the host is a Debian, whose ldconfig has other directories.
+	// debian reports whether the host is a Debian: its ldconfig has other default directories.
 	debian() bool
 }
 
@@ -58,7 +57,7 @@ func (h *updateLDCache) run(r *root, log *slog.Logger) error {
 	}
 	program, err := h.host.find(h.ldconfig)
 	if errors.Is(err, fs.ErrNotExist) {
-		log.Warn("the host has no ldconfig: the container's programs find libraries in ld.so's own directories only", "ldconfig", h.ldconfig)
+		log.Warn("the host has no ldconfig: programs find libraries only in ld.so's default directories", "ldconfig", h.ldconfig)
 		return nil
 	}
 	if err != nil {
@@ -72,7 +71,7 @@ func (h *updateLDCache) run(r *root, log *slog.Logger) error {
 			return err
 		}
 	}
-	if err := r.writable(path.Dir(ldCache)); err != nil { // ldconfig doesn't make it
+	if err := r.writable(path.Dir(ldCache)); err != nil { // ldconfig does not create it
 		return err
 	}
 
@@ -81,22 +80,22 @@ func (h *updateLDCache) run(r *root, log *slog.Logger) error {
 		args = append(args, missing...)
 	}
 	if h.host.debian() && !r.exists(debianIssue) {
-		for _, dir := range []string{"/lib64", "/usr/lib64"} { // which Debian's ldconfig doesn't look into
+		for _, dir := range []string{"/lib64", "/usr/lib64"} { // not default directories of Debian's ldconfig
 			if r.exists(dir) && !slices.Contains(conf, dir) {
 				args = append(args, dir)
 			}
 		}
 	}
 	err = h.host.run(program, r.file, args)
-	if errors.Is(err, errNotAlone) {
-		log.Warn("the host's ldconfig can't be used for a container: its programs find libraries in ld.so's own directories only", "error", err)
+	if errors.Is(err, errNotStatic) {
+		log.Warn("the host's ldconfig can't run for a container: programs find libraries only in ld.so's default directories", "error", err)
 		return nil
 	}
 	return err
 }
 
-// newDirs are those, each once, that ldconfig wouldn't look into anyway. The others
-// keep the rank that the image gave them.
+// newDirs returns the directories that ldconfig does not use already. The others keep the image's
+// order.
 func newDirs(dirs, conf []string) []string {
 	var missing []string
 	for _, dir := range dirs {
@@ -108,13 +107,11 @@ func newDirs(dirs, conf []string) []string {
 	return missing
 }
 
-// maxConf is how much of ld.so.conf, with all that it includes, is read: it is the image's
-// word, and an honest one is short.
+// maxConf limits ld.so.conf with its includes, because the image's author writes them.
 const maxConf = 1 << 20
 
-// readConf reads the container's ld.so.conf and what it includes: the directories that it
-// names, our own file's aside, and whether it includes our file. Each file is read once,
-// and each pattern is looked for once.
+// readConf returns the directories in the container's ld.so.conf and its includes, except those of
+// our file, and whether our file is included. It reads each file and each pattern once.
 func readConf(r *root) (dirs []string, includesOurs bool) {
 	left := maxConf
 	seen := map[string]bool{ldConf: true, ldConfOurs: true}
@@ -123,7 +120,7 @@ func readConf(r *root) (dirs []string, includesOurs bool) {
 		name := todo[0]
 		data, err := r.read(name)
 		if left -= len(data); err != nil || left < 0 {
-			continue // as ldconfig goes on
+			continue // as ldconfig does
 		}
 		lines := bufio.NewScanner(bytes.NewReader(data))
 		for lines.Scan() {
@@ -159,7 +156,7 @@ func readConf(r *root) (dirs []string, includesOurs bool) {
 	return dirs, includesOurs
 }
 
-// matching are the container's files of a pattern, whose last part alone has wildcards.
+// matching returns the container's files of a pattern with wildcards in the last part.
 func matching(r *root, pattern string) []string {
 	dir, last := path.Split(pattern)
 	var files []string

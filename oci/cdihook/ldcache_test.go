@@ -170,6 +170,6 @@ func TestReadOnlyRootIsLeftAlone(t *testing.T) {
 	} {
 		status, stderr := call(state(t, root), args...)
 		require.Zero(t, status, stderr)
-		require.Contains(t, stderr, "can't be written")
+		require.Contains(t, stderr, "is read-only")
 	}
 }

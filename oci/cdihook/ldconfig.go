@@ -7,33 +7,30 @@ import (
 	"strings"
 )
 
-// hostLdconfig is the host's own ldconfig.
 type hostLdconfig struct{}
 
 var _ ldconfigHost = hostLdconfig{}
 
-// find prefers ldconfig.real, the program itself: Ubuntu's ldconfig is a script, and its
-// shell isn't in the container.
+// find prefers ldconfig.real, because Ubuntu's ldconfig is a script.
 func (hostLdconfig) find(path string) (string, error) {
-	path = strings.TrimPrefix(path, "@") // as NVIDIA's configuration marks the host's
+	path = strings.TrimPrefix(path, "@") // NVIDIA's mark of a path of the host
 	for _, candidate := range []string{path + ".real", path} {
 		info, err := os.Stat(candidate)
 		if err == nil && info.Mode().IsRegular() {
 			return candidate, nil
 		}
 		if err != nil && !os.IsNotExist(err) {
-			return "", fmt.Errorf("look for ldconfig: %w", err)
+			return "", fmt.Errorf("find ldconfig: %w", err)
 		}
 	}
-	return "", fmt.Errorf("look for ldconfig: %s: %w", path, fs.ErrNotExist)
+	return "", fmt.Errorf("find ldconfig: %s: %w", path, fs.ErrNotExist)
 }
 
-// run has ldconfig change its root (-r) inside a jail, so that every path, and every link
-// that the image has, is the container's.
+// run runs ldconfig -r in a jail, so that every path and link stays in the container.
 func (hostLdconfig) run(program string, root *os.File, args []string) error {
-	said, err := runInJail(program, root, append([]string{"-r", jailRoot}, args...))
+	output, err := runInJail(program, root, append([]string{"-r", jailRoot}, args...))
 	if err != nil {
-		return fmt.Errorf("%s in the container's root: %w: %s", program, err, said)
+		return fmt.Errorf("%s in the container's root: %w: %s", program, err, output)
 	}
 	return nil
 }

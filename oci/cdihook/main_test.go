@@ -59,9 +59,9 @@ func TestNewerSpecsDoNoHarm(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"no hook", nil, "no CDI hook is named"},
+		{"no hook", nil, "CDI hook name is missing"},
 		{"a hook of a newer toolkit", []string{"enable-cuda-compat", "--host-driver-version=999.1"}, "not supported"},
-		{"a flag of a newer toolkit", []string{"create-symlinks", "--new-flag=x", "--link", "a.so.1::/lib/a.so"}, "not known"},
+		{"a flag of a newer toolkit", []string{"create-symlinks", "--new-flag=x", "--link", "a.so.1::/lib/a.so"}, "unknown flags"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			status, stderr := call(state(t, root), test.args...)
@@ -79,13 +79,13 @@ func TestBadState(t *testing.T) {
 	for _, test := range []struct{ name, stdin, want string }{
 		{"nothing", "", "EOF"},
 		{"not JSON", "hello", "invalid character"},
-		{"no bundle", `{"id":"c1"}`, "names no bundle"},
-		{"a bundle that is relative", `{"bundle":"here"}`, "names no bundle"},
+		{"no bundle", `{"id":"c1"}`, "no absolute bundle path"},
+		{"a bundle that is relative", `{"bundle":"here"}`, "no absolute bundle path"},
 		{"a bundle without a configuration", `{"bundle":"` + noConfig + `"}`, "config.json"},
-		{"the host's own root", state(t, "/"), "the host's own"},
-		{"the host's own root, spelled otherwise", state(t, "/tmp/../"), "the host's own"},
+		{"the host's own root", state(t, "/"), "is the host's"},
+		{"the host's own root, spelled otherwise", state(t, "/tmp/../"), "is the host's"},
 		{"a root directory that is gone", state(t, filepath.Join(noConfig, "gone")), "no such file"},
-		{"no root directory", state(t, ""), "names no root"},
+		{"no root directory", state(t, ""), "has no root"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			status, stderr := call(test.stdin, "create-symlinks", "--link", "a::/b")
@@ -107,7 +107,7 @@ func TestBadFlags(t *testing.T) {
 		{"a link that is a directory", []string{"create-symlinks", "--link", "a::/lib/"}, "TARGET::LINK"},
 		{"a link in three parts", []string{"create-symlinks", "--link", "a::b::c"}, "TARGET::LINK"},
 		{"a link that is no link", []string{"create-symlinks", "--link", "a"}, "TARGET::LINK"},
-		{"a flag without its value", []string{"create-symlinks", "--link"}, "needs an argument"},
+		{"a flag without its value", []string{"create-symlinks", "--link"}, "has no value"},
 		{"a mode that is no number", []string{"chmod", "--mode", "rwx", "--path", "/"}, "octal"},
 		{"a mode of more than permissions", []string{"chmod", "--mode", "100755", "--path", "/"}, "octal"},
 		{"no mode", []string{"chmod", "--path", "/"}, "octal"},

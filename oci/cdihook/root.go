@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxInput bounds what is read of a state or a configuration file.
+// maxInput limits a state and a configuration file.
 const maxInput = 16 << 20
 
-// rootDir is the container's root directory, as the bundle of its state says.
+// rootDir returns the container's root directory from the bundle of its state.
 func rootDir(stateFile string, stdin io.Reader) (string, error) {
 	input := stdin
 	if stateFile != "" && stateFile != "-" {
@@ -36,7 +36,7 @@ func rootDir(stateFile string, stdin io.Reader) (string, error) {
 		return "", fmt.Errorf("read the container's state: %w", err)
 	}
 	if !filepath.IsAbs(state.Bundle) {
-		return "", fmt.Errorf("the container's state names no bundle (%q): is this called by a runtime?", state.Bundle)
+		return "", fmt.Errorf("the container's state has no absolute bundle path (%q): only a container runtime can call this hook", state.Bundle)
 	}
 	data, err := os.ReadFile(filepath.Join(state.Bundle, "config.json"))
 	if err != nil {
@@ -51,20 +51,19 @@ func rootDir(stateFile string, stdin io.Reader) (string, error) {
 		return "", fmt.Errorf("read the bundle %s: %w", state.Bundle, err)
 	}
 	if spec.Root == nil || spec.Root.Path == "" {
-		return "", fmt.Errorf("the bundle %s names no root directory", state.Bundle)
+		return "", fmt.Errorf("the bundle %s has no root directory", state.Bundle)
 	}
 	dir := spec.Root.Path
 	if !filepath.IsAbs(dir) {
 		dir = filepath.Join(state.Bundle, dir)
 	}
 	if dir = filepath.Clean(dir); dir == "/" {
-		return "", fmt.Errorf("the root directory of bundle %s is the host's own: nothing is changed there", state.Bundle)
+		return "", fmt.Errorf("the root directory of bundle %s is the host's: not changed", state.Bundle)
 	}
 	return dir, nil
 }
 
-// root is a container's root directory. Paths in it are the container's: none leads out
-// of it, whatever links an image has.
+// root is a container's root directory. Its methods resolve paths inside it.
 type root struct {
 	dir  string
 	file *os.File
@@ -80,12 +79,12 @@ func openRoot(dir string) (*root, error) {
 
 func (r *root) close() { r.file.Close() }
 
-// open opens what is at a path, for naming it only (O_PATH).
+// open opens a path with O_PATH.
 func (r *root) open(name string) (*os.File, error) {
 	return pathrs.OpenatInRoot(r.file, name)
 }
 
-// makeDir opens a directory, which it makes where it isn't there.
+// makeDir opens a directory, and creates it if necessary.
 func (r *root) makeDir(name string) (*os.File, error) {
 	f, err := r.open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,7 +96,7 @@ func (r *root) makeDir(name string) (*os.File, error) {
 	return f, nil
 }
 
-// writable makes a directory where it isn't there, and says whether files can be made in it.
+// writable creates a directory if necessary, and checks that it is writable.
 func (r *root) writable(name string) error {
 	f, err := r.makeDir(name)
 	if err != nil {
@@ -110,7 +109,6 @@ func (r *root) writable(name string) error {
 	return nil
 }
 
-// exists says whether there is something at a path.
 func (r *root) exists(name string) bool {
 	f, err := r.open(name)
 	if err != nil {
@@ -120,7 +118,7 @@ func (r *root) exists(name string) bool {
 	return true
 }
 
-// list are the names in a directory; none where it can't be read.
+// list returns the names in a directory, as far as it can be read.
 func (r *root) list(name string) []string {
 	f, err := r.open(name)
 	if err != nil {
@@ -132,11 +130,11 @@ func (r *root) list(name string) []string {
 		return nil
 	}
 	defer dir.Close()
-	names, _ := dir.Readdirnames(-1) // what could be read of it
+	names, _ := dir.Readdirnames(-1)
 	return names
 }
 
-// read reads a regular file.
+// read reads a regular file, up to maxInput.
 func (r *root) read(name string) ([]byte, error) {
 	f, err := r.open(name)
 	if err != nil {
@@ -148,7 +146,7 @@ func (r *root) read(name string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s of the container is not a file", name)
+		return nil, fmt.Errorf("%s of the container is not a regular file", name)
 	}
 	file, err := pathrs.Reopen(f, unix.O_RDONLY)
 	if err != nil {
@@ -158,8 +156,7 @@ func (r *root) read(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxInput))
 }
 
-// write puts a file into a directory of the container by a rename. One that is there with
-// that content stays.
+// write replaces a file by a rename, unless it has that content.
 func (r *root) write(name string, data []byte) error {
 	if have, err := r.read(name); err == nil && bytes.Equal(have, data) {
 		return nil
@@ -171,11 +168,11 @@ func (r *root) write(name string, data []byte) error {
 		}
 		f := os.NewFile(uintptr(fd), name)
 		_, err = f.Write(data)
-		return errors.Join(err, f.Chmod(0o644), f.Close()) // whoever the container runs as reads it
+		return errors.Join(err, f.Chmod(0o644), f.Close()) // readable for every user of the container
 	})
 }
 
-// symlink makes a link to a target, by a rename. One that is there already stays.
+// symlink creates or replaces a link by a rename, unless it exists.
 func (r *root) symlink(target, name string) error {
 	if have, err := r.readlink(name); err == nil && have == target {
 		return nil
@@ -183,7 +180,6 @@ func (r *root) symlink(target, name string) error {
 	return r.replace(name, func(dir int, temp string) error { return unix.Symlinkat(target, dir, temp) })
 }
 
-// readlink is what the link at a path says.
 func (r *root) readlink(name string) (string, error) {
 	dir, err := r.open(path.Dir(name))
 	if err != nil {
@@ -198,7 +194,7 @@ func (r *root) readlink(name string) (string, error) {
 	return string(buffer[:n]), nil
 }
 
-// replace makes something beside a path, and gives it the path's name.
+// replace creates a temporary file and renames it.
 func (r *root) replace(name string, create func(dir int, temp string) error) error {
 	base := path.Base(name)
 	dir, err := r.makeDir(path.Dir(name))
@@ -208,13 +204,13 @@ func (r *root) replace(name string, create func(dir int, temp string) error) err
 	defer dir.Close()
 	fd := int(dir.Fd())
 	temp := "." + base + "." + strconv.Itoa(os.Getpid())
-	_ = unix.Unlinkat(fd, temp, 0) // of a process of that number that was killed
+	_ = unix.Unlinkat(fd, temp, 0) // of a killed process with this ID
 	if err := create(fd, temp); err != nil {
-		return fmt.Errorf("make %s of the container: %w", name, err)
+		return fmt.Errorf("create %s of the container: %w", name, err)
 	}
 	if err := unix.Renameat(fd, temp, fd, base); err != nil {
 		_ = unix.Unlinkat(fd, temp, 0)
-		return fmt.Errorf("make %s of the container: %w", name, err)
+		return fmt.Errorf("create %s of the container: %w", name, err)
 	}
 	return nil
 }

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// createSymlinks makes links in the container, such as libcuda.so to libcuda.so.1. What
-// is at a link's place is replaced, as by ln -sf; a link that says the same stays.
+// createSymlinks creates links in the container, such as libcuda.so to libcuda.so.1, like ln -sf.
 type createSymlinks struct{ links []string }
 
 func (h *createSymlinks) flags(f *flagSet) {
@@ -18,12 +17,12 @@ func (h *createSymlinks) flags(f *flagSet) {
 func (h *createSymlinks) run(r *root, _ *slog.Logger) error {
 	for _, link := range h.links {
 		target, name, ok := strings.Cut(link, "::")
-		// A name without a last part is the root, or a directory.
+		// A link needs a last part.
 		if !ok || target == "" || strings.Contains(name, "::") || strings.HasSuffix(name, "/") || path.Base(path.Clean("/"+name)) == "/" {
 			return fmt.Errorf("--link %q is not TARGET::LINK", link)
 		}
 		if err := r.symlink(target, path.Clean("/"+name)); err != nil {
-			return fmt.Errorf("link %s to %s: %w", name, target, err)
+			return fmt.Errorf("create link %s to %s: %w", name, target, err)
 		}
 	}
 	return nil

@@ -1,14 +1,5 @@
-// Package cdispec writes the node's CDI specs: gpuslice.io/slice, the operator's slices
-// for docker run --device, podman run --device and nerdctl; and nvidia.com/gpu, the
-// driver's files, where no toolkit of NVIDIA's has written it (directory nvdriver).
-//
-//	Driver    writes nvidia.com/gpu, unless somebody else has: then that one is used
-//	Plan      which GPUs each slice gets: pure
-//	Slices    makes the slices' directories and writes their spec
-//
-// A spec is written by CDI's own library, by a rename, with the lowest version that has
-// what it says (old runtimes refuse newer ones), and only where it differs from what is
-// there: all of it may be done again at any time.
-//
-// It imports grant, oci, oci/slice and oci/request. Command gpuslice calls it.
+// Package cdispec writes the node's CDI specs: gpuslice.io/slice for the operator's slices, and
+// nvidia.com/gpu if NVIDIA's toolkit has not written it (package nvdriver generates it). A spec has
+// the lowest sufficient version, because old runtimes reject newer ones, and is written only if it
+// differs.
 package cdispec

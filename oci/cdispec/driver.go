@@ -9,25 +9,23 @@ import (
 // DriverKind is the CDI kind of the driver's GPUs.
 const DriverKind = "nvidia.com/gpu"
 
-// DriverFile is the file name of our spec of them. NVIDIA's tools write nvidia.yaml.
+// DriverFile is the name of our spec. NVIDIA's tools write nvidia.yaml.
 const DriverFile = "gpuslice-nvidia.yaml"
 
-// DriverOutcome says what was done.
+// DriverOutcome is the result of Driver.
 type DriverOutcome struct {
-	// Path is our spec's.
+	// Path is the path of our spec.
 	Path string
-	// Changed says that it was written, or taken away.
+	// Changed: the spec was written or removed.
 	Changed bool
-	// Others are the spec files of somebody else; where there is one ours isn't.
+	// Others are specs of the same kind. If there is one, ours is removed.
 	Others []string
-	// Spec is what is in force of ours; nil: nothing.
+	// Spec is our spec, or nil.
 	Spec *cdispec.Spec
 }
 
-// Driver writes the driver's spec into a directory, unless one of dirs has a spec of that
-// kind already: two of them would take each other's devices away (CDI's rule for one
-// name in two files). So ours goes when another comes. generate is asked only where it
-// is needed.
+// Driver writes the driver's spec into dir. If dirs have another spec of that kind, it removes ours:
+// CDI ignores a device that is in two files.
 func Driver(dirs []string, dir string, generate func() (*cdispec.Spec, error)) (DriverOutcome, error) {
 	out, err := PreviewDriver(dirs, dir, generate)
 	switch {
@@ -40,7 +38,7 @@ func Driver(dirs []string, dir string, generate func() (*cdispec.Spec, error)) (
 	return out, err
 }
 
-// PreviewDriver is Driver that changes nothing.
+// PreviewDriver is Driver without changes.
 func PreviewDriver(dirs []string, dir string, generate func() (*cdispec.Spec, error)) (DriverOutcome, error) {
 	out := DriverOutcome{Path: filepath.Join(dir, DriverFile)}
 	var err error

@@ -7,11 +7,11 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Encode writes a spec as YAML, for people to look at.
+// Encode returns a spec as YAML.
 func Encode(spec *cdispec.Spec) ([]byte, error) {
 	data, err := yaml.Marshal(spec)
 	if err != nil {
-		return nil, fmt.Errorf("write the CDI spec: %w", err)
+		return nil, fmt.Errorf("encode the CDI spec: %w", err)
 	}
 	return data, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
@@ -14,61 +15,55 @@ import (
 	"github.com/gpuslice/gpuslice/oci/slice"
 )
 
-// Planned is a slice and its GPUs.
+// Planned is a slice with its GPUs.
 type Planned struct {
 	Name string
-	// Asked is the operator's definition, to tell whether it changed.
+	// Asked is the operator's definition.
 	Asked        string
 	Shares       []grant.Share
 	HighPriority bool
 }
 
-// Plan gives every slice of a config its GPUs. It is pure.
+// Plan chooses the GPUs of every slice.
 //
-// A slice that is there already keeps its GPUs as long as its definition is the same and
-// the node has them, so that one more slice moves none of the others. The others are put,
-// in the order of their names, where the slices together fit; what doesn't fit beside the
-// others is put where it would fit alone: the ledger decides when a container comes. The
-// slices of which not even that is so are left out, and the error names each.
+// An existing slice keeps its GPUs if its definition is unchanged and the node has them. The others
+// follow in the order of their names. A slice that does not fit beside the others gets GPUs that it
+// would fit on by itself; the ledger decides when a container starts. Slices that never fit are
+// missing in the result, and the error lists them.
 func Plan(config request.Config, gpus map[string]grant.GPU, there map[string]slice.Slice) ([]Planned, error) {
 	var (
 		planned []Planned
 		errs    []error
 	)
-	booked := map[string]ledger.Usage{}
+	usage := map[string]grant.Usage{}
 	names := slices.Sorted(maps.Keys(config.Slices))
 	kept := map[string]bool{}
 	for _, name := range names {
 		old, is := there[name]
-		if p := asked(config, name); is && p.Asked == old.Asked && grant.CheckGPUs(old.Shares, gpus) == nil {
+		if p := define(config, name); is && p.Asked == old.Asked && grant.CheckGPUs(old.Shares, gpus) == nil {
 			p.Shares = old.Shares
 			planned, kept[name] = append(planned, p), true
-			book(booked, p.Shares)
+			add(usage, p.Shares)
 		}
 	}
 	for _, name := range names {
 		if kept[name] {
 			continue
 		}
-		p, err := place(config, name, gpus, booked)
+		p, err := place(config, name, gpus, usage)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("slice %s: %w", name, err))
 			continue
 		}
 		planned = append(planned, p)
-		book(booked, p.Shares)
+		add(usage, p.Shares)
 	}
-	slices.SortFunc(planned, func(a, b Planned) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(planned, func(a, b Planned) int { return strings.Compare(a.Name, b.Name) })
 	return planned, errors.Join(errs...)
 }
 
-// asked is a slice's definition.
-func asked(config request.Config, name string) Planned {
+// define returns a slice without its GPUs.
+func define(config request.Config, name string) Planned {
 	s := config.Slices[name]
 	data, err := json.Marshal(struct {
 		Slice   request.Slice
@@ -77,35 +72,33 @@ func asked(config request.Config, name string) Planned {
 		Devices []string
 	}{s, config.Default, config.Maximum, config.Devices})
 	if err != nil {
-		data = []byte(err.Error()) // plain data: it can't be
+		data = []byte(err.Error()) // does not happen
 	}
 	return Planned{Name: name, Asked: string(data), HighPriority: bool(s.HighPriority)}
 }
 
-// place chooses a slice's GPUs.
-func place(config request.Config, name string, gpus map[string]grant.GPU, booked map[string]grant.Usage) (Planned, error) {
-	p := asked(config, name)
+func place(config request.Config, name string, gpus map[string]grant.GPU, usage map[string]grant.Usage) (Planned, error) {
+	p := define(config, name)
 	if err := parser.ValidateDeviceName(name); err != nil {
-		return p, fmt.Errorf("it can't be the name of a CDI device: %w", err)
+		return p, fmt.Errorf("invalid name of a CDI device: %w", err)
 	}
 	requested, err := request.FromContainer([]string{request.EnvSlice + "=" + name}, nil, config)
 	if err != nil {
 		return p, err
 	}
-	p.Shares, err = request.Choose(requested, gpus, booked, config)
+	p.Shares, err = request.Choose(requested, gpus, usage, config)
 	if err != nil {
 		p.Shares, err = request.Choose(requested, gpus, nil, config)
 	}
 	return p, err
 }
 
-// book adds shares to what the slices take.
-func book(booked map[string]ledger.Usage, shares []grant.Share) {
+func add(usage map[string]grant.Usage, shares []grant.Share) {
 	for _, s := range shares {
-		u := booked[s.UUID]
+		u := usage[s.UUID]
 		u.MemoryMiB += s.MemoryMiB
 		u.CorePercent += s.CorePercent
 		u.Slots++
-		booked[s.UUID] = u
+		usage[s.UUID] = u
 	}
 }

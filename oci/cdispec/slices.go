@@ -22,25 +22,23 @@ import (
 // SliceKind is the CDI kind of slices.
 const SliceKind = "gpuslice.io/slice"
 
-// SliceFile is the file name of their spec.
+// SliceFile is the name of their spec.
 const SliceFile = "gpuslice.yaml"
 
-// Node is what slices are made of.
+// Node is the node of the slices.
 type Node struct {
-	// StateDir is the node's state directory.
 	StateDir string
-	// Program is gpuslice-runtime's path, which the hooks name.
+	// Program is gpuslice-runtime's path, for hooks.
 	Program string
-	// GPUs are what may be booked, by UUID.
+	// GPUs is the capacity by UUID.
 	GPUs map[string]grant.GPU
-	// Settings are the node's. Its injection is of no matter: a slice names its nodes.
+	// Settings are the node's. Injection is ignored.
 	Settings oci.Settings
-	// Devices resolves GPUs to edits: the node's nvidia.com/gpu.
+	// Devices are the edits of nvidia.com/gpu.
 	Devices oci.DeviceEdits
 }
 
-// Spec is the CDI spec of slices, and the slices as their directories have to be. It is pure
-// but for Devices.
+// Spec returns the CDI spec of slices, and the slices for their directories.
 func Spec(planned []Planned, n Node) (*cdispec.Spec, []slice.Slice, error) {
 	spec := &cdispec.Spec{Kind: SliceKind}
 	var made []slice.Slice
@@ -57,8 +55,8 @@ func Spec(planned []Planned, n Node) (*cdispec.Spec, []slice.Slice, error) {
 	return spec, made, errors.Join(errs...)
 }
 
-// sliceDevice is one slice: what a container with that grant gets (oci.Edits), with the
-// slice's directory for the claim's, and the hooks.
+// sliceDevice returns the edits for a container with the slice's shares (oci.Edits), with the slice's
+// directory instead of a claim's, and the hooks.
 func sliceDevice(p Planned, n Node) (cdispec.Device, slice.Slice, error) {
 	settings := n.Settings
 	settings.Injection = oci.InjectCDI
@@ -91,29 +89,26 @@ func sliceDevice(p Planned, n Node) (cdispec.Device, slice.Slice, error) {
 	return cdispec.Device{Name: p.Name, ContainerEdits: *edits}, s, nil
 }
 
-// below says whether a clean path is in a directory.
 func below(path, dir string) bool {
 	return strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// Outcome says what was done.
+// Outcome is the result of Slices.
 type Outcome struct {
-	// Path is the spec's, and Changed says that it was written.
+	// Path is the path of the spec. Changed: it was written or removed.
 	Path    string
 	Changed bool
-	// Slices are those that the spec has.
+	// Slices are in the spec.
 	Slices []slice.Slice
-	// InUse are the slices whose change waits until their container is gone, and Leaving
-	// those that are no more wanted and wait for that.
+	// InUse are changed slices, and Leaving removed slices, that wait for the end of a container.
 	InUse   []string
 	Leaving []string
-	// Spec is what is in force; without devices there is none.
+	// Spec is the spec. Without devices no file exists.
 	Spec *cdispec.Spec
 }
 
-// Slices makes the config's slices and writes their spec into a directory. A slice that
-// can't be made is an error, and keeps no other from being made; one that a container has
-// stays as it is until a later call.
+// Slices creates the config's slices and writes their spec into a directory. An error of one slice
+// does not affect the others. A slice in use is not changed until a later call.
 func Slices(ctx context.Context, config request.Config, n Node, dir string) (Outcome, error) {
 	out, there, err := slicesBy(ctx, slice.Put, config, n, dir)
 	if out.Spec == nil {
@@ -122,14 +117,14 @@ func Slices(ctx context.Context, config request.Config, n Node, dir string) (Out
 	errs := []error{err, slice.Sweep(ctx, n.StateDir)}
 	if len(out.Spec.Devices) > 0 {
 		out.Changed, err = Write(dir, SliceFile, out.Spec)
-	} else { // CDI knows no spec without devices
+	} else { // CDI rejects a spec without devices
 		out.Changed, err = Remove(dir, SliceFile)
 	}
 	errs = append(errs, err, out.leave(ctx, slice.Remove, n, there))
 	return out, errors.Join(errs...)
 }
 
-// Preview is Slices that changes nothing.
+// Preview is Slices without changes.
 func Preview(ctx context.Context, config request.Config, n Node, dir string) (Outcome, error) {
 	out, there, err := slicesBy(ctx, slice.Peek, config, n, dir)
 	if out.Spec == nil {
@@ -141,10 +136,10 @@ func Preview(ctx context.Context, config request.Config, n Node, dir string) (Ou
 // put is slice.Put or slice.Peek.
 type put func(ctx context.Context, stateDir string, s slice.Slice, settings oci.Settings) (now slice.Slice, inUse bool, err error)
 
-// slicesBy plans and puts the slices. There is no spec where that couldn't be begun.
+// slicesBy plans and puts the slices. Spec is nil if it could not begin.
 func slicesBy(ctx context.Context, put put, config request.Config, n Node, dir string) (Outcome, map[string]slice.Slice, error) {
 	out := Outcome{Path: filepath.Join(dir, SliceFile)}
-	there, err := thereNow(n.StateDir)
+	there, err := existing(n.StateDir)
 	if err != nil {
 		return out, nil, err
 	}
@@ -163,7 +158,7 @@ func slicesBy(ctx context.Context, put put, config request.Config, n Node, dir s
 		out.Slices = append(out.Slices, s)
 		if inUse {
 			out.InUse = append(out.InUse, s.Name)
-			if device, ok := written[s.Name]; ok { // what fits its files: the settings may be others now
+			if device, ok := written[s.Name]; ok { // fits its files, even if settings have changed
 				asBefore = append(asBefore, device)
 				continue
 			}
@@ -176,7 +171,7 @@ func slicesBy(ctx context.Context, put put, config request.Config, n Node, dir s
 	return out, there, errors.Join(append(errs, err)...)
 }
 
-// devicesIn are the devices of a spec file by name; none where it can't be read.
+// devicesIn returns the devices of a spec file by name; none if it can't be read.
 func devicesIn(path string) map[string]cdispec.Device {
 	devices := map[string]cdispec.Device{}
 	if spec, err := cdi.ReadSpec(path, 0); err == nil {
@@ -187,8 +182,8 @@ func devicesIn(path string) map[string]cdispec.Device {
 	return devices
 }
 
-// thereNow are the slices that have directories. One that can't be read is made again.
-func thereNow(stateDir string) (map[string]slice.Slice, error) {
+// existing returns the slices that have directories. One that can't be read is created again.
+func existing(stateDir string) (map[string]slice.Slice, error) {
 	names, err := slice.List(stateDir)
 	if err != nil {
 		return nil, err
@@ -204,8 +199,8 @@ func thereNow(stateDir string) (map[string]slice.Slice, error) {
 	return there, nil
 }
 
-// leave takes away the slices that the spec has no more: after it, so that no container
-// gets one whose files are gone.
+// leave removes slices that are no longer in the spec. The spec is written before, so that no
+// container gets a slice without files.
 func (o *Outcome) leave(ctx context.Context, remove func(ctx context.Context, stateDir, name string) (bool, error), n Node, there map[string]slice.Slice) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(there)) {

@@ -14,8 +14,7 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Write writes a spec into a directory under a name (gpuslice.yaml), and says whether it had
-// to: one that is there and says the same stays. Its version is set here.
+// Write writes a spec to a file, unless that has the same content. It sets the spec's version.
 func Write(dir, name string, spec *cdispec.Spec) (changed bool, err error) {
 	path := filepath.Join(dir, name)
 	version, err := cdispec.MinimumRequiredVersion(spec)
@@ -23,7 +22,6 @@ func Write(dir, name string, spec *cdispec.Spec) (changed bool, err error) {
 		return false, fmt.Errorf("CDI spec %s: %w", path, err)
 	}
 	spec.Version = version
-	// As it will be read: without what YAML leaves out.
 	if same(path, spec) {
 		return false, nil
 	}
@@ -34,14 +32,14 @@ func Write(dir, name string, spec *cdispec.Spec) (changed bool, err error) {
 	if err := cache.WriteSpec(spec, name); err != nil {
 		return false, fmt.Errorf("CDI spec %s: %w", path, err)
 	}
-	// Rootless programs read it too, and learn then what they lack.
+	// Rootless programs read it too.
 	if err := os.Chmod(path, 0o644); err != nil {
 		return true, fmt.Errorf("CDI spec %s: %w", path, err)
 	}
 	return true, nil
 }
 
-// same says whether a file holds that spec, and may be read by everybody.
+// same reports whether a file has that spec and is readable for all users.
 func same(path string, spec *cdispec.Spec) bool {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o644 {
@@ -59,7 +57,7 @@ func same(path string, spec *cdispec.Spec) bool {
 	return err == nil && reflect.DeepEqual(have.Spec, normal)
 }
 
-// Remove takes a spec away, and says whether there was one.
+// Remove removes a spec and reports whether it existed.
 func Remove(dir, name string) (removed bool, err error) {
 	err = os.Remove(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -68,8 +66,8 @@ func Remove(dir, name string) (removed bool, err error) {
 	return err == nil, err
 }
 
-// Others are the spec files of a kind in directories that are not the one of that path. A
-// directory may be there under several names (/run/cdi and /var/run/cdi).
+// Others returns the specs of a kind in directories, except the file but. A directory can have several
+// names (/run/cdi and /var/run/cdi).
 func Others(dirs []string, kind, but string) ([]string, error) {
 	var real []string
 	for _, dir := range dirs {
@@ -93,7 +91,7 @@ func Others(dirs []string, kind, but string) ([]string, error) {
 	return paths, nil
 }
 
-// resolved is a directory without links, or as it is where it isn't there.
+// resolved resolves links if the directory exists.
 func resolved(dir string) string {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		return real

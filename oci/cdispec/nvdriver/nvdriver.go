@@ -1,17 +1,9 @@
-// Package nvdriver makes the CDI spec of NVIDIA's driver, nvidia.com/gpu, by NVIDIA's
-// own generator (package nvcdi of the container toolkit): which device nodes, libraries
-// and programs a container needs for a GPU is NVIDIA's knowledge and changes with the
-// driver.
+// Package nvdriver generates the CDI spec nvidia.com/gpu with NVIDIA's generator (nvcdi of the
+// container toolkit). It is a package of its own because nvcdi needs cgo. Without NVIDIA's hook
+// program the spec uses the hooks of gpuslice-runtime (package cdihook).
 //
-// It is a room of its own, for nvcdi needs cgo and brings much with it: only who
-// generates such a spec carries that. Where the toolkit's hook program isn't installed
-// the spec names gpuslice-runtime's hooks of the same names (package cdihook) and leaves
-// out those that it hasn't. It imports nothing else of ours.
-//
-// On the simulated driver it makes the same spec as on a real one, but for MIG devices:
-// of these it asks the kernel module by /proc/driver/nvidia-caps/mig-minors, which is
-// the host's whatever Root says, and NVML for their instances' profiles, which the
-// simulated NVML doesn't have.
+// Specs of MIG devices can't be generated with the simulated driver: nvcdi reads
+// /proc/driver/nvidia-caps/mig-minors of the host and queries NVML for profiles.
 package nvdriver
 
 import (
@@ -27,29 +19,27 @@ import (
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// nvidiaHook is the name of NVIDIA's hook program, which the generator is told of in
-// place of ours: it knows the arguments of none but its own.
+// nvidiaHook is passed to the generator instead of our program, because it supports only NVIDIA's.
 const nvidiaHook = "/usr/bin/nvidia-cdi-hook"
 
-// Options say of which driver the spec is.
+// Options are the options of Generate.
 type Options struct {
-	// Root is where the driver's files are; empty is the host's root.
+	// Root has the driver's files. The default is the host's root.
 	Root string
-	// DevRoot is the directory that has the driver's dev; empty is Root.
+	// DevRoot has the driver's dev directory. The default is Root.
 	DevRoot string
-	// NVML is the driver's library; nil is the one in Root.
+	// NVML is the driver's library. The default is the one in Root.
 	NVML nvml.Interface
-	// HookPath is the program of the spec's hooks on the host: NVIDIA's nvidia-cdi-hook
-	// (or nvidia-ctk), or gpuslice-runtime.
+	// HookPath is the program of the hooks: nvidia-cdi-hook, nvidia-ctk or gpuslice-runtime.
 	HookPath string
-	// Hooks are the hooks that HookPath knows; none where it is NVIDIA's, which knows all.
+	// Hooks are the hooks of gpuslice-runtime; none if HookPath is NVIDIA's.
 	Hooks []string
-	// Log is told what the generator finds and misses; nil is silence.
+	// Log is optional.
 	Log *slog.Logger
 }
 
-// Generate makes the spec of every GPU and MIG device, named by UUID and by index
-// (0, and 0:1 of a MIG device), and "all". Its version is left to who writes it.
+// Generate returns the spec of every GPU and MIG device by UUID and by index (0, and 0:1 for a MIG
+// device), and "all". It does not set the version.
 func Generate(o Options) (*cdispec.Spec, error) {
 	if !filepath.IsAbs(o.HookPath) {
 		return nil, fmt.Errorf("the hook program %q is not an absolute path", o.HookPath)
@@ -75,7 +65,7 @@ func Generate(o Options) (*cdispec.Spec, error) {
 		nvcdi.WithDeviceNamers(namers...),
 		nvcdi.WithMergedDeviceOptions(transform.WithName("all"), transform.WithSkipIfExists(true)),
 		nvcdi.WithNVIDIACDIHookPath(hookPath),
-		// A library that not every driver has, and that says nothing that NVML doesn't.
+		// A library that not every driver has.
 		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils),
 	}
 	if o.NVML != nil {
@@ -92,15 +82,14 @@ func Generate(o Options) (*cdispec.Spec, error) {
 	}
 	raw := spec.Raw()
 	if len(raw.Devices) == 0 {
-		return nil, errors.New("the driver has no GPU that can be used: see nvidia-smi")
+		return nil, errors.New("the driver has no usable GPU: run nvidia-smi")
 	}
 	if ours {
-		nameOurs(raw, o.HookPath, o.Hooks)
+		useOwnHooks(raw, o.HookPath, o.Hooks)
 	}
 	return raw, nil
 }
 
-// namersOf name a GPU in several ways.
 func namersOf(strategies ...string) ([]nvcdi.DeviceNamer, error) {
 	var namers []nvcdi.DeviceNamer
 	for _, strategy := range strategies {
@@ -113,13 +102,12 @@ func namersOf(strategies ...string) ([]nvcdi.DeviceNamer, error) {
 	return namers, nil
 }
 
-// hookEnv is the environment of our hooks. It must not be empty: runc has a hook without
-// one run with the variables of the container, which are its image's.
+// hookEnv must not be empty: runc runs a hook without an environment with the variables of the
+// container, which the image sets.
 const hookEnv = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 
-// nameOurs puts our program in the place of NVIDIA's in every hook that it knows, and
-// takes the other hooks out.
-func nameOurs(spec *cdispec.Spec, program string, known []string) {
+// useOwnHooks replaces NVIDIA's program with ours in every supported hook, and removes the others.
+func useOwnHooks(spec *cdispec.Spec, program string, known []string) {
 	rename := func(edits *cdispec.ContainerEdits) {
 		edits.Hooks = slices.DeleteFunc(edits.Hooks, func(h *cdispec.Hook) bool {
 			return h.Path == nvidiaHook && (len(h.Args) < 2 || !slices.Contains(known, h.Args[1]))
@@ -138,7 +126,6 @@ func nameOurs(spec *cdispec.Spec, program string, known []string) {
 	}
 }
 
-// orRoot is the first path that is set, or the root.
 func orRoot(paths ...string) string {
 	for _, path := range paths {
 		if path != "" {
@@ -148,8 +135,7 @@ func orRoot(paths ...string) string {
 	return "/"
 }
 
-// logger is the generator's logger. What it warns of is often no fault (programs and
-// libraries that a driver needn't have), so that it is told as information.
+// logger logs the generator's warnings as information: most are about optional programs and libraries.
 type logger struct{ log *slog.Logger }
 
 func (l logger) Debugf(format string, args ...any)   { l.log.Debug(fmt.Sprintf(format, args...)) }
