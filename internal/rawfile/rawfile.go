@@ -1,6 +1,5 @@
-// Package rawfile reads and writes small files with system calls. Package os polls each file, which
-// costs five more calls and a thread: too much for a program that runs for milliseconds. It is for
-// regular files and those of /proc and /sys: a pipe or a device would block a thread.
+// Package rawfile reads and writes regular files, and those of /proc and /sys, without the poller of
+// package os: it is for programs that run for milliseconds. A pipe would block a thread.
 package rawfile
 
 import (
@@ -80,7 +79,6 @@ func Open(path string, flags int, mode fs.FileMode) (int, error) {
 	return fd, nil
 }
 
-// retry repeats a call after EINTR.
 func retry(call func() (int, error)) (int, error) {
 	for {
 		n, err := call()
@@ -90,8 +88,7 @@ func retry(call func() (int, error)) (int, error) {
 	}
 }
 
-// OpenFile is like os.OpenFile, without polling. O_NONBLOCK is only for the open: the caller must
-// check the type of the file before it reads.
+// OpenFile is like os.OpenFile. O_NONBLOCK is only for the open: check the type before a read.
 func OpenFile(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	fd, err := Open(path, flags, mode)
 	if err == nil && flags&unix.O_NONBLOCK != 0 {
@@ -105,14 +102,13 @@ func OpenFile(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// Lock polls, because a waiting flock can't be canceled. The interval doubles.
+// Lock polls, because a waiting flock can't be canceled.
 const (
 	shortestWait = 20 * time.Microsecond
 	longestWait  = time.Millisecond
 )
 
-// Lock gets the exclusive flock of an open file, or returns an error when the context ends. Closing
-// the file releases it.
+// Lock gets the exclusive flock of an open file. Closing the file releases it.
 func Lock(ctx context.Context, fd int) error {
 	for wait := shortestWait; ; wait = min(2*wait, longestWait) {
 		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)

@@ -16,7 +16,7 @@ func TestReadsAsOsDoes(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, bytes.Repeat([]byte("x"), size), 0o600))
 		requireSame(t, path)
 	}
-	requireSame(t, "/proc/self/mountinfo") // says no size
+	requireSame(t, "/proc/self/mountinfo") // has size 0
 	requireSame(t, filepath.Join(dir, "none"))
 	requireSame(t, filepath.Join(dir, "file/below"))
 	requireSame(t, dir)

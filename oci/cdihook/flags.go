@@ -6,25 +6,23 @@ import (
 	"strings"
 )
 
-// flagSet reads a hook's flags: --name=value and --name value. pflag would link the network's
-// packages into a program that starts several times per container.
+// flagSet reads --name=value and --name value. pflag would link package net into a program that starts
+// several times per container.
 type flagSet struct {
 	set     map[string]func(value string) error
 	unknown []string
 }
 
-// text adds a flag with one value.
 func (f *flagSet) text(into *string, name, value string) {
 	*into = value
 	f.set[name] = func(value string) error { *into = value; return nil }
 }
 
-// each adds a flag that can be repeated.
 func (f *flagSet) each(into *[]string, name string) {
 	f.set[name] = func(value string) error { *into = append(*into, value); return nil }
 }
 
-// list adds a flag that can be repeated and have several values, separated by commas.
+// list adds a flag with values that are separated by commas.
 func (f *flagSet) list(into *[]string, name string) {
 	f.set[name] = func(value string) error {
 		if value == "" {
@@ -36,7 +34,7 @@ func (f *flagSet) list(into *[]string, name string) {
 	}
 }
 
-// parse reads the arguments. It skips an unknown flag, and the next word if that can be its value.
+// parse skips an unknown flag, and the next word if that can be its value.
 func (f *flagSet) parse(args []string) error {
 	for len(args) > 0 {
 		word := args[0]

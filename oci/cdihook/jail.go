@@ -16,17 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A jail is a mount namespace in which a program of the host works on a container's root. chroot is
-// not sufficient: the container's /proc exists already, and /proc/1/root leads to the host as long
-// as process 1 is the runtime's.
-//
-// The jail's root is a tmpfs, mounted over the host's /proc:
-//
-//	/program    a copy of the program
-//	/root       the container's root with its mounts, except procfs
-//
-// A script or a dynamically linked program does not start, so the image's shell or loader never
-// runs.
+// A jail is a mount namespace in which a copy of a host's program works on a container's root, without
+// procfs. chroot is not sufficient: /proc/1/root in the container leads to the host as long as process 1
+// is the runtime's. A script or a dynamically linked program does not start, so nothing of the image
+// runs. The jail's root is a tmpfs over the host's /proc.
 const (
 	jailAt      = "/proc"
 	jailProgram = "/program"
@@ -38,8 +31,7 @@ const jailCapabilities = 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_DAC_OVERRIDE
 
 var errNotStatic = errors.New("it is a script or linked dynamically")
 
-// runInJail runs a program of the host, with the container's root directory at jailRoot, and returns
-// the beginning of its output. The program gets no variables and no open files.
+// runInJail returns the beginning of the program's output. The program gets no variables and no files.
 func runInJail(program string, root *os.File, args []string) (output []byte, err error) {
 	content, err := os.ReadFile(program)
 	if err != nil {
@@ -83,7 +75,6 @@ func runInJail(program string, root *os.File, args []string) (output []byte, err
 	return output, err
 }
 
-// enterJail moves the calling thread into a jail.
 func enterJail(program []byte, root *os.File) error {
 	// The working directory stays valid in the new namespace.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
@@ -126,8 +117,7 @@ func enterJail(program []byte, root *os.File) error {
 	return nil
 }
 
-// unmountProcfs unmounts every procfs at or below a directory: the container's, and the host's as a
-// volume.
+// unmountProcfs unmounts every procfs: the container's, and the host's as a volume.
 func unmountProcfs(mounts io.ReadSeeker, below string) error {
 	for {
 		if _, err := mounts.Seek(0, io.SeekStart); err != nil {
@@ -141,14 +131,13 @@ func unmountProcfs(mounts io.ReadSeeker, below string) error {
 		if at == "" {
 			return nil
 		}
-		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil { // including mounts on it
+		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			return fmt.Errorf("unmount %s: %w", strings.TrimPrefix(at, below), err)
 		}
 	}
 }
 
-// firstProcfs returns the mount point of the first procfs in a mountinfo(5) at or below a directory,
-// or "".
+// firstProcfs returns the first mount point of a procfs at or below a directory, or "".
 func firstProcfs(mountinfo, below string) string {
 	for line := range strings.Lines(mountinfo) {
 		mount, system, _ := strings.Cut(line, " - ")
@@ -165,10 +154,8 @@ func firstProcfs(mountinfo, below string) string {
 	return ""
 }
 
-// unescapeMount decodes names in mountinfo.
 var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#")
 
-// pivot changes the root to a mounted directory and unmounts the old root.
 func pivot(dir string) error {
 	if err := unix.Chdir(dir); err != nil {
 		return err
@@ -182,7 +169,7 @@ func pivot(dir string) error {
 	return unix.Chdir("/")
 }
 
-// boundCapabilities limits the capabilities of programs that the thread starts as root.
+// boundCapabilities limits the capabilities of children that are root.
 func boundCapabilities(keep uint64) error {
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
 		return err
@@ -190,7 +177,7 @@ func boundCapabilities(keep uint64) error {
 	for c := uintptr(0); ; c++ {
 		in, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0)
 		if errors.Is(err, unix.EINVAL) {
-			break // no more capabilities
+			break
 		}
 		if err != nil {
 			return err

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 }
 
 // An image that leads ldconfig to a directory of the host by the links of a procfs: by its
-// configuration, its auxiliary cache, and a library whose soname is a path.
+// configuration, its auxiliary cache, and a library with a path as its soname.
 func TestImageThatLeadsOutOfItsRoot(t *testing.T) {
 	ours := strconv.Itoa(os.Getpid())
 	for _, test := range []struct {
@@ -39,7 +39,7 @@ func TestImageThatLeadsOutOfItsRoot(t *testing.T) {
 		{name: "with the host's processes", links: "/proc/" + ours, change: func(s *rspec.Spec) {
 			s.Linux.Namespaces = s.Linux.Namespaces[1:]
 		}},
-		{name: "a volume whose name the kernel escapes", links: "/host proc/" + ours, change: func(s *rspec.Spec) {
+		{name: "a volume with a name that the kernel escapes", links: "/host proc/" + ours, change: func(s *rspec.Spec) {
 			s.Linux.Namespaces = s.Linux.Namespaces[1:]
 			s.Mounts = append(s.Mounts, rspec.Mount{Destination: "/host proc", Source: "/proc", Options: []string{"rbind"}})
 		}},
@@ -81,7 +81,7 @@ func TestImageThatLeadsOutOfItsRoot(t *testing.T) {
 	}
 }
 
-// What a program in the jail is: alone, with two capabilities, its own processes only.
+// A program in the jail has two capabilities and sees only its own processes.
 func TestJail(t *testing.T) {
 	root := image(t, map[string]string{"file": "the container's"})
 	r, err := openRoot(root)
@@ -145,7 +145,7 @@ func statusInJail(t *testing.T, r *root) map[string]string {
 	return nil
 }
 
-// A host whose ldconfig is a script (Alpine) has none that can be used: never does the
+// A host with a script as ldconfig (Alpine) has none that can be used: never does the
 // image's shell run it.
 func TestLdconfigThatIsAScript(t *testing.T) {
 	shell, err := os.ReadFile("/bin/busybox")
@@ -176,7 +176,7 @@ func TestFirstProcfs(t *testing.T) {
 	require.Empty(t, firstProcfs("garbage\n\n", "/"))
 }
 
-// library makes a shared library that says what its name is.
+// library builds a shared library that prints its name.
 func library(t *testing.T, path, soname string) {
 	t.Helper()
 	cmd := exec.Command("gcc", "-shared", "-nostdlib", "-x", "c", "-o", path, "-Xlinker", "-soname="+soname, "/dev/null")

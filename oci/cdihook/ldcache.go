@@ -13,7 +13,6 @@ import (
 	"strings"
 )
 
-// The container's files of ld.so and ldconfig.
 const (
 	ldConf      = "/etc/ld.so.conf"
 	ldConfDir   = "/etc/ld.so.conf.d"
@@ -25,20 +24,18 @@ const (
 // systemDirs are the default directories of ldconfig in any distribution.
 var systemDirs = []string{"/lib", "/usr/lib", "/lib64", "/usr/lib64"}
 
-// updateLDCache updates the container's /etc/ld.so.cache, so that programs find the mounted libraries
-// of the driver. It runs the host's ldconfig: the image may have none, and nothing of the image
-// runs. The directories are in /etc/ld.so.conf.d too, for an ldconfig in the container.
+// updateLDCache updates the container's /etc/ld.so.cache with the host's ldconfig, so that nothing of
+// the image runs. It adds the directories to /etc/ld.so.conf.d too, for an ldconfig in the container.
 type updateLDCache struct {
 	dirs     []string
 	ldconfig string
 	host     ldconfigHost
 }
 
-// ldconfigHost is the host's ldconfig.
 type ldconfigHost interface {
-	// find returns the program's path, or fs.ErrNotExist.
+	// find can return fs.ErrNotExist.
 	find(path string) (string, error)
-	// run runs it in a container's root directory. It can return errNotStatic.
+	// run can return errNotStatic.
 	run(program string, root *os.File, args []string) error
 	// debian reports whether the host is a Debian: its ldconfig has other default directories.
 	debian() bool
@@ -94,8 +91,7 @@ func (h *updateLDCache) run(r *root, log *slog.Logger) error {
 	return err
 }
 
-// newDirs returns the directories that ldconfig does not use already. The others keep the image's
-// order.
+// newDirs returns the directories that ldconfig does not use already.
 func newDirs(dirs, conf []string) []string {
 	var missing []string
 	for _, dir := range dirs {
@@ -107,11 +103,11 @@ func newDirs(dirs, conf []string) []string {
 	return missing
 }
 
-// maxConf limits ld.so.conf with its includes, because the image's author writes them.
+// maxConf limits ld.so.conf with its includes.
 const maxConf = 1 << 20
 
-// readConf returns the directories in the container's ld.so.conf and its includes, except those of
-// our file, and whether our file is included. It reads each file and each pattern once.
+// readConf returns the directories in ld.so.conf and its includes, except our file's, and whether our
+// file is included. It reads each file once.
 func readConf(r *root) (dirs []string, includesOurs bool) {
 	left := maxConf
 	seen := map[string]bool{ldConf: true, ldConfOurs: true}
@@ -156,7 +152,6 @@ func readConf(r *root) (dirs []string, includesOurs bool) {
 	return dirs, includesOurs
 }
 
-// matching returns the container's files of a pattern with wildcards in the last part.
 func matching(r *root, pattern string) []string {
 	dir, last := path.Split(pattern)
 	var files []string

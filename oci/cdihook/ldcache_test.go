@@ -129,8 +129,8 @@ func TestHostsLdconfig(t *testing.T) {
 		in    string
 	}{
 		{"distroless", nil, "opt/driver"},
-		{"an image whose directory is a link out of the root", map[string]string{"opt/driver": "->" + outside}, outside},
-		{"an image whose /etc is a link", map[string]string{"etc": "->/private/etc", "private/etc/": ""}, "opt/driver"},
+		{"an image with a directory that is a link out of the root", map[string]string{"opt/driver": "->" + outside}, outside},
+		{"an image with a link as /etc", map[string]string{"etc": "->/private/etc", "private/etc/": ""}, "opt/driver"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			root := image(t, test.files)

@@ -15,13 +15,10 @@ var Supported = []string{"chmod", "create-symlinks", "update-ldcache"}
 
 // hook is one call of a hook.
 type hook interface {
-	// flags adds the hook's flags.
 	flags(*flagSet)
-	// run changes a container's root.
 	run(r *root, log *slog.Logger) error
 }
 
-// newHook returns the hook of a name, or nil.
 func newHook(name string) hook {
 	switch name {
 	case "chmod":

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxInput limits a state and a configuration file.
 const maxInput = 16 << 20
 
 // rootDir returns the container's root directory from the bundle of its state.
@@ -134,7 +133,6 @@ func (r *root) list(name string) []string {
 	return names
 }
 
-// read reads a regular file, up to maxInput.
 func (r *root) read(name string) ([]byte, error) {
 	f, err := r.open(name)
 	if err != nil {
@@ -156,7 +154,7 @@ func (r *root) read(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxInput))
 }
 
-// write replaces a file by a rename, unless it has that content.
+// write does not change a file with that content.
 func (r *root) write(name string, data []byte) error {
 	if have, err := r.read(name); err == nil && bytes.Equal(have, data) {
 		return nil
@@ -172,7 +170,7 @@ func (r *root) write(name string, data []byte) error {
 	})
 }
 
-// symlink creates or replaces a link by a rename, unless it exists.
+// symlink does not change a link with that target.
 func (r *root) symlink(target, name string) error {
 	if have, err := r.readlink(name); err == nil && have == target {
 		return nil

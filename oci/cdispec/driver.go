@@ -14,14 +14,10 @@ const DriverFile = "gpuslice-nvidia.yaml"
 
 // DriverOutcome is the result of Driver.
 type DriverOutcome struct {
-	// Path is the path of our spec.
-	Path string
-	// Changed: the spec was written or removed.
-	Changed bool
-	// Others are specs of the same kind. If there is one, ours is removed.
-	Others []string
-	// Spec is our spec, or nil.
-	Spec *cdispec.Spec
+	Path    string
+	Changed bool     // written or removed
+	Others  []string // other specs of the kind; if there are some, ours is removed
+	Spec    *cdispec.Spec
 }
 
 // Driver writes the driver's spec into dir. If dirs have another spec of that kind, it removes ours:

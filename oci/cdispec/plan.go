@@ -24,12 +24,10 @@ type Planned struct {
 	HighPriority bool
 }
 
-// Plan chooses the GPUs of every slice.
-//
-// An existing slice keeps its GPUs if its definition is unchanged and the node has them. The others
-// follow in the order of their names. A slice that does not fit beside the others gets GPUs that it
-// would fit on by itself; the ledger decides when a container starts. Slices that never fit are
-// missing in the result, and the error lists them.
+// Plan chooses the GPUs of every slice. An existing slice keeps its GPUs if its definition is unchanged
+// and the node has them. The others follow by name. A slice that does not fit beside the others gets
+// GPUs that it fits on by itself; the ledger decides when a container starts. The error lists slices
+// that never fit.
 func Plan(config request.Config, gpus map[string]grant.GPU, there map[string]slice.Slice) ([]Planned, error) {
 	var (
 		planned []Planned

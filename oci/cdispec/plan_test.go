@@ -69,7 +69,7 @@ func TestPlan(t *testing.T) {
 		{name: "on a GPU by its index", slices: map[string]request.Slice{"a": pinned}, want: []string{"a"}, taken: map[string]int64{gpuB: 8192}},
 		{name: "on all GPUs", slices: map[string]request.Slice{"a": both}, want: []string{"a"}, taken: map[string]int64{gpuA: 4096, gpuB: 4096}},
 		{
-			name:   "one that no GPU has room for keeps the others not",
+			name:   "one that fits nowhere does not affect the others",
 			slices: map[string]request.Slice{"a": amount(4), "huge": amount(17)},
 			want:   []string{"a"}, errs: []string{"slice huge"},
 		},
@@ -102,7 +102,7 @@ func TestPlanMovesNothingThatIsThere(t *testing.T) {
 	require.NoError(t, err)
 	there := map[string]slice.Slice{}
 	other := map[string]string{gpuA: gpuB, gpuB: gpuA}[first[0].Shares[0].UUID]
-	// Where nobody would put it now.
+	// Not where it would be placed now.
 	there["b"] = slice.Slice{Name: "b", Asked: first[0].Asked, Shares: []grant.Share{{UUID: other, MemoryMiB: 8192, CorePercent: 25}}}
 
 	c.Slices["a"] = amount(16) // by its name it would come first

@@ -22,7 +22,6 @@ import (
 // SliceKind is the CDI kind of slices.
 const SliceKind = "gpuslice.io/slice"
 
-// SliceFile is the name of their spec.
 const SliceFile = "gpuslice.yaml"
 
 // Node is the node of the slices.
@@ -32,7 +31,7 @@ type Node struct {
 	Program string
 	// GPUs is the capacity by UUID.
 	GPUs map[string]grant.GPU
-	// Settings are the node's. Injection is ignored.
+	// Settings.Injection is ignored.
 	Settings oci.Settings
 	// Devices are the edits of nvidia.com/gpu.
 	Devices oci.DeviceEdits
@@ -55,8 +54,8 @@ func Spec(planned []Planned, n Node) (*cdispec.Spec, []slice.Slice, error) {
 	return spec, made, errors.Join(errs...)
 }
 
-// sliceDevice returns the edits for a container with the slice's shares (oci.Edits), with the slice's
-// directory instead of a claim's, and the hooks.
+// sliceDevice returns the edits for the slice's shares, with its directory instead of a claim's, and
+// the hooks.
 func sliceDevice(p Planned, n Node) (cdispec.Device, slice.Slice, error) {
 	settings := n.Settings
 	settings.Injection = oci.InjectCDI
@@ -103,12 +102,11 @@ type Outcome struct {
 	// InUse are changed slices, and Leaving removed slices, that wait for the end of a container.
 	InUse   []string
 	Leaving []string
-	// Spec is the spec. Without devices no file exists.
-	Spec *cdispec.Spec
+	Spec    *cdispec.Spec
 }
 
-// Slices creates the config's slices and writes their spec into a directory. An error of one slice
-// does not affect the others. A slice in use is not changed until a later call.
+// Slices creates the config's slices and writes their spec. It does not change a slice in use until a
+// later call.
 func Slices(ctx context.Context, config request.Config, n Node, dir string) (Outcome, error) {
 	out, there, err := slicesBy(ctx, slice.Put, config, n, dir)
 	if out.Spec == nil {
@@ -133,10 +131,9 @@ func Preview(ctx context.Context, config request.Config, n Node, dir string) (Ou
 	return out, errors.Join(err, out.leave(ctx, slice.PeekRemove, n, there))
 }
 
-// put is slice.Put or slice.Peek.
 type put func(ctx context.Context, stateDir string, s slice.Slice, settings oci.Settings) (now slice.Slice, inUse bool, err error)
 
-// slicesBy plans and puts the slices. Spec is nil if it could not begin.
+// slicesBy plans and puts the slices.
 func slicesBy(ctx context.Context, put put, config request.Config, n Node, dir string) (Outcome, map[string]slice.Slice, error) {
 	out := Outcome{Path: filepath.Join(dir, SliceFile)}
 	there, err := existing(n.StateDir)
@@ -182,7 +179,7 @@ func devicesIn(path string) map[string]cdispec.Device {
 	return devices
 }
 
-// existing returns the slices that have directories. One that can't be read is created again.
+// existing returns slices that can't be read without values: they are created again.
 func existing(stateDir string) (map[string]slice.Slice, error) {
 	names, err := slice.List(stateDir)
 	if err != nil {
@@ -199,8 +196,7 @@ func existing(stateDir string) (map[string]slice.Slice, error) {
 	return there, nil
 }
 
-// leave removes slices that are no longer in the spec. The spec is written before, so that no
-// container gets a slice without files.
+// leave removes slices after the spec was written, so that no container gets one without files.
 func (o *Outcome) leave(ctx context.Context, remove func(ctx context.Context, stateDir, name string) (bool, error), n Node, there map[string]slice.Slice) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(there)) {

@@ -91,7 +91,6 @@ func Others(dirs []string, kind, but string) ([]string, error) {
 	return paths, nil
 }
 
-// resolved resolves links if the directory exists.
 func resolved(dir string) string {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		return real

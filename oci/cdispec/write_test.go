@@ -21,7 +21,7 @@ func TestWrite(t *testing.T) {
 		edits   cdispec.ContainerEdits
 		version string
 	}{
-		{"variables alone", cdispec.ContainerEdits{Env: []string{"A=b"}}, "0.3.0"},
+		{"only variables", cdispec.ContainerEdits{Env: []string{"A=b"}}, "0.3.0"},
 		{"a mount's type", cdispec.ContainerEdits{Mounts: []*cdispec.Mount{{HostPath: "/a", ContainerPath: "/a", Type: "bind"}}}, "0.4.0"},
 		{"a node from elsewhere", cdispec.ContainerEdits{DeviceNodes: []*cdispec.DeviceNode{{Path: "/dev/a", HostPath: "/b"}}}, "0.5.0"},
 		{"groups", cdispec.ContainerEdits{AdditionalGIDs: []uint32{44}}, "0.7.0"},
@@ -33,7 +33,7 @@ func TestWrite(t *testing.T) {
 			require.True(t, changed)
 			spec, err := cdi.ReadSpec(filepath.Join(dir, "x.yaml"), 0)
 			require.NoError(t, err)
-			require.Equal(t, test.version, spec.Version, "the lowest that has what it says")
+			require.Equal(t, test.version, spec.Version, "the lowest sufficient version")
 			info, err := os.Stat(filepath.Join(dir, "x.yaml"))
 			require.NoError(t, err)
 			require.Equal(t, os.FileMode(0o644), info.Mode())
@@ -54,7 +54,7 @@ func TestWriteOverWhatIsThere(t *testing.T) {
 		{"half a file", "cdiVersion: 0.3.0\nkind: gpusl", 0o644},
 		{"another spec", "cdiVersion: 0.3.0\nkind: gpuslice.io/slice\ndevices: [{name: small, containerEdits: {env: [A=c]}}]\n", 0o644},
 		{"a newer version than it needs", "cdiVersion: 0.7.0\nkind: gpuslice.io/slice\ndevices: [{name: small, containerEdits: {env: [A=b]}}]\n", 0o644},
-		{"a file that is root's alone", "cdiVersion: 0.3.0\nkind: gpuslice.io/slice\ndevices: [{name: small, containerEdits: {env: [A=b]}}]\n", 0o600},
+		{"a file that only root can read", "cdiVersion: 0.3.0\nkind: gpuslice.io/slice\ndevices: [{name: small, containerEdits: {env: [A=b]}}]\n", 0o600},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -109,7 +109,7 @@ func TestDriver(t *testing.T) {
 	require.Equal(t, []string{theirs}, out.Others)
 	require.NoFileExists(t, filepath.Join(run, DriverFile))
 
-	// Another class, and a file that is none, are in nobody's way.
+	// Another class and an invalid file are ignored.
 	require.NoError(t, os.WriteFile(theirs, []byte("cdiVersion: 0.3.0\nkind: nvidia.com/gds\ndevices: [{name: a, containerEdits: {env: [A=b]}}]\n"), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(etc, "broken.yaml"), []byte("kind: nvidia.com/gpu\n"), 0o644))
 	out, err = Driver([]string{etc, link}, run, generate)

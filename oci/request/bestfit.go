@@ -7,12 +7,12 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// bestFit assigns a different GPU to each amount, such that the sum of the memory that stays free
-// is minimal. It returns nil if that is impossible.
+// bestFit assigns a different GPU to each amount and minimizes the sum of free memory on these GPUs.
+// It returns nil if that is impossible.
 //
-// The sets of GPUs that can be assigned form a transversal matroid, so a greedy choice is optimal:
-// it starts with the fullest GPU, and adds a GPU if the chosen GPUs can still be assigned (Kuhn's
-// augmenting paths).
+// The assignable sets of GPUs form a transversal matroid, so a greedy choice is optimal: from the
+// fullest GPU on, add each GPU that can be assigned together with the others (Kuhn's augmenting
+// paths).
 func bestFit(amounts []Amount, list []candidate, c Config) []grant.Share {
 	m := matching{amounts: amounts, list: slices.Clone(list), c: c, gpuOf: make([]int, len(amounts))}
 	m.alike = !slices.ContainsFunc(amounts, func(a Amount) bool { return a != amounts[0] })
@@ -43,7 +43,6 @@ func bestFit(amounts []Amount, list []candidate, c Config) []grant.Share {
 // none is an amount without a GPU.
 const none = -1
 
-// matching assigns GPUs to amounts.
 type matching struct {
 	amounts []Amount
 	list    []candidate
@@ -52,9 +51,8 @@ type matching struct {
 	alike   bool  // all amounts are the same
 }
 
-// sort puts the GPU with the least free memory afterwards first. If the amounts differ, that is
-// the free memory before, because the sum is the same for every choice (except for percentages of
-// GPUs of different sizes). MIG devices are used whole: the smallest is the best.
+// sort orders by free memory afterwards; if the amounts differ, by free memory before, because their
+// sum is constant (except for percentages of different GPUs). MIG devices are used whole.
 func (m *matching) sort() {
 	left := func(d candidate) int64 {
 		switch {
@@ -76,8 +74,7 @@ func (m *matching) can(gpu, amount int) bool {
 	return d.fits(a) && m.c.checkMaximum(d, d.share(a)) == nil
 }
 
-// assign finds an amount for the GPU; other GPUs may get another one. seen are the amounts that
-// were tried.
+// assign finds an amount for the GPU, and can move other GPUs to other amounts.
 func (m *matching) assign(gpu int, seen []bool) bool {
 	for amount := range m.amounts {
 		if seen[amount] || !m.can(gpu, amount) {

@@ -9,16 +9,13 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 )
 
-// Choose selects the GPUs of a request: all of them, or an error. gpus is the capacity by UUID,
-// and reserved what is in use of it (a ledger's Snapshot). The shares are in the container's order.
+// Choose selects the GPUs of a request, in the container's order. gpus is the capacity by UUID, and
+// reserved what is in use.
 //
-// For a number of GPUs it chooses those with the least free memory afterwards (best fit), so that
-// large requests fit later; ties go by index, then UUID. GPUs come before MIG devices. Of MIG
-// devices it chooses the smallest that suffice, whole. A container never gets both kinds.
+// A number of GPUs is chosen by best fit; ties go by index, then UUID. MIG devices are used only if
+// GPUs do not fit, whole, and never together with GPUs.
 //
-// Errors are ErrForbidden, grant.ErrUnknownGPU, grant.ErrAmbiguous, grant.ErrMalformed or
-// grant.ErrOverbooked. The ledger checks the capacity again when the shares are reserved; if it
-// returns grant.ErrOverbooked, the caller can choose again.
+// After grant.ErrOverbooked from the ledger the caller can choose again.
 func Choose(r *Request, gpus map[string]grant.GPU, reserved map[string]grant.Usage, c Config) ([]grant.Share, error) {
 	if r == nil {
 		return nil, nil
@@ -40,7 +37,6 @@ func Choose(r *Request, gpus map[string]grant.GPU, reserved map[string]grant.Usa
 	return chooseAny(r, devices.Count, list, c)
 }
 
-// chooseNamed selects all GPUs, or GPUs by name.
 func chooseNamed(r *Request, devices Devices, list []candidate, c Config) ([]grant.Share, error) {
 	var named []candidate
 	for _, name := range devices.Names {
@@ -86,7 +82,6 @@ func chooseNamed(r *Request, devices Devices, list []candidate, c Config) ([]gra
 	return shares, nil
 }
 
-// chooseAny selects n GPUs, or else n MIG devices.
 func chooseAny(r *Request, n int, list []candidate, c Config) ([]grant.Share, error) {
 	amounts, err := c.amounts(r, n)
 	if err != nil {
@@ -119,7 +114,6 @@ func (c Config) checkAnywhere(a Amount, list []candidate) (err error) {
 	return err
 }
 
-// chooseGranted checks the shares of a grant.
 func chooseGranted(shares []grant.Share, list []candidate, c Config) ([]grant.Share, error) {
 	if err := grant.ValidateShares(shares); err != nil {
 		return nil, fmt.Errorf("%s: %w", grant.AnnotationGrant, err)
@@ -149,7 +143,6 @@ func chooseGranted(shares []grant.Share, list []candidate, c Config) ([]grant.Sh
 	return slices.Clone(shares), nil
 }
 
-// ofKind returns the allowed GPUs, or the allowed MIG devices.
 func ofKind(list []candidate, mig bool) []candidate {
 	var kind []candidate
 	for _, d := range list {

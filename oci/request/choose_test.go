@@ -48,7 +48,7 @@ func TestChoose(t *testing.T) {
 		change      func(gpus map[string]grant.GPU, reserved map[string]grant.Usage, c *Config)
 		want        []grant.Share
 	}{
-		{"the fullest GPU that has room", Request{Amount: mib(8192, 30)}, nil, []grant.Share{share(gpu1, 8192, 30)}},
+		{"the fullest GPU that it fits on", Request{Amount: mib(8192, 30)}, nil, []grant.Share{share(gpu1, 8192, 30)}},
 		{"all that is left of it", Request{Amount: mib(16384, 50)}, nil, []grant.Share{share(gpu1, 16384, 50)}},
 		{"more than is left of it", Request{Amount: mib(16385, 30)}, nil, []grant.Share{share(gpu0, 16385, 30)}},
 		{"more compute time than is left of it", Request{Amount: mib(1, 51)}, nil, []grant.Share{share(gpu0, 1, 51)}},
@@ -121,7 +121,7 @@ func TestChoose(t *testing.T) {
 			c.Devices = []string{mig0, mig1}
 			reserved[mig1] = grant.Usage{MemoryMiB: 9856, CorePercent: 100, Slots: 1}
 		}, []grant.Share{share(mig0, 20096, 100)}},
-		{"MIG devices where GPUs have no room", Request{Devices: Devices{Count: 2}, Amount: mib(9000, 60)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) },
+		{"MIG devices if GPUs are full", Request{Devices: Devices{Count: 2}, Amount: mib(9000, 60)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { withMIG(gpus, *c) },
 			[]grant.Share{share(mig0, 20096, 100), share(mig1, 9856, 100)}},
 		{"MIG devices by index", Request{Devices: names("4:1"), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) }, []grant.Share{share(mig1, 9856, 100)}},
 		{"no more than all of a MIG device's compute time", Request{Devices: names(mig1), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
@@ -169,13 +169,13 @@ func TestChooseRefuses(t *testing.T) {
 		kind        error
 		contains    []string
 	}{
-		{"no room", Request{Amount: mib(81921, 0)}, nil, grant.ErrOverbooked,
+		{"more than a GPU has", Request{Amount: mib(81921, 0)}, nil, grant.ErrOverbooked,
 			[]string{"a GPU with 81921MiB of memory", "GPU 0 (" + gpu0 + "): 81920 of 81920 MiB, 100 of 100 % and 10 of 10 slots are free", "GPU 1 (" + gpu1 + "): 16384 of 81920 MiB, 50 of 100 % and 8 of 10 slots", "0 of 10 slots", "0 of 100 %", "request less"}},
-		{"no room on so many", Request{Devices: Devices{Count: 3}, Amount: mib(1024, 10)}, nil, grant.ErrOverbooked, []string{"3 GPUs with 1GiB of memory and 10 % of compute time each"}},
+		{"not so many free GPUs", Request{Devices: Devices{Count: 3}, Amount: mib(1024, 10)}, nil, grant.ErrOverbooked, []string{"3 GPUs with 1GiB of memory and 10 % of compute time each"}},
 		{"more GPUs than there are", Request{Devices: Devices{Count: 5}, Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"5 GPUs"}},
 		{"each fits a GPU, and both the same one", Request{Devices: Devices{Count: 2}, Each: map[int]Amount{0: mib(60000, 60), 1: mib(50000, 60)}}, nil, grant.ErrOverbooked, []string{"60000MiB", "50000MiB"}},
-		{"not all of the named have room", Request{Devices: names("0", "2"), Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2", "0 of 10 slots"}},
-		{"not all have room", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2"}},
+		{"not all named GPUs are free", Request{Devices: names("0", "2"), Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2", "0 of 10 slots"}},
+		{"not all GPUs are free", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2"}},
 		{"an overbooked GPU has nothing free", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, reserved map[string]grant.Usage, _ *Config) {
 			reserved[gpu0] = grant.Usage{MemoryMiB: 90000, CorePercent: 200, Slots: 20}
 		}, grant.ErrOverbooked, []string{"0 of 81920 MiB, 0 of 100 % and 0 of 10 slots"}},
@@ -217,9 +217,9 @@ func TestChooseRefuses(t *testing.T) {
 			grant.ErrUnknownGPU, []string{"use its UUID"}},
 		{"an index that two GPUs have", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { c.Indices[gpu1] = "0" },
 			grant.ErrAmbiguous, []string{"use its UUID"}},
-		{"a GPU that is kept for others", Request{Devices: names(gpu0), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { c.Devices = []string{"1"} },
+		{"a GPU that is not allowed", Request{Devices: names(gpu0), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { c.Devices = []string{"1"} },
 			ErrForbidden, []string{"GPU 0", "devices in /etc/gpuslice/runtime.yaml"}},
-		{"a MIG device of a GPU that is kept for others", Request{Devices: names("4:0"), Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
+		{"a MIG device of a GPU that is not allowed", Request{Devices: names("4:0"), Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
 			withMIG(gpus, *c)
 			c.Devices = []string{"40", "0", "4:1"}
 		}, ErrForbidden, []string{"GPU 4:0"}},
@@ -233,10 +233,10 @@ func TestChooseRefuses(t *testing.T) {
 		{"more than a MIG device has", Request{Devices: names("4:1"), Amount: mib(9857, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { withMIG(gpus, *c) },
 			grant.ErrOverbooked, []string{"9857MiB"}},
 
-		{"a grant without room", Request{Shares: []grant.Share{share(gpu1, 16385, 0)}}, nil, grant.ErrOverbooked, []string{"16385MiB"}},
+		{"a grant on a full GPU", Request{Shares: []grant.Share{share(gpu1, 16385, 0)}}, nil, grant.ErrOverbooked, []string{"16385MiB"}},
 		{"a grant beyond the GPU", Request{Shares: []grant.Share{share(gpu0, 100000, 0)}}, nil, grant.ErrOverbooked, []string{"100000MiB"}},
 		{"a grant of an unknown GPU", Request{Shares: []grant.Share{share(mig0, 1, 0)}}, nil, grant.ErrUnknownGPU, []string{"gpuslice.io/grant", mig0}},
-		{"a grant of a GPU that is kept for others", Request{Shares: []grant.Share{share(gpu0, 1, 0)}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Devices = []string{"1"} },
+		{"a grant of a GPU that is not allowed", Request{Shares: []grant.Share{share(gpu0, 1, 0)}}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { c.Devices = []string{"1"} },
 			ErrForbidden, []string{"devices in"}},
 		{"a grant beyond the maximum", Request{Shares: []grant.Share{share(gpu0, 8193, 0)}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.Memory = Size{MiB: 8192}

@@ -119,8 +119,8 @@ func (s scene) every(mig bool, so []grant.Share, fn func([]grant.Share)) {
 	}
 }
 
-// What Choose returns passes the ledger's checks and has room; it refuses only if no set of
-// GPUs has room; and no other set leaves less.
+// What Choose returns passes the ledger's checks and fits; it fails only if no set of GPUs fits;
+// and no other set leaves less.
 func TestChooseAgainstEveryWay(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 2026))
 	chosen, refused, several, mig := 0, 0, 0, 0
@@ -182,7 +182,7 @@ func TestChooseAgainstEveryWay(t *testing.T) {
 }
 
 // Claims that Choose makes one after the other are all admitted by the ledger itself, until
-// it reports that there is no room.
+// it reports that no GPU is free.
 func TestChooseFillsALedger(t *testing.T) {
 	store, err := ledger.Open(t.TempDir())
 	require.NoError(t, err)

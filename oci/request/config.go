@@ -7,20 +7,18 @@ import (
 // DefaultPath is the path of the operator's config.
 const DefaultPath = "/etc/gpuslice/runtime.yaml"
 
-// Config is the operator's config for containers without Kubernetes.
-// install/runtime.schema.json describes the keys.
+// Config is the operator's config. install/runtime.schema.json describes the keys.
 type Config struct {
 	// Path is where the config was read from, or would have been.
 	Path string `yaml:"-"`
-	// Indices are NVML's indices by UUID ("0", and "0:1" for a MIG device). The caller sets
-	// them before Choose. A GPU that is not in it can't be requested by index.
+	// Indices are NVML's by UUID ("0", and "0:1" for a MIG device). The caller sets them before
+	// Choose; other GPUs can't be requested by index.
 	Indices map[string]string `yaml:"-"`
 
-	StateDir    string `yaml:"stateDir"`
-	LibraryDir  string `yaml:"libraryDir"`
-	NodeFile    string `yaml:"nodeFile"` // see NodePath
-	NVMLLibrary string `yaml:"nvmlLibrary"`
-	// Runtimes are low-level runtimes, names or absolute paths. The first that exists is used.
+	StateDir         string   `yaml:"stateDir"`
+	LibraryDir       string   `yaml:"libraryDir"`
+	NodeFile         string   `yaml:"nodeFile"` // see NodePath
+	NVMLLibrary      string   `yaml:"nvmlLibrary"`
 	Runtimes         []string `yaml:"runtimes"`
 	NvidiaRuntime    string   `yaml:"nvidiaRuntime"`
 	ExemptNamespaces []string `yaml:"exemptNamespaces"`
@@ -37,13 +35,11 @@ type Config struct {
 
 	Devices []string `yaml:"devices"`
 	Maximum Limit    `yaml:"maximum"`
-	// Default completes a request. A container without a request gets nothing.
-	Default Slice `yaml:"default"`
+	Default Slice    `yaml:"default"`
 
 	AllowWholeGPUs    bool `yaml:"allowWholeGPUs"`
 	AllowHighPriority bool `yaml:"allowHighPriority"`
-	// AllowControlSwitch: CUDA_DISABLE_CONTROL=true removes the limiter. The container's shares
-	// are reserved all the same.
+	// AllowControlSwitch removes the limiter. Shares are reserved all the same.
 	AllowControlSwitch bool             `yaml:"allowControlSwitch"`
 	AnnotationsOnly    bool             `yaml:"annotationsOnly"`
 	Slices             map[string]Slice `yaml:"slices"`
@@ -52,15 +48,15 @@ type Config struct {
 // Slice is a request that the operator defines.
 type Slice struct {
 	Amount `yaml:",inline"`
-	// Devices are the GPUs. If it is zero, the container may choose; else it gets one.
+	// Devices: if zero, the container may choose.
 	Devices Devices `yaml:"devices"`
-	// HighPriority is independent of AllowHighPriority.
+	// HighPriority does not need AllowHighPriority.
 	HighPriority HighPriority `yaml:"priority"`
 }
 
 // Limit is the maximum of one container. Zero is no limit.
 type Limit struct {
-	// Memory and CorePercent are per GPU. A request without compute time gets CorePercent.
+	// A request without compute time gets CorePercent.
 	Memory      Size  `yaml:"memory"`
 	CorePercent Cores `yaml:"cores"`
 	Devices     int   `yaml:"devices"`

@@ -75,7 +75,7 @@ nvmlLibrary: /usr/lib/libnvidia-ml.so.1
 			c.AllowWholeGPUs = true
 			c.Maximum = Limit{Memory: Size{Percent: 100}, CorePercent: 100, Devices: 1}
 		})},
-		{"a slice whose size can't be compared yet", "maximum: {memory: 10%}\nslices: {a: {memory: 1t, priority: 1}}\n", changed(func(c *Config) {
+		{"a slice with a size that can't be compared yet", "maximum: {memory: 10%}\nslices: {a: {memory: 1t, priority: 1}}\n", changed(func(c *Config) {
 			c.Maximum.Memory.Percent = 10
 			c.Slices = map[string]Slice{"a": {Amount: mib(1<<20, 0)}}
 		})},
@@ -228,7 +228,7 @@ func TestLoadFollowsLinks(t *testing.T) {
 	assert.Equal(t, 4, c.DeviceSplitCount)
 }
 
-// A user who can change or replace the file could set his own limits.
+// A user who can change or replace the file could change the limits.
 func TestLoadRefusesWhatOthersCanChange(t *testing.T) {
 	for _, tt := range []struct {
 		description string

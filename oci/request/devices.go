@@ -12,12 +12,9 @@ import (
 
 // Devices selects GPUs. At most one field is set.
 type Devices struct {
-	// Count is a number of GPUs.
 	Count int
-	// All selects all GPUs that the operator allows.
-	All bool
-	// Names are UUIDs or NVML's indices ("0", "0:1" for MIG device 1 of GPU 0), in the
-	// container's order.
+	All   bool
+	// Names are UUIDs or NVML's indices ("0", "0:1" for MIG device 1 of GPU 0).
 	Names []string
 }
 
@@ -109,7 +106,6 @@ func parseNames(text string) (Devices, error) {
 	return d, nil
 }
 
-// validateName checks that a name is a UUID or an index.
 func validateName(name string) error {
 	if isIndex(name) {
 		return nil

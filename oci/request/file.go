@@ -21,13 +21,12 @@ const maxConfigBytes = 1 << 20
 // maxLinks is the kernel's limit for one path.
 const maxLinks = 40
 
-// owners are the IDs of users and groups that may change the config.
 type owners []uint32
 
 func (o owners) has(id uint32) bool { return slices.Contains(o, id) }
 
-// rootOf returns root's IDs in this process. In a user namespace (rootless podman and docker)
-// the host's root has the overflow ID.
+// rootOf returns root's IDs. In a user namespace (rootless engines) the host's root has the overflow
+// ID.
 func rootOf(proc string) owners {
 	root := owners{0}
 	mapped, err := os.ReadFile(filepath.Join(proc, "self/uid_map"))
@@ -45,8 +44,7 @@ func rootOf(proc string) owners {
 	return append(root, uint32(overflow))
 }
 
-// readTrusted reads a file that only root can change. That includes every directory and link on
-// the path: a user who can replace the file can set his own limits.
+// readTrusted reads a file if only root can change it, every directory, and every link on its path.
 func readTrusted(path string, root owners) ([]byte, error) {
 	real, err := walk(path, root)
 	if err != nil {
@@ -123,8 +121,7 @@ func split(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 }
 
-// checkOwner rejects what other users can change. In a sticky directory they can't replace a
-// file of root's.
+// checkOwner rejects what other users can change. A sticky directory protects root's files.
 func checkOwner(path string, info fs.FileInfo, root owners) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -15,14 +15,13 @@ import (
 // candidate is a GPU or a MIG device of the node.
 type candidate struct {
 	grant.GPU
-	used  grant.Usage
-	index string // NVML's; empty if unknown
-	order []int  // the numbers of the index
-	// allowed: the operator's config allows it.
-	allowed bool
+	used    grant.Usage
+	index   string // NVML's; empty if unknown
+	order   []int  // the numbers of the index
+	allowed bool   // by the operator
 }
 
-// inventory returns the node's GPUs by index. GPUs without an index are last, by UUID.
+// inventory sorts by index; GPUs without one are last, by UUID.
 func inventory(gpus map[string]grant.GPU, reserved map[string]grant.Usage, c Config) []candidate {
 	list := make([]candidate, 0, len(gpus))
 	for uuid, gpu := range gpus {
@@ -34,7 +33,7 @@ func inventory(gpus map[string]grant.GPU, reserved map[string]grant.Usage, c Con
 	return list
 }
 
-// allows reports whether the operator allows a GPU. A GPU includes its MIG devices.
+// allows: an allowed GPU includes its MIG devices.
 func (c Config) allows(uuid string) bool {
 	if len(c.Devices) == 0 || slices.Contains(c.Devices, uuid) {
 		return true
@@ -56,7 +55,7 @@ func inOrder(a, b candidate) int {
 	return cmp.Compare(a.UUID, b.UUID)
 }
 
-// numbers returns the numbers of an index: 0 and 1 of "0:1". No index sorts last.
+// numbers returns 0 and 1 of "0:1". No index sorts last.
 func numbers(index string) []int {
 	var all []int
 	for part := range strings.SplitSeq(index, ":") {
@@ -69,7 +68,6 @@ func numbers(index string) []int {
 	return all
 }
 
-// String returns a name for messages.
 func (d candidate) String() string {
 	if d.index == "" {
 		return "GPU " + d.UUID
@@ -79,7 +77,7 @@ func (d candidate) String() string {
 
 func (d candidate) mig() bool { return grant.IsMIG(d.UUID) }
 
-// share returns the share of an amount on the GPU. A MIG device is always used whole.
+// share is of a whole MIG device.
 func (d candidate) share(a Amount) grant.Share {
 	if d.mig() {
 		return grant.Share{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: min(d.CorePercent, grant.MaxCorePercent)}
@@ -87,7 +85,6 @@ func (d candidate) share(a Amount) grant.Share {
 	return grant.Share{UUID: d.UUID, MemoryMiB: a.Memory.Of(d.GPU), CorePercent: int(a.CorePercent)}
 }
 
-// fits reports whether the GPU has enough free capacity for an amount, by the ledger's rules.
 func (d candidate) fits(a Amount) bool {
 	share := d.share(a)
 	return a.Memory.Of(d.GPU) <= share.MemoryMiB && d.hasCapacity(share)
@@ -99,7 +96,6 @@ func (d candidate) hasCapacity(share grant.Share) bool {
 		d.used.Slots < d.Slots
 }
 
-// free describes the free capacity.
 func (d candidate) free() string {
 	return fmt.Sprintf("%v: %d of %d MiB, %d of %d %% and %d of %d slots are free", d,
 		max(0, d.MemoryMiB-d.used.MemoryMiB), d.MemoryMiB, max(0, d.CorePercent-d.used.CorePercent), d.CorePercent,
@@ -119,7 +115,6 @@ func freeOf(list []candidate) string {
 	return strings.Join(texts, "; ")
 }
 
-// find returns the GPU with a UUID or an index.
 func find(list []candidate, name string, c Config) (candidate, error) {
 	var found []candidate
 	for _, d := range list {

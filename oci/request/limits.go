@@ -25,7 +25,6 @@ func (c Config) amounts(r *Request, n int) ([]Amount, error) {
 	return amounts, nil
 }
 
-// or completes an amount with another one.
 func (a Amount) or(other Amount) Amount {
 	if a.Memory.IsZero() {
 		a.Memory = other.Memory
@@ -36,7 +35,6 @@ func (a Amount) or(other Amount) Amount {
 	return a
 }
 
-// complete adds what neither the request nor the default sets.
 func (c Config) complete(a Amount) (Amount, error) {
 	switch {
 	case !a.Memory.IsZero():
@@ -64,8 +62,7 @@ func (c Config) checkCount(n int) error {
 	return nil
 }
 
-// checkMaximum checks a share against the maximum. A MIG device's compute time is its own, so it
-// is not limited.
+// checkMaximum does not limit a MIG device's compute time, which no other device uses.
 func (c Config) checkMaximum(d candidate, share grant.Share) error {
 	most := c.Maximum
 	if !most.Memory.IsZero() && share.MemoryMiB > most.Memory.Of(d.GPU) {

@@ -15,9 +15,8 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// Load reads the operator's config, or returns the default one if there is no file. It rejects a
-// file that users other than root can change or replace. Errors list all mistakes, one per line:
-// "FILE:LINE: KEY: text".
+// Load reads the operator's config; without a file it is the default one. It rejects a file that users
+// other than root can change. Errors list all mistakes, one per line: "FILE:LINE: KEY: text".
 func Load(path string) (Config, error) { return load(path, rootOf("/proc")) }
 
 func load(path string, root owners) (Config, error) {
@@ -54,7 +53,6 @@ func Parse(path string, data []byte) (Config, error) {
 	return c, nil
 }
 
-// checkValues checks each value by itself.
 func (c Config) checkValues(d *document) {
 	for _, v := range []struct {
 		key    string
@@ -116,7 +114,6 @@ func (c Config) checkValues(d *document) {
 	}
 }
 
-// checkRelations checks values that depend on each other.
 func (c Config) checkRelations(d *document) {
 	if len(c.Runtimes) == 0 {
 		d.failAt("runtimes", "is empty: add a runtime, or remove the key")
@@ -137,11 +134,9 @@ func (c Config) checkRelations(d *document) {
 	}
 }
 
-// limits reports whether a maximum can be less than a whole GPU.
 func (s Size) limits() bool { return s.MiB != 0 || s.Percent != 0 && s.Percent < 100 }
 
-// checkSlice rejects more than the maximum. A size and a percentage can be compared only when
-// the GPU is known.
+// checkSlice rejects more than the maximum, except a size against a percentage, which needs the GPU.
 func (c Config) checkSlice(d *document, key string, s Slice) {
 	most := c.Maximum
 	over := func(name string, value, limit any) {
@@ -164,8 +159,7 @@ func (c Config) checkSlice(d *document, key string, s Slice) {
 	}
 }
 
-// mayAllow reports whether a name can mean an allowed GPU or a MIG device of one. An index and a
-// UUID, or a MIG device's UUID and a GPU's, can be compared only when the GPUs are known.
+// mayAllow reports whether a name can mean an allowed GPU, as far as that is known without the GPUs.
 func (c Config) mayAllow(name string) bool {
 	index := isIndex(name)
 	gpu, _, _ := strings.Cut(name, ":")
@@ -176,7 +170,7 @@ func (c Config) mayAllow(name string) bool {
 }
 
 const (
-	// sliceName is the form of a CDI device's name, without characters that shells interpret.
+	// a CDI device's name, without characters that shells interpret
 	sliceName     = `^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`
 	namespaceName = `^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`
 )
@@ -204,7 +198,6 @@ func checkPath(path string) error {
 	return nil
 }
 
-// checkRuntime rejects this program, which would call itself.
 func checkRuntime(runtime string) error {
 	if filepath.Base(runtime) == "gpuslice-runtime" {
 		return fmt.Errorf("%s would call itself: set a low-level runtime such as runc", quote.Short(runtime))

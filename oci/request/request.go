@@ -10,24 +10,19 @@ import (
 
 // Request is the GPU request of one container.
 type Request struct {
-	// Devices are the GPUs. If it is zero, the operator's default or one GPU is used.
+	// Devices: if zero, the operator's default or one GPU.
 	Devices Devices
-	// Amount is for each GPU.
 	Amount
-	// Each are amounts that differ, by the GPU's number in the container, from 0.
-	Each map[int]Amount
-	// HighPriority was checked by FromContainer.
+	// Each overrides Amount, by the GPU's number in the container, from 0.
+	Each         map[int]Amount
 	HighPriority bool
-	// Slice is the name of the requested slice, or empty.
-	Slice string
-	// Shares replace all the above in a request with a grant.
+	Slice        string
+	// Shares of a grant replace all the above.
 	Shares []grant.Share
 }
 
-// FromContainer reads the request in a container's environment ("NAME=value") and annotations. It
-// returns nil if the container requests no GPU. Errors contain the variable or annotation and its
-// value; they are grant.ErrMalformed, grant.ErrAmbiguous, or ErrForbidden for a priority or a slice
-// that the operator does not offer. Choose checks the maximum and the capacity.
+// FromContainer reads a request from a container's environment ("NAME=value") and annotations. It is
+// nil if the container requests no GPU. Choose checks the maximum and the capacity.
 func FromContainer(env []string, annotations map[string]string, c Config) (*Request, error) {
 	if c.AnnotationsOnly {
 		env = nil // an image can set them
@@ -60,7 +55,6 @@ func FromContainer(env []string, annotations map[string]string, c Config) (*Requ
 	}
 }
 
-// fromAmounts returns a request without a slice and a grant.
 func fromAmounts(s *settings, c Config) (*Request, error) {
 	r := &Request{Each: map[int]Amount{}}
 	var err error
@@ -99,8 +93,7 @@ func fromAmounts(s *settings, c Config) (*Request, error) {
 	return r, nil
 }
 
-// countGPUs sets the number of GPUs from HAMi's variables if nothing else does. It rejects a
-// variable for a GPU that is not requested.
+// countGPUs gets the number of GPUs from HAMi's variables if nothing else sets it.
 func (r *Request) countGPUs(last int, s *settings) error {
 	if last == everyGPU || r.Devices.All {
 		return nil
@@ -127,8 +120,8 @@ func readDevices(s *settings) (Devices, error) {
 	return d, nil
 }
 
-// readAmounts returns the amounts of one kind by the GPU's index. Our setting is for every GPU, and
-// is rejected if HAMi's variables differ.
+// readAmounts returns amounts by the GPU's index. It rejects a setting of ours that differs from
+// HAMi's.
 func readAmounts[T comparable](ours *setting, parse func(string) (T, error), hami map[int]setting, parseHAMi func(string) (T, error)) (map[int]T, error) {
 	amounts := map[int]T{}
 	for _, i := range sortedKeys(hami) {
@@ -167,7 +160,6 @@ func readPriority(s setting, c Config) (high bool, err error) {
 	return true, nil
 }
 
-// fromSlice returns a request for an operator's slice.
 func fromSlice(s *settings, c Config) (*Request, error) {
 	if other := s.any(s.memory, s.cores, s.priority); other != nil {
 		return nil, refuse(grant.ErrMalformed, "%s and %s are both set, but a slice includes memory, cores and priority: set one of them", other.name, s.slice.name)
@@ -197,8 +189,7 @@ func (c Config) sliceNames() string {
 	return fmt.Sprintf("%s has %s", c.Path, strings.Join(sortedKeys(c.Slices), ", "))
 }
 
-// fromVisibleDevices reads NVIDIA_VISIBLE_DEVICES as a request for whole GPUs. Compute time needs no
-// limit, because no other container fits.
+// fromVisibleDevices requests whole GPUs, on which no other container fits.
 func fromVisibleDevices(value string) (*Request, error) {
 	switch value {
 	case "", "void", "none":
@@ -220,8 +211,7 @@ func fromVisibleDevices(value string) (*Request, error) {
 // nameAnnotations contain the container's name in containerd's CRI, CRI-O and nerdctl.
 var nameAnnotations = []string{"io.kubernetes.cri.container-name", "io.kubernetes.container.name", "nerdctl/name"}
 
-// fromGrant returns the shares of a grant: by the container's name if it is known, else the only
-// ones.
+// fromGrant returns the shares for the container's name, else the only ones.
 func fromGrant(notes *settings, annotations map[string]string) (*Request, error) {
 	if other := notes.any(notes.slice, notes.memory, notes.cores, notes.devices, notes.priority); other != nil {
 		return nil, refuse(grant.ErrMalformed, "%s and %s are both set, but a grant is complete: set one of them", other.name, notes.grant.name)

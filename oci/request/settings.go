@@ -42,22 +42,20 @@ type setting struct {
 	name, value string
 }
 
-// wrap adds the name to an error.
 func (s setting) wrap(err error) error { return fmt.Errorf("%s: %w", s.name, err) }
 
-// settings are those of a container. A nil entry is not set.
+// settings are those of a container; nil is not set.
 type settings struct {
 	grant, slice, memory, cores, devices, priority *setting
-	// hamiMemory and hamiCores are HAMi's, by the GPU's index or everyGPU.
+	// HAMi's, by the GPU's index or everyGPU.
 	hamiMemory, hamiCores map[int]setting
 }
 
-// amounts reports whether an amount is set.
 func (s *settings) amounts() bool {
 	return s.memory != nil || s.cores != nil || len(s.hamiMemory) > 0 || len(s.hamiCores) > 0
 }
 
-// none reports whether no GPU is requested. A priority does not request one.
+// none ignores the priority, which requests no GPU.
 func (s *settings) none() bool {
 	return s.grant == nil && s.slice == nil && s.devices == nil && !s.amounts()
 }
@@ -91,11 +89,10 @@ func fromAnnotations(annotations map[string]string) *settings {
 	}
 }
 
-// variables are those of a request, by name.
 type variables map[string]string
 
-// readVariables reads the environment. A name with two values is rejected: runc passes the last
-// one to the container, other runtimes pass both, and libc finds the first.
+// readVariables rejects a name with two values: runc passes the last one to the container, other
+// runtimes pass both, and libc finds the first.
 func readVariables(env []string) (variables, error) {
 	v := variables{}
 	for _, entry := range env {
@@ -117,8 +114,7 @@ func isRequest(name string) bool {
 		name == envHAMiCores || strings.HasPrefix(name, envHAMiCores+"_")
 }
 
-// fromVariables sorts the variables by their meaning. unknown is one with our prefix and an unknown
-// name.
+// fromVariables also returns one variable with our prefix and an unknown name.
 func fromVariables(v variables) (s *settings, unknown string, err error) {
 	s = &settings{hamiMemory: map[int]setting{}, hamiCores: map[int]setting{}}
 	ours := map[string]**setting{
@@ -146,7 +142,6 @@ func fromVariables(v variables) (s *settings, unknown string, err error) {
 	return s, unknown, nil
 }
 
-// addHAMi adds one of HAMi's variables under its GPU's index.
 func addHAMi(into map[int]setting, name, value, base string) error {
 	suffix := strings.TrimPrefix(name, base)
 	index := everyGPU
@@ -161,8 +156,7 @@ func addHAMi(into map[int]setting, name, value, base string) error {
 	return nil
 }
 
-// overlay overrides variables with annotations. A slice includes memory, cores and priority. With a
-// grant, nothing else is used.
+// overlay overrides variables with annotations. A slice includes memory, cores and priority.
 func overlay(notes, vars *settings) *settings {
 	all := *vars
 	if notes.memory != nil || notes.slice != nil {

@@ -9,8 +9,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// Size is an amount of GPU memory, in MiB or in percent of the GPU's grantable memory. If both
-// are 0, it is not set.
+// Size is GPU memory, in MiB or in percent of the GPU's grantable memory. Zero is not set.
 type Size struct {
 	MiB     int64
 	Percent int
@@ -19,7 +18,7 @@ type Size struct {
 // IsZero reports whether the size is not set.
 func (s Size) IsZero() bool { return s == Size{} }
 
-// Of returns the size in MiB on a GPU. A percentage is rounded down to at least 1 MiB.
+// Of returns MiB on a GPU, at least 1.
 func (s Size) Of(gpu grant.GPU) int64 {
 	if s.Percent == 0 {
 		return s.MiB
@@ -27,7 +26,7 @@ func (s Size) Of(gpu grant.GPU) int64 {
 	return max(gpu.MemoryMiB/100*int64(s.Percent)+gpu.MemoryMiB%100*int64(s.Percent)/100, 1)
 }
 
-// String returns the size in the form of ParseSize.
+// String returns the form of ParseSize.
 func (s Size) String() string {
 	switch {
 	case s.Percent != 0:
@@ -41,17 +40,14 @@ func (s Size) String() string {
 
 const sizeForm = `use 8GiB, 8000MiB or 25% (of the GPU)`
 
-// fractionDigits limits the digits after the point, so that products fit in an int64.
-const fractionDigits = 6
+const fractionDigits = 6 // so that products fit in an int64
 
-// sizeBits are the units as powers of two. All are binary, as in docker's --memory and in HAMi:
-// g, GB and GiB are the same.
+// sizeBits are the units: binary, as in docker's --memory and in HAMi.
 var sizeBits = map[string]uint{"k": 10, "m": 20, "g": 30, "t": 40}
 
-// ParseSize reads a number with a unit k, m, g or t in either case, optionally followed by b, i
-// or ib ("8GiB", "8g", "8000m", "8Gi", "1.5 GB"), or a whole percentage ("25%"). It rounds down to
-// whole MiB. A number without a unit is rejected: it is bytes in docker's --memory and MiB in
-// nvidia.com/gpumem. The range is 1 MiB to grant.MaxMemoryMiB, and 1% to 100%.
+// ParseSize reads a number with a binary unit ("8GiB", "8g", "8000m", "8Gi", "1.5 GB") or a whole
+// percentage ("25%"). It rounds down to whole MiB. A number without a unit is rejected: it is bytes
+// in docker's --memory and MiB in nvidia.com/gpumem.
 func ParseSize(text string) (Size, error) {
 	return quoted(text, func(text string) (Size, error) { return parseSize(text, false) })
 }
@@ -91,8 +87,7 @@ func parseSize(text string, bytes bool) (Size, error) {
 	return Size{MiB: mib}, nil
 }
 
-// isNumber reports whether a text is a decimal whole number. A leading 0 is rejected: C programs
-// such as HAMi-core read it as octal.
+// isNumber rejects a leading 0, which C programs such as HAMi-core read as octal.
 func isNumber(text string) bool {
 	return isDigits(text) && (text[0] != '0' || text == "0")
 }
@@ -104,7 +99,6 @@ func mebibytes(number string, bits uint) (int64, error) {
 		return 0, refuse(grant.ErrMalformed, "is not a size: %s", sizeForm)
 	}
 	n, err := strconv.ParseInt(whole, 10, 64)
-	// The limit is in the same unit to prevent an overflow.
 	if most := int64(grant.MaxMemoryMiB) << 20 >> bits; err != nil || n > most {
 		return 0, refuse(grant.ErrMalformed, "is too large: the maximum is %d MiB", grant.MaxMemoryMiB)
 	}
@@ -127,7 +121,7 @@ func parsePercentSize(number string) (Size, error) {
 	return Size{Percent: percent}, nil
 }
 
-// ParseCores reads compute time: whole percent of a GPU, 1 to 100, with or without a %.
+// ParseCores reads compute time in whole percent, with or without a %.
 func ParseCores(text string) (Cores, error) {
 	return quoted(text, func(text string) (Cores, error) {
 		digits := strings.TrimSuffix(text, "%")
@@ -157,7 +151,7 @@ type Amount struct {
 	CorePercent Cores `yaml:"cores"`
 }
 
-// String returns a text for messages.
+// String is for messages.
 func (a Amount) String() string {
 	if a.CorePercent == 0 {
 		return fmt.Sprintf("%v of memory", a.Memory)

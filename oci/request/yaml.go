@@ -33,12 +33,10 @@ func (d *document) fail(line int, key, format string, args ...any) {
 	d.errs = append(d.errs, fmt.Errorf("%s:%d: %s", d.path, line, text))
 }
 
-// failAt adds an error in the value of a key.
 func (d *document) failAt(key, format string, args ...any) {
 	d.fail(d.line(key), key, format, args...)
 }
 
-// line returns the line of a key's value.
 func (d *document) line(key string) int {
 	if n := d.values[key]; n != nil {
 		return n.Line
@@ -98,7 +96,7 @@ func (d *document) walk(key string, n *yaml.Node) {
 	}
 }
 
-// failYAML adds the errors of the YAML package, with the key of each line.
+// failYAML adds errors of the YAML package.
 func (d *document) failYAML(prefix string, err error) {
 	texts := []string{strings.TrimPrefix(err.Error(), "yaml: ")}
 	var several *yaml.TypeError

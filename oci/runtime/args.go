@@ -6,20 +6,13 @@ import (
 	"strings"
 )
 
-// Call is the part of a command line of an OCI runtime that is needed here. The low-level runtime
-// gets the unchanged words.
+// Call is what this program uses of a command line.
 type Call struct {
-	// Command is the subcommand, or empty (--version).
-	Command string
-	// ID is the container's, for the commands create, run, restore and delete.
-	ID string
-	// Bundle is the directory of config.json. Empty is the working directory.
-	Bundle string
-	// Config is crun's --config, a file that replaces the bundle's.
-	Config string
-	// Root is --root, the low-level runtime's directory of states.
-	Root string
-	// Log, LogFormat and Rootless are the options of these names.
+	Command        string
+	ID             string
+	Bundle         string // empty: the working directory
+	Config         string // crun's --config, replaces the bundle's
+	Root           string // the low-level runtime's directory of states
 	Log, LogFormat string
 	Rootless       string
 }
@@ -28,11 +21,9 @@ func (c Call) createsContainer() bool {
 	return c.Command == "create" || c.Command == "run" || c.Command == "restore"
 }
 
-// The options of runc, crun and youki. globalValues and createValues take a value in the next word
-// if none follows a "=".
+// The options of runc, crun and youki, with a value or without (switches).
 var (
 	globalValues = []string{"log", "log-format", "root", "criu", "rootless", "cgroup-manager", "log-level", "r", "l"}
-	// of create, run and restore
 	createValues = []string{
 		"bundle", "b", "console-socket", "pid-file", "preserve-fds", "config", "f",
 		"image-path", "work-path", "manage-cgroups-mode", "lsm-profile", "lsm-mount-context", "empty-ns",
@@ -45,20 +36,17 @@ var (
 	}
 )
 
-// commands are the low-level runtimes' subcommands. One of them ends an unknown global option.
+// A word of commands is never the value of an unknown global option.
 var commands = []string{
 	"checkpoint", "create", "delete", "events", "exec", "features", "info", "init", "kill", "list",
 	"mounts", "pause", "ps", "restore", "resume", "run", "spec", "start", "state", "update", "help", "h",
 	"completion",
 }
 
-// Parse reads a command line without the program's name, by the rules of runc's parser (urfave/cli
-// v1, based on Go's flag): global options precede the command, "-name" is "--name", a value follows
-// a "=" or is the next word in any form, "--" ends the options. The command's options can precede
-// and follow its arguments.
-//
-// An ambiguous command line that creates a container is an error: the container might have no
-// limits.
+// Parse reads a command line without the program's name by runc's rules (urfave/cli v1): "-name" is
+// "--name", a value follows a "=" or is the next word in any form, "--" ends the options, the
+// command's options can follow its arguments. An ambiguous command line that creates a container
+// is an error: the container might have no limits.
 func Parse(args []string) (Call, error) {
 	call := Call{}
 	global := func(name, value string) {
@@ -91,7 +79,6 @@ func Parse(args []string) (Call, error) {
 	return call, nil
 }
 
-// parseCreate reads what follows a command that creates a container.
 func (c *Call) parseCreate(args []string) error {
 	var ids, unknown []string
 	option := func(name, value string) {
@@ -132,8 +119,7 @@ func (c *Call) parseCreate(args []string) error {
 }
 
 // options reads the options at the beginning of args and returns the rest. An unknown option takes
-// the next word as its value if that is neither an option nor one of follow; if follow is empty, it
-// takes none.
+// the next word as its value if follow is set, and the word is neither an option nor in follow.
 func options(args, values, follow []string, found func(name, value string)) ([]string, error) {
 	for len(args) > 0 {
 		name, isOption := strings.CutPrefix(args[0], "-")

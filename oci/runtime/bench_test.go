@@ -84,7 +84,7 @@ func (m *machine) installed(name string) string {
 	return write(m, m.path("installed/bin/"+name), string(data), 0o755)
 }
 
-// standIn is a config whose creation execs as many helpers as NVIDIA's runtime in its
+// standIn returns a config with as many helpers as NVIDIA's runtime has in its
 // published design (docs.nvidia.com, Container Toolkit, "Architecture Overview"): the runtime
 // itself, then by a hook nvidia-container-runtime-hook, nvidia-container-cli, and the
 // ldconfig that this one runs in the container.
@@ -141,7 +141,7 @@ func (w *way) measure(m *machine) {
 	w.call(m, "delete", "--force", "web")
 }
 
-// call returns the processor's time that it took, which says more than the clock on a
+// call returns the processor's time, which is more reliable than the clock on a
 // machine that has other work.
 func (w *way) call(m *machine, args ...string) time.Duration {
 	cmd := m.command(nil, args...)

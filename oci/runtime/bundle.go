@@ -18,7 +18,6 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// configName is the file of a bundle (runtime-spec, bundle.md).
 const configName = "config.json"
 
 // Bundle is a container's config.
@@ -31,8 +30,8 @@ type Bundle struct {
 	before json.RawMessage // Spec as decoded
 }
 
-// OpenBundle reads a config.json. If Save wrote that file, OpenBundle returns the config that
-// Save had found: a second container of the bundle (runc run by hand) can get another GPU.
+// OpenBundle reads a config.json. If Save wrote it, OpenBundle returns the original config: a second
+// container of the bundle (runc run by hand) can get another GPU.
 func OpenBundle(path string) (*Bundle, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -70,11 +69,11 @@ func decodeBundle(data []byte) (*Bundle, error) {
 	return &Bundle{Spec: spec, raw: data, before: before}, err
 }
 
-// freeNames are the fields that hold objects of any names, where case matters.
+// freeNames are fields with maps, in which case matters.
 var freeNames = map[string]bool{"annotations": true, "sysctl": true, "unified": true, "rdma": true, "timeOffsets": true, "netDevices": true}
 
-// checkNames rejects an object that has a field twice, because low-level runtimes differ in
-// which value they use. encoding/json, and so runc, ignores the case of a field's name.
+// checkNames rejects a field that occurs twice, in any case: low-level runtimes use different values
+// (runc, by encoding/json, ignores case).
 func checkNames(dec *json.Decoder, free bool) error {
 	token, err := dec.Token()
 	delim, composite := token.(json.Delim)
@@ -106,7 +105,6 @@ func checkNames(dec *json.Decoder, free bool) error {
 	return err
 }
 
-// encode returns the config with the changes of Spec.
 func (b *Bundle) encode() (data json.RawMessage, changed bool, err error) {
 	after, err := marshal(b.Spec)
 	if err != nil || bytes.Equal(b.before, after) {
@@ -123,8 +121,8 @@ func (b *Bundle) encode() (data json.RawMessage, changed bool, err error) {
 	return data, true, err
 }
 
-// Save replaces the config if Spec was changed. The file keeps its mode and its owner. It is
-// not synced: a bundle does not outlive a boot.
+// Save replaces the config if Spec was changed, with the same mode and owner. It does not sync: a
+// bundle does not outlive a boot.
 func (b *Bundle) Save() error {
 	data, changed, err := b.encode()
 	if err == nil && changed {
@@ -136,7 +134,7 @@ func (b *Bundle) Save() error {
 	return nil
 }
 
-// originalSuffix names the file with the digest of what Save wrote and the config that it found.
+// originalSuffix is of the file with the original config, after a digest of the new one.
 const originalSuffix = ".before-gpuslice"
 
 func (b *Bundle) replace(data []byte) error {
@@ -162,7 +160,6 @@ func digest(data []byte) []byte {
 	return append(hex.AppendEncode(nil, sum[:]), '\n')
 }
 
-// beside returns the path of a hidden file in the same directory.
 func beside(path, suffix string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+suffix)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A cordoned GPU is no new container's, and the refusal says why none is left.
+// A new container gets no cordoned GPU, and the error lists it.
 func TestCordonedGPU(t *testing.T) {
 	b := newBench(t)
 	require.NoError(t, b.ledger.Cordon(t.Context(), gpu0))

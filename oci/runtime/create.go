@@ -18,26 +18,20 @@ import (
 	"github.com/gpuslice/gpuslice/oci/slice"
 )
 
-// claimTimeout limits the wait for the ledger and the GPUs. Daemons wait longer for a runtime.
+// claimTimeout is less than what daemons wait for a runtime.
 const claimTimeout = 30 * time.Second
 
-// enforcementAnnotation records how limits are enforced, as the NRI plugin's does.
 const enforcementAnnotation = "gpuslice.io/enforcement"
 
-// creation is the creation of one container.
 type creation struct {
-	call Call
-	// lowLevel is the runtime that will create it.
+	call     Call
 	lowLevel string
-	// creator is the process ID of the creator.
-	creator int
-	// nvidia is NVIDIA's runtime, which can replace lowLevel; empty if it can't.
-	nvidia string
+	creator  int
+	nvidia   string // NVIDIA's runtime if it can replace lowLevel
 }
 
-// admit decides about a container and edits its spec. If the container gets a share, the share is
-// reserved when admit returns, and undo releases it. After an error nothing is reserved, and the
-// container must not be created.
+// admit edits a container's spec and reserves its shares; undo releases them. After an error nothing
+// is reserved, and the container must not be created.
 func (r *Runtime) admit(ctx context.Context, cr *creation, spec *rspec.Spec) (undo func() error, err error) {
 	undo = func() error { return nil }
 	if r.ConfigProblem != nil {
@@ -48,7 +42,7 @@ func (r *Runtime) admit(ctx context.Context, cr *creation, spec *rspec.Spec) (un
 	defer cancel()
 
 	if slice.Of(spec) != "" {
-		return undo, nil // its hook checks it and reserves the share
+		return undo, nil // its hook reserves the share
 	}
 	c := oci.ContainerOf(cr.call.ID, spec)
 	c.Majors = oci.HostDriverMajorsFor(c)
@@ -72,17 +66,15 @@ func (r *Runtime) admit(ctx context.Context, cr *creation, spec *rspec.Spec) (un
 	return r.withRequest(ctx, cr, spec, c, requested)
 }
 
-// warnOfAdmin writes a warning for a container that can open every GPU.
 func (r *Runtime) warnOfAdmin(call Call, spec *rspec.Spec) {
 	if !oci.AdministersNode(spec) || r.isExempt(call, oci.ContainerOf(call.ID, spec)) {
 		return
 	}
 	_ = warn(r.Stderr, call, fmt.Sprintf("container %s has CAP_SYS_ADMIN: it can replace its limits and, on nodes with cgroup v1, open every GPU (docs/SECURITY.md, \"What the limiter doesn't hold\")",
-		short(call.ID)), time.Now()) // a log that can't be written refuses no container
+		short(call.ID)), time.Now())
 }
 
-// withoutRequest removes the GPUs of a container that requests no share. It refuses the container if
-// an edit can't remove them.
+// withoutRequest removes a container's GPUs, or refuses the container.
 func withoutRequest(spec *rspec.Spec, c oci.Container) error {
 	if reason, holds := holdsGPU(c); holds {
 		return fmt.Errorf("the container requests no GPU share, but %s, which has no limits: request a share instead (-e GPUSLICE_MEMORY=8GiB)", reason)
@@ -90,8 +82,8 @@ func withoutRequest(spec *rspec.Spec, c oci.Container) error {
 	return oci.Apply(spec, oci.Void(c))
 }
 
-// holdsGPU returns how a container has a GPU that no edit removes. A privileged one always has the
-// device nodes, so only the driver's libraries count for it.
+// holdsGPU finds a GPU that no edit removes. A privileged container always has the device nodes, so
+// only the driver's libraries count.
 func holdsGPU(c oci.Container) (reason string, holds bool) {
 	if reason, holds = oci.HoldsGPU(c); !holds && c.Privileged {
 		return oci.MountsDriver(c)
@@ -99,8 +91,8 @@ func holdsGPU(c oci.Container) (reason string, holds bool) {
 	return reason, holds
 }
 
-// limitedByNRI reports whether the NRI plugin has limited the container: it mounts the limits, and
-// the ledger has its claim.
+// limitedByNRI reports whether a container mounts limits and has a claim of the NRI plugin. The spec
+// is not sufficient.
 func (r *Runtime) limitedByNRI(ctx context.Context, c oci.Container) (bool, error) {
 	if !r.mountsLimits(c) {
 		return false, nil
@@ -124,12 +116,10 @@ func (r *Runtime) limitedByNRI(ctx context.Context, c oci.Container) (bool, erro
 	return false, nil
 }
 
-// mountsLimits reports whether a container mounts the limits of the claim of its own ID.
 func (r *Runtime) mountsLimits(c oci.Container) bool {
 	return oci.MountsFiles(c.Mounts, filepath.Join(r.Config.StateDir, "containers", c.ID))
 }
 
-// withRequest chooses GPUs for a container, reserves its shares and edits the spec.
 func (r *Runtime) withRequest(ctx context.Context, cr *creation, spec *rspec.Spec, c oci.Container, requested *request.Request) (func() error, error) {
 	undo := func() error { return nil }
 	if err := ledger.ValidateContainerID(c.ID); err != nil {
@@ -166,7 +156,6 @@ func (r *Runtime) withRequest(ctx context.Context, cr *creation, spec *rspec.Spe
 	return func() error { return r.drop(c.ID, res.record.Nonce) }, nil
 }
 
-// adviseRoot adds what to do to a permission error.
 func adviseRoot(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: GPU shares need root: start the container with a daemon that runs as root", err)
@@ -174,7 +163,6 @@ func adviseRoot(err error) error {
 	return err
 }
 
-// settings returns the node's settings for package oci.
 func (r *Runtime) settings(cr *creation, limiter Limiter, gpus GPUs) oci.Settings {
 	s := oci.Settings{
 		Injection:              oci.Injection(r.Config.DeviceInjection),
@@ -198,7 +186,7 @@ func (r *Runtime) settings(cr *creation, limiter Limiter, gpus GPUs) oci.Setting
 	return s
 }
 
-// advice is for a node without a CDI spec of the GPUs and without NVIDIA's runtime.
+// advice is for a node without a CDI spec of the GPUs.
 func (cr *creation) advice() string {
 	const spec = "run gpuslice cdi generate --driver, or nvidia-ctk cdi generate"
 	if cr.lowLevel == podmansRuntime {
@@ -207,7 +195,6 @@ func (cr *creation) advice() string {
 	return fmt.Sprintf("the low-level runtime %s does not inject GPUs, and nvidia-container-runtime is not installed or can't replace it: %s, or set nvidia-container-runtime first in runtimes of the config", cr.lowLevel, spec)
 }
 
-// rootfsFacts reads the container's root file system, which is mounted already.
 func rootfsFacts(bundle string, spec *rspec.Spec) (*oci.Rootfs, error) {
 	if spec.Root == nil {
 		return nil, errors.New("the config has no root file system")

@@ -16,8 +16,6 @@ import (
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
-// claimOf returns the record of a container's claim. Errors are fs.ErrNotExist if it has none, and
-// claimed.ErrDamaged.
 func (r *Runtime) claimOf(id string) (claimed.Record, error) {
 	if grant.ValidateContainerID(id) != nil {
 		return claimed.Record{}, fs.ErrNotExist
@@ -25,9 +23,8 @@ func (r *Runtime) claimOf(id string) (claimed.Record, error) {
 	return orphans.Read(filepath.Join(r.Config.StateDir, "containers", id))
 }
 
-// delete runs the low-level runtime's delete and then releases the claim, even if delete fails
-// because there is no container. Until then processes can use the GPU. damaged is set if the claim's
-// record can't be read; it has no nonce then.
+// delete runs the low-level runtime's delete and then releases the claim, if the container is gone.
+// damaged is the error of reading the claim's record.
 func (r *Runtime) delete(ctx context.Context, call Call, claim claimed.Record, damaged error, argv, env []string) (int, error) {
 	status, err := runChild(argv, env)
 	if err != nil {
@@ -43,7 +40,6 @@ func (r *Runtime) delete(ctx context.Context, call Call, claim claimed.Record, d
 	return status, nil
 }
 
-// release releases a claim if its container is gone.
 func (r *Runtime) release(ctx context.Context, id, nonce string, ended bool) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
@@ -58,7 +54,7 @@ func (r *Runtime) release(ctx context.Context, id, nonce string, ended bool) err
 	return orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()}.Release(ctx, id, nonce, ended)
 }
 
-// runChild runs a program with this process' files, and forwards signals to it.
+// runChild runs a program and forwards signals to it.
 func runChild(argv, env []string) (status int, err error) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals)
@@ -76,7 +72,7 @@ func runChild(argv, env []string) (status int, err error) {
 			switch s {
 			case unix.SIGCHLD, unix.SIGURG, unix.SIGPIPE: // for this process
 			default:
-				_ = child.Process.Signal(s) // it may have ended
+				_ = child.Process.Signal(s)
 			}
 		case err := <-done:
 			if err != nil && !errors.As(err, new(*exec.ExitError)) {

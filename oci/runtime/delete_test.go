@@ -41,7 +41,7 @@ func newFake(t *testing.T) *machine {
 func TestPassedOn(t *testing.T) {
 	m := newFake(t)
 	global := "--root " + m.path("root") + " --log " + m.path("log.json") + " --log-format json "
-	for _, line := range []string{"state web", "exec --pid-file x web create --bundle /x", "features", "delete nobody", "kill web 9", "--newer x list"} {
+	for _, line := range []string{"state web", "exec --pid-file x web create --bundle /x", "features", "delete unknown", "kill web 9", "--newer x list"} {
 		out := m.must(strings.Fields(line)...)
 		require.Equal(t, "stdout of "+global+line, out)
 	}
@@ -65,7 +65,7 @@ func TestDelete(t *testing.T) {
 	require.NoError(t, cmd.Start())
 	require.Eventually(t, func() bool { return strings.Contains(read(t, m.path("argv")), "ready") }, patience, pause)
 	ids, _ := m.claimed()
-	require.Equal(t, []string{"web"}, ids, "not before the low-level runtime is done")
+	require.Equal(t, []string{"web"}, ids, "not before the low-level runtime has ended")
 	require.NoError(t, cmd.Process.Signal(unix.SIGTERM))
 	require.EqualError(t, cmd.Wait(), "exit status 7")
 	require.Contains(t, read(t, m.path("argv")), "term")
@@ -73,8 +73,7 @@ func TestDelete(t *testing.T) {
 	require.Empty(t, ids, "no process of it is there")
 }
 
-// A delete that fails while the container lives keeps the claim; of a container that is
-// gone it gives it back.
+// A delete that fails keeps the claim of a live container, and releases the claim of another.
 func TestDeleteFails(t *testing.T) {
 	m := newFake(t)
 	_, err := m.create("web", "GPUSLICE_MEMORY=1GiB")
@@ -95,14 +94,14 @@ func TestDeleteFails(t *testing.T) {
 	require.Empty(t, ids)
 }
 
-// A claim whose record can't be read is told, and goes once nothing uses it.
+// delete reports a damaged record, and releases the claim when no process uses it.
 func TestDeleteDamaged(t *testing.T) {
 	m := newFake(t)
 	_, err := m.create("web", "GPUSLICE_MEMORY=1GiB")
 	require.NoError(t, err)
 	gone := 0
-	if namespace, err := orphans.Procfs("/proc").Namespace(); err != nil || namespace != orphans.MachineNamespace {
-		gone = 1 // tests in a container: nobody there sees all processes
+	if namespace, err := claimed.Procfs("/proc").Namespace(); err != nil || namespace != claimed.MachineNamespace {
+		gone = 1 // in a container not all processes are visible
 	}
 	dir := m.path("run/containers/web")
 	write(t, filepath.Join(dir, orphans.RecordName), "{", 0o600)
@@ -138,7 +137,7 @@ func TestSameIDTwice(t *testing.T) {
 	require.Equal(t, []string{"web"}, ids)
 }
 
-// The low-level runtime can't be run at all: the claim is given back at once.
+// If exec fails, the claim is released.
 func TestExecFails(t *testing.T) {
 	m := newFake(t)
 	write(t, m.path("fake"), "#!/no/such/interpreter\n", 0o755)

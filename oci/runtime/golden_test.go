@@ -119,7 +119,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// Fields that nobody here knows come out as they went in, in whatever depth.
+// Unknown fields stay unchanged, in any depth.
 func TestUnknownFieldsSurvive(t *testing.T) {
 	b := newBench(t)
 	bundle := b.bundle(t, "docker-29")
@@ -148,7 +148,7 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 	require.Contains(t, text, "print('<train & eval>')", "spelled as before")
 }
 
-// Where nothing is asked for, the one variable is all that changes.
+// Without a request only one variable changes.
 func TestOnlyTheVariableChanges(t *testing.T) {
 	b := newBench(t)
 	bundle := b.bundle(t, "docker-20-nothing")

@@ -20,7 +20,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// otherContextMiB is the memory of a CUDA context on an unknown GPU: a high estimate.
+// otherContextMiB is a high estimate for an unknown GPU.
 const otherContextMiB = 520
 
 // GPUs are the node's GPUs. The maps are by UUID.
@@ -34,8 +34,7 @@ type GPUs struct {
 	Oversubscription map[string]float64
 }
 
-// nodeFile is a part of node.json, which the agent writes and `gpuslice gpus` prints. Its package
-// monitor/node imports NVML, so it can't be used here.
+// nodeFile is a part of node.json (package monitor/node, which imports NVML).
 type nodeFile struct {
 	Version   int          `json:"version"`
 	WrittenAt time.Time    `json:"writtenAt"`
@@ -66,7 +65,6 @@ type nodeMIG struct {
 	UUID string `json:"uuid"`
 }
 
-// nodeFileVersion is that of monitor/node.
 const nodeFileVersion = 2
 
 func decodeNode(data []byte) (nodeFile, error) {
@@ -109,8 +107,7 @@ func (f nodeFile) gpus() GPUs {
 	return c
 }
 
-// writtenSince reports whether the file was written since the boot. The boot ID counts if there is
-// one, because the clock can be changed.
+// writtenSince prefers the boot ID, because the clock can be changed.
 func (f nodeFile) writtenSince(boot bootState) bool {
 	if f.BootID != "" {
 		return f.BootID == boot.ID
@@ -120,23 +117,22 @@ func (f nodeFile) writtenSince(boot bootState) bool {
 
 // Inventory lists the node's GPUs without a query to the driver each time.
 type Inventory struct {
-	// NodePath is the agent's node.json. It is valid if it was written since the boot.
+	// NodePath is the agent's node.json.
 	NodePath string
-	// CachePath caches the result of Query until the next boot or change of the driver.
+	// CachePath caches the result of Query, for one bootState.
 	CachePath string
-	// Query queries the driver and returns the content of a node.json.
+	// Query queries the driver and returns a node.json.
 	Query func(ctx context.Context) ([]byte, error)
 
 	boot func() (bootState, error) // nil is hostBoot
 }
 
-// bootState is equal as long as a cached list of GPUs is valid.
+// bootState identifies a boot with its driver and GPUs.
 type bootState struct {
-	ID    string    `json:"bootID"` // the kernel's boot_id
-	Since time.Time `json:"-"`
-	// Driver is the kernel module's version, GPUs are its GPUs and MIG devices.
-	Driver string `json:"driver"`
-	GPUs   string `json:"gpus"`
+	ID     string    `json:"bootID"` // the kernel's boot_id
+	Since  time.Time `json:"-"`
+	Driver string    `json:"driver"`
+	GPUs   string    `json:"gpus"`
 }
 
 type gpuCache struct {
@@ -144,7 +140,6 @@ type gpuCache struct {
 	Node json.RawMessage `json:"node"`
 }
 
-// GPUs returns the GPUs from the agent's file, the cache, or the driver.
 func (i Inventory) GPUs(ctx context.Context) (GPUs, error) {
 	bootOf := i.boot
 	if bootOf == nil {
@@ -172,7 +167,7 @@ func (i Inventory) GPUs(ctx context.Context) (GPUs, error) {
 	return i.query(ctx, boot)
 }
 
-// cached returns the cached GPUs, unless the cache is damaged or from another boot.
+// cached fails for a damaged cache and for another bootState.
 func (i Inventory) cached(boot bootState) (GPUs, bool) {
 	data, err := os.ReadFile(i.CachePath)
 	if err != nil {
@@ -186,7 +181,7 @@ func (i Inventory) cached(boot bootState) (GPUs, bool) {
 	return f.gpus(), err == nil
 }
 
-// query queries the driver, in one process at a time, because it can take seconds.
+// query runs in one process at a time, because it can take seconds.
 func (i Inventory) query(ctx context.Context, boot bootState) (GPUs, error) {
 	if err := os.MkdirAll(filepath.Dir(i.CachePath), 0o711); err != nil {
 		return GPUs{}, fmt.Errorf("list the node's GPUs: %w", err)
@@ -215,7 +210,6 @@ func (i Inventory) query(ctx context.Context, boot bootState) (GPUs, error) {
 	return f.gpus(), nil
 }
 
-// lock takes the lock of the cache. Closing the file releases it.
 func (i Inventory) lock(ctx context.Context) (*os.File, error) {
 	f, err := os.OpenFile(i.CachePath+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -245,7 +239,7 @@ func hostBoot() (bootState, error) {
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
 		return bootState{}, fmt.Errorf("read the uptime: %w", err)
 	}
-	driver, _ := os.ReadFile("/sys/module/nvidia/version") // a simulated driver has none
+	driver, _ := os.ReadFile("/sys/module/nvidia/version")
 	gpus, _ := filepath.Glob("/proc/driver/nvidia/gpus/*")
 	mig, _ := filepath.Glob("/proc/driver/nvidia/capabilities/gpu*/mig/gi*/ci*")
 	return bootState{

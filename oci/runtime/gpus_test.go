@@ -35,7 +35,7 @@ var nodeGPUs = GPUs{
 	Oversubscription: map[string]float64{"GPU-a": 1.5},
 }
 
-// inventoryOf is an inventory whose driver says nodeJSON, and how often it was asked.
+// inventoryOf returns an inventory with a driver that returns nodeJSON, and counts its queries.
 func inventoryOf(t *testing.T) (Inventory, *bootState, *atomic.Int32) {
 	dir, asked := t.TempDir(), new(atomic.Int32)
 	boot := &bootState{ID: "boot-1", Since: time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC), Driver: "570", GPUs: "0"}
@@ -69,7 +69,7 @@ func TestGPUsByTheAgent(t *testing.T) {
 	boot.ID, boot.Since = "boot-2", time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	_, err = i.GPUs(context.Background())
 	require.NoError(t, err)
-	require.EqualValues(t, 2, asked.Load(), "it is of another, whatever the clock says")
+	require.EqualValues(t, 2, asked.Load(), "it is of another boot, whatever the clock is")
 
 	for content, want := range map[string]string{
 		"{":             "node.json",
@@ -90,7 +90,7 @@ func TestGPUsByTheDriver(t *testing.T) {
 		require.Equal(t, nodeGPUs, gpus)
 		require.Equal(t, times, asked.Load(), why)
 	}
-	want(1, "nobody knows")
+	want(1, "nothing is cached")
 	want(1, "it is kept")
 	boot.ID = "boot-2"
 	want(2, "another boot")
@@ -117,7 +117,7 @@ func TestGPUsAskedOnceByMany(t *testing.T) {
 	require.EqualValues(t, 1, asked.Load())
 }
 
-// A driver that hangs keeps others waiting no longer than they are willing to.
+// The wait for a driver that hangs is limited.
 func TestGPUsWaitIsBounded(t *testing.T) {
 	i, _, asked := inventoryOf(t)
 	require.NoError(t, os.MkdirAll(filepath.Dir(i.CachePath), 0o755))
@@ -146,7 +146,7 @@ func TestQueryDriverIsBounded(t *testing.T) {
 	case err := <-ended:
 		require.Error(t, err)
 	case <-time.After(patience):
-		t.Error("it waits for the child's child")
+		t.Error("it waits for the grandchild")
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(read(t, program+".pid")))
 	require.NoError(t, err)
@@ -169,7 +169,7 @@ func TestNoGPUs(t *testing.T) {
 	require.EqualError(t, err, "list the node's GPUs without gpuslice-agent: the driver: nvmlInit: no library")
 }
 
-// What the real `gpuslice GPUs` prints, and what it says where there is no driver.
+// The output of the real `gpuslice gpus`, and its error without a driver.
 func TestQueryDriver(t *testing.T) {
 	m := newMachine(t, "")
 	config, err := LoadConfig(m.path("runtime.yaml"))

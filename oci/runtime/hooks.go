@@ -25,22 +25,19 @@ import (
 
 const hookUsage = "gpuslice-runtime hook {precreate|createRuntime|poststop} [--config=FILE]"
 
-// precreate adds this hook to the config of a container that it refuses. The hook fails with the
-// reason.
+// precreate adds this failing hook to the config of a container that it refuses.
 const (
 	refuseStage  = "refuse"
 	refuseReason = "--reason="
 )
 
-// podmansRuntime replaces the low-level runtime in a claim's record: a precreate hook does not get
-// it.
+// podmansRuntime is in the record of a precreate hook, which does not get the low-level runtime.
 const podmansRuntime = "podman's"
 
 const maxInput = 16 << 20
 
-// hookMain runs a hook and returns its exit status. precreate (only podman's hooks.d) reads
-// config.json on stdin and writes it to stdout. The others read the container's state on stdin
-// (runtime-spec, runtime.md, "State").
+// hookMain runs a hook. precreate (podman's) edits config.json from stdin to stdout. The others get
+// the container's state on stdin (runtime-spec, "State").
 func (r *Runtime) hookMain(ctx context.Context, args []string) int {
 	stage, claim, reason := "", "", ""
 	for _, arg := range args {
@@ -83,8 +80,7 @@ func (r *Runtime) withState(do func(rspec.State) error) error {
 	return nil
 }
 
-// poststop releases a container's claim. The hook in the container's config has the claim's nonce.
-// The hook of hooks.d has only the container's ID, which can have a newer claim: that claim's
+// poststop releases a claim. The hook of hooks.d has no nonce: the ID can have a newer claim with a
 // creation has not ended.
 func (r *Runtime) poststop(ctx context.Context, state rspec.State, nonce string) error {
 	claim, err := r.claimOf(state.ID)
@@ -101,14 +97,14 @@ func (r *Runtime) poststop(ctx context.Context, state rspec.State, nonce string)
 	return errors.Join(err, r.release(ctx, state.ID, claim.Nonce, ended))
 }
 
-// verify refuses a container that has a GPU without limits, or requests a share.
+// verify is createRuntime: it refuses a GPU without limits, and a request, which it can't fulfill.
 func (r *Runtime) verify(ctx context.Context, state rspec.State) error {
 	bundle, err := OpenBundle(filepath.Join(state.Bundle, configName))
 	if err != nil {
 		return err
 	}
 	if slice.Of(bundle.Spec) != "" {
-		return nil // its own hook checks it and reserves the share
+		return nil // its hook reserves the share
 	}
 	c := oci.ContainerOf(state.ID, bundle.Spec)
 	c.Majors = oci.HostDriverMajors()
@@ -136,7 +132,6 @@ func (r *Runtime) verify(ctx context.Context, state rspec.State) error {
 	return nil
 }
 
-// limited reports whether a container has a claim and mounts its limits.
 func (r *Runtime) limited(ctx context.Context, c oci.Container) (bool, error) {
 	if done, err := r.limitedByNRI(ctx, c); done || err != nil {
 		return done, err
@@ -147,7 +142,6 @@ func (r *Runtime) limited(ctx context.Context, c oci.Container) (bool, error) {
 	return r.mountsLimits(c), nil
 }
 
-// callsNvidia reports whether a spec has the hook of NVIDIA's runtime that injects GPUs.
 func callsNvidia(spec *rspec.Spec) bool {
 	if spec.Hooks == nil {
 		return false
@@ -190,8 +184,7 @@ func (r *Runtime) precreate(ctx context.Context) error {
 	return nil
 }
 
-// refuse writes a config in which the first hook fails with the reason. If precreate itself failed,
-// podman (4.3) would show only the exit status.
+// refuse writes a config in which the first hook fails: podman (4.3) does not show the output of precreate.
 func (r *Runtime) refuse(config []byte, reason error) error {
 	bundle, err := decodeBundle(config) // without changes of admit
 	if err != nil {
@@ -212,8 +205,8 @@ func (r *Runtime) refuse(config []byte, reason error) error {
 	return nil
 }
 
-// precreated reports whether podman's precreate hook has just reserved the container's share, and
-// podman now calls this program as the runtime. The container's mounts are not sufficient.
+// precreated reports whether podman's precreate hook has reserved the share, and podman now calls
+// this program as the runtime. The spec is not sufficient.
 func (r *Runtime) precreated(cr *creation, c oci.Container) bool {
 	if cr.lowLevel == podmansRuntime || !r.mountsLimits(c) {
 		return false
@@ -222,8 +215,7 @@ func (r *Runtime) precreated(cr *creation, c oci.Container) bool {
 	return err == nil && claim.Runtime == podmansRuntime && orphans.NewJudge().Proc.Lives(claim.Creator)
 }
 
-// A config of podman does not have the container's ID. It is in the cgroup (libpod-<id>,
-// libpod:<id>) and in mounts of files of the container's directory.
+// podman's config has the container's ID only in the cgroup and in mounts.
 var (
 	podmanCgroup = sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`libpod[-:]([0-9a-f]{64})(\.scope)?(/|$)`)
@@ -233,8 +225,7 @@ var (
 	})
 )
 
-// podmanContainer returns the ID and the bundle of a podman container. They are empty if unknown;
-// the ledger then refuses the claim.
+// podmanContainer returns empty values if unknown; the ledger then refuses the claim.
 func podmanContainer(spec *rspec.Spec) (id, bundle string) {
 	if spec.Linux != nil {
 		if m := podmanCgroup().FindStringSubmatch(spec.Linux.CgroupsPath); m != nil {

@@ -30,7 +30,7 @@ func (b *bench) hook(input string, args ...string) (stdout, stderr string, statu
 	return out.String(), strings.TrimSpace(output.String()), status
 }
 
-// state is what a runtime tells its hooks.
+// state is the input of hooks.
 func state(t testing.TB, bundle string) string {
 	data, err := json.Marshal(rspec.State{Version: "1.0.2", ID: id, Status: rspec.StateCreating, Bundle: bundle})
 	require.NoError(t, err)
@@ -43,7 +43,7 @@ func (b *bench) claims(t testing.TB) []ledger.Claim {
 	return now.Claims()
 }
 
-// podman's precreate gives the share, as create does.
+// podman's precreate reserves a share, as create does.
 func TestPrecreate(t *testing.T) {
 	b := newBench(t)
 	bundle := b.bundle(t, "podman-4")
@@ -73,8 +73,7 @@ func TestPrecreate(t *testing.T) {
 	require.Empty(t, b.claims(t))
 }
 
-// What hooks.d says of a container that has ended can come when its next start has its
-// claim already, and its creator at work.
+// The poststop hook of hooks.d can run after the next start of the container has its claim.
 func TestPoststopOfAnEarlierRun(t *testing.T) {
 	b := newBench(t)
 	bundle := b.bundle(t, "podman-4")
@@ -88,8 +87,8 @@ func TestPoststopOfAnEarlierRun(t *testing.T) {
 	}
 }
 
-// A creation of podman's that failed before the low-level runtime knew of it is told to
-// nobody, and podman, as a service, lives on.
+// podman does not report a creation that failed before the low-level runtime was called, and lives
+// on as a service.
 func TestPrecreateAfterAFailedCreation(t *testing.T) {
 	b := newBench(t)
 	config := read(t, filepath.Join(b.bundle(t, "podman-4"), configName))
@@ -153,8 +152,7 @@ func (b *bench) refusal(t *testing.T, config string) (output string, status int)
 	return output, status
 }
 
-// Where hooks.d and the runtime are both installed, what precreate gave is not given twice,
-// and nobody is believed who only says so.
+// With hooks.d and the runtime, a share is reserved once. The spec is not sufficient as a proof.
 func TestCreateAfterPrecreate(t *testing.T) {
 	b := newBench(t)
 	bundle := b.bundle(t, "podman-4")

@@ -21,8 +21,8 @@ import (
 	"github.com/gpuslice/gpuslice/oci/request"
 )
 
-// LoadConfig reads the operator's config. If it is invalid, LoadConfig returns problem and the
-// default config, so that existing containers can be stopped and removed.
+// LoadConfig reads the operator's config. With problem it returns the default config, which is enough
+// to stop and remove containers.
 func LoadConfig(path string) (c request.Config, problem error) {
 	if c, problem = request.Load(path); problem != nil {
 		c = request.DefaultConfig()
@@ -30,8 +30,7 @@ func LoadConfig(path string) (c request.Config, problem error) {
 	return c, problem
 }
 
-// NewInventory returns the inventory of this host. Without an agent it runs `gpuslice gpus`, because
-// this program is not linked with NVML.
+// NewInventory returns the inventory of this host. It queries the driver with `gpuslice gpus`.
 func NewInventory(c request.Config, self string) Inventory {
 	return Inventory{
 		NodePath:  c.NodePath(),
@@ -42,7 +41,6 @@ func NewInventory(c request.Config, self string) Inventory {
 	}
 }
 
-// companion returns the path of gpuslice: in this program's directory, or in PATH.
 func companion(self string) string {
 	beside := filepath.Join(filepath.Dir(self), "gpuslice")
 	if _, err := os.Stat(beside); err != nil {
@@ -72,18 +70,15 @@ func queryDriver(ctx context.Context, program string, c request.Config) ([]byte,
 	return out, nil
 }
 
-// Limiter has the paths of the limiter's files on the host.
+// Limiter are the limiter's files on the host.
 type Limiter struct {
 	Library string
-	// Preload is mounted as /etc/ld.so.preload.
 	Preload string
-	// Fronts are not used in the mode preload.
-	Fronts oci.Fronts
+	Fronts  oci.Fronts
 }
 
-// FindLimiter returns the limiter's files and installs them if necessary. It uses the files that
-// were installed with this program (../lib/gpuslice, ../lib, /usr/lib/gpuslice), else the newest in
-// the library directory.
+// FindLimiter installs the limiter's files if necessary: those beside this program, else it returns
+// the newest that are installed.
 func FindLimiter(c request.Config, self string) (Limiter, error) {
 	fronts := c.LimiterMode != string(oci.LimiterPreload)
 	prefix := filepath.Dir(filepath.Dir(self))
@@ -108,14 +103,13 @@ func FindLimiter(c request.Config, self string) (Limiter, error) {
 	return l, nil
 }
 
-// installation caches the result of installLimiter, so that the libraries are not read for each
-// container. Of identifies their content.
+// installation caches the result of installLimiter for files with the identities Of.
 type installation struct {
 	Of      []string `json:"of"`
 	Limiter Limiter  `json:"limiter"`
 }
 
-// knownLimiter returns the cached result of installLimiter if nothing has changed.
+// knownLimiter is installLimiter with a cache, because reading the libraries is slow.
 func knownLimiter(path, source, dir string, fronts bool) (Limiter, error) {
 	of := []string{dir, strconv.FormatBool(fronts)}
 	for _, name := range []string{"libvgpu.so", "libvgpu-cuda.so", "libvgpu-nvml.so"} {
@@ -133,7 +127,7 @@ func knownLimiter(path, source, dir string, fronts bool) (Limiter, error) {
 		return l, err
 	}
 	if data, err = json.Marshal(installation{of, l}); err == nil {
-		_ = os.WriteFile(path, data, 0o600) // without a valid file, the next call installs again
+		_ = os.WriteFile(path, data, 0o600) // else the next call installs again
 	}
 	return l, nil
 }
@@ -158,7 +152,6 @@ func (l Limiter) exists(fronts bool) bool {
 	})
 }
 
-// installLimiter installs the files in the directory of source.
 func installLimiter(source, dir string, fronts bool) (l Limiter, err error) {
 	if l.Library, l.Preload, err = oci.InstallLibrary(source, dir); err == nil && fronts {
 		l.Fronts, err = oci.InstallFronts(source, dir)
@@ -166,7 +159,6 @@ func installLimiter(source, dir string, fronts bool) (l Limiter, err error) {
 	return l, err
 }
 
-// newest returns the newest installed library of a name, or "".
 func newest(dir, name string) string {
 	const content = "????????????????" // 16 digits of its SHA-256
 	installed, err := filepath.Glob(filepath.Join(dir, name+"-"+content+".so"))
@@ -176,7 +168,6 @@ func newest(dir, name string) string {
 	return slices.MaxFunc(installed, func(a, b string) int { return modified(a).Compare(modified(b)) })
 }
 
-// modified returns a file's time of change, or zero if it does not exist.
 func modified(path string) (when time.Time) {
 	if info, err := os.Stat(path); err == nil {
 		when = info.ModTime()

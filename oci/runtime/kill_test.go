@@ -41,7 +41,7 @@ func (m *machine) kill(after time.Duration, args ...string) {
 	_ = cmd.Wait()
 }
 
-// requireClaims wants a claim for each container that can run: those whose init lives.
+// requireClaims requires a claim for each container with a live init process.
 func (m *machine) requireClaims() {
 	m.Helper()
 	ids, usage := m.claimed()

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// report writes an error to stderr and to the file of --log, as runc does. containerd, docker and
-// podman show it from there.
+// report writes an error to stderr and to --log, from which engines show it.
 func report(stderr io.Writer, c Call, problem error, now time.Time) error {
 	text := "gpuslice: " + problem.Error()
 	_, err := fmt.Fprintln(stderr, text)
@@ -21,8 +20,7 @@ func report(stderr io.Writer, c Call, problem error, now time.Time) error {
 	return errors.Join(err, logTo(c.Log, logLine(c.LogFormat, "error", text, now)))
 }
 
-// warn writes a warning to the file of --log. It writes to stderr only without --log, because a
-// container that is created has the same stderr.
+// warn writes a warning to --log. It avoids stderr, which is the container's too.
 func warn(stderr io.Writer, c Call, warning string, now time.Time) error {
 	text := "gpuslice: " + warning
 	if c.Log == "" || c.Log == "/dev/stderr" {
@@ -32,7 +30,6 @@ func warn(stderr io.Writer, c Call, warning string, now time.Time) error {
 	return logTo(c.Log, logLine(c.LogFormat, "warning", text, now))
 }
 
-// logLine returns an entry in runc's two formats.
 func logLine(format, level, text string, now time.Time) string {
 	stamp := now.Format(time.RFC3339)
 	if format != "json" {
@@ -42,11 +39,10 @@ func logLine(format, level, text string, now time.Time) string {
 		Level string `json:"level"`
 		Msg   string `json:"msg"`
 		Time  string `json:"time"`
-	}{level, text, stamp}) // strings do not fail
+	}{level, text, stamp})
 	return string(line) + "\n"
 }
 
-// logTo appends to a file or a pipe.
 func logTo(path, line string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {

@@ -9,20 +9,19 @@ import (
 	"strings"
 )
 
-// recursionEnv is set for the low-level runtime, to detect one that calls this program.
+// recursionEnv detects a low-level runtime that calls this program.
 const recursionEnv = "GPUSLICE_RUNTIME_CALLED"
 
-// searchDirs are searched after PATH, which daemons can have without the sbin directories.
+// searchDirs follow PATH, which can lack the sbin directories.
 var searchDirs = []string{"/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin"}
 
-// findLowLevel returns the first candidate that exists: a name in PATH or searchDirs, or an
-// absolute path. It never returns self, this program.
+// findLowLevel returns the first candidate (a name or an absolute path) that exists, except self.
 func findLowLevel(candidates []string, path, self string) (string, error) {
 	own, err := os.Stat(self)
 	if err != nil {
 		return "", fmt.Errorf("find the low-level runtime: stat this program: %w", err)
 	}
-	dirs := []string{} // each once: PATH has most of the usual ones
+	dirs := []string{}
 	for _, dir := range append(filepath.SplitList(path), searchDirs...) {
 		if filepath.IsAbs(dir) && !slices.Contains(dirs, dir) {
 			dirs = append(dirs, dir)
@@ -62,8 +61,7 @@ func findLowLevel(candidates []string, path, self string) (string, error) {
 
 var errRecursion = errors.New("the low-level runtime has called gpuslice-runtime: set runtimes in the config to runc or crun, and remove gpuslice-runtime from the config of nvidia-container-runtime")
 
-// withRecursionEnv returns the environment for the low-level runtime. It fails if the low-level
-// runtime has called this program.
+// withRecursionEnv fails if the low-level runtime has called this program.
 func withRecursionEnv(env []string) ([]string, error) {
 	if slices.Contains(env, recursionEnv+"=1") {
 		return nil, errRecursion
@@ -71,8 +69,7 @@ func withRecursionEnv(env []string) ([]string, error) {
 	return append(slices.Clone(env), recursionEnv+"=1"), nil
 }
 
-// isNvidia reports whether a runtime is NVIDIA's, which injects GPUs by NVIDIA_VISIBLE_DEVICES (also
-// as nvidia-container-runtime.cdi and .legacy).
+// isNvidia includes nvidia-container-runtime.cdi and .legacy.
 func isNvidia(path string) bool {
 	name, _, _ := strings.Cut(filepath.Base(path), ".")
 	return name == nvidiaRuntime
@@ -80,8 +77,8 @@ func isNvidia(path string) bool {
 
 const nvidiaRuntime = "nvidia-container-runtime"
 
-// nvidiaFor returns NVIDIA's runtime if it is installed and can replace a low-level runtime, else
-// "". It can replace only runc, which it calls (the default of its config).
+// nvidiaFor returns NVIDIA's runtime if it can replace a low-level runtime: only runc, which it calls
+// by default.
 func (r *Runtime) nvidiaFor(lowLevel string) string {
 	if filepath.Base(lowLevel) != "runc" {
 		return ""

@@ -33,7 +33,7 @@ func TestFindLowLevel(t *testing.T) {
 		{"an absolute path", []string{other}, other, ""},
 		{"no program", []string{"gs-test-data", "gs-test-dir", "gs-test-crun"}, other, ""},
 		{"never ourselves, by whatever name", []string{"us", "us-too", "gpuslice-runtime", self, "gs-test-crun"}, other, ""},
-		{"ourselves alone", []string{"us"}, "", "gpuslice-runtime was found"},
+		{"only this program", []string{"us"}, "", "gpuslice-runtime was found"},
 		{"none", []string{"gs-test-none", "gs-test-nothing"}, "", "none of gs-test-none, gs-test-nothing is in PATH"},
 		{"a relative path", []string{"./runc"}, "", "neither a name nor an absolute path"},
 	} {
@@ -88,7 +88,7 @@ func TestReport(t *testing.T) {
 }
 
 // Where no CDI spec has the GPUs, NVIDIA's runtime makes the container, if it is there and
-// runc is what it calls; else the refusal says what to do.
+// runc is what it calls; else the error has what to do.
 func TestNvidiaRuntimeInRuncsPlace(t *testing.T) {
 	for _, c := range []struct {
 		description, lowLevel, injection string

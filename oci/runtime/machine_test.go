@@ -49,7 +49,7 @@ func newMachine(t testing.TB, config string) *machine {
 			require.NoError(t, unix.Unmount(p, unix.MNT_DETACH))
 		}
 		require.NoError(t, os.RemoveAll(dir))
-		// What a killed runc has left behind, of which nobody knows any more.
+		// Cgroups of a killed runc.
 		groups, err := filepath.Glob("/sys/fs/cgroup/*/" + filepath.Base(dir) + "-*")
 		require.NoError(t, err)
 		for _, group := range groups {
@@ -205,8 +205,7 @@ func (m *machine) remove(id string) {
 	require.NoError(m, err)
 }
 
-// booked are the ids of the claims that count, and what is booked of the GPUs. No
-// directory may be there beside them.
+// claimed returns the IDs of active claims and the usage of the GPUs. No other directory may exist.
 func (m *machine) claimed() (ids []string, usage map[string]grant.Usage) {
 	m.Helper()
 	now, err := m.ledger.Snapshot(context.Background())

@@ -11,8 +11,7 @@ import (
 	"testing"
 )
 
-// This test's program is the wrapper too, where it is told so: then a step of a creation
-// can kill it.
+// With these variables the test program is gpuslice-runtime, and can be killed at a step.
 const (
 	actEnv    = "GPUSLICE_TEST_ACT"    // be gpuslice-runtime
 	configEnv = "GPUSLICE_TEST_CONFIG" // with this config

@@ -6,9 +6,8 @@ import (
 	"fmt"
 )
 
-// patch changes a document by the difference of before and after. raw is the document as it
-// was found, before and after are what this program's types keep of it. Everything else in
-// raw stays, in any depth: unknown fields, and the spelling of values.
+// patch applies the difference of before and after, which are encoded from Go types, to the original
+// document raw. Unknown fields and the spelling of values stay, in any depth.
 func patch(raw, before, after json.RawMessage) (json.RawMessage, error) {
 	if bytes.Equal(before, after) {
 		return raw, nil
@@ -74,11 +73,10 @@ func patchList(raw, before, after []json.RawMessage) (json.RawMessage, error) {
 	return marshal(after)
 }
 
-// marshal encodes JSON and keeps "<", ">" and "&", as container runtimes do.
 func marshal(v any) (json.RawMessage, error) {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false)
+	enc.SetEscapeHTML(false) // as container runtimes do
 	err := enc.Encode(v)
 	return bytes.TrimRight(out.Bytes(), "\n"), err
 }

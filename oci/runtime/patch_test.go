@@ -34,7 +34,7 @@ func TestPatchRefusesAnotherDocument(t *testing.T) {
 	require.EqualError(t, err, "a: a list of 2 items was decoded as 1")
 }
 
-// What is written back says the same as the spec that was changed, whatever came in.
+// The written config has the change, for any input.
 func FuzzBundle(f *testing.F) {
 	f.Add([]byte(`{"ociVersion":"1.0.2","process":{"env":["A=1"],"x":1},"mounts":[{"destination":"/a","y":2}]}`))
 	f.Add([]byte(`{"Linux":{"resources":{}},"annotations":{"a":"b"}}`))

@@ -12,27 +12,24 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// Annotations that container runtimes of Kubernetes write. containerd sets them after those of the
-// pod, so a pod's author can't change them.
+// containerd sets these annotations after those of the pod, so a pod's author can't change them.
 const (
 	criType      = "io.kubernetes.cri.container-type"
 	criNamespace = "io.kubernetes.cri.sandbox-namespace"
 	crioType     = "io.kubernetes.cri-o.ContainerType"
 )
 
-// criBundles is the directory of containerd's bundles for Kubernetes.
 const criBundles = "k8s.io"
 
-// BarrierEnv is set in containers of exempt namespaces. The agent reads it to detect the barrier.
+// BarrierEnv is set in containers of exempt namespaces, so that the agent can detect the barrier.
 const BarrierEnv = "GPUSLICE_BARRIER"
 
 func isPod(c oci.Container) bool {
 	return c.Annotations[criType] != "" || c.Annotations[crioType] != ""
 }
 
-// isExempt reports whether the operator exempts a container's Kubernetes namespace. Users of docker
-// and podman can set every annotation, and users of CRI-O most of them, so only bundles of
-// containerd's CRI are trusted.
+// isExempt reports whether a container's namespace is exempt. It trusts only bundles of containerd's
+// CRI: users of docker, podman and CRI-O can set annotations.
 func (r *Runtime) isExempt(call Call, c oci.Container) bool {
 	bundle, err := filepath.Abs(call.Bundle)
 	return err == nil && filepath.Base(filepath.Dir(bundle)) == criBundles &&
@@ -40,9 +37,9 @@ func (r *Runtime) isExempt(call Call, c oci.Container) bool {
 		slices.Contains(r.Config.ExemptNamespaces, c.Annotations[criNamespace])
 }
 
-// admitPod selects the runtime for a container of Kubernetes. NVIDIA's runtime creates containers
-// with limits of the NRI plugin if it injects their GPUs, and those of exempt namespaces. The
-// low-level runtime creates all others: it ignores requests to NVIDIA's. No agent is needed.
+// admitPod selects the runtime for a container of Kubernetes, without the agent. NVIDIA's runtime gets
+// containers with limits of the NRI plugin (if it has to inject their GPUs) and exempt namespaces.
+// The low-level runtime, which ignores requests to NVIDIA's, gets all others.
 func (r *Runtime) admitPod(ctx context.Context, cr *creation, spec *rspec.Spec, c oci.Container) error {
 	if r.isExempt(cr.call, c) {
 		if spec.Process != nil {
@@ -66,7 +63,7 @@ func (r *Runtime) admitPod(ctx context.Context, cr *creation, spec *rspec.Spec, 
 	return oci.Apply(spec, oci.Void(c))
 }
 
-// useNvidia selects NVIDIA's runtime if it exists. Without it, it fails if it is needed.
+// useNvidia selects NVIDIA's runtime. If there is none, it fails only if needed is set.
 func (cr *creation) useNvidia(needed bool) error {
 	switch {
 	case isNvidia(cr.lowLevel):

@@ -9,12 +9,10 @@ import (
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
-// podmanTimeout limits a creation by podman, from the precreate hook to the low-level runtime's
-// state or the container's mounts. podman as a service lives on, and does not report a creation
-// that failed.
+// podmanTimeout limits a creation by podman. As a service, podman lives on after a failed creation
+// and does not report it.
 const podmanTimeout = 2 * time.Minute
 
-// defaultRoots are the directories of states of runc and crun without --root.
 func defaultRoots() []string {
 	roots := []string{"/run/runc", "/run/crun"}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {

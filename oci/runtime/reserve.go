@@ -17,7 +17,6 @@ import (
 	"github.com/gpuslice/gpuslice/oci/request"
 )
 
-// reservation reserves the shares of one container.
 type reservation struct {
 	runtime   *Runtime
 	creation  *creation
@@ -29,8 +28,8 @@ type reservation struct {
 	record    claimed.Record
 }
 
-// reserve chooses GPUs, reserves shares of them and edits the spec. If another container gets the
-// capacity first, it chooses again. That ends, because each time another container gets a share.
+// reserve chooses GPUs, claims shares and edits the spec. It retries if another container claims the
+// capacity first, which ends because capacity is finite.
 func (r *reservation) reserve(ctx context.Context, spec *rspec.Spec) error {
 	var err error
 	r.record, err = newRecord(r.releaser.Judge.Proc, *r.creation)
@@ -76,7 +75,6 @@ func (r *reservation) reserve(ctx context.Context, spec *rspec.Spec) error {
 	}
 }
 
-// chooseGPUs chooses GPUs that are not cordoned.
 func (r *reservation) chooseGPUs(usage map[string]grant.Usage, config request.Config) ([]grant.Share, error) {
 	cordoned, err := grant.Cordoned(config.StateDir)
 	if err != nil {
@@ -102,7 +100,7 @@ func (r *reservation) chooseRuntime(injection oci.Injection) {
 	}
 }
 
-// usage returns what is in use of the GPUs, after orphans were released.
+// usage releases orphans and returns the usage of the GPUs.
 func (r *reservation) usage(ctx context.Context) (map[string]grant.Usage, error) {
 	for {
 		now, err := r.releaser.Ledger.Snapshot(ctx)
@@ -134,9 +132,8 @@ func (r *reservation) usage(ctx context.Context) (map[string]grant.Usage, error)
 	}
 }
 
-// releaseFailed releases the claim of an earlier creation by podman that failed before the
-// low-level runtime was called. podman locks a container while it creates it, so the earlier
-// creation has ended, even if the podman process lives.
+// releaseFailed releases the claim of a creation by podman that failed before the low-level runtime
+// was called. podman locks a container during its creation, so the earlier one has ended.
 func (r *reservation) releaseFailed(ctx context.Context) (bool, error) {
 	dir := r.releaser.Ledger.Dir(r.container.ID)
 	old, err := claimed.Read(dir)
@@ -147,7 +144,7 @@ func (r *reservation) releaseFailed(ctx context.Context) (bool, error) {
 	return true, r.releaser.Release(ctx, r.container.ID, old.Nonce, true)
 }
 
-// duplicate returns the error for a container ID that has a claim.
+// duplicate is the error for a container ID with a claim.
 func (r *reservation) duplicate(e grant.Entry) error {
 	where := ""
 	if record, err := claimed.Read(r.releaser.Ledger.Dir(e.ContainerID)); err == nil {
@@ -156,7 +153,6 @@ func (r *reservation) duplicate(e grant.Entry) error {
 	return fmt.Errorf("a container with the ID %s already has a GPU share%s: remove it, or use another ID", e.ContainerID, where)
 }
 
-// claim adds the shares to the ledger.
 func (r *reservation) claim(ctx context.Context, shares []grant.Share, enforcement oci.Enforcement) error {
 	claim := grant.Claim{
 		ContainerID:  r.container.ID,
@@ -184,7 +180,6 @@ func (r *reservation) claim(ctx context.Context, shares []grant.Share, enforceme
 	return err
 }
 
-// edit adds the shares to the container's spec.
 func (r *reservation) edit(spec *rspec.Spec, result oci.Result) error {
 	if err := oci.Apply(spec, result.Edits); err != nil {
 		return err
@@ -205,10 +200,8 @@ func (r *reservation) edit(spec *rspec.Spec, result oci.Result) error {
 	return nil
 }
 
-// nameAnnotations contain the container's name in containerd's CRI, nerdctl and podman.
 var nameAnnotations = []string{"io.kubernetes.cri.container-name", "nerdctl/name", "io.podman.annotations.container.name"}
 
-// nameOf returns a container's name, or its ID.
 func nameOf(c oci.Container) string {
 	for _, key := range nameAnnotations {
 		if name := c.Annotations[key]; name != "" && len(name) <= 253 {
@@ -218,7 +211,6 @@ func nameOf(c oci.Container) string {
 	return c.ID
 }
 
-// hookTimeoutSeconds is more than a hook needs.
 const hookTimeoutSeconds = 30
 
 func (r *Runtime) hookArgs(stage string, args ...string) []string {

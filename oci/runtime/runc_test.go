@@ -24,7 +24,7 @@ func TestLife(t *testing.T) {
 	defer m.remove("web")
 	ids, usage := m.claimed()
 	require.Equal(t, []string{"web"}, ids)
-	require.Equal(t, map[string]ledger.Usage{t4: {MemoryMiB: 8192, CorePercent: 30, Slots: 1}}, usage, "the fullest that has room")
+	require.Equal(t, map[string]grant.Usage{t4: {MemoryMiB: 8192, CorePercent: 30, Slots: 1}}, usage, "the fullest that it fits on")
 
 	m.must("start", "web")
 	inside := values(m.must("exec", "web", "/opt/meminfo"))
@@ -35,7 +35,7 @@ func TestLife(t *testing.T) {
 	_, err := m.run("delete", "web")
 	require.Error(t, err, "it runs")
 	ids, _ = m.claimed()
-	require.Equal(t, []string{"web"}, ids, "a delete that failed gives nothing back")
+	require.Equal(t, []string{"web"}, ids, "a delete that failed releases nothing")
 
 	m.must("kill", "web", "KILL")
 	require.Eventually(t, func() bool { return strings.Contains(m.must("state", "web"), "stopped") }, patience, pause)
@@ -45,7 +45,7 @@ func TestLife(t *testing.T) {
 	require.NoDirExists(t, m.path("root/web"))
 }
 
-// runc run waits for the container and deletes it: the poststop hook gives the claim back.
+// runc run waits for the container and deletes it: the poststop hook releases the claim.
 func TestRunInTheForeground(t *testing.T) {
 	m := newMachine(t, "")
 	bundle := m.bundle("once", []string{"GPUSLICE_MEMORY=25%"}, "/opt/meminfo")
@@ -114,7 +114,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A bad config makes no container, and keeps nobody from removing those that are there.
+// With an invalid config no container is created, but containers can be removed.
 func TestBadConfig(t *testing.T) {
 	m := newMachine(t, "")
 	_, err := m.create("web", "GPUSLICE_MEMORY=1GiB")
@@ -186,7 +186,7 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// 32 at once on GPUs that have room for 20: never more than there is, nothing leaked.
+// 32 at once on GPUs with capacity for 20: no overbooking, no leak.
 func TestThirtyTwoAtOnce(t *testing.T) {
 	m := newMachine(t, "")
 	const containers, slots = 32, 20
@@ -215,7 +215,7 @@ func TestThirtyTwoAtOnce(t *testing.T) {
 		assert.Contains(t, outs[i], "not enough free GPU capacity")
 	}
 	ids, usage := m.claimed()
-	assert.Equal(t, slots, made, "all that there is room for, and no more")
+	assert.Equal(t, slots, made, "the whole capacity, and no more")
 	assert.Len(t, ids, made)
 	for uuid, u := range usage {
 		assert.LessOrEqual(t, u.CorePercent, 100, uuid)

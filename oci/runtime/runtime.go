@@ -16,7 +16,6 @@ import (
 	"github.com/gpuslice/gpuslice/oci/request"
 )
 
-// The exit statuses are runc's.
 const (
 	exitDone   = 0
 	exitFailed = 1
@@ -24,35 +23,30 @@ const (
 
 // Runtime is gpuslice-runtime with its dependencies.
 type Runtime struct {
-	// Config is the operator's. If ConfigProblem is set, no container is created; other commands
-	// work.
-	Config        request.Config
-	ConfigProblem error
-	// Self is this program's path, for hooks.
-	Self string
-	// Env is the environment.
-	Env []string
-	// Stdin and Stdout are for hooks, Stderr is for errors.
+	// If ConfigProblem is set, no container is created; other commands work.
+	Config         request.Config
+	ConfigProblem  error
+	Self           string
+	Env            []string
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	// GPUs and Limiter are called only for a container with a request.
 	GPUs    func(ctx context.Context) (GPUs, error)
 	Limiter func() (Limiter, error)
-	// Exec replaces this process (syscall.Exec).
-	Exec func(path string, argv, env []string) error
+	Exec    func(path string, argv, env []string) error
 
 	step func(string) // for tests
 }
 
-// at calls step, where a test can kill this process.
+// at is where a test can kill this process.
 func (r *Runtime) at(step string) {
 	if r.step != nil {
 		r.step(step)
 	}
 }
 
-// Main runs a command line without the program's name and returns the exit status. It does not
-// return from a command that it passes to the low-level runtime.
+// Main runs a command line without the program's name, and returns the exit status if it does not
+// exec the low-level runtime.
 func (r *Runtime) Main(ctx context.Context, args []string) int {
 	if len(args) > 0 && args[0] == "hook" {
 		return r.hookMain(ctx, args[1:])
@@ -69,7 +63,7 @@ func (r *Runtime) Main(ctx context.Context, args []string) int {
 		if call.ID != "" && call.createsContainer() {
 			err = fmt.Errorf("container %s: %w", short(call.ID), err)
 		}
-		_ = report(r.Stderr, call, err, time.Now()) // nothing else can be done
+		_ = report(r.Stderr, call, err, time.Now())
 	}
 	return status
 }
@@ -111,7 +105,6 @@ func (r *Runtime) serve(ctx context.Context, call Call, args []string) (int, err
 	return exitFailed, errors.Join(fmt.Errorf("run %s: %w", lowLevel, err), undo())
 }
 
-// create edits the config of a container. undo releases its claim.
 func (r *Runtime) create(ctx context.Context, cr *creation) (undo func() error, err error) {
 	bundle, err := OpenBundle(cmp.Or(cr.call.Config, filepath.Join(cr.call.Bundle, configName)))
 	if err != nil {
@@ -129,7 +122,6 @@ func (r *Runtime) create(ctx context.Context, cr *creation) (undo func() error, 
 	return undo, nil
 }
 
-// pathOf returns PATH of an environment.
 func pathOf(env []string) string {
 	for _, e := range env {
 		if path, ok := strings.CutPrefix(e, "PATH="); ok {
@@ -139,7 +131,6 @@ func pathOf(env []string) string {
 	return ""
 }
 
-// statusOf returns the exit status of a child as shells do.
 func statusOf(state *os.ProcessState) int {
 	if w, ok := state.Sys().(syscall.WaitStatus); ok && w.Signaled() {
 		return 128 + int(w.Signal())

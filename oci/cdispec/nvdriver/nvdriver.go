@@ -1,6 +1,5 @@
-// Package nvdriver generates the CDI spec nvidia.com/gpu with NVIDIA's generator (nvcdi of the
-// container toolkit). It is a package of its own because nvcdi needs cgo. Without NVIDIA's hook
-// program the spec uses the hooks of gpuslice-runtime (package cdihook).
+// Package nvdriver generates the CDI spec nvidia.com/gpu with NVIDIA's generator nvcdi, which needs
+// cgo. Without NVIDIA's hook program the spec uses gpuslice-runtime's hooks (package cdihook).
 //
 // Specs of MIG devices can't be generated with the simulated driver: nvcdi reads
 // /proc/driver/nvidia-caps/mig-minors of the host and queries NVML for profiles.
@@ -135,7 +134,6 @@ func orRoot(paths ...string) string {
 	return "/"
 }
 
-// logger logs the generator's warnings as information: most are about optional programs and libraries.
 type logger struct{ log *slog.Logger }
 
 func (l logger) Debugf(format string, args ...any)   { l.log.Debug(fmt.Sprintf(format, args...)) }

@@ -95,7 +95,7 @@ func TestGenerate(t *testing.T) {
 }
 
 // compare compares a spec with its golden file. The driver's directory is another in each
-// test, and cdiVersion is whoever writes the spec's to set.
+// test, and cdiVersion is set by the caller.
 func compare(t *testing.T, name, root string, spec *cdispec.Spec) {
 	t.Helper()
 	spec.Version = ""
