@@ -17,8 +17,7 @@ import (
 
 // Planned is a slice with its GPUs.
 type Planned struct {
-	Name string
-	// Asked is the operator's definition.
+	Name         string
 	Asked        string
 	Shares       []grant.Share
 	HighPriority bool
@@ -60,7 +59,6 @@ func Plan(config request.Config, gpus map[string]grant.GPU, there map[string]sli
 	return planned, errors.Join(errs...)
 }
 
-// define returns a slice without its GPUs.
 func define(config request.Config, name string) Planned {
 	s := config.Slices[name]
 	data, err := json.Marshal(struct {

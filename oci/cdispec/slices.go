@@ -24,17 +24,15 @@ const SliceKind = "gpuslice.io/slice"
 
 const SliceFile = "gpuslice.yaml"
 
-// Node is the node of the slices.
+// Node describes the node.
 type Node struct {
 	StateDir string
 	// Program is gpuslice-runtime's path, for hooks.
 	Program string
-	// GPUs is the capacity by UUID.
-	GPUs map[string]grant.GPU
+	GPUs    map[string]grant.GPU
 	// Settings.Injection is ignored.
 	Settings oci.Settings
-	// Devices are the edits of nvidia.com/gpu.
-	Devices oci.DeviceEdits
+	Devices  oci.DeviceEdits
 }
 
 // Spec returns the CDI spec of slices, and the slices for their directories.
@@ -94,12 +92,10 @@ func below(path, dir string) bool {
 
 // Outcome is the result of Slices.
 type Outcome struct {
-	// Path is the path of the spec. Changed: it was written or removed.
-	Path    string
-	Changed bool
-	// Slices are in the spec.
-	Slices []slice.Slice
-	// InUse are changed slices, and Leaving removed slices, that wait for the end of a container.
+	Path    string // of the spec
+	Changed bool   // written or removed
+	Slices  []slice.Slice
+	// InUse (changed) and Leaving (removed) wait for the end of a container.
 	InUse   []string
 	Leaving []string
 	Spec    *cdispec.Spec
@@ -133,7 +129,6 @@ func Preview(ctx context.Context, config request.Config, n Node, dir string) (Ou
 
 type put func(ctx context.Context, stateDir string, s slice.Slice, settings oci.Settings) (now slice.Slice, inUse bool, err error)
 
-// slicesBy plans and puts the slices.
 func slicesBy(ctx context.Context, put put, config request.Config, n Node, dir string) (Outcome, map[string]slice.Slice, error) {
 	out := Outcome{Path: filepath.Join(dir, SliceFile)}
 	there, err := existing(n.StateDir)
@@ -179,7 +174,7 @@ func devicesIn(path string) map[string]cdispec.Device {
 	return devices
 }
 
-// existing returns slices that can't be read without values: they are created again.
+// existing returns slices that can't be read without values.
 func existing(stateDir string) (map[string]slice.Slice, error) {
 	names, err := slice.List(stateDir)
 	if err != nil {

@@ -39,7 +39,6 @@ func Write(dir, name string, spec *cdispec.Spec) (changed bool, err error) {
 	return true, nil
 }
 
-// same reports whether a file has that spec and is readable for all users.
 func same(path string, spec *cdispec.Spec) bool {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o644 {
@@ -66,8 +65,8 @@ func Remove(dir, name string) (removed bool, err error) {
 	return err == nil, err
 }
 
-// Others returns the specs of a kind in directories, except the file but. A directory can have several
-// names (/run/cdi and /var/run/cdi).
+// Others returns the specs of a kind, except but. A directory can have several names (/run/cdi and
+// /var/run/cdi).
 func Others(dirs []string, kind, but string) ([]string, error) {
 	var real []string
 	for _, dir := range dirs {

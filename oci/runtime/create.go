@@ -212,12 +212,18 @@ func rootfsFacts(bundle string, spec *rspec.Spec) (*oci.Rootfs, error) {
 
 // drop releases the claim of a container that was not created.
 func (r *Runtime) drop(id, nonce string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
+	return r.withReleaser(context.Background(), func(ctx context.Context, releaser claimed.Releaser) error {
+		return releaser.Drop(ctx, id, nonce)
+	})
+}
+
+func (r *Runtime) withReleaser(ctx context.Context, do func(context.Context, claimed.Releaser) error) error {
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
 	ledger, err := ledger.Open(r.Config.StateDir)
 	if err != nil {
 		return err
 	}
 	defer ledger.Close()
-	return orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()}.Drop(ctx, id, nonce)
+	return do(ctx, claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()})
 }

@@ -41,17 +41,12 @@ func (r *Runtime) delete(ctx context.Context, call Call, claim claimed.Record, d
 }
 
 func (r *Runtime) release(ctx context.Context, id, nonce string, ended bool) error {
-	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
-	defer cancel()
 	if _, err := os.Stat(r.Config.StateDir); err != nil {
 		return nil // no ledger, no claim
 	}
-	ledger, err := ledger.Open(r.Config.StateDir)
-	if err != nil {
-		return err
-	}
-	defer ledger.Close()
-	return orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()}.Release(ctx, id, nonce, ended)
+	return r.withReleaser(ctx, func(ctx context.Context, releaser claimed.Releaser) error {
+		return releaser.Release(ctx, id, nonce, ended)
+	})
 }
 
 // runChild runs a program and forwards signals to it.

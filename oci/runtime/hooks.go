@@ -80,8 +80,8 @@ func (r *Runtime) withState(do func(rspec.State) error) error {
 	return nil
 }
 
-// poststop releases a claim. The hook of hooks.d has no nonce: the ID can have a newer claim with a
-// creation has not ended.
+// poststop releases a claim. The hook of hooks.d has no nonce: the container's ID can have a newer
+// claim, with a creation that has not ended.
 func (r *Runtime) poststop(ctx context.Context, state rspec.State, nonce string) error {
 	claim, err := r.claimOf(state.ID)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -174,12 +174,19 @@ func (r *Runtime) precreate(ctx context.Context) error {
 	if err != nil {
 		return r.refuse(data, fmt.Errorf("container %s: %w", short(id), err))
 	}
-	data, _, err = bundle.encode()
+	if err := r.print(bundle); err != nil {
+		return errors.Join(err, undo())
+	}
+	return nil
+}
+
+func (r *Runtime) print(bundle *Bundle) error {
+	data, _, err := bundle.encode()
 	if err == nil {
 		_, err = r.Stdout.Write(data)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("write the container's config to stdout: %w", err), undo())
+		return fmt.Errorf("write the container's config to stdout: %w", err)
 	}
 	return nil
 }
@@ -195,11 +202,7 @@ func (r *Runtime) refuse(config []byte, reason error) error {
 	}
 	hooks := &bundle.Spec.Hooks.CreateRuntime
 	*hooks = append([]rspec.Hook{{Path: r.Self, Args: r.hookArgs(refuseStage, refuseReason+reason.Error())}}, *hooks...)
-	config, _, err = bundle.encode()
-	if err == nil {
-		_, err = r.Stdout.Write(config)
-	}
-	if err != nil {
+	if err := r.print(bundle); err != nil {
 		return errors.Join(reason, err)
 	}
 	return nil
