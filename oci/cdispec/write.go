@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	cdispec "tags.cncf.io/container-device-interface/specs-go"
 )
@@ -95,4 +96,13 @@ func resolved(dir string) string {
 		return real
 	}
 	return filepath.Clean(dir)
+}
+
+// Encode returns a spec as YAML.
+func Encode(spec *cdispec.Spec) ([]byte, error) {
+	data, err := yaml.Marshal(spec)
+	if err != nil {
+		return nil, fmt.Errorf("encode the CDI spec: %w", err)
+	}
+	return data, nil
 }

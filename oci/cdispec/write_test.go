@@ -84,7 +84,7 @@ func TestDriver(t *testing.T) {
 	generate := func() (*cdispec.Spec, error) {
 		return specOf(DriverKind, cdispec.ContainerEdits{Env: []string{"A=b"}}), nil
 	}
-	never := func() (*cdispec.Spec, error) { return nil, errors.New("not to be asked") }
+	never := func() (*cdispec.Spec, error) { return nil, errors.New("not to be called") }
 	root := t.TempDir()
 	etc, run := filepath.Join(root, "etc"), filepath.Join(root, "run")
 	require.NoError(t, os.MkdirAll(etc, 0o755))
@@ -117,6 +117,6 @@ func TestDriver(t *testing.T) {
 	require.Empty(t, out.Others)
 
 	_, err = Driver([]string{etc}, run, never)
-	require.ErrorContains(t, err, "not to be asked")
-	require.FileExists(t, filepath.Join(run, DriverFile), "a driver that can't be asked for once takes nothing away")
+	require.ErrorContains(t, err, "not to be called")
+	require.FileExists(t, filepath.Join(run, DriverFile), "an error of the driver removes nothing")
 }

@@ -52,7 +52,7 @@ func TestChoose(t *testing.T) {
 		{"all that is left of it", Request{Amount: mib(16384, 50)}, nil, []grant.Share{share(gpu1, 16384, 50)}},
 		{"more than is left of it", Request{Amount: mib(16385, 30)}, nil, []grant.Share{share(gpu0, 16385, 30)}},
 		{"more compute time than is left of it", Request{Amount: mib(1, 51)}, nil, []grant.Share{share(gpu0, 1, 51)}},
-		{"no compute time is reserved where none is asked", Request{Amount: mib(20000, 0)}, nil, []grant.Share{share(gpu3, 20000, 0)}},
+		{"no compute time is reserved if none is requested", Request{Amount: mib(20000, 0)}, nil, []grant.Share{share(gpu3, 20000, 0)}},
 		{"a whole GPU", Request{Amount: percent(100, 0)}, nil, []grant.Share{share(gpu0, 81920, 0)}},
 		{"percentages are of each GPU", Request{Amount: percent(25, 10)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, _ *Config) {
 			gpus[gpu0] = grant.GPU{UUID: gpu0, MemoryMiB: 40001, CorePercent: 100, Slots: 1}
@@ -90,7 +90,7 @@ func TestChoose(t *testing.T) {
 		{"the whole GPU, where that is allowed", Request{Amount: Amount{CorePercent: 40}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.AllowWholeGPUs = true
 		}, []grant.Share{share(gpu0, 81920, 40)}},
-		{"the maximum of compute time, where none is asked", Request{Amount: mib(20000, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
+		{"the maximum of compute time, if none is requested", Request{Amount: mib(20000, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
 			c.Maximum.CorePercent = 30
 		}, []grant.Share{share(gpu0, 20000, 30)}},
 		{"at the maximum", Request{Devices: Devices{Count: 2}, Amount: mib(8192, 30)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {

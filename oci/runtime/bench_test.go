@@ -28,7 +28,7 @@ func BenchmarkCreate(b *testing.B) {
 	wrapper, runc := m.installed("gpuslice-runtime"), "/usr/sbin/runc"
 	m.installed("gpuslice")
 	request := []string{"GPUSLICE_MEMORY=1MiB"}
-	m.must("create", "-b", m.bundle("first", request), "first") // asks for the GPUs, installs the library
+	m.must("create", "-b", m.bundle("first", request), "first") // queries the GPUs, installs the library
 	defer m.remove("first")
 
 	// What runc does for the edits, more mounts and devices, is runc's: the wrapper with a
@@ -91,7 +91,7 @@ func (m *machine) installed(name string) string {
 //
 // The Go programs of it are stood in for by one that reads its config and the state. In the
 // bare chain the other two are C programs that read a small file. In the one that works they
-// do what the real ones begin with: a program asks the (simulated) driver for its GPUs by
+// do what the real ones begin with: a program queries the (simulated) driver by
 // NVML, and ldconfig makes a cache of the root file system. That one mounts nothing, and its
 // driver answers at once.
 func standIn(m *machine, wrapper, edited string, works bool) string {

@@ -37,27 +37,27 @@ var nodeGPUs = GPUs{
 
 // inventoryOf returns an inventory with a driver that returns nodeJSON, and counts its queries.
 func inventoryOf(t *testing.T) (Inventory, *bootState, *atomic.Int32) {
-	dir, asked := t.TempDir(), new(atomic.Int32)
+	dir, queries := t.TempDir(), new(atomic.Int32)
 	boot := &bootState{ID: "boot-1", Since: time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC), Driver: "570", GPUs: "0"}
 	return Inventory{
 		NodePath: filepath.Join(dir, "node.json"), CachePath: filepath.Join(dir, "run/gpus.json"),
-		Query: func(context.Context) ([]byte, error) { asked.Add(1); return []byte(nodeJSON), nil },
+		Query: func(context.Context) ([]byte, error) { queries.Add(1); return []byte(nodeJSON), nil },
 		boot:  func() (bootState, error) { return *boot, nil },
-	}, boot, asked
+	}, boot, queries
 }
 
 func TestGPUsByTheAgent(t *testing.T) {
-	i, boot, asked := inventoryOf(t)
+	i, boot, queries := inventoryOf(t)
 	write(t, i.NodePath, nodeJSON, 0o644)
 	gpus, err := i.GPUs(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, nodeGPUs, gpus)
-	require.Zero(t, asked.Load())
+	require.Zero(t, queries.Load())
 
 	boot.Since = time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC)
 	_, err = i.GPUs(context.Background())
 	require.NoError(t, err)
-	require.EqualValues(t, 1, asked.Load(), "that was before the boot")
+	require.EqualValues(t, 1, queries.Load(), "that was before the boot")
 
 	// The clock was set forward after the agent had written its file: the boot seems later.
 	withBoot := strings.Replace(nodeJSON, `"version":2`, `"version":2,"bootID":"boot-1"`, 1)
@@ -65,11 +65,11 @@ func TestGPUsByTheAgent(t *testing.T) {
 	require.NoError(t, os.Remove(i.CachePath))
 	_, err = i.GPUs(context.Background())
 	require.NoError(t, err)
-	require.EqualValues(t, 1, asked.Load(), "it is of this boot")
+	require.EqualValues(t, 1, queries.Load(), "it is of this boot")
 	boot.ID, boot.Since = "boot-2", time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	_, err = i.GPUs(context.Background())
 	require.NoError(t, err)
-	require.EqualValues(t, 2, asked.Load(), "it is of another boot, whatever the clock is")
+	require.EqualValues(t, 2, queries.Load(), "it is of another boot, whatever the clock is")
 
 	for content, want := range map[string]string{
 		"{":             "node.json",
@@ -82,13 +82,13 @@ func TestGPUsByTheAgent(t *testing.T) {
 }
 
 func TestGPUsByTheDriver(t *testing.T) {
-	i, boot, asked := inventoryOf(t)
+	i, boot, queries := inventoryOf(t)
 	want := func(times int32, why string) {
 		t.Helper()
 		gpus, err := i.GPUs(context.Background())
 		require.NoError(t, err)
 		require.Equal(t, nodeGPUs, gpus)
-		require.Equal(t, times, asked.Load(), why)
+		require.Equal(t, times, queries.Load(), why)
 	}
 	want(1, "nothing is cached")
 	want(1, "it is kept")
@@ -106,7 +106,7 @@ func TestGPUsByTheDriver(t *testing.T) {
 }
 
 func TestGPUsAskedOnceByMany(t *testing.T) {
-	i, _, asked := inventoryOf(t)
+	i, _, queries := inventoryOf(t)
 	var all sync.WaitGroup
 	errs := make([]error, 16)
 	for n := range errs {
@@ -114,12 +114,12 @@ func TestGPUsAskedOnceByMany(t *testing.T) {
 	}
 	all.Wait()
 	require.NoError(t, errors.Join(errs...))
-	require.EqualValues(t, 1, asked.Load())
+	require.EqualValues(t, 1, queries.Load())
 }
 
 // The wait for a driver that hangs is limited.
 func TestGPUsWaitIsBounded(t *testing.T) {
-	i, _, asked := inventoryOf(t)
+	i, _, queries := inventoryOf(t)
 	require.NoError(t, os.MkdirAll(filepath.Dir(i.CachePath), 0o755))
 	lock, err := i.lock(context.Background())
 	require.NoError(t, err)
@@ -128,7 +128,7 @@ func TestGPUsWaitIsBounded(t *testing.T) {
 	_, err = i.GPUs(ctx)
 	require.ErrorContains(t, err, "wait for another process that queries the driver")
 	require.ErrorContains(t, err, "timeout after 10ms")
-	require.Zero(t, asked.Load())
+	require.Zero(t, queries.Load())
 	require.NoError(t, lock.Close())
 	_, err = i.GPUs(context.Background())
 	require.NoError(t, err)

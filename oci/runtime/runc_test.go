@@ -63,7 +63,7 @@ func TestWithoutRequest(t *testing.T) {
 	bundle := m.bundle("plain", nil, "true")
 	before := read(t, filepath.Join(bundle, configName))
 	m.must("run", "-b", bundle, "plain")
-	require.Equal(t, before, read(t, filepath.Join(bundle, configName)), "nothing asked, nothing changed")
+	require.Equal(t, before, read(t, filepath.Join(bundle, configName)), "no request, no change")
 
 	bundle = m.bundle("greedy", []string{"NVIDIA_VISIBLE_DEVICES=all"}, "env")
 	require.Equal(t, "void", values(m.must("run", "-b", bundle, "greedy"))["NVIDIA_VISIBLE_DEVICES"])
