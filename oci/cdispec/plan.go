@@ -11,6 +11,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/oci/request"
 	"github.com/gpuslice/gpuslice/oci/slice"
 )
@@ -32,7 +33,7 @@ func Plan(config request.Config, gpus map[string]grant.GPU, there map[string]sli
 		planned []Planned
 		errs    []error
 	)
-	usage := map[string]grant.Usage{}
+	usage := map[string]ledger.Usage{}
 	names := slices.Sorted(maps.Keys(config.Slices))
 	kept := map[string]bool{}
 	for _, name := range names {
@@ -73,7 +74,7 @@ func define(config request.Config, name string) Planned {
 	return Planned{Name: name, Asked: string(data), HighPriority: bool(s.HighPriority)}
 }
 
-func place(config request.Config, name string, gpus map[string]grant.GPU, usage map[string]grant.Usage) (Planned, error) {
+func place(config request.Config, name string, gpus map[string]grant.GPU, usage map[string]ledger.Usage) (Planned, error) {
 	p := define(config, name)
 	if err := parser.ValidateDeviceName(name); err != nil {
 		return p, fmt.Errorf("invalid name of a CDI device: %w", err)
@@ -89,7 +90,7 @@ func place(config request.Config, name string, gpus map[string]grant.GPU, usage 
 	return p, err
 }
 
-func add(usage map[string]grant.Usage, shares []grant.Share) {
+func add(usage map[string]ledger.Usage, shares []grant.Share) {
 	for _, s := range shares {
 		u := usage[s.UUID]
 		u.MemoryMiB += s.MemoryMiB

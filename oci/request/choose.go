@@ -16,7 +16,7 @@ import (
 // GPUs do not fit, whole, and never together with GPUs.
 //
 // After grant.ErrOverbooked from the ledger the caller can choose again.
-func Choose(r *Request, gpus map[string]grant.GPU, reserved map[string]grant.Usage, c Config) ([]grant.Share, error) {
+func Choose(r *Request, gpus map[string]grant.GPU, reserved map[string]ledger.Usage, c Config) ([]grant.Share, error) {
 	if r == nil {
 		return nil, nil
 	}

@@ -18,7 +18,7 @@ func node() (map[string]grant.GPU, map[string]ledger.Usage, Config) {
 	for _, uuid := range []string{gpu0, gpu1, gpu2, gpu3} {
 		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 81920, CorePercent: 100, Slots: 10}
 	}
-	reserved := map[string]grant.Usage{
+	reserved := map[string]ledger.Usage{
 		gpu1: {MemoryMiB: 65536, CorePercent: 50, Slots: 2},
 		gpu2: {MemoryMiB: 10, CorePercent: 10, Slots: 10},
 		gpu3: {MemoryMiB: 40960, CorePercent: 100, Slots: 1},
@@ -45,7 +45,7 @@ func TestChoose(t *testing.T) {
 	for _, tt := range []struct {
 		description string
 		request     Request
-		change      func(gpus map[string]grant.GPU, reserved map[string]grant.Usage, c *Config)
+		change      func(gpus map[string]grant.GPU, reserved map[string]ledger.Usage, c *Config)
 		want        []grant.Share
 	}{
 		{"the fullest GPU that it fits on", Request{Amount: mib(8192, 30)}, nil, []grant.Share{share(gpu1, 8192, 30)}},
@@ -57,16 +57,16 @@ func TestChoose(t *testing.T) {
 		{"percentages are of each GPU", Request{Amount: percent(25, 10)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, _ *Config) {
 			gpus[gpu0] = grant.GPU{UUID: gpu0, MemoryMiB: 40001, CorePercent: 100, Slots: 1}
 		}, []grant.Share{share(gpu0, 10000, 10)}},
-		{"a tie goes by index", Request{Amount: mib(8192, 60)}, func(_ map[string]grant.GPU, reserved map[string]grant.Usage, c *Config) {
+		{"a tie goes by index", Request{Amount: mib(8192, 60)}, func(_ map[string]grant.GPU, reserved map[string]ledger.Usage, c *Config) {
 			clear(reserved)
 			c.Indices = map[string]string{gpu0: "10", gpu1: "3", gpu2: "2", gpu3: "2:1"}
 		}, []grant.Share{share(gpu2, 8192, 60)}},
-		{"a tie without indices goes by UUID", Request{Amount: mib(8192, 60)}, func(_ map[string]grant.GPU, reserved map[string]grant.Usage, c *Config) {
+		{"a tie without indices goes by UUID", Request{Amount: mib(8192, 60)}, func(_ map[string]grant.GPU, reserved map[string]ledger.Usage, c *Config) {
 			clear(reserved)
 			c.Indices = nil
 		}, []grant.Share{share(gpu0, 8192, 60)}},
 		{"two GPUs, listed as the node lists them", Request{Devices: Devices{Count: 2}, Amount: mib(8192, 30)}, nil, []grant.Share{share(gpu0, 8192, 30), share(gpu1, 8192, 30)}},
-		{"listed so also where the first is the fullest", Request{Devices: Devices{Count: 2}, Amount: mib(8192, 30)}, func(_ map[string]grant.GPU, reserved map[string]grant.Usage, _ *Config) {
+		{"listed so also where the first is the fullest", Request{Devices: Devices{Count: 2}, Amount: mib(8192, 30)}, func(_ map[string]grant.GPU, reserved map[string]ledger.Usage, _ *Config) {
 			reserved[gpu0], reserved[gpu1] = reserved[gpu1], reserved[gpu0]
 		}, []grant.Share{share(gpu0, 8192, 30), share(gpu1, 8192, 30)}},
 		{"each with its own amount", Request{Devices: Devices{Count: 2}, Each: map[int]Amount{0: mib(8192, 0), 1: mib(60000, 0)}}, nil, []grant.Share{share(gpu1, 8192, 0), share(gpu0, 60000, 0)}},
@@ -90,7 +90,7 @@ func TestChoose(t *testing.T) {
 		{"the whole GPU, where that is allowed", Request{Amount: Amount{CorePercent: 40}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.AllowWholeGPUs = true
 		}, []grant.Share{share(gpu0, 81920, 40)}},
-		{"the maximum of compute time, if none is requested", Request{Amount: mib(20000, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"the maximum of compute time, if none is requested", Request{Amount: mib(20000, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.CorePercent = 30
 		}, []grant.Share{share(gpu0, 20000, 30)}},
 		{"at the maximum", Request{Devices: Devices{Count: 2}, Amount: mib(8192, 30)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
@@ -116,12 +116,12 @@ func TestChoose(t *testing.T) {
 			delete(gpus, gpu0)
 			c.Indices[gpu0] = "4"
 		}, []grant.Share{share(mig1, 9856, 100)}},
-		{"the next MIG device", Request{Amount: mib(8192, 0)}, func(gpus map[string]grant.GPU, reserved map[string]grant.Usage, c *Config) {
+		{"the next MIG device", Request{Amount: mib(8192, 0)}, func(gpus map[string]grant.GPU, reserved map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
 			c.Devices = []string{mig0, mig1}
-			reserved[mig1] = grant.Usage{MemoryMiB: 9856, CorePercent: 100, Slots: 1}
+			reserved[mig1] = ledger.Usage{MemoryMiB: 9856, CorePercent: 100, Slots: 1}
 		}, []grant.Share{share(mig0, 20096, 100)}},
-		{"MIG devices if GPUs are full", Request{Devices: Devices{Count: 2}, Amount: mib(9000, 60)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { withMIG(gpus, *c) },
+		{"MIG devices if GPUs are full", Request{Devices: Devices{Count: 2}, Amount: mib(9000, 60)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) },
 			[]grant.Share{share(mig0, 20096, 100), share(mig1, 9856, 100)}},
 		{"MIG devices by index", Request{Devices: names("4:1"), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) }, []grant.Share{share(mig1, 9856, 100)}},
 		{"no more than all of a MIG device's compute time", Request{Devices: names(mig1), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
@@ -165,7 +165,7 @@ func TestChooseRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		description string
 		request     Request
-		change      func(gpus map[string]grant.GPU, reserved map[string]grant.Usage, c *Config)
+		change      func(gpus map[string]grant.GPU, reserved map[string]ledger.Usage, c *Config)
 		kind        error
 		contains    []string
 	}{
@@ -176,8 +176,8 @@ func TestChooseRefuses(t *testing.T) {
 		{"each fits a GPU, and both the same one", Request{Devices: Devices{Count: 2}, Each: map[int]Amount{0: mib(60000, 60), 1: mib(50000, 60)}}, nil, grant.ErrOverbooked, []string{"60000MiB", "50000MiB"}},
 		{"not all named GPUs are free", Request{Devices: names("0", "2"), Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2", "0 of 10 slots"}},
 		{"not all GPUs are free", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, nil, grant.ErrOverbooked, []string{"GPU 2"}},
-		{"an overbooked GPU has nothing free", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, reserved map[string]grant.Usage, _ *Config) {
-			reserved[gpu0] = grant.Usage{MemoryMiB: 90000, CorePercent: 200, Slots: 20}
+		{"an overbooked GPU has nothing free", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, reserved map[string]ledger.Usage, _ *Config) {
+			reserved[gpu0] = ledger.Usage{MemoryMiB: 90000, CorePercent: 200, Slots: 20}
 		}, grant.ErrOverbooked, []string{"0 of 81920 MiB, 0 of 100 % and 0 of 10 slots"}},
 
 		{"no amount", Request{Devices: names("0")}, nil, ErrForbidden, []string{"GPUSLICE_MEMORY", "default.memory", "allowWholeGPUs", "/etc/gpuslice/runtime.yaml"}},
@@ -201,25 +201,25 @@ func TestChooseRefuses(t *testing.T) {
 		{"more GPUs than the maximum", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.Devices = 3
 		}, ErrForbidden, []string{"4 GPUs", "maximum of 3", "maximum.devices"}},
-		{"all of more GPUs than a container can have", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, _ *Config) {
+		{"all of more GPUs than a container can have", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, _ *Config) {
 			for i := range 13 {
 				gpus[fmt.Sprintf("GPU-%08d-0000-4000-8000-00000000000a", i)] = gpus[gpu0]
 			}
 		}, grant.ErrMalformed, []string{"17 GPUs", "maximum of 16"}},
-		{"a MIG device that is more than the maximum", Request{Devices: names(mig0), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"a MIG device that is more than the maximum", Request{Devices: names(mig0), Amount: mib(100, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
 			c.Maximum.Memory = Size{MiB: 10000}
 		}, ErrForbidden, []string{"20096 MiB"}},
 
 		{"an unknown GPU", Request{Devices: names("7"), Amount: mib(1, 0)}, nil, grant.ErrUnknownGPU, []string{`GPU "7"`, "GPU 0 (" + gpu0 + ")"}},
 		{"an unknown UUID", Request{Devices: names(mig0), Amount: mib(1, 0)}, nil, grant.ErrUnknownGPU, []string{mig0}},
-		{"an index where none is known", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { c.Indices = nil },
+		{"an index where none is known", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Indices = nil },
 			grant.ErrUnknownGPU, []string{"use its UUID"}},
-		{"an index that two GPUs have", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { c.Indices[gpu1] = "0" },
+		{"an index that two GPUs have", Request{Devices: names("0"), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Indices[gpu1] = "0" },
 			grant.ErrAmbiguous, []string{"use its UUID"}},
-		{"a GPU that is not allowed", Request{Devices: names(gpu0), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { c.Devices = []string{"1"} },
+		{"a GPU that is not allowed", Request{Devices: names(gpu0), Amount: mib(1, 0)}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Devices = []string{"1"} },
 			ErrForbidden, []string{"GPU 0", "devices in /etc/gpuslice/runtime.yaml"}},
-		{"a MIG device of a GPU that is not allowed", Request{Devices: names("4:0"), Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) {
+		{"a MIG device of a GPU that is not allowed", Request{Devices: names("4:0"), Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			withMIG(gpus, *c)
 			c.Devices = []string{"40", "0", "4:1"}
 		}, ErrForbidden, []string{"GPU 4:0"}},
@@ -228,15 +228,15 @@ func TestChooseRefuses(t *testing.T) {
 		{"all of none", Request{Devices: Devices{All: true}, Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, _ *Config) { clear(gpus) },
 			grant.ErrUnknownGPU, []string{"the node has none"}},
 		{"the same GPU by both its names", Request{Devices: names("0", gpu0), Amount: mib(1, 0)}, nil, grant.ErrMalformed, []string{"listed twice"}},
-		{"a GPU and a MIG device", Request{Devices: names("0", "4:0"), Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { withMIG(gpus, *c) },
+		{"a GPU and a MIG device", Request{Devices: names("0", "4:0"), Amount: mib(1, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) },
 			grant.ErrMalformed, []string{"either GPUs or MIG devices"}},
-		{"more than a MIG device has", Request{Devices: names("4:1"), Amount: mib(9857, 0)}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { withMIG(gpus, *c) },
+		{"more than a MIG device has", Request{Devices: names("4:1"), Amount: mib(9857, 0)}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) },
 			grant.ErrOverbooked, []string{"9857MiB"}},
 
 		{"a grant on a full GPU", Request{Shares: []grant.Share{share(gpu1, 16385, 0)}}, nil, grant.ErrOverbooked, []string{"16385MiB"}},
 		{"a grant beyond the GPU", Request{Shares: []grant.Share{share(gpu0, 100000, 0)}}, nil, grant.ErrOverbooked, []string{"100000MiB"}},
 		{"a grant of an unknown GPU", Request{Shares: []grant.Share{share(mig0, 1, 0)}}, nil, grant.ErrUnknownGPU, []string{"gpuslice.io/grant", mig0}},
-		{"a grant of a GPU that is not allowed", Request{Shares: []grant.Share{share(gpu0, 1, 0)}}, func(_ map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { c.Devices = []string{"1"} },
+		{"a grant of a GPU that is not allowed", Request{Shares: []grant.Share{share(gpu0, 1, 0)}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { c.Devices = []string{"1"} },
 			ErrForbidden, []string{"devices in"}},
 		{"a grant beyond the maximum", Request{Shares: []grant.Share{share(gpu0, 8193, 0)}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.Memory = Size{MiB: 8192}
@@ -250,7 +250,7 @@ func TestChooseRefuses(t *testing.T) {
 		{"a grant of too many", Request{Shares: []grant.Share{share(gpu0, 1, 0), share(gpu1, 1, 0)}}, func(_ map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) {
 			c.Maximum.Devices = 1
 		}, ErrForbidden, []string{"maximum.devices"}},
-		{"a grant of both kinds", Request{Shares: []grant.Share{share(gpu0, 1, 0), share(mig0, 1, 0)}}, func(gpus map[string]grant.GPU, _ map[string]grant.Usage, c *Config) { withMIG(gpus, *c) },
+		{"a grant of both kinds", Request{Shares: []grant.Share{share(gpu0, 1, 0), share(mig0, 1, 0)}}, func(gpus map[string]grant.GPU, _ map[string]ledger.Usage, c *Config) { withMIG(gpus, *c) },
 			grant.ErrMalformed, []string{"either GPUs or MIG devices"}},
 		{"a grant of nothing", Request{Shares: []grant.Share{}}, nil, grant.ErrMalformed, []string{"no share"}},
 		{"a grant of a GPU twice", Request{Shares: []grant.Share{share(gpu0, 1, 0), share(gpu0, 1, 0)}}, nil, grant.ErrMalformed, []string{"already share 0"}},

@@ -16,13 +16,13 @@ import (
 // scene is a request on a node, made up.
 type scene struct {
 	gpus     map[string]grant.GPU
-	reserved map[string]grant.Usage
+	reserved map[string]ledger.Usage
 	c        Config
 	request  Request
 }
 
 func makeScene(r *rand.Rand) scene {
-	s := scene{gpus: map[string]grant.GPU{}, reserved: map[string]grant.Usage{}, c: operator()}
+	s := scene{gpus: map[string]grant.GPU{}, reserved: map[string]ledger.Usage{}, c: operator()}
 	s.c.Indices = map[string]string{}
 	for i := range r.IntN(7) {
 		uuid := fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)
@@ -210,12 +210,12 @@ func TestChooseFillsALedger(t *testing.T) {
 }
 
 func BenchmarkChoose(b *testing.B) {
-	gpus, reserved, c := map[string]grant.GPU{}, map[string]grant.Usage{}, operator()
+	gpus, reserved, c := map[string]grant.GPU{}, map[string]ledger.Usage{}, operator()
 	c.Indices = map[string]string{}
 	for i := range 16 {
 		uuid := fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)
 		gpus[uuid] = grant.GPU{UUID: uuid, MemoryMiB: 141312, CorePercent: 100, Slots: 10}
-		reserved[uuid] = grant.Usage{MemoryMiB: int64(i) * 4096, CorePercent: 5 * i, Slots: i / 2}
+		reserved[uuid] = ledger.Usage{MemoryMiB: int64(i) * 4096, CorePercent: 5 * i, Slots: i / 2}
 		c.Indices[uuid] = fmt.Sprint(i)
 	}
 	env := []string{"PATH=/usr/bin", "GPUSLICE_MEMORY=8GiB", "GPUSLICE_CORES=20", "GPUSLICE_DEVICES=4"}

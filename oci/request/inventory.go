@@ -15,14 +15,14 @@ import (
 // candidate is a GPU or a MIG device of the node.
 type candidate struct {
 	grant.GPU
-	used    grant.Usage
+	used    ledger.Usage
 	index   string // NVML's; empty if unknown
 	order   []int  // the numbers of the index
 	allowed bool   // by the operator
 }
 
 // inventory sorts by index; GPUs without one are last, by UUID.
-func inventory(gpus map[string]grant.GPU, reserved map[string]grant.Usage, c Config) []candidate {
+func inventory(gpus map[string]grant.GPU, reserved map[string]ledger.Usage, c Config) []candidate {
 	list := make([]candidate, 0, len(gpus))
 	for uuid, gpu := range gpus {
 		gpu.UUID = uuid

@@ -13,7 +13,6 @@ import (
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 	"github.com/gpuslice/gpuslice/oci/request"
 	"github.com/gpuslice/gpuslice/oci/slice"
 )
@@ -142,7 +141,7 @@ func (r *Runtime) withRequest(ctx context.Context, cr *creation, spec *rspec.Spe
 	res := reservation{
 		runtime: r, creation: cr, gpus: gpus, request: requested,
 		settings: r.settings(cr, limiter, gpus),
-		releaser: claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()},
+		releaser: orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()},
 	}
 	res.container = c
 	if res.container.Rootfs, err = rootfsFacts(cr.call.Bundle, spec); err != nil {
@@ -212,12 +211,12 @@ func rootfsFacts(bundle string, spec *rspec.Spec) (*oci.Rootfs, error) {
 
 // drop releases the claim of a container that was not created.
 func (r *Runtime) drop(id, nonce string) error {
-	return r.withReleaser(context.Background(), func(ctx context.Context, releaser claimed.Releaser) error {
+	return r.withReleaser(context.Background(), func(ctx context.Context, releaser orphans.Releaser) error {
 		return releaser.Drop(ctx, id, nonce)
 	})
 }
 
-func (r *Runtime) withReleaser(ctx context.Context, do func(context.Context, claimed.Releaser) error) error {
+func (r *Runtime) withReleaser(ctx context.Context, do func(context.Context, orphans.Releaser) error) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
 	ledger, err := ledger.Open(r.Config.StateDir)
@@ -225,5 +224,5 @@ func (r *Runtime) withReleaser(ctx context.Context, do func(context.Context, cla
 		return err
 	}
 	defer ledger.Close()
-	return do(ctx, claimed.Releaser{Ledger: ledger, Judge: claimed.NewJudge()})
+	return do(ctx, orphans.Releaser{Ledger: ledger, Judge: orphans.NewJudge()})
 }

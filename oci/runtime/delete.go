@@ -16,16 +16,16 @@ import (
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
-func (r *Runtime) claimOf(id string) (claimed.Record, error) {
-	if grant.ValidateContainerID(id) != nil {
-		return claimed.Record{}, fs.ErrNotExist
+func (r *Runtime) claimOf(id string) (orphans.Record, error) {
+	if ledger.ValidateContainerID(id) != nil {
+		return orphans.Record{}, fs.ErrNotExist
 	}
 	return orphans.Read(filepath.Join(r.Config.StateDir, "containers", id))
 }
 
 // delete runs the low-level runtime's delete and then releases the claim, if the container is gone.
 // damaged is the error of reading the claim's record.
-func (r *Runtime) delete(ctx context.Context, call Call, claim claimed.Record, damaged error, argv, env []string) (int, error) {
+func (r *Runtime) delete(ctx context.Context, call Call, claim orphans.Record, damaged error, argv, env []string) (int, error) {
 	status, err := runChild(argv, env)
 	if err != nil {
 		return exitFailed, err
@@ -44,7 +44,7 @@ func (r *Runtime) release(ctx context.Context, id, nonce string, ended bool) err
 	if _, err := os.Stat(r.Config.StateDir); err != nil {
 		return nil // no ledger, no claim
 	}
-	return r.withReleaser(ctx, func(ctx context.Context, releaser claimed.Releaser) error {
+	return r.withReleaser(ctx, func(ctx context.Context, releaser orphans.Releaser) error {
 		return releaser.Release(ctx, id, nonce, ended)
 	})
 }

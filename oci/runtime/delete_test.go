@@ -100,7 +100,7 @@ func TestDeleteDamaged(t *testing.T) {
 	_, err := m.create("web", "GPUSLICE_MEMORY=1GiB")
 	require.NoError(t, err)
 	gone := 0
-	if namespace, err := claimed.Procfs("/proc").Namespace(); err != nil || namespace != claimed.MachineNamespace {
+	if namespace, err := orphans.Procfs("/proc").Namespace(); err != nil || namespace != orphans.MachineNamespace {
 		gone = 1 // in a container not all processes are visible
 	}
 	dir := m.path("run/containers/web")

@@ -18,7 +18,6 @@ import (
 
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 	"github.com/gpuslice/gpuslice/oci/request"
 	"github.com/gpuslice/gpuslice/oci/slice"
 )

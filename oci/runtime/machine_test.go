@@ -206,7 +206,7 @@ func (m *machine) remove(id string) {
 }
 
 // claimed returns the IDs of active claims and the usage of the GPUs. No other directory may exist.
-func (m *machine) claimed() (ids []string, usage map[string]grant.Usage) {
+func (m *machine) claimed() (ids []string, usage map[string]ledger.Usage) {
 	m.Helper()
 	now, err := m.ledger.Snapshot(context.Background())
 	require.NoError(m, err)

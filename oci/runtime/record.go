@@ -21,8 +21,8 @@ func defaultRoots() []string {
 	return roots
 }
 
-func newRecord(proc claimed.Procfs, c creation) (claimed.Record, error) {
-	r, err := claimed.NewRecord(proc, c.creator)
+func newRecord(proc orphans.Procfs, c creation) (orphans.Record, error) {
+	r, err := orphans.NewRecord(proc, c.creator)
 	r.Runtime, r.Roots = c.lowLevel, defaultRoots()
 	if c.call.Root != "" {
 		root, rootErr := filepath.Abs(c.call.Root)

@@ -12,8 +12,9 @@ import (
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/vgpufs"
+	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/oci"
-	"github.com/gpuslice/gpuslice/oci/claimed"
 	"github.com/gpuslice/gpuslice/oci/request"
 )
 
@@ -24,8 +25,8 @@ type reservation struct {
 	request   *request.Request
 	gpus      GPUs
 	settings  oci.Settings
-	releaser  claimed.Releaser
-	record    claimed.Record
+	releaser  orphans.Releaser
+	record    orphans.Record
 }
 
 // reserve chooses GPUs, claims shares and edits the spec. It retries if another container claims the
@@ -75,8 +76,8 @@ func (r *reservation) reserve(ctx context.Context, spec *rspec.Spec) error {
 	}
 }
 
-func (r *reservation) chooseGPUs(usage map[string]grant.Usage, config request.Config) ([]grant.Share, error) {
-	cordoned, err := grant.Cordoned(config.StateDir)
+func (r *reservation) chooseGPUs(usage map[string]ledger.Usage, config request.Config) ([]grant.Share, error) {
+	cordoned, err := ledger.Cordoned(config.StateDir)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +85,7 @@ func (r *reservation) chooseGPUs(usage map[string]grant.Usage, config request.Co
 		return request.Choose(r.request, r.gpus.Capacity, usage, config)
 	}
 	capacity := maps.Clone(r.gpus.Capacity)
-	maps.DeleteFunc(capacity, func(uuid string, c grant.GPU) bool { return grant.IsCordoned(cordoned, uuid, c.Parent) })
+	maps.DeleteFunc(capacity, func(uuid string, c grant.GPU) bool { return ledger.IsCordoned(cordoned, uuid, c.Parent) })
 	shares, err := request.Choose(r.request, capacity, usage, config)
 	if err != nil {
 		return nil, fmt.Errorf("%w; cordoned GPUs: %s (gpuslice uncordon)", err, strings.Join(cordoned, ", "))
@@ -101,7 +102,7 @@ func (r *reservation) chooseRuntime(injection oci.Injection) {
 }
 
 // usage releases orphans and returns the usage of the GPUs.
-func (r *reservation) usage(ctx context.Context) (map[string]grant.Usage, error) {
+func (r *reservation) usage(ctx context.Context) (map[string]ledger.Usage, error) {
 	for {
 		now, err := r.releaser.Ledger.Snapshot(ctx)
 		if err != nil {
@@ -116,7 +117,7 @@ func (r *reservation) usage(ctx context.Context) (map[string]grant.Usage, error)
 			continue
 		}
 		for _, e := range now.Entries {
-			if e.ContainerID != r.container.ID || e.State == grant.StateReleased {
+			if e.ContainerID != r.container.ID || e.State == ledger.StateReleased {
 				continue
 			}
 			if changed, err = r.releaseFailed(ctx); err != nil {
@@ -136,7 +137,7 @@ func (r *reservation) usage(ctx context.Context) (map[string]grant.Usage, error)
 // was called. podman locks a container during its creation, so the earlier one has ended.
 func (r *reservation) releaseFailed(ctx context.Context) (bool, error) {
 	dir := r.releaser.Ledger.Dir(r.container.ID)
-	old, err := claimed.Read(dir)
+	old, err := orphans.Read(dir)
 	if err != nil || r.creation.lowLevel != podmansRuntime || old.Runtime != podmansRuntime || old.Bundle != r.record.Bundle ||
 		r.releaser.Judge.Alive(dir, true) {
 		return false, nil // duplicate returns the error
@@ -145,18 +146,18 @@ func (r *reservation) releaseFailed(ctx context.Context) (bool, error) {
 }
 
 // duplicate is the error for a container ID with a claim.
-func (r *reservation) duplicate(e grant.Entry) error {
+func (r *reservation) duplicate(e ledger.Entry) error {
 	where := ""
-	if record, err := claimed.Read(r.releaser.Ledger.Dir(e.ContainerID)); err == nil {
+	if record, err := orphans.Read(r.releaser.Ledger.Dir(e.ContainerID)); err == nil {
 		where = fmt.Sprintf(" (bundle %s)", record.Bundle)
 	}
 	return fmt.Errorf("a container with the ID %s already has a GPU share%s: remove it, or use another ID", e.ContainerID, where)
 }
 
 func (r *reservation) claim(ctx context.Context, shares []grant.Share, enforcement oci.Enforcement) error {
-	claim := grant.Claim{
+	claim := ledger.Claim{
 		ContainerID:  r.container.ID,
-		Owner:        grant.OwnerRuntime,
+		Owner:        ledger.OwnerRuntime,
 		Container:    nameOf(r.container),
 		Shares:       shares,
 		HighPriority: r.request.HighPriority,

@@ -24,7 +24,7 @@ func TestLife(t *testing.T) {
 	defer m.remove("web")
 	ids, usage := m.claimed()
 	require.Equal(t, []string{"web"}, ids)
-	require.Equal(t, map[string]grant.Usage{t4: {MemoryMiB: 8192, CorePercent: 30, Slots: 1}}, usage, "the fullest that it fits on")
+	require.Equal(t, map[string]ledger.Usage{t4: {MemoryMiB: 8192, CorePercent: 30, Slots: 1}}, usage, "the fullest that it fits on")
 
 	m.must("start", "web")
 	inside := values(m.must("exec", "web", "/opt/meminfo"))

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpuslice/gpuslice/oci/claimed"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/oci/request"
 )
 
