@@ -17,7 +17,7 @@ func reportBarrier(env func(string) string, registry prometheus.Registerer, log 
 		return
 	}
 	there := env(ociruntime.BarrierEnv) == "1"
-	registry.MustRegister(metrics.NewBarrier(there))
+	metrics.RegisterBarrier(registry, there)
 	if !there {
 		log.Warn("while this agent is away, pods without a grant can get whole GPUs: NVIDIA's container runtime has no gpuslice-runtime in front of it; " +
 			"restart containerd on the node if the barrier was installed since, otherwise run `gpuslice install containerd` there first (gpuslice doctor checks it)")

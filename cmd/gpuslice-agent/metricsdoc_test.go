@@ -29,7 +29,9 @@ const metricsManual = "../../docs/METRICS.md"
 // told are all families that an agent tells of, but for what every Go program does.
 func told(t *testing.T) []metrics.Family {
 	registry := metrics.NewRegistry("v0")
-	registry.MustRegister(metrics.NewNRI(nriplugin.Events, nriplugin.Reasons()), audit.New(audit.Config{Log: slog.New(slog.DiscardHandler)}), metrics.NewBarrier(true))
+	metrics.NewNRI(registry, nriplugin.Events, nriplugin.Reasons())
+	metrics.RegisterBarrier(registry, true)
+	registry.MustRegister(audit.New(audit.Config{Log: slog.New(slog.DiscardHandler)}))
 	return gathered(t, registry, metrics.Families(), func(name string) bool { return strings.HasPrefix(name, "gpuslice_") })
 }
 

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -39,15 +40,15 @@ func newMonitor(o *options, store *ledger.Ledger, inventory *nvidia.Cache, p *pu
 	if err != nil {
 		return nil, err
 	}
+	registry := metrics.NewRegistry(version.String())
 	m := &monitor{
-		registry: metrics.NewRegistry(version.String()),
-		nri:      metrics.NewNRI(nriplugin.Events, nriplugin.Reasons()),
+		registry: registry,
+		nri:      metrics.NewNRI(registry, nriplugin.Events, nriplugin.Reasons()),
 		listener: listener,
 		live: view.NewLive(view.LiveConfig{
 			Snapshot: store.Snapshot, Dir: store.Dir, Node: p.file, Cordoned: func() ([]string, error) { return ledger.Cordoned(o.StateDir) }, Telemetry: inventory.Telemetry, Use: use, Log: log,
 		}),
 	}
-	m.registry.MustRegister(m.nri)
 	for _, program := range o.LegacyMetrics {
 		m.legacy = append(m.legacy, metrics.Legacy(program))
 	}
@@ -60,16 +61,15 @@ func (m *monitor) serve(ctx context.Context, tasks *errgroup.Group, plugin *nrip
 		return
 	}
 	tasks.Go(func() error { m.live.Run(ctx); return nil })
-	tasks.Go(func() error { return serve(ctx, httpserver.Limit(m.listener, httpserver.Connections), m.door(plugin)) })
+	tasks.Go(func() error { return serve(ctx, httpserver.Limit(m.listener, httpserver.Connections), m.handler(plugin)) })
 }
 
-func (m *monitor) door(plugin *nriplugin.Plugin) http.Handler {
-	return metrics.NewDoor(metrics.DoorConfig{
-		Registry: m.registry,
-		Gatherer: metrics.NewGatherer(metrics.GathererConfig{
-			View: m.live.Read, Connected: func() bool { return plugin.Ready() == nil }, Leaked: plugin.Gone, Legacy: m.legacy,
-		}),
-		View: m.live.Read,
+func (m *monitor) handler(plugin *nriplugin.Plugin) http.Handler {
+	m.registry.MustRegister(metrics.NewNode(metrics.NodeConfig{
+		View: m.live.Read, Connected: func() bool { return plugin.Ready() == nil }, Orphans: plugin.Gone, Legacy: m.legacy,
+	}))
+	return metrics.NewHandler(metrics.HandlerConfig{
+		Registry: m.registry, View: m.live.Read, GPUManagerPath: slices.Contains(m.legacy, metrics.GPUManager),
 		Page: page.Handler(m.live.Read, m.violations),
 	})
 }

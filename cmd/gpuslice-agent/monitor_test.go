@@ -36,7 +36,7 @@ func TestMetricsDoor(t *testing.T) {
 	gpu := `{index="0",model="NVIDIA H200",node="node-1",uuid="` + node.GPUs[0].UUID + `"}`
 	for _, line := range []string{
 		"gpuslice_gpu_healthy" + gpu + " 1", "gpuslice_gpu_containers" + gpu + " 0", "gpuslice_gpu_temperature_celsius" + gpu + " 30",
-		"gpuslice_nri_connected 0", "gpuslice_grants 0", "gpuslice_leaked_claims 0", `gpuslice_containers{enforcement="preload"} 0`,
+		"gpuslice_nri_connected 0", "gpuslice_claims 0", "gpuslice_orphans 0", `gpuslice_containers{enforcement="preload"} 0`,
 		`gpuslice_refusals_total{reason="overbooked"} 0`, `gpuslice_nri_request_duration_seconds_count{event="CreateContainer"} 0`,
 	} {
 		assert.Contains(t, metrics.body, "\n"+line+"\n")

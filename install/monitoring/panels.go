@@ -64,10 +64,10 @@ func rows() []row {
 				query{`sum by (kind, action) (increase(gpuslice_violations_total{node=~"$node"}[1h]))`, "{{kind}}: {{action}}"}),
 			graph("Damaged usage files", "none", "Containers that have spoilt the file in which they account for what they use.",
 				query{`sum by (node) (gpuslice_container_usage_file_damaged{node=~"$node"})`, "{{node}}"}),
-			graph("Leaked shares", "none", "Shares of containers that are gone.", query{`sum by (node) (gpuslice_leaked_claims{node=~"$node"})`, "{{node}}"}),
+			graph("Orphans", "none", "Claims of containers that are gone.", query{`sum by (node) (gpuslice_orphans{node=~"$node"})`, "{{node}}"}),
 		}},
 		{"Agents", 7, []panel{
-			graph("Guarded", "bool_yes_no", "Whether the agent is connected to the container runtime.", query{`min by (node) (gpuslice_nri_connected{node=~"$node"})`, "{{node}}"}),
+			graph("Connected to the runtime", "bool_yes_no", "Whether the agent is connected to the container runtime.", query{`min by (node) (gpuslice_nri_connected{node=~"$node"})`, "{{node}}"}),
 			graph("Containers by how they are limited", "none", "", query{`sum by (enforcement) (gpuslice_containers{node=~"$node"})`, "{{enforcement}}"}),
 			graph("Containers refused", "ops", "", query{`sum by (reason) (rate(gpuslice_refusals_total{node=~"$node"}[$__rate_interval]))`, "{{reason}}"}),
 			graph("Answers to the runtime, slowest of 100", "s", "The runtime waits for 2 s.",

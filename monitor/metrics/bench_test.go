@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -22,7 +21,7 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// crowd is a node with so many containers that use their GPUs.
+// crowd is a node with many containers that use its GPU.
 func crowd(tb testing.TB, containers int) (*view.Live, *nodetest.StateDir) {
 	file := nodetest.File()
 	for i := range file.Devices {
@@ -47,16 +46,11 @@ func crowd(tb testing.TB, containers int) (*view.Live, *nodetest.StateDir) {
 	return live, s
 }
 
-func doorOf(live *view.Live) http.Handler {
-	return metrics.NewDoor(metrics.DoorConfig{
-		Registry: prometheus.NewRegistry(), View: live.Read,
-		Gatherer: metrics.NewGatherer(metrics.GathererConfig{
-			View: live.Read, Connected: func() bool { return true }, Leaked: func() []string { return nil },
-		}),
-	})
+func handlerOf(live *view.Live) http.Handler {
+	return metrics.NewHandler(metrics.HandlerConfig{Registry: registryOf(live.Read), View: live.Read})
 }
 
-// scrape asks as Prometheus does.
+// scrape sends the request of Prometheus.
 func scrape(tb testing.TB, server *httptest.Server, encoding string) (bytes int64) {
 	request, err := http.NewRequest(http.MethodGet, server.URL+"/metrics", nil)
 	require.NoError(tb, err)
@@ -71,15 +65,14 @@ func scrape(tb testing.TB, server *httptest.Server, encoding string) (bytes int6
 	return bytes
 }
 
-// A whole scrape of 500 containers, over TCP, from the ledger and the usage files to the
-// last byte; the client's part is in it.
+// A whole scrape of 500 containers over TCP, including the client.
 func BenchmarkScrape(b *testing.B) {
 	for _, encoding := range []string{"identity", "gzip"} {
 		b.Run(encoding, func(b *testing.B) {
 			live, _ := crowd(b, 500)
-			server := httptest.NewServer(doorOf(live))
+			server := httptest.NewServer(handlerOf(live))
 			defer server.Close()
-			scrape(b, server, encoding) // the first one makes what the others use again
+			scrape(b, server, encoding)
 			var bytes int64
 			b.ReportAllocs()
 			defer processor(b)()
@@ -91,8 +84,7 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
-// processor reports the processors' time of each turn: unlike the wall's it is the same on
-// a machine that others use too.
+// processor reports CPU time, which does not depend on the load of the machine.
 func processor(b *testing.B) func() {
 	spent := func() time.Duration {
 		var u unix.Rusage
@@ -103,7 +95,7 @@ func processor(b *testing.B) func() {
 	return func() { b.ReportMetric(float64((spent()-before).Microseconds())/1000/float64(b.N), "cpu-ms/op") }
 }
 
-// The parts of it: the view alone, and the view as metrics.
+// The parts of a scrape: the view, and the view as metrics.
 func BenchmarkGather(b *testing.B) {
 	live, _ := crowd(b, 500)
 	b.Run("view", func(b *testing.B) {
@@ -116,15 +108,13 @@ func BenchmarkGather(b *testing.B) {
 		}
 	})
 	b.Run("families", func(b *testing.B) {
-		g := metrics.NewGatherer(metrics.GathererConfig{View: live.Read, Connected: func() bool { return true }, Leaked: func() []string { return nil }})
+		registry := registryOf(live.Read)
 		b.ReportAllocs()
 		defer processor(b)()
 		for b.Loop() {
-			_, done, err := g.Gather()
-			if err != nil {
+			if _, err := registry.Gather(); err != nil {
 				b.Fatal(err)
 			}
-			done()
 		}
 	})
 }

@@ -1,10 +1,4 @@
-// Package metrics tells Prometheus of a node: what its GPUs are granted and used for, and
-// what the agent did about it. docs/METRICS.md lists all of them.
-//
-// What is of the moment (GPUs, containers) is read when somebody asks, once for all of
-// it, by a gatherer of its own (Gatherer): a node has hundreds of containers with a dozen
-// numbers each, and client_golang's collectors make some thirty objects of each number.
-// What is counted over time (NRI) are ordinary collectors.
-//
-// It imports monitor/view; cmd/gpuslice-agent makes the registry, and serves the Door.
+// Package metrics exports a node's GPUs, containers and agent counters to Prometheus.
+// Node reads GPUs and containers at each scrape, once for all of its metrics. NRI
+// counts over time. NewHandler serves the registry. docs/METRICS.md lists all metrics.
 package metrics

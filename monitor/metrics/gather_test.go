@@ -12,7 +12,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -22,16 +21,15 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// busy is a node with a container that has all that there is to tell, one that has nothing
-// to tell, and one that has ended.
+// busy is a node with a container that has all numbers, one that has none, and one that has ended.
 func busy() view.Node {
-	told := telemetry()[nodetest.H200]
+	measured := telemetry()[nodetest.H200]
 	return view.Node{
 		Name: "node-1",
 		GPUs: []view.GPU{
 			{
 				UUID: nodetest.H200, Index: 0, Model: "NVIDIA H200", MemoryMiB: 1000, GrantableMiB: 2000, GrantedMemoryMiB: 300, GrantableCores: 200, GrantedCores: 30,
-				GrantableSlots: 10, GrantedContainers: 2, UsedBytes: 9, Healthy: true, Telemetry: &told,
+				GrantableSlots: 10, GrantedContainers: 2, UsedBytes: 9, Healthy: true, Telemetry: &measured,
 			},
 			{UUID: nodetest.T4, Index: 1, Model: "Tesla T4", MemoryMiB: 500, Unhealthy: "XID 79"},
 		},
@@ -51,22 +49,28 @@ func busy() view.Node {
 	}
 }
 
-func gathererOf(node view.Node) *metrics.Gatherer {
-	return metrics.NewGatherer(metrics.GathererConfig{
-		View: func(context.Context) (view.Node, error) { return node, nil }, Connected: func() bool { return true }, Leaked: func() []string { return []string{"c2", "c3", "gone"} },
-	})
+func nodeConfig(read func(context.Context) (view.Node, error)) metrics.NodeConfig {
+	return metrics.NodeConfig{View: read, Connected: func() bool { return true }, Orphans: func() []string { return nil }}
 }
 
-// checked has Prometheus' own checks made of what a gatherer gives.
-func checked(g *metrics.Gatherer) prometheus.Gatherer {
-	return prometheus.Gatherers{prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-		families, _, err := g.Gather() // never done: it is looked at later
-		return families, err
-	})}
+func reads(node view.Node) func(context.Context) (view.Node, error) {
+	return func(context.Context) (view.Node, error) { return node, nil }
+}
+
+// registryOf is a registry that makes all of Prometheus' checks.
+func registryOf(read func(context.Context) (view.Node, error), legacy ...metrics.Legacy) *prometheus.Registry {
+	c := nodeConfig(read)
+	c.Legacy = legacy
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(metrics.NewNode(c))
+	return registry
 }
 
 func TestGather(t *testing.T) {
-	g := checked(gathererOf(busy()))
+	c := nodeConfig(reads(busy()))
+	c.Orphans = func() []string { return []string{"c2", "c3", "gone"} }
+	g := prometheus.NewPedanticRegistry()
+	g.MustRegister(metrics.NewNode(c))
 	wanted := map[string]string{}
 	for _, f := range metrics.Families() {
 		kind := "gauge"
@@ -101,8 +105,8 @@ func TestGather(t *testing.T) {
 			add("gpuslice_container_"+name, web, of[1])
 		}
 	}
-	add("gpuslice_grants", "", "3")
-	add("gpuslice_leaked_claims", "", "1")
+	add("gpuslice_claims", "", "3")
+	add("gpuslice_orphans", "", "1")
 	add("gpuslice_nri_connected", "", "1")
 	for enforcement, count := range map[string]string{"": "1", "preload": "1", "library": "0", "preload+library": "0", "none": "1"} {
 		add("gpuslice_containers", `{enforcement="`+enforcement+`"}`, count)
@@ -117,89 +121,53 @@ func TestGather(t *testing.T) {
 	assert.Empty(t, problems)
 }
 
-// A node without GPUs and containers has no numbers of them.
+// A node without GPUs and containers.
 func TestGatherNothing(t *testing.T) {
-	count, err := testutil.GatherAndCount(checked(gathererOf(view.Node{Name: "n"})))
+	count, err := testutil.GatherAndCount(registryOf(reads(view.Node{Name: "n"})))
 	require.NoError(t, err)
-	assert.Equal(t, 3+4, count, "grants, leaked_claims, nri_connected, and each enforcement")
+	assert.Equal(t, 3+4, count, "claims, orphans, nri_connected, and each enforcement")
 }
 
-// The memory of one scrape is another's later: none sees the other's numbers, though they
-// go on at once and have different sizes.
-func TestGatherAtOnce(t *testing.T) {
-	small, large := busy(), busy()
-	for range 50 {
-		large.Containers = append(large.Containers, large.Containers[0])
-		large.Containers[len(large.Containers)-1].ContainerID = "c1" + strings.Repeat("x", len(large.Containers))
-	}
-	turn := make(chan view.Node, 1)
-	g := metrics.NewGatherer(metrics.GathererConfig{
-		View: func(context.Context) (view.Node, error) { return <-turn, nil }, Connected: func() bool { return true }, Leaked: func() []string { return nil },
-	})
-	text := func(families []*dto.MetricFamily) string {
-		var all strings.Builder
-		for _, f := range families {
-			all.WriteString(f.String())
-		}
-		return all.String()
-	}
-	ask := func(n view.Node) (string, func()) {
-		turn <- n
-		families, done, err := g.Gather()
-		require.NoError(t, err)
-		return text(families), done
-	}
-	wantSmall, done := ask(small)
-	done()
-	wantLarge, done := ask(large)
-	done()
-	require.NotEqual(t, wantSmall, wantLarge)
-	var asking sync.Mutex // which view is whose
+// Two scrapes at the same time do not mix their numbers.
+func TestGatherConcurrently(t *testing.T) {
+	g := registryOf(reads(busy()))
+	want, err := testutil.GatherAndCount(g)
+	require.NoError(t, err)
 	var scrapes sync.WaitGroup
-	for i := range 8 {
+	for range 8 {
 		scrapes.Go(func() {
-			for j := range 50 {
-				node, want := small, wantSmall
-				if (i+j)%2 == 0 {
-					node, want = large, wantLarge
-				}
-				asking.Lock()
-				turn <- node
-				families, done, err := g.Gather()
-				asking.Unlock()
-				if assert.NoError(t, err) {
-					assert.True(t, want == text(families), "another scrape's numbers")
-				}
-				done()
+			for range 10 {
+				count, err := testutil.GatherAndCount(g)
+				assert.NoError(t, err)
+				assert.Equal(t, want, count)
 			}
 		})
 	}
 	scrapes.Wait()
 }
 
-func TestDoor(t *testing.T) {
+func TestHandler(t *testing.T) {
 	failure := error(nil)
 	read := func(context.Context) (view.Node, error) { return busy(), failure }
 	registry := metrics.NewRegistry("v1.2.3")
-	nri := metrics.NewNRI([]string{"CreateContainer"}, []string{"overbooked", "late"})
-	registry.MustRegister(nri)
+	nri := metrics.NewNRI(registry, []string{"CreateContainer"}, []string{"overcommitted", "late"})
 	nri.Handled("CreateContainer", 3*time.Millisecond)
 	nri.Refused("late")
-	door := metrics.NewDoor(metrics.DoorConfig{
-		Registry: registry, View: read, Page: http.NotFoundHandler(),
-		Gatherer: metrics.NewGatherer(metrics.GathererConfig{View: read, Connected: func() bool { return false }, Leaked: func() []string { return nil }}),
-	})
+	c := nodeConfig(read)
+	c.Connected = func() bool { return false }
+	registry.MustRegister(metrics.NewNode(c))
+	handler := metrics.NewHandler(metrics.HandlerConfig{Registry: registry, View: read, Page: http.NotFoundHandler()})
 	get := func(path string) *httptest.ResponseRecorder {
 		answer := httptest.NewRecorder()
-		door.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+		handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
 		return answer
 	}
 	answer := get("/metrics")
 	require.Equal(t, http.StatusOK, answer.Code)
 	for _, line := range []string{
-		`gpuslice_build_info{goversion=`, `version="v1.2.3"} 1`, "\ngpuslice_nri_connected 0\n", `gpuslice_refusals_total{reason="overbooked"} 0`,
+		`gpuslice_build_info{goversion=`, `version="v1.2.3"} 1`, "\ngpuslice_nri_connected 0\n", `gpuslice_refusals_total{reason="overcommitted"} 0`,
 		`gpuslice_refusals_total{reason="late"} 1`, `gpuslice_nri_request_duration_seconds_count{event="CreateContainer"} 1`,
-		`gpuslice_nri_request_duration_seconds_bucket{event="CreateContainer",le="0.0032"} 1`, "\ngpuslice_grants 3\n", "\ngo_goroutines ", "\nprocess_open_fds ",
+		`gpuslice_nri_request_duration_seconds_bucket{event="CreateContainer",le="0.0032"} 1`, "\ngpuslice_claims 3\n", "\ngo_goroutines ", "\nprocess_open_fds ",
 	} {
 		assert.Contains(t, answer.Body.String(), line)
 	}
@@ -208,37 +176,35 @@ func TestDoor(t *testing.T) {
 	assert.Equal(t, "application/json", answer.Header().Get("Content-Type"))
 	assert.Contains(t, answer.Body.String(), `"temperatureCelsius":61`)
 
-	failure = errors.New("the ledger is on fire")
+	failure = errors.New("ledger unreadable")
 	answer = get("/metrics")
-	assert.Equal(t, http.StatusOK, answer.Code, "what can be told is told")
+	assert.Equal(t, http.StatusOK, answer.Code, "other metrics are exported")
 	assert.Contains(t, answer.Body.String(), "gpuslice_build_info")
-	assert.NotContains(t, answer.Body.String(), "gpuslice_grants")
+	assert.NotContains(t, answer.Body.String(), "gpuslice_claims")
 	assert.Contains(t, get("/metrics").Body.String(), `promhttp_metric_handler_errors_total{cause="gathering"} 1`)
 	answer = get("/api/v1/view")
 	assert.Equal(t, http.StatusServiceUnavailable, answer.Code)
-	assert.Contains(t, answer.Body.String(), "on fire")
-	assert.Equal(t, http.StatusNotFound, get("/metric").Code, "gpu-manager's path is told with its names alone")
-	door = metrics.NewDoor(metrics.DoorConfig{Registry: prometheus.NewRegistry(), View: read, Gatherer: metrics.NewGatherer(metrics.GathererConfig{
-		View: func(context.Context) (view.Node, error) { return busy(), nil }, Connected: func() bool { return false }, Leaked: func() []string { return nil }, Legacy: metrics.Legacies,
-	})})
+	assert.Contains(t, answer.Body.String(), "unreadable")
+	assert.Equal(t, http.StatusNotFound, get("/metric").Code, "gpu-manager's path exists with its names only")
+	handler = metrics.NewHandler(metrics.HandlerConfig{Registry: registryOf(reads(busy()), metrics.Legacies...), View: read, GPUManagerPath: true})
 	assert.Contains(t, get("/metric").Body.String(), "container_gpu_memory_total{")
 	post := httptest.NewRecorder()
-	door.ServeHTTP(post, httptest.NewRequest(http.MethodPost, "/metrics", nil))
+	handler.ServeHTTP(post, httptest.NewRequest(http.MethodPost, "/metrics", nil))
 	assert.Equal(t, http.StatusMethodNotAllowed, post.Code)
 }
 
-// Each look costs a read of the node's files: no more than a few are made at the same time, whoever asks.
-func TestDoorAnswersAFewAtATime(t *testing.T) {
+// Each request reads the node's files: few are handled at the same time.
+func TestHandlerLimitsConcurrency(t *testing.T) {
 	arrived, leave := make(chan struct{}), make(chan struct{})
 	wait := func() { arrived <- struct{}{}; <-leave }
-	door := metrics.NewDoor(metrics.DoorConfig{
-		Registry: prometheus.NewRegistry(), Gatherer: gathererOf(busy()),
-		View: func(context.Context) (view.Node, error) { wait(); return busy(), nil },
-		Page: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { wait() }),
+	handler := metrics.NewHandler(metrics.HandlerConfig{
+		Registry: registryOf(reads(busy())),
+		View:     func(context.Context) (view.Node, error) { wait(); return busy(), nil },
+		Page:     http.HandlerFunc(func(http.ResponseWriter, *http.Request) { wait() }),
 	})
 	get := func(path string) int {
 		answer := httptest.NewRecorder()
-		door.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+		handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
 		return answer.Code
 	}
 	for _, path := range []string{"/api/v1/view", "/"} {
@@ -248,7 +214,7 @@ func TestDoorAnswersAFewAtATime(t *testing.T) {
 			<-arrived
 		}
 		assert.Equal(t, http.StatusServiceUnavailable, get(path), path)
-		assert.Equal(t, http.StatusOK, get("/metrics"), "the one doesn't take the other's places")
+		assert.Equal(t, http.StatusOK, get("/metrics"), "each path has its own limit")
 		for range httpserver.InFlight {
 			leave <- struct{}{}
 			assert.Equal(t, http.StatusOK, <-answers, path)

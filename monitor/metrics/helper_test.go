@@ -9,7 +9,7 @@ import (
 
 func pointer[T any](v T) *T { return &v }
 
-// telemetry is what NVML says of the node's H200; of the other GPU it says nothing.
+// telemetry is of the node's H200; the other GPU has none.
 func telemetry() map[string]nvidia.Telemetry {
 	return map[string]nvidia.Telemetry{nodetest.H200: {
 		Taken: time.Now(), MemoryUsedBytes: pointer(uint64(5 << 30)), MemoryTotalBytes: pointer(uint64(143771 << 20)),

@@ -5,43 +5,39 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// Legacy is another program by whose metrics' names and units the same is told again, so
-// that its dashboards go on.
+// Legacy is a program with metric names and units that are exported too, so that its dashboards
+// keep working.
 type Legacy string
 
+// The programs.
 const (
-	// HAMi is HAMi's vGPUmonitor: the names of its version 2.7, and those before.
-	HAMi Legacy = "hami"
-	// GPUManager is tke's gpu-manager.
-	GPUManager Legacy = "gpu-manager"
+	HAMi       Legacy = "hami"        // vGPUmonitor: the names of version 2.7, and the former ones
+	GPUManager Legacy = "gpu-manager" // tke's gpu-manager
 )
 
-// Legacies are all that are known.
+// Legacies are all of them.
 var Legacies = []Legacy{HAMi, GPUManager}
 
-// groupsWith are the node's groups, with aliases.
-func groupsWith(aliases []Legacy) []group {
-	all := slices.Clone(groups)
-	if slices.Contains(aliases, HAMi) {
-		all = append(all, hamiGroups...)
+func familiesWith(legacy []Legacy) []family {
+	all := slices.Clone(families)
+	if slices.Contains(legacy, HAMi) {
+		all = append(all, hamiFamilies...)
 	}
-	if slices.Contains(aliases, GPUManager) {
-		all = append(all, gpuManagerGroups...)
+	if slices.Contains(legacy, GPUManager) {
+		all = append(all, gpuManagerFamilies...)
 	}
 	return all
 }
 
-// pods are the containers that the others would tell of: of pods, that have not ended, and
-// of two attempts of one container, which their labels don't tell apart, the newer.
+// pods returns the containers of pods that have not ended. Of two attempts of one container,
+// which have the same labels, it returns the newer.
 func (r *reading) pods() []*view.Container {
-	newest := map[[2]string]*view.Container{}
+	position := map[[2]string]int{}
 	var all []*view.Container
 	for i := range r.node.Containers {
 		c := &r.node.Containers[i]
@@ -49,40 +45,38 @@ func (r *reading) pods() []*view.Container {
 			continue
 		}
 		key := [2]string{c.Pod, c.Name}
-		if old := newest[key]; old == nil {
+		if old, known := position[key]; !known {
+			position[key] = len(all)
 			all = append(all, c)
-		} else if old.CreatedAt.After(c.CreatedAt) {
-			continue
+		} else if !all[old].CreatedAt.After(c.CreatedAt) {
+			all[old] = c
 		}
-		newest[key] = c
-	}
-	for i, c := range all {
-		all[i] = newest[[2]string{c.Pod, c.Name}]
 	}
 	return all
 }
 
-func (r *reading) podShares() []row {
-	var all []row
+func (r *reading) podShares() (all []row) {
 	for _, c := range r.pods() {
 		for j := range c.Shares {
-			all = append(all, row{container: c, share: &c.Shares[j], place: j, gpu: r.gpu(c.Shares[j].UUID)})
+			one := gpuRow(r.gpu(c.Shares[j].UUID))
+			one.container, one.share, one.index = c, &c.Shares[j], j
+			all = append(all, one)
 		}
 	}
 	return all
 }
 
-// migShares are those that are MIG devices.
+// migShares returns the shares that are MIG devices.
 func (r *reading) migShares() []row {
 	return slices.DeleteFunc(r.podShares(), func(s row) bool { return s.gpu.MIG == nil })
 }
 
-// wholeGPUs are the GPUs, without their MIG devices.
+// wholeGPUs returns the GPUs without their MIG devices.
 func (r *reading) wholeGPUs() []row {
 	return slices.DeleteFunc(r.gpus(), func(c row) bool { return c.gpu.MIGProfile != "" })
 }
 
-// GPU is that of a UUID, or one of which nothing is known.
+// gpu returns the GPU of a UUID; one that is gone has index -1.
 func (r *reading) gpu(uuid string) *view.GPU {
 	for i := range r.node.GPUs {
 		if r.node.GPUs[i].UUID == uuid {
@@ -92,24 +86,13 @@ func (r *reading) gpu(uuid string) *view.GPU {
 	return &view.GPU{UUID: uuid, Index: -1}
 }
 
-// alias has another name and unit; what it is of and whether it is known is the same.
-func alias(name, help string, of family, factor float64) family {
-	return family{Family{Name: name, Help: help + " Alias of " + of.Name + "."}, func(r *row) (float64, bool) {
-		value, known := of.value(r)
+// alias is a metric under another name, in another unit.
+func alias(name, help, of string, factor float64) family {
+	original := families[slices.IndexFunc(families, func(f family) bool { return f.Name == of })]
+	return gauge(name, help+" Alias of "+of+".", func(r *row) (float64, bool) {
+		value, known := original.value(r)
 		return value * factor, known
-	}}
-}
-
-// ours is one of our families by its name.
-func ours(name string) family {
-	for _, g := range groups {
-		for _, f := range g.families {
-			if f.Name == name {
-				return f
-			}
-		}
-	}
-	panic("no metric is called " + name) // at the program's start, or never
+	})
 }
 
 // under is a label under another name.
@@ -118,42 +101,38 @@ func under(name string, labels []label, old string) label {
 	return label{name, labels[i].value}
 }
 
-// sorted has labels in the order of their names.
-func sorted(labels ...label) []label {
-	slices.SortFunc(labels, func(a, b label) int { return strings.Compare(a.name, b.name) })
-	return labels
-}
-
-// constant is a label that says the same of everything.
 func constant(name, value string) label {
 	return label{name, func(*reading, *row) string { return value }}
 }
 
-func place(name string) label {
-	return label{name, func(_ *reading, r *row) string { return strconv.Itoa(r.place) }}
+// text is a label that depends on the row only.
+func text(name string, value func(*row) string) label {
+	return label{name, func(_ *reading, r *row) string { return value(r) }}
 }
 
-const percent = 100 // of 1
-
-// bytesOf is a label with a number of bytes.
-func bytesOf(name string, value func(*view.Share) uint64) label {
-	return label{name, func(_ *reading, r *row) string { return strconv.FormatUint(value(r.share), 10) }}
+func indexLabel(name string) label {
+	return text(name, func(r *row) string { return strconv.Itoa(r.index) })
 }
 
-// buffers are what a share uses beside its contexts.
-func buffers(s *view.Share) uint64 { return s.UsedBytes - min(s.UsedBytes, s.ContextBytes) }
+func bytesLabel(name string, value func(*row) uint64) label {
+	return text(name, func(r *row) string { return strconv.FormatUint(value(r), 10) })
+}
 
-func contexts(s *view.Share) uint64 { return s.ContextBytes }
-func residue(s *view.Share) uint64  { return s.ResidueBytes }
+// buffers is what a share uses beside its contexts. A container can write more contexts than use.
+func buffers(r *row) uint64 {
+	return r.share.UsedBytes - min(r.share.UsedBytes, r.share.ContextBytes)
+}
 
-// perGPU sums what a container has by GPU, in gpu-manager's words, and in all. MIG devices of one GPU are one there.
-func (r *reading) perGPU() []row {
-	var all []row
+func contexts(r *row) uint64 { return r.share.ContextBytes }
+func residue(r *row) uint64  { return r.share.ResidueBytes }
+
+// perGPU sums what a container uses by GPU, and in total. MIG devices of one GPU are one.
+func (r *reading) perGPU() (all []row) {
 	for _, c := range r.pods() {
 		first := len(all)
 		for j := range c.Shares {
 			s := &c.Shares[j]
-			word := "gpu" + s.UUID // of a GPU that is not there any more
+			word := "gpu" + s.UUID // a GPU that is gone
 			if gpu := r.gpu(s.UUID); gpu.Index >= 0 {
 				word = "gpu" + strconv.Itoa(gpu.Index)
 			}
@@ -173,7 +152,7 @@ func (r *reading) perGPU() []row {
 	return all
 }
 
-// addUse adds what a share uses to a sum, which doesn't overflow: tenants say what it is of.
+// addUse adds a share's use to a sum, which saturates: containers can write any number.
 func addUse(sum, s *view.Share) {
 	if sum.UsedBytes += s.UsedBytes; sum.UsedBytes < s.UsedBytes {
 		sum.UsedBytes = math.MaxUint64
@@ -187,9 +166,8 @@ func addUse(sum, s *view.Share) {
 	}
 }
 
-// requested is what each container is granted, of all its GPUs.
-func (r *reading) requested() []row {
-	var all []row
+// granted returns for each container the sum of its shares.
+func (r *reading) granted() (all []row) {
 	for _, c := range r.pods() {
 		total := row{container: c, word: "total", share: &view.Share{}}
 		for j := range c.Shares {
@@ -200,5 +178,3 @@ func (r *reading) requested() []row {
 	}
 	return all
 }
-
-func sinceNow(t time.Time) float64 { return time.Since(t).Seconds() }

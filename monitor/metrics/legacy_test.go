@@ -1,7 +1,6 @@
 package metrics_test
 
 import (
-	"context"
 	"math"
 	"testing"
 	"time"
@@ -15,11 +14,10 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
-// series are numbers by their names and labels.
+// series are numbers by name and labels.
 type series map[string]map[string]float64
 
-// key is what a number is of, in whatever words: the values of the labels that all have in
-// common.
+// key is the values of some labels.
 func key(m *dto.Metric, names ...string) string {
 	text := ""
 	for _, name := range names {
@@ -33,10 +31,7 @@ func key(m *dto.Metric, names ...string) string {
 }
 
 func gathered(t *testing.T, node view.Node, by map[string][]string, legacy ...metrics.Legacy) series {
-	g := metrics.NewGatherer(metrics.GathererConfig{
-		View: func(context.Context) (view.Node, error) { return node, nil }, Connected: func() bool { return true }, Leaked: func() []string { return nil }, Legacy: legacy,
-	})
-	families, err := checked(g).Gather()
+	families, err := registryOf(reads(node), legacy...).Gather()
 	require.NoError(t, err)
 	all := series{}
 	for _, f := range families {
@@ -48,7 +43,7 @@ func gathered(t *testing.T, node view.Node, by map[string][]string, legacy ...me
 	return all
 }
 
-// shared is a node whose containers have several GPUs and a MIG device each.
+// shared is a node with containers that have several GPUs and a MIG device each.
 func shared() view.Node {
 	n := busy()
 	worked := time.Now().Add(-time.Minute)
@@ -58,7 +53,7 @@ func shared() view.Node {
 			{UUID: nodetest.H200, MemoryMiB: 1000, CorePercent: 25, UsedBytes: 300, ContextBytes: 100, LastLaunch: worked, CoreUsedPercent: pointer(20.0)},
 			{UUID: "MIG-1", MemoryMiB: 500, UsedBytes: 200, ContextBytes: 900},
 		}},
-		// An attempt of it that is older, and one that has ended: Prometheus takes one number of a name and labels.
+		// An attempt of it that is older, and one that has ended: Prometheus accepts one number per name and labels.
 		view.Container{ContainerID: "c6", Pod: "ml/both", Name: "main", State: "active", CreatedAt: nodetest.Time, Shares: []view.Share{{UUID: nodetest.H200, MemoryMiB: 7}}},
 		view.Container{ContainerID: "c7", Pod: "ml/both", Name: "main", State: "released", CreatedAt: nodetest.Time.Add(time.Minute), Shares: []view.Share{{UUID: nodetest.H200, MemoryMiB: 8}}},
 	)
@@ -77,13 +72,9 @@ func instances() view.Node {
 	return n
 }
 
-// gpu-manager knows no MIG devices: those of one GPU are one there.
+// gpu-manager has no MIG devices: those of one GPU are one.
 func TestAliasesOfMIGDevices(t *testing.T) {
-	g := metrics.NewGatherer(metrics.GathererConfig{
-		View: func(context.Context) (view.Node, error) { return instances(), nil }, Connected: func() bool { return true }, Leaked: func() []string { return nil },
-		Legacy: []metrics.Legacy{metrics.GPUManager},
-	})
-	families, err := checked(g).Gather()
+	families, err := registryOf(reads(instances()), metrics.GPUManager).Gather()
 	require.NoError(t, err)
 	used := map[string]float64{}
 	for _, f := range families {
@@ -100,7 +91,7 @@ func TestAliasesOfMIGDevices(t *testing.T) {
 	assert.Equal(t, map[string]float64{"gpu1": 500, "gpuGPU-gone": 0, "gpuGPU-gone-too": 0, "total": 500}, used)
 }
 
-// Each alias says what ours says, in its own unit.
+// Each alias has the value of its original, in its own unit.
 func TestAliases(t *testing.T) {
 	const (
 		percent = 100
@@ -155,7 +146,7 @@ func TestAliases(t *testing.T) {
 	all := gathered(t, shared(), by, metrics.HAMi)
 	assert.InDelta(t, 60, all["hami_container_last_kernel_elapsed_seconds"][both["h200"]], 30, "seconds ago, of a container that worked a minute ago")
 	assert.InDelta(t, all["hami_container_last_kernel_elapsed_seconds"][both["h200"]], all["Device_last_kernel_of_container"][both["h200"]], 1)
-	assert.NotContains(t, all["hami_container_last_kernel_elapsed_seconds"], both["mig"], "it never has")
+	assert.NotContains(t, all["hami_container_last_kernel_elapsed_seconds"], both["mig"], "it never worked")
 	assert.Equal(t, 100.0, all["hami_vgpu_memory_context_bytes"][both["h200"]])
 	assert.Equal(t, 200.0, all["hami_vgpu_memory_buffer_bytes"][both["h200"]])
 	assert.Zero(t, all["hami_vgpu_memory_buffer_bytes"][both["mig"]], "its parts are more than the whole: a container may write that")
@@ -163,7 +154,7 @@ func TestAliases(t *testing.T) {
 	assert.Equal(t, map[string]float64{"both|1|" + nodetest.T4 + "|9|vGPU|": 1}, all["MigInfo"])
 	assert.Contains(t, all["Device_memory_desc_of_container"], "both|100|0|200|0|")
 	assert.Equal(t, map[string]float64{"0|" + nodetest.H200 + "|": 43}, all["hami_host_gpu_memory_controller_utilization_ratio"])
-	assert.NotContains(t, all, "container_gpu_utilization", "nobody asked for gpu-manager's")
+	assert.NotContains(t, all, "container_gpu_utilization", "gpu-manager's names were not requested")
 
 	n := shared()
 	by = map[string][]string{
@@ -181,13 +172,10 @@ func TestAliases(t *testing.T) {
 	assert.NotContains(t, gathered(t, n, by, metrics.GPUManager), "HostGPUMemoryUsage")
 }
 
-// With all aliases the node's metrics are still ones that Prometheus takes.
+// With all aliases the node's metrics are still ones that Prometheus accepts.
 func TestAliasesAreWellFormed(t *testing.T) {
 	for _, node := range []view.Node{shared(), instances(), busy(), {Name: "n"}} {
-		g := metrics.NewGatherer(metrics.GathererConfig{
-			View: func(context.Context) (view.Node, error) { return node, nil }, Connected: func() bool { return true }, Leaked: func() []string { return nil }, Legacy: metrics.Legacies,
-		})
-		families, err := checked(g).Gather()
+		families, err := registryOf(reads(node), metrics.Legacies...).Gather()
 		require.NoError(t, err)
 		for _, f := range families {
 			for _, m := range f.Metric {

@@ -4,27 +4,38 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// NRI counts what the plugin tells of. It is a prometheus.Collector.
+// RegisterBarrier registers the metric of the barrier: gpuslice-runtime in front of NVIDIA's
+// container runtime keeps GPUs closed while the agent does not run.
+func RegisterBarrier(registry prometheus.Registerer, installed bool) {
+	promauto.With(registry).NewGauge(prometheus.GaugeOpts{
+		Name: "gpuslice_barrier",
+		Help: "1 if gpuslice-runtime was in front of NVIDIA's container runtime when the agent's container was created, otherwise 0. Only if NVIDIA's runtime gives the agent its GPUs.",
+	}).Set(boolean(installed))
+}
+
+// NRI counts the requests of the container runtime.
 type NRI struct {
 	requests *prometheus.HistogramVec
 	refusals *prometheus.CounterVec
 }
 
-// NewNRI makes the counters, at zero for each event and reason that is known before: a
-// rise from nothing to one would be missed.
-func NewNRI(events, reasons []string) *NRI {
+// NewNRI registers the counters. Each known event and reason starts at 0, so that
+// Prometheus sees the first increase.
+func NewNRI(registry prometheus.Registerer, events, reasons []string) *NRI {
+	register := promauto.With(registry)
 	n := &NRI{
-		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		requests: register.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "gpuslice_nri_request_duration_seconds",
-			Help: "How long the answer to a request of the container runtime took.",
-			// 50 µs to 3.3 s: containers wait for it, and the runtime for 2 s at most.
+			Help: "Time to answer a request of the container runtime.",
+			// 50 µs to 3.3 s: the runtime waits 2 s at most.
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 17),
 		}, []string{"event"}),
-		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+		refusals: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpuslice_refusals_total",
-			Help: "Containers that were refused, by reason.",
+			Help: "Refused containers by reason.",
 		}, []string{"reason"}),
 	}
 	for _, event := range events {
@@ -36,22 +47,10 @@ func NewNRI(events, reasons []string) *NRI {
 	return n
 }
 
-// Handled tells of a request that was answered.
+// Handled counts an answered request.
 func (n *NRI) Handled(event string, took time.Duration) {
 	n.requests.WithLabelValues(event).Observe(took.Seconds())
 }
 
-// Refused tells of a container that was refused.
+// Refused counts a refused container.
 func (n *NRI) Refused(reason string) { n.refusals.WithLabelValues(reason).Inc() }
-
-// Describe implements prometheus.Collector.
-func (n *NRI) Describe(to chan<- *prometheus.Desc) {
-	n.requests.Describe(to)
-	n.refusals.Describe(to)
-}
-
-// Collect implements prometheus.Collector.
-func (n *NRI) Collect(to chan<- prometheus.Metric) {
-	n.requests.Collect(to)
-	n.refusals.Collect(to)
-}

@@ -107,7 +107,7 @@ func agentSample(ctx context.Context, sample map[string]float64) error {
 			sample["goroutines"] = number
 		case name == "go_memstats_next_gc_bytes":
 			sample["heap MiB"] = number / (1 << 20)
-		case strings.HasPrefix(name, "gpuslice_violations_total"), name == "gpuslice_leaked_claims":
+		case strings.HasPrefix(name, "gpuslice_violations_total"), name == "gpuslice_orphans":
 			if number > 0 {
 				return fmt.Errorf("%s is %v", name, number)
 			}

@@ -44,18 +44,16 @@ func scrape(t *testing.T, h http.Handler) []byte {
 // agent is the agent's door, with the collectors that cmd/gpuslice-agent registers.
 func agent(t *testing.T) http.Handler {
 	registry := agentmetrics.NewRegistry("v1")
-	nri := agentmetrics.NewNRI(nriplugin.Events, nriplugin.Reasons())
+	nri := agentmetrics.NewNRI(registry, nriplugin.Events, nriplugin.Reasons())
 	for _, event := range nriplugin.Events {
 		nri.Handled(event, time.Millisecond)
 	}
-	registry.MustRegister(nri, audit.New(audit.Config{Interval: time.Second}), agentmetrics.NewBarrier(true))
+	agentmetrics.RegisterBarrier(registry, true)
 	read := func(context.Context) (view.Node, error) { return sample.Node("batch-17"), nil }
-	return agentmetrics.NewDoor(agentmetrics.DoorConfig{
-		Registry: registry, View: read,
-		Gatherer: agentmetrics.NewGatherer(agentmetrics.GathererConfig{
-			View: read, Connected: func() bool { return true }, Leaked: func() []string { return nil },
-		}),
-	})
+	registry.MustRegister(audit.New(audit.Config{Interval: time.Second}), agentmetrics.NewNode(agentmetrics.NodeConfig{
+		View: read, Connected: func() bool { return true }, Orphans: func() []string { return nil },
+	}))
+	return agentmetrics.NewHandler(agentmetrics.HandlerConfig{Registry: registry, View: read})
 }
 
 // scheduler is what one of the scheduler's doors exports, after it has done everything once.
