@@ -1,8 +1,6 @@
 package feedback
 
 import (
-	"bytes"
-	"io/fs"
 	"maps"
 	"os"
 	"strconv"
@@ -10,11 +8,12 @@ import (
 	"time"
 
 	"github.com/gpuslice/gpuslice/internal/mountinfo"
+	"github.com/gpuslice/gpuslice/internal/procfs"
 )
 
 // Owners says which container a process is of. It remembers what it found out.
 type Owners struct {
-	proc   fs.FS // /proc
+	proc   procfs.FS
 	mounts mountsOf
 	known  map[int]owner
 	// pruneAt is the size of known at which prune runs.
@@ -30,39 +29,37 @@ const mountTime = 500 * time.Millisecond
 const fewKnown = 1024
 
 type owner struct {
-	started   string // a PID may come again
+	started   uint64 // PIDs are reused
 	container string
 }
 
 // NewOwners looks at processes in a directory such as /proc.
 func NewOwners(proc string) *Owners {
-	return &Owners{proc: os.DirFS(proc), mounts: mountsOf{proc}, known: map[int]owner{}, pruneAt: fewKnown, mountTime: mountTime}
+	return &Owners{proc: procfs.FS(proc), mounts: mountsOf{procfs.FS(proc)}, known: map[int]owner{}, pruneAt: fewKnown, mountTime: mountTime}
 }
 
-// Find names the container of each process, of those whose ids and usage files are
-// given; a process of none of them is not in the answer.
+// Find returns the container of each process that belongs to one of usageFiles, which are by
+// container ID.
 //
-// A process is known by the usage file that is mounted in its root: no other container has
-// that one. Where its root is another (it has changed it), or can't be seen, it is known by its
-// control group, of which version soever, whose path has the container's id in it. That
-// comes second: whoever is root enough to move to another container's group would be on
-// that one's account.
+// A process is identified by the usage file that is mounted in its root, which no other container
+// has. If it has changed its root, or the mounts can't be read, the container ID in the path of its
+// control group identifies it: less safe, because root can move to another container's group.
 //
-// After mountTime the remaining processes are identified by their control group alone. These
+// After mountTime the remaining processes are identified by their control group only. These
 // results are not cached.
 func (o *Owners) Find(pids []int, usageFiles map[string]string) map[int]string {
 	var mounted map[mountinfo.Source]string
 	var until time.Time
 	found := make(map[int]string, len(pids))
 	for _, pid := range pids {
-		started, alive := o.started(pid)
-		if !alive {
+		status, err := o.proc.Stat(strconv.Itoa(pid))
+		if err != nil {
 			delete(o.known, pid)
 			continue
 		}
 		is, seen := o.known[pid]
-		_, there := usageFiles[is.container]
-		if seen && is.started == started && there {
+		_, exists := usageFiles[is.container]
+		if seen && is.started == status.Start && exists {
 			found[pid] = is.container
 			continue
 		}
@@ -80,7 +77,7 @@ func (o *Owners) Find(pids []int, usageFiles map[string]string) map[int]string {
 		}
 		found[pid] = container
 		if !late {
-			o.known[pid] = owner{started, container}
+			o.known[pid] = owner{status.Start, container}
 		}
 	}
 	o.prune()
@@ -93,79 +90,46 @@ func (o *Owners) prune() {
 		return
 	}
 	maps.DeleteFunc(o.known, func(pid int, is owner) bool {
-		started, alive := o.started(pid)
-		return !alive || started != is.started
+		s, err := o.proc.Stat(strconv.Itoa(pid))
+		return err != nil || s.Start != is.started
 	})
 	o.pruneAt = max(fewKnown, 2*len(o.known))
 }
 
-// started is when the process began, in the kernel's words.
-func (o *Owners) started(pid int) (string, bool) {
-	text, err := fs.ReadFile(o.proc, strconv.Itoa(pid)+"/stat")
-	if err != nil {
-		return "", false
-	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) < 20 {
-		return "", false
-	}
-	return fields[19], true
-}
-
 func (o *Owners) look(pid int, containers map[string]string, mounted map[mountinfo.Source]string) string {
 	name := strconv.Itoa(pid)
-	if id := o.lookAt(name, containers, mounted); id != "" || !o.ended(name) {
+	if id := o.lookAt(name, containers, mounted); id != "" {
 		return id
 	}
-	// When the first thread has ended, read another one. Only one, because each can have many
-	// mounts.
-	threads, err := fs.ReadDir(o.proc, name+"/task")
-	if err != nil {
+	// If the first thread has ended, read one other thread. Only one: each can have many mounts.
+	_, dir, err := o.proc.Process(pid)
+	if err != nil || dir == name {
 		return ""
 	}
-	for _, t := range threads {
-		if thread := name + "/task/" + t.Name(); !o.ended(thread) {
-			return o.lookAt(thread, containers, mounted)
-		}
-	}
-	return ""
+	return o.lookAt(dir, containers, mounted)
 }
 
-func (o *Owners) lookAt(name string, containers map[string]string, mounted map[mountinfo.Source]string) string {
-	if id := o.mounts.container(name, mounted); id != "" {
+func (o *Owners) lookAt(dir string, containers map[string]string, mounted map[mountinfo.Source]string) string {
+	if id := o.mounts.container(dir, mounted); id != "" {
 		return id
 	}
-	text, err := fs.ReadFile(o.proc, name+"/cgroup")
+	text, err := os.ReadFile(o.proc.Path(dir, "cgroup"))
 	if err != nil {
 		return ""
 	}
 	return fromCgroup(string(text), containers)
 }
 
-// ended says whether a thread, for a process the first one, is a zombie.
-func (o *Owners) ended(name string) bool {
-	text, err := fs.ReadFile(o.proc, name+"/stat")
-	rest := bytes.TrimLeft(text[bytes.LastIndexByte(text, ')')+1:], " ")
-	return err == nil && len(rest) > 0 && rest[0] == 'Z'
-}
-
-// fromCgroup finds a container's id in /proc/<pid>/cgroup. The outermost that
-// matches counts: what is below a container's own group it may have named itself.
+// fromCgroup finds a container's ID in /proc/<pid>/cgroup. The outermost one counts: a container
+// can create groups with any name below its own.
 //
 //	0::/kubepods.slice/kubepods-pod1234.slice/cri-containerd-<id>.scope
 //	4:devices:/kubepods/burstable/pod1234/<id>
 func fromCgroup(text string, containers map[string]string) string {
-	for line := range strings.Lines(text) {
-		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
-		_, group, _ := strings.Cut(rest, ":")
-		for part := range strings.SplitSeq(group, "/") {
-			id := strings.TrimSuffix(part, ".scope")
-			if _, ok := containers[id]; ok && id != "" {
-				return id
-			}
-			// crio-<id>, cri-containerd-<id>, docker-<id>, and k8s.io:…:<id> as runc's own
-			id = id[strings.LastIndexAny(id, "-:")+1:]
-			if _, ok := containers[id]; ok && id != "" {
+	exists := func(id string) bool { _, ok := containers[id]; return ok }
+	for path := range procfs.CgroupPaths(text) {
+		for element := range strings.SplitSeq(path, "/") {
+			if id := procfs.ContainerID(element, exists); id != "" {
 				return id
 			}
 		}

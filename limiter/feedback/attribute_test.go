@@ -93,6 +93,7 @@ func TestOwners(t *testing.T) {
 	stat := "16 (x) Z " + strings.Repeat("0 ", 18) + "506 0 0\n"
 	require.NoError(t, os.WriteFile(filepath.Join(proc, "16/stat"), []byte(stat), 0o644))
 	require.NoError(t, os.MkdirAll(filepath.Join(proc, "16/task/17"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(proc, "16/task/17/stat"), []byte(strings.Replace(stat, "Z", "S", 1)), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(proc, "16/task/17/cgroup"), []byte("4:devices:/kubepods/"+idA+"\n"), 0o644))
 
 	o := NewOwners(proc)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpuslice/gpuslice/internal/mountinfo"
+	"github.com/gpuslice/gpuslice/internal/procfs"
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
@@ -17,7 +18,7 @@ import (
 // that never answers. What is mounted is known by its device and its path below that, which a
 // tenant can't make: of another container's file it could mount only what it can reach. A
 // process that has changed its root is told of no mount outside of it.
-type mountsOf struct{ proc string }
+type mountsOf struct{ proc procfs.FS }
 
 // usageName is the usage file's name in the container's directory.
 var usageName = filepath.Base(limiter.ContainerUsagePath)
@@ -83,11 +84,11 @@ func (m mountsOf) container(name string, sources map[mountinfo.Source]string) st
 // hosts says whether a process is in the mount namespace of the machine's first, where no
 // container's mounts are.
 func (m mountsOf) hosts(name string) bool {
-	of, err := os.Readlink(filepath.Join(m.proc, name, "ns/mnt"))
+	of, err := os.Readlink(m.proc.Path(name, "ns/mnt"))
 	if err != nil {
 		return false
 	}
-	first, err := os.Readlink(filepath.Join(m.proc, "1/ns/mnt"))
+	first, err := os.Readlink(m.proc.Path("1/ns/mnt"))
 	return err == nil && of == first
 }
 
@@ -97,7 +98,7 @@ const mostMounts = 256 << 10
 
 // scan calls each with the mounts of a process until it returns false. scan returns false on an error, and after most bytes.
 func (m mountsOf) scan(name string, most int64, each func(mountinfo.Mount) bool) bool {
-	f, err := os.Open(filepath.Join(m.proc, name, "mountinfo"))
+	f, err := os.Open(m.proc.Path(name, "mountinfo"))
 	if err != nil {
 		return false
 	}

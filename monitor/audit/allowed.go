@@ -8,7 +8,7 @@ import (
 	"maps"
 	"os"
 
-	"github.com/gpuslice/gpuslice/internal/rawfile"
+	"github.com/gpuslice/gpuslice/internal/atomicfile"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
@@ -76,13 +76,10 @@ func (a *allowed) keep() error {
 	}
 	data, err := json.Marshal(a.bytes)
 	if err == nil {
-		err = rawfile.Write(a.file+".new", data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(a.file+".new", a.file)
+		err = atomicfile.Write(a.file, data, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("keep what containers had when their limits were lowered: %w", err)
+		return fmt.Errorf("save the memory of containers with lowered limits: %w", err)
 	}
 	a.dirty = false
 	return nil

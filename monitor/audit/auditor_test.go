@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/internal/procfs"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/nvidia"
 	"github.com/gpuslice/gpuslice/oci"
@@ -103,8 +103,8 @@ func (a *audited) process(t *testing.T, container string, bytes uint64) *exec.Cm
 }
 
 func lives(c *exec.Cmd) bool {
-	s, err := procfs("/proc").stat(strconv.Itoa(c.Process.Pid))
-	return err == nil && !s.zombie
+	s, err := procfs.FS("/proc").Stat(strconv.Itoa(c.Process.Pid))
+	return err == nil && !s.Zombie
 }
 
 func (a *audited) total(kind Kind, action string) float64 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpuslice/gpuslice/internal/procfs"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
@@ -25,7 +26,7 @@ func BenchmarkLook(b *testing.B) {
 		require.NoError(b, limiter.WriteLimits(limiter.LimitsPath(dir), limiter.Limits{Devices: []limiter.DeviceLimit{{UUID: gpuA, MemoryLimitBytes: 1 << 30}}}))
 		claims = append(claims, Claim{Container: Container{ID: fmt.Sprintf("%064x", n)}, Dir: dir})
 	}
-	pids, err := procfs("/proc").all()
+	pids, err := procfs.FS("/proc").All()
 	require.NoError(b, err)
 	busy := map[string][]nvidia.Process{gpuA: nil}
 	for _, pid := range pids[:min(20, len(pids))] {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuslice/gpuslice/internal/procfs"
 )
 
 // DeviceNode is the device node of a GPU: the UUIDs of the GPU and of its MIG devices, the GPU's first.
@@ -40,7 +42,7 @@ var (
 // none. So the search compares device numbers. With AT_STATX_DONT_SYNC the kernel does not wait for a file system that
 // may never answer (FUSE, NFS).
 type descriptors struct {
-	proc procfs
+	proc procfiles
 	// held are the device nodes that were found, with one descriptor of each. Each look checks them again.
 	held map[openNode]descriptor
 	// found counts the new ones of this look.
@@ -64,8 +66,8 @@ type descriptor struct {
 	fd  int
 }
 
-func newDescriptors(proc procfs) *descriptors {
-	return &descriptors{proc: proc, held: map[openNode]descriptor{}, more: map[int]int{}}
+func newDescriptors(proc string) *descriptors {
+	return &descriptors{proc: procfiles{procfs.FS(proc)}, held: map[openNode]descriptor{}, more: map[int]int{}}
 }
 
 // search searches the open files of processes, which are in order, and returns for each the GPU devices that it has open.
@@ -105,7 +107,7 @@ func (d *descriptors) around(pids []int, nodes map[uint64]DeviceNode, thorough b
 		if d.process(pid, dir, nodes) > 0 || !thorough {
 			continue
 		}
-		if _, thread, err := d.proc.process(pid); err == nil && thread != dir {
+		if _, thread, err := d.proc.Process(pid); err == nil && thread != dir {
 			d.process(pid, thread, nodes)
 		}
 	}
@@ -131,8 +133,8 @@ func (d *descriptors) process(pid int, dir string, nodes map[uint64]DeviceNode) 
 
 // openFiles calls each with the open files of a process, beginning with number from, until it returns false. files is a
 // descriptor of the directory with the open files, and name the name in it. A process that has ended has none.
-func (p procfs) openFiles(dir string, from int, each func(files int, name string, fd int) bool) {
-	files, err := unix.Open(filepath.Join(string(p), dir, "fd"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+func (p procfiles) openFiles(dir string, from int, each func(files int, name string, fd int) bool) {
+	files, err := unix.Open(p.Path(dir, "fd"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
 	}
@@ -172,7 +174,7 @@ func (d *descriptors) file(at openNode, by descriptor, files int, nodes map[uint
 
 // still says whether the descriptor is still that open device.
 func (d *descriptors) still(at openNode, by descriptor) bool {
-	dir, name := filepath.Join(string(d.proc), by.dir), strconv.Itoa(by.fd)
+	dir, name := d.proc.Path(by.dir), strconv.Itoa(by.fd)
 	return deviceOf(unix.AT_FDCWD, filepath.Join(dir, "fd", name)) == at.device && usable(unix.AT_FDCWD, filepath.Join(dir, "fdinfo", name))
 }
 

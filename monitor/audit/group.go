@@ -2,10 +2,11 @@ package audit
 
 import (
 	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/gpuslice/gpuslice/internal/procfs"
 )
 
 // group is what a process' control group says of its container.
@@ -33,9 +34,7 @@ var (
 //	4:devices:/docker/<id>
 func parseGroups(text string, known func(id string) bool) group {
 	var best group
-	for line := range strings.Lines(text) {
-		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
-		_, path, _ := strings.Cut(rest, ":")
+	for path := range procfs.CgroupPaths(text) {
 		g := parseGroup(path, known)
 		if g.container != "" {
 			return g
@@ -56,13 +55,8 @@ func parseGroup(path string, known func(id string) bool) (g group) {
 		if uid := podPattern.FindStringSubmatch(part); g.pod && uid != nil {
 			g.podUID = strings.ReplaceAll(uid[1], "_", "-")
 		}
-		id := strings.TrimSuffix(part, ".scope")
-		last := id[strings.LastIndexAny(id, "-:")+1:] // cri-containerd-<id>, k8s.io:…:<id>
-		for _, id := range []string{id, last} {
-			if id != "" && (containerPattern.MatchString(id) || known(id)) {
-				g.container = id
-				return g
-			}
+		if g.container = procfs.ContainerID(part, func(id string) bool { return containerPattern.MatchString(id) || known(id) }); g.container != "" {
+			return g
 		}
 	}
 	return g
@@ -74,19 +68,19 @@ const generations = 64
 // groupOf finds the container of a process that no claim's is, by its control group or,
 // without one, by those of its ancestors: a process that left its container's group still has
 // its parent. That holds in the host's PID namespace too, until the parent ends.
-func (i *Inspector) groupOf(s status, dir string, known func(string) bool) group {
+func (i *Inspector) groupOf(s procfs.Status, dir string, known func(string) bool) group {
 	for range generations {
-		if text, err := os.ReadFile(filepath.Join(string(i.proc), dir, "cgroup")); err == nil {
+		if text, err := os.ReadFile(i.proc.Path(dir, "cgroup")); err == nil {
 			if g := parseGroups(string(text), known); !g.none() {
 				return g
 			}
 		}
-		if s.parent <= 0 {
+		if s.Parent <= 0 {
 			return group{}
 		}
-		dir = strconv.Itoa(s.parent)
+		dir = strconv.Itoa(s.Parent)
 		var err error
-		if s, err = i.proc.stat(dir); err != nil {
+		if s, err = i.proc.Stat(dir); err != nil {
 			return group{}
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpuslice/gpuslice/ledger/orphans"
+	"github.com/gpuslice/gpuslice/internal/procfs"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -29,7 +29,7 @@ const (
 
 // Inspector finds out whose processes are and what they have mapped.
 type Inspector struct {
-	proc procfs
+	proc procfiles
 	// own is the container that this runs in. It is empty where this runs in none, and where
 	// it has a control group namespace of its own, as pods have by version 2. There the
 	// processes of its container are in "/", by which they are of no container, and so the
@@ -68,9 +68,9 @@ type seenMaps struct {
 // limiter is installed; container tells of a container that may have no grant.
 func NewInspector(proc, libraryDir string, container func(id string) (c Container, exempt, known bool)) *Inspector {
 	i := &Inspector{
-		proc: procfs(proc), owners: feedback.NewOwners(proc), container: container,
-		restTime: restTime, mapsTime: mapsTime, libraries: &libraries{dir: libraryDir}, descriptors: newDescriptors(procfs(proc)),
-		strangers: map[int]int{}, mapped: map[orphans.Process]seenMaps{}, suspects: map[int]bool{},
+		proc: procfiles{procfs.FS(proc)}, owners: feedback.NewOwners(proc), container: container,
+		restTime: restTime, mapsTime: mapsTime, libraries: &libraries{dir: libraryDir}, descriptors: newDescriptors(proc),
+		strangers: map[int]int{}, mapped: map[claimed.Process]seenMaps{}, suspects: map[int]bool{},
 	}
 	if text, err := os.ReadFile(filepath.Join(proc, "self/cgroup")); err == nil {
 		i.own = parseGroups(string(text), func(string) bool { return false }).container
@@ -88,7 +88,7 @@ func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]nvi
 	}
 	on := byProcess(devices)
 	errs := []error{i.learn(claims)}
-	all, err := i.proc.all()
+	all, err := i.proc.All()
 	errs = append(errs, err)
 	nodes := i.nodes()
 	var holding map[int][]uint64
@@ -236,11 +236,11 @@ func (i *Inspector) candidates(claims map[string]*Claim, on map[int]map[string]M
 
 // process finds out all of one.
 func (i *Inspector) process(pid int, owner string, claims map[string]*Claim, devices map[string]Memory) (Process, error) {
-	s, dir, err := i.proc.process(pid)
+	s, dir, err := i.proc.Process(pid)
 	if err != nil {
 		return Process{}, err
 	}
-	p := Process{Process: orphans.Process{PID: pid, Start: s.start}, Name: s.name, Devices: devices}
+	p := Process{Process: claimed.Process{PID: pid, Start: s.Start}, Name: s.Name, Devices: devices}
 	if owner == "" {
 		g := i.groupOf(s, dir, func(id string) bool { _, _, known := i.container(id); return known || claims[id] != nil })
 		owner = g.container
@@ -295,7 +295,7 @@ func (i *Inspector) maps(of orphans.Process, dir string, claim *Claim) (mapped, 
 		return mapped{}, errLate
 	}
 	delete(i.mapped, of)
-	f, err := os.Open(filepath.Join(string(i.proc), dir, "maps"))
+	f, err := os.Open(i.proc.Path(dir, "maps"))
 	if err != nil {
 		return mapped{}, err
 	}
@@ -353,3 +353,6 @@ func (i *Inspector) remember(all []Process, thorough bool) {
 	maps.DeleteFunc(i.mapped, func(_ orphans.Process, seen seenMaps) bool { return seen.until < i.look })
 	maps.DeleteFunc(i.strangers, func(_ int, until int) bool { return until <= i.look })
 }
+
+// procfiles is /proc.
+type procfiles struct{ procfs.FS }

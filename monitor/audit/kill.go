@@ -40,16 +40,16 @@ func kill(p orphans.Process, still func() error) (killed bool, err error) {
 }
 
 // lives says whether a process is there.
-func (i *Inspector) lives(p orphans.Process) bool {
-	s, _, err := i.proc.process(p.PID)
-	return err == nil && s.start == p.Start
+func (i *Inspector) lives(p claimed.Process) bool {
+	s, _, err := i.proc.Process(p.PID)
+	return err == nil && s.Start == p.Start
 }
 
 // Still says whether a process is the one that was judged, in the same container, and may
 // still be ended for it: nil. It looks at everything again.
 func (i *Inspector) Still(v Violation, o Offender, claims map[string]*Claim) error {
 	files := usageFiles(claims)
-	owner := feedback.NewOwners(string(i.proc)).Find([]int{o.PID}, files)[o.PID]
+	owner := feedback.NewOwners(string(i.proc.FS)).Find([]int{o.PID}, files)[o.PID]
 	delete(i.mapped, o.Process)
 	now, err := i.process(o.PID, owner, claims, nil)
 	if v.Kind == ForeignDescriptor {

@@ -141,37 +141,11 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, os.ErrPermission }
 
-func TestParseStat(t *testing.T) {
-	rest := "12 " + strings.Repeat("0 ", 17) + "4711 99 99\n"
-	for text, want := range map[string]status{
-		"7 (sh) S " + rest:                 {"sh", 4711, 12, false},
-		"7 (a) R 1 (sh) Z " + rest:         {"a) R 1 (sh", 4711, 12, true},
-		"7 (new\nline ) ) S " + rest:       {"new\nline ) ", 4711, 12, false},
-		"7 () X " + rest:                   {"", 4711, 12, true},
-		"7 (sh) S 12 " + rest[:20]:         {},
-		"":                                 {},
-		") (":                              {},
-		"7 (sh) S x" + rest[2:]:            {},
-		"7 (sh) S 12 " + "" + "  \x00\x00": {},
-	} {
-		got, err := parseStat([]byte(text))
-		if want == (status{}) {
-			assert.Error(t, err, text)
-			continue
-		}
-		assert.NoError(t, err, text)
-		assert.Equal(t, want, got, text)
-	}
-}
-
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("7 (sh) S 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 4711 1"))
 	f.Add([]byte("0::/kubepods/pod" + uid + "/" + idA + "\n"))
 	f.Add([]byte("7f00-7f10 r-xp 00000000 00:2a 77 /.gpuslice/libvgpu.so\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if s, err := parseStat(data); err == nil && len(s.name) > len(data) {
-			t.Error(s)
-		}
 		g := parseGroups(string(data), func(string) bool { return false })
 		if g.container != "" && !containerPattern.MatchString(g.container) {
 			t.Error(g)

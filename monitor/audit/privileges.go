@@ -3,7 +3,6 @@ package audit
 import (
 	"io"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -26,8 +25,8 @@ func (i *Inspector) privileges(p *Process) {
 }
 
 // bounding returns the capability bounding set of a process.
-func (p procfs) bounding(dir string) (set uint64, known bool) {
-	f, err := os.Open(filepath.Join(string(p), dir, "status"))
+func (p procfiles) bounding(dir string) (set uint64, known bool) {
+	f, err := os.Open(p.Path(dir, "status"))
 	if err != nil {
 		return 0, false
 	}
@@ -46,8 +45,8 @@ func (p procfs) bounding(dir string) (set uint64, known bool) {
 const machineUsers = 0xEFFFFFFD
 
 // ofMachine says whether a process is in the initial user namespace.
-func (p procfs) ofMachine(dir string) bool {
+func (p procfiles) ofMachine(dir string) bool {
 	var st unix.Stat_t
-	err := unix.Stat(filepath.Join(string(p), dir, "ns/user"), &st)
+	err := unix.Stat(p.Path(dir, "ns/user"), &st)
 	return err == nil && st.Ino == machineUsers
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpuslice/gpuslice/internal/procfs"
 )
 
 // without starts a process without a capability, and with a file open.
@@ -56,9 +58,9 @@ func TestAuditorSparesDescriptorsOfPrivilegedContainers(t *testing.T) {
 		join(t, a.root, "gpuslice-test-audit/"+idA, pid)
 	}
 	a.looks(3)
-	status, err := procfs("/proc").stat(strconv.Itoa(privileged))
+	status, err := procfs.FS("/proc").Stat(strconv.Itoa(privileged))
 	require.NoError(t, err)
-	assert.False(t, status.zombie)
+	assert.False(t, status.Zombie)
 	assert.EqualError(t, admin.Wait(), "signal: killed")
 	assert.Equal(t, 1.0, a.lasting(ForeignDescriptor))
 	assert.Equal(t, 1.0, a.lasting(PrivilegedContainer))

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpuslice/gpuslice/ledger/orphans"
+	"github.com/gpuslice/gpuslice/internal/procfs"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
@@ -191,9 +191,9 @@ func TestProcessThatLeftItsGroup(t *testing.T) {
 func descendant(t *testing.T, pid int, name string) int {
 	t.Helper()
 	for found := pid; ; {
-		s, err := procfs("/proc").stat(strconv.Itoa(found))
+		s, err := procfs.FS("/proc").Stat(strconv.Itoa(found))
 		require.NoError(t, err)
-		if s.name == name {
+		if s.Name == name {
 			return found
 		}
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", found, found))
@@ -216,8 +216,8 @@ func TestProcessWithoutItsFirstThread(t *testing.T) {
 	require.NoError(t, c.Start())
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 	pid := c.Process.Pid
-	for s := (status{}); !s.zombie; {
-		s, err = procfs("/proc").stat(strconv.Itoa(pid))
+	for s := (procfs.Status{}); !s.Zombie; {
+		s, err = procfs.FS("/proc").Stat(strconv.Itoa(pid))
 		require.NoError(t, err)
 	}
 	for version, root := range hierarchies(t) {
@@ -226,7 +226,7 @@ func TestProcessWithoutItsFirstThread(t *testing.T) {
 		p := look(t, i, pid)
 		assert.Equal(t, idA, p.Container.ID, version)
 
-		_, dir, err := i.proc.process(pid)
+		_, dir, err := i.proc.Process(pid)
 		require.NoError(t, err)
 		m, err := i.maps(p.Process, dir, &Claim{})
 		require.NoError(t, err)
@@ -295,8 +295,8 @@ func TestProcessesThatAreGone(t *testing.T) {
 	assert.Empty(t, all)
 
 	zombie := begin(t, 0, "true")
-	for s := (status{}); !s.zombie; {
-		s, err = i.proc.stat(strconv.Itoa(zombie.Process.Pid))
+	for s := (procfs.Status{}); !s.Zombie; {
+		s, err = i.proc.Stat(strconv.Itoa(zombie.Process.Pid))
 		require.NoError(t, err)
 	}
 	all, err = i.Processes(nil, map[string][]nvidia.Process{gpuA: {{PID: zombie.Process.Pid}}}, true)

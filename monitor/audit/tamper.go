@@ -113,8 +113,8 @@ func (f claimFiles) foreign(l fileLock) (limiter.Lock, bool) {
 
 // locks reads the locks on these files from /proc/locks, at most mostFileLocks+1 of each. A tenant can make the list as long as it wants,
 // and each read walks it from the beginning.
-func (p procfs) locks(ctx context.Context, of map[fileID]bool) (map[fileID][]fileLock, error) {
-	f, err := os.Open(filepath.Join(string(p), "locks"))
+func (p procfiles) locks(ctx context.Context, of map[fileID]bool) (map[fileID][]fileLock, error) {
+	f, err := os.Open(p.Path("locks"))
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (i *Inspector) holders(ctx context.Context, tampered []*Claim, claims map[s
 
 // byContainer returns the processes of the claims' containers.
 func (i *Inspector) byContainer(claims map[string]*Claim) (map[string][]int, error) {
-	all, err := i.proc.all()
+	all, err := i.proc.All()
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +236,7 @@ func (i *Inspector) holdersOf(ctx context.Context, c *Claim, pids []int, listed 
 		if ctx.Err() != nil || len(all) == mostHolders {
 			break
 		}
-		s, dir, err := i.proc.process(pid)
+		s, dir, err := i.proc.Process(pid)
 		if err != nil {
 			continue
 		}
@@ -244,7 +244,7 @@ func (i *Inspector) holdersOf(ctx context.Context, c *Claim, pids []int, listed 
 		if len(held) == 0 {
 			continue
 		}
-		one := Holder{Process: orphans.Process{PID: pid, Start: s.start}, Name: s.name, What: inWords(held)}
+		one := Holder{Process: claimed.Process{PID: pid, Start: s.Start}, Name: s.Name, What: inWords(held)}
 		if c.ID == i.own || pid == os.Getpid() {
 			one.Spared = ownContainer
 		}
@@ -255,7 +255,7 @@ func (i *Inspector) holdersOf(ctx context.Context, c *Claim, pids []int, listed 
 
 // holds says whether a process holds a lock or a lease on a file of a claim now.
 func (i *Inspector) holds(pid int, claim *Claim) bool {
-	_, dir, err := i.proc.process(pid)
+	_, dir, err := i.proc.Process(pid)
 	if err != nil || claim == nil {
 		return false
 	}
@@ -266,7 +266,7 @@ func (i *Inspector) holds(pid int, claim *Claim) bool {
 
 // held returns the locks and leases on a claim's files that belong to open files of a process. A lock stays with the open
 // file, and so with each process that has it, after the process that took it has ended.
-func (p procfs) held(ctx context.Context, dir string, files claimFiles) (all []limiter.Lock) {
+func (p procfiles) held(ctx context.Context, dir string, files claimFiles) (all []limiter.Lock) {
 	count := 0
 	p.openFiles(dir, 0, func(open int, name string, _ int) bool {
 		var st unix.Statx_t
@@ -281,8 +281,8 @@ func (p procfs) held(ctx context.Context, dir string, files claimFiles) (all []l
 }
 
 // lockedBy returns those that belong to one open file.
-func (p procfs) lockedBy(fdinfo string, files claimFiles) (all []limiter.Lock) {
-	f, err := os.Open(filepath.Join(string(p), fdinfo))
+func (p procfiles) lockedBy(fdinfo string, files claimFiles) (all []limiter.Lock) {
+	f, err := os.Open(p.Path(fdinfo))
 	if err != nil {
 		return nil // closed
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpuslice/gpuslice/internal/procfs"
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
@@ -278,8 +279,8 @@ func TestAuditorEndsTheChildThatHasTheLock(t *testing.T) {
 	assert.Equal(t, 1.0, a.total(TamperedFiles, actionKilled))
 	assert.True(t, lives(neighbour))
 	require.Eventually(t, func() bool {
-		s, err := procfs("/proc").stat(strconv.Itoa(child))
-		return err != nil || s.zombie
+		s, err := procfs.FS("/proc").Stat(strconv.Itoa(child))
+		return err != nil || s.Zombie
 	}, 10*time.Second, time.Millisecond, "the child ends")
 	a.looks(pardoned)
 	assert.Zero(t, a.lasting(TamperedFiles))

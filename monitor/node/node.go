@@ -15,6 +15,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpuslice/gpuslice/internal/atomicfile"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
@@ -84,7 +85,7 @@ func (f File) Unhealthy(uuid, gpu string) string {
 }
 
 // Write publishes the file. Readers see the old one or the new one, never a part.
-func Write(stateDir string, f File) (err error) {
+func Write(stateDir string, f File) error {
 	if boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
 		f.BootID = string(bytes.TrimSpace(boot)) // without it readers go by the time
 	}
@@ -92,21 +93,7 @@ func Write(stateDir string, f File) (err error) {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", fileName, err)
 	}
-	temp, err := os.CreateTemp(stateDir, "."+fileName+"-")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", fileName, err)
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(temp.Name())
-			err = fmt.Errorf("write %s: %w", fileName, err)
-		}
-	}()
-	_, err = temp.Write(data)
-	if err := errors.Join(err, temp.Chmod(0o644), temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), filepath.Join(stateDir, fileName))
+	return atomicfile.Write(filepath.Join(stateDir, fileName), data, 0o644)
 }
 
 // Read reads the file or, on a node where no agent has run, what gpuslice-runtime was told.
