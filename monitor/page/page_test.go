@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/htmlpage"
 	"github.com/gpuslice/gpuslice/monitor/node/nodetest"
-	"github.com/gpuslice/gpuslice/monitor/page/shell"
 	"github.com/gpuslice/gpuslice/monitor/view"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
@@ -22,7 +22,7 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func ptr[T any](v T) *T { return &v }
 
-// known is a GPU that everything is known of.
+// known is a GPU with all numbers.
 func known() view.GPU {
 	return view.GPU{
 		UUID: "GPU-1", Index: 3, Model: "NVIDIA H200", MemoryMiB: 1024, GrantableMiB: 2048, GrantedMemoryMiB: 512, GrantableCores: 100, GrantedCores: 30,
@@ -37,25 +37,25 @@ func TestGPU(t *testing.T) {
 	assert.Equal(t, "GPU 3: NVIDIA H200", s.Title)
 	assert.Equal(t, "GPU-1 · 2 of 10 containers · 61 °C · 350 W", s.Lead)
 	assert.Empty(t, s.Warning)
-	assert.Equal(t, [][]shell.Cell{
-		{{Text: "Memory"}, bar(shell.Granted, 512*mib, 2048*mib, "0.50 GiB of 2.00 GiB"), bar(shell.Used, 256*mib, 1024*mib, "0.25 GiB of 1.00 GiB", "by NVML")},
-		{{Text: "Compute time"}, bar(shell.Granted, 30, 100, "30 of 100 %"), bar(shell.Used, 45, 100, "45 %")},
+	assert.Equal(t, [][]htmlpage.Cell{
+		{{Text: "Memory"}, bar(htmlpage.Granted, 512*mib, 2048*mib, "0.50 GiB of 2.00 GiB"), bar(htmlpage.Used, 256*mib, 1024*mib, "0.25 GiB of 1.00 GiB", "from NVML")},
+		{{Text: "Compute time"}, bar(htmlpage.Granted, 30, 100, "30 of 100 %"), bar(htmlpage.Used, 45, 100, "45 %")},
 	}, s.Tables[0].Rows)
 }
 
-func bar(kind string, value, of float64, text string, notes ...string) shell.Cell {
-	return shell.Cell{Text: text, Notes: notes, Bars: []shell.Bar{{Of: of, Parts: []shell.Part{{Kind: kind, Value: value}}}}}
+func bar(kind string, value, of float64, text string, notes ...string) htmlpage.Cell {
+	return htmlpage.Cell{Text: text, Notes: notes, Bars: []htmlpage.Bar{{Of: of, Parts: []htmlpage.Part{{Kind: kind, Value: value}}}}}
 }
 
-// What nobody measured is called so, and is not a zero.
+// A missing measurement is not shown as zero.
 func TestGPUUnknown(t *testing.T) {
-	for description, telemetry := range map[string]*nvidia.Telemetry{"nobody asked NVML": nil, "NVML doesn't say": {}} {
+	for description, telemetry := range map[string]*nvidia.Telemetry{"no telemetry": nil, "empty telemetry": {}} {
 		c := known()
 		c.Telemetry = telemetry
 		s := gpu(&c, nil, now)
 		assert.Equal(t, "GPU-1 · 2 of 10 containers", s.Lead, description)
-		assert.Equal(t, bar(shell.Used, 100*mib, 1024*mib, "0.10 GiB of 1.00 GiB", "as containers count it"), s.Tables[0].Rows[0][2], description)
-		assert.Equal(t, shell.Cell{Text: "not measured"}, s.Tables[0].Rows[1][2], description)
+		assert.Equal(t, bar(htmlpage.Used, 100*mib, 1024*mib, "0.10 GiB of 1.00 GiB", "as containers count it"), s.Tables[0].Rows[0][2], description)
+		assert.Equal(t, htmlpage.Cell{Text: "not measured"}, s.Tables[0].Rows[1][2], description)
 	}
 }
 
@@ -66,9 +66,9 @@ func TestGPUWarnings(t *testing.T) {
 		want        string
 	}{
 		{"healthy", func(*view.GPU) {}, ""},
-		{"ill", func(c *view.GPU) { c.Healthy = false }, "not healthy"},
-		{"ill, and why", func(c *view.GPU) { c.Healthy, c.Unhealthy = false, "XID 79" }, "not healthy: XID 79"},
-		{"not offered", func(c *view.GPU) { c.GrantableSlots = 0 }, "nothing is granted on it"},
+		{"unhealthy", func(c *view.GPU) { c.Healthy = false }, "not healthy"},
+		{"unhealthy with a reason", func(c *view.GPU) { c.Healthy, c.Unhealthy = false, "XID 79" }, "not healthy: XID 79"},
+		{"not offered", func(c *view.GPU) { c.GrantableSlots = 0 }, "not offered"},
 	} {
 		c := known()
 		test.change(&c)
@@ -83,24 +83,24 @@ func TestGPUWarnings(t *testing.T) {
 
 func TestShares(t *testing.T) {
 	active := view.Container{State: "active"}
-	memory := func(s view.Share) shell.Cell { return shareMemory(&active, &s) }
-	compute := func(s view.Share) shell.Cell { return shareCompute(&s, now) }
+	memory := func(s view.Share) htmlpage.Cell { return shareMemory(&active, &s) }
+	compute := func(s view.Share) htmlpage.Cell { return shareCompute(&s, now) }
 	assert.Equal(t, "0.50 GiB of 1.00 GiB", memory(view.Share{MemoryMiB: 1024, UsedBytes: 512 << 20}).Text)
 	assert.Equal(t, []string{"0 processes"}, memory(view.Share{MemoryMiB: 1024}).Notes)
 	full := memory(view.Share{MemoryMiB: 1024, UsedBytes: 512 << 20, ResidueBytes: 256 << 20, Processes: 1, RefusedAllocations: 3})
-	assert.Equal(t, []string{"1 process", "0.25 GiB more held by the driver", "3 allocations refused"}, full.Notes)
-	assert.Equal(t, []shell.Part{{Kind: shell.Used, Value: 512 * mib}, {Kind: shell.Residue, Value: 256 * mib}}, full.Bars[0].Parts)
+	assert.Equal(t, []string{"1 process", "0.25 GiB more counted by the driver", "3 allocations refused"}, full.Notes)
+	assert.Equal(t, []htmlpage.Part{{Kind: htmlpage.Used, Value: 512 * mib}, {Kind: htmlpage.Residue, Value: 256 * mib}}, full.Bars[0].Parts)
 	assert.Empty(t, full.Warning)
 	over := memory(view.Share{MemoryMiB: 1, UsedBytes: math.MaxUint64})
 	assert.Equal(t, "more than granted", over.Warning)
 	assert.Equal(t, "> 1000000 GiB of < 0.01 GiB", over.Text)
 	damaged := shareMemory(&view.Container{UsageProblem: "too short"}, &view.Share{MemoryMiB: 1024})
-	assert.Equal(t, shell.Cell{Text: "not known, of 1.00 GiB"}, damaged, "and no bar of nothing")
+	assert.Equal(t, htmlpage.Cell{Text: "not known, of 1.00 GiB"}, damaged, "without a bar")
 
-	assert.Equal(t, shell.Cell{Text: "not measured, of 30 %"}, compute(view.Share{CorePercent: 30}))
-	assert.Equal(t, bar(shell.Used, 12.4, 30, "12 % of 30 %"), compute(view.Share{CorePercent: 30, CoreUsedPercent: ptr(12.4)}))
-	assert.Equal(t, bar(shell.Used, 60, 100, "60 % of the GPU, not limited"), compute(view.Share{CoreUsedPercent: ptr(60.0)}))
-	assert.Equal(t, []string{"waited 1 h for its share", "at work"},
+	assert.Equal(t, htmlpage.Cell{Text: "not measured, of 30 %"}, compute(view.Share{CorePercent: 30}))
+	assert.Equal(t, bar(htmlpage.Used, 12.4, 30, "12 % of 30 %"), compute(view.Share{CorePercent: 30, CoreUsedPercent: ptr(12.4)}))
+	assert.Equal(t, bar(htmlpage.Used, 60, 100, "60 % of the GPU, not limited"), compute(view.Share{CoreUsedPercent: ptr(60.0)}))
+	assert.Equal(t, []string{"waited 1 h for its share", "active"},
 		compute(view.Share{ThrottledNanoseconds: uint64(90 * time.Minute), LastLaunch: now.Add(-time.Second)}).Notes[:2])
 }
 
@@ -113,7 +113,7 @@ func TestDuration(t *testing.T) {
 	}
 }
 
-// Each container is there once for each of its shares, at its GPU; those that are at no GPU have a place too.
+// Each container has a row for each of its shares. Those on no GPU have a section.
 func TestContainers(t *testing.T) {
 	other := known()
 	other.UUID, other.Index = "GPU-2", 4
@@ -125,7 +125,7 @@ func TestContainers(t *testing.T) {
 		{ContainerID: "4", State: "blocking", Blocks: []string{"GPU-1"}},
 	}}, now)
 	require.Len(t, p.Sections, 3)
-	names := func(s shell.Section, table int) (all []string) {
+	names := func(s htmlpage.Section, table int) (all []string) {
 		for _, row := range s.Tables[table].Rows {
 			all = append(all, row[0].Text)
 		}
@@ -136,10 +136,10 @@ func TestContainers(t *testing.T) {
 	assert.Equal(t, []string{"lost", "4"}, names(p.Sections[2], 0))
 	assert.Equal(t, []string{"blocking", "blocks GPU-1"}, p.Sections[2].Tables[0].Rows[1][0].Notes)
 	assert.Equal(t, []string{"a problem"}, p.Problems)
-	assert.Equal(t, "2 GPUs, 3 containers with a share of them", p.Lead)
+	assert.Equal(t, "2 GPUs, 3 containers with a share", p.Lead)
 }
 
-// The whole way: an agent's state directory, with what tenants have named their things.
+// End to end, with names that tenants chose.
 func TestHandler(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	s.Claim("c1", "<b>evil</b>", grant.Share{UUID: nodetest.H200, MemoryMiB: 2048, CorePercent: 20})

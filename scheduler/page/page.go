@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuslice/gpuslice/monitor/page/shell"
+	shell "github.com/gpuslice/gpuslice/internal/htmlpage"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 )
@@ -53,7 +53,7 @@ func describe(s engine.State, waiting []engine.Pending, total, number int, now t
 			sum, of = sum.Add(c.Used), of.Add(scheduler.Use{MemoryMiB: c.MemoryMiB, Cores: c.Cores, Slots: c.Slots})
 		}
 	}
-	p.Lead = fmt.Sprintf("%s, %s, %s pending", shell.Count(len(s.Nodes), "node"), shell.Count(gpus, "gpu"), shell.Count(total, "pod"))
+	p.Lead = fmt.Sprintf("%s, %s, %s pending", shell.Count(len(s.Nodes), "node"), shell.Count(gpus, "GPU"), shell.Count(total, "pod"))
 	if gpus > 0 {
 		p.Sections = append(p.Sections, shell.Section{Title: "All GPUs", Tables: []shell.Table{{
 			Caption: "What is granted of all GPUs", Columns: []string{"", "Memory", "Compute time", "Containers"},

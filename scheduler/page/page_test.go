@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpuslice/gpuslice/grant"
-	"github.com/gpuslice/gpuslice/monitor/page/shell"
+	shell "github.com/gpuslice/gpuslice/internal/htmlpage"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/engine"
 	"github.com/gpuslice/gpuslice/scheduler/request"

@@ -60,19 +60,19 @@ func TestNodePage(t *testing.T) {
 	b.open(t, nodePage(t, usual))
 	text := b.text(t)
 	for _, seen := range []string{
-		"GPUs of gpu-node-7", "3 GPUs, 4 containers with a share of them; driver 575.57.08, CUDA 12.9",
+		"GPUs of gpu-node-7", "3 GPUs, 4 containers with a share; driver 575.57.08, CUDA 12.9",
 		"Violations 1 now", "no-limiter", "process 4242", "for 5 min",
 		"Problems", "GPU 2: nvmlDeviceGetUUID: GPU is lost",
 		"GPU 0: NVIDIA H200", "3 of 10 containers · 61 °C · 412 W",
 		"not healthy: XID 79: it has fallen off the bus", "No container has a share of it.",
-		"4.00 GiB more held by the driver", "3 allocations refused", "waited 1 min for its share", "at work", "last launch 3 h ago",
+		"4.00 GiB more counted by the driver", "3 allocations refused", "waited 1 min for its share", "active", "last launch 3 h ago",
 		"usage file: it is shorter than it was made",
 	} {
 		assert.Contains(t, text, seen)
 	}
 	rows := b.rows(t)
 	// What the sample says: 96 of 128 GiB granted, 48 used; 75 of 100 % granted, 64 used.
-	memory, compute := find(t, rows, "Of the GPU", "Memory"), find(t, rows, "Of the GPU", "Compute time")
+	memory, compute := find(t, rows, "GPU in total", "Memory"), find(t, rows, "GPU in total", "Compute time")
 	assert.Equal(t, []string{"Memory", "96.0 GiB of 128.0 GiB", "48.0 GiB of 128.0 GiB"}, memory.Cells)
 	assertBars(t, memory, nil, []float64{0.75}, []float64{0.375})
 	assert.Equal(t, []string{"Compute time", "75 of 100 %", "64 %"}, compute.Cells)

@@ -1,4 +1,4 @@
-package shell_test
+package htmlpage_test
 
 import (
 	"context"
@@ -18,23 +18,23 @@ import (
 	"golang.org/x/net/html"
 	"pgregory.net/rapid"
 
-	"github.com/gpuslice/gpuslice/monitor/page/shell"
+	"github.com/gpuslice/gpuslice/internal/htmlpage"
 )
 
-// get is a page's answer.
-func get(t require.TestingT, p shell.Page, err error, method, path string) *httptest.ResponseRecorder {
-	h := shell.Handler(func(context.Context, *http.Request) (shell.Page, error) { return p, err })
+// get is the response with a page.
+func get(t require.TestingT, p htmlpage.Page, err error, method, path string) *httptest.ResponseRecorder {
+	h := htmlpage.Handler(func(context.Context, *http.Request) (htmlpage.Page, error) { return p, err })
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
 	return w
 }
 
-// full is a page with this text wherever there can be one.
-func full(s string) shell.Page {
-	cell := shell.Cell{Text: s, Notes: []string{s}, Warning: s, Bars: []shell.Bar{{Of: 1, Parts: []shell.Part{{Kind: shell.Used, Value: 1}}}}}
-	return shell.Page{Title: s, Lead: s, Problems: []string{s}, Legend: []shell.Key{{Kind: shell.Used, Text: s}}, Sections: []shell.Section{
-		{Title: s, Lead: s, Warning: s, Links: []shell.Link{{Text: s, Query: "?page=2"}}, Tables: []shell.Table{
-			{Caption: s, Columns: []string{s, s}, Rows: [][]shell.Cell{{cell, cell}}}, {Empty: s},
+// full is a page with a text in all places.
+func full(s string) htmlpage.Page {
+	cell := htmlpage.Cell{Text: s, Notes: []string{s}, Warning: s, Bars: []htmlpage.Bar{{Of: 1, Parts: []htmlpage.Part{{Kind: htmlpage.Used, Value: 1}}}}}
+	return htmlpage.Page{Title: s, Lead: s, Problems: []string{s}, Legend: []htmlpage.Key{{Kind: htmlpage.Used, Text: s}}, Sections: []htmlpage.Section{
+		{Title: s, Lead: s, Warning: s, Links: []htmlpage.Link{{Text: s, Query: "?page=2"}}, Tables: []htmlpage.Table{
+			{Caption: s, Columns: []string{s, s}, Rows: [][]htmlpage.Cell{{cell, cell}}}, {Empty: s},
 		}},
 	}}
 }
@@ -45,7 +45,7 @@ func TestHeaders(t *testing.T) {
 	policy := w.Header().Get("Content-Security-Policy")
 	assert.Contains(t, policy, "default-src 'none'")
 	assert.NotContains(t, policy, "unsafe")
-	// A browser applies the style only if the policy has the hash of what is between its tags.
+	// A browser applies the style only if the policy has its hash.
 	style := regexp.MustCompile(`(?s)<style>(.*)</style>`).FindStringSubmatch(w.Body.String())
 	require.Len(t, style, 2)
 	sum := sha256.Sum256([]byte(style[1]))
@@ -76,13 +76,13 @@ func TestRefresh(t *testing.T) {
 	assert.NotContains(t, hostile, "<script")
 }
 
-// What can't be read is said on the page, with what could be.
+// The page shows an error and the rest.
 func TestFailure(t *testing.T) {
-	w := get(t, full("what is known"), errors.New("the ledger <is> gone"), "GET", "/")
+	w := get(t, full("known part"), errors.New("the ledger <is> gone"), "GET", "/")
 	assert.Equal(t, http.StatusServiceUnavailable, w.Code)
 	assert.Contains(t, w.Body.String(), "the ledger &lt;is&gt; gone")
-	assert.Contains(t, w.Body.String(), "what is known")
-	assert.Contains(t, w.Body.String(), `http-equiv="refresh"`, "it comes back by itself")
+	assert.Contains(t, w.Body.String(), "known part")
+	assert.Contains(t, w.Body.String(), `http-equiv="refresh"`, "it reloads")
 }
 
 // elements are the page's elements and attributes' names, without its texts.
@@ -103,8 +103,7 @@ func elements(t require.TestingT, page string) []string {
 	return all
 }
 
-// Whatever a stranger's text is, the page has the elements that it has with a harmless one:
-// nothing of the text is taken as a part of the page.
+// No text adds an element to the page.
 func TestHostileTexts(t *testing.T) {
 	harmless := elements(t, get(t, full("harmless"), nil, "GET", "/").Body.String())
 	require.Contains(t, harmless, "rect class x width height")
@@ -121,30 +120,30 @@ func TestHostileTexts(t *testing.T) {
 	})
 }
 
-// A name can't turn around, hide or break up what stands beside it.
+// A name can't reverse, hide or split the text beside it.
 func TestPlain(t *testing.T) {
 	for text, want := range map[string]string{
 		"web-1": "web-1", "Größe 数": "Größe 数", "two words": "two words",
 		"a\u202eb": `a\u202eb`, "a\nb\x1b[2J": `a\u000ab\u001b[2J`, "a\u00a0b": `a\u00a0b`, "a\u200bb": `a\u200bb`,
 		"a\xffb": `a\xffb`, "a\ufffdb": "a\ufffdb", "\U000e0041": `\U000e0041`,
 	} {
-		assert.Equal(t, want, shell.Plain(text), "%q", text)
+		assert.Equal(t, want, htmlpage.Plain(text), "%q", text)
 	}
-	assert.Equal(t, strings.Repeat("x", 1000)+"…", shell.Plain(strings.Repeat("x", 100000)))
+	assert.Equal(t, strings.Repeat("x", 1000)+"…", htmlpage.Plain(strings.Repeat("x", 100000)))
 	rapid.Check(t, func(t *rapid.T) {
-		for _, r := range shell.Plain(string(rapid.SliceOf(rapid.Byte()).Draw(t, "text"))) {
+		for _, r := range htmlpage.Plain(string(rapid.SliceOf(rapid.Byte()).Draw(t, "text"))) {
 			require.True(t, r == ' ' || unicode.IsGraphic(r) && !unicode.IsSpace(r), "%U", r)
 		}
 	})
 }
 
-// Bars never leave their frame, whatever the numbers; where these fit they are drawn to scale.
+// Parts stay inside of the bar for all numbers, and are drawn to scale.
 func TestSegments(t *testing.T) {
 	odd := rapid.OneOf(rapid.Float64(), rapid.SampledFrom([]float64{0, -1, math.Inf(1), math.Inf(-1), math.NaN(), math.MaxFloat64}))
 	rapid.Check(t, func(t *rapid.T) {
-		b := shell.Bar{Of: odd.Draw(t, "of")}
+		b := htmlpage.Bar{Of: odd.Draw(t, "of")}
 		for range rapid.IntRange(0, 3).Draw(t, "parts") {
-			b.Parts = append(b.Parts, shell.Part{Kind: shell.Used, Value: odd.Draw(t, "value")})
+			b.Parts = append(b.Parts, htmlpage.Part{Kind: htmlpage.Used, Value: odd.Draw(t, "value")})
 		}
 		end := 0.0
 		for _, s := range b.Segments() {
@@ -154,7 +153,7 @@ func TestSegments(t *testing.T) {
 		}
 		require.LessOrEqual(t, end, 1000.0)
 	})
-	segments := shell.Bar{Of: 200, Parts: []shell.Part{{Kind: shell.Used, Value: 50}, {Kind: shell.Residue, Value: 20}, {Kind: shell.Granted, Value: 500}}}.Segments()
+	segments := htmlpage.Bar{Of: 200, Parts: []htmlpage.Part{{Kind: htmlpage.Used, Value: 50}, {Kind: htmlpage.Residue, Value: 20}, {Kind: htmlpage.Granted, Value: 500}}}.Segments()
 	require.Len(t, segments, 3)
 	for i, want := range []struct{ from, width float64 }{{0, 250}, {250, 100}, {350, 650}} {
 		assert.Equal(t, want.from, segments[i].From)
@@ -166,6 +165,6 @@ func TestGiB(t *testing.T) {
 	for bytes, want := range map[float64]string{
 		-1: "0 GiB", 0: "0 GiB", 1 << 20: "< 0.01 GiB", 1 << 30: "1.00 GiB", 3 << 29: "1.50 GiB", 143771 << 20: "140.4 GiB", math.MaxUint64: "> 1000000 GiB",
 	} {
-		assert.Equal(t, want, shell.GiB(bytes))
+		assert.Equal(t, want, htmlpage.GiB(bytes))
 	}
 }

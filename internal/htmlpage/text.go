@@ -1,4 +1,4 @@
-package shell
+package htmlpage
 
 import (
 	"fmt"
@@ -7,11 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxText is how much of one text is shown, in runes: names have at most 253.
+// maxText is the maximum length of a text in runes. Names have at most 253.
 const maxText = 1000
 
-// Plain is a stranger's text as it can be shown: what is not seen, or changes how what
-// comes after it is seen (control characters, the direction of writing), is written out.
+// Plain escapes invisible characters and those that change the display of other text, such as
+// control characters and the direction of writing.
 func Plain(s string) string {
 	var out strings.Builder
 	count := 0
@@ -33,7 +33,7 @@ func Plain(s string) string {
 	return out.String()
 }
 
-// GiB is an amount of memory for people: always in GiB, so that rows compare.
+// GiB formats an amount of memory: always in GiB, so that rows are comparable.
 func GiB(bytes float64) string {
 	gib := bytes / (1 << 30)
 	switch {
@@ -46,10 +46,10 @@ func GiB(bytes float64) string {
 	case gib < 1e6:
 		return fmt.Sprintf("%.1f GiB", gib)
 	}
-	return "> 1000000 GiB" // nobody has that: it is what a tenant says of himself
+	return "> 1000000 GiB" // written by a tenant
 }
 
-// Count is a number of things in words: "1 GPU", "2 GPUs".
+// Count formats a number of things: "1 GPU", "2 GPUs".
 func Count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
