@@ -12,17 +12,15 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// allowed is what containers that are on devices may have of them, by their ids and UUIDs:
-// their limits, or more where those were lowered, which takes nothing away. It is kept in a
-// file, for the next agent is to end nobody for what this one has let him keep, nor for a
-// limit that was lowered while there was none.
+// allowed has Device.AllowedBytes by container ID and UUID. It is saved in a file: the next agent must not kill
+// processes for memory that this agent allowed, or for a limit that was lowered between the two.
 type allowed struct {
-	file  string // empty: none
+	file  string // empty: not saved
 	bytes map[string]map[string]uint64
 	dirty bool
 }
 
-// openAllowed reads what was kept. What can't be read is forgotten.
+// openAllowed reads the file. With an error it is empty.
 func openAllowed(file string) (*allowed, error) {
 	a := &allowed{file: file, bytes: map[string]map[string]uint64{}}
 	if file == "" {
@@ -53,8 +51,7 @@ func (a *allowed) set(container, uuid string, bytes uint64) {
 	of[uuid], a.dirty = bytes, true
 }
 
-// forget drops those who have nothing any more: they have given all back. Of a device that
-// was not asked nobody knows.
+// forget drops containers that have released all memory. The memory of a device that was not read is unknown.
 func (a *allowed) forget(at map[string]bool, asked map[string][]nvidia.Process, claims map[string]*Claim) {
 	for id, of := range a.bytes {
 		if at[id] && claims[id] != nil {
@@ -69,7 +66,7 @@ func (a *allowed) forget(at map[string]bool, asked map[string][]nvidia.Process, 
 	}
 }
 
-// keep writes the file, if something has changed: complete or not at all.
+// keep saves changes.
 func (a *allowed) keep() error {
 	if a.file == "" || !a.dirty {
 		return nil
@@ -79,7 +76,7 @@ func (a *allowed) keep() error {
 		err = atomicfile.Write(a.file, data, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("save the memory of containers with lowered limits: %w", err)
+		return fmt.Errorf("save allowed memory: %w", err)
 	}
 	a.dirty = false
 	return nil

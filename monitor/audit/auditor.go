@@ -16,69 +16,65 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// Config is what an Auditor works with.
+// Config configures an Auditor.
 type Config struct {
-	// Interval is the time between two looks, and Grace how long a violation may last
-	// before Kill ends who does it.
+	// Interval is the time between two passes, and Grace how long a violation lasts before
+	// Kill ends its processes.
 	Interval, Grace time.Duration
 	Kill            bool
-	// Devices says who has which GPU and MIG device open (nvidia.Cache.Processes).
+	// Devices returns the processes on each GPU and MIG device (nvidia.Cache.Processes).
 	Devices func(context.Context) (map[string][]nvidia.Process, error)
-	// Claims are the ledger's containers that count, without what Devices and the look itself
-	// find out.
+	// Claims returns the active claims of the ledger.
 	Claims func(context.Context) ([]Claim, error)
-	// Granted are the devices of a claim, with its limits as they are now.
+	// Granted returns the devices of a claim with its present limits.
 	Granted func(*Claim) ([]Device, error)
 	// Locks finds locks and leases on the files of a claim (limiter.Holder.Locks).
-	Locks func(*Claim) ([]limiter.Lock, error)
-	// Inspector says whose processes are.
+	Locks     func(*Claim) ([]limiter.Lock, error)
 	Inspector *Inspector
-	// Guarded says why it is not known at present which containers there are; nil: it
-	// is. Meanwhile nothing is ended.
-	Guarded func() error
-	// AllowedFile keeps over a restart what containers may have that have more than their
-	// limits, which were lowered; empty: nothing does.
+	// Ready returns why the list of containers is not known now. Then nothing is killed.
+	Ready func() error
+	// AllowedFile saves Device.AllowedBytes across restarts; empty: not saved.
 	AllowedFile string
-	// Events tells of pods; optional.
+	// Events notifies pods; optional.
 	Events Events
 	Log    *slog.Logger
 }
 
-// Auditor compares what runs with what was granted. It is a prometheus.Collector.
+// Auditor compares the processes on the GPUs with the grants. It is a prometheus.Collector.
 type Auditor struct {
-	config  Config
-	log     *slog.Logger
-	history *History
-	metrics metrics
-	allowed *allowed
-	look    int
-	damaged map[string]bool // containers whose file was spoilt in the last look
-	stamps  map[string]stamp
-	told    map[key]time.Time
-	killed  map[orphans.Process]bool // and perhaps not gone yet
-	// The problems that were logged last.
-	saidDevices, saidClaims, saidLook, saidGuard, saidAllowed string
+	config   Config
+	log      *slog.Logger
+	history  *History
+	metrics  metrics
+	allowed  *allowed
+	passes   int
+	damaged  map[string]bool // usage files that were damaged in the last pass
+	stamps   map[string]stamp
+	notified map[key]time.Time
+	killed   map[claimed.Process]bool // perhaps not gone yet
+	// The last logged problems.
+	loggedDevices, loggedClaims, loggedProcesses, loggedReady, loggedAllowed string
 
 	mu  sync.Mutex
 	now []Violation
-	// resized are containers whose usage file was cut back, with the looks that are to find it damaged.
+	// resized are containers with a usage file that was cut back, with the number of passes that report it.
 	resized map[string]int
-	cut     map[string]int // of these, those that the present look is to find
+	cut     map[string]int // those for the present pass
 }
 
-// New makes an auditor.
+// New returns an auditor.
 func New(c Config) *Auditor {
 	allowed, err := openAllowed(c.AllowedFile)
 	if err != nil {
-		c.Log.Warn("what containers had when their limits were lowered is not known any more", "error", err)
+		c.Log.Warn("can't read the memory that containers may keep after a lowered limit", "error", err)
 	}
 	return &Auditor{
 		config: c, log: c.Log, history: NewHistory(c.Grace), metrics: newMetrics(),
-		allowed: allowed, told: map[key]time.Time{}, killed: map[orphans.Process]bool{}, damaged: map[string]bool{}, stamps: map[string]stamp{}, resized: map[string]int{},
+		allowed: allowed, notified: map[key]time.Time{}, killed: map[claimed.Process]bool{}, damaged: map[string]bool{}, stamps: map[string]stamp{}, resized: map[string]int{},
 	}
 }
 
-// Run looks until the context ends.
+// Run audits until ctx ends.
 func (a *Auditor) Run(ctx context.Context) {
 	tick := time.NewTicker(a.config.Interval)
 	defer tick.Stop()
@@ -92,22 +88,21 @@ func (a *Auditor) Run(ctx context.Context) {
 	}
 }
 
-// Violations are those that last.
+// Violations returns the present ones.
 func (a *Auditor) Violations() []Violation {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.now)
 }
 
-// Resized tells of a container that has changed the size of its usage file, which was cut back since: a look that comes
-// after that would not see it. It may be called at any time.
+// Resized notes that a container changed the size of its usage file, which was then cut back.
 func (a *Auditor) Resized(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.resized[id] = confirming // so that it is a violation, however soon it was cut back
+	a.resized[id] = confirming // so that it is confirmed
 }
 
-// cutBack are the containers of Resized that a look is to find.
+// cutBack returns the containers of Resized for a pass.
 func (a *Auditor) cutBack() map[string]int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -116,30 +111,30 @@ func (a *Auditor) cutBack() map[string]int {
 	return cut
 }
 
-// Once is one look.
+// Once is one pass.
 func (a *Auditor) Once(ctx context.Context, now time.Time) {
 	began := time.Now()
 	a.cut = a.cutBack()
-	look, ok := a.take(ctx, a.look%thoroughly == 0)
-	if !ok { // what was found before stays: nothing says that it is over
+	snapshot, ok := a.take(ctx, a.passes%fullPass == 0)
+	if !ok { // keep earlier violations: nothing shows that they ended
 		for id := range a.cut {
 			a.Resized(id)
 		}
 		return
 	}
-	a.look++
-	step := a.history.Step(now, Find(look))
+	a.passes++
+	step := a.history.Step(now, Find(snapshot))
 	for _, v := range step.Began {
 		a.begin(v, now)
 	}
 	for _, v := range step.Over {
-		delete(a.told, v.key())
-		a.log.Info("violation is over", v.attributes()...)
+		delete(a.notified, v.key())
+		a.log.Info("violation ended", v.attributes()...)
 	}
 	lasting := a.history.Now()
 	for _, v := range lasting {
-		if now.Sub(a.told[v.key()]) >= again {
-			a.tell(v, now)
+		if now.Sub(a.notified[v.key()]) >= repeatEvent {
+			a.notify(v, now)
 		}
 	}
 	a.metrics.count(lasting)
@@ -151,58 +146,56 @@ func (a *Auditor) Once(ctx context.Context, now time.Time) {
 	a.metrics.took.Set(time.Since(began).Seconds())
 }
 
-// take finds out what runs and what was granted. It is false where nothing could be
-// found out. Whoever is on a GPU is asked for first: a claim that is made meanwhile is
-// seen, and of one that is given back the processes are gone.
-func (a *Auditor) take(ctx context.Context, thorough bool) (Look, bool) {
+// take reads the processes and the grants; false: nothing could be read. Processes first: then a new
+// process has its claim, and the processes of a released claim are gone.
+func (a *Auditor) take(ctx context.Context, thorough bool) (Snapshot, bool) {
 	devices, err := a.config.Devices(ctx)
 	if ctx.Err() != nil {
-		return Look{}, false
+		return Snapshot{}, false
 	}
-	sayOnce(a.log, &a.saidDevices, "not every GPU is audited", err)
+	logOnce(a.log, &a.loggedDevices, "some GPUs are not audited", err)
 	if devices == nil {
-		return Look{}, false
+		return Snapshot{}, false
 	}
 	claims, ok := a.claims(ctx)
 	if !ok {
-		return Look{}, false
+		return Snapshot{}, false
 	}
-	look := Look{Claims: claims}
-	look.Processes, err = a.config.Inspector.Processes(claims, devices, thorough)
+	snapshot := Snapshot{Claims: claims}
+	snapshot.Processes, err = a.config.Inspector.Processes(claims, devices, thorough)
 	err = errors.Join(err, a.config.Inspector.tampering(ctx, claims, a.config.Locks))
-	at := containersOf(look.Processes)
+	at := containersOf(snapshot.Processes)
 	for id, c := range claims {
 		if at[id] || a.damaged[id] || a.cut[id] > 0 || thorough && a.touched(c) {
 			err = errors.Join(err, a.read(c))
 			if c.Damage == "" && a.cut[id] > 0 {
-				c.Damage = "a process of it has changed the size of its usage file (/.gpuslice/usage), which was cut back"
+				c.Damage = "a process of the container changed the size of its usage file (/.gpuslice/usage)"
 			}
-			a.allow(c, look.Processes, devices)
+			a.allow(c, snapshot.Processes, devices)
 		}
 	}
 	a.allowed.forget(at, devices, claims)
-	sayOnce(a.log, &a.saidAllowed, "an agent that is started now judges by the limits alone", a.allowed.keep())
-	sayOnce(a.log, &a.saidLook, "not all is audited", err)
+	logOnce(a.log, &a.loggedAllowed, "can't save the memory that containers may keep after a lowered limit", a.allowed.keep())
+	logOnce(a.log, &a.loggedProcesses, "some processes are not audited", err)
 	a.forget(claims)
-	return look, true
+	return snapshot, true
 }
 
-// thoroughly is the part of the looks that look at all containers and all processes. The
-// others look at those that are on a GPU, and at those that were found at fault: a node
-// may have hundreds of containers that sleep.
-const thoroughly = 6
+// Every fullPass'th pass looks at all containers and processes. The others look at those on a GPU
+// and at suspects: a node can have hundreds of idle containers.
+const fullPass = 6
 
 func containersOf(processes []Process) map[string]bool {
 	at := map[string]bool{}
 	for i := range processes {
-		if p := &processes[i]; p.Driver || len(p.Devices) > 0 || len(p.Open) > 0 { // not listed for its privileges only
+		if p := &processes[i]; p.Driver || len(p.Devices) > 0 || len(p.Open) > 0 { // not only listed for its capabilities
 			at[p.Container.ID] = true
 		}
 	}
 	return at
 }
 
-// read finds out what a claim is worth now, and what has become of its usage file.
+// read reads the present limits of a claim and checks its usage file.
 func (a *Auditor) read(c *Claim) error {
 	if c.Unknown {
 		return nil
@@ -211,7 +204,7 @@ func (a *Auditor) read(c *Claim) error {
 	switch {
 	case err == nil:
 		c.Devices = devices
-	case errors.Is(err, limiter.ErrLeased): // use the amounts that the ledger has reserved
+	case errors.Is(err, limiter.ErrLeased): // use the amounts of the ledger
 		if c.Tampering.What == "" {
 			c.Tampering.What = limiter.Lock{Lease: true}.String()
 		}
@@ -235,7 +228,7 @@ func (a *Auditor) claims(ctx context.Context) (map[string]*Claim, bool) {
 	if ctx.Err() != nil {
 		return nil, false
 	}
-	sayOnce(a.log, &a.saidClaims, "nothing is audited", err)
+	logOnce(a.log, &a.loggedClaims, "nothing is audited", err)
 	if err != nil {
 		return nil, false
 	}
@@ -246,8 +239,7 @@ func (a *Auditor) claims(ctx context.Context) (map[string]*Claim, bool) {
 	return claims, true
 }
 
-// allow remembers what a container may have. Where it is not known what it has, that is
-// what it was.
+// allow updates AllowedBytes. With unknown use they stay.
 func (a *Auditor) allow(c *Claim, processes []Process, asked map[string][]nvidia.Process) {
 	for i := range c.Devices {
 		d := &c.Devices[i]
@@ -267,32 +259,31 @@ func (a *Auditor) forget(claims map[string]*Claim) {
 	maps.DeleteFunc(a.damaged, func(id string, _ bool) bool { return claims[id] == nil })
 }
 
-// end ends who the policy says, each looked at once more.
+// end kills the processes that are due, after another pass.
 func (a *Auditor) end(ctx context.Context, due []Violation) {
 	if !a.config.Kill || len(due) == 0 {
 		return
 	}
-	if a.config.Guarded != nil {
-		err := a.config.Guarded()
-		sayOnce(a.log, &a.saidGuard, "nothing is killed before it is known which containers there are", err)
+	if a.config.Ready != nil {
+		err := a.config.Ready()
+		logOnce(a.log, &a.loggedReady, "not killing processes: the list of containers is not known", err)
 		if err != nil {
 			return
 		}
 	}
-	// NVML and the ledger are asked again, after the decision.
-	look, ok := a.take(ctx, false)
+	snapshot, ok := a.take(ctx, false)
 	if !ok {
 		return
 	}
-	maps.DeleteFunc(a.killed, func(p orphans.Process, _ bool) bool { return !a.config.Inspector.lives(p) })
-	for _, v := range confirm(due, Find(look)) {
+	maps.DeleteFunc(a.killed, func(p claimed.Process, _ bool) bool { return !a.config.Inspector.lives(p) })
+	for _, v := range confirm(due, Find(snapshot)) {
 		killed := 0
 		var errs []error
 		for _, o := range v.Offenders {
 			if a.killed[o.Process] {
-				continue // it takes its time to end
+				continue // it is still ending
 			}
-			done, err := kill(o.Process, func() error { return a.config.Inspector.Still(v, o, look.Claims) })
+			done, err := kill(o.Process, func() error { return a.config.Inspector.Still(v, o, snapshot.Claims) })
 			if done {
 				killed++
 				a.killed[o.Process] = true
@@ -305,8 +296,7 @@ func (a *Auditor) end(ctx context.Context, due []Violation) {
 	}
 }
 
-// confirm leaves of violations what a later look has found too: those processes of them that
-// are still on the GPU, of a container that is still over its limit, and so on.
+// confirm keeps what a later pass found again.
 func confirm(due []Violation, found []Finding) []Violation {
 	now := make(map[key]*Finding, len(found))
 	for i := range found {
@@ -331,7 +321,7 @@ func confirm(due []Violation, found []Finding) []Violation {
 	return all
 }
 
-// ended tells of what became of a violation's processes.
+// ended reports the killed processes of a violation.
 func (a *Auditor) ended(v Violation, killed int, errs []error) {
 	a.metrics.total.WithLabelValues(string(v.Kind), actionKilled).Add(float64(killed))
 	a.metrics.total.WithLabelValues(string(v.Kind), actionFailed).Add(float64(len(errs)))

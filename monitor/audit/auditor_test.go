@@ -25,10 +25,10 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// told is an Events.
-type told []string
+// notified is an Events.
+type notified []string
 
-func (e *told) Warn(c Container, reason, message string) {
+func (e *notified) Warn(c Container, reason, message string) {
 	if reason != reasons[PrivilegedContainer] { // the tests run as root of the machine
 		*e = append(*e, c.Namespace+"/"+c.Pod+" "+reason+": "+message)
 	}
@@ -41,7 +41,7 @@ type audited struct {
 	claims  []Claim
 	failure error
 	guarded error
-	events  told
+	events  notified
 	log     bytes.Buffer
 	root    string
 	now     time.Time
@@ -77,9 +77,9 @@ func newAudited(t *testing.T, kill bool) *audited {
 		Inspector:   inspector(t, map[string]string{idA: "default", idB: "infra"}),
 		AllowedFile: file,
 
-		Guarded: func() error { return a.guarded },
-		Events:  &a.events,
-		Log:     slog.New(slog.NewTextHandler(&a.log, nil)),
+		Ready:  func() error { return a.guarded },
+		Events: &a.events,
+		Log:    slog.New(slog.NewTextHandler(&a.log, nil)),
 	})
 	return a
 }
@@ -122,7 +122,7 @@ func TestAuditorKills(t *testing.T) {
 	assert.Equal(t, 1.0, a.lasting(UngrantedProcess))
 	assert.Equal(t, 1.0, a.total(UngrantedProcess, actionReported))
 	require.Len(t, a.events, 1)
-	assert.Regexp(t, `^default/p UngrantedGPUProcess: process \d+ \("sleep"\) is on `+gpuA+`, and its container has no grant. What does it is killed once it has gone on for 10s$`, a.events[0])
+	assert.Regexp(t, `^default/p UngrantedGPUProcess: process \d+ \("sleep"\) uses `+gpuA+`, and its container has no grant. These processes are killed after 10s$`, a.events[0])
 	assert.True(t, lives(thief), "the grace is not over")
 	a.guarded = errors.New("not connected")
 	a.looks(1)
@@ -140,10 +140,10 @@ func TestAuditorKills(t *testing.T) {
 	assert.Contains(t, a.events[1], "GPUProcessKilled: killed for UngrantedGPUProcess: ")
 	assert.Len(t, a.Violations(), 2)
 
-	a.looks(pardoned)
+	a.looks(overAfter)
 	assert.Zero(t, a.lasting(UngrantedProcess))
 	assert.Empty(t, a.allowed.bytes)
-	assert.Contains(t, a.log.String(), "violation is over")
+	assert.Contains(t, a.log.String(), "violation ended")
 
 	next := a.process(t, idA, 5)
 	a.looks(2)
@@ -171,14 +171,14 @@ func TestSlowDeathIsCountedOnce(t *testing.T) {
 func TestAuditorReports(t *testing.T) {
 	a := newAudited(t, false)
 	thief := a.process(t, idA, 5)
-	a.looks(int(again/(5*time.Second)) + 1)
+	a.looks(int(repeatEvent/(5*time.Second)) + 1)
 	assert.True(t, lives(thief))
 	assert.Len(t, a.events, 1)
 	assert.NotContains(t, a.events[0], "killed")
 	a.looks(2)
 	assert.Len(t, a.events, 2, "the API server forgets events")
 	assert.Equal(t, 1.0, a.total(UngrantedProcess, actionReported))
-	assert.Equal(t, 1, strings.Count(a.log.String(), "violation of what was granted"))
+	assert.Equal(t, 1, strings.Count(a.log.String(), "violation found"))
 
 	// Where NVML can't be asked nothing is over.
 	a.devices, a.failure = nil, errors.New("no NVML")
@@ -260,17 +260,17 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 	defer file.Close()
 	_, err = file.WriteAt([]byte{2}, 8) // the layout's number
 	require.NoError(t, err)
-	a.looks(thoroughly + 1)
+	a.looks(fullPass + 1)
 	assert.Zero(t, a.lasting(DamagedUsageFile))
 
-	// The file that it has spoilt is told of, whoever is on a GPU.
+	// The file that it has spoilt is notified of, whoever is on a GPU.
 	require.NoError(t, os.Truncate(a.claims[0].usageFile(), 3))
-	a.looks(thoroughly + 1)
+	a.looks(fullPass + 1)
 	assert.Equal(t, 1.0, a.lasting(DamagedUsageFile))
 	assert.Contains(t, a.events[len(a.events)-1], "its size is 3 bytes")
 }
 
-// A file that was cut back before a look saw it is told of all the same, once.
+// A file that was cut back before a look saw it is notified of all the same, once.
 func TestAuditorIsToldOfResizedFiles(t *testing.T) {
 	a := newAudited(t, true)
 	dir := t.TempDir()
@@ -291,7 +291,7 @@ func TestAuditorIsToldOfResizedFiles(t *testing.T) {
 	assert.Equal(t, 1.0, a.lasting(DamagedUsageFile))
 	require.Len(t, a.events, 1)
 	assert.Contains(t, a.events[0], "changed the size of its usage file")
-	a.looks(pardoned)
+	a.looks(overAfter)
 	assert.Zero(t, a.lasting(DamagedUsageFile), "it was left alone since")
 	assert.Empty(t, a.resized)
 	assert.Len(t, a.events, 1)
@@ -389,7 +389,7 @@ func TestAuditorLetsKeepWhatALowerLimitFinds(t *testing.T) {
 	assert.Empty(t, a.allowed.bytes)
 	require.NoError(t, os.WriteFile(a.config.AllowedFile, []byte("{"), 0o600))
 	assert.Empty(t, New(a.config).allowed.bytes)
-	assert.Contains(t, a.log.String(), "is not known any more")
+	assert.Contains(t, a.log.String(), "memory that containers may keep")
 }
 
 // startReady starts a program, and waits until it says that it is ready.
@@ -499,7 +499,7 @@ func TestAuditorFindsForeignFiles(t *testing.T) {
 	require.Equal(t, 2.0, a.lasting(ForeignFiles))
 	a.looks(1)
 	assert.EqualError(t, forger.Wait(), "signal: killed")
-	a.looks(thoroughly)
+	a.looks(fullPass)
 	assert.True(t, lives(restored))
 	assert.True(t, lives(opencl), "without libcuda it is spared")
 	assert.Equal(t, 1.0, a.lasting(ForeignFiles))

@@ -10,15 +10,13 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// stamp tells of a usage file whether it was written since. What is written through a
-// mapping it does not tell: the file of a container that is on a GPU is read in any case.
+// stamp changes when a usage file is written, except through a mapping: the files of containers on a GPU are always read.
 type stamp struct {
 	size, inode   int64
 	seconds, nano int64
 }
 
-// touched says whether a claim's usage file was written, or made again, since it was asked
-// last.
+// touched reports whether a claim's usage file was written since the last call.
 func (a *Auditor) touched(c *Claim) bool {
 	var st unix.Stat_t
 	if unix.Lstat(c.usageFile(), &st) != nil {
@@ -30,10 +28,8 @@ func (a *Auditor) touched(c *Claim) bool {
 	return !known || last != now
 }
 
-// damage says what is wrong with the file that a claim's limiter accounts in. One that is
-// not there is its container's that is just made or removed: a container can't remove it.
-// Of one of another version, as a container has that was started by another release, nobody
-// here knows what is right: it is unknown, and no damage.
+// damage describes damage of a claim's usage file. A missing file is no damage: a container can't remove it. Neither is
+// another version, of a container that another release started.
 func damage(c *Claim) string {
 	if c.Dir == "" || len(c.Devices) == 0 {
 		return ""
@@ -46,9 +42,9 @@ func damage(c *Claim) string {
 	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, limiter.ErrUsageVersion) || errors.Is(err, limiter.ErrLeased) {
 		return ""
 	}
-	// Without the host's path: it is the pod's events that say so.
+	// Without the host's path, because it becomes an event of the pod.
 	if _, why, found := strings.Cut(err.Error(), limiter.ErrUsage.Error()+": "); found {
-		return "a process of it has overwritten its usage file (/.gpuslice/usage): " + why
+		return "a process of the container overwrote its usage file (/.gpuslice/usage): " + why
 	}
-	return "its usage file (/.gpuslice/usage) can't be read: " + err.Error()
+	return "the usage file (/.gpuslice/usage) can't be read: " + err.Error()
 }

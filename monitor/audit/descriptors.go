@@ -15,37 +15,33 @@ import (
 	"github.com/gpuslice/gpuslice/internal/procfs"
 )
 
-// DeviceNode is the device node of a GPU: the UUIDs of the GPU and of its MIG devices, the GPU's first.
+// DeviceNode has the UUIDs of a GPU and of its MIG devices, the GPU's first.
 type DeviceNode []string
 
-// A tenant can have millions of files open. One look searches for searchTime, reads mostOpen files of a process, and
-// finds mostNew device nodes, at most; the next look continues. Open device nodes without a grant are followed up to
-// mostHeldByOne for a container and mostHeld for the node.
+// A tenant can have millions of files open. One pass searches for searchTime, reads mostOpen files per process and finds
+// mostNew device nodes at most; the next pass continues. mostHeldByOne (per container) and mostHeld bound the followed ones.
 const (
 	searchTime     = 250 * time.Millisecond
 	mostOpen       = 8192
 	mostNew        = 512
 	mostHeld       = 2048
 	mostHeldByOne  = 128
-	betweenClocks  = 256 // files between two looks at the clock
+	betweenClocks  = 256 // files between two reads of the clock
 	firstOfDirents = 2   // "." and ".."
 )
 
 var (
-	errSearch = fmt.Errorf("the search for open device nodes of GPUs took %s or found %d, and continues in the next look: processes have very many open files", searchTime, mostNew)
+	errSearch = fmt.Errorf("the search for open device nodes of GPUs took %s or found %d, and continues in the next pass: processes have very many open files", searchTime, mostNew)
 	errHeld   = fmt.Errorf("more than %d open GPUs without a grant in one container, or %d on the node: the others are not followed", mostHeldByOne, mostHeld)
 )
 
-// descriptors finds processes that have device nodes of GPUs open.
-//
-// A tenant can give a device node any name, and a descriptor received over a socket has a path of another container, or
-// none. So the search compares device numbers. With AT_STATX_DONT_SYNC the kernel does not wait for a file system that
-// may never answer (FUSE, NFS).
+// descriptors finds processes that have device nodes of GPUs open. It compares device numbers, because a tenant can give a
+// node any name. With AT_STATX_DONT_SYNC the kernel does not wait for a hanging file system (FUSE, NFS).
 type descriptors struct {
 	proc procfiles
-	// held are the device nodes that were found, with one descriptor of each. Each look checks them again.
+	// held are the found device nodes, with one descriptor each. Each pass checks them again.
 	held map[openNode]descriptor
-	// found counts the new ones of this look.
+	// found counts the new ones of this pass.
 	found int
 	until time.Time
 	// The search continues with the process next, and in the processes of more with these open files.
@@ -53,15 +49,14 @@ type descriptors struct {
 	more map[int]int
 }
 
-// openNode is a device that a process has open. Each look checks the descriptor, so a reused PID does no harm.
+// openNode is a device that a process has open. A reused PID does no harm: each pass checks the descriptor.
 type openNode struct {
 	pid    int
 	device uint64
 }
 
-// descriptor is an open file of a process.
 type descriptor struct {
-	// dir is the directory in /proc of the process, or of a thread if the first one has ended.
+	// dir is the process' directory in /proc, or a thread's if the first one has ended.
 	dir string
 	fd  int
 }
@@ -70,9 +65,8 @@ func newDescriptors(proc string) *descriptors {
 	return &descriptors{proc: procfiles{procfs.FS(proc)}, held: map[openNode]descriptor{}, more: map[int]int{}}
 }
 
-// search searches the open files of processes, which are in order, and returns for each the GPU devices that it has open.
-// A thorough search also reads a process after its first thread has ended. A device that was found before stays in the result
-// if there is no time to check it.
+// search returns the GPU devices that each of the sorted processes has open. A thorough search also reads processes with an
+// ended first thread. An earlier result stays if there is no time to check it.
 func (d *descriptors) search(pids []int, nodes map[uint64]DeviceNode, thorough bool, limit time.Duration) (map[int][]uint64, error) {
 	d.until, d.found = time.Now().Add(limit), 0
 	maps.DeleteFunc(d.held, func(at openNode, by descriptor) bool { return !d.over() && !d.still(at, by) })
@@ -88,7 +82,7 @@ func (d *descriptors) search(pids []int, nodes map[uint64]DeviceNode, thorough b
 	return found, err
 }
 
-// over says whether this look's search has reached a bound.
+// over reports whether this search has reached a bound.
 func (d *descriptors) over() bool { return d.found >= mostNew || time.Now().After(d.until) }
 
 // around searches each process once, beginning where the last search ended.
@@ -131,8 +125,8 @@ func (d *descriptors) process(pid int, dir string, nodes map[uint64]DeviceNode) 
 	return count
 }
 
-// openFiles calls each with the open files of a process, beginning with number from, until it returns false. files is a
-// descriptor of the directory with the open files, and name the name in it. A process that has ended has none.
+// openFiles calls each with the open files of a process, from number from, until it returns false. files is a descriptor
+// of the directory that has name.
 func (p procfiles) openFiles(dir string, from int, each func(files int, name string, fd int) bool) {
 	files, err := unix.Open(p.Path(dir, "fd"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -158,7 +152,6 @@ func (p procfiles) openFiles(dir string, from int, each func(files int, name str
 	}
 }
 
-// file adds one open file if it is a GPU's device node.
 func (d *descriptors) file(at openNode, by descriptor, files int, nodes map[uint64]DeviceNode) {
 	name := strconv.Itoa(by.fd)
 	at.device = deviceOf(files, name)
@@ -172,14 +165,13 @@ func (d *descriptors) file(at openNode, by descriptor, files int, nodes map[uint
 	d.found++
 }
 
-// still says whether the descriptor is still that open device.
+// still reports whether the descriptor is still that open device.
 func (d *descriptors) still(at openNode, by descriptor) bool {
 	dir, name := d.proc.Path(by.dir), strconv.Itoa(by.fd)
 	return deviceOf(unix.AT_FDCWD, filepath.Join(dir, "fd", name)) == at.device && usable(unix.AT_FDCWD, filepath.Join(dir, "fdinfo", name))
 }
 
-// keep keeps only the devices for which foreign is true: the container of the process was not granted them. If there are
-// too many, it keeps those with the lowest PIDs.
+// keep drops the devices that are not foreign and, if there are too many, those with the highest PIDs.
 func (d *descriptors) keep(foreign func(pid int, device uint64) (container string, is bool)) error {
 	all, of := 0, map[string]int{}
 	var err error
@@ -201,7 +193,6 @@ func (d *descriptors) keep(foreign func(pid int, device uint64) (container strin
 	return err
 }
 
-// of returns the GPU devices that a process still has open.
 func (d *descriptors) of(pid int) (devices []uint64) {
 	for at, by := range d.held {
 		if at.pid == pid && d.still(at, by) {
@@ -211,7 +202,7 @@ func (d *descriptors) of(pid int) (devices []uint64) {
 	return devices
 }
 
-// deviceOf returns the device number of an open file; 0: it is no character device.
+// deviceOf returns the device number of an open file; 0: no character device.
 func deviceOf(dir int, name string) uint64 {
 	var st unix.Statx_t
 	err := unix.Statx(dir, name, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
@@ -221,8 +212,8 @@ func deviceOf(dir int, name string) uint64 {
 	return unix.Mkdev(st.Rdev_major, st.Rdev_minor)
 }
 
-// usable says, from /proc/<pid>/fdinfo/<fd>, whether a descriptor gives access to its file. One with O_PATH does not: to
-// open the device with it needs permission of the device cgroup.
+// usable reports, from fdinfo, whether a descriptor gives access to its file. One with O_PATH does not: opening the device
+// with it needs permission of the device cgroup.
 func usable(dir int, name string) bool {
 	info, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -237,7 +228,6 @@ func usable(dir int, name string) bool {
 	return found && err == nil && flags&unix.O_PATH == 0
 }
 
-// nodesOf returns the GPUs' device nodes for device numbers.
 func nodesOf(devices []uint64, nodes map[uint64]DeviceNode) (all []DeviceNode) {
 	for _, device := range devices {
 		if node := nodes[device]; node != nil {

@@ -10,32 +10,30 @@ import (
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
-// Finding is something wrong in one look.
+// Finding is a problem in one pass.
 type Finding struct {
 	Kind      Kind
 	Container Container
-	// UUID is the device of OverLimit.
-	UUID string
-	// Detail says for people what was found, with numbers.
-	Detail string
-	// Offenders are the processes that do it.
+	UUID      string
+	Detail    string
+	// Offenders are the processes that cause it.
 	Offenders []Offender
 }
 
-// Offender is a process that does what is wrong.
+// Offender is a process that causes a finding.
 type Offender struct {
-	orphans.Process
-	// Spared says why it is not to be ended; empty: it may be.
+	claimed.Process
+	// Spared is the reason not to kill it; empty: none.
 	Spared string
-	// Devices are those that it uses or has open without a grant, for UngrantedProcess and ForeignDescriptor.
+	// Devices are those that it uses or has open without a grant.
 	Devices []string
 }
 
-// key is what a finding is the same by from look to look.
+// key identifies a finding across passes.
 type key struct {
 	kind            Kind
 	container, uuid string
-	process         orphans.Process // of HostProcess
+	process         claimed.Process // only of HostProcess
 }
 
 func (f *Finding) key() key {
@@ -46,9 +44,9 @@ func (f *Finding) key() key {
 	return k
 }
 
-// Find says what is wrong: at most one finding a kind and container (and device, of
-// OverLimit), and one a process of the host. Their order is that of the keys.
-func Find(l Look) []Finding {
+// Find returns the problems, sorted by kind: one per kind and container (and device, for OverLimit),
+// and one per process of the host.
+func Find(l Snapshot) []Finding {
 	f := finder{found: map[key]*Finding{}}
 	for i := range l.Processes {
 		f.process(&l.Processes[i], l.Claims)
@@ -71,7 +69,7 @@ type finder struct {
 	order []key
 }
 
-// add notes a finding, or its offender beside the others.
+// add adds a finding, or its offenders to an earlier one.
 func (f *finder) add(one Finding) {
 	k := one.key()
 	if of := f.found[k]; of != nil {
@@ -82,7 +80,6 @@ func (f *finder) add(one Finding) {
 	f.order = append(f.order, k)
 }
 
-// process judges one process by itself.
 func (f *finder) process(p *Process, claims map[string]*Claim) {
 	claim := claims[p.Container.ID]
 	one := Finding{Container: p.Container, Offenders: []Offender{{Process: p.Process, Spared: p.Spared}}}
@@ -93,7 +90,7 @@ func (f *finder) process(p *Process, claims map[string]*Claim) {
 			return
 		}
 		one.Kind, one.Offenders[0].Spared = HostProcess, "it is a process of the host"
-		one.Detail = fmt.Sprintf("process %d (%q), which is of no container, is on %s", p.PID, p.Name, uuids(p.Devices))
+		one.Detail = fmt.Sprintf("process %d (%q) runs outside of containers and uses %s", p.PID, p.Name, uuids(p.Devices))
 		f.add(one)
 	case claim == nil:
 		if len(p.Devices) > 0 {
@@ -107,7 +104,7 @@ func (f *finder) process(p *Process, claims map[string]*Claim) {
 	}
 }
 
-// claimed judges a process of a container that has a grant.
+// claimed checks a process of a container with a grant.
 func (f *finder) claimed(p *Process, claim *Claim, one Finding) {
 	beyond := maps.Clone(p.Devices)
 	maps.DeleteFunc(beyond, func(uuid string, _ Memory) bool { _, granted := claim.device(uuid); return granted })
@@ -135,8 +132,8 @@ func (f *finder) claimed(p *Process, claim *Claim, one Finding) {
 		one.Detail = fmt.Sprintf("process %d (%q) uses the driver and has not loaded the limiter", p.PID, p.Name)
 		f.add(one)
 	case LimiterForeign:
-		one.Detail = fmt.Sprintf("process %d (%q) uses the driver, and what it has loaded in the limiter's place is no limiter that is installed on this node", p.PID, p.Name)
-		one.Offenders[0].Spared = "the limiter's file may have been removed from the node since"
+		one.Detail = fmt.Sprintf("process %d (%q) uses the driver, and the library at the limiter's path is not installed on this node", p.PID, p.Name)
+		one.Offenders[0].Spared = "the limiter's file may have been removed from the node"
 		f.add(one)
 	case LimiterForged:
 		one.Detail = fmt.Sprintf("process %d (%q) uses the driver, and the library at the limiter's path is not the file that its container was created with", p.PID, p.Name)
@@ -144,7 +141,7 @@ func (f *finder) claimed(p *Process, claim *Claim, one Finding) {
 	}
 }
 
-// open judges the device nodes that a process has open; claim is nil for a container without a grant.
+// open checks the device nodes that a process has open; claim is nil for a container without a grant.
 func (f *finder) open(p *Process, claim *Claim, why string) {
 	foreign := p.ungrantedOpen(claim)
 	if len(foreign) == 0 {
@@ -161,7 +158,6 @@ func (f *finder) open(p *Process, claim *Claim, why string) {
 	})
 }
 
-// ungrantedOpen returns the GPUs that a process has open and its container was not granted.
 func (p *Process) ungrantedOpen(claim *Claim) (foreign []string) {
 	for _, node := range p.Open {
 		if !node.granted(claim) {
@@ -171,7 +167,7 @@ func (p *Process) ungrantedOpen(claim *Claim) (foreign []string) {
 	return foreign
 }
 
-// granted says whether a container was granted the GPU or a part of it; claim may be nil.
+// granted reports whether a container was granted the GPU or a part of it; claim can be nil.
 func (n DeviceNode) granted(claim *Claim) bool {
 	return claim != nil && slices.ContainsFunc(n, claim.granted)
 }
@@ -179,20 +175,18 @@ func (n DeviceNode) granted(claim *Claim) bool {
 func (f *finder) ungranted(p *Process, on map[string]Memory, why string, one Finding) {
 	one.Kind = UngrantedProcess
 	one.Offenders = []Offender{{Process: p.Process, Spared: p.Spared, Devices: slices.Sorted(maps.Keys(on))}}
-	one.Detail = fmt.Sprintf("process %d (%q) is on %s, %s", p.PID, p.Name, uuids(on), why)
+	one.Detail = fmt.Sprintf("process %d (%q) uses %s, %s", p.PID, p.Name, uuids(on), why)
 	f.add(one)
 }
 
-// Of a limit, so much more may be seen: what contexts take is charged by a table, in
-// which they can be off by a quarter, and drivers round what they give.
+// Tolerances above a limit: contexts are charged by a table that can be off by a quarter, and drivers round up.
 const (
 	toleratedPart    = 50 // 2 % of the limit
-	contextPart      = 4  // a quarter of a context, for each process
+	contextPart      = 4  // a quarter of a context per process
 	leastContext     = 32 << 20
-	unchargedContext = 640 << 20 // where contexts are not charged: a whole one
+	unchargedContext = 640 << 20 // a whole context, if contexts are not charged
 )
 
-// tolerance is how far above a limit NVML's count is not yet a violation.
 func tolerance(d Device, processes int) uint64 {
 	context := uint64(unchargedContext)
 	if d.ContextBytes > 0 {
@@ -201,14 +195,13 @@ func tolerance(d Device, processes int) uint64 {
 	return d.LimitBytes/toleratedPart + uint64(processes)*context
 }
 
-// allow is what a container may have that was allowed so much when it was looked at last
-// (0: never): a limit that is lowered takes nothing away (see the limiter), but what is
-// given back then does not come again.
+// allow returns the allowed bytes after observing a container: a lowered limit takes no memory away, but
+// freed memory can't be allocated again. last is 0 at first.
 func allow(last, limit, observed uint64) uint64 {
 	return max(limit, min(last, observed))
 }
 
-// memory holds a container to its limits by NVML's count.
+// memory compares NVML's count with the limits.
 func (f *finder) memory(claim *Claim, processes []Process) {
 	if claim.Unknown || claim.Uncontrolled {
 		return
@@ -221,14 +214,14 @@ func (f *finder) memory(claim *Claim, processes []Process) {
 		if seen <= allowed || seen-allowed <= tolerated {
 			continue
 		}
-		one.Detail = fmt.Sprintf("it has %d MiB of %s by NVML's count, and its limit is %d MiB (up to %d MiB more are tolerated)",
+		one.Detail = fmt.Sprintf("it uses %d MiB of %s according to NVML; its limit is %d MiB (tolerance %d MiB)",
 			seen>>20, d.UUID, d.LimitBytes>>20, tolerated>>20)
 		f.add(one)
 	}
 }
 
-// observe adds up what a container's processes have of a device, and notes them. It is all
-// that there is where known: NVML doesn't always say of each.
+// observe sums what the processes of a container have of a device, and adds them as offenders. NVML does
+// not know it of each process; then known is false.
 func observe(one *Finding, container, uuid string, processes []Process) (seen uint64, known bool) {
 	known = true
 	for i := range processes {
@@ -238,15 +231,14 @@ func observe(one *Finding, container, uuid string, processes []Process) (seen ui
 			continue
 		}
 		if known = known && m.Known; m.Known {
-			seen += min(m.Bytes, 1<<56) // no GPU has that; sums don't overflow
+			seen += min(m.Bytes, 1<<56) // avoids an overflow
 			one.Offenders = append(one.Offenders, Offender{Process: p.Process, Spared: p.Spared})
 		}
 	}
 	return seen, known
 }
 
-// file judges a container's usage file. Who of it has spoilt the file nobody can say: its
-// processes that are on a GPU answer for it.
+// file reports a damaged usage file. Which process damaged it is unknown: all those on a GPU are offenders.
 func (f *finder) file(claim *Claim, processes []Process) {
 	if claim.Damage == "" || claim.Unknown {
 		return
@@ -260,7 +252,6 @@ func (f *finder) file(claim *Claim, processes []Process) {
 	f.add(one)
 }
 
-// uuids names devices.
 func uuids(devices map[string]Memory) string {
 	text := ""
 	for i, uuid := range slices.Sorted(maps.Keys(devices)) {

@@ -114,7 +114,7 @@ func TestFind(t *testing.T) {
 		"a usage file that is damaged": {[]*Claim{damaged}, []Process{proc(1, "a", LimiterPresent, gpuA), proc(2, "a", LimiterPresent)}, []found{{DamagedUsageFile, "a", []int{1}, false}}},
 		"and nobody on a GPU":          {[]*Claim{damaged}, nil, []found{{DamagedUsageFile, "a", nil, false}}},
 	} {
-		look := Look{Claims: map[string]*Claim{}, Processes: test.processes}
+		look := Snapshot{Claims: map[string]*Claim{}, Processes: test.processes}
 		for _, c := range test.claims {
 			look.Claims[c.ID] = c
 		}
@@ -136,7 +136,7 @@ func TestFind(t *testing.T) {
 func TestFindQuotesNames(t *testing.T) {
 	p := proc(1, "x", LimiterUnknown, gpuA)
 	p.Name = "a\nlevel=ERROR \x1b[2J"
-	f := Find(Look{Processes: []Process{p}})
+	f := Find(Snapshot{Processes: []Process{p}})
 	assert.Contains(t, f[0].Detail, `("a\nlevel=ERROR \x1b[2J")`)
 }
 

@@ -9,10 +9,9 @@ import (
 	"github.com/gpuslice/gpuslice/internal/procfs"
 )
 
-// group is what a process' control group says of its container.
+// group is the container of a control group.
 type group struct {
-	// container is the runtime's id of it; pod says that it is a pod's, podUID whose if
-	// the path tells.
+	// container is the runtime's ID; podUID can be empty for a pod's.
 	container string
 	pod       bool
 	podUID    string
@@ -22,13 +21,12 @@ func (g group) none() bool { return g.container == "" && !g.pod }
 
 var (
 	containerPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	// A pod's: with systemd's "_" for "-", or the hash of a static pod.
+	// With systemd's "_" for "-", or the hash of a static pod.
 	podPattern = regexp.MustCompile(`pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?$`)
 )
 
-// parseGroups reads /proc/<pid>/cgroup, of version 1 or 2. The outermost group that names
-// a container counts: what is below its own a container may have named itself. known
-// says of an id that doesn't look like one whether it is one.
+// parseGroups parses /proc/<pid>/cgroup. The outermost container counts: a container can create groups with any name
+// below its own. known recognizes unusual IDs.
 //
 //	0::/kubepods.slice/kubepods-pod0f8f….slice/cri-containerd-<id>.scope
 //	4:devices:/docker/<id>
@@ -47,8 +45,7 @@ func parseGroups(text string, known func(id string) bool) group {
 }
 
 func parseGroup(path string, known func(id string) bool) (g group) {
-	// In a control group namespace of one's own, as a pod's is, others' paths lead up from it:
-	// "kubepods" itself may not be in them.
+	// Seen from a control group namespace, as a pod's, paths begin with /../ and can lack "kubepods".
 	up := strings.HasPrefix(path, "/../")
 	for part := range strings.SplitSeq(path, "/") {
 		g.pod = g.pod || strings.HasPrefix(part, "kubepods") || up && strings.HasPrefix(part, "pod") && podPattern.MatchString(part)
@@ -62,12 +59,11 @@ func parseGroup(path string, known func(id string) bool) (g group) {
 	return g
 }
 
-// generations is how far a process' ancestors are looked at.
+// generations bounds the search in a process' ancestors.
 const generations = 64
 
-// groupOf finds the container of a process that no claim's is, by its control group or,
-// without one, by those of its ancestors: a process that left its container's group still has
-// its parent. That holds in the host's PID namespace too, until the parent ends.
+// groupOf finds the container of a process without a claim by its control group or that of an ancestor: a process that
+// left its container's group still has its parent.
 func (i *Inspector) groupOf(s procfs.Status, dir string, known func(string) bool) group {
 	for range generations {
 		if text, err := os.ReadFile(i.proc.Path(dir, "cgroup")); err == nil {

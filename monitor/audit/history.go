@@ -7,32 +7,27 @@ import (
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
-// confirming is in how many looks in a row something has to be found to be a violation: a
-// process that is just loading its libraries, and a claim that was given back between two
-// of our questions, are none. A violation is over after pardoned looks without it: one
-// that comes and goes is one.
+// A finding in confirming passes in a row is a violation: a process may be loading its libraries, or its claim
+// was just released. It is over after overAfter passes without it.
 const (
 	confirming = 2
-	pardoned   = 3
+	overAfter  = 3
 )
 
-// Violation is a finding that was confirmed.
+// Violation is a confirmed finding.
 type Violation struct {
 	Finding
-	// Since is when it was seen first.
 	Since time.Time
 }
 
-// Step is what a look has changed.
+// Step is the change by one pass.
 type Step struct {
-	// Began and Over are violations that are new and that are gone.
 	Began, Over []Violation
-	// Due are those that have lasted for the grace time and were found in this look,
-	// with the processes that are to be ended.
+	// Due are those that lasted for the grace time, with the processes to kill.
 	Due []Violation
 }
 
-// History remembers what was found.
+// History holds the findings of earlier passes.
 type History struct {
 	grace   time.Duration
 	entries map[key]*entry
@@ -42,15 +37,15 @@ type entry struct {
 	Violation
 	looks, missed int
 	confirmed     bool
-	offended      map[orphans.Process]bool // in the last look
+	offended      map[claimed.Process]bool // in the last pass
 }
 
-// NewHistory begins one.
+// NewHistory returns an empty history.
 func NewHistory(grace time.Duration) *History {
 	return &History{grace: grace, entries: map[key]*entry{}}
 }
 
-// Step takes a look in.
+// Step adds the findings of a pass.
 func (h *History) Step(now time.Time, found []Finding) Step {
 	var s Step
 	seen := make(map[key]bool, len(found))
@@ -78,7 +73,7 @@ func (h *History) Step(now time.Time, found []Finding) Step {
 		}
 		e.looks, e.offended = 0, nil
 		e.missed++
-		if e.confirmed && e.missed < pardoned {
+		if e.confirmed && e.missed < overAfter {
 			continue
 		}
 		delete(h.entries, k)
@@ -100,10 +95,9 @@ func (e *entry) see(f Finding) {
 	}
 }
 
-// due is the violation with those who may be ended: who was seen to do it in the last look
-// too. One look proves nothing, also of a container whose grace is over: another process may
-// be just loading the limiter, or be on its way to the GPU that its container was granted.
-func (e *entry) due(last map[orphans.Process]bool) Violation {
+// due returns the violation with the offenders of the last two passes: a single pass can see another process
+// that is just loading the limiter.
+func (e *entry) due(last map[claimed.Process]bool) Violation {
 	v := e.Violation
 	v.Offenders = slices.DeleteFunc(slices.Clone(v.Offenders), func(o Offender) bool {
 		return o.Spared != "" || !last[o.Process]
@@ -111,7 +105,7 @@ func (e *entry) due(last map[orphans.Process]bool) Violation {
 	return v
 }
 
-// Now are the violations that last, in the order of their kinds and containers.
+// Now returns the present violations, sorted.
 func (h *History) Now() []Violation {
 	var all []Violation
 	for _, e := range h.entries {

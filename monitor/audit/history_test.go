@@ -53,7 +53,7 @@ func TestHistory(t *testing.T) {
 	assert.Empty(t, step().Over)
 	assert.Len(t, h.Now(), 1)
 	assert.Empty(t, step(finding(NoLimiter, "a", 2)).Due, "it was away")
-	for range pardoned - 1 {
+	for range overAfter - 1 {
 		assert.Empty(t, step().Over)
 	}
 	assert.Len(t, step().Over, 1)
@@ -86,7 +86,7 @@ func TestHistory(t *testing.T) {
 		assert.Empty(t, step(finding(kind, "a", 10)).Due, "not in two looks running")
 	}
 
-	// Whoever is spared is told of and not ended.
+	// Whoever is spared is notified of and not ended.
 	begin()
 	spared := finding(UngrantedProcess, "a", 1, 2)
 	spared.Offenders[0].Spared = "why"
@@ -119,12 +119,12 @@ func TestHistoryHolds(t *testing.T) {
 				pids[id] = rapid.IntRange(1, 2).Draw(t, fmt.Sprint("process", look))
 				all = append(all, finding(UngrantedProcess, id, pids[id]))
 				present[id] = true
-				if look-last[id] > pardoned || run[id] < confirming && last[id] != look-1 || last[id] == 0 {
+				if look-last[id] > overAfter || run[id] < confirming && last[id] != look-1 || last[id] == 0 {
 					first[id] = now
 				}
 				if last[id] == look-1 {
 					run[id]++
-				} else if look-last[id] > pardoned || run[id] < confirming {
+				} else if look-last[id] > overAfter || run[id] < confirming {
 					run[id] = 1
 				}
 				last[id] = look
@@ -140,7 +140,7 @@ func TestHistoryHolds(t *testing.T) {
 				before[id] = pids[id]
 			}
 		}
-		for range pardoned {
+		for range overAfter {
 			now = now.Add(5 * time.Second)
 			h.Step(now, nil)
 		}

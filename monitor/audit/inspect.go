@@ -19,53 +19,49 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// For how many thorough looks what was found out of a process is believed: that it has the
-// limiter (an exec may lose it), and that it is of no container and on no GPU (a runtime's
-// joins one, and numbers come again). Whoever is on a GPU is looked at whatever was found.
+// Number of thorough passes for which a result is reused: that a process has the limiter (an exec may lose it),
+// and that it is in no container (it may join one, and PIDs are reused). Processes on a GPU are always inspected.
 const (
 	limitedFor   = 1
 	strangersFor = 10
 )
 
-// Inspector finds out whose processes are and what they have mapped.
+// Inspector finds the containers, mappings and open GPUs of processes.
 type Inspector struct {
 	proc procfiles
-	// own is the container that this runs in. It is empty where this runs in none, and where
-	// it has a control group namespace of its own, as pods have by version 2. There the
-	// processes of its container are in "/", by which they are of no container, and so the
-	// host's, whom nobody ends; others' groups lead up from it ("/../").
+	// own is the container of the agent; empty in a control group namespace of its own, as in pods with
+	// version 2: there its processes are in "/" and count as the host's, which are never killed.
 	own       string
 	owners    *feedback.Owners
 	container func(id string) (c Container, exempt, known bool)
 	libraries *libraries
-	// Nodes returns the GPUs' device nodes by device number (unix.Mkdev); nil: no search of open files.
+	// Nodes returns the GPUs' device nodes by device number (unix.Mkdev); nil: open files are not searched.
 	Nodes       func() map[uint64]DeviceNode
 	descriptors *descriptors
 
-	look      int         // how many were thorough
-	strangers map[int]int // by number, the look until which one is of no interest
-	mapped    map[orphans.Process]seenMaps
-	// suspects are processes on no device that had no limiter, or too many capabilities, in their last look.
+	pass      int         // number of thorough passes
+	strangers map[int]int // PIDs without a container, with the pass until which they are skipped
+	mapped    map[claimed.Process]seenMaps
+	// suspects are processes on no GPU that had no limiter, or too many capabilities, in the last pass.
 	suspects map[int]bool
 
 	restTime, mapsTime time.Duration
-	// late is set when a look has taken too long to read more mappings.
+	// late: the pass took too long to read more mappings.
 	late bool
-	// next, nextSuspect and nextUser are the PIDs where the last look ran out of time; 0: it did not.
+	// Where the last pass ran out of time; 0: it did not.
 	next, nextSuspect, nextUser int
 }
 
-// ownContainer is the reason to spare the agent's own processes.
 const ownContainer = "it is the agent's own container"
 
-// seenMaps are what a process had mapped. They are not read again before the look until.
+// seenMaps are reused before the pass until.
 type seenMaps struct {
 	mapped
 	until int
 }
 
-// NewInspector looks at the processes in proc, which is /proc. libraryDir is where the
-// limiter is installed; container tells of a container that may have no grant.
+// NewInspector inspects the processes in proc (/proc). libraryDir has the installed limiters; container returns
+// a container without a grant.
 func NewInspector(proc, libraryDir string, container func(id string) (c Container, exempt, known bool)) *Inspector {
 	i := &Inspector{
 		proc: procfiles{procfs.FS(proc)}, owners: feedback.NewOwners(proc), container: container,
@@ -78,13 +74,12 @@ func NewInspector(proc, libraryDir string, container func(id string) (c Containe
 	return i
 }
 
-// Processes are those that are on a device and, of claims' containers, those that use the
-// driver: of the latter one that is thorough finds all, another those that were without the limiter
-// the last time. The error is of what could not be looked at; what could be is there.
+// Processes returns those on a GPU or with one open and, of claims' containers, those that use the driver: a thorough pass
+// finds all of these, another only suspects. With an error the result is incomplete.
 func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]nvidia.Process, thorough bool) ([]Process, error) {
 	thorough = thorough || i.next > 0
 	if thorough {
-		i.look++
+		i.pass++
 	}
 	on := byProcess(devices)
 	errs := []error{i.learn(claims)}
@@ -100,12 +95,12 @@ func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]nvi
 	owners := i.owners.Find(pids, usageFiles(claims))
 	var found []Process
 	foreign := map[openNode]string{}
-	look := func(pid int) {
+	inspect := func(pid int) {
 		suspect := i.suspects[pid]
 		delete(i.suspects, pid) // remember adds it again
 		owner := owners[pid]
 		if owner == "" && on[pid] == nil && holding[pid] == nil {
-			i.strangers[pid] = i.look + strangersFor
+			i.strangers[pid] = i.pass + strangersFor
 			return
 		}
 		if claim := claims[owner]; !thorough && claim != nil && on[pid] == nil && !suspect &&
@@ -148,9 +143,9 @@ func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]nvi
 			rest = append(rest, pid)
 		}
 	}
-	i.nextUser = i.inTurn(users, i.nextUser, true, look)
-	i.nextSuspect = i.inTurn(suspects, i.nextSuspect, false, look)
-	if i.next = i.inTurn(rest, i.next, false, look); i.next > 0 || i.nextSuspect > 0 || i.nextUser > 0 {
+	i.nextUser = i.inTurn(users, i.nextUser, true, inspect)
+	i.nextSuspect = i.inTurn(suspects, i.nextSuspect, false, inspect)
+	if i.next = i.inTurn(rest, i.next, false, inspect); i.next > 0 || i.nextSuspect > 0 || i.nextUser > 0 {
 		errs = append(errs, errLate)
 	}
 	errs = append(errs, i.descriptors.keep(func(pid int, device uint64) (string, bool) {
@@ -161,15 +156,15 @@ func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]nvi
 	return found, errors.Join(errs...)
 }
 
-// restTime bounds a look at each kind of processes: those on a GPU, suspects, and the rest. mapsTime bounds reading the mappings of
-// one process. A tenant can have millions of mappings, and the kernel takes microseconds to list each.
+// restTime bounds a pass for each kind of processes: those on a GPU, suspects, and the rest. mapsTime bounds reading one
+// process: a tenant can have millions of mappings, and the kernel takes microseconds for each.
 const restTime, mapsTime = time.Second, time.Second
 
-var errLate = errors.New("reading the mappings of processes took too long and continues in the next look: processes have very many mappings")
+var errLate = errors.New("reading the mappings of processes took too long and continues in the next pass: processes have very many mappings")
 
-// inTurn calls look once for each process, which are in order, beginning with next, until the time is over; for one process at least.
-// With all it goes on after that, and reads no mappings of the rest. It returns the PID to continue with, or 0 after all of them.
-func (i *Inspector) inTurn(pids []int, next int, all bool, look func(pid int)) (goOn int) {
+// inTurn calls inspect for each of the sorted processes, beginning with next, until the time is over, and for one at least. With all
+// it continues without reading mappings. It returns the PID to continue with, or 0 after all.
+func (i *Inspector) inTurn(pids []int, next int, all bool, inspect func(pid int)) (goOn int) {
 	first, _ := slices.BinarySearch(pids, next)
 	began := time.Now()
 	for n := range pids {
@@ -180,7 +175,7 @@ func (i *Inspector) inTurn(pids []int, next int, all bool, look func(pid int)) (
 		if i.late && !all {
 			break
 		}
-		look(pid)
+		inspect(pid)
 	}
 	i.late = false
 	return goOn
@@ -200,7 +195,6 @@ func (i *Inspector) learn(claims map[string]*Claim) error {
 	return i.libraries.learn()
 }
 
-// byProcess turns the devices' lists around.
 func byProcess(devices map[string][]nvidia.Process) map[int]map[string]Memory {
 	on := map[int]map[string]Memory{}
 	for uuid, of := range devices {
@@ -215,8 +209,8 @@ func byProcess(devices map[string][]nvidia.Process) map[int]map[string]Memory {
 	return on
 }
 
-// candidates returns the processes to look at, in order: those on a device or with one open, and the
-// suspects or, in a thorough look, all that are not known to be strangers.
+// candidates returns the sorted processes to inspect: those on a GPU or with one open, suspects and, in a thorough
+// pass, all except skipped ones.
 func (i *Inspector) candidates(claims map[string]*Claim, on map[int]map[string]Memory, holding map[int][]uint64, all []int, thorough bool) []int {
 	pids := slices.AppendSeq(slices.Collect(maps.Keys(on)), maps.Keys(holding))
 	switch {
@@ -225,7 +219,7 @@ func (i *Inspector) candidates(claims map[string]*Claim, on map[int]map[string]M
 		pids = slices.AppendSeq(pids, maps.Keys(i.suspects))
 	default:
 		for _, pid := range all {
-			if until, stranger := i.strangers[pid]; !stranger || until <= i.look {
+			if until, stranger := i.strangers[pid]; !stranger || until <= i.pass {
 				pids = append(pids, pid)
 			}
 		}
@@ -234,7 +228,6 @@ func (i *Inspector) candidates(claims map[string]*Claim, on map[int]map[string]M
 	return slices.Compact(pids)
 }
 
-// process finds out all of one.
 func (i *Inspector) process(pid int, owner string, claims map[string]*Claim, devices map[string]Memory) (Process, error) {
 	s, dir, err := i.proc.Process(pid)
 	if err != nil {
@@ -260,17 +253,17 @@ func (i *Inspector) process(pid int, owner string, claims map[string]*Claim, dev
 	p.Driver, p.CUDA, p.Limiter, p.Files = m.driver, m.cuda && !m.others, m.limiter, m.files
 	if err != nil && !gone(err) {
 		p.Limiter, p.Files = LimiterUnknown, FilesUnknown
-		return p, fmt.Errorf("what it has mapped: %w", err)
+		return p, fmt.Errorf("read its mappings: %w", err)
 	}
 	return p, err
 }
 
-// ungranted says of a process that no claim's is whose it is.
+// ungranted sets the container of a process without a claim.
 func (i *Inspector) ungranted(p *Process, g group) {
 	c, exempt, known := i.container(g.container)
 	switch {
 	case g.none():
-		return // the host's
+		return // a process of the host
 	case g.container == "":
 		c = Container{ID: "of pod " + g.podUID, PodUID: g.podUID}
 	case !known:
@@ -281,15 +274,15 @@ func (i *Inspector) ungranted(p *Process, g group) {
 	case g.container != "" && g.container == i.own, p.PID == os.Getpid():
 		p.Spared = ownContainer
 	case !known && g.pod:
-		p.Spared = "the namespace of its pod is not known to the agent"
+		p.Spared = "the agent does not know the namespace of its pod"
 	}
 }
 
-// maps returns what a process has mapped. If the look is late, it returns the result of an earlier look.
-func (i *Inspector) maps(of orphans.Process, dir string, claim *Claim) (mapped, error) {
+// maps reads the mappings of a process. In a late pass it returns an earlier result.
+func (i *Inspector) maps(of claimed.Process, dir string, claim *Claim) (mapped, error) {
 	seen, ok := i.mapped[of]
 	switch {
-	case ok && (i.late || seen.until > i.look):
+	case ok && (i.late || seen.until > i.pass):
 		return seen.mapped, nil
 	case i.late:
 		return mapped{}, errLate
@@ -304,7 +297,7 @@ func (i *Inspector) maps(of orphans.Process, dir string, claim *Claim) (mapped, 
 	if err != nil {
 		return m, err
 	}
-	until := i.look
+	until := i.pass
 	if m.limiter == LimiterPresent && m.files != FilesForeign && m.files != FilesAbsent {
 		until += limitedFor
 	}
@@ -317,7 +310,7 @@ func (i *Inspector) expected(claim *Claim) expected {
 	with, made := oci.LibrariesOf(claim.Dir)
 	want := expected{
 		library: func(f file) Limiter { return i.libraries.judge(f, with, made) },
-		// After a restore, the claim's files are newer than those that the container has mapped.
+		// After a restore, the claim's files are newer than the mapped ones.
 		unknown: errors.Is(made, oci.ErrUnknownLibraries),
 	}
 	for path, to := range map[string]*file{limiter.LimitsPath(claim.Dir): &want.limits, limiter.UsagePath(claim.Dir): &want.usage} {
@@ -331,17 +324,16 @@ func (i *Inspector) expected(claim *Claim) expected {
 	return want
 }
 
-// gone says whether an error is that of a process that has ended.
+// gone reports whether an error means that a process has ended.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH)
 }
 
-// remember notes whom to look at again, and drops what is known of processes that are
-// gone.
+// remember updates suspects and drops old results.
 func (i *Inspector) remember(all []Process, thorough bool) {
 	admins := map[string]bool{}
 	for _, p := range all {
-		first := p.Admin && !admins[p.Container.ID] // one process identifies its container
+		first := p.Admin && !admins[p.Container.ID] // one process per container is enough
 		if len(p.Devices) == 0 && (p.Driver && p.Limiter != LimiterPresent || first) {
 			i.suspects[p.PID] = true
 			admins[p.Container.ID] = admins[p.Container.ID] || first
@@ -350,9 +342,8 @@ func (i *Inspector) remember(all []Process, thorough bool) {
 	if !thorough {
 		return
 	}
-	maps.DeleteFunc(i.mapped, func(_ orphans.Process, seen seenMaps) bool { return seen.until < i.look })
-	maps.DeleteFunc(i.strangers, func(_ int, until int) bool { return until <= i.look })
+	maps.DeleteFunc(i.mapped, func(_ claimed.Process, seen seenMaps) bool { return seen.until < i.pass })
+	maps.DeleteFunc(i.strangers, func(_ int, until int) bool { return until <= i.pass })
 }
 
-// procfiles is /proc.
 type procfiles struct{ procfs.FS }

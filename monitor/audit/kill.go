@@ -11,11 +11,11 @@ import (
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 )
 
-// errProcessChanged: a process is not the one of the violation any more, or the reason to kill it is gone.
+// errProcessChanged: the process or the reason to kill it is gone.
 var errProcessChanged = errors.New("process changed since it was inspected")
 
-// kill ends a process by a pidfd, which can't come to mean another. still is asked once
-// the pidfd is open, so that it speaks of that process; a process that is gone is none to
+// kill kills a process through a pidfd, which stays with that process; still checks the process after the pidfd is
+// open. A process that is gone is no error.
 // be ended, and no error.
 func kill(p orphans.Process, still func() error) (killed bool, err error) {
 	fd, err := unix.PidfdOpen(p.PID, 0)
@@ -30,23 +30,21 @@ func kill(p orphans.Process, still func() error) (killed bool, err error) {
 		if gone(err) {
 			return false, nil
 		}
-		return false, fmt.Errorf("process %d is not ended: %w", p.PID, err)
+		return false, fmt.Errorf("process %d not killed: %w", p.PID, err)
 	}
 	err = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 	if err != nil && !errors.Is(err, unix.ESRCH) {
-		return false, fmt.Errorf("end process %d: %w", p.PID, err)
+		return false, fmt.Errorf("kill process %d: %w", p.PID, err)
 	}
 	return err == nil, nil
 }
 
-// lives says whether a process is there.
 func (i *Inspector) lives(p claimed.Process) bool {
 	s, _, err := i.proc.Process(p.PID)
 	return err == nil && s.Start == p.Start
 }
 
-// Still says whether a process is the one that was judged, in the same container, and may
-// still be ended for it: nil. It looks at everything again.
+// Still returns nil if a process is the one of the violation and still the reason for it. It reads everything again.
 func (i *Inspector) Still(v Violation, o Offender, claims map[string]*Claim) error {
 	files := usageFiles(claims)
 	owner := feedback.NewOwners(string(i.proc.FS)).Find([]int{o.PID}, files)[o.PID]
@@ -79,7 +77,7 @@ func (i *Inspector) Still(v Violation, o Offender, claims map[string]*Claim) err
 	return nil
 }
 
-// usageFiles are the claims' by their containers.
+// usageFiles returns the claims' usage files by container.
 func usageFiles(claims map[string]*Claim) map[string]string {
 	files := make(map[string]string, len(claims))
 	for id, c := range claims {

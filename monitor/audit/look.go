@@ -5,35 +5,35 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Kind is what is wrong.
+// Kind is the kind of a violation.
 type Kind string
 
 // The kinds.
 const (
 	// UngrantedProcess: a container's process is on a GPU that the container was not granted.
 	UngrantedProcess Kind = "ungranted-process"
-	// NoLimiter: a process of a container with a share uses the driver past the limiter.
+	// NoLimiter: a process of a container with a share uses the driver without the limiter.
 	NoLimiter Kind = "no-limiter"
-	// OverLimit: a container has more of a GPU's memory, by NVML, than its limit.
+	// OverLimit: a container has more GPU memory than its limit, according to NVML.
 	OverLimit Kind = "over-limit"
-	// DamagedUsageFile: a container has spoilt the file that its limiter accounts in.
+	// DamagedUsageFile: a container damaged its usage file.
 	DamagedUsageFile Kind = "damaged-usage-file"
-	// ForeignFiles: a process of a container with a share does not have the claim's limits and usage files mapped.
+	// ForeignFiles: a process of a container with a share has not mapped the limits and usage files of its claim.
 	ForeignFiles Kind = "foreign-files"
-	// ForeignDescriptor: a container's process has a GPU's device node open without a grant for that GPU.
+	// ForeignDescriptor: a container's process has the device node of a GPU open without a grant for it.
 	ForeignDescriptor Kind = "foreign-descriptor"
 	// TamperedFiles: a process holds a lock or a lease on a file of its container's claim.
 	TamperedFiles Kind = "tampered-files"
-	// PrivilegedContainer: a container with a share has CAP_SYS_ADMIN. It is reported and never ended.
+	// PrivilegedContainer: a container with a share has CAP_SYS_ADMIN. It is only reported.
 	PrivilegedContainer Kind = "privileged-container"
-	// HostProcess: a process of no container is on a GPU. It is told and never ended.
+	// HostProcess: a process outside of containers is on a GPU. It is only reported.
 	HostProcess Kind = "host-process"
 )
 
-// Kinds are all of them.
+// Kinds are all kinds.
 var Kinds = []Kind{UngrantedProcess, NoLimiter, ForeignFiles, OverLimit, DamagedUsageFile, TamperedFiles, ForeignDescriptor, PrivilegedContainer, HostProcess}
 
-// Container is a container and its pod, as far as they are known.
+// Container identifies a container and its pod, as far as known.
 type Container struct {
 	ID        string `json:"id,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
@@ -42,7 +42,6 @@ type Container struct {
 	Name      string `json:"container,omitempty"`
 }
 
-// String names a container in a message.
 func (c Container) String() string {
 	switch {
 	case c.Pod != "":
@@ -53,25 +52,23 @@ func (c Container) String() string {
 	return "container " + c.ID
 }
 
-// Claim is a container of the ledger.
+// Claim is a claim of the ledger.
 type Claim struct {
 	Container
-	// Devices are the granted GPUs and MIG devices: from the ledger until the limits file is
-	// read.
+	// Devices are the granted GPUs and MIG devices.
 	Devices []Device
-	// Unknown says that its grant is not known, so that it is judged by nothing.
+	// Unknown: the grant is unknown, so nothing of it is a violation.
 	Unknown bool
-	// Uncontrolled says that the operator lets it run without the limiter.
+	// Uncontrolled: the operator disabled the limiter.
 	Uncontrolled bool
-	// Dir is the directory of the claim, with the files of its limiter.
+	// Dir is the claim's directory.
 	Dir string
-	// Damage says what is wrong with its usage file; empty: nothing.
-	Damage string
-	// Tampering are the locks and leases on its files.
+	// Damage describes what is wrong with its usage file.
+	Damage    string
 	Tampering Tampering
 }
 
-// usageFile is the path of its usage file; empty: not known.
+// usageFile returns the path of its usage file; empty: not known.
 func (c *Claim) usageFile() string {
 	if c.Dir == "" {
 		return ""
@@ -93,48 +90,44 @@ func (c *Claim) granted(uuid string) bool {
 	return granted
 }
 
-// Device is a container's part of a GPU.
+// Device is a container's share of a GPU.
 type Device struct {
 	UUID string
-	// LimitBytes is its memory limit, and ContextBytes what its limiter charges for a
-	// context; 0: nothing, or not known.
+	// ContextBytes is what the limiter charges for a context. 0: none, or not known.
 	LimitBytes, ContextBytes uint64
-	// AllowedBytes is what it may have now: the limit, or what it had when the limit was
-	// lowered below that (allow).
+	// AllowedBytes is the limit, or more if the limit was lowered below the use (see allow).
 	AllowedBytes uint64
 }
 
-// Memory is what a process has of a device's memory, if Known.
+// Memory is a process's memory of a device.
 type Memory struct {
 	Bytes uint64
 	Known bool
-	// Graphics: the process draws and has no CUDA context.
+	// Graphics: the process has no CUDA context.
 	Graphics bool
 }
 
-// Limiter says whether a process has the limiter.
+// Limiter is the state of the limiter in a process.
 type Limiter int
 
-// What can be found out of it.
+// The states.
 const (
-	// LimiterUnknown: it could not be looked at.
+	// LimiterUnknown: it could not be read.
 	LimiterUnknown Limiter = iota
-	// LimiterPresent: one of those that are installed on the node is mapped as code.
+	// LimiterPresent: an installed limiter is mapped as code.
 	LimiterPresent
-	// LimiterAbsent: none is.
 	LimiterAbsent
-	// LimiterForeign: what is mapped has the limiter's path and is no file that is
-	// installed: one that was removed since, or a forgery.
+	// LimiterForeign: the file at the limiter's path is not installed: forged, or removed since.
 	LimiterForeign
 	// LimiterForged: the file at the limiter's path is not the one that the container was created with.
 	LimiterForged
 )
 
-// Files says which limits and usage files a process has mapped.
+// Files is which limits and usage files a process has mapped.
 type Files int
 
 const (
-	// FilesUnknown: they could not be read, or the claim was restored while its container ran.
+	// FilesUnknown: not readable, or the claim was restored while its container ran.
 	FilesUnknown Files = iota
 	// FilesOwn: both of the claim's.
 	FilesOwn
@@ -144,21 +137,21 @@ const (
 	FilesForeign
 )
 
-// Process is one that is looked at.
+// Process is an inspected process.
 type Process struct {
-	orphans.Process        // its number and its start
-	Name            string // its own word, for people
-	// Container is whose it is; without an ID it is the host's.
+	claimed.Process
+	Name string // set by the process; only for messages
+	// Container has no ID for a process of the host.
 	Container Container
-	// Exempt says that its namespace may use GPUs without a grant.
+	// Exempt: its namespace may use GPUs without a grant.
 	Exempt bool
-	// Spared says why it is not to be ended, whatever it does; empty: it may be.
+	// Spared is the reason not to kill it; empty: none.
 	Spared string
-	// Devices are what it has open, by UUID.
+	// Devices are those it uses, by UUID.
 	Devices map[string]Memory
-	// Driver says that it has the driver's library or a GPU mapped.
+	// Driver: it has the driver's library or a GPU mapped.
 	Driver bool
-	// CUDA: it has libcuda mapped, and no library of the driver that computes without it.
+	// CUDA: it has libcuda mapped, and no driver library for OpenCL or Vulkan.
 	CUDA    bool
 	Limiter Limiter
 	Files   Files
@@ -168,7 +161,7 @@ type Process struct {
 	Admin, Privileged bool
 }
 
-// computes says whether it has a CUDA context.
+// computes reports whether it has a CUDA context.
 func (p *Process) computes() bool {
 	for _, m := range p.Devices {
 		if !m.Graphics {
@@ -178,11 +171,11 @@ func (p *Process) computes() bool {
 	return false
 }
 
-// foreign says what is wrong with its limits and usage files, and why it is spared for that; empty: nothing is wrong.
+// foreign describes what is wrong with its limits and usage files, and why it is not killed for that.
 func (p *Process) foreign() (what, spared string) {
 	switch {
 	case p.Limiter != LimiterPresent:
-		return "", "" // that is a violation of its own
+		return "", "" // reported as NoLimiter
 	case p.Files == FilesForeign:
 		return "has another file mapped instead of its container's limits or usage file", ""
 	case p.Files == FilesAbsent && p.computes():
@@ -194,9 +187,8 @@ func (p *Process) foreign() (what, spared string) {
 	return "", ""
 }
 
-// Look is what was found out at one moment.
-type Look struct {
-	// Claims are the ledger's containers by ID.
+// Snapshot is the result of one pass.
+type Snapshot struct {
 	Claims    map[string]*Claim
 	Processes []Process
 }

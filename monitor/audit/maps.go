@@ -21,21 +21,20 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// file is a mapped file, in the kernel's words: /proc/<pid>/maps tells of some file
-// systems another device than stat does.
+// file is a mapped file as in /proc/<pid>/maps, which on some file systems has another device than stat.
 type file struct{ device, inode string }
 
-// mapped is what is found in a process' maps.
+// mapped is the result of scanMaps.
 type mapped struct {
 	driver bool
-	// cuda: libcuda is mapped. others: a library of the driver is mapped that computes without CUDA.
+	// others: a driver library for OpenCL or Vulkan is mapped.
 	cuda, others bool
 
 	limiter Limiter
 	files   Files
 }
 
-// expected is what a container's processes should have mapped: the limiter, judged by library, and the files of the claim.
+// expected are the right mappings of a container: library classifies limiters.
 type expected struct {
 	library       func(file) Limiter
 	limits, usage file
@@ -43,17 +42,15 @@ type expected struct {
 	unknown bool
 }
 
-// mostMaps is how much of a process' maps is read: ten times what the kernel's default of
-// 65,530 mappings comes to.
+// mostMaps is ten times the size of 65,530 mappings, the kernel's default limit.
 const mostMaps = 64 << 20
 
-// errMaps says that a process has more than that, and errSlowMaps that the kernel took too long to tell of them.
 var (
 	errMaps     = fmt.Errorf("its list of mappings is longer than %d MiB", mostMaps>>20)
-	errSlowMaps = fmt.Errorf("to read its list of mappings takes longer than %s", mapsTime)
+	errSlowMaps = fmt.Errorf("reading its list of mappings takes longer than %s", mapsTime)
 )
 
-// timed is read until a time.
+// timed is a reader with a deadline.
 type timed struct {
 	io.Reader
 	until time.Time
@@ -66,7 +63,7 @@ func (t timed) Read(b []byte) (int, error) {
 	return t.Reader.Read(b)
 }
 
-// scanMaps looks for the driver, the limiter, and the limiter's files.
+// scanMaps searches for the driver, the limiter and its files.
 func scanMaps(r io.Reader, want expected) (mapped, error) {
 	s := scan{mapped: mapped{limiter: LimiterAbsent}, want: want}
 	limited := &io.LimitedReader{R: r, N: mostMaps}
@@ -77,7 +74,7 @@ func scanMaps(r io.Reader, want expected) (mapped, error) {
 			s.line(line)
 		}
 		switch {
-		case errors.Is(err, bufio.ErrBufferFull): // no line of the kernel's is so long
+		case errors.Is(err, bufio.ErrBufferFull): // no line of the kernel is so long
 		case errors.Is(err, io.EOF) && limited.N == 0:
 			return s.result(), errMaps
 		case errors.Is(err, io.EOF):
@@ -88,7 +85,6 @@ func scanMaps(r io.Reader, want expected) (mapped, error) {
 	}
 }
 
-// scan is the state of one scanMaps.
 type scan struct {
 	mapped
 	want                   expected
@@ -114,7 +110,7 @@ var (
 	// The driver's libraries for OpenCL and Vulkan.
 	otherDrivers = [][]byte{[]byte("opencl.so"), []byte("glcore.so"), []byte("eglcore.so")}
 	otherPrefix  = []byte("libnvidia-")
-	// Where the driver's own library is behind the limiter's front.
+	// The driver's own library behind the limiter's front.
 	driverBehind = []byte("/.gpuslice/driver/cuda")
 	gpuPrefix    = []byte("/dev/nvidia")
 	limiterName  = []byte("/libvgpu.so")
@@ -124,11 +120,11 @@ var (
 	deleted      = []byte(" (deleted)")
 )
 
-// line reads one: address perms offset dev inode path.
+// line parses one line: address perms offset dev inode path.
 func (s *scan) line(line []byte) {
 	start := bytes.IndexByte(line, '/')
 	if start < 0 {
-		return // of no file
+		return // no file
 	}
 	path := bytes.TrimSuffix(bytes.TrimSuffix(line[start:], []byte("\n")), deleted)
 	base := path[bytes.LastIndexByte(path, '/')+1:]
@@ -148,7 +144,7 @@ func (s *scan) line(line []byte) {
 	}
 }
 
-// library judges a mapped file with the name of the limiter.
+// library classifies a mapped file with the name of the limiter.
 func (s *scan) library(head, path []byte) {
 	f := strings.Fields(string(head))
 	if len(f) != 5 || !strings.Contains(f[1], "x") {
@@ -160,7 +156,7 @@ func (s *scan) library(head, path []byte) {
 	}
 }
 
-// file judges a mapped file with the name of one of the claim's files. The limiter maps those shared.
+// file classifies a mapped file with the name of one of the claim's files. The limiter maps those shared.
 func (s *scan) file(head, path []byte, want file, at []byte, own *bool) {
 	f := strings.Fields(string(head))
 	if len(f) != 5 {
@@ -174,18 +170,18 @@ func (s *scan) file(head, path []byte, want file, at []byte, own *bool) {
 	}
 }
 
-// isGPU says whether a path is a GPU's device node: /dev/nvidia0.
+// isGPU reports whether a path is a GPU's device node: /dev/nvidia0.
 func isGPU(path []byte) bool {
 	rest, ok := bytes.CutPrefix(path, gpuPrefix)
 	return ok && len(rest) > 0 && '0' <= rest[0] && rest[0] <= '9'
 }
 
-// libraries knows the limiter's files that are installed on the node, as maps name them.
+// libraries are the installed limiters as in /proc/<pid>/maps.
 type libraries struct {
 	dir   string
 	known map[string]learned
 	files map[file]bool
-	// renamed: /proc/<pid>/maps has other device or inode numbers for this directory than stat.
+	// renamed: the maps have other device or inode numbers for this directory than stat.
 	renamed bool
 }
 
@@ -196,8 +192,7 @@ type learned struct {
 
 var libraryName = regexp.MustCompile(`^libvgpu-[0-9a-f]{16}\.so$`)
 
-// learn reads which libraries are installed. A removed one is dropped, because another file can get its inode;
-// judge knows it for the containers that were created with it.
+// learn reads the installed libraries. A removed one is dropped, because its inode can be reused.
 func (l *libraries) learn() error {
 	entries, err := os.ReadDir(l.dir)
 	if err != nil {
@@ -230,8 +225,8 @@ func (l *libraries) learn() error {
 	return errors.Join(errs...)
 }
 
-// judge judges a mapped library of a container that was created with the libraries in with; made is an error if they are
-// not known. An operator may remove a library, and install it again as another file, while containers have it.
+// judge classifies a mapped library of a container that was created with the libraries in with; made is an error if they are
+// not known. An operator may remove and reinstall a library while containers use it.
 func (l *libraries) judge(f file, with []oci.Library, made error) Limiter {
 	if l.files[f] {
 		return LimiterPresent
@@ -254,12 +249,12 @@ func (l *libraries) judge(f file, with []oci.Library, made error) Limiter {
 	return verdict
 }
 
-// asMapped returns a file as /proc/<pid>/maps shows it on most file systems.
+// asMapped returns a file as the maps show it on most file systems.
 func asMapped(device, inode uint64) file {
 	return file{fmt.Sprintf("%02x:%02x", unix.Major(device), unix.Minor(device)), strconv.FormatUint(inode, 10)}
 }
 
-// inMaps finds out how maps name a file: by mapping it here.
+// inMaps maps a file to learn how the maps show it.
 func inMaps(path string) (file, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -281,5 +276,5 @@ func inMaps(path string) (file, error) {
 			return file{fields[3], fields[4]}, nil
 		}
 	}
-	return file{}, errors.New("it is not in our own maps")
+	return file{}, errors.New("file not found in /proc/self/maps")
 }

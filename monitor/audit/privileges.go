@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// privileges records which capabilities a process of a container can have on the machine. The bounding set counts, because
-// a setuid program gives its capabilities to processes that are not root. Capabilities in another user namespace than the
-// machine's do not count.
+// privileges sets which capabilities a process of a container can have on the machine. The bounding set counts: a setuid
+// program gives them to processes that are not root. Those in another user namespace do not count.
 func (i *Inspector) privileges(p *Process) {
 	dir := strconv.Itoa(p.PID)
 	bounding, known := i.proc.bounding(dir)
@@ -24,7 +23,6 @@ func (i *Inspector) privileges(p *Process) {
 	p.Privileged = known && bounding&all == all
 }
 
-// bounding returns the capability bounding set of a process.
 func (p procfiles) bounding(dir string) (set uint64, known bool) {
 	f, err := os.Open(p.Path(dir, "status"))
 	if err != nil {
@@ -44,7 +42,7 @@ func (p procfiles) bounding(dir string) (set uint64, known bool) {
 // machineUsers is the inode of the initial user namespace (PROC_USER_INIT_INO).
 const machineUsers = 0xEFFFFFFD
 
-// ofMachine says whether a process is in the initial user namespace.
+// ofMachine reports whether a process is in the initial user namespace.
 func (p procfiles) ofMachine(dir string) bool {
 	var st unix.Stat_t
 	err := unix.Stat(p.Path(dir, "ns/user"), &st)

@@ -37,7 +37,7 @@ func TestAuditorReportsPrivilegedContainers(t *testing.T) {
 	for c, id := range map[*exec.Cmd]string{admin: idA, exempt: idB, plain: idC, inside: idC, free: strings.Repeat("d", 64)} {
 		join(t, a.root, "gpuslice-test-audit/"+id, c.Process.Pid)
 	}
-	a.looks(2 * thoroughly)
+	a.looks(2 * fullPass)
 	require.Equal(t, 1.0, a.lasting(PrivilegedContainer), a.log.String())
 	assert.Equal(t, idA, a.Violations()[0].Container.ID)
 	assert.Contains(t, a.log.String(), "kind=privileged-container")

@@ -274,7 +274,7 @@ func TestOwnContainerInItsOwnGroupNamespace(t *testing.T) {
 	all, err := i.Processes(nil, map[string][]nvidia.Process{gpuA: {{PID: 10}, {PID: 11}, {PID: 12}}}, true)
 	require.NoError(t, err)
 	found := map[int]Finding{}
-	for _, f := range Find(Look{Processes: all}) {
+	for _, f := range Find(Snapshot{Processes: all}) {
 		found[f.Offenders[0].PID] = f
 	}
 	require.Len(t, found, 3)
@@ -392,7 +392,7 @@ func TestMemoryOfAProcessWithTooManyMappingsIsCounted(t *testing.T) {
 	require.Len(t, all, 1)
 	require.Equal(t, LimiterUnknown, all[0].Limiter)
 	claims[idA].Devices = []Device{{UUID: gpuA, LimitBytes: 1 << 30}}
-	found := Find(Look{Claims: claims, Processes: all})
+	found := Find(Snapshot{Claims: claims, Processes: all})
 	require.Len(t, found, 1)
 	require.Equal(t, OverLimit, found[0].Kind)
 }

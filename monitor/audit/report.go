@@ -9,20 +9,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Events tells of what happened to a pod, where people look for it.
+// Events creates events of pods.
 type Events interface {
-	// Warn tells of a pod's container. It must not block, and may drop what is too much.
+	// Warn must not block, and may drop events.
 	Warn(c Container, reason, message string)
 }
 
-// The actions of gpuslice_violations_total.
+// The values of the label action.
 const (
 	actionReported = "reported"
 	actionKilled   = "killed"
 	actionFailed   = "kill_failed"
 )
 
-// reasons are what events are found by.
+// reasons are the reasons of events.
 var reasons = map[Kind]string{
 	UngrantedProcess:  "UngrantedGPUProcess",
 	NoLimiter:         "GPULimiterMissing",
@@ -35,14 +35,12 @@ var reasons = map[Kind]string{
 	PrivilegedContainer: "GPUContainerPrivileged",
 }
 
-// killedReason is the event of a process that was ended.
+// killedReason is the reason of the event for killed processes.
 const killedReason = "GPUProcessKilled"
 
-// again is how often an event tells of a violation that lasts: the API server forgets
-// events after an hour.
-const again = 30 * time.Minute
+// repeatEvent is the interval of events for a lasting violation: the API server drops them after an hour.
+const repeatEvent = 30 * time.Minute
 
-// metrics are what is counted.
 type metrics struct {
 	now   *prometheus.GaugeVec
 	total *prometheus.CounterVec
@@ -53,16 +51,16 @@ type metrics struct {
 func newMetrics() metrics {
 	m := metrics{
 		now: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "gpuslice_violations", Help: "Violations of what was granted that last, by kind (docs/AUDIT.md).",
+			Name: "gpuslice_violations", Help: "Present violations by kind (docs/AUDIT.md).",
 		}, []string{"kind"}),
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gpuslice_violations_total", Help: "Violations that were reported, and processes that were killed for one or could not be, by kind.",
+			Name: "gpuslice_violations_total", Help: "Reported violations, and processes killed or not killable for one, by kind.",
 		}, []string{"kind", "action"}),
 		last: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "gpuslice_audit_last_timestamp_seconds", Help: "When what runs was last compared with what was granted.",
+			Name: "gpuslice_audit_last_timestamp_seconds", Help: "Time of the last audit pass.",
 		}),
 		took: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "gpuslice_audit_duration_seconds", Help: "How long the last comparison took.",
+			Name: "gpuslice_audit_duration_seconds", Help: "Duration of the last audit pass.",
 		}),
 	}
 	for _, kind := range Kinds {
@@ -94,7 +92,6 @@ func (m *metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{m.now, m.total, m.last, m.took}
 }
 
-// count sets what lasts.
 func (m *metrics) count(now []Violation) {
 	sums := map[Kind]int{}
 	for _, v := range now {
@@ -105,42 +102,40 @@ func (m *metrics) count(now []Violation) {
 	}
 }
 
-// begin tells of a violation that is new.
 func (a *Auditor) begin(v Violation, now time.Time) {
 	a.metrics.total.WithLabelValues(string(v.Kind), actionReported).Inc()
-	a.log.Warn("violation of what was granted", v.attributes()...)
-	a.tell(v, now)
+	a.log.Warn("violation found", v.attributes()...)
+	a.notify(v, now)
 }
 
-// tell makes the event of a violation.
-func (a *Auditor) tell(v Violation, now time.Time) {
-	a.told[v.key()] = now
+// notify creates the event of a violation.
+func (a *Auditor) notify(v Violation, now time.Time) {
+	a.notified[v.key()] = now
 	if v.Container.Pod == "" || a.config.Events == nil {
 		return
 	}
 	a.config.Events.Warn(v.Container, reasons[v.Kind], v.Detail+more(len(v.Offenders)-1)+a.outlook(&v))
 }
 
-// outlook says what becomes of who does it.
+// outlook describes what happens to the offenders.
 func (a *Auditor) outlook(v *Violation) string {
 	switch {
 	case !a.config.Kill || len(v.Offenders) == 0:
 		return ""
 	case v.spared() != "":
-		return ". Nothing is killed: " + v.spared()
+		return ". Not killed: " + v.spared()
 	}
-	return fmt.Sprintf(". What does it is killed once it has gone on for %s", a.config.Grace)
+	return fmt.Sprintf(". These processes are killed after %s", a.config.Grace)
 }
 
-// more says how many others there are.
 func more(others int) string {
 	if others <= 0 {
 		return ""
 	}
-	return fmt.Sprintf(", and %d more processes with it", others)
+	return fmt.Sprintf(", and %d more processes", others)
 }
 
-// spared is why nobody who does it is to be ended; empty: somebody may be.
+// spared returns why no offender is killed; empty: some can be.
 func (v *Violation) spared() string {
 	why := ""
 	for _, o := range v.Offenders {
@@ -152,7 +147,7 @@ func (v *Violation) spared() string {
 	return why
 }
 
-// attributes are a violation's in the log.
+// attributes are for the log.
 func (v *Violation) attributes() []any {
 	var pids []string
 	for _, o := range v.Offenders[:min(len(v.Offenders), 16)] {
@@ -168,14 +163,14 @@ func (v *Violation) attributes() []any {
 	return attributes
 }
 
-// sayOnce logs a problem when it comes or becomes another.
-func sayOnce(log *slog.Logger, said *string, what string, err error) {
+// logOnce logs a problem when it changes.
+func logOnce(log *slog.Logger, logged *string, what string, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if text != "" && text != *said {
+	if text != "" && text != *logged {
 		log.Warn(what, "error", err)
 	}
-	*said = text
+	*logged = text
 }

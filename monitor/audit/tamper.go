@@ -20,42 +20,39 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Tampering describes locks and leases on the files of a claim. Neither the limiter nor the host
-// takes these: their only use is to make the host wait.
+// Tampering describes locks and leases on the files of a claim. gpuslice takes none of these: their only use is to make
+// the host wait.
 type Tampering struct {
-	// What names the locks, leases and files; empty: none.
 	What string
-	// By are the processes of the claim's container that were found to hold one. There can be more.
+	// By are processes of the container that hold one, as far as found.
 	By []Holder
 }
 
-// Holder is a process that holds a lock or a lease.
 type Holder struct {
 	orphans.Process
 	// Name and What are for messages. Spared is the reason not to kill it.
 	Name, What, Spared string
 }
 
-// A tenant can have very many processes, open files and locks. These bound the search for the processes that hold a
-// lock; the lock itself is found without it.
+// Bounds of the search for processes that hold a lock: a tenant can have very many processes, files and locks.
 const (
-	// holderTime is for reading /proc/locks, and for all containers of a look together.
+	// holderTime is for /proc/locks, and for all containers of a pass together.
 	holderTime  = 250 * time.Millisecond
 	mostHolders = 16
-	// mostFileLocks bounds the locks of one file: the kernel allocates one buffer for all locks in an fdinfo.
+	// mostFileLocks: the kernel allocates one buffer for all locks in an fdinfo.
 	mostFileLocks = 1024
 	mostFdinfo    = 256 << 10
 )
 
 var errLockList = fmt.Errorf("reading /proc/locks takes longer than %s: processes that hold locks on files of containers are not searched", holderTime)
 
-// fileID identifies a file as /proc/locks does.
+// fileID identifies a file as in /proc/locks.
 type fileID struct{ device, inode uint64 }
 
 // fileLock is a line of /proc/locks, or of /proc/<pid>/fdinfo/<fd>.
 type fileLock struct {
 	kind string // FLOCK, POSIX, OFDLCK, LEASE
-	// pid is the process that took the lock; -1: not known. Other processes can hold it now, and the PID can be reused.
+	// pid took the lock; -1: not known. Other processes can hold it now, and the PID can be reused.
 	pid        int
 	file       fileID
 	start, end uint64
@@ -87,7 +84,6 @@ func parseLock(line string) (l fileLock, ok bool) {
 	return l, errors.Join(err1, err2, err3, err4, err5, err6) == nil
 }
 
-// claimFiles are the limits and usage files of a claim.
 type claimFiles map[fileID]limiter.Lock
 
 func filesOf(c *Claim) claimFiles {
@@ -102,7 +98,7 @@ func filesOf(c *Claim) claimFiles {
 	return files
 }
 
-// foreign describes a lock on one of the files, unless it is the limiter's own.
+// foreign returns the lock if it is on one of the files and not the limiter's own.
 func (f claimFiles) foreign(l fileLock) (limiter.Lock, bool) {
 	is, ours := f[l.file]
 	is.Lease = l.kind == "LEASE"
@@ -111,8 +107,8 @@ func (f claimFiles) foreign(l fileLock) (limiter.Lock, bool) {
 	return is, ours && !own
 }
 
-// locks reads the locks on these files from /proc/locks, at most mostFileLocks+1 of each. A tenant can make the list as long as it wants,
-// and each read walks it from the beginning.
+// locks reads /proc/locks, at most mostFileLocks+1 locks per file. A tenant can make the list as long as it wants, and each
+// read walks it from the beginning.
 func (p procfiles) locks(ctx context.Context, of map[fileID]bool) (map[fileID][]fileLock, error) {
 	f, err := os.Open(p.Path("locks"))
 	if err != nil {
@@ -132,7 +128,6 @@ func (p procfiles) locks(ctx context.Context, of map[fileID]bool) (map[fileID][]
 	return found, lines.Err()
 }
 
-// tampering finds locks and leases on files of claims, and the processes of their containers that hold them.
 func (i *Inspector) tampering(ctx context.Context, claims map[string]*Claim, locks func(*Claim) ([]limiter.Lock, error)) error {
 	var errs []error
 	var tampered []*Claim
@@ -157,7 +152,7 @@ func (i *Inspector) tampering(ctx context.Context, claims map[string]*Claim, loc
 	return errors.Join(errs...)
 }
 
-// inWords names locks and leases, each once.
+// inWords lists locks and leases, each once.
 func inWords(held []limiter.Lock) string {
 	var all []string
 	for _, l := range held {
@@ -168,7 +163,7 @@ func inWords(held []limiter.Lock) string {
 	return strings.Join(all, " and ")
 }
 
-// holders finds the processes that hold locks and leases on files of these claims. The claims share the time equally.
+// holders finds the holders of these claims' locks. The claims share the time equally.
 func (i *Inspector) holders(ctx context.Context, tampered []*Claim, claims map[string]*Claim) error {
 	of := map[fileID]bool{}
 	for _, c := range tampered {
@@ -194,13 +189,12 @@ func (i *Inspector) holders(ctx context.Context, tampered []*Claim, claims map[s
 	return nil
 }
 
-// byContainer returns the processes of the claims' containers.
 func (i *Inspector) byContainer(claims map[string]*Claim) (map[string][]int, error) {
 	all, err := i.proc.All()
 	if err != nil {
 		return nil, err
 	}
-	all = slices.DeleteFunc(all, func(pid int) bool { return i.strangers[pid] > i.look })
+	all = slices.DeleteFunc(all, func(pid int) bool { return i.strangers[pid] > i.pass })
 	owners := i.owners.Find(all, usageFiles(claims))
 	of := map[string][]int{}
 	for _, pid := range all {
@@ -211,7 +205,7 @@ func (i *Inspector) byContainer(claims map[string]*Claim) (map[string][]int, err
 	return of, nil
 }
 
-// holdersOf searches the processes of a claim's container, beginning with those that /proc/locks names.
+// holdersOf searches the processes of a container, beginning with those in /proc/locks.
 func (i *Inspector) holdersOf(ctx context.Context, c *Claim, pids []int, listed map[fileID][]fileLock) (all []Holder) {
 	files := filesOf(c)
 	named := map[int]bool{}
@@ -253,7 +247,6 @@ func (i *Inspector) holdersOf(ctx context.Context, c *Claim, pids []int, listed 
 	return all
 }
 
-// holds says whether a process holds a lock or a lease on a file of a claim now.
 func (i *Inspector) holds(pid int, claim *Claim) bool {
 	_, dir, err := i.proc.Process(pid)
 	if err != nil || claim == nil {
@@ -264,8 +257,8 @@ func (i *Inspector) holds(pid int, claim *Claim) bool {
 	return len(i.proc.held(ctx, dir, filesOf(claim))) > 0
 }
 
-// held returns the locks and leases on a claim's files that belong to open files of a process. A lock stays with the open
-// file, and so with each process that has it, after the process that took it has ended.
+// held returns the locks and leases of a process' open files. A lock stays with the open file, so with each process that
+// has it open.
 func (p procfiles) held(ctx context.Context, dir string, files claimFiles) (all []limiter.Lock) {
 	count := 0
 	p.openFiles(dir, 0, func(open int, name string, _ int) bool {
@@ -280,7 +273,6 @@ func (p procfiles) held(ctx context.Context, dir string, files claimFiles) (all 
 	return all
 }
 
-// lockedBy returns those that belong to one open file.
 func (p procfiles) lockedBy(fdinfo string, files claimFiles) (all []limiter.Lock) {
 	f, err := os.Open(p.Path(fdinfo))
 	if err != nil {
@@ -301,8 +293,6 @@ func (p procfiles) lockedBy(fdinfo string, files claimFiles) (all []limiter.Lock
 	return all
 }
 
-// tampering reports the locks and leases on a claim's files as a violation of its container, with the processes that were
-// found to hold them, on a GPU or not.
 func (f *finder) tampering(claim *Claim) {
 	t := claim.Tampering
 	if t.What == "" {

@@ -115,7 +115,7 @@ func (p *tampered) find(locked ...limiter.Lock) ([]Finding, error) {
 		}
 		return nil, nil
 	})
-	return Find(Look{Claims: p.claims}), err
+	return Find(Snapshot{Claims: p.claims}), err
 }
 
 func pids(f Finding) (all []int) {
@@ -247,7 +247,7 @@ func TestAuditorEndsWhoHoldsALockOrALease(t *testing.T) {
 			a.looks(2)
 			assert.EqualError(t, attack.Wait(), "signal: killed")
 			assert.True(t, lives(neighbour))
-			a.looks(pardoned)
+			a.looks(overAfter)
 			assert.Zero(t, a.lasting(TamperedFiles))
 		})
 	}
@@ -282,6 +282,6 @@ func TestAuditorEndsTheChildThatHasTheLock(t *testing.T) {
 		s, err := procfs.FS("/proc").Stat(strconv.Itoa(child))
 		return err != nil || s.Zombie
 	}, 10*time.Second, time.Millisecond, "the child ends")
-	a.looks(pardoned)
+	a.looks(overAfter)
 	assert.Zero(t, a.lasting(TamperedFiles))
 }

@@ -403,7 +403,7 @@ func requireReported(t *testing.T, n *harness.Node, audit *looks, a *attacker, r
 	audit.wait(t, a.since, looksToReport)
 	log, err := os.ReadFile(n.Agent.LogPath)
 	require.NoError(t, err)
-	found := regexp.MustCompile(`(?m)^time=(\S+) .*violation of what was granted.*kind=(` + a.kinds + `) .*pod=default/attacker-` + a.name + ` `).FindSubmatch(log)
+	found := regexp.MustCompile(`(?m)^time=(\S+) .*violation found.*kind=(` + a.kinds + `) .*pod=default/attacker-` + a.name + ` `).FindSubmatch(log)
 	if !assert.NotNil(t, found, "the audit has looked twice and has not reported attacker %s", a.name) {
 		return
 	}

@@ -37,7 +37,7 @@ func forged(t testing.TB, uuid string) []*cri.Mount {
 
 // reported says whether the agent has reported the pod's container for that kind.
 func reported(n *harness.Node, kind, pod string) error {
-	if !regexp.MustCompile(fmt.Sprintf(`violation of what was granted" kind=%s .*pod=\S*/%s `, kind, pod)).MatchString(n.Agent.LogTail(2000)) {
+	if !regexp.MustCompile(fmt.Sprintf(`violation found" kind=%s .*pod=\S*/%s `, kind, pod)).MatchString(n.Agent.LogTail(2000)) {
 		return fmt.Errorf("%s is not reported as %s", pod, kind)
 	}
 	return nil
@@ -153,7 +153,7 @@ func TestDescriptorOverASocketIsFound(t *testing.T) {
 	var found []audit.Finding
 	until(t, func(context.Context) error { // a look at all processes of a busy machine may go on in the next one
 		processes, err := inspector.Processes(claims, nil, true)
-		found = slices.DeleteFunc(audit.Find(audit.Look{Claims: claims, Processes: processes}), func(f audit.Finding) bool {
+		found = slices.DeleteFunc(audit.Find(audit.Snapshot{Claims: claims, Processes: processes}), func(f audit.Finding) bool {
 			_, ours := containers[f.Container.ID]
 			return !ours
 		})

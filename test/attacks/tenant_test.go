@@ -260,7 +260,7 @@ func (p place) patchedLoader(t *testing.T) {
 			workload("alloc") + " --max-mib=60000 --hold=0; echo ended=$?; sleep 1000000"}}
 	s, _ := run(t, p.n, harness.Pod{Name: "patched", Annotations: granted(p.uuid, attackerMiB, attackerCores)}, c)
 	wait(t, s, "ended", "137")
-	require.Regexp(t, `violation of what was granted.*kind=(no-limiter|over-limit) .*pod=default/patched `, p.n.Agent.LogTail(2000))
+	require.Regexp(t, `violation found.*kind=(no-limiter|over-limit) .*pod=default/patched `, p.n.Agent.LogTail(2000))
 }
 
 func (p place) try(t *testing.T, name string, a attempt) {

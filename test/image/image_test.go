@@ -199,7 +199,7 @@ func guards(t *testing.T, n *harness.Node) {
 	require.NoError(t, err)
 	require.NoError(t, harness.Until(ctx, 30*time.Second, func(context.Context) error {
 		for line := range strings.Lines(log()) {
-			if strings.Contains(line, "violation of what was granted") {
+			if strings.Contains(line, "violation found") {
 				require.Contains(t, line, "kind=ungranted-process")
 				require.Contains(t, line, "/thief")
 				return nil

@@ -145,7 +145,7 @@ func TestAudit(t *testing.T) {
 				}
 				reported := fmt.Sprintf(`kind=%s .*pod=\S*/%s `, s.kind, s.name)
 				require.NoError(t, harness.Until(ctx, 30*time.Second, func(context.Context) error {
-					if !matches(log(), `violation of what was granted" `+reported) {
+					if !matches(log(), `violation found" `+reported) {
 						return fmt.Errorf("%s is not reported as %s", s.name, s.kind)
 					}
 					says, err := pods[s.name].Logs(harness.Container{Name: "main"})

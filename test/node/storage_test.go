@@ -268,7 +268,7 @@ func TestTenantFillsItsOwnFileSystem(t *testing.T) {
 	requireWorks(t, n, "next")
 	require.NoError(t, harness.Until(ctx, storagePatience, func(context.Context) error {
 		for line := range strings.Lines(n.Agent.LogTail(100)) {
-			if strings.Contains(line, "violation of what was granted") && strings.Contains(line, "damaged-usage-file") && strings.Contains(line, "default/greedy") {
+			if strings.Contains(line, "violation found") && strings.Contains(line, "damaged-usage-file") && strings.Contains(line, "default/greedy") {
 				return nil
 			}
 		}

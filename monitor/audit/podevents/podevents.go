@@ -1,5 +1,4 @@
-// Package podevents tells people of violations by events of their pods, where they look
-// first when something ends. It is apart from the audit, for it alone needs client-go.
+// Package podevents creates events of pods for violations. Only this part of the audit needs client-go.
 package podevents
 
 import (
@@ -20,27 +19,25 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/audit"
 )
 
-// Component is who the events say that they are from.
+// Component is the source of the events.
 const Component = "gpuslice-agent"
 
-// So many events of one pod are sent at once, and one in so long after that: a tenant can
-// begin a new violation every few seconds, and the API server is everybody's.
+// Per pod, so many events at once and one per interval: a tenant can cause a violation every few seconds.
 const (
 	burst = 10
 	every = time.Minute
-	// longest is what the API server takes of a message.
+	// longest is the API server's limit of a message.
 	longest = 1024
 )
 
-// Recorder is an audit.Events. Events that are the same are counted up and not sent again,
-// and what can't be sent is tried again and then dropped.
+// Recorder is an audit.Events. It counts equal events, and retries and then drops what can't be sent.
 type Recorder struct {
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorderLogger
 	sink        record.EventSink
 }
 
-// New makes a recorder of a node's agent; it calls the API server once Run does.
+// New returns a recorder. It calls the API server in Run.
 func New(config *rest.Config, node string, log *slog.Logger) (*Recorder, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = 10 * time.Second
@@ -61,7 +58,7 @@ func New(config *rest.Config, node string, log *slog.Logger) (*Recorder, error) 
 	}, nil
 }
 
-// Run sends events until the context ends.
+// Run sends events until ctx ends.
 func (r *Recorder) Run(ctx context.Context) {
 	r.broadcaster.StartRecordingToSink(r.sink)
 	<-ctx.Done()
