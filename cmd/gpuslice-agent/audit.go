@@ -57,7 +57,7 @@ func (o *options) audit(ledger *ledger.Ledger, inventory *nvidia.Cache, plugin *
 		Granted:     func(c *audit.Claim) ([]audit.Device, error) { return grantedDevices(ledger.Dir(c.ID)) },
 		Locks:       func(c *audit.Claim) ([]limiter.Lock, error) { return holder.Locks(c.ID, c.Dir) },
 		Inspector:   inspector,
-		Ready:     func() error { return errors.Join(plugin.Ready(), inMachineNamespace()) },
+		Ready:       func() error { return errors.Join(plugin.Ready(), inMachineNamespace()) },
 		AllowedFile: filepath.Join(o.StateDir, allowedFile),
 
 		Events: events,

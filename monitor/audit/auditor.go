@@ -11,7 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpuslice/gpuslice/ledger/orphans"
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
@@ -40,8 +41,10 @@ type Config struct {
 	Log    *slog.Logger
 }
 
-// Auditor compares the processes on the GPUs with the grants. It is a prometheus.Collector.
+// Auditor compares the processes on the GPUs with the grants.
 type Auditor struct {
+	prometheus.Collector // its metrics
+
 	config   Config
 	log      *slog.Logger
 	history  *History
@@ -68,8 +71,9 @@ func New(c Config) *Auditor {
 	if err != nil {
 		c.Log.Warn("can't read the memory that containers may keep after a lowered limit", "error", err)
 	}
+	registry := prometheus.NewRegistry()
 	return &Auditor{
-		config: c, log: c.Log, history: NewHistory(c.Grace), metrics: newMetrics(),
+		Collector: registry, config: c, log: c.Log, history: NewHistory(c.Grace), metrics: newMetrics(registry),
 		allowed: allowed, notified: map[key]time.Time{}, killed: map[claimed.Process]bool{}, damaged: map[string]bool{}, stamps: map[string]stamp{}, resized: map[string]int{},
 	}
 }

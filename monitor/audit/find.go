@@ -107,7 +107,7 @@ func (f *finder) process(p *Process, claims map[string]*Claim) {
 // claimed checks a process of a container with a grant.
 func (f *finder) claimed(p *Process, claim *Claim, one Finding) {
 	beyond := maps.Clone(p.Devices)
-	maps.DeleteFunc(beyond, func(uuid string, _ Memory) bool { _, granted := claim.device(uuid); return granted })
+	maps.DeleteFunc(beyond, func(uuid string, _ Memory) bool { return claim.granted(uuid) })
 	if len(beyond) > 0 {
 		f.ungranted(p, beyond, "which its container was not granted", one)
 	} else {
@@ -253,12 +253,5 @@ func (f *finder) file(claim *Claim, processes []Process) {
 }
 
 func uuids(devices map[string]Memory) string {
-	text := ""
-	for i, uuid := range slices.Sorted(maps.Keys(devices)) {
-		if i > 0 {
-			text += " and "
-		}
-		text += uuid
-	}
-	return text
+	return strings.Join(slices.Sorted(maps.Keys(devices)), " and ")
 }

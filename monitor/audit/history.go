@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -120,24 +121,9 @@ func (h *History) Now() []Violation {
 func sort(all []Violation) {
 	slices.SortFunc(all, func(a, b Violation) int {
 		x, y := a.key(), b.key()
-		for _, c := range []int{
-			slices.Index(Kinds, x.kind) - slices.Index(Kinds, y.kind),
-			compare(x.container, y.container), compare(x.uuid, y.uuid), x.process.PID - y.process.PID,
-		} {
-			if c != 0 {
-				return c
-			}
-		}
-		return 0
+		return cmp.Or(
+			cmp.Compare(slices.Index(Kinds, x.kind), slices.Index(Kinds, y.kind)),
+			cmp.Compare(x.container, y.container), cmp.Compare(x.uuid, y.uuid), cmp.Compare(x.process.PID, y.process.PID),
+		)
 	})
-}
-
-func compare(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }

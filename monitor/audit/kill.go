@@ -54,25 +54,24 @@ func (i *Inspector) Still(v Violation, o Offender, claims map[string]*Claim) err
 		now.Open = nodesOf(i.descriptors.of(o.PID), i.nodes())
 	}
 	claim := claims[now.Container.ID]
+	changed := func(why string) error { return fmt.Errorf("%w: %s", errProcessChanged, why) }
 	switch {
 	case now.PID == 0:
 		return err
 	case now.Process != o.Process || now.Container.ID == "" || now.Container.ID != v.Container.ID || now.Exempt || now.Spared != "":
 		return errProcessChanged
-	case v.Kind == NoLimiter && err != nil:
+	case (v.Kind == NoLimiter || v.Kind == ForeignFiles) && err != nil:
 		return err
 	case v.Kind == NoLimiter && now.Limiter != LimiterAbsent && now.Limiter != LimiterForged:
-		return fmt.Errorf("%w: it has the limiter", errProcessChanged)
-	case v.Kind == ForeignFiles && err != nil:
-		return err
+		return changed("it has the limiter")
 	case v.Kind == ForeignFiles && (now.Files == FilesOwn || now.Files == FilesUnknown):
-		return fmt.Errorf("%w: it has its container's limits and usage files", errProcessChanged)
+		return changed("it has its container's limits and usage files")
 	case v.Kind == TamperedFiles && !i.holds(o.PID, claim):
-		return fmt.Errorf("%w: it holds no lock or lease on its container's files", errProcessChanged)
+		return changed("it holds no lock or lease on its container's files")
 	case v.Kind == ForeignDescriptor && (claim != nil && claim.Unknown || len(now.ungrantedOpen(claim)) == 0):
-		return fmt.Errorf("%w: it has no GPU open without a grant", errProcessChanged)
-	case v.Kind == UngrantedProcess && claim != nil && (claim.Unknown || !slices.ContainsFunc(o.Devices, func(uuid string) bool { _, granted := claim.device(uuid); return !granted })):
-		return fmt.Errorf("%w: it has a grant", errProcessChanged)
+		return changed("it has no GPU open without a grant")
+	case v.Kind == UngrantedProcess && claim != nil && (claim.Unknown || !slices.ContainsFunc(o.Devices, func(uuid string) bool { return !claim.granted(uuid) })):
+		return changed("it has a grant")
 	}
 	return nil
 }

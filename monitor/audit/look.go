@@ -1,7 +1,8 @@
 package audit
 
 import (
-	"github.com/gpuslice/gpuslice/ledger/orphans"
+	"slices"
+
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
@@ -76,18 +77,8 @@ func (c *Claim) usageFile() string {
 	return limiter.UsagePath(c.Dir)
 }
 
-func (c *Claim) device(uuid string) (Device, bool) {
-	for _, d := range c.Devices {
-		if d.UUID == uuid {
-			return d, true
-		}
-	}
-	return Device{}, false
-}
-
 func (c *Claim) granted(uuid string) bool {
-	_, granted := c.device(uuid)
-	return granted
+	return slices.ContainsFunc(c.Devices, func(d Device) bool { return d.UUID == uuid })
 }
 
 // Device is a container's share of a GPU.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Events creates events of pods.
@@ -48,18 +49,19 @@ type metrics struct {
 	took  prometheus.Gauge
 }
 
-func newMetrics() metrics {
+func newMetrics(registry prometheus.Registerer) metrics {
+	register := promauto.With(registry)
 	m := metrics{
-		now: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		now: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "gpuslice_violations", Help: "Present violations by kind (docs/AUDIT.md).",
 		}, []string{"kind"}),
-		total: prometheus.NewCounterVec(prometheus.CounterOpts{
+		total: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "gpuslice_violations_total", Help: "Reported violations, and processes killed or not killable for one, by kind.",
 		}, []string{"kind", "action"}),
-		last: prometheus.NewGauge(prometheus.GaugeOpts{
+		last: register.NewGauge(prometheus.GaugeOpts{
 			Name: "gpuslice_audit_last_timestamp_seconds", Help: "Time of the last audit pass.",
 		}),
-		took: prometheus.NewGauge(prometheus.GaugeOpts{
+		took: register.NewGauge(prometheus.GaugeOpts{
 			Name: "gpuslice_audit_duration_seconds", Help: "Duration of the last audit pass.",
 		}),
 	}
@@ -72,24 +74,6 @@ func newMetrics() metrics {
 		}
 	}
 	return m
-}
-
-// Describe implements prometheus.Collector.
-func (a *Auditor) Describe(c chan<- *prometheus.Desc) {
-	for _, m := range a.metrics.all() {
-		m.Describe(c)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (a *Auditor) Collect(c chan<- prometheus.Metric) {
-	for _, m := range a.metrics.all() {
-		m.Collect(c)
-	}
-}
-
-func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.now, m.total, m.last, m.took}
 }
 
 func (m *metrics) count(now []Violation) {
