@@ -5,13 +5,11 @@ import (
 	"strings"
 )
 
-// mostUsage is more than any node's GPUs have: 1 PiB.
+// mostUsage, 1 PiB, is more than the GPUs of any node have.
 const mostUsage = 1 << 50
 
-// CheckUsage says whether a usage file, of the GPUs in that order, is as a limiter
-// leaves it; an error says what its container has done to it, or
-// that it is of another version and nothing is known of it (ErrUsageVersion). That its numbers are true
-// it does not say.
+// CheckUsage returns an error if a container damaged its usage file for these GPUs, or if the file has another
+// version (ErrUsageVersion). It does not check that the numbers are true.
 func CheckUsage(path string, uuids []string) error {
 	f, err := openUsage(path)
 	if err != nil {
@@ -32,14 +30,14 @@ func CheckUsage(path string, uuids []string) error {
 		return fmt.Errorf("check usage %s: %w", path, err)
 	}
 	if len(u.Devices) != len(uuids) {
-		return damaged("it is of %d GPUs, not %d", len(u.Devices), len(uuids))
+		return damaged("it has %d GPUs, not %d", len(u.Devices), len(uuids))
 	}
 	for i, d := range u.Devices {
 		if !strings.EqualFold(d.UUID, uuids[i]) {
 			return damaged("GPU %d is %s, not %s", i, d.UUID, uuids[i])
 		}
 		if d.UsedBytes > mostUsage {
-			return damaged("GPU %d: %d bytes in use, more than there can be", i, d.UsedBytes)
+			return damaged("GPU %d: %d bytes in use, more than possible", i, d.UsedBytes)
 		}
 	}
 	return nil

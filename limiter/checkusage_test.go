@@ -33,7 +33,7 @@ func TestCheckUsage(t *testing.T) {
 		"as it was made":      {func(string) error { return nil }, gpus, ""},
 		"of a GPU in capital": {func(string) error { return nil }, []string{"GPU-0A000000-1111-2222-3333-444455556666", gpus[1]}, ""},
 		"of other GPUs":       {func(string) error { return nil }, []string{gpus[1], gpus[0]}, "GPU 0 is GPU-0a000000-1111-2222-3333-444455556666"},
-		"of fewer GPUs":       {func(string) error { return nil }, gpus[:1], "it is of 2 GPUs, not 1"},
+		"of fewer GPUs":       {func(string) error { return nil }, gpus[:1], "it has 2 GPUs, not 1"},
 		"text":                {func(path string) error { return os.WriteFile(path, []byte("x"), 0) }, gpus, "its size is 1 bytes, not 1314816"},
 		"cut short":           {func(path string) error { return os.Truncate(path, 4096) }, gpus, "its size is 4096 bytes"},
 		"cut and grown again": {func(path string) error { return os.WriteFile(path, make([]byte, usageSize), 0) }, gpus, "magic number"},
@@ -49,7 +49,7 @@ func TestCheckUsage(t *testing.T) {
 				return err
 			}
 			return write(usageHeaderSize, slot)(path)
-		}, gpus, "18446744073709551615 bytes in use, more than there can be"},
+		}, gpus, "18446744073709551615 bytes in use, more than possible"},
 		"a high-water mark beyond the end": {write(usageOffHighWater, []byte{255, 255, 255, 255}), gpus, ""},
 		"a link": {func(path string) error {
 			if err := os.Rename(path, path+"2"); err != nil {

@@ -13,25 +13,20 @@ const (
 	MaxCorrection = 4000
 )
 
-// CoreState is what the host finds out about a container's use of a GPU while it runs.
-// It is in the limits file beside the limits themselves, and the library follows it
-// within 100 ms.
+// CoreState is the host's feedback on a container's use of a GPU, in the limits file. The library reads it every
+// 100 ms.
 type CoreState struct {
-	// Contended: others use the GPU now, so that a share of the default policy is enforced.
+	// Contended: others use the GPU, so a share of the default policy is enforced.
 	Contended bool
-	// Blocked: somebody of higher priority uses the GPU, and the container gets what that
-	// one leaves (ElasticPercent), or next to nothing.
+	// Blocked: a container of higher priority uses the GPU, and this one gets ElasticPercent.
 	Blocked bool
-	// Correction is a factor of the share in thousandths, for what launches are estimated
-	// to cost and what they cost differ. 0 is none, as 1000.
+	// Correction is a factor of the share in thousandths, for errors of the estimated cost of launches. 0 is 1000.
 	Correction uint16
-	// ElasticPercent is what a share with a soft ceiling is now, while others use the GPU
-	// too, and 0 the hard share; of a container that is blocked, what it has, and 0 next to nothing;
-	// of one without a share that is contended, what shares leave it, and 0 that it is not limited.
+	// ElasticPercent is the present value of a share with a soft ceiling while contended (0: the hard share), of a
+	// blocked container (0: nearly nothing), and of a container without a share while contended (0: not limited).
 	ElasticPercent uint16
-	// ResidueBytes is the memory that the driver says the container has beyond what its
-	// processes have charged: what contexts grow by, modules, libraries' own. It is taken
-	// off what they may still charge.
+	// ResidueBytes is memory that the driver counts for the container and its processes have not charged, such as
+	// modules. It is subtracted from the limit.
 	ResidueBytes uint64
 }
 
@@ -45,8 +40,7 @@ func (s CoreState) validate() error {
 	return nil
 }
 
-// UpdateCores writes the state of each GPU of a claim's limits file, in the file's order.
-// Records that say it already are left alone, and so is the file where all do.
+// UpdateCores writes the state of each GPU of a claim's limits file, in the file's order, if it changed.
 func UpdateCores(claimDir string, states []CoreState) error {
 	for i, s := range states {
 		if err := s.validate(); err != nil {
@@ -59,8 +53,7 @@ func UpdateCores(claimDir string, states []CoreState) error {
 	return nil
 }
 
-// Wake has the container's processes look at the limits again, as a change does: a writer
-// that was killed after its change may not have notified them.
+// Wake makes the container's processes read the limits again: a killed writer may not have notified them.
 func Wake(claimDir string) error {
 	if err := changeLimits(claimDir, func(limits []byte) error {
 		atomic.AddUint64((*uint64)(unsafe.Pointer(&limits[limitsOffGen])), 1)
@@ -73,15 +66,14 @@ func Wake(claimDir string) error {
 
 func rewriteCores(file []byte, states []CoreState) error {
 	if le.Uint32(file[limitsOffCRC:]) != headerCRC(file) || int(le.Uint32(file[limitsOffCount:])) != len(states) {
-		return fmt.Errorf("its header is wrong, or it does not have %d GPUs", len(states))
+		return fmt.Errorf("the header is invalid, or does not have %d GPUs", len(states))
 	}
 	changed := false
 	for i, s := range states {
 		record := recordAt(file, i)
-		// One that is being rewritten by nobody, for the file is locked, has a dead
-		// writer: UpdateLimits, which knows all of it, has to write it again.
+		// The file is locked, so its writer was killed. Only UpdateLimits knows the whole record.
 		if !intact(record) {
-			return fmt.Errorf("record %d: %w: write the limits again", i, ErrHalfWritten)
+			return fmt.Errorf("record %d: %w", i, ErrHalfWritten)
 		}
 		want := make([]byte, limitsRecordSize)
 		copy(want, record)
@@ -100,7 +92,7 @@ func intact(record []byte) bool {
 		le.Uint32(record[recordOffCRC:]) == crc32.ChecksumIEEE(record[recordOffUUID:])
 }
 
-// encodeCores changes a record that is not the file's own.
+// encodeCores changes a copy of a record.
 func encodeCores(record []byte, s CoreState) {
 	flags := le.Uint32(record[recordOffFlags:]) &^ (recordFlagContended | recordFlagBlocked)
 	if s.Contended {
@@ -127,8 +119,7 @@ func decodeCores(record []byte) CoreState {
 	}
 }
 
-// enforced says whether launches are charged to the share of a record, as cores_rate_of
-// (src/rate.c) does.
+// enforced reports whether launches are charged to the share of a record. It must agree with cores_rate_of (src/cores.c).
 func enforced(record []byte) bool {
 	flags := le.Uint32(record[recordOffFlags:])
 	contended := flags&recordFlagContended != 0
@@ -149,7 +140,7 @@ func enforced(record []byte) bool {
 	return policy == PolicyForce || contended
 }
 
-// keepCores takes the state of an old record over into a new one.
+// keepCores copies the state of an old record.
 func keepCores(record, old []byte) {
 	if intact(old) {
 		encodeCores(record, decodeCores(old))
@@ -169,13 +160,13 @@ func ReadCores(path string) ([]CoreState, error) {
 	return states, nil
 }
 
-// CoreUsage is what a container says of its compute time on a GPU: a tenant's word,
-// good for showing people and for what concerns that container alone.
+// CoreUsage is a container's compute time on a GPU. The container writes it: use it only for display and for the
+// container itself.
 type CoreUsage struct {
-	ChargedNanoseconds   uint64 // of the GPU, as estimated
-	ThrottledNanoseconds uint64 // that launches waited
+	ChargedNanoseconds   uint64 // estimated
+	ThrottledNanoseconds uint64 // waited by launches
 	Launches             uint64 // while the share was enforced
-	// LastLaunchNanoseconds is when the last of them was, by CLOCK_MONOTONIC; 0: never.
+	// LastLaunchNanoseconds is by CLOCK_MONOTONIC; 0: never.
 	LastLaunchNanoseconds uint64
 }
 
@@ -194,7 +185,7 @@ func bucketAt(header []byte, i int) []byte {
 	return header[usageOffBuckets+i*usageBucketSize:][:usageBucketSize]
 }
 
-// ReadCoreUsage reads the header of a usage file alone, for who looks often.
+// ReadCoreUsage reads only the header of a usage file.
 func ReadCoreUsage(path string) ([]CoreUsage, error) {
 	f, err := openUsage(path)
 	if err != nil {
@@ -205,8 +196,8 @@ func ReadCoreUsage(path string) ([]CoreUsage, error) {
 	if _, err := f.ReadAt(header, 0); err != nil {
 		return nil, fmt.Errorf("read usage %s: %w: header: %w", path, ErrUsage, err)
 	}
-	u, err := decodeUsageHeader(header)
-	if err != nil {
+	var u Usage
+	if err := decodeUsageInto(&u, header); err != nil {
 		return nil, fmt.Errorf("read usage %s: %w", path, err)
 	}
 	cores := make([]CoreUsage, len(u.Devices))

@@ -76,7 +76,7 @@ func TestUpdateCoresRefuses(t *testing.T) {
 		"correction too large": {[]CoreState{{Correction: 4001}, {}}, nil, "GPU 0: correction 4001"},
 		"correction too small": {[]CoreState{{}, {Correction: 249}}, nil, "GPU 1: correction 249"},
 		"elastic too large":    {[]CoreState{{ElasticPercent: 101}, {}}, nil, "elastic core percent 101"},
-		"dead writer":          {make([]CoreState, 2), func(f []byte) { f[limitsHeaderSize] |= 1 }, "record 0: its writer was killed half-way"},
+		"dead writer":          {make([]CoreState, 2), func(f []byte) { f[limitsHeaderSize] |= 1 }, "record 0: incomplete record: its writer was killed"},
 		"spoilt record":        {make([]CoreState, 2), func(f []byte) { f[limitsHeaderSize+limitsRecordSize+30]++ }, "record 1"},
 		"spoilt header":        {make([]CoreState, 2), func(f []byte) { f[limitsOffFlags]++ }, "header"},
 	} {

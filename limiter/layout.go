@@ -1,6 +1,6 @@
 package limiter
 
-// Sizes and offsets of src/layout.h, in bytes. TestLayout compares the two.
+// Sizes and offsets of src/layout.h in bytes. TestLayout compares both.
 const (
 	layoutNumber = 1
 
@@ -39,7 +39,7 @@ const (
 	recordFlagContended  = 2
 	recordFlagBlocked    = 4
 	uuidSize             = 16
-	maxMemoryLimitBytes  = 1 << 56 // the library's ceiling: keeps sums far from 2^64
+	maxMemoryLimitBytes  = 1 << 56 // sums stay far from 2^64
 	maxRecordCorePercent = 100
 
 	usageMagic         = "GPUSUSE1"
@@ -91,7 +91,7 @@ const (
 	bucketOffLastLaunch = 40
 	bucketOffRefused    = 48
 
-	usageLockSlow = 1 << 40 // the bytes past the file's end that processes lock
+	usageLockSlow = 1 << 40 // processes lock the bytes past the end of the file
 
 	futexOwnerDied = 0x40000000 // linux/futex.h
 )

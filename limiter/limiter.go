@@ -1,16 +1,11 @@
-// Package limiter reads and writes the two files that the preload library
-// libvgpu.so (src/*.c, beside this package) shares with the host: the limits
-// file, which the host writes and a container maps read-only, and the usage
-// file, which the container's processes account in and the host reads.
+// Package limiter reads and writes the two files that the preload library libvgpu.so (src/*.c) shares with the host:
+// the limits file, which the host writes, and the usage file, which the container's processes write.
 //
-// The layouts are defined once, in src/layout.h; a test asserts that the Go
-// side (layout.go) agrees. A container can write its usage file, so what is read
-// from it is a tenant's word: it is bounds-checked, never mapped, and good for
-// showing people, not for deciding who is who. The package imports nothing of ours.
+// src/layout.h defines the layouts, and layout.go repeats them. A tenant can write any number into its usage file: all
+// reads are bounds-checked, it is never mapped, and it identifies no container.
 package limiter
 
-// Paths of the limiter's files inside a container. The others but the preload are below the
-// directory.
+// Paths in a container.
 const (
 	ContainerDir         = "/.gpuslice"
 	ContainerLibraryPath = "/.gpuslice/libvgpu.so"
@@ -19,8 +14,8 @@ const (
 	ContainerPreloadPath = "/etc/ld.so.preload"
 )
 
-// MaxDevices is the number of GPUs that one container can be limited on.
+// MaxDevices is the maximum number of GPUs of a container.
 const MaxDevices = 16
 
-// MaxProcesses is the number of CUDA processes that a container can have at once.
+// MaxProcesses is the maximum number of CUDA processes of a container.
 const MaxProcesses = usageSlots

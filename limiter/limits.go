@@ -6,38 +6,35 @@ import (
 	"fmt"
 )
 
-// Policy says when the core share of a GPU is enforced.
+// Policy is when the core share of a GPU is enforced.
 type Policy uint32
 
-// The policies, with GPU_CORE_UTILIZATION_POLICY's meanings.
+// The values of GPU_CORE_UTILIZATION_POLICY.
 const (
 	PolicyDefault Policy = 0 // only while others use the GPU too
 	PolicyForce   Policy = 1 // always
 	PolicyDisable Policy = 2 // never
 )
 
-// Priority of a container's work on a GPU.
+// Priority is the priority of a container's work on a GPU.
 type Priority uint32
 
-// The priorities, with CUDA_TASK_PRIORITY's meanings.
+// The values of CUDA_TASK_PRIORITY.
 const (
 	PriorityHigh Priority = 0
 	PriorityLow  Priority = 1
 )
 
-// ErrLimits marks limits that can't be: no GPUs, no memory, a GPU twice.
+// ErrLimits marks invalid limits.
 var ErrLimits = errors.New("invalid limits")
 
-// ErrHalfWritten marks a limits file with a record whose writer was killed half-way. Who
-// knows the limits fixes it with UpdateLimits.
-var ErrHalfWritten = errors.New("its writer was killed half-way")
+// ErrHalfWritten marks a limits file with an incomplete record. UpdateLimits fixes it.
+var ErrHalfWritten = errors.New("incomplete record: its writer was killed")
 
-// Identity tells the limits file of one container from that of another. A container can
-// read it and not change it.
+// Identity distinguishes the limits files of containers.
 type Identity [identitySize]byte
 
-// IdentityOf is the identity of a container by its ID. An empty ID, of a slice that no
-// container has, gives the zero one.
+// IdentityOf returns the identity of a container ID; an empty ID, of an unused slice, has the zero identity.
 func IdentityOf(containerID string) Identity {
 	if containerID == "" {
 		return Identity{}
@@ -45,11 +42,10 @@ func IdentityOf(containerID string) Identity {
 	return sha256.Sum256([]byte(containerID))
 }
 
-// ErrForeign marks a limits file of another container. UpdateLimits writes the right
-// limits into it.
-var ErrForeign = errors.New("it is the limits file of another container")
+// ErrForeign marks the limits file of another container. UpdateLimits fixes it.
+var ErrForeign = errors.New("limits file of another container")
 
-// CheckIdentity fails with ErrForeign for limits that are not the container's.
+// CheckIdentity returns ErrForeign for the limits of another container.
 func (l Limits) CheckIdentity(containerID string) error {
 	if l.Identity != IdentityOf(containerID) {
 		return ErrForeign
@@ -57,32 +53,30 @@ func (l Limits) CheckIdentity(containerID string) error {
 	return nil
 }
 
-// Limits is what one container may use.
+// Limits are the limits of one container.
 type Limits struct {
-	// Generation rises with each update of a file. It is set by ReadLimits and
-	// not written by WriteLimits, which starts at 1.
+	// Generation increases with each update. WriteLimits starts at 1.
 	Generation uint64
-	// Identity is that of the container.
-	Identity Identity
-	// Oversubscribe allows memory beyond the GPU's, in host memory.
+	Identity   Identity
+	// Oversubscribe allows more memory than the GPU has, in host memory.
 	Oversubscribe bool
-	// Devices are the GPUs, 1 to MaxDevices, in an order that the usage file keeps.
+	// Devices are 1 to MaxDevices GPUs. The usage file has the same order.
 	Devices []DeviceLimit
 }
 
-// DeviceLimit is what one container may use of one GPU.
+// DeviceLimit are a container's limits on one GPU.
 type DeviceLimit struct {
 	UUID             string // "GPU-…" or "MIG-…"
 	MemoryLimitBytes uint64 // more than 0
 	CorePercent      uint32 // hard share, 0 to 100; 0: not limited
-	CoreSoftPercent  uint32 // ceiling of borrowed time, 0 to 100; 0: none
+	CoreSoftPercent  uint32 // ceiling with borrowed time, 0 to 100; 0: none
 	Policy           Policy
 	Priority         Priority
-	PhysicalBytes    uint64 // of the limit, what may lie on the GPU; 0: all of it
-	ContextBytes     uint64 // what a context on this model is expected to take; 0: unknown
+	PhysicalBytes    uint64 // part of the limit that may be on the GPU; 0: all
+	ContextBytes     uint64 // expected size of a context; 0: unknown
 }
 
-// UUIDs are the GPUs in order, as CreateUsage wants them.
+// UUIDs returns the GPUs in order.
 func (l Limits) UUIDs() []string {
 	ids := make([]string, 0, len(l.Devices))
 	for _, d := range l.Devices {
@@ -102,7 +96,7 @@ func (l Limits) validate() error {
 			return fmt.Errorf("%w: GPU %d: %w", ErrLimits, i, err)
 		}
 		if seen[id] {
-			return fmt.Errorf("%w: GPU %d: %s is there twice", ErrLimits, i, d.UUID)
+			return fmt.Errorf("%w: GPU %d: duplicate %s", ErrLimits, i, d.UUID)
 		}
 		seen[id] = true
 		if err := d.validate(); err != nil {

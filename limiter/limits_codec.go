@@ -9,7 +9,7 @@ import (
 
 var le = binary.LittleEndian
 
-// encodeLimits lays out a whole limits file. The limits are valid.
+// encodeLimits encodes valid limits.
 func encodeLimits(l Limits, generation uint64) ([]byte, error) {
 	file := make([]byte, limitsSize)
 	copy(file, limitsMagic)
@@ -31,7 +31,7 @@ func encodeLimits(l Limits, generation uint64) ([]byte, error) {
 	return file, nil
 }
 
-// encodeRecord fills in all of a record but its sequence.
+// encodeRecord writes a record except its sequence.
 func encodeRecord(r []byte, d DeviceLimit) error {
 	id, mig, err := parseUUID(d.UUID)
 	if err != nil {
@@ -54,7 +54,7 @@ func encodeRecord(r []byte, d DeviceLimit) error {
 	return nil
 }
 
-// decodeLimits checks everything that the library checks, and says what and where.
+// decodeLimits makes the same checks as the library.
 func decodeLimits(file []byte) (Limits, error) {
 	if len(file) != limitsSize {
 		return Limits{}, fmt.Errorf("%d bytes long, not %d", len(file), limitsSize)
@@ -105,7 +105,7 @@ func decodeRecord(r []byte) (DeviceLimit, error) {
 	mig := le.Uint32(r[recordOffFlags:])&recordFlagMIG != 0
 	uuid := formatUUID(r[recordOffUUID:recordOffUUID+uuidSize], mig)
 	if name := string(bytes.TrimRight(r[recordOffName:recordOffName+recordNameSize], "\x00")); name != uuid {
-		return DeviceLimit{}, fmt.Errorf("name %q does not say %s", name, uuid)
+		return DeviceLimit{}, fmt.Errorf("name is %q, not %s", name, uuid)
 	}
 	return DeviceLimit{
 		UUID:             uuid,
@@ -124,7 +124,7 @@ func recordAt(file []byte, i int) []byte {
 	return file[off : off+limitsRecordSize : off+limitsRecordSize]
 }
 
-// headerCRC leaves the generation out: it moves without it.
+// headerCRC excludes the generation, which changes alone.
 func headerCRC(file []byte) uint32 {
 	crc := crc32.ChecksumIEEE(file[:limitsOffGen])
 	return crc32.Update(crc, crc32.IEEETable, file[limitsOffFlags:limitsOffCRC])

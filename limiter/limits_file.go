@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WriteLimits makes a limits file: complete or not at all, mode 0444, its mode
-// not subject to the umask. It replaces a file at path; a container that has the
-// old one mapped keeps the old one, use UpdateLimits for that.
+// WriteLimits replaces a limits file, with mode 0444. A container keeps the old file mapped: use UpdateLimits for
+// running containers.
 func WriteLimits(path string, l Limits) error {
 	if err := l.validate(); err != nil {
 		return fmt.Errorf("write limits %s: %w", path, err)
@@ -32,7 +31,7 @@ func WriteLimits(path string, l Limits) error {
 	return nil
 }
 
-// ReadLimits reads a limits file and checks all of it.
+// ReadLimits reads and checks a limits file.
 func ReadLimits(path string) (Limits, error) {
 	_, l, err := readLimits(path)
 	if err != nil {
@@ -57,11 +56,8 @@ func readLimits(path string) (content []byte, l Limits, err error) {
 	return content, l, nil
 }
 
-// UpdateLimits changes the numbers of a claim's limits file in place, so that running
-// containers follow. The GPUs, their order, Oversubscribe and what UpdateCores has
-// written stay as they are.
-// The file may come from a writer that was killed half-way. One with another container's
-// identity is written as a whole: its processes have it mapped.
+// UpdateLimits changes the numbers of a claim's limits file in place, so that running containers follow. The GPUs,
+// Oversubscribe and the state of UpdateCores stay. It fixes a half-written file, and a file with another identity.
 func UpdateLimits(claimDir string, l Limits) error {
 	err := l.validate()
 	if err == nil {
@@ -81,7 +77,7 @@ func updateLimits(claimDir string, l Limits) error {
 	return changeLimits(claimDir, func(limits []byte) error { return rewrite(limits, want, len(l.Devices)) })
 }
 
-// Identify makes the limits file of a slice that of the container that gets the slice.
+// Identify writes a container's identity into the limits file of a slice.
 func Identify(claimDir, containerID string) error {
 	identity := IdentityOf(containerID)
 	err := changeLimits(claimDir, func(limits []byte) error {
@@ -94,7 +90,7 @@ func Identify(claimDir, containerID string) error {
 	return nil
 }
 
-// rewrite brings the records of a mapped file to those of want.
+// rewrite changes the records of a mapped file to those of want.
 func rewrite(file, want []byte, count int) error {
 	if identity := limitsOffIdentity + identitySize; string(file[limitsOffIdentity:identity]) != string(want[limitsOffIdentity:identity]) {
 		copy(file[:limitsOffGen], want)
@@ -107,12 +103,12 @@ func rewrite(file, want []byte, count int) error {
 	}
 	if string(file[:limitsOffGen]) != string(want[:limitsOffGen]) ||
 		string(file[limitsOffFlags:limitsHeaderSize]) != string(want[limitsOffFlags:limitsHeaderSize]) {
-		return errors.New("its header is wrong, or it has another number of GPUs or another oversubscription")
+		return errors.New("the header is invalid, or has other GPUs or oversubscription")
 	}
 	for i := range count {
 		is, be := recordAt(file, i)[recordOffUUID:recordOffMemory], recordAt(want, i)[recordOffUUID:recordOffMemory]
 		if string(is) != string(be) {
-			return fmt.Errorf("record %d is of GPU %s, not %s", i, formatUUID(is, false), formatUUID(be, false))
+			return fmt.Errorf("record %d has GPU %s, not %s", i, formatUUID(is, false), formatUUID(be, false))
 		}
 	}
 	for i := range count {
@@ -123,8 +119,8 @@ func rewrite(file, want []byte, count int) error {
 	return nil
 }
 
-// rewriteRecord follows the protocol that the library reads by: the sequence is
-// odd while the bytes change. One that is odd already is a dead writer's.
+// rewriteRecord follows the library's protocol: the sequence is odd while the bytes change. It is odd already after
+// a writer was killed.
 func rewriteRecord(r, want []byte) {
 	sequence := (*uint32)(unsafe.Pointer(&r[recordOffSequence]))
 	now := atomic.LoadUint32(sequence)
@@ -137,8 +133,7 @@ func rewriteRecord(r, want []byte) {
 	atomic.StoreUint32(sequence, odd+1)
 }
 
-// place writes a file beside path and renames it there; flags are renameat2's. It makes
-// the directory where it is missing.
+// place writes a temporary file and renames it to path with renameat2's flags. It creates a missing directory.
 func place(path string, mode os.FileMode, flags uint, fill func(*os.File) error) (err error) {
 	dir := filepath.Dir(path)
 	beside := func() string { return fmt.Sprintf("%s/.%s-%08x", dir, filepath.Base(path), rand.Uint32()) }
@@ -158,7 +153,7 @@ func place(path string, mode os.FileMode, flags uint, fill func(*os.File) error)
 	if err != nil {
 		return err
 	}
-	// Not os.Rename, which looks at the target first: a container's creation waits.
+	// os.Rename makes one more system call.
 	if err := unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, path, flags); err != nil {
 		return fmt.Errorf("rename: %w", err)
 	}

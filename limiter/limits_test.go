@@ -71,12 +71,12 @@ func TestInvalidLimits(t *testing.T) {
 		{"soft core", bend(func(l *Limits) { l.Devices[0].CoreSoftPercent = 101 }), "soft core percent 101"},
 		{"policy", bend(func(l *Limits) { l.Devices[0].Policy = 3 }), "policy 3"},
 		{"priority", bend(func(l *Limits) { l.Devices[0].Priority = 2 }), "priority 2"},
-		{"uuid without prefix", bend(func(l *Limits) { l.Devices[0].UUID = testGPU[4:] }), "neither"},
+		{"uuid without prefix", bend(func(l *Limits) { l.Devices[0].UUID = testGPU[4:] }), "does not start with"},
 		{"uuid too short", bend(func(l *Limits) { l.Devices[0].UUID = testGPU[:39] }), "8-4-4-4-12"},
 		{"uuid too long", bend(func(l *Limits) { l.Devices[0].UUID += "0" }), "8-4-4-4-12"},
 		{"uuid with other letters", bend(func(l *Limits) { l.Devices[0].UUID = "GPU-0a1b2c3d-0102-4000-8000-0000000000fg" }), "invalid byte"},
 		{"uuid with dashes elsewhere", bend(func(l *Limits) { l.Devices[0].UUID = "GPU-0a1b2c3-d0102-4000-8000-0000000000ff" }), "8-4-4-4-12"},
-		{"empty uuid", bend(func(l *Limits) { l.Devices[0].UUID = "" }), "neither"},
+		{"empty uuid", bend(func(l *Limits) { l.Devices[0].UUID = "" }), "does not start with"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "limits")

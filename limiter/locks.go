@@ -8,18 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock is a lock or a lease that a process of a container holds on a file of its claim. The
-// limiter locks bytes LimiterLocks to LimiterLocksEnd of the usage file, and nothing else. Host
-// programs lock none.
+// Lock is a lock or a lease of a container's process on a file of its claim. The limiter locks only bytes LimiterLocks
+// to LimiterLocksEnd of the usage file, and host programs lock none.
 type Lock struct{ Usage, Lease bool }
 
-// The bytes of the usage file that the limiter locks: the first, and the last.
+// The bytes of the usage file that the limiter locks.
 const (
 	LimiterLocks    = usageLockSlow
 	LimiterLocksEnd = usageLockSlow + usageSlots
 )
 
-// String names it in a message.
 func (l Lock) String() string {
 	kind, file := "lock", "limits file ("+ContainerLimitsPath+")"
 	if l.Lease {
@@ -31,9 +29,8 @@ func (l Lock) String() string {
 	return "a " + kind + " on its " + file
 }
 
-// Locks finds locks and leases on the files of a claim, which it holds from then on. It asks the
-// kernel about these files alone, and never waits: the list of all locks can be as long as a
-// tenant wants.
+// Locks finds locks and leases on the files of a claim, and holds these files. It never waits, and reads only the
+// locks of these files: a tenant can make the list of all locks as long as it wants.
 func (h *Holder) Locks(id, claimDir string) (found []Lock, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -55,15 +52,14 @@ func (h *Holder) Locks(id, claimDir string) (found []Lock, err error) {
 				found = append(found, Lock{Usage: usage})
 			}
 			if lockErr != nil {
-				err = errors.Join(err, fmt.Errorf("look for locks on %s: %w", path, lockErr))
+				err = errors.Join(err, fmt.Errorf("find locks on %s: %w", path, lockErr))
 			}
 		}
 	}
 	return found, err
 }
 
-// locked says whether another process has locked the file. There is no question about flock:
-// it is taken, and given back.
+// locked reports whether another process has locked the file. Flock has no query: it is locked and unlocked.
 func (f *file) locked(usage bool) (bool, error) {
 	switch err := unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB); {
 	case errors.Is(err, unix.EWOULDBLOCK):
@@ -84,7 +80,7 @@ func (f *file) locked(usage bool) (bool, error) {
 	return f.lockedBytes(LimiterLocksEnd+1, 0)
 }
 
-// lockedBytes says whether another process has locked some of length bytes; 0: all that follow.
+// lockedBytes reports whether another process has locked some of length bytes; 0: all that follow.
 func (f *file) lockedBytes(start, length int64) (bool, error) {
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: start, Len: length}
 	err := unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_GETLK, &lock)

@@ -14,30 +14,25 @@ import (
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// A process of the container can lock every file that it can open, and can hold a lease on
-// it. So only this file opens files of a claim: with O_NONBLOCK, which fails instead of waiting
-// for the end of a lease. Nothing locks the files themselves.
+// A process of the container can lock every file that it can open, and can hold a lease on it. So only this file opens
+// files of a claim: with O_NONBLOCK, which fails instead of waiting for a lease. Nothing locks the files themselves.
 
-// ErrLeased marks a file that can't be opened now: a process of the container holds a lease
-// on it. Neither gpuslice nor a normal program takes one.
+// ErrLeased: a process of the container holds a lease on the file. Normal programs take none.
 var ErrLeased = errors.New("a process of the container holds a lease on it")
 
-// errNotRegular marks something else in the place of a file.
-var errNotRegular = errors.New("it is not a regular file")
+var errNotRegular = errors.New("not a regular file")
 
-// file is an open file of a claim. Package os makes four more system calls for each file that
-// it opens.
+// file is an open file of a claim. Package os would make four more system calls.
 type file struct {
 	fd   int
 	stat unix.Stat_t
 }
 
-// open opens a regular file, and no link. It never waits.
+// open opens a regular file without following links. It never waits.
 func (f *file) open(path string, access int) error { return f.openWith(path, access|unix.O_NONBLOCK) }
 
-// openPatiently opens a file for reading and writing, and waits until the kernel has ended the
-// leases on it: fs.lease-break-time, 45 s. Meanwhile no new lease can be taken. Only a Holder
-// calls it, in a goroutine of its own.
+// openPatiently opens a file for reading and writing after the kernel ended all leases (fs.lease-break-time, 45 s).
+// Only Holder calls it, in a goroutine.
 func (f *file) openPatiently(path string) error { return f.openWith(path, unix.O_RDWR) }
 
 func (f *file) openWith(path string, flags int) (err error) {
@@ -58,8 +53,8 @@ func (f *file) openWith(path string, flags int) (err error) {
 	return nil
 }
 
-// openToWrite opens a limits file for reading and writing. Its mode is read-only, which an
-// agent without CAP_DAC_OVERRIDE has to change; it owns the file.
+// openToWrite opens a limits file for reading and writing. Without CAP_DAC_OVERRIDE an agent has to change its mode
+// first.
 func (f *file) openToWrite(path string) error {
 	err := f.open(path, unix.O_RDWR)
 	if errors.Is(err, fs.ErrPermission) {
@@ -72,7 +67,7 @@ func (f *file) openToWrite(path string) error {
 
 func (f *file) close() { _ = unix.Close(f.fd) } // nothing is buffered
 
-// same says whether a path names this file.
+// same reports whether a path is this file.
 func (f *file) same(path string) bool {
 	var st unix.Stat_t
 	return unix.Lstat(path, &st) == nil && st.Dev == f.stat.Dev && st.Ino == f.stat.Ino
@@ -95,17 +90,17 @@ func (f *file) ReadAt(p []byte, at int64) (n int, err error) {
 	return n, nil
 }
 
-// lockWait is how long a writer waits for another one, which needs microseconds.
+// lockWait is the timeout for another writer, which needs microseconds.
 const lockWait = 500 * time.Millisecond
 
-// alone calls change while no other process writes the claim's limits file. The file that it
-// locks is not mounted into a container.
-func alone(claimDir string, change func() error) error {
+// exclusively calls change while no other process writes the claim's limits file. The lock's file is not mounted into
+// the container.
+func exclusively(claimDir string, change func() error) error {
 	fd, err := rawfile.Open(LockPath(claimDir), unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd) // which unlocks it
+	defer unix.Close(fd) // unlocks
 	ctx, cancel := context.WithTimeout(context.Background(), lockWait)
 	defer cancel()
 	if err := rawfile.Lock(ctx, fd); err != nil {
@@ -114,10 +109,9 @@ func alone(claimDir string, change func() error) error {
 	return change()
 }
 
-// changeLimits calls change with the claim's limits file as containers have it mapped, one
-// writer at a time.
+// changeLimits calls change with the mapped limits file of a claim.
 func changeLimits(claimDir string, change func(limits []byte) error) error {
-	return alone(claimDir, func() error {
+	return exclusively(claimDir, func() error {
 		var f file
 		if err := f.openToWrite(LimitsPath(claimDir)); err != nil {
 			return err
@@ -135,7 +129,7 @@ func changeLimits(claimDir string, change func(limits []byte) error) error {
 	})
 }
 
-// create makes a file of a new name.
+// create creates a file with a new name.
 func create(name func() string) (*os.File, error) {
 	for {
 		f, err := rawfile.OpenFile(name(), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)

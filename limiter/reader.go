@@ -2,13 +2,13 @@ package limiter
 
 import (
 	"fmt"
+	"io"
 	"slices"
 
 	"golang.org/x/sys/unix"
 )
 
-// Reader reads the files of many containers in the same memory: a node has hundreds, and
-// they are looked at often. It is for one goroutine; the zero value is ready.
+// Reader reads many containers' files with the same memory. It is for one goroutine; the zero value is ready.
 type Reader struct {
 	file   file
 	header [usageHeaderSize]byte
@@ -18,17 +18,15 @@ type Reader struct {
 	cores  []CoreState
 }
 
-// Usage is ReadUsage for the GPUs that the host has made the file for, without their
-// UUIDs in the answer, which is good until the next call. A file that says otherwise, or
-// has another size, was spoilt by its container: then there is an error, and the answer
-// has what could be read all the same. It is nobody else's.
+// Usage reads a usage file for these GPUs, without UUIDs in the result, which is valid until the next call. If the
+// container damaged the file, there is an error and the readable part.
 func (r *Reader) Usage(path string, uuids []string) (*Usage, error) {
 	r.usage = Usage{Devices: r.usage.Devices[:0]}
 	if err := r.file.openUsage(path, unix.O_RDONLY); err != nil {
 		return &r.usage, fmt.Errorf("read usage: %w", err)
 	}
 	defer r.file.close()
-	if err := r.readUsage(uuids); err != nil {
+	if err := r.decodeUsage(&r.file, uuids, r.file.gone); err != nil {
 		return &r.usage, fmt.Errorf("read usage %s: %w", path, err)
 	}
 	if size := r.file.stat.Size; size != usageSize {
@@ -37,9 +35,9 @@ func (r *Reader) Usage(path string, uuids []string) (*Usage, error) {
 	return &r.usage, nil
 }
 
-func (r *Reader) readUsage(uuids []string) error {
-	if _, err := r.file.ReadAt(r.header[:], 0); err != nil {
-		if err := otherVersion(&r.file); err != nil {
+func (r *Reader) decodeUsage(file io.ReaderAt, uuids []string, gone func(slot int) bool) error {
+	if _, err := file.ReadAt(r.header[:], 0); err != nil {
+		if err := otherVersion(file); err != nil {
 			return err
 		}
 		return fmt.Errorf("%w: header: %w", ErrUsage, err)
@@ -52,14 +50,14 @@ func (r *Reader) readUsage(uuids []string) error {
 	}
 	count := slotCount(r.header[:])
 	r.slots = slices.Grow(r.slots[:0], count*usageSlotSize)[:count*usageSlotSize]
-	if _, err := r.file.ReadAt(r.slots, usageHeaderSize); err != nil && count > 0 {
+	if _, err := file.ReadAt(r.slots, usageHeaderSize); err != nil && count > 0 {
 		return fmt.Errorf("%w: slots: %w", ErrUsage, err)
 	}
-	r.usage.addSlots(r.slots, r.file.gone)
+	r.usage.addSlots(r.slots, gone)
 	return nil
 }
 
-// checkCells says whether the header is of these GPUs, in this order; nil is any.
+// checkCells checks that the header has these GPUs in this order; nil: any.
 func checkCells(h []byte, uuids []string) error {
 	if uuids == nil {
 		return nil
@@ -79,8 +77,8 @@ func checkCells(h []byte, uuids []string) error {
 	return nil
 }
 
-// Cores is ReadCores, of records that may be changed at the moment: then it looks again,
-// and at last leaves such a record at zero. The answer is good until the next call.
+// Cores is ReadCores. It reads records that are being changed again, and at last leaves them zero. The result is valid
+// until the next call.
 func (r *Reader) Cores(path string) ([]CoreState, error) {
 	if err := r.file.open(path, unix.O_RDONLY); err != nil {
 		return nil, fmt.Errorf("read cores: %w", err)
@@ -100,16 +98,15 @@ func (r *Reader) Cores(path string) ([]CoreState, error) {
 	}
 }
 
-// coreTries is how often a record is read that somebody is changing: that takes him less
-// than a microsecond, if he isn't dead.
+// coreTries: a change takes less than a microsecond, unless the writer was killed.
 const coreTries = 5
 
-// decodeCores says whether all records were whole.
+// decodeCores reports whether all records were complete.
 func (r *Reader) decodeCores() (whole bool, err error) {
 	file := r.limits[:]
 	if string(file[:len(limitsMagic)]) != limitsMagic || le.Uint32(file[limitsOffLayout:]) != layoutNumber ||
 		le.Uint32(file[limitsOffCRC:]) != headerCRC(file) {
-		return false, fmt.Errorf("%w: its header is wrong", ErrLimits)
+		return false, fmt.Errorf("%w: invalid header", ErrLimits)
 	}
 	r.cores, whole = r.cores[:0], true
 	for i := range int(min(le.Uint32(file[limitsOffCount:]), MaxDevices)) {
@@ -124,8 +121,7 @@ func (r *Reader) decodeCores() (whole bool, err error) {
 	return whole, nil
 }
 
-// Enforced says of a GPU, counted as in the answer of the last Cores, whether launches
-// are charged to the share now: only then do the counters of its use go on.
+// Enforced reports whether launches on a GPU of the last Cores are charged now.
 func (r *Reader) Enforced(gpu int) bool {
 	record := recordAt(r.limits[:], gpu)
 	return gpu < len(r.cores) && intact(record) && enforced(record)

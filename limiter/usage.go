@@ -10,47 +10,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUsage marks a usage file that is not one, or that a tenant has spoilt.
+// ErrUsage marks a damaged usage file.
 var ErrUsage = errors.New("not a usage file")
 
-// ErrUsageVersion marks a usage file of another version: its container was started with a
-// limiter that is newer, or much older, than this program. Nothing is known of what is in it.
-// It is an ErrUsage too.
+// ErrUsageVersion marks a usage file of another version: another release's limiter wrote it. It is an ErrUsage too.
 var ErrUsageVersion = fmt.Errorf("%w of this version", ErrUsage)
 
-// Usage is what a container's processes say that they use. A tenant can write
-// the file: the numbers are bounded, not believed.
+// Usage is the use that a container's processes report. A tenant can write any number.
 type Usage struct {
-	// Processes is the number of slots that live processes hold.
+	// Processes is the number of slots of running processes.
 	Processes int
-	// Devices are in the order of the limits file, as CreateUsage was given them.
+	// Devices have the order of the limits file.
 	Devices []DeviceUsage
 }
 
-// DeviceUsage is the use of one GPU. The parts are within UsedBytes; what is in
-// none of them is linear memory.
+// DeviceUsage is the use of one GPU. UsedBytes includes the parts and linear memory.
 type DeviceUsage struct {
-	UUID         string // as the file has it: compare by index with your own
+	UUID         string // from the file: compare by index
 	UsedBytes    uint64
 	ContextBytes uint64
 	PoolBytes    uint64
 	VMMBytes     uint64
 	GraphBytes   uint64
 	ArrayBytes   uint64
-	SpilledBytes uint64 // that may lie in the host's memory; not one of the parts
-	// HeldBytes is memory of processes that have ended, which exported it: a descriptor or an
-	// import holds it. It is in VMMBytes, and on no process' account with the driver.
-	HeldBytes uint64
-	Processes int // that have something on this GPU
-	Cores     CoreUsage
-	// RefusedAllocations is how many the limit has refused, by libraries that count them.
+	SpilledBytes uint64 // can be in host memory; not a part
+	// HeldBytes is exported memory of ended processes that an import still uses. It is part of VMMBytes, and the
+	// driver counts it for no process.
+	HeldBytes          uint64
+	Processes          int // with memory on this GPU
+	Cores              CoreUsage
 	RefusedAllocations uint64
 }
 
-// CreateUsage makes the usage file of a container for the GPUs of its limits
-// file, in that order: of fixed size, sparse, mode 0666 whatever the umask, for
-// the container's processes may run as anyone. Its directory must be private. It
-// refuses to replace a file: processes may have it mapped.
+// CreateUsage creates a usage file for the GPUs of the limits file: sparse, of fixed size, with mode 0666 because the
+// container's processes can have any user. Its directory must be private. It does not replace a file.
 func CreateUsage(path string, uuids []string) error {
 	header, err := usageHeader(uuids)
 	if err != nil {
@@ -102,10 +95,8 @@ var usageConstants = []struct {
 	{"cell_count", usageOffCells, MaxDevices},
 }
 
-// ReadUsage reads a usage file as it is at the moment. Slots of processes that
-// are gone, by the kernel's word, don't count, whether or not a process of the container
-// has cleared them. While one lives, the exported memory counts that it has found to be held.
-// Sums saturate.
+// ReadUsage reads a usage file. Slots of ended processes don't count, according to the kernel. Their exported memory
+// counts while another process of the container runs. Sums saturate.
 func ReadUsage(path string) (Usage, error) {
 	f, err := openUsage(path)
 	if err != nil {
@@ -119,7 +110,6 @@ func ReadUsage(path string) (Usage, error) {
 	return u, nil
 }
 
-// openUsage opens a usage file to read.
 func openUsage(path string) (*file, error) {
 	f := new(file)
 	if err := f.openUsage(path, unix.O_RDONLY); err != nil {
@@ -136,13 +126,10 @@ func (f *file) openUsage(path string, access int) error {
 	return err
 }
 
-// TrimUsage gives a usage file back its fixed size, and says whether it had
-// another. A container may write its file, and so may grow it until the directory that
-// holds all containers' files is full; or cut it, and then its processes fault where
-// they have mapped what is gone. What was cut off comes back as zeros. Processes that
-// use the file go on. One of another version is only kept from growing without end.
+// TrimUsage restores the fixed size of a usage file, and reports whether it changed. A container can grow its file until
+// the file system is full, or cut it, which makes its own processes fault. The size of another version is only bounded.
 func TrimUsage(path string) (trimmed bool, err error) {
-	// One call for nearly all of them: a node has hundreds, and they are looked at often.
+	// One system call for most files.
 	var st unix.Stat_t
 	if unix.Lstat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == usageSize {
 		return false, nil
@@ -154,8 +141,7 @@ func TrimUsage(path string) (trimmed bool, err error) {
 	defer f.close()
 	size := int64(usageSize)
 	if otherVersion(&f) != nil {
-		// Its size is not known, and what it says of itself a tenant may have written: it is
-		// bounded all the same.
+		// The right size is not known.
 		if size = mostUsageSize; f.stat.Size <= size {
 			return false, nil
 		}
@@ -169,35 +155,27 @@ func TrimUsage(path string) (trimmed bool, err error) {
 	return true, nil
 }
 
-// mostUsageSize is how large a file of another version may be.
+// mostUsageSize is the maximum size of a file of another version.
 const mostUsageSize = 4 * usageSize
 
-// decodeUsage reads with bounds from anything. gone tells of a slot whose owner
-// died whether its lock is free, so that its memory is back too.
+// decodeUsage decodes untrusted data. gone reports whether the lock of a slot with a dead owner is free, so that its
+// memory is free too.
 func decodeUsage(file io.ReaderAt, gone func(slot int) bool) (Usage, error) {
-	header := make([]byte, usageHeaderSize)
-	if _, err := file.ReadAt(header, 0); err != nil {
-		if err := otherVersion(file); err != nil {
-			return Usage{}, err
-		}
-		return Usage{}, fmt.Errorf("%w: header: %w", ErrUsage, err)
-	}
-	u, err := decodeUsageHeader(header)
-	if err != nil {
+	var r Reader
+	if err := r.decodeUsage(file, nil, gone); err != nil {
 		return Usage{}, err
 	}
-	slots := make([]byte, slotCount(header)*usageSlotSize)
-	if _, err := file.ReadAt(slots, usageHeaderSize); err != nil && len(slots) > 0 {
-		return Usage{}, fmt.Errorf("%w: slots: %w", ErrUsage, err)
+	for i := range r.usage.Devices {
+		mig := le.Uint32(r.header[usageOffMIG:])>>i&1 == 1
+		r.usage.Devices[i].UUID = formatUUID(r.header[usageOffUUID+i*uuidSize:][:uuidSize], mig)
 	}
-	u.addSlots(slots, gone)
-	return u, nil
+	return r.usage, nil
 }
 
-// slotCount is how many slots may have something in them.
+// slotCount returns the number of slots that can be in use.
 func slotCount(header []byte) int { return int(min(le.Uint32(header[usageOffHighWater:]), usageSlots)) }
 
-// addSlots adds up the slots of processes that live, and exported memory of those that have ended.
+// addSlots sums the slots of running processes, and exported memory of ended ones.
 func (u *Usage) addSlots(slots []byte, gone func(slot int) bool) {
 	var held [][]byte
 	for i := range len(slots) / usageSlotSize {
@@ -213,7 +191,7 @@ func (u *Usage) addSlots(slots []byte, gone func(slot int) bool) {
 		}
 	}
 	if u.Processes == 0 {
-		return // what holds it may have ended since a process of the container looked
+		return // imports may have ended since the last process wrote
 	}
 	for _, slot := range held {
 		u.addCells(slot, true)
@@ -226,24 +204,12 @@ func (u *Usage) addCells(slot []byte, held bool) {
 	}
 }
 
-func decodeUsageHeader(h []byte) (Usage, error) {
-	var u Usage
-	if err := decodeUsageInto(&u, h); err != nil {
-		return Usage{}, err
-	}
-	for i := range u.Devices {
-		mig := le.Uint32(h[usageOffMIG:])>>i&1 == 1
-		u.Devices[i].UUID = formatUUID(h[usageOffUUID+i*uuidSize:][:uuidSize], mig)
-	}
-	return u, nil
-}
-
-// usageVersionBytes is the beginning of a usage file, in which each version says what it is.
+// Each version begins with this many bytes.
 const usageVersionBytes = usageOffLayout + 4
 
-// usageVersion says of a file that begins so whether it is of another version.
+// usageVersion returns an error if a file with this beginning has another version.
 func usageVersion(begin []byte) error {
-	name := len(usageMagic) - 1 // and a digit
+	name := len(usageMagic) - 1 // without the digit
 	if len(begin) < usageVersionBytes || string(begin[:name]) != usageMagic[:name] || begin[name] < '1' || begin[name] > '9' {
 		return nil
 	}
@@ -254,20 +220,18 @@ func usageVersion(begin []byte) error {
 	return fmt.Errorf("%w: it is %s of layout %d, and this program knows %s of layout %d", ErrUsageVersion, magic, layout, usageMagic, layoutNumber)
 }
 
-// mostLayouts is more than there will be: a larger number was written by no limiter.
+// mostLayouts: no limiter writes a larger number.
 const mostLayouts = 255
 
-// otherVersion is usageVersion of a file.
 func otherVersion(f io.ReaderAt) error {
 	begin := make([]byte, usageVersionBytes)
 	if _, err := f.ReadAt(begin, 0); err != nil {
-		return nil // it is none, and who reads on says so
+		return nil // the next read reports it
 	}
 	return usageVersion(begin)
 }
 
-// decodeUsageInto reads what the header has but for the UUIDs, into memory that may have
-// been used before.
+// decodeUsageInto decodes the header without UUIDs. It reuses memory of u.
 func decodeUsageInto(u *Usage, h []byte) error {
 	if err := usageVersion(h); err != nil {
 		return err
@@ -290,7 +254,7 @@ func decodeUsageInto(u *Usage, h []byte) error {
 	return nil
 }
 
-// add adds a cell: of a process that lives, or the held memory of one that has ended.
+// add adds a cell of a running process or, if held, the exported memory of an ended one.
 func (d *DeviceUsage) add(cell []byte, held bool) {
 	used, heldBytes := le.Uint64(cell[cellOffCommitted:]), uint64(0)
 	switch {
@@ -318,8 +282,7 @@ func (d *DeviceUsage) add(cell []byte, held bool) {
 	}
 }
 
-// gone says whether the lock is free of a slot with an owner that died. Where that is not
-// known, it is not free.
+// gone reports whether the lock of a slot with a dead owner is free. If that is unknown, it is not.
 func (f *file) gone(slot int) bool {
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: usageLockSlow + 1 + int64(slot), Len: 1}
 	err := unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_GETLK, &lock)

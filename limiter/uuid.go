@@ -6,18 +6,17 @@ import (
 	"strings"
 )
 
-// parseUUID reads "GPU-" or "MIG-" and 8-4-4-4-12 hexadecimal digits, the form
-// that the driver and NVML write; the bytes are as cuDeviceGetUuid_v2 has them.
+// parseUUID parses "GPU-" or "MIG-" and 8-4-4-4-12 hexadecimal digits. The bytes have the order of cuDeviceGetUuid_v2.
 func parseUUID(text string) (id [uuidSize]byte, mig bool, err error) {
 	rest, ok := strings.CutPrefix(text, "GPU-")
 	if !ok {
 		rest, mig = strings.CutPrefix(text, "MIG-")
 	}
 	if !ok && !mig {
-		return id, false, fmt.Errorf("uuid %q: it starts with neither GPU- nor MIG-", text)
+		return id, false, fmt.Errorf("uuid %q: it does not start with GPU- or MIG-", text)
 	}
 	if len(rest) != 36 || rest[8] != '-' || rest[13] != '-' || rest[18] != '-' || rest[23] != '-' {
-		return id, false, fmt.Errorf("uuid %q: it is not of the form 8-4-4-4-12", text)
+		return id, false, fmt.Errorf("uuid %q: it does not have the form 8-4-4-4-12", text)
 	}
 	digits := rest[:8] + rest[9:13] + rest[14:18] + rest[19:23] + rest[24:]
 	if _, err := hex.Decode(id[:], []byte(digits)); err != nil {
