@@ -8,8 +8,8 @@ import (
 // mostUsage, 1 PiB, is more than the GPUs of any node have.
 const mostUsage = 1 << 50
 
-// CheckUsage returns an error if a container damaged its usage file for these GPUs, or if the file has another
-// version (ErrUsageVersion). It does not check that the numbers are true.
+// CheckUsage returns an error if a container damaged its usage file for these GPUs, or if it has another version
+// (ErrUsageVersion). The numbers can still be false.
 func CheckUsage(path string, uuids []string) error {
 	f, err := openUsage(path)
 	if err != nil {

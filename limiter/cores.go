@@ -13,20 +13,18 @@ const (
 	MaxCorrection = 4000
 )
 
-// CoreState is the host's feedback on a container's use of a GPU, in the limits file. The library reads it every
-// 100 ms.
+// CoreState is the host's feedback in the limits file. The library reads it every 100 ms.
 type CoreState struct {
 	// Contended: others use the GPU, so a share of the default policy is enforced.
 	Contended bool
 	// Blocked: a container of higher priority uses the GPU, and this one gets ElasticPercent.
 	Blocked bool
-	// Correction is a factor of the share in thousandths, for errors of the estimated cost of launches. 0 is 1000.
+	// Correction is a factor of the share in thousandths, for errors of estimated costs. 0 is 1000.
 	Correction uint16
-	// ElasticPercent is the present value of a share with a soft ceiling while contended (0: the hard share), of a
-	// blocked container (0: nearly nothing), and of a container without a share while contended (0: not limited).
+	// ElasticPercent is a soft ceiling while contended (0: the hard share), the rest for a blocked container (0: nearly
+	// nothing), or that for a contended container without a share (0: not limited).
 	ElasticPercent uint16
-	// ResidueBytes is memory that the driver counts for the container and its processes have not charged, such as
-	// modules. It is subtracted from the limit.
+	// ResidueBytes is memory of the container that only the driver counts, such as modules. It reduces the limit.
 	ResidueBytes uint64
 }
 
@@ -40,7 +38,7 @@ func (s CoreState) validate() error {
 	return nil
 }
 
-// UpdateCores writes the state of each GPU of a claim's limits file, in the file's order, if it changed.
+// UpdateCores writes changed states into a claim's limits file, in its order.
 func UpdateCores(claimDir string, states []CoreState) error {
 	for i, s := range states {
 		if err := s.validate(); err != nil {
@@ -92,7 +90,6 @@ func intact(record []byte) bool {
 		le.Uint32(record[recordOffCRC:]) == crc32.ChecksumIEEE(record[recordOffUUID:])
 }
 
-// encodeCores changes a copy of a record.
 func encodeCores(record []byte, s CoreState) {
 	flags := le.Uint32(record[recordOffFlags:]) &^ (recordFlagContended | recordFlagBlocked)
 	if s.Contended {
@@ -119,7 +116,7 @@ func decodeCores(record []byte) CoreState {
 	}
 }
 
-// enforced reports whether launches are charged to the share of a record. It must agree with cores_rate_of (src/cores.c).
+// enforced reports whether launches are charged. It must agree with cores_rate_of (src/cores.c).
 func enforced(record []byte) bool {
 	flags := le.Uint32(record[recordOffFlags:])
 	contended := flags&recordFlagContended != 0
@@ -140,14 +137,13 @@ func enforced(record []byte) bool {
 	return policy == PolicyForce || contended
 }
 
-// keepCores copies the state of an old record.
 func keepCores(record, old []byte) {
 	if intact(old) {
 		encodeCores(record, decodeCores(old))
 	}
 }
 
-// ReadCores reads the state of each GPU of a limits file, in the file's order.
+// ReadCores reads the states from a limits file, in its order.
 func ReadCores(path string) ([]CoreState, error) {
 	content, l, err := readLimits(path)
 	if err != nil {
@@ -160,8 +156,7 @@ func ReadCores(path string) ([]CoreState, error) {
 	return states, nil
 }
 
-// CoreUsage is a container's compute time on a GPU. The container writes it: use it only for display and for the
-// container itself.
+// CoreUsage is a container's compute time on a GPU, as it reports itself.
 type CoreUsage struct {
 	ChargedNanoseconds   uint64 // estimated
 	ThrottledNanoseconds uint64 // waited by launches

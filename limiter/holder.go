@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Holder keeps the files of claims open for writing: then the kernel gives no process a lease on them, and opening
-// them neither waits nor fails. It is safe for concurrent use. The zero value is ready.
+// Holder keeps claims' files open for writing: then no process gets a lease on them, and opening them neither waits nor
+// fails. It is safe for concurrent use. The zero value is ready.
 type Holder struct {
 	mu      sync.Mutex
 	held    map[heldName]*heldFile
 	waiting int
 }
 
-// heldName identifies a file. The directory of a new claim has another name at first.
+// A new claim's directory is renamed, so heldName has no path.
 type heldName struct {
 	id    string
 	usage bool
@@ -29,11 +29,10 @@ type heldFile struct {
 	open, waits bool
 }
 
-// mostWaiting bounds the threads that wait for the end of leases.
 const mostWaiting = 32
 
-// Hold opens the files of a claim, and again those that were replaced. It does not wait: if a process has a lease on a
-// file, the error is ErrLeased. The kernel ends the lease within a minute, and the file is open then.
+// Hold opens the files of a claim, and again those that were replaced, without waiting: ErrLeased if a process has a
+// lease. The kernel ends the lease within a minute, and the file is open then.
 func (h *Holder) Hold(id, claimDir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -72,7 +71,7 @@ func (h *Holder) hold(name heldName, path string) error {
 	return err
 }
 
-// wait opens a file when the kernel has ended the lease. Meanwhile no process gets a new lease.
+// wait opens a file when the kernel has ended the lease. Meanwhile there is no new lease.
 func (h *Holder) wait(name heldName, f *heldFile, path string) {
 	var opened file
 	err := opened.openPatiently(path)
@@ -96,8 +95,8 @@ func (f *heldFile) release() {
 	}
 }
 
-// Follow holds the files of the claims that list returns (directories by container ID). It closes all others, except
-// those that Hold opened while list ran.
+// Follow holds the files of the claims in list's directories by container ID. It closes all others, except those that
+// Hold opened while list ran.
 func (h *Holder) Follow(list func() (map[string]string, error)) error {
 	before := h.names()
 	dirs, err := list()

@@ -8,7 +8,7 @@ import (
 )
 
 // UsageInUse reports whether a running process uses a usage file. It reads the kernel's locks, because a tenant can
-// write the file and would keep its claim forever.
+// write the file.
 func UsageInUse(path string) (bool, error) {
 	var f file
 	if err := f.open(path, unix.O_RDONLY); err != nil {

@@ -1,8 +1,6 @@
-// Package limiter reads and writes the two files that the preload library libvgpu.so (src/*.c) shares with the host:
-// the limits file, which the host writes, and the usage file, which the container's processes write.
-//
-// src/layout.h defines the layouts, and layout.go repeats them. A tenant can write any number into its usage file: all
-// reads are bounds-checked, it is never mapped, and it identifies no container.
+// Package limiter reads and writes the two files that libvgpu.so (src/*.c) shares with the host: the limits file, which
+// the host writes, and the usage file, which the container writes. src/layout.h defines them, layout.go repeats it.
+// Tenants can write anything into usage files: reads are bounds-checked, and the file is never mapped.
 package limiter
 
 // Paths in a container.

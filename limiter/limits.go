@@ -34,7 +34,7 @@ var ErrHalfWritten = errors.New("incomplete record: its writer was killed")
 // Identity distinguishes the limits files of containers.
 type Identity [identitySize]byte
 
-// IdentityOf returns the identity of a container ID; an empty ID, of an unused slice, has the zero identity.
+// IdentityOf returns a container's identity. That of an empty ID (an unused slice) is zero.
 func IdentityOf(containerID string) Identity {
 	if containerID == "" {
 		return Identity{}

@@ -9,7 +9,6 @@ import (
 
 var le = binary.LittleEndian
 
-// encodeLimits encodes valid limits.
 func encodeLimits(l Limits, generation uint64) ([]byte, error) {
 	file := make([]byte, limitsSize)
 	copy(file, limitsMagic)
@@ -31,7 +30,6 @@ func encodeLimits(l Limits, generation uint64) ([]byte, error) {
 	return file, nil
 }
 
-// encodeRecord writes a record except its sequence.
 func encodeRecord(r []byte, d DeviceLimit) error {
 	id, mig, err := parseUUID(d.UUID)
 	if err != nil {
@@ -124,7 +122,7 @@ func recordAt(file []byte, i int) []byte {
 	return file[off : off+limitsRecordSize : off+limitsRecordSize]
 }
 
-// headerCRC excludes the generation, which changes alone.
+// headerCRC excludes the generation.
 func headerCRC(file []byte) uint32 {
 	crc := crc32.ChecksumIEEE(file[:limitsOffGen])
 	return crc32.Update(crc, crc32.IEEETable, file[limitsOffFlags:limitsOffCRC])

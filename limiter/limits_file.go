@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WriteLimits replaces a limits file, with mode 0444. A container keeps the old file mapped: use UpdateLimits for
-// running containers.
+// WriteLimits replaces a limits file, with mode 0444. Running containers keep the old one: use UpdateLimits for them.
 func WriteLimits(path string, l Limits) error {
 	if err := l.validate(); err != nil {
 		return fmt.Errorf("write limits %s: %w", path, err)
@@ -56,8 +55,8 @@ func readLimits(path string) (content []byte, l Limits, err error) {
 	return content, l, nil
 }
 
-// UpdateLimits changes the numbers of a claim's limits file in place, so that running containers follow. The GPUs,
-// Oversubscribe and the state of UpdateCores stay. It fixes a half-written file, and a file with another identity.
+// UpdateLimits changes a claim's limits file in place, so that running containers follow. The GPUs, Oversubscribe and
+// CoreStates stay. It fixes half-written files and those with another identity.
 func UpdateLimits(claimDir string, l Limits) error {
 	err := l.validate()
 	if err == nil {
@@ -90,7 +89,6 @@ func Identify(claimDir, containerID string) error {
 	return nil
 }
 
-// rewrite changes the records of a mapped file to those of want.
 func rewrite(file, want []byte, count int) error {
 	if identity := limitsOffIdentity + identitySize; string(file[limitsOffIdentity:identity]) != string(want[limitsOffIdentity:identity]) {
 		copy(file[:limitsOffGen], want)
@@ -119,8 +117,8 @@ func rewrite(file, want []byte, count int) error {
 	return nil
 }
 
-// rewriteRecord follows the library's protocol: the sequence is odd while the bytes change. It is odd already after
-// a writer was killed.
+// rewriteRecord follows the library's protocol: the sequence is odd while the bytes change, also after a writer was
+// killed.
 func rewriteRecord(r, want []byte) {
 	sequence := (*uint32)(unsafe.Pointer(&r[recordOffSequence]))
 	now := atomic.LoadUint32(sequence)
@@ -133,7 +131,7 @@ func rewriteRecord(r, want []byte) {
 	atomic.StoreUint32(sequence, odd+1)
 }
 
-// place writes a temporary file and renames it to path with renameat2's flags. It creates a missing directory.
+// place writes a temporary file and renames it, with renameat2's flags. It creates the directory.
 func place(path string, mode os.FileMode, flags uint, fill func(*os.File) error) (err error) {
 	dir := filepath.Dir(path)
 	beside := func() string { return fmt.Sprintf("%s/.%s-%08x", dir, filepath.Base(path), rand.Uint32()) }

@@ -8,11 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock is a lock or a lease of a container's process on a file of its claim. The limiter locks only bytes LimiterLocks
-// to LimiterLocksEnd of the usage file, and host programs lock none.
+// Lock is a lock or a lease of a container's process on a file of its claim. The limiter locks only the bytes
+// LimiterLocks to LimiterLocksEnd of the usage file, and host programs lock none.
 type Lock struct{ Usage, Lease bool }
 
-// The bytes of the usage file that the limiter locks.
 const (
 	LimiterLocks    = usageLockSlow
 	LimiterLocksEnd = usageLockSlow + usageSlots
@@ -29,8 +28,8 @@ func (l Lock) String() string {
 	return "a " + kind + " on its " + file
 }
 
-// Locks finds locks and leases on the files of a claim, and holds these files. It never waits, and reads only the
-// locks of these files: a tenant can make the list of all locks as long as it wants.
+// Locks holds the files of a claim and finds locks and leases on them. It never waits, and does not read the list of all
+// locks, which a tenant can make very long.
 func (h *Holder) Locks(id, claimDir string) (found []Lock, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -59,7 +58,7 @@ func (h *Holder) Locks(id, claimDir string) (found []Lock, err error) {
 	return found, err
 }
 
-// locked reports whether another process has locked the file. Flock has no query: it is locked and unlocked.
+// Flock has no query: it is locked and unlocked.
 func (f *file) locked(usage bool) (bool, error) {
 	switch err := unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB); {
 	case errors.Is(err, unix.EWOULDBLOCK):
@@ -80,7 +79,7 @@ func (f *file) locked(usage bool) (bool, error) {
 	return f.lockedBytes(LimiterLocksEnd+1, 0)
 }
 
-// lockedBytes reports whether another process has locked some of length bytes; 0: all that follow.
+// lockedBytes checks length bytes; 0: to the end.
 func (f *file) lockedBytes(start, length int64) (bool, error) {
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: start, Len: length}
 	err := unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_GETLK, &lock)

@@ -14,15 +14,15 @@ import (
 	"github.com/gpuslice/gpuslice/internal/rawfile"
 )
 
-// A process of the container can lock every file that it can open, and can hold a lease on it. So only this file opens
-// files of a claim: with O_NONBLOCK, which fails instead of waiting for a lease. Nothing locks the files themselves.
+// A container's process can lock every file that it can open, and hold a lease on it. So only this file opens files of a
+// claim: with O_NONBLOCK, which fails instead of waiting. Nothing locks the files themselves.
 
-// ErrLeased: a process of the container holds a lease on the file. Normal programs take none.
+// ErrLeased: a process of the container holds a lease on the file.
 var ErrLeased = errors.New("a process of the container holds a lease on it")
 
 var errNotRegular = errors.New("not a regular file")
 
-// file is an open file of a claim. Package os would make four more system calls.
+// Package os would make four more system calls.
 type file struct {
 	fd   int
 	stat unix.Stat_t
@@ -31,8 +31,7 @@ type file struct {
 // open opens a regular file without following links. It never waits.
 func (f *file) open(path string, access int) error { return f.openWith(path, access|unix.O_NONBLOCK) }
 
-// openPatiently opens a file for reading and writing after the kernel ended all leases (fs.lease-break-time, 45 s).
-// Only Holder calls it, in a goroutine.
+// openPatiently waits until the kernel ended all leases (fs.lease-break-time, 45 s). Only Holder calls it, in a goroutine.
 func (f *file) openPatiently(path string) error { return f.openWith(path, unix.O_RDWR) }
 
 func (f *file) openWith(path string, flags int) (err error) {
@@ -53,8 +52,7 @@ func (f *file) openWith(path string, flags int) (err error) {
 	return nil
 }
 
-// openToWrite opens a limits file for reading and writing. Without CAP_DAC_OVERRIDE an agent has to change its mode
-// first.
+// openToWrite opens a limits file. Without CAP_DAC_OVERRIDE it has to change the mode first.
 func (f *file) openToWrite(path string) error {
 	err := f.open(path, unix.O_RDWR)
 	if errors.Is(err, fs.ErrPermission) {
@@ -67,7 +65,6 @@ func (f *file) openToWrite(path string) error {
 
 func (f *file) close() { _ = unix.Close(f.fd) } // nothing is buffered
 
-// same reports whether a path is this file.
 func (f *file) same(path string) bool {
 	var st unix.Stat_t
 	return unix.Lstat(path, &st) == nil && st.Dev == f.stat.Dev && st.Ino == f.stat.Ino
@@ -93,8 +90,7 @@ func (f *file) ReadAt(p []byte, at int64) (n int, err error) {
 // lockWait is the timeout for another writer, which needs microseconds.
 const lockWait = 500 * time.Millisecond
 
-// exclusively calls change while no other process writes the claim's limits file. The lock's file is not mounted into
-// the container.
+// exclusively locks a file that is not mounted into the container.
 func exclusively(claimDir string, change func() error) error {
 	fd, err := rawfile.Open(LockPath(claimDir), unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -109,7 +105,6 @@ func exclusively(claimDir string, change func() error) error {
 	return change()
 }
 
-// changeLimits calls change with the mapped limits file of a claim.
 func changeLimits(claimDir string, change func(limits []byte) error) error {
 	return exclusively(claimDir, func() error {
 		var f file
@@ -129,7 +124,6 @@ func changeLimits(claimDir string, change func(limits []byte) error) error {
 	})
 }
 
-// create creates a file with a new name.
 func create(name func() string) (*os.File, error) {
 	for {
 		f, err := rawfile.OpenFile(name(), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)

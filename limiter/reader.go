@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reader reads many containers' files with the same memory. It is for one goroutine; the zero value is ready.
+// Reader reuses its memory for many containers. It is for one goroutine; the zero value is ready.
 type Reader struct {
 	file   file
 	header [usageHeaderSize]byte
@@ -18,8 +18,8 @@ type Reader struct {
 	cores  []CoreState
 }
 
-// Usage reads a usage file for these GPUs, without UUIDs in the result, which is valid until the next call. If the
-// container damaged the file, there is an error and the readable part.
+// Usage reads a usage file for these GPUs, without UUIDs in the result, which the next call overwrites. With an error it
+// has the readable part.
 func (r *Reader) Usage(path string, uuids []string) (*Usage, error) {
 	r.usage = Usage{Devices: r.usage.Devices[:0]}
 	if err := r.file.openUsage(path, unix.O_RDONLY); err != nil {
@@ -77,8 +77,8 @@ func checkCells(h []byte, uuids []string) error {
 	return nil
 }
 
-// Cores is ReadCores. It reads records that are being changed again, and at last leaves them zero. The result is valid
-// until the next call.
+// Cores is ReadCores. Records that are still being changed after some retries are zero. The next call overwrites the
+// result.
 func (r *Reader) Cores(path string) ([]CoreState, error) {
 	if err := r.file.open(path, unix.O_RDONLY); err != nil {
 		return nil, fmt.Errorf("read cores: %w", err)

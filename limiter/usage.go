@@ -13,10 +13,10 @@ import (
 // ErrUsage marks a damaged usage file.
 var ErrUsage = errors.New("not a usage file")
 
-// ErrUsageVersion marks a usage file of another version: another release's limiter wrote it. It is an ErrUsage too.
+// ErrUsageVersion marks a usage file of another release's limiter. It is an ErrUsage too.
 var ErrUsageVersion = fmt.Errorf("%w of this version", ErrUsage)
 
-// Usage is the use that a container's processes report. A tenant can write any number.
+// Usage is what a container reports. A tenant can write any number.
 type Usage struct {
 	// Processes is the number of slots of running processes.
 	Processes int
@@ -34,16 +34,16 @@ type DeviceUsage struct {
 	GraphBytes   uint64
 	ArrayBytes   uint64
 	SpilledBytes uint64 // can be in host memory; not a part
-	// HeldBytes is exported memory of ended processes that an import still uses. It is part of VMMBytes, and the
-	// driver counts it for no process.
+	// HeldBytes is exported memory of ended processes that an import still uses: part of VMMBytes, and not counted by the
+	// driver.
 	HeldBytes          uint64
 	Processes          int // with memory on this GPU
 	Cores              CoreUsage
 	RefusedAllocations uint64
 }
 
-// CreateUsage creates a usage file for the GPUs of the limits file: sparse, of fixed size, with mode 0666 because the
-// container's processes can have any user. Its directory must be private. It does not replace a file.
+// CreateUsage creates a usage file for the GPUs of the limits file: sparse, of fixed size, mode 0666 for any user in the
+// container. It does not replace a file. The directory must be private.
 func CreateUsage(path string, uuids []string) error {
 	header, err := usageHeader(uuids)
 	if err != nil {
@@ -95,8 +95,8 @@ var usageConstants = []struct {
 	{"cell_count", usageOffCells, MaxDevices},
 }
 
-// ReadUsage reads a usage file. Slots of ended processes don't count, according to the kernel. Their exported memory
-// counts while another process of the container runs. Sums saturate.
+// ReadUsage reads a usage file without slots of ended processes. Their exported memory counts while another process of
+// the container runs. Sums saturate.
 func ReadUsage(path string) (Usage, error) {
 	f, err := openUsage(path)
 	if err != nil {
@@ -126,8 +126,8 @@ func (f *file) openUsage(path string, access int) error {
 	return err
 }
 
-// TrimUsage restores the fixed size of a usage file, and reports whether it changed. A container can grow its file until
-// the file system is full, or cut it, which makes its own processes fault. The size of another version is only bounded.
+// TrimUsage restores the size of a usage file, and reports whether it changed: a container can fill the file system with
+// it, or cut it and fault. The size of another version is only bounded.
 func TrimUsage(path string) (trimmed bool, err error) {
 	// One system call for most files.
 	var st unix.Stat_t
@@ -155,11 +155,9 @@ func TrimUsage(path string) (trimmed bool, err error) {
 	return true, nil
 }
 
-// mostUsageSize is the maximum size of a file of another version.
 const mostUsageSize = 4 * usageSize
 
-// decodeUsage decodes untrusted data. gone reports whether the lock of a slot with a dead owner is free, so that its
-// memory is free too.
+// decodeUsage decodes untrusted data. gone reports whether the lock of a slot with a dead owner is free.
 func decodeUsage(file io.ReaderAt, gone func(slot int) bool) (Usage, error) {
 	var r Reader
 	if err := r.decodeUsage(file, nil, gone); err != nil {
@@ -172,7 +170,6 @@ func decodeUsage(file io.ReaderAt, gone func(slot int) bool) (Usage, error) {
 	return r.usage, nil
 }
 
-// slotCount returns the number of slots that can be in use.
 func slotCount(header []byte) int { return int(min(le.Uint32(header[usageOffHighWater:]), usageSlots)) }
 
 // addSlots sums the slots of running processes, and exported memory of ended ones.
@@ -254,7 +251,6 @@ func decodeUsageInto(u *Usage, h []byte) error {
 	return nil
 }
 
-// add adds a cell of a running process or, if held, the exported memory of an ended one.
 func (d *DeviceUsage) add(cell []byte, held bool) {
 	used, heldBytes := le.Uint64(cell[cellOffCommitted:]), uint64(0)
 	switch {
@@ -282,7 +278,6 @@ func (d *DeviceUsage) add(cell []byte, held bool) {
 	}
 }
 
-// gone reports whether the lock of a slot with a dead owner is free. If that is unknown, it is not.
 func (f *file) gone(slot int) bool {
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: usageLockSlow + 1 + int64(slot), Len: 1}
 	err := unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_GETLK, &lock)

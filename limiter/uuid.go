@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// parseUUID parses "GPU-" or "MIG-" and 8-4-4-4-12 hexadecimal digits. The bytes have the order of cuDeviceGetUuid_v2.
+// parseUUID parses "GPU-" or "MIG-" and 8-4-4-4-12 digits into the bytes of cuDeviceGetUuid_v2.
 func parseUUID(text string) (id [uuidSize]byte, mig bool, err error) {
 	rest, ok := strings.CutPrefix(text, "GPU-")
 	if !ok {
@@ -25,7 +25,6 @@ func parseUUID(text string) (id [uuidSize]byte, mig bool, err error) {
 	return id, mig, nil
 }
 
-// formatUUID is parseUUID's inverse, in lower case.
 func formatUUID(id []byte, mig bool) string {
 	prefix := "GPU"
 	if mig {

@@ -1,6 +1,5 @@
-// Package htmlpage renders the pages of the agent and of the scheduler: headings, tables, bars
-// and problems. A page has no script and loads nothing, so it works through the API server's
-// proxy. All texts are escaped: tenants choose names.
+// Package htmlpage renders the pages of the agent and of the scheduler. A page has no script and loads nothing, so it
+// works through the API server's proxy. All texts are escaped: tenants choose names.
 package htmlpage
 
 import (
@@ -14,7 +13,7 @@ import (
 	"time"
 )
 
-// Refresh is the interval at which a browser reloads the page, without ?refresh=off.
+// Refresh is the interval of reloads, without ?refresh=off.
 const Refresh = 10 * time.Second
 
 // Page is the content of a page.
@@ -26,7 +25,7 @@ type Page struct {
 	Sections []Section
 }
 
-// Key explains one kind of part in bars.
+// Key explains a kind of parts.
 type Key struct{ Kind, Text string }
 
 // Section is a heading with tables.
@@ -37,10 +36,10 @@ type Section struct {
 	Links       []Link
 }
 
-// Link is a link to the page with another query, such as "?page=2".
+// Link is a link with another query, such as "?page=2".
 type Link struct{ Text, Query string }
 
-// Table is a table. The first cell of a row is its heading.
+// Table is a table. The first column has headings.
 type Table struct {
 	Caption string
 	Empty   string // the text instead of a table without rows
@@ -63,7 +62,7 @@ const (
 	Residue = "residue"
 )
 
-// Bar is a bar of parts. The text of its cell has the same numbers.
+// Bar is a bar. Its cell's text has the same numbers.
 type Bar struct {
 	Of    float64 // the length of the bar; not positive: the bar is empty
 	Parts []Part
@@ -80,10 +79,9 @@ type segment struct {
 	From, Width float64
 }
 
-// barWidth is the length of a bar in SVG units.
 const barWidth = 1000
 
-// Segments returns the drawn parts. They are inside of the bar for all numbers.
+// Segments returns the drawn parts, inside of the bar for all numbers.
 func (b Bar) Segments() (drawn []segment) {
 	from := 0.0
 	for _, p := range b.Parts {
@@ -110,14 +108,13 @@ var source string
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{"plain": Plain}).Parse(source))
 
-// policy forbids loading, sending and framing, except the style with this hash.
+// policy forbids everything except the style with this hash.
 var policy = func() string {
 	sum := sha256.Sum256([]byte(style))
 	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
 		"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 }()
 
-// rendered is the input of the template.
 type rendered struct {
 	Page
 	Style   template.CSS
@@ -126,8 +123,7 @@ type rendered struct {
 	At      time.Time
 }
 
-// Handler serves the page that read returns on /, and nothing else. The page shows an error of
-// read, with status 503.
+// Handler serves the page that read returns on /. Its error is on the page too, with status 503.
 func Handler(read func(context.Context, *http.Request) (Page, error)) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
@@ -166,7 +162,7 @@ func Handler(read func(context.Context, *http.Request) (Page, error)) http.Handl
 // MiB is a MiB in bytes.
 const MiB = 1 << 20
 
-// Amount is a cell with a bar of one part. It warns if value is above of.
+// Amount is a cell with a bar of one part, and a warning if value is above of.
 func Amount(kind string, value, of float64, text string, notes ...string) Cell {
 	c := Cell{Text: text, Notes: notes, Bars: []Bar{{Of: of, Parts: []Part{{Kind: kind, Value: value}}}}}
 	if value > of {

@@ -7,11 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// maxText is the maximum length of a text in runes. Names have at most 253.
 const maxText = 1000
 
-// Plain escapes invisible characters and those that change the display of other text, such as
-// control characters and the direction of writing.
+// Plain escapes invisible characters, and those that change the display of other text.
 func Plain(s string) string {
 	var out strings.Builder
 	count := 0
@@ -33,7 +31,7 @@ func Plain(s string) string {
 	return out.String()
 }
 
-// GiB formats an amount of memory: always in GiB, so that rows are comparable.
+// GiB formats memory: always in GiB, so that rows are comparable.
 func GiB(bytes float64) string {
 	gib := bytes / (1 << 30)
 	switch {

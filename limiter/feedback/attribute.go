@@ -11,18 +11,16 @@ import (
 	"github.com/gpuslice/gpuslice/internal/procfs"
 )
 
-// Owners says which container a process is of. It remembers what it found out.
+// Owners finds the containers of processes, and caches them.
 type Owners struct {
-	proc   procfs.FS
-	mounts mountsOf
-	known  map[int]owner
-	// pruneAt is the size of known at which prune runs.
-	pruneAt int
-	// mountTime is how long one Find reads mount tables.
+	proc      procfs.FS
+	mounts    mountsOf
+	known     map[int]owner
+	pruneAt   int
 	mountTime time.Duration
 }
 
-// mountTime bounds what a tenant can cost with many processes and many mounts.
+// mountTime bounds the reading of mount tables in one Find: tenants can have many processes and mounts.
 const mountTime = 500 * time.Millisecond
 
 // fewKnown is the smallest pruneAt.
@@ -33,20 +31,15 @@ type owner struct {
 	container string
 }
 
-// NewOwners looks at processes in a directory such as /proc.
+// NewOwners reads processes from proc, such as /proc.
 func NewOwners(proc string) *Owners {
 	return &Owners{proc: procfs.FS(proc), mounts: mountsOf{procfs.FS(proc)}, known: map[int]owner{}, pruneAt: fewKnown, mountTime: mountTime}
 }
 
-// Find returns the container of each process that belongs to one of usageFiles, which are by
-// container ID.
+// Find returns the container of each process that belongs to one of usageFiles, which are by container ID.
 //
-// A process is identified by the usage file that is mounted in its root, which no other container
-// has. If it has changed its root, or the mounts can't be read, the container ID in the path of its
-// control group identifies it: less safe, because root can move to another container's group.
-//
-// After mountTime the remaining processes are identified by their control group only. These
-// results are not cached.
+// The usage file that is mounted in its root identifies a process. If the root was changed, or after mountTime, its
+// control group does: less safe, because root can move to another group. Results after mountTime are not cached.
 func (o *Owners) Find(pids []int, usageFiles map[string]string) map[int]string {
 	var mounted map[mountinfo.Source]string
 	var until time.Time
@@ -84,7 +77,6 @@ func (o *Owners) Find(pids []int, usageFiles map[string]string) map[int]string {
 	return found
 }
 
-// prune drops the processes that have ended, when the number of known ones has doubled.
 func (o *Owners) prune() {
 	if len(o.known) < o.pruneAt {
 		return
@@ -101,7 +93,7 @@ func (o *Owners) look(pid int, containers map[string]string, mounted map[mountin
 	if id := o.lookAt(name, containers, mounted); id != "" {
 		return id
 	}
-	// If the first thread has ended, read one other thread. Only one: each can have many mounts.
+	// If the first thread has ended, read only one other: each can have many mounts.
 	_, dir, err := o.proc.Process(pid)
 	if err != nil || dir == name {
 		return ""
@@ -120,11 +112,7 @@ func (o *Owners) lookAt(dir string, containers map[string]string, mounted map[mo
 	return fromCgroup(string(text), containers)
 }
 
-// fromCgroup finds a container's ID in /proc/<pid>/cgroup. The outermost one counts: a container
-// can create groups with any name below its own.
-//
-//	0::/kubepods.slice/kubepods-pod1234.slice/cri-containerd-<id>.scope
-//	4:devices:/kubepods/burstable/pod1234/<id>
+// The outermost ID counts: a container can create groups with any name below its own.
 func fromCgroup(text string, containers map[string]string) string {
 	exists := func(id string) bool { _, ok := containers[id]; return ok }
 	for path := range procfs.CgroupPaths(text) {

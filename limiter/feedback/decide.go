@@ -7,50 +7,48 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Tenant is a container on one GPU, as it was seen over the last step.
+// Tenant is a container on one GPU in the last step.
 type Tenant struct {
 	ID    string
 	Limit limiter.DeviceLimit
-	// Busy is what NVML saw of it, in percent of the GPU's time.
+	// Busy is in percent of the GPU's time, from NVML.
 	Busy float64
-	// Wants says that launches waited for their share: its own word.
+	// Wants: launches waited for their share. The container reports it.
 	Wants bool
 }
 
-// Past is what Decide remembers of a container on a GPU from step to step.
+// Past is the state of a container on a GPU between steps.
 type Past struct {
-	// Busy is the busy percentage smoothed over some steps.
+	// Busy is the smoothed percentage.
 	Busy float64
-	// Idle is how many steps ago it was last seen at work.
+	// Idle is the number of steps since its last work.
 	Idle int
-	// Correction is the factor of its share, and Elastic its share under contention in
-	// percent if it has a soft ceiling.
+	// Correction is the factor of its share; Elastic the percentage of a soft ceiling under contention.
 	Correction, Elastic float64
-	// Rest is what it has, in percent, while it stands back for one of higher priority.
+	// Rest is its percentage while a container of higher priority is active.
 	Rest float64
-	// Contended is what was last decided, and Settling for how many steps it has been so
-	// without being blocked.
+	// Settling is the number of steps since Contended changed, without being blocked.
 	Contended bool
 	Settling  int
 }
 
-// stranger is whoever uses a GPU without being a container of ours.
+// stranger is the ID for processes without a claim.
 const stranger = ""
 
 const (
-	activePercent = 0.5 // NVML says whole percents, and a mean of several
-	activeSteps   = 5   // so long after its last work a container still counts as active
+	activePercent = 0.5 // NVML reports whole percents
+	activeSteps   = 5   // a container is active for so long after its last work
 	smoothing     = 0.4 // the weight of the newest step
 	deadBand      = 1.0 // percent of the GPU
-	gain          = 0.5 // of the relative error, a step
-	mostChange    = 0.3 // a step
-	settlingSteps = 3   // after others have come: what was queued before still runs
+	gain          = 0.5 // of the relative error, per step
+	mostChange    = 0.3 // per step
+	settlingSteps = 3   // work that was queued before still runs
 	fullPercent   = 95.0
 	brimPercent   = 97.0 // NVML's whole percents are rounded down
 
-	leastRest   = 1.0  // percent, that nobody hangs
-	roomPercent = 90.0 // up to here what is left by those of higher priority is given to others
-	moreRest    = 5.0  // a step
+	leastRest   = 1.0  // percent, so that no container hangs
+	roomPercent = 90.0 // lower priorities get what remains below this
+	moreRest    = 5.0  // per step
 	lessRest    = 0.25
 )
 
@@ -59,9 +57,8 @@ const (
 	mostCorrection  = limiter.MaxCorrection / 1000.0
 )
 
-// Decide is one step on one GPU: what it remembers, and what each tenant is told.
-// strangers is the part of the GPU's time that processes of no tenant had. floor is the
-// minimum percentage for a tenant without a share while others use theirs.
+// Decide is one step on one GPU: it returns the next past and the states to write. strangers is the percentage of
+// processes without a claim. floor is the minimum percentage of a tenant without a share while others use theirs.
 func Decide(past map[string]Past, granted []Tenant, strangers, floor float64) (map[string]Past, map[string]limiter.CoreState) {
 	next := make(map[string]Past, len(granted)+1)
 	total := strangers
@@ -86,7 +83,6 @@ func Decide(past map[string]Past, granted []Tenant, strangers, floor float64) (m
 	return next, states
 }
 
-// see takes one step's observation in.
 func see(past map[string]Past, id string, busy float64) Past {
 	p, known := past[id]
 	if !known {
@@ -102,9 +98,8 @@ func see(past map[string]Past, id string, busy float64) Past {
 
 func (p Past) active() bool { return p.Idle <= activeSteps }
 
-// withRemainders gives each tenant without a share the remainder of the shares in use, as a
-// share with a ceiling of 100 %: it may use time that tenants with a share leave idle. While
-// no share of its priority or a higher one is in use, it stays without.
+// withRemainders gives each tenant without a share the remainder of the shares in use, with a ceiling of 100 %. It is not
+// limited while no share of its priority or a higher one is in use.
 func withRemainders(tenants []Tenant, now map[string]Past, floor float64) []Tenant {
 	with := slices.Clone(tenants)
 	for i, t := range tenants {
@@ -133,13 +128,12 @@ func shareless(l limiter.DeviceLimit) bool {
 	return l.Policy != limiter.PolicyDisable && l.CorePercent == 0
 }
 
-// others are all but one tenant.
 type others struct {
-	active bool // somebody
-	higher bool // somebody of higher priority
-	urgent bool // who has less than he may have at any time
-	hungry bool // somebody who has less than he may have at any time
-	free   bool // somebody whose use no share bounds
+	active bool // one is active
+	higher bool // one of higher priority is
+	urgent bool // one of higher priority has less than its share
+	hungry bool // one has less than its share
+	free   bool // one has no limit
 }
 
 func othersOf(t Tenant, tenants []Tenant, now map[string]Past) others {
@@ -159,7 +153,6 @@ func othersOf(t Tenant, tenants []Tenant, now map[string]Past) others {
 	return o
 }
 
-// entitled is a container's hard share; whoever has no limit may have all.
 func entitled(l limiter.DeviceLimit) float64 {
 	if !limited(l) {
 		return 100
@@ -175,8 +168,7 @@ func soft(l limiter.DeviceLimit) bool {
 	return limited(l) && l.CoreSoftPercent > l.CorePercent
 }
 
-// target is the share that is enforced now; false: none is. It is what the library's
-// rate.c makes of the same record.
+// target is the share that is enforced now. It must agree with cores.c.
 func target(p Past, t Tenant, contended bool) (percent float64, enforced bool) {
 	switch {
 	case !limited(t.Limit):
@@ -190,10 +182,8 @@ func target(p Past, t Tenant, contended bool) (percent float64, enforced bool) {
 	}
 }
 
-// elastic is additive increase while there is room that the tenant wants, and
-// multiplicative decrease as soon as somebody else lacks what is his: the way to
-// share what nobody owns. It begins at the hard share whenever others come, and after
-// it was blocked.
+// elastic increases additively while there is free time that the tenant wants, and decreases multiplicatively while another
+// lacks its share. It begins at the hard share when others come, and after being blocked.
 func elastic(p Past, t Tenant, o others, total float64) float64 {
 	hard, ceiling := float64(t.Limit.CorePercent), float64(t.Limit.CoreSoftPercent)
 	if !soft(t.Limit) || !o.active || o.higher || !p.Contended || p.Elastic < hard {
@@ -209,11 +199,8 @@ func elastic(p Past, t Tenant, o others, total float64) float64 {
 	}
 }
 
-// rest is what a container of lower priority has while one of higher priority is at work:
-// what that one leaves. On a GPU with room it grows, up to what the container would have
-// otherwise; on a full one, while any of higher priority may lack something, next to all
-// of it is taken away. So the higher one goes first within a few steps, whatever it begins, and
-// a GPU that it does not fill is not left idle.
+// rest is the time that a blocked container has. It increases on a GPU with free time, and decreases quickly on a full one
+// while a container of higher priority can lack something.
 func rest(p Past, t Tenant, o others, total float64) float64 {
 	switch {
 	case !o.higher || p.Rest < leastRest:
@@ -226,7 +213,7 @@ func rest(p Past, t Tenant, o others, total float64) float64 {
 	return min(p.Rest, share(t.Limit))
 }
 
-// share is what a container has on a contended GPU, but for a soft ceiling.
+// share is a container's part of a contended GPU without a soft ceiling.
 func share(l limiter.DeviceLimit) float64 {
 	if !limited(l) {
 		return 100
@@ -234,9 +221,7 @@ func share(l limiter.DeviceLimit) float64 {
 	return max(leastRest, float64(l.CorePercent))
 }
 
-// settling counts the steps since others came. A container that was forced to its share
-// all the time has nothing queued that it had not a right to, but others have. One that
-// is blocked has next to nothing for another reason than what its share is worth.
+// settling counts the steps since others came: their earlier launches are still queued.
 func settling(p Past, o others) int {
 	if p.Contended != o.active || o.higher {
 		return 0
@@ -244,15 +229,12 @@ func settling(p Past, o others) int {
 	return min(p.Settling+1, settlingSteps)
 }
 
-// correction integrates the error of what the tenant had against what it may have,
-// relative to it, so that the gain hangs on no GPU's size. It stands still within
-// the dead band, where nothing is enforced, and where the tenant has less because it
-// wants less: that would wind it up. And it does not rise on a GPU that is full of others
-// who are held to their shares: what one of them has too much his own correction takes,
-// and if none has, both would rise for ever.
+// correction integrates the relative error between the use and the share. It stays in the dead band, where nothing is
+// enforced, and where the tenant wants less (wind-up). It does not rise on a GPU that is full of limited tenants: the
+// correction of the one with too much falls, and otherwise all would rise forever.
 func correction(p Past, t Tenant, o others, total float64) float64 {
 	if p.Contended && !o.active {
-		p.Correction = min(p.Correction, 1) // what others' turns inflated is gone with them
+		p.Correction = min(p.Correction, 1) // the error by others is gone
 	}
 	percent, enforced := target(p, t, o.active)
 	lack := percent - p.Busy
@@ -263,15 +245,14 @@ func correction(p Past, t Tenant, o others, total float64) float64 {
 		return p.Correction
 	}
 	if lack > percent/2 && p.Correction < 1 {
-		// It was lowered for what was queued before, mostly: back to what is right by itself.
+		// It was lowered mostly for work that was queued before.
 		return min(2*p.Correction, 1)
 	}
 	change := min(max(gain*lack/percent, -mostChange), mostChange)
 	return min(max(p.Correction*(1+change), leastCorrection), mostCorrection)
 }
 
-// state is what is written; differences that mean nothing are rounded away, so that
-// the file is left alone.
+// state rounds small differences away, so that the file is not written.
 func state(p Past, t Tenant, o others) limiter.CoreState {
 	s := limiter.CoreState{Blocked: o.higher}
 	if s.Blocked && p.Rest > leastRest {

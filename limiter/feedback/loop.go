@@ -14,63 +14,58 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// Step is the time between two looks; LongestPause is the longest one, used while no process
-// of a container has a GPU open.
+// Step is the time between two steps; LongestPause while no container's process has a GPU open.
 const (
 	Step         = time.Second
 	LongestPause = 3 * time.Second
 )
 
-// wantsPart is the part of a step that launches must have waited for a container to
-// want more than it has.
+// wantsPart is the part of a step that launches wait for if a container wants more.
 const wantsPart = 0.02
 
-// Container is one that has a limits and a usage file.
+// Container is a container with a claim.
 type Container struct {
 	ID string
-	// Dir is the directory of its claim.
+	// Dir is the claim's directory.
 	Dir string
 }
 
-// Config is what a Loop works with.
+// Config configures a Loop.
 type Config struct {
-	// Containers are those that run now.
+	// Containers returns the running containers.
 	Containers func(context.Context) ([]Container, error)
-	// Times says what each process had of each GPU since it was last asked.
+	// Times returns the GPU time of each process since the last call.
 	Times func(context.Context) (map[string][]nvidia.ProcessTime, error)
-	// Memories says what each process has of each GPU now. Whoever has a GPU open is
-	// listed, be it without memory.
+	// Memories returns the memory of each process that has a GPU open.
 	Memories func(context.Context) (map[string][]nvidia.ProcessMemory, error)
-	// Owners says which container processes are of, by the containers' usage files.
+	// Owners returns the containers of processes (see Owners.Find).
 	Owners func(pids []int, usageFiles map[string]string) map[int]string
-	// UnlimitedFloor is the minimum percentage of a GPU's time for a container without a
-	// share while others use theirs.
+	// UnlimitedFloor is the minimum percentage for a container without a share while others use theirs.
 	UnlimitedFloor int
 	Log            *slog.Logger
 }
 
-// Loop follows the containers of a node.
+// Loop corrects the shares of a node's containers.
 type Loop struct {
 	config  Config
 	past    map[string]map[string]Past // by GPU and container
-	waited  map[string][]uint64        // by container: what its launches had waited in all, by GPU
+	waited  map[string][]uint64        // total wait of launches, by container
 	written map[string][]limiter.CoreState
 	beyond  residues
-	said    string
+	logged  string
 	use     atomic.Pointer[Use]
 }
 
-// New makes a loop.
+// New returns a loop.
 func New(c Config) *Loop {
 	return &Loop{config: c, past: map[string]map[string]Past{}, waited: map[string][]uint64{}, written: map[string][]limiter.CoreState{}, beyond: residues{}}
 }
 
-// Run looks and writes until the context ends. Then the containers keep what they were
-// last told: a factor and flags that were right; the next agent goes on from there.
+// Run runs until ctx ends. Containers keep the last state, and the next agent continues from there.
 func (l *Loop) Run(ctx context.Context) {
 	for {
 		atWork, err := l.Once(ctx)
-		l.say(err)
+		l.logOnce(err)
 		pause := Step
 		if !atWork {
 			pause = LongestPause
@@ -83,19 +78,17 @@ func (l *Loop) Run(ctx context.Context) {
 	}
 }
 
-// say logs a failure once, not at every step.
-func (l *Loop) say(err error) {
+func (l *Loop) logOnce(err error) {
 	text := ""
 	if err != nil && !errors.Is(err, context.Canceled) {
 		text = err.Error()
 	}
-	if text != l.said && text != "" {
+	if text != l.logged && text != "" {
 		l.config.Log.Warn("shares of compute time are not corrected for some containers", "error", err)
 	}
-	l.said = text
+	l.logged = text
 }
 
-// member is a container with what was read of it in this step.
 type member struct {
 	Container
 	limits limiter.Limits
@@ -103,8 +96,7 @@ type member struct {
 	states []limiter.CoreState
 }
 
-// Once is one step. atWork says whether any process of any container has a GPU open: a
-// node where none has is looked at less often, and none of its containers' files are.
+// Once is one step. atWork reports whether any container's process has a GPU open; otherwise no file is read.
 func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 	containers, err := l.config.Containers(ctx)
 	if err != nil || len(containers) == 0 {
@@ -114,11 +106,11 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 	}
 	memories, failed := l.config.Memories(ctx)
 	var times map[string][]nvidia.ProcessTime
-	if anybody(memories) {
+	if inUse(memories) {
 		times, err = l.config.Times(ctx)
 		failed = errors.Join(failed, err)
 	} else {
-		times = nobody(memories)
+		times = idle(memories)
 	}
 	files := make(map[string]string, len(containers))
 	for _, c := range containers {
@@ -136,7 +128,7 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 			members[c.ID] = m
 			continue
 		}
-		// Its file can't be read or written. Its time counts as use outside of all shares.
+		// Its time counts as use without a claim.
 		maps.DeleteFunc(owners, func(_ int, owner string) bool { return owner == c.ID })
 	}
 	busy := attribute(times, owners)
@@ -155,8 +147,7 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 	return len(owners) > 0, failed
 }
 
-// concerned says whether a container's files are to be looked at: a process of it has a
-// GPU, or it was told something that may have to be taken back.
+// concerned reports whether a container's files must be read: it has a GPU open, or a state to reset.
 func (l *Loop) concerned(id string, owners map[int]string) bool {
 	for _, owner := range owners {
 		if owner == id {
@@ -166,8 +157,7 @@ func (l *Loop) concerned(id string, owners map[int]string) bool {
 	return slices.ContainsFunc(l.written[id], func(s limiter.CoreState) bool { return s != limiter.CoreState{} })
 }
 
-// nobody is the time that processes had of GPUs which none has open.
-func nobody(memories map[string][]nvidia.ProcessMemory) map[string][]nvidia.ProcessTime {
+func idle(memories map[string][]nvidia.ProcessMemory) map[string][]nvidia.ProcessTime {
 	times := make(map[string][]nvidia.ProcessTime, len(memories))
 	for gpu := range memories {
 		times[gpu] = nil
@@ -175,8 +165,7 @@ func nobody(memories map[string][]nvidia.ProcessMemory) map[string][]nvidia.Proc
 	return times
 }
 
-// anybody says whether a process has a GPU open.
-func anybody(memories map[string][]nvidia.ProcessMemory) bool {
+func inUse(memories map[string][]nvidia.ProcessMemory) bool {
 	for _, of := range memories {
 		if len(of) > 0 {
 			return true
@@ -185,7 +174,6 @@ func anybody(memories map[string][]nvidia.ProcessMemory) bool {
 	return false
 }
 
-// read looks at the files of a container. One without limits is going away.
 func (l *Loop) read(c Container) (*member, error) {
 	limits, err := limiter.ReadLimits(limiter.LimitsPath(c.Dir))
 	if err == nil {
@@ -200,7 +188,7 @@ func (l *Loop) read(c Container) (*member, error) {
 	}
 	usage, err := limiter.ReadCoreUsage(limiter.UsagePath(c.Dir))
 	if err != nil {
-		return m, nil // spoilt by its container, which then never wants more
+		return m, nil // damaged by its container, which then never wants more
 	}
 	last := l.waited[c.ID]
 	waited := make([]uint64, len(usage))
@@ -214,7 +202,6 @@ func (l *Loop) read(c Container) (*member, error) {
 	return m, nil
 }
 
-// owners says whose the processes are that NVML knows of.
 func (l *Loop) owners(times map[string][]nvidia.ProcessTime, memories map[string][]nvidia.ProcessMemory, files map[string]string) map[int]string {
 	var pids []int
 	for _, of := range times {
@@ -231,21 +218,18 @@ func (l *Loop) owners(times map[string][]nvidia.ProcessTime, memories map[string
 	return l.config.Owners(slices.Compact(pids), files)
 }
 
-// attribute adds up what NVML saw, by GPU and container; processes of no container
-// are strangers.
 func attribute(times map[string][]nvidia.ProcessTime, owners map[int]string) map[string]map[string]float64 {
 	busy := make(map[string]map[string]float64, len(times))
 	for gpu, of := range times {
 		busy[gpu] = map[string]float64{}
 		for _, t := range of {
-			id := owners[t.PID] // or the stranger
+			id := owners[t.PID] // or stranger
 			busy[gpu][id] = min(100, busy[gpu][id]+t.Percent)
 		}
 	}
 	return busy
 }
 
-// decide makes one step on a GPU, into the members' states.
 func (l *Loop) decide(gpu string, members map[string]*member, busy map[string]float64) {
 	var tenants []Tenant
 	for _, id := range slices.Sorted(maps.Keys(members)) {
@@ -267,7 +251,6 @@ func (m *member) gpu(uuid string) int {
 	return slices.IndexFunc(m.limits.Devices, func(d limiter.DeviceLimit) bool { return d.UUID == uuid })
 }
 
-// write tells a container what has changed.
 func (l *Loop) write(m *member) error {
 	if slices.Equal(l.written[m.ID], m.states) {
 		return nil
@@ -275,7 +258,7 @@ func (l *Loop) write(m *member) error {
 	if err := limiter.UpdateCores(m.Dir, m.states); err != nil {
 		return err
 	}
-	if _, known := l.written[m.ID]; !known { // the last agent may have been killed half-way
+	if _, known := l.written[m.ID]; !known { // the last agent may have been killed before
 		if err := limiter.Wake(m.Dir); err != nil {
 			return err
 		}
@@ -284,7 +267,6 @@ func (l *Loop) write(m *member) error {
 	return nil
 }
 
-// forget drops what is known of containers that are gone.
 func (l *Loop) forget(members map[string]*member) {
 	maps.DeleteFunc(l.waited, func(id string, _ []uint64) bool { return members[id] == nil })
 	maps.DeleteFunc(l.beyond, func(id string, _ map[string][]uint64) bool { return members[id] == nil })

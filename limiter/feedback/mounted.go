@@ -11,27 +11,19 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// mountsOf is which container's usage file is mounted in a process' root, as the kernel
-// tells it.
-//
-// Its path is not looked up there: a container may have mounted a file system on the way
-// that never answers. What is mounted is known by its device and its path below that, which a
-// tenant can't make: of another container's file it could mount only what it can reach. A
-// process that has changed its root is told of no mount outside of it.
+// mountsOf reads which container's usage file is mounted in a process' root. It compares the device and path of mounts,
+// which a tenant can't forge, and does not look up paths, because a tenant's file system may never answer.
 type mountsOf struct{ proc procfs.FS }
 
-// usageName is the usage file's name in the container's directory.
 var usageName = filepath.Base(limiter.ContainerUsagePath)
 
-// sources are what containers' usage files would be mounted as, by the mounts of our own
-// mount namespace.
 func (m mountsOf) sources(files map[string]string) map[mountinfo.Source]string {
 	var own []mountinfo.Mount
 	if !m.scan("self", mountinfo.MostBytes, func(one mountinfo.Mount) bool { own = append(own, one); return true }) {
 		return nil
 	}
 	found := make(map[mountinfo.Source]string, len(files))
-	real := map[string]string{} // resolved directories of the claims, in general one
+	real := map[string]string{} // usually one
 	for container, file := range files {
 		dir := filepath.Dir(file)
 		claims := filepath.Dir(filepath.Dir(dir))
@@ -46,9 +38,7 @@ func (m mountsOf) sources(files map[string]string) map[mountinfo.Source]string {
 	return found
 }
 
-// container is the one of sources that is mounted in a process; name is its directory in /proc.
-// Where the image has links on the way the file is mounted elsewhere, but in the container's
-// root still: what leaks out of it into another namespace is none of that one's.
+// If the image has links in the path, the file is mounted elsewhere in the container's root.
 func (m mountsOf) container(name string, sources map[mountinfo.Source]string) string {
 	if len(sources) == 0 || m.hosts(name) {
 		return ""
@@ -81,8 +71,7 @@ func (m mountsOf) container(name string, sources map[mountinfo.Source]string) st
 	return linked
 }
 
-// hosts says whether a process is in the mount namespace of the machine's first, where no
-// container's mounts are.
+// hosts reports whether a process is in the machine's first mount namespace, which has no container's mounts.
 func (m mountsOf) hosts(name string) bool {
 	of, err := os.Readlink(m.proc.Path(name, "ns/mnt"))
 	if err != nil {
@@ -92,11 +81,11 @@ func (m mountsOf) hosts(name string) bool {
 	return err == nil && of == first
 }
 
-// mostMounts is how many bytes of a process' mount table are read, about 2,000 mounts. A tenant can have
-// 100,000 in a user namespace of its own; such a process is identified by its control group.
+// mostMounts is the maximum size of a process' mount table, about 2,000 mounts. A tenant can have 100,000; such a process is
+// identified by its control group.
 const mostMounts = 256 << 10
 
-// scan calls each with the mounts of a process until it returns false. scan returns false on an error, and after most bytes.
+// scan calls each for the mounts of a process until it returns false. It returns false on an error, and after most bytes.
 func (m mountsOf) scan(name string, most int64, each func(mountinfo.Mount) bool) bool {
 	f, err := os.Open(m.proc.Path(name, "mountinfo"))
 	if err != nil {

@@ -5,29 +5,24 @@ import (
 	"time"
 )
 
-// Use is what NVML saw containers have of the node's GPUs. It is not to be changed.
+// Use is the containers' use of the GPUs, from NVML. It is read-only.
 type Use struct {
-	// At is when it was seen.
 	At time.Time
-	// Percent is of a GPU's time, by GPU and container, over the last few steps: NVML's
-	// samples come less often than these. A GPU that can't tell isn't in it; a container
-	// that had none isn't either.
+	// Percent is by GPU and container over the last steps. GPUs that can't report it, and idle containers, are missing.
 	Percent map[string]map[string]float64
-	// Worked is when a container was last seen at work, by GPU and container.
+	// Worked is the time of the last work, by GPU and container.
 	Worked map[string]map[string]time.Time
 }
 
-// useWeight is that of the newest step, and useLeast what counts as none.
+// useWeight is the weight of the newest step; less than useLeast counts as none.
 const (
 	useWeight = 0.5
 	useLeast  = 0.5
 )
 
-// Use is what was seen in the last step; nil before the first, and after one that failed.
-// It may be called by whomever.
+// Use returns the result of the last step; nil: none. It is safe for concurrent use.
 func (l *Loop) Use() *Use { return l.use.Load() }
 
-// next is what is known after one more step, for containers that are still there.
 func (u *Use) next(now time.Time, busy map[string]map[string]float64, there map[string]string) *Use {
 	if u == nil {
 		u = &Use{}

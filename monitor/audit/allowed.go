@@ -12,15 +12,14 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// allowed has Device.AllowedBytes by container ID and UUID. It is saved in a file: the next agent must not kill
-// processes for memory that this agent allowed, or for a limit that was lowered between the two.
+// allowed has Device.AllowedBytes by container ID and UUID. It is saved: the next agent must not kill processes for
+// memory that this agent allowed, or for a limit that was lowered between the two.
 type allowed struct {
 	file  string // empty: not saved
 	bytes map[string]map[string]uint64
 	dirty bool
 }
 
-// openAllowed reads the file. With an error it is empty.
 func openAllowed(file string) (*allowed, error) {
 	a := &allowed{file: file, bytes: map[string]map[string]uint64{}}
 	if file == "" {
@@ -51,7 +50,7 @@ func (a *allowed) set(container, uuid string, bytes uint64) {
 	of[uuid], a.dirty = bytes, true
 }
 
-// forget drops containers that have released all memory. The memory of a device that was not read is unknown.
+// forget drops containers that have released all memory, if that is known.
 func (a *allowed) forget(at map[string]bool, asked map[string][]nvidia.Process, claims map[string]*Claim) {
 	for id, of := range a.bytes {
 		if at[id] && claims[id] != nil {
@@ -66,7 +65,6 @@ func (a *allowed) forget(at map[string]bool, asked map[string][]nvidia.Process, 
 	}
 }
 
-// keep saves changes.
 func (a *allowed) keep() error {
 	if a.file == "" || !a.dirty {
 		return nil

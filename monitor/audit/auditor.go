@@ -19,8 +19,7 @@ import (
 
 // Config configures an Auditor.
 type Config struct {
-	// Interval is the time between two passes, and Grace how long a violation lasts before
-	// Kill ends its processes.
+	// Interval is the time between passes, and Grace how long a violation lasts before Kill.
 	Interval, Grace time.Duration
 	Kill            bool
 	// Devices returns the processes on each GPU and MIG device (nvidia.Cache.Processes).
@@ -32,7 +31,7 @@ type Config struct {
 	// Locks finds locks and leases on the files of a claim (limiter.Holder.Locks).
 	Locks     func(*Claim) ([]limiter.Lock, error)
 	Inspector *Inspector
-	// Ready returns why the list of containers is not known now. Then nothing is killed.
+	// Ready returns why the containers are not known now. Then nothing is killed.
 	Ready func() error
 	// AllowedFile saves Device.AllowedBytes across restarts; empty: not saved.
 	AllowedFile string
@@ -45,22 +44,21 @@ type Config struct {
 type Auditor struct {
 	prometheus.Collector // its metrics
 
-	config   Config
-	log      *slog.Logger
-	history  *History
-	metrics  metrics
-	allowed  *allowed
-	passes   int
-	damaged  map[string]bool // usage files that were damaged in the last pass
-	stamps   map[string]stamp
-	notified map[key]time.Time
-	killed   map[claimed.Process]bool // perhaps not gone yet
-	// The last logged problems.
+	config                                                                   Config
+	log                                                                      *slog.Logger
+	history                                                                  *History
+	metrics                                                                  metrics
+	allowed                                                                  *allowed
+	passes                                                                   int
+	damaged                                                                  map[string]bool // usage files that were damaged in the last pass
+	stamps                                                                   map[string]stamp
+	notified                                                                 map[key]time.Time
+	killed                                                                   map[claimed.Process]bool // perhaps not gone yet
 	loggedDevices, loggedClaims, loggedProcesses, loggedReady, loggedAllowed string
 
 	mu  sync.Mutex
 	now []Violation
-	// resized are containers with a usage file that was cut back, with the number of passes that report it.
+	// resized are containers of Resized, with the number of passes that report them.
 	resized map[string]int
 	cut     map[string]int // those for the present pass
 }
@@ -106,7 +104,6 @@ func (a *Auditor) Resized(id string) {
 	a.resized[id] = confirming // so that it is confirmed
 }
 
-// cutBack returns the containers of Resized for a pass.
 func (a *Auditor) cutBack() map[string]int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -150,8 +147,8 @@ func (a *Auditor) Once(ctx context.Context, now time.Time) {
 	a.metrics.took.Set(time.Since(began).Seconds())
 }
 
-// take reads the processes and the grants; false: nothing could be read. Processes first: then a new
-// process has its claim, and the processes of a released claim are gone.
+// take reads processes and grants; false: nothing could be read. Processes first: then a new process has its claim, and
+// the processes of a released claim are gone.
 func (a *Auditor) take(ctx context.Context, thorough bool) (Snapshot, bool) {
 	devices, err := a.config.Devices(ctx)
 	if ctx.Err() != nil {
@@ -185,8 +182,8 @@ func (a *Auditor) take(ctx context.Context, thorough bool) (Snapshot, bool) {
 	return snapshot, true
 }
 
-// Every fullPass'th pass looks at all containers and processes. The others look at those on a GPU
-// and at suspects: a node can have hundreds of idle containers.
+// fullPass: one pass of so many inspects everything. The others inspect suspects and what is on a GPU: a node can have
+// hundreds of idle containers.
 const fullPass = 6
 
 func containersOf(processes []Process) map[string]bool {
@@ -199,7 +196,6 @@ func containersOf(processes []Process) map[string]bool {
 	return at
 }
 
-// read reads the present limits of a claim and checks its usage file.
 func (a *Auditor) read(c *Claim) error {
 	if c.Unknown {
 		return nil
@@ -300,7 +296,6 @@ func (a *Auditor) end(ctx context.Context, due []Violation) {
 	}
 }
 
-// confirm keeps what a later pass found again.
 func confirm(due []Violation, found []Finding) []Violation {
 	now := make(map[key]*Finding, len(found))
 	for i := range found {
@@ -325,7 +320,6 @@ func confirm(due []Violation, found []Finding) []Violation {
 	return all
 }
 
-// ended reports the killed processes of a violation.
 func (a *Auditor) ended(v Violation, killed int, errs []error) {
 	a.metrics.total.WithLabelValues(string(v.Kind), actionKilled).Add(float64(killed))
 	a.metrics.total.WithLabelValues(string(v.Kind), actionFailed).Add(float64(len(errs)))

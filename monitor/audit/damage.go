@@ -10,7 +10,7 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// stamp changes when a usage file is written, except through a mapping: the files of containers on a GPU are always read.
+// stamp does not change with writes through a mapping: files of containers on a GPU are always read.
 type stamp struct {
 	size, inode   int64
 	seconds, nano int64
@@ -28,8 +28,7 @@ func (a *Auditor) touched(c *Claim) bool {
 	return !known || last != now
 }
 
-// damage describes damage of a claim's usage file. A missing file is no damage: a container can't remove it. Neither is
-// another version, of a container that another release started.
+// A missing file is no damage: a container can't remove it. Neither is another release's version.
 func damage(c *Claim) string {
 	if c.Dir == "" || len(c.Devices) == 0 {
 		return ""

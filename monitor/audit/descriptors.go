@@ -18,8 +18,8 @@ import (
 // DeviceNode has the UUIDs of a GPU and of its MIG devices, the GPU's first.
 type DeviceNode []string
 
-// A tenant can have millions of files open. One pass searches for searchTime, reads mostOpen files per process and finds
-// mostNew device nodes at most; the next pass continues. mostHeldByOne (per container) and mostHeld bound the followed ones.
+// Bounds of a pass and per process, because a tenant can have millions of files open; the next pass continues. mostHeld
+// and mostHeldByOne (per container) bound the followed devices.
 const (
 	searchTime     = 250 * time.Millisecond
 	mostOpen       = 8192
@@ -35,28 +35,26 @@ var (
 	errHeld   = fmt.Errorf("more than %d open GPUs without a grant in one container, or %d on the node: the others are not followed", mostHeldByOne, mostHeld)
 )
 
-// descriptors finds processes that have device nodes of GPUs open. It compares device numbers, because a tenant can give a
-// node any name. With AT_STATX_DONT_SYNC the kernel does not wait for a hanging file system (FUSE, NFS).
+// descriptors finds processes with open GPU devices. It compares device numbers, because a tenant can name nodes as it
+// wants. AT_STATX_DONT_SYNC does not wait for a hanging file system (FUSE, NFS).
 type descriptors struct {
 	proc procfiles
-	// held are the found device nodes, with one descriptor each. Each pass checks them again.
-	held map[openNode]descriptor
-	// found counts the new ones of this pass.
+	// held has one descriptor per found device. Each pass checks it again.
+	held  map[openNode]descriptor
 	found int
 	until time.Time
-	// The search continues with the process next, and in the processes of more with these open files.
+	// The search continues with the process next, and in more with these files.
 	next int
 	more map[int]int
 }
 
-// openNode is a device that a process has open. A reused PID does no harm: each pass checks the descriptor.
 type openNode struct {
 	pid    int
 	device uint64
 }
 
 type descriptor struct {
-	// dir is the process' directory in /proc, or a thread's if the first one has ended.
+	// dir is the directory in /proc of the process or of a thread.
 	dir string
 	fd  int
 }
@@ -65,8 +63,8 @@ func newDescriptors(proc string) *descriptors {
 	return &descriptors{proc: procfiles{procfs.FS(proc)}, held: map[openNode]descriptor{}, more: map[int]int{}}
 }
 
-// search returns the GPU devices that each of the sorted processes has open. A thorough search also reads processes with an
-// ended first thread. An earlier result stays if there is no time to check it.
+// search returns the GPU devices that each of the sorted processes has open. A thorough search includes processes with an
+// ended first thread. Earlier results stay if there is no time to check them.
 func (d *descriptors) search(pids []int, nodes map[uint64]DeviceNode, thorough bool, limit time.Duration) (map[int][]uint64, error) {
 	d.until, d.found = time.Now().Add(limit), 0
 	maps.DeleteFunc(d.held, func(at openNode, by descriptor) bool { return !d.over() && !d.still(at, by) })
@@ -82,7 +80,6 @@ func (d *descriptors) search(pids []int, nodes map[uint64]DeviceNode, thorough b
 	return found, err
 }
 
-// over reports whether this search has reached a bound.
 func (d *descriptors) over() bool { return d.found >= mostNew || time.Now().After(d.until) }
 
 // around searches each process once, beginning where the last search ended.
@@ -125,8 +122,7 @@ func (d *descriptors) process(pid int, dir string, nodes map[uint64]DeviceNode) 
 	return count
 }
 
-// openFiles calls each with the open files of a process, from number from, until it returns false. files is a descriptor
-// of the directory that has name.
+// openFiles calls each with the open files from a number on, until it returns false. files is the directory of name.
 func (p procfiles) openFiles(dir string, from int, each func(files int, name string, fd int) bool) {
 	files, err := unix.Open(p.Path(dir, "fd"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -171,7 +167,7 @@ func (d *descriptors) still(at openNode, by descriptor) bool {
 	return deviceOf(unix.AT_FDCWD, filepath.Join(dir, "fd", name)) == at.device && usable(unix.AT_FDCWD, filepath.Join(dir, "fdinfo", name))
 }
 
-// keep drops the devices that are not foreign and, if there are too many, those with the highest PIDs.
+// keep drops devices that are not foreign, and those with the highest PIDs if there are too many.
 func (d *descriptors) keep(foreign func(pid int, device uint64) (container string, is bool)) error {
 	all, of := 0, map[string]int{}
 	var err error
@@ -212,8 +208,7 @@ func deviceOf(dir int, name string) uint64 {
 	return unix.Mkdev(st.Rdev_major, st.Rdev_minor)
 }
 
-// usable reports, from fdinfo, whether a descriptor gives access to its file. One with O_PATH does not: opening the device
-// with it needs permission of the device cgroup.
+// usable reads fdinfo: with O_PATH a descriptor gives no access to its device.
 func usable(dir int, name string) bool {
 	info, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -29,7 +29,6 @@ type Offender struct {
 	Devices []string
 }
 
-// key identifies a finding across passes.
 type key struct {
 	kind            Kind
 	container, uuid string
@@ -44,8 +43,7 @@ func (f *Finding) key() key {
 	return k
 }
 
-// Find returns the problems, sorted by kind: one per kind and container (and device, for OverLimit),
-// and one per process of the host.
+// Find returns one problem per kind and container (and device, for OverLimit), and per process of the host.
 func Find(l Snapshot) []Finding {
 	f := finder{found: map[key]*Finding{}}
 	for i := range l.Processes {
@@ -69,7 +67,6 @@ type finder struct {
 	order []key
 }
 
-// add adds a finding, or its offenders to an earlier one.
 func (f *finder) add(one Finding) {
 	k := one.key()
 	if of := f.found[k]; of != nil {
@@ -104,7 +101,6 @@ func (f *finder) process(p *Process, claims map[string]*Claim) {
 	}
 }
 
-// claimed checks a process of a container with a grant.
 func (f *finder) claimed(p *Process, claim *Claim, one Finding) {
 	beyond := maps.Clone(p.Devices)
 	maps.DeleteFunc(beyond, func(uuid string, _ Memory) bool { return claim.granted(uuid) })
@@ -141,7 +137,7 @@ func (f *finder) claimed(p *Process, claim *Claim, one Finding) {
 	}
 }
 
-// open checks the device nodes that a process has open; claim is nil for a container without a grant.
+// claim is nil for a container without a grant.
 func (f *finder) open(p *Process, claim *Claim, why string) {
 	foreign := p.ungrantedOpen(claim)
 	if len(foreign) == 0 {
@@ -167,7 +163,7 @@ func (p *Process) ungrantedOpen(claim *Claim) (foreign []string) {
 	return foreign
 }
 
-// granted reports whether a container was granted the GPU or a part of it; claim can be nil.
+// claim can be nil.
 func (n DeviceNode) granted(claim *Claim) bool {
 	return claim != nil && slices.ContainsFunc(n, claim.granted)
 }
@@ -179,7 +175,7 @@ func (f *finder) ungranted(p *Process, on map[string]Memory, why string, one Fin
 	f.add(one)
 }
 
-// Tolerances above a limit: contexts are charged by a table that can be off by a quarter, and drivers round up.
+// Tolerances: contexts are charged by a table that can be off by a quarter, and drivers round up.
 const (
 	toleratedPart    = 50 // 2 % of the limit
 	contextPart      = 4  // a quarter of a context per process
@@ -195,13 +191,11 @@ func tolerance(d Device, processes int) uint64 {
 	return d.LimitBytes/toleratedPart + uint64(processes)*context
 }
 
-// allow returns the allowed bytes after observing a container: a lowered limit takes no memory away, but
-// freed memory can't be allocated again. last is 0 at first.
+// allow: a lowered limit takes no memory away, but freed memory can't be allocated again. last is 0 at first.
 func allow(last, limit, observed uint64) uint64 {
 	return max(limit, min(last, observed))
 }
 
-// memory compares NVML's count with the limits.
 func (f *finder) memory(claim *Claim, processes []Process) {
 	if claim.Unknown || claim.Uncontrolled {
 		return
@@ -220,8 +214,7 @@ func (f *finder) memory(claim *Claim, processes []Process) {
 	}
 }
 
-// observe sums what the processes of a container have of a device, and adds them as offenders. NVML does
-// not know it of each process; then known is false.
+// observe sums a container's memory of a device, and adds offenders. NVML may not know all of it.
 func observe(one *Finding, container, uuid string, processes []Process) (seen uint64, known bool) {
 	known = true
 	for i := range processes {
@@ -238,7 +231,7 @@ func observe(one *Finding, container, uuid string, processes []Process) (seen ui
 	return seen, known
 }
 
-// file reports a damaged usage file. Which process damaged it is unknown: all those on a GPU are offenders.
+// Which process damaged the file is unknown: all those on a GPU are offenders.
 func (f *finder) file(claim *Claim, processes []Process) {
 	if claim.Damage == "" || claim.Unknown {
 		return

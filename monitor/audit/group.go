@@ -9,7 +9,6 @@ import (
 	"github.com/gpuslice/gpuslice/internal/procfs"
 )
 
-// group is the container of a control group.
 type group struct {
 	// container is the runtime's ID; podUID can be empty for a pod's.
 	container string
@@ -27,9 +26,6 @@ var (
 
 // parseGroups parses /proc/<pid>/cgroup. The outermost container counts: a container can create groups with any name
 // below its own. known recognizes unusual IDs.
-//
-//	0::/kubepods.slice/kubepods-pod0f8f….slice/cri-containerd-<id>.scope
-//	4:devices:/docker/<id>
 func parseGroups(text string, known func(id string) bool) group {
 	var best group
 	for path := range procfs.CgroupPaths(text) {
@@ -59,11 +55,10 @@ func parseGroup(path string, known func(id string) bool) (g group) {
 	return g
 }
 
-// generations bounds the search in a process' ancestors.
 const generations = 64
 
-// groupOf finds the container of a process without a claim by its control group or that of an ancestor: a process that
-// left its container's group still has its parent.
+// groupOf finds the container of a process without a claim. Without one in its own control group, an ancestor's counts: a
+// process that left its container's group still has its parent.
 func (i *Inspector) groupOf(s procfs.Status, dir string, known func(string) bool) group {
 	for range generations {
 		if text, err := os.ReadFile(i.proc.Path(dir, "cgroup")); err == nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/gpuslice/gpuslice/ledger/orphans"
 )
 
-// A finding in confirming passes in a row is a violation: a process may be loading its libraries, or its claim
-// was just released. It is over after overAfter passes without it.
+// A violation begins after confirming passes with it in a row (libraries may be loading, or a claim was just released),
+// and ends after overAfter passes without it.
 const (
 	confirming = 2
 	overAfter  = 3
@@ -96,8 +96,7 @@ func (e *entry) see(f Finding) {
 	}
 }
 
-// due returns the violation with the offenders of the last two passes: a single pass can see another process
-// that is just loading the limiter.
+// due has the offenders of the last two passes: in a single one a process may be just loading the limiter.
 func (e *entry) due(last map[claimed.Process]bool) Violation {
 	v := e.Violation
 	v.Offenders = slices.DeleteFunc(slices.Clone(v.Offenders), func(o Offender) bool {

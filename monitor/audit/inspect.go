@@ -19,8 +19,8 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// Number of thorough passes for which a result is reused: that a process has the limiter (an exec may lose it),
-// and that it is in no container (it may join one, and PIDs are reused). Processes on a GPU are always inspected.
+// Number of thorough passes for which results are reused: that a process has the limiter, and that it is in no
+// container. Processes on a GPU are always inspected.
 const (
 	limitedFor   = 1
 	strangersFor = 10
@@ -29,20 +29,20 @@ const (
 // Inspector finds the containers, mappings and open GPUs of processes.
 type Inspector struct {
 	proc procfiles
-	// own is the container of the agent; empty in a control group namespace of its own, as in pods with
-	// version 2: there its processes are in "/" and count as the host's, which are never killed.
+	// own is the agent's container; empty in a control group namespace, as in pods with version 2: there its processes
+	// are in "/" and count as the host's, which are never killed.
 	own       string
 	owners    *feedback.Owners
 	container func(id string) (c Container, exempt, known bool)
 	libraries *libraries
-	// Nodes returns the GPUs' device nodes by device number (unix.Mkdev); nil: open files are not searched.
+	// Nodes returns GPUs by device number (unix.Mkdev); nil: open files are not searched.
 	Nodes       func() map[uint64]DeviceNode
 	descriptors *descriptors
 
 	pass      int         // number of thorough passes
 	strangers map[int]int // PIDs without a container, with the pass until which they are skipped
 	mapped    map[claimed.Process]seenMaps
-	// suspects are processes on no GPU that had no limiter, or too many capabilities, in the last pass.
+	// suspects had no limiter, or too many capabilities, in the last pass, and are on no GPU.
 	suspects map[int]bool
 
 	restTime, mapsTime time.Duration
@@ -60,8 +60,7 @@ type seenMaps struct {
 	until int
 }
 
-// NewInspector inspects the processes in proc (/proc). libraryDir has the installed limiters; container returns
-// a container without a grant.
+// NewInspector inspects proc (/proc). libraryDir has the installed limiters; container returns a container by ID.
 func NewInspector(proc, libraryDir string, container func(id string) (c Container, exempt, known bool)) *Inspector {
 	i := &Inspector{
 		proc: procfiles{procfs.FS(proc)}, owners: feedback.NewOwners(proc), container: container,
@@ -74,8 +73,8 @@ func NewInspector(proc, libraryDir string, container func(id string) (c Containe
 	return i
 }
 
-// Processes returns those on a GPU or with one open and, of claims' containers, those that use the driver: a thorough pass
-// finds all of these, another only suspects. With an error the result is incomplete.
+// Processes returns those on a GPU or with one open, and claims' processes that use the driver: of these only suspects,
+// if not thorough. With an error the result is incomplete.
 func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]nvidia.Process, thorough bool) ([]Process, error) {
 	thorough = thorough || i.next > 0
 	if thorough {
@@ -156,14 +155,14 @@ func (i *Inspector) Processes(claims map[string]*Claim, devices map[string][]nvi
 	return found, errors.Join(errs...)
 }
 
-// restTime bounds a pass for each kind of processes: those on a GPU, suspects, and the rest. mapsTime bounds reading one
-// process: a tenant can have millions of mappings, and the kernel takes microseconds for each.
+// restTime bounds a pass for each kind of processes, and mapsTime one process: a tenant can have millions of mappings, and
+// the kernel takes microseconds for each.
 const restTime, mapsTime = time.Second, time.Second
 
 var errLate = errors.New("reading the mappings of processes took too long and continues in the next pass: processes have very many mappings")
 
-// inTurn calls inspect for each of the sorted processes, beginning with next, until the time is over, and for one at least. With all
-// it continues without reading mappings. It returns the PID to continue with, or 0 after all.
+// inTurn inspects sorted processes from next until the time is over, and at least one. With all it continues without reading
+// mappings. It returns the PID to continue with; 0: done.
 func (i *Inspector) inTurn(pids []int, next int, all bool, inspect func(pid int)) (goOn int) {
 	first, _ := slices.BinarySearch(pids, next)
 	began := time.Now()
@@ -209,8 +208,7 @@ func byProcess(devices map[string][]nvidia.Process) map[int]map[string]Memory {
 	return on
 }
 
-// candidates returns the sorted processes to inspect: those on a GPU or with one open, suspects and, in a thorough
-// pass, all except skipped ones.
+// candidates returns the processes to inspect, sorted.
 func (i *Inspector) candidates(claims map[string]*Claim, on map[int]map[string]Memory, holding map[int][]uint64, all []int, thorough bool) []int {
 	pids := slices.AppendSeq(slices.Collect(maps.Keys(on)), maps.Keys(holding))
 	switch {
@@ -258,7 +256,6 @@ func (i *Inspector) process(pid int, owner string, claims map[string]*Claim, dev
 	return p, err
 }
 
-// ungranted sets the container of a process without a claim.
 func (i *Inspector) ungranted(p *Process, g group) {
 	c, exempt, known := i.container(g.container)
 	switch {
@@ -278,7 +275,7 @@ func (i *Inspector) ungranted(p *Process, g group) {
 	}
 }
 
-// maps reads the mappings of a process. In a late pass it returns an earlier result.
+// A late pass uses an earlier result.
 func (i *Inspector) maps(of claimed.Process, dir string, claim *Claim) (mapped, error) {
 	seen, ok := i.mapped[of]
 	switch {
@@ -305,7 +302,6 @@ func (i *Inspector) maps(of claimed.Process, dir string, claim *Claim) (mapped, 
 	return m, nil
 }
 
-// expected returns what the processes of a claim's container should have mapped.
 func (i *Inspector) expected(claim *Claim) expected {
 	with, made := oci.LibrariesOf(claim.Dir)
 	want := expected{
@@ -329,7 +325,6 @@ func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH)
 }
 
-// remember updates suspects and drops old results.
 func (i *Inspector) remember(all []Process, thorough bool) {
 	admins := map[string]bool{}
 	for _, p := range all {

@@ -11,13 +11,10 @@ import (
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 )
 
-// errProcessChanged: the process or the reason to kill it is gone.
 var errProcessChanged = errors.New("process changed since it was inspected")
 
-// kill kills a process through a pidfd, which stays with that process; still checks the process after the pidfd is
-// open. A process that is gone is no error.
-// be ended, and no error.
-func kill(p orphans.Process, still func() error) (killed bool, err error) {
+// kill uses a pidfd, which stays with the process; still checks it after the pidfd is open. An ended process is no error.
+func kill(p claimed.Process, still func() error) (killed bool, err error) {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return false, nil
@@ -44,7 +41,7 @@ func (i *Inspector) lives(p claimed.Process) bool {
 	return err == nil && s.Start == p.Start
 }
 
-// Still returns nil if a process is the one of the violation and still the reason for it. It reads everything again.
+// Still reads everything again, and returns nil if the process is still the one of the violation.
 func (i *Inspector) Still(v Violation, o Offender, claims map[string]*Claim) error {
 	files := usageFiles(claims)
 	owner := feedback.NewOwners(string(i.proc.FS)).Find([]int{o.PID}, files)[o.PID]
@@ -76,7 +73,6 @@ func (i *Inspector) Still(v Violation, o Offender, claims map[string]*Claim) err
 	return nil
 }
 
-// usageFiles returns the claims' usage files by container.
 func usageFiles(claims map[string]*Claim) map[string]string {
 	files := make(map[string]string, len(claims))
 	for id, c := range claims {

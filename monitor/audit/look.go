@@ -9,7 +9,6 @@ import (
 // Kind is the kind of a violation.
 type Kind string
 
-// The kinds.
 const (
 	// UngrantedProcess: a container's process is on a GPU that the container was not granted.
 	UngrantedProcess Kind = "ungranted-process"
@@ -19,11 +18,11 @@ const (
 	OverLimit Kind = "over-limit"
 	// DamagedUsageFile: a container damaged its usage file.
 	DamagedUsageFile Kind = "damaged-usage-file"
-	// ForeignFiles: a process of a container with a share has not mapped the limits and usage files of its claim.
+	// ForeignFiles: a process has not mapped the limits and usage files of its claim.
 	ForeignFiles Kind = "foreign-files"
-	// ForeignDescriptor: a container's process has the device node of a GPU open without a grant for it.
+	// ForeignDescriptor: a process has the device node of a GPU open without a grant.
 	ForeignDescriptor Kind = "foreign-descriptor"
-	// TamperedFiles: a process holds a lock or a lease on a file of its container's claim.
+	// TamperedFiles: a process holds a lock or a lease on a file of its claim.
 	TamperedFiles Kind = "tampered-files"
 	// PrivilegedContainer: a container with a share has CAP_SYS_ADMIN. It is only reported.
 	PrivilegedContainer Kind = "privileged-container"
@@ -69,7 +68,6 @@ type Claim struct {
 	Tampering Tampering
 }
 
-// usageFile returns the path of its usage file; empty: not known.
 func (c *Claim) usageFile() string {
 	if c.Dir == "" {
 		return ""
@@ -86,7 +84,7 @@ type Device struct {
 	UUID string
 	// ContextBytes is what the limiter charges for a context. 0: none, or not known.
 	LimitBytes, ContextBytes uint64
-	// AllowedBytes is the limit, or more if the limit was lowered below the use (see allow).
+	// AllowedBytes is above the limit after the limit was lowered below the use.
 	AllowedBytes uint64
 }
 
@@ -101,7 +99,6 @@ type Memory struct {
 // Limiter is the state of the limiter in a process.
 type Limiter int
 
-// The states.
 const (
 	// LimiterUnknown: it could not be read.
 	LimiterUnknown Limiter = iota
@@ -110,7 +107,7 @@ const (
 	LimiterAbsent
 	// LimiterForeign: the file at the limiter's path is not installed: forged, or removed since.
 	LimiterForeign
-	// LimiterForged: the file at the limiter's path is not the one that the container was created with.
+	// LimiterForged: the file at the limiter's path is not that of the container's creation.
 	LimiterForged
 )
 
@@ -148,11 +145,10 @@ type Process struct {
 	Files   Files
 	// Open are the device nodes of GPUs that it has open.
 	Open []DeviceNode
-	// Admin: it has CAP_SYS_ADMIN on the machine, in a namespace that is not exempt. Privileged: it has all capabilities.
+	// Admin: CAP_SYS_ADMIN on the machine, in a namespace that is not exempt. Privileged: all capabilities.
 	Admin, Privileged bool
 }
 
-// computes reports whether it has a CUDA context.
 func (p *Process) computes() bool {
 	for _, m := range p.Devices {
 		if !m.Graphics {
@@ -162,7 +158,6 @@ func (p *Process) computes() bool {
 	return false
 }
 
-// foreign describes what is wrong with its limits and usage files, and why it is not killed for that.
 func (p *Process) foreign() (what, spared string) {
 	switch {
 	case p.Limiter != LimiterPresent:

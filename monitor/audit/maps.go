@@ -21,10 +21,9 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// file is a mapped file as in /proc/<pid>/maps, which on some file systems has another device than stat.
+// file is as in /proc/<pid>/maps, which on some file systems has another device than stat.
 type file struct{ device, inode string }
 
-// mapped is the result of scanMaps.
 type mapped struct {
 	driver bool
 	// others: a driver library for OpenCL or Vulkan is mapped.
@@ -50,7 +49,6 @@ var (
 	errSlowMaps = fmt.Errorf("reading its list of mappings takes longer than %s", mapsTime)
 )
 
-// timed is a reader with a deadline.
 type timed struct {
 	io.Reader
 	until time.Time
@@ -63,7 +61,6 @@ func (t timed) Read(b []byte) (int, error) {
 	return t.Reader.Read(b)
 }
 
-// scanMaps searches for the driver, the limiter and its files.
 func scanMaps(r io.Reader, want expected) (mapped, error) {
 	s := scan{mapped: mapped{limiter: LimiterAbsent}, want: want}
 	limited := &io.LimitedReader{R: r, N: mostMaps}
@@ -144,7 +141,6 @@ func (s *scan) line(line []byte) {
 	}
 }
 
-// library classifies a mapped file with the name of the limiter.
 func (s *scan) library(head, path []byte) {
 	f := strings.Fields(string(head))
 	if len(f) != 5 || !strings.Contains(f[1], "x") {
@@ -156,7 +152,7 @@ func (s *scan) library(head, path []byte) {
 	}
 }
 
-// file classifies a mapped file with the name of one of the claim's files. The limiter maps those shared.
+// The limiter maps its files shared.
 func (s *scan) file(head, path []byte, want file, at []byte, own *bool) {
 	f := strings.Fields(string(head))
 	if len(f) != 5 {
@@ -170,7 +166,6 @@ func (s *scan) file(head, path []byte, want file, at []byte, own *bool) {
 	}
 }
 
-// isGPU reports whether a path is a GPU's device node: /dev/nvidia0.
 func isGPU(path []byte) bool {
 	rest, ok := bytes.CutPrefix(path, gpuPrefix)
 	return ok && len(rest) > 0 && '0' <= rest[0] && rest[0] <= '9'
@@ -192,7 +187,7 @@ type learned struct {
 
 var libraryName = regexp.MustCompile(`^libvgpu-[0-9a-f]{16}\.so$`)
 
-// learn reads the installed libraries. A removed one is dropped, because its inode can be reused.
+// learn drops removed libraries, because inodes are reused.
 func (l *libraries) learn() error {
 	entries, err := os.ReadDir(l.dir)
 	if err != nil {
@@ -225,8 +220,8 @@ func (l *libraries) learn() error {
 	return errors.Join(errs...)
 }
 
-// judge classifies a mapped library of a container that was created with the libraries in with; made is an error if they are
-// not known. An operator may remove and reinstall a library while containers use it.
+// judge classifies a library of a container that was created with those in with; made is an error if these are not known.
+// An operator may remove and reinstall a library while containers use it.
 func (l *libraries) judge(f file, with []oci.Library, made error) Limiter {
 	if l.files[f] {
 		return LimiterPresent
@@ -249,12 +244,10 @@ func (l *libraries) judge(f file, with []oci.Library, made error) Limiter {
 	return verdict
 }
 
-// asMapped returns a file as the maps show it on most file systems.
 func asMapped(device, inode uint64) file {
 	return file{fmt.Sprintf("%02x:%02x", unix.Major(device), unix.Minor(device)), strconv.FormatUint(inode, 10)}
 }
 
-// inMaps maps a file to learn how the maps show it.
 func inMaps(path string) (file, error) {
 	f, err := os.Open(path)
 	if err != nil {

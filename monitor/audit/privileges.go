@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// privileges sets which capabilities a process of a container can have on the machine. The bounding set counts: a setuid
-// program gives them to processes that are not root. Those in another user namespace do not count.
+// privileges uses the bounding set, because a setuid program gives it to processes that are not root. Capabilities in
+// another user namespace do not count.
 func (i *Inspector) privileges(p *Process) {
 	dir := strconv.Itoa(p.PID)
 	bounding, known := i.proc.bounding(dir)
@@ -42,7 +42,6 @@ func (p procfiles) bounding(dir string) (set uint64, known bool) {
 // machineUsers is the inode of the initial user namespace (PROC_USER_INIT_INO).
 const machineUsers = 0xEFFFFFFD
 
-// ofMachine reports whether a process is in the initial user namespace.
 func (p procfiles) ofMachine(dir string) bool {
 	var st unix.Stat_t
 	err := unix.Stat(p.Path(dir, "ns/user"), &st)

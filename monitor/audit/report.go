@@ -23,7 +23,6 @@ const (
 	actionFailed   = "kill_failed"
 )
 
-// reasons are the reasons of events.
 var reasons = map[Kind]string{
 	UngrantedProcess:  "UngrantedGPUProcess",
 	NoLimiter:         "GPULimiterMissing",
@@ -36,10 +35,9 @@ var reasons = map[Kind]string{
 	PrivilegedContainer: "GPUContainerPrivileged",
 }
 
-// killedReason is the reason of the event for killed processes.
 const killedReason = "GPUProcessKilled"
 
-// repeatEvent is the interval of events for a lasting violation: the API server drops them after an hour.
+// The API server drops events after an hour.
 const repeatEvent = 30 * time.Minute
 
 type metrics struct {
@@ -92,7 +90,6 @@ func (a *Auditor) begin(v Violation, now time.Time) {
 	a.notify(v, now)
 }
 
-// notify creates the event of a violation.
 func (a *Auditor) notify(v Violation, now time.Time) {
 	a.notified[v.key()] = now
 	if v.Container.Pod == "" || a.config.Events == nil {
@@ -101,7 +98,6 @@ func (a *Auditor) notify(v Violation, now time.Time) {
 	a.config.Events.Warn(v.Container, reasons[v.Kind], v.Detail+more(len(v.Offenders)-1)+a.outlook(&v))
 }
 
-// outlook describes what happens to the offenders.
 func (a *Auditor) outlook(v *Violation) string {
 	switch {
 	case !a.config.Kill || len(v.Offenders) == 0:
@@ -119,7 +115,6 @@ func more(others int) string {
 	return fmt.Sprintf(", and %d more processes", others)
 }
 
-// spared returns why no offender is killed; empty: some can be.
 func (v *Violation) spared() string {
 	why := ""
 	for _, o := range v.Offenders {
@@ -131,7 +126,6 @@ func (v *Violation) spared() string {
 	return why
 }
 
-// attributes are for the log.
 func (v *Violation) attributes() []any {
 	var pids []string
 	for _, o := range v.Offenders[:min(len(v.Offenders), 16)] {
@@ -147,7 +141,6 @@ func (v *Violation) attributes() []any {
 	return attributes
 }
 
-// logOnce logs a problem when it changes.
 func logOnce(log *slog.Logger, logged *string, what string, err error) {
 	text := ""
 	if err != nil {

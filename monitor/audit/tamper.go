@@ -20,8 +20,7 @@ import (
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
-// Tampering describes locks and leases on the files of a claim. gpuslice takes none of these: their only use is to make
-// the host wait.
+// Tampering describes locks and leases on a claim's files. gpuslice takes none of these: they can only make the host wait.
 type Tampering struct {
 	What string
 	// By are processes of the container that hold one, as far as found.
@@ -34,7 +33,7 @@ type Holder struct {
 	Name, What, Spared string
 }
 
-// Bounds of the search for processes that hold a lock: a tenant can have very many processes, files and locks.
+// A tenant can have very many processes, files and locks.
 const (
 	// holderTime is for /proc/locks, and for all containers of a pass together.
 	holderTime  = 250 * time.Millisecond
@@ -46,13 +45,12 @@ const (
 
 var errLockList = fmt.Errorf("reading /proc/locks takes longer than %s: processes that hold locks on files of containers are not searched", holderTime)
 
-// fileID identifies a file as in /proc/locks.
 type fileID struct{ device, inode uint64 }
 
 // fileLock is a line of /proc/locks, or of /proc/<pid>/fdinfo/<fd>.
 type fileLock struct {
 	kind string // FLOCK, POSIX, OFDLCK, LEASE
-	// pid took the lock; -1: not known. Other processes can hold it now, and the PID can be reused.
+	// pid took the lock; -1: not known. Others can hold it now, and the PID can be reused.
 	pid        int
 	file       fileID
 	start, end uint64
@@ -98,7 +96,7 @@ func filesOf(c *Claim) claimFiles {
 	return files
 }
 
-// foreign returns the lock if it is on one of the files and not the limiter's own.
+// foreign excludes the limiter's own locks.
 func (f claimFiles) foreign(l fileLock) (limiter.Lock, bool) {
 	is, ours := f[l.file]
 	is.Lease = l.kind == "LEASE"
@@ -107,8 +105,8 @@ func (f claimFiles) foreign(l fileLock) (limiter.Lock, bool) {
 	return is, ours && !own
 }
 
-// locks reads /proc/locks, at most mostFileLocks+1 locks per file. A tenant can make the list as long as it wants, and each
-// read walks it from the beginning.
+// locks reads /proc/locks, at most mostFileLocks+1 per file. A tenant can make the list very long, and each read walks it
+// from the beginning.
 func (p procfiles) locks(ctx context.Context, of map[fileID]bool) (map[fileID][]fileLock, error) {
 	f, err := os.Open(p.Path("locks"))
 	if err != nil {
@@ -152,7 +150,6 @@ func (i *Inspector) tampering(ctx context.Context, claims map[string]*Claim, loc
 	return errors.Join(errs...)
 }
 
-// inWords lists locks and leases, each once.
 func inWords(held []limiter.Lock) string {
 	var all []string
 	for _, l := range held {
@@ -205,7 +202,6 @@ func (i *Inspector) byContainer(claims map[string]*Claim) (map[string][]int, err
 	return of, nil
 }
 
-// holdersOf searches the processes of a container, beginning with those in /proc/locks.
 func (i *Inspector) holdersOf(ctx context.Context, c *Claim, pids []int, listed map[fileID][]fileLock) (all []Holder) {
 	files := filesOf(c)
 	named := map[int]bool{}
@@ -257,8 +253,7 @@ func (i *Inspector) holds(pid int, claim *Claim) bool {
 	return len(i.proc.held(ctx, dir, filesOf(claim))) > 0
 }
 
-// held returns the locks and leases of a process' open files. A lock stays with the open file, so with each process that
-// has it open.
+// held returns locks and leases by open files: all processes with the open file have its lock.
 func (p procfiles) held(ctx context.Context, dir string, files claimFiles) (all []limiter.Lock) {
 	count := 0
 	p.openFiles(dir, 0, func(open int, name string, _ int) bool {

@@ -42,7 +42,7 @@ func crowd(tb testing.TB, containers int) (*view.Live, *nodetest.StateDir) {
 		Use:       func() *feedback.Use { return use },
 		Cordoned:  func() ([]string, error) { return nil, nil },
 	})
-	require.NoError(tb, live.Ask(context.Background()))
+	require.NoError(tb, live.ReadTelemetry(context.Background()))
 	return live, s
 }
 

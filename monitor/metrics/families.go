@@ -29,7 +29,6 @@ func Families(legacy ...Legacy) (all []Family) {
 	return all
 }
 
-// family is a metric and how its numbers are read.
 type family struct {
 	Family
 	labels []label
@@ -37,7 +36,6 @@ type family struct {
 	value  func(*row) (value float64, known bool)
 }
 
-// row is what one number is about: a GPU, a share, or the node.
 type row struct {
 	gpu       *view.GPU
 	telemetry *nvidia.Telemetry // empty without telemetry
@@ -48,13 +46,11 @@ type row struct {
 	number    float64
 }
 
-// label is a label and how its value is read.
 type label struct {
 	name  string
 	value func(*reading, *row) string
 }
 
-// group sets the labels and rows of families.
 func group(labels []label, rows func(*reading) []row, families ...family) []family {
 	labels = slices.SortedFunc(slices.Values(labels), func(a, b label) int { return strings.Compare(a.name, b.name) })
 	for i := range families {
@@ -76,12 +72,10 @@ func boolean(b bool) float64 {
 	return 0
 }
 
-// gauge returns a metric that can be unknown.
 func gauge(name, help string, value func(*row) (float64, bool)) family {
 	return family{Family: Family{Name: name, Help: help}, value: value}
 }
 
-// known returns a metric that is always known.
 func known(name, help string, value func(*row) float64) family {
 	return gauge(name, help, func(r *row) (float64, bool) { return value(r), true })
 }
@@ -139,14 +133,12 @@ const nanosecond = 1 / float64(time.Second)
 // enforcements are the ways to enforce limits. An entry that cannot be read has none of them.
 var enforcements = []oci.Enforcement{oci.EnforcePreload, oci.EnforceLibrary, oci.EnforceBoth, oci.EnforceNone}
 
-// nodeFamily returns one metric with one number.
 func nodeFamily(name, help string, value func(*reading) float64) []family {
 	return group(nil, func(r *reading) []row { return []row{{number: value(r)}} }, known(name, help, (*row).sum))
 }
 
 func (r *row) sum() float64 { return r.number }
 
-// families are the metrics of a node.
 var families = slices.Concat(
 	nodeFamily("gpuslice_claims", "Containers with an active claim in the ledger.", func(r *reading) float64 { return float64(len(r.active())) }),
 	nodeFamily("gpuslice_orphans", "Active claims of containers that are gone; normally 0.", func(r *reading) float64 { return float64(r.orphans) }),

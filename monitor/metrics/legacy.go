@@ -14,7 +14,6 @@ import (
 // keep working.
 type Legacy string
 
-// The programs.
 const (
 	HAMi       Legacy = "hami"        // vGPUmonitor: the names of version 2.7, and the former ones
 	GPUManager Legacy = "gpu-manager" // tke's gpu-manager
@@ -66,12 +65,10 @@ func (r *reading) podShares() (all []row) {
 	return all
 }
 
-// migShares returns the shares that are MIG devices.
 func (r *reading) migShares() []row {
 	return slices.DeleteFunc(r.podShares(), func(s row) bool { return s.gpu.MIG == nil })
 }
 
-// wholeGPUs returns the GPUs without their MIG devices.
 func (r *reading) wholeGPUs() []row {
 	return slices.DeleteFunc(r.gpus(), func(c row) bool { return c.gpu.MIGProfile != "" })
 }
@@ -86,7 +83,6 @@ func (r *reading) gpu(uuid string) *view.GPU {
 	return &view.GPU{UUID: uuid, Index: -1}
 }
 
-// alias is a metric under another name, in another unit.
 func alias(name, help, of string, factor float64) family {
 	original := families[slices.IndexFunc(families, func(f family) bool { return f.Name == of })]
 	return gauge(name, help+" Alias of "+of+".", func(r *row) (float64, bool) {
@@ -95,7 +91,6 @@ func alias(name, help, of string, factor float64) family {
 	})
 }
 
-// under is a label under another name.
 func under(name string, labels []label, old string) label {
 	i := slices.IndexFunc(labels, func(l label) bool { return l.name == old })
 	return label{name, labels[i].value}
@@ -105,7 +100,6 @@ func constant(name, value string) label {
 	return label{name, func(*reading, *row) string { return value }}
 }
 
-// text is a label that depends on the row only.
 func text(name string, value func(*row) string) label {
 	return label{name, func(_ *reading, r *row) string { return value(r) }}
 }
@@ -166,7 +160,6 @@ func addUse(sum, s *view.Share) {
 	}
 }
 
-// granted returns for each container the sum of its shares.
 func (r *reading) granted() (all []row) {
 	for _, c := range r.pods() {
 		total := row{container: c, word: "total", share: &view.Share{}}

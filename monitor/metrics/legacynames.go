@@ -47,7 +47,6 @@ var (
 	}, oldShareLabels...)
 )
 
-// hamiType is a GPU's model as HAMi writes it.
 func hamiType(name string) label {
 	return text(name, func(r *row) string { return "NVIDIA-" + r.gpu.Model })
 }
@@ -109,7 +108,6 @@ var hamiFamilies = slices.Concat(
 	group(append([]label{migGPU("deviceuuid"), gpuInstance("instanceid")}, oldPodLabels...), (*reading).migShares, migInfo("MigInfo")),
 )
 
-// managerLabels are gpu-manager's, with one that names what is counted.
 func managerLabels(by string) []label {
 	return []label{
 		under("pod_name", shareLabels, "pod"), under("namespace", shareLabels, "namespace"), under("node", shareLabels, "node"),

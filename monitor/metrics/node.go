@@ -94,14 +94,12 @@ func (f *family) collect(r *reading, desc *prometheus.Desc, to chan<- prometheus
 	}
 }
 
-// reading is the node at one scrape.
 type reading struct {
 	node      view.Node
 	connected bool
 	orphans   int
 }
 
-// active returns the containers with an active claim.
 func (r *reading) active() (all []*view.Container) {
 	for i := range r.node.Containers {
 		if c := &r.node.Containers[i]; c.State == string(grant.StateActive) {

@@ -1,6 +1,5 @@
-// Package node is what the agent publishes of its node in the state directory, so
-// that the CLI and the runtime wrapper know the GPUs without asking NVML or a
-// daemon: <state-dir>/node.json, replaced by a rename whenever it changes.
+// Package node reads and writes <state-dir>/node.json, in which the agent publishes its node: the CLI and the runtime
+// wrapper know the GPUs from it.
 package node
 
 import (
@@ -19,14 +18,11 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// fileName is the file's name in the state directory.
 const fileName = "node.json"
 
-// cacheName is where gpuslice-runtime keeps the same for a node without an agent
-// (package ociruntime, Inventory), under the key "node".
+// cacheName is gpuslice-runtime's cache for a node without an agent (ociruntime.Inventory), with the same under "node".
 const cacheName = "gpus.json"
 
-// fileVersion is the version of the format.
 const fileVersion = 2
 
 // File is node.json.
@@ -35,23 +31,20 @@ type File struct {
 	Name         string    `json:"name"`
 	AgentVersion string    `json:"agentVersion"`
 	WrittenAt    time.Time `json:"writtenAt"`
-	// BootID is the kernel's boot_id when it was written: what is of another boot says
-	// nothing of the GPUs that are there now. Unlike the time, nobody sets it. Write does.
+	// BootID is the kernel's boot_id, set by Write: the GPUs can change with a boot.
 	BootID string `json:"bootID,omitempty"`
-	// Devices are what may be granted, and how much of each.
+	// Devices are the GPUs and MIG devices that can be granted.
 	Devices []Device    `json:"devices"`
 	Node    nvidia.Node `json:"node"`
-	// Health is that of each GPU and MIG device that the agent has something to say of,
-	// by UUID; of one that isn't in it nothing bad is known.
+	// Health is by UUID; healthy if missing.
 	Health map[string]nvidia.Health `json:"health,omitempty"`
-	// Topology is how the GPUs are connected; empty where nobody asked.
+	// Topology is the connections between GPUs; optional.
 	Topology nvidia.Topology `json:"topology,omitzero"`
-	// ContextMiB is what a CUDA context of each device is expected to take, by UUID. It
-	// follows from the others, for readers that don't know the models.
+	// ContextMiB is the expected size of a CUDA context by UUID, for readers that don't know the models.
 	ContextMiB map[string]int64 `json:"contextMiB,omitempty"`
 }
 
-// Encode is the file's content.
+// Encode returns the content of the file.
 func (f File) Encode() ([]byte, error) {
 	f.Version = fileVersion
 	f.ContextMiB = make(map[string]int64, len(f.Devices))
@@ -64,7 +57,7 @@ func (f File) Encode() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// Device finds a device by its UUID.
+// Device returns a device by UUID.
 func (f File) Device(uuid string) (Device, bool) {
 	i := slices.IndexFunc(f.Devices, func(d Device) bool { return d.UUID == uuid })
 	if i < 0 {
@@ -73,21 +66,20 @@ func (f File) Device(uuid string) (Device, bool) {
 	return f.Devices[i], true
 }
 
-// Unhealthy says why a GPU or MIG device can't be given out; empty if it can. A MIG
-// device is as its GPU is, or worse.
+// Unhealthy returns why a GPU or MIG device is unhealthy; empty: it is healthy. A MIG device depends on its GPU.
 func (f File) Unhealthy(uuid, gpu string) string {
 	for _, id := range []string{uuid, gpu} {
 		if h, known := f.Health[id]; known && !h.Healthy {
-			return cmp.Or(h.Reason, "the agent says so")
+			return cmp.Or(h.Reason, "no reason given")
 		}
 	}
 	return ""
 }
 
-// Write publishes the file. Readers see the old one or the new one, never a part.
+// Write replaces the file.
 func Write(stateDir string, f File) error {
 	if boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
-		f.BootID = string(bytes.TrimSpace(boot)) // without it readers go by the time
+		f.BootID = string(bytes.TrimSpace(boot)) // optional
 	}
 	data, err := f.Encode()
 	if err != nil {
@@ -96,7 +88,7 @@ func Write(stateDir string, f File) error {
 	return atomicfile.Write(filepath.Join(stateDir, fileName), data, 0o644)
 }
 
-// Read reads the file or, on a node where no agent has run, what gpuslice-runtime was told.
+// Read reads the file or, without one, gpuslice-runtime's cache.
 func Read(stateDir string) (File, error) {
 	path := filepath.Join(stateDir, fileName)
 	data, err := os.ReadFile(path)
@@ -116,7 +108,6 @@ func Read(stateDir string) (File, error) {
 	return f, nil
 }
 
-// readCache reads what the file would say from gpuslice-runtime's cache.
 func readCache(stateDir string) (path string, data []byte, err error) {
 	path = filepath.Join(stateDir, cacheName)
 	if data, err = os.ReadFile(path); err != nil {
@@ -131,7 +122,7 @@ func readCache(stateDir string) (path string, data []byte, err error) {
 	return path, cache.Node, nil
 }
 
-// Decode reads a file's content.
+// Decode decodes the content of the file.
 func Decode(data []byte) (File, error) {
 	var f File
 	if err := json.Unmarshal(data, &f); err != nil {
@@ -141,12 +132,12 @@ func Decode(data []byte) (File, error) {
 		return File{}, fmt.Errorf("its version is %d, and this program knows %d: use the agent's own version", f.Version, fileVersion)
 	}
 	if !square(f.Topology) {
-		f.Topology = nvidia.Topology{} // it is for people: the rest is worth more
+		f.Topology = nvidia.Topology{} // only for display
 	}
 	return f, nil
 }
 
-// square says whether a topology has a row and a column for each GPU.
+// square reports whether a topology has a row and a column for each GPU.
 func square(t nvidia.Topology) bool {
 	if len(t.Pairs) != len(t.UUIDs) {
 		return false

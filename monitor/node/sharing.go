@@ -5,39 +5,36 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// Sharing is how a node's GPUs are shared.
+// Sharing configures how a node's GPUs are shared.
 type Sharing struct {
-	// Slots is the number of containers that may share one GPU.
+	// Slots is the number of containers per GPU.
 	Slots int
-	// Memory and Cores are multiples of what a GPU has.
+	// Memory and Cores are factors.
 	Memory, Cores float64
-	// MemoryMiB is taken for each GPU's memory in place of NVML's; 0: NVML's.
+	// MemoryMiB overrides the memory of each GPU; 0: from NVML.
 	MemoryMiB int64
 	// MIG is how MIG devices are offered; empty is nvidia.MIGNone.
 	MIG nvidia.MIGStrategy
-	// Excludes says which GPUs are not to be shared, by UUID and NVML's index; nil:
-	// all are.
+	// Excludes reports which GPUs are not shared, by UUID and NVML's index; optional.
 	Excludes func(uuid string, index int) bool
 }
 
-// Device is what can be granted: a GPU, or a MIG device of one.
+// Device is a GPU or MIG device that can be granted.
 type Device struct {
 	UUID string `json:"uuid"`
-	// GPU is the GPU that it is, or is of.
+	// GPU is the UUID of the GPU itself or of a MIG device's GPU.
 	GPU string `json:"gpu"`
-	// Resource is the last part of the resource that offers it, "mig-1g.10gb"; empty:
-	// the ordinary one.
-	Resource string `json:"resource,omitempty"`
-	// MemoryMiB, CorePercent and Slots are what may be booked of it.
-	MemoryMiB   int64 `json:"memoryMiB"`
-	CorePercent int   `json:"cores"`
-	Slots       int   `json:"slots"`
+	// Resource is the last part of a resource of its own, such as "mig-1g.10gb"; optional.
+	Resource    string `json:"resource,omitempty"`
+	MemoryMiB   int64  `json:"memoryMiB"`
+	CorePercent int    `json:"cores"`
+	Slots       int    `json:"slots"`
 }
 
-// MIG says whether it is a MIG device.
+// MIG reports whether it is a MIG device.
 func (d Device) MIG() bool { return d.UUID != d.GPU }
 
-// Capacity is what may be booked of it, as the ledger wants it.
+// Capacity returns what the ledger can reserve of it.
 func (d Device) Capacity() grant.GPU {
 	c := grant.GPU{UUID: d.UUID, MemoryMiB: d.MemoryMiB, CorePercent: d.CorePercent, Slots: d.Slots}
 	if d.MIG() {
@@ -46,7 +43,7 @@ func (d Device) Capacity() grant.GPU {
 	return c
 }
 
-// Capacities are those of devices, by UUID.
+// Capacities returns the capacities by UUID.
 func Capacities(devices []Device) map[string]grant.GPU {
 	gpus := make(map[string]grant.GPU, len(devices))
 	for _, d := range devices {
@@ -55,8 +52,7 @@ func Capacities(devices []Device) map[string]grant.GPU {
 	return gpus
 }
 
-// Devices are what the node offers. The error is that of nvidia.Node.Partition: then
-// nothing is offered.
+// Devices returns what the node offers. The error is of nvidia.Node.Partition.
 func (s Sharing) Devices(n nvidia.Node) ([]Device, error) {
 	strategy := s.MIG
 	if strategy == "" {
@@ -81,7 +77,6 @@ func (s Sharing) Devices(n nvidia.Node) ([]Device, error) {
 	return devices, nil
 }
 
-// shared is the node without the GPUs, and the MIG devices, that are not to be shared.
 func (s Sharing) shared(n nvidia.Node) nvidia.Node {
 	if s.Excludes == nil {
 		return n
@@ -104,7 +99,6 @@ func (s Sharing) shared(n nvidia.Node) nvidia.Node {
 	return n
 }
 
-// whole is a GPU that containers share.
 func (s Sharing) whole(c nvidia.GPU) Device {
 	memory := c.MemoryMiB
 	if s.MemoryMiB != 0 {
@@ -116,8 +110,7 @@ func (s Sharing) whole(c nvidia.GPU) Device {
 	}
 }
 
-// slice is a MIG device: one container's alone, with all that it has. Compute instances
-// of one GPU instance have its memory in common; each may have its part.
+// slice is a MIG device, for one container. Compute instances of one GPU instance share its memory equally.
 func (s Sharing) slice(n nvidia.Node, d nvidia.MIGDevice, resource string) Device {
 	_, gpu, _ := n.MIGDevice(d.UUID)
 	common := int64(0)

@@ -13,66 +13,62 @@ import (
 )
 
 const (
-	// telemetryInterval is the time between two questions to NVML. Who looks more often
-	// sees the same numbers.
+	// telemetryInterval is the time between two reads of NVML.
 	telemetryInterval = 5 * time.Second
-	// telemetryStart is the same before the first answer.
+	// telemetryStart is the same before the first result.
 	telemetryStart = telemetryInterval / 20
-	// telemetryKept is how long an answer is shown: NVML may hang with a GPU that hangs,
-	// and what it said before is no news then.
+	// telemetryKept is how long a result is valid: NVML can hang with a GPU.
 	telemetryKept = 30 * time.Second
-	// useKept is the same of what limiter/feedback sees each second, or every three.
+	// useKept is the same for the results of limiter/feedback.
 	useKept = 10 * time.Second
 )
 
-// LiveConfig is where an agent's own view comes from.
+// LiveConfig configures a Live.
 type LiveConfig struct {
-	// Snapshot and Directory are the ledger's.
-	Snapshot func(context.Context) (*ledger.Snapshot, error)
+	// Snapshot and Dir are the ledger's.
+	Snapshot func(context.Context) (*grant.Snapshot, error)
 	Dir      func(id string) string
-	// Node is what is told of the node.
-	Node func() node.File
-	// Cordoned are the GPUs that nothing more is to be granted on.
+	Node     func() node.File
+	// Cordoned returns the cordoned GPUs.
 	Cordoned func() ([]string, error)
-	// Telemetry asks NVML. It may hang: Run alone calls it.
+	// Telemetry reads NVML. It can hang: only Run calls it.
 	Telemetry func(context.Context) (map[string]nvidia.Telemetry, error)
-	// Use is what NVML saw containers have of the GPUs; nil where nobody asks it.
+	// Use returns the containers' use from NVML; optional.
 	Use func() *feedback.Use
 	Log *slog.Logger
 }
 
-// Live is the view of an agent, which knows more than its node's files say, and has the
-// ledger in memory. It is safe for concurrent use.
+// Live is the view of an agent, with telemetry and the ledger in memory. It is safe for concurrent use.
 type Live struct {
-	config LiveConfig
-	told   atomic.Pointer[map[string]nvidia.Telemetry]
-	now    func() time.Time
+	config    LiveConfig
+	telemetry atomic.Pointer[map[string]nvidia.Telemetry]
+	now       func() time.Time
 }
 
-// NewLive makes a view. Without Run it has no telemetry.
+// NewLive returns a view. Without Run it has no telemetry.
 func NewLive(c LiveConfig) *Live {
 	l := &Live{config: c, now: time.Now}
-	l.told.Store(&map[string]nvidia.Telemetry{})
+	l.telemetry.Store(&map[string]nvidia.Telemetry{})
 	return l
 }
 
-// Run asks NVML every few seconds, until ctx ends.
+// Run reads NVML until ctx ends.
 func (l *Live) Run(ctx context.Context) {
-	said, begun := "", false
+	logged, begun := "", false
 	for {
 		text, pause := "", telemetryInterval
-		err := l.Ask(ctx)
-		begun = begun || err == nil || len(*l.told.Load()) > 0
+		err := l.ReadTelemetry(ctx)
+		begun = begun || err == nil || len(*l.telemetry.Load()) > 0
 		switch {
-		case err != nil && !begun: // NVML is being opened; that it can't be, others say
+		case err != nil && !begun: // NVML is being opened
 			pause = telemetryStart
 		case err != nil && ctx.Err() == nil:
 			text = err.Error()
 		}
-		if text != said && text != "" { // once, not every few seconds
-			l.config.Log.Warn("telemetry of the GPUs is missing", "error", text)
+		if text != logged && text != "" { // only once
+			l.config.Log.Warn("no telemetry of some GPUs", "error", text)
 		}
-		said = text
+		logged = text
 		select {
 		case <-ctx.Done():
 			return
@@ -81,16 +77,16 @@ func (l *Live) Run(ctx context.Context) {
 	}
 }
 
-// Ask asks NVML once.
-func (l *Live) Ask(ctx context.Context) error {
-	told, err := l.config.Telemetry(ctx)
-	if told != nil {
-		l.told.Store(&told)
+// ReadTelemetry reads NVML once.
+func (l *Live) ReadTelemetry(ctx context.Context) error {
+	read, err := l.config.Telemetry(ctx)
+	if read != nil {
+		l.telemetry.Store(&read)
 	}
 	return err
 }
 
-// Read is the node as it is now, with NVML's last answers. It waits for no GPU.
+// Read returns the present node with the last telemetry. It does not wait for NVML.
 func (l *Live) Read(ctx context.Context) (Node, error) {
 	snapshot, err := l.config.Snapshot(ctx)
 	if err != nil {
@@ -102,10 +98,10 @@ func (l *Live) Read(ctx context.Context) (Node, error) {
 		n.Problems = append(n.Problems, err.Error())
 	}
 	now := l.now()
-	told := *l.told.Load()
+	telemetry := *l.telemetry.Load()
 	for i := range n.GPUs {
 		c := &n.GPUs[i]
-		if t, known := told[c.UUID]; known && now.Sub(t.Taken) < telemetryKept {
+		if t, known := telemetry[c.UUID]; known && now.Sub(t.Taken) < telemetryKept {
 			c.Telemetry = &t
 		}
 	}
@@ -118,7 +114,6 @@ func (l *Live) Read(ctx context.Context) (Node, error) {
 	return n, nil
 }
 
-// seen fills in what NVML saw of containers.
 func seen(all []Container, use *feedback.Use) {
 	percents := make([]float64, 0, len(all))
 	for i := range all {
@@ -128,11 +123,11 @@ func seen(all []Container, use *feedback.Use) {
 		}
 		for j := range c.Shares {
 			s := &c.Shares[j]
-			if of, tells := use.Percent[s.UUID]; tells {
-				percents = append(percents, of[c.ContainerID]) // or none
+			if of, known := use.Percent[s.UUID]; known {
+				percents = append(percents, of[c.ContainerID]) // 0 if missing
 				s.CoreUsedPercent = &percents[len(percents)-1]
 			}
-			// What the container says is exact; of launches without a limit it says nothing.
+			// The container's time is exact, but missing for launches without a limit.
 			if at, worked := use.Worked[s.UUID][c.ContainerID]; worked && at.After(s.LastLaunch) {
 				s.LastLaunch = at.UTC()
 			}

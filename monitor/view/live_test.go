@@ -60,7 +60,7 @@ func TestLive(t *testing.T) {
 		Percent: map[string]map[string]float64{nodetest.H200: {"c1": 12.5, "gone": 50}},
 		Worked:  map[string]map[string]time.Time{nodetest.H200: {"c1": worked}},
 	}
-	require.NoError(t, live.Ask(t.Context()))
+	require.NoError(t, live.ReadTelemetry(t.Context()))
 	got, err = live.Read(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, 61, *got.GPUs[0].Telemetry.TemperatureCelsius)
@@ -73,7 +73,7 @@ func TestLive(t *testing.T) {
 	assert.True(t, second[0].LastLaunch.IsZero())
 
 	s.err, s.told = errors.New("GPU 1 is lost"), map[string]nvidia.Telemetry{nodetest.H200: s.told[nodetest.H200]}
-	require.ErrorContains(t, live.Ask(t.Context()), "lost")
+	require.ErrorContains(t, live.ReadTelemetry(t.Context()), "lost")
 	s.use.At = time.Now().Add(-time.Minute)
 	got, err = live.Read(t.Context())
 	require.NoError(t, err)

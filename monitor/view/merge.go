@@ -1,7 +1,6 @@
 package view
 
-// Add adds another node's GPUs, containers and problems, each with the node's name: for
-// whoever shows several nodes as one.
+// Add adds another node's GPUs, containers and problems with the node's name.
 func (n *Node) Add(name string, other Node) {
 	for _, c := range other.GPUs {
 		c.Node = name

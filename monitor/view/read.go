@@ -21,8 +21,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// Read reads the node's files. The GPUs are optional, since the ledger says
-// something without them; an unreadable ledger is an error.
+// Read reads the node's files. An unreadable ledger is an error, and unreadable GPUs are a problem of the node.
 func Read(ctx context.Context, stateDir string) (Node, error) {
 	store, err := ledger.OpenReadOnly(stateDir, ledger.WithRecovery(oci.RecoverShares))
 	if errors.Is(err, fs.ErrPermission) {
@@ -52,8 +51,7 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 	return n, nil
 }
 
-// compose puts a node together.
-func compose(snapshot *ledger.Snapshot, file node.File, cordoned []string, all []Container) Node {
+func compose(snapshot *grant.Snapshot, file node.File, cordoned []string, all []Container) Node {
 	n := Node{
 		Name: file.Name, DriverVersion: file.Node.DriverVersion, CUDAVersion: file.Node.CUDAVersion, GPUsReadAt: file.WrittenAt,
 		GPUs: []GPU{}, Containers: all,
@@ -67,7 +65,7 @@ func compose(snapshot *ledger.Snapshot, file node.File, cordoned []string, all [
 			n.Problems = append(n.Problems, problem)
 		}
 		for _, s := range all[i].Shares {
-			// What a tenant claims beyond its limit is its own row's; the GPU's does not believe it.
+			// A container can write any use: only its limit counts for the GPU.
 			used[s.UUID] = add(used[s.UUID], min(s.UsedBytes, limitBytes(s.MemoryMiB)))
 		}
 	}
@@ -75,11 +73,11 @@ func compose(snapshot *ledger.Snapshot, file node.File, cordoned []string, all [
 		return cmp.Or(strings.Compare(a.Pod, b.Pod), strings.Compare(a.Name, b.Name))
 	})
 	row := func(c GPU, gpu string) {
-		device, _ := file.Device(c.UUID) // one that isn't offered has nothing to grant
-		booked := snapshot.GPUs[c.UUID]
-		c.GrantableMiB, c.GrantedMemoryMiB = device.MemoryMiB, booked.MemoryMiB
-		c.GrantableCores, c.GrantedCores = device.CorePercent, booked.CorePercent
-		c.GrantableSlots, c.GrantedContainers = device.Slots, booked.Slots
+		device, _ := file.Device(c.UUID) // empty if not offered
+		reserved := snapshot.GPUs[c.UUID]
+		c.GrantableMiB, c.GrantedMemoryMiB = device.MemoryMiB, reserved.MemoryMiB
+		c.GrantableCores, c.GrantedCores = device.CorePercent, reserved.CorePercent
+		c.GrantableSlots, c.GrantedContainers = device.Slots, reserved.Slots
 		c.UsedBytes = used[c.UUID]
 		c.Unhealthy = file.Unhealthy(c.UUID, gpu)
 		c.Healthy = c.Unhealthy == ""
@@ -95,7 +93,7 @@ func compose(snapshot *ledger.Snapshot, file node.File, cordoned []string, all [
 	return n
 }
 
-// add is a sum of what tenants say, which ends at the largest number.
+// add is a saturating sum.
 func add(a, b uint64) uint64 {
 	if sum := a + b; sum >= a {
 		return sum
@@ -103,21 +101,18 @@ func add(a, b uint64) uint64 {
 	return math.MaxUint64
 }
 
-// limitBytes is a share's limit.
 func limitBytes(mib int64) uint64 { return uint64(min(max(mib, 0), math.MaxInt64>>20)) << 20 }
 
-// reading is what is used again for each container.
 type reading struct {
 	limiter.Reader
 	uuids  []string
 	shares []Share
-	// now and monotonic are one moment, by both clocks.
+	// now and monotonic are the same moment.
 	now       time.Time
 	monotonic uint64
 }
 
-// containers are the ledger's entries with what their usage files say.
-func containers(snapshot *ledger.Snapshot, dir func(id string) string) []Container {
+func containers(snapshot *grant.Snapshot, dir func(id string) string) []Container {
 	shares := 0
 	for i := range snapshot.Entries {
 		shares += len(snapshot.Entries[i].Shares)
@@ -131,7 +126,7 @@ func containers(snapshot *ledger.Snapshot, dir func(id string) string) []Contain
 	return all
 }
 
-// monotonic is the clock that containers note the time of their launches by.
+// monotonic is the clock of containers' launches.
 func monotonic() uint64 {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) != nil {
@@ -140,8 +135,7 @@ func monotonic() uint64 {
 	return uint64(now.Nano())
 }
 
-// container is a ledger's entry with what its usage file says.
-func (r *reading) container(e *ledger.Entry, dir string) Container {
+func (r *reading) container(e *grant.Entry, dir string) Container {
 	c := Container{
 		ContainerID: e.ContainerID, PodUID: e.PodUID, Name: e.Container, Owner: e.Owner,
 		State: string(e.State), Enforcement: e.Mode, CreatedAt: e.CreatedAt, Blocks: e.Blocks,
@@ -154,21 +148,21 @@ func (r *reading) container(e *ledger.Entry, dir string) Container {
 		r.uuids = append(r.uuids, s.UUID)
 	}
 	expected := r.uuids
-	if e.State == ledger.StateCorrupt || len(expected) == 0 {
-		expected = nil // nobody knows
+	if e.State == grant.StateCorrupt || len(expected) == 0 {
+		expected = nil // unknown
 	}
 	usage, err := r.Usage(limiter.UsagePath(dir), expected)
-	// It may have been removed since, and has none where it is made again to block.
-	if err != nil && e.State != ledger.StateReleased && e.State != ledger.StateBlocking && exists(dir) {
+	// The file may be removed by now, and a blocking entry has none.
+	if err != nil && e.State != grant.StateReleased && e.State != grant.StateBlocking && exists(dir) {
 		c.UsageProblem, c.UsageUnknown = err.Error(), errors.Is(err, limiter.ErrUsageVersion)
 	}
 	c.problem = problemOf(e, c.UsageProblem, dir)
-	// A file that can't be read is reported by who enforces it; here it is a number less.
+	// Another part of the agent reports unreadable files.
 	states, _ := r.Cores(limiter.LimitsPath(dir))
 	first := len(r.shares)
 	for i, s := range e.Shares {
 		share := Share{UUID: s.UUID, MemoryMiB: s.MemoryMiB, CorePercent: s.CorePercent}
-		// By position: what the file itself says of its GPUs is the tenant's to write.
+		// By index: the container can change the UUIDs of its file.
 		if i < len(usage.Devices) {
 			r.used(&share, &usage.Devices[i])
 		}
@@ -181,7 +175,6 @@ func (r *reading) container(e *ledger.Entry, dir string) Container {
 	return c
 }
 
-// used fills in what a container says.
 func (r *reading) used(share *Share, d *limiter.DeviceUsage) {
 	share.UsedBytes, share.ContextBytes, share.Processes = d.UsedBytes, d.ContextBytes, d.Processes
 	share.RefusedAllocations = d.RefusedAllocations
@@ -191,8 +184,7 @@ func (r *reading) used(share *Share, d *limiter.DeviceUsage) {
 	}
 }
 
-// problemOf is what people are told of a container; empty: nothing.
-func problemOf(e *ledger.Entry, usage, dir string) string {
+func problemOf(e *grant.Entry, usage, dir string) string {
 	var found []string
 	if e.Problem != nil {
 		found = append(found, e.Problem.Error())
@@ -200,8 +192,8 @@ func problemOf(e *ledger.Entry, usage, dir string) string {
 	if usage != "" {
 		found = append(found, usage)
 	}
-	if e.Owner != ledger.OwnerNRI { // whose claims have no such record
-		if _, err := orphans.Read(dir); errors.Is(err, orphans.ErrDamaged) {
+	if e.Owner != grant.OwnerNRI { // the NRI plugin's claims have no such record
+		if _, err := claimed.Read(dir); errors.Is(err, claimed.ErrDamaged) {
 			found = append(found, err.Error()+": its share is given back once no process uses the directory")
 		}
 	}

@@ -1,9 +1,5 @@
-// Package view puts together what a node's GPUs are granted and used for, out of the
-// node's own files: node.json, the ledger and the containers' usage files. It asks no
-// daemon, changes nothing and takes no lock: nobody waits for who looks.
-//
-// It imports grant, limiter, oci, gpu and monitor/node; the agent (its metrics, its page,
-// its audit) and the CLI call it.
+// Package view reads the grants and the use of a node's GPUs from node.json, the ledger and the usage files. It takes no
+// lock and needs no daemon.
 package view
 
 import (
@@ -12,8 +8,7 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// Node is a node's GPUs and containers. Field names are those of the JSON that
-// `gpuslice status -o json` and the agent's /api/v1/view give.
+// Node is a node's GPUs and containers, as in `gpuslice status -o json` and the agent's /api/v1/view.
 type Node struct {
 	Name          string      `json:"name"`
 	DriverVersion string      `json:"driverVersion"`
@@ -21,50 +16,45 @@ type Node struct {
 	GPUsReadAt    time.Time   `json:"gpusReadAt"`
 	GPUs          []GPU       `json:"gpus"`
 	Containers    []Container `json:"containers"`
-	// Problems are what could not be read, for people.
-	Problems []string `json:"problems,omitempty"`
+	Problems      []string    `json:"problems,omitempty"`
 }
 
-// GPU is one GPU, or one MIG device: what it has and what of it is granted.
+// GPU is a GPU or a MIG device.
 type GPU struct {
-	// Node is the GPU's, where several nodes are shown as one (Add).
+	// Node is set by Add.
 	Node  string `json:"node,omitempty"`
 	UUID  string `json:"uuid"`
-	Index int    `json:"index"` // the GPU's, also of its MIG devices
+	Index int    `json:"index"` // a MIG device has its GPU's
 	Model string `json:"model"`
-	// MIGProfile is there of MIG devices.
-	MIGProfile string `json:"migProfile,omitempty"`
-	// MIG says more of one, for metrics; nil of a GPU.
-	MIG               *MIG  `json:"-"`
-	MemoryMiB         int64 `json:"memoryMiB"`
-	GrantableMiB      int64 `json:"grantableMemoryMiB"`
-	GrantedMemoryMiB  int64 `json:"grantedMemoryMiB"`
-	GrantableCores    int   `json:"grantableCores"`
-	GrantedCores      int   `json:"grantedCores"`
-	GrantableSlots    int   `json:"grantableContainers"`
-	GrantedContainers int   `json:"containers"`
-	// UsedBytes is what the containers account for, each up to its limit, not what NVML
-	// sees (Telemetry).
+	// MIGProfile is set for MIG devices.
+	MIGProfile        string `json:"migProfile,omitempty"`
+	MIG               *MIG   `json:"-"`
+	MemoryMiB         int64  `json:"memoryMiB"`
+	GrantableMiB      int64  `json:"grantableMemoryMiB"`
+	GrantedMemoryMiB  int64  `json:"grantedMemoryMiB"`
+	GrantableCores    int    `json:"grantableCores"`
+	GrantedCores      int    `json:"grantedCores"`
+	GrantableSlots    int    `json:"grantableContainers"`
+	GrantedContainers int    `json:"containers"`
+	// UsedBytes is from the usage files, up to each container's limit.
 	UsedBytes uint64 `json:"usedBytes"`
-	// Healthy is false where the agent has said why it isn't, in Unhealthy.
 	Healthy   bool   `json:"healthy"`
 	Unhealthy string `json:"unhealthy,omitempty"`
-	// Cordoned says that it gets no new container (gpuslice cordon on the node); a MIG
-	// device doesn't either where its GPU is cordoned.
+	// Cordoned: it gets no new containers (gpuslice cordon on the node).
 	Cordoned bool `json:"cordoned,omitempty"`
-	// Telemetry is what NVML said last; nil where nobody asked it.
+	// Telemetry is from NVML; optional.
 	Telemetry *nvidia.Telemetry `json:"telemetry,omitempty"`
 }
 
-// MIG is what a MIG device is of, by NVML's ids.
+// MIG has NVML's IDs of a MIG device.
 type MIG struct {
 	GPU                          string
 	GPUInstance, ComputeInstance int
 }
 
-// Container is one entry of the ledger.
+// Container is an entry of the ledger.
 type Container struct {
-	// Node is the container's, where several nodes are shown as one (Add).
+	// Node is set by Add.
 	Node        string    `json:"node,omitempty"`
 	ContainerID string    `json:"containerID"`
 	Pod         string    `json:"pod,omitempty"` // namespace/name
@@ -75,44 +65,37 @@ type Container struct {
 	Enforcement string    `json:"enforcement"`
 	CreatedAt   time.Time `json:"createdAt"`
 	Shares      []Share   `json:"shares"`
-	// Blocks are the GPUs that nothing is granted on because of this container, whose
-	// grant is not known. It is there with State "blocking" only; empty: all GPUs.
+	// Blocks are the GPUs that this container with an unknown grant blocks, in state "blocking"; empty: all.
 	Blocks []string `json:"blocks,omitempty"`
-	// UsageProblem is why the container's usage file can't be read: its use counts as none.
+	// UsageProblem is why the usage file can't be read: its use counts as 0.
 	UsageProblem string `json:"usageProblem,omitempty"`
-	// UsageUnknown says that this is no fault of the container: its file is of another
-	// version than this program knows.
+	// UsageUnknown: the file has another version.
 	UsageUnknown bool `json:"usageUnknown,omitempty"`
 
-	// problem is all that people are told of it.
+	// problem has all problems of the container.
 	problem string
 }
 
-// Share is a container's part of one GPU, and what it uses of it.
+// Share is a container's share of a GPU, and its use.
 type Share struct {
 	UUID        string `json:"uuid"`
 	MemoryMiB   int64  `json:"memoryMiB"`
 	CorePercent int    `json:"cores"`
 	UsedBytes   uint64 `json:"usedBytes"`
-	// ContextBytes are those of UsedBytes that CUDA contexts have.
+	// ContextBytes is the part of UsedBytes in CUDA contexts.
 	ContextBytes uint64 `json:"contextBytes"`
-	// ResidueBytes is what the driver sees of the container beyond that.
+	// ResidueBytes is what the driver counts beyond that.
 	ResidueBytes uint64 `json:"residueBytes"`
 	Processes    int    `json:"processes"`
-	// Compute time while the share was enforced (Enforced), in all: what launches were charged, how
-	// long they waited for it, and how many they were.
+	// Charged and waited time and launches while the share was enforced.
 	ComputeNanoseconds   uint64 `json:"computeNs"`
 	ThrottledNanoseconds uint64 `json:"throttledNs"`
 	Launches             uint64 `json:"launches"`
-	// LastLaunch is when it launched last, to some milliseconds; zero: never, or not known.
-	LastLaunch time.Time `json:"lastLaunch,omitzero"`
-	// RefusedAllocations are those that the limit has refused.
-	RefusedAllocations uint64 `json:"refusedAllocations"`
-	// Enforced says that launches are charged to the share of compute time now. While they
-	// aren't, for it has no limit or its policy lets it have an idle GPU, ComputeNanoseconds
-	// and Launches stand still, however much it works.
+	// LastLaunch has a precision of some milliseconds; zero: never, or unknown.
+	LastLaunch         time.Time `json:"lastLaunch,omitzero"`
+	RefusedAllocations uint64    `json:"refusedAllocations"`
+	// Enforced: launches are charged to the share now. Otherwise ComputeNanoseconds and Launches do not change.
 	Enforced bool `json:"enforced,omitempty"`
-	// CoreUsedPercent is the part of the GPU's time that NVML says it had, lately; nil
-	// where nobody asked NVML.
+	// CoreUsedPercent is the recent part of the GPU's time, from NVML; optional.
 	CoreUsedPercent *float64 `json:"coreUsedPercent,omitempty"`
 }

@@ -1,4 +1,4 @@
-// Package podevents creates events of pods for violations. Only this part of the audit needs client-go.
+// Package podevents creates events of pods for violations: only these need client-go.
 package podevents
 
 import (
@@ -22,7 +22,7 @@ import (
 // Component is the source of the events.
 const Component = "gpuslice-agent"
 
-// Per pod, so many events at once and one per interval: a tenant can cause a violation every few seconds.
+// So many events of a pod at once, then one per interval: tenants can cause violations continuously.
 const (
 	burst = 10
 	every = time.Minute
@@ -30,7 +30,7 @@ const (
 	longest = 1024
 )
 
-// Recorder is an audit.Events. It counts equal events, and retries and then drops what can't be sent.
+// Recorder is an audit.Events. It counts equal events, and retries before it drops one.
 type Recorder struct {
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorderLogger

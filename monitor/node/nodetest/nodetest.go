@@ -1,5 +1,4 @@
-// Package nodetest makes an agent's state directory for tests, by the same functions
-// as the agent.
+// Package nodetest creates an agent's state directory for tests.
 package nodetest
 
 import (
@@ -20,16 +19,16 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// The node's two GPUs.
+// The GPUs of the node.
 const (
 	H200 = "GPU-00000001-5151-4000-8000-000000000001"
 	T4   = "GPU-00000002-5151-4000-8000-000000000002"
 )
 
-// Time is when everything on the node happened.
+// Time is the time of all records.
 var Time = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// File is the node's node.json.
+// File returns the node's node.json.
 func File() node.File {
 	return node.File{
 		Name: "node-1", AgentVersion: "v1.0.0", WrittenAt: Time,
@@ -44,7 +43,6 @@ func File() node.File {
 	}
 }
 
-// StateDir is a state directory with a ledger.
 type StateDir struct {
 	Dir    string
 	Ledger *ledger.Ledger
@@ -52,10 +50,10 @@ type StateDir struct {
 	tb     testing.TB
 }
 
-// NewStateDir makes a state directory with a node.json and an empty ledger.
+// NewStateDir creates a state directory with a node.json and an empty ledger.
 func NewStateDir(tb testing.TB) *StateDir { return NewStateDirOf(tb, File()) }
 
-// NewStateDirOf makes one of another node.
+// NewStateDirOf creates one for another node.
 func NewStateDirOf(tb testing.TB, file node.File) *StateDir {
 	s := &StateDir{Dir: filepath.Join(tb.TempDir(), "gpuslice"), file: file, tb: tb}
 	var err error
@@ -66,7 +64,7 @@ func NewStateDirOf(tb testing.TB, file node.File) *StateDir {
 	return s
 }
 
-// Claim books shares for a container "<pod>/main" of the namespace default.
+// Claim reserves shares for the container main of a pod.
 func (s *StateDir) Claim(id, pod string, shares ...grant.Share) {
 	claim := ledger.Claim{
 		ContainerID: id, Owner: ledger.OwnerNRI, PodUID: "uid-" + pod, PodNamespace: "default", PodName: pod,
@@ -76,13 +74,13 @@ func (s *StateDir) Claim(id, pod string, shares ...grant.Share) {
 	require.NoError(s.tb, err)
 }
 
-// Populate writes the limiter's files of a claim.
-func (s *StateDir) Populate(claim ledger.Claim) func(dir string) error {
+// Populate returns a function that writes the limiter's files of a claim.
+func (s *StateDir) Populate(claim grant.Claim) func(dir string) error {
 	settings := oci.Settings{LibraryPath: "/lib/libvgpu.so", PreloadPath: "/lib/ld.so.preload"}
 	return func(dir string) error { return oci.Populate(dir, claim, settings) }
 }
 
-// Path is a file of a container's.
+// Path returns the path of a container's file.
 func (s *StateDir) Path(id, file string) string {
 	dir := s.Ledger.Dir(id)
 	for _, path := range []string{limiter.LimitsPath(dir), limiter.UsagePath(dir)} {
@@ -93,8 +91,7 @@ func (s *StateDir) Path(id, file string) string {
 	return filepath.Join(dir, file)
 }
 
-// Use writes into a usage file, as a container may, that a process holds so many
-// bytes of each of its GPUs. The offsets are those of docs/LIMITER.md.
+// Use writes the memory of a process into a usage file (docs/LIMITER.md).
 func (s *StateDir) Use(id string, process int, bytes ...uint64) {
 	const (
 		highWater            = 1024
@@ -116,9 +113,7 @@ func (s *StateDir) Use(id string, process int, bytes ...uint64) {
 	}
 }
 
-// Compute writes into a usage file, as a container's processes do, what its share of a
-// GPU, counted from 0, was charged so far, how long its launches waited, and how many
-// they were.
+// Compute writes the charged and waited time and the launches on a GPU into a usage file.
 func (s *StateDir) Compute(id string, gpu int, charged, waited time.Duration, launches uint64) {
 	const (
 		buckets, size              = 2048, 128
