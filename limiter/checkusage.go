@@ -1,9 +1,6 @@
 package limiter
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // mostUsage, 1 PiB, is more than the GPUs of any node have.
 const mostUsage = 1 << 50
@@ -16,28 +13,26 @@ func CheckUsage(path string, uuids []string) error {
 		return err
 	}
 	defer f.close()
-	damaged := func(format string, args ...any) error {
-		return fmt.Errorf("check usage %s: %w: %s", path, ErrUsage, fmt.Sprintf(format, args...))
-	}
-	if err := otherVersion(f); err != nil {
+	if err := checkUsage(f, append([]string{}, uuids...)); err != nil {
 		return fmt.Errorf("check usage %s: %w", path, err)
+	}
+	return nil
+}
+
+func checkUsage(f *file, uuids []string) error {
+	if err := otherVersion(f); err != nil {
+		return err
 	}
 	if f.stat.Size != usageSize {
-		return damaged("its size is %d bytes, not %d", f.stat.Size, int64(usageSize))
+		return fmt.Errorf("%w: its size is %d bytes, not %d", ErrUsage, f.stat.Size, int64(usageSize))
 	}
-	u, err := decodeUsage(f, func(int) bool { return false })
-	if err != nil {
-		return fmt.Errorf("check usage %s: %w", path, err)
+	var r Reader
+	if err := r.decodeUsage(f, uuids, func(int) bool { return false }); err != nil {
+		return err
 	}
-	if len(u.Devices) != len(uuids) {
-		return damaged("it has %d GPUs, not %d", len(u.Devices), len(uuids))
-	}
-	for i, d := range u.Devices {
-		if !strings.EqualFold(d.UUID, uuids[i]) {
-			return damaged("GPU %d is %s, not %s", i, d.UUID, uuids[i])
-		}
+	for i, d := range r.usage.Devices {
 		if d.UsedBytes > mostUsage {
-			return damaged("GPU %d: %d bytes in use, more than possible", i, d.UsedBytes)
+			return fmt.Errorf("%w: GPU %d: %d bytes in use, more than possible", ErrUsage, i, d.UsedBytes)
 		}
 	}
 	return nil

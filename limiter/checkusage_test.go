@@ -32,15 +32,15 @@ func TestCheckUsage(t *testing.T) {
 	}{
 		"as it was made":      {func(string) error { return nil }, gpus, ""},
 		"of a GPU in capital": {func(string) error { return nil }, []string{"GPU-0A000000-1111-2222-3333-444455556666", gpus[1]}, ""},
-		"of other GPUs":       {func(string) error { return nil }, []string{gpus[1], gpus[0]}, "GPU 0 is GPU-0a000000-1111-2222-3333-444455556666"},
-		"of fewer GPUs":       {func(string) error { return nil }, gpus[:1], "it has 2 GPUs, not 1"},
+		"of other GPUs":       {func(string) error { return nil }, []string{gpus[1], gpus[0]}, "header uuid 0 is not that of MIG-0a"},
+		"of fewer GPUs":       {func(string) error { return nil }, gpus[:1], "header device_count is 2, not 1"},
 		"text":                {func(path string) error { return os.WriteFile(path, []byte("x"), 0) }, gpus, "its size is 1 bytes, not 1314816"},
 		"cut short":           {func(path string) error { return os.Truncate(path, 4096) }, gpus, "its size is 4096 bytes"},
 		"cut and grown again": {func(path string) error { return os.WriteFile(path, make([]byte, usageSize), 0) }, gpus, "magic number"},
 		"made longer":         {func(path string) error { return os.Truncate(path, 1<<40) }, gpus, "its size is 1099511627776 bytes"},
 		"another layout":      {write(usageOffLayout, []byte{9}), gpus, "it is GPUSUSE1 of layout 9"},
-		"another GPU":         {write(usageOffUUID, []byte{1}), gpus, "GPU 0 is GPU-01000000"},
-		"a GPU for a MIG one": {write(usageOffMIG, []byte{0}), gpus, "GPU 1 is GPU-"},
+		"another GPU":         {write(usageOffUUID, []byte{1}), gpus, "header uuid 0 is not that of GPU-0a"},
+		"a GPU for a MIG one": {write(usageOffMIG, []byte{0}), gpus, "header uuid 1 is not that of MIG-0a"},
 		"the largest number": {func(path string) error {
 			slot := make([]byte, usageSlotSize)
 			le.PutUint32(slot, 7)

@@ -48,7 +48,7 @@ func TestUpdateCores(t *testing.T) {
 	require.NoError(t, UpdateCores(dir, want))
 	is, err = ReadLimits(path)
 	require.NoError(t, err)
-	assert.Equal(t, uint64(2), is.Generation, "nobody need look at what has not changed")
+	assert.Equal(t, uint64(2), is.Generation, "unchanged")
 	require.NoError(t, Wake(dir))
 	is, err = ReadLimits(path)
 	require.NoError(t, err)
@@ -70,7 +70,7 @@ func TestUpdateCoresRefuses(t *testing.T) {
 	for name, test := range map[string]struct {
 		states []CoreState
 		spoil  func(file []byte)
-		says   string
+		want   string
 	}{
 		"too few":              {[]CoreState{{}}, nil, "does not have 1 GPUs"},
 		"correction too large": {[]CoreState{{Correction: 4001}, {}}, nil, "GPU 0: correction 4001"},
@@ -88,7 +88,7 @@ func TestUpdateCoresRefuses(t *testing.T) {
 				test.spoil(before)
 				require.NoError(t, os.WriteFile(path, before, 0o644))
 			}
-			assert.ErrorContains(t, UpdateCores(dir, test.states), test.says)
+			assert.ErrorContains(t, UpdateCores(dir, test.states), test.want)
 			after, err := os.ReadFile(path)
 			require.NoError(t, err)
 			assert.Equal(t, before[:limitsOffGen], after[:limitsOffGen])

@@ -19,16 +19,16 @@ func TestReaderEnforced(t *testing.T) {
 		state CoreState
 		want  bool
 	}{
-		{"default, alone", limit(PolicyDefault, 30, 0), CoreState{}, false},
+		{"default, not contended", limit(PolicyDefault, 30, 0), CoreState{}, false},
 		{"default, contended", limit(PolicyDefault, 30, 0), contended, true},
-		{"force, alone", limit(PolicyForce, 30, 0), CoreState{}, true},
+		{"force, not contended", limit(PolicyForce, 30, 0), CoreState{}, true},
 		{"disabled", limit(PolicyDisable, 30, 80), contended, false},
 		{"no limit", limit(PolicyForce, 0, 80), contended, false},
 		{"the whole GPU", limit(PolicyForce, 100, 0), contended, false},
-		{"a soft ceiling, alone", limit(PolicyDefault, 30, 80), CoreState{}, true},
-		{"a soft ceiling of all, alone", limit(PolicyForce, 30, 100), CoreState{}, false},
+		{"a soft ceiling, not contended", limit(PolicyDefault, 30, 80), CoreState{}, true},
+		{"a soft ceiling of 100, not contended", limit(PolicyForce, 30, 100), CoreState{}, false},
 		{"a soft ceiling, contended", limit(PolicyDefault, 30, 100), contended, true},
-		{"a soft ceiling, room for all", limit(PolicyDefault, 30, 100), CoreState{Contended: true, ElasticPercent: 100}, false},
+		{"a soft ceiling, elastic 100", limit(PolicyDefault, 30, 100), CoreState{Contended: true, ElasticPercent: 100}, false},
 		{"a soft ceiling below the share", limit(PolicyDefault, 30, 20), CoreState{}, false},
 		{"blocked", limit(PolicyDisable, 0, 0), CoreState{Blocked: true}, true},
 	} {

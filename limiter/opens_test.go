@@ -65,7 +65,7 @@ func blocking(files *token.FileSet, file *ast.File, path string) (found []string
 			allowed[c.X], allowed[c.Y] = true, true
 		}
 		if s, is := n.(*ast.SelectorExpr); is && !own && s.Sel.Name == "Name" && name(s.X) == "vgpufs" {
-			report(s, "vgpufs.Name: package limiter alone makes paths of a claim's files")
+			report(s, "vgpufs.Name: only package limiter makes paths of a claim's files")
 		}
 		if s, is := n.(*ast.SelectorExpr); is && !own && !allowed[s] && slices.Contains(claimFiles, s.Sel.Name) && name(s.X) == "limiter" {
 			report(s, "%s is not called", s.Sel.Name) // a value of a function hides what it is given to
@@ -85,7 +85,7 @@ func blocking(files *token.FileSet, file *ast.File, path string) (found []string
 		identity := slices.Contains(identities, path+" "+function)
 		switch {
 		case !own && strings.HasSuffix(callee, ".Join") && joins(call):
-			report(call, "%s: package limiter alone makes paths of a claim's files", callee)
+			report(call, "%s: only package limiter makes paths of a claim's files", callee)
 		case identity && slices.Contains(opens, callee) && !mentions(call, "O_EXCL"):
 			report(call, "%s in a function that opens nothing", callee)
 		case !own && !identity && slices.Contains(claimFiles, strings.TrimPrefix(callee, "limiter.")) && pkg == "limiter" && !allowed[call]:
@@ -117,7 +117,7 @@ func name(e ast.Expr) string {
 	return ""
 }
 
-// joins says whether a path is joined of the name of a claim's directory of files.
+// joins reports whether a path is joined of the name of a claim's directory of files.
 func joins(call *ast.CallExpr) bool {
 	return slices.ContainsFunc(call.Args, func(e ast.Expr) bool {
 		literal, is := e.(*ast.BasicLit)
@@ -125,7 +125,7 @@ func joins(call *ast.CallExpr) bool {
 	})
 }
 
-// mentions says whether a name is somewhere in a call.
+// mentions reports whether a name is somewhere in a call.
 func mentions(call *ast.CallExpr, word string) (found bool) {
 	ast.Inspect(call, func(n ast.Node) bool {
 		if id, is := n.(*ast.Ident); is {
@@ -171,9 +171,9 @@ func TestBlockingOpensAreFound(t *testing.T) {
 		"by a function's value":  {"oci/a.go", `path := limiter.UsagePath; os.Open(path(dir))`, "x:3: UsagePath is not called"},
 		"joined":                 {"oci/a.go", `os.Open(filepath.Join(limiter.UsagePath(dir), ".."))`, "x:3: limiter.UsagePath is given to something else"},
 		"the directory's":        {"oci/a.go", `os.Open(limiter.FilesDir(dir) + "/limits")`, "x:3: limiter.FilesDir is given to something else"},
-		"by the directory":       {"oci/a.go", `os.ReadFile(filepath.Join(dir, vgpufs.Name, "limits"))`, "x:3: vgpufs.Name: package limiter alone"},
-		"by its name":            {"oci/a.go", `os.ReadFile(filepath.Join(dir, "vgpu", "usage"))`, "x:3: filepath.Join: package limiter alone"},
-		"by its name and more":   {"oci/a.go", `os.ReadFile(filepath.Join(dir, "vgpu/usage"))`, "x:3: filepath.Join: package limiter alone"},
+		"by the directory":       {"oci/a.go", `os.ReadFile(filepath.Join(dir, vgpufs.Name, "limits"))`, "x:3: vgpufs.Name: only package limiter"},
+		"by its name":            {"oci/a.go", `os.ReadFile(filepath.Join(dir, "vgpu", "usage"))`, "x:3: filepath.Join: only package limiter"},
+		"by its name and more":   {"oci/a.go", `os.ReadFile(filepath.Join(dir, "vgpu/usage"))`, "x:3: filepath.Join: only package limiter"},
 		"made":                   {"oci/populate.go", `}; func makePlaces() { rawfile.Open(limiter.FilesDir(dir)+"/x", unix.O_CREAT|unix.O_EXCL, 0)`, ""},
 		"opened where it's made": {"oci/populate.go", `}; func makePlaces() { rawfile.Open(limiter.FilesDir(dir)+"/x", unix.O_CREAT, 0)`, "x:3: rawfile.Open in a function that opens nothing"},
 		"returned":               {"oci/a.go", `return limiter.LimitsPath(dir)`, "x:3: limiter.LimitsPath is given to something else"},

@@ -44,7 +44,7 @@ func TestReader(t *testing.T) {
 	assert.Equal(t, want, *u)
 
 	_, err = r.Usage(usageFile(t, nil), nil)
-	require.NoError(t, err, "of GPUs that nobody knows")
+	require.NoError(t, err, "of any GPUs")
 	u, err = r.Usage(filepath.Join(t.TempDir(), "none"), testGPUs)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	assert.Zero(t, u.Processes)
@@ -54,7 +54,7 @@ func TestReaderOfSpoiltUsage(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		spoil  func(file []byte) []byte
-		counts bool // what can be read is told all the same
+		counts bool // the readable part is returned
 	}{
 		{"emptied", func([]byte) []byte { return nil }, false},
 		{"cut in its slots", func(b []byte) []byte { return b[:usageHeaderSize+usageSlotSize] }, false},
@@ -153,7 +153,7 @@ func TestReaderOfCores(t *testing.T) {
 	require.NoError(t, os.WriteFile(half, file, 0o600))
 	got, err = r.Cores(half)
 	require.NoError(t, err)
-	assert.Equal(t, []CoreState{{}, {ResidueBytes: 5}}, got, "a record whose writer died; the others tell")
+	assert.Equal(t, []CoreState{{}, {ResidueBytes: 5}}, got, "one record's writer was killed")
 
 	require.NoError(t, os.Truncate(half, 100))
 	_, err = r.Cores(half)

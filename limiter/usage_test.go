@@ -176,8 +176,8 @@ func TestUsageOfAnotherVersion(t *testing.T) {
 		"larger":                 {func(b []byte) []byte { b[usageOffLayout] = 2; return append(b, make([]byte, 4096)...) }, true},
 		"other sizes in it":      {func(b []byte) []byte { b[usageOffLayout], b[usageOffSlot] = 2, 1; return b }, true},
 		"no layout":              {func(b []byte) []byte { b[usageOffLayout] = 0; return b }, false},
-		"nobody's layout":        {func(b []byte) []byte { b[usageOffLayout+3] = 9; return b }, false},
-		"nobody's name":          {func(b []byte) []byte { b[7] = 'x'; return b }, false},
+		"unknown layout":         {func(b []byte) []byte { b[usageOffLayout+3] = 9; return b }, false},
+		"unknown name":           {func(b []byte) []byte { b[7] = 'x'; return b }, false},
 		"other sizes, this name": {func(b []byte) []byte { b[usageOffSlot] = 1; return b }, false},
 		"too short to say":       {func(b []byte) []byte { b[usageOffLayout] = 2; return b[:10] }, false},
 	} {
@@ -225,7 +225,7 @@ func TestTrimUsage(t *testing.T) {
 	}{
 		{"as it was made", func(*os.File) error { return nil }, false},
 		{"grown by one byte", func(f *os.File) error { return f.Truncate(usageSize + 1) }, true},
-		{"grown by what takes room", func(f *os.File) error {
+		{"grown with data", func(f *os.File) error {
 			_, err := f.WriteAt(make([]byte, 4<<20), usageSize)
 			return err
 		}, true},

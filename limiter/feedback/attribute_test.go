@@ -88,7 +88,7 @@ func TestOwners(t *testing.T) {
 	// One that has moved to another container's group is not on that one's account.
 	played(t, proc, "15", "505", "0::/kubepods/"+idA)
 	mounts(t, proc, "15", map[string]string{usagePath: files[idB]})
-	// One whose first thread has ended: by the groups of version 1 it is nowhere.
+	// The first thread has ended: by the groups of version 1 it is in no container.
 	played(t, proc, "16", "506", "4:devices:/\n")
 	stat := "16 (x) Z " + strings.Repeat("0 ", 18) + "506 0 0\n"
 	require.NoError(t, os.WriteFile(filepath.Join(proc, "16/stat"), []byte(stat), 0o644))
@@ -116,7 +116,7 @@ func TestOwners(t *testing.T) {
 }
 
 // A second call with other processes does not read the first ones again: each can have a large mount table.
-func TestOwnersKeepWhatOtherQuestionsFound(t *testing.T) {
+func TestOwnersCacheAcrossCalls(t *testing.T) {
 	proc, state := t.TempDir(), t.TempDir()
 	ownMounts(t, proc)
 	files := map[string]string{idA: filepath.Join(state, "a/usage"), idB: filepath.Join(state, "b/usage")}
@@ -137,7 +137,7 @@ func TestOwnersKeepWhatOtherQuestionsFound(t *testing.T) {
 }
 
 // A process with a very long mount table, or without time left for it, is identified by its control group.
-func TestOwnersReadNoMoreMountsThanTheyMay(t *testing.T) {
+func TestOwnersBoundMountTables(t *testing.T) {
 	proc, state := t.TempDir(), t.TempDir()
 	ownMounts(t, proc)
 	files := map[string]string{idA: filepath.Join(state, "a/usage"), idB: filepath.Join(state, "b/usage")}
@@ -159,8 +159,8 @@ func TestOwnersReadNoMoreMountsThanTheyMay(t *testing.T) {
 	assert.Equal(t, map[int]string{20: idA, 21: idB, 22: idB}, o.Find([]int{20, 21, 22}, files), "there is time the next time")
 }
 
-// What a container mounts, or what leaks out of it, makes nobody another container's.
-func TestOwnersAreNotMisled(t *testing.T) {
+// Mounts by a container, or leaked from it, assign no process to another container.
+func TestOwnersRejectForgedMounts(t *testing.T) {
 	proc, state := t.TempDir(), t.TempDir()
 	ownMounts(t, proc)
 	files := map[string]string{idA: limiter.UsagePath(filepath.Join(state, idA)), idB: limiter.UsagePath(filepath.Join(state, idB))}
@@ -169,7 +169,7 @@ func TestOwnersAreNotMisled(t *testing.T) {
 	}{
 		// Another file system has a file by the same path.
 		"20": {idA, "91 90 0:78 " + files[idB] + " " + usagePath + " rw - tmpfs tmpfs rw\n"},
-		// One that was removed, and whose place another has.
+		// A removed file with a successor at its path.
 		"21": {idA, "91 90 0:77 " + files[idB] + "//deleted " + usagePath + " rw - tmpfs tmpfs rw\n"},
 		// An image may have links of its own, by which the runtime has mounted it elsewhere.
 		"22": {"elsewhere", "91 90 0:77 " + filepath.Dir(files[idB]) + " /var/local/vgpu ro - tmpfs tmpfs rw\n92 91 0:77 " + files[idB] + " /var/local/vgpu/usage rw - tmpfs tmpfs rw\n"},
@@ -222,8 +222,8 @@ func begin(t *testing.T, steps string) int {
 	return c.Process.Pid
 }
 
-// Real processes: one with its usage file, one that has a file system above it that never
-// answers, and one whose root is elsewhere.
+// Real processes: with the usage file, with a file system above it that never
+// answers, and with another root.
 func TestOwnersOfRealProcesses(t *testing.T) {
 	state := t.TempDir()
 	files := map[string]string{}
@@ -238,7 +238,7 @@ func TestOwnersOfRealProcesses(t *testing.T) {
 	mount := vgpufstest.NewRoot + "mount --bind " + filepath.Dir(files[idB]) + " /mnt" + filepath.Dir(usagePath) + "; mount --bind " + files[idB] + " /mnt" + usagePath + "\n"
 	const enter = "\necho ready\nexec chroot /mnt /bin/sleep 1000"
 	with := begin(t, mount+enter)
-	// Nobody serves it: whoever looks up anything in it waits until it is gone.
+	// It has no server: lookups in it hang.
 	hangs := begin(t, mount+"exec 9<>/dev/fuse; mount -i -t fuse -o fd=9,rootmode=40000,user_id=0,group_id=0 x /mnt"+filepath.Dir(usagePath)+enter)
 	root := t.TempDir()
 	changed := begin(t, mount+"mount --bind / "+root+"\necho ready\nexec chroot "+root+" /bin/sleep 1000")

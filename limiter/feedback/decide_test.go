@@ -31,7 +31,7 @@ func TestContended(t *testing.T) {
 	a, b := tenant("a", 30, 0, 30, false), tenant("b", 50, 0, 50, false)
 	idle := func(t Tenant) Tenant { t.Busy = 0; return t }
 	_, states := steps(1, nil, 0, a, idle(b))
-	assert.Equal(t, map[string]limiter.CoreState{"a": {}, "b": {Contended: true}}, states, "b is alone to see that a works")
+	assert.Equal(t, map[string]limiter.CoreState{"a": {}, "b": {Contended: true}}, states, "only b sees that a is active")
 	past, states := steps(1, nil, 0, a, b)
 	assert.True(t, states["a"].Contended)
 	assert.True(t, states["b"].Contended)
@@ -47,14 +47,14 @@ func TestContended(t *testing.T) {
 
 	a.Wants, b.Wants = true, true
 	_, states = steps(20, nil, 0, a, idle(b))
-	assert.False(t, states["a"].Contended, "what a container says of itself contends with nobody")
+	assert.False(t, states["a"].Contended, "a container's own report causes no contention")
 
 	for name, limit := range map[string]limiter.DeviceLimit{
 		"no limit": {}, "the whole GPU": {CorePercent: 100}, "disabled": {CorePercent: 30, Policy: limiter.PolicyDisable},
 	} {
 		free := Tenant{ID: "free", Limit: limit, Busy: 50, Wants: true}
 		_, states = steps(20, nil, 0, a, free)
-		assert.Equal(t, limiter.CoreState{}, states["free"], "%s: nothing to tell", name)
+		assert.Equal(t, limiter.CoreState{}, states["free"], "%s: no state", name)
 		assert.True(t, states["a"].Contended)
 	}
 }
@@ -80,7 +80,7 @@ func TestBlocked(t *testing.T) {
 }
 
 // The one of higher priority goes first, and what it leaves is used: a model of a GPU that
-// gives each what it wants while there is room, and shares what is short by halves.
+// gives each what it wants while time is free, and shares what is short by halves.
 func TestPriorityConservesWork(t *testing.T) {
 	for name, test := range map[string]struct {
 		demand        float64 // of the one of higher priority
@@ -138,7 +138,7 @@ func TestPriorityComesSoon(t *testing.T) {
 	assert.True(t, states["low"].Blocked)
 }
 
-// GPU is a model of two tenants whose estimates are wrong by a factor: what a
+// GPU is a model of two tenants with estimates that are wrong by a factor: what a
 // tenant gets is its share times its correction over that.
 func TestCorrectionConverges(t *testing.T) {
 	for _, test := range []struct {
@@ -161,7 +161,7 @@ func TestCorrectionConverges(t *testing.T) {
 }
 
 // Two that have a full GPU between them, and want more: neither rises, for there is
-// nothing to be had, and what one has too much is taken from him alone.
+// nothing to be had, and only the one with too much loses time.
 func TestCorrectionsDoNotWindUpTogether(t *testing.T) {
 	_, states := steps(200, nil, 0, tenant("a", 50, 0, 48, true), tenant("b", 50, 0, 49, true))
 	assert.Zero(t, states["a"].Correction)
@@ -170,11 +170,11 @@ func TestCorrectionsDoNotWindUpTogether(t *testing.T) {
 	assert.Zero(t, states["a"].Correction)
 	assert.Less(t, states["b"].Correction, uint16(1000))
 	_, states = steps(10, nil, 0, tenant("a", 50, 0, 41, true), tenant("b", 50, 0, 50, true))
-	assert.Greater(t, states["a"].Correction, uint16(1000), "there is room")
+	assert.Greater(t, states["a"].Correction, uint16(1000), "time is free")
 	free := tenant("b", 50, 0, 59, true)
 	free.Limit.Policy = limiter.PolicyDisable
 	_, states = steps(10, nil, 0, tenant("a", 50, 0, 41, true), free)
-	assert.Greater(t, states["a"].Correction, uint16(1000), "whoever has no share gives way")
+	assert.Greater(t, states["a"].Correction, uint16(1000), "a container without a share yields")
 	_, states = steps(10, nil, 59, tenant("a", 50, 0, 41, true))
 	assert.Greater(t, states["a"].Correction, uint16(1000), "and so does a stranger")
 }
@@ -206,7 +206,7 @@ func TestCorrectionStandsStill(t *testing.T) {
 	assert.Zero(t, states["a"].Correction)
 }
 
-// What it had while it was alone says nothing of its share, and what it had queued then
+// Its time without others is unrelated to its share, and what it had queued then
 // still runs for some steps.
 func TestCorrectionWaitsForOldWork(t *testing.T) {
 	a := tenant("a", 30, 0, 90, true)
@@ -221,7 +221,7 @@ func TestCorrectionWaitsForOldWork(t *testing.T) {
 	assert.NotZero(t, states["a"].Correction, "then it is corrected")
 }
 
-// Of a container that is held back for one of higher priority its share says nothing:
+// Of a container that is held back for one of higher priority the share is no measure:
 // afterwards it has no more than that.
 func TestCorrectionStandsStillWhileBlocked(t *testing.T) {
 	a, b, high := tenant("a", 30, 0, 1, true), tenant("b", 60, 0, 1, true), tenant("high", 0, 0, 80, false)
@@ -239,14 +239,14 @@ func TestCorrectionStandsStillWhileBlocked(t *testing.T) {
 func TestElastic(t *testing.T) {
 	a := tenant("a", 30, 80, 80, true)
 	_, states := steps(1, nil, 0, a)
-	assert.Equal(t, limiter.CoreState{}, states["a"], "alone its ceiling is the soft one")
+	assert.Equal(t, limiter.CoreState{}, states["a"], "without others its ceiling is the soft one")
 
 	a.Busy = 30
 	b := tenant("b", 20, 0, 20, false)
 	past, states := steps(1, nil, 0, a, b)
 	assert.EqualValues(t, 30, states["a"].ElasticPercent, "it begins at the hard share")
 	past, states = steps(3, past, 0, a, b)
-	assert.EqualValues(t, 39, states["a"].ElasticPercent, "and grows where there is room")
+	assert.EqualValues(t, 39, states["a"].ElasticPercent, "and increases while time is free")
 	a.Busy = 39
 	_, states = steps(100, past, 0, a, b)
 	assert.EqualValues(t, 80, states["a"].ElasticPercent, "up to the soft one")
@@ -261,13 +261,13 @@ func TestElastic(t *testing.T) {
 
 	a.Busy, b.Busy = 78, 20
 	_, states = steps(10, past, 0, a, b)
-	assert.GreaterOrEqual(t, states["a"].ElasticPercent, uint16(30), "b has its share: nobody is hungry")
+	assert.GreaterOrEqual(t, states["a"].ElasticPercent, uint16(30), "b has its share")
 
 	free := tenant("free", 0, 0, 10, false)
 	past, _ = steps(20, nil, 0, tenant("a", 30, 80, 40, true), free)
 	a.Busy = 88
 	_, states = steps(20, past, 0, a, free)
-	assert.EqualValues(t, 30, states["a"].ElasticPercent, "whoever has no limit may have all")
+	assert.EqualValues(t, 30, states["a"].ElasticPercent, "a container without a limit may use all")
 }
 
 // A container without a share gets the remainder of the shares in use, and all while none is in use.

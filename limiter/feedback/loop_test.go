@@ -59,7 +59,7 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-// once is one step; whoever has time has a GPU open.
+// once is one step; processes with GPU time have a GPU open.
 func (s *scene) once() error {
 	if s.memories == nil {
 		s.seen = map[string][]nvidia.ProcessMemory{gpu0: {{PID: 98}}}
@@ -114,7 +114,7 @@ func TestLoop(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, before, after)
 
-	// One whose files are spoilt or gone does not keep the others.
+	// Damaged or missing files of one container do not stop the others.
 	require.NoError(t, os.Remove(limiter.LimitsPath(s.containers[0].Dir)))
 	s.times[gpu0] = []nvidia.ProcessTime{{PID: 2, Percent: 40}}
 	var failed error
@@ -130,7 +130,7 @@ func TestLoop(t *testing.T) {
 	assert.True(t, s.state(t, 0).Contended, "a stranger works")
 
 	s.containers, s.failure = nil, errors.New("no NVML")
-	assert.NoError(t, s.once(), "nobody to look for")
+	assert.NoError(t, s.once(), "no containers")
 	assert.Empty(t, s.waited)
 	assert.Empty(t, s.written)
 }

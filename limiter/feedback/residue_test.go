@@ -64,7 +64,7 @@ func TestResidue(t *testing.T) {
 		look(1400, 4000)
 	}
 	assert.Equal(t, uint64(400), s.state(t, 0).ResidueBytes, "two processes together have more than is charged")
-	assert.Zero(t, s.state(t, 1).ResidueBytes, "less than is charged is no residue, and the stranger's is nobody's")
+	assert.Zero(t, s.state(t, 1).ResidueBytes, "less than is charged, and a stranger's memory, are no residue")
 
 	look(9000, 4000)
 	assert.Equal(t, uint64(400), s.state(t, 0).ResidueBytes, "what is allocated meanwhile is none")
@@ -77,7 +77,7 @@ func TestResidue(t *testing.T) {
 	for range residueLooks {
 		look(500, 4000)
 	}
-	assert.Equal(t, uint64(200), s.state(t, 0).ResidueBytes, "of 500 bytes 300 are charged: the driver has managed memory on nobody's account")
+	assert.Equal(t, uint64(200), s.state(t, 0).ResidueBytes, "of 500 bytes 300 are charged: the driver has managed memory for no process")
 	s.hold(t, 0, 300)
 	look(500, 4000)
 	assert.Equal(t, uint64(200), s.state(t, 0).ResidueBytes, "nor what an ended process exported")
@@ -90,7 +90,7 @@ func TestResidue(t *testing.T) {
 	}
 	assert.Equal(t, uint64(4000), s.state(t, 1).ResidueBytes)
 
-	// All processes are gone: what was told is taken back, and then nobody is looked at.
+	// All processes are gone: the states are reset, and then no file is read.
 	s.memories = map[string][]nvidia.ProcessMemory{gpu0: {}}
 	require.NoError(t, s.once())
 	assert.Zero(t, s.state(t, 1).ResidueBytes)

@@ -41,7 +41,7 @@ func TestUse(t *testing.T) {
 	s.failure = errors.New("NVML hangs")
 	s.times = nil
 	require.Error(t, s.once())
-	assert.NotContains(t, s.Use().Percent, gpu0, "a GPU that can't tell")
+	assert.NotContains(t, s.Use().Percent, gpu0, "a GPU without numbers")
 	s.containers = nil
 	require.NoError(t, s.once())
 	assert.Nil(t, s.Use())

@@ -40,7 +40,7 @@ type audited struct {
 	devices map[string][]nvidia.Process
 	claims  []Claim
 	failure error
-	guarded error
+	ready   error
 	events  notified
 	log     bytes.Buffer
 	root    string
@@ -77,7 +77,7 @@ func newAudited(t *testing.T, kill bool) *audited {
 		Inspector:   inspector(t, map[string]string{idA: "default", idB: "infra"}),
 		AllowedFile: file,
 
-		Ready:  func() error { return a.guarded },
+		Ready:  func() error { return a.ready },
 		Events: &a.events,
 		Log:    slog.New(slog.NewTextHandler(&a.log, nil)),
 	})
@@ -124,10 +124,10 @@ func TestAuditorKills(t *testing.T) {
 	require.Len(t, a.events, 1)
 	assert.Regexp(t, `^default/p UngrantedGPUProcess: process \d+ \("sleep"\) uses `+gpuA+`, and its container has no grant. These processes are killed after 10s$`, a.events[0])
 	assert.True(t, lives(thief), "the grace is not over")
-	a.guarded = errors.New("not connected")
+	a.ready = errors.New("not connected")
 	a.looks(1)
 	assert.True(t, lives(thief), "which containers there are is not known")
-	a.guarded = nil
+	a.ready = nil
 	a.looks(1)
 	require.EqualError(t, thief.Wait(), "signal: killed")
 	assert.True(t, lives(host))
@@ -227,7 +227,7 @@ func TestAuditorLooksOnceMore(t *testing.T) {
 	assert.True(t, gone(i.Still(v, Offender{}, none)))
 }
 
-// A container over its limit: all of its processes on that GPU end, and nobody else.
+// A container over its limit: all of its processes on that GPU end, and no other.
 func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 	a := newAudited(t, true)
 	one, two, free := a.process(t, idA, 900*mib), a.process(t, idA, 900*mib), begin(t, 0, "sleep", "1000")
@@ -246,7 +246,7 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 	assert.Equal(t, 1.0, a.lasting(OverLimit))
 	assert.Equal(t, 2.0, a.lasting(NoLimiter), "sleep has no limiter")
 
-	// Their limiter is switched off in part, so that one thing is judged alone.
+	// Their limiter is partly disabled, so that there is one violation.
 	a.claims[1].Uncontrolled = true
 	a.looks(1)
 	assert.EqualError(t, one.Wait(), "signal: killed")
@@ -263,7 +263,7 @@ func TestAuditorEndsWhoIsOverTheLimit(t *testing.T) {
 	a.looks(fullPass + 1)
 	assert.Zero(t, a.lasting(DamagedUsageFile))
 
-	// The file that it has spoilt is notified of, whoever is on a GPU.
+	// The damaged file is reported, with or without a process on a GPU.
 	require.NoError(t, os.Truncate(a.claims[0].usageFile(), 3))
 	a.looks(fullPass + 1)
 	assert.Equal(t, 1.0, a.lasting(DamagedUsageFile))
@@ -292,13 +292,13 @@ func TestAuditorIsToldOfResizedFiles(t *testing.T) {
 	require.Len(t, a.events, 1)
 	assert.Contains(t, a.events[0], "changed the size of its usage file")
 	a.looks(overAfter)
-	assert.Zero(t, a.lasting(DamagedUsageFile), "it was left alone since")
+	assert.Zero(t, a.lasting(DamagedUsageFile), "it was not changed since")
 	assert.Empty(t, a.resized)
 	assert.Len(t, a.events, 1)
 	assert.True(t, lives(job))
 }
 
-// After the decision NVML is asked once more: who has left the GPU meanwhile, or has given
+// After the decision NVML is read again: a process that has left the GPU meanwhile, or has given
 // back what was too much, lives, and so does everybody where NVML doesn't answer.
 func TestAuditorAsksNVMLOnceMore(t *testing.T) {
 	for name, meanwhile := range map[string]func(a *audited){
@@ -342,7 +342,7 @@ func TestAuditorAsksNVMLOnceMore(t *testing.T) {
 	}
 }
 
-// A limit that was lowered below what is in use ends nobody: not when the agent starts
+// A limit that was lowered below the use kills no process: not when the agent starts
 // again, not when a GPU does not answer, and not for what another process has done.
 func TestAuditorLetsKeepWhatALowerLimitFinds(t *testing.T) {
 	a := newAudited(t, true)
@@ -367,7 +367,7 @@ func TestAuditorLetsKeepWhatALowerLimitFinds(t *testing.T) {
 
 	a.end(context.Background(), []Violation{{Finding: Finding{Kind: NoLimiter, Container: claim.Container}}})
 	a.looks(3)
-	assert.Zero(t, a.lasting(OverLimit), "somebody else was ended")
+	assert.Zero(t, a.lasting(OverLimit), "another process was killed")
 
 	a.Auditor = New(a.config)
 	a.history.grace = time.Hour
@@ -383,7 +383,7 @@ func TestAuditorLetsKeepWhatALowerLimitFinds(t *testing.T) {
 	assert.Equal(t, 1.0, a.lasting(OverLimit))
 	assert.True(t, lives(job))
 
-	// Who has gone is forgotten, and a file that can't be read too.
+	// Ended containers and an unreadable file are forgotten.
 	a.devices[gpuA] = nil
 	a.looks(1)
 	assert.Empty(t, a.allowed.bytes)
@@ -392,7 +392,7 @@ func TestAuditorLetsKeepWhatALowerLimitFinds(t *testing.T) {
 	assert.Contains(t, a.log.String(), "memory that containers may keep")
 }
 
-// startReady starts a program, and waits until it says that it is ready.
+// startReady starts a program, and waits until it is ready.
 func startReady(t *testing.T, c *exec.Cmd) {
 	out, err := c.StdoutPipe()
 	require.NoError(t, err)

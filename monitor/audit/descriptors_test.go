@@ -139,7 +139,7 @@ func TestAuditorFindsOpenDeviceNodes(t *testing.T) {
 	}
 }
 
-// A descriptor with O_PATH gives no access. One that was opened for ioctl alone, without reading or writing, does.
+// A descriptor with O_PATH gives no access. One that was opened only for ioctl, without reading or writing, does.
 func TestDescriptorsThatGiveAccess(t *testing.T) {
 	const neither = unix.O_WRONLY | unix.O_RDWR
 	path, ioctl := holding(t, openAs(t, fullMinor, unix.O_PATH)), holding(t, openAs(t, fullMinor, neither))

@@ -112,7 +112,7 @@ func TestFind(t *testing.T) {
 		"numbers that no GPU has":      {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(holds(gpuA, 1<<43)), proc(2, "a", LimiterPresent).with(holds(gpuA, 1<<43))}, []found{{OverLimit, "a", []int{1, 2}, false}}},
 		"memory that is not known":     {[]*Claim{a}, []Process{proc(1, "a", LimiterPresent).with(func(p *Process) { p.Devices = map[string]Memory{gpuA: {Bytes: 1 << 50}} })}, nil},
 		"a usage file that is damaged": {[]*Claim{damaged}, []Process{proc(1, "a", LimiterPresent, gpuA), proc(2, "a", LimiterPresent)}, []found{{DamagedUsageFile, "a", []int{1}, false}}},
-		"and nobody on a GPU":          {[]*Claim{damaged}, nil, []found{{DamagedUsageFile, "a", nil, false}}},
+		"and no process on one":        {[]*Claim{damaged}, nil, []found{{DamagedUsageFile, "a", nil, false}}},
 	} {
 		look := Snapshot{Claims: map[string]*Claim{}, Processes: test.processes}
 		for _, c := range test.claims {

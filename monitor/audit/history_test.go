@@ -67,7 +67,7 @@ func TestHistory(t *testing.T) {
 		assert.Empty(t, step().Over)
 	}
 
-	// Who comes and goes does not begin again.
+	// A process that comes and goes does not begin a new violation.
 	begin()
 	step(finding(UngrantedProcess, "a", 1))
 	for pid := range 5 {
@@ -86,7 +86,7 @@ func TestHistory(t *testing.T) {
 		assert.Empty(t, step(finding(kind, "a", 10)).Due, "not in two looks running")
 	}
 
-	// Whoever is spared is notified of and not ended.
+	// A spared process is reported and not killed.
 	begin()
 	spared := finding(UngrantedProcess, "a", 1, 2)
 	spared.Offenders[0].Spared = "why"
@@ -102,7 +102,7 @@ func TestHistory(t *testing.T) {
 	assert.Len(t, step(finding(HostProcess, "", 2)).Began, 1)
 }
 
-// Whatever is found: nobody is due before his grace, without two looks in a row, or who
+// For any findings: no process is due before the grace time, without two passes in a row, or if it
 // was not found in this very look; and nothing is remembered of what is long gone.
 func TestHistoryHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -70,8 +70,8 @@ func TestScanMaps(t *testing.T) {
 		want mapped
 	}{
 		"both":                         {driver + limiter, mapped{driver: true, limiter: LimiterPresent, files: FilesAbsent}},
-		"the driver alone":             {driver, mapped{driver: true, limiter: LimiterAbsent, files: FilesAbsent}},
-		"the limiter alone":            {limiter, mapped{driver: false, limiter: LimiterPresent, files: FilesAbsent}},
+		"only the driver":              {driver, mapped{driver: true, limiter: LimiterAbsent, files: FilesAbsent}},
+		"only the limiter":             {limiter, mapped{driver: false, limiter: LimiterPresent, files: FilesAbsent}},
 		"behind the front":             {at(code, " 00:2b 9 ", "/.gpuslice/driver/cuda"), mapped{driver: true, limiter: LimiterAbsent, files: FilesAbsent}},
 		"a GPU":                        {at(data, " 00:05 8 ", "/dev/nvidia0"), mapped{driver: true, limiter: LimiterAbsent, files: FilesAbsent}},
 		"the driver's other nodes":     {at(data, " 00:05 8 ", "/dev/nvidiactl") + at(data, " 00:05 8 ", "/dev/nvidia-modeset"), mapped{driver: false, limiter: LimiterAbsent, files: FilesAbsent}},
@@ -88,8 +88,8 @@ func TestScanMaps(t *testing.T) {
 		"forged, then not known":       {at(code, " 00:2a 78 ", "/.gpuslice/libvgpu.so") + at(code, " 00:2a 79 ", "/.gpuslice/libvgpu.so"), mapped{driver: false, limiter: LimiterForged, files: FilesAbsent}},
 		"the claim's files":            {driver + limiter + limits + usage, mapped{driver: true, limiter: LimiterPresent, files: FilesOwn}},
 		"moved, with their directory":  {limiter + at("7f20-7f30 r--s 00000000", " 00:2c 5 ", "/usr/local/x/limits") + usage, mapped{driver: false, limiter: LimiterPresent, files: FilesOwn}},
-		"the limits alone":             {limiter + limits, mapped{driver: false, limiter: LimiterPresent, files: FilesAbsent}},
-		"the usage file alone":         {limiter + usage, mapped{driver: false, limiter: LimiterPresent, files: FilesAbsent}},
+		"only the limits":              {limiter + limits, mapped{driver: false, limiter: LimiterPresent, files: FilesAbsent}},
+		"only the usage file":          {limiter + usage, mapped{driver: false, limiter: LimiterPresent, files: FilesAbsent}},
 		"forged limits":                {limiter + at(data, " 00:2c 7 ", "/.gpuslice/limits") + usage, mapped{driver: false, limiter: LimiterPresent, files: FilesForeign}},
 		"forged limits beside the own": {limiter + at(data, " 00:2c 7 ", "/.gpuslice/limits (deleted)") + limits + usage, mapped{driver: false, limiter: LimiterPresent, files: FilesForeign}},
 		"forged usage, below a root":   {limiter + limits + at(data, " 00:2d 6 ", "/root2/.gpuslice/usage"), mapped{driver: false, limiter: LimiterPresent, files: FilesForeign}},

@@ -22,7 +22,7 @@ import (
 	"github.com/gpuslice/gpuslice/nvidia"
 )
 
-// headless has the test's program run as a process whose first thread ends at once.
+// headless has the test's program run as a process with a first thread that ends at once.
 const headless = "AUDIT_TEST_HEADLESS"
 
 // mapping makes the process map these files as code, and wait.
@@ -151,7 +151,7 @@ func TestWhoseAProcessIs(t *testing.T) {
 			join(t, root, "kubepods-gpuslice-test-"+version+"/pod"+uid+"/"+stranger, pid)
 			p = look(t, i, pid)
 			assert.Equal(t, Container{ID: stranger, PodUID: uid}, p.Container)
-			assert.NotEmpty(t, p.Spared, "a pod's, whose namespace may be exempt")
+			assert.NotEmpty(t, p.Spared, "a pod's: its namespace may be exempt")
 
 			i.own = stranger
 			join(t, root, "gpuslice-test-"+version+"/"+stranger, pid)
@@ -205,7 +205,7 @@ func descendant(t *testing.T, pid int, name string) int {
 	}
 }
 
-// A process whose first thread has ended lives on in the others: it is looked at there.
+// A process with an ended first thread is inspected through another one.
 func TestProcessWithoutItsFirstThread(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -240,7 +240,7 @@ func TestProcessWithoutItsFirstThread(t *testing.T) {
 	_ = c.Wait()
 }
 
-// inProc writes what /proc would tell of a process.
+// inProc writes the files of a process in /proc.
 func inProc(t *testing.T, proc, pid, group string) (dir string) {
 	dir = filepath.Join(proc, pid)
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "ns"), 0o755))
@@ -322,7 +322,7 @@ func TestKill(t *testing.T) {
 	assert.NoError(t, err, "there is none any more")
 	assert.False(t, killed)
 
-	// The one that was meant ends while it is looked at: nobody else gets its signal.
+	// The one that was meant ends while it is inspected: no other process gets its signal.
 	c = begin(t, 0, "sleep", "1000")
 	killed, err = kill(orphans.Process{PID: c.Process.Pid}, func() error {
 		_ = c.Process.Kill()

@@ -234,8 +234,8 @@ func TestAuditorEndsWhoHoldsALockOrALease(t *testing.T) {
 				join(t, a.root, "gpuslice-test-audit/"+idA, attack.Process.Pid)
 				return attack, line
 			}
-			attack, said := start() // before the agent has the files
-			require.Equal(t, "ready=1\n", said)
+			attack, line := start() // before the agent has the files
+			require.Equal(t, "ready=1\n", line)
 			a.claims = []Claim{claim}
 			neighbour := begin(t, 0, "sleep", "1000")
 			join(t, a.root, "gpuslice-test-audit/"+idA, neighbour.Process.Pid)

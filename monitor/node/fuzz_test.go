@@ -8,7 +8,7 @@ import (
 	"github.com/gpuslice/gpuslice/monitor/node"
 )
 
-// Whoever wrote the file: what is read has a table of links that can be looked into.
+// The table of links is square, whatever the file has.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"version":2,"devices":[{"UUID":"a"}],"topology":{"uuids":["a","b"],"pairs":[[{},{}],[{}]]}}`))
 	f.Add([]byte(`{"version":2,"topology":{"UUIDs":["a"],"Pairs":[[{"Level":3}]]}}`))

@@ -25,15 +25,15 @@ import (
 // sources are an agent's, as a test has them.
 type sources struct {
 	*nodetest.StateDir
-	told map[string]nvidia.Telemetry
-	err  error
-	use  *feedback.Use
+	telemetry map[string]nvidia.Telemetry
+	err       error
+	use       *feedback.Use
 }
 
 func (s *sources) live() *view.Live {
 	return view.NewLive(view.LiveConfig{
-		Snapshot: s.Ledger.Snapshot, Dir: s.Ledger.Dir, Node: nodetest.File, Cordoned: func() ([]string, error) { return ledger.Cordoned(s.Dir) },
-		Telemetry: func(context.Context) (map[string]nvidia.Telemetry, error) { return s.told, s.err },
+		Snapshot: s.Ledger.Snapshot, Dir: s.Ledger.Dir, Node: nodetest.File, Cordoned: func() ([]string, error) { return grant.Cordoned(s.Dir) },
+		Telemetry: func(context.Context) (map[string]nvidia.Telemetry, error) { return s.telemetry, s.err },
 		Use:       func() *feedback.Use { return s.use }, Log: slog.New(slog.DiscardHandler),
 	})
 }
@@ -47,11 +47,11 @@ func TestLive(t *testing.T) {
 	live := s.live()
 	got, err := live.Read(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, read(t, s.Dir), got, "nobody has asked NVML yet")
+	assert.Equal(t, read(t, s.Dir), got, "NVML was not read yet")
 
 	celsius := 61
 	worked := time.Now().Add(-time.Minute).UTC().Truncate(time.Second)
-	s.told = map[string]nvidia.Telemetry{
+	s.telemetry = map[string]nvidia.Telemetry{
 		nodetest.H200: {Taken: time.Now(), TemperatureCelsius: &celsius},
 		nodetest.T4:   {Taken: time.Now().Add(-time.Minute), TemperatureCelsius: &celsius},
 	}
@@ -68,11 +68,11 @@ func TestLive(t *testing.T) {
 	first, second := got.Containers[0].Shares, got.Containers[1].Shares
 	assert.InDelta(t, 12.5, *first[0].CoreUsedPercent, 1e-9)
 	assert.Equal(t, worked, first[0].LastLaunch)
-	assert.Nil(t, first[1].CoreUsedPercent, "a GPU that can't tell")
+	assert.Nil(t, first[1].CoreUsedPercent, "a GPU without numbers")
 	assert.Zero(t, *second[0].CoreUsedPercent)
 	assert.True(t, second[0].LastLaunch.IsZero())
 
-	s.err, s.told = errors.New("GPU 1 is lost"), map[string]nvidia.Telemetry{nodetest.H200: s.told[nodetest.H200]}
+	s.err, s.telemetry = errors.New("GPU 1 is lost"), map[string]nvidia.Telemetry{nodetest.H200: s.telemetry[nodetest.H200]}
 	require.ErrorContains(t, live.ReadTelemetry(t.Context()), "lost")
 	s.use.At = time.Now().Add(-time.Minute)
 	got, err = live.Read(t.Context())

@@ -142,7 +142,7 @@ func TestReadAHostileUsageFile(t *testing.T) {
 			require.NoError(t, os.Remove(s.Path("bad", "usage")))
 			require.NoError(t, os.Symlink(s.Path("good", "usage"), s.Path("bad", "usage")))
 		}, 100, "container bad: read usage"},
-		{"a pipe that nobody writes to", func(t *testing.T, s *nodetest.StateDir) {
+		{"a pipe without a writer", func(t *testing.T, s *nodetest.StateDir) {
 			require.NoError(t, os.Remove(s.Path("bad", "usage")))
 			require.NoError(t, syscall.Mkfifo(s.Path("bad", "usage"), 0o600))
 		}, 100, "not a regular file"},
@@ -171,7 +171,7 @@ func TestReadAHostileUsageFile(t *testing.T) {
 	}
 }
 
-// A file that another release has made is said to be so, and is no fault of its container.
+// A file of another release is reported as such.
 func TestReadAUsageFileOfAnotherVersion(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	s.Claim("newer", "newer", share(nodetest.H200, 1000, 10))
@@ -192,7 +192,7 @@ func TestReadAUsageFileOfAnotherVersion(t *testing.T) {
 	assert.NotEmpty(t, n.Containers[0].UsageProblem)
 }
 
-// A container writes over its file, cuts and fills it, while it is read: nobody else's
+// A container writes over its file, cuts and fills it, while it is read: no other container's
 // numbers move, nor what is granted.
 func TestReadWhileAContainerWrites(t *testing.T) {
 	s := nodetest.NewStateDir(t)
@@ -258,7 +258,7 @@ func TestReadReleasedAndCorrupt(t *testing.T) {
 	}
 	assert.Equal(t, "released", states["released"].State)
 	assert.Equal(t, "corrupt", states["recovered"].State)
-	require.Len(t, states["recovered"].Shares, 1, "of its limits file, as the agent books it")
+	require.Len(t, states["recovered"].Shares, 1, "of its limits file, as the agent reserves it")
 	assert.Equal(t, int64(2000), states["recovered"].Shares[0].MemoryMiB)
 	assert.Equal(t, "corrupt", states["unknown"].State)
 	assert.Equal(t, []view.Share{}, states["unknown"].Shares)
@@ -268,7 +268,7 @@ func TestReadReleasedAndCorrupt(t *testing.T) {
 	assert.Contains(t, n.Problems[1], "container unknown: read grant.json")
 }
 
-// What says of a container of docker's how it is found can't be read: people are told where.
+// The record of a docker container can't be read: the problem has the path.
 func TestReadDamagedRecord(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	claim := ledger.Claim{ContainerID: "web", Owner: ledger.OwnerRuntime, Container: "web", Shares: []grant.Share{share(nodetest.H200, 1000, 10)}}
@@ -302,14 +302,14 @@ func TestReadWithoutGPUs(t *testing.T) {
 			require.NoError(t, spoil(filepath.Join(s.Dir, "node.json")))
 			n := read(t, s.Dir)
 			assert.Equal(t, []view.GPU{}, n.GPUs)
-			assert.Len(t, n.Containers, 1, "the ledger says something without them")
+			assert.Len(t, n.Containers, 1, "the ledger is readable")
 			require.Len(t, n.Problems, 1)
 			assert.Contains(t, n.Problems[0], "GPUs: ")
 		})
 	}
 }
 
-// To look makes nothing: a mistyped directory is an error that says what to do.
+// Reading creates nothing: a wrong directory is an error with a hint.
 func TestReadMakesNothing(t *testing.T) {
 	empty := t.TempDir()
 	file := filepath.Join(t.TempDir(), "file")
@@ -330,7 +330,7 @@ func TestReadMakesNothing(t *testing.T) {
 	assert.Len(t, entries, 1)
 }
 
-// Nothing is made, repaired or locked by who looks, and no lock keeps them out.
+// Reading creates, repairs and locks nothing, and waits for no lock.
 func TestReadChangesNothing(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	s.Claim("c", "p", share(nodetest.H200, 1000, 10))
@@ -353,7 +353,7 @@ func TestReadWhileTheLedgerIsLocked(t *testing.T) {
 	assert.Len(t, read(t, s.Dir).Containers, 1)
 }
 
-// A change that was interrupted is told, and keeps nobody from looking.
+// An interrupted change is reported, and the node is readable.
 func TestReadAnInterruptedChange(t *testing.T) {
 	s := nodetest.NewStateDir(t)
 	s.Claim("c", "p", share(nodetest.H200, 1000, 10))
@@ -387,7 +387,7 @@ func tree(t *testing.T, dir string) string {
 	return text.String()
 }
 
-// What a container's library tells beside its memory: when it launched last, by a clock
+// What a container's library reports beside its memory: when it launched last, by a clock
 // that doesn't stand still when the day's is set, and what it was refused.
 func TestReadLastLaunchAndRefusals(t *testing.T) {
 	s := nodetest.NewStateDir(t)

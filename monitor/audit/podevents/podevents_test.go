@@ -45,8 +45,8 @@ func newServer(t *testing.T) *server {
 	return s
 }
 
-// told warns until the pod's event comes: what is told before the recorder runs, or while its queue is full, is dropped.
-func (s *server) told(r *Recorder, c audit.Container, reason, message string) corev1.Event {
+// event warns until the pod's event comes: what is sent before the recorder runs, or while its queue is full, is dropped.
+func (s *server) event(r *Recorder, c audit.Container, reason, message string) corev1.Event {
 	for {
 		r.Warn(c, reason, message)
 		again := time.After(20 * time.Millisecond)
@@ -72,16 +72,16 @@ func TestEvents(t *testing.T) {
 	running.Go(func() { r.Run(ctx) })
 
 	c := audit.Container{ID: "c1", Namespace: "ns", Pod: "p", PodUID: "u-1", Name: "main"}
-	first := s.told(r, c, "GPULimiterMissing", "process 7 uses the driver")
+	first := s.event(r, c, "GPULimiterMissing", "process 7 uses the driver")
 	assert.Equal(t, "POST /api/v1/namespaces/ns/events", <-s.calls)
 	assert.Equal(t, corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: "ns", Name: "p", UID: "u-1", FieldPath: "spec.containers{main}"}, first.InvolvedObject)
 	assert.Equal(t, corev1.EventSource{Component: Component, Host: "node-1"}, first.Source)
 	assert.Equal(t, "Warning GPULimiterMissing process 7 uses the driver", first.Type+" "+first.Reason+" "+first.Message)
 	assert.Equal(t, "ns", first.Namespace)
 
-	// A long message is cut. Another pod's is told however much there is of one.
+	// A long message is cut. Each pod has its own limit.
 	other := audit.Container{ID: "c2", Namespace: "ns", Pod: "q", PodUID: "u-2"}
-	e := s.told(r, other, "GPUMemoryOverLimit", strings.Repeat("ä", 5000))
+	e := s.event(r, other, "GPUMemoryOverLimit", strings.Repeat("ä", 5000))
 	assert.LessOrEqual(t, len(e.Message), longest)
 	assert.Empty(t, e.InvolvedObject.FieldPath)
 	cancel()
