@@ -15,9 +15,9 @@ const (
 
 // CoreState is the host's feedback in the limits file. The library reads it every 100 ms.
 type CoreState struct {
-	// Contended: others use the GPU, so a share of the default policy is enforced.
+	// Contended: others use the GPU.
 	Contended bool
-	// Blocked: a container of higher priority uses the GPU, and this one gets ElasticPercent.
+	// Blocked: a container of higher priority uses the GPU.
 	Blocked bool
 	// Correction is a factor of the share in thousandths, for errors of estimated costs. 0 is 1000.
 	Correction uint16
@@ -69,7 +69,7 @@ func rewriteCores(file []byte, states []CoreState) error {
 	changed := false
 	for i, s := range states {
 		record := recordAt(file, i)
-		// The file is locked, so its writer was killed. Only UpdateLimits knows the whole record.
+		// Its writer was killed. Only UpdateLimits knows the whole record.
 		if !intact(record) {
 			return fmt.Errorf("record %d: %w", i, ErrHalfWritten)
 		}
@@ -116,7 +116,7 @@ func decodeCores(record []byte) CoreState {
 	}
 }
 
-// enforced reports whether launches are charged. It must agree with cores_rate_of (src/cores.c).
+// enforced must agree with cores_rate_of (src/cores.c).
 func enforced(record []byte) bool {
 	flags := le.Uint32(record[recordOffFlags:])
 	contended := flags&recordFlagContended != 0
@@ -180,7 +180,7 @@ func bucketAt(header []byte, i int) []byte {
 	return header[usageOffBuckets+i*usageBucketSize:][:usageBucketSize]
 }
 
-// ReadCoreUsage reads only the header of a usage file.
+// ReadCoreUsage reads only the header.
 func ReadCoreUsage(path string) ([]CoreUsage, error) {
 	f, err := openUsage(path)
 	if err != nil {

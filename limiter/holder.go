@@ -31,8 +31,8 @@ type heldFile struct {
 
 const mostWaiting = 32
 
-// Hold opens the files of a claim, and again those that were replaced, without waiting: ErrLeased if a process has a
-// lease. The kernel ends the lease within a minute, and the file is open then.
+// Hold opens the files of a claim, and again those that were replaced. If a process has a lease, the error is ErrLeased;
+// the kernel ends the lease within a minute, and the file is open then.
 func (h *Holder) Hold(id, claimDir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -71,7 +71,7 @@ func (h *Holder) hold(name heldName, path string) error {
 	return err
 }
 
-// wait opens a file when the kernel has ended the lease. Meanwhile there is no new lease.
+// While it waits there is no new lease.
 func (h *Holder) wait(name heldName, f *heldFile, path string) {
 	var opened file
 	err := opened.openPatiently(path)
@@ -95,7 +95,7 @@ func (f *heldFile) release() {
 	}
 }
 
-// Follow holds the files of the claims in list's directories by container ID. It closes all others, except those that
+// Follow holds the files of the claims that list returns, by container ID, and closes all others, except those that
 // Hold opened while list ran.
 func (h *Holder) Follow(list func() (map[string]string, error)) error {
 	before := h.names()

@@ -58,7 +58,7 @@ type Limits struct {
 	// Generation increases with each update. WriteLimits starts at 1.
 	Generation uint64
 	Identity   Identity
-	// Oversubscribe allows more memory than the GPU has, in host memory.
+	// Oversubscribe allows more memory, in host memory.
 	Oversubscribe bool
 	// Devices are 1 to MaxDevices GPUs. The usage file has the same order.
 	Devices []DeviceLimit

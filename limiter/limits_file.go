@@ -76,7 +76,7 @@ func updateLimits(claimDir string, l Limits) error {
 	return changeLimits(claimDir, func(limits []byte) error { return rewrite(limits, want, len(l.Devices)) })
 }
 
-// Identify writes a container's identity into the limits file of a slice.
+// Identify writes a container's identity into a limits file.
 func Identify(claimDir, containerID string) error {
 	identity := IdentityOf(containerID)
 	err := changeLimits(claimDir, func(limits []byte) error {

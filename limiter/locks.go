@@ -28,8 +28,8 @@ func (l Lock) String() string {
 	return "a " + kind + " on its " + file
 }
 
-// Locks holds the files of a claim and finds locks and leases on them. It never waits, and does not read the list of all
-// locks, which a tenant can make very long.
+// Locks finds locks and leases on the files of a claim. It never waits, and does not read the list of all locks, which a
+// tenant can make very long.
 func (h *Holder) Locks(id, claimDir string) (found []Lock, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

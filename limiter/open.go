@@ -52,7 +52,7 @@ func (f *file) openWith(path string, flags int) (err error) {
 	return nil
 }
 
-// openToWrite opens a limits file. Without CAP_DAC_OVERRIDE it has to change the mode first.
+// Without CAP_DAC_OVERRIDE, writing needs another mode first.
 func (f *file) openToWrite(path string) error {
 	err := f.open(path, unix.O_RDWR)
 	if errors.Is(err, fs.ErrPermission) {
@@ -87,7 +87,7 @@ func (f *file) ReadAt(p []byte, at int64) (n int, err error) {
 	return n, nil
 }
 
-// lockWait is the timeout for another writer, which needs microseconds.
+// A writer needs microseconds.
 const lockWait = 500 * time.Millisecond
 
 // exclusively locks a file that is not mounted into the container.

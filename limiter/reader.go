@@ -18,8 +18,8 @@ type Reader struct {
 	cores  []CoreState
 }
 
-// Usage reads a usage file for these GPUs, without UUIDs in the result, which the next call overwrites. With an error it
-// has the readable part.
+// Usage reads a usage file for these GPUs, without UUIDs in the result, which the next call overwrites. An error can have
+// a partial result.
 func (r *Reader) Usage(path string, uuids []string) (*Usage, error) {
 	r.usage = Usage{Devices: r.usage.Devices[:0]}
 	if err := r.file.openUsage(path, unix.O_RDONLY); err != nil {
@@ -57,7 +57,7 @@ func (r *Reader) decodeUsage(file io.ReaderAt, uuids []string, gone func(slot in
 	return nil
 }
 
-// checkCells checks that the header has these GPUs in this order; nil: any.
+// checkCells checks the header's GPUs; nil: any.
 func checkCells(h []byte, uuids []string) error {
 	if uuids == nil {
 		return nil
@@ -77,8 +77,7 @@ func checkCells(h []byte, uuids []string) error {
 	return nil
 }
 
-// Cores is ReadCores. Records that are still being changed after some retries are zero. The next call overwrites the
-// result.
+// Cores is ReadCores, with zero for records that are still being changed. The next call overwrites the result.
 func (r *Reader) Cores(path string) ([]CoreState, error) {
 	if err := r.file.open(path, unix.O_RDONLY); err != nil {
 		return nil, fmt.Errorf("read cores: %w", err)
@@ -98,7 +97,7 @@ func (r *Reader) Cores(path string) ([]CoreState, error) {
 	}
 }
 
-// coreTries: a change takes less than a microsecond, unless the writer was killed.
+// A change takes less than a microsecond.
 const coreTries = 5
 
 // decodeCores reports whether all records were complete.

@@ -18,7 +18,6 @@ var ErrUsageVersion = fmt.Errorf("%w of this version", ErrUsage)
 
 // Usage is what a container reports. A tenant can write any number.
 type Usage struct {
-	// Processes is the number of slots of running processes.
 	Processes int
 	// Devices have the order of the limits file.
 	Devices []DeviceUsage
@@ -42,8 +41,8 @@ type DeviceUsage struct {
 	RefusedAllocations uint64
 }
 
-// CreateUsage creates a usage file for the GPUs of the limits file: sparse, of fixed size, mode 0666 for any user in the
-// container. It does not replace a file. The directory must be private.
+// CreateUsage creates a usage file for the GPUs of the limits file: sparse, mode 0666 for any user in the container. It
+// does not replace a file. The directory must be private.
 func CreateUsage(path string, uuids []string) error {
 	header, err := usageHeader(uuids)
 	if err != nil {
@@ -157,7 +156,7 @@ func TrimUsage(path string) (trimmed bool, err error) {
 
 const mostUsageSize = 4 * usageSize
 
-// decodeUsage decodes untrusted data. gone reports whether the lock of a slot with a dead owner is free.
+// gone reports whether the lock of a slot with a dead owner is free.
 func decodeUsage(file io.ReaderAt, gone func(slot int) bool) (Usage, error) {
 	var r Reader
 	if err := r.decodeUsage(file, nil, gone); err != nil {
@@ -172,7 +171,6 @@ func decodeUsage(file io.ReaderAt, gone func(slot int) bool) (Usage, error) {
 
 func slotCount(header []byte) int { return int(min(le.Uint32(header[usageOffHighWater:]), usageSlots)) }
 
-// addSlots sums the slots of running processes, and exported memory of ended ones.
 func (u *Usage) addSlots(slots []byte, gone func(slot int) bool) {
 	var held [][]byte
 	for i := range len(slots) / usageSlotSize {
@@ -204,7 +202,6 @@ func (u *Usage) addCells(slot []byte, held bool) {
 // Each version begins with this many bytes.
 const usageVersionBytes = usageOffLayout + 4
 
-// usageVersion returns an error if a file with this beginning has another version.
 func usageVersion(begin []byte) error {
 	name := len(usageMagic) - 1 // without the digit
 	if len(begin) < usageVersionBytes || string(begin[:name]) != usageMagic[:name] || begin[name] < '1' || begin[name] > '9' {
@@ -228,7 +225,6 @@ func otherVersion(f io.ReaderAt) error {
 	return usageVersion(begin)
 }
 
-// decodeUsageInto decodes the header without UUIDs. It reuses memory of u.
 func decodeUsageInto(u *Usage, h []byte) error {
 	if err := usageVersion(h); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/procfs"
 )
 
-// Owners finds the containers of processes, and caches them.
+// Owners finds and caches the containers of processes.
 type Owners struct {
 	proc      procfs.FS
 	mounts    mountsOf
@@ -20,7 +20,7 @@ type Owners struct {
 	mountTime time.Duration
 }
 
-// mountTime bounds the reading of mount tables in one Find: tenants can have many processes and mounts.
+// Tenants can have many processes and mounts.
 const mountTime = 500 * time.Millisecond
 
 // fewKnown is the smallest pruneAt.
@@ -93,7 +93,7 @@ func (o *Owners) look(pid int, containers map[string]string, mounted map[mountin
 	if id := o.lookAt(name, containers, mounted); id != "" {
 		return id
 	}
-	// If the first thread has ended, read only one other: each can have many mounts.
+	// Only one other thread: each can have many mounts.
 	_, dir, err := o.proc.Process(pid)
 	if err != nil || dir == name {
 		return ""

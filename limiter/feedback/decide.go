@@ -58,7 +58,7 @@ const (
 )
 
 // Decide is one step on one GPU: it returns the next past and the states to write. strangers is the percentage of
-// processes without a claim. floor is the minimum percentage of a tenant without a share while others use theirs.
+// processes without a claim. floor is Config.UnlimitedFloor.
 func Decide(past map[string]Past, granted []Tenant, strangers, floor float64) (map[string]Past, map[string]limiter.CoreState) {
 	next := make(map[string]Past, len(granted)+1)
 	total := strangers
@@ -168,7 +168,7 @@ func soft(l limiter.DeviceLimit) bool {
 	return limited(l) && l.CoreSoftPercent > l.CorePercent
 }
 
-// target is the share that is enforced now. It must agree with cores.c.
+// target is the share that is enforced now, as in cores.c.
 func target(p Past, t Tenant, contended bool) (percent float64, enforced bool) {
 	switch {
 	case !limited(t.Limit):
@@ -213,7 +213,6 @@ func rest(p Past, t Tenant, o others, total float64) float64 {
 	return min(p.Rest, share(t.Limit))
 }
 
-// share is a container's part of a contended GPU without a soft ceiling.
 func share(l limiter.DeviceLimit) float64 {
 	if !limited(l) {
 		return 100
@@ -221,7 +220,7 @@ func share(l limiter.DeviceLimit) float64 {
 	return max(leastRest, float64(l.CorePercent))
 }
 
-// settling counts the steps since others came: their earlier launches are still queued.
+// settling counts the steps since others came: earlier launches are still queued.
 func settling(p Past, o others) int {
 	if p.Contended != o.active || o.higher {
 		return 0

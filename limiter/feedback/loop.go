@@ -20,7 +20,6 @@ const (
 	LongestPause = 3 * time.Second
 )
 
-// wantsPart is the part of a step that launches wait for if a container wants more.
 const wantsPart = 0.02
 
 // Container is a container with a claim.
@@ -96,7 +95,7 @@ type member struct {
 	states []limiter.CoreState
 }
 
-// Once is one step. atWork reports whether any container's process has a GPU open; otherwise no file is read.
+// Once is one step. atWork reports whether a process has a GPU open; otherwise no file is read.
 func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 	containers, err := l.config.Containers(ctx)
 	if err != nil || len(containers) == 0 {

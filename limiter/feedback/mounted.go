@@ -71,7 +71,7 @@ func (m mountsOf) container(name string, sources map[mountinfo.Source]string) st
 	return linked
 }
 
-// hosts reports whether a process is in the machine's first mount namespace, which has no container's mounts.
+// hosts reports whether a process is in PID 1's mount namespace, which has no container's mounts.
 func (m mountsOf) hosts(name string) bool {
 	of, err := os.Readlink(m.proc.Path(name, "ns/mnt"))
 	if err != nil {
@@ -81,11 +81,10 @@ func (m mountsOf) hosts(name string) bool {
 	return err == nil && of == first
 }
 
-// mostMounts is the maximum size of a process' mount table, about 2,000 mounts. A tenant can have 100,000; such a process is
-// identified by its control group.
+// mostMounts is about 2,000 mounts. A tenant can have 100,000: then the control group counts.
 const mostMounts = 256 << 10
 
-// scan calls each for the mounts of a process until it returns false. It returns false on an error, and after most bytes.
+// scan returns false on an error, and after most bytes.
 func (m mountsOf) scan(name string, most int64, each func(mountinfo.Mount) bool) bool {
 	f, err := os.Open(m.proc.Path(name, "mountinfo"))
 	if err != nil {

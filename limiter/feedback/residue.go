@@ -46,7 +46,7 @@ func observe(memories map[string][]nvidia.ProcessMemory, owners map[int]string) 
 	return sums
 }
 
-// residue sets the residues of a container. GPUs without an answer of the driver keep the last one.
+// GPUs without an answer of the driver keep the last residue.
 func (l *Loop) residue(m *member, observed map[string]map[string]uint64) {
 	var usage limiter.Usage
 	for i, d := range m.limits.Devices {

@@ -1,5 +1,4 @@
-// Package node reads and writes <state-dir>/node.json, in which the agent publishes its node: the CLI and the runtime
-// wrapper know the GPUs from it.
+// Package node reads and writes <state-dir>/node.json, with which the CLI and the runtime wrapper know the GPUs.
 package node
 
 import (
@@ -20,7 +19,7 @@ import (
 
 const fileName = "node.json"
 
-// cacheName is gpuslice-runtime's cache for a node without an agent (ociruntime.Inventory), with the same under "node".
+// cacheName is ociruntime's cache for a node without an agent, with the same under "node".
 const cacheName = "gpus.json"
 
 const fileVersion = 2
@@ -32,15 +31,14 @@ type File struct {
 	AgentVersion string    `json:"agentVersion"`
 	WrittenAt    time.Time `json:"writtenAt"`
 	// BootID is the kernel's boot_id, set by Write: the GPUs can change with a boot.
-	BootID string `json:"bootID,omitempty"`
-	// Devices are the GPUs and MIG devices that can be granted.
+	BootID  string      `json:"bootID,omitempty"`
 	Devices []Device    `json:"devices"`
 	Node    nvidia.Node `json:"node"`
 	// Health is by UUID; healthy if missing.
 	Health map[string]nvidia.Health `json:"health,omitempty"`
 	// Topology is the connections between GPUs; optional.
 	Topology nvidia.Topology `json:"topology,omitzero"`
-	// ContextMiB is the expected size of a CUDA context by UUID, for readers that don't know the models.
+	// ContextMiB is the expected size of a CUDA context by UUID.
 	ContextMiB map[string]int64 `json:"contextMiB,omitempty"`
 }
 
@@ -66,7 +64,7 @@ func (f File) Device(uuid string) (Device, bool) {
 	return f.Devices[i], true
 }
 
-// Unhealthy returns why a GPU or MIG device is unhealthy; empty: it is healthy. A MIG device depends on its GPU.
+// Unhealthy returns the reason; empty: healthy. A MIG device depends on its GPU.
 func (f File) Unhealthy(uuid, gpu string) string {
 	for _, id := range []string{uuid, gpu} {
 		if h, known := f.Health[id]; known && !h.Healthy {
@@ -137,7 +135,6 @@ func Decode(data []byte) (File, error) {
 	return f, nil
 }
 
-// square reports whether a topology has a row and a column for each GPU.
 func square(t nvidia.Topology) bool {
 	if len(t.Pairs) != len(t.UUIDs) {
 		return false

@@ -15,16 +15,15 @@ type Sharing struct {
 	MemoryMiB int64
 	// MIG is how MIG devices are offered; empty is nvidia.MIGNone.
 	MIG nvidia.MIGStrategy
-	// Excludes reports which GPUs are not shared, by UUID and NVML's index; optional.
+	// Excludes reports GPUs that are not shared, by UUID and NVML's index; optional.
 	Excludes func(uuid string, index int) bool
 }
 
 // Device is a GPU or MIG device that can be granted.
 type Device struct {
 	UUID string `json:"uuid"`
-	// GPU is the UUID of the GPU itself or of a MIG device's GPU.
-	GPU string `json:"gpu"`
-	// Resource is the last part of a resource of its own, such as "mig-1g.10gb"; optional.
+	GPU  string `json:"gpu"`
+	// Resource is the end of a resource of its own, "mig-1g.10gb"; optional.
 	Resource    string `json:"resource,omitempty"`
 	MemoryMiB   int64  `json:"memoryMiB"`
 	CorePercent int    `json:"cores"`
@@ -110,7 +109,7 @@ func (s Sharing) whole(c nvidia.GPU) Device {
 	}
 }
 
-// slice is a MIG device, for one container. Compute instances of one GPU instance share its memory equally.
+// Compute instances of one GPU instance share its memory equally.
 func (s Sharing) slice(n nvidia.Node, d nvidia.MIGDevice, resource string) Device {
 	_, gpu, _ := n.MIGDevice(d.UUID)
 	common := int64(0)

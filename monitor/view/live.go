@@ -13,14 +13,12 @@ import (
 )
 
 const (
-	// telemetryInterval is the time between two reads of NVML.
 	telemetryInterval = 5 * time.Second
 	// telemetryStart is the same before the first result.
 	telemetryStart = telemetryInterval / 20
 	// telemetryKept is how long a result is valid: NVML can hang with a GPU.
 	telemetryKept = 30 * time.Second
-	// useKept is the same for the results of limiter/feedback.
-	useKept = 10 * time.Second
+	useKept       = 10 * time.Second
 )
 
 // LiveConfig configures a Live.
@@ -38,7 +36,7 @@ type LiveConfig struct {
 	Log *slog.Logger
 }
 
-// Live is the view of an agent, with telemetry and the ledger in memory. It is safe for concurrent use.
+// Live is the view of an agent, with telemetry. It is safe for concurrent use.
 type Live struct {
 	config    LiveConfig
 	telemetry atomic.Pointer[map[string]nvidia.Telemetry]
@@ -86,7 +84,7 @@ func (l *Live) ReadTelemetry(ctx context.Context) error {
 	return err
 }
 
-// Read returns the present node with the last telemetry. It does not wait for NVML.
+// Read returns the node with the last telemetry. It does not wait for NVML.
 func (l *Live) Read(ctx context.Context) (Node, error) {
 	snapshot, err := l.config.Snapshot(ctx)
 	if err != nil {

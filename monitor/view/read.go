@@ -21,7 +21,7 @@ import (
 	"github.com/gpuslice/gpuslice/oci"
 )
 
-// Read reads the node's files. An unreadable ledger is an error, and unreadable GPUs are a problem of the node.
+// Read reads the node's files. Only an unreadable ledger is an error.
 func Read(ctx context.Context, stateDir string) (Node, error) {
 	store, err := ledger.OpenReadOnly(stateDir, ledger.WithRecovery(oci.RecoverShares))
 	if errors.Is(err, fs.ErrPermission) {

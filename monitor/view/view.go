@@ -1,5 +1,4 @@
-// Package view reads the grants and the use of a node's GPUs from node.json, the ledger and the usage files. It takes no
-// lock and needs no daemon.
+// Package view reads a node's grants and use from node.json, the ledger and the usage files. It takes no lock.
 package view
 
 import (
@@ -65,7 +64,7 @@ type Container struct {
 	Enforcement string    `json:"enforcement"`
 	CreatedAt   time.Time `json:"createdAt"`
 	Shares      []Share   `json:"shares"`
-	// Blocks are the GPUs that this container with an unknown grant blocks, in state "blocking"; empty: all.
+	// Blocks are the GPUs that a container with an unknown grant blocks; empty with State "blocking": all.
 	Blocks []string `json:"blocks,omitempty"`
 	// UsageProblem is why the usage file can't be read: its use counts as 0.
 	UsageProblem string `json:"usageProblem,omitempty"`
@@ -94,7 +93,7 @@ type Share struct {
 	// LastLaunch has a precision of some milliseconds; zero: never, or unknown.
 	LastLaunch         time.Time `json:"lastLaunch,omitzero"`
 	RefusedAllocations uint64    `json:"refusedAllocations"`
-	// Enforced: launches are charged to the share now. Otherwise ComputeNanoseconds and Launches do not change.
+	// Enforced: launches are charged now.
 	Enforced bool `json:"enforced,omitempty"`
 	// CoreUsedPercent is the recent part of the GPU's time, from NVML; optional.
 	CoreUsedPercent *float64 `json:"coreUsedPercent,omitempty"`

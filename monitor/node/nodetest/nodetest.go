@@ -50,7 +50,7 @@ type StateDir struct {
 	tb     testing.TB
 }
 
-// NewStateDir creates a state directory with a node.json and an empty ledger.
+// NewStateDir creates one with an empty ledger.
 func NewStateDir(tb testing.TB) *StateDir { return NewStateDirOf(tb, File()) }
 
 // NewStateDirOf creates one for another node.
@@ -64,7 +64,7 @@ func NewStateDirOf(tb testing.TB, file node.File) *StateDir {
 	return s
 }
 
-// Claim reserves shares for the container main of a pod.
+// Claim reserves shares for a pod.
 func (s *StateDir) Claim(id, pod string, shares ...grant.Share) {
 	claim := ledger.Claim{
 		ContainerID: id, Owner: ledger.OwnerNRI, PodUID: "uid-" + pod, PodNamespace: "default", PodName: pod,
@@ -74,7 +74,7 @@ func (s *StateDir) Claim(id, pod string, shares ...grant.Share) {
 	require.NoError(s.tb, err)
 }
 
-// Populate returns a function that writes the limiter's files of a claim.
+// Populate writes the limiter's files of a claim.
 func (s *StateDir) Populate(claim grant.Claim) func(dir string) error {
 	settings := oci.Settings{LibraryPath: "/lib/libvgpu.so", PreloadPath: "/lib/ld.so.preload"}
 	return func(dir string) error { return oci.Populate(dir, claim, settings) }
@@ -91,7 +91,7 @@ func (s *StateDir) Path(id, file string) string {
 	return filepath.Join(dir, file)
 }
 
-// Use writes the memory of a process into a usage file (docs/LIMITER.md).
+// Use writes a process' memory into a usage file.
 func (s *StateDir) Use(id string, process int, bytes ...uint64) {
 	const (
 		highWater            = 1024
@@ -113,7 +113,7 @@ func (s *StateDir) Use(id string, process int, bytes ...uint64) {
 	}
 }
 
-// Compute writes the charged and waited time and the launches on a GPU into a usage file.
+// Compute writes the compute time on a GPU.
 func (s *StateDir) Compute(id string, gpu int, charged, waited time.Duration, launches uint64) {
 	const (
 		buckets, size              = 2048, 128
