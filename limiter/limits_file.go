@@ -14,17 +14,15 @@ import (
 
 // WriteLimits replaces a limits file, with mode 0444. Running containers keep the old one: use UpdateLimits for them.
 func WriteLimits(path string, l Limits) error {
-	if err := l.validate(); err != nil {
-		return fmt.Errorf("write limits %s: %w", path, err)
+	err := l.validate()
+	var file []byte
+	if err == nil {
+		file, err = encodeLimits(l, 1)
 	}
-	file, err := encodeLimits(l, 1)
+	if err == nil {
+		err = place(path, 0o444, 0, func(f *os.File) error { _, err := f.Write(file); return err })
+	}
 	if err != nil {
-		return fmt.Errorf("write limits %s: %w", path, err)
-	}
-	if err := place(path, 0o444, 0, func(f *os.File) error {
-		_, err := f.Write(file)
-		return err
-	}); err != nil {
 		return fmt.Errorf("write limits %s: %w", path, err)
 	}
 	return nil
@@ -59,21 +57,17 @@ func readLimits(path string) (content []byte, l Limits, err error) {
 // CoreStates stay. It fixes half-written files and those with another identity.
 func UpdateLimits(claimDir string, l Limits) error {
 	err := l.validate()
+	var want []byte
 	if err == nil {
-		err = updateLimits(claimDir, l)
+		want, err = encodeLimits(l, 0)
+	}
+	if err == nil {
+		err = changeLimits(claimDir, func(limits []byte) error { return rewrite(limits, want, len(l.Devices)) })
 	}
 	if err != nil {
 		return fmt.Errorf("update limits of %s: %w", claimDir, err)
 	}
 	return nil
-}
-
-func updateLimits(claimDir string, l Limits) error {
-	want, err := encodeLimits(l, 0)
-	if err != nil {
-		return err
-	}
-	return changeLimits(claimDir, func(limits []byte) error { return rewrite(limits, want, len(l.Devices)) })
 }
 
 // Identify writes a container's identity into a limits file.

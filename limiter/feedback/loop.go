@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpuslice/gpuslice/internal/logonce"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
@@ -51,7 +52,7 @@ type Loop struct {
 	waited  map[string][]uint64        // total wait of launches, by container
 	written map[string][]limiter.CoreState
 	beyond  residues
-	logged  string
+	problem logonce.Problem
 	use     atomic.Pointer[Use]
 }
 
@@ -64,7 +65,7 @@ func New(c Config) *Loop {
 func (l *Loop) Run(ctx context.Context) {
 	for {
 		atWork, err := l.Once(ctx)
-		l.logOnce(err)
+		l.problem.Warn(l.config.Log, "shares of compute time are not corrected for some containers", err)
 		pause := Step
 		if !atWork {
 			pause = LongestPause
@@ -75,17 +76,6 @@ func (l *Loop) Run(ctx context.Context) {
 		case <-time.After(pause):
 		}
 	}
-}
-
-func (l *Loop) logOnce(err error) {
-	text := ""
-	if err != nil && !errors.Is(err, context.Canceled) {
-		text = err.Error()
-	}
-	if text != l.logged && text != "" {
-		l.config.Log.Warn("shares of compute time are not corrected for some containers", "error", err)
-	}
-	l.logged = text
 }
 
 type member struct {
@@ -104,21 +94,28 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 		return false, err
 	}
 	memories, failed := l.config.Memories(ctx)
-	var times map[string][]nvidia.ProcessTime
-	if inUse(memories) {
+	times := make(map[string][]nvidia.ProcessTime, len(memories))
+	inUse := false
+	for gpu, of := range memories {
+		times[gpu] = nil
+		inUse = inUse || len(of) > 0
+	}
+	if inUse {
 		times, err = l.config.Times(ctx)
 		failed = errors.Join(failed, err)
-	} else {
-		times = idle(memories)
 	}
 	files := make(map[string]string, len(containers))
 	for _, c := range containers {
 		files[c.ID] = limiter.UsagePath(c.Dir)
 	}
 	owners := l.owners(times, memories, files)
+	active := map[string]bool{}
+	for _, owner := range owners {
+		active[owner] = true
+	}
 	members := map[string]*member{}
 	for _, c := range containers {
-		if !l.concerned(c.ID, owners) {
+		if !l.concerned(c.ID, active) {
 			continue
 		}
 		m, err := l.read(c)
@@ -147,30 +144,8 @@ func (l *Loop) Once(ctx context.Context) (atWork bool, err error) {
 }
 
 // concerned reports whether a container's files must be read: it has a GPU open, or a state to reset.
-func (l *Loop) concerned(id string, owners map[int]string) bool {
-	for _, owner := range owners {
-		if owner == id {
-			return true
-		}
-	}
-	return slices.ContainsFunc(l.written[id], func(s limiter.CoreState) bool { return s != limiter.CoreState{} })
-}
-
-func idle(memories map[string][]nvidia.ProcessMemory) map[string][]nvidia.ProcessTime {
-	times := make(map[string][]nvidia.ProcessTime, len(memories))
-	for gpu := range memories {
-		times[gpu] = nil
-	}
-	return times
-}
-
-func inUse(memories map[string][]nvidia.ProcessMemory) bool {
-	for _, of := range memories {
-		if len(of) > 0 {
-			return true
-		}
-	}
-	return false
+func (l *Loop) concerned(id string, active map[string]bool) bool {
+	return active[id] || slices.ContainsFunc(l.written[id], func(s limiter.CoreState) bool { return s != limiter.CoreState{} })
 }
 
 func (l *Loop) read(c Container) (*member, error) {

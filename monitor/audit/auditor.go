@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/gpuslice/gpuslice/internal/logonce"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
@@ -44,17 +45,17 @@ type Config struct {
 type Auditor struct {
 	prometheus.Collector // its metrics
 
-	config                                                                   Config
-	log                                                                      *slog.Logger
-	history                                                                  *History
-	metrics                                                                  metrics
-	allowed                                                                  *allowed
-	passes                                                                   int
-	damaged                                                                  map[string]bool // usage files that were damaged in the last pass
-	stamps                                                                   map[string]stamp
-	notified                                                                 map[key]time.Time
-	killed                                                                   map[claimed.Process]bool // perhaps not gone yet
-	loggedDevices, loggedClaims, loggedProcesses, loggedReady, loggedAllowed string
+	config   Config
+	log      *slog.Logger
+	history  *History
+	metrics  metrics
+	allowed  *allowed
+	passes   int
+	damaged  map[string]bool // usage files that were damaged in the last pass
+	stamps   map[string]stamp
+	notified map[key]time.Time
+	killed   map[claimed.Process]bool // perhaps not gone yet
+	problems struct{ Devices, Claims, Processes, Ready, Allowed logonce.Problem }
 
 	mu  sync.Mutex
 	now []Violation
@@ -154,7 +155,7 @@ func (a *Auditor) take(ctx context.Context, thorough bool) (Snapshot, bool) {
 	if ctx.Err() != nil {
 		return Snapshot{}, false
 	}
-	logOnce(a.log, &a.loggedDevices, "some GPUs are not audited", err)
+	a.problems.Devices.Warn(a.log, "some GPUs are not audited", err)
 	if devices == nil {
 		return Snapshot{}, false
 	}
@@ -176,8 +177,8 @@ func (a *Auditor) take(ctx context.Context, thorough bool) (Snapshot, bool) {
 		}
 	}
 	a.allowed.forget(at, devices, claims)
-	logOnce(a.log, &a.loggedAllowed, "can't save the memory that containers may keep after a lowered limit", a.allowed.keep())
-	logOnce(a.log, &a.loggedProcesses, "some processes are not audited", err)
+	a.problems.Allowed.Warn(a.log, "can't save the memory that containers may keep after a lowered limit", a.allowed.keep())
+	a.problems.Processes.Warn(a.log, "some processes are not audited", err)
 	a.forget(claims)
 	return snapshot, true
 }
@@ -228,7 +229,7 @@ func (a *Auditor) claims(ctx context.Context) (map[string]*Claim, bool) {
 	if ctx.Err() != nil {
 		return nil, false
 	}
-	logOnce(a.log, &a.loggedClaims, "nothing is audited", err)
+	a.problems.Claims.Warn(a.log, "nothing is audited", err)
 	if err != nil {
 		return nil, false
 	}
@@ -266,7 +267,7 @@ func (a *Auditor) end(ctx context.Context, due []Violation) {
 	}
 	if a.config.Ready != nil {
 		err := a.config.Ready()
-		logOnce(a.log, &a.loggedReady, "not killing processes: the list of containers is not known", err)
+		a.problems.Ready.Warn(a.log, "not killing processes: the list of containers is not known", err)
 		if err != nil {
 			return
 		}

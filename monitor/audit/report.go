@@ -2,7 +2,6 @@ package audit
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
 	"time"
 
@@ -139,15 +138,4 @@ func (v *Violation) attributes() []any {
 		attributes = append(attributes, "uuid", v.UUID)
 	}
 	return attributes
-}
-
-func logOnce(log *slog.Logger, logged *string, what string, err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text != "" && text != *logged {
-		log.Warn(what, "error", err)
-	}
-	*logged = text
 }

@@ -6,7 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gpuslice/gpuslice/ledger"
+	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/internal/logonce"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -52,21 +53,18 @@ func NewLive(c LiveConfig) *Live {
 
 // Run reads NVML until ctx ends.
 func (l *Live) Run(ctx context.Context) {
-	logged, begun := "", false
+	var problem logonce.Problem
+	begun := false
 	for {
-		text, pause := "", telemetryInterval
+		pause := telemetryInterval
 		err := l.ReadTelemetry(ctx)
 		begun = begun || err == nil || len(*l.telemetry.Load()) > 0
 		switch {
 		case err != nil && !begun: // NVML is being opened
 			pause = telemetryStart
-		case err != nil && ctx.Err() == nil:
-			text = err.Error()
+		case ctx.Err() == nil:
+			problem.Warn(l.config.Log, "no telemetry of some GPUs", err)
 		}
-		if text != logged && text != "" { // only once
-			l.config.Log.Warn("no telemetry of some GPUs", "error", text)
-		}
-		logged = text
 		select {
 		case <-ctx.Done():
 			return
