@@ -194,7 +194,7 @@ func TestStatusWithoutAStateDir(t *testing.T) {
 	status, out, stderr := gpuslice("status", "--state-dir", dir)
 	assert.Equal(t, exitFailed, status)
 	assert.Empty(t, out)
-	assert.Equal(t, "gpuslice: read ledger "+dir+": open "+dir+"/containers: no such file or directory: has gpuslice-agent run on this node? (--state-dir names its directory)\n", stderr)
+	assert.Equal(t, "gpuslice: read ledger "+dir+": open "+dir+"/containers: no such file or directory: has gpuslice-agent run on this node? (set --state-dir to its directory)\n", stderr)
 	assert.NoDirExists(t, dir)
 
 	t.Setenv("GPUSLICE_STATE_DIR", dir)

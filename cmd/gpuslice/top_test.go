@@ -360,7 +360,7 @@ func TestTopBadCalls(t *testing.T) {
 		{[]string{"--interval", "10ms"}, exitUsage, "--interval: want 100ms or longer, not 10ms"},
 		{[]string{"--sort", "size"}, exitUsage, "want memory, cores, waited, pod or gpu, not \"size\""},
 		{[]string{"x"}, exitUsage, "x"},
-		{[]string{"--state-dir", "/no/such/directory"}, exitFailed, "--state-dir names its directory"},
+		{[]string{"--state-dir", "/no/such/directory"}, exitFailed, "set --state-dir to its directory"},
 	} {
 		status, out, stderr := gpuslice(append([]string{"top"}, test.args...)...)
 		assert.Equal(t, test.status, status)

@@ -93,7 +93,7 @@ func Read(stateDir string) (File, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		missing := err
 		if path, data, err = readCache(stateDir); errors.Is(err, fs.ErrNotExist) {
-			return File{}, fmt.Errorf("%w: has gpuslice-agent run on this node with --state-dir %s, or gpuslice-runtime given a GPU?", missing, stateDir)
+			return File{}, fmt.Errorf("%w: has gpuslice-agent run on this node with --state-dir %s?", missing, stateDir)
 		}
 	}
 	if err != nil {
@@ -127,7 +127,7 @@ func Decode(data []byte) (File, error) {
 		return File{}, err
 	}
 	if f.Version != fileVersion {
-		return File{}, fmt.Errorf("its version is %d, and this program knows %d: use the agent's own version", f.Version, fileVersion)
+		return File{}, fmt.Errorf("its version is %d, not %d: use the version of the agent", f.Version, fileVersion)
 	}
 	if !square(f.Topology) {
 		f.Topology = nvidia.Topology{} // only for display

@@ -56,7 +56,7 @@ func TestReadABadTopology(t *testing.T) {
 
 func TestReadErrors(t *testing.T) {
 	for _, test := range []struct{ description, content, want string }{
-		{"no file", "", "has gpuslice-agent run"},
+		{"no file", "", "has gpuslice-agent run on this node"},
 		{"not JSON", "{", "node.json"},
 		{"another version", `{"version":7}`, "version is 7"},
 	} {

@@ -28,7 +28,7 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 		return Node{}, fmt.Errorf("%w: run it as root", err)
 	}
 	if err != nil {
-		return Node{}, fmt.Errorf("%w (--state-dir names its directory)", err)
+		return Node{}, fmt.Errorf("%w (set --state-dir to its directory)", err)
 	}
 	snapshot, err := store.Snapshot(ctx)
 	if err != nil {
@@ -36,7 +36,7 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 	}
 	var problems []string
 	if snapshot.Unsettled {
-		problems = append(problems, "the ledger is being changed, or gpuslice-agent was killed while it changed it: what is shown may be of different moments")
+		problems = append(problems, "the ledger is being changed, or gpuslice-agent was killed during a change: the data may be inconsistent")
 	}
 	file, err := node.Read(stateDir)
 	if err != nil {
@@ -194,7 +194,7 @@ func problemOf(e *grant.Entry, usage, dir string) string {
 	}
 	if e.Owner != grant.OwnerNRI { // the NRI plugin's claims have no such record
 		if _, err := claimed.Read(dir); errors.Is(err, claimed.ErrDamaged) {
-			found = append(found, err.Error()+": its share is given back once no process uses the directory")
+			found = append(found, err.Error()+": its share is released when no process uses the directory")
 		}
 	}
 	if len(found) == 0 {

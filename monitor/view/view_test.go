@@ -361,7 +361,7 @@ func TestReadAnInterruptedChange(t *testing.T) {
 	n := read(t, s.Dir)
 	assert.Len(t, n.Containers, 1)
 	require.Len(t, n.Problems, 1)
-	assert.Contains(t, n.Problems[0], "may be of different moments")
+	assert.Contains(t, n.Problems[0], "may be inconsistent")
 
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
