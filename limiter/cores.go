@@ -3,8 +3,6 @@ package limiter
 import (
 	"fmt"
 	"hash/crc32"
-	"sync/atomic"
-	"unsafe"
 )
 
 // Bounds of CoreState.Correction.
@@ -54,7 +52,7 @@ func UpdateCores(claimDir string, states []CoreState) error {
 // Wake makes the container's processes read the limits again: a killed writer may not have notified them.
 func Wake(claimDir string) error {
 	if err := changeLimits(claimDir, func(limits []byte) error {
-		atomic.AddUint64((*uint64)(unsafe.Pointer(&limits[limitsOffGen])), 1)
+		nextGeneration(limits)
 		return nil
 	}); err != nil {
 		return fmt.Errorf("wake the processes of %s: %w", claimDir, err)
@@ -80,7 +78,7 @@ func rewriteCores(file []byte, states []CoreState) error {
 		rewriteRecord(record, want)
 	}
 	if changed {
-		atomic.AddUint64((*uint64)(unsafe.Pointer(&file[limitsOffGen])), 1)
+		nextGeneration(file)
 	}
 	return nil
 }

@@ -90,7 +90,7 @@ func rewrite(file, want []byte, count int) error {
 		for i := range MaxDevices {
 			rewriteRecord(recordAt(file, i), recordAt(want, i))
 		}
-		atomic.AddUint64((*uint64)(unsafe.Pointer(&file[limitsOffGen])), 1)
+		nextGeneration(file)
 		return nil
 	}
 	if string(file[:limitsOffGen]) != string(want[:limitsOffGen]) ||
@@ -107,8 +107,13 @@ func rewrite(file, want []byte, count int) error {
 		keepCores(recordAt(want, i), recordAt(file, i))
 		rewriteRecord(recordAt(file, i), recordAt(want, i))
 	}
-	atomic.AddUint64((*uint64)(unsafe.Pointer(&file[limitsOffGen])), 1)
+	nextGeneration(file)
 	return nil
+}
+
+// nextGeneration makes the container's processes read the limits again.
+func nextGeneration(file []byte) {
+	atomic.AddUint64((*uint64)(unsafe.Pointer(&file[limitsOffGen])), 1)
 }
 
 // rewriteRecord follows the library's protocol: the sequence is odd while the bytes change, also after a writer was

@@ -23,13 +23,13 @@ type Config struct {
 	// Interval is the time between passes, and Grace how long a violation lasts before Kill.
 	Interval, Grace time.Duration
 	Kill            bool
-	// Devices returns the processes on each GPU and MIG device (nvidia.Cache.Processes).
+	// Devices returns the processes by GPU and MIG device.
 	Devices func(context.Context) (map[string][]nvidia.Process, error)
 	// Claims returns the active claims of the ledger.
 	Claims func(context.Context) ([]Claim, error)
 	// Granted returns the devices of a claim with its present limits.
 	Granted func(*Claim) ([]Device, error)
-	// Locks finds locks and leases on the files of a claim (limiter.Holder.Locks).
+	// Locks finds locks and leases on a claim's files.
 	Locks     func(*Claim) ([]limiter.Lock, error)
 	Inspector *Inspector
 	// Ready returns why the containers are not known now. Then nothing is killed.
@@ -98,7 +98,7 @@ func (a *Auditor) Violations() []Violation {
 	return slices.Clone(a.now)
 }
 
-// Resized notes that a container changed the size of its usage file, which was then cut back.
+// Resized reports a usage file that was cut back to its size.
 func (a *Auditor) Resized(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

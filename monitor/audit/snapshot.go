@@ -55,17 +55,14 @@ func (c Container) String() string {
 // Claim is a claim of the ledger.
 type Claim struct {
 	Container
-	// Devices are the granted GPUs and MIG devices.
 	Devices []Device
 	// Unknown: the grant is unknown, so nothing of it is a violation.
 	Unknown bool
 	// Uncontrolled: the operator disabled the limiter.
 	Uncontrolled bool
-	// Dir is the claim's directory.
-	Dir string
-	// Damage describes what is wrong with its usage file.
-	Damage    string
-	Tampering Tampering
+	Dir          string
+	Damage       string
+	Tampering    Tampering
 }
 
 func (c *Claim) usageFile() string {
@@ -134,8 +131,7 @@ type Process struct {
 	// Exempt: its namespace may use GPUs without a grant.
 	Exempt bool
 	// Spared is the reason not to kill it; empty: none.
-	Spared string
-	// Devices are those it uses, by UUID.
+	Spared  string
 	Devices map[string]Memory
 	// Driver: it has the driver's library or a GPU mapped.
 	Driver bool
@@ -143,8 +139,7 @@ type Process struct {
 	CUDA    bool
 	Limiter Limiter
 	Files   Files
-	// Open are the device nodes of GPUs that it has open.
-	Open []DeviceNode
+	Open    []DeviceNode
 	// Admin: CAP_SYS_ADMIN on the machine, in a namespace that is not exempt. Privileged: all capabilities.
 	Admin, Privileged bool
 }
