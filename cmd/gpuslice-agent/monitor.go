@@ -61,7 +61,9 @@ func (m *monitor) serve(ctx context.Context, tasks *errgroup.Group, plugin *nrip
 		return
 	}
 	tasks.Go(func() error { m.live.Run(ctx); return nil })
-	tasks.Go(func() error { return serve(ctx, httpserver.Limit(m.listener, httpserver.Connections), m.handler(plugin)) })
+	tasks.Go(func() error {
+		return serve(ctx, httpserver.Limit(m.listener, httpserver.Connections), m.handler(plugin))
+	})
 }
 
 func (m *monitor) handler(plugin *nriplugin.Plugin) http.Handler {
