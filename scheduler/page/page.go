@@ -1,6 +1,6 @@
 // Package page is the scheduler's page of the cluster: its nodes, their GPUs as bars, the
 // pods on them, and the pods that wait, with the reasons. It imports scheduler/engine and
-// monitor/page/shell; the extender's server and the scheduler's debug server call it.
+// internal/htmlpage; the extender's server and the scheduler's debug server call it.
 package page
 
 import (
