@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gpuslice/gpuslice/internal/logonce"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/nvidia"
 )
@@ -54,7 +55,7 @@ type Auditor struct {
 	damaged  map[string]bool // usage files that were damaged in the last pass
 	stamps   map[string]stamp
 	notified map[key]time.Time
-	killed   map[claimed.Process]bool // perhaps not gone yet
+	killed   map[orphans.Process]bool // perhaps not gone yet
 	problems struct{ Devices, Claims, Processes, Ready, Allowed logonce.Problem }
 
 	mu  sync.Mutex
@@ -73,7 +74,7 @@ func New(c Config) *Auditor {
 	registry := prometheus.NewRegistry()
 	return &Auditor{
 		Collector: registry, config: c, log: c.Log, history: NewHistory(c.Grace), metrics: newMetrics(registry),
-		allowed: allowed, notified: map[key]time.Time{}, killed: map[claimed.Process]bool{}, damaged: map[string]bool{}, stamps: map[string]stamp{}, resized: map[string]int{},
+		allowed: allowed, notified: map[key]time.Time{}, killed: map[orphans.Process]bool{}, damaged: map[string]bool{}, stamps: map[string]stamp{}, resized: map[string]int{},
 	}
 }
 
@@ -276,7 +277,7 @@ func (a *Auditor) end(ctx context.Context, due []Violation) {
 	if !ok {
 		return
 	}
-	maps.DeleteFunc(a.killed, func(p claimed.Process, _ bool) bool { return !a.config.Inspector.lives(p) })
+	maps.DeleteFunc(a.killed, func(p orphans.Process, _ bool) bool { return !a.config.Inspector.lives(p) })
 	for _, v := range confirm(due, Find(snapshot)) {
 		killed := 0
 		var errs []error

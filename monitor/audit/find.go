@@ -22,7 +22,7 @@ type Finding struct {
 
 // Offender is a process that causes a finding.
 type Offender struct {
-	claimed.Process
+	orphans.Process
 	// Spared is the reason not to kill it; empty: none.
 	Spared string
 	// Devices are those that it uses or has open without a grant.
@@ -32,7 +32,7 @@ type Offender struct {
 type key struct {
 	kind            Kind
 	container, uuid string
-	process         claimed.Process // only of HostProcess
+	process         orphans.Process // only of HostProcess
 }
 
 func (f *Finding) key() key {

@@ -38,7 +38,7 @@ type entry struct {
 	Violation
 	looks, missed int
 	confirmed     bool
-	offended      map[claimed.Process]bool // in the last pass
+	offended      map[orphans.Process]bool // in the last pass
 }
 
 // NewHistory returns an empty history.
@@ -97,7 +97,7 @@ func (e *entry) see(f Finding) {
 }
 
 // due has the offenders of the last two passes: in a single one a process may be just loading the limiter.
-func (e *entry) due(last map[claimed.Process]bool) Violation {
+func (e *entry) due(last map[orphans.Process]bool) Violation {
 	v := e.Violation
 	v.Offenders = slices.DeleteFunc(slices.Clone(v.Offenders), func(o Offender) bool {
 		return o.Spared != "" || !last[o.Process]

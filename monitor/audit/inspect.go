@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuslice/gpuslice/internal/procfs"
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -41,7 +42,7 @@ type Inspector struct {
 
 	pass      int         // number of thorough passes
 	strangers map[int]int // PIDs without a container, with the pass until which they are skipped
-	mapped    map[claimed.Process]seenMaps
+	mapped    map[orphans.Process]seenMaps
 	// suspects had no limiter, or too many capabilities, in the last pass, and are on no GPU.
 	suspects map[int]bool
 
@@ -65,7 +66,7 @@ func NewInspector(proc, libraryDir string, container func(id string) (c Containe
 	i := &Inspector{
 		proc: procfiles{procfs.FS(proc)}, owners: feedback.NewOwners(proc), container: container,
 		restTime: restTime, mapsTime: mapsTime, libraries: &libraries{dir: libraryDir}, descriptors: newDescriptors(proc),
-		strangers: map[int]int{}, mapped: map[claimed.Process]seenMaps{}, suspects: map[int]bool{},
+		strangers: map[int]int{}, mapped: map[orphans.Process]seenMaps{}, suspects: map[int]bool{},
 	}
 	if text, err := os.ReadFile(filepath.Join(proc, "self/cgroup")); err == nil {
 		i.own = parseGroups(string(text), func(string) bool { return false }).container
@@ -231,7 +232,7 @@ func (i *Inspector) process(pid int, owner string, claims map[string]*Claim, dev
 	if err != nil {
 		return Process{}, err
 	}
-	p := Process{Process: claimed.Process{PID: pid, Start: s.Start}, Name: s.Name, Devices: devices}
+	p := Process{Process: orphans.Process{PID: pid, Start: s.Start}, Name: s.Name, Devices: devices}
 	if owner == "" {
 		g := i.groupOf(s, dir, func(id string) bool { _, _, known := i.container(id); return known || claims[id] != nil })
 		owner = g.container
@@ -276,7 +277,7 @@ func (i *Inspector) ungranted(p *Process, g group) {
 }
 
 // A late pass uses an earlier result.
-func (i *Inspector) maps(of claimed.Process, dir string, claim *Claim) (mapped, error) {
+func (i *Inspector) maps(of orphans.Process, dir string, claim *Claim) (mapped, error) {
 	seen, ok := i.mapped[of]
 	switch {
 	case ok && (i.late || seen.until > i.pass):
@@ -337,7 +338,7 @@ func (i *Inspector) remember(all []Process, thorough bool) {
 	if !thorough {
 		return
 	}
-	maps.DeleteFunc(i.mapped, func(_ claimed.Process, seen seenMaps) bool { return seen.until < i.pass })
+	maps.DeleteFunc(i.mapped, func(_ orphans.Process, seen seenMaps) bool { return seen.until < i.pass })
 	maps.DeleteFunc(i.strangers, func(_ int, until int) bool { return until <= i.pass })
 }
 

@@ -14,7 +14,7 @@ import (
 var errProcessChanged = errors.New("process changed since it was inspected")
 
 // kill uses a pidfd, which stays with the process; still checks it after the pidfd is open. An ended process is no error.
-func kill(p claimed.Process, still func() error) (killed bool, err error) {
+func kill(p orphans.Process, still func() error) (killed bool, err error) {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return false, nil
@@ -36,7 +36,7 @@ func kill(p claimed.Process, still func() error) (killed bool, err error) {
 	return err == nil, nil
 }
 
-func (i *Inspector) lives(p claimed.Process) bool {
+func (i *Inspector) lives(p orphans.Process) bool {
 	s, _, err := i.proc.Process(p.PID)
 	return err == nil && s.Start == p.Start
 }

@@ -3,6 +3,7 @@ package audit
 import (
 	"slices"
 
+	"github.com/gpuslice/gpuslice/ledger/orphans"
 	"github.com/gpuslice/gpuslice/limiter"
 )
 
@@ -124,7 +125,7 @@ const (
 
 // Process is an inspected process.
 type Process struct {
-	claimed.Process
+	orphans.Process
 	Name string // set by the process; only for messages
 	// Container has no ID for a process of the host.
 	Container Container

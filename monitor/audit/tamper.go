@@ -234,7 +234,7 @@ func (i *Inspector) holdersOf(ctx context.Context, c *Claim, pids []int, listed 
 		if len(held) == 0 {
 			continue
 		}
-		one := Holder{Process: claimed.Process{PID: pid, Start: s.Start}, Name: s.Name, What: inWords(held)}
+		one := Holder{Process: orphans.Process{PID: pid, Start: s.Start}, Name: s.Name, What: inWords(held)}
 		if c.ID == i.own || pid == os.Getpid() {
 			one.Spared = ownContainer
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/gpuslice/gpuslice/grant"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/monitor/view"
 )
 
@@ -102,7 +102,7 @@ type reading struct {
 
 func (r *reading) active() (all []*view.Container) {
 	for i := range r.node.Containers {
-		if c := &r.node.Containers[i]; c.State == string(grant.StateActive) {
+		if c := &r.node.Containers[i]; c.State == string(ledger.StateActive) {
 			all = append(all, c)
 		}
 	}

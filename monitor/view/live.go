@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/internal/logonce"
+	"github.com/gpuslice/gpuslice/ledger"
 	"github.com/gpuslice/gpuslice/limiter/feedback"
 	"github.com/gpuslice/gpuslice/monitor/node"
 	"github.com/gpuslice/gpuslice/nvidia"
@@ -25,7 +25,7 @@ const (
 // LiveConfig configures a Live.
 type LiveConfig struct {
 	// Snapshot and Dir are the ledger's.
-	Snapshot func(context.Context) (*grant.Snapshot, error)
+	Snapshot func(context.Context) (*ledger.Snapshot, error)
 	Dir      func(id string) string
 	Node     func() node.File
 	// Cordoned returns the cordoned GPUs.

@@ -32,7 +32,7 @@ type sources struct {
 
 func (s *sources) live() *view.Live {
 	return view.NewLive(view.LiveConfig{
-		Snapshot: s.Ledger.Snapshot, Dir: s.Ledger.Dir, Node: nodetest.File, Cordoned: func() ([]string, error) { return grant.Cordoned(s.Dir) },
+		Snapshot: s.Ledger.Snapshot, Dir: s.Ledger.Dir, Node: nodetest.File, Cordoned: func() ([]string, error) { return ledger.Cordoned(s.Dir) },
 		Telemetry: func(context.Context) (map[string]nvidia.Telemetry, error) { return s.telemetry, s.err },
 		Use:       func() *feedback.Use { return s.use }, Log: slog.New(slog.DiscardHandler),
 	})

@@ -51,7 +51,7 @@ func Read(ctx context.Context, stateDir string) (Node, error) {
 	return n, nil
 }
 
-func compose(snapshot *grant.Snapshot, file node.File, cordoned []string, all []Container) Node {
+func compose(snapshot *ledger.Snapshot, file node.File, cordoned []string, all []Container) Node {
 	n := Node{
 		Name: file.Name, DriverVersion: file.Node.DriverVersion, CUDAVersion: file.Node.CUDAVersion, GPUsReadAt: file.WrittenAt,
 		GPUs: []GPU{}, Containers: all,
@@ -112,7 +112,7 @@ type reading struct {
 	monotonic uint64
 }
 
-func containers(snapshot *grant.Snapshot, dir func(id string) string) []Container {
+func containers(snapshot *ledger.Snapshot, dir func(id string) string) []Container {
 	shares := 0
 	for i := range snapshot.Entries {
 		shares += len(snapshot.Entries[i].Shares)
@@ -135,7 +135,7 @@ func monotonic() uint64 {
 	return uint64(now.Nano())
 }
 
-func (r *reading) container(e *grant.Entry, dir string) Container {
+func (r *reading) container(e *ledger.Entry, dir string) Container {
 	c := Container{
 		ContainerID: e.ContainerID, PodUID: e.PodUID, Name: e.Container, Owner: e.Owner,
 		State: string(e.State), Enforcement: e.Mode, CreatedAt: e.CreatedAt, Blocks: e.Blocks,
@@ -148,12 +148,12 @@ func (r *reading) container(e *grant.Entry, dir string) Container {
 		r.uuids = append(r.uuids, s.UUID)
 	}
 	expected := r.uuids
-	if e.State == grant.StateCorrupt || len(expected) == 0 {
+	if e.State == ledger.StateCorrupt || len(expected) == 0 {
 		expected = nil // unknown
 	}
 	usage, err := r.Usage(limiter.UsagePath(dir), expected)
 	// The file may be removed by now, and a blocking entry has none.
-	if err != nil && e.State != grant.StateReleased && e.State != grant.StateBlocking && exists(dir) {
+	if err != nil && e.State != ledger.StateReleased && e.State != ledger.StateBlocking && exists(dir) {
 		c.UsageProblem, c.UsageUnknown = err.Error(), errors.Is(err, limiter.ErrUsageVersion)
 	}
 	c.problem = problemOf(e, c.UsageProblem, dir)
@@ -184,7 +184,7 @@ func (r *reading) used(share *Share, d *limiter.DeviceUsage) {
 	}
 }
 
-func problemOf(e *grant.Entry, usage, dir string) string {
+func problemOf(e *ledger.Entry, usage, dir string) string {
 	var found []string
 	if e.Problem != nil {
 		found = append(found, e.Problem.Error())
@@ -192,8 +192,8 @@ func problemOf(e *grant.Entry, usage, dir string) string {
 	if usage != "" {
 		found = append(found, usage)
 	}
-	if e.Owner != grant.OwnerNRI { // the NRI plugin's claims have no such record
-		if _, err := claimed.Read(dir); errors.Is(err, claimed.ErrDamaged) {
+	if e.Owner != ledger.OwnerNRI { // the NRI plugin's claims have no such record
+		if _, err := orphans.Read(dir); errors.Is(err, orphans.ErrDamaged) {
 			found = append(found, err.Error()+": its share is released when no process uses the directory")
 		}
 	}

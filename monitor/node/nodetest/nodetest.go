@@ -75,7 +75,7 @@ func (s *StateDir) Claim(id, pod string, shares ...grant.Share) {
 }
 
 // Populate writes the limiter's files of a claim.
-func (s *StateDir) Populate(claim grant.Claim) func(dir string) error {
+func (s *StateDir) Populate(claim ledger.Claim) func(dir string) error {
 	settings := oci.Settings{LibraryPath: "/lib/libvgpu.so", PreloadPath: "/lib/ld.so.preload"}
 	return func(dir string) error { return oci.Populate(dir, claim, settings) }
 }
