@@ -48,7 +48,7 @@ func (g *goals) has(x goal) bool {
 func (g *goals) linear() bool { return g.n == 1 && g.list[0] == goalUsed }
 
 // goals is the chain for n > 1. It is the same for all NUMA nodes that numa-bind compares.
-func (q *question) goals() goals {
+func (q *selection) goals() goals {
 	var g goals
 	topology := false
 	for _, k := range q.policy.keys {
@@ -77,7 +77,7 @@ func (q *question) goals() goals {
 }
 
 // uniform says that all pairs of the GPUs are connected as well.
-func (q *question) uniform() bool {
+func (q *selection) uniform() bool {
 	for k, i := range q.pool {
 		for _, j := range q.pool[:k] {
 			if q.link(i, j) != q.link(q.pool[0], q.pool[1]) {
@@ -89,11 +89,11 @@ func (q *question) uniform() bool {
 }
 
 // single is the best of the GPUs by the chain, the first of equal ones.
-func (q *question) single() int {
+func (q *selection) single() int {
 	choice := q.pool[0]
-	best := q.worth(0, choice)
+	best := q.wordValue(0, choice)
 	for _, i := range q.pool[1:] {
-		if v := q.worth(0, i); v > best || v == best && q.better(i, choice) {
+		if v := q.wordValue(0, i); v > best || v == best && q.better(i, choice) {
 			choice, best = i, v
 		}
 	}
@@ -101,9 +101,9 @@ func (q *question) single() int {
 }
 
 // better compares two GPUs by what follows the chain's first word.
-func (q *question) better(i, j int) bool {
+func (q *selection) better(i, j int) bool {
 	for k := 1; k < maxKeys && q.policy.keys[k] != keyNone; k++ {
-		if a, b := q.worth(k, i), q.worth(k, j); a != b {
+		if a, b := q.wordValue(k, i), q.wordValue(k, j); a != b {
 			return a > b
 		}
 	}
@@ -111,14 +111,14 @@ func (q *question) better(i, j int) bool {
 }
 
 // worth is how good a single GPU is by the k-th word of the chain.
-func (q *question) worth(k, i int) int64 {
+func (q *selection) wordValue(k, i int) int64 {
 	switch q.policy.keys[k] {
 	case keyBinpack:
 		return q.score(i)
 	case keySpread:
 		return -q.score(i)
 	case keyNUMA:
-		return -int64(q.neighbours(i, q.pool))
+		return -int64(q.sameNUMA(i, q.pool))
 	}
 	if q.links == nil {
 		return 0
@@ -127,7 +127,7 @@ func (q *question) worth(k, i int) int64 {
 }
 
 // top appends the n GPUs that are best by themselves, the earlier of equal ones.
-func (q *question) top(dst, at []int, sign int64) ([]int, values) {
+func (q *selection) bestByUse(dst, at []int, sign int64) ([]int, values) {
 	var room [maxExact]int64
 	scores, start := room[:0], len(dst) // of those chosen so far, the best first
 	for _, i := range at {

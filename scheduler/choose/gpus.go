@@ -11,7 +11,7 @@ func AppendGPUs(dst []int, p GPUPolicy, candidates []Candidate, links [][]int, n
 	if n <= 0 || n > len(candidates) {
 		return dst, n == 0
 	}
-	q := question{policy: p.orDefault(), candidates: candidates, links: links, n: n}
+	q := selection{policy: p.orDefault(), candidates: candidates, links: links, n: n}
 	var room [maxExact]int
 	at := room[:0] // who takes part
 	for i := range candidates {
@@ -41,7 +41,7 @@ func (p GPUPolicy) orDefault() GPUPolicy {
 }
 
 // question is one call's: which n of the candidates.
-type question struct {
+type selection struct {
 	policy     GPUPolicy
 	candidates []Candidate
 	links      [][]int
@@ -52,18 +52,18 @@ type question struct {
 }
 
 // link is how well two candidates are connected.
-func (q *question) link(i, j int) int32 {
-	return linkOf(q.links, q.candidates[i].Position, q.candidates[j].Position)
+func (q *selection) link(i, j int) int32 {
+	return link(q.links, q.candidates[i].Position, q.candidates[j].Position)
 }
 
 // score is how much the GPU is used with the container on it.
-func (q *question) score(i int) int64 {
+func (q *selection) score(i int) int64 {
 	c := &q.candidates[i]
 	return q.policy.weights.score(c.Used.Add(c.Need), c.Total)
 }
 
 // degree is how well the GPU is connected with the others, all together.
-func (q *question) degree(i int, others []int) int64 {
+func (q *selection) degree(i int, others []int) int64 {
 	sum := int64(0)
 	for _, j := range others {
 		if j != i {
@@ -74,7 +74,7 @@ func (q *question) degree(i int, others []int) int64 {
 }
 
 // neighbours is how many of the GPUs are on its NUMA node, with itself.
-func (q *question) neighbours(i int, gpus []int) int {
+func (q *selection) sameNUMA(i int, gpus []int) int {
 	n := 0
 	for _, j := range gpus {
 		if q.candidates[j].NUMA == q.candidates[i].NUMA {
@@ -92,7 +92,7 @@ func (v values) compare(w values) int { return slices.Compare(v[:], w[:]) }
 
 // best appends the best n of the GPUs at, of which there are as many. It tells how good they
 // are.
-func (q *question) best(dst, at []int) ([]int, values) {
+func (q *selection) best(dst, at []int) ([]int, values) {
 	if q.policy.keys[0] == keyTencent {
 		return q.tencent(dst, at)
 	}
@@ -102,16 +102,16 @@ func (q *question) best(dst, at []int) ([]int, values) {
 	goals := q.goals()
 	switch {
 	case goals.linear():
-		return q.top(dst, at, goals.sign)
+		return q.bestByUse(dst, at, goals.sign)
 	case len(at) <= maxExact:
 		return q.exact(dst, at, goals)
 	}
-	return q.many(dst, at, goals)
+	return q.heuristic(dst, at, goals)
 }
 
 // bind appends the best set of those that are on one NUMA node; of equal ones, that of the
 // smallest node that will do.
-func (q *question) bind(dst []int) ([]int, bool) {
+func (q *selection) bind(dst []int) ([]int, bool) {
 	var room [maxExact]int
 	var most values
 	start, found := len(dst), false

@@ -6,7 +6,7 @@ const maxLink = 1 << 14
 
 // linkOf is how well two GPUs are connected: as badly as the worse of the two
 // directions. What a node doesn't tell is the farthest, never an error.
-func linkOf(links [][]int, a, b int) int32 {
+func link(links [][]int, a, b int) int32 {
 	return max(0, min(cell(links, a, b), cell(links, b, a)))
 }
 
@@ -21,7 +21,7 @@ func cell(links [][]int, i, j int) int32 {
 func PairLinks(dst []int, links [][]int, positions []int) []int {
 	for i, a := range positions {
 		for _, b := range positions[:i] {
-			dst = append(dst, int(linkOf(links, a, b)))
+			dst = append(dst, int(link(links, a, b)))
 		}
 	}
 	return dst

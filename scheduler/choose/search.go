@@ -30,15 +30,15 @@ type search struct {
 	gpu   [maxExact]int // of question.candidates
 	// link is normalized: less the worst link, and divided by what all then have in common. That
 	// doesn't change which set is best, and a bound can be rounded down to a whole number.
-	link       [maxExact][maxExact]int32
-	base, unit int64
-	worth      [3][maxExact]int64 // what each GPU counts for goalUsed, goalRest and goalOrder
-	ranked     [3][maxExact]uint8 // the GPUs by that, the best first
-	group      [maxExact]uint8    // the GPU's NUMA node, numbered by the first GPU on it
-	members    [maxExact]uint16   // the GPUs of the NUMA node of that number
-	twins      [maxExact]uint16   // later GPUs that can't be told from the GPU
+	link            [maxExact][maxExact]int32
+	base, unit      int64
+	worth           [3][maxExact]int64 // what each GPU counts for goalUsed, goalRest and goalOrder
+	ranked          [3][maxExact]uint8 // the GPUs by that, the best first
+	group           [maxExact]uint8    // the GPU's NUMA node, numbered by the first GPU on it
+	members         [maxExact]uint16   // the GPUs of the NUMA node of that number
+	interchangeable [maxExact]uint16   // later GPUs that can't be told from the GPU
 	// halves[i][v][k] is the sum of the best k links of GPU v with the GPUs from i on.
-	halves [maxExact][maxExact][maxExact]int32
+	halfSums [maxExact][maxExact][maxExact]int32
 	// gain[k] is, with k GPUs chosen, how well each GPU is linked with them.
 	gain  [maxExact + 1][maxExact]int32
 	found bool
@@ -63,7 +63,7 @@ type partial struct {
 }
 
 // exact appends the best n of the GPUs at.
-func (q *question) exact(dst, at []int, g goals) ([]int, values) {
+func (q *selection) exact(dst, at []int, g goals) ([]int, values) {
 	var s search
 	s.setUp(q, at, g)
 	s.run()
@@ -72,12 +72,12 @@ func (q *question) exact(dst, at []int, g goals) ([]int, values) {
 		dst = append(dst, s.gpu[bits.TrailingZeros16(set)])
 	}
 	slices.Sort(dst[start:])
-	return dst, s.told()
+	return dst, s.result()
 }
 
 // told are the values of the best set, in numbers that can be compared with another search's;
 // goalOrder is left out.
-func (s *search) told() values {
+func (s *search) result() values {
 	var v values
 	for i, g := range s.goals.list[:s.goals.n-1] {
 		v[i] = s.best[i]
@@ -104,19 +104,19 @@ func (s *search) walk(i int, p partial) {
 		s.nodes++
 		left := s.n - bits.OnesCount16(p.chosen)
 		if left == 0 {
-			s.offer(&p)
+			s.keepIfBetter(&p)
 			return
 		}
 		for p.banned>>i&1 == 1 {
 			i++
 		}
 		open := s.open(i, &p)
-		if bits.OnesCount16(open) < left || s.found && !s.promising(i, left, open, &p) {
+		if bits.OnesCount16(open) < left || s.found && !s.mayImprove(i, left, open, &p) {
 			return
 		}
 		s.gain[s.n-left+1] = s.gain[s.n-left]
 		s.walk(i+1, s.grown(i, &p, &s.gain[s.n-left+1]))
-		p.banned |= 1<<i | s.twins[i]
+		p.banned |= 1<<i | s.interchangeable[i]
 		i++
 	}
 }
@@ -127,7 +127,7 @@ func (s *search) open(i int, p *partial) uint16 {
 }
 
 // promising says whether a set with p could be better than the best one.
-func (s *search) promising(i, left int, open uint16, p *partial) bool {
+func (s *search) mayImprove(i, left int, open uint16, p *partial) bool {
 	for k, g := range s.goals.list[:s.goals.n] {
 		if most := s.bound(g, i, left, open, p); most != s.best[k] {
 			return most > s.best[k]
@@ -157,7 +157,7 @@ func (s *search) bound(g goal, i, left int, open uint16, p *partial) int64 {
 func (s *search) boundLinks(i, left int, open uint16, chosen int) int64 {
 	var top [maxExact]int32 // the best so far, in twice their worth
 	n := 0
-	gain, halves := &s.gain[chosen], &s.halves[i]
+	gain, halves := &s.gain[chosen], &s.halfSums[i]
 	for ; open != 0; open &= open - 1 {
 		v := bits.TrailingZeros16(open)
 		x := 2*gain[v] + halves[v][left-1]
@@ -225,8 +225,8 @@ func (s *search) boundNUMA(left int, open uint16, p *partial) int64 {
 }
 
 // offer takes the whole set p if it is better than the best one.
-func (s *search) offer(p *partial) {
-	if s.found && !s.promising(0, 0, 0, p) {
+func (s *search) keepIfBetter(p *partial) {
+	if s.found && !s.mayImprove(0, 0, 0, p) {
 		return
 	}
 	s.found, s.set = true, p.chosen

@@ -151,7 +151,7 @@ func TestSearchOnMachinesAndOnWorseThanMachines(t *testing.T) {
 
 // searched is GPUs of all candidates, and how many nodes the search looked at.
 func searched(p GPUPolicy, candidates []Candidate, links [][]int, n int) (nodes int, chosen []int) {
-	q := question{policy: p.orDefault(), candidates: candidates, links: links, n: n}
+	q := selection{policy: p.orDefault(), candidates: candidates, links: links, n: n}
 	for i := range candidates {
 		q.pool = append(q.pool, i)
 	}

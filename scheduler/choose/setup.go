@@ -8,7 +8,7 @@ import (
 
 // setUp reads the numbers of the GPUs at. The search decides of the best connected first; where
 // links don't count, of one NUMA node after the other.
-func (s *search) setUp(q *question, at []int, g goals) {
+func (s *search) setUp(q *selection, at []int, g goals) {
 	linked := g.has(goalLinks) || g.has(goalWorst)
 	g.add(goalOrder)
 	s.m, s.n, s.goals = len(at), q.n, g
@@ -45,7 +45,7 @@ func (s *search) setUp(q *question, at []int, g goals) {
 	}
 	s.normalize()
 	s.rank()
-	s.findTwins()
+	s.findInterchangeable()
 	if g.has(goalLinks) {
 		s.sumHalves()
 	}
@@ -97,7 +97,7 @@ func (s *search) rank() {
 
 // findTwins finds the GPUs that differ in nothing but their order. Being twins carries over, so
 // a GPU is compared only with the first of each kind.
-func (s *search) findTwins() {
+func (s *search) findInterchangeable() {
 	first := uint16(0)
 	var kind [maxExact]uint8
 	for v := range s.m {
@@ -113,7 +113,7 @@ func (s *search) findTwins() {
 		}
 		for u := range v {
 			if kind[u] == kind[v] {
-				s.twins[u] |= 1 << v
+				s.interchangeable[u] |= 1 << v
 			}
 		}
 	}
@@ -141,7 +141,7 @@ func (s *search) sumHalves() {
 			place(&sorted[i], v-i-1, s.link[v][i])
 		}
 		for v := i; v < s.m; v++ {
-			sums := &s.halves[i][v]
+			sums := &s.halfSums[i][v]
 			for k := 0; k < s.m-i-1; k++ {
 				sums[k+1] = sums[k] + sorted[v][k]
 			}
@@ -166,7 +166,7 @@ func (s *search) greedy() {
 		if same>>first&1 == 1 {
 			continue // the set would differ in nothing that counts from an earlier one
 		}
-		same |= s.twins[first]
+		same |= s.interchangeable[first]
 		p := partial{worst: math.MaxInt32}
 		var gain [maxExact]int32
 		for v := first; ; {
@@ -181,7 +181,7 @@ func (s *search) greedy() {
 				}
 			}
 		}
-		s.offer(&p)
+		s.keepIfBetter(&p)
 	}
 }
 

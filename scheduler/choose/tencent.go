@@ -24,10 +24,10 @@ import (
 const blockMiB = 256
 
 // tencent appends the GPUs that gpu-manager's policy chooses.
-func (q *question) tencent(dst, at []int) ([]int, values) {
+func (q *selection) tencent(dst, at []int) ([]int, values) {
 	switch {
 	case q.n > 1 && len(at) > maxExact:
-		return q.many(dst, at, linkGoals())
+		return q.heuristic(dst, at, linkGoals())
 	case q.n > 1:
 		return q.group(dst, at)
 	case q.candidates[at[0]].Exclusive:
@@ -43,7 +43,7 @@ func linkGoals() goals {
 }
 
 // share is the fullest GPU. Of GPUs that nobody uses it is the one that the others miss least.
-func (q *question) share(at []int) int {
+func (q *selection) share(at []int) int {
 	choice := -1
 	var best values
 	for _, i := range at {
@@ -69,7 +69,7 @@ func (q *question) share(at []int) int {
 
 // fragment is the GPU whose links are the least when compared from the best one on; then the
 // smallest.
-func (q *question) fragment(at []int) int {
+func (q *selection) fragment(at []int) int {
 	var room, bestRoom [maxExact]int32
 	choice, best := -1, bestRoom[:0]
 	for _, i := range at {
@@ -96,7 +96,7 @@ func (q *question) fragment(at []int) int {
 }
 
 // group appends n of the smallest group that will do at the best level there is.
-func (q *question) group(dst, at []int) ([]int, values) {
+func (q *selection) group(dst, at []int) ([]int, values) {
 	var link [maxExact][maxExact]int32
 	level := int32(0)
 	for k, i := range at {

@@ -12,32 +12,32 @@ import (
 func (e *Engine) SetQuota(namespace, name string, l quota.Limits) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.book.SetLimits(namespace, name, l)
+	e.quotas.SetLimits(namespace, name, l)
 }
 
 // DeleteQuota takes a namespace's resource quota away.
 func (e *Engine) DeleteQuota(namespace, name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.book.DropLimits(namespace, name)
+	e.quotas.DropLimits(namespace, name)
 }
 
 // Quotas are the accounts of the namespaces that have a resource quota, as they are now.
 func (e *Engine) Quotas() []*quota.Account {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.book.Limited()
+	return e.quotas.Limited()
 }
 
 // SetGPUQuota gives all namespaces gpu-manager's quota; nil: there is none.
 func (e *Engine) SetGPUQuota(gpus *quota.GPUs) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.book.SetGPUs(gpus)
+	e.quotas.SetGPUs(gpus)
 }
 
 // charge is what is taken of the namespace's quotas by what is held on the node.
-func (e *Engine) charge(h *held, n *node) quota.Charge {
+func (e *Engine) charge(h *allocation, n *node) quota.Charge {
 	containers := make([]scheduler.Container, len(h.kinds))
 	for i, kind := range h.kinds {
 		containers[i].Kind = kind
@@ -52,7 +52,7 @@ func (e *Engine) charge(h *held, n *node) quota.Charge {
 
 // recharged is the node after its labels or GPUs have changed: its pods are charged again.
 func (c change) recharged(n *node) *node {
-	var pods []*held
+	var pods []*allocation
 	for i, h := range n.pods {
 		charge := c.e.charge(h, n)
 		if charge == h.charge {
@@ -64,7 +64,7 @@ func (c change) recharged(n *node) *node {
 		changed := *h
 		changed.charge = charge
 		pods[i] = &changed
-		c.e.book.Charge(h.namespace, h.uid, charge)
+		c.e.quotas.Charge(h.namespace, h.uid, charge)
 	}
 	if pods == nil {
 		return n
@@ -76,30 +76,30 @@ func (c change) recharged(n *node) *node {
 
 // limits is what a pod's namespace may still have, or nil where nothing limits it; what the
 // pod itself holds counts as free for it. The caller holds mu.
-func (e *Engine) limits(object *scheduler.Pod, r *request.Request) *limits {
-	account := e.book.View(object.Namespace)
+func (e *Engine) quotaLimits(object *scheduler.Pod, r *request.Request) *quotaLimits {
+	account := e.quotas.Account(object.Namespace)
 	if !account.Limited() {
 		return nil
 	}
-	if p := e.pods[object.UID]; p != nil && p.held != nil {
-		if n := e.newest.Load().node(p.held.placement.Node); n != nil {
-			if h := n.holding(object.UID); h != nil {
+	if p := e.pods[object.UID]; p != nil && p.allocation != nil {
+		if n := e.newest.Load().node(p.allocation.placement.Node); n != nil {
+			if h := n.allocation(object.UID); h != nil {
 				account = account.Minus(h.charge)
 			}
 		}
 	}
-	return &limits{account, quota.Asked(r, "", 0), e.options.QuotaLabels}
+	return &quotaLimits{account, quota.Requested(r, "", 0), e.options.QuotaLabels}
 }
 
 // limits are a namespace's quotas, as one pod sees them.
-type limits struct {
+type quotaLimits struct {
 	account *quota.Account
 	least   quota.Charge // what the pod takes at least, wherever it is placed
 	labels  quota.Labels
 }
 
 // check is why the quotas leave no room for the pod on the node; o is without them.
-func (l *limits) check(n *node, o *outcome) error {
+func (l *quotaLimits) check(n *node, o *outcome) error {
 	if err := l.account.Check(l.least); err != nil || !o.fits {
 		return err
 	}
@@ -112,7 +112,7 @@ func (l *limits) check(n *node, o *outcome) error {
 
 // refused is the outcome with a quota that is used up: that is why those GPUs fail that
 // have come so far in the order of the checks. Other reasons stay; is is false where all do.
-func (o *outcome) refused(n *node) (_ *outcome, is bool) {
+func (o *outcome) withQuotaExceeded(n *node) (_ *outcome, is bool) {
 	next := *o
 	c := &next.counts
 	if o.fits {
@@ -126,14 +126,14 @@ func (o *outcome) refused(n *node) (_ *outcome, is bool) {
 }
 
 // moved is a pod that an overlay has less or more, for its namespace's quotas.
-type moved struct {
+type quotaChange struct {
 	namespace string
 	charge    quota.Charge
-	more      bool
+	added     bool
 }
 
 // with is the limits on an overlay.
-func (l *limits) with(namespace string, all []moved) *limits {
+func (l *quotaLimits) with(namespace string, all []quotaChange) *quotaLimits {
 	if l == nil {
 		return nil
 	}
@@ -141,7 +141,7 @@ func (l *limits) with(namespace string, all []moved) *limits {
 	for _, m := range all {
 		switch {
 		case m.namespace != namespace:
-		case m.more:
+		case m.added:
 			next.account = next.account.Plus(m.charge)
 		default:
 			next.account = next.account.Minus(m.charge)

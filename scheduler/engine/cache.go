@@ -9,43 +9,43 @@ import (
 
 // cache has the verdicts of the requests that came last, by signature.
 type cache struct {
-	mu    sync.Mutex
-	most  int
-	used  *list.List // of *sheet, the latest first
-	sheet map[string]*list.Element
+	mu      sync.Mutex
+	max     int
+	used    *list.List // of *entry, the latest first
+	entries map[string]*list.Element
 }
 
 func newCache(most int) *cache {
-	return &cache{most: most, used: list.New(), sheet: map[string]*list.Element{}}
+	return &cache{max: most, used: list.New(), entries: map[string]*list.Element{}}
 }
 
 // sheet is one signature's: the request made ready, and the verdicts of the nodes as they
 // were when it was last asked for.
-type sheet struct {
+type cacheEntry struct {
 	signature string
-	ask       *ask
+	compiled  *compiled
 
-	latest atomic.Pointer[page]
+	latest atomic.Pointer[outcomeTable]
 	mu     sync.Mutex // of who makes the next page
 }
 
 // get is the signature's sheet, made where there is none.
-func (c *cache) get(signature string, make func() (*ask, error)) (*sheet, error) {
+func (c *cache) get(signature string, make func() (*compiled, error)) (*cacheEntry, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e := c.sheet[signature]; e != nil {
+	if e := c.entries[signature]; e != nil {
 		c.used.MoveToFront(e)
-		return e.Value.(*sheet), nil
+		return e.Value.(*cacheEntry), nil
 	}
 	a, err := make()
 	if err != nil {
 		return nil, err
 	}
-	s := &sheet{signature: signature, ask: a}
-	c.sheet[signature] = c.used.PushFront(s)
-	if c.used.Len() > c.most {
-		last := c.used.Remove(c.used.Back()).(*sheet)
-		delete(c.sheet, last.signature)
+	s := &cacheEntry{signature: signature, compiled: a}
+	c.entries[signature] = c.used.PushFront(s)
+	if c.used.Len() > c.max {
+		last := c.used.Remove(c.used.Back()).(*cacheEntry)
+		delete(c.entries, last.signature)
 	}
 	return s, nil
 }
@@ -53,12 +53,12 @@ func (c *cache) get(signature string, make func() (*ask, error)) (*sheet, error)
 // page is the outcomes of all nodes of a snapshot, by slot of its table, in parts that
 // belong to the table's chunks. It is not changed once it is published, and it keeps
 // nothing of the snapshot alive.
-type page struct {
+type outcomeTable struct {
 	version uint64 // the snapshot's
-	parts   []*part
+	chunks  []*outcomeChunk
 }
 
-type part struct {
+type outcomeChunk struct {
 	version  uint64            // the chunk's
 	versions [chunkSize]uint64 // the nodes'; 0: none
 	outcomes [chunkSize]outcome
@@ -66,7 +66,7 @@ type part struct {
 
 // at is the page for a snapshot: the latest, with those nodes judged again that are not the
 // same in both.
-func (s *sheet) at(state *Snapshot) *page {
+func (s *cacheEntry) outcomes(state *Snapshot) *outcomeTable {
 	if p := s.latest.Load(); p != nil && p.version == state.version {
 		return p
 	}
@@ -76,7 +76,7 @@ func (s *sheet) at(state *Snapshot) *page {
 	if latest != nil && latest.version == state.version {
 		return latest
 	}
-	p := s.next(latest, state)
+	p := s.update(latest, state)
 	if latest == nil || latest.version < state.version {
 		s.latest.Store(p)
 	}
@@ -84,24 +84,24 @@ func (s *sheet) at(state *Snapshot) *page {
 }
 
 // next is the page for state, with all that it can have of another one.
-func (s *sheet) next(old *page, state *Snapshot) *page {
-	p := &page{version: state.version, parts: make([]*part, len(state.table))}
+func (s *cacheEntry) update(old *outcomeTable, state *Snapshot) *outcomeTable {
+	p := &outcomeTable{version: state.version, chunks: make([]*outcomeChunk, len(state.table))}
 	if old != nil {
-		copy(p.parts, old.parts)
+		copy(p.chunks, old.chunks)
 	}
 	var changed []int
 	for i, c := range state.table {
-		if c != nil && (p.parts[i] == nil || p.parts[i].version != c.version) {
+		if c != nil && (p.chunks[i] == nil || p.chunks[i].version != c.version) {
 			changed = append(changed, i)
 		}
 	}
-	spread(len(changed), func(take func() (int, bool)) {
-		f := s.ask.fitter()
+	parallel(len(changed), func(take func() (int, bool)) {
+		f := s.compiled.fitter()
 		defer f.release()
 		for k, more := take(); more; k, more = take() {
 			i := changed[k]
 			f.budget = evaluationSteps / len(changed)
-			p.parts[i] = p.parts[i].next(f, state.table[i])
+			p.chunks[i] = p.chunks[i].update(f, state.table[i])
 		}
 	})
 	return p
@@ -109,8 +109,8 @@ func (s *sheet) next(old *page, state *Snapshot) *page {
 
 // next is the part for a chunk: nodes that are the same in the old part, which may be nil,
 // have its outcomes.
-func (old *part) next(f *fitter, c *chunk) *part {
-	p := new(part)
+func (old *outcomeChunk) update(f *fitter, c *chunk) *outcomeChunk {
+	p := new(outcomeChunk)
 	if old != nil {
 		*p = *old
 	}
@@ -120,25 +120,25 @@ func (old *part) next(f *fitter, c *chunk) *part {
 		case n == nil:
 			p.versions[k] = 0
 		case p.versions[k] != n.version:
-			p.versions[k], p.outcomes[k] = n.version, f.judge(n)
+			p.versions[k], p.outcomes[k] = n.version, f.evaluate(n)
 		}
 	}
 	return p
 }
 
 // manyParts is how many parts a second goroutine is worth: to judge one takes tens of microseconds.
-const manyParts = 4
+const chunksPerWorker = 4
 
 // spread has n pieces of work done, by several goroutines where they are many, and returns
 // when all are done. Each calls take for one piece after the other.
-func spread(n int, work func(take func() (int, bool))) {
+func parallel(n int, work func(take func() (int, bool))) {
 	var next atomic.Int64
 	take := func() (int, bool) {
 		k := int(next.Add(1)) - 1
 		return k, k < n
 	}
 	var wg sync.WaitGroup
-	for range min(n/manyParts, runtime.GOMAXPROCS(0)) - 1 {
+	for range min(n/chunksPerWorker, runtime.GOMAXPROCS(0)) - 1 {
 		wg.Go(func() { work(take) })
 	}
 	work(take)

@@ -76,7 +76,7 @@ func placeAnywhere(t *testing.T, e *Engine, p *scheduler.Pod, owner string) bool
 			return false
 		}
 		placement, err := e.Reserve(p, r, best, owner)
-		if errors.Is(err, ErrNoRoom) {
+		if errors.Is(err, ErrNoFit) {
 			continue // another caller was faster
 		}
 		if err != nil {

@@ -24,33 +24,33 @@ type Stats struct {
 
 // Stats is for metrics. It costs a look at the pods that have problems.
 func (e *Engine) Stats() Stats {
-	now := e.look()
+	now := e.copyState()
 	return Stats{
-		Reserved: e.stats.reserved.Load(), Repeated: e.stats.again.Load(), Refused: e.stats.refused.Load(), Expired: e.stats.expired.Load(),
-		Nodes: now.snapshot.sum.nodes, GPUs: now.snapshot.sum.gpus, Pods: now.holding, Reservations: len(now.waiting),
-		Problems: now.snapshot.sum.problems + len(now.podProblems()),
+		Reserved: e.stats.reserved.Load(), Repeated: e.stats.repeated.Load(), Refused: e.stats.refused.Load(), Expired: e.stats.expired.Load(),
+		Nodes: now.snapshot.totals.nodes, GPUs: now.snapshot.totals.gpus, Pods: now.allocated, Reservations: len(now.reservations),
+		Problems: now.snapshot.totals.problems + len(now.podProblems()),
 	}
 }
 
 // look is a snapshot and what belongs to it of the pods: what is to be told is made of it
 // without the engine's lock.
-type look struct {
-	snapshot *Snapshot
-	holding  int
-	waiting  map[string]pod // by UID
-	troubled []pod
+type stateCopy struct {
+	snapshot     *Snapshot
+	allocated    int
+	reservations map[string]pod // by UID
+	problemPods  []pod
 }
 
-func (e *Engine) look() *look {
+func (e *Engine) copyState() *stateCopy {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.expire()
-	l := &look{snapshot: e.newest.Load(), holding: e.holding, waiting: make(map[string]pod, len(e.waiting)), troubled: make([]pod, 0, len(e.troubled))}
-	for _, p := range e.waiting {
-		l.waiting[p.uid] = *p
+	l := &stateCopy{snapshot: e.newest.Load(), allocated: e.allocated, reservations: make(map[string]pod, len(e.reservations)), problemPods: make([]pod, 0, len(e.problemPods))}
+	for _, p := range e.reservations {
+		l.reservations[p.uid] = *p
 	}
-	for _, p := range e.troubled {
-		l.troubled = append(l.troubled, *p)
+	for _, p := range e.problemPods {
+		l.problemPods = append(l.problemPods, *p)
 	}
 	return l
 }
@@ -66,11 +66,11 @@ type Problem struct {
 
 // Problems are annotations that can't be read or must not be believed, and GPUs of which
 // more is taken than there is (by other schedulers, or because the GPU has shrunk).
-func (e *Engine) Problems() []Problem { return e.look().problems() }
+func (e *Engine) Problems() []Problem { return e.copyState().problems() }
 
-func (l *look) problems() []Problem {
+func (l *stateCopy) problems() []Problem {
 	all := l.podProblems()
-	l.snapshot.each(func(n *node) { n.troubles(&all) })
+	l.snapshot.each(func(n *node) { n.problems(&all) })
 	slices.SortFunc(all, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.Text, b.Text))
 	})
@@ -79,9 +79,9 @@ func (l *look) problems() []Problem {
 
 // podProblems are those of pods. A pod that nobody gave GPUs is one only where there are
 // GPUs of ours: elsewhere it has those of another system.
-func (l *look) podProblems() (all []Problem) {
-	for i := range l.troubled {
-		p := &l.troubled[i]
+func (l *stateCopy) podProblems() (all []Problem) {
+	for i := range l.problemPods {
+		p := &l.problemPods[i]
 		text := p.problem
 		if n := l.snapshot.node(p.unserved); text == "" && n != nil && len(n.gpus.total) > 0 {
 			text = fmt.Sprintf("it is on node %s, asks for GPUs and was given none, so that nothing is counted: another scheduler or spec.nodeName has put it there; delete it, so that it is scheduled again", p.unserved)
@@ -94,7 +94,7 @@ func (l *look) podProblems() (all []Problem) {
 }
 
 // troubles is how many problems the node has; they are appended to all, unless it is nil.
-func (n *node) troubles(all *[]Problem) (count int) {
+func (n *node) problems(all *[]Problem) (count int) {
 	if n.problem != "" {
 		count++
 		if all != nil {
@@ -126,7 +126,7 @@ type State struct {
 type NodeState struct {
 	Name       string     `json:"name"`
 	Registered bool       `json:"registered"`
-	GPUs       []GPUState `json:"GPUs,omitempty"`
+	GPUs       []GPUState `json:"gpus,omitempty"`
 	Pods       []PodState `json:"pods,omitempty"`
 }
 
@@ -148,7 +148,7 @@ type PodState struct {
 
 // State describes a node, or with an empty name all.
 func (e *Engine) State(name string) State {
-	now := e.look()
+	now := e.copyState()
 	s := State{Problems: now.problems()}
 	if n := now.snapshot.node(name); n != nil {
 		s.Nodes = []NodeState{now.describe(n)}
@@ -160,14 +160,14 @@ func (e *Engine) State(name string) State {
 	return s
 }
 
-func (l *look) describe(n *node) NodeState {
+func (l *stateCopy) describe(n *node) NodeState {
 	s := NodeState{Name: n.name, Registered: n.registered}
 	for i, gpu := range n.gpus.inventory.GPUs {
 		s.GPUs = append(s.GPUs, GPUState{gpu, n.used[i]})
 	}
 	for _, h := range n.pods {
 		p := PodState{UID: h.uid, Pod: h.namespace + "/" + h.name, Containers: h.placement.Containers, Phase: "bound"}
-		if known, ok := l.waiting[h.uid]; ok {
+		if known, ok := l.reservations[h.uid]; ok {
 			p.Phase, p.Owner, p.Expires = "reserved", known.owner, &known.expiry
 		}
 		s.Pods = append(s.Pods, p)

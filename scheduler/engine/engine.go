@@ -60,16 +60,16 @@ type Engine struct {
 	// soonest is when the first reservation ends, in Unix nanoseconds; 0: there is none.
 	soonest atomic.Int64
 
-	mu       sync.Mutex // guards what follows, and orders the changes of newest
-	pods     map[string]*pod
-	book     *quota.Book
-	waiting  queue
-	holding  int             // how many pods hold something
-	troubled map[string]*pod // those that have a problem
+	mu           sync.Mutex // guards what follows, and orders the changes of newest
+	pods         map[string]*pod
+	quotas       *quota.Accounts
+	reservations expiryHeap
+	allocated    int             // how many pods hold something
+	problemPods  map[string]*pod // those that have a problem
 	// unplaced are the pods that ask for GPUs and are on no node, by UID.
-	unplaced map[string]*scheduler.Pod
-	free     []int // slots of the table that no node has
-	slots    int   // of the table that were ever given
+	pending map[string]*scheduler.Pod
+	free    []int // slots of the table that no node has
+	slots   int   // of the table that were ever given
 	// versions is the last that a node or a chunk has got.
 	versions uint64
 
@@ -93,7 +93,7 @@ func New(o Options) (*Engine, error) {
 	if _, err := parsePolicies(o.NodePolicy, o.GPUPolicy, o.Weights); err != nil {
 		return nil, err
 	}
-	e := &Engine{options: o, verdicts: newCache(o.Signatures), pods: map[string]*pod{}, troubled: map[string]*pod{}, unplaced: map[string]*scheduler.Pod{}, book: quota.NewBook()}
+	e := &Engine{options: o, verdicts: newCache(o.Signatures), pods: map[string]*pod{}, problemPods: map[string]*pod{}, pending: map[string]*scheduler.Pod{}, quotas: quota.NewAccounts()}
 	e.newest.Store(&Snapshot{})
 	return e, nil
 }
@@ -122,18 +122,18 @@ type Snapshot struct {
 	version uint64
 	table   table
 	slots   shards[int] // of the table, by the node's name
-	sum     tally
+	totals  totals
 	// roster grows by each change of which nodes have GPUs.
-	roster uint64
+	nodesVersion uint64
 }
 
 // tally is counts of what is in a snapshot, kept with each change.
-type tally struct {
+type totals struct {
 	nodes, gpus int // registered
 	problems    int // of nodes
 }
 
-func (t *tally) count(n *node, sign int) {
+func (t *totals) add(n *node, sign int) {
 	if n == nil {
 		return
 	}
@@ -141,7 +141,7 @@ func (t *tally) count(n *node, sign int) {
 		t.nodes += sign
 		t.gpus += sign * len(n.gpus.total)
 	}
-	t.problems += sign * n.troubles(nil)
+	t.problems += sign * n.problems(nil)
 }
 
 // Version is the state's: it grows by each change, so that two snapshots with the same
@@ -149,7 +149,7 @@ func (t *tally) count(n *node, sign int) {
 func (s *Snapshot) Version() uint64 { return s.version }
 
 // Roster is the same for snapshots in which the same nodes have GPUs.
-func (s *Snapshot) Roster() uint64 { return s.roster }
+func (s *Snapshot) NodesVersion() uint64 { return s.nodesVersion }
 
 // Offering are the names of the nodes that have GPUs, in no order.
 func (s *Snapshot) Offering() (names []string) {
@@ -202,10 +202,10 @@ func (c change) set(n *node) {
 	var old *node
 	if ok {
 		old = c.next.table.at(slot)
-		c.next.sum.count(old, -1)
+		c.next.totals.add(old, -1)
 	}
 	if old.offers() != n.offers() {
-		c.next.roster++
+		c.next.nodesVersion++
 	}
 	switch {
 	case n.empty() && !ok:
@@ -221,7 +221,7 @@ func (c change) set(n *node) {
 	c.e.versions++
 	if n != nil {
 		n.version = c.e.versions
-		c.next.sum.count(n, 1)
+		c.next.totals.add(n, 1)
 	}
 	c.next.table = c.next.table.with(slot, n, c.e.versions)
 }

@@ -91,14 +91,14 @@ func TestReservationsEnd(t *testing.T) {
 			_, err := e.Reserve(p, ask4(t, e, p), "a", "test")
 			require.NoError(t, err)
 		}
-		require.Len(t, e.waiting, 1, "a reservation that is asked for again is one")
+		require.Len(t, e.reservations, 1, "a reservation that is asked for again is one")
 		e.Unreserve("u3", "test")
 		reserve("u4")
-		require.Len(t, e.waiting, 1)
+		require.Len(t, e.reservations, 1)
 		c.add(time.Hour)
 		e.Snapshot()
 		e.SetPod(place(t, e, podOf("u5", "1/50000/0"), "a"))
-		require.Empty(t, e.waiting, "one that was bound doesn't wait any more")
+		require.Empty(t, e.reservations, "one that was bound doesn't wait any more")
 		e.DeletePod("u5")
 		require.Empty(t, e.pods)
 		require.Zero(t, e.soonest.Load())
@@ -135,7 +135,7 @@ func TestEventsOfAWaitingPod(t *testing.T) {
 			require.Empty(t, e.Problems())
 			e.Unreserve("u", "test")
 			e.SetPod(event(p, placement))
-			require.Empty(t, e.Holding("u"), "nor does it take any")
+			require.Empty(t, e.AllocatedNode("u"), "nor does it take any")
 			require.Empty(t, e.pods)
 		})
 	}
@@ -227,7 +227,7 @@ func TestBoundWithoutGPUs(t *testing.T) {
 	e.DeletePod("u")
 	require.Empty(t, e.Problems())
 	require.Empty(t, e.pods)
-	require.Empty(t, e.troubled)
+	require.Empty(t, e.problemPods)
 }
 
 func TestUnreserve(t *testing.T) {
@@ -239,20 +239,20 @@ func TestUnreserve(t *testing.T) {
 	_, err := e.Reserve(p, r, "a", "plugin")
 	require.NoError(t, err)
 	e.Unreserve("u1", "extender")
-	require.Equal(t, "a", e.Holding("u1"), "another's reservation")
+	require.Equal(t, "a", e.AllocatedNode("u1"), "another's reservation")
 	e.Unreserve("u1", "plugin")
-	require.Empty(t, e.Holding("u1"))
+	require.Empty(t, e.AllocatedNode("u1"))
 
 	_, err = e.Reserve(p, r, "a", "plugin")
 	require.NoError(t, err)
 	_, err = e.Reserve(p, r, "b", "plugin")
 	require.NoError(t, err)
-	require.Equal(t, "b", e.Holding("u1"), "a reservation moves with the pod")
+	require.Equal(t, "b", e.AllocatedNode("u1"), "a reservation moves with the pod")
 	require.Equal(t, scheduler.Use{}, used(e, "a", 0))
 	e.SetPod(p)
-	require.Equal(t, "b", e.Holding("u1"), "its annotations have not come yet")
+	require.Equal(t, "b", e.AllocatedNode("u1"), "its annotations have not come yet")
 	e.SetPod(bindTo(p, "a"))
-	require.Empty(t, e.Holding("u1"), "somebody else has bound it to another node")
+	require.Empty(t, e.AllocatedNode("u1"), "somebody else has bound it to another node")
 }
 
 func TestNoRoom(t *testing.T) {
@@ -261,8 +261,8 @@ func TestNoRoom(t *testing.T) {
 	place(t, e, podOf("u1", "1/50000/0"), "a")
 	p := podOf("u2", "1/50000/0")
 	_, err := e.Reserve(p, ask4(t, e, p), "a", "test")
-	require.ErrorIs(t, err, ErrNoRoom)
-	var noRoom *NoRoomError
+	require.ErrorIs(t, err, ErrNoFit)
+	var noRoom *NoFitError
 	require.True(t, errors.As(err, &noRoom))
 	require.Equal(t, CardInsufficientMemory, noRoom.Verdict.Reason())
 	require.EqualError(t, err, "a: 1 GPU: 1 with less than 50000 MiB free (most: 30000 MiB)")
@@ -311,7 +311,7 @@ func TestProblems(t *testing.T) {
 	require.Equal(t, []string{"ns/pod-bad", "ns/pod-good", "broken"}, texts())
 	require.EqualValues(t, 50000, used(e, "a", 0).MemoryMiB, "its containers run with what they were given")
 	e.SetPod(bindTo(podOf("good", "1/50000/0"), "a"))
-	require.Equal(t, "a", e.Holding("good"), "nor do they when the annotations are taken away")
+	require.Equal(t, "a", e.AllocatedNode("good"), "nor do they when the annotations are taken away")
 	e.SetPod(good)
 	e.DeletePod("bad")
 	require.Equal(t, []string{"broken"}, texts())
@@ -348,7 +348,7 @@ func TestKeysThatComeLate(t *testing.T) {
 	require.Contains(t, e.Problems()[0].Text, grant.ErrSignature.Error())
 	other := podOf("other", "1/50000/0")
 	_, err := e.Reserve(other, ask4(t, e, other), "a", "test")
-	require.ErrorIs(t, err, ErrNoRoom)
+	require.ErrorIs(t, err, ErrNoFit)
 	keys.there = true
 	e.SetPod(bindTo(p, "a"))
 	require.Empty(t, e.Problems())

@@ -9,52 +9,52 @@ import (
 // it takes no lock.
 type Evaluation struct {
 	snapshot *Snapshot
-	subject
-	page *page
+	podRequest
+	outcomes *outcomeTable
 	// own is the node on which the pod itself holds something: it is judged without that.
-	own     string
-	ownNode *node
-	ownView outcome
-	limits  *limits // the namespace's quotas, or nil
-	err     error
+	own        string
+	ownNode    *node
+	ownOutcome outcome
+	quotas     *quotaLimits // the namespace's quotas, or nil
+	err        error
 }
 
 // Evaluate judges the pod on all nodes of a snapshot. Nodes that have not changed since a
 // request of the same signature was judged are not judged again. What the pod itself holds
 // already, by a reservation that it still has, counts as free for it.
 func (e *Engine) Evaluate(s *Snapshot, object *scheduler.Pod, r *request.Request) *Evaluation {
-	v := &Evaluation{snapshot: s, subject: subject{pod: object}}
-	sheet, err := e.sheet(r)
+	v := &Evaluation{snapshot: s, podRequest: podRequest{pod: object}}
+	entry, err := e.cacheEntry(r)
 	if err != nil {
 		v.err = err
 		return v
 	}
-	v.ask, v.page, v.positions = sheet.ask, sheet.at(s), positions(r)
+	v.compiled, v.outcomes, v.positions = entry.compiled, entry.outcomes(s), positions(r)
 	e.mu.Lock()
-	at := e.holdingOf(object.UID)
-	v.limits = e.limits(object, r)
+	at := e.allocatedNode(object.UID)
+	v.quotas = e.quotaLimits(object, r)
 	e.mu.Unlock()
 	if at != "" {
-		if n := s.node(at); n != nil && n.holding(object.UID) != nil {
-			f := v.ask.fitter()
+		if n := s.node(at); n != nil && n.allocation(object.UID) != nil {
+			f := v.fitter()
 			defer f.release()
 			v.own, v.ownNode = at, n.without(object.UID)
-			v.ownView = f.fit(v.ownNode)
+			v.ownOutcome = f.fit(v.ownNode)
 		}
 	}
 	return v
 }
 
 // Holding is the node on which the pod holds GPUs; empty: none.
-func (e *Engine) Holding(podUID string) string {
+func (e *Engine) AllocatedNode(podUID string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.holdingOf(podUID)
+	return e.allocatedNode(podUID)
 }
 
-func (e *Engine) holdingOf(podUID string) string {
-	if p := e.pods[podUID]; p != nil && p.held != nil {
-		return p.held.placement.Node
+func (e *Engine) allocatedNode(podUID string) string {
+	if p := e.pods[podUID]; p != nil && p.allocation != nil {
+		return p.allocation.placement.Node
 	}
 	return ""
 }
@@ -66,21 +66,21 @@ func (v *Evaluation) Err() error { return v.err }
 func (v *Evaluation) Snapshot() *Snapshot { return v.snapshot }
 
 // Verdict is the node's.
-func (v *Evaluation) Verdict(node string) Verdict { return v.cached(node, v.limits) }
+func (v *Evaluation) Verdict(node string) Verdict { return v.cached(node, v.quotas) }
 
-func (v *Evaluation) cached(node string, l *limits) Verdict {
+func (v *Evaluation) cached(node string, l *quotaLimits) Verdict {
 	slot, ok := v.snapshot.slots.get(node)
 	switch {
 	case v.err != nil:
 		verdict := v.verdict(node, nil, &unknown, nil)
-		verdict.refusal = v.err
+		verdict.err = v.err
 		return verdict
 	case !ok:
 		return v.verdict(node, nil, &unknown, nil)
 	case v.ownNode != nil && node == v.own:
-		return v.verdict(node, v.ownNode, &v.ownView, l)
+		return v.verdict(node, v.ownNode, &v.ownOutcome, l)
 	}
-	return v.verdict(node, v.snapshot.table.at(slot), &v.page.parts[slot/chunkSize].outcomes[slot%chunkSize], l)
+	return v.verdict(node, v.snapshot.table.at(slot), &v.outcomes.chunks[slot/chunkSize].outcomes[slot%chunkSize], l)
 }
 
 // unknown is the outcome for a node that the snapshot has not.

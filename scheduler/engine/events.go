@@ -61,22 +61,22 @@ func (e *Engine) SetPod(object *scheduler.Pod) {
 		return
 	}
 	if object.Node == "" {
-		e.setWaiting(object)
+		e.setPending(object)
 		return
 	}
 	placement, problem := e.decode(object)
-	unserved := placement == nil && problem == "" && e.asks(object)
+	unserved := placement == nil && problem == "" && e.requestsGPUs(object)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.unplaced, object.UID)
+	delete(e.pending, object.UID)
 	if placement == nil && problem == "" && !unserved && e.pods[object.UID] == nil {
 		return
 	}
-	p := e.entry(object)
+	p := e.podEntry(object)
 	switch {
 	case p.bound() && problem == "" && p.resized(placement):
-		e.rehold(p, newHeld(object, *placement))
-		p.given = *placement
+		e.reallocate(p, newAllocation(object, *placement))
+		p.granted = *placement
 		unserved = false
 	case p.bound():
 		if changed := p.changed(placement); changed != "" && problem == "" {
@@ -84,36 +84,36 @@ func (e *Engine) SetPod(object *scheduler.Pod) {
 		}
 		unserved = false
 	case placement != nil:
-		e.hold(p, newHeld(object, *placement))
-		e.settle(p)
-		p.given = *placement
-	case p.held != nil && object.Node != p.held.placement.Node:
-		e.drop(p) // of the reservation nothing will come
+		e.allocate(p, newAllocation(object, *placement))
+		e.endReservation(p)
+		p.granted = *placement
+	case p.allocation != nil && object.Node != p.allocation.placement.Node:
+		e.release(p) // of the reservation nothing will come
 	}
-	e.trouble(p, problem, unserved, object.Node)
+	e.setProblem(p, problem, unserved, object.Node)
 	e.forget(p)
 }
 
 // setWaiting is for a pod that is on no node.
-func (e *Engine) setWaiting(object *scheduler.Pod) {
-	asks := e.asks(object)
+func (e *Engine) setPending(object *scheduler.Pod) {
+	asks := e.requestsGPUs(object)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if asks {
-		e.unplaced[object.UID] = object
+		e.pending[object.UID] = object
 	}
 	if p := e.pods[object.UID]; p != nil {
 		problem := ""
 		if p.bound() {
 			problem = "it was bound and is no more"
 		}
-		e.trouble(p, problem, false, "")
+		e.setProblem(p, problem, false, "")
 		e.forget(p)
 	}
 }
 
 // asks says whether the pod asks for GPUs, or means to.
-func (e *Engine) asks(object *scheduler.Pod) bool {
+func (e *Engine) requestsGPUs(object *scheduler.Pod) bool {
 	r, err := e.Request(object)
 	return r != nil || err != nil
 }
@@ -123,7 +123,7 @@ func (p *pod) changed(placement *scheduler.Placement) string {
 	switch {
 	case placement == nil:
 		return "its annotations are gone; it keeps what it has until it ends"
-	case !samePlacement(p.given, *placement):
+	case !samePlacement(p.granted, *placement):
 		return "its annotations were changed after it was bound; what it was given first is counted until it ends: see who may write them, and delete it, so that it is scheduled again"
 	}
 	return ""
@@ -145,10 +145,10 @@ func (e *Engine) decode(object *scheduler.Pod) (placement *scheduler.Placement, 
 func (e *Engine) DeletePod(uid string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.unplaced, uid)
+	delete(e.pending, uid)
 	if p := e.pods[uid]; p != nil {
-		e.drop(p)
+		e.release(p)
 		delete(e.pods, uid)
-		delete(e.troubled, uid)
+		delete(e.problemPods, uid)
 	}
 }

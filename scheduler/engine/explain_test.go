@@ -61,7 +61,7 @@ func TestSignaturesAreBounded(t *testing.T) {
 		p := podOf("u", shape)
 		e.Evaluate(e.Snapshot(), p, ask4(t, e, p))
 	}
-	require.Len(t, e.verdicts.sheet, 2)
+	require.Len(t, e.verdicts.entries, 2)
 	require.Equal(t, 2, e.verdicts.used.Len())
-	require.Contains(t, e.verdicts.sheet, ask4(t, e, podOf("u", "1/4/0")).Signature)
+	require.Contains(t, e.verdicts.entries, ask4(t, e, podOf("u", "1/4/0")).Signature)
 }

@@ -22,44 +22,44 @@ type outcome struct {
 	// need is the container that could not be served, by its position in ask.needs;
 	// together says that each container by itself could be, and gaveUp that not all ways to
 	// serve all of them were tried.
-	need     uint8
-	together bool
-	gaveUp   bool
-	fits     bool
+	container uint8
+	together  bool
+	gaveUp    bool
+	fits      bool
 }
 
 // fitter tries an ask on nodes. It has the memory that it takes, and is used by one
 // goroutine at a time.
 type fitter struct {
-	ask *ask
+	req *compiled
 	n   *node
 
 	usable     []Code // by GPU; it may be the node's own: not to be changed
 	ruled      []Code
 	model      string // that was judged last
 	typeFits   bool
-	loads      []load  // by GPU
-	given      [][]int // GPUs by need
+	loads      []gpuLoad // by GPU
+	assigned   [][]int   // GPUs by container
 	candidates []choose.Candidate
 	chosen     []int
 	after      []scheduler.Use
 	links      []int
 	steps      int  // of the search that is under way
 	budget     int  // of steps, for the nodes to come
-	frugal     bool // the smallest GPUs that will do, and not the policy's
+	smallest   bool // the smallest GPUs that will do, and not the policy's
 }
 
 var fitters = sync.Pool{New: func() any { return new(fitter) }}
 
-func (a *ask) fitter() *fitter {
+func (a *compiled) fitter() *fitter {
 	f := fitters.Get().(*fitter)
-	f.ask, f.budget = a, evaluationSteps
+	f.req, f.budget = a, evaluationSteps
 	f.model, f.typeFits = "", a.rules.TypeFits("")
 	return f
 }
 
 func (f *fitter) release() {
-	f.ask, f.n, f.usable = nil, nil, nil
+	f.req, f.n, f.usable = nil, nil, nil
 	fitters.Put(f)
 }
 
@@ -70,43 +70,43 @@ func (f *fitter) fit(n *node) (o outcome) {
 		o.counts[NodeUnregistered] = 1
 		return o
 	}
-	f.begin(n)
-	if !f.serve(f.ask.order, &o) && !f.retry(&o) {
+	f.reset(n)
+	if !f.assignAll(f.req.order, &o) && !f.retry(&o) {
 		return o
 	}
 	o.fits, o.counts = true, Counts{}
-	f.rate(&o)
+	f.score(&o)
 	return o
 }
 
 // frugally is fit, with the smallest GPUs that will do: for a namespace's quota.
-func (f *fitter) frugally(n *node) outcome {
-	f.frugal = true
-	defer func() { f.frugal = false }()
+func (f *fitter) fitSmallest(n *node) outcome {
+	f.smallest = true
+	defer func() { f.smallest = false }()
 	return f.fit(n)
 }
 
 // begin makes the fitter ready for a node.
-func (f *fitter) begin(n *node) {
+func (f *fitter) reset(n *node) {
 	f.n = n
-	f.ready(n)
+	f.setUsable(n)
 	f.loads = slices.Grow(f.loads[:0], len(f.usable))[:len(f.usable)]
-	f.given = slices.Grow(f.given[:0], len(f.ask.needs))[:len(f.ask.needs)]
+	f.assigned = slices.Grow(f.assigned[:0], len(f.req.containers))[:len(f.req.containers)]
 	f.clear()
 }
 
 // ready finds out which GPUs may be looked at at all.
-func (f *fitter) ready(n *node) {
+func (f *fitter) setUsable(n *node) {
 	f.usable = n.gpus.usable
-	if !f.ask.ruled {
+	if !f.req.ruled {
 		return
 	}
 	f.ruled = f.ruled[:0]
 	for i := range n.gpus.models {
 		if model := n.gpus.models[i]; model != f.model { // most GPUs are like the one before
-			f.model, f.typeFits = model, f.ask.rules.TypeFits(model)
+			f.model, f.typeFits = model, f.req.rules.TypeFits(model)
 		}
-		f.ruled = append(f.ruled, usable(&n.gpus.inventory.GPUs[i], f.typeFits, &f.ask.rules))
+		f.ruled = append(f.ruled, usable(&n.gpus.inventory.GPUs[i], f.typeFits, &f.req.rules))
 	}
 	f.usable = f.ruled
 }
@@ -114,17 +114,17 @@ func (f *fitter) ready(n *node) {
 // clear takes everything back.
 func (f *fitter) clear() {
 	for i := range f.loads {
-		f.loads[i].needs, f.loads[i].most = f.loads[i].needs[:0], scheduler.Use{}
+		f.loads[i].containers, f.loads[i].most = f.loads[i].containers[:0], scheduler.Use{}
 	}
-	for i := range f.given {
-		f.given[i] = f.given[i][:0]
+	for i := range f.assigned {
+		f.assigned[i] = f.assigned[i][:0]
 	}
 }
 
 // serve serves the needs one after the other, each as the policy has it best.
-func (f *fitter) serve(order []int, o *outcome) bool {
+func (f *fitter) assignAll(order []int, o *outcome) bool {
 	for _, i := range order {
-		if !f.serveOne(i, o) {
+		if !f.assignContainer(i, o) {
 			return false
 		}
 	}
@@ -133,25 +133,25 @@ func (f *fitter) serve(order []int, o *outcome) bool {
 
 // serveOne serves one need. An init container is served from the pod's own GPUs if they
 // will do: it takes the least there.
-func (f *fitter) serveOne(i int, o *outcome) bool {
-	need := &f.ask.needs[i]
-	o.counts, o.need = Counts{}, uint8(i)
-	if len(f.loads) < need.GPUs {
+func (f *fitter) assignContainer(i int, o *outcome) bool {
+	container := &f.req.containers[i]
+	o.counts, o.container = Counts{}, uint8(i)
+	if len(f.loads) < container.GPUs {
 		o.counts[NodeInsufficientDevice] = uint16(len(f.loads))
 		return false
 	}
-	if need.kind == scheduler.Init && len(f.ask.needs) > 1 {
-		f.gather(i, true, &o.counts)
-		if f.choose(i) {
+	if container.kind == scheduler.Init && len(f.req.containers) > 1 {
+		f.collectCandidates(i, true, &o.counts)
+		if f.chooseGPUs(i) {
 			return true
 		}
 		o.counts = Counts{}
 	}
-	f.gather(i, false, &o.counts)
-	if f.choose(i) {
+	f.collectCandidates(i, false, &o.counts)
+	if f.chooseGPUs(i) {
 		return true
 	}
-	if fitting := len(f.candidates); fitting >= need.GPUs {
+	if fitting := len(f.candidates); fitting >= container.GPUs {
 		o.counts[NumaNotFit] += uint16(fitting)
 	}
 	return false
@@ -159,17 +159,17 @@ func (f *fitter) serveOne(i int, o *outcome) bool {
 
 // gather collects the GPUs that can serve the need; own says to look at those only that
 // the pod has already.
-func (f *fitter) gather(i int, own bool, counts *Counts) {
-	need, gpus, mutex := &f.ask.needs[i], f.n.gpus, f.ask.gpu.Mutex()
+func (f *fitter) collectCandidates(i int, own bool, counts *Counts) {
+	container, gpus, mutex := &f.req.containers[i], f.n.gpus, f.req.gpu.Mutex()
 	f.candidates = slices.Grow(f.candidates[:0], len(f.loads))
 	for c := range f.loads {
 		l := &f.loads[c]
-		if own && len(l.needs) == 0 {
+		if own && len(l.containers) == 0 {
 			continue
 		}
 		why, total, others := f.usable[c], &gpus.total[c], &f.n.used[c]
 		if why == OK {
-			_, why = f.ask.check(l, i, others, total)
+			_, why = f.req.check(l, i, others, total)
 		}
 		if why != OK {
 			counts[why]++
@@ -178,7 +178,7 @@ func (f *fitter) gather(i int, own bool, counts *Counts) {
 		f.candidates = f.candidates[:len(f.candidates)+1]
 		candidate := &f.candidates[len(f.candidates)-1]
 		candidate.Position, candidate.NUMA, candidate.Total = c, gpus.numa[c], *total
-		candidate.Need, candidate.Exclusive = need.Use(total.MemoryMiB), need.Exclusive(total.Cores)
+		candidate.Need, candidate.Exclusive = container.Use(total.MemoryMiB), container.Exclusive(total.Cores)
 		if candidate.Used = *others; !mutex {
 			candidate.Used = others.Add(l.most)
 		}
@@ -186,67 +186,67 @@ func (f *fitter) gather(i int, own bool, counts *Counts) {
 }
 
 // choose gives the need the best of the candidates.
-func (f *fitter) choose(i int) (ok bool) {
-	need := &f.ask.needs[i]
+func (f *fitter) chooseGPUs(i int) (ok bool) {
+	container := &f.req.containers[i]
 	among := len(f.candidates)
-	if f.frugal {
+	if f.smallest {
 		slices.SortStableFunc(f.candidates, func(a, b choose.Candidate) int { return cmp.Compare(a.Total.MemoryMiB, b.Total.MemoryMiB) })
-		among = min(among, need.GPUs)
+		among = min(among, container.GPUs)
 	}
 	for ; !ok && among <= len(f.candidates); among++ {
-		f.chosen, ok = choose.AppendGPUs(f.chosen[:0], f.ask.gpu, f.candidates[:among], f.n.gpus.inventory.Links, need.GPUs)
+		f.chosen, ok = choose.AppendGPUs(f.chosen[:0], f.req.gpu, f.candidates[:among], f.n.gpus.inventory.Links, container.GPUs)
 	}
 	if !ok {
 		return false
 	}
 	for _, k := range f.chosen {
-		f.give(i, f.candidates[k].Position)
+		f.assign(i, f.candidates[k].Position)
 	}
 	return true
 }
 
 // give books a GPU for a need.
-func (f *fitter) give(i, gpu int) {
+func (f *fitter) assign(i, gpu int) {
 	l := &f.loads[gpu]
-	most, _ := f.ask.moments(l, i, &f.n.used[gpu], &f.n.gpus.total[gpu])
-	at, _ := slices.BinarySearch(l.needs, i)
-	l.needs, l.most = slices.Insert(l.needs, at, i), most
-	f.given[i] = append(f.given[i], gpu)
+	most, _ := f.req.simulate(l, i, &f.n.used[gpu], &f.n.gpus.total[gpu])
+	at, _ := slices.BinarySearch(l.containers, i)
+	l.containers, l.most = slices.Insert(l.containers, at, i), most
+	f.assigned[i] = append(f.assigned[i], gpu)
 }
 
 // rate scores the node with what was given.
-func (f *fitter) rate(o *outcome) {
+func (f *fitter) score(o *outcome) {
 	f.after, f.links = f.after[:0], f.links[:0]
 	for c, used := range f.n.used {
 		most := f.loads[c].most
 		f.after = append(f.after, used.Add(most))
 	}
 	if links := f.n.gpus.inventory.Links; links != nil {
-		for i, gpus := range f.given {
+		for i, gpus := range f.assigned {
 			if len(gpus) > 1 {
-				f.links = choose.PairLinks(f.links, links, f.given[i])
+				f.links = choose.PairLinks(f.links, links, f.assigned[i])
 			}
 		}
 	}
 	f.charge(o)
-	o.score = int32(choose.Node(f.ask.node, f.ask.weights, f.after, f.n.gpus.total, f.links...))
+	o.score = int32(choose.Node(f.req.node, f.req.weights, f.after, f.n.gpus.total, f.links...))
 }
 
 // charge adds up what was given as quota.Of does: ask.needs are in the order in which the
 // containers start.
 func (f *fitter) charge(o *outcome) {
 	var running outcome
-	for i := range f.ask.needs {
-		need, now := &f.ask.needs[i], running
-		for _, c := range f.given[i] {
+	for i := range f.req.containers {
+		container, now := &f.req.containers[i], running
+		for _, c := range f.assigned[i] {
 			gpu := f.n.gpus.total[c].MemoryMiB
-			mib := need.Memory(gpu)
+			mib := container.Memory(gpu)
 			now.memoryMiB += mib
-			now.cores += int32(need.Cores)
-			now.gpuPercent += int32(quota.GPUPercent(need.Cores, mib, gpu))
+			now.cores += int32(container.Cores)
+			now.gpuPercent += int32(quota.GPUPercent(container.Cores, mib, gpu))
 		}
 		o.memoryMiB, o.cores, o.gpuPercent = max(o.memoryMiB, now.memoryMiB), max(o.cores, now.cores), max(o.gpuPercent, now.gpuPercent)
-		if need.kind != scheduler.Init {
+		if container.kind != scheduler.Init {
 			running = now
 		}
 	}
@@ -256,9 +256,9 @@ func (f *fitter) charge(o *outcome) {
 func (f *fitter) shares(r *request.Request) [][]grant.Share {
 	shares := make([][]grant.Share, len(r.Containers))
 	for i, position := range positions(r) {
-		for _, c := range f.given[i] {
-			gpu, need := &f.n.gpus.inventory.GPUs[c], &f.ask.needs[i]
-			shares[position] = append(shares[position], grant.Share{UUID: gpu.UUID, MemoryMiB: need.Memory(gpu.MemoryMiB), CorePercent: need.Cores})
+		for _, c := range f.assigned[i] {
+			gpu, container := &f.n.gpus.inventory.GPUs[c], &f.req.containers[i]
+			shares[position] = append(shares[position], grant.Share{UUID: gpu.UUID, MemoryMiB: container.Memory(gpu.MemoryMiB), CorePercent: container.Cores})
 		}
 	}
 	return shares

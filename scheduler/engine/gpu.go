@@ -25,58 +25,58 @@ func usable(gpu *scheduler.GPU, typeFits bool, rules *request.Rules) Code {
 }
 
 // load is what a pod would have of one GPU: its needs that are served from it.
-type load struct {
-	needs []int         // positions in ask.needs, ascending
-	most  scheduler.Use // at the worst moment
+type gpuLoad struct {
+	containers []int         // positions in ask.needs, ascending
+	most       scheduler.Use // at the worst moment
 }
 
 // moments goes through the moments of a GPU with one need more, as Kubernetes runs the
 // containers: sidecars and ordinary containers stay, an init container ends. It tells the
 // most that is taken, and the first reason why one of the needs could not have it.
-func (a *ask) moments(l *load, add int, others, total *scheduler.Use) (scheduler.Use, Code) {
-	m := moment{others: others, total: total}
-	rest := l.needs
+func (a *compiled) simulate(l *gpuLoad, add int, others, total *scheduler.Use) (scheduler.Use, Code) {
+	m := startup{others: others, total: total}
+	rest := l.containers
 	for len(rest) > 0 && rest[0] < add {
-		m.start(&a.needs[rest[0]])
+		m.start(&a.containers[rest[0]])
 		rest = rest[1:]
 	}
-	m.start(&a.needs[add])
+	m.start(&a.containers[add])
 	for _, i := range rest {
-		m.start(&a.needs[i])
+		m.start(&a.containers[i])
 	}
-	return m.most, m.why
+	return m.most, m.code
 }
 
 // moment is one GPU at one moment of the pod's start.
-type moment struct {
+type startup struct {
 	others, total *scheduler.Use
 	running, most scheduler.Use // of the pod: now, and at the worst moment
-	alone         bool          // a container that wants the GPU for itself runs
-	why           Code          // the first rule that was broken
+	exclusive     bool          // a container that wants the GPU for itself runs
+	code          Code          // the first rule that was broken
 }
 
 // start runs one container more.
-func (m *moment) start(need *need) {
-	exclusive := need.Exclusive(m.total.Cores)
+func (m *startup) start(container *container) {
+	exclusive := container.Exclusive(m.total.Cores)
 	switch {
-	case m.why != OK:
-	case exclusive && m.others.Slots+m.running.Slots > 0 || m.alone:
-		m.why = ExclusiveDeviceAllocateConflict
-	case need.Cores == 0 && m.others.Cores+m.running.Cores >= m.total.Cores && m.total.Cores > 0:
-		m.why = CardComputeUnitsExhausted
+	case m.code != OK:
+	case exclusive && m.others.Slots+m.running.Slots > 0 || m.exclusive:
+		m.code = ExclusiveDeviceAllocateConflict
+	case container.Cores == 0 && m.others.Cores+m.running.Cores >= m.total.Cores && m.total.Cores > 0:
+		m.code = CardComputeUnitsExhausted
 	}
-	use := need.Use(m.total.MemoryMiB).Add(m.running)
+	use := container.Use(m.total.MemoryMiB).Add(m.running)
 	m.most = m.most.Max(use)
-	if need.kind != scheduler.Init {
+	if container.kind != scheduler.Init {
 		m.running = use
-		m.alone = m.alone || exclusive
+		m.exclusive = m.exclusive || exclusive
 	}
 }
 
 // check is why a GPU that is usable can't serve one need more; most is what the pod would
 // take of it.
-func (a *ask) check(l *load, add int, others, total *scheduler.Use) (most scheduler.Use, why Code) {
-	most, rule := a.moments(l, add, others, total)
+func (a *compiled) check(l *gpuLoad, add int, others, total *scheduler.Use) (most scheduler.Use, why Code) {
+	most, rule := a.simulate(l, add, others, total)
 	all := others.Add(most)
 	switch {
 	case all.Slots > total.Slots:

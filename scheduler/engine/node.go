@@ -55,16 +55,16 @@ type node struct {
 	problem    string // why its GPUs can't be read
 	gpus       *gpus
 	used       []scheduler.Use // by position of the GPU
-	pods       []*held         // in the order of their UIDs
+	pods       []*allocation   // in the order of their UIDs
 }
 
 // held is what a pod holds on a node. It is not changed.
-type held struct {
+type allocation struct {
 	uid, namespace, name string
 	placement            scheduler.Placement
 	kinds                []scheduler.Kind // of the pod's containers
-	uses                 []gpuUse         // by UUID: what is kept whatever the node's GPUs are
-	takes                []take           // by position, on the GPUs that the node has
+	byUUID               []gpuUse         // by UUID: what is kept whatever the node's GPUs are
+	byPosition           []positionUse    // by position, on the GPUs that the node has
 	charge               quota.Charge     // to the namespace's quotas
 }
 
@@ -73,38 +73,38 @@ type gpuUse struct {
 	use  scheduler.Use
 }
 
-type take struct {
+type positionUse struct {
 	gpu int
 	use scheduler.Use
 }
 
 // newHeld counts what the pod takes with this placement.
-func newHeld(pod *scheduler.Pod, placement scheduler.Placement) *held {
-	h := &held{uid: pod.UID, namespace: pod.Namespace, name: pod.Name, placement: placement}
+func newAllocation(pod *scheduler.Pod, placement scheduler.Placement) *allocation {
+	h := &allocation{uid: pod.UID, namespace: pod.Namespace, name: pod.Name, placement: placement}
 	for _, c := range pod.Containers {
 		h.kinds = append(h.kinds, c.Kind)
 	}
 	for uuid, use := range scheduler.Uses(pod.Containers, placement.Containers) {
-		h.uses = append(h.uses, gpuUse{uuid, use})
+		h.byUUID = append(h.byUUID, gpuUse{uuid, use})
 	}
-	sort.Slice(h.uses, func(i, j int) bool { return h.uses[i].uuid < h.uses[j].uuid })
+	sort.Slice(h.byUUID, func(i, j int) bool { return h.byUUID[i].uuid < h.byUUID[j].uuid })
 	return h
 }
 
 // on is what is held, resolved to the positions of these GPUs.
-func (h *held) on(c *gpus) *held {
+func (h *allocation) on(c *gpus) *allocation {
 	resolved := *h
-	resolved.takes = make([]take, 0, len(h.uses))
-	for _, u := range h.uses {
+	resolved.byPosition = make([]positionUse, 0, len(h.byUUID))
+	for _, u := range h.byUUID {
 		if i, ok := c.position[u.uuid]; ok {
-			resolved.takes = append(resolved.takes, take{i, u.use})
+			resolved.byPosition = append(resolved.byPosition, positionUse{i, u.use})
 		}
 	}
 	return &resolved
 }
 
 // sameAs says whether both are the same holding of the same pod.
-func (h *held) sameAs(other *held) bool {
+func (h *allocation) sameAs(other *allocation) bool {
 	return h.uid == other.uid && samePlacement(h.placement, other.placement) && slices.Equal(h.kinds, other.kinds)
 }
 
@@ -118,7 +118,7 @@ func (n *node) find(uid string) (int, bool) {
 	return i, i < len(n.pods) && n.pods[i].uid == uid
 }
 
-func (n *node) holding(uid string) *held {
+func (n *node) allocation(uid string) *allocation {
 	if i, ok := n.find(uid); ok {
 		return n.pods[i]
 	}
@@ -126,7 +126,7 @@ func (n *node) holding(uid string) *held {
 }
 
 // with is the node with the pod's holding in place of what the pod had.
-func (n *node) with(h *held) *node {
+func (n *node) with(h *allocation) *node {
 	h = h.on(n.gpus)
 	next := *n
 	i, ok := n.find(h.uid)
@@ -134,14 +134,14 @@ func (n *node) with(h *held) *node {
 		next.pods = slices.Clone(n.pods)
 		next.pods[i] = h
 	} else {
-		next.pods = make([]*held, 0, len(n.pods)+1)
+		next.pods = make([]*allocation, 0, len(n.pods)+1)
 		next.pods = append(append(append(next.pods, n.pods[:i]...), h), n.pods[i:]...)
 	}
 	next.used = slices.Clone(n.used)
 	if ok {
-		next.count(n.pods[i].takes, scheduler.Use.Sub)
+		next.count(n.pods[i].byPosition, scheduler.Use.Sub)
 	}
-	next.count(h.takes, scheduler.Use.Add)
+	next.count(h.byPosition, scheduler.Use.Add)
 	return &next
 }
 
@@ -154,11 +154,11 @@ func (n *node) without(uid string) *node {
 	next := *n
 	next.pods = slices.Delete(slices.Clone(n.pods), i, i+1)
 	next.used = slices.Clone(n.used)
-	next.count(n.pods[i].takes, scheduler.Use.Sub)
+	next.count(n.pods[i].byPosition, scheduler.Use.Sub)
 	return &next
 }
 
-func (n *node) count(takes []take, op func(a, b scheduler.Use) scheduler.Use) {
+func (n *node) count(takes []positionUse, op func(a, b scheduler.Use) scheduler.Use) {
 	for _, t := range takes {
 		n.used[t.gpu] = op(n.used[t.gpu], t.use)
 	}
@@ -169,10 +169,10 @@ func (n *node) withGPUs(c *gpus) *node {
 	next := *n
 	next.gpus = c
 	next.used = make([]scheduler.Use, len(c.total))
-	next.pods = make([]*held, len(n.pods))
+	next.pods = make([]*allocation, len(n.pods))
 	for i, h := range n.pods {
 		next.pods[i] = h.on(c)
-		next.count(next.pods[i].takes, scheduler.Use.Add)
+		next.count(next.pods[i].byPosition, scheduler.Use.Add)
 	}
 	return &next
 }

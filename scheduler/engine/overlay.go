@@ -12,7 +12,7 @@ import (
 // asks about. It is not changed: Without and With make another one, for the cost of a node.
 type Overlay struct {
 	base, state *Snapshot
-	moved       []moved
+	changes     []quotaChange
 }
 
 // Overlay is the snapshot with nothing changed yet.
@@ -27,21 +27,21 @@ func (o *Overlay) Without(node, podUID string) *Overlay {
 	if n == nil {
 		return o
 	}
-	h := n.holding(podUID)
+	h := n.allocation(podUID)
 	if h == nil {
 		return o
 	}
-	return o.set(n.without(podUID), moved{h.namespace, h.charge, false})
+	return o.set(n.without(podUID), quotaChange{h.namespace, h.charge, false})
 }
 
-func (o *Overlay) set(n *node, m moved) *Overlay {
+func (o *Overlay) set(n *node, m quotaChange) *Overlay {
 	slot, ok := o.state.slots.get(n.name)
 	if !ok {
 		return o
 	}
 	next := *o.state
 	next.table = o.state.table.with(slot, n, 0)
-	return &Overlay{o.base, &next, append(slices.Clip(o.moved), m)}
+	return &Overlay{o.base, &next, append(slices.Clip(o.changes), m)}
 }
 
 // With is the overlay with the pod on the node: a pod that the snapshot has there holds
@@ -50,36 +50,36 @@ func (o *Overlay) set(n *node, m moved) *Overlay {
 // it waits for all the same, so that nobody else gets it. r is nil for a pod that asks for no GPU.
 func (e *Engine) With(o *Overlay, node string, object *scheduler.Pod, r *request.Request) *Overlay {
 	n := o.state.node(node)
-	if n == nil || n.holding(object.UID) != nil {
+	if n == nil || n.allocation(object.UID) != nil {
 		return o
 	}
-	if was := o.base.node(node).holding(object.UID); was != nil {
-		return o.set(n.with(was), moved{was.namespace, was.charge, true})
+	if was := o.base.node(node).allocation(object.UID); was != nil {
+		return o.set(n.with(was), quotaChange{was.namespace, was.charge, true})
 	}
 	if r == nil {
 		return o
 	}
-	sheet, err := e.sheet(r)
+	entry, err := e.cacheEntry(r)
 	if err != nil {
 		return o // it will not be placed anywhere
 	}
-	f := sheet.ask.fitter()
+	f := entry.compiled.fitter()
 	defer f.release()
 	if out := f.fit(n); !out.fits {
-		f.force(n)
+		f.assignRegardless(n)
 	}
-	h := newHeld(object, scheduler.Placement{Node: node, Containers: f.shares(r)})
+	h := newAllocation(object, scheduler.Placement{Node: node, Containers: f.shares(r)})
 	h.charge = e.charge(h, n)
-	return o.set(n.with(h), moved{h.namespace, h.charge, true})
+	return o.set(n.with(h), quotaChange{h.namespace, h.charge, true})
 }
 
 // force serves the needs whether there is room or not: where there is none, from the GPUs
 // that have the most memory left.
-func (f *fitter) force(n *node) {
-	f.begin(n)
-	for _, i := range f.ask.order {
+func (f *fitter) assignRegardless(n *node) {
+	f.reset(n)
+	for _, i := range f.req.order {
 		var ignored outcome
-		if f.serveOne(i, &ignored) {
+		if f.assignContainer(i, &ignored) {
 			continue
 		}
 		var any []int
@@ -89,8 +89,8 @@ func (f *fitter) force(n *node) {
 			}
 		}
 		slices.SortStableFunc(any, func(a, b int) int { return cmp.Compare(f.free(b), f.free(a)) })
-		for _, c := range any[:min(len(any), f.ask.needs[i].GPUs)] {
-			f.give(i, c)
+		for _, c := range any[:min(len(any), f.req.containers[i].GPUs)] {
+			f.assign(i, c)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func (f *fitter) free(gpu int) int64 {
 // On is the node's verdict as it would be on an overlay of the snapshot that was evaluated.
 func (v *Evaluation) On(o *Overlay, node string) Verdict {
 	n := o.state.node(node)
-	l := v.limits.with(v.pod.Namespace, o.moved)
+	l := v.quotas.with(v.pod.Namespace, o.changes)
 	switch {
 	case v.err != nil:
 		return v.Verdict(node)
@@ -112,9 +112,9 @@ func (v *Evaluation) On(o *Overlay, node string) Verdict {
 	if n != nil {
 		n = n.without(v.pod.UID)
 	}
-	f := v.ask.fitter()
+	f := v.fitter()
 	defer f.release()
-	out := f.judge(n)
+	out := f.evaluate(n)
 	return v.verdict(node, n, &out, l)
 }
 
@@ -131,11 +131,11 @@ func (v *Evaluation) Victims(o *Overlay, node string, candidates []string) (vict
 		return nil, false
 	}
 	for _, uid := range candidates {
-		was := full.state.node(node).holding(uid)
+		was := full.state.node(node).allocation(uid)
 		if was == nil {
 			continue
 		}
-		spared := o.set(o.state.node(node).with(was), moved{was.namespace, was.charge, true})
+		spared := o.set(o.state.node(node).with(was), quotaChange{was.namespace, was.charge, true})
 		if verdict := v.On(spared, node); verdict.Fits {
 			o = spared
 		} else {

@@ -18,12 +18,12 @@ const (
 	// PendingFits says that a node has room: it is about to be tried, or waits for something else than GPUs.
 	PendingFits = "Fits"
 	// PendingNotJudged is of more requests, of different sorts, than maxJudged.
-	PendingNotJudged = "NotJudged"
+	PendingNotEvaluated = "NotEvaluated"
 )
 
 // maxJudged is how many sorts of requests are judged at most to count the pods that wait: a
 // scrape has to end.
-const maxJudged = 500
+const maxEvaluated = 500
 
 // Pending is a pod that asks for GPUs and is on no node.
 type Pending struct {
@@ -44,11 +44,11 @@ type PendingCounts struct {
 }
 
 // asking are the pods that wait, the oldest first.
-func (e *Engine) asking() []*scheduler.Pod {
+func (e *Engine) pendingPods() []*scheduler.Pod {
 	e.mu.Lock()
 	e.expire()
-	pods := make([]*scheduler.Pod, 0, len(e.unplaced))
-	for _, p := range e.unplaced {
+	pods := make([]*scheduler.Pod, 0, len(e.pending))
+	for _, p := range e.pending {
 		pods = append(pods, p)
 	}
 	e.mu.Unlock()
@@ -61,16 +61,16 @@ func (e *Engine) asking() []*scheduler.Pod {
 // Pending judges the pods that wait as the GPUs are now, the oldest first, and at most so
 // many; total is how many there are.
 func (e *Engine) Pending(most int) (pods []Pending, total int) {
-	asking := e.asking()
+	asking := e.pendingPods()
 	s := e.Snapshot()
-	spare := s.spare()
+	spare := s.freeTotals()
 	for _, object := range asking[:min(most, len(asking))] {
 		p := Pending{UID: object.UID, Pod: object.Namespace + "/" + object.Name, Since: object.Created}
 		r, err := e.Request(object)
 		if r == nil && err == nil {
 			continue // it never came here
 		}
-		j := e.judge(s, spare, object, r, err)
+		j := e.pendingState(s, spare, object, r, err)
 		p.Reason, p.Fragmented = j.reason, j.fragmented
 		switch j.reason {
 		case PendingBadRequest:
@@ -91,24 +91,24 @@ func (e *Engine) Pending(most int) (pods []Pending, total int) {
 func (e *Engine) PendingCounts() PendingCounts {
 	counts := PendingCounts{ByReason: map[string]int{}}
 	s := e.Snapshot()
-	spare := s.spare()
+	spare := s.freeTotals()
 	type sort struct{ namespace, signature string }
-	judged := map[sort]judgement{}
-	for _, object := range e.asking() {
+	judged := map[sort]pendingState{}
+	for _, object := range e.pendingPods() {
 		r, err := e.Request(object)
-		var j judgement
+		var j pendingState
 		switch {
 		case err != nil:
 			j.reason = PendingBadRequest
-		case e.Holding(object.UID) != "":
+		case e.AllocatedNode(object.UID) != "":
 			j.reason = PendingReserved
 		default:
 			key := sort{object.Namespace, r.Signature}
 			known, ok := judged[key]
-			if !ok && len(judged) >= maxJudged {
-				known = judgement{reason: PendingNotJudged}
+			if !ok && len(judged) >= maxEvaluated {
+				known = pendingState{reason: PendingNotEvaluated}
 			} else if !ok {
-				known = e.judge(s, spare, object, r, nil)
+				known = e.pendingState(s, spare, object, r, nil)
 				judged[key] = known
 			}
 			j = known
@@ -122,7 +122,7 @@ func (e *Engine) PendingCounts() PendingCounts {
 }
 
 // judgement is what is said of a pod that waits.
-type judgement struct {
+type pendingState struct {
 	reason     string
 	fragmented bool
 	node       string // where it has a reservation
@@ -130,22 +130,22 @@ type judgement struct {
 	evaluation *Evaluation
 }
 
-func (e *Engine) judge(s *Snapshot, spare spare, object *scheduler.Pod, r *request.Request, err error) judgement {
+func (e *Engine) pendingState(s *Snapshot, spare freeTotals, object *scheduler.Pod, r *request.Request, err error) pendingState {
 	if err != nil {
-		return judgement{reason: PendingBadRequest, err: err}
+		return pendingState{reason: PendingBadRequest, err: err}
 	}
-	if node := e.Holding(object.UID); node != "" {
-		return judgement{reason: PendingReserved, node: node}
+	if node := e.AllocatedNode(object.UID); node != "" {
+		return pendingState{reason: PendingReserved, node: node}
 	}
 	v := e.Evaluate(s, object, r)
 	if v.Err() != nil {
-		return judgement{reason: PendingBadRequest, err: v.Err()}
+		return pendingState{reason: PendingBadRequest, err: v.Err()}
 	}
 	code := v.Reason()
 	if code == OK {
-		return judgement{reason: PendingFits}
+		return pendingState{reason: PendingFits}
 	}
-	return judgement{reason: code.String(), evaluation: v, fragmented: code == CardInsufficientMemory && spare.enough(r)}
+	return pendingState{reason: code.String(), evaluation: v, fragmented: code == CardInsufficientMemory && spare.enough(r)}
 }
 
 // Reason is the reason that most nodes give; of equals the later one in the order of the
@@ -167,10 +167,10 @@ func (v *Evaluation) Reason() Code {
 }
 
 // spare is what the cluster's GPUs have free together, and what the largest of them has in all.
-type spare struct{ freeMiB, largestMiB int64 }
+type freeTotals struct{ freeMiB, largestMiB int64 }
 
 // spare counts GPUs that may be given out.
-func (s *Snapshot) spare() (all spare) {
+func (s *Snapshot) freeTotals() (all freeTotals) {
 	s.GPUs(func(_ string, c *scheduler.GPU, used scheduler.Use) {
 		if c.Healthy && !c.Cordoned && used.Slots < c.Slots {
 			all.freeMiB += max(0, c.MemoryMiB-used.MemoryMiB)
@@ -182,7 +182,7 @@ func (s *Snapshot) spare() (all spare) {
 
 // enough says that what the request takes of GPUs' memory is free, on however many GPUs, and
 // that it is not more than one GPU has in all.
-func (s spare) enough(r *request.Request) bool {
+func (s freeTotals) enough(r *request.Request) bool {
 	running, before := int64(0), int64(0) // init containers come before, one after another
 	for i := range r.Containers {
 		c := &r.Containers[i]

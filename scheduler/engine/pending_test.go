@@ -131,11 +131,11 @@ func TestPendingOrderAndMost(t *testing.T) {
 func TestPendingCountsAreBounded(t *testing.T) {
 	e := newEngine(t, Options{})
 	const more = 20
-	for i := range maxJudged + more {
+	for i := range maxEvaluated + more {
 		e.SetPod(podOf(fmt.Sprint("a", i), "1/1/1")) // all of one sort, and judged first
 		e.SetPod(podOf(fmt.Sprint("b", i), fmt.Sprintf("1/%d/0", i+1)))
 	}
-	assert.Equal(t, map[string]int{"NodeUnregistered": maxJudged + more + maxJudged - 1, PendingNotJudged: more + 1}, e.PendingCounts().ByReason)
+	assert.Equal(t, map[string]int{"NodeUnregistered": maxEvaluated + more + maxEvaluated - 1, PendingNotEvaluated: more + 1}, e.PendingCounts().ByReason)
 }
 
 // BenchmarkPendingCounts is a scrape while 1,000 pods of 20 sorts wait on a full cluster of 1,000 nodes.

@@ -11,22 +11,22 @@ import (
 
 var (
 	// ErrNoRoom is Reserve's: the pod does not fit on the node, now. The error's text says why.
-	ErrNoRoom = errors.New("no room")
+	ErrNoFit = errors.New("no room")
 	// ErrBound is Reserve's: the pod is on another node already.
 	ErrBound = errors.New("the pod is bound already")
 )
 
 // NoRoomError is an ErrNoRoom with its verdict.
-type NoRoomError struct{ Verdict Verdict }
+type NoFitError struct{ Verdict Verdict }
 
-func (e *NoRoomError) Error() string { return e.Verdict.Text() }
+func (e *NoFitError) Error() string { return e.Verdict.Text() }
 
 // Is says that it is ErrNoRoom.
-func (e *NoRoomError) Is(target error) bool { return target == ErrNoRoom }
+func (e *NoFitError) Is(target error) bool { return target == ErrNoFit }
 
 // counters are Stats', kept as they happen.
 type counters struct {
-	reserved, again, refused, expired, resized atomic.Uint64
+	reserved, repeated, refused, expired, resized atomic.Uint64
 }
 
 // Reserve books the pod's GPUs on the node, if they are free on the newest state: of
@@ -37,7 +37,7 @@ type counters struct {
 // The owner names the caller, for Unreserve. The reservation ends after the engine's
 // ReservationTTL, unless the pod is bound by then (SetPod).
 func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error) {
-	sheet, err := e.sheet(r)
+	entry, err := e.cacheEntry(r)
 	if err != nil {
 		return scheduler.Placement{}, fmt.Errorf("reserve GPUs of node %s for pod %s/%s: %w", node, object.Namespace, object.Name, err)
 	}
@@ -45,17 +45,17 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 	defer e.mu.Unlock()
 	e.expire()
 	p := e.pods[object.UID]
-	if p != nil && p.held != nil {
-		switch same := p.held.placement.Node == node; {
+	if p != nil && p.allocation != nil {
+		switch same := p.allocation.placement.Node == node; {
 		case p.bound() && !same:
-			return scheduler.Placement{}, fmt.Errorf("reserve GPUs of node %s for pod %s/%s: %w, on node %s", node, object.Namespace, object.Name, ErrBound, p.held.placement.Node)
+			return scheduler.Placement{}, fmt.Errorf("reserve GPUs of node %s for pod %s/%s: %w, on node %s", node, object.Namespace, object.Name, ErrBound, p.allocation.placement.Node)
 		case p.bound():
-			return p.held.placement, nil
-		case same && e.stands(p.held):
-			e.stats.again.Add(1)
+			return p.allocation.placement, nil
+		case same && e.stillUsable(p.allocation):
+			e.stats.repeated.Add(1)
 			p.owner = owner
-			e.await(p)
-			return p.held.placement, nil
+			e.startTimer(p)
+			return p.allocation.placement, nil
 		}
 	}
 	state := e.newest.Load()
@@ -63,38 +63,38 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 	if n != nil {
 		n = n.without(object.UID)
 	}
-	f := sheet.ask.fitter()
+	f := entry.compiled.fitter()
 	defer f.release()
 	out := f.fit(n)
-	of := &subject{object, sheet.ask, positions(r)}
-	v := of.verdict(node, n, &out, e.limits(object, r))
+	of := &podRequest{object, entry.compiled, positions(r)}
+	v := of.verdict(node, n, &out, e.quotaLimits(object, r))
 	if !v.Fits {
 		e.stats.refused.Add(1)
-		return scheduler.Placement{}, &NoRoomError{v}
+		return scheduler.Placement{}, &NoFitError{v}
 	}
-	if v.frugal {
-		f.frugally(n)
+	if v.smallest {
+		f.fitSmallest(n)
 	}
 	placement := scheduler.Placement{Node: node, Containers: f.shares(r)}
-	p = e.entry(object)
-	e.hold(p, newHeld(object, placement))
-	p.owner, p.choice = owner, e.chose(r, n)
-	e.await(p)
+	p = e.podEntry(object)
+	e.allocate(p, newAllocation(object, placement))
+	p.owner, p.choice = owner, e.newChoice(r, n)
+	e.startTimer(p)
 	e.stats.reserved.Add(1)
 	return placement, nil
 }
 
 // stands says whether what is held can still be used: its GPUs are there, and sound.
-func (e *Engine) stands(h *held) bool {
+func (e *Engine) stillUsable(h *allocation) bool {
 	n := e.newest.Load().node(h.placement.Node)
 	if n == nil {
 		return false
 	}
-	now := n.holding(h.uid)
-	if now == nil || len(now.takes) < len(now.uses) {
+	now := n.allocation(h.uid)
+	if now == nil || len(now.byPosition) < len(now.byUUID) {
 		return false
 	}
-	for _, t := range now.takes {
+	for _, t := range now.byPosition {
 		if c := &n.gpus.inventory.GPUs[t.gpu]; !c.Healthy || c.Cordoned {
 			return false
 		}
@@ -108,8 +108,8 @@ func (e *Engine) stands(h *held) bool {
 func (e *Engine) Unreserve(podUID, owner string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if p := e.pods[podUID]; p != nil && p.held != nil && !p.bound() && p.owner == owner {
-		e.drop(p)
+	if p := e.pods[podUID]; p != nil && p.allocation != nil && !p.bound() && p.owner == owner {
+		e.release(p)
 		e.forget(p)
 	}
 }

@@ -36,7 +36,7 @@ func (e *Engine) Resize(object *scheduler.Pod, wanted map[string]grant.Wanted) (
 	if p.problem != "" {
 		return scheduler.Placement{}, refuseResize("%s", p.problem)
 	}
-	next, err := p.wanted(object, wanted)
+	next, err := p.resizedPlacement(object, wanted)
 	if err != nil {
 		return scheduler.Placement{}, err
 	}
@@ -44,11 +44,11 @@ func (e *Engine) Resize(object *scheduler.Pod, wanted map[string]grant.Wanted) (
 	if n == nil {
 		return scheduler.Placement{}, refuseResize("node %s is not known", next.Node)
 	}
-	both := newHeld(object, higher(p.given, next))
-	if err := e.admitResize(n.without(object.UID), newHeld(object, p.given), newHeld(object, next)); err != nil {
+	both := newAllocation(object, maxPlacement(p.granted, next))
+	if err := e.admitResize(n.without(object.UID), newAllocation(object, p.granted), newAllocation(object, next)); err != nil {
 		return scheduler.Placement{}, err
 	}
-	e.hold(p, both)
+	e.allocate(p, both)
 	return next, nil
 }
 
@@ -57,14 +57,14 @@ func (e *Engine) CancelResize(object *scheduler.Pod) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if p := e.pods[object.UID]; p != nil && p.bound() {
-		e.rehold(p, newHeld(object, p.given))
+		e.reallocate(p, newAllocation(object, p.granted))
 	}
 }
 
 // rehold books what a bound pod has from now on, which may be less than it had.
-func (e *Engine) rehold(p *pod, h *held) {
-	if !p.held.sameAs(h) {
-		e.hold(p, h)
+func (e *Engine) reallocate(p *pod, h *allocation) {
+	if !p.allocation.sameAs(h) {
+		e.allocate(p, h)
 		e.stats.resized.Add(1)
 	}
 }
@@ -74,12 +74,12 @@ func (e *Engine) rehold(p *pod, h *held) {
 func (e *Engine) Resized() uint64 { return e.stats.resized.Load() }
 
 // Waiting are the pods that wait for GPUs and have none reserved, the oldest first, and at most so many.
-func (e *Engine) Waiting(most int) (pods []*scheduler.Pod) {
-	for _, p := range e.asking() {
+func (e *Engine) PendingUnreserved(most int) (pods []*scheduler.Pod) {
+	for _, p := range e.pendingPods() {
 		if len(pods) == most {
 			break
 		}
-		if e.Holding(p.UID) == "" {
+		if e.AllocatedNode(p.UID) == "" {
 			pods = append(pods, p)
 		}
 	}
@@ -88,15 +88,15 @@ func (e *Engine) Waiting(most int) (pods []*scheduler.Pod) {
 
 // resized says whether the placement is what a resize makes of a bound pod's.
 func (p *pod) resized(next *scheduler.Placement) bool {
-	return next != nil && next.Generation > p.given.Generation && next.Node == p.given.Node &&
-		slices.EqualFunc(next.Containers, p.given.Containers, func(a, b []grant.Share) bool {
+	return next != nil && next.Generation > p.granted.Generation && next.Node == p.granted.Node &&
+		slices.EqualFunc(next.Containers, p.granted.Containers, func(a, b []grant.Share) bool {
 			return slices.EqualFunc(a, b, func(a, b grant.Share) bool { return a.UUID == b.UUID })
 		})
 }
 
 // wanted is the pod's placement as it is to become.
-func (p *pod) wanted(object *scheduler.Pod, wanted map[string]grant.Wanted) (scheduler.Placement, error) {
-	next := p.given
+func (p *pod) resizedPlacement(object *scheduler.Pod, wanted map[string]grant.Wanted) (scheduler.Placement, error) {
+	next := p.granted
 	next.Generation++
 	next.Containers = slices.Clone(next.Containers)
 	for _, name := range grant.Containers(wanted) {
@@ -134,14 +134,14 @@ func withGPUs(object *scheduler.Pod, p scheduler.Placement) (names string) {
 }
 
 // admitResize says whether the pod may hold next in place of old on the node, which is without it.
-func (e *Engine) admitResize(n *node, old, next *held) error {
-	had := make(map[string]scheduler.Use, len(old.uses))
-	for _, u := range old.uses {
+func (e *Engine) admitResize(n *node, old, next *allocation) error {
+	had := make(map[string]scheduler.Use, len(old.byUUID))
+	for _, u := range old.byUUID {
 		had[u.uuid] = u.use
 	}
-	for _, u := range next.uses {
-		before, gain := had[u.uuid], gained(old, next, u.uuid)
-		if u.use.MemoryMiB <= before.MemoryMiB && u.use.Cores <= before.Cores && gain == (gains{}) {
+	for _, u := range next.byUUID {
+		before, gain := had[u.uuid], coreGains(old, next, u.uuid)
+		if u.use.MemoryMiB <= before.MemoryMiB && u.use.Cores <= before.Cores && gain == (coreGain{}) {
 			continue
 		}
 		i, known := n.gpus.position[u.uuid]
@@ -165,18 +165,18 @@ func (e *Engine) admitResize(n *node, old, next *held) error {
 			return refuseResize("GPU %s of node %s: cores without a limit (0) are of what is left, and all %d are given to others", u.uuid, n.name, total.Cores)
 		}
 	}
-	return e.affordable(n, old, next)
+	return e.checkQuotas(n, old, next)
 }
 
 // gains are what one of a pod's containers is to have of a GPU's cores, and had not, where the
 // sum of what is booked does not say it.
-type gains struct {
+type coreGain struct {
 	unlimited bool // no limit, which books nothing
 	whole     bool // all of them
 	running   int  // what the pod's containers have booked that run together; of unlimited only
 }
 
-func gained(old, next *held, uuid string) (g gains) {
+func coreGains(old, next *allocation, uuid string) (g coreGain) {
 	running := 0
 	for i, shares := range next.placement.Containers {
 		for j, s := range shares {
@@ -198,13 +198,13 @@ func gained(old, next *held, uuid string) (g gains) {
 }
 
 // affordable says whether the namespace's quotas leave what next has more than old.
-func (e *Engine) affordable(n *node, old, next *held) error {
-	account := e.book.View(next.namespace)
+func (e *Engine) checkQuotas(n *node, old, next *allocation) error {
+	account := e.quotas.Account(next.namespace)
 	before, now := e.charge(old, n), e.charge(next, n)
 	if !account.Limited() || now.MemoryMiB <= before.MemoryMiB && now.Cores <= before.Cores && now.GPUPercent <= before.GPUPercent {
 		return nil
 	}
-	account = account.Minus(e.booked(next.uid, before))
+	account = account.Minus(e.charged(next.uid, before))
 	// Less of one thing is not refused for a quota that was lowered since.
 	if now.MemoryMiB <= before.MemoryMiB {
 		now.MemoryMiB = 0
@@ -225,9 +225,9 @@ func (e *Engine) affordable(n *node, old, next *held) error {
 }
 
 // booked is what the pod is charged now, which is more than before while a resize is under way.
-func (e *Engine) booked(uid string, before quota.Charge) quota.Charge {
-	if n := e.newest.Load().node(e.holdingOf(uid)); n != nil {
-		if h := n.holding(uid); h != nil {
+func (e *Engine) charged(uid string, before quota.Charge) quota.Charge {
+	if n := e.newest.Load().node(e.allocatedNode(uid)); n != nil {
+		if h := n.allocation(uid); h != nil {
 			return h.charge
 		}
 	}
@@ -235,7 +235,7 @@ func (e *Engine) booked(uid string, before quota.Charge) quota.Charge {
 }
 
 // higher is a placement with the higher amounts of both, which are of the same GPUs.
-func higher(a, b scheduler.Placement) scheduler.Placement {
+func maxPlacement(a, b scheduler.Placement) scheduler.Placement {
 	both := a
 	both.Containers = make([][]grant.Share, len(a.Containers))
 	for i := range a.Containers {

@@ -23,13 +23,13 @@ const (
 // another order it may. The largest containers first is tried by the policy; then any way
 // to serve them is looked for, for so many steps. o keeps the reasons of the first try.
 func (f *fitter) retry(o *outcome) bool {
-	if len(f.ask.needs) < 2 || !f.possible() {
+	if len(f.req.containers) < 2 || !f.eachFits() {
 		return false
 	}
 	f.clear()
-	if f.enough() {
+	if f.fitsInTotal() {
 		var second outcome
-		if f.serve(f.ask.bySize, &second) {
+		if f.assignAll(f.req.bySize, &second) {
 			return true
 		}
 		f.clear()
@@ -47,12 +47,12 @@ func (f *fitter) retry(o *outcome) bool {
 }
 
 // possible says whether each need could be served if it were alone: else no order helps.
-func (f *fitter) possible() bool {
+func (f *fitter) eachFits() bool {
 	f.clear()
-	for i := range f.ask.needs {
+	for i := range f.req.containers {
 		var counts Counts
-		f.gather(i, false, &counts)
-		if len(f.candidates) < f.ask.needs[i].GPUs {
+		f.collectCandidates(i, false, &counts)
+		if len(f.candidates) < f.req.containers[i].GPUs {
 			return false
 		}
 	}
@@ -60,7 +60,7 @@ func (f *fitter) possible() bool {
 }
 
 // enough says whether what runs together is no more than what is free of all GPUs together.
-func (f *fitter) enough() bool {
+func (f *fitter) fitsInTotal() bool {
 	var free, wanted scheduler.Use
 	smallest := int64(math.MaxInt64)
 	for c, why := range f.usable {
@@ -69,10 +69,10 @@ func (f *fitter) enough() bool {
 			smallest = min(smallest, f.n.gpus.total[c].MemoryMiB)
 		}
 	}
-	for i := range f.ask.needs {
-		if need := &f.ask.needs[i]; need.kind != scheduler.Init {
-			for range need.GPUs {
-				wanted = wanted.Add(need.Use(smallest))
+	for i := range f.req.containers {
+		if container := &f.req.containers[i]; container.kind != scheduler.Init {
+			for range container.GPUs {
+				wanted = wanted.Add(container.Use(smallest))
 			}
 		}
 	}
@@ -82,30 +82,30 @@ func (f *fitter) enough() bool {
 // search serves the needs from the k-th of bySize on, from GPUs at or after the given
 // one for the k-th, in any way that there is.
 func (f *fitter) search(k, from int) bool {
-	if k == len(f.ask.bySize) {
+	if k == len(f.req.bySize) {
 		return true
 	}
-	i := f.ask.bySize[k]
-	need := &f.ask.needs[i]
-	if len(f.given[i]) == need.GPUs {
-		return f.search(k+1, f.first(k+1))
+	i := f.req.bySize[k]
+	container := &f.req.containers[i]
+	if len(f.assigned[i]) == container.GPUs {
+		return f.search(k+1, f.firstGPU(k+1))
 	}
 	for c := from; c < len(f.loads); c++ {
 		if f.steps--; f.steps < 0 {
 			return false
 		}
-		if f.usable[c] != OK || f.ask.gpu.NUMABind() && len(f.given[i]) > 0 && f.numa(c) != f.numa(f.given[i][0]) || f.twin(c, from) {
+		if f.usable[c] != OK || f.req.gpu.NUMABind() && len(f.assigned[i]) > 0 && f.numa(c) != f.numa(f.assigned[i][0]) || f.sameAsEarlier(c, from) {
 			continue
 		}
-		if _, why := f.ask.check(&f.loads[c], i, &f.n.used[c], &f.n.gpus.total[c]); why != OK {
+		if _, why := f.req.check(&f.loads[c], i, &f.n.used[c], &f.n.gpus.total[c]); why != OK {
 			continue
 		}
 		before := f.loads[c].most
-		f.give(i, c)
+		f.assign(i, c)
 		if f.search(k, c+1) {
 			return true
 		}
-		f.take(i, c)
+		f.unassign(i, c)
 		f.loads[c].most = before
 	}
 	return false
@@ -113,12 +113,12 @@ func (f *fitter) search(k, from int) bool {
 
 // first is the first GPU to try for the k-th: of two containers that are the same, the
 // second goes nowhere before the first.
-func (f *fitter) first(k int) int {
-	if k == len(f.ask.bySize) {
+func (f *fitter) firstGPU(k int) int {
+	if k == len(f.req.bySize) {
 		return 0
 	}
-	if i := f.ask.bySize[k]; i > 0 && f.ask.bySize[k-1] == i-1 && f.ask.needs[i] == f.ask.needs[i-1] {
-		return f.given[i-1][0]
+	if i := f.req.bySize[k]; i > 0 && f.req.bySize[k-1] == i-1 && f.req.containers[i] == f.req.containers[i-1] {
+		return f.assigned[i-1][0]
 	}
 	return 0
 }
@@ -126,23 +126,23 @@ func (f *fitter) first(k int) int {
 func (f *fitter) numa(gpu int) int { return f.n.gpus.numa[gpu] }
 
 // take is the reverse of give, but for the load's most.
-func (f *fitter) take(i, gpu int) {
+func (f *fitter) unassign(i, gpu int) {
 	l := &f.loads[gpu]
-	for at, have := range l.needs {
+	for at, have := range l.containers {
 		if have == i {
-			l.needs = append(l.needs[:at], l.needs[at+1:]...)
+			l.containers = append(l.containers[:at], l.containers[at+1:]...)
 			break
 		}
 	}
-	f.given[i] = f.given[i][:len(f.given[i])-1]
+	f.assigned[i] = f.assigned[i][:len(f.assigned[i])-1]
 }
 
 // twin says that a GPU before this one, which was just tried and failed, is the same to
 // this pod: it is not tried again.
-func (f *fitter) twin(c, from int) bool {
+func (f *fitter) sameAsEarlier(c, from int) bool {
 	for b := from; b < c; b++ {
-		if f.usable[b] == OK && len(f.loads[b].needs) == 0 && len(f.loads[c].needs) == 0 &&
-			f.n.used[b] == f.n.used[c] && f.n.gpus.total[b] == f.n.gpus.total[c] && (!f.ask.gpu.NUMABind() || f.numa(b) == f.numa(c)) {
+		if f.usable[b] == OK && len(f.loads[b].containers) == 0 && len(f.loads[c].containers) == 0 &&
+			f.n.used[b] == f.n.used[c] && f.n.gpus.total[b] == f.n.gpus.total[c] && (!f.req.gpu.NUMABind() || f.numa(b) == f.numa(c)) {
 			return true
 		}
 	}

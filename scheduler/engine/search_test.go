@@ -204,13 +204,13 @@ func TestSearchesEnd(t *testing.T) {
 	require.Contains(t, verdict.Text(), "no way was found to place all of them, and not all were tried")
 	require.NotContains(t, verdict.Text(), "not together")
 
-	f := v.ask.fitter()
+	f := v.fitter()
 	defer f.release()
 	budget := f.budget
 	for _, c := range v.snapshot.table {
 		f.budget = evaluationSteps / len(v.snapshot.table) / 10
 		before := f.budget
-		(*part)(nil).next(f, c)
+		(*outcomeChunk)(nil).update(f, c)
 		require.Less(t, f.budget, 0, "it is a pod that is searched for long")
 		require.LessOrEqual(t, before-f.budget, before+searchSteps+chunkSize*leastSteps)
 	}

@@ -250,7 +250,7 @@ func dump(e *Engine) string {
 		}
 	}
 	for _, namespace := range []string{"ns", "small"} {
-		text += fmt.Sprintf("%s %v\n", namespace, e.book.View(namespace).Used())
+		text += fmt.Sprintf("%s %v\n", namespace, e.quotas.Account(namespace).Used())
 	}
 	return text
 }
@@ -289,7 +289,7 @@ func (m *machine) checkCounts(t *rapid.T) {
 			known++
 		}
 	}
-	if got, want := []int{stats.Nodes, stats.GPUs, stats.Pods, stats.Reservations, stats.Problems, len(m.e.waiting), stats.Pods},
+	if got, want := []int{stats.Nodes, stats.GPUs, stats.Pods, stats.Reservations, stats.Problems, len(m.e.reservations), stats.Pods},
 		[]int{nodes, gpus, pods, reserved, len(state.Problems), reserved, known}; !slices.Equal(got, want) {
 		t.Fatalf("kept %v, and counted %v", got, want)
 	}
@@ -340,9 +340,9 @@ func (m *machine) checkCache(t *rapid.T) {
 		m.e.verdicts = verdicts
 		for k := range 5 {
 			a, b := cached.Verdict(nodeName(k)), fresh.Verdict(nodeName(k))
-			f := fresh.ask.fitter()
-			if n := s.node(nodeName(k)); n != nil && len(n.gpus.total) > 0 && fresh.page.parts[0].outcomes[fresh.slot(nodeName(k))] != f.fit(n) {
-				t.Fatalf("%v on %s: judged quickly %v, and with the GPUs %v", shape, nodeName(k), fresh.page.parts[0].outcomes[fresh.slot(nodeName(k))], f.fit(n))
+			f := fresh.compiled.fitter()
+			if n := s.node(nodeName(k)); n != nil && len(n.gpus.total) > 0 && fresh.outcomes.chunks[0].outcomes[fresh.slot(nodeName(k))] != f.fit(n) {
+				t.Fatalf("%v on %s: judged quickly %v, and with the GPUs %v", shape, nodeName(k), fresh.outcomes.chunks[0].outcomes[fresh.slot(nodeName(k))], f.fit(n))
 			}
 			f.release()
 			if a.Fits != b.Fits || a.Score != b.Score || *a.outcome != *b.outcome || a.Text() != b.Text() {
@@ -402,7 +402,7 @@ func TestNothingIsOverbooked(t *testing.T) {
 						}
 					}
 				}
-				if used := m.e.book.View("small").Used().MemoryMiB; used > 12 {
+				if used := m.e.quotas.Account("small").Used().MemoryMiB; used > 12 {
 					t.Fatalf("the quota is 12 MiB, and %d are used", used)
 				}
 			},

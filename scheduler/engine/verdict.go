@@ -11,26 +11,26 @@ type Verdict struct {
 	// Score is how good the node is where the pod fits: 0 to choose.MaxNodeScore.
 	Score int64
 
-	name    string   // the node's
-	on      *node    // as it was judged; nil: not known
-	outcome *outcome // not to be changed
-	refusal error    // why it is refused whatever is free: quotas, or a policy that there is not
-	of      *subject
-	frugal  bool // it fits with the smallest GPUs, which the policy would not have chosen
+	name     string   // the node's
+	node     *node    // as it was judged; nil: not known
+	outcome  *outcome // not to be changed
+	err      error    // why it is refused whatever is free: quotas, or a policy that there is not
+	request  *podRequest
+	smallest bool // it fits with the smallest GPUs, which the policy would not have chosen
 }
 
 // subject is what is judged.
-type subject struct {
-	pod       *scheduler.Pod
-	ask       *ask
+type podRequest struct {
+	pod *scheduler.Pod
+	*compiled
 	positions []int // of ask.needs in the pod's containers
 }
 
 // verdict is by what the fit says, and by the namespace's quotas.
-func (s *subject) verdict(name string, n *node, o *outcome, l *limits) Verdict {
-	v := Verdict{name: name, on: n, outcome: o, of: s}
+func (s *podRequest) verdict(name string, n *node, o *outcome, l *quotaLimits) Verdict {
+	v := Verdict{name: name, node: n, outcome: o, request: s}
 	if l != nil {
-		v.limit(l)
+		v.applyQuotas(l)
 	}
 	v.Fits, v.Score = v.outcome.fits, int64(v.outcome.score)
 	return v
@@ -38,21 +38,21 @@ func (s *subject) verdict(name string, n *node, o *outcome, l *limits) Verdict {
 
 // limit has the verdict be by the namespace's quotas, too. Where the policy's GPUs are too
 // large for them, smaller ones may not be.
-func (v *Verdict) limit(l *limits) {
-	err := l.check(v.on, v.outcome)
+func (v *Verdict) applyQuotas(l *quotaLimits) {
+	err := l.check(v.node, v.outcome)
 	if err == nil {
 		return
 	}
-	if v.outcome.fits && v.of.ask.relative && v.on.gpus.mixed {
-		f := v.of.ask.fitter()
+	if v.outcome.fits && v.request.relative && v.node.gpus.mixed {
+		f := v.request.fitter()
 		defer f.release()
-		if small := f.frugally(v.on); small.fits && l.check(v.on, &small) == nil {
-			v.outcome, v.frugal = &small, true
+		if small := f.fitSmallest(v.node); small.fits && l.check(v.node, &small) == nil {
+			v.outcome, v.smallest = &small, true
 			return
 		}
 	}
-	if refused, is := v.outcome.refused(v.on); is {
-		v.outcome, v.refusal = refused, err
+	if refused, is := v.outcome.withQuotaExceeded(v.node); is {
+		v.outcome, v.err = refused, err
 	}
 }
 

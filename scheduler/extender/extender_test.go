@@ -366,7 +366,7 @@ func TestBindToAnotherNode(t *testing.T) {
 	w.cluster.add(p)
 	w.filter(p)
 	other := w.nodes[0]
-	if w.engine.Holding(string(p.UID)) == other {
+	if w.engine.AllocatedNode(string(p.UID)) == other {
 		other = w.nodes[1]
 	}
 	require.Empty(t, w.bind(p, other))
@@ -380,7 +380,7 @@ func TestDryRunLeavesNoTrace(t *testing.T) {
 	var result extenderv1.ExtenderFilterResult
 	w.post("/filter-dryrun", extenderv1.ExtenderArgs{Pod: pod("simulated", 81920, 100), NodeNames: &w.nodes}, &result)
 	require.Equal(t, w.nodes, *result.NodeNames)
-	require.Empty(t, w.engine.Holding("uid-simulated"))
+	require.Empty(t, w.engine.AllocatedNode("uid-simulated"))
 	passed, _ := w.filter(pod("real", 81920, 100))
 	require.Equal(t, w.nodes, passed)
 }
@@ -391,16 +391,16 @@ func TestHoldsEnd(t *testing.T) {
 	w := newWorld(t, 1, 1, func(o *Options) { o.Hold = time.Minute; o.Clock = func() time.Time { return now } })
 	w.filter(pod("gone", 81920, 100))
 	w.server.holds.expire(now.Add(59 * time.Second))
-	require.NotEmpty(t, w.engine.Holding("uid-gone"))
+	require.NotEmpty(t, w.engine.AllocatedNode("uid-gone"))
 	w.server.holds.expire(now.Add(61 * time.Second))
-	require.Empty(t, w.engine.Holding("uid-gone"))
+	require.Empty(t, w.engine.AllocatedNode("uid-gone"))
 
 	p := pod("bound", 81920, 100)
 	w.cluster.add(p)
 	w.filter(p)
 	require.Empty(t, w.bind(p, w.nodes[0]))
 	w.server.holds.expire(now.Add(time.Hour))
-	require.Equal(t, w.nodes[0], w.engine.Holding("uid-bound"))
+	require.Equal(t, w.nodes[0], w.engine.AllocatedNode("uid-bound"))
 }
 
 // 8 callers, as 8 schedulers at once, on a cluster that fits exactly: every pod is placed,

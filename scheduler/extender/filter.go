@@ -66,7 +66,7 @@ func (s *Server) judge(args *extenderv1.ExtenderArgs, reserve bool) (*extenderv1
 			s.holds.put(pod.UID, s.Clock())
 			s.refusals.take(args.Pod.UID)
 			return result, nil
-		case errors.Is(err, engine.ErrNoRoom):
+		case errors.Is(err, engine.ErrNoFit):
 			// Somebody was faster: the next look at the cluster knows it.
 			s.Metrics.Prevented(Door)
 		default:
@@ -160,7 +160,7 @@ func (s *Server) prioritize(_ context.Context, args *extenderv1.ExtenderArgs) (*
 		return &list, nil
 	}
 	first := best(fits)
-	if reserved := s.Engine.Holding(pod.UID); reserved != "" && slices.ContainsFunc(fits, func(f fitting) bool { return f.name == reserved }) {
+	if reserved := s.Engine.AllocatedNode(pod.UID); reserved != "" && slices.ContainsFunc(fits, func(f fitting) bool { return f.name == reserved }) {
 		first = reserved
 	}
 	low, high := fits[0].score, fits[0].score

@@ -119,6 +119,6 @@ func TestWhatIsKeptOfABindThatFails(t *testing.T) {
 		w.cluster.fail = tc.fail
 		_, why := w.place(pod("p", 1000, 0))
 		require.Contains(t, why, tc.fail.Error())
-		require.Equal(t, tc.kept, w.engine.Holding("uid-p") != "")
+		require.Equal(t, tc.kept, w.engine.AllocatedNode("uid-p") != "")
 	}
 }

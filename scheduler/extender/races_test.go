@@ -16,7 +16,7 @@ func TestRacesEnd(t *testing.T) {
 	book, lost := w.server.reserve, 0
 	w.server.reserve = func(*scheduler.Pod, *request.Request, string, string) (scheduler.Placement, error) {
 		lost++
-		return scheduler.Placement{}, &engine.NoRoomError{}
+		return scheduler.Placement{}, &engine.NoFitError{}
 	}
 	passed, result := w.filter(pod("late", 1000, 0))
 	require.Empty(t, passed)
@@ -29,7 +29,7 @@ func TestRacesEnd(t *testing.T) {
 
 	w.server.reserve = func(p *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error) {
 		if lost++; lost < 2*races {
-			return scheduler.Placement{}, &engine.NoRoomError{}
+			return scheduler.Placement{}, &engine.NoFitError{}
 		}
 		return book(p, r, node, owner)
 	}

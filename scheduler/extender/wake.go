@@ -120,20 +120,20 @@ func (s Sink) SetNode(n *scheduler.Node) {
 
 // SetPod implements kube.Sink.
 func (s Sink) SetPod(p *scheduler.Pod) {
-	held := p.Ended && s.Holding(p.UID) != ""
+	held := p.Ended && s.AllocatedNode(p.UID) != ""
 	before := s.Resized()
 	s.Engine.SetPod(p)
 	if held {
 		s.refusals.freed()
 	}
 	if s.Resized() != before {
-		s.refusals.wake(s.Waiting(maxWaking))
+		s.refusals.wake(s.PendingUnreserved(maxWaking))
 	}
 }
 
 // DeletePod implements kube.Sink.
 func (s Sink) DeletePod(uid string) {
-	held := s.Holding(uid) != ""
+	held := s.AllocatedNode(uid) != ""
 	s.Engine.DeletePod(uid)
 	if held {
 		s.refusals.freed()

@@ -93,7 +93,7 @@ func (f *Feeding) GPUQuota(client kubernetes.Interface, namespace, name string, 
 			log.Error("the quota of GPUs was not taken over: the one before stays in force", "namespace", namespace, "configmap", name, "error", err)
 		default:
 			log.Error("the quota of GPUs can't be read: no pod gets GPUs until it is fixed or removed", "namespace", namespace, "configmap", name, "error", err)
-			sink.SetGPUQuota(quota.Unread(err))
+			sink.SetGPUQuota(quota.Unreadable(err))
 		}
 	}
 	handler := Handler[*v1.ConfigMap]{

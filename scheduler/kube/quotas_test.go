@@ -109,9 +109,9 @@ func TestAGPUQuotaThatWasNeverReadable(t *testing.T) {
 	require.NoError(t, err)
 	factory.Start(t.Context().Done())
 	check := func() error {
-		book := quota.NewBook()
+		book := quota.NewAccounts()
 		book.SetGPUs(q.gpus)
-		account := book.View("other")
+		account := book.Account("other")
 		if !account.Limited() {
 			return nil
 		}

@@ -66,8 +66,8 @@ type offering struct {
 func (o *offering) names(s *engine.Snapshot) sets.Set[string] {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.filled || o.roster != s.Roster() {
-		o.filled, o.roster, o.set = true, s.Roster(), sets.New(s.Offering()...)
+	if !o.filled || o.roster != s.NodesVersion() {
+		o.filled, o.roster, o.set = true, s.NodesVersion(), sets.New(s.Offering()...)
 	}
 	return o.set
 }

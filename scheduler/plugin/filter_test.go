@@ -179,7 +179,7 @@ func TestAForgedGrantOfAPodThatWaitsHoldsNothing(t *testing.T) {
 	forged := gpuPod("forged", 1000, 0)
 	forged.Annotations = map[string]string{grant.AnnotationGrant: `{"version":1,"node":"n1","containers":{"main":[{"uuid":"` + gpu(1) + `","memoryMiB":80000,"cores":100}]}}`}
 	w := newWorld(t, "", gpuNode("n1", 1, 1), forged)
-	require.Empty(t, w.engine.Holding(string(forged.UID)))
+	require.Empty(t, w.engine.AllocatedNode(string(forged.UID)))
 	require.True(t, w.preFilter(t, forged).IsSuccess())
 	require.True(t, w.Reserve(t.Context(), w.state, forged, "n1").IsSuccess())
 	require.EqualValues(t, 1000, cycleOf(w.state).placement.Containers[0][0].MemoryMiB, "what it asks for, not what it says it has")

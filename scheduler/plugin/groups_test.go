@@ -121,7 +121,7 @@ func TestAGroupGivesBackAllOrNothing(t *testing.T) {
 				w.Unreserve(t.Context(), states[i], pods[i], "n1") // what kube-scheduler does then
 			}
 			for _, pod := range pods {
-				require.Empty(t, w.engine.Holding(string(pod.UID)))
+				require.Empty(t, w.engine.AllocatedNode(string(pod.UID)))
 			}
 			require.Empty(t, w.forms())
 		})

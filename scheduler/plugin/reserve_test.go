@@ -40,11 +40,11 @@ func TestReserve(t *testing.T) {
 	require.Equal(t, fwk.Error, status.Code(), "tried again without an event")
 	require.Contains(t, status.Message(), "n1: 1 GPU: 1 with less than 60000 MiB free (most: 20000 MiB)")
 	w.Unreserve(t.Context(), late, second, "n1") // kube-scheduler calls it then
-	require.Equal(t, "n1", w.engine.Holding(string(first.UID)))
+	require.Equal(t, "n1", w.engine.AllocatedNode(string(first.UID)))
 
 	w.Unreserve(t.Context(), w.state, first, "n1")
 	w.Unreserve(t.Context(), w.state, first, "n1")
-	require.Empty(t, w.engine.Holding(string(first.UID)))
+	require.Empty(t, w.engine.AllocatedNode(string(first.UID)))
 	require.True(t, w.Reserve(t.Context(), late, second, "n1").IsSuccess())
 
 	require.True(t, w.Reserve(t.Context(), newState(), plainPod("x"), "n1").IsSuccess())
@@ -140,7 +140,7 @@ func TestALostAnswer(t *testing.T) {
 		})
 		require.True(t, w.PreBind(t.Context(), w.state, pod, "n1").IsSuccess())
 		require.True(t, w.Bind(t.Context(), w.state, pod, "n1").IsSuccess())
-		require.Equal(t, "n1", w.engine.Holding(string(pod.UID)))
+		require.Equal(t, "n1", w.engine.AllocatedNode(string(pod.UID)))
 	}
 }
 
@@ -157,7 +157,7 @@ func TestAnUnknownEnd(t *testing.T) {
 	require.Equal(t, fwk.Error, status.Code())
 	require.Contains(t, status.Message(), "whether it was bound is not known")
 	w.Unreserve(t.Context(), w.state, pod, "n1")
-	require.Equal(t, "n1", w.engine.Holding(string(pod.UID)))
+	require.Equal(t, "n1", w.engine.AllocatedNode(string(pod.UID)))
 }
 
 // TestBindBooksAgain: what was given back meanwhile is not bound.
@@ -244,7 +244,7 @@ func TestAFailedWriteIsTold(t *testing.T) {
 	status := w.PreBind(t.Context(), w.state, pod, "n1")
 	require.Equal(t, fwk.Error, status.Code())
 	require.Contains(t, status.Message(), "annotate pod ns/p: down")
-	require.Equal(t, "n1", w.engine.Holding(string(pod.UID)), "Unreserve gives it back, not this")
+	require.Equal(t, "n1", w.engine.AllocatedNode(string(pod.UID)), "Unreserve gives it back, not this")
 }
 
 func TestWithoutGPUsNothingIsWritten(t *testing.T) {

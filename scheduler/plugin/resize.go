@@ -68,7 +68,7 @@ func (s resizeSink) SetPod(p *scheduler.Pod) {
 	if s.Resized() == before {
 		return
 	}
-	for _, w := range s.Waiting(mostWoken) {
+	for _, w := range s.PendingUnreserved(mostWoken) {
 		waiter{&v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, UID: types.UID(w.UID)}}, s.handle}.activate()
 	}
 }

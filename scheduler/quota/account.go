@@ -60,7 +60,7 @@ func (a *Account) Left() Limits {
 
 // Limited says whether there is anything to check.
 func (a *Account) Limited() bool {
-	return a.limits != NoLimits || a.gpus.of(a.namespace) != nil || a.gpus != nil && a.gpus.unread != nil
+	return a.limits != NoLimits || a.gpus.of(a.namespace) != nil || a.gpus != nil && a.gpus.unreadable != nil
 }
 
 // Check says whether the resource quotas leave room for a pod. An error is an *Error.
@@ -75,7 +75,7 @@ func (a *Account) Check(c Charge) error {
 		{"cores", c.Cores, left.Cores, a.limits.Cores, a.used.Cores},
 	} {
 		if f.asked > 0 && f.asked > f.left {
-			return &Error{Namespace: a.namespace, Asked: f.asked, Used: f.used, Most: f.most, What: f.what}
+			return &Error{Namespace: a.namespace, Requested: f.asked, Used: f.used, Limit: f.most, What: f.what}
 		}
 	}
 	return nil
@@ -88,13 +88,13 @@ type Error struct {
 	// all that is to be said, where there are no numbers.
 	What string
 	// Asked is what the pod asks for, on top of Used; Most is the limit.
-	Asked, Used, Most int64
+	Requested, Used, Limit int64
 }
 
 // Error is all of it.
 func (e *Error) Error() string {
-	if e.Asked == 0 {
+	if e.Requested == 0 {
 		return fmt.Sprintf("quota of namespace %s: %s", e.Namespace, e.What)
 	}
-	return fmt.Sprintf("quota of namespace %s: %s: %d asked, %d of %d used", e.Namespace, e.What, e.Asked, e.Used, e.Most)
+	return fmt.Sprintf("quota of namespace %s: %s: %d asked, %d of %d used", e.Namespace, e.What, e.Requested, e.Used, e.Limit)
 }

@@ -35,12 +35,12 @@ type GPUs struct {
 	labels     Labels
 	namespaces map[string]*allowance
 	// unread is why nobody knows what it says: see Unread.
-	unread error
+	unreadable error
 }
 
 // Unread is a quota that is there and was never readable. Nobody knows whom it limits, so
 // no namespace gets GPUs until it can be read.
-func Unread(why error) *GPUs { return &GPUs{unread: why} }
+func Unreadable(why error) *GPUs { return &GPUs{unreadable: why} }
 
 // allowance is what a namespace may have.
 type allowance struct {
@@ -100,8 +100,8 @@ func (c *GPUs) of(namespace string) *allowance {
 // such labels: the pool is one of the namespace's, and of the model as many GPUs are left.
 // An error is an *Error. The charge's model is the node's.
 func (a *Account) CheckNode(labels map[string]string, c Charge) error {
-	if a.gpus != nil && a.gpus.unread != nil {
-		return &Error{Namespace: a.namespace, What: fmt.Sprintf("%v: nobody gets GPUs until it is fixed", a.gpus.unread)}
+	if a.gpus != nil && a.gpus.unreadable != nil {
+		return &Error{Namespace: a.namespace, What: fmt.Sprintf("%v: nobody gets GPUs until it is fixed", a.gpus.unreadable)}
 	}
 	allowed := a.gpus.of(a.namespace)
 	if allowed == nil {
@@ -117,7 +117,7 @@ func (a *Account) CheckNode(labels map[string]string, c Charge) error {
 	case !there:
 		return &Error{Namespace: a.namespace, What: fmt.Sprintf("the namespace has no GPUs of the node's model (label %s), which is %q", names.Model, model)}
 	case a.models[model]+c.GPUPercent > int64(most)*100:
-		return &Error{Namespace: a.namespace, What: fmt.Sprintf("GPUs of model %s in percent", model), Asked: c.GPUPercent, Used: a.models[model], Most: int64(most) * 100}
+		return &Error{Namespace: a.namespace, What: fmt.Sprintf("GPUs of model %s in percent", model), Requested: c.GPUPercent, Used: a.models[model], Limit: int64(most) * 100}
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ func Of(containers []scheduler.Container, shares [][]grant.Share, model string, 
 // Asked is the charge of a request on GPUs that have so many MiB each: before there is a
 // placement. With 0 MiB it is the least that any placement takes, exact in what the pod
 // doesn't ask for by percent: a pod that doesn't fit that fits on no node.
-func Asked(r *request.Request, model string, gpuMiB int64) Charge {
+func Requested(r *request.Request, model string, gpuMiB int64) Charge {
 	most, running := Charge{Model: model}, Charge{}
 	walk(len(r.Containers), func(i int) scheduler.Kind { return r.Kinds[i] }, func(i int) {
 		a := &r.Containers[i]

@@ -79,8 +79,8 @@ func TestAskedIsWhatIsCharged(t *testing.T) {
 			containers, shares = append(containers, scheduler.Container{Kind: kind}), append(shares, given)
 		}
 		charged := Of(containers, shares, "m", func(string) int64 { return gpuMiB })
-		require.Equal(t, charged, Asked(r, "m", gpuMiB))
-		least := Asked(r, "m", 0)
+		require.Equal(t, charged, Requested(r, "m", gpuMiB))
+		least := Requested(r, "m", 0)
 		require.True(t, least.MemoryMiB <= charged.MemoryMiB && least.Cores == charged.Cores && least.GPUPercent <= charged.GPUPercent, "%+v %+v", least, charged)
 	})
 }
@@ -157,10 +157,10 @@ func FuzzParseGPUs(f *testing.F) {
 			require.Nil(t, gpus)
 			return
 		}
-		book := NewBook()
+		book := NewAccounts()
 		book.SetGPUs(gpus)
 		for namespace, allowed := range gpus.namespaces {
-			account := book.View(namespace)
+			account := book.Account(namespace)
 			require.True(t, account.Limited())
 			for model, n := range allowed.Models {
 				labels := map[string]string{DefaultLabels().Model: model}

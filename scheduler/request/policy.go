@@ -7,7 +7,7 @@ import (
 
 // usualPolicy is the GPU policy of a pod that names none: gpu-manager's own for its
 // resources, else the cluster's.
-func usualPolicy(pod *scheduler.Pod, names *Names) string {
+func defaultGPUPolicy(pod *scheduler.Pod, names *Names) string {
 	for i := range pod.Containers {
 		if pod.Containers[i].Resources[names.VcudaCore].Value > 0 && names.VcudaCore != "" {
 			return choose.Tencent

@@ -89,7 +89,7 @@ func FromPod(pod *scheduler.Pod, o Options) (*Request, error) {
 		return nil, err
 	}
 	if r.Rules.GPUPolicy == "" {
-		r.Rules.GPUPolicy = usualPolicy(pod, &o.Names)
+		r.Rules.GPUPolicy = defaultGPUPolicy(pod, &o.Names)
 	}
 	r.Signature = r.sign()
 	return r, nil

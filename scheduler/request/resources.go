@@ -19,16 +19,16 @@ const (
 
 // amount is what a container says of a resource.
 type amount struct {
-	name  string
-	n     int64
-	there bool
+	name string
+	n    int64
+	set  bool
 }
 
 // some says whether something is asked for.
-func (a amount) some() bool { return a.there && a.n != 0 }
+func (a amount) positive() bool { return a.set && a.n != 0 }
 
 // refuse is the error of the amount.
-func (a amount) refuse(format string, args ...any) error {
+func (a amount) errorf(format string, args ...any) error {
 	return &Error{Key: a.name, Value: strconv.FormatInt(a.n, 10), Why: fmt.Sprintf(format, args...)}
 }
 
@@ -45,8 +45,8 @@ func read(c *scheduler.Container, name string) (amount, error) {
 	if said.Invalid != "" {
 		return a, &Error{Key: name, Value: quote.Short(said.Invalid), Why: "must be a whole number"}
 	}
-	if a.n, a.there = said.Value, true; a.n < 0 {
-		return a, a.refuse("must not be negative")
+	if a.n, a.set = said.Value, true; a.n < 0 {
+		return a, a.errorf("must not be negative")
 	}
 	return a, nil
 }
@@ -118,7 +118,7 @@ func fromAmounts(a *amounts, o *Options) (Container, bool, error) {
 	case err != nil:
 		return Container{}, false, err
 	case asked.GPUs > 0 && vcuda.GPUs > 0:
-		return Container{}, false, a.vcudaCore.refuse("the container asks for GPUs by %s too: keep one of the two ways", o.Names.Count)
+		return Container{}, false, a.vcudaCore.errorf("the container asks for GPUs by %s too: keep one of the two ways", o.Names.Count)
 	case vcuda.GPUs > 0:
 		return vcuda, false, nil
 	}
@@ -130,24 +130,24 @@ func fromAmounts(a *amounts, o *Options) (Container, bool, error) {
 // than 100 cores or percent, memory that doesn't fit, memory said twice, 0 of memory.
 func hami(a *amounts, o *Options) (Container, error) {
 	var c Container
-	of := a.memory.some() || a.percent.some() || a.cores.some()
+	of := a.memory.positive() || a.percent.positive() || a.cores.positive()
 	switch {
-	case a.count.there && a.count.n == 0:
+	case a.count.set && a.count.n == 0:
 		if of {
-			return c, a.count.refuse("asks for no GPU, and the container says how much of each it wants: ask for 1 or more, or leave the others out")
+			return c, a.count.errorf("asks for no GPU, and the container says how much of each it wants: ask for 1 or more, or leave the others out")
 		}
 		return c, nil
-	case !a.count.there && !a.memory.there && !a.percent.there && !a.cores.there:
+	case !a.count.set && !a.memory.set && !a.percent.set && !a.cores.set:
 		return c, nil
-	case !a.count.there && !a.memory.there && !a.percent.there && a.cores.n == 0:
-		return c, a.cores.refuse("asks for nothing: say how many GPUs by %s, or leave it out", o.Names.Count)
-	case !a.count.there && o.DefaultCount < 1:
+	case !a.count.set && !a.memory.set && !a.percent.set && a.cores.n == 0:
+		return c, a.cores.errorf("asks for nothing: say how many GPUs by %s, or leave it out", o.Names.Count)
+	case !a.count.set && o.DefaultCount < 1:
 		return c, &Error{Key: o.Names.Count, Why: "is missing: say how many GPUs"}
 	case a.count.n > grant.MaxShares:
-		return c, a.count.refuse("a container may have at most %d GPUs", grant.MaxShares)
+		return c, a.count.errorf("a container may have at most %d GPUs", grant.MaxShares)
 	}
 	c.GPUs = o.DefaultCount
-	if a.count.there {
+	if a.count.set {
 		c.GPUs = int(a.count.n)
 	}
 	if err := c.memory(a, o); err != nil {
@@ -155,8 +155,8 @@ func hami(a *amounts, o *Options) (Container, error) {
 	}
 	switch {
 	case a.cores.n > wholeCores:
-		return Container{}, a.cores.refuse("is percent of each GPU: ask for at most %d, and for more GPUs by %s", wholeCores, o.Names.Count)
-	case a.cores.there:
+		return Container{}, a.cores.errorf("is percent of each GPU: ask for at most %d, and for more GPUs by %s", wholeCores, o.Names.Count)
+	case a.cores.set:
 		c.Cores = int(a.cores.n)
 	case c.MemoryPercent == 100:
 		c.Cores = wholeCores // nobody else has room on the GPU: HAMi's webhook
@@ -171,21 +171,21 @@ func hami(a *amounts, o *Options) (Container, error) {
 func (c *Container) memory(a *amounts, o *Options) error {
 	factor := max(o.MemoryFactor, 1)
 	switch {
-	case a.memory.there && a.percent.there:
-		return a.percent.refuse("%s is %d too: keep one of the two", o.Names.Memory, a.memory.n)
-	case a.memory.there && a.memory.n == 0, a.percent.there && a.percent.n == 0:
+	case a.memory.set && a.percent.set:
+		return a.percent.errorf("%s is %d too: keep one of the two", o.Names.Memory, a.memory.n)
+	case a.memory.set && a.memory.n == 0, a.percent.set && a.percent.n == 0:
 		zero := a.memory
-		if a.percent.there {
+		if a.percent.set {
 			zero = a.percent
 		}
-		return zero.refuse("no program runs in no memory: leave it out for the default, or ask for more")
+		return zero.errorf("no program runs in no memory: leave it out for the default, or ask for more")
 	case a.memory.n > grant.MaxMemoryMiB/factor:
-		return a.memory.refuse("is more than any GPU has: it is in units of %d MiB, of each GPU", factor)
+		return a.memory.errorf("is more than any GPU has: it is in units of %d MiB, of each GPU", factor)
 	case a.percent.n > 100:
-		return a.percent.refuse("is percent of each GPU's memory: ask for at most 100, and for more GPUs by %s", o.Names.Count)
-	case a.memory.there:
+		return a.percent.errorf("is percent of each GPU's memory: ask for at most 100, and for more GPUs by %s", o.Names.Count)
+	case a.memory.set:
 		c.MemoryMiB = a.memory.n * factor
-	case a.percent.there:
+	case a.percent.set:
 		c.MemoryPercent = int(a.percent.n)
 	case o.DefaultMemoryMiB > 0:
 		c.MemoryMiB = o.DefaultMemoryMiB
@@ -198,12 +198,12 @@ func (c *Container) memory(a *amounts, o *Options) error {
 // priority reads HAMi's: 0 is high.
 func priority(a *amounts, gpus bool, o *Options) (high bool, err error) {
 	switch {
-	case !a.priority.there:
+	case !a.priority.set:
 		return false, nil
 	case a.priority.n > 1:
-		return false, a.priority.refuse("must be 0 (high) or 1")
-	case !gpus && !a.count.there:
-		return false, a.priority.refuse("the container asks for no GPU: ask by %s too, or leave it out", o.Names.Count)
+		return false, a.priority.errorf("must be 0 (high) or 1")
+	case !gpus && !a.count.set:
+		return false, a.priority.errorf("the container asks for no GPU: ask by %s too, or leave it out", o.Names.Count)
 	}
 	return gpus && a.priority.n == 0, nil
 }
@@ -216,22 +216,22 @@ func gpuManager(a *amounts) (Container, error) {
 	case cores.n == 0 && memory.n == 0:
 		return Container{}, nil
 	case cores.n == 0:
-		return Container{}, memory.refuse("a container with memory needs cores: say %s too, 1 to 99 for a part of a GPU", cores.name)
+		return Container{}, memory.errorf("a container with memory needs cores: say %s too, 1 to 99 for a part of a GPU", cores.name)
 	case cores.n < wholeCores && memory.n == 0:
-		return Container{}, cores.refuse("a part of a GPU needs memory: say %s too, in blocks of %d MiB", memory.name, blockMiB)
+		return Container{}, cores.errorf("a part of a GPU needs memory: say %s too, in blocks of %d MiB", memory.name, blockMiB)
 	case cores.n > wholeCores && cores.n%wholeCores != 0:
-		return Container{}, cores.refuse("cores above 100 must be a multiple of 100, which is a GPU: ask for %d or %d", cores.n/100*100, (cores.n/100+1)*100)
+		return Container{}, cores.errorf("cores above 100 must be a multiple of 100, which is a GPU: ask for %d or %d", cores.n/100*100, (cores.n/100+1)*100)
 	case cores.n > grant.MaxShares*wholeCores:
-		return Container{}, cores.refuse("a container may have at most %d GPUs", grant.MaxShares)
+		return Container{}, cores.errorf("a container may have at most %d GPUs", grant.MaxShares)
 	}
 	c := Container{GPUs: int(max(cores.n/wholeCores, 1)), Cores: int(min(cores.n, wholeCores)), Whole: cores.n >= wholeCores}
 	switch n := int64(c.GPUs); {
 	case memory.n == 0:
 		c.MemoryPercent = 100
 	case memory.n%n != 0:
-		return Container{}, memory.refuse("is of all %d GPUs together and can't be divided by %d: ask for a multiple of it, or leave it out for all memory", n, n)
+		return Container{}, memory.errorf("is of all %d GPUs together and can't be divided by %d: ask for a multiple of it, or leave it out for all memory", n, n)
 	case memory.n/n > grant.MaxMemoryMiB/blockMiB:
-		return Container{}, memory.refuse("is more than any GPU has: it is in blocks of %d MiB", blockMiB)
+		return Container{}, memory.errorf("is more than any GPU has: it is in blocks of %d MiB", blockMiB)
 	default:
 		c.MemoryMiB = memory.n / n * blockMiB
 	}

@@ -105,7 +105,7 @@ func (r *Rules) read(pod *scheduler.Pod) error {
 	if len(pod.Annotations) == 0 {
 		return nil
 	}
-	n := notes{annotations: pod.Annotations}
+	n := annotationReader{annotations: pod.Annotations}
 	r.UseTypes = n.list(AnnotationUseTypes, maxTypes, typeName)
 	r.AvoidTypes = n.list(AnnotationAvoidTypes, maxTypes, typeName)
 	r.UseUUIDs = n.list(AnnotationUseUUIDs, maxUUIDs, uuid)

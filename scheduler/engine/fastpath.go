@@ -7,9 +7,9 @@ import (
 
 // judge is fit for those who want the outcome alone, and not which GPUs it would be: of
 // most pods it is known without choosing them.
-func (f *fitter) judge(n *node) outcome {
-	if f.ask.plain && n != nil {
-		if o, ok := f.quick(n); ok {
+func (f *fitter) evaluate(n *node) outcome {
+	if f.req.uniform && n != nil {
+		if o, ok := f.fastFit(n); ok {
 			return o
 		}
 	}
@@ -19,14 +19,14 @@ func (f *fitter) judge(n *node) outcome {
 // quick judges one container on GPUs of which it takes the same of each, by a policy that
 // looks at sums: as long as there are enough GPUs, it is equal which they are. ok is false
 // where it can't tell.
-func (f *fitter) quick(n *node) (o outcome, ok bool) {
-	need, gpus := &f.ask.needs[0], n.gpus
-	if len(gpus.total) < need.GPUs {
+func (f *fitter) fastFit(n *node) (o outcome, ok bool) {
+	container, gpus := &f.req.containers[0], n.gpus
+	if len(gpus.total) < container.GPUs {
 		return o, false
 	}
 	f.n, f.after = n, append(f.after[:0], n.used...)
-	f.ready(n)
-	var none load
+	f.setUsable(n)
+	var none gpuLoad
 	first := int64(-1) // the memory of the first GPU that will do
 	given := 0
 	for c, why := range f.usable {
@@ -34,17 +34,17 @@ func (f *fitter) quick(n *node) (o outcome, ok bool) {
 			continue
 		}
 		total := &gpus.total[c]
-		use, why := f.ask.check(&none, 0, &n.used[c], total)
+		use, why := f.req.check(&none, 0, &n.used[c], total)
 		if why != OK {
 			continue
 		}
 		if first < 0 {
 			first = total.MemoryMiB
 		}
-		if total.MemoryMiB != first && (need.MemoryMiB == 0 || need.Cores == 0) { // use, or gpuPercent, is of the GPU
+		if total.MemoryMiB != first && (container.MemoryMiB == 0 || container.Cores == 0) { // use, or gpuPercent, is of the GPU
 			return o, false
 		}
-		if given < need.GPUs {
+		if given < container.GPUs {
 			f.after[c] = f.after[c].Add(use)
 			given++
 			o.memoryMiB += use.MemoryMiB
@@ -52,10 +52,10 @@ func (f *fitter) quick(n *node) (o outcome, ok bool) {
 			o.gpuPercent += int32(quota.GPUPercent(use.Cores, use.MemoryMiB, total.MemoryMiB))
 		}
 	}
-	if given < need.GPUs {
+	if given < container.GPUs {
 		return o, false // the reasons have to be counted
 	}
 	o.fits = true
-	o.score = int32(choose.Node(f.ask.node, f.ask.weights, f.after, gpus.total))
+	o.score = int32(choose.Node(f.req.node, f.req.weights, f.after, gpus.total))
 	return o, true
 }

@@ -87,7 +87,7 @@ type choice struct {
 	used      []scheduler.Use
 }
 
-func (e *Engine) chose(r *request.Request, n *node) *choice {
+func (e *Engine) newChoice(r *request.Request, n *node) *choice {
 	o := &e.options
 	return &choice{
 		at: o.Clock(), gpus: n.gpus, used: n.used,
@@ -95,7 +95,7 @@ func (e *Engine) chose(r *request.Request, n *node) *choice {
 	}
 }
 
-func (c *choice) public(h *held) *Choice {
+func (c *choice) public(h *allocation) *Choice {
 	if c == nil {
 		return nil
 	}
@@ -103,7 +103,7 @@ func (c *choice) public(h *held) *Choice {
 	for i := range c.gpus.total {
 		gpu := &c.gpus.inventory.GPUs[i]
 		chosen := false
-		for _, u := range h.uses {
+		for _, u := range h.byUUID {
 			chosen = chosen || u.uuid == gpu.UUID
 		}
 		out.GPUs = append(out.GPUs, GPUChoice{UUID: gpu.UUID, Index: gpu.Index, Chosen: chosen, Used: c.used[i], Total: c.gpus.total[i]})
@@ -119,7 +119,7 @@ func (e *Engine) Explain(object *scheduler.Pod) Explanation {
 	e.expire()
 	if p := e.pods[object.UID]; p != nil {
 		x.Problem = p.problem
-		if p.held != nil {
+		if p.allocation != nil {
 			e.explainHeld(&x, object, p)
 		}
 	}
@@ -141,14 +141,14 @@ func (e *Engine) Explain(object *scheduler.Pod) Explanation {
 
 // explainHeld is about a pod that holds GPUs. The caller holds mu.
 func (e *Engine) explainHeld(x *Explanation, object *scheduler.Pod, p *pod) {
-	x.State, x.Node = ExplainedBound, p.held.placement.Node
+	x.State, x.Node = ExplainedBound, p.allocation.placement.Node
 	if !p.bound() {
 		x.State = ExplainedReserved
 	}
 	var parts []string
-	placement := p.held.placement
+	placement := p.allocation.placement
 	if p.bound() {
-		placement = p.given
+		placement = p.granted
 	}
 	for i, shares := range placement.Containers {
 		if len(shares) == 0 || i >= len(object.Containers) {
@@ -159,7 +159,7 @@ func (e *Engine) explainHeld(x *Explanation, object *scheduler.Pod, p *pod) {
 			parts = append(parts, fmt.Sprintf("%s has %d MiB of %s", object.Containers[i].Name, s.MemoryMiB, s.UUID))
 		}
 	}
-	x.Choice = p.choice.public(p.held)
+	x.Choice = p.choice.public(p.allocation)
 	how := "it is on node "
 	if x.State == ExplainedReserved {
 		how = "it is being bound, or waits for its group; reserved for it is node "

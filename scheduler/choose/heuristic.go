@@ -4,7 +4,7 @@ import "slices"
 
 // many appends a good set of more than 16 GPUs: the best of those that grow from each GPU,
 // made better by exchanging GPUs as long as that helps. Nodes of that many GPUs are rare.
-func (q *question) many(dst, at []int, g goals) ([]int, values) {
+func (q *selection) heuristic(dst, at []int, g goals) ([]int, values) {
 	g.add(goalOrder)
 	var best []int
 	var most values
@@ -22,7 +22,7 @@ func (q *question) many(dst, at []int, g goals) ([]int, values) {
 
 // grow is n of the GPUs: first, and then always the one that is linked best with those, then on
 // the same NUMA node, then the first.
-func (q *question) grow(first int, at []int) []int {
+func (q *selection) grow(first int, at []int) []int {
 	set := []int{first}
 	for len(set) < q.n {
 		next, most := -1, [2]int64{}
@@ -30,7 +30,7 @@ func (q *question) grow(first int, at []int) []int {
 			if slices.Contains(set, i) {
 				continue
 			}
-			if v := [2]int64{q.degree(i, set), int64(q.neighbours(i, set))}; next < 0 || slices.Compare(v[:], most[:]) > 0 {
+			if v := [2]int64{q.degree(i, set), int64(q.sameNUMA(i, set))}; next < 0 || slices.Compare(v[:], most[:]) > 0 {
 				next, most = i, v
 			}
 		}
@@ -40,7 +40,7 @@ func (q *question) grow(first int, at []int) []int {
 }
 
 // improve exchanges GPUs of the set for others.
-func (q *question) improve(set, at []int, g *goals) values {
+func (q *selection) improve(set, at []int, g *goals) values {
 	best := q.value(set, at, g)
 	for better := true; better; {
 		better = false
@@ -63,7 +63,7 @@ func (q *question) improve(set, at []int, g *goals) values {
 }
 
 // value is what the set is worth, goal by goal.
-func (q *question) value(set, at []int, g *goals) values {
+func (q *selection) value(set, at []int, g *goals) values {
 	var v values
 	for x, goal := range g.list[:g.n] {
 		for k, i := range set {
@@ -79,8 +79,8 @@ func (q *question) value(set, at []int, g *goals) values {
 			case goalUsed:
 				v[x] += g.sign * q.score(i)
 			case goalNUMA:
-				if q.neighbours(i, set[:k]) == 0 {
-					v[x] -= numaStep + int64(q.neighbours(i, at))
+				if q.sameNUMA(i, set[:k]) == 0 {
+					v[x] -= numaStep + int64(q.sameNUMA(i, at))
 				}
 			case goalRest:
 				v[x] -= q.degree(i, q.pool)

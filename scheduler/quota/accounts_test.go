@@ -9,12 +9,12 @@ import (
 )
 
 func TestCheck(t *testing.T) {
-	b := NewBook()
-	require.False(t, b.View("ns").Limited())
-	require.NoError(t, b.View("ns").Check(Charge{MemoryMiB: 1 << 40, Cores: 1 << 40}), "not limited")
+	b := NewAccounts()
+	require.False(t, b.Account("ns").Limited())
+	require.NoError(t, b.Account("ns").Check(Charge{MemoryMiB: 1 << 40, Cores: 1 << 40}), "not limited")
 	b.SetLimits("ns", "q", Limits{MemoryMiB: 10000, Cores: 100})
 	b.Charge("ns", "a", Charge{MemoryMiB: 6000, Cores: 50, GPUPercent: 50})
-	account := b.View("ns")
+	account := b.Account("ns")
 	assert.True(t, account.Limited())
 	assert.Equal(t, Limits{4000, 50}, account.Left())
 	require.NoError(t, account.Check(Charge{MemoryMiB: 4000, Cores: 50}))
@@ -25,26 +25,26 @@ func TestCheck(t *testing.T) {
 	require.ErrorAs(t, err, &refused)
 	require.NoError(t, account.Minus(Charge{MemoryMiB: 6000, Cores: 50, GPUPercent: 50}).Check(Charge{MemoryMiB: 10000, Cores: 100}), "preemption's what if")
 	require.Error(t, account.Check(Charge{MemoryMiB: 10000}), "the account itself is as it was")
-	require.NoError(t, b.View("other").Check(Charge{MemoryMiB: 1 << 40}))
+	require.NoError(t, b.Account("other").Check(Charge{MemoryMiB: 1 << 40}))
 
 	b.SetLimits("ns", "second", Limits{MemoryMiB: Unlimited, Cores: 40})
-	account = b.View("ns")
+	account = b.Account("ns")
 	assert.Equal(t, Limits{4000, -10}, account.Left(), "of two quotas the lower of each")
 	require.EqualError(t, account.Check(Charge{Cores: 1}), "quota of namespace ns: cores: 1 asked, 50 of 40 used")
 	require.NoError(t, account.Check(Charge{MemoryMiB: 1}), "who asks for none of what is used up")
 	b.DropLimits("ns", "second")
 	b.DropLimits("ns", "was never there")
-	assert.Equal(t, Limits{4000, 50}, b.View("ns").Left())
+	assert.Equal(t, Limits{4000, 50}, b.Account("ns").Left())
 	b.DropLimits("ns", "q")
-	assert.Equal(t, NoLimits, b.View("ns").Left())
-	assert.False(t, b.View("ns").Limited())
+	assert.Equal(t, NoLimits, b.Account("ns").Left())
+	assert.False(t, b.Account("ns").Limited())
 }
 
 func TestCheckNode(t *testing.T) {
 	labels := DefaultLabels()
 	gpus, err := ParseGPUs(`{"a":{"pool":["public","wx"],"quota":{"M40":2,"P100":0}},"b":{"quota":{"M40":1}},"c":{}}`, labels)
 	require.NoError(t, err)
-	b := NewBook()
+	b := NewAccounts()
 	b.Charge("a", "before", Charge{GPUPercent: 150, Model: "M40"})
 	b.Charge("a", "another model", Charge{GPUPercent: 800, Model: "H200"})
 	b.SetGPUs(gpus)
@@ -69,7 +69,7 @@ func TestCheckNode(t *testing.T) {
 		{"not limited", "d", nil, 1 << 40, ""},
 	} {
 		t.Run(test.description, func(t *testing.T) {
-			err := b.View(test.namespace).CheckNode(test.node, Charge{GPUPercent: test.percent, Model: labels.ModelOf(test.node)})
+			err := b.Account(test.namespace).CheckNode(test.node, Charge{GPUPercent: test.percent, Model: labels.ModelOf(test.node)})
 			if test.want == "" {
 				require.NoError(t, err)
 				return
@@ -78,17 +78,17 @@ func TestCheckNode(t *testing.T) {
 		})
 	}
 	b.Charge("a", "before", Charge{GPUPercent: 100, Model: "M40"})
-	require.NoError(t, b.View("a").CheckNode(m40, Charge{GPUPercent: 100, Model: "M40"}), "in place of the former charge")
+	require.NoError(t, b.Account("a").CheckNode(m40, Charge{GPUPercent: 100, Model: "M40"}), "in place of the former charge")
 	b.SetGPUs(nil)
-	require.NoError(t, b.View("c").CheckNode(m40, Charge{GPUPercent: 100, Model: "M40"}))
-	assert.False(t, b.View("c").Limited())
+	require.NoError(t, b.Account("c").CheckNode(m40, Charge{GPUPercent: 100, Model: "M40"}))
+	assert.False(t, b.Account("c").Limited())
 }
 
 // Whatever is charged and refunded in whichever order, an account has the sum of what is
 // charged now, an older view stays as it was, and an empty book is like a new one.
 func TestBookIsTheSumOfItsPods(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		b, model := NewBook(), map[string]entry{}
+		b, model := NewAccounts(), map[string]entry{}
 		namespaces, uids, models := []string{"a", "b"}, []string{"1", "2", "3", "4"}, []string{"", "M40", "P100"}
 		sum := func(namespace string) (used Charge, byModel map[string]int64) {
 			byModel = map[string]int64{}
@@ -108,11 +108,11 @@ func TestBookIsTheSumOfItsPods(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			uid := rapid.SampledFrom(uids).Draw(t, "pod")
-			views := []*Account{b.View("a"), b.View("b")}
+			views := []*Account{b.Account("a"), b.Account("b")}
 			before := []Account{*views[0], *views[1]}
 			switch rapid.IntRange(0, 4).Draw(t, "what") {
 			case 0:
-				b.Refund(uid)
+				b.Release(uid)
 				delete(model, uid)
 			case 1:
 				b.SetLimits(rapid.SampledFrom(namespaces).Draw(t, "namespace"), rapid.SampledFrom(uids).Draw(t, "quota"), Limits{MemoryMiB: rapid.Int64Range(0, 100).Draw(t, "limit"), Cores: Unlimited})
@@ -129,7 +129,7 @@ func TestBookIsTheSumOfItsPods(t *testing.T) {
 			for i, view := range views {
 				require.Equal(t, before[i], *view, "a view never changes")
 				used, byModel := sum(namespaces[i])
-				now := b.View(namespaces[i])
+				now := b.Account(namespaces[i])
 				require.Equal(t, used, now.Used())
 				require.Len(t, now.models, len(byModel))
 				for m, n := range byModel {
@@ -138,17 +138,17 @@ func TestBookIsTheSumOfItsPods(t *testing.T) {
 			}
 		}
 		for _, uid := range uids {
-			b.Refund(uid)
+			b.Release(uid)
 			for _, namespace := range namespaces {
 				b.DropLimits(namespace, uid)
 			}
 		}
-		require.Equal(t, NewBook(), b)
+		require.Equal(t, NewAccounts(), b)
 	})
 }
 
 func BenchmarkBook(b *testing.B) {
-	book := NewBook()
+	book := NewAccounts()
 	book.SetLimits("ns", "q", Limits{MemoryMiB: 1 << 40, Cores: Unlimited})
 	c := Charge{MemoryMiB: 3000, Cores: 30, GPUPercent: 30, Model: "H200"}
 	book.Charge("ns", "other", c)
@@ -156,13 +156,13 @@ func BenchmarkBook(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			book.Charge("ns", "uid", c)
-			book.Refund("uid")
+			book.Release("uid")
 		}
 	})
 	b.Run("view and check", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if err := book.View("ns").Check(c); err != nil {
+			if err := book.Account("ns").Check(c); err != nil {
 				b.Fatal(err)
 			}
 		}

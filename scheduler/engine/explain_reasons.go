@@ -18,45 +18,45 @@ func (v *Verdict) Text() string {
 	switch {
 	case v.Fits:
 		t = t.add("fits")
-	case v.refusal != nil:
-		t = t.add(v.refusal.Error())
-	case v.on == nil || !v.on.registered:
+	case v.err != nil:
+		t = t.add(v.err.Error())
+	case v.node == nil || !v.node.registered:
 		t = t.add("the node is not known")
-	case counts[NodeUnregistered] > 0 && v.on.problem != "":
-		t = t.add("the node's GPUs can't be read: ", v.on.problem)
+	case counts[NodeUnregistered] > 0 && v.node.problem != "":
+		t = t.add("the node's GPUs can't be read: ", v.node.problem)
 	case counts[NodeUnregistered] > 0:
 		t = t.add("the node has no GPUs registered: is the agent running there?")
 	case counts[NodeInsufficientDevice] > 0:
-		t = t.gpus(len(v.on.gpus.total)).add(", and ", v.container(), " wants ").number(int64(v.need().GPUs))
+		t = t.gpus(len(v.node.gpus.total)).add(", and ", v.containerName(), " wants ").number(int64(v.container().GPUs))
 	default:
-		t = v.reasons(t)
+		t = v.describeReasons(t)
 	}
 	return string(t)
 }
 
-func (v *Verdict) need() *need { return &v.of.ask.needs[v.outcome.need] }
+func (v *Verdict) container() *container { return &v.request.containers[v.outcome.container] }
 
 // container names the one that could not be served.
-func (v *Verdict) container() string {
-	k := int(v.outcome.need)
-	if k < len(v.of.positions) && v.of.positions[k] < len(v.of.pod.Containers) {
-		return fmt.Sprintf("container %q", v.of.pod.Containers[v.of.positions[k]].Name)
+func (v *Verdict) containerName() string {
+	k := int(v.outcome.container)
+	if k < len(v.request.positions) && v.request.positions[k] < len(v.request.pod.Containers) {
+		return fmt.Sprintf("container %q", v.request.pod.Containers[v.request.positions[k]].Name)
 	}
 	return fmt.Sprintf("container %d of those with GPUs", k+1)
 }
 
 // reasons says how many GPUs failed for what, the most first.
-func (v *Verdict) reasons(t text) text {
-	f := v.of.ask.fitter()
+func (v *Verdict) describeReasons(t text) text {
+	f := v.request.fitter()
 	defer f.release()
-	f.begin(v.on)
-	if len(v.of.ask.needs) > 1 {
-		t = t.add(v.container(), ": ")
+	f.reset(v.node)
+	if len(v.request.containers) > 1 {
+		t = t.add(v.containerName(), ": ")
 		var o outcome
-		f.serve(v.of.ask.order, &o) // up to the container that can't be served
+		f.assignAll(v.request.order, &o) // up to the container that can't be served
 	}
 	left := v.outcome.counts
-	fitting := len(v.on.gpus.total)
+	fitting := len(v.node.gpus.total)
 	t = t.gpus(fitting)
 	between := ": "
 	for {
@@ -69,11 +69,11 @@ func (v *Verdict) reasons(t text) text {
 		if most == OK {
 			break
 		}
-		t = f.says(t.add(between).number(int64(left[most])).add(" "), most, v.need(), int(v.outcome.need))
+		t = f.describe(t.add(between).number(int64(left[most])).add(" "), most, v.container(), int(v.outcome.container))
 		fitting -= int(left[most])
 		left[most], between = 0, ", "
 	}
-	if wanted := v.need().GPUs; fitting > 0 && wanted > 1 {
+	if wanted := v.container().GPUs; fitting > 0 && wanted > 1 {
 		t = t.add(between).number(int64(fitting)).add(" free enough of the ").number(int64(wanted)).add(" that are asked for")
 	}
 	switch {
@@ -86,7 +86,7 @@ func (v *Verdict) reasons(t text) text {
 }
 
 // says is a reason in words, with the numbers of those GPUs that have it.
-func (f *fitter) says(t text, code Code, need *need, i int) text {
+func (f *fitter) describe(t text, code Code, container *container, i int) text {
 	switch code {
 	case CardNotHealth:
 		return t.add("not healthy")
@@ -99,7 +99,7 @@ func (f *fitter) says(t text, code Code, need *need, i int) text {
 	case GPUMIGMode:
 		return t.add("in MIG mode, which is not shared")
 	case NumaNotFit:
-		return t.add("free enough, but no NUMA node has ").number(int64(need.GPUs)).add(" of them")
+		return t.add("free enough, but no NUMA node has ").number(int64(container.GPUs)).add(" of them")
 	case CardUUIDMismatch:
 		return t.add("with a UUID that is not wanted")
 	case CardTimeSlicingExhausted:
@@ -109,14 +109,14 @@ func (f *fitter) says(t text, code Code, need *need, i int) text {
 	// kube-scheduler makes events of these texts by fmt, as a format without arguments: a
 	// percent sign would become "%!(MISSING)".
 	case CardInsufficientMemory:
-		if need.MemoryMiB == 0 {
-			t = t.add("with less than ").number(int64(need.MemoryPercent)).add(" percent of their memory free")
+		if container.MemoryMiB == 0 {
+			t = t.add("with less than ").number(int64(container.MemoryPercent)).add(" percent of their memory free")
 		} else {
-			t = t.add("with less than ").number(need.MemoryMiB).add(" MiB free")
+			t = t.add("with less than ").number(container.MemoryMiB).add(" MiB free")
 		}
 		return t.add(" (most: ").number(f.mostFree(code, i).MemoryMiB).add(" MiB)")
 	case CardInsufficientCore:
-		return t.add("with less than ").number(int64(need.Cores)).add(" percent of cores free (most: ").number(int64(f.mostFree(code, i).Cores)).add(" percent)")
+		return t.add("with less than ").number(int64(container.Cores)).add(" percent of cores free (most: ").number(int64(f.mostFree(code, i).Cores)).add(" percent)")
 	case CardComputeUnitsExhausted:
 		return t.add("with all cores taken")
 	}
@@ -130,7 +130,7 @@ func (f *fitter) mostFree(code Code, i int) (most scheduler.Use) {
 			continue
 		}
 		total, others := &f.n.gpus.total[c], &f.n.used[c]
-		if _, why := f.ask.check(&f.loads[c], i, others, total); why == code {
+		if _, why := f.req.check(&f.loads[c], i, others, total); why == code {
 			most = most.Max(total.Sub(*others).Sub(f.loads[c].most))
 		}
 	}
@@ -141,7 +141,7 @@ func (f *fitter) mostFree(code Code, i int) (most scheduler.Use) {
 func (f *fitter) otherType() string {
 	for c, why := range f.usable {
 		if gpu := &f.n.gpus.inventory.GPUs[c]; why == CardTypeMismatch {
-			if f.ask.rules.TypeFits(gpu.Model) {
+			if f.req.rules.TypeFits(gpu.Model) {
 				return "mode " + cmp.Or(gpu.Mode, "hami-core")
 			}
 			return gpu.Model

@@ -33,13 +33,13 @@ func parsePolicies(node, gpu, weights string) (p policies, err error) {
 // ask is a request made ready for the fit: the containers that want GPUs, in the order in
 // which Kubernetes counts them. It is the same for all requests of a signature, and knows
 // no positions in the pod.
-type ask struct {
+type compiled struct {
 	policies
-	rules request.Rules
-	ruled bool // the rules say something of GPUs
-	needs []need
+	rules      request.Rules
+	ruled      bool // the rules say something of GPUs
+	containers []container
 	// plain says that there is one need, and that the node's score is the same whichever GPUs it gets.
-	plain bool
+	uniform bool
 	// relative says that some need is in percent of a GPU's memory: small GPUs cost its
 	// namespace's quota less.
 	relative bool
@@ -50,7 +50,7 @@ type ask struct {
 	bySize []int
 }
 
-type need struct {
+type container struct {
 	request.Container
 	kind scheduler.Kind
 }
@@ -72,38 +72,38 @@ func positions(r *request.Request) []int {
 
 // sheet is what is kept for the request's signature. An error is about the policies that
 // the pod names.
-func (e *Engine) sheet(r *request.Request) (*sheet, error) {
-	return e.verdicts.get(r.Signature, func() (*ask, error) { return e.newAsk(r) })
+func (e *Engine) cacheEntry(r *request.Request) (*cacheEntry, error) {
+	return e.verdicts.get(r.Signature, func() (*compiled, error) { return e.compile(r) })
 }
 
-func (e *Engine) newAsk(r *request.Request) (*ask, error) {
+func (e *Engine) compile(r *request.Request) (*compiled, error) {
 	o := &e.options
 	p, err := parsePolicies(cmp.Or(r.Rules.NodePolicy, o.NodePolicy), cmp.Or(r.Rules.GPUPolicy, o.GPUPolicy), cmp.Or(r.Rules.Weights, o.Weights))
 	if err != nil {
 		return nil, err
 	}
 	p.gpu = p.gpu.WithNUMABind(r.Rules.NUMABind)
-	a := &ask{policies: p, rules: r.Rules}
+	a := &compiled{policies: p, rules: r.Rules}
 	a.ruled = r.Rules.Modes != "" || len(r.Rules.UseTypes)+len(r.Rules.AvoidTypes)+len(r.Rules.UseUUIDs)+len(r.Rules.AvoidUUIDs) > 0
 	for _, i := range positions(r) {
-		a.needs = append(a.needs, need{r.Containers[i], r.Kinds[i]})
+		a.containers = append(a.containers, container{r.Containers[i], r.Kinds[i]})
 		a.relative = a.relative || r.Containers[i].MemoryMiB == 0 && r.Containers[i].MemoryPercent > 0
 	}
-	a.plain = len(a.needs) == 1 && p.node.Sums() && !r.Rules.NUMABind
+	a.uniform = len(a.containers) == 1 && p.node.Sums() && !r.Rules.NUMABind
 	for _, init := range []bool{false, true} {
-		for i := range a.needs {
-			if (a.needs[i].kind == scheduler.Init) == init {
+		for i := range a.containers {
+			if (a.containers[i].kind == scheduler.Init) == init {
 				a.order = append(a.order, i)
 			}
 		}
 	}
 	a.bySize = slices.Clone(a.order)
-	slices.SortStableFunc(a.bySize, func(i, j int) int { return a.needs[i].compareSize(&a.needs[j]) })
+	slices.SortStableFunc(a.bySize, func(i, j int) int { return a.containers[i].compareSize(&a.containers[j]) })
 	return a, nil
 }
 
 // compareSize orders the hardest to place first.
-func (n *need) compareSize(m *need) int {
+func (n *container) compareSize(m *container) int {
 	flag := func(b bool) int {
 		if b {
 			return 1

@@ -21,13 +21,13 @@ const (
 )
 
 // notes reads a pod's annotations, up to the first that can't be read.
-type notes struct {
+type annotationReader struct {
 	annotations map[string]string
 	err         error
 }
 
 // get is an annotation that is there and still of interest.
-func (n *notes) get(key string) (value string, there bool) {
+func (n *annotationReader) get(key string) (value string, there bool) {
 	if n.err != nil {
 		return "", false
 	}
@@ -36,13 +36,13 @@ func (n *notes) get(key string) (value string, there bool) {
 }
 
 // fail keeps what is wrong with an annotation.
-func (n *notes) fail(key, value string, err error) {
+func (n *annotationReader) fail(key, value string, err error) {
 	n.err = &Error{Key: key, Value: quote.Short(value), Why: err.Error()}
 }
 
 // list reads entries with commas between, and sorts them; nothing but spaces is no list
 // (HAMi's rule).
-func (n *notes) list(key string, most int, entry func(string) (string, error)) []string {
+func (n *annotationReader) list(key string, most int, entry func(string) (string, error)) []string {
 	value, there := n.get(key)
 	if !there || strings.TrimSpace(value) == "" {
 		return nil
@@ -79,7 +79,7 @@ func split(value string, most int, entry func(string) (string, error)) ([]string
 }
 
 // text takes a text as it is, if somebody else can read it.
-func (n *notes) text(key string, check func(string) error) string {
+func (n *annotationReader) text(key string, check func(string) error) string {
 	value, there := n.get(key)
 	if !there {
 		return ""
@@ -96,7 +96,7 @@ func (n *notes) text(key string, check func(string) error) string {
 	return text
 }
 
-func (n *notes) boolean(key string) bool {
+func (n *annotationReader) boolean(key string) bool {
 	value, there := n.get(key)
 	if !there {
 		return false
@@ -109,7 +109,7 @@ func (n *notes) boolean(key string) bool {
 }
 
 // groupMin reads how many pods of the group have to be placed together.
-func (n *notes) groupMin(group string) int {
+func (n *annotationReader) groupMin(group string) int {
 	value, there := n.get(AnnotationGroupMin)
 	if !there {
 		return 0
@@ -127,7 +127,7 @@ func (n *notes) groupMin(group string) int {
 }
 
 // ceiling looks at what the node will read.
-func (n *notes) ceiling(key string) {
+func (n *annotationReader) ceiling(key string) {
 	value, there := n.get(key)
 	if !there {
 		return
