@@ -8,35 +8,35 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// SetQuota gives a namespace the resource quota of that name, in place of what it was.
+// SetQuota adds or replaces a namespace's ResourceQuota.
 func (e *Engine) SetQuota(namespace, name string, l quota.Limits) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.quotas.SetLimits(namespace, name, l)
 }
 
-// DeleteQuota takes a namespace's resource quota away.
+// DeleteQuota removes a namespace's ResourceQuota.
 func (e *Engine) DeleteQuota(namespace, name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.quotas.DropLimits(namespace, name)
 }
 
-// Quotas are the accounts of the namespaces that have a resource quota, as they are now.
+// Quotas returns the accounts of the namespaces with a ResourceQuota.
 func (e *Engine) Quotas() []*quota.Account {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.quotas.Limited()
 }
 
-// SetGPUQuota gives all namespaces gpu-manager's quota; nil: there is none.
+// SetGPUQuota sets gpu-manager's quota; nil: none.
 func (e *Engine) SetGPUQuota(gpus *quota.GPUs) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.quotas.SetGPUs(gpus)
 }
 
-// charge is what is taken of the namespace's quotas by what is held on the node.
+// charge is what the allocation takes of the namespace's quotas on the node.
 func (e *Engine) charge(h *allocation, n *node) quota.Charge {
 	containers := make([]scheduler.Container, len(h.kinds))
 	for i, kind := range h.kinds {
@@ -50,7 +50,7 @@ func (e *Engine) charge(h *allocation, n *node) quota.Charge {
 	})
 }
 
-// recharged is the node after its labels or GPUs have changed: its pods are charged again.
+// recharged updates the pods' charges after the node's labels or GPUs changed.
 func (c change) recharged(n *node) *node {
 	var pods []*allocation
 	for i, h := range n.pods {
@@ -74,8 +74,8 @@ func (c change) recharged(n *node) *node {
 	return &next
 }
 
-// limits is what a pod's namespace may still have, or nil where nothing limits it; what the
-// pod itself holds counts as free for it. The caller holds mu.
+// quotaLimits returns the limits of the pod's namespace, without the pod's own allocation; nil: none.
+// The caller holds mu.
 func (e *Engine) quotaLimits(object *scheduler.Pod, r *request.Request) *quotaLimits {
 	account := e.quotas.Account(object.Namespace)
 	if !account.Limited() {
@@ -91,14 +91,14 @@ func (e *Engine) quotaLimits(object *scheduler.Pod, r *request.Request) *quotaLi
 	return &quotaLimits{account, quota.Requested(r, "", 0), e.options.QuotaLabels}
 }
 
-// limits are a namespace's quotas, as one pod sees them.
+// quotaLimits are a namespace's quotas as seen by one pod.
 type quotaLimits struct {
 	account *quota.Account
-	least   quota.Charge // what the pod takes at least, wherever it is placed
+	least   quota.Charge // the least charge on any node
 	labels  quota.Labels
 }
 
-// check is why the quotas leave no room for the pod on the node; o is without them.
+// check returns why the quotas reject the pod on the node; o is the outcome without quotas.
 func (l *quotaLimits) check(n *node, o *outcome) error {
 	if err := l.account.Check(l.least); err != nil || !o.fits {
 		return err
@@ -110,8 +110,9 @@ func (l *quotaLimits) check(n *node, o *outcome) error {
 	return l.account.CheckNode(n.labels, charge)
 }
 
-// refused is the outcome with a quota that is used up: that is why those GPUs fail that
-// have come so far in the order of the checks. Other reasons stay; is is false where all do.
+// withQuotaExceeded replaces the reasons checked after the quota by ResourceQuotaNotFit. is is false if
+// none
+// of them occurred.
 func (o *outcome) withQuotaExceeded(n *node) (_ *outcome, is bool) {
 	next := *o
 	c := &next.counts
@@ -125,14 +126,14 @@ func (o *outcome) withQuotaExceeded(n *node) (_ *outcome, is bool) {
 	return &next, c[ResourceQuotaNotFit] > 0
 }
 
-// moved is a pod that an overlay has less or more, for its namespace's quotas.
+// quotaChange is a pod that an overlay adds or removes.
 type quotaChange struct {
 	namespace string
 	charge    quota.Charge
 	added     bool
 }
 
-// with is the limits on an overlay.
+// with applies an overlay's changes.
 func (l *quotaLimits) with(namespace string, all []quotaChange) *quotaLimits {
 	if l == nil {
 		return nil

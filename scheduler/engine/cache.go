@@ -7,11 +7,11 @@ import (
 	"sync/atomic"
 )
 
-// cache has the verdicts of the requests that came last, by signature.
+// cache keeps the outcomes of the most recent requests, by signature.
 type cache struct {
 	mu      sync.Mutex
 	max     int
-	used    *list.List // of *entry, the latest first
+	used    *list.List // of *cacheEntry, the latest first
 	entries map[string]*list.Element
 }
 
@@ -19,17 +19,15 @@ func newCache(most int) *cache {
 	return &cache{max: most, used: list.New(), entries: map[string]*list.Element{}}
 }
 
-// sheet is one signature's: the request made ready, and the verdicts of the nodes as they
-// were when it was last asked for.
+// cacheEntry has a signature's compiled request and its latest outcomes.
 type cacheEntry struct {
 	signature string
 	compiled  *compiled
 
 	latest atomic.Pointer[outcomeTable]
-	mu     sync.Mutex // of who makes the next page
+	mu     sync.Mutex // serializes updates
 }
 
-// get is the signature's sheet, made where there is none.
 func (c *cache) get(signature string, make func() (*compiled, error)) (*cacheEntry, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,9 +48,8 @@ func (c *cache) get(signature string, make func() (*compiled, error)) (*cacheEnt
 	return s, nil
 }
 
-// page is the outcomes of all nodes of a snapshot, by slot of its table, in parts that
-// belong to the table's chunks. It is not changed once it is published, and it keeps
-// nothing of the snapshot alive.
+// outcomeTable has the outcomes of all nodes of a snapshot, in the same slots and chunks. Immutable after
+// publication; it does not reference the snapshot.
 type outcomeTable struct {
 	version uint64 // the snapshot's
 	chunks  []*outcomeChunk
@@ -64,8 +61,7 @@ type outcomeChunk struct {
 	outcomes [chunkSize]outcome
 }
 
-// at is the page for a snapshot: the latest, with those nodes judged again that are not the
-// same in both.
+// outcomes returns the table for a snapshot, evaluating only nodes that differ from the latest one.
 func (s *cacheEntry) outcomes(state *Snapshot) *outcomeTable {
 	if p := s.latest.Load(); p != nil && p.version == state.version {
 		return p
@@ -83,7 +79,6 @@ func (s *cacheEntry) outcomes(state *Snapshot) *outcomeTable {
 	return p
 }
 
-// next is the page for state, with all that it can have of another one.
 func (s *cacheEntry) update(old *outcomeTable, state *Snapshot) *outcomeTable {
 	p := &outcomeTable{version: state.version, chunks: make([]*outcomeChunk, len(state.table))}
 	if old != nil {
@@ -107,8 +102,7 @@ func (s *cacheEntry) update(old *outcomeTable, state *Snapshot) *outcomeTable {
 	return p
 }
 
-// next is the part for a chunk: nodes that are the same in the old part, which may be nil,
-// have its outcomes.
+// update evaluates the nodes that changed since old, which may be nil.
 func (old *outcomeChunk) update(f *fitter, c *chunk) *outcomeChunk {
 	p := new(outcomeChunk)
 	if old != nil {
@@ -126,11 +120,10 @@ func (old *outcomeChunk) update(f *fitter, c *chunk) *outcomeChunk {
 	return p
 }
 
-// manyParts is how many parts a second goroutine is worth: to judge one takes tens of microseconds.
+// chunksPerWorker is how much work justifies one more goroutine: a chunk takes tens of microseconds.
 const chunksPerWorker = 4
 
-// spread has n pieces of work done, by several goroutines where they are many, and returns
-// when all are done. Each calls take for one piece after the other.
+// parallel calls work in one or more goroutines, which call take for one item after another, and waits.
 func parallel(n int, work func(take func() (int, bool))) {
 	var next atomic.Int64
 	take := func() (int, bool) {

@@ -2,18 +2,18 @@ package engine
 
 import "fmt"
 
-// Code is why a GPU can't serve a container. A GPU that fails for several reasons has the
-// first of them, in the order of the constants: HAMi's.
+// Code is why a GPU can't serve a container: the first failed check, in the order of the constants
+// (HAMi's).
 type Code uint8
 
-// The codes. OK is no reason.
+// The codes. Names without comment are HAMi's.
 const (
 	OK Code = iota
 	CardNotHealth
 	GPUCordoned
-	GPUEmpty // ours: a GPU that has no memory, or no slots, to give
+	GPUEmpty // gpuslice: no memory or no slots registered
 	CardTypeMismatch
-	GPUMIGMode // ours: a GPU in MIG mode is not shared by us
+	GPUMIGMode // gpuslice: MIG mode is not shared
 	NumaNotFit
 	CardUUIDMismatch
 	CardTimeSlicingExhausted
@@ -22,9 +22,9 @@ const (
 	CardInsufficientMemory
 	CardInsufficientCore
 	CardComputeUnitsExhausted
-	// The rest are of nodes, not of a GPU.
-	NodeInsufficientDevice // the node has fewer GPUs than one container wants
-	NodeUnregistered       // no GPUs are registered, or they can't be read
+	// The codes below are of nodes.
+	NodeInsufficientDevice // fewer GPUs than one container requests
+	NodeUnregistered       // no GPUs registered, or unreadable
 	codes
 )
 
@@ -32,7 +32,7 @@ var names = [codes]string{"OK", "CardNotHealth", "GPUCordoned", "GPUEmpty", "Car
 	"CardTimeSlicingExhausted", "ExclusiveDeviceAllocateConflict", "ResourceQuotaNotFit", "CardInsufficientMemory",
 	"CardInsufficientCore", "CardComputeUnitsExhausted", "NodeInsufficientDevice", "NodeUnregistered"}
 
-// String is HAMi's name of the reason, as in its events and metrics.
+// String returns HAMi's name of the reason, used in events and metrics.
 func (c Code) String() string {
 	if c >= codes {
 		return fmt.Sprintf("Code(%d)", uint8(c))
@@ -46,8 +46,7 @@ var briefs = [codes]string{"fits", "GPUs are not healthy", "GPUs are cordoned", 
 	"GPUs are in use and an exclusive one is asked for", "the namespace's quota is used up", "GPUs have too little free memory",
 	"GPUs have too few free cores", "GPUs have all cores taken", "the node has too few GPUs", "the node has no GPUs registered"}
 
-// Brief says the reason in a few words without numbers, the same for all nodes: what
-// kube-scheduler counts nodes by in a pod's event.
+// Brief describes the reason without numbers: kube-scheduler groups nodes by this text in events.
 func (c Code) Brief() string {
 	if c >= codes {
 		return c.String()
@@ -55,11 +54,10 @@ func (c Code) Brief() string {
 	return briefs[c]
 }
 
-// Counts is how many of a node's GPUs have failed by which reason.
+// Counts is the number of a node's GPUs by reason.
 type Counts [codes]uint16
 
-// Main is the reason that most GPUs have; of equals, the later one in the order of the
-// checks: that GPU came nearest to being given. OK where there is none.
+// Main returns the most frequent reason; among equals the later check, which came closest to fitting.
 func (c *Counts) Main() Code {
 	main := OK
 	for code := OK + 1; code < codes; code++ {
@@ -70,8 +68,7 @@ func (c *Counts) Main() Code {
 	return main
 }
 
-// Evictable says whether other pods are in the way on some GPU at least: then evicting
-// some may change the verdict.
+// Evictable reports whether evicting pods may change the verdict.
 func (c *Counts) Evictable() bool {
 	for _, code := range [...]Code{NumaNotFit, CardTimeSlicingExhausted, ExclusiveDeviceAllocateConflict, ResourceQuotaNotFit,
 		CardInsufficientMemory, CardInsufficientCore, CardComputeUnitsExhausted} {

@@ -9,7 +9,6 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// policies say which GPUs and nodes are better.
 type policies struct {
 	node    choose.NodePolicy
 	gpu     choose.GPUPolicy
@@ -30,23 +29,20 @@ func parsePolicies(node, gpu, weights string) (p policies, err error) {
 	return p, nil
 }
 
-// ask is a request made ready for the fit: the containers that want GPUs, in the order in
-// which Kubernetes counts them. It is the same for all requests of a signature, and knows
-// no positions in the pod.
+// compiled is a request prepared for fitting. It is shared by all requests with the same signature,
+// so it has no positions in the pod. containers are those with GPUs, in the order in which they start.
 type compiled struct {
 	policies
 	rules      request.Rules
-	ruled      bool // the rules say something of GPUs
+	ruled      bool // the rules select GPUs
 	containers []container
-	// plain says that there is one need, and that the node's score is the same whichever GPUs it gets.
+	// uniform: one container, and a node score that does not depend on which GPUs it gets.
 	uniform bool
-	// relative says that some need is in percent of a GPU's memory: small GPUs cost its
-	// namespace's quota less.
+	// relative: some memory is in percent, so smaller GPUs use less of the quota.
 	relative bool
-	// order is in which the needs are served at first: what runs together, then the init
-	// containers, which find the pod's own GPUs.
+	// order is the first order of assignment: init containers last, so that they reuse the pod's GPUs.
 	order []int
-	// bySize is the order for a second try: the largest first.
+	// bySize is the second order: largest first.
 	bySize []int
 }
 
@@ -55,7 +51,7 @@ type container struct {
 	kind scheduler.Kind
 }
 
-// positions are those of the containers that want GPUs, in the order of ask.needs.
+// positions returns the pod's containers with GPUs, in the order of compiled.containers.
 func positions(r *request.Request) []int {
 	var early, late []int
 	for i := range r.Containers {
@@ -70,8 +66,7 @@ func positions(r *request.Request) []int {
 	return append(early, late...)
 }
 
-// sheet is what is kept for the request's signature. An error is about the policies that
-// the pod names.
+// cacheEntry returns the entry of the request's signature. An error is about the pod's policies.
 func (e *Engine) cacheEntry(r *request.Request) (*cacheEntry, error) {
 	return e.verdicts.get(r.Signature, func() (*compiled, error) { return e.compile(r) })
 }
@@ -102,7 +97,7 @@ func (e *Engine) compile(r *request.Request) (*compiled, error) {
 	return a, nil
 }
 
-// compareSize orders the hardest to place first.
+// compareSize sorts the container that is hardest to place first.
 func (n *container) compareSize(m *container) int {
 	flag := func(b bool) int {
 		if b {

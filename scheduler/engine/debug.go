@@ -10,19 +10,17 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// Stats are counts since the engine was made, and the state's size now.
+// Stats are counters since start and the current size of the state.
 type Stats struct {
-	// Reserved is how many reservations were made, Repeated how many were asked for again,
-	// Refused how many found no room on the newest state (each a double booking that was
-	// not made, where Evaluate had seen room), Expired how many were never confirmed.
+	// Reserved, Repeated (requested again), Refused (did not fit on the newest state, though Evaluate
+	// found it to fit: a prevented double reservation) and Expired count reservations.
 	Reserved, Repeated, Refused, Expired uint64
-	// Nodes and GPUs are registered; Pods hold something; Reservations of them are not bound.
+	// Nodes and GPUs are registered; Pods have an allocation; Reservations are not bound yet.
 	Nodes, GPUs, Pods, Reservations int
-	// Problems is the length of the list of that name.
-	Problems int
+	Problems                        int
 }
 
-// Stats is for metrics. It costs a look at the pods that have problems.
+// Stats returns the counters, for metrics.
 func (e *Engine) Stats() Stats {
 	now := e.copyState()
 	return Stats{
@@ -32,8 +30,7 @@ func (e *Engine) Stats() Stats {
 	}
 }
 
-// look is a snapshot and what belongs to it of the pods: what is to be told is made of it
-// without the engine's lock.
+// stateCopy is a snapshot with its pods' state, to work on without the lock.
 type stateCopy struct {
 	snapshot     *Snapshot
 	allocated    int
@@ -55,17 +52,18 @@ func (e *Engine) copyState() *stateCopy {
 	return l
 }
 
-// Problem is something that somebody has to look at.
+// Problem needs an operator's attention.
 type Problem struct {
 	Node string `json:"node,omitempty"`
-	// PodUID, Pod (namespace/name) are of a problem of a pod.
+	// PodUID and Pod (namespace/name) are set for a pod's problem.
 	PodUID string `json:"podUID,omitempty"`
 	Pod    string `json:"pod,omitempty"`
 	Text   string `json:"text"`
 }
 
-// Problems are annotations that can't be read or must not be believed, and GPUs of which
-// more is taken than there is (by other schedulers, or because the GPU has shrunk).
+// Problems returns unreadable or rejected annotations, and GPUs that are overcommitted (by other
+// schedulers,
+// or because the GPU got smaller).
 func (e *Engine) Problems() []Problem { return e.copyState().problems() }
 
 func (l *stateCopy) problems() []Problem {
@@ -77,8 +75,7 @@ func (l *stateCopy) problems() []Problem {
 	return all
 }
 
-// podProblems are those of pods. A pod that nobody gave GPUs is one only where there are
-// GPUs of ours: elsewhere it has those of another system.
+// podProblems ignores unserved pods on nodes without our GPUs: another system manages those.
 func (l *stateCopy) podProblems() (all []Problem) {
 	for i := range l.problemPods {
 		p := &l.problemPods[i]
@@ -93,7 +90,7 @@ func (l *stateCopy) podProblems() (all []Problem) {
 	return all
 }
 
-// troubles is how many problems the node has; they are appended to all, unless it is nil.
+// problems counts the node's problems and, unless all is nil, appends them.
 func (n *node) problems(all *[]Problem) (count int) {
 	if n.problem != "" {
 		count++
@@ -116,13 +113,13 @@ func (n *node) problems(all *[]Problem) (count int) {
 	return count
 }
 
-// State is all that the engine knows, for people and for /debug/state: sorted, and the same for the same state.
+// State is the whole state, sorted, for /debug/state.
 type State struct {
 	Nodes    []NodeState `json:"nodes"`
 	Problems []Problem   `json:"problems,omitempty"`
 }
 
-// NodeState is a node, its GPUs and who has them.
+// NodeState is a node with its GPUs and pods.
 type NodeState struct {
 	Name       string     `json:"name"`
 	Registered bool       `json:"registered"`
@@ -130,23 +127,23 @@ type NodeState struct {
 	Pods       []PodState `json:"pods,omitempty"`
 }
 
-// GPUState is a GPU and what is taken of it.
+// GPUState is a GPU and its use.
 type GPUState struct {
 	scheduler.GPU
 	Used scheduler.Use `json:"used"`
 }
 
-// PodState is what a pod holds.
+// PodState is a pod's allocation.
 type PodState struct {
 	UID        string          `json:"uid"`
 	Pod        string          `json:"pod"` // namespace/name
 	Phase      string          `json:"phase"`
 	Owner      string          `json:"owner,omitempty"`
-	Expires    *time.Time      `json:"expires,omitempty"` // unless it is bound by then
+	Expires    *time.Time      `json:"expires,omitempty"` // of a reservation
 	Containers [][]grant.Share `json:"containers"`
 }
 
-// State describes a node, or with an empty name all.
+// State describes one node, or all if name is empty.
 func (e *Engine) State(name string) State {
 	now := e.copyState()
 	s := State{Problems: now.problems()}
@@ -175,8 +172,7 @@ func (l *stateCopy) describe(n *node) NodeState {
 	return s
 }
 
-// GPUs calls f for each registered GPU of the snapshot with what is taken of it, in no
-// order that means anything.
+// GPUs calls f for each registered GPU with its use, in no particular order.
 func (s *Snapshot) GPUs(f func(node string, gpu *scheduler.GPU, used scheduler.Use)) {
 	s.each(func(n *node) {
 		for i := range n.gpus.inventory.GPUs {
@@ -185,7 +181,6 @@ func (s *Snapshot) GPUs(f func(node string, gpu *scheduler.GPU, used scheduler.U
 	})
 }
 
-// each calls f for all nodes, in no order that means anything.
 func (s *Snapshot) each(f func(n *node)) {
 	for _, c := range s.table {
 		for i := 0; c != nil && i < chunkSize; i++ {

@@ -1,15 +1,9 @@
-// Package engine is the heart of the scheduler: which GPUs of the cluster are taken by whom,
-// and whether, where and how well a pod fits. It has one state, changed by events (SetNode,
-// SetPod, …) and by Reserve, each of which costs its own change and not the cluster; readers
-// have snapshots of it, which are never changed.
+// Package engine keeps the state of the cluster's GPUs and decides whether, where and how well a pod fits.
+// Events (SetNode, SetPod, …) and Reserve change the state; readers use immutable snapshots.
 //
-// The doors (plugin, extender) translate and call: Evaluate tells of each node whether the
-// pod fits and how well, Reserve books it on the newest state, and the booking is for good
-// once the pod comes back bound with SetPod. Reserve alone decides: whatever number
-// of callers and doors there are, what it has booked is never booked again.
-//
-// The package knows no types of Kubernetes, and has no goroutines but those that a call
-// waits for. It is safe for concurrent use.
+// Evaluate scores the nodes for a pod. Reserve reserves GPUs on the newest state, so that concurrent
+// schedulers never reserve a GPU twice. SetPod with the bound pod confirms the reservation.
+// The package is safe for concurrent use.
 package engine
 
 import (
@@ -23,60 +17,54 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// DefaultReservationTTL is how long a reservation waits for its pod to be bound: longer
-// than a bind that an API server under load is slow with.
+// DefaultReservationTTL is longer than a bind takes on a slow API server.
 const DefaultReservationTTL = 5 * time.Minute
 
-// DefaultSignatures is how many requests' verdicts are kept.
+// DefaultSignatures is the default of Options.Signatures.
 const DefaultSignatures = 128
 
-// Options are an engine's.
+// Options configure an engine.
 type Options struct {
-	// Request says how requests are read (package request).
 	Request request.Options
-	// NodePolicy, GPUPolicy and Weights are for pods that name none: their texts are
-	// package choose's, and empty is its default.
+	// Defaults for pods that set no policy, in the syntax of package choose; empty: its default.
 	NodePolicy, GPUPolicy, Weights string
-	// QuotaLabels are the nodes' labels that gpu-manager's quota goes by;
-	// quota.DefaultLabels where there are none.
+	// QuotaLabels are the node labels of gpu-manager's quota; default: quota.DefaultLabels.
 	QuotaLabels quota.Labels
-	// Keys verify the grants on bound pods: one that is not signed with them is a problem.
-	// It is counted all the same. Nil: they need not be signed.
-	Keys grant.Verifier
-	// Clock is time.Now where it is nil.
-	Clock func() time.Time
-	// ReservationTTL is DefaultReservationTTL where it is 0.
+	// Keys verify grants of bound pods. A pod without a valid signature is counted and reported as a
+	// problem. Nil: no verification.
+	Keys           grant.Verifier
+	Clock          func() time.Time
 	ReservationTTL time.Duration
-	// Signatures is how many different requests' verdicts are kept; DefaultSignatures where it is 0.
+	// Signatures is how many requests the cache keeps.
 	Signatures int
 }
 
-// Engine is the state of the cluster's GPUs and what is decided on it.
+// Engine is the state of the cluster's GPUs.
 type Engine struct {
 	options  Options
 	verdicts *cache
 
 	newest atomic.Pointer[Snapshot]
-	// soonest is when the first reservation ends, in Unix nanoseconds; 0: there is none.
+	// soonest is the first expiry of a reservation in Unix nanoseconds; 0: none.
 	soonest atomic.Int64
 
-	mu           sync.Mutex // guards what follows, and orders the changes of newest
+	mu           sync.Mutex // protects the fields below and orders changes of newest
 	pods         map[string]*pod
 	quotas       *quota.Accounts
 	reservations expiryHeap
-	allocated    int             // how many pods hold something
-	problemPods  map[string]*pod // those that have a problem
-	// unplaced are the pods that ask for GPUs and are on no node, by UID.
+	allocated    int // pods with an allocation
+	problemPods  map[string]*pod
+	// pending are the unbound pods that request GPUs, by UID.
 	pending map[string]*scheduler.Pod
-	free    []int // slots of the table that no node has
-	slots   int   // of the table that were ever given
-	// versions is the last that a node or a chunk has got.
+	free    []int // unused slots of the table
+	slots   int   // slots ever used
+	// versions is the last version given to a node or chunk.
 	versions uint64
 
 	stats counters
 }
 
-// New is an engine that knows nothing yet. An error is about the options.
+// New returns an empty engine. An error is about the options.
 func New(o Options) (*Engine, error) {
 	if o.Clock == nil {
 		o.Clock = time.Now
@@ -98,15 +86,15 @@ func New(o Options) (*Engine, error) {
 	return e, nil
 }
 
-// Names are the names of resources that the engine goes by.
+// Names returns the resource names in use.
 func (e *Engine) Names() request.Names { return e.options.Request.Names }
 
-// Request is what a pod asks for by the engine's options; nil, nil if it asks for no GPU.
+// Request parses the pod's request; nil, nil if it requests no GPU.
 func (e *Engine) Request(pod *scheduler.Pod) (*request.Request, error) {
 	return request.FromPod(pod, e.options.Request)
 }
 
-// Snapshot is the newest state. It costs nothing and is not changed by what happens later.
+// Snapshot returns the newest state, after expiring reservations.
 func (e *Engine) Snapshot() *Snapshot {
 	if soonest := e.soonest.Load(); soonest != 0 && e.options.Clock().UnixNano() >= soonest {
 		e.mu.Lock()
@@ -116,18 +104,17 @@ func (e *Engine) Snapshot() *Snapshot {
 	return e.newest.Load()
 }
 
-// Snapshot is the state of the cluster at a moment.
+// Snapshot is an immutable state of the cluster.
 type Snapshot struct {
-	// version grows by each change.
 	version uint64
 	table   table
-	slots   shards[int] // of the table, by the node's name
+	slots   shards[int] // of the table, by node name
 	totals  totals
-	// roster grows by each change of which nodes have GPUs.
+	// nodesVersion grows when the set of nodes with GPUs changes.
 	nodesVersion uint64
 }
 
-// tally is counts of what is in a snapshot, kept with each change.
+// totals counts what is in a snapshot.
 type totals struct {
 	nodes, gpus int // registered
 	problems    int // of nodes
@@ -144,14 +131,13 @@ func (t *totals) add(n *node, sign int) {
 	t.problems += sign * n.problems(nil)
 }
 
-// Version is the state's: it grows by each change, so that two snapshots with the same
-// version are the same.
+// Version grows with each change; equal versions mean equal snapshots.
 func (s *Snapshot) Version() uint64 { return s.version }
 
-// Roster is the same for snapshots in which the same nodes have GPUs.
+// NodesVersion is equal for snapshots with the same set of GPU nodes.
 func (s *Snapshot) NodesVersion() uint64 { return s.nodesVersion }
 
-// Offering are the names of the nodes that have GPUs, in no order.
+// Offering returns the names of the nodes that have GPUs, unsorted.
 func (s *Snapshot) Offering() (names []string) {
 	s.each(func(n *node) {
 		if n.offers() {
@@ -161,10 +147,8 @@ func (s *Snapshot) Offering() (names []string) {
 	return names
 }
 
-// offers says whether the node has GPUs registered.
 func (n *node) offers() bool { return n != nil && n.registered && len(n.gpus.total) > 0 }
 
-// node is the node of that name, or nil.
 func (s *Snapshot) node(name string) *node {
 	slot, ok := s.slots.get(name)
 	if !ok {
@@ -173,8 +157,7 @@ func (s *Snapshot) node(name string) *node {
 	return s.table.at(slot)
 }
 
-// change is a new state in the making: what it does shows all at once. The caller holds mu
-// from begin to commit.
+// change builds a new snapshot; commit publishes it. The caller holds mu from begin to commit.
 type change struct {
 	e    *Engine
 	next *Snapshot
@@ -188,7 +171,7 @@ func (e *Engine) begin() change {
 
 func (c change) commit() { c.e.newest.Store(c.next) }
 
-// node is the node's state, which may be that nothing is known.
+// node returns the node's state; an empty one if it is unknown.
 func (c change) node(name string) *node {
 	if n := c.next.node(name); n != nil {
 		return n
@@ -196,7 +179,7 @@ func (c change) node(name string) *node {
 	return &node{name: name, gpus: noGPUs}
 }
 
-// set is the node's new state; n is not published yet.
+// set replaces the node's state by n, which is not published yet.
 func (c change) set(n *node) {
 	slot, ok := c.next.slots.get(n.name)
 	var old *node

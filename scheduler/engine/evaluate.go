@@ -5,23 +5,21 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// Evaluation is a pod's verdicts for all nodes of a snapshot. It is not changed, and asking
-// it takes no lock.
+// Evaluation is a pod's verdicts for all nodes of a snapshot. Immutable; reading it takes no lock.
 type Evaluation struct {
 	snapshot *Snapshot
 	podRequest
 	outcomes *outcomeTable
-	// own is the node on which the pod itself holds something: it is judged without that.
+	// own is the node where the pod has an allocation, which is evaluated as free.
 	own        string
 	ownNode    *node
 	ownOutcome outcome
-	quotas     *quotaLimits // the namespace's quotas, or nil
+	quotas     *quotaLimits // nil: none
 	err        error
 }
 
-// Evaluate judges the pod on all nodes of a snapshot. Nodes that have not changed since a
-// request of the same signature was judged are not judged again. What the pod itself holds
-// already, by a reservation that it still has, counts as free for it.
+// Evaluate evaluates the pod on all nodes. Nodes that have not changed since a request with the same
+// signature are taken from the cache. The pod's own allocation counts as free.
 func (e *Engine) Evaluate(s *Snapshot, object *scheduler.Pod, r *request.Request) *Evaluation {
 	v := &Evaluation{snapshot: s, podRequest: podRequest{pod: object}}
 	entry, err := e.cacheEntry(r)
@@ -45,7 +43,7 @@ func (e *Engine) Evaluate(s *Snapshot, object *scheduler.Pod, r *request.Request
 	return v
 }
 
-// Holding is the node on which the pod holds GPUs; empty: none.
+// AllocatedNode is the node where the pod has GPUs; empty: none.
 func (e *Engine) AllocatedNode(podUID string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -59,13 +57,13 @@ func (e *Engine) allocatedNode(podUID string) string {
 	return ""
 }
 
-// Err is why no node can be judged: a policy that the pod names and that there is not.
+// Err is why no node can be evaluated: an unknown policy.
 func (v *Evaluation) Err() error { return v.err }
 
-// Snapshot is the state that was judged.
+// Snapshot is the evaluated state.
 func (v *Evaluation) Snapshot() *Snapshot { return v.snapshot }
 
-// Verdict is the node's.
+// Verdict returns the node's verdict.
 func (v *Evaluation) Verdict(node string) Verdict { return v.cached(node, v.quotas) }
 
 func (v *Evaluation) cached(node string, l *quotaLimits) Verdict {
@@ -83,5 +81,5 @@ func (v *Evaluation) cached(node string, l *quotaLimits) Verdict {
 	return v.verdict(node, v.snapshot.table.at(slot), &v.outcomes.chunks[slot/chunkSize].outcomes[slot%chunkSize], l)
 }
 
-// unknown is the outcome for a node that the snapshot has not.
+// unknown is the outcome for a node that the snapshot doesn't have.
 var unknown = outcome{counts: Counts{NodeUnregistered: 1}}

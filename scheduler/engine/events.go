@@ -7,13 +7,12 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// SetNode is the event that a node has come or has changed. A node whose GPUs
-// can't be read gets no pods; what pods have of it is kept, and counted again when its
-// GPUs are back.
+// SetNode handles an added or changed node. If its GPUs can't be read it gets no pods, and allocations are
+// kept until they can.
 func (e *Engine) SetNode(object *scheduler.Node) {
 	inventory, passed, err := wire.ReadNode(object)
 	problem := ""
-	if err = cmp.Or(err, passed); err != nil { // what is passed over leaves the node in use
+	if err = cmp.Or(err, passed); err != nil { // a warning leaves the node in use
 		problem = err.Error()
 	}
 	e.mu.Lock()
@@ -26,8 +25,7 @@ func (e *Engine) SetNode(object *scheduler.Node) {
 	}
 }
 
-// DeleteNode is the event that a node is gone. What pods hold of it is kept until they are
-// gone too: the node may come back with them.
+// DeleteNode handles a deleted node. Its pods' allocations are kept: the node may come back.
 func (e *Engine) DeleteNode(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -42,19 +40,14 @@ func (e *Engine) DeleteNode(name string) {
 	c.commit()
 }
 
-// SetPod is the event that a pod has come or has changed. What it holds is what its
-// annotations say once it is bound, for as long as it runs: they are written in the
-// transaction that binds it. What a pod that waits has of them is from somebody else, and
-// holds nothing; a reservation (Reserve) it keeps, whatever changes of it.
+// SetPod handles an added or changed pod. The annotations of a bound pod are its allocation; they were
+// written in the transaction that bound it. Annotations of an unbound pod are ignored.
 //
-//   - What a bound pod holds it keeps until it ends, whatever becomes of its annotations:
-//     its containers run. Only a resize changes it: other amounts of the same GPUs, of a
-//     later generation than before, signed where there are keys.
-//   - It is counted whether or not its grant is signed: keys may come late or change, and
-//     the GPUs are taken nonetheless.
-//   - Annotations that can't be read, that are not signed as they must be, that are for
-//     another node or that were changed are a problem (Problems); so is a bound pod that
-//     asks for GPUs and was given none.
+// - A bound pod keeps its allocation until it ends, because its containers run. Only a resize changes it:
+// other amounts of the same GPUs with a later generation, signed if keys are set.
+// - An allocation counts whether or not its grant is signed: keys may be added or changed later.
+// - Unreadable, unsigned or changed annotations, annotations for another node, and bound pods that request
+// GPUs but were granted none are reported by Problems.
 func (e *Engine) SetPod(object *scheduler.Pod) {
 	if object.Ended {
 		e.DeletePod(object.UID)
@@ -88,13 +81,12 @@ func (e *Engine) SetPod(object *scheduler.Pod) {
 		e.endReservation(p)
 		p.granted = *placement
 	case p.allocation != nil && object.Node != p.allocation.placement.Node:
-		e.release(p) // of the reservation nothing will come
+		e.release(p) // it was bound elsewhere
 	}
 	e.setProblem(p, problem, unserved, object.Node)
 	e.forget(p)
 }
 
-// setWaiting is for a pod that is on no node.
 func (e *Engine) setPending(object *scheduler.Pod) {
 	asks := e.requestsGPUs(object)
 	e.mu.Lock()
@@ -112,13 +104,13 @@ func (e *Engine) setPending(object *scheduler.Pod) {
 	}
 }
 
-// asks says whether the pod asks for GPUs, or means to.
+// requestsGPUs is also true if the request is invalid.
 func (e *Engine) requestsGPUs(object *scheduler.Pod) bool {
 	r, err := e.Request(object)
 	return r != nil || err != nil
 }
 
-// changed is what has become of the annotations of a bound pod that holds GPUs.
+// changed describes how a bound pod's annotations differ from what was granted.
 func (p *pod) changed(placement *scheduler.Placement) string {
 	switch {
 	case placement == nil:
@@ -129,7 +121,6 @@ func (p *pod) changed(placement *scheduler.Placement) string {
 	return ""
 }
 
-// decode is what the annotations of a bound pod give it, and what is wrong with them.
 func (e *Engine) decode(object *scheduler.Pod) (placement *scheduler.Placement, problem string) {
 	placement, err := wire.DecodePod(object, nil)
 	if err == nil && placement != nil && e.options.Keys != nil {
@@ -141,7 +132,7 @@ func (e *Engine) decode(object *scheduler.Pod) (placement *scheduler.Placement, 
 	return placement, problem
 }
 
-// DeletePod is the event that a pod is gone.
+// DeletePod handles a deleted pod.
 func (e *Engine) DeletePod(uid string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -14,60 +14,57 @@ import (
 
 // States of an Explanation.
 const (
-	// ExplainedNone is of a pod that asks for no GPU, and holds none.
+	// ExplainedNone: requests no GPU and has none.
 	ExplainedNone = "no GPUs"
-	// ExplainedImpossible is of one whose request makes no sense.
+	// ExplainedImpossible: the request is invalid.
 	ExplainedImpossible = "impossible"
 	ExplainedPending    = "pending"
-	// ExplainedReserved is of one that is being bound, or waits for its group.
+	// ExplainedReserved: being bound, or waiting for its pod group.
 	ExplainedReserved = "reserved"
 	ExplainedBound    = "bound"
-	// ExplainedUnserved is of one that runs, asks for GPUs, and was given none.
+	// ExplainedUnserved: runs and requests GPUs, but was granted none.
 	ExplainedUnserved = "unserved"
 )
 
-// Explanation is why a pod is where it is, or is nowhere. It is for people, and for
-// gpuslice explain.
+// Explanation is why a pod is where it is, for gpuslice explain.
 type Explanation struct {
 	Pod   string `json:"pod"` // namespace/name
 	UID   string `json:"uid"`
 	State string `json:"state"`
-	// Text is the short answer.
-	Text string `json:"text"`
+	Text  string `json:"text"`
 	// Problem is what is wrong with its annotations.
 	Problem string `json:"problem,omitempty"`
-	// Nodes are, of a pod that waits, why each node with GPUs has no room, or that it has.
+	// Nodes are the verdicts of all nodes with GPUs, for a pending pod.
 	Nodes []NodeVerdict `json:"nodes,omitempty"`
-	// Node is where it holds GPUs; Containers are what.
+	// Node and Containers are where and what GPUs it has.
 	Node       string          `json:"node,omitempty"`
 	Containers []ContainerGPUs `json:"containers,omitempty"`
-	// Choice is why these GPUs, where this process has chosen them.
+	// Choice is set if this process chose the GPUs.
 	Choice *Choice `json:"choice,omitempty"`
 }
 
-// NodeVerdict is what is said of one node.
+// NodeVerdict is the verdict of one node.
 type NodeVerdict struct {
 	Node string `json:"node"`
 	Fits bool   `json:"fits"`
-	// Reason is the one that most of its GPUs have; Text has all, with numbers.
+	// Reason is the most frequent; Text has all with numbers.
 	Reason string `json:"reason,omitempty"`
 	Text   string `json:"text"`
 	Score  int64  `json:"score,omitempty"`
 }
 
-// ContainerGPUs are what a container was given.
+// ContainerGPUs are a container's shares.
 type ContainerGPUs struct {
 	Container string        `json:"container"`
 	Shares    []grant.Share `json:"shares"`
 }
 
-// Choice is what the node's GPUs were when some of them were chosen.
+// Choice is the state of the node's GPUs before the pod's GPUs were chosen.
 type Choice struct {
-	At         time.Time `json:"at"`
-	NodePolicy string    `json:"nodePolicy"`
-	GPUPolicy  string    `json:"gpuPolicy"`
-	// GPUs are all of the node's, as they were before.
-	GPUs []GPUChoice `json:"gpus"`
+	At         time.Time   `json:"at"`
+	NodePolicy string      `json:"nodePolicy"`
+	GPUPolicy  string      `json:"gpuPolicy"`
+	GPUs       []GPUChoice `json:"gpus"`
 }
 
 // GPUChoice is a GPU before the choice.
@@ -79,7 +76,7 @@ type GPUChoice struct {
 	Total  scheduler.Use `json:"total"`
 }
 
-// choice is a Choice as it is kept: what it refers to is never changed.
+// choice is a Choice in short form; it references immutable state.
 type choice struct {
 	at        time.Time
 	node, gpu string
@@ -111,7 +108,7 @@ func (c *choice) public(h *allocation) *Choice {
 	return out
 }
 
-// Explain says why the pod is where it is, or why it is on no node, as the GPUs are now.
+// Explain explains the pod on the current state.
 func (e *Engine) Explain(object *scheduler.Pod) Explanation {
 	x := Explanation{Pod: object.Namespace + "/" + object.Name, UID: object.UID}
 	r, err := e.Request(object)
@@ -139,7 +136,7 @@ func (e *Engine) Explain(object *scheduler.Pod) Explanation {
 	return x
 }
 
-// explainHeld is about a pod that holds GPUs. The caller holds mu.
+// explainHeld is for a pod with an allocation. The caller holds mu.
 func (e *Engine) explainHeld(x *Explanation, object *scheduler.Pod, p *pod) {
 	x.State, x.Node = ExplainedBound, p.allocation.placement.Node
 	if !p.bound() {

@@ -10,8 +10,8 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// Text says in one line why the pod does not fit on the node, with the numbers that a
-// person needs to change that; or that it fits. It is made when it is asked for.
+// Text explains in one line, with numbers, why the pod does not fit on the node. It is computed on each
+// call.
 func (v *Verdict) Text() string {
 	t := make(text, 0, 256).add(v.name, ": ")
 	counts := &v.outcome.counts
@@ -36,7 +36,6 @@ func (v *Verdict) Text() string {
 
 func (v *Verdict) container() *container { return &v.request.containers[v.outcome.container] }
 
-// container names the one that could not be served.
 func (v *Verdict) containerName() string {
 	k := int(v.outcome.container)
 	if k < len(v.request.positions) && v.request.positions[k] < len(v.request.pod.Containers) {
@@ -45,7 +44,7 @@ func (v *Verdict) containerName() string {
 	return fmt.Sprintf("container %d of those with GPUs", k+1)
 }
 
-// reasons says how many GPUs failed for what, the most first.
+// describeReasons lists the reasons with their number of GPUs, most frequent first.
 func (v *Verdict) describeReasons(t text) text {
 	f := v.request.fitter()
 	defer f.release()
@@ -53,7 +52,7 @@ func (v *Verdict) describeReasons(t text) text {
 	if len(v.request.containers) > 1 {
 		t = t.add(v.containerName(), ": ")
 		var o outcome
-		f.assignAll(v.request.order, &o) // up to the container that can't be served
+		f.assignAll(v.request.order, &o) // stops at the container that can't be served
 	}
 	left := v.outcome.counts
 	fitting := len(v.node.gpus.total)
@@ -85,7 +84,6 @@ func (v *Verdict) describeReasons(t text) text {
 	return t
 }
 
-// says is a reason in words, with the numbers of those GPUs that have it.
 func (f *fitter) describe(t text, code Code, container *container, i int) text {
 	switch code {
 	case CardNotHealth:
@@ -106,8 +104,8 @@ func (f *fitter) describe(t text, code Code, container *container, i int) text {
 		return t.add("with no slot free")
 	case ExclusiveDeviceAllocateConflict:
 		return t.add("in use, and a GPU without others is wanted")
-	// kube-scheduler makes events of these texts by fmt, as a format without arguments: a
-	// percent sign would become "%!(MISSING)".
+	// kube-scheduler uses these texts as fmt formats without arguments: a percent sign would become
+	// "%!(MISSING)".
 	case CardInsufficientMemory:
 		if container.MemoryMiB == 0 {
 			t = t.add("with less than ").number(int64(container.MemoryPercent)).add(" percent of their memory free")
@@ -123,7 +121,7 @@ func (f *fitter) describe(t text, code Code, container *container, i int) text {
 	return t.add(code.Brief())
 }
 
-// mostFree is the most that is free on any GPU that fails for this reason.
+// mostFree is the most that is free on any GPU with this reason.
 func (f *fitter) mostFree(code Code, i int) (most scheduler.Use) {
 	for c := range f.loads {
 		if f.usable[c] != OK {
@@ -137,7 +135,7 @@ func (f *fitter) mostFree(code Code, i int) (most scheduler.Use) {
 	return most
 }
 
-// otherType is the type of the first GPU that is of another type.
+// otherType is the type of the first GPU with the wrong type.
 func (f *fitter) otherType() string {
 	for c, why := range f.usable {
 		if gpu := &f.n.gpus.inventory.GPUs[c]; why == CardTypeMismatch {
@@ -150,7 +148,7 @@ func (f *fitter) otherType() string {
 	return ""
 }
 
-// text is a text in the making: an extender asks for thousands at a time.
+// text builds a text with few allocations: an extender reads thousands at a time.
 type text []byte
 
 func (t text) add(parts ...string) text {
@@ -169,8 +167,8 @@ func (t text) gpus(n int) text {
 	return t.number(int64(n)).add(" GPUs")
 }
 
-// Summary says of all nodes at once why the pod does not fit: by reason, the most frequent
-// first, with one node's numbers. Empty where some node has room.
+// Summary explains for all nodes why the pod does not fit: node counts by reason, and one node in detail.
+// Empty if some node fits.
 func (v *Evaluation) Summary() string {
 	if v.err != nil {
 		return v.err.Error()
@@ -211,10 +209,10 @@ func (v *Evaluation) Summary() string {
 	return fmt.Sprintf("0 of %s with GPUs fit: %s. For example %s", nodes, strings.Join(texts, ", "), example.Text())
 }
 
-// Nodes are the names of the nodes that are judged, sorted.
+// Nodes returns the names of the nodes with GPUs, sorted.
 func (v *Evaluation) Nodes() []string { return v.snapshot.Nodes() }
 
-// Nodes are the names of the nodes that have GPUs, sorted.
+// Nodes returns the names of the nodes with GPUs, sorted.
 func (s *Snapshot) Nodes() []string {
 	var names []string
 	for _, c := range s.table {

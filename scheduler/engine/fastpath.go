@@ -5,8 +5,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
 
-// judge is fit for those who want the outcome alone, and not which GPUs it would be: of
-// most pods it is known without choosing them.
+// evaluate is fit without the choice of GPUs, which most pods don't need.
 func (f *fitter) evaluate(n *node) outcome {
 	if f.req.uniform && n != nil {
 		if o, ok := f.fastFit(n); ok {
@@ -16,9 +15,8 @@ func (f *fitter) evaluate(n *node) outcome {
 	return f.fit(n)
 }
 
-// quick judges one container on GPUs of which it takes the same of each, by a policy that
-// looks at sums: as long as there are enough GPUs, it is equal which they are. ok is false
-// where it can't tell.
+// fastFit handles one container on identical GPUs with a policy that scores sums: it does not matter
+// which GPUs are chosen. ok is false if that can't be decided here.
 func (f *fitter) fastFit(n *node) (o outcome, ok bool) {
 	container, gpus := &f.req.containers[0], n.gpus
 	if len(gpus.total) < container.GPUs {
@@ -27,7 +25,7 @@ func (f *fitter) fastFit(n *node) (o outcome, ok bool) {
 	f.n, f.after = n, append(f.after[:0], n.used...)
 	f.setUsable(n)
 	var none gpuLoad
-	first := int64(-1) // the memory of the first GPU that will do
+	first := int64(-1) // memory of the first fitting GPU
 	given := 0
 	for c, why := range f.usable {
 		if why != OK {
@@ -41,7 +39,7 @@ func (f *fitter) fastFit(n *node) (o outcome, ok bool) {
 		if first < 0 {
 			first = total.MemoryMiB
 		}
-		if total.MemoryMiB != first && (container.MemoryMiB == 0 || container.Cores == 0) { // use, or gpuPercent, is of the GPU
+		if total.MemoryMiB != first && (container.MemoryMiB == 0 || container.Cores == 0) { // use or gpuPercent depends on the GPU
 			return o, false
 		}
 		if given < container.GPUs {

@@ -12,31 +12,29 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// outcome is what the fit says of a node.
+// outcome is the result of fitting a request on a node.
 type outcome struct {
-	// What the pod takes of its namespace's quotas (quota.Charge).
+	// The charge to the namespace's quotas (quota.Charge).
 	memoryMiB         int64
 	cores, gpuPercent int32
 	score             int32
 	counts            Counts
-	// need is the container that could not be served, by its position in ask.needs;
-	// together says that each container by itself could be, and gaveUp that not all ways to
-	// serve all of them were tried.
+	// container could not be served. together: each container fits alone, but not all of them; gaveUp: the
+	// search ended before all combinations were tried.
 	container uint8
 	together  bool
 	gaveUp    bool
 	fits      bool
 }
 
-// fitter tries an ask on nodes. It has the memory that it takes, and is used by one
-// goroutine at a time.
+// fitter fits a request on nodes. It reuses its buffers; one goroutine at a time uses it.
 type fitter struct {
 	req *compiled
 	n   *node
 
-	usable     []Code // by GPU; it may be the node's own: not to be changed
+	usable     []Code // by GPU; may be the node's own slice: read-only
 	ruled      []Code
-	model      string // that was judged last
+	model      string // the last one evaluated
 	typeFits   bool
 	loads      []gpuLoad // by GPU
 	assigned   [][]int   // GPUs by container
@@ -44,9 +42,9 @@ type fitter struct {
 	chosen     []int
 	after      []scheduler.Use
 	links      []int
-	steps      int  // of the search that is under way
-	budget     int  // of steps, for the nodes to come
-	smallest   bool // the smallest GPUs that will do, and not the policy's
+	steps      int  // left for the current search
+	budget     int  // search steps for the next nodes
+	smallest   bool // prefer the smallest GPUs to the policy's
 }
 
 var fitters = sync.Pool{New: func() any { return new(fitter) }}
@@ -63,8 +61,8 @@ func (f *fitter) release() {
 	fitters.Put(f)
 }
 
-// fit says whether and how well the node can serve the ask; n is nil for one that is not known.
-// Where it fits, f.given has the GPUs until the next fit.
+// fit fits the request on a node; nil: an unknown node. If it fits, f.assigned is valid until the next
+// call.
 func (f *fitter) fit(n *node) (o outcome) {
 	if n == nil || len(n.gpus.total) == 0 {
 		o.counts[NodeUnregistered] = 1
@@ -79,14 +77,13 @@ func (f *fitter) fit(n *node) (o outcome) {
 	return o
 }
 
-// frugally is fit, with the smallest GPUs that will do: for a namespace's quota.
+// fitSmallest is fit with the smallest GPUs that suffice, to stay within a quota.
 func (f *fitter) fitSmallest(n *node) outcome {
 	f.smallest = true
 	defer func() { f.smallest = false }()
 	return f.fit(n)
 }
 
-// begin makes the fitter ready for a node.
 func (f *fitter) reset(n *node) {
 	f.n = n
 	f.setUsable(n)
@@ -95,7 +92,7 @@ func (f *fitter) reset(n *node) {
 	f.clear()
 }
 
-// ready finds out which GPUs may be looked at at all.
+// setUsable evaluates the rules for each GPU.
 func (f *fitter) setUsable(n *node) {
 	f.usable = n.gpus.usable
 	if !f.req.ruled {
@@ -103,7 +100,7 @@ func (f *fitter) setUsable(n *node) {
 	}
 	f.ruled = f.ruled[:0]
 	for i := range n.gpus.models {
-		if model := n.gpus.models[i]; model != f.model { // most GPUs are like the one before
+		if model := n.gpus.models[i]; model != f.model { // most GPUs have the same model
 			f.model, f.typeFits = model, f.req.rules.TypeFits(model)
 		}
 		f.ruled = append(f.ruled, usable(&n.gpus.inventory.GPUs[i], f.typeFits, &f.req.rules))
@@ -111,7 +108,6 @@ func (f *fitter) setUsable(n *node) {
 	f.usable = f.ruled
 }
 
-// clear takes everything back.
 func (f *fitter) clear() {
 	for i := range f.loads {
 		f.loads[i].containers, f.loads[i].most = f.loads[i].containers[:0], scheduler.Use{}
@@ -121,7 +117,6 @@ func (f *fitter) clear() {
 	}
 }
 
-// serve serves the needs one after the other, each as the policy has it best.
 func (f *fitter) assignAll(order []int, o *outcome) bool {
 	for _, i := range order {
 		if !f.assignContainer(i, o) {
@@ -131,8 +126,7 @@ func (f *fitter) assignAll(order []int, o *outcome) bool {
 	return true
 }
 
-// serveOne serves one need. An init container is served from the pod's own GPUs if they
-// will do: it takes the least there.
+// assignContainer prefers the pod's own GPUs for an init container.
 func (f *fitter) assignContainer(i int, o *outcome) bool {
 	container := &f.req.containers[i]
 	o.counts, o.container = Counts{}, uint8(i)
@@ -157,8 +151,8 @@ func (f *fitter) assignContainer(i int, o *outcome) bool {
 	return false
 }
 
-// gather collects the GPUs that can serve the need; own says to look at those only that
-// the pod has already.
+// collectCandidates collects the GPUs that can serve the container; own: only GPUs that the pod already
+// has.
 func (f *fitter) collectCandidates(i int, own bool, counts *Counts) {
 	container, gpus, mutex := &f.req.containers[i], f.n.gpus, f.req.gpu.Mutex()
 	f.candidates = slices.Grow(f.candidates[:0], len(f.loads))
@@ -185,7 +179,6 @@ func (f *fitter) collectCandidates(i int, own bool, counts *Counts) {
 	}
 }
 
-// choose gives the need the best of the candidates.
 func (f *fitter) chooseGPUs(i int) (ok bool) {
 	container := &f.req.containers[i]
 	among := len(f.candidates)
@@ -205,7 +198,6 @@ func (f *fitter) chooseGPUs(i int) (ok bool) {
 	return true
 }
 
-// give books a GPU for a need.
 func (f *fitter) assign(i, gpu int) {
 	l := &f.loads[gpu]
 	most, _ := f.req.simulate(l, i, &f.n.used[gpu], &f.n.gpus.total[gpu])
@@ -214,7 +206,6 @@ func (f *fitter) assign(i, gpu int) {
 	f.assigned[i] = append(f.assigned[i], gpu)
 }
 
-// rate scores the node with what was given.
 func (f *fitter) score(o *outcome) {
 	f.after, f.links = f.after[:0], f.links[:0]
 	for c, used := range f.n.used {
@@ -232,8 +223,7 @@ func (f *fitter) score(o *outcome) {
 	o.score = int32(choose.Node(f.req.node, f.req.weights, f.after, f.n.gpus.total, f.links...))
 }
 
-// charge adds up what was given as quota.Of does: ask.needs are in the order in which the
-// containers start.
+// charge computes the same as quota.Of: containers are in the order in which they start.
 func (f *fitter) charge(o *outcome) {
 	var running outcome
 	for i := range f.req.containers {
@@ -252,7 +242,7 @@ func (f *fitter) charge(o *outcome) {
 	}
 }
 
-// shares writes what was given down by container of the pod.
+// shares returns the assigned GPUs by the pod's containers.
 func (f *fitter) shares(r *request.Request) [][]grant.Share {
 	shares := make([][]grant.Share, len(r.Containers))
 	for i, position := range positions(r) {

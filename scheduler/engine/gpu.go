@@ -5,7 +5,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// usable is why a GPU is none for the request at all, whatever is free of it.
+// usable returns why the request can never use the GPU, however much is free.
 func usable(gpu *scheduler.GPU, typeFits bool, rules *request.Rules) Code {
 	switch {
 	case !gpu.Healthy:
@@ -24,15 +24,14 @@ func usable(gpu *scheduler.GPU, typeFits bool, rules *request.Rules) Code {
 	return OK
 }
 
-// load is what a pod would have of one GPU: its needs that are served from it.
+// gpuLoad is what the pod gets of one GPU.
 type gpuLoad struct {
-	containers []int         // positions in ask.needs, ascending
-	most       scheduler.Use // at the worst moment
+	containers []int         // positions in compiled.containers, ascending
+	most       scheduler.Use // peak use
 }
 
-// moments goes through the moments of a GPU with one need more, as Kubernetes runs the
-// containers: sidecars and ordinary containers stay, an init container ends. It tells the
-// most that is taken, and the first reason why one of the needs could not have it.
+// simulate starts the containers as Kubernetes does, with one container added: init containers end, others
+// keep running. It returns the peak use and the first broken rule.
 func (a *compiled) simulate(l *gpuLoad, add int, others, total *scheduler.Use) (scheduler.Use, Code) {
 	m := startup{others: others, total: total}
 	rest := l.containers
@@ -47,15 +46,14 @@ func (a *compiled) simulate(l *gpuLoad, add int, others, total *scheduler.Use) (
 	return m.most, m.code
 }
 
-// moment is one GPU at one moment of the pod's start.
+// startup is the state of one GPU while the pod starts.
 type startup struct {
 	others, total *scheduler.Use
-	running, most scheduler.Use // of the pod: now, and at the worst moment
-	exclusive     bool          // a container that wants the GPU for itself runs
-	code          Code          // the first rule that was broken
+	running, most scheduler.Use // of the pod
+	exclusive     bool          // a container with exclusive use runs
+	code          Code          // the first broken rule
 }
 
-// start runs one container more.
 func (m *startup) start(container *container) {
 	exclusive := container.Exclusive(m.total.Cores)
 	switch {
@@ -73,8 +71,7 @@ func (m *startup) start(container *container) {
 	}
 }
 
-// check is why a GPU that is usable can't serve one need more; most is what the pod would
-// take of it.
+// check returns why a usable GPU can't serve one more container, and the pod's peak use of it.
 func (a *compiled) check(l *gpuLoad, add int, others, total *scheduler.Use) (most scheduler.Use, why Code) {
 	most, rule := a.simulate(l, add, others, total)
 	all := others.Add(most)

@@ -13,15 +13,15 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// GPUs is what a node registered, made ready for the fit. It is not changed.
+// gpus is a node's inventory, prepared for fitting. Immutable.
 type gpus struct {
 	inventory scheduler.Inventory
 	models    []string // in lower case
 	total     []scheduler.Use
 	numa      []int
 	usable    []Code         // for a request without rules
-	position  map[string]int // by UUID: for events, not for the fit
-	mixed     bool           // they have not all the same memory
+	position  map[string]int // by UUID
+	mixed     bool           // memory sizes differ
 }
 
 func newGPUs(inv scheduler.Inventory) *gpus {
@@ -43,28 +43,27 @@ func (c *gpus) same(inv scheduler.Inventory) bool {
 
 var noGPUs = newGPUs(scheduler.Inventory{})
 
-// node is a node with all that is taken of it. It is not changed once it is published: each
-// of its changes makes another one.
+// node is a node and its allocations. Immutable after publication.
 type node struct {
 	name string
-	// version is of this state of the node; no other published one has it.
+	// version is unique to this state of the node.
 	version uint64
-	// registered says that the node itself is known, not only pods that are on it.
+	// registered: the node exists; otherwise only pods on it are known.
 	registered bool
 	labels     map[string]string
 	problem    string // why its GPUs can't be read
 	gpus       *gpus
-	used       []scheduler.Use // by position of the GPU
-	pods       []*allocation   // in the order of their UIDs
+	used       []scheduler.Use // by GPU position
+	pods       []*allocation   // sorted by UID
 }
 
-// held is what a pod holds on a node. It is not changed.
+// allocation is what a pod has on a node. Immutable.
 type allocation struct {
 	uid, namespace, name string
 	placement            scheduler.Placement
 	kinds                []scheduler.Kind // of the pod's containers
-	byUUID               []gpuUse         // by UUID: what is kept whatever the node's GPUs are
-	byPosition           []positionUse    // by position, on the GPUs that the node has
+	byUUID               []gpuUse         // kept while the node's GPUs are unknown
+	byPosition           []positionUse    // resolved to the node's current GPUs
 	charge               quota.Charge     // to the namespace's quotas
 }
 
@@ -78,7 +77,6 @@ type positionUse struct {
 	use scheduler.Use
 }
 
-// newHeld counts what the pod takes with this placement.
 func newAllocation(pod *scheduler.Pod, placement scheduler.Placement) *allocation {
 	h := &allocation{uid: pod.UID, namespace: pod.Namespace, name: pod.Name, placement: placement}
 	for _, c := range pod.Containers {
@@ -91,7 +89,7 @@ func newAllocation(pod *scheduler.Pod, placement scheduler.Placement) *allocatio
 	return h
 }
 
-// on is what is held, resolved to the positions of these GPUs.
+// on resolves the allocation to the positions of these GPUs.
 func (h *allocation) on(c *gpus) *allocation {
 	resolved := *h
 	resolved.byPosition = make([]positionUse, 0, len(h.byUUID))
@@ -103,7 +101,6 @@ func (h *allocation) on(c *gpus) *allocation {
 	return &resolved
 }
 
-// sameAs says whether both are the same holding of the same pod.
 func (h *allocation) sameAs(other *allocation) bool {
 	return h.uid == other.uid && samePlacement(h.placement, other.placement) && slices.Equal(h.kinds, other.kinds)
 }
@@ -112,7 +109,7 @@ func samePlacement(a, b scheduler.Placement) bool {
 	return a.Node == b.Node && slices.EqualFunc(a.Containers, b.Containers, slices.Equal[[]grant.Share])
 }
 
-// find is where the pod is in n.pods, or would be.
+// find returns the pod's index in n.pods, or where it would be inserted.
 func (n *node) find(uid string) (int, bool) {
 	i := sort.Search(len(n.pods), func(i int) bool { return n.pods[i].uid >= uid })
 	return i, i < len(n.pods) && n.pods[i].uid == uid
@@ -125,7 +122,7 @@ func (n *node) allocation(uid string) *allocation {
 	return nil
 }
 
-// with is the node with the pod's holding in place of what the pod had.
+// with adds or replaces the pod's allocation.
 func (n *node) with(h *allocation) *node {
 	h = h.on(n.gpus)
 	next := *n
@@ -145,7 +142,7 @@ func (n *node) with(h *allocation) *node {
 	return &next
 }
 
-// without is the node without what the pod holds; n itself if it holds nothing.
+// without removes the pod's allocation; it returns n if there is none.
 func (n *node) without(uid string) *node {
 	i, ok := n.find(uid)
 	if !ok {
@@ -164,7 +161,7 @@ func (n *node) count(takes []positionUse, op func(a, b scheduler.Use) scheduler.
 	}
 }
 
-// withGPUs is the node with these GPUs: what its pods hold is resolved to them.
+// withGPUs replaces the GPUs and resolves all allocations to them.
 func (n *node) withGPUs(c *gpus) *node {
 	next := *n
 	next.gpus = c
@@ -177,10 +174,9 @@ func (n *node) withGPUs(c *gpus) *node {
 	return &next
 }
 
-// empty says that nothing is known of the node any more.
 func (n *node) empty() bool { return !n.registered && len(n.pods) == 0 }
 
-// asRegistered is the node as the object says it, or n itself if that changes nothing.
+// asRegistered applies the node object; it returns n if nothing changes.
 func (n *node) asRegistered(object *scheduler.Node, inv scheduler.Inventory, problem string) *node {
 	if n.registered && n.problem == problem && n.gpus.same(inv) && maps.Equal(n.labels, object.Labels) {
 		return n

@@ -8,20 +8,20 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// Overlay is a snapshot as it would be without some pods or with some more: what preemption
-// asks about. It is not changed: Without and With make another one, for the cost of a node.
+// Overlay is a snapshot with some pods added or removed, for preemption. Immutable: With and Without return
+// another one and copy one node.
 type Overlay struct {
 	base, state *Snapshot
 	changes     []quotaChange
 }
 
-// Overlay is the snapshot with nothing changed yet.
+// Overlay returns an overlay without changes.
 func (s *Snapshot) Overlay() *Overlay { return &Overlay{base: s, state: s} }
 
-// Without is the snapshot without what the pod holds on the node.
+// Without returns an overlay without the pod's allocation on the node.
 func (s *Snapshot) Without(node, podUID string) *Overlay { return s.Overlay().Without(node, podUID) }
 
-// Without is the overlay without what the pod holds on the node.
+// Without removes the pod's allocation on the node.
 func (o *Overlay) Without(node, podUID string) *Overlay {
 	n := o.state.node(node)
 	if n == nil {
@@ -44,10 +44,10 @@ func (o *Overlay) set(n *node, m quotaChange) *Overlay {
 	return &Overlay{o.base, &next, append(slices.Clip(o.changes), m)}
 }
 
-// With is the overlay with the pod on the node: a pod that the snapshot has there holds
-// what it held; another one (a pod that is nominated to the node) is given what it asks
-// for. One that does not fit yet, because its victims have not ended, takes the room that
-// it waits for all the same, so that nobody else gets it. r is nil for a pod that asks for no GPU.
+// With adds the pod to the node: with its allocation in the snapshot, or else (a nominated pod) with what
+// it
+// requests. A nominated pod that does not fit yet, because its victims still run, reserves its GPUs all the
+// same. r is nil for a pod without GPUs.
 func (e *Engine) With(o *Overlay, node string, object *scheduler.Pod, r *request.Request) *Overlay {
 	n := o.state.node(node)
 	if n == nil || n.allocation(object.UID) != nil {
@@ -61,7 +61,7 @@ func (e *Engine) With(o *Overlay, node string, object *scheduler.Pod, r *request
 	}
 	entry, err := e.cacheEntry(r)
 	if err != nil {
-		return o // it will not be placed anywhere
+		return o // it can't be placed anywhere
 	}
 	f := entry.compiled.fitter()
 	defer f.release()
@@ -73,8 +73,7 @@ func (e *Engine) With(o *Overlay, node string, object *scheduler.Pod, r *request
 	return o.set(n.with(h), quotaChange{h.namespace, h.charge, true})
 }
 
-// force serves the needs whether there is room or not: where there is none, from the GPUs
-// that have the most memory left.
+// assignRegardless falls back to the GPUs with the most free memory for containers that don't fit.
 func (f *fitter) assignRegardless(n *node) {
 	f.reset(n)
 	for _, i := range f.req.order {
@@ -99,7 +98,7 @@ func (f *fitter) free(gpu int) int64 {
 	return f.n.gpus.total[gpu].MemoryMiB - f.n.used[gpu].MemoryMiB - f.loads[gpu].most.MemoryMiB
 }
 
-// On is the node's verdict as it would be on an overlay of the snapshot that was evaluated.
+// On is the node's verdict on an overlay of the evaluated snapshot.
 func (v *Evaluation) On(o *Overlay, node string) Verdict {
 	n := o.state.node(node)
 	l := v.quotas.with(v.pod.Namespace, o.changes)
@@ -118,10 +117,8 @@ func (v *Evaluation) On(o *Overlay, node string) Verdict {
 	return v.verdict(node, n, &out, l)
 }
 
-// Victims is which of the candidates have to go so that the pod fits on the node: a set
-// of which none can be spared. The candidates are spared in their order: give the most
-// important first. ok is false where the pod does not fit even without all of them.
-// Candidates that hold nothing on the node are never victims.
+// Victims returns which candidates to evict so that the pod fits on the node: a minimal set. Candidates are
+// spared in their order, so pass the most important first. ok is false if evicting all does not help.
 func (v *Evaluation) Victims(o *Overlay, node string, candidates []string) (victims []string, ok bool) {
 	full := o
 	for _, uid := range candidates {

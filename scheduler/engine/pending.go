@@ -9,41 +9,40 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// Reasons of a pending pod that are not a Code's.
+// Reasons of a pending pod besides the Codes.
 const (
-	// PendingBadRequest says that what the pod asks for can't be read or is not allowed.
+	// PendingBadRequest: the request is invalid.
 	PendingBadRequest = "BadRequest"
-	// PendingReserved says that it has its GPUs, and is being bound or waits for its group.
+	// PendingReserved: GPUs are reserved; the pod is being bound or waits for its group.
 	PendingReserved = "Reserved"
-	// PendingFits says that a node has room: it is about to be tried, or waits for something else than GPUs.
+	// PendingFits: a node fits; the pod is about to be tried, or waits for something other than GPUs.
 	PendingFits = "Fits"
-	// PendingNotJudged is of more requests, of different sorts, than maxJudged.
+	// PendingNotEvaluated: there are more than maxEvaluated kinds of requests.
 	PendingNotEvaluated = "NotEvaluated"
 )
 
-// maxJudged is how many sorts of requests are judged at most to count the pods that wait: a
-// scrape has to end.
+// maxEvaluated limits the kinds of requests evaluated for one scrape.
 const maxEvaluated = 500
 
-// Pending is a pod that asks for GPUs and is on no node.
+// Pending is an unbound pod that requests GPUs.
 type Pending struct {
 	UID   string    `json:"uid"`
 	Pod   string    `json:"pod"` // namespace/name
 	Since time.Time `json:"since"`
-	// Reason is one of the Pending constants, or the name of the Code that most nodes give.
+	// Reason is one of the Pending constants, or the Code of most nodes.
 	Reason string `json:"reason"`
 	Text   string `json:"text"`
-	// Fragmented says that the memory it waits for is free, but on several GPUs.
+	// Fragmented: enough memory is free, but spread over several GPUs.
 	Fragmented bool `json:"fragmented,omitempty"`
 }
 
-// PendingCounts is how many pods wait, by their reasons.
+// PendingCounts counts pending pods by reason.
 type PendingCounts struct {
 	ByReason   map[string]int
 	Fragmented int
 }
 
-// asking are the pods that wait, the oldest first.
+// pendingPods returns the pending pods, oldest first.
 func (e *Engine) pendingPods() []*scheduler.Pod {
 	e.mu.Lock()
 	e.expire()
@@ -58,8 +57,7 @@ func (e *Engine) pendingPods() []*scheduler.Pod {
 	return pods
 }
 
-// Pending judges the pods that wait as the GPUs are now, the oldest first, and at most so
-// many; total is how many there are.
+// Pending evaluates up to most pending pods, oldest first; total is their number.
 func (e *Engine) Pending(most int) (pods []Pending, total int) {
 	asking := e.pendingPods()
 	s := e.Snapshot()
@@ -68,7 +66,7 @@ func (e *Engine) Pending(most int) (pods []Pending, total int) {
 		p := Pending{UID: object.UID, Pod: object.Namespace + "/" + object.Name, Since: object.Created}
 		r, err := e.Request(object)
 		if r == nil && err == nil {
-			continue // it never came here
+			continue // requests no GPU
 		}
 		j := e.pendingState(s, spare, object, r, err)
 		p.Reason, p.Fragmented = j.reason, j.fragmented
@@ -87,7 +85,7 @@ func (e *Engine) Pending(most int) (pods []Pending, total int) {
 	return pods, len(asking)
 }
 
-// PendingCounts judges the pods that wait, one for all of a sort.
+// PendingCounts evaluates each kind of request once.
 func (e *Engine) PendingCounts() PendingCounts {
 	counts := PendingCounts{ByReason: map[string]int{}}
 	s := e.Snapshot()
@@ -121,11 +119,10 @@ func (e *Engine) PendingCounts() PendingCounts {
 	return counts
 }
 
-// judgement is what is said of a pod that waits.
 type pendingState struct {
 	reason     string
 	fragmented bool
-	node       string // where it has a reservation
+	node       string // of its reservation
 	err        error
 	evaluation *Evaluation
 }
@@ -148,11 +145,10 @@ func (e *Engine) pendingState(s *Snapshot, spare freeTotals, object *scheduler.P
 	return pendingState{reason: code.String(), evaluation: v, fragmented: code == CardInsufficientMemory && spare.enough(r)}
 }
 
-// Reason is the reason that most nodes give; of equals the later one in the order of the
-// checks. OK where some node has room.
+// Reason is the reason of most nodes; among equals the later check. OK if some node fits.
 func (v *Evaluation) Reason() Code {
 	var counts [codes]int
-	main := NodeUnregistered // where there are no nodes
+	main := NodeUnregistered // if there are no nodes
 	for _, name := range v.Nodes() {
 		verdict := v.Verdict(name)
 		if verdict.Fits {
@@ -166,10 +162,9 @@ func (v *Evaluation) Reason() Code {
 	return main
 }
 
-// spare is what the cluster's GPUs have free together, and what the largest of them has in all.
+// freeTotals is the free memory of all GPUs and the size of the largest.
 type freeTotals struct{ freeMiB, largestMiB int64 }
 
-// spare counts GPUs that may be given out.
 func (s *Snapshot) freeTotals() (all freeTotals) {
 	s.GPUs(func(_ string, c *scheduler.GPU, used scheduler.Use) {
 		if c.Healthy && !c.Cordoned && used.Slots < c.Slots {
@@ -180,10 +175,10 @@ func (s *Snapshot) freeTotals() (all freeTotals) {
 	return all
 }
 
-// enough says that what the request takes of GPUs' memory is free, on however many GPUs, and
-// that it is not more than one GPU has in all.
+// enough reports whether the requested memory is free on any number of GPUs, and no container exceeds one
+// GPU.
 func (s freeTotals) enough(r *request.Request) bool {
-	running, before := int64(0), int64(0) // init containers come before, one after another
+	running, before := int64(0), int64(0) // init containers run before, one by one
 	for i := range r.Containers {
 		c := &r.Containers[i]
 		if c.Memory(s.largestMiB) > s.largestMiB {

@@ -7,31 +7,29 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// pod is what the engine knows of a pod that holds something, or that has a problem.
+// pod is a pod with an allocation or a problem.
 type pod struct {
 	uid, namespace, name string
-	allocation           *allocation // nil: nothing
-	// owner is whose reservation it is, and expiry when it ends unless the pod is bound by then.
+	allocation           *allocation // nil: none
+	// Of a reservation.
 	owner  string
 	expiry time.Time
-	// given is what the annotations of a bound pod say; what is held may be more while it is
-	// being resized.
+	// granted is what the annotations of a bound pod contain; during a resize the allocation may be larger.
 	granted scheduler.Placement
-	// choice is why, where this process has chosen; nil: it has not.
+	// choice explains the allocation; nil: another process made it.
 	choice *choice
-	// at is the pod's place in Engine.waiting, plus 1; 0: it is not in it.
+	// heapIndex is the position in Engine.reservations plus 1; 0: not a reservation.
 	heapIndex int
 
 	problem string
-	// unserved is the node where the pod runs, asks for GPUs and was given none; empty: nowhere.
+	// unserved is the node where the pod runs without the GPUs it requests.
 	unserved string
 }
 
-// bound says that the pod is on its node with what it holds. Else what it holds is a
-// reservation, which is in Engine.waiting.
+// bound reports whether the allocation is of a bound pod and not a reservation.
 func (p *pod) bound() bool { return p.allocation != nil && p.heapIndex == 0 }
 
-// entry is the pod's, made where there is none. The caller holds mu.
+// podEntry returns the pod's entry, adding it if needed. The caller holds mu.
 func (e *Engine) podEntry(p *scheduler.Pod) *pod {
 	known := e.pods[p.UID]
 	if known == nil {
@@ -41,7 +39,7 @@ func (e *Engine) podEntry(p *scheduler.Pod) *pod {
 	return known
 }
 
-// hold books h for the pod in place of what it had, wherever that was.
+// allocate replaces the pod's allocation, on any node, by h.
 func (e *Engine) allocate(p *pod, h *allocation) {
 	if p.allocation != nil && p.allocation.sameAs(h) {
 		return
@@ -57,7 +55,6 @@ func (e *Engine) allocate(p *pod, h *allocation) {
 	c.commit()
 }
 
-// drop gives back what the pod holds.
 func (e *Engine) release(p *pod) {
 	if p.allocation == nil {
 		return
@@ -70,7 +67,6 @@ func (e *Engine) release(p *pod) {
 	e.allocated--
 }
 
-// hold books what a pod holds, and charges it to its namespace.
 func (c change) allocate(h *allocation) *allocation {
 	n := c.node(h.placement.Node)
 	charged := *h
@@ -85,7 +81,6 @@ func (c change) release(h *allocation) {
 	c.set(c.node(h.placement.Node).without(h.uid))
 }
 
-// trouble notes what is wrong with a pod: a problem; or that it is unserved on the node.
 func (e *Engine) setProblem(p *pod, problem string, unserved bool, node string) {
 	p.problem, p.unserved = problem, ""
 	if unserved {
@@ -100,14 +95,14 @@ func (e *Engine) setProblem(p *pod, problem string, unserved bool, node string) 
 
 func (p *pod) hasProblem() bool { return p.problem != "" || p.unserved != "" }
 
-// forget is for a pod that may hold nothing by now: its entry goes if it says nothing more.
+// forget removes the entry of a pod without allocation and problem.
 func (e *Engine) forget(p *pod) {
 	if p.allocation == nil && !p.hasProblem() {
 		delete(e.pods, p.uid)
 	}
 }
 
-// queue is the pods with a reservation, as a heap: the one that ends first is the first.
+// expiryHeap is the reservations, soonest expiry first (container/heap).
 type expiryHeap []*pod
 
 func (w expiryHeap) Len() int           { return len(w) }
@@ -130,7 +125,7 @@ func (w *expiryHeap) Pop() any {
 	return p
 }
 
-// await gives the pod's reservation the usual time. The caller holds mu.
+// startTimer starts or restarts the reservation's TTL. The caller holds mu.
 func (e *Engine) startTimer(p *pod) {
 	p.expiry = e.options.Clock().Add(e.options.ReservationTTL)
 	if p.heapIndex == 0 {
@@ -141,7 +136,7 @@ func (e *Engine) startTimer(p *pod) {
 	e.updateSoonest()
 }
 
-// settle says that the pod's reservation is none any more: it is bound, or gives it back.
+// endReservation is for a pod that is bound or released.
 func (e *Engine) endReservation(p *pod) {
 	if p.heapIndex != 0 {
 		heap.Remove(&e.reservations, p.heapIndex-1)
@@ -150,7 +145,6 @@ func (e *Engine) endReservation(p *pod) {
 	p.owner, p.expiry = "", time.Time{}
 }
 
-// wake sets when the first reservation ends.
 func (e *Engine) updateSoonest() {
 	soonest := int64(0)
 	if len(e.reservations) > 0 {
@@ -159,7 +153,7 @@ func (e *Engine) updateSoonest() {
 	e.soonest.Store(soonest)
 }
 
-// expire gives back what was not bound in time. The caller holds mu.
+// expire releases expired reservations. The caller holds mu.
 func (e *Engine) expire() {
 	now := e.options.Clock()
 	for len(e.reservations) > 0 && !now.Before(e.reservations[0].expiry) {

@@ -10,32 +10,31 @@ import (
 )
 
 var (
-	// ErrNoRoom is Reserve's: the pod does not fit on the node, now. The error's text says why.
+	// ErrNoFit is returned by Reserve if the pod does not fit on the node now.
 	ErrNoFit = errors.New("no room")
-	// ErrBound is Reserve's: the pod is on another node already.
+	// ErrBound is returned by Reserve for a pod that is bound to another node.
 	ErrBound = errors.New("the pod is bound already")
 )
 
-// NoRoomError is an ErrNoRoom with its verdict.
+// NoFitError is an ErrNoFit with its verdict.
 type NoFitError struct{ Verdict Verdict }
 
 func (e *NoFitError) Error() string { return e.Verdict.Text() }
 
-// Is says that it is ErrNoRoom.
+// Is matches ErrNoFit.
 func (e *NoFitError) Is(target error) bool { return target == ErrNoFit }
 
-// counters are Stats', kept as they happen.
 type counters struct {
 	reserved, repeated, refused, expired, resized atomic.Uint64
 }
 
-// Reserve books the pod's GPUs on the node, if they are free on the newest state: of
-// callers that want the same room one gets it, and the others an ErrNoRoom. It is the same
-// placement again for a pod that has one on the node already. A pod that has a reservation
-// elsewhere loses it; one that is bound elsewhere is refused with ErrBound.
+// Reserve reserves GPUs on the node for the pod, on the newest state. If the pod already has an allocation
+// on
+// the node, Reserve returns it and renews the reservation; a reservation on another node is released.
+// Errors are ErrNoFit and ErrBound.
 //
-// The owner names the caller, for Unreserve. The reservation ends after the engine's
-// ReservationTTL, unless the pod is bound by then (SetPod).
+// The owner names the caller, for Unreserve. The reservation expires after ReservationTTL unless SetPod
+// reports the pod as bound.
 func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error) {
 	entry, err := e.cacheEntry(r)
 	if err != nil {
@@ -84,7 +83,7 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 	return placement, nil
 }
 
-// stands says whether what is held can still be used: its GPUs are there, and sound.
+// stillUsable reports whether all GPUs of the allocation exist and are healthy.
 func (e *Engine) stillUsable(h *allocation) bool {
 	n := e.newest.Load().node(h.placement.Node)
 	if n == nil {
@@ -102,9 +101,7 @@ func (e *Engine) stillUsable(h *allocation) bool {
 	return true
 }
 
-// Unreserve gives back what the owner has reserved for the pod: all is then as if it had
-// never been reserved. It does nothing for a pod that is bound, or that another owner has
-// reserved since.
+// Unreserve releases the owner's reservation. It does nothing if the pod is bound or has another owner.
 func (e *Engine) Unreserve(podUID, owner string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

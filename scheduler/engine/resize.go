@@ -11,20 +11,18 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// ErrResize is Resize's: what is wanted can't be had. The error's text says why.
+// ErrResize is returned if Resize refuses the wanted amounts.
 var ErrResize = errors.New("can't be resized")
 
 func refuseResize(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrResize, fmt.Sprintf(format, args...))
 }
 
-// Resize books other amounts of the GPUs that a bound pod has, on the newest state: the
-// higher of the old and the new ones, until the pod comes with SetPod and says the new
-// ones, or CancelResize says that it won't. What more is wanted has to be free, and the
-// namespace's quotas have to leave it, as for a new pod; less is never refused. Cores without
-// a limit (0) book none, and are the most that can be wanted.
-//
-// An error is ErrResize.
+// Resize changes the amounts of a bound pod's GPUs on the newest state. Until SetPod reports the new
+// amounts
+// or CancelResize is called, the pod is charged the higher of old and new. An increase has to be free and
+// within the namespace's quotas; a decrease always succeeds. 0 cores are unlimited: the highest amount,
+// though it reserves none.
 func (e *Engine) Resize(object *scheduler.Pod, wanted map[string]grant.Wanted) (scheduler.Placement, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -52,7 +50,7 @@ func (e *Engine) Resize(object *scheduler.Pod, wanted map[string]grant.Wanted) (
 	return next, nil
 }
 
-// CancelResize is for a resize that was not written on the pod: it holds what its annotations say.
+// CancelResize goes back to the amounts in the pod's annotations, for a resize that could not be written.
 func (e *Engine) CancelResize(object *scheduler.Pod) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -61,7 +59,7 @@ func (e *Engine) CancelResize(object *scheduler.Pod) {
 	}
 }
 
-// rehold books what a bound pod has from now on, which may be less than it had.
+// reallocate changes a bound pod's allocation, which may release GPUs.
 func (e *Engine) reallocate(p *pod, h *allocation) {
 	if !p.allocation.sameAs(h) {
 		e.allocate(p, h)
@@ -69,11 +67,11 @@ func (e *Engine) reallocate(p *pod, h *allocation) {
 	}
 }
 
-// Resized counts how often what bound pods have has changed: when it grows, there may be more room.
-// No event of Kubernetes' makes a scheduler try again those that wait for it.
+// Resized counts changes of bound pods' allocations. Schedulers poll it, because no Kubernetes event makes
+// them retry pods that a resize made fit.
 func (e *Engine) Resized() uint64 { return e.stats.resized.Load() }
 
-// Waiting are the pods that wait for GPUs and have none reserved, the oldest first, and at most so many.
+// PendingUnreserved returns up to most pending pods without a reservation, oldest first.
 func (e *Engine) PendingUnreserved(most int) (pods []*scheduler.Pod) {
 	for _, p := range e.pendingPods() {
 		if len(pods) == most {
@@ -86,7 +84,7 @@ func (e *Engine) PendingUnreserved(most int) (pods []*scheduler.Pod) {
 	return pods
 }
 
-// resized says whether the placement is what a resize makes of a bound pod's.
+// resized reports whether the placement is a resize of the pod's current one.
 func (p *pod) resized(next *scheduler.Placement) bool {
 	return next != nil && next.Generation > p.granted.Generation && next.Node == p.granted.Node &&
 		slices.EqualFunc(next.Containers, p.granted.Containers, func(a, b []grant.Share) bool {
@@ -94,7 +92,6 @@ func (p *pod) resized(next *scheduler.Placement) bool {
 		})
 }
 
-// wanted is the pod's placement as it is to become.
 func (p *pod) resizedPlacement(object *scheduler.Pod, wanted map[string]grant.Wanted) (scheduler.Placement, error) {
 	next := p.granted
 	next.Generation++
@@ -133,7 +130,7 @@ func withGPUs(object *scheduler.Pod, p scheduler.Placement) (names string) {
 	return names
 }
 
-// admitResize says whether the pod may hold next in place of old on the node, which is without it.
+// admitResize checks the change from old to next on a node without the pod.
 func (e *Engine) admitResize(n *node, old, next *allocation) error {
 	had := make(map[string]scheduler.Use, len(old.byUUID))
 	for _, u := range old.byUUID {
@@ -168,12 +165,11 @@ func (e *Engine) admitResize(n *node, old, next *allocation) error {
 	return e.checkQuotas(n, old, next)
 }
 
-// gains are what one of a pod's containers is to have of a GPU's cores, and had not, where the
-// sum of what is booked does not say it.
+// coreGain is the change of one container's cores on a GPU, where the sums don't show it.
 type coreGain struct {
-	unlimited bool // no limit, which books nothing
-	whole     bool // all of them
-	running   int  // what the pod's containers have booked that run together; of unlimited only
+	unlimited bool // from a limit to none
+	whole     bool // to all cores
+	running   int  // cores of the pod's containers that run together; only if unlimited
 }
 
 func coreGains(old, next *allocation, uuid string) (g coreGain) {
@@ -197,7 +193,7 @@ func coreGains(old, next *allocation, uuid string) (g coreGain) {
 	return g
 }
 
-// affordable says whether the namespace's quotas leave what next has more than old.
+// checkQuotas checks the increase from old to next.
 func (e *Engine) checkQuotas(n *node, old, next *allocation) error {
 	account := e.quotas.Account(next.namespace)
 	before, now := e.charge(old, n), e.charge(next, n)
@@ -205,7 +201,7 @@ func (e *Engine) checkQuotas(n *node, old, next *allocation) error {
 		return nil
 	}
 	account = account.Minus(e.charged(next.uid, before))
-	// Less of one thing is not refused for a quota that was lowered since.
+	// A quota that was lowered since does not refuse a decrease.
 	if now.MemoryMiB <= before.MemoryMiB {
 		now.MemoryMiB = 0
 	}
@@ -224,7 +220,7 @@ func (e *Engine) checkQuotas(n *node, old, next *allocation) error {
 	return nil
 }
 
-// booked is what the pod is charged now, which is more than before while a resize is under way.
+// charged is the pod's current charge: during a resize more than before.
 func (e *Engine) charged(uid string, before quota.Charge) quota.Charge {
 	if n := e.newest.Load().node(e.allocatedNode(uid)); n != nil {
 		if h := n.allocation(uid); h != nil {
@@ -234,7 +230,7 @@ func (e *Engine) charged(uid string, before quota.Charge) quota.Charge {
 	return before
 }
 
-// higher is a placement with the higher amounts of both, which are of the same GPUs.
+// maxPlacement has the higher amounts of two placements on the same GPUs.
 func maxPlacement(a, b scheduler.Placement) scheduler.Placement {
 	both := a
 	both.Containers = make([][]grant.Share, len(a.Containers))

@@ -6,22 +6,19 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// searchSteps bounds the search for a pod of several containers on one node. It is enough
-// for all ways where GPUs are alike, and not where each is different: then a pod may be
-// refused that fits in a way that nobody would think of, and its text says that not all were tried.
+// searchSteps limits the search for a pod of several containers on one node. It covers all combinations on
+// identical GPUs; on mixed ones a pod that fits may be rejected, and the message states that.
 const searchSteps = 2000
 
-// Of an evaluation of many nodes, each part has its share of evaluationSteps, and once that
-// is used up each node leastSteps: a pod that is made to be searched for long delays the
-// others by little.
+// Limits for one evaluation of many nodes: the chunks share evaluationSteps; after that each node has
+// leastSteps.
 const (
 	evaluationSteps = 400_000
 	leastSteps      = 100
 )
 
-// retry is for a pod of several containers that does not fit in the usual order: in
-// another order it may. The largest containers first is tried by the policy; then any way
-// to serve them is looked for, for so many steps. o keeps the reasons of the first try.
+// retry tries a pod of several containers again: largest first by the policy, then any combination.
+// o keeps the reasons of the first try.
 func (f *fitter) retry(o *outcome) bool {
 	if len(f.req.containers) < 2 || !f.eachFits() {
 		return false
@@ -46,7 +43,7 @@ func (f *fitter) retry(o *outcome) bool {
 	return false
 }
 
-// possible says whether each need could be served if it were alone: else no order helps.
+// eachFits reports whether each container fits alone; if not, no order helps.
 func (f *fitter) eachFits() bool {
 	f.clear()
 	for i := range f.req.containers {
@@ -59,7 +56,7 @@ func (f *fitter) eachFits() bool {
 	return true
 }
 
-// enough says whether what runs together is no more than what is free of all GPUs together.
+// fitsInTotal compares the containers that run together with the sum of what is free.
 func (f *fitter) fitsInTotal() bool {
 	var free, wanted scheduler.Use
 	smallest := int64(math.MaxInt64)
@@ -79,8 +76,7 @@ func (f *fitter) fitsInTotal() bool {
 	return wanted.MemoryMiB <= free.MemoryMiB && wanted.Cores <= free.Cores && wanted.Slots <= free.Slots
 }
 
-// search serves the needs from the k-th of bySize on, from GPUs at or after the given
-// one for the k-th, in any way that there is.
+// search assigns the containers from bySize[k] on; the k-th uses GPUs from position from on.
 func (f *fitter) search(k, from int) bool {
 	if k == len(f.req.bySize) {
 		return true
@@ -111,8 +107,7 @@ func (f *fitter) search(k, from int) bool {
 	return false
 }
 
-// first is the first GPU to try for the k-th: of two containers that are the same, the
-// second goes nowhere before the first.
+// firstGPU is the first GPU to try for the k-th: identical containers are placed in ascending order.
 func (f *fitter) firstGPU(k int) int {
 	if k == len(f.req.bySize) {
 		return 0
@@ -125,7 +120,7 @@ func (f *fitter) firstGPU(k int) int {
 
 func (f *fitter) numa(gpu int) int { return f.n.gpus.numa[gpu] }
 
-// take is the reverse of give, but for the load's most.
+// unassign undoes assign, except for gpuLoad.most.
 func (f *fitter) unassign(i, gpu int) {
 	l := &f.loads[gpu]
 	for at, have := range l.containers {
@@ -137,8 +132,7 @@ func (f *fitter) unassign(i, gpu int) {
 	f.assigned[i] = f.assigned[i][:len(f.assigned[i])-1]
 }
 
-// twin says that a GPU before this one, which was just tried and failed, is the same to
-// this pod: it is not tried again.
+// sameAsEarlier reports whether an earlier GPU, which failed, is identical for this pod.
 func (f *fitter) sameAsEarlier(c, from int) bool {
 	for b := from; b < c; b++ {
 		if f.usable[b] == OK && len(f.loads[b].containers) == 0 && len(f.loads[c].containers) == 0 &&

@@ -5,22 +5,20 @@ import (
 	"maps"
 )
 
-// chunkSize is how many nodes share a chunk of the table: about the square root of a large
-// cluster, so that an event copies few pointers (one chunk, and the list of chunks).
+// chunkSize is about the square root of a large cluster's nodes: an event copies one chunk and the list of
+// chunks.
 const chunkSize = 64
 
-// chunk is a part of the table. It is not changed once it is published.
+// chunk is a part of the table. Immutable after publication.
 type chunk struct {
-	version uint64 // no other chunk has it
+	version uint64 // unique
 	nodes   [chunkSize]*node
 }
 
-// table has the nodes by their slot. It is a value: with returns another one, which shares
-// all chunks but one. A node keeps its slot as long as it is known, so that two tables can be
-// compared chunk by chunk: what has the same version has not changed.
+// table is a persistent array of nodes by slot: with shares all chunks but one. A node keeps its slot, so
+// chunks with equal versions have not changed.
 type table []*chunk
 
-// at is the node in a slot, or nil.
 func (t table) at(slot int) *node {
 	if c := slot / chunkSize; c < len(t) {
 		return t[c].nodes[slot%chunkSize]
@@ -28,7 +26,7 @@ func (t table) at(slot int) *node {
 	return nil
 }
 
-// with is the table with another node in the slot; the version is the changed chunk's.
+// with replaces the node in a slot; version is the new chunk's.
 func (t table) with(slot int, n *node, version uint64) table {
 	c := slot / chunkSize
 	next := make(table, max(len(t), c+1))
@@ -42,13 +40,11 @@ func (t table) with(slot int, n *node, version uint64) table {
 	return next
 }
 
-// shards is a map by name that is not changed once it is published: with copies one of its
-// parts. The zero value is empty.
+// shards is a persistent map by name. The zero value is empty.
 type shards[V any] struct{ parts *[shardCount]map[string]V }
 
 const shardCount = 128
 
-// seed is one for all maps of the process: their order shows nowhere.
 var seed = maphash.MakeSeed()
 
 func shardOf(name string) uint64 { return maphash.String(seed, name) % shardCount }

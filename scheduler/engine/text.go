@@ -8,7 +8,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// WriteText writes the state as tables, for people.
+// WriteText writes the state as tables.
 func (s State) WriteText(to io.Writer) error {
 	for _, p := range s.Problems {
 		fmt.Fprintf(to, "! %s%s: %s\n", p.Node, p.Pod, p.Text)

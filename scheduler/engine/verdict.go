@@ -4,29 +4,27 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// Verdict is what the engine says of a pod on a node.
+// Verdict is the result of evaluating a pod on a node.
 type Verdict struct {
-	// Fits says that there is room.
 	Fits bool
-	// Score is how good the node is where the pod fits: 0 to choose.MaxNodeScore.
+	// Score is from 0 to choose.MaxNodeScore.
 	Score int64
 
-	name     string   // the node's
-	node     *node    // as it was judged; nil: not known
-	outcome  *outcome // not to be changed
-	err      error    // why it is refused whatever is free: quotas, or a policy that there is not
+	name     string
+	node     *node    // as evaluated; nil: unknown
+	outcome  *outcome // read-only
+	err      error    // independent of free resources: a quota or an unknown policy
 	request  *podRequest
-	smallest bool // it fits with the smallest GPUs, which the policy would not have chosen
+	smallest bool // fits only on the smallest GPUs, not on the policy's
 }
 
-// subject is what is judged.
+// podRequest is the pod that is evaluated.
 type podRequest struct {
 	pod *scheduler.Pod
 	*compiled
-	positions []int // of ask.needs in the pod's containers
+	positions []int // of compiled.containers in the pod
 }
 
-// verdict is by what the fit says, and by the namespace's quotas.
 func (s *podRequest) verdict(name string, n *node, o *outcome, l *quotaLimits) Verdict {
 	v := Verdict{name: name, node: n, outcome: o, request: s}
 	if l != nil {
@@ -36,8 +34,7 @@ func (s *podRequest) verdict(name string, n *node, o *outcome, l *quotaLimits) V
 	return v
 }
 
-// limit has the verdict be by the namespace's quotas, too. Where the policy's GPUs are too
-// large for them, smaller ones may not be.
+// applyQuotas adds the namespace's quotas. If the policy's GPUs exceed them, smaller GPUs may fit.
 func (v *Verdict) applyQuotas(l *quotaLimits) {
 	err := l.check(v.node, v.outcome)
 	if err == nil {
@@ -56,12 +53,10 @@ func (v *Verdict) applyQuotas(l *quotaLimits) {
 	}
 }
 
-// Reasons is how many GPUs failed by which reason, for the container that could not be
-// served; all are zero where the pod fits.
+// Reasons counts the failed GPUs of the container that could not be served; zero if the pod fits.
 func (v *Verdict) Reasons() Counts { return v.outcome.counts }
 
-// Reason is the reason that most GPUs have: for metrics, and for kube-scheduler's sum
-// over nodes (Code.Brief). OK where the pod fits.
+// Reason is the most frequent reason; OK if the pod fits.
 func (v *Verdict) Reason() Code {
 	if v.Fits {
 		return OK
