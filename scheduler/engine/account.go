@@ -8,21 +8,21 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// SetQuota adds or replaces a namespace's ResourceQuota.
+// SetQuota sets a namespace's ResourceQuota.
 func (e *Engine) SetQuota(namespace, name string, l quota.Limits) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.quotas.SetLimits(namespace, name, l)
 }
 
-// DeleteQuota removes a namespace's ResourceQuota.
+// DeleteQuota removes a ResourceQuota.
 func (e *Engine) DeleteQuota(namespace, name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.quotas.DropLimits(namespace, name)
 }
 
-// Quotas returns the accounts of the namespaces with a ResourceQuota.
+// Quotas returns the namespaces with a ResourceQuota.
 func (e *Engine) Quotas() []*quota.Account {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -36,7 +36,6 @@ func (e *Engine) SetGPUQuota(gpus *quota.GPUs) {
 	e.quotas.SetGPUs(gpus)
 }
 
-// charge is what the allocation takes of the namespace's quotas on the node.
 func (e *Engine) charge(h *allocation, n *node) quota.Charge {
 	containers := make([]scheduler.Container, len(h.kinds))
 	for i, kind := range h.kinds {
@@ -50,7 +49,7 @@ func (e *Engine) charge(h *allocation, n *node) quota.Charge {
 	})
 }
 
-// recharged updates the pods' charges after the node's labels or GPUs changed.
+// recharged updates the charges after the node's labels or GPUs changed.
 func (c change) recharged(n *node) *node {
 	var pods []*allocation
 	for i, h := range n.pods {
@@ -74,8 +73,7 @@ func (c change) recharged(n *node) *node {
 	return &next
 }
 
-// quotaLimits returns the limits of the pod's namespace, without the pod's own allocation; nil: none.
-// The caller holds mu.
+// quotaLimits excludes the pod's own allocation; nil: no limits. The caller holds mu.
 func (e *Engine) quotaLimits(object *scheduler.Pod, r *request.Request) *quotaLimits {
 	account := e.quotas.Account(object.Namespace)
 	if !account.Limited() {
@@ -91,14 +89,13 @@ func (e *Engine) quotaLimits(object *scheduler.Pod, r *request.Request) *quotaLi
 	return &quotaLimits{account, quota.Requested(r, "", 0), e.options.QuotaLabels}
 }
 
-// quotaLimits are a namespace's quotas as seen by one pod.
 type quotaLimits struct {
 	account *quota.Account
 	least   quota.Charge // the least charge on any node
 	labels  quota.Labels
 }
 
-// check returns why the quotas reject the pod on the node; o is the outcome without quotas.
+// check returns why the quotas reject the pod; o is the outcome without quotas.
 func (l *quotaLimits) check(n *node, o *outcome) error {
 	if err := l.account.Check(l.least); err != nil || !o.fits {
 		return err
@@ -110,9 +107,7 @@ func (l *quotaLimits) check(n *node, o *outcome) error {
 	return l.account.CheckNode(n.labels, charge)
 }
 
-// withQuotaExceeded replaces the reasons checked after the quota by ResourceQuotaNotFit. is is false if
-// none
-// of them occurred.
+// withQuotaExceeded replaces the reasons checked after the quota; is is false if there are none.
 func (o *outcome) withQuotaExceeded(n *node) (_ *outcome, is bool) {
 	next := *o
 	c := &next.counts
@@ -126,14 +121,12 @@ func (o *outcome) withQuotaExceeded(n *node) (_ *outcome, is bool) {
 	return &next, c[ResourceQuotaNotFit] > 0
 }
 
-// quotaChange is a pod that an overlay adds or removes.
 type quotaChange struct {
 	namespace string
 	charge    quota.Charge
 	added     bool
 }
 
-// with applies an overlay's changes.
 func (l *quotaLimits) with(namespace string, all []quotaChange) *quotaLimits {
 	if l == nil {
 		return nil

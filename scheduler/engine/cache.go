@@ -7,11 +7,11 @@ import (
 	"sync/atomic"
 )
 
-// cache keeps the outcomes of the most recent requests, by signature.
+// cache keeps the outcomes of recent requests.
 type cache struct {
 	mu      sync.Mutex
 	max     int
-	used    *list.List // of *cacheEntry, the latest first
+	used    *list.List // of *cacheEntry, latest first
 	entries map[string]*list.Element
 }
 
@@ -19,7 +19,6 @@ func newCache(most int) *cache {
 	return &cache{max: most, used: list.New(), entries: map[string]*list.Element{}}
 }
 
-// cacheEntry has a signature's compiled request and its latest outcomes.
 type cacheEntry struct {
 	signature string
 	compiled  *compiled
@@ -48,8 +47,8 @@ func (c *cache) get(signature string, make func() (*compiled, error)) (*cacheEnt
 	return s, nil
 }
 
-// outcomeTable has the outcomes of all nodes of a snapshot, in the same slots and chunks. Immutable after
-// publication; it does not reference the snapshot.
+// outcomeTable has the outcomes of a snapshot's nodes by slot. Immutable; it does not reference the
+// snapshot.
 type outcomeTable struct {
 	version uint64 // the snapshot's
 	chunks  []*outcomeChunk
@@ -61,7 +60,7 @@ type outcomeChunk struct {
 	outcomes [chunkSize]outcome
 }
 
-// outcomes returns the table for a snapshot, evaluating only nodes that differ from the latest one.
+// outcomes evaluates only nodes that differ from the latest table.
 func (s *cacheEntry) outcomes(state *Snapshot) *outcomeTable {
 	if p := s.latest.Load(); p != nil && p.version == state.version {
 		return p
@@ -102,7 +101,6 @@ func (s *cacheEntry) update(old *outcomeTable, state *Snapshot) *outcomeTable {
 	return p
 }
 
-// update evaluates the nodes that changed since old, which may be nil.
 func (old *outcomeChunk) update(f *fitter, c *chunk) *outcomeChunk {
 	p := new(outcomeChunk)
 	if old != nil {
@@ -120,10 +118,10 @@ func (old *outcomeChunk) update(f *fitter, c *chunk) *outcomeChunk {
 	return p
 }
 
-// chunksPerWorker is how much work justifies one more goroutine: a chunk takes tens of microseconds.
+// chunksPerWorker justifies one more goroutine: a chunk takes tens of microseconds.
 const chunksPerWorker = 4
 
-// parallel calls work in one or more goroutines, which call take for one item after another, and waits.
+// parallel calls work in several goroutines; each takes items until none is left.
 func parallel(n int, work func(take func() (int, bool))) {
 	var next atomic.Int64
 	take := func() (int, bool) {

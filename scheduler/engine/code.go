@@ -2,11 +2,10 @@ package engine
 
 import "fmt"
 
-// Code is why a GPU can't serve a container: the first failed check, in the order of the constants
-// (HAMi's).
+// Code is the first check that a GPU failed, in HAMi's order.
 type Code uint8
 
-// The codes. Names without comment are HAMi's.
+// The codes.
 const (
 	OK Code = iota
 	CardNotHealth
@@ -32,7 +31,7 @@ var names = [codes]string{"OK", "CardNotHealth", "GPUCordoned", "GPUEmpty", "Car
 	"CardTimeSlicingExhausted", "ExclusiveDeviceAllocateConflict", "ResourceQuotaNotFit", "CardInsufficientMemory",
 	"CardInsufficientCore", "CardComputeUnitsExhausted", "NodeInsufficientDevice", "NodeUnregistered"}
 
-// String returns HAMi's name of the reason, used in events and metrics.
+// String returns HAMi's name.
 func (c Code) String() string {
 	if c >= codes {
 		return fmt.Sprintf("Code(%d)", uint8(c))
@@ -46,7 +45,7 @@ var briefs = [codes]string{"fits", "GPUs are not healthy", "GPUs are cordoned", 
 	"GPUs are in use and an exclusive one is asked for", "the namespace's quota is used up", "GPUs have too little free memory",
 	"GPUs have too few free cores", "GPUs have all cores taken", "the node has too few GPUs", "the node has no GPUs registered"}
 
-// Brief describes the reason without numbers: kube-scheduler groups nodes by this text in events.
+// Brief has no numbers: kube-scheduler groups nodes by this text in events.
 func (c Code) Brief() string {
 	if c >= codes {
 		return c.String()
@@ -54,10 +53,10 @@ func (c Code) Brief() string {
 	return briefs[c]
 }
 
-// Counts is the number of a node's GPUs by reason.
+// Counts counts a node's GPUs by reason.
 type Counts [codes]uint16
 
-// Main returns the most frequent reason; among equals the later check, which came closest to fitting.
+// Main is the most frequent reason; among equals the later check.
 func (c *Counts) Main() Code {
 	main := OK
 	for code := OK + 1; code < codes; code++ {
@@ -68,7 +67,7 @@ func (c *Counts) Main() Code {
 	return main
 }
 
-// Evictable reports whether evicting pods may change the verdict.
+// Evictable reports whether evicting pods may help.
 func (c *Counts) Evictable() bool {
 	for _, code := range [...]Code{NumaNotFit, CardTimeSlicingExhausted, ExclusiveDeviceAllocateConflict, ResourceQuotaNotFit,
 		CardInsufficientMemory, CardInsufficientCore, CardComputeUnitsExhausted} {

@@ -29,20 +29,20 @@ func parsePolicies(node, gpu, weights string) (p policies, err error) {
 	return p, nil
 }
 
-// compiled is a request prepared for fitting. It is shared by all requests with the same signature,
-// so it has no positions in the pod. containers are those with GPUs, in the order in which they start.
+// compiled is a request prepared for fitting, shared by all requests with the same signature. It has the
+// containers with GPUs in the order in which they start.
 type compiled struct {
 	policies
 	rules      request.Rules
 	ruled      bool // the rules select GPUs
 	containers []container
-	// uniform: one container, and a node score that does not depend on which GPUs it gets.
+	// uniform: one container, and the node score does not depend on which GPUs it gets.
 	uniform bool
-	// relative: some memory is in percent, so smaller GPUs use less of the quota.
+	// relative: some memory is in percent, so smaller GPUs use less quota.
 	relative bool
-	// order is the first order of assignment: init containers last, so that they reuse the pod's GPUs.
+	// order is the first try: init containers last, to reuse the pod's GPUs.
 	order []int
-	// bySize is the second order: largest first.
+	// bySize is the second try: largest first.
 	bySize []int
 }
 
@@ -51,7 +51,7 @@ type container struct {
 	kind scheduler.Kind
 }
 
-// positions returns the pod's containers with GPUs, in the order of compiled.containers.
+// positions are those of compiled.containers in the pod.
 func positions(r *request.Request) []int {
 	var early, late []int
 	for i := range r.Containers {
@@ -66,7 +66,7 @@ func positions(r *request.Request) []int {
 	return append(early, late...)
 }
 
-// cacheEntry returns the entry of the request's signature. An error is about the pod's policies.
+// cacheEntry fails if the pod's policies are invalid.
 func (e *Engine) cacheEntry(r *request.Request) (*cacheEntry, error) {
 	return e.verdicts.get(r.Signature, func() (*compiled, error) { return e.compile(r) })
 }
@@ -97,7 +97,6 @@ func (e *Engine) compile(r *request.Request) (*compiled, error) {
 	return a, nil
 }
 
-// compareSize sorts the container that is hardest to place first.
 func (n *container) compareSize(m *container) int {
 	flag := func(b bool) int {
 		if b {

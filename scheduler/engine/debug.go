@@ -10,17 +10,17 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// Stats are counters since start and the current size of the state.
+// Stats are counters since start and current sizes.
 type Stats struct {
-	// Reserved, Repeated (requested again), Refused (did not fit on the newest state, though Evaluate
-	// found it to fit: a prevented double reservation) and Expired count reservations.
+	// Refused reservations fitted by Evaluate, but not on the newest state: prevented double reservations.
+	// Expired ones were never confirmed.
 	Reserved, Repeated, Refused, Expired uint64
 	// Nodes and GPUs are registered; Pods have an allocation; Reservations are not bound yet.
 	Nodes, GPUs, Pods, Reservations int
 	Problems                        int
 }
 
-// Stats returns the counters, for metrics.
+// Stats returns the counters.
 func (e *Engine) Stats() Stats {
 	now := e.copyState()
 	return Stats{
@@ -30,7 +30,7 @@ func (e *Engine) Stats() Stats {
 	}
 }
 
-// stateCopy is a snapshot with its pods' state, to work on without the lock.
+// stateCopy is used without the lock.
 type stateCopy struct {
 	snapshot     *Snapshot
 	allocated    int
@@ -55,15 +55,13 @@ func (e *Engine) copyState() *stateCopy {
 // Problem needs an operator's attention.
 type Problem struct {
 	Node string `json:"node,omitempty"`
-	// PodUID and Pod (namespace/name) are set for a pod's problem.
+	// Of a pod's problem; Pod is namespace/name.
 	PodUID string `json:"podUID,omitempty"`
 	Pod    string `json:"pod,omitempty"`
 	Text   string `json:"text"`
 }
 
-// Problems returns unreadable or rejected annotations, and GPUs that are overcommitted (by other
-// schedulers,
-// or because the GPU got smaller).
+// Problems returns invalid annotations and overcommitted GPUs.
 func (e *Engine) Problems() []Problem { return e.copyState().problems() }
 
 func (l *stateCopy) problems() []Problem {
@@ -75,7 +73,7 @@ func (l *stateCopy) problems() []Problem {
 	return all
 }
 
-// podProblems ignores unserved pods on nodes without our GPUs: another system manages those.
+// podProblems ignores unserved pods on nodes without GPUs of ours: another system manages those.
 func (l *stateCopy) podProblems() (all []Problem) {
 	for i := range l.problemPods {
 		p := &l.problemPods[i]
@@ -90,7 +88,7 @@ func (l *stateCopy) podProblems() (all []Problem) {
 	return all
 }
 
-// problems counts the node's problems and, unless all is nil, appends them.
+// problems counts the node's problems and appends them to all, unless it is nil.
 func (n *node) problems(all *[]Problem) (count int) {
 	if n.problem != "" {
 		count++
@@ -113,13 +111,13 @@ func (n *node) problems(all *[]Problem) (count int) {
 	return count
 }
 
-// State is the whole state, sorted, for /debug/state.
+// State is the whole state, sorted.
 type State struct {
 	Nodes    []NodeState `json:"nodes"`
 	Problems []Problem   `json:"problems,omitempty"`
 }
 
-// NodeState is a node with its GPUs and pods.
+// NodeState is a node.
 type NodeState struct {
 	Name       string     `json:"name"`
 	Registered bool       `json:"registered"`
@@ -133,7 +131,7 @@ type GPUState struct {
 	Used scheduler.Use `json:"used"`
 }
 
-// PodState is a pod's allocation.
+// PodState is an allocation.
 type PodState struct {
 	UID        string          `json:"uid"`
 	Pod        string          `json:"pod"` // namespace/name
@@ -143,7 +141,7 @@ type PodState struct {
 	Containers [][]grant.Share `json:"containers"`
 }
 
-// State describes one node, or all if name is empty.
+// State describes one node; all if name is empty.
 func (e *Engine) State(name string) State {
 	now := e.copyState()
 	s := State{Problems: now.problems()}
@@ -172,7 +170,7 @@ func (l *stateCopy) describe(n *node) NodeState {
 	return s
 }
 
-// GPUs calls f for each registered GPU with its use, in no particular order.
+// GPUs calls f for each registered GPU, unsorted.
 func (s *Snapshot) GPUs(f func(node string, gpu *scheduler.GPU, used scheduler.Use)) {
 	s.each(func(n *node) {
 		for i := range n.gpus.inventory.GPUs {

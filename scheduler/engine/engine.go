@@ -2,8 +2,8 @@
 // Events (SetNode, SetPod, …) and Reserve change the state; readers use immutable snapshots.
 //
 // Evaluate scores the nodes for a pod. Reserve reserves GPUs on the newest state, so that concurrent
-// schedulers never reserve a GPU twice. SetPod with the bound pod confirms the reservation.
-// The package is safe for concurrent use.
+// schedulers never reserve a GPU twice. SetPod with the bound pod confirms the reservation. The package is
+// safe for concurrent use.
 package engine
 
 import (
@@ -20,18 +20,17 @@ import (
 // DefaultReservationTTL is longer than a bind takes on a slow API server.
 const DefaultReservationTTL = 5 * time.Minute
 
-// DefaultSignatures is the default of Options.Signatures.
+// DefaultSignatures is for Options.Signatures.
 const DefaultSignatures = 128
 
 // Options configure an engine.
 type Options struct {
 	Request request.Options
-	// Defaults for pods that set no policy, in the syntax of package choose; empty: its default.
+	// Policies of pods that set none, in the syntax of package choose.
 	NodePolicy, GPUPolicy, Weights string
-	// QuotaLabels are the node labels of gpu-manager's quota; default: quota.DefaultLabels.
+	// QuotaLabels are the node labels of gpu-manager's quota.
 	QuotaLabels quota.Labels
-	// Keys verify grants of bound pods. A pod without a valid signature is counted and reported as a
-	// problem. Nil: no verification.
+	// Keys verify bound pods' grants; failures are reported as problems, and the GPUs still count.
 	Keys           grant.Verifier
 	Clock          func() time.Time
 	ReservationTTL time.Duration
@@ -45,20 +44,19 @@ type Engine struct {
 	verdicts *cache
 
 	newest atomic.Pointer[Snapshot]
-	// soonest is the first expiry of a reservation in Unix nanoseconds; 0: none.
+	// soonest is the first expiry in Unix nanoseconds; 0: none.
 	soonest atomic.Int64
 
-	mu           sync.Mutex // protects the fields below and orders changes of newest
+	mu           sync.Mutex // protects the fields below; serializes changes of newest
 	pods         map[string]*pod
 	quotas       *quota.Accounts
 	reservations expiryHeap
 	allocated    int // pods with an allocation
 	problemPods  map[string]*pod
-	// pending are the unbound pods that request GPUs, by UID.
-	pending map[string]*scheduler.Pod
-	free    []int // unused slots of the table
-	slots   int   // slots ever used
-	// versions is the last version given to a node or chunk.
+	// pending are unbound pods that request GPUs, by UID.
+	pending  map[string]*scheduler.Pod
+	free     []int // free slots of the table
+	slots    int   // slots ever used
 	versions uint64
 
 	stats counters
@@ -86,15 +84,15 @@ func New(o Options) (*Engine, error) {
 	return e, nil
 }
 
-// Names returns the resource names in use.
+// Names returns the resource names.
 func (e *Engine) Names() request.Names { return e.options.Request.Names }
 
-// Request parses the pod's request; nil, nil if it requests no GPU.
+// Request parses the pod's request; nil, nil: no GPU requested.
 func (e *Engine) Request(pod *scheduler.Pod) (*request.Request, error) {
 	return request.FromPod(pod, e.options.Request)
 }
 
-// Snapshot returns the newest state, after expiring reservations.
+// Snapshot returns the newest state.
 func (e *Engine) Snapshot() *Snapshot {
 	if soonest := e.soonest.Load(); soonest != 0 && e.options.Clock().UnixNano() >= soonest {
 		e.mu.Lock()
@@ -106,15 +104,13 @@ func (e *Engine) Snapshot() *Snapshot {
 
 // Snapshot is an immutable state of the cluster.
 type Snapshot struct {
-	version uint64
-	table   table
-	slots   shards[int] // of the table, by node name
-	totals  totals
-	// nodesVersion grows when the set of nodes with GPUs changes.
+	version      uint64
+	table        table
+	slots        shards[int] // of the table, by node name
+	totals       totals
 	nodesVersion uint64
 }
 
-// totals counts what is in a snapshot.
 type totals struct {
 	nodes, gpus int // registered
 	problems    int // of nodes
@@ -131,13 +127,13 @@ func (t *totals) add(n *node, sign int) {
 	t.problems += sign * n.problems(nil)
 }
 
-// Version grows with each change; equal versions mean equal snapshots.
+// Version grows with each change.
 func (s *Snapshot) Version() uint64 { return s.version }
 
-// NodesVersion is equal for snapshots with the same set of GPU nodes.
+// NodesVersion changes with the set of nodes with GPUs.
 func (s *Snapshot) NodesVersion() uint64 { return s.nodesVersion }
 
-// Offering returns the names of the nodes that have GPUs, unsorted.
+// Offering returns the nodes with GPUs, unsorted.
 func (s *Snapshot) Offering() (names []string) {
 	s.each(func(n *node) {
 		if n.offers() {
@@ -157,7 +153,7 @@ func (s *Snapshot) node(name string) *node {
 	return s.table.at(slot)
 }
 
-// change builds a new snapshot; commit publishes it. The caller holds mu from begin to commit.
+// change builds a snapshot; the caller holds mu from begin to commit.
 type change struct {
 	e    *Engine
 	next *Snapshot
@@ -171,7 +167,6 @@ func (e *Engine) begin() change {
 
 func (c change) commit() { c.e.newest.Store(c.next) }
 
-// node returns the node's state; an empty one if it is unknown.
 func (c change) node(name string) *node {
 	if n := c.next.node(name); n != nil {
 		return n
@@ -179,7 +174,7 @@ func (c change) node(name string) *node {
 	return &node{name: name, gpus: noGPUs}
 }
 
-// set replaces the node's state by n, which is not published yet.
+// set replaces the node's state.
 func (c change) set(n *node) {
 	slot, ok := c.next.slots.get(n.name)
 	var old *node

@@ -5,12 +5,12 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// Evaluation is a pod's verdicts for all nodes of a snapshot. Immutable; reading it takes no lock.
+// Evaluation has a pod's verdicts for all nodes of a snapshot. Reading it takes no lock.
 type Evaluation struct {
 	snapshot *Snapshot
 	podRequest
 	outcomes *outcomeTable
-	// own is the node where the pod has an allocation, which is evaluated as free.
+	// own is the node with the pod's allocation, which counts as free.
 	own        string
 	ownNode    *node
 	ownOutcome outcome
@@ -18,8 +18,8 @@ type Evaluation struct {
 	err        error
 }
 
-// Evaluate evaluates the pod on all nodes. Nodes that have not changed since a request with the same
-// signature are taken from the cache. The pod's own allocation counts as free.
+// Evaluate evaluates all nodes; nodes that have not changed since an equal request come from the cache. The
+// pod's own allocation counts as free.
 func (e *Engine) Evaluate(s *Snapshot, object *scheduler.Pod, r *request.Request) *Evaluation {
 	v := &Evaluation{snapshot: s, podRequest: podRequest{pod: object}}
 	entry, err := e.cacheEntry(r)
@@ -43,7 +43,7 @@ func (e *Engine) Evaluate(s *Snapshot, object *scheduler.Pod, r *request.Request
 	return v
 }
 
-// AllocatedNode is the node where the pod has GPUs; empty: none.
+// AllocatedNode is where the pod has GPUs; empty: nowhere.
 func (e *Engine) AllocatedNode(podUID string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -57,7 +57,7 @@ func (e *Engine) allocatedNode(podUID string) string {
 	return ""
 }
 
-// Err is why no node can be evaluated: an unknown policy.
+// Err is set if no node can be evaluated: an invalid policy.
 func (v *Evaluation) Err() error { return v.err }
 
 // Snapshot is the evaluated state.
@@ -81,5 +81,4 @@ func (v *Evaluation) cached(node string, l *quotaLimits) Verdict {
 	return v.verdict(node, v.snapshot.table.at(slot), &v.outcomes.chunks[slot/chunkSize].outcomes[slot%chunkSize], l)
 }
 
-// unknown is the outcome for a node that the snapshot doesn't have.
 var unknown = outcome{counts: Counts{NodeUnregistered: 1}}

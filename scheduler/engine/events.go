@@ -7,8 +7,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/wire"
 )
 
-// SetNode handles an added or changed node. If its GPUs can't be read it gets no pods, and allocations are
-// kept until they can.
+// SetNode handles an added or changed node. With unreadable GPUs it gets no pods and keeps its allocations.
 func (e *Engine) SetNode(object *scheduler.Node) {
 	inventory, passed, err := wire.ReadNode(object)
 	problem := ""
@@ -25,7 +24,7 @@ func (e *Engine) SetNode(object *scheduler.Node) {
 	}
 }
 
-// DeleteNode handles a deleted node. Its pods' allocations are kept: the node may come back.
+// DeleteNode keeps the allocations: the node may come back.
 func (e *Engine) DeleteNode(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -40,14 +39,12 @@ func (e *Engine) DeleteNode(name string) {
 	c.commit()
 }
 
-// SetPod handles an added or changed pod. The annotations of a bound pod are its allocation; they were
-// written in the transaction that bound it. Annotations of an unbound pod are ignored.
+// SetPod handles an added or changed pod. Annotations count once it is bound.
 //
-// - A bound pod keeps its allocation until it ends, because its containers run. Only a resize changes it:
-// other amounts of the same GPUs with a later generation, signed if keys are set.
-// - An allocation counts whether or not its grant is signed: keys may be added or changed later.
-// - Unreadable, unsigned or changed annotations, annotations for another node, and bound pods that request
-// GPUs but were granted none are reported by Problems.
+//   - A bound pod keeps its allocation until it ends, because its containers run. Only a resize changes it:
+//     other amounts of the same GPUs with a later generation, signed if keys are set.
+//   - Unsigned grants count too: keys may be added or changed later.
+//   - Problems reports invalid or changed annotations, and bound pods without the GPUs they request.
 func (e *Engine) SetPod(object *scheduler.Pod) {
 	if object.Ended {
 		e.DeletePod(object.UID)
@@ -110,7 +107,7 @@ func (e *Engine) requestsGPUs(object *scheduler.Pod) bool {
 	return r != nil || err != nil
 }
 
-// changed describes how a bound pod's annotations differ from what was granted.
+// changed describes how a bound pod's annotations differ from the granted ones.
 func (p *pod) changed(placement *scheduler.Placement) string {
 	switch {
 	case placement == nil:

@@ -14,40 +14,38 @@ import (
 
 // States of an Explanation.
 const (
-	// ExplainedNone: requests no GPU and has none.
+	// ExplainedNone: no GPUs requested.
 	ExplainedNone = "no GPUs"
-	// ExplainedImpossible: the request is invalid.
+	// ExplainedImpossible: invalid request.
 	ExplainedImpossible = "impossible"
 	ExplainedPending    = "pending"
-	// ExplainedReserved: being bound, or waiting for its pod group.
+	// ExplainedReserved: being bound, or waiting for the pod group.
 	ExplainedReserved = "reserved"
 	ExplainedBound    = "bound"
-	// ExplainedUnserved: runs and requests GPUs, but was granted none.
+	// ExplainedUnserved: runs without the GPUs it requests.
 	ExplainedUnserved = "unserved"
 )
 
-// Explanation is why a pod is where it is, for gpuslice explain.
+// Explanation is the output of gpuslice explain.
 type Explanation struct {
 	Pod   string `json:"pod"` // namespace/name
 	UID   string `json:"uid"`
 	State string `json:"state"`
 	Text  string `json:"text"`
-	// Problem is what is wrong with its annotations.
+	// Problem is about the annotations.
 	Problem string `json:"problem,omitempty"`
-	// Nodes are the verdicts of all nodes with GPUs, for a pending pod.
-	Nodes []NodeVerdict `json:"nodes,omitempty"`
-	// Node and Containers are where and what GPUs it has.
+	// Nodes are the verdicts, for a pending pod.
+	Nodes      []NodeVerdict   `json:"nodes,omitempty"`
 	Node       string          `json:"node,omitempty"`
 	Containers []ContainerGPUs `json:"containers,omitempty"`
-	// Choice is set if this process chose the GPUs.
+	// Choice is nil if another process chose the GPUs.
 	Choice *Choice `json:"choice,omitempty"`
 }
 
-// NodeVerdict is the verdict of one node.
+// NodeVerdict is a node's verdict.
 type NodeVerdict struct {
-	Node string `json:"node"`
-	Fits bool   `json:"fits"`
-	// Reason is the most frequent; Text has all with numbers.
+	Node   string `json:"node"`
+	Fits   bool   `json:"fits"`
 	Reason string `json:"reason,omitempty"`
 	Text   string `json:"text"`
 	Score  int64  `json:"score,omitempty"`
@@ -59,7 +57,7 @@ type ContainerGPUs struct {
 	Shares    []grant.Share `json:"shares"`
 }
 
-// Choice is the state of the node's GPUs before the pod's GPUs were chosen.
+// Choice is the node's state before the GPUs were chosen.
 type Choice struct {
 	At         time.Time   `json:"at"`
 	NodePolicy string      `json:"nodePolicy"`
@@ -76,7 +74,7 @@ type GPUChoice struct {
 	Total  scheduler.Use `json:"total"`
 }
 
-// choice is a Choice in short form; it references immutable state.
+// choice is a compact Choice.
 type choice struct {
 	at        time.Time
 	node, gpu string
@@ -108,7 +106,7 @@ func (c *choice) public(h *allocation) *Choice {
 	return out
 }
 
-// Explain explains the pod on the current state.
+// Explain explains the pod in the current state.
 func (e *Engine) Explain(object *scheduler.Pod) Explanation {
 	x := Explanation{Pod: object.Namespace + "/" + object.Name, UID: object.UID}
 	r, err := e.Request(object)
@@ -136,7 +134,7 @@ func (e *Engine) Explain(object *scheduler.Pod) Explanation {
 	return x
 }
 
-// explainHeld is for a pod with an allocation. The caller holds mu.
+// The caller holds mu.
 func (e *Engine) explainHeld(x *Explanation, object *scheduler.Pod, p *pod) {
 	x.State, x.Node = ExplainedBound, p.allocation.placement.Node
 	if !p.bound() {

@@ -10,8 +10,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// Text explains in one line, with numbers, why the pod does not fit on the node. It is computed on each
-// call.
+// Text explains the verdict in one line. It is computed on each call.
 func (v *Verdict) Text() string {
 	t := make(text, 0, 256).add(v.name, ": ")
 	counts := &v.outcome.counts
@@ -44,7 +43,6 @@ func (v *Verdict) containerName() string {
 	return fmt.Sprintf("container %d of those with GPUs", k+1)
 }
 
-// describeReasons lists the reasons with their number of GPUs, most frequent first.
 func (v *Verdict) describeReasons(t text) text {
 	f := v.request.fitter()
 	defer f.release()
@@ -121,7 +119,7 @@ func (f *fitter) describe(t text, code Code, container *container, i int) text {
 	return t.add(code.Brief())
 }
 
-// mostFree is the most that is free on any GPU with this reason.
+// mostFree is the most that is free on a GPU with this reason.
 func (f *fitter) mostFree(code Code, i int) (most scheduler.Use) {
 	for c := range f.loads {
 		if f.usable[c] != OK {
@@ -135,7 +133,6 @@ func (f *fitter) mostFree(code Code, i int) (most scheduler.Use) {
 	return most
 }
 
-// otherType is the type of the first GPU with the wrong type.
 func (f *fitter) otherType() string {
 	for c, why := range f.usable {
 		if gpu := &f.n.gpus.inventory.GPUs[c]; why == CardTypeMismatch {
@@ -148,7 +145,7 @@ func (f *fitter) otherType() string {
 	return ""
 }
 
-// text builds a text with few allocations: an extender reads thousands at a time.
+// text avoids allocations: an extender reads thousands of texts at a time.
 type text []byte
 
 func (t text) add(parts ...string) text {
@@ -167,8 +164,7 @@ func (t text) gpus(n int) text {
 	return t.number(int64(n)).add(" GPUs")
 }
 
-// Summary explains for all nodes why the pod does not fit: node counts by reason, and one node in detail.
-// Empty if some node fits.
+// Summary explains why no node fits: counts by reason, and one node in detail. Empty if some node fits.
 func (v *Evaluation) Summary() string {
 	if v.err != nil {
 		return v.err.Error()

@@ -5,7 +5,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/quota"
 )
 
-// evaluate is fit without the choice of GPUs, which most pods don't need.
+// evaluate is fit without choosing GPUs, where possible.
 func (f *fitter) evaluate(n *node) outcome {
 	if f.req.uniform && n != nil {
 		if o, ok := f.fastFit(n); ok {
@@ -15,8 +15,7 @@ func (f *fitter) evaluate(n *node) outcome {
 	return f.fit(n)
 }
 
-// fastFit handles one container on identical GPUs with a policy that scores sums: it does not matter
-// which GPUs are chosen. ok is false if that can't be decided here.
+// fastFit handles one container if it does not matter which GPUs it gets. ok is false if it can't decide.
 func (f *fitter) fastFit(n *node) (o outcome, ok bool) {
 	container, gpus := &f.req.containers[0], n.gpus
 	if len(gpus.total) < container.GPUs {
@@ -25,7 +24,7 @@ func (f *fitter) fastFit(n *node) (o outcome, ok bool) {
 	f.n, f.after = n, append(f.after[:0], n.used...)
 	f.setUsable(n)
 	var none gpuLoad
-	first := int64(-1) // memory of the first fitting GPU
+	first := int64(-1) // of the first fitting GPU
 	given := 0
 	for c, why := range f.usable {
 		if why != OK {
@@ -51,7 +50,7 @@ func (f *fitter) fastFit(n *node) (o outcome, ok bool) {
 		}
 	}
 	if given < container.GPUs {
-		return o, false // the reasons have to be counted
+		return o, false // the reasons are needed
 	}
 	o.fits = true
 	o.score = int32(choose.Node(f.req.node, f.req.weights, f.after, gpus.total))

@@ -12,27 +12,26 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// outcome is the result of fitting a request on a node.
+// outcome is the result for one node.
 type outcome struct {
-	// The charge to the namespace's quotas (quota.Charge).
+	// As in quota.Charge.
 	memoryMiB         int64
 	cores, gpuPercent int32
 	score             int32
 	counts            Counts
-	// container could not be served. together: each container fits alone, but not all of them; gaveUp: the
-	// search ended before all combinations were tried.
+	// container could not be served. together: each fits alone; gaveUp: not all combinations were tried.
 	container uint8
 	together  bool
 	gaveUp    bool
 	fits      bool
 }
 
-// fitter fits a request on nodes. It reuses its buffers; one goroutine at a time uses it.
+// fitter fits a request on nodes, with reusable buffers. One goroutine at a time uses it.
 type fitter struct {
 	req *compiled
 	n   *node
 
-	usable     []Code // by GPU; may be the node's own slice: read-only
+	usable     []Code // by GPU; read-only: may be the node's
 	ruled      []Code
 	model      string // the last one evaluated
 	typeFits   bool
@@ -42,9 +41,9 @@ type fitter struct {
 	chosen     []int
 	after      []scheduler.Use
 	links      []int
-	steps      int  // left for the current search
-	budget     int  // search steps for the next nodes
-	smallest   bool // prefer the smallest GPUs to the policy's
+	steps      int  // left in this search
+	budget     int  // search steps left for more nodes
+	smallest   bool // smallest GPUs first, instead of the policy
 }
 
 var fitters = sync.Pool{New: func() any { return new(fitter) }}
@@ -61,8 +60,7 @@ func (f *fitter) release() {
 	fitters.Put(f)
 }
 
-// fit fits the request on a node; nil: an unknown node. If it fits, f.assigned is valid until the next
-// call.
+// fit accepts nil for an unknown node. If it fits, f.assigned is valid until the next call.
 func (f *fitter) fit(n *node) (o outcome) {
 	if n == nil || len(n.gpus.total) == 0 {
 		o.counts[NodeUnregistered] = 1
@@ -77,7 +75,7 @@ func (f *fitter) fit(n *node) (o outcome) {
 	return o
 }
 
-// fitSmallest is fit with the smallest GPUs that suffice, to stay within a quota.
+// fitSmallest is fit with the smallest GPUs, to stay within a quota.
 func (f *fitter) fitSmallest(n *node) outcome {
 	f.smallest = true
 	defer func() { f.smallest = false }()
@@ -92,7 +90,6 @@ func (f *fitter) reset(n *node) {
 	f.clear()
 }
 
-// setUsable evaluates the rules for each GPU.
 func (f *fitter) setUsable(n *node) {
 	f.usable = n.gpus.usable
 	if !f.req.ruled {
@@ -151,8 +148,7 @@ func (f *fitter) assignContainer(i int, o *outcome) bool {
 	return false
 }
 
-// collectCandidates collects the GPUs that can serve the container; own: only GPUs that the pod already
-// has.
+// collectCandidates collects the GPUs for the container; own: only GPUs that the pod already has.
 func (f *fitter) collectCandidates(i int, own bool, counts *Counts) {
 	container, gpus, mutex := &f.req.containers[i], f.n.gpus, f.req.gpu.Mutex()
 	f.candidates = slices.Grow(f.candidates[:0], len(f.loads))
@@ -223,7 +219,7 @@ func (f *fitter) score(o *outcome) {
 	o.score = int32(choose.Node(f.req.node, f.req.weights, f.after, f.n.gpus.total, f.links...))
 }
 
-// charge computes the same as quota.Of: containers are in the order in which they start.
+// charge is the same as quota.Of.
 func (f *fitter) charge(o *outcome) {
 	var running outcome
 	for i := range f.req.containers {
@@ -242,7 +238,6 @@ func (f *fitter) charge(o *outcome) {
 	}
 }
 
-// shares returns the assigned GPUs by the pod's containers.
 func (f *fitter) shares(r *request.Request) [][]grant.Share {
 	shares := make([][]grant.Share, len(r.Containers))
 	for i, position := range positions(r) {

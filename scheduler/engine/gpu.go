@@ -5,7 +5,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// usable returns why the request can never use the GPU, however much is free.
+// usable ignores how much is free.
 func usable(gpu *scheduler.GPU, typeFits bool, rules *request.Rules) Code {
 	switch {
 	case !gpu.Healthy:
@@ -24,14 +24,13 @@ func usable(gpu *scheduler.GPU, typeFits bool, rules *request.Rules) Code {
 	return OK
 }
 
-// gpuLoad is what the pod gets of one GPU.
 type gpuLoad struct {
 	containers []int         // positions in compiled.containers, ascending
 	most       scheduler.Use // peak use
 }
 
-// simulate starts the containers as Kubernetes does, with one container added: init containers end, others
-// keep running. It returns the peak use and the first broken rule.
+// simulate starts the containers with one added: init containers end, others keep running. It returns the
+// peak use and the first broken rule.
 func (a *compiled) simulate(l *gpuLoad, add int, others, total *scheduler.Use) (scheduler.Use, Code) {
 	m := startup{others: others, total: total}
 	rest := l.containers
@@ -71,7 +70,7 @@ func (m *startup) start(container *container) {
 	}
 }
 
-// check returns why a usable GPU can't serve one more container, and the pod's peak use of it.
+// check returns why a usable GPU can't serve the added container, and the pod's peak use.
 func (a *compiled) check(l *gpuLoad, add int, others, total *scheduler.Use) (most scheduler.Use, why Code) {
 	most, rule := a.simulate(l, add, others, total)
 	all := others.Add(most)

@@ -13,7 +13,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// gpus is a node's inventory, prepared for fitting. Immutable.
+// gpus is an inventory prepared for fitting. Immutable.
 type gpus struct {
 	inventory scheduler.Inventory
 	models    []string // in lower case
@@ -43,12 +43,12 @@ func (c *gpus) same(inv scheduler.Inventory) bool {
 
 var noGPUs = newGPUs(scheduler.Inventory{})
 
-// node is a node and its allocations. Immutable after publication.
+// node is immutable after publication.
 type node struct {
 	name string
 	// version is unique to this state of the node.
 	version uint64
-	// registered: the node exists; otherwise only pods on it are known.
+	// registered: the node exists, not only pods on it.
 	registered bool
 	labels     map[string]string
 	problem    string // why its GPUs can't be read
@@ -89,7 +89,7 @@ func newAllocation(pod *scheduler.Pod, placement scheduler.Placement) *allocatio
 	return h
 }
 
-// on resolves the allocation to the positions of these GPUs.
+// on resolves the allocation to these GPUs.
 func (h *allocation) on(c *gpus) *allocation {
 	resolved := *h
 	resolved.byPosition = make([]positionUse, 0, len(h.byUUID))
@@ -109,7 +109,6 @@ func samePlacement(a, b scheduler.Placement) bool {
 	return a.Node == b.Node && slices.EqualFunc(a.Containers, b.Containers, slices.Equal[[]grant.Share])
 }
 
-// find returns the pod's index in n.pods, or where it would be inserted.
 func (n *node) find(uid string) (int, bool) {
 	i := sort.Search(len(n.pods), func(i int) bool { return n.pods[i].uid >= uid })
 	return i, i < len(n.pods) && n.pods[i].uid == uid
@@ -142,7 +141,6 @@ func (n *node) with(h *allocation) *node {
 	return &next
 }
 
-// without removes the pod's allocation; it returns n if there is none.
 func (n *node) without(uid string) *node {
 	i, ok := n.find(uid)
 	if !ok {
@@ -161,7 +159,6 @@ func (n *node) count(takes []positionUse, op func(a, b scheduler.Use) scheduler.
 	}
 }
 
-// withGPUs replaces the GPUs and resolves all allocations to them.
 func (n *node) withGPUs(c *gpus) *node {
 	next := *n
 	next.gpus = c
@@ -176,7 +173,7 @@ func (n *node) withGPUs(c *gpus) *node {
 
 func (n *node) empty() bool { return !n.registered && len(n.pods) == 0 }
 
-// asRegistered applies the node object; it returns n if nothing changes.
+// asRegistered returns n if nothing changes.
 func (n *node) asRegistered(object *scheduler.Node, inv scheduler.Inventory, problem string) *node {
 	if n.registered && n.problem == problem && n.gpus.same(inv) && maps.Equal(n.labels, object.Labels) {
 		return n

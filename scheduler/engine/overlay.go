@@ -8,20 +8,19 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// Overlay is a snapshot with some pods added or removed, for preemption. Immutable: With and Without return
-// another one and copy one node.
+// Overlay is a snapshot with pods added or removed, for preemption. Immutable; a change copies one node.
 type Overlay struct {
 	base, state *Snapshot
 	changes     []quotaChange
 }
 
-// Overlay returns an overlay without changes.
+// Overlay returns an unchanged overlay.
 func (s *Snapshot) Overlay() *Overlay { return &Overlay{base: s, state: s} }
 
-// Without returns an overlay without the pod's allocation on the node.
+// Without returns an overlay without the pod.
 func (s *Snapshot) Without(node, podUID string) *Overlay { return s.Overlay().Without(node, podUID) }
 
-// Without removes the pod's allocation on the node.
+// Without removes the pod from the node.
 func (o *Overlay) Without(node, podUID string) *Overlay {
 	n := o.state.node(node)
 	if n == nil {
@@ -44,10 +43,8 @@ func (o *Overlay) set(n *node, m quotaChange) *Overlay {
 	return &Overlay{o.base, &next, append(slices.Clip(o.changes), m)}
 }
 
-// With adds the pod to the node: with its allocation in the snapshot, or else (a nominated pod) with what
-// it
-// requests. A nominated pod that does not fit yet, because its victims still run, reserves its GPUs all the
-// same. r is nil for a pod without GPUs.
+// With adds the pod to the node: with its allocation in the snapshot, or else (a nominated pod) with its
+// request. A nominated pod reserves GPUs even while its victims still run. r is nil without GPUs.
 func (e *Engine) With(o *Overlay, node string, object *scheduler.Pod, r *request.Request) *Overlay {
 	n := o.state.node(node)
 	if n == nil || n.allocation(object.UID) != nil {
@@ -73,7 +70,7 @@ func (e *Engine) With(o *Overlay, node string, object *scheduler.Pod, r *request
 	return o.set(n.with(h), quotaChange{h.namespace, h.charge, true})
 }
 
-// assignRegardless falls back to the GPUs with the most free memory for containers that don't fit.
+// assignRegardless overcommits the GPUs with the most free memory if needed.
 func (f *fitter) assignRegardless(n *node) {
 	f.reset(n)
 	for _, i := range f.req.order {
@@ -98,7 +95,7 @@ func (f *fitter) free(gpu int) int64 {
 	return f.n.gpus.total[gpu].MemoryMiB - f.n.used[gpu].MemoryMiB - f.loads[gpu].most.MemoryMiB
 }
 
-// On is the node's verdict on an overlay of the evaluated snapshot.
+// On is the verdict on an overlay of the evaluated snapshot.
 func (v *Evaluation) On(o *Overlay, node string) Verdict {
 	n := o.state.node(node)
 	l := v.quotas.with(v.pod.Namespace, o.changes)
@@ -117,8 +114,8 @@ func (v *Evaluation) On(o *Overlay, node string) Verdict {
 	return v.verdict(node, n, &out, l)
 }
 
-// Victims returns which candidates to evict so that the pod fits on the node: a minimal set. Candidates are
-// spared in their order, so pass the most important first. ok is false if evicting all does not help.
+// Victims returns a minimal set of candidates whose eviction makes the pod fit. Candidates are spared in
+// their order: most important first. ok is false if none suffices.
 func (v *Evaluation) Victims(o *Overlay, node string, candidates []string) (victims []string, ok bool) {
 	full := o
 	for _, uid := range candidates {

@@ -13,15 +13,15 @@ import (
 const (
 	// PendingBadRequest: the request is invalid.
 	PendingBadRequest = "BadRequest"
-	// PendingReserved: GPUs are reserved; the pod is being bound or waits for its group.
+	// PendingReserved: being bound, or waiting for the pod group.
 	PendingReserved = "Reserved"
-	// PendingFits: a node fits; the pod is about to be tried, or waits for something other than GPUs.
+	// PendingFits: about to be tried, or waiting for something other than GPUs.
 	PendingFits = "Fits"
-	// PendingNotEvaluated: there are more than maxEvaluated kinds of requests.
+	// PendingNotEvaluated: more than maxEvaluated kinds of requests.
 	PendingNotEvaluated = "NotEvaluated"
 )
 
-// maxEvaluated limits the kinds of requests evaluated for one scrape.
+// maxEvaluated limits the work of one scrape.
 const maxEvaluated = 500
 
 // Pending is an unbound pod that requests GPUs.
@@ -29,10 +29,10 @@ type Pending struct {
 	UID   string    `json:"uid"`
 	Pod   string    `json:"pod"` // namespace/name
 	Since time.Time `json:"since"`
-	// Reason is one of the Pending constants, or the Code of most nodes.
+	// Reason is a Pending constant, or the Code of most nodes.
 	Reason string `json:"reason"`
 	Text   string `json:"text"`
-	// Fragmented: enough memory is free, but spread over several GPUs.
+	// Fragmented: enough memory is free, but on several GPUs.
 	Fragmented bool `json:"fragmented,omitempty"`
 }
 
@@ -42,7 +42,6 @@ type PendingCounts struct {
 	Fragmented int
 }
 
-// pendingPods returns the pending pods, oldest first.
 func (e *Engine) pendingPods() []*scheduler.Pod {
 	e.mu.Lock()
 	e.expire()
@@ -57,7 +56,7 @@ func (e *Engine) pendingPods() []*scheduler.Pod {
 	return pods
 }
 
-// Pending evaluates up to most pending pods, oldest first; total is their number.
+// Pending evaluates up to most pods, oldest first; total is the number of all.
 func (e *Engine) Pending(most int) (pods []Pending, total int) {
 	asking := e.pendingPods()
 	s := e.Snapshot()
@@ -145,7 +144,7 @@ func (e *Engine) pendingState(s *Snapshot, spare freeTotals, object *scheduler.P
 	return pendingState{reason: code.String(), evaluation: v, fragmented: code == CardInsufficientMemory && spare.enough(r)}
 }
 
-// Reason is the reason of most nodes; among equals the later check. OK if some node fits.
+// Reason is the reason of most nodes; OK if one fits.
 func (v *Evaluation) Reason() Code {
 	var counts [codes]int
 	main := NodeUnregistered // if there are no nodes
@@ -162,7 +161,6 @@ func (v *Evaluation) Reason() Code {
 	return main
 }
 
-// freeTotals is the free memory of all GPUs and the size of the largest.
 type freeTotals struct{ freeMiB, largestMiB int64 }
 
 func (s *Snapshot) freeTotals() (all freeTotals) {
@@ -175,8 +173,7 @@ func (s *Snapshot) freeTotals() (all freeTotals) {
 	return all
 }
 
-// enough reports whether the requested memory is free on any number of GPUs, and no container exceeds one
-// GPU.
+// enough reports whether the memory is free in total, and no container needs more than a whole GPU.
 func (s freeTotals) enough(r *request.Request) bool {
 	running, before := int64(0), int64(0) // init containers run before, one by one
 	for i := range r.Containers {

@@ -11,25 +11,24 @@ import (
 type pod struct {
 	uid, namespace, name string
 	allocation           *allocation // nil: none
-	// Of a reservation.
-	owner  string
-	expiry time.Time
-	// granted is what the annotations of a bound pod contain; during a resize the allocation may be larger.
+	owner                string
+	expiry               time.Time
+	// granted is from a bound pod's annotations; during a resize the allocation may be larger.
 	granted scheduler.Placement
-	// choice explains the allocation; nil: another process made it.
+	// choice is nil if another process chose.
 	choice *choice
-	// heapIndex is the position in Engine.reservations plus 1; 0: not a reservation.
+	// heapIndex is the index in Engine.reservations plus 1; 0: none.
 	heapIndex int
 
 	problem string
-	// unserved is the node where the pod runs without the GPUs it requests.
+	// unserved is the node of a pod that runs without the GPUs it requests.
 	unserved string
 }
 
-// bound reports whether the allocation is of a bound pod and not a reservation.
+// bound: not a reservation.
 func (p *pod) bound() bool { return p.allocation != nil && p.heapIndex == 0 }
 
-// podEntry returns the pod's entry, adding it if needed. The caller holds mu.
+// podEntry returns or adds the pod's entry. The caller holds mu.
 func (e *Engine) podEntry(p *scheduler.Pod) *pod {
 	known := e.pods[p.UID]
 	if known == nil {
@@ -39,7 +38,7 @@ func (e *Engine) podEntry(p *scheduler.Pod) *pod {
 	return known
 }
 
-// allocate replaces the pod's allocation, on any node, by h.
+// allocate replaces the pod's allocation.
 func (e *Engine) allocate(p *pod, h *allocation) {
 	if p.allocation != nil && p.allocation.sameAs(h) {
 		return
@@ -95,14 +94,12 @@ func (e *Engine) setProblem(p *pod, problem string, unserved bool, node string) 
 
 func (p *pod) hasProblem() bool { return p.problem != "" || p.unserved != "" }
 
-// forget removes the entry of a pod without allocation and problem.
 func (e *Engine) forget(p *pod) {
 	if p.allocation == nil && !p.hasProblem() {
 		delete(e.pods, p.uid)
 	}
 }
 
-// expiryHeap is the reservations, soonest expiry first (container/heap).
 type expiryHeap []*pod
 
 func (w expiryHeap) Len() int           { return len(w) }
@@ -125,7 +122,7 @@ func (w *expiryHeap) Pop() any {
 	return p
 }
 
-// startTimer starts or restarts the reservation's TTL. The caller holds mu.
+// startTimer (re)starts the reservation's TTL. The caller holds mu.
 func (e *Engine) startTimer(p *pod) {
 	p.expiry = e.options.Clock().Add(e.options.ReservationTTL)
 	if p.heapIndex == 0 {
@@ -136,7 +133,6 @@ func (e *Engine) startTimer(p *pod) {
 	e.updateSoonest()
 }
 
-// endReservation is for a pod that is bound or released.
 func (e *Engine) endReservation(p *pod) {
 	if p.heapIndex != 0 {
 		heap.Remove(&e.reservations, p.heapIndex-1)
@@ -153,7 +149,7 @@ func (e *Engine) updateSoonest() {
 	e.soonest.Store(soonest)
 }
 
-// expire releases expired reservations. The caller holds mu.
+// The caller holds mu.
 func (e *Engine) expire() {
 	now := e.options.Clock()
 	for len(e.reservations) > 0 && !now.Before(e.reservations[0].expiry) {

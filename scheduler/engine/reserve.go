@@ -10,9 +10,9 @@ import (
 )
 
 var (
-	// ErrNoFit is returned by Reserve if the pod does not fit on the node now.
+	// ErrNoFit: the pod does not fit on the node now.
 	ErrNoFit = errors.New("no room")
-	// ErrBound is returned by Reserve for a pod that is bound to another node.
+	// ErrBound: the pod is bound to another node.
 	ErrBound = errors.New("the pod is bound already")
 )
 
@@ -28,13 +28,11 @@ type counters struct {
 	reserved, repeated, refused, expired, resized atomic.Uint64
 }
 
-// Reserve reserves GPUs on the node for the pod, on the newest state. If the pod already has an allocation
-// on
-// the node, Reserve returns it and renews the reservation; a reservation on another node is released.
-// Errors are ErrNoFit and ErrBound.
+// Reserve reserves GPUs on the newest state. A pod with an allocation on the node gets the same one again;
+// a reservation on another node is released. Errors are ErrNoFit and ErrBound.
 //
-// The owner names the caller, for Unreserve. The reservation expires after ReservationTTL unless SetPod
-// reports the pod as bound.
+// The owner identifies the caller for Unreserve. The reservation expires after ReservationTTL unless SetPod
+// confirms it.
 func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner string) (scheduler.Placement, error) {
 	entry, err := e.cacheEntry(r)
 	if err != nil {
@@ -83,7 +81,6 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 	return placement, nil
 }
 
-// stillUsable reports whether all GPUs of the allocation exist and are healthy.
 func (e *Engine) stillUsable(h *allocation) bool {
 	n := e.newest.Load().node(h.placement.Node)
 	if n == nil {
@@ -101,7 +98,7 @@ func (e *Engine) stillUsable(h *allocation) bool {
 	return true
 }
 
-// Unreserve releases the owner's reservation. It does nothing if the pod is bound or has another owner.
+// Unreserve releases the owner's reservation, unless the pod is bound.
 func (e *Engine) Unreserve(podUID, owner string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

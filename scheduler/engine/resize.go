@@ -11,18 +11,16 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// ErrResize is returned if Resize refuses the wanted amounts.
+// ErrResize: Resize refuses the wanted amounts.
 var ErrResize = errors.New("can't be resized")
 
 func refuseResize(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrResize, fmt.Sprintf(format, args...))
 }
 
-// Resize changes the amounts of a bound pod's GPUs on the newest state. Until SetPod reports the new
-// amounts
-// or CancelResize is called, the pod is charged the higher of old and new. An increase has to be free and
-// within the namespace's quotas; a decrease always succeeds. 0 cores are unlimited: the highest amount,
-// though it reserves none.
+// Resize changes a bound pod's amounts. Until SetPod confirms them or CancelResize is called, the pod is
+// charged the higher of old and new. An increase has to be free and within the quotas; a decrease always
+// succeeds. 0 cores are unlimited: the highest amount, though they reserve none.
 func (e *Engine) Resize(object *scheduler.Pod, wanted map[string]grant.Wanted) (scheduler.Placement, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -50,7 +48,7 @@ func (e *Engine) Resize(object *scheduler.Pod, wanted map[string]grant.Wanted) (
 	return next, nil
 }
 
-// CancelResize goes back to the amounts in the pod's annotations, for a resize that could not be written.
+// CancelResize restores the amounts in the pod's annotations.
 func (e *Engine) CancelResize(object *scheduler.Pod) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -59,7 +57,6 @@ func (e *Engine) CancelResize(object *scheduler.Pod) {
 	}
 }
 
-// reallocate changes a bound pod's allocation, which may release GPUs.
 func (e *Engine) reallocate(p *pod, h *allocation) {
 	if !p.allocation.sameAs(h) {
 		e.allocate(p, h)
@@ -67,11 +64,10 @@ func (e *Engine) reallocate(p *pod, h *allocation) {
 	}
 }
 
-// Resized counts changes of bound pods' allocations. Schedulers poll it, because no Kubernetes event makes
-// them retry pods that a resize made fit.
+// Resized counts changed allocations of bound pods. No Kubernetes event makes schedulers retry pods then.
 func (e *Engine) Resized() uint64 { return e.stats.resized.Load() }
 
-// PendingUnreserved returns up to most pending pods without a reservation, oldest first.
+// PendingUnreserved returns up to most pods without a reservation, oldest first.
 func (e *Engine) PendingUnreserved(most int) (pods []*scheduler.Pod) {
 	for _, p := range e.pendingPods() {
 		if len(pods) == most {
@@ -84,7 +80,7 @@ func (e *Engine) PendingUnreserved(most int) (pods []*scheduler.Pod) {
 	return pods
 }
 
-// resized reports whether the placement is a resize of the pod's current one.
+// resized reports whether next is a resize of the current placement.
 func (p *pod) resized(next *scheduler.Placement) bool {
 	return next != nil && next.Generation > p.granted.Generation && next.Node == p.granted.Node &&
 		slices.EqualFunc(next.Containers, p.granted.Containers, func(a, b []grant.Share) bool {
@@ -130,7 +126,7 @@ func withGPUs(object *scheduler.Pod, p scheduler.Placement) (names string) {
 	return names
 }
 
-// admitResize checks the change from old to next on a node without the pod.
+// admitResize expects n without the pod.
 func (e *Engine) admitResize(n *node, old, next *allocation) error {
 	had := make(map[string]scheduler.Use, len(old.byUUID))
 	for _, u := range old.byUUID {
@@ -165,11 +161,11 @@ func (e *Engine) admitResize(n *node, old, next *allocation) error {
 	return e.checkQuotas(n, old, next)
 }
 
-// coreGain is the change of one container's cores on a GPU, where the sums don't show it.
+// coreGain is a change of cores that the sums don't show.
 type coreGain struct {
 	unlimited bool // from a limit to none
 	whole     bool // to all cores
-	running   int  // cores of the pod's containers that run together; only if unlimited
+	running   int  // cores that run together, if unlimited
 }
 
 func coreGains(old, next *allocation, uuid string) (g coreGain) {
@@ -193,7 +189,6 @@ func coreGains(old, next *allocation, uuid string) (g coreGain) {
 	return g
 }
 
-// checkQuotas checks the increase from old to next.
 func (e *Engine) checkQuotas(n *node, old, next *allocation) error {
 	account := e.quotas.Account(next.namespace)
 	before, now := e.charge(old, n), e.charge(next, n)
@@ -201,7 +196,7 @@ func (e *Engine) checkQuotas(n *node, old, next *allocation) error {
 		return nil
 	}
 	account = account.Minus(e.charged(next.uid, before))
-	// A quota that was lowered since does not refuse a decrease.
+	// A decrease is never refused, even if a quota was lowered.
 	if now.MemoryMiB <= before.MemoryMiB {
 		now.MemoryMiB = 0
 	}
@@ -220,7 +215,7 @@ func (e *Engine) checkQuotas(n *node, old, next *allocation) error {
 	return nil
 }
 
-// charged is the pod's current charge: during a resize more than before.
+// charged is the current charge, higher during a resize.
 func (e *Engine) charged(uid string, before quota.Charge) quota.Charge {
 	if n := e.newest.Load().node(e.allocatedNode(uid)); n != nil {
 		if h := n.allocation(uid); h != nil {
@@ -230,7 +225,6 @@ func (e *Engine) charged(uid string, before quota.Charge) quota.Charge {
 	return before
 }
 
-// maxPlacement has the higher amounts of two placements on the same GPUs.
 func maxPlacement(a, b scheduler.Placement) scheduler.Placement {
 	both := a
 	both.Containers = make([][]grant.Share, len(a.Containers))

@@ -6,19 +6,17 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// searchSteps limits the search for a pod of several containers on one node. It covers all combinations on
-// identical GPUs; on mixed ones a pod that fits may be rejected, and the message states that.
+// searchSteps covers all combinations on identical GPUs. On mixed ones a pod that fits may be rejected; the
+// message states it.
 const searchSteps = 2000
 
-// Limits for one evaluation of many nodes: the chunks share evaluationSteps; after that each node has
-// leastSteps.
+// Limits of one evaluation: chunks share evaluationSteps, then each node has leastSteps.
 const (
 	evaluationSteps = 400_000
 	leastSteps      = 100
 )
 
-// retry tries a pod of several containers again: largest first by the policy, then any combination.
-// o keeps the reasons of the first try.
+// retry places several containers largest first, then in any combination. o keeps the first reasons.
 func (f *fitter) retry(o *outcome) bool {
 	if len(f.req.containers) < 2 || !f.eachFits() {
 		return false
@@ -43,7 +41,6 @@ func (f *fitter) retry(o *outcome) bool {
 	return false
 }
 
-// eachFits reports whether each container fits alone; if not, no order helps.
 func (f *fitter) eachFits() bool {
 	f.clear()
 	for i := range f.req.containers {
@@ -56,7 +53,7 @@ func (f *fitter) eachFits() bool {
 	return true
 }
 
-// fitsInTotal compares the containers that run together with the sum of what is free.
+// fitsInTotal compares sums over all GPUs.
 func (f *fitter) fitsInTotal() bool {
 	var free, wanted scheduler.Use
 	smallest := int64(math.MaxInt64)
@@ -76,7 +73,7 @@ func (f *fitter) fitsInTotal() bool {
 	return wanted.MemoryMiB <= free.MemoryMiB && wanted.Cores <= free.Cores && wanted.Slots <= free.Slots
 }
 
-// search assigns the containers from bySize[k] on; the k-th uses GPUs from position from on.
+// search assigns the containers from bySize[k] on, the k-th to GPUs from position from on.
 func (f *fitter) search(k, from int) bool {
 	if k == len(f.req.bySize) {
 		return true
@@ -107,7 +104,7 @@ func (f *fitter) search(k, from int) bool {
 	return false
 }
 
-// firstGPU is the first GPU to try for the k-th: identical containers are placed in ascending order.
+// firstGPU keeps identical containers in ascending order.
 func (f *fitter) firstGPU(k int) int {
 	if k == len(f.req.bySize) {
 		return 0
@@ -132,7 +129,7 @@ func (f *fitter) unassign(i, gpu int) {
 	f.assigned[i] = f.assigned[i][:len(f.assigned[i])-1]
 }
 
-// sameAsEarlier reports whether an earlier GPU, which failed, is identical for this pod.
+// sameAsEarlier: an identical GPU has just failed.
 func (f *fitter) sameAsEarlier(c, from int) bool {
 	for b := from; b < c; b++ {
 		if f.usable[b] == OK && len(f.loads[b].containers) == 0 && len(f.loads[c].containers) == 0 &&

@@ -5,18 +5,16 @@ import (
 	"maps"
 )
 
-// chunkSize is about the square root of a large cluster's nodes: an event copies one chunk and the list of
-// chunks.
+// chunkSize is about the square root of a large cluster's nodes.
 const chunkSize = 64
 
-// chunk is a part of the table. Immutable after publication.
 type chunk struct {
 	version uint64 // unique
 	nodes   [chunkSize]*node
 }
 
-// table is a persistent array of nodes by slot: with shares all chunks but one. A node keeps its slot, so
-// chunks with equal versions have not changed.
+// table is a persistent array of nodes by slot. A node keeps its slot, so chunks with equal versions are
+// equal.
 type table []*chunk
 
 func (t table) at(slot int) *node {
@@ -26,7 +24,6 @@ func (t table) at(slot int) *node {
 	return nil
 }
 
-// with replaces the node in a slot; version is the new chunk's.
 func (t table) with(slot int, n *node, version uint64) table {
 	c := slot / chunkSize
 	next := make(table, max(len(t), c+1))

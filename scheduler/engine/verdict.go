@@ -4,7 +4,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// Verdict is the result of evaluating a pod on a node.
+// Verdict is the result for a pod on a node.
 type Verdict struct {
 	Fits bool
 	// Score is from 0 to choose.MaxNodeScore.
@@ -13,12 +13,11 @@ type Verdict struct {
 	name     string
 	node     *node    // as evaluated; nil: unknown
 	outcome  *outcome // read-only
-	err      error    // independent of free resources: a quota or an unknown policy
+	err      error    // a quota or an invalid policy
 	request  *podRequest
-	smallest bool // fits only on the smallest GPUs, not on the policy's
+	smallest bool // fits only with the smallest GPUs
 }
 
-// podRequest is the pod that is evaluated.
 type podRequest struct {
 	pod *scheduler.Pod
 	*compiled
@@ -34,7 +33,7 @@ func (s *podRequest) verdict(name string, n *node, o *outcome, l *quotaLimits) V
 	return v
 }
 
-// applyQuotas adds the namespace's quotas. If the policy's GPUs exceed them, smaller GPUs may fit.
+// applyQuotas tries smaller GPUs if the policy's exceed the quotas.
 func (v *Verdict) applyQuotas(l *quotaLimits) {
 	err := l.check(v.node, v.outcome)
 	if err == nil {
@@ -53,10 +52,10 @@ func (v *Verdict) applyQuotas(l *quotaLimits) {
 	}
 }
 
-// Reasons counts the failed GPUs of the container that could not be served; zero if the pod fits.
+// Reasons counts the failed GPUs; zero if the pod fits.
 func (v *Verdict) Reasons() Counts { return v.outcome.counts }
 
-// Reason is the most frequent reason; OK if the pod fits.
+// Reason is the main reason; OK if the pod fits.
 func (v *Verdict) Reason() Code {
 	if v.Fits {
 		return OK
