@@ -2,28 +2,26 @@ package choose
 
 import "slices"
 
-// goal is one number by which sets of GPUs are compared, the higher the better. A chain of
-// words becomes a list of goals: the first that differs decides.
+// goal is a criterion for sets of GPUs, higher is better. A policy chain becomes a list of goals; the first
+// that differs decides.
 type goal uint8
 
 const (
 	goalNone  goal = iota
-	goalLinks      // the sum of the links between each two of the set
-	goalWorst      // the worst of them
-	goalUsed       // how much the GPUs are used, or how little
-	goalNUMA       // few NUMA nodes; then few GPUs on them
-	goalRest       // how little the set is linked with all GPUs there are to choose from: what the rest keeps
-	goalOrder      // the first GPUs; differs for each two sets
+	goalLinks      // sum of the links of all pairs
+	goalWorst      // worst link
+	goalUsed       // use, with goals.sign
+	goalNUMA       // few NUMA nodes, then few candidates on them
+	goalRest       // few links to the rest
+	goalOrder      // tie-break by position
 )
 
-// maxGoals has room for all and one more.
 const maxGoals = 8
 
-// goals is the list, up to the first goalNone. Sets of equal values for all of it are as good.
 type goals struct {
 	list [maxGoals]goal
 	n    int
-	sign int64 // of goalUsed: 1 the more the better, -1 the less
+	sign int64 // of goalUsed: 1 more is better, -1 less
 }
 
 func (g *goals) add(more ...goal) {
@@ -44,10 +42,10 @@ func (g *goals) has(x goal) bool {
 	return false
 }
 
-// linear says that only each GPU's use counts, so that the best GPUs are the best set.
+// linear: only use counts, so the best GPUs are the best set.
 func (g *goals) linear() bool { return g.n == 1 && g.list[0] == goalUsed }
 
-// goals is the chain for n > 1. It is the same for all NUMA nodes that numa-bind compares.
+// goals converts the chain for n > 1.
 func (q *selection) goals() goals {
 	var g goals
 	topology := false
@@ -62,7 +60,7 @@ func (q *selection) goals() goals {
 				g.add(goalUsed)
 			}
 		case keyTopology:
-			// Where all are connected alike, as by an NVSwitch, there is nothing to search.
+			// With equal links (NVSwitch) there is nothing to search.
 			if topology = q.links != nil && !q.uniform(); topology {
 				g.add(goalLinks, goalWorst)
 			}
@@ -76,7 +74,7 @@ func (q *selection) goals() goals {
 	return g
 }
 
-// uniform says that all pairs of the GPUs are connected as well.
+// uniform: all pairs have the same link.
 func (q *selection) uniform() bool {
 	for k, i := range q.pool {
 		for _, j := range q.pool[:k] {
@@ -88,7 +86,7 @@ func (q *selection) uniform() bool {
 	return true
 }
 
-// single is the best of the GPUs by the chain, the first of equal ones.
+// single returns the best GPU, the first of equal ones.
 func (q *selection) single() int {
 	choice := q.pool[0]
 	best := q.wordValue(0, choice)
@@ -100,7 +98,7 @@ func (q *selection) single() int {
 	return choice
 }
 
-// better compares two GPUs by what follows the chain's first word.
+// better compares by the words after the first.
 func (q *selection) better(i, j int) bool {
 	for k := 1; k < maxKeys && q.policy.keys[k] != keyNone; k++ {
 		if a, b := q.wordValue(k, i), q.wordValue(k, j); a != b {
@@ -110,7 +108,7 @@ func (q *selection) better(i, j int) bool {
 	return false
 }
 
-// worth is how good a single GPU is by the k-th word of the chain.
+// wordValue rates a single GPU by the k-th word.
 func (q *selection) wordValue(k, i int) int64 {
 	switch q.policy.keys[k] {
 	case keyBinpack:
@@ -123,13 +121,13 @@ func (q *selection) wordValue(k, i int) int64 {
 	if q.links == nil {
 		return 0
 	}
-	return -q.degree(i, q.pool) // of topology-aware: the one that is missed least
+	return -q.degree(i, q.pool) // topology-aware: the fewest links to others
 }
 
-// top appends the n GPUs that are best by themselves, the earlier of equal ones.
+// bestByUse appends the n best GPUs, the earlier of equal ones.
 func (q *selection) bestByUse(dst, at []int, sign int64) ([]int, values) {
 	var room [maxExact]int64
-	scores, start := room[:0], len(dst) // of those chosen so far, the best first
+	scores, start := room[:0], len(dst) // of the chosen, best first
 	for _, i := range at {
 		score := sign * q.score(i)
 		if len(scores) == q.n {

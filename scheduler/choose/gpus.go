@@ -2,18 +2,17 @@ package choose
 
 import "slices"
 
-// maxExact is how many candidates the exact search takes.
+// maxExact limits the exact search.
 const maxExact = 16
 
-// AppendGPUs is GPUs into a slice of the caller's, for those who call it often: it
-// appends the indices to dst. ok is false where GPUs returns nil, and dst is as it was.
+// AppendGPUs is GPUs that appends to dst; ok is false if there is no set.
 func AppendGPUs(dst []int, p GPUPolicy, candidates []Candidate, links [][]int, n int) (chosen []int, ok bool) {
 	if n <= 0 || n > len(candidates) {
 		return dst, n == 0
 	}
 	q := selection{policy: p.orDefault(), candidates: candidates, links: links, n: n}
 	var room [maxExact]int
-	at := room[:0] // who takes part
+	at := room[:0] // candidates that the rules allow
 	for i := range candidates {
 		if !p.mutex || candidates[i].Used.Slots <= 0 {
 			at = append(at, i)
@@ -40,29 +39,27 @@ func (p GPUPolicy) orDefault() GPUPolicy {
 	return p
 }
 
-// question is one call's: which n of the candidates.
+// selection is one call of AppendGPUs.
 type selection struct {
 	policy     GPUPolicy
 	candidates []Candidate
 	links      [][]int
 	n          int
-	// pool is the candidates that the policy's rules allow. Sets of a part of them may be asked
-	// for, but what they leave behind is of all.
+	// pool is the candidates that the rules allow.
 	pool []int
 }
 
-// link is how well two candidates are connected.
 func (q *selection) link(i, j int) int32 {
 	return link(q.links, q.candidates[i].Position, q.candidates[j].Position)
 }
 
-// score is how much the GPU is used with the container on it.
+// score is the GPU's use with the container on it.
 func (q *selection) score(i int) int64 {
 	c := &q.candidates[i]
 	return q.policy.weights.score(c.Used.Add(c.Need), c.Total)
 }
 
-// degree is how well the GPU is connected with the others, all together.
+// degree is the sum of the GPU's links with others.
 func (q *selection) degree(i int, others []int) int64 {
 	sum := int64(0)
 	for _, j := range others {
@@ -73,7 +70,7 @@ func (q *selection) degree(i int, others []int) int64 {
 	return sum
 }
 
-// neighbours is how many of the GPUs are on its NUMA node, with itself.
+// sameNUMA counts the GPUs on i's NUMA node.
 func (q *selection) sameNUMA(i int, gpus []int) int {
 	n := 0
 	for _, j := range gpus {
@@ -84,14 +81,12 @@ func (q *selection) sameNUMA(i int, gpus []int) int {
 	return n
 }
 
-// values is what sets are compared by: what the policy's first word says of the set, then the
-// next's, each the higher the better (see goal).
+// values rates a set by goals.
 type values [maxGoals]int64
 
 func (v values) compare(w values) int { return slices.Compare(v[:], w[:]) }
 
-// best appends the best n of the GPUs at, of which there are as many. It tells how good they
-// are.
+// best appends the best n of at, and returns their values.
 func (q *selection) best(dst, at []int) ([]int, values) {
 	if q.policy.keys[0] == keyTencent {
 		return q.tencent(dst, at)
@@ -109,8 +104,7 @@ func (q *selection) best(dst, at []int) ([]int, values) {
 	return q.heuristic(dst, at, goals)
 }
 
-// bind appends the best set of those that are on one NUMA node; of equal ones, that of the
-// smallest node that will do.
+// bind appends the best set on one NUMA node; of equal ones on the smallest.
 func (q *selection) bind(dst []int) ([]int, bool) {
 	var room [maxExact]int
 	var most values

@@ -2,8 +2,8 @@ package choose
 
 import "slices"
 
-// many appends a good set of more than 16 GPUs: the best of those that grow from each GPU,
-// made better by exchanging GPUs as long as that helps. Nodes of that many GPUs are rare.
+// heuristic finds a good set of more than 16 GPUs: it grows a set from each GPU and improves the best one
+// by exchanges.
 func (q *selection) heuristic(dst, at []int, g goals) ([]int, values) {
 	g.add(goalOrder)
 	var best []int
@@ -16,12 +16,11 @@ func (q *selection) heuristic(dst, at []int, g goals) ([]int, values) {
 	}
 	most = q.improve(best, at, &g)
 	slices.Sort(best)
-	most[g.n-1] = 0 // goalOrder says nothing beside another search's
+	most[g.n-1] = 0 // not comparable with other searches
 	return append(dst, best...), most
 }
 
-// grow is n of the GPUs: first, and then always the one that is linked best with those, then on
-// the same NUMA node, then the first.
+// grow adds the GPU with the best links to the set, then on the same NUMA node.
 func (q *selection) grow(first int, at []int) []int {
 	set := []int{first}
 	for len(set) < q.n {
@@ -39,7 +38,6 @@ func (q *selection) grow(first int, at []int) []int {
 	return set
 }
 
-// improve exchanges GPUs of the set for others.
 func (q *selection) improve(set, at []int, g *goals) values {
 	best := q.value(set, at, g)
 	for better := true; better; {
@@ -62,7 +60,6 @@ func (q *selection) improve(set, at []int, g *goals) values {
 	return best
 }
 
-// value is what the set is worth, goal by goal.
 func (q *selection) value(set, at []int, g *goals) values {
 	var v values
 	for x, goal := range g.list[:g.n] {

@@ -1,11 +1,9 @@
 package choose
 
-// maxLink bounds what a node may claim of a link, far above 18 NVLinks (1860), so that
-// no sum overflows.
+// maxLink limits what a node may claim, far above 18 NVLinks (1860), to prevent overflow.
 const maxLink = 1 << 14
 
-// linkOf is how well two GPUs are connected: as badly as the worse of the two
-// directions. What a node doesn't tell is the farthest, never an error.
+// link is the worse of both directions; unknown links are 0.
 func link(links [][]int, a, b int) int32 {
 	return max(0, min(cell(links, a, b), cell(links, b, a)))
 }
@@ -17,7 +15,7 @@ func cell(links [][]int, i, j int) int32 {
 	return int32(max(0, min(links[i][j], maxLink)))
 }
 
-// PairLinks appends the links between each two of the positions, for Node.
+// PairLinks appends the links of all pairs of positions, for Node.
 func PairLinks(dst []int, links [][]int, positions []int) []int {
 	for i, a := range positions {
 		for _, b := range positions[:i] {

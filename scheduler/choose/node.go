@@ -7,17 +7,16 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// MaxNodeScore is the best score of a node.
+// MaxNodeScore is the highest score.
 const MaxNodeScore = 10000
 
-// NodePolicy is how nodes are compared. The zero value is HAMi's default, binpack.
+// NodePolicy compares nodes. The zero value is HAMi's default, binpack.
 type NodePolicy struct {
 	keys [3]key // up to the first keyNone
 }
 
-// ParseNodePolicy reads HAMi's annotation hami.io/node-scheduler-policy: binpack, spread
-// or topology-aware, or a chain of them; an empty text is the default. numa and mutex say
-// nothing of nodes.
+// ParseNodePolicy reads HAMi's annotation hami.io/node-scheduler-policy: a chain of binpack, spread and
+// topology-aware; empty: the default.
 func ParseNodePolicy(text string) (NodePolicy, error) {
 	var p NodePolicy
 	words, err := parseChain(text, "node policy", Binpack, Spread, Topology)
@@ -30,22 +29,17 @@ func ParseNodePolicy(text string) (NodePolicy, error) {
 	return p, nil
 }
 
-// Sums says that the score goes by what is used of all GPUs together: it is the same
-// whichever GPUs a pod gets, as long as it takes the same of each.
+// Sums: the score depends only on the sums over all GPUs.
 func (p NodePolicy) Sums() bool { return !slices.Contains(p.keys[:], keyTopology) }
 
-// Node is how good a node is for a pod: from 0 to MaxNodeScore, the higher the better.
-// after is what of each GPU is used once the pod is on it, total what each has; both are
-// in the same order. chosenLinks are the links of each pair of GPUs that one container
-// gets (see PairLinks); none for containers of single GPUs.
+// Node scores a node from 0 to MaxNodeScore. after is the use of each GPU with the pod; chosenLinks are
+// from PairLinks, for containers with several GPUs.
 //
-//	binpack         the more of the node is used, the better
-//	spread          the less
-//	topology-aware  the better the pod's GPUs are connected; then the fewer idle GPUs are left: the
-//	                smallest node that will do
+//	binpack         more use is better
+//	spread          less use is better
+//	topology-aware  better links are better, then fewer idle GPUs
 //
-// Of a chain each word has an equal part of the score's digits, so that a later one
-// only decides where the earlier see (almost) no difference.
+// Each word of a chain has an equal part of the score's digits, so that later words only break ties.
 func Node(p NodePolicy, w Weights, after, total []scheduler.Use, chosenLinks ...int) int64 {
 	if p.keys[0] == keyNone {
 		p.keys[0] = keyBinpack
@@ -77,7 +71,6 @@ func nodeScore(p NodePolicy, w Weights, after, total []scheduler.Use, chosenLink
 	return min(score, MaxNodeScore)
 }
 
-// usedPart is how much of the node is used.
 func usedPart(w Weights, after, total []scheduler.Use) int64 {
 	var used, all scheduler.Use
 	for i, u := range after {
@@ -89,16 +82,14 @@ func usedPart(w Weights, after, total []scheduler.Use) int64 {
 	return w.score(used, all) / (w.Slot + w.Core + w.Memory)
 }
 
-// Links of PCIe end at bestPCIe, those of NVLink (gpu.Pair: 18 links and the PCIe below) at
-// bestLink.
+// The best links of PCIe and of NVLink (gpu.Pair: 18 links plus PCIe).
 const (
 	bestPCIe = 60
 	bestLink = 1860
 )
 
-// linkPart is how well the chosen GPUs are connected, on average: the lower half of the scale
-// is PCIe's, the upper NVLink's, since 50 of PCIe would be nothing beside an NVSwitch's 1860. No
-// pairs are equal everywhere.
+// linkPart is the mean link: the lower half of the scale is for PCIe, the upper for NVLink, because 60
+// would disappear next to 1860.
 func linkPart(links []int) int64 {
 	if len(links) == 0 {
 		return 0
@@ -107,7 +98,7 @@ func linkPart(links []int) int64 {
 	for _, l := range links {
 		sum += int64(max(0, min(l, bestLink)))
 	}
-	mean := sum * scoreUnit / int64(len(links)) // in scoreUnits, so that nothing is lost to rounding
+	mean := sum * scoreUnit / int64(len(links)) // in scoreUnits, to keep precision
 	const half = scoreUnit / 2
 	if mean <= bestPCIe*scoreUnit {
 		return mean / (2 * bestPCIe)
@@ -115,7 +106,7 @@ func linkPart(links []int) int64 {
 	return half + (mean-bestPCIe*scoreUnit)/(2*(bestLink-bestPCIe))
 }
 
-// smallPart is best for the node that has no idle GPU left; 16 and more are as bad.
+// smallPart prefers nodes with few idle GPUs; 16 and more are equal.
 func smallPart(after []scheduler.Use) int64 {
 	idle := 0
 	for _, u := range after {

@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// The words of policies.
+// Policies.
 const (
 	Binpack  = "binpack"
 	Spread   = "spread"
 	Topology = "topology-aware"
 	NUMA     = "numa"
 	Mutex    = "mutex"
-	// Tencent is gpu-manager's way, chosen for its resources.
+	// Tencent is the default for gpu-manager's resources.
 	Tencent = "tencent"
 )
 
-// key is a word of a chain that compares; mutex is none, but a rule.
+// key is a word of a chain; mutex is a rule instead.
 type key uint8
 
 const (
@@ -28,11 +28,9 @@ const (
 	keyTencent
 )
 
-// maxKeys is how many different words a chain can have, with one for numa-bind's sake.
 const maxKeys = 6
 
-// GPUPolicy is how the GPUs of a node are chosen. The zero value is HAMi's default,
-// spread with equal weights. It can be compared and copied.
+// GPUPolicy selects a node's GPUs. The zero value is HAMi's default: spread with equal weights.
 type GPUPolicy struct {
 	keys     [maxKeys]key // up to the first keyNone
 	mutex    bool
@@ -40,8 +38,7 @@ type GPUPolicy struct {
 	weights  Weights
 }
 
-// ParseGPUPolicy reads a word or a chain of words, "numa,binpack"; an empty text is
-// the default.
+// ParseGPUPolicy reads a chain such as "numa,binpack"; empty: the default.
 func ParseGPUPolicy(text string) (GPUPolicy, error) {
 	var p GPUPolicy
 	words, err := parseChain(text, "GPU policy", Binpack, Spread, Topology, NUMA, Mutex, Tencent)
@@ -75,27 +72,25 @@ func ParseGPUPolicy(text string) (GPUPolicy, error) {
 	return p, nil
 }
 
-// WithWeights is the policy with these weights for binpack and spread.
+// WithWeights sets the weights of binpack and spread.
 func (p GPUPolicy) WithWeights(w Weights) GPUPolicy {
 	p.weights = w
 	return p
 }
 
-// WithNUMABind is the policy with or without the rule that all GPUs of a container are
-// on one NUMA node.
+// WithNUMABind sets whether all GPUs of a container have to be on one NUMA node.
 func (p GPUPolicy) WithNUMABind(bind bool) GPUPolicy {
 	p.numaBind = bind
 	return p
 }
 
-// Mutex says that only GPUs that nobody uses may be given out: no candidate needs to be any
-// other.
+// Mutex: only unused GPUs may be chosen.
 func (p GPUPolicy) Mutex() bool { return p.mutex }
 
-// NUMABind says that all GPUs of a container are to be on one NUMA node.
+// NUMABind: a container's GPUs have to be on one NUMA node.
 func (p GPUPolicy) NUMABind() bool { return p.numaBind }
 
-// String is the policy as ParseGPUPolicy reads it; weights and numa-bind aren't part of it.
+// String formats the policy for ParseGPUPolicy, without weights and numa-bind.
 func (p GPUPolicy) String() string {
 	words := make([]string, 0, maxKeys)
 	if p.mutex {
@@ -121,7 +116,7 @@ func (p *GPUPolicy) has(k key) bool {
 	return false
 }
 
-// parseChain is the words of a text, each once; none for an empty text.
+// parseChain returns the distinct words; none for an empty text.
 func parseChain(text, what string, known ...string) ([]string, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, nil

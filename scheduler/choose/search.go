@@ -6,45 +6,40 @@ import (
 	"slices"
 )
 
-// search finds the best set of n of up to 16 GPUs by branch and bound. A node of its tree has
-// decided of some GPUs whether they are in the set. It is left as soon as what the other
-// GPUs could add at best makes it no better than the best set that was found. That bound is,
-// of each goal by itself:
+// search finds the best set of n of up to 16 GPUs by branch and bound. A tree node has decided for some
+// GPUs whether they are in the set; it is cut if its bounds can't beat the best set. The bounds are, per
+// goal:
 //
-//   - goalLinks: each GPU that may still come adds its links to the chosen ones, and half of
-//     its best links to others that may come, of as many as are missing. Of these sums the
-//     best, as many as are missing.
+//   - goalLinks: each open GPU adds its links to the chosen ones and half of its best links to other open
+//     ones; the best of these sums, as many as are missing.
 //   - goalWorst: the worst link so far.
-//   - goalNUMA: the NUMA nodes so far, and as many more as are needed to make up the number.
-//   - what each GPU counts for by itself: the best, as many as are missing.
+//   - goalNUMA: the NUMA nodes so far plus the fewest that complete the set.
+//   - others: the best open GPUs, as many as are missing.
 //
-// Comparing bounds goal by goal is right, since a list of numbers that are each at most
-// another's is at most that list. GPUs that differ in nothing but their order (the same
-// links, use and NUMA node) are taken in it: of sets that are the same but for such GPUs only
-// the first is looked at.
-//
-// All of it is in arrays of fixed size: a search allocates nothing.
+// Comparing bounds goal by goal is correct because a list of upper bounds is at least the list of values.
+// Interchangeable GPUs (same links, use and NUMA node) are taken in order only. Fixed-size arrays: no
+// allocation.
 type search struct {
 	m, n  int
 	goals goals         // ends in goalOrder
-	gpu   [maxExact]int // of question.candidates
-	// link is normalized: less the worst link, and divided by what all then have in common. That
-	// doesn't change which set is best, and a bound can be rounded down to a whole number.
+	gpu   [maxExact]int // index of the candidate
+	// link minus the worst link, divided by the common divisor: the best set is the same, and bounds can be
+	// rounded down.
 	link            [maxExact][maxExact]int32
 	base, unit      int64
-	worth           [3][maxExact]int64 // what each GPU counts for goalUsed, goalRest and goalOrder
-	ranked          [3][maxExact]uint8 // the GPUs by that, the best first
-	group           [maxExact]uint8    // the GPU's NUMA node, numbered by the first GPU on it
-	members         [maxExact]uint16   // the GPUs of the NUMA node of that number
-	interchangeable [maxExact]uint16   // later GPUs that can't be told from the GPU
-	// halves[i][v][k] is the sum of the best k links of GPU v with the GPUs from i on.
+	worth           [3][maxExact]int64 // by the worth rows
+	ranked          [3][maxExact]uint8 // the GPUs by worth, best first
+	group           [maxExact]uint8    // the first GPU on the same NUMA node
+	members         [maxExact]uint16   // the GPUs of that group
+	interchangeable [maxExact]uint16   // later GPUs that differ only in order
+	// halfSums[i][v][k] is the sum of GPU v's k best links with GPUs from i on.
 	halfSums [maxExact][maxExact][maxExact]int32
-	// gain[k] is, with k GPUs chosen, how well each GPU is linked with them.
+	// gain[k] is each GPU's links with the k chosen ones.
 	gain  [maxExact + 1][maxExact]int32
 	found bool
 	best  values
 	set   uint16
-	nodes int // how many nodes of the tree were looked at
+	nodes int // visited tree nodes
 }
 
 // The rows of search.worth.
@@ -54,15 +49,15 @@ const (
 	worthOrder
 )
 
-// partial is what a node of the tree has decided.
+// partial is a tree node.
 type partial struct {
-	chosen, banned uint16 // banned: decided, or as good as, to be out
+	chosen, banned uint16 // banned: excluded
 	links          int64
 	worst          int32
 	worth          [3]int64
 }
 
-// exact appends the best n of the GPUs at.
+// exact appends the best n of at.
 func (q *selection) exact(dst, at []int, g goals) ([]int, values) {
 	var s search
 	s.setUp(q, at, g)
@@ -75,8 +70,7 @@ func (q *selection) exact(dst, at []int, g goals) ([]int, values) {
 	return dst, s.result()
 }
 
-// told are the values of the best set, in numbers that can be compared with another search's;
-// goalOrder is left out.
+// result returns the values, comparable with other searches, without goalOrder.
 func (s *search) result() values {
 	var v values
 	for i, g := range s.goals.list[:s.goals.n-1] {
@@ -98,7 +92,7 @@ func (s *search) run() {
 	s.walk(0, partial{worst: math.MaxInt32})
 }
 
-// walk looks at all sets that agree with p on the GPUs before i.
+// walk visits all sets that agree with p before GPU i.
 func (s *search) walk(i int, p partial) {
 	for {
 		s.nodes++
@@ -121,12 +115,11 @@ func (s *search) walk(i int, p partial) {
 	}
 }
 
-// open is the GPUs from i on that may still be chosen.
+// open returns the GPUs from i on that may be chosen.
 func (s *search) open(i int, p *partial) uint16 {
 	return uint16(1<<s.m-1) &^ (1<<i - 1) &^ p.banned
 }
 
-// promising says whether a set with p could be better than the best one.
 func (s *search) mayImprove(i, left int, open uint16, p *partial) bool {
 	for k, g := range s.goals.list[:s.goals.n] {
 		if most := s.bound(g, i, left, open, p); most != s.best[k] {
@@ -136,7 +129,7 @@ func (s *search) mayImprove(i, left int, open uint16, p *partial) bool {
 	return false
 }
 
-// bound is at least the value of a goal of each set of p and left of the open GPUs.
+// bound is an upper bound for all sets with p and left of the open GPUs.
 func (s *search) bound(g goal, i, left int, open uint16, p *partial) int64 {
 	switch g {
 	case goalLinks:
@@ -153,9 +146,9 @@ func (s *search) bound(g goal, i, left int, open uint16, p *partial) int64 {
 	return s.boundWorth(worthOrder, left, open, p)
 }
 
-// boundLinks is how much left of the open GPUs add to the links at best.
+// boundLinks bounds the links that left of the open GPUs add.
 func (s *search) boundLinks(i, left int, open uint16, chosen int) int64 {
-	var top [maxExact]int32 // the best so far, in twice their worth
+	var top [maxExact]int32 // doubled, best first
 	n := 0
 	gain, halves := &s.gain[chosen], &s.halfSums[i]
 	for ; open != 0; open &= open - 1 {
@@ -194,7 +187,7 @@ func (s *search) boundWorth(row, left int, open uint16, p *partial) int64 {
 	return sum
 }
 
-// numaStep is what one NUMA node more costs: more than all GPUs on any.
+// numaStep is the cost of a NUMA node: more than all GPUs on it.
 const numaStep = 1000
 
 func (s *search) boundNUMA(left int, open uint16, p *partial) int64 {
@@ -208,7 +201,7 @@ func (s *search) boundNUMA(left int, open uint16, p *partial) int64 {
 		free &^= on
 	}
 	gpus += int64(max(left, 0))
-	for left > 0 { // the nodes with the most open GPUs first
+	for left > 0 { // nodes with the most open GPUs first
 		var largest uint16
 		for set := free; set != 0; {
 			on := s.members[s.group[bits.TrailingZeros16(set)]]
@@ -224,7 +217,6 @@ func (s *search) boundNUMA(left int, open uint16, p *partial) int64 {
 	return -(nodes*numaStep + gpus)
 }
 
-// offer takes the whole set p if it is better than the best one.
 func (s *search) keepIfBetter(p *partial) {
 	if s.found && !s.mayImprove(0, 0, 0, p) {
 		return

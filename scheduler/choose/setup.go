@@ -6,8 +6,7 @@ import (
 	"slices"
 )
 
-// setUp reads the numbers of the GPUs at. The search decides of the best connected first; where
-// links don't count, of one NUMA node after the other.
+// setUp orders the GPUs by links, or by NUMA node if links don't count.
 func (s *search) setUp(q *selection, at []int, g goals) {
 	linked := g.has(goalLinks) || g.has(goalWorst)
 	g.add(goalOrder)
@@ -51,7 +50,7 @@ func (s *search) setUp(q *selection, at []int, g goals) {
 	}
 }
 
-// normalize makes the links small numbers.
+// normalize reduces the links to small numbers.
 func (s *search) normalize() {
 	least, common := int32(math.MaxInt32), int32(0)
 	for v := range s.m {
@@ -81,7 +80,7 @@ func gcd(a, b int32) int32 {
 	return a
 }
 
-// rank orders the GPUs by what they count for themselves.
+// rank sorts the GPUs by worth.
 func (s *search) rank() {
 	for row := range s.ranked {
 		worth, ranked := &s.worth[row], &s.ranked[row]
@@ -95,8 +94,7 @@ func (s *search) rank() {
 	}
 }
 
-// findTwins finds the GPUs that differ in nothing but their order. Being twins carries over, so
-// a GPU is compared only with the first of each kind.
+// findInterchangeable compares each GPU with the first of each kind only: the relation is transitive.
 func (s *search) findInterchangeable() {
 	first := uint16(0)
 	var kind [maxExact]uint8
@@ -131,10 +129,9 @@ func (s *search) alike(u, v int) bool {
 	return true
 }
 
-// sumHalves fills halves, from the last GPU on: each table is the one after it with one GPU
-// more.
+// sumHalves fills halfSums from the last GPU on.
 func (s *search) sumHalves() {
-	var sorted [maxExact][maxExact]int32 // each GPU's links with the GPUs from i on, the best first
+	var sorted [maxExact][maxExact]int32 // each GPU's links with GPUs from i on, best first
 	for i := s.m - 1; i >= 0; i-- {
 		for v := i + 1; v < s.m; v++ {
 			place(&sorted[v], s.m-i-2, s.link[v][i])
@@ -149,7 +146,7 @@ func (s *search) sumHalves() {
 	}
 }
 
-// place puts x among the first n, which are in descending order.
+// place inserts x into the first n, sorted descending.
 func place(sorted *[maxExact]int32, n int, x int32) {
 	for ; n > 0 && sorted[n-1] < x; n-- {
 		sorted[n] = sorted[n-1]
@@ -157,14 +154,13 @@ func place(sorted *[maxExact]int32, n int, x int32) {
 	sorted[n] = x
 }
 
-// greedy offers, for each GPU, the set that grows from it by always taking the GPU that is
-// linked best with it: almost always one of them is as good as any, and the search only has to
-// prove that.
+// greedy grows a set from each GPU by best link. One of them is almost always optimal; the search proves
+// it.
 func (s *search) greedy() {
 	same := uint16(0)
 	for first := range s.m {
 		if same>>first&1 == 1 {
-			continue // the set would differ in nothing that counts from an earlier one
+			continue // equal to an earlier set
 		}
 		same |= s.interchangeable[first]
 		p := partial{worst: math.MaxInt32}
@@ -185,7 +181,7 @@ func (s *search) greedy() {
 	}
 }
 
-// grown is p with GPU v too; gain is how each GPU is linked with those of p, and then with v.
+// grown adds GPU v to p and updates gain.
 func (s *search) grown(v int, p *partial, gain *[maxExact]int32) partial {
 	next := *p
 	next.chosen |= 1 << v

@@ -5,25 +5,21 @@ import (
 	"slices"
 )
 
-// gpu-manager decides by three evaluators, and so does the policy tencent:
+// The policy tencent uses gpu-manager's three evaluators:
 //
-//   - share, for a part of a GPU: the GPU with the fewest free cores that are enough, then
-//     the least free memory, then the fewest containers.
-//   - fragment, for one whole GPU: the GPU that breaks the least. Its links to the other
-//     free GPUs are compared, the best first: a GPU by itself goes before one of a pair, one
-//     of a pair before one of four.
-//   - link, for several whole GPUs: the smallest group of free GPUs that are connected at the
-//     best level at which there are enough; of it, the set that is connected best.
+//   - share, for a part of a GPU: the fewest free cores that suffice, then the least free memory, then the
+//     fewest containers.
+//   - fragment, for one GPU: the GPU with the worst links to other free GPUs, compared from the best link on.
+//   - link, for several GPUs: the smallest group of free GPUs connected at the best level with enough GPUs,
+//     and its best-connected set.
 //
-// It differs where gpu-manager is known to do badly. There, a GPU alone on its socket is used
-// last and a pair is broken for it (tke#226); a set is the first GPUs of its group, not the
-// best ones; equal groups are taken as a map's order has it; NVLink isn't known; and a level
-// that is unknown ends the process. Here that is the farthest.
+// It fixes known problems of gpu-manager: a pair broken for a GPU that is single on its socket (tke#226),
+// the first GPUs of a group instead of the best, map order between equal groups, no NVLink, and a crash on
+// unknown levels.
 
-// blockMiB is the unit of gpu-manager's memory: less than that makes no GPU fuller.
+// blockMiB is the resolution in which memory is compared.
 const blockMiB = 256
 
-// tencent appends the GPUs that gpu-manager's policy chooses.
 func (q *selection) tencent(dst, at []int) ([]int, values) {
 	switch {
 	case q.n > 1 && len(at) > maxExact:
@@ -42,7 +38,7 @@ func linkGoals() goals {
 	return g
 }
 
-// share is the fullest GPU. Of GPUs that nobody uses it is the one that the others miss least.
+// share returns the most used GPU; of unused ones the one with the fewest links to others.
 func (q *selection) share(at []int) int {
 	choice := -1
 	var best values
@@ -67,8 +63,7 @@ func (q *selection) share(at []int) int {
 	return choice
 }
 
-// fragment is the GPU whose links are the least when compared from the best one on; then the
-// smallest.
+// fragment returns the GPU with the worst links, then the smallest.
 func (q *selection) fragment(at []int) int {
 	var room, bestRoom [maxExact]int32
 	choice, best := -1, bestRoom[:0]
@@ -95,7 +90,7 @@ func (q *selection) fragment(at []int) int {
 	return choice
 }
 
-// group appends n of the smallest group that will do at the best level there is.
+// group appends n GPUs of the smallest group at the best possible level.
 func (q *selection) group(dst, at []int) ([]int, values) {
 	var link [maxExact][maxExact]int32
 	level := int32(0)
@@ -127,7 +122,7 @@ func (q *selection) group(dst, at []int) ([]int, values) {
 				continue
 			}
 			tried, v := q.exact(dst, members, linkGoals())
-			if v[0] < int64(level) { // connected by way of others, but not each with each
+			if v[0] < int64(level) { // connected, but not pairwise
 				continue
 			}
 			if len(members) < smallest || v.compare(best) > 0 {
@@ -142,8 +137,7 @@ func (q *selection) group(dst, at []int) ([]int, values) {
 	}
 }
 
-// component is the GPUs that are connected with the first of rest by links of the level or
-// better, directly or by way of others.
+// component returns the GPUs connected with the first of rest, directly or not, at the level or better.
 func component(link *[maxExact][maxExact]int32, rest uint32, level int32) uint32 {
 	group := rest & -rest
 	for open := group; open != 0; {

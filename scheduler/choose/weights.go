@@ -9,18 +9,17 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// Weights is how much slots, cores and memory each count in how much a GPU or a node is
-// used. The zero value is HAMi's default, all the same.
+// Weights weigh slots, cores and memory in the use of a GPU or node. The zero value is HAMi's default:
+// equal.
 type Weights struct {
 	Slot, Core, Memory int64
 }
 
-// maxWeight keeps sums of weighted shares far from overflowing.
+// maxWeight prevents overflow.
 const maxWeight = 1_000_000
 
-// ParseWeights reads HAMi's annotation hami.io/device-scoring-weights,
-// "slot=1,core=1,memory=3": all three, none negative, not all zero. An empty text is
-// the default.
+// ParseWeights reads HAMi's annotation hami.io/device-scoring-weights: "slot=1,core=1,memory=3". Empty: the
+// default.
 func ParseWeights(text string) (Weights, error) {
 	var w Weights
 	if strings.TrimSpace(text) == "" {
@@ -70,25 +69,24 @@ func (w Weights) orDefault() Weights {
 	return w
 }
 
-// scoreUnit is what a GPU that is wholly used scores for each weight.
+// scoreUnit is the score of full use per weight.
 const scoreUnit = 1_000_000
 
-// score is how much is used: the weighted sum of the used parts, each up to scoreUnit.
-// Whole numbers, so that equal GPUs are equal on every machine.
+// score is the weighted use, in integers to be equal on every machine.
 func (w Weights) score(used, total scheduler.Use) int64 {
 	return w.Slot*part(int64(used.Slots), int64(total.Slots)) +
 		w.Core*part(int64(used.Cores), int64(total.Cores)) +
 		w.Memory*part(used.MemoryMiB, total.MemoryMiB)
 }
 
-// part is used/total in scoreUnits; what there is nothing of counts as unused.
+// part is used/total in scoreUnits; 0 if there is no total.
 func part(used, total int64) int64 {
 	switch {
 	case used <= 0 || total <= 0:
 		return 0
 	case used >= total:
 		return scoreUnit
-	case used < 1<<40: // always, but for nodes that claim nonsense
+	case used < 1<<40: // except for absurd claims of a node
 		return used * scoreUnit / total
 	}
 	hi, lo := bits.Mul64(uint64(used), scoreUnit)

@@ -5,7 +5,7 @@ import (
 	"maps"
 )
 
-// Account is what a namespace may have, and what its pods take, at one moment. It never changes.
+// Account is a namespace's limits and use. Immutable.
 type Account struct {
 	namespace string
 	limits    Limits
@@ -14,13 +14,12 @@ type Account struct {
 	gpus      *GPUs
 }
 
-// empty says whether nothing is taken.
 func (c Charge) empty() bool { return c.MemoryMiB == 0 && c.Cores == 0 && c.GPUPercent == 0 }
 
-// Plus is the account with a pod more.
+// Plus adds a pod.
 func (a *Account) Plus(c Charge) *Account { return a.change(c, 1) }
 
-// Minus is the account with a pod less: what preemption asks.
+// Minus removes a pod.
 func (a *Account) Minus(c Charge) *Account { return a.change(c, -1) }
 
 func (a *Account) change(c Charge, sign int64) *Account {
@@ -36,17 +35,16 @@ func (a *Account) change(c Charge, sign int64) *Account {
 	return &next
 }
 
-// Namespace is whose account it is.
+// Namespace is the account's namespace.
 func (a *Account) Namespace() string { return a.namespace }
 
-// Limits are what the resource quotas give, the lowest of each where there are several.
+// Limits are the lowest of all ResourceQuotas.
 func (a *Account) Limits() Limits { return a.limits }
 
-// Used is what the namespace's pods take; Model is empty.
+// Used is the use, without Model.
 func (a *Account) Used() Charge { return a.used }
 
-// Left is what the resource quotas leave, which may be less than nothing; Unlimited where
-// nothing is limited.
+// Left is what the ResourceQuotas leave; it may be negative, or Unlimited.
 func (a *Account) Left() Limits {
 	left := a.limits
 	if left.MemoryMiB != Unlimited {
@@ -58,12 +56,12 @@ func (a *Account) Left() Limits {
 	return left
 }
 
-// Limited says whether there is anything to check.
+// Limited reports whether there is anything to check.
 func (a *Account) Limited() bool {
 	return a.limits != NoLimits || a.gpus.of(a.namespace) != nil || a.gpus != nil && a.gpus.unreadable != nil
 }
 
-// Check says whether the resource quotas leave room for a pod. An error is an *Error.
+// Check checks a pod against the ResourceQuotas. Errors are *Error.
 func (a *Account) Check(c Charge) error {
 	left := a.Left()
 	for _, f := range [...]struct {
@@ -81,17 +79,15 @@ func (a *Account) Check(c Charge) error {
 	return nil
 }
 
-// Error is why a pod is more than its namespace may have.
+// Error is an exceeded quota.
 type Error struct {
 	Namespace string
-	// What is limited: "memory in MiB", "cores", "GPUs of model M40 in percent"; or
-	// all that is to be said, where there are no numbers.
+	// What is limited, such as "memory in MiB"; the whole message if there are no numbers.
 	What string
-	// Asked is what the pod asks for, on top of Used; Most is the limit.
+	// Requested is on top of Used.
 	Requested, Used, Limit int64
 }
 
-// Error is all of it.
 func (e *Error) Error() string {
 	if e.Requested == 0 {
 		return fmt.Sprintf("quota of namespace %s: %s", e.Namespace, e.What)

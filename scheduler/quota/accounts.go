@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// Book has what each namespace may have, and what its pods take. It is not safe for
-// concurrent use; what View returns is, and never changes.
+// Accounts has the accounts of all namespaces. It is not safe for concurrent use; an Account is.
 type Accounts struct {
 	accounts map[string]*Account
 	limits   map[string]map[string]Limits // by namespace and quota
@@ -14,19 +13,17 @@ type Accounts struct {
 	gpus     *GPUs
 }
 
-// entry is what was charged for a pod.
 type entry struct {
 	namespace string
 	charge    Charge
 }
 
-// NewBook has no limits and no pods.
+// NewAccounts returns accounts without limits and pods.
 func NewAccounts() *Accounts {
 	return &Accounts{accounts: map[string]*Account{}, limits: map[string]map[string]Limits{}, pods: map[string]entry{}}
 }
 
-// SetLimits gives a namespace a resource quota, in place of the one of that name. Of several
-// the lowest of each holds.
+// SetLimits sets the limits of one ResourceQuota.
 func (b *Accounts) SetLimits(namespace, name string, l Limits) {
 	if b.limits[namespace] == nil {
 		b.limits[namespace] = map[string]Limits{}
@@ -35,7 +32,7 @@ func (b *Accounts) SetLimits(namespace, name string, l Limits) {
 	b.updateLimits(namespace)
 }
 
-// DropLimits takes a resource quota away.
+// DropLimits removes a ResourceQuota.
 func (b *Accounts) DropLimits(namespace, name string) {
 	delete(b.limits[namespace], name)
 	if len(b.limits[namespace]) == 0 {
@@ -54,7 +51,7 @@ func (b *Accounts) updateLimits(namespace string) {
 	b.put(&a)
 }
 
-// SetGPUs gives all namespaces gpu-manager's quota; nil: there is none.
+// SetGPUs sets gpu-manager's quota; nil: none.
 func (b *Accounts) SetGPUs(c *GPUs) {
 	b.gpus = c
 	for _, old := range b.accounts {
@@ -64,7 +61,7 @@ func (b *Accounts) SetGPUs(c *GPUs) {
 	}
 }
 
-// Charge books a pod, in place of what was booked for it before.
+// Charge sets a pod's charge.
 func (b *Accounts) Charge(namespace, pod string, c Charge) {
 	b.Release(pod)
 	if c.empty() {
@@ -74,7 +71,7 @@ func (b *Accounts) Charge(namespace, pod string, c Charge) {
 	b.put(b.Account(namespace).Plus(c))
 }
 
-// Refund takes a pod out; one that isn't in it is nothing.
+// Release removes a pod's charge.
 func (b *Accounts) Release(pod string) {
 	e, there := b.pods[pod]
 	if !there {
@@ -84,7 +81,7 @@ func (b *Accounts) Release(pod string) {
 	b.put(b.Account(e.namespace).Minus(e.charge))
 }
 
-// View is a namespace's account as it is now. It stays so: the next charge makes another.
+// Account returns the namespace's current account.
 func (b *Accounts) Account(namespace string) *Account {
 	if a, there := b.accounts[namespace]; there {
 		return a
@@ -92,7 +89,7 @@ func (b *Accounts) Account(namespace string) *Account {
 	return &Account{namespace: namespace, limits: NoLimits, gpus: b.gpus}
 }
 
-// Limited are the accounts that have a resource quota, by namespace.
+// Limited returns the accounts with a ResourceQuota, by namespace.
 func (b *Accounts) Limited() []*Account {
 	var all []*Account
 	for _, a := range b.accounts {
@@ -104,7 +101,7 @@ func (b *Accounts) Limited() []*Account {
 	return all
 }
 
-// put keeps an account, unless nothing is in it.
+// put stores an account that is not empty.
 func (b *Accounts) put(a *Account) {
 	if a.limits == NoLimits && a.used.empty() && len(a.models) == 0 {
 		delete(b.accounts, a.namespace)

@@ -10,14 +10,13 @@ import (
 
 // gpu-manager's names.
 const (
-	// ConfigMapName and ConfigMapNamespace are where the quota is by default, and
-	// ConfigMapKey is its key there.
+	// The default location of the quota, and its key in the ConfigMap.
 	ConfigMapName      = "gpuquota"
 	ConfigMapNamespace = "kube-system"
 	ConfigMapKey       = "gpu_quota"
 )
 
-// Labels are the nodes' labels that gpu-manager's quota goes by.
+// Labels are the node labels that the quota refers to.
 type Labels struct{ Model, Pool string }
 
 // DefaultLabels are gpu-manager's.
@@ -25,29 +24,24 @@ func DefaultLabels() Labels {
 	return Labels{Model: "gaia.tencent.com/gpu-model", Pool: "gaia.tencent.com/gpu-pool"}
 }
 
-// ModelOf is the model of a node with such labels, for Charge. It is asked whether there
-// is a quota or not, for there may be one later.
+// ModelOf returns the node's model.
 func (l Labels) ModelOf(node map[string]string) string { return node[l.Model] }
 
-// GPUs is gpu-manager's quota: how many GPUs of which models in which pools a namespace
-// may have. A namespace that it doesn't name is not limited. Nil limits nobody.
+// GPUs is gpu-manager's quota: GPUs by namespace, model and node pool. Namespaces without an entry are not
+// limited.
 type GPUs struct {
 	labels     Labels
 	namespaces map[string]*allowance
-	// unread is why nobody knows what it says: see Unread.
 	unreadable error
 }
 
-// Unread is a quota that is there and was never readable. Nobody knows whom it limits, so
-// no namespace gets GPUs until it can be read.
+// Unreadable is a quota that was never readable: all namespaces are blocked until it is.
 func Unreadable(why error) *GPUs { return &GPUs{unreadable: why} }
 
-// allowance is what a namespace may have.
 type allowance struct {
-	// Pools are the nodes' pools that it may use; none: any.
+	// Pools are the node pools it may use; none: any.
 	Pools []string `json:"pool"`
-	// Models is how many GPUs it may have of each model. Models that aren't there it may
-	// not use.
+	// Models are the numbers of GPUs; other models are not allowed.
 	Models map[string]int `json:"quota"`
 }
 
@@ -56,8 +50,8 @@ const (
 	maxGPUs        = math.MaxInt32
 )
 
-// ParseGPUs reads the ConfigMap's value: {"<namespace>":{"pool":["public"],"quota":{"M40":2}}}.
-// Where it is malformed, the caller keeps what it had, or else takes Unread.
+// ParseGPUs reads the ConfigMap's value: {"<namespace>":{"pool":["public"],"quota":{"M40":2}}}. On an
+// error, callers keep the previous quota, or use Unreadable.
 func ParseGPUs(value string, labels Labels) (*GPUs, error) {
 	if len(value) > maxConfigBytes {
 		return nil, fmt.Errorf("quota %s: %d bytes: at most %d are read", ConfigMapKey, len(value), maxConfigBytes)
@@ -66,7 +60,7 @@ func ParseGPUs(value string, labels Labels) (*GPUs, error) {
 	decoder := json.NewDecoder(strings.NewReader(value))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&c.namespaces); err != nil {
-		text := err.Error() // which repeats names and numbers, of any length
+		text := err.Error() // repeats input of any length
 		return nil, fmt.Errorf("quota %s: not its JSON: %s", ConfigMapKey, text[:min(len(text), 256)])
 	}
 	if c.namespaces == nil {
@@ -88,7 +82,6 @@ func ParseGPUs(value string, labels Labels) (*GPUs, error) {
 	return c, nil
 }
 
-// of is what a namespace may have; nil: it is not limited.
 func (c *GPUs) of(namespace string) *allowance {
 	if c == nil {
 		return nil
@@ -96,9 +89,7 @@ func (c *GPUs) of(namespace string) *allowance {
 	return c.namespaces[namespace]
 }
 
-// CheckNode says whether gpu-manager's quota lets a pod with such a charge onto a node with
-// such labels: the pool is one of the namespace's, and of the model as many GPUs are left.
-// An error is an *Error. The charge's model is the node's.
+// CheckNode checks the charge against gpu-manager's quota on a node with these labels. Errors are *Error.
 func (a *Account) CheckNode(labels map[string]string, c Charge) error {
 	if a.gpus != nil && a.gpus.unreadable != nil {
 		return &Error{Namespace: a.namespace, What: fmt.Sprintf("%v: nobody gets GPUs until it is fixed", a.gpus.unreadable)}

@@ -11,13 +11,10 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// FromHard reads spec.hard of a ResourceQuota: "limits." or "requests." before the names of
-// memory and cores, the lower of the two where both are there. Memory is in the
-// units of a container's, which o.MemoryFactor makes MiB of. Kubernetes can't count these,
-// for it doesn't know that a container asks for so much of each of its GPUs.
+// FromHard reads spec.hard of a ResourceQuota: "limits." or "requests." plus the resource name, the lower
+// of both. Kubernetes can't enforce these, because amounts are per GPU.
 //
-// An error names what can't be read. Of that nothing may be had until it can, for somebody
-// meant to limit it; the other is in the limits all the same.
+// An unreadable limit becomes 0, so that nothing exceeds what was meant, and is reported in the error.
 func FromHard(hard map[string]scheduler.Amount, o request.Options) (Limits, error) {
 	l := NoLimits
 	var problem error

@@ -1,3 +1,8 @@
+// Package quota counts what namespaces may have and use of GPUs: Kubernetes' ResourceQuota on memory and
+// cores, which Kubernetes can't enforce because the amounts are per GPU, and gpu-manager's quota of GPUs by
+// namespace, model and pool, from a ConfigMap. Use is counted from placements and reservations only.
+//
+// Charge and Release change an Accounts; Account.Check and CheckNode decide.
 package quota
 
 import (
@@ -8,24 +13,19 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/request"
 )
 
-// Charge is what a pod takes of its namespace's quotas. The zero value takes nothing.
+// Charge is what a pod takes of the quotas.
 type Charge struct {
-	// MemoryMiB and Cores are count × amount, of all its GPUs together: what the resource
-	// quotas limit.
+	// MemoryMiB and Cores are sums over all GPUs, for ResourceQuotas.
 	MemoryMiB int64
 	Cores     int64
-	// GPUPercent is what gpu-manager's quota limits: 100 for a GPU.
+	// GPUPercent is for gpu-manager's quota: 100 per GPU.
 	GPUPercent int64
-	// Model is the node's label of it (Labels.Model), the key of gpu-manager's quota.
+	// Model is the node's Labels.Model.
 	Model string
 }
 
-// Of is the charge of a pod with these containers that is given these shares, on a node
-// of that model. gpuMiB tells the memory of a GPU; 0: not known.
-//
-// It counts as Kubernetes counts a pod's resources: sidecars and ordinary containers run
-// together; an init container runs before them, beside the sidecars that were started
-// before it. The charge is the most of any of these moments, whichever GPUs they are of.
+// Of returns the charge of placed containers: the peak, counted like scheduler.Uses, over all GPUs. gpuMiB
+// returns a GPU's memory; 0: unknown.
 func Of(containers []scheduler.Container, shares [][]grant.Share, model string, gpuMiB func(uuid string) int64) Charge {
 	most, running := Charge{Model: model}, Charge{}
 	walk(len(containers), func(i int) scheduler.Kind { return containers[i].Kind }, func(i int) {
@@ -44,9 +44,7 @@ func Of(containers []scheduler.Container, shares [][]grant.Share, model string, 
 	return most
 }
 
-// Asked is the charge of a request on GPUs that have so many MiB each: before there is a
-// placement. With 0 MiB it is the least that any placement takes, exact in what the pod
-// doesn't ask for by percent: a pod that doesn't fit that fits on no node.
+// Requested returns the charge of a request on GPUs of gpuMiB each. With 0 it is the minimum on any node.
 func Requested(r *request.Request, model string, gpuMiB int64) Charge {
 	most, running := Charge{Model: model}, Charge{}
 	walk(len(r.Containers), func(i int) scheduler.Kind { return r.Kinds[i] }, func(i int) {
@@ -64,8 +62,7 @@ func Requested(r *request.Request, model string, gpuMiB int64) Charge {
 	return most
 }
 
-// walk visits a pod's containers in the order in which they start: those of
-// spec.initContainers, then the others.
+// walk visits the containers in the order in which they start.
 func walk(n int, kind func(i int) scheduler.Kind, visit func(i int)) {
 	for _, apps := range []bool{false, true} {
 		for i := range n {
@@ -76,9 +73,7 @@ func walk(n int, kind func(i int) scheduler.Kind, visit func(i int)) {
 	}
 }
 
-// GPUPercent is how much of a GPU a share is to gpu-manager's quota: its cores. One that
-// is not limited in compute time counts by its memory, rounded up; all of the GPU where
-// its memory isn't known.
+// GPUPercent is a share's part of a GPU: its cores; without a limit its memory, rounded up.
 func GPUPercent(cores int, mib, gpuMiB int64) int64 {
 	switch {
 	case cores > 0:
@@ -97,19 +92,17 @@ func (c *Charge) peak(d Charge) {
 	c.MemoryMiB, c.Cores, c.GPUPercent = max(c.MemoryMiB, d.MemoryMiB), max(c.Cores, d.Cores), max(c.GPUPercent, d.GPUPercent)
 }
 
-// Unlimited is a limit that nothing reaches.
+// Unlimited is no limit.
 const Unlimited = math.MaxInt64
 
-// Limits are what a resource quota gives a namespace.
+// Limits are a namespace's limits.
 type Limits struct {
-	// MemoryMiB and Cores are of all GPUs together; Unlimited: not limited.
 	MemoryMiB, Cores int64
 }
 
-// NoLimits limit nothing.
+// NoLimits has no limits.
 var NoLimits = Limits{MemoryMiB: Unlimited, Cores: Unlimited}
 
-// least is the lower of each.
 func (l Limits) least(m Limits) Limits {
 	return Limits{MemoryMiB: min(l.MemoryMiB, m.MemoryMiB), Cores: min(l.Cores, m.Cores)}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/gpuslice/gpuslice/internal/quote"
 )
 
-// Bounds on what a pod may say, so that looking at a GPU costs little whoever asks.
+// Limits on annotations, to bound the cost of evaluating a GPU.
 const (
 	maxListBytes   = 64 << 10
 	maxTypes       = 64
@@ -20,13 +20,12 @@ const (
 	maxGroup       = 10_000
 )
 
-// notes reads a pod's annotations, up to the first that can't be read.
+// annotationReader reads annotations until the first error.
 type annotationReader struct {
 	annotations map[string]string
 	err         error
 }
 
-// get is an annotation that is there and still of interest.
 func (n *annotationReader) get(key string) (value string, there bool) {
 	if n.err != nil {
 		return "", false
@@ -35,13 +34,11 @@ func (n *annotationReader) get(key string) (value string, there bool) {
 	return value, there
 }
 
-// fail keeps what is wrong with an annotation.
 func (n *annotationReader) fail(key, value string, err error) {
 	n.err = &Error{Key: key, Value: quote.Short(value), Why: err.Error()}
 }
 
-// list reads entries with commas between, and sorts them; nothing but spaces is no list
-// (HAMi's rule).
+// list reads a comma-separated list and sorts it. Blank is no list (HAMi's rule).
 func (n *annotationReader) list(key string, most int, entry func(string) (string, error)) []string {
 	value, there := n.get(key)
 	if !there || strings.TrimSpace(value) == "" {
@@ -78,7 +75,6 @@ func split(value string, most int, entry func(string) (string, error)) ([]string
 	return entries, nil
 }
 
-// text takes a text as it is, if somebody else can read it.
 func (n *annotationReader) text(key string, check func(string) error) string {
 	value, there := n.get(key)
 	if !there {
@@ -108,7 +104,6 @@ func (n *annotationReader) boolean(key string) bool {
 	return is
 }
 
-// groupMin reads how many pods of the group have to be placed together.
 func (n *annotationReader) groupMin(group string) int {
 	value, there := n.get(AnnotationGroupMin)
 	if !there {
@@ -126,7 +121,7 @@ func (n *annotationReader) groupMin(group string) int {
 	return least
 }
 
-// ceiling looks at what the node will read.
+// ceiling checks an annotation that only the node uses.
 func (n *annotationReader) ceiling(key string) {
 	value, there := n.get(key)
 	if !there {

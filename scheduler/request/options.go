@@ -1,6 +1,6 @@
 package request
 
-// Names are the resources' names. A resource without a name is not known.
+// Names are the resource names; an empty one disables the resource.
 type Names struct {
 	// HAMi's.
 	Count, Memory, MemoryPercentage, Cores, Priority string
@@ -8,7 +8,7 @@ type Names struct {
 	VcudaCore, VcudaMemory string
 }
 
-// DefaultNames are the names that HAMi and gpu-manager give them.
+// DefaultNames are HAMi's and gpu-manager's.
 func DefaultNames() Names {
 	return Names{
 		Count: "nvidia.com/gpu", Memory: "nvidia.com/gpumem", MemoryPercentage: "nvidia.com/gpumem-percentage",
@@ -17,16 +17,16 @@ func DefaultNames() Names {
 	}
 }
 
-// Options are a cluster's settings, by HAMi's names.
+// Options are a cluster's settings, with HAMi's names.
 type Options struct {
 	Names Names
-	// DefaultMemoryMiB is of each GPU where a container says nothing of memory; 0: all of it.
+	// DefaultMemoryMiB is for containers without memory; 0: all of the GPU.
 	DefaultMemoryMiB int64
-	// DefaultCores is of each GPU where a container says nothing of cores; 0: not limited.
+	// DefaultCores is for containers without cores; 0: unlimited.
 	DefaultCores int
-	// DefaultCount is the number of GPUs of a container that asks for memory or cores alone.
+	// DefaultCount is for containers with only memory or cores.
 	DefaultCount int
-	// MemoryFactor is how many MiB one unit of Names.Memory is.
+	// MemoryFactor is the MiB in one unit of Names.Memory.
 	MemoryFactor int64
 }
 

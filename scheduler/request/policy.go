@@ -5,8 +5,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/choose"
 )
 
-// usualPolicy is the GPU policy of a pod that names none: gpu-manager's own for its
-// resources, else the cluster's.
+// defaultGPUPolicy is gpu-manager's own for its resources; empty: the cluster's.
 func defaultGPUPolicy(pod *scheduler.Pod, names *Names) string {
 	for i := range pod.Containers {
 		if pod.Containers[i].Resources[names.VcudaCore].Value > 0 && names.VcudaCore != "" {

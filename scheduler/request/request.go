@@ -1,3 +1,9 @@
+// Package request parses what a pod requests: HAMi's five resources, gpu-manager's two, and the annotations
+// that select GPUs. FromPod returns a Request, nil for a pod without GPUs, or an *Error for the pod's
+// author.
+//
+// A container uses HAMi's resources or gpu-manager's, not both. Defaults are those of the webhook, for pods
+// that bypass it.
 package request
 
 import (
@@ -7,58 +13,52 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// Container is what one container asks for. GPUs == 0: nothing.
+// Container is a container's request. GPUs == 0: none.
 type Container struct {
-	// GPUs is the number of distinct GPUs.
 	GPUs int
-	// MemoryMiB is of each GPU; 0: by percent.
-	MemoryMiB int64
-	// MemoryPercent is of each GPU's memory, 1 to 100, when MemoryMiB is 0.
+	// MemoryMiB is per GPU; 0: MemoryPercent.
+	MemoryMiB     int64
 	MemoryPercent int
-	// Cores is percent of each GPU's compute time, 0 to 100; 0 is not limited, and books none.
+	// Cores is percent of each GPU; 0: unlimited, reserves none.
 	Cores int
-	// Whole says that all of the compute time is asked for (Cores == 100): see Exclusive.
+	// Whole: 100 cores. See Exclusive.
 	Whole bool
 }
 
-// Memory is what the container takes of a GPU that has so many MiB; at least 1 MiB of
-// a GPU that has any.
+// Memory is the memory on a GPU of gpuMiB, at least 1 MiB.
 func (c *Container) Memory(gpuMiB int64) int64 {
 	if c.MemoryMiB > 0 || c.MemoryPercent == 0 {
 		return c.MemoryMiB
 	}
-	// By parts: a hostile node's GPU is never large enough to overflow this.
+	// In two parts, to prevent overflow.
 	mib := gpuMiB/100*int64(c.MemoryPercent) + gpuMiB%100*int64(c.MemoryPercent)/100
 	return max(mib, min(gpuMiB, 1))
 }
 
-// Use is what the container takes of a GPU that has so many MiB.
+// Use is the use of a GPU of gpuMiB.
 func (c *Container) Use(gpuMiB int64) scheduler.Use {
 	return scheduler.Use{MemoryMiB: c.Memory(gpuMiB), Cores: c.Cores, Slots: 1}
 }
 
-// Exclusive says whether the container wants a GPU of so many cores empty. On a node
-// that offers more than 100 cores of a GPU, 100 are a part of it (HAMi's rule).
+// Exclusive reports whether the container requires an unused GPU. If a node offers more than 100 cores of a
+// GPU, 100 are only a part (HAMi's rule).
 func (c *Container) Exclusive(gpuCores int) bool {
 	return c.Whole && gpuCores <= grant.MaxCorePercent
 }
 
-// Request is what a pod asks for.
+// Request is a pod's request.
 type Request struct {
-	// Containers and Kinds are by position in Pod.Containers.
+	// By position in Pod.Containers.
 	Containers []Container
 	Kinds      []scheduler.Kind
 	Rules      Rules
-	// HighPriority says that a container has HAMi's priority 0. It says nothing of placement.
+	// HighPriority: a container has HAMi's priority 0.
 	HighPriority bool
-	// Signature is equal only for requests that any node judges equally, quotas apart:
-	// a key for caches. It knows nothing of names, positions of containers that ask for
-	// nothing, priorities and groups.
+	// Signature is equal for requests with equal results on any node, apart from quotas: a cache key.
 	Signature string
 }
 
-// FromPod is what the pod asks for; nil, nil: nothing. An error is an *Error, for the
-// pod's author.
+// FromPod parses the pod's request; nil, nil: none. Errors are *Error.
 func FromPod(pod *scheduler.Pod, o Options) (*Request, error) {
 	var r *Request
 	for i := range pod.Containers {

@@ -12,27 +12,23 @@ import (
 
 const (
 	// blockMiB is a unit of gpu-manager's memory.
-	blockMiB = 256
-	// wholeCores are all of a GPU's, in HAMi's percent as in gpu-manager's units.
+	blockMiB   = 256
 	wholeCores = grant.MaxCorePercent
 )
 
-// amount is what a container says of a resource.
+// amount is a resource of a container.
 type amount struct {
 	name string
 	n    int64
 	set  bool
 }
 
-// some says whether something is asked for.
 func (a amount) positive() bool { return a.set && a.n != 0 }
 
-// refuse is the error of the amount.
 func (a amount) errorf(format string, args ...any) error {
 	return &Error{Key: a.name, Value: strconv.FormatInt(a.n, 10), Why: fmt.Sprintf(format, args...)}
 }
 
-// read is what a container says of a resource: nothing, or 0 and more.
 func read(c *scheduler.Container, name string) (amount, error) {
 	a := amount{name: name}
 	if name == "" {
@@ -51,7 +47,6 @@ func read(c *scheduler.Container, name string) (amount, error) {
 	return a, nil
 }
 
-// amounts are what a container says of all resources.
 type amounts struct{ count, memory, percent, cores, priority, vcudaCore, vcudaMemory amount }
 
 func readAll(c *scheduler.Container, names *Names) (a amounts, err error) {
@@ -69,7 +64,6 @@ func readAll(c *scheduler.Container, names *Names) (a amounts, err error) {
 	return a, nil
 }
 
-// fromContainer is what a container asks for, and whether it has HAMi's high priority.
 func fromContainer(c *scheduler.Container, o *Options) (asked Container, high bool, err error) {
 	if len(c.Resources) == 0 {
 		return Container{}, false, nil
@@ -88,8 +82,7 @@ func fromContainer(c *scheduler.Container, o *Options) (asked Container, high bo
 	return asked, high, nil
 }
 
-// checkMIG refuses MIG devices, which the kubelet gives out, beside GPUs: a program sees
-// either, and the node refuses such a container when it is made.
+// checkMIG refuses GPUs together with MIG devices: a CUDA program uses one or the other.
 func checkMIG(c *scheduler.Container) error {
 	first := ""
 	for name, amount := range c.Resources {
@@ -103,7 +96,6 @@ func checkMIG(c *scheduler.Container) error {
 	return &Error{Key: first, Value: strconv.FormatInt(c.Resources[first].Value, 10), Why: "the container asks for GPUs too, and a program sees either GPUs or a MIG device: ask for one of them"}
 }
 
-// fromAmounts reads one of the two profiles.
 func fromAmounts(a *amounts, o *Options) (Container, bool, error) {
 	asked, err := hami(a, o)
 	if err != nil {
@@ -125,9 +117,9 @@ func fromAmounts(a *amounts, o *Options) (Container, bool, error) {
 	return asked, high, nil
 }
 
-// hami reads HAMi's resources. It differs from HAMi where HAMi drops, clamps or passes
-// over what it can't mean (reference: its device.go, GenerateResourceRequests): more
-// than 100 cores or percent, memory that doesn't fit, memory said twice, 0 of memory.
+// hami reads HAMi's resources. HAMi itself clamps or ignores some mistakes that this rejects
+// (GenerateResourceRequests in its device.go): more than 100 cores or percent, memory that doesn't fit or
+// is set twice or 0.
 func hami(a *amounts, o *Options) (Container, error) {
 	var c Container
 	of := a.memory.positive() || a.percent.positive() || a.cores.positive()
@@ -159,7 +151,7 @@ func hami(a *amounts, o *Options) (Container, error) {
 	case a.cores.set:
 		c.Cores = int(a.cores.n)
 	case c.MemoryPercent == 100:
-		c.Cores = wholeCores // nobody else has room on the GPU: HAMi's webhook
+		c.Cores = wholeCores // as HAMi's webhook: the GPU is full
 	default:
 		c.Cores = o.DefaultCores
 	}
@@ -167,7 +159,7 @@ func hami(a *amounts, o *Options) (Container, error) {
 	return c, nil
 }
 
-// memory reads HAMi's two ways to ask for it.
+// memory reads gpumem and gpumem-percentage.
 func (c *Container) memory(a *amounts, o *Options) error {
 	factor := max(o.MemoryFactor, 1)
 	switch {
@@ -195,7 +187,7 @@ func (c *Container) memory(a *amounts, o *Options) error {
 	return nil
 }
 
-// priority reads HAMi's: 0 is high.
+// priority reads HAMi's priority: 0 is high.
 func priority(a *amounts, gpus bool, o *Options) (high bool, err error) {
 	switch {
 	case !a.priority.set:
@@ -208,8 +200,8 @@ func priority(a *amounts, gpus bool, o *Options) (high bool, err error) {
 	return gpus && a.priority.n == 0, nil
 }
 
-// gpuManager reads gpu-manager's resources: below 100 cores a part of a GPU, which
-// needs memory; 100 a whole one, multiples of 100 several.
+// gpuManager reads vcuda-core (1 to 99: a part of a GPU, which needs memory; multiples of 100: whole GPUs)
+// and vcuda-memory (blocks of 256 MiB, of all GPUs together).
 func gpuManager(a *amounts) (Container, error) {
 	cores, memory := a.vcudaCore, a.vcudaMemory
 	switch {

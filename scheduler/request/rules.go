@@ -11,7 +11,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler/choose"
 )
 
-// The annotations by which a pod's author chooses GPUs, by HAMi's names.
+// HAMi's annotations that select GPUs and policies.
 const (
 	AnnotationUseTypes   = "nvidia.com/use-gputype"
 	AnnotationAvoidTypes = "nvidia.com/nouse-gputype"
@@ -24,9 +24,9 @@ const (
 	AnnotationWeights    = "hami.io/device-scoring-weights"
 )
 
-// A pod's group, all of whose pods are placed or none.
+// A pod group is placed completely or not at all.
 const (
-	// LabelGroup names it, inside the pod's namespace.
+	// LabelGroup is the group's name in the namespace.
 	LabelGroup = "scheduling.x-k8s.io/pod-group"
 	// AnnotationGroupMin is how many of its pods have to be placed together.
 	AnnotationGroupMin = "gpuslice.io/pod-group-min"
@@ -39,25 +39,22 @@ const (
 	ModeMPS    = "mps"
 )
 
-// Rules are what a pod's annotations say of GPUs and policies. Lists are sorted and
-// have nothing twice; none means that all will do.
+// Rules are a pod's selection of GPUs and policies. Lists are sorted and unique; empty: any.
 type Rules struct {
-	// UseTypes and AvoidTypes are in lower case: see TypeFits.
+	// In lower case.
 	UseTypes, AvoidTypes []string
 	UseUUIDs, AvoidUUIDs []string
 	NUMABind             bool
-	// Modes are those that will do, sorted and with commas between; empty: all.
+	// Modes is a sorted comma-separated list; empty: any.
 	Modes string
-	// NodePolicy, GPUPolicy and Weights are texts that package choose reads without an
-	// error; empty: the cluster's, or for gpu-manager's resources its own GPU policy.
+	// Valid texts for package choose; empty: the cluster's.
 	NodePolicy, GPUPolicy, Weights string
-	// Group is the pod's group; empty: none. GroupMin is 0 where the pod says no number.
+	// GroupMin is 0 if not set.
 	Group    string
 	GroupMin int
 }
 
-// TypeFits says whether a GPU of a model will do: it has one of UseTypes in it, if there
-// are any, and none of AvoidTypes.
+// TypeFits: the model contains one of UseTypes and none of AvoidTypes.
 func (r *Rules) TypeFits(model string) bool {
 	if len(r.UseTypes) == 0 && len(r.AvoidTypes) == 0 {
 		return true
@@ -67,8 +64,7 @@ func (r *Rules) TypeFits(model string) bool {
 	return (len(r.UseTypes) == 0 || slices.ContainsFunc(r.UseTypes, in)) && !slices.ContainsFunc(r.AvoidTypes, in)
 }
 
-// UUIDFits says whether a GPU will do: it is one of UseUUIDs, if there are any, and none
-// of AvoidUUIDs.
+// UUIDFits: the GPU is in UseUUIDs and not in AvoidUUIDs.
 func (r *Rules) UUIDFits(uuid string) bool {
 	if len(r.UseUUIDs) > 0 {
 		if _, found := slices.BinarySearch(r.UseUUIDs, uuid); !found {
@@ -83,7 +79,7 @@ func (r *Rules) UUIDFits(uuid string) bool {
 	return true
 }
 
-// ModeFits says whether a GPU of a mode will do; no mode is ModeShared.
+// ModeFits: the mode is in Modes; empty is ModeShared.
 func (r *Rules) ModeFits(mode string) bool {
 	if r.Modes == "" {
 		return true
@@ -99,7 +95,6 @@ func (r *Rules) ModeFits(mode string) bool {
 	return false
 }
 
-// read reads the annotations and labels of a pod that asks for GPUs.
 func (r *Rules) read(pod *scheduler.Pod) error {
 	r.Group = pod.Labels[LabelGroup]
 	if len(pod.Annotations) == 0 {
@@ -116,7 +111,7 @@ func (r *Rules) read(pod *scheduler.Pod) error {
 	r.GPUPolicy = n.text(AnnotationGPUPolicy, gpuPolicy)
 	r.Weights = n.text(AnnotationWeights, weights)
 	r.GroupMin = n.groupMin(r.Group)
-	// These the node reads, when the container is made, which is late to be told.
+	// The node uses these at container creation, which is too late to report an error.
 	n.ceiling(grant.AnnotationCoreCeiling)
 	n.ceiling(grant.AnnotationVcudaCoreCeiling)
 	return n.err

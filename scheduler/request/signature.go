@@ -6,11 +6,10 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// kindLetters are the kinds in a signature.
 var kindLetters = [...]byte{scheduler.App: 'a', scheduler.Init: 'i', scheduler.Sidecar: 's'}
 
-// sign makes the signature: of each container that asks for GPUs its kind and amounts,
-// "a1m3000c30;", and then what the rules say, each by a key and in quotes.
+// sign lists each container's kind and amounts, "a1m3000c30;", then the rules, each a key and a quoted
+// text.
 func (r *Request) sign() string {
 	var space [96]byte
 	b := space[:0]

@@ -8,25 +8,23 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// gpusVersion is the only version of gpuslice.io/node-gpus there is.
 const gpusVersion = 1
 
-// nodeGPUs is gpuslice.io/node-gpus. Package agent/noderegister writes it. Fields
-// that are not known are passed over, so that a node may be newer than the scheduler; what
-// changes the meaning of one gets another version.
+// nodeGPUs is gpuslice.io/node-gpus, written by package agent/noderegister. Unknown fields are ignored; an
+// incompatible change needs another version.
 type nodeGPUs struct {
 	Version int       `json:"version"`
 	GPUs    []nodeGPU `json:"gpus"`
-	// Links has a row and a column for each of GPUs, symmetric; absent: not known.
+	// Links is symmetric, by index of GPUs; absent: unknown.
 	Links [][]int `json:"links"`
 }
 
-// nodeGPU has pointers to what must not be left out.
+// nodeGPU has pointers for required fields.
 type nodeGPU struct {
 	UUID      string `json:"uuid"`
 	Model     string `json:"model"`
 	Index     int    `json:"index"`
-	NUMA      *int   `json:"numa"` // absent: not known
+	NUMA      *int   `json:"numa"` // absent: unknown
 	MemoryMiB *int64 `json:"memoryMiB"`
 	Cores     *int   `json:"cores"`
 	Slots     *int   `json:"slots"`
@@ -34,7 +32,6 @@ type nodeGPU struct {
 	Healthy   *bool  `json:"healthy"`
 }
 
-// decodeGPUs reads gpuslice.io/node-gpus.
 func decodeGPUs(value string) (scheduler.Inventory, error) {
 	if len(value) > MaxAnnotationBytes {
 		return scheduler.Inventory{}, fmt.Errorf("%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
@@ -69,7 +66,6 @@ func decodeGPUs(value string) (scheduler.Inventory, error) {
 	return scheduler.Inventory{GPUs: sorted, Links: rearranged(told.Links, gpus, sorted)}, nil
 }
 
-// checkLinks says whether links are a symmetric table of so many GPUs, or not there.
 func checkLinks(links [][]int, gpus int) error {
 	if links == nil {
 		return nil
@@ -92,7 +88,7 @@ func checkLinks(links [][]int, gpus int) error {
 	return nil
 }
 
-// rearranged are links in the order of the sorted GPUs.
+// rearranged sorts the links like the GPUs.
 func rearranged(links [][]int, gpus, sorted []scheduler.GPU) [][]int {
 	if links == nil {
 		return nil
@@ -110,7 +106,6 @@ func rearranged(links [][]int, gpus, sorted []scheduler.GPU) [][]int {
 	return out
 }
 
-// table is a square of so many.
 func table(n int) [][]int {
 	rows, space := make([][]int, n), make([]int, n*n)
 	for i := range rows {

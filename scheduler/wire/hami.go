@@ -10,9 +10,7 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// registered is a device as HAMi's JSON has it. HAMi leaves out zero values: one without
-// "health" is not healthy, and one without "numa" is at node 0. What else HAMi says (MIG
-// profiles) is passed over.
+// registered is a device in HAMi's JSON, which omits zero values: without "health" it is not healthy.
 type registered struct {
 	ID     string `json:"id"`
 	Index  int    `json:"index"`
@@ -32,8 +30,7 @@ func (r registered) gpu() scheduler.GPU {
 	}
 }
 
-// decodeRegister reads HAMi's annotation, in either of its forms: JSON, or each device's
-// fields with commas between and a colon after.
+// decodeRegister reads HAMi's annotation: JSON, or the older list of fields.
 func decodeRegister(value string) ([]scheduler.GPU, error) {
 	if len(value) > MaxAnnotationBytes {
 		return nil, fmt.Errorf("%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
@@ -55,8 +52,8 @@ func decodeRegister(value string) ([]scheduler.GPU, error) {
 	return gpus, nil
 }
 
-// decodeCSV reads the old form: uuid,count,devmem,devcore,type,numa,health, and since HAMi
-// 2.5 ,index,mode. A device without an index is at its place in the list.
+// decodeCSV reads uuid,count,devmem,devcore,type,numa,health and since HAMi 2.5 index,mode, with a colon
+// after each device.
 func decodeCSV(value string) ([]scheduler.GPU, error) {
 	body, ended := strings.CutSuffix(value, ":")
 	if !ended {
@@ -76,7 +73,6 @@ func decodeCSV(value string) ([]scheduler.GPU, error) {
 	return gpus, nil
 }
 
-// decodeFields reads one device of the old form.
 func decodeFields(fields []string, place int) (r registered, err error) {
 	if len(fields) != 7 && len(fields) != 9 {
 		return r, fmt.Errorf("%d fields: there are uuid,count,devmem,devcore,type,numa,health and as the case may be index,mode", len(fields))
@@ -103,9 +99,7 @@ func decodeFields(fields []string, place int) (r registered, err error) {
 	return r, nil
 }
 
-// decodeScore reads HAMi's links, and gives them by the GPUs' positions. A pair that only
-// one of its GPUs has, or that they differ about, is the lower of what is said of it;
-// GPUs that aren't registered may be in it. One that nobody speaks of is 0.
+// decodeScore reads HAMi's links. If both directions are given, the lower counts; missing ones are 0.
 func decodeScore(value string, gpus []scheduler.GPU) ([][]int, error) {
 	if len(value) > MaxAnnotationBytes {
 		return nil, fmt.Errorf("%d bytes: at most %d are read", len(value), MaxAnnotationBytes)

@@ -1,3 +1,8 @@
+// Package wire reads and writes the annotations of nodes and pods, ours and HAMi's, so that HAMi's
+// scheduler works with our nodes and our scheduler with HAMi's. On HAMi nodes there is one limit: HAMi's
+// device plugin serves any pod in phase "allocating", so its scheduler binds one pod at a time under
+// hami.io/mutex.lock. Ours does not take that lock: pods bound to one HAMi node at the same time may get
+// each other's GPUs.
 package wire
 
 import (
@@ -9,33 +14,30 @@ import (
 
 // Annotations of nodes.
 const (
-	// AnnotationGPUs has a node's GPUs in our form.
+	// AnnotationGPUs has the GPUs in our format.
 	AnnotationGPUs = "gpuslice.io/node-gpus"
-	// AnnotationRegister and AnnotationScore are HAMi's: the GPUs, and their links.
+	// HAMi's: the GPUs, and their links.
 	AnnotationRegister = "hami.io/node-nvidia-register"
 	AnnotationScore    = "hami.io/node-nvidia-score"
-	// AnnotationCordon is an operator's list of GPUs that get no new container.
+	// AnnotationCordon lists GPUs that get no new containers. An operator sets it.
 	AnnotationCordon = "hami.io/device-cordon"
 )
 
-// Annotations of pods, besides those of package grant. They are HAMi's: its node half
-// finds the pod that it has to serve by them.
+// HAMi's annotations of pods, by which its device plugin finds the pod to serve.
 const (
 	AnnotationTime      = "hami.io/vgpu-time"
 	AnnotationBindPhase = "hami.io/bind-phase"
 	AnnotationBindTime  = "hami.io/bind-time"
 )
 
-// bindAllocating is the phase of a pod whose devices the node has yet to give out.
 const bindAllocating = "allocating"
 
-// Owned are the annotations of pods that only the scheduler, or on its behalf the node,
-// may write; what ends in "*" is a prefix. A pod that brings one along is forged.
+// Owned are the pod annotations that only the scheduler and the node may write; "*" ends a prefix.
 var Owned = []string{
 	grant.AnnotationGrant,
 	grant.AnnotationSignature,
 	grant.AnnotationResizeStatus,
-	grant.AnnotationReplicas, // of containers, never of pods
+	grant.AnnotationReplicas, // of containers only
 	grant.AnnotationMIGPrefix + "*",
 	grant.AnnotationNode,
 	grant.AnnotationToAllocate,
@@ -48,7 +50,7 @@ var Owned = []string{
 	"tencent.com/gpu-assigned",
 }
 
-// IsOwned says whether an annotation is one of Owned.
+// IsOwned reports whether key matches Owned.
 func IsOwned(key string) bool {
 	return slices.ContainsFunc(Owned, func(o string) bool {
 		prefix, is := strings.CutSuffix(o, "*")

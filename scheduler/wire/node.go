@@ -12,13 +12,11 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// Bounds on what a node may say, so that a hostile one costs the scheduler nothing and
-// no sum of its numbers overflows.
+// Limits on a node's data, to bound the scheduler's cost and prevent overflow.
 const (
-	// MaxAnnotationBytes is the longest annotation read: all annotations of an object
-	// together may have as much (Kubernetes' TotalAnnotationSizeLimitB).
+	// MaxAnnotationBytes is Kubernetes' limit for all annotations of an object.
 	MaxAnnotationBytes = grant.MaxAnnotationBytes
-	// MaxGPUs is the most GPUs of a node.
+	// MaxGPUs is per node.
 	MaxGPUs  = 64
 	maxModel = 256
 	maxIndex = 1 << 12
@@ -28,26 +26,23 @@ const (
 	maxLink  = 1 << 20
 )
 
-// DecodeNode is what a node's annotations say of its GPUs: ours where it is there and
-// well formed, else HAMi's. A node without any has no GPUs, and that is no error.
+// DecodeNode returns the GPUs in a node's annotations: ours if valid, else HAMi's. No annotation means no
+// GPUs.
 //
-// An error says what can't be read and that nothing may be placed on the node until it
-// can: its GPUs, or its cordons, which may mean any of them. What is of less weight is
-// passed over: see PassedOver.
+// On an error, nothing may be placed on the node.
 func DecodeNode(n *scheduler.Node) (scheduler.Inventory, error) {
 	inventory, _, err := ReadNode(n)
 	return inventory, err
 }
 
-// PassedOver is what DecodeNode can't read and does without, for those who look after the
-// node: our annotation where HAMi's is there too, and the links; and HAMi's, where it says
-// something else than ours. Nil: nothing.
+// PassedOver returns what DecodeNode ignores: our invalid annotation if HAMi's is used, invalid links, and
+// differences between the two.
 func PassedOver(n *scheduler.Node) error {
 	_, passed, _ := ReadNode(n)
 	return passed
 }
 
-// ReadNode is DecodeNode and PassedOver at once.
+// ReadNode is DecodeNode and PassedOver.
 func ReadNode(n *scheduler.Node) (_ scheduler.Inventory, passed, err error) {
 	inventory, passed, err := gpus(n.Annotations)
 	if value, there := n.Annotations[AnnotationCordon]; there && err == nil {
@@ -62,7 +57,6 @@ func ReadNode(n *scheduler.Node) (_ scheduler.Inventory, passed, err error) {
 	return inventory, passed, nil
 }
 
-// in says which annotation is at fault; nil is none.
 func in(key string, err error) error {
 	if err == nil {
 		return nil
@@ -70,7 +64,6 @@ func in(key string, err error) error {
 	return fmt.Errorf("annotation %s: %w", key, err)
 }
 
-// both are two problems in one line; the first may be none.
 func both(first, second error) error {
 	if first == nil {
 		return second
@@ -78,7 +71,7 @@ func both(first, second error) error {
 	return fmt.Errorf("%w; %w", first, second)
 }
 
-// GPUs reads the first of the two forms that can be read.
+// gpus reads the first valid format.
 func gpus(annotations map[string]string) (_ scheduler.Inventory, passed, err error) {
 	if value, there := annotations[AnnotationGPUs]; there {
 		inventory, err := decodeGPUs(value)
@@ -107,8 +100,7 @@ func gpus(annotations map[string]string) (_ scheduler.Inventory, passed, err err
 	return inventory, passed, nil
 }
 
-// disagree says how HAMi's annotation speaks of other GPUs than ours, or of other memory:
-// then one of them is somebody else's, or is left over.
+// disagree reports differences: one of the annotations is outdated, or another agent's.
 func disagree(ours []scheduler.GPU, annotations map[string]string) error {
 	value, there := annotations[AnnotationRegister]
 	if !there {
@@ -145,7 +137,6 @@ func disagree(ours []scheduler.GPU, annotations map[string]string) error {
 	return fmt.Errorf("annotations %s and %s: %s: the first is gone by; let one agent alone write both, or remove the one that is left over", AnnotationGPUs, AnnotationRegister, difference)
 }
 
-// ordered checks the GPUs, and puts them in the order of their index.
 func ordered(gpus []scheduler.GPU) ([]scheduler.GPU, error) {
 	if len(gpus) > MaxGPUs {
 		return nil, fmt.Errorf("%d GPUs: a node may have at most %d", len(gpus), MaxGPUs)
@@ -166,7 +157,6 @@ func ordered(gpus []scheduler.GPU) ([]scheduler.GPU, error) {
 	return gpus, nil
 }
 
-// check looks at one GPU, and gives it what its node may leave out.
 func check(c *scheduler.GPU) error {
 	if err := grant.ValidateUUID(c.UUID); err != nil {
 		return fmt.Errorf("uuid %s: %w", quote.Short(c.UUID), err)
@@ -198,11 +188,9 @@ func check(c *scheduler.GPU) error {
 	return nil
 }
 
-// modeShared is the mode of a GPU of which nothing else is said.
 const modeShared = "hami-core"
 
-// cordon marks the GPUs that an operator's list names. A GPU that isn't there any more
-// may be listed.
+// cordon marks the listed GPUs. Unknown GPUs may be listed.
 func cordon(gpus []scheduler.GPU, value string) error {
 	if len(value) > MaxAnnotationBytes {
 		return fmt.Errorf("%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
@@ -225,8 +213,7 @@ func cordon(gpus []scheduler.GPU, value string) error {
 	return malformed
 }
 
-// notJSON is what is wrong with an annotation's JSON. Package json repeats numbers as they
-// are, of any length.
+// notJSON shortens the error: package json repeats input of any length.
 func notJSON(err error) error {
 	text := err.Error()
 	if len(text) > 4*quote.MaxBytes {

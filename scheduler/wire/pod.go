@@ -11,18 +11,11 @@ import (
 	"github.com/gpuslice/gpuslice/scheduler"
 )
 
-// DecodePod is what a pod's annotations say that it was given; nil: nothing, or the pod
-// has ended. gpuslice.io/grant is read where it is there, by the containers' names, and
-// a fault in it never leads to HAMi's, by their positions: the node does the same
-// (package grant, FromPod), and what it wouldn't grant is an error here.
+// DecodePod returns the placement in a pod's annotations; nil: none, or the pod has ended.
+// gpuslice.io/grant takes precedence; if it is invalid, HAMi's annotations are not used, as on the node
+// (grant.FromPod). The placement's node is the pod's, or for a pending pod the annotations'.
 //
-// The node is the one that the pod is bound to; of a pod that waits, the one that the
-// annotations name.
-//
-// With keys, only what was signed with one of them for this pod and node is believed, as
-// on the node (grant.FromPod). A pod that was bound before there were keys keeps what it holds
-// on its node, so that a caller who counts what is there calls without keys too. Errors of
-// signatures are grant.ErrSignature.
+// With keys, the grant has to be signed for this pod and node (grant.ErrSignature).
 func DecodePod(p *scheduler.Pod, keys grant.Verifier) (*scheduler.Placement, error) {
 	if p.Ended {
 		return nil, nil
@@ -50,7 +43,6 @@ func decodePod(p *scheduler.Pod, keys grant.Verifier) (*scheduler.Placement, err
 	return placement, verify(p, placement.Node, keys)
 }
 
-// verify says whether somebody who holds a key wrote the grant.
 func verify(p *scheduler.Pod, node string, keys grant.Verifier) error {
 	payload, ours := p.Annotations[grant.AnnotationGrant]
 	signature, signed := p.Annotations[grant.AnnotationSignature]
@@ -63,8 +55,7 @@ func verify(p *scheduler.Pod, node string, keys grant.Verifier) error {
 	return in(grant.AnnotationSignature, keys.Verify(p.UID, node, payload, signature))
 }
 
-// byName reads our own annotation. A name that no container of the pod has is refused: an
-// ephemeral container could take it later.
+// byName rejects names of no container: an ephemeral container could use them later.
 func byName(p *scheduler.Pod, value string) (*scheduler.Placement, error) {
 	decoded, err := grant.DecodeGrant(value)
 	if err != nil {
@@ -85,8 +76,7 @@ func byName(p *scheduler.Pod, value string) (*scheduler.Placement, error) {
 	return placement, nil
 }
 
-// byPosition reads HAMi's annotations: the one that is never erased, or the other where
-// it is alone.
+// byPosition reads HAMi's annotations; AnnotationAllocated is never erased.
 func byPosition(p *scheduler.Pod) (*scheduler.Placement, error) {
 	key := grant.AnnotationAllocated
 	value, there := p.Annotations[key]
@@ -118,7 +108,6 @@ func byPosition(p *scheduler.Pod) (*scheduler.Placement, error) {
 	return placement, nil
 }
 
-// nodeOf is where the pod is, or will be.
 func nodeOf(p *scheduler.Pod, named string) (string, error) {
 	switch {
 	case p.Node == "" && named == "":
@@ -131,9 +120,8 @@ func nodeOf(p *scheduler.Pod, named string) (string, error) {
 	return named, nil
 }
 
-// Annotations are what a pod gets in one patch before it is bound: ours, signed where
-// there is a key, and HAMi's, so that its node half and its tools find what they look for
-// (it serves the pod of its node that has waited longest in the phase "allocating").
+// Annotations returns the annotations for a pod that is about to be bound: ours, signed if key is set, and
+// HAMi's.
 func Annotations(p *scheduler.Pod, pl scheduler.Placement, key *grant.SigningKey, now time.Time) (map[string]string, error) {
 	annotations, err := annotations(p, pl, key, now)
 	if err != nil {
@@ -182,8 +170,8 @@ func annotations(p *scheduler.Pod, pl scheduler.Placement, key *grant.SigningKey
 	return out, nil
 }
 
-// Resized are the annotations that say what a bound pod has now, in place of those that say
-// what it had. Slots that HAMi's device plugin has emptied stay empty.
+// Resized returns the annotations after a resize. Positions that HAMi's device plugin has emptied stay
+// empty.
 func Resized(p *scheduler.Pod, pl scheduler.Placement, key *grant.SigningKey, now time.Time) (map[string]string, error) {
 	all, err := Annotations(p, pl, key, now)
 	if err != nil {
@@ -197,7 +185,7 @@ func Resized(p *scheduler.Pod, pl scheduler.Placement, key *grant.SigningKey, no
 	}
 	was, err := grant.DecodeHAMi(p.Annotations[grant.AnnotationToAllocate])
 	if err != nil || was.Empty() {
-		return out, nil // what can't be read is nobody's to fix
+		return out, nil // invalid, but not ours to fix
 	}
 	left := make(grant.Positional, len(p.Containers))
 	for i := range min(len(was), len(pl.Containers)) {
