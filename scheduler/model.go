@@ -1,6 +1,5 @@
-// Package scheduler has the model that the scheduler's packages share: nodes, pods and placements, without
-// Kubernetes types. Package kube converts them; request, wire, quota and choose read requests, annotations,
-// quotas and policies; engine decides; plugin, extender and webhook connect Kubernetes.
+// Package scheduler has the nodes, pods and placements that the scheduler's packages share, without
+// Kubernetes types: package kube converts them.
 package scheduler
 
 import (
@@ -9,7 +8,7 @@ import (
 	"github.com/gpuslice/gpuslice/grant"
 )
 
-// Kind is how a container runs, which decides how it is counted.
+// Kind is how a container runs.
 type Kind uint8
 
 // The kinds.
@@ -80,8 +79,8 @@ type GPU struct {
 // Inventory is a node's GPUs, by index, and their links.
 type Inventory struct {
 	GPUs []GPU
-	// Links rates each pair of positions with HAMi's numbers (gpu.Pair): 10 across sockets to 60 on one
-	// board, plus 100 for each NVLink. Nil: unknown.
+	// Links has HAMi's numbers for each pair (gpu.Pair): 10 across sockets to 60 on one board, plus 100 for
+	// each NVLink. Nil: unknown.
 	Links [][]int
 }
 

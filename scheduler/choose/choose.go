@@ -1,18 +1,18 @@
-// Package choose has the policies: which of a node's GPUs a container gets, and how good a node is.
-// Functions are pure and allocate nothing; the engine calls them for each container on each fitting node.
+// Package choose has the policies: which of a node's GPUs a container gets, and how good a node is. It is
+// pure and allocates nothing.
 //
-// GPU policies are HAMi's (annotation hami.io/gpu-scheduler-policy), one or a chain in which later words
-// break ties; then the GPUs' order. A chain without binpack and spread ends with spread.
+// GPU policies are HAMi's (annotation hami.io/gpu-scheduler-policy), one or a chain: later words break
+// ties, then the GPUs' order. A chain without binpack and spread ends with spread.
 //
 //	spread          the least used GPUs (the default)
 //	binpack         the most used GPUs
-//	topology-aware  the set with the best sum of links, then the best worst link; of single GPUs, the one least linked to others
-//	numa            the set on the fewest NUMA nodes, then the fewest candidates there
-//	mutex           only unused GPUs, whatever its position
+//	topology-aware  the best sum of links, then the best worst link; one GPU: the least linked
+//	numa            the fewest NUMA nodes, then the fewest candidates there
+//	mutex           only unused GPUs
 //	tencent         gpu-manager's evaluators (tencent.go)
 //
-// Equal sets for topology-aware: the one that leaves the best links. Unlike in HAMi's implementation, use
-// includes the new container, as HAMi documents.
+// Among equal sets, topology-aware leaves the best links. Use includes the new container, as HAMi documents
+// but does not implement.
 package choose
 
 import "github.com/gpuslice/gpuslice/scheduler"
@@ -28,8 +28,6 @@ type Candidate struct {
 	Exclusive bool
 }
 
-// GPUs picks n candidates and returns their indices, ascending; nil if no n satisfy the rules (mutex,
-// numa-bind). Up to 16 candidates the set is optimal; above that it is for spread and binpack only.
 func GPUs(p GPUPolicy, candidates []Candidate, links [][]int, n int) []int {
 	chosen, ok := AppendGPUs(nil, p, candidates, links, n)
 	if !ok {

@@ -2,8 +2,7 @@ package choose
 
 import "slices"
 
-// goal is a criterion for sets of GPUs, higher is better. A policy chain becomes a list of goals; the first
-// that differs decides.
+// goal is a criterion for sets, higher is better. The first goal that differs decides.
 type goal uint8
 
 const (
@@ -45,7 +44,6 @@ func (g *goals) has(x goal) bool {
 // linear: only use counts, so the best GPUs are the best set.
 func (g *goals) linear() bool { return g.n == 1 && g.list[0] == goalUsed }
 
-// goals converts the chain for n > 1.
 func (q *selection) goals() goals {
 	var g goals
 	topology := false
@@ -98,7 +96,6 @@ func (q *selection) single() int {
 	return choice
 }
 
-// better compares by the words after the first.
 func (q *selection) better(i, j int) bool {
 	for k := 1; k < maxKeys && q.policy.keys[k] != keyNone; k++ {
 		if a, b := q.wordValue(k, i), q.wordValue(k, j); a != b {
@@ -108,7 +105,7 @@ func (q *selection) better(i, j int) bool {
 	return false
 }
 
-// wordValue rates a single GPU by the k-th word.
+// wordValue rates a GPU by the k-th word.
 func (q *selection) wordValue(k, i int) int64 {
 	switch q.policy.keys[k] {
 	case keyBinpack:
@@ -127,7 +124,7 @@ func (q *selection) wordValue(k, i int) int64 {
 // bestByUse appends the n best GPUs, the earlier of equal ones.
 func (q *selection) bestByUse(dst, at []int, sign int64) ([]int, values) {
 	var room [maxExact]int64
-	scores, start := room[:0], len(dst) // of the chosen, best first
+	scores, start := room[:0], len(dst) // best first
 	for _, i := range at {
 		score := sign * q.score(i)
 		if len(scores) == q.n {

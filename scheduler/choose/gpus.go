@@ -5,14 +5,16 @@ import "slices"
 // maxExact limits the exact search.
 const maxExact = 16
 
-// AppendGPUs is GPUs that appends to dst; ok is false if there is no set.
+// AppendGPUs picks n candidates and appends their indices, ascending, to dst. ok is false if no n satisfy
+// the rules (mutex, numa-bind). Up to 16 candidates the set is optimal; above that only for spread and
+// binpack.
 func AppendGPUs(dst []int, p GPUPolicy, candidates []Candidate, links [][]int, n int) (chosen []int, ok bool) {
 	if n <= 0 || n > len(candidates) {
 		return dst, n == 0
 	}
 	q := selection{policy: p.orDefault(), candidates: candidates, links: links, n: n}
 	var room [maxExact]int
-	at := room[:0] // candidates that the rules allow
+	at := room[:0] // allowed by the rules
 	for i := range candidates {
 		if !p.mutex || candidates[i].Used.Slots <= 0 {
 			at = append(at, i)
@@ -39,13 +41,12 @@ func (p GPUPolicy) orDefault() GPUPolicy {
 	return p
 }
 
-// selection is one call of AppendGPUs.
 type selection struct {
 	policy     GPUPolicy
 	candidates []Candidate
 	links      [][]int
 	n          int
-	// pool is the candidates that the rules allow.
+	// pool is the allowed candidates.
 	pool []int
 }
 
@@ -70,7 +71,6 @@ func (q *selection) degree(i int, others []int) int64 {
 	return sum
 }
 
-// sameNUMA counts the GPUs on i's NUMA node.
 func (q *selection) sameNUMA(i int, gpus []int) int {
 	n := 0
 	for _, j := range gpus {
@@ -86,7 +86,7 @@ type values [maxGoals]int64
 
 func (v values) compare(w values) int { return slices.Compare(v[:], w[:]) }
 
-// best appends the best n of at, and returns their values.
+// best appends the best n of at.
 func (q *selection) best(dst, at []int) ([]int, values) {
 	if q.policy.keys[0] == keyTencent {
 		return q.tencent(dst, at)
@@ -104,7 +104,7 @@ func (q *selection) best(dst, at []int) ([]int, values) {
 	return q.heuristic(dst, at, goals)
 }
 
-// bind appends the best set on one NUMA node; of equal ones on the smallest.
+// bind uses one NUMA node; among equal sets the smallest.
 func (q *selection) bind(dst []int) ([]int, bool) {
 	var room [maxExact]int
 	var most values

@@ -2,8 +2,7 @@ package choose
 
 import "slices"
 
-// heuristic finds a good set of more than 16 GPUs: it grows a set from each GPU and improves the best one
-// by exchanges.
+// heuristic, for more than 16 GPUs, grows a set from each GPU and improves the best by exchanges.
 func (q *selection) heuristic(dst, at []int, g goals) ([]int, values) {
 	g.add(goalOrder)
 	var best []int
@@ -20,7 +19,7 @@ func (q *selection) heuristic(dst, at []int, g goals) ([]int, values) {
 	return append(dst, best...), most
 }
 
-// grow adds the GPU with the best links to the set, then on the same NUMA node.
+// grow adds the best linked GPU, then one on the same NUMA node.
 func (q *selection) grow(first int, at []int) []int {
 	set := []int{first}
 	for len(set) < q.n {

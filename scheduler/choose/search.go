@@ -6,25 +6,21 @@ import (
 	"slices"
 )
 
-// search finds the best set of n of up to 16 GPUs by branch and bound. A tree node has decided for some
-// GPUs whether they are in the set; it is cut if its bounds can't beat the best set. The bounds are, per
-// goal:
+// search finds the best set of n of up to 16 GPUs by branch and bound. A tree node has decided on some
+// GPUs; it is cut if its bounds can't beat the best set. The bounds, of the missing number of open GPUs:
 //
-//   - goalLinks: each open GPU adds its links to the chosen ones and half of its best links to other open
-//     ones; the best of these sums, as many as are missing.
+//   - goalLinks: the best sums of a GPU's links to chosen ones and half of its best links to open ones.
 //   - goalWorst: the worst link so far.
 //   - goalNUMA: the NUMA nodes so far plus the fewest that complete the set.
-//   - others: the best open GPUs, as many as are missing.
+//   - others: the best GPUs.
 //
-// Comparing bounds goal by goal is correct because a list of upper bounds is at least the list of values.
-// Interchangeable GPUs (same links, use and NUMA node) are taken in order only. Fixed-size arrays: no
-// allocation.
+// Goals can be bounded one by one: a list of upper bounds is at least the list of values. Interchangeable
+// GPUs are taken in order only. Fixed-size arrays: no allocation.
 type search struct {
 	m, n  int
 	goals goals         // ends in goalOrder
 	gpu   [maxExact]int // index of the candidate
-	// link minus the worst link, divided by the common divisor: the best set is the same, and bounds can be
-	// rounded down.
+	// link minus the worst link, divided by the common divisor: same best set, and bounds round down.
 	link            [maxExact][maxExact]int32
 	base, unit      int64
 	worth           [3][maxExact]int64 // by the worth rows
@@ -57,7 +53,6 @@ type partial struct {
 	worth          [3]int64
 }
 
-// exact appends the best n of at.
 func (q *selection) exact(dst, at []int, g goals) ([]int, values) {
 	var s search
 	s.setUp(q, at, g)
@@ -70,7 +65,7 @@ func (q *selection) exact(dst, at []int, g goals) ([]int, values) {
 	return dst, s.result()
 }
 
-// result returns the values, comparable with other searches, without goalOrder.
+// result returns values comparable with other searches, without goalOrder.
 func (s *search) result() values {
 	var v values
 	for i, g := range s.goals.list[:s.goals.n-1] {
@@ -115,7 +110,6 @@ func (s *search) walk(i int, p partial) {
 	}
 }
 
-// open returns the GPUs from i on that may be chosen.
 func (s *search) open(i int, p *partial) uint16 {
 	return uint16(1<<s.m-1) &^ (1<<i - 1) &^ p.banned
 }
@@ -129,7 +123,7 @@ func (s *search) mayImprove(i, left int, open uint16, p *partial) bool {
 	return false
 }
 
-// bound is an upper bound for all sets with p and left of the open GPUs.
+// bound is an upper bound for p with left of the open GPUs.
 func (s *search) bound(g goal, i, left int, open uint16, p *partial) int64 {
 	switch g {
 	case goalLinks:
@@ -146,7 +140,6 @@ func (s *search) bound(g goal, i, left int, open uint16, p *partial) int64 {
 	return s.boundWorth(worthOrder, left, open, p)
 }
 
-// boundLinks bounds the links that left of the open GPUs add.
 func (s *search) boundLinks(i, left int, open uint16, chosen int) int64 {
 	var top [maxExact]int32 // doubled, best first
 	n := 0

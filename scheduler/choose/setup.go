@@ -80,7 +80,6 @@ func gcd(a, b int32) int32 {
 	return a
 }
 
-// rank sorts the GPUs by worth.
 func (s *search) rank() {
 	for row := range s.ranked {
 		worth, ranked := &s.worth[row], &s.ranked[row]
@@ -94,7 +93,7 @@ func (s *search) rank() {
 	}
 }
 
-// findInterchangeable compares each GPU with the first of each kind only: the relation is transitive.
+// findInterchangeable relies on transitivity.
 func (s *search) findInterchangeable() {
 	first := uint16(0)
 	var kind [maxExact]uint8
@@ -154,8 +153,7 @@ func place(sorted *[maxExact]int32, n int, x int32) {
 	sorted[n] = x
 }
 
-// greedy grows a set from each GPU by best link. One of them is almost always optimal; the search proves
-// it.
+// greedy grows a set from each GPU by best link: the search only has to prove that one is optimal.
 func (s *search) greedy() {
 	same := uint16(0)
 	for first := range s.m {

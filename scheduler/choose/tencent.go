@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// The policy tencent uses gpu-manager's three evaluators:
+// The policy tencent uses gpu-manager's evaluators:
 //
 //   - share, for a part of a GPU: the fewest free cores that suffice, then the least free memory, then the
 //     fewest containers.
-//   - fragment, for one GPU: the GPU with the worst links to other free GPUs, compared from the best link on.
-//   - link, for several GPUs: the smallest group of free GPUs connected at the best level with enough GPUs,
-//     and its best-connected set.
+//   - fragment, for one GPU: the worst links to other free GPUs, compared from the best link on.
+//   - link, for several GPUs: the smallest group connected at the best level with enough GPUs, and its best
+//     set.
 //
-// It fixes known problems of gpu-manager: a pair broken for a GPU that is single on its socket (tke#226),
-// the first GPUs of a group instead of the best, map order between equal groups, no NVLink, and a crash on
-// unknown levels.
+// Fixed problems of gpu-manager: a pair broken for a GPU that is single on its socket (tke#226), the first
+// GPUs of a group instead of the best, map order between equal groups, no NVLink, a crash on unknown
+// levels.
 
 // blockMiB is the resolution in which memory is compared.
 const blockMiB = 256
@@ -63,7 +63,6 @@ func (q *selection) share(at []int) int {
 	return choice
 }
 
-// fragment returns the GPU with the worst links, then the smallest.
 func (q *selection) fragment(at []int) int {
 	var room, bestRoom [maxExact]int32
 	choice, best := -1, bestRoom[:0]
@@ -137,7 +136,7 @@ func (q *selection) group(dst, at []int) ([]int, values) {
 	}
 }
 
-// component returns the GPUs connected with the first of rest, directly or not, at the level or better.
+// component returns the GPUs connected with the first of rest at the level or better.
 func component(link *[maxExact][maxExact]int32, rest uint32, level int32) uint32 {
 	group := rest & -rest
 	for open := group; open != 0; {
