@@ -27,11 +27,3 @@ type Candidate struct {
 	// Exclusive: the container requires an unused GPU.
 	Exclusive bool
 }
-
-func GPUs(p GPUPolicy, candidates []Candidate, links [][]int, n int) []int {
-	chosen, ok := AppendGPUs(nil, p, candidates, links, n)
-	if !ok {
-		return nil
-	}
-	return chosen
-}

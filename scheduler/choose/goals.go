@@ -32,14 +32,7 @@ func (g *goals) add(more ...goal) {
 	}
 }
 
-func (g *goals) has(x goal) bool {
-	for _, y := range g.list[:g.n] {
-		if x == y {
-			return true
-		}
-	}
-	return false
-}
+func (g *goals) has(x goal) bool { return slices.Contains(g.list[:g.n], x) }
 
 // linear: only use counts, so the best GPUs are the best set.
 func (g *goals) linear() bool { return g.n == 1 && g.list[0] == goalUsed }

@@ -212,3 +212,12 @@ func TestGPUsAllocateNothing(t *testing.T) {
 		}
 	}
 }
+
+// GPUs is AppendGPUs without a buffer; nil if there is no set.
+func GPUs(p GPUPolicy, candidates []Candidate, links [][]int, n int) []int {
+	chosen, ok := AppendGPUs(nil, p, candidates, links, n)
+	if !ok {
+		return nil
+	}
+	return chosen
+}

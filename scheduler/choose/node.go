@@ -21,10 +21,10 @@ func ParseNodePolicy(text string) (NodePolicy, error) {
 	var p NodePolicy
 	words, err := parseChain(text, "node policy", Binpack, Spread, Topology)
 	for i, word := range words {
-		p.keys[i] = map[string]key{Binpack: keyBinpack, Spread: keySpread, Topology: keyTopology}[word]
+		p.keys[i] = keyOf(word)
 	}
 	if err != nil {
-		return NodePolicy{}, fmt.Errorf("%w (%s and %s are policies of GPUs)", err, NUMA, Mutex)
+		return NodePolicy{}, fmt.Errorf("%w (%s and %s are GPU policies)", err, NUMA, Mutex)
 	}
 	return p, nil
 }
@@ -44,10 +44,7 @@ func Node(p NodePolicy, w Weights, after, total []scheduler.Use, chosenLinks ...
 	if p.keys[0] == keyNone {
 		p.keys[0] = keyBinpack
 	}
-	return nodeScore(p, w.orDefault(), after, total, chosenLinks)
-}
-
-func nodeScore(p NodePolicy, w Weights, after, total []scheduler.Use, chosenLinks []int) int64 {
+	w = w.orDefault()
 	var part [4]int64 // 0..scoreUnit of each word
 	n := 0
 	for _, k := range p.keys {

@@ -2,6 +2,7 @@ package choose
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -28,6 +29,10 @@ const (
 	keyTencent
 )
 
+var keyWords = [...]string{keyBinpack: Binpack, keySpread: Spread, keyTopology: Topology, keyNUMA: NUMA, keyTencent: Tencent}
+
+func keyOf(word string) key { return key(slices.Index(keyWords[:], word)) }
+
 const maxKeys = 6
 
 // GPUPolicy selects a node's GPUs. The zero value is HAMi's default: spread with equal weights.
@@ -47,27 +52,15 @@ func ParseGPUPolicy(text string) (GPUPolicy, error) {
 	}
 	n := 0
 	for _, word := range words {
-		k := keyNone
-		switch word {
-		case Mutex:
+		if word == Mutex {
 			p.mutex = true
 			continue
-		case Binpack:
-			k = keyBinpack
-		case Spread:
-			k = keySpread
-		case Topology:
-			k = keyTopology
-		case NUMA:
-			k = keyNUMA
-		case Tencent:
-			k = keyTencent
 		}
-		p.keys[n] = k
+		p.keys[n] = keyOf(word)
 		n++
 	}
 	if n > 1 && p.has(keyTencent) {
-		return GPUPolicy{}, fmt.Errorf("GPU policy %q: %s decides alone: only %s may stand beside it", text, Tencent, Mutex)
+		return GPUPolicy{}, fmt.Errorf("GPU policy %q: %s can only be combined with %s", text, Tencent, Mutex)
 	}
 	return p, nil
 }
@@ -98,7 +91,7 @@ func (p GPUPolicy) String() string {
 	}
 	for _, k := range p.keys {
 		if k != keyNone {
-			words = append(words, [...]string{keyBinpack: Binpack, keySpread: Spread, keyTopology: Topology, keyNUMA: NUMA, keyTencent: Tencent}[k])
+			words = append(words, keyWords[k])
 		}
 	}
 	if len(words) == 0 {
@@ -107,14 +100,7 @@ func (p GPUPolicy) String() string {
 	return strings.Join(words, ",")
 }
 
-func (p *GPUPolicy) has(k key) bool {
-	for _, have := range p.keys {
-		if have == k {
-			return true
-		}
-	}
-	return false
-}
+func (p *GPUPolicy) has(k key) bool { return slices.Contains(p.keys[:], k) }
 
 // parseChain returns the distinct words; none for an empty text.
 func parseChain(text, what string, known ...string) ([]string, error) {
@@ -122,19 +108,13 @@ func parseChain(text, what string, known ...string) ([]string, error) {
 		return nil, nil
 	}
 	var words []string
-	seen := map[string]bool{}
 	for part := range strings.SplitSeq(text, ",") {
 		word := strings.TrimSpace(part)
-		found := false
-		for _, k := range known {
-			found = found || k == word
-		}
-		if !found {
-			return nil, fmt.Errorf("%s %q: %q is no policy: use one of %s, or several with commas between",
+		if !slices.Contains(known, word) {
+			return nil, fmt.Errorf("%s %q: unknown policy %q: use one or more of %s, separated by commas",
 				what, text, word, strings.Join(known, ", "))
 		}
-		if !seen[word] {
-			seen[word] = true
+		if !slices.Contains(words, word) {
 			words = append(words, word)
 		}
 	}

@@ -22,10 +22,10 @@ func TestParseGPUPolicy(t *testing.T) {
 		require.Equal(t, want, again.String())
 	}
 	for text, why := range map[string]string{
-		"bin-pack":        `GPU policy "bin-pack": "bin-pack" is no policy: use one of binpack, spread, topology-aware, numa, mutex, tencent, or several with commas between`,
-		"Binpack":         `GPU policy "Binpack": "Binpack" is no policy: use one of binpack, spread, topology-aware, numa, mutex, tencent, or several with commas between`,
-		"numa,":           `GPU policy "numa,": "" is no policy: use one of binpack, spread, topology-aware, numa, mutex, tencent, or several with commas between`,
-		"tencent,binpack": `GPU policy "tencent,binpack": tencent decides alone: only mutex may stand beside it`,
+		"bin-pack":        `GPU policy "bin-pack": unknown policy "bin-pack": use one or more of binpack, spread, topology-aware, numa, mutex, tencent, separated by commas`,
+		"Binpack":         `GPU policy "Binpack": unknown policy "Binpack": use one or more of binpack, spread, topology-aware, numa, mutex, tencent, separated by commas`,
+		"numa,":           `GPU policy "numa,": unknown policy "": use one or more of binpack, spread, topology-aware, numa, mutex, tencent, separated by commas`,
+		"tencent,binpack": `GPU policy "tencent,binpack": tencent can only be combined with mutex`,
 	} {
 		_, err := ParseGPUPolicy(text)
 		require.EqualError(t, err, why)
@@ -38,7 +38,7 @@ func TestParseNodePolicy(t *testing.T) {
 		require.NoError(t, err, text)
 	}
 	_, err := ParseNodePolicy("numa")
-	require.EqualError(t, err, `node policy "numa": "numa" is no policy: use one of binpack, spread, topology-aware, or several with commas between (numa and mutex are policies of GPUs)`)
+	require.EqualError(t, err, `node policy "numa": unknown policy "numa": use one or more of binpack, spread, topology-aware, separated by commas (numa and mutex are GPU policies)`)
 }
 
 func TestParseWeights(t *testing.T) {
@@ -52,16 +52,16 @@ func TestParseWeights(t *testing.T) {
 	for text, why := range map[string]string{
 		"slot=1,core=1":                       "memory is missing",
 		"slot=0,core=0,memory=0":              "all are zero",
-		"slot=1,core=-1,memory=1":             `"core=-1" has no such number`,
-		"slot=1,core=1.5,memory=1":            `"core=1.5" has no such number`,
-		"slot=1,core=1000001,memory=1":        `"core=1000001" has no such number`,
-		"slot=1,core,memory=1":                `"core" has no such number`,
-		"slot=1,core=1,memory=1,":             `"" has no such number`,
-		"slot=1,core=1,slot=2,memory=1":       "slot stands there twice",
-		"slot=1,core=1,memory=1,power=1":      `"power" is not known`,
-		"slot=1,core=99999999999999999999999": `"core=99999999999999999999999" has no such number`,
+		"slot=1,core=-1,memory=1":             `"core=-1": invalid number`,
+		"slot=1,core=1.5,memory=1":            `"core=1.5": invalid number`,
+		"slot=1,core=1000001,memory=1":        `"core=1000001": invalid number`,
+		"slot=1,core,memory=1":                `"core": invalid number`,
+		"slot=1,core=1,memory=1,":             `"": invalid number`,
+		"slot=1,core=1,slot=2,memory=1":       "slot is specified more than once",
+		"slot=1,core=1,memory=1,power=1":      `unknown name "power"`,
+		"slot=1,core=99999999999999999999999": `"core=99999999999999999999999": invalid number`,
 	} {
 		_, err := ParseWeights(text)
-		require.ErrorContains(t, err, "weights \""+text+"\": "+why+": write slot=1,core=1,memory=3, whole numbers from 0 to 1000000, not all zero")
+		require.ErrorContains(t, err, "weights \""+text+"\": "+why+": use slot=1,core=1,memory=3, with integers from 0 to 1000000, not all zero")
 	}
 }

@@ -1,6 +1,7 @@
 package choose
 
 import (
+	"cmp"
 	"math"
 	"math/bits"
 	"slices"
@@ -82,14 +83,11 @@ func gcd(a, b int32) int32 {
 
 func (s *search) rank() {
 	for row := range s.ranked {
-		worth, ranked := &s.worth[row], &s.ranked[row]
-		for v := range s.m {
-			k := v
-			for ; k > 0 && worth[ranked[k-1]] < worth[v]; k-- {
-				ranked[k] = ranked[k-1]
-			}
-			ranked[k] = uint8(v)
+		worth, ranked := &s.worth[row], s.ranked[row][:s.m]
+		for v := range ranked {
+			ranked[v] = uint8(v)
 		}
+		slices.SortStableFunc(ranked, func(a, b uint8) int { return cmp.Compare(worth[b], worth[a]) })
 	}
 }
 

@@ -26,32 +26,25 @@ func ParseWeights(text string) (Weights, error) {
 		return w, nil
 	}
 	fail := func(why string) (Weights, error) {
-		return Weights{}, fmt.Errorf("weights %q: %s: write slot=1,core=1,memory=3, whole numbers from 0 to %d, not all zero", text, why, maxWeight)
+		return Weights{}, fmt.Errorf("weights %q: %s: use slot=1,core=1,memory=3, with integers from 0 to %d, not all zero", text, why, maxWeight)
 	}
+	fields := map[string]*int64{"slot": &w.Slot, "core": &w.Core, "memory": &w.Memory}
 	seen := map[string]bool{}
 	for part := range strings.SplitSeq(text, ",") {
 		name, number, _ := strings.Cut(part, "=")
 		name = strings.TrimSpace(name)
 		value, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
-		if err != nil || value < 0 || value > maxWeight {
-			return fail(fmt.Sprintf("%q has no such number", strings.TrimSpace(part)))
+		switch {
+		case err != nil || value < 0 || value > maxWeight:
+			return fail(fmt.Sprintf("%q: invalid number", strings.TrimSpace(part)))
+		case fields[name] == nil:
+			return fail(fmt.Sprintf("unknown name %q", name))
+		case seen[name]:
+			return fail(name + " is specified more than once")
 		}
-		switch name {
-		case "slot":
-			w.Slot = value
-		case "core":
-			w.Core = value
-		case "memory":
-			w.Memory = value
-		default:
-			return fail(fmt.Sprintf("%q is not known", name))
-		}
-		if seen[name] {
-			return fail(name + " stands there twice")
-		}
-		seen[name] = true
+		*fields[name], seen[name] = value, true
 	}
-	for _, name := range [...]string{"slot", "core", "memory"} {
+	for _, name := range []string{"slot", "core", "memory"} {
 		if !seen[name] {
 			return fail(name + " is missing")
 		}

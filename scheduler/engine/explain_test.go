@@ -31,15 +31,15 @@ func TestPolicyThatThereIsNot(t *testing.T) {
 	r := ask4(t, e, p)
 	r.Rules.GPUPolicy, r.Signature = "best", "another"
 	v := e.Evaluate(e.Snapshot(), p, r)
-	require.ErrorContains(t, v.Err(), `"best" is no policy`)
+	require.ErrorContains(t, v.Err(), `unknown policy "best"`)
 	verdict := v.Verdict("a")
 	require.False(t, verdict.Fits)
-	require.Contains(t, verdict.Text(), `"best" is no policy`)
-	require.Contains(t, v.Summary(), `"best" is no policy`)
+	require.Contains(t, verdict.Text(), `unknown policy "best"`)
+	require.Contains(t, v.Summary(), `unknown policy "best"`)
 	_, err := e.Reserve(p, r, "a", "test")
-	require.ErrorContains(t, err, `"best" is no policy`)
+	require.ErrorContains(t, err, `unknown policy "best"`)
 	_, err = New(Options{GPUPolicy: "best"})
-	require.ErrorContains(t, err, `"best" is no policy`)
+	require.ErrorContains(t, err, `unknown policy "best"`)
 }
 
 func TestCodes(t *testing.T) {
