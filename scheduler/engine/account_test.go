@@ -26,11 +26,11 @@ func TestQuota(t *testing.T) {
 	}
 	for _, tc := range []struct{ name, shape, want string }{
 		{"what is left", "1/12000/40", "b: fits"},
-		{"memory", "1/12001/0", "b: quota of namespace ns: memory in MiB: 12001 asked, 8000 of 20000 used"},
-		{"count × amount", "2/6001/0", "b: quota of namespace ns: memory in MiB: 12002 asked, 8000 of 20000 used"},
-		{"cores", "2/1/21", "b: quota of namespace ns: cores: 42 asked, 20 of 60 used"},
-		{"percent is of the GPU", "1/-16/0", "b: quota of namespace ns: memory in MiB: 12800 asked, 8000 of 20000 used"},
-		{"quota before memory", "1/99999/0", "b: quota of namespace ns: memory in MiB: 99999 asked, 8000 of 20000 used"},
+		{"memory", "1/12001/0", "b: quota of namespace ns: memory in MiB: 12001 requested, 8000 of 20000 used"},
+		{"count × amount", "2/6001/0", "b: quota of namespace ns: memory in MiB: 12002 requested, 8000 of 20000 used"},
+		{"cores", "2/1/21", "b: quota of namespace ns: cores: 42 requested, 20 of 60 used"},
+		{"percent is of the GPU", "1/-16/0", "b: quota of namespace ns: memory in MiB: 12800 requested, 8000 of 20000 used"},
+		{"quota before memory", "1/99999/0", "b: quota of namespace ns: memory in MiB: 99999 requested, 8000 of 20000 used"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := podOf("u2", tc.shape)
@@ -92,7 +92,7 @@ func TestGPUQuota(t *testing.T) {
 	require.Contains(t, text("bb"), `bb: quota of namespace ns: the node's pool (label `+labels.Pool+`) is "private"`)
 	require.Contains(t, text("ccc"), `ccc: quota of namespace ns: the namespace has no GPUs of the node's model`)
 	place(t, e, podOf("u1", "1/1000/60"), "a")
-	require.Equal(t, "a: quota of namespace ns: GPUs of model M40 in percent: 60 asked, 60 of 100 used", text("a"))
+	require.Equal(t, "a: quota of namespace ns: GPUs of model M40 in percent: 60 requested, 60 of 100 used", text("a"))
 
 	e.SetNode(labelled("a", "P40", "public")) // the label was wrong
 	e.SetNode(labelled("dddd", "M40", "public"))

@@ -41,8 +41,8 @@ func (c Code) String() string {
 
 var briefs = [codes]string{"fits", "GPUs are not healthy", "GPUs are cordoned", "GPUs have no memory or no slots registered",
 	"GPUs are of another type", "GPUs are in MIG mode",
-	"no NUMA node has enough fitting GPUs", "GPUs are not those asked for by UUID", "GPUs have no free slot",
-	"GPUs are in use and an exclusive one is asked for", "the namespace's quota is used up", "GPUs have too little free memory",
+	"no NUMA node has enough fitting GPUs", "GPUs are excluded by UUID", "GPUs have no free slot",
+	"GPUs are in use, but exclusive use is requested", "the namespace's quota is used up", "GPUs have too little free memory",
 	"GPUs have too few free cores", "GPUs have all cores taken", "the node has too few GPUs", "the node has no GPUs registered"}
 
 // Brief has no numbers: kube-scheduler groups nodes by this text in events.

@@ -79,7 +79,7 @@ func (l *stateCopy) podProblems() (all []Problem) {
 		p := &l.problemPods[i]
 		text := p.problem
 		if n := l.snapshot.node(p.unserved); text == "" && n != nil && len(n.gpus.total) > 0 {
-			text = fmt.Sprintf("it is on node %s, asks for GPUs and was given none, so that nothing is counted: another scheduler or spec.nodeName has put it there; delete it, so that it is scheduled again", p.unserved)
+			text = fmt.Sprintf("it is on node %s, requests GPUs and was granted none, so that none are counted: another scheduler or spec.nodeName placed it there; delete it so that it is scheduled again", p.unserved)
 		}
 		if text != "" {
 			all = append(all, Problem{PodUID: p.uid, Pod: p.namespace + "/" + p.name, Text: text})
@@ -104,7 +104,7 @@ func (n *node) problems(all *[]Problem) (count int) {
 		count++
 		if all != nil {
 			*all = append(*all, Problem{Node: n.name, Text: fmt.Sprintf(
-				"GPU %s: more is taken than there is: %d of %d MiB, %d of %d%% of cores, %d of %d slots: end pods there, or see what else gives out its GPUs",
+				"GPU %s is overcommitted: %d of %d MiB, %d of %d%% of cores, %d of %d slots: delete pods there, or check which other scheduler uses its GPUs",
 				n.gpus.inventory.GPUs[i].UUID, used.MemoryMiB, total.MemoryMiB, used.Cores, total.Cores, used.Slots, total.Slots)})
 		}
 	}

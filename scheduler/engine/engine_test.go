@@ -161,11 +161,11 @@ func TestEventsOfABoundPod(t *testing.T) {
 			next := *p
 			next.Annotations = nil
 			return &next
-		}, "its annotations are gone"},
+		}, "its annotations were removed"},
 		"unreadable ones": {func(p *scheduler.Pod) *scheduler.Pod {
 			return annotated(p, map[string]string{grant.AnnotationGrant: "{"})
 		}, "not valid JSON"},
-		"no node": {func(p *scheduler.Pod) *scheduler.Pod { return bindTo(p, "") }, "it was bound and is no more"},
+		"no node": {func(p *scheduler.Pod) *scheduler.Pod { return bindTo(p, "") }, "it was bound and is no longer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEngine(t, Options{})
@@ -223,7 +223,7 @@ func TestBoundWithoutGPUs(t *testing.T) {
 	e.SetNode(nodeOf("a", h100(0, 0)))
 	require.Len(t, e.Problems(), 1)
 	require.Equal(t, 1, e.Stats().Problems)
-	require.Contains(t, e.Problems()[0].Text, "it is on node a, asks for GPUs and was given none")
+	require.Contains(t, e.Problems()[0].Text, "it is on node a, requests GPUs and was granted none")
 	e.DeletePod("u")
 	require.Empty(t, e.Problems())
 	require.Empty(t, e.pods)
@@ -268,7 +268,7 @@ func TestNoRoom(t *testing.T) {
 	require.EqualError(t, err, "a: 1 GPU: 1 with less than 50000 MiB free (most: 30000 MiB)")
 	require.EqualValues(t, 1, e.Stats().Refused)
 	_, err = e.Reserve(p, ask4(t, e, p), "nowhere", "test")
-	require.EqualError(t, err, "nowhere: the node is not known")
+	require.EqualError(t, err, "nowhere: unknown node")
 }
 
 func TestPodsBeforeTheirNodes(t *testing.T) {

@@ -94,7 +94,7 @@ func (e *Engine) setPending(object *scheduler.Pod) {
 	if p := e.pods[object.UID]; p != nil {
 		problem := ""
 		if p.bound() {
-			problem = "it was bound and is no more"
+			problem = "it was bound and is no longer"
 		}
 		e.setProblem(p, problem, false, "")
 		e.forget(p)
@@ -111,9 +111,9 @@ func (e *Engine) requestsGPUs(object *scheduler.Pod) bool {
 func (p *pod) changed(placement *scheduler.Placement) string {
 	switch {
 	case placement == nil:
-		return "its annotations are gone; it keeps what it has until it ends"
+		return "its annotations were removed; it keeps its GPUs until it ends"
 	case !samePlacement(p.granted, *placement):
-		return "its annotations were changed after it was bound; what it was given first is counted until it ends: see who may write them, and delete it, so that it is scheduled again"
+		return "its annotations were changed after it was bound; the original grant counts until it ends: check which users may write them, and delete the pod so that it is scheduled again"
 	}
 	return ""
 }

@@ -124,10 +124,10 @@ func (e *Engine) Explain(object *scheduler.Pod) Explanation {
 	case err != nil:
 		x.State, x.Text = ExplainedImpossible, err.Error()
 	case r == nil:
-		x.State, x.Text = ExplainedNone, "it asks for no GPU"
+		x.State, x.Text = ExplainedNone, "it requests no GPU"
 	case object.Node != "":
 		x.State, x.Node = ExplainedUnserved, object.Node
-		x.Text = "it is on node " + object.Node + " and was given no GPU: another scheduler or spec.nodeName has put it there; delete it, so that it is scheduled again"
+		x.Text = "it is on node " + object.Node + " but was granted no GPU: another scheduler or spec.nodeName placed it there; delete it so that it is scheduled again"
 	default:
 		e.explainPending(&x, object, r)
 	}
@@ -157,7 +157,7 @@ func (e *Engine) explainHeld(x *Explanation, object *scheduler.Pod, p *pod) {
 	x.Choice = p.choice.public(p.allocation)
 	how := "it is on node "
 	if x.State == ExplainedReserved {
-		how = "it is being bound, or waits for its group; reserved for it is node "
+		how = "it is being bound, or waits for its pod group; GPUs are reserved on node "
 	}
 	x.Text = how + x.Node + ": " + strings.Join(parts, ", ")
 	if placement.Generation > 0 {
@@ -185,6 +185,6 @@ func (e *Engine) explainPending(x *Explanation, object *scheduler.Pod, r *reques
 		x.Nodes = append(x.Nodes, n)
 	}
 	if x.Text = v.Summary(); x.Text == "" {
-		x.Text = fmt.Sprintf("%d of %d nodes with GPUs have room: it is tried soon, or waits for something else than GPUs (its events say for what)", fitting, len(x.Nodes))
+		x.Text = fmt.Sprintf("it fits on %d of %d nodes with GPUs: it is tried soon, or waits for something other than GPUs (see its events)", fitting, len(x.Nodes))
 	}
 }

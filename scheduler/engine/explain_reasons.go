@@ -20,13 +20,13 @@ func (v *Verdict) Text() string {
 	case v.err != nil:
 		t = t.add(v.err.Error())
 	case v.node == nil || !v.node.registered:
-		t = t.add("the node is not known")
+		t = t.add("unknown node")
 	case counts[NodeUnregistered] > 0 && v.node.problem != "":
 		t = t.add("the node's GPUs can't be read: ", v.node.problem)
 	case counts[NodeUnregistered] > 0:
-		t = t.add("the node has no GPUs registered: is the agent running there?")
+		t = t.add("the node has no GPUs registered: check that the agent runs there")
 	case counts[NodeInsufficientDevice] > 0:
-		t = t.gpus(len(v.node.gpus.total)).add(", and ", v.containerName(), " wants ").number(int64(v.container().GPUs))
+		t = t.gpus(len(v.node.gpus.total)).add(", but ", v.containerName(), " requests ").number(int64(v.container().GPUs))
 	default:
 		t = v.describeReasons(t)
 	}
@@ -71,11 +71,11 @@ func (v *Verdict) describeReasons(t text) text {
 		left[most], between = 0, ", "
 	}
 	if wanted := v.container().GPUs; fitting > 0 && wanted > 1 {
-		t = t.add(between).number(int64(fitting)).add(" free enough of the ").number(int64(wanted)).add(" that are asked for")
+		t = t.add(between).number(int64(fitting)).add(" free enough of the ").number(int64(wanted)).add(" that are requested")
 	}
 	switch {
 	case v.outcome.gaveUp:
-		t = t.add(". Its containers fit one by one; no way was found to place all of them, and not all were tried")
+		t = t.add(". Its containers fit one by one, but no placement of all of them was found; not all were tried")
 	case v.outcome.together:
 		t = t.add(". Its containers fit one by one, but not together")
 	}
@@ -97,11 +97,11 @@ func (f *fitter) describe(t text, code Code, container *container, i int) text {
 	case NumaNotFit:
 		return t.add("free enough, but no NUMA node has ").number(int64(container.GPUs)).add(" of them")
 	case CardUUIDMismatch:
-		return t.add("with a UUID that is not wanted")
+		return t.add("with a UUID that the pod excludes")
 	case CardTimeSlicingExhausted:
-		return t.add("with no slot free")
+		return t.add("without a free slot")
 	case ExclusiveDeviceAllocateConflict:
-		return t.add("in use, and a GPU without others is wanted")
+		return t.add("in use, but exclusive use is requested")
 	// kube-scheduler uses these texts as fmt formats without arguments: a percent sign would become
 	// "%!(MISSING)".
 	case CardInsufficientMemory:

@@ -153,7 +153,7 @@ func ask4(t tester, e *Engine, p *scheduler.Pod) *request.Request {
 		t.Fatalf("request of %s: %v", p.Name, err)
 	}
 	if r == nil {
-		t.Fatalf("%s asks for nothing", p.Name)
+		t.Fatalf("%s requests nothing", p.Name)
 	}
 	return r
 }

@@ -73,9 +73,9 @@ func (e *Engine) Pending(most int) (pods []Pending, total int) {
 		case PendingBadRequest:
 			p.Text = j.err.Error()
 		case PendingReserved:
-			p.Text = "GPUs of node " + j.node + " are reserved for it: it is being bound, or waits for its group"
+			p.Text = "GPUs of node " + j.node + " are reserved for it: it is being bound, or waits for its pod group"
 		case PendingFits:
-			p.Text = "there is room: it is tried soon, or waits for something else than GPUs; its events say for what"
+			p.Text = "it fits: it is tried soon, or waits for something other than GPUs (see its events)"
 		default:
 			p.Text = j.evaluation.Summary()
 		}

@@ -55,7 +55,7 @@ func TestPendingReasons(t *testing.T) {
 		reason      string
 		text        string
 	}{
-		{"there is room", podOf("u", "1/8000/30"), false, PendingFits, "there is room"},
+		{"it fits: it is tried", podOf("u", "1/8000/30"), false, PendingFits, "it fits: it is tried"},
 		{"it has its GPUs", podOf("u", "1/8000/30"), true, PendingReserved, "GPUs of node a are reserved"},
 		{"too much memory", podOf("u", "1/90000/30"), false, "CardInsufficientMemory", "0 of 1 node with GPUs fit: 1: GPUs have too little free memory. For example a: 2 GPUs: 2 with less than 90000 MiB free (most: 80000 MiB)"},
 		{"too many GPUs", podOf("u", "3/8000/30"), false, "NodeInsufficientDevice", "the node has too few GPUs"},

@@ -11,9 +11,9 @@ import (
 
 var (
 	// ErrNoFit: the pod does not fit on the node now.
-	ErrNoFit = errors.New("no room")
+	ErrNoFit = errors.New("the pod does not fit")
 	// ErrBound: the pod is bound to another node.
-	ErrBound = errors.New("the pod is bound already")
+	ErrBound = errors.New("the pod is already bound")
 )
 
 // NoFitError is an ErrNoFit with its verdict.
@@ -45,7 +45,7 @@ func (e *Engine) Reserve(object *scheduler.Pod, r *request.Request, node, owner 
 	if p != nil && p.allocation != nil {
 		switch same := p.allocation.placement.Node == node; {
 		case p.bound() && !same:
-			return scheduler.Placement{}, fmt.Errorf("reserve GPUs of node %s for pod %s/%s: %w, on node %s", node, object.Namespace, object.Name, ErrBound, p.allocation.placement.Node)
+			return scheduler.Placement{}, fmt.Errorf("reserve GPUs of node %s for pod %s/%s: %w to node %s", node, object.Namespace, object.Name, ErrBound, p.allocation.placement.Node)
 		case p.bound():
 			return p.allocation.placement, nil
 		case same && e.stillUsable(p.allocation):

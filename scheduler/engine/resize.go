@@ -27,7 +27,7 @@ func (e *Engine) Resize(object *scheduler.Pod, wanted map[string]grant.Wanted) (
 	e.expire()
 	p := e.pods[object.UID]
 	if p == nil || !p.bound() {
-		return scheduler.Placement{}, refuseResize("the pod has no GPUs by a grant of this scheduler")
+		return scheduler.Placement{}, refuseResize("the pod has no GPUs granted by this scheduler")
 	}
 	if p.problem != "" {
 		return scheduler.Placement{}, refuseResize("%s", p.problem)
@@ -38,7 +38,7 @@ func (e *Engine) Resize(object *scheduler.Pod, wanted map[string]grant.Wanted) (
 	}
 	n := e.newest.Load().node(next.Node)
 	if n == nil {
-		return scheduler.Placement{}, refuseResize("node %s is not known", next.Node)
+		return scheduler.Placement{}, refuseResize("unknown node %s", next.Node)
 	}
 	both := newAllocation(object, maxPlacement(p.granted, next))
 	if err := e.admitResize(n.without(object.UID), newAllocation(object, p.granted), newAllocation(object, next)); err != nil {
@@ -95,7 +95,7 @@ func (p *pod) resizedPlacement(object *scheduler.Pod, wanted map[string]grant.Wa
 	for _, name := range grant.Containers(wanted) {
 		i := slices.IndexFunc(object.Containers, func(c scheduler.Container) bool { return c.Name == name })
 		if i < 0 || i >= len(next.Containers) || len(next.Containers[i]) == 0 {
-			return next, refuseResize("container %q has no GPUs; those that have: %s", name, withGPUs(object, next))
+			return next, refuseResize("container %q has no GPUs; containers with GPUs: %s", name, withGPUs(object, next))
 		}
 		shares, err := wanted[name].Of(next.Containers[i])
 		if err == nil {
@@ -106,7 +106,7 @@ func (p *pod) resizedPlacement(object *scheduler.Pod, wanted map[string]grant.Wa
 		}
 		for j, s := range shares {
 			if grant.IsMIG(s.UUID) && s != next.Containers[i][j] {
-				return next, refuseResize("container %q: %s is a MIG device, which a container has whole", name, s.UUID)
+				return next, refuseResize("container %q: %s is a MIG device, which can't be resized", name, s.UUID)
 			}
 		}
 		next.Containers[i] = shares
@@ -139,23 +139,23 @@ func (e *Engine) admitResize(n *node, old, next *allocation) error {
 		}
 		i, known := n.gpus.position[u.uuid]
 		if !known {
-			return refuseResize("GPU %s is not among those that node %s tells of: there is no more of it to be had", u.uuid, n.name)
+			return refuseResize("GPU %s is not registered by node %s: it can't be increased", u.uuid, n.name)
 		}
 		if gpu := &n.gpus.inventory.GPUs[i]; !gpu.Healthy {
-			return refuseResize("GPU %s is not healthy: there is no more of it to be had", u.uuid)
+			return refuseResize("GPU %s is not healthy: it can't be increased", u.uuid)
 		}
 		total, others := n.gpus.total[i], n.used[i]
 		free := total.Sub(others)
 		whole := request.Container{Cores: grant.MaxCorePercent, Whole: true}
 		switch {
 		case u.use.MemoryMiB > before.MemoryMiB && u.use.MemoryMiB > free.MemoryMiB:
-			return refuseResize("GPU %s of node %s: the pod would have %d MiB, and others leave it %d of %d MiB", u.uuid, n.name, u.use.MemoryMiB, max(0, free.MemoryMiB), total.MemoryMiB)
+			return refuseResize("GPU %s of node %s: the pod would need %d MiB, but only %d of %d MiB are free for it", u.uuid, n.name, u.use.MemoryMiB, max(0, free.MemoryMiB), total.MemoryMiB)
 		case u.use.Cores > before.Cores && u.use.Cores > free.Cores:
-			return refuseResize("GPU %s of node %s: the pod would have %d percent of cores, and others leave it %d of %d", u.uuid, n.name, u.use.Cores, max(0, free.Cores), total.Cores)
+			return refuseResize("GPU %s of node %s: the pod would need %d percent of cores, but only %d of %d are free for it", u.uuid, n.name, u.use.Cores, max(0, free.Cores), total.Cores)
 		case gain.whole && whole.Exclusive(total.Cores) && (others.Slots > 0 || u.use.Slots > 1):
-			return refuseResize("GPU %s of node %s: all of its cores are a GPU alone, and others are on it", u.uuid, n.name)
+			return refuseResize("GPU %s of node %s: all cores require exclusive use, but other containers use the GPU", u.uuid, n.name)
 		case gain.unlimited && total.Cores > 0 && others.Cores+gain.running >= total.Cores:
-			return refuseResize("GPU %s of node %s: cores without a limit (0) are of what is left, and all %d are given to others", u.uuid, n.name, total.Cores)
+			return refuseResize("GPU %s of node %s: unlimited cores (0) need free cores, but all %d are reserved", u.uuid, n.name, total.Cores)
 		}
 	}
 	return e.checkQuotas(n, old, next)

@@ -71,7 +71,7 @@ func TestResizeIsBooked(t *testing.T) {
 
 	_, err = e.Resize(pod, container0(to(90000, -1)))
 	require.ErrorIs(t, err, ErrResize)
-	assert.ErrorContains(t, err, "the pod would have 90000 MiB, and others leave it 80000 of 80000 MiB")
+	assert.ErrorContains(t, err, "the pod would need 90000 MiB, but only 80000 of 80000 MiB are free for it")
 	_, err = e.Resize(pod, container0(to(30000, -1)))
 	require.NoError(t, err)
 	e.CancelResize(pod)
@@ -87,20 +87,20 @@ func TestResizeIsRefused(t *testing.T) {
 		before func(e *Engine)
 		says   string // empty: it isn't refused
 	}{
-		{"memory that others have", container0(to(40001, -1)), nil, "others leave it 40000 of 80000 MiB"},
+		{"memory that others have", container0(to(40001, -1)), nil, "only 40000 of 80000 MiB are free for it"},
 		{"all memory that others leave", container0(to(40000, -1)), nil, ""},
-		{"cores that others have", container0(to(-1, 51)), nil, "others leave it 50 of 100"},
+		{"cores that others have", container0(to(-1, 51)), nil, "only 50 of 100 are free for it"},
 		{"no limit of cores", container0(to(-1, 0)), nil, ""},
 		{"no limit of cores of a GPU that is ill", container0(to(-1, 0)), func(e *Engine) {
 			ill := h100(0, 0)
 			ill.Healthy = false
 			e.SetNode(nodeOf("a", ill))
 		}, "not healthy"},
-		{"no limit of cores of a GPU that is gone", container0(to(7000, 0)), func(e *Engine) { e.DeleteNode("a") }, "not among those"},
+		{"no limit of cores of a GPU that is gone", container0(to(7000, 0)), func(e *Engine) { e.DeleteNode("a") }, "is not registered"},
 		{"no limit of cores where others have all that there are now", container0(to(-1, 0)), func(e *Engine) { e.SetNode(nodeOf("a", withCores(50))) },
-			"all 50 are given to others"},
+			"all 50 are reserved"},
 		{"no limit of cores where others leave one", container0(to(-1, 0)), func(e *Engine) { e.SetNode(nodeOf("a", withCores(51))) }, ""},
-		{"another container", map[string]grant.Wanted{"c9": to(1, 1)}, nil, `container "c9" has no GPUs; those that have: c0`},
+		{"another container", map[string]grant.Wanted{"c9": to(1, 1)}, nil, `container "c9" has no GPUs; containers with GPUs: c0`},
 		{"one without GPUs", map[string]grant.Wanted{"c1": to(1, 1)}, nil, `container "c1" has no GPUs`},
 		{"another GPU", container0(grant.Wanted{Cores: to(-1, 1).Cores, GPU: uuid(0, 1)}), nil, "no share of GPU"},
 		{"a GPU that is ill", container0(to(9000, -1)), func(e *Engine) {
@@ -113,7 +113,7 @@ func TestResizeIsRefused(t *testing.T) {
 			ill.Healthy = false
 			e.SetNode(nodeOf("a", ill))
 		}, ""},
-		{"more of a GPU that is gone", container0(to(9000, -1)), func(e *Engine) { e.DeleteNode("a") }, "not among those"},
+		{"more of a GPU that is gone", container0(to(9000, -1)), func(e *Engine) { e.DeleteNode("a") }, "is not registered"},
 		{"a cordoned GPU", container0(to(9000, -1)), func(e *Engine) {
 			cordoned := h100(0, 0)
 			cordoned.Cordoned = true
@@ -121,7 +121,7 @@ func TestResizeIsRefused(t *testing.T) {
 		}, ""},
 		{"beyond the quota", container0(to(9001, -1)), func(e *Engine) {
 			e.SetQuota("ns", "q", quota.Limits{MemoryMiB: 49000, Cores: quota.Unlimited})
-		}, "quota of namespace ns: memory in MiB: 9001 asked, 40000 of 49000 used"},
+		}, "quota of namespace ns: memory in MiB: 9001 requested, 40000 of 49000 used"},
 		{"up to the quota", container0(to(9000, -1)), func(e *Engine) {
 			e.SetQuota("ns", "q", quota.Limits{MemoryMiB: 49000, Cores: quota.Unlimited})
 		}, ""},
@@ -173,20 +173,20 @@ func TestResizeOfCores(t *testing.T) {
 		wanted map[string]grant.Wanted
 		says   string // empty: it isn't refused
 	}{
-		{"all of a GPU alone", []string{"1/8000/30"}, "", 100, of("c0", 100), ""},
-		{"all beside one without a limit", []string{"1/8000/30"}, "1/8000/0", 100, of("c0", 100), "a GPU alone"},
-		{"all in place of no limit, beside another", []string{"1/8000/0"}, "1/8000/0", 100, of("c0", 100), "a GPU alone"},
-		{"all beside the pod's own", []string{"1/8000/30", "1/8000/0"}, "", 100, of("c0", 100), "a GPU alone"},
+		{"all of exclusive use", []string{"1/8000/30"}, "", 100, of("c0", 100), ""},
+		{"all beside one without a limit", []string{"1/8000/30"}, "1/8000/0", 100, of("c0", 100), "exclusive use"},
+		{"all in place of no limit, beside another", []string{"1/8000/0"}, "1/8000/0", 100, of("c0", 100), "exclusive use"},
+		{"all beside the pod's own", []string{"1/8000/30", "1/8000/0"}, "", 100, of("c0", 100), "exclusive use"},
 		{"a hundred of more", []string{"1/8000/30"}, "1/8000/100", 200, of("c0", 100), ""},
 		{"halves of two containers, beside another", []string{"1/8000/50", "1/8000/30"}, "1/8000/0", 100, of("c1", 50), ""},
 		{"no limit in place of all", []string{"1/8000/100"}, "", 100, of("c0", 0), ""},
 		{"no limit for one of two, of which the other has more", []string{"1/8000/30", "1/8000/30"}, "", 100,
-			map[string]grant.Wanted{"c0": to(-1, 0), "c1": to(-1, 100)}, "a GPU alone"},
+			map[string]grant.Wanted{"c0": to(-1, 0), "c1": to(-1, 100)}, "exclusive use"},
 		{"no limit for one of two, and others have the rest", []string{"1/8000/30", "1/8000/30"}, "1/8000/40", 100,
-			map[string]grant.Wanted{"c0": to(-1, 0), "c1": to(-1, 60)}, "all 100 are given to others"},
+			map[string]grant.Wanted{"c0": to(-1, 0), "c1": to(-1, 60)}, "all 100 are reserved"},
 		{"no limit for one of two, and one is left", []string{"1/8000/30", "1/8000/30"}, "1/8000/40", 100,
 			map[string]grant.Wanted{"c0": to(-1, 0), "c1": to(-1, 59)}, ""},
-		{"a limit in place of none, that others have", []string{"1/8000/0"}, "1/8000/80", 100, of("c0", 30), "others leave it 20 of 100"},
+		{"a limit in place of none, that others have", []string{"1/8000/0"}, "1/8000/80", 100, of("c0", 30), "only 20 of 100 are free for it"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			e := newEngine(t, Options{})
@@ -226,7 +226,7 @@ func TestResizeBesideADefaultOfCores(t *testing.T) {
 	e.SetPod(place(t, e, podOf("other", "1/8000/60"), "a"))
 	e.SetNode(nodeOf("a", withCores(60)))
 	_, err = e.Resize(pod, container0(to(-1, 0)))
-	require.ErrorContains(t, err, "all 60 are given to others")
+	require.ErrorContains(t, err, "all 60 are reserved")
 }
 
 // A replica that did not decide, and one that starts again, count what was resized; what

@@ -201,7 +201,7 @@ func TestSearchesEnd(t *testing.T) {
 	v := e.Evaluate(e.Snapshot(), p, ask4(t, e, p))
 	verdict := v.Verdict(nodeName(0))
 	require.False(t, verdict.Fits)
-	require.Contains(t, verdict.Text(), "no way was found to place all of them, and not all were tried")
+	require.Contains(t, verdict.Text(), "no placement of all of them was found; not all were tried")
 	require.NotContains(t, verdict.Text(), "not together")
 
 	f := v.fitter()

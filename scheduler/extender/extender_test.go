@@ -306,7 +306,7 @@ func TestEveryRefusedNodeIsNamed(t *testing.T) {
 	w.post("/filter", extenderv1.ExtenderArgs{Pod: pod("large", 90000, 0), NodeNames: &nodes}, &result)
 	require.Empty(t, *result.NodeNames)
 	require.Len(t, result.FailedNodes, 3)
-	require.Contains(t, result.FailedAndUnresolvableNodes["elsewhere"], "elsewhere: the node is not known")
+	require.Contains(t, result.FailedAndUnresolvableNodes["elsewhere"], "elsewhere: unknown node")
 
 	objects := &v1.NodeList{}
 	for _, n := range nodes {

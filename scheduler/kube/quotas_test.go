@@ -118,7 +118,7 @@ func TestAGPUQuotaThatWasNeverReadable(t *testing.T) {
 		return account.CheckNode(nil, quota.Charge{GPUPercent: 1})
 	}
 	q.await(t, "GPUs true")
-	require.ErrorContains(t, check(), "nobody gets GPUs until it is fixed")
+	require.ErrorContains(t, check(), "no namespace gets GPUs until it is fixed")
 	_, err = client.CoreV1().ConfigMaps("kube-system").Update(t.Context(), config(`{"ns":{"quota":{}}}`), metav1.UpdateOptions{})
 	require.NoError(t, err)
 	q.await(t, "GPUs true")

@@ -141,7 +141,7 @@ func TestResizer(t *testing.T) {
 	r.ask(`{"main":{"memoryMiB":80001}}`)
 	status, pod = r.status()
 	assert.Equal(t, grant.ResizeRefused, status.Outcome)
-	assert.Contains(t, status.Message, "others leave it 80000 of 80000 MiB")
+	assert.Contains(t, status.Message, "only 80000 of 80000 MiB are free")
 	assert.Contains(t, pod.Annotations[grant.AnnotationGrant], "20000", "nothing has changed")
 	r.ask(`{"main":{"memoryMiB":-1}}`)
 	status, _ = r.status()

@@ -92,5 +92,5 @@ func (e *Error) Error() string {
 	if e.Requested == 0 {
 		return fmt.Sprintf("quota of namespace %s: %s", e.Namespace, e.What)
 	}
-	return fmt.Sprintf("quota of namespace %s: %s: %d asked, %d of %d used", e.Namespace, e.What, e.Requested, e.Used, e.Limit)
+	return fmt.Sprintf("quota of namespace %s: %s: %d requested, %d of %d used", e.Namespace, e.What, e.Requested, e.Used, e.Limit)
 }

@@ -18,9 +18,9 @@ func TestCheck(t *testing.T) {
 	assert.True(t, account.Limited())
 	assert.Equal(t, Limits{4000, 50}, account.Left())
 	require.NoError(t, account.Check(Charge{MemoryMiB: 4000, Cores: 50}))
-	require.EqualError(t, account.Check(Charge{MemoryMiB: 4001}), "quota of namespace ns: memory in MiB: 4001 asked, 6000 of 10000 used")
+	require.EqualError(t, account.Check(Charge{MemoryMiB: 4001}), "quota of namespace ns: memory in MiB: 4001 requested, 6000 of 10000 used")
 	err := account.Check(Charge{Cores: 51})
-	require.EqualError(t, err, "quota of namespace ns: cores: 51 asked, 50 of 100 used")
+	require.EqualError(t, err, "quota of namespace ns: cores: 51 requested, 50 of 100 used")
 	var refused *Error
 	require.ErrorAs(t, err, &refused)
 	require.NoError(t, account.Minus(Charge{MemoryMiB: 6000, Cores: 50, GPUPercent: 50}).Check(Charge{MemoryMiB: 10000, Cores: 100}), "preemption's what if")
@@ -30,7 +30,7 @@ func TestCheck(t *testing.T) {
 	b.SetLimits("ns", "second", Limits{MemoryMiB: Unlimited, Cores: 40})
 	account = b.Account("ns")
 	assert.Equal(t, Limits{4000, -10}, account.Left(), "of two quotas the lower of each")
-	require.EqualError(t, account.Check(Charge{Cores: 1}), "quota of namespace ns: cores: 1 asked, 50 of 40 used")
+	require.EqualError(t, account.Check(Charge{Cores: 1}), "quota of namespace ns: cores: 1 requested, 50 of 40 used")
 	require.NoError(t, account.Check(Charge{MemoryMiB: 1}), "who asks for none of what is used up")
 	b.DropLimits("ns", "second")
 	b.DropLimits("ns", "was never there")
@@ -56,10 +56,10 @@ func TestCheckNode(t *testing.T) {
 		want                   string
 	}{
 		{"what is left", "a", m40, 50, ""},
-		{"more", "a", m40, 51, "quota of namespace a: GPUs of model M40 in percent: 51 asked, 150 of 200 used"},
-		{"a model with none", "a", map[string]string{labels.Model: "P100", labels.Pool: "wx"}, 1, "1 asked, 0 of 0 used"},
+		{"more", "a", m40, 51, "quota of namespace a: GPUs of model M40 in percent: 51 requested, 150 of 200 used"},
+		{"a model with none", "a", map[string]string{labels.Model: "P100", labels.Pool: "wx"}, 1, "1 requested, 0 of 0 used"},
 		{"another pool", "a", map[string]string{labels.Model: "M40", labels.Pool: "secret"}, 1,
-			`quota of namespace a: the node's pool (label gaia.tencent.com/gpu-pool) is "secret", and the namespace may use public, wx`},
+			`quota of namespace a: the node's pool (label gaia.tencent.com/gpu-pool) is "secret", and the namespace may use only public, wx`},
 		{"no pool", "a", map[string]string{labels.Model: "M40"}, 1, `(label gaia.tencent.com/gpu-pool) is ""`},
 		{"another model", "a", map[string]string{labels.Model: "H200", labels.Pool: "wx"}, 1,
 			`the namespace has no GPUs of the node's model (label gaia.tencent.com/gpu-model), which is "H200"`},

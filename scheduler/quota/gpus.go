@@ -54,24 +54,24 @@ const (
 // error, callers keep the previous quota, or use Unreadable.
 func ParseGPUs(value string, labels Labels) (*GPUs, error) {
 	if len(value) > maxConfigBytes {
-		return nil, fmt.Errorf("quota %s: %d bytes: at most %d are read", ConfigMapKey, len(value), maxConfigBytes)
+		return nil, fmt.Errorf("quota %s: %d bytes: more than the limit of %d", ConfigMapKey, len(value), maxConfigBytes)
 	}
 	c := &GPUs{labels: labels}
 	decoder := json.NewDecoder(strings.NewReader(value))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&c.namespaces); err != nil {
 		text := err.Error() // repeats input of any length
-		return nil, fmt.Errorf("quota %s: not its JSON: %s", ConfigMapKey, text[:min(len(text), 256)])
+		return nil, fmt.Errorf("quota %s: invalid JSON: %s", ConfigMapKey, text[:min(len(text), 256)])
 	}
 	if c.namespaces == nil {
-		return nil, fmt.Errorf("quota %s: null: write {} if nobody is limited", ConfigMapKey)
+		return nil, fmt.Errorf("quota %s: null: use {} to limit no namespace", ConfigMapKey)
 	}
 	if decoder.More() {
-		return nil, fmt.Errorf("quota %s: there is something after its JSON", ConfigMapKey)
+		return nil, fmt.Errorf("quota %s: data after the JSON", ConfigMapKey)
 	}
 	for namespace, a := range c.namespaces {
 		if a == nil {
-			return nil, fmt.Errorf("quota %s: namespace %q: null: leave it out if it is not limited", ConfigMapKey, namespace)
+			return nil, fmt.Errorf("quota %s: namespace %q: null: omit the namespace if it is not limited", ConfigMapKey, namespace)
 		}
 		for model, n := range a.Models {
 			if n < 0 || n > maxGPUs {
@@ -92,7 +92,7 @@ func (c *GPUs) of(namespace string) *allowance {
 // CheckNode checks the charge against gpu-manager's quota on a node with these labels. Errors are *Error.
 func (a *Account) CheckNode(labels map[string]string, c Charge) error {
 	if a.gpus != nil && a.gpus.unreadable != nil {
-		return &Error{Namespace: a.namespace, What: fmt.Sprintf("%v: nobody gets GPUs until it is fixed", a.gpus.unreadable)}
+		return &Error{Namespace: a.namespace, What: fmt.Sprintf("%v: no namespace gets GPUs until it is fixed", a.gpus.unreadable)}
 	}
 	allowed := a.gpus.of(a.namespace)
 	if allowed == nil {
@@ -100,7 +100,7 @@ func (a *Account) CheckNode(labels map[string]string, c Charge) error {
 	}
 	names := a.gpus.labels
 	if pool := labels[names.Pool]; len(allowed.Pools) > 0 && !slices.Contains(allowed.Pools, pool) {
-		return &Error{Namespace: a.namespace, What: fmt.Sprintf("the node's pool (label %s) is %q, and the namespace may use %s", names.Pool, pool, strings.Join(allowed.Pools, ", "))}
+		return &Error{Namespace: a.namespace, What: fmt.Sprintf("the node's pool (label %s) is %q, and the namespace may use only %s", names.Pool, pool, strings.Join(allowed.Pools, ", "))}
 	}
 	model := labels[names.Model]
 	most, there := allowed.Models[model]

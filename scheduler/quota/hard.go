@@ -35,7 +35,7 @@ func FromHard(hard map[string]scheduler.Amount, o request.Options) (Limits, erro
 			case !there:
 			case amount.Invalid != "" || amount.Value < 0:
 				*f.to = 0
-				problem = errors.Join(problem, fmt.Errorf("%s%s: %s: must be a whole number, 0 or more", prefix, f.name, cmp.Or(amount.Invalid, strconv.FormatInt(amount.Value, 10))))
+				problem = errors.Join(problem, fmt.Errorf("%s%s: %s: must be an integer of at least 0", prefix, f.name, cmp.Or(amount.Invalid, strconv.FormatInt(amount.Value, 10))))
 			case amount.Value <= math.MaxInt64/f.factor:
 				*f.to = min(*f.to, amount.Value*f.factor)
 			}

@@ -109,7 +109,7 @@ func TestFromHard(t *testing.T) {
 		{"no number", request.DefaultOptions(), map[string]scheduler.Amount{"limits.nvidia.com/gpumem": {Invalid: "1500m is no whole number"}, "limits.nvidia.com/gpucores": amount(7)},
 			Limits{0, 7}, "limits.nvidia.com/gpumem: 1500m is no whole number: must be"},
 		{"negative", request.DefaultOptions(), map[string]scheduler.Amount{"requests.nvidia.com/gpucores": amount(-1), "limits.nvidia.com/gpucores": amount(7)},
-			Limits{Unlimited, 0}, "requests.nvidia.com/gpucores: -1: must be a whole number, 0 or more"},
+			Limits{Unlimited, 0}, "requests.nvidia.com/gpucores: -1: must be an integer of at least 0"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			got, err := FromHard(test.hard, test.options)
@@ -125,17 +125,17 @@ func TestFromHard(t *testing.T) {
 
 func TestParseGPUsRefuses(t *testing.T) {
 	for _, test := range []struct{ description, value, want string }{
-		{"empty", "", "not its JSON: EOF"},
-		{"cut short", `{"a":{`, "not its JSON"},
-		{"an array", `[]`, "not its JSON"},
-		{"two", `{}{}`, "there is something after its JSON"},
-		{"half a GPU", `{"a":{"quota":{"M40":0.5}}}`, "not its JSON"},
+		{"empty", "", "invalid JSON: EOF"},
+		{"cut short", `{"a":{`, "invalid JSON"},
+		{"an array", `[]`, "invalid JSON"},
+		{"two", `{}{}`, "data after the JSON"},
+		{"half a GPU", `{"a":{"quota":{"M40":0.5}}}`, "invalid JSON"},
 		{"less than none", `{"a":{"quota":{"M40":-1}}}`, `namespace "a": model "M40": -1 GPUs: must be from 0`},
 		{"more than there can be", `{"a":{"quota":{"M40":4294967296}}}`, "4294967296 GPUs"},
 		{"a misspelt field", `{"a":{"pools":["x"]}}`, `unknown field "pools"`},
-		{"null", `{"a":null}`, `namespace "a": null: leave it out if it is not limited`},
+		{"null", `{"a":null}`, `namespace "a": null: omit the namespace if it is not limited`},
 		{"null for all", `null`, "null"},
-		{"too long", strings.Repeat(" ", 1<<20+1), "at most 1048576 are read"},
+		{"too long", strings.Repeat(" ", 1<<20+1), "more than the limit of 1048576"},
 		{"a name without end", `{"a":{"` + strings.Repeat("x", 1<<16) + `":1}}`, "unknown field"},
 	} {
 		t.Run(test.description, func(t *testing.T) {

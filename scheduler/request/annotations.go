@@ -59,12 +59,12 @@ func split(value string, most int, entry func(string) (string, error)) ([]string
 	}
 	count := strings.Count(value, ",") + 1
 	if count > most {
-		return nil, fmt.Errorf("has %d entries, and may have %d", count, most)
+		return nil, fmt.Errorf("has %d entries, at most %d are allowed", count, most)
 	}
 	entries := make([]string, 0, count)
 	for e := range strings.SplitSeq(value, ",") {
 		if e = strings.TrimSpace(e); e == "" {
-			return nil, errors.New("has an empty entry: write entries with one comma between")
+			return nil, errors.New("has an empty entry: separate entries with one comma")
 		}
 		e, err := entry(e)
 		if err != nil {
@@ -115,7 +115,7 @@ func (n *annotationReader) groupMin(group string) int {
 		n.fail(AnnotationGroupMin, value, fmt.Errorf("must be a number of pods from 1 to %d", maxGroup))
 		return 0
 	case group == "":
-		n.fail(AnnotationGroupMin, value, fmt.Errorf("the pod is in no group: give it the label %s", LabelGroup))
+		n.fail(AnnotationGroupMin, value, fmt.Errorf("the pod has no group: set the label %s", LabelGroup))
 		return 0
 	}
 	return least
@@ -128,6 +128,6 @@ func (n *annotationReader) ceiling(key string) {
 		return
 	}
 	if _, err := grant.CoreCeiling(grant.Pod{Annotations: map[string]string{key: value}}, ""); err != nil {
-		n.fail(key, value, fmt.Errorf("must be 1 to %d percent of a GPU, in plain digits", grant.MaxCorePercent))
+		n.fail(key, value, fmt.Errorf("must be 1 to %d percent of a GPU, in digits", grant.MaxCorePercent))
 	}
 }

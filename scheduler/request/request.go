@@ -79,7 +79,7 @@ func FromPod(pod *scheduler.Pod, o Options) (*Request, error) {
 		return nil, nil
 	}
 	if n := len(pod.Containers); n > grant.MaxContainers {
-		return nil, &Error{Key: "containers", Value: strconv.Itoa(n), Why: "a pod that asks for GPUs may have at most " + strconv.Itoa(grant.MaxContainers)}
+		return nil, &Error{Key: "containers", Value: strconv.Itoa(n), Why: "a pod with GPUs may have at most " + strconv.Itoa(grant.MaxContainers)}
 	}
 	r.Kinds = make([]scheduler.Kind, len(pod.Containers))
 	for i := range pod.Containers {

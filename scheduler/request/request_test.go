@@ -97,30 +97,30 @@ func TestResourcesRefused(t *testing.T) {
 		{"negative of gpu-manager's", says{vcore: -100}, "tencent.com/vcuda-core: -100: must not be negative"},
 		{"too many GPUs", says{gpu: 17}, "nvidia.com/gpu: 17: a container may have at most 16 GPUs"},
 		{"more than an int", says{gpu: 1 << 40}, "at most 16"},
-		{"no GPU and memory of each", says{gpu: 0, gpumem: 100}, "nvidia.com/gpu: 0: asks for no GPU"},
-		{"no GPU and cores of each", says{gpu: 0, cores: 100}, "nvidia.com/gpu: 0: asks for no GPU"},
-		{"no memory", says{gpu: 1, gpumem: 0}, "nvidia.com/gpumem: 0: no program runs in no memory"},
-		{"no memory alone", says{gpumem: 0}, "nvidia.com/gpumem: 0: no program runs in no memory"},
-		{"0 %", says{gpu: 1, percent: 0}, "nvidia.com/gpumem-percentage: 0: no program runs in no memory"},
+		{"no GPU and memory of each", says{gpu: 0, gpumem: 100}, "nvidia.com/gpu: 0: requests no GPU"},
+		{"no GPU and cores of each", says{gpu: 0, cores: 100}, "nvidia.com/gpu: 0: requests no GPU"},
+		{"no memory", says{gpu: 1, gpumem: 0}, "nvidia.com/gpumem: 0: no program runs without memory"},
+		{"no memory alone", says{gpumem: 0}, "nvidia.com/gpumem: 0: no program runs without memory"},
+		{"0 %", says{gpu: 1, percent: 0}, "nvidia.com/gpumem-percentage: 0: no program runs without memory"},
 		{"more memory than there is", says{gpu: 1, gpumem: 16<<20 + 1}, "nvidia.com/gpumem: 16777217: is more than any GPU has"},
 		{"what HAMi drops: no int32", says{gpu: 1, gpumem: 1 << 31}, "nvidia.com/gpumem: 2147483648: is more than any GPU has"},
-		{"what HAMi clamps: percent", says{gpu: 1, percent: 101}, "nvidia.com/gpumem-percentage: 101: is percent of each GPU's memory: ask for at most 100"},
-		{"what HAMi clamps: cores", says{gpu: 1, cores: 200}, "nvidia.com/gpucores: 200: is percent of each GPU: ask for at most 100, and for more GPUs by nvidia.com/gpu"},
-		{"memory twice", says{gpu: 1, gpumem: 100, percent: 10}, "nvidia.com/gpumem-percentage: 10: nvidia.com/gpumem is 100 too: keep one of the two"},
-		{"nothing of cores", says{cores: 0}, "nvidia.com/gpucores: 0: asks for nothing"},
+		{"what HAMi clamps: percent", says{gpu: 1, percent: 101}, "nvidia.com/gpumem-percentage: 101: is percent of each GPU's memory: request at most 100"},
+		{"what HAMi clamps: cores", says{gpu: 1, cores: 200}, "nvidia.com/gpucores: 200: is percent of each GPU: request at most 100, and more GPUs by nvidia.com/gpu"},
+		{"memory twice", says{gpu: 1, gpumem: 100, percent: 10}, "nvidia.com/gpumem-percentage: 10: nvidia.com/gpumem is set too (100): use only one of them"},
+		{"nothing of cores", says{cores: 0}, "nvidia.com/gpucores: 0: requests nothing"},
 		{"priority", says{gpu: 1, prio: 2}, "nvidia.com/priority: 2: must be 0 (high) or 1"},
-		{"a priority of nothing", says{prio: 0}, "nvidia.com/priority: 0: the container asks for no GPU"},
+		{"a priority of nothing", says{prio: 0}, "nvidia.com/priority: 0: the container requests no GPU"},
 		{"a bad priority of nothing", says{gpu: 0, prio: 2}, "must be 0 (high) or 1"},
 
-		{"gpu-manager: one and a half", says{vcore: 150}, "tencent.com/vcuda-core: 150: cores above 100 must be a multiple of 100, which is a GPU: ask for 100 or 200"},
-		{"gpu-manager: a part without memory", says{vcore: 30}, "tencent.com/vcuda-core: 30: a part of a GPU needs memory: say tencent.com/vcuda-memory too, in blocks of 256 MiB"},
-		{"gpu-manager: memory alone", says{vmem: 4}, "tencent.com/vcuda-memory: 4: a container with memory needs cores: say tencent.com/vcuda-core too"},
+		{"gpu-manager: one and a half", says{vcore: 150}, "tencent.com/vcuda-core: 150: cores above 100 must be a multiple of 100 (one GPU): request 100 or 200"},
+		{"gpu-manager: a part without memory", says{vcore: 30}, "tencent.com/vcuda-core: 30: a part of a GPU needs memory: set tencent.com/vcuda-memory too, in blocks of 256 MiB"},
+		{"gpu-manager: memory alone", says{vmem: 4}, "tencent.com/vcuda-memory: 4: a container with memory needs cores: set tencent.com/vcuda-core too"},
 		{"gpu-manager: too many GPUs", says{vcore: 1700}, "tencent.com/vcuda-core: 1700: a container may have at most 16 GPUs"},
-		{"gpu-manager: GPUs that don't divide the memory", says{vcore: 200, vmem: 3}, "tencent.com/vcuda-memory: 3: is of all 2 GPUs together"},
+		{"gpu-manager: GPUs that don't divide the memory", says{vcore: 200, vmem: 3}, "tencent.com/vcuda-memory: 3: is for all 2 GPUs together"},
 		{"gpu-manager: blocks that overflow as MiB", says{vcore: 50, vmem: 1 << 60}, "tencent.com/vcuda-memory: 1152921504606846976: is more than any GPU has"},
-		{"both profiles", says{gpu: 1, gpumem: 100, vcore: 100}, "tencent.com/vcuda-core: 100: the container asks for GPUs by nvidia.com/gpu too"},
-		{"a MIG device too", says{gpu: 1, "nvidia.com/mig-2g.20gb": 1, "nvidia.com/mig-1g.10gb": 2}, "nvidia.com/mig-1g.10gb: 2: the container asks for GPUs too"},
-		{"both profiles, without a count", says{gpumem: 100, vcore: 30, vmem: 1}, "keep one of the two ways"},
+		{"both profiles", says{gpu: 1, gpumem: 100, vcore: 100}, "tencent.com/vcuda-core: 100: the container also requests GPUs by nvidia.com/gpu"},
+		{"a MIG device too", says{gpu: 1, "nvidia.com/mig-2g.20gb": 1, "nvidia.com/mig-1g.10gb": 2}, "nvidia.com/mig-1g.10gb: 2: the container requests GPUs too"},
+		{"both profiles, without a count", says{gpumem: 100, vcore: 30, vmem: 1}, "use only one of them"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			r, err := FromPod(pod(test.says), DefaultOptions())
@@ -138,7 +138,7 @@ func TestAmountsThatAreNone(t *testing.T) {
 		p := pod(says{gpu: 1})
 		p.Containers[0].Resources[key] = scheduler.Amount{Value: 1, Invalid: "1500m is no whole number"}
 		_, err := FromPod(p, DefaultOptions())
-		require.EqualError(t, err, `container "main": `+key+`: "1500m is no whole number": must be a whole number`)
+		require.EqualError(t, err, `container "main": `+key+`: "1500m is no whole number": must be an integer`)
 	}
 }
 
@@ -155,11 +155,11 @@ func TestOptions(t *testing.T) {
 	assert.Equal(t, Container{GPUs: 1, MemoryPercent: 100, Cores: 100, Whole: true}, read(says{gpu: 1, percent: 100}), "nobody else has room on the GPU")
 	assert.Equal(t, Container{GPUs: 1, MemoryMiB: 5000}, read(says{gpu: 1, cores: 0}))
 	_, err := FromPod(pod(says{gpu: 1, gpumem: 16<<10 + 1}), o)
-	require.ErrorContains(t, err, "units of 1024 MiB")
+	require.ErrorContains(t, err, "the unit is 1024 MiB")
 
 	o.DefaultCount = 0
 	_, err = FromPod(pod(says{gpumem: 3}), o)
-	require.ErrorContains(t, err, `container "main": nvidia.com/gpu: is missing: say how many GPUs`)
+	require.ErrorContains(t, err, `container "main": nvidia.com/gpu: is missing: set the number of GPUs`)
 
 	o = DefaultOptions()
 	o.Names.VcudaCore, o.Names.VcudaMemory, o.Names.Count = "", "", "example.com/gpu"
@@ -186,7 +186,7 @@ func TestContainersOfAPod(t *testing.T) {
 		p.Containers = append(p.Containers, says{}.container("more"))
 	}
 	_, err = FromPod(p, DefaultOptions())
-	require.EqualError(t, err, "containers: 129: a pod that asks for GPUs may have at most 128")
+	require.EqualError(t, err, "containers: 129: a pod with GPUs may have at most 128")
 	p.Containers[0].Resources, p.Containers[2].Resources = nil, nil
 	r, err = FromPod(p, DefaultOptions())
 	require.NoError(t, err, "any number of containers without GPUs")

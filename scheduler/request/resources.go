@@ -39,7 +39,7 @@ func read(c *scheduler.Container, name string) (amount, error) {
 		return a, nil
 	}
 	if said.Invalid != "" {
-		return a, &Error{Key: name, Value: quote.Short(said.Invalid), Why: "must be a whole number"}
+		return a, &Error{Key: name, Value: quote.Short(said.Invalid), Why: "must be an integer"}
 	}
 	if a.n, a.set = said.Value, true; a.n < 0 {
 		return a, a.errorf("must not be negative")
@@ -93,7 +93,7 @@ func checkMIG(c *scheduler.Container) error {
 	if first == "" {
 		return nil
 	}
-	return &Error{Key: first, Value: strconv.FormatInt(c.Resources[first].Value, 10), Why: "the container asks for GPUs too, and a program sees either GPUs or a MIG device: ask for one of them"}
+	return &Error{Key: first, Value: strconv.FormatInt(c.Resources[first].Value, 10), Why: "the container requests GPUs too, and a CUDA program uses either GPUs or a MIG device: request only one of them"}
 }
 
 func fromAmounts(a *amounts, o *Options) (Container, bool, error) {
@@ -110,7 +110,7 @@ func fromAmounts(a *amounts, o *Options) (Container, bool, error) {
 	case err != nil:
 		return Container{}, false, err
 	case asked.GPUs > 0 && vcuda.GPUs > 0:
-		return Container{}, false, a.vcudaCore.errorf("the container asks for GPUs by %s too: keep one of the two ways", o.Names.Count)
+		return Container{}, false, a.vcudaCore.errorf("the container also requests GPUs by %s: use only one of them", o.Names.Count)
 	case vcuda.GPUs > 0:
 		return vcuda, false, nil
 	}
@@ -126,15 +126,15 @@ func hami(a *amounts, o *Options) (Container, error) {
 	switch {
 	case a.count.set && a.count.n == 0:
 		if of {
-			return c, a.count.errorf("asks for no GPU, and the container says how much of each it wants: ask for 1 or more, or leave the others out")
+			return c, a.count.errorf("requests no GPU, but the container requests memory or cores of each: request 1 or more, or remove the others")
 		}
 		return c, nil
 	case !a.count.set && !a.memory.set && !a.percent.set && !a.cores.set:
 		return c, nil
 	case !a.count.set && !a.memory.set && !a.percent.set && a.cores.n == 0:
-		return c, a.cores.errorf("asks for nothing: say how many GPUs by %s, or leave it out", o.Names.Count)
+		return c, a.cores.errorf("requests nothing: set the number of GPUs by %s, or remove it", o.Names.Count)
 	case !a.count.set && o.DefaultCount < 1:
-		return c, &Error{Key: o.Names.Count, Why: "is missing: say how many GPUs"}
+		return c, &Error{Key: o.Names.Count, Why: "is missing: set the number of GPUs"}
 	case a.count.n > grant.MaxShares:
 		return c, a.count.errorf("a container may have at most %d GPUs", grant.MaxShares)
 	}
@@ -147,7 +147,7 @@ func hami(a *amounts, o *Options) (Container, error) {
 	}
 	switch {
 	case a.cores.n > wholeCores:
-		return Container{}, a.cores.errorf("is percent of each GPU: ask for at most %d, and for more GPUs by %s", wholeCores, o.Names.Count)
+		return Container{}, a.cores.errorf("is percent of each GPU: request at most %d, and more GPUs by %s", wholeCores, o.Names.Count)
 	case a.cores.set:
 		c.Cores = int(a.cores.n)
 	case c.MemoryPercent == 100:
@@ -164,17 +164,17 @@ func (c *Container) memory(a *amounts, o *Options) error {
 	factor := max(o.MemoryFactor, 1)
 	switch {
 	case a.memory.set && a.percent.set:
-		return a.percent.errorf("%s is %d too: keep one of the two", o.Names.Memory, a.memory.n)
+		return a.percent.errorf("%s is set too (%d): use only one of them", o.Names.Memory, a.memory.n)
 	case a.memory.set && a.memory.n == 0, a.percent.set && a.percent.n == 0:
 		zero := a.memory
 		if a.percent.set {
 			zero = a.percent
 		}
-		return zero.errorf("no program runs in no memory: leave it out for the default, or ask for more")
+		return zero.errorf("no program runs without memory: remove it for the default, or request more")
 	case a.memory.n > grant.MaxMemoryMiB/factor:
-		return a.memory.errorf("is more than any GPU has: it is in units of %d MiB, of each GPU", factor)
+		return a.memory.errorf("is more than any GPU has: the unit is %d MiB of each GPU", factor)
 	case a.percent.n > 100:
-		return a.percent.errorf("is percent of each GPU's memory: ask for at most 100, and for more GPUs by %s", o.Names.Count)
+		return a.percent.errorf("is percent of each GPU's memory: request at most 100, and more GPUs by %s", o.Names.Count)
 	case a.memory.set:
 		c.MemoryMiB = a.memory.n * factor
 	case a.percent.set:
@@ -195,7 +195,7 @@ func priority(a *amounts, gpus bool, o *Options) (high bool, err error) {
 	case a.priority.n > 1:
 		return false, a.priority.errorf("must be 0 (high) or 1")
 	case !gpus && !a.count.set:
-		return false, a.priority.errorf("the container asks for no GPU: ask by %s too, or leave it out", o.Names.Count)
+		return false, a.priority.errorf("the container requests no GPU: set %s too, or remove it", o.Names.Count)
 	}
 	return gpus && a.priority.n == 0, nil
 }
@@ -208,11 +208,11 @@ func gpuManager(a *amounts) (Container, error) {
 	case cores.n == 0 && memory.n == 0:
 		return Container{}, nil
 	case cores.n == 0:
-		return Container{}, memory.errorf("a container with memory needs cores: say %s too, 1 to 99 for a part of a GPU", cores.name)
+		return Container{}, memory.errorf("a container with memory needs cores: set %s too, 1 to 99 for a part of a GPU", cores.name)
 	case cores.n < wholeCores && memory.n == 0:
-		return Container{}, cores.errorf("a part of a GPU needs memory: say %s too, in blocks of %d MiB", memory.name, blockMiB)
+		return Container{}, cores.errorf("a part of a GPU needs memory: set %s too, in blocks of %d MiB", memory.name, blockMiB)
 	case cores.n > wholeCores && cores.n%wholeCores != 0:
-		return Container{}, cores.errorf("cores above 100 must be a multiple of 100, which is a GPU: ask for %d or %d", cores.n/100*100, (cores.n/100+1)*100)
+		return Container{}, cores.errorf("cores above 100 must be a multiple of 100 (one GPU): request %d or %d", cores.n/100*100, (cores.n/100+1)*100)
 	case cores.n > grant.MaxShares*wholeCores:
 		return Container{}, cores.errorf("a container may have at most %d GPUs", grant.MaxShares)
 	}
@@ -221,9 +221,9 @@ func gpuManager(a *amounts) (Container, error) {
 	case memory.n == 0:
 		c.MemoryPercent = 100
 	case memory.n%n != 0:
-		return Container{}, memory.errorf("is of all %d GPUs together and can't be divided by %d: ask for a multiple of it, or leave it out for all memory", n, n)
+		return Container{}, memory.errorf("is for all %d GPUs together and can't be divided by %d: request a multiple of it, or remove it for all memory", n, n)
 	case memory.n/n > grant.MaxMemoryMiB/blockMiB:
-		return Container{}, memory.errorf("is more than any GPU has: it is in blocks of %d MiB", blockMiB)
+		return Container{}, memory.errorf("is more than any GPU has: the unit is %d MiB", blockMiB)
 	default:
 		c.MemoryMiB = memory.n / n * blockMiB
 	}

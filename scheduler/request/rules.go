@@ -128,7 +128,7 @@ func uuid(e string) (string, error) {
 
 func mode(e string) (string, error) {
 	if e != ModeShared && e != ModeMIG && e != ModeMPS {
-		return "", fmt.Errorf("%s is no mode: there are %s, %s and %s", quote.Short(e), ModeShared, ModeMIG, ModeMPS)
+		return "", fmt.Errorf("unknown mode %s: use %s, %s or %s", quote.Short(e), ModeShared, ModeMIG, ModeMPS)
 	}
 	return e, nil
 }

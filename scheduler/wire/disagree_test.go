@@ -14,10 +14,10 @@ func TestAnnotationsThatDisagree(t *testing.T) {
 		{"the same, and other words", strings.ReplaceAll(hamiJSON, `"numa":1`, `"numa":0`), ""},
 		{"older and the same", hami9, ""},
 		{"not healthy", hami7, ""},
-		{"another GPU", strings.Replace(hamiJSON, second, `{"id":"`+gpuC+`"`, 1), "GPU " + gpuB + " is in the first alone"},
-		{"one more", strings.Replace(hamiJSON, `]`, `,{"id":"`+gpuC+`"}]`, 1), `GPU "` + gpuC + `" is in the second alone`},
-		{"less memory", strings.Replace(hamiJSON, `32768`, `16384`, 1), "GPU " + gpuA + " has 32768 MiB in the first, and 16384 in the second"},
-		{"not to be read", "nonsense", "annotation " + AnnotationRegister + `: "nonsense": is neither JSON`},
+		{"another GPU", strings.Replace(hamiJSON, second, `{"id":"`+gpuC+`"`, 1), "GPU " + gpuB + " is only in the first"},
+		{"one more", strings.Replace(hamiJSON, `]`, `,{"id":"`+gpuC+`"}]`, 1), `GPU "` + gpuC + `" is only in the second`},
+		{"less memory", strings.Replace(hamiJSON, `32768`, `16384`, 1), "GPU " + gpuA + " has 32768 MiB in the first and 16384 in the second"},
+		{"not to be read", "nonsense", "annotation " + AnnotationRegister + `: "nonsense": neither JSON`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n := node(AnnotationGPUs, ours, AnnotationRegister, test.hami)

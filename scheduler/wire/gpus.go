@@ -34,19 +34,19 @@ type nodeGPU struct {
 
 func decodeGPUs(value string) (scheduler.Inventory, error) {
 	if len(value) > MaxAnnotationBytes {
-		return scheduler.Inventory{}, fmt.Errorf("%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
+		return scheduler.Inventory{}, fmt.Errorf("%d bytes: more than the limit of %d", len(value), MaxAnnotationBytes)
 	}
 	var told nodeGPUs
 	if err := json.Unmarshal([]byte(value), &told); err != nil {
 		return scheduler.Inventory{}, notJSON(err)
 	}
 	if told.Version != gpusVersion {
-		return scheduler.Inventory{}, fmt.Errorf("version %d: this scheduler reads version %d", told.Version, gpusVersion)
+		return scheduler.Inventory{}, fmt.Errorf("version %d: this scheduler supports version %d", told.Version, gpusVersion)
 	}
 	gpus := make([]scheduler.GPU, len(told.GPUs))
 	for i, t := range told.GPUs {
 		if t.MemoryMiB == nil || t.Cores == nil || t.Slots == nil || t.Healthy == nil {
-			return scheduler.Inventory{}, fmt.Errorf("GPU %d: memoryMiB, cores, slots and healthy must be there", i)
+			return scheduler.Inventory{}, fmt.Errorf("GPU %d: memoryMiB, cores, slots and healthy are required", i)
 		}
 		gpus[i] = scheduler.GPU{
 			UUID: t.UUID, Model: t.Model, Index: t.Index, NUMA: scheduler.NUMAUnknown,
@@ -81,7 +81,7 @@ func checkLinks(links [][]int, gpus int) error {
 	for i, row := range links {
 		for j, link := range row {
 			if link < 0 || link > maxLink || link != links[j][i] || i == j && link != 0 {
-				return fmt.Errorf("links: %d from GPU %d to GPU %d: must be from 0 to %d, the same back, and 0 of a GPU with itself", link, i, j, maxLink)
+				return fmt.Errorf("links: %d from GPU %d to GPU %d: must be from 0 to %d, symmetric, and 0 on the diagonal", link, i, j, maxLink)
 			}
 		}
 	}

@@ -33,7 +33,7 @@ func (r registered) gpu() scheduler.GPU {
 // decodeRegister reads HAMi's annotation: JSON, or the older list of fields.
 func decodeRegister(value string) ([]scheduler.GPU, error) {
 	if len(value) > MaxAnnotationBytes {
-		return nil, fmt.Errorf("%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
+		return nil, fmt.Errorf("%d bytes: more than the limit of %d", len(value), MaxAnnotationBytes)
 	}
 	if !strings.HasPrefix(strings.TrimSpace(value), "[") {
 		return decodeCSV(value)
@@ -57,7 +57,7 @@ func decodeRegister(value string) ([]scheduler.GPU, error) {
 func decodeCSV(value string) ([]scheduler.GPU, error) {
 	body, ended := strings.CutSuffix(value, ":")
 	if !ended {
-		return nil, fmt.Errorf(`%s: is neither JSON nor ends with ":" as every device does: was it cut short?`, quote.Short(value))
+		return nil, fmt.Errorf(`%s: neither JSON nor a list in which each device ends with ":": it may be truncated`, quote.Short(value))
 	}
 	if n := strings.Count(body, ":") + 1; n > MaxGPUs {
 		return nil, fmt.Errorf("%d GPUs: a node may have at most %d", n, MaxGPUs)
@@ -75,7 +75,7 @@ func decodeCSV(value string) ([]scheduler.GPU, error) {
 
 func decodeFields(fields []string, place int) (r registered, err error) {
 	if len(fields) != 7 && len(fields) != 9 {
-		return r, fmt.Errorf("%d fields: there are uuid,count,devmem,devcore,type,numa,health and as the case may be index,mode", len(fields))
+		return r, fmt.Errorf("%d fields: expected uuid,count,devmem,devcore,type,numa,health and optionally index,mode", len(fields))
 	}
 	number := func(name string, i int) (n int) {
 		if err == nil {
@@ -102,7 +102,7 @@ func decodeFields(fields []string, place int) (r registered, err error) {
 // decodeScore reads HAMi's links. If both directions are given, the lower counts; missing ones are 0.
 func decodeScore(value string, gpus []scheduler.GPU) ([][]int, error) {
 	if len(value) > MaxAnnotationBytes {
-		return nil, fmt.Errorf("%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
+		return nil, fmt.Errorf("%d bytes: more than the limit of %d", len(value), MaxAnnotationBytes)
 	}
 	var list []struct {
 		UUID   string         `json:"uuid"`

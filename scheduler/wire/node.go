@@ -121,20 +121,20 @@ func disagree(ours []scheduler.GPU, annotations map[string]string) error {
 		switch {
 		case difference != "":
 		case !there:
-			difference = fmt.Sprintf("GPU %s is in the first alone", ours[i].UUID)
+			difference = fmt.Sprintf("GPU %s is only in the first", ours[i].UUID)
 		case mib != ours[i].MemoryMiB:
-			difference = fmt.Sprintf("GPU %s has %d MiB in the first, and %d in the second", ours[i].UUID, ours[i].MemoryMiB, mib)
+			difference = fmt.Sprintf("GPU %s has %d MiB in the first and %d in the second", ours[i].UUID, ours[i].MemoryMiB, mib)
 		}
 	}
 	for i := range theirs {
 		if _, left := memory[theirs[i].UUID]; left && difference == "" {
-			difference = fmt.Sprintf("GPU %s is in the second alone", quote.Short(theirs[i].UUID))
+			difference = fmt.Sprintf("GPU %s is only in the second", quote.Short(theirs[i].UUID))
 		}
 	}
 	if difference == "" {
 		return nil
 	}
-	return fmt.Errorf("annotations %s and %s: %s: the first is gone by; let one agent alone write both, or remove the one that is left over", AnnotationGPUs, AnnotationRegister, difference)
+	return fmt.Errorf("annotations %s and %s: %s: using the first; make sure a single agent writes both, or remove the outdated one", AnnotationGPUs, AnnotationRegister, difference)
 }
 
 func ordered(gpus []scheduler.GPU) ([]scheduler.GPU, error) {
@@ -147,7 +147,7 @@ func ordered(gpus []scheduler.GPU) ([]scheduler.GPU, error) {
 			return nil, fmt.Errorf("GPU %d: %w", i, err)
 		}
 		if _, twice := seen[gpus[i].UUID]; twice {
-			return nil, fmt.Errorf("GPU %d: %s is there twice", i, gpus[i].UUID)
+			return nil, fmt.Errorf("GPU %d: %s is listed more than once", i, gpus[i].UUID)
 		}
 		seen[gpus[i].UUID] = struct{}{}
 	}
@@ -193,7 +193,7 @@ const modeShared = "hami-core"
 // cordon marks the listed GPUs. Unknown GPUs may be listed.
 func cordon(gpus []scheduler.GPU, value string) error {
 	if len(value) > MaxAnnotationBytes {
-		return fmt.Errorf("%d bytes: at most %d are read", len(value), MaxAnnotationBytes)
+		return fmt.Errorf("%d bytes: more than the limit of %d", len(value), MaxAnnotationBytes)
 	}
 	var malformed error
 	for uuid := range strings.SplitSeq(value, ",") {
@@ -219,5 +219,5 @@ func notJSON(err error) error {
 	if len(text) > 4*quote.MaxBytes {
 		text = text[:4*quote.MaxBytes] + "…"
 	}
-	return fmt.Errorf("not its JSON: %s", text)
+	return fmt.Errorf("invalid JSON: %s", text)
 }

@@ -83,11 +83,11 @@ func TestDecodeNode(t *testing.T) {
 func TestDecodeNodePassesOver(t *testing.T) {
 	want := []scheduler.GPU{v100(gpuA, 0, 1), v100(gpuB, 1, 1)}
 	for _, test := range []struct{ description, key, value, want string }{
-		{"ours of a later version", AnnotationGPUs, strings.Replace(ours, `"version":1`, `"version":2`, 1), "version 2: this scheduler reads version 1"},
-		{"ours, cut short", AnnotationGPUs, ours[:100], "not its JSON"},
-		{"links that are none", AnnotationScore, `{}`, "hami.io/node-nvidia-score: not its JSON"},
+		{"ours of a later version", AnnotationGPUs, strings.Replace(ours, `"version":1`, `"version":2`, 1), "version 2: this scheduler supports version 1"},
+		{"ours, cut short", AnnotationGPUs, ours[:100], "invalid JSON"},
+		{"links that are none", AnnotationScore, `{}`, "hami.io/node-nvidia-score: invalid JSON"},
 		{"links that are negative", AnnotationScore, `[{"uuid":"` + gpuA + `","score":{"` + gpuB + `":-1}}]`, "score -1 of " + gpuA},
-		{"links without end", AnnotationScore, strings.Repeat("x", MaxAnnotationBytes+1), "at most 262144 are read"},
+		{"links without end", AnnotationScore, strings.Repeat("x", MaxAnnotationBytes+1), "more than the limit of 262144"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			n := node(AnnotationRegister, hamiJSON, test.key, test.value)
@@ -108,12 +108,12 @@ func TestDecodeNodeRefuses(t *testing.T) {
 	many := "[" + strings.TrimSuffix(strings.Repeat(`{"id":"x"},`, MaxGPUs+1), ",") + "]"
 	of := func(old, new string) string { return strings.Replace(ours, old, new, 1) }
 	for _, test := range []struct{ description, key, value, want string }{
-		{"neither form", AnnotationRegister, "GPU-a", "was it cut short?"},
-		{"empty", AnnotationRegister, "", "was it cut short?"},
-		{"JSON, cut short", AnnotationRegister, hamiJSON[:80], "not its JSON"},
-		{"a number as text", AnnotationRegister, one(`"devmem":"5"`), "not its JSON"},
-		{"a number that is too large", AnnotationRegister, one(`"devmem":99999999999999999999`), "not its JSON"},
-		{"a number without end", AnnotationRegister, one(`"devmem":%s`, strings.Repeat("9", 1<<16)), "not its JSON"},
+		{"neither form", AnnotationRegister, "GPU-a", "it may be truncated"},
+		{"empty", AnnotationRegister, "", "it may be truncated"},
+		{"JSON, cut short", AnnotationRegister, hamiJSON[:80], "invalid JSON"},
+		{"a number as text", AnnotationRegister, one(`"devmem":"5"`), "invalid JSON"},
+		{"a number that is too large", AnnotationRegister, one(`"devmem":99999999999999999999`), "invalid JSON"},
+		{"a number without end", AnnotationRegister, one(`"devmem":%s`, strings.Repeat("9", 1<<16)), "invalid JSON"},
 		{"memory", AnnotationRegister, one(`"devmem":%d`, 1<<25), "GPU 0: memory 33554432: must be from 0 to 16777216"},
 		{"negative memory", AnnotationRegister, one(`"devmem":-1`), "memory -1"},
 		{"negative slots", AnnotationRegister, one(`"count":-1`), "slots -1"},
@@ -123,26 +123,26 @@ func TestDecodeNodeRefuses(t *testing.T) {
 		{"mode", AnnotationRegister, one(`"mode":"x"`), `mode "x": must be hami-core, mig or mps`},
 		{"model", AnnotationRegister, one(`"type":"%s"`, strings.Repeat("x", 300)), "model"},
 		{"no UUID", AnnotationRegister, `[{"id":"GPU-1"}]`, `GPU 0: uuid "GPU-1": must be a GPU's UUID`},
-		{"a GPU twice", AnnotationRegister, `[{"id":"` + gpuA + `"},{"id":"` + gpuA + `"}]`, "GPU 1: " + gpuA + " is there twice"},
+		{"a GPU twice", AnnotationRegister, `[{"id":"` + gpuA + `"},{"id":"` + gpuA + `"}]`, "GPU 1: " + gpuA + " is listed more than once"},
 		{"too many GPUs", AnnotationRegister, many, "65 GPUs: a node may have at most 64"},
 		{"too many in the list", AnnotationRegister, strings.Repeat("x:", MaxGPUs+1), "65 GPUs"},
 		{"8 fields", AnnotationRegister, gpuA + ",1,1,1,t,0,true,0:", "GPU 0: 8 fields"},
 		{"a field that is no number", AnnotationRegister, gpuA + ",1,x,1,t,0,true:", `devmem "x": must be a number`},
 		{"a health that is none", AnnotationRegister, gpuA + ",1,1,1,t,0,good:", `health "good": must be true or false`},
-		{"too long", AnnotationRegister, strings.Repeat("x", MaxAnnotationBytes+1), "at most 262144 are read"},
-		{"ours, too long", AnnotationGPUs, strings.Repeat("x", MaxAnnotationBytes+1), "at most 262144 are read"},
+		{"too long", AnnotationRegister, strings.Repeat("x", MaxAnnotationBytes+1), "more than the limit of 262144"},
+		{"ours, too long", AnnotationGPUs, strings.Repeat("x", MaxAnnotationBytes+1), "more than the limit of 262144"},
 		{"ours, no version", AnnotationGPUs, `{"gpus":[]}`, "version 0"},
-		{"ours, no health", AnnotationGPUs, of(`"healthy"`, `"h"`), "GPU 0: memoryMiB, cores, slots and healthy must be there"},
-		{"ours, no memory", AnnotationGPUs, of(`"memoryMiB"`, `"h"`), "must be there"},
-		{"ours, null", AnnotationGPUs, of(`"slots":10`, `"slots":null`), "must be there"},
-		{"ours, a GPU twice", AnnotationGPUs, of(gpuA, gpuB), "is there twice"},
+		{"ours, no health", AnnotationGPUs, of(`"healthy"`, `"h"`), "GPU 0: memoryMiB, cores, slots and healthy are required"},
+		{"ours, no memory", AnnotationGPUs, of(`"memoryMiB"`, `"h"`), "are required"},
+		{"ours, null", AnnotationGPUs, of(`"slots":10`, `"slots":null`), "are required"},
+		{"ours, a GPU twice", AnnotationGPUs, of(gpuA, gpuB), "is listed more than once"},
 		{"ours, links of other GPUs", AnnotationGPUs, of("[0,1850],", ""), "links: 1 rows for 2 GPUs"},
 		{"ours, a row too long", AnnotationGPUs, of("[0,1850]", "[0,1850,0]"), "row 0 has 3 columns for 2 GPUs"},
 		{"ours, links that differ", AnnotationGPUs, of("[0,1850]", "[0,1]"), "links: 1 from GPU 0 to GPU 1"},
 		{"ours, a GPU linked with itself", AnnotationGPUs, of("[0,1850]", "[1,1850]"), "links: 1 from GPU 0 to GPU 0"},
 		{"ours, a negative link", AnnotationGPUs, of("[[0,1850],[1850,0]]", "[[0,-1],[-1,0]]"), "links: -1"},
 		{"a cordon that may mean any GPU", AnnotationCordon, "gpu-0", `annotation hami.io/device-cordon: "gpu-0": must be a GPU's UUID`},
-		{"a cordon without end", AnnotationCordon, strings.Repeat(",", MaxAnnotationBytes+1), "at most 262144 are read"},
+		{"a cordon without end", AnnotationCordon, strings.Repeat(",", MaxAnnotationBytes+1), "more than the limit of 262144"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			got, err := DecodeNode(node(test.key, test.value))
@@ -153,6 +153,6 @@ func TestDecodeNodeRefuses(t *testing.T) {
 		})
 	}
 	_, err := DecodeNode(node(AnnotationGPUs, "x", AnnotationRegister, "y"))
-	require.ErrorContains(t, err, "annotation gpuslice.io/node-gpus: not its JSON")
+	require.ErrorContains(t, err, "annotation gpuslice.io/node-gpus: invalid JSON")
 	require.ErrorContains(t, err, "; annotation hami.io/node-nvidia-register: ", "of two that can't be read both are told")
 }

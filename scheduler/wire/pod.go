@@ -48,9 +48,9 @@ func verify(p *scheduler.Pod, node string, keys grant.Verifier) error {
 	signature, signed := p.Annotations[grant.AnnotationSignature]
 	switch {
 	case !ours:
-		return fmt.Errorf("%w: HAMi's annotations can't be signed, and this cluster has keys", grant.ErrSignature)
+		return fmt.Errorf("%w: HAMi's annotations can't be signed, but signing keys are configured", grant.ErrSignature)
 	case !signed:
-		return fmt.Errorf("%w: %s has no %s beside it", grant.ErrSignature, grant.AnnotationGrant, grant.AnnotationSignature)
+		return fmt.Errorf("%w: %s without %s", grant.ErrSignature, grant.AnnotationGrant, grant.AnnotationSignature)
 	}
 	return in(grant.AnnotationSignature, keys.Verify(p.UID, node, payload, signature))
 }
@@ -71,7 +71,7 @@ func byName(p *scheduler.Pod, value string) (*scheduler.Placement, error) {
 		delete(decoded.Containers, p.Containers[i].Name)
 	}
 	for name := range decoded.Containers {
-		return nil, fmt.Errorf("its container %q is none of the pod's", name)
+		return nil, fmt.Errorf("the pod has no container %q", name)
 	}
 	return placement, nil
 }
@@ -100,7 +100,7 @@ func byPosition(p *scheduler.Pod) (*scheduler.Placement, error) {
 		switch {
 		case len(shares) == 0:
 		case i >= len(p.Containers):
-			return nil, in(key, fmt.Errorf("slot %d: the pod has %d containers", i, len(p.Containers)))
+			return nil, in(key, fmt.Errorf("position %d: the pod has %d containers", i, len(p.Containers)))
 		default:
 			placement.Containers[i] = shares
 		}
@@ -111,9 +111,9 @@ func byPosition(p *scheduler.Pod) (*scheduler.Placement, error) {
 func nodeOf(p *scheduler.Pod, named string) (string, error) {
 	switch {
 	case p.Node == "" && named == "":
-		return "", errors.New("names no node, and the pod is on none")
+		return "", errors.New("no node, and the pod is not bound")
 	case p.Node != "" && named != "" && p.Node != named:
-		return "", fmt.Errorf("node %s: the pod is on node %q, which grants it nothing: delete the pod so that it is scheduled again", quote.Short(named), p.Node)
+		return "", fmt.Errorf("node %s: the pod is on node %q, which rejects this grant: delete the pod so that it is scheduled again", quote.Short(named), p.Node)
 	case p.Node != "":
 		return p.Node, nil
 	}
@@ -135,7 +135,7 @@ func annotations(p *scheduler.Pod, pl scheduler.Placement, key *grant.SigningKey
 		return nil, errors.New("the placement has no node")
 	}
 	if len(pl.Containers) > len(p.Containers) {
-		return nil, fmt.Errorf("the placement has %d containers, and the pod %d", len(pl.Containers), len(p.Containers))
+		return nil, fmt.Errorf("the placement has %d containers, the pod has %d", len(pl.Containers), len(p.Containers))
 	}
 	named := &grant.PodGrant{Node: pl.Node, Generation: pl.Generation, Containers: map[string][]grant.Share{}}
 	slots := make(grant.Positional, len(p.Containers))

@@ -73,14 +73,14 @@ func TestDecodePodRefuses(t *testing.T) {
 	}{
 		{"ours, cut short", pod("node-1", grant.AnnotationGrant, named[:50]), "pod ns/p: annotation gpuslice.io/grant: not valid JSON"},
 		{"a fault in ours doesn't lead to HAMi's", pod("node-1", grant.AnnotationGrant, "", grant.AnnotationAllocated, hami), "annotation gpuslice.io/grant"},
-		{"a container that the pod doesn't have", pod("node-1", grant.AnnotationGrant, strings.Replace(named, "main", "debugger", 1)), `its container "debugger" is none of the pod's`},
+		{"a container that the pod doesn't have", pod("node-1", grant.AnnotationGrant, strings.Replace(named, "main", "debugger", 1)), `the pod has no container "debugger"`},
 		{"another node", pod("node-2", grant.AnnotationGrant, named), `node "node-1": the pod is on node "node-2"`},
-		{"no node at all", pod("", grant.AnnotationGrant, strings.Replace(named, `"node":"node-1",`, "", 1)), "names no node"},
+		{"no node at all", pod("", grant.AnnotationGrant, strings.Replace(named, `"node":"node-1",`, "", 1)), "no node, and the pod is not bound"},
 		{"HAMi's, cut short", pod("node-1", grant.AnnotationAllocated, hami[:30]), "annotation hami.io/vgpu-devices-allocated"},
 		{"HAMi's other one, cut short", pod("node-1", grant.AnnotationToAllocate, hami[:30]), "annotation hami.io/vgpu-devices-to-allocate"},
-		{"HAMi's, of a container too many", pod("node-1", grant.AnnotationAllocated, ";;"+hami), "slot 3: the pod has 3 containers"},
+		{"HAMi's, of a container too many", pod("node-1", grant.AnnotationAllocated, ";;"+hami), "position 3: the pod has 3 containers"},
 		{"HAMi's, another node", pod("node-2", grant.AnnotationAllocated, hami, grant.AnnotationNode, "node-1"), "annotation hami.io/vgpu-node"},
-		{"HAMi's, no node", pod("", grant.AnnotationAllocated, hami), "names no node"},
+		{"HAMi's, no node", pod("", grant.AnnotationAllocated, hami), "no node, and the pod is not bound"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
 			got, err := DecodePod(test.pod, nil)
@@ -159,7 +159,7 @@ func TestAnnotations(t *testing.T) {
 		"0 containers": func() (map[string]string, error) {
 			return Annotations(p, scheduler.Placement{Node: "n"}, nil, time.Now())
 		},
-		"has 4 containers, and the pod 3": func() (map[string]string, error) {
+		"has 4 containers, the pod has 3": func() (map[string]string, error) {
 			return Annotations(p, scheduler.Placement{Node: "n", Containers: make([][]grant.Share, 4)}, nil, time.Now())
 		},
 		"pod UID, node and payload must not be": func() (map[string]string, error) {

@@ -65,7 +65,7 @@ func TestResizeOfAPod(t *testing.T) {
 
 	out, err = kubectlGPUSlice(t, "resize", s.name+"/p", "--memory", "900000MiB")
 	require.Error(t, err)
-	require.ErrorContains(t, err, "others leave it", out)
+	require.ErrorContains(t, err, "are free for it", out)
 	out, err = kubectlGPUSlice(t, "resize", s.name+"/p", "--memory", "1000MiB")
 	require.NoError(t, err, out)
 	s.wait("p", func(*corev1.Pod) error {

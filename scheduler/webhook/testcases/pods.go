@@ -123,9 +123,9 @@ spec:
 `, Patch: "[" + toOurs + "]"},
 		{Name: "gpu-manager's 150 cores", Manifest: one("tencent.com/vcuda-core: 150"), Denied: `container "main": tencent.com/vcuda-core: 150: cores above 100 must be a multiple of 100`},
 		{Name: "a part of a GPU without memory", Manifest: one("tencent.com/vcuda-core: 30"), Denied: "a part of a GPU needs memory"},
-		{Name: "both profiles", Manifest: one("nvidia.com/gpu: 1, tencent.com/vcuda-core: 100"), Denied: "keep one of the two ways"},
+		{Name: "both profiles", Manifest: one("nvidia.com/gpu: 1, tencent.com/vcuda-core: 100"), Denied: "use only one of them"},
 		{Name: "more cores than a GPU has", Manifest: one("nvidia.com/gpu: 1, nvidia.com/gpucores: 101"), Denied: "nvidia.com/gpucores: 101"},
-		{Name: "memory and a part of it", Manifest: one("nvidia.com/gpu: 1, nvidia.com/gpumem: 1, nvidia.com/gpumem-percentage: 1"), Denied: "keep one of the two"},
+		{Name: "memory and a part of it", Manifest: one("nvidia.com/gpu: 1, nvidia.com/gpumem: 1, nvidia.com/gpumem-percentage: 1"), Denied: "use only one of them"},
 		{Name: "memory that no number holds", Manifest: one("nvidia.com/gpu: 1, nvidia.com/gpumem: 1e30"), Denied: "nvidia.com/gpumem"},
 		{Name: "a rule that can't be read", Denied: "nvidia.com/numa-bind", Manifest: `
 metadata:
