@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
 	"github.com/gpuslice/gpuslice/scheduler/choose"
 	"github.com/gpuslice/gpuslice/scheduler/request"
@@ -79,7 +80,7 @@ func (e *Engine) compile(r *request.Request) (*compiled, error) {
 	}
 	p.gpu = p.gpu.WithNUMABind(r.Rules.NUMABind)
 	a := &compiled{policies: p, rules: r.Rules}
-	a.ruled = r.Rules.Modes != "" || len(r.Rules.UseTypes)+len(r.Rules.AvoidTypes)+len(r.Rules.UseUUIDs)+len(r.Rules.AvoidUUIDs) > 0
+	a.ruled = len(r.Rules.Modes)+len(r.Rules.UseTypes)+len(r.Rules.AvoidTypes)+len(r.Rules.UseUUIDs)+len(r.Rules.AvoidUUIDs) > 0
 	for _, i := range positions(r) {
 		a.containers = append(a.containers, container{r.Containers[i], r.Kinds[i]})
 		a.relative = a.relative || r.Containers[i].MemoryMiB == 0 && r.Containers[i].MemoryPercent > 0
@@ -98,14 +99,8 @@ func (e *Engine) compile(r *request.Request) (*compiled, error) {
 }
 
 func (n *container) compareSize(m *container) int {
-	flag := func(b bool) int {
-		if b {
-			return 1
-		}
-		return 0
-	}
 	return cmp.Or(
-		cmp.Compare(flag(m.Whole), flag(n.Whole)),
+		cmp.Compare(m.Cores/grant.MaxCorePercent, n.Cores/grant.MaxCorePercent),
 		cmp.Compare(m.MemoryMiB, n.MemoryMiB),
 		cmp.Compare(m.MemoryPercent, n.MemoryPercent),
 		cmp.Compare(m.Cores, n.Cores),

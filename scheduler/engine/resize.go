@@ -146,7 +146,7 @@ func (e *Engine) admitResize(n *node, old, next *allocation) error {
 		}
 		total, others := n.gpus.total[i], n.used[i]
 		free := total.Sub(others)
-		whole := request.Container{Cores: grant.MaxCorePercent, Whole: true}
+		whole := request.Container{Cores: grant.MaxCorePercent}
 		switch {
 		case u.use.MemoryMiB > before.MemoryMiB && u.use.MemoryMiB > free.MemoryMiB:
 			return refuseResize("GPU %s of node %s: the pod would need %d MiB, but only %d of %d MiB are free for it", u.uuid, n.name, u.use.MemoryMiB, max(0, free.MemoryMiB), total.MemoryMiB)

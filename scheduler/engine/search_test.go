@@ -45,7 +45,7 @@ func allows(gpus []scheduler.GPU, others []scheduler.Use, r *request.Request, as
 				return false
 			}
 			want := &r.Containers[position]
-			whole := want.Whole && gpu.Cores <= 100
+			whole := want.Cores == 100 && gpu.Cores <= 100
 			if whole && running.Slots > 0 || alone {
 				return false
 			}

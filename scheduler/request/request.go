@@ -7,10 +7,13 @@
 package request
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
+	"github.com/gpuslice/gpuslice/scheduler/choose"
 )
 
 // Container is a container's request. GPUs == 0: none.
@@ -21,8 +24,6 @@ type Container struct {
 	MemoryPercent int
 	// Cores is percent of each GPU; 0: unlimited, reserves none.
 	Cores int
-	// Whole: 100 cores. See Exclusive.
-	Whole bool
 }
 
 // Memory is the memory on a GPU of gpuMiB, at least 1 MiB.
@@ -40,10 +41,10 @@ func (c *Container) Use(gpuMiB int64) scheduler.Use {
 	return scheduler.Use{MemoryMiB: c.Memory(gpuMiB), Cores: c.Cores, Slots: 1}
 }
 
-// Exclusive reports whether the container requires an unused GPU. If a node offers more than 100 cores of a
-// GPU, 100 are only a part (HAMi's rule).
+// Exclusive reports whether the container requires an unused GPU: 100 cores do, unless the node offers more
+// (HAMi's rule).
 func (c *Container) Exclusive(gpuCores int) bool {
-	return c.Whole && gpuCores <= grant.MaxCorePercent
+	return c.Cores == wholeCores && gpuCores <= grant.MaxCorePercent
 }
 
 // Request is a pod's request.
@@ -93,4 +94,68 @@ func FromPod(pod *scheduler.Pod, o Options) (*Request, error) {
 	}
 	r.Signature = r.sign()
 	return r, nil
+}
+
+// defaultGPUPolicy is gpu-manager's own for its resources; empty: the cluster's.
+func defaultGPUPolicy(pod *scheduler.Pod, names *Names) string {
+	if names.VcudaCore != "" && slices.ContainsFunc(pod.Containers, func(c scheduler.Container) bool { return c.Resources[names.VcudaCore].Value > 0 }) {
+		return choose.Tencent
+	}
+	return ""
+}
+
+// Error is an invalid request, for the pod's author.
+type Error struct {
+	// Container is a name; empty for the pod.
+	Container string
+	// Key is the resource, annotation or label; Value may be shortened.
+	Key, Value string
+	// Why includes what to do.
+	Why string
+}
+
+func (e *Error) Error() string {
+	text := e.Key + ": "
+	if e.Container != "" {
+		text = fmt.Sprintf("container %q: ", e.Container) + text
+	}
+	if e.Value != "" {
+		text += e.Value + ": "
+	}
+	return text + e.Why
+}
+
+// Names are the resource names; an empty one disables the resource.
+type Names struct {
+	// HAMi's.
+	Count, Memory, MemoryPercentage, Cores, Priority string
+	// gpu-manager's.
+	VcudaCore, VcudaMemory string
+}
+
+// DefaultNames are HAMi's and gpu-manager's.
+func DefaultNames() Names {
+	return Names{
+		Count: "nvidia.com/gpu", Memory: "nvidia.com/gpumem", MemoryPercentage: "nvidia.com/gpumem-percentage",
+		Cores: "nvidia.com/gpucores", Priority: "nvidia.com/priority",
+		VcudaCore: "tencent.com/vcuda-core", VcudaMemory: "tencent.com/vcuda-memory",
+	}
+}
+
+// Options are a cluster's settings, with HAMi's names.
+type Options struct {
+	Names Names
+	// DefaultMemoryMiB is for containers without memory; 0: all of the GPU.
+	DefaultMemoryMiB int64
+	// DefaultCores is for containers without cores; 0: unlimited.
+	DefaultCores int
+	// DefaultCount is for containers with only memory or cores.
+	DefaultCount int
+	// MemoryFactor is the MiB in one unit of Names.Memory.
+	MemoryFactor int64
+}
+
+// DefaultOptions are HAMi's defaults.
+func DefaultOptions() Options {
+	return Options{Names: DefaultNames(), DefaultCount: 1, MemoryFactor: 1}
 }

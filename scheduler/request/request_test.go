@@ -19,10 +19,10 @@ const (
 	vmem    = "tencent.com/vcuda-memory"
 )
 
-// says is a container's resources.
-type says map[string]int64
+// resources are a container's resources.
+type resources map[string]int64
 
-func (s says) container(name string) scheduler.Container {
+func (s resources) container(name string) scheduler.Container {
 	c := scheduler.Container{Name: name, Resources: map[string]scheduler.Amount{}}
 	for key, n := range s {
 		c.Resources[key] = scheduler.Amount{Value: n}
@@ -30,52 +30,52 @@ func (s says) container(name string) scheduler.Container {
 	return c
 }
 
-func pod(s says) *scheduler.Pod {
+func pod(s resources) *scheduler.Pod {
 	return &scheduler.Pod{Namespace: "ns", Name: "p", Containers: []scheduler.Container{s.container("main")}}
 }
 
 func TestResources(t *testing.T) {
-	whole := func(n int) Container { return Container{GPUs: n, MemoryPercent: 100, Cores: 100, Whole: true} }
+	whole := func(n int) Container { return Container{GPUs: n, MemoryPercent: 100, Cores: 100} }
 	for _, test := range []struct {
 		description string
-		says        says
+		resources   resources
 		want        Container
 	}{
-		{"nothing", says{}, Container{}},
-		{"others' resources", says{"example.com/nic": 1}, Container{}},
-		{"a MIG device is the kubelet's", says{"nvidia.com/mig-1g.10gb": 1, gpu: 0}, Container{}},
-		{"none of everything", says{gpu: 0, gpumem: 0, percent: 0, cores: 0}, Container{}},
-		{"none, with a priority", says{gpu: 0, prio: 1}, Container{}},
-		{"none of gpu-manager's", says{vcore: 0, vmem: 0}, Container{}},
+		{"nothing", resources{}, Container{}},
+		{"others' resources", resources{"example.com/nic": 1}, Container{}},
+		{"a MIG device is the kubelet's", resources{"nvidia.com/mig-1g.10gb": 1, gpu: 0}, Container{}},
+		{"none of everything", resources{gpu: 0, gpumem: 0, percent: 0, cores: 0}, Container{}},
+		{"none, with a priority", resources{gpu: 0, prio: 1}, Container{}},
+		{"none of gpu-manager's", resources{vcore: 0, vmem: 0}, Container{}},
 
-		{"a GPU alone is all of it", says{gpu: 1}, whole(1)},
-		{"several", says{gpu: 16}, whole(16)},
-		{"memory", says{gpu: 1, gpumem: 3000}, Container{GPUs: 1, MemoryMiB: 3000}},
-		{"memory of each", says{gpu: 2, gpumem: 3000, cores: 30}, Container{GPUs: 2, MemoryMiB: 3000, Cores: 30}},
-		{"percent", says{gpu: 1, percent: 1}, Container{GPUs: 1, MemoryPercent: 1}},
-		{"all memory by percent is the GPU alone", says{gpu: 1, percent: 100}, whole(1)},
-		{"all memory and some cores", says{gpu: 1, cores: 30}, Container{GPUs: 1, MemoryPercent: 100, Cores: 30}},
-		{"all memory and cores not limited", says{gpu: 1, cores: 0}, Container{GPUs: 1, MemoryPercent: 100}},
-		{"all cores are the GPU alone", says{gpu: 1, gpumem: 1, cores: 100}, Container{GPUs: 1, MemoryMiB: 1, Cores: 100, Whole: true}},
-		{"priority", says{gpu: 1, gpumem: 1, prio: 1}, Container{GPUs: 1, MemoryMiB: 1}},
-		{"as much memory as there can be", says{gpu: 1, gpumem: 16 << 20}, Container{GPUs: 1, MemoryMiB: 16 << 20}},
+		{"a GPU alone is all of it", resources{gpu: 1}, whole(1)},
+		{"several", resources{gpu: 16}, whole(16)},
+		{"memory", resources{gpu: 1, gpumem: 3000}, Container{GPUs: 1, MemoryMiB: 3000}},
+		{"memory of each", resources{gpu: 2, gpumem: 3000, cores: 30}, Container{GPUs: 2, MemoryMiB: 3000, Cores: 30}},
+		{"percent", resources{gpu: 1, percent: 1}, Container{GPUs: 1, MemoryPercent: 1}},
+		{"all memory by percent is the GPU alone", resources{gpu: 1, percent: 100}, whole(1)},
+		{"all memory and some cores", resources{gpu: 1, cores: 30}, Container{GPUs: 1, MemoryPercent: 100, Cores: 30}},
+		{"all memory and cores not limited", resources{gpu: 1, cores: 0}, Container{GPUs: 1, MemoryPercent: 100}},
+		{"all cores are the GPU alone", resources{gpu: 1, gpumem: 1, cores: 100}, Container{GPUs: 1, MemoryMiB: 1, Cores: 100}},
+		{"priority", resources{gpu: 1, gpumem: 1, prio: 1}, Container{GPUs: 1, MemoryMiB: 1}},
+		{"as much memory as there can be", resources{gpu: 1, gpumem: 16 << 20}, Container{GPUs: 1, MemoryMiB: 16 << 20}},
 
-		{"around the webhook: memory alone", says{gpumem: 3000}, Container{GPUs: 1, MemoryMiB: 3000}},
-		{"around the webhook: percent alone", says{percent: 50}, Container{GPUs: 1, MemoryPercent: 50}},
-		{"around the webhook: cores alone", says{cores: 50}, Container{GPUs: 1, MemoryPercent: 100, Cores: 50}},
-		{"around the webhook: memory, and cores not limited", says{gpumem: 5, cores: 0}, Container{GPUs: 1, MemoryMiB: 5}},
+		{"around the webhook: memory alone", resources{gpumem: 3000}, Container{GPUs: 1, MemoryMiB: 3000}},
+		{"around the webhook: percent alone", resources{percent: 50}, Container{GPUs: 1, MemoryPercent: 50}},
+		{"around the webhook: cores alone", resources{cores: 50}, Container{GPUs: 1, MemoryPercent: 100, Cores: 50}},
+		{"around the webhook: memory, and cores not limited", resources{gpumem: 5, cores: 0}, Container{GPUs: 1, MemoryMiB: 5}},
 
-		{"gpu-manager: a part", says{vcore: 30, vmem: 4}, Container{GPUs: 1, MemoryMiB: 1024, Cores: 30}},
-		{"gpu-manager: nearly all", says{vcore: 99, vmem: 1}, Container{GPUs: 1, MemoryMiB: 256, Cores: 99}},
-		{"gpu-manager: a GPU", says{vcore: 100}, whole(1)},
-		{"gpu-manager: a GPU, no memory said", says{vcore: 100, vmem: 0}, whole(1)},
-		{"gpu-manager: a GPU and its memory", says{vcore: 100, vmem: 4}, Container{GPUs: 1, MemoryMiB: 1024, Cores: 100, Whole: true}},
-		{"gpu-manager: GPUs", says{vcore: 1600}, whole(16)},
-		{"gpu-manager: GPUs and their memory together", says{vcore: 200, vmem: 6}, Container{GPUs: 2, MemoryMiB: 768, Cores: 100, Whole: true}},
-		{"gpu-manager's beside none of HAMi's", says{gpu: 0, vcore: 100}, whole(1)},
+		{"gpu-manager: a part", resources{vcore: 30, vmem: 4}, Container{GPUs: 1, MemoryMiB: 1024, Cores: 30}},
+		{"gpu-manager: nearly all", resources{vcore: 99, vmem: 1}, Container{GPUs: 1, MemoryMiB: 256, Cores: 99}},
+		{"gpu-manager: a GPU", resources{vcore: 100}, whole(1)},
+		{"gpu-manager: a GPU, no memory said", resources{vcore: 100, vmem: 0}, whole(1)},
+		{"gpu-manager: a GPU and its memory", resources{vcore: 100, vmem: 4}, Container{GPUs: 1, MemoryMiB: 1024, Cores: 100}},
+		{"gpu-manager: GPUs", resources{vcore: 1600}, whole(16)},
+		{"gpu-manager: GPUs and their memory together", resources{vcore: 200, vmem: 6}, Container{GPUs: 2, MemoryMiB: 768, Cores: 100}},
+		{"gpu-manager's beside none of HAMi's", resources{gpu: 0, vcore: 100}, whole(1)},
 	} {
 		t.Run(test.description, func(t *testing.T) {
-			r, err := FromPod(pod(test.says), DefaultOptions())
+			r, err := FromPod(pod(test.resources), DefaultOptions())
 			require.NoError(t, err)
 			if test.want == (Container{}) {
 				assert.Nil(t, r)
@@ -89,41 +89,41 @@ func TestResources(t *testing.T) {
 func TestResourcesRefused(t *testing.T) {
 	for _, test := range []struct {
 		description string
-		says        says
+		resources   resources
 		want        string
 	}{
-		{"negative", says{gpu: -1}, `container "main": nvidia.com/gpu: -1: must not be negative`},
-		{"negative memory", says{gpu: 1, gpumem: -5}, "nvidia.com/gpumem: -5: must not be negative"},
-		{"negative of gpu-manager's", says{vcore: -100}, "tencent.com/vcuda-core: -100: must not be negative"},
-		{"too many GPUs", says{gpu: 17}, "nvidia.com/gpu: 17: a container may have at most 16 GPUs"},
-		{"more than an int", says{gpu: 1 << 40}, "at most 16"},
-		{"no GPU and memory of each", says{gpu: 0, gpumem: 100}, "nvidia.com/gpu: 0: requests no GPU"},
-		{"no GPU and cores of each", says{gpu: 0, cores: 100}, "nvidia.com/gpu: 0: requests no GPU"},
-		{"no memory", says{gpu: 1, gpumem: 0}, "nvidia.com/gpumem: 0: no program runs without memory"},
-		{"no memory alone", says{gpumem: 0}, "nvidia.com/gpumem: 0: no program runs without memory"},
-		{"0 %", says{gpu: 1, percent: 0}, "nvidia.com/gpumem-percentage: 0: no program runs without memory"},
-		{"more memory than there is", says{gpu: 1, gpumem: 16<<20 + 1}, "nvidia.com/gpumem: 16777217: is more than any GPU has"},
-		{"what HAMi drops: no int32", says{gpu: 1, gpumem: 1 << 31}, "nvidia.com/gpumem: 2147483648: is more than any GPU has"},
-		{"what HAMi clamps: percent", says{gpu: 1, percent: 101}, "nvidia.com/gpumem-percentage: 101: is percent of each GPU's memory: request at most 100"},
-		{"what HAMi clamps: cores", says{gpu: 1, cores: 200}, "nvidia.com/gpucores: 200: is percent of each GPU: request at most 100, and more GPUs by nvidia.com/gpu"},
-		{"memory twice", says{gpu: 1, gpumem: 100, percent: 10}, "nvidia.com/gpumem-percentage: 10: nvidia.com/gpumem is set too (100): use only one of them"},
-		{"nothing of cores", says{cores: 0}, "nvidia.com/gpucores: 0: requests nothing"},
-		{"priority", says{gpu: 1, prio: 2}, "nvidia.com/priority: 2: must be 0 (high) or 1"},
-		{"a priority of nothing", says{prio: 0}, "nvidia.com/priority: 0: the container requests no GPU"},
-		{"a bad priority of nothing", says{gpu: 0, prio: 2}, "must be 0 (high) or 1"},
+		{"negative", resources{gpu: -1}, `container "main": nvidia.com/gpu: -1: must not be negative`},
+		{"negative memory", resources{gpu: 1, gpumem: -5}, "nvidia.com/gpumem: -5: must not be negative"},
+		{"negative of gpu-manager's", resources{vcore: -100}, "tencent.com/vcuda-core: -100: must not be negative"},
+		{"too many GPUs", resources{gpu: 17}, "nvidia.com/gpu: 17: a container may have at most 16 GPUs"},
+		{"more than an int", resources{gpu: 1 << 40}, "at most 16"},
+		{"no GPU and memory of each", resources{gpu: 0, gpumem: 100}, "nvidia.com/gpu: 0: requests no GPU"},
+		{"no GPU and cores of each", resources{gpu: 0, cores: 100}, "nvidia.com/gpu: 0: requests no GPU"},
+		{"no memory", resources{gpu: 1, gpumem: 0}, "nvidia.com/gpumem: 0: no program runs without memory"},
+		{"no memory alone", resources{gpumem: 0}, "nvidia.com/gpumem: 0: no program runs without memory"},
+		{"0 %", resources{gpu: 1, percent: 0}, "nvidia.com/gpumem-percentage: 0: no program runs without memory"},
+		{"more memory than there is", resources{gpu: 1, gpumem: 16<<20 + 1}, "nvidia.com/gpumem: 16777217: is more than any GPU has"},
+		{"what HAMi drops: no int32", resources{gpu: 1, gpumem: 1 << 31}, "nvidia.com/gpumem: 2147483648: is more than any GPU has"},
+		{"what HAMi clamps: percent", resources{gpu: 1, percent: 101}, "nvidia.com/gpumem-percentage: 101: is percent of each GPU's memory: request at most 100"},
+		{"what HAMi clamps: cores", resources{gpu: 1, cores: 200}, "nvidia.com/gpucores: 200: is percent of each GPU: request at most 100, and more GPUs by nvidia.com/gpu"},
+		{"memory twice", resources{gpu: 1, gpumem: 100, percent: 10}, "nvidia.com/gpumem-percentage: 10: nvidia.com/gpumem is set too (100): use only one of them"},
+		{"nothing of cores", resources{cores: 0}, "nvidia.com/gpucores: 0: requests nothing"},
+		{"priority", resources{gpu: 1, prio: 2}, "nvidia.com/priority: 2: must be 0 (high) or 1"},
+		{"a priority of nothing", resources{prio: 0}, "nvidia.com/priority: 0: the container requests no GPU"},
+		{"a bad priority of nothing", resources{gpu: 0, prio: 2}, "must be 0 (high) or 1"},
 
-		{"gpu-manager: one and a half", says{vcore: 150}, "tencent.com/vcuda-core: 150: cores above 100 must be a multiple of 100 (one GPU): request 100 or 200"},
-		{"gpu-manager: a part without memory", says{vcore: 30}, "tencent.com/vcuda-core: 30: a part of a GPU needs memory: set tencent.com/vcuda-memory too, in blocks of 256 MiB"},
-		{"gpu-manager: memory alone", says{vmem: 4}, "tencent.com/vcuda-memory: 4: a container with memory needs cores: set tencent.com/vcuda-core too"},
-		{"gpu-manager: too many GPUs", says{vcore: 1700}, "tencent.com/vcuda-core: 1700: a container may have at most 16 GPUs"},
-		{"gpu-manager: GPUs that don't divide the memory", says{vcore: 200, vmem: 3}, "tencent.com/vcuda-memory: 3: is for all 2 GPUs together"},
-		{"gpu-manager: blocks that overflow as MiB", says{vcore: 50, vmem: 1 << 60}, "tencent.com/vcuda-memory: 1152921504606846976: is more than any GPU has"},
-		{"both profiles", says{gpu: 1, gpumem: 100, vcore: 100}, "tencent.com/vcuda-core: 100: the container also requests GPUs by nvidia.com/gpu"},
-		{"a MIG device too", says{gpu: 1, "nvidia.com/mig-2g.20gb": 1, "nvidia.com/mig-1g.10gb": 2}, "nvidia.com/mig-1g.10gb: 2: the container requests GPUs too"},
-		{"both profiles, without a count", says{gpumem: 100, vcore: 30, vmem: 1}, "use only one of them"},
+		{"gpu-manager: one and a half", resources{vcore: 150}, "tencent.com/vcuda-core: 150: cores above 100 must be a multiple of 100 (one GPU): request 100 or 200"},
+		{"gpu-manager: a part without memory", resources{vcore: 30}, "tencent.com/vcuda-core: 30: a part of a GPU needs memory: set tencent.com/vcuda-memory too, in blocks of 256 MiB"},
+		{"gpu-manager: memory alone", resources{vmem: 4}, "tencent.com/vcuda-memory: 4: a container with memory needs cores: set tencent.com/vcuda-core too"},
+		{"gpu-manager: too many GPUs", resources{vcore: 1700}, "tencent.com/vcuda-core: 1700: a container may have at most 16 GPUs"},
+		{"gpu-manager: GPUs that don't divide the memory", resources{vcore: 200, vmem: 3}, "tencent.com/vcuda-memory: 3: is for all 2 GPUs together"},
+		{"gpu-manager: blocks that overflow as MiB", resources{vcore: 50, vmem: 1 << 60}, "tencent.com/vcuda-memory: 1152921504606846976: is more than any GPU has"},
+		{"both profiles", resources{gpu: 1, gpumem: 100, vcore: 100}, "tencent.com/vcuda-core: 100: the container also requests GPUs by nvidia.com/gpu"},
+		{"a MIG device too", resources{gpu: 1, "nvidia.com/mig-2g.20gb": 1, "nvidia.com/mig-1g.10gb": 2}, "nvidia.com/mig-1g.10gb: 2: the container requests GPUs too"},
+		{"both profiles, without a count", resources{gpumem: 100, vcore: 30, vmem: 1}, "use only one of them"},
 	} {
 		t.Run(test.description, func(t *testing.T) {
-			r, err := FromPod(pod(test.says), DefaultOptions())
+			r, err := FromPod(pod(test.resources), DefaultOptions())
 			var refused *Error
 			require.ErrorAs(t, err, &refused)
 			assert.Nil(t, r)
@@ -134,8 +134,8 @@ func TestResourcesRefused(t *testing.T) {
 }
 
 func TestAmountsThatAreNone(t *testing.T) {
-	for key := range (says{gpu: 1, gpumem: 1, percent: 1, cores: 1, prio: 1, vcore: 1, vmem: 1}) {
-		p := pod(says{gpu: 1})
+	for key := range (resources{gpu: 1, gpumem: 1, percent: 1, cores: 1, prio: 1, vcore: 1, vmem: 1}) {
+		p := pod(resources{gpu: 1})
 		p.Containers[0].Resources[key] = scheduler.Amount{Value: 1, Invalid: "1500m is no whole number"}
 		_, err := FromPod(p, DefaultOptions())
 		require.EqualError(t, err, `container "main": `+key+`: "1500m is no whole number": must be an integer`)
@@ -145,45 +145,45 @@ func TestAmountsThatAreNone(t *testing.T) {
 func TestOptions(t *testing.T) {
 	o := DefaultOptions()
 	o.MemoryFactor, o.DefaultMemoryMiB, o.DefaultCores, o.DefaultCount = 1024, 5000, 20, 2
-	read := func(s says) Container {
+	read := func(s resources) Container {
 		r, err := FromPod(pod(s), o)
 		require.NoError(t, err)
 		return r.Containers[0]
 	}
-	assert.Equal(t, Container{GPUs: 1, MemoryMiB: 5000, Cores: 20}, read(says{gpu: 1}), "the defaults are in MiB and percent")
-	assert.Equal(t, Container{GPUs: 2, MemoryMiB: 3072, Cores: 20}, read(says{gpumem: 3}))
-	assert.Equal(t, Container{GPUs: 1, MemoryPercent: 100, Cores: 100, Whole: true}, read(says{gpu: 1, percent: 100}), "nobody else has room on the GPU")
-	assert.Equal(t, Container{GPUs: 1, MemoryMiB: 5000}, read(says{gpu: 1, cores: 0}))
-	_, err := FromPod(pod(says{gpu: 1, gpumem: 16<<10 + 1}), o)
+	assert.Equal(t, Container{GPUs: 1, MemoryMiB: 5000, Cores: 20}, read(resources{gpu: 1}), "the defaults are in MiB and percent")
+	assert.Equal(t, Container{GPUs: 2, MemoryMiB: 3072, Cores: 20}, read(resources{gpumem: 3}))
+	assert.Equal(t, Container{GPUs: 1, MemoryPercent: 100, Cores: 100}, read(resources{gpu: 1, percent: 100}), "nobody else has room on the GPU")
+	assert.Equal(t, Container{GPUs: 1, MemoryMiB: 5000}, read(resources{gpu: 1, cores: 0}))
+	_, err := FromPod(pod(resources{gpu: 1, gpumem: 16<<10 + 1}), o)
 	require.ErrorContains(t, err, "the unit is 1024 MiB")
 
 	o.DefaultCount = 0
-	_, err = FromPod(pod(says{gpumem: 3}), o)
+	_, err = FromPod(pod(resources{gpumem: 3}), o)
 	require.ErrorContains(t, err, `container "main": nvidia.com/gpu: is missing: set the number of GPUs`)
 
 	o = DefaultOptions()
 	o.Names.VcudaCore, o.Names.VcudaMemory, o.Names.Count = "", "", "example.com/gpu"
-	r, err := FromPod(pod(says{vcore: 150, vmem: -1, gpu: -1}), o)
+	r, err := FromPod(pod(resources{vcore: 150, vmem: -1, gpu: -1}), o)
 	require.NoError(t, err, "names that aren't the cluster's")
 	assert.Nil(t, r)
-	r, err = FromPod(pod(says{"example.com/gpu": 1}), o)
+	r, err = FromPod(pod(resources{"example.com/gpu": 1}), o)
 	require.NoError(t, err)
 	assert.Equal(t, 1, r.Containers[0].GPUs)
 }
 
 func TestContainersOfAPod(t *testing.T) {
 	p := &scheduler.Pod{Containers: []scheduler.Container{
-		says{gpumem: 100, prio: 0}.container("init"), says{}.container("sidecar"), says{vcore: 100}.container("main"),
+		resources{gpumem: 100, prio: 0}.container("init"), resources{}.container("sidecar"), resources{vcore: 100}.container("main"),
 	}}
 	p.Containers[0].Kind, p.Containers[1].Kind = scheduler.Init, scheduler.Sidecar
 	r, err := FromPod(p, DefaultOptions())
 	require.NoError(t, err)
-	assert.Equal(t, []Container{{GPUs: 1, MemoryMiB: 100}, {}, {GPUs: 1, MemoryPercent: 100, Cores: 100, Whole: true}}, r.Containers)
+	assert.Equal(t, []Container{{GPUs: 1, MemoryMiB: 100}, {}, {GPUs: 1, MemoryPercent: 100, Cores: 100}}, r.Containers)
 	assert.Equal(t, []scheduler.Kind{scheduler.Init, scheduler.Sidecar, scheduler.App}, r.Kinds)
 	assert.True(t, r.HighPriority)
 
 	for range 126 {
-		p.Containers = append(p.Containers, says{}.container("more"))
+		p.Containers = append(p.Containers, resources{}.container("more"))
 	}
 	_, err = FromPod(p, DefaultOptions())
 	require.EqualError(t, err, "containers: 129: a pod with GPUs may have at most 128")
@@ -213,8 +213,8 @@ func TestMemoryOfAGPU(t *testing.T) {
 }
 
 func TestExclusive(t *testing.T) {
-	assert.True(t, (&Container{Whole: true}).Exclusive(100))
-	assert.True(t, (&Container{Whole: true}).Exclusive(50), "a GPU that has less than all can't hold it in any case")
-	assert.False(t, (&Container{Whole: true}).Exclusive(200), "its node says that 100 cores are half of the GPU")
+	assert.True(t, (&Container{Cores: 100}).Exclusive(100))
+	assert.True(t, (&Container{Cores: 100}).Exclusive(50), "a GPU that has less than all can't hold it in any case")
+	assert.False(t, (&Container{Cores: 100}).Exclusive(200), "100 cores are half of the GPU")
 	assert.False(t, (&Container{Cores: 99}).Exclusive(100))
 }

@@ -34,14 +34,14 @@ func read(c *scheduler.Container, name string) (amount, error) {
 	if name == "" {
 		return a, nil
 	}
-	said, there := c.Resources[name]
-	if !there {
+	limit, ok := c.Resources[name]
+	if !ok {
 		return a, nil
 	}
-	if said.Invalid != "" {
-		return a, &Error{Key: name, Value: quote.Short(said.Invalid), Why: "must be an integer"}
+	if limit.Invalid != "" {
+		return a, &Error{Key: name, Value: quote.Short(limit.Invalid), Why: "must be an integer"}
 	}
-	if a.n, a.set = said.Value, true; a.n < 0 {
+	if a.n, a.set = limit.Value, true; a.n < 0 {
 		return a, a.errorf("must not be negative")
 	}
 	return a, nil
@@ -64,22 +64,22 @@ func readAll(c *scheduler.Container, names *Names) (a amounts, err error) {
 	return a, nil
 }
 
-func fromContainer(c *scheduler.Container, o *Options) (asked Container, high bool, err error) {
+func fromContainer(c *scheduler.Container, o *Options) (requested Container, high bool, err error) {
 	if len(c.Resources) == 0 {
 		return Container{}, false, nil
 	}
 	a, err := readAll(c, &o.Names)
 	if err == nil {
-		asked, high, err = fromAmounts(&a, o)
+		requested, high, err = fromAmounts(&a, o)
 	}
-	if err == nil && asked.GPUs > 0 {
+	if err == nil && requested.GPUs > 0 {
 		err = checkMIG(c)
 	}
 	if e, ok := err.(*Error); ok {
 		e.Container = c.Name
 		return Container{}, false, e
 	}
-	return asked, high, nil
+	return requested, high, nil
 }
 
 // checkMIG refuses GPUs together with MIG devices: a CUDA program uses one or the other.
@@ -97,11 +97,11 @@ func checkMIG(c *scheduler.Container) error {
 }
 
 func fromAmounts(a *amounts, o *Options) (Container, bool, error) {
-	asked, err := hami(a, o)
+	requested, err := hami(a, o)
 	if err != nil {
 		return Container{}, false, err
 	}
-	high, err := priority(a, asked.GPUs > 0, o)
+	high, err := priority(a, requested.GPUs > 0, o)
 	if err != nil {
 		return Container{}, false, err
 	}
@@ -109,12 +109,12 @@ func fromAmounts(a *amounts, o *Options) (Container, bool, error) {
 	switch {
 	case err != nil:
 		return Container{}, false, err
-	case asked.GPUs > 0 && vcuda.GPUs > 0:
+	case requested.GPUs > 0 && vcuda.GPUs > 0:
 		return Container{}, false, a.vcudaCore.errorf("the container also requests GPUs by %s: use only one of them", o.Names.Count)
 	case vcuda.GPUs > 0:
 		return vcuda, false, nil
 	}
-	return asked, high, nil
+	return requested, high, nil
 }
 
 // hami reads HAMi's resources. HAMi itself clamps or ignores some mistakes that this rejects
@@ -155,7 +155,6 @@ func hami(a *amounts, o *Options) (Container, error) {
 	default:
 		c.Cores = o.DefaultCores
 	}
-	c.Whole = c.Cores == wholeCores
 	return c, nil
 }
 
@@ -216,7 +215,7 @@ func gpuManager(a *amounts) (Container, error) {
 	case cores.n > grant.MaxShares*wholeCores:
 		return Container{}, cores.errorf("a container may have at most %d GPUs", grant.MaxShares)
 	}
-	c := Container{GPUs: int(max(cores.n/wholeCores, 1)), Cores: int(min(cores.n, wholeCores)), Whole: cores.n >= wholeCores}
+	c := Container{GPUs: int(max(cores.n/wholeCores, 1)), Cores: int(min(cores.n, wholeCores))}
 	switch n := int64(c.GPUs); {
 	case memory.n == 0:
 		c.MemoryPercent = 100

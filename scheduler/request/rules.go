@@ -1,6 +1,7 @@
 package request
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -45,8 +46,7 @@ type Rules struct {
 	UseTypes, AvoidTypes []string
 	UseUUIDs, AvoidUUIDs []string
 	NUMABind             bool
-	// Modes is a sorted comma-separated list; empty: any.
-	Modes string
+	Modes                []string
 	// Valid texts for package choose; empty: the cluster's.
 	NodePolicy, GPUPolicy, Weights string
 	// GroupMin is 0 if not set.
@@ -66,33 +66,13 @@ func (r *Rules) TypeFits(model string) bool {
 
 // UUIDFits: the GPU is in UseUUIDs and not in AvoidUUIDs.
 func (r *Rules) UUIDFits(uuid string) bool {
-	if len(r.UseUUIDs) > 0 {
-		if _, found := slices.BinarySearch(r.UseUUIDs, uuid); !found {
-			return false
-		}
-	}
-	if len(r.AvoidUUIDs) > 0 {
-		if _, found := slices.BinarySearch(r.AvoidUUIDs, uuid); found {
-			return false
-		}
-	}
-	return true
+	in := func(uuids []string) bool { _, found := slices.BinarySearch(uuids, uuid); return found }
+	return (len(r.UseUUIDs) == 0 || in(r.UseUUIDs)) && !in(r.AvoidUUIDs)
 }
 
 // ModeFits: the mode is in Modes; empty is ModeShared.
 func (r *Rules) ModeFits(mode string) bool {
-	if r.Modes == "" {
-		return true
-	}
-	if mode == "" {
-		mode = ModeShared
-	}
-	for m := range strings.SplitSeq(r.Modes, ",") {
-		if m == mode {
-			return true
-		}
-	}
-	return false
+	return len(r.Modes) == 0 || slices.Contains(r.Modes, cmp.Or(mode, ModeShared))
 }
 
 func (r *Rules) read(pod *scheduler.Pod) error {
@@ -106,10 +86,10 @@ func (r *Rules) read(pod *scheduler.Pod) error {
 	r.UseUUIDs = n.list(AnnotationUseUUIDs, maxUUIDs, uuid)
 	r.AvoidUUIDs = n.list(AnnotationAvoidUUIDs, maxUUIDs, uuid)
 	r.NUMABind = n.boolean(AnnotationNUMABind)
-	r.Modes = strings.Join(n.list(AnnotationMode, 3, mode), ",")
-	r.NodePolicy = n.text(AnnotationNodePolicy, nodePolicy)
-	r.GPUPolicy = n.text(AnnotationGPUPolicy, gpuPolicy)
-	r.Weights = n.text(AnnotationWeights, weights)
+	r.Modes = n.list(AnnotationMode, 3, mode)
+	r.NodePolicy = n.text(AnnotationNodePolicy, valid(choose.ParseNodePolicy))
+	r.GPUPolicy = n.text(AnnotationGPUPolicy, valid(choose.ParseGPUPolicy))
+	r.Weights = n.text(AnnotationWeights, valid(choose.ParseWeights))
 	r.GroupMin = n.groupMin(r.Group)
 	// The node uses these at container creation, which is too late to report an error.
 	n.ceiling(grant.AnnotationCoreCeiling)
@@ -133,8 +113,6 @@ func mode(e string) (string, error) {
 	return e, nil
 }
 
-func nodePolicy(text string) error { _, err := choose.ParseNodePolicy(text); return err }
-
-func gpuPolicy(text string) error { _, err := choose.ParseGPUPolicy(text); return err }
-
-func weights(text string) error { _, err := choose.ParseWeights(text); return err }
+func valid[T any](parse func(string) (T, error)) func(string) error {
+	return func(text string) error { _, err := parse(text); return err }
+}

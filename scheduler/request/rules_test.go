@@ -16,7 +16,7 @@ const (
 )
 
 func annotated(annotations map[string]string) *scheduler.Pod {
-	p := pod(says{gpu: 1})
+	p := pod(resources{gpu: 1})
 	p.Annotations = annotations
 	return p
 }
@@ -36,7 +36,7 @@ func TestRules(t *testing.T) {
 			Rules{UseUUIDs: []string{gpuA, gpuB}, AvoidUUIDs: []string{gpuB}}},
 		{"numa", map[string]string{AnnotationNUMABind: "true"}, Rules{NUMABind: true}},
 		{"no numa", map[string]string{AnnotationNUMABind: "0"}, Rules{}},
-		{"modes", map[string]string{AnnotationMode: "mps, hami-core"}, Rules{Modes: "hami-core,mps"}},
+		{"modes", map[string]string{AnnotationMode: "mps, hami-core"}, Rules{Modes: []string{"hami-core", "mps"}}},
 		{"policies are choose's", map[string]string{AnnotationNodePolicy: " spread ", AnnotationGPUPolicy: "numa,binpack", AnnotationWeights: "slot=1,core=0,memory=0"},
 			Rules{NodePolicy: "spread", GPUPolicy: "numa,binpack", Weights: "slot=1,core=0,memory=0"}},
 		{"ceilings are the node's", map[string]string{"gpuslice.io/core-ceiling": "80", "tencent.com/vcuda-core-limit": "100"}, Rules{}},
@@ -119,7 +119,7 @@ func TestFits(t *testing.T) {
 	assert.True(t, avoid.UUIDFits(gpuB))
 	assert.False(t, (&Rules{UseUUIDs: []string{gpuA}, AvoidUUIDs: []string{gpuA}}).UUIDFits(gpuA), "both apply")
 
-	modes := Rules{Modes: "hami-core,mps"}
+	modes := Rules{Modes: []string{"hami-core", "mps"}}
 	assert.True(t, modes.ModeFits(""), "a GPU of which no mode is said is shared")
 	assert.True(t, modes.ModeFits(ModeMPS))
 	assert.False(t, modes.ModeFits(ModeMIG))

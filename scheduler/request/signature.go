@@ -35,7 +35,7 @@ func (r *Request) sign() string {
 	if s.NUMABind {
 		b = append(b, 'n')
 	}
-	b = signText(b, 'm', s.Modes)
+	b = signList(b, 'm', s.Modes)
 	b = signText(b, 'N', s.NodePolicy)
 	b = signText(b, 'C', s.GPUPolicy)
 	return string(signText(b, 'W', s.Weights))

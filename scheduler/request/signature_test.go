@@ -18,10 +18,10 @@ func TestSignature(t *testing.T) {
 		require.NoError(t, err)
 		return r.Signature
 	}
-	assert.Equal(t, "a1m3000c30;", sign(pod(says{gpu: 1, gpumem: 3000, cores: 30})))
+	assert.Equal(t, "a1m3000c30;", sign(pod(resources{gpu: 1, gpumem: 3000, cores: 30})))
 	assert.Equal(t, `a1%100c100;t"h200"n`, sign(annotated(map[string]string{AnnotationUseTypes: "H200", AnnotationNUMABind: "true"})))
 
-	p, q := pod(says{gpu: 1, gpumem: 3000}), pod(says{gpumem: 3000, prio: 0})
+	p, q := pod(resources{gpu: 1, gpumem: 3000}), pod(resources{gpumem: 3000, prio: 0})
 	q.Containers = append([]scheduler.Container{{Name: "istio"}}, q.Containers...)
 	q.UID, q.Labels = "other", map[string]string{LabelGroup: "g"}
 	assert.Equal(t, sign(p), sign(q), "no node cares")
@@ -49,7 +49,7 @@ func draw(t *rapid.T, p *scheduler.Pod, key string) {
 	case "":
 		p.Containers = nil
 		for range rapid.IntRange(1, 3).Draw(t, "containers") {
-			s := rapid.SampledFrom([]says{{}, {gpu: 1}, {gpu: 11}, {gpu: 1, gpumem: 1}, {gpu: 1, gpumem: 11}, {gpumem: 1}, {percent: 1}, {gpu: 1, gpumem: 1, cores: 1},
+			s := rapid.SampledFrom([]resources{{}, {gpu: 1}, {gpu: 11}, {gpu: 1, gpumem: 1}, {gpu: 1, gpumem: 11}, {gpumem: 1}, {percent: 1}, {gpu: 1, gpumem: 1, cores: 1},
 				{gpu: 1, gpumem: 1, cores: 11, prio: 1}, {percent: 100}, {vcore: 100}, {vcore: 1, vmem: 1}}).Draw(t, "resources")
 			c := s.container("c")
 			c.Kind = rapid.SampledFrom([]scheduler.Kind{scheduler.App, scheduler.Init, scheduler.Sidecar}).Draw(t, "kind")
@@ -131,7 +131,7 @@ func FuzzFromPod(f *testing.F) {
 	f.Add(int64(0), int64(0), int64(0), int64(0), int64(150), int64(4), uint8(0b110000), AnnotationUseUUIDs, gpuA)
 	f.Add(int64(-1), int64(1<<62), int64(101), int64(200), int64(1<<63-1), int64(-1<<63), uint8(0xff), AnnotationGroupMin, "-1")
 	f.Fuzz(func(t *testing.T, count, memory, percentage, core, vcudaCore, vcudaMemory int64, there uint8, key, value string) {
-		s := says{}
+		s := resources{}
 		for i, r := range []struct {
 			name string
 			n    int64
@@ -166,7 +166,7 @@ func FuzzFromPod(f *testing.F) {
 }
 
 func BenchmarkFromPod(b *testing.B) {
-	plain := pod(says{gpu: 1, gpumem: 3000, cores: 30})
+	plain := pod(resources{gpu: 1, gpumem: 3000, cores: 30})
 	ruled := annotated(map[string]string{AnnotationUseTypes: "H200,A100", AnnotationGPUPolicy: "binpack", "kubectl.kubernetes.io/last-applied-configuration": "{}"})
 	none := &scheduler.Pod{Containers: make([]scheduler.Container, 2)}
 	for name, p := range map[string]*scheduler.Pod{"plain": plain, "ruled": ruled, "none": none} {
