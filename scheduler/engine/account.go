@@ -37,11 +37,7 @@ func (e *Engine) SetGPUQuota(gpus *quota.GPUs) {
 }
 
 func (e *Engine) charge(h *allocation, n *node) quota.Charge {
-	containers := make([]scheduler.Container, len(h.kinds))
-	for i, kind := range h.kinds {
-		containers[i].Kind = kind
-	}
-	return quota.Of(containers, h.placement.Containers, e.options.QuotaLabels.ModelOf(n.labels), func(uuid string) int64 {
+	return quota.Of(h.kinds, h.placement.Containers, e.options.QuotaLabels.ModelOf(n.labels), func(uuid string) int64 {
 		if i, ok := n.gpus.position[uuid]; ok {
 			return n.gpus.total[i].MemoryMiB
 		}

@@ -90,7 +90,7 @@ func TestGPUQuota(t *testing.T) {
 	}
 	require.Equal(t, "a: fits", text("a"))
 	require.Contains(t, text("bb"), `bb: quota of namespace ns: the node's pool (label `+labels.Pool+`) is "private"`)
-	require.Contains(t, text("ccc"), `ccc: quota of namespace ns: the namespace has no GPUs of the node's model`)
+	require.Contains(t, text("ccc"), `ccc: quota of namespace ns: the namespace has no quota for the node's model`)
 	place(t, e, podOf("u1", "1/1000/60"), "a")
 	require.Equal(t, "a: quota of namespace ns: GPUs of model M40 in percent: 60 requested, 60 of 100 used", text("a"))
 

@@ -14,8 +14,6 @@ type Account struct {
 	gpus      *GPUs
 }
 
-func (c Charge) empty() bool { return c.MemoryMiB == 0 && c.Cores == 0 && c.GPUPercent == 0 }
-
 // Plus adds a pod.
 func (a *Account) Plus(c Charge) *Account { return a.change(c, 1) }
 
@@ -24,7 +22,7 @@ func (a *Account) Minus(c Charge) *Account { return a.change(c, -1) }
 
 func (a *Account) change(c Charge, sign int64) *Account {
 	next := *a
-	next.used = Charge{MemoryMiB: a.used.MemoryMiB + sign*c.MemoryMiB, Cores: a.used.Cores + sign*c.Cores, GPUPercent: a.used.GPUPercent + sign*c.GPUPercent}
+	next.used = a.used.add(c, sign)
 	next.models = maps.Clone(a.models)
 	if next.models == nil {
 		next.models = map[string]int64{}
@@ -65,15 +63,14 @@ func (a *Account) Limited() bool {
 func (a *Account) Check(c Charge) error {
 	left := a.Left()
 	for _, f := range [...]struct {
-		what              string
-		asked, left, most int64
-		used              int64
+		what                         string
+		requested, left, limit, used int64
 	}{
 		{"memory in MiB", c.MemoryMiB, left.MemoryMiB, a.limits.MemoryMiB, a.used.MemoryMiB},
 		{"cores", c.Cores, left.Cores, a.limits.Cores, a.used.Cores},
 	} {
-		if f.asked > 0 && f.asked > f.left {
-			return &Error{Namespace: a.namespace, Requested: f.asked, Used: f.used, Limit: f.most, What: f.what}
+		if f.requested > 0 && f.requested > f.left {
+			return &Error{Namespace: a.namespace, Requested: f.requested, Used: f.used, Limit: f.limit, What: f.what}
 		}
 	}
 	return nil

@@ -73,8 +73,8 @@ func (b *Accounts) Charge(namespace, pod string, c Charge) {
 
 // Release removes a pod's charge.
 func (b *Accounts) Release(pod string) {
-	e, there := b.pods[pod]
-	if !there {
+	e, ok := b.pods[pod]
+	if !ok {
 		return
 	}
 	delete(b.pods, pod)
@@ -83,7 +83,7 @@ func (b *Accounts) Release(pod string) {
 
 // Account returns the namespace's current account.
 func (b *Accounts) Account(namespace string) *Account {
-	if a, there := b.accounts[namespace]; there {
+	if a, ok := b.accounts[namespace]; ok {
 		return a
 	}
 	return &Account{namespace: namespace, limits: NoLimits, gpus: b.gpus}

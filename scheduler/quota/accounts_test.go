@@ -62,8 +62,8 @@ func TestCheckNode(t *testing.T) {
 			`quota of namespace a: the node's pool (label gaia.tencent.com/gpu-pool) is "secret", and the namespace may use only public, wx`},
 		{"no pool", "a", map[string]string{labels.Model: "M40"}, 1, `(label gaia.tencent.com/gpu-pool) is ""`},
 		{"another model", "a", map[string]string{labels.Model: "H200", labels.Pool: "wx"}, 1,
-			`the namespace has no GPUs of the node's model (label gaia.tencent.com/gpu-model), which is "H200"`},
-		{"no model", "a", map[string]string{labels.Pool: "wx"}, 1, "has no GPUs of the node's model"},
+			`the namespace has no quota for the node's model "H200" (label gaia.tencent.com/gpu-model)`},
+		{"no model", "a", map[string]string{labels.Pool: "wx"}, 1, "has no quota for the node's model"},
 		{"any pool", "b", map[string]string{labels.Model: "M40", labels.Pool: "secret"}, 100, ""},
 		{"no GPUs at all", "c", m40, 1, "has no GPUs"},
 		{"not limited", "d", nil, 1 << 40, ""},
@@ -94,7 +94,7 @@ func TestBookIsTheSumOfItsPods(t *testing.T) {
 			byModel = map[string]int64{}
 			for _, e := range model {
 				if e.namespace == namespace {
-					used = used.add(e.charge)
+					used = used.add(e.charge, 1)
 					byModel[e.charge.Model] += e.charge.GPUPercent
 				}
 			}

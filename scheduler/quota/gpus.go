@@ -103,12 +103,12 @@ func (a *Account) CheckNode(labels map[string]string, c Charge) error {
 		return &Error{Namespace: a.namespace, What: fmt.Sprintf("the node's pool (label %s) is %q, and the namespace may use only %s", names.Pool, pool, strings.Join(allowed.Pools, ", "))}
 	}
 	model := labels[names.Model]
-	most, there := allowed.Models[model]
+	limit, ok := allowed.Models[model]
 	switch {
-	case !there:
-		return &Error{Namespace: a.namespace, What: fmt.Sprintf("the namespace has no GPUs of the node's model (label %s), which is %q", names.Model, model)}
-	case a.models[model]+c.GPUPercent > int64(most)*100:
-		return &Error{Namespace: a.namespace, What: fmt.Sprintf("GPUs of model %s in percent", model), Requested: c.GPUPercent, Used: a.models[model], Limit: int64(most) * 100}
+	case !ok:
+		return &Error{Namespace: a.namespace, What: fmt.Sprintf("the namespace has no quota for the node's model %q (label %s)", model, names.Model)}
+	case a.models[model]+c.GPUPercent > int64(limit)*100:
+		return &Error{Namespace: a.namespace, What: fmt.Sprintf("GPUs of model %s in percent", model), Requested: c.GPUPercent, Used: a.models[model], Limit: int64(limit) * 100}
 	}
 	return nil
 }

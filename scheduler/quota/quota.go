@@ -6,7 +6,11 @@
 package quota
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
 	"math"
+	"strconv"
 
 	"github.com/gpuslice/gpuslice/grant"
 	"github.com/gpuslice/gpuslice/scheduler"
@@ -26,51 +30,46 @@ type Charge struct {
 
 // Of returns the charge of placed containers: the peak, counted like scheduler.Uses, over all GPUs. gpuMiB
 // returns a GPU's memory; 0: unknown.
-func Of(containers []scheduler.Container, shares [][]grant.Share, model string, gpuMiB func(uuid string) int64) Charge {
-	most, running := Charge{Model: model}, Charge{}
-	walk(len(containers), func(i int) scheduler.Kind { return containers[i].Kind }, func(i int) {
-		if i >= len(shares) {
-			return
+func Of(kinds []scheduler.Kind, shares [][]grant.Share, model string, gpuMiB func(uuid string) int64) Charge {
+	return peak(kinds, model, func(i int) (c Charge) {
+		if i < len(shares) {
+			for _, s := range shares[i] {
+				c = c.add(Charge{MemoryMiB: s.MemoryMiB, Cores: int64(s.CorePercent), GPUPercent: GPUPercent(s.CorePercent, s.MemoryMiB, gpuMiB(s.UUID))}, 1)
+			}
 		}
-		c := Charge{}
-		for _, s := range shares[i] {
-			c = c.add(Charge{MemoryMiB: s.MemoryMiB, Cores: int64(s.CorePercent), GPUPercent: GPUPercent(s.CorePercent, s.MemoryMiB, gpuMiB(s.UUID))})
-		}
-		most.peak(running.add(c))
-		if containers[i].Kind != scheduler.Init {
-			running = running.add(c)
-		}
+		return c
 	})
-	return most
 }
 
 // Requested returns the charge of a request on GPUs of gpuMiB each. With 0 it is the minimum on any node.
 func Requested(r *request.Request, model string, gpuMiB int64) Charge {
-	most, running := Charge{Model: model}, Charge{}
-	walk(len(r.Containers), func(i int) scheduler.Kind { return r.Kinds[i] }, func(i int) {
+	return peak(r.Kinds, model, func(i int) Charge {
 		a := &r.Containers[i]
-		n, mib, percent := int64(a.GPUs), a.Memory(gpuMiB), int64(a.Cores)
+		each := Charge{MemoryMiB: a.Memory(gpuMiB), Cores: int64(a.Cores), GPUPercent: int64(a.Cores)}
 		if a.GPUs > 0 && a.Cores == 0 && gpuMiB > 0 {
-			percent = GPUPercent(0, mib, gpuMiB)
+			each.GPUPercent = GPUPercent(0, each.MemoryMiB, gpuMiB)
 		}
-		c := running.add(Charge{MemoryMiB: n * mib, Cores: n * int64(a.Cores), GPUPercent: n * percent})
-		most.peak(c)
-		if r.Kinds[i] != scheduler.Init {
-			running = c
-		}
+		return Charge{}.add(each, int64(a.GPUs))
 	})
-	return most
 }
 
-// walk visits the containers in the order in which they start.
-func walk(n int, kind func(i int) scheduler.Kind, visit func(i int)) {
+// peak starts the containers in their order and returns the highest sum of those that run together.
+func peak(kinds []scheduler.Kind, model string, charge func(i int) Charge) Charge {
+	var most, running Charge
 	for _, apps := range []bool{false, true} {
-		for i := range n {
-			if (kind(i) == scheduler.App) == apps {
-				visit(i)
+		for i, kind := range kinds {
+			if (kind == scheduler.App) != apps {
+				continue
+			}
+			c := running.add(charge(i), 1)
+			most.MemoryMiB, most.Cores, most.GPUPercent = max(most.MemoryMiB, c.MemoryMiB), max(most.Cores, c.Cores), max(most.GPUPercent, c.GPUPercent)
+			if kind != scheduler.Init {
+				running = c
 			}
 		}
 	}
+	most.Model = model
+	return most
 }
 
 // GPUPercent is a share's part of a GPU: its cores; without a limit its memory, rounded up.
@@ -84,13 +83,12 @@ func GPUPercent(cores int, mib, gpuMiB int64) int64 {
 	return (mib*100 + gpuMiB - 1) / gpuMiB
 }
 
-func (c Charge) add(d Charge) Charge {
-	return Charge{MemoryMiB: c.MemoryMiB + d.MemoryMiB, Cores: c.Cores + d.Cores, GPUPercent: c.GPUPercent + d.GPUPercent, Model: c.Model}
+// add returns the sum of c and n times d, without Model.
+func (c Charge) add(d Charge, n int64) Charge {
+	return Charge{MemoryMiB: c.MemoryMiB + n*d.MemoryMiB, Cores: c.Cores + n*d.Cores, GPUPercent: c.GPUPercent + n*d.GPUPercent}
 }
 
-func (c *Charge) peak(d Charge) {
-	c.MemoryMiB, c.Cores, c.GPUPercent = max(c.MemoryMiB, d.MemoryMiB), max(c.Cores, d.Cores), max(c.GPUPercent, d.GPUPercent)
-}
+func (c Charge) empty() bool { return c.MemoryMiB == 0 && c.Cores == 0 && c.GPUPercent == 0 }
 
 // Unlimited is no limit.
 const Unlimited = math.MaxInt64
@@ -105,4 +103,37 @@ var NoLimits = Limits{MemoryMiB: Unlimited, Cores: Unlimited}
 
 func (l Limits) least(m Limits) Limits {
 	return Limits{MemoryMiB: min(l.MemoryMiB, m.MemoryMiB), Cores: min(l.Cores, m.Cores)}
+}
+
+// FromHard reads spec.hard of a ResourceQuota: "limits." or "requests." plus the resource name, the lower
+// of both. Kubernetes can't enforce these, because amounts are per GPU.
+//
+// An unreadable limit becomes 0, so that nothing exceeds what was meant, and is reported in the error.
+func FromHard(hard map[string]scheduler.Amount, o request.Options) (Limits, error) {
+	l := NoLimits
+	var problem error
+	for _, f := range [...]struct {
+		name   string
+		factor int64
+		to     *int64
+	}{
+		{o.Names.Memory, max(o.MemoryFactor, 1), &l.MemoryMiB},
+		{o.Names.Cores, 1, &l.Cores},
+	} {
+		if f.name == "" {
+			continue
+		}
+		for _, prefix := range []string{"limits.", "requests."} {
+			amount, ok := hard[prefix+f.name]
+			switch {
+			case !ok:
+			case amount.Invalid != "" || amount.Value < 0:
+				*f.to = 0
+				problem = errors.Join(problem, fmt.Errorf("%s%s: %s: must be an integer of at least 0", prefix, f.name, cmp.Or(amount.Invalid, strconv.FormatInt(amount.Value, 10))))
+			case amount.Value <= math.MaxInt64/f.factor:
+				*f.to = min(*f.to, amount.Value*f.factor)
+			}
+		}
+	}
+	return l, problem
 }

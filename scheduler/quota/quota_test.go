@@ -40,12 +40,8 @@ func TestOf(t *testing.T) {
 		{"of a GPU that isn't known: all of it", []scheduler.Kind{scheduler.App}, [][]grant.Share{{share("GPU-x", 1, 0)}}, Charge{MemoryMiB: 1, GPUPercent: 100}},
 	} {
 		t.Run(test.description, func(t *testing.T) {
-			containers := make([]scheduler.Container, len(test.kinds))
-			for i, k := range test.kinds {
-				containers[i].Kind = k
-			}
 			test.want.Model = "M40"
-			got := Of(containers, test.shares, "M40", func(uuid string) int64 { return map[string]int64{a: 10000, b: 10000}[uuid] })
+			got := Of(test.kinds, test.shares, "M40", func(uuid string) int64 { return map[string]int64{a: 10000, b: 10000}[uuid] })
 			assert.Equal(t, test.want, got)
 		})
 	}
@@ -57,7 +53,6 @@ func TestAskedIsWhatIsCharged(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		gpuMiB := rapid.Int64Range(1000, 100_000).Draw(t, "gpu")
 		r := &request.Request{}
-		var containers []scheduler.Container
 		var shares [][]grant.Share
 		for range rapid.IntRange(1, 4).Draw(t, "containers") {
 			kind := rapid.SampledFrom([]scheduler.Kind{scheduler.App, scheduler.Init, scheduler.Sidecar}).Draw(t, "kind")
@@ -76,9 +71,9 @@ func TestAskedIsWhatIsCharged(t *testing.T) {
 				given = append(given, share(fmt.Sprint((first+i)%4), c.Memory(gpuMiB), c.Cores))
 			}
 			r.Containers, r.Kinds = append(r.Containers, c), append(r.Kinds, kind)
-			containers, shares = append(containers, scheduler.Container{Kind: kind}), append(shares, given)
+			shares = append(shares, given)
 		}
-		charged := Of(containers, shares, "m", func(string) int64 { return gpuMiB })
+		charged := Of(r.Kinds, shares, "m", func(string) int64 { return gpuMiB })
 		require.Equal(t, charged, Requested(r, "m", gpuMiB))
 		least := Requested(r, "m", 0)
 		require.True(t, least.MemoryMiB <= charged.MemoryMiB && least.Cores == charged.Cores && least.GPUPercent <= charged.GPUPercent, "%+v %+v", least, charged)
@@ -96,7 +91,7 @@ func TestFromHard(t *testing.T) {
 		options     request.Options
 		hard        map[string]scheduler.Amount
 		want        Limits
-		says        string
+		fails       string
 	}{
 		{"nothing", request.DefaultOptions(), map[string]scheduler.Amount{"pods": amount(5), "nvidia.com/gpumem": amount(5), "limits.nvidia.com/gpu": amount(2)}, NoLimits, ""},
 		{"limits", request.DefaultOptions(), map[string]scheduler.Amount{"limits.nvidia.com/gpumem": amount(9000), "limits.nvidia.com/gpucores": amount(150)}, Limits{9000, 150}, ""},
@@ -114,11 +109,11 @@ func TestFromHard(t *testing.T) {
 		t.Run(test.description, func(t *testing.T) {
 			got, err := FromHard(test.hard, test.options)
 			assert.Equal(t, test.want, got)
-			if test.says == "" {
+			if test.fails == "" {
 				require.NoError(t, err)
 				return
 			}
-			require.ErrorContains(t, err, test.says)
+			require.ErrorContains(t, err, test.fails)
 		})
 	}
 }
